@@ -1,8 +1,8 @@
 /* config.c: turns the command line and the environment into a plan.
  *
  * Order of precedence: option, environment variable, default.  Options end at the script; the
-  * arguments after it are the script's own.  The interpreter's options (-e, -l, -i, -j, -) are
-  * those of lua and luajit, so that tools which start a Lua interpreter can start this one. */
+ * arguments after it are the script's own.  The interpreter's options (-e, -l, -i, -j, -) are
+ * those of lua and luajit, so that tools which start a Lua interpreter can start this one. */
 #define _GNU_SOURCE
 #include "host.h"
 

@@ -1,11 +1,11 @@
 /* dist.h: process groups.
  *
  * A group is a rank, a size and a transport.  A transport is a table of functions that carries
-  * collectives over one kind of memory: `shm` (host memory, the ranks of one machine), `tcp` (host
-  * memory, several machines), `nccl` (the CUDA backend's: GPU memory).  They are peers.  A
-  * transport whose collectives run beside the computation returns a ticket for their end; one that
-  * finishes them before it returns gives none.  A process has at most two groups: the world, for
-  * host memory, and the devices' group, which is made through the world when it is first needed.
+ * collectives over one kind of memory: `shm` (host memory, the ranks of one machine), `tcp` (host
+ * memory, several machines), `nccl` (the CUDA backend's: GPU memory).  They are peers.  A
+ * transport whose collectives run beside the computation returns a ticket for their end; one that
+ * finishes them before it returns gives none.  A process has at most two groups: the world, for
+ * host memory, and the devices' group, which is made through the world when it is first needed.
  *
  * Collectives of a group are issued in the same order on every rank.  Each rank's arguments (op,
  * dtype, count, shape, root, reduction, model) are compared before data moves: a difference is an

@@ -40,16 +40,16 @@ ax_status ax_gather_take(ax_gather *g, ax_tensor **out);
  * Processes that read batches for a loader.
  *
  * A worker is a fork of the rank.  Requests travel to it over a socket.  A batch comes back in a
-  * slot, a part of a nameless memory file that was made before the fork; the socket carries only a
-  * short note with the number of the slot.  The parent's tensors are in the slot itself, and the
-  * slot is free again when the last of them is released.  So a batch is copied once, by the worker.
+ * slot, a part of a nameless memory file that was made before the fork; the socket carries only a
+ * short note with the number of the slot.  The parent's tensors are in the slot itself, and the
+ * slot is free again when the last of them is released.  So a batch is copied once, by the worker.
  *
  * Neither side can block the other for ever.  Notes are small and few, so a worker never waits for
-  * its parent to read them and always returns to reading requests; and the parent never waits in
-  * sending a request.
+ * its parent to read them and always returns to reading requests; and the parent never waits in
+ * sending a request.
  *
  * The kernel kills a worker whose parent dies, and nothing of either has a name that could be left
-  * behind. */
+ * behind. */
 
 #define AX_MAX_WORKERS 128 /* workers of one loader */
 

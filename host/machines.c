@@ -1,14 +1,14 @@
 /* machines.c: launchers of several machines find each other before they fork their ranks.
  *
  * Machine 0 listens at main_process_ip:main_process_port; the others connect, and retry until
-  * --timeout.  A launcher introduces itself and gets the number of the run.  Then it makes one
-  * connection for each of its ranks, which present that number.  The run starts when all machines
-  * are there.
-  *
-  * The first connection of each launcher stays with it; it carries the news that a rank failed
-  * there or that all ended well.  A connection that closes without such news means that the machine
-  * is gone.  Machine 0 keeps listening, so that the port stays taken and late machines can be
-  * refused. */
+ * --timeout.  A launcher introduces itself and gets the number of the run.  Then it makes one
+ * connection for each of its ranks, which present that number.  The run starts when all machines
+ * are there.
+ *
+ * The first connection of each launcher stays with it; it carries the news that a rank failed
+ * there or that all ended well.  A connection that closes without such news means that the machine
+ * is gone.  Machine 0 keeps listening, so that the port stays taken and late machines can be
+ * refused. */
 #define _GNU_SOURCE
 #include "machines.h"
 

@@ -2,7 +2,7 @@
  * memory, the op table, loop nests, and the table of functions that a plugin exports.
  *
  * Kernels include this, and capture.h and dist.h where they record steps or run collectives; ax.h
-  * is for callers of the core.  Ownership and statuses are as in ax.h. */
+ * is for callers of the core.  Ownership and statuses are as in ax.h. */
 #ifndef AX_PLUGIN_H
 #define AX_PLUGIN_H
 

@@ -1,7 +1,7 @@
 /* repl.c: read, evaluate, print, on a terminal.
  *
  * libedit is opened when the prompt starts, not linked: scripts and ranks need not load it and its
-  * five libraries, and a machine without it still has a prompt, without line editing. */
+ * five libraries, and a machine without it still has a prompt, without line editing. */
 #define _GNU_SOURCE
 #include "host.h"
 

@@ -1,7 +1,7 @@
 /* image.c: JPEG and PNG through the system's libraries.
  *
  * Both libraries report errors by longjmp.  Data that must survive a jump is in a structure
-  * outside the function that jumps. */
+ * outside the function that jumps. */
 #include "image.h"
 
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * kept as a mean for each row and one for each column; their product, divided by their mean,
  * approximates it:
  *     u = g / sqrt(max(row col / mean, eps1^2))
- *     p -= max(eps2, rms(p)) lr u / max(1, rms(u) / d)
+ *     p -= max(eps2, rms(p)) min(lr, 1 / sqrt(step)) u / max(1, rms(u) / d)
  *
  * A parameter is read three times, in chunks of fixed bounds whose sums are combined in order:
  * squares of gradients and parameters; the size of the update; the update.  1 / sqrt(max(row col

@@ -1,4 +1,5 @@
-/* Activations and their derivatives: the expressions of activation.h. */
+/* Activations and their derivatives: the expressions of activation.h in the kernels of
+ * pointwise.cuh, bound by memory. */
 #include "activation.h"
 #include "pointwise.cuh"
 
@@ -32,7 +33,7 @@ AX_ACTIVATIONS(ROW1, )
 AX_ACTIVATION_SLOPES(ROW2, )
 #undef T
 
-/* ---- gelu: the word says which form */
+/* ---- gelu: the attribute selects the form */
 
 template <class T> struct gelu_none;
 template <class T> struct gelu_tanh;

@@ -1,5 +1,7 @@
-/* torch.optim.Adafactor, parameter by parameter: the formulas of kernels/cpu/optim_adafactor.h.
- * Every number that depends on sums stays on the device, so a step waits for nothing. */
+/* torch.optim.Adafactor (Shazeer and Stern 2018), parameter by parameter: the formulas of
+ * kernels/cpu/optim_adafactor.c.  Every number that depends on sums stays on the device, so a step
+ * waits for nothing.  Each parameter is read several times; memory bounds large ones, launches
+ * small ones. */
 #include "segments.cuh"
 
 #include <float.h>
@@ -9,7 +11,7 @@ enum { CHUNK = 8192, COLUMN_CHUNKS = 64 };
 static __device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
 static __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
 
-/* What follows from the options and the count of the step. */
+/* The coefficients that follow from the hyperparameters and the step count. */
 template <class T> struct numbers {
   T weight, limit, mean_eps, keep;
   double sign, eps2, d, lr; /* lr: min(lr, 1 / sqrt(step)) */
@@ -33,14 +35,14 @@ template <class T> struct job {
   T *p, *row_var, *col_var, *variance;
   const T *g;
   uint16_t *work;
-  bool half; /* `work` is in float16, else in bfloat16 */
+  bool half; /* `work` is float16, else bfloat16 */
   int64_t n, matrices, rows, cols;
   bool factored;
-  numbers<T> here;         /* the host's */
-  const numbers<T> *there; /* the device's, read instead; NULL: the host's hold */
+  numbers<T> here;         /* from the host */
+  const numbers<T> *there; /* in device memory, read instead; NULL: the host's */
   const float *skip;       /* not NULL and not 0: the step changes nothing */
   T *row_factor, *col_factor;
-  /* sums: [2c] of p^2 and [2c + 1] of the update's squares, for chunk c; step: the size of the
+  /* sums: [2c] of p^2 and [2c + 1] of the update's squares, for chunk c; step: the factor of the
    * update */
   double *columns, *sums, *step;
   int64_t column_chunks, chunks;
@@ -82,7 +84,7 @@ template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j
   }
 }
 
-/* Squares of the columns in chunks of rows, and their means out of the chunks. */
+/* The squares of the columns in chunks of rows, and the columns' means from the chunks. */
 template <class T> static __global__ void columns_kernel(job<T> j)
 {
   const int64_t all = j.matrices * j.column_chunks * j.cols;
@@ -110,7 +112,7 @@ template <class T> static __global__ void column_means(job<T> j)
   }
 }
 
-/* A block for each matrix: 1 / sqrt of its rows' means, taken relative to their own mean. */
+/* One block for each matrix: 1 / sqrt of its rows' means, relative to the mean of these. */
 template <class T> static __global__ void row_factors(job<T> j)
 {
   __shared__ double shared[32];
@@ -170,7 +172,7 @@ template <class T> static __global__ void step_size(job<T> j)
   const numbers<T> &x = j.with();
   const double step =
       fmax(x.eps2, sqrt(squares / (double)j.n)) * x.lr / fmax(1.0, sqrt(moved / (double)j.n) / x.d);
-  /* fmax would pass over it */
+  /* fmax would ignore NaN */
   *j.step = x.sign * (squares != squares || moved != moved ? (double)NAN : step);
 }
 
@@ -185,7 +187,7 @@ template <class T> static __global__ void update(job<T> j)
   }
 }
 
-/* One thread for each parameter; the last thing it does is to count a step that is skipped. */
+/* One thread for each parameter; afterwards the kernel counts a skipped step. */
 template <class T>
 static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here, ax_optim_live live,
                                       numbers<T> *out)
@@ -197,11 +199,11 @@ static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here
     made.set(steps[k] + more, h);
     out[k] = made;
   }
-  __syncthreads(); /* all have read the count of skipped steps */
+  __syncthreads(); /* all threads have read the count of skipped steps */
   if (threadIdx.x == 0 && live.skip && live.skipped && *live.skip != 0) ++*live.skipped;
 }
 
-/* there: this parameter's numbers on the device; NULL: the host works them out */
+/* there: this parameter's coefficients in device memory; NULL: the host computes them */
 template <class T>
 static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const numbers<T> *there,
                      const float *skip)

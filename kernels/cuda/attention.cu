@@ -1,15 +1,15 @@
-/* Scaled dot-product attention and its gradient in memory linear in the sequence: tiles of scores
- * with a running softmax; the gradient works its tiles out anew from the log-sum-exp that the
- * forward pass kept.
+/* Scaled dot-product attention and its gradient in memory linear in the sequence: y = softmax(q k^T
+ * scale + mask) v in tiles of scores with a running softmax.  The gradient computes its tiles again
+ * from the log-sum-exp that the forward pass saved (the formulas are in kernels/cpu/attention.c).
  *
- * A block has ROWS rows of one side (queries; keys for their own gradients), R for each warp, and
- * walks over the other side 32 at a time, a lane for each.  Scores and their gradients are dot
- * products of its rows, which lie in shared memory, with the lane's own; products with scores run
- * over the lanes, whose values the warp hands around, with columns across the lanes.  Nothing is
- * added by two blocks.
+ * A block has ROWS rows of one side (queries; keys for the keys' gradients), R for each warp, and
+ * walks over the other side 32 rows at a time, one for each lane.  Scores and their gradients are
+ * dot products of the block's rows, in shared memory, with the lane's row.  In products with
+ * scores, the warp passes the lanes' scores around, and each lane computes columns.  No two blocks
+ * add to one element.
  *
- * These kernels take every call; bfloat16 and float16 that lie well go to tensor cores
- * (flash_forward.cu, flash_backward.cu): see `way_of`. */
+ * These kernels accept every call.  bfloat16 and float16 with aligned rows use tensor cores instead
+ * (flash_forward.cu, flash_backward.cu); see `way_of`. */
 #include "attention.cuh"
 #include "mma.cuh"
 #include "rows.cuh"
@@ -33,7 +33,7 @@ template <class T> struct rows_of {
 static __device__ __forceinline__ float exp_of(float x) { return ax_exp_f32(x); }
 static __device__ __forceinline__ double exp_of(double x) { return exp(x); }
 
-/* rows [row0, row0 + ROWS) of a plane to shared memory, times `by`; zeros past `count`. */
+/* Loads rows [row0, row0 + ROWS) of a plane into shared memory, times `by`; zeros past `count`. */
 template <class T, int D, class S>
 static __device__ void load_rows(const side &s, const S *from, int64_t row0, int64_t count, int width, T by,
                                  T (*to)[D])
@@ -44,7 +44,8 @@ static __device__ void load_rows(const side &s, const S *from, int64_t row0, int
   }
 }
 
-/* out[r] = this warp's row r times row (first + lane) of the plane.  The whole block takes part. */
+/* out[r] = this warp's row r times row (first + lane) of the plane.  All threads of the block take
+ * part. */
 template <class T, int D, class S>
 static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t first, int64_t count,
                             int width, T (*piece)[rows_of<T>::chunk + 1], T (&out)[rows_of<T>::each])
@@ -54,7 +55,7 @@ static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t 
   for (int r = 0; r < R; r++) out[r] = 0;
   for (int c0 = 0; c0 < width; c0 += CHUNK) {
     const int many = width - c0 < CHUNK ? width - c0 : CHUNK;
-    __syncthreads(); /* the last piece may still be read */
+    __syncthreads(); /* the last piece may still be in use */
     for (int p = threadIdx.x; p < 32 * many; p += blockDim.x) {
       const int r = p / many, c = p % many;
       piece[r][c] =
@@ -68,7 +69,7 @@ static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t 
   }
 }
 
-/* sum[r][j] += the lanes' p[r] times column lane + 32 j of their rows. */
+/* sum[r][j] += the sum over lanes of p[r] times column lane + 32 j of the lane's row. */
 template <class T, int D, class S>
 static __device__ void add_rows(const T (&p)[rows_of<T>::each], const side &s, const S *from, int64_t first,
                                 int64_t count, int width, T (&sum)[rows_of<T>::each][D / 32])
@@ -98,8 +99,8 @@ static __device__ void store_row(const side &s, S *to, int64_t row, int width, T
   }
 }
 
-/* What a mask adds to a score.  (Not inlined, nor is keep: once for each score, and the tiles'
- * loops stay small.) */
+/* The number that the mask adds to a score.  (This and `keep` are not inlined: they run once for
+ * each score, and the loops over tiles stay small.) */
 static __device__ __attribute__((noinline)) double mask_at(const job &j, int64_t b, int64_t h, int64_t q,
                                                            int64_t k)
 {
@@ -108,7 +109,7 @@ static __device__ __attribute__((noinline)) double mask_at(const job &j, int64_t
   return ax_cuda_number_at(j.mask_dtype, j.mask.data, at);
 }
 
-/* A score with what masks it: -infinity where query q does not see key k. */
+/* A masked score: -infinity where query q does not see key k. */
 template <class T>
 static __device__ __forceinline__ T masked(const job &j, int64_t b, int64_t h, int64_t q, int64_t k, T score)
 {
@@ -117,8 +118,8 @@ static __device__ __forceinline__ T masked(const job &j, int64_t b, int64_t h, i
   return score + (T)mask_at(j, b, h, q, k);
 }
 
-/* 0 or 1 / (1 - p): element (b, h, q, k) takes word k % 4 of the Philox block ((b H + h) T + q) K/4
- * + k/4. */
+/* The dropout factor, 0 or 1 / (1 - p): element (b, h, q, k) takes word k % 4 of Philox block ((b H
+ * + h) T + q) K/4 + k/4. */
 template <class T>
 static __device__ __attribute__((noinline)) T keep(const job &j, int64_t b, int64_t h, int64_t q, int64_t k)
 {
@@ -138,7 +139,7 @@ template <class S, int D> static __global__ void forward(job j)
   const int64_t tiles = (j.queries + ROWS - 1) / ROWS;
 
   for (int64_t t = blockIdx.x; t < j.batch * j.heads * tiles; t += gridDim.x) {
-    /* the longest of a causal head first */
+    /* the longest tiles of a causal head come first */
     const int64_t q0 = (tiles - 1 - t % tiles) * ROWS, h = t / tiles % j.heads, b = t / tiles / j.heads;
     const int64_t end = j.causal && q0 + ROWS < j.keys ? q0 + ROWS : j.keys;
     const S *keys = ax_cuda_plane<const S>(j.k, b, h / j.group),
@@ -159,10 +160,11 @@ template <class S, int D> static __global__ void forward(job j)
         s[r] = masked(j, b, h, q, k, s[r]);
         const T most = ax_cuda_warp_reduce(s[r], [](T a, T c) { return a > c ? a : c; }),
                 now = most > top[r] ? most : top[r];
-        const T least = now == -(T)INFINITY ? (T)0 : now; /* all masked so far: exp(-inf - 0) is 0, not NaN */
+        /* all keys masked so far: exp(-inf - 0) is 0, not NaN */
+        const T least = now == -(T)INFINITY ? (T)0 : now;
         const T change = exp_of(top[r] - least);
         s[r] = exp_of(s[r] - least);
-        sum[r] = sum[r] * change + s[r]; /* of this lane's keys */
+        sum[r] = sum[r] * change + s[r]; /* over this lane's keys */
         top[r] = now;
         for (int c = 0; c < D / 32; c++) out[r][c] *= change;
         if (j.dropout && s[r] != 0) s[r] *= keep<T>(j, b, h, q, k);
@@ -173,7 +175,7 @@ template <class S, int D> static __global__ void forward(job j)
       const int64_t q = q0 + own + r;
       const T all = ax_cuda_warp_reduce(sum[r], [](T a, T c) { return a + c; });
       if (q >= j.queries) continue;
-      const bool none = all == 0; /* a query that sees no key: 0, as in PyTorch */
+      const bool none = all == 0; /* the query sees no key: the result is 0, as in PyTorch */
       store_row<T, D, S>(j.y, ax_cuda_plane<S>(j.y, b, h), q, j.value_head, none ? (T)0 : (T)1 / all, out[r]);
       if (lane == 0)
         ((T *)j.lse)[(b * j.heads + h) * j.queries + q] =
@@ -184,7 +186,7 @@ template <class S, int D> static __global__ void forward(job j)
 
 /* ---- backward */
 
-/* delta = sum of g y over the columns: a warp for each query */
+/* delta = sum of g y over the columns: one warp for each query */
 template <class S> static __global__ void deltas(job j)
 {
   typedef compute<S> T;
@@ -202,7 +204,7 @@ template <class S> static __global__ void deltas(job j)
   }
 }
 
-/* The gradients of the keys and values: rows are keys, lanes queries, of every head that looks at
+/* The gradients of the keys and values: rows are keys, lanes are queries, of every head that sees
  * them. */
 template <class S, int D> static __global__ void backward_keys(job j)
 {
@@ -297,7 +299,7 @@ static side side_of(const ax_tensor *t)
   return s;
 }
 
-/* (batch, rows, heads, columns) as the rest see it. */
+/* Swaps heads and rows: (batch, rows, heads, columns) -> (batch, heads, rows, columns). */
 static side turned(const ax_tensor *t)
 {
   side s = side_of(t);
@@ -335,7 +337,7 @@ static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *
   return AX_OK;
 }
 
-/* Calls f(ax_cuda_int<D>()) with the room that heads of this size need. */
+/* Calls f(ax_cuda_int<D>()) with a row size D that fits these heads. */
 template <class F> static ax_status with_head(const job &j, F f)
 {
   const int most = j.head > j.value_head ? j.head : j.value_head;
@@ -350,7 +352,7 @@ static unsigned grid(int64_t rows, int each, int64_t planes)
   return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
 }
 
-/* Through cuDNN, where it has an engine for the call; dropout needs our own random bits. */
+/* Runs the call by cuDNN where it has an engine; dropout needs our own random bits. */
 static ax_status try_cudnn(const job &j, ax_device d, ax_dtype dtype, bool backward, bool *done)
 {
   const side *const sides[] = { &j.q, &j.k, &j.v, &j.y, &j.g, &j.dq, &j.dk, &j.dv };
@@ -371,12 +373,12 @@ static ax_status try_cudnn(const job &j, ax_device d, ax_dtype dtype, bool backw
   return ax_cudnn_attention(d, backward, &a, dtype, &data, done);
 }
 
-/* ---- who computes a call */
+/* ---- the choice of the kernel */
 
 enum way { PLAIN, FLASH };
 
-/* Do the rows of s, of sizes n, start at multiples of 16 bytes, with elements of 2 bytes side by
- * side? */
+/* Whether the rows of s, of sizes n, start at multiples of 16 bytes and have adjacent elements of 2
+ * bytes. */
 static bool lies_well(const side &s, int64_t batch, int64_t heads, int64_t rows)
 {
   const int64_t n[3] = { batch, heads, rows };
@@ -385,8 +387,9 @@ static bool lies_well(const side &s, int64_t batch, int64_t heads, int64_t rows)
   return well;
 }
 
-/* It follows from the call and the model of GPU alone (mma: has it tensor cores for half types;
- * shared: the most shared memory of a block).  What cuDNN took (try_cudnn) does not come here. */
+/* The choice depends on the call and the model of GPU alone (mma: it has tensor cores for half
+ * types; shared: the most shared memory of a block).  Calls that cuDNN took (try_cudnn) do not come
+ * here. */
 static way way_of(const job &j, ax_dtype dtype, bool backward, bool mma, size_t shared)
 {
   const int64_t b = j.batch, h = j.heads, hk = j.group ? j.heads / j.group : 0, most = INT32_MAX / 2,

@@ -1,4 +1,4 @@
-/* A call of attention as its kernels see it: the plain ones (attention.cu) and those on tensor
+/* The arguments of attention for its kernels: the plain ones (attention.cu) and those on tensor
  * cores (flash*.cu). */
 #ifndef AX_CUDA_ATTENTION_H
 #define AX_CUDA_ATTENTION_H
@@ -18,8 +18,8 @@ struct ax_cuda_attention_job {
   int head, value_head;
   double scale;
   bool causal, dropout;
-  uint32_t least; /* an element stays when its word reaches this */
-  double kept;    /* and is then scaled by this */
+  uint32_t least; /* dropout: an element stays when its word is at least this */
+  double kept;    /* and is then multiplied by this */
   int64_t quads;  /* Philox blocks for a row of scores */
   ax_cuda_draw draw;
   void *lse, *delta; /* of the compute type: (batch, heads, queries) */
@@ -32,13 +32,12 @@ static __device__ __forceinline__ S *ax_cuda_plane(const ax_cuda_side &s, int64_
 }
 
 /* ---- flash_forward.cu, flash_backward.cu: bfloat16 and float16 on tensor cores (compute
- * capability 8.0).  Both sides' rows start at multiples of 16
- * bytes, heads and value heads are multiples of 8 up to 128.  y and lse; delta (memory of the
- * caller's), dq, dk and dv. */
+ * capability 8.0).  Rows of both sides start at multiples of 16 bytes; head sizes are multiples of
+ * 8 up to 128.  They write y and lse; delta (memory of the caller), dq, dk and dv. */
 enum { AX_FLASH_MOST_HEAD = 128 };
 ax_status ax_cuda_flash_forward(ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j);
 ax_status ax_cuda_flash_backward(ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j);
-/* Dynamic shared memory that a block takes for the call. */
+/* The dynamic shared memory of a block for the call. */
 size_t ax_cuda_flash_forward_shared(const ax_cuda_attention_job *j);
 size_t ax_cuda_flash_backward_shared(const ax_cuda_attention_job *j);
 

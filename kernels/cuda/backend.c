@@ -1,7 +1,7 @@
-/* The plugin's one symbol and the table behind it.
+/* The plugin's one symbol and its table of kernels.
  *
- * The kernels of a row are found by name: ax_cuda_<row>, weak here, so that a row without one is
- * NULL and the dispatcher's error names it. */
+ * A row's kernel is found by its name, ax_cuda_<row>.  The names are weak here: a row without a
+ * kernel is NULL, and the dispatcher's error names it. */
 #include "dist.h"
 
 #define OP(ID, name, ...) ax_status ax_cuda_##name(const ax_call *call) __attribute__((weak));
@@ -31,7 +31,7 @@ extern const struct ax_device_capture ax_cuda_capture;
 
 static ax_kernel kernels[AX_OP_COUNT];
 
-/* The host's side of a GPU has no threads of its own. */
+/* The host's side of a GPU has no worker threads. */
 static int get_threads(void) { return 1; }
 static void set_threads(int n) {}
 

@@ -1,5 +1,5 @@
-/* What a launch costs by itself: for bench/kernels.lua, which asks what an op costs beyond it.
- * Found with dlsym; nothing in the host calls it. */
+/* The cost of a launch, for bench/kernels.lua, which subtracts it from the time of an op.  Found
+ * with dlsym; nothing in the host calls it. */
 #include "common.cuh"
 
 #include <time.h>
@@ -18,8 +18,8 @@ static double seconds(void)
 }
 
 /* Launches a kernel that adds four numbers `count` times on the device's stream, with nothing
- * between the launches, and waits once.  *nanoseconds: of a launch.  A status, 0 when all is
- * well. */
+ * between the launches, and waits once.  *nanoseconds: the time of one launch.  Returns a status, 0
+ * for success. */
 extern "C" __attribute__((visibility("default"))) int ax_cuda_bare_launch(int device, int64_t count,
                                                                           double *nanoseconds)
 {

@@ -1,8 +1,8 @@
-/* What the CUDA kernels share: launching, element types, loop nests on the device.
+/* Shared by the CUDA kernels: launching, element types, loop nests on the device.
  *
- * All work of a device goes to one stream of ours, in order; memory given back may therefore be
- * handed out again at once.  Kernels never use atomics on floating-point numbers, and sums have a
- * fixed shape that follows from the sizes alone: the same bits in every run on one model of GPU. */
+ * All work of a device is queued in one stream, in order; freed memory may therefore be reused at
+ * once.  Kernels never use atomics on floating-point numbers, and sums have a fixed shape that
+ * follows from the sizes alone: every run gives the same bits on one model of GPU. */
 #ifndef AX_CUDA_COMMON_H
 #define AX_CUDA_COMMON_H
 
@@ -28,22 +28,22 @@ extern "C" {
 
 extern "C" const ax_device_memory ax_cuda_memory;
 
-/* Makes `d` the calling thread's device and gives its stream. */
+/* Makes `d` the calling thread's device and returns its stream. */
 ax_status ax_cuda_use(ax_device d, cudaStream_t *stream);
-/* Turns the last error of the runtime into a status with `what` (an op's name) in front. */
+/* Turns the runtime's last error into a status; the message begins with `what` (an op's name). */
 ax_status ax_cuda_status(const char *what, cudaError_t e);
 int ax_cuda_multiprocessors(int device);
 /* Memory for the duration of a call, in stream order: take, launch, give back. */
 ax_status ax_cuda_take(ax_device d, size_t bytes, void **out);
 void ax_cuda_give(ax_device d, void *p, size_t bytes);
-/* Host data that a kernel reads, such as a table of pointers: in memory of the device until it is
- * given back.  In a recorded step it is constant: it is sent once, when the recording ends, and
- * lives as long as that.  (capture.cu) */
+/* Copies host data that a kernel reads, such as a table of pointers, to device memory until it is
+ * given back.  In a captured step the data is constant: it is sent once, when the recording ends,
+ * and lives as long as the recording.  (capture.cu) */
 ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **there);
 void ax_cuda_table_give(ax_device d, void *there, size_t bytes);
 /* Clears memory in stream order. */
 ax_status ax_cuda_clear(const char *what, ax_device d, void *p, size_t bytes);
-/* A step is being recorded: nothing runs, so that nothing can be waited for. */
+/* Whether a step is being recorded: nothing runs then, so nothing can be waited for. */
 bool ax_cuda_recording(int device);
 /* copy.cu: ERANGE with `message` when input k of a pointwise call holds a 0.  Waits for the
  * device. */
@@ -55,28 +55,29 @@ static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
   return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, ax_dtype_name(d));
 }
 
-/* ---- what a kernel finds wrong in its data (an index out of range).  It says so in memory that
- * the host reads when it next waits for the
- * device, where it becomes an error: no call waits just to look. */
+/* ---- faults: errors that a kernel finds in its data (an index out of range).  The kernel writes
+ * them into host memory.  The host reads that when it next waits for the device, and then raises
+ * the error; no call waits only to check. */
 
 enum { AX_FAULT_NONE, AX_FAULT_INDEX, AX_FAULT_TARGET, AX_FAULT_CLASS, AX_FAULT_PROBABILITY };
 struct ax_cuda_fault {
   int code, op;
   long long value, at, count;
 };
-/* The device's place for it, as kernels and host see it; NULL after a failure, which is written. */
+/* The device's place for a fault, as kernels and host see it; NULL after a failure, whose message
+ * is written. */
 ax_cuda_fault *ax_cuda_fault_place(ax_device d);
 
 static __device__ __forceinline__ void ax_cuda_report(ax_cuda_fault *f, int code, int op, int64_t value,
                                                       int64_t at, int64_t count)
 {
-  if (atomicCAS(&f->code, (int)AX_FAULT_NONE, code) != AX_FAULT_NONE) return; /* the first one stays */
+  if (atomicCAS(&f->code, (int)AX_FAULT_NONE, code) != AX_FAULT_NONE) return; /* the first fault is kept */
   f->op = op;
   f->value = value;
   f->at = at;
   f->count = count;
 }
-/* Is v one of 0 .. count - 1?  Says where not. */
+/* Whether v is one of 0 .. count - 1; reports a fault where it is not. */
 static __device__ __forceinline__ bool ax_cuda_in_range(ax_cuda_fault *f, int code, int op, int64_t v,
                                                         int64_t at, int64_t count)
 {
@@ -87,15 +88,15 @@ static __device__ __forceinline__ bool ax_cuda_in_range(ax_cuda_fault *f, int co
 
 /* ---- launching */
 
-/* Enough blocks of `threads` for n items, at most as many as keep the device busy: kernels step by
- * the grid's size. */
+/* The number of blocks of `threads` for n items, at most as many as keep the device busy: kernels
+ * loop with the grid's size as step. */
 static inline unsigned ax_cuda_blocks(int64_t n, int threads, int device)
 {
   const int64_t wanted = (n + threads - 1) / threads, most = (int64_t)ax_cuda_multiprocessors(device) * 32;
   return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
-/* kernel(arguments) on the device and stream of `d`.  `what` names it in messages. */
+/* Launches kernel(arguments) on the device and stream of `d`.  Messages call it `what`. */
 template <class... P, class... A>
 static ax_status ax_cuda_launch(const char *what, ax_device d, dim3 grid, dim3 block, void (*kernel)(P...),
                                 A... arguments)
@@ -112,12 +113,12 @@ static ax_status ax_cuda_launch(const char *what, ax_device d, dim3 grid, dim3 b
 #endif
 }
 
-/* The first item of a thread and the step to its next one, in loops over more items than there are
+/* The first item of a thread and the step to its next one, for loops over more items than
  * threads. */
 #define AX_FIRST ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define AX_STEP ((int64_t)gridDim.x * blockDim.x)
 
-/* ---- element types: S as it is stored, compute<S> as it is computed with */
+/* ---- element types: S is stored, compute<S> is computed with */
 
 struct ax_cuda_f16 {
   uint16_t bits;
@@ -171,7 +172,7 @@ template <> struct ax_cuda_storer<ax_cuda_bool> {
 };
 template <class S, class V> AX_FN S ax_cuda_store(V v) { return ax_cuda_storer<S>::of(v); }
 
-/* One number of a floating type that is known at run time: losses, scales, statistics. */
+/* Reads one number of a floating type known at run time: a loss, a scale, a statistic. */
 static __device__ __forceinline__ double ax_cuda_number_at(int dtype, const void *p, int64_t i)
 {
   switch (dtype) {
@@ -219,7 +220,7 @@ template <class F> static ax_status ax_cuda_with_any(ax_op op, ax_dtype d, F f)
   }
 }
 
-/* By size alone, for kernels that move elements and do not look at them. */
+/* Likewise by size alone, for kernels that move elements without reading them. */
 template <class F> static ax_status ax_cuda_with_size(ax_op op, ax_dtype d, F f)
 {
   switch (ax_dtype_size(d)) {
@@ -232,7 +233,7 @@ template <class F> static ax_status ax_cuda_with_size(ax_op op, ax_dtype d, F f)
 
 /* ---- loop nests */
 
-/* An ax_iter as a kernel gets it: N operands, by value. */
+/* An ax_iter as an argument of a kernel: N operands, by value. */
 template <int N> struct ax_cuda_nest {
   int ndim;
   int64_t numel, shape[AX_MAX_DIMS];
@@ -253,7 +254,7 @@ template <int N> static inline ax_cuda_nest<N> ax_cuda_nest_of(const ax_iter *it
   return nest;
 }
 
-/* Byte offsets of item i in every operand. */
+/* The byte offsets of item i in every operand. */
 template <int N>
 static __host__ __device__ __forceinline__ void ax_cuda_nest_at(const ax_cuda_nest<N> &nest, int64_t i,
                                                                 int64_t *at)
@@ -273,7 +274,7 @@ static __host__ __device__ __forceinline__ void ax_cuda_nest_at(const ax_cuda_ne
   }
 }
 
-/* ---- sums over a block: the same tree for every size */
+/* ---- sums over a block: one shape of tree for every size */
 
 template <class T, class F> static __device__ __forceinline__ T ax_cuda_warp_reduce(T v, F combine)
 {
@@ -281,14 +282,14 @@ template <class T, class F> static __device__ __forceinline__ T ax_cuda_warp_red
   return v;
 }
 
-/* The combination of all threads' values in every thread.  blockDim.x is a multiple of 32; `shared`
- * has a place for each warp. */
+/* Combines the values of all threads; every thread gets the result.  blockDim.x is a multiple of
+ * 32; `shared` has a place for each warp. */
 template <class T, class F>
 static __device__ __forceinline__ T ax_cuda_block_reduce(T v, F combine, T *shared)
 {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   v = ax_cuda_warp_reduce(v, combine);
-  __syncthreads(); /* `shared` may still be read by the last use */
+  __syncthreads(); /* the last use may still read `shared` */
   if (lane == 0) shared[warp] = v;
   __syncthreads();
   v = shared[0];

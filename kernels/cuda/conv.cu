@@ -1,12 +1,12 @@
-/* Convolutions and their gradients as products whose operands are never written out: a block has a
- * tile of the result, and its threads fetch the elements of both operands through the windows.
- * Channels are innermost in images, weights are (o, c / groups, kh, kw).
+/* Convolutions and their gradients as matrix products whose operands are never stored (implicit
+ * GEMM): a block computes a tile of the result, and its threads fetch the elements of both operands
+ * through the windows.  Channels are innermost in images, weights are (o, c / groups, kh, kw).
  *
- * cuDNN, which has tensor cores, is asked first.  These are for float64, and for what it has no
- * plan for.
+ * cuDNN, which uses tensor cores, comes first; these kernels compute float64 and what cuDNN has no
+ * plan for.  Arithmetic bounds them: a thread computes 4 x 4 results from shared memory.
  *
- * The gradient of a weight adds over all positions of all images: pieces whose number follows from
- * the sizes, then the pieces in order. */
+ * The gradient of a weight is a sum over all positions of all images: first over pieces whose
+ * number follows from the sizes, then over the pieces in order. */
 #include "common.cuh"
 
 #include "cuda/vendor/cudnn.h"
@@ -15,7 +15,7 @@ enum { TILE = 64, DEPTH = 16, THREADS = 256, MOST_PIECES = 64, PIECE = 2048 };
 
 struct shape {
   int64_t n, c, h, w, o, oh, ow, kh, kw, stride[2], padding[2], dilation[2], groups;
-  int64_t cg, og, taps; /* channels and outputs of a group; kh kw */
+  int64_t cg, og, taps; /* channels and outputs of a group; kh * kw */
 };
 
 /* A row of the first operand: a position of an image. */
@@ -39,7 +39,7 @@ static __device__ __forceinline__ row row_at(int64_t m, int64_t rows, int64_t h,
   }
   return r;
 }
-/* k = tap * channels + channel; sizes of weights fit 32 bits. */
+/* Splits k = tap * channels + channel; the sizes of weights fit 32 bits. */
 static __device__ __forceinline__ void split_k(const shape &s, int64_t k, int64_t channels, int64_t *channel,
                                                int64_t *tap, int64_t *ky, int64_t *kx)
 {
@@ -86,7 +86,8 @@ template <class S> struct forward {
   }
 };
 
-/* x[position][c] = sum over (tap, o) of y[where its window has the tap there][o] w[o][c][tap] */
+/* x[position][c] = sum over (tap, o) of y[the window with this tap at the position][o]
+ * w[o][c][tap] */
 template <class S> struct to_input {
   typedef compute<S> T;
   typedef row left;
@@ -125,8 +126,8 @@ template <class S> struct to_input {
   }
 };
 
-/* w[o][tap, c] = sum over positions of y[position][o] x[window][c], a piece of the positions at a
- * time */
+/* w[o][tap, c] = sum over positions of y[position][o] x[window][c], for one piece of the
+ * positions */
 template <class S> struct to_weight {
   typedef compute<S> T;
   struct left {
@@ -162,8 +163,8 @@ template <class S> struct to_weight {
   }
 };
 
-/* A block for each (tile of rows, tile of columns, group, piece of the depth); a thread has 4 x 4
- * results. */
+/* One block for each (tile of rows, tile of columns, group, piece of the depth); a thread computes
+ * 4 x 4 results. */
 template <class J> static __global__ void tiles(J j, int64_t pieces)
 {
   typedef typename J::T T;
@@ -210,7 +211,7 @@ template <class J> static ax_status run(ax_device d, const J &j, int64_t pieces)
                         j, pieces);
 }
 
-/* The pieces' sums, (groups, og, tap, cg), in order to the weight's (o, cg, tap). */
+/* Adds the pieces' sums, (groups, og, tap, cg), in order into the weight (o, cg, tap). */
 template <class T>
 static __global__ void add_pieces(shape s, const T *sums, int64_t pieces, bool add, int dtype, void *w)
 {
@@ -250,7 +251,7 @@ static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *we
   return s;
 }
 
-/* Through cuDNN, when it does this one. */
+/* Runs the call by cuDNN where it has a plan. */
 static ax_status try_cudnn(ax_cuda_conv_kind kind, const ax_call *call, const shape &s, const ax_tensor *x,
                            const ax_tensor *w, const ax_tensor *bias, const ax_tensor *y, bool *done)
 {

@@ -1,17 +1,18 @@
-/* clone, cast, copy: elements to another place, type or order. */
+/* clone, cast, copy: elements to another place, type or order.  Memory bounds all of them. */
 #include "rows.cuh"
 
-/* Values that the host passes for numbers: the element itself, of the operand's type. */
+/* A number that the host passes by value: the element itself, of the operand's type. */
 struct ax_cuda_value {
   int64_t bits;
 };
 
-/* From any type to any other, as C casts where the value fits: floats to integers by truncation. */
+/* From any type to any other, as C converts where the value fits; floats become integers by
+ * truncation. */
 template <class To, class From> struct convert {
   static __host__ __device__ __forceinline__ To of(From v) { return ax_cuda_store<To>(ax_cuda_load(v)); }
 };
-/* float to a narrower integer goes through int64, so that what does not fit wraps instead of being
- * undefined */
+/* float to a narrower integer goes through int64, so that a value that does not fit wraps instead
+ * of being undefined */
 template <class I, class V> static __host__ __device__ __forceinline__ I ax_cuda_to_int(V v)
 {
   return (I)(int64_t)v;
@@ -29,7 +30,7 @@ template <class From> struct convert<uint8_t, From> {
   }
 };
 
-/* An item of the nest is V elements side by side in both. */
+/* An item of the nest is a run of V adjacent elements in both operands. */
 template <class To, class From, int V> static __global__ void copy_nest(ax_cuda_nest<2> nest)
 {
   int64_t at[2];
@@ -53,8 +54,8 @@ template <class To, int V> static __global__ void fill_nest(ax_cuda_nest<1> nest
   }
 }
 
-/* Turns a nest into one of items of `count` elements, where these lie side by side and aligned in
- * every operand; item[k]: the size of an element. */
+/* Turns a nest into one of items of `count` elements, where these are adjacent and aligned in every
+ * operand; item[k]: the size of an element. */
 template <int N> static bool in_runs(ax_cuda_nest<N> *nest, int64_t count, const int64_t *item)
 {
   const int last = nest->ndim - 1;
@@ -72,12 +73,12 @@ template <int N> static bool in_runs(ax_cuda_nest<N> *nest, int64_t count, const
   return true;
 }
 
-/* A two-dim transpose through shared memory, so that both sides are read and written in runs. */
+/* A transpose of two dims through shared memory, so that both sides are accessed in runs. */
 enum { TILE = 32, ROWS = 8 };
 template <class S>
 static __global__ void transpose_tile(S *dst, const S *src, int64_t rows, int64_t columns, int64_t src_step)
 {
-  __shared__ S tile[TILE][TILE + 1]; /* one more: columns fall into different banks */
+  __shared__ S tile[TILE][TILE + 1]; /* one more, so that a column's elements are in different banks */
   const int64_t r0 = (int64_t)blockIdx.y * TILE, c0 = (int64_t)blockIdx.x * TILE;
   for (int k = threadIdx.y; k < TILE; k += ROWS) /* src runs along r */
     if (c0 + k < columns && r0 + threadIdx.x < rows)
@@ -88,8 +89,7 @@ static __global__ void transpose_tile(S *dst, const S *src, int64_t rows, int64_
       dst[(r0 + k) * columns + c0 + threadIdx.x] = tile[threadIdx.x][k];
 }
 
-/* dst is contiguous (rows, columns); src is its transpose, each of its rows contiguous.  False: not
- * of that form. */
+/* Whether dst is contiguous (rows, columns) and src is its transpose, with contiguous rows. */
 static bool is_transpose(const ax_iter *it, size_t item)
 {
   return it->ndim == 2 && it->op[0].dtype == it->op[1].dtype && it->op[0].stride[1] == (int64_t)item &&
@@ -106,7 +106,7 @@ static ax_status fill(const ax_call *call)
   return ax_cuda_with_any(call->op, it->op[0].dtype, [&](auto to) {
     typedef AX_TYPE_OF(to) To;
     To v;
-    /* the host's own cast, through the one function that knows all types */
+    /* the host's own conversion, which handles all types */
     if (ax_is_float(from)) ax_store_double(it->op[0].dtype, &v, 0, ax_load_double(from, it->op[1].data, 0));
     else ax_store_int(it->op[0].dtype, &v, 0, ax_load_int(from, it->op[1].data, 0));
     constexpr int V = 16 / (int)sizeof(To);
@@ -120,8 +120,8 @@ static ax_status fill(const ax_call *call)
   });
 }
 
-/* Elements of one type are moved as bits, in the widest words that sizes, strides and addresses
- * allow; *done says whether in words of U. */
+/* Moves elements of one type as bits, in the widest words that sizes, strides and addresses allow;
+ * *done: whether words of U fit. */
 template <class U> static ax_status move_as(ax_device d, const ax_iter *it, int64_t item, bool *done)
 {
   const int64_t items[2] = { item, item };
@@ -177,7 +177,7 @@ AX_CUDA_KERNEL(_copy)
   });
 }
 
-/* clone and cast are copies into a result that the dispatcher made; they come without a nest. */
+/* clone and cast are copies into a result that the dispatcher made; they have no nest. */
 static ax_status into_result(const ax_call *call)
 {
   const ax_tensor *y = call->out[0], *x = call->in[0];
@@ -209,14 +209,14 @@ static ax_status into_result(const ax_call *call)
 AX_CUDA_KERNEL(clone) { return into_result(call); }
 AX_CUDA_KERNEL(_cast) { return into_result(call); }
 
-/* ---- looking for zeros, for integer division */
+/* ---- searching for zeros, for integer division */
 
 template <class S> static __global__ void find_zero(ax_cuda_nest<1> nest, int *found)
 {
   int64_t at[1];
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
     ax_cuda_nest_at(nest, i, at);
-    /* whoever writes, writes the same */
+    /* all writers write the same value */
     if (ax_cuda_load(*(const S *)(nest.data[0] + at[0])) == 0) *found = 1;
   }
 }

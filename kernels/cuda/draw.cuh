@@ -1,4 +1,4 @@
-/* Random draws on the device: the numbers of one, as a kernel gets them by value. */
+/* Random draws on the device: the numbers of a draw, passed to kernels by value. */
 #ifndef AX_CUDA_DRAW_H
 #define AX_CUDA_DRAW_H
 
@@ -10,8 +10,8 @@ extern "C" {
 
 #include "philox.h"
 
-/* device_args: in a captured step, where the device finds the seed and an offset to add, so that a
- * replay draws what the call that it stands for would draw. */
+/* device_args: in a captured step, device memory with the seed and an offset to add, so that a
+ * replay draws what an eager call in its place would draw. */
 struct ax_cuda_draw {
   uint64_t seed, stream, draw;
   const ax_draw_args *device_args;

@@ -1,14 +1,14 @@
-/* What the attention kernels on tensor cores share: tiles in shared memory, fragments out of them,
- * masks and dropout of a tile of scores.
+/* Shared by the attention kernels on tensor cores: tiles in shared memory, fragments, masks and
+ * dropout of a tile of scores.
  *
- * A block of four warps owns a tile of rows of one side (16 MT for each warp) and walks over the
- * other side 32 or 64 rows at a time.  A tile's rows are D elements, head sizes up to D with zeros
- * behind; its 16-byte chunks lie permuted within a row so that neither ldmatrix (eight rows, one
- * chunk) nor copies (chunks in a row) meet a bank twice, which the compiler checks below.
+ * A block of four warps has a tile of rows of one side (16 MT for each warp) and walks over the
+ * other side 32 or 64 rows at a time.  A tile's rows have D elements; head sizes below D are padded
+ * with zeros.  The 16-byte chunks of a row are permuted so that neither ldmatrix (eight rows, one
+ * chunk) nor copies (consecutive chunks) use a bank twice; the compiler checks this below.
  *
  * Scores are kept in base 2: exp(s scale - top) = exp2(s by - top by), by = scale log2(e).  With a
- * mask, or a scale that is not positive, scores are multiplied (and the mask, times log2(e), added)
- * first and `by` is 1 from there on. */
+ * mask, or a scale that is not positive, scores are multiplied first (and the mask, times log2(e),
+ * is added), and `by` is 1 from there on. */
 #ifndef AX_CUDA_FLASH_H
 #define AX_CUDA_FLASH_H
 
@@ -24,22 +24,21 @@ enum { FLASH_WARPS = 4, FLASH_THREADS = 32 * FLASH_WARPS };
 
 template <int D> struct flash_tile {
   static const int chunks = D / 8;
-  /* What is added to a chunk's number, bit by bit, in this row. */
+  /* The number that is xored with a chunk's number in this row. */
   static constexpr __host__ __device__ __forceinline__ int turn(int row)
   {
     return chunks % 8 == 0 ? row & 7 : row >> 1 & 3;
   }
-  /* Where a chunk lies, in chunks. */
+  /* The position of a chunk in the tile, in chunks. */
   static constexpr __host__ __device__ __forceinline__ int at(int row, int chunk)
   {
     return row * chunks + (chunk ^ turn(row));
   }
 
-  /* 128 bytes are moved at a time, by eight lanes: no two of them may have the same eighth of the
-   * banks. */
+  /* Eight lanes move 128 bytes at a time; no two of them may use the same eighth of the banks. */
   static constexpr bool free_of_conflicts()
   {
-    for (int first = 0; first < 16 * chunks; first += 8) { /* copies: chunks in a row */
+    for (int first = 0; first < 16 * chunks; first += 8) { /* copies: consecutive chunks */
       int seen = 0;
       for (int i = first; i < first + 8; i++) seen |= 1 << at(i / chunks, i % chunks) % 8;
       if (seen != 0xff) return false;
@@ -57,8 +56,8 @@ static_assert(flash_tile<32>::free_of_conflicts() && flash_tile<64>::free_of_con
                   flash_tile<96>::free_of_conflicts() && flash_tile<128>::free_of_conflicts(),
               "tiles lie so that no bank is met twice");
 
-/* i, which the compiler takes for a new number: in a loop, it then does not keep what follows from
- * i in registers that are needed (or spilled). */
+/* Returns i, but hides from the compiler that it is i.  In a loop, the compiler then does not keep
+ * values derived from i in registers that are needed otherwise (or spill them). */
 static __device__ __forceinline__ int flash_anew(int i)
 {
 #ifdef __CUDA_ARCH__
@@ -67,8 +66,8 @@ static __device__ __forceinline__ int flash_anew(int i)
   return i;
 }
 
-/* A plane that tiles are copied from.  A thread copies chunks of rows that lie `period` apart, from
- * one first row (three where rows have 12 chunks). */
+/* A plane that tiles are copied from.  A thread copies chunks of rows that are `period` apart,
+ * beginning at one first row (at three where rows have 12 chunks). */
 template <class S, int D> struct flash_source {
   static const int chunks = flash_tile<D>::chunks, phases = chunks % 3 == 0 ? 3 : 1,
                    period = phases * FLASH_THREADS / chunks;
@@ -78,8 +77,8 @@ template <class S, int D> struct flash_source {
   __device__ __forceinline__ flash_source(const S *plane, int64_t step, int width)
       : plane(plane), step(step), width(width)
   {}
-  /* Begins to copy ROWS rows, `first` of a plane with `count` rows being the first; zeros beyond.
-   * The whole block takes part. */
+  /* Begins to copy ROWS rows, from row `first` of a plane with `count` rows on; rows beyond are
+   * zeros. All threads of the block take part. */
   template <int ROWS> __device__ __forceinline__ void load(S *to, int first, int count) const
   {
     static_assert(ROWS % period == 0 && flash_tile<D>::turn(period) == 0,
@@ -98,10 +97,10 @@ template <class S, int D> struct flash_source {
   }
 };
 
-/* The chunks that this lane names to ldmatrix, of 16 rows by 16 columns.  UPRIGHT: the matrices
+/* The chunks that this lane passes to ldmatrix, for 16 rows by 16 columns.  UPRIGHT: the matrices
  * (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15): fragment a of the tile, or with
- * .trans, fragments b of two products where the tile's rows are summed over.  Else (0-7, 0-7),
- * (0-7, 8-15), (8-15, 0-7), (8-15, 8-15): fragments b of two products where its columns are. */
+ * .trans the fragments b of two products that sum over the tile's rows.  Else (0-7, 0-7), (0-7,
+ * 8-15), (8-15, 0-7), (8-15, 8-15): the fragments b of two products that sum over its columns. */
 template <int D, bool UPRIGHT> struct flash_reader {
   int base, turn;
   __device__ __forceinline__ flash_reader()
@@ -129,7 +128,8 @@ static __device__ __forceinline__ void flash_as_a(uint32_t (&a)[4], const float 
   a[3] = ax_cuda_pack_halves(S{}, right[2], right[3]);
 }
 
-/* Rows of a warp's own (16 x D), times `by`, through its own part of shared memory to a plane. */
+/* Stores a warp's own rows (16 x D), times `by`, to a plane, through the warp's part of shared
+ * memory. */
 template <int D, class S>
 static __device__ __forceinline__ void flash_store(S *own, const float (&sum)[D / 8][4], float by0, float by1,
                                                    S *to, int64_t step, int first, int count, int width)
@@ -152,15 +152,15 @@ static __device__ __forceinline__ void flash_store(S *own, const float (&sum)[D 
   }
 }
 
-/* ---- which tile a block has */
+/* ---- the tile of a block */
 
 struct flash_place {
   int tile, b, h;
 };
 
-/* Tiles of one plane read the same keys and values (or queries); planes of a section share the
- * cache.  The last tile of each plane comes first, or (LAST_FIRST false) the first: under a causal
- * mask that is the longest. */
+/* Tiles of one plane read the same keys and values (or queries), so the planes of a section share
+ * the cache.  The last tile of each plane comes first, or (LAST_FIRST false) the first one: under a
+ * causal mask that is the longest. */
 template <bool LAST_FIRST>
 static __device__ __forceinline__ flash_place flash_find(unsigned planes, unsigned heads, unsigned tiles,
                                                          unsigned section)
@@ -171,8 +171,8 @@ static __device__ __forceinline__ flash_place flash_find(unsigned planes, unsign
   return { (int)(LAST_FIRST ? tiles - 1 - tile : tile), (int)(plane / heads), (int)(plane % heads) };
 }
 
-/* ---- masks: a warp brings its part of the tile to shared memory as float32 times log2(e), a row
- * for each query; one row when all are the same */
+/* ---- masks: a warp loads its part of the tile into shared memory as float32 times log2(e), a row
+ * for each query, or one row where all queries have the same mask */
 
 static __device__ __forceinline__ float flash_mask_number(int dtype, const void *p, int64_t i)
 {
@@ -184,14 +184,14 @@ static __device__ __forceinline__ float flash_mask_number(int dtype, const void 
   default: return ((const float *)p)[i];
   }
 }
-/* `rows` queries from q0 on, KEYS keys from k0 on; -infinity where there are none.  Lanes go over
- * keys. */
+/* Loads `rows` queries from q0 on and KEYS keys from k0 on; -infinity where there is no key.  Lanes
+ * run along keys. */
 template <int KEYS, int PITCH>
 static __device__ __forceinline__ void flash_stage_mask(const ax_cuda_attention_job &j, int64_t at, int q0,
                                                         int rows, int k0, float *to)
 {
   const int lane = threadIdx.x % 32;
-  __syncwarp(); /* the last part may still be read */
+  __syncwarp(); /* the last part may still be in use */
 #pragma unroll 4
   for (int i = lane; i < rows * KEYS; i += 32) {
     const int q = i / KEYS, k = i % KEYS;
@@ -204,18 +204,17 @@ static __device__ __forceinline__ void flash_stage_mask(const ax_cuda_attention_
   }
   __syncwarp();
 }
-/* Do all queries have the same mask? */
+/* Whether all queries have the same mask. */
 static __host__ __device__ __forceinline__ bool flash_same_mask(const ax_cuda_attention_job &j)
 {
   return j.mask.step[2] == 0;
 }
 
-/* ---- dropout: four bits for each tile of 8 columns; what stays is 1.  A Philox block is four keys
- * of one query, at
- * ((b H + h) T + q) K/4 + k/4: every lane works out blocks for its neighbours too, none is worked
- * out twice. */
+/* ---- dropout: four bits for each tile of 8 columns, 1 for an element that stays.  A Philox block
+ * is four keys of one query, at ((b H + h) T + q) K/4 + k/4.  Every lane computes blocks for its
+ * neighbours too, and no block is computed twice. */
 
-/* The numbers of this draw; in a recorded step they lie on the device. */
+/* The numbers of this draw; in a captured step they are in device memory. */
 static __device__ __forceinline__ ax_cuda_draw flash_draw(const ax_cuda_draw &d)
 {
   return d.device_args ? ax_cuda_draw{ d.device_args->seed, d.stream, d.draw + d.device_args->offset, NULL }
@@ -265,7 +264,7 @@ static __device__ __forceinline__ void flash_keep_keys(const ax_cuda_attention_j
 
 /* ---- the host's side */
 
-/* Calls f(ax_cuda_int<D>()) with the tile for these heads. */
+/* Calls f(ax_cuda_int<D>()) with the tile size for these heads. */
 template <class F> static auto flash_with_head(const ax_cuda_attention_job &j, F f)
 {
   const int most = j.head > j.value_head ? j.head : j.value_head;
@@ -279,8 +278,8 @@ template <class F> static ax_status flash_with_type(ax_dtype dtype, F f)
   return dtype == AX_BF16 ? f(ax_cuda_type<ax_cuda_bf16>()) : f(ax_cuda_type<ax_cuda_f16>());
 }
 
-/* Planes whose walked side, of so many bytes each, stays in the cache together: a part of what A100
- * and H200 have (40, 50 MB). */
+/* The number of planes whose walked side, of so many bytes each, stays in the cache together;
+ * assumes a part of the caches of A100 and H200 (40 and 50 MB). */
 static inline int flash_section(int64_t planes, int64_t bytes)
 {
   const int64_t in = ((int64_t)24 << 20) / (bytes > 0 ? bytes : 1);

@@ -1,24 +1,25 @@
-/* The gradient of attention on tensor cores: delta = sum of g y over the columns; then the
- * gradients of keys and values, by blocks of 64 keys that walk over the queries of every head that
- * looks at them; then that of queries, by blocks of 64 queries that walk over the keys.  Both work
- * probabilities out anew from the log-sum-exp, and no two blocks add to one element: the same bits
- * in every run.
+/* The gradient of attention on tensor cores (Dao 2023, "FlashAttention-2"), in three kernels: delta
+ * = sum of g y over the columns; the gradients of keys and values, where a block of 64 keys walks
+ * over the queries of every head that sees them; the gradient of queries, where a block of 64
+ * queries walks over the keys.  Probabilities are computed again from the log-sum-exp, and no two
+ * blocks add to one element: every run gives the same bits.
  *
- * Both are one kernel.  Own rows A1, A2 (keys, values; or queries, g) meet walked rows W1, W2
- * (queries, g; or keys, values): s = A1 W1', dp = A2 W2', p = exp2(s by - lse), ds = p (dp -
- * delta), then dA1 += ds W1 and, for keys, dA2 += p W2.  A warp has 16 of the own rows; s and dp
- * come out of the tensor cores as fragments d and go back, as p and ds, as fragments a, so that
- * they never leave its registers.
+ * The last two are one template.  Own rows A1, A2 (keys, values; or queries, g) meet walked rows
+ * W1, W2 (queries, g; or keys, values):
+ *     s = A1 W1'    dp = A2 W2'    p = exp2(s by - lse)    ds = p (dp - delta)
+ *     dA1 += ds W1    and for keys    dA2 += p W2
+ * A warp has 16 of the own rows.  The tensor cores return s and dp as fragments d, which become p
+ * and ds as fragments a without leaving the warp's registers.
  *
- * Occupancy of a multiprocessor (sm_90): heads to 64 have three blocks (168 registers, 33 and 48
- * KB), larger ones two (to 248 registers, 64 KB).  With 16 own rows a warp, a fragment out of
- * shared memory feeds one product: 256 bytes for 4096 FLOP, so shared memory (128 bytes a clock)
- * holds the products to half of what the tensor cores could do; 32 rows would need 128 more
+ * Occupancy of a multiprocessor (sm_90): heads up to 64 have three blocks (168 registers, 33 and
+ * 48 KB), larger ones two (up to 248 registers, 64 KB).  With 16 own rows for a warp, a fragment
+ * from shared memory feeds one product: 256 bytes for 4096 FLOP, so shared memory (128 bytes per
+ * clock) limits the products to half the speed of the tensor cores; 32 rows would need 128 more
  * registers.
  *
- * The floor on an H200, as in flash_forward.cu: GPT-2 124M (causal): 5 products are needed, 32
- * GFLOP: 33 us; 7 are worked out, 45 GFLOP: 46 us (by mma.sync 76); 100 MB: 21 us.  BERT-base
- * (mask, dropout): 1.4 GFLOP: 1.4 us; 13 MB: 2.6 us; Philox twice: 3 us; three launches.
+ * The lower bound on an H200, computed as in flash_forward.cu: GPT-2 124M (causal): 5 products are
+ * needed, 32 GFLOP: 33 us; 7 are computed, 45 GFLOP: 46 us (by mma.sync 76); 100 MB: 21 us.
+ * BERT-base (mask, dropout): 1.4 GFLOP: 1.4 us; 13 MB: 2.6 us; Philox twice: 3 us; three launches.
  *
  * ds is rounded to the half type, as in every kernel of this kind: a float16 gradient with a loss
  * scale can overflow there as it can in g. */
@@ -26,9 +27,10 @@
 
 template <int D, bool KEYS> struct layout {
   static const int own = 16 * FLASH_WARPS, walk = D <= (KEYS ? 32 : 64) ? 64 : 32;
-  /* of a mask's rows, which are queries: what a warp reads at once lies in different banks */
+  /* of a mask's rows, which are queries: the elements that a warp reads at once are in different
+   * banks */
   static const int pitch = KEYS ? 20 : walk + 8;
-  static const int stats = KEYS ? 4 * walk : 0; /* lse and delta of walked queries, twice */
+  static const int stats = KEYS ? 4 * walk : 0; /* lse and delta of walked queries, double-buffered */
   static size_t bytes(const ax_cuda_attention_job &j)
   {
     const size_t masks = j.mask.data ? sizeof(float) * FLASH_WARPS * pitch *
@@ -40,7 +42,7 @@ template <int D, bool KEYS> struct layout {
   }
 };
 
-/* A thread for every 8 elements, 8 threads for each row. */
+/* One thread for 8 elements, 8 threads for each row. */
 template <class S> static __global__ void __launch_bounds__(256) deltas(ax_cuda_attention_job j)
 {
   const int64_t row = ((int64_t)blockIdx.x * 256 + threadIdx.x) / 8, q = row % j.queries,
@@ -78,7 +80,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
 {
   typedef layout<D, KEYS> L;
   constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
-  constexpr bool HOLD = D <= 64 && !DROP; /* do the own rows' fragments fit into registers? */
+  constexpr bool HOLD = D <= 64 && !DROP; /* whether the own rows' fragments fit into registers */
   AX_DYNAMIC_SHARED(memory);
   S *const own = (S *)memory, *const walk = own + 2 * OWN * D;
   float *const stats = (float *)(walk + 4 * WALK * D);
@@ -174,7 +176,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
       for (int k = 0; k < (HOLD ? D / 16 : 0); k++)
         ax_cuda_ldmatrix(held_a2[k], my_a2 + upright.at(0, 2 * k));
     }
-    if (j.causal && (KEYS ? q0 + WALK - 1 < k0 : k0 > q0 + 15)) continue; /* wholly above the diagonal */
+    if (j.causal && (KEYS ? q0 + WALK - 1 < k0 : k0 > q0 + 15)) continue; /* entirely above the diagonal */
 
     uint32_t kept[KEYS ? 4 : 2];
     if constexpr (DROP && KEYS) flash_keep_keys<COLUMNS>(j, plane, q0, k0, kept);
@@ -230,8 +232,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
 #pragma unroll
         for (int i = 0; i < 4; i++) s[n][i] *= scale;
     }
-    /* Beyond the last query everything is 0 already: its rows, and (copied as 0) its lse and
-     * delta. */
+    /* Beyond the last query everything is 0 already: its rows, and its lse and delta (copied as
+     * 0). */
     if ((KEYS ? k0 + 16 : k0 + WALK) > keys || (j.causal && (KEYS ? k0 + 15 > q0 : k0 + WALK - 1 > q0))) {
 #pragma unroll
       for (int n = 0; n < COLUMNS; n++)
@@ -283,7 +285,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
     }
   }
 
-  /* without a step the own rows are still on their way; their place is about to be written */
+  /* without a step the copies of the own rows are still running, and their memory is about to be
+   * written */
   ax_cuda_copy_wait<0>();
   __syncthreads();
   const ax_cuda_side &d1 = KEYS ? j.dk : j.dq;

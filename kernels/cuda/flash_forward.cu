@@ -1,25 +1,27 @@
-/* Attention on tensor cores, forward: a block has 64 or 128 queries, 16 or 32 for each of its four
- * warps, and walks over the keys 64 (heads above 64: 32, for registers) at a time.
+/* Attention on tensor cores, forward (Dao 2023, "FlashAttention-2"): a block has 64 or 128 queries,
+ * 16 or 32 for each of its four warps, and walks over the keys 64 at a time (32 for heads above 64,
+ * to save registers).
  *
- * Scores of a warp stay in its registers: as fragment d of queries times keys they become, as
+ * A warp's scores stay in its registers: fragment d of queries times keys becomes, as
  * probabilities, fragment a of the product with values.  The next keys and values are copied
- * (cp.async) while these are worked on; one barrier for each tile of them: it says that the new
- * ones are there and that everybody is done with the old ones, whose place the next copies take.
+ * (cp.async) while these are used.  There is one barrier for each tile: after it the new keys and
+ * values are complete, and no thread uses the old ones any more, whose memory the next copies
+ * overwrite.
  *
- * Sums are float32; probabilities are rounded to the half type for their product with values,
- * their sum is of unrounded ones.  The order of keys does not depend on the rows of a block, so
- * both kinds of block give the same bits.
+ * Sums are float32.  Probabilities are rounded to the half type for their product with values;
+ * their sum uses unrounded ones.  The order of keys does not depend on the rows of a block, so both
+ * sizes of block give the same bits.
  *
  * Occupancy of a multiprocessor (sm_90): head 64 has two blocks of 128 queries (250 registers, 48
  * KB) or three of 64 (134 and, with dropout, 153 registers, 40 KB); head 128 two of either (up to
  * 255 registers; 64 and 48 KB).  A query-dependent mask adds 4 to 36 KB.
  *
- * The floor on an H200 (989 TFLOP/s of dense bfloat16, of which mma.sync reaches some 60%; 4.8
- * TB/s), worked out, not measured: GPT-2 124M (B 8, H 12, T 1024, D 64, causal): 2 products, 12.9
- * GFLOP: 13 us (mma.sync: 22); 50 MB: 10 us; 50 M exponentials, 16 a clock: 14 us.  BERT-base (B
- * 8, H 12, T 128, D 64, mask, dropout): 0.4 GFLOP: 0.4 us; 6 MB: 1.3 us; 0.4 M Philox blocks of
- * some 60 instructions: 1.5 us; the launch itself takes longer.  Its 192 blocks are all at work at
- * once. */
+ * The lower bound on an H200 (989 TFLOP/s of dense bfloat16, of which mma.sync reaches some 60%;
+ * 4.8 TB/s), computed, not measured: GPT-2 124M (B 8, H 12, T 1024, D 64, causal): 2 products,
+ * 12.9 GFLOP: 13 us (mma.sync: 22); 50 MB: 10 us; 50 M exponentials, 16 per clock: 14 us.
+ * BERT-base (B 8, H 12, T 128, D 64, mask, dropout): 0.4 GFLOP: 0.4 us; 6 MB: 1.3 us; 0.4 M Philox
+ * blocks of some 60 instructions: 1.5 us; the launch itself takes longer.  Its 192 blocks all run
+ * at once. */
 #include "flash.cuh"
 
 template <int D, int MT> struct layout {
@@ -38,7 +40,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_cuda_attentio
 {
   typedef layout<D, MT> L;
   constexpr int OWN = L::own, WALK = L::walk, COLUMNS = WALK / 8;
-  constexpr bool HOLD = MT == 1 || D <= 64; /* do the queries' fragments fit into registers? */
+  constexpr bool HOLD = MT == 1 || D <= 64; /* whether the queries' fragments fit into registers */
   AX_DYNAMIC_SHARED(memory);
   S *const own = (S *)memory, *const walk = own + OWN * D;
   const int warp = threadIdx.x / 32, mask_rows = flash_same_mask(j) ? 1 : 16 * MT;
@@ -56,7 +58,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_cuda_attentio
       v_source(ax_cuda_plane<const S>(j.v, at.b, kv_head), j.v.step[2], j.value_head);
   const int64_t mask_at = at.b * j.mask.step[0] + at.h * j.mask.step[1], plane = at.b * j.heads + at.h;
   const float scale = (float)(j.scale * FLASH_LOG2E);
-  const bool first = j.mask.data || !(scale > 0); /* are scores multiplied before their maximum is sought? */
+  const bool first = j.mask.data || !(scale > 0); /* scores are multiplied before their maximum is taken */
   const float by = first ? 1.0f : scale;
 
   float sum[MT][D / 8][4], top[MT][2], all[MT][2];
@@ -155,7 +157,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_cuda_attentio
 #pragma unroll
           for (int i = 0; i < 4; i++) s[m][n][i] *= scale;
     }
-    if (k0 + WALK > keys || (j.causal && k0 + WALK - 1 > my_q0)) { /* the edge, and the diagonal */
+    if (k0 + WALK > keys || (j.causal && k0 + WALK - 1 > my_q0)) { /* the last keys, and the diagonal */
 #pragma unroll
       for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -170,13 +172,13 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_cuda_attentio
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-      for (int half = 0; half < 2; half++) { /* a row: of four lanes */
+      for (int half = 0; half < 2; half++) { /* a row belongs to four lanes */
         float most = top[m][half];
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++) most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        /* all masked so far: exp2(-inf - 0) is 0, not NaN */
+        /* all keys masked so far: exp2(-inf - 0) is 0, not NaN */
         const float least = most == -INFINITY ? 0.0f : most * by;
         const float change = ax_cuda_exp2_fast(fmaf(top[m][half], by, -least));
         top[m][half] = most;
@@ -189,7 +191,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_cuda_attentio
             part += p;
             s[m][n][i] = !DROP || (kept[m][half] >> (4 * n + i % 2) & 1) ? p : 0.0f;
           }
-        all[m][half] = all[m][half] * change + part; /* of this lane's keys */
+        all[m][half] = all[m][half] * change + part; /* over this lane's keys */
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
           sum[m][n][2 * half] *= change;
@@ -215,7 +217,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_cuda_attentio
     }
   }
 
-  /* without any keys the queries are still on their way; their place is about to be written */
+  /* without any keys the copies of the queries are still running, and their memory is about to be
+   * written */
   ax_cuda_copy_wait<0>();
   __syncthreads();
   S *const y = ax_cuda_plane<S>(j.y, at.b, at.h);
@@ -228,7 +231,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) forward(ax_cuda_attentio
       float total = all[m][half];
       total += __shfl_xor_sync(0xffffffffu, total, 1);
       total += __shfl_xor_sync(0xffffffffu, total, 2);
-      const bool none = total == 0; /* a query that sees no key: 0, as in PyTorch */
+      const bool none = total == 0; /* the query sees no key: the result is 0, as in PyTorch */
       const int q = my_q0 + 16 * m + lane / 4 + 8 * half;
       rest[half] = none ? 0.0f : (DROP ? (float)j.kept : 1.0f) / total;
       if (lane % 4 == 0 && q < queries)
@@ -258,9 +261,9 @@ size_t ax_cuda_flash_forward_shared(const ax_cuda_attention_job *j)
 
 ax_status ax_cuda_flash_forward(ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j)
 {
-  /* 128 queries a block read keys and values from shared memory half as often; 64 when that would
-   * leave multiprocessors without work, and with dropout, which makes the blocks wait for
-   * arithmetic instead: more warps fit then. */
+  /* Blocks of 128 queries read keys and values from shared memory half as often.  Blocks of 64 are
+   * used where 128 would leave multiprocessors idle, and with dropout, which is bound by
+   * arithmetic: more warps fit then. */
   const bool large = (j->queries + 127) / 128 * j->batch * j->heads >= 2 * ax_cuda_multiprocessors(d.index);
   return flash_with_type(dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;

@@ -1,4 +1,5 @@
-/* More functions, ternary arithmetic and bits: the expressions of functions.h. */
+/* The functions of functions.h, ternary arithmetic and bit operations, in the kernels of
+ * pointwise.cuh. */
 #include "functions.h"
 #include "pointwise.cuh"
 
@@ -33,7 +34,7 @@ AX_FUNCTOR(fmod, float, float a AX_COMMA float b, fmodf(a, b))
 AX_FUNCTOR(fmod, double, double a AX_COMMA double b, fmod(a, b))
 BOTH3(addcmul, m + p0 * (a * b))
 BOTH3(addcdiv, m + p0 * (a / b))
-/* from the nearer end, so that weight 1 gives `end` exactly */
+/* computed from the nearer end, so that weight 1 gives `end` exactly */
 BOTH3(lerp, (double)b < 0.5 ? m + b * (a - m) : a - (a - m) * (1 - b))
 AX_FUNCTOR(nan_to_num, float, float x, x != x ? p0 : x == INFINITY ? p1 : x == -INFINITY ? p2 : x)
 AX_FUNCTOR(nan_to_num, double, double x,
@@ -102,7 +103,7 @@ template <template <class> class F> static ax_status divide(const ax_call *call)
 template <template <class> class F> static ax_status bits(const ax_call *call)
 {
   if (call->iter->numel == 0) return AX_OK;
-  /* 0 and 1 stay 0 and 1 */
+  /* bools stay 0 and 1 */
   if (ax_cuda_input_dtype(call) == AX_BOOL)
     return ax_cuda_pointwise<uint8_t, uint8_t, 2>(call, F<uint8_t>(call->a->f));
   return whole<F, 2>(call);

@@ -1,4 +1,5 @@
-/* Norm, scaling, clamping, clipping of many gradients at once, and the loss scale. */
+/* Norms, scaling, clamping and clipping of many gradients in one launch, and the loss scale.
+ * Memory bounds all of these. */
 #include "segments.cuh"
 
 #include "optim_numbers.h"
@@ -21,8 +22,8 @@ static __device__ __forceinline__ double identity(term what)
   return what == LEAST ? (double)INFINITY : 0.0;
 }
 
-/* Several loads are on their way before the first is used: a thread has as little to do for each as
- * memory allows. */
+/* Several loads are issued before the first is used, so that a thread has enough bytes in
+ * flight. */
 enum { AT_ONCE = 4 };
 
 template <term WHAT, class T>
@@ -68,7 +69,7 @@ static __global__ void norm_total(const double *partial, int64_t n, term what, d
 
 template <class T> static void fill(entry<T> *e, const ax_segment *s) { e->grad = (T *)s->grad; }
 
-/* *out lies on the device. */
+/* *out is in device memory. */
 template <term WHAT, class T>
 static ax_status norm_of(ax_device d, const ax_segment *segs, int n, double p, double root, double *out)
 {
@@ -99,7 +100,7 @@ static ax_status norm_into(ax_device d, const ax_segment *segs, int n, double p,
   return norm_of<POWERS, T>(d, segs, n, p, root, out);
 }
 
-/* Every gradient of the table becomes change(it). */
+/* Replaces every gradient g of the table by change(g). */
 template <class T, class F>
 static __device__ __forceinline__ void rewrite_all(const ax_cuda_segment_table<entry<T>> &t, F change)
 {
@@ -125,7 +126,7 @@ template <class T> static __global__ void rewrite_chunks(ax_cuda_segment_table<e
   if (!clamp) rewrite_all(t, [by](T g) { return g * by; });
   else
     rewrite_all(t, [by](T g) {
-      const T low = by < g ? by : g; /* g where it is NaN */
+      const T low = by < g ? by : g; /* g where g is NaN */
       return -by > low ? -by : low;
     });
 }
@@ -166,13 +167,13 @@ extern "C" ax_status ax_cuda_grad_clamp(ax_device d, ax_dtype dtype, const ax_se
                          : rewrite<float>(d, "clamp", segs, n, limit, true);
 }
 
-/* ---- by numbers that lie on the device */
+/* ---- with numbers in device memory */
 
 template <class T>
 static __global__ void clip_chunks(ax_cuda_segment_table<entry<T>> t, double max_norm, const double *norm)
 {
   const double factor = max_norm / (*norm + 1e-6);
-  if (factor >= 1) return; /* NaN goes on, and spreads */
+  if (factor >= 1) return; /* NaN continues, and spreads */
   rewrite_all(t, [factor](T g) { return g * (T)factor; });
 }
 
@@ -186,7 +187,7 @@ static __global__ void unscale_chunks(ax_cuda_segment_table<entry<T>> t, const f
     wrong |= !(fabs(g) < (T)INFINITY);
     return g;
   });
-  if (wrong) *found = 1; /* all that write, write the same */
+  if (wrong) *found = 1; /* all writers write the same value */
 }
 
 static __global__ void update_scale(double *state, const float *found, double growth, double backoff,

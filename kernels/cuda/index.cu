@@ -1,9 +1,9 @@
-/* Reading at positions: index_select, gather, embedding, one_hot, and where a mask is true.  A bad
- * index is reported when the host next waits for the device (common.cuh); its element is left at
- * zero. */
+/* Reading at positions: index_select, gather, embedding, one_hot, and the positions of a mask.  A
+ * bad index is reported when the host next waits for the device (common.cuh); its element becomes
+ * 0.  Memory bounds these kernels. */
 #include "scan.cuh"
 
-/* ---- runs of memory, moved in the largest pieces that their addresses and sizes allow */
+/* ---- runs of memory, moved in the largest pieces that addresses and sizes allow */
 
 struct alignas(16) sixteen {
   uint64_t half[2];
@@ -11,7 +11,7 @@ struct alignas(16) sixteen {
 
 struct picks {
   int op;
-  /* x is (outer, size, run), the result (outer, picked, run); run in pieces */
+  /* x is (outer, size, run), the result (outer, picked, run); run is counted in pieces */
   int64_t outer, size, picked, run;
   const int64_t *index;
   ax_cuda_fault *fault;
@@ -85,7 +85,7 @@ AX_CUDA_KERNEL(embedding)
   return pick_rows(call, k, ax_data(w), ax_data(y), w->shape[1] * (int64_t)ax_itemsize(w));
 }
 
-/* ---- gather: an index for each element, any strides */
+/* ---- gather: an index for each element, with any strides */
 
 struct gathering {
   int op, ndim, dim;
@@ -157,8 +157,8 @@ AX_CUDA_KERNEL(_one_hot)
                         x->numel, call->a->i[0], fault);
 }
 
-/* ---- positions of the trues: a running count says where each goes.  The caller counted them and
- * made the result that long. */
+/* ---- positions of the true elements: a running count gives the place of each.  The caller has
+ * counted them and made the result that long. */
 
 struct trues {
   const uint8_t *mask;

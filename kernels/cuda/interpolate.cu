@@ -1,5 +1,6 @@
-/* Resampling of channels-last images, a thread for each element that is written.  The gradient
- * looks for the positions that an element had a part in, in their order. */
+/* Resampling of channels-last images (the formula is in kernels/cpu/interpolate.c), one thread for
+ * each written element.  In the gradient an element's thread finds the result positions that used
+ * the element, in their order.  Memory bounds the kernels. */
 #include "common.cuh"
 
 struct job {
@@ -13,8 +14,8 @@ template <class T> struct source {
   T weight[2];
 };
 
-/* How far source positions are apart: from the given factor rather than the sizes when there is
- * one, in the element's own precision, as PyTorch. */
+/* The distance between source positions, as PyTorch computes it: from the given factor instead of
+ * the sizes where there is one, in the element's own precision. */
 template <class T> static __device__ __forceinline__ T ratio_of(const job &j, int d, int64_t in, int64_t out)
 {
   if (j.linear && j.align) return out > 1 ? (T)((double)(in - 1) / (double)(out - 1)) : (T)0;
@@ -51,7 +52,7 @@ template <class S> static __global__ void forward(job j, S *to, const S *from)
   }
 }
 
-/* The positions of the result that may have looked at `at`: [*lo, *hi); each is asked exactly. */
+/* The result positions [*lo, *hi) that may have used `at`; each is then checked exactly. */
 template <class T>
 static __device__ __forceinline__ void reach(const job &j, T ratio, int64_t in, int64_t out, int64_t at,
                                              int64_t *lo, int64_t *hi)
@@ -60,7 +61,7 @@ static __device__ __forceinline__ void reach(const job &j, T ratio, int64_t in, 
   if (!(ratio > 0)) return;
   const double first = ((double)at - 2) / (double)ratio - 2, last = ((double)at + 2) / (double)ratio + 2;
   if (first > 0) *lo = first < (double)out ? (int64_t)first : out;
-  /* the last position also stands for what lies beyond */
+  /* the last position also stands for positions beyond it */
   if (at < in - 1 && last < (double)out) *hi = (int64_t)last;
 }
 

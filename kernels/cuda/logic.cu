@@ -1,4 +1,4 @@
-/* Comparisons, logic and choice: results are bool, one byte of 0 or 1. */
+/* Comparisons, logic and selection: results are bool, one byte of 0 or 1. */
 #include "pointwise.cuh"
 
 #define COMPARE(name, expr) \
@@ -42,7 +42,7 @@ AX_CUDA_KERNEL(isnan) { return to_bool<nan_fn, 1>(call); }
 AX_CUDA_KERNEL(isfinite) { return to_bool<finite_fn, 1>(call); }
 AX_CUDA_KERNEL(isinf) { return to_bool<inf_fn, 1>(call); }
 
-/* ---- choice moves bits; only their number matters */
+/* ---- where moves bits; only the size of an element matters */
 
 template <class S> struct choice {
   ax_cuda_nest<4> nest;
@@ -80,7 +80,7 @@ AX_CUDA_KERNEL(where)
                            [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, call->iter, number); });
 }
 
-/* where(mask, value, x): the operands in another order, the value as one more. */
+/* where(mask, value, x): the operands of where in another order, with the number as an operand. */
 AX_CUDA_KERNEL(masked_fill)
 {
   const ax_dtype d = call->iter->op[0].dtype;

@@ -1,8 +1,8 @@
-/* cross_entropy, nll_loss and their gradients.  A row of the input is read once, for the largest
- * element and the sum of exponentials together; the probabilities are never stored.  The gradient
- * is one pass: exp(x - lse), less 1 at the target, times the row's scale.  Rows' losses are added
- * up in float64 by one block, in an order that follows from their number.  The formulas:
- * kernels/cpu/loss.c. */
+/* cross_entropy, nll_loss and their gradients; kernels/cpu/loss.c has the formulas.  A row of the
+ * input is read once, for the largest element and the sum of exponentials together; probabilities
+ * are never stored.  The gradient is one pass: (exp(x - lse) - [target]) times the row's scale.
+ * One block adds up the rows' losses in float64, in an order that follows from their number.
+ * Memory bounds long rows. */
 #include "rows.cuh"
 
 enum { MEAN, SUM, NONE }; /* the words of the signature, in order */
@@ -18,7 +18,7 @@ struct job {
   ax_cuda_fault *fault;
 };
 
-/* What the rows of a call leave behind: each one's loss and weight. */
+/* The results of a call's rows: each one's loss and weight. */
 struct parts {
   double *loss, *weight;
 };
@@ -43,7 +43,7 @@ static __global__ void total_kernel(parts p, int64_t rows, int reduction, double
     ax_cuda_number_put(out_dtype, out, 0, reduction == SUM ? loss : loss / (p.weight ? weight : count));
 }
 
-/* Rows' losses for `out`, and how they become it. */
+/* Collects the rows' losses for `out`, and reduces them. */
 static ax_status total(const ax_call *call, parts p, int64_t rows, int64_t reduction, ax_dtype sums,
                        void *divisor)
 {
@@ -74,7 +74,7 @@ static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute
     const S *row = x + r * j.classes;
     const bool smooth = j.smoothing != 0;
     ax_cuda_exps<T> e;
-    double wx = 0, all = 0; /* sums of w x and w */
+    double wx = 0, all = 0; /* sums of w x and of w */
     ax_cuda_walk<V, team>(row, j.classes, [&](int64_t i, auto width) {
       constexpr int W = AX_VALUE_OF(width);
       T v[W];
@@ -110,7 +110,7 @@ static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute
   }
 }
 
-/* The facts of a call; its target is input k, or there is none (-1). */
+/* Fills in *j from the call; its target is input k, or there is none (-1). */
 static ax_status begin(const ax_call *call, const ax_tensor *x, int target, job *j)
 {
   if (!ax_is_float((ax_dtype)x->dtype)) return ax_cuda_no_dtype(AX_OP_CROSS_ENTROPY, (ax_dtype)x->dtype);
@@ -161,7 +161,7 @@ AX_CUDA_KERNEL(_cross_entropy)
   return st;
 }
 
-/* scale (factor softmax(x) - even w), and `own` less at the target */
+/* scale (factor softmax(x) - even w), minus `own` at the target */
 template <class S, int V, bool WIDE>
 static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> *w, const compute<S> *lse,
                                      int g_dtype, const void *g, bool mean)

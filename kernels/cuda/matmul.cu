@@ -1,6 +1,6 @@
-/* mm, bmm, linear.  cuBLASLt takes float types with one adjacent dim; other float matrices are
- * packed first where that pays, and the rest (integers, what cuBLASLt has no algorithm for) goes to
- * a plain tiled kernel. */
+/* mm, bmm, linear: the choice of the implementation.  cuBLASLt computes float types with one
+ * adjacent dim; other float matrices are packed first where that pays.  The rest (integers, cases
+ * for which cuBLASLt has no algorithm) uses a plain tiled kernel, which shared memory bounds. */
 #include "gemm.cuh"
 #include "batched_matmul.h"
 #include "cuda/runtime/stats.h"
@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- our own kernel: a tile of TILE x TILE results a block, one result a thread, any strides */
+/* ---- our own kernel: one block for TILE x TILE results, one thread for each, any strides */
 
 enum { TILE = 16 };
 
-/* What products of a type are summed in: integers wrap around in their own. */
+/* The type that products are summed in: integers wrap around in an unsigned type of their width. */
 template <class S> struct accumulator {
   typedef compute<S> type;
 };
@@ -33,7 +33,7 @@ static __global__ void gemm_tile(ax_cuda_gemm g, const S *a, const S *b, const O
   __shared__ T ta[TILE][TILE + 1], tb[TILE][TILE + 1];
   const int64_t x = (int64_t)blockIdx.x * TILE + threadIdx.x, tiles = (g.m + TILE - 1) / TILE;
 
-  /* the same for the whole block */
+  /* equal for the whole block */
   for (int64_t at = blockIdx.z * (int64_t)gridDim.y + blockIdx.y; at < g.batch * tiles;
        at += (int64_t)gridDim.y * gridDim.z) {
     const int64_t i = at / tiles, y = at % tiles * TILE + threadIdx.y;
@@ -105,14 +105,14 @@ static ax_status own(ax_op op, ax_device d, const ax_cuda_gemm *g, const void *a
 
 extern "C" ax_status ax_cuda__copy(const ax_call *call);
 
-/* Scratch memory with the matrix (a stack of them) in order; changes its steps.  For expanded
- * gradients and slices of every other column. */
+/* Packs the matrix (or a batch of them) contiguously into scratch memory; changes its steps.  For
+ * expanded gradients and slices with a step. */
 static ax_status pack(ax_op op, ax_device d, const ax_cuda_gemm *g, int64_t rows, int64_t cols, int64_t *step,
                       const void **src, void **own_memory, size_t *bytes)
 {
   const int64_t batch = step[0] ? g->batch : 1, item = (int64_t)ax_dtype_size((ax_dtype)g->dtype);
   const int64_t shape[3] = { batch, rows, cols }, order[3] = { rows * cols, cols, 1 };
-  ax_tensor like = {}; /* of which the copy reads the device alone */
+  ax_tensor like = {}; /* the copy reads only its device */
   ax_tensor *one = &like;
   const ax_attrs attrs = {};
   ax_iter it = {};
@@ -134,9 +134,9 @@ static ax_status pack(ax_op op, ax_device d, const ax_cuda_gemm *g, int64_t rows
   return ax_cuda__copy(&call);
 }
 
-/* ---- the way for each product */
+/* ---- the choice for each product */
 
-/* At most as many of a batch as cuBLASLt's kernels are launched for in one go. */
+/* The largest batch that one launch of cuBLASLt's kernels takes. */
 enum { BATCH = 65535 };
 
 static ax_status some(ax_op op, ax_device d, const ax_cuda_gemm *asked, const void *a, const void *b,
@@ -149,7 +149,7 @@ static ax_status some(ax_op op, ax_device d, const ax_cuda_gemm *asked, const vo
   ax_status st = AX_OK;
 
   if (g.k > 0 && ax_is_float((ax_dtype)g.dtype)) {
-    const bool large = g.m * g.n >= 32 * 32; /* a small product is over before its operands are packed */
+    const bool large = g.m * g.n >= 32 * 32; /* a small product takes less time than packing */
     ax_tidy_steps(g.m, g.k, g.a);
     ax_tidy_steps(g.k, g.n, g.b);
     if (large && !ax_blas_takes(g.m, g.k, g.a)) st = pack(op, d, &g, g.m, g.k, g.a, &a, &own_a, &bytes_a);
@@ -256,8 +256,8 @@ static __global__ void cast_bias(int to, void *y, int from, const void *x, int64
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) ax_cuda_number_put(to, y, i, ax_cuda_number_at(from, x, i));
 }
 
-/* A bias beside half operands in float32 is rounded to the result's type, which is what cuBLASLt
- * adds.  *own: to be given back. */
+/* Rounds a float32 bias beside half operands to the result's type, which cuBLASLt requires.  The
+ * caller gives *own back. */
 static ax_status fitting_bias(const ax_tensor *bias, const ax_tensor *y, void **out, void **own)
 {
   const ax_device d = y->device;
@@ -303,15 +303,14 @@ AX_CUDA_KERNEL(linear)
   return st;
 }
 
-/* ---- rows with something behind the product: cuBLASLt's epilogues, or kernels one after the
- * other */
+/* ---- rows with an epilogue: by cuBLASLt, or by kernels one after the other */
 
 extern "C" ax_status ax_cuda_gelu(const ax_call *call);
 extern "C" ax_status ax_cuda__gelu_backward(const ax_call *call);
 extern "C" ax_status ax_cuda_sum(const ax_call *call);
 
-/* Whether products end in epilogues: bits of ACCEL_CUDA_EPILOGUES (default: all), to measure them
- * one by one.  1 gelu, 2 its slope, 4 row sums. */
+/* Whether products use epilogues: bits of ACCEL_CUDA_EPILOGUES (default: all), for measuring them
+ * one by one.  1 gelu, 2 its derivative, 4 row sums. */
 static bool wanted(int epilogue)
 {
   static int bits = -1;
@@ -325,12 +324,12 @@ static ax_status try_epilogue(ax_device d, ax_cuda_gemm g, int epilogue, const a
 {
   *done = false;
   if (!wanted(epilogue) || g.m == 0 || g.n == 0 || g.k == 0 || g.dtype == AX_F64) return AX_OK;
-  if (data->aux && g.c[1] % 8) return AX_OK; /* cuBLASLt wants rows of eight there */
+  if (data->aux && g.c[1] % 8) return AX_OK; /* cuBLASLt needs rows of multiples of eight there */
   g.epilogue = epilogue;
   return ax_cublaslt_gemm(d, &g, data, done);
 }
 
-/* f over y and its inputs: contiguous, of one type. */
+/* Runs f over y and its inputs: contiguous, of one type. */
 static ax_status pointwise(ax_kernel f, ax_op op, ax_tensor *y, int n, ax_tensor *const *in)
 {
   ax_attrs attrs = {};
@@ -412,9 +411,9 @@ static ax_status column_sums(const ax_call *call)
   return out ? ax_cuda_sum(&sum) : AX_OK;
 }
 
-/* dweight (out, in) = g^T x, dbias (out) = the sums of g's columns, which the product reads as its
- * rows; either may be added to what is there.  The epilogue overwrites its sums, so those that are
- * added go through a place of their own. */
+/* dweight (out, in) = g^T x, dbias (out) = the sums of g's columns, which are rows in the product;
+ * either may be added to what is there.  The epilogue overwrites its sums, so sums to be added are
+ * written to scratch memory first. */
 AX_CUDA_KERNEL(_linear_backward)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *dw = call->out[0], *db = call->out[1];

@@ -1,10 +1,10 @@
-/* max, min, argmax, argmin, amax, amin.  A NaN beats everything; of equals the first wins, in
- * logical order. */
+/* max, min, argmax, argmin, amax, amin.  The result is NaN where an element is; of equal elements
+ * the first wins, in logical order. */
 #include "reduce.cuh"
 
 template <class V> static __device__ __forceinline__ bool is_nan(V v) { return v != v; }
 
-/* sign 1: the largest; -1: the smallest. */
+/* sign 1: max; -1: min. */
 template <class S> struct finder {
   typedef compute<S> value;
   struct acc {
@@ -12,7 +12,7 @@ template <class S> struct finder {
     int64_t at;
   }; /* at < 0: none yet */
   int sign;
-  bool arg;       /* the result proper is the position */
+  bool arg;       /* the result itself is the position */
   int64_t *where; /* positions of all results, or NULL */
 
   __device__ __forceinline__ bool beats(const acc &a, const acc &b) const

@@ -1,6 +1,6 @@
-/* Tensor cores and what feeds them, of compute capability 8.0 on: mma.sync on half types with
- * float32 sums, ldmatrix, cp.async, dynamic shared memory.  Real instructions under nvcc,
- * emulate/mma.h on the emulated device. */
+/* Tensor cores and the instructions that feed them, from compute capability 8.0 on: mma.sync on
+ * half types with float32 sums, ldmatrix, cp.async, dynamic shared memory.  nvcc gets the real
+ * instructions, the emulated device gets emulate/mma.h. */
 #ifndef AX_CUDA_MMA_H
 #define AX_CUDA_MMA_H
 
@@ -12,16 +12,15 @@
 #include <atomic>
 #endif
 
-/* `name`: the block's dynamic shared memory, of as many bytes as ax_cuda_launch_shared was
- * given. */
+/* `name`: the block's dynamic shared memory, of the size that ax_cuda_launch_shared was given. */
 #ifdef AX_EMULATE
 #define AX_DYNAMIC_SHARED(name) unsigned char *const name = ax_emulated_shared.data
 #else
 #define AX_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #endif
 
-/* Does the device have the instructions of this file?  *shared: the most dynamic shared memory that
- * a block can ask for. */
+/* Whether the device has the instructions of this file.  *shared: the most dynamic shared memory of
+ * a block. */
 static inline bool ax_cuda_has_mma(ax_device d, size_t *shared)
 {
 #ifdef AX_EMULATE
@@ -40,8 +39,8 @@ static inline bool ax_cuda_has_mma(ax_device d, size_t *shared)
 #endif
 }
 
-/* ax_cuda_launch of Kernel with `bytes` of dynamic shared memory.  Beyond 48 KB a kernel has to be
- * allowed them, once on each device. */
+/* ax_cuda_launch of Kernel with `bytes` of dynamic shared memory.  More than 48 KB must be enabled
+ * for a kernel, once on each device. */
 template <auto Kernel, class... A>
 static ax_status ax_cuda_launch_shared(const char *what, ax_device d, dim3 grid, dim3 block, size_t bytes,
                                        A... arguments)
@@ -68,8 +67,7 @@ static ax_status ax_cuda_launch_shared(const char *what, ax_device d, dim3 grid,
 #define AX_HAS_MMA 1
 #endif
 
-/* Instructions that an older architecture's half of the plugin holds but never reaches
- * (ax_cuda_has_mma). */
+/* Code for an older architecture contains these calls, but never reaches them (ax_cuda_has_mma). */
 #ifdef AX_EMULATE
 #define AX_MMA_EITHER(emulated, real) emulated
 #elif defined(AX_HAS_MMA)
@@ -123,7 +121,7 @@ static __device__ __forceinline__ void ax_cuda_ldmatrix_trans(uint32_t (&r)[4], 
                              : "r"(ax_cuda_shared_address(row))
                              : "memory"));
 }
-/* Two of them; the lanes from 16 on give an address too, which is not looked at. */
+/* Two matrices; lanes from 16 on also pass an address, which is ignored. */
 static __device__ __forceinline__ void ax_cuda_ldmatrix(uint32_t (&r)[2], const void *row)
 {
   AX_MMA_EITHER(ax_emulated_ldmatrix(r, row, false),
@@ -141,9 +139,9 @@ static __device__ __forceinline__ void ax_cuda_ldmatrix_trans(uint32_t (&r)[2], 
                              : "memory"));
 }
 
-/* Copies BYTES from global to shared memory behind the thread's back, or clears them when not `in`
- * (`from` is then not read and may point beyond what there is, at an aligned address).  The thread
- * that issued copies waits for them; a barrier then shows them to the others. */
+/* Copies BYTES from global to shared memory asynchronously, or clears them when not `in` (`from` is
+ * then not read and may point past the data, at an aligned address).  The thread that issued copies
+ * waits for them; a barrier then makes them visible to the others. */
 template <int BYTES>
 static __device__ __forceinline__ void ax_cuda_copy_async(void *to, const void *from, bool in)
 {
@@ -163,12 +161,12 @@ static __device__ __forceinline__ void ax_cuda_copy_async(void *to, const void *
                  : "memory");
 #endif
 }
-/* Ends a group of copies; it may be empty. */
+/* Ends a group of copies, which may be empty. */
 static __device__ __forceinline__ void ax_cuda_copy_commit()
 {
   AX_MMA_EITHER(ax_emulated_copy_commit(), asm volatile("cp.async.commit_group;" : : : "memory"));
 }
-/* Waits until at most LEFT of the thread's groups are under way. */
+/* Waits until at most LEFT of the thread's groups are still running. */
 template <int LEFT> static __device__ __forceinline__ void ax_cuda_copy_wait()
 {
   AX_MMA_EITHER(ax_emulated_copy_wait(LEFT), asm volatile("cp.async.wait_group %0;"
@@ -177,7 +175,7 @@ template <int LEFT> static __device__ __forceinline__ void ax_cuda_copy_wait()
                                                           : "memory"));
 }
 
-/* Two floats as a word of half elements, rounded to nearest even: `lo` is the first in memory. */
+/* Two floats as a word of half elements, rounded to nearest even; `lo` is the first in memory. */
 static __device__ __forceinline__ uint32_t ax_cuda_pack_halves(ax_cuda_bf16, float lo, float hi)
 {
 #ifdef AX_HAS_MMA
@@ -199,7 +197,7 @@ static __device__ __forceinline__ uint32_t ax_cuda_pack_halves(ax_cuda_f16, floa
 #endif
 }
 
-/* 2^x with the special function unit: within 2 ulp, subnormal results are 0.  exp2(-inf) is 0. */
+/* 2^x by the special function unit: within 2 ulp; subnormal results are 0.  exp2(-inf) is 0. */
 static __device__ __forceinline__ float ax_cuda_exp2_fast(float x)
 {
 #ifdef AX_EMULATE

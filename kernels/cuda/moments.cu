@@ -1,12 +1,12 @@
 /* var, std, norm and logsumexp: sums of a function of each element, in float64.  var and logsumexp
- * go over their elements twice: the first time for a centre (the mean, the largest), the second for
- * the sum of squares or of exponentials about it. */
+ * read their elements twice: first for a centre c (the mean, the maximum), then for the sum of (x -
+ * c)^2 or exp(x - c). */
 #include "reduce.cuh"
 
 enum term { SUM, SQUARES, SIZES, COUNTS, EXPS, POWERS, TOP, WIDEST, LEAST };
 enum ending { AS_IS, MEAN, TOP_OF, VARIANCE, DEVIATION, ADD_LOG, ROOT, ANY_ROOT };
 
-/* O void: the result is the centre of a second pass, in float64. */
+/* O void: the result is the centre for a second pass, in float64. */
 template <class O> struct moment {
   typedef double acc;
   term what;
@@ -53,7 +53,7 @@ template <class O> struct moment {
     case VARIANCE:
     case DEVIATION: {
       const double n = (double)count - number;
-      a = a / (n > 0 ? n : 0) + c * 0; /* of nothing: NaN */
+      a = a / (n > 0 ? n : 0) + c * 0; /* of no elements: NaN */
       if (end == DEVIATION) a = sqrt(a);
       break;
     }

@@ -1,19 +1,20 @@
-/* layer_norm, rms_norm, group_norm and their gradients.  A row (the last dims, or a group of
- * channels) comes from memory once: into registers where they hold it, else its mean, its variance
- * and the result are three walks of which the later ones find it in the first-level cache.
+/* layer_norm, rms_norm, group_norm and their gradients; kernels/cpu/norm.c has the formulas.  A row
+ * (the last dims, or a group of channels) is read from memory once: into registers where it fits;
+ * else mean, variance and result are three passes, of which the later ones find the row in the
+ * first-level cache.  Memory bounds the kernels.
  *
- * Gradients of weight and bias are sums over rows, in two stages: chunks of rows, whose number
- * follows from the sizes, then the chunks.  Where registers hold a row's share of both, the first
- * stage is the same walk as that of the input's gradient: by a warp for each row, so that nobody
- * waits for a block, or for long rows by a block. */
+ * Gradients of weight and bias are sums over rows, in two stages: over chunks of rows, whose number
+ * follows from the sizes, then over the chunks.  Where registers hold a thread's share of both
+ * sums, the first stage is part of the pass that computes the input's gradient: with one warp for
+ * each row, so that no warp waits for others, or with one block for each long row. */
 #include "rows.cuh"
 
 enum { MOST_CHUNKS = 512, CHUNK_ROWS = 4, FOLD = 16, WARPS = 4 };
 
-/* Elements of a row that a thread may keep in registers. */
+/* The most elements of a row that a thread keeps in registers. */
 enum { HELD = 32 };
 
-/* Runs of V columns that a thread keeps sums of in registers. */
+/* The number of runs of V columns whose sums a thread keeps in registers. */
 template <int V> struct held {
   static const int runs = V > 4 ? 2 : 4;
 };
@@ -26,7 +27,7 @@ struct job {
   bool centred;
 };
 
-/* Which weight element i of row r has. */
+/* The index of the weight for element i of row r. */
 static __device__ __forceinline__ int64_t parameter_at(const job &j, int64_t r, int64_t i)
 {
   if (!j.groups) return i;
@@ -79,8 +80,8 @@ static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S
   }
 }
 
-/* The same with the row in registers; rows, weight and bias are aligned, and parameters lie as the
- * row's elements do. */
+/* Likewise with the row in registers; rows, weight and bias are aligned, and parameters have the
+ * layout of the row. */
 template <class S, int V, bool WIDE>
 static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S *b, compute<S> *mean_out,
                                     compute<S> *rstd_out)
@@ -133,7 +134,7 @@ template <class T> static __global__ void fill_nan(T *p, int64_t n)
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) p[i] = (T)NAN;
 }
 
-/* The sizes of a job over x: groups 0 for the last `last` dims. */
+/* The sizes of a job over x; groups 0: over the last `last` dims. */
 static job plan(const ax_tensor *x, int last, int64_t groups)
 {
   job j = {};
@@ -163,7 +164,7 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    if (x->numel == 0) { /* no rows, or rows of nothing: their statistics as PyTorch has them */
+    if (x->numel == 0) { /* no rows, or rows without elements: statistics as in PyTorch */
       for (int k = 1; k < call->n_out && st == AX_OK; k++)
         if (call->out[k]->numel)
           st = ax_cuda_launch(name, d, ax_cuda_blocks(call->out[k]->numel, 256, d.index), 256, fill_nan<T>,
@@ -221,8 +222,8 @@ static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const
   }
 }
 
-/* The same with the sums for the parameters: a block has a chunk of rows, each of its warps every
- * WARPS-th of them, a lane the same columns of each.  dx, g, x and w are aligned. */
+/* Likewise with the parameters' sums: a block has a chunk of rows, each of its warps takes every
+ * WARPS-th row, and a lane has the same columns of each.  dx, g, x and w are aligned. */
 template <class S, int V>
 static __global__ void __launch_bounds__(32 * WARPS)
     backward_warps(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in,
@@ -279,7 +280,7 @@ static __global__ void __launch_bounds__(32 * WARPS)
       ax_cuda_put(dx + r * j.n, i, out);
     }
   }
-  /* the warps' sums, in their order: first dw, then db */
+  /* the warps' sums in order: first dw, then db */
 #pragma unroll
   for (int which = 0; which < 2; which++) {
     T(&own)[RUNS][V] = which ? db : dw;
@@ -300,7 +301,8 @@ static __global__ void __launch_bounds__(32 * WARPS)
   }
 }
 
-/* The same for longer rows: a block has a chunk of rows, a thread the same columns of each. */
+/* Likewise for longer rows: a block has a chunk of rows, and a thread has the same columns of
+ * each. */
 template <class S, int V>
 static __global__ void __launch_bounds__(1024)
     backward_chunks(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in,
@@ -358,7 +360,7 @@ static __global__ void __launch_bounds__(1024)
     }
 }
 
-/* The sums alone, for rows that no block holds. */
+/* The sums alone, for rows that do not fit a block's registers. */
 template <class S>
 static __global__ void column_chunks(job j, const S *g, const S *x, const compute<S> *mean,
                                      const compute<S> *rstd, compute<S> *sums, int64_t chunks)
@@ -378,7 +380,7 @@ static __global__ void column_chunks(job j, const S *g, const S *x, const comput
 }
 
 /* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  Element i of chunk c
- * and of sum `which` lies at (2 c + which) n + i, or, pairs, at 2 (c n + i) + which. */
+ * and of sum `which` is at (2 c + which) n + i or, with pairs, at 2 (c n + i) + which. */
 template <class T>
 static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int which, bool pairs, bool add,
                                    int dtype, void *out)
@@ -410,7 +412,7 @@ static ax_status fold(const char *name, ax_device d, const T *sums, int64_t chun
                         n, which, pairs, add, (int)out->dtype, ax_data(out));
 }
 
-/* ---- gradients over groups: the sums of each channel of each row first, then dx out of them */
+/* ---- gradients over groups: first the sums of each channel of each row, then dx from them */
 
 /* sums of channel plane c of all rows: [2c] of g, [2c + 1] of g xhat */
 template <class S, int V, bool WIDE>

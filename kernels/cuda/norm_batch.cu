@@ -1,27 +1,27 @@
-/* Batch normalisation over rows of channels (the channels lie innermost, so neighbouring threads
- * have neighbouring channels).
+/* Batch normalisation over rows of channels (the channels are innermost, so neighbouring threads
+ * have neighbouring channels); kernels/cpu/norm_batch.c has the formulas.  Memory bounds it.
  *
  * Sums over rows: a block has a chunk of the rows and a tile of the channels.  A thread has a run
- * of V channels (16 bytes) of every TY-th row of the chunk, four rows in flight; the block adds its
- * TY parts of a channel in order.  Chunks, tiles and TY follow from the sizes alone, and V does not
- * change what is added to what: the same bits for any alignment.  A warp then puts a channel's
- * chunks together, in float64.
+ * of V channels (16 bytes) of every TY-th row of the chunk, with four rows in flight; the block
+ * adds its TY parts of a channel in order.  Chunks, tiles and TY follow from the sizes alone, and V
+ * does not change the order of additions: any alignment gives the same bits.  A warp then combines
+ * a channel's chunks in float64.
  *
- * The statistics sum differences from the chunk's first row, and their squares: a shift near the
- * mean, so that one pass is as exact as two. */
+ * The statistics sum the differences from the chunk's first row and their squares.  The first row
+ * is near the mean, so one pass is as exact as two. */
 #include "rows.cuh"
 
 enum { MOST_BLOCKS = 1024, LEAST_ROWS = 8, THREADS = 256, LANES = 32, WARPS = 4 };
 
 struct job {
   int64_t rows, channels, chunks;
-  /* runs of channels in a tile: a power of two up to LANES; the rest of a block's threads are
+  /* runs of channels in a tile, a power of two up to LANES; the other threads of a block are
    * rows */
   int across;
   bool relu;
 };
 
-/* V: channels of a run when memory is aligned. */
+/* V: the channels of a run where memory is aligned. */
 static job job_of(const ax_tensor *x)
 {
   const int64_t V = 16 / (int64_t)ax_itemsize(x);
@@ -44,7 +44,7 @@ static inline unsigned blocks_of(const job &j, int V)
   return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
 }
 
-/* A tensor of one number for each channel, of any floating type, or none. */
+/* A tensor with one number for each channel, of any floating type, or none. */
 struct each {
   const void *data;
   int dtype;
@@ -60,14 +60,14 @@ static __device__ __forceinline__ int64_t first_row(const job &j, int64_t chunk)
   return j.rows * chunk / j.chunks;
 }
 
-/* p % n for positions, mostly below 2^32, where the division is several times faster. */
+/* p % n for positions: most are below 2^32, where division is several times faster. */
 static __device__ __forceinline__ int64_t channel_of(int64_t p, int64_t n)
 {
   return p >> 32 ? p % n : (int64_t)((uint32_t)p % (uint32_t)n);
 }
 
-/* Two sums over each chunk's rows of what term(row, channel, loaded..., sums...) adds for V
- * neighbouring channels; to sums[chunk][0 and 1][channel]. */
+/* Two sums over each chunk's rows, of what term(row, channel, loaded..., sums...) adds for V
+ * neighbouring channels; written to sums[chunk][0 and 1][channel]. */
 template <int V, class T, class L>
 static __device__ __forceinline__ void chunk_sums(const job &j, T *sums, const L &of)
 {
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void chunk_sums(const job &j, T *sums, const L
         mine.add(j, v, one, two);
       }
     }
-    __syncthreads(); /* the last tile's may still be read */
+    __syncthreads(); /* the last tile's may still be in use */
     for (int i = 0; i < V; i++) {
       shared[0][ty * width + tx * V + i] = one[i];
       shared[1][ty * width + tx * V + i] = two[i];
@@ -142,8 +142,8 @@ static __global__ void __launch_bounds__(THREADS) statistics(job j, const S *x, 
   chunk_sums<V>(j, sums, of);
 }
 
-/* y = x a + b, from the rounded mean and invstd: the backward pass finds the very same numbers, and
- * so where relu cut off. */
+/* y = x a + b.  a and b come from the rounded mean and invstd, so that the backward pass computes
+ * the same numbers and finds where relu cut off. */
 template <class T>
 static __device__ __forceinline__ void coefficients(const each &weight, const each &bias, T mean, T invstd,
                                                     int64_t c, T *a, T *b)
@@ -153,7 +153,7 @@ static __device__ __forceinline__ void coefficients(const each &weight, const ea
   *b = (T)(at(bias, c, 0) - (double)mean * w);
 }
 
-/* Rows that were put together: how many, their mean, and the sum of squared differences from it. */
+/* Combined rows: their number, their mean, and the sum of squared differences from it. */
 struct part {
   double count, centre, total;
 };
@@ -172,7 +172,7 @@ static __device__ __forceinline__ part merged_with(const part &own, int by, int 
   return lane & by ? merged(other, own) : merged(own, other);
 }
 
-/* A warp for each channel. */
+/* One warp for each channel. */
 template <class S>
 static __global__ void combine(job j, const S *x, const compute<S> *sums, each weight, each bias,
                                each running_mean, each running_var, double momentum, double eps,
@@ -190,7 +190,7 @@ static __global__ void combine(job j, const S *x, const compute<S> *sums, each w
                    around = square - sum * sum / many;
       all = merged(all, part{ many, here, around < 0 ? 0 : around });
     }
-    for (int by = 16; by > 0; by >>= 1) /* the lower lane's part first in both, so that they agree */
+    for (int by = 16; by > 0; by >>= 1) /* the lower lane's part is first in both lanes, so that they agree */
       all = merged_with(all, by, lane);
     if (lane != 0) continue;
     mean[c] = (T)all.centre;
@@ -278,8 +278,8 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
 AX_CUDA_KERNEL(_batch_norm) { return train(call, NULL); }
 AX_CUDA_KERNEL(_batch_norm_residual) { return train(call, call->in[5]); }
 
-/* ---- gradient: sums of g and of g (x - mean); where relu cut the result off (x a + b is not
- * positive) g counts as 0 */
+/* ---- gradient: sums of g and of g (x - mean); g counts as 0 where relu cut the result off (x a +
+ * b <= 0) */
 
 template <class S>
 static __global__ void factors(job j, each weight, each bias, const compute<S> *mean,
@@ -325,7 +325,7 @@ static __global__ void __launch_bounds__(THREADS)
   chunk_sums<V>(j, sums, of);
 }
 
-/* The parameters' gradients, and p, q, s of dx = p g + q (x - mean) + s.  A warp for each
+/* The parameters' gradients, and p, q, s of dx = p g + q (x - mean) + s.  One warp for each
  * channel. */
 template <class S>
 static __global__ void add_up(job j, const compute<S> *sums, each weight, const compute<S> *invstd,

@@ -1,8 +1,10 @@
-/* Optimizer steps: one launch for all parameters, one pass over each of its arrays.  The formulas
- * are those of kernels/cpu/optim_*.c; what does not depend on the element comes from
- * optim_numbers.h: worked out by the host, and passed along with the launch where all parameters
- * have the same; or (live) by a kernel of one block ahead of it, which also counts the step that is
- * skipped.  The table of addresses is that of the step before, so a steady step copies nothing. */
+/* Optimizer steps: one launch for all parameters, one pass over each of its arrays, bound by
+ * memory. The formulas are those of kernels/cpu/optim_*.c.
+ *
+ * Coefficients that do not depend on the element come from optim_numbers.h.  Where all parameters
+ * have the same, the host computes them and passes them with the launch.  With live numbers, a
+ * kernel of one block computes them first, and also counts a skipped step.  The table of addresses
+ * is usually that of the step before, so a steady step copies nothing. */
 #include "segments.cuh"
 
 #include "optim_numbers.h"
@@ -12,8 +14,8 @@ static __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
 /* NaN where either is, as torch.maximum. */
 template <class T> static __device__ __forceinline__ T max_of(T a, T b) { return a > b || a != a ? a : b; }
 
-/* A rule: `numbers` from segment and options, and a step of one element: g is the gradient, s its
- * states (0 where they are not kept). */
+/* A rule: `take` and the like set its coefficients from segment and hyperparameters; step is the
+ * update of one element, with gradient g and states s (0 where they are not kept). */
 
 template <class T> struct sgd {
   T lr, decay, sign, momentum, add;
@@ -31,7 +33,8 @@ template <class T> struct sgd {
       p -= lr * g;
       return;
     }
-    s[0] = first ? g : momentum * s[0] + add * g; /* the first time it may hold anything, NaN included */
+    /* before the first step it is uninitialised, and may contain NaN */
+    s[0] = first ? g : momentum * s[0] + add * g;
     p -= lr * (nesterov ? g + momentum * s[0] : s[0]);
   }
 };
@@ -115,7 +118,7 @@ template <class T> struct lion {
   {
     const T g = sign * grad, c = beta1 * s[0] + w1 * g;
     s[0] = beta2 * s[0] + w2 * g;
-    p = keep * p - (c > 0 ? lr : c < 0 ? -lr : c); /* 0, or a NaN that must not go unseen */
+    p = keep * p - (c > 0 ? lr : c < 0 ? -lr : c); /* 0, or a NaN, which must stay visible */
   }
 };
 
@@ -165,7 +168,7 @@ template <class T> struct entry {
   T *param, *state[AX_MAX_STATES];
   uint16_t *work;
   const T *grad;
-  int64_t half; /* what `work` is in: float16 if not 0, else bfloat16 */
+  int64_t half; /* the type of `work`: float16 if not 0, else bfloat16 */
 };
 
 template <int V, class T, class R>
@@ -210,8 +213,8 @@ static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
   });
 }
 
-/* One block.  Rules of the first `count` entries, out of their counts on the host (steps; NULL:
- * `step` for all) and what is counted on the device. */
+/* One block.  Computes the rules of the first `count` entries from their counts on the host (steps;
+ * NULL: `step` for all) and the counts on the device. */
 template <class T, class R>
 static __global__ void rules_kernel(const entry<T> *entries, int count, const int64_t *steps, int64_t step,
                                     ax_hyper here, ax_optim_live live, R *rules)
@@ -226,13 +229,13 @@ static __global__ void rules_kernel(const entry<T> *entries, int count, const in
     made.set(&s, &h);
     rules[k] = made;
   }
-  __syncthreads(); /* all have read the count of skipped steps */
+  __syncthreads(); /* all threads have read the count of skipped steps */
   if (threadIdx.x == 0 && live.skip && live.skipped && *live.skip != 0) ++*live.skipped;
 }
 
 /* ---- the host's side */
 
-/* Are the rules of all segments the same? */
+/* Whether the rules of all segments are equal. */
 static bool alike(const ax_segment *segs, int n)
 {
   for (int k = 1; k < n; k++) {
@@ -243,7 +246,8 @@ static bool alike(const ax_segment *segs, int n)
   return true;
 }
 
-/* Calls launch(entries' value(s) on the device) for the segments that have a place in the table. */
+/* Fills a value with get(value, segment) for each segment with elements, and calls launch with the
+ * values' copies on the device. */
 template <class X, class GET, class LAUNCH>
 static ax_status with_values(ax_device d, const ax_segment *segs, int n, GET get, LAUNCH launch)
 {

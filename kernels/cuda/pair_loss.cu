@@ -1,6 +1,6 @@
-/* Losses of two tensors of one shape: the terms of pair_loss.h and their sum in one pass, and one
- * pass for the gradient.  A block adds up CHUNK elements, whatever the GPU, and one block adds up
- * the blocks. */
+/* Losses of two tensors of one shape: one pass for the terms of pair_loss.h and their sum, and one
+ * for the gradient.  A block adds up CHUNK elements, on any GPU, and one block adds up the blocks.
+ * Memory bounds it. */
 #include "rows.cuh"
 
 #include "pair_loss.h"
@@ -50,7 +50,7 @@ template <int KIND, class T> static __device__ __forceinline__ T slope_of(T x, T
   return 0;
 }
 
-/* Terms to `out`, or their sum, block by block, to `sums`. */
+/* Writes terms to `out`, or their sum, block by block, to `sums`. */
 template <class S, int V, int KIND>
 static __global__ void forward(S *out, double *sums, const S *x, const S *t, int64_t n, compute<S> p,
                                ax_cuda_fault *fault)

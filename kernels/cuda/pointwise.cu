@@ -67,7 +67,7 @@ INTEGERS(T, U)
 #undef ONE
 #undef TWO
 
-/* uint8 and bool are both bytes: bool has functors of its own, below. */
+/* uint8 and bool are both bytes; bool has functors of its own below. */
 #ifdef __CUDACC__
 #pragma nv_diag_suppress 186 /* x < 0 of an unsigned x */
 #endif
@@ -154,7 +154,7 @@ AX_CUDA_KERNEL(pow)
   return integers<pow_fn, 2>(call);
 }
 
-/* ---- clamp: the limits come in f[0] and f[1], infinite where not given.  A NaN in x stays; where
+/* ---- clamp: the limits are f[0] and f[1], infinite where not given.  A NaN in x stays NaN; where
  * min > max the result is max. */
 
 template <class L> struct limits {

@@ -1,25 +1,25 @@
-/* How a pointwise row gets from an ax_iter to the device: F computes one element, everything else
- * is here.
+/* Pointwise rows on the device: F computes one element, everything else is here.
  *
- * Two kernels for each row and type.  Flat: every operand is contiguous or one element; a thread
- * takes elements in runs, of 16 bytes of the widest operand.  Nest: any strides; in runs along the
- * innermost dim where it allows that, else one element a thread.  Numbers travel by value.
+ * Each row and type has two kernels.  Flat: every operand is contiguous or one element; a thread
+ * takes elements in runs of 16 bytes of the widest operand.  Nest: any strides, in runs along the
+ * innermost dim where it allows that, else one element for each thread.  Numbers are passed by
+ * value.
  *
- * Runs matter: to keep 4.8 TB/s busy some 25 KB have to be on their way to each multiprocessor,
- * which is 12 bytes for each of its threads. */
+ * Memory bounds the kernels.  To keep 4.8 TB/s busy, some 25 KB must be in flight for each
+ * multiprocessor, 12 bytes for each of its threads; that is why runs matter. */
 #ifndef AX_CUDA_POINTWISE_H
 #define AX_CUDA_POINTWISE_H
 
 #include "rows.cuh"
 
-/* Elements of a run: 16 bytes of the wider of two types, at most 8. */
+/* The elements of a run: 16 bytes of the wider type, at most 8. */
 template <class O, class I> static __host__ __device__ constexpr int ax_cuda_run_of()
 {
   constexpr int widest = (int)(sizeof(O) > sizeof(I) ? sizeof(O) : sizeof(I));
   return 16 / widest < 8 ? 16 / widest : 8;
 }
 
-/* The inputs of a call: addresses, or the number in their place. */
+/* The inputs of a call: an address, or a number by value. */
 template <class I, int N> struct ax_cuda_inputs {
   const I *data[N];
   int64_t step[N]; /* flat: 1, or 0 for a single element */
@@ -43,7 +43,7 @@ static __device__ __forceinline__ O ax_cuda_apply(const F &f, const C (&v)[3])
   return ax_cuda_store<O>(f(v[0], v[1], v[2]));
 }
 
-/* A run of every input that steps, and the one element of the others. */
+/* Loads a run of every input that steps, and the one element of the others. */
 template <int V, class I, int N>
 static __device__ __forceinline__ void ax_cuda_gather_run(const ax_cuda_inputs<I, N> &in,
                                                           const I *const (&from)[N], compute<I> (&v)[V][N])
@@ -87,8 +87,8 @@ static __global__ void ax_cuda_pointwise_flat(F f, O *out, ax_cuda_inputs<I, N> 
   }
 }
 
-/* RUNS: an item of the nest is a run along what was its innermost dim, in which every input steps
- * by one element or stands still. */
+/* RUNS: an item of the nest is a run along the former innermost dim, in which every input steps by
+ * one element or not at all. */
 template <bool RUNS, class F, class O, class I, int N>
 static __global__ void ax_cuda_pointwise_nest(F f, ax_cuda_nest<N + 1> nest, ax_cuda_inputs<I, N> in)
 {
@@ -109,7 +109,7 @@ static __global__ void ax_cuda_pointwise_nest(F f, ax_cuda_nest<N + 1> nest, ax_
   }
 }
 
-/* Is everything contiguous or one element, and aligned for runs? */
+/* Whether every operand is contiguous or one element, and aligned for runs. */
 template <class O, class I, int N>
 static inline bool ax_cuda_is_flat(const ax_iter *it, ax_cuda_inputs<I, N> *in)
 {
@@ -164,7 +164,7 @@ template <class O, class I, int N, class F> static ax_status ax_cuda_pointwise(c
     in.data[k] = (const I *)o->data;
     in.number[k] = k < call->n_in && !call->in[k];
     if (!in.number[k]) continue;
-    /* it is the host's memory that o->data points to */
+    /* o->data points to host memory */
     if (ax_is_float(o->dtype)) in.value[k] = (compute<I>)ax_load_double(o->dtype, o->data, 0);
     else in.value[k] = (compute<I>)ax_load_int(o->dtype, o->data, 0);
   }
@@ -179,7 +179,7 @@ template <class O, class I, int N, class F> static ax_status ax_cuda_pointwise(c
                         ax_cuda_pointwise_nest<false, F, O, I, N>, f, nest, in);
 }
 
-/* The type that the inputs have: a number beside half operands comes in float32. */
+/* The type of the inputs; a number beside half operands is float32. */
 static inline ax_dtype ax_cuda_input_dtype(const ax_call *call)
 {
   for (int k = 0; k < call->n_in; k++)

@@ -1,6 +1,6 @@
-/* Pooling: windows of channels-last images, a thread for each run of channels that is written (16
- * bytes where memory is aligned).  Gradients look for the windows that reach an element, in their
- * order, so that overlapping windows need no two threads on one element. */
+/* Pooling over windows of channels-last images, one thread for each written run of channels (16
+ * bytes where memory is aligned).  In a gradient an element's thread finds the windows that contain
+ * it, in their order, so that two threads never write one element.  Memory bounds the kernels. */
 #include "rows.cuh"
 
 #ifdef __CUDACC__
@@ -12,7 +12,7 @@
 #endif
 
 struct job {
-  int64_t i[10]; /* the row's slots */
+  int64_t i[10]; /* the row's attributes */
   int64_t n, c, h, w, oh, ow;
 };
 
@@ -32,7 +32,7 @@ static __device__ __forceinline__ double divisor(const job &j, const ax_window &
   return (double)((y.hi - y.lo) * (x.hi - x.lo));
 }
 
-/* An element of (n, a, b, c), c innermost. */
+/* A position in (n, a, b, c), c innermost. */
 struct place {
   int64_t image, a, b, c;
 };
@@ -75,7 +75,7 @@ template <class S, int V> static __global__ void largest(job j, S *to, int32_t *
         T v[V];
         ax_cuda_get(image, here * j.c, v);
         for (int k = 0; k < V; k++)
-          if (!(v[k] <= best[k]) && best[k] == best[k]) { /* so does a NaN, and stays */
+          if (!(v[k] <= best[k]) && best[k] == best[k]) { /* also where v[k] is NaN, which then stays */
             best[k] = v[k];
             at[k] = (int32_t)here;
           }
@@ -99,11 +99,11 @@ template <class S> static __global__ void average(job j, S *to, const S *from)
   }
 }
 
-/* The windows of dim d that may reach position `at`: [*lo, *hi). */
+/* The windows [*lo, *hi) of dim d that may contain position `at`. */
 static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows, int64_t at,
                                              int64_t *lo, int64_t *hi)
 {
-  /* window k is k size / n .. (k + 1) size / n, rounded outward */
+  /* window k covers k size / n .. (k + 1) size / n, rounded outward */
   if (j.i[AX_POOL_FLAGS] & AX_POOL_ADAPTIVE) {
     *lo = at * windows / size;
     *hi = ((at + 1) * windows + size - 1) / size;
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, 
     *lo = from - span <= 0 ? 0 : (from - span + stride - 1) / stride;
     *hi = from / stride + 1;
   }
-  if (*lo > 0) --*lo; /* a window more costs little; each is asked exactly */
+  if (*lo > 0) --*lo; /* one more window costs little; each is checked exactly */
   *hi = *hi < windows ? *hi + 1 : windows;
   if (*hi > windows) *hi = windows;
 }
@@ -141,8 +141,8 @@ template <class S> static __global__ void spread(job j, S *to, const S *g)
   }
 }
 
-/* to = the sum of g where a window that reaches the element chose it: the windows in their order,
- * which is that of the positions of g. */
+/* to = the sum of g over the windows that contain the element and chose it, in the windows' order,
+ * which is the order of the positions of g. */
 template <class S, int V> static __global__ void gather(job j, S *to, const S *g, const int32_t *index)
 {
   typedef compute<S> T;
@@ -173,8 +173,8 @@ template <class S, int V> static __global__ void gather(job j, S *to, const S *g
   }
 }
 
-/* A thread has a channel of an image and walks the positions of g in order: where the windows are
- * not known. */
+/* One thread for each channel of an image, which walks the positions of g in order; for calls that
+ * do not know the windows. */
 template <class S>
 static __global__ void scatter(job j, S *to, const S *g, const int32_t *index, compute<S> *wide)
 {
@@ -199,7 +199,7 @@ template <class S> static __global__ void take(job j, S *to, const S *from, cons
     to[p] = from[(p / j.c / plane * j.h * j.w + index[p]) * j.c + p % j.c];
 }
 
-/* Do channels go in runs of 16 bytes, and their indices in as many? */
+/* Whether channels, and their indices, can be accessed in runs of 16 bytes. */
 template <class S> static bool runs(int64_t channels, const void *a, const void *b, const void *index)
 {
   const int V = 16 / (int)sizeof(S);
@@ -265,7 +265,7 @@ AX_CUDA_KERNEL(_pool_scatter)
     const S *const from = (const S *)ax_data(g);
     const int32_t *const at = (const int32_t *)ax_data(index);
     S *const to = (S *)ax_data(x);
-    if (j.i[AX_POOL_KERNEL] > 0) { /* _max_pool's gradient, which brings its windows */
+    if (j.i[AX_POOL_KERNEL] > 0) { /* the gradient of _max_pool, whose windows are known */
       if (runs<S>(j.c, from, to, at))
         return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(x->numel / V, 256, d.index), 256, gather<S, V>,
                               j, to, from, at);

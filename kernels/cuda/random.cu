@@ -1,6 +1,6 @@
-/* Random fills, dropout, permutations, arange: the same bits as on the CPU, element by element from
+/* Random fills, dropout, permutations, arange: bit for bit as on the CPU, element by element from
  * philox.h.  This file is compiled without contraction into fused multiply-adds, which would change
- * them. */
+ * bits.  The integer products of Philox bound the fills. */
 #include "draw.cuh"
 
 typedef ax_cuda_draw draw;
@@ -48,7 +48,7 @@ AX_CUDA_KERNEL(_uniform)
 {
   const ax_tensor *y = call->out[0];
   const double low = call->a->f[0], high = call->a->f[1];
-  /* what the type's mantissa holds */
+  /* as many bits as the type's mantissa has */
   const int bits = y->dtype == AX_F16 ? 11 : y->dtype == AX_BF16 ? 8 : 24;
   const unsigned blocks = ax_cuda_blocks(y->numel, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
@@ -62,7 +62,7 @@ AX_CUDA_KERNEL(_uniform)
   });
 }
 
-/* A thread makes a pair: two normals come out of one turn. */
+/* A thread computes a pair: one draw of radius and angle gives two normals. */
 template <class S> static __global__ void normal_kernel(S *y, int64_t n, draw d, float mean, float std)
 {
   for (int64_t p = AX_FIRST; p < (n + 1) / 2; p += AX_STEP) {
@@ -128,8 +128,8 @@ AX_CUDA_KERNEL(_randint)
   });
 }
 
-/* A permutation is a sort of n keys: the CPU does it and sends the result, the same as its own (so
- * that it cannot be part of a recorded step). */
+/* A permutation is a sort of n keys.  The CPU computes it and sends the result, so that it equals
+ * the CPU's own; it therefore cannot be part of a captured step. */
 AX_CUDA_KERNEL(_randperm)
 {
   ax_tensor *y = call->out[0], *here = NULL;
@@ -159,7 +159,7 @@ template <class S> static __global__ void arange_int(S *y, int64_t n, uint64_t s
     y[i] = ax_cuda_store<S>((int64_t)(start + (uint64_t)i * step));
 }
 
-/* start + i * step: in int64 for integers, else in float64, so that no error adds up. */
+/* start + i * step, in int64 for integers, else in float64, so that errors do not accumulate. */
 AX_CUDA_KERNEL(_arange)
 {
   const ax_tensor *y = call->out[0];
@@ -179,7 +179,8 @@ AX_CUDA_KERNEL(_arange)
   });
 }
 
-/* ---- dropout: an element stays when its word reaches p 2^32; the gradient draws the same words
+/* ---- dropout: an element stays when its word is at least p 2^32; the gradient draws the same
+ * words
  * again */
 
 template <class S>
@@ -203,7 +204,7 @@ AX_CUDA_KERNEL(_dropout_apply)
   ax_status st;
   if (y->numel == 0) return AX_OK;
   if (!ax_is_float((ax_dtype)y->dtype)) return ax_cuda_no_dtype(call->op, (ax_dtype)y->dtype);
-  if (p >= 1) { /* all of it goes, infinities and NaN too */
+  if (p >= 1) { /* everything becomes 0, infinities and NaN too */
     if ((st = ax_cuda_use(y->device, &stream)) != AX_OK) return st;
     return ax_cuda_status("dropout",
                           cudaMemsetAsync(ax_data(y), 0, (size_t)y->numel * ax_itemsize(y), stream));

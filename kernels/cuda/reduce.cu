@@ -1,8 +1,8 @@
-/* sum, mean, any, all, count_nonzero.  Floats add in float64, integers in int64, which wraps
+/* sum, mean, any, all, count_nonzero.  Floats add in float64; integers add in int64, which wraps
  * around. */
 #include "reduce.cuh"
 
-/* O: what a result is stored as. */
+/* O: the storage type of a result. */
 template <class O> struct float_sum {
   typedef double acc;
   bool accumulate, mean;
@@ -35,7 +35,7 @@ struct int_sum {
   }
 };
 
-/* How many are not 0; any and all are questions about that. */
+/* Counts the elements that are not 0; any and all compare that count. */
 enum question { COUNT, ANY, ALL };
 struct counter {
   typedef int64_t acc;

@@ -1,17 +1,20 @@
-/* How a reduction gets to the device.
+/* Reductions on the device.
  *
- * A reducer R says what an accumulator is, how an element joins it, how two are joined, and what
- * the result is; everything about dims, blocks and order is here.  Two ways through memory.  Rows:
- * a block for each result, its threads side by side along the reduced positions.  Columns (the last
- * dim is kept): a thread for each result, or for a few side by side.  Both read 16 bytes at once
- * where elements lie so.  Few results with much to reduce are cut into chunks, whose number follows
- * from the sizes alone and whose accumulators a second kernel joins in an order that does, too. */
+ * A reducer R defines the accumulator, how an element joins it, how two are joined, and the result;
+ * dims, blocks and order are handled here.  There are two ways through memory.  Rows: one block for
+ * each result, with its threads side by side along the reduced positions.  Columns (the last dim is
+ * kept): one thread for each result, or for a few adjacent ones.  Both read 16 bytes at once where
+ * elements are aligned, and memory bounds both.
+ *
+ * Where there are few results and much to reduce, the reduced positions are cut into chunks; a
+ * second kernel joins their accumulators.  The number of chunks and the order of joining follow
+ * from the sizes alone. */
 #ifndef AX_CUDA_REDUCE_H
 #define AX_CUDA_REDUCE_H
 
 #include "rows.cuh"
 
-/* A chunk has at least so many elements of a row, or so many rows of columns. */
+/* The least elements of a row, or rows of columns, in a chunk. */
 enum {
   AX_REDUCE_THREADS = 256,
   AX_REDUCE_CHUNK = 16384,
@@ -54,7 +57,7 @@ static __host__ __device__ __forceinline__ int64_t ax_cuda_out_at(const ax_dims 
   return at;
 }
 
-/* Reduced positions of chunk c: [*lo, *hi). */
+/* The reduced positions [*lo, *hi) of chunk c. */
 static __host__ __device__ __forceinline__ void ax_cuda_chunk(const ax_reduction &r, int64_t c, int64_t *lo,
                                                               int64_t *hi)
 {
@@ -63,7 +66,7 @@ static __host__ __device__ __forceinline__ void ax_cuda_chunk(const ax_reduction
   *hi = *lo + size + (c < more);
 }
 
-/* Combines accumulators of any size over a block through shared memory, in the order of the
+/* Joins accumulators of any size over a block through shared memory, in the order of the
  * threads. */
 template <class R>
 static __device__ __forceinline__ typename R::acc ax_cuda_join_block(const R &reducer, typename R::acc a,
@@ -80,8 +83,8 @@ static __device__ __forceinline__ typename R::acc ax_cuda_join_block(const R &re
   return shared[0];
 }
 
-/* A block for each (result, chunk).  partial NULL: the result is written.  PACKED: the reduced
- * positions lie side by side, at least two packs. */
+/* One block for each (result, chunk).  partial NULL: writes the result.  PACKED: the reduced
+ * positions are adjacent, at least two packs. */
 template <bool PACKED, class R, class S>
 static __global__ void ax_cuda_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
 {
@@ -111,7 +114,7 @@ static __global__ void ax_cuda_reduce_rows(R reducer, ax_reduction r, typename R
   }
 }
 
-/* A thread for each (W results side by side, chunk). */
+/* One thread for each (W adjacent results, chunk). */
 template <int W, class R, class S>
 static __global__ void ax_cuda_reduce_columns(R reducer, ax_reduction r, typename R::acc *partial)
 {
@@ -136,7 +139,7 @@ static __global__ void ax_cuda_reduce_columns(R reducer, ax_reduction r, typenam
   }
 }
 
-/* A block for 32 results: each has FOLD threads, which take every FOLD-th chunk. */
+/* One block for 32 results: each has FOLD threads, which take every FOLD-th chunk. */
 template <class R>
 static __global__ void ax_cuda_reduce_chunks(R reducer, ax_reduction r, const typename R::acc *partial)
 {
@@ -158,7 +161,7 @@ static __global__ void ax_cuda_reduce_chunks(R reducer, ax_reduction r, const ty
   }
 }
 
-/* Takes an ax_iter apart; true when the last dim is kept. */
+/* Divides an ax_iter into kept and reduced dims; returns true when the last dim is kept. */
 static inline bool ax_cuda_reduction_of(const ax_iter *it, ax_reduction *r)
 {
   bool columns = false;
@@ -177,16 +180,16 @@ static inline bool ax_cuda_reduction_of(const ax_iter *it, ax_reduction *r)
   return columns;
 }
 
-/* How many chunks the reduced positions of `groups` blocks are cut into. */
+/* The number of chunks that the reduced positions of `groups` blocks are cut into. */
 static inline int64_t ax_cuda_reduce_chunks_for(int64_t groups, int64_t count, int64_t least)
 {
   int64_t chunks = groups < AX_REDUCE_CHUNKS ? AX_REDUCE_CHUNKS / groups : 1;
   if (chunks > count / least) chunks = count / least;
-  return chunks < 4 ? 1 : chunks; /* a few would not pay for the second kernel */
+  return chunks < 4 ? 1 : chunks; /* a few chunks would not pay for the second kernel */
 }
 
-/* May columns be read W at a time?  The innermost kept dim is side by side, a multiple of W, and
- * all strides and the start are aligned. */
+/* Whether columns can be read W at a time: the innermost kept dim is adjacent and a multiple of W,
+ * and all strides and the start are aligned. */
 static inline bool ax_cuda_reduce_aligned(const ax_reduction &r, int64_t item, int64_t W)
 {
   const int last = r.kept.n - 1;

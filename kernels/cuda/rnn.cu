@@ -1,8 +1,9 @@
-/* Recurrent cells and layers.  A layer is a loop over time: one product of the state with the
- * recurrent weight, one kernel over the step's gates.  What passes from step to step is kept in the
- * type that is computed in; products read it rounded to the tensors' type.
+/* Recurrent cells and layers; kernels/cpu/rnn_rows.h has the formulas.  A layer is a loop over
+ * time: one product of the state with the recurrent weight, and one kernel over the step's gates;
+ * for small layers launches bound it.  The state is kept in the type computed in; products read it
+ * rounded to the tensors' type.
  *
- * Step t of a packed batch has sizes[t] sequences, fewer and fewer; the sizes are read back from
+ * Step t of a packed batch has sizes[t] sequences, a falling number.  The sizes are read back from
  * the device, which waits for it. */
 #include "gemm.cuh"
 
@@ -13,7 +14,7 @@ static __device__ __forceinline__ double sigmoid(double x) { return ax_sigmoid_f
 static __device__ __forceinline__ float tangent(float x) { return ax_tanh_f32(x); }
 static __device__ __forceinline__ double tangent(double x) { return tanh(x); }
 
-/* ---- cells.  G: the type of what products left and of what goes from step to step. */
+/* ---- cells.  G: the type of the products and of the state. */
 
 template <class S, class G>
 static __global__ void lstm_cells(int64_t n, int64_t H, const S *gx, const G *gh, const G *before, G *state,
@@ -190,9 +191,9 @@ AX_CUDA_KERNEL(_gru_gates_backward)
 /* ---- layers */
 
 struct sequence {
-  /* rows of all steps; of the first one; widths of the state and of the gates */
+  /* rows of all steps; rows of the first step; widths of the state and of the gates */
   int64_t steps, rows, batch, hidden, gates;
-  std::vector<int64_t> sizes; /* sequences in each step; empty: always `batch` */
+  std::vector<int64_t> sizes; /* the number of sequences of each step; empty: always `batch` */
   bool reverse;
 };
 
@@ -201,7 +202,7 @@ static int64_t size_at(const sequence &s, int64_t t)
   return s.sizes.empty() ? s.batch : s.sizes[(size_t)t];
 }
 
-/* x: something that lies as y does. */
+/* x: a tensor laid out like y. */
 static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const ax_tensor *w,
                                 const ax_tensor *h, const ax_tensor *sizes, bool reverse, sequence *s)
 {
@@ -240,8 +241,8 @@ static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const a
   return AX_OK;
 }
 
-/* A walk over the steps, in order or backward. */
-/* step, its first row, its rows; the first row of the one before in time, -1: none */
+/* A walk over the steps, forward or backward in time: the step, its first row, its rows, and the
+ * first row of the previous step in time (-1: none). */
 struct walk {
   int64_t t, at, n, former;
 };
@@ -285,7 +286,7 @@ static ax_status times_weight(const ax_call *call, const sequence &s, int64_t n,
   return ax_cuda_product(call->op, w->device, &g, h, ax_data(w), bias, to);
 }
 
-/* to (n, H) = dg (n, gates) w, or += */
+/* to (n, H) = dg (n, gates) w, or to += dg w */
 template <class S>
 static ax_status times_transposed(const ax_call *call, const sequence &s, int64_t n, const S *dg,
                                   const ax_tensor *w, bool add, compute<S> *to)
@@ -298,7 +299,7 @@ static ax_status times_transposed(const ax_call *call, const sequence &s, int64_
   return ax_cuda_product(call->op, w->device, &g, dg, ax_data(w), NULL, to);
 }
 
-/* n numbers of type T for the duration of a call. */
+/* Memory for n numbers of type T for the duration of a call. */
 template <class T> struct room {
   ax_device d;
   T *p;

@@ -1,5 +1,6 @@
-/* cumsum along a dim, forward and (for its gradient) from the end.  Floats add in float64, integers
- * in int64, which wraps around. */
+/* cumsum along a dim, y[i] = x[0] + .. + x[i], forward and from the end (for its gradient).  Floats
+ * add in float64; integers add in int64, which wraps around.  Memory bounds it: long lines are read
+ * twice. */
 #include "scan.cuh"
 
 template <class S> struct summed {
@@ -27,7 +28,7 @@ template <class S> struct along {
   }
 };
 
-/* Many lines side by side: a thread for each. */
+/* Many adjacent lines: one thread for each. */
 template <class S> static __global__ void columns(along<S> f, int64_t lines)
 {
   for (int64_t line = AX_FIRST; line < lines; line += AX_STEP) {

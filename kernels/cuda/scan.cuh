@@ -1,5 +1,6 @@
-/* Running sums along lines of any length: chunks of fixed size add up, one block for each line adds
- * up the chunks, and every chunk runs again from where the ones before it ended. */
+/* Running sums along lines of any length, in three kernels: chunks of fixed size add up their
+ * elements, one block for each line adds up its chunks, and every chunk computes its running sums
+ * from the total of the chunks before it. */
 #ifndef AX_CUDA_SCAN_H
 #define AX_CUDA_SCAN_H
 
@@ -7,7 +8,8 @@
 
 enum { AX_SCAN_THREADS = 256, AX_SCAN_CHUNK = 2048 };
 
-/* The sum of the values of all threads up to this one; *total: of all.  `shared`: 32 places. */
+/* The sum of the values of all threads up to this one; *total: the sum over all threads.  `shared`:
+ * 32 places. */
 template <class T> static __device__ __forceinline__ T ax_cuda_block_scan(T v, T *shared, T *total)
 {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -16,7 +18,7 @@ template <class T> static __device__ __forceinline__ T ax_cuda_block_scan(T v, T
     const T other = __shfl_up_sync(0xffffffffu, v, by);
     if (lane >= by) v = other + v;
   }
-  __syncthreads(); /* `shared` may still be read by the last use */
+  __syncthreads(); /* the last use may still read `shared` */
   if (lane == 31) shared[warp] = v;
   __syncthreads();
   for (int w = 0; w < warps; w++) {
@@ -44,7 +46,7 @@ static __global__ void ax_cuda_scan_sums(F f, int64_t lines, int64_t n, int64_t 
   }
 }
 
-/* Each line's sums become those of the chunks before. */
+/* Replaces each line's sums of chunks by the sums of the chunks before them. */
 template <class T> static __global__ void ax_cuda_scan_chunks(T *sums, int64_t lines, int64_t chunks)
 {
   __shared__ T shared[32];

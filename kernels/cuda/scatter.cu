@@ -1,28 +1,29 @@
 /* Writing at positions: scatter, scatter_add, index_add, index_copy, index_fill, and the gradients
  * of index_select, gather and embedding.
  *
- * Two threads never write the same element, and what is added to one is added in the order of the
- * index, as on the CPU.  Where an index stands for whole slices it is sorted, and whoever finds the
- * first of equal ones does them all.  Where each element has its own index, a thread has a line
- * along dim when there are many lines; else the places written to are sorted. */
+ * Two threads never write one element, and additions to an element happen in the order of the
+ * index, as on the CPU.  An index of whole slices is sorted, and the thread at the first of equal
+ * positions handles all of them.  Where each element has an index, a thread has a line along dim if
+ * there are many lines; else the written places are sorted.  Memory, and the sort, bound the
+ * kernels. */
 #include "sort.cuh"
 
 AX_CUDA_KERNEL(clone); /* copy.cu: any layout of in[0] into the contiguous out[0] */
 
 struct walk {
   int op, ndim, dim;
-  /* of the index, spread over slices where it has one dim */
+  /* the shape of the index, expanded over slices where it has one dim */
   int64_t numel, shape[AX_MAX_DIMS];
-  /* in elements; s is the other side */
+  /* in elements; s is the other tensor */
   int64_t step_x[AX_MAX_DIMS], step_i[AX_MAX_DIMS], step_s[AX_MAX_DIMS];
-  int64_t size, end; /* of dim in x; elements of x */
+  int64_t size, end; /* the size of dim in x; the elements of x */
   const int64_t *index;
-  int64_t skip; /* a position that is left alone; -1: none */
+  int64_t skip; /* a position that is left unchanged; -1: none */
   double alpha;
   ax_cuda_fault *fault;
 };
 
-/* Sums of integers wrap around in the type they have when they are unsigned. */
+/* The sums of integers use an unsigned type of their width, in which they wrap around. */
 template <class S> struct summed {
   typedef compute<S> type;
 };
@@ -36,7 +37,7 @@ template <> struct summed<uint8_t> {
   typedef uint32_t type;
 };
 
-/* What happens to an element of x. */
+/* The update of an element of x. */
 template <class S> struct adding {
   typedef typename summed<S>::type T;
   const S *s;
@@ -57,7 +58,7 @@ template <class S> struct setting {
   __device__ __forceinline__ void end(S *x) { *x = last; }
 };
 
-/* Offsets of item p, without the part of dim; returns the coordinate along dim. */
+/* The offsets of item p, without the part of dim; returns the coordinate along dim. */
 static __device__ __forceinline__ int64_t place_of(const walk &w, int64_t p, int64_t *x, int64_t *i,
                                                    int64_t *s)
 {
@@ -90,7 +91,7 @@ template <class K> static __global__ void slice_keys(walk w, int64_t picked, K *
 {
   for (int64_t i = AX_FIRST; i < picked; i += AX_STEP) {
     const int64_t v = w.index[i * w.step_i[w.dim]];
-    /* those that do not count come last */
+    /* positions that do not count come last */
     keys[i] = ax_cuda_in_range(w.fault, AX_FAULT_INDEX, w.op, v, i, w.size) && v != w.skip ? (K)v : (K)w.size;
   }
 }
@@ -135,7 +136,7 @@ template <class S, class F> static ax_status run_slices(ax_device d, const walk 
 
 enum { MANY_LINES = 8192, SHORT_LINE = 8 };
 
-/* A thread for each line along dim.  The walk's shape has 1 there. */
+/* One thread for each line along dim.  The walk's shape has 1 there. */
 template <class S, class F> static __global__ void lines_kernel(walk w, F f, S *x, int64_t along)
 {
   for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
@@ -208,7 +209,7 @@ template <class S, class F> static ax_status run_places(ax_device d, const walk 
 
 /* ---- the rows */
 
-/* The types that can be added to. */
+/* Calls g for the types that can be added. */
 template <class G> static ax_status with_number(ax_op op, ax_dtype d, G g)
 {
   if (d == AX_BOOL) return ax_cuda_no_dtype(op, d);
@@ -242,7 +243,7 @@ template <class S> static adding<S> adder(const void *s, double alpha)
   return f;
 }
 
-/* Zeros (x NULL) or a copy of call->in[0], then the walk. */
+/* Writes zeros (x NULL) or a copy of call->in[0], then walks. */
 static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tensor *s, bool slices, bool add)
 {
   const ax_tensor *index = call->in[1], *y = call->out[0];
@@ -301,7 +302,7 @@ AX_CUDA_KERNEL(index_copy) { return write_at(call, call->in[0], call->in[2], tru
 AX_CUDA_KERNEL(index_fill) { return write_at(call, call->in[0], NULL, true, false); }
 AX_CUDA_KERNEL(_index_select_backward) { return write_at(call, NULL, call->in[0], true, true); }
 
-/* Rows of g added at the numbers in `input`: slices of (count, size). */
+/* Adds rows of g at the numbers in `input`: slices of (count, size). */
 AX_CUDA_KERNEL(_embedding_backward)
 {
   const ax_tensor *g = call->in[0], *input = call->in[1], *y = call->out[0];

@@ -1,4 +1,5 @@
-/* Many runs of memory in one launch: a table on the device, and chunks of it for the blocks. */
+/* Many runs of memory in one launch: a table on the device, and chunks of its entries for the
+ * blocks. */
 #ifndef AX_CUDA_SEGMENTS_H
 #define AX_CUDA_SEGMENTS_H
 
@@ -6,12 +7,13 @@
 
 #include <stdlib.h>
 
-/* Small blocks leave few registers unused: Adam's takes 67 for each thread, so that 28 warps fit on
- * a multiprocessor, with 57 KB of loads on their way, twice of what memory's latency asks for. */
+/* Small blocks leave few registers unused: Adam takes 67 for each thread, so 28 warps fit on a
+ * multiprocessor and keep 57 KB of loads in flight, twice of what the latency of memory
+ * requires. */
 enum { AX_SEGMENT_THREADS = 128 };
 
-/* E has `int64_t n, first`: its elements, and the chunks of the entries before.  A chunk is a run
- * of at most `chunk` elements of one entry. */
+/* E has `int64_t n, first`: the number of its elements, and the number of chunks in the entries
+ * before it.  A chunk is a run of at most `chunk` elements of one entry. */
 template <class E> struct ax_cuda_segment_table {
   const E *entries;
   int count;
@@ -19,19 +21,20 @@ template <class E> struct ax_cuda_segment_table {
   int64_t chunks;
 };
 
-/* Elements of a chunk, from the elements of all: few sums have many small ones, so that they use
- * the whole device.  It follows from the sizes alone, and so does the shape of sums over chunks. */
+/* The elements of a chunk, from the elements of all entries.  Small tables have many small chunks,
+ * so that they use the whole device.  The result, and so the shape of sums over chunks, follows
+ * from the sizes alone. */
 static inline int ax_cuda_chunk_of(int64_t all)
 {
   return all < INT64_C(1) << 20 ? 2048 : all < INT64_C(1) << 30 ? 8192 : 32768;
 }
 
-/* runtime/table_cache.cu: a copy on the device of `bytes` bytes that are most likely those of a
- * call before: then nothing is copied.  Copies are found by their contents, so none can be out of
+/* runtime/table_cache.cu: a copy on the device of `bytes` bytes that most likely equal those of an
+ * earlier call; then nothing is copied.  Copies are found by their contents, so none is out of
  * date. */
 ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const void **there);
 
-/* The entry that chunk c belongs to.  All threads of a warp ask together, and look at 32 entries at
+/* The entry that chunk c belongs to.  All threads of a warp search together, through 32 entries at
  * a time. */
 template <class E>
 static __device__ __forceinline__ int ax_cuda_entry_at(const ax_cuda_segment_table<E> &t, int64_t c)
@@ -46,8 +49,8 @@ static __device__ __forceinline__ int ax_cuda_entry_at(const ax_cuda_segment_tab
   return lo;
 }
 
-/* Calls f(number of the entry, entry, first element, end, chunk) for each chunk of this block:
- * neighbours, so that the entry is sought once. */
+/* Calls f(number of the entry, entry, first element, end, chunk) for each chunk of this block.
+ * These are neighbours, so the entry is searched once. */
 template <class E, class F>
 static __device__ __forceinline__ void ax_cuda_each_chunk(const ax_cuda_segment_table<E> &t, F f)
 {
@@ -61,15 +64,15 @@ static __device__ __forceinline__ void ax_cuda_each_chunk(const ax_cuda_segment_
   }
 }
 
-/* Builds the table with fill(entry, segment) for every segment that has elements, and calls
- * launch(table, blocks) with it. */
+/* Builds the table with fill(entry, segment) for every segment with elements, and calls
+ * launch(table, blocks). */
 template <class E, class FILL, class LAUNCH>
 static ax_status ax_cuda_with_table(const char *what, ax_device d, const ax_segment *segs, int n, FILL fill,
                                     LAUNCH launch)
 {
   const size_t places = n > 0 ? (size_t)n : 1;
   const int64_t most = (int64_t)ax_cuda_multiprocessors(d.index) * 512;
-  E *here = (E *)calloc(places, sizeof(E)); /* bytes between members are compared, too */
+  E *here = (E *)calloc(places, sizeof(E)); /* bytes between members are compared too */
   const void *there = NULL;
   ax_cuda_segment_table<E> t = {};
   int64_t all = 0;
@@ -94,7 +97,7 @@ static ax_status ax_cuda_with_table(const char *what, ax_device d, const ax_segm
   return st;
 }
 
-/* The same for one kernel(table, arguments...); nothing where there are no elements. */
+/* Likewise for one kernel(table, arguments...); launches nothing where there are no elements. */
 template <class E, class FILL, class... P, class... A>
 static ax_status ax_cuda_launch_segments(const char *what, ax_device d, const ax_segment *segs, int n,
                                          FILL fill, void (*kernel)(ax_cuda_segment_table<E>, P...),

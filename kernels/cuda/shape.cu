@@ -1,15 +1,15 @@
-/* tile, tril, triu, pad with elements of the input: copies that no strides describe.  A thread for
- * each element of the result. */
+/* tile, tril, triu, and pad with elements of the input: copies that strides cannot express, one
+ * thread for each element of the result.  Memory bounds them. */
 #include "common.cuh"
 #include "core/ops/pad.h"
 
-/* of the result; of the input; margins */
+/* shape: of the result; size: of the input; before: margins */
 struct dims {
   int n;
   int64_t numel, shape[AX_MAX_DIMS], size[AX_MAX_DIMS], before[AX_MAX_DIMS];
 };
 
-/* Takes the next coordinate off p. */
+/* Splits the next coordinate off p. */
 static __device__ __forceinline__ int64_t take_last(const dims &k, int d, int64_t *p)
 {
   if (k.numel < INT64_C(1) << 31) {
@@ -97,7 +97,7 @@ template <class S> static __global__ void pad_kernel(dims k, int mode, S *y, con
   }
 }
 
-/* x without margins, y with. */
+/* x is the tensor without margins, y with. */
 static dims margins_of(const ax_tensor *x, const ax_tensor *y, const ax_attrs *a)
 {
   dims k = {};
@@ -124,8 +124,8 @@ AX_CUDA_KERNEL(_pad_mode)
   });
 }
 
-/* The positions of a padded dim that come from position i: of replicate a run, of the others up to
- * three. */
+/* The positions of a padded dim that are copies of position i: a run for replicate, up to three for
+ * the other modes. */
 struct places {
   int64_t at[3], count;
   bool run;
@@ -145,14 +145,15 @@ static __device__ __forceinline__ places places_of(int mode, int64_t i, int64_t 
   }
   const int64_t others[3] = { mode == AX_PAD_CIRCULAR ? before + i - size : before - i, before + i,
                               mode == AX_PAD_CIRCULAR ? before + i + size : before + 2 * (size - 1) - i };
-  for (int c = 0; c < 3; c++) /* rising; at an end of a reflection two of them are one */
+  for (int c = 0; c < 3; c++) /* rising; at an end of a reflection two of them coincide */
     if (others[c] >= 0 && others[c] < wide && ax_pad_source(mode, others[c] - before, size) == i &&
         (p.count == 0 || p.at[p.count - 1] != others[c]))
       p.at[p.count++] = others[c];
   return p;
 }
 
-/* x counted back from g: each element adds up what came from it, in the order of g. */
+/* The gradient of pad: each element of x sums, in g's order, the elements of g that were copied
+ * from it. */
 template <class S, class T> static __global__ void unpad_kernel(dims k, int64_t n, int mode, S *x, const S *g)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) {

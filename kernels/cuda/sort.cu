@@ -1,9 +1,10 @@
-/* sort, topk, kthvalue, median, searchsorted. */
+/* sort, topk, kthvalue, median, searchsorted: lines are sorted as in sort.cuh, and elements are
+ * copied from the sorted positions. */
 #include "sort.cuh"
 
 enum { SORT, KTH, MEDIAN };
 
-/* How a type is sorted: its keys, their type and how many bytes of them differ. */
+/* The keys of a type, the type of the keys, and the number of bytes in which they differ. */
 template <class S> struct keyed;
 #define KEYED(S, K, bytes_, expr) \
   template <> struct keyed<S> { \
@@ -20,7 +21,7 @@ KEYED(int32_t, uint32_t, 4, ax_key_i32(v))
 KEYED(uint8_t, uint32_t, 1, ax_key_u8(v))
 KEYED(ax_cuda_bool, uint32_t, 1, ax_key_u8(v.value))
 
-/* Lines of an (outer, n, inner) tensor, of which k elements each are the result. */
+/* Lines of an (outer, n, inner) tensor; k elements of each are the result. */
 struct lines {
   int64_t count, n, inner, k;
 };
@@ -29,7 +30,7 @@ template <class S>
 static __global__ void make_keys(const S *x, lines l, bool falling, typename keyed<S>::type *keys)
 {
   typedef typename keyed<S>::type K;
-  for (int64_t p = AX_FIRST; p < l.count * l.n; p += AX_STEP) { /* as x lies */
+  for (int64_t p = AX_FIRST; p < l.count * l.n; p += AX_STEP) { /* p walks x in memory order */
     const int64_t outer = p / (l.n * l.inner), i = p / l.inner % l.n, line = outer * l.inner + p % l.inner;
     const K key = keyed<S>::of(x[p]);
     keys[line * l.n + i] = falling ? (K)~key : key;
@@ -44,7 +45,7 @@ static __device__ __forceinline__ int64_t element_at(const lines &l, int64_t lin
 template <class S>
 static __global__ void put_sorted(const S *x, lines l, const uint32_t *at, S *values, int64_t *indices)
 {
-  for (int64_t p = AX_FIRST; p < l.count * l.k; p += AX_STEP) { /* as the results lie */
+  for (int64_t p = AX_FIRST; p < l.count * l.k; p += AX_STEP) { /* p walks the results in memory order */
     const int64_t outer = p / (l.k * l.inner), rank = p / l.inner % l.k, line = outer * l.inner + p % l.inner;
     const int64_t from = at[line * l.n + rank];
     values[p] = x[element_at(l, line, from, l.n)];
@@ -52,7 +53,8 @@ static __global__ void put_sorted(const S *x, lines l, const uint32_t *at, S *va
   }
 }
 
-/* One element of each line: of rank `rank`, or the median, where the first NaN wins. */
+/* One element of each line: the one of rank `rank`, or the median, which is the first NaN where
+ * there is one. */
 template <class S>
 static __global__ void put_one(const S *x, lines l, const typename keyed<S>::type *keys, const uint32_t *at,
                                int64_t rank, bool nan_wins, S *values, int64_t *indices)
@@ -63,7 +65,7 @@ static __global__ void put_one(const S *x, lines l, const typename keyed<S>::typ
     const K *key = keys + line * l.n;
     int64_t r = rank;
     if (nan_wins && key[l.n - 1] == nan) {
-      int64_t lo = 0, hi = l.n - 1; /* the first of them, by halving */
+      int64_t lo = 0, hi = l.n - 1; /* binary search for the first of them */
       while (lo < hi) {
         const int64_t mid = lo + (hi - lo) / 2;
         if (key[mid] == nan) hi = mid;
@@ -123,7 +125,7 @@ AX_CUDA_KERNEL(topk) { return order(call, SORT, call->a->i[1], call->a->i[0], ca
 AX_CUDA_KERNEL(kthvalue) { return order(call, KTH, call->a->i[1], call->a->i[0], false); }
 AX_CUDA_KERNEL(_median) { return order(call, MEDIAN, call->a->i[0], 1, false); }
 
-/* ---- searchsorted.  NaN stands above everything, in the sequence as among the values. */
+/* ---- searchsorted.  NaN is above everything, in the sequence and among the values. */
 
 template <class S>
 static __global__ void search(const S *sequence, int64_t n, bool one, const S *values, S number, int64_t m,

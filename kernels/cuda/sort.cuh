@@ -1,9 +1,10 @@
-/* Sorting on the device, stably: keys that rise with the elements (kernels/sort_keys.h), and the
- * positions that they stood at.
+/* Stable sorting on the device: of keys in the elements' order (kernels/sort_keys.h), together with
+ * their former positions.
  *
- * Short lines: a network of exchanges in shared memory, a block for each.  Long ones: a radix sort,
- * one byte of the key after the other from the lowest up: tiles count their bytes, a running sum
- * over (byte, tile) says where each goes, and the tiles move their elements. */
+ * Short lines use a network of exchanges in shared memory, a block for each.  Long lines use a
+ * radix sort, one byte of the key after the other from the lowest up: tiles count their bytes, a
+ * running sum over (byte, tile) gives the place of each, and the tiles move their elements.  Memory
+ * bounds it, which is read and written once for each byte. */
 #ifndef AX_CUDA_SORT_H
 #define AX_CUDA_SORT_H
 
@@ -22,7 +23,7 @@ static __global__ void ax_cuda_sort_network(K *keys, uint32_t *at, int64_t lines
   for (int64_t line = blockIdx.x; line < lines; line += gridDim.x) {
     for (int i = threadIdx.x; i < size; i += blockDim.x) {
       key[i] = i < n ? keys[line * n + i] : (K) ~(K)0;
-      place[i] = (uint32_t)i; /* what fills up stands after everything, being last among equals */
+      place[i] = (uint32_t)i; /* padding sorts behind everything, as the last of equal keys */
     }
     __syncthreads();
     for (int run = 2; run <= size; run *= 2)
@@ -65,7 +66,7 @@ static __global__ void ax_cuda_radix_count(const K *keys, int64_t lines, int64_t
   }
 }
 
-struct ax_cuda_radix_places { /* counts, which become the numbers of elements before */
+struct ax_cuda_radix_places { /* counts, which are replaced by the number of elements before */
   uint32_t *counts;
   int64_t n;
   __device__ __forceinline__ uint32_t load(int64_t line, int64_t i) const { return counts[line * n + i]; }
@@ -75,7 +76,7 @@ struct ax_cuda_radix_places { /* counts, which become the numbers of elements be
   }
 };
 
-/* from_at NULL: elements still stand where they were. */
+/* from_at NULL: elements are still at their former positions. */
 template <class K>
 static __global__ void ax_cuda_radix_move(const K *from, const uint32_t *from_at, K *to, uint32_t *to_at,
                                           int64_t lines, int64_t n, int64_t tiles, int shift,
@@ -87,7 +88,7 @@ static __global__ void ax_cuda_radix_move(const K *from, const uint32_t *from_at
     const int64_t line = b / tiles, tile = b % tiles, lo = tile * AX_RADIX_TILE,
                   hi = lo + AX_RADIX_TILE < n ? lo + AX_RADIX_TILE : n;
     base[threadIdx.x] = places[(line * 256 + threadIdx.x) * tiles + tile];
-    /* a round: elements side by side, a thread each */
+    /* one round: adjacent elements, one for each thread */
     for (int64_t first = lo; first < hi; first += blockDim.x) {
       const int64_t i = first + threadIdx.x;
       const K key = i < hi ? from[line * n + i] : (K)0;
@@ -98,7 +99,7 @@ static __global__ void ax_cuda_radix_move(const K *from, const uint32_t *from_at
       const int rank = __popc(alike & ((1u << lane) - 1));
       if (rank == 0 && i < hi) ahead[warp][digit] = __popc(alike);
       __syncthreads();
-      uint32_t sum = 0; /* this thread's digit: elements of the warps before */
+      uint32_t sum = 0; /* for this thread's digit: the number of elements in the warps before */
       for (int w = 0; w < AX_RADIX_THREADS / 32; w++) {
         const uint32_t here = ahead[w][threadIdx.x];
         ahead[w][threadIdx.x] = sum;
@@ -117,7 +118,7 @@ static __global__ void ax_cuda_radix_move(const K *from, const uint32_t *from_at
   }
 }
 
-/* What a sort works in: two sets of keys and positions. */
+/* The memory of a sort: two sets of keys and positions. */
 template <class K> struct ax_cuda_sorting {
   ax_device device;
   K *keys, *other;
@@ -149,7 +150,7 @@ template <class K> static void ax_cuda_sort_end(ax_cuda_sorting<K> *s)
   ax_cuda_give(s->device, s->memory, s->bytes);
 }
 
-/* Sorts s->keys by their lowest `bytes` bytes; s->at: where each stood in its line. */
+/* Sorts s->keys by their lowest `bytes` bytes; s->at: the former position of each in its line. */
 template <class K>
 static ax_status ax_cuda_sort(const char *what, int64_t lines, int64_t n, int bytes, ax_cuda_sorting<K> *s)
 {
@@ -186,7 +187,7 @@ static ax_status ax_cuda_sort(const char *what, int64_t lines, int64_t n, int by
   return st;
 }
 
-/* Bytes that hold all numbers below `count`. */
+/* The number of bytes that represent all numbers below `count`. */
 static inline int ax_key_bytes(int64_t count)
 {
   int bytes = 1;

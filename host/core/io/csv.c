@@ -1,8 +1,8 @@
 /* csv.c: text files of rows and columns.
  *
  * Fields are separated by one character.  A quoted field may contain it, line ends, and doubled
-  * quotes.  Lines end with LF or CR LF.  The file is read into memory; quotes are removed in place,
-  * and each field ends with a NUL, so that numbers can be parsed in place. */
+ * quotes.  Lines end with LF or CR LF.  The file is read into memory; quotes are removed in place,
+ * and each field ends with a NUL, so that numbers can be parsed in place. */
 #include "io.h"
 
 #include <errno.h>

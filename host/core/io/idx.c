@@ -5,8 +5,8 @@
  * files alike.
  *
  * The header is not trusted.  Before memory is allocated for it, it is compared with the file: a
-  * plain file must have exactly the size that it gives; a compressed file must be able to contain
-  * it, and deflate packs at most 1032 bytes into one. */
+ * plain file must have exactly the size that it gives; a compressed file must be able to contain
+ * it, and deflate packs at most 1032 bytes into one. */
 #include "io.h"
 
 #include <errno.h>

@@ -4,8 +4,8 @@
  * 'fortran_order', 'shape' }, the elements.  .npz: a zip archive of such files, stored or deflated.
  *
  * Types that tensors lack are read as the next wider type: int8, int16, uint16 -> int32; uint32 ->
-  * int64; uint64 -> int64 when every value fits.  Sizes are checked against the file before memory
-  * is allocated. */
+ * int64; uint64 -> int64 when every value fits.  Sizes are checked against the file before memory
+ * is allocated. */
 #include "io.h"
 
 #include <limits.h>

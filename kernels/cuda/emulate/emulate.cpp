@@ -1,5 +1,5 @@
-/* The emulated device's processors: fibers for the threads of a block.  See emulate.h. */
-#undef _FORTIFY_SOURCE /* its longjmp refuses to leave for another stack */
+/* The emulated device's processors: fibers as the threads of a block.  See emulate.h. */
+#undef _FORTIFY_SOURCE /* its longjmp refuses to jump to another stack */
 #include "emulate.h"
 
 #include <setjmp.h>
@@ -15,9 +15,9 @@ enum { MOST_THREADS = 1024, STACK = 256 << 10 };
 /* ---- fibers */
 
 enum state { READY, AT_BARRIER, AT_WARP, DONE };
-/* swapcontext asks the system for the signal mask each time; a fiber that has begun is left and
- * entered by longjmp, which does not.  (Not under AddressSanitizer, which takes a longjmp for the
- * end of frames.) */
+/* swapcontext makes a system call for the signal mask each time.  A fiber that has begun is left
+ * and entered by longjmp, which does not.  (Except under AddressSanitizer, which takes a longjmp
+ * for the end of frames.) */
 struct place {
   ucontext_t context;
   jmp_buf buffer;
@@ -84,7 +84,7 @@ static void set_thread(int t)
                    (unsigned)t / blockDim.x / blockDim.y);
 }
 
-/* Lets those of [lo, hi) go on that wait at `s`, when all do that have not ended. */
+/* Releases the fibers of [lo, hi) that wait at `s`, when all that have not ended wait there. */
 static bool release(int lo, int hi, state s)
 {
   int waiting = 0;

@@ -1,14 +1,14 @@
-/* CUDA without a GPU: the kernels of this folder compiled as plain C++, a block's threads run one
- * after the other on the host.
+/* CUDA without a GPU: the kernels of this folder compiled as plain C++, with the threads of a block
+ * run one after the other on the host.
  *
- * This is for tests alone (libax_cuda_emulated.so): index arithmetic, edges, reductions and their
- * synchronisation are executed and checked on machines that have no GPU, under sanitizers too.
- * What it cannot show is speed, memory models and the hardware's own maths.
+ * This is only for tests (libax_cuda_emulated.so): index arithmetic, edges, reductions and their
+ * synchronisation are executed and checked on machines without a GPU, under sanitizers too.  It
+ * does not model speed, memory ordering or the hardware's own functions.
  *
- * Threads of a block are fibers.  A fiber runs until it meets __syncthreads or a warp function,
- * where it waits for the others of its block (warp); then the next one runs.  A kernel that lets
- * some threads of a block skip a barrier ends with an error instead of undefined behaviour.  Blocks
- * run one after the other, so __shared__ is a static variable. */
+ * The threads of a block are fibers.  A fiber runs until it reaches __syncthreads or a warp
+ * function, where it waits for the others of its block (warp); then the next one runs.  A kernel in
+ * which some threads of a block skip a barrier ends with an error instead of undefined behaviour.
+ * Blocks run one after the other, so __shared__ is a static variable. */
 #ifndef AX_EMULATE_H
 #define AX_EMULATE_H
 
@@ -40,23 +40,25 @@ struct alignas(16) uint4 {
 extern dim3 gridDim, blockDim, blockIdx, threadIdx;
 static const int warpSize = 32;
 
-/* Runs a kernel's threads now; NULL, or what went wrong.  (emulate.cpp) */
+/* Runs a kernel's threads now; returns NULL, or what went wrong.  (emulate.cpp) */
 const char *ax_emulate_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel);
-/* Puts a kernel into a stream: NULL, or what is wrong with the launch.  (emulate/runtime.cpp) */
+/* Queues a kernel in a stream; returns NULL, or what is wrong with the launch.
+ * (emulate/runtime.cpp) */
 const char *ax_emulate(struct ax_emulated_stream *stream, dim3 grid, dim3 block,
                        std::function<void()> kernel);
-void ax_emulate_barrier(void);           /* of the block */
-void ax_emulate_warp_barrier(void);      /* of the warp */
-void *ax_emulate_lane(int lane);         /* 16 bytes that lane `lane` of this warp shows to the others */
+void ax_emulate_barrier(void);      /* of the block */
+void ax_emulate_warp_barrier(void); /* of the warp */
+/* 16 bytes that lane `lane` of this warp makes visible to the others */
+void *ax_emulate_lane(int lane);
 int ax_emulate_here(void);               /* this thread's lane */
 int ax_emulate_lanes(void);              /* threads in this warp */
-uint64_t ax_emulate_block(void);         /* a number that no other block has, of any launch; from 1 */
-void ax_emulate_wrong(const char *what); /* the launch fails, with the first of these */
+uint64_t ax_emulate_block(void);         /* a number unique to the block, in all launches; from 1 */
+void ax_emulate_wrong(const char *what); /* makes the launch fail; the first message is kept */
 
 static inline void __syncthreads(void) { ax_emulate_barrier(); }
 static inline void __syncwarp(unsigned mask = ~0u) { ax_emulate_warp_barrier(); }
 
-/* The value of another lane.  All lanes of the warp take part, as all kernels here have it. */
+/* The value of another lane.  All lanes of the warp must take part, as in all kernels here. */
 template <class T> static inline T ax_emulate_from(T v, int lane)
 {
   static_assert(sizeof(T) <= 16, "a shuffled value is at most 16 bytes");
@@ -141,20 +143,20 @@ template <class T> static inline T atomicMax(T *at, T v)
   return old;
 }
 
-/* ---- the runtime: as much of it as this folder uses, over memory that the host cannot touch
+/* ---- the runtime: the part of it that this folder uses, over memory that the host cannot touch
  * outside kernels and copies
  *
- * A stream is a queue.  What is asked of it runs when something forces it (a wait of the host, an
- * event that another stream waits for), or sooner: when, is chosen by ax_emulated_schedule, so that
- * a missing event shows as wrong numbers in a spec:
+ * A stream is a queue.  Queued work runs when something forces it (a wait of the host, an event
+ * that another stream waits for), or earlier.  ax_emulated_schedule chooses when, so that a missing
+ * event shows as wrong numbers in a spec:
  *   0  at once (the default)            1  never before it is forced
- *   2  the first stream of a device at once, the others when forced    3  the other way round
- *   n > 3  at places drawn from the seed n
- * ACCEL_EMULATED_SCHEDULE sets the first one.  A copy from pageable memory has read it when the
+ *   2  the first stream of a device at once, the others when forced    3  the reverse
+ *   n > 3  at moments drawn from the seed n
+ * ACCEL_EMULATED_SCHEDULE sets the initial one.  A copy from pageable memory has read it when the
  * call returns, one to pageable memory is complete; pinned memory is read and written when the copy
  * runs.  In a forked child every call fails, as with a GPU.
  *
- * There are $ACCEL_EMULATED_DEVICES devices (2), of which $CUDA_VISIBLE_DEVICES chooses as usual.
+ * There are $ACCEL_EMULATED_DEVICES devices (2), from which $CUDA_VISIBLE_DEVICES selects as usual.
  * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none);
  * CUDA_VISIBLE_DEVICES="": no device is visible. */
 
@@ -223,7 +225,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device);
 cudaError_t cudaRuntimeGetVersion(int *v);
 cudaError_t cudaDriverGetVersion(int *v);
 
-/* ---- graphs (emulate/graph.cpp): what a stream is asked for while it is captured is kept, its
+/* ---- graphs (emulate/graph.cpp): work queued in a stream during a capture is kept, with its
  * arguments by value, and runs when the graph is launched */
 
 typedef struct ax_emulated_exec *cudaGraphExec_t;
@@ -243,7 +245,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags = 0);
-/* their number alone: nodes NULL */
+/* their number only: nodes is NULL */
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n);
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
@@ -252,53 +254,52 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 /* Between emulate/runtime.cpp and emulate/graph.cpp. */
 bool ax_emulate_capturing(cudaStream_t s);
-/* keeps work of a stream that is being captured */
+/* keeps work of a stream in capture */
 void ax_emulate_captured(cudaStream_t s, std::function<void()> work);
-/* what may not be asked of a captured stream: the error, and the capture is spoilt */
+/* for calls that a capture does not allow: returns the error and invalidates the capture */
 cudaError_t ax_emulate_refused(cudaStream_t s);
-cudaError_t ax_emulate_spoiled(cudaStream_t s); /* cudaErrorStreamCaptureInvalidated for a spoilt one */
-/* calls that may wait for the whole device, while anything is captured; always: in the relaxed
- * mode, too */
+/* cudaErrorStreamCaptureInvalidated where the capture is invalid */
+cudaError_t ax_emulate_spoiled(cudaStream_t s);
+/* for calls that may wait for the whole device, during any capture; always: in the relaxed mode
+ * too */
 cudaError_t ax_emulate_unsafe(bool always);
 bool ax_emulate_event_recorded(cudaEvent_t e, cudaStream_t s); /* whether in a capture */
-/* whether a capture had to do with it */
+/* whether a capture was involved */
 bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded, cudaError_t *result);
-cudaError_t ax_emulate_event_asked(cudaEvent_t e); /* queried or waited for by the host */
+cudaError_t ax_emulate_event_asked(cudaEvent_t e); /* the host queries it or waits for it */
 void ax_emulate_event_gone(cudaEvent_t e);
 
 /* ---- for the specs, through LuaJIT's ffi.load of the plugin's file */
 
 extern "C" {
-void ax_emulated_schedule(unsigned seed); /* what is queued runs first */
-/* how often this function of the runtime was called, "cudaMalloc"; "launch": kernels */
+void ax_emulated_schedule(unsigned seed); /* runs what is queued first */
+/* how often the function `name` of the runtime was called, "cudaMalloc"; "launch": kernels */
 long ax_emulated_calls(const char *name);
-/* of the calls of cudaMalloc from now on, counted from 1: `from` and the n - 1 after it fail */
+/* from now on, calls `from` .. from + n - 1 of cudaMalloc fail, counted from 1 */
 void ax_emulated_refuse_memory(long from, long n);
 }
 
 /* ---- for the stand-ins of NVIDIA's libraries (spec/support/fake_*.cpp)
  *
- * A stand-in computes on device memory, which is closed to it but for the work it queues here.  It
- * exports
+ * A stand-in computes on device memory, which it can touch only in the work that it queues here.
+ * It exports
  *     extern "C" __attribute__((visibility("default"))) void ax_emulator_attach(const ax_emulator
  *     *e);
- * which ax_cuda_library calls once, when it has opened it; that is also how the plugin knows a
+ * which ax_cuda_library calls once, after opening it; by this symbol the plugin distinguishes a
  * stand-in from NVIDIA's own library. */
 struct ax_emulator {
-  /* Queues `work` in its place on `stream`: behind the kernels and copies that are there, ahead of
-   * those to come; into the graph when the stream is being captured, which then runs it at each
-   * replay.  So it holds its arguments by value, and copies of what a library reads on the host
-   * when it is called (alpha, descriptors).  It runs on any thread, once per launch, and may read
-   * and write device memory. */
+  /* Queues `work` on `stream`: behind the kernels and copies that are there, ahead of later ones.
+   * In a capture the work becomes a part of the graph and runs at each replay.  So it must hold its
+   * arguments by value, and copies of what a library reads on the host when it is called (alpha,
+   * descriptors).  It runs on any thread, once per launch, and may read and write device memory. */
   cudaError_t (*work)(cudaStream_t stream, std::function<void()> work);
-  /* Does [p, p + bytes) lie in memory that cudaMalloc gave (of any device)?  Device pointers are
-   * checked with it when a call is made. */
+  /* Whether [p, p + bytes) is in memory from cudaMalloc (of any device); for checking device
+   * pointers when a call is made. */
   bool (*owns)(const void *p, size_t bytes);
   /* The calling thread's device. */
   int (*device)(void);
-  /* As `work`, of work that waits for other processes: called, from any thread, until it returns
-   * true; the stream waits for that.  It must not block.  Not for streams that are being
-   * captured. */
+  /* Queues work that waits for other processes: `work` is called, from any thread, until it returns
+   * true, and the stream waits for that.  It must not block.  Not for streams in capture. */
   cudaError_t (*poll)(cudaStream_t stream, std::function<bool()> work);
 };
 typedef void (*ax_emulator_attach_fn)(const ax_emulator *e);

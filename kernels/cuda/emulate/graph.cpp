@@ -1,8 +1,8 @@
 /* The emulated device's graphs: capturing streams, and launching what was captured.  See emulate.h.
  *
- * Captured work is kept in the order in which it was asked for, which is one of the orders that the
- * events allow.  What CUDA forbids while a stream is captured is refused as its documentation says,
- * and spoils the capture: every later call on it, and its end, then fail. */
+ * Captured work is kept in the order in which it was queued, which is one of the orders that the
+ * events allow.  Calls that CUDA forbids during a capture are refused as its documentation says,
+ * and invalidate the capture: every later call on it, and its end, then fail. */
 #include "emulate.h"
 
 #include <map>
@@ -21,7 +21,7 @@ struct capture {
   cudaStream_t origin;
   cudaStreamCaptureMode mode;
   bool spoiled;
-  /* work captured of each, and how much of it the origin has waited for */
+  /* the captured work of each stream, and how much of it the origin has waited for */
   std::map<cudaStream_t, std::pair<size_t, size_t>> streams;
 };
 struct mark {
@@ -31,7 +31,7 @@ struct mark {
 };
 
 static std::map<cudaStream_t, capture *> capturing;
-static std::map<cudaEvent_t, mark> marks; /* events recorded in a stream that was being captured */
+static std::map<cudaEvent_t, mark> marks; /* events recorded in a stream during its capture */
 
 static capture *capture_of(cudaStream_t s)
 {
@@ -45,7 +45,7 @@ static cudaError_t spoil(capture *c, cudaError_t e)
   return e;
 }
 
-/* ---- what the runtime asks */
+/* ---- called by the runtime */
 
 bool ax_emulate_capturing(cudaStream_t s) { return capture_of(s) != NULL; }
 
@@ -98,7 +98,7 @@ bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded,
     return c != NULL;
   }
   const mark m = found->second;
-  /* of a capture that has ended */
+  /* from a capture that has ended */
   if (!m.of) *result = c ? spoil(c, cudaErrorStreamCaptureIsolation) : (cudaError_t)cudaErrorCapturedEvent;
   else if (c && c != m.of) *result = spoil(c, cudaErrorStreamCaptureMerge);
   else if (!c) { /* the stream joins the capture */ capturing[s] = m.of;
@@ -181,7 +181,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t s) { return ax_emulate
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
-  /* CUDA would take it as a child graph; nothing here launches one there */
+  /* CUDA would add it as a child graph; no code here launches one during a capture */
   const cudaError_t refused = ax_emulate_refused(s);
   if (refused) return refused;
   const auto work = exec->work; /* the graph may be destroyed before its launch has run */

@@ -1,12 +1,12 @@
-/* Tensor cores, ldmatrix, cp.async and dynamic shared memory of the emulated device: written from
- * the PTX ISA documentation ("Matrix fragments for mma.m16n8k16", "ldmatrix", "cp.async"), not from
- * what our kernels do with them.
+/* Tensor cores, ldmatrix, cp.async and dynamic shared memory of the emulated device, written from
+ * the PTX ISA documentation ("Matrix fragments for mma.m16n8k16", "ldmatrix", "cp.async") and not
+ * from their uses in the kernels.
  *
- * It is strict where the hardware is not.  The target of a cp.async holds NaNs from the copy's
- * issue on and its data only from the issuing thread's wait on, so that a missing wait, a missing
- * barrier behind it, and a copy into a buffer that others still read all show.  Dynamic shared
- * memory holds NaNs when a block starts, and a kernel that writes past its end fails.  What PTX
- * leaves undefined (addresses that are not aligned) fails too. */
+ * It is stricter than the hardware.  The target of a cp.async contains NaNs from the issue of the
+ * copy on, and its data only after the issuing thread's wait; so a missing wait, a missing barrier
+ * after it, and a copy into a buffer that others still read all show.  Dynamic shared memory
+ * contains NaNs when a block starts, and a kernel that writes past its end fails.  Undefined uses
+ * (unaligned addresses) fail too. */
 #ifndef AX_EMULATE_MMA_H
 #define AX_EMULATE_MMA_H
 
@@ -15,7 +15,7 @@
 
 #include "half.h"
 
-/* ---- what the lanes of a warp show each other.  Two places in turn: a lane can be one operation
+/* ---- values that the lanes of a warp exchange.  Two places in turn: a lane can be one operation
  * ahead of its warp, never two. */
 
 struct ax_emulated_lane {
@@ -33,7 +33,7 @@ struct ax_emulated_lane {
 };
 inline ax_emulated_lane ax_emulated_lanes[1024];
 
-/* The thread's own, fresh in each block. */
+/* The thread's own record, fresh in each block. */
 static inline ax_emulated_lane &ax_emulated_thread(void)
 {
   ax_emulated_lane &l =
@@ -46,7 +46,8 @@ static inline ax_emulated_lane &ax_emulated_thread(void)
   }
   return l;
 }
-/* Shows n words to the warp; the caller reads them, from this thread's warp on, at once. */
+/* Makes n words visible to the warp; the caller must read them at once, starting at this thread's
+ * warp. */
 static inline const ax_emulated_lane *ax_emulated_show(const uint32_t *words, int n, unsigned *turn)
 {
   ax_emulated_lane &l = ax_emulated_thread();
@@ -86,9 +87,10 @@ static inline void ax_emulated_mma(float (&d)[4], const uint32_t (&a)[4], uint32
   }
 }
 
-/* ---- ldmatrix.sync.aligned.m8n8.xN{.trans}.shared.b16: lane 8 m + r names row r of matrix m, of
- * eight elements; a lane gets elements 2 (lane % 4)
- * and the next of row lane / 4 of each matrix, with .trans of its transpose. */
+/* ---- ldmatrix.sync.aligned.m8n8.xN{.trans}.shared.b16: lane 8 m + r passes the address of row r
+ * of
+ * matrix m, of eight elements; a lane gets elements 2 (lane % 4) and 2 (lane % 4) + 1 of row lane /
+ * 4 of each matrix, or with .trans of its transpose. */
 template <int N> static inline void ax_emulated_ldmatrix(uint32_t (&r)[N], const void *row, bool trans)
 {
   const uint64_t address = (uint64_t)(uintptr_t)row;
@@ -123,7 +125,7 @@ static inline void ax_emulated_copy_commit(void)
   l.groups.push_back(std::move(l.open));
   l.open.clear();
 }
-/* Until at most `left` of the thread's groups are under way. */
+/* Waits until at most `left` of the thread's groups are still running. */
 static inline void ax_emulated_copy_wait(size_t left)
 {
   ax_emulated_lane &l = ax_emulated_thread();
@@ -137,7 +139,7 @@ static inline void ax_emulated_copy_wait(size_t left)
 
 /* ---- dynamic shared memory */
 
-enum { AX_EMULATED_SHARED = 227 << 10 }; /* what a block of compute capability 9.0 can have */
+enum { AX_EMULATED_SHARED = 227 << 10 }; /* the limit of a block for compute capability 9.0 */
 struct ax_emulated_memory {
   alignas(1024) unsigned char data[AX_EMULATED_SHARED + 1024];
   size_t bytes;
@@ -153,7 +155,7 @@ struct ax_emulated_memory {
 };
 inline ax_emulated_memory ax_emulated_shared;
 
-/* Runs the kernel's thread with so many bytes of it. */
+/* Runs the kernel's thread with so many bytes of dynamic shared memory. */
 template <class... P> static void ax_emulated_with_shared(size_t bytes, void (*kernel)(P...), P... arguments)
 {
   ax_emulated_memory &m = ax_emulated_shared;

@@ -18,11 +18,11 @@ static const size_t ARENA = (size_t)1 << 30, PAGE = 4096;
 static const unsigned MOST_THREADS = 1024;
 
 static int device;
-static cudaError_t lasting; /* a kernel went wrong after its launch: every later call says so */
+static cudaError_t lasting; /* a kernel failed after its launch: every later call returns this */
 static std::string trouble;
 
-/* ---- counting, and the rule about forks: the child of a process that used the device cannot use
- * it */
+/* ---- counting, and the rule about forks: a child of a process that used the device cannot use it
+ */
 
 static std::map<std::string, long> &counts(void)
 {
@@ -34,8 +34,8 @@ static bool forked(void)
   static const pid_t owner = getpid();
   return getpid() != owner;
 }
-/* Held while anything runs or is asked for: work that waits for another process goes on from a
- * thread of its own. */
+/* Held while anything runs or is queued: work that waits for another process continues in a thread
+ * of its own. */
 static std::recursive_mutex lock;
 typedef std::lock_guard<std::recursive_mutex> holding;
 
@@ -51,17 +51,17 @@ extern "C" __attribute__((visibility("default"))) long ax_emulated_calls(const c
   return found == counts().end() ? 0 : found->second;
 }
 
-/* ---- memory: one stretch of addresses a device, the parts of it that are in use */
+/* ---- memory: one range of addresses for each device, and the parts of it that are in use */
 
 struct memory {
   char *arena;
-  size_t top; /* nothing beyond it was ever in use */
+  size_t top; /* no address beyond it was ever used */
   std::map<char *, size_t> used, unused;
 };
 static memory memories[DEVICES];
 static std::map<char *, size_t> pinned;
 static long refuse_from, refuse_count;
-static int opened; /* how deep in access(): work runs inside of it */
+static int opened; /* the depth of nested access(), since work runs inside it */
 
 static void access_to(int prot)
 {
@@ -100,14 +100,14 @@ struct step {
   std::function<void()> work;
   ax_emulated_stream *other; /* not NULL: instead of working, waits until `other` has done `until` steps */
   uint64_t until;
-  std::function<bool()> poll; /* instead of work: asked until it says that it is over */
+  std::function<bool()> poll; /* instead of work: called until it returns true */
 };
 struct ax_emulated_stream {
   int device;
   bool first;
   uint64_t asked, done;
   std::deque<step> queue;
-  uint64_t last_poll; /* number of the last step that polls, counted from 1 */
+  uint64_t last_poll; /* the number of the last step with a poll, counted from 1 */
 };
 struct ax_emulated_event {
   ax_emulated_stream *stream;
@@ -133,11 +133,11 @@ static unsigned draw(unsigned n) /* 0 .. n - 1 */
   return (unsigned)(draws >> 33) % n;
 }
 
-/* Runs steps as far as `until`; false: one of them waits for another process. */
+/* Runs steps up to `until`; returns false when one of them waits for another process. */
 static bool advance(ax_emulated_stream *s, uint64_t until)
 {
   while (s->done < until) {
-    /* stays there until it is over: references to others of a deque outlive a push */
+    /* the step stays in the queue until it has ended: references into a deque survive a push */
     step &next = s->queue.front();
     bool over = true;
     if (next.other) over = advance(next.other, next.until);
@@ -150,7 +150,7 @@ static bool advance(ax_emulated_stream *s, uint64_t until)
   return true;
 }
 
-/* What waits for other processes goes on. */
+/* Continues steps that wait for other processes. */
 static void go_on(void)
 {
   for (size_t k = 0; k < streams.size(); k++)
@@ -170,7 +170,7 @@ static void run_all(void)
   for (size_t k = 0; k < streams.size(); k++) run_until(streams[k], streams[k]->asked);
 }
 
-/* As a device does, it works while the host is elsewhere: another process may wait for what is
+/* Like a device, works while the host is busy elsewhere: another process may wait for what is
  * queued here. */
 static struct progress {
   std::thread thread;
@@ -223,7 +223,7 @@ static void ask(ax_emulated_stream *s, step next)
     }
 }
 
-/* All that a stream is asked for passes here or, waits for events, through ask itself. */
+/* Everything queued in a stream passes here; waits for events pass through ask itself. */
 static void ax_emulate_enqueue(cudaStream_t stream, std::function<void()> work)
 {
   if (ax_emulate_capturing(stream)) ax_emulate_captured(stream, std::move(work));
@@ -240,7 +240,7 @@ static void failed(const char *wrong)
 const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function<void()> kernel)
 {
   static long *const calls = &counts()["launch"];
-  static const char *wrong; /* of a kernel that ran at once */
+  static const char *wrong; /* from a kernel that ran at once */
   const uint64_t threads = (uint64_t)block.x * block.y * block.z;
 
   if (forked()) return "used in the child of a process that had used CUDA";

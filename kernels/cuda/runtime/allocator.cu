@@ -1,18 +1,18 @@
 /* The caching allocator of device memory.
  *
- * It takes segments from the driver and cuts them into blocks; a freed block joins its free
+ * It allocates segments from the driver and cuts them into blocks; a freed block joins its free
  * neighbours.  Requests below 1 MB share segments of 2 MB; larger ones get segments of 20 MB or,
- * above 10 MB, of their own size.  The smallest free block that fits is taken; a request below 20
- * MB leaves a block of 256 MB and more whole while the driver has memory, for cutting it would cost
- * the next large request a segment.
+ * above 10 MB, of their own size.  The smallest free block that fits is used.  But a request below
+ * 20 MB does not cut a block of 256 MB or more while the driver has memory, since the next large
+ * request would then need another segment.
  *
- * Memory is ordered by stream.  What the main pool hands out is used in the computing stream, so a
- * block that was given back may be handed out again at once: whoever used it before is ahead in the
- * stream.  The sending pool is written by the copy stream, see device.h.
+ * Memory is ordered by stream.  Blocks of the main pool are used in the computing stream, so a
+ * freed block may be reused at once: its former uses are earlier in the stream.  The copy stream
+ * writes blocks of the sending pool; see device.h.
  *
- * A request that finds no room runs the Lua collector and gives unused segments back to the driver,
- * does both once more without LuaJIT's traces, which hold tensors too, and then fails with a list
- * of what is live. */
+ * A request that finds no room runs the Lua collector and frees unused segments, does both once
+ * more without LuaJIT's traces, which hold tensors too, and then fails with a list of the live
+ * tensors. */
 #include "device.h"
 #include "watch.h"
 
@@ -76,7 +76,8 @@ static ax_cuda_block *new_block(ax_cuda_pool *pool, char *data, size_t bytes, bo
   return b;
 }
 
-/* A new segment as one free block.  *out NULL with AX_OK: the device has no room for it. */
+/* Allocates a new segment as one free block.  *out NULL with AX_OK: the device has no room for
+ * it. */
 static ax_status grow(ax_cuda_device *dev, ax_cuda_pool *pool, size_t bytes, bool small, ax_cuda_block **out)
 {
   const size_t two = (size_t)2 << 20;
@@ -126,11 +127,11 @@ static void empty_pool(ax_cuda_device *dev, ax_cuda_pool *pool)
       }
 }
 
-/* Gives segments that are free as a whole back to the driver.  A graph's pool keeps its own: its
- * kernels know the addresses. */
+/* Frees segments that are entirely unused.  A graph's pool keeps its own: its kernels use the
+ * addresses. */
 static void empty_cache(ax_cuda_device *dev)
 {
-  if (!dev->stream || dev->recording) return; /* while a graph is recorded nothing may wait */
+  if (!dev->stream || dev->recording) return; /* during a recording nothing can be waited for */
   if (ax_cuda_wait_stream("freeing cached memory", dev->stream) != AX_OK) return;
   if (dev->copies) cudaStreamSynchronize(dev->copies);
   empty_pool(dev, &dev->pools[AX_POOL_MAIN]);
@@ -148,7 +149,7 @@ static ax_status take(ax_cuda_device *dev, ax_cuda_pool *pool, size_t bytes, ax_
   if (b) dev->stats.cache_hits++;
   else if ((st = grow(dev, pool, bytes, small, &b)) != AX_OK || (!b && !(b = find(pool, bytes, small, true))))
     return st;
-  if (b->ready) { /* the copy stream waits, on the device, and from then on all of the block is free to it */
+  if (b->ready) { /* the copy stream waits, on the device; from then on it may use the whole block */
     if ((st = ax_cuda_status("send", cudaStreamWaitEvent(dev->copies, b->ready, 0))) != AX_OK) return st;
     forget_event(dev, b);
   }
@@ -168,7 +169,7 @@ static ax_status take(ax_cuda_device *dev, ax_cuda_pool *pool, size_t bytes, ax_
   return AX_OK;
 }
 
-/* `take` with what can be done before it fails. */
+/* `take`, with everything that can be done before it fails. */
 static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_cuda_block **out)
 {
   ax_cuda_pool *const pool = dev->recording ? dev->recording : &dev->pools[AX_POOL_MAIN];
@@ -179,7 +180,7 @@ static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_cuda_block **ou
   dev->stats.retries++;
   for (int attempt = 0;; attempt++) {
     pthread_mutex_unlock(&ax_cuda_lock);
-    /* finalisers give blocks back; they may have used another device */
+    /* finalisers release blocks; they may have used another device */
     const bool more = ax_memory_relieve(bytes, attempt);
     st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)(dev - ax_cuda_devices) }, &stream);
     pthread_mutex_lock(&ax_cuda_lock);
@@ -201,7 +202,7 @@ static void count(ax_cuda_device *dev, ax_cuda_block *b, size_t asked, void **ou
   *out = b->data;
 }
 
-/* The blocks that are too small to be tracked one by one. */
+/* Counts the live blocks that are too small to be tracked one by one. */
 static void small_live(const ax_cuda_device *dev, ax_memory_small *small)
 {
   *small = ax_memory_small{};
@@ -260,8 +261,8 @@ ax_status ax_cuda_alloc_sending(int index, size_t bytes, void **out)
                            : st;
 }
 
-/* Joins b with a free neighbour; b is in no list.  Of two events of one stream the later one says
- * it all. */
+/* Joins b with a free neighbour; b is in no list.  Of two events of one stream the later one is
+ * kept. */
 static ax_cuda_block *join(ax_cuda_device *dev, ax_cuda_block *b, ax_cuda_block *other)
 {
   if (!other || other->used) return b;
@@ -281,8 +282,8 @@ static ax_cuda_block *join(ax_cuda_device *dev, ax_cuda_block *b, ax_cuda_block 
   return first;
 }
 
-/* The computing stream may still be asked to read what was sent: the event says when it is done
- * with that.  Where there is none to be had the stream is waited for. */
+/* Marks the block with an event: work queued in the computing stream may still read what was sent.
+ * Waits for the stream where no event can be made. */
 static void mark_ready(ax_cuda_device *dev, ax_cuda_block *b)
 {
   if (ax_cuda_forked()) return;
@@ -412,7 +413,7 @@ void ax_cuda_pool_release(ax_device d, uint64_t id)
 
 /* ---- statistics */
 
-/* A device that this process has not used stays untouched: a context of it would take some hundred
+/* A device that this process has not used stays untouched: a context on it would take some hundred
  * megabytes. */
 void ax_cuda_memory_stats(int index, ax_memory_stats *out)
 {

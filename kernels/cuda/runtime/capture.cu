@@ -1,14 +1,14 @@
-/* Recorded steps as CUDA graphs.
+/* Captured steps as CUDA graphs.
  *
- * The device's stream is captured in the relaxed mode: the others forbid this thread (or all
+ * The device's stream is captured in the relaxed mode.  The other modes forbid this thread (or all
  * threads) calls such as cudaMalloc, which the pool needs and libraries make when they load a
- * kernel late.  What must not happen is known here and refused before CUDA is asked (device.cu:
- * waits, copies from and to the host), so that a script is told its line and the capture can be
- * ended in order.
+ * kernel late.  Calls that a capture does not allow (waits, copies from and to the host) are
+ * refused here before CUDA sees them (device.cu), so that the error has the script's line and the
+ * capture ends in order.
  *
- * Host memory that a copy in the graph reads would have to keep its contents for as long as the
- * graph lives.  There are no such copies: tables of pointers are sent once, when the capture ends,
- * to places outside of the pool that stay theirs. */
+ * A copy in a graph would read host memory at every replay, and that memory would have to keep its
+ * contents as long as the graph lives.  There are no such copies: tables of pointers are sent once,
+ * when the capture ends, to memory outside of the pool that stays theirs. */
 #include "device.h"
 
 extern "C" {
@@ -36,12 +36,12 @@ struct graph {
   cudaStream_t stream;
   bool recording;
   uint64_t pool; /* 0: none */
-  table *tables; /* those to be sent; their places stay taken */
-  kept *places;  /* memory that is the graph's alone: the tables' and the core's */
+  table *tables; /* the tables to be sent; their memory stays reserved */
+  kept *places;  /* memory of the graph alone: for tables and for the core */
   cudaGraphExec_t exec;
 };
 
-graph *recordings[AX_MOST_DEVICES]; /* by device: the one under way */
+graph *recordings[AX_MOST_DEVICES]; /* by device: the current recording */
 
 ax_status remember(graph *g, void *data, size_t bytes)
 {
@@ -52,8 +52,8 @@ ax_status remember(graph *g, void *data, size_t bytes)
   return AX_OK;
 }
 
-/* Ordinary memory.  A place in the pool would not do for what is written once: what lay there
- * before, in the recording, is written there again at every replay. */
+/* Allocates memory outside the graph's pool.  Memory of the pool is not suitable for data that is
+ * written once: at every replay, the graph would write there what the recording wrote before. */
 ax_status take_outside(graph *g, size_t bytes, void **out)
 {
   ax_cuda_device *dev = &ax_cuda_devices[g->device.index];
@@ -84,7 +84,7 @@ void free_tables(graph *g)
   }
 }
 
-/* Ends the capture; *made NULL where it had been invalidated. */
+/* Ends the capture; *made NULL where it had become invalid. */
 ax_status stop(graph *g, cudaGraph_t *made)
 {
   *made = NULL;
@@ -106,7 +106,7 @@ void release(void *p)
     (void)stop(g, &made);
     if (made) cudaGraphDestroy(made);
   }
-  /* a launch under way ends before its resources go; memory is handed on in the stream's order */
+  /* a running launch ends before its resources are freed; memory is reused in the stream's order */
   if (g->exec) cudaGraphExecDestroy(g->exec);
   free_tables(g);
   give_places(g);
@@ -126,8 +126,7 @@ ax_status begin(int device, void **out)
     free(g);
     return st;
   }
-  /* what is cached would be out of the recording's reach: nothing can be given to the driver while
-   * it lasts */
+  /* cached memory cannot be freed during the recording, when nothing can be waited for */
   ax_cuda_empty_cache(device);
   if ((st = ax_cuda_pool_begin(g->device, &g->pool)) != AX_OK) {
     free(g);
@@ -152,7 +151,7 @@ ax_status end(void *p)
   ax_status st = stop(g, &made);
 
   if (st == AX_OK) st = ax_cuda_status("recording a step", cudaGraphInstantiate(&g->exec, made, 0));
-  if (made) cudaGraphDestroy(made); /* the executable graph stands by itself */
+  if (made) cudaGraphDestroy(made); /* the executable graph does not need it */
   for (table *t = g->tables; t && st == AX_OK; t = t->next)
     st = ax_cuda_memory.copy(g->device, t->there, ax_device{ AX_CPU, 0 }, t->here, t->bytes);
   free_tables(g);

@@ -19,8 +19,8 @@ ax_status ax_cuda_status(const char *what, cudaError_t e)
                  cudaGetErrorString(e));
 }
 
-/* ---- forks: CUDA does not survive them.  A child may end, and let go of tensors; whatever needs
- * the device is refused. */
+/* ---- forks: CUDA does not survive them.  A child may release tensors and exit; everything that
+ * needs the device is refused. */
 
 static bool in_child;
 static int first_pid;
@@ -84,7 +84,7 @@ ax_status ax_cuda_event(ax_cuda_device *dev, cudaEvent_t *out)
     return AX_OK;
   }
   const int index = (int)(dev - ax_cuda_devices);
-  if (current != index) { /* an event is of the device that is the thread's when it is made */
+  if (current != index) { /* an event belongs to the device that is the thread's when it is made */
     cudaStream_t stream;
     const ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream);
     if (st != AX_OK) return st;
@@ -205,21 +205,21 @@ extern "C" const ax_device_memory ax_cuda_memory = { count,
                                                      ax_cuda_pinned_free,
                                                      ax_cuda_memory_small };
 
-/* ---- is there a device at all? */
+/* ---- finding out whether there is a usable device */
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
 const char *const ax_cuda_archs = TEXT(AX_CUDA_ARCHS); /* "sm_80:sm_90:compute_100" */
 
-/* Machine code (sm_90) runs on devices of its own major number and the same minor one or a later;
- * PTX (compute_90) on all later ones. */
+/* Whether this build runs on a device.  Machine code (sm_90) runs on devices of its major number
+ * with an equal or higher minor number; PTX (compute_90) runs on all later ones. */
 ax_status ax_cuda_arch_built(int index, const char *name, int major, int minor)
 {
   for (const char *p = ax_cuda_archs; *p; p += strcspn(p, ":"), p += *p == ':') {
     const bool ptx = strncmp(p, "compute_", 8) == 0;
     const char *const digits = p + (ptx ? 8 : 3);
     const int arch = atoi(digits);
-    const bool alone = digits[strspn(digits, "0123456789")] == 'a'; /* sm_90a runs on 9.0 and nothing else */
+    const bool alone = digits[strspn(digits, "0123456789")] == 'a'; /* sm_90a runs on 9.0 only */
     if (alone ? arch == 10 * major + minor
         : ptx ? arch <= 10 * major + minor
               : arch / 10 == major && arch % 10 <= minor)

@@ -1,5 +1,5 @@
-/* What `accel-run env` prints about CUDA: the driver, the devices, NVIDIA's libraries.  One symbol
- * of the plugin, which also works where no device can be used and ax_backend_get says so. */
+/* The facts about CUDA that `accel-run env` prints: the driver, the devices, NVIDIA's libraries.
+ * This one symbol also works where no device can be used and ax_backend_get fails. */
 #include "device.h"
 #include "library.h"
 
@@ -49,10 +49,10 @@ static void tell_library(const char *name, const char *file, const char *version
 
 extern "C" AX_API const char *ax_cuda_environment(void);
 
-/* Lines of fields divided by tabs:
+/* Lines of fields separated by tabs:
  *   build ARCHS            runtime 13.0            driver 13.0 (0.0: there is none)
  *   device N NAME sm_90 BYTES MULTIPROCESSORS REASON      REASON: why this build cannot use it, or
- *     nothing
+ *                                                         nothing
  *   library NAME FILE PATH VERSION PROBLEM */
 extern "C" const char *ax_cuda_environment(void)
 {

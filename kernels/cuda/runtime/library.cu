@@ -1,4 +1,4 @@
-/* Opening CUDA's libraries wherever they lie. */
+/* Opens CUDA's libraries, which may be in several places. */
 #include "library.h"
 
 #include <dlfcn.h>
@@ -23,8 +23,8 @@ static void *open_in(const char *folder, size_t n, const char *file, char *tried
 
 #include "cuda/emulate/emulate.h"
 
-/* Stand-ins lie where the specs say.  NVIDIA's own library, which the loader would find, looks for
- * a GPU and finds none. */
+/* Stand-ins are in the folders that the specs give.  The loader would find NVIDIA's own library,
+ * which looks for a GPU and finds none. */
 ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
 {
   const char *list = getenv("ACCEL_CUDA_LIBRARIES");
@@ -48,8 +48,8 @@ ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
 
 #else
 
-/* Wheels for CUDA 13 lay their libraries into nvidia/cu13/lib; cuDNN and NCCL into folders of their
- * own beside it. */
+/* Wheels for CUDA 13 install their libraries in nvidia/cu13/lib; cuDNN and NCCL have folders of
+ * their own beside it. */
 static void *open_below(const char *folder, const char *packages, const char *file, char *tried, size_t size)
 {
   char pattern[4400];

@@ -1,22 +1,21 @@
-/* Collectives between the GPUs of several ranks, through NCCL, which is opened when the first rank
- * joins.
+/* Collectives between the GPUs of several ranks by NCCL, which is opened when the first rank joins.
  *
- * They run on a stream of their own.  An event takes each behind the work that was asked of the
- * device before it; the computing stream comes behind a collective only when somebody asks for its
- * end (order), which the host does not wait for.  So gradients are reduced while backward goes on.
+ * Collectives run in a stream of their own.  An event orders each behind the work that was queued
+ * on the device before it.  The computing stream waits for a collective only when `order` requests
+ * it, and the host does not wait at all.  So gradients are reduced while backward continues.
  *
- * The communicator does not block: every call is followed until NCCL says that it is done, and
- * every wait of the host looks at the other ranks (ax_dist_look): when one has failed the
- * communicator is aborted, which ends the kernels that wait for it, and the wait ends with that
- * rank's error.
+ * The communicator is non-blocking: after every call the host polls until NCCL reports that it is
+ * done, and every wait of the host checks the other ranks (ax_dist_look).  When a rank has failed,
+ * the communicator is aborted, which ends the kernels that wait for that rank, and the wait ends
+ * with that rank's error.
  *
- * Sums are the same in every run: the algorithm follows from sizes and topology, and the one that
- * adds in the switch, in an order that nobody fixes (NVLS), stays off unless NCCL_NVLS_ENABLE or
- * NCCL_ALGO was set by hand.  As NCCL has it, half types are rounded at each addition, the mean
- * multiplies by 1 / ranks, and in max and min a number wins over a NaN; on the CPU it is the NaN.
+ * Sums are equal in every run: the algorithm follows from sizes and topology.  NVLS, which adds in
+ * the switch in no fixed order, stays off unless the user set NCCL_NVLS_ENABLE or NCCL_ALGO.  NCCL
+ * rounds half types at each addition, computes the mean by multiplying by 1 / ranks, and prefers a
+ * number to a NaN in max and min; the CPU's collectives prefer the NaN.
  *
- * NCCL's header is not part of CUDA's toolkit: what is used of it stands here, as version 2.17 and
- * all later ones have it.  The fake one of the specs is compiled against NVIDIA's. */
+ * NCCL's header is not part of CUDA's toolkit; the declarations in use are repeated here, as in
+ * version 2.17 and all later ones.  The fake of the specs is compiled against NVIDIA's header. */
 #include "device.h"
 #include "library.h"
 #include "watch.h"
@@ -45,8 +44,7 @@ enum {
   NCCL_FLOAT64 = 8,
   NCCL_BFLOAT16 = 9
 };
-/* NCCL reads as much as `size` says, and takes its own defaults for what came with later
- * versions. */
+/* NCCL reads `size` bytes, and uses its own defaults for fields of later versions. */
 struct nccl_config {
   size_t size;
   unsigned magic, version;
@@ -116,7 +114,7 @@ struct communicator {
   nccl_comm comm;
   int device, rank, size;
   cudaStream_t stream;
-  /* of the last EVENTS collectives: behind what they began, and when they ended */
+  /* of the last EVENTS collectives: the work queued before them, and their ends */
   cudaEvent_t ready[EVENTS], done[EVENTS];
   uint64_t issued;
 };
@@ -129,13 +127,13 @@ static ax_status failed(const char *what, nccl_comm comm, int result)
                  last && *last ? ": " : "", last && *last ? last : "");
 }
 
-/* Sleeps longer the longer a wait lasts: at first not at all. */
+/* Sleeps longer the longer a wait lasts; at first not at all. */
 static void rest(int64_t looks)
 {
   if (looks > 2000) usleep(looks < 20000 ? 20 : 200);
 }
 
-/* Follows a call until NCCL is done with it. */
+/* Polls until NCCL is done with a call. */
 static ax_status settle(const char *what, nccl_comm comm, int result)
 {
   const int64_t since = ax_dist_now();
@@ -146,7 +144,7 @@ static ax_status settle(const char *what, nccl_comm comm, int result)
     result = nccl.CommGetAsyncError(comm, &async);
     if (result != NCCL_OK) async = result;
     if (async != NCCL_IN_PROGRESS) break;
-    /* the communicator is gone */
+    /* another rank has failed: the communicator is useless */
     if (looks % 64 == 0 && (st = ax_dist_look(since, AX_OK)) != AX_OK) return st;
     rest(looks);
   }
@@ -154,8 +152,8 @@ static ax_status settle(const char *what, nccl_comm comm, int result)
   return ax_dist_look(0, AX_OK);
 }
 
-/* Waits for `event` or, when it is NULL, for all that `stream` was asked for, as long as the other
- * ranks are there. */
+/* Waits for `event` or, when it is NULL, for all work queued in `stream`, as long as the other
+ * ranks are alive. */
 static ax_status watched_wait(const char *what, cudaStream_t stream, cudaEvent_t event)
 {
   cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
@@ -256,8 +254,8 @@ out:
   return st;
 }
 
-/* Finalizing tells the others that nothing more comes, and waits for what they still read; it is
- * given a few seconds. */
+/* Leaves the group.  Finalizing tells NCCL's other ranks that nothing more comes, and waits a few
+ * seconds for what they still read. */
 static void leave(ax_group *group, bool abort)
 {
   communicator *g = of(group);
@@ -298,7 +296,7 @@ static int dtype_of(ax_dtype d)
   case AX_BF16: return NCCL_BFLOAT16;
   case AX_I64: return NCCL_INT64;
   case AX_I32: return NCCL_INT32;
-  /* a bool is 0 or 1: max is any, min is all, nothing else is let through */
+  /* a bool is 0 or 1: max is any, min is all; other reductions are refused */
   case AX_U8:
   case AX_BOOL: return NCCL_UINT8;
   default: return -1;
@@ -365,7 +363,7 @@ static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t 
     if (result == NCCL_OK || result == NCCL_IN_PROGRESS) result = ended;
   }
   if (result != NCCL_OK && result != NCCL_IN_PROGRESS) return failed(name, g->comm, result);
-  /* only now is it in the stream, ahead of the event */
+  /* only after settling is the collective in the stream, before the event */
   if (result == NCCL_IN_PROGRESS) AX_TRY(settle(name, g->comm, result));
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->done[k], g->stream)));
   *ticket = ++g->issued;
@@ -373,7 +371,7 @@ out:
   return st;
 }
 
-/* The event of an old ticket may be a later collective's by now, whose end comes after it. */
+/* The event of an old ticket may belong to a later collective by now, whose end comes later. */
 static ax_status order(ax_group *group, uint64_t ticket)
 {
   communicator *g = of(group);

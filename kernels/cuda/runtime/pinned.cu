@@ -1,10 +1,9 @@
-/* Pinned memory: pages of the host that stay where they are, so that a device reads and writes them
- * by itself.
+/* Pinned memory: host pages that cannot move, so that a device reads and writes them by itself.
  *
- * Pinning costs milliseconds, so blocks are kept for the next request of their size (four sizes to
- * a power of two).  A block that was given back may still be in use by copies under way: each copy
- * leaves an event with it, and it is handed out again when they have all happened, which is asked,
- * not waited for. */
+ * Pinning takes milliseconds, so blocks are kept for later requests of their size (four sizes for
+ * each power of two).  Copies that use a freed block may still be running: each leaves an event
+ * with the block, and the block is reused when all of them have happened, which is polled, not
+ * waited for. */
 #include "device.h"
 
 #include <stdlib.h>
@@ -22,7 +21,7 @@ struct pinned {
   use *uses;
 };
 
-static pinned **blocks; /* by address */
+static pinned **blocks; /* sorted by address */
 static int n_blocks, room;
 static use *spare_uses;
 
@@ -128,7 +127,7 @@ void ax_cuda_pinned_free(void *p, size_t bytes)
   pthread_mutex_unlock(&ax_cuda_lock);
 }
 
-/* One event a stream: a later one of the same stream says what an earlier one did. */
+/* One event for each stream: a later one of a stream replaces an earlier one. */
 ax_status ax_cuda_pinned_used(const void *p, int index, cudaStream_t stream)
 {
   ax_status st = AX_OK;
@@ -162,7 +161,7 @@ bool ax_cuda_is_pinned(const void *p)
   return yes;
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 void ax_cuda_pinned_empty(void)
 {
   int kept = 0;

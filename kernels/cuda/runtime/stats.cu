@@ -1,4 +1,4 @@
-/* Counters: see stats.h.  They are the process's, not a thread's: plans that hold them are. */
+/* Counters: see stats.h.  They belong to the process, unlike the plans that point to them. */
 #include "stats.h"
 
 #include <mutex>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { COUNTERS = 256 };
-static ax_kernel_stat counters[COUNTERS + 1]; /* the last one takes what finds no room */
+static ax_kernel_stat counters[COUNTERS + 1]; /* the last one counts kernels for which there is no room */
 static int n_counters;
 static std::mutex lock;
 
@@ -29,7 +29,7 @@ extern "C" const ax_kernel_stat *ax_cuda_stats(int *n, bool reset)
 {
   std::lock_guard<std::mutex> hold(lock);
   *n = n_counters;
-  if (reset) /* the names stay: plans hold on to their counters */
+  if (reset) /* the names stay: plans keep pointers to their counters */
     for (int k = 0; k <= COUNTERS; k++) counters[k].calls = 0;
   return counters;
 }

@@ -1,18 +1,18 @@
-/* Tables that calls send again and again: where parameters and gradients lie.  A steady step asks
- * for the tables of the step before, so they stay on the device and are found by their contents;
- * what is not asked for any more makes room.
+/* Tables that calls send repeatedly: the addresses of parameters and gradients.  A steady step
+ * needs the tables of the step before, so tables stay on the device and are found by their
+ * contents; tables that are no longer used make room.
  *
- * Their memory is taken once and cut into slots, outside of the allocator whose blocks belong to
- * tensors.  Everything that reads or writes a slot is in the device's one stream, so a slot that
- * gets other contents is still read with the old ones by whoever is ahead. */
+ * Their memory is allocated once and cut into slots, outside of the allocator, whose blocks belong
+ * to tensors.  All reads and writes of a slot are in the device's one stream, so work that was
+ * queued before a slot gets other contents still reads the old ones. */
 #include "cuda/segments.cuh"
 
 enum { SLOTS = 128, DEVICES = 64 };
-/* larger tables (of hundreds of parameters that do not touch) lie in a block of their own size */
+/* larger tables (of hundreds of parameters that are not adjacent) have a block of their own size */
 static const size_t SLOT = 4096;
 
 struct slot {
-  uint64_t hash, used; /* used: the call that last asked for it; 0: free */
+  uint64_t hash, used; /* used: the last call that used it; 0: free */
   size_t bytes, room;
   char *here, *there;
 };
@@ -33,7 +33,7 @@ static uint64_t hash_of(const void *p, size_t bytes)
   return h;
 }
 
-/* Gives the slot room for so many bytes, in both places. */
+/* Makes room in the slot for so many bytes, on the host and on the device. */
 static ax_status make_room(ax_device d, slot *s, size_t bytes)
 {
   const size_t room = (bytes + SLOT - 1) / SLOT * SLOT;
@@ -47,7 +47,7 @@ static ax_status make_room(ax_device d, slot *s, size_t bytes)
   if (!here) return ax_fail(AX_ENOMEM, "out of memory: no room for a table of %zu bytes", bytes);
   s->here = here;
   if ((st = ax_cuda_status("cudaMalloc", cudaMalloc(&there, room))) != AX_OK) return st;
-  if (s->there) cudaFree(s->there); /* waits for those who read it */
+  if (s->there) cudaFree(s->there); /* waits for the kernels that read it */
   s->there = (char *)there;
   s->room = room;
   return AX_OK;
@@ -60,7 +60,7 @@ ax_status ax_cuda_contents(ax_device d, const void *here, size_t bytes, const vo
   slot *oldest = &mine.slots[0];
   ax_status st;
 
-  /* a replay would find the slot with other contents; the recording has a copy of its own */
+  /* at a replay the slot would have other contents, so the recording has a copy of its own */
   if (ax_cuda_recording(d.index)) {
     void *own;
     st = ax_cuda_table(d, here, bytes, &own);

@@ -1,22 +1,23 @@
-/* Copies between the host and devices, and what is sent ahead.
+/* Copies between the host and devices, and batches that are sent ahead.
  *
- * A copy up takes its place in the computing stream: its source is staged in pinned memory, so the
- * call waits for nothing.  A copy down is waited for, unless it goes to pinned memory and its
- * caller says that it will wait itself.  What is sent ahead (a loader's next batch) travels in the
- * copy stream, beside the computation, into memory of the sending pool; `arrive` makes the
- * computing stream wait for it. */
+ * A copy to the device is queued in the computing stream: its source is staged in pinned memory, so
+ * the call does not wait.  A copy to the host is waited for, unless it goes to pinned memory and
+ * its caller waits itself.  A batch that is sent ahead (a loader's next batch) travels in the copy
+ * stream, beside the computation, into memory of the sending pool; `arrive` makes the computing
+ * stream wait for it. */
 #include "device.h"
 #include "watch.h"
 
 #include <stdlib.h>
 
-/* What goes up waits in pinned memory of the host: pieces of STAGE bytes in turn, each filled one
- * copy after the other, and used again when the last copy out of it is done. */
+/* Copies to the device are staged in pinned host memory: pieces of STAGE bytes in turn.  Each is
+ * filled by one copy after the other, and reused when the last copy from it is done. */
 static const size_t STAGE = (size_t)4 << 20;
-static const size_t PIECE = (size_t)32 << 20; /* of what is sent ahead: at most so much is pinned at a time */
+/* of a batch that is sent ahead: the most that is pinned at a time */
+static const size_t PIECE = (size_t)32 << 20;
 
-/* All pieces at once, so that none is made in the middle of a run.  False: the host has no pinned
- * memory to give. */
+/* Allocates all pieces at once, so that none is made in the middle of a run.  Returns false when
+ * the host has no pinned memory left. */
 static bool make_stages(ax_cuda_device *dev)
 {
   void *p = NULL;
@@ -61,8 +62,7 @@ static ax_status stage_for(ax_cuda_device *dev, size_t n, ax_cuda_stage **out)
   return AX_OK;
 }
 
-/* Host to device: `src` has been read when the call returns, the copy itself takes its place in the
- * stream. */
+/* Host to device: on return `src` has been read; the copy itself is queued in the stream. */
 static ax_status copy_up(ax_cuda_device *dev, cudaStream_t stream, void *dst, const void *src, size_t bytes)
 {
   ax_status st = AX_OK;
@@ -86,8 +86,7 @@ static ax_status copy_up(ax_cuda_device *dev, cudaStream_t stream, void *dst, co
   return st;
 }
 
-/* `waiting` goes on, on its device, when what `stream` of `index` was asked for until now is
- * done. */
+/* Makes `waiting` wait, on its device, for the work queued in `stream` of `index` so far. */
 static ax_status wait_for_stream(const char *what, cudaStream_t waiting, int index, cudaStream_t stream)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
@@ -108,8 +107,8 @@ static ax_status wait_for_stream(const char *what, cudaStream_t waiting, int ind
   return st;
 }
 
-/* Between two devices, in the stream of the one that receives; both streams then know of it, and no
- * host waits. */
+/* Copies between two devices, in the stream of the receiving one.  Both streams are ordered around
+ * the copy, and the host does not wait. */
 static ax_status copy_over(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
 {
   cudaStream_t here, there;
@@ -120,7 +119,7 @@ static ax_status copy_over(ax_device to, void *dst, ax_device from, const void *
       (st = ax_cuda_use(to, &here)) != AX_OK ||
       (st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, here))) != AX_OK)
     return st;
-  return wait_for_stream("copy", there, to.index, here); /* what is written into `src` next comes behind */
+  return wait_for_stream("copy", there, to.index, here); /* later writes to `src` come behind the copy */
 }
 
 ax_status ax_cuda_copy(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
@@ -169,8 +168,7 @@ ax_status ax_cuda_copy_later(ax_device to, void *dst, ax_device from, const void
 
 /* ---- ahead of time */
 
-/* `src` has been read when the call returns: it is copied into pinned memory, unless it lies in
- * such memory itself. */
+/* On return `src` has been read: it is copied into pinned memory, unless it is pinned itself. */
 static ax_status copy_ahead(ax_cuda_device *dev, int index, char *dst, const char *src, size_t bytes)
 {
   const bool direct = ax_cuda_is_pinned(src);
@@ -225,13 +223,13 @@ ax_status ax_cuda_send(int index, const void *src, size_t bytes, void **out, uin
   }
   pthread_mutex_unlock(&ax_cuda_lock);
   if (st == AX_OK) return st;
-  cudaStreamSynchronize(dev->copies); /* the block goes back, and must not be written any more */
+  cudaStreamSynchronize(dev->copies); /* the block is freed, and must not be written any more */
   ax_cuda_release(index, *out, bytes);
   *out = NULL;
   return st;
 }
 
-/* The copy stream works in order: with one ticket all earlier ones have arrived. */
+/* The copy stream works in order: when one ticket has arrived, all earlier ones have. */
 ax_status ax_cuda_arrive(int index, uint64_t ticket)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];

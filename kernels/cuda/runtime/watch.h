@@ -1,12 +1,12 @@
-/* Waits of the host while other ranks may have to come for the device to go on. */
+/* Waits of the host for a device whose work may depend on other ranks. */
 #ifndef AX_CUDA_WATCH_H
 #define AX_CUDA_WATCH_H
 
 #include "cuda/common.cuh"
 
-/* Waits for `event` or, when it is NULL, for all that `stream` was asked for.  nccl.cu sets it
- * while the device has joined others: it looks at the other ranks meanwhile, and ends with an error
- * when one of them is gone.  NULL: nobody else is involved. */
+/* Waits for `event` or, when it is NULL, for all work queued in `stream`.  nccl.cu sets it while
+ * the device has joined others: it checks the other ranks during the wait, and ends with an error
+ * when one of them is gone.  NULL: no other rank is involved. */
 extern ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEvent_t event);
 
 static inline ax_status ax_cuda_wait_stream(const char *what, cudaStream_t stream)

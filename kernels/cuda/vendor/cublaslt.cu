@@ -1,16 +1,17 @@
-/* Matrix products through cuBLASLt, a plan for each shape.
+/* Matrix products by cuBLASLt, with a plan for each shape.
  *
- * cuBLASLt counts in columns: our c (m, n) with adjacent columns is its (n, m), and c = a b becomes
- * c' = b' a'.  The algorithm is what its heuristic names first, never what a stopwatch says, and no
- * algorithm is allowed that adds parts of a result in the type of the result or in place: a shape
- * is always computed the same way on one model of GPU, and half results are rounded once. */
+ * cuBLASLt's matrices are column-major: our c (m, n) with adjacent columns is its (n, m), and c = a
+ * b becomes c' = b' a'.  The algorithm is the first that its heuristic returns; nothing is timed.
+ * Algorithms that add parts of a result in the type of the result, or in place, are not allowed.
+ * So a shape is always computed the same way on one model of GPU, and half results are rounded
+ * once. */
 #include "cuda/gemm.cuh"
 #include "batched_matmul.h"
 
 #include "vendor.h"
 #if defined(AX_EMULATE) && !__has_include(<cublasLt.h>)
 
-/* Emulated without NVIDIA's headers: the caller's own kernel does it. */
+/* Emulated without NVIDIA's headers: the caller uses its own kernel. */
 ax_status ax_cublaslt_gemm(ax_device, const ax_cuda_gemm *, const ax_cuda_gemm_data *, bool *done)
 {
   *done = false;
@@ -29,8 +30,8 @@ ax_status ax_cublaslt_gemm(ax_device, const ax_cuda_gemm *, const ax_cuda_gemm_d
 #include "cuda/runtime/stats.h"
 
 static const char FILE_NAME[] = "libcublasLt.so.13";
-/* What an algorithm may ask for: NVIDIA's advice for Hopper.  A call takes what its own algorithm
- * needs, most of them nothing. */
+/* The limit of an algorithm's workspace: NVIDIA's advice for Hopper.  A call allocates what its own
+ * algorithm needs, which is nothing for most. */
 static const size_t WORKSPACE = (size_t)32 << 20;
 
 /* ---- the functions, found when first needed */
@@ -56,7 +57,7 @@ static struct {
 #undef X
 } lt;
 
-static std::mutex lock; /* of everything below; descriptors are changed and used under it */
+static std::mutex lock; /* guards everything below; descriptors are changed and used with it held */
 enum { MOST_DEVICES = 64 };
 static cublasLtHandle_t handles[MOST_DEVICES];
 
@@ -111,7 +112,7 @@ struct plan {
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
-  const void *bias, *aux; /* what the descriptor points to */
+  const void *bias, *aux; /* the addresses in the descriptor */
   size_t workspace;
   int64_t *calls;
   bool found;
@@ -138,7 +139,8 @@ static void drop(plan *p)
   free(p);
 }
 
-/* A script whose shapes never come back must not fill the host with descriptors. */
+/* Drops all plans, so that a script whose shapes never repeat does not fill the host with
+ * descriptors. */
 static void drop_all(void)
 {
   for (plan *&first : buckets)
@@ -154,8 +156,8 @@ static cudaDataType_t type_of(int64_t d)
   return d == AX_F64 ? CUDA_R_64F : d == AX_F16 ? CUDA_R_16F : d == AX_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* How well an address is aligned, for the heuristic: 16 bytes allow the fastest kernels.  NULL: no
- * matter. */
+/* The alignment of an address, for the heuristic: 16 bytes allow the fastest kernels.  NULL: does
+ * not matter. */
 static uint32_t alignment(const void *p)
 {
   const uintptr_t bits = (uintptr_t)p | 256;
@@ -168,7 +170,7 @@ static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
     if ((s = lt.p_##name(__VA_ARGS__)) != CUBLAS_STATUS_SUCCESS) return s; \
   } while (0)
 
-/* A matrix of ours as cuBLASLt sees it: transposed when our columns are adjacent. */
+/* The layout of one of our matrices for cuBLASLt: transposed when our columns are adjacent. */
 static cublasStatus_t layout(const ax_cuda_gemm *g, int64_t d, int64_t rows, int64_t cols,
                              const int64_t *step, bool adjacent, cublasLtMatrixLayout_t *out)
 {
@@ -189,17 +191,18 @@ static uint32_t epilogue_of(const ax_cuda_gemm *g)
   switch (g->epilogue) {
   case AX_GEMM_GELU: return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
   case AX_GEMM_DGELU: return CUBLASLT_EPILOGUE_DGELU;
-  case AX_GEMM_ROW_SUMS: return CUBLASLT_EPILOGUE_BGRADB; /* our a is its B */
+  case AX_GEMM_ROW_SUMS: return CUBLASLT_EPILOGUE_BGRADB; /* our a is cuBLASLt's B */
   default: return g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   }
 }
 
 static cublasStatus_t search(plan *p, cublasLtMatmulPreference_t preference, const ax_cuda_gemm_data *data)
 {
-  /* None, or parts in float32 (float64) in the workspace that a second kernel adds up in order. */
+  /* No scheme, or parts in float32 (float64) in the workspace, which a second kernel adds in
+   * order. */
   const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   const uint64_t most = WORKSPACE;
-  /* a bias or aux that is aligned worse than c is met by kernels that do not expect more of c */
+  /* a bias or aux with a smaller alignment than c needs kernels that expect no more of c */
   const uint32_t align_c = least(alignment(data->c), least(alignment(data->bias), alignment(data->aux))),
                  align[4] = { alignment(data->b), alignment(data->a), align_c, align_c };
   const cublasLtMatmulPreferenceAttributes_t which[4] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -246,7 +249,7 @@ static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const a
   const cublasComputeType_t compute = wide        ? CUBLAS_COMPUTE_64F
                                       : p->k.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                   : CUBLAS_COMPUTE_32F;
-  /* ours a x b is theirs b' x a': the first operand of theirs is our b */
+  /* our a x b is its b' x a': its first operand is our b */
   const int32_t op_b = b_adjacent ? CUBLAS_OP_N : CUBLAS_OP_T, op_a = a_adjacent ? CUBLAS_OP_N : CUBLAS_OP_T;
   const int64_t c_step[3] = { g->c[0], g->c[1], 1 }, aux_ld = g->c[1] < g->n ? g->n : g->c[1];
   const uint32_t epilogue = epilogue_of(g);
@@ -259,7 +262,7 @@ static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const a
   LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
   if (data->aux)
     LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
-  if ((s = point_to(p, data)) != CUBLAS_STATUS_SUCCESS) return s; /* the search looks at their alignment */
+  if ((s = point_to(p, data)) != CUBLAS_STATUS_SUCCESS) return s; /* the search uses their alignment */
   if ((s = layout(g, g->dtype, g->m, g->k, g->a, a_adjacent, &p->a)) != CUBLAS_STATUS_SUCCESS) return s;
   if ((s = layout(g, g->dtype, g->k, g->n, g->b, b_adjacent, &p->b)) != CUBLAS_STATUS_SUCCESS) return s;
   if ((s = layout(g, g->out, g->m, g->n, c_step, true, &p->c)) != CUBLAS_STATUS_SUCCESS) return s;
@@ -269,7 +272,7 @@ static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const a
   return s;
 }
 
-/* Counts it under what it is; `refused` names the status where there is no algorithm. */
+/* The counter for the case; `refused` gives the status where there is no algorithm. */
 static int64_t *counter_of(const key *k, cublasStatus_t s)
 {
   static const char *const names[] = { "", " + gelu", " x gelu'", " + row sums" };
@@ -301,7 +304,7 @@ static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const 
     drop(p);
     return ax_fail(AX_ENOMEM, "matrix product: cuBLASLt has no memory for a plan");
   }
-  p->found = s == CUBLAS_STATUS_SUCCESS; /* if not, the caller has other ways; that is remembered, too */
+  p->found = s == CUBLAS_STATUS_SUCCESS; /* if not, the caller has other ways; that is cached too */
   p->calls = counter_of(k, s);
   p->next = buckets[at];
   buckets[at] = p;

@@ -42,17 +42,17 @@ static struct {
 #undef X
 } dnn;
 
-/* Everything below is reached with this held, but for graphs and descriptors. */
+/* Guards everything below except graphs and descriptors. */
 static std::mutex lock;
 
 static struct {
   bool tried, opened;
-  std::string reason; /* why it is not used */
+  std::string reason; /* why the library is not used */
 } library;
 
 struct device_state {
   cudnnHandle_t handle;
-  cudaStream_t stream; /* that the handle was told of */
+  cudaStream_t stream; /* the stream that the handle was set to */
   bool failed;
   int64_t most_workspace;
 };
@@ -107,7 +107,7 @@ int64_t ax_cudnn_alignment(const void *p)
 
 /* ---- graphs */
 
-/* "BAD_PARAM (2000): ...", cuDNN's own words after its name of the status. */
+/* "BAD_PARAM (2000): ...": the status, and cuDNN's message. */
 static std::string words(cudnnStatus_t s)
 {
   char text[400] = "";
@@ -128,7 +128,7 @@ bool ax_cudnn_graph::check(cudnnStatus_t s, const char *call, cudnnBackendDescri
 
 ax_cudnn_graph::~ax_cudnn_graph()
 {
-  while (!all.empty()) { /* the last made refer to earlier ones */
+  while (!all.empty()) { /* later descriptors refer to earlier ones */
     dnn.p_cudnnBackendDestroyDescriptor(all.back().d);
     all.pop_back();
   }
@@ -138,7 +138,7 @@ cudnnBackendDescriptor_t ax_cudnn_graph::make(cudnnBackendDescriptorType_t type,
 {
   cudnnBackendDescriptor_t d = NULL;
   if (!ok()) return NULL;
-  all.reserve(all.size() + 1); /* what follows must not lose a descriptor */
+  all.reserve(all.size() + 1); /* reserved first, so that the descriptor made next cannot be lost */
   const cudnnStatus_t s = dnn.p_cudnnBackendCreateDescriptor(type, &d);
   if (s != CUDNN_STATUS_SUCCESS) {
     failed = s;
@@ -222,7 +222,7 @@ cudnnBackendDescriptor_t ax_cudnn_graph::close(void)
 
 /* ---- plans */
 
-/* Descriptors that no graph owns, until release() hands one on. */
+/* Owns a descriptor that belongs to no graph, until release(). */
 struct holder {
   cudnnBackendDescriptor_t d = NULL;
   cudnnStatus_t make(cudnnBackendDescriptorType_t type)
@@ -250,10 +250,11 @@ static bool get(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribut
   return dnn.p_cudnnBackendGetAttribute(d, attribute, type, most, count, values) == CUDNN_STATUS_SUCCESS;
 }
 
-/* The engine's number, and whether we may use it. */
+/* The engine's number, and whether it may be used. */
 static bool allowed(cudnnBackendDescriptor_t config, bool exact, int64_t *index, const char **why)
 {
-  cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16]; /* newer versions have more */
+  /* newer versions have more notes */
+  cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16];
   const int64_t most = (int64_t)(sizeof notes / sizeof *notes);
   int64_t n = 0;
   holder engine;
@@ -277,7 +278,7 @@ static bool allowed(cudnnBackendDescriptor_t config, bool exact, int64_t *index,
   return !*why;
 }
 
-/* The plan of one configuration; takes it over when that works. */
+/* Builds the plan of one configuration; takes the configuration when that succeeds. */
 static bool build_plan(const ax_cudnn_target &target, holder &config, int64_t most_workspace,
                        ax_cudnn_plan *out, std::string *why)
 {
@@ -309,7 +310,7 @@ static bool build_plan(const ax_cudnn_target &target, holder &config, int64_t mo
   return true;
 }
 
-/* Goes through what one mode of the heuristics names, best first. */
+/* Tries what one mode of the heuristics returns, best first. */
 static bool choose_by(cudnnBackendHeurMode_t mode, const ax_cudnn_target &target,
                       cudnnBackendDescriptor_t graph, bool exact, int64_t most_workspace, ax_cudnn_plan *out,
                       std::string *why)
@@ -391,7 +392,7 @@ struct same_key {
   bool operator()(const cache_key &a, const cache_key &b) const { return memcmp(&a, &b, sizeof a) == 0; }
 };
 typedef std::unordered_map<cache_key, std::shared_ptr<ax_cudnn_plan>, hash_key, same_key> cache;
-/* Never destroyed: when a process ends, the library may be gone before it. */
+/* Never destroyed: at the end of a process, the library may be unloaded earlier. */
 static cache &plans(void)
 {
   static cache *all = new cache;
@@ -405,7 +406,8 @@ void ax_cudnn_plan::release(void)
   plan = config = NULL;
 }
 
-/* The device's handle, on the device's stream.  *out NULL with AX_OK: cuDNN does not run on it. */
+/* The device's handle, set to the device's stream.  *out NULL with AX_OK: cuDNN does not run on
+ * it. */
 static ax_status handle_of(ax_device d, device_state **out)
 {
   device_state *s = &devices[d.index % MOST_DEVICES];
@@ -439,7 +441,7 @@ static ax_status handle_of(ax_device d, device_state **out)
   return AX_OK;
 }
 
-/* The name under which calls are counted that cuDNN does not do: with the last of the reasons. */
+/* The name for counting calls that cuDNN does not compute, with the last of the reasons. */
 static std::string ours(const std::string &what, const std::string &why)
 {
   const size_t last = why.rfind("; ");
@@ -468,7 +470,7 @@ static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax
     if (ax_cudnn_choose(g, build, key, exact, s->most_workspace, fresh.get(), &why))
       fresh->name = std::string(what) + ", cuDNN engine " + std::to_string(fresh->engine);
     else fresh->name = ours(what, why);
-    if (plans().size() >= MOST_PLANS) plans().clear(); /* a script whose shapes never come back */
+    if (plans().size() >= MOST_PLANS) plans().clear(); /* a script whose shapes never repeat */
     at = plans().emplace(k, fresh).first;
   }
   if (at->second->plan) *out = at->second;
@@ -510,7 +512,7 @@ static ax_status run(ax_device d, ax_cudnn_plan *plan, int n, const int64_t *uid
   if (e == CUDNN_STATUS_SUCCESS) e = dnn.p_cudnnBackendFinalize(pack.d);
   if (e == CUDNN_STATUS_SUCCESS) e = dnn.p_cudnnBackendExecute(s->handle, plan->plan, pack.d);
   *done = e == CUDNN_STATUS_SUCCESS;
-  if (!*done) { /* others may hold the plan: it stays in the cache, as one that is none */
+  if (!*done) { /* others may hold the plan: it stays in the cache, marked as unusable */
     plan->name = ours(plan->name, words(e));
     plan->release();
   }

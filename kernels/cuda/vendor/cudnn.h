@@ -1,39 +1,39 @@
-/* cuDNN through its backend descriptors ("graph API"): graphs of operations, plans for them, and
- * their execution.
+/* cuDNN by its backend descriptors ("graph API"): graphs of operations, plans for them, and their
+ * execution.
  *
- * A plan is what the heuristics name first among those that are allowed: deterministic, no more
- * workspace than the cap, float32 in float32 unless TF32 is on.  It is never what a stopwatch says,
- * so that a shape is always computed the same way on one model of GPU.  Where cuDNN has no plan, or
- * is not there, the caller's own kernel does the work, and ax_cudnn_describe says why. */
+ * A plan is the first that the heuristics return among those allowed: deterministic, with no more
+ * workspace than the cap, and float32 computed in float32 unless TF32 is on.  Nothing is timed, so
+ * a shape is always computed the same way on one model of GPU.  Where cuDNN has no plan, or is
+ * missing, the caller's own kernel does the work, and ax_cudnn_describe gives the reason. */
 #ifndef AX_CUDA_CUDNN_H
 #define AX_CUDA_CUDNN_H
 
 #include "cuda/common.cuh"
 
-/* "cuDNN 9.19.0", or "cuDNN is not used: " and why; of the calling thread.  Opens the library when
- * that has not been tried. */
+/* "cuDNN 9.19.0", or "cuDNN is not used: " and the reason; belongs to the calling thread.  Opens
+ * the library if that has not been tried. */
 const char *ax_cudnn_describe(void);
 
 /* ---- convolutions: cudnn_conv.cu */
 
 typedef enum { AX_CONV_FORWARD, AX_CONV_INPUT, AX_CONV_WEIGHT } ax_cuda_conv_kind;
 
-/* All of a convolution's sizes.  Images lie with channels innermost, without gaps; weights are (o,
- * c / groups, kh, kw). */
+/* The sizes of a convolution.  Images have channels innermost, without gaps; weights are (o, c /
+ * groups, kh, kw). */
 struct ax_cuda_conv {
   int64_t n, c, h, w, o, oh, ow, kh, kw, stride[2], padding[2], dilation[2], groups;
 };
 
-/* y = x * w, x = the input's gradient for y, or w = the weight's gradient.  bias (or NULL) is added
- * to y; add: w += its gradient; w_dtype may be AX_F32 beside half images in a weight's gradient.
- * *done false with AX_OK: cuDNN does not do this one, nothing was written. */
+/* y = x * w, x = the gradient of the input, or w = the gradient of the weight.  bias (or NULL) is
+ * added to y; add: w += its gradient; w_dtype may be AX_F32 beside half images in a weight's
+ * gradient.  *done false with AX_OK: cuDNN cannot do this one, and nothing was written. */
 ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_conv *conv, ax_dtype dtype,
                             ax_dtype w_dtype, void *x, void *w, const void *bias, void *y, bool add,
                             bool *done);
 
 /* ---- attention: cudnn_attention.cu */
 
-/* Rows of attention as cuDNN sees them: (batch, heads, rows, columns) with strides in elements.
+/* The rows of attention in cuDNN's terms: (batch, heads, rows, columns) with strides in elements.
  * dq, dk, dv, g are NULL forward. */
 struct ax_cuda_attention {
   int64_t batch, heads, shared_heads, queries, keys, head, value_head;
@@ -61,15 +61,15 @@ ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_cuda_attention
 #include <string>
 #include <vector>
 
-/* A plan is for one of these: cuDNN's handle of a device, or (tests without a GPU) the description
- * of one. */
+/* The target of a plan: cuDNN's handle of a device or, in tests without a GPU, the description of
+ * one. */
 struct ax_cudnn_target {
   cudnnHandle_t handle;
   cudnnBackendDescriptor_t description;
 };
 
-/* Builds one graph.  The first call that fails stops all that follow; what was made is destroyed
- * with it. */
+/* Builds one graph.  After the first call that fails, all others do nothing.  The graph owns what
+ * was made. */
 class ax_cudnn_graph {
 public:
   explicit ax_cudnn_graph(const ax_cudnn_target &target) : target(target) {}
@@ -86,19 +86,19 @@ public:
   void set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, double value);
   void finish(cudnnBackendDescriptor_t d);
 
-  /* A tensor of the caller's (uid > 0: its data is given by that number at execution), or one
+  /* A tensor of the caller (uid > 0: its data is passed under that number at execution), or one
    * between operations. */
   cudnnBackendDescriptor_t tensor(int64_t uid, cudnnDataType_t type, int n, const int64_t *size,
                                   const int64_t *stride, int64_t alignment, bool between = false);
-  /* One number of the graph's own, whose value is given at execution. */
+  /* A single number of the graph, whose value is passed at execution. */
   cudnnBackendDescriptor_t number(int64_t uid, cudnnDataType_t type, int n);
-  /* Everything that was finished and passed here becomes the graph. */
+  /* Adds a finished operation; close() makes the graph of all of them. */
   void add(cudnnBackendDescriptor_t operation) { operations.push_back(operation); }
   cudnnBackendDescriptor_t close(void);
 
   bool ok(void) const { return failed == CUDNN_STATUS_SUCCESS; }
   cudnnStatus_t failed = CUDNN_STATUS_SUCCESS;
-  std::string message; /* what failed, and cuDNN's words */
+  std::string message; /* what failed, and cuDNN's message */
   const ax_cudnn_target target;
 
 private:
@@ -125,16 +125,16 @@ struct ax_cudnn_plan {
   std::string name; /* for the counters: "convolution bfloat16, cuDNN engine 38", or why there is none */
 };
 
-/* What a plan is for; all bytes count, so it starts cleared. */
+/* The identity of a plan; all bytes count, so it starts cleared. */
 struct ax_cudnn_key {
   int64_t word[64];
 };
 
 typedef void (*ax_cudnn_builder)(ax_cudnn_graph &g, const ax_cudnn_key &key);
 
-/* The plan of `key`, made with `build` when it is not there.  exact: engines that convert float32
- * inputs to a narrower type are left out.  `what` ("convolution bfloat16") names it in counters.
- * *out empty with AX_OK: cuDNN does not do this one, which is counted with the reason. */
+/* The plan of `key`, made with `build` when it is new.  exact: engines that convert float32 inputs
+ * to a narrower type are excluded.  Counters name it `what` ("convolution bfloat16").  *out empty
+ * with AX_OK: cuDNN cannot do this one, which is counted with the reason. */
 ax_status ax_cudnn_find(ax_device d, const char *what, const ax_cudnn_key &key, ax_cudnn_builder build,
                         bool exact, std::shared_ptr<ax_cudnn_plan> *out);
 /* Runs it on the device's stream with the data of n tensors, and counts it.  *done false with
@@ -142,11 +142,11 @@ ax_status ax_cudnn_find(ax_device d, const char *what, const ax_cudnn_key &key, 
 ax_status ax_cudnn_run(ax_device d, const std::shared_ptr<ax_cudnn_plan> &plan, int n, const int64_t *uids,
                        void *const *data, bool *done);
 
-/* Chooses a plan for the graph `g` builds; false: none, and *why.  (Part of ax_cudnn_find; tests
- * call it for devices that are only described.) */
+/* Chooses a plan for the graph that `build` makes in `g`; returns false, with *why, when there is
+ * none. (Part of ax_cudnn_find; tests call it for devices that are only described.) */
 bool ax_cudnn_choose(ax_cudnn_graph &g, ax_cudnn_builder build, const ax_cudnn_key &key, bool exact,
                      int64_t most_workspace, ax_cudnn_plan *out, std::string *why);
-/* Opens the library; ENOIMPL says why not. */
+/* Opens the library; ENOIMPL with the reason. */
 ax_status ax_cudnn_open(void);
 
 cudnnDataType_t ax_cudnn_type(ax_dtype d);

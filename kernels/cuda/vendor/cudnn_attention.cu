@@ -1,16 +1,16 @@
-/* Attention through cuDNN: a graph of products, softmax and mask in the pattern that its fused
- * engines recognise, so that scores are never stored.
+/* Attention by cuDNN: a graph of products, softmax and mask in the pattern that its fused engines
+ * recognise, so that scores are never stored.
  *
- * Keys come as (batch, heads, head, keys), and backward values, too: a transpose by strides.  The
- * forward graph gives the log-sum-exp (natural logarithm, float32), from which the gradient works
- * the scores out anew.  In the gradient's graph, dq as the direct result of its product is the
- * deterministic way (through a workspace of batch heads queries keys half numbers, so long
- * sequences are left to our own kernels); sums in a float32 dq that blocks add to would be the
- * other one.
+ * Keys are passed as (batch, heads, head, keys), and in backward values too: a transpose by
+ * strides. The forward graph returns the log-sum-exp (natural logarithm, float32), from which the
+ * gradient computes the scores again.  In the gradient's graph, dq is the direct result of its
+ * product, which is the deterministic way.  It needs a workspace of batch heads queries keys half
+ * numbers, so long sequences are left to our own kernels.  The alternative, a float32 dq that
+ * blocks add to, is not deterministic.
  *
- * Its engines are compiled for each shape when that is first met, some half a second each way; so
- * calls of less than LEAST_WORK, which our own kernel does in microseconds, stay there.  Which way
- * a call goes follows from its sizes, never from what ran before. */
+ * Its engines are compiled for each shape on first use, some half a second for each direction.
+ * Calls below LEAST_WORK, which our own kernels do in microseconds, therefore stay there.  The
+ * choice follows from the sizes of a call, never from earlier calls. */
 #include "cudnn.h"
 
 #ifndef AX_CUDNN
@@ -57,7 +57,7 @@ struct builder {
     memcpy(sums, one, sizeof one);
   }
 
-  /* The caller's (batch, heads, rows, width), or with the last two dims swapped. */
+  /* A tensor of the caller, (batch, heads, rows, width), or with the last two dims swapped. */
   tensor given(int uid, int64_t heads, int64_t rows, int64_t width, const int64_t *stride,
                bool swapped = false)
   {
@@ -66,7 +66,7 @@ struct builder {
                               swapped ? stride[2] : stride[3] };
     return g.tensor(uid, type, 4, size, step, key.word[ALIGN + uid]);
   }
-  /* (batch, heads, queries, 1) in float32, of the caller's or between operations. */
+  /* (batch, heads, queries, 1) in float32, of the caller or between operations. */
   tensor row_numbers(int uid)
   {
     const int64_t step[4] = { a.heads * a.queries, a.queries, 1, 1 };
@@ -153,7 +153,7 @@ struct builder {
                   step[4] = { a.heads * a.queries * a.keys, a.queries * a.keys, 1, a.keys };
     return reshape(s, between(size, step, type));
   }
-  /* x y into a gradient of shared heads: straight, or summed over the heads that share one */
+  /* x y into a gradient of shared heads: directly, or summed over the heads that share one */
   void shared_product(tensor x, tensor y, int uid, int64_t width, const int64_t *stride)
   {
     const tensor to = given(uid, a.shared_heads, a.keys, width, stride);
@@ -197,7 +197,7 @@ struct builder {
     const int64_t size[4] = { a.batch, a.heads, a.queries, a.value_head };
     const int64_t step[4] = { a.heads * a.queries * a.value_head, a.queries * a.value_head, a.value_head, 1 };
 
-    /* delta = sum of dy o, in memory of the call */
+    /* delta = sum of dy o, in memory for the call */
     const tensor products =
         pointwise(CUDNN_POINTWISE_MUL, dy, o, NULL, between(size, step, CUDNN_DATA_FLOAT));
     const tensor delta =
@@ -229,15 +229,15 @@ void build_graph(ax_cudnn_graph &g, const ax_cudnn_key &key)
 
 const double LEAST_WORK = 8e9; /* multiplications and additions of the forward products */
 
-/* ACCEL_CUDNN_ATTENTION=0: never, 1: whatever its size. */
+/* ACCEL_CUDNN_ATTENTION=0: never, 1: for every size. */
 double least_work(void)
 {
   static const char *const wanted = getenv("ACCEL_CUDNN_ATTENTION");
   return !wanted || !*wanted ? LEAST_WORK : strcmp(wanted, "0") == 0 ? INFINITY : 0;
 }
 
-/* Columns lie side by side and the other strides are steps of 16 bytes, as its engines want
- * them. */
+/* Whether columns are adjacent and the other strides are multiples of 16 bytes, as its engines
+ * require. */
 bool fits(const int64_t *stride)
 {
   return stride[3] == 1 && stride[0] % 8 == 0 && stride[1] % 8 == 0 && stride[2] % 8 == 0 && stride[0] > 0 &&

@@ -1,13 +1,13 @@
-/* Convolutions through cuDNN.
+/* Convolutions by cuDNN.
  *
- * Its fast kernels want channels innermost in weights, too, (o, kh, kw, c / groups); ours are (o, c
- * / groups, kh, kw), the same for windows of one position.  Other weights are turned at each call
- * into memory of the call: 2 bytes read and written for each weight of a half type, which for
- * ResNet-50's 11 million such weights is 45 MB, some 10 us of a step, forward and again for each
- * gradient.
+ * Its fast kernels need channels innermost in weights too, (o, kh, kw, c / groups); ours are (o, c
+ * / groups, kh, kw), which is equal for windows of one position.  Other weights are reordered at
+ * each call into memory for the call: 2 bytes read and written for each weight of a half type.  For
+ * ResNet-50's 11 million such weights that is 45 MB, some 10 us of a step, forward and again for
+ * each gradient.
  *
- * A weight's gradient out of half images comes in their type (no engine of cuDNN 9.19 gives
- * float32), and is then widened or added where the row asks for that: one rounding for each call,
+ * The gradient of a weight from half images is returned in their type (no engine of cuDNN 9.19
+ * returns float32), and is then converted or added as the row requires: one rounding for each call,
  * as in PyTorch. */
 #include "cudnn.h"
 
@@ -48,7 +48,7 @@ static __global__ void turn_back(uint32_t count, uint32_t c, uint32_t taps, bool
   }
 }
 
-/* N neighbouring channels at a time: N divides o, and y is aligned for that many. */
+/* N neighbouring channels at a time: N divides o, and y is aligned for N elements. */
 template <class S, int N> static __global__ void add_bias(uint32_t count, uint32_t o, const S *bias, S *y)
 {
   struct alignas(sizeof(S) * N) few {
@@ -128,7 +128,7 @@ static void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
 
 /* ---- calls */
 
-/* Calls f(ax_cuda_type<S>()) with the storage type; only for the three types that come here. */
+/* Calls f(ax_cuda_type<S>()) with the storage type; only for the three types that are used here. */
 template <class F> static ax_status with_type(ax_dtype d, F f)
 {
   return d == AX_F16    ? f(ax_cuda_type<ax_cuda_f16>())
@@ -144,7 +144,7 @@ ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_c
                                        "convolution's weight gradient" };
   const int64_t taps = s->kh * s->kw, cg = s->c / s->groups, weights = s->o * cg * taps, most = INT32_MAX;
   const bool turned = taps > 1 && cg > 1;
-  /* into memory of the call, then to the weight */
+  /* first into memory for the call, then to the weight */
   const bool through = kind == AX_CONV_WEIGHT && (turned || add || w_dtype != dtype);
   const size_t bytes = (size_t)weights * ax_dtype_size(dtype);
   const unsigned blocks = ax_cuda_blocks(weights, 256, d.index);

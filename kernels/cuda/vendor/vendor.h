@@ -1,8 +1,8 @@
-/* Before the header of one of NVIDIA's libraries (cublasLt.h, cudnn_graph.h, nccl.h).
+/* Included before the header of one of NVIDIA's libraries (cublasLt.h, cudnn_graph.h, nccl.h).
  *
- * The emulated build calls the same libraries as the real one, as fakes that the specs bring along
- * (spec/support/fake_*).  There the headers must not bring CUDA's own runtime in, which emulate.h
- * stands for: what they need of it is here, and their includes of it are shut off. */
+ * The emulated build calls these libraries too, as fakes from the specs (spec/support/fake_*).
+ * There the headers must not include CUDA's own runtime, which emulate.h replaces.  The definitions
+ * that they need from it are here, and their includes of it are disabled. */
 #ifndef AX_CUDA_VENDOR_H
 #define AX_CUDA_VENDOR_H
 
