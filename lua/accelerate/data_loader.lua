@@ -1,8 +1,8 @@
---- The loaders that `prepare` returns, and loaders without their beginning.
+--- The loaders that `prepare` returns, and loaders that skip their first batches.
 ---
---- DataLoaderShard reads this rank's share of the batches; DataLoaderDispatcher lets rank 0 read
---- for all. Both know one batch ahead that the last one is in use, and can say where they are
---- (state_dict).
+--- DataLoaderShard reads this rank's share of the batches. DataLoaderDispatcher lets rank 0 read
+--- for all ranks. Both read one batch ahead, so they know while the last batch is in use, and save
+--- their position with state_dict.
 ---
 ---   local loader = accelerator:prepare(data.DataLoader(images, { batch_size = 64, shuffle = true }))
 ---   for x, y in loader:iter() do ... end          -- loader.end_of_dataloader, loader.remainder

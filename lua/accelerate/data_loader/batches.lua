@@ -1,9 +1,9 @@
---- Batches of any form, joined and cut: what the dispatching loader does with what rank 0 reads.
+--- Joins and cuts batches of any form for the dispatching loader.
 ---
---- A batch is a list of parts, { n = count, ... }, as the loader gives them. Items lie in dim 1 of
---- tensors, and in columns: lists without tensors whose length is the number of items (strings,
---- numbers, tables). The number of items is dim 1 of the first tensor that has dims; without
---- tensors the length of the outermost first list.
+--- A batch is a list of parts, { n = count, ... }, as the loader returns them. Dim 1 of a tensor
+--- counts items, and so does the length of a column: a list without tensors (strings, numbers,
+--- tables). The number of items is dim 1 of the first tensor that has dims; without tensors it is
+--- the length of the outermost first list.
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
@@ -43,7 +43,7 @@ local function find(value, test)
   end
 end
 
---- A batch as one value: its only part, or the list of them.
+--- Returns a batch as one value: its only part, or the list of its parts.
 function M.value(batch)
   if batch.n == 1 then return batch[1] end
   local list = {}
@@ -51,8 +51,8 @@ function M.value(batch)
   return list
 end
 
---- The parts that `value` stands for.
----@param n integer how many there are to be
+--- Returns the parts of `value`.
+---@param n integer number of parts
 function M.parts(value, n)
   if n == 1 then return { n = 1, value } end
   local batch = { n = n }
@@ -60,9 +60,9 @@ function M.parts(value, n)
   return batch
 end
 
---- How many items a batch has; nil when nothing in it counts them.
+--- Returns the number of items in a batch; nil when nothing in it counts them.
 ---@param value any
----@param n integer of parts
+---@param n integer number of parts
 ---@return integer?
 function M.count(value, n)
   local size = find(value, function(v) return is_tensor(v) and v:dim() > 0 and v:size(1) end)
@@ -70,7 +70,7 @@ function M.count(value, n)
   if is_tensor(value) or not is_container(value) then return nil end
   local function length(v) return is_container(v) and #v > 0 and ordered.is_list(v) and #v end
   if n == 1 then return find(value, length) or nil end
-  for i = 1, n do -- the parts themselves are no items
+  for i = 1, n do -- the parts themselves are not items
     size = find(value[i], length)
     if size then return size end
   end
@@ -143,16 +143,15 @@ local function join(list, counts, path)
   return joined
 end
 
---- Joins values of one form: tensors along dim 1, columns one after the other; other leaves must be
---- equal.
+--- Joins values of one form: tensors along dim 1, columns end to end. Other leaves must be equal.
 ---@param list any[] at least one
----@param counts integer[] the items of each
+---@param counts integer[] number of items in each value
 function M.join(list, counts) return join(list, counts, "the batch") end
 
---- Items first..last of `count`; nothing is copied.
+--- Returns items first..last of `count` without copying.
 ---@param value any
 ---@param first integer from 1
----@param last integer first - 1: none
+---@param last integer first - 1 for none
 ---@param count integer
 function M.slice(value, first, last, count)
   if is_tensor(value) then
@@ -173,10 +172,10 @@ end
 -- ---- over the ranks -----------------------------------------------------------------------------
 
 --- Takes the tensors out of a value.
----@return any skeleton plain tables, with an empty tensor in the place of each
+---@return any skeleton plain tables, with an empty tensor in place of each tensor
 ---@return accelerate.Tensor[] tensors in the order of sorted keys
----@return table<integer, any[]> orders the keys of tables that remember their order, by the table's
----  number in that walk
+---@return table<integer, any[]> orders keys of the tables that remember their order, by the table's
+---  number in the walk
 function M.unpack_tensors(value)
   local tensors, orders, empty, tables = {}, {}, core.empty({ 0 }), 0
   local function walk(v)
@@ -194,7 +193,7 @@ function M.unpack_tensors(value)
   return walk(value), tensors, orders
 end
 
---- Puts tensors and the order of keys back into a skeleton.
+--- Puts tensors and key orders back into a skeleton.
 function M.pack_tensors(skeleton, tensors, orders)
   local at, tables = 0, 0
   local function walk(v)

@@ -1,9 +1,10 @@
---- The loader that reads on rank 0 for all ranks: DataLoaderDispatcher.
+--- DataLoaderDispatcher: rank 0 reads for all ranks.
 ---
---- A step: rank 0 joins the batches of all ranks (with split_batches it takes one batch), fills the
---- last one, and sends what there is: first, in one message, how it looks, then tensor by tensor.
---- Every rank takes its slice. Rank 0 reads one step ahead before it sends, so that a message says
---- whether it is the last one. What goes wrong on rank 0 is in the message, too: all ranks raise it.
+--- In each step rank 0 joins the batches of all ranks (with split_batches it takes one batch),
+--- evens out the last one, sends one message that describes the step, and then sends its tensors.
+--- Every rank takes its slice. Rank 0 reads one step ahead before it sends, so a message says
+--- whether its step is the last one. An error on rank 0 is sent in the message, and all ranks raise
+--- it.
 local batches = require "accelerate.data_loader.batches"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
@@ -19,14 +20,14 @@ local gradient_state = state.GradientState()
 
 local M = {}
 
---- Gives this rank its slice of what rank 0 reads.  Its fields and its other methods are
+--- Gives this rank its slice of the batches that rank 0 reads. Its fields and its other methods are
 --- DataLoaderShard's.
 ---@class accelerate.DataLoaderDispatcher: accelerate.PreparedLoader
 local Dispatcher = {}
 
 function Dispatcher:_first_remainder() return -1 end
 
---- How many batches of the loader below make a step.
+--- Returns how many batches of the base loader make a step.
 local function batches_in_step(self) return self._split_batches and 1 or self._num_processes end
 
 -- ---- rank 0 -------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ local function batches_in_step(self) return self._split_batches and 1 or self._n
 ---@field n integer parts of the batch
 ---@field items integer
 
---- The items of batches that are read one after the other.
+--- Joins batches that were read in a row into one step.
 ---@return accelerate.DispatchedStep
 local function joined(self, list)
   local values, counts, n = {}, {}, list[1].n
@@ -55,7 +56,7 @@ local function joined(self, list)
   return { value = value, n = n, items = batches.count(value, n) }
 end
 
---- A function that gives the steps of a pass, and one that gives the first items of the first step.
+--- Returns a function for the steps of a pass, and one for the first items of its first step.
 local function reader(self, pass)
   local base, per_step = self._base, batches_in_step(self)
   local source, skip, head = self._batch_sampler or self._sampler, pass.taken * per_step, nil
@@ -69,7 +70,7 @@ local function reader(self, pass)
       return nexts
     end }
   else
-    start.skip = 0 -- the first step of a stream is read, for its items may be needed
+    start.skip = 0 -- a stream's first step is read, because its items may be needed
   end
   local next_batch = base:_start(start)
 
@@ -98,8 +99,8 @@ local function reader(self, pass)
   end
   return step, function()
     if first and (not head or skip == 0) then return first end
-    -- the pass began in the middle: the items of its beginning are read now, with the numbers that
-    -- they had
+    -- The pass began in the middle. Its first items are read now, with the random numbers that they
+    -- had.
     local list = {}
     for i, task in ipairs(head) do
       local number = i + (base._skipped or 0)
@@ -112,8 +113,8 @@ local function reader(self, pass)
   end
 end
 
---- Makes the items of a last step divisible by the ranks: with drop_last what is too much goes,
---- else the first items of the pass come again.
+--- Makes the number of items in the last step divisible by the ranks: drop_last drops the surplus;
+--- otherwise the first items of the pass are repeated.
 ---@return accelerate.DispatchedStep
 local function evened(self, step, first_items)
   local ranks = self._num_processes
@@ -133,8 +134,7 @@ local function evened(self, step, first_items)
   return { value = batches.join(values, counts), n = step.n, items = step.items + missing }
 end
 
---- What rank 0 does in a pass: a function that gives message after message, and the tensors that go
---- with each.
+--- Returns rank 0's side of a pass: a function that returns the next message and its tensors.
 local function producer(self, pass)
   local ranks = self._num_processes
   local next_step, first_items, ahead, number
@@ -165,7 +165,7 @@ end
 
 -- ---- all ranks ----------------------------------------------------------------------------------
 
---- The next message on every rank, with its tensors; raises what rank 0 could not do.
+--- Returns the next message and its tensors on every rank. Raises rank 0's error on all ranks.
 local function exchange(self, produce)
   local here, alone = self._process_index == 0, self._num_processes == 1
   local ok, message, tensors, text
@@ -191,7 +191,7 @@ local function exchange(self, produce)
   return message, tensors
 end
 
---- This rank's part of a step.
+--- Returns this rank's part of a step.
 local function part_of(self, message, tensors)
   local value = batches.pack_tensors(message.batch, tensors, message.orders)
   if self._num_processes == 1 and not self._slice_fn then return batches.parts(value, message.n) end
@@ -206,13 +206,13 @@ local function part_of(self, message, tensors)
   return batches.parts(value, message.n)
 end
 
---- Starts a pass: `for x, y in loader:iter() do ... end`.  All ranks must walk it, for each step is
---- sent to all.
+--- Starts a pass: `for x, y in loader:iter() do ... end`. All ranks must run the loop, because each
+--- step is sent to all of them.
 ---@return function
 function Dispatcher:iter()
   local pass = self:_start_pass()
   if self._process_index ~= 0 and class.is(self._sampler, require("accelerate.data").DrawnSampler) then
-    self._sampler:pass_over() -- as if it had been read here
+    self._sampler:pass_over() -- as if this rank had read it
   end
   local produce = self._process_index == 0 and producer(self, pass) or nil
   self:begin()
@@ -222,8 +222,8 @@ function Dispatcher:iter()
     return { message = message, batch = not message.over and self:_sent(part_of(self, message, tensors))
       or nil }
   end
-  -- Where steps go to a GPU, the next one is exchanged and sent before this one is given, at the
-  -- same point on all ranks. What goes wrong there waits for its turn.
+  -- With a GPU the next step is exchanged and sent before this one is returned, at one point on all
+  -- ranks. An error in it is raised when that step is due.
   local travels = self._device and self._device ~= "cpu"
   local function take()
     local step = ahead
@@ -255,7 +255,7 @@ function Dispatcher:iter()
   end
 end
 
---- The number of steps.
+--- Returns the number of steps.
 ---@return integer
 function Dispatcher:len()
   local whole = self._base:len()
@@ -267,9 +267,9 @@ end
 
 M.Class = prepared.define("DataLoaderDispatcher", Dispatcher)
 
--- Makes a DataLoaderDispatcher of a loader.
----@param loader accelerate.DataLoader
----@param o table see prepare_data_loader
+-- Makes a DataLoaderDispatcher from a loader.
+--@param loader accelerate.DataLoader
+--@param o table see prepare_data_loader
 function M.make(loader, o)
   local self = M.Class.new()
   prepared.fill(self, loader, o)

@@ -1,4 +1,4 @@
---- Making prepared loaders: which kind it is to be, and loaders without their beginning.
+--- Makes prepared loaders: chooses their kind, and skips first batches.
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
@@ -11,7 +11,7 @@ local M = {}
 
 local function dispatcher() return require "accelerate.data_loader.dispatcher" end
 
---- Whether rank 0 reads for all in this loader.
+--- Returns whether rank 0 of this loader reads for all ranks.
 ---@return boolean
 function M.is_dispatched(value)
   return package.loaded["accelerate.data_loader.dispatcher"] ~= nil and dispatcher().is(value)
@@ -20,7 +20,7 @@ end
 ---@return boolean
 function M.is_prepared(value) return shard.is(value) or M.is_dispatched(value) end
 
---- Whether `value` is a loader, prepared or not.
+--- Returns whether `value` is a loader, prepared or not.
 ---@return boolean
 function M.is_loader(value)
   return M.is_prepared(value) or class.is(value, require("accelerate.data").DataLoader)
@@ -38,7 +38,7 @@ local PREPARE = {
   config = { "table", optional = true },
   torch_device_mesh = { "any", optional = true },
 }
--- What may stand in a configuration object or by itself.
+-- Options that may be in a configuration object or by themselves.
 local CONFIGURED = {
   split_batches = { "boolean", optional = true }, dispatch_batches = { "boolean", optional = true },
   even_batches = { "boolean", optional = true }, use_seedable_sampler = { "boolean", optional = true },
@@ -62,16 +62,15 @@ local function check_split(loader, ranks, dispatched)
   if not size then
     fail("prepare: split_batches needs a loader, or a batch sampler, that has a batch_size")
   end
-  -- One sample may become a batch of many in collate_fn, which rank 0 of a dispatched loader can
-  -- cut.
+  -- collate_fn may turn one sample into a batch of many, which a dispatched loader can cut.
   if size % ranks ~= 0 and not (dispatched and size == 1) then
     fail("prepare: split_batches needs a batch size that is a multiple of the %d processes, got %d", ranks,
       size)
   end
 end
 
---- Whether rank 0 is to read for all: as asked for, else for streams whose batches are placed on
---- the device.
+--- Returns whether rank 0 reads for all ranks: as configured; by default for streams whose batches
+--- are placed on the device.
 local function dispatches(loader, o)
   local asked = o.config.dispatch_batches
   if asked == nil then return o.put_on_device and not loader.sampler and not loader.batch_sampler end
@@ -82,17 +81,18 @@ local function dispatches(loader, o)
   return asked
 end
 
---- Makes a prepared loader: a DataLoaderShard, or a DataLoaderDispatcher.
+--- Makes a prepared loader: a DataLoaderShard or a DataLoaderDispatcher. Returns a prepared loader
+--- as it is.
 ---@param loader accelerate.DataLoader
 ---@param opts { device: string?, put_on_device: boolean?, rng_types: string[]?, config: table?,
 ---  num_processes: integer?, process_index: integer?, slice_fn_for_dispatch: function?,
----  split_batches: boolean?, dispatch_batches: boolean?,
---- even_batches: boolean?, use_seedable_sampler: boolean?, data_seed: integer?, non_blocking:
---- boolean?, use_stateful_dataloader: boolean? }? config: a DataLoaderConfiguration, in place of
---- the ones from split_batches on; default of  put_on_device false, of num_processes and
---- process_index those that there are. slice_fn_for_dispatch(batch, { first, last },
---- process_index, num_processes) gives this rank's items, `first` to `last` (from 1), of what rank
---- 0 read
+---  split_batches: boolean?, dispatch_batches: boolean?, even_batches: boolean?,
+---  use_seedable_sampler: boolean?, data_seed: integer?, non_blocking: boolean?,
+---  use_stateful_dataloader: boolean? }? put_on_device: default false. num_processes,
+---  process_index: default those of this run. config: a DataLoaderConfiguration that replaces the
+---  options from split_batches on. slice_fn_for_dispatch(batch, { first, last }, process_index,
+---  num_processes): returns this rank's items, `first` to `last` (from 1), of the batch that rank 0
+---  read
 function M.prepare_data_loader(loader, opts)
   local o = options.check("prepare_data_loader", opts, PREPARE)
   if not M.is_loader(loader) then
@@ -146,17 +146,17 @@ end
 ---@param opts? table as for prepare_data_loader
 M.DataLoaderShard = made_by("DataLoaderShard", false)
 
---- Returns a loader whose rank 0 reads for all: prepare_data_loader with dispatch_batches = true.
+--- Returns a loader whose rank 0 reads for all ranks: prepare_data_loader with dispatch_batches =
+--- true.
 ---@param loader accelerate.DataLoader
 ---@param opts? table as for prepare_data_loader
 M.DataLoaderDispatcher = made_by("DataLoaderDispatcher", true)
 
---- Makes even_batches of these loaders another one, where they read a data set with get(i) by
---- ranks.
----@param loaders table[] prepared ones
+--- Sets even_batches of loaders that shard a data set with get(i).
+---@param loaders table[] prepared loaders
 ---@param even boolean
 ---@return fun() undo
----@return integer refused how many dispatched ones there are among them
+---@return integer refused number of dispatched loaders among them, which are left unchanged
 function M.override_even_batches(loaders, even)
   local undo, refused = {}, 0
   for _, loader in ipairs(loaders) do
@@ -171,11 +171,13 @@ function M.override_even_batches(loaders, even)
   end, refused
 end
 
---- A loader without the first `num_batches` batches (of this rank) of its passes; the original is
---- left alone, and keeps its own count of passes. No sample of a data set with get(i) is read for
---- it; a stream is read and thrown away. When the original has just loaded a state, the copy skips
---- from the beginning of that pass, and the original's next pass starts at its beginning.
+--- Returns a loader that skips the first `num_batches` batches (of this rank) of each pass. The
+--- original is unchanged and keeps its own count of passes. Samples of a data set with get(i) are
+--- skipped without reading them; a stream is read and dropped. When the original has just loaded a
+--- state, the copy skips from the beginning of that pass, and the original's next pass starts at
+--- its beginning.
 ---@param loader table
+---@param num_batches integer? default 0
 ---@param num_batches integer? default 0
 function M.skip_first_batches(loader, num_batches)
   num_batches = options.value("skip_first_batches", "num_batches", num_batches,

@@ -1,5 +1,5 @@
---- What the loaders that `prepare` makes have in common: their fields, where a pass stands, and its
---- state for resuming.
+--- The common part of prepared loaders: their fields, their position in a pass, and their state for
+--- resuming.
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -16,7 +16,7 @@ local M = {}
 
 local function data() return require "accelerate.data" end
 
---- The length that an object tells; nil when it tells none.
+--- Returns the length of an object; nil when it has none.
 ---@return integer?
 function M.length_of(object)
   if type(object) == "table" and type(object.len) == "function" then
@@ -26,29 +26,30 @@ function M.length_of(object)
 end
 local length_of = M.length_of
 
--- `loader["end"](loader)`, which Lua's grammar makes awkward.
+-- `loader["end"](loader)`, which is awkward to write in Lua.
 local function renamed(self)
   fail("%s: the end of a pass is loader:finish(), in place of loader[\"end\"](loader)", self.__name)
 end
 
--- ---- for loaders of a script's own --------------------------------------------------------------
+-- ---- for loaders that a script writes -----------------------------------------------------------
 
---- What an object must have to count as the loader whose batch is in use: `class("Mine",
---- DataLoaderStateMixin)`, whose iter calls self:begin() at the start of a pass and self:finish()
---- at its end, and sets end_of_dataloader before it gives the last batch.
+--- Base of a script's own loaders, `class("Mine", DataLoaderStateMixin)`, that lets them count as
+--- the active loader. Its iter calls self:begin() at the start of a pass and self:finish() at the
+--- end, and sets end_of_dataloader before it returns the last batch.
 ---@class accelerate.DataLoaderStateMixin
 ---@field end_of_dataloader boolean true while the last batch is in use
----@field remainder integer how many items of the last round over all ranks are real; 0: all, -1:
+---@field remainder integer number of real items in the last round over all ranks; 0: all, -1:
 ---  unknown
 local Mixin = class("DataLoaderStateMixin")
 Mixin.end_of_dataloader, Mixin.remainder = false, -1
 M.DataLoaderStateMixin = Mixin
 
---- As before the first pass.
+--- Resets the fields to those before the first pass.
 function Mixin:reset() self.end_of_dataloader, self.remainder = false, -1 end
 
---- A pass begins: this is the active loader. The remainder comes of total_dataset_length (or
---- dataset:len()) and total_batch_size, where there are both and no drop_last.
+--- Begins a pass and makes this the active loader. The remainder is computed from
+--- total_dataset_length (or dataset:len()) and total_batch_size when both are known and drop_last
+--- is not set.
 function Mixin:begin()
   self:reset()
   local length, total = self.total_dataset_length or length_of(self.dataset), self.total_batch_size
@@ -56,7 +57,7 @@ function Mixin:begin()
   gradient_state:_enter(self)
 end
 
---- A pass is over: the loader around it is the active one again.
+--- Ends a pass and makes the enclosing loader active again.
 function Mixin:finish() gradient_state:_leave(self) end
 Mixin["end"] = renamed
 
@@ -67,7 +68,7 @@ local function unhex(text)
   return (text:gsub("%x%x", function(pair) return string.char(tonumber(pair, 16)) end))
 end
 
--- The batch sampler below those that leave something out or share something out.
+-- Returns the batch sampler inside samplers that skip or shard.
 local function innermost(batch_sampler)
   while type(batch_sampler) == "table" and type(batch_sampler.batch_sampler) == "table" do
     batch_sampler = batch_sampler.batch_sampler
@@ -75,7 +76,7 @@ local function innermost(batch_sampler)
   return batch_sampler
 end
 
-local PARTS = { "batch_sampler", "sampler", "dataset" } -- in the order in which they are told and asked
+local PARTS = { "batch_sampler", "sampler", "dataset" } -- in the order of calls
 
 local function parts_of(self)
   return { batch_sampler = innermost(self._batch_sampler), sampler = innermost(self._sampler),
@@ -97,7 +98,7 @@ local function has_generator(part)
   return type(part) == "table" and random.is_generator(rawget(part, "generator"))
 end
 
--- Samplers that follow tensor.manual_seed read the seed of the pass that begins.
+-- Makes samplers that follow tensor.manual_seed read the seed of the pass that begins.
 local function read_seeds(self)
   local parts = parts_of(self)
   for _, name in ipairs(PARTS) do
@@ -105,8 +106,8 @@ local function read_seeds(self)
   end
 end
 
---- Where the samplers and the data set stand: the state of their generators, or what their own
---- state_dict says.
+--- Returns the positions of the samplers and the data set: the state of their generators, or their
+--- own state_dict.
 local function capture(self)
   local found = {}
   local parts = parts_of(self)
@@ -123,8 +124,8 @@ local function capture(self)
   return found
 end
 
--- Sets the samplers and the data set to what `found` says; entries of parts that this loader lacks
--- are left out.
+-- Sets the samplers and the data set to the positions in `found`. Entries for parts that this
+-- loader lacks are ignored.
 local function restore(self, found)
   for name, entry in pairs(found) do
     local generator = type(entry) == "table" and entry.generator
@@ -149,7 +150,7 @@ local function restore(self, found)
   end
 end
 
---- The generator that decides the order, where there is one to share.
+--- Returns the generator that decides the order, or nil when there is none.
 local function generator_of(self)
   for _, name in ipairs { "sampler", "batch_sampler", "dataset" } do
     local owner = parts_of(self)[name]
@@ -157,22 +158,22 @@ local function generator_of(self)
   end
 end
 
---- Parts of a loader that want to hear of each pass: not our own samplers, which count by
---- themselves, unless their order is to be a function of the pass number.
+--- Returns the parts whose set_epoch is called in each pass. Our own samplers count passes
+--- themselves, so they are left out unless their order is a function of the pass number.
 local function parts_with_epochs(self)
   local ours, parts = data(), {}
   for _, name in ipairs(PARTS) do
     local part = parts_of(self)[name]
     local wants = type(part) == "table" and type(part.set_epoch) == "function"
     local counts = class.is(part, ours.DrawnSampler) and not class.is(part, ours.SeedableRandomSampler)
-    -- a BatchSampler only passes on to its sampler, which is asked itself
+    -- a BatchSampler only passes the call on to its sampler, which is in the list itself
     if wants and not counts and not class.is(part, ours.BatchSampler) then parts[#parts + 1] = part end
   end
   return parts
 end
 
---- The samplers that a prepared loader reads by: the loader's own, or, with use_seedable_sampler,
---- ones whose order is a function of the seed and the pass number alone.
+--- Chooses the samplers of a prepared loader: the loader's own, or with use_seedable_sampler
+--- samplers whose order depends on the seed and the pass number only.
 local function choose_samplers(self, loader, config)
   local ours = data()
   self._batch_sampler, self._sampler = loader.batch_sampler, loader.sampler
@@ -189,7 +190,7 @@ local function choose_samplers(self, loader, config)
   if class.of(batches) == ours.BatchSampler then
     self._batch_sampler = ours.BatchSampler(seedable,
       { batch_size = batches.batch_size, drop_last = batches.drop_last })
-  elseif batches then -- a batch sampler of the script's own: it keeps its way of making batches
+  elseif batches then -- a script's own batch sampler keeps its way of making batches
     innermost(batches).sampler = seedable
   end
 end
@@ -219,47 +220,46 @@ function M.fill(self, loader, o)
   self._generator = generator_of(self)
 end
 
---- A copy that leaves out `more` batches of each pass.
----@param more integer
-function Loader:_without(more)
+--- Returns a copy that skips `num_batches` more batches of each pass.
+---@param num_batches integer
+function Loader:_without(num_batches)
   local copy = getmetatable(self).new()
   for name, value in next, self do copy[name] = value end
-  copy._skip = self._skip + more
+  copy._skip = self._skip + num_batches
   copy._end, copy._remainder, copy._pass = false, -1, nil
-  -- Who skips by hand after load_state_dict has gone to the place already: the next pass of the
-  -- original starts at its beginning.
+  -- A script that skips batches after load_state_dict has restored the position itself, so the
+  -- original's next pass starts at its beginning.
   copy._resume, self._resume = nil, nil
   return copy
 end
 
---- As before the first pass: end_of_dataloader false, remainder -1.
+--- Resets end_of_dataloader to false and remainder to -1, as before the first pass.
 function Loader:reset() self._end, self._remainder = false, -1 end
 
---- A pass begins: this is the active loader.  iter() calls it.
+--- Begins a pass and makes this the active loader. iter() calls it.
 function Loader:begin()
   self:reset()
   self._remainder = self:_first_remainder()
   gradient_state:_enter(self)
 end
 
---- A pass is over: the loader around it is the active one again.
+--- Ends a pass and makes the enclosing loader active again.
 function Loader:finish() gradient_state:_leave(self) end
 Loader["end"] = renamed
 
----@class accelerate.LoaderPass where a pass stands
----@field iteration integer its number
----@field snapshot table where the samplers were when it started
----@field taken integer batches given, those left out at the start included
----@field resumed integer? the seed of a pass that goes on
----@field seed integer? of the numbers that reading draws
+---@class accelerate.LoaderPass position in a pass
+---@field iteration integer number of the pass
+---@field snapshot table positions of the samplers at its start
+---@field taken integer batches returned, including those skipped at the start
+---@field resumed integer? seed of a resumed pass
+---@field seed integer? seed of the random numbers that reading draws
 
---- What is common to the starts of passes: generators are made equal, the number of the pass is
---- told, and where it stands is kept for state_dict.
+--- Starts a pass: synchronizes generators, calls set_epoch, and keeps the position for state_dict.
 ---@return accelerate.LoaderPass
 function Loader:_start_pass()
   local resume = self._resume
   self._resume = nil
-  if resume and resume.iteration ~= self._iteration then resume = nil end -- set_epoch asked for another one
+  if resume and resume.iteration ~= self._iteration then resume = nil end -- set_epoch chose another pass
   if self._num_processes > 1 then
     for _, kind in ipairs(self._rng_types) do
       if kind ~= "generator" then random.synchronize_rng_state(kind) end
@@ -269,7 +269,7 @@ function Loader:_start_pass()
       if kind == "generator" and self._generator then random.synchronize_rng_state(kind, self._generator) end
     end
   end
-  -- Ours draw a new order for each pass by themselves, so that a pass that was left by break is not
+  -- Our own samplers draw a new order in each pass, so a pass that ended with `break` is not
   -- repeated.
   for _, part in ipairs(self._epoch_parts) do part:set_epoch(self._iteration) end
   self._pass = { iteration = self._iteration, snapshot = capture(self),
@@ -278,9 +278,9 @@ function Loader:_start_pass()
   return self._pass
 end
 
---- The seed of the numbers that reading draws in this pass.
----@param rank integer whose numbers
----@param shared boolean? rank 0's for all, who read the same stream
+--- Returns the seed of the random numbers that reading draws in this pass.
+---@param rank integer the rank that draws them
+---@param shared boolean? rank 0's seed for all ranks, which read one stream
 function Loader:_seed_pass(pass, rank, shared)
   local seed = pass.resumed or require("accelerate.data.seeding").pass(pass.iteration, rank)
   if shared and core.dist.world_size() > 1 then
@@ -290,28 +290,28 @@ function Loader:_seed_pass(pass, rank, shared)
   return seed
 end
 
---- A batch of `pass` is given.
+--- Counts a batch of `pass` that is about to be returned.
 function Loader:_give(pass, is_last)
   pass.taken = pass.taken + 1
   self._pass, self._end = pass, is_last
 end
 
---- `pass` has come to its end.
+--- Ends `pass`.
 function Loader:_finish(pass)
   if self._pass == pass then self._pass = nil end
   self:finish()
 end
 
---- Starts moving a batch that was read ahead to the device.  nil stays nil.
+--- Starts copying a batch that was read ahead to the device. Returns nil for nil.
 function Loader:_sent(batch)
   return batch and sending.start(batch, self._device, self._non_blocking or self._base.pin_memory)
 end
 
---- The batch's parts, on the device.
+--- Returns the batch's parts on the device.
 function Loader:_placed(batch) return sending.finish(batch, self._device, self._non_blocking) end
 
---- Says which pass comes next, to the batch sampler, the sampler and the data set, as far as they
---- want to know.
+--- Sets the number of the next pass, also for the batch sampler, the sampler and the data set where
+--- they have set_epoch.
 ---@param epoch integer from 0
 function Loader:set_epoch(epoch)
   options.value("set_epoch", "epoch", epoch, { "integer", min = 0 })
@@ -325,10 +325,11 @@ end
 
 -- ---- state --------------------------------------------------------------------------------------
 
---- Where this loader is: while batch k is in use, or after a pass was left by break at it, a loader
---- that loads this goes on with batch k + 1; while the last one is in use, with the next pass. A
---- plain table of strings, numbers and what the samplers' and the data set's own state_dict() gave,
---- so that it can be saved. The order is not in it, only what it is computed from.
+--- Returns the loader's position: a plain table of strings, numbers and the state_dict() of
+--- samplers and data set. A loader that loads a position saved while batch k is in use, or after
+--- `break` at batch k, continues with batch k + 1; saved during the last batch, it continues with
+--- the next pass. The position holds the seeds and generator states that the order is computed
+--- from, not the order.
 ---@return table
 function Loader:state_dict()
   if self._resume then return copied(self._resume.whole) end
@@ -352,8 +353,8 @@ local STATE = {
   total_batch_size = { "integer", min = 1, optional = true }, seed = { "number", optional = true },
 }
 
--- How many batches of this loader are those of a loader that may have had another batch size, or
--- other ranks.
+-- Converts a number of batches of the saved loader, whose batch size or number of ranks may differ,
+-- to batches of this one.
 local function batches_here(self, found)
   local mine, theirs = self.total_batch_size, found.total_batch_size
   if not mine or not theirs or mine == theirs then return found.batches end
@@ -367,10 +368,10 @@ local function batches_here(self, found)
   return items / mine
 end
 
---- Makes the next pass go on where the loader that gave `found` (state_dict) was; those after it
---- start at their beginning. Samples that come before are not read where the data set has get(i); a
---- stream is read and thrown away.
----@param found table
+--- Continues the next pass at a saved position; later passes start at their beginning. Samples
+--- before the position are skipped without reading when the data set has get(i); a stream is read
+--- and dropped.
+---@param found table from state_dict()
 function Loader:load_state_dict(found)
   if type(found) ~= "table" then
     fail("load_state_dict: expected what state_dict() gave, got %s", options.show(found))
@@ -381,7 +382,7 @@ function Loader:load_state_dict(found)
   self._iteration = checked.iteration
   self:reset()
   self._pass = nil
-  -- The numbers that reading drew depended on the rank, except with streams that all ranks read.
+  -- Reading draws random numbers by rank, except with streams that all ranks read.
   local seed = (self._shares_seed or checked.process_index == self._process_index) and checked.seed or nil
   self._resume = { iteration = checked.iteration, batches = math.max(0, batches - self._skip), seed = seed,
     whole = copied(found) }
@@ -392,15 +393,15 @@ end
 local GET = {
   --- True while the last batch of the pass is in use.
   end_of_dataloader = function(self) return self._end end,
-  --- How many items of the last round over all ranks are real; 0: all, -1: unknown.
+  --- Number of real items in the last round over all ranks; 0: all, -1: unknown.
   remainder = function(self) return self._remainder end,
-  --- The batch over all ranks; nil when batches have no fixed size.
+  --- Size of a batch over all ranks; nil when batches have no fixed size.
   total_batch_size = function(self)
     local size = self._base.batch_size or M.batch_size_of(self._batch_sampler or self._sampler)
     if not size then return nil end
     return self._split_batches and size or size * self._num_processes
   end,
-  --- How many items the whole data set has; nil when that is not known.
+  --- Number of items in the whole data set; nil when unknown.
   total_dataset_length = function(self)
     local dataset = self._base.dataset
     return type(dataset.total_length) == "number" and dataset.total_length or length_of(dataset)
@@ -423,7 +424,7 @@ for _, name in ipairs { "dataset", "batch_size", "drop_last", "collate_fn", "gen
   GET[name] = function(self) return self._base[name] end
 end
 
---- The size of a batch sampler's batches; nil when they have none, or it is no batch sampler.
+--- Returns a batch sampler's batch size; nil when it has none, or is not a batch sampler.
 function M.batch_size_of(batch_sampler)
   local size = type(batch_sampler) == "table" and batch_sampler.batch_size
   return type(size) == "number" and size or nil
@@ -441,8 +442,8 @@ function M.define(name, methods)
   return Class
 end
 
---- What of the last round is real: the length of a pass modulo the batch over all ranks; -1 when it
---- is not known.
+--- Returns the number of real items in the last round: the length of a pass modulo the batch over
+--- all ranks; -1 when unknown.
 function M.remainder_of(self)
   if self._drop_last then return -1 end
   local length, total, batches = length_of(self._sampler)

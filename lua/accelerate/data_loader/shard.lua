@@ -1,4 +1,4 @@
---- The loader that reads this rank's share: DataLoaderShard.
+--- DataLoaderShard: each rank reads its share.
 local prepared = require "accelerate.data_loader.prepared"
 local sharding = require "accelerate.data_loader.shard_samplers"
 local state = require "accelerate.state"
@@ -9,20 +9,20 @@ local M = {}
 
 local function data() return require "accelerate.data" end
 
---- This rank's batches, on this rank's device, read one ahead, so that the last one is known while
---- it is in use; its copy to a GPU runs beside the step before.
+--- Gives this rank's batches on this rank's device. It reads one batch ahead, so that the last one
+--- is known while it is in use; a batch's copy to a GPU overlaps with the step before it.
 ---@class accelerate.DataLoaderShard: accelerate.PreparedLoader
 ---@field end_of_dataloader boolean true while the last batch of the pass is in use
----@field remainder integer how many items of the last round over all ranks are real; 0: all, -1:
+---@field remainder integer number of real items in the last round over all ranks; 0: all, -1:
 ---  unknown
----@field total_batch_size integer? the batch over all ranks; nil when batches have no fixed size
----@field total_dataset_length integer? items of the whole data set; nil when that is not known
+---@field total_batch_size integer? size of a batch over all ranks; nil when batches have no fixed
+---  size
+---@field total_dataset_length integer? number of items in the whole data set; nil when unknown
 ---@field base_dataloader accelerate.DataLoader the loader that was prepared
 ---@field dataset table
----@field batch_sampler table? what this rank's batches come from; a BatchSamplerShard on several
----  ranks
+---@field batch_sampler table? source of this rank's batches; a BatchSamplerShard on several ranks
 ---@field sampler table?
----@field batch_size integer|false|nil of one rank, or with split_batches of all
+---@field batch_size integer|false|nil batch size of one rank, or with split_batches of all ranks
 ---@field drop_last boolean
 ---@field collate_fn function?
 ---@field generator accelerate.Generator?
@@ -32,25 +32,25 @@ local function data() return require "accelerate.data" end
 ---@field worker_init_fn function?
 ---@field timeout number seconds
 ---@field pin_memory boolean
----@field device string? where batches are put; nil: they stay
+---@field device string? device that batches are placed on; nil: they stay where they are
 ---@field non_blocking boolean
 ---@field split_batches boolean
 ---@field rng_types string[]
----@field synchronized_generator accelerate.Generator? that decides the order, and is made equal on
----  all ranks in each pass
----@field iteration integer the number of the next pass, from 0
----@field skip_batches integer left out at the start of each pass
+---@field synchronized_generator accelerate.Generator? generator that decides the order; made equal
+---  on all ranks at the start of each pass
+---@field iteration integer number of the next pass, from 0
+---@field skip_batches integer number of batches skipped at the start of each pass
 ---@field gradient_state accelerate.GradientState
 local Shard = {}
 
 function Shard:_first_remainder()
-  if self._natively_sharded then return -1 end -- nothing is added
+  if self._natively_sharded then return -1 end -- no items are repeated
   return prepared.remainder_of(self)
 end
 
---- A function that gives the next batch's parts as { n = count, ... }, or nil.
+--- Returns a function that reads the next batch's parts, { n = count, ... }; nil at the end.
 local function reader(self, pass)
-  -- Ranks that read the same stream, each keeping its slice, must draw the same numbers.
+  -- Ranks that read one stream and keep their slices of it must draw equal random numbers.
   local seed = self:_seed_pass(pass, self._items and 0 or self._process_index, self._items ~= nil)
   local start = { skip = pass.taken, epoch = pass.iteration, rank = self._process_index, seed = seed }
   if self._stream then return (self._stream:_start(start)) end
@@ -58,12 +58,12 @@ local function reader(self, pass)
   return (self._base:_start(start))
 end
 
--- How much of the last round is real is known for sure when it was read.
+-- The remainder of a round that was read is exact.
 local function last_remainder(self)
   if self._drop_last or not self._shard and not self._items then return self._remainder end
   local real, total = (self._shard or self._items).real_items, self.total_batch_size
   if real then return total and real % total or real end
-  -- whole lists, and no list is missing
+  -- batches are lists of any length, and no list is missing
   if self._shard and not total and self._shard.even_batches then return 0 end
   return self._remainder
 end
@@ -82,7 +82,7 @@ function Shard:iter()
 
   return function()
     if over then return nil end
-    gradient_state:_enter(self)  -- passes inside this one that were left by break end with it
+    gradient_state:_enter(self)  -- inner passes that ended with `break` end here
     if not ahead then  -- the last batch was in use until now
       over = true
       self._iteration = self._iteration + 1
@@ -98,7 +98,7 @@ function Shard:iter()
   end
 end
 
---- The number of batches that this rank gets.
+--- Returns the number of batches for this rank.
 ---@return integer
 function Shard:len()
   local whole
@@ -121,22 +121,22 @@ M.Class = prepared.define("DataLoaderShard", Shard)
 
 -- ---- making one ---------------------------------------------------------------------------------
 
--- What a loader reads when a stream's own first items are to be left out.
+-- Returns the data set of a loader, without a stream's first items if they are to be skipped.
 local function without_beginning(loader)
   local items = (loader.skip_batches or 0) * (loader.batch_size or 1)
   if items == 0 then return loader.dataset end
   return require("accelerate.data.streams").skip(loader.dataset, items)
 end
 
---- The number of shards that a stream says it consists of; nil: it cannot be shared out by them.
+--- Returns the number of shards of a stream; nil when it has no shards.
 local function shards_of(dataset)
   if type(dataset.shard) ~= "function" then return nil end
   local count = dataset.num_shards or dataset.n_shards
   return type(count) == "number" and count or nil
 end
 
---- A loader over this rank's part of a stream: whole shards of it, where it has enough of them, or
---- a slice of each round.
+--- Makes a loader over this rank's part of a stream: whole shards when there are enough of them,
+--- otherwise a slice of each round.
 local function shard_stream(self, loader)
   local size, split, ranks = loader.batch_size, self._split_batches, self._num_processes
   local opts = loader:_carried()
@@ -150,7 +150,7 @@ local function shard_stream(self, loader)
     return
   end
   self._shares_seed = true
-  -- without batches, what the stream gives goes round as it is
+  -- without batches, ranks take single items in turn
   self._items = sharding.IterableDatasetShard(without_beginning(loader), {
     batch_size = size or 1, drop_last = loader.drop_last, num_processes = ranks,
       process_index = self._process_index,
@@ -160,9 +160,9 @@ local function shard_stream(self, loader)
   self._stream = data().DataLoader(self._items, opts)
 end
 
--- Makes a DataLoaderShard of a loader.
----@param loader accelerate.DataLoader
----@param o table see prepare_data_loader
+-- Makes a DataLoaderShard from a loader.
+--@param loader accelerate.DataLoader
+--@param o table see prepare_data_loader
 function M.make(loader, o)
   local self = M.Class.new()
   prepared.fill(self, loader, o)
@@ -180,8 +180,7 @@ function M.make(loader, o)
   return self
 end
 
---- Makes the even_batches of a prepared loader another one, until the function that is returned is
---- called.
+--- Sets a prepared loader's even_batches, until the returned function is called.
 ---@return fun() undo
 function M.override_even_batches(loader, even)
   local shard = loader._shard

@@ -1,4 +1,4 @@
---- Which rank gets which samples: pure arithmetic over batch samplers and streams, as in
+--- Decides which rank gets which samples: pure arithmetic over batch samplers and streams, as in
 --- Accelerate.
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -8,12 +8,12 @@ local fail = options.fail
 
 local M = {}
 
---- Length of a sampler, a data set or a list; nil when it does not say.
+--- Returns the length of a sampler, a data set or a list; nil when unknown.
 local function length_of(object)
   if type(object) == "table" and type(object.len) == "function" then return object:len() end
 end
 
---- A function that gives the next item of what a generic `for` would walk: `object:iter(...)`.
+--- Returns a function that steps through `object:iter(...)`.
 local function stepper(object, ...)
   local nexts, state, control = object:iter(...)
   return function()
@@ -22,13 +22,12 @@ local function stepper(object, ...)
   end
 end
 
---- Starts a (batch) sampler's pass `skip` items late.
+--- Starts a pass of a (batch) sampler, without its first `skip` items.
 ---@param inner table with iter()
 ---@param skip integer
----@param head_size integer how many of the first items are wanted, too
+---@param head_size integer how many of the first items to return as `head`
 ---@return fun(): any next_item
----@return any[]? head the first items; nil when nothing was left out, for then they are still to
----  come
+---@return any[]? head the first items; nil when nothing is skipped, because next_item returns them
 local function start(inner, skip, head_size)
   if skip == 0 then return stepper(inner), nil end
   local at = require("accelerate.data.sampler").access(inner)
@@ -83,27 +82,27 @@ end
 
 -- ---- batches of a map-style data set ------------------------------------------------------------
 
---- The batches of one rank.
+--- Gives one rank's batches.
 ---
---- Whole batches go round the ranks.  A last round that is not full is filled with samples from the
---- START of the sampler, so that all ranks get equally many full batches; with even_batches = false
---- nothing is filled, with drop_last the round is dropped.
+--- Whole batches are dealt to the ranks in rounds. An incomplete last round is filled with samples
+--- from the START of the sampler, so that all ranks get the same number of full batches. With
+--- even_batches = false it is not filled; with drop_last it is dropped.
 ---
---- With split_batches every batch is cut into as many pieces as there are ranks instead, and a
---- short last batch is filled from the first one.
+--- With split_batches every batch is cut into one piece for each rank instead, and a short last
+--- batch is filled from the first one.
 ---@class accelerate.BatchSamplerShard
----@field batch_sampler table with iter(), giving lists of indices, and len()
----@field batch_size integer? nil: lists of any length, which go round whole
+---@field batch_sampler table with iter(), which yields lists of indices, and len()
+---@field batch_size integer? nil: lists of any length, dealt whole
 ---@field drop_last boolean
 ---@field num_processes integer
 ---@field process_index integer
 ---@field split_batches boolean
 ---@field even_batches boolean may be assigned
----@field real_items integer? how many items the last round had before it was filled; nil until a
+---@field real_items integer? number of items in the last round before it was filled; nil until a
 ---  pass has filled one
 local Shard = class("BatchSamplerShard")
 enumerable.of_iter(Shard)
-Shard.seekable = true  -- iter takes a number of batches to leave out
+Shard.seekable = true  -- iter takes a number of batches to skip
 
 local SHARD = {
   num_processes = { "integer", default = 1, min = 1 },
@@ -134,7 +133,7 @@ function Shard:init(batch_sampler, opts)
   end
 end
 
--- even_batches is true or false for whoever reads it, also where a function decides.
+-- even_batches reads as true or false, also when a function decides it.
 function Shard.__index(self, key)
   if key ~= "even_batches" then return Shard[key] end
   local even = rawget(self, "_even_batches")
@@ -146,10 +145,10 @@ function Shard.__newindex(self, key, value)
   rawset(self, key == "even_batches" and "_even_batches" or key, value)
 end
 
--- Whether a last round that is not full gets samples from the start.
+-- Returns whether an incomplete last round is filled from the start.
 function Shard:_fills() return not self.drop_last and self.even_batches end
 
---- How many batches this rank gets.
+--- Returns the number of batches for this rank.
 function Shard:len()
   local count, ranks = length_of(self.batch_sampler), self.num_processes
   if not count then fail("BatchSamplerShard: the batch sampler has no len method") end
@@ -160,12 +159,12 @@ function Shard:len()
   return self.process_index < count % ranks and rounds + 1 or rounds
 end
 
---- What rank `index` (from 0) gets of a last round that is not full.
----@param round any[][] the round's batches, maybe fewer than ranks, maybe the last one short
+--- Returns this rank's batch of an incomplete last round.
+---@param round any[][] the round's batches: at most one for each rank; the last may be short
 ---@param first any[][] the first round
 local function fill_round(self, round, first)
   local size, ranks = self.batch_size, self.num_processes
-  if not size then  -- lists of any length: missing ones are copies of the first
+  if not size then  -- lists of any length: the first ones are repeated
     if round[self.process_index + 1] then return round[self.process_index + 1] end
     return repeated(first, ranks)[self.process_index - #round + 1]
   end
@@ -174,7 +173,7 @@ local function fill_round(self, round, first)
   if #fill == 0 then return nil end
   fill = repeated(fill, ranks * size)
   local at, batch = 0, nil
-  for index = 0, self.process_index do  -- the filling runs on across ranks
+  for index = 0, self.process_index do  -- ranks take consecutive items of `fill`
     batch = slice(round[index + 1] or {}, 1, size)
     local wanted = size - #batch
     append(batch, fill, at + 1, at + wanted)
@@ -211,7 +210,7 @@ local function iter_whole(self, skip)
     first = first or round
     local full = #round == ranks and (size == nil or #round[ranks] == size)
     if #round == ranks and not full then
-      ahead = next_batch()  -- a short batch is the last one, except with samplers of one's own
+      ahead = next_batch()  -- a short batch is the last one, except with a script's own samplers
       full = ahead ~= nil
     end
     if full then return round[self.process_index + 1] end
@@ -252,22 +251,21 @@ local function iter_split(self, skip)
   end
 end
 
---- Lists of positions.
----@param skip integer? batches of this rank to leave out
+--- Returns an iterator over lists of positions.
+---@param skip integer? number of this rank's batches to skip
 function Shard:iter(skip)
   self.real_items = nil
   if self.split_batches then return iter_split(self, skip or 0) end
   return iter_whole(self, skip or 0)
 end
 
---- Passed on to the batch sampler and the samplers inside it.
+--- Passes the epoch on to the batch sampler and the samplers inside it.
 ---@param epoch integer from 0
 function Shard:set_epoch(epoch) M.set_epoch(self.batch_sampler, epoch) end
 
 M.BatchSamplerShard = Shard
 
---- Tells `object`, or the sampler that it draws from, the number of the pass; objects that do not
---- care are left alone.
+--- Calls set_epoch of `object`, or of the sampler inside it. Objects without set_epoch are ignored.
 function M.set_epoch(object, epoch)
   while type(object) == "table" do
     if type(object.set_epoch) == "function" then return object:set_epoch(epoch) end
@@ -277,9 +275,9 @@ end
 
 -- ---- streams ------------------------------------------------------------------------------------
 
---- One rank's items of a data set that can only be read through.  Every rank reads all of it and
---- keeps its slice of each round; a last round that is not full is completed from the first one, or
---- dropped with drop_last.
+--- Gives one rank's items of a data set that has iter() but no get(i). Every rank reads the whole
+--- stream and keeps its slice of each round. An incomplete last round is filled from the first one,
+--- or dropped with drop_last.
 ---@class accelerate.IterableDatasetShard
 local Stream = class("IterableDatasetShard")
 enumerable.of_iter(Stream)
@@ -308,12 +306,12 @@ function Stream:init(dataset, opts)
   end
 end
 
---- Passed on to the data set.
+--- Passes the epoch on to the data set.
 ---@param epoch integer from 0
 function Stream:set_epoch(epoch) M.set_epoch(self.dataset, epoch) end
 
---- How many items this rank gets: whole rounds of all ranks' batches (as in Accelerate, also with
---- split_batches).
+--- Returns the number of items for this rank, in whole rounds over all ranks (as in Accelerate,
+--- also with split_batches).
 ---@return integer
 function Stream:len()
   local count = length_of(self.dataset)
@@ -324,14 +322,14 @@ end
 
 local function packed(...) return { n = select("#", ...), ... } end
 
---- Gives items as the data set gives them; several values stay several.
+--- Returns an iterator over items; items of several values stay several values.
 function Stream:iter()
   local nexts, state, control = options.iterator("IterableDatasetShard: the data set", self.dataset:iter())
   local round_size = self.split_batches and self.batch_size or self.batch_size * self.num_processes
   local mine = self.split_batches and math.floor(self.batch_size / self.num_processes) or self.batch_size
   local from = self.process_index * mine
-  local first, round, at = nil, nil, mine  -- at: how many of this round's items were given
-  self.real_items = round_size  -- of the last round read
+  local first, round, at = nil, nil, mine  -- at: number of this round's items already returned
+  self.real_items = round_size  -- of the last round that was read
 
   local function next_item()
     local item = packed(nexts(state, control))
@@ -339,7 +337,7 @@ function Stream:iter()
     if control ~= nil then return item end
   end
 
-  -- The next round, whole or completed; nil at the end.
+  -- Returns the next round, filled if it is incomplete; nil at the end.
   local function read_round()
     local items = {}
     for i = 1, round_size do
@@ -373,7 +371,7 @@ end
 
 M.IterableDatasetShard = Stream
 
--- ---- leaving out the beginning ------------------------------------------------------------------
+-- ---- skipping the beginning ---------------------------------------------------------------------
 
 --- A batch sampler without its first `skip_batches` batches.
 ---@class accelerate.SkipBatchSampler
@@ -392,11 +390,11 @@ function Skip:init(batch_sampler, skip_batches)
     { "integer", default = 0, min = 0 })
   self.batch_size, self.drop_last = batch_sampler.batch_size, batch_sampler.drop_last
   self.split_batches, self.num_processes = batch_sampler.split_batches, batch_sampler.num_processes
-  self.total_length = length_of(batch_sampler) -- nil where it is not known
+  self.total_length = length_of(batch_sampler) -- nil when unknown
   self.sampler = batch_sampler.sampler
 end
 
---- Those of the whole, less what is left out.
+--- Returns the batch sampler's length less skip_batches.
 function Skip:len()
   local whole = length_of(self.batch_sampler)
   if not whole then fail("SkipBatchSampler: the batch sampler has no len method") end

@@ -6,15 +6,15 @@ local sharding = require "accelerate.data_loader.shard_samplers"
 
 local M = {}
 
---- A loader without the first skip_batches batches of its passes. Nothing is read of them where the
---- data set has get(i); a stream is read and thrown away. Its length is that of the whole less
---- those.
+--- A loader that skips the first skip_batches batches of each pass. Samples of a data set with
+--- get(i) are skipped without reading them; a stream is read and dropped. Its length does not count
+--- the skipped batches.
 ---@class accelerate.SkipDataLoader: accelerate.DataLoader
 ---@field skip_batches integer
 local SkipDataLoader = class("SkipDataLoader", DataLoader)
 M.SkipDataLoader = SkipDataLoader
 
---- The options are DataLoader's, and skip_batches (default 0).
+--- Takes DataLoader's options, and skip_batches (default 0).
 ---@param dataset table
 ---@param opts? table
 function SkipDataLoader:init(dataset, opts)
@@ -29,7 +29,7 @@ function SkipDataLoader:init(dataset, opts)
   self.skip_batches = skip
   if self.batch_sampler then
     self.batch_sampler = sharding.SkipBatchSampler(self.batch_sampler, skip)
-    self._skipped = skip -- the random numbers are those of the whole pass
+    self._skipped = skip -- samples keep the random numbers that they have in a whole pass
   elseif self.sampler then
     self.sampler = sharding.SkipBatchSampler(self.sampler, skip)
     self._skipped = skip
@@ -46,11 +46,11 @@ end
 
 function SkipDataLoader:len()
   local whole = DataLoader.len(self)
-  if self.sampler or self.batch_sampler then return whole end -- that of what is left
+  if self.sampler or self.batch_sampler then return whole end -- the sampler's length is already less
   return math.max(0, whole - self.skip_batches)
 end
 
---- A loader like `loader`, without its first batches.
+--- Returns a loader like `loader`, without its first batches.
 function M.without_beginning(loader, num_batches)
   local opts = loader:_carried()
   opts.skip_batches = num_batches + (not (loader.sampler or loader.batch_sampler) and loader.skip_batches
