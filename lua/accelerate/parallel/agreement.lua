@@ -1,4 +1,4 @@
---- Agreement between ranks: a model that is prepared must be the same on all of them.
+--- Checks that a model that is being prepared is alike on all ranks.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local state = require "accelerate.state"
@@ -19,7 +19,7 @@ local function describe(model)
   return lines
 end
 
---- Raises, on the ranks that differ from rank 0, unless names, types and shapes agree.
+--- Raises, on the ranks that differ from rank 0, unless names, dtypes and shapes agree.
 ---@param model accelerate.nn.Module
 function M.check(model)
   local mine = describe(model)

@@ -1,13 +1,12 @@
 --- Gradient buckets: what one reduction over ranks takes, and when.
 ---
---- On GPUs a model's gradient buffers are cut into buckets, neighbouring parameters each (the first
---- of 1 MiB, then of bucket_cap_mb, as in PyTorch's DDP). The core counts the gradients of a pass,
---- and calls here once for each bucket that is full; it is reduced while backward goes on. Buckets
---- go in the order of the buffers on every rank, and those that miss a gradient at the end of the
---- pass go then. What follows waits on the device, the host does not.
+--- On GPUs a model's gradient buffers are cut into buckets of neighbouring slots (the first of 1
+--- MiB, the others of bucket_cap_mb, as in PyTorch's DDP). The core counts the gradients of a pass
+--- and calls M.arrived once for each full bucket, which is then reduced while backward continues.
+--- All ranks reduce buckets in the order of the buffers. Buckets that lack a gradient are reduced
+--- at the end of the pass. The device waits for the reductions; the host does not.
 ---
---- On the CPU a reduction is over when it returns: there it begins after backward, and takes all at
---- once.
+--- On the CPU a reduction blocks, so it starts after backward and takes everything at once.
 local comm_hooks = require "accelerate.parallel.comm_hooks"
 local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
@@ -17,19 +16,19 @@ local fail = options.fail
 
 local M = {}
 
-local FIRST_BUCKET, BUCKET = 2 ^ 20, 25 * 2 ^ 20  -- bytes; DDP's
+local FIRST_BUCKET, BUCKET = 2 ^ 20, 25 * 2 ^ 20  -- bytes, as in DDP
 
 ---@class accelerate.GradientBucket: accelerate.Bucket
 ---@field flat accelerate.Flat
----@field index integer its place among the flat's buckets
----@field last boolean whether it is the flat's last one, which takes the presence along
----@field whole accelerate.Tensor what one all_reduce takes
----@field full boolean whether it has all gradients of the backward pass under way
----@field begun boolean whether it is being reduced already
----@field work userdata? the all_reduce under way
----@field hook thread? the communication hook at work on it
+---@field index integer position among the flat's buckets
+---@field last boolean whether it is the flat's last bucket, which carries the presence
+---@field whole accelerate.Tensor the elements of one all_reduce
+---@field full boolean whether all its gradients of the current backward pass have arrived
+---@field begun boolean whether its reduction has started
+---@field work userdata? the running all_reduce
+---@field hook thread? the running communication hook
 
--- A bucket of the slots first to last of a flat.
+-- Makes a bucket from the slots first..last of a flat.
 local function new_bucket(replica, flat, index, first, last)
   local n = #flat.params
   local from, to = flat.offsets[first], last == n and flat.size or flat.offsets[last + 1]
@@ -47,8 +46,8 @@ local function new_bucket(replica, flat, index, first, last)
   return bucket
 end
 
---- Cuts a flat, and appends its buckets. On the CPU, where a reduction is over when it returns, it
---- is one bucket unless the script says how large they are; a hook gets it whole there.
+--- Cuts a flat into buckets and appends them to `buckets`. On the CPU, where reductions block,
+--- there is one bucket unless the script sets a size; a hook always gets one there.
 local function cut(replica, flat, buckets)
   local cap, size = replica.ddp.bucket, flat.grads:element_size()
   local on_cpu = flat.device == "cpu"
@@ -69,7 +68,7 @@ local function cut(replica, flat, buckets)
   flat.full = function(index, late, slot) M.arrived(replica, own[index], late, flat.params[slot]) end
 end
 
---- The buckets of a model, cut again when its buffers have changed.
+--- Returns the buckets of a model, cut again when its buffers have changed.
 local function buckets_of(replica)
   local wanted, same = {}, replica.cut_of ~= nil
   for _, flat in ipairs(replica.flats) do
@@ -85,9 +84,9 @@ local function buckets_of(replica)
   return replica.buckets
 end
 
---- Begins the reduction of one bucket; on the CPU it is over then. It carries the model's number: a
---- rank whose loss reached another model than its peers' is told so, also where both have buffers
---- of one size. false: the layout is out of date.
+--- Starts the reduction of one bucket; on the CPU it also ends it. The exchange carries the model's
+--- number, so that ranks whose losses reached different models get an error even when the buffers
+--- have equal sizes. Returns false when the layout is out of date.
 local function launch(replica, bucket)
   local flat, on_device = bucket.flat, bucket.flat.device ~= "cpu"
   if not flat.layout:collect(bucket.index) then return false end
@@ -96,7 +95,7 @@ local function launch(replica, bucket)
     bucket.work = on_device and work or nil
     return true
   end
-  -- With a hook, gradients go through it and the presence by itself: it must arrive as it is.
+  -- A hook may change what it sends. The presence must arrive exactly, so it goes by itself.
   if bucket.last then
     core.dist.all_reduce(flat.grads:narrow(1, flat.size + 1, #flat.params), "mean", replica.number)
   end
@@ -109,8 +108,8 @@ local function launch(replica, bucket)
   return true
 end
 
---- Has what follows on the device wait for the reductions that were begun, and brings hooks to
---- their ends: each in turn goes on to its next exchange.
+--- Makes later work on the device wait for the running reductions, and runs hooks to their ends, in
+--- turn from exchange to exchange.
 local function settle(replica)
   local open
   repeat
@@ -130,8 +129,8 @@ local function settle(replica)
   replica.launched = 0
 end
 
---- A bucket is full, or (late) was full before this gradient: it goes now, and so do full ones
---- behind it.
+--- Handles a gradient that fills a bucket, or (late) that came after it was full. Reduces the next
+--- bucket in order, and full ones behind it.
 function M.arrived(replica, bucket, late, p)
   bucket.full = true
   if late and bucket.begun then
@@ -143,7 +142,7 @@ function M.arrived(replica, bucket, late, p)
   while replica.overlapping do
     local following = replica.buckets[replica.launched + 1]
     if not following or not following.full then return end
-    -- Whoever else looks at these gradients would do so while they change.
+    -- Other readers of these gradients would see them change.
     if following.flat.layout:is_watched(following.index) or not launch(replica, following) then
       replica.overlapping = false
       return
@@ -153,10 +152,10 @@ function M.arrived(replica, bucket, late, p)
   end
 end
 
---- Before a backward pass that ends with a reduction: has the core count what each bucket waits
---- for.
+--- Prepares a backward pass that ends with a reduction: makes the core count the gradients that
+--- each bucket waits for.
 ---@param replica accelerate.Replica
----@param overlapping boolean whether full buckets are to be reduced inside the pass
+---@param overlapping boolean whether to reduce full buckets inside the pass
 function M.expect(replica, overlapping)
   for i = 1, replica.launched do  -- an error ended the last pass
     local bucket = replica.buckets[i]
@@ -169,8 +168,8 @@ function M.expect(replica, overlapping)
   for _, bucket in ipairs(replica.buckets) do bucket.full = bucket.flat.layout:pending(bucket.index) == 0 end
 end
 
---- Reduces what is not yet being reduced, and has what follows on the device wait for all of it.
---- false: a parameter was given other memory, and the layout is out of date.
+--- Reduces all buckets that are not being reduced yet, and makes the device wait for all of them.
+--- Returns false when a parameter has new memory, so that the layout is out of date.
 ---@param replica accelerate.Replica
 ---@return boolean
 function M.reduce(replica)
@@ -189,7 +188,7 @@ function M.reduce(replica)
     replica.launched = i
   end
   settle(replica)
-  -- What the ranks have of a graph that does not change need be asked, and waited for, once.
+  -- A static graph's presence does not change, so it is exchanged and waited for only once.
   for _, flat in ipairs(replica.cut_of) do flat.layout:adopt(replica.ddp.static_graph) end
   return true
 end

@@ -1,13 +1,13 @@
---- Communication hooks: other ways of averaging gradients over ranks than one all_reduce in their
---- own type.
+--- Communication hooks: ways of averaging gradients over ranks other than one all_reduce in their
+--- own dtype.
 ---
---- The names and the algorithms are those of PyTorch's DistributedDataParallel: fp16 and bf16 send
---- half as many bytes; power_sgd (Vogels et al., arXiv 1905.13727) sends two thin matrices in place
---- of each gradient, and adds what that loses to the next one. A hook works on a bucket: gradients
---- of one element type, one after the other in one vector.
+--- Names and algorithms are those of PyTorch's DistributedDataParallel. fp16 and bf16 send half as
+--- many bytes. power_sgd (Vogels et al., arXiv 1905.13727) sends two thin matrices in place of each
+--- gradient, and adds the approximation's error to the next gradient. A hook works on a bucket:
+--- gradients of one dtype, end to end in one vector.
 ---
---- On a GPU it is a coroutine that is left at each exchange and resumed at its end, so that the
---- exchanges of all buckets, and backward, go on side by side.
+--- On a GPU a hook is a coroutine that yields at each exchange and is resumed at its end, so that
+--- the exchanges of all buckets overlap with one another and with backward.
 local core = require "accelerate.core"
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
@@ -17,7 +17,7 @@ local fail = options.fail
 local M = {}
 
 ---@class accelerate.Bucket
----@field key table what a hook remembers is remembered for this
+---@field key table key of the hook's memory for this bucket
 ---@field buffer accelerate.Tensor 1-d
 ---@field parts { offset: integer, count: integer, rows: integer, columns: integer }[] the gradients
 ---  in it
@@ -26,13 +26,13 @@ local HALF = { fp16 = "float16", bf16 = "bfloat16" }
 
 local stepping = false  -- inside go_on
 
---- The sum over ranks, in place.
+--- Sums `t` over ranks, in place.
 local function exchange(t)
   if not stepping then return core.dist.all_reduce(t, "sum") end
   coroutine.yield(core.dist.all_reduce(t, "sum", 0, true))
 end
 
---- A hook at the beginning of its work on a bucket of a GPU.
+--- Starts a hook on a bucket of a GPU.
 ---@param hook table see M.make
 ---@return thread
 function M.start(hook, bucket, ranks)
@@ -40,8 +40,9 @@ function M.start(hook, bucket, ranks)
 end
 
 --- Runs a hook up to its next exchange.
----@param co thread of M.start
----@return userdata? work the exchange, which has to end before the next call; nil: the hook is done
+---@param co thread from M.start
+---@return userdata? work the exchange, which must end before the next call; nil when the hook is
+---  done
 function M.go_on(co)
   local function step()
     stepping = true
@@ -60,7 +61,7 @@ end
 
 -- ---- fp16 and bf16 ------------------------------------------------------------------------------
 
---- Sends the gradients in a lower type.
+--- Returns a hook that sends the gradients in a lower dtype.
 local function compress(dtype)
   return function(_, bucket, ranks)
     local small = bucket.buffer:to(dtype):div_(ranks)
@@ -69,7 +70,7 @@ local function compress(dtype)
   end
 end
 
---- Runs another hook on the gradients in a lower type.
+--- Returns a hook that runs another hook on the gradients in a lower dtype.
 local function wrapped(dtype, inner)
   return function(self, bucket, ranks)
     local small = { key = bucket.key, parts = bucket.parts, buffer = bucket.buffer:to(dtype) }
@@ -94,8 +95,8 @@ local POWER = {
 
 local function length(column) return (column * column):sum({ dim = 2, keepdim = true }):sqrt() end
 
---- Makes the columns of each matrix orthonormal, in place; a column that the others span becomes
---- zero.
+--- Makes the columns of each matrix orthonormal, in place, by Gram-Schmidt. A column in the span of
+--- the columns before it becomes zero.
 ---@param t accelerate.Tensor [batch, n, rank]
 ---@param epsilon number added to each column's norm
 local function orthogonalize(t, epsilon)
@@ -104,8 +105,8 @@ local function orthogonalize(t, epsilon)
   local done
   for k = 1, rank do
     local column, before = wide:narrow(3, k, 1), nil
-    -- What is left of a column that the others nearly span is rounding, which the next passes put
-    -- right. When even the last one shortens it by half, there is nothing else.
+    -- When earlier columns nearly span this one, the remainder is mostly rounding error, which
+    -- further passes remove. A remainder that the last pass still halves is rounding error alone.
     for _ = 1, done and 3 or 0 do
       before = length(column)
       column = column - done:matmul(done:transpose(2, 3):matmul(column))
@@ -118,8 +119,8 @@ local function orthogonalize(t, epsilon)
   t:copy_(done)
 end
 
---- The matrices of a bucket that are worth compressing, as groups [batch, n, m] of one shape, and
---- the parts that are not.
+--- Returns the bucket's matrices that are worth compressing, as groups [batch, n, m] of one shape,
+--- and the parts that are not.
 local function groups_of(self, bucket)
   local o, groups, by_shape, whole = self.options, {}, {}, {}
   for _, part in ipairs(bucket.parts) do
@@ -148,7 +149,7 @@ local function matrices_of(bucket, group)
   return #list == 1 and list[1] or core.cat(list, 1)
 end
 
---- Averages what is not compressed, all of it together.
+--- Averages the parts that are not compressed, in one exchange.
 local function average_whole(bucket, whole, ranks)
   local list = {}
   for i, part in ipairs(whole) do list[i] = view_of(bucket, part) end
@@ -167,8 +168,8 @@ local function announce(self)
     self.before)
 end
 
---- Each group's gradients M become P Q^T, with P the orthonormal basis of the mean of M Q and Q the
---- mean of M^T P.
+--- Replaces each group's gradients M by P Q^T: P is the orthonormal basis of the mean of M Q, and Q
+--- becomes the mean of M^T P.
 local function approximate(self, bucket, groups, whole, ranks)
   local o, memory = self.options, self.memory[bucket.key] or {}
   self.memory[bucket.key] = memory
@@ -190,7 +191,7 @@ local function approximate(self, bucket, groups, whole, ranks)
   end
   for _, group in ipairs(groups) do
     local own, p = group.own, group.p
-    exchange(p)  -- not divided: its length is lost next
+    exchange(p)  -- not divided: orthogonalize drops the norm
     orthogonalize(p, o.orthogonalization_epsilon)
     local q = mean_(group.matrices:transpose(2, 3):matmul(p), ranks)
     local near = p:matmul(q:transpose(2, 3))
@@ -210,7 +211,7 @@ local function power(self, bucket, ranks)
   approximate(self, bucket, groups, whole, ranks)
 end
 
---- The whole bucket as one square matrix, filled up with zeros.
+--- Compresses the whole bucket as one square matrix, padded with zeros.
 local function batched_power(self, bucket, ranks)
   if self.steps < self.options.start_powerSGD_iter then
     mean_(bucket.buffer, ranks)
@@ -249,11 +250,11 @@ local function power_state(given)
   return o
 end
 
---- The hook that a DistributedDataParallelKwargs names.  nil: none.
+--- Makes the hook that a DistributedDataParallelKwargs names; nil when it names none.
 ---@param handler { comm_hook: string?, comm_wrapper: string?, comm_state_option: table? }
 ---@return { reduce: fun(self: table, bucket: accelerate.Bucket, ranks: integer), steps: integer }?
----  hook `steps` counts the reductions so far; `random(shape, dtype)` makes the first Q of a
----  matrix, the same on all ranks
+---  hook `steps`: number of reductions so far. PowerSGD's hooks also have `random(shape, dtype)`,
+---  which makes a matrix's first Q, equal on all ranks
 function M.make(handler)
   local kind, wrapper = handler.comm_hook or "no", handler.comm_wrapper or "no"
   local state_option = handler.comm_state_option

@@ -1,45 +1,44 @@
---- Flat buffers: a model's parameters of one element type lie one after the other in one piece of
---- memory.
+--- Flat buffers: a model's parameters of one dtype stand one after the other in memory.
 ---
---- The layout is the core's (host/flat.h): it owns the buffers of the parameters, of their
---- gradients and of their working copies. The Lua objects stay the same; they become views. Here is
---- which parameters share a layout: those of one type and device that are trained alike, in reverse
---- order of registration, which is about the order in which gradients get ready.
+--- The layout is the core's (host/flat.h), which owns the buffers of parameters, gradients and
+--- working copies. Parameters keep their Lua objects and become views. This file decides which
+--- parameters share a layout: those of one dtype and device that are trained alike, in reverse
+--- order of registration, which is about the order in which their gradients arrive.
 local core = require "accelerate.core"
 local state = require "accelerate.state"
 
 local M = {}
 
 ---@class accelerate.Flat
----@field layout userdata the core's
----@field number integer the layout's
+---@field layout userdata the core's object
+---@field number integer the core's number of the layout
 ---@field dtype string
 ---@field device string
 ---@field params accelerate.Tensor[] in the order of the buffer
----@field offsets integer[] in elements, counted from 0
----@field size integer elements of all slots
+---@field offsets integer[] in elements, from 0
+---@field size integer number of elements of all slots
 ---@field values accelerate.Tensor the parameters
----@field grads accelerate.Tensor? the gradients, then the presence of each: 1 where this rank has
----  one; made when a parameter wants a gradient
----@field work accelerate.Tensor? the parameters once more, in a lower type, for mixed precision
----@field trainable boolean whether its parameters wanted gradients when it was made
----@field fused boolean whether an optimizer applies its gradients inside backward: then it has no
----  buffer for them
----@field cutter accelerate.Replica? the one whose buckets it is cut into
----@field full function? what the core calls when one of them is full
+---@field grads accelerate.Tensor? the gradients, then the presence of each: 1 where this rank has a
+---  gradient; made when a parameter first requires a gradient
+---@field work accelerate.Tensor? working copies in a lower dtype, for mixed precision
+---@field trainable boolean whether its parameters required gradients when it was made
+---@field fused boolean whether an optimizer applies its gradients inside backward; it has no
+---  gradient buffer then
+---@field cutter accelerate.Replica? the replica that cut it into buckets
+---@field full function? the core calls it when a bucket is full
 
--- Number -> flat.  The replicas of models hold them.
+-- Number -> flat. The replicas of models hold the references.
 local by_number = setmetatable({}, { __mode = "v" })
--- Parameters whose gradients an optimizer applies, reduced by itself, inside backward.
+-- Parameters whose optimizer reduces and applies each gradient inside backward.
 local fused = setmetatable({}, { __mode = "k" })
 
 M.fused = fused
 
---- How many were made so far in this process: when it grew, optimizers' state no longer lies as the
---- parameters do.
+--- Number of flats made in this process. When it has grown, optimizer states may no longer match
+--- the parameters' layout.
 M.count = 0
 
---- The flat that a parameter lies in.
+--- Returns the flat that holds a parameter.
 ---@param p accelerate.Tensor
 ---@return accelerate.Flat?
 function M.of(p)
@@ -49,14 +48,14 @@ end
 
 local function floating(t) return t.dtype:find("float", 1, true) ~= nil end
 
---- Makes the buffer of gradients.
+--- Makes the gradient buffer.
 ---@param flat accelerate.Flat
 function M.give_grads(flat)
   flat.layout:give_grads()
   flat.grads = flat.layout:grads()
 end
 
---- Makes the buffer of working copies. Autocast writes them when it first needs them; from then on
+--- Makes the buffer of working copies. Autocast writes them at their first use; from then on
 --- optimizers do.
 local function give_work(flat, dtype)
   flat.layout:give_work(dtype)
@@ -79,8 +78,8 @@ local function new(params)
   return flat
 end
 
---- Parameters that are not laid out yet, grouped by element type and by what becomes of their
---- gradients; each group in reverse order of registration.
+--- Groups parameters that are in no flat yet by dtype, device and kind of training (trained,
+--- frozen, fused), each group in reverse order of registration.
 function M.groups_of(params)
   local groups, order, seen = {}, {}, {}
   for i = #params, 1, -1 do
@@ -99,9 +98,9 @@ function M.groups_of(params)
   return groups, order
 end
 
---- Lays out what is new in `params`.
----@param flats accelerate.Flat[] what the new ones, and those of other models that hold some of the
----  parameters, join
+--- Makes flats for the parameters that are in none yet.
+---@param flats accelerate.Flat[] gets the new flats appended, and other models' flats that hold
+---  some of the parameters
 ---@param params accelerate.Tensor[]
 ---@return accelerate.Flat[] made
 function M.lay_out(flats, params)
@@ -111,7 +110,7 @@ function M.lay_out(flats, params)
     made[#made + 1] = new(groups[key])
     flats[#flats + 1] = made[#made]
   end
-  -- A parameter shared with another prepared model lies in that one's buffers, which must then be
+  -- A parameter shared with another prepared model is in that model's buffers, which must then be
   -- reduced with this model, too.
   local known = {}
   for _, flat in ipairs(flats) do known[flat] = true end
@@ -125,8 +124,7 @@ function M.lay_out(flats, params)
   return made
 end
 
---- Ends these layouts, and lays the parameters out anew: some were converted, or given other
---- memory, since.
+--- Dissolves these layouts and makes new ones, after parameters were converted or got new memory.
 ---@param flats accelerate.Flat[]
 ---@param params accelerate.Tensor[]
 ---@return accelerate.Flat[] flats the new ones
@@ -137,8 +135,8 @@ function M.lay_out_again(flats, params)
   return fresh
 end
 
---- Does a parameter of a flat that was frozen at prepare want a gradient by now? Then it gets the
---- buffer for them.
+--- Returns whether a flat has a parameter that requires a gradient, also one that was frozen at
+--- `prepare`. Makes the gradient buffer if it is missing.
 ---@param flat accelerate.Flat
 ---@return boolean
 function M.has_thawed(flat)

@@ -1,7 +1,7 @@
---- Training on ranks: prepared models as replicas of one another (replica), their parameters in
---- flat buffers (flat), the reduction of gradients in buckets (buckets, comm_hooks), weighted
---- windows (windows), ranks with different numbers of batches (uneven_inputs). Here is one backward
---- pass.
+--- Training on several ranks: prepared models as replicas of one another (replica), their
+--- parameters in flat buffers (flat), the reduction of gradients in buckets (buckets, comm_hooks),
+--- weighted windows (windows), and ranks with different numbers of batches (uneven_inputs). This
+--- file runs one backward pass.
 local buckets = require "accelerate.parallel.buckets"
 local replica = require "accelerate.parallel.replica"
 local state = require "accelerate.state"
@@ -17,9 +17,9 @@ local M = {
   close_windows = windows.close_windows,
 }
 
---- May full buckets be reduced while backward goes on? With several models a pass may reach any of
---- them, in an order that need not be the same on all ranks; ranks with uneven inputs say first
---- what they are about to do.
+--- Returns whether full buckets may be reduced during backward. Not with several models, whose
+--- order may differ between ranks; not with uneven inputs, where ranks announce each reduction
+--- first.
 local function may_overlap(one)
   if one.no_sync_depth > 0 or one.local_only or not one.watched or replica.uneven_inputs then return false end
   for _, flat in ipairs(one.flats) do
@@ -28,9 +28,9 @@ local function may_overlap(one)
   return true
 end
 
---- Before a backward pass of Accelerator:backward.
+--- Prepares a backward pass of Accelerator:backward.
 ---@param models accelerate.nn.Module[]
----@param due boolean whether the gradients are to be reduced after it, or in it
+---@param due boolean whether the gradients are reduced in this pass or after it
 function M.begin(models, due)
   for _, model in ipairs(models) do
     local one = replica.of(model)
@@ -43,12 +43,12 @@ function M.begin(models, due)
   end
 end
 
---- After it: reduces the models that it reached. With one model all ranks take part even where a
---- rank's loss did not reach it.
+--- Ends a backward pass: reduces the models that it reached. With one model all ranks take part,
+--- even where a rank's loss did not reach it.
 ---@param models accelerate.nn.Module[]
 ---@param sync boolean whether a weighted window ends here; plain gradients are reduced in each pass
 ---  outside no_sync
----@param weight number? of this rank's loss, in a weighted window
+---@param weight number? weight of this rank's loss, in a weighted window
 function M.finish(models, sync, weight)
   local distributed = state.PartialState().num_processes > 1
   local single = #models == 1

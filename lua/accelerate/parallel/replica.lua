@@ -1,14 +1,14 @@
 --- A prepared model on one rank: its flat buffers, and how its gradients are averaged over the
 --- ranks.
 ---
---- `prepare` lays a model's parameters out in one buffer for each element type, and their gradients
---- in a second one of the same layout (accelerate.parallel.flat), so that one all_reduce takes all
+--- `prepare` puts a model's parameters into one buffer for each dtype, and their gradients into a
+--- second buffer of one layout with it (accelerate.parallel.flat), so that one all_reduce takes all
 --- of them.
 ---
---- A gradient buffer ends with one number for each parameter, its presence: 1 where this rank has a
---- gradient. It travels with the gradients in the same all_reduce, so that ranks agree about
---- parameters that only some of them used: those take part as zeros on the others, and a parameter
---- that no rank used keeps no gradient. On GPUs that goes on beside backward
+--- A gradient buffer ends with the presence: one number for each parameter, 1 where this rank has a
+--- gradient. It travels in the all_reduce of the gradients, so ranks agree about parameters that
+--- only some of them used. Such a parameter counts as zero on the other ranks; a parameter that no
+--- rank used keeps no gradient. On GPUs reductions overlap with backward
 --- (accelerate.parallel.buckets).
 local agreement = require "accelerate.parallel.agreement"
 local buckets = require "accelerate.parallel.buckets"
@@ -23,39 +23,36 @@ local fail = options.fail
 
 local M = {}
 
-local prepared = 0  -- models on ranks so far: all ranks count alike, since preparing is collective
+local prepared = 0  -- models on ranks so far; equal on all ranks, since preparing is collective
 
----@class accelerate.Replica what is known of a prepared model
+---@class accelerate.Replica state of a prepared model
 ---@field flats accelerate.Flat[]
----@field no_sync_depth integer how many no_sync scopes are open
+---@field no_sync_depth integer number of open no_sync scopes
 ---@field touched boolean a backward pass outside no_sync reached a parameter since the last
 ---  reduction; see M.is_touched
----@field mark integer gradients that had come when `touched` was looked at last
----@field begun_at integer gradients that had come when the backward pass under way began
----@field watched boolean whether its backward passes matter: it has parameters to train, and ranks
----  or weights
+---@field mark integer number of gradients that had arrived when `touched` was last updated
+---@field begun_at integer number of gradients that had arrived when the current backward pass began
+---@field watched boolean whether to follow its backward passes: it has parameters to train, and
+---  ranks or weights
 ---@field weight number sum of this rank's weights since the last reduction
----@field divisor number mean weight by which the gradients of this window were divided so far; 0:
----  they were not
----@field as_sums boolean that division was undone, because another pass of the window came
----@field number integer the model's among those prepared on ranks, from 1; 0: it is this rank's own
+---@field divisor number mean weight that this window's gradients are divided by; 0: not divided
+---@field as_sums boolean whether that division was undone for another pass of the window
+---@field number integer the model's number among those prepared on ranks, from 1; 0: it is this
+---  rank's own
 ---@field has_buffers boolean
 ---@field local_only boolean inside LocalSGD: gradients stay on the rank for good
----@field hook table? reduces in place of all_reduce
+---@field hook table? communication hook that replaces all_reduce
 ---@field ddp { broadcast_buffers: boolean, static_graph: boolean, all_used: boolean, bucket:
----  integer? } as the script's DistributedDataParallelKwargs say; bucket: the most bytes of one
----  all_reduce
----@field buckets accelerate.GradientBucket[]? in the order in which they are reduced; made when
----  they are needed
----@field cut_of accelerate.Flat[]? what they were made of
----@field launched integer how many of them are being reduced
----@field overlapping boolean whether full buckets of the backward pass under way are reduced at
----  once
----@field counting boolean static_graph: the pass under way finds out how often each parameter is
+---  integer? } from DistributedDataParallelKwargs; bucket: most bytes of one all_reduce
+---@field buckets accelerate.GradientBucket[]? in the order of reduction; made at first use
+---@field cut_of accelerate.Flat[]? the flats that the buckets were cut from
+---@field launched integer number of buckets being reduced
+---@field overlapping boolean whether full buckets of the current backward pass are reduced at once
+---@field counting boolean static_graph: whether the current pass counts how often each parameter is
 ---  reached
----@field counted boolean? and it has done so
----@field unreached string? names that the first reduction found without a gradient, with
----  static_graph
+---@field counted boolean? static_graph: whether a pass has counted
+---@field unreached string? static_graph: names of the parameters without a gradient at the first
+---  reduction
 
 -- Model -> replica. A replica refers to tensors, never to its model, so the weak key does its work.
 local replicas = setmetatable({}, { __mode = "k" })
@@ -63,14 +60,14 @@ local replicas = setmetatable({}, { __mode = "k" })
 ---@return accelerate.Replica?
 function M.of(model) return replicas[model] end
 
---- While ranks may run different numbers of batches (accelerate.parallel.uneven_inputs): called
---- before every reduction.
+--- Set while ranks may run different numbers of batches (accelerate.parallel.uneven_inputs). Every
+--- reduction is announced to it.
 ---@type accelerate.UnevenInputs?
 M.uneven_inputs = nil
 
--- ---- what backward passes have reached ----------------------------------------------------------
+-- ---- which parameters backward passes have reached ----------------------------------------------
 
---- How many gradients backward passes have brought so far; the core counts them.
+--- Returns how many gradients backward passes have brought so far. The core counts them.
 ---@param replica accelerate.Replica
 ---@return integer
 function M.reached(replica)
@@ -79,7 +76,8 @@ function M.reached(replica)
   return count
 end
 
---- Did a backward pass outside no_sync reach a parameter since the last reduction?
+--- Returns whether a backward pass outside no_sync has reached a parameter since the last
+--- reduction.
 ---@param replica accelerate.Replica
 ---@return boolean
 function M.is_touched(replica)
@@ -87,29 +85,29 @@ function M.is_touched(replica)
     and (replica.touched or (replica.no_sync_depth == 0 and M.reached(replica) ~= replica.mark))
 end
 
---- What backward passes have brought so far is dealt with.
+--- Marks all gradients so far as handled.
 local function untouch(replica)
   replica.touched, replica.mark = false, M.reached(replica)
 end
 
---- Runs `fn` with another depth of no_sync scopes.
+--- Runs `fn` at another depth of no_sync scopes.
 local function at_depth(replica, depth, fn, ...)
   local former = replica.no_sync_depth
   local function change(to)
-    replica.touched = M.is_touched(replica)  -- before, by the depth that it was at
+    replica.touched = M.is_touched(replica)  -- must come first: it reads the old depth
     replica.no_sync_depth, replica.mark = to, M.reached(replica)
   end
   return scope.run(function() change(depth) end, function() change(former) end, fn, ...)
 end
 
---- Gives every rank rank 0's buffers; where some ranks are done, those of the first rank that still
+--- Gives every rank rank 0's buffers; when some ranks are done, those of the first rank that still
 --- has batches.
 local function share_buffers(model)
   local root = M.uneven_inputs and M.uneven_inputs.root or 0
   core.dist.broadcast_all(model:buffers(), root)
 end
 
---- Every rank starts from rank 0's values.
+--- Gives every rank rank 0's parameters and buffers.
 local function share_values(model, made)
   for _, flat in ipairs(made) do core.dist.broadcast(flat.values, 0) end
   for _, p in ipairs(model:parameters()) do
@@ -118,7 +116,7 @@ local function share_values(model, made)
   share_buffers(model)
 end
 
---- Has the replica's backward passes matter from now on, if it has parameters to train.
+--- Starts following the replica's backward passes if it has parameters to train.
 function M.watch(replica)
   if replica.watched then return end
   for _, flat in ipairs(replica.flats) do replica.watched = replica.watched or flat.layout:wants_grad() end
@@ -127,15 +125,15 @@ end
 
 -- ---- preparing ----------------------------------------------------------------------------------
 
---- How the gradients of a model are reduced.
+--- Reads how to reduce the model's gradients.
 local function configure(replica, handler)
   replica.ddp = { broadcast_buffers = true, static_graph = false, all_used = false }
   if not handler then return end
   replica.hook = comm_hooks.make(handler)
   replica.ddp = {
     broadcast_buffers = handler.broadcast_buffers ~= false, static_graph = handler.static_graph or false,
-    -- Presence travels with the gradients, so that unused parameters cost nothing; false is taken
-    -- as a promise when the script writes it.
+    -- Presence travels with the gradients, so unused parameters cost nothing. Only a false that the
+    -- script wrote is taken as a promise.
     all_used = handler.find_unused_parameters == false and (handler._given or {}).find_unused_parameters
       or false,
     bucket = handler.bucket_cap_mb and handler.bucket_cap_mb * 2 ^ 20,
@@ -150,11 +148,11 @@ local function new(handler)
   return replica
 end
 
---- Lays a model's parameters out, and brings all ranks to rank 0's values. Once more for the same
---- model: takes in what was added to it since.
+--- Puts a model's parameters into flat buffers and gives all ranks rank 0's values. A second call
+--- for one model adds the parameters that are new.
 ---@param model accelerate.Module
----@param handler accelerate.DistributedDataParallelKwargs? how it is reduced; taken at the first
----  call
+---@param handler accelerate.DistributedDataParallelKwargs? how to reduce gradients; read at the
+---  first call
 ---@return accelerate.Replica
 function M.prepare(model, handler)
   local replica = replicas[model]
@@ -165,7 +163,7 @@ function M.prepare(model, handler)
   else
     replica = new(handler)
   end
-  -- As in DDP: a model without a parameter to train is each rank's own.
+  -- As in DDP, a model without a parameter to train is each rank's own.
   local trained = false
   for _, p in ipairs(params) do trained = trained or p.requires_grad end
   local distributed = trained and state.PartialState().num_processes > 1
@@ -188,15 +186,15 @@ function M.prepare(model, handler)
   return replica
 end
 
---- Lays a model out anew: its parameters were converted, or given other memory, since.
+--- Makes new layouts for a model whose parameters were converted or got new memory.
 local function lay_out_again(model, replica)
   local touched = M.is_touched(replica)
   replica.flats = flat_buffers.lay_out_again(replica.flats, model:parameters())
   replica.touched, replica.mark = touched, M.reached(replica)
 end
 
---- Leaves the gradients of these parameters to an optimizer that applies them inside backward: they
---- get no place in the flat buffers, so that each can be freed at once.
+--- Leaves the gradients of these parameters to an optimizer that applies them inside backward. They
+--- have no slot in the gradient buffers, so that each can be freed at once.
 ---@param models accelerate.nn.Module[] the prepared ones
 ---@param params accelerate.Tensor[]
 function M.fuse(models, params)
@@ -213,7 +211,7 @@ end
 
 -- ---- reducing -----------------------------------------------------------------------------------
 
---- What the script promised of the parameters that a loss reaches.
+--- Raises when a loss does not reach the parameters that the script promised.
 local function check_reached(model, replica)
   local ddp = replica.ddp
   if not (ddp.static_graph or ddp.all_used) then return end
@@ -239,8 +237,8 @@ local function check_reached(model, replica)
   end
 end
 
---- One parameter's gradient averaged over all ranks; those without one count as zeros. nil: no rank
---- has one. All ranks must call it for the same parameter.
+--- Averages one parameter's gradient over all ranks; ranks without one count as zeros. Returns nil
+--- when no rank has one. All ranks must call it for the same parameter.
 ---@param p accelerate.Tensor
 ---@return accelerate.Tensor?
 function M.mean_gradient(p)
@@ -260,20 +258,19 @@ function M.reduce(model)
   if not M.uneven_inputs then check_reached(model, replica) end
   if not buckets.reduce(replica) then
     lay_out_again(model, replica)
-    buckets.reduce(replica)  -- means of means: what was reduced already does not change
+    buckets.reduce(replica)  -- buckets that were reduced already are means, and stay unchanged
   end
-  -- As in DDP, rank 0's buffers are everybody's. There they travel before the next forward pass;
-  -- here at once, so that an evaluation in between sees the same on every rank.
+  -- As in DDP, all ranks use rank 0's buffers. DDP sends them before the next forward pass; they
+  -- are sent here, so that an evaluation in between agrees on all ranks.
   if replica.has_buffers and replica.ddp.broadcast_buffers then share_buffers(model) end
   if replica.hook then replica.hook.steps = replica.hook.steps + 1 end
 end
 
---- Drops what was noted of gradients that no reduction will take along.
+--- Forgets gradients that no reduction will take.
 ---@param replica accelerate.Replica
 function M.drop_touched(replica) untouch(replica) end
 
---- Reduces what backward passes outside Accelerator:backward (`loss:backward()`) have left
---- unreduced.
+--- Reduces the gradients of backward passes outside Accelerator:backward (`loss:backward()`).
 ---@param models accelerate.nn.Module[]
 function M.flush(models)
   for _, model in ipairs(models) do
@@ -282,7 +279,7 @@ function M.flush(models)
   end
 end
 
---- Runs `fn` with gradients kept on each rank for good: no later reduction takes them along.
+--- Runs `fn` with gradients that stay on each rank: no later reduction takes them.
 function M.local_only(model, fn, ...)
   local replica = replicas[model]
   return at_depth(replica, replica.no_sync_depth + 1, function(...)
@@ -290,8 +287,8 @@ function M.local_only(model, fn, ...)
   end, ...)
 end
 
---- Runs `fn` with the reduction of `model`'s gradients put off: they add up on each rank, and the
---- next reduction takes them along.
+--- Runs `fn` with the reduction of `model`'s gradients put off. They accumulate on each rank until
+--- the next reduction.
 function M.no_sync(model, fn, ...)
   local replica = replicas[model]
   if not replica then return fn(...) end
@@ -320,7 +317,7 @@ function M.average_parameters(model)
   for _, flat in ipairs(replica.flats) do
     if flat.layout:wants_grad() then
       core.dist.all_reduce(flat.values, "mean")
-      flat.layout:touch()  -- each parameter counts its own edits; working copies and saved graphs go by them
+      flat.layout:touch()  -- counts an edit of each parameter, for working copies and saved tensors
     end
   end
 end
@@ -332,13 +329,13 @@ function M.each_parameter(model, fn)
   end
 end
 
---- Gives every rank the parameters and buffers of rank `root`, as they are there now.
+--- Gives every rank the current parameters and buffers of rank `root`.
 function M.share_from(model, root)
   core.no_grad(function()
     M.each_parameter(model, function(p)
       local received = p:detach():clone()
       core.dist.broadcast(received, root)
-      p:copy_(received) -- not in place of the buffer: whoever watches the parameter's version has to see it
+      p:copy_(received) -- not into the buffer: the parameter's version must change
     end)
     for _, p in ipairs(model:parameters()) do
       if not core.flat_of(p) then core.dist.broadcast(p.data, root) end

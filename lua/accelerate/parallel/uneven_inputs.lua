@@ -1,9 +1,9 @@
---- Ranks with different numbers of batches: what Accelerator:join_uneven_inputs does.
+--- Ranks with different numbers of batches: Accelerator:join_uneven_inputs.
 ---
---- Before each reduction every rank that still has batches says which one it is about to make, in
---- one small exchange; a rank that is done says nothing, and makes the same one with no gradients
---- of its own. When all say nothing, all are done. (PyTorch's Join counts the ranks in the same
---- way.)
+--- Before each reduction the ranks exchange a short message. A rank that still has batches sends
+--- which reduction it is about to make. A rank that is done sends "done", and takes part in that
+--- reduction without gradients of its own. When all ranks send "done", it is over. (PyTorch's Join
+--- counts the ranks in this way.)
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local kinds = require "accelerate.accelerator.types"
@@ -21,20 +21,19 @@ local M = {}
 
 ---@class accelerate.UnevenInputs
 ---@field models accelerate.nn.Module[]
----@field root integer the first rank that takes part in the current reduction with gradients of its
----  own
----@field latest integer? a rank that went on after another one was done
+---@field root integer first rank that takes part in the current reduction with gradients of its own
+---@field latest integer? a rank that continued after another one was done
 local UnevenInputs = class.open("UnevenInputs")
 
 function UnevenInputs:init(models) self.models, self.root = models, 0 end
 
--- What a rank that is done takes part in.
+-- The reductions that a rank that is done takes part in.
 local REDUCTIONS = { reduce = replica.reduce, divide = windows.divide }
 
--- what is exchanged begins so, and cannot be taken for objects that a script gathers
+-- prefix of the messages, which tells them from objects that a script gathers
 local MARK, DONE = "join: ", "join: done"
 
---- What every rank is about to do: the common text, and nil when all are done.
+--- Exchanges what every rank is about to do. Returns the common text; nil when all ranks are done.
 ---@param mine string? nil: this rank is done
 local function exchange(self, mine)
   local all, common, root, done = core.dist.all_gather_bytes(mine and MARK .. mine or DONE), nil, nil, false
@@ -60,7 +59,7 @@ local function exchange(self, mine)
   return common
 end
 
---- Called before a reduction of a model.
+--- Announces a reduction of a model to the other ranks.
 ---@param kind "reduce"|"divide"
 function UnevenInputs:announce(kind, model)
   if self.shadowing then return end
@@ -74,10 +73,10 @@ function UnevenInputs:announce(kind, model)
     "reduced inside; add it to them")
 end
 
---- Takes part in the others' reductions until they are done, too.
+--- Takes part in the other ranks' reductions until they are done.
 local function shadow(self)
   self.shadowing = true
-  local kept = {} -- gradients that this rank has not used yet are none of the others' business
+  local kept = {} -- unused gradients of this rank, which must not be reduced
   for _, model in ipairs(self.models) do
     replica.each_parameter(model, function(p)
       local grad = p.grad
@@ -97,8 +96,8 @@ local function shadow(self)
   for p, grad in pairs(kept) do p.grad = grad end
 end
 
--- Every rank gets what the rank that came last has. Without it the optimizers of ranks that were
--- done early would lag behind, and with them the models of the following epochs.
+-- Gives every rank the state of a rank that finished last. Otherwise the optimizers of ranks that
+-- finished early would be behind, and so would the models of later epochs.
 local function catch_up(self, accelerator)
   local root = self.latest
   if not root then return end

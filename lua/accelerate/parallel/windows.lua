@@ -1,5 +1,5 @@
---- Weighted windows: backward passes with weights, whose gradients are, at the sync, the sum over
---- the window and all ranks over the sum of the weights.
+--- Weighted windows: several backward passes with weights. At the sync the gradients become their
+--- sum over the window and all ranks, divided by the sum of the weights.
 local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
@@ -14,7 +14,7 @@ local function scale(replica, factor)
   for _, flat in ipairs(replica.flats) do flat.layout:scale_grads(factor) end
 end
 
---- Has any parameter of these models a gradient?
+--- Returns whether any parameter of these models has a gradient.
 ---@param models accelerate.nn.Module[]
 function M.any_gradient(models)
   for _, model in ipairs(models) do
@@ -25,8 +25,7 @@ function M.any_gradient(models)
   return false
 end
 
---- Before a weighted backward pass: gradients that an earlier pass of this window divided become
---- sums again.
+--- Prepares a weighted backward pass: turns gradients that this window has divided back into sums.
 ---@param models accelerate.nn.Module[]
 function M.open_window(models)
   for _, model in ipairs(models) do
@@ -34,7 +33,7 @@ function M.open_window(models)
     replicas.watch(replica)
     if replica.weight > 0 or replica.divisor > 0 then
       if not M.any_gradient { model } then
-        replica.weight, replica.divisor = 0, 0  -- cleared by hand: a new window
+        replica.weight, replica.divisor = 0, 0  -- gradients were cleared by hand: a new window
       elseif replica.divisor > 0 and not replica.as_sums then
         scale(replica, replica.divisor)
         replica.as_sums = true
@@ -43,8 +42,8 @@ function M.open_window(models)
   end
 end
 
---- At a sync, after the reduction: the mean of sums becomes the sum of gradients over the sum of
---- weights.
+--- At a sync, after the reduction, turns the mean over ranks into the sum of gradients over the sum
+--- of weights.
 ---@param model accelerate.nn.Module
 function M.divide(model)
   local replica = replicas.of(model)
@@ -62,7 +61,7 @@ function M.divide(model)
   replica.weight, replica.divisor, replica.as_sums = 0, total, false
 end
 
---- Forgets the open window of a weighted backward.
+--- Forgets the open window of a weighted backward pass.
 ---@param model accelerate.nn.Module
 function M.drop_window(model)
   local replica = replicas.of(model)
@@ -70,7 +69,7 @@ function M.drop_window(model)
   replicas.drop_touched(replica)
 end
 
---- Ends the windows of the models that own one of these parameters: their gradients were applied.
+--- Ends the windows of models whose gradients an optimizer has applied.
 ---@param models accelerate.nn.Module[]
 ---@param groups table[] an optimizer's param_groups
 function M.close_windows(models, groups)
