@@ -36,7 +36,7 @@ local function apply(self, inner, scaler, closure)
   if type(stepped) == "boolean" then skipped = not stepped end
   self._skipped = skipped
   if recording.active then
-    recording.tell(function() self._skipped = skipped end, function() self._skipped = former end)
+    recording.register(function() self._skipped = skipped end, function() self._skipped = former end)
   end
   return result
 end

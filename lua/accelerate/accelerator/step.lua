@@ -41,7 +41,7 @@ local function enter_window(self, kind)
   if self._ranks > 1 then
     recording.refuse("backward on several ranks", "the reduction of gradients is not recorded yet")
   end
-  recording.tell(function() self._window = kind end, function() self._window = former end)
+  recording.register(function() self._window = kind end, function() self._window = former end)
 end
 
 --- The optimizers' own backward, which moves their parameters.
@@ -145,7 +145,7 @@ function Accelerator:_after_step(optimizer)
   if former == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end
   self._window = nil
   if recording.active then
-    recording.tell(function() self._window = nil end, function() self._window = former end)
+    recording.register(function() self._window = nil end, function() self._window = former end)
   end
 end
 
@@ -184,7 +184,7 @@ local function count_recorded(self)
       "its batches do different things; call the captured step inside accumulate")
   end
   local step, sync = self._step, gradient_state.sync_gradients
-  recording.tell(function()
+  recording.register(function()
     local ends = gradient_state.sync_with_dataloader and gradient_state.end_of_dataloader
     self._step, gradient_state.sync_gradients = ends and 0 or self._step + 1, true
   end, function() self._step, gradient_state.sync_gradients = step, sync end)

@@ -1,14 +1,14 @@
---- Accelerator{ dynamo_backend = "cudagraphs" }: a prepared model's forward and backward as two
---- recordings for each set of shapes and modes, behind one op of the tape, so that an ordinary loop
---- replays them (as torch.cuda.make_graphed_callables does it).
+--- Accelerator{ dynamo_backend = "cudagraphs" }: records a prepared model's forward and backward
+--- passes for each set of shapes and modes. An op of the tape replays them, so an ordinary training
+--- loop runs unchanged (as with torch.cuda.make_graphed_callables).
 ---
---- The optimizer, the loss and everything else of the script run as ever; accelerate.utils.capture
---- takes all of a step.
+--- The optimizer, the loss and the rest of the script run as usual; accelerate.utils.capture
+--- records a whole step.
 ---
---- On one rank the recorded backward adds into the parameters' gradients itself, as the eager one
---- does, bit for bit; there is one recording for parameters without gradients and one for those
---- that have some.  On several ranks the tape adds what it gives, so that the hooks of the
---- reduction see it.
+--- On one rank the recorded backward adds into the parameters' gradients itself, with the bits of
+--- the eager one; there is one recording for parameters without gradients and one for parameters
+--- that have some. On several ranks the tape adds the gradients that it returns, so that the
+--- reduction's hooks see them.
 local autocast = require "accelerate.precision.autocast"
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
@@ -24,7 +24,7 @@ local WARMUP, MOST = 3, 32
 
 -- ---- nested values ------------------------------------------------------------------------------
 
--- The tensors of `value` into `list`; false where there is something that is neither a tensor nor
+-- Appends the tensors of `value` to `list`. Returns false for a value that is neither a tensor nor
 -- plain.
 local function flatten(value, list, words)
   if core.is_tensor(value) then
@@ -45,7 +45,7 @@ local function flatten(value, list, words)
   return true
 end
 
--- `value` with its tensors replaced by those of `list`, in order from `at[1]` on.
+-- Returns `value` with its tensors replaced by those of `list`, after the first `at[1]`.
 local function rebuild(value, list, at)
   if core.is_tensor(value) then
     at[1] = at[1] + 1
@@ -68,8 +68,8 @@ end
 local traced = require "accelerate.utils.scope".traced
 local function pack(...) return { n = select("#", ...), ... } end
 
--- Records fn(...) on `device`; a list of what it returns.  apart: it has nothing to do with
--- gradients of leaves.
+-- Records fn(...) on `device` and returns the list of its results. apart: it leaves gradients of
+-- leaves alone.
 local function record(device, apart, fn, ...)
   collectgarbage()
   collectgarbage()
@@ -103,8 +103,7 @@ local function wanted(list)
   return found
 end
 
--- The recordings for arguments like these: `forward`, and `backwards`, made when they are first
--- needed.
+-- Records the forward pass for arguments of this form. Backward passes are recorded at first use.
 local function make(self, args, tensors)
   local inputs, outputs, words = {}, {}, {}
   core.no_grad(function()
@@ -136,8 +135,8 @@ local function make(self, args, tensors)
   return pair
 end
 
--- One more recording of the backward pass, of the graph that the recorded forward left.  grads: for
--- the inputs, and the parameters if not `direct`.
+-- Records the backward pass of the graph that the recorded forward left. Returns the inputs'
+-- gradients and, if not `direct`, the parameters'.
 local function make_backward(pair)
   local targets = { unpack(pair.leaves) }
   if not pair.direct then
@@ -174,8 +173,8 @@ end
 
 local op = core.Function {
   name = "graphed",
-  -- (pair, tensors..., parameters...) -> the tensors of the results.  Where the recording adds into
-  -- gradients itself one parameter stands for all.
+  -- (pair, tensors..., parameters...) -> the result's tensors. If `direct`, one parameter stands
+  -- for all of them.
   forward = function(ctx, pair, ...)
     ctx.pair, ctx.needs = pair, {}
     for i, input in ipairs(pair.inputs) do
@@ -266,7 +265,7 @@ local function call(self, ...)
     entry.pair = pair
     self.recorded = self.recorded + 1
   elseif pair.pending and pair.pending[1] then
-    return self.forward(...) -- a backward pass is still to come for the activations of the call before
+    return self.forward(...) -- the previous call's activations still wait for their backward pass
   end
   for i = 1, pair.direct and math.min(1, #pair.params) or #pair.params do
     tensors[#tensors + 1] = pair.params[i]
@@ -279,9 +278,9 @@ end
 
 local wrapped = setmetatable({}, { __mode = "k" })
 
---- Makes `model.forward` replay.  Once more for the same model: nothing.
+--- Makes `model.forward` replay recordings. A second call for one model does nothing.
 ---@param model accelerate.nn.Module
----@param device string where it is; on the CPU nothing changes
+---@param device string the model's device; on the CPU nothing changes
 function M.wrap(model, device)
   if wrapped[model] or device == "cpu" then return end
   local self = { forward = model.forward, model = model, device = device, entries = {}, n = 0, modules = {},
@@ -291,7 +290,7 @@ function M.wrap(model, device)
   model.forward = function(...) return call(self, ...) end
 end
 
---- How often a wrapped model was recorded and replayed; nil: it is none.
+--- Returns how often a wrapped model was recorded and replayed; nil when it is not wrapped.
 ---@param model accelerate.nn.Module
 ---@return { recorded: integer, replayed: integer }?
 function M.stats(model)

@@ -1,6 +1,6 @@
---- Optimizers' steps in captured ones (accelerate.utils.capture): the device repeats what the
---- kernels do, and this what the host does: it counts, and sends the numbers of the groups as they
---- are at each replay.
+--- Optimizer steps in captured steps (accelerate.utils.capture). The device repeats the kernels;
+--- this file repeats the host's part: at each replay it counts the step and sends the groups'
+--- current numbers.
 local recording = require "accelerate.capture.recording"
 local states = require "accelerate.optim.states"
 
@@ -9,15 +9,15 @@ local M = {}
 --- Steps a group while a step is recorded, or run to be compared with its replay.
 ---@param optimizer accelerate.optim.Optimizer
 ---@param group table
----@param object userdata the core's, of the group
----@param hyper table the numbers of the step
+---@param object userdata the core's object of the group
+---@param hyper table numbers of the step
 ---@param skip accelerate.Tensor? see Optimizer:_step_unless
 function M.step(optimizer, group, object, hyper, skip)
   local records, numbers, kind = object:step(hyper, skip, true), {}, optimizer._kind
   local fits = recording.active.fits
   if records[1] and recording.optimizers then recording.optimizers[optimizer] = true end
   for _, record in ipairs(records) do
-    recording.tell(function(capture)
+    recording.register(function(capture)
       optimizer:_hyper(group, numbers)
       record:again(kind, numbers, capture)
       states.show(optimizer)

@@ -1,9 +1,9 @@
---- What a recorded step (accelerate.utils.capture) has to know of what happens on the host:
---- optimizers count their steps, schedules move.
+--- The host's part of a captured step (accelerate.utils.capture): optimizers count their steps,
+--- schedules move.
 ---
---- Who changes such a thing asks `recording.active` first, which is nil nearly always.  While a
---- step is recorded, or run to be compared with its replay, it tells how to do the same again and
---- how to undo it; what cannot be done again it refuses.
+--- Code that changes such state checks `recording.active`, which is nil outside a recording or a
+--- comparison. There it registers how to repeat the change and how to undo it. A change that cannot
+--- be repeated is refused.
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
@@ -11,17 +11,17 @@ local fail = options.fail
 local M = {}
 
 ---@class accelerate.Recording
----@field kind "record"|"compare" compare: the step runs eagerly, to be undone
----@field again function[] what a replay does on the host, in order; each gets the recording in C
----@field fits fun(): (string?)[] each says why a replay would be wrong now, or nil
+---@field kind "record"|"compare" compare: the step runs eagerly and is undone
+---@field again function[] what a replay repeats on the host, in order; each gets the core's capture
+---@field fits fun(): (string?)[] each returns why a replay would be wrong now, or nil
 ---@field undo function[] in order of doing
----@field inside boolean within an action that tells by itself: what it calls does not tell once
----  more
+---@field inside boolean within an action that is registered as a whole: its parts do not register
+---  again
 
 ---@type accelerate.Recording?
 M.active = nil
 
----@type table? modules that were called, in order, and their mode: { module, ..., [module] =
+---@type table? modules that were called, in order, and their modes: { module, ..., [module] =
 ---  training }
 M.modules = nil
 
@@ -31,10 +31,10 @@ M.optimizers = nil
 ---@return accelerate.Recording
 function M.new(kind) return { kind = kind, again = {}, fits = {}, undo = {}, inside = false } end
 
---- Tells of something that was just done.
----@param again function(capture) does it again
+--- Registers an action that was just done.
+---@param again function(capture) repeats it
 ---@param undo function
-function M.tell(again, undo)
+function M.register(again, undo)
   local active = M.active
   if not active or active.inside then return end
   active.again[#active.again + 1] = again
@@ -42,19 +42,19 @@ function M.tell(again, undo)
 end
 
 --- Raises while a step is recorded.
----@param what string what cannot be done: "LOMO's backward"
+---@param what string what cannot be recorded: "LOMO's backward"
 ---@param why string
 function M.refuse(what, why)
   if M.active then fail("%s cannot be part of a captured step: %s", what, why) end
 end
 
---- Puts back what was done, the last first.
+--- Undoes all registered actions, the last one first.
 ---@param active accelerate.Recording
 function M.undo(active)
   for i = #active.undo, 1, -1 do active.undo[i]() end
 end
 
--- The options of all groups, which schedules change.
+-- Copies the options of all groups, which schedules change.
 local function options_of(groups)
   local list = {}
   for i, group in ipairs(groups) do
@@ -72,7 +72,7 @@ local function put_back(groups, list)
   end
 end
 
---- Runs a schedule's step(self, ...), and tells of it.
+--- Runs a schedule's step(self, ...) and registers it.
 ---@param step function
 function M.schedule(self, step, ...)
   local active = M.active
@@ -89,7 +89,7 @@ function M.schedule(self, step, ...)
   local ok, result = pcall(step, self, ...)
   active.inside = false
   if not ok then error(result, 0) end
-  M.tell(function() step(self, unpack(given, 1, n)) end, function()
+  M.register(function() step(self, unpack(given, 1, n)) end, function()
     self:load_state_dict(state)
     put_back(groups, rates)
   end)

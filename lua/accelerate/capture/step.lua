@@ -1,5 +1,5 @@
---- Captured steps: a training step that is recorded once and then replayed on the device, with one
---- call and without the script's Lua.
+--- Captured steps: a training step that is recorded once and then replayed on the device in one
+--- call, without the script's Lua.
 ---
 ---   local step = accelerate.utils.capture(function(x, y)
 ---     local loss = loss_fn(model(x), y)
@@ -54,7 +54,7 @@ local function describe(value, path, words, tensors)
   end
 end
 
--- `value` with every tensor replaced by fn(tensor, path).
+-- Returns `value` with every tensor replaced by fn(tensor, path).
 local function map(value, path, fn)
   if core.is_tensor(value) then return fn(value, path) end
   if not nested.is_container(value) then return value end
@@ -63,7 +63,8 @@ local function map(value, path, fn)
   return copy
 end
 
--- Results as they are handed out: without history, since a replay makes none.
+-- Returns results without history, since a replay makes none. Raises for what a replay could not
+-- return.
 local function check_result(value, path, device)
   if core.is_tensor(value) then
     if value.device ~= device then
@@ -91,7 +92,7 @@ end
 
 local function same(t) return t end
 
--- Fresh tables around the same tensors.
+-- Returns the results in fresh tables around their tensors.
 local function hand_out(list)
   local copy = {}
   for i = 1, list.n do copy[i] = map(list[i], "", same) end
@@ -106,7 +107,7 @@ local function device_of(self, tensors)
   return require("accelerate.state").PartialState().device
 end
 
--- What the step depends on besides its arguments.
+-- Appends what the step depends on besides its arguments.
 local function describe_state(words)
   local gradient = require("accelerate.state").GradientState()
   words[#words + 1] = gradient.sync_gradients and "s" or "a"
@@ -114,7 +115,7 @@ local function describe_state(words)
   words[#words + 1] = autocast.is_autocast_enabled() and autocast.get_autocast_dtype() or "-"
 end
 
--- The modes of the modules that it calls, as far as they are known.
+-- Returns the modes of the modules that the step calls, as far as they are known.
 local function modes(self)
   local modules, letters = self.modules, {}
   for i = 1, #modules do letters[i] = modules[i].training and "t" or "e" end
@@ -137,8 +138,8 @@ end
 
 local function pack(...) return { n = select("#", ...), ... } end
 
--- Runs the function, taking note of the modules that it calls, and, where `active` is given, of
--- what it does on the host.
+-- Runs the function and collects the modules that it calls. Registers its actions on the host in
+-- `active`, if given.
 local function run(self, active, args)
   local former = recording.active
   recording.active, recording.modules, recording.optimizers = active or former, self.modules, self.optimizers
@@ -159,7 +160,7 @@ end
 
 -- ---- recording ----------------------------------------------------------------------------------
 
--- The arguments as the recorded kernels read them.
+-- Returns copies of the arguments for the recorded kernels to read, and the list of their tensors.
 local function static_inputs(args)
   local inputs = {}
   local copies = { n = args.n }
@@ -211,7 +212,7 @@ end
 
 -- ---- replaying ----------------------------------------------------------------------------------
 
--- Why this recording cannot be replayed now; nil: it can.
+-- Returns why this recording cannot be replayed now, or nil.
 local function misfit(variant)
   local fits, why = core.capture_fits(variant.capture)
   if not fits then return why end
@@ -233,7 +234,7 @@ local function replay(variant, tensors)
   variant.replays = variant.replays + 1
 end
 
--- The name of what lies at a byte of a storage.
+-- Returns the name of the tensor at a byte of a storage.
 local function name_of(self, address, byte)
   if address == 0 then return "the number of random draws" end
   local found
@@ -282,10 +283,10 @@ local function compare_results(eagerly, replayed)
   for i = 1, math.max(eagerly.n, replayed.n) do compare(eagerly[i], replayed[i], ("result %d"):format(i)) end
 end
 
--- Runs the step eagerly, puts everything back, replays it, and compares.
+-- Runs the step eagerly, restores everything, replays it, and compares.
 local function verified(self, variant, args, tensors, device)
   local capture, active = variant.capture, recording.new "compare"
-  core.no_grad(fill, variant, tensors)  -- they are among what is compared
+  core.no_grad(fill, variant, tensors)  -- the inputs are among the compared tensors
   local before = core.capture_save(capture)
   local results, message = run(self, active, args)
   if not results then
@@ -311,8 +312,8 @@ end
 
 local MOST_VARIANTS = 8
 
--- The recording of this entry that fits now, or nil and why the last one does not.  Those that
--- never will again go.
+-- Returns the entry's recording that fits now, or nil and why the last one does not. Frees
+-- recordings that can never fit again.
 local function fitting(self, entry)
   local why
   for i = #entry.variants, 1, -1 do
@@ -322,7 +323,7 @@ local function fitting(self, entry)
     if why:find "given other memory" then
       table.remove(entry.variants, i)
       core.capture_free(variant.capture)
-      -- one eager call: what is new may have to be made on the host first
+      -- one eager call: new state may first have to be made on the host
       entry.calls = math.min(entry.calls, self.warmup - 1)
     end
   end
@@ -343,7 +344,7 @@ local function entry_of(self, key)
 end
 
 local function call(self, ...)
-  if recording.active then return self.fn(...) end  -- part of the step around it
+  if recording.active then return self.fn(...) end  -- part of the enclosing step
   local args, words, tensors = pack(...), {}, {}
   for i = 1, args.n do describe(args[i], ("argument %d"):format(i), words, tensors) end
   local device = device_of(self, tensors)
@@ -359,7 +360,7 @@ local function call(self, ...)
     entry.calls = entry.calls + 1
     local results = eager(self, args, device)
     local renamed = prefix .. modes(self)
-    if renamed ~= key and not self.entries[renamed] then  -- it called modules that were not known before
+    if renamed ~= key and not self.entries[renamed] then  -- it called modules that were unknown before
       self.entries[key], self.entries[renamed] = nil, entry
     end
     return hand_out(results)
@@ -395,7 +396,7 @@ function Step:init(fn, opts)
   self.counts = { eager = 0, recorded = 0, replayed = 0, verified = 0 }
 end
 
---- Frees all recordings; the step is run eagerly and recorded anew.
+--- Frees all recordings. The step then runs eagerly and is recorded anew.
 function Step:reset()
   for _, entry in next, self.entries do
     for _, variant in ipairs(entry.variants) do core.capture_free(variant.capture) end
@@ -403,9 +404,10 @@ function Step:reset()
   self.entries, self.n_entries = {}, 0
 end
 
---- How often the step was run eagerly, recorded, replayed, and compared so far; and for how many
---- sets of arguments.
----@return { eager: integer, recorded: integer, replayed: integer, verified: integer, keys: integer }
+--- Returns how often the step has run eagerly, been recorded, replayed and compared, and for how
+--- many sets of arguments.
+---@return { eager: integer, recorded: integer, replayed: integer, verified: integer, keys: integer
+---  }
 function Step:stats()
   local counts = self.counts
   return { eager = counts.eager, recorded = counts.recorded, replayed = counts.replayed,
@@ -416,26 +418,26 @@ function Step.__tostring(self)
   return ("CapturedStep(%d recorded, %d replayed)"):format(self.counts.recorded, self.counts.replayed)
 end
 
---- Makes a step that runs as one recording on a GPU.  The first calls for each set of shapes, types
---- and modes run as they are, the next one is recorded, and from then on the recording is replayed:
---- the same kernels, with the same bits as the function would give, in one launch.  Tensor
---- arguments are copied to where the recording reads them; numbers, strings and booleans are part
---- of what it is recorded for.  Results are tensors without history, which the next replay of the
---- same recording overwrites: clone what is to stay.
+--- Makes a step that runs as one recording on a GPU. For each set of shapes, dtypes and modes the
+--- first calls run eagerly, the next one is recorded, and later ones replay the recording: the
+--- function's kernels, with bitwise equal results, in one launch. Tensor arguments are copied to
+--- where the recording reads them. Each set of numbers, strings and booleans gets a recording of
+--- its own. Results are tensors without history, which the next replay of the recording overwrites:
+--- clone the ones to keep.
 ---
---- Repeated at each replay: optimizer:step() with the groups' numbers as they are then, schedulers,
---- gradients that are there or not, random draws, the Accelerator's counters.  Not repeated:
---- everything else that the function does in Lua.  A copy to or from the host, item() and whatever
---- waits raise while it is recorded, naming the script's line; then nothing has changed.
+--- A replay repeats optimizer:step() with the groups' current numbers, schedulers, whether
+--- gradients exist, random draws and the Accelerator's counters. It does not repeat anything else
+--- that the function does in Lua. While a step is recorded, a copy to or from the host, item() and
+--- other calls that wait raise an error that names the script's line; nothing has changed then.
 ---
 --- On the CPU every call runs the function, with the same checks of arguments and results.
 ---@param fn function takes and returns tensors, or nested tables of them
 ---@param opts { verify: integer?, warmup: integer?, device: string?, max_graphs: integer? }?
 ---  verify: compares every n-th replay of a recording, bit for bit, with the eager step from the
 ---  same state, and raises with what differs; such a call takes an eager step and copies all
----  parameters, states and gradients to the host three times.  warmup: eager calls before each
----  recording, 3.  device: of the arguments; default: the first one's.  max_graphs: how many sets
----  of shapes, types and modes there may be, 32
+---  parameters, states and gradients to the host three times. warmup: eager calls before each
+---  recording, default 3. device: device of the arguments, default the first tensor's. max_graphs:
+---  largest number of sets of shapes, dtypes and modes, default 32
 ---@return accelerate.CapturedStep
 function M.capture(fn, opts)
   if type(fn) ~= "function"
