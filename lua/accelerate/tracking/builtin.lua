@@ -1,7 +1,6 @@
---- What the built-in trackers have in common: their methods run on the main process only (unless
---- main_process_only is false), and a failure of the world (no room on the disk, a directory that
---- someone removed) is told once and turns the tracker off.  A mistake of the script is raised as
---- an error.
+--- Base of the built-in trackers. Their methods run on the main process only (unless
+--- main_process_only is false). A failure outside the script (a full disk, a removed directory)
+--- gives one notice and turns the tracker off. A mistake of the script raises an error.
 local file = require "accelerate.tracking.file"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -28,13 +27,12 @@ end
 
 local STEP = { step = { "integer", optional = true } }
 
---- Makes a class of built-in trackers.  `methods`: start, log and so on, which are guarded.
---- `accepts`: schemas (utils.options) of what the methods take besides `step`, by the method's
---- name, and of `init`.
----@param label string the class' name
+--- Makes a class of built-in trackers. Its methods are guarded: a failure turns the tracker off.
+---@param label string the class name
 ---@param fields { name: string, requires_logging_directory: boolean, main_process_only: boolean? }
----@param accepts table<string, table>
----@param methods table<string, function>
+---@param accepts table<string, table> schemas (utils.options) by method: the options besides
+---  `step`; `init`: those of the constructor
+---@param methods table<string, function> start, log and so on
 function M.class(label, fields, accepts, methods)
   local Class = tracker.class(label)
   for key, value in next, fields do Class[key] = value end  -- order does not matter: keys are distinct
@@ -47,7 +45,7 @@ function M.class(label, fields, accepts, methods)
     accepts[name] = schema
   end
 
-  --- The options of a call, checked.
+  --- Checks the options of a call.
   function Class.options_of(method, opts)
     if type(opts) == "number" then
       options.fail("%s:%s: the step is an option: write %s(values, { step = %.14g })", label, method, method,
@@ -75,7 +73,7 @@ function M.class(label, fields, accepts, methods)
   return Class
 end
 
---- The values of a log call: a map with names, or an error.
+--- Checks the values of a log call: a table with names. `where` begins messages.
 function M.values(where, given)
   if type(given) ~= "table" then
     options.fail("%s: values must be a table of values by name, got %s", where, options.show(given))
@@ -88,7 +86,7 @@ function M.values(where, given)
   return given
 end
 
---- Settings of a run as plain nested values: a map with names, or an error.
+--- Returns the settings of a run as plain nested values. Raises unless they are a table with names.
 function M.settings(where, config)
   if type(config) ~= "table" or getmetatable(config) ~= nil and not ordered.is_ordered(config)
     or #config > 0 then
@@ -97,7 +95,7 @@ function M.settings(where, config)
   return values.settings(M.values(where, config))
 end
 
---- Columns and rows of log_table, checked.
+--- Checks the columns and rows of log_table, and returns both.
 function M.table_of(where, name, opts)
   options.value(where, "name", name, { "string" })
   for i, column in ipairs(opts.columns) do

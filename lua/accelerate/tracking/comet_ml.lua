@@ -1,12 +1,10 @@
---- `log_with = "comet_ml"`: an experiment of Comet in its offline form, which `comet upload
---- <key>.zip` uploads later from wherever there
---- is a network.  Nothing is sent from here.
+--- `log_with = "comet_ml"`: a Comet experiment in offline form. `comet upload <key>.zip` uploads it
+--- later, where there is a network. Nothing is sent from here.
 ---
---- While the run lasts its files lie in <offline_directory>/<key>; end_training packs them into
---- <offline_directory>/<key>.zip.  A run that was killed leaves the folder: `cd <key> && zip
---- ../<key>.zip *` makes what is lacking (stop_time is then the start).  In it are experiment.json
---- and messages.json, one message a line (comet_ml/schemas/offline-*.schema.json), and the files
---- that messages name.
+--- During the run its files are in <offline_directory>/<key>; end_training packs them into
+--- <offline_directory>/<key>.zip. A killed run leaves the folder: `cd <key> && zip ../<key>.zip *`
+--- completes it (stop_time is then the start). The folder holds experiment.json, messages.json with
+--- one message a line (comet_ml/schemas/offline-*.schema.json), and the files that messages name.
 local builtin = require "accelerate.tracking.builtin"
 local env = require "accelerate.utils.environment"
 local file = require "accelerate.tracking.file"
@@ -20,7 +18,7 @@ local zip = require "accelerate.tracking.zip"
 
 local Class
 
--- JSON's null, which our writer has no value for: texts that stand in for it are replaced.
+-- Stands in for JSON's null, which our writer lacks, until the text is replaced.
 local NULL = "\1null\1"
 local QUOTED = json.encode(NULL)
 
@@ -59,7 +57,7 @@ local function parameter(self, name, value)
     source = "manual" } })
 end
 
---- Settings by names such as "optimizer|lr"; lists of plain values stay lists.
+--- Sends settings under names such as "optimizer|lr". Lists of plain values stay lists.
 local function parameters(self, prefix, map)
   for _, key in ipairs(ordered.keys(map)) do
     local name, value = prefix .. key, map[key]
@@ -73,7 +71,7 @@ local function parameters(self, prefix, map)
   end
 end
 
---- Keeps a file beside the messages and tells of it.
+--- Saves a file beside the messages and adds a message about it.
 local function upload(self, kind, extension, bytes, more)
   local name = ("file-%06d.%s"):format(self.tracker.messages + 1, extension)
   file.save(self.tracker.dir .. "/" .. name, bytes)

@@ -1,10 +1,10 @@
---- `log_with = "csv"`: a row for each call of log, in <logging_dir>/<project>/metrics.csv (RFC
---- 4180), which is added to when it exists.
+--- `log_with = "csv"`: one row for each call of log, in <logging_dir>/<project>/metrics.csv (RFC
+--- 4180). An existing file is appended to.
 ---
---- The columns are `step`, `time` (seconds since 1970) and the names of the values; maps give a
---- column for each entry, `name/entry`. When a new name comes up, the file is written again with
---- one column more, and rows from before leave it empty.  Settings go to config.json beside it, and
---- each table to a file of its own.
+--- The columns are `step`, `time` (seconds since 1970) and the names of the values; a map gives one
+--- column for each entry, `name/entry`. A new name rewrites the file with one more column, which is
+--- empty in earlier rows. Settings go to config.json beside it, and each table to a file of its
+--- own.
 local builtin = require "accelerate.tracking.builtin"
 local file = require "accelerate.tracking.file"
 local fs = require "accelerate.utils.fs"
@@ -32,7 +32,7 @@ local function row_of(list, n)
   return table.concat(parts, ",") .. "\n"
 end
 
---- The first row of a file that is there already, as names.
+--- Returns the names in the first row of an existing file.
 local function names_in(path)
   local head = fs.exists(path) and fs.read(path)
   if not head or head == "" then return nil end
@@ -52,7 +52,7 @@ local function names_in(path)
   end
 end
 
---- Adds columns: all rows are as long as the first one.
+--- Adds columns to all rows, so that they are as long as the first one.
 local function widen(self, fresh)
   local path, had = self._path, #self._names
   for _, name in ipairs(fresh) do
@@ -65,7 +65,7 @@ local function widen(self, fresh)
     if not whole then file.fail("%s", why) end
     local commas, quoted, out = (","):rep(#fresh), false, {}
     for line in whole:gmatch("[^\n]*\n") do
-      -- a text with a line break in it goes on
+      -- a text with a line break continues on the next line
       if select(2, line:gsub('"', "")) % 2 == 1 then quoted = not quoted end
       out[#out + 1] = quoted and line or line:sub(1, -2) .. commas .. "\n"
     end
@@ -128,7 +128,7 @@ Class = builtin.class("CSVTracker", { name = "csv", requires_logging_directory =
   end,
 })
 
---- A table as the text of a file.
+--- Returns a table as CSV text.
 ---@param columns string[]
 ---@param data any[][]
 ---@return string

@@ -1,4 +1,4 @@
---- SHA-256 (FIPS 180-4), for the files whose place in a run is told together with their digest.
+--- SHA-256 (FIPS 180-4), for files that are recorded with their digest.
 local bit = require "bit"
 local ffi = require "ffi"
 
@@ -8,7 +8,8 @@ local M = {}
 
 local constants
 
---- The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
+--- Makes the constants: the first 32 bits of the fractional parts of the cube roots of the first 64
+--- primes.
 local function make_constants()
   constants = ffi.new("int32_t[64]")
   local count, n = 0, 2
@@ -22,7 +23,7 @@ local function make_constants()
     end
     if prime then
       local root = n ^ (1 / 3)
-      -- Newton, to the last bit of a double
+      -- Newton's iteration, to the last bit of a double
       for _ = 1, 3 do root = root - (root * root * root - n) / (3 * root * root) end
       constants[count] = tobit(math.floor(root % 1 * 4294967296))
       count = count + 1
@@ -60,7 +61,7 @@ end
 local START = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab,
   0x5be0cd19 }
 
---- The digest in hexadecimal.
+--- Returns the digest in hexadecimal.
 ---@param text string
 ---@return string
 function M.sha256(text)

@@ -1,7 +1,6 @@
---- Files that trackers write.  What is written goes to the system at once, so that a killed run
---- loses nothing of it and a forked process has nothing to write twice.  Failures of the world (no
---- room, a directory that is gone) are raised as objects that
---- `failure` tells from mistakes.
+--- Files that trackers write. Each write goes to the system at once, so a killed run loses nothing
+--- and a forked process has nothing to write twice. Failures outside the script (a full disk, a
+--- removed directory) are raised as objects, which `failure` distinguishes from mistakes.
 local ffi = require "ffi"
 local class = require "accelerate.utils.class"
 local fs = require "accelerate.utils.fs"
@@ -28,14 +27,14 @@ local Failure = class.open("Failure")
 function Failure:init(message) self.message = message end
 function Failure:__tostring() return self.message end
 
---- Raises what went wrong with the world.
+--- Raises a failure outside the script.
 function M.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
   error(Failure(message), 0)
 end
 local fail = M.fail
 
---- The message of an object that `fail` raised, or nil.
+--- Returns the message of an error from `fail`; nil for other errors.
 function M.failure(err) return class.is(err, Failure) and err.message or nil end
 
 local function reason() return ffi.string(C.strerror(ffi.errno())) end
@@ -52,13 +51,13 @@ function Out:init(path, how)
   end)
 end
 
---- Opens a file for writing at its end.
+--- Opens a file for appending.
 ---@param path string
----@param how { new: boolean? }? new: it must not exist yet
+---@param how { new: boolean? }? new: fail if the file exists
 function M.open(path, how) return Out(path, how) end
 
---- Writes all of `text`.  A file that someone removed would take it and keep nothing: that is a
---- failure as well.
+--- Writes all of `text`. Writing to a file that was removed fails, too; the system would accept the
+--- text and drop it.
 function Out:write(text)
   local fd = self._held[0]
   if fd < 0 then fail("%s is closed", self.path) end
@@ -81,13 +80,13 @@ function Out:close()
   if C.close(fd) ~= 0 then fail("cannot close %s: %s", self.path, reason()) end
 end
 
---- Makes a directory with its parents, or fails.
+--- Makes a directory and its parents. Fails if it cannot.
 function M.make_dirs(path)
   local ok, why = fs.make_dirs(path)
   if not ok then fail("%s", why) end
 end
 
---- Writes a whole file, beside its place first, or fails.
+--- Replaces a file atomically. Fails if it cannot.
 function M.save(path, text)
   local ok, why = fs.write(path, text)
   if not ok then fail("%s", tostring(why)) end
@@ -95,7 +94,7 @@ end
 
 local tv = ffi.new("struct accelerate_timeval")
 
---- Seconds since 1970, to the microsecond.
+--- Returns the seconds since 1970, to the microsecond.
 function M.now()
   C.gettimeofday(tv, nil)
   return tonumber(tv.sec) + tonumber(tv.usec) * 1e-6
@@ -109,8 +108,7 @@ end
 
 function M.pid() return C.getpid() end
 
---- `n` random bytes in hexadecimal, for names that must differ between runs (nothing that a seed
---- should fix).
+--- Returns `n` random bytes in hexadecimal, for names that differ between runs whatever the seed.
 ---@param n integer
 function M.random_hex(n)
   local source = io.open("/dev/urandom", "rb")
@@ -120,7 +118,8 @@ function M.random_hex(n)
   return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
---- A name as part of a path: what a file system or another tool would trip over becomes "_".
+--- Returns a name made safe for a path: characters that file systems or tools may refuse become
+--- "_".
 function M.safe_name(name) return (name:gsub("[^%w%.%-_]", "_")) end
 
 return M

@@ -1,12 +1,12 @@
---- Trackers of experiments: where `accelerator:log` writes to.
+--- Experiment trackers: where `accelerator:log` writes to.
 ---
----   local accelerator = accelerate.Accelerator{ log_with = { "tensorboard", "jsonl" }, project_dir
----     = "runs" }
+---   local accelerator = accelerate.Accelerator{ log_with = { "tensorboard", "jsonl" },
+---     project_dir = "runs" }
 ---   accelerator:init_trackers("my_project", { config = { lr = 1e-3 } })
 ---   accelerator:log({ loss = loss }, { step = 1 })
 ---   accelerator:end_training()
 ---
---- Built in are tensorboard, jsonl, csv, and wandb and comet_ml in the offline forms that their own
+--- Built in are tensorboard, jsonl and csv, and wandb and comet_ml in offline forms that their own
 --- tools upload later.
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -17,8 +17,8 @@ local tracker = require "accelerate.tracking.tracker"
 
 local fail = options.fail
 
--- Names that log_with knows, Accelerate's and ours, and the modules of those that are there, in the
--- order of "all".
+-- The names that log_with knows (Accelerate's and ours), and the modules of the available ones in
+-- the order of "all".
 local NAMES = { "tensorboard", "wandb", "comet_ml", "jsonl", "csv", "trackio", "aim", "mlflow", "clearml",
   "dvclive", "swanlab" }
 local MODULES = {
@@ -31,34 +31,34 @@ for _, name in ipairs(NAMES) do
   if MODULES[name] then AVAILABLE[#AVAILABLE + 1] = name end
 end
 
-local registered = {}  -- classes of the script's own, by name
+local registered = {}  -- a script's own classes, by name
 
 local M = {}
 
---- The names that log_with takes.
+--- Names that log_with takes.
 M.LoggerType = properties.enum("LoggerType", { "all", unpack(NAMES) })
 
 M.GeneralTracker = tracker.GeneralTracker
 M.class = tracker.class
 M.on_main_process = tracker.on_main_process
 
---- The names of the trackers that are there.
+--- Returns the names of the available trackers.
 ---@return string[] a fresh list
 function M.get_available_trackers() return { unpack(AVAILABLE) } end
 
---- The class behind a name, or nil.
+--- Returns the class behind a name, or nil.
 ---@param name string
 function M.class_of(name)
   if registered[name] then return registered[name] end
   return MODULES[name] and require(MODULES[name])
 end
 
---- Whether the class of that name is the script's own.
+--- Returns whether the class of a name is a script's own.
 function M.is_registered(name) return registered[name] ~= nil end
 
---- Makes a class known by its `name`, for log_with.  Call it before the Accelerator that uses it is
---- made.  The class is called with the project's name, the logging directory where it requires one,
---- and its options of init_kwargs.  A name that is there already is replaced, with a warning.
+--- Registers a class under its `name`, for log_with. Call it before making the Accelerator that
+--- uses it. The class is called with the project's name, the logging directory where it requires
+--- one, and its options from init_kwargs. Replacing an existing name gives a warning.
 ---@param tracker_class table derived from GeneralTracker, with `name` and
 ---  `requires_logging_directory`
 function M.register_tracker_class(tracker_class)
@@ -106,9 +106,9 @@ local function check_name(name)
     near and (", did you mean '%s'?"):format(near) or "", table.concat(names, ", "))
 end
 
---- What of `log_with` can be used: names that are there, once each, and objects as they are.  "all"
---- stands for every name that is there.  An unknown name is an error, and so is a tracker that
---- needs a directory where there is none; a name that is known but not there is left out with a
+--- Returns the usable trackers of `log_with`: available names, once each, and tracker objects as
+--- they are. "all" stands for every available name. Raises for an unknown name, and for a tracker
+--- that needs a directory when there is none. Leaves out a known but unavailable name with a
 --- warning.
 ---@param log_with string|accelerate.GeneralTracker|(string|accelerate.GeneralTracker)[]|nil
 ---@param logging_dir string?
@@ -164,7 +164,7 @@ function M.filter_trackers(log_with, logging_dir)
   return wanted
 end
 
--- Classes of the trackers that are there, loaded when they are named.
+-- Classes of available trackers, loaded at first use.
 local LAZY = {
   TensorBoardTracker = "tensorboard", WandBTracker = "wandb", CometMLTracker = "comet_ml",
     JSONLTracker = "jsonl", CSVTracker = "csv",

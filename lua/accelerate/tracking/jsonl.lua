@@ -1,14 +1,14 @@
---- `log_with = "jsonl"`: one JSON object a line, in <logging_dir>/<project>/metrics.jsonl, which is
---- added to when it exists.
+--- `log_with = "jsonl"`: one JSON object a line, in <logging_dir>/<project>/metrics.jsonl. An
+--- existing file is appended to.
 ---
 ---   {"loss": 0.5, "step": 1, "time": 1700000000.25}            log
 ---   {"config": {"lr": 0.001}, "time": ...}                     store_init_configuration
 ---   {"images": {"digits": ["images/digits_1_1.png"]}, ...}     log_images
 ---   {"table": "rows", "columns": [...], "data": [...], ...}    log_table
 ---
---- Values that are themselves called `step` or `time` keep their names; ours are `_step` and
---- `_time` on such a line.  NaN and the infinities, which JSON lacks, are the texts "NaN",
---- "Infinity", "-Infinity".
+--- Logged values named `step` or `time` keep their names; the tracker's own are then `_step` and
+--- `_time` on that line. NaN and the infinities, which JSON lacks, are the texts "NaN", "Infinity",
+--- "-Infinity".
 local builtin = require "accelerate.tracking.builtin"
 local file = require "accelerate.tracking.file"
 local png = require "accelerate.tracking.png"

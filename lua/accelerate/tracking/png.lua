@@ -31,7 +31,7 @@ local function deflate(bytes, n)
   return ffi.string(room, size[0])
 end
 
---- Which positions hold height, width, channels and the picture's number, by letters: "CHW",
+--- Returns the positions of height, width, channels and picture number in formats such as "CHW",
 --- "NHWC", "HW".
 local function by_letters(where, x, formats)
   local at = {}
@@ -46,11 +46,11 @@ local function by_letters(where, x, formats)
   return at
 end
 
---- Pictures of a tensor, each as a contiguous uint8 tensor [H, W, C].  Floating-point values go
---- from 0 to 1; they are cut there, and NaN shows as black.
----@param where string what messages begin with
+--- Returns the pictures of a tensor, each as a contiguous uint8 tensor [H, W, C]. Floating-point
+--- values are clamped to 0..1; NaN shows as black.
+---@param where string start of messages
 ---@param x accelerate.Tensor
----@param formats string? the meaning of the dims; default: HW, CHW or NCHW by their number
+---@param formats string? order of the dims; default HW, CHW or NCHW by their number
 ---@return accelerate.Tensor[]
 function M.pictures(where, x, formats)
   local dims = x:dim()
@@ -91,7 +91,7 @@ end
 -- PNG's colour types by the number of channels: grey, grey and alpha, RGB, RGB and alpha.
 local COLOUR = { 0, 4, 2, 6 }
 
---- A picture's file.
+--- Encodes a picture as a PNG file.
 ---@param picture accelerate.Tensor uint8 [H, W, C], contiguous
 ---@return string bytes
 ---@return integer height
@@ -110,7 +110,7 @@ function M.encode(picture)
     chunk("IDAT", deflate(lines, height * (row + 1))) .. chunk("IEND", ""), height, width, channels
 end
 
---- Files of all the pictures in a value: a tensor of one or several, or a list of tensors.
+--- Encodes all pictures of a value: a tensor with one or several, or a list of tensors.
 ---@return string[] files
 ---@return table[] sizes { height, width, channels } of each
 function M.files(where, value, formats)

@@ -1,6 +1,5 @@
---- Protocol Buffers' wire format (protobuf.dev/programming-guides/encoding), written by hand:
---- fields as strings of bytes, to be joined into messages.  And the two checksums that the files of
---- trackers carry.
+--- The wire format of Protocol Buffers (protobuf.dev/programming-guides/encoding): fields as
+--- strings of bytes, to be joined into messages. Also the two checksums of tracker files.
 local bit = require "bit"
 local ffi = require "ffi"
 
@@ -12,8 +11,8 @@ local char, floor = string.char, math.floor
 
 local M = {}
 
---- A whole number as a varint: seven bits a byte, the lowest first.  A negative one is that of its
---- 64 bits.
+--- Encodes a whole number as a varint: seven bits a byte, the lowest first. A negative number is
+--- encoded as its 64-bit two's complement.
 ---@param n number integral, -2^63 .. 2^63
 ---@return string
 function M.varint(n)
@@ -41,7 +40,7 @@ local varint = M.varint
 
 local f64, f32 = ffi.new("double[1]"), ffi.new("float[1]")
 
---- The eight bytes of a double, little-endian (as are all processors that this runs on).
+--- Returns the eight bytes of a double, little-endian (as all supported processors are).
 function M.double_bytes(x)
   f64[0] = x
   return ffi.string(f64, 8)
@@ -49,7 +48,7 @@ end
 
 local u32 = ffi.new("uint32_t[1]")
 
---- Four bytes, little-endian, of an unsigned number or of bit's signed form of one.
+--- Returns four little-endian bytes of an unsigned number, or of the signed form that `bit` gives.
 function M.uint32_bytes(n)
   u32[0] = n % 4294967296
   return ffi.string(u32, 4)
@@ -62,23 +61,23 @@ function M.uint64_bytes(n)
   return ffi.string(u64, 8)
 end
 
---- An int, enum or bool field.
+--- Encodes an int, enum or bool field.
 function M.int(field, n) return varint(field * 8) .. varint(n) end
 
---- A double field.
+--- Encodes a double field.
 function M.double(field, x) return varint(field * 8 + 1) .. M.double_bytes(x) end
 
---- A float field: rounded to float32.
+--- Encodes a float field, rounded to float32.
 function M.float(field, x)
   f32[0] = x
   return varint(field * 8 + 5) .. ffi.string(f32, 4)
 end
 
---- A string, bytes or message field.
+--- Encodes a string, bytes or message field.
 ---@param text string
 function M.bytes(field, text) return varint(field * 8 + 2) .. varint(#text) .. text end
 
---- A packed field of doubles.
+--- Encodes a packed field of doubles.
 ---@param list number[]
 function M.doubles(field, list)
   local room = ffi.new("double[?]", #list)
@@ -88,7 +87,7 @@ end
 
 -- ---- checksums
 
---- CRC-32 as zip, PNG and gzip have it; `crc` continues one.
+--- Returns the CRC-32 of zip, PNG and gzip. `crc` continues an earlier one.
 ---@param text string
 ---@param crc number?
 ---@return number 0 .. 2^32 - 1
@@ -107,7 +106,7 @@ local function make_table()
   end
 end
 
---- CRC-32C (Castagnoli, RFC 3720 appendix B.4).
+--- Returns the CRC-32C (Castagnoli, RFC 3720 appendix B.4).
 ---@param text string
 ---@return number 0 .. 2^32 - 1
 function M.crc32c(text)
@@ -119,9 +118,9 @@ function M.crc32c(text)
   return bit.bnot(crc) % 4294967296
 end
 
---- The checksum of TFRecord files: rotated right by 15 bits, plus a constant
---- (tensorflow/core/lib/hash/crc32c.h), so that the checksum of data that holds checksums stays
---- one.
+--- Returns the checksum of TFRecord files: CRC-32C rotated right by 15 bits, plus a constant
+--- (tensorflow/core/lib/hash/crc32c.h). The masking keeps it a checksum when the data itself holds
+--- checksums.
 function M.masked_crc32c(text)
   local crc = bit.tobit(M.crc32c(text))
   return (bit.ror(crc, 15) % 4294967296 + 0xA282EAD8) % 4294967296

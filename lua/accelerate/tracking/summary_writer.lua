@@ -6,9 +6,8 @@
 ---   writer:close()
 ---
 --- A file is a row of records (tensorflow/core/lib/io/record_writer.h): the length in 8 bytes, its
---- masked CRC-32C, the data, its masked CRC-32C.  The data is an Event
---- (tensorboard/compat/proto/event.proto, summary.proto), of which the fields used here are
---- numbered where they are written.
+--- masked CRC-32C, the data, and the data's masked CRC-32C. The data is an Event message
+--- (tensorboard/compat/proto/event.proto, summary.proto). Comments below give its field numbers.
 local builtin = require "accelerate.tracking.builtin"
 local core = require "accelerate.core"
 local ffi = require "ffi"
@@ -44,7 +43,7 @@ local function metadata(plugin, content)
   return pb.bytes(9, pb.bytes(1, pb.bytes(1, plugin) .. (content and pb.bytes(2, content) or "")))
 end
 
-local files = 0  -- of this process, so that two of one second differ
+local files = 0  -- number made by this process, so that two within a second differ
 
 local OPTIONS = {
   filename_suffix = { "string", default = "" }, flush_secs = { "number", default = 120, min = 0 },
@@ -52,12 +51,12 @@ local OPTIONS = {
   comment = { "string", default = "" },
 }
 
---- Makes `log_dir`, where it is not there yet, and a new event file in it.
+--- Makes `log_dir` if it is missing, and a new event file in it.
 ---@param log_dir string
 ---@param opts { filename_suffix: string?, flush_secs: number?, max_queue: integer?, purge_step:
----  integer? }? flush_secs and max_queue: how long, and how many events, may wait before they are
----  written (flush writes them at once); purge_step: a run that starts again at that step;
----  TensorBoard leaves out what an earlier one logged from there on
+---  integer? }? flush_secs: longest time before events are written, in seconds; max_queue: largest
+---  number of events that wait; purge_step: the step at which a run restarts; TensorBoard hides
+---  what the earlier run logged from there on
 function SummaryWriter:init(log_dir, opts)
   options.value("SummaryWriter", "log_dir", log_dir, { "string" })
   self._opts = options.check("SummaryWriter", opts, OPTIONS)
@@ -83,7 +82,7 @@ function SummaryWriter:_put(data)
   if #queue >= self._opts.max_queue or now - self._since >= self._opts.flush_secs then self:flush() end
 end
 
---- Writes what waits.
+--- Writes the waiting events.
 function SummaryWriter:flush()
   local queue = self._queue
   self._queue, self._since = {}, nil
@@ -91,7 +90,7 @@ function SummaryWriter:flush()
   for _, key in ipairs(ordered.keys(self._others)) do self._others[key]:flush() end
 end
 
---- Writes what waits and closes the file.
+--- Writes the waiting events and closes the file.
 function SummaryWriter:close()
   if not self._file then return end
   self:flush()
@@ -103,7 +102,7 @@ end
 local CALL = { global_step = { "integer", optional = true }, walltime = { "number", optional = true } }
 local schemas = {}
 
---- The options of a call: a number is the step.  `more`: further ones that the call takes.
+--- Checks the options of a call; a number is the step. `more`: the call's own options.
 local function read(where, tag, opts, more)
   options.value("SummaryWriter:" .. where, "tag", tag, { "string" })
   if type(opts) == "number" then opts = { global_step = opts } end
@@ -129,7 +128,7 @@ function SummaryWriter:_add(opts, tag, content)
   self:_put(event(opts.walltime or file.now(), opts.global_step, summary(tag, content)))
 end
 
---- Adds a number to a curve, rounded to float32; NaN and the infinities stay what they are.
+--- Adds a number to a curve, rounded to float32. NaN and the infinities are kept.
 ---@param tag string
 ---@param value number|accelerate.Tensor
 ---@param opts { global_step: integer?, walltime: number? }|integer|nil
@@ -137,8 +136,8 @@ function SummaryWriter:add_scalar(tag, value, opts)
   self:_add(read("add_scalar", tag, opts), tag, pb.float(2, number_of("add_scalar", value)))
 end
 
---- Adds numbers to curves of one chart: each has an event file of its own, in a folder named after
---- the chart and the curve.
+--- Adds numbers to the curves of one chart. Each curve has its own event file, in a folder named
+--- after the chart and the curve.
 ---@param main_tag string
 ---@param map table<string, number|accelerate.Tensor>
 function SummaryWriter:add_scalars(main_tag, map, opts)
@@ -153,7 +152,7 @@ function SummaryWriter:add_scalars(main_tag, map, opts)
   end
 end
 
---- Adds a text, which is shown as Markdown.
+--- Adds a text, shown as Markdown.
 ---@param tag string
 ---@param text string
 function SummaryWriter:add_text(tag, text, opts)
@@ -172,9 +171,9 @@ end
 
 local IMAGE = { dataformats = { "string", optional = true } }
 
---- Adds a picture.  Floating-point values go from 0 to 1, integers from 0 to 255.
+--- Adds a picture. Floating-point values are 0 to 1, integers 0 to 255.
 ---@param tag string
----@param picture accelerate.Tensor [C, H, W] or [H, W], or as dataformats says; C is 1 to 4
+---@param picture accelerate.Tensor [C, H, W] or [H, W], or as in dataformats; C is 1 to 4
 ---@param opts { global_step: integer?, walltime: number?, dataformats: string? }|integer|nil
 function SummaryWriter:add_image(tag, picture, opts)
   opts = read("add_image", tag, opts, IMAGE)
@@ -185,9 +184,9 @@ function SummaryWriter:add_image(tag, picture, opts)
   self:_add(opts, tag, image(bytes[1], sizes[1]))
 end
 
---- Adds several pictures, under `tag/1` and so on where there is more than one.
+--- Adds pictures; several go under `tag/1` and so on.
 ---@param tag string
----@param pictures accelerate.Tensor|accelerate.Tensor[] [N, C, H, W], or as dataformats says, or a
+---@param pictures accelerate.Tensor|accelerate.Tensor[] [N, C, H, W], or as in dataformats, or a
 ---  list of pictures
 ---@param opts { global_step: integer?, walltime: number?, dataformats: string? }|integer|nil
 function SummaryWriter:add_images(tag, pictures, opts)
@@ -200,7 +199,8 @@ end
 
 -- ---- histograms
 
--- TensorFlow's: from 1e-12 on, each 1.1 times the one before, both signs, and the largest double
+-- TensorFlow's limits: 1e-12, then each 1.1 times the one before, for both signs, and the largest
+-- double
 local limits
 
 local function make_limits()
@@ -216,7 +216,7 @@ local function make_limits()
   limits[#limits + 1] = 1.7976931348623157e308
 end
 
---- The first limit that is above x.
+--- Returns the position of the first limit above x.
 local function bucket_of(x)
   if x >= limits[#limits - 1] then return #limits end
   local low, high = 1, #limits
@@ -227,8 +227,8 @@ local function bucket_of(x)
   return low
 end
 
--- Sums and counts; `data` is a const double pointer.  NaN and the infinities have no bucket: they
--- are counted apart.
+-- Counts elements and their sums; `data` is a const double pointer. NaN and the infinities belong
+-- to no bucket and are counted apart.
 local function count(data, n, buckets)
   local least, most, total, squares, odd = math.huge, -math.huge, 0, 0, 0
   for i = 0, n - 1 do
@@ -246,8 +246,8 @@ local function count(data, n, buckets)
   return least, most, total, squares, odd
 end
 
---- Adds a histogram of all elements, in TensorBoard's own buckets.  Elements that are not finite
---- are left out.
+--- Adds a histogram of all elements in TensorBoard's own buckets. Elements that are not finite are
+--- left out.
 ---@param tag string
 ---@param x accelerate.Tensor|number[]
 ---@param opts { global_step: integer?, walltime: number? }|integer|nil
@@ -270,7 +270,7 @@ function SummaryWriter:add_histogram(tag, x, opts)
   if kept == 0 then least, most = 0, 0 end
   local first, last = bucket_of(least), bucket_of(most)
   local ends, counts = {}, {}
-  for at = math.max(first - 1, 1), last do  -- one empty bucket before the first says where that begins
+  for at = math.max(first - 1, 1), last do  -- an empty bucket before the first one gives its lower limit
     ends[#ends + 1], counts[#counts + 1] = limits[at], buckets[at] or 0
   end
   -- HistogramProto: min 1, max 2, num 3, sum 4, sum_squares 5, bucket_limit 6, bucket 7
@@ -290,8 +290,8 @@ end
 
 local TYPES = { string = 1, boolean = 2, number = 3 }  -- DataType
 
---- Adds the settings of a run, and the results that belong to them, in a folder of its own below
---- log_dir: TensorBoard's tab HPARAMS lines such runs up.
+--- Adds a run's settings and the results that belong to them, in a folder below log_dir.
+--- TensorBoard compares such runs in its HPARAMS tab.
 ---@param hparams table<string, any> numbers, texts, booleans; nested tables become "outer/inner"
 ---@param metrics table<string, number>? results by the tags of their curves
 ---@param opts { run_name: string?, global_step: integer? }? run_name: the folder; default: seconds

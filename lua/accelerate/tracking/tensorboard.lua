@@ -1,9 +1,8 @@
---- `log_with = "tensorboard"`: event files in <logging_dir>/<project>, which `tensorboard --logdir`
---- shows.
+--- `log_with = "tensorboard"`: event files in <logging_dir>/<project>, for `tensorboard --logdir`.
 ---
---- Numbers become scalars, texts texts, maps charts of several curves.  The settings of the run go
---- to the tab HPARAMS and to hparams.yml.  `accelerator:get_tracker("tensorboard", { unwrap = true
---- })` is the SummaryWriter, which also takes histograms.
+--- Numbers become scalars, texts become texts, maps become charts of several curves. A run's
+--- settings go to the HPARAMS tab and to hparams.yml. `accelerator:get_tracker("tensorboard", {
+--- unwrap = true })` returns the SummaryWriter, which also takes histograms.
 local builtin = require "accelerate.tracking.builtin"
 local file = require "accelerate.tracking.file"
 local ordered = require "accelerate.utils.ordered"
@@ -26,7 +25,7 @@ local function scalar(value)
     if value == math.huge then return ".inf" end
     if value == -math.huge then return "-.inf" end
     local text = values.json(value)
-    -- YAML 1.1 reads 1e-05 as a text: a float has a point
+    -- YAML 1.1 reads 1e-05 as a text; a float needs a point
     if text:find("e", 1, true) and not text:find(".", 1, true) then text = text:gsub("e", ".0e") end
     return text
   elseif type(value) == "string" and not plain_word(value) then
@@ -89,7 +88,7 @@ Class = builtin.class("TensorBoardTracker", { name = "tensorboard", requires_log
     end
     self.tracker:flush()
   end,
-  log_table = function(self, name, opts)  -- TensorBoard has no tables, but shows those of Markdown
+  log_table = function(self, name, opts)  -- TensorBoard has no tables, but shows Markdown's
     opts = Class.options_of("log_table", opts)
     local columns, data = builtin.table_of("TensorBoardTracker:log_table", name, opts)
     local function line(cells)

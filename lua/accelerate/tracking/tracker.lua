@@ -1,11 +1,12 @@
---- GeneralTracker: what every tracker is derived from, and what one's own must have.
+--- GeneralTracker: the base of every tracker, and what a script's own tracker must have.
 ---
 ---   local MyTracker = tracking.class("MyTracker")
 ---   MyTracker.name = "my_tracker"
 ---   MyTracker.requires_logging_directory = false
 ---   function MyTracker:init(run_name) self.tracker = io.open(run_name .. ".txt", "w") end
----   function MyTracker:log(values, opts) self.tracker:write(opts.step or "", " ", values.loss,
----     "\n") end
+---   function MyTracker:log(values, opts)
+---     self.tracker:write(opts.step or "", " ", values.loss, "\n")
+---   end
 ---   function MyTracker:finish() self.tracker:close() end
 ---   local accelerator = accelerate.Accelerator{ log_with = MyTracker("run") }
 local class = require "accelerate.utils.class"
@@ -16,45 +17,46 @@ local fail = options.fail
 local M = {}
 
 ---@class accelerate.GeneralTracker
----@field name string what log_with, get_tracker, init_kwargs and log_kwargs call it; of the class
----@field requires_logging_directory boolean whether it cannot be without Accelerator's logging_dir
----  (or project_dir); of the class
----@field tracker any what does the tracking (a writer, a connection): a field, or a method that
+---@field name string name in log_with, get_tracker, init_kwargs and log_kwargs; a field of the
+---  class
+---@field requires_logging_directory boolean whether it needs Accelerator's logging_dir (or
+---  project_dir); a field of the class
+---@field tracker any the underlying object (a writer, a connection): a field, or a method that
 ---  returns it
 ---@field main_process_only boolean default true; false: its methods are called on every process
 local GeneralTracker = class("GeneralTracker")
 GeneralTracker.main_process_only = true
 M.GeneralTracker = GeneralTracker
 
---- Called by `accelerator:init_trackers` before anything else: the place for opening files.
+--- Opens files and connections. `accelerator:init_trackers` calls it first.
 function GeneralTracker:start() end
 
---- Keeps the settings of the run.
+--- Stores the settings of the run.
 ---@param values table<string, any>
 function GeneralTracker:store_init_configuration(values) end -- luacheck: ignore 212/values
 
---- Keeps values: numbers, texts, maps of numbers, tensors of one element.
+--- Stores values: numbers, texts, maps of numbers, tensors of one element.
 ---@param values table<string, any>
----@param opts table never nil from an Accelerator: `step`, and what log_kwargs has under this
----  tracker's name
+---@param opts table `step`, and the entry of log_kwargs under this tracker's name; an Accelerator
+---  never passes nil
 function GeneralTracker:log(values, opts) end -- luacheck: ignore 212/values 212/opts
 
---- Keeps pictures.
+--- Stores pictures.
 ---@param values table<string, accelerate.Tensor|accelerate.Tensor[]>
 ---@param opts table?
 function GeneralTracker:log_images(values, opts) end -- luacheck: ignore 212/values 212/opts
 
---- Keeps a table.
+--- Stores a table.
 ---@param name string
 ---@param opts { columns: string[], data: any[][], step: integer? }
 function GeneralTracker:log_table(name, opts) end -- luacheck: ignore 212/name 212/opts
 
---- Called by `accelerator:end_training`.
+--- Closes files and connections. `accelerator:end_training` calls it.
 function GeneralTracker:finish() end
 
 local NEEDED = { "name", "requires_logging_directory", "tracker" }
 
---- Raises an error that names the members that `object` lacks, if it does.
+--- Raises an error that names the members that `object` lacks.
 ---@param object table an object of a class derived from GeneralTracker
 function M.check(object)
   local missing = {}
@@ -74,11 +76,11 @@ end
 function GeneralTracker:init() end
 GeneralTracker.__made = M.check
 
---- Makes a class of trackers.  Calling it makes one: `init` gets the arguments (from an
---- Accelerator: the project's name, the logging directory where it is required, then the options of
---- init_kwargs), and then it must have `name`, `requires_logging_directory` and
---- `tracker`; an error names what is missing.
----@param name string what messages call it
+--- Makes a class of trackers. Calling the class makes a tracker: `init` gets the arguments (from an
+--- Accelerator: the project's name, the logging directory where it is required, and the options
+--- from init_kwargs). The tracker must then have `name`, `requires_logging_directory` and
+--- `tracker`; otherwise an error names what is missing.
+---@param name string name of the class in messages
 ---@param base? table a class of trackers; default GeneralTracker
 ---@return table class
 function M.class(name, base)
@@ -93,15 +95,15 @@ end
 
 function M.is(value) return class.is(value, GeneralTracker) end
 
---- What does the tracking, inside a tracker.
+--- Returns the underlying object of a tracker.
 function M.unwrap(object)
   local inner = object.tracker
   if type(inner) == "function" then return inner(object) end
   return inner
 end
 
---- Wraps a method of a tracker: it does nothing on other processes than the main one, unless the
---- tracker's main_process_only is false.
+--- Wraps a method of a tracker: it does nothing outside the main process, unless the tracker's
+--- main_process_only is false.
 ---@param method function
 ---@return function
 function M.on_main_process(method)
@@ -126,8 +128,7 @@ function Blank.__index(_, key)
   return nothing
 end
 
---- What stands where there is no tracker (another process than the main one, or before
---- init_trackers): every method does nothing.
+--- The tracker outside the main process and before init_trackers: every method does nothing.
 M.blank = Blank()
 
 return M

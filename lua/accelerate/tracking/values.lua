@@ -1,4 +1,4 @@
---- What trackers are given, as plain Lua values: tensors of one element become numbers, names come
+--- Turns what trackers get into plain Lua values: tensors of one element become numbers, names are
 --- sorted.
 local core = require "accelerate.core"
 local json = require "accelerate.utils.json"
@@ -7,15 +7,15 @@ local ordered = require "accelerate.utils.ordered"
 
 local M = {}
 
---- A tensor of one element as a number or boolean; nil for a larger one.
+--- Returns a tensor of one element as a number or boolean; nil for a larger tensor.
 function M.item(x)
   if x:numel() ~= 1 then return nil end
   local ok, value = pcall(x.item, x)
   if ok then return value end
-  return x:detach():to("float64"):item()  -- an int64 beyond 2^53
+  return x:detach():to("float64"):item()  -- an int64 above 2^53
 end
 
---- Whether a table's keys are all texts, numbers or booleans: others have no order.
+--- Returns whether all keys of a table are texts, numbers or booleans, which can be sorted.
 local function has_order(map)
   for key in next, map do
     local kind = type(key)
@@ -24,7 +24,7 @@ local function has_order(map)
   return true
 end
 
---- A value as a number, text, boolean or map of numbers; nil for what no tracker here can keep.
+--- Returns a value as a number, text, boolean or map of numbers; nil for other values.
 ---@param value any
 ---@return number|string|boolean|table<string, number>|nil
 function M.plain(value)
@@ -47,7 +47,8 @@ function M.plain(value)
   return map
 end
 
---- Values by sorted names; what cannot be kept is left out, and said once for each name.
+--- Returns values in the order of their names. Leaves out values that cannot be stored, with one
+--- notice for each name.
 ---@param who string the tracker's name
 ---@param values table<string, any>
 ---@return { [1]: string, [2]: any }[]
@@ -85,13 +86,12 @@ local function settings(value)
   return copy
 end
 
---- The settings of a run as plain, nested values (lists and maps); what is neither is given as its
---- text.
+--- Returns the settings of a run as plain nested values (lists and maps); other values become text.
 ---@param config table<string, any>
 M.settings = settings
 
---- Settings without nesting: `optimizer = { lr = 1 }` becomes "optimizer/lr"; lists become JSON
---- text.  Sorted by name.
+--- Returns settings without nesting, in the order of their names: `optimizer = { lr = 1 }` becomes
+--- "optimizer/lr"; lists become JSON text.
 ---@return { [1]: string, [2]: number|string|boolean }[]
 function M.flat(config)
   local list = {}
@@ -122,7 +122,8 @@ local function finite(value)
   return value
 end
 
---- JSON on one line; the numbers that JSON lacks as the texts "NaN", "Infinity" and "-Infinity".
+--- Encodes a value as one line of JSON. NaN and the infinities, which JSON lacks, become the texts
+--- "NaN", "Infinity" and "-Infinity".
 ---@return string
 function M.json(value) return (json.encode(finite(value), 0)) end
 

@@ -1,13 +1,12 @@
---- `log_with = "wandb"`: a run of Weights & Biases in its offline form, which `wandb sync <folder>`
---- uploads later from wherever there
---- is a network.  Nothing is sent from here.
+--- `log_with = "wandb"`: a Weights & Biases run in offline form. `wandb sync <folder>` uploads it
+--- later, where there is a network. Nothing is sent from here.
 ---
 --- The folder is wandb/offline-run-<date>_<time>-<id> below init_kwargs' dir (WANDB_DIR, or the
---- working directory).  Its file run-<id>.wandb is a log in LevelDB's format
---- (leveldb/doc/log_format.md) whose checksums are plain CRC-32, behind a header of seven bytes.  A
---- row waits until the next step begins, since wandb joins what is logged to one step: a run that
---- is killed lacks its last one.  Each entry is a Record (wandb/proto/wandb_internal.proto), of
---- which the fields used here are numbered where they are written.
+--- working directory). Its file run-<id>.wandb is a log in LevelDB's format
+--- (leveldb/doc/log_format.md) with plain CRC-32 checksums, after a header of seven bytes. wandb
+--- joins what is logged in one step, so a row is written when the next step begins: a killed run
+--- lacks its last row. Each entry is a Record message (wandb/proto/wandb_internal.proto). Comments
+--- below give its field numbers.
 local builtin = require "accelerate.tracking.builtin"
 local digest = require "accelerate.tracking.digest"
 local env = require "accelerate.utils.environment"
@@ -21,9 +20,9 @@ local values = require "accelerate.tracking.values"
 
 local Class
 
--- ---- the log: blocks of 32 KB, in which a record is whole (1) or cut into first (2), middle (3)
---      and last (4) parts
+-- ---- the log
 
+-- A block has 32 KB. A record is whole (1) or cut into first (2), middle (3) and last (4) parts.
 local BLOCK, HEAD = 32768, 7
 local WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
@@ -32,7 +31,7 @@ local function part(kind, data)
     string.char(#data % 256, math.floor(#data / 256), kind) .. data
 end
 
---- The bytes of a record that begins at `at` in the file.
+--- Returns the bytes of a record that begins at offset `at` of the file.
 local function framed(at, data)
   local out, left = {}, BLOCK - at % BLOCK
   if left < HEAD then
@@ -91,8 +90,8 @@ local function item(keys, text)
   return pb.bytes(1, table.concat(out) .. pb.bytes(16, text))
 end
 
---- Writes the row that is being filled: HistoryRecord (item 1, step 2 (num 1)) and what the summary
---- shows of it (update 1).
+--- Writes the pending row: HistoryRecord (item 1, step 2 (num 1)), and its SummaryRecord (update
+--- 1).
 local function commit(self)
   local run, row = self.tracker, self._row
   if not row then return end
@@ -117,7 +116,7 @@ local function commit(self)
   run.step = run.step + 1
 end
 
---- Adds values to the row of a step.  Without a step: to the row at hand, which is then complete.
+--- Adds values to the row of a step. Without a step, adds them to the pending row and writes it.
 local function add(self, map, step)
   local run = self.tracker
   if step and step < run.step then
@@ -140,15 +139,15 @@ local function add(self, map, step)
   if not step then commit(self) end
 end
 
---- Keeps a file of the run's below files/, and tells of it: FilesRecord: files 1 (path 1, policy 2
---- (NOW 0), type 3 (MEDIA 2)).
+--- Saves a file of the run below files/ and adds a FilesRecord: files 1 (path 1, policy 2 (NOW 0),
+--- type 3 (MEDIA 2)).
 local function keep(self, path, bytes)
   file.make_dirs(self.tracker.dir .. "/files/" .. path:match("^(.*)/"))
   file.save(self.tracker.dir .. "/files/" .. path, bytes)
   put(self, FILES, pb.bytes(1, pb.bytes(1, path) .. pb.int(3, 2)))
 end
 
---- The step that a value logged now belongs to.
+--- Returns the step of a value that is logged now.
 local function step_of(self, step) return math.max(step or 0, self.tracker.step) end
 
 local MODES = { "offline", "disabled" }

@@ -15,7 +15,7 @@ local M = {}
 local function u16(n) return string.char(n % 256, math.floor(n / 256) % 256) end
 local u32 = pb.uint32_bytes
 
---- zlib's stream without the two bytes before it and the checksum behind it.
+--- Returns zlib's stream without its two-byte header and its checksum.
 local function deflate(text)
   local size = ffi.new("unsigned long[1]", ffi.C.compressBound(#text))
   local room = ffi.new("char[?]", size[0])
@@ -27,7 +27,7 @@ end
 
 local DEFLATED, VERSION = 8, 20
 
---- The archive of some files.
+--- Returns the archive of some files.
 ---@param entries { [1]: string, [2]: string }[] names and contents
 ---@return string
 function M.archive(entries)
