@@ -24,7 +24,7 @@ local function equal(a, b)
   return true
 end
 
---- One field's value as the record keeps it, or an error that names the field.
+--- Returns one field's value as the record stores it, or raises with the field's name.
 local function checked(name, spec, field, value)
   value = options.value(name, ("option '%s'"):format(field), value, spec.fields[field])
   local also = spec.checks and spec.checks[field]
@@ -32,11 +32,11 @@ local function checked(name, spec, field, value)
   return value
 end
 
---- Makes a record class.  An object's fields can be read and assigned; a name that there is no
---- field of raises, and so does a value that does not fit.
+--- Makes a record class. The fields of its objects can be read and assigned. An unknown name and an
+--- unfit value raise.
 ---@param spec { fields: table, checks: table<string, fun(value: any): any>?, init: fun(self:
----  table)?, methods: table? } fields: a schema of utils.options; checks: what the schema cannot
----  say; init: what depends on several fields
+---  table)?, methods: table? } fields: a schema of utils.options; checks: conditions of single
+---  fields beyond the schema; init: conditions of several fields
 local function record(name, spec)
   local get, set = {}, {}
   local names = ordered.sorted_keys(spec.fields)
@@ -58,7 +58,7 @@ local function record(name, spec)
     end
     local values = options.check(name, given, spec.fields)
     local self = class.new()
-    self._values, self._given = {}, {}  -- _given: which fields the user named
+    self._values, self._given = {}, {}  -- _given: the fields that the caller named
     for _, field in ipairs(names) do
       self._values[field] = checked(name, spec, field, values[field])
       self._given[field] = given ~= nil and given[field] ~= nil or nil
@@ -68,17 +68,17 @@ local function record(name, spec)
   end, { _class = class, _schema = spec.fields, _fields = names })
 end
 
---- Is `value` an object of the record class?
+--- Returns whether `value` is an object of the record class.
 function M.is(value, class)
   return type(value) == "table" and getmetatable(value) == class._class
 end
 
---- A record with `to_kwargs`: what differs from the defaults.
+--- Makes a record class with `to_kwargs`, which returns what differs from the defaults.
 local function handler(name, spec)
   local own, class = spec.methods or {}, nil
   local left_out = spec.left_out or {}
   spec.methods = properties.merge({
-    --- Every field by name.
+    --- Returns every field by name.
     ---@return table
     to_dict = function(self)
       local dict = {}
@@ -87,7 +87,7 @@ local function handler(name, spec)
       end
       return dict
     end,
-    --- Only the fields whose values are not the class' defaults.
+    --- Returns only the fields that differ from the class's defaults.
     ---@return table
     to_kwargs = function(self)
       local defaults, differing = class():to_dict(), {}
@@ -103,22 +103,22 @@ end
 
 -- ---- configurations -----------------------------------------------------------------------------
 
---- How prepared loaders behave.
+--- Options of prepared loaders.
 M.DataLoaderConfiguration = record("DataLoaderConfiguration", { fields = {
   split_batches = { "boolean", default = false },  -- a loader's batch is cut into one piece for each rank
-  -- rank 0 reads and hands out; nil: for iterable data sets
+  -- rank 0 reads and sends; nil: for iterable data sets only
   dispatch_batches = { "boolean", optional = true },
   even_batches = { "boolean", default = true },  -- all ranks get equally many batches, filled from the start
-  -- a RandomSampler's order is of data_seed and the pass alone
+  -- a RandomSampler's order depends on data_seed and the pass only
   use_seedable_sampler = { "boolean", default = false },
   data_seed = { "integer", optional = true },  -- nil: the default generator's seed
-  -- pinned batches are read when the copy runs: do not change them; no effect on a CPU
+  -- pinned batches are read when the copy runs, so do not change them; no effect on a CPU
   non_blocking = { "boolean", default = false },
-  -- for scripts that ask: prepared loaders have state_dict() anyhow
+  -- accepted for compatibility: prepared loaders always have state_dict()
   use_stateful_dataloader = { "boolean", default = false },
 } })
 
---- Where a run keeps its files.
+--- Folders of a run.
 M.ProjectConfiguration = record("ProjectConfiguration", {
   fields = {
     project_dir = { "string", optional = true },
@@ -129,7 +129,7 @@ M.ProjectConfiguration = record("ProjectConfiguration", {
     save_on_each_node = { "boolean", default = false },
   },
   methods = {
-    --- Sets the project's directory, and the logs' where that has none yet.
+    --- Sets the project's directory, and the logging directory if it is not set.
     ---@param dir string?
     set_directories = function(self, dir)
       self.project_dir = dir
@@ -139,20 +139,20 @@ M.ProjectConfiguration = record("ProjectConfiguration", {
   init = function(self) self:set_directories(self.project_dir) end,
 })
 
---- How gradients are accumulated.  adjust_scheduler is Accelerate's; it changes nothing there
+--- Options of gradient accumulation. adjust_scheduler is Accelerate's, and has no effect there
 --- either.
 M.GradientAccumulationPlugin = handler("GradientAccumulationPlugin", { fields = {
   num_steps = { "integer", min = 1, optional = true },  -- nil: 1
   adjust_scheduler = { "boolean", default = true },
   sync_with_dataloader = { "boolean", default = true },  -- a loader's last batch ends the window
-  -- reduce after every batch, though steps wait for the window's end
+  -- reduce after every batch, although steps wait for the window's end
   sync_each_batch = { "boolean", default = false },
 } })
 
---- For kwargs_handlers.lua: a class with `to_kwargs`.
+--- For kwargs_handlers.lua: makes a class with `to_kwargs`.
 M._handler = handler
 
--- The handlers and the words, at the first use of one: most scripts use none.
+-- The handlers and enums are loaded at first use: most scripts use none.
 return setmetatable(M, { __index = function(_, name)
   if type(name) ~= "string" or name:sub(1, 1) == "_" then return nil end
   for key, value in pairs(require("accelerate.config.kwargs_handlers")) do

@@ -1,4 +1,4 @@
---- Handlers for Accelerator's kwargs_handlers, and the words that its options take.
+--- Handlers for Accelerator's kwargs_handlers, and enums for its options.
 ---
 ---   local ddp = accelerate.DistributedDataParallelKwargs{ bucket_cap_mb = 50, comm_hook = "bf16" }
 ---   local accelerator = accelerate.Accelerator{ kwargs_handlers = { ddp } }
@@ -10,27 +10,26 @@ local fail = options.fail
 
 local M = {}
 
---- What all handlers are.  One of it does nothing.
+--- Base of all handlers. It has no effect of its own.
 M.KwargsHandler = dataclasses._handler("KwargsHandler", { fields = {} })
 
---- How `Accelerator:autocast` and prepared models cast.
+--- Options of `Accelerator:autocast` and of prepared models' casts.
 M.AutocastKwargs = dataclasses._handler("AutocastKwargs", { fields = {
   enabled = { "boolean", default = true },
-  cache_enabled = { "boolean", optional = true },  -- nil: as autocast has it, which is true
+  cache_enabled = { "boolean", optional = true },  -- nil: autocast's default, true
 } })
 
---- Words for DistributedDataParallelKwargs' comm_hook.
+--- Values of DistributedDataParallelKwargs' comm_hook.
 M.DDPCommunicationHookType = properties.enum("DDPCommunicationHookType",
   { "no", "fp16", "bf16", "power_sgd", "batched_power_sgd" })
 
---- How gradients are reduced.
---- `check_reduction` and `gradient_as_bucket_view` ask for what is always so here: reductions are
---- compared between ranks
---- before they run, and gradients lie in the buffers that are reduced.
+--- Options of gradient reduction. `check_reduction` and `gradient_as_bucket_view` are always in
+--- effect: ranks compare reductions before they run, and gradients are views of the buffers that
+--- are reduced.
 M.DistributedDataParallelKwargs = dataclasses._handler("DistributedDataParallelKwargs", {
   fields = {
     dim = { "integer", default = 1 },
-    -- rank 0's buffers go to all before a forward that is to be synchronised
+    -- rank 0's buffers are sent to all ranks before a synchronised forward pass
     broadcast_buffers = { "boolean", default = true },
     bucket_cap_mb = { "number", default = 25, above = 0 },
     find_unused_parameters = { "boolean", default = false },
@@ -58,13 +57,13 @@ M.DistributedDataParallelKwargs = dataclasses._handler("DistributedDataParallelK
         self.comm_wrapper)
     end
     if self.comm_hook ~= "no" or next(self.comm_state_option) ~= nil then
-      -- here for its errors: each prepared model gets a hook of its own
+      -- called for its errors: each prepared model gets a hook of its own
       require("accelerate.parallel.comm_hooks").make(self)
     end
   end,
 })
 
---- How losses are scaled with mixed_precision = "fp16" on a device.
+--- Options of loss scaling with mixed_precision = "fp16" on a device.
 M.GradScalerKwargs = dataclasses._handler("GradScalerKwargs", { fields = {
   init_scale = { "number", default = 65536, above = 0 },
   growth_factor = { "number", default = 2, above = 1 },
@@ -73,8 +72,8 @@ M.GradScalerKwargs = dataclasses._handler("GradScalerKwargs", { fields = {
   enabled = { "boolean", default = true },
 } })
 
---- How ranks are connected.  backend: "nccl", the default, stands for the one that fits the device.
---- timeout: seconds that a rank waits in one collective; not given, the launcher's --timeout holds.
+--- Options of the connection between ranks. backend: the default "nccl" means the one that fits the
+--- device. timeout: seconds that a rank waits in one collective; default: the launcher's --timeout.
 M.InitProcessGroupKwargs = dataclasses._handler("InitProcessGroupKwargs", {
   fields = {
     backend = { "string", default = "nccl", one_of = { "nccl", "shm", "tcp", "gloo", "mpi" } },
@@ -101,10 +100,10 @@ local SCHEDULE = {
   ["repeat"] = { "integer", default = 0, min = 0 }, skip_first = { "integer", default = 0, min = 0 },
 }
 
---- What `Accelerator:profile` records.
+--- Options of `Accelerator:profile`.
 M.ProfileKwargs = dataclasses._handler("ProfileKwargs", {
   fields = {
-    activities = { "list", optional = true },  -- nil: those of the devices in use
+    activities = { "list", optional = true },  -- nil: the devices in use
     -- { wait=, warmup=, active=, ["repeat"]=, skip_first= } in steps
     schedule_option = { "table", optional = true },
     on_trace_ready = { "function", optional = true },
@@ -129,29 +128,29 @@ M.ProfileKwargs = dataclasses._handler("ProfileKwargs", {
   },
 })
 
---- The handlers that an Accelerator takes: the class, and the field that the Accelerator keeps it in.
+--- Handlers that an Accelerator takes: the class, and the Accelerator's field for it.
 M.HANDLERS = {
   { M.AutocastKwargs, "autocast_handler" }, { M.DistributedDataParallelKwargs, "ddp_handler" },
     { M.GradScalerKwargs, "scaler_handler" },
   { M.InitProcessGroupKwargs, "init_handler" }, { M.ProfileKwargs, "profile_handler" },
 }
 
--- FP8: what there is upstream wraps Python libraries for GPUs.
+-- FP8: Accelerate's recipes wrap Python libraries for GPUs.
 for name, library in pairs { AORecipeKwargs = "torchao", TERecipeKwargs = "transformer-engine",
   MSAMPRecipeKwargs = "ms-amp",
   FP8RecipeKwargs = "transformer-engine or ms-amp" } do
-  --- Not there yet: raises.
+  --- Raises: FP8 is not implemented yet.
   M[name] = properties.callable(name, function()
     fail("%s: FP8 is not there yet (upstream it is %s, a Python library for GPUs); use mixed_precision " ..
       "= 'bf16'", name, library)
   end)
 end
 
--- ---- words --------------------------------------------------------------------------------------
+-- ---- enums --------------------------------------------------------------------------------------
 
---- Words for Accelerator's mixed_precision.
+--- Values of Accelerator's mixed_precision.
 M.PrecisionType = properties.enum("PrecisionType", { "no", "fp8", "fp16", "bf16" })
---- Words for Accelerator's dynamo_backend; of these, NO and CUDAGRAPHS are here.
+--- Values of Accelerator's dynamo_backend. Only NO and CUDAGRAPHS are implemented.
 M.DynamoBackend = properties.enum("DynamoBackend", { "NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER",
   "NVPRIMS_NVFUSER",
   "CUDAGRAPHS", "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE",

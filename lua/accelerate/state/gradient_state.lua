@@ -1,5 +1,4 @@
---- Where gradient accumulation stands (GradientState): one object, shared by everything in the
---- process.
+--- GradientState: the state of gradient accumulation, one object for the process.
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
@@ -10,8 +9,8 @@ local M = {}
 
 local PLUGIN = { num_steps = 1, sync_with_dataloader = true, sync_each_batch = false }
 
--- loaders[1 .. count]: passes that are going on, the innermost last.  Weak: a loader that is
--- dropped is out of it.
+-- loaders[1 .. count]: running passes, the innermost last. Weak, so that a dropped loader leaves
+-- the list.
 local gradient = { sync = true, xla_synced = false, plugin = properties.merge(PLUGIN, {}),
   loaders = setmetatable({}, { __mode = "v" }), count = 0 }
 
@@ -34,7 +33,7 @@ local function set_loaders(list)
   gradient.count = #list
 end
 
---- What differs from the plugin's defaults.
+--- Returns what differs from the plugin's defaults.
 local function plugin_kwargs()
   local plugin, kwargs = gradient.plugin, {}
   kwargs.num_steps = plugin.num_steps
@@ -52,16 +51,17 @@ end
 
 ---@class accelerate.GradientState
 ---@field sync_gradients boolean whether this batch's gradients are reduced and applied; may be set
----@field num_steps integer batches in a window
----@field adjust_scheduler boolean always false, as upstream, where the plugin's field has no effect
+---@field num_steps integer number of batches in a window
+---@field adjust_scheduler boolean always false; the plugin's field has no effect in Accelerate
+---  either
 ---@field sync_with_dataloader boolean whether a loader's last batch ends the window
 ---@field sync_each_batch boolean whether gradients are reduced after every batch
----@field active_dataloader table? the loader whose batch is in use, the innermost of several
----@field dataloader_references table[] all that are being iterated over, the innermost last
----@field in_dataloader boolean whether there is one
+---@field active_dataloader table? the innermost loader whose batch is in use
+---@field dataloader_references table[] all loaders that are being iterated over, the innermost last
+---@field in_dataloader boolean whether a loader is active
 ---@field end_of_dataloader boolean true while the active loader's last batch is in use
----@field remainder integer how many items of the active loader's last round are real; 0: all of
----  them, -1: unknown
+---@field remainder integer number of real items in the active loader's last round; 0: all, -1:
+---  unknown
 ---@field plugin_kwargs table what differs from the defaults of GradientAccumulationPlugin
 ---@field is_xla_gradients_synced boolean kept for scripts that set it
 ---@field initialized boolean always true
@@ -107,7 +107,7 @@ local Gradient = properties.define("GradientState", {
       gradient.plugin.num_steps = steps
     end,
     _set_plugin = function(_, plugin) gradient.plugin = plugin end,
-    --- A pass of `loader` starts or goes on: passes inside it that were left by break end here.
+    --- Starts or continues a pass of `loader`. Inner passes that ended with `break` end here.
     _enter = function(_, loader)
       if active_loader() == loader then return end
       local list = {}
@@ -139,9 +139,9 @@ local Gradient = properties.define("GradientState", {
 })
 local gradient_state = Gradient.new()
 
---- Where gradient accumulation stands; shared by all accelerators, optimizers, schedulers and
---- loaders.
----@param plugin accelerate.GradientAccumulationPlugin? what windows are like from now on
+--- Returns the state of gradient accumulation, shared by all accelerators, optimizers, schedulers
+--- and loaders.
+---@param plugin accelerate.GradientAccumulationPlugin? settings of the windows from now on
 ---@return accelerate.GradientState
 M.GradientState = properties.callable("GradientState", function(plugin)
   if plugin ~= nil then

@@ -1,5 +1,5 @@
---- Who am I: ranks and device (PartialState), and what the run was set up with (AcceleratorState).
---- Each is shared by everything in the process: calling the class gives the one object.
+--- Ranks and devices (PartialState), and the settings of the run (AcceleratorState). Each is one
+--- object for the process; calling the class returns it.
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local notice = require "accelerate.utils.notice"
@@ -11,7 +11,7 @@ local fail = options.fail
 
 local M = {}
 
---- How the run is distributed.  `NO` for one process.
+--- How the run is distributed; `NO` for one process.
 M.DistributedType = properties.enum("DistributedType", {
   "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU",
     "MULTI_HPU", "MULTI_NEURON",
@@ -20,14 +20,14 @@ M.DistributedType = properties.enum("DistributedType", {
 
 -- ---- PartialState -------------------------------------------------------------------------------
 
-local process = {}  -- methods that an Accelerator and the states have in common
+local process = {}  -- methods that an Accelerator and the states share
 
---- Blocks until every process has come here.  Nothing on one process.
+--- Blocks until every process has called it. Returns at once on one process.
 function process:wait_for_everyone()
   if self.num_processes > 1 then core.dist.barrier() end
 end
 
---- Prints once per machine: on its main process.
+--- Prints on each machine's main process only.
 function process:print(...)
   if self.is_local_main_process then print(...) end
 end
@@ -40,19 +40,19 @@ local function first_of(self, name, is_first, fn, ...)
   end, fn, ...)
 end
 
---- Runs `fn` on the main process before the others start it.
+--- Runs `fn` on the main process before the other processes start it.
 ---@param fn fun(...): ...
----@param ... any what fn gets
----@return any ... what `fn` returns
+---@param ... any arguments of fn
+---@return any ... results of fn
 function process:main_process_first(fn, ...)
   return first_of(self, "main_process_first", self.is_main_process, fn, ...)
 end
 
---- Runs `fn` on each machine's main process before the others start it.  The others, of all
---- machines, wait at one barrier.
+--- Runs `fn` on each machine's main process before the other processes start it. The others wait at
+--- one barrier for all machines.
 ---@param fn fun(...): ...
----@param ... any what fn gets
----@return any ... what `fn` returns
+---@param ... any arguments of fn
+---@return any ... results of fn
 function process:local_main_process_first(fn, ...)
   return first_of(self, "local_main_process_first", self.is_local_main_process, fn, ...)
 end
@@ -81,7 +81,7 @@ process.on_local_main_process = only_where("on_local_main_process",
 ---@return function
 process.on_last_process = only_where("on_last_process", function(self) return self.is_last_process end)
 
--- A decorator of one rank: `{ [key] = n }`, then the function.
+-- Makes a decorator for one rank, called with `{ [key] = n }` and the function.
 local function chosen(name, key, rank_of)
   local schema = { [key] = { "integer", min = 0 } }
   return function(self, opts, fn)
@@ -99,46 +99,46 @@ local function chosen(name, key, rank_of)
   end
 end
 
---- Returns a function that calls `fn` on the process of one rank: `on_process({ process_index = 2
---- }, fn)`.  One process always calls.
----@param opts { process_index: integer } counts from 0
+--- Returns a function that calls `fn` on the process of one rank only: `on_process({ process_index
+--- = 2 }, fn)`. A single process always calls it.
+---@param opts { process_index: integer } from 0
 ---@param fn function
 ---@return function
 process.on_process = chosen("on_process", "process_index", function(self) return self.process_index end)
---- Returns a function that calls `fn` on the process of one rank of each machine:
---- `on_local_process({ local_process_index = 1 }, fn)`.  One process always calls.
----@param opts { local_process_index: integer } counts from 0
+--- Returns a function that calls `fn` on the process of one rank of each machine only:
+--- `on_local_process({ local_process_index = 1 }, fn)`. A single process always calls it.
+---@param opts { local_process_index: integer } from 0
 ---@param fn function
 ---@return function
 process.on_local_process = chosen("on_local_process", "local_process_index",
   function(self) return self.local_process_index end)
 
---- Calls fn(part, ...) with this rank's part of `inputs` and returns what it returns.  The first
---- (length mod num_processes) ranks get one more; a rank for which nothing is left gets an empty
---- part.  One process: `inputs` itself.
----@param inputs any[]|accelerate.Tensor|accelerate.Dataset|table<string, any> a list, a tensor (dim
----  1 is split), a data set, or a map of equally long ones
+--- Calls fn(part, ...) with this rank's part of `inputs`. The first (length mod num_processes)
+--- ranks get one item more; a rank without items gets an empty part. A single process gets `inputs`
+--- itself.
+---@param inputs any[]|accelerate.Tensor|accelerate.Dataset|table<string, any> a list, a tensor
+---  (split along dim 1), a data set, or a map of equally long ones
 ---@param opts { apply_padding: boolean? }? apply_padding: repeat the last item of the whole input
 ---  until all parts are equally long
 ---@param fn fun(part: any, ...): ...
----@param ... any what fn gets after its part
----@return any ... what fn returns
+---@param ... any further arguments of fn
+---@return any ... results of fn
 function process:split_between_processes(inputs, ...)
   return require("accelerate.collectives.split").split(self.process_index, self.num_processes, inputs, ...)
 end
 
 M.process_methods = process
 
-local shared  -- PartialState's facts: nil before the first call and after a reset
+local shared  -- PartialState's fields: nil before the first call and after a reset
 
---- Whether a state was set up in this process.
+--- Returns whether PartialState was set up in this process.
 ---@return boolean
 function M.initialized() return shared ~= nil end
 
 local FACTS = { "device", "backend", "distributed_type", "debug", "num_processes", "process_index",
   "local_process_index", "fork_launched" }
 
--- What follows from the facts, for all objects that have them.
+-- Fields computed from others, for all objects that have them.
 local DERIVED = {
   is_main_process = function(self) return self.process_index == 0 end,
   is_local_main_process = function(self) return self.local_process_index == 0 end,
@@ -146,7 +146,7 @@ local DERIVED = {
   use_distributed = function(self) return self.distributed_type ~= "NO" and self.num_processes > 1 end,
 }
 
---- Getters of the facts in facts_of(); `gone(name)` raises when there are none any more.
+--- Makes getters for the fields in facts_of(); `gone(name)` raises when it returns nil.
 local function facts(facts_of, gone)
   local get = properties.merge(DERIVED, {})
   for _, name in ipairs(FACTS) do
@@ -157,8 +157,8 @@ end
 
 local function default_device() return core.device_count("cuda") > 0 and "cuda" or "cpu" end
 
---- Leaves the process group: no collective after it.  Nothing on one process, and in ranks that
---- were forked by code (FORK_LAUNCHED).
+--- Leaves the process group; no collective may follow. Does nothing on one process, and in ranks
+--- that a script forked (FORK_LAUNCHED).
 local function destroy_process_group(self, group)
   if group ~= nil then
     fail("destroy_process_group: there is one group, of all ranks; expected no argument, got %s",
@@ -168,19 +168,19 @@ local function destroy_process_group(self, group)
 end
 
 ---@class accelerate.PartialState
----@field device string where this process computes: "cpu" or "cuda:N"
----@field default_device string the kind of device that there is: "cuda" or "cpu"
+---@field device string device of this process: "cpu" or "cuda:N"
+---@field default_device string kind of device of this machine: "cuda" or "cpu"
 ---@field distributed_type string one of DistributedType
----@field backend string? what carries data between ranks; nil on one process
----@field num_processes integer ranks there are
----@field process_index integer this rank; counts from 0
----@field local_process_index integer this rank on its machine
----@field is_main_process boolean rank 0
----@field is_local_main_process boolean rank 0 of the machine
----@field is_last_process boolean the highest rank
+---@field backend string? transport between ranks; nil on one process
+---@field num_processes integer number of ranks
+---@field process_index integer this rank, from 0
+---@field local_process_index integer this rank on its machine, from 0
+---@field is_main_process boolean whether this is rank 0
+---@field is_local_main_process boolean whether this is rank 0 of the machine
+---@field is_last_process boolean whether this is the highest rank
 ---@field use_distributed boolean whether there are several ranks
 ---@field debug boolean whether ACCELERATE_DEBUG_MODE is on
----@field fork_launched boolean whether code forked this rank (FORK_LAUNCHED)
+---@field fork_launched boolean whether a script forked this rank (FORK_LAUNCHED)
 ---@field initialized boolean false after a reset
 local Partial = properties.define("PartialState", {
   get = properties.merge(facts(function() return shared end, function(name)
@@ -193,8 +193,7 @@ local Partial = properties.define("PartialState", {
   methods = properties.merge(process, {
     _reset_state = function() shared = nil end,
     destroy_process_group = destroy_process_group,
-    --- Chooses the device of this process, where none was chosen; PartialState() has done so
-    --- already.
+    --- Chooses the device of this process if none was chosen. PartialState() has chosen one.
     set_device = function(self)
       if shared == nil then
         fail("set_device: %s was reset; call PartialState() to set it up again", tostring(self))
@@ -214,7 +213,7 @@ local partial = Partial.new()
 
 local VARIABLE = "ACCELERATE_TORCH_DEVICE"
 
---- The device that ACCELERATE_TORCH_DEVICE asks for, or nil.
+--- Returns the device that ACCELERATE_TORCH_DEVICE names, or nil.
 local function device_asked_for(local_rank)
   local text = env.text(VARIABLE)
   if text == nil or text == "cpu" then return text end
@@ -229,8 +228,8 @@ local function device_asked_for(local_rank)
   return ("cuda:%d"):format(index)
 end
 
---- The device of this process: as the environment says, else the GPU of its rank on the machine,
---- else the CPU.
+--- Returns the device of this process: the one in the environment, else the GPU of its rank on the
+--- machine, else the CPU.
 local function choose_device(cpu, ranks, local_rank)
   local asked = device_asked_for(local_rank)
   if ranks > 1 and (env.text(VARIABLE) or ""):match(":") then
@@ -257,8 +256,8 @@ end
 
 local ELSEWHERE = { "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE" }
 
---- Raises in a rank that another launcher started: on its own, each would train the whole,
---- silently.
+--- Raises in a rank that another launcher started, which would silently train everything on its
+--- own.
 local function refuse_other_launchers()
   if core.dist.world_size() > 1 or env.text("ACCEL_RUN_RANK") then return end
   for _, name in ipairs(ELSEWHERE) do
@@ -278,9 +277,10 @@ local PARTIAL = {
   timeout = { "number", optional = true, above = 0, max = 1e9 },
 }
 
---- The process group and the device of this process; shared.  The first call settles them.
+--- Returns the ranks and the device of this process. The first call sets up the process group and
+--- chooses the device.
 ---@param opts { cpu: boolean?, backend: "shm"|"tcp"|"nccl"|nil, init_method: "env://"?, timeout:
----  number? }? cpu: ignore every accelerator; timeout: seconds that this rank waits in a collective
+---  number? }? cpu: use no accelerator; timeout: seconds that this rank waits in a collective
 ---  (default: the launcher's --timeout)
 ---@return accelerate.PartialState
 M.PartialState = properties.callable("PartialState", function(opts)
@@ -324,7 +324,7 @@ end, { _reset_state = function() shared = nil end })
 
 -- ---- AcceleratorState ---------------------------------------------------------------------------
 
-local settings  -- what the first Accelerator was made with, and PartialState's facts as they were then
+local settings  -- the first Accelerator's settings, with PartialState's fields of that time
 
 local PRECISIONS = { "no", "fp16", "bf16", "fp8" }
 
@@ -344,13 +344,13 @@ local function no_deepspeed(name)
   end
 end
 
---- Forgets it; `reset_partial_state` true: PartialState too.
+--- Forgets the settings; `reset_partial_state` true: PartialState, too.
 local function reset_state(reset_partial_state)
   settings = nil
   if reset_partial_state then shared = nil end
 end
 
--- Upstream's engines, none of which is there.
+-- Engines of Accelerate that are not implemented.
 local ENGINES = {}
 for _, name in ipairs { "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin",
   "dynamo_plugin", "torch_tp_plugin",
@@ -359,9 +359,9 @@ for _, name in ipairs { "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", 
 end
 
 ---@class accelerate.AcceleratorState: accelerate.PartialState
----@field mixed_precision "no"|"fp16"|"bf16" what prepared models compute in
+---@field mixed_precision "no"|"fp16"|"bf16" compute type of prepared models
 ---@field initialized boolean false after a reset
----@field is_fsdp2 boolean false: there is no sharded data parallel
+---@field is_fsdp2 boolean always false: there is no sharded data parallelism
 local State = properties.define("AcceleratorState", {
   get = properties.merge(properties.merge(facts(function() return settings and settings.facts end,
     state_gone), ENGINES), {
@@ -382,7 +382,7 @@ local State = properties.define("AcceleratorState", {
 })
 local accelerator_state = State.new()
 
---- Raises when what is asked for is not what the first Accelerator settled.
+--- Raises when the requested settings differ from the first Accelerator's.
 local function check_settled(mixed_precision, cpu)
   if cpu and settings.facts.device ~= "cpu" then
     fail("cpu = true: the first Accelerator of this process was made on %s, and the state is shared; " ..
@@ -399,10 +399,10 @@ end
 local STATE = { mixed_precision = { "string", optional = true, one_of = PRECISIONS },
   cpu = { "boolean", default = false } }
 
---- What the first Accelerator was made with, and all of PartialState.  Only an Accelerator may make
---- it.
----@param opts { mixed_precision: string?, cpu: boolean? }? raises when they are not what it was
----  made with
+--- Returns the first Accelerator's settings, with all fields of PartialState. Only an Accelerator
+--- sets it up.
+---@param opts { mixed_precision: string?, cpu: boolean? }? raises when they differ from the first
+---  Accelerator's
 ---@return accelerate.AcceleratorState
 M.AcceleratorState = properties.callable("AcceleratorState", function(opts)
   opts = options.check("AcceleratorState", opts, STATE)
@@ -413,7 +413,8 @@ M.AcceleratorState = properties.callable("AcceleratorState", function(opts)
   return accelerator_state
 end, { _reset_state = reset_state })
 
---- Raises where a mode cannot be had on this device, and tells where it means something else.
+--- Raises when a mode is not available on this device. Gives a notice when it has another meaning
+--- there.
 local function check_precision(from, mode, device)
   if mode == "fp8" then
     fail("%s = 'fp8': no FP8 backend is there (torchao, transformer-engine and msamp are GPU libraries " ..
@@ -424,7 +425,7 @@ local function check_precision(from, mode, device)
   end
 end
 
---- The type that mixed precision computes in, or nil where there is none.
+--- Returns the compute type of mixed precision; nil without it.
 ---@return ("bfloat16"|"float16")?
 function M.lower_type()
   local mode = settings and settings.mixed_precision
@@ -432,7 +433,7 @@ function M.lower_type()
   if mode == "fp16" and settings.facts.device ~= "cpu" then return "float16" end
 end
 
---- For Accelerator: joins or sets up the shared state.
+--- Sets up or joins the shared state, for Accelerator.
 ---@param wanted { mixed_precision: string?, cpu: boolean, group: table? } group: PartialState's
 ---  options but cpu
 ---@return accelerate.AcceleratorState
@@ -465,7 +466,7 @@ end
 
 M.GradientState = require("accelerate.state.gradient_state").GradientState
 
---- Forgets everything shared, for tests.
+--- Forgets all shared state, for tests.
 function M.reset()
   shared, settings = nil, nil
   M.GradientState._reset_state()
