@@ -1,6 +1,5 @@
---- Metrics over pairs of a predicted and a true label. What they keep is how often each pair came,
---- so that memory does not grow with the data. Values are those of scikit-learn, whose options they
---- take.
+--- Metrics over pairs of a predicted and a true label. They keep a count for each pair of labels,
+--- so memory does not grow with the data. Values and options are scikit-learn's.
 local class = require "accelerate.utils.class"
 local Metric = require "accelerate.metrics.metric"
 local options = require "accelerate.utils.options"
@@ -9,7 +8,7 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
---- Base: counts of pairs.
+--- Base class: counts of pairs.
 local Pairs = class("Pairs", Metric)
 
 function Pairs:_reset() self._counts, self._total = {}, 0 end
@@ -39,7 +38,7 @@ local function before(a, b)
   return a < b
 end
 
--- All labels that came, sorted; or those asked for.
+-- Returns the wanted labels, or all labels seen, sorted.
 function Pairs:_labels(wanted)
   if wanted then return wanted end
   local seen, list = {}, {}
@@ -57,7 +56,7 @@ function Pairs:_labels(wanted)
   return list
 end
 
--- For one label: true positives, predicted, there are.
+-- Returns, for one label, the numbers of true positives, of predictions and of true labels.
 function Pairs:_counts_of(label)
   local hits, predicted, actual = 0, 0, 0
   for reference, row in pairs(self._counts) do
@@ -70,7 +69,8 @@ function Pairs:_counts_of(label)
   return hits, predicted, actual
 end
 
---- The share of labels that were predicted: { accuracy = }. normalize = false: their number.
+--- The share of labels that were predicted correctly: { accuracy = }. normalize = false: their
+--- number.
 ---@class accelerate.Accuracy: accelerate.Metric
 local Accuracy = class("Accuracy", Pairs)
 Accuracy.name = "accuracy"
@@ -144,19 +144,21 @@ local function averaged_metric(title, name)
   M[name] = Class
 end
 
---- How many of those predicted to be of a class are: { precision = }.  average: "binary" (of
---- pos_label, the default), "micro", "macro", "weighted", or "none" for one value for each label.
+--- The share of a class's predictions that are correct, TP / (TP + FP): { precision = }. average:
+--- "binary" (of pos_label, the default), "micro", "macro", "weighted", or "none" for one value for
+--- each label.
 averaged_metric("Precision", "precision")
---- How many of those of a class were predicted to be: { recall = }.  Options as Precision's.
+--- The share of a class's items that were predicted, TP / (TP + FN): { recall = }. Options as for
+--- Precision.
 averaged_metric("Recall", "recall")
---- The harmonic mean of precision and recall: { f1 = }.  Options as Precision's.
+--- The harmonic mean of precision and recall: { f1 = }. Options as for Precision.
 averaged_metric("F1", "f1")
 
 -- ---- tables -------------------------------------------------------------------------------------
 
---- How often label i was predicted as label j: { confusion_matrix = list of rows, labels = what
---- rows and columns stand for }. normalize: shares of the true labels ("true"), of the predicted
---- ones ("pred") or of all ("all").
+--- Counts of true label i predicted as label j: { confusion_matrix = list of rows, labels = labels
+--- of rows and columns }. normalize: shares of the true labels ("true"), of the predicted ones
+--- ("pred") or of all ("all").
 ---@class accelerate.ConfusionMatrix: accelerate.Metric
 local Confusion = class("ConfusionMatrix", Pairs)
 Confusion.name = "confusion_matrix"
@@ -188,7 +190,7 @@ function Confusion:_compute(o)
   return { confusion_matrix = matrix, labels = labels }
 end
 
---- Matthews' correlation of predicted and true labels: { matthews_correlation = }.
+--- Matthews' correlation coefficient of predicted and true labels: { matthews_correlation = }.
 ---@class accelerate.MatthewsCorrelation: accelerate.Metric
 local Matthews = class("MatthewsCorrelation", Pairs)
 Matthews.name, Matthews.OPTIONS = "matthews_correlation", {}

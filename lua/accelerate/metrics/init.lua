@@ -1,17 +1,16 @@
 --- Metrics, under the names of Hugging Face's `evaluate`.
 ---
 ---   local metrics = require "accelerate.metrics"
----   local metric = metrics.load "accuracy"                       -- or metrics.load("glue",
----     "mrpc"): accuracy and f1
+---   local metric = metrics.load "accuracy"      -- metrics.load("glue", "mrpc"): accuracy and f1
 ---   for x, y in loader:iter() do
----     local predictions, references = unpack(accelerator:gather_for_metrics { model(x):argmax(2),
----       y })
+---     local predictions, references =
+---       unpack(accelerator:gather_for_metrics { model(x):argmax(2), y })
 ---     metric:add_batch(predictions, references)
 ---   end
 ---   print(metric:compute().accuracy)
 ---
---- A metric takes tensors, lists or single values, and keeps counts and sums only. With several
---- ranks give it what gather_for_metrics returns: every rank then computes the same.
+--- A metric takes tensors, lists or single values, and keeps counts and sums only. On several ranks
+--- pass it the results of gather_for_metrics: every rank then computes one value.
 local class = require "accelerate.utils.class"
 local classification = require "accelerate.metrics.classification"
 local Metric = require "accelerate.metrics.metric"
@@ -33,7 +32,7 @@ for _, family in ipairs { classification, regression } do
 end
 for name, Class in pairs(BY_NAME) do M[name], M[Class.__name] = Class, Class end -- metrics.f1, metrics.F1
 
--- What each task of GLUE is measured by.
+-- Metrics of GLUE's tasks.
 local GLUE = {
   cola = { "matthews_correlation" }, mrpc = { "accuracy", "f1" }, qqp = { "accuracy", "f1" },
     sst2 = { "accuracy" },
@@ -42,7 +41,7 @@ local GLUE = {
   wnli = { "accuracy" }, hans = { "accuracy" },
 }
 
---- Several metrics that are given the same values.
+--- Several metrics over the same values.
 ---@class accelerate.CombinedMetric
 local Combined = class("CombinedMetric")
 
@@ -55,7 +54,7 @@ function Combined:add_batch(...)
 end
 Combined.add = Combined.add_batch
 
---- All results in one table. Options go to those metrics that know them.
+--- Returns all results in one table. Each option goes to the metrics that have it.
 function Combined:compute(opts)
   local result = {}
   for name in pairs(opts or {}) do
@@ -73,7 +72,7 @@ function Combined:compute(opts)
   return result
 end
 
---- Several metrics as one: `metrics.combine { "accuracy", "f1" }`.
+--- Combines several metrics into one: `metrics.combine { "accuracy", "f1" }`.
 ---@param list (string|accelerate.Metric)[]
 function M.combine(list)
   if type(list) ~= "table" or #list == 0 then
@@ -82,11 +81,12 @@ function M.combine(list)
   return Combined(list)
 end
 
---- The metric of this name: accuracy, precision, recall, f1, confusion_matrix,
---- matthews_correlation, mean, perplexity, mse, mae, pearsonr; or those of a task of GLUE:
+--- Returns a metric by name: accuracy, precision, recall, f1, confusion_matrix,
+--- matthews_correlation, mean, perplexity, mse, mae, pearsonr; or the metrics of a GLUE task:
 --- `load("glue", "mrpc")`.
 ---@param name string
----@param config? string|table the task of glue; else options of the metric, which compute takes too
+---@param config? string|table the task of GLUE; else options of the metric, which compute takes,
+---  too
 function M.load(name, config)
   if name == "glue" then
     if not GLUE[config] then

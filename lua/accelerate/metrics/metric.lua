@@ -1,13 +1,13 @@
---- What all metrics share: values are added, one or a batch at a time, and compute() gives a table
---- of numbers and starts again.
+--- Base of all metrics: add single values or batches; compute() returns a table of numbers and
+--- resets the metric.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
 local fail, show = options.fail, options.show
 
---- Base class. A metric says `_reset()`, `_add(...)` for one value of each of its inputs, and
---- `_compute(opts)`; `inputs` names the inputs, in the order in which they are given by position.
+--- Base class. A metric defines `_reset()`, `_add(...)` for one value of each input, and
+--- `_compute(opts)`; `inputs` names the inputs in the order of positional arguments.
 ---@class accelerate.Metric
 ---@field name string
 ---@field inputs string[]
@@ -19,7 +19,7 @@ function Metric:init(opts)
   self:_reset()
 end
 
--- A flat list of numbers (or strings) of a tensor, a list or one value.
+-- Returns a flat list of the numbers (or strings) in a tensor, a list or one value.
 local function flat(where, what, value)
   if core.is_tensor(value) then
     if value.ndim == 0 then return { value:item() } end
@@ -40,7 +40,7 @@ local function flat(where, what, value)
   return list
 end
 
--- The inputs: by position, or in one table by name (singular names are fine: prediction,
+-- Reads the inputs by position, or from one table by name (also by singular names: prediction,
 -- reference).
 local function read_inputs(self, where, ...)
   local names, given = self.inputs, { ... }
@@ -65,10 +65,9 @@ local function read_inputs(self, where, ...)
   return given
 end
 
---- Adds a batch: tensors or lists, by position or by name: `metric:add_batch(predictions,
---- references)`,
---- `metric:add_batch{ predictions = p, references = r }`. Under several ranks give what
---- gather_for_metrics returned, on every rank.
+--- Adds a batch of tensors or lists, by position or by name: `metric:add_batch(predictions,
+--- references)`, `metric:add_batch{ predictions = p, references = r }`. On several ranks pass every
+--- rank the results of gather_for_metrics.
 function Metric:add_batch(...)
   local where = self.name .. ":add_batch"
   local given, lists = read_inputs(self, where, ...), {}
@@ -91,7 +90,8 @@ function Metric:add(...) self:add_batch(...) end
 -- For metrics that take more than flat values.
 function Metric:_prepare(_, value) return value end
 
---- The result, and a fresh start. Inputs may be given here too; other options are the metric's.
+--- Returns the result and resets the metric. Inputs may be passed here, too; other options are the
+--- metric's.
 ---@param opts? table
 ---@return table<string, any>
 function Metric:compute(opts)

@@ -1,5 +1,5 @@
---- Metrics over numbers: means, errors, perplexity. Sums are kept in doubles with a correction, so
---- that the order and number of batches hardly matter.
+--- Metrics over numbers: means, errors, perplexity. Sums are kept in doubles with a correction
+--- term, so the order and number of batches hardly matter.
 local class = require "accelerate.utils.class"
 local Metric = require "accelerate.metrics.metric"
 local options = require "accelerate.utils.options"
@@ -8,7 +8,7 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
--- Neumaier's sum.
+-- Neumaier's compensated sum: `low` collects the rounding errors of `total`.
 local function new_sum() return { total = 0, low = 0 } end
 local function add(sum, x)
   local t = sum.total + x
@@ -30,7 +30,7 @@ local function check_number(self, x)
   return x
 end
 
---- Base: a weighted mean of something.
+--- Base class: a weighted mean.
 local Mean = class("Mean", Metric)
 Mean.name, Mean.OPTIONS = "mean", {}
 Mean.inputs, Mean.optional_inputs = { "values", "weights" }, 1
@@ -52,13 +52,12 @@ function Mean:_mean()
   return value(self._sum) / value(self._weight)
 end
 
---- The mean of numbers, weighted where weights are given: { mean = }. `metric:add(loss,
---- batch_size)`.
+--- The mean of numbers, optionally weighted: { mean = }. `metric:add(loss, batch_size)`.
 function Mean:_add(x, weight) self:_put(check_number(self, x), weight) end
 function Mean:_compute() return { mean = self:_mean() } end
 
---- exp of the mean loss in nats (cross_entropy's): { perplexity =, loss = }. `metric:add(loss,
---- number_of_tokens)`: batches of different size count as they should.
+--- The exponential of the mean loss in nats (cross_entropy's): { perplexity =, loss = }.
+--- `metric:add(loss, number_of_tokens)` weights batches by their size.
 ---@class accelerate.Perplexity: accelerate.Metric
 local Perplexity = class("Perplexity", Mean)
 Perplexity.name, Perplexity.inputs = "perplexity", { "losses", "weights" }
@@ -79,13 +78,13 @@ local function errors(title, name, measure, opts, finish)
   M[name] = Class
 end
 
---- Mean squared error: { mse = }; squared = false: its root.
+--- Mean squared error: { mse = }. squared = false: its root.
 errors("MSE", "mse", function(d) return d * d end, { squared = { "boolean", default = true } },
   function(mean, o) return o.squared and mean or math.sqrt(mean) end)
 --- Mean absolute error: { mae = }.
 errors("MAE", "mae", math.abs, {}, function(mean) return mean end)
 
---- Pearson's correlation: { pearsonr = }.
+--- Pearson's correlation coefficient: { pearsonr = }.
 ---@class accelerate.Pearson: accelerate.Metric
 local Pearson = class("Pearson", Metric)
 Pearson.name, Pearson.OPTIONS = "pearsonr", {}
