@@ -1,13 +1,13 @@
---- The profiler: how long each op took, by its name and the line of the script that called it.
+--- The profiler: times of ops, by name and by the line of the script that called them.
 ---
 ---   accelerator:profile(function(prof)
 ---     train()
 ---     print(prof:key_averages():table { sort_by = "self_cpu_time_total", row_limit = 10 })
 ---   end)
 ---
---- The core notes an event for every op, gradient rule, optimizer pass and named range while a
---- profile records; nothing is noted, and nothing costs, otherwise.  Times are the host's: on a GPU
---- each op is waited for while its profile lasts, so that they are those of the work.
+--- The core records an event for every op, gradient rule, optimizer pass and named range while a
+--- profile runs; otherwise recording costs nothing. Times are the host's. On a GPU the profile
+--- waits for each op, so that its time includes the device's work.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local notice = require "accelerate.utils.notice"
@@ -21,21 +21,21 @@ local M = {}
 
 ---@class accelerate.ProfileEvent
 ---@field name string
----@field place string "train.lua:12": the line of the script; of a gradient rule, the line of its
+---@field place string line of the script, "train.lua:12"; for a gradient rule, the line of its
 ---  forward pass
 ---@field category string cpu_op, backward, optimizer, user_annotation or collective
 ---@field start number microseconds since the profile began to record
----@field cpu_time number microseconds, those of what it calls included
----@field self_cpu_time number without what it calls
+---@field cpu_time number microseconds, including the ops that it calls
+---@field self_cpu_time number microseconds, without the ops that it calls
 ---@field flops number
 ---@field bytes number tensor memory afterwards, less before
----@field parent integer? position of the event around it
+---@field parent integer? position of the enclosing event
 ---@field depth integer
 ---@field input_shapes string?
 ---@field stack string?
 ---@field modules string?
 
---- What was noted so far, as Lua tables.
+--- Returns the events so far as Lua tables.
 local function read_events()
   local list, _, dropped = core._profile_events()
   for _, event in ipairs(list) do
@@ -77,7 +77,7 @@ local TABLE = {
   header = { "string", optional = true },
 }
 
---- Cuts a name in its middle; of a path the end says most.
+--- Shortens a name in its middle; the end of a path says most.
 local function cut(name, width)
   if #name <= width then return name end
   return "..." .. name:sub(-(width - 3))
@@ -85,10 +85,10 @@ end
 
 local Averages = class.open("Averages")
 
---- The rows as text.
+--- Returns the rows as text.
 ---@param opts { sort_by: string?, row_limit: integer?, max_name_column_width: integer?, header:
 ---  string? }? sort_by: a field of the rows, largest first (key and place: in alphabetical order);
----  default: the order of first appearance.  row_limit: default 100; -1: all
+---  default: the order of first appearance. row_limit: default 100; -1: all
 ---@return string
 function Averages:table(opts)
   opts = options.check("table", opts, TABLE)
@@ -175,10 +175,11 @@ local SCHEDULE = {
 }
 SCHEDULE.wait.default, SCHEDULE.warmup.default = 0, 0
 
---- What to do in each step, by its number from 0 on: "none", "warmup", "record", or "record and
---- save" in the last one of a cycle.  The first skip_first steps are left out; a cycle is `wait`
---- steps of rest, `warmup` ones that are run but not kept, and `active` ones that are; after
---- `repeat` cycles nothing more is recorded (0: the cycles go on).
+--- Returns a function that gives a step's action by its number (from 0): "none", "warmup",
+--- "record", or "record and save" in the last step of a cycle. The first skip_first steps do
+--- nothing. A cycle has `wait` steps without recording, `warmup` steps whose events are dropped,
+--- and `active` steps whose events are kept. After `repeat` cycles nothing more is recorded (0:
+--- cycles go on).
 ---@param opts { wait: integer?, warmup: integer?, active: integer, repeat: integer?, skip_first:
 ---  integer? }
 ---@return fun(step: integer): string
@@ -198,9 +199,9 @@ end
 
 -- ---- a profile
 
-local active  -- the profile under way
+local active  -- the running profile
 
---- Whether ops are to be waited for on a GPU.
+--- Returns whether to wait for ops on a GPU.
 local function check_devices(activities)
   local wait = activities == nil
   for _, activity in ipairs(activities or {}) do
@@ -217,8 +218,8 @@ local function check_devices(activities)
   return wait
 end
 
--- Collectives are Lua functions of the core's table, and every caller looks them up there: while a
--- profile lasts they are ranges.
+-- Collectives are looked up in the core's table at every call. While a profile runs, it holds
+-- versions that record a range.
 local WATCHED = { "all_reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "barrier",
   "all_gather_bytes", "broadcast_bytes" }
 local former = {}
@@ -243,7 +244,7 @@ local function unwatch()
   for _, name in ipairs(WATCHED) do core.dist[name] = former[name] end
 end
 
---- Starts and stops recording so that `action` is what happens now.
+--- Starts or stops recording as `action` requires.
 local function transit(self, action)
   local recording = action == RECORD or action == SAVE or action == WARMUP
   if recording and not self._recording then
@@ -253,7 +254,7 @@ local function transit(self, action)
       or nil)
   elseif action ~= WARMUP and self._action == WARMUP and recording then
     core._profile_stop()
-    core._profile_clear()  -- what warmed up is not kept
+    core._profile_clear()  -- drops the events of the warm-up
     core._profile_start(self._flags)
   elseif not recording and self._recording then
     core._profile_stop()
@@ -261,7 +262,7 @@ local function transit(self, action)
   self._recording, self._action = recording, action
 end
 
---- Takes what was recorded out of the core, where the next cycle will write.
+--- Moves the recorded events out of the core, which the next cycle overwrites.
 local function keep(self)
   if self._recording then core._profile_stop() end
   self._recording = false
@@ -296,12 +297,12 @@ local function quote(text) return require("accelerate.utils.json").encode(text) 
 ---@class accelerate.Profiler
 local Profiler = properties.define("Profiler", {
   get = {
-    --- How often step was called.
+    --- Number of calls of step.
     step_num = function(self) return self._step end,
     current_action = function(self) return self._action end,
   },
   methods = {
-    --- Tells that a step of training ended, for the schedule.
+    --- Ends a training step, for the schedule.
     step = function(self)
       if active ~= self then fail("profile: step was called after the profile ended") end
       end_step(self)
@@ -315,14 +316,13 @@ local Profiler = properties.define("Profiler", {
       end
       begin_step(self)
     end,
-    --- What was recorded: in the cycle that ended last, or so far where there is no schedule.
+    --- Returns the events of the last complete cycle; without a schedule, the events so far.
     ---@return accelerate.ProfileEvent[]
     events = function(self) return events_of(self) end,
-    --- The events added up by name and line; all steps are ProfilerStep*.  Rows have key (the
-    --- name), place, count, cpu_time_total, self_cpu_time_total (without what the op itself
-    --- called), cpu_time and self_cpu_time (for each call), in microseconds; flops,
-    --- cpu_memory_usage, self_cpu_memory_usage (bytes), input_shapes.  `:table(opts)` makes a text
-    --- of them.
+    --- Returns the events added up by name and line; all steps are ProfilerStep*. Rows have key
+    --- (the name), place, count; cpu_time_total, self_cpu_time_total (without the ops that it
+    --- calls), cpu_time and self_cpu_time (for each call), in microseconds; flops; cpu_memory_usage
+    --- and self_cpu_memory_usage in bytes; input_shapes. `:table(opts)` formats them as text.
     ---@param opts { group_by_line: boolean?, group_by_input_shape: boolean? }? group_by_line:
     ---  default true
     key_averages = function(self, opts)
@@ -332,7 +332,7 @@ local Profiler = properties.define("Profiler", {
       rows._memory, rows._flops, rows._dropped = flags.profile_memory, flags.with_flops, self._dropped or 0
       rows._shapes = opts.group_by_input_shape and flags.record_shapes
       for _, e in ipairs(events_of(self)) do
-        -- as in PyTorch: one row for all steps
+        -- as in PyTorch, one row for all steps
         local name = e.name:find("^ProfilerStep#%d+$") and "ProfilerStep*" or e.name
         local key = name .. "\0" .. (opts.group_by_line and e.place or "") .. "\0" ..
           (rows._shapes and e.input_shapes or "")
@@ -356,8 +356,7 @@ local Profiler = properties.define("Profiler", {
       end
       return rows
     end,
-    --- Writes the events as a trace that chrome://tracing and Perfetto show (the Trace Event
-    --- Format).
+    --- Writes the events as a trace for chrome://tracing and Perfetto (the Trace Event Format).
     ---@param path string
     export_chrome_trace = function(self, path)
       options.value("export_chrome_trace", "path", path, { "string" })
@@ -389,8 +388,7 @@ local Profiler = properties.define("Profiler", {
   },
 })
 
---- Runs fn(prof, ...) with a profile under way, and returns what it returns.  `prof` can still be
---- asked afterwards.
+--- Runs fn(prof, ...) in a profile and returns its results. `prof` can be read afterwards, too.
 ---@param handler accelerate.ProfileKwargs
 ---@param fn fun(prof: accelerate.Profiler): ...
 function M.profile(handler, fn, ...)
@@ -426,11 +424,11 @@ function M.profile(handler, fn, ...)
   end, self, ...)
 end
 
---- Runs fn(...) as a named range of the profile under way, and returns what it returns; without a
---- profile it just calls.
+--- Runs fn(...) as a named range of the running profile and returns its results. Without a profile
+--- it only calls fn.
 ---@param name string
 ---@param fn function
----@param ... any what fn gets
+---@param ... any arguments of fn
 ---@return any ...
 function M.record_function(name, fn, ...)
   options.value("record_function", "name", name, { "string" })

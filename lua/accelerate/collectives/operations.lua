@@ -1,8 +1,7 @@
---- Collectives over nested values (see utils.nested for what those are; its functions are here as
---- well).
+--- Collectives over nested values (see utils.nested, whose functions are here, too).
 ---
---- What every rank asks for (operation, element type, count, root, reduction) is compared before
---- data moves, always.  With ACCELERATE_DEBUG_MODE set, the shapes of all ranks are compared as
+--- Before data moves, the ranks always compare what they request: operation, dtype, count, root and
+--- reduction. With ACCELERATE_DEBUG_MODE they also compare shapes before the operation starts.
 --- well, before the operation starts.
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
@@ -20,11 +19,11 @@ local function at(path) return path == "" and "" or " at " .. path end
 
 -- ---- objects as bytes: data, never code ---------------------------------------------------------
 
---- A nested value of booleans, numbers, strings and tensors as bytes; the same bytes on every rank
---- for equal values. Raises for functions, objects, tables that hold themselves, and names the
---- place.
+--- Returns a nested value of booleans, numbers, strings and tensors as bytes. Equal values give
+--- equal bytes on every rank. Raises for functions, objects and tables that contain themselves,
+--- with their place.
 ---@param value any
----@param name string? what messages call the value
+---@param name string? name of the value in messages
 ---@return string
 function M.serialize(value, name)
   local ok, bytes = pcall(core._serialize, value, name)
@@ -32,8 +31,8 @@ function M.serialize(value, name)
   return bytes
 end
 
---- The value that `serialize` made `bytes` of.  Raises for bytes that are damaged; nothing in them
---- is ever run.
+--- Returns the value that `serialize` turned into `bytes`. Raises for damaged bytes; nothing in
+--- them is ever run.
 ---@param bytes string
 ---@return any
 function M.deserialize(bytes)
@@ -50,13 +49,13 @@ local function lines_of(all)
   return table.concat(lines, "\n")
 end
 
---- Raises what scripts may look for by its first word, DistributedOperationException.
+--- Raises an error whose first word, DistributedOperationException, scripts may look for.
 local function mismatch(what, all)
   fail("DistributedOperationException: %s: shapes differ between processes:\n%s", what, lines_of(all))
 end
 
---- In debug mode: are the tensors on the run's kind of device, and does every rank bring the same
---- shapes?  `shape_text` says what of a shape has to agree.
+--- In debug mode, checks that tensors are on the run's kind of device and that shapes agree between
+--- ranks. `shape_text` returns the part of a shape that must agree.
 local function verify(what, data, shape_text)
   local here = state.PartialState()
   if not here.debug or here.num_processes == 1 then return end
@@ -66,7 +65,7 @@ local function verify(what, data, shape_text)
     shapes[#shapes + 1] = path .. (shape_text and shape_text(t) or "[" .. table.concat(t.shape, ", ") .. "]")
     if t.device:match("^%a+") ~= device then astray = astray or ("%s%s"):format(t.device, at(path)) end
   end, data, nil, what)
-  -- One that raised before the comparison would leave the others waiting in it.
+  -- Raising before the comparison would leave the other ranks waiting in it.
   local all = core.dist.all_gather_bytes(table.concat(shapes, " ") .. (astray and " on " .. astray or ""))
   if astray then
     fail("DistributedOperationException: %s: a tensor lies on %s, but this run's processes are on %s; " ..
@@ -80,7 +79,7 @@ end
 
 -- ---- arguments ----------------------------------------------------------------------------------
 
---- A rank, as a number or as { from_process = number }.
+--- Reads a rank: a number or { from_process = number }.
 local function rank_of(what, from)
   local count = state.PartialState().num_processes
   local entry = { "integer", default = 0, min = 0, max = count - 1 }
@@ -111,22 +110,22 @@ local function gather_one(t)
   return core.dist.all_gather(t:contiguous())
 end
 
---- Joins every tensor of all ranks along dim 1, in rank order, on every rank.  A 0-d tensor counts
---- as one of one element.  One process: `data` itself.
+--- Concatenates every tensor of all ranks along dim 1, in rank order, on every rank. A 0-d tensor
+--- counts as one element. A single process gets `data` itself.
 ---@generic T
 ---@param data T nested tensors; shapes must agree between ranks
 ---@return T
 function M.gather(data)
   if state.PartialState().num_processes == 1 then
-    recursively_apply(function() end, data, nil, "gather")  -- the same complaints on one process
+    recursively_apply(function() end, data, nil, "gather")  -- raises for the same mistakes on one process
     return data
   end
   verify("gather", data)
   return recursively_apply(gather_one, data, nil, "gather")
 end
 
---- Each rank passes a list; the result is one flat list in rank order.  Lengths may differ.  One
---- process: the list itself.
+--- Concatenates the lists of all ranks in rank order. Lengths may differ. A single process gets the
+--- list itself.
 ---@param list any[] booleans, numbers, strings, tensors, and tables of them
 ---@return any[]
 function M.gather_object(list)
@@ -155,7 +154,7 @@ local function check_reduction(name)
     "; there are " .. table.concat(REDUCTIONS, ", "))
 end
 
--- The arguments [reduction,] [opts] of reduce: the reduction and the scale.
+-- Reads the arguments [reduction,] [opts] of reduce, and returns the reduction and the scale.
 local function reduce_options(default, reduction, opts)
   if type(reduction) == "table" and opts == nil then reduction, opts = nil, reduction end
   if type(opts) == "number" then
@@ -191,8 +190,8 @@ local function reduce(data, reduction, scale)
   end, data)
 end
 
---- Combines every tensor with those of the other ranks; the input is left alone.  "none" combines
---- nothing and gives a copy.
+--- Reduces every tensor over the ranks; the input is unchanged. "none" returns a copy of the rank's
+--- own tensors.
 ---@generic T
 ---@param data T nested tensors
 ---@param reduction ("mean"|"sum"|"max"|"min"|"prod"|"none")? default "mean"
@@ -200,10 +199,10 @@ end
 ---@return T
 function M.reduce(data, reduction, opts) return reduce(data, reduce_options("mean", reduction, opts)) end
 
---- Accelerator:reduce, whose default is the sum.
+--- Accelerator:reduce, whose default reduction is the sum.
 function M.reduce_sum(data, reduction, opts) return reduce(data, reduce_options("sum", reduction, opts)) end
 
---- Overwrites every tensor with that of one rank, and returns `data`.
+--- Overwrites every tensor with one rank's, and returns `data`.
 ---@generic T
 ---@param data T nested tensors
 ---@param from_process integer|{ from_process: integer }|nil a rank; default 0
@@ -217,9 +216,9 @@ function M.broadcast(data, from_process)
   return data
 end
 
---- Replaces the entries of `list` by those of one rank, and returns it.  That rank's own list is
---- left as it is.
----@param list any[] on the other ranks its length does not matter
+--- Replaces the entries of `list` by those of one rank, and returns it. That rank's own list is
+--- unchanged.
+---@param list any[] its length does not matter on the other ranks
 ---@param from_process integer|{ from_process: integer }|nil a rank; default 0
 ---@return any[] list
 function M.broadcast_object_list(list, from_process)
@@ -235,10 +234,10 @@ function M.broadcast_object_list(list, from_process)
   return list
 end
 
---- Gives every rank a copy of the tensor that one of them has; the others pass nothing and need not
---- know its shape.
+--- Gives every rank a copy of one rank's tensor. The other ranks pass nothing and need not know its
+--- shape.
 ---@param tensor accelerate.Tensor?
----@return accelerate.Tensor a copy, also on the rank that had it
+---@return accelerate.Tensor a copy, also on the rank that passed it
 function M.copy_tensor_to_devices(tensor)
   options.value("copy_tensor_to_devices", "tensor", tensor, { "tensor", optional = true })
   local here = state.PartialState()
@@ -268,13 +267,13 @@ local PAD = {
   pad_first = { "boolean", default = false },
 }
 
---- Pads tensors to the size that the longest rank has, so that they can be gathered.  A tensor
---- without such a dim stays as it is.
+--- Pads tensors to the size of the longest rank's, so that they can be gathered. A tensor without
+--- that dim is returned as it is.
 ---@generic T
 ---@param data T nested tensors
 ---@param opts { dim: integer?, pad_index: number|boolean|nil, pad_first: boolean? }? `dim` counts
----  from 1, -1 is the last; default 1.  pad_index: the value that fills; default 0.  pad_first:
----  fill before instead of after
+---  from 1, -1 is the last; default 1. pad_index: the fill value; default 0. pad_first: pad at the
+---  beginning
 ---@return T
 function M.pad_across_processes(data, opts)
   opts = options.check("pad_across_processes", opts, PAD)

@@ -9,13 +9,13 @@ local fail = options.fail
 
 local M = {}
 
---- A data set has get(i) and len().
+--- Returns whether `value` is a data set: it has get(i) and len().
 local function is_dataset(value)
   return type(value) == "table" and type(value.get) == "function" and type(value.len) == "function"
 end
 
---- What kinds of values can be split: how long one is, and its part from..to, filled with its last
---- item up to `padded`.
+--- Kinds of values that can be split, each with its length and its part from..to, padded with its
+--- last item to `padded`.
 local KINDS = {
   {
     test = core.is_tensor,
@@ -93,7 +93,7 @@ local function split(rank, ranks, inputs, opts, fn, ...)
   return fn(map and parts or parts[1], ...)
 end
 
---- Calls `fn` with this rank's part of `inputs` and returns what it returns; see
+--- Calls `fn` with this rank's part of `inputs` and returns its results; see
 --- PartialState:split_between_processes.
 ---@param rank integer from 0
 ---@param ranks integer

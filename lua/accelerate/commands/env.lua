@@ -1,5 +1,4 @@
---- `accel-run env`: what there is on this machine, for reports and for finding out why a GPU is not
---- used.
+--- `accel-run env`: describes this machine, for reports and for finding out why a GPU is not used.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 
@@ -83,8 +82,8 @@ local function split(line)
   return fields
 end
 
---- What the CUDA plugin says of this machine, and its file; nil where there is none, or it is too
---- old to say anything.
+--- Returns the CUDA plugin's report on this machine, and its file; nil when there is no plugin, or
+--- it is too old to report.
 local function plugin_report()
   local path, report = core._cuda_environment()
   if not report then return nil end
@@ -137,8 +136,8 @@ local function configuration()
   return lines
 end
 
---- What `accel-run env` prints, as a list of { name, value }; a line without a name belongs to the
---- one before.
+--- Returns what `accel-run env` prints, as a list of { name, value }. A line without a name belongs
+--- to the one before it.
 ---@return { [1]: string?, [2]: string }[]
 function M.collect()
   local lines = {
@@ -151,7 +150,7 @@ function M.collect()
   return lines
 end
 
---- Prints it.
+--- Prints the report.
 function M.run()
   for _, line in ipairs(M.collect()) do
     print(line[1] and ("- %s: %s"):format(line[1], line[2]) or line[2])
