@@ -1,4 +1,4 @@
---- Collate: makes one batch of a list of samples.
+--- Collate: turns a list of samples into one batch.
 ---
 ---   tensors                stacked along a new dim 1; their shapes must agree
 ---   numbers                a tensor: int64 when all are integral, else float32
@@ -7,9 +7,9 @@
 ---   tables                 lists (keys 1 to n) and maps, collated key by key in sorted order; all
 ---                          samples need the same keys
 ---
---- A loader remembers the kind of each field. One that changes between batches (numbers that happen
---- to be integral in one of them, say) is an error: a model that sees int64 now and float32 then
---- would be worse.
+--- A loader remembers the kind of each field. A kind that changes between batches (for example when
+--- all numbers of one batch happen to be integral) is an error: otherwise the model would get int64
+--- in one batch and float32 in another.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local options = require "accelerate.utils.options"
@@ -23,8 +23,8 @@ local M = {}
 local EXACT = 2 ^ 53
 local int64 = ffi.typeof("int64_t")
 
--- A field is a place in the samples: its path for messages, the kind it had in the batches before,
--- the fields inside it. The root's path is "", so that messages speak of the sample.
+-- A field is a place in the samples: its path for messages, its kind in earlier batches, and the
+-- fields inside it. The root's path is "", which messages call the sample.
 local function new_field(path) return { path = path, inner = {} } end
 
 local function inner_field(field, key)
@@ -38,7 +38,7 @@ local function inner_field(field, key)
   return inner
 end
 
--- What messages call field `field` of the j-th value.
+-- Returns the name of `field` in the j-th value, for messages.
 local function name_of(field, j, positions)
   local sample = ("sample %s"):format(tostring(positions and positions[j] or j))
   return field.path == "" and sample or ("'%s' of %s"):format(field.path, sample)
@@ -49,7 +49,7 @@ local ADVICE = {
   float32 = "numbers are int64 when all of a batch are integral, else float32",
 }
 
--- Is the field what it was in the batches before?
+-- Raises unless the field has the kind that it had in earlier batches.
 local function check_kind(field, kind, positions)
   local before = field.kind
   if before == kind then return end
@@ -65,7 +65,7 @@ local function check_kind(field, kind, positions)
   end
 end
 
--- "a number", and so on: what may stand side by side in a field.
+-- Returns the form of a value. All values of a field must have one form.
 local function form_of(value)
   if is_tensor(value) then return "tensor" end
   local kind = type(value)
@@ -98,7 +98,7 @@ local function numbers(values)
   for j = 1, #values do
     local v = tonumber(values[j])
     values[j] = v
-    -- infinities and NaN fail the first test
+    -- infinities and NaN are not integral
     if v % 1 ~= 0 or v > EXACT or v < -EXACT then integral = false end
   end
   local batch = core.empty(#values, { dtype = integral and "int64" or "float32" })
@@ -134,7 +134,7 @@ local function tables(values, field, positions)
   return batch
 end
 
---- `values` may be changed.
+--- `values` may be overwritten.
 function collate(values, field, positions)
   local form = form_of(values[1])
   for j = 2, #values do
@@ -169,11 +169,11 @@ function collate(values, field, positions)
   return batch
 end
 
---- Remembers kinds; one for each loader.
+--- Makes a loader's memory of kinds.
 function M.new_fields() return new_field("") end
 
---- Collates samples that are one value each.
----@param samples any[] is not kept, but may be changed
+--- Collates samples of one value each.
+---@param samples any[] may be overwritten; is not kept
 ---@param fields table from new_fields
 ---@param positions? integer[] names the samples in messages
 ---@return any batch
@@ -196,8 +196,8 @@ function M.parts(samples, n, fields, positions)
   return unpack(batch, 1, n)
 end
 
---- What a loader does without a collate_fn, for use inside one. Samples of several parts come, and
---- go, as lists.
+--- Collates as a loader without a collate_fn does, for use inside one. Samples of several parts are
+--- lists, and so is their batch.
 ---@param samples any[] at least one
 ---@return any batch
 function M.default_collate(samples)
@@ -209,7 +209,7 @@ function M.default_collate(samples)
   return collate(copy, new_field(""))
 end
 
---- A collate_fn that pads lists of numbers to the longest of the batch; see
+--- Returns a collate_fn that pads lists of numbers to the longest of the batch; see
 --- data.DataCollatorWithPadding.
 ---@param opts? table
 ---@return accelerate.DataCollatorWithPadding

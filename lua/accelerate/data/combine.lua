@@ -1,4 +1,4 @@
---- Datasets made of datasets.
+--- Datasets that combine other datasets.
 local class = require "accelerate.utils.class"
 local dataset = require "accelerate.data.dataset"
 local options = require "accelerate.utils.options"
@@ -16,10 +16,10 @@ local function check_list(where, list, test, what)
   end
 end
 
---- Several datasets one after the other.
+--- Concatenates datasets.
 ---@class accelerate.ConcatDataset: accelerate.Dataset
 ---@field datasets table[]
----@field cumulative_sizes integer[] how many samples the first k have together
+---@field cumulative_sizes integer[] number of samples in the first k datasets
 local ConcatDataset = class("ConcatDataset", dataset.Dataset)
 M.ConcatDataset = ConcatDataset
 
@@ -36,7 +36,7 @@ end
 
 function ConcatDataset:len() return self.cumulative_sizes[#self.cumulative_sizes] end
 
---- Told to those that want to know.
+--- Sets the epoch of all parts that have a set_epoch.
 local function set_epoch(self, epoch)
   for _, part in ipairs(self.datasets) do
     if type(part.set_epoch) == "function" then part:set_epoch(epoch) end
@@ -55,10 +55,10 @@ function ConcatDataset:get(i)
   return self.datasets[lo]:get(i - (sizes[lo - 1] or 0))
 end
 
---- Several streams one after the other.
+--- Concatenates streams.
 ---@class accelerate.ChainDataset: accelerate.IterableDataset
 ---@field datasets table[]
----@field num_shards integer how many there are: ranks can have whole ones (see shard)
+---@field num_shards integer number of streams, which ranks can take whole (see shard)
 local ChainDataset = class("ChainDataset", dataset.IterableDataset)
 M.ChainDataset = ChainDataset
 
@@ -72,9 +72,8 @@ end
 
 local SHARD = { num_shards = { "integer", min = 1 }, index = { "integer", min = 0 } }
 
---- Part `index` (from 0) of num_shards parts: every num_shards-th stream, whole.
----@param opts { num_shards: integer, index: integer } num_shards: at most as many as there are
----  streams
+--- Returns part `index` (from 0) of num_shards parts: every num_shards-th stream.
+---@param opts { num_shards: integer, index: integer } num_shards: at most the number of streams
 ---@return accelerate.ChainDataset
 function ChainDataset:shard(opts)
   local o = options.check("ChainDataset:shard", opts, SHARD)

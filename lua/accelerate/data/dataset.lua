@@ -1,10 +1,9 @@
---- Datasets: what a loader reads samples from.
+--- Datasets: the source of a loader's samples.
 ---
---- `get(i)` gives sample i, counted from 1: several values (its parts) or one table. `len()` gives
---- their number. A
---- dataset may also have `get_batch(positions)`, which takes a list of positions and gives the
---- parts of the whole batch, collated; the loader then calls it instead of `get`, unless it was
---- given a collate_fn.
+--- `get(i)` returns sample i, from 1: several values (its parts) or one table. `len()` returns the
+--- number of samples. A dataset may also have `get_batch(positions)`, which takes a list of
+--- positions and returns the parts of the whole batch, collated; a loader without a collate_fn
+--- calls it instead of `get`.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -15,11 +14,10 @@ local fail, show = options.fail, options.show
 local M = {}
 
 --- Base class of datasets: `dataset[1]` is sample 1 (a list of its parts when it has several),
---- `#dataset` their number, and
---- `for i, x, y in ipairs(dataset) do` walks them. A loader needs none of what it adds: any table
---- with `get` and `len` will do. What it adds are
---- Hugging Face's ways to make one dataset of another (dataset_methods.lua), and constructors:
---- from_list, from_table, from_csv, from_json, from_generator.
+--- `#dataset` is the number of samples, and `for i, x, y in ipairs(dataset) do` iterates over them.
+--- A loader takes any table with `get` and `len`; the class adds Hugging Face's methods that derive
+--- datasets (dataset_methods.lua) and constructors: from_list, from_table, from_csv, from_json,
+--- from_generator.
 ---@class accelerate.Dataset
 ---@field get fun(self, i: integer): any, ...
 ---@field len fun(self): integer
@@ -35,11 +33,11 @@ end
 for _, name in ipairs { "from_list", "from_table", "from_csv", "from_json", "from_generator" } do
   Dataset[name] = function(...) return require("accelerate.data.table")[name](...) end
 end
---- A TableDataset of columns given as { name = list }.
+--- Makes a TableDataset from columns, { name = list }.
 Dataset.from_dict = Dataset.from_table -- Hugging Face's name
 
---- Base class of streams, which `for i, x, y in ipairs(stream) do` walks too: `iter()` returns an
---- iterator over samples (several values each, or one table), `len()` may be missing.
+--- Base class of streams, which also iterate with `for i, x, y in ipairs(stream) do`. `iter()`
+--- returns an iterator over samples (several values each, or one table); `len()` is optional.
 ---@class accelerate.IterableDataset
 ---@field iter fun(self): function
 local IterableDataset = class("IterableDataset")
@@ -57,12 +55,12 @@ end
 ---@return table
 function M.class(name, base) return class.open(name, base or M.Dataset) end
 
---- Returns whether it has get(i) and len().
+--- Returns whether `dataset` has get(i) and len().
 function M.is_map(dataset)
   return type(dataset) == "table" and type(dataset.get) == "function" and type(dataset.len) == "function"
 end
 
---- Returns whether it has iter() and no get(i).
+--- Returns whether `dataset` has iter() and no get(i).
 function M.is_stream(dataset)
   return type(dataset) == "table" and type(dataset.get) ~= "function" and type(dataset.iter) == "function"
 end
@@ -74,11 +72,10 @@ local function check_position(where, i, n)
 end
 M.check_position = check_position
 
---- Returns an int64 tensor with the positions counted from 0, as kernels need them. Release it
---- after use.
----@param where string what messages begin with
----@param positions integer[] counted from 1
----@param n integer the size of the dataset
+--- Returns positions as an int64 tensor, from 0, as kernels need them. Release it after use.
+---@param where string start of messages
+---@param positions integer[] from 1
+---@param n integer size of the dataset
 local function to_indices(where, positions, n)
   local count = #positions
   local indices = core.empty(count, { dtype = "int64" })
@@ -91,7 +88,7 @@ local function to_indices(where, positions, n)
   return indices
 end
 
---- Samples that lie side by side in tensors: sample i is position i of dim 1 of each.
+--- Samples stored in tensors: sample i is position i of dim 1 of each.
 ---@class accelerate.TensorDataset: accelerate.Dataset
 ---@field tensors accelerate.Tensor[]
 local TensorDataset = class("TensorDataset", M.Dataset)
@@ -117,7 +114,7 @@ end
 
 function TensorDataset:len() return self.tensors[1]:size(1) end
 
---- Returns sample i: one tensor for each of the dataset's, views without dim 1.
+--- Returns sample i: a view of each tensor, without dim 1.
 ---@param i integer
 function TensorDataset:get(i)
   check_position(self.__name .. ":get", i, self:len())
@@ -128,7 +125,7 @@ function TensorDataset:get(i)
   return unpack(parts)
 end
 
---- Returns the batch of these samples, by one call into C for each tensor.
+--- Returns the batch of these samples, with one call into C for each tensor.
 ---@param positions integer[]
 ---@return accelerate.Tensor ...
 function TensorDataset:get_batch(positions)
@@ -140,15 +137,15 @@ function TensorDataset:get_batch(positions)
   return unpack(parts)
 end
 
---- Some samples of another dataset, in a given order.
+--- Samples of another dataset at given positions, in that order.
 ---@class accelerate.Subset: accelerate.Dataset
 ---@field dataset table
----@field indices integer[] positions in `dataset`, counted from 1
+---@field indices integer[] positions in `dataset`, from 1
 local Subset = class("Subset", M.Dataset)
 M.Subset = Subset
 
 ---@param dataset table
----@param indices integer[] positions, counted from 1; may repeat
+---@param indices integer[] positions, from 1; may repeat
 function Subset:init(dataset, indices)
   if not M.is_map(dataset) then
     fail("Subset: expected a dataset with get(i) and len(), got %s", show(dataset))
@@ -168,7 +165,7 @@ function Subset:get(i)
   return self.dataset:get(self.indices[i])
 end
 
--- These positions, in the dataset below.
+-- Converts positions to those in the inner dataset.
 function Subset:_mapped(positions)
   local mapped, indices, n = {}, self.indices, #self.indices
   for j = 1, #positions do
@@ -180,8 +177,8 @@ end
 
 function Subset:get_batch(positions) return self.dataset:get_batch(self:_mapped(positions)) end
 
---- The dataset's get_batch when it stands for its get: a class made from ours that overrides get
---- alone must not be read around it.
+--- Returns the dataset's get_batch if it agrees with its get: a subclass that overrides only get
+--- must not be bypassed.
 ---@return function? get_batch
 function M.batch_reader(dataset)
   local get_batch = dataset.get_batch
@@ -194,8 +191,8 @@ function M.batch_reader(dataset)
   return get_batch
 end
 
---- Where a dataset's batches are nothing but rows of tensors: those tensors, and what makes rows
---- (positions in the tensors, from 1) of positions. nil otherwise.
+--- Returns the tensors whose rows are the dataset's samples, and a function that converts positions
+--- to rows (from 1); nil when samples are not plain rows of tensors.
 ---@return accelerate.Tensor[]? tensors
 ---@return (fun(positions: integer[]): integer[])? to_rows
 function M.rows_of(dataset)
@@ -209,8 +206,8 @@ function M.rows_of(dataset)
   return tensors, function(positions) return inner(dataset:_mapped(positions)) end
 end
 
--- Lengths as counts: fractions (below 1, together 1) are shares, rounded down, and what is left
--- goes to the first ones.
+-- Converts lengths to counts. Fractions (below 1, with sum 1) are shares, rounded down; the first
+-- parts get the samples that are left.
 local function to_counts(lengths, n)
   local sum = 0
   for k, length in ipairs(lengths) do
@@ -234,9 +231,9 @@ local function to_counts(lengths, n)
   return counts
 end
 
---- Cuts a dataset at random into parts that do not overlap.
+--- Splits a dataset at random into parts that do not overlap.
 ---@param dataset table
----@param lengths number[] counts that add up to dataset:len(), or fractions that add up to 1
+---@param lengths number[] counts with sum dataset:len(), or fractions with sum 1
 ---@param opts? { generator: accelerate.Generator }
 ---@return accelerate.Subset ... one for each length
 function M.random_split(dataset, lengths, opts)

@@ -1,4 +1,4 @@
---- Several datasets under names ("train", "test"), handled as one; and the files that such sets lie in.
+--- Several named datasets ("train", "test") handled as one, and reading them from files.
 local class = require "accelerate.utils.class"
 local dataset = require "accelerate.data.dataset"
 local options = require "accelerate.utils.options"
@@ -9,8 +9,8 @@ local fail, show = options.fail, options.show
 local M = {}
 
 --- Datasets by name: `dict.train`, `dict["test"]`. map, filter, shuffle, remove_columns,
---- rename_column, rename_columns, select_columns, with_format, with_transform and set_format work
---- on all of them.
+--- rename_column, rename_columns, select_columns, with_format, with_transform and set_format apply
+--- to all of them.
 ---@class accelerate.DatasetDict
 local DatasetDict = class("DatasetDict")
 M.DatasetDict = DatasetDict
@@ -18,7 +18,7 @@ M.DatasetDict = DatasetDict
 for _, name in ipairs { "map", "filter", "shuffle", "remove_columns", "rename_column", "rename_columns",
   "select_columns",
   "with_format", "with_transform" } do
-  --- Does so to every one of the datasets; see TableDataset.
+  --- Applies the method to every dataset; see TableDataset.
   DatasetDict[name] = function(self, ...)
     local made = {}
     for _, split in ipairs(self:splits()) do
@@ -47,7 +47,8 @@ function DatasetDict:init(datasets)
   end
 end
 
---- `for name, dataset in pairs(dict) do`, sorted by name; `#dict` is how many there are.
+--- `for name, dataset in pairs(dict) do` iterates in the order of names; `#dict` is the number of
+--- datasets.
 function DatasetDict:__pairs() return ordered.pairs(self) end
 function DatasetDict:__len() return ordered.count(self) end
 
@@ -59,7 +60,7 @@ function DatasetDict:set_format(...)
   for _, split in ipairs(self:splits()) do self[split]:set_format(...) end
 end
 
---- Returns how many samples each dataset has.
+--- Returns the number of samples of each dataset.
 ---@return table<string, integer>
 function DatasetDict:num_rows()
   local counts = {}
@@ -102,16 +103,16 @@ local function read_files(kind, files, given)
   return require("accelerate.data.table").concatenate(parts)
 end
 
---- Reads a dataset from files of this machine: nothing is downloaded.
+--- Reads a dataset from local files; nothing is downloaded.
 ---
----   data.load_dataset("csv", { data_files = { train = "train.csv", test = "test.csv" } })   -- a
----     DatasetDict
----   data.load_dataset("csv", { data_files = "all.csv", split = "train" })                   -- one
----     dataset
----   data.load_dataset("imagefolder", { data_dir = "pictures" })
+---   local dict = data.load_dataset("csv",     -- a DatasetDict
+---     { data_files = { train = "train.csv", test = "test.csv" } })
+---   local train = data.load_dataset("csv",    -- one dataset
+---     { data_files = "all.csv", split = "train" })
+---   local pictures = data.load_dataset("imagefolder", { data_dir = "pictures" })
 ---
---- Kinds: csv, tsv, json (JSON Lines or a list), imagefolder (its folders train, test, … where
---- there are such). Further options go to the reader.
+--- Kinds: csv, tsv, json (JSON Lines or a list), imagefolder (with its folders train, test, … if
+--- it has them). Further options go to the reader.
 ---@param kind "csv"|"tsv"|"json"|"imagefolder"
 ---@param opts { data_files: string|string[]|table<string, string|string[]>|nil, data_dir: string?,
 ---  split: string? }

@@ -1,6 +1,5 @@
---- What every dataset with get(i) and len() can be made into, under Hugging Face's names. Tables
---- (data.TableDataset) have their own
---- `map`, which knows columns.
+--- Methods that derive datasets from any dataset with get(i) and len(), under Hugging Face's names.
+--- Tables (data.TableDataset) have their own `map`, which works on columns.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
@@ -13,7 +12,7 @@ local M = {}
 
 local function packed(...) return { n = select("#", ...), ... } end
 
---- Samples that were worked out once and are kept.
+--- Samples that were computed once and are kept.
 ---@class accelerate.ListDataset: accelerate.Dataset
 local ListDataset = class("ListDataset", dataset.Dataset)
 
@@ -25,7 +24,7 @@ function ListDataset:get(i)
   return unpack(sample, 1, sample.n)
 end
 
---- Samples that go through a function each time they are read.
+--- Applies a function to a sample each time it is read.
 ---@class accelerate.TransformedDataset: accelerate.Dataset
 local Transformed = class("TransformedDataset", dataset.Dataset)
 
@@ -43,10 +42,10 @@ end
 
 local WITH_INDICES = { with_indices = { "boolean", default = false } }
 
---- Returns the samples as fn(sample…) makes them, computed now, once. With with_indices, fn gets
---- the position as its last argument. Use with_transform for work that must be done anew at each
---- reading (augmentation).
----@param fn function gets the parts of a sample and gives those of the new one
+--- Returns a dataset of fn(sample…), computed once, now. with_indices passes fn the position as
+--- its last argument. Use with_transform for work that must be repeated at each reading
+--- (augmentation).
+---@param fn function takes the parts of a sample and returns those of the new one
 ---@param opts? { with_indices: boolean? }
 function M.map(self, fn, opts)
   check_function("map", fn)
@@ -67,8 +66,7 @@ function M.map(self, fn, opts)
 end
 
 --- Calls fn for each sample when it is read. fn returns the sample's new parts. It runs in the
---- worker processes if there are any, and the random numbers that it draws depend on the batch
---- alone.
+--- worker processes if there are any, and its random numbers depend on the batch only.
 ---@param fn function
 function M.with_transform(self, fn) return Transformed(self, check_function("with_transform", fn)) end
 
@@ -91,7 +89,7 @@ function M.filter(self, fn, opts)
 end
 
 --- Returns the samples at these positions, in this order.
----@param indices integer[] counted from 1
+---@param indices integer[] from 1
 function M.select(self, indices) return Subset(self, indices) end
 
 local SHUFFLE = { seed = { "integer", optional = true }, generator = { "Generator", optional = true } }
@@ -107,8 +105,8 @@ function M.permutation(where, n, opts)
   return order
 end
 
---- Returns the samples in random order. They are shuffled once, not anew in each pass (the loader's
---- `shuffle` does that).
+--- Returns the samples in random order, shuffled once. The loader's `shuffle` shuffles anew in each
+--- pass.
 ---@param opts? { seed: integer?, generator: accelerate.Generator? }
 function M.shuffle(self, opts) return self:select(M.permutation("shuffle", self:len(), opts)) end
 
@@ -131,8 +129,8 @@ local SHARD = {
     contiguous = { "boolean", default = true },
 }
 
---- Returns part `index` (from 0) of num_shards parts: a run of samples, or with contiguous = false
---- every num_shards-th.
+--- Returns part `index` (from 0) of num_shards parts: consecutive samples, or with contiguous =
+--- false every num_shards-th sample.
 ---@param opts { num_shards: integer, index: integer, contiguous: boolean? }
 function M.shard(self, opts)
   local o = options.check("shard", opts, SHARD)
@@ -155,7 +153,7 @@ local SPLIT = {
     generator = { "Generator", optional = true },
 }
 
--- A share below 1, or a number of samples.
+-- Converts a share (below 1) or a number of samples to a count.
 local function to_count(name, size, n, round)
   if size < 1 then return round(size * n) end
   if size % 1 ~= 0 or size > n then
@@ -165,8 +163,8 @@ local function to_count(name, size, n, round)
   return size
 end
 
---- Returns two parts as a DatasetDict: { train = …, test = … }. Sizes are shares below 1 or
---- numbers of samples. By default a quarter is for testing. The test part gets what is rounded.
+--- Splits the samples into a DatasetDict: { train = …, test = … }. Sizes are shares (below 1)
+--- or numbers of samples. By default the test part is a quarter, rounded up.
 ---@param opts? { test_size: number?, train_size: number?, shuffle: boolean?, seed: integer?,
 ---  generator: accelerate.Generator? }
 ---@return accelerate.DatasetDict
@@ -182,7 +180,7 @@ function M.train_test_split(self, opts)
   end
   local order = o.shuffle and M.permutation("train_test_split", n, { seed = o.seed, generator = o.generator })
     or range(1, n)
-  -- shuffled: the test part first, as scikit-learn; in order: the end of the data
+  -- shuffled: the test part comes first, as in scikit-learn; in order: it is the end of the data
   local at = o.shuffle and { test + 1, test + train, 1, test } or { 1, train, train + 1, train + test }
   local function part(from, to)
     local list = {}

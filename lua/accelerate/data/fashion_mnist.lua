@@ -1,4 +1,4 @@
---- The Fashion-MNIST images of clothes: 60,000 to train on, 10,000 to test with, ten classes.
+--- The Fashion-MNIST images of clothes: 60,000 for training, 10,000 for testing, ten classes.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
@@ -15,11 +15,11 @@ local OPTIONS = {
   std = { "number", default = 1, above = 0 },
 }
 
---- Images are float32 {1, 28, 28} from 0 to 1, or (x - mean) / std of that; labels int64 from 0 to
---- 9. `tensors` holds them all.
+--- Images are float32 {1, 28, 28} from 0 to 1, or (x - mean) / std of that; labels are int64 from 0
+--- to 9. `tensors` holds all of them.
 ---@class accelerate.FashionMNIST: accelerate.TensorDataset
 ---@field split "train"|"test"
----@field classes string[] classes[label + 1] names a label
+---@field classes string[] classes[label + 1] is a label's name
 local FashionMNIST = class("FashionMNIST", dataset.TensorDataset)
 
 FashionMNIST.classes = {
@@ -32,7 +32,7 @@ local function readable(path)
   return f ~= nil
 end
 
--- The folders in which the four files may lie; torchvision puts them two levels down.
+-- Returns the folders to search for the four files; torchvision puts them two levels down.
 local function folders(root)
   local env = os.getenv("FASHION_MNIST_DIR")
   local list = {}
@@ -67,8 +67,8 @@ local function check(path, t, dims, what)
 end
 
 --- Reads the files (IDX, gzip or plain) from `root`, else $FASHION_MNIST_DIR, else the folder of
---- the Debian package. Raises if they are damaged, or if they are missing, naming every folder.
---- Downloads nothing.
+--- the Debian package. Raises when they are damaged, or missing in all of these folders. Downloads
+--- nothing.
 ---@param opts? { split: "train"|"test"|nil, root: string?, mean: number?, std: number? } default:
 ---  train, 0, 1
 function FashionMNIST:init(opts)

@@ -1,4 +1,4 @@
---- Pictures in folders: the folder says the class.
+--- Pictures in folders that are named after their classes.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
@@ -16,10 +16,10 @@ local ENDINGS = { jpg = true, jpeg = true, png = true }
 local CHANNELS = { RGB = 3, GRAY = 1, UNCHANGED = 0 }
 
 --- root/dog/1.png, root/dog/more/2.jpg, root/cat/3.jpeg: sample i is a picture, uint8 [channels,
---- height, width], or what
---- `transform` makes of it, and the number of its class, from 0 in the order of the folders' names.
+--- height, width] or the result of `transform`, and the number of its class, from 0 in the order of
+--- the folders' names.
 ---@class accelerate.ImageFolder: accelerate.Dataset
----@field classes string[] classes[label + 1] names a label
+---@field classes string[] classes[label + 1] is a label's name
 ---@field class_to_idx table<string, integer>
 ---@field samples { [1]: string, [2]: integer }[] path and label
 ---@field targets integer[]
@@ -38,7 +38,7 @@ local function find(folder, label, samples)
   end
 end
 
---- Reads names only. Pictures are read, and checked, at their first use.
+--- Reads names only. A picture is read and checked when it is used.
 ---@param root string
 ---@param opts? { transform: function?, target_transform: function?, mode:
 ---  "RGB"|"GRAY"|"UNCHANGED"|nil }
@@ -75,8 +75,8 @@ function ImageFolder:get(i)
   return image, label
 end
 
---- For load_dataset: the folders train, test, valid(ation) as datasets; without them all is
---- "train".
+--- For load_dataset: returns the folders train, test, valid(ation) as datasets; without them
+--- everything is "train".
 function ImageFolder.load(dir, opts)
   if type(dir) ~= "string" then fail("load_dataset: 'imagefolder' needs data_dir") end
   local found = {}

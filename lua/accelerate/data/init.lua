@@ -5,9 +5,10 @@
 ---   local loader = data.DataLoader(train, { batch_size = 64, shuffle = true })
 ---   for images, labels in loader:iter() do … end
 ---
---- A dataset is any object with `get(i)` (i from 1; several values, the parts of a sample, or one
---- table) and `len()`; a stream has `iter()` instead. A sampler is any object with `iter()`, which
---- gives positions, from 1; a batch sampler's
+--- A dataset is any object with `get(i)` (i from 1; it returns several values, the parts of a
+--- sample, or one table) and `len()`; a stream has `iter()` instead. A sampler is any object with
+--- `iter()`, which yields positions, from 1; a batch sampler's `iter()` yields lists of positions.
+--- Iterators work with a generic `for`.
 --- `iter()` gives lists of positions. Iterators are what a generic `for` takes.
 return require("accelerate.utils.properties").lazy("accelerate.data", {
   class = "accelerate.data.dataset:class",

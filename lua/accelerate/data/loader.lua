@@ -1,4 +1,4 @@
---- The loader: reads samples in a sampler's order and gives batches.
+--- The loader: reads samples in a sampler's order and makes batches.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local collate = require "accelerate.data.collate"
@@ -23,7 +23,7 @@ local OPTIONS = {
   collate_fn = { "function", optional = true },
   generator = { "Generator", optional = true },
   num_workers = { "integer", default = 0, min = 0, max = 128 },
-  -- unread notes of so many batches fit into a socket
+  -- so many unread messages fit into a socket
   prefetch_factor = { "integer", optional = true, min = 1, max = 64 },
   persistent_workers = { "boolean", optional = true },
   worker_init_fn = { "function", optional = true },
@@ -31,29 +31,27 @@ local OPTIONS = {
   background = { "boolean", optional = true },
   pin_memory = { "boolean", default = false },
 }
--- What a loader made of another one takes over beside the dataset and the order.
+-- Options that a derived loader takes over, besides the dataset and the order.
 local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn",
   "timeout", "background",
   "pin_memory" }
 
---- Passes are independent of each other: the same loader may be walked inside its own loop, and a
---- pass that was left by
---- `break` needs no closing. The fields may be read by whoever makes another loader of this one;
---- they are not to be set.
+--- Passes are independent of each other: a loader may be iterated inside its own loop, and a pass
+--- that ended with `break` needs no closing. The fields are for reading only.
 ---@class accelerate.DataLoader
 ---@field dataset table
 ---@field batch_size integer|false|nil false: no batches; nil: the batch sampler decides
 ---@field drop_last boolean
----@field sampler table? nil for streams, and for batch samplers that have none
+---@field sampler table? nil for streams, and for batch samplers without one
 ---@field batch_sampler table? nil for streams, and without batches
----@field collate_fn function? nil: ours
----@field generator accelerate.Generator? as given; the sampler's own is loader.sampler.generator
+---@field collate_fn function? nil: the default one
+---@field generator accelerate.Generator? the option; the sampler's own is loader.sampler.generator
 ---@field num_workers integer
----@field prefetch_factor integer? batches that each worker reads ahead
+---@field prefetch_factor integer? number of batches that each worker reads ahead
 ---@field persistent_workers boolean
 ---@field worker_init_fn function?
 ---@field timeout number seconds; 0: none
----@field background boolean? nil: where it pays
+---@field background boolean? nil: when it pays
 ---@field pin_memory boolean
 local DataLoader = class("DataLoader")
 enumerable.of_iter(DataLoader)
@@ -70,7 +68,7 @@ local function check_iter(object, name)
   end
 end
 
--- Fills in sampler and batch_sampler for a dataset with get and len.
+-- Sets sampler and batch_sampler for a dataset with get and len.
 local function choose_samplers(self, o)
   if o.batch_sampler then
     refuse(o, { "batch_size", "shuffle", "sampler", "drop_last" }, "the batch_sampler decides it")
@@ -94,25 +92,24 @@ local function choose_samplers(self, o)
   end
 end
 
---- Options: batch_size (default 1; false: samples one by one, without batches), shuffle, sampler,
---- batch_sampler, drop_last (omit the short last batch), collate_fn, generator (of the shuffling).
+--- Options: batch_size (default 1; false: single samples, without batches), shuffle, sampler,
+--- batch_sampler, drop_last (drop the short last batch), collate_fn, generator (for shuffling).
 --- collate_fn gets a list of samples and may return several values. A sample of several parts is a
 --- list of them.
 ---
 --- num_workers is the number of processes that read batches ahead (each prefetch_factor of them,
---- default 2). Batches arrive in the same order, and are the same, for any number of workers.
---- Workers are forked when a pass starts. They end with the pass, or with persistent_workers
---- together with the loader. worker_init_fn(id) runs in each, id from 0. A batch that does not
---- arrive within timeout seconds is an error. data.get_worker_info() returns which worker the code
---- runs in.
+--- default 2). Batches and their order do not depend on the number of workers. Workers are forked
+--- when a pass starts. They end with the pass, or with persistent_workers when the loader ends.
+--- worker_init_fn(id) runs in each, id from 0. A batch that does not arrive within timeout seconds
+--- is an error. data.get_worker_info() describes the worker that the code runs in.
 ---
 --- background: a thread copies tensors' rows one batch ahead, while the step runs. It works for a
 --- TensorDataset (and parts of one) without collate_fn. By default it is used if a core is free and
 --- timing the first batches shows that it gains.
 ---
---- pin_memory puts the tensors of a batch (at any depth) into memory that a GPU reads by itself:
---- x:to("cuda", { non_blocking = true }) then waits for nothing. Without a GPU it has no effect, as
---- in PyTorch. A prepared loader sends its batches ahead with or without it.
+--- pin_memory copies the tensors of a batch (at any depth) into pinned memory, which a GPU reads by
+--- itself: x:to("cuda", { non_blocking = true }) then waits for nothing. Without a GPU it has no
+--- effect, as in PyTorch. A prepared loader sends its batches ahead with or without it.
 ---@param dataset table with get(i) and len(), or a stream with iter()
 ---@param opts? table
 function DataLoader:init(dataset, opts)
@@ -149,7 +146,7 @@ function DataLoader:init(dataset, opts)
     choose_samplers(self, o)
     if not self.collate_fn then
       self._read_batch = dataset_module.batch_reader(dataset)
-      -- copies rows, draws no numbers
+      -- copies rows, draws no random numbers
       self._pure = self._read_batch ~= nil and dataset_module.rows_of(dataset) ~= nil
     end
   elseif dataset_module.is_stream(dataset) then
@@ -165,8 +162,8 @@ function DataLoader:init(dataset, opts)
   self._fields = collate.new_fields()
 end
 
--- Puts the parts of a sample at samples[j]: one value as it is, several as a list. Returns their
--- number.
+-- Stores a sample in samples[j]: one value as it is, several parts as a list. Returns the number of
+-- parts.
 local function keep(samples, j, where, ...)
   local n = select("#", ...)
   if n == 1 then
@@ -184,9 +181,10 @@ local function keep(samples, j, where, ...)
   return n
 end
 
-local reading -- the position that get was called with; for the message when it raises
+local reading -- the position passed to get, for the message when it raises
 
--- Adds which sample it was. The stack is taken here, while it still shows the dataset's own lines.
+-- Adds the sample's position to an error. The traceback is taken here, while it still shows the
+-- dataset's own lines.
 local function in_sample(err)
   if type(err) == "string" then err = ("DataLoader: sample %s: %s"):format(tostring(reading), err) end
   return scope.traced(err)
@@ -206,7 +204,7 @@ local function read_samples(dataset, positions, samples)
   return parts
 end
 
--- Makes the batch of `samples`, which have `parts` parts each.
+-- Makes a batch from `samples` of `parts` parts each.
 local function assemble(self, samples, parts, positions)
   if self.collate_fn then return self.collate_fn(samples) end
   if parts == 1 then return collate.values(samples, self._fields, positions) end
@@ -221,8 +219,8 @@ local function check_task(positions)
   return positions
 end
 
---- Returns the batch of the samples at these positions, as iter() gives it.
----@param positions integer[] counted from 1
+--- Returns the batch of the samples at these positions, as in iter().
+---@param positions integer[] from 1
 ---@return any ... the parts of the batch, or one table
 function DataLoader:read(positions)
   check_task(positions)
@@ -233,9 +231,9 @@ function DataLoader:read(positions)
   return assemble(self, samples, parts, positions)
 end
 
---- Reads what one task asks for: a list of positions; or, when there are no batches, what the
---- sampler gave, which is one position, or a list of them where the sampler is a batch sampler: the
---- data set then gives a batch by itself.
+--- Reads one task: a list of positions. Without batches a task is the sampler's item: a position,
+--- or with a batch sampler as the sampler a list of positions, for which the dataset returns a
+--- batch.
 function DataLoader:_fetch(task)
   if self.batch_sampler then return self:read(task) end
   if type(task) == "table" and self._read_batch then
@@ -246,7 +244,7 @@ end
 
 local function packed(...) return { n = select("#", ...), ... } end
 
--- A function that gives the tasks of a pass one by one, and nil at its end.
+-- Returns a function that returns the tasks of a pass one by one, and nil at its end.
 local function tasks_of(source, skip)
   local nexts, state, control
   if source.seekable then
@@ -269,7 +267,7 @@ local function tasks_of(source, skip)
   end
 end
 
--- Batch after batch, in this process.
+-- Returns a function that reads batches in this process.
 local function plain_reader(self, tasks, seed, number)
   local seeded = not self._pure
   return function()
@@ -281,10 +279,10 @@ local function plain_reader(self, tasks, seed, number)
   end
 end
 
-local TRIAL, AGAIN = 16, 4096 -- batches of each way that are timed; batches until they are timed again
+local TRIAL, AGAIN = 16, 4096 -- batches timed with and without the thread; batches until the next timing
 
--- Whether it pays to have the thread copy is found by timing: it does not on a machine whose cores
--- are all busy. `always`: it was asked for. The batches are the same either way.
+-- Decides by timing whether the thread copies: it does not pay when all cores are busy. `always`:
+-- the script set background = true. The batches are equal either way.
 local function stopwatch(always)
   if always then return function() return true end, function() end end
   local ahead, plain, seen, pays = 0, 0, 0, true
@@ -305,8 +303,8 @@ local function stopwatch(always)
   end
 end
 
--- The thread copies the next batch while this one is in use. An error of the next one waits for its
--- turn.
+-- The thread copies the next batch while this one is in use. An error in the next batch is raised
+-- when that batch is due.
 local function background_reader(tasks, gatherer, to_rows, always)
   local state = "idle" -- or "started", "failed", "over"
   local problem
@@ -337,11 +335,10 @@ local function background_reader(tasks, gatherer, to_rows, always)
   end
 end
 
-local SMALL_BATCH = 64 * 1024 -- bytes; waking the thread for less costs what the copying does
+local SMALL_BATCH = 64 * 1024 -- bytes; waking the thread for less costs as much as copying
 
--- Whether a thread of its own for copying would have a core, and something worth while to do.
--- Samplers of users may want to see a step's outcome before they say which samples come next: only
--- ours are asked one batch early.
+-- Returns whether the thread would have a free core and enough to copy. A script's own sampler may
+-- depend on the outcome of a step, so only our samplers are read one batch early.
 local function background_pays(self, source, tensors)
   if not source.seekable or not self.batch_size then return false end
   local bytes = 0
@@ -365,14 +362,14 @@ local function gatherer_for(self, source)
   return gatherer, to_rows
 end
 
--- Keeps the first value, which is the control variable of the stream's iterator, beside the sample.
+-- Stores a sample, and keeps its first value, which is the iterator's control variable.
 local function take(samples, j, where, ...)
   if (...) == nil then return nil end
   return (...), keep(samples, j, where, ...)
 end
 
---- Batch after batch of the stream: a function that gives the parts of the next batch, and nothing
---- at the end.
+--- Returns a function that reads the stream's batches: it returns the parts of the next batch, and
+--- nothing at the end.
 function DataLoader:_stream()
   local nexts, state, control = options.iterator("DataLoader: the dataset", self.dataset:iter())
   if self.batch_size == false then
@@ -422,14 +419,14 @@ local function stream_reader(self, seed, skip)
   end
 end
 
---- Starts a pass: a function that gives the next batch as { n = number of parts, … }, and nil at
---- the end.
+--- Starts a pass: returns a function that returns the next batch as { n = number of parts, … },
+--- and nil at the end.
 ---@param opts? { source: table?, skip: integer?, epoch: integer?, rank: integer?, seed: integer? }
----  source: what to read instead of the own (batch) sampler's positions; skip: batches to leave
----  out; epoch: the number of the pass; seed: of its random numbers
+---  source: replaces the positions of the loader's (batch) sampler; skip: number of batches to
+---  skip; epoch: number of the pass; seed: seed of its random numbers
 ---@return fun(): table?
----@return fun()? close ends the pass, and its worker processes, before its time; nil where there is
----  nothing to end
+---@return fun()? close ends the pass and its worker processes early; nil when there is nothing to
+---  end
 function DataLoader:_start(opts)
   if not self.pin_memory or core._worker_inside() or core.device_count("cuda") == 0 then
     return self:_start_reading(opts)
@@ -455,7 +452,7 @@ function DataLoader:_start_reading(opts)
     if self.num_workers > 0 then return workers.read(self, nil, seed, epoch, skip, announced) end
     return stream_reader(self, seed, skip)
   end
-  local before = skip + (self._skipped or 0) -- batches of the pass that come before the first one read here
+  local before = skip + (self._skipped or 0) -- number of batches before the first one read here
   if self.num_workers > 0 then
     return workers.read(self, tasks_of(source, skip), seed, epoch, before, announced)
   end
@@ -467,8 +464,7 @@ function DataLoader:_start_reading(opts)
   return plain_reader(self, tasks_of(source, skip), seed, before)
 end
 
---- Returns the options that a loader over other positions, or another dataset, takes over from this
---- one.
+--- Returns the options that a loader over other positions, or another dataset, takes over.
 ---@return table
 function DataLoader:_carried()
   local opts = {}
@@ -477,8 +473,8 @@ function DataLoader:_carried()
   return opts
 end
 
--- Training on nothing is never what was meant, but PyTorch's loader allows it: said once, on the
--- main process.
+-- Warns once, on the main process, that a pass has no batches. PyTorch's loader allows it, but
+-- training on nothing is never meant.
 local function warn_empty(self)
   if not self.drop_last or type(self.sampler.len) ~= "function" then return end
   local n = self.sampler:len()
@@ -488,8 +484,8 @@ local function warn_empty(self)
   end
 end
 
--- A pass over the loader that was given to `prepare`, where it is not the same as one over the
--- loader that it returned.
+-- Warns about a pass over the loader that was passed to `prepare`, when it differs from a pass over
+-- the prepared one.
 local function warn_prepared(self)
   local gradient_state = require("accelerate.state").GradientState()
   if core.dist.world_size() == 1 and gradient_state.num_steps == 1 and self._prepared == "cpu" then return end
@@ -498,17 +494,15 @@ local function warn_prepared(self)
     .. "the results: loader = accelerator:prepare(loader)")
 end
 
---- `for x, y in loader do`, as in Python.
+--- Raises an error that names `loader:iter()`, for `for x, y in loader do` as in Python.
 function DataLoader:__call()
   fail("%s: a loader is walked by its iter: for x, y in loader:iter() do ... end", class.of(self).__name)
 end
 
---- Starts a pass: `for images, labels in loader:iter() do … end`, or, counting batches from 1, as
---- Python's enumerate does:
---- `for i, images, labels in ipairs(loader) do … end`. Gives the batch's parts as several values,
---- or one
---- table when the samples are tables. Warns when there are samples, but drop_last leaves not one
---- batch of them.
+--- Starts a pass: `for images, labels in loader:iter() do … end`, or with batch numbers from 1,
+--- like Python's enumerate, `for i, images, labels in ipairs(loader) do … end`. Yields a batch's
+--- parts as several values, or one table when the samples are tables. Warns when drop_last leaves
+--- no batch.
 ---@return function
 function DataLoader:iter()
   if self.batch_sampler then warn_empty(self) end
@@ -520,12 +514,12 @@ function DataLoader:iter()
   end
 end
 
---- Ends the worker processes at once, including those of passes that were left by break (otherwise
---- the collector ends them). The loader can still be used.
+--- Ends the worker processes at once, including those of passes that ended with `break` (otherwise
+--- the collector ends them). The loader stays usable.
 function DataLoader:close() workers.close(self) end
 
---- Returns the number of batches of a pass, as `#loader` does. Raises if it is not known: a sampler
---- or a stream without len().
+--- Returns the number of batches of a pass, as `#loader` does. Raises when a sampler or a stream
+--- without len() leaves it unknown.
 ---@return integer
 function DataLoader:len()
   local counted = self.batch_sampler or self.sampler or self.dataset
@@ -538,8 +532,8 @@ function DataLoader:len()
   return (self.drop_last and math.floor or math.ceil)(n / self.batch_size)
 end
 
---- Sets the next pass to epoch `epoch` in the batch sampler, the sampler and the dataset, if they
---- have a set_epoch.
+--- Sets the number of the next pass in the batch sampler, the sampler and the dataset, where they
+--- have set_epoch.
 ---@param epoch integer from 0
 function DataLoader:set_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then

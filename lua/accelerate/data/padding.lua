@@ -9,7 +9,8 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
--- A sequence is a list of numbers, or a tensor whose dim 1 is its length.
+-- Returns whether `value` is a sequence: a list of numbers, or a tensor with dims, whose length is
+-- dim 1.
 local function is_sequence(value)
   if core.is_tensor(value) then return value.ndim > 0 end
   return type(value) == "table" and not getmetatable(value)
@@ -31,7 +32,7 @@ local function check_integral(lists)
   return true
 end
 
--- Lists of numbers in one tensor [n, longest].
+-- Copies lists of numbers into one tensor [n, longest].
 local function pad_lists(lists, longest, value, left)
   local integral = check_integral(lists) and value % 1 == 0
   local out = core.full({ #lists, longest }, value, { dtype = integral and "int64" or "float32" })
@@ -68,11 +69,11 @@ local function pad_tensors(list, longest, value, left)
   return out
 end
 
---- Returns one tensor of sequences that differ in length: [n, longest, …]. Lists of numbers
---- become int64 when all are integral, else float32.
+--- Returns one tensor [n, longest, …] of sequences that differ in length. Lists of numbers become
+--- int64 when all are integral, else float32.
 ---@param sequences any[] lists of numbers, or tensors that differ in dim 1 only
 ---@param opts? { padding_value: number?, padding_side: "right"|"left"|nil, batch_first: boolean?,
----  length: integer? } default: 0, right, true; length: pad to this and not to the longest
+---  length: integer? } default: 0, right, true; length: pad to this instead of the longest
 ---@return accelerate.Tensor
 function M.pad_sequence(sequences, opts)
   local o = options.check("pad_sequence", opts, {
@@ -111,7 +112,8 @@ local COLLATOR = {
   fields = { "list", optional = true },
 }
 
--- Which fields of the first sample are sequences, in order; of several parts: their numbers.
+-- Returns the names of the first sample's fields that are sequences, in order; for a sample of
+-- several parts, their numbers.
 local function sequence_fields(sample, wanted)
   local names = {}
   for _, name in ipairs(wanted or ordered.sorted_keys(sample)) do
@@ -126,12 +128,11 @@ end
 --- A collate_fn that pads: `DataLoader(set, { collate_fn = data.DataCollatorWithPadding{
 --- padding_value = 0 } })`.
 ---
---- The samples are tables. Fields that hold lists of numbers (or tensors that differ in dim 1) are
---- padded to the longest of the batch; the others are collated as always. `attention_mask` is
---- added, 1 where a field's own entries are and 0 where it was filled, of the field input_ids if
---- there is one, else of the first padded field; one that the samples bring is padded with 0.
---- `labels` are padded with -100, which cross_entropy leaves out, unless padding_values says
---- otherwise.
+--- Samples are tables. Fields with lists of numbers (or tensors that differ in dim 1) are padded to
+--- the longest of the batch; other fields are collated as usual. An `attention_mask` is added for
+--- the field input_ids, or else the first padded field: 1 for the field's own entries, 0 for
+--- padding. An attention_mask of the samples is padded with 0. `labels` are padded with -100, which
+--- cross_entropy ignores, unless padding_values sets another value.
 ---@class accelerate.DataCollatorWithPadding
 ---@overload fun(opts?: { padding_value: number?, padding_values: table<string, number>?,
 ---  padding_side: "right"|"left"|nil, max_length: integer?, pad_to_multiple_of: integer?,
@@ -139,8 +140,8 @@ end
 local Collator = class("DataCollatorWithPadding")
 M.DataCollatorWithPadding = Collator
 
---- max_length: pad to this length always, and refuse longer ones; fields: those to pad (default:
---- all that are sequences).
+--- max_length: pad to this length, and refuse longer sequences; fields: names of those to pad
+--- (default: all sequences).
 function Collator:init(opts)
   self.options = options.check("DataCollatorWithPadding", opts, COLLATOR)
   self.values = { labels = -100, label_ids = -100, attention_mask = 0, token_type_ids = 0 }
@@ -152,7 +153,7 @@ function Collator:init(opts)
   self.kinds = collate.new_fields()
 end
 
---- Returns the length that the samples of a batch are padded to: the longest one, rounded up to
+--- Returns the length to pad a batch to: the longest, rounded up to a multiple of
 --- pad_to_multiple_of.
 function Collator:length(samples, name)
   local o, longest = self.options, 0

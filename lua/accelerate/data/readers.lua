@@ -1,5 +1,5 @@
---- Readers of files: CSV and TSV, JSON, NumPy's, pictures. Each checks what it reads and names the
---- file and what is wrong with it.
+--- Readers of files: CSV and TSV, JSON, NumPy's formats, pictures. Each checks what it reads;
+--- errors name the file and the problem.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
@@ -34,7 +34,7 @@ local function delimiter_of(path, given)
   return (plain:match("%.tsv$") or plain:match("%.tab$")) and "\t" or ","
 end
 
--- The names of the columns, and the row in which the data begin.
+-- Returns the names of the columns, and the row in which the data begin.
 local function names_of(path, file, o)
   local rows, columns = file:size()
   local names, first = o.column_names, 1
@@ -61,7 +61,7 @@ local function names_of(path, file, o)
   return names, first, seen
 end
 
---- Returns the columns of a CSV or TSV file, plain or gzip: name -> tensor (of numbers) or list of
+--- Reads the columns of a CSV or TSV file, plain or gzip: name -> tensor (of numbers) or list of
 --- strings. Also returns the names in order.
 ---@param path string
 ---@param opts? table see read_csv
@@ -93,13 +93,14 @@ function M.read_columns(path, opts)
   return columns, wanted
 end
 
---- Returns a CSV or TSV file, plain or gzip, as a dataset. A column of integers becomes int64. A
---- column of numbers becomes float32 (`float`), and its empty fields NaN. All others are strings.
+--- Reads a CSV or TSV file, plain or gzip, as a dataset. A column of integers becomes int64. A
+--- column of numbers becomes float32 (option `float`), with NaN for empty fields. Other columns are
+--- strings.
 ---
---- delimiter (default: a tab for .tsv, else a comma), quote (default '"'; false: none), header
---- (default true: the first line names the columns), column_names, types = { name =
---- "string"|"int64"|"int32"|"uint8"|"float32"|"float64"|"bool" }, float, skip_lines (at the
---- beginning), columns (only these).
+--- Options: delimiter (default: a tab for .tsv, else a comma), quote (default '"'; false: none),
+--- header (default true: the first line names the columns), column_names, types = { name =
+--- "string"|"int64"|"int32"|"uint8"|"float32"|"float64"|"bool" }, float, skip_lines (lines to skip
+--- at the beginning), columns (read only these).
 ---@param path string
 ---@param opts? table
 ---@return accelerate.TableDataset
@@ -128,16 +129,16 @@ function M.read_json(path)
   return rows
 end
 
---- Returns a NumPy .npy file as a tensor (format: NumPy's NEP 1). Reads either byte order, and C or
---- Fortran order. Types that tensors lack become the next wider one.
+--- Reads a NumPy .npy file (NEP 1) as a tensor, in either byte order, and C or Fortran order. Types
+--- that tensors lack are widened.
 ---@param path string
 ---@return accelerate.Tensor
 M.read_npy = core.read_npy
---- Returns a NumPy .npz archive as a table of tensors by name. Entries may be stored or deflated.
+--- Reads a NumPy .npz archive as a table of tensors by name. Entries may be stored or deflated.
 ---@param path string
 ---@return table<string, accelerate.Tensor>
 M.read_npz = core.read_npz
---- Returns an IDX file (MNIST's format) as a tensor. The file may be packed by gzip.
+--- Reads an IDX file (MNIST's format), plain or gzip, as a tensor.
 ---@param path string
 ---@return accelerate.Tensor
 M.read_idx = core.read_idx
@@ -150,17 +151,17 @@ local function channels_of(where, mode)
   return MODES[mode]
 end
 
---- Returns a JPEG or PNG file as uint8 [channels, height, width]. Transparency is left out; 16 bits
---- a channel become 8.
+--- Reads a JPEG or PNG file as uint8 [channels, height, width]. Transparency is dropped; 16 bits a
+--- channel become 8.
 ---@param path string
 ---@param mode? "RGB"|"GRAY"|"UNCHANGED" default RGB
 ---@return accelerate.Tensor
 function M.read_image(path, mode) return core.read_image(path, channels_of("read_image", mode)) end
 
---- Returns a JPEG or PNG image as uint8 [channels, height, width], read from the bytes of a file.
---- Transparency is left out; 16 bits a channel become 8.
+--- Decodes the bytes of a JPEG or PNG file as uint8 [channels, height, width]. Transparency is
+--- dropped; 16 bits a channel become 8.
 ---@param bytes string
----@param mode? "RGB"|"GRAY"|"UNCHANGED"
+---@param mode? "RGB"|"GRAY"|"UNCHANGED" default RGB
 ---@return accelerate.Tensor
 function M.decode_image(bytes, mode) return core.decode_image(bytes, channels_of("decode_image", mode)) end
 

@@ -1,20 +1,18 @@
 --- Samplers: the order in which a loader reads a dataset.
 ---
---- `iter()` gives positions counted from 1; a batch sampler's `iter()` gives lists of them.
---- `#sampler` is its len(), and
---- `for i, position in ipairs(sampler) do` counts what iter() gives. Those below also take
---- `iter(skip)`, which starts `skip` positions (batches) later without looking at the ones before.
+--- `iter()` yields positions, from 1; a batch sampler's `iter()` yields lists of them. `#sampler`
+--- is its len(), and `for i, position in ipairs(sampler) do` counts the items. The samplers below
+--- also take `iter(skip)`, which starts `skip` items later without computing the ones before.
 ---
 --- The order of a random pass is a pure function of (seed, epoch, position): it is `randperm` at
---- draw number `epoch` of a generator with that seed. Each pass uses up one draw of the sampler's
---- generator, so that, from a fresh one, passes are epochs 0, 1, 2 …; set_epoch(e) says that the
---- next pass is epoch e whatever was drawn before. Ranks that agree on the generator's state (16
---- bytes, `generator:get_state()`) or on (seed, epoch) agree on the order.
+--- draw number `epoch` of a generator with that seed. Each pass consumes one draw of the sampler's
+--- generator, so the passes of a new one are epochs 0, 1, 2 …; set_epoch(e) makes the next pass
+--- epoch e whatever was drawn before. Ranks with equal generator states (16 bytes,
+--- `generator:get_state()`), or equal (seed, epoch), have equal orders.
 ---
---- A sampler that was given neither generator nor seed follows `tensor.manual_seed`: the seed is
---- read when a pass begins, and the first pass after a seeding is epoch 0. Other draws, before or
---- after, change nothing. Several such samplers have different orders: each is numbered when it
---- first reads the seed.
+--- A sampler without a generator or seed follows `tensor.manual_seed`: it reads the seed when a
+--- pass begins, and the first pass after a seeding is epoch 0. Other draws, before or after, change
+--- nothing. Such samplers have different orders: each gets a number when it first reads the seed.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -41,25 +39,25 @@ local function check_skip(where, skip)
   return skip
 end
 
---- 1, 2, … n.
+--- Yields 1, 2, … n.
 ---@class accelerate.SequentialSampler
 local SequentialSampler = class("SequentialSampler")
 enumerable.of_iter(SequentialSampler)
 SequentialSampler.seekable = true
 M.SequentialSampler = SequentialSampler
 
----@param source table|integer a dataset, or how many positions there are
+---@param source table|integer a dataset, or the number of positions
 function SequentialSampler:init(source) self.data_source = check_source("SequentialSampler", source) end
 
 function SequentialSampler:len() return count(self.data_source) end
 
--- What a pass is made of, by its iter method: a function that makes `at(i)`, item i (from 1) of the
--- pass that begins now, or nil behind its end. A class that has an iter of its own is not found
--- here, and is read from the start.
+-- Random access to a pass, by the class's iter method: a function that makes `at(i)`, which returns
+-- item i (from 1) of the pass that begins now, or nil past its end. A class with an iter of its own
+-- is not listed; it is read from the start.
 local access_of = {}
 
---- Item by item of the pass of `sampler` that begins now, in any order; nil when it can only be
---- walked.
+--- Returns random access to the pass of `sampler` that begins now; nil when it can only be read in
+--- order.
 ---@param sampler table
 ---@return (fun(i: integer): any)?
 function M.access(sampler)
@@ -67,14 +65,14 @@ function M.access(sampler)
   return make and make(sampler)
 end
 
--- Walks what an at-function gives, starting `skip` later.
+-- Returns an iterator over an at-function's items, after the first `skip`.
 local function walk(at, skip)
   local i = skip
   return function()
     if not at then return nil end
     i = i + 1
     local item = at(i)
-    if item == nil then at = nil end -- and the memory of the order with it
+    if item == nil then at = nil end -- frees the memory of the order
     return item
   end
 end
@@ -96,7 +94,7 @@ local function check_epoch(epoch)
   return epoch
 end
 
--- A generator with the same seed whose next draw is number `draw`.
+-- Returns a generator with an equal seed whose next draw is number `draw`.
 local function wound(generator, draw)
   local bytes = {}
   for i = 1, 8 do
@@ -108,21 +106,21 @@ local function wound(generator, draw)
   return copy
 end
 
--- The number of the generator's next draw.
+-- Returns the number of the generator's next draw.
 local function draw_number(generator)
   local state, draw = generator:get_state(), 0
   for i = 16, 9, -1 do draw = draw * 256 + state:byte(i) end
   return draw
 end
 
--- where a pass that needs more draws than one finds them: far behind those of other passes
+-- offset of further draws of a pass, far beyond the draws of other passes
 local FURTHER = 2 ^ 40
 
---- Base of the samplers that draw an order for each pass. A class made from it says
---- `_order(generator)`: an int64 tensor of positions, counted from 0, by one draw of the generator.
+--- Base of samplers that draw an order for each pass. A subclass defines `_order(generator)`, which
+--- returns an int64 tensor of positions, from 0, by one draw of the generator.
 ---@class accelerate.DrawnSampler
----@field generator accelerate.Generator always there; what ranks have to agree on
----@field epoch integer? of the next pass, once set_epoch was called
+---@field generator accelerate.Generator never nil; ranks must agree on its state
+---@field epoch integer? epoch of the next pass, once set_epoch was called
 local DrawnSampler = class("DrawnSampler")
 enumerable.of_iter(DrawnSampler)
 DrawnSampler.seekable = true
@@ -135,7 +133,7 @@ local function take_generator(self, where, opts)
 end
 
 --- Reads the seed for the next pass, if the sampler follows `tensor.manual_seed` and that was
---- called since.
+--- called since the last reading.
 function DrawnSampler:read_seed()
   if not self._follows then return end
   local current = seeding.current()
@@ -146,8 +144,8 @@ function DrawnSampler:read_seed()
   current.samplers = current.samplers + 1
 end
 
---- Sets the sampler to a place in an earlier run. Its next pass does not read the seed.
----@param state string of the generator
+--- Moves the sampler to its position in an earlier run. Its next pass does not read the seed.
+---@param state string state of the generator
 ---@param epoch integer?
 function DrawnSampler:load_place(state, epoch)
   self.generator:set_state(state)
@@ -157,11 +155,11 @@ end
 
 function DrawnSampler:len() return self.num_samples end
 
---- Makes the next pass that of epoch `epoch`. Later passes count on from there.
+--- Makes the next pass epoch `epoch`. Later passes count on from there.
 ---@param epoch integer from 0
 function DrawnSampler:set_epoch(epoch) self.epoch = check_epoch(epoch) end
 
---- Returns the order of the pass that begins now: int64, counted from 0.
+--- Returns the order of the pass that begins now: int64, from 0.
 ---@return accelerate.Tensor
 function DrawnSampler:order()
   self:read_seed()
@@ -173,7 +171,7 @@ function DrawnSampler:order()
   return self:_order(generator)
 end
 
---- Skips a pass: the next one is what it would be after this one. Draws nothing.
+--- Skips a pass without drawing its order.
 function DrawnSampler:pass_over()
   self:read_seed()
   if self.epoch then
@@ -184,7 +182,7 @@ function DrawnSampler:pass_over()
 end
 
 local function drawn(self)
-  local order = { self:order() } -- a table, so that the closure keeps the memory that p points to
+  local order = { self:order() } -- a table, so that the closure keeps p's memory alive
   local n = order[1]:numel()
   local p = n > 0 and order[1]:data_ptr()
   return function(i) return order[1] and i <= n and tonumber(p[i - 1]) + 1 or nil end
@@ -196,7 +194,7 @@ function DrawnSampler:iter(skip)
 end
 access_of[DrawnSampler.iter] = drawn
 
---- 1 to n in random order, another one in each pass; or positions drawn one by one.
+--- Yields 1 to n in random order, anew in each pass; or positions drawn with replacement.
 ---@class accelerate.RandomSampler: accelerate.DrawnSampler
 ---@field replacement boolean
 local RandomSampler = class("RandomSampler", DrawnSampler)
@@ -207,11 +205,11 @@ local RANDOM_OPTIONS = {
   replacement = { "boolean", default = false }, num_samples = { "integer", optional = true, min = 1 },
 }
 
---- Without generator and seed the sampler gets a generator of its own, which follows
---- `tensor.manual_seed`: the seed is read when a pass begins. With replacement every position is
---- drawn from all of them. num_samples is how many positions a pass has (default: all). If it is
---- more than there are, a pass is several orders one after the other.
----@param source table|integer a dataset, or how many positions there are
+--- Without generator and seed the sampler follows `tensor.manual_seed`, with a generator of its
+--- own. With replacement every position is drawn from all of them. num_samples is the number of
+--- positions in a pass (default: all). A pass with more positions than the dataset is several
+--- orders in a row.
+---@param source table|integer a dataset, or the number of positions
 ---@param opts? { generator: accelerate.Generator?, seed: integer?, replacement: boolean?,
 ---  num_samples: integer? }
 function RandomSampler:init(source, opts)
@@ -243,12 +241,12 @@ function RandomSampler:_order(generator)
   return order
 end
 
---- A RandomSampler whose order is a function of a seed and the epoch alone, whatever was drawn
---- before. Each pass that is walked to its end increments the epoch; set_epoch sets it. Accelerator
---- turns a RandomSampler into one with use_seedable_sampler.
+--- A RandomSampler whose order depends on a seed and the epoch only, whatever was drawn before.
+--- Each complete pass increments the epoch; set_epoch sets it. With use_seedable_sampler the
+--- Accelerator replaces RandomSamplers by it.
 ---@class accelerate.SeedableRandomSampler: accelerate.RandomSampler
 ---@field initial_seed integer
----@field epoch integer of the next pass
+---@field epoch integer epoch of the next pass
 local SeedableRandomSampler = class("SeedableRandomSampler", RandomSampler)
 M.SeedableRandomSampler = SeedableRandomSampler
 
@@ -257,9 +255,9 @@ local SEEDABLE_OPTIONS = {
   num_samples = { "integer", optional = true, min = 1 }, generator = { "Generator", optional = true },
 }
 
---- data_seed defaults to the seed of the default generator (`tensor.manual_seed`). A generator
---- becomes the sampler's own, and its seed becomes data_seed.
----@param source table|integer a dataset, or how many positions there are
+--- data_seed defaults to the default generator's seed (`tensor.manual_seed`). A generator becomes
+--- the sampler's own, and its seed becomes data_seed.
+---@param source table|integer a dataset, or the number of positions
 ---@param opts? { data_seed: integer?, replacement: boolean?, num_samples: integer?, generator:
 ---  accelerate.Generator? }
 function SeedableRandomSampler:init(source, opts)
@@ -290,7 +288,7 @@ function SeedableRandomSampler:iter(skip)
 end
 access_of[SeedableRandomSampler.iter] = seeded
 
--- Weights as a list of numbers.
+-- Returns the weights as a list of numbers.
 local function read_weights(weights)
   if core.is_tensor(weights) then
     if weights.ndim ~= 1 then
@@ -314,7 +312,7 @@ local function read_weights(weights)
   return list
 end
 
---- Positions drawn in proportion to their weights.
+--- Draws positions in proportion to their weights.
 ---@class accelerate.WeightedRandomSampler: accelerate.DrawnSampler
 ---@field weights number[]
 ---@field num_samples integer
@@ -328,7 +326,7 @@ local WEIGHTED_OPTIONS = {
 }
 
 ---@param weights number[]|accelerate.Tensor one for each sample, 0 or more, in any unit
----@param num_samples integer how many positions a pass has
+---@param num_samples integer number of positions in a pass
 ---@param opts? { replacement: boolean?, generator: accelerate.Generator?, seed: integer? }
 ---  replacement: default true; false: no position comes twice
 function WeightedRandomSampler:init(weights, num_samples, opts)
@@ -348,7 +346,7 @@ function WeightedRandomSampler:init(weights, num_samples, opts)
   take_generator(self, "WeightedRandomSampler", opts)
 end
 
--- Where u, in 0 to 1, falls among the running sums.
+-- Finds the place of u * sum, with u uniform in 0 to 1, among the running sums.
 local function with_replacement(weights, n, generator)
   local sums, sum = {}, 0
   for i, w in ipairs(weights) do
@@ -364,14 +362,14 @@ local function with_replacement(weights, n, generator)
       local middle = math.floor((lo + hi) / 2)
       if sums[middle] > x then hi = middle else lo = middle + 1 end
     end
-    while weights[lo] == 0 do lo = lo - 1 end -- x rounded up to the whole sum
+    while weights[lo] == 0 do lo = lo - 1 end -- x was rounded up to the total
     p[k] = lo - 1
   end
   return order
 end
 
--- The n smallest of exponential times with these rates come in the order of draws without
--- replacement.
+-- Draws exponential times with the weights as rates; the order of the n smallest is that of draws
+-- without replacement.
 local function without_replacement(weights, n, generator)
   local uniform = core.rand({ #weights }, { dtype = "float64", generator = generator })
   local u, times, positions = uniform:data_ptr(), {}, {}
@@ -396,13 +394,13 @@ function WeightedRandomSampler:_order(generator)
     generator)
 end
 
---- Given positions in random order.
+--- Yields given positions in random order.
 ---@class accelerate.SubsetRandomSampler: accelerate.DrawnSampler
----@field indices integer[] positions, counted from 1
+---@field indices integer[] positions, from 1
 local SubsetRandomSampler = class("SubsetRandomSampler", DrawnSampler)
 M.SubsetRandomSampler = SubsetRandomSampler
 
----@param indices integer[] positions, counted from 1
+---@param indices integer[] positions, from 1
 ---@param opts? { generator: accelerate.Generator?, seed: integer? }
 function SubsetRandomSampler:init(indices, opts)
   opts = options.check("SubsetRandomSampler", opts,
@@ -424,11 +422,11 @@ function SubsetRandomSampler:_order(generator)
   return order
 end
 
---- One rank's share of the positions, for scripts that do not prepare their loaders (prepared
---- loaders are shared out already). All ranks get equally many: the last ones are filled from the
---- start, or dropped with drop_last.
+--- Yields one rank's share of the positions, for scripts that do not prepare their loaders
+--- (prepared loaders are sharded already). All ranks get the same number: the last ones are filled
+--- from the start, or dropped with drop_last.
 ---@class accelerate.DistributedSampler
----@field epoch integer of all passes until set_epoch is called again
+---@field epoch integer epoch of all passes until set_epoch is called again
 local DistributedSampler = class("DistributedSampler")
 enumerable.of_iter(DistributedSampler)
 DistributedSampler.seekable = true
@@ -440,9 +438,9 @@ local DISTRIBUTED_OPTIONS = {
     drop_last = { "boolean", default = false },
 }
 
----@param source table|integer a dataset, or how many positions there are
+---@param source table|integer a dataset, or the number of positions
 ---@param opts? { num_replicas: integer?, rank: integer?, shuffle: boolean?, seed: integer?,
----  drop_last: boolean? } default: the ranks that there are, this one, true, 0, false
+---  drop_last: boolean? } default: the number of ranks, this rank, true, 0, false
 function DistributedSampler:init(source, opts)
   local o = options.check("DistributedSampler", opts, DISTRIBUTED_OPTIONS)
   self.data_source = check_source("DistributedSampler", source)
@@ -476,7 +474,8 @@ function DistributedSampler:iter(skip)
 end
 access_of[DistributedSampler.iter] = share_of
 
---- Lists of `batch_size` positions from a sampler. The last list may be shorter, unless drop_last.
+--- Yields lists of `batch_size` positions from a sampler. The last list may be shorter, unless
+--- drop_last.
 ---@class accelerate.BatchSampler
 ---@field sampler table
 ---@field batch_size integer
@@ -526,8 +525,8 @@ local function batches_of(self)
   end
 end
 
---- Reads and discards batches if the sampler cannot seek.
----@param skip? integer batches to leave out
+--- Reads and drops the first batches if the sampler cannot seek.
+---@param skip? integer number of batches to skip
 function BatchSampler:iter(skip)
   skip = check_skip("BatchSampler:iter", skip)
   local at = batches_of(self)

@@ -1,14 +1,13 @@
 --- The random numbers that reading a batch draws: transforms, augmentation, a stream's own choices.
 ---
 --- While batch number b of a pass is read, the default generator (`tensor.rand`, `tensor.randint`,
---- data.transforms) stands at a place that depends on nothing but the seed (`tensor.manual_seed`),
---- the rank, the pass and b. So the batches are the same for any number of worker processes, with
---- none, and after a resume that skips to b; and reading ahead does not touch the numbers that the
---- step itself draws (dropout).
+--- data.transforms) is in a state that depends only on the seed (`tensor.manual_seed`), the rank,
+--- the pass and b. So batches are equal for any number of worker processes, without them, and after
+--- a resume that skips to b. Reading ahead does not touch the numbers that the step draws
+--- (dropout).
 ---
---- `math.random` is seeded in the same way in worker processes; in the main process it is left
---- alone, because its state cannot
---- be put back.
+--- `math.random` is seeded in this way in worker processes. The main process leaves it alone,
+--- because its state cannot be restored.
 local core = require "accelerate.core"
 
 local M = {}
@@ -24,8 +23,8 @@ local function little_endian(number, bytes)
   return table.concat(list)
 end
 
--- An integer below 2^53: a function of the default generator's seed and the eight bytes `draw`, a
--- draw that nobody else makes.
+-- Returns an integer below 2^53: a function of the default generator's seed and the eight bytes
+-- `draw`, which name a draw that nothing else makes.
 local function mixed(draw)
   local mixer = core.Generator()
   mixer:set_state(core.default_generator():get_state():sub(1, 8) .. draw)
@@ -35,8 +34,8 @@ local function mixed(draw)
   return value
 end
 
---- The seed of a pass: an integer below 2^53.
----@param epoch integer the number of the pass
+--- Returns the seed of a pass: an integer below 2^53.
+---@param epoch integer number of the pass
 ---@param rank integer
 ---@return integer
 function M.pass(epoch, rank)
@@ -45,10 +44,9 @@ end
 
 local current = {}
 
---- The seed of the default generator, as long as nobody seeds it: a table that is another one after
---- each seeding.
----@return { seedings: integer, seed: integer, samplers: integer } samplers: how many orders follow
----  it so far
+--- Returns the seed of the default generator, in a table that each seeding replaces.
+---@return { seedings: integer, seed: integer, samplers: integer } samplers: number of samplers that
+---  follow it so far
 function M.current()
   local seedings, seed = core._seedings(), core.default_generator():initial_seed()
   if current.seedings ~= seedings or current.seed ~= seed then
@@ -57,13 +55,13 @@ function M.current()
   return current
 end
 
---- The seed of the order of sampler number `number` among those that follow the default generator:
+--- Returns the seed of the order of sampler `number` among those that follow the default generator:
 --- an integer below 2^53.
 ---@param number integer from 0
 ---@return integer
 function M.sampler(number) return mixed(little_endian(number, 7) .. "\254") end
 
--- The generator's state at the start of batch `number`: 2^32 draws for each.
+-- Returns the generator's state at the start of batch `number`; each batch has 2^32 draws.
 local function state_at(seed, number)
   return little_endian(seed, 8) .. "\0\0\0\0" .. little_endian(number % MANY, 4)
 end
@@ -74,11 +72,11 @@ local function finish(generator, state, ok, ...)
   return ...
 end
 
---- Calls fn(...) with the default generator at its place for batch `number`, and puts it back
+--- Calls fn(...) with the default generator in its state for batch `number`, and restores it
 --- afterwards.
----@param seed integer of the pass
+---@param seed integer seed of the pass
 ---@param number integer
----@return any ... what fn returns
+---@return any ... results of fn
 function M.run(seed, number, fn, ...)
   local generator = core.default_generator()
   local state = generator:get_state()
@@ -86,7 +84,7 @@ function M.run(seed, number, fn, ...)
   return finish(generator, state, pcall(fn, ...))
 end
 
---- In a worker, which has nothing to put back: sets the default generator and math.random.
+--- Sets the default generator and math.random, in a worker, which has nothing to restore.
 function M.set(seed, number)
   core.default_generator():set_state(state_at(seed, number))
   math.randomseed((seed + number * 2654435761) % 2 ^ 53)

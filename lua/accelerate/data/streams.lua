@@ -1,4 +1,4 @@
---- Streams made of streams; each reads as it is read.
+--- Streams derived from other streams, computed while they are read.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
@@ -17,7 +17,7 @@ function Derived:set_epoch(epoch)
   if type(self.dataset.set_epoch) == "function" then self.dataset:set_epoch(epoch) end
 end
 
--- A stream that has a length only when the one below has.
+-- Gives a stream a len method if its base has one.
 local function with_length(stream, base, length)
   if type(base.len) == "function" then stream.len = function() return length(base:len()) end end
   return stream
@@ -25,7 +25,7 @@ end
 
 local function same(n) return n end
 
--- A function that gives the next sample of `base`, as several values.
+-- Returns a function that returns the next sample of `base` as several values.
 local function stepper(base)
   local nexts, state, control = base:iter()
   local function later(...)
@@ -101,9 +101,9 @@ end
 local SHUFFLE = { buffer_size = { "integer", default = 1000, min = 1 },
   seed = { "integer", optional = true } }
 
---- Shuffles within a buffer: each sample given is drawn from the next buffer_size ones. With a seed
---- the order is a function of it and of the epoch (set_epoch, or the number of passes so far);
---- without one the numbers come from the default generator.
+--- Shuffles within a buffer: each sample is drawn from the next buffer_size ones. With a seed the
+--- order depends on the seed and the epoch (from set_epoch, or the number of passes so far);
+--- without one the default generator draws it.
 ---@param opts? { buffer_size: integer?, seed: integer? } default 1000
 function M.shuffle(self, opts)
   local o = options.check("shuffle", opts, SHUFFLE)

@@ -6,10 +6,10 @@
 ---   set = set:shuffle{ seed = 42 }:remove_columns { "text" }
 ---   set:set_format "torch"
 ---
---- A sample is a table: column name -> value. Without a format values are as they were given; with
---- "torch" numbers and lists of numbers come as tensors (int64 when the whole column is integral,
---- else float32). Methods give a new dataset that shares the columns; only set_format changes the
---- one it is called on.
+--- A sample is a table: column name -> value. Without a format, values are as they were passed.
+--- With "torch", numbers and lists of numbers are tensors (int64 when the whole column is integral,
+--- else float32). Methods return a new dataset that shares the columns; only set_format changes the
+--- dataset itself.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
@@ -28,7 +28,7 @@ local Table = class("TableDataset", dataset.Dataset)
 
 -- ---- columns ------------------------------------------------------------------------------------
 -- A column is a list of values or a tensor whose dim 1 counts the rows. `_rows` maps rows to places
--- in the columns; nil: they are the same.
+-- in the columns; nil: place i is row i.
 
 local function rows_in(values)
   if core.is_tensor(values) then return values.ndim > 0 and values:size(1) or nil end
@@ -44,8 +44,8 @@ local function value_at(values, place)
   return value
 end
 
--- The shape of a nested list of numbers, or nil when it is ragged or holds something else; second:
--- are all integral?
+-- Returns the shape of a nested list of numbers, or nil when it is ragged or holds other values;
+-- and whether all numbers are integral.
 local function number_shape(value)
   if type(value) == "number" then return {}, value % 1 == 0 and math.abs(value) <= 2 ^ 53 end
   if core.is_tensor(value) or type(value) ~= "table" or getmetatable(value) then return nil end
@@ -62,7 +62,7 @@ local function number_shape(value)
   return { #value, unpack(shape or {}) }, integral
 end
 
--- Are all numbers of the column integral? nil: there is something that is no number.
+-- Returns whether all numbers of the column are integral; nil when some value is not a number.
 local function integral_column(values)
   local integral = true
   local function walk(value)
@@ -84,8 +84,8 @@ local function integral_column(values)
   return integral
 end
 
--- How a column looks in format "torch": { tensor = all of it } where that is one tensor, else {
--- dtype = of each row } or {} where rows stay as they are.
+-- Describes a column in format "torch": { tensor = the whole column } when it is one tensor, else {
+-- dtype = type of each row }, or {} when rows stay as they are.
 local function torch_column(values)
   if core.is_tensor(values) then return { tensor = values } end
   if #values == 0 then return {} end
@@ -124,7 +124,7 @@ local function check_columns(where, columns, names)
   return n
 end
 
--- A dataset of these columns; `rows`: the places of its rows in them.
+-- Makes a dataset of these columns; `rows`: the places of its rows in them.
 local function make(columns, names, count, rows, like)
   local self = setmetatable({}, Table)
   self._columns, self._rows = columns, rows
@@ -138,7 +138,7 @@ local function make(columns, names, count, rows, like)
   return self
 end
 
---- Returns a dataset of columns: name -> list of values, or a tensor whose dim 1 counts the rows.
+--- Makes a dataset from columns: name -> list of values, or a tensor whose dim 1 counts the rows.
 ---@param columns table<string, any[]|accelerate.Tensor>
 ---@param opts? { column_names: string[]? } the columns, in order; default: all, sorted by name
 ---@return accelerate.TableDataset
@@ -156,7 +156,7 @@ function Table:init(columns, opts)
   for name, value in pairs(made) do self[name] = value end
 end
 
---- Returns a dataset of rows: a list of tables with the same keys.
+--- Makes a dataset from rows: a list of tables with equal keys.
 ---@param rows table[]
 ---@return accelerate.TableDataset
 function Table.from_list(rows)
@@ -178,9 +178,9 @@ function Table.from_list(rows)
   return make(columns, names, check_columns("from_list", columns, names))
 end
 
---- Returns a dataset of the rows that fn's iterator gives: `from_generator(function() return
+--- Makes a dataset from the rows that fn's iterator yields: `from_generator(function() return
 --- coroutine.wrap(…) end)`.
----@param fn fun(): function gives an iterator over rows
+---@param fn fun(): function returns an iterator over rows
 function Table.from_generator(fn)
   local rows = {}
   for row in derive.check_function("from_generator", fn)() do rows[#rows + 1] = row end
@@ -200,7 +200,7 @@ end
 ---@return accelerate.TableDataset
 function Table.from_json(path) return Table.from_list(require("accelerate.data.readers").read_json(path)) end
 
---- Returns one dataset with the rows of several that have the same columns.
+--- Concatenates the rows of datasets with equal columns.
 ---@param datasets accelerate.TableDataset[]
 ---@return accelerate.TableDataset
 function Table.concatenate(datasets)
@@ -244,7 +244,7 @@ function Table:_check_column(where, name)
   fail("%s: there is no column %s%s", where, show(name), options.hint(name, self.column_names))
 end
 
--- The column as format "torch" has it; worked out once for all datasets that share it.
+-- Returns the column in format "torch", computed once for all datasets that share it.
 function Table:_torch(name)
   local values = self._columns[name]
   local known = self._shared[name]
@@ -283,8 +283,8 @@ function Table:get(i)
   return row
 end
 
---- Returns whether batches can be read without reading row by row. That is so in format "torch", if
---- every column is one tensor or a list of strings.
+--- Returns whether get_batch works without reading row by row: in format "torch", when every column
+--- is one tensor or a list of strings.
 function Table:can_get_batch()
   if not self.format or self.get ~= Table.get then return false end
   for _, name in ipairs(self:_names()) do
@@ -315,7 +315,7 @@ function Table:get_batch(positions)
   return batch
 end
 
---- Returns the values of a column, as they are without a format.
+--- Returns the values of a column, without a format.
 ---@param name string
 ---@return any[]
 function Table:column(name)
@@ -336,7 +336,7 @@ function Table:unique(name)
   return list
 end
 
--- Row i without a format.
+-- Returns row i without a format.
 function Table:_plain(i)
   local row, place = {}, self:_place(i)
   for _, name in ipairs(self.column_names) do row[name] = value_at(self._columns[name], place) end
@@ -350,7 +350,7 @@ function Table:to_list()
   return list
 end
 
---- Walks the rows: `for row in set:iter() do … end`.
+--- Iterates over the rows: `for row in set:iter() do … end`.
 function Table:iter()
   local i = 0
   return function()
@@ -422,7 +422,7 @@ function Table:select_columns(names)
   return self:_with(self._columns, { unpack(names) })
 end
 
---- Returns a dataset with other names for columns: { old = new }.
+--- Renames columns: { old = new }.
 ---@param map table<string, string>
 function Table:rename_columns(map)
   local columns, names = {}, {}
@@ -435,7 +435,7 @@ function Table:rename_columns(map)
   return make(columns, names, self.num_rows, self._rows, { format = self.format })
 end
 
---- Returns a dataset with one column under another name.
+--- Renames one column.
 ---@param old string
 ---@param new string
 ---@return accelerate.TableDataset
@@ -459,7 +459,7 @@ function Table:add_column(name, values)
   return flat
 end
 
--- Returns a table of these rows in columns of their own.
+-- Returns a table of these rows with its own columns.
 function Table:_flat()
   local columns, names = {}, { unpack(self.column_names) }
   for _, name in ipairs(names) do
@@ -468,7 +468,8 @@ function Table:_flat()
   return make(columns, names, self.num_rows, nil, { format = self.format })
 end
 
---- Returns the rows sorted by a column of numbers or strings. Equal ones keep their order.
+--- Returns the rows sorted by a column of numbers or strings. Rows with equal values keep their
+--- order.
 ---@param name string
 ---@param opts? { reverse: boolean? }
 function Table:sort(name, opts)
@@ -496,7 +497,7 @@ require("accelerate.data.table_map")(Table,
 
 local FORMAT = { columns = { "list", optional = true }, output_all_columns = { "boolean", default = false } }
 
--- Which columns samples have, and which of them the format is about.
+-- Chooses the columns of samples, and those that the format converts.
 function Table:_show(opts)
   self._wanted = opts
   if not opts.columns then
@@ -512,8 +513,8 @@ end
 
 --- Sets the form of this dataset's samples: "torch" (numbers as tensors) or nil (as they are).
 ---@param kind "torch"|nil
----@param opts? { columns: string[]?, output_all_columns: boolean? } columns: only these come,
----  unless output_all_columns
+---@param opts? { columns: string[]?, output_all_columns: boolean? } columns: samples have only
+---  these, unless output_all_columns
 function Table:set_format(kind, opts)
   options.value("set_format", "the format", kind, { "string", optional = true, one_of = { "torch" } })
   local o = options.check("set_format", opts, FORMAT)
@@ -529,7 +530,7 @@ function Table:with_format(kind, opts)
   return other
 end
 
---- Removes the format: samples are again what the columns hold, unconverted.
+--- Removes the format: samples hold the columns' values, unconverted.
 function Table:reset_format() self:set_format(nil) end
 
 return Table

@@ -1,11 +1,11 @@
---- `filter` and `map` of tables: functions over rows, or over many rows at a time as columns.
+--- `filter` and `map` of tables: functions over rows, or over batches of rows as columns.
 local derive = require "accelerate.data.dataset_methods"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
 local fail, show = options.fail, options.show
 
---- Adds the methods to the class; `parts`: what table.lua keeps to itself.
+--- Adds the methods to the class. `parts`: private functions of table.lua.
 return function(Table, parts)
   local make, rows_in, value_at, as_list = parts.make, parts.rows_in, parts.value_at, parts.as_list
 
@@ -14,7 +14,7 @@ return function(Table, parts)
     batch_size = { "integer", default = 1000, min = 1 },
   }
 
-  -- Rows from..to as a table of lists.
+  -- Returns rows from..to as a table of lists.
   function Table:_rows_of(from, to, names)
     local batch = {}
     for _, name in ipairs(names) do
@@ -80,12 +80,12 @@ return function(Table, parts)
 
   --- Returns a dataset with new and changed columns. fn gets a row and returns a table of values.
   --- If batched, it gets a table of lists, for batch_size rows at a time, and returns a table of
-  --- lists or tensors. These may have another number of rows if all former columns are removed or
+  --- lists or tensors. Their number of rows may differ if all former columns are removed or
   --- returned anew. Columns that fn does not return stay. If fn returns nil, nothing changes.
   ---@param fn function
   ---@param opts? { batched: boolean?, batch_size: integer?, with_indices: boolean?, remove_columns:
-  ---  string[]|string|nil, input_columns: string[]|string|nil } input_columns: what fn gets: the
-  ---  values of these, in order, and no table
+  ---  string[]|string|nil, input_columns: string[]|string|nil } input_columns: pass fn the values
+  ---  of these columns, in order, instead of a table
   ---@return accelerate.TableDataset
   function Table:map(fn, opts)
     derive.check_function("map", fn)
@@ -127,8 +127,8 @@ return function(Table, parts)
     return make(made, new_names(kept, given), count, nil, { format = self.format })
   end
 
-  -- Adds what map's function gave for rows from..to to the columns in `made`; how many rows that
-  -- are.
+  -- Appends the result of map's function for rows from..to to the columns in `made`. Returns the
+  -- number of rows appended.
   function Table:_append(made, result, names, kept, from, to, batched)
     local rows = to - from + 1
     if not batched then

@@ -1,4 +1,4 @@
---- Text to learn a language from: files of token ids, mapped into memory.
+--- Text for language models: files of token ids, mapped into memory.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
@@ -15,16 +15,15 @@ local OPTIONS = {
 
 --- Windows of block_size tokens: sample i is x and y, int64 [block_size], where y is x one token
 --- later. Windows begin stride tokens apart (default block_size: each token is predicted once) and
---- lie within one file.
+--- do not cross files.
 ---@class accelerate.TokenDataset: accelerate.Dataset
 ---@field block_size integer
 ---@field stride integer
 ---@field num_tokens integer
 local TokenDataset = class("TokenDataset", dataset.Dataset)
 
---- The files hold uint16 (default) or uint32 ids, little-endian, one after the other: what numpy's
---- tofile writes. llm.c's header is known and left out; header_bytes: leave out so many bytes
---- instead (0: none).
+--- The files hold little-endian uint16 (default) or uint32 ids, as numpy's tofile writes them.
+--- llm.c's header is recognized and skipped; header_bytes: skip so many bytes instead (0: none).
 ---@param paths string|string[]
 ---@param opts { block_size: integer, stride: integer?, dtype: "uint16"|"uint32"|nil, header_bytes:
 ---  integer? }
@@ -52,10 +51,10 @@ end
 
 function TokenDataset:len() return self._ends[#self._ends] end
 
---- A class made from this one that overrides get alone is not read around it.
+--- A subclass that overrides only get must not be bypassed.
 function TokenDataset:can_get_batch() return self.get == TokenDataset.get end
 
---- x, y: int64 [batch, block_size] each.
+--- Returns x, y: int64 [batch, block_size] each.
 ---@param positions integer[]
 function TokenDataset:get_batch(positions)
   local ends, which, at, n = self._ends, {}, {}, self:len()

@@ -1,9 +1,7 @@
---- Batches on their way to the device: the copy of the next one runs beside the step that uses this
---- one.
+--- Moves batches to the device: the next batch is copied while the step uses this one.
 ---
---- `start` gives a batch whose tensors travel in the device's copy stream, and its ticket; `finish`
---- makes what the device is
---- asked for from then on wait for them, on the device: the script never does.
+--- `start` returns a batch whose tensors are being copied in the device's copy stream, with its
+--- ticket. `finish` makes later work on the device wait for the copies; the script does not wait.
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 
@@ -11,12 +9,12 @@ local M = {}
 
 local is_tensor = core.is_tensor
 
---- Starts moving the tensors of a batch. What cannot travel ahead (a device that has no copy
---- stream, no room, a tensor with a gradient) stays where it is, for `finish`.
+--- Starts copying the tensors of a batch. Tensors that cannot be sent ahead (no copy stream on the
+--- device, no memory, a gradient) stay where they are until `finish`.
 ---@param batch table { n = count, ... }; its parts are replaced
----@param device string? nil, "cpu": nothing is moved
----@param direct boolean whether pinned tensors are read when the copy runs; else they stay for
----  `finish`, which reads them at once
+---@param device string? nil, "cpu": nothing is copied
+---@param direct boolean whether pinned tensors are read when the copy runs; otherwise `finish`
+---  copies them at once
 ---@return table batch
 function M.start(batch, device, direct)
   if not device or device == "cpu" then return batch end
@@ -28,7 +26,7 @@ function M.start(batch, device, direct)
       last = ticket or last
       return moved or value
     end
-    -- `finish` tells who nests that deep
+    -- `finish` raises for deeper nesting
     if not nested.is_container(value) or depth > 200 then return value end
     local result
     for key, item in pairs(value) do -- no collective in here: the order does not matter
@@ -45,8 +43,8 @@ function M.start(batch, device, direct)
   return batch
 end
 
---- The batch as it can be used: what was sent has arrived by the time the device reads it, and what
---- was not sent is moved.
+--- Returns the batch ready for use: the device waits for tensors that were sent ahead; the others
+--- are copied.
 ---@param batch table
 ---@param device string?
 ---@param non_blocking boolean
@@ -60,7 +58,7 @@ function M.finish(batch, device, non_blocking)
   return batch
 end
 
---- A batch with its tensors in pinned memory.
+--- Returns a batch with its tensors in pinned memory.
 ---@param batch table
 ---@return table batch
 function M.pin(batch)

@@ -1,13 +1,13 @@
---- What is done to pictures before they are batched. A transform is called with a picture, uint8 or
---- float32 [channels, height, width], and gives another; the names are torchvision's.
+--- Transforms of pictures before batching. A transform is called with a picture, uint8 or float32
+--- [channels, height, width], and returns another one; the names are torchvision's.
 ---
 ---   local T = data.transforms
 ---   local set = data.ImageFolder(root, { transform = T.Compose { T.RandomResizedCrop(64),
 ---     T.RandomHorizontalFlip(), T.ToTensor(),
 ---     T.Normalize({ 0.48, 0.46, 0.41 }, { 0.23, 0.22, 0.23 }) } })
 ---
---- Random ones draw from the default generator, which stands at a place of its own for each batch
---- while a loader reads: what they do does not depend on the number of workers.
+--- Random transforms draw from the default generator. While a loader reads, its state depends on
+--- the batch only, so they do not depend on the number of workers.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -23,7 +23,7 @@ local function check_image(where, image)
   return image
 end
 
--- Uniform in 0 to 1, from the default generator.
+-- Returns a uniform number in 0 to 1 from the default generator.
 local function uniform()
   local t = core.rand(1)
   local value = t:item()
@@ -31,7 +31,7 @@ local function uniform()
   return value
 end
 
--- A whole number from 0 to n - 1.
+-- Returns a random whole number from 0 to n - 1.
 local function below(n)
   local t = core.randint(0, n, { 1 })
   local value = t:item()
@@ -39,7 +39,7 @@ local function below(n)
   return value
 end
 
--- One number, or { height, width }.
+-- Reads a size: one number, or { height, width }.
 local function read_size(where, size)
   if type(size) == "number" then size = { size, size } end
   if type(size) ~= "table" or #size ~= 2 then
@@ -51,7 +51,7 @@ local function read_size(where, size)
   return size[1], size[2]
 end
 
---- Several, one after the other.
+--- Applies transforms in order.
 ---@param list function[]
 local Compose = class("Compose")
 M.Compose = Compose
@@ -67,7 +67,7 @@ function Compose:__call(image)
   return image
 end
 
---- uint8 in 0 to 255 becomes float32 in 0 to 1; other types become float32 as they are.
+--- Converts uint8 in 0..255 to float32 in 0..1, and other types to float32 without scaling.
 local ToTensor = class("ToTensor")
 M.ToTensor = ToTensor
 function ToTensor:init() end
@@ -77,7 +77,7 @@ function ToTensor:__call(image)
   return image:to("float32"):div_(255)
 end
 
---- (x - mean) / std, channel by channel.
+--- Computes (x - mean) / std for each channel.
 ---@param mean number|number[] one number, or one for each channel
 ---@param std number|number[]
 local Normalize = class("Normalize")
@@ -110,7 +110,8 @@ function Normalize:__call(image)
   return image:sub(self.mean):div_(self.std)
 end
 
---- Bilinear. One number: the shorter side becomes that long, and the other keeps its proportion.
+--- Resizes by bilinear interpolation. With one number the shorter side gets that length, and the
+--- aspect ratio stays.
 ---@param size integer|{ [1]: integer, [2]: integer } { height, width }
 ---@param opts? { antialias: boolean? } default true: when shrinking, all pixels count
 local Resize = class("Resize")
@@ -131,7 +132,7 @@ function Resize:__call(image)
   return core._image_resize(image, height, width, self.antialias)
 end
 
---- The middle of the picture; what lies outside of it is 0.
+--- Cuts out the middle of the picture. Positions outside of it are 0.
 ---@param size integer|{ [1]: integer, [2]: integer }
 local CenterCrop = class("CenterCrop")
 M.CenterCrop = CenterCrop
@@ -143,7 +144,7 @@ function CenterCrop:__call(image)
     self.height, self.width)
 end
 
---- A window somewhere in the picture, which may first be padded on all sides.
+--- Cuts out a random window of the picture, which may first be padded on all sides.
 ---@param size integer|{ [1]: integer, [2]: integer }
 ---@param opts? { padding: integer?, fill: number?, pad_if_needed: boolean? } default: 0, 0, false
 local RandomCrop = class("RandomCrop")
@@ -186,9 +187,9 @@ function RandomHorizontalFlip:__call(image)
   return core._image_crop(image, 0, 0, image:size(2), image:size(3), true)
 end
 
---- A window of random size and proportion, resized.
+--- Cuts out a window of random size and aspect ratio, and resizes it.
 ---@param size integer|{ [1]: integer, [2]: integer }
----@param opts? { scale: number[]?, ratio: number[]? } shares of the area, proportions of width to
+---@param opts? { scale: number[]?, ratio: number[]? } shares of the area, ratios of width to
 ---  height: default { 0.08, 1 } and { 3 / 4, 4 / 3 }
 local RandomResizedCrop = class("RandomResizedCrop")
 M.RandomResizedCrop = RandomResizedCrop
@@ -219,7 +220,7 @@ function RandomResizedCrop:__call(image)
       break
     end
   end
-  if not top then -- the largest window in the middle with a proportion that is allowed
+  if not top then -- the largest window in the middle with an allowed ratio
     local ratio = math.max(self.ratio[1], math.min(self.ratio[2], w / h))
     width, height = math.min(w, math.floor(h * ratio + 0.5)), math.min(h, math.floor(w / ratio + 0.5))
     top, left = math.floor((h - height) / 2), math.floor((w - width) / 2)
@@ -227,7 +228,7 @@ function RandomResizedCrop:__call(image)
   return core._image_resize(core._image_crop(image, top, left, height, width), self.height, self.width, true)
 end
 
---- A function of one's own.
+--- Applies a function of the script.
 ---@param fn function
 function M.Lambda(fn) return options.value("Lambda", "the transform", fn, { "function" }) end
 

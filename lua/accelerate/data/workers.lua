@@ -1,9 +1,9 @@
 --- Worker processes: forks that read batches for a loader.
 ---
---- Batch k of a pass is read by worker k mod n and comes back in that order, whoever is done first.
---- Each worker has a few requests ahead of it (prefetch_factor). What a batch is depends on its
---- positions and its number alone (see seeding.lua), so requests can be sent again: to new workers,
---- or after another pass used the same ones.
+--- Worker k mod n reads batch k of a pass, and batches are returned in that order, whichever is
+--- read first. Each worker has up to prefetch_factor requests waiting. A batch depends only on its
+--- positions and its number (see seeding.lua), so a request can be sent again: to new workers, or
+--- after another pass has used the workers.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local notice = require "accelerate.utils.notice"
@@ -13,21 +13,21 @@ local seeding = require "accelerate.data.seeding"
 
 local M = {}
 
-local BATCH, FAILED, OVER = 0, 1, 2 -- what a reply is
-local NOTICE = 60 -- seconds without a batch after which it is said that there is none
+local BATCH, FAILED, OVER = 0, 1, 2 -- kinds of replies
+local NOTICE = 60 -- seconds without a batch before a notice is given
 
 -- ---- in a worker --------------------------------------------------------------------------------
 
-local info -- of this process, when it is a worker
+local info -- description of this process when it is a worker
 
---- Which worker this code runs in: { id (from 0), num_workers, seed, dataset }, or nil in the main
---- process. A stream looks at it to give each worker a part of its own.
+--- Returns the worker that this code runs in: { id (from 0), num_workers, seed, dataset }, or nil
+--- in the main process. A stream uses it to read a different part in each worker.
 ---@return { id: integer, num_workers: integer, seed: integer, dataset: table }?
 function M.get_worker_info() return info end
 
 local function packed(...) return { n = select("#", ...), ... } end
 
--- Reads what a request asks for: kind and parts of the reply.
+-- Reads the batch of a request. Returns kind and parts of the reply.
 local function answer(loader, state, number, task)
   if state.init_error then error(state.init_error, 0) end
   seeding.set(state.seed, number)
@@ -39,8 +39,7 @@ local function answer(loader, state, number, task)
   end
   return (function(...)
     if (...) == nil then return OVER end
-    -- what a share of a stream (data_loader/shard.lua) knows of its last round: the rank asks its
-    -- own object for it
+    -- data_loader/shard.lua reads real_items from the rank's copy, so a reply carries the worker's
     return BATCH, loader.dataset.real_items or false, ...
   end)(state.stream())
 end
@@ -58,8 +57,8 @@ local function begin_pass(loader, state, seed, epoch, announced)
 end
 
 local function serve(loader, id, count, channel)
-  core.set_num_threads(1) -- the threads of the process that it was forked from did not come along
-  os.exit = core._worker_exit -- luacheck: ignore 122 (the rank's own would run its exit handlers)
+  core.set_num_threads(1) -- the threads of the parent process do not exist in a fork
+  os.exit = core._worker_exit -- luacheck: ignore 122 (the parent's would run its exit handlers)
   info = { id = id, num_workers = count, dataset = loader.dataset }
   local state = {}
   while true do
@@ -82,18 +81,17 @@ end
 
 -- ---- in the main process ------------------------------------------------------------------------
 
---- The processes of one pass, or of a loader that keeps them.
+--- The processes of one pass, or of a loader with persistent workers.
 local Pool = class.open("Pool")
 
 function Pool:init() self.list, self.ticket = {}, 0 end
 
--- Pools that have processes, of all loaders; and how many of them were in use when that was last
--- looked at.
+-- Pools that have processes, of all loaders; and how many were in use when this was last counted.
 local pools, in_use = setmetatable({}, { __mode = "k" }), 0
 
--- Ends the processes of passes that were left by break. That nobody can go on with a pass is known
--- to the collector alone, so it runs when there are more pools than were found in use the last
--- time: a new one is then the first of a pass that is still going on.
+-- Ends the processes of passes that ended with `break`. Only the collector knows that a pass is
+-- unreachable, so it runs when there are more pools than were in use the last time: the new one
+-- then belongs to a pass that is still running.
 local function end_abandoned()
   local function live()
     local count = 0
@@ -108,7 +106,7 @@ local function new_pool(loader)
   end_abandoned()
   local pool = Pool()
   pools[pool] = true
-  core.get_num_threads() -- loads the kernels once, here, and not in each worker
+  core.get_num_threads() -- loads the kernels once, here, instead of in each worker
   for id = 0, loader.num_workers - 1 do
     pool.list[id + 1] = core._worker_start(function(channel)
       serve(loader, id, loader.num_workers, channel)
@@ -119,7 +117,7 @@ local function new_pool(loader)
   return pool
 end
 
---- Ends the processes. Those that still read get a moment to finish.
+--- Ends the processes. Those that are still reading get a moment to finish.
 function Pool:close()
   local list = self.list
   self.list, self.closed = {}, true
@@ -130,7 +128,7 @@ end
 
 local function name_of(worker, which) return ("worker %d (process %d)"):format(which - 1, worker:pid()) end
 
---- Ends the worker processes of a loader, those of all its passes.
+--- Ends the worker processes of all passes of a loader.
 function M.close(loader)
   for pool in pairs(loader._pools or {}) do pool:close() end
   loader._pools, loader._pool = nil, nil
@@ -144,8 +142,7 @@ function Pass:init(fields)
   self.issued, self.taken, self.turn, self.queue, self.ended = 0, 0, 0, {}, {}
 end
 
--- Makes the pool this pass's own: workers learn of its seed, and what it had asked for is asked
--- again.
+-- Makes the pool this pass's own: sends the workers its seed, and repeats its open requests.
 function Pass:claim()
   local loader, pool = self.loader, self.pool
   if self.stream and self.issued > 0 then
@@ -171,7 +168,7 @@ function Pass:request(entry)
   pool.list[entry.worker]:send("read", entry.ticket, entry.number, entry.task)
 end
 
--- Sends requests until enough are under way.
+-- Sends requests until enough are open.
 function Pass:fill()
   local count = self.loader.num_workers
   local most = count * self.loader.prefetch_factor
@@ -201,7 +198,7 @@ function Pass:fill()
   end
 end
 
--- The reply to the oldest request.
+-- Returns the reply to the oldest request.
 function Pass:await(entry)
   local pool, timeout = self.pool, self.loader.timeout
   local started, told = core._monotonic(), false
@@ -224,11 +221,11 @@ function Pass:await(entry)
       told = true
       notice.here("DataLoader: still waiting for batch %d from %s after %d s", entry.number,
         name_of(pool.list[entry.worker], entry.worker), NOTICE)
-    end -- else: an answer to a pass that was given up
+    end -- else: a reply for a pass that was given up
   end
 end
 
--- No more batches come. `broken`: the processes are of no use to anybody else.
+-- Ends the pass. `broken`: its processes cannot be used again.
 function Pass:finish(broken)
   local pool = self.pool
   self.done = true
@@ -267,19 +264,19 @@ end
 
 --- Starts a pass; see DataLoader:_start.
 ---@param tasks (fun(): any)? nil: the loader's dataset is a stream
----@param skip integer how many batches were left out before the first task (of a stream: are to be
----  left out)
----@param announced boolean whether the data set is told the number of the pass
+---@param skip integer number of batches skipped before the first task (for a stream: still to be
+---  skipped)
+---@param announced boolean whether the data set's set_epoch is called
 ---@return fun(): table? next_batch
----@return fun() close ends the pass before its time
+---@return fun() close ends the pass early
 function M.read(loader, tasks, seed, epoch, skip, announced)
   local pass = Pass {
     loader = loader, tasks = tasks, stream = not tasks, seed = seed, epoch = epoch, announced = announced,
     first = tasks and skip or 0,
   }
-  -- Earlier passes of this loader give their processes up: most were left by break, and one that
-  -- goes on starts new ones. A stream cannot be read from its middle: its processes stay until
-  -- nobody can ask for more.
+  -- Earlier passes of this loader give up their processes: most of them ended with `break`, and one
+  -- that continues starts new ones. A stream cannot be read from its middle, so its processes stay
+  -- until the pass is unreachable.
   for pool in pairs(not loader.persistent_workers and loader._pools or {}) do
     if not (pool.owner and pool.owner.stream) then pool:close() end
   end
