@@ -1,9 +1,9 @@
 --- Hooks of modules: functions that run before and after forward, and when gradients have passed
 --- through a module.
 ---
---- A module's `_hooked` is false while it has none, else its lists of handles by kind: forward_pre,
---- forward, backward_pre, backward. A list is never changed, but replaced: a hook may remove itself
---- while the list is walked.
+--- The lists of handles are raw fields of the module (_forward_pre_hooks, _forward_hooks,
+--- _backward_pre_hooks, _backward_hooks), which exist only while there is a hook. A list is never
+--- changed but replaced, so a hook may remove itself while the list is in use.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -22,7 +22,7 @@ local function list_of(module, kind)
   return lists and lists[kind] or NONE
 end
 
--- A hook that returns nothing (or nil) leaves the values as they are.
+-- A hook that returns nothing (or nil) leaves the values unchanged.
 local function replaced(values, ...)
   if select("#", ...) > 0 and (...) ~= nil then return packed(...) end
   return values
@@ -30,9 +30,8 @@ end
 
 -- ---- gradients ----------------------------------------------------------------------------------
 --
--- Two functions that pass their tensors through stand around forward: the outer one sees the
--- gradients of the results as they come, the inner one those of the arguments when they are
--- complete.
+-- Two identity functions surround forward. The outer one sees the gradients of the results as they
+-- arrive, the inner one those of the arguments when they are complete.
 
 local function place(where, given, grads)
   if given == nil then return grads end
@@ -78,7 +77,7 @@ local leave = core.Function {
       grads = place(state.module.__name .. ": backward pre-hook", handle.hook(state.module, grads), grads)
     end
     state.outputs = grads
-    if not state.entered then  -- no argument wants a gradient: nothing comes after this
+    if not state.entered then  -- no argument requires a gradient: nothing comes after this
       state.inputs = { n = 0 }
       run_hooks(state.module, state)
     end
@@ -86,7 +85,7 @@ local leave = core.Function {
   end,
 }
 
--- The tensors of `values` that gradients go through, passed through fn; the others stay.
+-- Passes the tensors of `values` that gradients flow through to fn; the others stay.
 local function through(fn, state, values)
   local list, at = {}, {}
   for i = 1, values.n do
@@ -109,7 +108,7 @@ end
 
 -- ---- calling ------------------------------------------------------------------------------------
 
---- forward with all that stands around it.
+--- Runs forward with its hooks.
 function M.call(self, ...)
   local args = packed(...)
   for _, handle in ipairs(list_of(self, "forward_pre")) do
@@ -135,15 +134,14 @@ function Handle:init(module, kind, hook)
   self.module, self.kind, self.hook = module, kind, hook
 end
 
--- Replaces a list. `_hooked` is false again when the last one is empty: Module.__call sees with one
--- look that there is no hook.
+-- Sets _hooked, which tells Module.__call whether there is any hook.
 local function replace(module, kind, list)
   local lists = module._hooked or {}
   lists[kind] = list[1] and list or nil
   module._hooked = next(lists) ~= nil and lists
 end
 
---- Takes the hook off; a second call does nothing.
+--- Removes the hook. A second call does nothing.
 function Handle:remove()
   local module = self.module
   if not module then return end
@@ -171,31 +169,31 @@ end
 
 --- Adds the methods to nn.Module.
 function M.install(Module)
-  --- `hook(module, args)` runs before forward. args is the list of arguments (args.n of them),
-  --- which it may edit; what it
-  --- returns, if anything, takes their place.
+  --- Registers `hook(module, args)`, which runs before forward. args is the list of arguments
+  --- (args.n of them), which the hook may edit. What it returns, if anything, replaces the
+  --- arguments.
   ---@param hook fun(module: accelerate.nn.Module, args: table): ...
   ---@return table handle with handle:remove()
   function Module:register_forward_pre_hook(hook) return M.add(self, "forward_pre", hook) end
 
-  --- `hook(module, args, output, ...)` runs after forward; what it returns, if anything, takes the
-  --- results' place.
+  --- Registers `hook(module, args, output, ...)`, which runs after forward. What it returns, if
+  --- anything, replaces the results.
   ---@param hook fun(module: accelerate.nn.Module, args: table, ...): ...
   ---@return table handle with handle:remove()
   function Module:register_forward_hook(hook) return M.add(self, "forward", hook) end
 
-  --- `hook(module, grad_input, grad_output)` runs in backward when the gradients of the module's
-  --- arguments are there: lists of
-  --- gradients (n of them) of its floating arguments and results, in order, nil where there is
-  --- none; grad_input is empty when no argument wants a gradient. A list that it returns takes
-  --- grad_input's place. Only tensors that are arguments or results themselves count, not those
-  --- inside tables. Arguments reach forward as other objects than they were.
+  --- Registers `hook(module, grad_input, grad_output)`, which runs in backward when the gradients
+  --- of the module's arguments are complete. grad_input and grad_output are lists (of n entries)
+  --- with the gradients of its floating-point arguments and results, in order, nil where there is
+  --- none; grad_input is empty when no argument requires a gradient. A list that the hook returns
+  --- replaces grad_input. Tensors inside tables do not count. forward gets new objects for its
+  --- tensor arguments.
   ---@param hook fun(module: accelerate.nn.Module, grad_input: table, grad_output: table): table?
   ---@return table handle with handle:remove()
   function Module:register_full_backward_hook(hook) return M.add(self, "backward", hook) end
 
-  --- `hook(module, grad_output)` runs in backward before gradients pass through the module; a list
-  --- that it returns takes their place.
+  --- Registers `hook(module, grad_output)`, which runs in backward before gradients pass through
+  --- the module. A list that it returns replaces them.
   ---@param hook fun(module: accelerate.nn.Module, grad_output: table): table?
   ---@return table handle with handle:remove()
   function Module:register_full_backward_pre_hook(hook) return M.add(self, "backward_pre", hook) end

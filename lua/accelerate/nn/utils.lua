@@ -31,7 +31,7 @@ local NORM_TYPE = { "number", default = 2 }
 local CLIP = { norm_type = NORM_TYPE, error_if_nonfinite = { "boolean", default = false } }
 
 --- Scales gradients in place so that their joint norm is at most max_norm: by max_norm / (norm +
---- 1e-6) when that is below 1. Parameters without a gradient are passed over.
+--- 1e-6) when that is below 1. Parameters without a gradient are skipped.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number at least 0
 ---@param opts? { norm_type: number, error_if_nonfinite: boolean } norm_type: any but 0, default 2;
@@ -47,8 +47,8 @@ function M.clip_grad_norm_(params, max_norm, opts)
   return core.clip_grad_norm_(list_of("clip_grad_norm_", params), max_norm, o)
 end
 
---- The second half of clip_grad_norm_: scales gradients by max_norm / (total_norm + 1e-6) when that
---- is below 1.
+--- Scales gradients by max_norm / (total_norm + 1e-6) when that is below 1: the second half of
+--- clip_grad_norm_.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number at least 0
 ---@param total_norm accelerate.Tensor|number
@@ -60,7 +60,7 @@ function M.clip_grads_with_norm_(params, max_norm, total_norm)
   if not (factor >= 1) then core.scale_grads_(params, factor) end
 end
 
---- Limits every element of the gradients to -clip_value .. clip_value, in place.
+--- Clamps every element of the gradients to -clip_value .. clip_value, in place.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@param clip_value number at least 0
 function M.clip_grad_value_(params, clip_value)
@@ -77,7 +77,7 @@ function M.grad_norm(params, opts)
   return core.grad_norm(list_of("grad_norm", params), o.norm_type)
 end
 
---- Returns the joint norm of tensors themselves.
+--- Returns the joint norm of the tensors themselves.
 ---@param tensors accelerate.Tensor[]|accelerate.Tensor of any floating-point types and shapes
 ---@param opts? { norm_type: number, error_if_nonfinite: boolean }
 ---@return accelerate.Tensor norm 0-d
@@ -100,8 +100,8 @@ function M.parameters_to_vector(params)
   return core.cat(parts)
 end
 
---- Copies the elements of a vector into the parameters, in order. Unlike PyTorch's, these keep
---- their own memory.
+--- Copies the elements of a vector into the parameters, in order. Unlike in PyTorch, the parameters
+--- keep their own memory.
 ---@param vector accelerate.Tensor 1-d, with as many elements as the parameters together
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 function M.vector_to_parameters(vector, params)

@@ -1,4 +1,4 @@
---- nn.functional: norms, similarities, distances and bilinear forms, made of rows.
+--- nn.functional: norms, similarities, distances and bilinear forms, built from ops.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -16,7 +16,7 @@ end
 local NORMALIZE = { p = { "number", default = 2 }, dim = { "integer|list", default = 2 },
   eps = { "number", default = 1e-12, min = 0 } }
 
---- x / max(norm of x along dim, eps).
+--- Returns x / max(norm of x along dim, eps).
 ---@param x accelerate.Tensor
 ---@param opts? { p: number, dim: integer|integer[], eps: number } 2, 2 (the second dim), 1e-12
 ---@return accelerate.Tensor
@@ -28,7 +28,7 @@ end
 
 local COSINE = { dim = { "integer", default = 2 }, eps = { "number", default = 1e-8, min = 0 } }
 
--- Both in the shape that they have together; nothing is copied.
+-- Broadcasts both to their common shape; nothing is copied.
 local function broadcast(where, a, b)
   local left, right, shape = a.shape, b.shape, {}
   local n = math.max(#left, #right)
@@ -42,17 +42,16 @@ local function broadcast(where, a, b)
   return a:expand(shape), b:expand(shape)
 end
 
--- x over its norm along dim.  The norm counts as eps at least; the gradient passes as if there were
--- no limit, as in PyTorch.
+-- Returns x / max(norm along dim, eps). The gradient ignores the limit, as in PyTorch.
 local function unit(x, dim, eps)
   local norm = core.norm(x, 2, dim, true)
   local fixed = norm:detach()
   return x / (norm + (fixed:clamp { min = eps } - fixed))
 end
 
---- The cosine of the angle between x1 and x2 along dim: the sum of the products of both over their
---- norms, each norm at least eps. They are broadcast to one shape first, so that a size of 1 counts
---- as often as it is repeated.
+--- Returns the cosine of the angle between x1 and x2 along dim: sum(x1 x2) / (max(|x1|, eps)
+--- max(|x2|, eps)). Both are broadcast to one shape first, so a repeated size of 1 counts in the
+--- norms as often as it is repeated.
 ---@param x1 accelerate.Tensor
 ---@param x2 accelerate.Tensor broadcast against x1
 ---@param opts? { dim: integer, eps: number } 2, 1e-8
@@ -67,8 +66,8 @@ end
 
 local CDIST = { p = { "number", default = 2, min = 0 } }
 
---- The p-norm of each row of x1 minus each row of x2. Two equal rows have distance 0, and no
---- gradient.
+--- Returns the p-norms of each row of x1 minus each row of x2. Two equal rows have distance 0, with
+--- a gradient of 0.
 ---@param x1 accelerate.Tensor (.., m, k)
 ---@param x2 accelerate.Tensor (.., n, k), leading dims broadcast
 ---@param opts? { p: number } 2
@@ -86,7 +85,7 @@ end
 local PAIRWISE = { p = { "number", default = 2 }, eps = { "number", default = 1e-6 },
   keepdim = { "boolean", default = false } }
 
---- The p-norm of x1 - x2 + eps along the last dim.
+--- Returns the p-norm of x1 - x2 + eps along the last dim.
 ---@param x1 accelerate.Tensor
 ---@param x2 accelerate.Tensor broadcast against x1
 ---@param opts? { p: number, eps: number, keepdim: boolean } 2, 1e-6, false
@@ -98,9 +97,9 @@ function M.pairwise_distance(x1, x2, opts)
   return core.norm(x1 - x2 + o.eps, o.p, -1, o.keepdim)
 end
 
---- y[.., o] = x1[.., :] weight[o] x2[.., :] + bias[o].
+--- Returns y[.., o] = x1[.., :] weight[o] x2[.., :] + bias[o].
 ---@param x1 accelerate.Tensor (.., in1)
----@param x2 accelerate.Tensor (.., in2), the same leading dims
+---@param x2 accelerate.Tensor (.., in2), with x1's leading dims
 ---@param weight accelerate.Tensor (out, in1, in2)
 ---@param bias? accelerate.Tensor (out)
 ---@return accelerate.Tensor (.., out)
@@ -117,7 +116,7 @@ function M.bilinear(x1, x2, weight, bias)
   local rows = x1.shape
   rows[#rows] = out
   rows[#rows + 1] = in2
-  -- x1 W, for each output a vector against x2
+  -- x1 W: for each output a vector, which is then multiplied with x2
   local half = core.linear(x1, weight:permute(1, 3, 2):reshape(out * in2, in1)):view(rows)
   local y = core.sum(half * x2:unsqueeze(-2), -1)
   return bias and y + bias or y

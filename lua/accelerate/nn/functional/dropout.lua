@@ -1,4 +1,4 @@
---- nn.functional: dropouts of whole channels, and the one for SELU, made of rows.
+--- nn.functional: dropout of whole channels, and dropout for SELU, built from ops.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -40,11 +40,11 @@ M.dropout1d = channel_dropout("dropout1d", 1)
 ---  accelerate.Generator }, ...: any): accelerate.Tensor
 M.dropout2d = channel_dropout("dropout2d", 2)
 
--- SELU's scale times its alpha: what a dropped element becomes, negated
+-- SELU's scale times its alpha: minus the value of a dropped element
 local ALPHA_PRIME = 1.7580993408473766
 
---- Dropout for SELU: what is dropped becomes SELU's lowest value, and the result is scaled and
---- shifted so that mean and variance stay.
+--- Dropout for SELU: dropped elements become SELU's lowest value, and the result is scaled and
+--- shifted to keep mean and variance.
 ---@param x accelerate.Tensor
 ---@param p? number|{ p: number, training: boolean, generator: accelerate.Generator } 0.5, true
 ---@param ... any training, generator

@@ -1,6 +1,5 @@
---- The part of nn.functional about images and signals: convolutions, pooling, batch normalisation,
---- resampling. The rows of the op table do the work; here is what they do not take: padding by
---- name, sizes by factor.
+--- The part of nn.functional for images and signals: convolutions, pooling, batch normalisation,
+--- resampling. The ops do the work; this file adds padding by name and sizes by factor.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -31,9 +30,9 @@ local F = {
 
 local function at(value, d) return type(value) == "table" and value[d] or value or 1 end
 
---- The padding that keeps the size, for each dim, and the dims that need one more element after the
---- input than before it. There the padding is the larger of the two on both sides, and the first
---- result is dropped.
+--- Returns, for each dim, the padding that keeps the size, and the dims that need one element more
+--- after the input than before it. Such a dim is padded by the larger amount on both sides, and its
+--- first result is dropped.
 local function same_padding(where, weight, stride, dilation, dims)
   local shape, padding, drop = weight.shape, {}, {}
   for d = 1, dims do
@@ -64,7 +63,8 @@ local ORDER = { "bias", "stride", "padding", "dilation", "groups" }
 local CONV = { bias = { "tensor", optional = true } }
 for i = 2, #ORDER do CONV[ORDER[i]] = { "any", optional = true } end
 
--- Do options at the end name the padding?  (A row reads all others itself.)
+-- Returns whether the options at the end give the padding by name. (An op reads all other options
+-- itself.)
 local function names_padding(...)
   for i = select("#", ...), 1, -1 do
     local last = select(i, ...)
@@ -80,19 +80,19 @@ local function convolution(where, conv, dims)
     if type(padding) ~= "string" and not names_padding(bias, stride, padding, ...) then
       return conv(x, weight, bias, stride, padding, ...)
     end
-    -- says which one is wrong
+    -- the op's error says which argument is wrong
     if not core.is_tensor(x) or not core.is_tensor(weight) then return conv(x, weight) end
     return by_name(where, conv, dims, x, weight,
       options.check(where, options.gather(where, ORDER, bias, stride, padding, ...), CONV))
   end
 end
 
---- (n, in, l) with weight (out, in / groups, k). padding: an integer, "same" (with stride 1) or
---- "valid".
+--- Convolves (n, in, l) with weight (out, in / groups, k): (x, weight, bias?, stride = 1, padding =
+--- 0, dilation = 1, groups = 1). padding: an integer, "same" (with stride 1) or "valid".
 F.conv1d = convolution("conv1d", core.conv1d, 1)
---- (n, in, h, w) with weight (out, in / groups, kh, kw): (x, weight, bias?, stride = 1, padding =
---- 0, dilation = 1, groups = 1), each an integer or a list of two. padding: also "same" (with
---- stride 1) or "valid".
+--- Convolves (n, in, h, w) with weight (out, in / groups, kh, kw): (x, weight, bias?, stride = 1,
+--- padding = 0, dilation = 1, groups = 1), each an integer or a list of two. padding: also "same"
+--- (with stride 1) or "valid".
 F.conv2d = convolution("conv2d", core.conv2d, 2)
 
 -- ---- resampling

@@ -1,5 +1,4 @@
---- nn.functional: what the modules compute, as functions. Those that are ops are the ops
---- themselves.
+--- nn.functional: the modules' computations as functions. Many of them are ops.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -36,7 +35,7 @@ for _, part in ipairs { "distance", "dropout", "image", "loss", "norm" } do
   end
 end
 
--- Rows of the op table under their own names.
+-- Ops under their own names.
 for _, name in ipairs {
   "linear_gelu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus",
     "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "softshrink",
@@ -45,7 +44,7 @@ for _, name in ipairs {
     "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
 } do F[name] = core[name] end
 
---- softmax(-x) along a dim.
+--- Returns softmax(-x) along a dim.
 ---@param x accelerate.Tensor
 ---@param dim integer
 ---@return accelerate.Tensor

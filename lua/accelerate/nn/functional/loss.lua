@@ -1,4 +1,4 @@
---- nn.functional: losses that are made of rows.
+--- nn.functional: losses built from ops.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -14,7 +14,7 @@ local function reduce(x, how)
   return how == "sum" and x:sum() or x:mean()
 end
 
---- x where target is 1, max(0, margin - x) where it is -1.
+--- Computes x where target is 1, max(0, margin - x) where it is -1.
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor of 1 and -1
 ---@param opts? { margin: number, reduction: "mean"|"sum"|"none" }
@@ -26,7 +26,7 @@ function F.hinge_embedding_loss(input, target, opts)
   return reduce(far + near, o.reduction)
 end
 
---- log(1 + exp(-target input)).
+--- Computes log(1 + exp(-target input)).
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor of 1 and -1
 ---@param opts? { reduction: "mean"|"sum"|"none" }
@@ -36,7 +36,7 @@ function F.soft_margin_loss(input, target, opts)
   return reduce(-core.logsigmoid(target * input), o.reduction)
 end
 
---- max(0, -target (input1 - input2) + margin).
+--- Computes max(0, -target (input1 - input2) + margin).
 ---@param input1 accelerate.Tensor
 ---@param input2 accelerate.Tensor
 ---@param target accelerate.Tensor of 1 and -1
@@ -47,7 +47,7 @@ function F.margin_ranking_loss(input1, input2, target, opts)
   return reduce((target * (input2 - input1) + o.margin):clamp { min = 0 }, o.reduction)
 end
 
---- 1 - cos where target is 1, max(0, cos - margin) where it is -1; inputs (N, D) or (D).
+--- Computes 1 - cos where target is 1, max(0, cos - margin) where it is -1; inputs (N, D) or (D).
 ---@param input1 accelerate.Tensor
 ---@param input2 accelerate.Tensor
 ---@param target accelerate.Tensor of 1 and -1
@@ -59,8 +59,8 @@ function F.cosine_embedding_loss(input1, input2, target, opts)
   return reduce(core.where(target:eq(1), 1 - cos, (cos - o.margin):clamp { min = 0 }), o.reduction)
 end
 
---- max(0, |anchor - positive| - |anchor - negative| + margin), the distances being p-norms along
---- the last dim.
+--- Computes max(0, |anchor - positive| - |anchor - negative| + margin), where |.| is the p-norm
+--- along the last dim.
 ---@param anchor accelerate.Tensor
 ---@param positive accelerate.Tensor
 ---@param negative accelerate.Tensor
@@ -75,8 +75,8 @@ function F.triplet_margin_loss(anchor, positive, negative, opts)
   return reduce(gap:clamp { min = 0 }, o.reduction)
 end
 
---- exp(input) - target input, or input - target log(input + eps); `full` adds Stirling's term for
---- targets above 1.
+--- Computes exp(input) - target input, or without log_input input - target log(input + eps). `full`
+--- adds Stirling's term for targets above 1.
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor counts
 ---@param opts? { log_input: boolean, full: boolean, eps: number, reduction: "mean"|"sum"|"none" }
@@ -88,7 +88,7 @@ function F.poisson_nll_loss(input, target, opts)
   })
   local x = o.log_input and input:exp() - target * input or input - target * (input + o.eps):log()
   if o.full then
-    local many = target:clamp { min = 1 }  -- so that the logarithm of what is not counted is finite
+    local many = target:clamp { min = 1 }  -- keeps the logarithm of unused elements finite
     x = x + core.where(target:gt(1), target * many:log() - target + 0.5 * (2 * math.pi * many):log(), 0)
   end
   return reduce(x, o.reduction)
@@ -96,9 +96,9 @@ end
 
 local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
--- var as a tensor that broadcasts with input: of its shape, or with one dim of size 1, or without
--- the last dim (one variance for each row).  Nothing else, as in PyTorch: of (n, n) and (n) nobody
--- could say which dim is meant.
+-- Returns var as a tensor that broadcasts with input. var has input's shape, or one dim of size 1,
+-- or lacks the last dim (one variance for each row). Other shapes are ambiguous: for (n, n) and (n)
+-- either dim could be meant. As in PyTorch.
 local function variance(input, var)
   if type(var) == "number" then return core.full_like(input, var) end
   if not core.is_tensor(var) then
@@ -117,7 +117,7 @@ local function variance(input, var)
   return var
 end
 
---- (log var + (input - target)^2 / var) / 2, var being eps at least; `full` adds log(2 pi) / 2.
+--- Computes (log v + (input - target)^2 / v) / 2 with v = max(var, eps). `full` adds log(2 pi) / 2.
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor
 ---@param var accelerate.Tensor|number positive variances: of input's shape, or with one size of 1,
@@ -132,7 +132,7 @@ function F.gaussian_nll_loss(input, target, var, opts)
   if var.device == "cpu" and core.any(fixed:lt(0)):item() then
     options.fail("gaussian_nll_loss: var has entries below 0")
   end
-  local floor = var + (fixed:clamp { min = o.eps } - fixed)  -- the gradient passes as if there were no limit
+  local floor = var + (fixed:clamp { min = o.eps } - fixed)  -- the gradient ignores the limit
   local x = 0.5 * (floor:log() + (input - target):square() / floor)
   if o.full then x = x + 0.5 * math.log(2 * math.pi) end
   return reduce(x, o.reduction)

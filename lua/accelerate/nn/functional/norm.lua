@@ -1,4 +1,4 @@
---- nn.functional: instance normalisation, made of rows.
+--- nn.functional: instance normalisation, built from ops.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -7,7 +7,7 @@ local M = {}
 
 local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
--- running = (1 - momentum) running + momentum stat, with the samples' statistics averaged.
+-- Sets running = (1 - momentum) running + momentum stat, where stat is the mean over the samples.
 local function track(x, running_mean, running_var, momentum)
   core.no_grad(function()
     local rows = x:detach():flatten(3)
@@ -26,14 +26,12 @@ local OPTIONS = {
 }
 
 --- Normalises each channel of each sample of (n, c, ..) over the dims after it, then scales and
---- shifts it:
---- `instance_norm(x, running_mean?, running_var?, weight?, bias?, use_input_stats = true, momentum
---- = 0.1, eps = 1e-5)`; what is
---- left out may follow by name in a table.
+--- shifts it: `instance_norm(x, running_mean?, running_var?, weight?, bias?, use_input_stats =
+--- true, momentum = 0.1, eps = 1e-5)`. The last arguments may be named in a table.
 ---@param x accelerate.Tensor
----@param running_mean? accelerate.Tensor|table (c); moved towards the input's where that is used
----@param ... any running_var (c), weight (c), bias (c), use_input_stats (false: running_mean and
----  running_var are used), momentum, eps
+---@param running_mean? accelerate.Tensor|table (c); updated when use_input_stats is true
+---@param ... any running_var (c), weight (c), bias (c), use_input_stats (false: normalise with
+---  running_mean and running_var), momentum, eps
 ---@return accelerate.Tensor
 function M.instance_norm(x, running_mean, ...)
   local o = options.check("instance_norm", options.gather("instance_norm", ORDER, running_mean, ...), OPTIONS)

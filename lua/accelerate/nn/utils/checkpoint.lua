@@ -1,5 +1,5 @@
---- nn.utils.checkpoint: trades time for memory: what lies between the arguments of a function and
---- its results is not kept for backward, but computed again there.
+--- nn.utils.checkpoint trades time for memory: intermediate results of a function are not saved for
+--- backward, but computed again there.
 ---
 ---   function Net:forward(x)
 ---     for _, block in self.blocks:iter() do x = nn.utils.checkpoint(block, x) end
@@ -11,7 +11,7 @@ local options = require "accelerate.utils.options"
 
 local fail = options.fail
 
--- ---- state that the second run needs as the first one had it
+-- ---- state that the second run restores ---------------------------------------------------------
 
 local function generators_of(list)
   local all = { core.default_generator() }
@@ -29,8 +29,8 @@ local function set_states(generators, states)
   for i, g in ipairs(generators) do g:set_state(states[i]) end
 end
 
--- Runs fn with random numbers and automatic casting as they were then; both are put back however it
--- ends.
+-- Runs fn with the random numbers and the automatic casting of the first run, and restores the
+-- present ones however it ends.
 local function with_saved_rng(saved, fn)
   local now = saved.states and states_of(saved.generators)
   local region = core.autocast_enter(saved.autocast, saved.dtype, saved.cache)
@@ -41,7 +41,7 @@ local function with_saved_rng(saved, fn)
   if not ok then error(err, 0) end
 end
 
--- ---- the function that stands in the graph
+-- ---- the function on the tape -------------------------------------------------------------------
 
 local function packed(...) return { n = select("#", ...), ... } end
 
@@ -49,7 +49,7 @@ local function floating(t) return t.dtype:find("float", 1, true) ~= nil end
 
 local function text_of(t) return ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) end
 
--- The results without their memory: what tells whether the second run gave the same kind of things.
+-- Describes results without their memory, to check that the second run's are alike.
 local function describe(values)
   local list = { n = values.n }
   for i = 1, values.n do list[i] = core.is_tensor(values[i]) and text_of(values[i]) or "no tensor" end
@@ -69,8 +69,8 @@ local function compare(first, second)
   end
 end
 
--- Runs the function again on detached arguments with gradients recorded, and backward through it:
--- leaves inside get their gradients now, the arguments' come back.
+-- Runs the function again on detached arguments, recording gradients, and then its backward pass.
+-- Leaves inside get their gradients; the arguments' gradients are returned.
 local function again(saved, args, grads)
   local given, wanted = { n = args.n }, {}
   for i = 1, args.n do
@@ -120,7 +120,7 @@ local Checkpoint = core.Function {
     end
     ctx.saved = saved
     ctx:save_for_backward(unpack(keep, 1, args.n))
-    local results = packed(core.scope(saved.fn, ...))  -- handles of what lies between are emptied at once
+    local results = packed(core.scope(saved.fn, ...))  -- frees the intermediate results at once
     for i = 1, results.n do
       for k = 1, args.n do  -- a result that is an argument must not share the argument's place in the graph
         if core.is_tensor(results[i]) and rawequal(results[i], args[k]) then
@@ -151,7 +151,8 @@ local Checkpoint = core.Function {
   end,
 }
 
--- A tensor with a history inside a table would keep it, and the second run would walk into it.
+-- A tensor with history inside a table would keep it, and the second run's backward pass would
+-- enter it.
 local function check_tables(...)
   for i = 1, select("#", ...) do
     local value = select(i, ...)
@@ -173,11 +174,11 @@ local OPTIONS = {
 ---@class accelerate.nn.utils.checkpoint
 local checkpoint = {}
 
---- Returns fn(...). The intermediate results are freed at once and computed again in backward.
---- Random numbers (dropout) and automatic casting are then as they were, so gradients have the same
---- bits. Parameters that fn uses get gradients as always. fn must compute the same both times and
---- should not change anything outside. Checkpoints nest. fn must get results of earlier ops as
---- arguments. If it took them from outside, this part alone would walk and release their graph.
+--- Returns fn(...). Intermediate results are freed at once and computed again in backward, with the
+--- same random numbers (dropout) and automatic casting, so gradients have the same bits. Parameters
+--- that fn uses get gradients as usual. fn must compute equal results both times and should have no
+--- side effects. Checkpoints nest. Pass results of earlier ops to fn as arguments: if fn took them
+--- as upvalues, its second backward pass would consume their graph.
 ---@param fn function|accelerate.nn.Module
 ---@param ... any its arguments
 ---@return any ... its results
@@ -186,8 +187,8 @@ function checkpoint.checkpoint(fn, ...) return checkpoint.with({}, fn, ...) end
 --- Calls `checkpoint.checkpoint(fn, ...)` with options: `checkpoint.with({ generators = { g } },
 --- fn, ...)`.
 ---@param opts { preserve_rng_state: boolean, generators: accelerate.Generator[] }
----  preserve_rng_state (default true) restores the states of the default generator and of
----  `generators`, which lists those that dropouts have of their own
+---  preserve_rng_state (default true): restore the states of the default generator and of
+---  `generators`, the generators that dropouts have of their own
 ---@param fn function|accelerate.nn.Module
 function checkpoint.with(opts, fn, ...)
   local o = options.check("checkpoint", opts, OPTIONS)
@@ -203,16 +204,16 @@ function checkpoint.with(opts, fn, ...)
     saved.generators = generators_of(o.generators)
     saved.states = states_of(saved.generators)
   end
-  -- The tensor that wants a gradient is for the parameters that fn uses: they are not among the
-  -- arguments.
+  -- A tensor that requires a gradient stands in for the parameters that fn uses, which are not
+  -- among the arguments.
   return Checkpoint(saved, core.zeros(1, { requires_grad = true }), ...)
 end
 
---- Runs a Sequential (or a list of functions) in `segments` parts of about equal length, all but
---- the last one checkpointed.
+--- Runs a Sequential (or a list of functions) in `segments` parts of about equal length, and
+--- checkpoints all but the last one.
 ---@param functions accelerate.nn.Sequential|function[]
 ---@param segments integer
----@param ... any arguments of the first one
+---@param ... any arguments of the first function
 function checkpoint.sequential(functions, segments, ...)
   local list = {}
   if type(functions) == "table" and getmetatable(functions) == nil then list = functions

@@ -1,4 +1,4 @@
---- nn.utils.rnn: batches of sequences of different lengths, padded and packed.
+--- nn.utils.rnn: padded and packed batches of sequences of different lengths.
 ---
 ---   local rnn = nn.utils.rnn
 ---   local x = rnn.pad_sequence({ a, b, c }, { batch_first = true })              -- (3, longest, F)
@@ -6,8 +6,8 @@
 ---   local y, state = lstm(packed)
 ---   local out, lengths = rnn.pad_packed_sequence(y, { batch_first = true })
 ---
---- A packed batch holds no padding: the rows of all sequences at step 1, then those of the
---- sequences that go on to step 2, and so on, the longest sequence first.
+--- A packed batch holds no padding: the rows of all sequences at step 1, then the rows at step 2 of
+--- the sequences that have one, and so on, the longest sequence first.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -19,9 +19,9 @@ local M = {}
 
 ---@class accelerate.nn.PackedSequence
 ---@field data accelerate.Tensor (N, ...) all rows
----@field batch_sizes accelerate.Tensor int64, sequences at each step
----@field sorted_indices accelerate.Tensor? int64: where in the batch the k-th longest sequence came
----  from; nil: they were sorted
+---@field batch_sizes accelerate.Tensor int64, number of sequences at each step
+---@field sorted_indices accelerate.Tensor? int64: position in the batch of the k-th longest
+---  sequence; nil: the batch was sorted
 ---@field unsorted_indices accelerate.Tensor? int64, the inverse
 local PackedSequence = class("PackedSequence")
 
@@ -40,7 +40,7 @@ local function make(data, sizes, order)
     p.sorted_indices, p.unsorted_indices = int64(there), int64(back)
   end
   p._order = order
-  p._places = {}  -- what is worked out at first use; shared by all that have this layout
+  p._places = {}  -- computed at first use; shared by all sequences of this layout
   return p
 end
 
@@ -54,7 +54,7 @@ end
 
 function PackedSequence:_batch() return self._sizes[1] end
 
--- Where each step's rows begin, and the lengths in sorted order.
+-- Returns where each step's rows begin, and the lengths in sorted order.
 local function layout(self)
   local starts, lengths, at = {}, {}, 0
   for t, n in ipairs(self._sizes) do
@@ -65,7 +65,7 @@ local function layout(self)
   return starts, lengths
 end
 
---- The row in which each sequence ends.
+--- Returns the last row of each sequence.
 function PackedSequence:_ends()
   if not self._places.ends then
     local starts, lengths = layout(self)
@@ -76,7 +76,7 @@ function PackedSequence:_ends()
   return self._places.ends
 end
 
---- For each row the one that takes its place when every sequence is turned around.
+--- Returns, for each row, the row that replaces it when every sequence is reversed.
 function PackedSequence:_turned()
   if not self._places.turned then
     local starts, lengths = layout(self)
@@ -114,8 +114,8 @@ local function check_list(where, list)
   end
 end
 
---- Sequences of different lengths (L, ...) as one tensor: (longest, B, ...), or (B, longest, ...)
---- with batch_first.
+--- Pads sequences of different lengths (L, ...) into one tensor: (longest, B, ...), or (B, longest,
+--- ...) with batch_first.
 ---@param sequences accelerate.Tensor[]
 ---@param opts? { batch_first: boolean, padding_value: number, padding_side: "right"|"left" }
 ---@return accelerate.Tensor
@@ -153,7 +153,8 @@ local function read_lengths(where, lengths, batch, longest)
   return list
 end
 
--- The places of sequences from the longest to the shortest; equally long ones keep their order.
+-- Returns the positions of sequences from the longest to the shortest; equally long ones keep their
+-- order.
 local function by_length(lengths)
   local order = {}
   for i = 1, #lengths do order[i] = i end
@@ -168,7 +169,7 @@ local PACK = { batch_first = { "boolean", default = false }, enforce_sorted = { 
 
 --- Packs a padded batch (T, B, ...), or (B, T, ...) with batch_first.
 ---@param x accelerate.Tensor
----@param lengths integer[]|accelerate.Tensor of the B sequences, at least 1
+---@param lengths integer[]|accelerate.Tensor lengths of the B sequences, at least 1
 ---@param opts? { batch_first: boolean, enforce_sorted: boolean } enforce_sorted: raise unless the
 ---  longest come first; false: sort here
 ---@return accelerate.nn.PackedSequence
@@ -209,7 +210,7 @@ end
 local UNPACK = { batch_first = PAD.batch_first, padding_value = PAD.padding_value,
   total_length = { "integer", optional = true, min = 1 } }
 
---- The padded form of a packed batch, in the order that the sequences had, and their lengths
+--- Returns the padded form of a packed batch, in the sequences' original order, and their lengths
 --- (int64).
 ---@param packed accelerate.nn.PackedSequence
 ---@param opts? { batch_first: boolean, padding_value: number, total_length: integer } total_length:
@@ -231,7 +232,7 @@ function M.pad_packed_sequence(packed, opts)
     steps = o.total_length
   end
   local data, n = packed.data, packed.data:size(1)
-  local place = {}  -- of each sequence among the sorted ones
+  local place = {}  -- position of each sequence among the sorted ones
   for k, from in ipairs(packed._order) do place[from] = k end
   local rows, own = {}, {}
   for t = 1, steps do
@@ -264,7 +265,7 @@ function M.pack_sequence(sequences, opts)
   return M.pack_padded_sequence(M.pad_sequence(sequences), lengths, o)
 end
 
---- The sequences of a packed batch as a list, in the order that they had.
+--- Returns the sequences of a packed batch as a list, in their original order.
 ---@param packed accelerate.nn.PackedSequence
 ---@return accelerate.Tensor[]
 function M.unpack_sequence(packed)
