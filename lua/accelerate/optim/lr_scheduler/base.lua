@@ -1,9 +1,8 @@
---- The base of schedulers, and what their files share.
+--- The base of schedulers, and functions that their files share.
 ---
---- A scheduler defines get_lr: the learning rates for self.last_epoch. PyTorch's formulas are
---- recursive, so that a learning rate changed from outside is carried on from where it is.
---- `_closed_form_lr`, where there is one, gives them out of base_lrs: SequentialLR starts a
---- scheduler with it.
+--- A scheduler defines get_lr: the learning rates for self.last_epoch. As in PyTorch, get_lr
+--- derives them from the current ones, so a change from outside carries on. The optional
+--- `_closed_form_lr` computes them from base_lrs; SequentialLR starts a scheduler with it.
 
 local class = require "accelerate.utils.class"
 local first_step = require "accelerate.optim.first_step"
@@ -14,8 +13,8 @@ local fail = options.fail
 
 ---@class accelerate.optim.LRScheduler
 ---@field optimizer table
----@field last_epoch integer how many times step was called (from -1 before the first, which the
----  constructor makes)
+---@field last_epoch integer number of calls of step (-1 before the first one, which the constructor
+---  makes)
 ---@field base_lrs number[] the groups' initial learning rates
 local LRScheduler = class("LRScheduler")
 
@@ -23,15 +22,15 @@ local base = { LRScheduler = LRScheduler }
 
 local COMMON = { last_epoch = { "integer", default = -1, min = -1 } }
 
---- Options of a scheduler, with last_epoch among them.
+--- Checks the options of a scheduler, and last_epoch among them.
 function base.check(self, opts, schema)
   local all = { last_epoch = COMMON.last_epoch }
   for name, entry in next, schema do all[name] = entry end
   return options.check(self.__name, opts, all)
 end
 
---- Begins to drive `optimizer`: every group gets initial_lr, and its first learning rate is set.
---- For classes of one's own, which define get_lr.
+--- Begins to schedule `optimizer`: every group gets initial_lr, and its first learning rate is set.
+--- For classes that a script derives, which define get_lr.
 ---@param optimizer table
 ---@param opts? { last_epoch: integer } last_epoch: -1 for a fresh start; otherwise groups must have
 ---  initial_lr already
@@ -39,7 +38,7 @@ function LRScheduler:init(optimizer, opts)
   self:_attach(optimizer, base.check(self, opts, {}).last_epoch)
 end
 
---- The optimizer's groups.
+--- Returns the optimizer's groups.
 function base.groups_of(self, optimizer)
   local groups = type(optimizer) == "table" and optimizer.param_groups
   if type(groups) ~= "table" then
@@ -48,7 +47,7 @@ function base.groups_of(self, optimizer)
   return groups
 end
 
---- One value for each group: `value` is a number for all or a list with one for each.
+--- Returns one value for each group: `value` is a number for all groups, or a list.
 function base.for_each_group(self, groups, name, value)
   local list = {}
   if type(value) ~= "table" then
@@ -64,7 +63,7 @@ function base.for_each_group(self, groups, name, value)
   return list
 end
 
---- One function for each group: `given` is a function for all or a list with one for each.
+--- Returns one function for each group: `given` is a function for all groups, or a list.
 function base.function_for_each_group(self, groups, given)
   local list = {}
   if type(given) == "table" and getmetatable(given) == nil then
@@ -81,7 +80,7 @@ function base.function_for_each_group(self, groups, given)
   return list
 end
 
---- What function i says about this step.
+--- Returns the factor of function i for this step.
 function base.ask(self, i)
   local factor = self.lr_lambdas[i](self.last_epoch)
   if type(factor) ~= "number" then
@@ -105,14 +104,14 @@ function base.from_base(self, factor)
   return rates
 end
 
---- How many of the sorted numbers in `list` are at most `value`.
+--- Returns how many of the sorted numbers in `list` are at most `value`.
 function base.count_up_to(list, value)
   local n = 0
   while n < #list and list[n + 1] <= value do n = n + 1 end
   return n
 end
 
--- base_lrs: in place of the groups' initial_lr.
+-- base_lrs: replace the groups' initial_lr.
 function LRScheduler:_attach(optimizer, last_epoch, base_lrs)
   local groups = base.groups_of(self, optimizer)
   for i, group in ipairs(groups) do
@@ -129,7 +128,7 @@ function LRScheduler:_attach(optimizer, last_epoch, base_lrs)
   self:_initial_step()
 end
 
--- The step that a constructor makes.
+-- Makes the constructor's step.
 function LRScheduler:_initial_step()
   self._step_count = 0
   self._is_initial = true
@@ -137,7 +136,7 @@ function LRScheduler:_initial_step()
   self._is_initial = false
 end
 
---- Prints the learning rate of a group, when asked to.
+--- Prints the learning rate of a group if is_verbose.
 ---@param is_verbose boolean
 ---@param group integer
 ---@param lr number
@@ -158,7 +157,7 @@ function LRScheduler:get_lr()
   fail("%s has no get_lr method: define `function %s:get_lr() ... end`", self.__name, self.__name)
 end
 
---- Called at the start of each step.
+--- Begins a step.
 function base.begin(self)
   if not first_step.seen[self] and not self._is_initial then first_step.scheduler(self) end
 end
@@ -184,7 +183,7 @@ function LRScheduler:_update_lr(epoch)
   self:_apply(epoch and self._closed_form_lr and self:_closed_form_lr() or self:get_lr())
 end
 
--- Gives the groups these learning rates.
+-- Sets the groups' learning rates.
 function LRScheduler:_apply(rates)
   local groups = self.optimizer.param_groups
   if type(rates) ~= "table" or #rates ~= #groups then
@@ -227,7 +226,7 @@ function LRScheduler:state_dict()
   return dict
 end
 
-LRScheduler._may_miss = {}  -- what a state_dict may lack
+LRScheduler._may_miss = {}  -- keys that a state_dict may lack
 
 --- Loads a state_dict. The optimizer's learning rates are in the optimizer's own state.
 ---@param dict table

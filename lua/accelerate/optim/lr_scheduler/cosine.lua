@@ -9,7 +9,7 @@ local LRScheduler = base.LRScheduler
 
 local cos, pi = math.cos, math.pi
 
--- From base to eta_min along half a cosine: `share` of it is done.
+-- Returns the rates after `share` of half a cosine from base_lrs to eta_min.
 local function annealed(self, share)
   local rates = {}
   for i, rate in ipairs(self.base_lrs) do
@@ -69,7 +69,7 @@ end
 
 function CosineAnnealingWarmRestarts:get_lr() return annealed(self, self.T_cur / self.T_i) end
 
--- The cycle in which step `epoch` lies.
+-- Finds the cycle that contains step `epoch`.
 local function enter(self, epoch)
   self.T_cur, self.T_i = epoch, self.T_0
   while self.T_cur >= self.T_i do
@@ -96,7 +96,7 @@ local function move_restarts(self, epoch)
   self:_apply(self:get_lr())
 end
 
---- Sets the next learning rates; or those of `epoch`, which may be fractional: step(epoch + batch /
+--- Sets the next learning rates, or those of `epoch`, which may be fractional: step(epoch + batch /
 --- batches).
 ---@param epoch? number at least 0
 function CosineAnnealingWarmRestarts:step(epoch) return recording.schedule(self, move_restarts, epoch) end

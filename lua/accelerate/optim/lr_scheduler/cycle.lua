@@ -1,4 +1,4 @@
---- Learning rates that rise and fall, with the momentum the other way: OneCycleLR, CyclicLR.
+--- Learning rates that rise and fall, with opposite momentum: OneCycleLR, CyclicLR.
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -9,7 +9,7 @@ local fail = options.fail
 
 -- ---- momentum -----------------------------------------------------------------------------------
 
--- What is cycled is `momentum`, or the first of `betas`.
+-- Finds the momentum to cycle: `momentum`, or the first of `betas`.
 local function find_momentum(self, optimizer)
   local defaults = optimizer.defaults
   if defaults.momentum == nil and defaults.betas == nil then
@@ -27,7 +27,7 @@ local function set_momentum(self, group, momentum)
   end
 end
 
--- Puts the ends into the groups, where a resumed schedule finds them.
+-- Stores the momentum's limits in the groups, where a resumed schedule finds them.
 local function start_momentum(self, groups, most, least)
   for i, group in ipairs(groups) do
     set_momentum(self, group, most[i])
@@ -59,10 +59,10 @@ local ONE_CYCLE = {
   three_phase = { "boolean", default = false },
 }
 
---- max_lr, base_momentum and max_momentum may be lists with a number for each group. total_steps
---- may be given as epochs * steps_per_epoch. three_phase: down to initial_lr as fast as up, then to
---- the least in what is left. The momentum falls from max_momentum to base_momentum while lr rises,
---- and the other way round.
+--- max_lr, base_momentum and max_momentum may be lists with a number for each group. epochs and
+--- steps_per_epoch together replace total_steps. three_phase: lr falls to initial_lr in as many
+--- steps as it rose, then to its minimum in the remaining steps. The momentum falls from
+--- max_momentum to base_momentum while lr rises, and rises while lr falls.
 ---@param optimizer table
 ---@param opts table
 function OneCycleLR:init(optimizer, opts)
@@ -88,7 +88,7 @@ function OneCycleLR:init(optimizer, opts)
   self:_attach(optimizer, o.last_epoch)
 end
 
--- The last step of each phase, and what lr and momentum go from and to.
+-- Returns the phases: the last step of each, and the limits of lr and momentum.
 local function phases_of(self)
   local rising = { self.pct_start * self.total_steps - 1, "initial_lr", "max_lr", "max_momentum",
     "base_momentum" }
@@ -130,8 +130,8 @@ end
 
 -- ---- CyclicLR -----------------------------------------------------------------------------------
 
---- lr goes from base_lr to max_lr in step_size_up steps, back in step_size_down, and so on:
---- `CyclicLR(optimizer, { base_lr = 1e-3, max_lr = 0.1, step_size_up = 2000 })`.
+--- lr rises from base_lr to max_lr in step_size_up steps, falls back in step_size_down steps, and
+--- so on: `CyclicLR(optimizer, { base_lr = 1e-3, max_lr = 0.1, step_size_up = 2000 })`.
 ---@class accelerate.optim.CyclicLR : accelerate.optim.LRScheduler
 local CyclicLR = class("CyclicLR", LRScheduler)
 
@@ -149,9 +149,10 @@ local CYCLIC = {
   max_momentum = { "number|list", default = 0.9 },
 }
 
---- mode: "triangular"; "triangular2": each cycle half as high as the one before; "exp_range":
---- height gamma ^ step. scale_fn, a function of the cycle (from 1) or, with scale_mode =
---- "iterations", of the step, gives the height in place of mode. step_size_down: as step_size_up.
+--- mode: "triangular"; "triangular2": each cycle is half as high as the one before; "exp_range":
+--- the height is gamma ^ step. scale_fn replaces mode: a function of the cycle (from 1), or with
+--- scale_mode = "iterations" of the step, that returns the height. step_size_down: default
+--- step_size_up.
 ---@param optimizer table
 ---@param opts table
 function CyclicLR:init(optimizer, opts)

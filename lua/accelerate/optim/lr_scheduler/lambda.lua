@@ -1,4 +1,4 @@
---- Schedules given by functions: LambdaLR and MultiplicativeLR.
+--- Schedules defined by functions: LambdaLR and MultiplicativeLR.
 
 local class = require "accelerate.utils.class"
 local base = require "accelerate.optim.lr_scheduler.base"
@@ -26,7 +26,7 @@ function LambdaLR:get_lr()
   return rates
 end
 
---- At each step lr is multiplied by fn(number of steps): `MultiplicativeLR(optimizer,
+--- lr is multiplied by fn(number of steps) at each step: `MultiplicativeLR(optimizer,
 --- function(step) return 0.95 end)`.
 ---@class accelerate.optim.MultiplicativeLR : accelerate.optim.LRScheduler
 local MultiplicativeLR = class("MultiplicativeLR", LRScheduler)

@@ -1,4 +1,4 @@
---- Learning rates that move for total_iters steps and then stay: ConstantLR, LinearLR,
+--- Learning rates that change for total_iters steps and then stay: ConstantLR, LinearLR,
 --- PolynomialLR.
 
 local class = require "accelerate.utils.class"
@@ -32,8 +32,7 @@ function ConstantLR:_closed_form_lr()
   return base.from_base(self, self.last_epoch >= self.total_iters and 1 or self.factor)
 end
 
---- lr goes from initial_lr * start_factor to initial_lr * end_factor along a line of total_iters
---- steps.
+--- lr goes from initial_lr * start_factor to initial_lr * end_factor linearly in total_iters steps.
 ---@class accelerate.optim.LinearLR : accelerate.optim.LRScheduler
 local LinearLR = class("LinearLR", LRScheduler)
 

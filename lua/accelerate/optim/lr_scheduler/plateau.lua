@@ -1,4 +1,4 @@
---- ReduceLROnPlateau: a learning rate that falls when a metric no longer gets better.
+--- ReduceLROnPlateau: a learning rate that falls when a metric stops improving.
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -12,8 +12,8 @@ local fail = options.fail
 --- `scheduler:step(validation_loss)`.
 ---@class accelerate.optim.ReduceLROnPlateau : accelerate.optim.LRScheduler
 ---@field best number the best metric so far, infinite before the first
----@field num_bad_epochs integer steps since it last got better
----@field cooldown_counter integer steps that are still not counted
+---@field num_bad_epochs integer steps since the last improvement
+---@field cooldown_counter integer steps left in which the metric is ignored
 local ReduceLROnPlateau = class("ReduceLROnPlateau", base.LRScheduler)
 
 local OPTIONS = {
@@ -29,11 +29,12 @@ local OPTIONS = {
 
 local function worst(self) return self.mode == "min" and math.huge or -math.huge end
 
---- mode is whether less ("min") or more is better. A metric is better if it passes the best one by
---- threshold, which is a share of the best or ("abs") absolute. After a reduction, cooldown steps
---- are not counted. min_lr is the least learning rate, a number or one for each group. A change of
---- at most eps is not made.
+--- mode: whether a lower ("min") or a higher ("max") metric is better. An improvement must exceed
+--- threshold, a share of the best metric, or with threshold_mode = "abs" an absolute difference.
+--- After a reduction, cooldown steps are ignored. min_lr: lower limit of the learning rate, a
+--- number or one for each group. Changes of at most eps are not made.
 ---@param optimizer table
+---@param opts? table
 ---@param opts? table
 function ReduceLROnPlateau:init(optimizer, opts)
   local o = options.check("ReduceLROnPlateau", opts, OPTIONS)
@@ -97,7 +98,7 @@ end
 ---@param metrics number|accelerate.Tensor one number
 function ReduceLROnPlateau:step(metrics) return recording.schedule(self, take_metric, metrics) end
 
--- An infinite best is left out: files have no name for it.
+-- An infinite best is left out: file formats cannot represent it.
 function ReduceLROnPlateau:state_dict()
   local dict = base.LRScheduler.state_dict(self)
   if math.abs(self.best) == math.huge then dict.best = nil end

@@ -1,4 +1,4 @@
---- Schedulers made of schedulers: SequentialLR, ChainedScheduler.
+--- Schedulers that combine schedulers: SequentialLR, ChainedScheduler.
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
@@ -49,13 +49,13 @@ end
 
 -- ---- SequentialLR -------------------------------------------------------------------------------
 
---- One scheduler after the other: the second takes over at step milestones[1], and so on.
---- `SequentialLR(optimizer, { schedulers
---- = { warmup, cosine }, milestones = { 100 } })`. Each starts from the initial learning rates.
+--- Runs schedulers one after the other: the second takes over at step milestones[1], and so on.
+--- `SequentialLR(optimizer, { schedulers = { warmup, cosine }, milestones = { 100 } })`. Each
+--- starts from the initial learning rates.
 ---@class accelerate.optim.SequentialLR : accelerate.optim.LRScheduler
 local SequentialLR = class("SequentialLR", LRScheduler)
 
--- Takes back the step that each scheduler's constructor made.
+-- Undoes the step of each scheduler's constructor.
 local function undo(scheduler)
   if scheduler._schedulers then
     for _, part in ipairs(scheduler._schedulers) do undo(part) end
@@ -65,8 +65,8 @@ local function undo(scheduler)
 end
 
 ---@param optimizer table
----@param opts { schedulers: table[], milestones: integer[], last_epoch: integer } one milestone
----  fewer than schedulers, ascending
+---@param opts { schedulers: table[], milestones: integer[], last_epoch: integer } milestones:
+---  ascending, one fewer than schedulers
 function SequentialLR:init(optimizer, opts)
   local o = base.check(self, opts, { schedulers = { "list" }, milestones = { "list" } })
   local groups = base.groups_of(self, optimizer)
@@ -85,7 +85,7 @@ function SequentialLR:init(optimizer, opts)
   self:_begin(o.last_epoch + 1)
 end
 
--- Starts the scheduler whose turn it is at step 0.
+-- Starts the scheduler of step 0.
 function SequentialLR:_begin(last_epoch)
   local first = self._schedulers[base.count_up_to(self._milestones, 0) + 1]
   self.last_epoch = last_epoch
@@ -95,7 +95,7 @@ end
 
 function SequentialLR:_initial_step() self:_begin(0) end
 
--- As part of another SequentialLR: from the start.
+-- As part of another SequentialLR it starts from the beginning.
 function SequentialLR:_update_lr(epoch)
   if not epoch then return self:step() end
   local at = base.count_up_to(self._milestones, epoch) + 1
@@ -124,7 +124,7 @@ SequentialLR.state_dict, SequentialLR.load_state_dict = states_of, load_states
 
 -- ---- ChainedScheduler ---------------------------------------------------------------------------
 
---- Several schedulers at once, each of which changes the learning rates that it finds:
+--- Runs schedulers together; each changes the learning rates that the one before it has set:
 --- `ChainedScheduler { warmup, decay }`.
 ---@class accelerate.optim.ChainedScheduler : accelerate.optim.LRScheduler
 local ChainedScheduler = class("ChainedScheduler", LRScheduler)
@@ -147,7 +147,7 @@ end
 --- Steps all schedulers, in order. Call it after optimizer:step().
 function ChainedScheduler:step() return recording.schedule(self, move_chain) end
 
--- As parts of a SequentialLR.
+-- For use inside a SequentialLR.
 function ChainedScheduler:_initial_step()
   for _, scheduler in ipairs(self._schedulers) do scheduler:_initial_step() end
   self._last_lr = base.scaled(self)

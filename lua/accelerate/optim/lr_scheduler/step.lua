@@ -31,7 +31,7 @@ end
 --- lr is multiplied by gamma at each of the milestones: `MultiStepLR(optimizer, { milestones = {
 --- 30, 80 }, gamma = 0.1 })`.
 ---@class accelerate.optim.MultiStepLR : accelerate.optim.LRScheduler
----@field milestones integer[] ascending; one that is given twice counts twice
+---@field milestones integer[] ascending; a repeated milestone counts twice
 local MultiStepLR = class("MultiStepLR", LRScheduler)
 
 ---@param optimizer table

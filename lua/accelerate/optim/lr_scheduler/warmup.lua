@@ -1,10 +1,9 @@
---- Transformers' schedules: a rise from 0 to the initial learning rate along a line, then a shape.
---- Each is a LambdaLR.
+--- Transformers' schedules: a linear rise from 0 to the initial learning rate, then a shape. Each
+--- is a LambdaLR.
 ---
---- Numbers of steps come by position or by name: `get_linear_schedule_with_warmup(optimizer, 100,
---- 1000)` is
---- `get_linear_schedule_with_warmup(optimizer, { num_warmup_steps = 100, num_training_steps = 1000
---- })`.
+--- Numbers of steps may be positional or named: `get_linear_schedule_with_warmup(optimizer, 100,
+--- 1000)` is `get_linear_schedule_with_warmup(optimizer, { num_warmup_steps = 100,
+--- num_training_steps = 1000 })`.
 
 local options = require "accelerate.utils.options"
 local lambda = require "accelerate.optim.lr_scheduler.lambda"
@@ -19,7 +18,7 @@ local SCHEMAS = {
   training = { num_warmup_steps = COUNT, num_training_steps = COUNT },
 }
 
--- The schema `name` with more options.
+-- Returns the schema `name` with more options.
 local function with(name, more)
   local schema = { last_epoch = { "integer", default = -1, min = -1 } }
   for key, entry in next, name and SCHEMAS[name] or {} do schema[key] = entry end
@@ -29,7 +28,7 @@ end
 
 local POSITIONS = { "num_warmup_steps", "num_training_steps" }
 
--- Options out of positional numbers and a table.
+-- Collects options from positional numbers and a table.
 local function gather(where, schema, ...)
   local given = {}
   for i = 1, select("#", ...) do
@@ -46,13 +45,13 @@ local function gather(where, schema, ...)
   return options.check(where, given, schema)
 end
 
--- How far a schedule is between the end of its warm-up and its end.
+-- Returns the share of the steps after the warm-up that are done.
 local function progress(o, step)
   return (step - o.num_warmup_steps) / max(1, o.num_training_steps - o.num_warmup_steps)
 end
 
--- A schedule function: `shape(o, optimizer)` returns what follows the warm-up as a function of the
--- step.
+-- Makes a schedule function. `shape(o, optimizer)` returns the factor after the warm-up as a
+-- function of the step.
 local function schedule(name, schema, shape)
   return function(optimizer, ...)
     local o = gather(name, schema, ...)
@@ -67,16 +66,16 @@ end
 ---@class accelerate.optim.warmup
 local M = {}
 
---- The initial learning rate throughout.
+--- Keeps the initial learning rate throughout.
 M.get_constant_schedule = schedule("get_constant_schedule", with(),
   function() return function() return 1 end end)
 
---- The initial learning rate after num_warmup_steps.
+--- Keeps the initial learning rate after num_warmup_steps.
 M.get_constant_schedule_with_warmup = schedule("get_constant_schedule_with_warmup", with "warmup", function()
   return function() return 1 end
 end)
 
---- Falls to 0 along a line until num_training_steps.
+--- Falls linearly to 0 at num_training_steps.
 M.get_linear_schedule_with_warmup = schedule("get_linear_schedule_with_warmup", with "training", function(o)
   return function(step)
     return max(0, (o.num_training_steps - step) / max(1, o.num_training_steps - o.num_warmup_steps))
@@ -116,8 +115,8 @@ M.get_polynomial_decay_schedule_with_warmup = schedule("get_polynomial_decay_sch
     end
   end)
 
---- Falls as 1 / sqrt(step), from 1 at the end of the warm-up when timescale is not given (it is
---- num_warmup_steps, or 10000).
+--- Falls as sqrt(timescale / (step - num_warmup_steps + timescale)), from 1 at the end of the
+--- warm-up. timescale: default num_warmup_steps, or 10000 without a warm-up.
 M.get_inverse_sqrt_schedule = schedule("get_inverse_sqrt_schedule",
   with("warmup", { timescale = { "integer", optional = true, min = 1 } }), function(o)
     local timescale = o.timescale or (o.num_warmup_steps > 0 and o.num_warmup_steps or 10000)
@@ -140,7 +139,7 @@ M.get_cosine_with_min_lr_schedule_with_warmup = schedule("get_cosine_with_min_lr
   end
 end)
 
--- How much of the way up or down is left to go, after `done` of it.
+-- Returns the share of a rise or fall that is left after `done` of it.
 local WSD = {
   linear = function(done) return 1 - done end,
   cosine = function(done, cycles) return 0.5 * (1 + cos(pi * cycles * 2 * done)) end,
@@ -148,9 +147,9 @@ local WSD = {
 }
 local KINDS = { "linear", "cosine", "1-sqrt" }
 
---- Warm-up, a stretch at the initial learning rate, and a fall to min_lr_ratio of it in
---- num_decay_steps. The stretch is num_stable_steps, or what num_training_steps leaves. warmup_type
---- and decay_type: "linear" (the default going up), "cosine" (going down) or "1-sqrt".
+--- Warms up, keeps the initial learning rate for num_stable_steps (default: what num_training_steps
+--- leaves), and falls to min_lr_ratio of it in num_decay_steps. warmup_type and decay_type:
+--- "linear" (default of warmup_type), "cosine" (default of decay_type) or "1-sqrt".
 ---@param optimizer table
 ---@param opts table
 function M.get_wsd_schedule(optimizer, opts)
@@ -208,9 +207,9 @@ local GET = {
   scheduler_specific_kwargs = { "table", optional = true },
 }
 
---- A schedule by name: `get_scheduler("linear", optimizer, { num_warmup_steps = 100,
---- num_training_steps = 1000 })`; or the two numbers by position. scheduler_specific_kwargs: its
---- other options. What a schedule does not take is passed over.
+--- Makes a schedule by name: `get_scheduler("linear", optimizer, { num_warmup_steps = 100,
+--- num_training_steps = 1000 })`, or with positional numbers. scheduler_specific_kwargs: the
+--- schedule's other options. Options that a schedule does not have are ignored.
 ---@param name string linear, cosine, cosine_with_restarts, cosine_with_min_lr, polynomial,
 ---  constant, constant_with_warmup, inverse_sqrt, reduce_lr_on_plateau or warmup_stable_decay
 ---@param optimizer table
