@@ -1,4 +1,4 @@
---- Local SGD: ranks train by themselves and average their parameters now and then ("Local SGD
+--- Local SGD: ranks train independently and average their parameters from time to time ("Local SGD
 --- Converges Fast and Communicates Little", Stich, arXiv 1805.09767).
 ---
 ---   LocalSGD(accelerator, model, 8, function(local_sgd)
@@ -19,11 +19,11 @@ local M = {}
 
 ---@class accelerate.LocalSGD
 ---@field enabled boolean false on one process
----@field num_steps integer steps so far
+---@field num_steps integer number of steps so far
 ---@field local_sgd_steps integer
 local methods = {}
 
---- Counts a step; after every local_sgd_steps of them the parameters become the mean over all
+--- Counts a step. After every local_sgd_steps steps the parameters become their mean over all
 --- ranks.
 function methods:step()
   self._steps = self._steps + 1
@@ -32,9 +32,8 @@ function methods:step()
   end
 end
 
---- Runs fn(local_sgd, ...) without gradients being reduced, averages the parameters when it has
---- returned, and returns what it returned.  When it raises, nothing is averaged: the other ranks
---- may not come that far.
+--- Runs fn(local_sgd, ...) without reducing gradients, then averages the parameters, and returns
+--- fn's results. When fn raises, nothing is averaged: the other ranks may not get that far.
 ---@param fn fun(local_sgd: accelerate.LocalSGD, ...): ...
 function methods:run(fn, ...)
   if not scope.callable(fn) then fail("LocalSGD: run: expected a function, got %s", options.show(fn)) end
@@ -60,15 +59,15 @@ local OPTIONS = { enabled = { "boolean", default = true } }
 
 --- Trains `model` by local steps: inside the function its gradients stay on each rank, and its
 --- parameters are averaged after every `local_sgd_steps` calls of local_sgd:step() and at the end.
---- Buffers stay the ranks' own until gradients are reduced again.  On one process it only calls.
+--- Buffers stay each rank's own until gradients are reduced again. On one process it only calls fn.
 ---@param accelerator accelerate.Accelerator
----@param model accelerate.nn.Module as prepare gave it back
+---@param model accelerate.nn.Module as returned by prepare
 ---@param local_sgd_steps integer at least 1
 ---@param opts { enabled: boolean? }?
----@param fn (fun(local_sgd: accelerate.LocalSGD, ...): ...)? without it the object is returned,
----  whose run(fn, ...) does the same
----@param ... any what fn gets after it
----@return any ... what fn returns
+---@param fn (fun(local_sgd: accelerate.LocalSGD, ...): ...)? without it the object is returned; its
+---  run(fn, ...) has this effect
+---@param ... any further arguments of fn
+---@return any ... results of fn
 M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_sgd_steps, ...)
   local opts, fn = ...
   if scope.callable(opts) then opts, fn = nil, opts end

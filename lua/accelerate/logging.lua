@@ -1,13 +1,12 @@
---- Logging that knows of ranks.
+--- Logging on several ranks.
 ---
 ---   local logger = accelerate.logging.get_logger("train", "INFO")
----   logger:info("epoch %d begins", epoch)                          -- on the main process
----   logger:warning("odd batch", { main_process_only = false })     -- on every process
----   logger:info("my part has %d items", n, { in_order = true })    -- on every process, one after
----     the other
+---   logger:info("epoch %d begins", epoch)                        -- on the main process
+---   logger:warning("odd batch", { main_process_only = false })   -- on every process
+---   logger:info("%d items here", n, { in_order = true })         -- on all processes in turn
 ---
---- A line goes to stderr as `INFO:train:train.lua:12:[RANK 0] epoch 1 begins`, with the place in
---- the script that called; `basicConfig` changes that.  Levels are Python's: DEBUG 10, INFO 20,
+--- A line goes to stderr as `INFO:train:train.lua:12:[RANK 0] epoch 1 begins`, with the script's
+--- line that called; `basicConfig` changes the form. Levels are Python's: DEBUG 10, INFO 20,
 --- WARNING 30 (the default), ERROR 40, CRITICAL 50.
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
@@ -23,16 +22,16 @@ local NAME_OF = { [10] = "DEBUG", [20] = "INFO", [30] = "WARNING", [40] = "ERROR
 
 local root = M.WARNING
 local levels = {}   -- of loggers, by name
-local told = {}     -- what warning_once has said
+local logged = {}   -- messages of warning_once so far
 
 ---@class accelerate.LogRecord
----@field name string the logger's
+---@field name string name of the logger
 ---@field levelno integer
 ---@field levelname string
 ---@field message string with the rank before it
 ---@field pathname string the script that called
 ---@field filename string the last part of pathname
----@field lineno integer its line
+---@field lineno integer line of the call
 ---@field created number seconds since 1970
 ---@field process_index integer
 
@@ -52,9 +51,9 @@ local function level_of(where, level)
     table.concat(WORDS, ", "))
 end
 
--- ---- where records go
+-- ---- output -------------------------------------------------------------------------------------
 
--- One write(2) for each line: those of several ranks do not run into each other.
+-- Writes each line with one write(2), so that lines of several ranks do not mix.
 local function to_stderr(text) io.stderr:write(text .. "\n") end
 
 local format, datefmt = "%(levelname)s:%(name)s:%(filename)s:%(lineno)d:%(message)s", "%Y-%m-%d %H:%M:%S"
@@ -80,13 +79,13 @@ local CONFIG = {
   handlers = { "list", optional = true },
 }
 
---- Says where lines go, and what is in them.  Without it: stderr, and from WARNING on.
+--- Sets where lines go, and their form. The defaults are stderr and level WARNING.
 ---@param opts { level: string|integer?, format: string?, datefmt: string?, filename: string?,
 ---  stream: ("stderr"|"stdout")?, handlers: (fun(text: string, record: accelerate.LogRecord))[]? }
----  level: of loggers that have none of their own; format: with fields such as %(asctime)s,
+---  level: for loggers without a level of their own; format: with fields such as %(asctime)s,
 ---  %(levelname)s, %(name)s, %(message)s, %(pathname)s, %(filename)s, %(lineno)d,
----  %(process_index)d; datefmt: as os.date's; filename: lines are added to that file; handlers:
----  called with each line and its record, in place of writing
+---  %(process_index)d; datefmt: as for os.date; filename: append lines to this file; handlers:
+---  called with each line and its record, instead of writing it
 function M.basicConfig(opts)
   opts = options.check("basicConfig", opts, CONFIG)
   local places = (opts.filename and 1 or 0) + (opts.stream and 1 or 0) + (opts.handlers and 1 or 0)
@@ -128,8 +127,7 @@ end
 local CALL = { main_process_only = { "boolean", default = true }, in_order = { "boolean", default = false },
   stacklevel = { "integer", default = 1, min = 1 } }
 
---- The script's file and line that called into this library, `extra` frames further out where that
---- is asked for.
+--- Returns the script's file and line that called into this library, or `extra` frames further out.
 local function caller(extra)
   local info = debug.getinfo(options.caller_level() + extra, "Sl")
   if not info then return "?", 0 end
@@ -155,7 +153,7 @@ local function read(where, text, ...)
   if n > 0 and options.is_options(given[n], CALL) then n, opts = n - 1, given[n]
   elseif n > 0 and type(given[n]) == "table" and getmetatable(given[n]) == nil then opts, n = given[n],
     n - 1 end
-  -- a plain table that is no options names what is unknown
+  -- a plain table that holds no options raises with the unknown name
   opts = options.check("logger:" .. where, opts, CALL)
   if n > 0 then
     if type(text) ~= "string" then
@@ -201,25 +199,25 @@ end
 
 ---@class accelerate.Logger
 local methods = {
-  --- Each takes a text, or a format and its values, then options: main_process_only (default true),
-  --- in_order (default false: true makes all processes log, one after the other; all must call it,
-  --- at the same level), stacklevel (default 1: the line that calls; 2: the caller of that).
+  --- Logs a text, or a format with its values. Options follow: main_process_only (default true);
+  --- in_order (default false; true: all processes log, one after the other, so all must call it at
+  --- one level); stacklevel (default 1: the calling line; 2: the caller of that).
   debug = at "debug", info = at "info", warning = at "warning", error = at "error", critical = at "critical",
   --- Logs at a level given by name or number.
   log = function(self, level, text, ...)
     return (write(self, "log", level_of("logger:log", level), text, ...))
   end,
-  --- As `warning`, but the same arguments only once in a process.
+  --- Logs a warning. A repetition with equal arguments in one process is not logged.
   warning_once = function(self, text, ...)
     partial()
     local shown, opts = read("warning_once", text, ...)
     local key = ("%s\0%s\0%s\0%s"):format(self._name, shown, tostring(opts.main_process_only),
       tostring(opts.in_order))
-    if told[key] then return end
-    told[key] = true
+    if logged[key] then return end
+    logged[key] = true
     return (write(self, "warning_once", M.WARNING, text, ...))
   end,
-  --- Whether a record of that level would be written.
+  --- Returns whether a record of that level would be written.
   isEnabledFor = function(self, level)
     return level_of("logger:isEnabledFor", level) >= self:getEffectiveLevel()
   end,
@@ -238,11 +236,11 @@ local Logger = properties.define("Logger", {
   end,
 })
 
---- A logger.  It may be made before there is an Accelerator, but not used.
----@param name string what lines say, such as the script's name
----@param log_level string|integer|{ log_level: string|integer }|nil default: ACCELERATE_LOG_LEVEL;
----  without that WARNING, or what basicConfig set.  A level given here or there also becomes that
----  of all loggers that have none of their own.
+--- Makes a logger. It may be made before there is an Accelerator, but not used.
+---@param name string name in the lines, such as the script's
+---@param log_level string|integer|{ log_level: string|integer }|nil default: ACCELERATE_LOG_LEVEL,
+---  else basicConfig's level, else WARNING. A level from here or the variable also becomes the
+---  level of all loggers without one of their own.
 ---@return accelerate.Logger
 function M.get_logger(name, log_level)
   options.value("get_logger", "name", name, { "string" })

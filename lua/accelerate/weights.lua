@@ -1,4 +1,4 @@
---- Weights in files: safetensors, in one file or in shards with an index, under Accelerate's names.
+--- Weights in safetensors files: one file, or shards with an index, under Accelerate's names.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
@@ -13,12 +13,13 @@ local M = {}
 
 local WEIGHTS = "model.safetensors"
 local INDEX = "model.safetensors.index.json"
-local METADATA = { format = "pt" }  -- what PyTorch's users' tools look for
+local METADATA = { format = "pt" }  -- PyTorch's tools look for it
 
 local UNITS = { KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30,
   TIB = 2 ^ 40 }
 
---- "5MB" as a number of bytes; KB, MB, GB and TB are decimal, KiB, MiB, GiB and TiB binary.
+--- Converts a size such as "5MB" to a number of bytes. KB, MB, GB and TB are decimal, KiB, MiB, GiB
+--- and TiB binary.
 ---@param size integer|string
 ---@return integer
 function M.convert_file_size_to_int(size)
@@ -33,15 +34,15 @@ function M.convert_file_size_to_int(size)
   return math.floor(tonumber(number) * factor)
 end
 
--- Tells tensors that show the same elements in the same way, also through different objects
--- (state_dict makes new ones).
+-- Returns a key that is equal for tensors over one memory with one layout, also for different
+-- objects (state_dict makes new ones).
 function M.identity(t)
   if t:numel() == 0 then return t end
   return ("%.0f %s %s %s %s"):format(t:_address(), t.device, t.dtype, table.concat(t.shape, ","),
     table.concat(t:stride(), ","))
 end
 
---- Drops names after the first of a tensor that has several: a safetensors file holds each tensor
+--- Keeps only the first name of a tensor with several names: a safetensors file holds each tensor
 --- once.
 local function without_shared(dict)
   local list, seen = {}, {}
@@ -58,8 +59,8 @@ local function without_shared(dict)
   return list
 end
 
---- Cuts a list of { name, tensor } into shards of at most `limit` bytes, in order and greedily.  A
---- tensor above the limit is a shard of its own at once, before the one being filled.
+--- Splits a list of { name, tensor } into shards of at most `limit` bytes, greedily and in order. A
+--- tensor above the limit becomes a shard of its own, before the shard that is being filled.
 ---@return table[] shards lists of { name, tensor }
 ---@return integer total bytes
 function M.split_into_shards(list, limit)
@@ -100,7 +101,7 @@ function M.save(dict, path, safe_serialization)
   core.safetensors_save(path, without_shared(dict), METADATA)
 end
 
---- Removes what an earlier save left that this one did not write.
+--- Removes files of an earlier save that this save has not written.
 local function remove_stale(directory, written)
   for _, name in ipairs(assert(fs.list(directory))) do
     local ours = name == WEIGHTS or name == INDEX
@@ -166,7 +167,7 @@ local function read_index(path)
   return files, names
 end
 
---- The files of a checkpoint, and the names of its tensors when an index tells them.
+--- Returns the files of a checkpoint, and the names of its tensors if it has an index.
 local function find_files(path)
   if not fs.exists(path) then fail("load_checkpoint_in_model: there is no file or directory %s", path) end
   if not fs.is_dir(path) then
@@ -208,8 +209,8 @@ for _, name in ipairs { "device_map", "offload_folder", "dtype", "offload_state_
   LOAD[name] = { "any", optional = true }
 end
 
---- What the model lacks in a checkpoint, and what it does not know: tensors under another of their
---- names count.
+--- Returns the names that a checkpoint lacks, and those that the model does not have. A tensor of
+--- several names may be under any of them.
 local function compare(model, names)
   local known, given, found, missing, unexpected = {}, {}, {}, {}, {}
   local mine = model:state_dict { keep_vars = true }
@@ -227,11 +228,11 @@ local function compare(model, names)
   return missing, unexpected
 end
 
---- Loads weights that save_model (or a PyTorch user) wrote.
+--- Loads weights that save_model (or PyTorch) wrote.
 ---@param model accelerate.nn.Module
 ---@param checkpoint string a safetensors file, an index, or a directory with either
----@param opts { strict: boolean? }? strict: names that are missing or unknown are an error,
----  otherwise only told on stderr
+---@param opts { strict: boolean? }? strict: raise for missing or unknown names, which otherwise
+---  give a notice on stderr
 function M.load_checkpoint_in_model(model, checkpoint, opts)
   opts = options.check("load_checkpoint_in_model", opts, LOAD)
   for name in pairs(opts) do

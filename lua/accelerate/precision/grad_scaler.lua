@@ -1,11 +1,11 @@
---- Dynamic loss scaling, as torch.amp.GradScaler: small float16 gradients are kept from becoming 0
---- by a factor on the loss, which falls when gradients overflow and grows again when they have not
---- for a while.
+--- Dynamic loss scaling, as torch.amp.GradScaler. A factor on the loss keeps small float16
+--- gradients from becoming 0. It falls when gradients overflow, and grows after a number of steps
+--- without overflow.
 ---
---- Of a loss on a device the scale lives there, and so does what is found out about gradients: the
---- optimizer's kernels read it, the scale follows it, and the host waits only where it is asked for
---- one of them.  On the CPU, or where that cannot be (an optimizer with a
---- `step` of its own, gradients on several devices), the same rules are the host's.
+--- For a loss on a device, the scale and the overflow flags are on the device: the optimizer's
+--- kernels read the flag, the scale follows it, and the host waits only when it reads one of them.
+--- On the CPU, and when the device cannot do it (an optimizer with a `step` of its own, gradients
+--- on several devices), the host applies these rules.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
@@ -36,10 +36,11 @@ local function params_of(optimizer)
   return list
 end
 
--- ---- the scale, on the host (_scale, _growth_tracker) or on a device (_live: { scale, clean steps
---      }, float64)
+-- ---- the scale ----------------------------------------------------------------------------------
+-- Either on the host (_scale, _growth_tracker), or on a device (_live: { scale, clean steps },
+-- float64).
 
--- Brings the numbers to the host; they stay the device's.
+-- Copies the numbers to the host; the device keeps its own.
 local function pull(self)
   if self._live then self._scale, self._growth_tracker = unpack(self._live:to("cpu"):totable()) end
 end
@@ -56,10 +57,10 @@ local function to_device(self, device)
     { dtype = "float64", device = device }))
 end
 
--- A copy of the scale: what is to be taken out again, whatever the scale is by then.
+-- Copies the scale: gradients must be divided by the scale that their loss had, even if it changes.
 local function copied_scale(live) return core.keep(live:narrow(1, 1, 1):reshape({}):to("float32")) end
 
--- A captured step reads the scale where it lies now.
+-- A captured step reads the scale at its present address.
 local function expect(self, live)
   local fits = recording.active.fits
   fits[#fits + 1] = function()
@@ -67,8 +68,8 @@ local function expect(self, live)
   end
 end
 
--- What is known of an optimizer since its last step: whether its gradients were unscaled, and
--- whether they overflowed.
+-- Returns what happened to an optimizer since its last step: whether its gradients were unscaled,
+-- and whether they overflowed.
 local function stage_of(self, optimizer)
   local stage = self._stages[optimizer]
   if not stage then
@@ -78,7 +79,7 @@ local function stage_of(self, optimizer)
   return stage
 end
 
---- The loss times the scale.
+--- Returns the loss times the scale.
 ---@param loss accelerate.Tensor|accelerate.Tensor[]
 ---@return accelerate.Tensor|accelerate.Tensor[]
 function methods:scale(loss)
@@ -150,14 +151,15 @@ function methods:unscale_once_(optimizer)
   end
 end
 
---- optimizer:step(), unless a gradient is infinite or NaN.  Unscales first where that was not done.
---- On a device the optimizer's kernels see to it, and nobody waits; with a `step` of its own (or
---- NAdam's, whose momenta the host multiplies) the host waits and looks.
+--- Calls optimizer:step(), unless a gradient is infinite or NaN. Unscales the gradients first if
+--- that was not done. On a device the optimizer's kernels skip the step without a wait. For an
+--- optimizer with a `step` of its own (and NAdam, whose momenta the host multiplies) the host waits
+--- and decides.
 ---@param optimizer accelerate.optim.Optimizer
 ---@param closure function? refused: gradients that it computes would not be scaled
 ---@return any result of the optimizer's step
----@return boolean|accelerate.Tensor stepped true or false where the host knows; else the device's
----  float32 that is not 0 if the step is skipped
+---@return boolean|accelerate.Tensor stepped true or false when the host knows; else a float32 on
+---  the device that is not 0 if the step is skipped
 function methods:step(optimizer, closure)
   if not self._enabled then return optimizer:step(closure), true end
   if closure ~= nil then
@@ -179,13 +181,13 @@ function methods:step(optimizer, closure)
   return optimizer:step(), true
 end
 
--- Joins what was found for several optimizers.
+-- Combines the flags of several optimizers.
 local function any_of(list, device)
   if #list == 0 then return core.zeros({ 1 }, { device = device }) end
   return #list == 1 and list[1] or core.cat(list):max():reshape(1)
 end
 
--- Whether the device's scale can follow what it found without the host.
+-- Returns whether the device can update the scale without the host.
 local function follows(self)
   if not self._live or self._overflows then return false end
   local device = self._live.device
@@ -210,16 +212,16 @@ local function update_here(self)
   end
   self._growth_tracker = self._growth_tracker + 1
   if self._growth_tracker == self._growth_interval then
-    -- a scale that float32 cannot hold would make every loss infinite
+    -- a scale above float32's range would make every loss infinite
     local grown = self._scale * self._growth_factor
     if grown < 3.4e38 then self._scale = grown end
     self._growth_tracker = 0
   end
 end
 
---- After the steps: a smaller scale when one was skipped, a larger one after growth_interval
---- updates without that.
----@param new_scale number? instead
+--- Updates the scale after the steps: shrinks it when a step was skipped, grows it after
+--- growth_interval updates without a skip.
+---@param new_scale number? sets the scale to this instead
 function methods:update(new_scale)
   if not self._enabled then return end
   if new_scale ~= nil then
@@ -231,7 +233,7 @@ function methods:update(new_scale)
   self._overflows, self._found = false, {}
 end
 
---- The scale; waits for the device that keeps it.
+--- Returns the scale. Waits for the device when the scale is there.
 ---@return number
 function methods:get_scale()
   if not self._enabled then return 1 end
@@ -242,15 +244,16 @@ end
 function methods:is_enabled() return self._enabled end
 for _, name in ipairs { "growth_factor", "backoff_factor", "growth_interval" } do
   local entry = OPTIONS[name]
-  --- The factor by which the scale grows or shrinks, or how many clean steps it takes to grow.
+  --- Returns the factor by which the scale grows or shrinks, or the number of clean steps before it
+  --- grows.
   methods["get_" .. name] = function(self) return self["_" .. name] end
-  --- Sets it for the steps to come.
+  --- Sets the value for later steps.
   methods["set_" .. name] = function(self, value)
     self["_" .. name] = options.value("GradScaler: set_" .. name, "value", value, entry)
   end
 end
 
---- What a checkpoint keeps; empty when scaling is off.
+--- Returns the state for a checkpoint; empty when scaling is off.
 ---@return { scale: number, growth_factor: number, backoff_factor: number, growth_interval: integer,
 ---  _growth_tracker: integer }|table
 function methods:state_dict()
@@ -290,7 +293,7 @@ M.GradScaler = properties.callable("GradScaler", function(opts)
   local self = Class.new()
   for name, value in pairs(o) do self["_" .. name] = value end
   self._scale, self._used, self._growth_tracker, self._overflows = o.init_scale, o.init_scale, 0, false
-  self._found = {}  -- what devices found for the optimizers stepped since the last update
+  self._found = {}  -- overflow flags of the optimizers stepped since the last update
   self._init_scale = nil
   self._stages = setmetatable({}, { __mode = "k" })
   return self

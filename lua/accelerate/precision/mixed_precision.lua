@@ -1,4 +1,4 @@
---- Mixed precision of an Accelerator: the casting context, and prepared models' forward in it.
+--- Mixed precision of an Accelerator: the casting context, and prepared models' forward inside it.
 local autocast = require "accelerate.precision.autocast".autocast
 local core = require "accelerate.core"
 local operations = require "accelerate.collectives.operations"
@@ -11,7 +11,7 @@ local HALF = { float16 = true, bfloat16 = true }
 
 local function is_half(value) return is_tensor(value) and HALF[value.dtype] ~= nil end
 
---- `data` with every float16 and bfloat16 tensor in it as float32; everything else as it is.
+--- Returns `data` with its float16 and bfloat16 tensors converted to float32.
 ---@param data any nested values
 ---@return any
 function M.convert_to_fp32(data)
@@ -27,14 +27,15 @@ local function each_to_fp32(...)
   return unpack(values, 1, n)
 end
 
---- A function that calls `fn` and converts what it returns.
+--- Returns a function that calls `fn` and converts its results.
 ---@param fn function
 ---@return function
 function M.convert_outputs_to_fp32(fn)
   return function(...) return each_to_fp32(fn(...)) end
 end
 
---- What runs a function under casting: `context(fn, ...)`. Without mixed precision it just calls.
+--- Returns `context(fn, ...)`, which runs a function with casting. Without mixed precision it only
+--- calls it.
 ---@param handler accelerate.AutocastKwargs?
 ---@return fun(fn: function, ...): ...
 function M.context(handler)
@@ -45,10 +46,11 @@ function M.context(handler)
   return function(fn, ...) return autocast(opts, fn, ...) end
 end
 
--- Model -> the forward that it had on its own before (false: its class').
+-- Model -> its own former forward (false: its class's).
 local wrapped = setmetatable({}, { __mode = "k" })
 
---- Makes `model.forward` run under casting and give float32. Once more for the same model: nothing.
+--- Makes `model.forward` run with casting and return float32. A second call for one model does
+--- nothing.
 ---@param model accelerate.nn.Module
 ---@param handler accelerate.AutocastKwargs?
 function M.wrap(model, handler)
@@ -59,7 +61,7 @@ function M.wrap(model, handler)
   model.forward = function(...) return each_to_fp32(context(forward, ...)) end
 end
 
---- Gives a model back the forward that it had.
+--- Restores a model's former forward.
 ---@param model accelerate.nn.Module
 function M.unwrap(model)
   if wrapped[model] == nil then return end
