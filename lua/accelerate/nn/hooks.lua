@@ -1,9 +1,9 @@
 --- Hooks of modules: functions that run before and after forward, and when gradients have passed
 --- through a module.
 ---
---- The lists of handles are raw fields of the module (_forward_pre_hooks, _forward_hooks,
---- _backward_pre_hooks, _backward_hooks), which exist only while there is a hook. A list is never
---- changed but replaced, so a hook may remove itself while the list is in use.
+--- A module's `_hooked` is false without hooks; otherwise it holds the lists of handles by kind:
+--- forward_pre, forward, backward_pre, backward. A list is never changed but replaced, so a hook may
+--- remove itself while the list is in use.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -134,7 +134,8 @@ function Handle:init(module, kind, hook)
   self.module, self.kind, self.hook = module, kind, hook
 end
 
--- Sets _hooked, which tells Module.__call whether there is any hook.
+-- Replaces a list. `_hooked` becomes false when the last list is empty, so that Module.__call has
+-- one test for all kinds.
 local function replace(module, kind, list)
   local lists = module._hooked or {}
   lists[kind] = list[1] and list or nil
