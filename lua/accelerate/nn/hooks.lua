@@ -2,8 +2,8 @@
 --- through a module.
 ---
 --- A module's `_hooked` is false without hooks; otherwise it holds the lists of handles by kind:
---- forward_pre, forward, backward_pre, backward. A list is never changed but replaced, so a hook may
---- remove itself while the list is in use.
+--- forward_pre, forward, backward_pre, backward. A list is never changed but replaced, so a hook
+--- may remove itself while the list is in use.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
