@@ -508,11 +508,11 @@ static int omp_threads(void)
 
 int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_)
 {
-  const double asked = plan->set[AX_SET_num_cpu_threads_per_process].number;
+  const double wanted = plan->set[AX_SET_num_cpu_threads_per_process].number;
   int n = omp_threads();
 
   *explicit_ = true;
-  if (!isnan(asked)) return (int)asked;
+  if (!isnan(wanted)) return (int)wanted;
   if (n > 0) return n;
   *explicit_ = false;
   n = ax_config_cores() / (ranks > 0 ? ranks : 1);

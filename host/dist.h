@@ -190,8 +190,9 @@ void ax_dist_forget_device(void);
 void ax_dist_set_world(ax_group *g);
 /* "train.lua:12", or "" */
 const char *ax_dist_where(void);
-/* device_group.c: issues n collectives of a device as one; ranks compare `wish`. */
-ax_status ax_device_issue(ax_group *g, const ax_collective *wish, const ax_collective *c, int n,
+/* device_group.c: issues n collectives of a device as one; `compared` is the call that
+ * ranks compare. */
+ax_status ax_device_issue(ax_group *g, const ax_collective *compared, const ax_collective *c, int n,
                           ax_work **work);
 /* *out: a new work for `ticket`; NULL when the ticket is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);

@@ -41,7 +41,7 @@ typedef struct child {
   int status;      /* from waitpid, when no longer alive */
   int stop_signal; /* 0: not stopped */
   int64_t stopped_at;
-  bool stop_told;
+  bool stop_reported;
 } child;
 
 typedef struct run {
@@ -281,9 +281,9 @@ static void reap(run *r, int64_t now)
     if (WIFSTOPPED(status)) {
       r->child[rank].stop_signal = WSTOPSIG(status);
       r->child[rank].stopped_at = now;
-      r->child[rank].stop_told = false;
+      r->child[rank].stop_reported = false;
     } else if (WIFCONTINUED(status)) {
-      if (r->child[rank].stop_told && r->ending_at == 0)
+      if (r->child[rank].stop_reported && r->ending_at == 0)
         fprintf(stderr, "accel-run: %s goes on\n", name_of(r->machines, rank));
       r->child[rank].stop_signal = 0;
     } else {
@@ -301,8 +301,8 @@ static void watch_stopped(run *r, int64_t now)
     child *c = &r->child[rank];
     char text[340], reason[192];
     if (!c->alive || !c->stop_signal) continue;
-    if (!c->stop_told && now - c->stopped_at >= STOP_NOTICE_NS) {
-      c->stop_told = true;
+    if (!c->stop_reported && now - c->stopped_at >= STOP_NOTICE_NS) {
+      c->stop_reported = true;
       doing(r, rank, now, text, sizeof text);
       fprintf(stderr,
               "accel-run: %s (process %d) was stopped by %s; it was %s. The run ends unless it goes on "

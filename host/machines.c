@@ -104,7 +104,8 @@ static struct addrinfo *resolve(const ax_plan *plan)
 static void say_hello(hello *h, const ax_machines *m, int rank, uint64_t run)
 {
   memset(h, 0, sizeof *h);
-  *h = (hello){ MAGIC, VERSION, (uint32_t)sizeof(ax_wish), m->count, m->mine, m->ranks, rank, run };
+  *h =
+      (hello){ MAGIC, VERSION, (uint32_t)sizeof(ax_collective_call), m->count, m->mine, m->ranks, rank, run };
 }
 
 /* ---- machine 0 ------------------------------------------------------------------------------- */
@@ -199,11 +200,11 @@ static void judge(const ax_machines *m, const hello *h, uint64_t run, const char
   const int machine = h->machine;
 
   text[0] = '\0';
-  if (h->version != VERSION || h->layout != sizeof(ax_wish))
+  if (h->version != VERSION || h->layout != sizeof(ax_collective_call))
     snprintf(text, size,
              "machine %d (%s) speaks version %u.%u of the protocol, and machine 0 %u.%u: all machines need "
              "the same accel-run",
-             machine, from, h->version, h->layout, VERSION, (unsigned)sizeof(ax_wish));
+             machine, from, h->version, h->layout, VERSION, (unsigned)sizeof(ax_collective_call));
   else if (h->machines != m->count || h->ranks != m->ranks)
     snprintf(text, size,
              "machine %d (%s) was given --num_machines %d --num_processes %d, and machine 0 --num_machines "
@@ -250,7 +251,7 @@ static void missing(const ax_machines *m, char *buf, size_t size)
   }
 }
 
-static bool tell(ax_machines *m, note_kind kind, const char *text)
+static bool notify(ax_machines *m, note_kind kind, const char *text)
 {
   bool all = true;
   ax_note n;
@@ -330,9 +331,9 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
       wanted--;
     }
   }
-  if (!text[0] && tell(m, NOTE_START, "")) return 0;
+  if (!text[0] && notify(m, NOTE_START, "")) return 0;
   if (!text[0]) snprintf(text, sizeof text, "a machine went away before the run began");
-  tell(m, NOTE_ABORT, text);
+  notify(m, NOTE_ABORT, text);
   fprintf(stderr, "accel-run: %s\n", text);
   return AX_EXIT_FAILED;
 }
@@ -541,16 +542,16 @@ bool ax_machines_watch(ax_machines *m, ax_control *c)
     hear(m, c, k);
     others = others || (m->control[k] >= 0 && !m->done[k]);
   }
-  if (!m->told && atomic_load(&c->abort) == AX_ABORT_TOLD) {
-    m->told = true;
-    tell(m, NOTE_ABORT, c->reason);
+  if (!m->notified && atomic_load(&c->abort) == AX_ABORT_PUBLISHED) {
+    m->notified = true;
+    notify(m, NOTE_ABORT, c->reason);
   }
   return others && m->mine == 0;
 }
 
 void ax_machines_end(ax_machines *m, const char *failed)
 {
-  if (!m->told) tell(m, failed ? NOTE_ABORT : NOTE_DONE, failed ? failed : "");
+  if (!m->notified) notify(m, failed ? NOTE_ABORT : NOTE_DONE, failed ? failed : "");
   for (int k = 0; k < m->count; k++) put_away(&m->control[k]);
   put_away(&m->listener);
 }

@@ -26,7 +26,7 @@ typedef struct ax_machines {
   /* in machine 0, by rank: the end for rank 0; elsewhere, by local rank: the rank's own end */
   int data[AX_MAX_RANKS];
   int local[AX_MAX_RANKS]; /* in machine 0, by rank: the other end, for its own ranks */
-  bool told;               /* the other launchers know that the run ends */
+  bool notified;           /* the other launchers know that the run ends */
 } ax_machines;
 
 /* Finds the other launchers and connects all ranks to rank 0.  Returns 0, or the exit status after

@@ -115,7 +115,7 @@ static int run(ax_plan *plan)
 }
 
 /* `accel-run env` is written in Lua. */
-static int tell_environment(void)
+static int print_environment(void)
 {
   char *argv[] = { (char *)"accel-run", (char *)"-e", (char *)"require('accelerate.commands.env').run()",
                    NULL };
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
     case AX_MODE_HELP: ax_config_help(stdout); break;
     case AX_MODE_VERSION: puts("accel " AX_VERSION " (" LUAJIT_VERSION ")"); break;
     case AX_MODE_EXPLAIN: ax_config_explain(&plan, stdout); break;
-    case AX_MODE_ENV: status = tell_environment(); break;
+    case AX_MODE_ENV: status = print_environment(); break;
     case AX_MODE_SCRIPT: status = run(&plan); break;
     }
   ax_config_free(&plan);

@@ -23,7 +23,7 @@ bool ax_lua_number_fits(ax_dtype d, double v)
 typedef struct filler {
   lua_State *L;
   ax_dtype dtype;
-  bool told; /* the caller gave the type: numbers and booleans may stand for each other */
+  bool given; /* the caller gave the type: numbers and booleans may stand for each other */
   int ndim;
   /* at: the position of the current entry, 1-based, for messages */
   int64_t shape[AX_MAX_DIMS], at[AX_MAX_DIMS];
@@ -61,7 +61,7 @@ static void measure(filler *f, int idx)
       lua_pushnil(L);
     }
   }
-  if (!f->told) {
+  if (!f->given) {
     const int type = lua_type(L, -1);
     f->dtype = type == LUA_TBOOLEAN ? AX_BOOL : AX_F32;
   }
@@ -79,7 +79,7 @@ static void bad_leaf(filler *f, int depth)
   if (ax_lua_to_box(L, -1))
     ax_lua_error(L, "tensor", "entry %s is a tensor; join tensors with tensor.stack or tensor.cat", at);
   ax_lua_error(L, "tensor", "entry %s: expected a %s, got %s", at,
-               f->told               ? "number or a boolean"
+               f->given              ? "number or a boolean"
                : f->dtype == AX_BOOL ? "boolean, like the first entry"
                                      : "number",
                ax_lua_describe(L, -1));
@@ -94,14 +94,14 @@ static void put(filler *f, int depth)
 
   switch (lua_type(L, -1)) {
   case LUA_TNUMBER:
-    if (f->dtype == AX_BOOL && !f->told) bad_leaf(f, depth);
+    if (f->dtype == AX_BOOL && !f->given) bad_leaf(f, depth);
     v = lua_tonumber(L, -1);
     if (!ax_lua_number_fits(f->dtype, v))
       ax_lua_error(L, "tensor", "entry %s: %.14g does not fit %s",
                    depth < 0 ? "value" : place(f, depth, where, sizeof where), v, ax_dtype_name(f->dtype));
     break;
   case LUA_TBOOLEAN:
-    if (f->dtype != AX_BOOL && !f->told) bad_leaf(f, depth);
+    if (f->dtype != AX_BOOL && !f->given) bad_leaf(f, depth);
     v = lua_toboolean(L, -1);
     break;
   default: bad_leaf(f, depth); return;
@@ -177,7 +177,7 @@ static int tensor(lua_State *L)
       return ax_lua_arg_error(L, "tensor", 2, "options", "a table of options", 2);
     ax_lua_check_options(L, 2, "tensor", names, 3);
     lua_getfield(L, 2, "dtype");
-    if ((f.told = !lua_isnil(L, -1))) f.dtype = ax_lua_check_dtype(L, -1, "tensor", "dtype");
+    if ((f.given = !lua_isnil(L, -1))) f.dtype = ax_lua_check_dtype(L, -1, "tensor", "dtype");
     lua_getfield(L, 2, "device");
     if (!lua_isnil(L, -1)) device = ax_lua_check_device(L, -1, "tensor", "device");
     lua_getfield(L, 2, "requires_grad");
@@ -187,7 +187,7 @@ static int tensor(lua_State *L)
   luaL_checkstack(L, 2 * AX_MAX_DIMS + 8, "tensor");
   if (source) {
     box = ax_lua_push_box(L);
-    if (ax_tensor_new_on(device, f.told ? f.dtype : (ax_dtype)source->dtype, source->ndim, source->shape,
+    if (ax_tensor_new_on(device, f.given ? f.dtype : (ax_dtype)source->dtype, source->ndim, source->shape,
                          box) != AX_OK ||
         ax_copy(*box, source) != AX_OK)
       return ax_lua_raise(L, "tensor");

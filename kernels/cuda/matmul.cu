@@ -139,10 +139,10 @@ static ax_status pack(ax_op op, ax_device d, const ax_cuda_gemm *g, int64_t rows
 /* The largest batch that one launch of cuBLASLt's kernels takes. */
 enum { BATCH = 65535 };
 
-static ax_status some(ax_op op, ax_device d, const ax_cuda_gemm *asked, const void *a, const void *b,
+static ax_status some(ax_op op, ax_device d, const ax_cuda_gemm *whole, const void *a, const void *b,
                       const void *bias, void *c)
 {
-  ax_cuda_gemm g = *asked;
+  ax_cuda_gemm g = *whole;
   void *own_a = NULL, *own_b = NULL;
   size_t bytes_a = 0, bytes_b = 0;
   bool done = false;

@@ -42,22 +42,22 @@ static int usable_levels(const char **levels)
   return n;
 }
 
-/* Opens one plugin file; on refusal appends the reason to `said`. */
-static const ax_backend *open_plugin(const char *path, char *said, size_t size)
+/* Opens one plugin file; on refusal appends the reason to `reasons`. */
+static const ax_backend *open_plugin(const char *path, char *reasons, size_t size)
 {
-  const size_t used = strlen(said);
+  const size_t used = strlen(reasons);
   void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!lib) {
-    snprintf(said + used, size - used, "\n  %s", dlerror());
+    snprintf(reasons + used, size - used, "\n  %s", dlerror());
     return NULL;
   }
   const ax_backend_entry entry = (ax_backend_entry)dlsym(lib, AX_BACKEND_ENTRY);
   const ax_backend *backend = entry ? entry() : NULL;
   if (backend && backend->abi == AX_INTERFACE) return backend;
-  if (!entry) snprintf(said + used, size - used, "\n  %.200s: no symbol " AX_BACKEND_ENTRY, path);
-  else if (!backend) snprintf(said + used, size - used, "\n  %.600s", ax_last_error());
+  if (!entry) snprintf(reasons + used, size - used, "\n  %.200s: no symbol " AX_BACKEND_ENTRY, path);
+  else if (!backend) snprintf(reasons + used, size - used, "\n  %.600s", ax_last_error());
   else
-    snprintf(said + used, size - used,
+    snprintf(reasons + used, size - used,
              "\n  %.200s: built for interface %u, this host has %u: build both together", path, backend->abi,
              AX_INTERFACE);
   dlclose(lib);
@@ -67,7 +67,7 @@ static const ax_backend *open_plugin(const char *path, char *said, size_t size)
 static ax_status load_cpu(const ax_backend **out)
 {
   const char *levels[4], *wanted = getenv("ACCEL_CPU_LEVEL");
-  char said[900] = "", path[4200];
+  char reasons[900] = "", path[4200];
   int n = usable_levels(levels);
 
   if (wanted && *wanted) {
@@ -81,9 +81,9 @@ static ax_status load_cpu(const ax_backend **out)
   }
   for (int k = 0; k < n && !*out; k++) {
     snprintf(path, sizeof path, "%s/libax_cpu_%s.so", plugin_dir, levels[k]);
-    *out = open_plugin(path, said, sizeof said);
+    *out = open_plugin(path, reasons, sizeof reasons);
   }
-  return *out ? AX_OK : ax_fail(AX_ENOIMPL, "no CPU plugin could be loaded:%s", said);
+  return *out ? AX_OK : ax_fail(AX_ENOIMPL, "no CPU plugin could be loaded:%s", reasons);
 }
 
 /* ACCEL_CUDA_PLUGIN names another file (tests of devices bring one that needs no GPU). */
@@ -100,9 +100,9 @@ const char *ax_backend_environment(char *path, size_t size)
 
   cuda_path(path, size);
   lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  const ax_backend_environment_entry tell =
+  const ax_backend_environment_entry report =
       lib ? (ax_backend_environment_entry)dlsym(lib, AX_BACKEND_ENVIRONMENT) : NULL;
-  return tell ? tell() : NULL; /* the library stays: the text is its own */
+  return report ? report() : NULL; /* the library stays: the text is its own */
 }
 
 /* The reason why there is no CUDA does not change while a process lives: it is found once and

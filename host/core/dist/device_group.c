@@ -157,7 +157,7 @@ ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out)
   return AX_OK;
 }
 
-ax_status ax_device_issue(ax_group *world, const ax_collective *wish, const ax_collective *c, int n,
+ax_status ax_device_issue(ax_group *world, const ax_collective *compared, const ax_collective *c, int n,
                           ax_work **work)
 {
   uint64_t ticket = 0;
@@ -169,7 +169,7 @@ ax_status ax_device_issue(ax_group *world, const ax_collective *wish, const ax_c
   if (here.closed) return ax_fail(AX_EABORTED, "the GPUs' group has been left");
   /* before the others see it: the group goes on */
   if (here.transport->ready && (st = here.transport->ready(&here)) != AX_OK) return st;
-  if (world->transport->post && (st = world->transport->post(world, wish)) != AX_OK) return give_up(st);
+  if (world->transport->post && (st = world->transport->post(world, compared)) != AX_OK) return give_up(st);
   if ((st = here.transport->issue(&here, c, n, &ticket)) != AX_OK) return give_up(st);
   return ax_work_new(&here, ticket, work);
 }

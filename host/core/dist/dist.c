@@ -222,7 +222,7 @@ ax_status ax_dist_broadcast(ax_tensor *t, int root)
 
 ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root)
 {
-  ax_collective wish = { .op = AX_BROADCAST, .dtype = AX_U8, .root = root }, *all = NULL;
+  ax_collective as_one = { .op = AX_BROADCAST, .dtype = AX_U8, .root = root }, *all = NULL;
   ax_work *work = NULL;
   ax_status st = AX_OK;
   bool together = n > 1;
@@ -243,11 +243,11 @@ ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root)
                               .out = ax_data(list[k]) };
     take_tensor(&all[k], list[k]);
     AX_TRY(check(world, &all[k]));
-    wish.count += list[k]->numel * (int64_t)ax_itemsize(list[k]);
+    as_one.count += list[k]->numel * (int64_t)ax_itemsize(list[k]);
   }
-  wish.kind = AX_CUDA;
-  wish.index = list[0]->device.index;
-  AX_TRY(ax_device_issue(world, &wish, all, n, &work));
+  as_one.kind = AX_CUDA;
+  as_one.index = list[0]->device.index;
+  AX_TRY(ax_device_issue(world, &as_one, all, n, &work));
   AX_TRY(ax_work_wait(work));
   for (int k = 0; k < n; k++) ax_touch(list[k]);
 out:

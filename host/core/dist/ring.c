@@ -1,15 +1,14 @@
 /* dist/ring.c: collectives that ranks compare without meeting.
  *
- * A device's collective is queued, and the rank that queued it goes on; nobody may wait only to
- * compare.  So every rank writes its collective (its "wish") into a ring of its own in the shared
- * memory, publishes its number, and then looks at the others' rings: the later of two ranks (or
- * both) sees the other's wish, before it queues its own.  A difference is written down for all
- * ranks: those that have gone on find it when they next wait for their device, or call a
- * collective.
+ * A device's collective is queued, and the rank that queued it goes on; no rank may wait only to
+ * compare.  So every rank writes its call into a ring of its own in the shared memory, publishes
+ * the call's number, and then reads the others' rings: the later of two ranks (or both) sees the
+ * other's call before it queues its own.  A difference is published for all ranks: those that have
+ * gone on find it when they next wait for their device or call a collective.
  *
- * A rank's wish is written over AX_RING collectives later.  Before that it waits until all others
- * have compared the one that goes: a rank that is so far ahead would wait for its device just as
- * long. */
+ * A rank's call is overwritten AX_RING collectives later.  Before that the rank waits until all
+ * others have compared the overwritten call: a rank that is so far ahead would wait for its device
+ * just as long. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -17,21 +16,22 @@
 
 #include "core/dist/steps.h"
 
-/* ---- telling ranks' wishes apart ------------------------------------------------------------- */
+/* ---- describing different calls -------------------------------------------------------------- */
 
 /* " of shape [2, 3]": added to the message where only the shape differs. */
-static const char *shape_text(const ax_collective *c, bool told, char *buf, size_t size)
+static const char *shape_text(const ax_collective *c, bool show, char *buf, size_t size)
 {
   size_t n = 0;
 
   buf[0] = '\0';
-  for (int d = 0; told && d < c->ndim && n < size; d++)
+  for (int d = 0; show && d < c->ndim && n < size; d++)
     n += (size_t)snprintf(buf + n, size - n, "%s%lld%s", d ? ", " : " of shape [", (long long)c->shape[d],
                           d == c->ndim - 1 ? "]" : "");
   return buf;
 }
 
-static void describe(int rank, const ax_wish *w, const ax_wish *other, char *buf, size_t size)
+static void describe(int rank, const ax_collective_call *w, const ax_collective_call *other, char *buf,
+                     size_t size)
 {
   ax_collective reshaped = other->facts;
   char text[128], shape[200];
@@ -43,7 +43,7 @@ static void describe(int rank, const ax_wish *w, const ax_wish *other, char *buf
            w->where[0] ? " at " : "", AX_WHERE_TEXT, w->where);
 }
 
-ax_status ax_wishes_differ(int a, const ax_wish *wa, int b, const ax_wish *wb)
+ax_status ax_calls_differ(int a, const ax_collective_call *wa, int b, const ax_collective_call *wb)
 {
   char left[500], right[500];
 
@@ -55,7 +55,7 @@ ax_status ax_wishes_differ(int a, const ax_wish *wa, int b, const ax_wish *wb)
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
-static ax_wish *wish(int rank, uint64_t number)
+static ax_collective_call *posted_call(int rank, uint64_t number)
 {
   return &ax_shm.rings[(size_t)rank * AX_RING + number % AX_RING];
 }
@@ -66,24 +66,24 @@ ax_status ax_ring_differs(void)
   return ax_fail(AX_EMISMATCH, "%s", c->difference);
 }
 
-/* The first difference found is everybody's error. */
-static ax_status tell(ax_status st)
+/* Publishes the first difference found: it is the error of all ranks. */
+static ax_status publish(ax_status st)
 {
   ax_control *c = ax_shm.control;
   uint32_t none = AX_ABORT_NONE;
 
   if (atomic_compare_exchange_strong(&c->mismatch, &none, AX_ABORT_CLAIMED)) {
     snprintf(c->difference, sizeof c->difference, "%s", ax_last_error());
-    atomic_store(&c->mismatch, AX_ABORT_TOLD);
+    atomic_store(&c->mismatch, AX_ABORT_PUBLISHED);
   } else {
     for (int i = 0; i < 50 && atomic_load(&c->mismatch) == AX_ABORT_CLAIMED; i++) usleep(1000);
-    if (atomic_load(&c->mismatch) == AX_ABORT_TOLD) return ax_ring_differs();
+    if (atomic_load(&c->mismatch) == AX_ABORT_PUBLISHED) return ax_ring_differs();
   }
   return st;
 }
 
-/* Waits until nobody needs the wish that `number` is written over: the others have posted the one
- * after it, so they have compared it. */
+/* Waits until no rank needs the call that `number` overwrites: when the others have posted the call
+ * after it, they have compared it. */
 static ax_status make_room(uint64_t number)
 {
   const int64_t since = ax_monotonic_ns();
@@ -101,7 +101,7 @@ ax_status ax_ring_post(const ax_collective *c)
 {
   ax_rank_record *me = &ax_shm.control->rank[ax_shm.rank];
   const uint64_t number = atomic_load_explicit(&me->collectives, memory_order_relaxed);
-  ax_wish *mine = wish(ax_shm.rank, number);
+  ax_collective_call *mine = posted_call(ax_shm.rank, number);
   ax_status st;
 
   AX_TRY(make_room(number));
@@ -111,13 +111,13 @@ ax_status ax_ring_post(const ax_collective *c)
   /* sequentially consistent, as the loads below: one of two ranks sees the other's */
   atomic_store(&me->posted, number);
   for (int r = 0; r < ax_shm.size; r++) {
-    const ax_wish *theirs = wish(r, number);
+    const ax_collective_call *theirs = posted_call(r, number);
     if (r == ax_shm.rank || atomic_load(&ax_shm.control->rank[r].posted) < number) continue;
     if (!ax_collective_same(&mine->facts, &theirs->facts))
-      return tell(r < ax_shm.rank ? ax_wishes_differ(r, theirs, ax_shm.rank, mine)
-                                  : ax_wishes_differ(ax_shm.rank, mine, r, theirs));
+      return publish(r < ax_shm.rank ? ax_calls_differ(r, theirs, ax_shm.rank, mine)
+                                     : ax_calls_differ(ax_shm.rank, mine, r, theirs));
   }
-  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD)
+  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_PUBLISHED)
     return ax_ring_differs();
 out:
   return st;
@@ -125,7 +125,7 @@ out:
 
 /* ---- waiting for a device -------------------------------------------------------------------- */
 
-/* A rank that will not come to a collective which this one has posted; -1: none. */
+/* A rank that will not enter a collective that this one has posted; -1: none. */
 static int gone(void)
 {
   const uint64_t mine = atomic_load_explicit(&ax_shm.control->rank[ax_shm.rank].posted, memory_order_relaxed);
@@ -170,7 +170,7 @@ ax_status ax_ring_look(ax_group *g, int64_t since, ax_status result)
   }
   if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
     return ax_shm_aborted();
-  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD)
+  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_PUBLISHED)
     return ax_ring_differs();
   if ((r = gone()) >= 0)
     return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", r,

@@ -298,7 +298,7 @@ static size_t records_bytes(int ranks)
 static size_t rings_bytes(int ranks)
 {
   const size_t page = 4096;
-  return ((size_t)ranks * AX_RING * sizeof(ax_wish) + page - 1) / page * page;
+  return ((size_t)ranks * AX_RING * sizeof(ax_collective_call) + page - 1) / page * page;
 }
 
 /* Smaller for many ranks, to the same sum. */
@@ -333,7 +333,7 @@ ax_status ax_shm_join(ax_control *c, int rank)
 {
   ax_shm = (ax_steps){
     .control = c,
-    .rings = (ax_wish *)((char *)c + records_bytes(c->ranks)),
+    .rings = (ax_collective_call *)((char *)c + records_bytes(c->ranks)),
     .windows = (char *)c + records_bytes(c->ranks) + rings_bytes(c->ranks),
     .chunk = chunk_of(c->ranks),
     .rank = rank,
@@ -368,7 +368,7 @@ bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason)
   if (!atomic_compare_exchange_strong(&c->abort, &none, AX_ABORT_CLAIMED)) return false;
   c->failed_rank = failed_rank;
   snprintf(c->reason, sizeof c->reason, "%s", reason);
-  atomic_store(&c->abort, AX_ABORT_TOLD);
+  atomic_store(&c->abort, AX_ABORT_PUBLISHED);
   for (r = 0; r < c->ranks; r++) wake_waiters_of(&c->rank[r]);
   return true;
 }

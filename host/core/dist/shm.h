@@ -43,7 +43,8 @@ typedef struct ax_rank_record {
   char failure[12 << 10]; /* its text and traceback */
 } ax_rank_record;
 
-typedef enum { AX_ABORT_NONE, AX_ABORT_CLAIMED, AX_ABORT_TOLD } ax_abort_state;
+/* CLAIMED: a rank writes the text that belongs to the flag; PUBLISHED: the text is complete. */
+typedef enum { AX_ABORT_NONE, AX_ABORT_CLAIMED, AX_ABORT_PUBLISHED } ax_abort_state;
 
 typedef struct ax_control {
   _Atomic uint32_t abort; /* ax_abort_state: set once, by the first rank that fails or by the launcher */
@@ -73,16 +74,16 @@ int64_t ax_monotonic_ns(void);
 
 /* ---- dist/ring.c: collectives that are compared without a meeting of the ranks */
 
-/* In front of the data of a slot, and in the ring. */
-typedef struct ax_wish {
+/* A rank's call of a collective.  It is in front of the data of a slot, and in the ring. */
+typedef struct ax_collective_call {
   uint64_t number; /* which collective of the group this is */
   ax_collective facts;
   char where[AX_WHERE_TEXT];
-} ax_wish;
-#define AX_RING 64 /* wishes of a rank that the others can look at */
+} ax_collective_call;
+#define AX_RING 64 /* calls of a rank that the others can read */
 
 /* "ranks disagree in collective #3: rank 0 calls ...; rank 1 calls ..." as this thread's error. */
-ax_status ax_wishes_differ(int a, const ax_wish *wa, int b, const ax_wish *wb);
+ax_status ax_calls_differ(int a, const ax_collective_call *wa, int b, const ax_collective_call *wb);
 /* Posts this rank's collective and compares it with those of the ranks that have posted theirs. */
 ax_status ax_ring_post(const ax_collective *c);
 /* EMISMATCH when ranks were found to differ. */

@@ -29,7 +29,7 @@
 #define YIELDS 4           /* offers before it sleeps */
 #define SLICE_NS 100000000 /* how long it sleeps between looks at the flags */
 
-typedef ax_wish slot_header;
+typedef ax_collective_call slot_header;
 _Static_assert(sizeof(slot_header) <= AX_SLOT_HEADER, "a slot's header must fit in front of its data");
 
 ax_steps ax_shm;
@@ -97,7 +97,7 @@ ax_status ax_shm_aborted(void)
 
   for (i = 0; i < 50 && atomic_load_explicit(&c->abort, memory_order_acquire) == AX_ABORT_CLAIMED; i++)
     usleep(1000); /* the first to fail is writing down why */
-  if (atomic_load_explicit(&c->abort, memory_order_acquire) == AX_ABORT_TOLD)
+  if (atomic_load_explicit(&c->abort, memory_order_acquire) == AX_ABORT_PUBLISHED)
     return ax_fail(AX_EABORTED, "%s", c->reason);
   return ax_fail(AX_EABORTED, "another rank failed");
 }
@@ -117,7 +117,7 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
 
     if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
       return reached(word, want) ? AX_OK : ax_shm_aborted();
-    if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_TOLD)
+    if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_PUBLISHED)
       return ax_ring_differs();
     finished = atomic_load_explicit(&r->state, memory_order_acquire) == AX_RANK_FINISHED;
     if (reached(word, want)) return AX_OK;
@@ -201,9 +201,9 @@ void ax_step_reduced(void) { publish(&record(ax_shm.rank)->reduced, ax_shm.step 
 ax_status ax_step_wait_reduced(int rank) { return wait_for(rank, &record(rank)->reduced, ax_shm.step + 1); }
 static ax_status wait_filled(int rank) { return wait_for(rank, &record(rank)->filled, ax_shm.step + 1); }
 
-/* Waits until all ranks have entered the collective, and compares their wishes with rank 0's.  The
- * first rank that differs is named, so that all ranks raise the same message.  The error is raised
- * as soon as these two are here. */
+/* Waits until all ranks have entered the collective, and compares their calls with rank 0's.  The
+ * error names the first rank that differs, so that all ranks raise the same message, and is raised
+ * as soon as rank 0 and that rank have entered. */
 static ax_status agree(void)
 {
   ax_status st = AX_OK;
@@ -212,7 +212,7 @@ static ax_status agree(void)
   for (r = 0; r < ax_shm.size; r++) {
     if (r != ax_shm.rank) AX_TRY(wait_filled(r));
     if (!ax_collective_same(&slot(0, ax_shm.step)->facts, &slot(r, ax_shm.step)->facts))
-      return ax_wishes_differ(0, slot(0, ax_shm.step), r, slot(r, ax_shm.step));
+      return ax_calls_differ(0, slot(0, ax_shm.step), r, slot(r, ax_shm.step));
   }
 out:
   return st;

@@ -22,9 +22,9 @@
 typedef struct ax_steps {
   ax_control *control;
   char *windows;
-  ax_wish *rings; /* AX_RING for each rank */
-  bool posts;     /* every collective goes through the ring */
-  size_t chunk;   /* bytes of a slot's data */
+  ax_collective_call *rings; /* AX_RING for each rank */
+  bool posts;                /* every collective goes through the ring */
+  size_t chunk;              /* bytes of a slot's data */
   int rank, size;
   uint32_t step;    /* walked since the start; the same on all ranks */
   double best_rate; /* the best of the last few bulk writes, bytes per ns */

@@ -1,15 +1,15 @@
 /* dist/tcp.c: collectives between ranks of several machines.
  *
- * They form a star.  Each rank sends rank 0 the collective that it called (its wish).  Rank 0
- * compares it with its own, rank by rank, and replies to all: go on, or the error that all ranks
- * then raise.  Only then data moves, in pieces and in an order that all know, so that no rank sends
- * what none reads: rank 0 gathers, reduces in rank order (the same bits as over shared memory) and
- * sends back.  Made to be right and never silent, not to be fast: the gradients of GPUs go through
+ * They form a star.  Each rank sends rank 0 the collective that it called.  Rank 0 compares it with
+ * its own, rank by rank, and replies to all: go on, or the error that all ranks then raise.  Only
+ * then data moves, in pieces and in an order that all ranks know, so that no rank sends what none
+ * reads: rank 0 gathers, reduces in rank order (the same bits as over shared memory) and sends
+ * back.  The aim is to be right and to report every failure, not speed: the gradients of GPUs use
  * NCCL.
  *
- * Sockets do not block.  A wait sleeps in slices, between which it looks at the machine's abort
- * flag and the clock.  After an error in the middle of data a rank closes its connections: the
- * others see that, wait a moment for the launchers' report of what happened, and fail. */
+ * Sockets do not block.  A wait sleeps in slices, between which it checks the machine's abort flag
+ * and the clock.  After an error in the middle of data a rank closes its connections; the others
+ * notice, wait a moment for the launchers' report of the cause, and fail. */
 #define _GNU_SOURCE
 #include "core/dist/tcp.h"
 
@@ -23,30 +23,31 @@
 #include "core/core.h"
 #include "core/dist/steps.h"
 
-#define PIECE ((size_t)256 << 10) /* bytes of a rank that are under way at a time */
-#define SLICE_MS 100              /* how long a wait sleeps between looks at the abort flag */
-/* how much longer the others wait for rank 0 than it for them: only it can name the late rank */
+#define PIECE ((size_t)256 << 10) /* bytes of a rank that are sent at a time */
+#define SLICE_MS 100              /* how long a wait sleeps between checks of the abort flag */
+/* the others wait this much longer for rank 0 than it for them: only it can name the late rank */
 #define GRACE_NS ((int64_t)1000000000)
 #define WORD_NS ((int64_t)3000000000) /* how long a closed connection may wait for its explanation */
 
-typedef enum { TCP_WISH = 0x61780001, TCP_GO, TCP_ERROR, TCP_FINISHED } tcp_kind;
-typedef struct tcp_ask {
+typedef enum { TCP_CALL = 0x61780001, TCP_GO, TCP_ERROR, TCP_FINISHED } tcp_kind;
+typedef struct tcp_request {
   uint32_t kind;
-  ax_wish wish;
-} tcp_ask; /* a rank to rank 0 */
+  ax_collective_call call;
+} tcp_request; /* a rank to rank 0 */
 /* back; `length` bytes of text follow */
-typedef struct tcp_answer {
+typedef struct tcp_reply {
   uint32_t kind;
   int32_t status;
   uint32_t length;
-} tcp_answer;
+} tcp_reply;
 
 static struct {
   int rank, size, per_machine;
   int fd[AX_MAX_RANKS];
-  ax_wish last[AX_MAX_RANKS]; /* in rank 0: the last collective that each has called; number 0: none yet */
-  char *room;                 /* in rank 0: a piece of every rank and one of the result */
-  bool said_finished;
+  /* in rank 0: the last collective that each has called; number 0: none yet */
+  ax_collective_call last[AX_MAX_RANKS];
+  char *room; /* in rank 0: a piece of every rank and one of the result */
+  bool sent_finished;
 } tcp;
 static ax_group group;
 
@@ -69,7 +70,7 @@ static bool aborted(void)
 /* Describes another rank's last collective; only rank 0 knows it. */
 static const char *doing(int rank, char *buf, size_t size)
 {
-  const ax_wish *w = &tcp.last[rank];
+  const ax_collective_call *w = &tcp.last[rank];
   char text[128];
 
   if (tcp.rank != 0)
@@ -143,13 +144,13 @@ static ax_status get(int rank, void *to, size_t n) { return move(rank, to, n, fa
 /* ---- the meeting ----------------------------------------------------------------------------- */
 
 /* Sends rank 0's error to all other ranks that have not ended. */
-static ax_status tell_all(ax_status st)
+static ax_status reply_to_all(ax_status st)
 {
   char text[1200];
 
   snprintf(text, sizeof text, "%s", ax_last_error());
   for (int r = 1; r < tcp.size && !aborted(); r++) {
-    const tcp_answer a = { TCP_ERROR, (int32_t)st, (uint32_t)strlen(text) };
+    const tcp_reply a = { TCP_ERROR, (int32_t)st, (uint32_t)strlen(text) };
     char whole[sizeof a + sizeof text];
     memcpy(whole, &a, sizeof a);
     memcpy(whole + sizeof a, text, a.length);
@@ -159,64 +160,64 @@ static ax_status tell_all(ax_status st)
   return ax_fail(st, "%s", text);
 }
 
-static ax_status meet_all(const ax_wish *mine)
+static ax_status meet_all(const ax_collective_call *mine)
 {
-  const tcp_answer go = { TCP_GO, AX_OK, 0 };
+  const tcp_reply go = { TCP_GO, AX_OK, 0 };
   ax_status st = AX_OK;
   char name[48], text[400];
 
   tcp.last[0] = *mine;
   for (int r = 1; r < tcp.size; r++) {
-    tcp_ask ask;
-    AX_TRY(get(r, &ask, sizeof ask));
-    if (ask.kind == TCP_FINISHED) {
+    tcp_request request;
+    AX_TRY(get(r, &request, sizeof request));
+    if (request.kind == TCP_FINISHED) {
       st = ax_fail(AX_EABORTED, "%s, %s, has finished and will not take part in this",
                    name_of(r, name, sizeof name), doing(r, text, sizeof text));
       goto out;
     }
-    if (ask.kind != TCP_WISH || (unsigned)ask.wish.facts.op >= AX_COLLECTIVES || ask.wish.facts.ndim < 0 ||
-        ask.wish.facts.ndim > AX_MAX_DIMS) {
+    if (request.kind != TCP_CALL || (unsigned)request.call.facts.op >= AX_COLLECTIVES ||
+        request.call.facts.ndim < 0 || request.call.facts.ndim > AX_MAX_DIMS) {
       st = ax_fail(AX_EABORTED,
                    "%s sent what is no collective: two runs, or two versions of accel-run, on one connection",
                    name_of(r, name, sizeof name));
       goto out;
     }
-    tcp.last[r] = ask.wish;
+    tcp.last[r] = request.call;
     if (!ax_collective_same(&mine->facts, &tcp.last[r].facts)) {
-      st = ax_wishes_differ(0, mine, r, &tcp.last[r]);
+      st = ax_calls_differ(0, mine, r, &tcp.last[r]);
       goto out;
     }
   }
   for (int r = 1; r < tcp.size; r++)
     if ((st = put(r, &go, sizeof go)) != AX_OK) return st;
 out:
-  return st == AX_OK ? AX_OK : tell_all(st);
+  return st == AX_OK ? AX_OK : reply_to_all(st);
 }
 
-static ax_status meet_root(const ax_wish *mine)
+static ax_status meet_root(const ax_collective_call *mine)
 {
-  tcp_ask ask;
-  tcp_answer a;
+  tcp_request request;
+  tcp_reply a;
   char text[1200] = "";
   ax_status st;
   ssize_t k;
 
-  memset(&ask, 0, sizeof ask); /* padding, too, goes over the wire */
-  ask.kind = TCP_WISH;
-  ask.wish = *mine;
-  ask.wish.facts.in = ask.wish.facts.out = NULL;
+  memset(&request, 0, sizeof request); /* padding, too, goes over the wire */
+  request.kind = TCP_CALL;
+  request.call = *mine;
+  request.call.facts.in = request.call.facts.out = NULL;
   /* When rank 0 has ended, its last message may still be in the socket: it explains more than the
    * failure to send. */
-  k = send(tcp.fd[0], &ask, sizeof ask, MSG_NOSIGNAL);
+  k = send(tcp.fd[0], &request, sizeof request, MSG_NOSIGNAL);
   if (k >= 0 || errno == EAGAIN || errno == EINTR)
-    AX_TRY(put(0, (char *)&ask + (k > 0 ? k : 0), sizeof ask - (size_t)(k > 0 ? k : 0)));
+    AX_TRY(put(0, (char *)&request + (k > 0 ? k : 0), sizeof request - (size_t)(k > 0 ? k : 0)));
   AX_TRY(get(0, &a, sizeof a));
   if (a.kind == TCP_GO && a.length == 0) return AX_OK;
   if (a.kind == TCP_FINISHED)
     return ax_fail(AX_EABORTED, "rank 0 (machine 0) has finished and will not take part in this");
   if (a.kind != TCP_ERROR || a.length >= sizeof text)
-    return ax_fail(AX_EABORTED, "rank 0 (machine 0) sent what is no answer: two runs, or two versions of "
-                                "accel-run, on one connection");
+    return ax_fail(AX_EABORTED, "rank 0 (machine 0) sent bytes that are no reply: two runs, or two versions "
+                                "of accel-run, on one connection");
   AX_TRY(get(0, text, a.length));
   return ax_fail(a.status == AX_EMISMATCH || a.status == AX_ETIMEOUT ? (ax_status)a.status : AX_EABORTED,
                  "%s", text);
@@ -355,12 +356,12 @@ static ax_status carry(const ax_collective *c)
 static ax_status run(const ax_collective *c)
 {
   const ax_rank_record *me = &ax_shm.control->rank[ax_shm.rank];
-  ax_wish mine = { .number = atomic_load(&me->collectives), .facts = *c };
+  ax_collective_call mine = { .number = atomic_load(&me->collectives), .facts = *c };
   ax_status st;
 
   memcpy(mine.where, me->where, sizeof mine.where);
   if (tcp.rank == 0 && !tcp.room && !(tcp.room = ax_malloc((size_t)(tcp.size + 1) * PIECE)))
-    return tell_all(AX_ENOMEM);
+    return reply_to_all(AX_ENOMEM);
   if ((st = tcp.rank == 0 ? meet_all(&mine) : meet_root(&mine)) != AX_OK) return st;
   if ((st = carry(c)) != AX_OK)
     for (int r = 0; r < tcp.size; r++)
@@ -430,14 +431,14 @@ static ax_status tcp_look(ax_group *g, int64_t since, ax_status given)
 /* Also at the end of a rank: once. */
 void ax_tcp_finished(void)
 {
-  tcp_ask ask;
-  const tcp_answer a = { TCP_FINISHED, 0, 0 };
+  tcp_request request;
+  const tcp_reply a = { TCP_FINISHED, 0, 0 };
 
-  if (tcp.size == 0 || tcp.said_finished) return;
-  tcp.said_finished = true;
-  memset(&ask, 0, sizeof ask);
-  ask.kind = TCP_FINISHED;
-  if (tcp.rank != 0) (void)!send(tcp.fd[0], &ask, sizeof ask, MSG_NOSIGNAL);
+  if (tcp.size == 0 || tcp.sent_finished) return;
+  tcp.sent_finished = true;
+  memset(&request, 0, sizeof request);
+  request.kind = TCP_FINISHED;
+  if (tcp.rank != 0) (void)!send(tcp.fd[0], &request, sizeof request, MSG_NOSIGNAL);
   else
     for (int r = 1; r < tcp.size; r++) (void)!send(tcp.fd[r], &a, sizeof a, MSG_NOSIGNAL);
 }

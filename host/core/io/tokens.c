@@ -35,7 +35,7 @@ static ax_status look(ax_tokens *t, const char *path, int item, int64_t header)
 {
   const uint8_t *p = t->file.data;
   const size_t n = t->file.n;
-  int64_t said = -1;
+  int64_t stated = -1;
 
   if (header < 0) {
     header = 0;
@@ -46,7 +46,7 @@ static ax_status look(ax_tokens *t, const char *path, int item, int64_t header)
         return FAIL(AX_EIO, "its header says uint%d tokens; uint%d were asked for", 8 * wide, 8 * item);
       item = wide;
       header = LLMC_HEADER;
-      said = word(p, 2);
+      stated = word(p, 2);
     }
   }
   t->item = item ? item : 2;
@@ -56,8 +56,8 @@ static ax_status look(ax_tokens *t, const char *path, int item, int64_t header)
     return FAIL(AX_EIO, "%zu bytes after %lld of header are no whole number of uint%d tokens",
                 n - (size_t)header, (long long)header, 8 * t->item);
   t->count = (int64_t)((n - (size_t)header) / (size_t)t->item);
-  if (said >= 0 && said != t->count)
-    return FAIL(AX_EIO, "its header says %lld tokens; found %lld", (long long)said, (long long)t->count);
+  if (stated >= 0 && stated != t->count)
+    return FAIL(AX_EIO, "its header says %lld tokens; found %lld", (long long)stated, (long long)t->count);
   t->data = p + header;
   return AX_OK;
 }

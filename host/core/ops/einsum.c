@@ -145,7 +145,7 @@ static void implied_output(int n, const term *x, term *out)
     if (count[l] == 1) out->label[out->n++] = l;
 }
 
-static ax_status told_output(const char *equation, const part *p, uint64_t known, term *out)
+static ax_status written_output(const char *equation, const part *p, uint64_t known, term *out)
 {
   uint64_t seen = 0;
   char text[2];
@@ -202,7 +202,7 @@ static ax_status read_equation(const char *equation, int n, ax_tensor *const *in
   at += 2;
   if ((st = read_part(equation, &at, &p)) != AX_OK) return st;
   if (*at) return bad(equation, "there is more behind the result");
-  return told_output(equation, &p, known, out);
+  return written_output(equation, &p, known, out);
 }
 
 /* ---- one operand */

@@ -180,13 +180,13 @@ static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
 static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
 {
   ax_tensor *sum = NULL;
-  const ax_tensor *told = leaf->grad ? leaf->grad : leaf;
+  const ax_tensor *expected = leaf->grad ? leaf->grad : leaf;
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   ax_status st = AX_OK;
 
   if (ax_recording) ax_capture_note(leaf);
   /* the script set x.data in between */
-  if (!ax_same_shape(told, g->ndim, g->shape) || !ax_same_shape(leaf, g->ndim, g->shape))
+  if (!ax_same_shape(expected, g->ndim, g->shape) || !ax_same_shape(leaf, g->ndim, g->shape))
     return ax_fail(AX_ESHAPE,
                    "backward: a gradient of shape %s for a leaf that has had shape %s since its data was set",
                    ax_shape_text(g->ndim, g->shape, a, sizeof a),

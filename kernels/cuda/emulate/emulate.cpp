@@ -34,7 +34,7 @@ static place scheduler;
 static int current, count;
 static const std::function<void()> *body;
 static char trouble[160];
-static bool wrong_told;
+static bool has_trouble;
 static uint64_t block_number;
 
 static void go(place *from, place *to)
@@ -71,8 +71,8 @@ int ax_emulate_lanes(void) { return count - current / 32 * 32 < 32 ? count - cur
 uint64_t ax_emulate_block(void) { return block_number; }
 void ax_emulate_wrong(const char *what)
 {
-  if (wrong_told) return;
-  wrong_told = true;
+  if (has_trouble) return;
+  has_trouble = true;
   snprintf(trouble, sizeof trouble, "block (%u, %u, %u), thread %d: %s", blockIdx.x, blockIdx.y, blockIdx.z,
            current, what);
 }
@@ -99,7 +99,7 @@ static bool release(int lo, int hi, state s)
 
 static const char *run_block(void)
 {
-  wrong_told = false;
+  has_trouble = false;
   block_number++;
   for (int t = 0; t < count; t++) {
     fiber *f = &fibers[t];
@@ -122,7 +122,7 @@ static const char *run_block(void)
       }
       done += fibers[t].at == DONE;
     }
-    if (done == count) return wrong_told ? trouble : NULL;
+    if (done == count) return has_trouble ? trouble : NULL;
     for (int lo = 0; lo < count; lo += 32) moved |= release(lo, lo + 32 < count ? lo + 32 : count, AT_WARP);
     if (!moved) moved = release(0, count, AT_BARRIER);
     if (!moved && !ran) {

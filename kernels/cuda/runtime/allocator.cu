@@ -191,9 +191,9 @@ static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_cuda_block **ou
   }
 }
 
-static void count(ax_cuda_device *dev, ax_cuda_block *b, size_t asked, void **out)
+static void count(ax_cuda_device *dev, ax_cuda_block *b, size_t requested, void **out)
 {
-  b->asked = asked;
+  b->requested = requested;
   dev->stats.live_bytes += (int64_t)b->bytes;
   dev->stats.live_blocks++;
   dev->stats.allocations++;
@@ -207,7 +207,7 @@ static void small_live(const ax_cuda_device *dev, ax_memory_small *small)
 {
   *small = ax_memory_small{};
   for (int k = 0; k < AX_BUCKETS; k++)
-    for (const ax_cuda_block *b = dev->used[k]; b; b = b->next) ax_memory_small_add(small, b->asked);
+    for (const ax_cuda_block *b = dev->used[k]; b; b = b->next) ax_memory_small_add(small, b->requested);
 }
 
 static ax_status out_of_memory(ax_cuda_device *dev, int index, size_t bytes)

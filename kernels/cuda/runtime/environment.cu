@@ -24,7 +24,7 @@ static void __attribute__((format(printf, 1, 2))) say(const char *fmt, ...)
 /* cuBLASLt's version is 130101 for 13.1.1, cuDNN's 91900 for 9.19.0, NCCL's 22907 for 2.29.7. */
 static void say_version(size_t v) { say("%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100); }
 
-static void tell_library(const char *name, const char *file, const char *version)
+static void report_library(const char *name, const char *file, const char *version)
 {
   struct link_map *map = NULL;
   void *library, *at = NULL;
@@ -72,8 +72,8 @@ extern "C" const char *ax_cuda_environment(void)
     say("device\t%d\t%.200s\tsm_%d%d\t%zu\t%d\t%s\n", k, p.name, p.major, p.minor, p.totalGlobalMem,
         p.multiProcessorCount, built ? "" : ax_last_error());
   }
-  tell_library("cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion");
-  tell_library("cuDNN", "libcudnn.so.9", "cudnnGetVersion");
-  tell_library("NCCL", "libnccl.so.2", "ncclGetVersion");
+  report_library("cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion");
+  report_library("cuDNN", "libcudnn.so.9", "cudnnGetVersion");
+  report_library("NCCL", "libnccl.so.2", "ncclGetVersion");
   return text;
 }

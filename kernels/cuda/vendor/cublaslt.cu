@@ -315,7 +315,7 @@ static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const 
 
 static bool small(int64_t v) { return v <= INT32_MAX; }
 
-ax_status ax_cublaslt_gemm(ax_device d, const ax_cuda_gemm *asked, const ax_cuda_gemm_data *data, bool *done)
+ax_status ax_cublaslt_gemm(ax_device d, const ax_cuda_gemm *wanted, const ax_cuda_gemm_data *data, bool *done)
 {
   static const double one = 1, zero = 0;
   static const float one_f = 1, zero_f = 0;
@@ -327,10 +327,10 @@ ax_status ax_cublaslt_gemm(ax_device d, const ax_cuda_gemm *asked, const ax_cuda
   ax_status st;
 
   *done = false;
-  if (!ax_is_float((ax_dtype)asked->dtype) || !small(asked->m) || !small(asked->n) || !small(asked->k) ||
-      !small(asked->batch))
+  if (!ax_is_float((ax_dtype)wanted->dtype) || !small(wanted->m) || !small(wanted->n) || !small(wanted->k) ||
+      !small(wanted->batch))
     return AX_OK;
-  k.g = *asked;
+  k.g = *wanted;
   ax_cuda_gemm *g = &k.g;
   ax_tidy_steps(g->m, g->k, g->a);
   ax_tidy_steps(g->k, g->n, g->b);
