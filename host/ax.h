@@ -243,6 +243,28 @@ AX_API void ax_hook_remove(ax_tensor *t, uint64_t id);
 typedef ax_status (*ax_leaf_holder)(ax_tensor *leaf, void (**drop)(void *), void **ud);
 AX_API void ax_leaf_set_holder(ax_leaf_holder hold);
 
+/* Tensors, their history, and what hooks and functions put there (`drop` and `ud`, as given to
+ * ax_hook_add, ax_custom_record or by the leaf holder), so far as nothing but `held` holds them.
+ * held[k]: a tensor of which the caller holds one reference for each time that it is listed.
+ * Objects are numbered from 0.  links: object `from` holds object `to`.  root[k]: the number of
+ * held[k], or -1 where something else holds it, too, or it has no history. */
+typedef struct ax_island_link {
+  int from, to;
+} ax_island_link;
+typedef struct ax_island_data {
+  int object;
+  void (*drop)(void *);
+  void *ud;
+} ax_island_data;
+typedef struct ax_island {
+  int n_objects, n_links, n_data;
+  ax_island_link *links;
+  ax_island_data *data;
+  int *root;
+} ax_island;
+AX_API ax_status ax_island_find(int n, ax_tensor *const *held, ax_island *out);
+AX_API void ax_island_free(ax_island *island);
+
 /* A user's differentiable function: `outputs` (fresh aliases made by the caller) get a node whose
  * gradient is `backward`.  It receives one gradient for each output (NULL: none) and fills one for
  * each input (new references, NULL: none). */

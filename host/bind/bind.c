@@ -7,30 +7,6 @@
 
 _Thread_local ax_lua_globals ax_lua;
 
-/* ---- releasing Lua values that C referred to */
-
-void ax_lua_drop_dead(lua_State *L)
-{
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
-  while (ax_lua.dead) {
-    ax_lua_dead_ref *d = ax_lua.dead;
-    ax_lua.dead = d->next;
-    luaL_unref(L, -1, d->ref);
-    free(d);
-  }
-  lua_pop(L, 1);
-}
-
-void ax_lua_drop_anchor(ax_lua_dead_ref *d)
-{
-  if (!ax_lua.open) {
-    free(d);
-    return;
-  }
-  d->next = ax_lua.dead;
-  ax_lua.dead = d;
-}
-
 /* ---- calling Lua from under the core, where nothing may jump */
 
 ax_status ax_lua_protect(lua_CFunction fn, void *p)
@@ -151,6 +127,8 @@ static int open_core(lua_State *L)
   b->ref_environments = weak_table(L);
   b->ref_orphans = new_table(L);
   b->ref_anchors = new_table(L);
+  b->ref_moved = weak_table(L);
+  b->ref_tracked = weak_table(L);
   b->ref_methods = new_table(L);
   b->ref_owners = new_table(L);
   b->ref_waiting = weak_table(L);

@@ -46,7 +46,11 @@ typedef struct ax_lua_globals {
   /* weak: number of a layout -> the function to call when one of its buckets is full; see
    * bind/flat.c */
   int ref_full;
-  int ref_anchors; /* Lua values held by graph nodes; luaL_ref keys */
+  /* see bind/anchors.c: Lua values held by graph nodes, by luaL_ref; those among them that the
+   * boxes hold for one collection (weak); and, while there are any, light userdata of a box -> the
+   * box of each result (weak) */
+  int ref_anchors, ref_moved, ref_tracked;
+  int n_anchors; /* live, and hooks of leaves */
   ax_lua_scope_state scope;
   ax_lua_context *contexts, *parked; /* see bind/context.c; each has `room` places */
   int n_open, n_parked, room, last_context;
@@ -312,8 +316,21 @@ void ax_lua_sweep_orphans(lua_State *L);
 /* Calls fn(L) with `p` as light userdata, protected.  A Lua error is kept for ax_lua_raise, and the
  * status says that there was one. */
 ax_status ax_lua_protect(lua_CFunction fn, void *p);
-/* Drops an anchored Lua value later, when Lua may be called; frees d (which malloc made). */
-void ax_lua_drop_anchor(ax_lua_dead_ref *d);
+/* ---- Lua values that the tape holds (anchors.c) */
+
+/* Pops a value and anchors it; returns its number.  What the tape is given is a struct that begins
+ * with an ax_lua_dead_ref of this number (LUA_NOREF where n_anchors was counted up by hand), made
+ * by malloc, and ax_lua_drop_anchor, which drops the value later, when Lua may be called, and frees
+ * the struct. */
+int ax_lua_anchor(lua_State *L);
+void ax_lua_unanchor(lua_State *L, int ref); /* at once */
+void ax_lua_push_anchor(lua_State *L, int ref);
+void ax_lua_drop_anchor(void *anchored);
+/* The box at idx may hold anchors, through its tensor's history. */
+void ax_lua_track(lua_State *L, int idx);
+/* Frees circles of boxes and anchors; runs a full collection if there may be one.  Call it after
+ * one, with ax_lua.collecting set.  May raise. */
+void ax_lua_break_circles(lua_State *L);
 void ax_lua_scope_keep(lua_State *L, int idx); /* a scope around does not empty it */
 void ax_lua_scope_track(lua_State *L);         /* the result on the stack top was made in a scope */
 bool ax_lua_number_fits(ax_dtype d, double v); /* integer types: is v integral and in range? */

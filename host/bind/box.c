@@ -14,6 +14,7 @@ ax_tensor **ax_lua_push_result(lua_State *L)
 {
   ax_tensor **box = ax_lua_push_box(L);
   if (__builtin_expect(ax_lua.scope.inside, 0)) ax_lua_scope_track(L);
+  if (__builtin_expect(ax_lua.n_anchors > 0, 0)) ax_lua_track(L, -1);
   return box;
 }
 

@@ -9,7 +9,7 @@
  * forward runs with nothing recorded.  Its tensors come out as fresh aliases that get a node in
  * the graph; other results are returned unchanged.  backward receives a gradient for each result
  * (zeros where none arrived) and returns one for each argument of forward, nil for an argument
- * without one.  The node holds { ctx, backward } in a registry table until the graph is
+ * without one.  The node anchors { ctx, backward } in the registry (anchors.c) until the graph is
  * released. */
 #include "bind/bind.h"
 
@@ -27,9 +27,10 @@ typedef struct custom {
   ax_lua_dead_ref anchor; /* { ctx, backward } */
   const char *name;
   int n_in, n_out, n_args;
-  place *in, *out; /* in[k].arg: the argument of forward that input k was */
   ax_node *node;   /* that this belongs to: valid while this is */
   const void *ctx; /* the address of the Lua table */
+  place *out;      /* behind `in` */
+  place in[];      /* in[k].arg: the argument of forward that input k was */
 } custom;
 
 /* The function whose backward is running. */
@@ -83,8 +84,7 @@ static int run_backward(lua_State *L)
   int results, base;
 
   luaL_checkstack(L, c->n_out + c->n_args + 8, c->name);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
-  lua_rawgeti(L, -1, c->anchor.ref);
+  ax_lua_push_anchor(L, c->anchor.ref);
   base = lua_gettop(L);
   lua_rawgeti(L, base, 2);
   lua_rawgeti(L, base, 1);
@@ -118,13 +118,6 @@ static ax_status custom_backward(void *ud, int n_out, ax_tensor *const *grads, i
   const ax_status st = ax_lua_protect(run_backward, &call);
   active = outer;
   return st;
-}
-
-static void custom_drop(void *ud)
-{
-  custom *c = ud;
-  free(c->in);
-  ax_lua_drop_anchor(&c->anchor);
 }
 
 /* ---- ctx */
@@ -251,37 +244,30 @@ static void record(lua_State *L, const char *name, call *k, int ctx, int first)
   lua_setfield(L, ctx, "_results");
   if (n_out == 0) return;
   if (n_out > 255) ax_lua_error(L, name, "%d tensors as results, at most 255 can be recorded", n_out);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
   lua_createtable(L, 2, 0);
   lua_pushvalue(L, ctx);
   lua_rawseti(L, -2, 1);
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_rawseti(L, -2, 2);
-  ref = luaL_ref(L, -2);
-  c = calloc(1, sizeof *c); /* from here to ax_custom_record nothing raises */
-  place *places = c ? malloc(sizeof *places * (size_t)(k->n_tensors + n_out)) : NULL;
-  if (!places) {
-    free(c);
-    luaL_unref(L, -1, ref);
+  ref = ax_lua_anchor(L);
+  /* from here to ax_custom_record nothing raises */
+  if (!(c = malloc(sizeof *c + sizeof *c->in * (size_t)(k->n_tensors + n_out)))) {
+    ax_lua_unanchor(L, ref);
     ax_lua_error(L, name, "out of memory");
     return;
   }
-  *c = (custom){ .anchor.ref = ref,
-                 .name = name,
-                 .n_in = k->n_tensors,
-                 .n_out = n_out,
-                 .n_args = k->n_args,
-                 .in = places,
-                 .out = places + k->n_tensors };
+  *c = (custom){ .anchor.ref = ref, .name = name, .n_in = k->n_tensors, .n_out = n_out, .n_args = k->n_args };
+  c->out = c->in + k->n_tensors;
   for (int i = 0, t = 0; i < k->n_args; i++)
     if (ax_lua_to_box(L, 2 + i)) fill_place(&c->in[t], k->inputs[t], i + 1), t++;
   for (int i = 0; i < n_out; i++) fill_place(&c->out[i], out[i], 0);
-  if (ax_custom_record(name, k->n_tensors, k->inputs, n_out, out, custom_backward, custom_drop, c) != AX_OK) {
-    free(places);
-    free(c);
-    luaL_unref(L, -1, ref);
+  if (ax_custom_record(name, k->n_tensors, k->inputs, n_out, out, custom_backward, ax_lua_drop_anchor, c) !=
+      AX_OK) {
+    ax_lua_drop_anchor(c);
     ax_lua_raise(L, name);
   }
+  for (int i = 0; i < k->n_results; i++)
+    if (ax_lua_to_box(L, first + i)) ax_lua_track(L, first + i);
   c->node = out[0]->grad_fn;
   c->ctx = lua_topointer(L, ctx);
 }

@@ -2,8 +2,9 @@
  *
  * Hooks keep their Lua function in one of two places.  A leaf's hooks keep it in the environment
  * table of the leaf's userdata: the collector then sees a closure that captures the tensor, and
- * frees both.  A result's hooks keep it in a registry table until the graph is released.  The
- * registry also holds the object of a leaf with hooks while a graph contains the leaf.
+ * frees both.  A result's hooks anchor it in the registry until the graph is released.  The
+ * registry also holds the object of a leaf with hooks while a graph contains the leaf.  Circles
+ * through the registry are broken by anchors.c.
  *
  * When the Lua object of a tensor with hooks is finalised while other C code still holds the
  * tensor, the finaliser puts the object into the table of orphans.  Each collection by memory
@@ -174,8 +175,7 @@ static int run_hook(lua_State *L)
     lua_rawgeti(L, -1, h->key);
     if (lua_isnil(L, -1)) return 0;
   } else {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
-    lua_rawgeti(L, -1, h->anchor.ref);
+    ax_lua_push_anchor(L, h->anchor.ref);
   }
   if (post) lua_pushvalue(L, 2);
   else {
@@ -196,13 +196,6 @@ static ax_status call_hook(void *ud, ax_tensor *grad, ax_tensor **replacement)
   const ax_status st = ax_lua_protect(run_hook, &c);
   *replacement = c.replacement;
   return st;
-}
-
-static void drop_hook(void *ud)
-{
-  hook *h = ud;
-  if (h->leaf) free(h);
-  else ax_lua_drop_anchor(&h->anchor);
 }
 
 /* The handle that register_hook returns: a table { tensor, id, key } with a method. */
@@ -261,20 +254,22 @@ static int add_hook(lua_State *L, const char *fn, bool post)
     lua_pushinteger(L, key);
     lua_rawseti(L, 3, 3);
   } else {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
     lua_pushvalue(L, 2);
-    ref = luaL_ref(L, -2);
+    ref = ax_lua_anchor(L);
   }
+  ax_lua_track(L, 1);
   h = malloc(sizeof *h);
-  if (h) *h = (hook){ .anchor.ref = ref, .leaf = t->grad_fn ? NULL : t, .key = key, .post = post };
-  if (!h || ax_hook_add(t, post, call_hook, drop_hook, h, &id) != AX_OK) {
-    if (t->grad_fn) luaL_unref(L, -1, ref);
-    else {
+  if (h) {
+    *h = (hook){ .anchor.ref = ref, .leaf = t->grad_fn ? NULL : t, .key = key, .post = post };
+    ax_lua.n_anchors += h->leaf != NULL;
+  } else if (t->grad_fn) ax_lua_unanchor(L, ref);
+  if (!h || ax_hook_add(t, post, call_hook, ax_lua_drop_anchor, h, &id) != AX_OK) {
+    if (!t->grad_fn) {
       lua_pushnil(L);
       lua_rawseti(L, -2, key);
     }
     if (!h) return ax_lua_error(L, fn, "out of memory");
-    free(h);
+    ax_lua_drop_anchor(h);
     return ax_lua_raise(L, fn);
   }
   lua_pushnumber(L, (double)id);
@@ -299,13 +294,10 @@ typedef struct held_leaf {
 static int anchor_leaf(lua_State *L)
 {
   held_leaf *held = lua_touserdata(L, 1);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_anchors);
   ax_lua_push_handle(L, held->leaf);
-  held->anchor.ref = luaL_ref(L, -2);
+  held->anchor.ref = ax_lua_anchor(L);
   return 0;
 }
-
-static void drop_leaf(void *held) { ax_lua_drop_anchor(held); }
 
 static ax_status hold_leaf(ax_tensor *leaf, void (**drop)(void *), void **ud)
 {
@@ -319,7 +311,7 @@ static ax_status hold_leaf(ax_tensor *leaf, void (**drop)(void *), void **ud)
     free(held);
     return st;
   }
-  *drop = drop_leaf;
+  *drop = ax_lua_drop_anchor;
   *ud = held;
   return AX_OK;
 }

@@ -12,6 +12,9 @@
  * as long as its function lives.  Without traces these objects are garbage; the price is that code
  * is compiled again.
  *
+ * What a collection leaves may be held by circles through the tape (bind/anchors.c).  When that has
+ * grown as above since circles were last broken, they are broken.
+ *
  * The best moment for a collection is the end of a backward pass: the graph is gone, and what
  * remains of the step are the dead handles of the user's forward, which keep its activations.  A
  * collection at that moment finds all of them.  A collection in the middle of the next forward
@@ -32,7 +35,8 @@
 #define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
 
 static _Thread_local struct {
-  int64_t left; /* pressure after the last collection */
+  int64_t left;     /* pressure after the last collection */
+  int64_t unbroken; /* after the last one that broke circles; the least one since, where that is less */
   /* pressure when the last backward pass began; 0 where garbage of the step before was in it */
   int64_t need;
   bool clean;         /* no garbage to speak of was there when the last backward pass had ended */
@@ -46,28 +50,41 @@ static double now(void)
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int64_t growth_allowed(void)
+static int64_t growth_over(int64_t pressure)
 {
-  const int64_t half = last.left / 2;
+  const int64_t half = pressure / 2;
   return half < LEAST_GROWTH ? LEAST_GROWTH : half > MOST_GROWTH ? MOST_GROWTH : half;
 }
 
+static int64_t growth_allowed(void) { return growth_over(last.left); }
+
+/* thorough (an argument that is not NULL): circles are broken at once. */
 static int run_collector(lua_State *L)
 {
+  const bool thorough = lua_touserdata(L, 1) != NULL;
+  int64_t pressure;
+
   lua_gc(L, LUA_GCCOLLECT, 0);
   ax_lua_sweep_orphans(L);
+  pressure = ax_memory_pressure();
+  if (pressure < last.unbroken) last.unbroken = pressure;
+  if (ax_lua.n_anchors == 0) return 0;
+  if (!thorough && pressure <= last.unbroken + growth_over(last.unbroken)) return 0;
+  ax_lua_break_circles(L);
+  ax_lua_sweep_orphans(L);
+  last.unbroken = ax_memory_pressure();
   return 0;
 }
 
 /* Runs a full collection.  Returns the status of lua_cpcall (a user's finaliser may raise), with
  * the error on the stack. */
-static int collect(lua_State *L)
+static int collect(lua_State *L, bool thorough)
 {
   const double start = now();
   int status;
 
   ax_lua.collecting = true;
-  status = lua_cpcall(L, run_collector, NULL);
+  status = lua_cpcall(L, run_collector, thorough ? &last : NULL);
   ax_lua.collecting = false;
   if (ax_lua.dead) ax_lua_drop_dead(L);
   ax_memory_count_collection();
@@ -95,7 +112,7 @@ void ax_lua_slow(lua_State *L)
     ax_lua.mark = pressure + POSTPONE;
     return;
   }
-  if (collect(L) != 0) lua_error(L);
+  if (collect(L, false) != 0) lua_error(L);
 }
 
 /* A dead handle weighs little in Lua's heap and pins a tensor until its cycle ends.  So in training
@@ -121,7 +138,7 @@ void ax_lua_backward_ends(lua_State *L)
   const bool due =
       much && !ax_lua.collecting && now() - last.ended >= SHARE * last.cost && lua_checkstack(L, 16);
   last.clean = due || !much;
-  if (due && collect(L) != 0) lua_error(L);
+  if (due && collect(L, false) != 0) lua_error(L);
 }
 
 static bool hook_called;
@@ -152,7 +169,7 @@ static void collect_all(lua_State *L)
   int round = 0;
   do {
     before = ax_memory_pressure();
-    if (collect(L) != 0) lua_pop(L, 1); /* no place to raise it */
+    if (collect(L, true) != 0) lua_pop(L, 1); /* no place to raise it */
   } while (++round < 2 || (round < MOST_ROUNDS && ax_memory_pressure() < before));
 }
 
@@ -164,7 +181,7 @@ static bool last_chance(size_t wanted, int attempt)
 
   if (attempt > 1 || !ax_lua.open || ax_lua.collecting || !lua_checkstack(L, 16)) return false;
   if (attempt == 0) {
-    if (collect(L) != 0) lua_pop(L, 1);
+    if (collect(L, true) != 0) lua_pop(L, 1);
     return true;
   }
   flush_traces(L);
