@@ -34,7 +34,7 @@ LUAJIT_XCFLAGS = -DLUAJIT_ENABLE_LUA52COMPAT -DLUAJIT_ENABLE_CHECKHOOK \
 LUAJIT_TARGET_asan := -fsanitize=address -fno-omit-frame-pointer -DLUAJIT_USE_SYSMALLOC -DLUA_USE_APICHECK
 
 HOST_CFLAGS := -I$(LUAJIT)/src
-HOST_LIBS   := -Wl,--whole-archive $(LUAJIT)/src/libluajit.a -Wl,--no-whole-archive -lcjson -lz -ldl -lm -lpthread
+HOST_LIBS   := -Wl,--whole-archive $(LUAJIT)/src/libluajit.a -Wl,--no-whole-archive -lz -ldl -lm -lpthread
 # In a bundle the libraries lie beside the plugins.  DT_RPATH, which counts for what those libraries
 # need in turn, and for plugins; elsewhere the folder does not exist and says nothing.
 HOST_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/accel/deps'
@@ -56,7 +56,7 @@ IMAGE_PLUGIN := $(OUT)/libax_image.so
 
 # Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a
 # command.
-BUILD_DEPS := gcc:cc libc6-dev:stdio.h xz-utils:xz libcjson-dev:cjson/cJSON.h zlib1g-dev:zlib.h \
+BUILD_DEPS := gcc:cc libc6-dev:stdio.h xz-utils:xz zlib1g-dev:zlib.h \
               libedit-dev:histedit.h libdnnl-dev:dnnl.h
 IMAGE_DEPS := libjpeg-dev:jpeglib.h libpng-dev:png.h
 DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) lua-busted:busted \

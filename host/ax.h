@@ -90,6 +90,8 @@ AX_API ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, co
 /* New reference to t's elements on the CPU in pinned memory, contiguous; t itself if it is there.
  * EINVAL for a tensor of another device. */
 AX_API ax_status ax_tensor_pinned(ax_tensor *t, ax_tensor **out);
+/* New reference to t's elements on the CPU, contiguous: t itself if it is so. */
+AX_API ax_status ax_tensor_bring(ax_tensor *t, ax_tensor **out);
 /* Starts moving t, which is on the CPU, to `to`, in parallel with what that device is computing:
  * new reference, not to be used before ax_device_arrive with *ticket.  t has been read on return
  * unless it is pinned (then: when it has arrived).  *out NULL with AX_OK: this device cannot, or
@@ -102,6 +104,10 @@ AX_API ax_status ax_device_arrive(ax_device d, uint64_t ticket);
  * that. */
 AX_API ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const int64_t *shape,
                                 const int64_t *strides, int64_t offset, ax_tensor **out);
+/* New reference to a view of t's storage: elements from `offset` of the storage on, at these
+ * strides of elements.  No history.  ERANGE when one of them would lie outside. */
+AX_API ax_status ax_tensor_window(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides,
+                                  int64_t offset, ax_tensor **out);
 /* New reference, 0-d, of the given value (cast to dtype). */
 AX_API ax_status ax_tensor_scalar(ax_dtype dtype, double value, ax_tensor **out);
 /* New reference to the same elements, without gradient history; shares the version counter.

@@ -11,26 +11,38 @@
  * compressed data; EDTYPE for element types that tensors do not have. */
 AX_API ax_status ax_idx_read(const char *path, ax_tensor **out);
 
-/* The contents of a safetensors file, in the order of its header. */
+/* Several tensors by name. */
 typedef struct ax_tensor_file {
   int n;
-  char **names;        /* [n], unique, UTF-8 */
+  char **names;        /* [n] */
   ax_tensor **tensors; /* [n], each owned; take one by retaining it */
-  int n_meta;
-  char **meta; /* [2 * n_meta]: key, value, key, value ... */
 } ax_tensor_file;
-
-/* *out: free it with ax_tensor_file_free; NULL on failure.  EIO for a file that breaks the format
- * (header size, JSON, offsets that overlap, leave holes or point outside, sizes that do not fit
- * shape and type); EDTYPE for an element type that tensors do not have. */
-AX_API ax_status ax_safetensors_read(const char *path, ax_tensor_file **out);
 AX_API void ax_tensor_file_free(ax_tensor_file *f); /* NULL is fine */
 
-/* Writes `n` tensors, listed in the given order.  In the data part wider element types come first,
+/* A safetensors file, open: mapped, its header checked whole. */
+typedef struct ax_safetensors ax_safetensors;
+/* *out: close it with ax_safetensors_close; NULL on failure.  EIO for a file that breaks the format
+ * (header size, JSON, names or keys twice, offsets that overlap, leave holes or point outside,
+ * sizes that do not fit shape and type); EDTYPE for an element type that tensors do not have. */
+AX_API ax_status ax_safetensors_open(const char *path, ax_safetensors **out);
+AX_API void ax_safetensors_close(ax_safetensors *f); /* NULL is fine */
+AX_API const char *ax_safetensors_path(const ax_safetensors *f);
+/* The tensors, from 0, in the header's order.  Texts and shapes are borrowed from f. */
+AX_API int ax_safetensors_count(const ax_safetensors *f);
+AX_API const char *ax_safetensors_name(const ax_safetensors *f, int i);
+AX_API ax_dtype ax_safetensors_form(const ax_safetensors *f, int i, int *ndim, const int64_t **shape);
+AX_API int ax_safetensors_find(const ax_safetensors *f, const char *name); /* -1: there is none */
+/* [2 * *n]: key, value, key, value ... */
+AX_API const char *const *ax_safetensors_metadata(const ax_safetensors *f, int *n);
+/* *out: a new reference to a copy of the tensor's elements on the CPU.  EIO when the file was
+ * truncated since it was opened. */
+AX_API ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out);
+
+/* Writes `n` tensors, listed in the given order; in the data part wider element types come first,
  * so that each tensor is aligned to its element size without padding (the format allows no holes).
- * meta as above.  The file appears whole or not at all: it is written beside `path`, synced and
- * renamed, and an older file stays until then.  EINVAL for a name that is given twice, reserved or
- * not UTF-8, and for a tensor that is not on the CPU. */
+ * meta as above.  Tensors of a device come down one by one.  The file appears whole or not at all:
+ * it is written beside `path`, synced and renamed, and what was there before stays until then.
+ * EINVAL for a name that is given twice, reserved or not UTF-8. */
 AX_API ax_status ax_safetensors_write(const char *path, int n, const char *const *names,
                                       ax_tensor *const *tensors, int n_meta, const char *const *meta);
 
@@ -38,8 +50,40 @@ AX_API ax_status ax_safetensors_write(const char *path, int n, const char *const
  * reference to a contiguous tensor.  EIO for a file that breaks the format or does not have the
  * length that its header gives; EDTYPE for other types of elements. */
 AX_API ax_status ax_npy_read(const char *path, ax_tensor **out);
-/* The arrays of a .npz archive, stored or deflated, in the order of its directory; n_meta is 0. */
+/* The arrays of a .npz archive, stored or deflated, in the order of its directory. */
 AX_API ax_status ax_npz_read(const char *path, ax_tensor_file **out);
+
+/* A zip archive, open to be read: mapped, its directory checked. */
+typedef struct ax_zip ax_zip;
+/* fn: static text that messages begin with.  EIO. */
+AX_API ax_status ax_zip_open(const char *fn, const char *path, ax_zip **out);
+AX_API void ax_zip_close(ax_zip *z); /* NULL is fine */
+/* The entries, from 0, in the directory's order.  Names are borrowed from z and have no NUL behind
+ * them. */
+AX_API const char *ax_zip_path(const ax_zip *z);
+AX_API int ax_zip_count(const ax_zip *z);
+AX_API const char *ax_zip_name(const ax_zip *z, int i, size_t *n);
+AX_API uint64_t ax_zip_size(const ax_zip *z, int i); /* bytes, unpacked */
+/* The bytes of an entry.  *out is malloc's.  EIO when they are damaged, ENOMEM. */
+AX_API ax_status ax_zip_text(const ax_zip *z, int i, char **out, size_t *n);
+/* *out: a new reference to a 1-d tensor of the entry's bytes as elements. */
+AX_API ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out);
+
+/* A piece of a file: `n` bytes of text, or the elements of a tensor of any device, row-major. */
+typedef struct ax_part {
+  const void *text;
+  size_t n;
+  ax_tensor *tensor; /* borrowed; NULL: text */
+} ax_part;
+typedef struct ax_zip_member {
+  const char *name;
+  int n;
+  const ax_part *parts;
+} ax_zip_member;
+/* Files of these pieces one after the other; a zip archive of stored entries.  Both appear whole or
+ * not at all.  EIO. */
+AX_API ax_status ax_parts_write(const char *fn, const char *path, int n, const ax_part *parts);
+AX_API ax_status ax_zip_write(const char *fn, const char *path, int n, const ax_zip_member *members);
 
 /* A text file of rows and columns, in memory. */
 typedef struct ax_csv ax_csv;

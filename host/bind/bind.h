@@ -292,6 +292,8 @@ void ax_lua_open_optim_group(lua_State *L);
 void ax_lua_open_random(lua_State *L);
 void ax_lua_open_dist(lua_State *L);
 void ax_lua_open_io(lua_State *L);
+void ax_lua_open_safetensors(lua_State *L);
+void ax_lua_open_archive(lua_State *L);
 void ax_lua_open_flat(lua_State *L);
 void ax_lua_open_autocast(lua_State *L);
 void ax_lua_open_worker(lua_State *L);

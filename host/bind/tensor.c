@@ -321,6 +321,30 @@ static int storage_offset(lua_State *L)
   return 1;
 }
 
+/* The whole numbers of argument `arg`, which must be a list; returns how many there are. */
+static int check_list(lua_State *L, int arg, const char *name, int64_t *out)
+{
+  if (!lua_istable(L, arg)) return ax_lua_arg_error(L, "_window", arg, name, "a list of integers", arg);
+  return ax_lua_read_list(L, arg, "_window", name, arg, out);
+}
+
+/* t:_window(shape, strides, offset) -> a view of t's storage, without history; offset and strides
+ * in elements of the storage, from 0. */
+static int window(lua_State *L)
+{
+  const ax_tensor *t = self(L, "_window");
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS], offset;
+  const int ndim = check_list(L, 2, "shape", shape);
+  ax_tensor **box;
+
+  if (check_list(L, 3, "strides", strides) != ndim)
+    return ax_lua_error(L, "_window", "expected as many strides as sizes, %d", ndim);
+  offset = ax_lua_check_integer(L, 4, "_window", "offset", 0, INT64_C(1) << 53);
+  box = ax_lua_push_result(L);
+  if (ax_tensor_window(t, ndim, shape, strides, offset, box) != AX_OK) return ax_lua_raise(L, "_window");
+  return 1;
+}
+
 static int nbytes(lua_State *L)
 {
   const ax_tensor *t = self(L, "nbytes");
@@ -571,6 +595,7 @@ void ax_lua_open_tensor(lua_State *L)
     { "storage_offset", storage_offset },
     { "nbytes", nbytes },
     { "_version", version },
+    { "_window", window },
     { "_address", address },
     { "detach", detach },
     { "detach_", detach_ },

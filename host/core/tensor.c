@@ -87,6 +87,31 @@ ax_status ax_tensor_over(ax_storage *s, ax_dtype dtype, int ndim, const int64_t 
   return AX_OK;
 }
 
+ax_status ax_tensor_window(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides,
+                           int64_t offset, ax_tensor **out)
+{
+  const size_t item = ax_itemsize(t), held = t->storage->bytes / item;
+  char text[2][AX_SHAPE_TEXT];
+  int64_t numel, step, last = offset;
+  size_t bytes;
+  bool fits = offset >= 0;
+  ax_status st;
+
+  *out = NULL;
+  if ((st = ax_shape_checked_bytes(ndim, shape, item, &numel, &bytes)) != AX_OK) return st;
+  for (int d = 0; d < ndim && fits; d++) {
+    fits = strides[d] >= 0;
+    if (numel > 0)
+      fits = fits && !__builtin_mul_overflow(shape[d] - 1, strides[d], &step) &&
+             !__builtin_add_overflow(last, step, &last);
+  }
+  if (!fits || (uint64_t)last > held || (numel > 0 && (uint64_t)last == held))
+    return ax_fail(AX_ERANGE, "sizes %s at strides %s from element %lld on do not fit memory of %zu elements",
+                   ax_shape_text(ndim, shape, text[0], sizeof text[0]),
+                   ax_shape_text(ndim, strides, text[1], sizeof text[1]), (long long)offset, held);
+  return ax_tensor_over(t->storage, (ax_dtype)t->dtype, ndim, shape, strides, offset, out);
+}
+
 ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides,
                          int64_t offset, ax_tensor **out)
 {

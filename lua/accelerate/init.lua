@@ -20,6 +20,7 @@ return properties.lazy("accelerate", {
   ProfileKwargs = "accelerate.config.dataclasses:ProfileKwargs",
   LocalSGD = "accelerate.local_sgd:LocalSGD",
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
+  load_safetensors = "accelerate.files:load_safetensors",
   load_checkpoint_in_model = "accelerate.weights:load_checkpoint_in_model",
   prepare_pippy = "accelerate.utils.models:prepare_pippy",
   find_executable_batch_size = "accelerate.utils.memory:find_executable_batch_size",

@@ -128,6 +128,32 @@ describe("safetensors_load", function()
       file("{" .. entry("a", "U8", "6", 0, 6) .. "," .. entry("b", "U8", "4", 4, 8) .. "}", "12345678"))
   end)
 
+  it("holds the header to the specification", function()
+    fails_with("tensor 'a' has \"dtype\" twice",
+      file('{"a":{"dtype":"U8","dtype":"U8","shape":[],"data_offsets":[0,1]}}', "1"))
+    fails_with("the metadata has 'k' twice", file('{"__metadata__":{"k":"1","j":"2","k":"3"}}'))
+    fails_with("the file has \"__metadata__\" twice", file('{"__metadata__":{},"__metadata__":{}}'))
+    for _, text in ipairs { '{"a":}', '{"a"}', '{,}', '{"a":01}', '{"a":1.}', '{"a":1e}', '{"a":-}',
+      '{"a":nul}',
+      '{"a":[1,]}', '{"a":{"b":1,}}', '{"a":"\\x"}', '{"a":"\\u12"}', '{"a":"\\udc00"}', '{"a":"\\ud800x"}',
+      '{"a":"\n"}', "{'a':1}", '{"a":[}' } do
+      fails_with("is not valid JSON", file(text))
+    end
+    -- as many brackets and zeros as a header may have cost no more memory than they are
+    fails_with("is not valid JSON", file('{"a":' .. ("["):rep(1e6)))
+    fails_with("the entry of tensor 'a' is not an object", file('{"a":[' .. ("0,"):rep(1e6) .. "0]}"))
+    fails_with("size 1 of tensor 'a' is not a whole number",
+      file("{" .. entry("a", "U8", "8.0", 0, 8) .. "}", "12345678"))
+    -- what the format allows
+    write(file('{"\\u0061\\n\\ud83d\\ude00":{"shape":[ 2 ' ..
+      '],"more":{"x":[1,-2.5e+3,null,true,"t"]},"data_offsets":[0,2],'
+      .. '"dtype":"U8"}, "__metadata__":null}  \n', "ab"))
+    local list, metadata = core.safetensors_load(path)
+    assert.equal("a\n\240\159\152\128", list[1][1])
+    assert.same({ 97, 98 }, list[1][2]:totable())
+    assert.same({}, metadata)
+  end)
+
   it("names a file that is not there, and a folder", function()
     assert.has_error(function() core.safetensors_load("/nowhere/x") end,
       "safetensors: '/nowhere/x': cannot be opened: No such file or directory")
@@ -191,6 +217,47 @@ describe("safetensors_load", function()
       assert.equal(before.structs, core.memory_stats().structs, n)
     end
     assert.is_true(failed > 10 and failed < 1000)
+  end)
+end)
+
+describe("safetensors_open", function()
+  teardown(function() os.remove(path) end)
+
+  it("reads one tensor at a time", function()
+    write(REFERENCE)
+    local f = core.safetensors_open(path)
+    assert.same({ "steps", "fc.weight", "none", "fc.bias", "mask" }, f:keys())
+    assert.same({ format = "pt" }, f:metadata())
+    assert.same({ 2, 3 }, f:get_shape("fc.weight"))
+    assert.equal("float16", f:get_dtype("fc.bias"))
+    assert.same({ 1.5, -2 }, f:get_tensor("fc.bias"):totable())
+    assert.equal(7, f:get_tensor("steps"):item())
+    assert.has_error(function() f:get_tensor("fc.weigth") end,
+      "get_tensor: '" .. path .. "' has no tensor 'fc.weigth'; did you mean 'fc.weight'?")
+    assert.is_false(pcall(f.get_tensor, f, "steps\0"))
+    assert.is_false(pcall(f.get_shape, f))
+    f:close()
+    f:close()
+    for _, name in ipairs { "keys", "metadata", "get_tensor", "get_shape", "get_dtype" } do
+      local ok, err = pcall(f[name], f, "steps")
+      assert.is_false(ok)
+      assert.truthy(err:find("got one that was closed", 1, true), err)
+      assert.is_false(pcall(f[name], path))
+    end
+  end)
+
+  it("keeps its file when another takes the place, and says when it was truncated", function()
+    local big = core.arange(100000)
+    core.safetensors_save(path, { { "x", big } })
+    local f = core.safetensors_open(path)
+    core.safetensors_save(path, { { "y", core.ones(1) } })
+    assert.equal(99999, f:get_tensor("x")[100000]:item())
+    core.safetensors_save(path, { { "x", big } })
+    f = core.safetensors_open(path)
+    assert.is_true(os.execute(("truncate -s 4096 '%s'"):format(path)) ~= false)
+    local ok, err = pcall(f.get_tensor, f, "x")
+    assert.is_false(ok)
+    assert.truthy(err:find("truncated", 1, true), err)
   end)
 end)
 

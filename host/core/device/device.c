@@ -100,6 +100,19 @@ ax_status ax_tensor_pinned(ax_tensor *t, ax_tensor **out)
   return st;
 }
 
+ax_status ax_tensor_bring(ax_tensor *t, ax_tensor **out)
+{
+  ax_status st;
+
+  if (t->device.kind == AX_CPU) return ax_contiguous(t, out);
+  if ((st = ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, out)) != AX_OK ||
+      (st = ax_transfer(*out, t, false)) == AX_OK)
+    return st;
+  ax_tensor_release(*out);
+  *out = NULL;
+  return st;
+}
+
 ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *ticket)
 {
   const ax_backend *backend;

@@ -8,13 +8,12 @@
  * is allocated. */
 #include "io.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "core/io/file.h"
+#include "core/io/zip.h"
 
 #define FAIL(st, fmt, ...) AX_FILE_FAIL(st, s->fn, s->path, fmt, ##__VA_ARGS__)
 
@@ -276,14 +275,6 @@ out:
   return st;
 }
 
-/* When the file was truncated during reading, reports that instead of the error found in its
- * contents. */
-static ax_status believe(const source *s, const ax_bytes *file, ax_status found)
-{
-  const ax_status st = ax_bytes_check(s->fn, s->path, file);
-  return st == AX_OK ? found : st;
-}
-
 ax_status ax_npy_read(const char *path, ax_tensor **out)
 {
   const source s = { "read_npy", path };
@@ -292,7 +283,8 @@ ax_status ax_npy_read(const char *path, ax_tensor **out)
 
   *out = NULL;
   if ((st = ax_file_map(s.fn, path, &file)) != AX_OK) return st;
-  st = believe(&s, &file, read_npy(&s, file.data, file.n, out));
+  st = read_npy(&s, file.data, file.n, out);
+  if (ax_bytes_check(s.fn, path, &file) != AX_OK) st = AX_EIO; /* then this is what is wrong with it */
   if (st != AX_OK) {
     ax_tensor_release(*out);
     *out = NULL;
@@ -301,200 +293,67 @@ ax_status ax_npy_read(const char *path, ax_tensor **out)
   return st;
 }
 
-/* ---- zip.  The central directory at the end lists the entries; sizes beyond 4 GB are in an extra
- * field. */
+/* ---- archives */
 
-typedef struct entry {
-  const char *name;
-  size_t name_length;
-  int method;
-  uint32_t crc;
-  uint64_t packed, size, at;
-} entry;
-
-static uint64_t le(const uint8_t *p, int bytes)
+/* The array of entry i of an archive; *name: what it is called there without ".npy", for
+ * ax_mfree. */
+static ax_status read_member(const ax_zip *z, int i, char **name, ax_tensor **out)
 {
-  uint64_t v = 0;
-  for (int i = bytes - 1; i >= 0; i--) v = v << 8 | p[i];
-  return v;
-}
+  const char *path = ax_zip_path(z), *given;
+  const source archive = { "read_npz", path }, *s = &archive;
+  const uint8_t *data = NULL;
+  void *owned = NULL;
+  char inside[4096];
+  size_t length, n;
+  ax_status st;
 
-/* Finds the offset and size of the central directory, and how many entries it has. */
-static ax_status find_directory(const source *s, const uint8_t *p, size_t n, uint64_t *at, uint64_t *size,
-                                uint64_t *count)
-{
-  const size_t least = 22, most = n < least + 65535 ? n : least + 65535;
-  size_t k;
-
-  for (k = least; k <= most; k++)
-    if (memcmp(p + n - k, "PK\5\6", 4) == 0 && le(p + n - k + 20, 2) == k - least) break;
-  if (n < least || k > most)
-    return FAIL(AX_EIO, "not a zip archive, or cut off: it has no directory at its end");
-  p += n - k;
-  *count = le(p + 10, 2);
-  *size = le(p + 12, 4);
-  *at = le(p + 16, 4);
-  if ((*at == UINT32_MAX || *count == UINT16_MAX || *size == UINT32_MAX) && n - k >= 20 &&
-      memcmp(p - 20, "PK\6\7", 4) == 0) {
-    const uint64_t where = le(p - 20 + 8, 8);
-    const uint8_t *start = p - (n - k);
-    if (where > n - k - 20 || n - k - 20 - where < 56 || memcmp(start + where, "PK\6\6", 4) != 0)
-      return FAIL(AX_EIO, "the end of its directory is damaged");
-    *count = le(start + where + 32, 8);
-    *size = le(start + where + 40, 8);
-    *at = le(start + where + 48, 8);
-  }
-  if (*at > n - k || *size > n - k - *at) return FAIL(AX_EIO, "its directory lies outside the file");
-  return AX_OK;
-}
-
-/* Reads the directory entry at *at; advances *at. */
-static ax_status read_entry(const source *s, const uint8_t *file, uint64_t *at, uint64_t end, entry *e)
-{
-  const uint8_t *p = file + *at;
-  size_t name, extra, comment;
-
-  if (end - *at < 46 || memcmp(p, "PK\1\2", 4) != 0) return FAIL(AX_EIO, "its directory is damaged");
-  name = le(p + 28, 2);
-  extra = le(p + 30, 2);
-  comment = le(p + 32, 2);
-  if (end - *at - 46 < name + extra + comment) return FAIL(AX_EIO, "its directory is damaged");
-  *e = (entry){ .name = (const char *)p + 46,
-                .name_length = name,
-                .method = (int)le(p + 10, 2),
-                .crc = (uint32_t)le(p + 16, 4),
-                .packed = le(p + 20, 4),
-                .size = le(p + 24, 4),
-                .at = le(p + 42, 4) };
-  if (le(p + 8, 2) & 1) return FAIL(AX_EIO, "'%.*s' in it is encrypted", (int)name, e->name);
-  for (const uint8_t *x = p + 46 + name, *stop = x + extra; stop - x >= 4;) {
-    const size_t length = le(x + 2, 2);
-    if ((size_t)(stop - x) - 4 < length) break;
-    if (le(x, 2) == 1) { /* zip64: those of the three numbers that did not fit 32 bits, in this order */
-      const uint8_t *v = x + 4, *last = v + length;
-      uint64_t *fields[] = { &e->size, &e->packed, &e->at };
-      for (int i = 0; i < 3; i++)
-        if (*fields[i] == UINT32_MAX && last - v >= 8) {
-          *fields[i] = le(v, 8);
-          v += 8;
-        }
-    }
-    x += 4 + length;
-  }
-  *at += 46 + name + extra + comment;
-  return AX_OK;
-}
-
-/* Finds the bytes of an entry.  *owned is to be freed; NULL where the archive contains them
- * unpacked. */
-static ax_status open_entry(const source *s, const uint8_t *file, size_t n, const entry *e,
-                            const uint8_t **data, void **owned)
-{
-  const int length = (int)e->name_length;
-  uint64_t start;
-  z_stream z = { 0 };
-  int code = Z_OK;
-
-  *owned = NULL;
-  if (e->at > n || n - e->at < 30 || memcmp(file + e->at, "PK\3\4", 4) != 0)
-    return FAIL(AX_EIO, "'%.*s' in it does not lie where its directory says", length, e->name);
-  start = e->at + 30 + le(file + e->at + 26, 2) + le(file + e->at + 28, 2);
-  if (start > n || e->packed > n - start)
-    return FAIL(AX_EIO, "'%.*s' in it goes on after the end of the file", length, e->name);
-  if (e->method == 0) {
-    if (e->packed != e->size) return FAIL(AX_EIO, "'%.*s' in it has two sizes", length, e->name);
-    *data = file + start;
-  } else if (e->method == 8) {
-    if (e->size / 1032 > e->packed + 1)
-      return FAIL(AX_EIO, "'%.*s' in it says %llu bytes, which %llu packed bytes cannot hold", length,
-                  e->name, (unsigned long long)e->size, (unsigned long long)e->packed);
-    if (!(*owned = malloc(e->size ? e->size : 1)) || inflateInit2(&z, -15) != Z_OK) {
-      free(*owned);
-      *owned = NULL;
-      return FAIL(AX_ENOMEM, "no memory to unpack '%.*s'", length, e->name);
-    }
-    z.next_in = (uint8_t *)(file + start);
-    z.next_out = *owned;
-    for (uint64_t in = e->packed, out = e->size; code == Z_OK;) { /* zlib counts in 32 bits */
-      const unsigned give = in > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)in,
-                     take = out > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)out;
-      z.avail_in = give;
-      z.avail_out = take;
-      code = inflate(&z, Z_NO_FLUSH);
-      in -= give - z.avail_in;
-      out -= take - z.avail_out;
-      if (code == Z_OK && z.avail_in == give && z.avail_out == take) code = Z_BUF_ERROR;
-    }
-    const bool whole = code == Z_STREAM_END && (size_t)(z.next_out - (uint8_t *)*owned) == e->size;
-    inflateEnd(&z);
-    *data = *owned;
-    if (!whole) {
-      free(*owned);
-      *owned = NULL;
-      return FAIL(AX_EIO, "'%.*s' in it cannot be unpacked: its data is damaged", length, e->name);
-    }
-  } else
-    return FAIL(AX_EIO, "'%.*s' in it is packed by method %d; expected 0 (stored) or 8 (deflated)", length,
-                e->name, e->method);
-  uint32_t crc = (uint32_t)crc32(0, NULL, 0);
-  for (uint64_t at = 0; at < e->size; at += 1 << 30)
-    crc = (uint32_t)crc32(crc, *data + at, (unsigned)(e->size - at < 1 << 30 ? e->size - at : 1 << 30));
-  if (crc != e->crc) {
-    free(*owned);
-    *owned = NULL;
-    return FAIL(AX_EIO, "'%.*s' in it is damaged: its checksum is %08x, expected %08x", length, e->name, crc,
-                e->crc);
-  }
+  given = ax_zip_name(z, i, &length);
+  if (length > 4 && memcmp(given + length - 4, ".npy", 4) == 0) length -= 4;
+  if (length > 2048 || memchr(given, 0, length)) return FAIL(AX_EIO, "the name of entry %d is none", i + 1);
+  if ((st = ax_zip_bytes(z, i, &data, &n, &owned)) != AX_OK) return st;
+  snprintf(inside, sizeof inside, "%.1800s: %.*s", path, (int)length, given);
+  st = read_npy(&(source){ s->fn, inside }, data, n, out);
+  free(owned);
+  if (st != AX_OK) return st;
+  if (!(*name = ax_malloc(length + 1))) return AX_ENOMEM; /* the tensor goes with the others */
+  memcpy(*name, given, length);
+  (*name)[length] = '\0';
   return AX_OK;
 }
 
 ax_status ax_npz_read(const char *path, ax_tensor_file **out)
 {
-  const source archive = { "read_npz", path }, *s = &archive;
-  uint64_t at = 0, size = 0, count = 0, end;
   ax_tensor_file *f = NULL;
-  ax_status st = AX_OK;
-  ax_bytes file;
-  char inside[4096];
+  ax_zip *z;
+  ax_status st;
+  int n;
 
   *out = NULL;
-  if ((st = ax_file_map(s->fn, path, &file)) != AX_OK) return st;
-  AX_TRY(find_directory(s, file.data, file.n, &at, &size, &count));
-  end = at + size;
-  if (count > size / 46) AX_TRY(FAIL(AX_EIO, "its directory is damaged"));
-  if (!(f = ax_calloc(1, sizeof *f)) || !(f->names = ax_calloc(count + 1, sizeof *f->names)) ||
-      !(f->tensors = ax_calloc(count + 1, sizeof *f->tensors)))
+  if ((st = ax_zip_open("read_npz", path, &z)) != AX_OK) return st;
+  n = ax_zip_count(z);
+  if (!(f = ax_calloc(1, sizeof *f)) || !(f->names = ax_calloc((size_t)n + 1, sizeof *f->names)) ||
+      !(f->tensors = ax_calloc((size_t)n + 1, sizeof *f->tensors)))
     AX_TRY(AX_ENOMEM);
-  for (uint64_t i = 0; i < count; i++) {
-    const uint8_t *data = NULL;
-    void *owned = NULL;
-    size_t length;
-    entry e;
-
-    AX_TRY(read_entry(s, file.data, &at, end, &e));
-    length = e.name_length > 4 && memcmp(e.name + e.name_length - 4, ".npy", 4) == 0 ? e.name_length - 4
-                                                                                     : e.name_length;
-    if (length > 2048 || memchr(e.name, 0, length))
-      AX_TRY(FAIL(AX_EIO, "the name of entry %d is none", (int)i + 1));
-    AX_TRY(open_entry(s, file.data, file.n, &e, &data, &owned));
-    snprintf(inside, sizeof inside, "%.1800s: %.*s", path, (int)length, e.name);
-    st = read_npy(&(source){ s->fn, inside }, data, e.size, &f->tensors[f->n]);
-    free(owned);
-    if (st != AX_OK) goto out;
-    if (!(f->names[f->n] = ax_malloc(length + 1))) {
-      ax_tensor_release(f->tensors[f->n]);
-      AX_TRY(AX_ENOMEM);
-    }
-    memcpy(f->names[f->n], e.name, length);
-    f->names[f->n][length] = '\0';
-    f->n++;
+  for (f->n = 0; f->n < n;) {
+    const int i = f->n++; /* counted first, so that a failure frees what there is of it */
+    AX_TRY(read_member(z, i, &f->names[i], &f->tensors[i]));
   }
 out:
-  if ((st = believe(s, &file, st)) == AX_OK) {
+  if ((st = ax_zip_check(z, st)) == AX_OK) {
     *out = f;
     f = NULL;
   }
   ax_tensor_file_free(f);
-  ax_bytes_free(&file);
+  ax_zip_close(z);
   return st;
+}
+
+void ax_tensor_file_free(ax_tensor_file *f)
+{
+  if (!f) return;
+  for (int i = 0; f->names && i < f->n; i++) ax_mfree(f->names[i]);
+  for (int i = 0; f->tensors && i < f->n; i++) ax_tensor_release(f->tensors[i]);
+  ax_mfree(f->names);
+  ax_mfree(f->tensors);
+  ax_mfree(f);
 }

@@ -10,6 +10,8 @@
 
 #include "io.h"
 
+#include "core/io/file.h"
+
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "safetensors files are copied as elements lie in memory, which must be little-endian"
 #endif
@@ -35,5 +37,29 @@ static inline size_t ax_utf8_length(const unsigned char *s, size_t n)
   if ((c == 0xF0 && s[1] < 0x90) || (c == 0xF4 && s[1] > 0x8F)) return 0;
   return len;
 }
+
+/* One tensor of a file. */
+typedef struct ax_safetensors_entry {
+  const char *name; /* in the header */
+  int64_t begin, end;
+  int64_t shape[AX_MAX_DIMS];
+  uint8_t dtype, ndim;
+} ax_safetensors_entry;
+
+struct ax_safetensors {
+  char *path;
+  ax_bytes file;
+  char *header; /* a copy, in which texts were unescaped where they stand */
+  int64_t header_bytes, data_bytes;
+  int n, n_meta;
+  ax_safetensors_entry *entries;       /* [n], in the header's order */
+  const ax_safetensors_entry **sorted; /* [n], by name */
+  const char **meta;                   /* [2 * n_meta] */
+};
+
+/* Reads the header of f, whose path, header and sizes are set, into the fields below them, and
+ * checks it against the specification and the size of the data.  What f holds is the caller's to
+ * free, also on failure. */
+ax_status ax_safetensors_parse(ax_safetensors *f);
 
 #endif

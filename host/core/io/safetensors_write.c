@@ -1,12 +1,10 @@
 /* safetensors_write.c: the writer of the safetensors format (described in safetensors.h). */
 #define _GNU_SOURCE /* open_memstream */
-#include "safetensors.h"
+#include "core/io/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/io/file.h"
 
 /* Fails with a message that names the file. */
 #define FAIL(st, fmt, ...) ax_fail(st, "safetensors: '%s': " fmt, path, ##__VA_ARGS__)
@@ -26,7 +24,7 @@ static int compare_text(const void *a, const void *b)
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static ax_status check_names(const char *path, int n, const char *const *names, ax_tensor *const *tensors)
+static ax_status check_names(const char *path, int n, const char *const *names)
 {
   ax_status st = AX_OK;
   const char **sorted = ax_malloc((size_t)n * sizeof *sorted);
@@ -37,8 +35,6 @@ static ax_status check_names(const char *path, int n, const char *const *names, 
     if (strcmp(names[i], "__metadata__") == 0)
       AX_TRY(FAIL(AX_EINVAL, "no tensor can be called '__metadata__': the format keeps that name"));
     if (!is_utf8(names[i])) AX_TRY(FAIL(AX_EINVAL, "the name of tensor %d is not UTF-8", i + 1));
-    if (tensors[i]->device.kind != AX_CPU)
-      AX_TRY(FAIL(AX_EINVAL, "tensor '%.100s' is not on the CPU", names[i]));
   }
   qsort(sorted, (size_t)n, sizeof *sorted, compare_text);
   for (int i = 1; i < n; i++)
@@ -130,7 +126,7 @@ static ax_status write_data(ax_replacement *to, int n, ax_tensor *const *tensors
     for (int i = 0; i < n; i++) {
       ax_tensor *flat;
       if (ax_itemsize(tensors[i]) != size) continue;
-      if ((st = ax_contiguous(tensors[i], &flat)) != AX_OK) return st;
+      if ((st = ax_tensor_bring(tensors[i], &flat)) != AX_OK) return st;
       st = ax_replace_write(to, ax_data(flat), flat->numel * (int64_t)size);
       ax_tensor_release(flat);
       if (st != AX_OK) return st;
@@ -147,7 +143,7 @@ ax_status ax_safetensors_write(const char *path, int n, const char *const *names
   char *header = NULL;
   size_t header_bytes = 0;
 
-  AX_TRY(check_names(path, n, names, tensors));
+  AX_TRY(check_names(path, n, names));
   for (int i = 0; i < 2 * n_meta; i++)
     if (!is_utf8(meta[i])) AX_TRY(FAIL(AX_EINVAL, "entry %d of the metadata is not UTF-8", i / 2 + 1));
   if (!(places = ax_malloc((size_t)n * sizeof *places))) {

@@ -1,0 +1,206 @@
+/* bind/archive.c: files of texts and tensors: core._zip_open, core._zip_write,
+ * core._parts_write. */
+#include "bind/bind.h"
+#include "io.h"
+
+#include <stdlib.h>
+
+/* The functions that archives are read and written for: what messages begin with. */
+static const char *check_caller(lua_State *L, int idx)
+{
+  static const char *const callers[] = { "load",      "save",        "write_npy", "write_npz",
+                                         "write_csv", "write_image", NULL };
+  return callers[luaL_checkoption(L, idx, NULL, callers)];
+}
+
+/* ---- an open archive */
+
+static const ax_lua_class zip_class;
+static ax_zip *check_zip(lua_State *L, const char *fn)
+{
+  ax_lua_enter(L);
+  return ax_lua_check_pointer(L, 1, &zip_class, fn);
+}
+
+static int check_entry(lua_State *L, const ax_zip *z, const char *fn)
+{
+  return (int)ax_lua_check_integer(L, 2, fn, "entry", 1, ax_zip_count(z)) - 1;
+}
+
+static void clear_zip(lua_State *L, void *object)
+{
+  ax_zip **z = object;
+  ax_zip_close(*z);
+  *z = NULL;
+}
+
+/* core._zip_open(path, caller) -> archive */
+static int zip_open(lua_State *L)
+{
+  const char *path, *fn;
+  ax_zip **z;
+
+  ax_lua_enter(L);
+  fn = check_caller(L, 2);
+  path = ax_lua_check_path(L, fn);
+  z = ax_lua_push_object(L, &zip_class);
+  if (ax_zip_open(fn, path, z) != AX_OK) return ax_lua_raise(L, fn);
+  return 1;
+}
+
+/* archive:names() -> list */
+static int zip_names(lua_State *L)
+{
+  const ax_zip *z = check_zip(L, "names");
+
+  lua_createtable(L, ax_zip_count(z), 0);
+  for (int i = 0; i < ax_zip_count(z); i++) {
+    size_t n;
+    const char *name = ax_zip_name(z, i, &n);
+    lua_pushlstring(L, name, n);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* archive:size(i) -> bytes, unpacked */
+static int zip_size(lua_State *L)
+{
+  const ax_zip *z = check_zip(L, "size");
+  lua_pushnumber(L, (double)ax_zip_size(z, check_entry(L, z, "size")));
+  return 1;
+}
+
+static void clear_text(lua_State *L, void *object)
+{
+  char **text = object;
+  free(*text);
+  *text = NULL;
+}
+
+static const ax_lua_class text_class = { "the text of an archive's entry", sizeof(char *), clear_text, NULL };
+
+/* archive:text(i) */
+static int zip_text(lua_State *L)
+{
+  const ax_zip *z = check_zip(L, "text");
+  const int i = check_entry(L, z, "text");
+  char **text = ax_lua_push_object(L, &text_class);
+  size_t n;
+
+  if (ax_zip_text(z, i, text, &n) != AX_OK) return ax_lua_raise(L, "text");
+  lua_pushlstring(L, *text, n);
+  clear_text(L, text);
+  return 1;
+}
+
+/* archive:tensor(i, dtype) -> 1-d tensor of the entry's bytes */
+static int zip_tensor(lua_State *L)
+{
+  const ax_zip *z = check_zip(L, "tensor");
+  const int i = check_entry(L, z, "tensor");
+  const ax_dtype dtype = ax_lua_check_dtype(L, 3, "tensor", "dtype");
+  ax_tensor **box = ax_lua_push_result(L);
+
+  if (ax_zip_tensor(z, i, dtype, box) != AX_OK) return ax_lua_raise(L, "tensor");
+  return 1;
+}
+
+static int zip_close(lua_State *L)
+{
+  ax_lua_enter(L);
+  clear_zip(L, ax_lua_check_object(L, 1, &zip_class, "close"));
+  return 0;
+}
+
+static const luaL_Reg zip_methods[] = {
+  { "names", zip_names },   { "size", zip_size },   { "text", zip_text },
+  { "tensor", zip_tensor }, { "close", zip_close }, { NULL, NULL },
+};
+static const ax_lua_class zip_class = { "a zip archive", sizeof(ax_zip *), clear_zip, zip_methods };
+
+/* ---- writing */
+
+/* Reads entries `from` .. of the list at idx, strings and tensors, into memory that it pushes; the
+ * list keeps what they point to. */
+static const ax_part *push_parts(lua_State *L, int idx, int from, const char *fn, int *n)
+{
+  ax_part *parts;
+
+  *n = (int)lua_objlen(L, idx) - from + 1;
+  if (*n < 0) *n = 0;
+  parts = lua_newuserdata(L, ((size_t)*n + 1) * sizeof *parts);
+  memset(parts, 0, ((size_t)*n + 1) * sizeof *parts);
+  for (int i = 0; i < *n; i++) {
+    lua_rawgeti(L, idx, from + i);
+    if (lua_type(L, -1) == LUA_TSTRING) parts[i].text = lua_tolstring(L, -1, &parts[i].n);
+    else if (!(parts[i].tensor = ax_lua_opt_tensor(L, -1, fn)))
+      ax_lua_arg_error(L, fn, 0, "part", "a string or a tensor", lua_gettop(L));
+    lua_pop(L, 1);
+  }
+  return parts;
+}
+
+/* core._parts_write(path, list of strings and tensors, caller) */
+static int parts_write(lua_State *L)
+{
+  const char *path, *fn;
+  const ax_part *parts;
+  int n;
+
+  ax_lua_enter(L);
+  fn = check_caller(L, 3);
+  path = ax_lua_check_path(L, fn);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  parts = push_parts(L, 2, 1, fn, &n);
+  if (ax_parts_write(fn, path, n, parts) != AX_OK) return ax_lua_raise(L, fn);
+  return 0;
+}
+
+/* core._zip_write(path, list of { name, part, part, ... }, caller): an archive of stored entries */
+static int zip_write(lua_State *L)
+{
+  const char *path, *fn;
+  ax_zip_member *members;
+  int n, anchors;
+
+  ax_lua_enter(L);
+  fn = check_caller(L, 3);
+  path = ax_lua_check_path(L, fn);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 3);
+  n = (int)lua_objlen(L, 2);
+  members = lua_newuserdata(L, ((size_t)n + 1) * sizeof *members);
+  lua_createtable(L, n, 0); /* holds the parts */
+  anchors = lua_gettop(L);
+  for (int i = 0; i < n; i++) {
+    size_t length;
+    lua_rawgeti(L, 2, i + 1);
+    luaL_checktype(L, -1, LUA_TTABLE);
+    lua_rawgeti(L, -1, 1);
+    if (lua_type(L, -1) != LUA_TSTRING) ax_lua_arg_error(L, fn, 0, "name", "a string", lua_gettop(L));
+    members[i].name = lua_tolstring(L, -1, &length);
+    if (length == 0 || length > UINT16_MAX || strlen(members[i].name) != length)
+      return ax_lua_error(L, fn, "the name of entry %d is none", i + 1);
+    lua_pop(L, 1);
+    members[i].parts = push_parts(L, lua_gettop(L), 2, fn, &members[i].n);
+    lua_rawseti(L, anchors, i + 1);
+    lua_pop(L, 1);
+  }
+  if (ax_zip_write(fn, path, n, members) != AX_OK) return ax_lua_raise(L, fn);
+  return 0;
+}
+
+void ax_lua_open_archive(lua_State *L)
+{
+  static const luaL_Reg functions[] = {
+    { "_zip_open", zip_open },
+    { "_zip_write", zip_write },
+    { "_parts_write", parts_write },
+    { NULL, NULL },
+  };
+
+  ax_lua_open_class(L, &zip_class);
+  ax_lua_open_class(L, &text_class);
+  ax_lua_add_functions(L, functions);
+}

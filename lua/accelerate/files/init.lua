@@ -1,0 +1,120 @@
+--- Values in files: nested tables with tensors, as safetensors or as PyTorch has them.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+
+local fail = options.fail
+
+local M = {}
+
+-- Endings of the names that people give to what torch.save writes.
+local TORCH = { pt = true, pth = true, bin = true, pkl = true, ckpt = true }
+
+--- Writes a nested value, on this process. Without `safe` the ending of the path decides.
+---@param value any
+---@param path string
+---@param safe boolean? true: safetensors; false: PyTorch's format
+---@param where string? what messages begin with; default "save"
+function M.write(value, path, safe, where)
+  options.value(where or "save", "path", path, { "string" })
+  if safe == nil then safe = not TORCH[path:match("%.(%w+)$") or ""] end
+  require(safe and "accelerate.files.structure" or "accelerate.files.torch").save(value, path, where
+    or "save")
+end
+
+local SAVE = { safe_serialization = { "boolean", optional = true },
+  save_on_each_node = { "boolean", default = false } }
+
+--- Writes any nesting of tensors, numbers, strings (of any bytes), booleans and plain tables to a
+--- file; `load` returns it as it was. A table or tensor that occurs twice is one afterwards, and
+--- tables may hold themselves. Tensors that show common memory do so afterwards, too; others come
+--- back contiguous, and what an op computed comes back without its history. The file appears whole
+--- or not at all. Only the main process writes.
+---
+--- Paths that end in .pt, .pth, .bin, .pkl or .ckpt are written in PyTorch's format, which
+--- `torch.load(path, weights_only=True)` reads; all others as safetensors, whose metadata holds the
+--- structure as JSON, so that Python opens the tensors by names such as
+--- "optimizer.state.0.exp_avg". Raises for functions, objects and nil, naming where they are.
+---@param value any
+---@param path string
+---@param opts { safe_serialization: boolean?, save_on_each_node: boolean? }? safe_serialization:
+---  true for safetensors, false for PyTorch's format, whatever the ending; save_on_each_node: the
+---  main process of every machine writes
+function M.save(value, path, opts)
+  opts = options.check("save", opts, SAVE)
+  local state = require("accelerate.state").PartialState()
+  local writes = state.is_main_process
+  if opts.save_on_each_node then writes = state.is_local_main_process end
+  if writes then M.write(value, path, opts.safe_serialization) end
+end
+
+local LOAD = { map_location = { "string", default = "cpu" } }
+
+local function first_bytes(path)
+  options.value("load", "path", path, { "string" })
+  local f, why = io.open(path, "rb")
+  if not f then fail("load: %s", why) end
+  local bytes = f:read(2)
+  f:close()
+  return bytes or ""
+end
+
+--- Returns the value of a file that `save` or torch.save wrote; of another safetensors file, its
+--- tensors by name. Reads data only: what a file says is never run. Raises for a damaged file, and
+--- for a value of Python's that is no plain data (None is left out of dicts).
+---@param path string
+---@param opts { map_location: string? }? map_location: where tensors go; default "cpu"
+---@return any
+function M.load(path, opts)
+  opts = options.check("load", opts, LOAD)
+  local device = opts.map_location ~= "cpu" and opts.map_location or nil
+  local bytes = first_bytes(path)
+  if bytes == "PK" then return require("accelerate.files.torch").load(path, device) end
+  if bytes:byte() == 128 and (bytes:byte(2) or 9) <= 5 then
+    fail("load: '%s': a plain pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one",
+      path)
+  end
+  local file = core.safetensors_open(path)
+  local value = require("accelerate.files.structure").load(file, path, device)
+  if value == nil then value = M.load_safetensors(path, { device = opts.map_location }) end
+  file:close()
+  return value
+end
+
+---@class accelerate.SafetensorsFile
+---@field keys fun(self): string[] the tensors' names, in the file's order
+---@field get_tensor fun(self, name: string): accelerate.Tensor a copy on the CPU
+---@field get_shape fun(self, name: string): integer[]
+---@field get_dtype fun(self, name: string): string
+---@field metadata fun(self): table<string, string>
+---@field close fun(self)
+
+--- Returns an open safetensors file, whose tensors are read one at a time: `f:keys()` lists their
+--- names, `f:get_tensor(name)` reads one, `f:get_shape(name)` and `f:get_dtype(name)` read none,
+--- `f:metadata()` is its table of strings; `f:close()` ends it, as does the collector.
+---@param path string
+---@return accelerate.SafetensorsFile
+function M.safe_open(path) return core.safetensors_open(path) end
+
+local SAFETENSORS = { keys = { "list", optional = true }, device = { "string", default = "cpu" } }
+
+--- Returns the tensors of a safetensors file by name, in the file's order, and its metadata.
+---@param path string
+---@param opts { keys: string[]?, device: string? }? keys: only these are read; device: default
+---  "cpu"
+---@return table<string, accelerate.Tensor> tensors
+---@return table<string, string> metadata
+function M.load_safetensors(path, opts)
+  opts = options.check("load_safetensors", opts, SAFETENSORS)
+  local file, tensors = core.safetensors_open(path), ordered.new()
+  for i, name in ipairs(opts.keys or file:keys()) do
+    options.value("load_safetensors", ("keys[%d]"):format(i), name, { "string" })
+    local t = file:get_tensor(name)
+    tensors[name] = opts.device == "cpu" and t or t:to(opts.device)
+  end
+  local metadata = file:metadata()
+  file:close()
+  return tensors, metadata
+end
+
+return M

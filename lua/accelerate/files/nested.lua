@@ -1,0 +1,111 @@
+--- Nested values as flat lists of tables and tensors, for files; and back.
+---
+--- The lists name what occurs twice once, and so keep shared tables, shared tensors and circles; no
+--- step is recursive, so that depth costs nothing.
+local core = require "accelerate.core"
+local nested = require "accelerate.utils.nested"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+
+local fail = options.fail
+
+local M = {}
+
+---@class accelerate.files.Reference stands for a table or a tensor
+---@field table integer?
+---@field tensor integer?
+
+---@class accelerate.files.Flat
+---@field value any a number, string, boolean or reference
+---@field tables { list: any[]?, keys: any[]?, values: any[]?, ordered: boolean? }[] of such values
+---@field tensors accelerate.Tensor[]
+---@field names string[] where each tensor was met first: "optimizer.state.0.exp_avg"
+
+local LEAVES = { string = true, number = true, boolean = true }
+local EXPECTED = "expected a tensor, a number, a string, a boolean or a plain table"
+
+local function path_of(parents, at, key)
+  local keys = { key }
+  while parents[at] do
+    keys[#keys + 1] = parents[at].key
+    at = parents[at].table
+  end
+  local path, first = "", math.min(#keys, 40)
+  if first < #keys then path = "…" end
+  for i = first, 1, -1 do path = nested.extend(path, keys[i]) end
+  return path == "" and "the value" or path
+end
+
+local function name_of(parents, at, key)
+  local keys = { tostring(key) }
+  while parents[at] and #keys < 40 do
+    table.insert(keys, 1, tostring(parents[at].key))
+    at = parents[at].table
+  end
+  return table.concat(keys, ".")
+end
+
+local function refuse(where, parents, at, key, value)
+  local hint = ""
+  if type(value) == "table" and type(value.state_dict) == "function" then
+    hint = "; give what its state_dict() returns"
+  end
+  fail("%s: %s is %s; %s%s", where, path_of(parents, at, key), nested.kind_of(value), EXPECTED, hint)
+end
+
+-- The lists of a table: its references.
+local function entry_of(t, refer, at, where, parents)
+  if not ordered.is_ordered(t) and ordered.is_list(t) then
+    local list = {}
+    for i = 1, #t do list[i] = refer(t[i], at, i) end
+    return { list = list }
+  end
+  for key in next, t do
+    if not LEAVES[type(key)] then
+      fail("%s: %s has a %s as key; keys must be strings, numbers or booleans", where,
+        parents[at] and path_of(parents, parents[at].table, parents[at].key) or "the value",
+        core.is_tensor(key) and "tensor" or type(key))
+    end
+  end
+  local keys, values = ordered.keys(t), {}
+  for i, key in ipairs(keys) do values[i] = refer(rawget(t, key), at, key) end
+  return { keys = keys, values = values, ordered = ordered.is_ordered(t) or nil }
+end
+
+--- Returns the tables and tensors of a value as lists. Raises for what is no data, and names where
+--- it is.
+---@param value any
+---@param where string what messages begin with
+---@return accelerate.files.Flat
+function M.flatten(value, where)
+  local flat = { tables = {}, tensors = {}, names = {} }
+  local queue, references, parents = {}, {}, {}
+  local function refer(item, at, key)
+    if LEAVES[type(item)] then return item end
+    local known = references[item]
+    if known then return known end
+    if core.is_tensor(item) then
+      local n = #flat.tensors + 1
+      flat.tensors[n], flat.names[n] = item, key == nil and "value" or name_of(parents, at, key)
+      known = { tensor = n }
+    elseif nested.is_container(item) then
+      queue[#queue + 1] = item
+      if at then parents[#queue] = { table = at, key = key } end
+      known = { table = #queue }
+    else
+      refuse(where, parents, at, key, item)
+    end
+    references[item] = known
+    return known
+  end
+  if value == nil then fail("%s: the value is nil; %s", where, EXPECTED) end
+  flat.value = refer(value)
+  local at = 1
+  while queue[at] do
+    flat.tables[at] = entry_of(queue[at], refer, at, where, parents)
+    at = at + 1
+  end
+  return flat
+end
+
+return M

@@ -1,0 +1,136 @@
+--- The writer of Python's pickle, protocol 2, for nested values: what torch.load reads with
+--- weights_only = True.
+local ffi = require "ffi"
+local structure = require "accelerate.files.structure"
+
+local char = string.char
+
+local M = {}
+
+local function little(v, n)
+  local bytes = {}
+  for i = 1, n do
+    bytes[i] = char(v % 256)
+    v = math.floor(v / 256)
+  end
+  return table.concat(bytes)
+end
+
+local function double(v)
+  local box = ffi.new("double[1]", v)
+  return ffi.string(box, 8):reverse()
+end
+
+-- An integral number of at most 2^53 as Python's int.
+local function integer(v)
+  if v >= 0 and v < 256 then return "K" .. char(v) end
+  if v >= 0 and v < 65536 then return "M" .. little(v, 2) end
+  if v >= -2 ^ 31 and v < 2 ^ 31 then return "J" .. little(v % 2 ^ 32, 4) end
+  local box = ffi.new("int64_t[1]", v)
+  return "\138\8" .. ffi.string(box, 8)
+end
+
+local function number(v)
+  if v % 1 == 0 and math.abs(v) <= 2 ^ 53 and not (v == 0 and 1 / v < 0) then return integer(v) end
+  return "G" .. double(v)
+end
+
+local function text(s) return "X" .. little(#s, 4) .. s end
+
+-- Texts are str, other strings bytes: protocol 2 has them as the latin1 of a text.
+local function bytes(s)
+  if structure.is_text(s) then return text(s) end
+  local latin = s:gsub("[\128-\255]", function(c)
+    return c:byte() < 192 and "\194" .. c or "\195" .. char(c:byte() - 64)
+  end)
+  return "c_codecs\nencode\n" .. text(latin) .. text("latin1") .. "\134R"
+end
+
+local function scalar(v)
+  if v == true then return "\136" end
+  if v == false then return "\137" end
+  return type(v) == "number" and number(v) or bytes(v)
+end
+
+local NO_HOOKS = "ccollections\nOrderedDict\n)R"
+
+local function sizes(list)
+  local out = { "(" }
+  for i, size in ipairs(list) do out[i + 1] = integer(size) end
+  out[#out + 1] = "t"
+  return table.concat(out)
+end
+
+---@class accelerate.files.PickledTensor
+---@field storage string "FloatStorage"
+---@field key string
+---@field count integer elements of the storage
+---@field offset integer
+---@field shape integer[]
+---@field strides integer[]
+---@field requires_grad boolean
+---@field parameter boolean
+
+---@param t accelerate.files.PickledTensor
+local function tensor(t)
+  local flag = t.requires_grad and "\136" or "\137"
+  local made = "ctorch._utils\n_rebuild_tensor_v2\n((" .. text("storage") .. "ctorch\n" .. t.storage ..
+    "\n" ..
+    text(t.key) .. text("cpu") .. integer(t.count) .. "tQ" .. integer(t.offset) .. sizes(t.shape) ..
+    sizes(t.strides) .. flag .. NO_HOOKS .. "tR"
+  if not t.parameter then return made end
+  return "ctorch._utils\n_rebuild_parameter\n(" .. made .. flag .. NO_HOOKS .. "tR"
+end
+
+--- Returns the pickle of a nested value.
+---@param flat accelerate.files.Flat
+---@param tensors accelerate.files.PickledTensor[] one for each of flat.tensors
+---@return string
+function M.write(flat, tensors)
+  local out, todo, memo, remembered = { "\128\2" }, {}, {}, 0
+  local function emit(code) out[#out + 1] = code end
+  -- What is memoized keeps its number: 'r' writes, 'j' reads.
+  local function remember(reference)
+    memo[reference] = "j" .. little(remembered, 4)
+    emit("r" .. little(remembered, 4))
+    remembered = remembered + 1
+  end
+  local function begin(reference)
+    if reference.tensor then
+      emit(tensor(tensors[reference.tensor]))
+      return remember(reference)
+    end
+    local entry = flat.tables[reference.table]
+    -- An empty table is a dict: nobody can tell.
+    local list = entry.list and #entry.list > 0 and entry.list
+    emit(list and "]" or entry.ordered and NO_HOOKS or "}")
+    remember(reference)
+    if not list and #(entry.keys or {}) == 0 then return end
+    emit("(")
+    todo[#todo + 1] = { code = list and "e" or "u", entry = entry, list = list, at = 1 }
+  end
+  local function value(v)
+    if type(v) ~= "table" then emit(scalar(v))
+    elseif memo[v] then emit(memo[v])
+    else begin(v) end
+  end
+  value(flat.value)
+  while #todo > 0 do
+    local work = todo[#todo]
+    local at = work.at
+    work.at = at + 1
+    if at > #(work.list or work.entry.keys) then
+      emit(work.code)
+      todo[#todo] = nil
+    elseif work.list then
+      value(work.list[at])
+    else
+      emit(scalar(work.entry.keys[at]))
+      value(work.entry.values[at])
+    end
+  end
+  emit(".")
+  return table.concat(out)
+end
+
+return M

@@ -1,0 +1,132 @@
+--- PyTorch's files (`.pt`, `.bin`): a zip archive with a pickle of the value and one entry of bytes
+--- for each storage.
+local core = require "accelerate.core"
+local layout = require "accelerate.files.layout"
+local nested = require "accelerate.files.nested"
+local options = require "accelerate.utils.options"
+local parameter = require "accelerate.nn.parameter"
+local pickle = require "accelerate.files.pickle"
+local writer = require "accelerate.files.pickle_writer"
+
+local fail = options.fail
+
+local M = {}
+
+local STORAGES = { float32 = "FloatStorage", float64 = "DoubleStorage", float16 = "HalfStorage",
+  bfloat16 = "BFloat16Storage", int64 = "LongStorage", int32 = "IntStorage", uint8 = "ByteStorage",
+  bool = "BoolStorage" }
+local DTYPES = {}
+for dtype, name in pairs(STORAGES) do DTYPES["torch." .. name] = dtype end
+
+-- ---- writing ------------------------------------------------------------------------------------
+
+local function contiguous_strides(shape)
+  local strides, step = {}, 1
+  for d = #shape, 1, -1 do
+    strides[d] = step
+    step = step * math.max(shape[d], 1)
+  end
+  return strides
+end
+
+--- Writes a nested value to a file that `torch.load(path, weights_only=True)` reads.
+---@param value any
+---@param path string
+---@param where string what messages begin with
+function M.save(value, path, where)
+  local flat = nested.flatten(value, ("%s: '%s'"):format(where, path))
+  local pieces, views = layout.of(flat.tensors)
+  local tensors = {}
+  for i, view in ipairs(views) do
+    local t, piece = flat.tensors[i], pieces[view.piece].tensor
+    local shape = view.shape or piece.shape
+    tensors[i] = { storage = STORAGES[t.dtype], key = tostring(view.piece - 1), count = piece:numel(),
+      offset = view.offset or 0, shape = shape, strides = view.strides or contiguous_strides(shape),
+      requires_grad = t.requires_grad and t.is_leaf, parameter = parameter.is(t) }
+  end
+  local members = { { "archive/data.pkl", writer.write(flat, tensors) }, { "archive/byteorder", "little" } }
+  for i, piece in ipairs(pieces) do
+    members[#members + 1] = { ("archive/data/%d"):format(i - 1), piece.tensor }
+  end
+  members[#members + 1] = { "archive/version", "3\n" }
+  core._zip_write(path, members, "save")
+end
+
+-- ---- reading ------------------------------------------------------------------------------------
+
+-- Entries by their name below the archive's folder.
+local function entries_of(archive, path)
+  local entries, folder = {}, nil
+  for i, name in ipairs(archive:names()) do
+    local above, rest = name:match("^([^/]+)/(.+)$")
+    if above then
+      if rest == "data.pkl" then folder = above end
+      if entries[name] then fail("load: '%s': two entries are called '%s'", path, name:sub(1, 100)) end
+      entries[name] = i
+    end
+  end
+  if not folder then
+    fail("load: '%s': a zip archive without data.pkl is no file of torch.save (data.read_npz reads NumPy's "
+      .. "archives)", path)
+  end
+  return function(name) return entries[folder .. "/" .. name] end
+end
+
+-- Gives storages by key as 1-d tensors, each read once.
+local function storages_of(archive, entry, path, device)
+  local found = {}
+  return function(kind, key, count)
+    local dtype = DTYPES[kind]
+    if not dtype then
+      fail("load: '%s': a tensor of %s; tensors here are %s", path, kind,
+        "float32, float64, float16, bfloat16, "
+        .. "int64, int32, uint8 or bool")
+    end
+    if found[key] then
+      if found[key].dtype ~= dtype then fail("load: '%s': storage '%s' has two types", path, key) end
+      return found[key]
+    end
+    local i = entry("data/" .. key)
+    if not i then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
+    local t = archive:tensor(i, dtype)
+    if t:numel() ~= count then
+      fail("load: '%s': storage '%s' has %d elements; expected %s", path, key, t:numel(), options.show(count))
+    end
+    found[key] = device and t:to(device) or t
+    return found[key]
+  end
+end
+
+local function checked(path, fn, ...)
+  local ok, result = pcall(fn, ...)
+  if not ok then
+    result = tostring(result)
+    fail("%s", result:find(path, 1, true) and result or ("load: '%s': %s"):format(path, result))
+  end
+  return result
+end
+
+--- Returns the value of a file that torch.save wrote. Raises for values that are no plain data.
+---@param path string
+---@param device string? where tensors go; default: the CPU
+function M.load(path, device)
+  local archive = core._zip_open(path, "load")
+  local entry = entries_of(archive, path)
+  local order = entry("byteorder")
+  if order and archive:text(order) ~= "little" then
+    fail("load: '%s': its elements are in big-endian order; expected little-endian", path)
+  end
+  return pickle.read(archive:text(entry("data.pkl")), ("load: '%s'"):format(path), {
+    storage = storages_of(archive, entry, path, device),
+    tensor = function(storage, offset, shape, strides, requires_grad)
+      local t = checked(path, storage._window, storage, shape, strides, offset)
+      if requires_grad and t.dtype:find("float", 1, true) then t.requires_grad = true end
+      return t
+    end,
+    parameter = function(t, requires_grad)
+      return checked(path, parameter.new, t, { requires_grad = requires_grad })
+    end,
+  })
+end
+
+return M

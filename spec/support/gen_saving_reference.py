@@ -1,0 +1,133 @@
+"""Writes saving_reference.lua: small files as safetensors and torch.save write them, in hexadecimal.
+
+    python3 gen_saving_reference.py > saving_reference.lua        (needs torch, numpy and safetensors)
+
+With the path of accel-run as argument it checks the other direction instead: files that accel-run writes are
+opened by torch.load(weights_only=True) and safetensors.
+"""
+import collections
+import io
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+
+TYPES = dict(float32=torch.float32, float64=torch.float64, float16=torch.float16, bfloat16=torch.bfloat16,
+             int64=torch.int64, int32=torch.int32, uint8=torch.uint8, bool=torch.bool)
+
+
+def tensors():
+    found = {}
+    for name, dtype in TYPES.items():
+        found[name + ".matrix"] = torch.tensor([[1, 0, 1], [0, 1, 1]]).to(dtype)
+        found[name + ".scalar"] = torch.tensor(1).to(dtype)
+        found[name + ".empty"] = torch.zeros(3, 0, 2, dtype=dtype)
+        found[name + ".odd"] = torch.ones(1, 3, 1, 1, 5, dtype=dtype)
+    return found
+
+
+def saved(value, **how):
+    f = io.BytesIO()
+    torch.save(value, f, **how)
+    return f.getvalue()
+
+
+def stripped(data):
+    """The archive without entries that hold nothing of the value, and without padding: a smaller reference."""
+    f = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(f, "w") as new:
+        for entry in old.infolist():
+            new.writestr(zipfile.ZipInfo(entry.filename), old.read(entry.filename))
+    return f.getvalue()
+
+
+def training():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.125)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    return dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scheduler=scheduler.state_dict())
+
+
+def values():
+    base = torch.arange(6.0).reshape(2, 3)
+    shared = [1, 2]
+    return dict(none=None, text="é", raw=b"\x00\xff\x80", big=2**53, negative=-300, long=2**40, pi=3.25, true=True,
+                pair=(1, "two"), nested={"a": [], 7: {}, True: [shared, shared]}, base=base, turned=base.t(), row=base[1],
+                parameter=torch.nn.Parameter(torch.ones(2)), ordered=collections.OrderedDict(z=1, a=2),
+                size=torch.Size([2, 3]), leaf=torch.ones(1, requires_grad=True))
+
+
+def write():
+    print("-- Written by gen_saving_reference.py with PyTorch and safetensors.\nreturn {")
+    print(f'  safetensors = "{save(tensors(), metadata=dict(format="pt", note="é")).hex()}",')
+    print(f'  training = "{stripped(saved(training())).hex()}",')
+    print(f'  types = "{stripped(saved(tensors())).hex()}",')
+    print("  values = {")
+    for protocol in 2, 3, 4, 5:
+        print(f'    [{protocol}] = "{stripped(saved(values(), pickle_protocol=protocol)).hex()}",')
+    print("  },\n  whole = \"%s\"," % saved(dict(x=torch.tensor([1.0, -2.0]))).hex())
+    print("  legacy = \"%s\"," % saved(dict(x=torch.tensor([1.0])), _use_new_zipfile_serialization=False).hex())
+    print("  refused = {")
+    import fractions
+    import numpy
+    for name, value in [("numpy", numpy.ones(1)), ("class", fractions.Fraction(1, 2)), ("function", len),
+                        ("set", {1}), ("complex", torch.ones(1, dtype=torch.complex64)), ("dtype", [torch.float32]),
+                        ("int8", torch.ones(1, dtype=torch.int8)), ("none", [1, None]), ("huge", 2**63),
+                        ("inexact", 2**53 + 1), ("tuple_key", {(1, 2): 3}), ("module", torch.nn.Linear(1, 1))]:
+        shown = f'["{name}"]' if name == 'function' else name
+        print(f'    {shown} = "{stripped(saved(value)).hex()}",')
+    print("  },\n}")
+
+
+WRITER = """
+local core, utils, nn = require "accelerate.core", require "accelerate.utils", require "accelerate.nn"
+local all = {}
+for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" } do
+  all[dtype .. ".matrix"] = core.tensor({ { 1, 0, 1 }, { 0, 1, 1 } }, { dtype = dtype })
+  all[dtype .. ".scalar"] = core.tensor(1, { dtype = dtype })
+  all[dtype .. ".empty"] = core.zeros({ 3, 0, 2 }, { dtype = dtype })
+  all[dtype .. ".odd"] = core.ones({ 1, 3, 1, 1, 5 }, { dtype = dtype })
+end
+local folder = arg[1]
+utils.save(all, folder .. "/types.safetensors")
+utils.save(all, folder .. "/types.pt")
+local base, shared = core.arange(6, { dtype = "float32" }):view(2, 3), { 1, 2 }
+utils.save({ text = "\\195\\169", raw = "\\0\\255\\128", big = 2 ^ 53, negative = -300, long = 2 ^ 40, pi = 3.25,
+  ["true"] = true, pair = { 1, "two" }, a = shared, b = shared, keys = { [7] = 1, [2.5] = 2, [true] = 3 }, inf = 1 / 0,
+  base = base, turned = base:t(), row = base[2], parameter = nn.Parameter(core.ones(2)), minus = -0.0,
+  leaf = core.ones(1, { requires_grad = true }) }, folder .. "/values.pt")
+"""
+
+
+def check(host):
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/write.lua", "w") as f:
+            f.write(WRITER)
+        subprocess.run([host, folder + "/write.lua", folder], check=True)
+        expected = tensors()
+        with safe_open(folder + "/types.safetensors", "pt") as f:
+            found = {name: f.get_tensor(name) for name in f.keys()}
+        for got in found, torch.load(folder + "/types.pt", weights_only=True):
+            assert sorted(got) == sorted(expected)
+            for name, t in expected.items():
+                assert got[name].dtype == t.dtype and got[name].shape == t.shape and torch.equal(got[name], t), name
+        v = torch.load(folder + "/values.pt", weights_only=True)
+        assert (v["text"], v["raw"], v["big"], v["negative"], v["long"], v["pi"], v["true"], v["pair"], v["inf"]) == (
+            "é", b"\x00\xff\x80", 2**53, -300, 2**40, 3.25, True, [1, "two"], float("inf"))
+        assert v["a"] == [1, 2] and v["a"] is v["b"] and v["keys"] == {7: 1, 2.5: 2, True: 3}
+        assert str(v["minus"]) == "-0.0" and isinstance(v["long"], int)
+        assert isinstance(v["parameter"], torch.nn.Parameter) and v["leaf"].requires_grad
+        v["base"].zero_()
+        assert v["row"].sum() == 0 and v["turned"].sum() == 0 and v["turned"].shape == (3, 2)
+        print("torch and safetensors read what accel-run writes")
+
+
+check(sys.argv[1]) if len(sys.argv) > 1 else write()
