@@ -1,6 +1,7 @@
 /* main.c: argv -> script, prompt or launch; nothing else. */
 #include "host.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <luajit.h>
 #include <signal.h>
@@ -25,7 +26,9 @@ static int read_stdin(ax_plan *plan)
     got = fread(plan->stdin_text + plan->stdin_size, 1, room - plan->stdin_size, stdin);
     plan->stdin_size += got;
   } while (got > 0);
-  return 0;
+  if (!ferror(stdin)) return 0;
+  fprintf(stderr, "accel-run: cannot read the script from stdin: %s\n", strerror(errno));
+  return AX_EXIT_FAILED;
 }
 
 /* The launchers that start one process many times, and what each process learns from them. */

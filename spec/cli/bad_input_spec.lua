@@ -73,6 +73,11 @@ describe("the command line", function()
       "leave it out to run on the CPU" })
   end)
 
+  it("names a stdin that cannot be read", function()
+    local status, _, err = host.run({ "-c", 'exec "$0" - < /', host.path }, { path = "/bin/sh" })
+    check(status, 1, err, { "cannot read the script from stdin", "directory" })
+  end)
+
   it("refuses bytes that are no script", function()
     local status, _, err = host.run({ "-" }, { stdin = "\27LJ\2\0\0\0garbage" })
     check(status, 1, err, { "stdin", "bytecode" })
