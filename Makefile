@@ -61,7 +61,7 @@ BUILD_DEPS := gcc:cc libc6-dev:stdio.h xz-utils:xz zlib1g-dev:zlib.h \
 IMAGE_DEPS := libjpeg-dev:jpeglib.h libpng-dev:png.h
 DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) lua-busted:busted \
               dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
-# Shell: sets `want` to the packages of $(1) that are missing.  Headers are asked of the compiler,
+# Shell: sets `want` to the packages of $(1) that are missing.  The compiler looks for headers,
 # so that CFLAGS=-I... counts.
 MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
   case $$probe in \
@@ -70,9 +70,9 @@ MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
     *)   command -v $$probe ;; \
   esac >/dev/null 2>&1 || want="$$want $${dep%%:*}"; done
 
-# What libraries keep is in the file of suppressions. gcc 12's leak checker takes the header of a
-# large block of thread-local storage for one of an old glibc's and falls over it unless told not to
-# look (the block is found all the same, on the heap).  A small quarantine of freed memory: the
+# The file of suppressions lists what libraries keep.  gcc 12's leak checker takes the header of a
+# large block of thread-local storage for one of an old glibc's and crashes; the option makes it not
+# look there (it finds the block on the heap too).  The quarantine of freed memory is small, since
 # specs that watch resident memory would see it grow.
 RUN_asan  := \
   ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:intercept_tls_get_addr=0:quarantine_size_mb=16 \

@@ -87,8 +87,8 @@ function common.accelerator(flags)
   return accelerate.Accelerator { cpu = flags.device == "cpu", mixed_precision = flags.mixed_precision }
 end
 
---- Endless shuffled batches of a set that lies on the accelerator's device, picked by a
---- permutation; the last, short one of a pass is dropped.
+--- Endless shuffled batches of a set on the accelerator's device, picked by a permutation; the
+--- last, short batch of a pass is dropped.
 function common.picked(x, y, batch, device)
   local tensor = require "accelerate.tensor"
   local generator, order, at = tensor.Generator(0), nil, math.huge

@@ -16,7 +16,7 @@
 --   BENCH_SMOKE    cpu or cuda: tiny sizes, ours on that device (cuda: the emulated one counts),
 --                  PyTorch's on the CPU; the figures mean nothing
 --
--- Every side of a row is a process that is set up and warmed up once and then measures when told,
+-- Every side of a row is a process that is set up and warmed up once and then measures on request,
 -- so that the sides take turns within a second.  Throughput is of steps that nothing waits between,
 -- and ratios are of throughput; memory is the most that tensors took.
 local here = arg[0]:match("^(.*)/") or "."
@@ -155,7 +155,7 @@ local function ours(script, arguments)
     script, arguments, device)
 end
 
-local torch, about -- PyTorch's process, and what it said of itself
+local torch, about -- PyTorch's process, and its report about itself
 local function start_torch()
   torch = start(("PYTHONWARNINGS=ignore PYTHONUNBUFFERED=1 '%s' '%s/peer/gpu.py' --serve"):format(python,
     here))

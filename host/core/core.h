@@ -11,7 +11,7 @@
 ax_status ax_shape_checked_bytes(int ndim, const int64_t *shape, size_t item, int64_t *numel, size_t *bytes);
 void ax_strides_contiguous(int ndim, const int64_t *shape, int64_t *strides);
 bool ax_strides_are_contiguous(int ndim, const int64_t *shape, const int64_t *strides);
-/* Strides with dim 1 innermost and the others in order: (N, C, H, W) lies in memory as N, H, W, C.
+/* Strides with dim 1 innermost and the others in order: (N, C, H, W) is stored as N, H, W, C.
  * ndim from 2 on. */
 void ax_strides_channels_last(int ndim, const int64_t *shape, int64_t *strides);
 bool ax_strides_are_channels_last(int ndim, const int64_t *shape, const int64_t *strides);

@@ -177,7 +177,7 @@ local function opened(line, list, k, indent)
   return out
 end
 
--- A string of which a part fits: cut after a space.
+-- Cuts a string after a space where a part of it fits.
 local function cut_string(line, t, room)
   local quote = t.text:sub(1, 1)
   local cut

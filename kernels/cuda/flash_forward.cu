@@ -16,7 +16,7 @@
  * KB) or three of 64 (134 and, with dropout, 153 registers, 40 KB); head 128 two of either (up to
  * 255 registers; 64 and 48 KB).  A query-dependent mask adds 4 to 36 KB.
  *
- * The lower bound on an H200 (989 TFLOP/s of dense bfloat16, of which mma.sync reaches some 60%;
+ * The lower bound on an H200 (989 TFLOP/s of dense bfloat16, mma.sync reaching some 60%;
  * 4.8 TB/s), computed, not measured: GPT-2 124M (B 8, H 12, T 1024, D 64, causal): 2 products,
  * 12.9 GFLOP: 13 us (mma.sync: 22); 50 MB: 10 us; 50 M exponentials, 16 per clock: 14 us.
  * BERT-base (B 8, H 12, T 128, D 64, mask, dropout): 0.4 GFLOP: 0.4 us; 6 MB: 1.3 us; 0.4 M Philox

@@ -1,6 +1,6 @@
 /* layer_norm, rms_norm, group_norm and their gradients; kernels/cpu/norm.c has the formulas.  A row
  * (the last dims, or a group of channels) is read from memory once: into registers where it fits;
- * else mean, variance and result are three passes, of which the later ones find the row in the
+ * else mean, variance and result are three passes, and the later ones find the row in the
  * first-level cache.  Memory bounds the kernels.
  *
  * Gradients of weight and bias are sums over rows, in two stages: over chunks of rows, whose number

@@ -102,7 +102,7 @@ const char *ax_backend_environment(char *path, size_t size)
   lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   const ax_backend_environment_entry report =
       lib ? (ax_backend_environment_entry)dlsym(lib, AX_BACKEND_ENVIRONMENT) : NULL;
-  return report ? report() : NULL; /* the library stays: the text is its own */
+  return report ? report() : NULL; /* the library stays open: it owns the text */
 }
 
 /* The reason why there is no CUDA does not change while a process lives: it is found once and
@@ -119,7 +119,7 @@ static ax_status load_cuda(const ax_backend **out)
                "\n  this build has no CUDA backend: there is no %.300s (it is built where nvcc is found)",
                path);
     else *out = open_plugin(path, reason, sizeof reason);
-    if (*out && !(*out)->memory) { /* a file that somebody named, and of another kind */
+    if (*out && !(*out)->memory) { /* the user named a file of another kind */
       snprintf(reason, sizeof reason, "\n  %.300s is the backend '%s', which is for no device", path,
                (*out)->name);
       *out = NULL;

@@ -12,7 +12,7 @@
 /* In a rank, after ax_shm_join of its machine's memory: makes the connections the world group.
  * fd[r] leads to rank r: in rank 0 to all others, elsewhere only fd[0] counts. */
 void ax_tcp_join(int rank, int size, int local_size, const int *fd);
-/* Tells the ranks that wait for this one that it will not come. */
+/* Notifies the ranks that wait for this one that it will not come. */
 void ax_tcp_finished(void);
 /* "rank 3 (machine 1)" */
 const char *ax_tcp_rank_name(int rank, int local_size, char *buf, size_t size);

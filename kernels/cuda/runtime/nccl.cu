@@ -254,8 +254,8 @@ out:
   return st;
 }
 
-/* Leaves the group.  Finalizing tells NCCL's other ranks that nothing more comes, and waits a few
- * seconds for what they still read. */
+/* Leaves the group.  Finalizing announces to NCCL's other ranks that nothing more comes, and waits
+ * a few seconds for what they still read. */
 static void leave(ax_group *group, bool abort)
 {
   communicator *g = of(group);
