@@ -178,6 +178,14 @@ $(OUT)/libax_cuda.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/cuda/%.o) $(OUT)/cuda/
 	$(Q)$(CXX) -shared -o $@.new $^ -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread
 	@mv $@.new $@
 
+# For the benchmarks alone: what a launch costs by itself.
+BENCH_CUDA := $(OUT)/libax_bench_cuda.so
+ON_GPU     := all cuda $(BENCH_CUDA)
+$(BENCH_CUDA): bench/bare_launch.cu Makefile $(OUT)/cuda/flags
+	$(call say,nvcc $<)
+	$(Q)$(NVCC) $(CUDA_FLAGS) -shared -o $@.new $<
+	@mv $@.new $@
+
 $(OUT)/emulated/%.o: kernels/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,c++ $< (emulated))
@@ -233,13 +241,13 @@ demo: all  ## train on Fashion-MNIST with two processes; installs what is missin
 test: all $(OUT)/libax_fake_device.so  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing
 	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
 
-test-gpu: all cuda  ## run spec/gpu on a GPU
+test-gpu: $(ON_GPU)  ## run spec/gpu on a GPU
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu test-gpu
 
-bench-gpu: all cuda  ## measure against PyTorch on a GPU; six minutes (ROUNDS=3, ONLY=gpt, PYTHON=...)
+bench-gpu: $(ON_GPU)  ## measure against PyTorch on a GPU; six minutes (ROUNDS=3, ONLY=gpt, PYTHON=...)
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu bench-gpu
 
-gpu-session: all cuda  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-session
+gpu-session: $(ON_GPU)  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-session
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run OUT='$(SESSION)' spec/support/on_gpu session
 
 test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu on an emulated device (needs a C++ compiler)
@@ -281,9 +289,10 @@ install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plug
 # CUDA's own libraries it finds on the other machine.
 BUNDLE      ?= build/bundle/accel# the folder; .tar.gz is made beside it
 BUNDLE_DATA ?=# "yes": with Fashion-MNIST, 30 MB, when it is installed here
-bundle: all $(if $(NVCC),cuda)  ## make a folder and an archive that run elsewhere (BUNDLE=FOLDER, BUNDLE_DATA=yes)
+bundle: $(if $(NVCC),$(ON_GPU),all)  ## make a folder and an archive that run elsewhere (BUNDLE=FOLDER, BUNDLE_DATA=yes)
 	@rm -rf '$(BUNDLE)'
 	@$(MAKE) -s --no-print-directory install PREFIX= DESTDIR='$(abspath $(BUNDLE))'
+	@$(if $(NVCC),cp $(BENCH_CUDA) '$(BUNDLE)/lib/accel/')
 	@BUNDLE_DATA='$(BUNDLE_DATA)' host/tools/bundle '$(abspath $(BUNDLE))'
 
 features: all  ## print the rows of spec/features that no spec shows yet (DOCUMENT=FILE compares them with a document)

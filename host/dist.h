@@ -31,6 +31,15 @@ typedef enum {
 } ax_collective_op;
 typedef enum { AX_SUM, AX_MEAN, AX_MAX, AX_MIN, AX_PROD, AX_REDUCTIONS } ax_reduction;
 
+static inline bool ax_collective_reduces(ax_collective_op op)
+{
+  return op == AX_ALL_REDUCE || op == AX_REDUCE_SCATTER;
+}
+static inline bool ax_collective_has_root(ax_collective_op op)
+{
+  return op == AX_BROADCAST || op == AX_GATHER;
+}
+
 AX_API const char *ax_collective_name(ax_collective_op op);
 AX_API const char *ax_reduction_name(ax_reduction r);
 /* *out: the reduction called `name`; EINVAL, with the list of names, when there is none. */
@@ -99,7 +108,7 @@ typedef struct ax_transport {
    * are no tickets. */
   ax_status (*order)(ax_group *g, uint64_t ticket);
   /* Leaves the group and frees what it holds; not a collective.  abort: ends running collectives at
-   * once; else waits for them. */
+   * once; else waits for them.  (optional) NULL: there is nothing to leave. */
   void (*leave)(ax_group *g, bool abort);
 
   /* ---- for worlds: what waiting ranks know of each other */
@@ -177,32 +186,48 @@ AX_API ax_status ax_dist_join_device(int index);
 AX_API const char *ax_dist_device_name(void);
 /* Leaves the devices' group at the end of this rank. */
 AX_API void ax_dist_leave_device(void);
-/* For backends: called repeatedly inside a wait for the device that began at `since` (ax_dist_now).
- * See ax_transport.look. */
+/* For backends: called repeatedly inside a wait for the device that began at `since`
+ * (ax_monotonic_ns).  See ax_transport.look. */
 AX_API ax_status ax_dist_look(int64_t since, ax_status st);
-AX_API int64_t ax_dist_now(void); /* monotonic, nanoseconds */
 /* Called in a forked child: it has no part in the devices' group. */
 void ax_dist_forget_device(void);
 
-/* ---- for transports -------------------------------------------------------------------------- */
+/* ---- for transports, also those in plugins --------------------------------------------------- */
 
-/* Makes `g` the world.  Its fields are set; the group belongs to the transport. */
-void ax_dist_set_world(ax_group *g);
-/* "train.lua:12", or "" */
-const char *ax_dist_where(void);
-/* device_group.c: issues n collectives of a device as one; `compared` is the call that
- * ranks compare. */
+/* Makes `g` the world.  Its fields are set; the group belongs to the transport, which may use the
+ * world before it (the ranks of one machine) for a part of the way. */
+AX_API void ax_dist_set_world(ax_group *g);
+/* out[i] = in[0][i] (r) in[1][i] (r) ... in rank order.  out may be one of the inputs, but not
+ * overlap one by parts. */
+AX_API void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n,
+                           size_t count);
+
+/* A rank's call of a collective, as the other ranks get it to compare. */
+#define AX_WHERE_TEXT 128
+typedef struct ax_collective_call {
+  uint64_t number; /* which collective of the group this is */
+  ax_collective facts;
+  char where[AX_WHERE_TEXT];
+} ax_collective_call;
+
+/* "train.lua:12", or "": AX_WHERE_TEXT bytes, borrowed. */
+AX_API const char *ax_dist_where(void);
+/* Whether two ranks' collectives agree in op, dtype, reduction, root, count, shape and kind of
+ * device. */
+AX_API bool ax_collective_same(const ax_collective *a, const ax_collective *b);
+/* Fails with EMISMATCH: "ranks disagree in collective #3: rank 0 calls ...; rank 1 calls ...". */
+AX_API ax_status ax_calls_differ(int a, const ax_collective_call *wa, int b, const ax_collective_call *wb);
+/* "all_reduce(float32, 10 elements, sum)" into buf. */
+AX_API const char *ax_collective_text(const ax_collective *c, char *buf, size_t size);
+
+/* ---- between dist.c and device_group.c */
+
+/* Runs the collectives of a group of one: copies each input to its output. */
+ax_status ax_dist_alone(const ax_collective *c, int n);
+/* Issues n collectives of a device as one; `compared` is the call that ranks compare. */
 ax_status ax_device_issue(ax_group *g, const ax_collective *compared, const ax_collective *c, int n,
                           ax_work **work);
 /* *out: a new work for `ticket`; NULL when the ticket is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
-/* Whether two ranks' collectives agree in op, dtype, reduction, root, count, shape and kind of
- * device. */
-bool ax_collective_same(const ax_collective *a, const ax_collective *b);
-/* "all_reduce(float32, 10 elements, sum)" into buf. */
-const char *ax_collective_text(const ax_collective *c, char *buf, size_t size);
-/* out[i] = in[0][i] (r) in[1][i] (r) ... in rank order.  out may be one of the inputs, but not
- * overlap one by parts. */
-void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n, size_t count);
 
 #endif

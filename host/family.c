@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "host.h"
+#include "plugin.h"
 
 #define NAME "ACCEL_RUN_ID"
 #define LOOK_NS 20000000 /* between two searches */
@@ -88,12 +89,7 @@ static int signal_programs(int sig)
   return n;
 }
 
-static double seconds(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double seconds(void) { return (double)ax_monotonic_ns() * 1e-9; }
 
 static void end_programs(void)
 {

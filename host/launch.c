@@ -24,8 +24,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/dist/shm.h"
-#include "core/dist/tcp.h"
 #include "host.h"
 #include "machines.h"
 

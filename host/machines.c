@@ -23,8 +23,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/dist/tcp.h"
-
 #define MAGIC 0x6c636361u              /* "accl"; another byte order gives another number */
 #define VERSION 1u                     /* of the protocol */
 #define HELLO_NS ((int64_t)2000000000) /* for a new connection to introduce itself */

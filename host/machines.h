@@ -2,8 +2,8 @@
 #ifndef AX_MACHINES_H
 #define AX_MACHINES_H
 
-#include "core/dist/shm.h"
 #include "host.h"
+#include "ranks.h"
 
 #define AX_NOTE_TEXT 1100
 

@@ -37,6 +37,9 @@ AX_API const char *ax_status_text(ax_status st);
     if ((st = (expr)) != AX_OK) goto out; \
   } while (0)
 
+/* Nanoseconds of a clock that never goes back. */
+AX_API int64_t ax_monotonic_ns(void);
+
 /* ---- element types --------------------------------------------------------------------------- */
 
 typedef enum {

@@ -4,7 +4,7 @@
 #ifndef AX_PROFILE_H
 #define AX_PROFILE_H
 
-#include "core/core.h"
+#include "ax.h"
 
 typedef enum {
   AX_PROFILE_OP,

@@ -2,7 +2,6 @@
 #include "bind/message.h"
 
 #include <stdio.h>
-#include <time.h>
 
 /* defined by the host; another program that embeds the binding may lack it */
 extern int ax_config_cores(void) __attribute__((weak));
@@ -216,9 +215,7 @@ static int cores(lua_State *L)
 /* core._monotonic() -> seconds on a clock that never goes back */
 static int monotonic(lua_State *L)
 {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  lua_pushnumber(L, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
+  lua_pushnumber(L, (double)ax_monotonic_ns() * 1e-9);
   return 1;
 }
 

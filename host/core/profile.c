@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "core/core.h"
 
 _Thread_local bool ax_profiling;
 _Thread_local int32_t ax_profile_place;
@@ -74,13 +75,6 @@ const char *ax_profile_text_of(int32_t number)
 
 /* ---- events */
 
-static int64_t now(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static int64_t live_bytes(void)
 {
   ax_memory_stats s = { 0 };
@@ -110,7 +104,7 @@ void ax_profile_start(ax_profile_options o, ax_profile_where where)
 
 void ax_profile_stop(void)
 {
-  const int64_t end = now();
+  const int64_t end = ax_monotonic_ns();
   ax_profiling = false;
   ax_profile_place = 0;
   for (int32_t k = p.current; k >= 0; k = p.list[k].parent) p.list[k].end = end;
@@ -162,13 +156,13 @@ ax_profile_mark ax_profile_begin(const char *name, ax_profile_kind kind, int32_t
   ax_profile_place = e->place;
   p.current = at;
   if (p.wanted.memory) e->bytes = -live_bytes();
-  e->start = now(); /* last: what this function costs belongs to the event around */
+  e->start = ax_monotonic_ns(); /* last: what this function costs belongs to the event around */
   return (ax_profile_mark){ at, p.run };
 }
 
 void ax_profile_end(ax_profile_mark m)
 {
-  const int64_t end = now();
+  const int64_t end = ax_monotonic_ns();
   ax_profile_event *e;
 
   if (m.at < 0 || m.run != p.run || !ax_profiling) return;

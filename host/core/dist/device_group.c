@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "core/core.h"
-#include "core/dist/shm.h"
 
 struct ax_work {
   ax_group *group;
@@ -24,7 +23,6 @@ static ax_group here; /* closed: aborted, or left */
 static bool joined, joining;
 static char broken[1300];
 
-int64_t ax_dist_now(void) { return ax_monotonic_ns(); }
 const char *ax_dist_device_name(void) { return joined ? here.transport->name : NULL; }
 void ax_dist_forget_device(void) { joined = joining = false; }
 
@@ -32,7 +30,7 @@ static void end_group(bool abort)
 {
   if (!joined || here.closed) return;
   here.closed = true; /* first: leaving looks around, too */
-  here.transport->leave(&here, abort);
+  if (here.transport->leave) here.transport->leave(&here, abort);
 }
 
 /* Ends the group for good; the thread's message, which is the reason, is kept. */
@@ -164,7 +162,7 @@ ax_status ax_device_issue(ax_group *world, const ax_collective *compared, const 
   ax_status st;
 
   *work = NULL;
-  if (world->size == 1 && !joined) return world->transport->issue(world, c, n, &ticket);
+  if (world->size == 1 && !joined) return ax_dist_alone(c, n);
   if ((st = ax_dist_join_device(c->index)) != AX_OK) return st;
   if (here.closed) return ax_fail(AX_EABORTED, "the GPUs' group has been left");
   /* before the others see it: the group goes on */

@@ -1,5 +1,4 @@
-/* dist.c: what every transport has in common: names, checks, the group of one, collectives on
- * tensors. */
+/* dist.c: what every transport has in common: checks, the group of one, collectives on tensors. */
 #include "dist.h"
 
 #include <stdio.h>
@@ -7,20 +6,11 @@
 
 #include "core/core.h"
 
-static const char *const op_names[AX_COLLECTIVES] = {
-  [AX_ALL_REDUCE] = "all_reduce",           [AX_BROADCAST] = "broadcast", [AX_ALL_GATHER] = "all_gather",
-  [AX_REDUCE_SCATTER] = "reduce_scatter",   [AX_GATHER] = "gather",       [AX_BARRIER] = "barrier",
-  [AX_JOIN] = "joining of the ranks' GPUs",
-};
 static const char *const reduction_names[AX_REDUCTIONS] = {
   [AX_SUM] = "sum", [AX_MEAN] = "mean", [AX_MAX] = "max", [AX_MIN] = "min", [AX_PROD] = "prod",
 };
-static char script_line[128];
+static char script_line[AX_WHERE_TEXT];
 
-const char *ax_collective_name(ax_collective_op op)
-{
-  return (unsigned)op < AX_COLLECTIVES ? op_names[op] : "?";
-}
 const char *ax_reduction_name(ax_reduction r)
 {
   return (unsigned)r < AX_REDUCTIONS ? reduction_names[r] : "?";
@@ -38,33 +28,6 @@ ax_status ax_reduction_parse(const char *name, ax_reduction *out)
 
 void ax_dist_set_where(const char *where) { snprintf(script_line, sizeof script_line, "%s", where); }
 const char *ax_dist_where(void) { return script_line; }
-
-static bool reduces(ax_collective_op op) { return op == AX_ALL_REDUCE || op == AX_REDUCE_SCATTER; }
-static bool has_root(ax_collective_op op) { return op == AX_BROADCAST || op == AX_GATHER; }
-
-bool ax_collective_same(const ax_collective *a, const ax_collective *b)
-{
-  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
-         a->count == b->count && a->model == b->model && a->kind == b->kind && a->ndim == b->ndim &&
-         memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
-}
-
-const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
-{
-  char extra[48] = "", model[24] = "";
-
-  if (reduces(c->op)) snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
-  else if (has_root(c->op))
-    snprintf(extra, sizeof extra, ", %s rank %d", c->op == AX_GATHER ? "to" : "from", c->root);
-  if (c->model) snprintf(model, sizeof model, ", model %d", c->model);
-  if (c->op == AX_BARRIER) snprintf(buf, size, "barrier()");
-  else if (c->op == AX_JOIN) snprintf(buf, size, "the %s()", ax_collective_name(c->op));
-  else
-    snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)", ax_collective_name(c->op),
-             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count,
-             c->count == 1 ? "" : "s", extra, model, c->kind == AX_CUDA ? ", on the GPU" : "");
-  return buf;
-}
 
 /* ---- the group of one ------------------------------------------------------------------------ */
 
@@ -84,17 +47,21 @@ static ax_status copy_own(const ax_collective *c)
   return st != AX_OK ? st : backend->memory->copy(d, c->out, d, c->in, bytes);
 }
 
-static ax_status alone_issue(ax_group *g, const ax_collective *c, int n, uint64_t *ticket)
+ax_status ax_dist_alone(const ax_collective *c, int n)
 {
   ax_status st = AX_OK;
 
-  *ticket = 0;
   for (int k = 0; k < n && st == AX_OK; k++) st = copy_own(&c[k]);
   return st;
 }
-static void alone_leave(ax_group *g, bool abort) { (void)g, (void)abort; }
 
-static const ax_transport alone = { .name = "alone", .issue = alone_issue, .leave = alone_leave };
+static ax_status alone_issue(ax_group *g, const ax_collective *c, int n, uint64_t *ticket)
+{
+  *ticket = 0;
+  return ax_dist_alone(c, n);
+}
+
+static const ax_transport alone = { .name = "alone", .issue = alone_issue };
 static ax_group group_of_one = { .transport = &alone, .size = 1, .local_size = 1 };
 static ax_group *world = &group_of_one;
 
@@ -115,7 +82,7 @@ void ax_dist_leave(void)
 {
   if (world == &group_of_one || world->closed) return;
   world->closed = true;
-  world->transport->leave(world, false);
+  if (world->transport->leave) world->transport->leave(world, false);
   ax_dist_leave_device(); /* others that still wait for this rank can see that it has left */
 }
 
@@ -128,14 +95,14 @@ static ax_status check(const ax_group *g, const ax_collective *c)
   if (g->closed)
     return ax_fail(AX_EINVAL,
                    "this rank has left the process group (end_training or destroy_process_group was called)");
-  if (reduces(c->op) && c->dtype == AX_BOOL && c->reduction != AX_MAX && c->reduction != AX_MIN)
+  if (ax_collective_reduces(c->op) && c->dtype == AX_BOOL && c->reduction != AX_MAX && c->reduction != AX_MIN)
     return ax_fail(AX_EDTYPE,
                    "%s of bool tensors is not defined: use max (any) or min (all), or convert to int64",
                    ax_reduction_name(c->reduction));
-  if (reduces(c->op) && c->reduction == AX_MEAN && !ax_is_float(c->dtype))
+  if (ax_collective_reduces(c->op) && c->reduction == AX_MEAN && !ax_is_float(c->dtype))
     return ax_fail(AX_EDTYPE, "mean of %s tensors is not defined: convert to float32 first",
                    ax_dtype_name(c->dtype));
-  if (has_root(c->op) && (c->root < 0 || c->root >= g->size))
+  if (ax_collective_has_root(c->op) && (c->root < 0 || c->root >= g->size))
     return ax_fail(AX_ERANGE, "rank %d does not exist: ranks are 0 to %d", c->root, g->size - 1);
   if (c->count < 0)
     return ax_fail(AX_EINVAL, "the number of elements is negative: %lld", (long long)c->count);

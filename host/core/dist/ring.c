@@ -16,43 +16,6 @@
 
 #include "core/dist/steps.h"
 
-/* ---- describing different calls -------------------------------------------------------------- */
-
-/* " of shape [2, 3]": added to the message where only the shape differs. */
-static const char *shape_text(const ax_collective *c, bool show, char *buf, size_t size)
-{
-  size_t n = 0;
-
-  buf[0] = '\0';
-  for (int d = 0; show && d < c->ndim && n < size; d++)
-    n += (size_t)snprintf(buf + n, size - n, "%s%lld%s", d ? ", " : " of shape [", (long long)c->shape[d],
-                          d == c->ndim - 1 ? "]" : "");
-  return buf;
-}
-
-static void describe(int rank, const ax_collective_call *w, const ax_collective_call *other, char *buf,
-                     size_t size)
-{
-  ax_collective reshaped = other->facts;
-  char text[128], shape[200];
-
-  reshaped.ndim = w->facts.ndim;
-  memcpy(reshaped.shape, w->facts.shape, sizeof reshaped.shape);
-  snprintf(buf, size, "rank %d calls %s%s%s%.*s", rank, ax_collective_text(&w->facts, text, sizeof text),
-           shape_text(&w->facts, ax_collective_same(&w->facts, &reshaped), shape, sizeof shape),
-           w->where[0] ? " at " : "", AX_WHERE_TEXT, w->where);
-}
-
-ax_status ax_calls_differ(int a, const ax_collective_call *wa, int b, const ax_collective_call *wb)
-{
-  char left[500], right[500];
-
-  describe(a, wa, wb, left, sizeof left);
-  describe(b, wb, wa, right, sizeof right);
-  return ax_fail(AX_EMISMATCH, "ranks disagree in collective #%llu: %s; %s", (unsigned long long)wa->number,
-                 left, right);
-}
-
 /* ---- the ring -------------------------------------------------------------------------------- */
 
 static ax_collective_call *posted_call(int rank, uint64_t number)
@@ -178,9 +141,7 @@ ax_status ax_ring_look(ax_group *g, int64_t since, ax_status result)
   if (now - since > limit) {
     r = slowest();
     return ax_fail(AX_ETIMEOUT, "waited %g s for the ranks' devices; rank %d %s (%s sets the limit)",
-                   (double)limit * 1e-9, r, ax_shm_doing(r, text, sizeof text),
-                   limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout"
-                                                                     : "InitProcessGroupKwargs");
+                   (double)limit * 1e-9, r, ax_shm_doing(r, text, sizeof text), ax_shm_limit_source(limit));
   }
   return AX_OK;
 }

@@ -179,7 +179,7 @@ void ax_shm_enter(const ax_collective *c)
   ax_rank_record *me = own_record();
 
   me->last = *c;
-  memcpy(me->where, ax_dist_where(), sizeof me->where); /* both have one size: dist.c */
+  memcpy(me->where, ax_dist_where(), sizeof me->where);
   atomic_store_explicit(&me->since, ax_monotonic_ns(), memory_order_relaxed);
   atomic_fetch_add_explicit(&me->collectives, 1, memory_order_relaxed);
   atomic_store_explicit(&me->state, AX_RANK_WAITING, memory_order_release);

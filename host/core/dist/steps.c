@@ -34,13 +34,6 @@ _Static_assert(sizeof(slot_header) <= AX_SLOT_HEADER, "a slot's header must fit 
 
 ax_steps ax_shm;
 
-int64_t ax_monotonic_ns(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t ns)
@@ -75,6 +68,11 @@ static void publish(_Atomic uint32_t *word, uint32_t value)
   atomic_store_explicit(word, value, memory_order_release);
   atomic_thread_fence(memory_order_seq_cst); /* against the sleeper's: one of the two sees the other */
   if (atomic_load_explicit(&me->sleepers, memory_order_relaxed) != 0) ax_futex_wake(word);
+}
+
+const char *ax_shm_limit_source(int64_t limit)
+{
+  return limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout" : "InitProcessGroupKwargs";
 }
 
 const char *ax_shm_doing(int rank, char *buf, size_t size)
@@ -127,8 +125,7 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
     if (left <= 0)
       return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (%s sets the limit)",
                      (double)limit * 1e-9, rank, ax_shm_doing(rank, text, sizeof text),
-                     limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout"
-                                                                       : "InitProcessGroupKwargs");
+                     ax_shm_limit_source(limit));
     atomic_fetch_add(&r->sleepers, 1);
     seen = atomic_load(word);
     if ((int32_t)(seen - want) < 0) futex_wait(word, seen, left < SLICE_NS ? left : SLICE_NS);

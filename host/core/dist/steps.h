@@ -13,7 +13,20 @@
 #ifndef AX_DIST_STEPS_H
 #define AX_DIST_STEPS_H
 
-#include "core/dist/shm.h"
+#include "ranks.h"
+
+/* ---- ring.c: collectives that are compared without a meeting of the ranks */
+
+#define AX_RING 64 /* calls of a rank that the others can read */
+
+/* Posts this rank's collective and compares it with those of the ranks that have posted theirs. */
+ax_status ax_ring_post(const ax_collective *c);
+/* EMISMATCH when ranks were found to differ. */
+ax_status ax_ring_differs(void);
+/* See ax_transport.look. */
+ax_status ax_ring_look(ax_group *g, int64_t since, ax_status st);
+
+/* ---- steps.c, shm.c */
 
 #define AX_SLOTS 8
 #define AX_SLOT_HEADER 256 /* bytes in front of a slot's data */
@@ -53,6 +66,8 @@ void ax_step_end(void);
 
 /* "has called none yet", or what it was. */
 const char *ax_shm_doing(int rank, char *buf, size_t size);
+/* "--timeout", or what else set a rank's limit of nanoseconds. */
+const char *ax_shm_limit_source(int64_t limit);
 /* EABORTED with the reason why the run is being ended. */
 ax_status ax_shm_aborted(void);
 /* Around a collective: what this rank does, for the launcher's reports.  After one that failed

@@ -11,8 +11,6 @@
  * and the clock.  After an error in the middle of data a rank closes its connections; the others
  * notice, wait a moment for the launchers' report of the cause, and fail. */
 #define _GNU_SOURCE
-#include "core/dist/tcp.h"
-
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -122,9 +120,7 @@ static ax_status move(int rank, void *buf, size_t n, bool sends)
     if (waited >= limit)
       return ax_fail(AX_ETIMEOUT, "waited %g s for %s, %s (%s sets the limit%s)", (double)limit * 1e-9,
                      name_of(rank, name, sizeof name), doing(rank, text, sizeof text),
-                     given == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout"
-                                                                       : "InitProcessGroupKwargs",
-                     tcp.rank != 0 ? "; 1 s more is for that rank's word" : "");
+                     ax_shm_limit_source(given), tcp.rank != 0 ? "; 1 s more is for that rank's word" : "");
     poll(&p, 1,
          limit - waited < SLICE_MS * (int64_t)1000000 ? (int)((limit - waited) / 1000000) + 1 : SLICE_MS);
     now = ax_monotonic_ns();
@@ -422,8 +418,7 @@ static ax_status tcp_look(ax_group *g, int64_t since, ax_status given)
   if (since != 0 && aborted()) st = ax_shm_aborted();
   else if (since != 0 && ax_monotonic_ns() - since > limit)
     st = ax_fail(AX_ETIMEOUT, "waited %g s for the devices of the ranks of %d machines (%s sets the limit)",
-                 (double)limit * 1e-9, g->size / g->local_size,
-                 limit == (int64_t)(ax_shm.control->timeout * 1e9) ? "--timeout" : "InitProcessGroupKwargs");
+                 (double)limit * 1e-9, g->size / g->local_size, ax_shm_limit_source(limit));
   if (since == 0 || st != AX_OK) ax_shm_leave(st);
   return st;
 }

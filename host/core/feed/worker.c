@@ -64,12 +64,7 @@ bool ax_worker_inside(void) { return inside; }
 bool ax_worker_is_child(const ax_worker *w) { return w->child; }
 int ax_worker_pid(const ax_worker *w) { return (int)w->pid; }
 
-static double now(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return (double)ax_monotonic_ns() * 1e-9; }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -98,16 +93,12 @@ static ax_status refuse_collective(ax_group *g, const ax_collective *c, int n, u
                  "%s in a loader's worker process: only the ranks themselves take part in collectives",
                  c->op == AX_BARRIER ? "barrier" : "a collective");
 }
-static void leave_nothing(ax_group *g, bool abort) { (void)g, (void)abort; }
-
 static void keep_going(int sig) { (void)sig; }
 
 /* Turns a fresh fork into a worker. */
 static void become_worker(ax_worker *w, pid_t parent)
 {
-  static const ax_transport refusing = { .name = "worker",
-                                         .issue = refuse_collective,
-                                         .leave = leave_nothing };
+  static const ax_transport refusing = { .name = "worker", .issue = refuse_collective };
   static ax_group group;
   struct sigaction on_interrupt = { .sa_handler = keep_going, .sa_flags = SA_RESTART };
   int null;

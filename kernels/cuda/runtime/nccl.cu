@@ -136,7 +136,7 @@ static void rest(int64_t looks)
 /* Polls until NCCL is done with a call. */
 static ax_status settle(const char *what, nccl_comm comm, int result)
 {
-  const int64_t since = ax_dist_now();
+  const int64_t since = ax_monotonic_ns();
   ax_status st = AX_OK;
   int async = result;
 
@@ -157,7 +157,7 @@ static ax_status settle(const char *what, nccl_comm comm, int result)
 static ax_status watched_wait(const char *what, cudaStream_t stream, cudaEvent_t event)
 {
   cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
-  const int64_t since = ax_dist_now();
+  const int64_t since = ax_monotonic_ns();
   ax_status st = AX_OK;
 
   if (e != cudaErrorNotReady) return ax_cuda_status(what, e);
@@ -259,7 +259,7 @@ out:
 static void leave(ax_group *group, bool abort)
 {
   communicator *g = of(group);
-  const int64_t patience = (int64_t)5 * 1000000000, since = ax_dist_now();
+  const int64_t patience = (int64_t)5 * 1000000000, since = ax_monotonic_ns();
   cudaStream_t computing;
   int async = NCCL_OK;
 
@@ -268,13 +268,13 @@ static void leave(ax_group *group, bool abort)
   the_group = NULL;
   if (!abort) {
     while (cudaStreamQuery(g->stream) == cudaErrorNotReady && !abort) {
-      abort = ax_dist_now() - since > patience || ax_dist_look(since, AX_OK) != AX_OK;
+      abort = ax_monotonic_ns() - since > patience || ax_dist_look(since, AX_OK) != AX_OK;
       usleep(100);
     }
     cudaGetLastError();
     if (!abort) async = nccl.CommFinalize(g->comm);
     while (!abort && async == NCCL_IN_PROGRESS) {
-      if (nccl.CommGetAsyncError(g->comm, &async) != NCCL_OK || ax_dist_now() - since > patience)
+      if (nccl.CommGetAsyncError(g->comm, &async) != NCCL_OK || ax_monotonic_ns() - since > patience)
         abort = true;
       else if (async == NCCL_IN_PROGRESS) usleep(100);
     }

@@ -1,17 +1,17 @@
-/* dist/shm.h: the memory that the launcher and the ranks of one machine share.
+/* ranks.h: what the launcher and the ranks share, and how ranks join the world group.
  *
- * It is one anonymous mapping, made before the ranks are forked: no name, no file, nothing to clean
- * up, whoever dies.  It holds a control block, a record for each rank (where it is, and how it
- * failed) and a window for each rank (data on its way). */
-#ifndef AX_DIST_SHM_H
-#define AX_DIST_SHM_H
+ * The ranks of one machine share memory with their launcher (core/dist/shm.c).  It is one anonymous
+ * mapping, made before the ranks are forked: no name, no file, nothing to clean up, whoever dies.
+ * It holds a control block, a record for each rank (where it is, and how it failed) and a window
+ * for each rank (data on its way). */
+#ifndef AX_RANKS_H
+#define AX_RANKS_H
 
 #include <stdatomic.h>
 
 #include "dist.h"
 
 #define AX_MAX_RANKS 256
-#define AX_WHERE_TEXT 128
 
 typedef enum {
   AX_RANK_STARTING,
@@ -23,7 +23,7 @@ typedef enum {
 
 /* One rank as the others see it.  Only the rank itself writes, except for the last state, which the
  * launcher may write for it.  `filled`, `reduced` and `done` count steps of collectives
- * (dist/shm.c); they are futexes. */
+ * (core/dist/shm.c); they are futexes. */
 typedef struct ax_rank_record {
   _Alignas(64) _Atomic uint32_t filled;
   _Atomic uint32_t reduced, done;
@@ -37,7 +37,7 @@ typedef struct ax_rank_record {
   ax_collective last;           /* the last one entered; its buffers mean nothing here */
   char where[AX_WHERE_TEXT];    /* its script line */
 
-  _Atomic uint64_t posted; /* number of the last collective in the ring (dist/ring.c) */
+  _Atomic uint64_t posted; /* number of the last collective in the ring (core/dist/ring.c) */
 
   char failed_at[256];    /* the script line of the error that ended the rank */
   char failure[12 << 10]; /* its text and traceback */
@@ -70,25 +70,19 @@ bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason);
 /* Marks that `rank` will join no more collectives, and wakes those that wait for it. */
 void ax_shm_finished(ax_control *c, int rank);
 
-int64_t ax_monotonic_ns(void);
+/* ---- ranks of several machines: core/dist/tcp.c
 
-/* ---- dist/ring.c: collectives that are compared without a meeting of the ranks */
+ * Every rank has one connection, to rank 0, which the launchers have made (machines.c) before they
+ * forked; on rank 0's own machine it is a pair of local sockets.  Beside them each machine has its
+ * shared memory between its launcher and its ranks: where each is, and the abort flag, which
+ * launchers pass on to one another. */
 
-/* A rank's call of a collective.  It is in front of the data of a slot, and in the ring. */
-typedef struct ax_collective_call {
-  uint64_t number; /* which collective of the group this is */
-  ax_collective facts;
-  char where[AX_WHERE_TEXT];
-} ax_collective_call;
-#define AX_RING 64 /* calls of a rank that the others can read */
-
-/* "ranks disagree in collective #3: rank 0 calls ...; rank 1 calls ..." as this thread's error. */
-ax_status ax_calls_differ(int a, const ax_collective_call *wa, int b, const ax_collective_call *wb);
-/* Posts this rank's collective and compares it with those of the ranks that have posted theirs. */
-ax_status ax_ring_post(const ax_collective *c);
-/* EMISMATCH when ranks were found to differ. */
-ax_status ax_ring_differs(void);
-/* See ax_transport.look. */
-ax_status ax_ring_look(ax_group *g, int64_t since, ax_status st);
+/* In a rank, after ax_shm_join of its machine's memory: makes the connections the world group.
+ * fd[r] leads to rank r: in rank 0 to all others, elsewhere only fd[0] counts. */
+void ax_tcp_join(int rank, int size, int local_size, const int *fd);
+/* Notifies the ranks that wait for this one that it will not come. */
+void ax_tcp_finished(void);
+/* "rank 3 (machine 1)" */
+const char *ax_tcp_rank_name(int rank, int local_size, char *buf, size_t size);
 
 #endif
