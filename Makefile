@@ -90,7 +90,7 @@ all: $(OUT)/accel-run $(CPU_PLUGINS) image  ## build the host and the CPU plugin
 
 $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 	$(call say,link $@)
-	$(Q)$(CC) $(OPT) -rdynamic -o $@.new $(HOST_OBJ) $(HOST_RPATH) $(LDFLAGS) $(HOST_LIBS)
+	$(Q)$(CC) $(OPT) -rdynamic -Wl,--wrap=popen,--wrap=system -o $@.new $(HOST_OBJ) $(HOST_RPATH) $(LDFLAGS) $(HOST_LIBS)
 	@mv $@.new $@
 
 # Made again when its flags, its source or how it is fetched change.

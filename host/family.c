@@ -6,6 +6,9 @@
  * parent at once.  A guard, a process that only waits for the end of a pipe, does the search when
  * the launcher itself is killed.
  *
+ * A run of one process has no launcher.  It gets a mark and a guard with the first program that its
+ * script starts.
+ *
  * A run that ends well leaves its programs alone, as a shell does.  A program started by `env -u
  * ACCEL_RUN_ID program` is always left alone. */
 #define _GNU_SOURCE
@@ -13,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,30 +111,36 @@ static void end_programs(void)
 
 /* ---- the guard */
 
-/* A process group of its own and no open files: signals to the launcher do not reach the guard, and
- * it holds nothing open. */
+/* A process group of its own, no open files and no folder: signals to the launcher do not reach the
+ * guard, and it holds nothing open. */
 static _Noreturn void be_guard(int from_launcher)
 {
   char word = 0;
   int null = open("/dev/null", O_RDWR);
 
   setpgid(0, 0);
-  prctl(PR_SET_NAME, "accel-guard");
+  prctl(PR_SET_NAME, AX_GUARD_NAME);
   for (int fd = 0; fd <= 2 && null >= 0; fd++) dup2(null, fd);
   if (from_launcher != 3) dup2(from_launcher, 3);
   closefrom(4);
+  (void)!chdir("/");
   while (read(3, &word, 1) < 0 && errno == EINTR) {}
   if (word != 'e') end_programs();
   _exit(0);
 }
 
-void ax_family_begin(void)
+static void make_mark(void)
 {
   struct timespec now;
-  int pair[2];
-
   clock_gettime(CLOCK_MONOTONIC, &now);
   snprintf(mark, sizeof mark, NAME "=%d-%lld.%09ld", (int)getpid(), (long long)now.tv_sec, now.tv_nsec);
+}
+
+void ax_family_begin(void)
+{
+  int pair[2];
+
+  make_mark();
   /* without a guard: it is only needed when the launcher is killed */
   if (pipe2(pair, O_CLOEXEC) != 0) return;
   guard = fork();
@@ -158,4 +168,93 @@ void ax_family_end(bool failed)
     while (guard > 0 && waitpid(guard, NULL, 0) < 0 && errno == EINTR) {}
   }
   guard_pipe = -1;
+}
+
+/* ---- a run without a launcher ---------------------------------------------------------------- */
+
+static pid_t alone; /* the process of such a run; its workers have other numbers */
+
+void ax_family_alone(void) { alone = getpid(); }
+
+void ax_family_guard(const char *mark_of_run)
+{
+  snprintf(mark, sizeof mark, "%s", mark_of_run);
+  be_guard(3);
+}
+
+static void leave_alone(void)
+{
+  if (getpid() == alone) ax_family_end(false);
+}
+
+/* The environment without the mark of a run around this one, which would end the guard as well. */
+static char **unmarked_environment(void)
+{
+  size_t n = 0, kept = 0;
+  char **list;
+
+  while (environ[n]) n++;
+  if (!(list = malloc(sizeof *list * (n + 1)))) return NULL;
+  for (size_t k = 0; k < n; k++)
+    if (strncmp(environ[k], NAME "=", sizeof NAME) != 0) list[kept++] = environ[k];
+  list[kept] = NULL;
+  return list;
+}
+
+/* Starts the guard as a program of its own.  A fork would keep a copy of every page that the run
+ * writes from then on. */
+static bool spawn_guard(int from_run)
+{
+  char name[] = AX_GUARD_NAME, *argv[] = { name, mark, NULL }, **env = unmarked_environment();
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t how;
+  bool started;
+
+  if (!env) return false;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, from_run, 3);
+  posix_spawnattr_init(&how);
+  posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP); /* group 0: the guard's own */
+  started = posix_spawn(&guard, "/proc/self/exe", &files, &how, argv, env) == 0;
+  posix_spawnattr_destroy(&how);
+  posix_spawn_file_actions_destroy(&files);
+  free(env);
+  return started;
+}
+
+/* Called before the script starts a program.  The first one gets the run its guard. */
+static void before_program(void)
+{
+  static bool tried;
+  int pair[2];
+
+  if (tried || alone != getpid()) return;
+  tried = true;
+  make_mark();
+  if (pipe2(pair, O_CLOEXEC) != 0) return;
+  if (spawn_guard(pair[0])) {
+    guard_pipe = pair[1];
+    setenv(NAME, mark + sizeof NAME, 1);
+    atexit(leave_alone);
+  } else close(pair[1]);
+  close(pair[0]);
+}
+
+/* The linker puts these in the places of popen and system (--wrap), which io.popen and os.execute
+ * call. */
+FILE *__real_popen(const char *command, const char *mode);
+FILE *__wrap_popen(const char *command, const char *mode);
+int __real_system(const char *command);
+int __wrap_system(const char *command);
+
+FILE *__wrap_popen(const char *command, const char *mode)
+{
+  before_program();
+  return __real_popen(command, mode);
+}
+
+int __wrap_system(const char *command)
+{
+  if (command) before_program();
+  return __real_system(command);
 }

@@ -112,6 +112,12 @@ void ax_family_begin(void);
 void ax_family_join(void);
 /* In the launcher, when no rank is left.  failed: ends the programs that the ranks started. */
 void ax_family_end(bool failed);
+/* In the process of a run without a launcher: when the script starts its first program, a guard is
+ * started too. */
+void ax_family_alone(void);
+/* In a process that was started as AX_GUARD_NAME with this argument: the guard. */
+#define AX_GUARD_NAME "accel-guard"
+_Noreturn void ax_family_guard(const char *mark);
 
 /* ---- launch.c -------------------------------------------------------------------------------- */
 

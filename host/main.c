@@ -114,6 +114,7 @@ static int run(ax_plan *plan)
   report_ranks(plan);
   if (ranks > 1) return ax_launch(plan);
   ax_config_export(plan, 1);
+  ax_family_alone();
   return ax_interp_run(plan, NULL);
 }
 
@@ -157,6 +158,7 @@ int main(int argc, char **argv)
   ax_plan plan;
   int status;
 
+  if (argc == 2 && strcmp(argv[0], AX_GUARD_NAME) == 0) ax_family_guard(argv[1]);
   open_standard_files();
   survive_file_limit();
   status = ax_config_parse(argc, argv, &plan);

@@ -130,3 +130,74 @@ describe("programs that a script started", function()
     assert.equal(-1, ffi.C.kill(guard, 0))
   end)
 end)
+
+describe("programs that a script started in a run of one process", function()
+  after_each(function()
+    end_all()
+    processes.clean()
+  end)
+
+  local ALONE = ([[
+    local child = io.popen("echo own $$; SLEEP; true")
+    print(child:read())
+    os.execute("sh -c 'echo own $$; trap : TERM; while :; do SLEEP; done' &")
+    io.write("ready\n")
+    io.stdout:flush()
+    ENDING
+    while true do end
+  ]]):gsub("SLEEP", SLEEP)
+
+  local function start_alone(ending)
+    local run = processes.start({ processes.script((ALONE:gsub("ENDING", ending))) },
+      { env = { ASAN_OPTIONS = (os.getenv "ASAN_OPTIONS" or "") .. ":detect_leaks=0" } })
+    run:expect("ready\n", 20)
+    processes.wait_until(10, function() return #own(run) == 2 end)
+    for _, pid in ipairs(own(run)) do started[#started + 1] = pid end
+    assert.equal(2, #own(run), run:stdout() .. run:stderr())
+    return run
+  end
+
+  local function guards(run)
+    local pipe = io.popen("pgrep -P " .. run.pid .. " accel-guard")
+    local list = {}
+    for pid in pipe:lines() do list[#list + 1] = tonumber(pid) end
+    pipe:close()
+    return list
+  end
+
+  for _, how in ipairs { "SIGKILL", "SIGTERM" } do
+    it("go when it gets " .. how, function()
+      for round = 1, ROUNDS do
+        local run = start_alone("")
+        processes.sleep(math.random() * 0.02)
+        run:signal(processes[how])
+        assert.not_equal(0, (run:wait(10)))
+        assert.is_true(gone(run, 5), ("round %d: left: %s"):format(round, table.concat(sleepers(), " ")))
+      end
+    end)
+  end
+
+  it("stay when it ends, and its guard goes", function()
+    for _, status in ipairs { 0, 3 } do
+      local sign = processes.script("")
+      os.remove(sign)
+      local run = start_alone(("repeat until io.open('%s') os.exit(%d)"):format(sign, status))
+      local list = guards(run)
+      assert.equal(1, #list)
+      assert.is_true(processes.alive(list[1]))
+      io.open(sign, "w"):close()
+      assert.equal(status, (run:wait(10)))
+      assert.equal(2, #sleepers())
+      assert.is_false(processes.alive(list[1]))
+      end_all()
+    end
+  end)
+
+  it("are the only reason for a guard", function()
+    local run = processes.start { processes.script("print('ready') io.stdout:flush() while true do end") }
+    run:expect("ready\n", 20)
+    assert.same({}, guards(run))
+    run:signal(processes.SIGKILL)
+    run:wait(10)
+  end)
+end)
