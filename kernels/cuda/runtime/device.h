@@ -19,7 +19,7 @@ enum { AX_MOST_DEVICES = 64, AX_BINS = 48, AX_BUCKETS = 4096 };
 struct ax_cuda_pool;
 struct ax_cuda_block {
   char *data;
-  size_t bytes, asked;
+  size_t bytes, requested;
   bool used, small;
   ax_cuda_pool *pool;
   /* for free blocks of the sending pool: the end of the computing stream's use; NULL: not used */
