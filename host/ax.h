@@ -249,11 +249,11 @@ AX_API void ax_hook_remove(ax_tensor *t, uint64_t id);
 typedef ax_status (*ax_leaf_holder)(ax_tensor *leaf, void (**drop)(void *), void **ud);
 AX_API void ax_leaf_set_holder(ax_leaf_holder hold);
 
-/* Tensors, their history, and what hooks and functions put there (`drop` and `ud`, as given to
- * ax_hook_add, ax_custom_record or by the leaf holder), so far as nothing but `held` holds them.
- * held[k]: a tensor of which the caller holds one reference for each time that it is listed.
- * Objects are numbered from 0.  links: object `from` holds object `to`.  root[k]: the number of
- * held[k], or -1 where something else holds it, too, or it has no history. */
+/* Tensors, their history, and the data of hooks and functions in it (`drop` and `ud`, as given to
+ * ax_hook_add, ax_custom_record or by the leaf holder), as far as only `held` holds them.  held[k]:
+ * a tensor; the caller holds one reference to it for each time that it is listed.  Objects are
+ * numbered from 0.  links: object `from` holds object `to`.  root[k]: the number of held[k], or -1
+ * where something else holds it too, or it has no history. */
 typedef struct ax_island_link {
   int from, to;
 } ax_island_link;

@@ -1,7 +1,7 @@
-/* safetensors.c: files of the safetensors format, open to be read (safetensors.h shows the format;
- * safetensors_header.c reads the header, safetensors_write.c is the writer).
+/* safetensors.c: files of the safetensors format, open for reading (safetensors.h describes the
+ * format; safetensors_header.c reads the header, safetensors_write.c is the writer).
  *
- * The file is mapped.  A tensor's bytes are read when it is asked for. */
+ * The file is mapped.  A tensor's bytes are read when the tensor is requested. */
 #include "core/io/safetensors.h"
 
 #include <stdlib.h>

@@ -266,7 +266,7 @@ cudaError_t ax_emulate_unsafe(bool always);
 bool ax_emulate_event_recorded(cudaEvent_t e, cudaStream_t s); /* whether in a capture */
 /* whether a capture was involved */
 bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded, cudaError_t *result);
-cudaError_t ax_emulate_event_asked(cudaEvent_t e); /* the host queries it or waits for it */
+cudaError_t ax_emulate_event_queried(cudaEvent_t e); /* the host queries it or waits for it */
 void ax_emulate_event_gone(cudaEvent_t e);
 
 /* ---- for the specs, through LuaJIT's ffi.load of the plugin's file */

@@ -107,7 +107,7 @@ bool ax_emulate_event_waited(cudaStream_t s, cudaEvent_t e, bool never_recorded,
   return true;
 }
 
-cudaError_t ax_emulate_event_asked(cudaEvent_t e)
+cudaError_t ax_emulate_event_queried(cudaEvent_t e)
 {
   const auto found = marks.find(e);
   if (found == marks.end()) return cudaSuccess;

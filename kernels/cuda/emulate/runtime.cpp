@@ -105,7 +105,7 @@ struct step {
 struct ax_emulated_stream {
   int device;
   bool first;
-  uint64_t asked, done;
+  uint64_t queued, done;
   std::deque<step> queue;
   uint64_t last_poll; /* the number of the last step with a poll, counted from 1 */
 };
@@ -167,7 +167,7 @@ static void run_until(ax_emulated_stream *s, uint64_t until)
 
 static void run_all(void)
 {
-  for (size_t k = 0; k < streams.size(); k++) run_until(streams[k], streams[k]->asked);
+  for (size_t k = 0; k < streams.size(); k++) run_until(streams[k], streams[k]->queued);
 }
 
 /* Like a device, works while the host is busy elsewhere: another process may wait for what is
@@ -214,12 +214,12 @@ static void ask(ax_emulated_stream *s, step next)
   const unsigned seed = seed_of_schedule();
   if (!s) s = default_stream();
   s->queue.push_back(std::move(next));
-  s->asked++;
-  if (seed == 0 || (seed == 2 && s->first) || (seed == 3 && !s->first)) advance(s, s->asked);
+  s->queued++;
+  if (seed == 0 || (seed == 2 && s->first) || (seed == 3 && !s->first)) advance(s, s->queued);
   else if (seed > 3)
     for (unsigned n = draw(4); n > 0; n--) {
       ax_emulated_stream *lucky = streams[draw((unsigned)streams.size())];
-      if (lucky->done < lucky->asked) advance(lucky, lucky->done + 1);
+      if (lucky->done < lucky->queued) advance(lucky, lucky->done + 1);
     }
 }
 
@@ -288,7 +288,7 @@ static cudaError_t library_poll(cudaStream_t stream, std::function<bool()> work)
 {
   holding held(lock);
   if (!stream) stream = default_stream();
-  stream->last_poll = stream->asked + 1;
+  stream->last_poll = stream->queued + 1;
   ask(stream, step{ nullptr, NULL, 0, std::move(work) });
   progress.start();
   return lasting;
@@ -501,7 +501,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
     ax_emulated_stream *s = stream ? stream : default_stream();
     static long *const pageable = &counts()["cudaMemcpyAsync to pageable memory"];
     ++*pageable;
-    run_until(s, s->asked);
+    run_until(s, s->queued);
   }
   return lasting;
 }
@@ -530,7 +530,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
   CALLED();
   if (const cudaError_t refused = ax_emulate_refused(s)) return refused;
-  run_until(s, s->asked);
+  run_until(s, s->queued);
   return cudaSuccess;
 }
 
@@ -539,7 +539,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
   CALLED();
   if (const cudaError_t refused = ax_emulate_refused(s)) return refused;
   if (!s) s = default_stream();
-  run_until(s, s->asked);
+  run_until(s, s->queued);
   return lasting;
 }
 
@@ -548,7 +548,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
   CALLED();
   if (const cudaError_t refused = ax_emulate_refused(s)) return refused;
   if (!s) s = default_stream();
-  if (s->done == s->asked) return lasting;
+  if (s->done == s->queued) return lasting;
   advance(s, s->done + 1); /* time passes */
   return cudaErrorNotReady;
 }
@@ -584,14 +584,14 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
   if (const cudaError_t spoiled = ax_emulate_spoiled(s)) return spoiled;
   if (ax_emulate_event_recorded(e, s)) return cudaSuccess;
   if (!s) s = default_stream();
-  *e = ax_emulated_event{ s, s->asked };
+  *e = ax_emulated_event{ s, s->queued };
   return lasting;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
   CALLED();
-  if (const cudaError_t captured = ax_emulate_event_asked(e)) return captured;
+  if (const cudaError_t captured = ax_emulate_event_queried(e)) return captured;
   if (!e->stream || e->stream->done >= e->at) return lasting;
   advance(e->stream, e->stream->done + 1); /* time passes */
   return cudaErrorNotReady;
@@ -600,7 +600,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
   CALLED();
-  if (const cudaError_t captured = ax_emulate_event_asked(e)) return captured;
+  if (const cudaError_t captured = ax_emulate_event_queried(e)) return captured;
   if (e->stream) run_until(e->stream, e->at);
   return lasting;
 }
