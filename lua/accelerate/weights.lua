@@ -1,6 +1,8 @@
---- Weights in safetensors files: one file, or shards with an index, under Accelerate's names.
+--- Weights in files, safetensors or PyTorch's: one file, or shards with an index, under Accelerate's
+--- names.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
 local notice = require "accelerate.utils.notice"
@@ -11,9 +13,14 @@ local fail = options.fail
 
 local M = {}
 
-local WEIGHTS = "model.safetensors"
-local INDEX = "model.safetensors.index.json"
-local METADATA = { format = "pt" }  -- PyTorch's tools look for it
+-- The names of files, by safe_serialization.
+local NAMES = {
+  [true] = { whole = "model.safetensors", shard = "model-%05d-of-%05d.safetensors",
+    index = "model.safetensors.index.json", stale = "^model%-%d%d%d%d%d%-of%-%d%d%d%d%d%.safetensors$" },
+  [false] = { whole = "pytorch_model.bin", shard = "pytorch_model-%05d-of-%05d.bin",
+    index = "pytorch_model.bin.index.json", stale = "^pytorch_model%-%d%d%d%d%d%-of%-%d%d%d%d%d%.bin$" },
+}
+local METADATA = { format = "pt" }  -- what PyTorch's users' tools look for
 
 local UNITS = { KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30,
   TIB = 2 ^ 40 }
@@ -42,8 +49,8 @@ function M.identity(t)
     table.concat(t:stride(), ","))
 end
 
---- Keeps only the first name of a tensor with several names: a safetensors file holds each tensor
---- once.
+--- The tensors of a state dict, each once, under its first name, with the other names that it has.
+---@return { [1]: string, [2]: accelerate.Tensor, others: string[] }[]
 local function without_shared(dict)
   local list, seen = {}, {}
   for name, t in ordered.pairs(dict) do
@@ -51,9 +58,11 @@ local function without_shared(dict)
       fail("save: '%s' must be a tensor, got %s", tostring(name), options.show(t))
     end
     local id = M.identity(t)
-    if not seen[id] then
-      seen[id] = true
-      list[#list + 1] = { name, t }
+    if seen[id] then
+      table.insert(seen[id].others, name)
+    else
+      seen[id] = { name, t, others = {} }
+      list[#list + 1] = seen[id]
     end
   end
   return list
@@ -83,29 +92,40 @@ function M.split_into_shards(list, limit)
   return shards, total
 end
 
-local function check_safe(safe_serialization)
-  if not safe_serialization then
-    fail("safe_serialization = false: PyTorch's own format is not there yet; leave the option out to " ..
-      "write safetensors")
+--- Writes a file of tensors. A safetensors file holds each tensor under one name, as PyTorch's users
+--- expect it; PyTorch's format holds all names.
+---@param list table[] as without_shared gives it
+---@param path string
+---@param safe boolean
+---@return string[] names that are in the file
+local function write(list, path, safe)
+  local dict, names = ordered.new(), {}
+  for _, item in ipairs(list) do
+    for i = 0, safe and 0 or #item.others do
+      local name = i == 0 and item[1] or item.others[i]
+      dict[name], names[#names + 1] = item[2], name
+    end
   end
+  if safe then core.safetensors_save(path, list, METADATA) else files.write(dict, path, false) end
+  return names
 end
 
---- Writes a table of tensors to one safetensors file.
----@param dict table<string, accelerate.Tensor>
+--- Writes a table of tensors to one safetensors file, or any nested value in PyTorch's format.
+---@param object table
 ---@param path string
-function M.save(dict, path, safe_serialization)
-  if type(dict) ~= "table" then
-    fail("save: expected a table of tensors by name, got %s", options.show(dict))
+---@param safe boolean
+function M.save(object, path, safe)
+  if not safe then return files.write(object, path, false) end
+  if type(object) ~= "table" then
+    fail("save: expected a table of tensors by name, got %s", options.show(object))
   end
-  check_safe(safe_serialization)
-  core.safetensors_save(path, without_shared(dict), METADATA)
+  write(without_shared(object), path, true)
 end
 
 --- Removes files of an earlier save that this save has not written.
-local function remove_stale(directory, written)
+local function remove_stale(directory, names, written)
   for _, name in ipairs(assert(fs.list(directory))) do
-    local ours = name == WEIGHTS or name == INDEX
-      or name:match("^model%-%d%d%d%d%d%-of%-%d%d%d%d%d%.safetensors$")
+    local ours = name == names.whole or name == names.index or name:match(names.stale)
     if ours and not written[name] then os.remove(fs.join(directory, name)) end
   end
 end
@@ -115,29 +135,29 @@ end
 ---@param directory string
 ---@param opts { max_shard_size: integer|string, safe_serialization: boolean }
 function M.save_model(model, directory, opts)
-  check_safe(opts.safe_serialization)
-  local limit = M.convert_file_size_to_int(opts.max_shard_size)
+  local limit, names = M.convert_file_size_to_int(opts.max_shard_size), NAMES[opts.safe_serialization]
   if fs.is_file(directory) then
     notice.here("save_model: %s should be a directory, not a file; nothing was saved", directory)
     return
   end
   local made, why = fs.make_dirs(directory)
   if not made then fail("save_model: %s", why) end
-  local shards, total = M.split_into_shards(without_shared(model:state_dict { keep_vars = true }), limit)
+  local shards, total = M.split_into_shards(without_shared(model:state_dict()), limit)
   local written, weight_map = {}, {}
   for i, shard in ipairs(shards) do
-    local name = #shards == 1 and WEIGHTS or ("model-%05d-of-%05d.safetensors"):format(i, #shards)
-    core.safetensors_save(fs.join(directory, name), shard, METADATA)
-    written[name] = true
-    for _, item in ipairs(shard) do weight_map[item[1]] = name end
+    local file = #shards == 1 and names.whole or names.shard:format(i, #shards)
+    for _, name in ipairs(write(shard, fs.join(directory, file), opts.safe_serialization)) do
+      weight_map[name] = file
+    end
+    written[file] = true
   end
   if #shards > 1 then
     local text = json.encode({ metadata = { total_size = total }, weight_map = weight_map }, 2) .. "\n"
-    local ok, problem = fs.write(fs.join(directory, INDEX), text)
+    local ok, problem = fs.write(fs.join(directory, names.index), text)
     if not ok then fail("save_model: %s", tostring(problem)) end
-    written[INDEX] = true
+    written[names.index] = true
   end
-  remove_stale(directory, written)
+  remove_stale(directory, names, written)
 end
 
 -- ---- loading ------------------------------------------------------------------------------------
@@ -151,7 +171,7 @@ local function read_index(path)
     fail("load_checkpoint_in_model: %s: %s", path, problem or "there is no weight_map in it")
   end
   local folder = path:match("^(.*)/[^/]*$") or "."
-  local files, names, seen = {}, {}, {}
+  local parts, names, seen = {}, {}, {}
   for name, file in ordered.pairs(map) do
     if type(file) ~= "string" or file:find("/", 1, true) then
       fail("load_checkpoint_in_model: %s: '%s' must name a file beside it, got %s", path, tostring(name),
@@ -160,11 +180,11 @@ local function read_index(path)
     names[#names + 1] = name
     if not seen[file] then
       seen[file] = true
-      files[#files + 1] = fs.join(folder, file)
+      parts[#parts + 1] = fs.join(folder, file)
     end
   end
-  table.sort(files)
-  return files, names
+  table.sort(parts)
+  return parts, names
 end
 
 --- Returns the files of a checkpoint, and the names of its tensors if it has an index.
@@ -174,7 +194,8 @@ local function find_files(path)
     if path:match("%.json$") then return read_index(path) end
     return { path }
   end
-  if fs.exists(fs.join(path, WEIGHTS)) then return { fs.join(path, WEIGHTS) } end
+  local safe, pickled = fs.join(path, NAMES[true].whole), fs.join(path, NAMES[false].whole)
+  if fs.exists(safe) then return { safe } end
   local found = {}
   for _, name in ipairs(assert(fs.list(path))) do
     if name:match("%.index%.json$") then found[#found + 1] = name end
@@ -184,14 +205,19 @@ local function find_files(path)
     fail("load_checkpoint_in_model: %s holds several index files (%s); name the one to load", path,
       table.concat(found, ", "))
   end
-  if fs.exists(fs.join(path, "pytorch_model.bin")) then
-    fail("load_checkpoint_in_model: %s holds pytorch_model.bin; PyTorch's own format is not there yet, " ..
-      "only safetensors", path)
-  end
-  fail("load_checkpoint_in_model: %s holds neither %s nor an index (*.index.json)", path, WEIGHTS)
+  if fs.exists(pickled) then return { pickled } end
+  fail("load_checkpoint_in_model: %s holds neither %s nor an index (*.index.json) nor %s", path,
+    NAMES[true].whole, NAMES[false].whole)
 end
 
 local function read_file(path)
+  if files.is_torch(path) then
+    local dict = files.load(path)
+    if type(dict) ~= "table" then
+      fail("load_checkpoint_in_model: %s holds %s; expected tensors by name", path, options.show(dict))
+    end
+    return dict
+  end
   local list, metadata = core.safetensors_load(path)
   local format = metadata and metadata.format
   if format and format ~= "pt" then
@@ -244,10 +270,10 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
     fail("load_checkpoint_in_model: model must be a module, got %s", options.show(model))
   end
   options.value("load_checkpoint_in_model", "checkpoint", checkpoint, { "string" })
-  local files, names = find_files(checkpoint)
+  local parts, names = find_files(checkpoint)
   local first
   if not names then
-    first = read_file(files[1])
+    first = read_file(parts[1])
     names = ordered.keys(first)
   end
   local missing, unexpected = compare(model, names)
@@ -260,7 +286,7 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
     if opts.strict then fail("%s", text) end
     notice.main("%s", text)
   end
-  for i, file in ipairs(files) do
+  for i, file in ipairs(parts) do
     model:load_state_dict(i == 1 and first or read_file(file), { strict = false })
   end
 end

@@ -17,7 +17,8 @@ local function writes(self)
   return self.is_main_process
 end
 
---- Writes a table of tensors as a safetensors file. Only the main process writes, or with
+--- Writes a table of tensors as a safetensors file, or with safe_serialization = false any nested
+--- value as PyTorch's. Only the main process writes, or with
 --- save_on_each_node the main process of every machine.
 ---@param object table<string, accelerate.Tensor>
 ---@param path string

@@ -59,6 +59,9 @@ local function first_bytes(path)
   return bytes or ""
 end
 
+-- Whether a file is a zip archive, as torch.save writes them.
+function M.is_torch(path) return first_bytes(path) == "PK" end
+
 --- Returns the value of a file that `save` or torch.save wrote; of another safetensors file, its
 --- tensors by name. Reads data only: what a file says is never run. Raises for a damaged file, and
 --- for a value of Python's that is no plain data (None is left out of dicts).
