@@ -1,5 +1,5 @@
---- Weights in files, safetensors or PyTorch's: one file, or shards with an index, under Accelerate's
---- names.
+--- Weights in files, safetensors or PyTorch's: one file, or shards with an index, under
+--- Accelerate's names.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local files = require "accelerate.files"
@@ -92,8 +92,8 @@ function M.split_into_shards(list, limit)
   return shards, total
 end
 
---- Writes a file of tensors. A safetensors file holds each tensor under one name, as PyTorch's users
---- expect it; PyTorch's format holds all names.
+--- Writes a file of tensors. A safetensors file holds each tensor under one name, as PyTorch's
+--- users expect it; PyTorch's format holds all names.
 ---@param list table[] as without_shared gives it
 ---@param path string
 ---@param safe boolean

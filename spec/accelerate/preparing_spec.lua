@@ -212,7 +212,10 @@ describe("preparing", function()
     assert.are.equal(made.x, made.y[1])
     shared:add_(1)
     assert.are.same({ 1, 1 }, made.x:totable())
-    assert.error_matches(function() accelerate.utils.deepcopy { model } end, "deepcopy: cannot copy a Linear")
+    assert.are.same(model.weight:totable(), accelerate.utils.deepcopy({ model })[1].weight:totable())
+    local optimizer = require("accelerate.optim").SGD(model:parameters(), { lr = 0.1 })
+    assert.error_matches(function() accelerate.utils.deepcopy { optimizer } end,
+      "deepcopy: cannot copy a SGD")
     -- objects go between processes as data, and an Accelerator is none
     assert.error_matches(function() accelerate.utils.gather_object { accelerator } end,
       "an object .*cannot go from one process to another")

@@ -287,7 +287,9 @@ function M.wrap(model, device)
     recorded = 0, replayed = 0 }
   for _, module in ipairs(model:modules()) do self.modules[#self.modules + 1] = module end
   wrapped[model] = self
+  local own = model._values.forward or false
   model.forward = function(...) return call(self, ...) end
+  recording.wrapped_forwards[model.forward] = own
 end
 
 --- Returns how often a wrapped model was recorded and replayed; nil when it is not wrapped.

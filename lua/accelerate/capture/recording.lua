@@ -28,6 +28,10 @@ M.modules = nil
 ---@type table? optimizers that stepped, as keys
 M.optimizers = nil
 
+---@type table<function, function|false> a forward that preparing has put around a model's -> the
+---  model's own former one (false: its class's)
+M.wrapped_forwards = setmetatable({}, { __mode = "k" })
+
 ---@return accelerate.Recording
 function M.new(kind) return { kind = kind, again = {}, fits = {}, undo = {}, inside = false } end
 

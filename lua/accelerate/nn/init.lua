@@ -6,6 +6,7 @@ if (...) == "accelerate.nn.init" then return require("accelerate.nn.initializers
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.state_dict"
+require "accelerate.nn.clone"
 local parameter = require "accelerate.nn.parameter"
 
 ---@class accelerate.nn

@@ -16,6 +16,9 @@ function parameter.is(value)
   return value ~= nil and marked[value] == true
 end
 
+-- Makes a tensor a parameter as it is: a copy of one.
+function parameter.mark(t) marked[t] = true end
+
 local OPTIONS = { requires_grad = { "boolean", default = true } }
 
 --- A leaf with the elements of `data` (shared with it) that becomes a parameter of the module it is

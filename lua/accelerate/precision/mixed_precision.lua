@@ -2,6 +2,7 @@
 local autocast = require "accelerate.precision.autocast".autocast
 local core = require "accelerate.core"
 local operations = require "accelerate.collectives.operations"
+local recording = require "accelerate.capture.recording"
 local state = require "accelerate.state"
 
 local M = {}
@@ -59,6 +60,7 @@ function M.wrap(model, handler)
   local context = M.context(handler)
   wrapped[model] = own or false
   model.forward = function(...) return each_to_fp32(context(forward, ...)) end
+  recording.wrapped_forwards[model.forward] = wrapped[model]
 end
 
 --- Restores a model's former forward.

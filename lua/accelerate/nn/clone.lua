@@ -1,0 +1,47 @@
+--- Copies of modules: Module:clone() and what utils.deepcopy does with a module.
+
+local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
+local deepcopy = require "accelerate.utils.copy"
+local hooks = require "accelerate.nn.hooks"
+local Module = require "accelerate.nn.module"
+local parameter = require "accelerate.nn.parameter"
+local recording = require "accelerate.capture.recording"
+
+-- A forward that preparing has wrapped runs the original; the copy gets the one that was there
+-- before.
+local function own_forward(values)
+  local forward = values.forward
+  while recording.wrapped_forwards[forward] ~= nil do forward = recording.wrapped_forwards[forward] end
+  return forward or nil
+end
+
+-- The method of utils.deepcopy; `seen` maps originals to copies.
+function Module.__deepcopy(self, copy, seen)
+  local Class = class.of(self)
+  local made = Class.__new(Class)
+  seen[self] = made
+  made.training = self.training
+  local from, to, values = self._registered, made._registered, made._values
+  for i, name in ipairs(from.order) do to.order[i] = name end
+  for name, kind in next, from.kinds do to.kinds[name] = kind end
+  for name in next, from.transient do to.transient[name] = true end
+  for name, value in next, self._values do
+    if name ~= "forward" then values[name] = copy(value, seen) end
+    if core.is_tensor(value) and parameter.is(value) then parameter.mark(values[name]) end
+  end
+  values.forward = own_forward(self._values)
+  for kind, list in next, self._hooked or {} do
+    for _, handle in ipairs(list) do hooks.add(made, kind, handle.hook) end
+  end
+  return made
+end
+
+--- Returns a copy that shares no tensor with the module: parameters, buffers and other attributes,
+--- modes, requires_grad and hooks are the original's; tied weights are tied in the copy. Gradients
+--- are not copied, and a prepared model's copy is not prepared. Functions among attributes and
+--- hooks are shared.
+---@return accelerate.nn.Module
+function Module:clone() return deepcopy(self) end
+
+return Module
