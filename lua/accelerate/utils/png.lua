@@ -2,11 +2,11 @@
 local ffi = require "ffi"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local protobuf = require "accelerate.tracking.protobuf"
 
 ffi.cdef [[
 int compress2(char *dest, unsigned long *destLen, const char *source, unsigned long sourceLen, int level);
 unsigned long compressBound(unsigned long sourceLen);
+unsigned long crc32(unsigned long crc, const char *buf, unsigned int len); /* zlib's */
 ]]
 
 local fail = options.fail
@@ -19,7 +19,8 @@ local function big_endian(n)
 end
 
 local function chunk(kind, data)
-  return big_endian(#data) .. kind .. data .. big_endian(protobuf.crc32(kind .. data))
+  local text = kind .. data
+  return big_endian(#data) .. text .. big_endian(tonumber(ffi.C.crc32(0, text, #text)))
 end
 
 local function deflate(bytes, n)
