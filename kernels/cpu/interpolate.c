@@ -29,7 +29,8 @@ static void sources(source *s, int64_t in, int64_t out, bool linear, bool align,
   for (int64_t i = 0; i < out; i++) {
     double at = linear && !align ? ratio * ((double)i + 0.5) - 0.5 : ratio * (double)i;
     if (!wide) at = linear && !align ? (float)ratio * ((float)i + 0.5f) - 0.5f : (float)ratio * (float)i;
-    if (at < 0) at = 0;
+    if (!(at > 0)) at = 0; /* NaN too: an infinite ratio times 0 */
+    if (at > (double)in) at = (double)in;
     int64_t low = (int64_t)floor(at);
     if (low > in - 1) low = in - 1;
     const double part = linear ? at - (double)low : 0;

@@ -26,7 +26,8 @@ template <class T>
 static __device__ __forceinline__ source<T> source_of(const job &j, T ratio, int64_t in, int64_t i)
 {
   T at = j.linear && !j.align ? ratio * ((T)i + (T)0.5) - (T)0.5 : ratio * (T)i;
-  if (at < 0) at = 0;
+  if (!(at > 0)) at = 0; /* NaN too: an infinite ratio times 0 */
+  if (at > (T)in) at = (T)in;
   int64_t low = (int64_t)at;
   if (low > in - 1) low = in - 1;
   const double part = j.linear ? (double)at - (double)low : 0;

@@ -87,6 +87,15 @@ describe("pooling modules", function()
     same(nn.Upsample { size = { 4, 9 } }(x), F.interpolate(x, { size = { 4, 9 } }))
     same(nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(core.ones { 1, 4, 2, 2 })), core.ones { 1, 4, 2, 2 })
   end)
+
+  it("stays inside the image where the inverse of the factor is infinite", function()
+    local x, tiny = core.arange(16):float():view(1, 1, 4, 4), 1e-320
+    local function resampled(mode)
+      return x:interpolate({ 2, 2 }, { mode = mode, scale_h = tiny, scale_w = tiny }):totable()[1][1]
+    end
+    assert.same({ { 0, 3 }, { 12, 15 } }, resampled("nearest"))
+    assert.same({ { 15, 15 }, { 15, 15 } }, resampled("bilinear"))
+  end)
 end)
 
 describe("nn.BatchNorm2d", function()
