@@ -406,6 +406,24 @@ static void seed_math_random(lua_State *L)
   lua_pop(L, 1);
 }
 
+/* An error is explained where it is raised, because only there the stack shows what was called.  A
+ * plain pcall has no message handler; this one has, and is xpcall otherwise.  The handler looks at
+ * calls of nil alone.  It must not raise. */
+static void explain_in_pcall(lua_State *L)
+{
+  static const char setup[] =
+      "local plain, xpcall, require, type, find = pcall, xpcall, require, type, string.find\n"
+      "local function explained(err)\n"
+      "  if type(err) ~= 'string' or not find(err, '(a nil value)', 1, true) then return err end\n"
+      "  local found, explain = plain(require, 'accelerate.utils.explain')\n"
+      "  return found and explain.raised(err) or err\n"
+      "end\n"
+      "function pcall(f, ...) return xpcall(f, explained, ...) end\n";
+
+  if (luaL_loadbuffer(L, setup, sizeof setup - 1, "=pcall") != 0) lua_error(L);
+  lua_call(L, 0, 0);
+}
+
 typedef struct job {
   const ax_plan *plan;
   int status;
@@ -423,6 +441,7 @@ static int protected_main(lua_State *L)
   check_build(L);
   reserve_trace_memory(L);
   seed_math_random(L);
+  explain_in_pcall(L);
   set_paths(L);
   set_arg(L, plan);
   if (failed_fn) watch_exit(L);

@@ -311,3 +311,44 @@ describe("lines on stderr", function()
     assert.are.equal(1200, lines)
   end)
 end)
+
+describe("pcall", function()
+  local function message(fn, ...)
+    local ok, err = pcall(fn, ...)
+    assert.is_false(ok)
+    return err
+  end
+
+  it("explains a call of nil as an error that nobody catches is explained", function()
+    local model = nn.Sequential(nn.Linear(2, 2))
+    assert.matches("spec%.lua:%d+: attempt to call method 'paramters' %(a nil value%); "
+      .. "Sequential has no 'paramters'; did you mean 'parameters'%?$",
+      message(function() return model:paramters() end))
+    assert.matches("did you mean 'forward'%?$", message(function()
+      local function inner() local y = model:foward(1) return y end
+      return inner()
+    end))
+    local caught
+    coroutine.wrap(function() caught = message(function() return model:paramters() end) end)()
+    assert.matches("did you mean 'parameters'%?$", caught)
+  end)
+
+  it("is Lua's in all else", function()
+    local value = {}
+    assert.equal(value, message(error, value))
+    assert.is_nil(message(error))
+    assert.equal("text", message(error, "text", 0))
+    assert.equal("two", message(function() error("two", 2) end)) -- no line: pcall called it
+    assert.matches("^[^;]*attempt to index field 'x' %(a nil value%)$",
+      message(function() return value.x.y end))
+    assert.equal("attempt to call a nil value", message(nil))
+    assert.matches("stack overflow", message(function()
+      local function deep() return 1 + deep() end
+      return deep()
+    end))
+    assert.equal(4, select("#", pcall(function(...) return ... end, nil, 2, nil)))
+    local step = coroutine.wrap(function() return pcall(coroutine.yield, 1) end)
+    assert.equal(1, step())
+    assert.same({ true, 2 }, { step(2) })
+  end)
+end)
