@@ -660,6 +660,19 @@ describe("the background thread", function()
     assert.same(edited(false), edited(true))
   end)
 
+  it("raises when a source is given data that it cannot copy rows from", function()
+    local t, rows = core.zeros(100000, 64), 0
+    local ok, err = pcall(function()
+      for b in data.DataLoader(data.TensorDataset(t), { batch_size = 1000, background = true }):iter() do
+        rows = rows + b:size(1)
+        t.data = core.ones(1, 64):expand(100000, 64)
+      end
+    end)
+    assert.is_false(ok)
+    assert.is_truthy(err:find("tensor 1 must be contiguous", 1, true), err)
+    assert.equal(1000, rows)
+  end)
+
   it("raises at the batch that is wrong, not before", function()
     local lists = { { 1, 2 }, { 3, 101 }, { 4 } }
     for _, background in ipairs { false, true } do

@@ -124,13 +124,9 @@ static bool start_thread(void)
 
 static int gatherers;
 
-ax_status ax_gather_new(int n, ax_tensor *const *sources, ax_gather **out)
+/* Copying rows needs what is checked here; a source may lose it when a script sets its data. */
+static ax_status check_sources(int n, ax_tensor *const *sources)
 {
-  ax_gather *g;
-
-  *out = NULL;
-  if (n < 1 || n > AX_GATHER_MAX)
-    return ax_fail(AX_EINVAL, "expected 1 to %d tensors, got %d", AX_GATHER_MAX, n);
   for (int k = 0; k < n; k++) {
     const ax_tensor *t = sources[k];
     if (t->ndim == 0 || t->shape[0] != sources[0]->shape[0])
@@ -138,6 +134,18 @@ ax_status ax_gather_new(int n, ax_tensor *const *sources, ax_gather **out)
     if (t->device.kind != AX_CPU || !ax_tensor_is_contiguous(t) || t->requires_grad)
       return ax_fail(AX_EINVAL, "tensor %d must be contiguous, on the CPU and without a gradient", k + 1);
   }
+  return AX_OK;
+}
+
+ax_status ax_gather_new(int n, ax_tensor *const *sources, ax_gather **out)
+{
+  ax_gather *g;
+  ax_status st;
+
+  *out = NULL;
+  if (n < 1 || n > AX_GATHER_MAX)
+    return ax_fail(AX_EINVAL, "expected 1 to %d tensors, got %d", AX_GATHER_MAX, n);
+  if ((st = check_sources(n, sources)) != AX_OK) return st;
   if (!(g = ax_calloc(1, sizeof *g))) return AX_ENOMEM;
   g->n = n;
   for (int k = 0; k < n; k++) g->source[k] = ax_tensor_retain(sources[k]);
@@ -195,10 +203,13 @@ ax_status ax_gather_positions(ax_gather *g, int64_t count, int64_t **to)
   return AX_OK;
 }
 
-static ax_status check_positions(const ax_gather *g)
+static ax_status check_batch(const ax_gather *g)
 {
+  const ax_status st = check_sources(g->n, g->source);
+
+  if (st != AX_OK) return st;
   for (int k = 0; k < g->n; k++) {
-    const int64_t rows = g->source[k]->ndim ? g->source[k]->shape[0] : 0;
+    const int64_t rows = g->source[k]->shape[0];
     for (int64_t i = 0; i < g->count; i++)
       if (g->positions[i] < 0 || g->positions[i] >= rows)
         return ax_fail(AX_ERANGE, "expected a position from 1 to %lld, got %lld", (long long)rows,
@@ -236,7 +247,7 @@ ax_status ax_gather_start(ax_gather *g, int64_t count, bool ahead)
 
   if (g->started) return ax_fail(AX_EINVAL, "a batch is under way");
   g->count = count;
-  if ((st = check_positions(g)) != AX_OK) return st;
+  if ((st = check_batch(g)) != AX_OK) return st;
   if ((st = prepare(g)) != AX_OK) {
     drop_results(g);
     return st;
@@ -265,7 +276,7 @@ ax_status ax_gather_take(ax_gather *g, ax_tensor **out)
     stale |= g->storage[k] != g->source[k]->storage || g->edits[k] != g->source[k]->version->edits;
   if (stale) { /* a source was written or replaced: read the batch again from its present contents */
     drop_results(g);
-    if ((st = check_positions(g)) == AX_OK && (st = prepare(g)) == AX_OK) copy_units(g);
+    if ((st = check_batch(g)) == AX_OK && (st = prepare(g)) == AX_OK) copy_units(g);
   }
   for (int k = 0; k < g->n; k++) {
     out[k] = st == AX_OK ? g->result[k] : NULL;
