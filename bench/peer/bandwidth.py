@@ -1,4 +1,5 @@
-"""PyTorch: ops over 64 MB of float32, forward and with their gradient, in milliseconds and as a share of the copy bandwidth."""
+"""PyTorch: ops over 64 MB of float32, forward and with their gradient, in milliseconds and as a
+share of the copy bandwidth."""
 import peer
 
 

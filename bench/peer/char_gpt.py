@@ -1,4 +1,5 @@
-"""PyTorch's twin of examples/char_gpt.lua: the same text, rows, model, optimizer and schedule; prints the validation loss to compare.
+"""PyTorch's twin of examples/char_gpt.lua: the same text, rows, model, optimizer and schedule;
+prints the validation loss to compare.
 
     python3 bench/peer/char_gpt.py [--steps 600] [--seed 0]
 """
@@ -7,7 +8,8 @@ import math
 import gpt
 import peer
 
-LICENCES = ("Apache-2.0 Artistic BSD CC0-1.0 GFDL-1.2 GFDL-1.3 GPL-1 GPL-2 GPL-3 LGPL-2 LGPL-2.1 LGPL-3 MPL-1.1 MPL-2.0").split()
+LICENCES = ("Apache-2.0 Artistic BSD CC0-1.0 GFDL-1.2 GFDL-1.3 GPL-1 GPL-2 GPL-3 "
+    "LGPL-2 LGPL-2.1 LGPL-3 MPL-1.1 MPL-2.0").split()
 PIECE, CONTEXT, BATCH, WIDTH, LAYERS, HEADS = 4096, 128, 16, 128, 4, 4
 
 
@@ -29,7 +31,8 @@ def main():
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.1, betas=(0.9, 0.95))
     warm = max(1, args.steps // 20)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: (s + 1) / warm if s < warm else
-                                                  0.1 + 0.45 * (1 + math.cos(math.pi * min(1, (s - warm) / (args.steps - warm)))))
+                                                  0.1 + 0.45 * (1 + math.cos(
+                                                      math.pi * min(1, (s - warm) / (args.steps - warm)))))
 
     def loss_of(batch):
         return F.cross_entropy(net(batch[:, :-1]).reshape(-1, 96), batch[:, 1:].reshape(-1))

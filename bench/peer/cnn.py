@@ -1,7 +1,9 @@
-"""PyTorch: a small residual network on Fashion-MNIST: a stem, 3 stages of 2 blocks of width 32, 64, 128; SGD with momentum 0.9.
+"""PyTorch: a small residual network on Fashion-MNIST: a stem, 3 stages of 2 blocks of width 32, 64,
+128; SGD with momentum 0.9.
 
-A step is: batch fetch, forward, zero_grad, backward, optimizer.  The images are scaled to [0, 1] once, before timing.  With
---channels-last 1 the model's weights are in that memory format, and the activations follow.
+A step is: batch fetch, forward, zero_grad, backward, optimizer.  The images are scaled to [0, 1]
+once, before timing.  With --channels-last 1 the model's weights are in that memory format, and the
+activations follow.
 """
 import os
 import statistics
@@ -66,7 +68,8 @@ def main():
         if i >= args.warmup:
             times.append(time.perf_counter() - began)
             losses.append(loss.detach())
-    peer.emit(args, batch=args.batch, step_ms=statistics.median(times) * 1e3, least_ms=min(times) * 1e3, loss=float(sum(losses[-10:]) / 10))
+    peer.emit(args, batch=args.batch, step_ms=statistics.median(times) * 1e3, least_ms=min(times) * 1e3,
+        loss=float(sum(losses[-10:]) / 10))
     if args.ranks > 1:
         dist.destroy_process_group()
 

@@ -1,7 +1,9 @@
-"""PyTorch: a GPT-2 style decoder on characters, as ../gpt.lua: pre-LN, tanh GELU, learned positions, tied embeddings, no dropout.
+"""PyTorch: a GPT-2 style decoder on characters, as ../gpt.lua: pre-LN, tanh GELU, learned
+positions, tied embeddings, no dropout.
 
---plain-attention 1: matmul, softmax, matmul in place of scaled_dot_product_attention.  --text FILE: train on a file's characters.
-With ranks: DistributedDataParallel over gloo, a batch of this size on every rank.
+--plain-attention 1: matmul, softmax, matmul in place of scaled_dot_product_attention.  --text FILE:
+train on a file's characters. With ranks: DistributedDataParallel over gloo, a batch of this size on
+every rank.
 """
 import math
 
@@ -86,7 +88,8 @@ def main():
     if args.ranks > 1:
         dist = peer.join()
         net = torch.nn.parallel.DistributedDataParallel(net)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, weight_decay=0.1, **({"fused": True} if args.fused else {}))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, weight_decay=0.1,
+        **({"fused": True} if args.fused else {}))
     generator = torch.Generator().manual_seed(peer.rank())
     ids, span = text_ids(args.text), torch.arange(seq + 1)
 

@@ -1,12 +1,15 @@
-"""PyTorch's side of bench/gpu.lua: trains the same models on a GPU (or, with --device cpu, slowly), in up to three modes at once.
+"""PyTorch's side of bench/gpu.lua: trains the same models on a GPU (or, with --device cpu, slowly),
+in up to three modes at once.
 
     gpu.py --workload gpt --preset 124m --batch 8 --dtype bf16 --modes eager,compile,accelerate
     gpu.py --serve        reads such lines, and `go MODE` to measure a mode of the last one; an answer is a line of JSON
 
-eager: a plain loop.  compile: torch.compile(model).  accelerate: the same loop through Accelerator.  All of them with the fused optimizer
-where there is one.  bf16 and fp16 are autocast over float32 weights, fp16 with a gradient scaler.  A step is: batch fetch, forward,
-zero_grad, backward, optimizer; step_ms waits for the GPU after each, loop_step_ms comes from a second block that does not.  peak_device_mb:
-the most that was allocated, as if the mode were alone: what it keeps between steps and what its steps take beyond that.
+eager: a plain loop.  compile: torch.compile(model).  accelerate: the same loop through Accelerator.
+All of them with the fused optimizer where there is one.  bf16 and fp16 are autocast over float32
+weights, fp16 with a gradient scaler.  A step is: batch fetch, forward, zero_grad, backward,
+optimizer; step_ms waits for the GPU after each, loop_step_ms comes from a second block that does
+not.  peak_device_mb: the most that was allocated, as if the mode were alone: what it keeps between
+steps and what its steps take beyond that.
 """
 import argparse
 import gc
@@ -72,7 +75,8 @@ def job(args, device):
     if args.workload == "mlp":
         x, y = images(device)
         source = picked(x, y, args.batch)
-        return (lambda: nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)),
+        return (lambda: nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
+            nn.Linear(256, 10)),
                 lambda: next(source), lambda m, x, y: F.cross_entropy(m(x), y), adamw(1e-3), args.batch)
     if args.workload == "cnn":
         import cnn
@@ -110,7 +114,8 @@ def job(args, device):
     import resnet50
     x = torch.randn(args.batch, 3, args.side, args.side).to(device).contiguous(memory_format=torch.channels_last)
     y = torch.randint(1000, (args.batch,)).to(device)
-    return (lambda: resnet50.build().to(memory_format=torch.channels_last), lambda: (x, y), lambda m, x, y: F.cross_entropy(m(x), y),
+    return (lambda: resnet50.build().to(memory_format=torch.channels_last), lambda: (x, y),
+        lambda m, x, y: F.cross_entropy(m(x), y),
             sgd(0.1), args.batch)
 
 
@@ -181,7 +186,8 @@ class Mode:
         self.wait()
         loop = (time.perf_counter() - began) / self.args.steps
         peak = self.kept + torch.cuda.max_memory_allocated() - held if self.cuda else 0
-        return dict(mode=self.name, step_ms=statistics.median(times) * 1e3, least_ms=min(times) * 1e3, loop_step_ms=loop * 1e3,
+        return dict(mode=self.name, step_ms=statistics.median(times) * 1e3, least_ms=min(times) * 1e3,
+            loop_step_ms=loop * 1e3,
                     per_second=self.units / loop, peak_device_mb=peak / 1e6, loss=float(loss), params=self.params,
                     warmup_s=self.warmup_s)
 

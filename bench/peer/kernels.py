@@ -63,7 +63,8 @@ def main():
         op("gelu", 2, 5, lambda v: F.gelu(v, approximate="tanh"), grad, x)
         op("softmax", 2, 5, lambda v: F.softmax(v, -1), grad, x)
         op("layer_norm", 2, 5, lambda v, weight, bias: F.layer_norm(v, (width,), weight, bias), grad, x, w, b)
-        op("cross_entropy", 1, 3, lambda z: F.cross_entropy(z, label), torch.ones((), device=device, dtype=dtype), logits)
+        op("cross_entropy", 1, 3, lambda z: F.cross_entropy(z, label), torch.ones((), device=device, dtype=dtype),
+            logits)
         op("sum", 1, None, torch.sum, None, x)
         return copy
 
@@ -86,7 +87,8 @@ def main():
     result["attention_grad_ms"] = 1e3 * timed(
         lambda: torch.autograd.grad(F.scaled_dot_product_attention(*leaves, is_causal=True), leaves, g))
 
-    a, b, leaf = torch.ones(4, device=device), torch.ones(4, device=device), torch.ones(4, device=device, requires_grad=True)
+    a, b, leaf = torch.ones(4, device=device), torch.ones(4, device=device), torch.ones(4, device=device,
+        requires_grad=True)
 
     def adds():
         with torch.no_grad():
@@ -102,7 +104,8 @@ def main():
 
     result["add_ns"] = timed(adds, 1, 3) / args.launches * 1e9
     result["add_grad_ns"] = timed(with_gradient, 1, 3) / args.launches * 1e9
-    print(json.dumps(dict({k: round(v, 6) if isinstance(v, float) else v for k, v in result.items()}, **gpu.versions())), flush=True)
+    print(json.dumps(dict({k: round(v, 6) if isinstance(v, float) else v for k, v in result.items()},
+        **gpu.versions())), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """PyTorch: Fashion-MNIST, 784-512-256-10 with ReLU, AdamW at its defaults and lr 1e-3.
 
-A step is: batch fetch, forward, zero_grad, backward, optimizer.  The images are scaled to [0, 1] once, before timing, and each
-epoch's batches are picked out of them by a permutation, the fastest plain way.  With ranks: DistributedDataParallel over gloo,
-a batch of this size on every rank.
+A step is: batch fetch, forward, zero_grad, backward, optimizer.  The images are scaled to [0, 1]
+once, before timing, and each epoch's batches are picked out of them by a permutation, the fastest
+plain way.  With ranks: DistributedDataParallel over gloo, a batch of this size on every rank.
 """
 import gzip
 import os

@@ -1,4 +1,5 @@
-"""PyTorch: what an op costs beside its arithmetic: adds of 4 elements, plain, recorded for autograd, and with their backward."""
+"""PyTorch: what an op costs beside its arithmetic: adds of 4 elements, plain, recorded for
+autograd, and with their backward."""
 import peer
 
 ADDS, CHAIN = 100_000, 100
@@ -25,7 +26,8 @@ def main():
                 x = x + b
             torch.autograd.grad(x, leaf, a)
 
-    peer.emit(args, **{fn.__name__ + "_ns": 1e9 * peer.median_seconds(fn, 5, 1) / ADDS for fn in (plain, recorded, backward)})
+    peer.emit(args, **{fn.__name__ + "_ns": 1e9 * peer.median_seconds(fn, 5, 1) / ADDS
+        for fn in (plain, recorded, backward)})
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ def resident(field="VmRSS"):
 
 
 def train(args, step, before, **fields):
-    """Times args.steps calls of step() after args.warmup more: the median, the mean of the last ten losses, the peak of resident memory, in
-    all and beyond `before` bytes."""
+    """Times args.steps calls of step() after args.warmup more: the median, the mean of the last ten
+    losses, the peak of resident memory, in all and beyond `before` bytes."""
     times, losses = [], []
     for i in range(args.warmup + args.steps):
         began = time.perf_counter()
@@ -92,7 +92,8 @@ def train(args, step, before, **fields):
             times.append(time.perf_counter() - began)
         losses.append(loss)
     peak = resident("VmHWM")
-    emit(args, step_ms=statistics.median(times) * 1e3, loss=float(sum(losses[-10:]) / len(losses[-10:])), peak_mb=peak / 1e6,
+    emit(args, step_ms=statistics.median(times) * 1e3, loss=float(sum(losses[-10:]) / len(losses[-10:])),
+        peak_mb=peak / 1e6,
          step_mb=(peak - before) / 1e6, **fields)
 
 

@@ -2,7 +2,8 @@
 
     python3 spec/support/gen_autocast_reference.py
 
-Weights and data come from a formula that spec/accelerate/mixed_precision_spec.lua repeats, so that only losses are stored.
+Weights and data come from a formula that spec/accelerate/mixed_precision_spec.lua repeats, so that
+only losses are stored.
 """
 import math
 import os
@@ -58,6 +59,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "autocast_reference.lua")
     with open(path, "w") as f:
-        f.write("-- Written by gen_autocast_reference.py: the loss of each step, without and with bfloat16 autocast.\nreturn {\n")
+        f.write("-- Written by gen_autocast_reference.py: the loss of each step, without and with bfloat16 autocast.\n"
+            "return {\n")
         f.write(f"  sizes = {{ {', '.join(map(str, SIZES))} }}, rows = {ROWS}, steps = {STEPS}, lr = {LR:g},\n")
         f.write(lua("float32", losses("float32")) + lua("bfloat16", losses("bfloat16")) + "}\n")

@@ -1,4 +1,5 @@
-"""Writes ddp_hooks_reference.lua: what PyTorch's DistributedDataParallel trains with its communication hooks on two ranks (gloo).
+"""Writes ddp_hooks_reference.lua: what PyTorch's DistributedDataParallel trains with its
+communication hooks on two ranks (gloo).
 
     python3 spec/support/gen_ddp_hooks_reference.py > spec/support/ddp_hooks_reference.lua
 """
@@ -18,7 +19,8 @@ RANKS, STEPS = 2, 6
 
 def wave(shape, start):
     n = math.prod(shape)
-    return torch.tensor([0.5 * math.sin(start + 0.7 * i + 0.05 * i * i) for i in range(n)], dtype=torch.float32).reshape(shape)
+    return torch.tensor([0.5 * math.sin(start + 0.7 * i + 0.05 * i * i) for i in range(n)],
+        dtype=torch.float32).reshape(shape)
 
 
 def power(**options):
@@ -33,8 +35,10 @@ CASES = {
     "fp16": (default_hooks.fp16_compress_hook, lambda: None),
     "bf16": (default_hooks.bf16_compress_hook, lambda: None),
     "power": (powerSGD_hook.powerSGD_hook, power()),
-    "power_rank": (powerSGD_hook.powerSGD_hook, power(matrix_approximation_rank=3, min_compression_rate=1, batch_tensors_with_same_shape=True)),
-    "power_cold": (powerSGD_hook.powerSGD_hook, power(warm_start=False, use_error_feedback=False, orthogonalization_epsilon=1e-8)),
+    "power_rank": (powerSGD_hook.powerSGD_hook,
+        power(matrix_approximation_rank=3, min_compression_rate=1, batch_tensors_with_same_shape=True)),
+    "power_cold": (powerSGD_hook.powerSGD_hook,
+        power(warm_start=False, use_error_feedback=False, orthogonalization_epsilon=1e-8)),
     "batched": (powerSGD_hook.batched_powerSGD_hook, power()),
     "batched_rank": (powerSGD_hook.batched_powerSGD_hook, power(matrix_approximation_rank=2)),
     "fp16_power": (default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook), power()),
@@ -48,7 +52,8 @@ def run(rank, folder):
     torch.randn = lambda *shape, **options: wave(shape, 3).to(options.get("dtype", torch.float32))
     lines = ["-- Made by gen_ddp_hooks_reference.py: all parameters after %d steps on two ranks." % STEPS, "return {"]
     for name, (hook, state) in CASES.items():
-        # No biases, and sizes that are multiples of 64: the flat order is that of our padded buffers, reversed registration.
+        # No biases, and sizes that are multiples of 64: the flat order is that of our padded
+        # buffers, reversed registration.
         model = torch.nn.Sequential(
             torch.nn.Linear(16, 16, bias=False), torch.nn.Tanh(), torch.nn.Linear(16, 16, bias=False), torch.nn.Tanh(),
             torch.nn.Linear(16, 8, bias=False))

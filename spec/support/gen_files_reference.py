@@ -45,7 +45,8 @@ def planes(image):
 
 def main():
     base = np.array([[1, 0, 3], [0, 5, 100]])
-    kinds = [("<f4", "float32"), ("<f8", "float64"), ("<f2", "float16"), ("<i8", "int64"), ("<i4", "int32"), ("|u1", "uint8"),
+    kinds = [("<f4", "float32"), ("<f8", "float64"), ("<f2", "float16"), ("<i8", "int64"), ("<i4", "int32"),
+        ("|u1", "uint8"),
              ("|b1", "bool"), ("|i1", "int32"), ("<i2", "int32"), ("<u2", "int32"), ("<u4", "int64"), ("<u8", "int64"),
              (">f4", "float32"), (">f8", "float64"), (">i2", "int32"), (">i8", "int64"), (">u8", "int64")]
     print("-- Written by gen_files_reference.py with NumPy and Pillow.")
@@ -62,7 +63,8 @@ def main():
     print("  },")
     big = np.full(1, 2**64 - 1, "<u8")
     print(f"  npy_scalar = {hexed(npy(np.float32(2.5)))},\n  npy_empty = {hexed(npy(np.zeros((0, 3), '<f4')))},")
-    print(f"  npy_complex = {hexed(npy(np.zeros(1, '<c8')))},\n  npy_records = {hexed(npy(np.zeros(1, [('a', '<f4')])))},")
+    print(f"  npy_complex = {hexed(npy(np.zeros(1, '<c8')))},")
+    print(f"  npy_records = {hexed(npy(np.zeros(1, [('a', '<f4')])))},")
     print(f"  npy_too_big = {hexed(npy(big))},")
     arrays = dict(weights=np.float32([[1, 2], [3, 4]]), steps=np.arange(3))
     print(f"  npz_stored = {hexed(npz(np.savez, **arrays))},")
@@ -73,7 +75,8 @@ def main():
     image = Image.fromarray(rgb)
     print("  pictures = {")
     for name, im, kind, how in [("png", image, "PNG", {}), ("png_grey", image.convert("L"), "PNG", {}),
-                                ("png_palette", image.quantize(16), "PNG", {}), ("png_alpha", image.convert("RGBA"), "PNG", {}),
+                                ("png_palette", image.quantize(16), "PNG", {}),
+                                    ("png_alpha", image.convert("RGBA"), "PNG", {}),
                                 ("png_bits", image.convert("1"), "PNG", {}),
                                 ("jpeg", image, "JPEG", dict(quality=95, subsampling=0)),
                                 ("jpeg_grey", image.convert("L"), "JPEG", dict(quality=95)),

@@ -6,9 +6,10 @@
 
 One case a line, fields separated by '|'; items count from 0, batches are separated by blanks and ranks by ';'.
     dispatch  kind N batch_size ranks split drop_last | len | remainder in the last batch | batches
-    shard     kind N batch_size ranks split drop_last even | len | remainder in the first, last batch | batches
-    metrics   kind N batch_size ranks dispatch | items that gather_for_metrics gives over a pass
-    resume    kind N batch_size ranks dispatch | for each batch k: what comes after its state was loaded (separated by '/'), then a
+    shard     kind N batch_size ranks split drop_last even | len | remainder in the first, last
+    batch | batches metrics   kind N batch_size ranks dispatch | items that gather_for_metrics gives
+    over a pass resume    kind N batch_size ranks dispatch | for each batch k: what comes after its
+    state was loaded (separated by '/'), then a
               whole pass
 kind: map or stream.
 """
@@ -83,7 +84,8 @@ def worker(rank, ranks, port, out):
                             continue
                         if n < ranks or drop and n < (size if split else size * ranks):
                             continue  # too few items to fill with, and nothing at all: upstream fails
-                        loader = accelerator(dispatch_batches=True, split_batches=split).prepare(make(kind, n, size, drop))
+                        loader = accelerator(dispatch_batches=True, split_batches=split).prepare(
+                            make(kind, n, size, drop))
                         batches, remainder = [], -2
                         for batch in loader:
                             batches.append(batch)
@@ -115,7 +117,8 @@ def worker(rank, ranks, port, out):
                 items = []
                 for batch in config.prepare(make(kind, n, size)):
                     items += config.gather_for_metrics(batch).tolist()
-                emit(f"metrics {kind} {n} {size} {ranks} {int(dispatch)}", [",".join(map(str, items))] if rank == 0 else [""])
+                emit(f"metrics {kind} {n} {size} {ranks} {int(dispatch)}", [",".join(map(str, items))] if rank == 0
+                    else [""])
     for kind, dispatch in (("map", False), ("stream", True)):
         for n in (12, 13) if kind == "map" else (12, 18):  # upstream fills a resumed stream from where it was resumed
             config = accelerator(dispatch_batches=dispatch, use_stateful_dataloader=True)

@@ -32,7 +32,8 @@ CASES = [
     ("lomo_value", Lomo, {"clip_grad_value": 0.02}, 0.5),
     ("lomo_norm", Lomo, {"clip_grad_norm": 0.1}, 0.5),
     ("adalomo", AdaLomo, {}, 0.05),
-    ("adalomo_all", AdaLomo, {"weight_decay": 0.1, "clip_threshold": 0.5, "decay_rate": -0.6, "eps": (1e-8, 1e-2), "clip_grad_value": 0.05}, 0.1),
+    ("adalomo_all", AdaLomo, {"weight_decay": 0.1, "clip_threshold": 0.5, "decay_rate": -0.6, "eps": (1e-8, 1e-2),
+        "clip_grad_value": 0.05}, 0.1),
     ("adalomo_norm", AdaLomo, {"clip_grad_norm": 0.1}, 0.1),
 ]
 

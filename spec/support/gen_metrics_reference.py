@@ -20,7 +20,8 @@ def main():
     rng = np.random.default_rng(7)
     print("-- Written by gen_metrics_reference.py with scikit-learn.")
     print("return {")
-    for name, classes, n in [("binary", 2, 25), ("three", 3, 40), ("five", 5, 30), ("never_predicted", 4, 20), ("all_wrong", 2, 6)]:
+    for name, classes, n in [("binary", 2, 25), ("three", 3, 40), ("five", 5, 30), ("never_predicted", 4, 20),
+        ("all_wrong", 2, 6)]:
         y = rng.integers(0, classes, n)
         p = np.where(rng.random(n) < 0.6, y, rng.integers(0, classes, n))
         if name == "never_predicted":
@@ -36,7 +37,8 @@ def main():
             parts.append(f"macro_some = {lua(fn(y, p, average='macro', labels=[1, 0], zero_division=0))}")
             parts.append(f"micro_some = {lua(fn(y, p, average='micro', labels=[1], zero_division=1))}")
             if classes == 2:
-                parts.append(f"binary = {lua(fn(y, p, zero_division=0))}, binary_0 = {lua(fn(y, p, pos_label=0, zero_division=0))}")
+                parts.append(f"binary = {lua(fn(y, p, zero_division=0))}, "
+                    f"binary_0 = {lua(fn(y, p, pos_label=0, zero_division=0))}")
             print(f"    {metric} = {{ {', '.join(parts)} }},")
         norms = {k: m.confusion_matrix(y, p, normalize=k) for k in ["true", "pred", "all"]}
         print(f"    confusion_matrix = {lua(m.confusion_matrix(y, p))},")

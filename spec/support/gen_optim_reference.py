@@ -1,6 +1,7 @@
-"""Writes spec/support/optim_reference.lua: what PyTorch's optimizers and schedulers do in the scenarios of
-spec/accelerate/optim_spec.lua and lr_scheduler_spec.lua. Both sides build the same small network out of the same formulas, in
-float64. Run: python3 spec/support/gen_optim_reference.py > spec/support/optim_reference.lua"""
+"""Writes spec/support/optim_reference.lua: what PyTorch's optimizers and schedulers do in the
+scenarios of spec/accelerate/optim_spec.lua and lr_scheduler_spec.lua. Both sides build the same
+small network out of the same formulas, in float64. Run: python3 spec/support/gen_optim_reference.py
+> spec/support/optim_reference.lua"""
 
 import torch
 from torch.optim import SGD, Adafactor, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
@@ -98,21 +99,27 @@ FEWER = {
     "adamax": lambda p, **k: Adamax(p, **{"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1, **k}),
     "adamax_maximize": lambda p, **k: Adamax(p, **{"lr": 0.01, "maximize": True, **k}),
     "nadam": lambda p, **k: NAdam(p, **{"lr": 0.02, "weight_decay": 0.1, **k}),
-    "nadam_decoupled": lambda p, **k: NAdam(p, **{"lr": 0.02, "betas": (0.8, 0.9), "momentum_decay": 0.2, "weight_decay": 0.3, "decoupled_weight_decay": True, **k}),
+    "nadam_decoupled": lambda p, **k: NAdam(
+        p, **{"lr": 0.02, "betas": (0.8, 0.9), "momentum_decay": 0.2, "weight_decay": 0.3,
+        "decoupled_weight_decay": True, **k}),
     "nadam_maximize": lambda p, **k: NAdam(p, **{"lr": 0.01, "maximize": True, **k}),
     "radam": lambda p, **k: RAdam(p, **{"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1, **k}),
-    "radam_decoupled": lambda p, **k: RAdam(p, **{"lr": 0.02, "weight_decay": 0.3, "decoupled_weight_decay": True, **k}),
+    "radam_decoupled": lambda p, **k: RAdam(
+        p, **{"lr": 0.02, "weight_decay": 0.3, "decoupled_weight_decay": True, **k}),
     "radam_maximize": lambda p, **k: RAdam(p, **{"lr": 0.01, "maximize": True, **k}),
     "adagrad": lambda p, **k: Adagrad(p, **{"lr": 0.1, **k}),
-    "adagrad_decay": lambda p, **k: Adagrad(p, **{"lr": 0.1, "lr_decay": 0.2, "initial_accumulator_value": 0.3, "weight_decay": 0.1, "eps": 1e-3, **k}),
+    "adagrad_decay": lambda p, **k: Adagrad(
+        p, **{"lr": 0.1, "lr_decay": 0.2, "initial_accumulator_value": 0.3, "weight_decay": 0.1, "eps": 1e-3, **k}),
     "adagrad_maximize": lambda p, **k: Adagrad(p, **{"lr": 0.02, "maximize": True, **k}),
     "rmsprop": lambda p, **k: RMSprop(p, **{"lr": 0.02, "weight_decay": 0.1, **k}),
     "rmsprop_centered": lambda p, **k: RMSprop(p, **{"lr": 0.02, "alpha": 0.7, "centered": True, "eps": 1e-2, **k}),
     "rmsprop_momentum": lambda p, **k: RMSprop(p, **{"lr": 0.02, "alpha": 0.8, "momentum": 0.9, **k}),
-    "rmsprop_both": lambda p, **k: RMSprop(p, **{"lr": 0.02, "alpha": 0.9, "momentum": 0.5, "centered": True, "eps": 1e-2, "weight_decay": 0.1, **k}),
+    "rmsprop_both": lambda p, **k: RMSprop(
+        p, **{"lr": 0.02, "alpha": 0.9, "momentum": 0.5, "centered": True, "eps": 1e-2, "weight_decay": 0.1, **k}),
     "rmsprop_maximize": lambda p, **k: RMSprop(p, **{"lr": 0.01, "maximize": True, **k}),
     "adafactor": lambda p, **k: Adafactor(p, **{"lr": 0.05, **k}),
-    "adafactor_options": lambda p, **k: Adafactor(p, **{"lr": 0.6, "beta2_decay": -0.5, "eps": (0.1, 0.2), "d": 1.5, "weight_decay": 0.1, **k}),
+    "adafactor_options": lambda p, **k: Adafactor(
+        p, **{"lr": 0.6, "beta2_decay": -0.5, "eps": (0.1, 0.2), "d": 1.5, "weight_decay": 0.1, **k}),
     "adafactor_maximize": lambda p, **k: Adafactor(p, **{"lr": 0.02, "maximize": True, **k}),
     "lion": lambda p, **k: Lion(p, **{"lr": 0.02, **k}),
     "lion_options": lambda p, **k: Lion(p, **{"lr": 0.01, "betas": (0.6, 0.8), "weight_decay": 0.3, **k}),
@@ -148,7 +155,8 @@ def scenarios(make):
 
     for name, none in (("missing", True), ("missing_zeroed", False)):
         net = Net()
-        out[name] = train([net], [make(net.p)], lambda t: net.loss(t, 0 if t % 3 == 0 or t == 1 else 1), set_to_none=none)
+        out[name] = train([net], [make(net.p)], lambda t: net.loss(t, 0 if t % 3 == 0 or t == 1 else 1),
+            set_to_none=none)
 
     net = Net()
     out["tied"] = train([net], [make(net.p)], lambda t: net.loss(t, 2))
@@ -249,7 +257,8 @@ def resumed(make, at, n):
 
 
 def sequential(o):
-    parts = [ls.ConstantLR(o, factor=0.1, total_iters=2), ls.LinearLR(o, start_factor=0.2, total_iters=3), ls.ExponentialLR(o, gamma=0.9)]
+    parts = [ls.ConstantLR(o, factor=0.1, total_iters=2), ls.LinearLR(o, start_factor=0.2, total_iters=3),
+        ls.ExponentialLR(o, gamma=0.9)]
     return ls.SequentialLR(o, parts, milestones=[2, 6])
 
 
@@ -265,7 +274,8 @@ def schedules():
         "step_changed": rates(lambda o: StepLR(o, step_size=3, gamma=0.5), 10, changed),
         "step_resumed": resumed(lambda o, at: StepLR(o, step_size=3, gamma=0.5, last_epoch=at), 4, 6),
         "multistep": rates(lambda o: ls.MultiStepLR(o, milestones=[6, 2, 6, 3], gamma=0.5), 8),
-        "multistep_resumed": resumed(lambda o, at: ls.MultiStepLR(o, milestones=[2, 6], gamma=0.5, last_epoch=at), 3, 6),
+        "multistep_resumed": resumed(lambda o, at: ls.MultiStepLR(o, milestones=[2, 6], gamma=0.5, last_epoch=at), 3,
+            6),
         "exponential": rates(lambda o: ls.ExponentialLR(o, gamma=0.9), 6),
         "exponential_resumed": resumed(lambda o, at: ls.ExponentialLR(o, gamma=0.9, last_epoch=at), 3, 4),
         "constant": rates(lambda o: ls.ConstantLR(o, factor=0.25, total_iters=4), 7),
@@ -283,23 +293,33 @@ def schedules():
         "cosine_resumed": resumed(lambda o, at: CosineAnnealingLR(o, T_max=7, last_epoch=at), 4, 8),
         "restarts": rates(lambda o: ls.CosineAnnealingWarmRestarts(o, T_0=3), 8),
         "restarts_longer": rates(lambda o: ls.CosineAnnealingWarmRestarts(o, T_0=2, T_mult=2, eta_min=0.01), 15),
-        "one_cycle": rates(lambda o: ls.OneCycleLR(o, max_lr=0.5, total_steps=12), 12, momentum=True, opt=idle(momentum=0.9)),
+        "one_cycle": rates(lambda o: ls.OneCycleLR(o, max_lr=0.5, total_steps=12), 12, momentum=True,
+            opt=idle(momentum=0.9)),
         "one_cycle_linear": rates(
-            lambda o: ls.OneCycleLR(o, max_lr=[0.5, 0.1], epochs=4, steps_per_epoch=3, anneal_strategy="linear", pct_start=0.5, div_factor=10.0),
+            lambda o: ls.OneCycleLR(o, max_lr=[0.5, 0.1], epochs=4, steps_per_epoch=3, anneal_strategy="linear",
+                pct_start=0.5, div_factor=10.0),
             11, momentum=True, opt=adam()),
         "one_cycle_three": rates(
-            lambda o: ls.OneCycleLR(o, max_lr=0.5, total_steps=14, three_phase=True, pct_start=0.4, final_div_factor=100.0, cycle_momentum=False), 13),
-        "cyclic": rates(lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=3), 9, momentum=True, opt=idle(momentum=0.9)),
+            lambda o: ls.OneCycleLR(o, max_lr=0.5, total_steps=14, three_phase=True, pct_start=0.4,
+                final_div_factor=100.0, cycle_momentum=False), 13),
+        "cyclic": rates(lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=3), 9, momentum=True,
+            opt=idle(momentum=0.9)),
         "cyclic_half": rates(
-            lambda o: ls.CyclicLR(o, base_lr=[0.1, 0.2], max_lr=0.5, step_size_up=2, step_size_down=3, mode="triangular2"), 11, momentum=True, opt=adam()),
-        "cyclic_exp": rates(lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=2, mode="exp_range", gamma=0.9, cycle_momentum=False), 8),
+            lambda o: ls.CyclicLR(o, base_lr=[0.1, 0.2], max_lr=0.5, step_size_up=2, step_size_down=3,
+                mode="triangular2"), 11, momentum=True, opt=adam()),
+        "cyclic_exp": rates(lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=2, mode="exp_range",
+            gamma=0.9, cycle_momentum=False), 8),
         "cyclic_own": rates(
-            lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=2, scale_fn=lambda x: 1 / (1 + x), scale_mode="iterations", cycle_momentum=False), 6),
+            lambda o: ls.CyclicLR(o, base_lr=0.1, max_lr=0.5, step_size_up=2, scale_fn=lambda x: 1 / (1 + x),
+                scale_mode="iterations", cycle_momentum=False), 6),
         "sequential": rates(sequential, 9),
         "sequential_restarts": rates(warm_restarts_later, 11),
-        "chained": rates(lambda o: ls.ChainedScheduler([ls.ConstantLR(o, factor=0.1, total_iters=3), ls.ExponentialLR(o, gamma=0.9)]), 6),
+        "chained": rates(
+            lambda o: ls.ChainedScheduler(
+            [ls.ConstantLR(o, factor=0.1, total_iters=3), ls.ExponentialLR(o, gamma=0.9)]), 6),
         "plateau": plateau(factor=0.5, patience=2),
-        "plateau_abs": plateau(factor=0.5, patience=1, threshold_mode="abs", threshold=0.6, cooldown=2, min_lr=[0.02, 0.01]),
+        "plateau_abs": plateau(factor=0.5, patience=1, threshold_mode="abs", threshold=0.6, cooldown=2,
+            min_lr=[0.02, 0.01]),
         "plateau_max": plateau(mode="max", factor=0.3, patience=4, eps=0.01),
         "get_constant": rates(lambda o: tf.get_constant_schedule(o), 3),
         "get_constant_with_warmup": rates(lambda o: tf.get_constant_schedule_with_warmup(o, 4), 6),
@@ -307,14 +327,18 @@ def schedules():
         "get_linear_resumed": resumed(lambda o, at: tf.get_linear_schedule_with_warmup(o, 3, 8, last_epoch=at), 4, 4),
         "get_cosine": rates(lambda o: tf.get_cosine_schedule_with_warmup(o, 3, 9), 11),
         "get_cosine_waves": rates(lambda o: tf.get_cosine_schedule_with_warmup(o, 2, 9, num_cycles=1.5), 11),
-        "get_restarts": rates(lambda o: tf.get_cosine_with_hard_restarts_schedule_with_warmup(o, 2, 9, num_cycles=2), 11),
-        "get_polynomial": rates(lambda o: tf.get_polynomial_decay_schedule_with_warmup(o, 2, 8, lr_end=0.1, power=2.0), 10),
+        "get_restarts": rates(lambda o: tf.get_cosine_with_hard_restarts_schedule_with_warmup(o, 2, 9, num_cycles=2),
+            11),
+        "get_polynomial": rates(lambda o: tf.get_polynomial_decay_schedule_with_warmup(o, 2, 8, lr_end=0.1, power=2.0),
+            10),
         "get_inverse_sqrt": rates(lambda o: tf.get_inverse_sqrt_schedule(o, 3), 8),
         "get_inverse_sqrt_slow": rates(lambda o: tf.get_inverse_sqrt_schedule(o, 0, timescale=5), 5),
         "get_cosine_min": rates(lambda o: tf.get_cosine_with_min_lr_schedule_with_warmup(o, 2, 8, min_lr=0.2), 10),
         "get_wsd": rates(lambda o: tf.get_wsd_schedule(o, 2, 3, num_stable_steps=3, min_lr_ratio=0.1), 10),
-        "get_wsd_other": rates(lambda o: tf.get_wsd_schedule(o, 3, 3, num_training_steps=9, warmup_type="cosine", decay_type="1-sqrt"), 11),
-        "get_wsd_third": rates(lambda o: tf.get_wsd_schedule(o, 3, 3, num_training_steps=9, warmup_type="1-sqrt", decay_type="linear"), 11),
+        "get_wsd_other": rates(lambda o: tf.get_wsd_schedule(o, 3, 3, num_training_steps=9, warmup_type="cosine",
+            decay_type="1-sqrt"), 11),
+        "get_wsd_third": rates(lambda o: tf.get_wsd_schedule(o, 3, 3, num_training_steps=9, warmup_type="1-sqrt",
+            decay_type="linear"), 11),
     }
 
 

@@ -1,4 +1,5 @@
-"""Writes spec/support/promotion_reference.lua: PyTorch's result types.  Run: python3 spec/support/gen_promotion_reference.py"""
+"""Writes spec/support/promotion_reference.lua: PyTorch's result types.  Run: python3
+spec/support/gen_promotion_reference.py"""
 import os
 
 import torch

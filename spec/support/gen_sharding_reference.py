@@ -38,7 +38,8 @@ def batches():
             shard = BatchSamplerShard(inner, ranks, rank, split_batches=split, even_batches=even)
             per_rank.append((len(shard), text(shard)))
         print(
-            f"batches {n} {size} {ranks} {int(split)} {int(even)} {int(drop)} | {' '.join(str(p[0]) for p in per_rank)} | "
+            f"batches {n} {size} {ranks} {int(split)} {int(even)} {int(drop)} | "
+            f"{' '.join(str(p[0]) for p in per_rank)} | "
             + ";".join(p[1] for p in per_rank)
         )
 
@@ -52,7 +53,8 @@ class Stream(IterableDataset):
 
 
 def stream():
-    for n, size, ranks, split, drop in itertools.product((1, 3, 7, 12, 13), (2, 4), (2, 3), (False, True), (False, True)):
+    for n, size, ranks, split, drop in itertools.product((1, 3, 7, 12, 13), (2, 4), (2, 3), (False, True),
+        (False, True)):
         if split and size % ranks:
             continue
         shards = [IterableDatasetShard(Stream(n), size, drop, ranks, rank, split) for rank in range(ranks)]
@@ -101,12 +103,15 @@ def schedule():
 
 
 def shards():
-    for limit, sizes in ((100, (60, 60, 20, 60, 20, 20)), (50, (10, 80, 10, 50, 60, 4, 46, 1)), (1000, (10, 20)), (10, (40, 40)),
+    for limit, sizes in ((100, (60, 60, 20, 60, 20, 20)), (50, (10, 80, 10, 50, 60, 4, 46, 1)), (1000, (10, 20)),
+        (10, (40, 40)),
                          (40, (40, 40))):
         # huggingface_hub groups tensors that share memory, so each gets its own.
         dict_ = {str(i): torch.zeros(size, dtype=torch.uint8) for i, size in enumerate(sizes)}
-        split = split_torch_state_dict_into_shards(dict_, filename_pattern="model{suffix}.safetensors", max_shard_size=limit)
-        print(f"shards {limit} {' '.join(map(str, sizes))} | " + " ".join(",".join(names) for names in split.filename_to_tensors.values()))
+        split = split_torch_state_dict_into_shards(dict_, filename_pattern="model{suffix}.safetensors",
+            max_shard_size=limit)
+        print(f"shards {limit} {' '.join(map(str, sizes))} | " + " ".join(
+            ",".join(names) for names in split.filename_to_tensors.values()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Writes spec/support/tracker_reference.lua: what TensorBoard's and wandb's own code makes of the events that tracking_spec writes.
+"""Writes spec/support/tracker_reference.lua: what TensorBoard's and wandb's own code makes of the
+events that tracking_spec writes.
 
     pip install tensorboard wandb && python spec/support/gen_tracker_reference.py > spec/support/tracker_reference.lua
 """
@@ -27,7 +28,8 @@ V = summary_pb2.Summary.Value
 text = V(tag="note/text_summary",
          metadata=summary_pb2.SummaryMetadata(plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="text")),
          tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[b"hello"],
-                                       tensor_shape=tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])))
+                                       tensor_shape=tensor_shape_pb2.TensorShapeProto(
+                                           dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])))
 rows = {
     "version": framed(event_pb2.Event(wall_time=1.5, file_version="brain.Event:2")),
     "scalar": event(3, V(tag="loss", simple_value=0.1)),
@@ -46,7 +48,8 @@ start = plugin_data_pb2.SessionStartInfo(start_time_secs=1.5)
 start.hparams["lr"].number_value = 0.25
 start.hparams["name"].string_value = "x"
 rows["hparams_experiment"] = plugin("_hparams_/experiment", experiment=api_pb2.Experiment(hparam_infos=[
-    api_pb2.HParamInfo(name="lr", type=api_pb2.DATA_TYPE_FLOAT64), api_pb2.HParamInfo(name="name", type=api_pb2.DATA_TYPE_STRING)],
+    api_pb2.HParamInfo(name="lr", type=api_pb2.DATA_TYPE_FLOAT64),
+        api_pb2.HParamInfo(name="name", type=api_pb2.DATA_TYPE_STRING)],
     metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag="accuracy"))]))
 rows["hparams_start"] = plugin("_hparams_/session_start_info", session_start_info=start)
 rows["hparams_end"] = plugin("_hparams_/session_end_info", session_end_info=plugin_data_pb2.SessionEndInfo(

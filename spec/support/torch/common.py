@@ -2,9 +2,10 @@
 
     python3 spec/support/torch/pointwise.py        (needs PyTorch; the suite needs only the values)
 
-A case names the row, gives the Lua expression that spec/kernels/torch_spec.lua evaluates (x1, x2 .. are the inputs; core, tensor, nn and F
-are there) and the PyTorch function that says what must come out.  Inputs of a floating type get gradients: those of the sum of each
-floating result times fixed weights, w[i] = 0.5 + (i % 7) / 8 over its flat positions.
+A case names the row, gives the Lua expression that spec/kernels/torch_spec.lua evaluates (x1, x2 ..
+are the inputs; core, tensor, nn and F are there) and the PyTorch function that says what must come
+out.  Inputs of a floating type get gradients: those of the sum of each floating result times fixed
+weights, w[i] = 0.5 + (i % 7) / 8 over its flat positions.
 """
 import os
 import torch
@@ -50,7 +51,8 @@ class Family:
         out = fn(*inputs)
         out = list(out) if isinstance(out, (tuple, list)) else [out]
         grads = [None] * len(inputs)
-        total = sum((o * (0.5 + (torch.arange(o.numel()) % 7).to(o.dtype) / 8).view(o.shape)).sum() for o in out if o.requires_grad)
+        total = sum((o * (0.5 + (torch.arange(o.numel()) % 7).to(o.dtype) / 8).view(o.shape)).sum() for o in out
+            if o.requires_grad)
         if any(wants) and torch.is_tensor(total):
             grads = torch.autograd.grad(total, [t for t, w in zip(inputs, wants) if w], allow_unused=True)
             grads = iter(grads)

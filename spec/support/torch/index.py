@@ -19,7 +19,8 @@ def ties(*shape): return torch.randint(-3, 4, shape, generator=torch.Generator()
 case("index_select", "x1:index_select(2, x2)", lambda x, i: x.index_select(1, i), x34, at(3, 0, 0, 2))
 case("index_select", "x1:index_select(-2, x2)", lambda x, i: x.index_select(-2, i), x234, at(1))
 case("index_select", "x1:index_select(1, x2)", lambda x, i: x.index_select(0, i), x34, torch.zeros(0).long())
-case("masked_select", "x1:masked_select(x2:gt(0))", lambda x, m: x.masked_select(m > 0), x234, rand(3, 1, seed=2), grad=False)
+case("masked_select", "x1:masked_select(x2:gt(0))", lambda x, m: x.masked_select(m > 0), x234, rand(3, 1, seed=2),
+    grad=False)
 case("masked_select", "x1:masked_select(x1.data:lt(-9))", lambda x: x.masked_select(x < -9), x34)
 
 picks = [
@@ -36,28 +37,38 @@ for dim, d, i in picks:
 case("gather", "x1:gather(2, x2)", lambda x, i: x.gather(1, i), x234, at(0, 2, 1, 0, 0, 2, 1, 1).view(2, 2, 2))
 case("gather", "x1:gather(1, x2)", lambda x, i: x.gather(0, i), rand(), at(0).view(()))
 case("gather", "x1:gather(2, x2)", lambda x, i: x.gather(1, i), x34, torch.zeros(3, 0).long())
-case("gather", "x1:gather(2, x2:expand(2, 2, 4))", lambda x, i: x.gather(1, i.expand(2, 2, 4)), x234, at(2, 0, 1, 1).view(2, 2, 1))
-case("scatter", "x1:scatter(2, x2, x3)", lambda x, i, s: x.scatter(1, i, s), x34, at(1, 0, 3, 2, 0, 1).view(3, 2), rand(3, 2, seed=1))
-case("scatter", "x1:scatter(1, x2, x3)", lambda x, i, s: x.scatter(0, i, s), x34, at(1, 0, 2).view(1, 3), rand(1, 3, seed=1))
-case("scatter", "x1:scatter({ dim = 3, index = x2, src = 9 })", lambda x, i: x.scatter(2, i, 9), torch.zeros(2, 3, 4).long(), at(3, 1).view(2, 1, 1))
+case("gather", "x1:gather(2, x2:expand(2, 2, 4))", lambda x, i: x.gather(1, i.expand(2, 2, 4)), x234,
+    at(2, 0, 1, 1).view(2, 2, 1))
+case("scatter", "x1:scatter(2, x2, x3)", lambda x, i, s: x.scatter(1, i, s), x34, at(1, 0, 3, 2, 0, 1).view(3, 2),
+    rand(3, 2, seed=1))
+case("scatter", "x1:scatter(1, x2, x3)", lambda x, i, s: x.scatter(0, i, s), x34, at(1, 0, 2).view(1, 3),
+    rand(1, 3, seed=1))
+case("scatter", "x1:scatter({ dim = 3, index = x2, src = 9 })", lambda x, i: x.scatter(2, i, 9),
+    torch.zeros(2, 3, 4).long(), at(3, 1).view(2, 1, 1))
 case("take_along_dim", "x1:take_along_dim(x2, 2)", lambda x, i: x.take_along_dim(i, 1), x34, at(3, 0).view(1, 2))
 case("take_along_dim", "x1:take_along_dim(x2)", lambda x, i: x.take_along_dim(i), x34, at(11, 0, 5, 5))
 case("take_along_dim", "x1:take_along_dim(x1.data:argsort(1), 1)", lambda x: x.take_along_dim(x.argsort(0), 0), x34)
 case("index_add", "x1:index_add(1, x2, x3)", lambda x, i, s: x.index_add(0, i, s), x34, at(2, 0, 2), rand(3, 4, seed=1))
-case("index_add", "x1:index_add(-1, x2, x3, { alpha = -0.5 })", lambda x, i, s: x.index_add(-1, i, s, alpha=-0.5), x34, at(1, 1), rand(3, 2, seed=1))
-case("index_add", "x1:index_add(1, x2, x3)", lambda x, i, s: x.index_add(0, i, s), torch.ones(3, 2).long(), at(0, 0), torch.arange(4).view(2, 2))
+case("index_add", "x1:index_add(-1, x2, x3, { alpha = -0.5 })", lambda x, i, s: x.index_add(-1, i, s, alpha=-0.5), x34,
+    at(1, 1), rand(3, 2, seed=1))
+case("index_add", "x1:index_add(1, x2, x3)", lambda x, i, s: x.index_add(0, i, s), torch.ones(3, 2).long(), at(0, 0),
+    torch.arange(4).view(2, 2))
 case("index_copy", "x1:index_copy(2, x2, x3)", lambda x, i, s: x.index_copy(1, i, s), x34, at(3, 0), rand(3, 2, seed=1))
-case("index_copy", "x1:index_copy(2, x2, x3)", lambda x, i, s: x.index_copy(1, i, s), x234, at(2, 0), rand(2, 2, 4, seed=1))
+case("index_copy", "x1:index_copy(2, x2, x3)", lambda x, i, s: x.index_copy(1, i, s), x234, at(2, 0),
+    rand(2, 2, 4, seed=1))
 case("index_fill", "x1:index_fill(1, x2, 2.5)", lambda x, i: x.index_fill(0, i, 2.5), x34, at(2, 2, 0))
 case("index_fill", "x1:index_fill(2, x2, -1)", lambda x, i: x.index_fill(1, i, -1), torch.arange(6).view(2, 3), at(1))
-case("masked_scatter", "x1:masked_scatter(x2:gt(0), x3)", lambda x, m, s: x.masked_scatter(m > 0, s), x34, rand(3, 4, seed=2), rand(14, seed=3))
-case("masked_scatter", "x1:masked_scatter(x2:gt(0), x3)", lambda x, m, s: x.masked_scatter(m > 0, s), x34, torch.tensor([1, 0, 0, 1]), rand(2, 4, seed=3))
+case("masked_scatter", "x1:masked_scatter(x2:gt(0), x3)", lambda x, m, s: x.masked_scatter(m > 0, s), x34,
+    rand(3, 4, seed=2), rand(14, seed=3))
+case("masked_scatter", "x1:masked_scatter(x2:gt(0), x3)", lambda x, m, s: x.masked_scatter(m > 0, s), x34,
+    torch.tensor([1, 0, 0, 1]), rand(2, 4, seed=3))
 case("nonzero", "x1:nonzero()", torch.nonzero, torch.tensor([[0, 1, 0], [2, 0, 3]]))
 case("nonzero", "x1:gt(0):nonzero()", lambda x: (x > 0).nonzero(), x234, grad=False)
 case("nonzero", "x1:nonzero()", torch.nonzero, torch.zeros(2, 0).long())
 case("nonzero", "x1:nonzero()", torch.nonzero, at(3).view(()))
 case("embedding", "F.embedding(x1, x2)", F.embedding, at(0, 4, 1, 4, 4, 2).view(2, 3), rand(5, 3))
-case("embedding", "F.embedding(x1, x2, { padding_idx = 4 })", lambda i, w: F.embedding(i, w, 4), at(0, 4, 1, 4, 0), rand(5, 3))
+case("embedding", "F.embedding(x1, x2, { padding_idx = 4 })", lambda i, w: F.embedding(i, w, 4), at(0, 4, 1, 4, 0),
+    rand(5, 3))
 case("embedding", "F.embedding(x1, x2, -5)", lambda i, w: F.embedding(i, w, -5), at(0, 3, 0, 1), rand(5, 2))
 case("embedding", "F.embedding(x1, x2)", F.embedding, torch.zeros(0, 2).long(), rand(5, 3), grad=False)
 case("embedding", "F.embedding(x1, x2)", F.embedding, at(1).view(()), rand(2, 3))
@@ -72,10 +83,12 @@ odd = torch.tensor([2.0, float("nan"), -1.0, float("inf"), 0.5, float("-inf"), -
 for name in ("false", "true"):
     falling = name == "true"
     case("sort", "x1:sort(2, %s)" % name, lambda x: x.sort(dim=1, descending=falling, stable=True), x34)
-    case("sort", "x1:sort({ dim = -2, descending = %s })" % name, lambda x: x.sort(dim=-2, descending=falling, stable=True), x234)
+    case("sort", "x1:sort({ dim = -2, descending = %s })" % name,
+        lambda x: x.sort(dim=-2, descending=falling, stable=True), x234)
     case("sort", "x1:sort(1, %s)" % name, lambda x: x.sort(dim=0, descending=falling, stable=True), ties(60, 2))
     case("sort", "x1:sort(1, %s)" % name, lambda x: x.sort(dim=0, descending=falling, stable=True), odd, grad=False)
-    case("argsort", "x1:argsort(-1, %s)" % name, lambda x: x.argsort(dim=-1, descending=falling, stable=True), ties(3, 5))
+    case("argsort", "x1:argsort(-1, %s)" % name, lambda x: x.argsort(dim=-1, descending=falling, stable=True),
+        ties(3, 5))
     case("topk", "x1:topk(2, 1, %s)" % name, lambda x: x.topk(2, 0, falling), x34)
     case("topk", "x1:topk(3, { largest = %s })" % name, lambda x: x.topk(3, largest=falling), x234)
     case("topk", "x1:topk(2, -1, %s)" % name, lambda x: x.topk(2, -1, falling), odd, grad=False)
@@ -94,17 +107,24 @@ case("median", "x1:median({ dim = 1, keepdim = true })", lambda x: x.median(0, T
 case("median", "x1:median(1)", lambda x: x.median(0), odd, grad=False)
 for right in ("false", "true"):
     r = right == "true"
-    case("searchsorted", "core.searchsorted(x1, x2, %s)" % right, lambda s, v: torch.searchsorted(s, v, right=r), at(1, 3, 3, 7), at(0, 3, 4, 9, 7, 1).view(2, 3))
-    case("searchsorted", "core.searchsorted(x1, x2, { right = %s })" % right, lambda s, v: torch.searchsorted(s, v, right=r),
+    case("searchsorted", "core.searchsorted(x1, x2, %s)" % right, lambda s, v: torch.searchsorted(s, v, right=r),
+        at(1, 3, 3, 7), at(0, 3, 4, 9, 7, 1).view(2, 3))
+    case("searchsorted", "core.searchsorted(x1, x2, { right = %s })" % right,
+        lambda s, v: torch.searchsorted(s, v, right=r),
          x34.sort(1)[0], rand(3, 2, seed=1), grad=False)
-    case("searchsorted", "core.searchsorted(x1, 3, %s)" % right, lambda s: torch.searchsorted(s, 3, right=r), at(1, 3, 3, 7))
-    case("bucketize", "core.bucketize(x1, x2, %s)" % right, lambda x, b: torch.bucketize(x, b, right=r), x34, torch.tensor([-1.0, 0.0, 0.5]), grad=False)
+    case("searchsorted", "core.searchsorted(x1, 3, %s)" % right, lambda s: torch.searchsorted(s, 3, right=r),
+        at(1, 3, 3, 7))
+    case("bucketize", "core.bucketize(x1, x2, %s)" % right, lambda x, b: torch.bucketize(x, b, right=r), x34,
+        torch.tensor([-1.0, 0.0, 0.5]), grad=False)
 mixed = torch.tensor([[3, 1, 3], [0, 1, 1]])
 case("unique", "x1:unique()", torch.unique, mixed)
 case("unique", "x1:unique(true)", lambda x: x.unique(return_inverse=True), mixed)
-case("unique", "x1:unique({ return_counts = true })", lambda x: x.unique(return_counts=True), torch.tensor([0.5, -1.0, 0.5, float("nan"), 0.0]), grad=False)
+case("unique", "x1:unique({ return_counts = true })", lambda x: x.unique(return_counts=True),
+    torch.tensor([0.5, -1.0, 0.5, float("nan"), 0.0]), grad=False)
 case("unique", "x1:unique(true, true)", lambda x: x.unique(return_inverse=True, return_counts=True), ties(40))
-case("unique", "x1:unique(true, true)", lambda x: x.unique(return_inverse=True, return_counts=True), torch.zeros(0, 2).long())
+case("unique", "x1:unique(true, true)", lambda x: x.unique(return_inverse=True, return_counts=True),
+    torch.zeros(0, 2).long())
 case("isin", "x1:isin(x2)", torch.isin, mixed, at(1, 7, 0))
-case("isin", "x1:isin(x2)", torch.isin, torch.tensor([0.5, float("nan"), 2.0]), torch.tensor([[2.0, float("nan")]]), grad=False)
+case("isin", "x1:isin(x2)", torch.isin, torch.tensor([0.5, float("nan"), 2.0]), torch.tensor([[2.0, float("nan")]]),
+    grad=False)
 f.write()

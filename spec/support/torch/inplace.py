@@ -1,6 +1,8 @@
-"""In-place ops on views while gradients are recorded: written cases, and programs drawn at random that run here and there.
+"""In-place ops on views while gradients are recorded: written cases, and programs drawn at random
+that run here and there.
 
-A program works on b = 2 x1 (or a detached copy of x1), makes views of it and of views, changes some in place and uses others in between."""
+A program works on b = 2 x1 (or a detached copy of x1), makes views of it and of views, changes some
+in place and uses others in between."""
 import random
 import torch
 from common import Family, rand
@@ -45,26 +47,36 @@ def unbound(x):
     return b
 
 
-f.case("_copy", lua("local b = tensor.zeros({ 3, 3 }, { dtype = 'float64' })", "b[1] = x1", "b[{ { 2, 3 } }] = x2", "b[3]:mul_(b[1]:clone())", "return b"),
+f.case("_copy", lua("local b = tensor.zeros({ 3, 3 }, { dtype = 'float64' })", "b[1] = x1", "b[{ { 2, 3 } }] = x2",
+    "b[3]:mul_(b[1]:clone())", "return b"),
        setitem, rand(3), rand(2, 3, seed=1))
-f.case("_copy", lua("local b, h = tensor.zeros({ 4, 3 }, { dtype = 'float64' }), x1", "for i = 1, 4 do b[i] = h h = (h * x1):tanh() end", "return b:cumsum(1)"),
+f.case("_copy", lua("local b, h = tensor.zeros({ 4, 3 }, { dtype = 'float64' }), x1",
+    "for i = 1, 4 do b[i] = h h = (h * x1):tanh() end", "return b:cumsum(1)"),
        rows, rand(3))
-f.case("mul", lua("local b = x1 * 1", "local first, last = b[1], b[-1]", "b:mul_(x2)", "first:add_(last)", "return b, first, last"),
+f.case("mul", lua("local b = x1 * 1", "local first, last = b[1], b[-1]", "b:mul_(x2)", "first:add_(last)",
+    "return b, first, last"),
        old_view, rand(3, 2), rand(2, seed=1))
-f.case("mul", lua("local b = x1 * 1", "local p, q = b:narrow(1, 2, 2):unbind(1)", "p:mul_(q:clone())", "q:add_(p)", "return b"),
+f.case("mul", lua("local b = x1 * 1", "local p, q = b:narrow(1, 2, 2):unbind(1)", "p:mul_(q:clone())", "q:add_(p)",
+    "return b"),
        unbound, rand(3, 2))  # PyTorch refuses unbind's results and says to index instead: it does
 f.case("exp", lua("local b = x1 * 2", "b:narrow(2, 1, 2):exp_()", "return b"),
        lambda x: (lambda b: (b.narrow(1, 0, 2).exp_(), b)[-1])(x * 2), rand(2, 3))
 f.case("masked_fill", lua("local b = x1 * 2", "b:narrow(2, 1, 2):masked_fill_(x2:gt(0), 3)", "return b * b"),
-       lambda x, m: (lambda b: (b.narrow(1, 0, 2).masked_fill_(m > 0, 3), b * b)[-1])(x * 2), rand(2, 3), rand(2, 2, seed=2))
-f.case("index_add", lua("local b = x1 * 2", "b:transpose(1, 2):index_add_(1, tensor.tensor({ 2, 0 }, { dtype = 'int64' }), x2)", "return b"),
-       lambda x, s: (lambda b: (b.t().index_add_(0, torch.tensor([2, 0]), s), b)[-1])(x * 2), rand(2, 3), rand(2, 2, seed=3))
+       lambda x, m: (lambda b: (b.narrow(1, 0, 2).masked_fill_(m > 0, 3), b * b)[-1])(x * 2), rand(2, 3),
+           rand(2, 2, seed=2))
+f.case("index_add",
+    lua("local b = x1 * 2", "b:transpose(1, 2):index_add_(1, tensor.tensor({ 2, 0 }, { dtype = 'int64' }), x2)",
+    "return b"),
+       lambda x, s: (lambda b: (b.t().index_add_(0, torch.tensor([2, 0]), s), b)[-1])(x * 2), rand(2, 3),
+           rand(2, 2, seed=3))
 f.case("diagonal", lua("local b = x1 * 2", "b:diagonal():mul_(x2)", "return b:exp()"),
        lambda x, s: (lambda b: (b.diagonal().mul_(s), b.exp())[-1])(x * 2), rand(3, 3), rand(3, seed=3))
 f.case("_copy", lua("local b = x1:clone():detach()", "local v = b:view(3, 2)", "v[2]:copy_(x2)", "return b * x1"),
        lambda x, s: (lambda b: (b.view(3, 2)[1].copy_(s), b * x)[-1])(x.detach().clone()), rand(2, 3), rand(2, seed=3))
-f.case("_copy", lua("local b = x1:detach():transpose(1, 2)", "local d = b:clone():narrow(1, 2, 2):detach()", "d[1]:mul_(x2)", "return d"),
-       lambda x, s: (lambda d: (d[0].mul_(s), d)[-1])(x.detach().t().clone()[1:3].detach()), rand(2, 3), rand(2, seed=3))
+f.case("_copy", lua("local b = x1:detach():transpose(1, 2)", "local d = b:clone():narrow(1, 2, 2):detach()",
+    "d[1]:mul_(x2)", "return d"),
+       lambda x, s: (lambda d: (d[0].mul_(s), d)[-1])(x.detach().t().clone()[1:3].detach()), rand(2, 3),
+           rand(2, seed=3))
 
 
 class Program:
@@ -77,12 +89,14 @@ class Program:
         else: self.both("b", "x1:detach():clone()", "x1.detach().clone()", (3, 4))
         self.both("acc", "x2:sum()", "x2.sum()", ())
         self.views = ["b"]
-        for _ in range(self.r.randint(5, 12)): self.r.choice([self.view, self.view, self.change, self.change, self.use])()
+        for _ in range(self.r.randint(5, 12)): self.r.choice(
+            [self.view, self.view, self.change, self.change, self.use])()
         self.change()
         self.results = ["b", "acc"] + self.r.sample(self.views, min(2, len(self.views)))
 
     def both(self, name, lu, py, shape=None):
-        self.lu.append("local %s = %s" % (name, lu) if name and name not in self.shapes else "%s = %s" % (name, lu) if name else lu)
+        self.lu.append("local %s = %s" % (name, lu) if name and name not in self.shapes else "%s = %s" % (name, lu)
+            if name else lu)
         self.py.append("%s = %s" % (name, py) if name else py)
         if name: self.shapes[name] = shape
 
@@ -132,7 +146,8 @@ class Program:
         elif kind == "swap":
             others = [o for o in self.views if self.shapes[o] == s]
             o = self.r.choice(others)
-            self.both(None, "%s:copy_((%s * 0.7 + x2[1]):sin())" % (v, o), "%s.copy_((%s * 0.7 + x2[0]).sin())" % (v, o))
+            self.both(None, "%s:copy_((%s * 0.7 + x2[1]):sin())" % (v, o),
+                "%s.copy_((%s * 0.7 + x2[0]).sin())" % (v, o))
 
     def use(self):
         v = self.pick()
@@ -144,7 +159,8 @@ def program(seed):
     scope = {"torch": torch}
     exec("def run(x1, x2):\n  %s\n  return %s" % ("\n  ".join(p.py), ", ".join(p.results)), scope)
     try:
-        f.case("_copy", lua(*p.lu, "return " + ", ".join(p.results)), scope["run"], rand(3, 4, seed=seed), rand(4, seed=seed))
+        f.case("_copy", lua(*p.lu, "return " + ", ".join(p.results)), scope["run"], rand(3, 4, seed=seed),
+            rand(4, seed=seed))
     except RuntimeError as e:  # PyTorch refuses to zero a view whose base has got a history since
         if "a leaf Variable that requires grad" not in str(e): raise
 

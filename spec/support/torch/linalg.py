@@ -23,24 +23,33 @@ case("matmul", "x1:matmul(x2)", torch.matmul, rand(2, 1, 3, 5), rand(4, 5, 2, se
 case("matmul", "x1:matmul(x2)", torch.matmul, rand(5), rand(2, 5, 3, seed=1))
 case("matmul", "x1:matmul(x2)", torch.matmul, rand(2, 3, 5), rand(5, seed=1))
 case("matmul", "x1:matmul(x2)", torch.matmul, rand(4), rand(4, seed=1))
-case("matmul", "x1:transpose(2, 3):matmul(x2:transpose(2, 3):transpose(3, 4))", lambda a, b: a.transpose(1, 2).matmul(b.transpose(1, 2).mT),
+case("matmul", "x1:transpose(2, 3):matmul(x2:transpose(2, 3):transpose(3, 4))",
+    lambda a, b: a.transpose(1, 2).matmul(b.transpose(1, 2).mT),
      rand(2, 3, 2, 4), rand(2, 3, 2, 4, seed=1))
 case("matmul", "x1:matmul(x2)", torch.matmul, rand(1, 2, 2, 3), rand(3, 1, 3, 2, seed=1))
 case("matmul", "x1:matmul(x2)", torch.matmul, rand(2, 0, 3, 4), rand(2, 1, 4, 2))
 case("matmul", "x1:matmul(x2)", torch.matmul, rand(3, 2), rand(2, 2, 3, seed=1))
 case("linear", "F.linear(x1, x2, x3)", F.linear, rand(2, 3, 5), rand(4, 5, seed=1), rand(4, seed=2))
 case("linear", "F.linear(x1, x2)", F.linear, rand(5), rand(4, 5, seed=1))
-case("linear_gelu", "F.linear_gelu(x1, x2, x3)", lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"), rand(2, 3, 5), rand(4, 5, seed=1), rand(4, seed=2))
-case("linear_gelu", "F.linear_gelu(x1, x2)", lambda x, w: F.gelu(F.linear(x, w), approximate="tanh"), rand(5), rand(4, 5, seed=1))
+case("linear_gelu", "F.linear_gelu(x1, x2, x3)", lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"),
+    rand(2, 3, 5), rand(4, 5, seed=1), rand(4, seed=2))
+case("linear_gelu", "F.linear_gelu(x1, x2)", lambda x, w: F.gelu(F.linear(x, w), approximate="tanh"), rand(5),
+    rand(4, 5, seed=1))
 case("addmm", "core.addmm(x1, x2, x3)", torch.addmm, rand(4), rand(3, 5), rand(5, 4, seed=1))
-case("addmm", "core.addmm(x1, x2, x3, { beta = 0.5, alpha = -2 })", lambda i, a, b: torch.addmm(i, a, b, beta=0.5, alpha=-2), rand(3, 1), rand(3, 5), rand(5, 4, seed=1))
-case("addmm", "core.addmm(x1, x2, x3, 0, 3)", lambda i, a, b: torch.addmm(i, a, b, beta=0, alpha=3), rand(3, 4), rand(3, 2), rand(2, 4, seed=1))
-case("addmm", "core.addmm(x1, x2, x3, 2)", lambda i, a, b: torch.addmm(i, a, b, beta=2), rand(2, 3), rand(2, 0), rand(0, 3))
-case("addmm", "core.addmm(x1, x2, x3, 2, 3)", lambda i, a, b: torch.addmm(i, a, b, beta=2, alpha=3), ints(2, 2), ints(2, 3), ints(3, 2))
+case("addmm", "core.addmm(x1, x2, x3, { beta = 0.5, alpha = -2 })",
+    lambda i, a, b: torch.addmm(i, a, b, beta=0.5, alpha=-2), rand(3, 1), rand(3, 5), rand(5, 4, seed=1))
+case("addmm", "core.addmm(x1, x2, x3, 0, 3)", lambda i, a, b: torch.addmm(i, a, b, beta=0, alpha=3), rand(3, 4),
+    rand(3, 2), rand(2, 4, seed=1))
+case("addmm", "core.addmm(x1, x2, x3, 2)", lambda i, a, b: torch.addmm(i, a, b, beta=2), rand(2, 3), rand(2, 0),
+    rand(0, 3))
+case("addmm", "core.addmm(x1, x2, x3, 2, 3)", lambda i, a, b: torch.addmm(i, a, b, beta=2, alpha=3), ints(2, 2),
+    ints(2, 3), ints(3, 2))
 case("baddbmm", "core.baddbmm(x1, x2, x3)", torch.baddbmm, rand(2, 3, 4), rand(2, 3, 5), rand(2, 5, 4, seed=1))
-case("baddbmm", "core.baddbmm(x1, x2, x3, { alpha = 0.25 })", lambda i, a, b: torch.baddbmm(i, a, b, alpha=0.25), rand(3, 1), rand(2, 3, 2), rand(2, 2, 4, seed=1))
+case("baddbmm", "core.baddbmm(x1, x2, x3, { alpha = 0.25 })", lambda i, a, b: torch.baddbmm(i, a, b, alpha=0.25),
+    rand(3, 1), rand(2, 3, 2), rand(2, 2, 4, seed=1))
 case("addmv", "core.addmv(x1, x2, x3)", torch.addmv, rand(3), rand(3, 4), rand(4, seed=1))
-case("addmv", "core.addmv(x1, x2, x3, 0.5, 2)", lambda i, a, b: torch.addmv(i, a, b, beta=0.5, alpha=2), rand(1), rand(3, 4), rand(4, seed=1))
+case("addmv", "core.addmv(x1, x2, x3, 0.5, 2)", lambda i, a, b: torch.addmv(i, a, b, beta=0.5, alpha=2), rand(1),
+    rand(3, 4), rand(4, seed=1))
 case("mv", "x1:mv(x2)", torch.mv, rand(3, 4), rand(4, seed=1))
 case("dot", "x1:dot(x2)", torch.dot, rand(40), rand(40, seed=1))
 case("dot", "x1:dot(x2)", torch.dot, rand(0), rand(0))

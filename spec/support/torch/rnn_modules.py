@@ -1,6 +1,7 @@
-"""nn.RNN, nn.LSTM, nn.GRU and their cells: whole modules, also over packed batches.  Weights and inputs come from a formula that
-spec/accelerate/nn_rnn_spec.lua knows too (element i of the k-th tensor, both from 0: sin(0.7 i + 1.3 k) / 2), so only results are stored: y, the
-states, the gradient of x, and for each parameter the sum of its gradient times 0.5 + (i % 7) / 8.
+"""nn.RNN, nn.LSTM, nn.GRU and their cells: whole modules, also over packed batches.  Weights and
+inputs come from a formula that spec/accelerate/nn_rnn_spec.lua knows too (element i of the k-th
+tensor, both from 0: sin(0.7 i + 1.3 k) / 2), so only results are stored: y, the states, the
+gradient of x, and for each parameter the sum of its gradient times 0.5 + (i % 7) / 8.
 
     python3 spec/support/torch/rnn_modules.py        (needs PyTorch)
 """
@@ -23,11 +24,13 @@ def weights(t): return (0.5 + (torch.arange(t.numel()) % 7).double() / 8).view(t
 
 
 def text(t):
-    return "{s={%s},v={%s}}" % (",".join(map(str, t.shape)), ",".join("%.12g" % v for v in t.detach().contiguous().flatten().tolist()))
+    return "{s={%s},v={%s}}" % (",".join(map(str, t.shape)),
+        ",".join("%.12g" % v for v in t.detach().contiguous().flatten().tolist()))
 
 
 def lua(options):
-    def value(v): return "true" if v is True else "false" if v is False else '"%s"' % v if isinstance(v, str) else repr(v)
+    def value(v): return "true" if v is True else "false" if v is False else '"%s"' % v if isinstance(
+        v, str) else repr(v)
     return "{" + ",".join("%s=%s" % (k, value(v)) for k, v in options.items()) + "}"
 
 
@@ -50,9 +53,12 @@ def case(kind, sizes, shape, states=(), lengths=None, **options):
     flat = []
     for o in out: flat += list(o) if isinstance(o, tuple) else [o]
     sum((o * weights(o)).sum() for o in flat).backward()
-    cases.append("{kind='%s',sizes={%s},options=%s,x={%s},states={%s},lengths=%s,print=%s,\n names={%s},\n out={%s},\n grad_x=%s,grad_states={%s},sums={%s}}" % (
-        kind, ",".join(map(str, sizes)), lua(options), ",".join(map(str, shape)), ",".join("{%s}" % ",".join(map(str, s)) for s in states),
-        "{%s}" % ",".join(map(str, lengths)) if lengths else "nil", '"%s"' % m, ",".join('"%s"' % n for n, _ in m.named_parameters()),
+    cases.append("{kind='%s',sizes={%s},options=%s,x={%s},states={%s},lengths=%s,print=%s,\n names={%s},\n out={%s},\n "
+        "grad_x=%s,grad_states={%s},sums={%s}}" % (
+        kind, ",".join(map(str, sizes)), lua(options), ",".join(map(str, shape)),
+            ",".join("{%s}" % ",".join(map(str, s)) for s in states),
+        "{%s}" % ",".join(map(str, lengths)) if lengths else "nil", '"%s"' % m,
+            ",".join('"%s"' % n for n, _ in m.named_parameters()),
         ",".join(text(o) for o in flat), text(x.grad), ",".join(text(g.grad) for g in given),
         ",".join("%.12g" % (p.grad * weights(p.grad)).sum().item() for p in m.parameters())))
 
