@@ -35,7 +35,7 @@ end
 ---@return string? reason for none
 function M.device_count() return core.device_count("cuda") end
 
---- Waits until a GPU has done all it was asked for.
+--- Waits until a GPU has done all work queued on it.
 ---@param device (integer|string)? default: this process's
 function M.synchronize(device) core.synchronize(device_of("synchronize", device)) end
 

@@ -34,7 +34,7 @@ local core = require "accelerate.core"
 ---@overload fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor
 ---@field tensor fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor from nested
 ---  lists, a number, a boolean, or a copy of a tensor: numbers are float32 and booleans bool unless
----  told otherwise
+---  dtype is given
 ---@field zeros fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor
 ---@field ones fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor
 ---@field empty fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor not cleared
@@ -94,10 +94,11 @@ local core = require "accelerate.core"
 ---@field set_num_threads fun(n: integer)
 ---@field device_count fun(kind: "cpu"|"cuda"): integer, string? how many devices can be used; for
 ---  none also why
----@field set_default_device fun(device: string): string where constructors put tensors when nothing
----  else is said; returns the former one
+---@field set_default_device fun(device: string): string default device of constructors; returns the
+---  former one
 ---@field cuda table GPUs and their memory: see accelerate.cuda
----@field synchronize fun(device: string) waits until the device has done all it was asked for
+---@field synchronize fun(device: string) waits until the device has done all work queued
+---  on it
 ---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply
 ---  float32 matrices and convolve, in this process: "highest" (the default) in float32; "high" and
 ---  "medium" with operands rounded to TF32 (10 bits of mantissa), several times faster. PyTorch's

@@ -1,6 +1,6 @@
 --- Convolutions and attention through cuDNN, against the CPU.  On the emulated device cuDNN is a
---- strict stand-in (spec/support/fake_cudnn.cpp), which can be told to refuse: what it refuses, our
---- own kernels must do.
+--- strict stand-in (spec/support/fake_cudnn.cpp), which refuses on request; our own kernels
+--- must do what it refuses.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local F = require "accelerate.nn.functional"

@@ -1,5 +1,5 @@
---- CUDA does not survive a fork: what children of a process that used a device may do, and what
---- they are told.
+--- CUDA does not survive a fork: what children of a process that used a device may do, and their
+--- error messages.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local data = require "accelerate.data"

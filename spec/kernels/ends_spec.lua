@@ -6,7 +6,7 @@ local F = require "accelerate.nn.functional"
 
 local inf, nan = math.huge, 0 / 0
 
--- Equal numbers, NaN included, and -0 told from 0 where `signs`.
+-- Equal numbers, NaN included; with `signs` -0 differs from 0.
 local function same(expected, got, signs)
   local values = got:reshape(-1):totable()
   assert.are.equal(#expected, #values)

@@ -103,7 +103,7 @@ function M.closures_that_change(steps)
     tostring(log[2]))
 end
 
---- Objects with finalisers, some of which raise, made and dropped in a loop that is compiled.
+--- Objects with finalisers, some raising, made and dropped in a loop that is compiled.
 function M.finalisers(steps)
   local made, ended, lists = 0, 0, 0
   local function handle(fails)

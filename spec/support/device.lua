@@ -1,5 +1,4 @@
---- The device that device specs run on, by ACCEL_TEST_DEVICE.  Required before anything asks for
---- CUDA.
+--- The device that device specs run on, by ACCEL_TEST_DEVICE.  Required before anything uses CUDA.
 ---   (nothing)   the CPU's kernels over memory that the host cannot touch
 ---               (spec/support/fake_device.c)
 ---   emulated    the CUDA kernels, run on the host (make test-emulated)

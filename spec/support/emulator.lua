@@ -20,7 +20,7 @@ function M.calls(names)
   return counts
 end
 
---- When streams run what they were asked for: see emulate.h.
+--- When streams run the work queued on them: see emulate.h.
 function M.schedule(seed) lib.ax_emulated_schedule(seed) end
 
 --- Runs fn under each schedule, and goes back to the first.

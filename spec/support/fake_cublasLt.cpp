@@ -61,7 +61,7 @@ EXPORT const char *cublasLtGetStatusName(cublasStatus_t s)
 EXPORT const char *cublasLtGetStatusString(cublasStatus_t s) { return cublasLtGetStatusName(s); }
 EXPORT size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
 
-/* ---- descriptors: opaque to the caller, so ours lie behind the pointers.  A tag tells a living
+/* ---- descriptors: opaque to the caller, so ours lie behind the pointers.  A tag marks a living
  * one of its kind. */
 
 enum { HANDLE = 0x48414e44, DESC = 0x44455343, LAYOUT = 0x4c41594f, PREFERENCE = 0x50524546 };

@@ -646,7 +646,7 @@ static ref config_of(const ref &graph, int engine)
   return c;
 }
 
-/* What a finalized descriptor tells that nobody has set. */
+/* An attribute of a finalized descriptor that was not set but is derived. */
 static value derived(const ref &d, int attribute)
 {
   value v = { CUDNN_TYPE_INT64, 0, {}, {} };
@@ -848,7 +848,7 @@ static float pointwise(const operation &o, const ints &at, float a, float b, flo
   }
 }
 
-/* Where position `at` of a larger tensor lies in one of `size`, dim by dim: `each` positions of the
+/* The place of position `at` of a larger tensor in one of `size`, dim by dim: `each` positions of the
  * larger one share one. */
 static size_t within(const ints &size, const ints &larger, const ints &at)
 {

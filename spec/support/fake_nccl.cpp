@@ -48,7 +48,7 @@ struct facts {
 
 struct member {
   std::atomic<int> joined, finalized;
-  std::atomic<uint64_t> ready, done; /* operations whose input lies in the slot; that are over */
+  std::atomic<uint64_t> ready, done; /* operations whose input is in the slot; that are over */
   facts asked[2];
 };
 struct mailbox {
@@ -275,8 +275,8 @@ struct letters {
   }
 };
 
-/* A communicator that does not block is asked a few times before it has put what it was given into
- * its stream. */
+/* A communicator that does not block reports a few times that it is in progress, before it puts the
+ * work into its stream. */
 static ncclResult_t queue(ncclComm *c, std::function<void()> put)
 {
   if (c->blocking) {

@@ -28,7 +28,8 @@ function M.listen()
   return port, function() C.close(fd) end
 end
 
---- Connects to `port` as soon as somebody listens there, sends `text` and closes; whether it could.
+--- Connects to `port` as soon as a process listens there, sends `text` and closes. Returns whether
+--- it could.
 function M.send(port, text)
   local address = ffi.new("spec_address")
   address.family, address.address = 2, ffi.abi("le") and 0x0100007f or 0x7f000001

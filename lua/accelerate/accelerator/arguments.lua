@@ -39,7 +39,7 @@ M.OPTIONS = {
   parallelism_config = { "any", optional = true },
 }
 
--- Argument, what it is, and the variable that asks for it.
+-- Argument, its engine, and the environment variable that requests it.
 local ENGINES = {
   { "deepspeed_plugin", "DeepSpeed", "ACCELERATE_USE_DEEPSPEED" },
   { "deepspeed_plugins", "DeepSpeed" },

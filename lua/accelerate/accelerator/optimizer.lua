@@ -15,8 +15,7 @@ local gradient_state = state.GradientState()
 ---@class accelerate.AcceleratedOptimizer
 ---@field optimizer table the optimizer that it wraps; every other field and method is that one's
 ---@field step_was_skipped boolean whether the last real step was skipped for overflow; always false
----  without a loss scaler; after a step whose gradients lie on a device, reading it waits for the
----  device
+---  without a loss scaler; after a step with gradients on a device, reading it waits for the device
 local Accelerated = {}
 
 -- A closure that reduces what it computes: it may call loss:backward() itself.

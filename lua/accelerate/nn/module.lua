@@ -211,7 +211,8 @@ function Module:_kind_of(name) return self._registered.kinds[name] end
 function Module:_is_transient(name) return self._registered.transient[name] or false end
 
 --- Returns the direct submodules under all their names, in order of registration.
----@return accelerate.nn.Module[] list kept until something is registered or removed: do not change it
+---@return accelerate.nn.Module[] list kept until something is registered or removed: do not change
+---  it
 function Module:_child_list()
   local members = self._registered
   if not members.children then members.children = values_of(own(self, "module", {})) end
@@ -612,7 +613,7 @@ local function finish(self, ok, ...)
   fail("%s", ("%s (in %s)"):format(text, self:_brief()))
 end
 
---- One line that tells the layer.
+--- Returns the layer as one line of text.
 function Module:_brief() return ("%s(%s)"):format(self.__name, self:extra_repr()) end
 
 --- Calls op(...); an error is raised again with the layer and its path in the message and the

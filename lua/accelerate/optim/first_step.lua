@@ -50,7 +50,7 @@ local function check_raw(optimizer)
   end
 end
 
--- A step of a prepared optimizer: somebody must reduce the gradients of its parameters.
+-- Checks that the gradients of a prepared optimizer's parameters are reduced by some model.
 local function check_prepared(optimizer, models)
   local ranks = core.dist.world_size()
   if ranks == 1 or optimizer.fuses_backward then return end

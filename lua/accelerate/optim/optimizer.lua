@@ -27,7 +27,7 @@ local fail = options.fail
 ---@field defaults table
 local Optimizer = class("Optimizer")
 
--- `state` is made when somebody reads it.
+-- `state` is made when it is read.
 function Optimizer.__index(self, key)
   local value = getmetatable(self)[key]
   if value == nil and key == "state" then return states.view(self) end

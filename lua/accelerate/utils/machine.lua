@@ -1,4 +1,4 @@
---- The machine: ports, GPUs (asked of the driver, without touching a device), and a basic
+--- The machine: ports, GPUs (queried from the driver, without touching a device), and a basic
 --- configuration file.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"

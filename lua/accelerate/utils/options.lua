@@ -6,13 +6,14 @@
 ---     reduction = { "string", default = "mean", one_of = { "mean", "sum", "none" } },
 ---     generator = { "Generator", optional = true },
 ---   }
----   local o = options.check("SGD", given, OPTIONS)     -- a fresh table with the defaults filled in
+---   local o = options.check("SGD", given, OPTIONS)     -- a fresh table with the defaults filled
+---     in
 ---
 --- Entries: a type ("string" "number" "integer" "boolean" "function" "table" "list" "tensor" "any",
 --- or several as "number|string"; other words are names of classes), and default=, optional= (may
 --- be absent; without a default it is then nil), one_of= {...}, min=, max= (allowed ends), above=,
 --- below= (not allowed ends), class= (a class from utils.class). Errors carry the position of the
---- caller's script: the innermost frame that does not lie in this library.
+--- caller's script: the innermost frame outside this library.
 
 local class = require "accelerate.utils.class"
 local ordered = require "accelerate.utils.ordered"
@@ -26,7 +27,7 @@ local LIBRARY = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]options%
 --- function outside this library. 0 (no position) when there is none.
 ---@return integer
 function options.caller_level()
-  local level = 2  -- 1 is the caller, which lies in the library or is about to raise for its own caller
+  local level = 2  -- 1 is the caller, which is in the library or about to raise for its own caller
   while true do
     local info = debug.getinfo(level + 1, "S")
     if not info then return 0 end
@@ -138,7 +139,7 @@ local fits = {
   any = function(v) return v ~= nil end,
 }
 
--- A type word that is no Lua type is a class of the C module, told by the name in its metatable.
+-- A type word that is no Lua type is a class of the C module, known by the name in its metatable.
 local function is_a(word, value)
   local fit = fits[word]
   if fit then return fit(value) end
@@ -328,7 +329,7 @@ function options.arguments(where, given, schema)
 end
 
 --- Whether `value` is a plain table, not empty, whose keys are all options of the schema (how
---- `prepare` tells options from objects).
+--- `prepare` distinguishes options from objects).
 ---@param value any
 ---@param schema table<string, table>
 ---@return boolean

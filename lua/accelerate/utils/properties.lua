@@ -6,7 +6,8 @@ local options = require "accelerate.utils.options"
 
 local M = {}
 
---- The classes made by `define`, by name, with what they have: the reference pages are written from it.
+--- The classes made by `define`, by name, with what they have: the reference pages are written from
+--- it.
 M.defined = {}
 
 local function names_of(...)
@@ -26,7 +27,7 @@ local function unknown(what, name, list)
     near and ("; did you mean '" .. near .. "'?") or "")
 end
 
---- The methods, each of which refuses to be called with '.' in place of ':'.
+--- Returns the methods, wrapped to refuse calls with '.' in place of ':'.
 ---@param class table the metatable of the objects
 ---@param name string used in messages
 ---@param list table<string, function>
@@ -43,7 +44,7 @@ end
 --- public name is a method or has a getter (and, when it may be assigned, a setter).
 ---@param name string used in messages
 ---@param spec { get: table, set: table, methods: table, missing: (fun(self: table, name: string):
----  any)?, tostring: function?, call: function? } `missing` is asked for names that the class
+---  any)?, tostring: function?, call: function? } `missing` is called for names that the class
 ---  lacks, before the error
 ---@return table class call class.new() for an empty object
 function M.define(name, spec)
@@ -181,7 +182,8 @@ end
 ---@param name string
 ---@param members table<string, string|function> member name -> module that is the member,
 ---  "module:field", or a loader
----@param absent table<string, string>? names that upstream has and we do not have yet -> what to say
+---@param absent table<string, string>? names that upstream has and we do not have yet -> what to
+---  say
 function M.lazy(name, members, absent)
   local meta = {
     __index = function(self, key)
@@ -204,7 +206,7 @@ function M.lazy(name, members, absent)
       return value
     end,
   }
-  -- Sorted when asked for: a script that only starts does not wait for it.
+  -- Sorted at first use: a script that only starts does not wait for it.
   setmetatable(meta,
     { __index = function(_, key) return key == "__members" and names_of(members) or nil end })
   return setmetatable({}, meta)
