@@ -8,7 +8,8 @@ local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 local host = os.getenv("ACCEL_RUN") or "build/accel-run"
 local STEP = [[
 local tensor, nn, optim = require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim"
-local model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
+local model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
+  nn.Linear(256, 10))
 local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
 local x, y = tensor.randn(64, 784), tensor.randint(0, 10, { 64 })
 nn.CrossEntropyLoss()(model(x), y):backward()

@@ -4,7 +4,8 @@ local host = require "spec.support.host"
 
 -- What docs/coming-from-pytorch.md takes for granted, made anew before each of its blocks.
 local ASSUMED = [[
-  accelerate, tensor, nn, optim, data = require "accelerate", require "accelerate.tensor", require "accelerate.nn",
+  accelerate, tensor, nn, optim, data = require "accelerate", require "accelerate.tensor",
+    require "accelerate.nn",
     require "accelerate.optim", require "accelerate.data"
   F, device, loss_function = nn.functional, "cpu", nn.CrossEntropyLoss()
   function assumed(makes_its_own)

@@ -124,7 +124,8 @@ describe("lint", function()
       return all
     end
     finds("layers", {}, with("kernels/cpu/a.c",
-      '#include "cpu.h"\n#include "order.h"\n#include "plugin.h"\n#include "dist.h"\n#include "core/ops/a.def"\n#include "core/ops/pool.h"\n'))
+      '#include "cpu.h"\n#include "order.h"\n#include "plugin.h"\n#include "dist.h"\n' ..
+        '#include "core/ops/a.def"\n#include "core/ops/pool.h"\n'))
     finds("layers", { "kernels/cpu/a.c:2" },
       with("kernels/cpu/a.c", '#include <math.h>\n#include "core/core.h"\n'), "plugin.h")
     finds("layers", { "kernels/cpu/a.c:1" }, with("kernels/cpu/a.c", '#include "ax.h"\n'), "plugin.h")

@@ -13,23 +13,28 @@ local INTRODUCTION = [[
 
 *Written by `make docs` from the op table (`host/core/ops/ops.def`); edit the table, not this page.*
 
-Every op is a function of `accelerate.tensor` and a method of its first tensor: `tensor.sum(x, 1)` is `x:sum(1)`. Arguments go by
-position in the order shown; those in brackets may be left out, and the last argument may be a table that gives them by name:
-`x:sum({ dim = { 1, 2 }, keepdim = true })`. An unknown name is an error that says which one is nearest.
+Every op is a function of `accelerate.tensor` and a method of its first tensor: `tensor.sum(x, 1)`
+is `x:sum(1)`. Arguments go by position in the order shown; those in brackets may be left out, and
+the last argument may be a table that gives them by name:
+`x:sum({ dim = { 1, 2 }, keepdim = true })`. An unknown name is an error that names the nearest one.
 
-A dim counts from 1, and -1 is the last; so does a position in a dim. Integers stored in a tensor (labels, indices) count from 0.
+A dim counts from 1, and -1 is the last; so does a position in a dim. Integers stored in a tensor
+(labels, indices) count from 0.
 
-* **in place**: there is also a form with an underscore that writes into its first argument, as `x:add_(y)`.
-* **gradient**: the op has a gradient, and gradients of gradients. An op put together from others (*of its parts*) has theirs; a
-  view or a copy passes gradients through.
-* **autocast**: what `tensor.autocast` does with floating-point inputs: *lower* casts them to the lower type, *float* computes in
-  float32 and gives that, *widest* takes the widest type among them, *keep* leaves them alone. float64 is never touched, nor are the
-  forms in place. An op put together from others that says *keep* has the policies of its parts.
+* **in place**: there is also a form with an underscore that writes into its first argument, as
+  `x:add_(y)`.
+* **gradient**: the op has a gradient, and gradients of gradients. An op put together from others
+  (*of its parts*) has theirs; a view or a copy passes gradients through.
+* **autocast**: what `tensor.autocast` does with floating-point inputs: *lower* casts them to the
+  lower type, *float* computes in float32 and gives that, *widest* takes the widest type among them,
+  *keep* leaves them alone. float64 is never touched, nor are the forms in place. An op put together
+  from others that says *keep* has the policies of its parts.
 
-  The policies are those of PyTorch's lists. Where its list for a CPU and its list for a GPU differ, an op runs lower, or in float32,
-  when either says so, so that a model computes alike on both. Beyond them, functions whose results a half type holds badly run in
-  float32, too: `mean`, `var`, `std`, `logsumexp`, `rms_norm`, roots, and the rest of the trigonometric functions and logarithms; and
-  what writes one tensor into another takes the widest type instead of raising.
+  The policies are those of PyTorch's lists. Where its list for a CPU and its list for a GPU differ,
+  an op runs lower, or in float32, when either says so, so that a model computes alike on both.
+  Beyond them, functions whose results a half type holds badly run in float32, too: `mean`, `var`,
+  `std`, `logsumexp`, `rms_norm`, roots, and the rest of the trigonometric functions and logarithms;
+  and what writes one tensor into another takes the widest type instead of raising.
 
 ]]
 

@@ -24,10 +24,10 @@ local function part(name) return require("host.tools.lint." .. name) end
 local RULES = {
   { "width-c", true, width.width_c, "C and CUDA: code to 110 columns, comments to 100" },
   { "width-def", true, width.width_def, ".def tables: rows to 120 columns" },
-  { "width-lua", false, width.width_lua, "Lua: code to 110 columns, comments to 100" },
+  { "width-lua", true, width.width_lua, "Lua: code to 110 columns, comments to 100" },
   { "width-make", true, width.width_make, "Makefile: lines to 120 columns" },
   { "width-shell", true, width.width_shell, "scripts: lines to 120 columns" },
-  { "width-python", false, width.width_python, "Python: lines to 120 columns" },
+  { "width-python", true, width.width_python, "Python: lines to 120 columns" },
   { "format", true, part "format", "C is as `make fmt` writes it" },
   { "layers", true, layers.layers, "a room of C includes what it may" },
   { "core-private", true, layers.core_is_private, "core/*.h is included by the core alone" },

@@ -74,6 +74,8 @@ end
 
 local OPENS = { ["("] = true, ["{"] = true, ["["] = true }
 local CLOSES = { [")"] = true, ["}"] = true, ["]"] = true }
+-- Before a string: it is the argument of a call, or the line is not what it seems.
+local ENDS = { name = true, string = true, [")"] = true, ["]"] = true }
 local BLOCK = { ["then"] = true, ["do"] = true, ["function"] = true, ["repeat"] = true }
 
 -- Marks each token with the brackets around it (depth), the one-line functions and blocks around it
@@ -250,12 +252,8 @@ function wrap(line, continued)
   else
     for k, t in ipairs(list) do
       local before = list[k - 1]
-      if t.kind == "string" and t.last > CODE and t.first < CODE - 24 and before and before.text ~= "it"
-        and list[1].text ~= "it"
-        and not (before.kind == "name" or before.kind == "string" or before.kind == ")"
-        or before.kind == "]") or
-        t.kind == "string" and t.last > CODE and before
-        and (before.text == "return" or before.text == "or" or before.text == "and") then
+      if t.kind == "string" and t.last > CODE and (not before or t.first < CODE - 24 and not ENDS[before.kind]
+        or before.text == "return" or before.text == "or" or before.text == "and") then
         head, tail = cut_string(line, t, CODE)
         break
       end
@@ -281,11 +279,7 @@ local function fill(text, first, rest)
     line = line .. (empty and "" or gap) .. word
     empty = false
   end
-  if #out > 0 and #line - #rest < 4 then
-    out[#out] = out[#out] .. " " .. line:sub(#rest + 1)
-  else
-    out[#out + 1] = line
-  end
+  out[#out + 1] = line
   return out
 end
 

@@ -4,7 +4,8 @@
 --- for all ranks. Both read one batch ahead, so they know while the last batch is in use, and save
 --- their position with state_dict.
 ---
----   local loader = accelerator:prepare(data.DataLoader(images, { batch_size = 64, shuffle = true }))
+---   local loader = accelerator:prepare(data.DataLoader(images, { batch_size = 64, shuffle = true
+---     }))
 ---   for x, y in loader:iter() do ... end          -- loader.end_of_dataloader, loader.remainder
 local preparing, sharding = "accelerate.data_loader.prepare:", "accelerate.data_loader.shard_samplers:"
 

@@ -178,7 +178,8 @@ describe("the constructor", function()
 
   it("lets the environment replace gradient_accumulation_steps, but not mixed_precision", function()
     local _, out = run_with({ ACCELERATE_GRADIENT_ACCUMULATION_STEPS = "5" },
-      [[print(require("accelerate").Accelerator({ gradient_accumulation_steps = 2 }).gradient_accumulation_steps)]])
+      [[local accelerate = require "accelerate"
+        print(accelerate.Accelerator({ gradient_accumulation_steps = 2 }).gradient_accumulation_steps)]])
     assert.are.equal("5\n", out)
     _, out = run_with({ ACCELERATE_MIXED_PRECISION = "bf16" },
       [[print(require("accelerate").Accelerator({ mixed_precision = "no" }).mixed_precision)]])
@@ -231,7 +232,8 @@ describe("the constructor", function()
       local accelerate, nn = require "accelerate", require "accelerate.nn"
       local a = accelerate.Accelerator()
       print(a.device, a.distributed_type, accelerate.PartialState().default_device)
-      print(a:prepare(nn.Linear(2, 2)).weight.device, (a:prepare(nn.Linear(2, 2), { device_placement = { false } }).weight.device))
+      print(a:prepare(nn.Linear(2, 2)).weight.device,
+        (a:prepare(nn.Linear(2, 2), { device_placement = { false } }).weight.device))
       print(accelerate.Accelerator({ device_placement = false }):prepare(nn.Linear(2, 2)).weight.device)
       print(select(2, pcall(accelerate.Accelerator, { cpu = true })))
       print(pcall(accelerate.Accelerator, { mixed_precision = "fp16" }))
@@ -294,7 +296,8 @@ describe("the constructor", function()
       status, _, err = run_with({ [variable] = "4" }, [[require("accelerate").Accelerator { cpu = true }]])
       assert.are.equal(1, status)
       assert.matches(variable ..
-        "=4: this process seems to be one of 4 ranks that another program started.*accel%-run %-%-num_processes 4", err)
+        "=4: this process seems to be one of 4 ranks that another program started.*accel%-run " ..
+        "%-%-num_processes 4", err)
     end
     status = run_with({ WORLD_SIZE = "1" }, [[require("accelerate").Accelerator()]])
     assert.are.equal(0, status)
@@ -303,7 +306,8 @@ describe("the constructor", function()
   it("says fp16 on a CPU and computes in float32, which it tells once", function()
     local out, err = ranks.ok(2, [[
       local nn = require "accelerate.nn"
-      local a = accelerate.Accelerator { mixed_precision = "fp16", kwargs_handlers = { accelerate.GradScalerKwargs { init_scale = 8 } } }
+      local a = accelerate.Accelerator { mixed_precision = "fp16",
+        kwargs_handlers = { accelerate.GradScalerKwargs { init_scale = 8 } } }
       check(a.mixed_precision == "fp16" and a.scaler == nil and a.native_amp == false)
       accelerate.Accelerator { mixed_precision = "fp16" }
       check(a:autocast(function() return core.ones(2, 2):matmul(core.ones(2, 2)) end).dtype == "float32")
@@ -621,11 +625,13 @@ describe("an accelerated scheduler", function()
       local _, err = ranks.ok(n, "local cases = {" .. table.concat(cases, ",") .. "}\n" .. [[
         local optim = require "accelerate.optim"
         for _, case in ipairs(cases) do
-          local accelerator = accelerate.Accelerator { split_batches = case[1], step_scheduler_with_optimizer = case[3] }
+          local accelerator = accelerate.Accelerator { split_batches = case[1],
+            step_scheduler_with_optimizer = case[3] }
           local p = core.ones(1, { requires_grad = true })
           local optimizer = optim.SGD({ p }, { lr = 1 })
           local scheduler
-          optimizer, scheduler = accelerator:prepare(optimizer, optim.lr_scheduler.LambdaLR(optimizer, function() return 1 end))
+          optimizer, scheduler = accelerator:prepare(optimizer,
+            optim.lr_scheduler.LambdaLR(optimizer, function() return 1 end))
           local seen = {}
           for batch = 1, 7 do
             accelerator.sync_gradients = batch % case[2] == 0 or batch == 7

@@ -187,12 +187,14 @@ describe("the process group's handler", function()
 
   it("takes the group that there is, and no other", function()
     ranks.ok(2, [[
-      local accelerator = accelerate.Accelerator { kwargs_handlers = { accelerate.InitProcessGroupKwargs { backend = "shm", init_method = "env://" } } }
+      local accelerator = accelerate.Accelerator {
+        kwargs_handlers = { accelerate.InitProcessGroupKwargs { backend = "shm", init_method = "env://" } } }
       check(accelerator.state.backend == "shm")
       accelerate.state.reset()
       local gloo = accelerate.InitProcessGroupKwargs { backend = "gloo" }
       local ok, message = pcall(accelerate.Accelerator, { kwargs_handlers = { gloo } })
-      check(not ok and message:find("backend = 'gloo' is not there; ranks use 'nccl' on GPUs and 'shm' on the CPU", 1, true), message)
+      check(not ok and message:find(
+        "backend = 'gloo' is not there; ranks use 'nccl' on GPUs and 'shm' on the CPU", 1, true), message)
       check(accelerate.PartialState({ backend = "shm", timeout = 60 }).backend == "shm")
     ]])
     state.reset()

@@ -27,7 +27,9 @@ local SCRIPT = [[
     end
     return table.concat(list, " ")
   end
-  local function accelerator(config) return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(config) } end
+  local function accelerator(config)
+    return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(config) }
+  end
 ]]
 
 describe("a prepared loader, as in Accelerate,", function()
@@ -45,7 +47,8 @@ describe("a prepared loader, as in Accelerate,", function()
             for part in (fields[#fields] .. ";"):gmatch("(.-);") do expected[#expected + 1] = part end
             local _, set, n, size, _, a, b, c = unpack(words)
             local function same(what, wanted, got)
-              check(wanted == got, ("%s: %s is '%s', expected '%s'"):format(head, what, tostring(got), tostring(wanted)))
+              check(wanted == got, ("%s: %s is '%s', expected '%s'"):format(head, what, tostring(got),
+                tostring(wanted)))
             end
             ;(function() ]] .. body .. [[ end)()
             count = count + 1
@@ -59,7 +62,8 @@ describe("a prepared loader, as in Accelerate,", function()
 
   it("dispatches the same batches, with the same lengths and remainders", function()
     compare("dispatch", [[
-      local loader, remainder = accelerator { dispatch_batches = true, split_batches = a == 1 }:prepare(make(set, n, size, b == 1)), -2
+      local loader, remainder = accelerator { dispatch_batches = true,
+        split_batches = a == 1 }:prepare(make(set, n, size, b == 1)), -2
       same("batches", expected[rank + 1], walk(loader, function()
         remainder = loader.remainder
         check(loader.end_of_dataloader or remainder == -1)
@@ -74,13 +78,17 @@ describe("a prepared loader, as in Accelerate,", function()
     compare("shard", [[
       local config = accelerator { dispatch_batches = false, split_batches = a == 1, even_batches = c == 1 }
       local loader, remainders = config:prepare(make(set, n, size, b == 1)), {}
-      same("batches", expected[rank + 1], walk(loader, function() remainders[#remainders + 1] = loader.remainder end))
+      same("batches", expected[rank + 1],
+        walk(loader, function() remainders[#remainders + 1] = loader.remainder end))
       if set == "map" then
         if rank == 0 then
-          same("remainders", fields[2], #remainders > 0 and remainders[1] .. " " .. remainders[#remainders] or "-")
+          same("remainders", fields[2], #remainders > 0 and remainders[1] .. " " .. remainders[#remainders]
+            or "-")
           same("length", tonumber(fields[1]), loader:len())
         end
-      elseif b == 0 then -- upstream never learns what is real of a stream that every rank reads; we know it in the last batch
+      -- upstream never learns what is real of a stream that every rank reads; we know it in the
+      -- last batch
+      elseif b == 0 then
         local total = loader.total_batch_size
         same("remainder", n % total, remainders[#remainders])
       end
@@ -117,7 +125,10 @@ describe("a dispatching loader", function()
   it("gives tensors, strings, tables and numbers their slices, in any nesting", function()
     ranks.ok(2, SCRIPT .. [[
       local Rich = data.class("Rich")
-      function Rich:get(i) return { x = core.full({ 2 }, i), word = "w" .. i, inner = { flag = i % 2 == 0, y = core.tensor(i, { dtype = "bfloat16" }) } } end
+      function Rich:get(i)
+        return { x = core.full({ 2 }, i), word = "w" .. i,
+          inner = { flag = i % 2 == 0, y = core.tensor(i, { dtype = "bfloat16" }) } }
+      end
       function Rich:len() return 5 end
       local words, flags, ids, count = {}, {}, {}, 0
       local config = accelerator { dispatch_batches = true }
@@ -127,13 +138,16 @@ describe("a dispatching loader", function()
         for i, s in ipairs(samples) do batch.lists[i] = { s.word, length = #s.word } end
         return batch
       end
-      for batch in config:prepare(data.DataLoader(Rich(), { batch_size = 2, collate_fn = with_lists })):iter() do
+      for batch in config:prepare(data.DataLoader(Rich(),
+        { batch_size = 2, collate_fn = with_lists })):iter() do
         count = count + 1
-        check(batch.x:size(1) == #batch.word and #batch.lists == #batch.word and batch.inner.flag:size(1) == #batch.word)
+        check(batch.x:size(1) == #batch.word and #batch.lists == #batch.word
+          and batch.inner.flag:size(1) == #batch.word)
         check(batch.inner.y.dtype == "bfloat16" and batch.kind == "train" and next(batch.none) == nil)
         for i, word in ipairs(batch.word) do
           check(batch.lists[i][1] == word and batch.lists[i].length == 2)
-          check(batch.x:select(1, i):totable()[1] == tonumber(word:sub(2)) and batch.inner.y:totable()[i] == tonumber(word:sub(2)))
+          check(batch.x:select(1, i):totable()[1] == tonumber(word:sub(2))
+            and batch.inner.y:totable()[i] == tonumber(word:sub(2)))
           words[#words + 1] = word
         end
       end
@@ -162,15 +176,23 @@ describe("a dispatching loader", function()
     ranks.ok(3, SCRIPT .. [[
       local read = 0
       local set = { len = function() return 12 end, get = function(_, i) read = read + 1 return i end }
-      local loader = accelerator { dispatch_batches = true }:prepare(data.DataLoader(set, { batch_size = 2, shuffle = true }))
+      local loader = accelerator { dispatch_batches = true }:prepare(data.DataLoader(set,
+        { batch_size = 2, shuffle = true }))
       check(tostring(loader) == "DataLoaderDispatcher")
       walk(loader)
       check(read == (rank == 0 and 12 or 0), read .. " read")
       local started = 0
-      local stream = { iter = function() started = started + 1 local i = 0 return function() i = i + 1 if i < 8 then return i end end end }
+      local stream = {
+        iter = function()
+          started = started + 1
+          local i = 0
+          return function() i = i + 1 if i < 8 then return i end end
+        end }
       check(#walk(accelerate.Accelerator():prepare(data.DataLoader(stream, { batch_size = 1 }))) > 0)
-      check(started == (rank == 0 and 1 or 0)) -- the default for streams whose batches are placed on the device
-      local own = accelerate.Accelerator { device_placement = false }:prepare(data.DataLoader(stream, { batch_size = 1 }))
+      -- the default for streams whose batches are placed on the device
+      check(started == (rank == 0 and 1 or 0))
+      local own = accelerate.Accelerator { device_placement = false }:prepare(data.DataLoader(stream,
+        { batch_size = 1 }))
       check(tostring(own) == "DataLoaderShard")
     ]])
   end)
@@ -185,7 +207,8 @@ describe("a dispatching loader", function()
       end
       local config = accelerator { dispatch_batches = true }
       local set = data.TensorDataset(core.arange(8), core.arange(8) * 10)
-      local loader = config:prepare_data_loader(data.DataLoader(set, { batch_size = 2 }), { slice_fn_for_dispatch = mine })
+      local loader = config:prepare_data_loader(data.DataLoader(set, { batch_size = 2 }),
+        { slice_fn_for_dispatch = mine })
       local list = {}
       for x, who in loader:iter() do
         check(who == "rank " .. rank)
@@ -211,20 +234,36 @@ describe("a dispatching loader", function()
         for _, part in ipairs { ... } do check(text:find(part, 1, true), text) end
         check(rank == 0 or text:find("on rank 0, which reads for all", 1, true), text)
       end
-      expect(message_of(function(i) return core.ones(i < 3 and 4 or 5) end), "batches of different sizes cannot be joined", "[2, 4] and [2, 5]",
+      expect(message_of(function(i) return core.ones(i < 3 and 4 or 5) end),
+        "batches of different sizes cannot be joined", "[2, 4] and [2, 5]",
         "pass dispatch_batches = false", "split_batches = true")
-      local function with(value) return function(samples) return { x = data.default_collate(samples), v = value(samples[1]) } end end
-      expect(message_of(function(i) return i end, { collate_fn = with(function(i) return "part " .. i end) }), "the batch.v", "'part 1'", "'part 3'")
-      expect(message_of(function(i) return i end, { collate_fn = with(function(i) return core.tensor(i) end) }), "must count the 2 items")
-      expect(message_of(function(i) return i end, { collate_fn = with(function(i) return i == 1 and {} or nil end) }), "the batch")
-      expect(message_of(function(i) return i end, { collate_fn = with(function() return print end) }), "the step.batch.v is a function")
-      expect(message_of(function(i) if i == 5 then error "no such file" end return i end), "sample 5", "no such file")
-      expect(message_of(function(i) return i end, { collate_fn = function() return 7 end }), "no items to share out")
-      local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 4 then return core.zeros(i) end end end }
-      local ok, message = pcall(function() for _ in config:prepare(data.DataLoader(stream, { batch_size = false })):iter() do end end)
+      local function with(value)
+        return function(samples) return { x = data.default_collate(samples), v = value(samples[1]) } end
+      end
+      expect(message_of(function(i) return i end, { collate_fn = with(function(i) return "part " .. i end) }),
+        "the batch.v", "'part 1'", "'part 3'")
+      expect(message_of(function(i) return i end,
+        { collate_fn = with(function(i) return core.tensor(i) end) }), "must count the 2 items")
+      expect(message_of(function(i) return i end,
+        { collate_fn = with(function(i) return i == 1 and {} or nil end) }), "the batch")
+      expect(message_of(function(i) return i end, { collate_fn = with(function() return print end) }),
+        "the step.batch.v is a function")
+      expect(message_of(function(i) if i == 5 then error "no such file" end return i end), "sample 5",
+        "no such file")
+      expect(message_of(function(i) return i end, { collate_fn = function() return 7 end }),
+        "no items to share out")
+      local stream = {
+        iter = function()
+          local i = 0
+          return function() i = i + 1 if i <= 4 then return core.zeros(i) end end
+        end }
+      local ok, message = pcall(function()
+        for _ in config:prepare(data.DataLoader(stream, { batch_size = false })):iter() do end
+      end)
       check(not ok)
       expect(message, "step 1 has 3 items for 2 processes", "only the last step may be uneven")
-      check(walk(config:prepare(make("map", 4, 2))) == (rank == 0 and "0,1" or "2,3")) -- and the ranks are still together
+      -- and the ranks are still together
+      check(walk(config:prepare(make("map", 4, 2))) == (rank == 0 and "0,1" or "2,3"))
     ]])
   end)
 
@@ -261,8 +300,10 @@ describe("a dispatching loader", function()
     ranks.ok(2, SCRIPT .. [[
       core.manual_seed(50 + rank)
       local config = accelerator { dispatch_batches = true }
-      local loader = config:prepare(data.DataLoader(data.TensorDataset(core.arange(20)), { batch_size = 5, shuffle = true }))
-      local plain = config:prepare_data_loader(data.DataLoader(data.TensorDataset(core.arange(20)), { batch_size = 5,
+      local loader = config:prepare(data.DataLoader(data.TensorDataset(core.arange(20)),
+        { batch_size = 5, shuffle = true }))
+      local plain = config:prepare_data_loader(data.DataLoader(data.TensorDataset(core.arange(20)),
+        { batch_size = 5,
         sampler = data.RandomSampler(20, { generator = loader.sampler.generator }) }))
       local first, second = walk(loader), walk(loader)
       check(first ~= second)
@@ -286,13 +327,15 @@ describe("a dispatching loader", function()
           map.a = map.z:mul(2)
           return map
         end
-        local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 8 then return i end end end }
+        local stream = {
+          iter = function() local i = 0 return function() i = i + 1 if i <= 8 then return i end end end }
         for _, split in ipairs { false, true } do
           local loader = accelerator { dispatch_batches = true, split_batches = split }:prepare(
             data.DataLoader(stream, { batch_size = 2, collate_fn = collate }))
           local count = 0
           for batch in loader:iter() do
-            check(table.concat(ordered.keys(batch), " ") == "z names inner a", table.concat(ordered.keys(batch), " "))
+            check(table.concat(ordered.keys(batch), " ") == "z names inner a",
+              table.concat(ordered.keys(batch), " "))
             check(table.concat(ordered.keys(batch.inner), " ") == "y b")
             local items = batch.z:totable()
             check(#items == (split and 2 / ranks or 2) and #batch.names == #items)
@@ -314,7 +357,8 @@ describe("a dispatching loader", function()
       function Pids:get(i) return i, data.get_worker_info() and data.get_worker_info().num_workers or 0 end
       function Pids:len() return 9 end
       local list = {}
-      for x, workers in accelerator { dispatch_batches = true }:prepare(data.DataLoader(Pids(), { batch_size = 2, num_workers = 2 })):iter() do
+      for x, workers in accelerator { dispatch_batches = true }:prepare(data.DataLoader(Pids(),
+        { batch_size = 2, num_workers = 2 })):iter() do
         list[#list + 1] = table.concat(x:totable(), ",")
         check(workers:totable()[1] == 2)
       end

@@ -62,7 +62,9 @@ describe("a prepared loader with", function()
       -- what was added at the end is cut where batches are gathered as objects, too
       local all = {}
       for x in loader:iter() do
-        for _, v in ipairs(accelerator:gather_for_metrics(x:totable(), { use_gather_object = true })) do all[#all + 1] = v end
+        for _, v in ipairs(accelerator:gather_for_metrics(x:totable(), { use_gather_object = true })) do
+          all[#all + 1] = v
+        end
       end
       check(table.concat(all, " ") == "0 1 2 3 4 5 6 7 8", table.concat(all, " "))
       local even = listed({ { 1, 2 }, { 3, 4 }, { 5 } }, { batch_size = 2 })
@@ -70,7 +72,8 @@ describe("a prepared loader with", function()
       local split = accelerate.Accelerator { split_batches = true }
       expect(split:prepare(data.DataLoader(set, { batch_sampler = even })), "0 2 4", "1 3 0")
       local ok, message = pcall(split.prepare, split, data.DataLoader(set, { batch_sampler = listed(lists) }))
-      check(not ok and message:find("split_batches needs a loader, or a batch sampler, that has a batch_size", 1, true), message)
+      check(not ok and message:find("split_batches needs a loader, or a batch sampler, that has a batch_size",
+        1, true), message)
     ]])
   end)
 
@@ -96,18 +99,28 @@ describe("a prepared loader with", function()
       local accelerator = accelerate.Accelerator()
       local set = data.TensorDataset(core.arange(5))
       local batched = data.BatchSampler(data.SequentialSampler(5), { batch_size = 2 })
-      expect(accelerator:prepare(data.DataLoader(set, { sampler = batched, batch_size = false })), "0,1 4,0", "2,3 1,2")
+      expect(accelerator:prepare(data.DataLoader(set, { sampler = batched, batch_size = false })), "0,1 4,0",
+        "2,3 1,2")
       local split = accelerate.Accelerator { split_batches = true }
       expect(split:prepare(data.DataLoader(set, { sampler = batched, batch_size = false })), "0 2 4", "1 3 0")
-      expect(accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(5):view(5, 1)), { batch_size = false })), "0 2 4", "1 3 0")
+      expect(accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(5):view(5, 1)),
+        { batch_size = false })), "0 2 4", "1 3 0")
       local ok, message = pcall(split.prepare, split, data.DataLoader(set, { batch_size = false }))
       check(not ok and message:find("has a batch_size", 1, true), message)
       -- a stream that gives batches as they are
-      local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 5 then return core.tensor({ i, -i }) end end end }
+      local stream = {
+        iter = function()
+          local i = 0
+          return function() i = i + 1 if i <= 5 then return core.tensor({ i, -i }) end end
+        end }
       for _, dispatch in ipairs { false, true } do
         local own = accelerate.Accelerator { dispatch_batches = dispatch }
         local loader = own:prepare(data.DataLoader(stream, { batch_size = false }))
-        if dispatch then expect(loader, "1,-1 3,-3 5", "2,-2 4,-4 -5") else expect(loader, "1,-1 3,-3 5,-5", "2,-2 4,-4 1,-1") end
+        if dispatch then
+          expect(loader, "1,-1 3,-3 5", "2,-2 4,-4 -5")
+        else
+          expect(loader, "1,-1 3,-3 5,-5", "2,-2 4,-4 1,-1")
+        end
       end
     ]])
   end)
@@ -133,7 +146,8 @@ describe("a prepared loader with", function()
       -- a stream of one's own that can be asked for a part
       local asked
       local own = part(1, 4)
-      own.n_shards, own.shard = 4, function(_, opts) asked = opts return part(opts.index * 10, opts.index * 10 + 1) end
+      own.n_shards, own.shard = 4,
+        function(_, opts) asked = opts return part(opts.index * 10, opts.index * 10 + 1) end
       expect(each:prepare(data.DataLoader(own, { batch_size = 2 })), "0,1", "10,11")
       check(asked.num_shards == 2 and asked.index == rank)
       check(not pcall(chain().shard, chain(), { num_shards = 4, index = 0 }))
@@ -142,30 +156,39 @@ describe("a prepared loader with", function()
 
   it("is refused with split_batches where a batch cannot be cut for all ranks", function()
     local script = HELPERS .. [[
-      local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 6 then return i end end end }
+      local stream = {
+        iter = function() local i = 0 return function() i = i + 1 if i <= 6 then return i end end end }
       for _, source in ipairs { stream, data.ChainDataset { stream }, data.TensorDataset(core.arange(6)) } do
         local split = accelerate.Accelerator { dispatch_batches = false, split_batches = true }
         for size = 1, 6 do
           local ok, message = pcall(split.prepare, split, data.DataLoader(source, { batch_size = size }))
           check(ok == (size % ranks == 0), "batch_size " .. size)
-          check(ok or message:find(("multiple of the %d processes, got %d"):format(ranks, size), 1, true), message)
+          check(ok or message:find(("multiple of the %d processes, got %d"):format(ranks, size), 1, true),
+            message)
         end
       end
       -- rank 0 of a dispatched loader cuts what collate_fn makes of one sample
       local split = accelerate.Accelerator { dispatch_batches = true, split_batches = true }
       local function many(list) return core.arange(ranks):add(10 * list[1]) end
-      for x in split:prepare(data.DataLoader(stream, { batch_size = 1, collate_fn = many })):iter() do check(x:item() % 10 == rank) end
-      if ranks > 1 then check(not pcall(split.prepare, split, data.DataLoader(stream, { batch_size = ranks + 1 }))) end
+      for x in split:prepare(data.DataLoader(stream, { batch_size = 1, collate_fn = many })):iter() do
+        check(x:item() % 10 == rank)
+      end
+      if ranks > 1 then
+        check(not pcall(split.prepare, split, data.DataLoader(stream, { batch_size = ranks + 1 })))
+      end
     ]]
     for n = 1, 3 do ranks.ok(n, script) end
   end)
 
   it("streams of known length counts its batches", function()
     ranks.ok(3, HELPERS .. [[
-      local stream = { len = function() return 14 end, iter = function() local i = 0 return function() i = i + 1 if i <= 14 then return i end end end }
-      for _, case in ipairs { { false, false, 2 }, { true, false, 3 }, { true, true, 2 }, { false, true, 1 } } do
+      local stream = { len = function() return 14 end,
+        iter = function() local i = 0 return function() i = i + 1 if i <= 14 then return i end end end }
+      for _, case in ipairs { { false, false, 2 }, { true, false, 3 }, { true, true, 2 },
+        { false, true, 1 } } do
         local accelerator = accelerate.Accelerator { dispatch_batches = false, split_batches = case[1] }
-        local loader = accelerator:prepare(data.DataLoader(stream, { batch_size = case[1] and 6 or 4, drop_last = case[2] }))
+        local loader = accelerator:prepare(data.DataLoader(stream,
+          { batch_size = case[1] and 6 or 4, drop_last = case[2] }))
         local count = 0
         for _ in loader:iter() do count = count + 1 end
         check(count == case[3] and loader:len() == count, count .. " batches, len " .. loader:len())
@@ -178,13 +201,16 @@ describe("a prepared loader with", function()
       for _, split in ipairs { false, true } do
         for _, dispatch in ipairs { false, true } do
           local accelerator = accelerate.Accelerator { split_batches = split, dispatch_batches = dispatch }
-          local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(21)), { batch_size = 4 }))
-          check(loader.total_batch_size == (split and 4 or 8) and loader.total_dataset_length == 21 and loader.batch_size == 4)
+          local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(21)),
+            { batch_size = 4 }))
+          check(loader.total_batch_size == (split and 4 or 8) and loader.total_dataset_length == 21
+            and loader.batch_size == 4)
           check(loader:len() == (split and 6 or 3), loader:len())
         end
       end
       local some = data.RandomSampler(21, { num_samples = 6 })
-      local loader = accelerate.Accelerator():prepare(data.DataLoader(data.TensorDataset(core.arange(21)), { batch_size = 2, sampler = some }))
+      local loader = accelerate.Accelerator():prepare(data.DataLoader(data.TensorDataset(core.arange(21)),
+        { batch_size = 2, sampler = some }))
       check(loader.total_dataset_length == 21 and loader:len() == 2)
       for _ in loader:iter() do check(loader.remainder == 2) end -- of the pass, not of the data set
     ]])
@@ -206,9 +232,14 @@ describe("a prepared loader with", function()
       end
     end
     ranks.ok(2, HELPERS .. [[
-      local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 8 then return i, data.get_worker_info().num_workers end end end }
+      local stream = {
+        iter = function()
+          local i = 0
+          return function() i = i + 1 if i <= 8 then return i, data.get_worker_info().num_workers end end
+        end }
       local accelerator = accelerate.Accelerator { dispatch_batches = false }
-      local loader = accelerator:prepare(data.DataLoader(stream, { batch_size = 2, num_workers = 1, prefetch_factor = 1 }))
+      local loader = accelerator:prepare(data.DataLoader(stream,
+        { batch_size = 2, num_workers = 1, prefetch_factor = 1 }))
       for _, workers in loader:iter() do check(workers:totable()[1] == 1) end
       check(loader.num_workers == 1 and loader.prefetch_factor == 1)
     ]])

@@ -140,7 +140,8 @@ describe("the state of a prepared loader", function()
     assert.are.equal(table.concat(list, " ", 3), walk(again))
   end)
 
-  it("is of the pass that was left by break, of the next one in its last batch, and is given back until it is used", function()
+  it("is of the pass that was left by break, of the next one in its last batch, and is given back until " ..
+    "it is used", function()
     local loader = accelerator:prepare(loader_of(6, { batch_size = 2 }))
     walk(loader, 2)
     local found = loader:state_dict()
@@ -250,7 +251,7 @@ describe("the state of a prepared loader", function()
     assert.are.equal(tail(whole, 3), walk(loader))
     loader:load_state_dict(found)
     loader:set_epoch(4)
-    assert.are.equal(4, select(2, walk(loader):gsub("%S+", ""))) -- another pass was asked for: it is whole
+    assert.are.equal(4, select(2, walk(loader):gsub("%S+", ""))) -- set_epoch chose another pass: it is whole
   end)
 end)
 
@@ -365,7 +366,8 @@ describe("leaving out the beginning", function()
         return table.concat(list, " ")
       end
       local accelerator = accelerate.Accelerator { dispatch_batches = true }
-      local stream = { iter = function() local i = -1 return function() i = i + 1 if i < 13 then return i end end end }
+      local stream = {
+        iter = function() local i = -1 return function() i = i + 1 if i < 13 then return i end end end }
       for _, set in ipairs { data.TensorDataset(core.arange(13)), stream } do
         local loader = accelerator:prepare(data.DataLoader(set, { batch_size = 2 }))
         check(walk(loader) == (rank == 0 and "0,1 4,5 8,9 12" or "2,3 6,7 10,11 0"))
@@ -387,13 +389,18 @@ describe("the state of a prepared loader on ranks", function()
       function Noisy:len() return 22 end
       local stream = { iter = function()
         local i = 0
-        return function() i = i + 1 if i <= 22 then return i * 1000 + core.randint(0, 1000, { 1 }):item() end end
+        return function()
+          i = i + 1
+          if i <= 22 then return i * 1000 + core.randint(0, 1000, { 1 }):item() end
+        end
       end }
       local function make(kind)
         core.manual_seed(2)
-        local accelerator = accelerate.Accelerator { split_batches = kind.split, dispatch_batches = kind.dispatch or false }
+        local accelerator = accelerate.Accelerator { split_batches = kind.split,
+          dispatch_batches = kind.dispatch or false }
         return accelerator:prepare(data.DataLoader(kind.stream and stream or Noisy(),
-          { batch_size = kind.split and 6 or 2, shuffle = not kind.stream or nil, num_workers = kind.workers }))
+          { batch_size = kind.split and 6 or 2, shuffle = not kind.stream or nil,
+          num_workers = kind.workers }))
       end
       local function walk(loader, each)
         local list = {}
@@ -403,8 +410,10 @@ describe("the state of a prepared loader on ranks", function()
         end
         return list
       end
-      for _, kind in ipairs { {}, { split = true }, { dispatch = true }, { dispatch = true, split = true }, { stream = true },
-        { stream = true, dispatch = true }, { workers = 1 }, { dispatch = true, workers = 1 }, { stream = true, workers = 1 } } do
+      for _, kind in ipairs { {}, { split = true }, { dispatch = true }, { dispatch = true, split = true },
+        { stream = true },
+        { stream = true, dispatch = true }, { workers = 1 }, { dispatch = true, workers = 1 },
+        { stream = true, workers = 1 } } do
         local loader, states = make(kind), {}
         walk(loader)
         local whole = walk(loader, function(k) states[k] = loader:state_dict() end)
@@ -417,7 +426,8 @@ describe("the state of a prepared loader on ranks", function()
             if k < #whole then
               local rest = table.concat(walk(again), " ")
               local same = r == 1 and not kind.stream and not kind.dispatch and rank ~= 0
-              -- another rank's state has the place and the order; the numbers that augmentation draws are this rank's own
+              -- another rank's state has the place and the order; the numbers that augmentation
+              -- draws are this rank's own
               if same then rest = rest:gsub("%d%d%d%f[%D]", "") end
               local expected = table.concat(whole, " ", k + 1)
               if same then expected = expected:gsub("%d%d%d%f[%D]", "") end

@@ -238,7 +238,8 @@ describe("a prepared loader on ranks", function()
     for n = 2, 4 do
       ranks.ok(n, SCRIPT .. [[
         for _, n in ipairs { 1, 5, 12, 21, 24, 25 } do
-          for _, opts in ipairs { { batch_size = 3 }, { batch_size = 12 }, { batch_size = 4, shuffle = true } } do
+          for _, opts in ipairs { { batch_size = 3 }, { batch_size = 12 },
+            { batch_size = 4, shuffle = true } } do
             local all = gathered(accelerator:prepare(loader_of(n, opts)))
             check(#all == n, ("%d items of %d, batch %d"):format(#all, n, opts.batch_size))
             table.sort(all)
@@ -300,7 +301,8 @@ describe("a prepared loader on ranks", function()
 
   it("shares out a stream and knows its end", function()
     ranks.ok(3, SCRIPT .. [[
-      local stream = { iter = function() local i = 0 return function() i = i + 1 if i <= 14 then return i, -i end end end }
+      local stream = {
+        iter = function() local i = 0 return function() i = i + 1 if i <= 14 then return i, -i end end end }
       local loader = accelerator:prepare(data.DataLoader(stream, { batch_size = 2 }))
       local all = {}
       for x, y in loader:iter() do

@@ -313,7 +313,7 @@ describe("DataLoader", function()
     for _, y in loader:iter() do labels[#labels + 1] = y:totable() end
     assert.same({ { 2, 0 }, { 1 } }, labels)
     assert.equal(2, loader:len())
-    -- gives keys: not what is asked for
+    -- yields keys instead of lists
     local batches = { iter = function() return next, { { 5, 5, 6 } } end }
     fails_with("a batch sampler must give lists of at least one position, got 1",
       function() all(data.DataLoader(set, { batch_sampler = batches })) end)

@@ -467,14 +467,15 @@ describe("worker processes", function()
     assert.equal("", run:stderr())
     processes.kill(pids[1], processes.SIGSTOP)
     local elapsed = processes.stopwatch()
-    run:expect(("DataLoader: worker 1: process %d was stopped by SIGSTOP; batch %%d+ comes when it goes on"):format(pids[1]), 5)
+    run:expect(("DataLoader: worker 1: process %d was stopped by SIGSTOP; batch %%d+ comes when it " ..
+      "goes on"):format(pids[1]), 5)
     local seconds = elapsed()
     assert.is_true(seconds < 1.5, ("took %g s"):format(seconds))
     processes.sleep(0.6)
     processes.kill(pids[1], processes.SIGCONT)
     local status, _, err = run:wait(20)
     assert.equal(0, status)
-    assert.equal(1, select(2, err:gsub("\n", "")), err) -- said once
+    assert.equal(1, select(2, err:gsub("\n", "")), err) -- once
     assert.is_true(gone(pids))
   end)
 
@@ -504,7 +505,8 @@ describe("worker processes", function()
   it("serve prepared loaders: the same batches on two ranks", function()
     local out = ranks.ok(2, [[
       local data = accelerate.data
-      local set = { len = function() return 45 end, get = function(_, i) return { x = core.rand(2), i = i } end }
+      local set = { len = function() return 45 end,
+        get = function(_, i) return { x = core.rand(2), i = i } end }
       local function read(opts)
         opts.batch_size, opts.shuffle, opts.generator = 4, true, core.Generator(7)
         local loader = accelerate.Accelerator {}:prepare(data.DataLoader(set, opts))
@@ -609,9 +611,11 @@ describe("worker processes", function()
         for x in loader:iter() do got[#got + 1] = text(x) end
         return table.concat(got, "|")
       end
-      local expected = rank == 0 and "1 3 5 7|2 4 6 8|17 19 21 23|18 20 22 24" or "9 11 13 15|10 12 14 16|25 27 29 31|26 28 30 32"
+      local expected = rank == 0 and "1 3 5 7|2 4 6 8|17 19 21 23|18 20 22 24"
+        or "9 11 13 15|10 12 14 16|25 27 29 31|26 28 30 32"
       check(read(false) == expected, read(false))
-      expected = rank == 0 and "1 3 5 7|9 11 13 15|17 19 21 23|25 27 29 31" or "2 4 6 8|10 12 14 16|18 20 22 24|26 28 30 32"
+      expected = rank == 0 and "1 3 5 7|9 11 13 15|17 19 21 23|25 27 29 31"
+        or "2 4 6 8|10 12 14 16|18 20 22 24|26 28 30 32"
       check(read(nil) == expected, read(nil)) -- rank 0 reads for both
     ]])
   end)

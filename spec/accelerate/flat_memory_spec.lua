@@ -65,7 +65,8 @@ describe("a long loop", function()
     end)
   end)
 
-  it("of closures over 100,000 samples in Lua tables, with evaluation that never runs backward, holds memory flat #slow", function()
+  it("of closures over 100,000 samples in Lua tables, with evaluation that never runs backward, holds " ..
+    "memory flat #slow", function()
     if flat.cannot then return pending(flat.cannot) end
     local samples = {}
     for i = 1, 100000 do samples[i] = { i % 7, (i * 3) % 11, (i * 5) % 13, i % 2 } end

@@ -36,17 +36,24 @@ describe("gather_for_metrics", function()
             local tensors, strings, tables, asked, sizes = {}, {}, {}, {}, {}
             for x in loader(length, { batch_size = 12, shuffle = true }):iter() do
               local words, rows = {}, {}
-              for i, v in ipairs(x:totable()) do words[i], rows[i] = ("%03d"):format(v), { v = v, t = x[i] } end
+              for i, v in ipairs(x:totable()) do
+                words[i], rows[i] = ("%03d"):format(v), { v = v, t = x[i] }
+              end
               local all = accelerator:gather_for_metrics { t = { x } }
               for _, v in ipairs(all.t[1]:totable()) do tensors[#tensors + 1] = v end
-              for _, v in ipairs(accelerator:gather_for_metrics(words)) do strings[#strings + 1] = tonumber(v) end
+              for _, v in ipairs(accelerator:gather_for_metrics(words)) do
+                strings[#strings + 1] = tonumber(v)
+              end
               for _, row in ipairs(accelerator:gather_for_metrics(rows)) do
                 check(row.t:item() == row.v)
                 tables[#tables + 1] = row.v
               end
               local parts = {}
-              for i = 1, x:size(1) do parts[i] = x:narrow(1, 1, i) end  -- of different shapes, which gather refuses
-              for _, t in ipairs(accelerator:gather_for_metrics(parts, { use_gather_object = true })) do asked[#asked + 1] = t end
+              -- of different shapes, which gather refuses
+              for i = 1, x:size(1) do parts[i] = x:narrow(1, 1, i) end
+              for _, t in ipairs(accelerator:gather_for_metrics(parts, { use_gather_object = true })) do
+                asked[#asked + 1] = t
+              end
             end
             check(sorted(tensors) == numbers(length), "tensors: " .. table.concat(tensors, " "))
             check(sorted(strings) == numbers(length) and sorted(tables) == numbers(length))
@@ -63,7 +70,8 @@ describe("gather_for_metrics", function()
       for x in loader(10, { batch_size = 4 }):iter() do
         counts[#counts + 1] = accelerator:gather_for_metrics(x):size(1)
         check(accelerator.gradient_state.remainder == 2)
-        check(accelerator:gather_for_metrics(core.tensor(5)):numel() == 2, "fewer items than the remainder stay")
+        check(accelerator:gather_for_metrics(core.tensor(5)):numel() == 2,
+          "fewer items than the remainder stay")
       end
       check(table.concat(counts, " ") == "8 2", table.concat(counts, " "))
       check(accelerator.gradient_state.remainder == -1)
@@ -82,7 +90,8 @@ describe("gather_for_metrics", function()
       local evaluation = loader(3, { batch_size = 1 })
       for x in loader(9, { batch_size = 4 }):iter() do
         for y in evaluation:iter() do check(state.remainder == 1 and y:size(1) == 1) end
-        check(state.remainder == 1 and accelerator:gather_for_metrics(x):size(1) == (state.end_of_dataloader and 1 or 8))
+        check(state.remainder == 1 and accelerator:gather_for_metrics(x):size(1) == (state.end_of_dataloader
+          and 1 or 8))
       end
     ]]))
   end)
@@ -120,7 +129,8 @@ describe("gather_for_metrics", function()
   it("refuses a map with leaves that are no tensors, and unknown options", function()
     local accelerator = accelerate.Accelerator()
     assert.error_matches(function() accelerator:gather_for_metrics { text = "x", t = core.ones(1) } end,
-      "gather_for_metrics: .*got a map with other values than tensors in it; gather each of its entries by itself")
+      "gather_for_metrics: .*got a map with other values than tensors in it; gather each of its entries " ..
+      "by itself")
     assert.error_matches(function() accelerator:gather_for_metrics("text") end,
       "gather_for_metrics: .* got 'text'")
     assert.error_matches(function() accelerator:gather_for_metrics() end, "gather_for_metrics: .* got nil")
@@ -157,7 +167,8 @@ describe("split_between_processes", function()
           for i = 1, length do list[i] = "w" .. i end
           local words = Words.__new(Words)
           words.n = length
-          local tensor = length == 0 and core.empty({ 0, 2 }) or core.arange(1, 2 * length + 1):reshape(length, 2)
+          local tensor = length == 0 and core.empty({ 0, 2 })
+            or core.arange(1, 2 * length + 1):reshape(length, 2)
           local want, at = {}, 0
           for r = 0, ranks - 1 do
             local count = math.floor(length / ranks) + (r < length % ranks and 1 or 0)
@@ -170,14 +181,16 @@ describe("split_between_processes", function()
             end
             local expected = table.concat(want, " ")
             local inputs = { list = list, words = words, tensor = tensor }
-            local got = accelerator:split_between_processes(inputs, { apply_padding = padded }, function(part) return part end)
+            local got = accelerator:split_between_processes(inputs, { apply_padding = padded },
+              function(part) return part end)
             check(table.concat(got.list, " ") == expected, table.concat(got.list, " "))
             check(got.words:len() == #want and got.tensor:size(1) == #want and got.tensor:size(2) == 2)
             for i, word in ipairs(want) do
               check(got.words:get(i) == word and got.tensor[i][1]:item() == 2 * tonumber(word:sub(2)) - 1)
             end
             check(inputs.list == list and #list == length, "the script's own map is left alone")
-            local alone = accelerate.PartialState():split_between_processes(list, { apply_padding = padded }, function(part) return part end)
+            local alone = accelerate.PartialState():split_between_processes(list, { apply_padding = padded },
+              function(part) return part end)
             check(table.concat(alone, " ") == expected)
           end
         end
@@ -185,7 +198,8 @@ describe("split_between_processes", function()
         accelerator.state:split_between_processes(rows, function(part)
           check(part:get(1).x == rank * math.floor(5 / ranks) + math.min(rank, 5 % ranks) + 1)
         end)
-        local results = accelerate.utils.gather_object(accelerator:split_between_processes({ "a", "b", "c", "d", "e" }, function(part) return part end))
+        local results = accelerate.utils.gather_object(accelerator:split_between_processes({ "a", "b", "c",
+          "d", "e" }, function(part) return part end))
         check(table.concat(results) == "abcde")
       ]])
     end
@@ -203,12 +217,14 @@ describe("split_between_processes", function()
       fails("expected a list, a tensor, a data set, or a map of them, got 'text'", "text", body)
       fails("expected a list, .* got 3 at 'b'", { a = {}, b = 3 }, body)
       fails("a tensor without dims cannot be split", core.tensor(1), body)
-      fails("all values of the map must have the same length: 'a' has 1, 'b' has 2", { a = { 1 }, b = { 1, 2 } }, body)
+      fails("all values of the map must have the same length: 'a' has 1, 'b' has 2",
+        { a = { 1 }, b = { 1, 2 } }, body)
       fails("fn is missing", { 1 })
       fails("fn must be a function, got 3", { 1 }, {}, 3)
       fails("unknown option 'padding'", { 1 }, { padding = true }, body)
       fails("option 'apply_padding' must be true or false, got 1", { 1 }, { apply_padding = 1 }, body)
-      local ok, message = pcall(accelerator.split_between_processes, accelerator, { 1 }, function() error("inside") end)
+      local ok, message = pcall(accelerator.split_between_processes, accelerator, { 1 },
+        function() error("inside") end)
       check(not ok and message:find("inside"))
     ]]
     ranks.ok(1, body)

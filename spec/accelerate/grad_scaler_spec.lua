@@ -79,17 +79,20 @@ describe("fp16", function()
   it("on a device scales the loss, skips steps that overflow, and lets the schedule wait for them", function()
     local fake = host.path:match("^(.*)/") .. "/libax_fake_device.so"
     if not fs.exists(fake) then return pending("needs " .. fake) end
-    local status, _, err = host.run({ "-" }, { env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda" }, stdin = [[
+    local status, _, err = host.run({ "-" }, {
+      env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda" }, stdin = [[
       local accelerate, core = require "accelerate", require "accelerate.core"
       local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
       local handler = accelerate.GradScalerKwargs { init_scale = 2 ^ 20, growth_interval = 6 }
       local accelerator = accelerate.Accelerator { mixed_precision = "fp16", kwargs_handlers = { handler } }
-      assert(accelerator.native_amp and accelerator.device == "cuda:0" and accelerator.scaler:get_scale() == 2 ^ 20)
+      assert(accelerator.native_amp and accelerator.device == "cuda:0"
+        and accelerator.scaler:get_scale() == 2 ^ 20)
       core.manual_seed(3)
       local model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
       local plain = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
       plain:load_state_dict(model:state_dict())
-      local optimizer, by_hand = optim.SGD(model:parameters(), { lr = 0.1 }), optim.SGD(plain:parameters(), { lr = 0.1 })
+      local optimizer, by_hand = optim.SGD(model:parameters(), { lr = 0.1 }), optim.SGD(plain:parameters(),
+        { lr = 0.1 })
       function optimizer:step()  -- in ops, which every backend has
         core.no_grad(function()
           for _, p in ipairs(self.param_groups[1].params) do p:add_(p.grad * -self.param_groups[1].lr) end
@@ -117,7 +120,8 @@ describe("fp16", function()
           local before, scale = model[1].weight:detach():clone(), accelerator.scaler:get_scale()
           optimizer:step()
           local moved = (model[1].weight - before):abs():max():item() > 0
-          assert(accelerator.optimizer_step_was_skipped == not moved and optimizer.step_was_skipped == not moved)
+          assert(accelerator.optimizer_step_was_skipped == not moved
+            and optimizer.step_was_skipped == not moved)
           assert(moved == finite)
           if moved then moves = moves + 1 else
             skips = skips + 1
@@ -153,7 +157,9 @@ describe("fp16", function()
       accelerator._scaler = accelerate.utils.GradScaler { init_scale = 16 }  -- the CPU has none of its own
       local model = nn.Linear(2, 1, { bias = false })
       local optimizer, scheduler = optim.SGD(model:parameters(), { lr = 1 })
-      model, optimizer, scheduler = accelerator:prepare(model, optimizer, optim.lr_scheduler.LambdaLR(optimizer, function() return 1 end))
+      model, optimizer,
+        scheduler = accelerator:prepare(model, optimizer,
+        optim.lr_scheduler.LambdaLR(optimizer, function() return 1 end))
       local second = accelerator:prepare(optim.SGD({ core.ones(1, { requires_grad = true }) }, { lr = 1 }))
       local function step(factor)
         accelerator:accumulate(model, function()
@@ -165,16 +171,19 @@ describe("fp16", function()
       end
       core.no_grad(function() model.weight:fill_(10) end)
       step(1) step(1)
-      check(model.weight:totable()[1][1] == 9 and not accelerator.optimizer_step_was_skipped and scheduler.last_epoch == 2)
+      check(model.weight:totable()[1][1] == 9 and not accelerator.optimizer_step_was_skipped
+        and scheduler.last_epoch == 2)
       step(1) step(rank == 1 and math.huge or 1)
-      check(model.weight:totable()[1][1] == 9 and accelerator.optimizer_step_was_skipped and optimizer.step_was_skipped)
+      check(model.weight:totable()[1][1] == 9 and accelerator.optimizer_step_was_skipped
+        and optimizer.step_was_skipped)
       check(scheduler.last_epoch == 2 and accelerator.scaler:get_scale() == 8)
       step(1)
       check(accelerator.optimizer_step_was_skipped, "between real steps it stays")
       second:zero_grad()
       check(accelerator.optimizer_step_was_skipped, "any optimizer counts")
       step(1)
-      check(not accelerator.optimizer_step_was_skipped and model.weight:totable()[1][1] == 8 and scheduler.last_epoch == 4)
+      check(not accelerator.optimizer_step_was_skipped and model.weight:totable()[1][1] == 8
+        and scheduler.last_epoch == 4)
       -- unscaled by hand, for one optimizer or for all
       accelerator.sync_gradients = true
       accelerator:backward(model(core.ones(1, 2)):sum() * 2)

@@ -39,7 +39,10 @@ describe("LocalSGD", function()
         ranks.ok(n, ("local mode = %q\n"):format(mode) .. [[
           local nn, optim = require "accelerate.nn", require "accelerate.optim"
           local accelerator = accelerate.Accelerator { mixed_precision = mode }
-          local function network() core.manual_seed(6) return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)) end
+          local function network()
+            core.manual_seed(6)
+            return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+          end
           local function batch(r, step) core.manual_seed(100 * r + step) return core.randn(4, 3) end
           local function of(r)
             local model = network()
@@ -47,7 +50,8 @@ describe("LocalSGD", function()
             if context then
               for _, p in ipairs(model:parameters()) do core.set_grad_slot(p, core.zeros(p:numel()), 0) end
             end
-            return { model = model, optimizer = optim.SGD(model:parameters(), { lr = 0.2, momentum = 0.9 }), step = function(self, step)
+            return { model = model, optimizer = optim.SGD(model:parameters(), { lr = 0.2, momentum = 0.9 }),
+              step = function(self, step)
               local function forward() return self.model(batch(r, step)) end
               local out = context and context({ dtype = "bfloat16" }, forward):float() or forward()
               out:square():mean():backward()
@@ -71,7 +75,8 @@ describe("LocalSGD", function()
           end
           local model = network()
           local optimizer
-          model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.2, momentum = 0.9 }))
+          model, optimizer = accelerator:prepare(model,
+            optim.SGD(model:parameters(), { lr = 0.2, momentum = 0.9 }))
           local function same(what)
             for i, p in ipairs(model:parameters()) do
               local w = (p - all[rank + 1].model:parameters()[i]):abs():max():item()
@@ -84,7 +89,8 @@ describe("LocalSGD", function()
               for r = 1, ranks do all[r]:step(step) end
               if step % 3 == 0 then average() end
               accelerator:backward(model(batch(rank, step)):square():mean())
-              accelerator:clip_grad_norm_(model:parameters(), 1e9)  -- sees this rank's gradients, and leaves them so
+              -- sees this rank's gradients, and leaves them so
+              accelerator:clip_grad_norm_(model:parameters(), 1e9)
               optimizer:step()
               optimizer:zero_grad()
               local_sgd:step()
@@ -122,7 +128,8 @@ describe("LocalSGD", function()
           check(not ok and message:find("inside", 1, true))
           accelerator:backward(model(batch(rank, 54)):square():mean())
           grads = accelerator:gather(model[1].weight.grad:reshape(1, -1))
-          check((grads - grads:narrow(1, 1, 1)):abs():max():item() == 0, "the scope is left when the function raises")
+          check((grads - grads:narrow(1, 1, 1)):abs():max():item() == 0,
+            "the scope is left when the function raises")
           check(not pcall(accelerate.LocalSGD, accelerator, nn.Linear(2, 2), 3), "not prepared")
         ]])
       end

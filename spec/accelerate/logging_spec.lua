@@ -52,7 +52,9 @@ describe("get_logger", function()
       local one = logging.get_logger("one", arg[1])
       local two = logging.get_logger("two")
       for _, logger in ipairs { one, two } do
-        for _, level in ipairs { "debug", "info", "warning", "error", "critical" } do logger[level](logger, "at %s", level) end
+        for _, level in ipairs { "debug", "info", "warning", "error", "critical" } do
+          logger[level](logger, "at %s", level)
+        end
       end
     ]]
     local _, err = run(script)
@@ -93,7 +95,8 @@ describe("get_logger", function()
 
   it("logs on the main process, on all, or on all in order, with the rank before the text", function()
     local out = run([[
-      accelerate.logging.basicConfig { stream = "stdout", format = "%(levelname)s %(message)s", level = "INFO" }
+      accelerate.logging.basicConfig { stream = "stdout", format = "%(levelname)s %(message)s",
+        level = "INFO" }
       local logger = accelerate.logging.get_logger("x")
       accelerate.Accelerator()
       logger:info("main")
@@ -101,7 +104,8 @@ describe("get_logger", function()
       accelerate.PartialState():wait_for_everyone()
       for _ = 1, 3 do
         logger:info("in order", { in_order = true })
-        if rank > 0 then logger:debug("below", { in_order = true }) end  -- below the level: it waits for nobody
+        -- below the level: it waits for nobody
+        if rank > 0 then logger:debug("below", { in_order = true }) end
         logger:error("%s too", "errors", { in_order = true })
       end
     ]], nil, 3)
@@ -126,11 +130,13 @@ describe("get_logger", function()
         accelerate.PartialState()
         local logging, seen = accelerate.logging, {}
         local logger = logging.get_logger("x", "DEBUG")
-        logging.basicConfig { handlers = { function(text, record) seen[#seen + 1] = { text, record } end }, format = "%%(message)-20s|%%(levelno)d" }
+        logging.basicConfig { handlers = { function(text, record) seen[#seen + 1] = { text, record } end },
+          format = "%%(message)-20s|%%(levelno)d" }
         logger:debug("hello")
         check(seen[1][1] == "[RANK 0] hello      |10", seen[1][1])
         local record = seen[1][2]
-        check(record.name == "x" and record.levelname == "DEBUG" and record.filename == "script.lua" and record.process_index == 0)
+        check(record.name == "x" and record.levelname == "DEBUG" and record.filename == "script.lua"
+          and record.process_index == 0)
         check(math.abs(record.created - os.time()) < 10 and record.pathname:find("/script.lua$"))
         logging.basicConfig { filename = %q, format = "%%(asctime)s %%(message)s", datefmt = "%%Y" }
         logger:debug("in the file")
@@ -164,7 +170,8 @@ describe("tqdm", function()
       local sum = 0
       for x in accelerate.utils.tqdm({ 1, 2, 3 }, { desc = "bar of " .. rank }):iter() do sum = sum + x end
       check(sum == 6)
-      for _ in accelerate.utils.tqdm({ 1 }, { desc = "each " .. rank, main_process_only = false }):iter() do end
+      for _ in accelerate.utils.tqdm({ 1 },
+        { desc = "each " .. rank, main_process_only = false }):iter() do end
     ]])
     assert.are.equal(1, count(err, "bar of"))
     assert.are.equal(2, count(err, "each"))

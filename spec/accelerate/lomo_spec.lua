@@ -223,9 +223,11 @@ describe("LOMO and AdaLOMO", function()
         local Net = nn.class("Net")
         function Net:init()
           core.manual_seed(4)
-          self.a, self.b, self.c, self.never, self.norm = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2), nn.Linear(6, 6), nn.BatchNorm1d(6)
+          self.a, self.b, self.c, self.never, self.norm = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2),
+            nn.Linear(6, 6), nn.BatchNorm1d(6)
         end
-        -- rows of odd number take b, so that a rank may not reach it; same sizes, so that a mix-up would go unnoticed by sizes
+        -- rows of odd number take b, so that a rank may not reach it; same sizes, so that a mix-up
+        -- would go unnoticed by sizes
         function Net:forward(x, first, last)
           local h = self.a(x):tanh()
           local sum
@@ -239,7 +241,8 @@ describe("LOMO and AdaLOMO", function()
         core.manual_seed(1)
         local x = core.randn(ranks, 6)
         for _, name in ipairs { "LOMO", "AdaLOMO" } do
-          for _, opts in ipairs { {}, { clip_grad_norm = 0.05 }, { clip_grad_value = 0.01, weight_decay = 0.1 } } do
+          for _, opts in ipairs { {}, { clip_grad_norm = 0.05 },
+            { clip_grad_value = 0.01, weight_decay = 0.1 } } do
             local whole = Net()
             local alone = optim[name](whole, opts)
             local model, optimizer = Net()
@@ -261,7 +264,9 @@ describe("LOMO and AdaLOMO", function()
             alone:step()
             model(x, rank + 1, rank + 1):backward()
             optimizer:step()
-            for i, p in ipairs(before) do check((p - after[i]):abs():max():item() < 1e-6, name .. ": plain " .. i) end
+            for i, p in ipairs(before) do
+              check((p - after[i]):abs():max():item() < 1e-6, name .. ": plain " .. i)
+            end
             accelerator:backward(model(x, rank + 1, rank + 1))
             local mean = accelerator:gather(model.norm.running_mean:reshape(1, -1))
             check((mean - mean:narrow(1, 1, 1)):abs():max():item() == 0, "rank 0's buffers")

@@ -100,7 +100,8 @@ describe("find_executable_batch_size", function()
   it("notices a size that is passed by hand, and wrong arguments", function()
     local train = utils.find_executable_batch_size(function(batch_size, model) return batch_size, model end)
     assert.error_matches(function() train(128, "model") end,
-      "called with 2 arguments, but the function takes 1 after the batch size; the batch size is passed by find_executable_batch_size itself")
+      "called with 2 arguments, but the function takes 1 after the batch size; the batch size is passed " ..
+      "by find_executable_batch_size itself")
     assert.are.equal(128, (train("model")))
     local any = utils.find_executable_batch_size(function(batch_size, ...) return batch_size, ... end)
     assert.are.same({ 128, 1, 2, 3 }, { any(1, 2, 3) })

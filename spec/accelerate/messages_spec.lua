@@ -300,7 +300,9 @@ describe("lines on stderr", function()
     local _, out = ranks.ok(4, [[
       accelerate.Accelerator()
       local logger = accelerate.logging.get_logger("x", "INFO")
-      for i = 1, 300 do logger:info("line %d of rank %d ends here", i, rank, { main_process_only = false }) end
+      for i = 1, 300 do
+        logger:info("line %d of rank %d ends here", i, rank, { main_process_only = false })
+      end
     ]])
     local whole, lines = 0, 0
     for line in out:gmatch("[^\n]+") do

@@ -148,7 +148,8 @@ describe("metrics", function()
       local data, metrics = accelerate.data, accelerate.metrics
       local accelerator = accelerate.Accelerator {}
       local truth, guess = core.arange(23):remainder(3), core.arange(23):remainder(2)
-      local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(guess, truth), { batch_size = 4 }))
+      local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(guess, truth),
+        { batch_size = 4 }))
       local accuracy, matrix = metrics.load "accuracy", metrics.load "confusion_matrix"
       for p, r in loader:iter() do
         p, r = unpack(accelerator:gather_for_metrics { p, r })

@@ -274,12 +274,14 @@ describe("operations on ranks", function()
     for n = 2, 4 do
       ranks.ok(n, [[
         local gather_object = accelerate.utils.gather_object
-        local all = gather_object { "x" .. rank, rank / 3, { a = { core.full({ rank + 1 }, rank) }, ok = rank == 1 }, "\0\255" }
+        local all = gather_object { "x" .. rank, rank / 3,
+          { a = { core.full({ rank + 1 }, rank) }, ok = rank == 1 }, "\0\255" }
         check(#all == 4 * ranks)
         for r = 0, ranks - 1 do
           local i = 4 * r
           check(all[i + 1] == "x" .. r and all[i + 2] == r / 3 and all[i + 4] == "\0\255")
-          check(all[i + 3].ok == (r == 1) and all[i + 3].a[1]:numel() == r + 1 and all[i + 3].a[1][-1]:item() == r)
+          check(all[i + 3].ok == (r == 1) and all[i + 3].a[1]:numel() == r + 1
+            and all[i + 3].a[1][-1]:item() == r)
         end
         local none = gather_object(rank == 0 and {} or { rank })
         check(#none == ranks - 1 and none[1] == 1)
@@ -368,7 +370,8 @@ describe("operations on ranks", function()
       check(accelerate.PartialState().debug)
       local function refused(what, ...)
         local ok, message = pcall(utils[what], ...)
-        check(not ok and message:find("DistributedOperationException: " .. what .. ": shapes differ between processes", 1, true), message)
+        check(not ok and message:find("DistributedOperationException: " .. what ..
+          ": shapes differ between processes", 1, true), message)
         for r = 0, 1 do check(message:find("Process " .. r .. ": "), message) end
       end
       refused("gather", core.ones(2, 3 + rank))

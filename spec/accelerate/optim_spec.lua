@@ -206,8 +206,8 @@ end
 local ORDER = { "plain", "missing", "missing_zeroed", "tied", "two_groups", "frozen", "add_group", "edit",
   "halves", "two_models", "cosine" }
 
--- flat_at: the step before which every net is laid out flat; relayout: whether the optimizers are
--- told.
+-- flat_at: the step before which every net is laid out flat; relayout: whether the optimizers
+-- are notified.
 local function train(maker, scenario, dtype, flat_at, relayout)
   local Class, opts = optim[MAKERS[maker][1]], MAKERS[maker][2]
   local nets, optimizers, loss, before, set_to_none, scheduler =

@@ -171,7 +171,10 @@ describe("gradients on ranks", function()
   it("of parameters that only some ranks used count as zeros on the others", function()
     ranks.ok(3, SCRIPT .. [[
       local Net = nn.class("Net")
-      function Net:init() self.a, self.b, self.never = nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2) end
+      function Net:init()
+        self.a, self.b, self.never = nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2, { bias = false }),
+          nn.Linear(2, 2)
+      end
       function Net:forward(x) return rank == 1 and self.b(x) or self.a(x) end
       local model = accelerator:prepare(Net())
       local optimizer = accelerator:prepare(optim.AdamW(model:parameters(), { lr = 0.1 }))
@@ -284,13 +287,16 @@ describe("gradients on ranks", function()
       model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.1 }))
       local whole = loss_fn(reference(x), y) / 12
       whole:backward()
-      local function part(from, count) return loss_fn(model(x:narrow(1, from, count)), y:narrow(1, from, count)) end
+      local function part(from, count)
+        return loss_fn(model(x:narrow(1, from, count)), y:narrow(1, from, count))
+      end
       local function close() return (model.weight.grad - reference.weight.grad):abs():max():item() < 1e-6 end
       local from, count = ({ [0] = 1, 3, 8 })[rank], ({ [0] = 2, 5, 5 })[rank]
       for round = 1, 2 do
         accelerator:backward(part(from, count), { weight = count })
         check(close(), "one pass")
-        check(not pcall(accelerator.backward, accelerator, part(from, count)), "mixed with an unweighted call")
+        check(not pcall(accelerator.backward, accelerator, part(from, count)),
+          "mixed with an unweighted call")
         optimizer:zero_grad()
         -- the same in two passes, the first without a reduction, then with one each
         for _, quiet in ipairs { true, false } do
@@ -301,7 +307,8 @@ describe("gradients on ranks", function()
           optimizer:zero_grad()
         end
       end
-      check(not pcall(function() accelerator:backward(part(from, count) * 0, { weight = 0 }) end), "no weight at all")
+      check(not pcall(function() accelerator:backward(part(from, count) * 0, { weight = 0 }) end),
+        "no weight at all")
     ]])
   end)
 
@@ -333,7 +340,9 @@ describe("prepared training", function()
       return self.c(h)
     end
     local function adamw(p, opts) return optim.AdamW(p, opts or { lr = 0.05 }) end
-    local function momentum(p, opts) return optim.SGD(p, opts or { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 }) end
+    local function momentum(p, opts)
+      return optim.SGD(p, opts or { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 })
+    end
 
     -- scenario(prepare, make) -> models to compare; prepare(...) gives its arguments back
     local scenarios = {}
@@ -390,7 +399,8 @@ describe("prepared training", function()
     end
     function scenarios.two_optimizers(prepare, make, backward)
       local net = Net()
-      local net, o, p = prepare(net, make(net.a:parameters()), make({ net.b.weight, net.c.weight }, { lr = 0.02 }))
+      local net, o, p = prepare(net, make(net.a:parameters()),
+        make({ net.b.weight, net.c.weight }, { lr = 0.02 }))
       return steps(net, { o, p }, backward)
     end
     function scenarios.two_models(prepare, make, backward)
@@ -413,11 +423,13 @@ describe("prepared training", function()
         core.manual_seed(4)
         local plain = scenarios[name](function(...) return ... end, make, function(loss) loss:backward() end)
         core.manual_seed(4)
-        local prepared = scenarios[name](function(...) return accelerator:prepare(...) end, make, function(loss) accelerator:backward(loss) end)
+        local prepared = scenarios[name](function(...) return accelerator:prepare(...) end, make,
+          function(loss) accelerator:backward(loss) end)
         for m, model in ipairs(plain) do
           local others = prepared[m]:parameters()
           for i, p in ipairs(model:parameters()) do
-            check((p - others[i]):abs():max():item() == 0, ("%s: parameter %d of model %d differs"):format(name, i, m))
+            check((p - others[i]):abs():max():item() == 0,
+              ("%s: parameter %d of model %d differs"):format(name, i, m))
           end
         end
         accelerator:free_memory()

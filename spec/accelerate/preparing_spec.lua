@@ -151,7 +151,8 @@ describe("preparing", function()
   it("places each object as its entry of device_placement says, state of optimizers included", function()
     local fake = host.path:match("^(.*)/") .. "/libax_fake_device.so"
     if not fs.exists(fake) then return pending("needs " .. fake) end
-    local status, out, err = host.run({ "-" }, { env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda" }, stdin = [[
+    local status, out, err = host.run({ "-" }, {
+      env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_TORCH_DEVICE = "cuda" }, stdin = [[
       local accelerate, core = require "accelerate", require "accelerate.core"
       local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
       local accelerator = accelerate.Accelerator()
@@ -165,13 +166,16 @@ describe("preparing", function()
       local function where(model, optimizer, loader)
         local batch
         for x in loader:iter() do batch = x.device end
-        return ("%s %s %s"):format(model.weight.device, optimizer.state[model.weight].momentum_buffer.device, batch)
+        return ("%s %s %s"):format(model.weight.device, optimizer.state[model.weight].momentum_buffer.device,
+          batch)
       end
       print(where(accelerator:prepare(set())))
       local model, optimizer, loader = set()
-      print(where(accelerator:prepare(model, optimizer, loader, { device_placement = { false, true, false } })))
+      print(where(accelerator:prepare(model, optimizer, loader,
+        { device_placement = { false, true, false } })))
       model, optimizer, loader = set()
-      print(where(accelerator:prepare(model, optimizer, loader, { device_placement = { true, true, false } })))
+      print(where(accelerator:prepare(model, optimizer, loader,
+        { device_placement = { true, true, false } })))
       model, optimizer = set()
       accelerator:prepare_model(model)
       print(accelerator:prepare_optimizer(optimizer).state[model.weight].momentum_buffer.device)
@@ -286,7 +290,8 @@ describe("prepared optimizers and schedulers", function()
     scheduler:load_state_dict(saved)
     assert.are.equal(1, scheduler.last_epoch)
     local status, out = host.run({ "-" }, { stdin = [[
-      local accelerate, core, optim = require "accelerate", require "accelerate.core", require "accelerate.optim"
+      local accelerate, core, optim =
+        require "accelerate", require "accelerate.core", require "accelerate.optim"
       local o = optim.SGD({ core.ones(1, { requires_grad = true }) }, { lr = 1 })
       local s = accelerate.Accelerator():prepare(optim.lr_scheduler.StepLR(o, { step_size = 1 }))
       s:print_lr(true, 1, 0.25)
@@ -296,7 +301,8 @@ describe("prepared optimizers and schedulers", function()
     assert.are.equal("group 1: learning rate 2.5000e-01\n", out)
   end)
 
-  it("move a schedule once a call without step_scheduler_with_optimizer, and adjust_scheduler changes nothing", function()
+  it("move a schedule once a call without step_scheduler_with_optimizer, and adjust_scheduler changes " ..
+    "nothing", function()
     state.reset()
     local plugin = accelerate.GradientAccumulationPlugin { num_steps = 4, adjust_scheduler = true }
     accelerator = accelerate.Accelerator { step_scheduler_with_optimizer = false,
@@ -328,7 +334,8 @@ describe("prepared optimizers and schedulers", function()
         local accelerator = accelerate.Accelerator()
         local TOTAL = 10
         local inner = optim.SGD({ core.ones(1, { requires_grad = true }) }, { lr = 1, momentum = 0.9 })
-        local optimizer, scheduler = accelerator:prepare(inner, optim.lr_scheduler.OneCycleLR(inner, { max_lr = 1, total_steps = TOTAL }))
+        local optimizer, scheduler = accelerator:prepare(inner,
+          optim.lr_scheduler.OneCycleLR(inner, { max_lr = 1, total_steps = TOTAL }))
         for step = 1, math.ceil(TOTAL / ranks) + 2 do  -- more batches than there are moves
           optimizer:step()
           scheduler:step()

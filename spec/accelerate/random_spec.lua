@@ -21,7 +21,8 @@ describe("synchronize_rng_state", function()
       local mine = core.Generator(50 + rank)
       check(not agreed(core.default_generator():get_state()) and not agreed(mine:get_state()))
       utils.synchronize_rng_state("generator", mine)
-      check(agreed(mine:get_state()) and mine:initial_seed() == 50 and not agreed(core.default_generator():get_state()))
+      check(agreed(mine:get_state()) and mine:initial_seed() == 50
+        and not agreed(core.default_generator():get_state()))
       core.rand(rank + 1, { generator = mine })
       utils.synchronize_rng_states({ "torch", "generator" }, mine)
       check(agreed(mine:get_state()) and agreed(core.default_generator():get_state()))
@@ -38,11 +39,13 @@ describe("synchronize_rng_state", function()
       end
       local function default() return core.default_generator():get_state() end
       local set = data.TensorDataset(core.arange(8))
-      for _, case in ipairs { { {}, false, false }, { { "generator" }, true, false }, { { "torch" }, false, true },
+      for _, case in ipairs { { {}, false, false }, { { "generator" }, true, false },
+        { { "torch" }, false, true },
         { { "torch", "generator" }, true, true } } do
         local accelerator = accelerate.Accelerator { rng_types = case[1] }
         local mine = core.Generator(90 + rank)
-        local loader = accelerator:prepare(data.DataLoader(set, { batch_size = 2, shuffle = true, generator = mine }))
+        local loader = accelerator:prepare(data.DataLoader(set,
+          { batch_size = 2, shuffle = true, generator = mine }))
         core.manual_seed(70 + rank)
         for _ = 1, 2 do
           for _ in loader:iter() do end
@@ -51,15 +54,20 @@ describe("synchronize_rng_state", function()
         check(loader.synchronized_generator == mine)
       end
       -- a loader that has none to share is left alone
-      local plain = accelerate.Accelerator { rng_types = { "generator" } }:prepare(data.DataLoader(set, { batch_size = 2 }))
+      local plain = accelerate.Accelerator { rng_types = { "generator" } }:prepare(data.DataLoader(set,
+        { batch_size = 2 }))
       for _ in plain:iter() do end
       check(plain.synchronized_generator == nil)
       -- a stream's own generator
       local stream = { generator = core.Generator(60 + rank), iter = function(self)
         local i = 0
-        return function() i = i + 1 if i <= 4 then return core.randint(0, 1000, { 1 }, { generator = self.generator }):item() end end
+        return function()
+          i = i + 1
+          if i <= 4 then return core.randint(0, 1000, { 1 }, { generator = self.generator }):item() end
+        end
       end }
-      local loader = accelerate.Accelerator { dispatch_batches = false }:prepare(data.DataLoader(stream, { batch_size = 2 }))
+      local loader = accelerate.Accelerator { dispatch_batches = false }:prepare(data.DataLoader(stream,
+        { batch_size = 2 }))
       check(loader.synchronized_generator == stream.generator)
       for _ in loader:iter() do end
       check(same(stream.generator:get_state()))
@@ -226,7 +234,9 @@ describe("an unseeded run", function()
       for _, p in ipairs(model:parameters()) do words[#words + 1] = text(p:flatten()) end
       words[#words + 1] = table.concat(data.random_split(set, { 9, 21 }).indices, " ")
       words[#words + 1] = table.concat(set:shuffle().indices, " ")
-      for x in data.DataLoader(set, { batch_size = 30, shuffle = true }):iter() do words[#words + 1] = text(x) end
+      for x in data.DataLoader(set, { batch_size = 30, shuffle = true }):iter() do
+        words[#words + 1] = text(x)
+      end
       local mine = table.concat(words, ";")
       for _, other in ipairs(accelerate.utils.gather_object { mine }) do check(mine == other) end
       if rank == 0 then print(mine) end

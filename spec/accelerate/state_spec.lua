@@ -115,15 +115,19 @@ describe("PartialState", function()
           i = i + 1
         end
         local opts = { apply_padding = case[2] }
-        local found = here:split_between_processes(list, opts, function(part) return table.concat(part, ",") end)
+        local found = here:split_between_processes(list, opts,
+          function(part) return table.concat(part, ",") end)
         check(found == want, ("%d items: got '%s', want '%s'"):format(case[1], found, want))
         -- a tensor and a map are split at the same places
-        local t = here:split_between_processes(core.tensor(list, { dtype = "int64" }), opts, function(part) return table.concat(part:totable(), ",") end)
+        local t = here:split_between_processes(core.tensor(list, { dtype = "int64" }), opts,
+          function(part) return table.concat(part:totable(), ",") end)
         check(t == want, "tensor: " .. t)
-        local m = here:split_between_processes({ a = list, b = list }, opts, function(part) return table.concat(part.b, ",") end)
+        local m = here:split_between_processes({ a = list, b = list }, opts,
+          function(part) return table.concat(part.b, ",") end)
         check(m == want, "map: " .. m)
       end
-      local ok, message = pcall(here.split_between_processes, here, { a = { 1 }, b = { 1, 2 } }, function() end)
+      local ok, message = pcall(here.split_between_processes, here, { a = { 1 }, b = { 1, 2 } },
+        function() end)
       check(not ok and message:find("'a' has 1, 'b' has 2", 1, true), message)
     ]])
   end)
@@ -417,7 +421,8 @@ describe("the machine", function()
   it("is told of when its kernel is old, once", function()
     local status, out, err = host.run { "-e", [[
       local check = require("accelerate").utils.check_os_kernel
-      for release, old in pairs { ["5.4.0-150-generic"] = true, ["4.18.0"] = true, ["5.5.0"] = false, ["6.1.0-18-amd64"] = false,
+      for release, old in pairs { ["5.4.0-150-generic"] = true, ["4.18.0"] = true, ["5.5.0"] = false,
+        ["6.1.0-18-amd64"] = false,
         ["10.0"] = false, ["5.3"] = true, ["strange"] = false } do
         assert(check(release) == old and check(release) == old, release)
       end
@@ -446,7 +451,7 @@ describe("the machine", function()
       "local_process_index must be at least 0")
     local fake = host.path:match("^(.*)/") .. "/libax_fake_device.so"
     if not fs.exists(fake) then return pending("needs " .. fake) end
-    -- a device that the driver does not know: told, not ignored
+    -- a device that the driver does not know gives a notice
     local status, out, err = host.run({ "-e", [[require("accelerate").PartialState() print("bound")]] },
       { env = { ACCEL_CUDA_PLUGIN = fake, ACCELERATE_CPU_AFFINITY = "1" } })
     assert.is_true(status == 0 and out == "bound\n" or err:find("the processors near GPU 0 could not be used",

@@ -535,7 +535,8 @@ describe("log_with", function()
 
   it("refuses unknown names, leaves out those that are not there, and wants a directory", function()
     assert.error_matches(function() tracking.filter_trackers("tensorbord", "x") end,
-      "there is no tracker 'tensorbord', did you mean 'tensorboard'%?; choose between all, tensorboard, wandb")
+      "there is no tracker 'tensorbord', did you mean 'tensorboard'%?; choose between all, tensorboard, " ..
+      "wandb")
     assert.error_matches(function() tracking.filter_trackers({ "csv", 5 }, "x") end,
       "entry 2 must be a name or a tracker, got 5")
     assert.error_matches(function() accelerate.Accelerator { log_with = "jsonl" } end,
@@ -779,7 +780,8 @@ describe("accelerator:log and its kin", function()
         local One = tracking.class("One", Each)
         One.name, One.main_process_only = "one", true
         local each, one, direct = Each(), One(), nil
-        local accelerator = accelerate.Accelerator { log_with = { "jsonl", "wandb", each, one }, project_dir = arg[1] }
+        local accelerator = accelerate.Accelerator { log_with = { "jsonl", "wandb", each, one },
+          project_dir = arg[1] }
         accelerator:init_trackers("proj", { init_kwargs = { wandb = { dir = arg[1] } } })
         accelerator:log({ loss = 10 * rank }, { step = 1 })
         accelerator:get_tracker("jsonl"):log({ direct = rank }, { step = 2 })

@@ -10,7 +10,8 @@ describe("accumulate over several models", function()
   it("holds back the gradients of all that are named, and of no others", function()
     for n = 2, 4 do
       ranks.ok(n, [[
-        local nn, optim, state = require "accelerate.nn", require "accelerate.optim", require "accelerate.state"
+        local nn, optim, state =
+          require "accelerate.nn", require "accelerate.optim", require "accelerate.state"
         local mean = (ranks + 1) / 2
         local function input() return core.full({ 1, 2 }, rank + 1) end
         local function first(model) return model.weight.grad:totable()[1][1] end
@@ -65,7 +66,8 @@ describe("accumulate over several models", function()
       check(first(a) == 3 * (rank + 1), "a waits in both scopes")
       check(math.abs(first(b) - 3 * 2) < 1e-5, "b in the inner one only")
       a:zero_grad() b:zero_grad()
-      -- two forwards and backwards without reduction, then one that takes them along; flags are put back
+      -- two forwards and backwards without reduction, then one that takes them along; flags are put
+      -- back
       accelerator:no_sync(a, function()
         pass() pass()
         check(first(a) == 2 * (rank + 1))
@@ -77,13 +79,16 @@ describe("accumulate over several models", function()
       end)
       a:zero_grad()
       local plain = one()
-      check(accelerator:no_sync(plain, function() return 5 end) == 5, "a model that was not prepared has no such notion")
+      check(accelerator:no_sync(plain, function() return 5 end) == 5,
+        "a model that was not prepared has no such notion")
       check(accelerator:trigger_sync_in_backward(plain, function() return 6 end) == 6)
       for _, call in ipairs { "no_sync", "trigger_sync_in_backward", "accumulate" } do
         local ok, message = pcall(accelerator[call], accelerator, a)
-        check(not ok and message:find(call .. ": expected a function as the last argument", 1, true), tostring(message))
+        check(not ok and message:find(call .. ": expected a function as the last argument", 1, true),
+          tostring(message))
         ok, message = pcall(accelerator[call], accelerator, 3, function() end)
-        check(not ok and message:find(call .. ": argument 1 must be a module, got 3", 1, true), tostring(message))
+        check(not ok and message:find(call .. ": argument 1 must be a module, got 3", 1, true),
+          tostring(message))
       end
     ]])
   end)
@@ -120,7 +125,8 @@ describe("the order of a shuffled loader", function()
       local data = require "accelerate.data"
       local accelerator = accelerate.Accelerator()
       core.manual_seed(100 + rank)  -- each rank augments in its own way
-      local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(12)), { batch_size = 2, shuffle = true }))
+      local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.arange(12)),
+        { batch_size = 2, shuffle = true }))
       for pass = 1, 2 do
         local mine = {}
         for x in loader:iter() do

@@ -13,7 +13,9 @@ local SCRIPT = [[
   end
   local function weights(model)
     local list = {}
-    for _, p in ipairs(model:parameters()) do for _, v in ipairs(p:reshape(-1):totable()) do list[#list + 1] = v end end
+    for _, p in ipairs(model:parameters()) do
+      for _, v in ipairs(p:reshape(-1):totable()) do list[#list + 1] = v end
+    end
     return list
   end
   local function close(a, b)
@@ -61,7 +63,8 @@ describe("join_uneven_inputs", function()
           for r = 0, ranks - 1 do
             local at = (round * ranks + r) * 2
             if at < items then
-              local part = nn.functional.mse_loss(own(xs(items):narrow(1, at + 1, 2)), ys(items):narrow(1, at + 1, 2)) / ranks
+              local part = nn.functional.mse_loss(own(xs(items):narrow(1, at + 1, 2)),
+                ys(items):narrow(1, at + 1, 2)) / ranks
               total = total and total + part or part
             end
           end
@@ -69,7 +72,8 @@ describe("join_uneven_inputs", function()
           plain:step()
           plain:zero_grad()
         end
-        check(close(weights(model), weights(own)) < 1e-6, "differs from one rank: " .. close(weights(model), weights(own)))
+        check(close(weights(model), weights(own)) < 1e-6, "differs from one rank: " ..
+          close(weights(model), weights(own)))
       ]])
     end
   end)
@@ -88,12 +92,14 @@ describe("join_uneven_inputs", function()
       model, optimizer = accelerator:prepare(model, optimizer)
       accelerator:join_uneven_inputs({ model }, { even_batches = false }, function()
         for step = 0, rank == 0 and 2 or 1 do
-          accelerator:backward(model(core.arange(6, { dtype = "float32" }):view(2, 3) * 0.1 + rank + step):pow(2):mean())
+          accelerator:backward(model(core.arange(6, { dtype = "float32" }):view(2,
+            3) * 0.1 + rank + step):pow(2):mean())
           optimizer:step()
           optimizer:zero_grad()
         end
       end)
-      check(close(weights(model), { 0.025333, 0.01581, 0.006287, 0.104771 }) < 1e-6, table.concat(weights(model), " "))
+      check(close(weights(model), { 0.025333, 0.01581, 0.006287, 0.104771 }) < 1e-6,
+        table.concat(weights(model), " "))
     ]])
   end)
 
@@ -116,7 +122,8 @@ describe("join_uneven_inputs", function()
         end)
         same_everywhere(model)
       end
-      local states = accelerate.utils.gather_object { accelerate.utils.operations.serialize(optimizer:state_dict()),
+      local states = accelerate.utils.gather_object {
+        accelerate.utils.operations.serialize(optimizer:state_dict()),
         accelerate.utils.operations.serialize(scheduler:state_dict()) }
       for r = 1, ranks - 1 do check(states[2 * r + 1] == states[1] and states[2 * r + 2] == states[2]) end
       check(scheduler:state_dict().last_epoch == 3 * 3 * ranks, scheduler:state_dict().last_epoch)
@@ -165,7 +172,8 @@ describe("join_uneven_inputs", function()
       local from = rank == 0 and { 1, 4 } or { 3 }
       accelerator:join_uneven_inputs({ model }, { even_batches = false }, function()
         for i, size in ipairs(sizes) do
-          local loss = nn.functional.mse_loss(model(x:narrow(1, from[i], size)), y:narrow(1, from[i], size), { reduction = "sum" })
+          local loss = nn.functional.mse_loss(model(x:narrow(1, from[i], size)), y:narrow(1, from[i], size),
+            { reduction = "sum" })
           accelerator:backward(loss, { weight = size })
           optimizer:step()
           optimizer:zero_grad()
@@ -209,16 +217,19 @@ describe("join_uneven_inputs", function()
         return loader:len()
       end) == 2)
       check(accelerator:join_uneven_inputs({ model }, function() return 7 end) == 7)
-      local ok, message = pcall(accelerator.join_uneven_inputs, accelerator, { model }, { even_batches = false }, function() error "mine" end)
+      local ok, message = pcall(accelerator.join_uneven_inputs, accelerator, { model },
+        { even_batches = false }, function() error "mine" end)
       check(not ok and message:find("mine", 1, true) and loader.batch_sampler.even_batches)
-      accelerator:join_uneven_inputs({ model }, { even_batches = false }, function() end) -- and the next one works
+      -- and the next one works
+      accelerator:join_uneven_inputs({ model }, { even_batches = false }, function() end)
     ]])
   end)
 
   it("warns of dispatched loaders, once, on the main process", function()
     local _, err = ranks.ok(2, script [[
       local model = accelerator:prepare((make()))
-      accelerator:prepare(data.DataLoader({ iter = function() return function() end end }, { batch_size = 1 }))
+      accelerator:prepare(data.DataLoader({ iter = function() return function() end end },
+        { batch_size = 1 }))
       accelerator:prepare(data.DataLoader(data.TensorDataset(xs(6)), { batch_size = 2 }))
       accelerator:join_uneven_inputs({ model }, { even_batches = false }, function() end)
     ]])
@@ -234,12 +245,14 @@ describe("join_uneven_inputs", function()
         local ok, message = pcall(accelerator.join_uneven_inputs, accelerator, ...)
         check(not ok and message:find(pattern, 1, true), message)
       end
-      fails("entry 1 of the joinables must be a prepared model, got one that is not prepared", { model }, function() end)
+      fails("entry 1 of the joinables must be a prepared model, got one that is not prepared", { model },
+        function() end)
       fails("expected a list of prepared models, got 3", 3, function() end)
       fails("expected a function as the last argument, got nil", { model })
       fails("did you mean 'even_batches'", { model }, { even_batch = false }, function() end)
       model, other, optimizer = accelerator:prepare(model, other, optimizer)
-      fails("not among the joinables", { model }, { even_batches = false }, function() accelerator:backward(other(xs(1)):sum()) end)
+      fails("not among the joinables", { model }, { even_batches = false },
+        function() accelerator:backward(other(xs(1)):sum()) end)
       fails("inside another join_uneven_inputs", { model }, { even_batches = false }, function()
         accelerator:join_uneven_inputs({ model }, { even_batches = false }, function() end)
       end)
@@ -266,7 +279,8 @@ describe("join_uneven_inputs", function()
     ranks.ok(1, script [[
       local model, optimizer = make()
       model, optimizer = accelerator:prepare(model, optimizer)
-      check(select("#", accelerator:join_uneven_inputs({ model }, { even_batches = false }, function() return 1, nil end)) == 2)
+      check(select("#", accelerator:join_uneven_inputs({ model }, { even_batches = false },
+        function() return 1, nil end)) == 2)
     ]])
   end)
 end)

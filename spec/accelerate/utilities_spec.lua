@@ -228,7 +228,8 @@ describe("scopes of the environment", function()
         utils.parse_choice_from_env("AX_NONE", "fp16") })
     end)
     local _, _, err = host.run { "-e", [[
-      local lines = require("accelerate.utils").convert_dict_to_env_variables { B = "2", A = "x/y", C = "", D = "a b", E = "a;b" }
+      local lines = require("accelerate.utils").convert_dict_to_env_variables { B = "2", A = "x/y", C = "",
+        D = "a b", E = "a;b" }
       assert(#lines == 2 and lines[1] == "A=x/y\n" and lines[2] == "B=2\n")]] }
     for _, name in ipairs { "C=", "D=a b", "E=a;b" } do
       assert.is_truthy(err:find(name .. " is left out", 1, true), err)
@@ -404,7 +405,8 @@ describe("small helpers", function()
       local prepared = accelerator:prepare(model)
       local extract = accelerate.utils.extract_model_from_parallel
       check(extract(prepared) == model and model.forward ~= forward)
-      check(extract(prepared, { keep_fp32_wrapper = false, recursive = true }) == model and model.forward == forward)
+      check(extract(prepared, { keep_fp32_wrapper = false, recursive = true }) == model
+        and model.forward == forward)
       check(not pcall(extract, prepared, { keep_fp32 = true }) and not pcall(extract, 3))
     ]])
     assert.is_false(utils.model_has_dtensor(model) or utils.is_peft_model(model))
@@ -438,7 +440,9 @@ describe("small helpers", function()
   it("start-up does not load them", function()
     local _, out = host.run { "-e", [[
       require("accelerate.utils")
-      for name in pairs(package.loaded) do if name:find("accelerate.utils.", 1, true) then print(name) end end]] }
+      for name in pairs(package.loaded) do
+        if name:find("accelerate.utils.", 1, true) then print(name) end
+      end]] }
     for _, name in ipairs { "operations", "nested", "memory", "machine", "available", "other" } do
       assert.is_nil(out:find("utils." .. name .. "\n", 1, true), name)
     end

@@ -5,7 +5,8 @@ local host = require "spec.support.host"
 
 local PRELUDE = [[
 local accelerate = require "accelerate"
-local tensor, nn, optim, data = require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
+local tensor, nn, optim, data =
+  require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local core = require "accelerate.core"
 local x, labels = tensor.zeros(64, 784), tensor.zeros(4, { dtype = "int64" })
 local model = nn.Linear(4, 2)
@@ -191,7 +192,8 @@ describe("the tape", function()
     "backward", "retain_graph")
   case("protects leaves", 'tensor.zeros(3, { requires_grad = true }):add_(1)', "add_", "no_grad")
   case("notices an edit",
-    'local y = tensor.ones(3, { requires_grad = true }); local z = y * 2; local s = (z * z):sum(); z:add_(1); s:backward()', "mul")
+    'local y = tensor.ones(3, { requires_grad = true }); local z = y * 2; local s = (z * z):sum(); ' ..
+    'z:add_(1); s:backward()', "mul")
 end)
 
 describe("files", function()

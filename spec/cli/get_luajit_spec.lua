@@ -1,5 +1,4 @@
--- host/tools/get_luajit: where LuaJIT's source comes from, and what is said when it comes from
--- nowhere.
+-- host/tools/get_luajit: where LuaJIT's source comes from, and the error when there is none.
 local host = require "spec.support.host"
 
 local TREE = host.path:match("^(.*)/") .. "/luajit"
@@ -70,7 +69,7 @@ describe("LuaJIT's source", function()
       assert(ok, text)
       assert.equal(read(TREE .. "/src/lj_record.c"), read(folder .. "/got/src/lj_record.c"))
       assert.equal(read(TREE .. "/.relver"), read(folder .. "/got/.relver"))
-      assert.is_nil(io.open(folder .. "/got/src/libluajit.a")) -- nothing of somebody else's build
+      assert.is_nil(io.open(folder .. "/got/src/libluajit.a")) -- nothing of another build
     end
   end)
 

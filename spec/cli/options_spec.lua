@@ -84,7 +84,8 @@ describe("a script", function()
       "local i = 0 while true do i = i + 1 end",
       "for i = 1, math.huge do end",
       "local function f(n) return f(n + 1) end f(1)",
-      "local t = {} for i = 1, 100 do t[i] = i end local n = 0 while true do for k, v in pairs(t) do n = n + v end end",
+      "local t = {} for i = 1, 100 do t[i] = i end local n = 0 while true do for k, v in pairs(t) do n = " ..
+        "n + v end end",
       "coroutine.wrap(function() local i = 0 repeat i = i + 1 until i < 0 end)()",
       "local a = require('ffi').new('double[8]') while true do for k = 0, 7 do a[k] = a[k] + k end end",
     }
@@ -358,7 +359,8 @@ end)
 describe("starting", function()
   it("has a LuaJIT that honours metamethods of # and pairs, and room for compiled code", function()
     assert.equal("3\ta\n", (run(0, { "-e", "local t = setmetatable({}, { __len = function() return 3 end, " ..
-      "__pairs = function() return function(_, k) if not k then return 'a' end end end }) for k in pairs(t) do print(#t, k) end" })))
+      "__pairs = function() return function(_, k) if not k then return 'a' end end end }) for k in " ..
+      "pairs(t) do print(#t, k) end" })))
     assert.equal("true\n", (run(0, { "-e", "print(require('ffi').abi('gc64'))" })))
     if not io.open("/proc/self/maps") then return pending("needs /proc, to see what is mapped") end
     local out = run(0,

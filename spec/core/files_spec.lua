@@ -41,7 +41,8 @@ describe("a reader", function()
           for _, read in ipairs { data.read_json, data.read_csv, core.read_npy, core.read_npz, core.read_idx,
             core.read_image, core.safetensors_load, function(p) return core._tokens(p, 2, 0) end } do
             local ok, message = pcall(read, path)
-            print(ok, message:find("not a regular file but a %%l+") ~= nil, message:find(path, 1, true) ~= nil)
+            print(ok, message:find("not a regular file but a %%l+") ~= nil,
+              message:find(path, 1, true) ~= nil)
           end
         end
       ]]):format(folder, folder) }, { seconds = 20 })
@@ -167,7 +168,8 @@ describe("a start without descriptors 0 to 2", function()
         f:write("mine\n")
         f:flush()
         local count = 0
-        for _ in data.DataLoader(data.TensorDataset(core.ones(8, 2)), { batch_size = 2, num_workers = 2 }):iter() do
+        for _ in data.DataLoader(data.TensorDataset(core.ones(8, 2)),
+          { batch_size = 2, num_workers = 2 }):iter() do
           count = count + 1
           print("again")
         end

@@ -112,7 +112,8 @@ describe("pictures", function()
         "%s/bin/"):format(folder, host.path, folder,
         io.popen("pwd"):read "*l" .. "/lua", folder, host.path:match("^(.*)/"), folder))
       local pipe = io.popen(
-        ([[%s/bin/accel-run -e "require('accelerate.data').decode_image('\\255\\216\\255\\224')" 2>&1]]):format(folder))
+        ([[%s/bin/accel-run -e "require('accelerate.data').decode_image('\\255\\216\\255\\224')" ]] ..
+        "2>&1"):format(folder))
       local said = pipe:read "*a"
       pipe:close()
       assert.truthy(said:find("install libjpeg-dev and libpng-dev", 1, true), said)

@@ -6,7 +6,8 @@ local processes = require "spec.support.processes"
 -- Runs `body` in n ranks; every rank must reach its end.
 local function in_ranks(n, body, options)
   local path = processes.script(
-    "local core = require 'accelerate.core'\nlocal dist = core.dist\nlocal rank, n = dist.rank(), dist.world_size()\n" .. body ..
+    "local core = require 'accelerate.core'\nlocal dist = core.dist\nlocal rank, n = dist.rank(), " ..
+    "dist.world_size()\n" .. body ..
     "\nio.write('done ' .. rank .. '\\n')\n")
   local arguments = { "--num_processes", tostring(n), path }
   for i, word in ipairs(options or {}) do table.insert(arguments, i, word) end
@@ -52,7 +53,8 @@ local ALL_OPS = [[
 local cases = {
   float32 = { "sum", "mean", "max", "min", "prod" }, float64 = { "sum", "mean", "max", "min", "prod" },
   float16 = { "sum", "mean", "max", "min", "prod" }, bfloat16 = { "sum", "mean", "max", "min", "prod" },
-  int64 = { "sum", "max", "min", "prod" }, int32 = { "sum", "max", "min", "prod" }, uint8 = { "sum", "max", "min", "prod" },
+  int64 = { "sum", "max", "min", "prod" }, int32 = { "sum", "max", "min", "prod" },
+    uint8 = { "sum", "max", "min", "prod" },
   bool = { "max", "min" },
 }
 local dtypes = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
@@ -65,7 +67,8 @@ for _, dtype in ipairs(dtypes) do
       for i = 1, count do
         local want = reduced(i, op, dtype)
         if not same(got[i], want, dtype, op) then
-          error(("all_reduce %s %s of %d elements: element %d is %s, expected %s"):format(op, dtype, count, i, tostring(got[i]), tostring(want)))
+          error(("all_reduce %s %s of %d elements: element %d is %s, expected %s"):format(op, dtype, count, i,
+            tostring(got[i]), tostring(want)))
         end
       end
       local part = dist.reduce_scatter(filled(rank, count * n, dtype), op):totable()

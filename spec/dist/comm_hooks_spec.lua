@@ -15,7 +15,8 @@ local TRAIN = [[
     return t
   end
   local function network(dtype)
-    local model = nn.Sequential(nn.Linear(16, 16, { bias = false }), nn.Tanh(), nn.Linear(16, 16, { bias = false }), nn.Tanh(),
+    local model = nn.Sequential(nn.Linear(16, 16, { bias = false }), nn.Tanh(),
+      nn.Linear(16, 16, { bias = false }), nn.Tanh(),
       nn.Linear(16, 8, { bias = false }))
     core.no_grad(function()
       for i, p in ipairs(model:parameters()) do p:copy_(wave(p.shape, i)) end
@@ -24,14 +25,18 @@ local TRAIN = [[
   end
   local function train(handler, steps, at_random)
     state.reset()
-    local accelerator = accelerate.Accelerator { kwargs_handlers = { handler and accelerate.DistributedDataParallelKwargs(handler) } }
+    local accelerator = accelerate.Accelerator { kwargs_handlers = { handler
+      and accelerate.DistributedDataParallelKwargs(handler) } }
     local model = network()
     local optimizer
     model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.5 }))
     local hook = parallel.replica_of(model).hook
-    if hook and not at_random then hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end end
+    if hook and not at_random then
+      hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end
+    end
     for t = 0, steps - 1 do
-      local loss = (model(wave({ 4, 16 }, 10 + t + 5 * rank)) - wave({ 4, 8 }, 20 + t + 3 * rank)):square():mean()
+      local loss = (model(wave({ 4, 16 }, 10 + t + 5 * rank)) - wave({ 4, 8 },
+        20 + t + 3 * rank)):square():mean()
       optimizer:zero_grad()
       accelerator:backward(loss)
       optimizer:step()
@@ -63,17 +68,21 @@ describe("communication hooks", function()
         fp16 = { comm_hook = "fp16" }, bf16 = { comm_hook = "bf16" },
         power = { comm_hook = "power_sgd", comm_state_option = power },
         power_rank = { comm_hook = "power_sgd",
-          comm_state_option = with { matrix_approximation_rank = 3, min_compression_rate = 1, batch_tensors_with_same_shape = true } },
+          comm_state_option = with { matrix_approximation_rank = 3, min_compression_rate = 1,
+            batch_tensors_with_same_shape = true } },
         power_cold = { comm_hook = "power_sgd",
-          comm_state_option = with { warm_start = false, use_error_feedback = false, orthogonalization_epsilon = 1e-8 } },
+          comm_state_option = with { warm_start = false, use_error_feedback = false,
+            orthogonalization_epsilon = 1e-8 } },
         batched = { comm_hook = "batched_power_sgd", comm_state_option = power },
-        batched_rank = { comm_hook = "batched_power_sgd", comm_state_option = with { matrix_approximation_rank = 2 } },
+        batched_rank = { comm_hook = "batched_power_sgd",
+          comm_state_option = with { matrix_approximation_rank = 2 } },
         fp16_power = { comm_hook = "power_sgd", comm_wrapper = "fp16", comm_state_option = power },
         bf16_fp16 = { comm_hook = "fp16", comm_wrapper = "bf16" },
         none = {},
       }
       local results = {}
-      for _, name in ipairs { "fp16", "bf16", "power", "power_rank", "power_cold", "batched", "batched_rank", "fp16_power", "bf16_fp16", "none" } do
+      for _, name in ipairs { "fp16", "bf16", "power", "power_rank", "power_cold", "batched", "batched_rank",
+        "fp16_power", "bf16_fp16", "none" } do
         local model, hook = train(cases[name], 6)
         results[name] = values(model, 7)
         check((hook and hook.steps or 0) == (name == "none" and 0 or 6))
@@ -104,7 +113,8 @@ describe("communication hooks", function()
         local whole = values((train(nil, 4)))
         for _, kind in ipairs { "power_sgd", "batched_power_sgd" } do
           for _, feedback in ipairs { true, false } do
-            local option = { matrix_approximation_rank = 32, min_compression_rate = 1e-6, warm_start = false, use_error_feedback = feedback,
+            local option = { matrix_approximation_rank = 32, min_compression_rate = 1e-6, warm_start = false,
+              use_error_feedback = feedback,
               start_powerSGD_iter = feedback and 2 or 0 }
             local model, hook = train({ comm_hook = kind, comm_state_option = option }, 4, true)
             local w = worst(whole, values(model))
@@ -113,7 +123,8 @@ describe("communication hooks", function()
           end
         end
         for _, kind in ipairs { "fp16", "bf16", "power_sgd" } do
-          local model = train({ comm_hook = kind, comm_state_option = kind == "power_sgd" and { start_powerSGD_iter = 2 } or nil }, 4)
+          local model = train({ comm_hook = kind, comm_state_option = kind == "power_sgd"
+            and { start_powerSGD_iter = 2 } or nil }, 4)
           for _, p in ipairs(model:parameters()) do
             local all = accelerate.utils.gather(p:detach():reshape(1, -1))
             check((all - all:narrow(1, 1, 1)):abs():max():item() == 0, kind .. ": ranks differ")
@@ -132,7 +143,8 @@ describe("communication hooks", function()
       local Net = nn.class("Net")
       function Net:init() self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3) end
       function Net:forward(x, both) return both and self.b(self.a(x)) or self.a(x) end
-      local accelerator = accelerate.Accelerator { kwargs_handlers = { accelerate.DistributedDataParallelKwargs(HANDLER) } }
+      local accelerator = accelerate.Accelerator {
+        kwargs_handlers = { accelerate.DistributedDataParallelKwargs(HANDLER) } }
       local model = accelerator:prepare(Net())
       for step = 1, 3 do
         accelerator:backward(model(core.ones(2, 3), BOTH):sum())
@@ -164,7 +176,8 @@ describe("communication hooks", function()
       local nn, state = require "accelerate.nn", require "accelerate.state"
       for _, shared in ipairs { true, false } do
         state.reset()
-        local accelerator = accelerate.Accelerator { kwargs_handlers = { accelerate.DistributedDataParallelKwargs { broadcast_buffers = shared } } }
+        local accelerator = accelerate.Accelerator {
+          kwargs_handlers = { accelerate.DistributedDataParallelKwargs { broadcast_buffers = shared } } }
         local model = accelerator:prepare(nn.BatchNorm1d(2))
         accelerator:backward(model(core.tensor { { 1, 2 }, { rank, 4 } } + rank):sum())
         local means = accelerator:gather(model.running_mean:reshape(1, -1))

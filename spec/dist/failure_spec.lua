@@ -6,7 +6,8 @@ local processes = require "spec.support.processes"
 -- Status, stderr and seconds of a run of n ranks; the line numbers of `body` start at 3.
 local function run(n, body, options)
   local path = processes.script(
-    "local core = require 'accelerate.core'\nlocal dist, rank, line = core.dist, core.dist.rank(), debug.getinfo\n" .. body)
+    "local core = require 'accelerate.core'\nlocal dist, rank, line = core.dist, core.dist.rank(), " ..
+    "debug.getinfo\n" .. body)
   local arguments = { "--num_processes", tostring(n), path }
   for i, word in ipairs(options or {}) do table.insert(arguments, i, word) end
   local elapsed = processes.stopwatch()
@@ -27,7 +28,8 @@ describe("a failing rank", function()
 
   it("that raises ends the run within a second, with its traceback, line and status last", function()
     local status, err, seconds, path = run(3,
-      "dist.barrier()\nlocal function inner() error('boom') end\nif rank == 1 then\n  inner()\nend\ndist.all_reduce(core.ones(7))")
+      "dist.barrier()\nlocal function inner() error('boom') end\nif rank == 1 then\n  " ..
+      "inner()\nend\ndist.all_reduce(core.ones(7))")
     assert.equal(1, status)
     assert.is_true(seconds < 3, seconds)
     has(err, "rank 1 of 3 failed: [^\n]*:4: boom\nstack traceback:\n")
@@ -60,7 +62,8 @@ describe("a failing rank", function()
 
   it("that computes when another fails is ended as well", function()
     local status, err, seconds = run(3,
-      "dist.barrier()\nlocal soon = os.clock() + 0.1\nwhile rank < 2 or os.clock() < soon do os.time() end\nerror('boom')")
+      "dist.barrier()\nlocal soon = os.clock() + 0.1\nwhile rank < 2 or os.clock() < soon do os.time() " ..
+      "end\nerror('boom')")
     assert.equal(1, status)
     assert.is_true(seconds < 2.5, seconds)
     has(err, "rank 0 +running for")
@@ -92,7 +95,8 @@ describe("a failing rank", function()
 
   it("that exits behind Lua's back is named with its status", function()
     local status, err = run(2,
-      "dist.barrier()\nif rank == 1 then require('ffi').cdef 'void _exit(int);' require('ffi').C._exit(7) end\ndist.barrier()")
+      "dist.barrier()\nif rank == 1 then require('ffi').cdef 'void _exit(int);' " ..
+      "require('ffi').C._exit(7) end\ndist.barrier()")
     assert.equal(7, status)
     has(last_line(err), "^accel%-run: rank 1 exited with status 7, last seen at .*:3 %(exit status 7%)$")
   end)
@@ -261,7 +265,8 @@ describe("a wait", function()
     assert.equal(1, status)
     assert.is_true(seconds < 4, seconds)
     has(err, "no progress for %d+ s; waits end after 1.2 s %(%-%-timeout%)\n  rank 0 +in #2, " ..
-      "all_reduce%(float32, 7 elements, sum%) at [^\n]*:5, for %d+%.%d s\n  rank 1 +running for %d+%.%d s since #1, barrier%(%) at [^\n]*:3\n")
+      "all_reduce%(float32, 7 elements, sum%) at [^\n]*:5, for %d+%.%d s\n  rank 1 +running for %d+%.%d " ..
+      "s since #1, barrier%(%) at [^\n]*:3\n")
     has(err, "all_reduce: waited 1.2 s for rank 1, which last called #1, barrier%(%) at [^\n]*:3 " ..
       "%(%-%-timeout sets the limit%)")
     has(last_line(err), "rank 0 failed at .*:5 ")
@@ -269,7 +274,8 @@ describe("a wait", function()
 
   it("takes its limits from the environment too", function()
     local path = processes.script(
-      "local d = require('accelerate.core').dist\nif d.rank() == 1 then while true do os.time() end end\nd.barrier()")
+      "local d = require('accelerate.core').dist\nif d.rank() == 1 then while true do os.time() end " ..
+      "end\nd.barrier()")
     local status, _, err = host.run({ "--num_processes", "2", path },
       { env = { ACCELERATE_TIMEOUT = "0.5" } })
     assert.equal(1, status)
@@ -284,7 +290,8 @@ describe("a stopped rank", function()
 
   it("is reported at once; the run goes on when it does", function()
     local path = processes.script(processes.PRELUDE ..
-      "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ io.open(go) and 1 or 0 })):item() until n > 0\n")
+      "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ " ..
+      "io.open(go) and 1 or 0 })):item() until n > 0\n")
     local go = os.tmpname()
     os.remove(go)
     local r = processes.start({ "--num_processes", "2", "--stall_timeout", "20", path },
@@ -304,7 +311,8 @@ describe("a stopped rank", function()
 
   it("is no news when all are stopped and go on together (Ctrl-Z, fg)", function()
     local path = processes.script(processes.PRELUDE ..
-      "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ io.open(go) and 1 or 0 })):item() until n > 0\n")
+      "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ " ..
+      "io.open(go) and 1 or 0 })):item() until n > 0\n")
     local go = os.tmpname()
     os.remove(go)
     local r = processes.start({ "--num_processes", "2", "--stall_timeout", "1", "--timeout", "1",
@@ -374,7 +382,8 @@ describe("the launcher", function()
 
   it("passes output through, whole and in each rank's order", function()
     local path = processes.script(
-      "local r = require('accelerate.core').dist.rank()\nfor i = 1, 100 do print(('rank %d line %d'):format(r, i)) end")
+      "local r = require('accelerate.core').dist.rank()\nfor i = 1, 100 do print(('rank %d line " ..
+      "%d'):format(r, i)) end")
     local status, out, err = host.run { "--num_processes", "3", path }
     assert.equal(0, status)
     assert.equal("", err)
@@ -388,7 +397,8 @@ describe("the launcher", function()
 
   it("gives stdin to rank 0 only", function()
     local path = processes.script(
-      "local r = require('accelerate.core').dist.rank()\nio.write(('%d:%s\\n'):format(r, tostring(io.read('*l'))))")
+      "local r = require('accelerate.core').dist.rank()\nio.write(('%d:%s\\n'):format(r, " ..
+      "tostring(io.read('*l'))))")
     local _, out = host.run({ "--num_processes", "2", path }, { stdin = "line\n" })
     has(out, "0:line\n")
     has(out, "1:nil\n")

@@ -182,8 +182,8 @@ end)
 describe("micro-batches of different weight", function()
   after_each(function() state.reset() end)
 
-  -- The rows of a step are cut at random places into micro-batches, dealt to the ranks in any way,
-  -- some of which get none.
+  -- The rows of a step are cut at random places into micro-batches, dealt to the ranks in any way;
+  -- some ranks get none.
   it("give the same update for any split into micro-batches and ranks", function()
     local ranks = require "spec.support.ranks"
     for n = 1, 4 do
@@ -191,19 +191,26 @@ describe("micro-batches of different weight", function()
         local nn, optim = require "accelerate.nn", require "accelerate.optim"
         local accelerator = accelerate.Accelerator()
         local choose = core.Generator(2024 + ranks)
-        local function random(low, high) return core.randint(low, high + 1, { 1 }, { generator = choose }):item() end
+        local function random(low, high)
+          return core.randint(low, high + 1, { 1 }, { generator = choose }):item()
+        end
         local ROWS = 24
         core.manual_seed(8)
         local x, y = core.randn(ROWS, 5), core.randint(0, 3, { ROWS })
-        local function network() core.manual_seed(3) return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)) end
+        local function network()
+          core.manual_seed(3)
+          return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+        end
         local function summed(model, from, count)
-          return nn.functional.cross_entropy(model(x:narrow(1, from, count)), y:narrow(1, from, count), { reduction = "sum" })
+          return nn.functional.cross_entropy(model(x:narrow(1, from, count)), y:narrow(1, from, count),
+            { reduction = "sum" })
         end
         for case = 1, 12 do
           local accumulate = case % 2 == 0
           local plain, model = network(), network()
           local by_hand, optimizer = optim.SGD(plain:parameters(), { lr = 0.3, momentum = 0.9 })
-          model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.3, momentum = 0.9 }))
+          model, optimizer = accelerator:prepare(model,
+            optim.SGD(model:parameters(), { lr = 0.3, momentum = 0.9 }))
           for step = 1, 3 do
             (summed(plain, 1, ROWS) / ROWS):backward()
             by_hand:step()
@@ -236,7 +243,8 @@ describe("micro-batches of different weight", function()
             local others = model:parameters()
             for i, p in ipairs(plain:parameters()) do
               local worst = (p - others[i]):abs():max():item()
-              check(worst <= 1e-6, ("case %d, step %d, parameter %d: differs by %g"):format(case, step, i, worst))
+              check(worst <= 1e-6, ("case %d, step %d, parameter %d: differs by %g"):format(case, step, i,
+                worst))
             end
           end
           accelerator:free_memory()

@@ -21,8 +21,10 @@ describe("several machines", function()
     local out = machines.ok([[
       local accelerate = require "accelerate"
       local a = accelerate.Accelerator()
-      io.write(("%d %d %d %s %s %s %s %s %s %s\n"):format(a.process_index, a.local_process_index, a.num_processes, tostring(a.is_main_process),
-        tostring(a.is_local_main_process), accelerate.PartialState().backend, os.getenv("RANK"), os.getenv("LOCAL_RANK"), os.getenv("WORLD_SIZE"),
+      io.write(("%d %d %d %s %s %s %s %s %s %s\n"):format(a.process_index, a.local_process_index,
+        a.num_processes, tostring(a.is_main_process),
+        tostring(a.is_local_main_process), accelerate.PartialState().backend, os.getenv("RANK"),
+        os.getenv("LOCAL_RANK"), os.getenv("WORLD_SIZE"),
         os.getenv("LOCAL_WORLD_SIZE")))
       a:wait_for_everyone()
     ]], { machines = 3, ranks = 6 })
@@ -47,7 +49,8 @@ describe("several machines", function()
         local list = got:totable()
         for _, i in ipairs { 1, 2, 3, #list - 1, #list } do
           if i >= 1 and i <= #list and list[i] ~= want(i) then
-            error(("%s %s: element %d of %d is %s, expected %s"):format(what, dtype, i, #list, tostring(list[i]), tostring(want(i))))
+            error(("%s %s: element %d of %d is %s, expected %s"):format(what, dtype, i, #list,
+              tostring(list[i]), tostring(want(i))))
           end
         end
       end
@@ -63,28 +66,34 @@ describe("several machines", function()
         end
         return op == "mean" and acc / n or acc
       end
-      local cases = { float32 = { "sum", "mean", "prod" }, bfloat16 = { "sum", "max" }, int64 = { "sum", "min" }, bool = { "max" } }
+      local cases = { float32 = { "sum", "mean", "prod" }, bfloat16 = { "sum", "max" },
+        int64 = { "sum", "min" }, bool = { "max" } }
       for _, dtype in ipairs { "float32", "bfloat16", "int64", "bool" } do
         local ops = cases[dtype]
         for _, count in ipairs { 0, 1, 7, 70001 } do -- 70001 floats are more than one piece
           for _, op in ipairs(ops) do
-            check(dist.all_reduce(filled(rank, 1, count, dtype), op), dtype, "all_reduce " .. op, function(i) return fold(op, i, dtype) end)
+            check(dist.all_reduce(filled(rank, 1, count, dtype), op), dtype, "all_reduce " .. op,
+              function(i) return fold(op, i, dtype) end)
             local part = dist.reduce_scatter(filled(rank, 1, count * n, dtype), op)
             assert(part:numel() == count)
-            check(part, dtype, "reduce_scatter " .. op, function(i) return fold(op, rank * count + i, dtype) end)
+            check(part, dtype, "reduce_scatter " .. op,
+              function(i) return fold(op, rank * count + i, dtype) end)
           end
           local function joined(i) return value(math.floor((i - 1) / count), (i - 1) % count + 1, dtype) end
           local all = dist.all_gather(filled(rank, 1, count, dtype))
           assert(all:numel() == n * count)
           check(all, dtype, "all_gather", joined)
           for root = 0, n - 1 do
-            check(dist.broadcast(filled(rank, 1, count, dtype), root), dtype, "broadcast", function(i) return value(root, i, dtype) end)
+            check(dist.broadcast(filled(rank, 1, count, dtype), root), dtype, "broadcast",
+              function(i) return value(root, i, dtype) end)
             local here = dist.gather(filled(rank, 1, count, dtype), root)
             assert((here ~= nil) == (rank == root))
             if here then
               check(here, dtype, "gather", joined)
               for r = 0, n - 1 do
-                if count > 0 then assert(here:narrow(1, r * count + 1, count):eq(filled(r, 1, count, dtype)):all():item()) end
+                if count > 0 then
+                  assert(here:narrow(1, r * count + 1, count):eq(filled(r, 1, count, dtype)):all():item())
+                end
               end
             end
           end
@@ -106,7 +115,8 @@ describe("several machines", function()
     local x, y = core.randn(160, 12), core.randint(0, 5, { 160 })
     local model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5))
     local optimizer = optim.SGD(model:parameters(), { lr = 0.05, momentum = 0.9 })
-    local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 32 / ranks, shuffle = true, drop_last = true })
+    local loader = data.DataLoader(data.TensorDataset(x, y),
+      { batch_size = 32 / ranks, shuffle = true, drop_last = true })
     model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
     local total = 0
     for _ = 1, 4 do
@@ -157,7 +167,8 @@ describe("several machines", function()
       local e = ended[r < 2 and 0 or 1]
       assert.are.equal(0, e.status, e.err)
       has(e.out, "rank " .. r ..
-        ": [^\n]*ranks disagree in collective #2: rank 0 calls all_gather%(float32, 4 elements%) at [^\n]*; " ..
+        ": [^\n]*ranks disagree in collective #2: " ..
+        "rank 0 calls all_gather%(float32, 4 elements%) at [^\n]*; " ..
         "rank 3 calls all_reduce%(float32, 3 elements, sum%) at ")
       has(e.out, "again " .. r .. ": [^\n]*an earlier collective failed: ranks disagree")
     end
@@ -223,7 +234,8 @@ describe("several machines", function()
         end
       else
         has(ended[0].err .. ended[1].err,
-          "waited 3 s for rank 0 %(machine 0%), through which all ranks meet: it, or one that it waits for, has not come")
+          "waited 3 s for rank 0 %(machine 0%), through which all ranks meet: it, or one that it waits " ..
+          "for, has not come")
       end
     end
   end)
@@ -239,7 +251,7 @@ describe("several machines", function()
     assert.are.equal(1, status)
     has(err, "machine 1 could not reach machine 0 at 127%.0%.0%.1:" .. port ..
       ": Connection refused; tried %d+ times in 2 s %(%-%-timeout%)")
-    -- Two of three: the one that came is told.
+    -- Two of three: the one that came gets an error.
     first = machines.start(0, port, path, { timeout = 2, machines = 3, ranks = 3 })
     second = machines.start(1, port, path, { timeout = 8, machines = 3, ranks = 3 })
     status, _, err = second:wait(12)
@@ -279,7 +291,7 @@ describe("several machines", function()
     first:expect("a connection from 127%.0%.0%.1 to 127%.0%.0%.1:" .. port .. " is none of accel%-run's", 5)
     local second = machines.start(1, port, path, options)
     assert.is_true(processes.wait_until(10, function() return machines.connected(port) end))
-    processes.sleep(0.3) -- and has said who it is
+    processes.sleep(0.3) -- and has sent its number
     second:signal(processes.SIGKILL)
     first:expect("machine 1 %(127%.0%.0%.1%) went away before the run began; machine 0 waits for it again", 5)
     second:wait(5)
@@ -294,7 +306,8 @@ describe("several machines", function()
   it("keep their port: another run, other programs and late machines are told", function()
     local port, close = machines.listen()
     local path = processes.script(processes.PRELUDE ..
-      "ffi.cdef 'int usleep(unsigned);'\nfor _ = 1, 400 do dist.barrier() ffi.C.usleep(2000) end io.write('end\\n')")
+      "ffi.cdef 'int usleep(unsigned);'\nfor _ = 1, 400 do dist.barrier() ffi.C.usleep(2000) end " ..
+      "io.write('end\\n')")
     local status, _, err = machines.start(0, port, path):wait(5)
     assert.are.equal(1, status)
     has(err, "machine 0 cannot listen at 127%.0%.0%.1:" .. port ..

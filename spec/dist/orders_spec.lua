@@ -16,10 +16,13 @@ local scheduler = optim.lr_scheduler.StepLR(optimizer, { step_size = 1 })
 local loader = data.DataLoader(data.TensorDataset(core.ones(7, 3)), { batch_size = 2 })
 local function loss() return model(core.full({ 2, 3 }, rank + 1)):mean() end
 local function weights() return text(model.weight:reshape(-1)) end
-local function agree() return #utils.gather_object { weights() } == ranks and utils.gather_object({ weights() })[1] == weights() end
+local function agree()
+  return #utils.gather_object { weights() } == ranks and utils.gather_object({ weights() })[1] == weights()
+end
 local function fails(pattern, fn, ...)
   local ok, message = pcall(fn, ...)
-  check(not ok and tostring(message):find(pattern), ("expected '%s', got: %s"):format(pattern, tostring(message)))
+  check(not ok and tostring(message):find(pattern),
+    ("expected '%s', got: %s"):format(pattern, tostring(message)))
   check(type(message) == "string" and message:find("script.lua:%d+: "), "no line: " .. tostring(message))
 end
 ]]
@@ -43,7 +46,8 @@ describe("orders of calls", function()
   it("backward before forward, twice, and of what has no history", function()
     on_one_and_two [[
       fails("backward: expected the loss as a tensor, got nil", accelerator.backward, accelerator, nil)
-      fails("does not require a gradient and has no history", accelerator.backward, accelerator, core.tensor(1))
+      fails("does not require a gradient and has no history", accelerator.backward, accelerator,
+        core.tensor(1))
       model, optimizer = accelerator:prepare(model, optimizer)
       local value = loss()
       accelerator:backward(value)
@@ -77,7 +81,8 @@ describe("orders of calls", function()
       local s, l, m, o = accelerator:prepare(scheduler, loader, model, optimizer)
       local s2, l2, m2, o2 = accelerator:prepare(s, l, m, o)
       check(s == s2 and l == l2 and m == m2 and o == o2)
-      check(accelerator:prepare(optimizer) == o and accelerator:prepare(loader) == l and accelerator:prepare(scheduler) == s)
+      check(accelerator:prepare(optimizer) == o and accelerator:prepare(loader) == l
+        and accelerator:prepare(scheduler) == s)
       local before = o.param_groups[1].lr
       accelerator:backward(loss())
       o:step()
@@ -125,7 +130,8 @@ describe("orders of calls", function()
         accelerator:gather_for_metrics(x)
         break
       end
-      check(accelerator:gather_for_metrics(core.ones(2)):size(1) == 2 * ranks, "nothing is cut: it is not the last batch")
+      check(accelerator:gather_for_metrics(core.ones(2)):size(1) == 2 * ranks,
+        "nothing is cut: it is not the last batch")
       local nexts, count = loader:iter(), 0
       nexts()
       for _ in loader:iter() do count = count + 1 end

@@ -16,7 +16,8 @@ describe("training", function()
       local kind = arg[2]
       local optimizer = kind == "adamw" and optim.AdamW(model:parameters(), { lr = 0.003 })
         or optim.SGD(model:parameters(), { lr = 0.05, momentum = 0.9, weight_decay = 0.01 })
-      local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 64 / ranks, shuffle = true, drop_last = true })
+      local loader = data.DataLoader(data.TensorDataset(x, y),
+        { batch_size = 64 / ranks, shuffle = true, drop_last = true })
       model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
       local steps = 0
       while steps < 50 do
@@ -79,7 +80,8 @@ describe("training", function()
     ]])
   end)
 
-  it("gives the same bits in ten fresh runs, with threads, nested batches, dropout and a class of the script's own", function()
+  it("gives the same bits in ten fresh runs, with threads, nested batches, dropout and a class of the " ..
+    "script's own", function()
     local SCRIPT = [[
       local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
       local ffi = require "ffi"
@@ -87,7 +89,8 @@ describe("training", function()
 
       local Samples = data.class("Samples")
       function Samples:get(i)
-        return { image = core.full({ 300 }, (i * 7 % 13) / 13), meta = { label = i % 4, extra = { weight = 1 + i % 2, name = "n" .. i } } }
+        return { image = core.full({ 300 }, (i * 7 % 13) / 13),
+          meta = { label = i % 4, extra = { weight = 1 + i % 2, name = "n" .. i } } }
       end
       function Samples:len() return 401 end
 
@@ -114,7 +117,8 @@ describe("training", function()
         for batch in loader:iter() do
           accelerator:accumulate(model, function()
             local out = model(batch)
-            local loss = (nn.functional.cross_entropy(out.logits, batch.meta.label, { reduction = "none" }) * batch.meta.extra.weight):mean()
+            local loss = (nn.functional.cross_entropy(out.logits, batch.meta.label,
+              { reduction = "none" }) * batch.meta.extra.weight):mean()
             accelerator:backward(loss)
             if accelerator.sync_gradients then accelerator:clip_grad_norm_(model:parameters(), 1.0) end
             optimizer:step()
@@ -132,7 +136,9 @@ describe("training", function()
         sums[#sums + 1] = name .. "=" .. ("%.0f"):format(sum)
       end
       local mine = table.concat(sums, " ")
-      for _, other in ipairs(core.dist.all_gather_bytes(mine)) do check(other == mine, "ranks hold different bits") end
+      for _, other in ipairs(core.dist.all_gather_bytes(mine)) do
+        check(other == mine, "ranks hold different bits")
+      end
       accelerator:print(mine, core.get_num_threads())
     ]]
     local first

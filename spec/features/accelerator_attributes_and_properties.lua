@@ -18,13 +18,16 @@ return {
   { "mixed_precision", spec = "accelerate/mixed_precision_spec: is told by the accelerator and its state" },
   { "state, gradient_state", spec = {
     "accelerate/accelerator_spec: takes nothing, and has Accelerate's defaults",
-    "accelerate/state_spec: has all of PartialState, and refuses what the first Accelerator was not made with" } },
+    "accelerate/state_spec: has all of PartialState, and refuses what the first Accelerator was not " ..
+      "made with" } },
   { "sync_gradients (settable)",
     spec = "accelerate/state_spec: is shared, and starts in sync outside of any loader" },
   { "optimizer_step_was_skipped",
     spec = {
-      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them",
-      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps what it says between real steps" } },
+      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the " ..
+        "schedule wait for them",
+      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps " ..
+        "what it says between real steps" } },
   { "gradient_accumulation_steps (settable)",
     spec = "accelerate/accelerator_spec: sets the steps of accumulation for all accelerators" },
   { "split_batches, dispatch_batches, even_batches (settable), use_seedable_sampler, non_blocking, " ..
@@ -32,7 +35,8 @@ return {
     spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
   { "project_dir, logging_dir, save_iteration", spec = {
     "accelerate/accelerator_spec: reads projects",
-    "accelerate/config_spec: of projects have Accelerate's fields, and logs go to the project unless they have a place" } },
+    "accelerate/config_spec: of projects have Accelerate's fields, and logs go to the project unless " ..
+      "they have a place" } },
   { "step", spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
   { "trackers, log_with",
     spec = {
@@ -42,7 +46,8 @@ return {
     spec = {
       "accelerate/accelerator_spec: has fields for what other engines would have",
       "accelerate/accelerator_spec: says fp16 on a CPU and computes in float32, which it tells once",
-      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them" } },
+      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the " ..
+        "schedule wait for them" } },
   { "is_fsdp2, is_composable_parallelism_enabled",
     spec = "accelerate/accelerator_spec: has fields for what other engines would have" },
   { "parallelism_config, torch_device_mesh, tensor_parallel_rank, data_parallel_rank, " ..

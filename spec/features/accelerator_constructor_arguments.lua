@@ -10,14 +10,18 @@ return {
     "accelerate/accelerator_spec: takes each argument, and shows it" } },
   { "mixed_precision", spec = {
     "accelerate/accelerator_spec: refuses wrong values",
-    "accelerate/accelerator_spec: lets the environment replace gradient_accumulation_steps, but not mixed_precision",
-    "accelerate/accelerator_spec: shares state with a second one, which must not ask for another precision" } },
+    "accelerate/accelerator_spec: lets the environment replace gradient_accumulation_steps, but not " ..
+      "mixed_precision",
+    "accelerate/accelerator_spec: shares state with a second one, which must not ask for another " ..
+      "precision" } },
   { "gradient_accumulation_steps", spec = {
-    "accelerate/accelerator_spec: lets the environment replace gradient_accumulation_steps, but not mixed_precision",
+    "accelerate/accelerator_spec: lets the environment replace gradient_accumulation_steps, but not " ..
+      "mixed_precision",
     "accelerate/accelerator_spec: refuses wrong values" } },
   { "cpu", spec = {
     "accelerate/accelerator_spec: places what it prepares, unless told not to",
-    "accelerate/accelerator_spec: takes no device that is not there, nor a rank that another program started" } },
+    "accelerate/accelerator_spec: takes no device that is not there, nor a rank that another program " ..
+      "started" } },
   { "dataloader_config", spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
   { "deepspeed_plugin / deepspeed_plugins",
     later = "DeepSpeed is not there yet; leave the option out",
@@ -38,11 +42,13 @@ return {
     spec = {
       "accelerate/accelerator_spec: takes each argument, and shows it",
       "accelerate/tracking_spec: takes a name, an object, a list of them, 'all'",
-      "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, and wants a directory" } },
+      "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, and wants a " ..
+        "directory" } },
   { "project_dir", spec = "accelerate/accelerator_spec: reads projects" },
   { "project_config", spec = {
     "accelerate/accelerator_spec: reads projects",
-    "accelerate/config_spec: of projects have Accelerate's fields, and logs go to the project unless they have a place" } },
+    "accelerate/config_spec: of projects have Accelerate's fields, and logs go to the project unless " ..
+      "they have a place" } },
   { "gradient_accumulation_plugin", spec = {
     "accelerate/accelerator_spec: sets the steps of accumulation for all accelerators",
     "accelerate/accelerator_spec: refuses wrong values" } },

@@ -33,7 +33,8 @@ return {
     spec = "accelerate/operations_spec: broadcast_object_list replaces lists of other lengths, not the " ..
     "sender's" },
   { "utils.copy_tensor_to_devices(tensor or nothing)",
-    spec = "accelerate/operations_spec: copy_tensor_to_devices takes the tensor of the one rank that has it" },
+    spec = "accelerate/operations_spec: copy_tensor_to_devices takes the tensor of the one rank that " ..
+      "has it" },
   { "split_between_processes(inputs, apply_padding=false)",
     spec = { "accelerate/gather_metrics_spec: gives the first ranks one more, and pads with the last " ..
     "item of the whole input",

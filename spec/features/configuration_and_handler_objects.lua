@@ -11,15 +11,18 @@ return {
   { "AutocastKwargs", spec = "accelerate/config_spec: for casting have Accelerate's fields" },
   { "DistributedDataParallelKwargs", spec = {
     "accelerate/config_spec: for data parallelism check every field, and which go together",
-    "dist/comm_hooks_spec: tell about parameters that a loss did not reach only where the script promised otherwise",
+    "dist/comm_hooks_spec: tell about parameters that a loss did not reach only where the script " ..
+      "promised otherwise",
     "dist/comm_hooks_spec: broadcast rank 0's buffers unless told not to" } },
   { "DDP communication hooks", spec = {
     "dist/comm_hooks_spec: train as PyTorch's do",
-    "dist/comm_hooks_spec: lose nothing where gradients have the rank that is sent, and keep ranks together on any number of them" } },
+    "dist/comm_hooks_spec: lose nothing where gradients have the rank that is sent, and keep ranks " ..
+      "together on any number of them" } },
   { "GradScalerKwargs",
     spec = {
       "accelerate/config_spec: for the loss scaler check every field",
-      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them" } },
+      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the " ..
+        "schedule wait for them" } },
   { "InitProcessGroupKwargs", spec = {
     "accelerate/config_spec: for the process group check every field",
     "accelerate/config_spec: sets how long ranks wait, which the launcher's --timeout says otherwise",
@@ -30,7 +33,8 @@ return {
       "accelerate/profiler_spec: takes a handler among kwargs_handlers, and names what is wrong",
       "accelerate/profiler_spec: shows shapes, memory, the stack and the modules where they are asked for",
       "accelerate/profiler_spec: follows the schedule",
-      "accelerate/profiler_spec: calls on_trace_ready at the end where there is no schedule, and keeps the events" } },
+      "accelerate/profiler_spec: calls on_trace_ready at the end where there is no schedule, and keeps " ..
+        "the events" } },
   { "AORecipeKwargs, TERecipeKwargs, MSAMPRecipeKwargs, FP8RecipeKwargs (deprecated)",
     later = "FP8 is not there yet; use mixed_precision = 'bf16'",
     spec = "accelerate/config_spec: for FP8 say that there is none" },

@@ -9,7 +9,8 @@ return {
     spec = "accelerate/memory_helpers_spec: should_reduce_batch_size knows the messages of a full " ..
     "memory, ours and others'" },
   { "release_memory(*objects)",
-    spec = "accelerate/memory_helpers_spec: release_memory gives a nil for each argument, and the memory back" },
+    spec = "accelerate/memory_helpers_spec: release_memory gives a nil for each argument, and the " ..
+      "memory back" },
   { "clear_device_cache(garbage_collection=false)",
     spec = "accelerate/memory_helpers_spec: clear_device_cache empties the cache, and collects only " ..
     "when asked" },

@@ -11,7 +11,8 @@ return {
   { "fp16",
     spec = {
       "accelerate/accelerator_spec: says fp16 on a CPU and computes in float32, which it tells once",
-      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them" } },
+      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the " ..
+        "schedule wait for them" } },
   { "bf16",
     spec = {
       "accelerate/mixed_precision_spec: trains as PyTorch's autocast does",
@@ -20,8 +21,10 @@ return {
     spec = "accelerate/grad_scaler_spec: scales, skips and adapts as torch.amp.GradScaler" },
   { "skip detection",
     spec = {
-      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps what it says between real steps",
-      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them" } },
+      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps " ..
+        "what it says between real steps",
+      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the " ..
+        "schedule wait for them" } },
   { "FSDP scaler",
     later = "fully sharded data parallel is not there yet; leave the option out",
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },

@@ -6,12 +6,14 @@ return {
       "accelerate/accelerator_spec: an accelerated optimizer passes everything else through" } },
   { "step_was_skipped",
     spec = {
-      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps what it says between real steps",
+      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps " ..
+        "what it says between real steps",
       "accelerate/preparing_spec: pass on what they do not have themselves" } },
   { "AcceleratedScheduler.step",
     spec = {
       "accelerate/accelerator_spec: moves as Accelerate's does",
-      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the schedule wait for them" } },
+      "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the " ..
+        "schedule wait for them" } },
   { "one-cycle protection",
     spec = {
       "accelerate/accelerator_spec: does not move a one-cycle schedule past its end",
@@ -27,5 +29,6 @@ return {
   { "when to prepare a scheduler",
     spec = {
       "dist/loops_spec: of mixed precision compute in bfloat16 and agree as well",
-      "accelerate/preparing_spec: move a schedule once a call without step_scheduler_with_optimizer, and adjust_scheduler changes nothing" } },
+      "accelerate/preparing_spec: move a schedule once a call without step_scheduler_with_optimizer, and " ..
+        "adjust_scheduler changes nothing" } },
 }

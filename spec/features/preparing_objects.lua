@@ -5,8 +5,10 @@ return {
       "accelerate/accelerator_spec: returns objects in the order given, whatever that is",
       "accelerate/accelerator_spec: passes objects of other kinds through untouched",
       "accelerate/accelerator_spec: takes one placement for each object",
-      "accelerate/preparing_spec: takes optimizers first and schedulers after, so that a scheduler may come before its optimizer",
-      "accelerate/preparing_spec: places each object as its entry of device_placement says, state of optimizers included" } },
+      "accelerate/preparing_spec: takes optimizers first and schedulers after, so that a scheduler may " ..
+        "come before its optimizer",
+      "accelerate/preparing_spec: places each object as its entry of device_placement says, state of " ..
+        "optimizers included" } },
   { "prepare: repeat calls",
     spec = {
       "accelerate/accelerator_spec: gives the same object for one that was prepared, also by its first form",
@@ -32,17 +34,20 @@ return {
       "accelerate/parallel_spec: start from rank 0's parameters and buffers" } },
   { "prepare_optimizer(optimizer, device_placement)",
     spec = {
-      "accelerate/preparing_spec: places each object as its entry of device_placement says, state of optimizers included",
+      "accelerate/preparing_spec: places each object as its entry of device_placement says, state of " ..
+        "optimizers included",
       "accelerate/accelerator_spec: keeps an optimizer's state",
       "accelerate/accelerator_spec: refuses the wrong kind in its single forms" } },
   { "prepare_data_loader(loader, device_placement, slice_fn_for_dispatch)",
     spec = {
       "accelerate/data_loader_spec: gives each rank its batches and fills the last ones from the start",
       "accelerate/data_loader_dispatch_spec: cuts by a function of one's own",
-      "accelerate/preparing_spec: places each object as its entry of device_placement says, state of optimizers included" } },
+      "accelerate/preparing_spec: places each object as its entry of device_placement says, state of " ..
+        "optimizers included" } },
   { "prepare_scheduler(scheduler)",
     spec = {
-      "accelerate/preparing_spec: takes optimizers first and schedulers after, so that a scheduler may come before its optimizer",
+      "accelerate/preparing_spec: takes optimizers first and schedulers after, so that a scheduler may " ..
+        "come before its optimizer",
       "accelerate/accelerator_spec: refuses the wrong kind in its single forms" } },
   { "free_memory(*objects) / clear(*objects)",
     spec = {
@@ -51,7 +56,8 @@ return {
       "accelerate/preparing_spec: gives memory back" } },
   { "unwrap_model(model, keep_fp32_wrapper=true, keep_torch_compile=true)",
     spec = {
-      "accelerate/preparing_spec: unwraps to the model itself, with the parameters it has and, if asked, its own forward",
+      "accelerate/preparing_spec: unwraps to the model itself, with the parameters it has and, if asked, " ..
+        "its own forward",
       "accelerate/mixed_precision_spec: gives the model its own forward back through unwrap_model" } },
   { "verify_device_map(model)",
     spec = "accelerate/preparing_spec: refuses a model that is spread over several devices on several " ..

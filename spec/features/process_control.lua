@@ -7,7 +7,8 @@ return {
     "accelerate/state_spec: runs a function where it is meant to",
     "accelerate/state_spec: runs decorated functions on one process, whatever rank they name" } },
   { "main_process_first, local_main_process_first",
-    spec = "accelerate/state_spec: lets the main process of the machine go first, and goes on after an error" },
+    spec = "accelerate/state_spec: lets the main process of the machine go first, and goes on after an " ..
+      "error" },
   { "print(...)", spec = "accelerate/state_spec: prints once" },
   { "end_training()",
     spec = {

@@ -8,7 +8,8 @@ return {
     } },
   { "sampler generator",
     spec = {
-      "accelerate/random_spec: without a generator follows the default one's seed, and all ranks share rank 0's order in each pass",
+      "accelerate/random_spec: without a generator follows the default one's seed, and all ranks share " ..
+        "rank 0's order in each pass",
       "accelerate/data_loader_spec: uses rank 0's order on all ranks, whatever each was seeded with",
     } },
   { "set_seed(seed, device_specific=false, deterministic=false)",

@@ -7,7 +7,8 @@ return {
     "accelerate/config_spec: takes the group that there is, and no other" } },
   { "AcceleratorState", spec = {
     "accelerate/state_spec: is only made by an Accelerator",
-    "accelerate/state_spec: has all of PartialState, and refuses what the first Accelerator was not made with",
+    "accelerate/state_spec: has all of PartialState, and refuses what the first Accelerator was not " ..
+      "made with",
     "accelerate/state_spec: of AcceleratorState is named as the cause, and a new Accelerator ends it",
     "accelerate/state_spec: has no plugins of other engines" } },
   { "GradientState", spec = {

@@ -10,8 +10,10 @@ return {
     "base loop does on one" },
   { "effective batch size",
     spec = {
-      "dist/loops_spec: base and migrated: the migrated one does on any number of ranks what the base loop does on one",
-      "dist/loops_spec: with split_batches take the script's batch size for that of all ranks, in the order of one rank" } },
+      "dist/loops_spec: base and migrated: the migrated one does on any number of ranks what the base " ..
+        "loop does on one",
+      "dist/loops_spec: with split_batches take the script's batch size for that of all ranks, in the " ..
+        "order of one rank" } },
   { "loss inside the model or in autocast",
     spec = {
       "dist/loops_spec: of mixed precision compute in bfloat16 and agree as well",
@@ -22,7 +24,8 @@ return {
       "accelerate/state_spec: prints once" } },
   { "unwrap before saving and loading",
     spec = {
-      "accelerate/preparing_spec: unwraps to the model itself, with the parameters it has and, if asked, its own forward",
+      "accelerate/preparing_spec: unwraps to the model itself, with the parameters it has and, if asked, " ..
+        "its own forward",
       "dist/loops_spec: of deferred execution wait for the main process, and save what all have trained" } },
   { "checkpoints in the same script",
     later = "saving the state of a run is not there yet",
@@ -30,7 +33,8 @@ return {
   { "skip the scheduler by hand",
     spec = {
       "dist/loops_spec: of mixed precision compute in bfloat16 and agree as well",
-      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps what it says between real steps" } },
+      "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps " ..
+        "what it says between real steps" } },
   { "local generators",
     spec = "accelerate/training_spec: comes from its own generator, so that sharing it leaves the ranks' " ..
     "augmentation alone" },

@@ -14,7 +14,8 @@ return {
   { "convert_to_fp32, convert_outputs_to_fp32",
     spec = "accelerate/utilities_spec: convert_to_fp32 converts the two half types only" },
   { "extract_model_from_parallel, get_pretty_name, recursive_getattr, merge_dicts, convert_bytes, " ..
-    "is_port_in_use, get_free_port, check_os_kernel, get_module_children_bottom_up, clean_state_dict_for_safetensors, model_has_dtensor",
+    "is_port_in_use, get_free_port, check_os_kernel, get_module_children_bottom_up, " ..
+    "clean_state_dict_for_safetensors, model_has_dtensor",
     spec = { "accelerate/utilities_spec: names, bytes, fields of fields, merged tables",
       "accelerate/utilities_spec: modules from the inside out, and the model behind a prepared one",
       "accelerate/utilities_spec: clean_state_dict_for_safetensors keeps one name of each tensor, contiguous",
@@ -23,8 +24,10 @@ return {
     spec = { "accelerate/utilities_spec: patch_environment sets upper-case names and restores them, also " ..
     "after an error",
       "accelerate/utilities_spec: clear_environment empties it for the time of a call",
-      "accelerate/utilities_spec: purge_accelerate_environment undoes what a function did to ACCELERATE_ variables" } },
-  { "str_to_bool, get_int_from_env, parse_flag_from_env, parse_choice_from_env, convert_dict_to_env_variables",
+      "accelerate/utilities_spec: purge_accelerate_environment undoes what a function did to ACCELERATE_ " ..
+      "variables" } },
+  { "str_to_bool, get_int_from_env, parse_flag_from_env, parse_choice_from_env, " ..
+    "convert_dict_to_env_variables",
     spec = "accelerate/utilities_spec: variables are read with their words for yes and no, and numbers" },
   { "is_*_available (about 60), compare_versions, is_torch_version",
     spec = { "accelerate/utilities_spec: is told by is_..._available, and a name that is not there " ..

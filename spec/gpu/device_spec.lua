@@ -129,11 +129,13 @@ end)
 describe("without CUDA", function()
   it("a script is told why, each time", function()
     local code = [[local core = require "accelerate.core"
-      for _ = 1, 2 do print(select(2, pcall(core.zeros, 2, { device = "cuda" }))) end print(core.device_count("cuda"))]]
+      for _ = 1, 2 do print(select(2, pcall(core.zeros, 2, { device = "cuda" }))) end
+      print(core.device_count("cuda"))]]
     local status, out = host.run({ "-e", code }, { env = { ACCEL_CUDA_PLUGIN = "/nowhere/libax_cuda.so" } })
     assert.are.equal(0, status)
     local _, times = out:gsub(
-      "zeros: CUDA cannot be used here:\n  this build has no CUDA backend: there is no /nowhere/libax_cuda.so", "")
+      "zeros: CUDA cannot be used here:\n" ..
+        "  this build has no CUDA backend: there is no /nowhere/libax_cuda.so", "")
     assert.are.equal(2, times, out)
     assert.is_truthy(out:find("\n0\tCUDA cannot be used here"))
   end)

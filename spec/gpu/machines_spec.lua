@@ -18,11 +18,13 @@ local TRAIN = [[
   local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
   accelerate.utils.set_seed(5)
   local accelerator = accelerate.Accelerator()
-  assert(accelerate.PartialState().backend == "nccl" and accelerator.device == "cuda:" .. accelerator.local_process_index)
+  assert(accelerate.PartialState().backend == "nccl" and accelerator.device == "cuda:" ..
+    accelerator.local_process_index)
   local x, y = core.randn(64, 6), core.randn(64, 2)
   local model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
   local optimizer = optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })
-  local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 16 / accelerator.num_processes, shuffle = true })
+  local loader = data.DataLoader(data.TensorDataset(x, y),
+    { batch_size = 16 / accelerator.num_processes, shuffle = true })
   model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
   for _ = 1, 3 do
     for a, b in loader:iter() do
@@ -33,7 +35,9 @@ local TRAIN = [[
   end
   local digits = {}
   for _, p in ipairs(model:parameters()) do
-    for _, v in ipairs(p:detach():to("cpu"):reshape(-1):totable()) do digits[#digits + 1] = ("%.9g"):format(v) end
+    for _, v in ipairs(p:detach():to("cpu"):reshape(-1):totable()) do
+      digits[#digits + 1] = ("%.9g"):format(v)
+    end
   end
   accelerator:print("[" .. table.concat(digits, " ") .. "]")
 ]]

@@ -232,7 +232,8 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
     end
     assert.is_true(worst("float32") < 3e-6)
     assert.has_error(function() tensor.set_float32_matmul_precision("low") end,
-      'set_float32_matmul_precision: argument 1 (precision): expected "highest", "high" or "medium", got string "low"')
+      'set_float32_matmul_precision: argument 1 (precision): expected "highest", "high" or "medium", got ' ..
+      'string "low"')
   end)
 
   -- y = down(gelu(up(x))) of a Sequential, with its gradients; `how` sees the leaves and the hidden
@@ -285,7 +286,7 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
     if not library_there or device.kind ~= "emulated" then
       return pending("needs the stand-in for cuBLASLt")
     end
-    local ffi = require "ffi" -- the stand-in looks each time it is asked; sizes that no plan is there for yet
+    local ffi = require "ffi" -- the stand-in reads it at each call; sizes that have no plan yet
     for i, refused in ipairs { 32, 64, 512, 4 + 32 + 64 + 512 } do
       ffi.C.setenv("FAKE_CUBLASLT_REFUSE", tostring(refused), 1)
       for _, dtype in ipairs(FLOATS) do

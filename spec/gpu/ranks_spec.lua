@@ -20,7 +20,8 @@ describe("ranks on GPUs", function()
     local ops = {
       float32 = { "sum", "mean", "max", "min", "prod" }, float64 = { "sum", "mean", "max", "min", "prod" },
       float16 = { "sum", "mean", "max", "min", "prod" }, bfloat16 = { "sum", "mean", "max", "min", "prod" },
-      int64 = { "sum", "max", "min", "prod" }, int32 = { "sum", "max", "min", "prod" }, uint8 = { "sum", "max", "min", "prod" },
+      int64 = { "sum", "max", "min", "prod" }, int32 = { "sum", "max", "min", "prod" },
+        uint8 = { "sum", "max", "min", "prod" },
       bool = { "max", "min" },
     }
     local tolerance = { float32 = 1e-6, float64 = 1e-14, float16 = 4e-3, bfloat16 = 3e-2 }
@@ -28,7 +29,11 @@ describe("ranks on GPUs", function()
       local list = {}
       for i = 1, count do
         list[i] = (rank * 3 + i * 7 + shift) % 5
-        if dtype == "bool" then list[i] = list[i] > 1 elseif dtype:find("float") then list[i] = list[i] / 2 - 1 end
+        if dtype == "bool" then
+          list[i] = list[i] > 1
+        elseif dtype:find("float") then
+          list[i] = list[i] / 2 - 1
+        end
       end
       return count == 0 and core.zeros({ 0 }, { dtype = dtype }) or core.tensor(list, { dtype = dtype })
     end
@@ -38,12 +43,15 @@ describe("ranks on GPUs", function()
       check(table.concat(got.shape, " ") == table.concat(want.shape, " "), what .. ": shape")
       local a, b = got:totable(), want:totable()
       for i = 1, #b do
-        local near = a[i] == b[i] or type(b[i]) == "number" and math.abs(a[i] - b[i]) <= (tolerance[want.dtype] or 0) * math.max(1, math.abs(b[i]))
-        check(near, ("%s, element %d: %s on the GPU, %s on the CPU"):format(what, i, tostring(a[i]), tostring(b[i])))
+        local near = a[i] == b[i] or type(b[i]) == "number"
+          and math.abs(a[i] - b[i]) <= (tolerance[want.dtype] or 0) * math.max(1, math.abs(b[i]))
+        check(near, ("%s, element %d: %s on the GPU, %s on the CPU"):format(what, i, tostring(a[i]),
+          tostring(b[i])))
       end
       checked = checked + 1
     end
-    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" } do
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8",
+      "bool" } do
       for _, count in ipairs { 0, 1, 3, 1000 } do
         for shift, op in ipairs(ops[dtype]) do
           local here = filled(count, dtype, shift)
@@ -51,7 +59,8 @@ describe("ranks on GPUs", function()
           check(dist.all_reduce(there, op) == there)
           same("all_reduce " .. op .. " " .. dtype .. " " .. count, there, dist.all_reduce(here, op))
           here = filled(count * ranks, dtype, shift)
-          same("reduce_scatter " .. op .. " " .. dtype, dist.reduce_scatter(here:to(gpu), op), dist.reduce_scatter(here, op))
+          same("reduce_scatter " .. op .. " " .. dtype, dist.reduce_scatter(here:to(gpu), op),
+            dist.reduce_scatter(here, op))
         end
         local here = filled(count, dtype, 1)
         same("all_gather " .. dtype, dist.all_gather(here:to(gpu)), dist.all_gather(here))
@@ -74,9 +83,13 @@ describe("ranks on GPUs", function()
     check((y - 2):abs():max():item() < 1e-3)
     dist.barrier()
     -- many as one
-    local many = { core.full({ 3 }, rank):to(gpu), core.full({ 2, 2 }, rank, { dtype = "int64" }):to(gpu), core.full({}, rank + 0.5):to(gpu) }
+    local many = { core.full({ 3 }, rank):to(gpu), core.full({ 2, 2 }, rank, { dtype = "int64" }):to(gpu),
+      core.full({}, rank + 0.5):to(gpu) }
     dist.broadcast_all(many, ranks - 1)
-    for i, t in ipairs(many) do check(t:max():item() == ranks - 1 + (i == 3 and 0.5 or 0) and t:min():item() == t:max():item(), "broadcast_all") end
+    for i, t in ipairs(many) do
+      check(t:max():item() == ranks - 1 + (i == 3 and 0.5 or 0) and t:min():item() == t:max():item(),
+        "broadcast_all")
+    end
     -- begun without waiting
     local a, works = {}, {}
     for k = 1, 100 do
@@ -146,7 +159,8 @@ describe("ranks on GPUs", function()
     ]])
     assert.matches("cuda:0 nccl MULTI_GPU\n", out)
     assert.matches("cuda:1 nccl MULTI_GPU\n", out)
-    out = on(2, [[io.write(accelerate.PartialState().device, " ", accelerate.PartialState().distributed_type, "\n")]], { launch = { "--cpu" } })
+    out = on(2, [[local state = accelerate.PartialState()
+      io.write(state.device, " ", state.distributed_type, "\n")]], { launch = { "--cpu" } })
     assert.are.equal("cpu MULTI_CPU\ncpu MULTI_CPU\n", out)
   end)
 
@@ -155,7 +169,8 @@ describe("ranks on GPUs", function()
     local out = on(2, [[
       local state = accelerate.PartialState()
       core.dist.all_reduce(core.ones(2):to(state.device), "sum")
-      io.write(("%s %s %d\n"):format(state.device, os.getenv("CUDA_VISIBLE_DEVICES"), core.device_count("cuda")))
+      io.write(("%s %s %d\n"):format(state.device, os.getenv("CUDA_VISIBLE_DEVICES"),
+        core.device_count("cuda")))
     ]], { launch = { "--gpu_ids", "3,1" } })
     assert.matches("cuda:0 3,1 2\n", out)
     assert.matches("cuda:1 3,1 2\n", out)

@@ -13,16 +13,22 @@ describe("training on GPUs of several ranks", function()
   -- Models by name; each rank takes its part of 8 rows.  Prints the parameters after some steps,
   -- with the losses in front.
   local TRAIN = [[
-    local nn, optim, F = require "accelerate.nn", require "accelerate.optim", require "accelerate.nn.functional"
+    local nn, optim, F =
+      require "accelerate.nn", require "accelerate.optim", require "accelerate.nn.functional"
     local parallel, state = require "accelerate.parallel", require "accelerate.state"
     local models = {}
     function models.mlp()
-      return nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 3)), core.randn(8, 12),
+      return nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 3)),
+        core.randn(8, 12),
         function(m, x) return (m(x) - x:narrow(2, 1, 3)):square():mean() end
     end
     function models.cnn()
-      return nn.Sequential(nn.Conv2d(2, 6, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(96, 5)), core.randn(8, 2, 8, 8),
-        function(m, x) return F.cross_entropy(m(x), x:narrow(2, 1, 1):reshape(x:size(1), -1):narrow(2, 1, 5):argmax({ dim = 2 })) end
+      return nn.Sequential(nn.Conv2d(2, 6, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(96, 5)), core.randn(8, 2, 8, 8),
+        function(m, x)
+          return F.cross_entropy(m(x),
+            x:narrow(2, 1, 1):reshape(x:size(1), -1):narrow(2, 1, 5):argmax({ dim = 2 }))
+        end
     end
     function models.gpt()
       local Block = nn.class("Block")
@@ -37,7 +43,9 @@ describe("training on GPUs of several ranks", function()
         return self.head(x + self.out(seen:transpose(2, 3):reshape(ids:size(1), 6, 16)))
       end
       return Block(), core.randint(0, 19, { 8, 6 }),
-        function(m, x) return F.cross_entropy(m(x):narrow(2, 1, 5):reshape(-1, 19), x:narrow(2, 2, 5):reshape(-1)) end
+        function(m, x)
+          return F.cross_entropy(m(x):narrow(2, 1, 5):reshape(-1, 19), x:narrow(2, 2, 5):reshape(-1))
+        end
     end
     local function train(name, steps, opts)
       opts = opts or {}
@@ -47,8 +55,10 @@ describe("training on GPUs of several ranks", function()
         kwargs_handlers = opts.ddp and { accelerate.DistributedDataParallelKwargs(opts.ddp) } or nil }
       local model, x, loss_of = models[name]()
       local optimizer
-      model, optimizer = accelerator:prepare(model, name == "gpt" and optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })
-        or optim.AdamW(model:parameters(), { lr = 0.01 })) -- a key's bias has no gradient but rounding, which AdamW makes large
+      model, optimizer = accelerator:prepare(model, name == "gpt"
+        and optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })
+        -- a key's bias has no gradient but rounding, which AdamW makes large
+        or optim.AdamW(model:parameters(), { lr = 0.01 }))
       local rows = 8 / ranks
       local part, losses = x:narrow(1, 1 + rank * rows, rows):to(accelerator.device), {}
       for step = 1, steps do
@@ -118,7 +128,8 @@ describe("training on GPUs of several ranks", function()
     local SMALL = { bucket_cap_mb = 0.002 }
   ]]
 
-  it("reduces buckets while backward goes on, with the same bits however they are cut and whenever the device works", function()
+  it("reduces buckets while backward goes on, with the same bits however they are cut and whenever the " ..
+    "device works", function()
     if most < 2 then return pending("needs 2 GPUs") end
     local script = NOTED .. [[
       local order, small = noted(train, "mlp", 3, { ddp = SMALL })
@@ -137,13 +148,15 @@ describe("training on GPUs of several ranks", function()
     end
   end)
 
-  it("reduces at the end of accumulate and after no_sync alone, and takes parameters that some ranks, or none, used", function()
+  it("reduces at the end of accumulate and after no_sync alone, and takes parameters that some ranks, or " ..
+    "none, used", function()
     if most < 2 then return pending("needs 2 GPUs") end
     on(2, NOTED .. [[
       local order, some = noted(train, "mlp", 2, { ddp = SMALL, accumulate = 3 })
       check(order:match("^eebb+eb*eebb+eb*$"), order)
       state.reset()
-      local accelerator = accelerate.Accelerator { kwargs_handlers = { accelerate.DistributedDataParallelKwargs(SMALL) } }
+      local accelerator = accelerate.Accelerator {
+        kwargs_handlers = { accelerate.DistributedDataParallelKwargs(SMALL) } }
       local Net = nn.class("Net")
       function Net:init() self.a, self.b, self.c = nn.Linear(30, 30), nn.Linear(30, 30), nn.Linear(30, 30) end
       function Net:forward(x) return self.a(x) + (rank == 0 and self.b(x) or 0) end
@@ -154,7 +167,8 @@ describe("training on GPUs of several ranks", function()
       for round = 1, 2 do
         for _, p in ipairs(model:parameters()) do p.grad = nil end
         accelerator:no_sync(function() accelerator:backward(model(x):sum()) end)
-        check(gradient(model, "c") == nil and (gradient(model, "b") ~= nil) == (rank == 0), "no_sync reduces nothing")
+        check(gradient(model, "c") == nil and (gradient(model, "b") ~= nil) == (rank == 0),
+          "no_sync reduces nothing")
         accelerator:backward(model(x * 2):sum())
         check(gradient(model, "c") == nil, "no rank used c")
         local want = x:sum({ dim = 1 }):reshape(1, 30):expand(30, 30)
@@ -165,18 +179,21 @@ describe("training on GPUs of several ranks", function()
       for _, p in ipairs(model:parameters()) do p.grad = nil end
       model(x * (rank + 1)):sum():backward()
       accelerator:clip_grad_norm_(model:parameters(), 1e9)
-      check((gradient(model, "a") - x:sum({ dim = 1 }):reshape(1, 30):expand(30, 30) * 1.5):abs():max():item() < 1e-3, "flushed")
+      check((gradient(model, "a") - x:sum({ dim = 1 }):reshape(1, 30):expand(30,
+        30) * 1.5):abs():max():item() < 1e-3, "flushed")
       -- someone looks at gradients as they come: their bucket goes at the end
       for _, p in ipairs(model:parameters()) do p.grad = nil end
       local seen
       local hook = model.a.weight:register_post_accumulate_grad_hook(function(p) seen = p.grad:clone() end)
       order = noted(function() accelerator:backward(model(x * (rank + 1)):sum()) end)
       hook:remove()
-      check((seen - x:sum({ dim = 1 }):reshape(1, 30):expand(30, 30) * (rank + 1)):abs():max():item() < 1e-3, "what the hook saw")
+      check((seen - x:sum({ dim = 1 }):reshape(1, 30):expand(30, 30) * (rank + 1)):abs():max():item() < 1e-3,
+        "what the hook saw")
       -- weights: a window's sum over the sum of weights
       for _, p in ipairs(model:parameters()) do p.grad = nil end
       accelerator:backward(model(x):sum(), { weight = rank + 1 })
-      check((gradient(model, "a") - x:sum({ dim = 1 }):reshape(1, 30):expand(30, 30) * 2 / 3):abs():max():item() < 1e-3, "weighted")
+      check((gradient(model, "a") - x:sum({ dim = 1 }):reshape(1, 30):expand(30,
+        30) * 2 / 3):abs():max():item() < 1e-3, "weighted")
     ]])
   end)
 
@@ -229,15 +246,18 @@ describe("training on GPUs of several ranks", function()
       end
       local function train(handler)
         state.reset()
-        local accelerator = accelerate.Accelerator { kwargs_handlers = { accelerate.DistributedDataParallelKwargs(handler) } }
-        local model = nn.Sequential(nn.Linear(16, 16, { bias = false }), nn.Tanh(), nn.Linear(16, 16, { bias = false }), nn.Tanh(),
+        local accelerator = accelerate.Accelerator {
+          kwargs_handlers = { accelerate.DistributedDataParallelKwargs(handler) } }
+        local model = nn.Sequential(nn.Linear(16, 16, { bias = false }), nn.Tanh(),
+          nn.Linear(16, 16, { bias = false }), nn.Tanh(),
           nn.Linear(16, 8, { bias = false }))
         core.no_grad(function() for i, p in ipairs(model:parameters()) do p:copy_(wave(p.shape, i)) end end)
         local optimizer
         model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.5 }))
         parallel.replica_of(model).hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end
         for t = 0, 5 do
-          local x, y = wave({ 4, 16 }, 10 + t + 5 * rank):to(accelerator.device), wave({ 4, 8 }, 20 + t + 3 * rank):to(accelerator.device)
+          local x, y = wave({ 4, 16 }, 10 + t + 5 * rank):to(accelerator.device), wave({ 4, 8 },
+            20 + t + 3 * rank):to(accelerator.device)
           optimizer:zero_grad()
           accelerator:backward((model(x) - y):square():mean())
           optimizer:step()
@@ -254,7 +274,8 @@ describe("training on GPUs of several ranks", function()
         fp16 = train { comm_hook = "fp16" }, bf16 = train { comm_hook = "bf16", bucket_cap_mb = 0.0005 },
         power = train { comm_hook = "power_sgd", comm_state_option = power, bucket_cap_mb = 0.0005 },
         power_rank = train { comm_hook = "power_sgd",
-          comm_state_option = { start_powerSGD_iter = 2, matrix_approximation_rank = 3, min_compression_rate = 1, batch_tensors_with_same_shape = true } },
+          comm_state_option = { start_powerSGD_iter = 2, matrix_approximation_rank = 3,
+            min_compression_rate = 1, batch_tensors_with_same_shape = true } },
         batched = train { comm_hook = "batched_power_sgd", comm_state_option = power },
         bf16_fp16 = train { comm_hook = "fp16", comm_wrapper = "bf16" },
       }

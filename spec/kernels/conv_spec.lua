@@ -189,7 +189,8 @@ describe("processor levels", function()
         y:square():sum():backward()
         for _, t in ipairs { y:detach(), x.grad, w.grad } do
           local s = t:double()
-          print(("%.9g %.9g %.9g"):format((s * s):sum():item(), s:abs():max():item(), (s * (core.arange(s:numel()) % 7):double():view(s.shape)):sum():item()))
+          print(("%.9g %.9g %.9g"):format((s * s):sum():item(), s:abs():max():item(),
+            (s * (core.arange(s:numel()) % 7):double():view(s.shape)):sum():item()))
         end
       end]]
     local function numbers(level)

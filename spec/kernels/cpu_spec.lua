@@ -105,7 +105,9 @@ describe("processor levels", function()
     local code = [[
       local t = require "accelerate.tensor"
       local x = t.randn(130, 70, { generator = t.Generator(1) })
-      for _, f in ipairs { "exp", "tanh", "sigmoid", "erf", "sin", "expm1", "abs", "relu" } do print(x[f](x):double():sum():item()) end
+      for _, f in ipairs { "exp", "tanh", "sigmoid", "erf", "sin", "expm1", "abs", "relu" } do
+        print(x[f](x):double():sum():item())
+      end
       print(x:mm(x:t()):double():sum():item())
       print(x:log_softmax(2):double():sum():item())
       print(x:argmax():item())

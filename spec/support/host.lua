@@ -51,7 +51,8 @@ end
 --- Runs the host with a list of arguments and waits for its end.
 --- Raises when it takes longer than `seconds` of a free machine.
 ---@param arguments string[]
----@param options? { stdin?: string, env?: table<string, string>, seconds?: number, folder?: string }
+---@param options? { stdin?: string, env?: table<string, string>, seconds?: number, folder?: string
+---  }
 ---@return integer status as the shell gives it: 128 + signal when it was killed
 ---@return string stdout
 ---@return string stderr

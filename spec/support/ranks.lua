@@ -10,13 +10,16 @@ local PRELUDE = [[
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local rank, ranks = core.dist.rank(), core.dist.world_size()
-local function check(condition, message) if not condition then error(("rank %d: %s"):format(rank, message or "check failed"), 2) end end
+local function check(condition, message)
+  if not condition then error(("rank %d: %s"):format(rank, message or "check failed"), 2) end
+end
 local function text(t) return table.concat(t:totable(), " ") end
 ]]
 local PRELUDE_LINES = select(2, PRELUDE:gsub("\n", "\n"))
 M.prelude_lines = PRELUDE_LINES
 
---- Runs `script` on `n` ranks.  `arguments` come before the script (launch options), `given` after it.
+--- Runs `script` on `n` ranks.  `arguments` come before the script (launch options), `given` after
+--- it.
 ---@return integer status
 ---@return string stdout
 ---@return string stderr

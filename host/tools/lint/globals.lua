@@ -3,14 +3,16 @@
 local jutil = require "jit.util"
 
 local STANDARD = {}
-for name in ([[assert bit collectgarbage coroutine debug dofile error gcinfo getfenv getmetatable io ipairs jit load loadfile
-  loadstring math module newproxy next os package pairs pcall print rawequal rawget rawlen rawset require select setfenv
-  setmetatable string table tonumber tostring type unpack xpcall _G _VERSION arg]]):gmatch("%S+") do
+for name in ([[assert bit collectgarbage coroutine debug dofile error gcinfo getfenv getmetatable io
+  ipairs jit load loadfile loadstring math module newproxy next os package pairs pcall print rawequal
+  rawget rawlen rawset require select setfenv setmetatable string table tonumber tostring type unpack
+  xpcall _G _VERSION arg]]):gmatch("%S+") do
   STANDARD[name] = true
 end
 local BUSTED = {}
-for name in ([[describe context it pending before_each after_each setup teardown lazy_setup lazy_teardown strict_setup
-  strict_teardown finally insulate expose assert spy stub mock randomize async]]):gmatch("%S+") do
+for name in ([[describe context it pending before_each after_each setup teardown lazy_setup
+  lazy_teardown strict_setup strict_teardown finally insulate expose assert spy stub mock randomize
+  async]]):gmatch("%S+") do
   BUSTED[name] = true
 end
 

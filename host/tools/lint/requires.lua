@@ -49,7 +49,8 @@ local function room_of(module)
   return module:match("^accelerate%.([%w_]+)") or module
 end
 
--- Modules of the tree, each with its requires: { [module] = { path = , list of { line, module } } }.
+-- Modules of the tree, each with its requires: { [module] = { path = , list of { line, module } }
+-- }.
 local function graph(tree)
   local all = {}
   for path in tree:each({ lua = true }, { "lua/accelerate/" }) do

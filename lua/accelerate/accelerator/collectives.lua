@@ -22,10 +22,11 @@ function Accelerator:gather(data) return operations.gather(data) end
 
 local METRICS = { use_gather_object = { "boolean", default = false } }
 
---- What is told where the length of a loader is not known: nothing can be cut.
-local function tell_unknown()
+--- Logs that the length of a loader is unknown, so nothing can be cut.
+local function log_unknown()
   require("accelerate.logging").get_logger("accelerate"):info(
-    "gather_for_metrics: the loader's length is not known, nothing is cut; drop what fills the last batch yourself")
+    "gather_for_metrics: the loader's length is not known, nothing is cut; drop what fills the last " ..
+    "batch yourself")
 end
 
 --- Gathers values of all ranks. On a loader's last batch (only there) it cuts the samples that were
@@ -52,7 +53,7 @@ function Accelerator:gather_for_metrics(data, opts)
   local gathered = objects and operations.gather_object(data) or operations.gather(data)
   if not gradient_state.end_of_dataloader then return gathered end
   local remainder = gradient_state.remainder
-  if remainder == -1 then tell_unknown() end
+  if remainder == -1 then log_unknown() end
   if remainder <= 0 then return gathered end
   if objects then
     local cut = {}

@@ -120,7 +120,8 @@ activation("ELU", "elu", { "alpha" }, { alpha = num(1), inplace = INPLACE })
 activation("CELU", "celu", { "alpha" }, { alpha = num(1), inplace = INPLACE })
 --- The self-normalising ELU, with the constants of arXiv 1706.02515.
 activation("SELU", "selu", {}, { inplace = INPLACE })
---- log(1 + exp(beta x)) / beta, and x itself where beta x is above threshold; beta = 1, threshold = 20.
+--- log(1 + exp(beta x)) / beta, and x itself where beta x is above threshold; beta = 1, threshold =
+--- 20.
 activation("Softplus", "softplus", { "beta", "threshold" }, { beta = num(1), threshold = num(20) })
 --- log(sigmoid(x)).
 activation("LogSigmoid", "logsigmoid", {}, {})

@@ -6,7 +6,8 @@ local Optimizer = require "accelerate.optim.optimizer"
 --- Adam: `optim.Adam(model:parameters(), { lr = 1e-3 })`. A step moves p by lr * m / (sqrt(v) +
 --- eps), where m and v are the running means of the gradient and of its square (betas), corrected
 --- for their start at zero; with amsgrad, v is the largest that it ever was. weight_decay * p is
---- added to the gradient, or, with decoupled_weight_decay (AdamW), lr * weight_decay * p taken from p.
+--- added to the gradient, or, with decoupled_weight_decay (AdamW), lr * weight_decay * p taken from
+--- p.
 ---@class accelerate.optim.Adam : accelerate.optim.Optimizer
 local Adam = class("Adam", Optimizer)
 

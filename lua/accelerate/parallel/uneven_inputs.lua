@@ -30,7 +30,7 @@ function UnevenInputs:init(models) self.models, self.root = models, 0 end
 -- The reductions that a rank that is done takes part in.
 local REDUCTIONS = { reduce = replica.reduce, divide = windows.divide }
 
--- prefix of the messages, which tells them from objects that a script gathers
+-- prefix of the messages, which objects that a script gathers do not have
 local MARK, DONE = "join: ", "join: done"
 
 --- Exchanges what every rank is about to do. Returns the common text; nil when all ranks are done.

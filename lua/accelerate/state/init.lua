@@ -407,7 +407,8 @@ local STATE = { mixed_precision = { "string", optional = true, one_of = PRECISIO
 M.AcceleratorState = properties.callable("AcceleratorState", function(opts)
   opts = options.check("AcceleratorState", opts, STATE)
   if not settings then
-    fail("AcceleratorState is made by an Accelerator: call accelerate.Accelerator{} before AcceleratorState()")
+    fail("AcceleratorState is made by an Accelerator: call accelerate.Accelerator{} before " ..
+      "AcceleratorState()")
   end
   check_settled(opts.mixed_precision, opts.cpu)
   return accelerator_state

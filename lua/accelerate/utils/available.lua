@@ -40,9 +40,10 @@ for _, name in ipairs { "tensorboard", "wandb", "comet_ml", "aim", "mlflow", "cl
 end
 
 --- Everything else that upstream asks about: libraries and devices that are not there.
-local ABSENT = [[xccl import_timer pynvml amdsmi rocm pytest msamp transformer_engine transformer_engine_mxfp8 torch_xla torchao
-  deepspeed pippy fp8 4bit_bnb 8bit_bnb bnb bitsandbytes_multi_backend torchvision megatron_lm transformers datasets peft timm triton
-  boto3 rich sagemaker pandas matplotlib mps mlu musa npu sdaa hpu xpu neuron torchdata numpy ccl ipex]]
+local ABSENT = [[xccl import_timer pynvml amdsmi rocm pytest msamp transformer_engine
+  transformer_engine_mxfp8 torch_xla torchao deepspeed pippy fp8 4bit_bnb 8bit_bnb bnb
+  bitsandbytes_multi_backend torchvision megatron_lm transformers datasets peft timm triton boto3 rich
+  sagemaker pandas matplotlib mps mlu musa npu sdaa hpu xpu neuron torchdata numpy ccl ipex]]
 for name in ABSENT:gmatch("%S+") do ANSWERS[name] = no end
 
 for name, answer in pairs(ANSWERS) do M["is_" .. name .. "_available"] = answer end

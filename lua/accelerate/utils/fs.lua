@@ -10,7 +10,9 @@ typedef struct accelerate_dir accelerate_dir;
 accelerate_dir *opendir(const char *path);
 int closedir(accelerate_dir *dir);
 /* glibc and musl on 64-bit Linux */
-struct accelerate_dirent { uint64_t ino; int64_t off; unsigned short reclen; unsigned char type; char name[256]; };
+struct accelerate_dirent {
+  uint64_t ino; int64_t off; unsigned short reclen; unsigned char type; char name[256];
+};
 struct accelerate_dirent *readdir(accelerate_dir *dir);
 ]]
 local C = ffi.C

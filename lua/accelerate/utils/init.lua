@@ -72,27 +72,30 @@ local function add(module, names)
   for name in names:gmatch("%S+") do members[name] = module .. ":" .. name end
 end
 
-add("accelerate.collectives.operations", [[gather gather_object reduce broadcast broadcast_object_list copy_tensor_to_devices
-  pad_across_processes]])
-add("accelerate.utils.nested", [[send_to_device recursively_apply honor_type is_namedtuple find_device find_batch_size
-  ignorant_find_batch_size get_data_structure get_shape initialize_tensors TensorInformation is_tensor_information is_torch_tensor concatenate
-  slice_tensors pad_input_tensors listify]])
+add("accelerate.collectives.operations", [[gather gather_object reduce broadcast
+  broadcast_object_list copy_tensor_to_devices pad_across_processes]])
+add("accelerate.utils.nested", [[send_to_device recursively_apply honor_type is_namedtuple find_device
+  find_batch_size ignorant_find_batch_size get_data_structure get_shape initialize_tensors
+  TensorInformation is_tensor_information is_torch_tensor concatenate slice_tensors pad_input_tensors
+  listify]])
 add("accelerate.utils.memory",
   "find_executable_batch_size should_reduce_batch_size release_memory clear_device_cache")
-add("accelerate.utils.environment", [[str_to_bool get_int_from_env parse_flag_from_env parse_choice_from_env
-  convert_dict_to_env_variables patch_environment clear_environment purge_accelerate_environment]])
+add("accelerate.utils.environment", [[str_to_bool get_int_from_env parse_flag_from_env
+  parse_choice_from_env convert_dict_to_env_variables patch_environment clear_environment
+  purge_accelerate_environment]])
 add("accelerate.utils.objects", "get_pretty_name merge_dicts convert_bytes hasattr recursive_getattr")
 add("accelerate.files", "save load safe_open load_safetensors")
-add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up clean_state_dict_for_safetensors
-  model_has_dtensor is_peft_model GatheredParameters install_xla]])
-add("accelerate.utils.machine", [[is_port_in_use get_free_port get_gpu_info get_driver_version check_cuda_p2p_ib_support
-  check_cuda_fp8_capability get_current_device_type write_basic_config]])
+add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
+  clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])
+add("accelerate.utils.machine", [[is_port_in_use get_free_port get_gpu_info get_driver_version
+  check_cuda_p2p_ib_support check_cuda_fp8_capability get_current_device_type write_basic_config]])
 add("accelerate.utils.available", "compare_versions is_torch_version is_habana_gaudi1")
-for name in ([[cuda fp16 bf16 fp8 torch_distributed weights_only tqdm lomo schedulefree torchdata torchdata_stateful_dataloader tensorboard
-  wandb comet_ml aim mlflow clearml dvclive swanlab trackio xccl ccl import_timer pynvml amdsmi rocm pytest msamp transformer_engine
-  transformer_engine_mxfp8 torch_xla torchao deepspeed pippy 4bit_bnb 8bit_bnb bnb bitsandbytes_multi_backend torchvision megatron_lm
-  transformers datasets peft timm triton boto3 rich sagemaker pandas matplotlib numpy mps mlu musa npu sdaa hpu xpu neuron
-  ipex]]):gmatch("%S+") do
+for name in ([[cuda fp16 bf16 fp8 torch_distributed weights_only tqdm lomo schedulefree torchdata
+  torchdata_stateful_dataloader tensorboard wandb comet_ml aim mlflow clearml dvclive swanlab trackio
+  xccl ccl import_timer pynvml amdsmi rocm pytest msamp transformer_engine transformer_engine_mxfp8
+  torch_xla torchao deepspeed pippy 4bit_bnb 8bit_bnb bnb bitsandbytes_multi_backend torchvision
+  megatron_lm transformers datasets peft timm triton boto3 rich sagemaker pandas matplotlib numpy mps
+  mlu musa npu sdaa hpu xpu neuron ipex]]):gmatch("%S+") do
   name = "is_" .. name .. "_available"
   members[name] = "accelerate.utils.available:" .. name
 end

@@ -86,7 +86,8 @@ local FIND = {
 ---@param opts { starting_batch_size: integer?, reduce_batch_size_fn: function? }? may be left out.
 ---  starting_batch_size: default 128; reduce_batch_size_fn: takes a size and returns the next one,
 ---  which must be smaller
----@param fn function its first argument is the batch size; callers of the result do not pass that one
+---@param fn function its first argument is the batch size; callers of the result do not pass that
+---  one
 ---@return function
 function M.find_executable_batch_size(opts, fn)
   if scope.callable(opts) and fn ~= nil then

@@ -1,7 +1,8 @@
 --- nn.utils.rnn: padded and packed batches of sequences of different lengths.
 ---
 ---   local rnn = nn.utils.rnn
----   local x = rnn.pad_sequence({ a, b, c }, { batch_first = true })              -- (3, longest, F)
+---   local x = rnn.pad_sequence({ a, b, c }, { batch_first = true })              -- (3, longest,
+---     F)
 ---   local packed = rnn.pack_padded_sequence(x, { 7, 5, 2 }, { batch_first = true })
 ---   local y, state = lstm(packed)
 ---   local out, lengths = rnn.pad_packed_sequence(y, { batch_first = true })

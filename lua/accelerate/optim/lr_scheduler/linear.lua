@@ -67,7 +67,8 @@ end
 local PolynomialLR = class("PolynomialLR", LRScheduler)
 
 ---@param optimizer table
----@param opts? { total_iters: integer, power: number, last_epoch: integer } total_iters: 5, power: 1
+---@param opts? { total_iters: integer, power: number, last_epoch: integer } total_iters: 5, power:
+---  1
 function PolynomialLR:init(optimizer, opts)
   local o = base.check(self, opts,
     { total_iters = { "integer", default = 5, min = 1 }, power = { "number", default = 1 } })

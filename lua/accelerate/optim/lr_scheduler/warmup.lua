@@ -99,7 +99,8 @@ M.get_cosine_with_hard_restarts_schedule_with_warmup = schedule(
     end
   end)
 
---- Falls from the optimizer's learning rate to lr_end (default 1e-7) as (1 - done) ^ power (default 1).
+--- Falls from the optimizer's learning rate to lr_end (default 1e-7) as (1 - done) ^ power (default
+--- 1).
 M.get_polynomial_decay_schedule_with_warmup = schedule("get_polynomial_decay_schedule_with_warmup",
   with("training", { lr_end = { "number", default = 1e-7 }, power = { "number", default = 1 } }),
     function(o, optimizer)
