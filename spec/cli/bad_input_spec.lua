@@ -4,10 +4,9 @@
 local host = require "spec.support.host"
 
 local PRELUDE = [[
-local accelerate = require "accelerate"
+local accelerate, core = require "accelerate", require "accelerate.core"
 local tensor, nn, optim, data =
   require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
-local core = require "accelerate.core"
 local x, labels = tensor.zeros(64, 784), tensor.zeros(4, { dtype = "int64" })
 local model = nn.Linear(4, 2)
 local three = data.TensorDataset(tensor.zeros(3, 2), tensor.zeros(3, { dtype = "int64" }))

@@ -848,8 +848,8 @@ static float pointwise(const operation &o, const ints &at, float a, float b, flo
   }
 }
 
-/* The place of position `at` of a larger tensor in one of `size`, dim by dim: `each` positions of the
- * larger one share one. */
+/* The place of position `at` of a larger tensor in one of `size`, dim by dim: `each` positions of
+ * the larger one share one. */
 static size_t within(const ints &size, const ints &larger, const ints &at)
 {
   int64_t i = 0;
