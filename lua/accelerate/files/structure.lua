@@ -2,7 +2,8 @@
 --- `__metadata__` says, as JSON, how they hang together.
 ---
 ---   { "version": 1, "value": V,
----     "tables": [ { "list": [V, ...] }, { "keys": [V, ...], "values": [V, ...], "ordered": true? } ],
+---     "tables": [ { "list": [V, ...] }, { "keys": [V, ...], "values": [V, ...], "ordered": true? }
+---       ],
 ---     "tensors": [ { "name": NAME, "shape"?, "strides"?, "offset"?, "requires_grad"?, "parameter"?
 ---       } ] }
 ---
