@@ -60,7 +60,8 @@ def values():
     base = torch.arange(6.0).reshape(2, 3)
     shared = [1, 2]
     return dict(none=None, text="é", raw=b"\x00\xff\x80", big=2**53, negative=-300, long=2**40, pi=3.25, true=True,
-                pair=(1, "two"), nested={"a": [], 7: {}, True: [shared, shared]}, base=base, turned=base.t(), row=base[1],
+                pair=(1, "two"), nested={"a": [], 7: {}, True: [shared, shared]}, base=base, turned=base.t(),
+                row=base[1],
                 parameter=torch.nn.Parameter(torch.ones(2)), ordered=collections.OrderedDict(z=1, a=2),
                 size=torch.Size([2, 3]), leaf=torch.ones(1, requires_grad=True))
 

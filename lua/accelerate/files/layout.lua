@@ -1,8 +1,8 @@
---- Which tensors show common memory, and what of it goes into a file.
+--- Finds the tensors that share memory, and the pieces of it that go into a file.
 ---
---- Tensors that overlap are written as one piece and are views of it again afterwards; what does
---- not overlap is written apart, also where it lies in one storage: a model's parameters in a flat
---- buffer are as many pieces, and a row of a large matrix brings only itself along.
+--- Tensors that overlap are written as one piece, and are views of it again after loading. Tensors
+--- that do not overlap are written separately, also from one storage: each parameter of a flat
+--- buffer is a piece, and a row of a large matrix is written without the rest of it.
 local M = {}
 
 -- The bytes from the first to the last element.

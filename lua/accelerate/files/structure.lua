@@ -8,7 +8,7 @@
 ---       } ] }
 ---
 --- V is a number, a string, a boolean, { "table": i }, { "tensor": i } (from 0), { "number": "nan"
---- | "inf" | "-inf" } or { "bytes": NAME }: a string that is no short text lies in the file as
+--- | "inf" | "-inf" } or { "bytes": NAME }: a string that is no short text is in the file as
 --- bytes. An entry of `tensors` without a shape is the file's tensor; others are views of its
 --- elements.
 ---
