@@ -85,6 +85,13 @@ typedef struct ax_zip_member {
 AX_API ax_status ax_parts_write(const char *fn, const char *path, int n, const ax_part *parts);
 AX_API ax_status ax_zip_write(const char *fn, const char *path, int n, const ax_zip_member *members);
 
+typedef struct ax_digest {
+  int64_t bytes;
+  uint32_t crc32c;
+} ax_digest;
+/* Reads a regular file to its end.  EIO when it cannot be read. */
+AX_API ax_status ax_file_digest(const char *path, ax_digest *out);
+
 /* A text file of rows and columns, in memory. */
 typedef struct ax_csv ax_csv;
 typedef struct ax_csv_options {

@@ -69,12 +69,30 @@ static int write_file(lua_State *L)
   return 2;
 }
 
+/* core._file_digest(path) -> size in bytes, CRC-32C; or nil and the reason why the file cannot be
+ * read. */
+static int file_digest(lua_State *L)
+{
+  ax_digest d;
+
+  ax_lua_enter(L);
+  if (ax_file_digest(ax_lua_check_path(L, "file_digest"), &d) == AX_OK) {
+    lua_pushnumber(L, (lua_Number)d.bytes);
+    lua_pushnumber(L, d.crc32c);
+    return 2;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, ax_last_error());
+  return 2;
+}
+
 void ax_lua_open_io(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "read_idx", read_idx },
     { "_read_file", read_file },
     { "_write_file", write_file },
+    { "_file_digest", file_digest },
     { NULL, NULL },
   };
 

@@ -3,6 +3,8 @@
 #include "capture.h"
 #include "dist.h"
 
+#include <string.h>
+
 static const ax_lua_class generator_class;
 
 ax_generator *ax_lua_to_generator(lua_State *L, int idx)
@@ -67,6 +69,28 @@ static int manual_seed(lua_State *L)
   lua_pushnumber(L, (double)(int64_t)seed);
   lua_call(L, 1, 0);
   return 0;
+}
+
+/* core._math_random_state([bytes]) -> bytes: the state of math.random, which LuaJIT keeps in a
+ * userdata that math.randomseed has as its upvalue; with an argument it is set first. */
+static int math_random_state(lua_State *L)
+{
+  size_t n, given = 0;
+  const char *bytes = NULL;
+  void *state;
+
+  ax_lua_enter(L);
+  if (!lua_isnoneornil(L, 1)) bytes = luaL_checklstring(L, 1, &given);
+  lua_pushlightuserdata(L, (void *)&RANDOMSEED);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  if (!lua_getupvalue(L, -1, 1) || !(state = lua_touserdata(L, -1)))
+    return ax_lua_error(L, "math_random_state", "this LuaJIT keeps the state elsewhere");
+  n = lua_objlen(L, -1);
+  if (bytes && given != n)
+    return ax_lua_error(L, "math_random_state", "expected the %d bytes of a state, got %d", (int)n, (int)given);
+  if (bytes) memcpy(state, bytes, n);
+  lua_pushlstring(L, state, n);
+  return 1;
 }
 
 /* core._common_generator(): for draws that are equal on all ranks even in an unseeded run */
@@ -179,7 +203,8 @@ void ax_lua_open_random(lua_State *L)
   static const luaL_Reg functions[] = {
     { "Generator", generator },     { "default_generator", default_generator },
     { "manual_seed", manual_seed }, { "_common_generator", common_generator },
-    { "_seedings", seedings },      { NULL, NULL },
+    { "_seedings", seedings },      { "_math_random_state", math_random_state },
+    { NULL, NULL },
   };
 
   lua_pushlightuserdata(L, (void *)&RANDOMSEED);

@@ -119,13 +119,57 @@ function Accelerator:register_load_state_pre_hook(hook)
   return add_hook(self, "_load_state_pre_hooks", "register_load_state_pre_hook", hook)
 end
 
-local NOT_YET = {
-  save_state = "saving the state of a run", load_state = "resuming a run",
-  maybe_context_parallel = "context parallelism",
+-- A path that may be left out before the options.
+local function path_and_options(path, opts)
+  if opts == nil and type(path) == "table" then return nil, path end
+  return path, opts
+end
+
+--- Writes the whole state of the run into a directory, from which load_state goes on with the same
+--- bits: prepared models, optimizers, schedulers and loaders, the loss scaler, the generators of
+--- every rank, an open accumulation window with its gradients, and registered objects. All ranks
+--- call it. The directory appears whole or not at all: when any rank fails, all raise, and what was
+--- there before stays.
+---
+--- With automatic naming the path follows from the ProjectConfiguration's iteration, which grows by
+--- one, and only the newest `total_limit` checkpoints are kept.
+---@param output_dir string? left out with automatic naming
+---@param opts { safe_serialization: boolean? }? false: weights in PyTorch's format, not as
+---  safetensors
+---@return string path of the directory
+function Accelerator:save_state(output_dir, opts)
+  output_dir, opts = path_and_options(output_dir, opts)
+  opts = options.check("save_state", opts, SAVE)
+  return require("accelerate.checkpoint").save(self, output_dir, opts)
+end
+
+local LOAD_STATE = {
+  strict = { "boolean", default = true },
+  map_location = { "string", one_of = { "cpu", "on_device" }, optional = true },
 }
-for name, what in pairs(NOT_YET) do
-  --- Not there yet: raises.
-  Accelerator[name] = function() fail("accelerator:%s: %s is not there yet", name, what) end
+
+--- Puts the state that save_state wrote into the prepared objects and returns the directory. All
+--- ranks call it, after prepare. Files are compared with the manifest's checksums first, and a
+--- damaged checkpoint is refused before anything changes. Without `input_dir` and with automatic
+--- naming it takes the newest whole checkpoint, and says why it passed over a newer one.
+---
+--- With use_stateful_dataloader the next pass of each loader goes on behind the batch that was in
+--- use; otherwise it begins anew in the same order, for skip_first_batches. On another number of
+--- ranks, generators of new ranks and gradients of an open window do not carry over; a line says so.
+---@param input_dir string?
+---@param opts { strict: boolean?, map_location: "cpu"|"on_device"|nil }? strict: false takes weights
+---  that do not fit by name as far as they do; map_location: accepted, for tensors go where the
+---  prepared objects are
+---@return string path
+function Accelerator:load_state(input_dir, opts)
+  input_dir, opts = path_and_options(input_dir, opts)
+  opts = options.check("load_state", opts, LOAD_STATE)
+  return require("accelerate.checkpoint").load(self, input_dir, opts)
+end
+
+--- Not there yet: raises.
+function Accelerator.maybe_context_parallel()
+  fail("accelerator:maybe_context_parallel: context parallelism is not there yet")
 end
 
 return Accelerator

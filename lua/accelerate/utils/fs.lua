@@ -14,6 +14,13 @@ struct accelerate_dirent {
   uint64_t ino; int64_t off; unsigned short reclen; unsigned char type; char name[256];
 };
 struct accelerate_dirent *readdir(accelerate_dir *dir);
+int open(const char *path, int flags, ...);
+int close(int fd);
+int fsync(int fd);
+int unlink(const char *path);
+int rmdir(const char *path);
+int rename(const char *from, const char *to);
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned int flags);
 ]]
 local C = ffi.C
 
@@ -75,6 +82,54 @@ M.read = core._read_file
 --- nil and the reason; then nothing of it is left.
 ---@type fun(path: string, text: string): true?, string?
 M.write = core._write_file
+
+-- True, or nil and the reason, of a call of the C library.
+local function outcome(status, what, path)
+  if status == 0 then return true end
+  return nil, ("cannot %s %s: %s"):format(what, path, reason())
+end
+
+--- Renames a file or directory; what had the name `to` is replaced, if it is no directory with
+--- something in it. True, or nil and the reason.
+function M.rename(from, to) return outcome(C.rename(from, to), "rename " .. from .. " to", to) end
+
+local CURRENT, EXCHANGE = -100, 2 -- AT_FDCWD, RENAME_EXCHANGE
+
+--- Swaps two names in one step. True, or nil and the reason: some file systems cannot.
+function M.exchange(a, b)
+  local known, status = pcall(function() return C.renameat2(CURRENT, a, CURRENT, b, EXCHANGE) end)
+  if not known then return nil, "the C library has no renameat2" end
+  return outcome(status, "exchange " .. a .. " with", b)
+end
+
+--- Writes a directory's list of names to the disk. Some file systems cannot; that is no error.
+function M.sync_dir(path)
+  local fd = C.open(path, 0)
+  if fd < 0 then return end
+  C.fsync(fd)
+  C.close(fd)
+end
+
+--- Removes a file, or a directory with all that is in it. Links are removed, not followed. True,
+--- also where there is nothing, or nil and the reason.
+function M.remove_tree(path)
+  local EISDIR, EPERM, ENOENT = 21, 1, 2
+  if C.unlink(path) == 0 then return true end
+  local number = ffi.errno()
+  if number == ENOENT then return true end
+  if number ~= EISDIR and number ~= EPERM then return outcome(-1, "remove", path) end
+  local names, why = M.list(path)
+  if not names then return nil, why end
+  for _, name in ipairs(names) do
+    local ok, message = M.remove_tree(M.join(path, name))
+    if not ok then return nil, message end
+  end
+  return outcome(C.rmdir(path), "remove", path)
+end
+
+--- The size of a file in bytes and the CRC-32C of its content, or nil and the reason.
+---@type fun(path: string): integer?, integer|string
+M.digest = core._file_digest
 
 function M.join(dir, name) return (dir:gsub("/+$", "")) .. "/" .. name end
 

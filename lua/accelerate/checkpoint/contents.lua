@@ -1,0 +1,295 @@
+--- What a checkpoint holds, file by file, under Accelerate's names. A list of entries, in the order
+--- in which they are written and read: the objects that an Accelerator prepared, then what is each
+--- rank's own.
+---
+---   model.safetensors  optimizer.bin  scheduler.bin  sampler.bin  scaler.pt   (a second one of a
+---     kind: optimizer_1.bin, ...)
+---   dl_state_dict.bin            with use_stateful_dataloader: where the pass is
+---   random_states_<rank>.pkl     generators, step, open accumulation window, the rank's loaders
+---   gradients_<rank>.safetensors gradients of an open accumulation window
+---   custom_checkpoint_<i>.pkl    registered objects
+local core = require "accelerate.core"
+local files = require "accelerate.files"
+local fs = require "accelerate.utils.fs"
+local notice = require "accelerate.utils.notice"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local parallel = require "accelerate.parallel"
+local replicas = require "accelerate.parallel.replica"
+local state = require "accelerate.state"
+local weights = require "accelerate.weights"
+
+local fail = options.fail
+local gradient_state = state.GradientState()
+
+local M = {}
+
+local function numbered(stem, i, ending)
+  return ("%s%s.%s"):format(stem, i > 1 and "_" .. (i - 1) or "", ending)
+end
+
+-- ---- models -------------------------------------------------------------------------------------
+
+--- Returns the weights of prepared models, as hooks may change them before they are written.
+---@param models accelerate.nn.Module[]
+---@return table<string, accelerate.Tensor>[]
+function M.weights_of(models)
+  local list = {}
+  for i, model in ipairs(models) do list[i] = model:state_dict { keep_vars = true } end
+  return list
+end
+
+function M.save_weights(list, directory, safe)
+  for i, dict in ipairs(list) do
+    local name = safe and numbered("model", i, "safetensors") or numbered("pytorch_model", i, "bin")
+    weights.save(dict, fs.join(directory, name), safe)
+  end
+end
+
+local function weights_file(directory, i)
+  for _, name in ipairs { numbered("model", i, "safetensors"), numbered("pytorch_model", i, "bin") } do
+    if fs.exists(fs.join(directory, name)) then return fs.join(directory, name) end
+  end
+  fail("load_state: %s has no weights for model %d of this Accelerator (%s)", directory, i,
+    numbered("model", i, "safetensors"))
+end
+
+local function load_weights(models, directory, opts)
+  for i, model in ipairs(models) do
+    weights.load_checkpoint_in_model(model, weights_file(directory, i), { strict = opts.strict ~= false })
+  end
+end
+
+-- ---- what the main process writes for all ranks -------------------------------------------------
+
+-- An order to begin anew: what a loader's state says without the place inside the pass.
+local function order_of(loader)
+  local found = loader:state_dict()
+  found.batches, found.seed = 0, nil
+  return found
+end
+
+-- File name -> what it holds, for the objects that are alike on all ranks.
+local function shared_values(accelerator)
+  local values = ordered.new()
+  for i, optimizer in ipairs(accelerator._optimizers) do
+    values[numbered("optimizer", i, "bin")] = optimizer:state_dict()
+  end
+  for i, scheduler in ipairs(accelerator._schedulers) do
+    values[numbered("scheduler", i, "bin")] = scheduler:state_dict()
+  end
+  for i, loader in ipairs(accelerator._dataloaders) do
+    values[numbered("sampler", i, "bin")] = order_of(loader)
+    if accelerator.use_stateful_dataloader then
+      values[numbered("dl_state_dict", i, "bin")] = loader:state_dict()
+    end
+  end
+  if accelerator._scaler then values["scaler.pt"] = accelerator._scaler:state_dict() end
+  for i, object in ipairs(accelerator._custom_objects) do
+    values[("custom_checkpoint_%d.pkl"):format(i - 1)] = object:state_dict()
+  end
+  return values
+end
+
+--- Writes what is alike on all ranks, but for the weights.
+function M.save_shared(accelerator, directory)
+  for name, value in ordered.pairs(shared_values(accelerator)) do
+    files.write(value, fs.join(directory, name), nil, "save_state")
+  end
+end
+
+-- ---- what is each rank's own --------------------------------------------------------------------
+
+-- The gradients of an open accumulation window, by "<model>.<parameter>"; nil where there are none.
+local function gradients_of(models)
+  if not parallel.any_gradient(models) then return nil end
+  local list = {}
+  for i, model in ipairs(models) do
+    for name, p in model:named_parameters() do
+      if p.grad then list[("%d.%s"):format(i - 1, name)] = p.grad end
+    end
+  end
+  return list
+end
+
+-- How far a window of weighted backward passes is, model by model.
+local function windows_of(models)
+  local list = {}
+  for i, model in ipairs(models) do
+    local replica = replicas.of(model)
+    list[i] = { weight = replica.weight, divisor = replica.divisor, as_sums = replica.as_sums }
+  end
+  return list
+end
+
+-- Buffers that ranks keep apart, by "<model>.<buffer>".
+local function own_buffers(models, ranks)
+  local list = {}
+  for i, model in ipairs(models) do
+    local replica = replicas.of(model)
+    if ranks > 1 and replica.has_buffers and not replica.ddp.broadcast_buffers then
+      for name, b in model:named_buffers() do list[("%d.%s"):format(i - 1, name)] = b end
+    end
+  end
+  return list
+end
+
+local function random_states()
+  return { generator = core.default_generator():get_state(), math_random = core._math_random_state() }
+end
+
+local function own_values(accelerator)
+  local models, loaders = accelerator._models, {}
+  for i, loader in ipairs(accelerator._dataloaders) do loaders[i] = loader:state_dict() end
+  return {
+    step = accelerator.step, num_processes = accelerator.num_processes, random = random_states(),
+    sync_gradients = gradient_state.sync_gradients, window = accelerator._window or false,
+    windows = windows_of(models), loaders = loaders, buffers = own_buffers(models, accelerator.num_processes),
+  }
+end
+
+local function own_file(rank) return ("random_states_%d.pkl"):format(rank) end
+local function gradients_file(rank) return ("gradients_%d.safetensors"):format(rank) end
+
+--- Writes what is this rank's own. Returns the names of the files.
+---@return string[]
+function M.save_own(accelerator, directory)
+  local rank = accelerator.process_index
+  local written, gradients = { own_file(rank) }, gradients_of(accelerator._models)
+  if gradients then
+    written[2] = gradients_file(rank)
+    weights.save(gradients, fs.join(directory, written[2]), true)
+  end
+  files.write(own_values(accelerator), fs.join(directory, written[1]), nil, "save_state")
+  return written
+end
+
+-- ---- reading ------------------------------------------------------------------------------------
+
+local function read(directory, name, what)
+  local path = fs.join(directory, name)
+  if not fs.exists(path) then fail("load_state: %s has no %s%s", directory, name, what) end
+  return files.load(path)
+end
+
+local function read_each(directory, objects, stem, what)
+  local found = {}
+  for i in ipairs(objects) do
+    found[i] = read(directory, numbered(stem, i, "bin"), (" for %s %d of this Accelerator"):format(what, i))
+  end
+  return found
+end
+
+local function read_custom(directory, objects)
+  local found, count = {}, 0
+  for _, name in ipairs(fs.list(directory) or {}) do
+    if name:match "^custom_checkpoint_%d+%.pkl$" then count = count + 1 end
+  end
+  if count ~= #objects then
+    fail("load_state: %s has %d custom_checkpoint files, and %d objects are registered for checkpointing",
+      directory, count, #objects)
+  end
+  for i = 1, count do found[i] = files.load(fs.join(directory, ("custom_checkpoint_%d.pkl"):format(i - 1))) end
+  return found
+end
+
+--- Reads all of a checkpoint but the weights, and changes nothing yet.
+---@return table
+function M.read(accelerator, directory)
+  local rank = accelerator.process_index
+  local found = {
+    optimizers = read_each(directory, accelerator._optimizers, "optimizer", "optimizer"),
+    schedulers = read_each(directory, accelerator._schedulers, "scheduler", "scheduler"),
+    samplers = read_each(directory, accelerator._dataloaders, "sampler", "loader"),
+    custom = read_custom(directory, accelerator._custom_objects),
+  }
+  if accelerator.use_stateful_dataloader then
+    found.loaders = read_each(directory, accelerator._dataloaders, "dl_state_dict", "loader")
+  end
+  if accelerator._scaler then found.scaler = read(directory, "scaler.pt", ", and this run scales its loss") end
+  if fs.exists(fs.join(directory, own_file(rank))) then
+    found.own = files.load(fs.join(directory, own_file(rank)))
+    if fs.exists(fs.join(directory, gradients_file(rank))) then
+      found.gradients = files.load_safetensors(fs.join(directory, gradients_file(rank)))
+    end
+  end
+  return found
+end
+
+-- ---- into the prepared objects ------------------------------------------------------------------
+
+local function restore_gradients(models, gradients)
+  for i, model in ipairs(models) do
+    for name, p in model:named_parameters() do
+      local g = gradients[("%d.%s"):format(i - 1, name)]
+      p.grad = g and g:to(p.device) or nil
+    end
+  end
+end
+
+local function restore_windows(models, windows)
+  for i, model in ipairs(models) do
+    local replica, saved = replicas.of(model), windows[i]
+    if saved then
+      replica.weight, replica.divisor, replica.as_sums = saved.weight, saved.divisor, saved.as_sums
+    end
+  end
+end
+
+local function restore_buffers(models, buffers)
+  for i, model in ipairs(models) do
+    for name, b in model:named_buffers() do
+      local saved = buffers[("%d.%s"):format(i - 1, name)]
+      if saved then core.no_grad(function() b:copy_(saved:to(b.device)) end) end
+    end
+  end
+end
+
+-- The window goes on with the gradients that this rank had; on another number of ranks it begins
+-- anew, because a mean over other ranks is another one.
+local function restore_window(accelerator, own, gradients)
+  local models = accelerator._models
+  for _, optimizer in ipairs(accelerator._optimizers) do optimizer.optimizer:zero_grad() end
+  if own.num_processes == accelerator.num_processes then
+    if gradients then restore_gradients(models, gradients) end
+    accelerator._window = own.window or nil
+    restore_windows(models, own.windows)
+    restore_buffers(models, own.buffers)
+  elseif gradients then
+    notice.main("load_state: the checkpoint has gradients of an open accumulation window of %d ranks, and " ..
+      "this run has %d: they are left out, and the window begins anew", own.num_processes,
+      accelerator.num_processes)
+  end
+end
+
+local function restore_loaders(accelerator, found)
+  local own = found.own and found.own.num_processes == accelerator.num_processes and found.own.loaders
+  for i, loader in ipairs(accelerator._dataloaders) do
+    local place = found.samplers[i]
+    if found.loaders then place = own and own[i] or found.loaders[i] end
+    loader:load_state_dict(place)
+  end
+end
+
+local function restore_own(accelerator, own, gradients)
+  accelerator.step = own.step
+  gradient_state.sync_gradients = own.sync_gradients
+  core.default_generator():set_state(own.random.generator)
+  core._math_random_state(own.random.math_random)
+  restore_window(accelerator, own, gradients)
+end
+
+--- Puts what `read` found, and the weights, into the prepared objects.
+function M.restore(accelerator, directory, found, opts, models)
+  load_weights(models, directory, opts)
+  for i, optimizer in ipairs(accelerator._optimizers) do optimizer:load_state_dict(found.optimizers[i]) end
+  for i, scheduler in ipairs(accelerator._schedulers) do scheduler:load_state_dict(found.schedulers[i]) end
+  if found.scaler then accelerator._scaler:load_state_dict(found.scaler) end
+  for i, object in ipairs(accelerator._custom_objects) do object:load_state_dict(found.custom[i]) end
+  restore_loaders(accelerator, found)
+  if found.own then return restore_own(accelerator, found.own, found.gradients) end
+  notice.here("load_state: %s has no %s: rank %d keeps its own generators and begins a new accumulation window",
+    directory, own_file(accelerator.process_index), accelerator.process_index)
+end
+
+return M

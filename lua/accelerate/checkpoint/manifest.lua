@@ -1,0 +1,92 @@
+--- The manifest of a checkpoint: its files with their sizes and checksums, and what the bits of a
+--- resumed run depend on. It is written last, so a checkpoint without it is not whole.
+local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
+local json = require "accelerate.utils.json"
+local ordered = require "accelerate.utils.ordered"
+
+local M = {}
+
+M.NAME = "accelerate_manifest.json"
+local FORMAT = 1
+
+--- Returns the size and CRC-32C of files of a directory.
+---@param directory string
+---@param names string[]
+---@return table<string, { bytes: integer, crc32c: integer }>
+function M.describe(directory, names)
+  local files = {}
+  for _, name in ipairs(names) do
+    local bytes, crc = fs.digest(fs.join(directory, name))
+    if not bytes then error(crc, 0) end
+    files[name] = { bytes = bytes, crc32c = crc }
+  end
+  return files
+end
+
+--- Returns what the bits of this run depend on besides the script.
+---@param state accelerate.PartialState
+---@return table<string, any>
+function M.circumstances(state)
+  local kernels = core.backend_info()
+  return {
+    accel = core.version, num_processes = state.num_processes, num_threads = core.get_num_threads(),
+    device = state.device:match "^%a+", processor_level = kernels.level,
+    library = kernels.description:match "^[^,]+",
+  }
+end
+
+--- Writes the manifest of a directory.
+---@param directory string
+---@param files table<string, { bytes: integer, crc32c: integer }>
+---@param facts table<string, any>
+function M.write(directory, files, facts)
+  local manifest = { format = FORMAT, files = files, saved_by = facts }
+  local ok, why = fs.write(fs.join(directory, M.NAME), json.encode(manifest, 1) .. "\n")
+  if not ok then error(why, 0) end
+end
+
+--- Returns the manifest of a directory, or nil and why there is none that can be used.
+---@param directory string
+---@return table?
+---@return string? why
+function M.read(directory)
+  local path = fs.join(directory, M.NAME)
+  if not fs.exists(path) then return nil, ("it has no %s: the save did not end"):format(M.NAME) end
+  local text, why = fs.read(path)
+  if not text then return nil, why end
+  local ok, manifest = pcall(json.decode, text)
+  if not ok or type(manifest) ~= "table" or type(manifest.files) ~= "table" then
+    return nil, ("its %s is damaged"):format(M.NAME)
+  end
+  if manifest.format ~= FORMAT then
+    return nil, ("its %s has format %s, and this accel reads %d"):format(M.NAME, tostring(manifest.format),
+      FORMAT)
+  end
+  return manifest
+end
+
+--- Compares a directory's files with its manifest. Returns the manifest, or nil and the first
+--- difference.
+---@param directory string
+---@return table?
+---@return string? why
+function M.verify(directory)
+  local manifest, why = M.read(directory)
+  if not manifest then return nil, why end
+  for _, name in ipairs(ordered.sorted_keys(manifest.files)) do
+    local expected = manifest.files[name]
+    local bytes, crc = fs.digest(fs.join(directory, name))
+    if not bytes then return nil, crc end
+    if bytes ~= expected.bytes then
+      return nil, ("%s has %d bytes, and had %d when it was saved"):format(name, bytes, expected.bytes)
+    end
+    if crc ~= expected.crc32c then
+      return nil, ("%s is damaged: its bytes are not those that were saved (CRC-32C %08x, expected %08x)")
+        :format(name, crc, expected.crc32c)
+    end
+  end
+  return manifest
+end
+
+return M

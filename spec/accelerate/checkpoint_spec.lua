@@ -1,0 +1,314 @@
+-- save_state and load_state: a run that is killed goes on with the same bits, and a checkpoint is
+-- there whole or not at all.  ACCEL_STRESS=100 sets the number of runs that are killed at a drawn
+-- moment (default 3).
+local accelerate = require "accelerate"
+local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
+local host = require "spec.support.host"
+local nn = require "accelerate.nn"
+local optim = require "accelerate.optim"
+local processes = require "spec.support.processes"
+local ranks = require "spec.support.ranks"
+local state = require "accelerate.state"
+local tensor = require "accelerate.tensor"
+
+local SCRIPT = "spec/support/resumable.lua"
+
+local function has(text, pattern) assert.truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text)) end
+
+-- What is written to stderr while fn() runs.
+local function stderr_of(fn)
+  local former, texts = io.stderr, {}
+  io.stderr = { write = function(_, ...) texts[#texts + 1] = table.concat { ... } end }
+  local ok, why = pcall(fn)
+  io.stderr = former
+  assert(ok, why)
+  return table.concat(texts)
+end
+
+local function sorted_lines(text)
+  local lines = {}
+  for line in text:gmatch "[^\n]+" do lines[#lines + 1] = line end
+  table.sort(lines)
+  return table.concat(lines, "\n")
+end
+
+-- Runs the script to its end, in a folder that may have checkpoints.  Returns its lines.
+local function finish(folder, variant, n)
+  local status, out, err = host.run { "--num_processes", tostring(n), "--cpu", SCRIPT, folder, variant }
+  assert(status == 0, err)
+  return sorted_lines(out), err
+end
+
+describe("a run that was killed", function()
+  after_each(processes.clean)
+
+  for _, variant in ipairs { "plain", "weighted", "two_loaders", "norm", "bf16", "stream", "skip" } do
+    it("goes on with the same bits: " .. variant, function()
+      for n = 1, 2 do
+        local expected
+        host.in_folder(function(folder) expected = finish(folder, variant, n) end)
+        for _, kill_at in ipairs { 5, n == 1 and 14 or 10 } do -- in a window of 3; at the end of a pass
+          host.in_folder(function(folder)
+            local status = host.run { "--num_processes", tostring(n), "--cpu", SCRIPT, folder, variant,
+              tostring(kill_at) }
+            assert.equal(137, status)
+            assert.equal(expected, (finish(folder, variant, n)))
+          end)
+        end
+      end
+    end)
+  end
+
+  it("at any moment goes on with the same bits", function()
+    local expected
+    host.in_folder(function(folder) expected = finish(folder, "plain", 2) end)
+    for round = 1, tonumber(os.getenv "ACCEL_STRESS" or 3) do
+      host.in_folder(function(folder)
+        local got
+        for _ = 1, 3 do -- killed up to three times
+          local run = processes.start { "--num_processes", "2", "--cpu", SCRIPT, folder, "plain" }
+          processes.sleep(math.random() * 0.6)
+          run:signal(processes.SIGKILL)
+          local status, out = run:wait(20)
+          if status == 0 then got = sorted_lines(out) break end
+        end
+        assert.equal(expected, got or finish(folder, "plain", 2), "round " .. round)
+        for _, name in ipairs(assert(fs.list(folder .. "/checkpoints"))) do
+          has(name, "^checkpoint_%d+$")
+        end
+      end)
+    end
+  end)
+end)
+
+describe("a checkpoint", function()
+  local folder
+  before_each(function()
+    state.reset()
+    folder = os.tmpname()
+    os.remove(folder)
+  end)
+  after_each(function()
+    state.reset()
+    fs.remove_tree(folder)
+  end)
+
+  local function world(project)
+    tensor.manual_seed(1)
+    local accelerator = accelerate.Accelerator { cpu = true,
+      project_config = accelerate.ProjectConfiguration(project or
+        { project_dir = folder, automatic_checkpoint_naming = true }) }
+    local model = nn.Linear(4, 2)
+    local optimizer = optim.AdamW(model:parameters(), { lr = 0.1 })
+    model, optimizer = accelerator:prepare(model, optimizer)
+    local w = { accelerator = accelerator, model = model, optimizer = optimizer }
+    function w.step()
+      accelerator:backward(model(tensor.ones(3, 4)):square():sum())
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+    function w.bits() return model.weight:totable() end
+    return w
+  end
+
+  local function damage(name, change)
+    local path = ("%s/checkpoints/checkpoint_1/%s"):format(folder, name)
+    local text = assert(fs.read(path))
+    assert(fs.write(path, change(text)))
+  end
+
+  it("has Accelerate's names, and a manifest with sizes and checksums", function()
+    local w = world()
+    w.step()
+    w.accelerator:register_for_checkpointing({ state_dict = function() return { a = 1 } end,
+      load_state_dict = function() end })
+    local path = w.accelerator:save_state()
+    assert.equal(folder .. "/checkpoints/checkpoint_0", path)
+    assert.equal(1, w.accelerator.save_iteration)
+    assert.same({ "accelerate_manifest.json", "custom_checkpoint_0.pkl", "model.safetensors", "optimizer.bin",
+      "random_states_0.pkl" }, fs.list(path))
+    local manifest = require("accelerate.utils.json").decode(assert(fs.read(path .. "/accelerate_manifest.json")))
+    assert.equal(#assert(fs.read(path .. "/optimizer.bin")), manifest.files["optimizer.bin"].bytes)
+    assert.equal(1, manifest.saved_by.num_processes)
+  end)
+
+  it("has the checksum of RFC 3720", function()
+    assert(fs.make_dirs(folder))
+    assert(fs.write(folder .. "/nine", "123456789"))
+    assert.same({ 9, 0xe3069283 }, { fs.digest(folder .. "/nine") })
+    assert(fs.write(folder .. "/zeros", ("\0"):rep(32)))
+    assert.same({ 32, 0x8a9136aa }, { fs.digest(folder .. "/zeros") })
+    local size, why = fs.digest(folder)
+    assert.is_nil(size)
+    has(why, "no regular file")
+  end)
+
+  it("brings back optimizers and generators", function()
+    local w = world()
+    w.step()
+    w.accelerator:save_state()
+    w.step()
+    local expected, drawn, also = w.bits(), tensor.rand(3):totable(), math.random()
+    w.step()
+    assert.equal(folder .. "/checkpoints/checkpoint_0", w.accelerator:load_state())
+    w.step()
+    assert.same(expected, w.bits())
+    assert.same(drawn, tensor.rand(3):totable())
+    assert.equal(also, math.random())
+  end)
+
+  it("that is damaged is passed over, and the reason is said", function()
+    local cases = {
+      { "model.safetensors", function(text) return text:sub(1, -2) .. string.char((text:byte(-1) + 1) % 256) end,
+        "model.safetensors is damaged" },
+      { "optimizer.bin", function(text) return text:sub(1, -5) end, "optimizer.bin has %d+ bytes, and had" },
+      { "accelerate_manifest.json", function(text) return text:sub(1, 50) end, "accelerate_manifest.json is damaged" },
+    }
+    for _, case in ipairs(cases) do
+      local w = world()
+      w.accelerator:save_state()
+      local first = w.bits()
+      w.step()
+      w.accelerator:save_state()
+      damage(case[1], case[2])
+      assert.error_matches(function() w.accelerator:load_state(folder .. "/checkpoints/checkpoint_1") end, case[3])
+      local path, lines
+      lines = stderr_of(function() path = w.accelerator:load_state() end)
+      assert.equal(folder .. "/checkpoints/checkpoint_0", path)
+      has(lines, "passed over [^\n]*checkpoint_1: [^\n]*" .. case[3])
+      assert.same(first, w.bits())
+      fs.remove_tree(folder)
+      state.reset()
+    end
+  end)
+
+  it("is looked for where naming is automatic", function()
+    local w = world()
+    assert.error_matches(function() w.accelerator:load_state() end, "there is no whole checkpoint in")
+    assert.error_matches(function() w.accelerator:load_state(folder .. "/none") end, "there is no directory")
+    state.reset()
+    local plain = accelerate.Accelerator { cpu = true }
+    assert.error_matches(function() plain:load_state() end, "automatic_checkpoint_naming is off")
+    assert.error_matches(function() plain:save_state() end, "output_dir must be a string, got nil")
+  end)
+
+  it("is never written over another one with automatic naming, and old ones go", function()
+    local w = world { project_dir = folder, automatic_checkpoint_naming = true, total_limit = 2 }
+    for _ = 1, 4 do w.accelerator:save_state() end
+    assert.same({ "checkpoint_2", "checkpoint_3" }, fs.list(folder .. "/checkpoints"))
+    w.accelerator.project_configuration.iteration = 3
+    assert.error_matches(function() w.accelerator:save_state() end, "checkpoint_3 is there already")
+  end)
+
+  it("takes the place of the one before in a folder of its own, and keeps other files", function()
+    local w = world {}
+    w.accelerator:save_state(folder)
+    w.step()
+    w.accelerator:save_state(folder .. "/")
+    local expected = w.bits()
+    assert(fs.write(folder .. "/notes.txt", "mine"))
+    w.step()
+    w.accelerator:save_state(folder)
+    assert.equal("mine", fs.read(folder .. "/notes.txt"))
+    w.accelerator:load_state(folder)
+    assert.are_not.same(expected, w.bits())
+    assert.is_false(fs.exists(folder:gsub("[^/]+$", ".%0.saving")))
+  end)
+
+  it("that cannot be written leaves the former one", function()
+    local w, broken = world {}, false
+    w.accelerator:register_for_checkpointing({ state_dict = function()
+      if broken then return { callback = print } end
+      return {}
+    end, load_state_dict = function() end })
+    w.accelerator:save_state(folder)
+    local expected = w.bits()
+    w.step()
+    broken = true
+    assert.error_matches(function() w.accelerator:save_state(folder) end, "save_state: .*callback.*function")
+    broken = false
+    w.accelerator:load_state(folder)
+    assert.same(expected, w.bits())
+    assert(fs.write(folder .. ".file", ""))
+    assert.error_matches(function() w.accelerator:save_state(folder .. ".file") end, "is a file, not a directory")
+    os.remove(folder .. ".file")
+  end)
+
+  it("fits the objects that are there", function()
+    local w = world {}
+    w.accelerator:save_state(folder)
+    w.accelerator:register_for_checkpointing({ state_dict = function() return {} end,
+      load_state_dict = function() end })
+    assert.error_matches(function() w.accelerator:load_state(folder) end,
+      "has 0 custom_checkpoint files, and 1 objects are registered")
+    state.reset()
+    w = world {}
+    w.accelerator:prepare(optim.SGD(w.model:parameters(), { lr = 1 }))
+    assert.error_matches(function() w.accelerator:load_state(folder) end,
+      "has no optimizer_1.bin for optimizer 2 of this Accelerator")
+  end)
+
+  it("may have its weights in PyTorch's format", function()
+    local w = world {}
+    w.accelerator:save_state(folder, { safe_serialization = false })
+    assert.is_true(fs.exists(folder .. "/pytorch_model.bin"))
+    local expected = w.bits()
+    w.step()
+    w.accelerator:load_state(folder)
+    assert.same(expected, w.bits())
+  end)
+
+  it("goes through hooks, which may take weights and models over", function()
+    local w, seen = world {}, {}
+    w.accelerator:register_save_state_pre_hook(function(models, weights, path)
+      seen.save = { #models, #weights, path }
+      table.remove(weights)
+    end)
+    w.accelerator:register_load_state_pre_hook(function(models, path)
+      seen.load = { #models, path }
+      table.remove(models)
+    end)
+    w.accelerator:save_state(folder)
+    assert.is_false(fs.exists(folder .. "/model.safetensors"))
+    w.step()
+    local expected = w.bits()
+    w.accelerator:load_state(folder)
+    assert.same(expected, w.bits())
+    assert.same({ save = { 1, 1, folder }, load = { 1, folder } }, seen)
+  end)
+
+  it("fails on all ranks when it fails on one", function()
+    host.in_folder(function(path)
+      ranks.ok(2, ([[
+        local accelerator = accelerate.Accelerator { cpu = true }
+        local model = accelerator:prepare(require("accelerate.nn").Linear(2, 2))
+        accelerator:save_state(%q)
+        local real = require("accelerate.checkpoint.contents").save_own
+        require("accelerate.checkpoint.contents").save_own = function(...)
+          if rank == 1 then error("no space left", 0) end
+          return real(...)
+        end
+        local ok, message = pcall(accelerator.save_state, accelerator, %q)
+        check(not ok and message:find("save_state: rank 1: no space left", 1, true), tostring(message))
+        check(accelerator:load_state(%q) == %q)
+      ]]):format(path .. "/c", path .. "/c", path .. "/c", path .. "/c"))
+      assert.same({ "c" }, fs.list(path))
+    end)
+  end)
+
+  it("says what does not carry over to another number of ranks", function()
+    host.in_folder(function(path)
+      local status = host.run { "--num_processes", "2", "--cpu", SCRIPT, path, "plain", "5" }
+      assert.equal(137, status)
+      local _, err = finish(path, "plain", 1)
+      has(err, "num_processes was 2 and is 1")
+      has(err, "gradients of an open accumulation window of 2 ranks, and this run has 1: they are left out")
+    end)
+    host.in_folder(function(path)
+      assert.equal(137, (host.run { "--num_processes", "1", "--cpu", SCRIPT, path, "plain", "5" }))
+      local _, err = finish(path, "plain", 2)
+      has(err, "has no random_states_1.pkl: rank 1 keeps its own generators")
+    end)
+  end)
+end)
