@@ -190,7 +190,7 @@ describe("a checkpoint", function()
     state.reset()
     local plain = accelerate.Accelerator { cpu = true }
     assert.error_matches(function() plain:load_state() end, "automatic_checkpoint_naming is off")
-    assert.error_matches(function() plain:save_state() end, "output_dir must be a string, got nil")
+    assert.error_matches(function() plain:save_state() end, "save_state: output_dir is missing")
   end)
 
   it("is never written over another one with automatic naming, and old ones go", function()

@@ -41,8 +41,11 @@ end
 
 function M.save_weights(list, directory, safe)
   for i, dict in ipairs(list) do
-    local name = safe and numbered("model", i, "safetensors") or numbered("pytorch_model", i, "bin")
-    weights.save(dict, fs.join(directory, name), safe)
+    if safe then
+      weights.save(dict, fs.join(directory, numbered("model", i, "safetensors")), true)
+    else
+      files.write(dict, fs.join(directory, numbered("pytorch_model", i, "bin")), false, "save_state")
+    end
   end
 end
 
@@ -56,7 +59,9 @@ end
 
 local function load_weights(models, directory, opts)
   for i, model in ipairs(models) do
-    weights.load_checkpoint_in_model(model, weights_file(directory, i), { strict = opts.strict ~= false })
+    local path, strict = weights_file(directory, i), { strict = opts.strict ~= false }
+    if path:match "%.bin$" then model:load_state_dict(files.load(path), strict)
+    else weights.load_checkpoint_in_model(model, path, strict) end
   end
 end
 
@@ -207,11 +212,17 @@ function M.read(accelerator, directory)
     found.loaders = read_each(directory, accelerator._dataloaders, "dl_state_dict", "loader")
   end
   if accelerator._scaler then found.scaler = read(directory, "scaler.pt", ", and this run scales its loss") end
-  if fs.exists(fs.join(directory, own_file(rank))) then
-    found.own = files.load(fs.join(directory, own_file(rank)))
+  found.window_open = fs.exists(fs.join(directory, gradients_file(0)))
+  found.own = read(directory, own_file(0), "") -- the step, which is the same on all ranks
+  if found.own.num_processes == accelerator.num_processes then
+    if rank > 0 then found.own = read(directory, own_file(rank), "") end
     if fs.exists(fs.join(directory, gradients_file(rank))) then
       found.gradients = files.load_safetensors(fs.join(directory, gradients_file(rank)))
     end
+  elseif rank > 0 and fs.exists(fs.join(directory, own_file(rank))) then
+    found.own.random = files.load(fs.join(directory, own_file(rank))).random
+  elseif rank > 0 then
+    found.own.random = nil
   end
   return found
 end
@@ -245,25 +256,25 @@ local function restore_buffers(models, buffers)
   end
 end
 
--- The window goes on with the gradients that this rank had; on another number of ranks it begins
--- anew, because a mean over other ranks is another one.
+-- The window goes on with the gradients that this rank had.
 local function restore_window(accelerator, own, gradients)
   local models = accelerator._models
-  for _, optimizer in ipairs(accelerator._optimizers) do optimizer.optimizer:zero_grad() end
-  if own.num_processes == accelerator.num_processes then
-    if gradients then restore_gradients(models, gradients) end
-    accelerator._window = own.window or nil
-    restore_windows(models, own.windows)
-    restore_buffers(models, own.buffers)
-  elseif gradients then
-    notice.main("load_state: the checkpoint has gradients of an open accumulation window of %d ranks, and " ..
-      "this run has %d: they are left out, and the window begins anew", own.num_processes,
-      accelerator.num_processes)
-  end
+  if gradients then restore_gradients(models, gradients) end
+  accelerator._window = own.window or nil
+  restore_windows(models, own.windows)
+  restore_buffers(models, own.buffers)
+end
+
+-- On another number of ranks an open window begins anew: a mean over other ranks is another one.
+local function drop_window(accelerator, own)
+  notice.main("load_state: the checkpoint has gradients of an open accumulation window of %d ranks, and " ..
+    "this run has %d: they are left out, and the window begins anew", own.num_processes,
+    accelerator.num_processes)
+  accelerator.step = own.step - own.step % gradient_state.num_steps
 end
 
 local function restore_loaders(accelerator, found)
-  local own = found.own and found.own.num_processes == accelerator.num_processes and found.own.loaders
+  local own = found.own.num_processes == accelerator.num_processes and found.own.loaders
   for i, loader in ipairs(accelerator._dataloaders) do
     local place = found.samplers[i]
     if found.loaders then place = own and own[i] or found.loaders[i] end
@@ -271,12 +282,23 @@ local function restore_loaders(accelerator, found)
   end
 end
 
-local function restore_own(accelerator, own, gradients)
+local function restore_random(accelerator, directory, random)
+  if not random then
+    return notice.here("load_state: %s has no %s: rank %d keeps its own generators", directory,
+      own_file(accelerator.process_index), accelerator.process_index)
+  end
+  core.default_generator():set_state(random.generator)
+  core._math_random_state(random.math_random)
+end
+
+local function restore_own(accelerator, directory, found)
+  local own = found.own
   accelerator.step = own.step
   gradient_state.sync_gradients = own.sync_gradients
-  core.default_generator():set_state(own.random.generator)
-  core._math_random_state(own.random.math_random)
-  restore_window(accelerator, own, gradients)
+  for _, optimizer in ipairs(accelerator._optimizers) do optimizer.optimizer:zero_grad() end
+  if own.num_processes == accelerator.num_processes then restore_window(accelerator, own, found.gradients)
+  elseif found.window_open then drop_window(accelerator, own) end
+  restore_random(accelerator, directory, own.random)
 end
 
 --- Puts what `read` found, and the weights, into the prepared objects.
@@ -287,9 +309,7 @@ function M.restore(accelerator, directory, found, opts, models)
   if found.scaler then accelerator._scaler:load_state_dict(found.scaler) end
   for i, object in ipairs(accelerator._custom_objects) do object:load_state_dict(found.custom[i]) end
   restore_loaders(accelerator, found)
-  if found.own then return restore_own(accelerator, found.own, found.gradients) end
-  notice.here("load_state: %s has no %s: rank %d keeps its own generators and begins a new accumulation window",
-    directory, own_file(accelerator.process_index), accelerator.process_index)
+  restore_own(accelerator, directory, found)
 end
 
 return M
