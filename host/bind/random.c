@@ -87,7 +87,8 @@ static int math_random_state(lua_State *L)
     return ax_lua_error(L, "math_random_state", "this LuaJIT keeps the state elsewhere");
   n = lua_objlen(L, -1);
   if (bytes && given != n)
-    return ax_lua_error(L, "math_random_state", "expected the %d bytes of a state, got %d", (int)n, (int)given);
+    return ax_lua_error(L, "math_random_state", "expected the %d bytes of a state, got %d", (int)n,
+                        (int)given);
   if (bytes) memcpy(state, bytes, n);
   lua_pushlstring(L, state, n);
   return 1;
@@ -201,9 +202,12 @@ static const ax_lua_class generator_class = { "generator", sizeof(ax_generator *
 void ax_lua_open_random(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "Generator", generator },     { "default_generator", default_generator },
-    { "manual_seed", manual_seed }, { "_common_generator", common_generator },
-    { "_seedings", seedings },      { "_math_random_state", math_random_state },
+    { "Generator", generator },
+    { "default_generator", default_generator },
+    { "manual_seed", manual_seed },
+    { "_common_generator", common_generator },
+    { "_seedings", seedings },
+    { "_math_random_state", math_random_state },
     { NULL, NULL },
   };
 

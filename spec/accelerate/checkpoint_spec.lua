@@ -14,7 +14,9 @@ local tensor = require "accelerate.tensor"
 
 local SCRIPT = "spec/support/resumable.lua"
 
-local function has(text, pattern) assert.truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text)) end
+local function has(text, pattern)
+  assert.truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text))
+end
 
 -- What is written to stderr while fn() runs.
 local function stderr_of(fn)
@@ -128,7 +130,8 @@ describe("a checkpoint", function()
     assert.equal(1, w.accelerator.save_iteration)
     assert.same({ "accelerate_manifest.json", "custom_checkpoint_0.pkl", "model.safetensors", "optimizer.bin",
       "random_states_0.pkl" }, fs.list(path))
-    local manifest = require("accelerate.utils.json").decode(assert(fs.read(path .. "/accelerate_manifest.json")))
+    local manifest = require("accelerate.utils.json").decode(
+      assert(fs.read(path .. "/accelerate_manifest.json")))
     assert.equal(#assert(fs.read(path .. "/optimizer.bin")), manifest.files["optimizer.bin"].bytes)
     assert.equal(1, manifest.saved_by.num_processes)
   end)
@@ -160,10 +163,12 @@ describe("a checkpoint", function()
 
   it("that is damaged is passed over, and the reason is said", function()
     local cases = {
-      { "model.safetensors", function(text) return text:sub(1, -2) .. string.char((text:byte(-1) + 1) % 256) end,
+      { "model.safetensors",
+        function(text) return text:sub(1, -2) .. string.char((text:byte(-1) + 1) % 256) end,
         "model.safetensors is damaged" },
       { "optimizer.bin", function(text) return text:sub(1, -5) end, "optimizer.bin has %d+ bytes, and had" },
-      { "accelerate_manifest.json", function(text) return text:sub(1, 50) end, "accelerate_manifest.json is damaged" },
+      { "accelerate_manifest.json", function(text) return text:sub(1, 50) end,
+        "accelerate_manifest.json is damaged" },
     }
     for _, case in ipairs(cases) do
       local w = world()
@@ -172,7 +177,8 @@ describe("a checkpoint", function()
       w.step()
       w.accelerator:save_state()
       damage(case[1], case[2])
-      assert.error_matches(function() w.accelerator:load_state(folder .. "/checkpoints/checkpoint_1") end, case[3])
+      assert.error_matches(function() w.accelerator:load_state(folder .. "/checkpoints/checkpoint_1") end,
+        case[3])
       local path, lines
       lines = stderr_of(function() path = w.accelerator:load_state() end)
       assert.equal(folder .. "/checkpoints/checkpoint_0", path)
@@ -231,7 +237,8 @@ describe("a checkpoint", function()
     w.accelerator:load_state(folder)
     assert.same(expected, w.bits())
     assert(fs.write(folder .. ".file", ""))
-    assert.error_matches(function() w.accelerator:save_state(folder .. ".file") end, "is a file, not a directory")
+    assert.error_matches(function() w.accelerator:save_state(folder .. ".file") end,
+      "is a file, not a directory")
     os.remove(folder .. ".file")
   end)
 

@@ -29,7 +29,8 @@ local accelerator = accelerate.Accelerator {
 
 local function build()
   if variant == "norm" then
-    return nn.Sequential(nn.Unflatten(2, { 1, 2, 4 }), nn.Conv2d(1, 4, { 2, 2 }), nn.BatchNorm2d(4), nn.ReLU(),
+    return nn.Sequential(nn.Unflatten(2, { 1, 2, 4 }), nn.Conv2d(1, 4, { 2, 2 }), nn.BatchNorm2d(4),
+      nn.ReLU(),
       nn.Flatten(), nn.Linear(12, 2))
   end
   return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
@@ -72,7 +73,9 @@ function progress:state_dict()
   end
   return { epoch = self.epoch, batch = self.batch, seen = self.seen }
 end
-function progress:load_state_dict(found) self.epoch, self.batch, self.seen = found.epoch, found.batch, found.seen end
+function progress:load_state_dict(found)
+  self.epoch, self.batch, self.seen = found.epoch, found.batch, found.seen
+end
 accelerator:register_for_checkpointing(progress)
 
 local resumed = pcall(accelerator.load_state, accelerator)

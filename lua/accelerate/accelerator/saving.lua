@@ -157,9 +157,9 @@ local LOAD_STATE = {
 --- use; otherwise it begins anew in the same order, for skip_first_batches. On another number of
 --- ranks, generators of new ranks and gradients of an open window do not carry over; a line says so.
 ---@param input_dir string?
----@param opts { strict: boolean?, map_location: "cpu"|"on_device"|nil }? strict: false takes weights
----  that do not fit by name as far as they do; map_location: accepted, for tensors go where the
----  prepared objects are
+---@param opts { strict: boolean?, map_location: "cpu"|"on_device"|nil }? strict: false takes
+---  weights that do not fit by name as far as they do; map_location: accepted, for tensors go where
+---  the prepared objects are
 ---@return string path
 function Accelerator:load_state(input_dir, opts)
   input_dir, opts = path_and_options(input_dir, opts)

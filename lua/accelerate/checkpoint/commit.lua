@@ -1,8 +1,8 @@
 --- Making a checkpoint appear whole or not at all, on all ranks or on none.
 ---
---- Ranks write into a directory beside the final one. When all have written, the rank
---- that leads adds the manifest, gives the directory its name in one step and syncs the parent. A process that is
---- killed at any moment leaves the former checkpoint, or the new one.
+--- Ranks write into a directory beside the final one. When all have written, the rank that leads
+--- adds the manifest, gives the directory its name in one step and syncs the parent. A process that
+--- is killed at any moment leaves the former checkpoint, or the new one.
 local fs = require "accelerate.utils.fs"
 local manifest = require "accelerate.checkpoint.manifest"
 local operations = require "accelerate.collectives.operations"
@@ -25,7 +25,8 @@ end
 ---@return any[] results of all ranks, by rank from 1
 function M.together(where, fn)
   local ok, result = pcall(fn)
-  local reports = operations.gather_object { { ok = ok, value = ok and (result or false) or bare(where, result) } }
+  local reports = operations.gather_object { { ok = ok, value = ok and (result or false)
+    or bare(where, result) } }
   local faults, results = {}, {}
   for i, report in ipairs(reports) do
     results[i] = report.value

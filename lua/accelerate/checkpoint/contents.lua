@@ -194,7 +194,9 @@ local function read_custom(directory, objects)
     fail("load_state: %s has %d custom_checkpoint files, and %d objects are registered for checkpointing",
       directory, count, #objects)
   end
-  for i = 1, count do found[i] = files.load(fs.join(directory, ("custom_checkpoint_%d.pkl"):format(i - 1))) end
+  for i = 1, count do
+    found[i] = files.load(fs.join(directory, ("custom_checkpoint_%d.pkl"):format(i - 1)))
+  end
   return found
 end
 
@@ -211,7 +213,9 @@ function M.read(accelerator, directory)
   if accelerator.use_stateful_dataloader then
     found.loaders = read_each(directory, accelerator._dataloaders, "dl_state_dict", "loader")
   end
-  if accelerator._scaler then found.scaler = read(directory, "scaler.pt", ", and this run scales its loss") end
+  if accelerator._scaler then
+    found.scaler = read(directory, "scaler.pt", ", and this run scales its loss")
+  end
   found.window_open = fs.exists(fs.join(directory, gradients_file(0)))
   found.own = read(directory, own_file(0), "") -- the step, which is the same on all ranks
   if found.own.num_processes == accelerator.num_processes then
