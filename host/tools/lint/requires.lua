@@ -36,7 +36,8 @@ local MAY = {
   helpers = "config state cuda nn precision weights",
   data_loader = "data state collectives config helpers",
   local_sgd = "accelerator parallel",
-  accelerator = "capture collectives config data_loader logging nn optim parallel precision "
+  checkpoint = "collectives files parallel state weights",
+  accelerator = "capture checkpoint collectives config data_loader logging nn optim parallel precision "
     .. "profiler state tracking weights helpers",
 }
 
