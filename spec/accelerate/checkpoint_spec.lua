@@ -2,7 +2,6 @@
 -- there whole or not at all.  ACCEL_STRESS=100 sets the number of runs that are killed at a drawn
 -- moment (default 3).
 local accelerate = require "accelerate"
-local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local nn = require "accelerate.nn"
@@ -21,9 +20,10 @@ end
 -- What is written to stderr while fn() runs.
 local function stderr_of(fn)
   local former, texts = io.stderr, {}
+  -- luacheck: ignore 122
   io.stderr = { write = function(_, ...) texts[#texts + 1] = table.concat { ... } end }
   local ok, why = pcall(fn)
-  io.stderr = former
+  io.stderr = former -- luacheck: ignore 122
   assert(ok, why)
   return table.concat(texts)
 end

@@ -155,7 +155,8 @@ local LOAD_STATE = {
 ---
 --- With use_stateful_dataloader the next pass of each loader goes on behind the batch that was in
 --- use; otherwise it begins anew in the same order, for skip_first_batches. On another number of
---- ranks, generators of new ranks and gradients of an open window do not carry over; a line says so.
+--- ranks, generators of new ranks and gradients of an open window do not carry over; a line says
+--- so.
 ---@param input_dir string?
 ---@param opts { strict: boolean?, map_location: "cpu"|"on_device"|nil }? strict: false takes
 ---  weights that do not fit by name as far as they do; map_location: accepted, for tensors go where
