@@ -1,5 +1,5 @@
-/* digest.c: the size and CRC-32C (RFC 3720, appendix B.4) of a file's bytes, by which a damaged
- * file is told from a whole one.
+/* digest.c: the size and CRC-32C (RFC 3720, appendix B.4) of a file's bytes: they differ between a
+ * damaged file and a whole one.
  *
  * Where the processor has the instruction, eight bytes take one step, and the reading bounds the
  * speed; elsewhere a table takes one byte a step. */
