@@ -1,9 +1,8 @@
---- GPUs and their memory, under PyTorch's names: what `accelerate.cuda` and `tensor.cuda` hold.
+--- GPUs and their memory, under PyTorch's names: `accelerate.cuda` and `tensor.cuda`.
 ---
---- Sizes are in bytes. A device is a number or a name ("cuda:1"); without one it is this process's
---- GPU. What tensors take is
---- `allocated`; what the allocator has taken from the driver, for them and for the next ones, is
---- `reserved`.
+--- Sizes are in bytes. A device is a number or a name ("cuda:1"); the default is this process's
+--- GPU. `allocated` memory is in tensors; `reserved` memory is what the allocator has taken from
+--- the driver, for present and later tensors.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -22,7 +21,7 @@ local function device_of(where, device)
     options.show(device))
 end
 
---- Whether this process can use a GPU.
+--- Returns whether this process can use a GPU.
 ---@return boolean
 ---@return string? reason why not
 function M.is_available()
@@ -30,7 +29,7 @@ function M.is_available()
   return n > 0, reason
 end
 
---- How many GPUs this process can use.
+--- Returns the number of GPUs that this process can use.
 ---@return integer
 ---@return string? reason for none
 function M.device_count() return core.device_count("cuda") end
@@ -39,7 +38,7 @@ function M.device_count() return core.device_count("cuda") end
 ---@param device (integer|string)? default: this process's
 function M.synchronize(device) core.synchronize(device_of("synchronize", device)) end
 
---- Everything that is counted, as core.memory_stats gives it: live_bytes, peak_bytes,
+--- Returns all counters of core.memory_stats: live_bytes, peak_bytes,
 --- reserved_bytes, peak_reserved_bytes, cached_bytes, limit_bytes (of the device), available_bytes
 --- (free on the device, for all processes), live_blocks, segments (taken from the driver),
 --- allocations, cache_hits, retries (requests that had to make room first), failures (out of
@@ -48,41 +47,41 @@ function M.synchronize(device) core.synchronize(device_of("synchronize", device)
 ---@return table
 function M.memory_stats(device) return core.memory_stats(device_of("memory_stats", device)) end
 
---- Bytes in tensors, and in scratch memory of kernels that run.
+--- Returns the bytes in tensors, and in scratch memory of running kernels.
 ---@param device (integer|string)? default: this process's
 ---@return integer
 function M.memory_allocated(device)
   return core.memory_stats(device_of("memory_allocated", device)).live_bytes
 end
 
---- The most that memory_allocated has been since the start, or since reset_peak_memory_stats.
+--- Returns the largest memory_allocated since the start, or since reset_peak_memory_stats.
 ---@param device (integer|string)? default: this process's
 ---@return integer
 function M.max_memory_allocated(device)
   return core.memory_stats(device_of("max_memory_allocated", device)).peak_bytes
 end
 
---- Bytes taken from the driver.
+--- Returns the bytes taken from the driver.
 ---@param device (integer|string)? default: this process's
 ---@return integer
 function M.memory_reserved(device)
   return core.memory_stats(device_of("memory_reserved", device)).reserved_bytes
 end
 
---- The most that memory_reserved has been since the start, or since reset_peak_memory_stats.
+--- Returns the largest memory_reserved since the start, or since reset_peak_memory_stats.
 ---@param device (integer|string)? default: this process's
 ---@return integer
 function M.max_memory_reserved(device)
   return core.memory_stats(device_of("max_memory_reserved", device)).peak_reserved_bytes
 end
 
---- Starts max_memory_allocated and max_memory_reserved anew.
+--- Restarts max_memory_allocated and max_memory_reserved.
 ---@param device (integer|string)? default: this process's
 function M.reset_peak_memory_stats(device)
   core.reset_peak_memory_stats(device_of("reset_peak_memory_stats", device))
 end
 
---- What the driver says is free on a GPU, for all processes, and how much there is.
+--- Returns the free memory of a GPU, for all processes, and its size, as the driver reports them.
 ---@param device (integer|string)? default: this process's
 ---@return integer free
 ---@return integer total
@@ -102,8 +101,8 @@ local SMALL = { "1 KB", "8 KB", "64 KB", "256 KB", "1 MB" }
 
 local function megabytes(bytes) return ("%.1f MB"):format(bytes / 1e6) end
 
---- What there is to say about a GPU's memory, as text: what is allocated and reserved, and what is
---- live by size and script line.
+--- Returns a report on a GPU's memory as text: allocated and reserved bytes, and live memory by
+--- size and script line.
 ---@param device (integer|string)? default: this process's
 ---@return string
 function M.memory_summary(device)

@@ -173,7 +173,7 @@ function M.cdist(x1, x2, options)
   return require("accelerate.nn.functional.distance").cdist(x1, x2, options)
 end
 
---- Whether two tensors have the same shape and the same elements. NaN equals nothing.
+--- Returns whether two tensors have equal shapes and elements. NaN equals nothing.
 ---@param a accelerate.Tensor
 ---@param b accelerate.Tensor
 ---@return boolean
@@ -185,8 +185,8 @@ end
 
 local CLOSE = { rtol = 1e-5, atol = 1e-8, equal_nan = false }
 
---- Whether |a - b| <= atol + rtol * |b| everywhere (shapes are broadcast; computed in float64).
---- Infinities must be the same.
+--- Returns whether |a - b| <= atol + rtol * |b| everywhere (shapes are broadcast; computed in
+--- float64). Infinities must be the same.
 ---@param a accelerate.Tensor
 ---@param b accelerate.Tensor
 ---@param options? { rtol: number?, atol: number?, equal_nan: boolean? } 1e-5, 1e-8, false

@@ -92,7 +92,7 @@ function LOMO:zero_grad(set_to_none)
   for _, group in ipairs(self.param_groups) do parameter.zero_grad(group.params, set_to_none) end
 end
 
---- As any optimizer's.
+--- Adds a group of parameters; see Optimizer:add_param_group.
 function LOMO:add_param_group(group)
   Optimizer.add_param_group(self, group)
   -- Gradients get ready in about the reverse order of registration. All ranks must go through them

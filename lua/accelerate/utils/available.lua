@@ -1,4 +1,4 @@
---- What this build can do, and versions.
+--- Features of this build, and versions.
 ---
 --- `is_<what>_available()` answers for what upstream asks of its libraries: true where this build
 --- does it itself (TensorBoard
@@ -48,7 +48,7 @@ for name in ABSENT:gmatch("%S+") do ANSWERS[name] = no end
 
 for name, answer in pairs(ANSWERS) do M["is_" .. name .. "_available"] = answer end
 
---- Whether the processor is Habana's Gaudi 1: never.
+--- Returns whether the processor is Habana's Gaudi 1: never.
 M.is_habana_gaudi1 = no
 
 -- ---- versions -----------------------------------------------------------------------------------

@@ -21,13 +21,13 @@ local FALSE = { n = true, no = true, f = true, ["false"] = true, off = true, ["0
 
 --- Returns "yes", "on", "1"... as a boolean. Raises for other text.
 ---@param text string
----@param what string? named in the message
+---@param name string? name of the setting, for the message
 ---@return boolean
-function M.str_to_bool(text, what)
+function M.str_to_bool(text, name)
   local word = tostring(text):lower()
   if TRUE[word] then return true end
   if FALSE[word] then return false end
-  fail("%s: expected one of y yes t true on 1, n no f false off 0, got '%s'", what or "str_to_bool",
+  fail("%s: expected one of y yes t true on 1, n no f false off 0, got '%s'", name or "str_to_bool",
     tostring(text))
 end
 

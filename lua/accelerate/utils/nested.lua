@@ -18,7 +18,7 @@ M.is_tensor = is_tensor
 --- Returns whether a value is a tensor: `is_tensor` under upstream's name.
 M.is_torch_tensor = is_tensor
 
---- What get_data_structure puts in a tensor's place.
+--- Stands for a tensor in the results of get_data_structure.
 ---@class accelerate.TensorInformation
 ---@field shape integer[]
 ---@field dtype string
@@ -83,25 +83,25 @@ end
 ---@param fn fun(leaf: any, path: string): any
 ---@param data any
 ---@param test (fun(leaf: any): boolean)? which leaves `fn` takes (default: tensors)
----@param what string? when given, a leaf that `test` refuses is an error that begins with it; else
----  it stays as it is
-function M.recursively_apply(fn, data, test, what)
+---@param caller string? name that begins the error for a leaf that `test` refuses; without it such
+---  a leaf stays as it is
+function M.recursively_apply(fn, data, test, caller)
   options.value("recursively_apply", "fn", fn, { "function" })
   options.value("recursively_apply", "test", test, { "function", optional = true })
-  options.value("recursively_apply", "what", what, { "string", optional = true })
+  options.value("recursively_apply", "caller", caller, { "string", optional = true })
   test = test or is_tensor
   local function walk(value, path, depth)
     if test(value) then return fn(value, path) end
     if is_container(value) then
-      check_depth(what, depth, path)
+      check_depth(caller, depth, path)
       local result = empty_like(value)
       for _, key in ipairs(ordered.keys(value)) do
         result[key] = walk(value[key], extend(path, key), depth + 1)
       end
       return result
     end
-    if what then
-      fail("%s: expected a tensor, or a table of them, got %s%s", what, kind_of(value), at(path))
+    if caller then
+      fail("%s: expected a tensor, or a table of them, got %s%s", caller, kind_of(value), at(path))
     end
     return value
   end

@@ -64,8 +64,8 @@ function M.convert_bytes(size)
   return text(size, "PB")
 end
 
---- Whether an object or a module table has something under a name, also where reading a name that
---- is not there is an error:
+--- Returns whether an object or a module table has a value under a name, also where reading a name
+--- that is not there is an error:
 --- `if utils.hasattr(nn, "Conv3d") then`.
 ---@param object any
 ---@param name string

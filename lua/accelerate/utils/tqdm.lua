@@ -181,24 +181,24 @@ local function source_of(value)
   }
 end
 
---- A progress bar.
----@param what any a loader or another object with `iter` (and `len`), a list, or the number of
+--- Makes a progress bar.
+---@param iterable any a loader or another object with `iter` (and `len`), a list, or the number of
 ---  steps
 ---@param opts { total: integer?, desc: string?, unit: string?, disable: boolean?, leave: boolean?,
 ---  main_process_only: boolean? }?
-return function(what, opts)
-  if type(what) == "boolean" then
+return function(iterable, opts)
+  if type(iterable) == "boolean" then
     fail("tqdm: a boolean as first argument is not supported; use the option main_process_only")
   end
   opts = options.check("tqdm", opts, OPTIONS)
   local bar = Bar.new()
   local total = opts.total
-  if type(what) == "number" then
-    total = total or what
-  elseif what ~= nil then
-    bar._source = source_of(what)
+  if type(iterable) == "number" then
+    total = total or iterable
+  elseif iterable ~= nil then
+    bar._source = source_of(iterable)
     if type(bar._source) ~= "table" then
-      fail("tqdm: expected a loader, a list or a number of steps, got a %s", type(what))
+      fail("tqdm: expected a loader, a list or a number of steps, got a %s", type(iterable))
     end
     if not total and bar._source.len then
       local known, length = pcall(bar._source.len, bar._source)  -- a stream may not know
