@@ -27,6 +27,8 @@ local PAGES = {
   { "optim", "accelerate.optim", "optim", { "lua/accelerate/optim" } },
   { "optim.lr_scheduler", "accelerate.optim.lr_scheduler", "optim.lr_scheduler",
     { "lua/accelerate/optim/lr_scheduler" } },
+  { "optim.swa_utils", "accelerate.optim.swa_utils", "optim.swa_utils",
+    { "lua/accelerate/optim/swa_utils.lua" } },
   { "data", "accelerate.data", "data", { "lua/accelerate/data" } },
   { "data.transforms", "accelerate.data.transforms", "data.transforms",
     { "lua/accelerate/data/transforms.lua" } },

@@ -18,4 +18,5 @@ return properties.lazy("accelerate.optim", {
   LOMO = "accelerate.optim.lomo",
   AdaLOMO = "accelerate.optim.adalomo",
   lr_scheduler = "accelerate.optim.lr_scheduler",
+  swa_utils = "accelerate.optim.swa_utils",
 })

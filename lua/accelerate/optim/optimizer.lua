@@ -75,6 +75,7 @@ function Optimizer:_group_schema()
   local number = { "number", optional = true }
   local schema = {
     initial_lr = number, max_lr = number, min_lr = number, max_momentum = number, base_momentum = number,
+      swa_lr = number,
       name = { "string", optional = true },
   }
   for name, entry in next, self._schema do schema[name] = entry end
