@@ -20,7 +20,7 @@ OPT_asan    := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPT_ubsan   := -O1 -fsanitize=undefined -fno-sanitize-recover=undefined
 OPT         := $(OPT_$(MODE))
 WARN        := -Wall -Wextra -Wno-unused-parameter -Wstrict-prototypes -Wvla -Werror=implicit-function-declaration
-BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ikernels
+BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ikernels -I$(OUT)/include
 
 # The interpreter: a LuaJIT of our own, linked in.  LUA52COMPAT: `#`, pairs and ipairs honour
 # metamethods.  CHECKHOOK: Ctrl-C stops a compiled loop.  Modules that distributions install for Lua
@@ -40,6 +40,11 @@ HOST_LIBS   := -Wl,--whole-archive $(LUAJIT)/src/libluajit.a -Wl,--no-whole-arch
 HOST_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/accel/deps'
 HOST_SRC   := $(wildcard host/*.c host/core/*.c host/core/*/*.c host/bind/*.c)
 HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
+
+# Members of ax_attrs (plugin.h), written from the op table by a program that runs here; HOST_CC
+# makes it where CC compiles for another machine.
+HOST_CC    ?= $(CC)
+ATTRS      := $(OUT)/include/op_attrs.h
 
 # The CPU kernels are built once for each level of processor; the host loads the best that the
 # processor runs.  Products and sums are not contracted behind our back: the levels, and a GPU, are
@@ -102,7 +107,15 @@ $(LUAJIT)/src/libluajit.a: $(LUAJIT).flags host/tools/get_luajit
 	$(call say,cc $(LUAJIT))
 	$(Q)$(MAKE) -s -C $(LUAJIT)/src E=@: BUILDMODE=static CC='$(CC)' CCDEBUG=-g XCFLAGS='$(LUAJIT_XCFLAGS)' \
 	  TARGET_CFLAGS='$(LUAJIT_TARGET_$(MODE))' libluajit.a jit/vmdef.lua
-$(HOST_OBJ): | $(LUAJIT)/src/libluajit.a
+$(HOST_OBJ): | $(LUAJIT)/src/libluajit.a $(ATTRS)
+
+OP_TABLE := $(wildcard host/core/*.def host/core/*/*.def)
+$(ATTRS): host/tools/attrs.c host/core/ops/signature.c host/signature.h host/plugin.h $(OP_TABLE) Makefile
+	@mkdir -p $(@D)
+	$(call say,write $@)
+	$(Q)$(HOST_CC) -std=gnu11 $(WARN) -Ihost -DAX_NO_OP_ATTRS -o $(@D)/attrs $(filter %.c,$^) -lpthread
+	$(Q)$(@D)/attrs >$@.new
+	@mv $@.new $@
 
 $(OUT)/host/%.o: host/%.c Makefile
 	@mkdir -p $(@D)
@@ -133,6 +146,7 @@ $(OUT)/libax_cpu_$(1).so: $(CPU_SRC:%.c=$(OUT)/$(1)/%.o)
 	@mv $$@.new $$@
 endef
 $(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
+$(CPU_OBJ): | $(ATTRS)
 
 # The CUDA backend: where nvcc is, or as CUDA_HOME says.  The emulated one runs the same kernels on
 # the host, for the specs.
@@ -145,12 +159,12 @@ CUDA_EXTRA   ?=# more flags for nvcc
 NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
 CUDA_SRC     := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 EMULATE_SRC  := $(wildcard kernels/cuda/emulate/*.cpp)
-CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels \
+CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -I$(OUT)/include \
                 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter \
                 $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) $(CUDA_EXTRA)
 EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE \
-                $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -fPIC -fvisibility=hidden \
-                -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
+                $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -I$(OUT)/include \
+                -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
 
@@ -173,7 +187,9 @@ $(OUT)/cuda/random.o: CUDA_FLAGS += -fmad=false# its bits are the CPU's
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP -c -o $@ $<
-$(OUT)/libax_cuda.so: $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/cuda/%.o) $(OUT)/cuda/backend.o
+CUDA_OBJ := $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/cuda/%.o) $(OUT)/cuda/backend.o
+$(CUDA_OBJ): | $(ATTRS)
+$(OUT)/libax_cuda.so: $(CUDA_OBJ)
 	$(call say,link $@)
 	$(Q)$(CXX) -shared -o $@.new $^ -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread
 	@mv $@.new $@
@@ -194,6 +210,7 @@ $(OUT)/emulated/%.o: kernels/cuda/%.cpp Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
 EMULATE_OBJ := $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(EMULATE_SRC:kernels/cuda/%.cpp=$(OUT)/emulated/%.o)
+$(EMULATE_OBJ): | $(ATTRS)
 $(OUT)/libax_cuda_emulated.so: $(EMULATE_OBJ) $(OUT)/cuda/backend.o
 	$(call say,link $@)
 	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
@@ -226,7 +243,7 @@ $(OUT)/plan/libcuda.so.1: spec/support/plan_cudnn.cpp
 -include $(wildcard $(OUT)/cuda/*.d $(OUT)/cuda/*/*.d $(OUT)/emulated/*.d $(OUT)/emulated/*/*.d)
 
 # For the specs: a device without a GPU.
-$(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(wildcard host/core/*.def host/core/*/*.def) Makefile
+$(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(ATTRS) Makefile
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) -shared -o $@.new $<
 	@mv $@.new $@

@@ -162,6 +162,10 @@ typedef struct ax_args {
   ax_attrs a;
 } ax_args;
 
+/* Attributes of a row by name: AX_ATTRS(narrow, .dim = 0, .start = 2, .length = 3).  Those that are
+ * not named are 0; no list. */
+#define AX_ATTRS(row, ...) ((ax_attrs){ .row = { __VA_ARGS__ }, .n_list = -1 })
+
 /* Runs an op: checks, allocates, computes, records.  out: AX_MAX_OUT places; new references, the
  * unused ones NULL.  On failure all are NULL. */
 AX_API ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out);

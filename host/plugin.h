@@ -230,12 +230,22 @@ typedef enum {
 
 #define AX_NO_DIM INT64_MIN /* the value of an optional dim that was left out */
 
-/* Arguments that are not tensors.  The signature in ops.def defines the slots: dims, integers,
- * booleans, choices and dtypes fill `i` in order, numbers fill `f`, one list (dims or sizes) fills
- * `list`. */
+/* Arguments that are not tensors, by name: a->clamp.min is parameter `min` of the row CLAMP;
+ * ops.def has the details.  op_attrs.h has a structure for every row and every family of rows; the
+ * build writes it from the signatures (host/tools/attrs.c) into build/include.  A row's structure
+ * covers all places of the union, so that naming one member of it in an initializer sets the others
+ * to 0. */
+enum { AX_MAX_INTEGERS = 12, AX_MAX_NUMBERS = 4 };
 typedef struct ax_attrs {
-  int64_t i[12];
-  double f[4];
+  union {
+    struct { /* by place, as signature.h has it: for the reader of arguments */
+      int64_t integers[AX_MAX_INTEGERS];
+      double numbers[AX_MAX_NUMBERS]; /* also for formulas that take all numbers of their row */
+    };
+#ifndef AX_NO_OP_ATTRS /* the program that writes them does without */
+#include "op_attrs.h"
+#endif
+  };
   int n_list; /* -1: the list was not given */
   int64_t list[AX_MAX_DIMS];
   bool accumulate;   /* internal: the result is added to what `out` holds (mm, sum) */

@@ -219,6 +219,16 @@ describe("lint", function()
     }, "calls abort")
   end)
 
+  it("finds attributes of ops that are read by place", function()
+    finds("attributes", { "host/core/ops/a.c:1", "host/core/ops/a.c:2", "host/core/ops/a.c:3" }, {
+      ["host/core/ops/a.c"] =
+        "int64_t d = q->a.integers[0]; /* a->numbers[0] */\ndouble v = A->numbers [k];\n" ..
+        "ax_attrs a = { .integers = { 1 } };\nint64_t integers[4], n = integers[0];\nf = a->narrow.dim;\n" ..
+        "use(call->a->numbers);\n",
+      ["host/bind/args.c"] = "a->integers[p->slot] = n;\n",
+    }, "its place in `integers`")
+  end)
+
   it("gives a file 800 lines, and a warning above 500", function()
     finds("size", { "a.lua:801" }, { ["a.lua"] = ("\n"):rep(801), ["b.lua"] = ("\n"):rep(500) },
       "at most 800")

@@ -1,146 +1,26 @@
 /* args.c: the arguments of ops, and where a position that Lua counts from 1 becomes the core's,
  * from 0.
  *
- * The signatures of ops.def are parsed once into parameter tables; ax_lua_read_args walks one of
- * them over the Lua stack.  Arguments come by position, in the signature's order; a plain table
- * with string keys at the end gives the rest by name. */
+ * ax_lua_read_args walks a row's parsed signature (signature.h) over the Lua stack.  Arguments come
+ * by position, in the signature's order; a plain table with string keys at the end gives the rest
+ * by name. */
 #include "bind/bind.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdlib.h>
-
-/* ---- signatures */
-
-static ax_lua_signature signatures[AX_OP_COUNT];
-static pthread_once_t parsed = PTHREAD_ONCE_INIT;
-static char text_space[65536]; /* names and words, cut out of the signatures */
-static size_t text_used;
-
-static const char *keep_text(const char *from, size_t n)
-{
-  char *p = text_space + text_used;
-  if (text_used + n + 1 > sizeof text_space) return "?"; /* the spec that walks core.ops() would see it */
-  memcpy(p, from, n);
-  p[n] = '\0';
-  text_used += n + 1;
-  return p;
-}
-
-static uint8_t kind_named(const char *s, size_t n)
-{
-  static const struct {
-    const char *name;
-    uint8_t kind;
-  } kinds[] = {
-    { "T", AX_P_TENSOR },      { "TN", AX_P_OPERAND },    { "T*", AX_P_TENSORS }, { "dim", AX_P_DIM },
-    { "dim+", AX_P_DIM_PLUS }, { "dims", AX_P_DIMS },     { "pos", AX_P_POS },    { "int", AX_P_INT },
-    { "int2", AX_P_INT2 },     { "ints", AX_P_INTS },     { "num", AX_P_NUM },    { "bool", AX_P_BOOL },
-    { "dtype", AX_P_DTYPE },   { "gen", AX_P_GENERATOR },
-  };
-  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-    if (strlen(kinds[i].name) == n && memcmp(kinds[i].name, s, n) == 0) return kinds[i].kind;
-  return AX_P_WORD;
-}
-
-static double default_value(const ax_lua_param *p, const char *s, size_t n)
-{
-  if (p->kind == AX_P_BOOL) return n == 4 && memcmp(s, "true", 4) == 0;
-  if (p->kind == AX_P_WORD) {
-    for (int i = 0; i < p->n_words; i++)
-      if (strlen(p->words[i]) == n && memcmp(p->words[i], s, n) == 0) return i;
-    return 0;
-  }
-  const double v = strtod(s, NULL);
-  const bool position = p->kind == AX_P_DIM || p->kind == AX_P_DIM_PLUS || p->kind == AX_P_POS;
-  return position && v > 0 ? v - 1 : v;
-}
-
-/* "dim:dims?", "keepdim:bool=false", "reduction:mean|sum|none=mean" */
-static void parse_param(ax_lua_param *p, const char *s, size_t n, int *slots, bool *listed)
-{
-  const char *colon = memchr(s, ':', n), *end = s + n, *equals = memchr(s, '=', n);
-  const char *kind = colon + 1, *kind_end = equals ? equals : end;
-
-  p->name = keep_text(s, (size_t)(colon - s));
-  if (kind_end[-1] == '?') {
-    p->optional = true;
-    kind_end--;
-  }
-  p->kind = kind_named(kind, (size_t)(kind_end - kind));
-  if (p->kind == AX_P_WORD)
-    while (kind < kind_end && p->n_words < AX_MAX_WORDS) {
-      const char *bar = memchr(kind, '|', (size_t)(kind_end - kind));
-      if (!bar) bar = kind_end;
-      p->words[p->n_words++] = keep_text(kind, (size_t)(bar - kind));
-      kind = bar + 1;
-    }
-  switch (p->kind) {
-  case AX_P_TENSOR:
-  case AX_P_OPERAND: p->slot = (uint8_t)slots[0]++; break;
-  case AX_P_NUM: p->slot = (uint8_t)slots[2]++; break;
-  case AX_P_INT2:
-    p->slot = (uint8_t)slots[1];
-    slots[1] += 2;
-    break;
-  case AX_P_DIMS:
-  case AX_P_INTS:
-    if (*listed) { /* the second list: its length and its entries go into the integer attributes */
-      p->second = true;
-      p->slot = (uint8_t)slots[1];
-      slots[1] += 1 + AX_MAX_DIMS;
-    }
-    *listed = true;
-    break;
-  case AX_P_TENSORS:
-  case AX_P_GENERATOR: break;
-  default: p->slot = (uint8_t)slots[1]++; break;
-  }
-  if (equals) {
-    p->optional = true;
-    p->value = default_value(p, equals + 1, (size_t)(end - equals - 1));
-  } else if (p->kind == AX_P_NUM) p->value = NAN; /* NaN: the optional number was left out */
-  else p->value = (double)AX_NO_DIM;
-}
-
-static void parse_signatures(void)
-{
-  for (int op = 0; op < AX_OP_COUNT; op++) {
-    ax_lua_signature *sig = &signatures[op];
-    const char *s = ax_ops[op].signature;
-    int slots[3] = { 0, 0, 0 };
-    bool arrow = false, listed = false;
-
-    while (*s) {
-      const size_t n = strcspn(s, " ");
-      if (n == 2 && s[0] == '-' && s[1] == '>') arrow = true;
-      else if (arrow) sig->results++;
-      else if (n && sig->n < AX_MAX_PARAMS) parse_param(&sig->param[sig->n++], s, n, slots, &listed);
-      s += n + strspn(s + n, " ");
-    }
-    if (!arrow) sig->results = 1;
-  }
-}
-
-const ax_lua_signature *ax_lua_signature_of(ax_op op)
-{
-  pthread_once(&parsed, parse_signatures);
-  return &signatures[op];
-}
 
 /* ---- arguments of ops */
 
 typedef struct reader {
   lua_State *L;
   const char *fn;
-  const ax_lua_signature *sig;
+  const ax_signature *sig;
   ax_lua_read_result *r;
   int ndim;      /* of the tensor that dims refer to */
   int64_t dim;   /* the dim that positions refer to */
   bool at_least; /* positions may be one past the last (narrow of length 0) */
 } reader;
 
-static const char *expected_text(lua_State *L, const ax_lua_param *p)
+static const char *expected_text(lua_State *L, const ax_param *p)
 {
   switch (p->kind) {
   case AX_P_TENSOR: return "a tensor";
@@ -179,7 +59,7 @@ static const char *dot_hint(reader *q)
   return lua_pushfstring(q->L, "; did you mean x:%s(%s)?", q->fn, lua_gettop(q->L) ? "..." : "");
 }
 
-static int wrong(reader *q, const ax_lua_param *p, int arg, int idx)
+static int wrong(reader *q, const ax_param *p, int arg, int idx)
 {
   if (arg == 1 && (p->kind == AX_P_TENSOR || p->kind == AX_P_OPERAND) && !lua_isnil(q->L, idx)) {
     const char *hint = dot_hint(q);
@@ -190,7 +70,7 @@ static int wrong(reader *q, const ax_lua_param *p, int arg, int idx)
 }
 
 /* Converts a dim as users count to 0 .. ndim-1.  A 0-d tensor has dim 1, as in PyTorch. */
-static int64_t dim_of(reader *q, const ax_lua_param *p, int64_t v)
+static int64_t dim_of(reader *q, const ax_param *p, int64_t v)
 {
   const int extra = p->kind == AX_P_DIM_PLUS;
   const int64_t n = (q->ndim > 0 || extra ? q->ndim : 1) + extra, at = ax_lua_position(v, n);
@@ -203,7 +83,7 @@ static int64_t dim_of(reader *q, const ax_lua_param *p, int64_t v)
   return at;
 }
 
-static int64_t pos_of(reader *q, const ax_lua_param *p, int64_t v)
+static int64_t pos_of(reader *q, const ax_param *p, int64_t v)
 {
   const ax_tensor *x = q->r->args.in[0];
   if (x->ndim == 0) return ax_lua_error(q->L, q->fn, "%s: a 0-d tensor has no positions", p->name);
@@ -225,7 +105,7 @@ static void set_input(reader *q, int k, ax_tensor *t, int idx)
   if (k == 0) q->ndim = t->ndim;
 }
 
-static void read_tensors(reader *q, const ax_lua_param *p, int arg, int idx)
+static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
   int n;
@@ -256,7 +136,7 @@ static void read_tensors(reader *q, const ax_lua_param *p, int arg, int idx)
     }
 }
 
-static void read_operand(reader *q, const ax_lua_param *p, int arg, int idx)
+static void read_operand(reader *q, const ax_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
   ax_args *a = &q->r->args;
@@ -281,10 +161,10 @@ static void read_operand(reader *q, const ax_lua_param *p, int arg, int idx)
   if (a->n_in <= k) a->n_in = k + 1;
 }
 
-static void read_dims(reader *q, const ax_lua_param *p, int arg, int idx)
+static void read_dims(reader *q, const ax_param *p, int arg, int idx)
 {
   ax_attrs *a = &q->r->args.a;
-  int64_t *list = p->second ? a->i + p->slot + 1 : a->list;
+  int64_t *list = p->second ? a->integers + p->slot + 1 : a->list;
   int64_t v;
   int n = 1;
   if (lua_istable(q->L, idx)) {
@@ -295,14 +175,14 @@ static void read_dims(reader *q, const ax_lua_param *p, int arg, int idx)
   }
   if (p->kind == AX_P_DIMS)
     for (int i = 0; i < n; i++) list[i] = dim_of(q, p, list[i]);
-  if (p->second) a->i[p->slot] = n;
+  if (p->second) a->integers[p->slot] = n;
   else a->n_list = n;
 }
 
 /* Reads an integer, for both places, or a list of two. */
-static void read_pair(reader *q, const ax_lua_param *p, int arg, int idx)
+static void read_pair(reader *q, const ax_param *p, int arg, int idx)
 {
-  int64_t *at = &q->r->args.a.i[p->slot], list[AX_MAX_DIMS];
+  int64_t *at = &q->r->args.a.integers[p->slot], list[AX_MAX_DIMS];
   if (lua_istable(q->L, idx)) {
     if (ax_lua_read_list(q->L, idx, q->fn, p->name, arg, list) != 2) wrong(q, p, arg, idx);
     at[0] = list[0];
@@ -313,7 +193,7 @@ static void read_pair(reader *q, const ax_lua_param *p, int arg, int idx)
   }
 }
 
-static int word_of(reader *q, const ax_lua_param *p, int arg, int idx)
+static int word_of(reader *q, const ax_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
   const char *given, *near;
@@ -327,7 +207,7 @@ static int word_of(reader *q, const ax_lua_param *p, int arg, int idx)
 }
 
 /* Reads the value at idx as p.  arg: its number in the call, 0 when it was given by name. */
-static void read_param(reader *q, const ax_lua_param *p, int arg, int idx)
+static void read_param(reader *q, const ax_param *p, int arg, int idx)
 {
   lua_State *L = q->L;
   ax_attrs *a = &q->r->args.a;
@@ -346,36 +226,36 @@ static void read_param(reader *q, const ax_lua_param *p, int arg, int idx)
   case AX_P_DIM:
   case AX_P_DIM_PLUS:
     if (!ax_lua_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
-    a->i[p->slot] = q->dim = dim_of(q, p, v);
+    a->integers[p->slot] = q->dim = dim_of(q, p, v);
     break;
   case AX_P_POS:
     if (!ax_lua_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
-    a->i[p->slot] = pos_of(q, p, v);
+    a->integers[p->slot] = pos_of(q, p, v);
     break;
   case AX_P_INT:
-    if (!ax_lua_to_integer(L, idx, &a->i[p->slot])) wrong(q, p, arg, idx);
+    if (!ax_lua_to_integer(L, idx, &a->integers[p->slot])) wrong(q, p, arg, idx);
     break;
   case AX_P_INT2: read_pair(q, p, arg, idx); break;
   case AX_P_NUM:
     if (lua_type(L, idx) != LUA_TNUMBER) wrong(q, p, arg, idx);
-    a->f[p->slot] = lua_tonumber(L, idx);
+    a->numbers[p->slot] = lua_tonumber(L, idx);
     break;
   case AX_P_BOOL:
     if (lua_type(L, idx) != LUA_TBOOLEAN) wrong(q, p, arg, idx);
-    a->i[p->slot] = lua_toboolean(L, idx);
+    a->integers[p->slot] = lua_toboolean(L, idx);
     break;
   case AX_P_DTYPE:
     if (lua_type(L, idx) != LUA_TSTRING) wrong(q, p, arg, idx);
-    a->i[p->slot] = ax_lua_check_dtype(L, idx, q->fn, p->name);
+    a->integers[p->slot] = ax_lua_check_dtype(L, idx, q->fn, p->name);
     break;
-  case AX_P_WORD: a->i[p->slot] = word_of(q, p, arg, idx); break;
+  case AX_P_WORD: a->integers[p->slot] = word_of(q, p, arg, idx); break;
   case AX_P_GENERATOR:
     if (!(a->gen = ax_lua_to_generator(L, idx))) wrong(q, p, arg, idx);
     break;
   }
 }
 
-static void use_default(reader *q, const ax_lua_param *p, int arg)
+static void use_default(reader *q, const ax_param *p, int arg)
 {
   ax_attrs *a = &q->r->args.a;
   if (!p->optional) {
@@ -388,26 +268,26 @@ static void use_default(reader *q, const ax_lua_param *p, int arg)
   case AX_P_DIM_PLUS: {
     int64_t v = (int64_t)p->value;
     if (v < 0 && v != AX_NO_DIM) v += p->kind == AX_P_DIM_PLUS ? q->ndim + 1 : q->ndim > 0 ? q->ndim : 1;
-    a->i[p->slot] = v;
+    a->integers[p->slot] = v;
     break;
   }
-  case AX_P_INT2: a->i[p->slot] = a->i[p->slot + 1] = (int64_t)p->value; break;
+  case AX_P_INT2: a->integers[p->slot] = a->integers[p->slot + 1] = (int64_t)p->value; break;
   case AX_P_POS:
   case AX_P_INT:
   case AX_P_BOOL:
   case AX_P_DTYPE:
-  case AX_P_WORD: a->i[p->slot] = (int64_t)p->value; break;
-  case AX_P_NUM: a->f[p->slot] = p->value; break;
+  case AX_P_WORD: a->integers[p->slot] = (int64_t)p->value; break;
+  case AX_P_NUM: a->numbers[p->slot] = p->value; break;
   case AX_P_DIMS:
   case AX_P_INTS:
-    if (p->second) a->i[p->slot] = -1;
+    if (p->second) a->integers[p->slot] = -1;
     break;
   default: break; /* no tensor, no list (n_list -1), the default generator */
   }
 }
 
 /* Sizes or dims given as several numbers take all remaining positions: x:view(2, 3). */
-static bool read_rest(reader *q, const ax_lua_param *p, int first, int last)
+static bool read_rest(reader *q, const ax_param *p, int first, int last)
 {
   ax_attrs *a = &q->r->args.a;
   if (last - first + 1 > AX_MAX_DIMS)
@@ -424,7 +304,7 @@ static bool read_rest(reader *q, const ax_lua_param *p, int first, int last)
 
 void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r)
 {
-  const ax_lua_signature *sig = &signatures[op];
+  const ax_signature *sig = ax_signature_of(op);
   int last = lua_gettop(L), options = 0;
   reader q = { .L = L, .fn = shown, .sig = sig, .r = r, .at_least = op != AX_OP_SELECT };
 
@@ -445,7 +325,7 @@ void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_res
     }
   }
   for (int i = 0; i < sig->n; i++) {
-    const ax_lua_param *p = &sig->param[i];
+    const ax_param *p = &sig->param[i];
     const int arg = i + 1;
     const bool given = arg <= last && lua_type(L, arg) != LUA_TNIL;
 

@@ -10,6 +10,7 @@
 #define AX_BIND_H
 
 #include "ax.h"
+#include "signature.h"
 
 #include <lauxlib.h>
 #include <lua.h>
@@ -192,44 +193,6 @@ void *ax_lua_check_object(lua_State *L, int idx, const ax_lua_class *class, cons
 void *ax_lua_check_pointer(lua_State *L, int idx, const ax_lua_class *class, const char *fn);
 
 /* ---- arguments (args.c, check.c) */
-
-typedef enum {
-  AX_P_TENSOR,
-  AX_P_OPERAND,
-  AX_P_TENSORS,
-  AX_P_DIM,
-  AX_P_DIM_PLUS,
-  AX_P_DIMS,
-  AX_P_POS,
-  AX_P_INT,
-  AX_P_INT2,
-  AX_P_INTS,
-  AX_P_NUM,
-  AX_P_BOOL,
-  AX_P_DTYPE,
-  AX_P_WORD,
-  AX_P_GENERATOR
-} ax_lua_param_kind;
-
-enum { AX_MAX_PARAMS = 14, AX_MAX_WORDS = 6 };
-typedef struct ax_lua_param {
-  const char *name;
-  uint8_t kind, slot;
-  bool optional;
-  /* a second list of integers: it fills ax_attrs.i, its length (-1: not given) first */
-  bool second;
-  double value; /* the default, as the core counts */
-  int n_words;
-  const char *words[AX_MAX_WORDS];
-} ax_lua_param;
-
-typedef struct ax_lua_signature {
-  int n, results; /* parameters; results that users see */
-  ax_lua_param param[AX_MAX_PARAMS];
-} ax_lua_signature;
-
-/* The parsed signatures of ops.def. */
-const ax_lua_signature *ax_lua_signature_of(ax_op op);
 
 typedef struct ax_lua_read_result {
   ax_args args;

@@ -65,7 +65,7 @@ static void run_into(lua_State *L, const char *fn, ax_op op, const ax_args *a, a
 
 static void uniform(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
-  const ax_args a = { .a = { .f = { 0, 1 }, .n_list = -1, .gen = f->gen } };
+  const ax_args a = { .a = { .uniform = { .low = 0, .high = 1 }, .n_list = -1, .gen = f->gen } };
   if (!ax_is_float((ax_dtype)t->dtype))
     ax_lua_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
   run_into(L, fn, AX_OP_UNIFORM, &a, t);
@@ -73,7 +73,7 @@ static void uniform(lua_State *L, const char *fn, const factory *f, ax_tensor *t
 
 static void normal(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
-  const ax_args a = { .a = { .f = { 0, 1 }, .n_list = -1, .gen = f->gen } };
+  const ax_args a = { .a = { .normal = { .mean = 0, .std = 1 }, .n_list = -1, .gen = f->gen } };
   if (!ax_is_float((ax_dtype)t->dtype))
     ax_lua_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
   run_into(L, fn, AX_OP_NORMAL, &a, t);
@@ -218,7 +218,7 @@ static int arange(lua_State *L)
         return ax_lua_error(L, "arange", "%g does not fit %s", end, ax_dtype_name(f.dtype));
     }
   t = push_new(L, "arange", &f, 1, &n);
-  run_into(L, "arange", AX_OP_ARANGE, &(ax_args){ .a = { .f = { v[0], v[2] }, .n_list = -1 } }, t);
+  run_into(L, "arange", AX_OP_ARANGE, &(ax_args){ .a = AX_ATTRS(arange, .start = v[0], .step = v[2]) }, t);
   return finish(L, "arange", &f, t);
 }
 
@@ -316,8 +316,8 @@ static int randint(lua_State *L)
                         first);
   n = ax_lua_check_sizes(L, first, last, "randint", shape);
   t = push_new(L, "randint", &f, n, shape);
-  run_into(L, "randint", AX_OP_RANDINT, &(ax_args){ .a = { .i = { low, high }, .n_list = -1, .gen = f.gen } },
-           t);
+  run_into(L, "randint", AX_OP_RANDINT,
+           &(ax_args){ .a = { .randint = { .low = low, .high = high }, .n_list = -1, .gen = f.gen } }, t);
   return finish(L, "randint", &f, t);
 }
 
@@ -333,7 +333,8 @@ static int randperm(lua_State *L)
   n = ax_lua_check_integer(L, 1, "randperm", "n", 0, INT64_C(1) << 40);
   if (f.dtype != AX_I64) return ax_lua_error(L, "randperm", "expected int64, got %s", ax_dtype_name(f.dtype));
   t = push_new(L, "randperm", &f, 1, &n);
-  run_into(L, "randperm", AX_OP_RANDPERM, &(ax_args){ .a = { .i = { n }, .n_list = -1, .gen = f.gen } }, t);
+  run_into(L, "randperm", AX_OP_RANDPERM,
+           &(ax_args){ .a = { .randperm = { .n = n }, .n_list = -1, .gen = f.gen } }, t);
   return finish(L, "randperm", &f, t);
 }
 

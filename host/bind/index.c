@@ -73,13 +73,12 @@ static ax_tensor *reshape(work *w, ax_tensor *x, int n, const int64_t *shape)
 
 static ax_tensor *select_at(work *w, ax_tensor *x, int dim, int64_t at)
 {
-  return apply1(w, AX_OP_SELECT, x, (ax_attrs){ .i = { dim, at }, .n_list = -1 });
+  return apply1(w, AX_OP_SELECT, x, AX_ATTRS(select, .dim = dim, .index = at));
 }
 
 static ax_tensor *index_select(work *w, ax_tensor *x, int dim, ax_tensor *index)
 {
-  return apply(w, AX_OP_INDEX_SELECT, 2, (ax_tensor *[]){ x, index },
-               &(ax_attrs){ .i = { dim }, .n_list = -1 });
+  return apply(w, AX_OP_INDEX_SELECT, 2, (ax_tensor *[]){ x, index }, &AX_ATTRS(index_select, .dim = dim));
 }
 
 /* A copy of t on the CPU, or t itself where it is there. */
@@ -203,7 +202,8 @@ static ax_tensor *read_range(work *w, ax_tensor *x, int dim, int entry, int idx)
     ax_lua_error(L, "index", "entry %d: the range {%lld, %lld} does not fit a dim of size %lld", entry,
                  (long long)v[0], (long long)v[1], (long long)size);
   length = (last - first + v[2]) / v[2];
-  return apply1(w, AX_OP_SLICE, x, (ax_attrs){ .i = { dim, first, length, v[2] }, .n_list = -1 });
+  return apply1(w, AX_OP_SLICE, x,
+                AX_ATTRS(slice, .dim = dim, .start = first, .length = length, .step = v[2]));
 }
 
 static bool empty_table(lua_State *L, int idx)
@@ -256,7 +256,8 @@ static ax_tensor *read_list(work *w, ax_tensor *x, int idx)
   }
   if (x != original) return x;
   /* the key selects all of x: return a new view */
-  if (x->ndim) return apply1(w, AX_OP_NARROW, x, (ax_attrs){ .i = { 0, 0, x->shape[0] }, .n_list = -1 });
+  if (x->ndim)
+    return apply1(w, AX_OP_NARROW, x, AX_ATTRS(narrow, .dim = 0, .start = 0, .length = x->shape[0]));
   return apply1(w, AX_OP_VIEW, x, (ax_attrs){ .n_list = 0 });
 }
 
@@ -374,7 +375,7 @@ static ax_tensor *numbered(work *w, const ax_tensor *x)
   if (ax_tensor_new_on(x->device, AX_I64, x->ndim, x->shape, box) != AX_OK) ax_lua_raise(w->L, "index");
   if (x->numel == 0) return *box;
   flat = reshape(w, *box, 1, &x->numel);
-  if (ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = { .f = { 0, 1 }, .n_list = -1 } }, flat) != AX_OK)
+  if (ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = AX_ATTRS(arange, .start = 0, .step = 1) }, flat) != AX_OK)
     ax_lua_raise(w->L, "index");
   return *box;
 }
@@ -386,7 +387,7 @@ static ax_tensor *count_places(work *w, const ax_tensor *x, ax_tensor *places)
   if (ax_tensor_new_on(x->device, AX_F32, 1, &places->numel, ones) != AX_OK || ax_fill(*ones, 1) != AX_OK)
     ax_lua_raise(w->L, "index");
   count = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ *ones, places },
-                &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
+                &AX_ATTRS(index_select_backward, .dim = 0, .size = x->numel));
   return reshape(w, count, x->ndim, x->shape);
 }
 
@@ -394,7 +395,7 @@ static void refuse_repeats(work *w, ax_tensor *count)
 {
   ax_tensor *most;
   if (count->numel == 0) return;
-  most = on_cpu(w, apply1(w, AX_OP_MAX, count, (ax_attrs){ .i = { AX_NO_DIM }, .n_list = -1 }));
+  most = on_cpu(w, apply1(w, AX_OP_MAX, count, AX_ATTRS(max, .dim = AX_NO_DIM)));
   if (ax_load_double((ax_dtype)most->dtype, ax_data(most), 0) > 1)
     ax_lua_error(
         w->L, "index",
@@ -416,7 +417,7 @@ static bool holds_tensor(lua_State *L, int key)
 
 static ax_tensor *cast(work *w, ax_tensor *t, ax_dtype to)
 {
-  return t->dtype == to ? t : apply1(w, AX_OP_CAST, t, (ax_attrs){ .i = { to }, .n_list = -1 });
+  return t->dtype == to ? t : apply1(w, AX_OP_CAST, t, AX_ATTRS(cast, .dtype = to));
 }
 
 /* x:copy_(where(selected by the key, value, x)); every step is recorded if need be. */
@@ -440,7 +441,7 @@ static void write_by_where(work *w, ax_tensor *x, int key, const value *v)
     wide = cast(w, cast(w, wide, (ax_dtype)x->dtype), carrier);
     flat = reshape(w, wide, 1, &wide->numel);
     placed = apply(w, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_tensor *[]){ flat, places },
-                   &(ax_attrs){ .i = { 0, x->numel }, .n_list = -1 });
+                   &AX_ATTRS(index_select_backward, .dim = 0, .size = x->numel));
     in[1] = cast(w, reshape(w, placed, x->ndim, x->shape), (ax_dtype)x->dtype);
   } else {
     a.scalars = 2;
@@ -496,7 +497,7 @@ static void write_mask(work *w, ax_tensor *x, ax_tensor *mask, const value *v, i
   in[0] = x;
   in[1] = apply1(w, AX_OP_RESHAPE, mask, a);
   if (ax_run_inplace(AX_OP_MASKED_FILL,
-                     &(ax_args){ .n_in = 2, .in = in, .a = { .f = { v->number.num[0] }, .n_list = -1 } },
+                     &(ax_args){ .n_in = 2, .in = in, .a = AX_ATTRS(masked_fill, .value = v->number.num[0]) },
                      x) != AX_OK)
     ax_lua_raise(w->L, "index");
 }

@@ -20,7 +20,7 @@ static bool same_object(lua_State *L, ax_tensor **box, const ax_lua_read_result 
 
 int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read_result *r)
 {
-  const int results = ax_lua_signature_of(op)->results;
+  const int results = ax_signature_of(op)->results;
   ax_tensor **box[AX_MAX_OUT] = { NULL }, *out[AX_MAX_OUT];
   int n = 1;
 
@@ -57,7 +57,7 @@ static int op_inplace(lua_State *L)
   ax_lua_read_result r;
 
   ax_lua_enter(L);
-  ax_lua_check_tensor(L, 1, shown, ax_lua_signature_of(op)->param[0].name);
+  ax_lua_check_tensor(L, 1, shown, ax_signature_of(op)->param[0].name);
   ax_lua_read_args(L, op, shown, &r);
   if (ax_run_inplace(op, &r.args, r.in[0]) != AX_OK) return ax_lua_raise(L, shown);
   lua_pushvalue(L, r.at[0]);
@@ -241,6 +241,18 @@ static void set_boolean(lua_State *L, const char *key, bool value)
   lua_setfield(L, -2, key);
 }
 
+/* Without the attributes that callers do not give, those between `|` and the results. */
+static void set_signature(lua_State *L, const char *text)
+{
+  const char *bar = strstr(text, " | "), *results = strstr(text, " -> ");
+  lua_pushlstring(L, text, bar ? (size_t)(bar - text) : strlen(text));
+  if (bar && results) {
+    lua_pushstring(L, results);
+    lua_concat(L, 2);
+  }
+  lua_setfield(L, -2, "signature");
+}
+
 /* core.ops() -> one table for each row, in the order of ops.def; `hidden` rows have no Lua
  * function. */
 static int ops(lua_State *L)
@@ -251,7 +263,7 @@ static int ops(lua_State *L)
     const ax_op_row *row = &ax_ops[op];
     lua_createtable(L, 0, 8);
     set_string(L, "name", row->name);
-    set_string(L, "signature", row->signature);
+    set_signature(L, row->signature);
     set_string(L, "summary", row->summary);
     set_string(L, "form", form_names[row->form]);
     set_string(L, "autocast", cast_names[row->autocast]);
@@ -278,7 +290,7 @@ void ax_lua_open_ops(lua_State *L)
     { "copy_", copy_ }, { "fill_", fill_ }, { "zero_", zero_ }, { NULL, NULL }
   };
 
-  ax_lua_signature_of(AX_OP_ADD); /* parses all signatures */
+  ax_signature_of(AX_OP_ADD); /* parses all signatures */
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   for (int op = 0; op < AX_OP_COUNT; op++) {
     const ax_op_row *row = &ax_ops[op];

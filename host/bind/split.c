@@ -55,7 +55,7 @@ static int read_split_dim(lua_State *L)
 {
   ax_lua_read_result r;
   ax_lua_read_args(L, AX_OP_SPLIT, "split", &r);
-  lua_pushinteger(L, (lua_Integer)r.args.a.i[0]);
+  lua_pushinteger(L, (lua_Integer)r.args.a.split.dim);
   return 1;
 }
 
@@ -71,8 +71,8 @@ static int split(lua_State *L)
   if (!lua_istable(L, 2) || ax_lua_is_options(L, 2, false)) {
     ax_lua_read_args(L, AX_OP_SPLIT, "split", &r);
     if (r.args.a.n_list != 1)
-      return push_split(L, "split", r.in[0], (int)r.args.a.i[0], r.args.a.n_list, r.args.a.list);
-    return push_equal(L, "split", r.in[0], (int)r.args.a.i[0], r.args.a.list[0]);
+      return push_split(L, "split", r.in[0], (int)r.args.a.split.dim, r.args.a.n_list, r.args.a.list);
+    return push_equal(L, "split", r.in[0], (int)r.args.a.split.dim, r.args.a.list[0]);
   }
   lua_pushcfunction(L, read_split_dim);
   for (int k = 1; k <= top; k++) {
@@ -97,10 +97,11 @@ static int chunk(lua_State *L)
   ax_lua_read_result r;
   ax_lua_enter(L);
   ax_lua_read_args(L, AX_OP_CHUNK, "chunk", &r);
-  const int64_t chunks = r.args.a.i[0], whole = r.in[0]->ndim ? r.in[0]->shape[r.args.a.i[1]] : 0;
+  const int64_t chunks = r.args.a.chunk.chunks;
+  const int dim = (int)r.args.a.chunk.dim;
+  const int64_t whole = r.in[0]->ndim ? r.in[0]->shape[dim] : 0;
   if (chunks < 1) return ax_lua_error(L, "chunk", "expected at least one chunk, got %lld", (long long)chunks);
-  if (whole > 0)
-    return push_equal(L, "chunk", r.in[0], (int)r.args.a.i[1], whole / chunks + (whole % chunks != 0));
+  if (whole > 0) return push_equal(L, "chunk", r.in[0], dim, whole / chunks + (whole % chunks != 0));
   if (r.in[0]->ndim == 0) return ax_lua_error(L, "chunk", "a 0-d tensor has no dim to take apart");
   if (chunks > MOST_VALUES)
     return ax_lua_error(L, "chunk", "%lld results are more than a call can return (%d)", (long long)chunks,
@@ -108,7 +109,7 @@ static int chunk(lua_State *L)
   /* a dim of size 0 has as many parts as the call requested */
   int64_t *sizes = lua_newuserdata(L, sizeof *sizes * (size_t)chunks);
   memset(sizes, 0, sizeof *sizes * (size_t)chunks);
-  return push_split(L, "chunk", r.in[0], (int)r.args.a.i[1], chunks, sizes);
+  return push_split(L, "chunk", r.in[0], dim, chunks, sizes);
 }
 
 static int unbind(lua_State *L)
@@ -120,9 +121,10 @@ static int unbind(lua_State *L)
   ax_lua_enter(L);
   ax_lua_read_args(L, AX_OP_UNBIND, "unbind", &r);
   if (r.in[0]->ndim == 0) return ax_lua_error(L, "unbind", "a 0-d tensor has no dim to take apart");
-  const int64_t n = r.in[0]->shape[r.args.a.i[0]];
+  const int64_t n = r.in[0]->shape[r.args.a.unbind.dim];
   out = push_places(L, "unbind", n, &first);
-  if (ax_unbind_into(r.in[0], (int)r.args.a.i[0], (int)n, out) != AX_OK) return ax_lua_raise(L, "unbind");
+  if (ax_unbind_into(r.in[0], (int)r.args.a.unbind.dim, (int)n, out) != AX_OK)
+    return ax_lua_raise(L, "unbind");
   return return_places(L, out, n, first);
 }
 
@@ -146,7 +148,7 @@ static int meshgrid(lua_State *L)
     for (int k = 0; k < n; k++) lua_remove(L, 2);
   }
   ax_lua_read_args(L, AX_OP_MESHGRID, "meshgrid", &r);
-  const int n = r.args.n_in, swap = r.args.a.i[0] == 1 && n > 1;
+  const int n = r.args.n_in, swap = r.args.a.meshgrid.indexing == 1 && n > 1;
   if (n > AX_MAX_DIMS)
     return ax_lua_error(L, "meshgrid", "%d tensors, but a grid has at most %d dims", n, AX_MAX_DIMS);
   for (int k = 0; k < n; k++) {

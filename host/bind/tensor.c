@@ -482,13 +482,13 @@ static int convert(lua_State *L, ax_tensor *t, const target *to)
 
   r.args.in = r.in;
   if (!ax_same_device(t->device, to->device)) { /* the cast, if there is one, follows on the new device */
-    r.args.a = (ax_attrs){ .i = { to->device.kind, to->device.index, 0, 0, to->later }, .n_list = -1 };
+    r.args.a = AX_ATTRS(to_device, .kind = to->device.kind, .index = to->device.index, .later = to->later);
     ax_lua_run_push(L, AX_OP_TO_DEVICE, "to", &r);
     if (to->dtype == t->dtype) return 1;
     lua_replace(L, 1);
     r.in[0] = t = *ax_lua_to_box(L, 1);
   }
-  r.args.a.i[0] = to->dtype;
+  r.args.a.cast.dtype = to->dtype;
   if (to->dtype != t->dtype) return ax_lua_run_push(L, AX_OP_CAST, "to", &r);
   if (to->copy) return ax_lua_run_push(L, AX_OP_CLONE, "to", &r);
   lua_pushvalue(L, 1);

@@ -1,5 +1,5 @@
 -- Holds the laws of the house: width, layers, names in comments, functions defined twice, globals,
--- calls, size, words.
+-- calls, attributes, size, words.
 --
 --   accel-run host/tools/lint.lua                  all rules that are on; `path:line: rule: what`,
 --     status 1 when one is broken
@@ -37,6 +37,7 @@ local RULES = {
   { "twins", true, part "twins", "no function is defined alike in two files" },
   { "globals", true, part "globals", "Lua sets no globals and reads Lua's own" },
   { "calls", true, code.calls, "the library never aborts, exits or jumps" },
+  { "attributes", true, code.attributes, "attributes of ops are read by name" },
   { "size", true, code.size, "files have at most 800 lines, specs 1000 (a warning above 500)" },
   { "same", true, words.same, 'no description begins with "The same"' },
   { "words", true, words.words, "comments use the plain word" },

@@ -26,7 +26,7 @@ AX_ACTIVATION_SLOPES(TWO, OF)
   ax_status ax_cpu_##name(const ax_call *call) \
   { \
     static const ax_loop loops[AX_DTYPE_COUNT] = { [AX_F32] = name##_f32, [AX_F64] = name##_f64 }; \
-    return ax_cpu_pointwise(call, loops, 1, call->a->f); \
+    return ax_cpu_pointwise(call, loops, 1, call->a->numbers); \
   }
 AX_ACTIVATIONS(KERNEL, OF)
 AX_ACTIVATION_SLOPES(KERNEL, OF)
@@ -68,7 +68,7 @@ ax_status ax_cpu_gelu(const ax_call *call)
     { [AX_F32] = gelu_none_f32, [AX_F64] = gelu_none_f64, [AX_BF16] = gelu_none_bf16 },
     { [AX_F32] = gelu_tanh_f32, [AX_F64] = gelu_tanh_f64, [AX_BF16] = gelu_tanh_bf16 },
   };
-  return ax_cpu_pointwise(call, loops[call->a->i[0]], 1, NULL);
+  return ax_cpu_pointwise(call, loops[call->a->gelu.approximate], 1, NULL);
 }
 
 ax_status ax_cpu__gelu_backward(const ax_call *call)
@@ -77,5 +77,5 @@ ax_status ax_cpu__gelu_backward(const ax_call *call)
     { [AX_F32] = back_none_f32, [AX_F64] = back_none_f64, [AX_BF16] = back_none_bf16 },
     { [AX_F32] = back_tanh_f32, [AX_F64] = back_tanh_f64, [AX_BF16] = back_tanh_bf16 },
   };
-  return ax_cpu_pointwise(call, loops[call->a->i[0]], 1, NULL);
+  return ax_cpu_pointwise(call, loops[call->a->gelu_backward.approximate], 1, NULL);
 }

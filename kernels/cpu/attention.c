@@ -120,7 +120,7 @@ static side turned(const ax_tensor *t)
 static void plan(job *j, const ax_call *call, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                  const ax_tensor *mask)
 {
-  const double p = call->a->f[0];
+  const double p = call->a->attention.dropout_p;
   /* `turn` transposes four columns at a time */
   const int64_t vector = BYTES / (q->dtype == AX_F64 ? 8 : 4), lanes = vector < 4 ? 4 : vector;
 
@@ -134,8 +134,8 @@ static void plan(job *j, const ax_call *call, const ax_tensor *q, const ax_tenso
   j->queries = q->shape[2], j->keys = k->shape[2], j->head = q->shape[3], j->value_head = v->shape[3];
   j->width = (j->head + lanes - 1) / lanes * lanes;
   j->value_width = (j->value_head + lanes - 1) / lanes * lanes;
-  j->causal = call->a->i[0];
-  j->scale = call->a->f[1];
+  j->causal = call->a->attention.is_causal;
+  j->scale = call->a->attention.scale;
   j->dropout = p > 0;
   j->least = p >= 1 ? UINT32_MAX : (uint32_t)(p * 0x1p32);
   j->kept = p >= 1 ? 0 : 1 / (1 - p);

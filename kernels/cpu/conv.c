@@ -216,7 +216,7 @@ static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate)
 static ax_conv convolution(const ax_call *call, ax_conv_what what, const ax_tensor *x, const int64_t *weight,
                            const ax_tensor *y)
 {
-  const int64_t *i = call->a->i;
+  const ax_attrs *a = call->a;
   return (ax_conv){ .what = what,
                     .dtype = x->dtype,
                     .n = x->shape[0],
@@ -228,10 +228,10 @@ static ax_conv convolution(const ax_call *call, ax_conv_what what, const ax_tens
                     .ow = y->shape[3],
                     .kh = weight[2],
                     .kw = weight[3],
-                    .stride = { i[0], i[1] },
-                    .padding = { i[2], i[3] },
-                    .dilation = { i[4], i[5] },
-                    .groups = i[6] };
+                    .stride = { a->convolution.stride[0], a->convolution.stride[1] },
+                    .padding = { a->convolution.padding[0], a->convolution.padding[1] },
+                    .dilation = { a->convolution.dilation[0], a->convolution.dilation[1] },
+                    .groups = a->convolution.groups };
 }
 
 static void clear(const ax_tensor *t)

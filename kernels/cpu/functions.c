@@ -27,7 +27,7 @@ INTEGERS(WHOLE)
   ax_status ax_cpu_##name(const ax_call *call) \
   { \
     static const ax_loop loops[AX_DTYPE_COUNT] = { __VA_ARGS__ }; \
-    return ax_cpu_pointwise(call, loops, 1, call->a->f); \
+    return ax_cpu_pointwise(call, loops, 1, call->a->numbers); \
   }
 #define FLOATS(name) [AX_F32] = name##_f32, [AX_F64] = name##_f64
 #define INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8

@@ -72,8 +72,8 @@ ax_status ax_cpu_index_select(const ax_call *call)
   };
   ax_status st;
 
-  job_shape(&j, x, call->a->i[0]);
-  j.size = x->ndim ? x->shape[call->a->i[0]] : 1;
+  job_shape(&j, x, call->a->index_select.dim);
+  j.size = x->ndim ? x->shape[call->a->index_select.dim] : 1;
   if ((st = check_index(&j)) != AX_OK) return st;
   if (call->out[0]->numel)
     ax_cpu_for(j.outer * j.picked, AX_MOVED(call->out[0]->numel * (int64_t)ax_itemsize(x)), select_range, &j);
@@ -128,8 +128,8 @@ ax_status ax_cpu__index_select_backward(const ax_call *call)
   job j = { .index = ax_data(index), .picked = index->numel, .src = ax_data(g), .dst = ax_data(out) };
   ax_status st;
 
-  job_shape(&j, out, call->a->i[0]);
-  j.size = out->ndim ? out->shape[call->a->i[0]] : 1;
+  job_shape(&j, out, call->a->index_select_backward.dim);
+  j.size = out->ndim ? out->shape[call->a->index_select_backward.dim] : 1;
   if (!adds[j.dtype]) return ax_cpu_no_dtype(call->op, j.dtype);
   if ((st = check_index(&j)) != AX_OK) return st;
   memset(j.dst, 0, (size_t)out->numel * ax_dtype_size(j.dtype));

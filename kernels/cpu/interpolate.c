@@ -100,8 +100,9 @@ static ax_status run(const ax_call *call, bool back)
   if (to->numel == 0) return AX_OK;
   AX_TRY(ax_alloc(table, &sources_));
   source *const y = sources_, *const x = y + j.oh;
-  sources(y, j.h, j.oh, call->a->i[0], call->a->i[1], call->a->f[0], wide);
-  sources(x, j.w, j.ow, call->a->i[0], call->a->i[1], call->a->f[1], wide);
+  const bool linear = call->a->resample.linear, corners = call->a->resample.align_corners;
+  sources(y, j.h, j.oh, linear, corners, call->a->resample.scale_h, wide);
+  sources(x, j.w, j.ow, linear, corners, call->a->resample.scale_w, wide);
   j.y = y;
   j.x = x;
   if (half) {

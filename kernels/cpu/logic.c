@@ -60,7 +60,7 @@ ax_status ax_cpu_masked_fill(const ax_call *call)
   ax_iter it = *call->iter;
   int64_t value;
 
-  ax_store_double(d, &value, 0, call->a->f[0]);
+  ax_store_double(d, &value, 0, call->a->masked_fill.value);
   it.n = 4;
   it.op[3] = call->iter->op[1];
   it.op[1] = call->iter->op[2];

@@ -150,7 +150,7 @@ static ax_status begin(const ax_call *call, int input, int target, job *j, void 
   j->input = ax_data(x);
   if (target < 0) goto widen;
   j->target = ax_data(call->in[target]);
-  j->ignore = call->a->i[0];
+  j->ignore = call->a->class_indices.ignore_index;
   AX_TRY(check_targets(j, "cross_entropy"));
 widen:
   if (j->dtype == AX_F32 || j->dtype == AX_F64) return AX_OK;
@@ -199,7 +199,7 @@ static double row_loss(const job *j, int64_t r, double *weights)
 ax_status ax_cpu__cross_entropy(const ax_call *call)
 {
   const ax_dtype to = (ax_dtype)call->out[0]->dtype;
-  const int64_t reduction = call->a->i[1];
+  const int64_t reduction = call->a->cross_entropy_rows.reduction;
   void *loss = ax_data(call->out[0]), *wide;
   size_t bytes;
   double sum = 0, weights = 0;
@@ -207,7 +207,7 @@ ax_status ax_cpu__cross_entropy(const ax_call *call)
   ax_status st;
 
   AX_TRY(begin(call, 0, 1, &j, &wide, &bytes));
-  weigh(&j, input(call, 2), call->a->f[0]);
+  weigh(&j, input(call, 2), call->a->cross_entropy_rows.label_smoothing);
   j.lse = ax_data(call->out[1]);
   ax_cpu_for(j.rows, j.rows * j.classes * 4, lse_range, &j);
   for (int64_t r = 0; r < j.rows; r++) {
@@ -357,9 +357,10 @@ ax_status ax_cpu__cross_entropy_backward(const ax_call *call)
   ax_status st;
 
   AX_TRY(begin(call, 1, 2, &j, &wide, &bytes));
-  weigh(&j, input(call, 4), call->a->f[0]);
-  j.scale = call->a->i[1] == MEAN ? 1 / value(&j, ax_data(call->in[3]), j.rows) : 1;
-  st = give_gradient(call, &j, wide, bytes, call->a->i[1]);
+  weigh(&j, input(call, 4), call->a->cross_entropy_backward.label_smoothing);
+  j.scale =
+      call->a->cross_entropy_backward.reduction == MEAN ? 1 / value(&j, ax_data(call->in[3]), j.rows) : 1;
+  st = give_gradient(call, &j, wide, bytes, call->a->cross_entropy_backward.reduction);
 out:
   if (wide) ax_free(wide, bytes);
   return st;
@@ -434,7 +435,7 @@ out:
 ax_status ax_cpu__cross_entropy_soft(const ax_call *call)
 {
   const ax_dtype to = (ax_dtype)call->out[0]->dtype;
-  const int64_t reduction = call->a->i[0];
+  const int64_t reduction = call->a->cross_entropy_soft.reduction;
   void *loss = ax_data(call->out[0]), *wide = NULL, *wide_q = NULL, *rows = NULL;
   size_t bytes = 0, q_bytes = 0, rows_bytes = 0;
   double sum = 0;
@@ -443,7 +444,7 @@ ax_status ax_cpu__cross_entropy_soft(const ax_call *call)
 
   AX_TRY(begin(call, 0, -1, &j, &wide, &bytes));
   AX_TRY(begin_soft(call, 1, &j, &wide_q, &q_bytes));
-  weigh(&j, input(call, 2), call->a->f[0]);
+  weigh(&j, input(call, 2), call->a->cross_entropy_soft.label_smoothing);
   j.lse = ax_data(call->out[1]);
   rows_bytes = (size_t)j.rows * sizeof(double);
   if (j.rows) AX_TRY(ax_alloc(rows_bytes, &rows));
@@ -470,9 +471,9 @@ ax_status ax_cpu__cross_entropy_soft_backward(const ax_call *call)
 
   AX_TRY(begin(call, 1, -1, &j, &wide, &bytes));
   AX_TRY(begin_soft(call, 2, &j, &wide_q, &q_bytes));
-  weigh(&j, input(call, 4), call->a->f[0]);
-  j.scale = call->a->i[0] == MEAN ? 1 / (double)j.rows : 1;
-  st = give_gradient(call, &j, wide, bytes, call->a->i[0]);
+  weigh(&j, input(call, 4), call->a->cross_entropy_soft_backward.label_smoothing);
+  j.scale = call->a->cross_entropy_soft_backward.reduction == MEAN ? 1 / (double)j.rows : 1;
+  st = give_gradient(call, &j, wide, bytes, call->a->cross_entropy_soft_backward.reduction);
 out:
   if (wide) ax_free(wide, bytes);
   if (wide_q) ax_free(wide_q, q_bytes);

@@ -325,9 +325,11 @@ ax_status ax_cpu__linear_backward(const ax_call *call)
                             .a = { 0, 1, out },
                             .b = { 0, in, 1 },
                             .c = { 0, in },
-                            .accumulate = call->a->i[0],
+                            .accumulate = call->a->linear_backward.add_weight,
                             .wide = is_wide(g, dw) };
-  const ax_attrs a = { .n_list = 1, .accumulate = call->a->i[1] != 0, .wide = is_wide(g, db) };
+  const ax_attrs a = { .n_list = 1,
+                       .accumulate = call->a->linear_backward.add_bias != 0,
+                       .wide = is_wide(g, db) };
   ax_iter it = { .numel = rows * out,
                  .n = 2,
                  .op = { { .data = ax_data(db), .dtype = db->dtype },
@@ -345,7 +347,7 @@ ax_status ax_cpu__linear_backward(const ax_call *call)
 /* Runs f over y, and over x where there is one: contiguous and of one type. */
 static ax_status pointwise(ax_kernel f, ax_op op, ax_tensor *y, int n, ax_tensor *const *in)
 {
-  const ax_attrs a = { .i = { 1 }, .n_list = -1 }; /* gelu's form with tanh */
+  const ax_attrs a = { .gelu_backward = { .approximate = 1 }, .n_list = -1 }; /* with tanh */
   ax_iter it = { .ndim = 1, .shape = { y->numel }, .numel = y->numel, .n = 1 + n };
   for (int k = 0; k <= n; k++) {
     ax_tensor *t = k ? in[k - 1] : y;

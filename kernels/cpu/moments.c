@@ -275,7 +275,7 @@ ax_status ax_cpu_var(const ax_call *call)
                            .second = &squares,
                            .centre = mean_of,
                            .finish = variance,
-                           .number = call->a->f[0] });
+                           .number = call->a->var.correction });
 }
 ax_status ax_cpu_std(const ax_call *call)
 {
@@ -283,7 +283,7 @@ ax_status ax_cpu_std(const ax_call *call)
                            .second = &squares,
                            .centre = mean_of,
                            .finish = deviation,
-                           .number = call->a->f[0] });
+                           .number = call->a->std.correction });
 }
 
 /* an infinite maximum is no centre: (-inf) - (-inf) would be NaN */
@@ -300,7 +300,7 @@ static double any_root(const job *j, double p, double total) { return pow(total,
 
 ax_status ax_cpu_norm(const ax_call *call)
 {
-  const double p = call->a->f[0];
+  const double p = call->a->norm.p;
   job j = { .finish = as_is };
   if (p == 2) {
     j.first = &squares;

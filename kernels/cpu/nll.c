@@ -23,7 +23,7 @@ ax_status ax_cpu__nll_loss(const ax_call *call)
                   *divisor = call->out[1];
   const int64_t *target = ax_data(call->in[1]), classes = x->shape[x->ndim - 1],
                 rows = x->ndim > 1 ? x->shape[0] : 1;
-  const int64_t ignore = call->a->i[0], reduction = call->a->i[1];
+  const int64_t ignore = call->a->nll_loss_rows.ignore_index, reduction = call->a->nll_loss_rows.reduction;
   double sum = 0, weights = 0;
   const ax_status st = check(target, rows, classes, ignore);
 
@@ -46,8 +46,9 @@ ax_status ax_cpu__nll_loss(const ax_call *call)
 ax_status ax_cpu__nll_loss_backward(const ax_call *call)
 {
   const ax_tensor *g = call->in[0], *weight = call->in[2], *total = call->in[3], *dx = call->out[0];
-  const int64_t *target = ax_data(call->in[1]), ignore = call->a->i[0], reduction = call->a->i[1],
-                classes = call->a->i[2], rows = call->in[1]->numel;
+  const int64_t *target = ax_data(call->in[1]), ignore = call->a->nll_loss_backward.ignore_index,
+                reduction = call->a->nll_loss_backward.reduction,
+                classes = call->a->nll_loss_backward.classes, rows = call->in[1]->numel;
   const double scale = reduction == MEAN ? 1 / ax_load_double((ax_dtype)total->dtype, ax_data(total), 0) : 1;
   const ax_status st = check(target, rows, classes, ignore);
 

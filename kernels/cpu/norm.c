@@ -376,7 +376,7 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
     return AX_OK;
   }
   j.centred = centred;
-  j.eps = call->a->f[0];
+  j.eps = call->a->layer_norm.eps;
   j.y = ax_data(call->out[0]);
   j.mean = centred ? ax_data(call->out[1]) : NULL;
   j.rstd = ax_data(call->out[centred ? 2 : 1]);
@@ -457,16 +457,21 @@ out:
 
 ax_status ax_cpu_layer_norm(const ax_call *call) { return forward(call, 0, true); }
 ax_status ax_cpu_rms_norm(const ax_call *call) { return forward(call, 0, false); }
-ax_status ax_cpu_group_norm(const ax_call *call) { return forward(call, call->a->i[0], true); }
+ax_status ax_cpu_group_norm(const ax_call *call)
+{
+  return forward(call, call->a->group_norm.num_groups, true);
+}
 ax_status ax_cpu__layer_norm_backward(const ax_call *call)
 {
-  return backward(call, 0, true, call->a->i[0], call->a->i[1]);
+  return backward(call, 0, true, call->a->layer_norm_backward.add_weight,
+                  call->a->layer_norm_backward.add_bias);
 }
 ax_status ax_cpu__rms_norm_backward(const ax_call *call)
 {
-  return backward(call, 0, false, call->a->i[0], false);
+  return backward(call, 0, false, call->a->rms_norm_backward.add_weight, false);
 }
 ax_status ax_cpu__group_norm_backward(const ax_call *call)
 {
-  return backward(call, call->a->i[0], true, call->a->i[1], call->a->i[2]);
+  return backward(call, call->a->group_norm_backward.num_groups, true,
+                  call->a->group_norm_backward.add_weight, call->a->group_norm_backward.add_bias);
 }

@@ -271,7 +271,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   const ax_tensor *weight = call->n_in > 1 ? call->in[1] : NULL, *bias = call->n_in > 2 ? call->in[2] : NULL;
   ax_tensor *running_mean = call->n_in > 3 ? call->in[3] : NULL,
             *running_var = call->n_in > 4 ? call->in[4] : NULL;
-  const double momentum = call->a->f[0], eps = call->a->f[1];
+  const double momentum = call->a->batch_norm_train.momentum, eps = call->a->batch_norm_train.eps;
   const bool wide = x->dtype == AX_F64;
   const size_t item = wide ? sizeof(double) : sizeof(float);
   job j = job_of(x);
@@ -302,7 +302,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   }
   j.a = a;
   j.b = b;
-  j.relu = call->a->i[0];
+  j.relu = call->a->batch_norm_train.relu;
   apply(&j, x, residual, y);
 out:
   drop(&sums), drop(&numbers);
@@ -336,7 +336,7 @@ ax_status ax_cpu__batch_norm_backward(const ax_call *call)
     AX_TRY(take(&sums, (size_t)chunks_of(&j) * 2 * n * item));
     j.sums = sums.p;
     j.mean = ax_data(mean);
-    j.relu = call->a->i[0];
+    j.relu = call->a->batch_norm_backward.relu;
     for (int64_t c = 0; j.relu && c < j.channels; c++)
       coefficients(wide, weight, bias, mean, invstd, c, a, b);
     j.a = a;
@@ -381,7 +381,7 @@ ax_status ax_cpu__scale_shift(const ax_call *call)
   }
   j.a = numbers.p;
   j.b = b;
-  j.relu = call->a->i[0];
+  j.relu = call->a->scale_shift.relu;
   apply(&j, x, residual, call->out[0]);
 out:
   drop(&numbers);

@@ -164,14 +164,15 @@ static double scale_of(int64_t reduction, const ax_tensor *x)
   return reduction == BATCHMEAN ? 1 / (double)(x->ndim ? x->shape[0] : 1) : 1;
 }
 
-static ax_status loss(const ax_call *call, int kind)
+/* number: what the formula of `kind` takes; 0 where it takes none. */
+static ax_status loss(const ax_call *call, int kind, double number)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
-  const int64_t reduction = call->a->i[0], chunks = (x->numel + CHUNK - 1) / CHUNK;
+  const int64_t reduction = call->a->pair_loss.reduction, chunks = (x->numel + CHUNK - 1) / CHUNK;
   job j = { .kind = kind,
             .dtype = (ax_dtype)x->dtype,
             .n = x->numel,
-            .p = call->a->f[0],
+            .p = number,
             .x = ax_data(x),
             .t = ax_data(call->in[1]),
             .out = ax_data(y) };
@@ -194,15 +195,21 @@ static ax_status loss(const ax_call *call, int kind)
   return AX_OK;
 }
 
-ax_status ax_cpu_mse_loss(const ax_call *call) { return loss(call, AX_PAIR_MSE); }
-ax_status ax_cpu_l1_loss(const ax_call *call) { return loss(call, AX_PAIR_L1); }
-ax_status ax_cpu_smooth_l1_loss(const ax_call *call) { return loss(call, AX_PAIR_SMOOTH_L1); }
-ax_status ax_cpu_huber_loss(const ax_call *call) { return loss(call, AX_PAIR_HUBER); }
-ax_status ax_cpu__bce_loss(const ax_call *call) { return loss(call, AX_PAIR_BCE); }
-ax_status ax_cpu__bce_logits_loss(const ax_call *call) { return loss(call, AX_PAIR_BCE_LOGITS); }
+ax_status ax_cpu_mse_loss(const ax_call *call) { return loss(call, AX_PAIR_MSE, 0); }
+ax_status ax_cpu_l1_loss(const ax_call *call) { return loss(call, AX_PAIR_L1, 0); }
+ax_status ax_cpu_smooth_l1_loss(const ax_call *call)
+{
+  return loss(call, AX_PAIR_SMOOTH_L1, call->a->smooth_l1_loss.beta);
+}
+ax_status ax_cpu_huber_loss(const ax_call *call)
+{
+  return loss(call, AX_PAIR_HUBER, call->a->huber_loss.delta);
+}
+ax_status ax_cpu__bce_loss(const ax_call *call) { return loss(call, AX_PAIR_BCE, 0); }
+ax_status ax_cpu__bce_logits_loss(const ax_call *call) { return loss(call, AX_PAIR_BCE_LOGITS, 0); }
 ax_status ax_cpu_kl_div(const ax_call *call)
 {
-  return loss(call, call->a->i[1] ? AX_PAIR_KL_LOG : AX_PAIR_KL);
+  return loss(call, call->a->kl_div.log_target ? AX_PAIR_KL_LOG : AX_PAIR_KL, 0);
 }
 
 static void back_range(int64_t lo, int64_t hi, void *ud)
@@ -231,15 +238,15 @@ static void back_range(int64_t lo, int64_t hi, void *ud)
 ax_status ax_cpu__pair_loss_backward(const ax_call *call)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1];
-  job j = { .kind = (int)call->a->i[0],
+  job j = { .kind = (int)call->a->pair_loss_backward.kind,
             .dtype = (ax_dtype)x->dtype,
             .n = x->numel,
-            .p = call->a->f[0],
-            .scale = scale_of(call->a->i[1], x),
+            .p = call->a->pair_loss_backward.number,
+            .scale = scale_of(call->a->pair_loss_backward.reduction, x),
             .x = ax_data(x),
             .t = ax_data(call->in[2]),
             .g = ax_data(g),
-            .g_step = call->a->i[1] == NONE,
+            .g_step = call->a->pair_loss_backward.reduction == NONE,
             .out = ax_data(call->out[0]) };
   if (j.kind == AX_PAIR_SMOOTH_L1 && j.p == 0) j.kind = AX_PAIR_L1;
   ax_cpu_for(x->numel, x->numel * 2, back_range, &j);

@@ -153,7 +153,7 @@ TRIG(cos)
 TABLE(sin, FLOATS(sin))
 TABLE(cos, FLOATS(cos))
 
-/* ---- clamp: the limits are f[0] and f[1], infinite where not given */
+/* ---- clamp: the limits are infinite where not given */
 
 static int64_t to_limit(double v) { return v >= 0x1p63 ? INT64_MAX : v >= -0x1p63 ? (int64_t)v : INT64_MIN; }
 
@@ -162,8 +162,8 @@ static int64_t to_limit(double v) { return v >= 0x1p63 ? INT64_MAX : v >= -0x1p6
 #define CLAMP(suffix, T, L, limit) \
   static void clamp_##suffix(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
-    const double *f = ctx; \
-    const L lo = limit(f[0]), hi = limit(f[1]); \
+    const ax_attrs *a = ctx; \
+    const L lo = limit(a->clamp.min), hi = limit(a->clamp.max); \
     /* in pieces, so that the limits stay in registers and the loop stays simple to vectorise */ \
     for (int64_t done = 0; done < n; done += 1024) { \
       const int64_t count = n - done < 1024 ? n - done : 1024; \
@@ -193,7 +193,7 @@ CLAMP(u8, uint8_t, int64_t, to_limit)
 ax_status ax_cpu_clamp(const ax_call *call)
 {
   static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(clamp), INTS(clamp) };
-  return ax_cpu_pointwise(call, loops, 1, call->a->f);
+  return ax_cpu_pointwise(call, loops, 1, call->a);
 }
 
 /* ---- pow: frequent exponents are products and roots */

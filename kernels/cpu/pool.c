@@ -9,7 +9,7 @@
 #include "core/ops/pool.h"
 
 typedef struct job {
-  const int64_t *i; /* the row's attributes */
+  ax_pool p;
   int64_t n, c, h, w, oh, ow;
   const void *from; /* read and written, in float32 or float64 */
   void *to;
@@ -19,8 +19,8 @@ typedef struct job {
 /* The divisor of a window's mean. */
 static inline double divisor(const job *j, ax_window y, ax_window x)
 {
-  if (j->i[AX_POOL_DIVISOR]) return (double)j->i[AX_POOL_DIVISOR];
-  if (j->i[AX_POOL_FLAGS] & AX_POOL_COUNT_PADDING) return (double)(y.full * x.full);
+  if (j->p.divisor) return (double)j->p.divisor;
+  if (j->p.flags & AX_POOL_COUNT_PADDING) return (double)(y.full * x.full);
   return (double)((y.hi - y.lo) * (x.hi - x.lo));
 }
 
@@ -30,9 +30,9 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
     const job *j = ud; \
     for (int64_t row = lo; row < hi; row++) { \
       const T *image = (const T *)j->from + row / j->oh * j->h * j->w * j->c; \
-      const ax_window y = ax_pool_window(j->i, 0, j->h, row % j->oh); \
+      const ax_window y = ax_pool_window(&j->p, 0, j->h, row % j->oh); \
       for (int64_t o = 0; o < j->ow; o++) { \
-        const ax_window x = ax_pool_window(j->i, 1, j->w, o); \
+        const ax_window x = ax_pool_window(&j->p, 1, j->w, o); \
         T *best = (T *)j->to + (row * j->ow + o) * j->c; \
         int32_t *at = j->index + (row * j->ow + o) * j->c; \
         for (int64_t c = 0; c < j->c; c++) { \
@@ -59,9 +59,9 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
     const job *j = ud; \
     for (int64_t row = lo; row < hi; row++) { \
       const T *image = (const T *)j->from + row / j->oh * j->h * j->w * j->c; \
-      const ax_window y = ax_pool_window(j->i, 0, j->h, row % j->oh); \
+      const ax_window y = ax_pool_window(&j->p, 0, j->h, row % j->oh); \
       for (int64_t o = 0; o < j->ow; o++) { \
-        const ax_window x = ax_pool_window(j->i, 1, j->w, o); \
+        const ax_window x = ax_pool_window(&j->p, 1, j->w, o); \
         T *sum = (T *)j->to + (row * j->ow + o) * j->c; \
         memset(sum, 0, (size_t)j->c * sizeof(T)); \
         for (int64_t iy = y.lo; iy < y.hi; iy++) \
@@ -82,9 +82,9 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
     memset((T *)j->to + lo * j->h * j->w * j->c, 0, (size_t)((hi - lo) * j->h * j->w * j->c) * sizeof(T)); \
     for (int64_t row = lo * j->oh; row < hi * j->oh; row++) { \
       T *image = (T *)j->to + row / j->oh * j->h * j->w * j->c; \
-      const ax_window y = ax_pool_window(j->i, 0, j->h, row % j->oh); \
+      const ax_window y = ax_pool_window(&j->p, 0, j->h, row % j->oh); \
       for (int64_t o = 0; o < j->ow; o++) { \
-        const ax_window x = ax_pool_window(j->i, 1, j->w, o); \
+        const ax_window x = ax_pool_window(&j->p, 1, j->w, o); \
         const T *g = (const T *)j->from + (row * j->ow + o) * j->c; \
         const T by = (T)divisor(j, y, x); \
         for (int64_t iy = y.lo; iy < y.hi; iy++) \
@@ -131,8 +131,16 @@ static ax_status run(const ax_call *call, const ax_tensor *big, const ax_tensor 
   const ax_dtype type = (ax_dtype)from->dtype;
   const bool half = type == AX_F16 || type == AX_BF16;
   const size_t bytes = (size_t)(from->numel + to->numel) * sizeof(float);
-  job j = { call->a->i,      big->shape[0],   big->shape[1], big->shape[2], big->shape[3],
-            small->shape[2], small->shape[3], ax_data(from), ax_data(to),   index ? ax_data(index) : NULL };
+  job j = { .p = ax_pool_of(call->a),
+            .n = big->shape[0],
+            .c = big->shape[1],
+            .h = big->shape[2],
+            .w = big->shape[3],
+            .oh = small->shape[2],
+            .ow = small->shape[3],
+            .from = ax_data(from),
+            .to = ax_data(to),
+            .index = index ? ax_data(index) : NULL };
   void *wide = NULL;
 
   if (to->numel == 0) return AX_OK;

@@ -62,7 +62,7 @@ static ax_status fill(const ax_call *call, ax_range_fn fn, bool floats_only)
 static void uniform_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
-  const double low = j->a->f[0], high = j->a->f[1];
+  const double low = j->a->uniform.low, high = j->a->uniform.high;
   /* as many bits as the type's mantissa has: more could round up to 1 */
   const int bits = j->dtype == AX_F16 ? 11 : j->dtype == AX_BF16 ? 8 : 24;
   uint32_t w[2 * BLOCK];
@@ -94,7 +94,7 @@ static void uniform_range(int64_t from, int64_t until, void *ud)
 static void normal_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
-  const double mean = j->a->f[0], std = j->a->f[1];
+  const double mean = j->a->normal.mean, std = j->a->normal.std;
   uint32_t w[2 * BLOCK + 4];
   float v[BLOCK + 4];
   int64_t lo;
@@ -133,7 +133,7 @@ ax_status ax_cpu__normal(const ax_call *call) { return fill(call, normal_range, 
 static void randint_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
-  const uint64_t low = (uint64_t)j->a->i[0], range = (uint64_t)j->a->i[1] - low;
+  const uint64_t low = (uint64_t)j->a->randint.low, range = (uint64_t)j->a->randint.high - low;
   uint32_t w[2 * BLOCK];
   int64_t lo;
 
@@ -148,7 +148,7 @@ static void randint_range(int64_t from, int64_t until, void *ud)
 
 ax_status ax_cpu__randint(const ax_call *call)
 {
-  const int64_t low = call->a->i[0], high = call->a->i[1];
+  const int64_t low = call->a->randint.low, high = call->a->randint.high;
   if (low >= high)
     return ax_fail(AX_ERANGE, "randint: there is no integer from %lld up to but not including %lld",
                    (long long)low, (long long)high);
@@ -212,7 +212,7 @@ out:
 static void arange_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
-  const double start = j->a->f[0], step = j->a->f[1];
+  const double start = j->a->arange.start, step = j->a->arange.step;
   const int64_t hi = until * BLOCK < j->n ? until * BLOCK : j->n;
 
   if (j->dtype == AX_F32)
@@ -236,7 +236,7 @@ ax_status ax_cpu__arange(const ax_call *call) { return fill(call, arange_range, 
 static void dropout_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
-  const double p = j->a->f[0], keep = 1 / (1 - p); /* p < 1 */
+  const double p = j->a->dropout_apply.p, keep = 1 / (1 - p); /* p < 1 */
   const uint32_t least = (uint32_t)(p * 0x1p32);
   uint32_t w[BLOCK];
   float v[BLOCK];
@@ -269,7 +269,7 @@ static void dropout_range(int64_t from, int64_t until, void *ud)
 
 ax_status ax_cpu__dropout_apply(const ax_call *call)
 {
-  if (call->a->f[0] >= 1) { /* everything becomes 0, infinities and NaN too */
+  if (call->a->dropout_apply.p >= 1) { /* everything becomes 0, infinities and NaN too */
     const ax_tensor *y = call->out[0];
     if (!ax_is_float((ax_dtype)y->dtype)) return ax_cpu_no_dtype(call->op, (ax_dtype)y->dtype);
     memset(ax_data(y), 0, (size_t)y->numel * ax_itemsize(y));

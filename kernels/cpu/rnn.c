@@ -353,7 +353,8 @@ ax_status ax_cpu_lstm_layer(const ax_call *call)
   job j = begin(gx);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s)) != AX_OK) return j.st;
+  if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->lstm_layer.reverse, &s)) != AX_OK)
+    return j.st;
   const void *x = read_from(&j, gx), *h = read_from(&j, h0), *c = read_from(&j, call->in[3]);
   void *y = write_to(&j, call->out[0]), *c_last = write_to(&j, last), *gates = write_to(&j, call->out[2]);
   const factors f = factors_of(&j, w, h0, call->out[0]);
@@ -386,7 +387,8 @@ ax_status ax_cpu__lstm_layer_backward(const ax_call *call)
   job j = begin(w);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->i[0], &s)) != AX_OK)
+  if ((j.st = begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->lstm_layer_backward.reverse,
+                             &s)) != AX_OK)
     return j.st;
   const void *gy = read_from(&j, call->in[0]), *gc = read_from(&j, call->in[1]),
              *gates = read_from(&j, call->in[2]), *c = read_from(&j, c0);
@@ -420,7 +422,8 @@ ax_status ax_cpu_gru_layer(const ax_call *call)
   job j = begin(gx);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s)) != AX_OK) return j.st;
+  if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->gru_layer.reverse, &s)) != AX_OK)
+    return j.st;
   const void *x = read_from(&j, gx), *bias = read_from(&j, call->in[2]), *h = read_from(&j, h0);
   void *y = write_to(&j, call->out[0]), *gates = write_to(&j, call->out[1]),
        *gh = scratch(&j, s.batch * 3 * H);
@@ -449,7 +452,8 @@ ax_status ax_cpu__gru_layer_backward(const ax_call *call)
   job j = begin(w);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->i[0], &s)) != AX_OK)
+  if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->gru_layer_backward.reverse,
+                             &s)) != AX_OK)
     return j.st;
   const void *gy = read_from(&j, call->in[0]), *gates = read_from(&j, call->in[1]),
              *y = read_from(&j, call->in[2]), *h = read_from(&j, h0);
@@ -479,12 +483,15 @@ ax_status ax_cpu_rnn_layer(const ax_call *call)
   job j = begin(gx);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 3), call->a->i[1], &s)) != AX_OK) return j.st;
+  if ((j.st = begin_sequence(call, gx, w, h0, sizes_of(call, 3), call->a->rnn_layer.reverse, &s)) != AX_OK)
+    return j.st;
   const void *x = read_from(&j, gx), *h = read_from(&j, h0);
   void *y = write_to(&j, call->out[0]);
   const factors f = factors_of(&j, w, h0, call->out[0]);
   while (j.st == AX_OK && walk_next(&s, false, &k)) {
-    cells p = { .hidden = H, .relu = call->a->i[0], .gx = AT(x, k.at, H), .h = AT(y, k.at, H) };
+    cells p = {
+      .hidden = H, .relu = call->a->rnn_layer.nonlinearity, .gx = AT(x, k.at, H), .h = AT(y, k.at, H)
+    };
     if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.h)) != AX_OK)
       break;
     run_rows(j.dtype, RNN, k.n, &p);
@@ -502,7 +509,8 @@ ax_status ax_cpu__rnn_layer_backward(const ax_call *call)
   job j = begin(w);
   const int64_t size = (int64_t)ax_dtype_size(j.dtype);
 
-  if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->i[1], &s)) != AX_OK)
+  if ((j.st = begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->rnn_layer_backward.reverse,
+                             &s)) != AX_OK)
     return j.st;
   const void *gy = read_from(&j, call->in[0]), *y = read_from(&j, call->in[1]);
   void *dg = write_to(&j, call->out[0]), *dh = write_to(&j, call->out[1]);
@@ -510,7 +518,7 @@ ax_status ax_cpu__rnn_layer_backward(const ax_call *call)
   copy_or_zero(&j, dh, NULL, s.batch * H);
   while (j.st == AX_OK && walk_next(&s, true, &k)) {
     cells p = { .hidden = H,
-                .relu = call->a->i[0],
+                .relu = call->a->rnn_layer_backward.nonlinearity,
                 .now = AT(y, k.at, H),
                 .gy = AT(gy, k.at, H),
                 .dh = dh,
@@ -527,7 +535,7 @@ ax_status ax_cpu__rnn_before(const ax_call *call)
   const int64_t size = (int64_t)ax_itemsize(y);
   sequence s;
   walk k = { .t = -1 };
-  const ax_status st = begin_sequence(call, y, NULL, h, call->in[2], call->a->i[0], &s);
+  const ax_status st = begin_sequence(call, y, NULL, h, call->in[2], call->a->rnn_before.reverse, &s);
 
   while (st == AX_OK && walk_next(&s, false, &k))
     memcpy(AT(ax_data(call->out[0]), k.at, s.hidden),

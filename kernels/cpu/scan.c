@@ -60,7 +60,7 @@ static void scan_range(int64_t lo, int64_t hi, void *ud)
 static ax_status scan(const ax_call *call, bool from_end)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
-  const int64_t dim = call->a->i[0];
+  const int64_t dim = call->a->scan.dim;
   job j = { .n = x->ndim ? x->shape[dim] : 1,
             .inner = 1,
             .dtype = (ax_dtype)y->dtype,

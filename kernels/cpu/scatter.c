@@ -219,7 +219,7 @@ static int64_t size_along(const ax_tensor *x, int64_t dim) { return x->ndim ? x-
 ax_status ax_cpu_gather(const ax_call *call)
 {
   const ax_tensor *x = call->in[0], *index = call->in[1], *y = call->out[0];
-  const int64_t dim = call->a->i[0], item = (int64_t)ax_itemsize(x);
+  const int64_t dim = call->a->gather.dim, item = (int64_t)ax_itemsize(x);
   walk w = { .dtype = (ax_dtype)x->dtype, .x = ax_data(x), .index = ax_data(index), .s = ax_data(y) };
   const ax_status st = check_index(call->op, index, dim, size_along(x, dim));
 
@@ -233,7 +233,7 @@ ax_status ax_cpu_gather(const ax_call *call)
 static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tensor *s, bool slices, bool add)
 {
   const ax_tensor *index = call->in[1], *y = call->out[0];
-  const int64_t dim = call->a->i[0], item = (int64_t)ax_itemsize(y);
+  const int64_t dim = call->a->write_at.dim, item = (int64_t)ax_itemsize(y);
   int64_t number = 0;
   walk w = { .dtype = (ax_dtype)y->dtype, .x = ax_data(y), .index = ax_data(index), .alpha = 1 };
   const ax_status st = check_index(call->op, index, dim, size_along(y, dim));
@@ -248,10 +248,11 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
   if (index->numel == 0) return AX_OK;
   if (s) w.s = ax_data(s);
   else {
-    ax_store_double((ax_dtype)y->dtype, &number, 0, call->a->f[0]);
+    ax_store_double((ax_dtype)y->dtype, &number, 0,
+                    call->op == AX_OP_SCATTER ? call->a->scatter.number : call->a->index_fill.value);
     w.s = (char *)&number;
   }
-  if (call->op == AX_OP_INDEX_ADD) w.alpha = call->a->f[0];
+  if (call->op == AX_OP_INDEX_ADD) w.alpha = call->a->index_add.alpha;
   plan(&w, y, index, s, dim, slices, slices ? y : index);
   int64_t work = w.lines * w.width * w.along;
   ax_cpu_for(w.lines * w.pieces, work, add ? adds[y->dtype] : sets[item], &w);
@@ -337,7 +338,9 @@ ax_status ax_cpu__embedding_backward(const ax_call *call)
               .row = y->shape[1],
               .src = ax_data(g),
               .dst = ax_data(y),
-              .padding = call->a->i[1] == AX_NO_DIM ? -1 : call->a->i[1],
+              .padding = call->a->embedding_backward.padding_idx == AX_NO_DIM
+                             ? -1
+                             : call->a->embedding_backward.padding_idx,
               .accumulate = call->a->accumulate };
   const ax_status st = check_index(call->op, input, 0, t.count);
 
@@ -359,7 +362,7 @@ static void one_hot_range(int64_t lo, int64_t hi, void *ud)
 ax_status ax_cpu__one_hot(const ax_call *call)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
-  table t = { .index = ax_data(x), .count = call->a->i[0], .dst = ax_data(y) };
+  table t = { .index = ax_data(x), .count = call->a->one_hot_of.num_classes, .dst = ax_data(y) };
   const int64_t *v = t.index;
 
   for (int64_t i = 0; i < x->numel; i++)

@@ -117,7 +117,9 @@ static ax_status triangle_of(const ax_call *call, bool upper)
   const ax_tensor *x = call->in[0], *y = call->out[0];
   const int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1], item = (int64_t)ax_itemsize(x),
                 most = rows + cols;
-  const int64_t asked = call->a->i[0], diagonal = asked > most ? most : asked < -most ? -most : asked;
+  const int64_t asked = call->a->triangle.diagonal, diagonal = asked > most    ? most
+                                                               : asked < -most ? -most
+                                                                               : asked;
   triangle t = { rows, cols * item, item, cols, diagonal, upper, ax_data(x), ax_data(y) };
   if (y->numel) ax_cpu_for(y->numel / cols, AX_MOVED(y->numel * item), triangle_range, &t);
   return AX_OK;
@@ -178,7 +180,7 @@ static ax_status margins_of(margins *m, const ax_tensor *x, const ax_tensor *y, 
   for (int d = 0; d < m->n; p += m->wide[d++]) {
     m->map[d] = p;
     for (int64_t j = 0; j < m->wide[d]; j++)
-      p[j] = ax_pad_source((int)a->i[0], j - m->before[d], m->small[d]);
+      p[j] = ax_pad_source((int)a->pad_mode.mode, j - m->before[d], m->small[d]);
   }
   return AX_OK;
 }

@@ -238,7 +238,13 @@ out:
   return st;
 }
 
-ax_status ax_cpu_softmax(const ax_call *call) { return run(call, call->a->i[0], false, false); }
-ax_status ax_cpu_log_softmax(const ax_call *call) { return run(call, call->a->i[0], true, false); }
-ax_status ax_cpu__softmax_backward(const ax_call *call) { return run(call, call->a->i[0], false, true); }
-ax_status ax_cpu__log_softmax_backward(const ax_call *call) { return run(call, call->a->i[0], true, true); }
+ax_status ax_cpu_softmax(const ax_call *call) { return run(call, call->a->softmax.dim, false, false); }
+ax_status ax_cpu_log_softmax(const ax_call *call) { return run(call, call->a->log_softmax.dim, true, false); }
+ax_status ax_cpu__softmax_backward(const ax_call *call)
+{
+  return run(call, call->a->softmax_backward.dim, false, true);
+}
+ax_status ax_cpu__log_softmax_backward(const ax_call *call)
+{
+  return run(call, call->a->log_softmax_backward.dim, true, true);
+}

@@ -274,18 +274,21 @@ out:
 ax_status ax_cpu_sort(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
-  const int64_t dim = call->a->i[0];
-  return order(call, SORT, dim, x->ndim ? x->shape[dim] : 1, call->a->i[1]);
+  const int64_t dim = call->a->sort.dim;
+  return order(call, SORT, dim, x->ndim ? x->shape[dim] : 1, call->a->sort.descending);
 }
 ax_status ax_cpu_topk(const ax_call *call)
 {
-  return order(call, TOPK, call->a->i[1], call->a->i[0], call->a->i[2]);
+  return order(call, TOPK, call->a->topk.dim, call->a->topk.k, call->a->topk.largest);
 }
 ax_status ax_cpu_kthvalue(const ax_call *call)
 {
-  return order(call, KTH, call->a->i[1], call->a->i[0], false);
+  return order(call, KTH, call->a->kthvalue.dim, call->a->kthvalue.k, false);
 }
-ax_status ax_cpu__median(const ax_call *call) { return order(call, MEDIAN, call->a->i[0], 1, false); }
+ax_status ax_cpu__median(const ax_call *call)
+{
+  return order(call, MEDIAN, call->a->median_of.dim, 1, false);
+}
 
 /* ---- searchsorted */
 
@@ -335,10 +338,10 @@ ax_status ax_cpu_searchsorted(const ax_call *call)
                  .n = s->shape[s->ndim - 1],
                  .m = v && v->ndim ? v->shape[v->ndim - 1] : 1,
                  .out = ax_data(y),
-                 .right = call->a->i[0],
+                 .right = call->a->searchsorted.right,
                  .one = s->ndim == 1 };
 
-  if (!v) ax_store_double((ax_dtype)s->dtype, &number, 0, call->a->f[0]);
+  if (!v) ax_store_double((ax_dtype)s->dtype, &number, 0, call->a->searchsorted.number);
   if (!searches[s->dtype]) return ax_cpu_no_dtype(call->op, (ax_dtype)s->dtype);
   if (y->numel) ax_cpu_for(y->numel, y->numel * 16, searches[s->dtype], &job);
   return AX_OK;

@@ -61,11 +61,11 @@ GELU(double, f64)
 
 AX_CUDA_KERNEL(gelu)
 {
-  return call->a->i[0] ? ax_cuda_pointwise_float<gelu_tanh, 1>(call)
-                       : ax_cuda_pointwise_float<gelu_none, 1>(call);
+  return call->a->gelu.approximate ? ax_cuda_pointwise_float<gelu_tanh, 1>(call)
+                                   : ax_cuda_pointwise_float<gelu_none, 1>(call);
 }
 AX_CUDA_KERNEL(_gelu_backward)
 {
-  return call->a->i[0] ? ax_cuda_pointwise_float<back_tanh, 2>(call)
-                       : ax_cuda_pointwise_float<back_none, 2>(call);
+  return call->a->gelu_backward.approximate ? ax_cuda_pointwise_float<back_tanh, 2>(call)
+                                            : ax_cuda_pointwise_float<back_none, 2>(call);
 }

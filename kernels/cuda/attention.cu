@@ -312,7 +312,7 @@ static side turned(const ax_tensor *t)
 static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                       const ax_tensor *mask, job *j)
 {
-  const double p = call->a->f[0];
+  const double p = call->a->attention.dropout_p;
   *j = job{};
   if (q->shape[3] > MOST_HEAD || v->shape[3] > MOST_HEAD)
     return ax_fail(AX_ENOIMPL,
@@ -327,8 +327,8 @@ static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *
   j->batch = q->shape[0], j->heads = q->shape[1], j->group = k->shape[1] ? q->shape[1] / k->shape[1] : 1;
   j->queries = q->shape[2], j->keys = k->shape[2], j->head = (int)q->shape[3],
   j->value_head = (int)v->shape[3];
-  j->causal = call->a->i[0];
-  j->scale = call->a->f[1];
+  j->causal = call->a->attention.is_causal;
+  j->scale = call->a->attention.scale;
   j->dropout = p > 0;
   j->least = p >= 1 ? UINT32_MAX : (uint32_t)(p * 0x1p32);
   j->kept = p >= 1 ? 0 : 1 / (1 - p);

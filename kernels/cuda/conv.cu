@@ -228,7 +228,7 @@ static __global__ void add_pieces(shape s, const T *sums, int64_t pieces, bool a
 
 static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *weight, const ax_tensor *y)
 {
-  const int64_t *i = call->a->i;
+  const ax_attrs *a = call->a;
   shape s = { x->shape[0],
               x->shape[1],
               x->shape[2],
@@ -238,10 +238,10 @@ static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *we
               y->shape[3],
               weight[2],
               weight[3],
-              { i[0], i[1] },
-              { i[2], i[3] },
-              { i[4], i[5] },
-              i[6],
+              { a->convolution.stride[0], a->convolution.stride[1] },
+              { a->convolution.padding[0], a->convolution.padding[1] },
+              { a->convolution.dilation[0], a->convolution.dilation[1] },
+              a->convolution.groups,
               0,
               0,
               0 };

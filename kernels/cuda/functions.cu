@@ -75,9 +75,9 @@ struct not_bool {
 template <template <class> class F, int N> static ax_status whole(const ax_call *call)
 {
   switch (ax_cuda_input_dtype(call)) {
-  case AX_I64: return ax_cuda_pointwise<int64_t, int64_t, N>(call, F<int64_t>(call->a->f));
-  case AX_I32: return ax_cuda_pointwise<int32_t, int32_t, N>(call, F<int32_t>(call->a->f));
-  case AX_U8: return ax_cuda_pointwise<uint8_t, uint8_t, N>(call, F<uint8_t>(call->a->f));
+  case AX_I64: return ax_cuda_pointwise<int64_t, int64_t, N>(call, F<int64_t>(call->a->numbers));
+  case AX_I32: return ax_cuda_pointwise<int32_t, int32_t, N>(call, F<int32_t>(call->a->numbers));
+  case AX_U8: return ax_cuda_pointwise<uint8_t, uint8_t, N>(call, F<uint8_t>(call->a->numbers));
   default: return ax_cuda_no_dtype(call->op, ax_cuda_input_dtype(call));
   }
 }
@@ -105,7 +105,7 @@ template <template <class> class F> static ax_status bits(const ax_call *call)
   if (call->iter->numel == 0) return AX_OK;
   /* bools stay 0 and 1 */
   if (ax_cuda_input_dtype(call) == AX_BOOL)
-    return ax_cuda_pointwise<uint8_t, uint8_t, 2>(call, F<uint8_t>(call->a->f));
+    return ax_cuda_pointwise<uint8_t, uint8_t, 2>(call, F<uint8_t>(call->a->numbers));
   return whole<F, 2>(call);
 }
 
@@ -130,7 +130,7 @@ AX_CUDA_KERNEL(fmod) { return divide<fmod_fn>(call); }
 AX_CUDA_KERNEL(nan_to_num)
 {
   if (call->iter->numel && ax_cuda_input_dtype(call) == AX_BOOL)
-    return ax_cuda_pointwise<uint8_t, uint8_t, 1>(call, nan_to_num_fn<uint8_t>(call->a->f));
+    return ax_cuda_pointwise<uint8_t, uint8_t, 1>(call, nan_to_num_fn<uint8_t>(call->a->numbers));
   return numbers<nan_to_num_fn, 1>(call);
 }
 AX_CUDA_KERNEL(bitwise_and) { return bits<bitwise_and_fn>(call); }

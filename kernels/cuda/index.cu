@@ -61,7 +61,7 @@ static ax_status pick_rows(const ax_call *call, picks k, const void *x, void *y,
 AX_CUDA_KERNEL(index_select)
 {
   const ax_tensor *x = call->in[0], *index = call->in[1], *y = call->out[0];
-  const int64_t dim = call->a->i[0];
+  const int64_t dim = call->a->index_select.dim;
   picks k = {};
   int64_t inner = 1;
   if (y->numel == 0) return AX_OK;
@@ -117,7 +117,7 @@ AX_CUDA_KERNEL(gather)
   gathering g = {};
   if (y->numel == 0) return AX_OK;
   g.op = call->op;
-  g.dim = (int)call->a->i[0];
+  g.dim = (int)call->a->gather.dim;
   g.ndim = y->ndim;
   g.numel = y->numel;
   g.size = x->ndim ? x->shape[g.dim] : 1;
@@ -154,7 +154,7 @@ AX_CUDA_KERNEL(_one_hot)
   if (st != AX_OK || x->numel == 0) return st;
   return ax_cuda_launch("one_hot", y->device, ax_cuda_blocks(x->numel, 256, y->device.index), 256,
                         one_hot_kernel, (int)call->op, (int64_t *)ax_data(y), (const int64_t *)ax_data(x),
-                        x->numel, call->a->i[0], fault);
+                        x->numel, call->a->one_hot_of.num_classes, fault);
 }
 
 /* ---- positions of the true elements: a running count gives the place of each.  The caller has

@@ -97,9 +97,15 @@ static ax_status run(const ax_call *call, bool back)
 {
   const ax_tensor *from = call->in[0], *to = call->out[0], *big = back ? to : from, *small = back ? from : to;
   const ax_device d = to->device;
-  const job j = { big->shape[0],       big->shape[1],       big->shape[2],
-                  big->shape[3],       small->shape[2],     small->shape[3],
-                  (bool)call->a->i[0], (bool)call->a->i[1], { call->a->f[0], call->a->f[1] } };
+  const job j = { big->shape[0],
+                  big->shape[1],
+                  big->shape[2],
+                  big->shape[3],
+                  small->shape[2],
+                  small->shape[3],
+                  (bool)call->a->resample.linear,
+                  (bool)call->a->resample.align_corners,
+                  { call->a->resample.scale_h, call->a->resample.scale_w } };
   if (to->numel == 0) return AX_OK;
   return ax_cuda_with_float(call->op, (ax_dtype)from->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;

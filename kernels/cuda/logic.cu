@@ -89,7 +89,7 @@ AX_CUDA_KERNEL(masked_fill)
   int64_t value;
 
   if (it.numel == 0) return AX_OK;
-  ax_store_double(d, &value, 0, call->a->f[0]);
+  ax_store_double(d, &value, 0, call->a->masked_fill.value);
   it.n = 4;
   it.op[3] = call->iter->op[1];
   it.op[1] = call->iter->op[2];

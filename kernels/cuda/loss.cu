@@ -118,12 +118,12 @@ static ax_status begin(const ax_call *call, const ax_tensor *x, int target, job 
   j->op = AX_OP_CROSS_ENTROPY;
   j->classes = x->shape[x->ndim - 1];
   j->rows = x->ndim > 1 ? x->shape[0] : 1;
-  j->smoothing = call->a->f[0];
+  if (call->op != AX_OP_NLL_LOSS_ROWS) j->smoothing = call->a->cross_entropies.label_smoothing;
   j->fault = ax_cuda_fault_place(x->device);
   if (!j->fault) return AX_ENOMEM;
   if (target < 0) return AX_OK;
   j->target = (const int64_t *)ax_data(call->in[target]);
-  j->ignore = call->a->i[0];
+  j->ignore = call->a->class_indices.ignore_index;
   return AX_OK;
 }
 
@@ -135,7 +135,7 @@ static const void *weight_of(const ax_call *call, int k)
 AX_CUDA_KERNEL(_cross_entropy)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0], *sums = call->out[1];
-  const int64_t reduction = call->a->i[1];
+  const int64_t reduction = call->a->cross_entropy_rows.reduction;
   const void *w = weight_of(call, 2);
   size_t bytes;
   parts p;
@@ -206,7 +206,7 @@ AX_CUDA_KERNEL(_cross_entropy_backward)
   ax_status st = begin(call, x, 2, &j);
 
   if (st != AX_OK || dx->numel == 0) return st;
-  j.every = call->a->i[1] == NONE && g->ndim > 0;
+  j.every = call->a->cross_entropy_backward.reduction == NONE && g->ndim > 0;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
@@ -215,7 +215,7 @@ AX_CUDA_KERNEL(_cross_entropy_backward)
       return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
                                  gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
                                  (const S *)ax_data(x), (const T *)w, (const T *)ax_data(lse), (int)g->dtype,
-                                 (const void *)ax_data(g), call->a->i[1] == MEAN);
+                                 (const void *)ax_data(g), call->a->cross_entropy_backward.reduction == MEAN);
     });
   });
 }
@@ -263,7 +263,7 @@ static __global__ void soft_rows(job j, const S *x, const S *q, const compute<S>
 AX_CUDA_KERNEL(_cross_entropy_soft)
 {
   const ax_tensor *x = call->in[0], *q = call->in[1], *y = call->out[0], *sums = call->out[1];
-  const int64_t reduction = call->a->i[0];
+  const int64_t reduction = call->a->cross_entropy_soft.reduction;
   const void *w = weight_of(call, 2);
   size_t bytes;
   parts p;
@@ -325,8 +325,8 @@ AX_CUDA_KERNEL(_cross_entropy_soft_backward)
   ax_status st = begin(call, x, -1, &j);
 
   if (st != AX_OK || dx->numel == 0) return st;
-  j.every = call->a->i[0] == NONE && g->ndim > 0;
-  const double by = call->a->i[0] == MEAN ? 1 / (double)j.rows : 1;
+  j.every = call->a->cross_entropy_soft_backward.reduction == NONE && g->ndim > 0;
+  const double by = call->a->cross_entropy_soft_backward.reduction == MEAN ? 1 / (double)j.rows : 1;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
@@ -371,12 +371,13 @@ AX_CUDA_KERNEL(_nll_loss)
 
   if (st != AX_OK || (st = take_parts(x->device, j.rows, &p, &bytes)) != AX_OK) return st;
   j.op = AX_OP_NLL_LOSS;
-  j.every = call->a->i[1] == NONE;
+  j.every = call->a->nll_loss_rows.reduction == NONE;
   if (j.rows)
     st = ax_cuda_launch("nll_loss", x->device, ax_cuda_blocks(j.rows, 256, x->device.index), 256, nll_rows, j,
                         (int)x->dtype, (const void *)ax_data(x), w ? (int)w->dtype : 0,
                         w ? (const void *)ax_data(w) : NULL, p, (int)y->dtype, ax_data(y));
-  if (st == AX_OK) st = total(call, p, j.rows, call->a->i[1], (ax_dtype)divisor->dtype, ax_data(divisor));
+  if (st == AX_OK)
+    st = total(call, p, j.rows, call->a->nll_loss_rows.reduction, (ax_dtype)divisor->dtype, ax_data(divisor));
   ax_cuda_give(x->device, p.loss, bytes);
   return st;
 }
@@ -396,7 +397,7 @@ static __global__ void nll_gradient(job j, int dtype, void *dx, int g_dtype, con
 AX_CUDA_KERNEL(_nll_loss_backward)
 {
   const ax_tensor *g = call->in[0], *w = call->in[2], *divisor = call->in[3], *dx = call->out[0];
-  const int64_t reduction = call->a->i[1];
+  const int64_t reduction = call->a->nll_loss_backward.reduction;
   job j = {};
   const ax_status st =
       ax_cuda_clear("nll_loss", dx->device, ax_data(dx), (size_t)dx->numel * ax_itemsize(dx));
@@ -404,8 +405,8 @@ AX_CUDA_KERNEL(_nll_loss_backward)
   if (st != AX_OK || dx->numel == 0) return st;
   j.target = (const int64_t *)ax_data(call->in[1]);
   j.rows = call->in[1]->numel;
-  j.classes = call->a->i[2];
-  j.ignore = call->a->i[0];
+  j.classes = call->a->nll_loss_backward.classes;
+  j.ignore = call->a->nll_loss_backward.ignore_index;
   j.every = reduction == NONE;
   return ax_cuda_launch("nll_loss", dx->device, ax_cuda_blocks(j.rows, 256, dx->device.index), 256,
                         nll_gradient, j, (int)dx->dtype, ax_data(dx), (int)g->dtype, (const void *)ax_data(g),

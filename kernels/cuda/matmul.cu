@@ -337,7 +337,7 @@ static ax_status pointwise(ax_kernel f, ax_op op, ax_tensor *y, int n, ax_tensor
   ax_call call = {};
 
   if (y->numel == 0) return AX_OK;
-  attrs.i[0] = 1; /* gelu's form with tanh */
+  attrs.gelu_backward.approximate = 1; /* with tanh */
   it.ndim = 1, it.shape[0] = it.numel = y->numel, it.n = 1 + n;
   for (int k = 0; k <= n; k++) {
     const ax_tensor *t = k ? in[k - 1] : y;
@@ -399,7 +399,7 @@ static ax_status column_sums(const ax_call *call)
   ax_attrs attrs = {};
   ax_iter it = {};
   ax_call sum = {};
-  attrs.accumulate = call->a->i[1] != 0;
+  attrs.accumulate = call->a->linear_backward.add_bias != 0;
   it.ndim = 2, it.n = 2, it.numel = rows * out;
   it.shape[0] = rows, it.shape[1] = out;
   it.op[0].data = (char *)ax_data(db), it.op[0].dtype = (ax_dtype)db->dtype,
@@ -429,9 +429,9 @@ AX_CUDA_KERNEL(_linear_backward)
   p.a[1] = 1, p.a[2] = p.m;
   p.b[1] = p.n, p.b[2] = 1;
   p.c[1] = p.n;
-  p.accumulate = call->a->i[0];
+  p.accumulate = call->a->linear_backward.add_weight;
   if (db->dtype == dw->dtype && wanted(AX_GEMM_ROW_SUMS)) {
-    if (call->a->i[1] && bytes && (st = ax_cuda_take(d, bytes, &own)) != AX_OK) return st;
+    if (call->a->linear_backward.add_bias && bytes && (st = ax_cuda_take(d, bytes, &own)) != AX_OK) return st;
     const ax_cuda_gemm_data data = { ax_data(g), ax_data(x), own ? own : ax_data(db), NULL, ax_data(dw) };
     st = try_epilogue(d, p, AX_GEMM_ROW_SUMS, &data, &done);
     if (st == AX_OK && done && own)

@@ -87,13 +87,13 @@ static ax_status two_passes(const ax_call *call, term first, ending centre, term
   return st;
 }
 
-AX_CUDA_KERNEL(var) { return two_passes(call, SUM, MEAN, SQUARES, VARIANCE, call->a->f[0]); }
-AX_CUDA_KERNEL(std) { return two_passes(call, SUM, MEAN, SQUARES, DEVIATION, call->a->f[0]); }
+AX_CUDA_KERNEL(var) { return two_passes(call, SUM, MEAN, SQUARES, VARIANCE, call->a->var.correction); }
+AX_CUDA_KERNEL(std) { return two_passes(call, SUM, MEAN, SQUARES, DEVIATION, call->a->std.correction); }
 AX_CUDA_KERNEL(logsumexp) { return two_passes(call, TOP, TOP_OF, EXPS, ADD_LOG, 0); }
 
 AX_CUDA_KERNEL(norm)
 {
-  const double p = call->a->f[0];
+  const double p = call->a->norm.p;
   if (p == 2) return pass(call, SQUARES, ROOT, 0, NULL);
   if (p == 1) return pass(call, SIZES, AS_IS, 0, NULL);
   if (p == 0) return pass(call, COUNTS, AS_IS, 0, NULL);

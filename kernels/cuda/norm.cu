@@ -160,7 +160,7 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
   ax_status st = AX_OK;
 
   j.centred = centred;
-  j.eps = call->a->f[0];
+  j.eps = call->a->layer_norm.eps;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
@@ -559,10 +559,18 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
 
 AX_CUDA_KERNEL(layer_norm) { return forward(call, 0, true); }
 AX_CUDA_KERNEL(rms_norm) { return forward(call, 0, false); }
-AX_CUDA_KERNEL(group_norm) { return forward(call, call->a->i[0], true); }
-AX_CUDA_KERNEL(_layer_norm_backward) { return backward(call, 0, true, call->a->i[0], call->a->i[1]); }
-AX_CUDA_KERNEL(_rms_norm_backward) { return backward(call, 0, false, call->a->i[0], false); }
+AX_CUDA_KERNEL(group_norm) { return forward(call, call->a->group_norm.num_groups, true); }
+AX_CUDA_KERNEL(_layer_norm_backward)
+{
+  return backward(call, 0, true, call->a->layer_norm_backward.add_weight,
+                  call->a->layer_norm_backward.add_bias);
+}
+AX_CUDA_KERNEL(_rms_norm_backward)
+{
+  return backward(call, 0, false, call->a->rms_norm_backward.add_weight, false);
+}
 AX_CUDA_KERNEL(_group_norm_backward)
 {
-  return backward(call, call->a->i[0], true, call->a->i[1], call->a->i[2]);
+  return backward(call, call->a->group_norm_backward.num_groups, true,
+                  call->a->group_norm_backward.add_weight, call->a->group_norm_backward.add_bias);
 }

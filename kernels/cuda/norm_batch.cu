@@ -249,7 +249,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   job j = job_of(x);
 
   if (x->numel == 0) return AX_OK;
-  j.relu = call->a->i[0];
+  j.relu = call->a->batch_norm_train.relu;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
@@ -267,8 +267,8 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
     if (st == AX_OK)
       st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(j.channels, WARPS, d.index), WARPS * 32, combine<S>,
                           j, (const S *)ax_data(x), (const T *)sums, input(1), input(2), input(3), input(4),
-                          call->a->f[0], call->a->f[1], (T *)ax_data(call->out[1]),
-                          (T *)ax_data(call->out[2]), a, b);
+                          call->a->batch_norm_train.momentum, call->a->batch_norm_train.eps,
+                          (T *)ax_data(call->out[1]), (T *)ax_data(call->out[2]), a, b);
     if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
     ax_cuda_give(d, sums, bytes);
     return st;
@@ -379,7 +379,7 @@ AX_CUDA_KERNEL(_batch_norm_backward)
   job j = job_of(x);
 
   if (j.channels == 0) return AX_OK;
-  j.relu = call->a->i[0];
+  j.relu = call->a->batch_norm_backward.relu;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
@@ -435,7 +435,7 @@ AX_CUDA_KERNEL(_scale_shift)
   job j = job_of(x);
 
   if (x->numel == 0) return AX_OK;
-  j.relu = call->a->i[0];
+  j.relu = call->a->scale_shift.relu;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;

@@ -112,12 +112,13 @@ static double scale_of(int64_t reduction, const ax_tensor *x)
   return reduction == BATCHMEAN ? 1 / (double)(x->ndim ? x->shape[0] : 1) : 1;
 }
 
-template <int KIND> static ax_status loss(const ax_call *call)
+/* number: what the formula of KIND takes; 0 where it takes none. */
+template <int KIND> static ax_status loss(const ax_call *call, double number = 0)
 {
   const ax_tensor *x = call->in[0], *t = call->in[1], *y = call->out[0];
   const ax_device d = x->device;
   const char *name = ax_ops[call->op].name;
-  const int64_t reduction = call->a->i[0], n = x->numel, chunks = (n + CHUNK - 1) / CHUNK;
+  const int64_t reduction = call->a->pair_loss.reduction, n = x->numel, chunks = (n + CHUNK - 1) / CHUNK;
   const size_t bytes = (size_t)(chunks ? chunks : 1) * sizeof(double);
   ax_cuda_fault *fault = ax_cuda_fault_place(d);
   double *sums = NULL;
@@ -129,7 +130,7 @@ template <int KIND> static ax_status loss(const ax_call *call)
     st = ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       constexpr int V = 16 / (int)sizeof(S);
-      const compute<S> p = (compute<S>)call->a->f[0];
+      const compute<S> p = (compute<S>)number;
       S *out = (S *)ax_data(y);
       const S *a = (const S *)ax_data(x), *b = (const S *)ax_data(t);
       const unsigned blocks = (unsigned)(chunks < 1 << 20 ? chunks : 1 << 20);
@@ -148,25 +149,30 @@ AX_CUDA_KERNEL(mse_loss) { return loss<AX_PAIR_MSE>(call); }
 AX_CUDA_KERNEL(l1_loss) { return loss<AX_PAIR_L1>(call); }
 AX_CUDA_KERNEL(smooth_l1_loss)
 {
-  return call->a->f[0] == 0 ? loss<AX_PAIR_L1>(call) : loss<AX_PAIR_SMOOTH_L1>(call);
+  const double beta = call->a->smooth_l1_loss.beta;
+  return beta == 0 ? loss<AX_PAIR_L1>(call) : loss<AX_PAIR_SMOOTH_L1>(call, beta);
 }
-AX_CUDA_KERNEL(huber_loss) { return loss<AX_PAIR_HUBER>(call); }
+AX_CUDA_KERNEL(huber_loss) { return loss<AX_PAIR_HUBER>(call, call->a->huber_loss.delta); }
 AX_CUDA_KERNEL(_bce_loss) { return loss<AX_PAIR_BCE>(call); }
 AX_CUDA_KERNEL(_bce_logits_loss) { return loss<AX_PAIR_BCE_LOGITS>(call); }
-AX_CUDA_KERNEL(kl_div) { return call->a->i[1] ? loss<AX_PAIR_KL_LOG>(call) : loss<AX_PAIR_KL>(call); }
+AX_CUDA_KERNEL(kl_div)
+{
+  return call->a->kl_div.log_target ? loss<AX_PAIR_KL_LOG>(call) : loss<AX_PAIR_KL>(call);
+}
 
 template <int KIND> static ax_status gradient(const ax_call *call)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *t = call->in[2], *dx = call->out[0];
   const ax_device d = x->device;
-  const bool every = call->a->i[1] == NONE;
+  const int64_t reduction = call->a->pair_loss_backward.reduction;
+  const bool every = reduction == NONE;
   const int64_t n = x->numel;
   if (n == 0) return AX_OK;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
-    const T p = (T)call->a->f[0], scale = (T)scale_of(call->a->i[1], x);
+    const T p = (T)call->a->pair_loss_backward.number, scale = (T)scale_of(reduction, x);
     S *out = (S *)ax_data(dx);
     const S *a = (const S *)ax_data(x), *b = (const S *)ax_data(t);
     const void *from = ax_data(g);
@@ -180,10 +186,11 @@ template <int KIND> static ax_status gradient(const ax_call *call)
 
 AX_CUDA_KERNEL(_pair_loss_backward)
 {
-  switch (call->a->i[0]) {
+  switch (call->a->pair_loss_backward.kind) {
   case AX_PAIR_MSE: return gradient<AX_PAIR_MSE>(call);
   case AX_PAIR_SMOOTH_L1:
-    return call->a->f[0] == 0 ? gradient<AX_PAIR_L1>(call) : gradient<AX_PAIR_SMOOTH_L1>(call);
+    return call->a->pair_loss_backward.number == 0 ? gradient<AX_PAIR_L1>(call)
+                                                   : gradient<AX_PAIR_SMOOTH_L1>(call);
   case AX_PAIR_HUBER: return gradient<AX_PAIR_HUBER>(call);
   case AX_PAIR_BCE: return gradient<AX_PAIR_BCE>(call);
   case AX_PAIR_BCE_LOGITS: return gradient<AX_PAIR_BCE_LOGITS>(call);

@@ -99,9 +99,9 @@ AX_BOOL_BINARY(BOOL2)
 template <template <class> class F, int N> static ax_status integers(const ax_call *call)
 {
   switch (ax_cuda_input_dtype(call)) {
-  case AX_I64: return ax_cuda_pointwise<int64_t, int64_t, N>(call, F<int64_t>(call->a->f));
-  case AX_I32: return ax_cuda_pointwise<int32_t, int32_t, N>(call, F<int32_t>(call->a->f));
-  case AX_U8: return ax_cuda_pointwise<uint8_t, uint8_t, N>(call, F<uint8_t>(call->a->f));
+  case AX_I64: return ax_cuda_pointwise<int64_t, int64_t, N>(call, F<int64_t>(call->a->numbers));
+  case AX_I32: return ax_cuda_pointwise<int32_t, int32_t, N>(call, F<int32_t>(call->a->numbers));
+  case AX_U8: return ax_cuda_pointwise<uint8_t, uint8_t, N>(call, F<uint8_t>(call->a->numbers));
   default: return ax_cuda_pointwise_float<F, N>(call);
   }
 }
@@ -115,7 +115,7 @@ template <template <class> class F, int N> static ax_status integers(const ax_ca
   { \
     if (call->iter->numel == 0) return AX_OK; \
     return ax_cuda_input_dtype(call) == AX_BOOL \
-               ? ax_cuda_pointwise<ax_cuda_bool, ax_cuda_bool, n>(call, name##_bool(call->a->f)) \
+               ? ax_cuda_pointwise<ax_cuda_bool, ax_cuda_bool, n>(call, name##_bool(call->a->numbers)) \
                : integers<name##_fn, n>(call); \
   }
 /* clang-format off */
@@ -154,7 +154,7 @@ AX_CUDA_KERNEL(pow)
   return integers<pow_fn, 2>(call);
 }
 
-/* ---- clamp: the limits are f[0] and f[1], infinite where not given.  A NaN in x stays NaN; where
+/* ---- clamp: the limits are infinite where not given.  A NaN in x stays NaN; where
  * min > max the result is max. */
 
 template <class L> struct limits {
@@ -170,7 +170,7 @@ static int64_t to_limit(double v) { return v >= 0x1p63 ? INT64_MAX : v >= -0x1p6
 
 AX_CUDA_KERNEL(clamp)
 {
-  const double lo = call->a->f[0], hi = call->a->f[1];
+  const double lo = call->a->clamp.min, hi = call->a->clamp.max;
   const limits<int64_t> whole = { to_limit(lo), to_limit(hi) };
   if (call->iter->numel == 0) return AX_OK;
   switch (ax_cuda_input_dtype(call)) {

@@ -194,7 +194,7 @@ template <template <class> class F, int N> static ax_status ax_cuda_pointwise_fl
   if (call->iter->numel == 0) return AX_OK;
   return ax_cuda_with_float(call->op, d, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_pointwise<S, S, N>(call, F<compute<S>>(call->a->f));
+    return ax_cuda_pointwise<S, S, N>(call, F<compute<S>>(call->a->numbers));
   });
 }
 

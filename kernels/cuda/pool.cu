@@ -12,14 +12,14 @@
 #endif
 
 struct job {
-  int64_t i[10]; /* the row's attributes */
+  ax_pool p;
   int64_t n, c, h, w, oh, ow;
 };
 
 static job job_of(const ax_call *call, const ax_tensor *big, const ax_tensor *small)
 {
   job j = {};
-  for (int k = 0; k < 10; k++) j.i[k] = call->a->i[k];
+  j.p = ax_pool_of(call->a);
   j.n = big->shape[0], j.c = big->shape[1], j.h = big->shape[2], j.w = big->shape[3], j.oh = small->shape[2],
   j.ow = small->shape[3];
   return j;
@@ -27,8 +27,8 @@ static job job_of(const ax_call *call, const ax_tensor *big, const ax_tensor *sm
 
 static __device__ __forceinline__ double divisor(const job &j, const ax_window &y, const ax_window &x)
 {
-  if (j.i[AX_POOL_DIVISOR]) return (double)j.i[AX_POOL_DIVISOR];
-  if (j.i[AX_POOL_FLAGS] & AX_POOL_COUNT_PADDING) return (double)(y.full * x.full);
+  if (j.p.divisor) return (double)j.p.divisor;
+  if (j.p.flags & AX_POOL_COUNT_PADDING) return (double)(y.full * x.full);
   return (double)((y.hi - y.lo) * (x.hi - x.lo));
 }
 
@@ -61,7 +61,7 @@ template <class S, int V> static __global__ void largest(job j, S *to, int32_t *
   typedef compute<S> T;
   for (int64_t p = AX_FIRST * V; p < j.n * j.oh * j.ow * j.c; p += AX_STEP * V) {
     const place o = place_of(p, j.oh, j.ow, j.c);
-    const ax_window y = ax_pool_window(j.i, 0, j.h, o.a), x = ax_pool_window(j.i, 1, j.w, o.b);
+    const ax_window y = ax_pool_window(&j.p, 0, j.h, o.a), x = ax_pool_window(&j.p, 1, j.w, o.b);
     const S *image = from + o.image * j.h * j.w * j.c + o.c;
     T best[V];
     int32_t at[V];
@@ -90,7 +90,7 @@ template <class S> static __global__ void average(job j, S *to, const S *from)
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < j.n * j.oh * j.ow * j.c; p += AX_STEP) {
     const place o = place_of(p, j.oh, j.ow, j.c);
-    const ax_window y = ax_pool_window(j.i, 0, j.h, o.a), x = ax_pool_window(j.i, 1, j.w, o.b);
+    const ax_window y = ax_pool_window(&j.p, 0, j.h, o.a), x = ax_pool_window(&j.p, 1, j.w, o.b);
     const S *image = from + o.image * j.h * j.w * j.c + o.c;
     T sum = 0;
     for (int64_t iy = y.lo; iy < y.hi; iy++)
@@ -104,13 +104,12 @@ static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, 
                                              int64_t *lo, int64_t *hi)
 {
   /* window k covers k size / n .. (k + 1) size / n, rounded outward */
-  if (j.i[AX_POOL_FLAGS] & AX_POOL_ADAPTIVE) {
+  if (j.p.flags & AX_POOL_ADAPTIVE) {
     *lo = at * windows / size;
     *hi = ((at + 1) * windows + size - 1) / size;
   } else {
-    const int64_t stride = j.i[AX_POOL_STRIDE + d],
-                  span = j.i[AX_POOL_DILATION + d] * (j.i[AX_POOL_KERNEL + d] - 1),
-                  from = at + j.i[AX_POOL_PADDING + d];
+    const int64_t stride = j.p.stride[d], span = j.p.dilation[d] * (j.p.kernel[d] - 1),
+                  from = at + j.p.padding[d];
     *lo = from - span <= 0 ? 0 : (from - span + stride - 1) / stride;
     *hi = from / stride + 1;
   }
@@ -129,10 +128,10 @@ template <class S> static __global__ void spread(job j, S *to, const S *g)
     reach(j, 0, j.h, j.oh, at.a, &y0, &y1);
     reach(j, 1, j.w, j.ow, at.b, &x0, &x1);
     for (int64_t oy = y0; oy < y1; oy++) {
-      const ax_window y = ax_pool_window(j.i, 0, j.h, oy);
+      const ax_window y = ax_pool_window(&j.p, 0, j.h, oy);
       if (at.a < y.lo || at.a >= y.hi) continue;
       for (int64_t ox = x0; ox < x1; ox++) {
-        const ax_window x = ax_pool_window(j.i, 1, j.w, ox);
+        const ax_window x = ax_pool_window(&j.p, 1, j.w, ox);
         if (at.b < x.lo || at.b >= x.hi) continue;
         sum += ax_cuda_load(g[((at.image * j.oh + oy) * j.ow + ox) * j.c + at.c]) / (T)divisor(j, y, x);
       }
@@ -155,10 +154,10 @@ template <class S, int V> static __global__ void gather(job j, S *to, const S *g
     reach(j, 0, j.h, j.oh, at.a, &y0, &y1);
     reach(j, 1, j.w, j.ow, at.b, &x0, &x1);
     for (int64_t oy = y0; oy < y1; oy++) {
-      const ax_window y = ax_pool_window(j.i, 0, j.h, oy);
+      const ax_window y = ax_pool_window(&j.p, 0, j.h, oy);
       if (at.a < y.lo || at.a >= y.hi) continue;
       for (int64_t ox = x0; ox < x1; ox++) {
-        const ax_window x = ax_pool_window(j.i, 1, j.w, ox);
+        const ax_window x = ax_pool_window(&j.p, 1, j.w, ox);
         if (at.b < x.lo || at.b >= x.hi) continue;
         const int64_t from = ((at.image * j.oh + oy) * j.ow + ox) * j.c + at.c;
         T v[V];
@@ -265,7 +264,7 @@ AX_CUDA_KERNEL(_pool_scatter)
     const S *const from = (const S *)ax_data(g);
     const int32_t *const at = (const int32_t *)ax_data(index);
     S *const to = (S *)ax_data(x);
-    if (j.i[AX_POOL_KERNEL] > 0) { /* the gradient of _max_pool, whose windows are known */
+    if (j.p.kernel[0] > 0) { /* the gradient of _max_pool, whose windows are known */
       if (runs<S>(j.c, from, to, at))
         return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(x->numel / V, 256, d.index), 256, gather<S, V>,
                               j, to, from, at);

@@ -47,7 +47,7 @@ static __global__ void uniform_double(double *y, int64_t n, draw d, double low, 
 AX_CUDA_KERNEL(_uniform)
 {
   const ax_tensor *y = call->out[0];
-  const double low = call->a->f[0], high = call->a->f[1];
+  const double low = call->a->uniform.low, high = call->a->uniform.high;
   /* as many bits as the type's mantissa has */
   const int bits = y->dtype == AX_F16 ? 11 : y->dtype == AX_BF16 ? 8 : 24;
   const unsigned blocks = ax_cuda_blocks(y->numel, 256, y->device.index);
@@ -90,7 +90,7 @@ static __global__ void normal_double(double *y, int64_t n, draw d, double mean, 
 AX_CUDA_KERNEL(_normal)
 {
   const ax_tensor *y = call->out[0];
-  const double mean = call->a->f[0], std = call->a->f[1];
+  const double mean = call->a->normal.mean, std = call->a->normal.std;
   const unsigned blocks = ax_cuda_blocks((y->numel + 1) / 2, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
   if (y->dtype == AX_F64)
@@ -115,7 +115,7 @@ static __global__ void randint_kernel(S *y, int64_t n, draw d, uint64_t low, uin
 AX_CUDA_KERNEL(_randint)
 {
   const ax_tensor *y = call->out[0];
-  const int64_t low = call->a->i[0], high = call->a->i[1];
+  const int64_t low = call->a->randint.low, high = call->a->randint.high;
   if (low >= high)
     return ax_fail(AX_ERANGE, "randint: there is no integer from %lld up to but not including %lld",
                    (long long)low, (long long)high);
@@ -163,7 +163,7 @@ template <class S> static __global__ void arange_int(S *y, int64_t n, uint64_t s
 AX_CUDA_KERNEL(_arange)
 {
   const ax_tensor *y = call->out[0];
-  const double start = call->a->f[0], step = call->a->f[1];
+  const double start = call->a->arange.start, step = call->a->arange.step;
   const unsigned blocks = ax_cuda_blocks(y->numel, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
   if (ax_is_float((ax_dtype)y->dtype))
@@ -199,7 +199,7 @@ static __global__ void dropout_kernel(S *y, const S *x, int64_t n, draw d, uint3
 AX_CUDA_KERNEL(_dropout_apply)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
-  const double p = call->a->f[0];
+  const double p = call->a->dropout_apply.p;
   cudaStream_t stream;
   ax_status st;
   if (y->numel == 0) return AX_OK;

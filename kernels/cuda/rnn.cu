@@ -323,7 +323,7 @@ AX_CUDA_KERNEL(lstm_layer)
   const int64_t H = w->shape[1];
   const ax_device d = gx->device;
   sequence s;
-  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s);
+  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->lstm_layer.reverse, &s);
   if (st != AX_OK) return st;
   return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
@@ -354,7 +354,8 @@ AX_CUDA_KERNEL(_lstm_layer_backward)
   const int64_t H = w->shape[1];
   const ax_device d = w->device;
   sequence s;
-  ax_status st = begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->i[0], &s);
+  ax_status st =
+      begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->lstm_layer_backward.reverse, &s);
   if (st != AX_OK) return st;
   return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
@@ -384,7 +385,7 @@ AX_CUDA_KERNEL(gru_layer)
   const int64_t H = w->shape[1];
   const ax_device d = gx->device;
   sequence s;
-  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->i[0], &s);
+  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->gru_layer.reverse, &s);
   if (st != AX_OK) return st;
   return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
@@ -413,7 +414,8 @@ AX_CUDA_KERNEL(_gru_layer_backward)
   const int64_t H = w->shape[1];
   const ax_device d = w->device;
   sequence s;
-  ax_status st = begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->i[0], &s);
+  ax_status st =
+      begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->gru_layer_backward.reverse, &s);
   if (st != AX_OK) return st;
   return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
@@ -440,9 +442,9 @@ AX_CUDA_KERNEL(rnn_layer)
   const ax_tensor *gx = call->in[0], *w = call->in[1], *h0 = call->in[2];
   const int64_t H = w->shape[1];
   const ax_device d = gx->device;
-  const bool relu = call->a->i[0];
+  const bool relu = call->a->rnn_layer.nonlinearity;
   sequence s;
-  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 3), call->a->i[1], &s);
+  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 3), call->a->rnn_layer.reverse, &s);
   if (st != AX_OK) return st;
   return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
@@ -468,9 +470,10 @@ AX_CUDA_KERNEL(_rnn_layer_backward)
   const ax_tensor *gy = call->in[0], *out = call->in[1], *w = call->in[2], *h0 = call->in[3];
   const int64_t H = w->shape[1];
   const ax_device d = w->device;
-  const bool relu = call->a->i[0];
+  const bool relu = call->a->rnn_layer_backward.nonlinearity;
   sequence s;
-  ax_status st = begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->i[1], &s);
+  ax_status st =
+      begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->rnn_layer_backward.reverse, &s);
   if (st != AX_OK) return st;
   return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
@@ -498,7 +501,7 @@ AX_CUDA_KERNEL(_rnn_before)
   cudaStream_t stream;
   sequence s;
   walk k = { -1, 0, 0, 0 };
-  ax_status st = begin_sequence(call, y, NULL, h, call->in[2], call->a->i[0], &s);
+  ax_status st = begin_sequence(call, y, NULL, h, call->in[2], call->a->rnn_before.reverse, &s);
 
   if (st == AX_OK) st = ax_cuda_use(y->device, &stream);
   while (st == AX_OK && walk_next(s, false, &k))

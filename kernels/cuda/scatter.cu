@@ -248,7 +248,7 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
 {
   const ax_tensor *index = call->in[1], *y = call->out[0];
   const ax_device d = y->device;
-  const int64_t dim = call->a->i[0];
+  const int64_t dim = call->a->write_at.dim;
   int64_t number = 0;
   walk w = {};
   ax_status st = AX_OK;
@@ -278,11 +278,13 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
                                             : 0;
     w.numel *= w.shape[k];
   }
-  if (!s) ax_store_double((ax_dtype)y->dtype, &number, 0, call->a->f[0]);
+  if (!s)
+    ax_store_double((ax_dtype)y->dtype, &number, 0,
+                    call->op == AX_OP_SCATTER ? call->a->scatter.number : call->a->index_fill.value);
   if (add)
     return with_number(call->op, (ax_dtype)y->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      const adding<S> f = adder<S>(ax_data(s), call->op == AX_OP_INDEX_ADD ? call->a->f[0] : 1);
+      const adding<S> f = adder<S>(ax_data(s), call->op == AX_OP_INDEX_ADD ? call->a->index_add.alpha : 1);
       return slices ? run_slices(d, w, f, (S *)ax_data(y)) : run_places(d, w, f, (S *)ax_data(y));
     });
   return ax_cuda_with_size(call->op, (ax_dtype)y->dtype, [&](auto tag) {
@@ -323,7 +325,8 @@ AX_CUDA_KERNEL(_embedding_backward)
   w.size = y->shape[0];
   w.end = y->numel;
   w.index = (const int64_t *)ax_data(input);
-  w.skip = call->a->i[1] == AX_NO_DIM ? -1 : call->a->i[1];
+  w.skip =
+      call->a->embedding_backward.padding_idx == AX_NO_DIM ? -1 : call->a->embedding_backward.padding_idx;
   w.fault = ax_cuda_fault_place(d);
   if (!w.fault) return AX_ENOMEM;
   return y->dtype == AX_F32 ? run_slices(d, w, adder<float>(ax_data(g), 1), (float *)ax_data(y))

@@ -76,7 +76,7 @@ static ax_status triangle(const ax_call *call, bool upper)
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch(upper ? "triu" : "tril", y->device, ax_cuda_blocks(y->numel, 256, y->device.index),
                           256, triangle_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, rows,
-                          cols, call->a->i[0], upper);
+                          cols, call->a->triangle.diagonal, upper);
   });
 }
 
@@ -119,8 +119,8 @@ AX_CUDA_KERNEL(_pad_mode)
   return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("pad", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
-                          pad_kernel<S>, margins_of(x, y, call->a), (int)call->a->i[0], (S *)ax_data(y),
-                          (const S *)ax_data(x));
+                          pad_kernel<S>, margins_of(x, y, call->a), (int)call->a->pad_mode.mode,
+                          (S *)ax_data(y), (const S *)ax_data(x));
   });
 }
 
@@ -188,8 +188,8 @@ AX_CUDA_KERNEL(_pad_mode_backward)
   auto run = [&](auto tag, auto sum) {
     typedef AX_TYPE_OF(tag) S;
     typedef AX_TYPE_OF(sum) T;
-    return ax_cuda_launch("pad", x->device, blocks, 256, unpad_kernel<S, T>, k, x->numel, (int)call->a->i[0],
-                          (S *)ax_data(x), (const S *)ax_data(g));
+    return ax_cuda_launch("pad", x->device, blocks, 256, unpad_kernel<S, T>, k, x->numel,
+                          (int)call->a->pad_mode_backward.mode, (S *)ax_data(x), (const S *)ax_data(g));
   };
   if (x->numel == 0) return AX_OK;
   switch ((ax_dtype)x->dtype) {

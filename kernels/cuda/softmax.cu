@@ -105,7 +105,7 @@ static __global__ void backward_columns(S *dx, const S *g, const S *y, ax_around
 static ax_status run(const ax_call *call, bool logs, bool back)
 {
   const ax_tensor *out = call->out[0];
-  const ax_around s = ax_around_dim(out, call->a->i[0]);
+  const ax_around s = ax_around_dim(out, call->a->softmax.dim);
   const ax_device d = out->device;
   const char *name = ax_ops[call->op].name;
 

@@ -118,12 +118,12 @@ static ax_status order(const ax_call *call, int what, int64_t dim, int64_t k, bo
 AX_CUDA_KERNEL(sort)
 {
   const ax_tensor *x = call->in[0];
-  const int64_t dim = call->a->i[0];
-  return order(call, SORT, dim, x->ndim ? x->shape[dim] : 1, call->a->i[1]);
+  const int64_t dim = call->a->sort.dim;
+  return order(call, SORT, dim, x->ndim ? x->shape[dim] : 1, call->a->sort.descending);
 }
-AX_CUDA_KERNEL(topk) { return order(call, SORT, call->a->i[1], call->a->i[0], call->a->i[2]); }
-AX_CUDA_KERNEL(kthvalue) { return order(call, KTH, call->a->i[1], call->a->i[0], false); }
-AX_CUDA_KERNEL(_median) { return order(call, MEDIAN, call->a->i[0], 1, false); }
+AX_CUDA_KERNEL(topk) { return order(call, SORT, call->a->topk.dim, call->a->topk.k, call->a->topk.largest); }
+AX_CUDA_KERNEL(kthvalue) { return order(call, KTH, call->a->kthvalue.dim, call->a->kthvalue.k, false); }
+AX_CUDA_KERNEL(_median) { return order(call, MEDIAN, call->a->median_of.dim, 1, false); }
 
 /* ---- searchsorted.  NaN is above everything, in the sequence and among the values. */
 
@@ -153,7 +153,8 @@ AX_CUDA_KERNEL(searchsorted)
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("searchsorted", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
                           search<S>, (const S *)ax_data(s), n, s->ndim == 1, v ? (const S *)ax_data(v) : NULL,
-                          (S)call->a->f[0], m, (bool)call->a->i[0], (int64_t *)ax_data(y), y->numel);
+                          (S)call->a->searchsorted.number, m, (bool)call->a->searchsorted.right,
+                          (int64_t *)ax_data(y), y->numel);
   };
   if (y->numel == 0) return AX_OK;
   switch ((ax_dtype)s->dtype) {

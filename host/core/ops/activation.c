@@ -32,14 +32,15 @@ static void grad_elu(ax_grad *c, double alpha, double scale, double input_scale)
 {
   give(c, 0,
        back(c, AX_OP_ELU_BACKWARD, G, IN(0),
-            &(ax_attrs){ .f = { alpha, scale, input_scale }, .n_list = -1 }));
+            &AX_ATTRS(elu_backward, .alpha = alpha, .scale = scale, .input_scale = input_scale)));
 }
-RULE(elu) { grad_elu(c, A->f[0], 1, 1); }
+RULE(elu) { grad_elu(c, A->elu.alpha, 1, 1); }
 RULE(selu) { grad_elu(c, 1.6732632423543772848, 1.0507009873554804934, 1); }
-RULE(celu) { grad_elu(c, A->f[0], 1, 1 / A->f[0]); }
+RULE(celu) { grad_elu(c, A->celu.alpha, 1, 1 / A->celu.alpha); }
 RULE(relu6)
 {
-  give(c, 0, back(c, AX_OP_HARDTANH_BACKWARD, G, IN(0), &(ax_attrs){ .f = { 0, 6 }, .n_list = -1 }));
+  give(c, 0,
+       back(c, AX_OP_HARDTANH_BACKWARD, G, IN(0), &AX_ATTRS(hardtanh_backward, .min_val = 0, .max_val = 6)));
 }
 
 /* g f'(x) for f' that is constant between kinks */
@@ -68,7 +69,7 @@ FLAT(threshold, THRESHOLD)
 static ax_arg gelu_second(ax_grad *c, ax_arg x)
 {
   const ax_arg square = un(c, AX_OP_SQUARE, x);
-  if (A->i[0] == 0) {
+  if (A->gelu_backward.approximate == 0) {
     const ax_arg density = mul(c, un(c, AX_OP_EXP, mul(c, square, NUM(-0.5))), NUM(0.39894228040143267794));
     return mul(c, density, sub(c, NUM(2), square));
   }
@@ -93,7 +94,7 @@ CURVED(silu, SILU, silu_second(c, x))
 static ax_arg mish_second(ax_grad *c, ax_arg x)
 {
   const ax_arg w = un(c, AX_OP_TANH,
-                      call(c, AX_OP_SOFTPLUS, 1, &x, &(ax_attrs){ .f = { 1, 20 }, .n_list = -1 })),
+                      call(c, AX_OP_SOFTPLUS, 1, &x, &AX_ATTRS(softplus, .beta = 1, .threshold = 20))),
                s = sigmoid(c, x);
   const ax_arg first = mul(c, s, sub(c, NUM(1), un(c, AX_OP_SQUARE, w)));
   const ax_arg bend = sub(c, sub(c, NUM(1), s), mul(c, mul(c, w, s), NUM(2)));
@@ -104,8 +105,9 @@ CURVED(mish, MISH, mish_second(c, x))
 /* alpha scale input_scale^2 exp(input_scale x) below 0 */
 static ax_arg elu_second(ax_grad *c, ax_arg x)
 {
-  const double by = A->f[2], all = A->f[0] * A->f[1] * by * by;
-  const ax_arg below = call(c, AX_OP_CLAMP, 1, &x, &(ax_attrs){ .f = { -INFINITY, 0 }, .n_list = -1 });
+  const double by = A->elu_backward.input_scale,
+               all = A->elu_backward.alpha * A->elu_backward.scale * by * by;
+  const ax_arg below = call(c, AX_OP_CLAMP, 1, &x, &AX_ATTRS(clamp, .min = -INFINITY, .max = 0));
   return where(c, bin(c, AX_OP_GT, x, NUM(0)), NUM(0),
                mul(c, un(c, AX_OP_EXP, mul(c, below, NUM(by))), NUM(all)));
 }
@@ -114,8 +116,9 @@ CURVED(elu, ELU, elu_second(c, x))
 /* beta s (1 - s) up to the threshold */
 static ax_arg softplus_second(ax_grad *c, ax_arg x)
 {
-  const ax_arg bx = mul(c, x, NUM(A->f[0])), s = sigmoid(c, bx);
-  return where(c, bin(c, AX_OP_GT, bx, NUM(A->f[1])), NUM(0), mul(c, slope_of_sigmoid(c, s), NUM(A->f[0])));
+  const double beta = A->softplus_backward.beta, threshold = A->softplus_backward.threshold;
+  const ax_arg bx = mul(c, x, NUM(beta)), s = sigmoid(c, bx);
+  return where(c, bin(c, AX_OP_GT, bx, NUM(threshold)), NUM(0), mul(c, slope_of_sigmoid(c, s), NUM(beta)));
 }
 CURVED(softplus, SOFTPLUS, softplus_second(c, x))
 CURVED(logsigmoid, LOGSIGMOID, un(c, AX_OP_NEG, slope_of_sigmoid(c, sigmoid(c, x))))
@@ -178,14 +181,14 @@ out:
 ax_status ax_infer_glu(ax_infer *q)
 {
   ax_tensor *x = INPUT(0), *left = NULL, *right = NULL, *gate = NULL;
-  const int64_t dim = q->a.i[0];
+  const int64_t dim = q->a.glu.dim;
   ax_status st;
 
   if (x->ndim == 0 || x->shape[dim] % 2)
     return ax_fail(AX_ESHAPE, "glu: dim %lld must have an even size, got %s", (long long)dim + 1, TEXT(x));
   const int64_t half = x->shape[dim] / 2;
-  AX_TRY(run_ints(AX_OP_NARROW, x, dim, 0, half, 0, &left));
-  AX_TRY(run_ints(AX_OP_NARROW, x, dim, half, half, 0, &right));
+  AX_TRY(run_narrow(x, dim, 0, half, &left));
+  AX_TRY(run_narrow(x, dim, half, half, &right));
   AX_TRY(ax_run1(AX_OP_SIGMOID, right, &gate));
   st = ax_run2(AX_OP_MUL, left, gate, &q->result[0]);
 out:

@@ -15,7 +15,7 @@
 ax_status ax_infer_split_heads(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0);
-  const int64_t heads = q->a.i[0], n = x->ndim;
+  const int64_t heads = q->a.split_heads.heads, n = x->ndim;
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
   ax_status st = AX_OK;
 
@@ -40,7 +40,7 @@ static ax_tensor *joined(ax_grad *c, const ax_meta *m)
   ax_tensor *whole = NULL;
   int64_t strides[AX_MAX_DIMS];
   const int n = m->ndim;
-  const int64_t third = m->shape[n - 1] / 3, size = third / A->i[0];
+  const int64_t third = m->shape[n - 1] / 3, size = third / A->split_heads.heads;
 
   for (int k = 0; k < 3; k++)
     if (!c->g[k] || c->g[k]->storage != c->g[0]->storage || c->g[k]->offset != c->g[0]->offset + k * third)
@@ -75,9 +75,7 @@ RULE(split_heads)
   shape[n - 1] /= 3;
   for (int k = 0; k < 3; k++)
     if (c->g[k])
-      part[k] =
-          with_list(c, AX_OP_RESHAPE,
-                    with_ints(c, AX_OP_TRANSPOSE, (ax_arg){ .t = c->g[k] }, n - 2, n - 1, 0, 0), n, shape, 0);
+      part[k] = with_list(c, AX_OP_RESHAPE, transpose(c, (ax_arg){ .t = c->g[k] }, n - 2, n - 1), n, shape);
     else if (zeros.t || c->st != AX_OK) part[k] = zeros;
     else {
       const ax_tensor *some = c->g[0] ? c->g[0] : c->g[1] ? c->g[1] : c->g[2];
@@ -86,7 +84,7 @@ RULE(split_heads)
       if (st == AX_OK) st = ax_fill(t, 0);
       part[k] = zeros = keep(c, st, t);
     }
-  give(c, 0, call(c, AX_OP_CAT, 3, part, &(ax_attrs){ .i = { n - 1 }, .n_list = -1 }));
+  give(c, 0, call(c, AX_OP_CAT, 3, part, &AX_ATTRS(cat, .dim = n - 1)));
 }
 
 /* ---- the fused row */
@@ -173,7 +171,7 @@ static ax_status repeated(ax_tensor *t, int64_t heads, ax_tensor **out)
     *out = ax_tensor_retain(t);
     return AX_OK;
   }
-  AX_TRY(run_ints(AX_OP_UNSQUEEZE, t, 2, 0, 0, 0, &wide));
+  AX_TRY(run_unsqueeze(t, 2, &wide));
   AX_TRY(run_list(AX_OP_EXPAND, wide, 5, (int64_t[]){ s[0], s[1], times, s[2], s[3] }, &many));
   st = run_list(AX_OP_RESHAPE, many, 4, (int64_t[]){ s[0], heads, s[2], s[3] }, out);
 out:
@@ -199,7 +197,8 @@ static ax_status run_fill(ax_tensor *x, ax_tensor *mask, double value, ax_tensor
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   const ax_status st =
       ax_run(AX_OP_MASKED_FILL,
-             &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, mask }, .a = { .f = { value }, .n_list = -1 } },
+             &(ax_args){
+                 .n_in = 2, .in = (ax_tensor *[]){ x, mask }, .a = AX_ATTRS(masked_fill, .value = value) },
              results);
   *out = results[0];
   return st;
@@ -212,7 +211,7 @@ static ax_status plain_weights(ax_tensor *q, ax_tensor *k, ax_tensor *mask, bool
   ax_tensor *kt = NULL, *s = NULL, *scaled = NULL, *hidden = NULL, *masked = NULL, *upper = NULL,
             *last = NULL;
   ax_status st;
-  AX_TRY(run_ints(AX_OP_TRANSPOSE, k, 2, 3, 0, 0, &kt));
+  AX_TRY(run_transpose(k, 2, 3, &kt));
   AX_TRY(ax_run2(AX_OP_MATMUL, q, kt, &s));
   AX_TRY(mul_num(s, scale, &scaled));
   if (mask && mask->dtype == AX_BOOL) {
@@ -223,7 +222,7 @@ static ax_status plain_weights(ax_tensor *q, ax_tensor *k, ax_tensor *mask, bool
     AX_TRY(above_diagonal(q->device, q->shape[2], k->shape[2], &upper));
     AX_TRY(run_fill(masked ? masked : scaled, upper, -INFINITY, &last));
   }
-  st = run_ints(AX_OP_SOFTMAX, last ? last : masked ? masked : scaled, 3, 0, 0, 0, out);
+  st = run_with(AX_OP_SOFTMAX, last ? last : masked ? masked : scaled, &AX_ATTRS(softmax, .dim = 3), out);
 out:
   ax_tensor_release(kt), ax_tensor_release(s), ax_tensor_release(scaled), ax_tensor_release(hidden),
       ax_tensor_release(masked);
@@ -234,7 +233,7 @@ out:
 /* t in type d.  New reference. */
 static ax_status in_type(ax_tensor *t, ax_dtype d, ax_tensor **out)
 {
-  if (t->dtype != d) return run_ints(AX_OP_CAST, t, d, 0, 0, 0, out);
+  if (t->dtype != d) return run_with(AX_OP_CAST, t, &AX_ATTRS(cast, .dtype = d), out);
   *out = ax_tensor_retain(t);
   return AX_OK;
 }
@@ -249,11 +248,12 @@ static ax_status plain_rows(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_tensor *
   AX_TRY(repeated(v, a->shape[1], &rv));
   AX_TRY(plain_weights(a, rk, mask, s->causal, s->scale, &w));
   if (s->p > 0) {
-    AX_TRY(ax_run(AX_OP_DROPOUT,
-                  &(ax_args){ .n_in = 1,
-                              .in = &w,
-                              .a = { .i = { 1 }, .f = { s->p }, .n_list = -1, .gen = q->a.gen } },
-                  results));
+    AX_TRY(
+        ax_run(AX_OP_DROPOUT,
+               &(ax_args){ .n_in = 1,
+                           .in = &w,
+                           .a = { .dropout = { .training = 1, .p = s->p }, .n_list = -1, .gen = q->a.gen } },
+               results));
     kept = results[0];
   }
   st = ax_run2(AX_OP_MATMUL, kept ? kept : w, rv, out);
@@ -290,12 +290,12 @@ static ax_status fused_attention(ax_infer *q, ax_tensor *a, ax_tensor *k, ax_ten
   ax_tensor *results[AX_MAX_OUT] = { 0 }, *in[4] = { a, k, v, mask };
   ax_args args = { .n_in = mask ? 4 : 3,
                    .in = in,
-                   .a = { .i = { s->causal }, .f = { s->p, s->scale }, .n_list = -1 } };
+                   .a = AX_ATTRS(attention, .is_causal = s->causal, .dropout_p = s->p, .scale = s->scale) };
   ax_status st;
   if (s->p > 0) ax_random_draw(q->a.gen, true, &args.a);
   if ((st = ax_run(AX_OP_ATTENTION, &args, results)) != AX_OK) return st;
   ax_tensor_release(results[1]);
-  st = run_ints(AX_OP_TRANSPOSE, results[0], 1, 2, 0, 0, out);
+  st = run_transpose(results[0], 1, 2, out);
   if (st == AX_OK) ax_view_own((*out)); /* nothing else refers to the result */
   ax_tensor_release(results[0]);
   return st;
@@ -349,7 +349,7 @@ ax_status ax_infer_sdpa(ax_infer *q)
 {
   ax_tensor *a = INPUT(0), *k = INPUT(1), *v = INPUT(2), *mask = q->args->n_in > 3 ? INPUT(3) : NULL;
   ax_tensor *wide[4] = { NULL }, *four[4] = { NULL }, *y = NULL;
-  setting s = { q->a.f[0], q->a.f[1], q->a.i[0], q->a.i[1] };
+  setting s = { q->a.sdpa.dropout_p, q->a.sdpa.scale, q->a.sdpa.is_causal, q->a.sdpa.enable_gqa };
   int64_t lead[AX_MAX_DIMS];
   int n;
   ax_status st;
@@ -450,7 +450,8 @@ out:
 /* Half types in float32; the tape rounds the results. */
 static ax_arg in_float(ax_grad *c, ax_arg x)
 {
-  return x.t && ax_is_half((ax_dtype)x.t->dtype) ? with_ints(c, AX_OP_CAST, x, AX_F32, 0, 0, 0) : x;
+  return x.t && ax_is_half((ax_dtype)x.t->dtype) ? call1(c, AX_OP_CAST, x, &AX_ATTRS(cast, .dtype = AX_F32))
+                                                 : x;
 }
 
 /* From plain rows, to be differentiated again: dV = P^T g, dS = softmax' (g V^T), dQ = dS K scale,
@@ -462,7 +463,7 @@ static void plain_gradient(ax_grad *c)
   ax_tensor *rk = NULL, *rv = NULL, *weights = NULL;
   ax_status st;
 
-  if (A->f[0] > 0)
+  if (A->attention.dropout_p > 0)
     c->st = ax_fail(AX_EGRAD,
                     "scaled_dot_product_attention: its gradient cannot be differentiated again with dropout");
   if (c->st != AX_OK) return;
@@ -471,21 +472,20 @@ static void plain_gradient(ax_grad *c)
   if (!keep(c, st, rk).t) return;
   st = repeated(v.t, heads, &rv);
   if (!keep(c, st, rv).t) return;
-  st = plain_weights(q.t, rk, mask.t, A->i[0], A->f[1], &weights);
-  const ax_arg p = keep(c, st, weights), g = in_float(c, with_ints(c, AX_OP_TRANSPOSE, G, 1, 2, 0, 0));
-  const ax_arg dp = bin(c, AX_OP_MATMUL, g, with_ints(c, AX_OP_TRANSPOSE, (ax_arg){ .t = rv }, 2, 3, 0, 0));
+  st = plain_weights(q.t, rk, mask.t, A->attention.is_causal, A->attention.scale, &weights);
+  const ax_arg p = keep(c, st, weights), g = in_float(c, transpose(c, G, 1, 2));
+  const ax_arg dp = bin(c, AX_OP_MATMUL, g, transpose(c, (ax_arg){ .t = rv }, 2, 3));
   const ax_arg ds =
-      mul(c, call(c, AX_OP_SOFTMAX_BACKWARD, 2, (ax_arg[]){ dp, p }, &(ax_attrs){ .i = { 3 }, .n_list = -1 }),
-          NUM(A->f[1]));
+      mul(c, call(c, AX_OP_SOFTMAX_BACKWARD, 2, (ax_arg[]){ dp, p }, &AX_ATTRS(softmax_backward, .dim = 3)),
+          NUM(A->attention.scale));
   if (WANTS(0)) give(c, 0, bin(c, AX_OP_MATMUL, ds, (ax_arg){ .t = rk }));
   for (int i = 1; i <= 2; i++) {
     if (!WANTS(i)) continue;
-    ax_arg d =
-        bin(c, AX_OP_MATMUL, with_ints(c, AX_OP_TRANSPOSE, i == 1 ? ds : p, 2, 3, 0, 0), i == 1 ? q : g);
+    ax_arg d = bin(c, AX_OP_MATMUL, transpose(c, i == 1 ? ds : p, 2, 3), i == 1 ? q : g);
     if (heads != shared) { /* sum over the queries' heads of a group */
       const int64_t *z = META(i)->shape;
-      d = with_list(c, AX_OP_RESHAPE, d, 5, (int64_t[]){ z[0], shared, heads / shared, z[2], z[3] }, 0);
-      d = with_list(c, AX_OP_SUM, d, 1, (int64_t[]){ 2 }, 0);
+      d = with_list(c, AX_OP_RESHAPE, d, 5, (int64_t[]){ z[0], shared, heads / shared, z[2], z[3] });
+      d = with_list(c, AX_OP_SUM, d, 1, (int64_t[]){ 2 });
     }
     give(c, i, d);
   }

@@ -105,9 +105,9 @@ static ax_status from_work(ax_tensor *t, ax_tensor **out)
   }
   AX_TRY(ax_tensor_alias(t->work, out));
   if (ax_would_record(1, &t))
-    st = ax_record(AX_OP_CAST,
-                   &(ax_args){ .n_in = 1, .in = &t, .a = { .i = { t->work->dtype }, .n_list = -1 } }, 1, out,
-                   0);
+    st =
+        ax_record(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = AX_ATTRS(cast, .dtype = t->work->dtype) },
+                  1, out, 0);
 out:
   if (st != AX_OK) {
     ax_tensor_release(*out);

@@ -6,24 +6,21 @@
  * convolution is `input` called from outside. */
 #include "core/ops/rule.h"
 
-/* Slots of the rows that compute. */
-enum { STRIDE = 0, PADDING = 2, DILATION = 4, GROUPS = 6 };
-
 static const char *shown(const ax_infer *q)
 {
   return q->op == AX_OP_CONVOLUTION ? "conv2d" : q->name + (q->name[0] == '_');
 }
 
-static ax_status check_numbers(const ax_infer *q, const int64_t *i, const ax_tensor *w)
+static ax_status check_numbers(const ax_infer *q, const ax_attrs *a, const ax_tensor *w)
 {
   ax_status st = AX_OK;
   for (int d = 0; d < 2; d++) {
-    AX_TRY(need_within(shown(q), "stride", i[STRIDE + d], 1, INT32_MAX));
-    AX_TRY(need_within(shown(q), "padding", i[PADDING + d], 0, INT32_MAX / 2));
-    AX_TRY(need_within(shown(q), "dilation", i[DILATION + d], 1, INT32_MAX));
+    AX_TRY(need_within(shown(q), "stride", a->convolution.stride[d], 1, INT32_MAX));
+    AX_TRY(need_within(shown(q), "padding", a->convolution.padding[d], 0, INT32_MAX / 2));
+    AX_TRY(need_within(shown(q), "dilation", a->convolution.dilation[d], 1, INT32_MAX));
     if (w->ndim == 4) AX_TRY(need_within(shown(q), "the kernel's size", w->shape[2 + d], 0, INT32_MAX));
   }
-  AX_TRY(need_within(shown(q), "groups", i[GROUPS], 1, INT32_MAX));
+  AX_TRY(need_within(shown(q), "groups", a->convolution.groups, 1, INT32_MAX));
 out:
   return st;
 }
@@ -37,43 +34,45 @@ static ax_status check_types(const ax_infer *q, const ax_tensor *a, const ax_ten
 }
 
 /* How many windows fit along dim d. */
-static int64_t windows(const int64_t *i, int d, int64_t size, int64_t kernel)
+static int64_t windows(const ax_attrs *a, int d, int64_t size, int64_t kernel)
 {
-  const int64_t room = size + 2 * i[PADDING + d] - i[DILATION + d] * (kernel - 1) - 1;
-  return room < 0 ? 0 : room / i[STRIDE + d] + 1;
+  const int64_t room = size + 2 * a->convolution.padding[d] - a->convolution.dilation[d] * (kernel - 1) - 1;
+  return room < 0 ? 0 : room / a->convolution.stride[d] + 1;
 }
 
 /* Numbers that have no effect become small ones: a stride beyond the last window, a dilation of a
  * single element.  Libraries multiply them as int. */
-static void settle_numbers(int64_t *i, const int64_t *input, const int64_t *kernel)
+static void settle_numbers(ax_attrs *a, const int64_t *input, const int64_t *kernel)
 {
   for (int d = 0; d < 2; d++) {
-    if (kernel[d] == 1) i[DILATION + d] = 1;
-    const int64_t room = input[d] + 2 * i[PADDING + d] - i[DILATION + d] * (kernel[d] - 1) - 1;
-    if (room >= 0 && i[STRIDE + d] > room) i[STRIDE + d] = room + 1;
+    if (kernel[d] == 1) a->convolution.dilation[d] = 1;
+    const int64_t room =
+        input[d] + 2 * a->convolution.padding[d] - a->convolution.dilation[d] * (kernel[d] - 1) - 1;
+    if (room >= 0 && a->convolution.stride[d] > room) a->convolution.stride[d] = room + 1;
   }
 }
 
 ax_status ax_infer_convolution(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0), *w = INPUT(1), *b = q->args->n_in > 2 ? INPUT(2) : NULL;
-  const int64_t *i = q->a.i;
+  const ax_attrs *a = &q->a;
+  const int64_t groups = a->convolution.groups;
   int64_t shape[4];
   ax_status st;
 
-  if ((st = check_types(q, x, w)) != AX_OK || (st = check_numbers(q, i, w)) != AX_OK) return st;
+  if ((st = check_types(q, x, w)) != AX_OK || (st = check_numbers(q, a, w)) != AX_OK) return st;
   if (x->ndim != 4 || w->ndim != 4)
     return ax_fail(AX_ESHAPE,
                    "%s: expected input (n, in, h, w) and weight (out, in / groups, kh, kw), got %s and %s",
                    shown(q), TEXT(x), TEXT(w));
   if (w->numel == 0) return ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", shown(q), TEXT(w));
-  if (w->shape[0] % i[GROUPS] != 0)
+  if (w->shape[0] % groups != 0)
     return ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld output channels of weight %s", shown(q),
-                   (long long)i[GROUPS], (long long)w->shape[0], TEXT(w));
-  if (x->shape[1] != w->shape[1] * i[GROUPS])
+                   (long long)groups, (long long)w->shape[0], TEXT(w));
+  if (x->shape[1] != w->shape[1] * groups)
     return ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s with %lld group%s expects %lld",
-                   shown(q), TEXT(x), (long long)x->shape[1], TEXT(w), (long long)i[GROUPS],
-                   i[GROUPS] == 1 ? "" : "s", (long long)(w->shape[1] * i[GROUPS]));
+                   shown(q), TEXT(x), (long long)x->shape[1], TEXT(w), (long long)groups,
+                   groups == 1 ? "" : "s", (long long)(w->shape[1] * groups));
   if (b) {
     if ((st = check_types(q, x, b)) != AX_OK) return st;
     if (b->ndim != 1 || b->shape[0] != w->shape[0])
@@ -83,13 +82,14 @@ ax_status ax_infer_convolution(ax_infer *q)
   shape[0] = x->shape[0];
   shape[1] = w->shape[0];
   for (int d = 0; d < 2; d++)
-    if ((shape[2 + d] = windows(i, d, x->shape[2 + d], w->shape[2 + d])) == 0)
+    if ((shape[2 + d] = windows(a, d, x->shape[2 + d], w->shape[2 + d])) == 0)
       return ax_fail(AX_ESHAPE,
                      "%s: the kernel %s does not fit the padded input %s: dim %d has %lld elements, the "
                      "kernel spans %lld",
-                     shown(q), TEXT(w), TEXT(x), d + 3, (long long)(x->shape[2 + d] + 2 * i[PADDING + d]),
-                     (long long)(i[DILATION + d] * (w->shape[2 + d] - 1) + 1));
-  settle_numbers(q->a.i, x->shape + 2, w->shape + 2);
+                     shown(q), TEXT(w), TEXT(x), d + 3,
+                     (long long)(x->shape[2 + d] + 2 * a->convolution.padding[d]),
+                     (long long)(a->convolution.dilation[d] * (w->shape[2 + d] - 1) + 1));
+  settle_numbers(&q->a, x->shape + 2, w->shape + 2);
   q->contiguous = 2 | 4;
   q->channels_last = 1 | 1 << 8;
   out_like(q, 0, (ax_dtype)x->dtype, 4, shape);
@@ -99,17 +99,18 @@ ax_status ax_infer_convolution(ax_infer *q)
 ax_status ax_infer_convolution_input(ax_infer *q)
 {
   const ax_tensor *g = INPUT(0), *w = INPUT(1);
-  const int64_t *i = q->a.i, *shape = q->a.list;
+  const ax_attrs *a = &q->a;
+  const int64_t groups = a->convolution.groups, *shape = a->list;
   const ax_status st = check_types(q, g, w);
   if (st != AX_OK) return st;
   if (g->ndim != 4 || w->ndim != 4 || q->a.n_list != 4 || g->shape[1] != w->shape[0] ||
-      shape[1] != w->shape[1] * i[GROUPS])
+      shape[1] != w->shape[1] * groups)
     return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not fit each other", shown(q), TEXT(g), TEXT(w));
   for (int d = 0; d < 2; d++)
-    if (windows(i, d, shape[2 + d], w->shape[2 + d]) != g->shape[2 + d])
+    if (windows(a, d, shape[2 + d], w->shape[2 + d]) != g->shape[2 + d])
       return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not come from an input of %lld x %lld", shown(q),
                      TEXT(g), TEXT(w), (long long)shape[2], (long long)shape[3]);
-  settle_numbers(q->a.i, shape + 2, w->shape + 2);
+  settle_numbers(&q->a, shape + 2, w->shape + 2);
   q->contiguous = 2;
   q->channels_last = 1 | 1 << 8;
   out_like(q, 0, (ax_dtype)g->dtype, 4, shape);
@@ -126,7 +127,7 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
       x->shape[0] != g->shape[0])
     return ax_fail(AX_ESHAPE, "%s: input %s and gradient %s do not fit each other", shown(q), TEXT(x),
                    TEXT(g));
-  settle_numbers(q->a.i, x->shape + 2, shape + 2);
+  settle_numbers(&q->a, x->shape + 2, shape + 2);
   q->channels_last = 1 | 2;
   out_like(q, 0, q->a.wide ? AX_F32 : (ax_dtype)x->dtype, 4, shape);
   return AX_OK;
@@ -134,12 +135,11 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
 
 /* ---- the user's rows: dims added and taken away, then _convolution */
 
-static ax_status run_row(ax_op op, int n, ax_tensor *const *in, const int64_t *i, const int64_t *shape,
+static ax_status run_row(ax_op op, int n, ax_tensor *const *in, const ax_attrs *a, const int64_t *shape,
                          ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
-  ax_args args = { .n_in = n, .in = in, .a = { .n_list = shape ? 4 : -1 } };
-  memcpy(args.a.i, i, 7 * sizeof *i);
+  ax_args args = { .n_in = n, .in = in, .a = { .convolution = a->convolution, .n_list = shape ? 4 : -1 } };
   if (shape) memcpy(args.a.list, shape, 4 * sizeof *shape);
   const ax_status st = ax_run(op, &args, results);
   *out = results[0];
@@ -155,9 +155,9 @@ static ax_status widen(const ax_infer *q, ax_tensor *x, int dims, ax_tensor **ou
   if (x->ndim != dims + 1 && x->ndim != dims + 2)
     return ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name,
                    dims + 2, dims + 1, TEXT(x));
-  if (dims == 1) AX_TRY(run_ints(AX_OP_UNSQUEEZE, x, x->ndim - 1, 0, 0, 0, &tall));
+  if (dims == 1) AX_TRY(run_unsqueeze(x, x->ndim - 1, &tall));
   else tall = ax_tensor_retain(x);
-  if (tall->ndim == 3) st = run_ints(AX_OP_UNSQUEEZE, tall, 0, 0, 0, 0, out);
+  if (tall->ndim == 3) st = run_unsqueeze(tall, 0, out);
   else {
     *out = tall;
     return AX_OK;
@@ -168,12 +168,12 @@ out:
 }
 
 /* Takes y (released) back to as many dims as x had. */
-static ax_status narrow(const ax_tensor *x, int dims, ax_tensor *y, ax_tensor **out)
+static ax_status as_narrow(const ax_tensor *x, int dims, ax_tensor *y, ax_tensor **out)
 {
   ax_tensor *less = NULL;
   ax_status st = AX_OK;
   if (x->ndim == dims + 1) {
-    AX_TRY(run_ints(AX_OP_SELECT, y, 0, 0, 0, 0, &less));
+    AX_TRY(run_select(y, 0, 0, &less));
     ax_tensor_release(y);
     y = less;
   }
@@ -195,34 +195,37 @@ static ax_status weight_of(const ax_infer *q, int dims, ax_tensor **out)
   ax_tensor *w = INPUT(1);
   if (w->ndim != dims + 2)
     return ax_fail(AX_ESHAPE, "%s: expected a weight of %d dims, got %s", q->name, dims + 2, TEXT(w));
-  if (dims == 1) return run_ints(AX_OP_UNSQUEEZE, w, 2, 0, 0, 0, out);
+  if (dims == 1) return run_unsqueeze(w, 2, out);
   *out = ax_tensor_retain(w);
   return AX_OK;
 }
 
-static ax_status forward(ax_infer *q, int dims, const int64_t *i)
+static ax_status forward(ax_infer *q, int dims, const ax_attrs *a)
 {
   ax_tensor *in[3] = { NULL, NULL, q->args->n_in > 2 ? INPUT(2) : NULL }, *y = NULL;
   ax_status st;
   AX_TRY(widen(q, INPUT(0), dims, &in[0]));
   AX_TRY(weight_of(q, dims, &in[1]));
-  AX_TRY(run_row(AX_OP_CONVOLUTION, in[2] ? 3 : 2, in, i, NULL, &y));
-  st = narrow(INPUT(0), dims, y, &q->result[0]);
+  AX_TRY(run_row(AX_OP_CONVOLUTION, in[2] ? 3 : 2, in, a, NULL, &y));
+  st = as_narrow(INPUT(0), dims, y, &q->result[0]);
 out:
   ax_tensor_release(in[0]), ax_tensor_release(in[1]);
   return st;
 }
 
-ax_status ax_infer_conv2d(ax_infer *q) { return forward(q, 2, q->a.i); }
+ax_status ax_infer_conv2d(ax_infer *q) { return forward(q, 2, &q->a); }
 
 ax_status ax_infer_conv1d(ax_infer *q)
 {
-  const int64_t *i = q->a.i;
-  return forward(q, 1, (int64_t[]){ 1, i[0], 0, i[1], 1, i[2], i[3] });
+  return forward(q, 1,
+                 &AX_ATTRS(convolution, .stride = { 1, q->a.conv1d.stride },
+                           .padding = { 0, q->a.conv1d.padding }, .dilation = { 1, q->a.conv1d.dilation },
+                           .groups = q->a.conv1d.groups));
 }
 
-static ax_status transposed(ax_infer *q, int dims, const int64_t *i, const int64_t *extra)
+static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int64_t *extra)
 {
+  const int64_t groups = a->convolution.groups;
   ax_tensor *x = NULL, *w = NULL, *y = NULL, *rows = NULL, *sum = NULL,
             *bias = q->args->n_in > 2 ? INPUT(2) : NULL;
   int64_t shape[4];
@@ -231,58 +234,75 @@ static ax_status transposed(ax_infer *q, int dims, const int64_t *i, const int64
   AX_TRY(widen(q, INPUT(0), dims, &x));
   AX_TRY(weight_of(q, dims, &w));
   AX_TRY(check_types(q, x, w));
-  AX_TRY(check_numbers(q, i, w));
+  AX_TRY(check_numbers(q, a, w));
   if (w->numel == 0) AX_TRY(ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", q->name, TEXT(w)));
   if (x->shape[1] != w->shape[0])
     AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s expects %lld", q->name,
                    TEXT(INPUT(0)), (long long)x->shape[1], TEXT(INPUT(1)), (long long)w->shape[0]));
-  if (w->shape[0] % i[GROUPS] != 0)
+  if (w->shape[0] % groups != 0)
     AX_TRY(ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld input channels", q->name,
-                   (long long)i[GROUPS], (long long)w->shape[0]));
+                   (long long)groups, (long long)w->shape[0]));
   shape[0] = x->shape[0];
-  shape[1] = w->shape[1] * i[GROUPS];
+  shape[1] = w->shape[1] * groups;
   if (bias && (bias->ndim != 1 || bias->shape[0] != shape[1]))
     AX_TRY(ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)shape[1],
                    TEXT(INPUT(1)), TEXT(bias)));
   for (int d = 0; d < 2; d++) {
-    if (extra[d] < 0 || (extra[d] >= i[STRIDE + d] && extra[d] >= i[DILATION + d]))
+    if (extra[d] < 0 || (extra[d] >= a->convolution.stride[d] && extra[d] >= a->convolution.dilation[d]))
       AX_TRY(ax_fail(AX_ERANGE,
                      "%s: output_padding must be below the stride or the dilation (%lld, %lld), got %lld",
-                     q->name, (long long)i[STRIDE + d], (long long)i[DILATION + d], (long long)extra[d]));
-    shape[2 + d] = (x->shape[2 + d] - 1) * i[STRIDE + d] - 2 * i[PADDING + d] +
-                   i[DILATION + d] * (w->shape[2 + d] - 1) + extra[d] + 1;
+                     q->name, (long long)a->convolution.stride[d], (long long)a->convolution.dilation[d],
+                     (long long)extra[d]));
+    shape[2 + d] = (x->shape[2 + d] - 1) * a->convolution.stride[d] - 2 * a->convolution.padding[d] +
+                   a->convolution.dilation[d] * (w->shape[2 + d] - 1) + extra[d] + 1;
     if (x->shape[2 + d] < 1 || shape[2 + d] < 1)
       AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s and weight %s give a result with dim %d of %lld", q->name,
                      TEXT(INPUT(0)), TEXT(INPUT(1)), d + 3, (long long)shape[2 + d]));
     /* a stride below the dilation: more windows would fit */
-    if (windows(i, d, shape[2 + d], w->shape[2 + d]) != x->shape[2 + d])
+    if (windows(a, d, shape[2 + d], w->shape[2 + d]) != x->shape[2 + d])
       AX_TRY(ax_fail(AX_ENOIMPL, "%s: output_padding %lld with stride %lld is not available", q->name,
-                     (long long)extra[d], (long long)i[STRIDE + d]));
+                     (long long)extra[d], (long long)a->convolution.stride[d]));
   }
-  AX_TRY(run_row(AX_OP_CONVOLUTION_INPUT, 2, (ax_tensor *[]){ x, w }, i, shape, &y));
+  AX_TRY(run_row(AX_OP_CONVOLUTION_INPUT, 2, (ax_tensor *[]){ x, w }, a, shape, &y));
   if (bias) {
     AX_TRY(run_list(AX_OP_RESHAPE, bias, 3, (int64_t[]){ shape[1], 1, 1 }, &rows));
     AX_TRY(ax_run2(AX_OP_ADD, y, rows, &sum));
     ax_tensor_release(y);
     y = sum;
   }
-  st = narrow(INPUT(0), dims, y, &q->result[0]);
+  st = as_narrow(INPUT(0), dims, y, &q->result[0]);
   y = NULL;
 out:
   ax_tensor_release(x), ax_tensor_release(w), ax_tensor_release(y), ax_tensor_release(rows);
   return st;
 }
 
-ax_status ax_infer_conv_transpose2d(ax_infer *q) /* stride, padding, output_padding, groups, dilation */
+/* A row's pair of numbers. */
+#define BOTH(pair) \
+  { \
+    (pair)[0], (pair)[1] \
+  }
+
+ax_status ax_infer_conv_transpose2d(ax_infer *q)
 {
-  const int64_t *i = q->a.i;
-  return transposed(q, 2, (int64_t[]){ i[0], i[1], i[2], i[3], i[7], i[8], i[6] }, i + 4);
+  const ax_attrs *a = &q->a;
+  return transposed(q, 2,
+                    &AX_ATTRS(convolution, .stride = BOTH(a->conv_transpose2d.stride),
+                              .padding = BOTH(a->conv_transpose2d.padding),
+                              .dilation = BOTH(a->conv_transpose2d.dilation),
+                              .groups = a->conv_transpose2d.groups),
+                    a->conv_transpose2d.output_padding);
 }
 
 ax_status ax_infer_conv_transpose1d(ax_infer *q)
 {
-  const int64_t *i = q->a.i;
-  return transposed(q, 1, (int64_t[]){ 1, i[0], 0, i[1], 1, i[4], i[3] }, (int64_t[]){ 0, i[2] });
+  const ax_attrs *a = &q->a;
+  return transposed(q, 1,
+                    &AX_ATTRS(convolution, .stride = { 1, a->conv_transpose1d.stride },
+                              .padding = { 0, a->conv_transpose1d.padding },
+                              .dilation = { 1, a->conv_transpose1d.dilation },
+                              .groups = a->conv_transpose1d.groups),
+                    (int64_t[]){ 0, a->conv_transpose1d.output_padding });
 }
 
 /* ---- gradients */

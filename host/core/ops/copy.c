@@ -20,7 +20,7 @@ ax_status ax_infer_clone(ax_infer *q)
 
 ax_status ax_infer_cast(ax_infer *q)
 {
-  out_like(q, 0, (ax_dtype)q->a.i[0], INPUT(0)->ndim, INPUT(0)->shape);
+  out_like(q, 0, (ax_dtype)q->a.cast.dtype, INPUT(0)->ndim, INPUT(0)->shape);
   return AX_OK;
 }
 
@@ -30,18 +30,23 @@ ax_status ax_infer_cast(ax_infer *q)
 ax_status ax_infer_to_device(ax_infer *q)
 {
   ax_tensor *x = INPUT(0);
-  const ax_device to = { (uint8_t)q->a.i[0], (uint8_t)q->a.i[1] };
-  const bool later = q->a.i[4] != 0;
+  const ax_device to = { (uint8_t)q->a.to_device.kind, (uint8_t)q->a.to_device.index };
+  const bool later = q->a.to_device.later != 0;
   ax_status st = AX_OK;
   if (later && to.kind == AX_CPU && x->device.kind != AX_CPU)
     st = ax_tensor_new_pinned((ax_dtype)x->dtype, x->ndim, x->shape, &q->result[0]);
   else st = ax_tensor_new_on(to, (ax_dtype)x->dtype, x->ndim, x->shape, &q->result[0]);
-  q->a.i[2] = x->device.kind;
-  q->a.i[3] = x->device.index;
+  q->a.to_device.from_kind = x->device.kind;
+  q->a.to_device.from_index = x->device.index;
   if (st != AX_OK || (st = ax_transfer(q->result[0], x, later)) == AX_OK) return st;
   ax_tensor_release(q->result[0]);
   q->result[0] = NULL;
   return st;
 }
 
-RULE(to_device) { give(c, 0, with_ints(c, AX_OP_TO_DEVICE, G, A->i[2], A->i[3], 0, 0)); }
+RULE(to_device)
+{
+  give(c, 0,
+       call1(c, AX_OP_TO_DEVICE, G,
+             &AX_ATTRS(to_device, .kind = A->to_device.from_kind, .index = A->to_device.from_index)));
+}

@@ -336,7 +336,7 @@ static ax_status copy_across(const ax_args *args, ax_tensor *dst)
 {
   ax_tensor *moved[AX_MAX_OUT];
   ax_args a = *args;
-  a.a = (ax_attrs){ .i = { dst->device.kind, dst->device.index }, .n_list = -1 };
+  a.a = AX_ATTRS(to_device, .kind = dst->device.kind, .index = dst->device.index);
   ax_status st = ax_run(AX_OP_TO_DEVICE, &a, moved);
   if (st != AX_OK) return st;
   a.in = moved;
@@ -499,7 +499,7 @@ ax_status ax_cast(ax_tensor *t, ax_dtype dtype, ax_tensor **out)
     return AX_OK;
   }
   const ax_status st =
-      ax_run(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = { .i = { dtype }, .n_list = -1 } }, results);
+      ax_run(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = AX_ATTRS(cast, .dtype = dtype) }, results);
   *out = results[0];
   return st;
 }

@@ -218,7 +218,7 @@ static ax_status take_diagonals(const char *equation, term *x)
       if (x->t->shape[i] != x->t->shape[j])
         return ax_fail(AX_ESHAPE, "einsum: \"%s\": %s is %lld and %lld in one operand", equation,
                        label_text(label, text), (long long)x->t->shape[i], (long long)x->t->shape[j]);
-      const ax_status st = become(x, AX_OP_DIAGONAL, &(ax_attrs){ .i = { 0, i, j }, .n_list = -1 });
+      const ax_status st = become(x, AX_OP_DIAGONAL, &AX_ATTRS(diagonal, .offset = 0, .dim1 = i, .dim2 = j));
       if (st != AX_OK) return st;
       drop_label(x, j);
       drop_label(x, i);
@@ -257,7 +257,7 @@ static ax_status arrange(term *x, int n, const int *label)
   }
   if (!same) st = become(x, AX_OP_PERMUTE, &order);
   for (int k = 0; st == AX_OK && k < n; k++)
-    if (place_of(x, label[k]) < 0) st = become(x, AX_OP_UNSQUEEZE, &(ax_attrs){ .i = { k }, .n_list = -1 });
+    if (place_of(x, label[k]) < 0) st = become(x, AX_OP_UNSQUEEZE, &AX_ATTRS(unsqueeze, .dim = k));
   x->n = n;
   memmove(x->label, label, sizeof *label * (size_t)n);
   return st;

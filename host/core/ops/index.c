@@ -13,7 +13,7 @@ ax_status ax_infer_index_select(ax_infer *q)
     return ax_fail(AX_ESHAPE, "%s: index must have one dim, got %s", q->name, TEXT(index));
   if (x->ndim == 0) return ax_fail(AX_ESHAPE, "%s: a 0-d tensor has no positions to select", q->name);
   memcpy(shape, x->shape, sizeof shape);
-  shape[q->a.i[0]] = index->shape[0];
+  shape[q->a.index_select.dim] = index->shape[0];
   q->contiguous = ~0u;
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, shape);
   return AX_OK;
@@ -25,10 +25,10 @@ ax_status ax_infer_index_select_backward(ax_infer *q)
   int64_t shape[AX_MAX_DIMS];
   const ax_status st = need_dtype(q, index, AX_I64, "index");
   if (st != AX_OK) return st;
-  if (index->ndim != 1 || g->ndim == 0 || g->shape[q->a.i[0]] != index->shape[0])
+  if (index->ndim != 1 || g->ndim == 0 || g->shape[q->a.index_select_backward.dim] != index->shape[0])
     return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit index %s", q->name, TEXT(g), TEXT(index));
   memcpy(shape, g->shape, sizeof shape);
-  shape[q->a.i[0]] = q->a.i[1];
+  shape[q->a.index_select_backward.dim] = q->a.index_select_backward.size;
   q->contiguous = ~0u;
   out_like(q, 0, (ax_dtype)g->dtype, g->ndim, shape);
   return AX_OK;
@@ -72,11 +72,13 @@ RULE(index_select)
 {
   give(c, 0,
        call(c, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_arg[]){ G, IN(1) },
-            &(ax_attrs){ .i = { A->i[0], META(0)->shape[A->i[0]] }, .n_list = -1 }));
+            &AX_ATTRS(index_select_backward, .dim = A->index_select.dim,
+                      .size = META(0)->shape[A->index_select.dim])));
 }
 
 RULE(index_select_backward)
 {
   give(c, 0,
-       call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ G, IN(1) }, &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }));
+       call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ G, IN(1) },
+            &AX_ATTRS(index_select, .dim = A->index_select_backward.dim)));
 }

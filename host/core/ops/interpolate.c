@@ -19,11 +19,15 @@ ax_status ax_infer_resample_backward(ax_infer *q)
 
 ax_status ax_infer_interpolate(ax_infer *q)
 {
-  const int mode = (int)q->a.i[0], dims = X->ndim - 2;
+  const int mode = (int)q->a.interpolate.mode, dims = X->ndim - 2;
   ax_tensor *x = NULL, *less = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_args args = { .n_in = 1,
                    .in = &x,
-                   .a = { .n_list = 2, .i = { mode > 0, q->a.i[1] }, .f = { q->a.f[0], q->a.f[1] } } };
+                   .a = { .resample = { .linear = mode > 0,
+                                        .align_corners = q->a.interpolate.align_corners,
+                                        .scale_h = q->a.interpolate.scale_h,
+                                        .scale_w = q->a.interpolate.scale_w },
+                          .n_list = 2 } };
   char text[AX_SHAPE_TEXT];
   ax_status st;
 
@@ -36,18 +40,18 @@ ax_status ax_infer_interpolate(ax_infer *q)
   if (q->a.n_list != dims)
     AX_TRY(ax_fail(AX_EINVAL, "interpolate: size needs %d number%s for an input %s, got %d", dims,
                    dims == 1 ? "" : "s", TEXT(X), q->a.n_list < 0 ? 0 : q->a.n_list));
-  if (mode == 0 && q->a.i[1])
+  if (mode == 0 && q->a.interpolate.align_corners)
     AX_TRY(ax_fail(AX_EINVAL, "interpolate: align_corners goes with the linear modes, not with \"nearest\""));
   for (int d = 0; d < dims; d++)
     if (q->a.list[d] < 1 || X->shape[2 + d] < 1)
       AX_TRY(ax_fail(AX_ESHAPE, "interpolate: cannot go from %s to size %s", TEXT(X),
                      ax_shape_text(dims, q->a.list, text, sizeof text)));
   if (dims == 1) {
-    AX_TRY(run_ints(AX_OP_UNSQUEEZE, X, 2, 0, 0, 0, &x));
+    AX_TRY(run_unsqueeze(X, 2, &x));
     args.a.list[0] = 1;
     args.a.list[1] = q->a.list[0];
-    args.a.f[0] = NAN;
-    args.a.f[1] = q->a.f[0];
+    args.a.resample.scale_h = NAN;
+    args.a.resample.scale_w = q->a.interpolate.scale_h;
   } else {
     x = ax_tensor_retain(X);
     memcpy(args.a.list, q->a.list, 2 * sizeof *q->a.list);
@@ -84,7 +88,8 @@ out:
 
 static ax_status shuffle(ax_infer *q, bool up)
 {
-  const int64_t r = q->a.i[0], *s = X->shape;
+  const int64_t r = up ? q->a.pixel_shuffle.upscale_factor : q->a.pixel_unshuffle.downscale_factor,
+                *s = X->shape;
   const int lead = X->ndim - 3;
   int64_t seen[AX_MAX_DIMS], order[AX_MAX_DIMS], shape[AX_MAX_DIMS];
 

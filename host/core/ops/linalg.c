@@ -156,8 +156,8 @@ ax_status ax_infer_matmul(ax_infer *q)
     return ax_fail(AX_ESHAPE, "matmul: inner dimensions differ: %s x %s", TEXT(a), TEXT(b));
   if (a->ndim == 2 && b->ndim == 2) return ax_run2(AX_OP_MM, a, b, &q->result[0]);
   /* a vector is a row on the left and a column on the right; its dim goes away again */
-  if (a->ndim == 1) AX_TRY(run_ints(AX_OP_UNSQUEEZE, a, 0, 0, 0, 0, &wide_a));
-  if (b->ndim == 1) AX_TRY(run_ints(AX_OP_UNSQUEEZE, b, 1, 0, 0, 0, &wide_b));
+  if (a->ndim == 1) AX_TRY(run_unsqueeze(a, 0, &wide_a));
+  if (b->ndim == 1) AX_TRY(run_unsqueeze(b, 1, &wide_b));
   if (wide_a) a = wide_a;
   if (wide_b) b = wide_b;
   if (b->ndim == 2) AX_TRY(matmul_tall(a, b, &product));
@@ -186,14 +186,13 @@ out:
 
 /* ---- gradients */
 
-static ax_arg t(ax_grad *c, ax_arg x) { return with_ints(c, AX_OP_TRANSPOSE, x, 0, 1, 0, 0); }
+static ax_arg t(ax_grad *c, ax_arg x) { return transpose(c, x, 0, 1); }
 static ax_arg flat_rows(ax_grad *c, ax_arg x)
 {
   return x.t && x.t->ndim == 2 ? x
                                : with_list(c, AX_OP_RESHAPE, x, 2,
                                            (int64_t[]){ x.t ? ax_shape_numel(x.t->ndim - 1, x.t->shape) : 0,
-                                                        x.t ? x.t->shape[x.t->ndim - 1] : 0 },
-                                           0);
+                                                        x.t ? x.t->shape[x.t->ndim - 1] : 0 });
 }
 
 RULE(mm)
@@ -204,15 +203,15 @@ RULE(mm)
 
 RULE(bmm)
 {
-  if (WANTS(0)) give(c, 0, bin(c, AX_OP_BMM, G, with_ints(c, AX_OP_TRANSPOSE, IN(1), 1, 2, 0, 0)));
-  if (WANTS(1)) give(c, 1, bin(c, AX_OP_BMM, with_ints(c, AX_OP_TRANSPOSE, IN(0), 1, 2, 0, 0), G));
+  if (WANTS(0)) give(c, 0, bin(c, AX_OP_BMM, G, transpose(c, IN(1), 1, 2)));
+  if (WANTS(1)) give(c, 1, bin(c, AX_OP_BMM, transpose(c, IN(0), 1, 2), G));
 }
 
 /* The matrices of a stack transposed. */
 static ax_arg turned(ax_grad *c, ax_arg x)
 {
   const int n = x.t ? x.t->ndim : 2;
-  return with_ints(c, AX_OP_TRANSPOSE, x, n - 2, n - 1, 0, 0);
+  return transpose(c, x, n - 2, n - 1);
 }
 
 RULE(batched_matmul) /* sums over broadcast stacks are the engine's */
@@ -263,9 +262,8 @@ static void weight_and_bias(ax_grad *c, ax_arg g_rows, ax_arg x_rows)
   bool slot[2];
   ax_tensor *const g = in_order(c, g_rows), *const x = in_order(c, x_rows);
 
-  ax_tensor *const dw = place_of(c, 1, g, x, false, &slot[0], &a.i[0]), *const db =
-                                                                            place_of(c, 2, g, x, true,
-                                                                                     &slot[1], &a.i[1]);
+  ax_tensor *const dw = place_of(c, 1, g, x, false, &slot[0], &a.linear_backward.add_weight);
+  ax_tensor *const db = place_of(c, 2, g, x, true, &slot[1], &a.linear_backward.add_bias);
   if (c->st != AX_OK) return;
   c->st = ax_kernel_call(AX_OP_LINEAR_BACKWARD, &a, 2, (ax_tensor *[]){ g, x }, 2, (ax_tensor *[]){ dw, db },
                          NULL);
@@ -290,7 +288,7 @@ static void linear_gradients(ax_grad *c, ax_arg y)
     if (pre && g.t->dtype == pre->dtype)
       dx = call(c, AX_OP_MM_DGELU, 3, (ax_arg[]){ g, IN(1), flat_rows(c, (ax_arg){ .t = pre }) }, NULL);
     else dx = bin(c, AX_OP_MM, g, IN(1));
-    give(c, 0, with_list(c, AX_OP_RESHAPE, dx, META(0)->ndim, META(0)->shape, 0));
+    give(c, 0, with_list(c, AX_OP_RESHAPE, dx, META(0)->ndim, META(0)->shape));
     if (pre && g.t->dtype == pre->dtype) c->hidden |= 1;
   }
   if (WANTS(1) && biased && device && !c->create_graph && c->st == AX_OK) {
@@ -310,7 +308,7 @@ RULE(linear_gelu)
   ax_arg g = { .t = c->g[1] };
   if (c->g[0]) {
     const ax_arg through =
-        call(c, AX_OP_GELU_BACKWARD, 2, (ax_arg[]){ G, OUT(1) }, &(ax_attrs){ .i = { 1 }, .n_list = -1 });
+        call(c, AX_OP_GELU_BACKWARD, 2, (ax_arg[]){ G, OUT(1) }, &AX_ATTRS(gelu_backward, .approximate = 1));
     g = g.t ? bin(c, AX_OP_ADD, g, through) : through;
   }
   linear_gradients(c, g);

@@ -69,7 +69,8 @@ ax_status ax_infer_cross_entropy(ax_infer *q)
   ax_status st = check_classes(q, x, target);
   if (st == AX_OK) st = check_weight(q, 2, classes_of(x));
   if (st != AX_OK) return st;
-  out_like(q, 0, result_dtype(q, (ax_dtype)x->dtype), q->a.i[1] == NONE ? target->ndim : 0, target->shape);
+  out_like(q, 0, result_dtype(q, (ax_dtype)x->dtype),
+           q->a.cross_entropy_rows.reduction == NONE ? target->ndim : 0, target->shape);
   out_like(q, 1, q->compute, 1, (int64_t[]){ target->numel + 1 });
   return AX_OK;
 }
@@ -88,7 +89,7 @@ ax_status ax_infer_cross_entropy_backward(ax_infer *q)
   ax_status st = check_classes(q, x, target);
   if (st == AX_OK) st = check_weight(q, 4, classes_of(x));
   if (st != AX_OK) return st;
-  if (!gradient_fits(g, x, q->a.i[1]) || lse->numel != target->numel + 1)
+  if (!gradient_fits(g, x, q->a.cross_entropy_backward.reduction) || lse->numel != target->numel + 1)
     return ax_fail(AX_ESHAPE, "%s: gradient %s %s and sums %s do not fit input %s", q->name, TYPE(g), TEXT(g),
                    TEXT(lse), TEXT(x));
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
@@ -104,7 +105,7 @@ ax_status ax_infer_cross_entropy_soft(ax_infer *q)
     st = ax_fail(AX_ESHAPE, "%s: class probabilities %s %s do not fit input %s %s", q->name, TYPE(target),
                  TEXT(target), TYPE(x), TEXT(x));
   if (st != AX_OK) return st;
-  out_like(q, 0, (ax_dtype)x->dtype, q->a.i[0] == NONE ? x->ndim - 1 : 0, x->shape);
+  out_like(q, 0, (ax_dtype)x->dtype, q->a.cross_entropy_soft.reduction == NONE ? x->ndim - 1 : 0, x->shape);
   out_like(q, 1, q->compute, 1, (int64_t[]){ 2 * rows_of(x) });
   return AX_OK;
 }
@@ -114,7 +115,7 @@ ax_status ax_infer_cross_entropy_soft_backward(ax_infer *q)
   const ax_tensor *g = INPUT(0), *x = INPUT(1);
   ax_status st = check_rows(q, x);
   if (st == AX_OK) st = check_weight(q, 4, classes_of(x));
-  if (st == AX_OK && !gradient_fits(g, x, q->a.i[0]))
+  if (st == AX_OK && !gradient_fits(g, x, q->a.cross_entropy_soft_backward.reduction))
     st = ax_fail(AX_ESHAPE, "%s: gradient %s %s does not fit input %s", q->name, TYPE(g), TEXT(g), TEXT(x));
   if (st != AX_OK) return st;
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
@@ -127,7 +128,7 @@ ax_status ax_infer_nll_loss(ax_infer *q)
   ax_status st = check_classes(q, x, target);
   if (st == AX_OK) st = check_weight(q, 2, classes_of(x));
   if (st != AX_OK) return st;
-  out_like(q, 0, (ax_dtype)x->dtype, q->a.i[1] == NONE ? target->ndim : 0, target->shape);
+  out_like(q, 0, (ax_dtype)x->dtype, q->a.nll_loss_rows.reduction == NONE ? target->ndim : 0, target->shape);
   out_like(q, 1, q->compute, 1, (int64_t[]){ 1 });
   return AX_OK;
 }
@@ -135,14 +136,14 @@ ax_status ax_infer_nll_loss(ax_infer *q)
 ax_status ax_infer_nll_loss_backward(ax_infer *q)
 {
   const ax_tensor *g = INPUT(0), *target = INPUT(1);
-  const int64_t classes = q->a.i[2], shape[2] = { target->numel, classes };
+  const int64_t classes = q->a.nll_loss_backward.classes, shape[2] = { target->numel, classes };
   ax_status st = need_float(q, g);
   if (st == AX_OK) st = need_dtype(q, target, AX_I64, "target");
   q->compute = g->dtype == AX_F64 ? AX_F64 : AX_F32;
   q->contiguous = ~0u;
   if (st == AX_OK) st = check_weight(q, 2, classes);
   if (st != AX_OK) return st;
-  if (g->numel != (q->a.i[1] == NONE ? target->numel : 1))
+  if (g->numel != (q->a.nll_loss_backward.reduction == NONE ? target->numel : 1))
     return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit target %s", q->name, TEXT(g), TEXT(target));
   out_like(q, 0, (ax_dtype)g->dtype, 1 + target->ndim, target->ndim ? shape : shape + 1);
   return AX_OK;
@@ -214,8 +215,8 @@ static ax_status check_target_shape(const ax_infer *q, const ax_tensor *x, const
 ax_status ax_infer_cross_entropy_of(ax_infer *q)
 {
   ax_tensor *x = INPUT(0), *target = INPUT(1);
-  const double smoothing = q->a.f[0];
-  const int64_t ignore = q->a.i[0], reduction = q->a.i[1];
+  const double smoothing = q->a.cross_entropy.label_smoothing;
+  const int64_t ignore = q->a.cross_entropy.ignore_index, reduction = q->a.cross_entropy.reduction;
   ax_status st;
 
   if (!(smoothing >= 0 && smoothing <= 1))
@@ -227,7 +228,8 @@ ax_status ax_infer_cross_entropy_of(ax_infer *q)
       return ax_fail(AX_EINVAL, "cross_entropy: ignore_index does not go with class probabilities");
     if ((st = ax_cast(target, (ax_dtype)x->dtype, &cast)) != AX_OK) return st;
     st = by_rows(q, AX_OP_CROSS_ENTROPY_SOFT, x, cast, true,
-                 &(ax_attrs){ .i = { reduction }, .f = { smoothing }, .n_list = -1 }, reduction == NONE);
+                 &AX_ATTRS(cross_entropy_soft, .reduction = reduction, .label_smoothing = smoothing),
+                 reduction == NONE);
     ax_tensor_release(cast);
     return st;
   }
@@ -235,7 +237,8 @@ ax_status ax_infer_cross_entropy_of(ax_infer *q)
       (st = need_dtype(q, target, AX_I64, "target (0-based class indices)")) != AX_OK)
     return st;
   return by_rows(q, AX_OP_CROSS_ENTROPY_ROWS, x, target, false,
-                 &(ax_attrs){ .i = { ignore, reduction }, .f = { smoothing }, .n_list = -1 },
+                 &AX_ATTRS(cross_entropy_rows, .ignore_index = ignore, .reduction = reduction,
+                           .label_smoothing = smoothing),
                  reduction == NONE);
 }
 
@@ -245,14 +248,16 @@ ax_status ax_infer_nll_loss_of(ax_infer *q)
   const ax_status st = check_target_shape(q, x, target);
   if (st != AX_OK) return st;
   return by_rows(q, AX_OP_NLL_LOSS_ROWS, x, target, false,
-                 &(ax_attrs){ .i = { q->a.i[0], q->a.i[1] }, .n_list = -1 }, q->a.i[1] == NONE);
+                 &AX_ATTRS(nll_loss_rows, .ignore_index = q->a.nll_loss.ignore_index,
+                           .reduction = q->a.nll_loss.reduction),
+                 q->a.nll_loss.reduction == NONE);
 }
 
 /* ---- gradients */
 
 static ax_arg softmax_back(ax_grad *c, ax_op op, ax_arg g, ax_arg y)
 {
-  return call(c, op, 2, (ax_arg[]){ g, y }, &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 });
+  return call(c, op, 2, (ax_arg[]){ g, y }, &AX_ATTRS(softmax_backward, .dim = A->softmax.dim));
 }
 
 RULE(softmax) { give(c, 0, softmax_back(c, AX_OP_SOFTMAX_BACKWARD, G, OUT(0))); }
@@ -263,16 +268,17 @@ RULE(softmax_backward) /* r = y (g - sum(g y)) */
   const ax_arg g = IN(0), y = IN(1);
   if (WANTS(0)) give(c, 0, softmax_back(c, AX_OP_SOFTMAX_BACKWARD, G, y));
   if (WANTS(1)) {
-    const ax_arg inner = mul(c, G, sub(c, g, sum_dim(c, mul(c, g, y), A->i[0])));
-    give(c, 1, sub(c, inner, mul(c, g, sum_dim(c, mul(c, G, y), A->i[0]))));
+    const ax_arg inner = mul(c, G, sub(c, g, sum_dim(c, mul(c, g, y), A->softmax_backward.dim)));
+    give(c, 1, sub(c, inner, mul(c, g, sum_dim(c, mul(c, G, y), A->softmax_backward.dim))));
   }
 }
 
 RULE(log_softmax_backward) /* r = g - exp(y) sum(g) */
 {
   const ax_arg p = un(c, AX_OP_EXP, IN(1));
-  if (WANTS(0)) give(c, 0, sub(c, G, sum_dim(c, mul(c, G, p), A->i[0])));
-  if (WANTS(1)) give(c, 1, un(c, AX_OP_NEG, mul(c, mul(c, G, p), sum_dim(c, IN(0), A->i[0]))));
+  if (WANTS(0)) give(c, 0, sub(c, G, sum_dim(c, mul(c, G, p), A->log_softmax_backward.dim)));
+  if (WANTS(1))
+    give(c, 1, un(c, AX_OP_NEG, mul(c, mul(c, G, p), sum_dim(c, IN(0), A->log_softmax_backward.dim))));
 }
 
 /* Saved input k, or nothing where it was not given. */
@@ -301,7 +307,8 @@ static void no_weight_gradient(ax_grad *c, int k)
         ax_fail(AX_EGRAD, "%s: weight has no gradient; pass weight:detach()", ax_ops[c->node->op].name + 1);
 }
 
-#define NUMBERS_OF_CALL (&(ax_attrs){ .i = { A->i[0], A->i[1] }, .f = { A->f[0] }, .n_list = -1 })
+/* The attributes of the call, for the row `name` of the same family. */
+#define ATTRS_FOR(name) (&(ax_attrs){ .name = A->name, .n_list = -1 })
 
 RULE(cross_entropy)
 {
@@ -309,28 +316,25 @@ RULE(cross_entropy)
   if (WANTS(0))
     give(c, 0,
          call_some(c, AX_OP_CROSS_ENTROPY_BACKWARD, 5, (ax_arg[]){ G, IN(0), IN(1), OUT(1), optional(c, 2) },
-                   NUMBERS_OF_CALL));
+                   ATTRS_FOR(cross_entropy_backward)));
 }
 
 /* One number for each row, as a column that broadcasts against (N, C); unchanged for a single row
  * (C). */
 static ax_arg column(ax_grad *c, ax_arg v, int ndim)
 {
-  return ndim > 1 && v.t && v.t->ndim ? with_ints(c, AX_OP_UNSQUEEZE, v, 1, 0, 0, 0) : v;
+  return ndim > 1 && v.t && v.t->ndim ? unsqueeze(c, v, 1) : v;
 }
 
 /* The part [from, from + rows) of a 1-d tensor, in the shape of the targets. */
 static ax_arg part(ax_grad *c, ax_arg v, int64_t from, int64_t rows, int ndim)
 {
-  if (ndim == 1) return with_ints(c, AX_OP_SELECT, v, 0, from, 0, 0);
-  return with_ints(c, AX_OP_NARROW, v, 0, from, rows, 0);
+  if (ndim == 1) return select_at(c, v, 0, from);
+  return narrow(c, v, 0, from, rows);
 }
 
-static ax_arg total(ax_grad *c, ax_arg v) { return with_list(c, AX_OP_SUM, v, -1, NULL, 0); }
-static ax_arg over_classes(ax_grad *c, ax_arg v, int64_t dim)
-{
-  return with_list(c, AX_OP_SUM, v, 1, &dim, 0);
-}
+static ax_arg total(ax_grad *c, ax_arg v) { return with_list(c, AX_OP_SUM, v, -1, NULL); }
+static ax_arg over_classes(ax_grad *c, ax_arg v, int64_t dim) { return with_list(c, AX_OP_SUM, v, 1, &dim); }
 
 /* r = s (a softmax(x) - constants): s is g over what mean divides by, or g, and 0 in ignored rows;
  * a is 1, or made of the weights */
@@ -342,24 +346,28 @@ RULE(cross_entropy_backward)
   if (WANTS(0)) {
     const ax_arg per = mul(c, G,
                            call_some(c, AX_OP_CROSS_ENTROPY_BACKWARD, 5,
-                                     (ax_arg[]){ filled(c, 0, 1), x, target, lse, weight }, NUMBERS_OF_CALL));
+                                     (ax_arg[]){ filled(c, 0, 1), x, target, lse, weight },
+                                     ATTRS_FOR(cross_entropy_backward)));
     give(c, 0, META(0)->ndim == 0 ? total(c, per) : over_classes(c, per, classes));
   }
   if (WANTS(1)) {
-    const ax_arg counts = bin(c, AX_OP_NE, target, NUM((double)A->i[0]));
+    const ax_arg counts = bin(c, AX_OP_NE, target, NUM((double)A->cross_entropy_backward.ignore_index));
     ax_arg s = where(c, counts, IN(0), NUM(0));
-    if (A->i[1] == MEAN) s = over(c, s, with_ints(c, AX_OP_SELECT, lse, 0, rows, 0, 0));
+    if (A->cross_entropy_backward.reduction == MEAN) s = over(c, s, select_at(c, lse, 0, rows));
     if (weight.t) {
       const ax_arg label =
-          with_list(c, AX_OP_RESHAPE, where(c, counts, target, NUM(0)), 1, (int64_t[]){ rows }, 0);
-      const ax_arg own = call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ weight, label },
-                              &(ax_attrs){ .i = { 0 }, .n_list = -1 });
-      const ax_arg spread = mul(c, total(c, weight), NUM(A->f[0] / (double)META(1)->shape[classes]));
-      const ax_arg all = bin(c, AX_OP_ADD, mul(c, own, NUM(1 - A->f[0])), spread);
-      s = mul(c, s, ndim > 1 ? all : with_list(c, AX_OP_RESHAPE, all, 0, NULL, 0));
+          with_list(c, AX_OP_RESHAPE, where(c, counts, target, NUM(0)), 1, (int64_t[]){ rows });
+      const ax_arg own =
+          call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ weight, label }, &AX_ATTRS(index_select, .dim = 0));
+      const ax_arg spread =
+          mul(c, total(c, weight),
+              NUM(A->cross_entropy_backward.label_smoothing / (double)META(1)->shape[classes]));
+      const ax_arg all =
+          bin(c, AX_OP_ADD, mul(c, own, NUM(1 - A->cross_entropy_backward.label_smoothing)), spread);
+      s = mul(c, s, ndim > 1 ? all : with_list(c, AX_OP_RESHAPE, all, 0, NULL));
     }
     s = column(c, s, ndim);
-    const ax_attrs along = { .i = { classes }, .n_list = -1 };
+    const ax_attrs along = AX_ATTRS(softmax, .dim = classes);
     const ax_arg p = call(c, AX_OP_SOFTMAX, 1, &x, &along);
     give(c, 1, call(c, AX_OP_SOFTMAX_BACKWARD, 2, (ax_arg[]){ mul(c, G, s), p }, &along));
   }
@@ -368,7 +376,8 @@ RULE(cross_entropy_backward)
 /* -(1 - smoothing) w s (x - lse) is the gradient with respect to the probabilities */
 static ax_arg scale_of(ax_grad *c, ax_arg g, int ndim, int64_t rows)
 {
-  return column(c, A->i[0] == MEAN ? mul(c, g, NUM(1 / (double)rows)) : g, ndim);
+  return column(c, A->cross_entropy_soft_backward.reduction == MEAN ? mul(c, g, NUM(1 / (double)rows)) : g,
+                ndim);
 }
 
 RULE(cross_entropy_soft)
@@ -379,11 +388,12 @@ RULE(cross_entropy_soft)
   if (WANTS(0))
     give(c, 0,
          call_some(c, AX_OP_CROSS_ENTROPY_SOFT_BACKWARD, 5, (ax_arg[]){ G, x, IN(1), OUT(1), weight },
-                   NUMBERS_OF_CALL));
+                   ATTRS_FOR(cross_entropy_soft_backward)));
   if (WANTS(1)) {
-    ax_arg s = mul(c, scale_of(c, G, ndim, ndim > 1 ? META(0)->shape[0] : 1), NUM(A->f[0] - 1));
+    ax_arg s = mul(c, scale_of(c, G, ndim, ndim > 1 ? META(0)->shape[0] : 1),
+                   NUM(A->cross_entropy_soft.label_smoothing - 1));
     if (weight.t) s = mul(c, s, weight);
-    give(c, 1, mul(c, s, call(c, AX_OP_LOG_SOFTMAX, 1, &x, &(ax_attrs){ .i = { ndim - 1 }, .n_list = -1 })));
+    give(c, 1, mul(c, s, call(c, AX_OP_LOG_SOFTMAX, 1, &x, &AX_ATTRS(log_softmax, .dim = ndim - 1))));
   }
 }
 
@@ -393,12 +403,12 @@ RULE(cross_entropy_soft_backward)
   const ax_arg x = IN(1), target = IN(2), sums = IN(3), weight = optional(c, 4);
   const int ndim = META(1)->ndim;
   const int64_t classes = ndim - 1, rows = ndim > 1 ? META(1)->shape[0] : 1;
-  const ax_attrs along = { .i = { classes }, .n_list = -1 };
+  const ax_attrs along = AX_ATTRS(softmax, .dim = classes);
   if (WANTS(0)) {
-    const ax_arg per =
-        mul(c, G,
-            call_some(c, AX_OP_CROSS_ENTROPY_SOFT_BACKWARD, 5,
-                      (ax_arg[]){ filled(c, 0, 1), x, target, sums, weight }, NUMBERS_OF_CALL));
+    const ax_arg per = mul(c, G,
+                           call_some(c, AX_OP_CROSS_ENTROPY_SOFT_BACKWARD, 5,
+                                     (ax_arg[]){ filled(c, 0, 1), x, target, sums, weight },
+                                     ATTRS_FOR(cross_entropy_soft_backward)));
     give(c, 0, META(0)->ndim == 0 ? total(c, per) : over_classes(c, per, classes));
   }
   if (!WANTS(1) && !WANTS(2)) return;
@@ -409,7 +419,8 @@ RULE(cross_entropy_soft_backward)
   }
   if (WANTS(2)) {
     const ax_arg mixed = column(c, over_classes(c, mul(c, G, p), classes), ndim);
-    const ax_arg d = mul(c, mul(c, s, NUM(1 - A->f[0])), sub(c, mixed, G));
+    const ax_arg d =
+        mul(c, mul(c, s, NUM(1 - A->cross_entropy_soft_backward.label_smoothing)), sub(c, mixed, G));
     give(c, 2, weight.t ? mul(c, d, weight) : d);
   }
 }
@@ -419,7 +430,8 @@ RULE(nll_loss)
   const int64_t classes = META(0)->shape[META(0)->ndim - 1];
   const ax_arg weight = optional(c, 2);
   ax_tensor *in[4] = { G.t, c->in[1], weight.t, c->out[1] }, *results[AX_MAX_OUT] = { 0 };
-  const ax_attrs a = { .i = { A->i[0], A->i[1], classes }, .n_list = -1 };
+  const ax_attrs a = AX_ATTRS(nll_loss_backward, .ignore_index = A->nll_loss_rows.ignore_index,
+                              .reduction = A->nll_loss_rows.reduction, .classes = classes);
   no_weight_gradient(c, 2);
   if (c->st != AX_OK || !WANTS(0)) return;
   const ax_status st = ax_run(AX_OP_NLL_LOSS_BACKWARD, &(ax_args){ .n_in = 4, .in = in, .a = a }, results);
@@ -431,5 +443,6 @@ RULE(nll_loss_backward)
 {
   give(c, 0,
        call_some(c, AX_OP_NLL_LOSS_ROWS, 3, (ax_arg[]){ G, IN(1), optional(c, 2) },
-                 &(ax_attrs){ .i = { A->i[0], A->i[1] }, .n_list = -1 }));
+                 &AX_ATTRS(nll_loss_rows, .ignore_index = A->nll_loss_backward.ignore_index,
+                           .reduction = A->nll_loss_backward.reduction)));
 }

@@ -62,14 +62,15 @@ ax_status ax_infer_rms_norm(ax_infer *q)
   static const double epsilon[] = {
     [AX_F64] = DBL_EPSILON, [AX_F32] = FLT_EPSILON, [AX_F16] = 0x1p-10, [AX_BF16] = 0x1p-7
   };
-  if (isnan(q->a.f[0]) && ax_is_float((ax_dtype)INPUT(0)->dtype)) q->a.f[0] = epsilon[INPUT(0)->dtype];
+  if (isnan(q->a.rms_norm.eps) && ax_is_float((ax_dtype)INPUT(0)->dtype))
+    q->a.rms_norm.eps = epsilon[INPUT(0)->dtype];
   return last_dims(q);
 }
 
 ax_status ax_infer_group_norm(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0);
-  const int64_t groups = q->a.i[0];
+  const int64_t groups = q->a.group_norm.num_groups;
   ax_status st;
 
   AX_TRY(need_float(q, x));
@@ -131,16 +132,21 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
   const ax_dtype d = (ax_dtype)c->g[0]->dtype;
   ax_attrs a = { .n_list = A->n_list };
   bool slot[3] = { false };
-  int64_t *const add = op == AX_OP_GROUP_NORM_BACKWARD ? a.i + 1 : a.i;
+  const bool grouped = op == AX_OP_GROUP_NORM_BACKWARD, biased = op != AX_OP_RMS_NORM_BACKWARD;
+  int64_t *const add_weight = grouped  ? &a.group_norm_backward.add_weight
+                              : biased ? &a.layer_norm_backward.add_weight
+                                       : &a.rms_norm_backward.add_weight,
+                 *const add_bias =
+                     grouped ? &a.group_norm_backward.add_bias : &a.layer_norm_backward.add_bias;
   ax_tensor *x = plain(c, IN(0).t, d), *g = plain(c, c->g[0], d), *w = plain(c, c->in[1], d), *dx = NULL;
 
   memcpy(a.list, A->list, sizeof a.list);
-  if (op == AX_OP_GROUP_NORM_BACKWARD) a.i[0] = groups;
+  if (grouped) a.group_norm_backward.num_groups = groups;
   if (c->st != AX_OK) return;
   const ax_status st = ax_tensor_new_on(g->device, d, x->ndim, x->shape, &dx);
   if (!keep(c, st, dx).t) return;
-  ax_tensor *dw = parameter_place(c, 1, &slot[1], &add[0]),
-            *db = op == AX_OP_RMS_NORM_BACKWARD ? NULL : parameter_place(c, 2, &slot[2], &add[1]);
+  ax_tensor *dw = parameter_place(c, 1, &slot[1], add_weight),
+            *db = biased ? parameter_place(c, 2, &slot[2], add_bias) : NULL;
   if (c->st != AX_OK) return;
   c->st = ax_kernel_call(op, &a, 5, (ax_tensor *[]){ g, x, mean, rstd, w }, 3, (ax_tensor *[]){ dx, dw, db },
                          NULL);
@@ -159,7 +165,7 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
 
 static ax_arg mean_over(ax_grad *c, ax_arg x, int n, const int64_t *dims)
 {
-  return with_list(c, AX_OP_MEAN, x, n, dims, 1);
+  return reduce_over(c, AX_OP_MEAN, x, n, dims, true);
 }
 
 /* xhat and rstd over `dims` of x; centred or not. */
@@ -187,7 +193,7 @@ static void by_rows(ax_grad *c, bool centred)
   ax_arg rstd, xhat;
 
   for (int d = 0; d < n; d++) last[d] = lead + d;
-  xhat = normalised(c, IN(0), n, last, A->f[0], centred, &rstd);
+  xhat = normalised(c, IN(0), n, last, A->layer_norm.eps, centred, &rstd);
   if (WANTS(0)) give(c, 0, input_gradient(c, c->in[1] ? mul(c, G, IN(1)) : G, xhat, rstd, n, last, centred));
   if (c->node->n_in > 1 && WANTS(1)) give(c, 1, mul(c, G, xhat)); /* the engine sums down to its shape */
   if (c->node->n_in > 2 && WANTS(2)) give(c, 2, G);
@@ -195,19 +201,19 @@ static void by_rows(ax_grad *c, bool centred)
 
 static ax_arg reshaped(ax_grad *c, ax_arg x, int n, const int64_t *shape)
 {
-  return with_list(c, AX_OP_RESHAPE, x, n, shape, 0);
+  return with_list(c, AX_OP_RESHAPE, x, n, shape);
 }
 
 static void groups_by_rows(ax_grad *c)
 {
   const ax_meta *m = META(0);
-  const int64_t n = m->shape[0], channels = m->shape[1], groups = A->i[0], dims[] = { 2, 3 };
+  const int64_t n = m->shape[0], channels = m->shape[1], groups = A->group_norm.num_groups, dims[] = { 2, 3 };
   int64_t rest = 1;
   for (int d = 2; d < m->ndim; d++) rest *= m->shape[d];
   const int64_t split[] = { n, groups, channels / groups, rest }, by_channel[] = { n, channels, rest };
   const ax_arg g = reshaped(c, G, 3, by_channel);
   ax_arg rstd;
-  const ax_arg xhat = normalised(c, reshaped(c, IN(0), 4, split), 2, dims, A->f[0], true, &rstd);
+  const ax_arg xhat = normalised(c, reshaped(c, IN(0), 4, split), 2, dims, A->group_norm.eps, true, &rstd);
 
   if (WANTS(0)) {
     const ax_arg gw = c->in[1] ? mul(c, g, reshaped(c, IN(1), 2, (int64_t[]){ channels, 1 })) : g;
@@ -217,8 +223,8 @@ static void groups_by_rows(ax_grad *c)
   }
   const int64_t around[] = { 0, 2 };
   if (c->node->n_in > 1 && WANTS(1))
-    give(c, 1, with_list(c, AX_OP_SUM, mul(c, g, reshaped(c, xhat, 3, by_channel)), 2, around, 0));
-  if (c->node->n_in > 2 && WANTS(2)) give(c, 2, with_list(c, AX_OP_SUM, g, 2, around, 0));
+    give(c, 1, with_list(c, AX_OP_SUM, mul(c, g, reshaped(c, xhat, 3, by_channel)), 2, around));
+  if (c->node->n_in > 2 && WANTS(2)) give(c, 2, with_list(c, AX_OP_SUM, g, 2, around));
 }
 
 RULE(layer_norm)
@@ -236,5 +242,5 @@ RULE(rms_norm)
 RULE(group_norm)
 {
   if (c->create_graph) groups_by_rows(c);
-  else fused(c, AX_OP_GROUP_NORM_BACKWARD, OUT(1).t, OUT(2).t, A->i[0]);
+  else fused(c, AX_OP_GROUP_NORM_BACKWARD, OUT(1).t, OUT(2).t, A->group_norm.num_groups);
 }

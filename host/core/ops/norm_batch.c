@@ -84,7 +84,7 @@ ax_status ax_infer_scale_shift(ax_infer *q)
 
 static ax_status with_running(ax_infer *q, ax_tensor *const *in)
 {
-  const double eps = q->a.f[1];
+  const double eps = q->a.batch_norm.eps;
   ax_tensor *mean = NULL, *var = NULL, *sum = NULL, *scale = NULL, *weighted = NULL, *shift = NULL,
             *biased = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_status st;
@@ -102,7 +102,7 @@ static ax_status with_running(ax_infer *q, ax_tensor *const *in)
   AX_TRY(ax_run(AX_OP_SCALE_SHIFT,
                 &(ax_args){ .n_in = in[5] ? 4 : 3,
                             .in = (ax_tensor *[]){ X, weighted, biased, in[5] },
-                            .a = { .i = { q->a.i[1] }, .n_list = -1 } },
+                            .a = AX_ATTRS(scale_shift, .relu = q->a.batch_norm.activation) },
                 results));
   q->result[0] = results[0];
 out:
@@ -115,7 +115,7 @@ ax_status ax_infer_batch_norm(ax_infer *q)
 {
   ax_tensor *in[6] = { 0 }, *results[AX_MAX_OUT] = { 0 };
   const char *const names[] = { NULL, "running_mean", "running_var", "weight", "bias" };
-  const bool training = q->a.i[0];
+  const bool training = q->a.batch_norm.training;
   ax_status st = need_float(q, X);
 
   if (st != AX_OK) return st;
@@ -137,7 +137,8 @@ ax_status ax_infer_batch_norm(ax_infer *q)
                                  : in[3] ? 2
                                          : 1,
                          .in = (ax_tensor *[]){ X, in[3], in[4], in[1], in[2], in[5] },
-                         .a = { .i = { q->a.i[1] }, .f = { q->a.f[0], q->a.f[1] }, .n_list = -1 } };
+                         .a = AX_ATTRS(batch_norm_train, .relu = q->a.batch_norm.activation,
+                                       .momentum = q->a.batch_norm.momentum, .eps = q->a.batch_norm.eps) };
   st = ax_run(in[5] ? AX_OP_BATCH_NORM_RESIDUAL : AX_OP_BATCH_NORM_TRAIN, &args, results);
   q->result[0] = results[0];
   ax_tensor_release(results[1]), ax_tensor_release(results[2]);
@@ -151,7 +152,7 @@ static ax_arg spread(ax_grad *c, ax_arg v)
 {
   int64_t shape[AX_MAX_DIMS];
   for (int d = 0; d < META(0)->ndim; d++) shape[d] = d == 1 ? META(0)->shape[1] : 1;
-  return with_list(c, AX_OP_RESHAPE, v, META(0)->ndim, shape, 0);
+  return with_list(c, AX_OP_RESHAPE, v, META(0)->ndim, shape);
 }
 
 /* Reduces all dims but the channels.  keep: the result has shape (1, channels, 1, ..), else
@@ -162,7 +163,7 @@ static ax_arg over_channels(ax_grad *c, ax_op op, ax_arg v, bool keep)
   int n = 0;
   for (int d = 0; d < META(0)->ndim; d++)
     if (d != 1) dims[n++] = d;
-  return with_list(c, op, v, n, dims, keep);
+  return reduce_over(c, op, v, n, dims, keep);
 }
 
 static ax_arg given(ax_grad *c, int k) { return c->node->n_in > k && c->in[k] ? IN(k) : (ax_arg){ 0 }; }
@@ -174,7 +175,7 @@ static void in_steps(ax_grad *c, ax_arg g, bool relu)
   const ax_arg x = IN(0), w = given(c, 1), b = given(c, 2);
   const ax_arg centred = sub(c, x, over_channels(c, AX_OP_MEAN, x, true));
   const ax_arg var = over_channels(c, AX_OP_MEAN, un(c, AX_OP_SQUARE, centred), true);
-  const ax_arg invstd = un(c, AX_OP_RSQRT, bin(c, AX_OP_ADD, var, NUM(A->f[1])));
+  const ax_arg invstd = un(c, AX_OP_RSQRT, bin(c, AX_OP_ADD, var, NUM(A->batch_norm_train.eps)));
   const ax_arg hat = mul(c, centred, invstd);
   if (relu) {
     ax_arg y = hat;
@@ -196,8 +197,9 @@ static void in_one_pass(ax_grad *c, ax_arg g, bool relu)
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   ax_tensor *const in[] = { g.t, IN(0).t, given(c, 1).t, given(c, 2).t, OUT(1).t, OUT(2).t };
   if (c->st != AX_OK) return;
-  c->st = ax_run(AX_OP_BATCH_NORM_BACKWARD,
-                 &(ax_args){ .n_in = 6, .in = in, .a = { .i = { relu }, .n_list = -1 } }, results);
+  c->st =
+      ax_run(AX_OP_BATCH_NORM_BACKWARD,
+             &(ax_args){ .n_in = 6, .in = in, .a = AX_ATTRS(batch_norm_backward, .relu = relu) }, results);
   for (int k = 0; k < 3; k++) {
     if (c->st == AX_OK && k < c->node->n_in && (k == 0 || c->in[k]) && WANTS(k))
       give(c, k, (ax_arg){ .t = results[k] });
@@ -207,13 +209,13 @@ static void in_one_pass(ax_grad *c, ax_arg g, bool relu)
 
 RULE(batch_norm_train)
 {
-  if (c->create_graph) in_steps(c, G, A->i[0]);
-  else in_one_pass(c, G, A->i[0]);
+  if (c->create_graph) in_steps(c, G, A->batch_norm_train.relu);
+  else in_one_pass(c, G, A->batch_norm_train.relu);
 }
 
 RULE(batch_norm_residual)
 {
-  const ax_arg g = A->i[0] ? bin(c, AX_OP_RELU_BACKWARD, G, OUT(0)) : G;
+  const ax_arg g = A->batch_norm_residual.relu ? bin(c, AX_OP_RELU_BACKWARD, G, OUT(0)) : G;
   if (WANTS(5)) give(c, 5, g);
   if (!WANTS(0) && !(c->in[1] && WANTS(1)) && !(c->in[2] && WANTS(2))) return;
   if (c->create_graph) in_steps(c, g, false);
@@ -222,7 +224,7 @@ RULE(batch_norm_residual)
 
 RULE(scale_shift)
 {
-  const ax_arg g = A->i[0] ? bin(c, AX_OP_RELU_BACKWARD, G, OUT(0)) : G;
+  const ax_arg g = A->scale_shift.relu ? bin(c, AX_OP_RELU_BACKWARD, G, OUT(0)) : G;
   if (WANTS(0)) give(c, 0, mul(c, g, spread(c, IN(1))));
   if (WANTS(1)) give(c, 1, over_channels(c, AX_OP_SUM, mul(c, g, IN(0)), false));
   if (WANTS(2)) give(c, 2, over_channels(c, AX_OP_SUM, g, false));

@@ -48,7 +48,7 @@ static ax_status cut(ax_tensor *x, int n, int64_t *pad, ax_tensor **out)
     const int64_t before = pad[2 * k] < 0 ? -pad[2 * k] : 0, after = pad[2 * k + 1] < 0 ? -pad[2 * k + 1] : 0;
     if (before + after == 0) continue;
     AX_TRY(check_cut(x, d, pad[2 * k], pad[2 * k + 1]));
-    AX_TRY(run_ints(AX_OP_NARROW, t, d, before, x->shape[d] - before - after, 0, &less));
+    AX_TRY(run_narrow(t, d, before, x->shape[d] - before - after, &less));
     ax_tensor_release(t);
     t = less;
     for (int end = 0; end < 2; end++)
@@ -78,9 +78,9 @@ out:
 
 ax_status ax_infer_pad(ax_infer *q)
 {
-  const int64_t mode = q->a.i[0];
+  const int64_t mode = q->a.pad.mode;
   const ax_args args = { .n_in = 1, .in = q->args->in, .a = q->a };
-  const double v = q->a.f[0];
+  const double v = q->a.pad.value;
 
   if (mode != CONSTANT) {
     if (v != 0) return ax_fail(AX_EINVAL, "pad: only mode \"constant\" has a value");
@@ -113,7 +113,7 @@ ax_status ax_infer_pad_constant(ax_infer *q)
       strip_shape[d] = wide;
       AX_TRY(ax_tensor_view(whole, X->ndim, strip_shape, whole->strides,
                             end ? (shape[d] - wide) * whole->strides[d] : 0, &strip));
-      AX_TRY(ax_fill(strip, q->a.f[0]));
+      AX_TRY(ax_fill(strip, q->a.pad_constant.value));
       ax_tensor_release(strip);
       strip = NULL;
     }
@@ -142,7 +142,7 @@ RULE(pad_constant) /* what was added is cut off, what was cut off had no part in
 
 ax_status ax_infer_pad_mode(ax_infer *q)
 {
-  const int64_t mode = q->a.i[0];
+  const int64_t mode = q->a.pad_mode.mode;
   int64_t shape[AX_MAX_DIMS];
   const ax_status st = padded_shape(q, X, 1, shape);
   if (st != AX_OK) return st;

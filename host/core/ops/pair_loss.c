@@ -25,11 +25,11 @@ ax_status ax_infer_pair_loss(ax_infer *q)
   const ax_tensor *x = INPUT(0);
   const ax_status st = two_alike(q, 0);
   if (st != AX_OK) return st;
-  if (q->op == AX_OP_SMOOTH_L1_LOSS && !(q->a.f[0] >= 0))
-    return ax_fail(AX_EINVAL, "smooth_l1_loss: beta must not be negative, got %g", q->a.f[0]);
-  if (q->op == AX_OP_HUBER_LOSS && !(q->a.f[0] > 0))
-    return ax_fail(AX_EINVAL, "huber_loss: delta must be positive, got %g", q->a.f[0]);
-  out_like(q, 0, q->compute, q->a.i[0] == NONE ? x->ndim : 0, x->shape);
+  if (q->op == AX_OP_SMOOTH_L1_LOSS && !(q->a.smooth_l1_loss.beta >= 0))
+    return ax_fail(AX_EINVAL, "smooth_l1_loss: beta must not be negative, got %g", q->a.smooth_l1_loss.beta);
+  if (q->op == AX_OP_HUBER_LOSS && !(q->a.huber_loss.delta > 0))
+    return ax_fail(AX_EINVAL, "huber_loss: delta must be positive, got %g", q->a.huber_loss.delta);
+  out_like(q, 0, q->compute, q->a.pair_loss.reduction == NONE ? x->ndim : 0, x->shape);
   return AX_OK;
 }
 
@@ -38,7 +38,7 @@ ax_status ax_infer_pair_loss_backward(ax_infer *q)
   const ax_tensor *g = INPUT(0), *x = INPUT(1);
   const ax_status st = two_alike(q, 1);
   if (st != AX_OK) return st;
-  if (g->numel != (q->a.i[1] == NONE ? x->numel : 1))
+  if (g->numel != (q->a.pair_loss_backward.reduction == NONE ? x->numel : 1))
     return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit input %s", q->name, TEXT(g), TEXT(x));
   out_like(q, 0, q->compute, x->ndim, x->shape);
   return AX_OK;
@@ -51,7 +51,7 @@ static ax_arg add(ax_grad *c, ax_arg a, ax_arg b) { return bin(c, AX_OP_ADD, a, 
 static ax_arg call_back(ax_grad *c, ax_arg g, ax_arg x, ax_arg t, int kind, int64_t reduction, double p)
 {
   return call(c, AX_OP_PAIR_LOSS_BACKWARD, 3, (ax_arg[]){ g, x, t },
-              &(ax_attrs){ .i = { kind, reduction }, .f = { p }, .n_list = -1 });
+              &AX_ATTRS(pair_loss_backward, .kind = kind, .reduction = reduction, .number = p));
 }
 
 /* What each term's gradient is multiplied by; x is input `k` of the node. */
@@ -68,13 +68,13 @@ static ax_arg per_term(ax_grad *c, ax_arg g, int64_t reduction, int k)
 static ax_arg floored_log(ax_grad *c, ax_op log, ax_arg v)
 {
   const ax_arg l = un(c, log, v);
-  return call(c, AX_OP_CLAMP, 1, &l, &(ax_attrs){ .f = { -100, INFINITY }, .n_list = -1 });
+  return call(c, AX_OP_CLAMP, 1, &l, &AX_ATTRS(clamp, .min = -100, .max = INFINITY));
 }
 
 static void grad_pair(ax_grad *c, int kind, double p)
 {
   const ax_arg x = IN(0), t = IN(1);
-  const int64_t reduction = A->i[0];
+  const int64_t reduction = A->pair_loss.reduction;
 
   if (WANTS(0)) give(c, 0, call_back(c, G, x, t, kind, reduction, p));
   if (!WANTS(1)) return;
@@ -95,11 +95,11 @@ static void grad_pair(ax_grad *c, int kind, double p)
 }
 RULE(mse_loss) { grad_pair(c, MSE, 0); }
 RULE(l1_loss) { grad_pair(c, L1, 0); }
-RULE(smooth_l1_loss) { grad_pair(c, SMOOTH_L1, A->f[0]); }
-RULE(huber_loss) { grad_pair(c, HUBER, A->f[0]); }
+RULE(smooth_l1_loss) { grad_pair(c, SMOOTH_L1, A->smooth_l1_loss.beta); }
+RULE(huber_loss) { grad_pair(c, HUBER, A->huber_loss.delta); }
 RULE(bce_loss) { grad_pair(c, BCE, 0); }
 RULE(bce_logits_loss) { grad_pair(c, BCE_LOGITS, 0); }
-RULE(kl_div) { grad_pair(c, A->i[1] ? KL_LOG : KL, 0); }
+RULE(kl_div) { grad_pair(c, A->kl_div.log_target ? KL_LOG : KL, 0); }
 
 /* d slope / d x: a number, or a tensor */
 static ax_arg bend(ax_grad *c, int kind, ax_arg x, ax_arg t, double p)
@@ -134,16 +134,18 @@ static ax_arg lean(ax_grad *c, int kind, ax_arg x, ax_arg t, double p)
 RULE(pair_loss_backward) /* r = s slope(x, t), s being g over the number of terms, or g */
 {
   const ax_arg x = IN(1), t = IN(2);
-  const int kind = (int)A->i[0];
-  const int64_t reduction = A->i[1];
+  const int kind = (int)A->pair_loss_backward.kind;
+  const int64_t reduction = A->pair_loss_backward.reduction;
 
   if (WANTS(0)) {
-    const ax_arg per = mul(c, G, call_back(c, filled(c, 0, 1), x, t, kind, reduction, A->f[0]));
-    give(c, 0, reduction == NONE ? per : with_list(c, AX_OP_SUM, per, -1, NULL, 0));
+    const ax_arg per =
+        mul(c, G, call_back(c, filled(c, 0, 1), x, t, kind, reduction, A->pair_loss_backward.number));
+    give(c, 0, reduction == NONE ? per : with_list(c, AX_OP_SUM, per, -1, NULL));
   }
   for (int k = 1; k <= 2; k++) {
     if (!WANTS(k)) continue;
-    const ax_arg d = k == 1 ? bend(c, kind, x, t, A->f[0]) : lean(c, kind, x, t, A->f[0]);
+    const ax_arg d = k == 1 ? bend(c, kind, x, t, A->pair_loss_backward.number)
+                            : lean(c, kind, x, t, A->pair_loss_backward.number);
     if (!d.t && d.num == 0) give(c, k, filled(c, k, 0)); /* straight lines */
     else give(c, k, mul(c, mul(c, G, per_term(c, IN(0), reduction, 1)), d));
   }
@@ -202,7 +204,7 @@ static ax_status run_pair(ax_op op, ax_tensor *x, ax_tensor *t, int64_t reductio
   const ax_status st =
       ax_run(op,
              &(ax_args){
-                 .n_in = 2, .in = (ax_tensor *[]){ x, t }, .a = { .i = { reduction }, .n_list = -1 } },
+                 .n_in = 2, .in = (ax_tensor *[]){ x, t }, .a = AX_ATTRS(bce_loss, .reduction = reduction) },
              results);
   *out = results[0];
   return st;
@@ -214,10 +216,10 @@ ax_status ax_infer_bce(ax_infer *q)
 {
   ax_tensor *weight = given(q, 2), *terms = NULL;
   steps s = { 0 };
-  if (!weight) return run_pair(AX_OP_BCE_LOSS, INPUT(0), INPUT(1), q->a.i[0], &q->result[0]);
+  if (!weight) return run_pair(AX_OP_BCE_LOSS, INPUT(0), INPUT(1), q->a.bce.reduction, &q->result[0]);
   s.st = run_pair(AX_OP_BCE_LOSS, INPUT(0), INPUT(1), NONE, &terms);
   if (s.st == AX_OK) s.made[s.n++] = terms;
-  return finish(&s, terms, weight, q->a.i[0], &q->result[0]);
+  return finish(&s, terms, weight, q->a.bce.reduction, &q->result[0]);
 }
 
 /* (1 - t) x - (1 + (pos_weight - 1) t) log sigmoid(x) */
@@ -227,7 +229,8 @@ ax_status ax_infer_bce_logits(ax_infer *q)
   steps s = { 0 };
   ax_status st;
 
-  if (!weight && !positive) return run_pair(AX_OP_BCE_LOGITS_LOSS, x, t, q->a.i[0], &q->result[0]);
+  if (!weight && !positive)
+    return run_pair(AX_OP_BCE_LOGITS_LOSS, x, t, q->a.bce_with_logits.reduction, &q->result[0]);
   if (!ax_same_shape(x, t->ndim, t->shape))
     return ax_fail(AX_ESHAPE, "%s: input %s and target %s differ in shape", q->name, TEXT(x), TEXT(t));
   if ((st = need_float(q, x)) != AX_OK) return st;
@@ -242,5 +245,5 @@ ax_status ax_infer_bce_logits(ax_infer *q)
       s.st = ax_fail(AX_ESHAPE, "%s: pos_weight %s does not broadcast to input %s", q->name, TEXT(positive),
                      TEXT(x));
   }
-  return finish(&s, terms, weight, q->a.i[0], &q->result[0]);
+  return finish(&s, terms, weight, q->a.bce_with_logits.reduction, &q->result[0]);
 }

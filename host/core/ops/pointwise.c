@@ -36,8 +36,8 @@ ax_status ax_infer_addc(ax_infer *q)
 {
   const ax_dtype d = promoted(q, 0);
   if (d == AX_BOOL) return ax_fail(AX_EDTYPE, "%s: not defined for bool", q->name);
-  if (!ax_is_float(d) && q->a.f[0] != floor(q->a.f[0]))
-    return ax_fail(AX_EDTYPE, "%s: value %g does not fit tensors of %s", q->name, q->a.f[0],
+  if (!ax_is_float(d) && q->a.addcmul.value != floor(q->a.addcmul.value))
+    return ax_fail(AX_EDTYPE, "%s: value %g does not fit tensors of %s", q->name, q->a.addcmul.value,
                    ax_dtype_name(d));
   return elementwise(q, d, d);
 }
@@ -58,8 +58,8 @@ ax_status ax_infer_nan_to_num(ax_infer *q)
                       : d == AX_F32  ? 0x1.fffffep127
                       : d == AX_BF16 ? 0x1.fep127
                                      : 65504;
-  if (isnan(q->a.f[1])) q->a.f[1] = most;
-  if (isnan(q->a.f[2])) q->a.f[2] = -most;
+  if (isnan(q->a.nan_to_num.posinf)) q->a.nan_to_num.posinf = most;
+  if (isnan(q->a.nan_to_num.neginf)) q->a.nan_to_num.neginf = -most;
   return elementwise(q, d, d);
 }
 
@@ -69,13 +69,14 @@ ax_status ax_infer_logical(ax_infer *q) { return elementwise(q, AX_BOOL, AX_BOOL
 ax_status ax_infer_clamp(ax_infer *q)
 {
   const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
-  const bool no_min = isnan(q->a.f[0]), no_max = isnan(q->a.f[1]);
+  const bool no_min = isnan(q->a.clamp.min), no_max = isnan(q->a.clamp.max);
   if (no_min && no_max) return ax_fail(AX_EINVAL, "clamp: expected min, max or both");
   if (d == AX_BOOL) return ax_fail(AX_EDTYPE, "clamp: not defined for bool");
-  const bool whole = (no_min || q->a.f[0] == floor(q->a.f[0])) && (no_max || q->a.f[1] == floor(q->a.f[1]));
+  const bool whole = (no_min || q->a.clamp.min == floor(q->a.clamp.min)) &&
+                     (no_max || q->a.clamp.max == floor(q->a.clamp.max));
   const ax_dtype r = ax_is_float(d) || whole ? d : AX_F32;
-  if (no_min) q->a.f[0] = -INFINITY;
-  if (no_max) q->a.f[1] = INFINITY;
+  if (no_min) q->a.clamp.min = -INFINITY;
+  if (no_max) q->a.clamp.max = INFINITY;
   return elementwise(q, r, r);
 }
 
@@ -128,8 +129,9 @@ ax_status ax_infer_masked_fill(ax_infer *q)
   const ax_tensor *x = INPUT(0), *mask = INPUT(1);
 
   if ((st = need_dtype(q, mask, AX_BOOL, "mask")) != AX_OK) return st;
-  if (!number_fits((ax_dtype)x->dtype, q->a.f[0]))
-    return ax_fail(AX_EDTYPE, "masked_fill: value %g does not fit a tensor of %s", q->a.f[0], TYPE(x));
+  if (!number_fits((ax_dtype)x->dtype, q->a.masked_fill.value))
+    return ax_fail(AX_EDTYPE, "masked_fill: value %g does not fit a tensor of %s", q->a.masked_fill.value,
+                   TYPE(x));
   if ((st = ax_shape_broadcast(q->name, x->ndim, x->shape, mask->ndim, mask->shape, &ndim, shape)) != AX_OK)
     return st;
   q->compute = (ax_dtype)x->dtype;
@@ -172,7 +174,7 @@ RULE(div) /* -g a / b^2 */
 static ax_arg computed(ax_grad *c, ax_arg x)
 {
   const ax_dtype d = c->node->out_meta[0].dtype;
-  return !x.t || x.t->dtype == d ? x : call(c, AX_OP_CAST, 1, &x, &(ax_attrs){ .i = { d }, .n_list = -1 });
+  return !x.t || x.t->dtype == d ? x : call(c, AX_OP_CAST, 1, &x, &AX_ATTRS(cast, .dtype = d));
 }
 
 RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 (there log a is infinite) */
@@ -225,15 +227,15 @@ static ax_arg scaled(ax_grad *c, ax_arg x, double by) { return by == 1 ? x : mul
 RULE(addcmul)
 {
   if (WANTS(0)) give(c, 0, G);
-  if (WANTS(1)) give(c, 1, scaled(c, mul(c, G, IN(2)), A->f[0]));
-  if (WANTS(2)) give(c, 2, scaled(c, mul(c, G, IN(1)), A->f[0]));
+  if (WANTS(1)) give(c, 1, scaled(c, mul(c, G, IN(2)), A->addcmul.value));
+  if (WANTS(2)) give(c, 2, scaled(c, mul(c, G, IN(1)), A->addcmul.value));
 }
 
 RULE(addcdiv)
 {
   if (WANTS(0)) give(c, 0, G);
-  if (WANTS(1)) give(c, 1, scaled(c, over(c, G, IN(2)), A->f[0]));
-  if (WANTS(2)) give(c, 2, scaled(c, mul(c, G, over(c, over(c, IN(1), IN(2)), IN(2))), -A->f[0]));
+  if (WANTS(1)) give(c, 1, scaled(c, over(c, G, IN(2)), A->addcdiv.value));
+  if (WANTS(2)) give(c, 2, scaled(c, mul(c, G, over(c, over(c, IN(1), IN(2)), IN(2))), -A->addcdiv.value));
 }
 
 RULE(lerp)
@@ -262,9 +264,9 @@ RULE(minimum) { grad_choice(c, AX_OP_GT); }
 RULE(clamp) /* nothing passes at a limit or beyond it, nor where x is NaN */
 {
   ax_arg inside = { 0 };
-  if (A->f[0] != -INFINITY) inside = bin(c, AX_OP_GT, IN(0), NUM(A->f[0]));
-  if (A->f[1] != INFINITY) {
-    const ax_arg below = bin(c, AX_OP_LT, IN(0), NUM(A->f[1]));
+  if (A->clamp.min != -INFINITY) inside = bin(c, AX_OP_GT, IN(0), NUM(A->clamp.min));
+  if (A->clamp.max != INFINITY) {
+    const ax_arg below = bin(c, AX_OP_LT, IN(0), NUM(A->clamp.max));
     inside = inside.t ? bin(c, AX_OP_LOGICAL_AND, inside, below) : below;
   }
   give(c, 0, inside.t ? where(c, inside, G, NUM(0)) : G);

@@ -16,9 +16,10 @@ static ax_status check_image(const ax_infer *q, const ax_tensor *x)
 
 static void pooled_shape(const ax_infer *q, const int64_t *x, int64_t *shape)
 {
+  const ax_pool p = ax_pool_of(&q->a);
   shape[0] = x[0];
   shape[1] = x[1];
-  for (int d = 0; d < 2; d++) shape[2 + d] = ax_pool_windows(q->a.i, d, x[2 + d]);
+  for (int d = 0; d < 2; d++) shape[2 + d] = ax_pool_windows(&p, d, x[2 + d]);
 }
 
 ax_status ax_infer_max_pool(ax_infer *q)
@@ -67,52 +68,53 @@ ax_status ax_infer_pool_take(ax_infer *q)
 
 /* ---- the user's rows */
 
-/* in the last `dims` dims; i: the slots of the rows that compute */
-typedef struct pool {
-  int dims;
-  int64_t i[10];
-} pool;
-
-static ax_status run_pool(ax_infer *q, ax_op op, const pool *p)
+/* Pools the last `dims` dims (of one, the second: the first has windows of 1). */
+static ax_status run_pool(ax_infer *q, ax_op op, int dims, const ax_pool *p)
 {
   ax_tensor *x = INPUT(0), *tall = NULL, *batch = NULL, *less = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_args args = { .n_in = 1, .in = &batch, .a = { .n_list = -1 } };
-  const int64_t *i = p->i;
-  const bool adaptive = i[AX_POOL_FLAGS] & AX_POOL_ADAPTIVE;
+  const bool adaptive = p->flags & AX_POOL_ADAPTIVE;
   ax_status st;
 
   AX_TRY(need_float(q, x));
-  if (x->ndim != p->dims + 1 && x->ndim != p->dims + 2)
+  if (x->ndim != dims + 1 && x->ndim != dims + 2)
     AX_TRY(ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name,
-                   p->dims + 2, p->dims + 1, TEXT(x)));
-  for (int d = 2 - p->dims; d < 2; d++) {
-    const int64_t size = x->shape[x->ndim - 2 + d], *at = i + d;
-    AX_TRY(need_within(q->name, adaptive ? "output_size" : "kernel_size", at[AX_POOL_KERNEL], 1, INT32_MAX));
+                   dims + 2, dims + 1, TEXT(x)));
+  for (int d = 2 - dims; d < 2; d++) {
+    const int64_t size = x->shape[x->ndim - 2 + d];
+    AX_TRY(need_within(q->name, adaptive ? "output_size" : "kernel_size", p->kernel[d], 1, INT32_MAX));
     if (size < 1)
       AX_TRY(ax_fail(AX_ESHAPE, "%s: nothing to pool in dim %d of %s", q->name, x->ndim - 1 + d, TEXT(x)));
     if (adaptive) continue;
-    AX_TRY(need_within(q->name, "stride", at[AX_POOL_STRIDE], 1, INT32_MAX));
-    AX_TRY(need_within(q->name, "dilation", at[AX_POOL_DILATION], 1, INT32_MAX));
-    if (at[AX_POOL_PADDING] < 0 || at[AX_POOL_PADDING] > at[AX_POOL_KERNEL] / 2)
+    AX_TRY(need_within(q->name, "stride", p->stride[d], 1, INT32_MAX));
+    AX_TRY(need_within(q->name, "dilation", p->dilation[d], 1, INT32_MAX));
+    if (p->padding[d] < 0 || p->padding[d] > p->kernel[d] / 2)
       AX_TRY(ax_fail(AX_ERANGE, "%s: padding must be within 0 and half of the kernel (%lld), got %lld",
-                     q->name, (long long)(at[AX_POOL_KERNEL] / 2), (long long)at[AX_POOL_PADDING]));
-    if (ax_pool_windows(i, d, size) < 1)
+                     q->name, (long long)(p->kernel[d] / 2), (long long)p->padding[d]));
+    if (ax_pool_windows(p, d, size) < 1)
       AX_TRY(ax_fail(AX_ESHAPE, "%s: a window of %lld does not fit the padded input %s", q->name,
-                     (long long)(at[AX_POOL_DILATION] * (at[AX_POOL_KERNEL] - 1) + 1), TEXT(x)));
+                     (long long)(p->dilation[d] * (p->kernel[d] - 1) + 1), TEXT(x)));
   }
-  if (p->dims == 1) AX_TRY(run_ints(AX_OP_UNSQUEEZE, x, x->ndim - 1, 0, 0, 0, &tall));
+  if (dims == 1) AX_TRY(run_unsqueeze(x, x->ndim - 1, &tall));
   else tall = ax_tensor_retain(x);
-  if (tall->ndim == 3) AX_TRY(run_ints(AX_OP_UNSQUEEZE, tall, 0, 0, 0, 0, &batch));
+  if (tall->ndim == 3) AX_TRY(run_unsqueeze(tall, 0, &batch));
   else batch = ax_tensor_retain(tall);
-  memcpy(args.a.i, i, sizeof p->i);
+  for (int d = 0; d < 2; d++) {
+    args.a.pool.kernel[d] = p->kernel[d];
+    args.a.pool.stride[d] = p->stride[d];
+    args.a.pool.padding[d] = p->padding[d];
+    args.a.pool.dilation[d] = p->dilation[d];
+  }
+  args.a.pool.flags = p->flags;
+  args.a.pool.divisor = p->divisor;
   AX_TRY(ax_run(op, &args, results));
   ax_tensor_release(results[1]);
-  if (x->ndim == p->dims + 1) {
-    AX_TRY(run_ints(AX_OP_SELECT, results[0], 0, 0, 0, 0, &less));
+  if (x->ndim == dims + 1) {
+    AX_TRY(run_select(results[0], 0, 0, &less));
     ax_tensor_release(results[0]);
     results[0] = less;
   }
-  if (p->dims == 1) {
+  if (dims == 1) {
     AX_TRY(run_list(AX_OP_SQUEEZE, results[0], 1, (int64_t[]){ results[0]->ndim - 2 }, &less));
     ax_tensor_release(results[0]);
     results[0] = less;
@@ -127,55 +129,101 @@ out:
 
 static int64_t or_else(int64_t v, int64_t other) { return v == AX_NO_DIM ? other : v; }
 
-ax_status ax_infer_max_pool2d(ax_infer *q) /* kernel, stride, padding, dilation, ceil */
+#define PAIR(v) \
+  { \
+    (v)[0], (v)[1] \
+  }
+/* The stride, which is the kernel's size unless it is given. */
+#define STRIDES(a) \
+  { \
+    or_else((a).stride[0], (a).kernel_size[0]), or_else((a).stride[1], (a).kernel_size[1]) \
+  }
+#define STRIDE(a) \
+  { \
+    1, or_else((a).stride, (a).kernel_size) \
+  }
+
+ax_status ax_infer_max_pool2d(ax_infer *q)
 {
-  const int64_t *i = q->a.i;
-  return run_pool(q, AX_OP_MAX_POOL,
-                  &(pool){ 2,
-                           { i[0], i[1], or_else(i[2], i[0]), or_else(i[3], i[1]), i[4], i[5], i[6], i[7],
-                             i[8] ? AX_POOL_CEIL : 0, 0 } });
+  const ax_attrs *a = &q->a;
+  return run_pool(q, AX_OP_MAX_POOL, 2,
+                  &(ax_pool){ .kernel = PAIR(a->max_pool2d.kernel_size),
+                              .stride = STRIDES(a->max_pool2d),
+                              .padding = PAIR(a->max_pool2d.padding),
+                              .dilation = PAIR(a->max_pool2d.dilation),
+                              .flags = a->max_pool2d.ceil_mode ? AX_POOL_CEIL : 0 });
 }
 
 ax_status ax_infer_max_pool1d(ax_infer *q)
 {
-  const int64_t *i = q->a.i;
-  return run_pool(q, AX_OP_MAX_POOL,
-                  &(pool){
-                      1, { 1, i[0], 1, or_else(i[1], i[0]), 0, i[2], 1, i[3], i[4] ? AX_POOL_CEIL : 0, 0 } });
+  const ax_attrs *a = &q->a;
+  return run_pool(q, AX_OP_MAX_POOL, 1,
+                  &(ax_pool){ .kernel = { 1, a->max_pool1d.kernel_size },
+                              .stride = STRIDE(a->max_pool1d),
+                              .padding = { 0, a->max_pool1d.padding },
+                              .dilation = { 1, a->max_pool1d.dilation },
+                              .flags = a->max_pool1d.ceil_mode ? AX_POOL_CEIL : 0 });
 }
 
-ax_status ax_infer_avg_pool2d(ax_infer *q) /* kernel, stride, padding, ceil, count_include_pad, divisor */
+static int64_t average_flags(bool ceil_mode, bool count_include_pad)
 {
-  const int64_t *i = q->a.i, divisor = or_else(i[8], 0);
-  if (i[8] == 0) return ax_fail(AX_ERANGE, "avg_pool2d: divisor_override must not be 0");
-  return run_pool(q, AX_OP_AVG_POOL,
-                  &(pool){ 2,
-                           { i[0], i[1], or_else(i[2], i[0]), or_else(i[3], i[1]), i[4], i[5], 1, 1,
-                             (i[6] ? AX_POOL_CEIL : 0) | (i[7] ? AX_POOL_COUNT_PADDING : 0), divisor } });
+  return (ceil_mode ? AX_POOL_CEIL : 0) | (count_include_pad ? AX_POOL_COUNT_PADDING : 0);
+}
+
+ax_status ax_infer_avg_pool2d(ax_infer *q)
+{
+  const ax_attrs *a = &q->a;
+  if (a->avg_pool2d.divisor_override == 0)
+    return ax_fail(AX_ERANGE, "avg_pool2d: divisor_override must not be 0");
+  return run_pool(q, AX_OP_AVG_POOL, 2,
+                  &(ax_pool){ .kernel = PAIR(a->avg_pool2d.kernel_size),
+                              .stride = STRIDES(a->avg_pool2d),
+                              .padding = PAIR(a->avg_pool2d.padding),
+                              .dilation = { 1, 1 },
+                              .flags =
+                                  average_flags(a->avg_pool2d.ceil_mode, a->avg_pool2d.count_include_pad),
+                              .divisor = or_else(a->avg_pool2d.divisor_override, 0) });
 }
 
 ax_status ax_infer_avg_pool1d(ax_infer *q)
 {
-  const int64_t *i = q->a.i;
-  return run_pool(q, AX_OP_AVG_POOL,
-                  &(pool){ 1,
-                           { 1, i[0], 1, or_else(i[1], i[0]), 0, i[2], 1, 1,
-                             (i[3] ? AX_POOL_CEIL : 0) | (i[4] ? AX_POOL_COUNT_PADDING : 0), 0 } });
+  const ax_attrs *a = &q->a;
+  return run_pool(q, AX_OP_AVG_POOL, 1,
+                  &(ax_pool){ .kernel = { 1, a->avg_pool1d.kernel_size },
+                              .stride = STRIDE(a->avg_pool1d),
+                              .padding = { 0, a->avg_pool1d.padding },
+                              .dilation = { 1, 1 },
+                              .flags =
+                                  average_flags(a->avg_pool1d.ceil_mode, a->avg_pool1d.count_include_pad) });
 }
 
-static ax_status adaptive(ax_infer *q, ax_op op, int dims)
+static ax_status adaptive(ax_infer *q, ax_op op, int dims, int64_t height, int64_t width)
 {
-  const int64_t *i = q->a.i;
-  return run_pool(q, op,
-                  &(pool){ dims,
-                           { dims == 2 ? i[0] : 1, dims == 2 ? i[1] : i[0], 1, 1, 0, 0, 1, 1,
-                             AX_POOL_ADAPTIVE, 0 } });
+  return run_pool(q, op, dims,
+                  &(ax_pool){ .kernel = { height, width },
+                              .stride = { 1, 1 },
+                              .dilation = { 1, 1 },
+                              .flags = AX_POOL_ADAPTIVE });
 }
 
-ax_status ax_infer_adaptive_avg_pool1d(ax_infer *q) { return adaptive(q, AX_OP_AVG_POOL, 1); }
-ax_status ax_infer_adaptive_avg_pool2d(ax_infer *q) { return adaptive(q, AX_OP_AVG_POOL, 2); }
-ax_status ax_infer_adaptive_max_pool1d(ax_infer *q) { return adaptive(q, AX_OP_MAX_POOL, 1); }
-ax_status ax_infer_adaptive_max_pool2d(ax_infer *q) { return adaptive(q, AX_OP_MAX_POOL, 2); }
+ax_status ax_infer_adaptive_avg_pool1d(ax_infer *q)
+{
+  return adaptive(q, AX_OP_AVG_POOL, 1, 1, q->a.adaptive_avg_pool1d.output_size);
+}
+ax_status ax_infer_adaptive_avg_pool2d(ax_infer *q)
+{
+  const int64_t *size = q->a.adaptive_avg_pool2d.output_size;
+  return adaptive(q, AX_OP_AVG_POOL, 2, size[0], size[1]);
+}
+ax_status ax_infer_adaptive_max_pool1d(ax_infer *q)
+{
+  return adaptive(q, AX_OP_MAX_POOL, 1, 1, q->a.adaptive_max_pool1d.output_size);
+}
+ax_status ax_infer_adaptive_max_pool2d(ax_infer *q)
+{
+  const int64_t *size = q->a.adaptive_max_pool2d.output_size;
+  return adaptive(q, AX_OP_MAX_POOL, 2, size[0], size[1]);
+}
 
 /* ---- gradients */
 

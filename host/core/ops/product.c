@@ -29,7 +29,7 @@ ax_status ax_infer_addmm(ax_infer *q)
 {
   const ax_op op = q->op == AX_OP_ADDMM ? AX_OP_MM : AX_OP_BMM;
   ax_tensor *input = X, *a = INPUT(1), *b = INPUT(2), *out = NULL, *scaled = NULL;
-  const double beta = q->a.f[0], alpha = q->a.f[1];
+  const double beta = q->a.addmm.beta, alpha = q->a.addmm.alpha;
   ax_infer product = { .op = op,
                        .name = q->name,
                        .args = &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a, b } },
@@ -80,13 +80,13 @@ static ax_arg times(ax_grad *c, ax_arg x, double v) { return v == 1 ? x : mul(c,
 static ax_arg turned(ax_grad *c, ax_arg x)
 {
   const int n = x.t ? x.t->ndim : 2;
-  return with_ints(c, AX_OP_TRANSPOSE, x, n - 2, n - 1, 0, 0);
+  return transpose(c, x, n - 2, n - 1);
 }
 
 RULE(addmm)
 {
   const ax_op op = c->node->op == AX_OP_ADDMM ? AX_OP_MM : AX_OP_BMM;
-  const double beta = A->f[0], alpha = A->f[1];
+  const double beta = A->addmm.beta, alpha = A->addmm.alpha;
   if (WANTS(0)) give(c, 0, times(c, G, beta));
   if (!WANTS(1) && !WANTS(2)) return;
   const ax_arg g = times(c, G, alpha);
@@ -103,12 +103,12 @@ ax_status ax_infer_addmv(ax_infer *q)
   if (mat->ndim != 2 || vec->ndim != 1 || input->ndim > 1)
     return ax_fail(AX_ESHAPE, "addmv: expected a vector + a matrix x a vector, got %s + %s x %s", TEXT(input),
                    TEXT(mat), TEXT(vec));
-  AX_TRY(run_ints(AX_OP_UNSQUEEZE, vec, 1, 0, 0, 0, &column));
-  AX_TRY(run_ints(AX_OP_UNSQUEEZE, input, input->ndim, 0, 0, 0, &wide));
+  AX_TRY(run_unsqueeze(vec, 1, &column));
+  AX_TRY(run_unsqueeze(input, input->ndim, &wide));
   AX_TRY(ax_run(AX_OP_ADDMM,
                 &(ax_args){ .n_in = 3,
                             .in = (ax_tensor *[]){ wide, mat, column },
-                            .a = { .f = { q->a.f[0], q->a.f[1] }, .n_list = -1 } },
+                            .a = AX_ATTRS(addmm, .beta = q->a.addmv.beta, .alpha = q->a.addmv.alpha) },
                 results));
   tall = results[0];
   AX_TRY(run_list(AX_OP_SQUEEZE, tall, 1, (int64_t[]){ 1 }, &q->result[0]));
@@ -150,7 +150,7 @@ ax_status ax_infer_outer(ax_infer *q)
   ax_status st;
   if (X->ndim != 1 || INPUT(1)->ndim != 1)
     return ax_fail(AX_ESHAPE, "outer: expected two vectors, got %s and %s", TEXT(X), TEXT(INPUT(1)));
-  AX_TRY(run_ints(AX_OP_UNSQUEEZE, X, 1, 0, 0, 0, &column));
+  AX_TRY(run_unsqueeze(X, 1, &column));
   st = ax_run2(AX_OP_MUL, column, INPUT(1), &q->result[0]);
 out:
   ax_tensor_release(column);
@@ -162,7 +162,7 @@ ax_status ax_infer_trace(ax_infer *q)
   ax_tensor *diagonal = NULL;
   ax_status st;
   if (X->ndim != 2) return ax_fail(AX_ESHAPE, "trace: expected a matrix, got %s", TEXT(X));
-  AX_TRY(run_ints(AX_OP_DIAGONAL, X, 0, 0, 1, 0, &diagonal));
+  AX_TRY(run_with(AX_OP_DIAGONAL, X, &AX_ATTRS(diagonal, .offset = 0, .dim1 = 0, .dim2 = 1), &diagonal));
   st = run_list(AX_OP_SUM, diagonal, -1, NULL, &q->result[0]);
 out:
   ax_tensor_release(diagonal);
@@ -172,7 +172,7 @@ out:
 ax_status ax_infer_tensordot(ax_infer *q)
 {
   ax_tensor *a = X, *b = INPUT(1), *rows = NULL, *cols = NULL, *product = NULL;
-  const int64_t n = q->a.i[0];
+  const int64_t n = q->a.tensordot.dims;
   int64_t shape[2 * AX_MAX_DIMS], m = 1, k = 1, w = 1;
   int at = 0;
   ax_status st;

@@ -18,13 +18,13 @@ ax_status ax_infer_into_only(ax_infer *q)
 
 ax_status ax_infer_dropout(ax_infer *q)
 {
-  const double p = q->a.f[0];
+  const double p = q->a.dropout.p;
   ax_args args = *q->args;
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   ax_status st;
 
   if (!(p >= 0 && p <= 1)) return ax_fail(AX_ERANGE, "dropout: p must be within 0..1, got %g", p);
-  if (!q->a.i[0] || p == 0) {
+  if (!q->a.dropout.training || p == 0) {
     q->result[0] = ax_tensor_retain(X);
     return AX_OK;
   }

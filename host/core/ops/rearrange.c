@@ -8,7 +8,7 @@
 
 ax_status ax_infer_unflatten(ax_infer *q)
 {
-  const int64_t dim = q->a.i[0];
+  const int64_t dim = q->a.unflatten.dim;
   const int n = q->a.n_list;
   int64_t shape[AX_MAX_DIMS], known = 1;
   int unknown = -1, at = 0;
@@ -45,12 +45,13 @@ misfit:
 ax_status ax_infer_movedim(ax_infer *q)
 {
   const int n = q->a.n_list;
-  const int64_t *to = q->a.i + 1;
+  const int64_t *to = q->a.movedim.destination;
   int64_t order[AX_MAX_DIMS];
   uint32_t taken = 0, moved = 0;
 
-  if (n != q->a.i[0])
-    return ax_fail(AX_EINVAL, "movedim: %d dims and %lld places for them", n, (long long)q->a.i[0]);
+  if (n != q->a.movedim.n_destination)
+    return ax_fail(AX_EINVAL, "movedim: %d dims and %lld places for them", n,
+                   (long long)q->a.movedim.n_destination);
   for (int k = 0; k < n; k++) {
     if (moved >> q->a.list[k] & 1)
       return ax_fail(AX_EINVAL, "movedim: source names dim %lld twice", (long long)q->a.list[k] + 1);
@@ -81,7 +82,9 @@ ax_status ax_infer_as_other(ax_infer *q)
 static ax_status on_diagonal(ax_infer *q, ax_tensor *x, int64_t offset, int64_t d1, int64_t d2)
 {
   const int64_t side = x->shape[x->ndim - 1] + (offset < 0 ? -offset : offset);
-  ax_args args = { .n_in = 1, .in = &x, .a = { .i = { offset, d1, d2 }, .n_list = x->ndim + 1 } };
+  ax_args args = { .n_in = 1,
+                   .in = &x,
+                   .a = { .diagonal = { .offset = offset, .dim1 = d1, .dim2 = d2 }, .n_list = x->ndim + 1 } };
   int from = 0;
 
   if (x->ndim == AX_MAX_DIMS)
@@ -96,9 +99,10 @@ ax_status ax_infer_diag(ax_infer *q)
   ax_tensor *view = NULL;
   ax_status st;
 
-  if (X->ndim == 1) return on_diagonal(q, X, q->a.i[0], 0, 1);
+  if (X->ndim == 1) return on_diagonal(q, X, q->a.diag.diagonal, 0, 1);
   if (X->ndim != 2) return ax_fail(AX_ESHAPE, "diag: expected a vector or a matrix, got %s", TEXT(X));
-  AX_TRY(run_ints(AX_OP_DIAGONAL, X, q->a.i[0], 0, 1, 0, &view));
+  AX_TRY(run_with(AX_OP_DIAGONAL, X, &AX_ATTRS(diagonal, .offset = q->a.diag.diagonal, .dim1 = 0, .dim2 = 1),
+                  &view));
   st = ax_run1(AX_OP_CLONE, view, &q->result[0]);
 out:
   ax_tensor_release(view);
@@ -108,7 +112,7 @@ out:
 ax_status ax_infer_diag_embed(ax_infer *q)
 {
   if (X->ndim == 0) return ax_fail(AX_ESHAPE, "diag_embed: a 0-d tensor has no dim to put on a diagonal");
-  return on_diagonal(q, X, q->a.i[0], q->a.i[1], q->a.i[2]);
+  return on_diagonal(q, X, q->a.diag_embed.offset, q->a.diag_embed.dim1, q->a.diag_embed.dim2);
 }
 
 /* ---- flip, roll */
@@ -137,7 +141,7 @@ out:
   return st;
 }
 
-RULE(flip) { give(c, 0, with_list(c, AX_OP_FLIP, G, A->n_list, A->list, 0)); }
+RULE(flip) { give(c, 0, with_list(c, AX_OP_FLIP, G, A->n_list, A->list)); }
 
 static int64_t modulo(int64_t v, int64_t n)
 {
@@ -176,8 +180,8 @@ static ax_status roll_parts(ax_tensor *out, ax_tensor *x, const int64_t *shift)
 
 ax_status ax_infer_roll(ax_infer *q)
 {
-  const int n_dims = (int)q->a.i[0];
-  const int64_t *dims = q->a.i + 1;
+  const int n_dims = (int)q->a.roll.n_dims;
+  const int64_t *dims = q->a.roll.dims;
   int64_t shift[AX_MAX_DIMS] = { 0 };
   ax_tensor *x = NULL, *flat = NULL, *out = NULL;
   ax_status st;
@@ -259,10 +263,10 @@ RULE(tile)
     const int64_t size = d < lead ? 1 : m->shape[d - lead];
     for (int e = 0; e < d; e++) outer *= A->list[e] * (e < lead ? 1 : m->shape[e - lead]);
     for (int e = d + 1; e < ndim; e++) inner *= e < lead ? 1 : m->shape[e - lead];
-    g = sum_dim(c, with_list(c, AX_OP_RESHAPE, g, 4, (int64_t[]){ outer, A->list[d], size, inner }, 0), 1);
+    g = sum_dim(c, with_list(c, AX_OP_RESHAPE, g, 4, (int64_t[]){ outer, A->list[d], size, inner }), 1);
   }
   memcpy(shape, m->shape, sizeof shape);
-  give(c, 0, with_list(c, AX_OP_RESHAPE, g, m->ndim, shape, 0));
+  give(c, 0, with_list(c, AX_OP_RESHAPE, g, m->ndim, shape));
 }
 
 /* repeats[k] times k, as int64, on the CPU. */
@@ -304,10 +308,10 @@ static ax_status repeat_by_index(const ax_infer *q, ax_tensor *x, int64_t dim, a
   AX_TRY(bring(repeats, (ax_device){ AX_CPU, 0 }, &here));
   AX_TRY(repeated_positions(q, here, x->shape[dim], &index));
   AX_TRY(bring(index, x->device, &there));
-  AX_TRY(
-      ax_run(AX_OP_INDEX_SELECT,
-             &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ x, there }, .a = { .i = { dim }, .n_list = -1 } },
-             results));
+  AX_TRY(ax_run(AX_OP_INDEX_SELECT,
+                &(ax_args){
+                    .n_in = 2, .in = (ax_tensor *[]){ x, there }, .a = AX_ATTRS(index_select, .dim = dim) },
+                results));
   *out = results[0];
 out:
   ax_tensor_release(here), ax_tensor_release(index), ax_tensor_release(there);
@@ -317,7 +321,7 @@ out:
 ax_status ax_infer_repeat_interleave(ax_infer *q)
 {
   ax_tensor *x = NULL, *wide = NULL, *apart = NULL;
-  int64_t shape[AX_MAX_DIMS], dim = q->a.i[0];
+  int64_t shape[AX_MAX_DIMS], dim = q->a.repeat_interleave.dim;
   ax_status st;
 
   if (dim == AX_NO_DIM || X->ndim == 0) {
@@ -338,7 +342,7 @@ ax_status ax_infer_repeat_interleave(ax_infer *q)
     st = repeat_by_index(q, x, dim, wide, &q->result[0]);
     goto out;
   }
-  AX_TRY(run_ints(AX_OP_UNSQUEEZE, x, dim + 1, 0, 0, 0, &apart));
+  AX_TRY(run_unsqueeze(x, dim + 1, &apart));
   memcpy(shape, apart->shape, sizeof shape);
   shape[dim + 1] = (int64_t)r;
   AX_TRY(run_list(AX_OP_EXPAND, apart, apart->ndim, shape, &wide));
@@ -369,7 +373,7 @@ ax_status ax_infer_triangle(ax_infer *q)
   return AX_OK;
 }
 
-RULE(triangle) { give(c, 0, with_ints(c, c->node->op, G, A->i[0], 0, 0, 0)); }
+RULE(triangle) { give(c, 0, call1(c, c->node->op, G, &(ax_attrs){ .triangle = A->triangle, .n_list = -1 })); }
 
 /* ---- rows with any number of results: ax_run has no place for them */
 

@@ -38,7 +38,7 @@ ax_status ax_infer_sum(ax_infer *q)
   uint32_t axes;
   const ax_status st = listed_axes(q, &axes);
   if (st != AX_OK) return st;
-  return reduced(q, axes, q->a.i[0],
+  return reduced(q, axes, q->a.reduction.keepdim,
                  ax_is_float((ax_dtype)INPUT(0)->dtype) ? result_dtype(q, (ax_dtype)INPUT(0)->dtype) : AX_I64,
                  0);
 }
@@ -52,7 +52,7 @@ ax_status ax_infer_mean(ax_infer *q)
                    "%s: expected a floating-point tensor, got %s; cast it first, as in x:float():%s()",
                    q->name, TYPE(INPUT(0)), q->name);
   if ((st = listed_axes(q, &axes)) != AX_OK) return st;
-  return reduced(q, axes, q->a.i[0], result_dtype(q, (ax_dtype)INPUT(0)->dtype), 0);
+  return reduced(q, axes, q->a.reduction.keepdim, result_dtype(q, (ax_dtype)INPUT(0)->dtype), 0);
 }
 
 ax_status ax_infer_truth(ax_infer *q)
@@ -60,13 +60,13 @@ ax_status ax_infer_truth(ax_infer *q)
   uint32_t axes;
   const ax_status st = listed_axes(q, &axes);
   if (st != AX_OK) return st;
-  return reduced(q, axes, q->a.i[0], AX_BOOL, 0);
+  return reduced(q, axes, q->a.reduction.keepdim, AX_BOOL, 0);
 }
 
 static ax_status one_axis(const ax_infer *q, uint32_t *axes)
 {
   const ax_tensor *x = INPUT(0);
-  const int64_t d = q->a.i[0];
+  const int64_t d = q->a.along_one.dim;
   if (d == AX_NO_DIM) {
     *axes = (1u << x->ndim) - 1;
     if (x->numel == 0)
@@ -85,8 +85,8 @@ ax_status ax_infer_minmax(ax_infer *q)
   uint32_t axes;
   const ax_status st = one_axis(q, &axes);
   if (st != AX_OK) return st;
-  reduced(q, axes, q->a.i[1], (ax_dtype)INPUT(0)->dtype, 0);
-  if (q->a.i[0] != AX_NO_DIM) reduced(q, axes, q->a.i[1], AX_I64, 1);
+  reduced(q, axes, q->a.along_one.keepdim, (ax_dtype)INPUT(0)->dtype, 0);
+  if (q->a.along_one.dim != AX_NO_DIM) reduced(q, axes, q->a.along_one.keepdim, AX_I64, 1);
   return AX_OK;
 }
 
@@ -95,7 +95,7 @@ ax_status ax_infer_arg(ax_infer *q)
   uint32_t axes;
   const ax_status st = one_axis(q, &axes);
   if (st != AX_OK) return st;
-  return reduced(q, axes, q->a.i[1], AX_I64, 0);
+  return reduced(q, axes, q->a.along_one.keepdim, AX_I64, 0);
 }
 
 ax_status ax_infer_count(ax_infer *q)
@@ -103,7 +103,7 @@ ax_status ax_infer_count(ax_infer *q)
   uint32_t axes;
   const ax_status st = listed_axes(q, &axes);
   if (st != AX_OK) return st;
-  return reduced(q, axes, q->a.i[0], AX_I64, 0);
+  return reduced(q, axes, q->a.reduction.keepdim, AX_I64, 0);
 }
 
 /* How many elements go into a result. */
@@ -123,15 +123,15 @@ ax_status ax_infer_minmax_over(ax_infer *q)
   if (group_size(INPUT(0), axes) == 0)
     return ax_fail(AX_ESHAPE, "%s: nothing to choose from over these dims of shape %s", q->name,
                    TEXT(INPUT(0)));
-  return reduced(q, axes, q->a.i[0], (ax_dtype)INPUT(0)->dtype, 0);
+  return reduced(q, axes, q->a.reduction.keepdim, (ax_dtype)INPUT(0)->dtype, 0);
 }
 
 ax_status ax_infer_norm(ax_infer *q)
 {
   const ax_status st = ax_infer_mean(q);
   if (st != AX_OK) return st;
-  if (isnan(q->a.f[0])) return ax_fail(AX_EINVAL, "norm: p is not a number");
-  if (isinf(q->a.f[0]) && group_size(INPUT(0), q->axes) == 0)
+  if (isnan(q->a.norm.p)) return ax_fail(AX_EINVAL, "norm: p is not a number");
+  if (isinf(q->a.norm.p) && group_size(INPUT(0), q->axes) == 0)
     return ax_fail(AX_ESHAPE,
                    "norm: p is infinite and there is nothing to choose from over these dims of shape %s",
                    TEXT(INPUT(0)));
@@ -150,20 +150,17 @@ ax_status ax_infer_scan(ax_infer *q)
 /* ---- made up of other rows */
 
 /* Takes *t, gives the op's result in its place. */
-static ax_status step_list(ax_op op, ax_tensor **t, int n, const int64_t *list, int64_t i0)
+static ax_status replace(ax_tensor **t, ax_op op, const ax_attrs *a)
 {
-  ax_tensor *in = *t, *results[AX_MAX_OUT] = { 0 };
-  ax_args args = { .n_in = 1, .in = &in, .a = { .i = { i0 }, .n_list = n } };
-  if (n > 0) memcpy(args.a.list, list, sizeof *list * (size_t)n);
-  const ax_status st = ax_run(op, &args, results);
+  ax_tensor *in = *t;
+  const ax_status st = run_with(op, in, a, t);
   ax_tensor_release(in);
-  *t = results[0];
   return st;
 }
 
 static ax_status part_of(ax_tensor *x, int64_t dim, int64_t from, int64_t n, ax_tensor **out)
 {
-  return run_ints(AX_OP_NARROW, x, dim, from, n, 0, out);
+  return run_narrow(x, dim, from, n, out);
 }
 
 /* Halves are multiplied until one position is left: the rounding of a tree, and a gradient that is
@@ -200,8 +197,7 @@ ax_status ax_infer_prod(ax_infer *q)
       if (size % 2) {
         AX_TRY(part_of(now, d, size - 1, 1, &rest));
         ax_tensor *list[2] = { both, rest }, *results[AX_MAX_OUT];
-        AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = list, .a = { .i = { d }, .n_list = -1 } },
-                      results));
+        AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = list, .a = AX_ATTRS(cat, .dim = d) }, results));
         ax_tensor_release(both);
         both = results[0];
       }
@@ -215,9 +211,11 @@ ax_status ax_infer_prod(ax_infer *q)
   }
   for (int d = 0; d < x->ndim; d++)
     if (!(axes >> d & 1)) shape[n++] = x->shape[d];
-    else if (q->a.i[0]) shape[n++] = 1;
-  AX_TRY(step_list(AX_OP_RESHAPE, &now, n, shape, 0));
-  if (in != own && ax_is_float(own)) AX_TRY(step_list(AX_OP_CAST, &now, -1, NULL, own));
+    else if (q->a.prod.keepdim) shape[n++] = 1;
+  ax_attrs flat = { .n_list = n };
+  memcpy(flat.list, shape, (size_t)n * sizeof *shape);
+  AX_TRY(replace(&now, AX_OP_RESHAPE, &flat));
+  if (in != own && ax_is_float(own)) AX_TRY(replace(&now, AX_OP_CAST, &AX_ATTRS(cast, .dtype = own)));
   q->result[0] = ax_tensor_retain(now);
 out:
   ax_tensor_release(now);
@@ -236,7 +234,7 @@ ax_status ax_infer_cumprod(ax_infer *q)
   const ax_dtype own = (ax_dtype)x->dtype, in = own == AX_F16 || own == AX_BF16 ? AX_F32
                                                 : ax_is_float(own)              ? own
                                                                                 : AX_I64;
-  const int64_t dim = q->a.i[0], size = x->ndim ? x->shape[dim] : 1;
+  const int64_t dim = q->a.cumprod.dim, size = x->ndim ? x->shape[dim] : 1;
   ax_status st;
 
   AX_TRY(ax_cast(x, in, &now));
@@ -247,9 +245,8 @@ ax_status ax_infer_cumprod(ax_infer *q)
     AX_TRY(part_of(now, dim, 0, size - by, &body));
     AX_TRY(ax_run2(AX_OP_MUL, tail, body, &product));
     AX_TRY(ax_run(AX_OP_CAT,
-                  &(ax_args){ .n_in = 2,
-                              .in = (ax_tensor *[]){ head, product },
-                              .a = { .i = { dim }, .n_list = -1 } },
+                  &(ax_args){
+                      .n_in = 2, .in = (ax_tensor *[]){ head, product }, .a = AX_ATTRS(cat, .dim = dim) },
                   results));
     ax_tensor_release(now);
     ax_tensor_release(head);
@@ -259,7 +256,7 @@ ax_status ax_infer_cumprod(ax_infer *q)
     now = results[0];
     head = tail = body = product = NULL;
   }
-  if (in != own && ax_is_float(own)) AX_TRY(step_list(AX_OP_CAST, &now, -1, NULL, own));
+  if (in != own && ax_is_float(own)) AX_TRY(replace(&now, AX_OP_CAST, &AX_ATTRS(cast, .dtype = own)));
   if (now == x) AX_TRY(ax_run1(AX_OP_CLONE, x, &q->result[0]));
   else q->result[0] = ax_tensor_retain(now);
 out:
@@ -303,11 +300,11 @@ static ax_arg spread(ax_grad *c, ax_arg g, int n_dims, const int64_t *dims, doub
     if (gone) shape[d] = 1;
   }
   if (scale != 1) g = mul(c, g, number(scale));
-  return with_list(c, AX_OP_EXPAND, with_list(c, AX_OP_RESHAPE, g, m->ndim, shape, 0), m->ndim, m->shape, 0);
+  return with_list(c, AX_OP_EXPAND, with_list(c, AX_OP_RESHAPE, g, m->ndim, shape), m->ndim, m->shape);
 }
 
 /* Reduces x over the call's dims, which are kept with size 1. */
-static ax_arg kept(ax_grad *c, ax_op op, ax_arg x) { return with_list(c, op, x, A->n_list, A->list, 1); }
+static ax_arg kept(ax_grad *c, ax_op op, ax_arg x) { return reduce_over(c, op, x, A->n_list, A->list, true); }
 static ax_arg spread_like(ax_grad *c, ax_arg g) { return spread(c, g, A->n_list, A->list, 1); }
 
 RULE(sum) { give(c, 0, spread(c, G, A->n_list, A->list, 1)); }
@@ -326,24 +323,25 @@ RULE(mean)
 RULE(select_minmax)
 {
   const ax_meta *m = META(0);
-  const int64_t dim = A->i[0];
+  const int64_t dim = A->along_one.dim;
   int64_t shape[AX_MAX_DIMS];
 
   if (dim == AX_NO_DIM || m->ndim == 0) {
     const ax_arg both_nan = bin(c, AX_OP_LOGICAL_AND, un(c, AX_OP_ISNAN, IN(0)), un(c, AX_OP_ISNAN, OUT(0)));
     const ax_arg chosen = bin(c, AX_OP_LOGICAL_OR, bin(c, AX_OP_EQ, IN(0), OUT(0)), both_nan);
-    const ax_arg count = with_list(c, AX_OP_SUM, chosen, -1, NULL, 0);
+    const ax_arg count = with_list(c, AX_OP_SUM, chosen, -1, NULL);
     give(c, 0, where(c, chosen, over(c, spread(c, G, -1, NULL, 1), count), NUM(0)));
     return;
   }
   ax_tensor *ramp = NULL; /* 0 .. n-1 along dim */
   for (int d = 0; d < m->ndim; d++) shape[d] = d == dim ? m->shape[d] : 1;
   ax_status st = ax_tensor_new_on(c->g[0]->device, AX_I64, m->ndim, shape, &ramp);
-  if (st == AX_OK) st = ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = { .f = { 0, 1 }, .n_list = -1 } }, ramp);
+  if (st == AX_OK)
+    st = ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = AX_ATTRS(arange, .start = 0, .step = 1) }, ramp);
   const ax_arg along = keep(c, st, ramp);
   memcpy(shape, m->shape, sizeof shape);
   shape[dim] = 1;
-  const ax_arg at = with_list(c, AX_OP_RESHAPE, OUT(1), m->ndim, shape, 0);
+  const ax_arg at = with_list(c, AX_OP_RESHAPE, OUT(1), m->ndim, shape);
   give(c, 0, where(c, bin(c, AX_OP_EQ, along, at), spread(c, G, 1, &dim, 1), NUM(0)));
 }
 
@@ -362,7 +360,7 @@ static void grad_var(ax_grad *c, ax_arg g)
   const double kept_n = c->node->out_meta[0].ndim
                             ? (double)ax_shape_numel(c->node->out_meta[0].ndim, c->node->out_meta[0].shape)
                             : 1;
-  const double n = (double)ax_shape_numel(META(0)->ndim, META(0)->shape) / kept_n - A->f[0];
+  const double n = (double)ax_shape_numel(META(0)->ndim, META(0)->shape) / kept_n - A->deviation.correction;
   const ax_arg off = sub(c, IN(0), kept(c, AX_OP_MEAN, IN(0)));
   give(c, 0, mul(c, spread_like(c, mul(c, g, NUM(2 / (n > 0 ? n : 0)))), off));
 }
@@ -374,7 +372,7 @@ RULE(std)
 
 RULE(vector_norm) /* g x |x|^(p-2) / y^(p-1); 0 where that is 0 / 0 */
 {
-  const double p = A->f[0];
+  const double p = A->norm.p;
   const ax_arg x = IN(0), y = spread_like(c, OUT(0)), g = spread_like(c, G);
   if (p == 0) give(c, 0, filled(c, 0, 0)); /* a count: flat */
   else if (p == 1) give(c, 0, mul(c, g, un(c, AX_OP_SIGN, x)));
@@ -396,5 +394,11 @@ RULE(logsumexp) /* g exp(x - y), 0 where all of it is -infinity */
   give(c, 0, mul(c, spread_like(c, G), un(c, AX_OP_EXP, sub(c, IN(0), spread_like(c, y)))));
 }
 
-RULE(cumsum) { give(c, 0, with_ints(c, AX_OP_CUMSUM_BACKWARD, G, A->i[0], 0, 0, 0)); }
-RULE(cumsum_backward) { give(c, 0, with_ints(c, AX_OP_CUMSUM, G, A->i[0], 0, 0, 0)); }
+RULE(cumsum)
+{
+  give(c, 0, call1(c, AX_OP_CUMSUM_BACKWARD, G, &AX_ATTRS(cumsum_backward, .dim = A->cumsum.dim)));
+}
+RULE(cumsum_backward)
+{
+  give(c, 0, call1(c, AX_OP_CUMSUM, G, &AX_ATTRS(cumsum, .dim = A->cumsum_backward.dim)));
+}

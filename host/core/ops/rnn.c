@@ -82,7 +82,7 @@ ax_status ax_infer_rnn_cell(ax_infer *q)
   AX_TRY(check_cell(q, 1, 2, INPUT(0), INPUT(1), NULL));
   AX_TRY(cell_products(q, 2, &gx, &gh));
   AX_TRY(ax_run2(AX_OP_ADD, gx, gh, &sum));
-  st = ax_run1(q->a.i[0] ? AX_OP_RELU : AX_OP_TANH, sum, &q->result[0]);
+  st = ax_run1(q->a.rnn_cell.nonlinearity ? AX_OP_RELU : AX_OP_TANH, sum, &q->result[0]);
 out:
   ax_tensor_release(gx), ax_tensor_release(gh), ax_tensor_release(sum);
   return st;
@@ -293,12 +293,12 @@ static ax_arg through_tanh(ax_grad *c, ax_arg g, ax_arg y) { return bin(c, AX_OP
 static ax_arg part(ax_grad *c, ax_arg x, int k, const ax_meta *like)
 {
   const int64_t width = like->shape[like->ndim - 1];
-  return with_ints(c, AX_OP_NARROW, x, like->ndim - 1, k * width, width, 0);
+  return narrow(c, x, like->ndim - 1, k * width, width);
 }
 
 static ax_arg joined(ax_grad *c, int n, const ax_arg *parts, int dim)
 {
-  return call(c, AX_OP_CAT, n, parts, &(ax_attrs){ .i = { dim }, .n_list = -1 });
+  return call(c, AX_OP_CAT, n, parts, &AX_ATTRS(cat, .dim = dim));
 }
 
 /* Out of rows, so that it can be differentiated again.  c1 = f c0 + i g, h = o tanh(c1). */
@@ -392,21 +392,20 @@ static ax_arg states_before(ax_grad *c, ax_tensor *y, ax_tensor *h, ax_tensor *s
   ax_arg before = { 0 };
   if (WANTS(1))
     call_all(c, AX_OP_RNN_BEFORE, 3, (ax_tensor *[]){ y, h, sizes },
-             &(ax_attrs){ .i = { reverse }, .n_list = -1 }, 1, &before);
+             &AX_ATTRS(rnn_before, .reverse = reverse), 1, &before);
   return before;
 }
 
 static ax_arg as_rows(ax_grad *c, ax_arg x)
 {
   if (c->st != AX_OK || x.t->ndim == 2) return x;
-  return with_list(c, AX_OP_RESHAPE, x, 2, (int64_t[]){ x.t->shape[0] * x.t->shape[1], x.t->shape[2] }, 0);
+  return with_list(c, AX_OP_RESHAPE, x, 2, (int64_t[]){ x.t->shape[0] * x.t->shape[1], x.t->shape[2] });
 }
 
 static void give_recurrent_weight(ax_grad *c, ax_arg dg, ax_arg before)
 {
   if (!before.t || c->st != AX_OK) return;
-  const ax_arg columns = with_ints(c, AX_OP_TRANSPOSE, as_rows(c, dg), 0, 1, 0, 0),
-               states = as_rows(c, before);
+  const ax_arg columns = transpose(c, as_rows(c, dg), 0, 1), states = as_rows(c, before);
   if (c->st == AX_OK) give_product(c, 1, columns, states);
 }
 
@@ -415,12 +414,12 @@ static ax_tensor *sizes_in(ax_grad *c, int k) { return c->node->n_in > k ? c->in
 RULE(lstm_layer)
 {
   ax_tensor *sizes = sizes_in(c, 4);
-  const ax_arg before = states_before(c, OUT(0).t, IN(2).t, sizes, A->i[0]);
+  const ax_arg before = states_before(c, OUT(0).t, IN(2).t, sizes, A->lstm_layer.reverse);
   ax_arg d[3];
 
   call_all(c, AX_OP_LSTM_LAYER_BACKWARD, 6,
            (ax_tensor *[]){ c->g[0], c->g[1], OUT(2).t, IN(3).t, IN(1).t, sizes },
-           &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }, 3, d);
+           &AX_ATTRS(lstm_layer_backward, .reverse = A->lstm_layer.reverse), 3, d);
   give(c, 0, d[0]);
   give_recurrent_weight(c, d[0], before);
   if (WANTS(2)) give(c, 2, d[1]);
@@ -430,12 +429,12 @@ RULE(lstm_layer)
 RULE(gru_layer)
 {
   ax_tensor *sizes = sizes_in(c, 4);
-  const ax_arg before = states_before(c, OUT(0).t, IN(3).t, sizes, A->i[0]);
+  const ax_arg before = states_before(c, OUT(0).t, IN(3).t, sizes, A->gru_layer.reverse);
   ax_arg d[3];
 
   call_all(c, AX_OP_GRU_LAYER_BACKWARD, 6,
            (ax_tensor *[]){ c->g[0], OUT(1).t, OUT(0).t, IN(3).t, IN(1).t, sizes },
-           &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }, 3, d);
+           &AX_ATTRS(gru_layer_backward, .reverse = A->gru_layer.reverse), 3, d);
   give(c, 0, d[0]);
   give_recurrent_weight(c, d[1], before);
   if (c->st == AX_OK && WANTS(2)) give_row_sum(c, 2, as_rows(c, d[1]));
@@ -445,11 +444,13 @@ RULE(gru_layer)
 RULE(rnn_layer)
 {
   ax_tensor *sizes = sizes_in(c, 3);
-  const ax_arg before = states_before(c, OUT(0).t, IN(2).t, sizes, A->i[1]);
+  const ax_arg before = states_before(c, OUT(0).t, IN(2).t, sizes, A->rnn_layer.reverse);
   ax_arg d[2];
 
   call_all(c, AX_OP_RNN_LAYER_BACKWARD, 5, (ax_tensor *[]){ c->g[0], OUT(0).t, IN(1).t, IN(2).t, sizes },
-           &(ax_attrs){ .i = { A->i[0], A->i[1] }, .n_list = -1 }, 2, d);
+           &AX_ATTRS(rnn_layer_backward, .nonlinearity = A->rnn_layer.nonlinearity,
+                     .reverse = A->rnn_layer.reverse),
+           2, d);
   give(c, 0, d[0]);
   give_recurrent_weight(c, d[0], before);
   if (WANTS(2)) give(c, 2, d[1]);

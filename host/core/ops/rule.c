@@ -63,7 +63,7 @@ void give_channel_sum(ax_grad *c, int k, ax_arg g)
   int64_t order[AX_MAX_DIMS], dims[AX_MAX_DIMS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
   const int n = g.t ? g.t->ndim : 0;
   for (int d = 0; d < n; d++) order[d] = d == n - 1 ? 1 : d == 0 ? 0 : d + 1;
-  const ax_arg rows = n > 2 ? with_list(c, AX_OP_PERMUTE, g, n, order, 0) : g;
+  const ax_arg rows = n > 2 ? with_list(c, AX_OP_PERMUTE, g, n, order) : g;
   if (slot && fits(slot, 1, g.t) && c->st == AX_OK) {
     ax_args args = { .n_in = 1,
                      .in = &rows.t,
@@ -71,5 +71,5 @@ void give_channel_sum(ax_grad *c, int k, ax_arg g)
     memcpy(args.a.list, dims, sizeof dims);
     c->st = ax_run_into(AX_OP_SUM, &args, slot);
     if (c->st == AX_OK) ax_grad_slot_written(c, k);
-  } else give(c, k, with_list(c, AX_OP_SUM, rows, n - 1, dims, 0));
+  } else give(c, k, with_list(c, AX_OP_SUM, rows, n - 1, dims));
 }

@@ -121,7 +121,7 @@ static inline ax_status need_within(const char *name, const char *what, int64_t 
   return AX_OK;
 }
 
-/* ---- for COMPOSITE and HOST rules: calling one op with a list or some integers */
+/* ---- for COMPOSITE and HOST rules: calling one op */
 
 /* op(x, sizes or dims) with one list. */
 static inline ax_status run_list(ax_op op, ax_tensor *x, int n, const int64_t *list, ax_tensor **out)
@@ -134,20 +134,37 @@ static inline ax_status run_list(ax_op op, ax_tensor *x, int n, const int64_t *l
   return st;
 }
 
-static inline ax_status run_ints(ax_op op, ax_tensor *x, int64_t i0, int64_t i1, int64_t i2, int64_t i3,
-                                 ax_tensor **out)
+static inline ax_status run_with(ax_op op, ax_tensor *x, const ax_attrs *a, ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
-  const ax_args args = { .n_in = 1, .in = &x, .a = { .i = { i0, i1, i2, i3 }, .n_list = -1 } };
+  const ax_args args = { .n_in = 1, .in = &x, .a = *a };
   const ax_status st = ax_run(op, &args, results);
   *out = results[0];
   return st;
 }
 
+static inline ax_status run_narrow(ax_tensor *x, int64_t dim, int64_t start, int64_t length, ax_tensor **out)
+{
+  return run_with(AX_OP_NARROW, x, &AX_ATTRS(narrow, .dim = dim, .start = start, .length = length), out);
+}
+static inline ax_status run_select(ax_tensor *x, int64_t dim, int64_t index, ax_tensor **out)
+{
+  return run_with(AX_OP_SELECT, x, &AX_ATTRS(select, .dim = dim, .index = index), out);
+}
+static inline ax_status run_transpose(ax_tensor *x, int64_t dim0, int64_t dim1, ax_tensor **out)
+{
+  return run_with(AX_OP_TRANSPOSE, x, &AX_ATTRS(transpose, .dim0 = dim0, .dim1 = dim1), out);
+}
+static inline ax_status run_unsqueeze(ax_tensor *x, int64_t dim, ax_tensor **out)
+{
+  return run_with(AX_OP_UNSQUEEZE, x, &AX_ATTRS(unsqueeze, .dim = dim), out);
+}
+
 /* x on device `d`: x itself when it is there already. */
 static inline ax_status bring(ax_tensor *x, ax_device d, ax_tensor **out)
 {
-  if (!ax_same_device(x->device, d)) return run_ints(AX_OP_TO_DEVICE, x, d.kind, d.index, 0, 0, out);
+  if (!ax_same_device(x->device, d))
+    return run_with(AX_OP_TO_DEVICE, x, &AX_ATTRS(to_device, .kind = d.kind, .index = d.index), out);
   *out = ax_tensor_retain(x);
   return AX_OK;
 }
@@ -211,21 +228,45 @@ static inline ax_arg where(ax_grad *c, ax_arg cond, ax_arg a, ax_arg b)
   return call(c, AX_OP_WHERE, 3, (ax_arg[]){ cond, a, b }, NULL);
 }
 
-static inline ax_arg with_list(ax_grad *c, ax_op op, ax_arg x, int n, const int64_t *list, int64_t i0)
+static inline ax_arg call1(ax_grad *c, ax_op op, ax_arg x, const ax_attrs *a)
 {
-  ax_attrs a = { .i = { i0 }, .n_list = n };
+  return call(c, op, 1, &x, a);
+}
+
+static inline ax_arg with_list(ax_grad *c, ax_op op, ax_arg x, int n, const int64_t *list)
+{
+  ax_attrs a = { .n_list = n };
   if (n > 0) memcpy(a.list, list, sizeof *list * (size_t)n);
-  return call(c, op, 1, &x, &a);
+  return call1(c, op, x, &a);
 }
 
-static inline ax_arg with_ints(ax_grad *c, ax_op op, ax_arg x, int64_t i0, int64_t i1, int64_t i2, int64_t i3)
+static inline ax_arg narrow(ax_grad *c, ax_arg x, int64_t dim, int64_t start, int64_t length)
 {
-  return call(c, op, 1, &x, &(ax_attrs){ .i = { i0, i1, i2, i3 }, .n_list = -1 });
+  return call1(c, AX_OP_NARROW, x, &AX_ATTRS(narrow, .dim = dim, .start = start, .length = length));
+}
+static inline ax_arg select_at(ax_grad *c, ax_arg x, int64_t dim, int64_t index)
+{
+  return call1(c, AX_OP_SELECT, x, &AX_ATTRS(select, .dim = dim, .index = index));
+}
+static inline ax_arg transpose(ax_grad *c, ax_arg x, int64_t dim0, int64_t dim1)
+{
+  return call1(c, AX_OP_TRANSPOSE, x, &AX_ATTRS(transpose, .dim0 = dim0, .dim1 = dim1));
+}
+static inline ax_arg unsqueeze(ax_grad *c, ax_arg x, int64_t dim)
+{
+  return call1(c, AX_OP_UNSQUEEZE, x, &AX_ATTRS(unsqueeze, .dim = dim));
 }
 
+/* op, a reduction over a list of dims (n is -1: over all). */
+static inline ax_arg reduce_over(ax_grad *c, ax_op op, ax_arg x, int n, const int64_t *dims, bool keepdim)
+{
+  ax_attrs a = { .reduction = { .keepdim = keepdim }, .n_list = n };
+  if (n > 0) memcpy(a.list, dims, sizeof *dims * (size_t)n);
+  return call1(c, op, x, &a);
+}
 static inline ax_arg sum_dim(ax_grad *c, ax_arg x, int64_t dim)
 {
-  return with_list(c, AX_OP_SUM, x, 1, &dim, 1);
+  return reduce_over(c, AX_OP_SUM, x, 1, &dim, true);
 }
 
 /* A saved input, or the number that stood in its place. */

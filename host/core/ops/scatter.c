@@ -23,7 +23,7 @@ static ax_status check_picks(const ax_infer *q, const ax_tensor *x, const ax_ten
 ax_status ax_infer_gather(ax_infer *q)
 {
   const ax_tensor *index = INPUT(1);
-  const ax_status st = check_picks(q, X, index, q->a.i[0]);
+  const ax_status st = check_picks(q, X, index, q->a.gather.dim);
   if (st != AX_OK) return st;
   out_like(q, 0, (ax_dtype)X->dtype, index->ndim, index->shape);
   return AX_OK;
@@ -50,24 +50,24 @@ ax_status ax_infer_gather_backward(ax_infer *q)
 
 static ax_arg gather(ax_grad *c, ax_arg x, int64_t dim, ax_arg index)
 {
-  return call(c, AX_OP_GATHER, 2, (ax_arg[]){ x, index }, &(ax_attrs){ .i = { dim }, .n_list = -1 });
+  return call(c, AX_OP_GATHER, 2, (ax_arg[]){ x, index }, &AX_ATTRS(gather, .dim = dim));
 }
 
 static ax_arg gather_backward(ax_grad *c, ax_arg g, int64_t dim, ax_arg index)
 {
-  ax_attrs a = { .i = { dim }, .n_list = META(0)->ndim };
+  ax_attrs a = { .gather_backward = { .dim = dim }, .n_list = META(0)->ndim };
   memcpy(a.list, META(0)->shape, sizeof a.list);
   return call(c, AX_OP_GATHER_BACKWARD, 2, (ax_arg[]){ g, index }, &a);
 }
 
-RULE(gather) { give(c, 0, gather_backward(c, G, A->i[0], IN(1))); }
-RULE(gather_backward) { give(c, 0, gather(c, G, A->i[0], IN(1))); }
+RULE(gather) { give(c, 0, gather_backward(c, G, A->gather.dim, IN(1))); }
+RULE(gather_backward) { give(c, 0, gather(c, G, A->gather_backward.dim, IN(1))); }
 
 ax_status ax_infer_take_along_dim(ax_infer *q)
 {
   ax_tensor *x = X, *index = INPUT(1), *flat_x = NULL, *flat_index = NULL, *wide_x = NULL, *wide_index = NULL,
             *results[AX_MAX_OUT] = { 0 };
-  int64_t dim = q->a.i[0], sx[AX_MAX_DIMS], si[AX_MAX_DIMS];
+  int64_t dim = q->a.take_along_dim.dim, sx[AX_MAX_DIMS], si[AX_MAX_DIMS];
   ax_status st = AX_OK;
 
   if (dim == AX_NO_DIM) {
@@ -96,7 +96,7 @@ ax_status ax_infer_take_along_dim(ax_infer *q)
   AX_TRY(ax_run(AX_OP_GATHER,
                 &(ax_args){ .n_in = 2,
                             .in = (ax_tensor *[]){ wide_x, wide_index },
-                            .a = { .i = { dim }, .n_list = -1 } },
+                            .a = AX_ATTRS(gather, .dim = dim) },
                 results));
   q->result[0] = results[0];
 out:
@@ -130,11 +130,11 @@ static ax_status check_number(const ax_infer *q, double v)
 ax_status ax_infer_scatter(ax_infer *q)
 {
   const ax_tensor *index = INPUT(1), *src = INPUT(2);
-  ax_status st = check_picks(q, X, index, q->a.i[0]);
+  ax_status st = check_picks(q, X, index, q->a.scatter.dim);
   if (st != AX_OK) return st;
   if (!src) {
-    q->a.f[0] = q->args->num[2];
-    if ((st = check_number(q, q->a.f[0])) != AX_OK) return st;
+    q->a.scatter.number = q->args->num[2];
+    if ((st = check_number(q, q->a.scatter.number)) != AX_OK) return st;
     return like_x(q);
   }
   if ((st = same_type(q, src)) != AX_OK) return st;
@@ -158,7 +158,7 @@ static ax_arg grown(ax_grad *c, ax_arg g, int k)
   const ax_meta *m = META(k);
   for (int d = 0; c->st == AX_OK && g.t && d < m->ndim && m->ndim == g.t->ndim; d++) {
     if (g.t->shape[d] == m->shape[d]) continue;
-    ax_attrs a = { .i = { d, 0, 1 }, .n_list = m->ndim };
+    ax_attrs a = { .slice_backward = { .dim = d, .start = 0, .step = 1 }, .n_list = m->ndim };
     memcpy(a.list, g.t->shape, sizeof a.list);
     a.list[d] = m->shape[d];
     g = call(c, AX_OP_SLICE_BACKWARD, 1, &g, &a);
@@ -171,14 +171,14 @@ RULE(scatter)
   if (WANTS(0))
     give(c, 0,
          call(c, AX_OP_SCATTER, 3, (ax_arg[]){ G, IN(1), NUM(0) },
-              &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 }));
-  if (WANTS(2)) give(c, 2, grown(c, gather(c, G, A->i[0], IN(1)), 2));
+              &AX_ATTRS(scatter, .dim = A->scatter.dim)));
+  if (WANTS(2)) give(c, 2, grown(c, gather(c, G, A->scatter.dim, IN(1)), 2));
 }
 
 RULE(scatter_add)
 {
   give(c, 0, G);
-  if (WANTS(2)) give(c, 2, grown(c, gather(c, G, A->i[0], IN(1)), 2));
+  if (WANTS(2)) give(c, 2, grown(c, gather(c, G, A->scatter_add.dim, IN(1)), 2));
 }
 
 /* ---- slices */
@@ -186,7 +186,7 @@ RULE(scatter_add)
 static ax_status check_slices(const ax_infer *q, const ax_tensor *source)
 {
   const ax_tensor *index = INPUT(1);
-  const int64_t dim = q->a.i[0];
+  const int64_t dim = q->a.slices.dim;
   ax_status st = need_dtype(q, index, AX_I64, "index");
   if (st != AX_OK) return st;
   if (index->ndim > 1) return ax_fail(AX_ESHAPE, "%s: index must have one dim, got %s", q->name, TEXT(index));
@@ -204,8 +204,9 @@ ax_status ax_infer_index_add(ax_infer *q)
   const ax_status st = check_slices(q, INPUT(2));
   if (st != AX_OK) return st;
   if (X->dtype == AX_BOOL) return ax_fail(AX_EDTYPE, "index_add: not defined for bool");
-  if (!ax_is_float((ax_dtype)X->dtype) && q->a.f[0] != floor(q->a.f[0]))
-    return ax_fail(AX_EDTYPE, "index_add: alpha %g does not fit a tensor of %s", q->a.f[0], TYPE(X));
+  if (!ax_is_float((ax_dtype)X->dtype) && q->a.index_add.alpha != floor(q->a.index_add.alpha))
+    return ax_fail(AX_EDTYPE, "index_add: alpha %g does not fit a tensor of %s", q->a.index_add.alpha,
+                   TYPE(X));
   return like_x(q);
 }
 
@@ -218,23 +219,23 @@ ax_status ax_infer_index_copy(ax_infer *q)
 ax_status ax_infer_index_fill(ax_infer *q)
 {
   ax_status st = check_slices(q, NULL);
-  if (st == AX_OK) st = check_number(q, q->a.f[0]);
+  if (st == AX_OK) st = check_number(q, q->a.index_fill.value);
   return st != AX_OK ? st : like_x(q);
 }
 
 static ax_arg picked(ax_grad *c, ax_arg g)
 {
   const ax_meta *m = META(2);
-  const ax_arg index = with_list(c, AX_OP_RESHAPE, IN(1), 1, (int64_t[]){ -1 }, 0);
+  const ax_arg index = with_list(c, AX_OP_RESHAPE, IN(1), 1, (int64_t[]){ -1 });
   if (m->ndim)
     return call(c, AX_OP_INDEX_SELECT, 2, (ax_arg[]){ g, index },
-                &(ax_attrs){ .i = { A->i[0] }, .n_list = -1 });
+                &AX_ATTRS(index_select, .dim = A->slices.dim));
   return gather(c, g, 0, IN(1)); /* 0-d */
 }
 static ax_arg without(ax_grad *c, ax_arg g)
 {
   return call(c, AX_OP_INDEX_FILL, 2, (ax_arg[]){ g, IN(1) },
-              &(ax_attrs){ .i = { A->i[0] }, .f = { 0 }, .n_list = -1 });
+              &AX_ATTRS(index_fill, .dim = A->slices.dim, .value = 0));
 }
 
 RULE(index_add)
@@ -242,7 +243,7 @@ RULE(index_add)
   give(c, 0, G);
   if (!WANTS(2)) return;
   const ax_arg g = picked(c, G);
-  give(c, 2, A->f[0] == 1 ? g : mul(c, g, NUM(A->f[0])));
+  give(c, 2, A->index_add.alpha == 1 ? g : mul(c, g, NUM(A->index_add.alpha)));
 }
 
 RULE(index_copy)
@@ -264,11 +265,11 @@ ax_status ax_infer_embedding(ax_infer *q)
   if (w->ndim != 2) return ax_fail(AX_ESHAPE, "embedding: weight must be (count, size), got %s", TEXT(w));
   if (X->ndim == AX_MAX_DIMS)
     return ax_fail(AX_ESHAPE, "embedding: input %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
-  if (q->a.i[0] != AX_NO_DIM) {
-    if (q->a.i[0] < -w->shape[0] || q->a.i[0] >= w->shape[0])
+  if (q->a.embedding.padding_idx != AX_NO_DIM) {
+    if (q->a.embedding.padding_idx < -w->shape[0] || q->a.embedding.padding_idx >= w->shape[0])
       return ax_fail(AX_ERANGE, "embedding: padding_idx %lld is outside the %lld rows of weight",
-                     (long long)q->a.i[0], (long long)w->shape[0]);
-    if (q->a.i[0] < 0) q->a.i[0] += w->shape[0];
+                     (long long)q->a.embedding.padding_idx, (long long)w->shape[0]);
+    if (q->a.embedding.padding_idx < 0) q->a.embedding.padding_idx += w->shape[0];
   }
   memcpy(shape, X->shape, sizeof shape);
   shape[X->ndim] = w->shape[1];
@@ -286,7 +287,7 @@ ax_status ax_infer_embedding_backward(ax_infer *q)
     return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit input %s", q->name, TEXT(g), TEXT(input));
   sum_in_float(q, (ax_dtype)g->dtype);
   q->contiguous = 1 | 2;
-  out_like(q, 0, q->compute, 2, (int64_t[]){ q->a.i[0], g->shape[g->ndim - 1] });
+  out_like(q, 0, q->compute, 2, (int64_t[]){ q->a.embedding_backward.count, g->shape[g->ndim - 1] });
   return AX_OK;
 }
 
@@ -296,7 +297,8 @@ RULE(embedding)
 {
   bool accumulate;
   ax_tensor *slot = c->st == AX_OK ? ax_grad_slot_of(c, 1, &accumulate) : NULL;
-  ax_attrs a = { .i = { META(1)->shape[0], A->i[0] }, .n_list = -1 };
+  ax_attrs a =
+      AX_ATTRS(embedding_backward, .count = META(1)->shape[0], .padding_idx = A->embedding.padding_idx);
   const ax_arg in = IN(0);
 
   if (slot && slot->ndim == 2 && slot->storage != c->g[0]->storage && in.t &&
@@ -312,25 +314,24 @@ RULE(embedding)
 RULE(embedding_backward) /* rows of padding_idx were left out */
 {
   ax_arg g = G;
-  if (A->i[1] != AX_NO_DIM) {
+  if (A->embedding_backward.padding_idx != AX_NO_DIM) {
     ax_tensor *row = NULL;
-    if (c->st == AX_OK) c->st = ax_tensor_scalar(AX_I64, (double)A->i[1], &row);
+    if (c->st == AX_OK) c->st = ax_tensor_scalar(AX_I64, (double)A->embedding_backward.padding_idx, &row);
     ax_tensor *there = NULL;
     if (c->st == AX_OK) c->st = bring(row, c->g[0]->device, &there);
     ax_tensor_release(row);
     const ax_arg at = keep(c, c->st, there);
-    g = call(c, AX_OP_INDEX_FILL, 2, (ax_arg[]){ g, at },
-             &(ax_attrs){ .i = { 0 }, .f = { 0 }, .n_list = -1 });
+    g = call(c, AX_OP_INDEX_FILL, 2, (ax_arg[]){ g, at }, &AX_ATTRS(index_fill, .dim = 0, .value = 0));
   }
   give(c, 0,
-       call(c, AX_OP_EMBEDDING, 2, (ax_arg[]){ IN(1), g }, &(ax_attrs){ .i = { AX_NO_DIM }, .n_list = -1 }));
+       call(c, AX_OP_EMBEDDING, 2, (ax_arg[]){ IN(1), g }, &AX_ATTRS(embedding, .padding_idx = AX_NO_DIM)));
 }
 
 ax_status ax_infer_one_hot_of(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS];
   memcpy(shape, X->shape, sizeof shape);
-  shape[X->ndim] = q->a.i[0];
+  shape[X->ndim] = q->a.one_hot_of.num_classes;
   q->contiguous = 1;
   out_like(q, 0, AX_I64, X->ndim + 1, shape);
   return AX_OK;
@@ -341,7 +342,7 @@ static ax_status minmax_of(ax_op op, ax_tensor *x, double *v)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   ax_status st =
-      ax_run(op, &(ax_args){ .n_in = 1, .in = &x, .a = { .i = { AX_NO_DIM }, .n_list = -1 } }, results);
+      ax_run(op, &(ax_args){ .n_in = 1, .in = &x, .a = AX_ATTRS(along_one, .dim = AX_NO_DIM) }, results);
   if (st == AX_OK) st = ax_item(results[0], v);
   ax_tensor_release(results[0]);
   return st;
@@ -349,7 +350,7 @@ static ax_status minmax_of(ax_op op, ax_tensor *x, double *v)
 
 ax_status ax_infer_one_hot(ax_infer *q)
 {
-  int64_t classes = q->a.i[0];
+  int64_t classes = q->a.one_hot.num_classes;
   ax_status st = need_dtype(q, X, AX_I64, "x");
 
   if (st != AX_OK) return st;
@@ -366,7 +367,7 @@ ax_status ax_infer_one_hot(ax_infer *q)
   if (classes < (X->numel > 0))
     return ax_fail(AX_ERANGE, "one_hot: num_classes must be at least 1 (or -1), got %lld",
                    (long long)classes);
-  return run_ints(AX_OP_ONE_HOT_OF, X, classes, 0, 0, 0, &q->result[0]);
+  return run_with(AX_OP_ONE_HOT_OF, X, &AX_ATTRS(one_hot_of, .num_classes = classes), &q->result[0]);
 }
 
 /* ---- masks, counts */
@@ -430,10 +431,10 @@ ax_status ax_infer_masked_scatter(ax_infer *q)
   numel = wide->numel;
   AX_TRY(run_list(AX_OP_RESHAPE, wide, 1, &numel, &flat));
   AX_TRY(run_list(AX_OP_RESHAPE, source, 1, &source->numel, &row));
-  AX_TRY(run_ints(AX_OP_NARROW, row, 0, 0, at->numel, 0, &some));
+  AX_TRY(run_narrow(row, 0, 0, at->numel, &some));
   AX_TRY(ax_run(AX_OP_INDEX_COPY,
                 &(ax_args){
-                    .n_in = 3, .in = (ax_tensor *[]){ flat, at, some }, .a = { .i = { 0 }, .n_list = -1 } },
+                    .n_in = 3, .in = (ax_tensor *[]){ flat, at, some }, .a = AX_ATTRS(index_copy, .dim = 0) },
                 results));
   AX_TRY(run_list(AX_OP_VIEW, results[0], ndim, shape, &q->result[0]));
   ax_view_own(q->result[0]); /* nobody else sees what it is a view of */
@@ -447,7 +448,7 @@ ax_status ax_infer_bincount(ax_infer *q)
 {
   ax_tensor *weights = q->args->n_in > 1 ? INPUT(1) : NULL, *own = NULL, *index = NULL,
             *results[AX_MAX_OUT] = { 0 };
-  int64_t size = q->a.i[0];
+  int64_t size = q->a.bincount.minlength;
   double least = 0, most = -1;
   ax_status st = AX_OK;
 
@@ -473,8 +474,9 @@ ax_status ax_infer_bincount(ax_infer *q)
     AX_TRY(ax_fill(own, 1));
   }
   AX_TRY(ax_run(AX_OP_INDEX_SELECT_BACKWARD,
-                &(ax_args){
-                    .n_in = 2, .in = (ax_tensor *[]){ own, index }, .a = { .i = { 0, size }, .n_list = -1 } },
+                &(ax_args){ .n_in = 2,
+                            .in = (ax_tensor *[]){ own, index },
+                            .a = AX_ATTRS(index_select_backward, .dim = 0, .size = size) },
                 results));
   q->result[0] = results[0];
 out:

@@ -23,7 +23,7 @@ out:
 ax_status ax_infer_flatten(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS], joined = 1;
-  const int64_t first = q->a.i[0], last = q->a.i[1];
+  const int64_t first = q->a.flatten.start_dim, last = q->a.flatten.end_dim;
   int n = 0;
 
   if (X->ndim == 0) return run_list(AX_OP_VIEW, X, 1, (int64_t[]){ 1 }, &q->result[0]);
@@ -49,7 +49,7 @@ ax_status ax_infer_t(ax_infer *q)
 {
   if (X->ndim > 2)
     return ax_fail(AX_ESHAPE, "t: expected a matrix, got %s; use transpose(dim0, dim1)", TEXT(X));
-  return run_ints(AX_OP_TRANSPOSE, X, 0, X->ndim - 1 < 0 ? 0 : X->ndim - 1, 0, 0, &q->result[0]);
+  return run_transpose(X, 0, X->ndim - 1 < 0 ? 0 : X->ndim - 1, &q->result[0]);
 }
 
 /* ---- joining */
@@ -57,7 +57,7 @@ ax_status ax_infer_t(ax_infer *q)
 ax_status ax_infer_cat(ax_infer *q)
 {
   const int n = q->args->n_in;
-  const int64_t dim = q->a.i[0];
+  const int64_t dim = q->a.cat.dim;
   const ax_tensor *first = NULL;
   ax_tensor *joined = NULL, *slot = NULL;
   int64_t shape[AX_MAX_DIMS], at = 0, total = 0;
@@ -120,9 +120,9 @@ ax_status ax_infer_stack(ax_infer *q)
       st = ax_fail(AX_ESHAPE, "stack: tensor %d has shape %s, the first one %s", k + 1, TEXT(t), TEXT(X));
       goto out;
     }
-    AX_TRY(run_ints(AX_OP_UNSQUEEZE, q->args->in[k], q->a.i[0], 0, 0, 0, &wide[k]));
+    AX_TRY(run_unsqueeze(q->args->in[k], q->a.stack.dim, &wide[k]));
   }
-  const ax_args args = { .n_in = n, .in = wide, .a = { .i = { q->a.i[0] }, .n_list = -1 } };
+  const ax_args args = { .n_in = n, .in = wide, .a = AX_ATTRS(cat, .dim = q->a.stack.dim) };
   AX_TRY(ax_run(AX_OP_CAT, &args, results));
   q->result[0] = results[0];
 out:
@@ -133,7 +133,7 @@ out:
 
 RULE(cat)
 {
-  const int64_t dim = A->i[0];
+  const int64_t dim = A->cat.dim;
   int64_t at = 0;
   for (int k = 0; k < c->node->n_in && c->st == AX_OK; k++) {
     const ax_meta *m = META(k);
@@ -144,7 +144,7 @@ RULE(cat)
     }
     if (empty) continue;
     if (WANTS(k)) {
-      give(c, k, with_ints(c, AX_OP_NARROW, G, dim, at, m->shape[dim], 0));
+      give(c, k, narrow(c, G, dim, at, m->shape[dim]));
       /* there may be more inputs than places for temporaries */
       if (c->st == AX_OK) ax_tensor_release(c->temps[--c->n_temps]);
     }

@@ -27,7 +27,7 @@ ax_status ax_infer_argsort(ax_infer *q)
 ax_status ax_infer_topk(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS];
-  const int64_t k = q->a.i[0], dim = q->a.i[1], size = X->ndim ? X->shape[dim] : 1;
+  const int64_t k = q->a.topk.k, dim = q->a.topk.dim, size = X->ndim ? X->shape[dim] : 1;
   if (k < 0 || k > size)
     return ax_fail(AX_ERANGE, "topk: k is %lld, but dim %lld of shape %s has %lld elements", (long long)k,
                    (long long)dim + 1, TEXT(X), (long long)size);
@@ -49,20 +49,20 @@ static ax_status one_of(ax_infer *q, int64_t dim, bool keepdim)
 
 ax_status ax_infer_kthvalue(ax_infer *q)
 {
-  const int64_t k = q->a.i[0], dim = q->a.i[1], size = X->ndim ? X->shape[dim] : 1;
+  const int64_t k = q->a.kthvalue.k, dim = q->a.kthvalue.dim, size = X->ndim ? X->shape[dim] : 1;
   if (k < 1 || k > size)
     return ax_fail(AX_ERANGE, "kthvalue: k must be in 1..%lld for dim %lld of shape %s, got %lld",
                    (long long)size, (long long)dim + 1, TEXT(X), (long long)k);
-  return one_of(q, dim, q->a.i[2]);
+  return one_of(q, dim, q->a.kthvalue.keepdim);
 }
 
 ax_status ax_infer_median_of(ax_infer *q)
 {
-  const int64_t dim = q->a.i[0];
+  const int64_t dim = q->a.median_of.dim;
   if (X->ndim && X->shape[dim] == 0)
     return ax_fail(AX_ESHAPE, "median: dim %lld of shape %s has no elements to choose from",
                    (long long)dim + 1, TEXT(X));
-  return one_of(q, dim, q->a.i[1]);
+  return one_of(q, dim, q->a.median_of.keepdim);
 }
 
 ax_status ax_infer_median(ax_infer *q)
@@ -70,7 +70,7 @@ ax_status ax_infer_median(ax_infer *q)
   ax_tensor *flat = NULL;
   ax_status st;
 
-  if (q->a.i[0] != AX_NO_DIM)
+  if (q->a.median.dim != AX_NO_DIM)
     return ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = q->args->in, .a = q->a }, q->result);
   AX_TRY(run_list(AX_OP_RESHAPE, X, 1, &X->numel, &flat));
   AX_TRY(ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } }, q->result));
@@ -84,25 +84,24 @@ out:
 /* g goes back where the elements came from. */
 static void give_back(ax_grad *c, ax_arg g, ax_arg index, int64_t dim)
 {
-  ax_attrs a = { .i = { dim }, .n_list = META(0)->ndim };
+  ax_attrs a = { .gather_backward = { .dim = dim }, .n_list = META(0)->ndim };
   memcpy(a.list, META(0)->shape, sizeof a.list);
   give(c, 0, call(c, AX_OP_GATHER_BACKWARD, 2, (ax_arg[]){ g, index }, &a));
 }
 
 RULE(sorted)
 {
-  if (c->g[0]) give_back(c, G, OUT(1), c->node->op == AX_OP_TOPK ? A->i[1] : A->i[0]);
+  if (c->g[0]) give_back(c, G, OUT(1), c->node->op == AX_OP_TOPK ? A->topk.dim : A->sort.dim);
 }
 
-RULE(kthvalue)
+RULE(ranked)
 {
   const bool median = c->node->op == AX_OP_MEDIAN_OF;
-  const int64_t dim = A->i[!median], keepdim = A->i[median ? 1 : 2];
+  const int64_t dim = median ? A->median_of.dim : A->kthvalue.dim;
+  const bool keepdim = median ? A->median_of.keepdim : A->kthvalue.keepdim;
   if (!c->g[0]) return;
   if (keepdim || META(0)->ndim == 0) give_back(c, G, OUT(1), dim);
-  else
-    give_back(c, with_ints(c, AX_OP_UNSQUEEZE, G, dim, 0, 0, 0),
-              with_ints(c, AX_OP_UNSQUEEZE, OUT(1), dim, 0, 0, 0), dim);
+  else give_back(c, unsqueeze(c, G, dim), unsqueeze(c, OUT(1), dim), dim);
 }
 
 /* ---- search */
@@ -124,9 +123,10 @@ ax_status ax_infer_searchsorted(ax_infer *q)
   q->compute = promoted(q, 0);
   if (ax_is_half(q->compute)) q->compute = AX_F32;
   if (q->compute == AX_BOOL) q->compute = AX_U8;
-  if (!v) q->a.f[0] = q->args->num[1];
-  if (!v && !ax_is_float(q->compute) && !(fabs(q->a.f[0]) <= 0x1p53))
-    return ax_fail(AX_ERANGE, "%s: %g is no integer that a double holds exactly", q->name, q->a.f[0]);
+  if (!v) q->a.searchsorted.number = q->args->num[1];
+  if (!v && !ax_is_float(q->compute) && !(fabs(q->a.searchsorted.number) <= 0x1p53))
+    return ax_fail(AX_ERANGE, "%s: %g is no integer that a double holds exactly", q->name,
+                   q->a.searchsorted.number);
   q->cast = q->contiguous = 1 | 2;
   out_like(q, 0, AX_I64, v ? v->ndim : 0, v ? v->shape : NULL);
   return AX_OK;
@@ -137,7 +137,9 @@ ax_status ax_infer_bucketize(ax_infer *q)
   ax_tensor *in[2] = { INPUT(1), INPUT(0) };
   if (in[0]->ndim != 1)
     return ax_fail(AX_ESHAPE, "bucketize: boundaries must have one dim, got %s", TEXT(in[0]));
-  return ax_run(AX_OP_SEARCHSORTED, &(ax_args){ .n_in = 2, .in = in, .a = q->a }, q->result);
+  return ax_run(AX_OP_SEARCHSORTED,
+                &(ax_args){ .n_in = 2, .in = in, .a = AX_ATTRS(searchsorted, .right = q->a.bucketize.right) },
+                q->result);
 }
 
 /* ---- sets: nothing is recorded, for positions and memberships have no gradient */
@@ -173,8 +175,8 @@ static ax_status beginnings(ax_tensor *sorted, ax_tensor **out)
             *results[AX_MAX_OUT] = { 0 };
   ax_status st;
 
-  AX_TRY(run_ints(AX_OP_NARROW, sorted, 0, 0, n ? n - 1 : 0, 0, &earlier));
-  AX_TRY(run_ints(AX_OP_NARROW, sorted, 0, n ? 1 : 0, n ? n - 1 : 0, 0, &later));
+  AX_TRY(run_narrow(sorted, 0, 0, n ? n - 1 : 0, &earlier));
+  AX_TRY(run_narrow(sorted, 0, n ? 1 : 0, n ? n - 1 : 0, &later));
   AX_TRY(ax_run2(AX_OP_NE, earlier, later, &differs));
   AX_TRY(ax_tensor_new_on(sorted->device, AX_BOOL, 1, (int64_t[]){ n > 0 }, &first));
   AX_TRY(ax_fill(first, 1));
@@ -196,7 +198,7 @@ static ax_status lengths(ax_tensor *begin, int64_t n, ax_tensor **out)
   const int64_t u = begin->numel;
   ax_status st;
 
-  AX_TRY(run_ints(AX_OP_NARROW, begin, 0, u > 0, u ? u - 1 : 0, 0, &next));
+  AX_TRY(run_narrow(begin, 0, u > 0, u ? u - 1 : 0, &next));
   AX_TRY(ax_tensor_new_on(begin->device, AX_I64, 1, (int64_t[]){ u > 0 }, &end));
   AX_TRY(ax_fill(end, (double)n));
   AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ next, end }, .a = { .n_list = -1 } },
@@ -216,8 +218,9 @@ static ax_status numbers_of(ax_tensor *x, ax_tensor *order, ax_tensor *begin, ax
   ax_status st;
 
   AX_TRY(ax_tensor_new_on(x->device, AX_I64, 1, &x->numel, &places));
-  if (x->numel) AX_TRY(ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = { .f = { 0, 1 }, .n_list = -1 } }, places));
-  AX_TRY(two(AX_OP_SEARCHSORTED, begin, places, &(ax_attrs){ .i = { 1 }, .n_list = -1 }, &behind));
+  if (x->numel)
+    AX_TRY(ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = AX_ATTRS(arange, .start = 0, .step = 1) }, places));
+  AX_TRY(two(AX_OP_SEARCHSORTED, begin, places, &AX_ATTRS(searchsorted, .right = 1), &behind));
   AX_TRY(ax_run_num(AX_OP_SUB, behind, 1, &number));
   {
     ax_tensor *results[AX_MAX_OUT] = { 0 };
@@ -244,8 +247,8 @@ ax_status ax_infer_unique(ax_infer *q)
   AX_TRY(sorted_flat(plain, &sorted, &order));
   AX_TRY(beginnings(sorted, &begin));
   AX_TRY(two(AX_OP_INDEX_SELECT, sorted, begin, &(ax_attrs){ .n_list = -1 }, &made[0]));
-  if (q->a.i[0]) AX_TRY(numbers_of(plain, order, begin, &made[n++]));
-  if (q->a.i[1]) AX_TRY(lengths(begin, X->numel, &made[n++]));
+  if (q->a.unique.return_inverse) AX_TRY(numbers_of(plain, order, begin, &made[n++]));
+  if (q->a.unique.return_counts) AX_TRY(lengths(begin, X->numel, &made[n++]));
   for (int k = 0; k < 3; k++) {
     q->result[k] = made[k];
     made[k] = NULL;
@@ -264,8 +267,8 @@ ax_status ax_infer_isin(ax_infer *q)
   AX_TRY(ax_tensor_alias(X, &x));
   AX_TRY(ax_tensor_alias(INPUT(1), &test));
   AX_TRY(sorted_flat(test, &sorted, NULL));
-  AX_TRY(two(AX_OP_SEARCHSORTED, sorted, x, &(ax_attrs){ .i = { 0 }, .n_list = -1 }, &low));
-  AX_TRY(two(AX_OP_SEARCHSORTED, sorted, x, &(ax_attrs){ .i = { 1 }, .n_list = -1 }, &high));
+  AX_TRY(two(AX_OP_SEARCHSORTED, sorted, x, &AX_ATTRS(searchsorted, .right = 0), &low));
+  AX_TRY(two(AX_OP_SEARCHSORTED, sorted, x, &AX_ATTRS(searchsorted, .right = 1), &high));
   AX_TRY(ax_run2(AX_OP_LT, low, high, &among));
   AX_TRY(ax_run2(AX_OP_EQ, x, x, &itself)); /* NaN is in nothing */
   st = ax_run2(AX_OP_LOGICAL_AND, among, itself, &q->result[0]);

@@ -21,13 +21,16 @@ typedef struct parts {
 /* Only one part has a gradient: it goes into zeros. */
 static ax_status place_one(const parts *p, int64_t start, ax_tensor *g, ax_tensor **out)
 {
-  ax_args args = { .n_in = 1, .in = &g, .a = { .i = { p->dim, start, 1 }, .n_list = p->ndim } };
+  ax_args args = { .n_in = 1,
+                   .in = &g,
+                   .a = { .slice_backward = { .dim = p->dim, .start = start, .step = 1 },
+                          .n_list = p->ndim } };
   ax_tensor *results[AX_MAX_OUT] = { 0 }, *wide[AX_MAX_OUT] = { 0 };
   ax_status st = AX_OK;
 
   memcpy(args.a.list, p->shape, sizeof args.a.list);
   if (p->unbound) {
-    AX_TRY(ax_run(AX_OP_UNSQUEEZE, &(ax_args){ .n_in = 1, .in = &g, .a = { .i = { p->dim }, .n_list = -1 } },
+    AX_TRY(ax_run(AX_OP_UNSQUEEZE, &(ax_args){ .n_in = 1, .in = &g, .a = AX_ATTRS(unsqueeze, .dim = p->dim) },
                   wide));
     args.in = wide;
   }
@@ -70,7 +73,7 @@ static ax_status join(void *ud, int n, ax_tensor *const *grads, int n_in, ax_ten
     else AX_TRY(zeros_for(p, k, &list[k]));
   }
   AX_TRY(ax_run(p->unbound ? AX_OP_STACK : AX_OP_CAT,
-                &(ax_args){ .n_in = n, .in = list, .a = { .i = { p->dim }, .n_list = -1 } }, results));
+                &(ax_args){ .n_in = n, .in = list, .a = AX_ATTRS(joined, .dim = p->dim) }, results));
   result[0] = results[0];
 out:
   for (int k = 0; k < n; k++) ax_tensor_release(list[k]);

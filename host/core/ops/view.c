@@ -88,7 +88,7 @@ ax_status ax_infer_permute(ax_infer *q)
 ax_status ax_infer_transpose(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
-  const int64_t a = q->a.i[0], b = q->a.i[1];
+  const int64_t a = q->a.transpose.dim0, b = q->a.transpose.dim1;
   if (X->ndim == 0) return ax_tensor_view(X, 0, NULL, NULL, X->offset, &q->result[0]);
   memcpy(shape, X->shape, sizeof shape);
   memcpy(strides, X->strides, sizeof strides);
@@ -145,7 +145,7 @@ ax_status ax_infer_squeeze(ax_infer *q)
 ax_status ax_infer_unsqueeze(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
-  const int at = (int)q->a.i[0];
+  const int at = (int)q->a.unsqueeze.dim;
   if (X->ndim == AX_MAX_DIMS)
     return ax_fail(AX_ESHAPE, "unsqueeze: shape %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
   for (int d = 0, from = 0; d <= X->ndim; d++) {
@@ -168,7 +168,7 @@ static ax_status check_position(const ax_infer *q, int64_t dim, int64_t at)
 ax_status ax_infer_select(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
-  const int64_t dim = q->a.i[0], at = q->a.i[1];
+  const int64_t dim = q->a.select.dim, at = q->a.select.index;
   int n = 0;
   const ax_status st = check_position(q, dim, at);
   if (st != AX_OK) return st;
@@ -183,7 +183,7 @@ ax_status ax_infer_select(ax_infer *q)
 static ax_status stepped(ax_infer *q, int64_t step)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
-  const int64_t dim = q->a.i[0], start = q->a.i[1], length = q->a.i[2];
+  const int64_t dim = q->a.narrow.dim, start = q->a.narrow.start, length = q->a.narrow.length;
   int64_t last;
 
   if (X->ndim == 0) return ax_fail(AX_ERANGE, "%s: a 0-d tensor has no positions", q->name);
@@ -205,14 +205,13 @@ static ax_status stepped(ax_infer *q, int64_t step)
 }
 
 ax_status ax_infer_narrow(ax_infer *q) { return stepped(q, 1); }
-ax_status ax_infer_slice(ax_infer *q) { return stepped(q, q->a.i[3]); }
+ax_status ax_infer_slice(ax_infer *q) { return stepped(q, q->a.slice.step); }
 
 /* Finds the length and the first element of the diagonal at `offset` over dims d1 and d2.  ESHAPE,
  * ERANGE where there is none. */
-static ax_status diagonal_of(const ax_infer *q, const ax_tensor *x, const int64_t *a, int64_t *length,
-                             int64_t *start)
+static ax_status diagonal_of(const ax_infer *q, const ax_tensor *x, int64_t *length, int64_t *start)
 {
-  const int64_t offset = a[0], d1 = a[1], d2 = a[2];
+  const int64_t offset = q->a.diagonal.offset, d1 = q->a.diagonal.dim1, d2 = q->a.diagonal.dim2;
   if (x->ndim < 2 || d1 >= x->ndim || d2 >= x->ndim)
     return ax_fail(AX_ESHAPE, "%s: expected at least two dims, and dims %lld and %lld among them, got %s",
                    q->name, (long long)d1 + 1, (long long)d2 + 1, TEXT(x));
@@ -228,9 +227,9 @@ static ax_status diagonal_of(const ax_infer *q, const ax_tensor *x, const int64_
 ax_status ax_infer_diagonal(ax_infer *q)
 {
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS], start;
-  const int64_t d1 = q->a.i[1], d2 = q->a.i[2];
+  const int64_t d1 = q->a.diagonal.dim1, d2 = q->a.diagonal.dim2;
   int n = 0;
-  const ax_status st = diagonal_of(q, X, q->a.i, &shape[AX_MAX_DIMS - 1], &start);
+  const ax_status st = diagonal_of(q, X, &shape[AX_MAX_DIMS - 1], &start);
   if (st != AX_OK) return st;
   const int64_t length = shape[AX_MAX_DIMS - 1];
   for (int d = 0; d < X->ndim; d++)
@@ -268,9 +267,10 @@ out:
 
 static ax_status slice_strides(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset)
 {
+  const int64_t dim = q->a.slice_backward.dim;
   memcpy(strides, whole->strides, sizeof *strides * AX_MAX_DIMS);
-  *offset = q->args->in[0]->numel ? q->a.i[1] * whole->strides[q->a.i[0]] : 0;
-  if (q->args->in[0]->shape[q->a.i[0]] > 1) strides[q->a.i[0]] *= q->a.i[2];
+  *offset = q->args->in[0]->numel ? q->a.slice_backward.start * whole->strides[dim] : 0;
+  if (q->args->in[0]->shape[dim] > 1) strides[dim] *= q->a.slice_backward.step;
   return AX_OK;
 }
 
@@ -280,11 +280,11 @@ static ax_status diagonal_strides(const ax_tensor *whole, const ax_infer *q, int
   const ax_tensor *g = q->args->in[0];
   int64_t length;
   int n = 0;
-  const ax_status st = diagonal_of(q, whole, q->a.i, &length, offset);
+  const ax_status st = diagonal_of(q, whole, &length, offset);
   if (st != AX_OK) return st;
   for (int d = 0; d < whole->ndim; d++)
-    if (d != q->a.i[1] && d != q->a.i[2]) strides[n++] = whole->strides[d];
-  strides[n++] = whole->strides[q->a.i[1]] + whole->strides[q->a.i[2]];
+    if (d != q->a.diagonal.dim1 && d != q->a.diagonal.dim2) strides[n++] = whole->strides[d];
+  strides[n++] = whole->strides[q->a.diagonal.dim1] + whole->strides[q->a.diagonal.dim2];
   if (g->ndim != n || g->shape[n - 1] != length)
     return ax_fail(AX_ESHAPE, "%s: %s does not fit a diagonal of %s", q->name, TEXT(g), TEXT(whole));
   return AX_OK;
@@ -293,38 +293,46 @@ static ax_status diagonal_strides(const ax_tensor *whole, const ax_infer *q, int
 ax_status ax_infer_slice_backward(ax_infer *q) { return zeros_with(q, slice_strides); }
 ax_status ax_infer_diagonal_backward(ax_infer *q) { return zeros_with(q, diagonal_strides); }
 
-RULE(reshape_back) { give(c, 0, with_list(c, AX_OP_RESHAPE, G, META(0)->ndim, META(0)->shape, 0)); }
-RULE(transpose) { give(c, 0, with_ints(c, AX_OP_TRANSPOSE, G, A->i[0], A->i[1], 0, 0)); }
+RULE(reshape_back) { give(c, 0, with_list(c, AX_OP_RESHAPE, G, META(0)->ndim, META(0)->shape)); }
+RULE(transpose) { give(c, 0, transpose(c, G, A->transpose.dim0, A->transpose.dim1)); }
 
 RULE(permute)
 {
   int64_t back[AX_MAX_DIMS];
   for (int d = 0; d < A->n_list; d++) back[A->list[d]] = d;
-  give(c, 0, with_list(c, AX_OP_PERMUTE, G, A->n_list, back, 0));
+  give(c, 0, with_list(c, AX_OP_PERMUTE, G, A->n_list, back));
 }
 
 static ax_arg into_zeros(ax_grad *c, ax_arg g, int64_t dim, int64_t start, int64_t step)
 {
-  ax_attrs a = { .i = { dim, start, step }, .n_list = META(0)->ndim };
+  ax_attrs a = { .slice_backward = { .dim = dim, .start = start, .step = step }, .n_list = META(0)->ndim };
   memcpy(a.list, META(0)->shape, sizeof a.list);
   return call(c, AX_OP_SLICE_BACKWARD, 1, &g, &a);
 }
 
-RULE(select)
+RULE(select) { give(c, 0, into_zeros(c, unsqueeze(c, G, A->select.dim), A->select.dim, A->select.index, 1)); }
+RULE(narrow)
 {
-  give(c, 0, into_zeros(c, with_ints(c, AX_OP_UNSQUEEZE, G, A->i[0], 0, 0, 0), A->i[0], A->i[1], 1));
+  give(c, 0,
+       into_zeros(c, G, A->narrow.dim, A->narrow.start, c->node->op == AX_OP_SLICE ? A->slice.step : 1));
 }
-RULE(narrow) { give(c, 0, into_zeros(c, G, A->i[0], A->i[1], c->node->op == AX_OP_SLICE ? A->i[3] : 1)); }
 RULE(slice_backward)
 {
-  give(c, 0, with_ints(c, AX_OP_SLICE, G, A->i[0], A->i[1], META(0)->shape[A->i[0]], A->i[2]));
+  const int64_t dim = A->slice_backward.dim;
+  give(c, 0,
+       call1(c, AX_OP_SLICE, G,
+             &AX_ATTRS(slice, .dim = dim, .start = A->slice_backward.start, .length = META(0)->shape[dim],
+                       .step = A->slice_backward.step)));
 }
 
 RULE(diagonal)
 {
-  ax_attrs a = { .i = { A->i[0], A->i[1], A->i[2] }, .n_list = META(0)->ndim };
+  ax_attrs a = { .diagonal = A->diagonal, .n_list = META(0)->ndim };
   memcpy(a.list, META(0)->shape, sizeof a.list);
   give(c, 0, call(c, AX_OP_DIAGONAL_BACKWARD, 1, &G, &a));
 }
 
-RULE(diagonal_backward) { give(c, 0, with_ints(c, AX_OP_DIAGONAL, G, A->i[0], A->i[1], A->i[2], 0)); }
+RULE(diagonal_backward)
+{
+  give(c, 0, call1(c, AX_OP_DIAGONAL, G, &(ax_attrs){ .diagonal = A->diagonal, .n_list = -1 }));
+}

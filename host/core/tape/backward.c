@@ -134,7 +134,7 @@ static ax_status fit(ax_tensor *g, const ax_meta *m, ax_tensor **out)
     for (int d = 0; d < g->ndim; d++)
       if (d < lead || (m->shape[d - lead] == 1 && g->shape[d] != 1)) args.a.list[args.a.n_list++] = d;
     if (args.a.n_list) {
-      args.a.i[0] = 1; /* keepdim */
+      args.a.sum.keepdim = true;
       AX_TRY(ax_run(AX_OP_SUM, &args, results));
       summed = results[0];
     } else summed = ax_tensor_retain(g);

@@ -1,4 +1,4 @@
--- Calls that the library never makes, and how long files are.
+-- Calls that the library never makes, attributes of ops without a name, and how long files are.
 local source = require "host.tools.lint.source"
 
 local M = {}
@@ -18,6 +18,24 @@ function M.calls(tree, report)
         for before, name in line:gmatch("(.?.?)%f[%w_]([%w_]+)%s*%(") do
           if NEVER[name] and not before:find("%->$") and not before:find("%.$") then
             report(path, number, ("calls %s; the library never ends the process or jumps"):format(name))
+          end
+        end
+      end
+    end
+  end
+end
+
+-- The places of ax_attrs are filled by the reader of arguments; all others use names.
+local BY_PLACE = { integers = true, numbers = true }
+
+function M.attributes(tree, report)
+  for path in tree:each({ c = true }, { "host/", "kernels/" }) do
+    if path ~= "host/bind/args.c" then
+      for number, line in source.lines(tree:apart(path).bare) do
+        for name in line:gmatch("[.>]%s*(%l+)%s*[[=]") do
+          if BY_PLACE[name] then
+            report(path, number, ("an attribute by its place in `%s`; write its name, as in a->narrow.dim")
+              :format(name))
           end
         end
       end

@@ -1,12 +1,14 @@
 -- Names of files in comments and pages: each is a file of the tree.
 
--- What is no file of ours: scripts of a user's in examples, and files of other projects.
+-- What is no file of ours: scripts of a user's in examples, files of other projects, and what the
+-- build writes.
 local FOREIGN = {
+  ["op_attrs.h"] = true,
   ["train.lua"] = true, ["script.lua"] = true, ["model.lua"] = true, ["other.lua"] = true, ["llm.c"] = true,
     ["lua.c"] = true,
     ["lua.h"] = true,
 }
-local FOREIGN_FOLDERS = { "^tensorflow/", "^src/", "^/" }
+local FOREIGN_FOLDERS = { "^build/", "^tensorflow/", "^src/", "^/" }
 
 local NAME = "[%w_%./%-]*[%w_]%.%l+"
 local EXTENSIONS = { c = true, h = true, cu = true, cuh = true, cpp = true, def = true, lua = true }
