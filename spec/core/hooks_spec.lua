@@ -205,7 +205,7 @@ end)
 
 -- A node holds a function, the function captures a tensor, the tensor holds the node.
 describe("a circle through a graph that backward never sees", function()
-  local MB, N = 2 ^ 20, 100 * 1024 -- tensors of 0.4 MB
+  local MB, N = 2 ^ 20, 256 * 1024 -- tensors of 1 MB
 
   -- Makes an allocation fail: before it does, all that nothing uses is freed.
   local function press()
@@ -228,7 +228,7 @@ describe("a circle through a graph that backward never sees", function()
     ["a hook that captures what was made of its result"] = function()
       local y, loss = w * 2, nil
       y:register_hook(function(g) return g * loss end)
-      loss = (y * 3):sum()
+      loss = (y * y):sum()
     end,
     ["hooks that capture each other's results"] = function()
       local y = w * 2
@@ -272,10 +272,11 @@ describe("a circle through a graph that backward never sees", function()
       local before = core.memory_stats().live_bytes
       for _ = 1, 300 do round() end
       local grown = core.memory_stats().live_bytes - before
-      assert.is_true(grown < 100 * MB, ("%.1f MB"):format(grown / MB)) -- 131 MB and more without
+      -- a collection waits for 128 MB at most; nothing freed would be 300 MB and more
+      assert.is_true(grown < 200 * MB, ("%.1f MB"):format(grown / MB))
       press()
       grown = core.memory_stats().live_bytes - before
-      assert.is_true(grown < 3 * MB, ("%.1f MB"):format(grown / MB))
+      assert.is_true(grown < 5 * MB, ("%.1f MB"):format(grown / MB))
     end)
   end
 
