@@ -35,7 +35,7 @@ state=. done=
 for word in "$@"; do
   case $word in
     Dir::State=*) state=${word#*=} ;;
-    indextargets) echo http://mirror/; done=1 ;;
+    --print-uris) . /etc/os-release; echo "'http://mirror/dists/$VERSION_CODENAME/InRelease' name 0" ;;
     update) test -d "$state/lists/partial" || exit 1; done=1 ;;
     source) test -d "$state/lists/partial" || exit 1; cp '%s' .; done=1 ;;
   esac
