@@ -20,6 +20,7 @@ M.GROUPS = {
   "process_control",
   "data_loading",
   "random_numbers",
+  "saving_and_loading",
   "optimizer_and_scheduler_wrappers",
   "state_classes",
   "configuration_and_handler_objects",
