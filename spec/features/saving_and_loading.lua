@@ -25,7 +25,8 @@ return {
   { "automatic_checkpoint_naming",
     spec = {
       "accelerate/checkpoint_spec: is looked for where naming is automatic",
-      "accelerate/checkpoint_spec: is never written over another one with automatic naming, and old ones go" } },
+      "accelerate/checkpoint_spec: is never written over another one with automatic naming, and old " ..
+      "ones go" } },
   { "total_limit",
     spec = "accelerate/checkpoint_spec: is never written over another one with automatic naming, and old " ..
     "ones go" },
