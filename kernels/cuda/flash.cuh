@@ -184,6 +184,32 @@ static __device__ __forceinline__ float flash_mask_number(int dtype, const void 
   default: return ((const float *)p)[i];
   }
 }
+/* A mask's number times log2(e).  What is finite stays finite: -infinity says that a query does not
+ * see a key at all, the type's lowest number only that others come first.  The bound is a quarter
+ * of what float32 holds, so that scores and the roundings of flash_lse fit in above it; scores are
+ * far below its last digit, as they are below the lowest number's. */
+#define FLASH_MASK_BOUND 0x1p126f
+static __device__ __forceinline__ float flash_mask_scaled(float m)
+{
+  const float s = m * (float)FLASH_LOG2E;
+  if (fabsf(m) == INFINITY) return m;
+  /* NaN stays */
+  return s < -FLASH_MASK_BOUND ? -FLASH_MASK_BOUND : s > FLASH_MASK_BOUND ? FLASH_MASK_BOUND : s;
+}
+/* The log-sum-exp in base 2, for the gradient's exp2(s - lse).  Of a query that is masked in full
+ * by finite numbers it is as large as these, and its own rounding is worth more than all
+ * differences of scores: exp2 would be 0 or infinite by chance.  It is therefore lowered by more
+ * than that rounding, and s limited to it (flash_limit): the largest scores get a probability of 1,
+ * as on the CPU, and 2^-22 of a common log-sum-exp changes nothing. */
+static __device__ __forceinline__ float flash_lse(const ax_cuda_attention_job &j, float natural)
+{
+  const float lse = natural * (float)FLASH_LOG2E;
+  return j.mask.data && fabsf(lse) < INFINITY ? lse - fabsf(lse) * 0x1p-22f : lse;
+}
+static __device__ __forceinline__ float flash_limit(const ax_cuda_attention_job &j, float lse)
+{
+  return j.mask.data ? lse : INFINITY;
+}
 /* Loads `rows` queries from q0 on and KEYS keys from k0 on; -infinity where there is no key.  Lanes
  * run along keys. */
 template <int KEYS, int PITCH>
@@ -197,9 +223,8 @@ static __device__ __forceinline__ void flash_stage_mask(const ax_cuda_attention_
     const int q = i / KEYS, k = i % KEYS;
     float m = -INFINITY;
     if (q0 + q < j.queries && k0 + k < j.keys)
-      m = flash_mask_number(j.mask_dtype, j.mask.data,
-                            at + (q0 + q) * j.mask.step[2] + (k0 + k) * j.mask.step[3]) *
-          (float)FLASH_LOG2E;
+      m = flash_mask_scaled(flash_mask_number(j.mask_dtype, j.mask.data,
+                                              at + (q0 + q) * j.mask.step[2] + (k0 + k) * j.mask.step[3]));
     to[q * PITCH + k] = m;
   }
   __syncwarp();

@@ -126,7 +126,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
     for (int half = 0; half < 2; half++) {
       const int q = my0 + lane / 4 + 8 * half;
       const int64_t place = (at.b * j.heads + at.h) * j.queries + q;
-      lse[half] = q < queries ? ((const float *)j.lse)[place] * (float)FLASH_LOG2E : INFINITY;
+      lse[half] = q < queries ? flash_lse(j, ((const float *)j.lse)[place]) : INFINITY;
       delta[half] = q < queries ? ((const float *)j.delta)[place] : 0.0f;
     }
   }
@@ -251,12 +251,13 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
       if (KEYS) {
         const float2 l = *(const float2 *)(w_stats + 8 * n + lane % 4 * 2),
                      d = *(const float2 *)(w_stats + WALK + 8 * n + lane % 4 * 2);
-        column_lse[0] = l.x * (float)FLASH_LOG2E, column_lse[1] = l.y * (float)FLASH_LOG2E;
+        column_lse[0] = flash_lse(j, l.x), column_lse[1] = flash_lse(j, l.y);
         column_delta[0] = d.x, column_delta[1] = d.y;
       }
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const float p = ax_cuda_exp2_fast(fmaf(s[n][i], by, -(KEYS ? column_lse[i % 2] : lse[i / 2])));
+        const float l = KEYS ? column_lse[i % 2] : lse[i / 2];
+        const float p = ax_cuda_exp2_fast(fmaf(fminf(s[n][i], flash_limit(j, l)), by, -l));
         const bool stays =
             !DROP || (KEYS ? kept[KEYS ? i : 0] >> 4 * n & 1 : kept[i / 2] >> (4 * n + i % 2) & 1);
         s[n][i] = stays ? p : 0.0f;

@@ -189,6 +189,33 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
     check({ 1, 1, 1, 70, 5, 64, causal = true, what = "fewer keys than queries" }, "bfloat16")
   end)
 
+  it("masked in full by finite numbers gives the mean of the values, with the CPU's gradients", function()
+    for _, dtype in ipairs { "bfloat16", "float16" } do
+      for _, lowest in ipairs { -3.4028234663852886e38, -1e38, -1e9 } do
+        for _, each in ipairs { false, true } do -- one row of the mask for all queries, or one for each
+          local case = { 2, 1, 1, 18, 40, 32 }
+          local given = inputs(case, dtype)
+          given.mask = tensor.zeros(2, 1, each and 18 or 1, 40)
+          given.mask:select(1, 1):fill_(lowest)
+          given.mask:select(1, 2):narrow(3, 30, 11):fill_(lowest)
+          core.kernel_stats { device = D, reset = true }
+          local got, here = attention(D, dtype, case, given), attention("cpu", dtype, case, given)
+          assert.are.equal(0, ways().plain)
+          local what = ("masked by %g, %s, "):format(lowest, dtype)
+          for i, name in ipairs(NAMES) do close(what .. name, dtype, got[i], here[i]:detach():double()) end
+          local mean = given.v:select(1, 1):double():mean(2, true):expand(1, 18, 32)
+          close(what .. "the mean", dtype, got[1]:select(1, 1), mean)
+        end
+      end
+    end
+    -- a mask in the half type itself, whose lowest number is float32's but for the last bits
+    local case = { 1, 2, 2, 20, 33, 32 }
+    local given = inputs(case, "bfloat16")
+    given.mask = tensor.full({ 1, 1, 20, 33 }, -3.3895313892515355e38):bfloat16()
+    local got, here = attention(D, "bfloat16", case, given), attention("cpu", "bfloat16", case, given)
+    for i, name in ipairs(NAMES) do close(name, "bfloat16", got[i], here[i]:detach():double()) end
+  end)
+
   it("scales by any number", function()
     for _, scale in ipairs { 0.3, 0.01, -0.3, 0 } do
       check({ 1, 1, 1, 70, 90, 64, scale = scale, causal = true, what = "scale " .. scale }, "bfloat16")
