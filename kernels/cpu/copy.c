@@ -7,6 +7,8 @@
 #include <immintrin.h>
 #endif
 
+#include "casts.h"
+
 /* ---- half types, in runs */
 
 void ax_cpu_half_to_float(ax_dtype d, const char *src, int64_t stride, float *dst, int64_t n)
@@ -54,22 +56,15 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
 /* ---- single elements: every type is converted through float, double or int64, whichever holds it
  * exactly */
 
-/* Conversions out of range, and of NaN, are undefined in C.  Here they give the least value, as on
- * x86 and in PyTorch; uint8 keeps the low bits. */
-static inline int64_t to_i64(double v) { return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN; }
-static inline int64_t to_i64_f(float v) { return v >= -0x1p63f && v < 0x1p63f ? (int64_t)v : INT64_MIN; }
-static inline int32_t to_i32(double v) { return v > -0x1.00000002p31 && v < 0x1p31 ? (int32_t)v : INT32_MIN; }
-static inline int32_t to_i32_f(float v) { return v >= -0x1p31f && v < 0x1p31f ? (int32_t)v : INT32_MIN; }
-
 /* Rows: the source type, its C type, and the loaded value x as float, double, int64, int32 and
  * truth value. */
 #define SOURCES(X) \
-  X(f32, float, x, x, to_i64_f(x), to_i32_f(x), x != 0) \
-  X(f64, double, (float)x, x, to_i64(x), to_i32(x), x != 0) \
-  X(f16, uint16_t, ax_half_to_float(x), ax_half_to_float(x), to_i64_f(ax_half_to_float(x)), \
-    to_i32_f(ax_half_to_float(x)), (x & 0x7fff) != 0) \
-  X(bf16, uint16_t, ax_bf16_to_float(x), ax_bf16_to_float(x), to_i64_f(ax_bf16_to_float(x)), \
-    to_i32_f(ax_bf16_to_float(x)), (x & 0x7fff) != 0) \
+  X(f32, float, x, x, ax_to_i64_f(x), ax_to_i32_f(x), x != 0) \
+  X(f64, double, (float)x, x, ax_to_i64(x), ax_to_i32(x), x != 0) \
+  X(f16, uint16_t, ax_half_to_float(x), ax_half_to_float(x), ax_to_i64_f(ax_half_to_float(x)), \
+    ax_to_i32_f(ax_half_to_float(x)), (x & 0x7fff) != 0) \
+  X(bf16, uint16_t, ax_bf16_to_float(x), ax_bf16_to_float(x), ax_to_i64_f(ax_bf16_to_float(x)), \
+    ax_to_i32_f(ax_bf16_to_float(x)), (x & 0x7fff) != 0) \
   X(i64, int64_t, (float)x, (double)x, x, (uint32_t)(uint64_t)x, x != 0) \
   X(i32, int32_t, (float)x, x, x, x, x != 0) \
   X(u8, uint8_t, x, x, x, x, x != 0)

@@ -1,4 +1,5 @@
 /* clone, cast, copy: elements to another place, type or order.  Memory bounds all of them. */
+#include "casts.h"
 #include "rows.cuh"
 
 /* A number that the host passes by value: the element itself, of the operand's type. */
@@ -6,28 +7,28 @@ struct ax_cuda_value {
   int64_t bits;
 };
 
-/* From any type to any other, as C converts where the value fits; floats become integers by
- * truncation. */
+/* From any type to any other; a number that an integer type cannot hold as casts.h has it. */
+static __host__ __device__ __forceinline__ int64_t whole(float v) { return ax_to_i64_f(v); }
+static __host__ __device__ __forceinline__ int64_t whole(double v) { return ax_to_i64(v); }
+template <class I> static __host__ __device__ __forceinline__ int64_t whole(I v) { return (int64_t)v; }
+static __host__ __device__ __forceinline__ int32_t whole_i32(float v) { return ax_to_i32_f(v); }
+static __host__ __device__ __forceinline__ int32_t whole_i32(double v) { return ax_to_i32(v); }
+template <class I> static __host__ __device__ __forceinline__ int32_t whole_i32(I v)
+{
+  return (int32_t)(uint32_t)(int64_t)v; /* the low bits of a larger integer */
+}
+
 template <class To, class From> struct convert {
   static __host__ __device__ __forceinline__ To of(From v) { return ax_cuda_store<To>(ax_cuda_load(v)); }
 };
-/* float to a narrower integer goes through int64, so that a value that does not fit wraps instead
- * of being undefined */
-template <class I, class V> static __host__ __device__ __forceinline__ I ax_cuda_to_int(V v)
-{
-  return (I)(int64_t)v;
-}
+template <class From> struct convert<int64_t, From> {
+  static __host__ __device__ __forceinline__ int64_t of(From v) { return whole(ax_cuda_load(v)); }
+};
 template <class From> struct convert<int32_t, From> {
-  static __host__ __device__ __forceinline__ int32_t of(From v)
-  {
-    return ax_cuda_to_int<int32_t>(ax_cuda_load(v));
-  }
+  static __host__ __device__ __forceinline__ int32_t of(From v) { return whole_i32(ax_cuda_load(v)); }
 };
 template <class From> struct convert<uint8_t, From> {
-  static __host__ __device__ __forceinline__ uint8_t of(From v)
-  {
-    return ax_cuda_to_int<uint8_t>(ax_cuda_load(v));
-  }
+  static __host__ __device__ __forceinline__ uint8_t of(From v) { return (uint8_t)whole(ax_cuda_load(v)); }
 };
 
 /* An item of the nest is a run of V adjacent elements in both operands. */
