@@ -204,6 +204,23 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
   it("convolutions and the running statistics of batch norm",
     function() assert.are.equal(1, agree(cnn).recorded) end)
 
+  it("leave memory that was sent ahead, and let go of while recording, to the next batch", function()
+    local sent, ticket = core._send(tensor.full({ 1000 }, 3), D)
+    core._arrive(D, ticket)
+    local step = capture(function(x)
+      local y = x + 1
+      if core.is_recording() then tensor.release(sent) end
+      return y
+    end, { device = D })
+    local x = tensor.ones(4, { device = D })
+    for _ = 1, 6 do assert.are.equal(8, step(x):sum():item()) end
+    assert.are.equal(1, step:stats().recorded)
+    local again, ready = core._send(tensor.full({ 1000 }, 7), D)
+    core._arrive(D, ready)
+    assert.are.equal(7000, again:sum():item())
+    assert.are.equal(8, step(x):sum():item())
+  end)
+
   describe("of prepared models", function()
     after_each(function() state.reset() end)
 

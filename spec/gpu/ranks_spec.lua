@@ -280,6 +280,29 @@ describe("ranks on GPUs", function()
     assert.matches("and: [^\n]*an earlier collective failed: rank 1 has finished", err)
   end)
 
+  it("see it in an allocation that has to wait, which is not out of memory", function()
+    if not emulated then return pending("the emulated device refuses memory on demand") end
+    local err = fails(2, [[
+      local ffi = require "ffi"
+      ffi.cdef "int usleep(unsigned); void ax_emulated_refuse_memory(long from, long n);"
+      local lib = ffi.load(os.getenv "ACCEL_CUDA_PLUGIN")
+      local gpu = accelerate.PartialState().device
+      local x = core.ones(4):to(gpu)
+      core.dist.all_reduce(x, "sum")
+      x:sum():item()
+      core.dist.barrier()
+      if rank == 1 then ffi.C.usleep(500000) error("no more") end
+      core.dist.all_reduce(x, "sum")
+      local y = x:sum()
+      lib.ax_emulated_refuse_memory(1, 1000)
+      local ok, message = pcall(core.zeros, 50 * 2 ^ 20, { dtype = "uint8", device = gpu })
+      io.stderr:write("rank 0 was told: ", tostring(message), "\n")
+      error(message, 0)
+    ]])
+    assert.matches("rank 0 was told: [^\n]*rank 1 failed: [^\n]*no more", err)
+    assert.not_matches("out of memory", err)
+  end)
+
   it("that are more than the GPUs, or want another's, are refused", function()
     local n = most + 1
     local err = fails(n, [[accelerate.Accelerator()]])

@@ -128,14 +128,19 @@ static void empty_pool(ax_cuda_device *dev, ax_cuda_pool *pool)
 }
 
 /* Frees segments that are entirely unused.  A graph's pool keeps its own: its kernels use the
- * addresses. */
-static void empty_cache(ax_cuda_device *dev)
+ * addresses.  Fails where waiting for the device does: a peer has died, a kernel
+ * has failed. */
+static ax_status empty_cache(ax_cuda_device *dev)
 {
-  if (!dev->stream || dev->recording) return; /* during a recording nothing can be waited for */
-  if (ax_cuda_wait_stream("freeing cached memory", dev->stream) != AX_OK) return;
-  if (dev->copies) cudaStreamSynchronize(dev->copies);
+  ax_status st;
+
+  if (!dev->stream || dev->recording) return AX_OK; /* during a recording nothing can be waited for */
+  if ((st = ax_cuda_wait_stream("freeing cached memory", dev->stream)) != AX_OK) return st;
+  if (dev->copies) st = ax_cuda_status("freeing cached memory", cudaStreamSynchronize(dev->copies));
+  if (st != AX_OK) return st;
   empty_pool(dev, &dev->pools[AX_POOL_MAIN]);
   empty_pool(dev, &dev->pools[AX_POOL_SENDING]);
+  return AX_OK;
 }
 
 /* *out NULL with AX_OK: there is no room. */
@@ -186,7 +191,7 @@ static ax_status take_hard(ax_cuda_device *dev, size_t bytes, ax_cuda_block **ou
     pthread_mutex_lock(&ax_cuda_lock);
     if (st != AX_OK || (!more && attempt > 0)) return st;
     if ((st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
-    empty_cache(dev);
+    if ((st = empty_cache(dev)) != AX_OK) return st;
     if ((st = take(dev, pool, bytes, out)) != AX_OK || *out) return st;
   }
 }
@@ -457,7 +462,7 @@ void ax_cuda_empty_cache(int index)
       ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) != AX_OK)
     return;
   pthread_mutex_lock(&ax_cuda_lock);
-  empty_cache(&ax_cuda_devices[index]);
+  (void)empty_cache(&ax_cuda_devices[index]); /* what is wrong is said by the next wait */
   ax_cuda_pinned_empty();
   pthread_mutex_unlock(&ax_cuda_lock);
 }

@@ -84,14 +84,15 @@ void free_tables(graph *g)
   }
 }
 
-/* Ends the capture; *made NULL where it had become invalid. */
+/* Ends the capture; *made NULL where it had become invalid.  The capture ends first: the pool's
+ * end records events, which would otherwise be the graph's and could not be waited for. */
 ax_status stop(graph *g, cudaGraph_t *made)
 {
   *made = NULL;
+  const cudaError_t e = cudaStreamEndCapture(g->stream, made);
   g->recording = false;
   recordings[g->device.index] = NULL;
   ax_cuda_pool_end(g->device);
-  const cudaError_t e = cudaStreamEndCapture(g->stream, made);
   if (e != cudaSuccess) cudaGetLastError(); /* it would be reported again by the next launch */
   return ax_cuda_status("recording a step", e);
 }
