@@ -12,7 +12,7 @@
 
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 6        /* the version of the structures here */
+#define AX_ABI 7        /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -374,11 +374,11 @@ typedef struct ax_iter {
 } ax_iter;
 
 /* The arguments of a kernel.  POINTWISE: `iter` runs over out[0] and the inputs; all inputs have
- * the compute dtype (cast: its own source dtype), except that inputs of half types stay as they are
- * where the compute dtype is float32 (ax_cpu_pointwise widens them block by block).  REDUCE: `iter`
- * runs over the input's dims; out[0] has strides 0 in reduced dims; second results, such as the
- * indices of max, are written through out[1], contiguous.  KERNEL: tensors as the row's rule
- * requires them (contiguous and cast where it says so). */
+ * the compute dtype (cast: its own source dtype).  Where that is float32, inputs and the result may
+ * also be of the types in the backend's `widens`.  REDUCE: `iter` runs over the input's dims;
+ * out[0] has strides 0 in reduced dims; second results, such as the indices of max, are written
+ * through out[1], contiguous.  KERNEL: tensors as the row's rule requires them (contiguous and cast
+ * where it says so). */
 typedef struct ax_call {
   ax_op op;
   const ax_attrs *a;
@@ -428,6 +428,9 @@ typedef struct ax_kernel_stat {
 
 typedef struct ax_backend {
   uint32_t abi;
+  /* bit d: pointwise kernels that compute in float32 take operands of type d as they are; the
+   * dispatcher casts all others.  `where` and `masked_fill` move bits and never mix types. */
+  uint32_t widens;
   const char *name;         /* "cpu" */
   const char *level;        /* "x86-64-v3" */
   const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: not implemented (views and composites never are) */

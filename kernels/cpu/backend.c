@@ -39,6 +39,7 @@ const ax_backend *ax_backend_get(void)
 {
   static const ax_backend backend = {
     .abi = AX_INTERFACE,
+    .widens = 1u << AX_F16 | 1u << AX_BF16, /* block by block: ax_cpu_pointwise */
     .name = "cpu",
     .level = LEVEL,
     .kernels = kernels,

@@ -225,7 +225,7 @@ ax_status ax_cpu_pointwise(const ax_call *call, const ax_loop *loops, int key, c
   const ax_iter *it = call->iter;
   ax_dtype d = it->op[key].dtype;
 
-  for (int k = 1; key && k < it->n; k++) /* a number beside half operands is stored in float32 */
+  for (int k = 0; key && k < it->n; k++) /* a number beside half operands is stored in float32 */
     if (is_half(it->op[k].dtype)) d = it->op[k].dtype;
   if (is_half(d)) {
     half_walk h = { loops[AX_F32], loops[d], ctx, it };

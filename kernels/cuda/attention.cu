@@ -320,6 +320,8 @@ static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *
                    "%lld (values: %lld)",
                    MOST_HEAD, (long long)q->shape[3], (long long)v->shape[3]);
   j->q = side_of(q), j->k = side_of(k), j->v = side_of(v);
+  ax_cuda_expect(k, (ax_dtype)q->dtype);
+  ax_cuda_expect(v, (ax_dtype)q->dtype);
   if (mask) {
     j->mask = side_of(mask);
     j->mask_dtype = mask->dtype;
@@ -423,6 +425,16 @@ static way choose(ax_device d, const job &j, ax_dtype dtype, bool backward)
   return w;
 }
 
+/* Kernels and cuDNN read every side as the queries' type, the log-sum-exp as what that is computed
+ * in. */
+static ax_status check_types(const ax_tensor *y, const ax_tensor *q, const ax_tensor *lse)
+{
+  const ax_dtype d = (ax_dtype)q->dtype;
+  ax_cuda_expect(y, d);
+  ax_cuda_expect(lse, ax_is_half(d) ? AX_F32 : d);
+  return ax_cuda_mistake.size ? ax_cuda_refuse_mistake("scaled_dot_product_attention") : AX_OK;
+}
+
 /* in: query, key, value, mask; out: y (batch, queries, heads, columns), log-sum-exp (batch, heads,
  * queries). */
 AX_CUDA_KERNEL(_attention)
@@ -434,6 +446,7 @@ AX_CUDA_KERNEL(_attention)
   if (st != AX_OK || j.batch * j.heads * j.queries == 0) return st;
   j.y = turned(y);
   j.lse = ax_data(call->out[1]);
+  if ((st = check_types(y, q, call->out[1])) != AX_OK) return st;
   bool done;
   if ((st = try_cudnn(j, q->device, (ax_dtype)q->dtype, false, &done)) != AX_OK || done) return st;
   if (choose(q->device, j, (ax_dtype)q->dtype, false) == FLASH)
@@ -461,6 +474,9 @@ AX_CUDA_KERNEL(_attention_backward)
   j.y = turned(call->in[5]);
   j.lse = ax_data(call->in[6]);
   j.dq = side_of(call->out[0]), j.dk = side_of(call->out[1]), j.dv = side_of(call->out[2]);
+  for (int i = 0; i < 3; i++) ax_cuda_expect(call->out[i], (ax_dtype)q->dtype);
+  ax_cuda_expect(call->in[0], (ax_dtype)q->dtype);
+  if ((st = check_types(call->in[5], q, call->in[6])) != AX_OK) return st;
   bool done;
   if ((st = try_cudnn(j, d, (ax_dtype)q->dtype, true, &done)) != AX_OK || done) return st;
   const int64_t planes = j.batch * j.heads, all = planes * j.queries;

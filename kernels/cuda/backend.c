@@ -40,6 +40,7 @@ AX_API const ax_backend *ax_backend_get(void);
 const ax_backend *ax_backend_get(void)
 {
   static ax_backend backend = { .abi = AX_INTERFACE,
+                                .widens = 1u << AX_F16 | 1u << AX_BF16, /* pointwise.cuh */
                                 .name = "cuda",
                                 .level = "cuda",
                                 .kernels = kernels,

@@ -55,6 +55,15 @@ static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
   return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, ax_dtype_name(d));
 }
 
+/* Operand k of a pointwise or reducing call (0: the result) has a type that the dispatcher had
+ * promised to cast: an error of ours, which must not become wrong numbers. */
+static inline ax_status ax_cuda_wrong_operand(const ax_call *call, int k, const char *expected)
+{
+  return ax_fail(AX_EDTYPE, "%s: error inside accel: the CUDA kernel takes %s and was given %s as %s %d",
+                 ax_ops[call->op].name, expected, ax_dtype_name(call->iter->op[k].dtype),
+                 k ? "operand" : "result", k ? k : 1);
+}
+
 /* ---- faults: errors that a kernel finds in its data (an index out of range).  The kernel writes
  * them into host memory.  The host reads that when it next waits for the device, and then raises
  * the error; no call waits only to check. */
@@ -88,6 +97,15 @@ static __device__ __forceinline__ bool ax_cuda_in_range(ax_cuda_fault *f, int co
 
 /* ---- launching */
 
+/* A tensor whose type is not the one that a kernel was about to read (ax_cuda_data); size 0:
+ * none. */
+struct ax_cuda_mistaken {
+  int dtype, size;
+};
+extern thread_local ax_cuda_mistaken ax_cuda_mistake; /* (device.cu) */
+/* Forgets it and makes it an error. */
+ax_status ax_cuda_refuse_mistake(const char *what);
+
 /* The number of blocks of `threads` for n items, at most as many as keep the device busy: kernels
  * loop with the grid's size as step. */
 static inline unsigned ax_cuda_blocks(int64_t n, int threads, int device)
@@ -102,6 +120,7 @@ static ax_status ax_cuda_launch(const char *what, ax_device d, dim3 grid, dim3 b
                                 A... arguments)
 {
   cudaStream_t stream;
+  if (ax_cuda_mistake.size) return ax_cuda_refuse_mistake(what);
   const ax_status st = ax_cuda_use(d, &stream);
   if (st != AX_OK) return st;
 #ifdef AX_EMULATE
@@ -171,6 +190,32 @@ template <> struct ax_cuda_storer<ax_cuda_bool> {
   }
 };
 template <class S, class V> AX_FN S ax_cuda_store(V v) { return ax_cuda_storer<S>::of(v); }
+
+/* Is an element of type d stored as S?  Unsigned words stand for the bits of any type of their
+ * size, a byte for uint8 and bool. */
+template <class S> inline bool ax_cuda_holds(ax_dtype d) { return ax_dtype_size(d) == sizeof(S); }
+template <> inline bool ax_cuda_holds<float>(ax_dtype d) { return d == AX_F32; }
+template <> inline bool ax_cuda_holds<double>(ax_dtype d) { return d == AX_F64; }
+template <> inline bool ax_cuda_holds<ax_cuda_f16>(ax_dtype d) { return d == AX_F16; }
+template <> inline bool ax_cuda_holds<ax_cuda_bf16>(ax_dtype d) { return d == AX_BF16; }
+template <> inline bool ax_cuda_holds<int64_t>(ax_dtype d) { return d == AX_I64; }
+template <> inline bool ax_cuda_holds<int32_t>(ax_dtype d) { return d == AX_I32; }
+template <> inline bool ax_cuda_holds<ax_cuda_bool>(ax_dtype d) { return d == AX_BOOL; }
+
+/* The elements of t, which are stored as S; NULL for no tensor.  A tensor of another type here is
+ * an error of ours: the next launch refuses it by name instead of reading one type as another. */
+template <class S> static inline S *ax_cuda_data(const ax_tensor *t)
+{
+  if (!t) return NULL;
+  if (!ax_cuda_holds<S>((ax_dtype)t->dtype)) ax_cuda_mistake = ax_cuda_mistaken{ t->dtype, (int)sizeof(S) };
+  return (S *)ax_data(t);
+}
+
+/* The same for tensors whose data is passed on without a type. */
+static inline void ax_cuda_expect(const ax_tensor *t, ax_dtype d)
+{
+  if (t && t->dtype != d) ax_cuda_mistake = ax_cuda_mistaken{ t->dtype, (int)ax_dtype_size(d) };
+}
 
 /* Reads one number of a floating type known at run time: a loss, a scale, a statistic. */
 static __device__ __forceinline__ double ax_cuda_number_at(int dtype, const void *p, int64_t i)
@@ -261,8 +306,9 @@ static __host__ __device__ __forceinline__ void ax_cuda_nest_at(const ax_cuda_ne
 {
   for (int k = 0; k < N; k++) at[k] = 0;
   for (int d = nest.ndim - 1; d >= 0; d--) {
-    int64_t p;
-    if (nest.numel < INT64_C(1) << 31) { /* 32-bit division is several times faster */
+    int64_t p = i; /* of the outermost dim: i is below its size by now */
+    if (d == 0) {
+    } else if (nest.numel < INT64_C(1) << 31) { /* 32-bit division is several times faster */
       const uint32_t q = (uint32_t)i / (uint32_t)nest.shape[d];
       p = (uint32_t)i - q * (uint32_t)nest.shape[d];
       i = q;

@@ -285,10 +285,10 @@ AX_CUDA_KERNEL(_convolution)
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     const forward<S> j = { s,
-                           (const S *)ax_data(x),
-                           (const S *)ax_data(w),
-                           bias ? (const S *)ax_data(bias) : NULL,
-                           (S *)ax_data(y),
+                           ax_cuda_data<S>(x),
+                           ax_cuda_data<S>(w),
+                           bias ? ax_cuda_data<S>(bias) : NULL,
+                           ax_cuda_data<S>(y),
                            s.n * s.oh * s.ow,
                            s.og,
                            s.cg * s.taps };
@@ -307,9 +307,8 @@ AX_CUDA_KERNEL(_conv2d_backward_input)
   if (st != AX_OK || done) return st;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    const to_input<S> j = {
-      s, (const S *)ax_data(g), (const S *)ax_data(w), (S *)ax_data(x), s.n * s.h * s.w, s.cg, s.og * s.taps
-    };
+    const to_input<S> j = { s,    ax_cuda_data<S>(g), ax_cuda_data<S>(w), ax_cuda_data<S>(x), s.n * s.h * s.w,
+                            s.cg, s.og * s.taps };
     return run(x->device, j, 1);
   });
 }
@@ -339,7 +338,7 @@ AX_CUDA_KERNEL(_conv2d_backward_weight)
     ax_status st = ax_cuda_take(d, bytes, (void **)&sums);
     if (st != AX_OK) return st;
     const to_weight<S> j = {
-      s, (const S *)ax_data(x), (const S *)ax_data(g), sums, s.og, s.cg * s.taps, positions
+      s, ax_cuda_data<S>(x), ax_cuda_data<S>(g), sums, s.og, s.cg * s.taps, positions
     };
     st = run(d, j, pieces);
     if (st == AX_OK)

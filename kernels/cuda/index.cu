@@ -69,7 +69,7 @@ AX_CUDA_KERNEL(index_select)
   for (int d = 0; d < x->ndim; d++) *(d < dim ? &k.outer : &inner) *= d == dim ? 1 : x->shape[d];
   k.size = x->ndim ? x->shape[dim] : 1;
   k.picked = index->numel;
-  k.index = (const int64_t *)ax_data(index);
+  k.index = ax_cuda_data<int64_t>(index);
   return pick_rows(call, k, ax_data(x), ax_data(y), inner * (int64_t)ax_itemsize(x));
 }
 
@@ -81,7 +81,7 @@ AX_CUDA_KERNEL(embedding)
   k.outer = 1;
   k.size = w->shape[0];
   k.picked = input->numel;
-  k.index = (const int64_t *)ax_data(input);
+  k.index = ax_cuda_data<int64_t>(input);
   return pick_rows(call, k, ax_data(w), ax_data(y), w->shape[1] * (int64_t)ax_itemsize(w));
 }
 
@@ -126,13 +126,13 @@ AX_CUDA_KERNEL(gather)
     g.step_i[k] = index->ndim ? index->strides[k] : 0;
     g.step_x[k] = x->ndim ? x->strides[k] : 0;
   }
-  g.index = (const int64_t *)ax_data(index);
+  g.index = ax_cuda_data<int64_t>(index);
   g.fault = ax_cuda_fault_place(d);
   if (!g.fault) return AX_ENOMEM;
   return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("gather", d, ax_cuda_blocks(g.numel, 256, d.index), 256, gather_kernel<S>, g,
-                          (S *)ax_data(y), (const S *)ax_data(x));
+                          ax_cuda_data<S>(y), ax_cuda_data<S>(x));
   });
 }
 
@@ -153,7 +153,7 @@ AX_CUDA_KERNEL(_one_hot)
   const ax_status st = ax_cuda_clear("one_hot", y->device, ax_data(y), (size_t)y->numel * sizeof(int64_t));
   if (st != AX_OK || x->numel == 0) return st;
   return ax_cuda_launch("one_hot", y->device, ax_cuda_blocks(x->numel, 256, y->device.index), 256,
-                        one_hot_kernel, (int)call->op, (int64_t *)ax_data(y), (const int64_t *)ax_data(x),
+                        one_hot_kernel, (int)call->op, ax_cuda_data<int64_t>(y), ax_cuda_data<int64_t>(x),
                         x->numel, call->a->one_hot_of.num_classes, fault);
 }
 
@@ -181,8 +181,8 @@ AX_CUDA_KERNEL(_mask_indices)
 {
   const ax_tensor *mask = call->in[0], *y = call->out[0];
   trues t = {};
-  t.mask = (const uint8_t *)ax_data(mask);
-  t.to = (int64_t *)ax_data(y);
+  t.mask = ax_cuda_data<uint8_t>(mask);
+  t.to = ax_cuda_data<int64_t>(y);
   t.room = y->numel;
   return y->numel ? ax_cuda_scan<int64_t>("masked_select", y->device, 1, mask->numel, t) : AX_OK;
 }
@@ -192,8 +192,8 @@ AX_CUDA_KERNEL(_nonzero)
   const ax_tensor *mask = call->in[0], *y = call->out[0];
   trues t = {};
   if (y->numel == 0) return AX_OK;
-  t.mask = (const uint8_t *)ax_data(mask);
-  t.to = (int64_t *)ax_data(y);
+  t.mask = ax_cuda_data<uint8_t>(mask);
+  t.to = ax_cuda_data<int64_t>(y);
   t.room = y->shape[0];
   t.ndim = mask->ndim;
   for (int d = 0; d < mask->ndim; d++) t.shape[d] = mask->shape[d];

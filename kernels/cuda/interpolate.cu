@@ -110,10 +110,10 @@ static ax_status run(const ax_call *call, bool back)
   return ax_cuda_with_float(call->op, (ax_dtype)from->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     const unsigned blocks = ax_cuda_blocks(to->numel, 256, d.index);
-    return back ? ax_cuda_launch("interpolate", d, blocks, 256, backward<S>, j, (S *)ax_data(to),
-                                 (const S *)ax_data(from))
-                : ax_cuda_launch("interpolate", d, blocks, 256, forward<S>, j, (S *)ax_data(to),
-                                 (const S *)ax_data(from));
+    return back ? ax_cuda_launch("interpolate", d, blocks, 256, backward<S>, j, ax_cuda_data<S>(to),
+                                 ax_cuda_data<S>(from))
+                : ax_cuda_launch("interpolate", d, blocks, 256, forward<S>, j, ax_cuda_data<S>(to),
+                                 ax_cuda_data<S>(from));
   });
 }
 

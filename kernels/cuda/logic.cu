@@ -29,6 +29,7 @@ struct inf_fn {
 template <class F, int N> static ax_status to_bool(const ax_call *call)
 {
   if (call->iter->numel == 0) return AX_OK;
+  if (ax_cuda_is_mixed(call)) return ax_cuda_pointwise_mix<N>(call, F());
   return ax_cuda_with_any(call->op, ax_cuda_input_dtype(call), [&](auto tag) {
     return ax_cuda_pointwise<ax_cuda_bool, AX_TYPE_OF(tag), N>(call, F());
   });
@@ -60,10 +61,14 @@ template <class S> static __global__ void choose(choice<S> c)
   }
 }
 
-template <class S> static ax_status run_choice(const ax_call *call, const ax_iter *it, const bool *number)
+/* mask: which input the condition is */
+template <class S>
+static ax_status run_choice(const ax_call *call, const ax_iter *it, const bool *number, int mask)
 {
   const ax_device d = call->out[0]->device;
   choice<S> c = {};
+  for (int k = 0; k < call->n_in; k++)
+    if (call->in[k]) ax_cuda_expect(call->in[k], k == mask ? AX_BOOL : it->op[0].dtype);
   c.nest = ax_cuda_nest_of<4>(it);
   for (int k = 0; k < 2; k++) {
     c.number[k] = number[k];
@@ -76,8 +81,9 @@ AX_CUDA_KERNEL(where)
 {
   const bool number[2] = { !call->in[1], !call->in[2] };
   if (call->iter->numel == 0) return AX_OK;
-  return ax_cuda_with_size(call->op, call->iter->op[0].dtype,
-                           [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, call->iter, number); });
+  return ax_cuda_with_size(call->op, call->iter->op[0].dtype, [&](auto tag) {
+    return run_choice<AX_TYPE_OF(tag)>(call, call->iter, number, 0);
+  });
 }
 
 /* where(mask, value, x): the operands of where in another order, with the number as an operand. */
@@ -96,5 +102,5 @@ AX_CUDA_KERNEL(masked_fill)
   it.op[2] = ax_operand{};
   it.op[2].data = (char *)&value;
   return ax_cuda_with_size(call->op, d,
-                           [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, &it, number); });
+                           [&](auto tag) { return run_choice<AX_TYPE_OF(tag)>(call, &it, number, 1); });
 }

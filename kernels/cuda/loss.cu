@@ -122,21 +122,18 @@ static ax_status begin(const ax_call *call, const ax_tensor *x, int target, job 
   j->fault = ax_cuda_fault_place(x->device);
   if (!j->fault) return AX_ENOMEM;
   if (target < 0) return AX_OK;
-  j->target = (const int64_t *)ax_data(call->in[target]);
+  j->target = ax_cuda_data<int64_t>(call->in[target]);
   j->ignore = call->a->class_indices.ignore_index;
   return AX_OK;
 }
 
-static const void *weight_of(const ax_call *call, int k)
-{
-  return call->n_in > k && call->in[k] ? ax_data(call->in[k]) : NULL;
-}
+static const ax_tensor *weight_of(const ax_call *call, int k) { return call->n_in > k ? call->in[k] : NULL; }
 
 AX_CUDA_KERNEL(_cross_entropy)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0], *sums = call->out[1];
   const int64_t reduction = call->a->cross_entropy_rows.reduction;
-  const void *w = weight_of(call, 2);
+  const ax_tensor *w = weight_of(call, 2);
   size_t bytes;
   parts p;
   job j;
@@ -150,8 +147,8 @@ AX_CUDA_KERNEL(_cross_entropy)
       typedef compute<S> T;
       return ax_cuda_with_any_rows<S>(j.classes, 0, [&](auto v, auto wide) {
         return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
-                                   loss_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
-                                   (const T *)w, (T *)ax_data(sums), p, (int)y->dtype, ax_data(y));
+                                   loss_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, ax_cuda_data<S>(x),
+                                   ax_cuda_data<T>(w), ax_cuda_data<T>(sums), p, (int)y->dtype, ax_data(y));
       });
     });
   if (st == AX_OK)
@@ -201,7 +198,7 @@ static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> 
 AX_CUDA_KERNEL(_cross_entropy_backward)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *lse = call->in[3], *dx = call->out[0];
-  const void *w = weight_of(call, 4);
+  const ax_tensor *w = weight_of(call, 4);
   job j;
   ax_status st = begin(call, x, 2, &j);
 
@@ -213,8 +210,8 @@ AX_CUDA_KERNEL(_cross_entropy_backward)
     return ax_cuda_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(dx),
                                     [&](auto v, auto wide) {
       return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
-                                 gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (S *)ax_data(dx),
-                                 (const S *)ax_data(x), (const T *)w, (const T *)ax_data(lse), (int)g->dtype,
+                                 gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, ax_cuda_data<S>(dx),
+                                 ax_cuda_data<S>(x), ax_cuda_data<T>(w), ax_cuda_data<T>(lse), (int)g->dtype,
                                  (const void *)ax_data(g), call->a->cross_entropy_backward.reduction == MEAN);
     });
   });
@@ -264,7 +261,7 @@ AX_CUDA_KERNEL(_cross_entropy_soft)
 {
   const ax_tensor *x = call->in[0], *q = call->in[1], *y = call->out[0], *sums = call->out[1];
   const int64_t reduction = call->a->cross_entropy_soft.reduction;
-  const void *w = weight_of(call, 2);
+  const ax_tensor *w = weight_of(call, 2);
   size_t bytes;
   parts p;
   job j;
@@ -280,9 +277,9 @@ AX_CUDA_KERNEL(_cross_entropy_soft)
       return ax_cuda_with_any_rows<S>(j.classes, (uintptr_t)ax_data(x) ^ (uintptr_t)ax_data(q),
                                       [&](auto v, auto wide) {
         return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
-                                   soft_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, (const S *)ax_data(x),
-                                   (const S *)ax_data(q), (const T *)w, (T *)ax_data(sums), p, (int)y->dtype,
-                                   ax_data(y));
+                                   soft_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, ax_cuda_data<S>(x),
+                                   ax_cuda_data<S>(q), ax_cuda_data<T>(w), ax_cuda_data<T>(sums), p,
+                                   (int)y->dtype, ax_data(y));
       });
     });
   if (st == AX_OK) st = total(call, p, j.rows, reduction, (ax_dtype)sums->dtype, NULL);
@@ -320,7 +317,7 @@ AX_CUDA_KERNEL(_cross_entropy_soft_backward)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *q = call->in[2], *sums = call->in[3],
                   *dx = call->out[0];
-  const void *w = weight_of(call, 4);
+  const ax_tensor *w = weight_of(call, 4);
   job j;
   ax_status st = begin(call, x, -1, &j);
 
@@ -336,8 +333,9 @@ AX_CUDA_KERNEL(_cross_entropy_soft_backward)
                                     [&](auto v, auto wide) {
       return ax_cuda_launch_rows("cross_entropy", x->device, j.rows, j.classes,
                                  soft_gradient_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j,
-                                 (S *)ax_data(dx), (const S *)ax_data(x), (const S *)ax_data(q), (const T *)w,
-                                 (const T *)ax_data(sums), (int)g->dtype, (const void *)ax_data(g), by);
+                                 ax_cuda_data<S>(dx), ax_cuda_data<S>(x), ax_cuda_data<S>(q),
+                                 ax_cuda_data<T>(w), ax_cuda_data<T>(sums), (int)g->dtype,
+                                 (const void *)ax_data(g), by);
     });
   });
 }
@@ -403,7 +401,7 @@ AX_CUDA_KERNEL(_nll_loss_backward)
       ax_cuda_clear("nll_loss", dx->device, ax_data(dx), (size_t)dx->numel * ax_itemsize(dx));
 
   if (st != AX_OK || dx->numel == 0) return st;
-  j.target = (const int64_t *)ax_data(call->in[1]);
+  j.target = ax_cuda_data<int64_t>(call->in[1]);
   j.rows = call->in[1]->numel;
   j.classes = call->a->nll_loss_backward.classes;
   j.ignore = call->a->nll_loss_backward.ignore_index;

@@ -184,6 +184,8 @@ ax_status ax_cuda_product(ax_op op, ax_device d, const ax_cuda_gemm *all, const 
 static ax_status gemm(const ax_call *call, const ax_cuda_gemm *g, const void *a, const void *b,
                       const void *bias, void *c)
 {
+  ax_cuda_expect(call->in[1], (ax_dtype)call->in[0]->dtype); /* the two factors, in each of the rows below */
+  if (ax_cuda_mistake.size) return ax_cuda_refuse_mistake(ax_ops[call->op].name);
   return ax_cuda_product(call->op, call->out[0]->device, g, a, b, bias, c);
 }
 

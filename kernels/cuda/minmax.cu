@@ -38,11 +38,13 @@ template <class S> struct finder {
 
 static ax_status minmax(const ax_call *call, int sign, bool arg)
 {
-  int64_t *where = !arg && call->n_out > 1 && call->out[1] ? (int64_t *)ax_data(call->out[1]) : NULL;
+  int64_t *where = !arg && call->n_out > 1 && call->out[1] ? ax_cuda_data<int64_t>(call->out[1]) : NULL;
   if (call->iter->numel == 0 && call->out[0]->numel > 0)
     return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);
   return ax_cuda_with_any(call->op, call->iter->op[1].dtype, [&](auto tag) {
-    return ax_cuda_reduce<AX_TYPE_OF(tag)>(call, finder<AX_TYPE_OF(tag)>{ sign, arg, where });
+    typedef AX_TYPE_OF(tag) S;
+    const ax_status st = arg ? ax_cuda_reduces_to<int64_t>(call) : ax_cuda_reduces_to<S>(call);
+    return st != AX_OK ? st : ax_cuda_reduce<S>(call, finder<S>{ sign, arg, where });
   });
 }
 

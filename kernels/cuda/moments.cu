@@ -69,7 +69,9 @@ template <class O> struct moment {
 static ax_status pass(const ax_call *call, term what, ending end, double number, double *centres)
 {
   return ax_cuda_with_float(call->op, call->iter->op[1].dtype, [&](auto tag) {
-    return ax_cuda_reduce<AX_TYPE_OF(tag)>(call, moment<AX_TYPE_OF(tag)>{ what, end, number, centres });
+    typedef AX_TYPE_OF(tag) S;
+    const ax_status st = ax_cuda_reduces_to<S>(call);
+    return st != AX_OK ? st : ax_cuda_reduce<S>(call, moment<S>{ what, end, number, centres });
   });
 }
 

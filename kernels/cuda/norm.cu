@@ -168,10 +168,10 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
       for (int k = 1; k < call->n_out && st == AX_OK; k++)
         if (call->out[k]->numel)
           st = ax_cuda_launch(name, d, ax_cuda_blocks(call->out[k]->numel, 256, d.index), 256, fill_nan<T>,
-                              (T *)ax_data(call->out[k]), call->out[k]->numel);
+                              ax_cuda_data<T>(call->out[k]), call->out[k]->numel);
       return st;
     }
-    const S *wp = w ? (const S *)ax_data(w) : NULL, *bp = b ? (const S *)ax_data(b) : NULL;
+    const S *wp = w ? ax_cuda_data<S>(w) : NULL, *bp = b ? ax_cuda_data<S>(b) : NULL;
     return ax_cuda_with_rows<S>(j.n, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(y), [&](auto v, auto wide) {
       constexpr int V = AX_VALUE_OF(v);
       constexpr bool WIDE = AX_VALUE_OF(wide);
@@ -180,9 +180,9 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
         if (!groups && j.n <= (WIDE ? ax_cuda_row_threads(j.n) : 32) * (int64_t)HELD &&
             ((uintptr_t)wp | (uintptr_t)bp) % 16 == 0)
           kernel = forward_held<S, V, WIDE>;
-      return ax_cuda_launch_rows(name, d, j.rows, j.n, kernel, j, (S *)ax_data(y), (const S *)ax_data(x), wp,
-                                 bp, centred ? (T *)ax_data(call->out[1]) : NULL,
-                                 (T *)ax_data(call->out[centred ? 2 : 1]));
+      return ax_cuda_launch_rows(name, d, j.rows, j.n, kernel, j, ax_cuda_data<S>(y), ax_cuda_data<S>(x), wp,
+                                 bp, centred ? ax_cuda_data<T>(call->out[1]) : NULL,
+                                 ax_cuda_data<T>(call->out[centred ? 2 : 1]));
     });
   });
 }
@@ -498,9 +498,9 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
-    S *to = (S *)ax_data(dx);
-    const S *gp = (const S *)ax_data(g), *xp = (const S *)ax_data(x), *wp = w ? (const S *)ax_data(w) : NULL;
-    const T *mean = centred ? (const T *)ax_data(call->in[2]) : NULL, *rstd = (const T *)ax_data(call->in[3]);
+    S *to = ax_cuda_data<S>(dx);
+    const S *gp = ax_cuda_data<S>(g), *xp = ax_cuda_data<S>(x), *wp = w ? ax_cuda_data<S>(w) : NULL;
+    const T *mean = centred ? ax_cuda_data<T>(call->in[2]) : NULL, *rstd = ax_cuda_data<T>(call->in[3]);
     const uintptr_t address = (uintptr_t)to | (uintptr_t)gp | (uintptr_t)xp;
     const bool aligned = j.n % V == 0 && address % 16 == 0;
     const size_t bytes = (size_t)(groups ? j.rows * j.channels : chunks * j.n) * 2 * sizeof(T);

@@ -232,8 +232,8 @@ static ax_status run_apply(const char *name, const ax_tensor *x, const ax_tensor
 {
   constexpr int V = 16 / (int)sizeof(S);
   const ax_device d = y->device;
-  S *to = (S *)ax_data(y);
-  const S *from = (const S *)ax_data(x), *more = residual ? (const S *)ax_data(residual) : NULL;
+  S *to = ax_cuda_data<S>(y);
+  const S *from = ax_cuda_data<S>(x), *more = residual ? ax_cuda_data<S>(residual) : NULL;
   if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)from | (uintptr_t)more) % 16 == 0)
     return ax_cuda_launch(name, d, ax_cuda_blocks(y->numel / V, 256, d.index), 256, apply<S, V>, j, to, from,
                           more, a, b);
@@ -261,14 +261,14 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
     T *const a = sums + 2 * j.chunks * j.channels, *const b = a + j.channels;
     st = j.channels % V == 0 && (uintptr_t)ax_data(x) % 16 == 0
              ? ax_cuda_launch("batch_norm", d, blocks_of(j, V), THREADS, statistics<S, V>, j,
-                              (const S *)ax_data(x), sums)
+                              ax_cuda_data<S>(x), sums)
              : ax_cuda_launch("batch_norm", d, blocks_of(j, 1), THREADS, statistics<S, 1>, j,
-                              (const S *)ax_data(x), sums);
+                              ax_cuda_data<S>(x), sums);
     if (st == AX_OK)
       st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(j.channels, WARPS, d.index), WARPS * 32, combine<S>,
-                          j, (const S *)ax_data(x), (const T *)sums, input(1), input(2), input(3), input(4),
+                          j, ax_cuda_data<S>(x), (const T *)sums, input(1), input(2), input(3), input(4),
                           call->a->batch_norm_train.momentum, call->a->batch_norm_train.eps,
-                          (T *)ax_data(call->out[1]), (T *)ax_data(call->out[2]), a, b);
+                          ax_cuda_data<T>(call->out[1]), ax_cuda_data<T>(call->out[2]), a, b);
     if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
     ax_cuda_give(d, sums, bytes);
     return st;
@@ -385,9 +385,9 @@ AX_CUDA_KERNEL(_batch_norm_backward)
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
     const size_t bytes = (size_t)(2 * j.chunks + 5) * (size_t)j.channels * sizeof(T);
-    const S *gp = (const S *)ax_data(g), *xp = (const S *)ax_data(x);
-    const T *m = (const T *)ax_data(mean), *inv = (const T *)ax_data(invstd);
-    S *to = (S *)ax_data(dx);
+    const S *gp = ax_cuda_data<S>(g), *xp = ax_cuda_data<S>(x);
+    const T *m = ax_cuda_data<T>(mean), *inv = ax_cuda_data<T>(invstd);
+    S *to = ax_cuda_data<S>(dx);
     T *sums;
     ax_status st = ax_cuda_take(d, bytes, (void **)&sums);
     if (st != AX_OK) return st;

@@ -131,10 +131,10 @@ template <int KIND> static ax_status loss(const ax_call *call, double number = 0
       typedef AX_TYPE_OF(tag) S;
       constexpr int V = 16 / (int)sizeof(S);
       const compute<S> p = (compute<S>)number;
-      S *out = (S *)ax_data(y);
-      const S *a = (const S *)ax_data(x), *b = (const S *)ax_data(t);
+      S *out = sums ? NULL : ax_cuda_data<S>(y);
+      const S *a = ax_cuda_data<S>(x), *b = ax_cuda_data<S>(t);
       const unsigned blocks = (unsigned)(chunks < 1 << 20 ? chunks : 1 << 20);
-      if (n % V == 0 && ((uintptr_t)a | (uintptr_t)b | (sums ? 0 : (uintptr_t)out)) % 16 == 0)
+      if (n % V == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % 16 == 0)
         return ax_cuda_launch(name, d, blocks, THREADS, forward<S, V, KIND>, out, sums, a, b, n, p, fault);
       return ax_cuda_launch(name, d, blocks, THREADS, forward<S, 1, KIND>, out, sums, a, b, n, p, fault);
     });
@@ -173,8 +173,8 @@ template <int KIND> static ax_status gradient(const ax_call *call)
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
     const T p = (T)call->a->pair_loss_backward.number, scale = (T)scale_of(reduction, x);
-    S *out = (S *)ax_data(dx);
-    const S *a = (const S *)ax_data(x), *b = (const S *)ax_data(t);
+    S *out = ax_cuda_data<S>(dx);
+    const S *a = ax_cuda_data<S>(x), *b = ax_cuda_data<S>(t);
     const void *from = ax_data(g);
     if (n % V == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % 16 == 0)
       return ax_cuda_launch("pair_loss_backward", d, ax_cuda_blocks(n / V, 256, d.index), 256,

@@ -1,9 +1,9 @@
 /* Pointwise rows on the device: F computes one element, everything else is here.
  *
- * Each row and type has two kernels.  Flat: every operand is contiguous or one element; a thread
- * takes elements in runs of 16 bytes of the widest operand.  Nest: any strides, in runs along the
- * innermost dim where it allows that, else one element for each thread.  Numbers are passed by
- * value.
+ * Each row and type has two kernels; two more serve operands of several types
+ * (pointwise_mixed.cuh).  Flat: every operand is contiguous or one element; a thread takes elements
+ * in runs of 16 bytes of the widest operand.  Nest: any strides, in runs along the innermost dim
+ * where it allows that, else one element for each thread.  Numbers are passed by value.
  *
  * Memory bounds the kernels.  To keep 4.8 TB/s busy, some 25 KB must be in flight for each
  * multiprocessor, 12 bytes for each of its threads; that is why runs matter. */
@@ -42,6 +42,8 @@ static __device__ __forceinline__ O ax_cuda_apply(const F &f, const C (&v)[3])
 {
   return ax_cuda_store<O>(f(v[0], v[1], v[2]));
 }
+
+#include "pointwise_mixed.cuh" /* applies F as above */
 
 /* Loads a run of every input that steps, and the one element of the others. */
 template <int V, class I, int N>
@@ -126,6 +128,17 @@ static inline bool ax_cuda_is_flat(const ax_iter *it, ax_cuda_inputs<I, N> *in)
   return flat;
 }
 
+/* Are the operands of the types that they are about to be read and written as? */
+template <class O, class I, int N> static inline ax_status ax_cuda_check_operands(const ax_call *call)
+{
+  const ax_iter *it = call->iter;
+  if (!ax_cuda_holds<O>(it->op[0].dtype)) return ax_cuda_wrong_operand(call, 0, "one type");
+  for (int k = 0; k < N; k++)
+    if ((k >= call->n_in || call->in[k]) && !ax_cuda_holds<I>(it->op[k + 1].dtype))
+      return ax_cuda_wrong_operand(call, k + 1, "one type");
+  return AX_OK;
+}
+
 /* Turns a nest into one of runs, where every run of every operand is aligned. */
 template <class O, class I, int N>
 static inline bool ax_cuda_in_runs(ax_cuda_nest<N + 1> *nest, ax_cuda_inputs<I, N> *in)
@@ -150,15 +163,17 @@ static inline bool ax_cuda_in_runs(ax_cuda_nest<N + 1> *nest, ax_cuda_inputs<I, 
   return true;
 }
 
-/* out = f(inputs), element by element: O and I are storage types, the inputs are operands `first`
- * .. first + N - 1 of the nest. */
+/* out = f(inputs), element by element: O and I are the storage types of the result and of all
+ * inputs. */
 template <class O, class I, int N, class F> static ax_status ax_cuda_pointwise(const ax_call *call, F f)
 {
   const ax_iter *it = call->iter;
   const ax_device d = call->out[0]->device;
   const char *name = ax_ops[call->op].name;
   ax_cuda_inputs<I, N> in = {};
+  const ax_status st = ax_cuda_check_operands<O, I, N>(call);
 
+  if (st != AX_OK) return st;
   for (int k = 0; k < N; k++) {
     const ax_operand *o = &it->op[k + 1];
     in.data[k] = (const I *)o->data;
@@ -179,7 +194,7 @@ template <class O, class I, int N, class F> static ax_status ax_cuda_pointwise(c
                         ax_cuda_pointwise_nest<false, F, O, I, N>, f, nest, in);
 }
 
-/* The type of the inputs; a number beside half operands is float32. */
+/* The type of the first tensor: of all of them, unless float32 and half types are mixed. */
 static inline ax_dtype ax_cuda_input_dtype(const ax_call *call)
 {
   for (int k = 0; k < call->n_in; k++)
@@ -187,12 +202,25 @@ static inline ax_dtype ax_cuda_input_dtype(const ax_call *call)
   return call->iter->op[1].dtype;
 }
 
+/* Do floating operands differ in type?  A result that is bool does not count. */
+static inline bool ax_cuda_is_mixed(const ax_call *call)
+{
+  const ax_iter *it = call->iter;
+  const ax_dtype d = ax_cuda_input_dtype(call);
+  if (!ax_is_float(d)) return false;
+  for (int k = it->op[0].dtype == AX_BOOL; k < it->n; k++) {
+    const bool number = k && k <= call->n_in && !call->in[k - 1];
+    if (!number && it->op[k].dtype != d) return true;
+  }
+  return false;
+}
+
 /* Float rows: F<float> serves float32 and the half types, F<double> float64. */
 template <template <class> class F, int N> static ax_status ax_cuda_pointwise_float(const ax_call *call)
 {
-  const ax_dtype d = ax_cuda_input_dtype(call);
   if (call->iter->numel == 0) return AX_OK;
-  return ax_cuda_with_float(call->op, d, [&](auto tag) {
+  if (ax_cuda_is_mixed(call)) return ax_cuda_pointwise_mix<N>(call, F<float>(call->a->numbers));
+  return ax_cuda_with_float(call->op, ax_cuda_input_dtype(call), [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_pointwise<S, S, N>(call, F<compute<S>>(call->a->numbers));
   });

@@ -214,9 +214,9 @@ AX_CUDA_KERNEL(_max_pool)
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     constexpr int V = 16 / (int)sizeof(S);
-    S *const to = (S *)ax_data(y);
-    int32_t *const index = (int32_t *)ax_data(call->out[1]);
-    const S *const from = (const S *)ax_data(x);
+    S *const to = ax_cuda_data<S>(y);
+    int32_t *const index = ax_cuda_data<int32_t>(call->out[1]);
+    const S *const from = ax_cuda_data<S>(x);
     if (runs<S>(x->shape[1], from, to, index))
       return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(y->numel / V, 256, d.index), 256, largest<S, V>,
                             job_of(call, x, y), to, index, from);
@@ -233,7 +233,7 @@ AX_CUDA_KERNEL(_avg_pool)
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("avg_pool2d", d, ax_cuda_blocks(y->numel, 256, d.index), 256, average<S>,
-                          job_of(call, x, y), (S *)ax_data(y), (const S *)ax_data(x));
+                          job_of(call, x, y), ax_cuda_data<S>(y), ax_cuda_data<S>(x));
   });
 }
 
@@ -246,7 +246,7 @@ AX_CUDA_KERNEL(_avg_pool_backward)
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("avg_pool2d", d, ax_cuda_blocks(x->numel, 256, d.index), 256, spread<S>,
-                          job_of(call, x, g), (S *)ax_data(x), (const S *)ax_data(g));
+                          job_of(call, x, g), ax_cuda_data<S>(x), ax_cuda_data<S>(g));
   });
 }
 
@@ -261,9 +261,9 @@ AX_CUDA_KERNEL(_pool_scatter)
     typedef compute<S> T;
     const job j = job_of(call, x, g);
     constexpr int V = 16 / (int)sizeof(S);
-    const S *const from = (const S *)ax_data(g);
-    const int32_t *const at = (const int32_t *)ax_data(index);
-    S *const to = (S *)ax_data(x);
+    const S *const from = ax_cuda_data<S>(g);
+    const int32_t *const at = ax_cuda_data<int32_t>(index);
+    S *const to = ax_cuda_data<S>(x);
     if (j.p.kernel[0] > 0) { /* the gradient of _max_pool, whose windows are known */
       if (runs<S>(j.c, from, to, at))
         return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(x->numel / V, 256, d.index), 256, gather<S, V>,
@@ -278,7 +278,7 @@ AX_CUDA_KERNEL(_pool_scatter)
     st = ax_cuda_clear("max_pool2d", d, wide, bytes);
     if (st == AX_OK)
       st = ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(j.n * j.c, 64, d.index), 64, scatter<S>, j,
-                          (S *)ax_data(x), (const S *)ax_data(g), (const int32_t *)ax_data(index), (T *)wide);
+                          ax_cuda_data<S>(x), ax_cuda_data<S>(g), ax_cuda_data<int32_t>(index), (T *)wide);
     if (wide != ax_data(x)) ax_cuda_give(d, wide, bytes);
     return st;
   });
@@ -293,7 +293,7 @@ AX_CUDA_KERNEL(_pool_take)
   return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(y->numel, 256, d.index), 256, take<S>,
-                          job_of(call, x, y), (S *)ax_data(y), (const S *)ax_data(x),
-                          (const int32_t *)ax_data(index));
+                          job_of(call, x, y), ax_cuda_data<S>(y), ax_cuda_data<S>(x),
+                          ax_cuda_data<int32_t>(index));
   });
 }

@@ -53,11 +53,11 @@ AX_CUDA_KERNEL(_uniform)
   const unsigned blocks = ax_cuda_blocks(y->numel, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
   if (y->dtype == AX_F64)
-    return ax_cuda_launch("rand", y->device, blocks, 256, uniform_double, (double *)ax_data(y), y->numel,
+    return ax_cuda_launch("rand", y->device, blocks, 256, uniform_double, ax_cuda_data<double>(y), y->numel,
                           draw_of(call), low, high);
   return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_launch("rand", y->device, blocks, 256, uniform_kernel<S>, (S *)ax_data(y), y->numel,
+    return ax_cuda_launch("rand", y->device, blocks, 256, uniform_kernel<S>, ax_cuda_data<S>(y), y->numel,
                           draw_of(call), (float)low, (float)high, (float)(high - low), bits);
   });
 }
@@ -94,11 +94,11 @@ AX_CUDA_KERNEL(_normal)
   const unsigned blocks = ax_cuda_blocks((y->numel + 1) / 2, 256, y->device.index);
   if (y->numel == 0) return AX_OK;
   if (y->dtype == AX_F64)
-    return ax_cuda_launch("randn", y->device, blocks, 256, normal_double, (double *)ax_data(y), y->numel,
+    return ax_cuda_launch("randn", y->device, blocks, 256, normal_double, ax_cuda_data<double>(y), y->numel,
                           draw_of(call), mean, std);
   return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_launch("randn", y->device, blocks, 256, normal_kernel<S>, (S *)ax_data(y), y->numel,
+    return ax_cuda_launch("randn", y->device, blocks, 256, normal_kernel<S>, ax_cuda_data<S>(y), y->numel,
                           draw_of(call), (float)mean, (float)std);
   });
 }
@@ -123,7 +123,7 @@ AX_CUDA_KERNEL(_randint)
   return ax_cuda_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("randint", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
-                          randint_kernel<S>, (S *)ax_data(y), y->numel, draw_of(call), (uint64_t)low,
+                          randint_kernel<S>, ax_cuda_data<S>(y), y->numel, draw_of(call), (uint64_t)low,
                           (uint64_t)high - (uint64_t)low);
   });
 }
@@ -169,12 +169,12 @@ AX_CUDA_KERNEL(_arange)
   if (ax_is_float((ax_dtype)y->dtype))
     return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      return ax_cuda_launch("arange", y->device, blocks, 256, arange_float<S>, (S *)ax_data(y), y->numel,
+      return ax_cuda_launch("arange", y->device, blocks, 256, arange_float<S>, ax_cuda_data<S>(y), y->numel,
                             start, step);
     });
   return ax_cuda_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_launch("arange", y->device, blocks, 256, arange_int<S>, (S *)ax_data(y), y->numel,
+    return ax_cuda_launch("arange", y->device, blocks, 256, arange_int<S>, ax_cuda_data<S>(y), y->numel,
                           (uint64_t)(int64_t)start, (uint64_t)(int64_t)step);
   });
 }
@@ -212,7 +212,7 @@ AX_CUDA_KERNEL(_dropout_apply)
   return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("dropout", y->device, ax_cuda_blocks((y->numel + 3) / 4, 256, y->device.index), 256,
-                          dropout_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, draw_of(call),
+                          dropout_kernel<S>, ax_cuda_data<S>(y), ax_cuda_data<S>(x), y->numel, draw_of(call),
                           (uint32_t)(p * 0x1p32), (compute<S>)(1 / (1 - p)));
   });
 }

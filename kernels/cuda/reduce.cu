@@ -67,6 +67,8 @@ static ax_status float_sums(const ax_call *call, bool mean)
 AX_CUDA_KERNEL(sum)
 {
   const int_sum reducer = { call->a->accumulate };
+  const ax_status st = ax_is_float(call->iter->op[1].dtype) ? AX_OK : ax_cuda_reduces_to<int64_t>(call);
+  if (st != AX_OK) return st;
   switch (call->iter->op[1].dtype) {
   case AX_I64: return ax_cuda_reduce<int64_t>(call, reducer);
   case AX_I32: return ax_cuda_reduce<int32_t>(call, reducer);
@@ -80,6 +82,9 @@ AX_CUDA_KERNEL(mean) { return float_sums(call, true); }
 
 static ax_status ask(const ax_call *call, question what)
 {
+  const ax_status st =
+      what == COUNT ? ax_cuda_reduces_to<int64_t>(call) : ax_cuda_reduces_to<ax_cuda_bool>(call);
+  if (st != AX_OK) return st;
   return ax_cuda_with_any(call->op, call->iter->op[1].dtype,
                           [&](auto from) { return ax_cuda_reduce<AX_TYPE_OF(from)>(call, counter{ what }); });
 }

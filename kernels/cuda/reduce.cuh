@@ -224,6 +224,12 @@ static ax_status ax_cuda_launch_lines(const char *name, ax_device d, R reducer, 
              : ax_cuda_launch(name, d, grid, threads, ax_cuda_reduce_rows<false, R, S>, reducer, r, partial);
 }
 
+/* Is the result stored as O, which the reducer writes? */
+template <class O> static ax_status ax_cuda_reduces_to(const ax_call *call)
+{
+  return ax_cuda_holds<O>(call->iter->op[0].dtype) ? AX_OK : ax_cuda_wrong_operand(call, 0, "another type");
+}
+
 /* Runs reducer R over elements of storage type S. */
 template <class S, class R> static ax_status ax_cuda_reduce(const ax_call *call, R reducer)
 {
@@ -235,6 +241,7 @@ template <class S, class R> static ax_status ax_cuda_reduce(const ax_call *call,
   acc *partial = NULL;
   ax_status st;
 
+  if (!ax_cuda_holds<S>(call->iter->op[1].dtype)) return ax_cuda_wrong_operand(call, 1, "another type");
   const bool columns = ax_cuda_reduction_of(call->iter, &r);
   if (r.kept.count == 0) return AX_OK;
   const bool wide = columns && W > 1 && ax_cuda_reduce_aligned(r, (int64_t)sizeof(S), W);

@@ -126,7 +126,9 @@ template <class To, class From> static ax_status run_convert(ax_device d, To *to
            : AX_OK;
 }
 
-template <class S> static S *data(const ax_tensor *t) { return t ? (S *)ax_data(t) : NULL; }
+template <class S> static S *data(const ax_tensor *t) { return ax_cuda_data<S>(t); }
+/* What a layer keeps for its gradient alone: room for float32, of which half types take a half. */
+template <class S> static S *kept(const ax_tensor *t) { return (S *)ax_data(t); }
 static unsigned blocks(int64_t n, ax_device d) { return ax_cuda_blocks(n, 256, d.index); }
 
 AX_CUDA_KERNEL(_lstm_gates)
@@ -328,7 +330,7 @@ AX_CUDA_KERNEL(lstm_layer)
   return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    S *y = data<S>(call->out[0]), *gates = data<S>(call->out[2]), *all_c = gates + s.rows * 4 * H;
+    S *y = data<S>(call->out[0]), *gates = kept<S>(call->out[2]), *all_c = gates + s.rows * 4 * H;
     const S *x = data<S>(gx), *h = data<S>(h0);
     /* a sequence that has ended leaves its last state in c */
     room<T> part(d, s.batch * 4 * H), c(d, s.batch * H);
@@ -361,7 +363,7 @@ AX_CUDA_KERNEL(_lstm_layer_backward)
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *dg = data<S>(call->out[0]);
-    const S *g = data<S>(gy), *gates = data<S>(saved), *all_c = gates + s.rows * 4 * H, *c = data<S>(c0);
+    const S *g = data<S>(gy), *gates = kept<S>(saved), *all_c = gates + s.rows * 4 * H, *c = data<S>(c0);
     room<T> dh(d, s.batch * H), dc(d, s.batch * H);
     walk k = { -1, 0, 0, 0 };
     if (dh.st != AX_OK || dc.st != AX_OK) return AX_ENOMEM;
@@ -390,7 +392,7 @@ AX_CUDA_KERNEL(gru_layer)
   return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    S *y = data<S>(call->out[0]), *gates = data<S>(call->out[1]);
+    S *y = data<S>(call->out[0]), *gates = kept<S>(call->out[1]);
     const S *x = data<S>(gx), *h = data<S>(h0);
     room<T> part(d, s.batch * 3 * H), wide(d, 3 * H);
     walk k = { -1, 0, 0, 0 };
@@ -421,7 +423,7 @@ AX_CUDA_KERNEL(_gru_layer_backward)
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *dgx = data<S>(call->out[0]), *dgh = data<S>(call->out[1]);
-    const S *g = data<S>(gy), *gates = data<S>(saved), *y = data<S>(out), *h = data<S>(h0);
+    const S *g = data<S>(gy), *gates = kept<S>(saved), *y = data<S>(out), *h = data<S>(h0);
     room<T> dh(d, s.batch * H);
     walk k = { -1, 0, 0, 0 };
     if (dh.st != AX_OK) return AX_ENOMEM;

@@ -47,7 +47,7 @@ template <class S> static ax_status run(const ax_call *call, bool from_end)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
   const int64_t dim = call->a->scan.dim;
-  along<S> f = { (const S *)ax_data(x), (S *)ax_data(y), x->ndim ? x->shape[dim] : 1, 1, from_end };
+  along<S> f = { ax_cuda_data<S>(x), ax_cuda_data<S>(y), x->ndim ? x->shape[dim] : 1, 1, from_end };
   for (int d = (int)dim + 1; d < x->ndim; d++) f.inner *= x->shape[d];
   const int64_t lines = y->numel / f.n;
   if (f.inner > 1 && lines >= MANY)

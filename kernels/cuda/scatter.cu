@@ -264,7 +264,7 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
   w.dim = (int)dim;
   w.size = y->ndim ? y->shape[dim] : 1;
   w.end = y->numel;
-  w.index = (const int64_t *)ax_data(index);
+  w.index = ax_cuda_data<int64_t>(index);
   w.skip = -1;
   w.fault = ax_cuda_fault_place(d);
   if (!w.fault) return AX_ENOMEM;
@@ -284,15 +284,16 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
   if (add)
     return with_number(call->op, (ax_dtype)y->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      const adding<S> f = adder<S>(ax_data(s), call->op == AX_OP_INDEX_ADD ? call->a->index_add.alpha : 1);
-      return slices ? run_slices(d, w, f, (S *)ax_data(y)) : run_places(d, w, f, (S *)ax_data(y));
+      const adding<S> f =
+          adder<S>(ax_cuda_data<S>(s), call->op == AX_OP_INDEX_ADD ? call->a->index_add.alpha : 1);
+      return slices ? run_slices(d, w, f, ax_cuda_data<S>(y)) : run_places(d, w, f, ax_cuda_data<S>(y));
     });
   return ax_cuda_with_size(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     setting<S> f = {};
-    f.s = s ? (const S *)ax_data(s) : NULL;
+    f.s = s ? ax_cuda_data<S>(s) : NULL;
     memcpy(&f.number, &number, sizeof(S));
-    return slices ? run_slices(d, w, f, (S *)ax_data(y)) : run_places(d, w, f, (S *)ax_data(y));
+    return slices ? run_slices(d, w, f, ax_cuda_data<S>(y)) : run_places(d, w, f, ax_cuda_data<S>(y));
   });
 }
 
@@ -324,11 +325,12 @@ AX_CUDA_KERNEL(_embedding_backward)
   w.step_i[0] = 1;
   w.size = y->shape[0];
   w.end = y->numel;
-  w.index = (const int64_t *)ax_data(input);
+  w.index = ax_cuda_data<int64_t>(input);
   w.skip =
       call->a->embedding_backward.padding_idx == AX_NO_DIM ? -1 : call->a->embedding_backward.padding_idx;
   w.fault = ax_cuda_fault_place(d);
   if (!w.fault) return AX_ENOMEM;
-  return y->dtype == AX_F32 ? run_slices(d, w, adder<float>(ax_data(g), 1), (float *)ax_data(y))
-                            : run_slices(d, w, adder<double>(ax_data(g), 1), (double *)ax_data(y));
+  return y->dtype == AX_F32
+             ? run_slices(d, w, adder<float>(ax_cuda_data<float>(g), 1), ax_cuda_data<float>(y))
+             : run_slices(d, w, adder<double>(ax_cuda_data<double>(g), 1), ax_cuda_data<double>(y));
 }

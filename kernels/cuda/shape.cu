@@ -50,7 +50,7 @@ AX_CUDA_KERNEL(tile)
   return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("tile", y->device, ax_cuda_blocks(k.numel, 256, y->device.index), 256,
-                          tile_kernel<S>, k, (S *)ax_data(y), (const S *)ax_data(x));
+                          tile_kernel<S>, k, ax_cuda_data<S>(y), ax_cuda_data<S>(x));
   });
 }
 
@@ -75,7 +75,7 @@ static ax_status triangle(const ax_call *call, bool upper)
   return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch(upper ? "triu" : "tril", y->device, ax_cuda_blocks(y->numel, 256, y->device.index),
-                          256, triangle_kernel<S>, (S *)ax_data(y), (const S *)ax_data(x), y->numel, rows,
+                          256, triangle_kernel<S>, ax_cuda_data<S>(y), ax_cuda_data<S>(x), y->numel, rows,
                           cols, call->a->triangle.diagonal, upper);
   });
 }
@@ -120,7 +120,7 @@ AX_CUDA_KERNEL(_pad_mode)
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("pad", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
                           pad_kernel<S>, margins_of(x, y, call->a), (int)call->a->pad_mode.mode,
-                          (S *)ax_data(y), (const S *)ax_data(x));
+                          ax_cuda_data<S>(y), ax_cuda_data<S>(x));
   });
 }
 
@@ -189,7 +189,7 @@ AX_CUDA_KERNEL(_pad_mode_backward)
     typedef AX_TYPE_OF(tag) S;
     typedef AX_TYPE_OF(sum) T;
     return ax_cuda_launch("pad", x->device, blocks, 256, unpad_kernel<S, T>, k, x->numel,
-                          (int)call->a->pad_mode_backward.mode, (S *)ax_data(x), (const S *)ax_data(g));
+                          (int)call->a->pad_mode_backward.mode, ax_cuda_data<S>(x), ax_cuda_data<S>(g));
   };
   if (x->numel == 0) return AX_OK;
   switch ((ax_dtype)x->dtype) {

@@ -113,8 +113,8 @@ static ax_status run(const ax_call *call, bool logs, bool back)
   if (out->numel == 0) return AX_OK;
   return ax_cuda_with_float(call->op, (ax_dtype)out->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    S *y = (S *)ax_data(out);
-    const S *a = (const S *)ax_data(call->in[0]), *b = back ? (const S *)ax_data(call->in[1]) : NULL;
+    S *y = ax_cuda_data<S>(out);
+    const S *a = ax_cuda_data<S>(call->in[0]), *b = back ? ax_cuda_data<S>(call->in[1]) : NULL;
     if (s.inner > 1) {
       const unsigned blocks = ax_cuda_blocks(s.outer * s.inner, 128, d.index);
       return back ? ax_cuda_launch(name, d, blocks, 128, backward_columns<S>, y, a, b, s, logs)

@@ -93,9 +93,9 @@ static ax_status order(const ax_call *call, int what, int64_t dim, int64_t k, bo
   return ax_cuda_with_any(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef typename keyed<S>::type K;
-    const S *from = (const S *)ax_data(x);
-    S *values = (S *)ax_data(call->out[0]);
-    int64_t *indices = (int64_t *)ax_data(call->out[1]);
+    const S *from = ax_cuda_data<S>(x);
+    S *values = ax_cuda_data<S>(call->out[0]);
+    int64_t *indices = ax_cuda_data<int64_t>(call->out[1]);
     ax_cuda_sorting<K> s;
     ax_status st = ax_cuda_sort_begin(d, name, l.count, l.n, &s);
 
@@ -152,9 +152,9 @@ AX_CUDA_KERNEL(searchsorted)
   auto run = [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("searchsorted", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
-                          search<S>, (const S *)ax_data(s), n, s->ndim == 1, v ? (const S *)ax_data(v) : NULL,
+                          search<S>, ax_cuda_data<S>(s), n, s->ndim == 1, v ? ax_cuda_data<S>(v) : NULL,
                           (S)call->a->searchsorted.number, m, (bool)call->a->searchsorted.right,
-                          (int64_t *)ax_data(y), y->numel);
+                          ax_cuda_data<int64_t>(y), y->numel);
   };
   if (y->numel == 0) return AX_OK;
   switch ((ax_dtype)s->dtype) {

@@ -271,6 +271,7 @@ const ax_backend *ax_backend_get(void)
   const char *other = getenv("ACCEL_FAKE_INTERFACE"); /* as if it had been built against another host */
   if (other) backend.abi = (uint32_t)atoi(other);
   if (ax_backend_of((ax_device){ AX_CPU, 0 }, &cpu) != AX_OK) return NULL;
+  backend.widens = cpu->widens;
   for (int d = 0; d < DEVICES; d++) {
     arena[d] = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (arena[d] == MAP_FAILED) {

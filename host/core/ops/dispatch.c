@@ -70,17 +70,30 @@ static ax_status raw_copy(ax_tensor *dst, ax_tensor *src)
   return dst->numel ? ax_kernel_call(AX_OP_COPY, &(ax_attrs){ .n_list = -1 }, 1, &src, 1, &dst, &it) : AX_OK;
 }
 
-/* Inputs as the kernel needs them.  own[k] is what has to be released. */
-static ax_status prepare_inputs(const ax_infer *q, ax_tensor **in, ax_tensor **own)
+/* The types beside float32 that the row's kernel reads and writes as they are. */
+static ax_status widened(const ax_infer *q, ax_device device, uint32_t *types)
 {
-  /* pointwise kernels widen half types themselves; where moves bits */
-  const bool widens = ax_ops[q->op].form == AX_FORM_POINTWISE && q->compute == AX_F32 && q->op != AX_OP_WHERE;
+  const ax_backend *backend;
+  *types = 0;
+  if (ax_ops[q->op].form != AX_FORM_POINTWISE || q->compute != AX_F32 || q->op == AX_OP_WHERE ||
+      q->op == AX_OP_MASKED_FILL)
+    return AX_OK;
+  const ax_status st = ax_backend_of(device, &backend);
+  if (st == AX_OK) *types = backend->widens;
+  return st;
+}
 
+/* Inputs as the kernel needs them.  own[k] is what has to be released. */
+static ax_status prepare_inputs(const ax_infer *q, ax_device device, ax_tensor **in, ax_tensor **own)
+{
+  uint32_t widens;
+  const ax_status known = widened(q, device, &widens);
+
+  if (known != AX_OK) return known;
   for (int k = 0; k < q->args->n_in; k++) {
     ax_tensor *t = in[k] = q->args->in[k];
     if (!t) continue;
-    const bool cast =
-        q->cast >> k & 1 && t->dtype != q->compute && !(widens && ax_is_half((ax_dtype)t->dtype));
+    const bool cast = q->cast >> k & 1 && t->dtype != q->compute && !(widens >> t->dtype & 1);
     const bool spread =
         q->channels_last >> k & 1 && !ax_strides_are_channels_last(t->ndim, t->shape, t->strides);
     if (!cast && !spread && !(q->contiguous >> k & 1 && !ax_tensor_is_contiguous(t))) continue;
@@ -113,7 +126,7 @@ static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
   ax_iter it;
   ax_status st;
 
-  AX_TRY(prepare_inputs(q, in, own));
+  AX_TRY(prepare_inputs(q, out[0]->device, in, own));
   switch (ax_ops[q->op].form) {
   case AX_FORM_POINTWISE:
     if (out[0]->numel == 0) goto out;
@@ -331,6 +344,26 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
   return AX_OK;
 }
 
+/* May the kernel write straight into dst?  Others write a tensor that is then copied there. */
+static ax_status writes_directly(const ax_infer *q, const ax_tensor *dst, bool *direct)
+{
+  const ax_args *args = q->args;
+  uint32_t widens;
+  const ax_status st = widened(q, dst->device, &widens);
+
+  if (st != AX_OK) return st;
+  *direct = q->out[0].dtype == dst->dtype || q->op == AX_OP_COPY ||
+            (q->out[0].dtype == AX_F32 && widens >> dst->dtype & 1);
+  if (ax_ops[q->op].form == AX_FORM_POINTWISE)
+    for (int k = 0; *direct && k < args->n_in; k++) *direct = !overlaps(dst, args->in[k]);
+  else { /* other kernels write dense results, and read their further inputs in an order of their own */
+    *direct = *direct && ax_tensor_is_contiguous(dst);
+    for (int k = 1; *direct && k < args->n_in; k++)
+      *direct = !args->in[k] || args->in[k]->storage != dst->storage;
+  }
+  return AX_OK;
+}
+
 /* dst:copy_(a tensor on another device): it is brought over first, which is recorded if need be. */
 static ax_status copy_across(const ax_args *args, ax_tensor *dst)
 {
@@ -356,6 +389,7 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
   ax_node *node = NULL;
   ax_rewrite rewrite = { 0 };
   ax_status st;
+  bool direct;
 
   if (ax_ops[op].form != AX_FORM_POINTWISE && !ax_ops[op].inplace)
     return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
@@ -381,14 +415,7 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
     AX_TRY(ax_node_reserve(node, dst, impl->saves)); /* once dst is written nothing may fail any more */
     if (dst->base) AX_TRY(ax_rewrite_begin(q.name, node, dst, &rewrite));
   }
-  bool direct = q.out[0].dtype == dst->dtype || op == AX_OP_COPY;
-  if (ax_ops[op].form == AX_FORM_POINTWISE)
-    for (int k = 0; direct && k < args->n_in; k++) direct = !overlaps(dst, args->in[k]);
-  else { /* other kernels write dense results, and read their further inputs in an order of their own */
-    direct = direct && ax_tensor_is_contiguous(dst);
-    for (int k = 1; direct && k < args->n_in; k++)
-      direct = !args->in[k] || args->in[k]->storage != dst->storage;
-  }
+  AX_TRY(writes_directly(&q, dst, &direct));
   if (direct) AX_TRY(run_kernel(&q, &dst));
   else {
     AX_TRY(ax_tensor_new_on(dst->device, q.out[0].dtype, dst->ndim, dst->shape, &temp));

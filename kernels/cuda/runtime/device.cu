@@ -10,6 +10,16 @@ ax_cuda_device ax_cuda_devices[AX_MOST_DEVICES];
 pthread_mutex_t ax_cuda_lock = PTHREAD_MUTEX_INITIALIZER;
 static int n_devices;
 static thread_local int current = -1;
+thread_local ax_cuda_mistaken ax_cuda_mistake;
+
+ax_status ax_cuda_refuse_mistake(const char *what)
+{
+  const ax_cuda_mistaken m = ax_cuda_mistake;
+  ax_cuda_mistake = ax_cuda_mistaken{};
+  return ax_fail(AX_EDTYPE,
+                 "%s: error inside accel: a CUDA kernel takes another type of %d bytes and was given %s",
+                 what, m.size, ax_dtype_name((ax_dtype)m.dtype));
+}
 ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEvent_t event);
 
 ax_status ax_cuda_status(const char *what, cudaError_t e)
