@@ -108,6 +108,7 @@ local SAFETENSORS = { keys = { "list", optional = true }, device = { "string", d
 ---@return table<string, accelerate.Tensor> tensors
 ---@return table<string, string> metadata
 function M.load_safetensors(path, opts)
+  options.value("load_safetensors", "path", path, { "string" })
   opts = options.check("load_safetensors", opts, SAFETENSORS)
   local file, tensors = core.safetensors_open(path), ordered.new()
   for i, name in ipairs(opts.keys or file:keys()) do
