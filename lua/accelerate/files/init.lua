@@ -97,7 +97,10 @@ end
 --- `f:metadata()` is its table of strings; `f:close()` ends it, as does the collector.
 ---@param path string
 ---@return accelerate.SafetensorsFile
-function M.safe_open(path) return core.safetensors_open(path) end
+function M.safe_open(path)
+  options.value("safe_open", "path", path, { "string" })
+  return core.safetensors_open(path)
+end
 
 local SAFETENSORS = { keys = { "list", optional = true }, device = { "string", default = "cpu" } }
 
