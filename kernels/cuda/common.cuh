@@ -211,7 +211,7 @@ template <class S> static inline S *ax_cuda_data(const ax_tensor *t)
   return (S *)ax_data(t);
 }
 
-/* The same for tensors whose data is passed on without a type. */
+/* Checks the type of a tensor whose data is passed on without one. */
 static inline void ax_cuda_expect(const ax_tensor *t, ax_dtype d)
 {
   if (t && t->dtype != d) ax_cuda_mistake = ax_cuda_mistaken{ t->dtype, (int)ax_dtype_size(d) };

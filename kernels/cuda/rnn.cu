@@ -127,7 +127,7 @@ template <class To, class From> static ax_status run_convert(ax_device d, To *to
 }
 
 template <class S> static S *data(const ax_tensor *t) { return ax_cuda_data<S>(t); }
-/* What a layer keeps for its gradient alone: room for float32, of which half types take a half. */
+/* What a layer keeps for its gradient alone: room for float32; half types take half of it. */
 template <class S> static S *kept(const ax_tensor *t) { return (S *)ax_data(t); }
 static unsigned blocks(int64_t n, ax_device d) { return ax_cuda_blocks(n, 256, d.index); }
 

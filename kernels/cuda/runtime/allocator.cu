@@ -462,7 +462,7 @@ void ax_cuda_empty_cache(int index)
       ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) != AX_OK)
     return;
   pthread_mutex_lock(&ax_cuda_lock);
-  (void)empty_cache(&ax_cuda_devices[index]); /* what is wrong is said by the next wait */
+  (void)empty_cache(&ax_cuda_devices[index]); /* the next wait reports an error */
   ax_cuda_pinned_empty();
   pthread_mutex_unlock(&ax_cuda_lock);
 }
