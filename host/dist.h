@@ -19,6 +19,8 @@
 
 #include "plugin.h"
 
+#define AX_WHERE_TEXT 128 /* bytes of a script line's name */
+
 typedef enum {
   AX_ALL_REDUCE,
   AX_BROADCAST,
@@ -77,6 +79,13 @@ typedef struct ax_collective {
 typedef struct ax_group ax_group;
 typedef struct ax_work ax_work;
 
+/* A rank's call of a collective, as the other ranks get it to compare. */
+typedef struct ax_collective_call {
+  uint64_t number; /* which collective of the group this is */
+  ax_collective facts;
+  char where[AX_WHERE_TEXT];
+} ax_collective_call;
+
 #define AX_GROUP_ID 128
 #define AX_DEVICE_NAME 96
 
@@ -126,6 +135,9 @@ typedef struct ax_transport {
   /* From now on this rank posts its collectives of host memory too, because devices have joined.
    * All ranks call it at the same point.  (optional) */
   void (*post_all)(ax_group *g);
+  /* For the watchdog's thread: whether waiting for `p`, which has lasted `waited` nanoseconds, is
+   * pointless, and why.  Changes nothing.  (optional) NULL: nobody is waited for. */
+  ax_status (*watch)(ax_group *g, const ax_collective_call *p, int64_t waited);
 } ax_transport;
 
 struct ax_group {
@@ -192,6 +204,28 @@ AX_API ax_status ax_dist_look(int64_t since, ax_status st);
 /* Called in a forked child: it has no part in the devices' group. */
 void ax_dist_forget_device(void);
 
+/* ---- for a watchdog: a thread of a backend that watches the devices' group,
+ * because the rank's own
+ * thread may be blocked inside the driver or the library.  See dist/watch.c. */
+
+/* Before the thread starts, and after it has ended. */
+AX_API void ax_dist_watch_begin(void);
+AX_API void ax_dist_watch_end(void);
+/* The rest is called by that thread.  `ticket`: the group's collective, counted from 1 in the order
+ * of ax_transport.issue; 0: the joining. */
+
+/* AX_OK: wait on; else the error that makes waiting for it pointless after `waited` nanoseconds. */
+AX_API ax_status ax_dist_watch(uint64_t ticket, int64_t waited);
+/* EABORTED: "collective #3, all_reduce(...) at train.lua:9: why". */
+AX_API ax_status ax_dist_watch_failed(uint64_t ticket, const char *why);
+/* Notes for the launcher's reports whether the rank's own thread is blocked in a launch.  Returns
+ * whether it has been in one launch since the last call. */
+AX_API bool ax_dist_watch_launch(int device, int64_t now);
+/* The group was aborted because of `reason`, and the rank's own thread is blocked: the launcher
+ * ends the run unless ax_dist_watch_free follows within a few seconds. */
+AX_API void ax_dist_watch_stuck(const char *reason);
+AX_API void ax_dist_watch_free(void);
+
 /* ---- for transports, also those in plugins --------------------------------------------------- */
 
 /* Makes `g` the world.  Its fields are set; the group belongs to the transport, which may use the
@@ -201,14 +235,6 @@ AX_API void ax_dist_set_world(ax_group *g);
  * overlap one by parts. */
 AX_API void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n,
                            size_t count);
-
-/* A rank's call of a collective, as the other ranks get it to compare. */
-#define AX_WHERE_TEXT 128
-typedef struct ax_collective_call {
-  uint64_t number; /* which collective of the group this is */
-  ax_collective facts;
-  char where[AX_WHERE_TEXT];
-} ax_collective_call;
 
 /* "train.lua:12", or "": AX_WHERE_TEXT bytes, borrowed. */
 AX_API const char *ax_dist_where(void);
@@ -229,5 +255,12 @@ ax_status ax_device_issue(ax_group *g, const ax_collective *compared, const ax_c
                           ax_work **work);
 /* *out: a new work for `ticket`; NULL when the ticket is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
+
+/* ---- between device_group.c and watch.c */
+
+/* The devices' group begins to join by `c`; is about to issue `c`. */
+void ax_watch_joining(const ax_collective *c);
+void ax_watch_issuing(const ax_collective *c);
+void ax_watch_forget(void); /* in a forked child: nobody watches */
 
 #endif

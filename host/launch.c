@@ -55,7 +55,7 @@ typedef struct run {
   int lost_to;       /* the signal that stopped a rank for too long */
   int64_t ending_at; /* 0: not ending */
   bool termed, killed;
-  char table[SHOWN + 1][400]; /* where the ranks were when the run began to end */
+  char table[SHOWN + 1][600]; /* where the ranks were when the run began to end */
 } run;
 
 /* The name of a rank of this machine, with its number among all ranks; borrowed until the next
@@ -172,13 +172,15 @@ static double seconds_since(const run *r, int64_t then, int64_t now)
   return now > then ? (double)(now - then) * 1e-9 : 0;
 }
 
-/* "in #3, all_reduce(float32, 10 elements, sum) at train.lua:9, for 0.2 s" */
+/* "in #3, all_reduce(float32, 10 elements, sum) at train.lua:9, for 0.2 s"; "in a launch on cuda:0
+ * (mul, near train.lua:12) for 3.1 s, after #3, ..." when the driver blocks the rank */
 static void doing(const run *r, int rank, int64_t now, char *buf, size_t size)
 {
   const ax_rank_record *rec = &r->control->rank[rank];
   const uint32_t state = atomic_load(&rec->state);
   const uint64_t n = atomic_load(&rec->collectives);
   const double s = seconds_since(r, atomic_load(&rec->since), now);
+  const int64_t blocked = atomic_load_explicit(&rec->launch_since, memory_order_acquire);
   char text[96], last[300] = "";
 
   if (n > 0) {
@@ -186,7 +188,11 @@ static void doing(const run *r, int rank, int64_t now, char *buf, size_t size)
     snprintf(last, sizeof last, "#%llu, %s%s%.*s", (unsigned long long)n, text, rec->where[0] ? " at " : "",
              AX_WHERE_TEXT, rec->where);
   }
-  if (state == AX_RANK_WAITING || state == AX_RANK_GIVEN_UP)
+  if (blocked && state == AX_RANK_RUNNING)
+    snprintf(buf, size, "in a launch on cuda:%d (%.*s%s%.*s) for %.1f s, after %s", (int)rec->launch_device,
+             (int)sizeof rec->launch, rec->launch, rec->launch_at[0] ? ", near " : "", AX_WHERE_TEXT,
+             rec->launch_at, seconds_since(r, blocked, now), last);
+  else if (state == AX_RANK_WAITING || state == AX_RANK_GIVEN_UP)
     snprintf(buf, size, "in %s, for %.1f s", last, s);
   else if (state == AX_RANK_FINISHED)
     snprintf(buf, size, "finished%s%s", n > 0 ? "; last collective " : "", last);
@@ -201,7 +207,7 @@ static int fill_table(run *r, int except, int64_t now)
   int rank, lines = 0, rows = 0;
 
   for (rank = 0; rank < r->ranks; rank++) {
-    char text[340], stopped[32] = "";
+    char text[520], stopped[32] = "";
     if (rank == except) continue;
     if (rows++ >= SHOWN) continue;
     doing(r, rank, now, text, sizeof text);
@@ -227,8 +233,9 @@ static void watch_stalls(run *r, int64_t now)
 
   for (rank = 0; rank < r->ranks; rank++) {
     ax_rank_record *rec = &r->control->rank[rank];
-    if (atomic_load(&rec->state) == AX_RANK_WAITING) {
-      const double s = seconds_since(r, atomic_load(&rec->since), now);
+    const int64_t blocked = atomic_load(&rec->launch_since);
+    if (blocked || atomic_load(&rec->state) == AX_RANK_WAITING) {
+      const double s = seconds_since(r, blocked ? blocked : atomic_load(&rec->since), now);
       if (s > longest) {
         longest = s;
         limit = (double)atomic_load(&rec->timeout) * 1e-9;
@@ -297,7 +304,7 @@ static void watch_stopped(run *r, int64_t now)
 
   for (rank = 0; rank < r->ranks; rank++) {
     child *c = &r->child[rank];
-    char text[340], reason[192];
+    char text[520], reason[192];
     if (!c->alive || !c->stop_signal) continue;
     if (!c->stop_reported && now - c->stopped_at >= STOP_NOTICE_NS) {
       c->stop_reported = true;
@@ -312,6 +319,22 @@ static void watch_stopped(run *r, int64_t now)
                name_of(r->machines, rank), signal_name(c->stop_signal), r->stall_timeout);
       if (ax_shm_abort(r->control, rank, reason)) r->lost_to = c->stop_signal;
     }
+  }
+}
+
+/* Ends the run for a rank whose GPUs' group was aborted and whose own thread is still blocked, so
+ * that it raises no error itself. */
+static void watch_overdue(run *r, int64_t now)
+{
+  int rank;
+
+  for (rank = 0; rank < r->ranks; rank++) {
+    ax_rank_record *rec = &r->control->rank[rank];
+    const int64_t at = atomic_load_explicit(&rec->overdue, memory_order_acquire);
+    char reason[1024];
+    if (at == 0 || now < at) continue;
+    snprintf(reason, sizeof reason, "%s failed: %.*s", name_of(r->machines, rank), 800, rec->stuck);
+    if (ax_shm_abort(r->control, rank, reason)) memcpy(rec->failure, rec->stuck, sizeof rec->stuck);
   }
 }
 
@@ -371,6 +394,7 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
     if (r->ending_at == 0) {
       watch_stopped(r, now);
       watch_stalls(r, now);
+      watch_overdue(r, now);
     }
     if (r->ending_at == 0 && atomic_load(&r->control->abort) != AX_ABORT_NONE) {
       r->ending_at = now;
@@ -427,7 +451,7 @@ static int report(run *r, int lines)
 {
   const int total = r->machines ? r->machines->ranks : r->ranks;
   const ax_rank_record *rec;
-  char how[256], was[340];
+  char how[256], was[520];
   int rank, status;
 
   if (atomic_load(&r->control->abort) == AX_ABORT_NONE) return 0;

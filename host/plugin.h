@@ -415,6 +415,11 @@ typedef struct ax_device_memory {
   void (*pinned_free)(void *p, size_t bytes);
   /* the live small blocks, including the kernels' scratch memory */
   void (*small)(int device, ax_memory_small *out);
+  /* From now on `device` is the process's own: what names no device (pinned memory) is made with
+   * it.  Does not touch any device.  (optional by itself) */
+  void (*choose)(int device);
+  /* The device's address on the PCI bus, in lower case: "0000:1b:00.0".  (optional by itself) */
+  ax_status (*bus)(int device, char id[32]);
 } ax_device_memory;
 
 typedef struct ax_transport ax_transport; /* dist.h */

@@ -39,6 +39,14 @@ typedef struct ax_rank_record {
 
   _Atomic uint64_t posted; /* number of the last collective in the ring (core/dist/ring.c) */
 
+  /* Written by the rank's watchdog (dist/watch.c): the launch in which the rank is blocked.  The
+   * texts are set before launch_since, and change only while it is 0. */
+  _Atomic int64_t launch_since; /* CLOCK_MONOTONIC nanoseconds; 0: it is in none, or not for long */
+  int32_t launch_device;
+  char launch[48], launch_at[AX_WHERE_TEXT];
+  _Atomic int64_t overdue; /* the launcher ends the run then; 0: nothing is overdue */
+  char stuck[2048];        /* why; set before `overdue` */
+
   char failed_at[256];    /* the script line of the error that ended the rank */
   char failure[12 << 10]; /* its text and traceback */
 } ax_rank_record;

@@ -32,6 +32,30 @@ static int is_pinned(lua_State *L)
 
 /* ---- batches sent ahead */
 
+/* core._choose_device(device): what names no device is made with this one from now on.  It is not
+ * touched. */
+static int choose_device(lua_State *L)
+{
+  ax_device d;
+  ax_lua_enter(L);
+  d = ax_lua_check_device(L, 1, "_choose_device", "device");
+  if (ax_device_choose(d) != AX_OK) return ax_lua_raise(L, "_choose_device");
+  return 0;
+}
+
+/* core._device_bus(device) -> its address on the PCI bus, "0000:1b:00.0"; nil where it has none */
+static int device_bus(lua_State *L)
+{
+  char id[32];
+  ax_device d;
+  ax_lua_enter(L);
+  d = ax_lua_check_device(L, 1, "_device_bus", "device");
+  if (ax_device_bus(d, id) != AX_OK) return ax_lua_raise(L, "_device_bus");
+  if (id[0]) lua_pushstring(L, id);
+  else lua_pushnil(L);
+  return 1;
+}
+
 /* core._send(t, device) -> the tensor on the device, not to be used before core._arrive(device,
  * ticket), and the ticket.  Returns nothing where the caller must use x:to: t is on a device
  * already or requires a gradient, or the device cannot send ahead. */
@@ -149,7 +173,9 @@ static int is_loaded(lua_State *L)
 
 void ax_lua_open_device(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "_send", send },
+  static const luaL_Reg functions[] = { { "_choose_device", choose_device },
+                                        { "_device_bus", device_bus },
+                                        { "_send", send },
                                         { "_arrive", arrive },
                                         { "_memory_groups", memory_groups },
                                         { "_cuda_environment", cuda_environment },

@@ -8,6 +8,10 @@
  * or go wrong in NCCL.  A communicator that does not block puts an operation into its stream only
  * after it was asked a few times whether it is done, as NCCL may.
  *
+ * $ACCEL_FAKE_NCCL = "KIND:RANK:K" lets operation K (from 0) of a rank go wrong: "hang", it never
+ * goes on; "stuck", its call does not return before the communicator is aborted; "deaf", nor then;
+ * "error", the communicator fails; "die", the process is killed.
+ *
  * The id names a memfd of the process that made it.  Each rank has two slots in it, used in turn;
  * operation k (from 0, of a communicator) may fill its slot when all ranks are done with operation
  * k - 2. */
@@ -21,6 +25,7 @@
 #include <fcntl.h>
 #include <functional>
 #include <memory>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string>
@@ -72,7 +77,7 @@ struct operation {
 };
 
 struct ncclComm {
-  unsigned magic;
+  std::atomic<unsigned> magic;
   shared *area;
   int rank, size, device;
   bool blocking;
@@ -197,6 +202,17 @@ static bool spoil(ncclComm *c, const std::string &why)
   return true;
 }
 
+/* Whether operation k of this rank goes wrong in this way. */
+static bool goes_wrong(const char *kind, const ncclComm *c, uint64_t k)
+{
+  static const char *const text = getenv("ACCEL_FAKE_NCCL");
+  const size_t n = strlen(kind);
+  int rank;
+  unsigned long long at;
+  return text && strncmp(text, kind, n) == 0 && sscanf(text + n, ":%d:%llu", &rank, &at) == 2 &&
+         rank == c->rank && at == k;
+}
+
 struct collective {
   operation o;
   uint64_t k;
@@ -210,6 +226,8 @@ struct collective {
     const size_t bytes = o.what.count * size_of(o.what.type), n = (size_t)c->size;
 
     if (c->aborted || c->wrong) return true;
+    if (goes_wrong("hang", c, k)) return false;
+    if (goes_wrong("error", c, k)) return spoil(c, "the link to another rank went down");
     if (!filled) {
       for (int r = 0; r < c->size; r++)
         if (s->of[r].done + 1 < k) return false;
@@ -305,6 +323,10 @@ static ncclResult_t start(const std::vector<operation> &list)
   for (const operation &o : list) {
     if (o.what.kind == SEND || o.what.kind == RECV) continue;
     auto op = std::make_shared<collective>(collective{ o, o.comm->issued++, false });
+    if (goes_wrong("die", o.comm, op->k)) kill(getpid(), SIGKILL);
+    while (goes_wrong("stuck", o.comm, op->k) && !o.comm->aborted) usleep(1000);
+    while (goes_wrong("deaf", o.comm, op->k)) usleep(1000);
+    if (o.comm->aborted) return no(ncclInternalError, "fake NCCL: aborted meanwhile");
     result = queue(o.comm, [op]() { emulator->poll(op->o.stream, [op]() { return op->step(); }); });
   }
   return result;
@@ -465,7 +487,10 @@ SHOWN ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 {
   if (!c || c->magic != LIVE)
     return no(ncclInvalidArgument, "fake NCCL: no such communicator, or its end has come");
-  *state = c->aborted ? ncclInvalidUsage : state_of(c);
+  *state = c->aborted     ? ncclInvalidUsage
+           : !c->blocking ? state_of(c)
+           : c->wrong     ? ncclRemoteError
+                          : ncclSuccess; /* any thread may ask */
   return ncclSuccess;
 }
 
@@ -476,6 +501,7 @@ SHOWN ncclResult_t ncclCommFinalize(ncclComm_t c)
   c->area->of[c->rank].finalized = 1;
   c->finalizing = true;
   c->looks = 2;
+  while (c->blocking && !c->aborted && state_of(c) == ncclInProgress) usleep(100);
   return c->blocking ? ncclSuccess : ncclInProgress;
 }
 

@@ -1,5 +1,6 @@
 /* Devices: their names and numbers, and moving elements between them. */
 #include "core/core.h"
+#include "core/dist/watch.h"
 
 #include <stdio.h>
 
@@ -17,6 +18,22 @@ int ax_device_count(ax_device_kind kind)
   return backend->memory ? backend->memory->count() : 1;
 }
 
+ax_status ax_device_choose(ax_device d)
+{
+  const ax_backend *backend;
+  const ax_status st = ax_backend_of(d, &backend);
+  if (st == AX_OK && backend->memory && backend->memory->choose) backend->memory->choose(d.index);
+  return st;
+}
+
+ax_status ax_device_bus(ax_device d, char id[32])
+{
+  const ax_backend *backend;
+  const ax_status st = ax_backend_of(d, &backend);
+  id[0] = '\0';
+  return st == AX_OK && backend->memory && backend->memory->bus ? backend->memory->bus(d.index, id) : st;
+}
+
 ax_status ax_device_synchronize(ax_device d)
 {
   const ax_backend *backend;
@@ -30,12 +47,15 @@ static ax_status move_bytes(ax_tensor *dst, const ax_tensor *src, bool later)
 {
   const ax_device there = dst->device.kind != AX_CPU ? dst->device : src->device;
   const ax_backend *backend;
-  const ax_status st = ax_backend_of(there, &backend);
+  ax_status st = ax_backend_of(there, &backend);
   if (st != AX_OK || src->numel == 0) return st;
-  return (later && backend->memory->copy_later
-              ? backend->memory->copy_later
-              : backend->memory->copy)(dst->device, ax_data(dst), src->device, ax_data(src),
-                                       (size_t)src->numel * ax_itemsize(src));
+  ax_launch_begin(dst->device, "copy");
+  st = (later && backend->memory->copy_later ? backend->memory->copy_later
+                                             : backend->memory->copy)(dst->device, ax_data(dst), src->device,
+                                                                      ax_data(src),
+                                                                      (size_t)src->numel * ax_itemsize(src));
+  ax_launch_end();
+  return st;
 }
 
 /* The source is cast and made contiguous on its own device; bytes are copied after that. */

@@ -24,7 +24,11 @@ static bool joined, joining;
 static char broken[1300];
 
 const char *ax_dist_device_name(void) { return joined ? here.transport->name : NULL; }
-void ax_dist_forget_device(void) { joined = joining = false; }
+void ax_dist_forget_device(void)
+{
+  joined = joining = false;
+  ax_watch_forget();
+}
 
 static void end_group(bool abort)
 {
@@ -106,6 +110,7 @@ static ax_status join(ax_group *world, const ax_transport *transport, int index)
   here.transport = transport;
   here.state = NULL;
   here.device = index;
+  ax_watch_joining(&(ax_collective){ .op = AX_JOIN, .kind = AX_CUDA });
   AX_TRY(transport->join(&here, all[0].id));
   joined = true;
   if (world->transport->post_all) world->transport->post_all(world);
@@ -168,6 +173,7 @@ ax_status ax_device_issue(ax_group *world, const ax_collective *compared, const 
   /* before the others see it: the group goes on */
   if (here.transport->ready && (st = here.transport->ready(&here)) != AX_OK) return st;
   if (world->transport->post && (st = world->transport->post(world, compared)) != AX_OK) return give_up(st);
+  ax_watch_issuing(compared);
   if ((st = here.transport->issue(&here, c, n, &ticket)) != AX_OK) return give_up(st);
   return ax_work_new(&here, ticket, work);
 }

@@ -88,15 +88,13 @@ out:
 
 /* ---- waiting for a device -------------------------------------------------------------------- */
 
-/* A rank that will not enter a collective that this one has posted; -1: none. */
-static int gone(void)
+/* A rank that will not enter collective `number`; -1: none. */
+static int gone(uint64_t number)
 {
-  const uint64_t mine = atomic_load_explicit(&ax_shm.control->rank[ax_shm.rank].posted, memory_order_relaxed);
-
   for (int r = 0; r < ax_shm.size; r++) {
     ax_rank_record *other = &ax_shm.control->rank[r];
     if (atomic_load_explicit(&other->state, memory_order_acquire) == AX_RANK_FINISHED &&
-        atomic_load(&other->posted) < mine)
+        atomic_load(&other->posted) < number)
       return r;
   }
   return -1;
@@ -135,7 +133,7 @@ ax_status ax_ring_look(ax_group *g, int64_t since, ax_status result)
     return ax_shm_aborted();
   if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_PUBLISHED)
     return ax_ring_differs();
-  if ((r = gone()) >= 0)
+  if ((r = gone(atomic_load_explicit(&me->posted, memory_order_relaxed))) >= 0)
     return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", r,
                    ax_shm_doing(r, text, sizeof text));
   if (now - since > limit) {
@@ -144,4 +142,47 @@ ax_status ax_ring_look(ax_group *g, int64_t since, ax_status result)
                    (double)limit * 1e-9, r, ax_shm_doing(r, text, sizeof text), ax_shm_limit_source(limit));
   }
   return AX_OK;
+}
+
+/* ---- for the watchdog ------------------------------------------------------------------------ */
+
+/* "rank 1, which last called #3, barrier() at train.lua:8", for up to SHOWN of the ranks that have
+ * not posted `number`; empty when all have. */
+static void absent(uint64_t number, char *buf, size_t size)
+{
+  enum { SHOWN = 4 };
+  size_t used = 0;
+  int n = 0;
+  char text[400];
+
+  buf[0] = '\0';
+  for (int r = 0; r < ax_shm.size; r++) {
+    if (atomic_load(&ax_shm.control->rank[r].posted) >= number || ++n > SHOWN) continue;
+    used += (size_t)snprintf(buf + used, size - used, "%srank %d, which %s", n > 1 ? ", and for " : "", r,
+                             ax_shm_doing(r, text, sizeof text));
+    if (used >= size) return;
+  }
+  if (n > SHOWN) snprintf(buf + used, size - used, ", and for %d more ranks", n - SHOWN);
+}
+
+ax_status ax_ring_watch(ax_group *g, const ax_collective_call *p, int64_t waited)
+{
+  const int64_t limit = atomic_load(&ax_shm.control->rank[ax_shm.rank].timeout);
+  char what[400], missing[1200], text[400];
+  int r = -1;
+
+  if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
+    return ax_shm_aborted();
+  if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_PUBLISHED)
+    return ax_ring_differs();
+  if (p->facts.op != AX_JOIN && (r = gone(p->number)) >= 0)
+    return ax_fail(AX_EABORTED, "%s waits for rank %d, which has finished and will not take part (it %s)",
+                   ax_watch_text(p, what, sizeof what), r, ax_shm_doing(r, text, sizeof text));
+  if (waited <= limit) return AX_OK;
+  if (p->facts.op != AX_JOIN) absent(p->number, missing, sizeof missing);
+  else snprintf(missing, sizeof missing, "the other ranks (NCCL_DEBUG=INFO shows where)");
+  return ax_fail(AX_ETIMEOUT, "%s has waited %.1f s for %s (%s sets the limit)",
+                 ax_watch_text(p, what, sizeof what), (double)waited * 1e-9,
+                 missing[0] ? missing : "the GPUs and the links between them: all ranks have begun it",
+                 ax_shm_limit_source(limit));
 }

@@ -286,6 +286,7 @@ static const ax_transport shm = {
   .post = shm_post,
   .look = shm_look,
   .post_all = shm_post_all,
+  .watch = ax_ring_watch,
 };
 
 static size_t records_bytes(int ranks)

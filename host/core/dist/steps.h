@@ -25,6 +25,11 @@ ax_status ax_ring_post(const ax_collective *c);
 ax_status ax_ring_differs(void);
 /* See ax_transport.look. */
 ax_status ax_ring_look(ax_group *g, int64_t since, ax_status st);
+/* See ax_transport.watch. */
+ax_status ax_ring_watch(ax_group *g, const ax_collective_call *p, int64_t waited);
+/* watch.c: "collective #3, all_reduce(float32, 10 elements, sum, on the GPU) at train.lua:9," into
+ * buf. */
+const char *ax_watch_text(const ax_collective_call *p, char *buf, size_t size);
 
 /* ---- steps.c, shm.c */
 

@@ -423,6 +423,18 @@ static ax_status tcp_look(ax_group *g, int64_t since, ax_status given)
   return st;
 }
 
+static ax_status tcp_watch(ax_group *g, const ax_collective_call *p, int64_t waited)
+{
+  const int64_t limit = atomic_load(&ax_shm.control->rank[g->local_rank].timeout);
+  char what[400];
+
+  if (aborted()) return ax_shm_aborted();
+  if (waited <= limit) return AX_OK;
+  return ax_fail(AX_ETIMEOUT, "%s has waited %.1f s for the ranks of %d machines (%s sets the limit)",
+                 ax_watch_text(p, what, sizeof what), (double)waited * 1e-9, g->size / g->local_size,
+                 ax_shm_limit_source(limit));
+}
+
 /* Also at the end of a rank: once. */
 void ax_tcp_finished(void)
 {
@@ -452,6 +464,7 @@ static const ax_transport transport = {
   .set_timeout = tcp_set_timeout,
   .post = tcp_post,
   .look = tcp_look,
+  .watch = tcp_watch,
 };
 
 void ax_tcp_join(int rank, int size, int local_size, const int *fd)

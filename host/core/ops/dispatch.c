@@ -1,5 +1,6 @@
 /* The op table and its one dispatcher: infer, allocate, run the kernel, record. */
 #include "capture.h"
+#include "core/dist/watch.h"
 #include "core/ops/infer.h"
 #include "profile.h"
 #include "core/ops/rules.h"
@@ -58,8 +59,11 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
     const ax_status noted = ax_capture_kernel(ax_ops[op].name, n_in, in, n_out, out);
     if (noted != AX_OK) return noted;
   }
-  return backend->kernels[op](
-      &(ax_call){ .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it });
+  const ax_call call = { .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it };
+  ax_launch_begin(out[0]->device, ax_ops[op].name);
+  const ax_status run = backend->kernels[op](&call);
+  ax_launch_end();
+  return run;
 }
 
 /* Copy with cast between equal shapes or broadcast; no recording. */

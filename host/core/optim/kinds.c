@@ -1,4 +1,5 @@
 /* The kinds of optimizers, out of the rows of optim.def, and the call of a backend's kernel. */
+#include "core/dist/watch.h"
 #include "flat.h"
 #include "profile.h"
 
@@ -71,7 +72,12 @@ ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, co
                      "counted by the device",
                      ax_optims[kind].name, ax_optims[kind].states[k].name);
   if ((st = ax_backend_of(device, &backend)) != AX_OK) return st;
-  if (__builtin_expect(!ax_profiling, 1)) return backend->optim(device, kind, dtype, segs, n, h, live);
+  if (__builtin_expect(!ax_profiling, 1)) {
+    ax_launch_begin(device, ax_optims[kind].name);
+    st = backend->optim(device, kind, dtype, segs, n, h, live);
+    ax_launch_end();
+    return st;
+  }
   snprintf(name, sizeof name, "optimizer.%s", ax_optims[kind].name);
   const ax_profile_mark m = ax_profile_begin(name, AX_PROFILE_OPTIM, 0);
   st = backend->optim(device, kind, dtype, segs, n, h, live);

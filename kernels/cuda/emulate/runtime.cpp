@@ -17,7 +17,7 @@ enum { DEVICES = 8 };
 static const size_t ARENA = (size_t)1 << 30, PAGE = 4096;
 static const unsigned MOST_THREADS = 1024;
 
-static int device;
+static thread_local int device;
 static cudaError_t lasting; /* a kernel failed after its launch: every later call returns this */
 static std::string trouble;
 
@@ -49,6 +49,16 @@ extern "C" __attribute__((visibility("default"))) long ax_emulated_calls(const c
 {
   const auto found = counts().find(name);
   return found == counts().end() ? 0 : found->second;
+}
+
+/* CUDA makes a context, hundreds of megabytes of a real device, when a thread first chooses a
+ * device or makes something on the one that it has. */
+static void context(void)
+{
+  static bool made[DEVICES];
+  if (made[device]) return;
+  made[device] = true;
+  counts()["context on cuda:" + std::to_string(device)]++;
 }
 
 /* ---- memory: one range of addresses for each device, and the parts of it that are in use */
@@ -230,6 +240,22 @@ static void ax_emulate_enqueue(cudaStream_t stream, std::function<void()> work)
   else ask(stream, step{ std::move(work), NULL, 0, nullptr });
 }
 
+/* A launch blocks while $ACCEL_EMULATED_QUEUE steps of its stream have not run, as a driver's does
+ * from some thousand on; without it, none does. */
+static void wait_for_room(cudaStream_t stream)
+{
+  static const char *const text = getenv("ACCEL_EMULATED_QUEUE");
+  static const size_t most = text ? (size_t)atoi(text) : 0;
+
+  for (; most && !forked(); usleep(100)) {
+    holding held(lock);
+    ax_emulated_stream *s = stream ? stream : default_stream();
+    if (lasting || s->queue.size() < most) return;
+    advance(s, s->queued);
+    go_on();
+  }
+}
+
 static void failed(const char *wrong)
 {
   if (lasting) return;
@@ -244,6 +270,7 @@ const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function
   const uint64_t threads = (uint64_t)block.x * block.y * block.z;
 
   if (forked()) return "used in the child of a process that had used CUDA";
+  wait_for_room(stream);
   holding held(lock);
   ++*calls;
   if (lasting) return trouble.c_str();
@@ -354,6 +381,7 @@ cudaError_t cudaSetDevice(int d)
   CALLED();
   if (d < 0 || d >= device_count()) return cudaErrorInvalidDevice;
   device = d;
+  context();
   return cudaSuccess;
 }
 
@@ -392,6 +420,7 @@ const char *cudaGetErrorString(cudaError_t e)
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
   CALLED();
+  context();
   if (const cudaError_t refused = ax_emulate_unsafe(false)) return refused;
   memory &m = memories[device];
   const size_t size = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
@@ -455,6 +484,7 @@ cudaError_t cudaFree(void *p)
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 {
   CALLED();
+  context();
   if (const cudaError_t refused = ax_emulate_unsafe(false)) return refused;
   if (posix_memalign(p, 4096, bytes ? bytes : 1) != 0) return cudaErrorMemoryAllocation;
   pinned[(char *)*p] = bytes;
@@ -476,6 +506,7 @@ cudaError_t cudaFreeHost(void *p)
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
   CALLED();
+  context();
   size_t used = 0;
   for (const auto &each : memories[device].used) used += each.second;
   *total = ARENA;
@@ -519,6 +550,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t str
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
   CALLED();
+  context();
   bool first = true;
   for (ax_emulated_stream *other : streams) first = first && other->device != device;
   streams.push_back(*s = new ax_emulated_stream{ device, first, 0, 0, {}, 0 });
@@ -566,6 +598,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 {
   CALLED();
+  context();
   *e = new ax_emulated_event{ NULL, 0 };
   return cudaSuccess;
 }

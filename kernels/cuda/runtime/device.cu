@@ -2,6 +2,7 @@
 #include "device.h"
 #include "watch.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,6 +22,10 @@ ax_status ax_cuda_refuse_mistake(const char *what)
                  what, m.size, ax_dtype_name((ax_dtype)m.dtype));
 }
 ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEvent_t event);
+std::atomic<bool> ax_cuda_stop;
+ax_status (*ax_cuda_stopped)(void);
+/* the process's own device, as its state says; -1: none was chosen */
+static std::atomic<int> chosen(-1);
 
 ax_status ax_cuda_status(const char *what, cudaError_t e)
 {
@@ -70,6 +75,8 @@ ax_status ax_cuda_use(ax_device d, cudaStream_t *stream)
   ax_status st;
 
   if (__builtin_expect(in_child, 0)) return refuse_child();
+  if (__builtin_expect(ax_cuda_stop.load(std::memory_order_relaxed), 0) && (st = ax_cuda_stopped()) != AX_OK)
+    return st;
   if (current != d.index) {
     if ((st = ax_cuda_status("cudaSetDevice", cudaSetDevice(d.index))) != AX_OK) return st;
     current = d.index;
@@ -77,6 +84,27 @@ ax_status ax_cuda_use(ax_device d, cudaStream_t *stream)
   if (__builtin_expect(!dev->multiprocessors, 0) && (st = first_use(dev, d.index)) != AX_OK) return st;
   *stream = dev->stream;
   return AX_OK;
+}
+
+static void choose(int device) { chosen.store(device); }
+
+ax_status ax_cuda_bus(int index, char id[32])
+{
+  const ax_status st = ax_cuda_status("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(id, 32, index));
+
+  for (char *p = id; st == AX_OK && *p; p++) *p = (char)tolower((unsigned char)*p);
+  return st;
+}
+
+ax_status ax_cuda_use_own(void)
+{
+  const char *local = getenv("LOCAL_RANK");
+  cudaStream_t stream;
+  int d = chosen.load();
+
+  if (d < 0 || d >= n_devices) d = current;
+  if (d < 0) d = local && n_devices > 0 ? atoi(local) % n_devices : 0;
+  return ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)(d < 0 ? 0 : d) }, &stream);
 }
 
 int ax_cuda_multiprocessors(int index)
@@ -213,7 +241,9 @@ extern "C" const ax_device_memory ax_cuda_memory = { count,
                                                      ax_cuda_arrive,
                                                      ax_cuda_pinned_new,
                                                      ax_cuda_pinned_free,
-                                                     ax_cuda_memory_small };
+                                                     ax_cuda_memory_small,
+                                                     choose,
+                                                     ax_cuda_bus };
 
 /* ---- finding out whether there is a usable device */
 

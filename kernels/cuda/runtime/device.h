@@ -93,6 +93,12 @@ void ax_cuda_event_back(ax_cuda_device *dev, cudaEvent_t e);
 extern const char *const ax_cuda_archs; /* the machine code in this build: "sm_80:sm_90:compute_100" */
 /* ENOIMPL when this build has no machine code for such a device. */
 ax_status ax_cuda_arch_built(int index, const char *name, int major, int minor);
+/* Makes the process's own device the thread's: the one that its state chose, else the one that the
+ * thread used last, else that of its number on the machine.  For calls that name no device: the
+ * driver would make a context on device 0. */
+ax_status ax_cuda_use_own(void);
+/* The address on the PCI bus: "0000:1b:00.0".  Makes no context. */
+ax_status ax_cuda_bus(int index, char id[32]);
 bool ax_cuda_forked(void); /* whether this is a child of a process that used CUDA */
 
 /* ---- allocator.cu */

@@ -4,10 +4,11 @@
  * on the device before it.  The computing stream waits for a collective only when `order` requests
  * it, and the host does not wait at all.  So gradients are reduced while backward continues.
  *
- * The communicator is non-blocking: after every call the host polls until NCCL reports that it is
- * done, and every wait of the host checks the other ranks (ax_dist_look).  When a rank has failed,
- * the communicator is aborted, which ends the kernels that wait for that rank, and the wait ends
- * with that rank's error.
+ * Every wait of the host checks the other ranks (ax_dist_look).  When a rank has failed, the
+ * communicator is aborted, which ends the kernels that wait for that rank, and the wait ends with
+ * that rank's error.  Where the host does not wait but is blocked, in a launch or inside NCCL, a
+ * thread checks them (the watchdog, below).  The communicator is blocking: for non-blocking ones
+ * NCCL, since 2.23, makes a thread for every call.
  *
  * Sums are equal in every run: the algorithm follows from sizes and topology.  NVLS, which adds in
  * the switch in no fixed order, stays off unless the user set NCCL_NVLS_ENABLE or NCCL_ALGO.  NCCL
@@ -23,8 +24,13 @@ extern "C" {
 #include "dist.h"
 }
 
+#include <atomic>
+#include <errno.h>
+#include <new>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- NCCL's interface */
@@ -33,7 +39,7 @@ typedef struct nccl_communicator *nccl_comm;
 struct nccl_id {
   char internal[AX_GROUP_ID];
 };
-enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7 };
+enum { NCCL_OK = 0 };
 enum { NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG };
 enum {
   NCCL_UINT8 = 1,
@@ -110,16 +116,34 @@ out:
 /* ---- the group */
 
 enum { EVENTS = 64 };
+/* What the watchdog shares with the rank's own thread ("owner") is atomic, under `lock`, or written
+ * before the thread starts. */
 struct communicator {
-  nccl_comm comm;
+  nccl_comm comm; /* the watchdog reads it once `joined` is set */
   int device, rank, size;
   cudaStream_t stream;
   /* of the last EVENTS collectives: the work queued before them, and their ends */
   cudaEvent_t ready[EVENTS], done[EVENTS];
-  uint64_t issued;
+
+  pthread_t owner, watcher;
+  bool watched, finalized; /* the thread runs; the owner's both */
+  /* begun: collectives whose events may be recorded; issued: that are in the stream */
+  std::atomic<uint64_t> begun, issued;
+  std::atomic<int64_t> inside; /* since when the owner is inside NCCL; 0: it is not */
+  std::atomic<bool> waiting;   /* the owner waits for the device, and watches by itself */
+  std::atomic<bool> joined, leaving;
+  std::atomic<bool> ended; /* the watchdog has aborted the communicator, or is about to */
+  pthread_mutex_t calls;   /* held by the owner inside NCCL, and for an abort */
+  pthread_mutex_t lock;    /* of what follows */
+  pthread_cond_t wake;
+  bool over; /* the thread shall end */
+  char reason[2048];
 };
 static communicator *the_group; /* a rank has one */
 
+static int slot(uint64_t ticket) { return (int)((ticket - 1) % EVENTS); }
+
+/* comm NULL: there is none, or it was aborted */
 static ax_status failed(const char *what, nccl_comm comm, int result)
 {
   const char *last = nccl.GetLastError(comm);
@@ -133,23 +157,57 @@ static void rest(int64_t looks)
   if (looks > 2000) usleep(looks < 20000 ? 20 : 200);
 }
 
-/* Polls until NCCL is done with a call. */
-static ax_status settle(const char *what, nccl_comm comm, int result)
+/* The watchdog's reason as the owner's error.  It frees the group. */
+static ax_status stopped(communicator *g)
 {
-  const int64_t since = ax_monotonic_ns();
-  ax_status st = AX_OK;
-  int async = result;
+  char text[sizeof g->reason];
 
-  for (int64_t looks = 1; async == NCCL_IN_PROGRESS; looks++) {
-    result = nccl.CommGetAsyncError(comm, &async);
-    if (result != NCCL_OK) async = result;
-    if (async != NCCL_IN_PROGRESS) break;
-    /* another rank has failed: the communicator is useless */
-    if (looks % 64 == 0 && (st = ax_dist_look(since, AX_OK)) != AX_OK) return st;
-    rest(looks);
+  pthread_mutex_lock(&g->lock);
+  memcpy(text, g->reason, sizeof text);
+  pthread_mutex_unlock(&g->lock);
+  ax_cuda_stop.store(false);
+  return ax_dist_look(0, ax_fail(AX_EABORTED, "%s", text));
+}
+static ax_status stop_owner(void)
+{
+  communicator *g = the_group;
+  return g && g->ended.load() && pthread_equal(pthread_self(), g->owner) ? stopped(g) : AX_OK;
+}
+
+/* Around calls of NCCL on the owner's thread.  EABORTED: the communicator is gone. */
+static ax_status enter(communicator *g)
+{
+  pthread_mutex_lock(&g->calls);
+  if (!g->ended.load()) {
+    g->inside.store(ax_monotonic_ns());
+    return AX_OK;
   }
-  if (async != NCCL_OK) return ax_dist_look(0, failed(what, comm, async));
-  return ax_dist_look(0, AX_OK);
+  pthread_mutex_unlock(&g->calls);
+  return stopped(g);
+}
+static ax_status leave_call(communicator *g, const char *what, int result)
+{
+  const bool ended = g->ended.load();
+  const ax_status st = ended || result == NCCL_OK ? AX_OK : failed(what, g->comm, result);
+
+  g->inside.store(0);
+  pthread_mutex_unlock(&g->calls);
+  return ended ? stopped(g) : st;
+}
+
+/* One look of a wait of the host that began at `since`. */
+static ax_status look_around(const char *what, int64_t since)
+{
+  int async = NCCL_OK;
+  ax_status st = stop_owner();
+
+  if (st != AX_OK || (st = ax_dist_look(since, AX_OK)) != AX_OK || !the_group) return st;
+  if (pthread_mutex_trylock(&the_group->calls) != 0) return AX_OK; /* it is being aborted */
+  if (!the_group->ended.load() && nccl.CommGetAsyncError(the_group->comm, &async) == NCCL_OK &&
+      async != NCCL_OK)
+    st = failed(what, the_group->comm, async);
+  pthread_mutex_unlock(&the_group->calls);
+  return st == AX_OK ? st : ax_dist_look(0, st);
 }
 
 /* Waits for `event` or, when it is NULL, for all work queued in `stream`, as long as the other
@@ -161,20 +219,193 @@ static ax_status watched_wait(const char *what, cudaStream_t stream, cudaEvent_t
   ax_status st = AX_OK;
 
   if (e != cudaErrorNotReady) return ax_cuda_status(what, e);
-  for (int64_t looks = 1; (e = event ? cudaEventQuery(event) : cudaStreamQuery(stream)) == cudaErrorNotReady;
+  if (the_group) the_group->waiting.store(true);
+  for (int64_t looks = 1;
+       st == AX_OK && (e = event ? cudaEventQuery(event) : cudaStreamQuery(stream)) == cudaErrorNotReady;
        looks++) {
-    int async = NCCL_OK;
-    if (looks % 64 == 0) {
-      if ((st = ax_dist_look(since, AX_OK)) != AX_OK) return st;
-      if (the_group && nccl.CommGetAsyncError(the_group->comm, &async) == NCCL_OK && async != NCCL_OK &&
-          async != NCCL_IN_PROGRESS)
-        return ax_dist_look(0, failed(what, the_group->comm, async));
-    }
+    if (looks % 64 == 0) st = look_around(what, since);
     rest(looks);
   }
   cudaGetLastError(); /* "not ready" would be reported again by the next launch */
-  st = ax_dist_look(0, AX_OK);
+  if (the_group) the_group->waiting.store(false);
+  if (st == AX_OK) st = stop_owner(); /* it ended because it was aborted */
+  if (st == AX_OK) st = ax_dist_look(0, AX_OK);
   return st == AX_OK ? ax_cuda_status(what, e) : st;
+}
+
+/* ---- the watchdog: a thread beside the owner's
+ *
+ * It finds the oldest open collective: the first whose `done` event has not happened.  Its time
+ * runs from when its `ready` event has happened, so that computation before it does not count, or,
+ * before it is in the stream, from when the owner went into NCCL for it.  When waiting for it is
+ * pointless (another rank failed or has ended, the clock, an error of the communicator), and the
+ * owner is not waiting itself, the communicator is aborted.  That ends the kernels that wait, the
+ * queue drains, the driver lets go of the owner, and the owner's next use of the device raises the
+ * reason (ax_cuda_stop).  If the owner does not come back all the same, the launcher ends the run.
+ *
+ * Locking.  `lock` guards `over` and `reason` and is held across no call.  `calls` is held by the
+ * owner inside NCCL.  For an abort the watchdog waits for it a moment, so that nothing runs in the
+ * communicator that it frees; an owner that is blocked inside NCCL does not give it back, and the
+ * abort is what ends its call.  `ended` is set before, so that the owner begins no other call.
+ * Only the owner's `leave` frees `g`, after the thread has ended.  The thread makes CUDA calls on
+ * the group's device: queries of events that live as long as it.  A recording step does not mind
+ * them: steps are captured in the relaxed mode. */
+
+static const int64_t SECOND = 1000000000;
+static const int64_t TICK = 50000000, LEAVING = 5 * SECOND;
+static const int GRACE = 3; /* ticks before it acts: the owner may raise the error by itself */
+
+struct watch_state {
+  uint64_t finished, ticket; /* ended; the oldest open one */
+  int64_t waited, before;
+  bool running; /* its time runs */
+  int bad;
+};
+
+/* Whether a collective is open: w->ticket and w->running. */
+static bool find_open(communicator *g, watch_state *w)
+{
+  const uint64_t begun = g->begun.load(), issued = g->issued.load();
+
+  /* an event that is recorded anew belongs to a later one: the owner has seen the end of the
+   * first */
+  while (w->finished < issued &&
+         (begun >= w->finished + 1 + EVENTS || cudaEventQuery(g->done[slot(w->finished + 1)]) == cudaSuccess))
+    w->finished++;
+  cudaGetLastError();
+  const uint64_t ticket = g->joined.load() ? w->finished + 1 : 0;
+  if (ticket > begun) return false;
+  if (ticket != w->ticket) w->running = false;
+  w->ticket = ticket;
+  if (!w->running)
+    w->running = ticket > 0 && ticket <= issued ? cudaEventQuery(g->ready[slot(ticket)]) == cudaSuccess
+                                                : g->inside.load() != 0;
+  cudaGetLastError();
+  return true;
+}
+
+/* An error of the communicator counts also when nothing is open: its collectives may have ended by
+ * it. */
+static ax_status judge(communicator *g, const watch_state *w, bool open)
+{
+  int async = NCCL_OK;
+
+  if (g->joined.load() && nccl.CommGetAsyncError(g->comm, &async) == NCCL_OK && async != NCCL_OK) {
+    failed("the GPUs' group", g->comm, async);
+    return ax_dist_watch_failed(open ? w->ticket : w->finished, ax_last_error());
+  }
+  return open ? ax_dist_watch(w->ticket, w->waited) : AX_OK;
+}
+
+static void end_comm(communicator *g, bool blocked)
+{
+  struct timespec until;
+
+  pthread_mutex_lock(&g->lock);
+  snprintf(g->reason, sizeof g->reason, "%s", ax_last_error());
+  pthread_mutex_unlock(&g->lock);
+  if (blocked && !g->leaving.load()) ax_dist_watch_stuck(g->reason);
+  g->ended.store(true);
+  if (!g->leaving.load()) ax_cuda_stop.store(true);
+  if (!g->joined.load()) return; /* NCCL has not given the communicator out: nothing ends its joining */
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += 200000000;
+  until.tv_sec += until.tv_nsec / SECOND;
+  until.tv_nsec %= SECOND;
+  const bool alone = pthread_mutex_timedlock(&g->calls, &until) == 0;
+  nccl.CommAbort(g->comm);
+  if (alone) pthread_mutex_unlock(&g->calls);
+}
+
+static void tick(communicator *g, watch_state *w)
+{
+  const int64_t now = ax_monotonic_ns(), passed = now - w->before, inside = g->inside.load();
+  const bool blocked = ax_dist_watch_launch(g->device, now) || inside != 0, ran = w->running;
+  const uint64_t before = w->ticket;
+
+  w->before = now;
+  if (g->ended.load()) {
+    if (!blocked) ax_dist_watch_free();
+    return;
+  }
+  if (g->leaving.load()) {
+    if (inside != 0 && now - inside > LEAVING) end_comm(g, false);
+    return;
+  }
+  const bool open = find_open(g, w);
+  if (!open || w->ticket != before || !ran) w->waited = 0;
+  /* A tick that took much longer was spent stopped (Ctrl-Z, a debugger). */
+  else w->waited += passed < SECOND ? passed : SECOND;
+  if (g->waiting.load() || judge(g, w, open) == AX_OK) w->bad = 0;
+  else if (++w->bad >= GRACE) end_comm(g, blocked);
+}
+
+static void *watchdog(void *argument)
+{
+  communicator *g = (communicator *)argument;
+  watch_state w = { 0, 0, 0, ax_monotonic_ns(), false, 0 };
+  struct timespec next;
+
+  cudaSetDevice(g->device);
+  pthread_mutex_lock(&g->lock);
+  while (!g->over) {
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    next.tv_nsec += TICK;
+    next.tv_sec += next.tv_nsec / SECOND;
+    next.tv_nsec %= SECOND;
+    if (pthread_cond_timedwait(&g->wake, &g->lock, &next) == 0) continue;
+    pthread_mutex_unlock(&g->lock);
+    tick(g, &w);
+    pthread_mutex_lock(&g->lock);
+  }
+  pthread_mutex_unlock(&g->lock);
+  return NULL;
+}
+
+/* Signals are for the process's other threads. */
+static ax_status start_watchdog(communicator *g)
+{
+  sigset_t all, former;
+  int e;
+
+  g->owner = pthread_self();
+  if (g->size == 1) return AX_OK;
+  ax_dist_watch_begin();
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &former);
+  e = pthread_create(&g->watcher, NULL, watchdog, g);
+  pthread_sigmask(SIG_SETMASK, &former, NULL);
+  g->watched = e == 0;
+  if (e == 0) {
+    pthread_setname_np(g->watcher, "ax-watchdog");
+    return AX_OK;
+  }
+  ax_dist_watch_end();
+  return ax_fail(AX_ENOMEM, "the thread that watches the GPUs' group: %s", strerror(e));
+}
+
+/* False: it is still inside ncclCommAbort after some seconds, and is left there. */
+static bool stop_watchdog(communicator *g)
+{
+  struct timespec until;
+
+  if (!g->watched) return true;
+  pthread_mutex_lock(&g->lock);
+  g->over = true;
+  pthread_cond_signal(&g->wake);
+  pthread_mutex_unlock(&g->lock);
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += LEAVING / SECOND;
+  g->watched = pthread_timedjoin_np(g->watcher, NULL, &until) != 0;
+  ax_dist_watch_end();
+  ax_cuda_stop.store(false);
+  return !g->watched;
+}
+
+/* Before what the thread uses is torn down with the process: a script that ends by os.exit. */
+static void at_exit(void)
+{
+  if (the_group && !ax_cuda_forked()) stop_watchdog(the_group);
 }
 
 static void free_group(communicator *g)
@@ -184,7 +415,28 @@ static void free_group(communicator *g)
     if (g->done[k]) cudaEventDestroy(g->done[k]);
   }
   if (g->stream) cudaStreamDestroy(g->stream);
-  free(g);
+  pthread_cond_destroy(&g->wake);
+  pthread_mutex_destroy(&g->lock);
+  pthread_mutex_destroy(&g->calls);
+  delete g;
+}
+
+static communicator *new_group(const ax_group *group)
+{
+  communicator *g = new (std::nothrow) communicator();
+  pthread_condattr_t monotonic;
+
+  if (!g) return NULL;
+  g->device = group->device;
+  g->rank = group->rank;
+  g->size = group->size;
+  pthread_mutex_init(&g->calls, NULL);
+  pthread_mutex_init(&g->lock, NULL);
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&g->wake, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  return g;
 }
 
 static ax_status identity(int device, char name[AX_DEVICE_NAME])
@@ -193,7 +445,7 @@ static ax_status identity(int device, char name[AX_DEVICE_NAME])
   char bus[32] = "";
 
   if (st != AX_OK) return st;
-  AX_TRY(ax_cuda_status("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(bus, sizeof bus, device)));
+  AX_TRY(ax_cuda_bus(device, bus));
   snprintf(name, AX_DEVICE_NAME, "%s, NCCL %d.%d.%d", bus, nccl.version / 10000, nccl.version / 100 % 100,
            nccl.version % 100);
 out:
@@ -214,74 +466,96 @@ static ax_status make_id(char id[AX_GROUP_ID])
 
 static communicator *of(ax_group *g) { return (communicator *)g->state; }
 
-static ax_status join(ax_group *group, const char id[AX_GROUP_ID])
+/* NCCL returns when all ranks have joined.  Nothing ends that from here: the watchdog has the
+ * launcher end a run whose ranks do not come. */
+static ax_status join_nccl(communicator *g, const char id[AX_GROUP_ID])
 {
-  nccl_config config = { sizeof config, CONFIG_MAGIC, CONFIG_VERSION, 0,        UNDEFINED,
+  nccl_config config = { sizeof config, CONFIG_MAGIC, CONFIG_VERSION, 1,        UNDEFINED,
                          UNDEFINED,     UNDEFINED,    NULL,           UNDEFINED };
-  communicator *g = (communicator *)calloc(1, sizeof *g);
-  cudaStream_t computing;
   nccl_id shared;
   ax_status st = AX_OK;
 
-  if (!g) return ax_fail(AX_ENOMEM, "out of memory: the record of a group of GPUs");
-  g->device = group->device;
-  g->rank = group->rank;
-  g->size = group->size;
   memcpy(shared.internal, id, sizeof shared.internal);
+  AX_TRY(start_watchdog(g));
+  g->inside.store(ax_monotonic_ns());
+  {
+    const int result = nccl.CommInitRankConfig(&g->comm, g->size, shared, g->rank, &config);
+    g->inside.store(0);
+    if (result != NCCL_OK) {
+      st = failed("joining the GPUs' group", NULL, result);
+      g->comm = NULL;
+      goto out;
+    }
+  }
+  g->joined.store(true);
+  AX_TRY(ax_dist_look(0, AX_OK));
+out:
+  return st;
+}
+
+static ax_status join(ax_group *group, const char id[AX_GROUP_ID])
+{
+  static bool registered;
+  communicator *g = new_group(group);
+  cudaStream_t computing;
+  ax_status st = AX_OK;
+
+  if (!g) return ax_fail(AX_ENOMEM, "out of memory: the record of a group of GPUs");
   AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
   AX_TRY(ax_cuda_status("cudaStreamCreate", cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)));
   for (int k = 0; k < EVENTS; k++) {
     AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&g->ready[k], cudaEventDisableTiming)));
     AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&g->done[k], cudaEventDisableTiming)));
   }
-  {
-    const int result = nccl.CommInitRankConfig(&g->comm, g->size, shared, g->rank, &config);
-    if (result != NCCL_OK && result != NCCL_IN_PROGRESS) {
-      st = failed("joining the GPUs' group", g->comm, result);
-      goto out;
-    }
-    AX_TRY(settle("joining the GPUs' group", g->comm, result));
-  }
+  if (!registered) registered = atexit(at_exit) == 0;
+  AX_TRY(join_nccl(g, id));
   the_group = g;
   ax_cuda_watch = watched_wait;
+  ax_cuda_stopped = stop_owner;
   group->state = g;
   g = NULL;
 out:
-  if (g) {
-    if (g->comm) nccl.CommAbort(g->comm);
+  if (g && stop_watchdog(g)) {
+    if (g->comm && !g->ended.load()) nccl.CommAbort(g->comm);
     free_group(g);
   }
   return st;
 }
 
-/* Leaves the group.  Finalizing announces to NCCL's other ranks that nothing more comes, and waits
- * a few seconds for what they still read. */
+/* Finalizing announces to NCCL's other ranks that nothing more comes, and waits for what they still
+ * read.  The watchdog ends it after a few seconds. */
+static void finalize(communicator *g)
+{
+  const int64_t since = ax_monotonic_ns();
+
+  while (cudaStreamQuery(g->stream) == cudaErrorNotReady) {
+    if (ax_monotonic_ns() - since > LEAVING || ax_dist_look(since, AX_OK) != AX_OK) return;
+    usleep(100);
+  }
+  cudaGetLastError();
+  g->leaving.store(true);
+  pthread_mutex_lock(&g->calls);
+  g->inside.store(ax_monotonic_ns());
+  if (!g->ended.load()) g->finalized = nccl.CommFinalize(g->comm) == NCCL_OK;
+  g->inside.store(0);
+  pthread_mutex_unlock(&g->calls);
+}
+
 static void leave(ax_group *group, bool abort)
 {
   communicator *g = of(group);
-  const int64_t patience = (int64_t)5 * 1000000000, since = ax_monotonic_ns();
   cudaStream_t computing;
-  int async = NCCL_OK;
 
-  ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing);
   ax_cuda_watch = NULL;
   the_group = NULL;
-  if (!abort) {
-    while (cudaStreamQuery(g->stream) == cudaErrorNotReady && !abort) {
-      abort = ax_monotonic_ns() - since > patience || ax_dist_look(since, AX_OK) != AX_OK;
-      usleep(100);
-    }
-    cudaGetLastError();
-    if (!abort) async = nccl.CommFinalize(g->comm);
-    while (!abort && async == NCCL_IN_PROGRESS) {
-      if (nccl.CommGetAsyncError(g->comm, &async) != NCCL_OK || ax_monotonic_ns() - since > patience)
-        abort = true;
-      else if (async == NCCL_IN_PROGRESS) usleep(100);
-    }
-    abort = abort || async != NCCL_OK;
+  ax_cuda_stop.store(false);
+  ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing);
+  if (!abort) finalize(g);
+  if (!stop_watchdog(g)) return; /* it goes on using g */
+  if (!g->ended.load()) {
+    if (g->finalized) nccl.CommDestroy(g->comm);
+    else nccl.CommAbort(g->comm);
   }
-  if (abort) nccl.CommAbort(g->comm);
-  else nccl.CommDestroy(g->comm);
   free_group(g);
 }
 
@@ -309,7 +583,7 @@ static const int reductions[AX_REDUCTIONS] = { NCCL_SUM, NCCL_AVG, NCCL_MAX, NCC
 static int start(communicator *g, const ax_collective *c, int type)
 {
   const size_t n = (size_t)c->count, bytes = n * ax_dtype_size(c->dtype);
-  int result = NCCL_OK;
+  int result = NCCL_OK, ended;
 
   switch (c->op) {
   case AX_ALL_REDUCE:
@@ -320,15 +594,11 @@ static int start(communicator *g, const ax_collective *c, int type)
   case AX_ALL_GATHER: return nccl.AllGather(c->in, c->out, n, type, g->comm, g->stream);
   case AX_GATHER:
     if ((result = nccl.GroupStart()) != NCCL_OK) return result;
-    for (int r = 0; g->rank == c->root && r < g->size && (result == NCCL_OK || result == NCCL_IN_PROGRESS);
-         r++)
+    for (int r = 0; g->rank == c->root && r < g->size && result == NCCL_OK; r++)
       result = nccl.Recv((char *)c->out + (size_t)r * bytes, n, type, r, g->comm, g->stream);
-    if (result == NCCL_OK || result == NCCL_IN_PROGRESS)
-      result = nccl.Send(c->in, n, type, c->root, g->comm, g->stream);
-    {
-      const int ended = nccl.GroupEnd();
-      return result == NCCL_OK || result == NCCL_IN_PROGRESS ? ended : result;
-    }
+    if (result == NCCL_OK) result = nccl.Send(c->in, n, type, c->root, g->comm, g->stream);
+    ended = nccl.GroupEnd();
+    return result == NCCL_OK ? ended : result;
   default: return NCCL_OK;
   }
 }
@@ -340,12 +610,25 @@ static ax_status ready(ax_group *group)
                              "replayed; call it outside of the captured function");
 }
 
+/* All of them, as one of NCCL's groups. */
+static int start_all(communicator *g, const ax_collective *c, int n)
+{
+  int result = NCCL_OK, ended;
+
+  if (n > 1 && (result = nccl.GroupStart()) != NCCL_OK) return result;
+  for (int i = 0; i < n && result == NCCL_OK; i++)
+    if (c[i].count > 0) result = start(g, &c[i], dtype_of(c[i].dtype));
+  if (n <= 1) return result;
+  ended = nccl.GroupEnd();
+  return result == NCCL_OK ? ended : result;
+}
+
 static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t *ticket)
 {
   communicator *g = of(group);
-  const int k = (int)(g->issued % EVENTS);
+  const uint64_t number = g->issued.load() + 1;
+  const int k = slot(number);
   const char *name = ax_collective_name(c->op);
-  int result = NCCL_OK, ended = NCCL_OK;
   cudaStream_t computing;
   ax_status st;
 
@@ -353,20 +636,16 @@ static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t 
     if (dtype_of(c[i].dtype) < 0)
       return ax_fail(AX_EDTYPE, "%s: NCCL has no type for %s", name, ax_dtype_name(c[i].dtype));
   AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
+  /* a rank that is so far ahead would wait for its device just as long */
+  if (number > EVENTS) AX_TRY(watched_wait(name, NULL, g->done[k]));
+  g->begun.store(number);
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->ready[k], computing)));
   AX_TRY(ax_cuda_status(name, cudaStreamWaitEvent(g->stream, g->ready[k], 0)));
-  if (n > 1) result = nccl.GroupStart();
-  for (int i = 0; i < n && (result == NCCL_OK || result == NCCL_IN_PROGRESS); i++)
-    if (c[i].count > 0) result = start(g, &c[i], dtype_of(c[i].dtype));
-  if (n > 1) {
-    ended = nccl.GroupEnd();
-    if (result == NCCL_OK || result == NCCL_IN_PROGRESS) result = ended;
-  }
-  if (result != NCCL_OK && result != NCCL_IN_PROGRESS) return failed(name, g->comm, result);
-  /* only after settling is the collective in the stream, before the event */
-  if (result == NCCL_IN_PROGRESS) AX_TRY(settle(name, g->comm, result));
+  AX_TRY(enter(g));
+  AX_TRY(leave_call(g, name, start_all(g, c, n)));
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->done[k], g->stream)));
-  *ticket = ++g->issued;
+  g->issued.store(number);
+  *ticket = number;
 out:
   return st;
 }
@@ -382,5 +661,5 @@ static ax_status order(ax_group *group, uint64_t ticket)
                                       cudaStreamWaitEvent(computing, g->done[(ticket - 1) % EVENTS], 0));
 }
 
-extern "C" const ax_transport ax_cuda_nccl = { "nccl", identity, make_id, join, ready, issue,
-                                               order,  leave,    NULL,    NULL, NULL,  NULL };
+extern "C" const ax_transport ax_cuda_nccl = { "nccl", identity, make_id, join, ready, issue, order,
+                                               leave,  NULL,     NULL,    NULL, NULL,  NULL };

@@ -99,10 +99,9 @@ ax_status ax_cuda_pinned_new(size_t bytes, void **out)
   const size_t size = rounded(bytes);
   pinned *b = NULL;
   ax_status st = AX_OK;
-  cudaStream_t stream;
 
   *out = NULL;
-  if (ax_cuda_forked() && (st = ax_cuda_use((ax_device){ AX_CUDA, 0 }, &stream)) != AX_OK) return st;
+  if ((st = ax_cuda_use_own()) != AX_OK) return st;
   pthread_mutex_lock(&ax_cuda_lock);
   for (int k = 0; k < n_blocks && !b; k++)
     if (!blocks[k]->used && blocks[k]->bytes == size && idle(blocks[k])) b = blocks[k];

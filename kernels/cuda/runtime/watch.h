@@ -4,10 +4,17 @@
 
 #include "cuda/common.cuh"
 
+#include <atomic>
+
 /* Waits for `event` or, when it is NULL, for all work queued in `stream`.  nccl.cu sets it while
  * the device has joined others: it checks the other ranks during the wait, and ends with an error
  * when one of them is gone.  NULL: no other rank is involved. */
 extern ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEvent_t event);
+
+/* Set by nccl.cu's watchdog when it has aborted the devices' group: the next ax_cuda_use of the
+ * rank's own thread clears it, and ends with the error of ax_cuda_stopped. */
+extern std::atomic<bool> ax_cuda_stop;
+extern ax_status (*ax_cuda_stopped)(void);
 
 static inline ax_status ax_cuda_wait_stream(const char *what, cudaStream_t stream)
 {

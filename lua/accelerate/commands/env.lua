@@ -116,6 +116,12 @@ local function cuda()
     add("cuda:" .. d[2], ("%s, %s, %s, %s multiprocessors"):format(d[3], d[4], gigabytes(tonumber(d[5])),
       d[6]) .. (d[7] ~= "" and "; " .. d[7] or ""))
   end
+  for index = 0, count - 1 do
+    local place, why = require("accelerate.utils.system").gpu_place(index)
+    add(("Near cuda:%d"):format(index), place
+      and ("processors %s, NUMA node %s, PCI bus %s"):format(place.cpus, place.node or "unknown", place.bus)
+      or "not known: " .. why)
+  end
   for _, l in ipairs(report.library) do
     add(l[2], l[6] ~= "" and "not found: " .. l[6]
       or ("%s, %s"):format(l[5] ~= "" and l[5] or "version unknown", l[4]))

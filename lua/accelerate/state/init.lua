@@ -305,6 +305,8 @@ M.PartialState = properties.callable("PartialState", function(opts)
       fail("PartialState: backend = 'nccl' is for GPUs, and this process is on the CPU%s", opts.cpu
         and " (cpu = true)" or "")
     end
+    -- before anything is pinned: a context on another GPU costs each rank hundreds of megabytes
+    if gpu then core._choose_device(device) end
     if opts.timeout then core.dist.set_timeout(opts.timeout) end
     -- several ranks join at their first collective
     if opts.backend == "nccl" and size == 1 then core.dist.join_device(gpu) end
@@ -315,8 +317,9 @@ M.PartialState = properties.callable("PartialState", function(opts)
       backend = gpu and (size > 1 or opts.backend) and "nccl" or size > 1 and on_cpu or nil,
       device = device, debug = debug_mode, fork_launched = env.flag("FORK_LAUNCHED", false),
     }
-    if env.flag("ACCELERATE_CPU_AFFINITY", false) then
-      require("accelerate.utils.system").set_numa_affinity(local_rank)
+    -- a rank's own GPU; alone, a process may want all processors
+    if gpu and env.flag("ACCELERATE_CPU_AFFINITY", core.dist.local_world_size() > 1) then
+      require("accelerate.utils.system").set_numa_affinity(gpu)
     end
   end
   return partial
