@@ -69,7 +69,8 @@ describe("the watchdog of a rank with a GPU", function()
     local line = FIRST + 2
     assert.matches(("rank 0, launching, after %%d+ s: [^\n]*collective #%%d+, all_reduce%%(float32, 4 " ..
       "elements, sum, on the GPU%%) at [^\n]*script.lua:%d, has waited %%d+%%.%%d s for rank 1, which " ..
-      "last called #%%d+, barrier%%(%%) at [^\n]*script.lua:%d %%(%%-%%-timeout sets the limit%%)"):format(line,
+      "last called #%%d+, barrier%%(%%) at [^\n]*script.lua:%d %%(%%-%%-timeout sets the limit%%)"):format(
+      line,
       FIRST), err)
     local took = seconds(err, "rank 0, launching")
     assert.is_true(took >= 1 and took < 30, err)
