@@ -13,7 +13,7 @@ local SCRIPT = processes.PRELUDE .. ([[
   local reader = io.popen("exec cat >/dev/null", "w")
   os.execute("sh -c 'echo own $$; trap : TERM; while :; do SLEEP; done' &")
   local child = io.popen("echo own $$; SLEEP; true")
-  print(child:read())
+  io.write(child:read() .. "\n") -- one write: print's two of several ranks may mix
   io.stdout:flush()
   dist.barrier()
   io.write("ready\n")
