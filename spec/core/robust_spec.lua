@@ -12,7 +12,8 @@ local function values()
   return {
     { "nothing" }, { "nil", n = 1 }, { "a boolean", true }, { "zero", 0 }, { "one", 1 }, { "-1", -1 },
       { "1.5", 1.5 }, { "NaN", 0 / 0 },
-    { "inf", math.huge }, { "2^53", 2 ^ 53 }, { "-2^62", -2 ^ 62 }, { "1e300", 1e300 }, { "a string", "abc" },
+    { "inf", math.huge }, { "2^53", 2 ^ 53 }, { "-2^62", -2 ^ 62 }, { "1e300", 1e300 },
+      { "a string", "no/abc" },
       { "an empty string", "" },
     { "an empty table", {} }, { "a list", { 1, 2 } }, { "a list of strings", { "a" } },
       { "a list of huge numbers", { 1e18, 1e18 } },
