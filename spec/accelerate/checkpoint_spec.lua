@@ -222,6 +222,41 @@ describe("a checkpoint", function()
     assert.is_false(fs.exists(folder:gsub("[^/]+$", ".%0.saving")))
   end)
 
+  it("has nothing of the one before it where other files stay", function()
+    local w = world {}
+    local function save(names)
+      assert(fs.make_dirs(folder))
+      assert(fs.write(folder .. "/notes.txt", "mine"))
+      w.accelerator:save_state(folder)
+      local found = fs.list(folder)
+      assert.equal(names, table.concat(found, " "):match "gradients_0" or "none")
+    end
+    w.accelerator:backward(w.model(tensor.ones(3, 4)):sum()) -- a window is open
+    save "gradients_0"
+    w.optimizer:step()
+    w.optimizer:zero_grad()
+    save "none"
+    -- what the manifest does not list is not the checkpoint's
+    w.accelerator:backward(w.model(tensor.ones(3, 4)):sum())
+    w.accelerator:save_state(folder .. ".other")
+    w.optimizer:zero_grad()
+    assert(fs.write(folder .. "/gradients_0.safetensors",
+      assert(fs.read(folder .. ".other/gradients_0.safetensors"))))
+    w.accelerator:load_state(folder)
+    assert.is_nil(w.model.weight.grad)
+    w.accelerator:load_state(folder .. ".other")
+    assert.is_not_nil(w.model.weight.grad)
+    fs.remove_tree(folder .. ".other")
+  end)
+
+  it("without a manifest is refused", function()
+    local w = world {}
+    w.accelerator:save_state(folder)
+    os.remove(folder .. "/accelerate_manifest.json")
+    assert.error_matches(function() w.accelerator:load_state(folder) end,
+      "is no whole checkpoint: it has no accelerate_manifest.json: the save did not end")
+  end)
+
   it("that cannot be written leaves the former one", function()
     local w, broken = world {}, false
     w.accelerator:register_for_checkpointing({ state_dict = function()

@@ -84,12 +84,13 @@ local function is_checkpoint(path)
   return true
 end
 
--- Into a directory that has other files, too, a checkpoint's are moved one by one. Without the
--- manifest, which comes last, nobody takes it for whole.
+-- Into a directory that has other files, too, a checkpoint's are moved one by one, and those of the
+-- former checkpoint go. Without the manifest, which comes last, nobody takes it for whole.
 local function move_into(draft, path)
+  local former, names = manifest.read(path), assert(fs.list(draft))
   must(fs.remove_tree(fs.join(path, manifest.NAME)))
   fs.sync_dir(path)
-  local names = assert(fs.list(draft))
+  for name in pairs(former and former.files or {}) do must(fs.remove_tree(fs.join(path, name))) end
   for _, name in ipairs(names) do
     if name ~= manifest.NAME then must(fs.rename(fs.join(draft, name), fs.join(path, name))) end
   end

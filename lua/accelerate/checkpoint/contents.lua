@@ -49,17 +49,17 @@ function M.save_weights(list, directory, safe)
   end
 end
 
-local function weights_file(directory, i)
+local function weights_file(source, i)
   for _, name in ipairs { numbered("model", i, "safetensors"), numbered("pytorch_model", i, "bin") } do
-    if fs.exists(fs.join(directory, name)) then return fs.join(directory, name) end
+    if source.files[name] then return fs.join(source.path, name) end
   end
-  fail("load_state: %s has no weights for model %d of this Accelerator (%s)", directory, i,
+  fail("load_state: %s has no weights for model %d of this Accelerator (%s)", source.path, i,
     numbered("model", i, "safetensors"))
 end
 
-local function load_weights(models, directory, opts)
+local function load_weights(models, source, opts)
   for i, model in ipairs(models) do
-    local path, strict = weights_file(directory, i), { strict = opts.strict ~= false }
+    local path, strict = weights_file(source, i), { strict = opts.strict ~= false }
     if path:match "%.bin$" then model:load_state_dict(files.load(path), strict)
     else weights.load_checkpoint_in_model(model, path, strict) end
   end
@@ -171,62 +171,69 @@ end
 
 -- ---- reading ------------------------------------------------------------------------------------
 
-local function read(directory, name, what)
-  local path = fs.join(directory, name)
-  if not fs.exists(path) then fail("load_state: %s has no %s%s", directory, name, what) end
-  return files.load(path)
+-- Only what the manifest lists belongs to the checkpoint; a folder may have other files.
+---@class accelerate.CheckpointSource
+---@field path string
+---@field files table<string, table> names that the manifest lists
+
+local function read(source, name, what)
+  if not source.files[name] then fail("load_state: %s has no %s%s", source.path, name, what or "") end
+  return files.load(fs.join(source.path, name))
 end
 
-local function read_each(directory, objects, stem, what)
+local function read_each(source, objects, stem, what)
   local found = {}
   for i in ipairs(objects) do
-    found[i] = read(directory, numbered(stem, i, "bin"), (" for %s %d of this Accelerator"):format(what, i))
+    found[i] = read(source, numbered(stem, i, "bin"), (" for %s %d of this Accelerator"):format(what, i))
   end
   return found
 end
 
-local function read_custom(directory, objects)
-  local found, count = {}, 0
-  for _, name in ipairs(fs.list(directory) or {}) do
-    if name:match "^custom_checkpoint_%d+%.pkl$" then count = count + 1 end
+local function count_listed(source, pattern)
+  local count = 0
+  for name in pairs(source.files) do
+    if name:match(pattern) then count = count + 1 end
   end
+  return count
+end
+
+local function read_custom(source, objects)
+  local found, count = {}, count_listed(source, "^custom_checkpoint_%d+%.pkl$")
   if count ~= #objects then
     fail("load_state: %s has %d custom_checkpoint files, and %d objects are registered for checkpointing",
-      directory, count, #objects)
+      source.path, count, #objects)
   end
-  for i = 1, count do
-    found[i] = files.load(fs.join(directory, ("custom_checkpoint_%d.pkl"):format(i - 1)))
-  end
+  for i = 1, count do found[i] = read(source, ("custom_checkpoint_%d.pkl"):format(i - 1)) end
   return found
+end
+
+-- A rank that the saving run did not have takes the step, which is the same on all, from rank 0.
+local function read_own(source, rank, ranks)
+  if source.files[own_file(rank)] then return read(source, own_file(rank)) end
+  local own = read(source, own_file(0))
+  if own.num_processes == ranks then read(source, own_file(rank)) end -- raises
+  own.random = nil
+  return own
 end
 
 --- Reads all of a checkpoint but the weights, and changes nothing yet.
+---@param source accelerate.CheckpointSource
 ---@return table
-function M.read(accelerator, directory)
-  local rank = accelerator.process_index
-  local found = {
-    optimizers = read_each(directory, accelerator._optimizers, "optimizer", "optimizer"),
-    schedulers = read_each(directory, accelerator._schedulers, "scheduler", "scheduler"),
-    samplers = read_each(directory, accelerator._dataloaders, "sampler", "loader"),
-    custom = read_custom(directory, accelerator._custom_objects),
+function M.read(accelerator, source)
+  local rank, found = accelerator.process_index, {
+    optimizers = read_each(source, accelerator._optimizers, "optimizer", "optimizer"),
+    schedulers = read_each(source, accelerator._schedulers, "scheduler", "scheduler"),
+    samplers = read_each(source, accelerator._dataloaders, "sampler", "loader"),
+    custom = read_custom(source, accelerator._custom_objects),
+    window_open = count_listed(source, "^gradients_%d+%.safetensors$") > 0,
+    own = read_own(source, accelerator.process_index, accelerator.num_processes),
   }
   if accelerator.use_stateful_dataloader then
-    found.loaders = read_each(directory, accelerator._dataloaders, "dl_state_dict", "loader")
+    found.loaders = read_each(source, accelerator._dataloaders, "dl_state_dict", "loader")
   end
-  if accelerator._scaler then
-    found.scaler = read(directory, "scaler.pt", ", and this run scales its loss")
-  end
-  found.window_open = fs.exists(fs.join(directory, gradients_file(0)))
-  found.own = read(directory, own_file(0), "") -- the step, which is the same on all ranks
-  if found.own.num_processes == accelerator.num_processes then
-    if rank > 0 then found.own = read(directory, own_file(rank), "") end
-    if fs.exists(fs.join(directory, gradients_file(rank))) then
-      found.gradients = files.load_safetensors(fs.join(directory, gradients_file(rank)))
-    end
-  elseif rank > 0 and fs.exists(fs.join(directory, own_file(rank))) then
-    found.own.random = files.load(fs.join(directory, own_file(rank))).random
-  elseif rank > 0 then
-    found.own.random = nil
+  if accelerator._scaler then found.scaler = read(source, "scaler.pt", ", and this run scales its loss") end
+  if source.files[gradients_file(rank)] then
+    found.gradients = files.load_safetensors(fs.join(source.path, gradients_file(rank)))
   end
   return found
 end
@@ -286,34 +293,34 @@ local function restore_loaders(accelerator, found)
   end
 end
 
-local function restore_random(accelerator, directory, random)
+local function restore_random(accelerator, source, random)
   if not random then
-    return notice.here("load_state: %s has no %s: rank %d keeps its own generators", directory,
+    return notice.here("load_state: %s has no %s: rank %d keeps its own generators", source.path,
       own_file(accelerator.process_index), accelerator.process_index)
   end
   core.default_generator():set_state(random.generator)
   core._math_random_state(random.math_random)
 end
 
-local function restore_own(accelerator, directory, found)
+local function restore_own(accelerator, source, found)
   local own = found.own
   accelerator.step = own.step
   gradient_state.sync_gradients = own.sync_gradients
   for _, optimizer in ipairs(accelerator._optimizers) do optimizer.optimizer:zero_grad() end
   if own.num_processes == accelerator.num_processes then restore_window(accelerator, own, found.gradients)
   elseif found.window_open then drop_window(accelerator, own) end
-  restore_random(accelerator, directory, own.random)
+  restore_random(accelerator, source, own.random)
 end
 
 --- Puts what `read` found, and the weights, into the prepared objects.
-function M.restore(accelerator, directory, found, opts, models)
-  load_weights(models, directory, opts)
+function M.restore(accelerator, source, found, opts, models)
+  load_weights(models, source, opts)
   for i, optimizer in ipairs(accelerator._optimizers) do optimizer:load_state_dict(found.optimizers[i]) end
   for i, scheduler in ipairs(accelerator._schedulers) do scheduler:load_state_dict(found.schedulers[i]) end
   if found.scaler then accelerator._scaler:load_state_dict(found.scaler) end
   for i, object in ipairs(accelerator._custom_objects) do object:load_state_dict(found.custom[i]) end
   restore_loaders(accelerator, found)
-  restore_own(accelerator, directory, found)
+  restore_own(accelerator, source, found)
 end
 
 return M

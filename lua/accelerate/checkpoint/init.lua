@@ -99,14 +99,11 @@ end
 local function check_given(path)
   if not fs.is_dir(path) then fail("load_state: there is no directory %s", path) end
   local whole, why = manifest.verify(path)
-  if whole then return { path = path } end
-  if fs.exists(fs.join(path, manifest.NAME)) then fail("load_state: %s: %s", path, why) end
-  return { path = path, foreign = true } -- Accelerate's own, which have no manifest
+  if not whole then fail("load_state: %s is no whole checkpoint: %s", path, why) end
+  return { path = path }
 end
 
-local function report_differences(accelerator, path)
-  local saved = (manifest.read(path) or {}).saved_by
-  if not saved then return end
+local function report_differences(accelerator, path, saved)
   local differing = {}
   for name, value in ordered.pairs(manifest.circumstances(accelerator.state)) do
     if saved[name] ~= nil and saved[name] ~= value then
@@ -130,12 +127,14 @@ function M.load(accelerator, input_dir, opts)
   for _, text in ipairs(found.passed_over or {}) do notice.main("load_state: passed over %s", text) end
   local models = { unpack(accelerator._models) }
   for _, hook in ipairs(accelerator._load_state_pre_hooks) do hook[1](models, found.path) end
-  local values
-  commit.together("load_state", function() values = contents.read(accelerator, found.path) end)
+  local source, values
   commit.together("load_state", function()
-    contents.restore(accelerator, found.path, values, opts, models)
+    source = assert(manifest.read(found.path))
+    source.path = found.path
+    values = contents.read(accelerator, source)
   end)
-  report_differences(accelerator, found.path)
+  commit.together("load_state", function() contents.restore(accelerator, source, values, opts, models) end)
+  report_differences(accelerator, found.path, source.saved_by)
   return found.path
 end
 
