@@ -134,7 +134,7 @@ static void N(load)(const side *t, const char *from, int64_t n, int64_t rows, in
         *(N(some) *)(dst + i) = *(const N(some) *)((const T *)from + i) * factor;
   } else
     for (int64_t r = 0; r < n; r++, from += t->step[2], dst += width) {
-      if (t->dtype == AX_F16 || t->dtype == AX_BF16) {
+      if (ax_is_half((ax_dtype)t->dtype)) {
         ax_cpu_half_to_float(t->dtype, from, t->step[3], (float *)dst, t->size[3]); /* T is float then */
         if (factor != 1)
           for (int64_t i = 0; i < t->size[3]; i++) dst[i] *= factor;
@@ -157,7 +157,7 @@ static void N(store)(const side *t, char *to, int64_t n, int64_t width, T factor
         *(N(some) *)((T *)to + i) = *(const N(some) *)(src + i) * factor;
   } else
     for (int64_t r = 0; r < n; r++, to += t->step[2], src += width) {
-      if (t->dtype == AX_F16 || t->dtype == AX_BF16) {
+      if (ax_is_half((ax_dtype)t->dtype)) {
         for (int64_t i = 0; i < t->size[3]; i++) src[i] *= factor;
         ax_cpu_float_to_half(t->dtype, (const float *)src, to, t->step[3], t->size[3]);
       } else if (t->step[3] == sizeof(T)) {

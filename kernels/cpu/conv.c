@@ -209,7 +209,7 @@ static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate)
     else st = by_dnnl(v, d, &done);
     if (st != AX_OK || done) return st;
   }
-  if (v->dtype == AX_F16 || v->dtype == AX_BF16) return in_float32(v, d, accumulate);
+  if (ax_is_half((ax_dtype)v->dtype)) return in_float32(v, d, accumulate);
   return ax_conv_plain(v, d, accumulate);
 }
 

@@ -1,40 +1,22 @@
 /* Convolutions by oneDNN (dnnl_shim.c has the matrix products).  Versions 2 and 3 differ in how a
  * primitive is described.
  *
- * Each thread caches the primitives of its last shapes.  Images are passed as they are; the small
+ * dnnl.h keeps the primitives of a thread's last shapes.  Images are passed as they are; the small
  * weights are reordered for each call, since oneDNN's code needs them in blocks. */
 #include "conv.h"
 
-#include <omp.h>
-#include <string.h>
+#include "dnnl.h"
 
-#include <dnnl.h>
-
-#define DNNL_TRY(expr) \
-  do { \
-    if ((st = (expr)) != dnnl_success) goto out; \
-  } while (0)
+typedef ax_dnnl_desc desc;
 
 /* ---- differences between the versions */
 
 #if DNNL_VERSION_MAJOR >= 3
 
-typedef const_dnnl_memory_desc_t desc;
-
-static dnnl_status_t desc_init(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_t dims,
-                               dnnl_data_type_t type, const dnnl_dims_t strides)
-{
-  return dnnl_memory_desc_create_with_strides(d, ndims, dims, type, strides);
-}
 static dnnl_status_t desc_any(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type)
 {
   return dnnl_memory_desc_create_with_tag(d, ndims, dims, type, dnnl_format_tag_any);
 }
-static void desc_clear(dnnl_memory_desc_t *d)
-{
-  if (*d) dnnl_memory_desc_destroy(*d);
-}
-static desc shown(const dnnl_memory_desc_t *d) { return *d; }
 
 static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t hint, dnnl_engine_t engine,
                               const ax_conv *v, desc x, desc w, desc bias, desc y, const dnnl_dims_t stride,
@@ -63,19 +45,10 @@ static dnnl_status_t describe_hint(dnnl_primitive_desc_t *pd, dnnl_engine_t engi
 
 #else
 
-typedef const dnnl_memory_desc_t *desc;
-
-static dnnl_status_t desc_init(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_t dims,
-                               dnnl_data_type_t type, const dnnl_dims_t strides)
-{
-  return dnnl_memory_desc_init_by_strides(d, ndims, dims, type, strides);
-}
 static dnnl_status_t desc_any(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type)
 {
   return dnnl_memory_desc_init_by_tag(d, ndims, dims, type, dnnl_format_tag_any);
 }
-static void desc_clear(dnnl_memory_desc_t *d) { (void)d; }
-static desc shown(const dnnl_memory_desc_t *d) { return d; }
 
 static dnnl_status_t describe_hint(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, desc x, desc w, desc y,
                                    const dnnl_dims_t stride, const dnnl_dims_t dilation,
@@ -109,27 +82,22 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t h
 
 /* ---- the cache of a thread */
 
-#define SETS 64
-#define WAYS 4
-
 typedef struct entry {
+  ax_dnnl_head head;
   ax_conv key;
-  int64_t threads; /* the number that the primitive was made for; 0: the entry is empty */
-  uint64_t used;
-  dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
-  dnnl_primitive_t reorder;   /* of the weights, into blocks or (WEIGHT) out of them; NULL: not needed */
+  dnnl_primitive_t reorder; /* of the weights, into blocks or (WEIGHT) out of them; NULL: not needed */
   dnnl_memory_t x, w, bias, y, packed;
   size_t packed_bytes;
 } entry;
+_Static_assert(offsetof(entry, key) == sizeof(ax_dnnl_head), "the key follows the head");
 
-static __thread entry cache[SETS][WAYS];
-static __thread uint64_t clock_now;
-static __thread dnnl_engine_t engine;
-static __thread dnnl_stream_t stream;
+static __thread entry entries[AX_DNNL_SETS * AX_DNNL_WAYS];
+static __thread ax_dnnl_cache cache;
 
-static void entry_clear(entry *e)
+static void entry_clear(void *ud)
 {
-  if (e->primitive) dnnl_primitive_destroy(e->primitive);
+  entry *e = ud;
+  if (e->head.primitive) dnnl_primitive_destroy(e->head.primitive);
   if (e->reorder) dnnl_primitive_destroy(e->reorder);
   dnnl_memory_t *const all[] = { &e->x, &e->w, &e->bias, &e->y, &e->packed };
   for (int k = 0; k < 5; k++)
@@ -141,7 +109,7 @@ static dnnl_status_t reorder_create(entry *e, desc from, desc to)
 {
   dnnl_primitive_desc_t pd = NULL;
   dnnl_status_t st;
-  DNNL_TRY(dnnl_reorder_primitive_desc_create(&pd, from, engine, to, engine, NULL));
+  DNNL_TRY(dnnl_reorder_primitive_desc_create(&pd, from, cache.engine, to, cache.engine, NULL));
   DNNL_TRY(dnnl_primitive_create(&e->reorder, pd));
 out:
   if (pd) dnnl_primitive_desc_destroy(pd);
@@ -153,11 +121,14 @@ static dnnl_status_t image(dnnl_memory_desc_t *d, dnnl_data_type_t type, int64_t
                            int64_t w)
 {
   const dnnl_dims_t dims = { n, c, h, w }, strides = { h * w * c, 1, w * c, c };
-  return desc_init(d, 4, dims, type, strides);
+  return ax_dnnl_desc_init(d, 4, dims, type, strides);
 }
 
-static dnnl_status_t entry_build(entry *e, const ax_conv *v)
+static dnnl_status_t entry_build(void *ud, const void *key)
 {
+  entry *e = ud;
+  const ax_conv *v = key;
+  const dnnl_engine_t engine = cache.engine;
   const dnnl_data_type_t type = v->dtype == AX_F32 ? dnnl_f32 : dnnl_bf16,
                          weight_type = v->what == AX_CONV_WEIGHT ? dnnl_f32 : type;
   const int64_t og = v->o / v->groups, cg = v->c / v->groups, plane = v->kh * v->kw;
@@ -179,24 +150,23 @@ static dnnl_status_t entry_build(entry *e, const ax_conv *v)
     const int64_t out = d ? v->ow : v->oh, in = d ? v->w : v->h, k = d ? v->kw : v->kh;
     pad_end[d] = (out - 1) * v->stride[d] + v->dilation[d] * (k - 1) + 1 - in - v->padding[d];
   }
-  if (!engine) DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
-  if (!stream) DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
   DNNL_TRY(image(&x, type, v->n, v->c, v->h, v->w));
   DNNL_TRY(image(&y, type, v->n, v->o, v->oh, v->ow));
-  DNNL_TRY(desc_init(&w, ndims, sizes + skip, weight_type, steps + skip));
+  DNNL_TRY(ax_dnnl_desc_init(&w, ndims, sizes + skip, weight_type, steps + skip));
   DNNL_TRY(desc_any(&any, ndims, sizes + skip, weight_type));
-  if (v->bias) DNNL_TRY(desc_init(&bias, 1, channels, type, one));
+  if (v->bias) DNNL_TRY(ax_dnnl_desc_init(&bias, 1, channels, type, one));
   if (v->what != AX_CONV_FORWARD) {
     dnnl_memory_desc_t forward_any = { 0 };
     st = desc_any(&forward_any, ndims, sizes + skip, type);
     if (st == dnnl_success)
-      st = describe_hint(&hint, engine, shown(&x), shown(&forward_any), shown(&y), stride, dilation, pad,
-                         pad_end);
-    desc_clear(&forward_any);
+      st = describe_hint(&hint, engine, ax_dnnl_shown(&x), ax_dnnl_shown(&forward_any), ax_dnnl_shown(&y),
+                         stride, dilation, pad, pad_end);
+    ax_dnnl_desc_clear(&forward_any);
     if (st != dnnl_success) goto out;
   }
-  DNNL_TRY(describe(&pd, hint, engine, v, shown(&x), shown(&any), v->bias ? shown(&bias) : NULL, shown(&y),
-                    stride, dilation, pad, pad_end));
+  DNNL_TRY(describe(&pd, hint, engine, v, ax_dnnl_shown(&x), ax_dnnl_shown(&any),
+                    v->bias ? ax_dnnl_shown(&bias) : NULL, ax_dnnl_shown(&y), stride, dilation, pad,
+                    pad_end));
   DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &code));
   if (strstr(code, "ref")) {
     st = dnnl_unimplemented;
@@ -206,50 +176,32 @@ static dnnl_status_t entry_build(entry *e, const ax_conv *v)
                                                    v->what == AX_CONV_WEIGHT ? dnnl_query_diff_weights_md
                                                                              : dnnl_query_weights_md,
                                                    0);
-  if (!dnnl_memory_desc_equal(packed, shown(&w))) {
+  if (!dnnl_memory_desc_equal(packed, ax_dnnl_shown(&w))) {
     e->packed_bytes = dnnl_memory_desc_get_size(packed);
     DNNL_TRY(dnnl_memory_create(&e->packed, packed, engine, DNNL_MEMORY_NONE));
-    if (v->what == AX_CONV_WEIGHT) DNNL_TRY(reorder_create(e, packed, shown(&w)));
-    else DNNL_TRY(reorder_create(e, shown(&w), packed));
+    if (v->what == AX_CONV_WEIGHT) DNNL_TRY(reorder_create(e, packed, ax_dnnl_shown(&w)));
+    else DNNL_TRY(reorder_create(e, ax_dnnl_shown(&w), packed));
   }
-  DNNL_TRY(dnnl_memory_create(&e->x, shown(&x), engine, DNNL_MEMORY_NONE));
-  DNNL_TRY(dnnl_memory_create(&e->w, shown(&w), engine, DNNL_MEMORY_NONE));
-  DNNL_TRY(dnnl_memory_create(&e->y, shown(&y), engine, DNNL_MEMORY_NONE));
-  if (v->bias) DNNL_TRY(dnnl_memory_create(&e->bias, shown(&bias), engine, DNNL_MEMORY_NONE));
-  DNNL_TRY(dnnl_primitive_create(&e->primitive, pd));
+  DNNL_TRY(dnnl_memory_create(&e->x, ax_dnnl_shown(&x), engine, DNNL_MEMORY_NONE));
+  DNNL_TRY(dnnl_memory_create(&e->w, ax_dnnl_shown(&w), engine, DNNL_MEMORY_NONE));
+  DNNL_TRY(dnnl_memory_create(&e->y, ax_dnnl_shown(&y), engine, DNNL_MEMORY_NONE));
+  if (v->bias) DNNL_TRY(dnnl_memory_create(&e->bias, ax_dnnl_shown(&bias), engine, DNNL_MEMORY_NONE));
+  DNNL_TRY(dnnl_primitive_create(&e->head.primitive, pd));
 out:
   if (pd) dnnl_primitive_desc_destroy(pd);
   if (hint) dnnl_primitive_desc_destroy(hint);
-  desc_clear(&x);
-  desc_clear(&w);
-  desc_clear(&any);
-  desc_clear(&bias);
-  desc_clear(&y);
+  ax_dnnl_desc_clear(&x);
+  ax_dnnl_desc_clear(&w);
+  ax_dnnl_desc_clear(&any);
+  ax_dnnl_desc_clear(&bias);
+  ax_dnnl_desc_clear(&y);
   return st;
-}
-
-static entry *find(const ax_conv *v, int64_t threads)
-{
-  const int64_t *word = (const int64_t *)v;
-  uint64_t hash = (uint64_t)threads;
-  entry *set, *oldest;
-
-  for (size_t i = 0; i < sizeof(*v) / sizeof(*word); i++)
-    hash = (hash ^ (uint64_t)word[i]) * 0x9e3779b97f4a7c15u;
-  set = cache[hash >> 58]; /* 64 sets */
-  oldest = set;
-  for (int k = 0; k < WAYS; k++) {
-    if (set[k].threads == threads && memcmp(&set[k].key, v, sizeof(*v)) == 0) return &set[k];
-    if (set[k].used < oldest->used) oldest = &set[k];
-  }
-  entry_clear(oldest);
-  return oldest;
 }
 
 static dnnl_status_t reorder(const entry *e, dnnl_memory_t from, dnnl_memory_t to)
 {
   const dnnl_exec_arg_t args[2] = { { DNNL_ARG_FROM, from }, { DNNL_ARG_TO, to } };
-  return dnnl_primitive_execute(e->reorder, stream, 2, args);
+  return dnnl_primitive_execute(e->reorder, cache.stream, 2, args);
 }
 
 static dnnl_status_t execute(const entry *e, const ax_conv *v)
@@ -259,7 +211,7 @@ static dnnl_status_t execute(const entry *e, const ax_conv *v)
                               { v->what == AX_CONV_WEIGHT ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, w },
                               { v->what == AX_CONV_FORWARD ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, e->y },
                               { DNNL_ARG_BIAS, e->bias } };
-  return dnnl_primitive_execute(e->primitive, stream, v->bias ? 4 : 3, args);
+  return dnnl_primitive_execute(e->head.primitive, cache.stream, v->bias ? 4 : 3, args);
 }
 
 static ax_status failure(const ax_conv *v, dnnl_status_t st)
@@ -273,18 +225,12 @@ static ax_status failure(const ax_conv *v, dnnl_status_t st)
 
 static ax_status lookup(const ax_conv *v, entry **out)
 {
-  const int64_t threads = omp_get_max_threads();
-  entry *e = find(v, threads);
-  if (!e->threads) {
-    const dnnl_status_t st = entry_build(e, v);
-    if (st != dnnl_success) entry_clear(e);
-    if (st != dnnl_success && st != dnnl_unimplemented && st != dnnl_invalid_arguments) return failure(v, st);
-    e->key = *v;
-    e->threads = threads;
-  }
-  e->used = ++clock_now;
-  *out = e;
-  return AX_OK;
+  void *found;
+  const dnnl_status_t st =
+      ax_dnnl_lookup(&cache, entries, sizeof(entry), v, sizeof(*v), entry_build, entry_clear, &found);
+
+  *out = found;
+  return st == dnnl_success ? AX_OK : failure(v, st);
 }
 
 ax_status ax_dnnl_conv_scratch(const ax_conv *v, size_t *bytes)
@@ -302,7 +248,7 @@ ax_status ax_dnnl_conv(const ax_conv *v, const ax_conv_data *d, void *packed, bo
   const ax_status found = lookup(v, &e);
 
   *done = false;
-  if (found != AX_OK || !e->primitive) return found;
+  if (found != AX_OK || !e->head.primitive) return found;
   DNNL_TRY(dnnl_memory_set_data_handle(e->x, d->x));
   DNNL_TRY(dnnl_memory_set_data_handle(e->w, d->w));
   DNNL_TRY(dnnl_memory_set_data_handle(e->y, d->y));

@@ -1,36 +1,17 @@
-/* Matrix products by oneDNN.  Versions 2 (Debian 12) and 3 (Ubuntu 24.04) differ in how a primitive
- * is described; only this file sees which one it is.
- *
- * Making a primitive costs some 100 microseconds, running one well under 1.  So each thread caches
- * the primitives of its last shapes, four ways for each of 64 hash values.  A case for which oneDNN
- * only has its slow reference code is cached too, so that the caller takes another way at once. */
+/* Matrix products by oneDNN, whose versions 2 (Debian 12) and 3 (Ubuntu 24.04) differ in how a
+ * primitive is described.  dnnl.h keeps the primitives of a thread's last shapes. */
 #include "gemm.h"
 
-#include <omp.h>
 #include <stdio.h>
-#include <string.h>
 
-#include <dnnl.h>
+#include "dnnl.h"
 
 /* ---- differences between the versions */
 
+typedef dnnl_memory_desc_t desc; /* version 3: a pointer, to be destroyed; version 2: a structure */
+
 #if DNNL_VERSION_MAJOR >= 3
 
-typedef dnnl_memory_desc_t desc; /* a pointer, to be destroyed */
-
-static dnnl_status_t desc_init(desc *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
-                               const dnnl_dims_t strides)
-{
-  return dnnl_memory_desc_create_with_strides(d, ndims, dims, type, strides);
-}
-static void desc_clear(desc *d)
-{
-  if (*d) dnnl_memory_desc_destroy(*d);
-}
-static dnnl_status_t memory_create(dnnl_memory_t *m, const desc *d, dnnl_engine_t engine)
-{
-  return dnnl_memory_create(m, *d, engine, DNNL_MEMORY_NONE);
-}
 static dnnl_status_t append_sum(dnnl_post_ops_t ops)
 {
   return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
@@ -44,18 +25,6 @@ static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engi
 
 #else
 
-typedef dnnl_memory_desc_t desc; /* a structure */
-
-static dnnl_status_t desc_init(desc *d, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
-                               const dnnl_dims_t strides)
-{
-  return dnnl_memory_desc_init_by_strides(d, ndims, dims, type, strides);
-}
-static void desc_clear(desc *d) { (void)d; }
-static dnnl_status_t memory_create(dnnl_memory_t *m, const desc *d, dnnl_engine_t engine)
-{
-  return dnnl_memory_create(m, d, engine, DNNL_MEMORY_NONE);
-}
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
 static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const desc *a,
                                    const desc *b, const desc *bias, const desc *c,
@@ -68,33 +37,28 @@ static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engi
 
 #endif
 
-#define DNNL_TRY(expr) \
-  do { \
-    if ((st = (expr)) != dnnl_success) goto out; \
-  } while (0)
+static dnnl_status_t memory_create(dnnl_memory_t *m, const desc *d, dnnl_engine_t engine)
+{
+  return dnnl_memory_create(m, ax_dnnl_shown(d), engine, DNNL_MEMORY_NONE);
+}
 
 /* ---- the cache of a thread */
 
-#define SETS 64
-#define WAYS 4
-
 typedef struct entry {
+  ax_dnnl_head head;
   ax_gemm key;
-  int64_t threads;            /* the number that the primitive was made for; 0: the entry is empty */
-  uint64_t used;              /* the time of the last use, for choosing the entry to drop */
-  dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
   dnnl_memory_t a, b, bias, c;
   int64_t *calls;
 } entry;
+_Static_assert(offsetof(entry, key) == sizeof(ax_dnnl_head), "the key follows the head");
 
-static __thread entry cache[SETS][WAYS];
-static __thread uint64_t clock_now;
-static __thread dnnl_engine_t engine;
-static __thread dnnl_stream_t stream;
+static __thread entry entries[AX_DNNL_SETS * AX_DNNL_WAYS];
+static __thread ax_dnnl_cache cache;
 
-static void entry_clear(entry *e)
+static void entry_clear(void *ud)
 {
-  if (e->primitive) dnnl_primitive_destroy(e->primitive);
+  entry *e = ud;
+  if (e->head.primitive) dnnl_primitive_destroy(e->head.primitive);
   if (e->a) dnnl_memory_destroy(e->a);
   if (e->b) dnnl_memory_destroy(e->b);
   if (e->bias) dnnl_memory_destroy(e->bias);
@@ -113,7 +77,7 @@ static dnnl_status_t matrix(desc *d, const ax_gemm *g, dnnl_data_type_t type, in
 
   memcpy(dims, size + 3 - ndims, (size_t)ndims * sizeof(*dims));
   memcpy(strides, step + 3 - ndims, (size_t)ndims * sizeof(*strides));
-  return desc_init(d, ndims, dims, type, strides);
+  return ax_dnnl_desc_init(d, ndims, dims, type, strides);
 }
 
 static dnnl_data_type_t type_of(ax_dtype d)
@@ -121,8 +85,10 @@ static dnnl_data_type_t type_of(ax_dtype d)
   return d == AX_F32 ? dnnl_f32 : d == AX_BF16 ? dnnl_bf16 : dnnl_f16;
 }
 
-static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
+static dnnl_status_t entry_build(void *ud, const void *key)
 {
+  entry *e = ud;
+  const ax_gemm *g = key;
   const dnnl_data_type_t type = type_of((ax_dtype)g->dtype);
   desc a = { 0 }, b = { 0 }, bias = { 0 }, c = { 0 };
   dnnl_primitive_attr_t attr = NULL;
@@ -132,8 +98,6 @@ static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
   char name[96];
   dnnl_status_t st;
 
-  if (!engine) DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
-  if (!stream) DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
   DNNL_TRY(matrix(&a, g, type, g->m, g->k, g->a[0], g->a[1], g->a[2]));
   DNNL_TRY(matrix(&b, g, type, g->k, g->n, g->b[0], g->b[1], g->b[2]));
   DNNL_TRY(matrix(&c, g, type_of(ax_gemm_out(g)), g->m, g->n, g->c[0], g->c[1], 1));
@@ -144,17 +108,17 @@ static dnnl_status_t entry_build(entry *e, const ax_gemm *g)
     DNNL_TRY(append_sum(ops));
     DNNL_TRY(dnnl_primitive_attr_set_post_ops(attr, ops));
   }
-  DNNL_TRY(matmul_create(&pd, engine, &a, &b, g->bias ? &bias : NULL, &c, attr));
+  DNNL_TRY(matmul_create(&pd, cache.engine, &a, &b, g->bias ? &bias : NULL, &c, attr));
   DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &code));
   if (strstr(code, "ref")) { /* plain loops, a hundred times slower than ax_cpu_gemm */
     st = dnnl_unimplemented;
     goto out;
   }
-  DNNL_TRY(memory_create(&e->a, &a, engine));
-  DNNL_TRY(memory_create(&e->b, &b, engine));
-  DNNL_TRY(memory_create(&e->c, &c, engine));
-  if (g->bias) DNNL_TRY(memory_create(&e->bias, &bias, engine));
-  DNNL_TRY(dnnl_primitive_create(&e->primitive, pd));
+  DNNL_TRY(memory_create(&e->a, &a, cache.engine));
+  DNNL_TRY(memory_create(&e->b, &b, cache.engine));
+  DNNL_TRY(memory_create(&e->c, &c, cache.engine));
+  if (g->bias) DNNL_TRY(memory_create(&e->bias, &bias, cache.engine));
+  DNNL_TRY(dnnl_primitive_create(&e->head.primitive, pd));
   snprintf(name, sizeof(name), "mm %s -> %s, oneDNN %s", ax_dtype_name((ax_dtype)g->dtype),
            ax_dtype_name(ax_gemm_out(g)), code);
   e->calls = ax_cpu_counter(name);
@@ -162,47 +126,22 @@ out:
   if (pd) dnnl_primitive_desc_destroy(pd);
   if (ops) dnnl_post_ops_destroy(ops);
   if (attr) dnnl_primitive_attr_destroy(attr);
-  desc_clear(&a);
-  desc_clear(&b);
-  desc_clear(&bias);
-  desc_clear(&c);
+  ax_dnnl_desc_clear(&a);
+  ax_dnnl_desc_clear(&b);
+  ax_dnnl_desc_clear(&bias);
+  ax_dnnl_desc_clear(&c);
   return st;
-}
-
-static entry *find(const ax_gemm *g, int64_t threads)
-{
-  const int64_t *word = (const int64_t *)g;
-  uint64_t hash = (uint64_t)threads;
-  entry *set, *oldest;
-
-  for (size_t i = 0; i < sizeof(*g) / sizeof(*word); i++)
-    hash = (hash ^ (uint64_t)word[i]) * 0x9e3779b97f4a7c15u;
-  set = cache[hash >> 58]; /* 64 sets */
-  oldest = set;
-  for (int w = 0; w < WAYS; w++) {
-    if (set[w].threads == threads && memcmp(&set[w].key, g, sizeof(*g)) == 0) return &set[w];
-    if (set[w].used < oldest->used) oldest = &set[w];
-  }
-  entry_clear(oldest);
-  return oldest;
 }
 
 ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done)
 {
-  const int64_t threads = omp_get_max_threads();
-  entry *e = find(g, threads);
-  dnnl_status_t st = dnnl_success;
+  dnnl_status_t st;
+  void *found;
 
   *done = false;
-  if (!e->threads) {
-    st = entry_build(e, g);
-    if (st != dnnl_success) entry_clear(e);
-    if (st != dnnl_success && st != dnnl_unimplemented && st != dnnl_invalid_arguments) goto out;
-    e->key = *g;
-    e->threads = threads;
-  }
-  e->used = ++clock_now;
-  if (!e->primitive) return AX_OK;
+  DNNL_TRY(ax_dnnl_lookup(&cache, entries, sizeof(entry), g, sizeof(*g), entry_build, entry_clear, &found));
+  entry *e = found;
+  if (!e->head.primitive) return AX_OK;
 
   dnnl_exec_arg_t args[4] = {
     { DNNL_ARG_SRC, e->a }, { DNNL_ARG_WEIGHTS, e->b }, { DNNL_ARG_DST, e->c }, { DNNL_ARG_BIAS, e->bias }
@@ -211,7 +150,7 @@ ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const voi
   DNNL_TRY(dnnl_memory_set_data_handle(e->b, (void *)b));
   DNNL_TRY(dnnl_memory_set_data_handle(e->c, c));
   if (g->bias) DNNL_TRY(dnnl_memory_set_data_handle(e->bias, (void *)bias));
-  DNNL_TRY(dnnl_primitive_execute(e->primitive, stream, g->bias ? 4 : 3, args));
+  DNNL_TRY(dnnl_primitive_execute(e->head.primitive, cache.stream, g->bias ? 4 : 3, args));
   ++*e->calls;
   *done = true;
   return AX_OK;

@@ -89,7 +89,7 @@ static ax_status run(const ax_call *call, bool back)
 {
   const ax_tensor *from = call->in[0], *to = call->out[0], *big = back ? to : from, *small = back ? from : to;
   const ax_dtype type = (ax_dtype)from->dtype;
-  const bool wide = type == AX_F64, half = type == AX_F16 || type == AX_BF16;
+  const bool wide = type == AX_F64, half = ax_is_half(type);
   const size_t bytes = (size_t)(from->numel + to->numel) * sizeof(float),
                table = (size_t)(small->shape[2] + small->shape[3]) * sizeof(source);
   job j = { big->shape[0],   big->shape[1], big->shape[2], big->shape[3], small->shape[2],

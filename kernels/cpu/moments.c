@@ -140,7 +140,7 @@ static const void *fetch(const job *j, const char *p, int64_t stride, int64_t n,
 {
   const ax_dtype d = j->s.from;
   const int64_t size = (int64_t)ax_dtype_size(d);
-  if (d == AX_F16 || d == AX_BF16) ax_cpu_half_to_float(d, p, stride, run, n);
+  if (ax_is_half(d)) ax_cpu_half_to_float(d, p, stride, run, n);
   else if (stride == size) return p;
   else
     for (int64_t i = 0; i < n; i++) memcpy((char *)run + i * size, p + i * stride, (size_t)size);

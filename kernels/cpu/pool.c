@@ -129,7 +129,7 @@ static ax_status run(const ax_call *call, const ax_tensor *big, const ax_tensor 
                      ax_range_fn f64)
 {
   const ax_dtype type = (ax_dtype)from->dtype;
-  const bool half = type == AX_F16 || type == AX_BF16;
+  const bool half = ax_is_half(type);
   const size_t bytes = (size_t)(from->numel + to->numel) * sizeof(float);
   job j = { .p = ax_pool_of(call->a),
             .n = big->shape[0],

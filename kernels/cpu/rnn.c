@@ -25,13 +25,11 @@ typedef struct job {
   ax_status st;
 } job;
 
-static bool is_half(const ax_tensor *t) { return t->dtype == AX_F16 || t->dtype == AX_BF16; }
-
 static void *open_operand(job *j, const ax_tensor *t, bool result)
 {
   operand *o = &j->list[j->n];
   if (!t || j->st != AX_OK) return NULL;
-  if (!is_half(t)) return ax_data(t);
+  if (!ax_is_half((ax_dtype)t->dtype)) return ax_data(t);
   *o = (operand){ .t = t, .bytes = (size_t)t->numel * sizeof(float), .result = result };
   if ((j->st = ax_alloc(o->bytes, &o->data)) != AX_OK) return NULL;
   j->n++;
@@ -171,73 +169,13 @@ ax_status ax_cpu__gru_gates_backward(const ax_call *call)
 
 /* ---- layers */
 
-typedef struct sequence {
-  /* rows of all steps; rows of the first step; widths of the state and of the gates */
-  int64_t steps, rows, batch, hidden, gates;
-  const int64_t *sizes; /* the number of sequences of each step; NULL: always `batch` */
-  bool reverse;
-} sequence;
+typedef ax_rnn_sequence sequence;
+typedef ax_rnn_walk walk;
 
-static int64_t size_at(const sequence *s, int64_t t) { return s->sizes ? s->sizes[t] : s->batch; }
-
-/* x: a tensor laid out like y.  Also checks what depends on the numbers in `sizes`. */
 static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const ax_tensor *w,
                                 const ax_tensor *h, const ax_tensor *sizes, bool reverse, sequence *s)
 {
-  const char *name = ax_ops[call->op].name;
-  int64_t sum = 0;
-
-  *s = (sequence){
-    .batch = h->shape[0], .hidden = h->shape[1], .gates = w ? w->shape[0] : 0, .reverse = reverse
-  };
-  if (!sizes) {
-    s->steps = x->shape[0];
-    s->rows = x->shape[0] * x->shape[1];
-    return AX_OK;
-  }
-  s->sizes = ax_data(sizes);
-  s->steps = sizes->shape[0];
-  s->rows = x->shape[0];
-  if (reverse)
-    return ax_fail(
-        AX_EINVAL,
-        "%s: a packed batch runs from its first step on; turn the sequences around instead of reverse", name);
-  for (int64_t t = 0; t < s->steps; t++) {
-    if (s->sizes[t] < 1 || s->sizes[t] > (t ? s->sizes[t - 1] : s->batch) ||
-        (t == 0 && s->sizes[0] != s->batch))
-      return ax_fail(AX_EINVAL,
-                     "%s: batch_sizes must start with %lld, fall and stay above 0; entry %lld is %lld", name,
-                     (long long)s->batch, (long long)t + 1, (long long)s->sizes[t]);
-    sum += s->sizes[t];
-  }
-  if (sum != s->rows)
-    return ax_fail(AX_EINVAL, "%s: batch_sizes add up to %lld, gx has %lld rows", name, (long long)sum,
-                   (long long)s->rows);
-  return AX_OK;
-}
-
-/* A walk over the steps, forward or backward in time: the step, its first row, its rows, and the
- * first row of the previous step in time (-1: none). */
-typedef struct walk {
-  int64_t t, at, n, former;
-} walk;
-
-static bool walk_next(const sequence *s, bool backward, walk *w)
-{
-  const bool down = s->reverse != backward;
-  if (w->t < 0)
-    *w = (walk){ .t = down ? s->steps - 1 : 0, .at = down ? s->rows - size_at(s, s->steps - 1) : 0 };
-  else if (down) {
-    if (--w->t < 0) return false;
-    w->at -= size_at(s, w->t);
-  } else {
-    w->at += size_at(s, w->t);
-    if (++w->t == s->steps) return false;
-  }
-  w->n = size_at(s, w->t);
-  if (s->reverse) w->former = w->t == s->steps - 1 ? -1 : w->at + w->n;
-  else w->former = w->t == 0 ? -1 : w->at - size_at(s, w->t - 1);
-  return true;
+  return ax_rnn_begin(call, x, w, h, sizes ? ax_data(sizes) : NULL, sizes ? sizes->shape[0] : 0, reverse, s);
 }
 
 #define AT(p, row, width) ((char *)(p) + size * (row) * (width))
@@ -359,11 +297,11 @@ ax_status ax_cpu_lstm_layer(const ax_call *call)
   void *y = write_to(&j, call->out[0]), *c_last = write_to(&j, last), *gates = write_to(&j, call->out[2]);
   const factors f = factors_of(&j, w, h0, call->out[0]);
   if (j.st != AX_OK) return finish(&j);
-  void *all_c = AT(gates, s.rows, 4 * H);
-  while (j.st == AX_OK && walk_next(&s, false, &k)) {
+  void *all_c = AT(gates, s.rows, AX_LSTM_GATES * H);
+  while (j.st == AX_OK && ax_rnn_next(&s, false, &k)) {
     cells p = { .hidden = H,
-                .gx = AT(x, k.at, 4 * H),
-                .gates = AT(gates, k.at, 4 * H),
+                .gx = AT(x, k.at, AX_LSTM_GATES * H),
+                .gates = AT(gates, k.at, AX_LSTM_GATES * H),
                 .before = k.former < 0 ? c : AT(all_c, k.former, H),
                 .state = AT(all_c, k.at, H),
                 .h = AT(y, k.at, H) };
@@ -397,18 +335,19 @@ ax_status ax_cpu__lstm_layer_backward(const ax_call *call)
   copy_or_zero(&j, dc, gc, s.batch * H);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   if (j.st != AX_OK) return finish(&j);
-  const void *all_c = AT(gates, s.rows, 4 * H);
-  while (j.st == AX_OK && walk_next(&s, true, &k)) {
+  const void *all_c = AT(gates, s.rows, AX_LSTM_GATES * H);
+  while (j.st == AX_OK && ax_rnn_next(&s, true, &k)) {
     cells p = { .hidden = H,
-                .gates = AT(gates, k.at, 4 * H),
+                .gates = AT(gates, k.at, AX_LSTM_GATES * H),
                 .before = k.former < 0 ? c : AT(all_c, k.former, H),
                 .now = AT(all_c, k.at, H),
                 .gy = gy ? AT(gy, k.at, H) : NULL,
                 .dh = dh,
                 .dc = dc,
-                .dgx = AT(dg, k.at, 4 * H) };
+                .dgx = AT(dg, k.at, AX_LSTM_GATES * H) };
     run_rows(j.dtype, LSTM_BACK, k.n, &p);
-    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgx, k.at, k.n, 4 * H), f.weight, false, dh);
+    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgx, k.at, k.n, AX_LSTM_GATES * H), f.weight,
+                            false, dh);
   }
   return finish(&j);
 }
@@ -426,13 +365,13 @@ ax_status ax_cpu_gru_layer(const ax_call *call)
     return j.st;
   const void *x = read_from(&j, gx), *bias = read_from(&j, call->in[2]), *h = read_from(&j, h0);
   void *y = write_to(&j, call->out[0]), *gates = write_to(&j, call->out[1]),
-       *gh = scratch(&j, s.batch * 3 * H);
+       *gh = scratch(&j, s.batch * AX_GRU_GATES * H);
   const factors f = factors_of(&j, w, h0, call->out[0]);
-  while (j.st == AX_OK && walk_next(&s, false, &k)) {
+  while (j.st == AX_OK && ax_rnn_next(&s, false, &k)) {
     cells p = { .hidden = H,
-                .gx = AT(x, k.at, 3 * H),
+                .gx = AT(x, k.at, AX_GRU_GATES * H),
                 .gh = gh,
-                .gates = AT(gates, k.at, 4 * H),
+                .gates = AT(gates, k.at, AX_GRU_SAVED * H),
                 .before = k.former < 0 ? h : AT(y, k.former, H),
                 .h = AT(y, k.at, H) };
     if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, bias, gh)) != AX_OK)
@@ -460,16 +399,17 @@ ax_status ax_cpu__gru_layer_backward(const ax_call *call)
   void *dgx = write_to(&j, call->out[0]), *dgh = write_to(&j, call->out[1]), *dh = write_to(&j, call->out[2]);
   const factors f = factors_of(&j, w, NULL, call->out[1]);
   copy_or_zero(&j, dh, NULL, s.batch * H);
-  while (j.st == AX_OK && walk_next(&s, true, &k)) {
+  while (j.st == AX_OK && ax_rnn_next(&s, true, &k)) {
     cells p = { .hidden = H,
-                .gates = AT(gates, k.at, 4 * H),
+                .gates = AT(gates, k.at, AX_GRU_SAVED * H),
                 .before = k.former < 0 ? h : AT(y, k.former, H),
                 .gy = AT(gy, k.at, H),
                 .dh = dh,
-                .dgx = AT(dgx, k.at, 3 * H),
-                .dgh = AT(dgh, k.at, 3 * H) };
+                .dgx = AT(dgx, k.at, AX_GRU_GATES * H),
+                .dgh = AT(dgh, k.at, AX_GRU_GATES * H) };
     run_rows(j.dtype, GRU_BACK, k.n, &p);
-    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgh, k.at, k.n, 3 * H), f.weight, true, dh);
+    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgh, k.at, k.n, AX_GRU_GATES * H), f.weight, true,
+                            dh);
   }
   return finish(&j);
 }
@@ -488,7 +428,7 @@ ax_status ax_cpu_rnn_layer(const ax_call *call)
   const void *x = read_from(&j, gx), *h = read_from(&j, h0);
   void *y = write_to(&j, call->out[0]);
   const factors f = factors_of(&j, w, h0, call->out[0]);
-  while (j.st == AX_OK && walk_next(&s, false, &k)) {
+  while (j.st == AX_OK && ax_rnn_next(&s, false, &k)) {
     cells p = {
       .hidden = H, .relu = call->a->rnn_layer.nonlinearity, .gx = AT(x, k.at, H), .h = AT(y, k.at, H)
     };
@@ -516,7 +456,7 @@ ax_status ax_cpu__rnn_layer_backward(const ax_call *call)
   void *dg = write_to(&j, call->out[0]), *dh = write_to(&j, call->out[1]);
   const factors f = factors_of(&j, w, NULL, call->out[0]);
   copy_or_zero(&j, dh, NULL, s.batch * H);
-  while (j.st == AX_OK && walk_next(&s, true, &k)) {
+  while (j.st == AX_OK && ax_rnn_next(&s, true, &k)) {
     cells p = { .hidden = H,
                 .relu = call->a->rnn_layer_backward.nonlinearity,
                 .now = AT(y, k.at, H),
@@ -537,7 +477,7 @@ ax_status ax_cpu__rnn_before(const ax_call *call)
   walk k = { .t = -1 };
   const ax_status st = begin_sequence(call, y, NULL, h, call->in[2], call->a->rnn_before.reverse, &s);
 
-  while (st == AX_OK && walk_next(&s, false, &k))
+  while (st == AX_OK && ax_rnn_next(&s, false, &k))
     memcpy(AT(ax_data(call->out[0]), k.at, s.hidden),
            k.former < 0 ? ax_data(h) : AT(ax_data(y), k.former, s.hidden), (size_t)(k.n * s.hidden * size));
   return st;

@@ -4,6 +4,7 @@
 #ifndef AX_CPU_RNN_ROWS_H
 #define AX_CPU_RNN_ROWS_H
 
+#include "core/ops/rnn_steps.h"
 #include "cpu.h"
 
 #include "pointwise.h"
@@ -28,19 +29,20 @@ typedef struct cells {
     const cells *p = ud; \
     const int64_t H = p->hidden; \
     for (int64_t r = lo; r < hi; r++) { \
-      const T *x = (const T *)p->gx + r * 4 * H, *y = (const T *)p->gh + r * 4 * H, \
+      const T *x = (const T *)p->gx + r * AX_LSTM_GATES * H, *y = (const T *)p->gh + r * AX_LSTM_GATES * H, \
               *c0 = (const T *)p->before + r * H; \
-      T *a = (T *)p->gates + r * 4 * H, *c1 = (T *)p->state + r * H, *h = (T *)p->h + r * H; \
+      T *a = (T *)p->gates + r * AX_LSTM_GATES * H, *c1 = (T *)p->state + r * H, *h = (T *)p->h + r * H; \
       AX_SIMD \
       for (int64_t k = 0; k < H; k++) { \
-        const T i = ax_sigmoid_##S(x[k] + y[k]), f = ax_sigmoid_##S(x[H + k] + y[H + k]); \
-        const T g = ax_tanh_##S(x[2 * H + k] + y[2 * H + k]), \
-                o = ax_sigmoid_##S(x[3 * H + k] + y[3 * H + k]); \
+        const T i = ax_sigmoid_##S(x[k] + y[k]), \
+                f = ax_sigmoid_##S(x[AX_LSTM_F * H + k] + y[AX_LSTM_F * H + k]); \
+        const T g = ax_tanh_##S(x[AX_LSTM_G * H + k] + y[AX_LSTM_G * H + k]), \
+                o = ax_sigmoid_##S(x[AX_LSTM_O * H + k] + y[AX_LSTM_O * H + k]); \
         const T c = f * c0[k] + i * g; \
         a[k] = i; \
-        a[H + k] = f; \
-        a[2 * H + k] = g; \
-        a[3 * H + k] = o; \
+        a[AX_LSTM_F * H + k] = f; \
+        a[AX_LSTM_G * H + k] = g; \
+        a[AX_LSTM_O * H + k] = o; \
         c1[k] = c; \
         h[k] = o * ax_tanh_##S(c); \
       } \
@@ -53,18 +55,19 @@ typedef struct cells {
     const cells *p = ud; \
     const int64_t H = p->hidden; \
     for (int64_t r = lo; r < hi; r++) { \
-      const T *a = (const T *)p->gates + r * 4 * H, *c0 = (const T *)p->before + r * H, \
+      const T *a = (const T *)p->gates + r * AX_LSTM_GATES * H, *c0 = (const T *)p->before + r * H, \
               *c1 = (const T *)p->now + r * H; \
       const T *gy = p->gy ? (const T *)p->gy + r * H : NULL, *dh = (const T *)p->dh + r * H; \
-      T *dc = (T *)p->dc + r * H, *d = (T *)p->dgx + r * 4 * H; \
+      T *dc = (T *)p->dc + r * H, *d = (T *)p->dgx + r * AX_LSTM_GATES * H; \
       AX_SIMD \
       for (int64_t k = 0; k < H; k++) { \
-        const T i = a[k], f = a[H + k], g = a[2 * H + k], o = a[3 * H + k], t = ax_tanh_##S(c1[k]); \
+        const T i = a[k], f = a[AX_LSTM_F * H + k], g = a[AX_LSTM_G * H + k], o = a[AX_LSTM_O * H + k], \
+                t = ax_tanh_##S(c1[k]); \
         const T e = dh[k] + (gy ? gy[k] : 0), s = dc[k] + e * o * (1 - t * t); \
         d[k] = s * g * (i * (1 - i)); \
-        d[H + k] = s * c0[k] * (f * (1 - f)); \
-        d[2 * H + k] = s * i * (1 - g * g); \
-        d[3 * H + k] = e * t * (o * (1 - o)); \
+        d[AX_LSTM_F * H + k] = s * c0[k] * (f * (1 - f)); \
+        d[AX_LSTM_G * H + k] = s * i * (1 - g * g); \
+        d[AX_LSTM_O * H + k] = e * t * (o * (1 - o)); \
         dc[k] = s * f; \
       } \
     } \
@@ -75,17 +78,18 @@ typedef struct cells {
     const cells *p = ud; \
     const int64_t H = p->hidden; \
     for (int64_t q = lo; q < hi; q++) { \
-      const T *x = (const T *)p->gx + q * 3 * H, *y = (const T *)p->gh + q * 3 * H, \
+      const T *x = (const T *)p->gx + q * AX_GRU_GATES * H, *y = (const T *)p->gh + q * AX_GRU_GATES * H, \
               *h0 = (const T *)p->before + q * H; \
-      T *a = (T *)p->gates + q * 4 * H, *h = (T *)p->h + q * H; \
+      T *a = (T *)p->gates + q * AX_GRU_SAVED * H, *h = (T *)p->h + q * H; \
       AX_SIMD \
       for (int64_t k = 0; k < H; k++) { \
-        const T r = ax_sigmoid_##S(x[k] + y[k]), z = ax_sigmoid_##S(x[H + k] + y[H + k]), m = y[2 * H + k]; \
-        const T n = ax_tanh_##S(x[2 * H + k] + r * m); \
+        const T r = ax_sigmoid_##S(x[k] + y[k]), \
+                z = ax_sigmoid_##S(x[AX_GRU_Z * H + k] + y[AX_GRU_Z * H + k]), m = y[AX_GRU_N * H + k]; \
+        const T n = ax_tanh_##S(x[AX_GRU_N * H + k] + r * m); \
         a[k] = r; \
-        a[H + k] = z; \
-        a[2 * H + k] = n; \
-        a[3 * H + k] = m; \
+        a[AX_GRU_Z * H + k] = z; \
+        a[AX_GRU_N * H + k] = n; \
+        a[AX_GRU_M * H + k] = m; \
         h[k] = n + z * (h0[k] - n); \
       } \
     } \
@@ -96,20 +100,22 @@ typedef struct cells {
     const cells *p = ud; \
     const int64_t H = p->hidden; \
     for (int64_t q = lo; q < hi; q++) { \
-      const T *a = (const T *)p->gates + q * 4 * H, *h0 = (const T *)p->before + q * H; \
+      const T *a = (const T *)p->gates + q * AX_GRU_SAVED * H, *h0 = (const T *)p->before + q * H; \
       const T *gy = p->gy ? (const T *)p->gy + q * H : NULL; \
-      T *dh = (T *)p->dh + q * H, *x = (T *)p->dgx + q * 3 * H, *y = (T *)p->dgh + q * 3 * H; \
+      T *dh = (T *)p->dh + q * H, *x = (T *)p->dgx + q * AX_GRU_GATES * H, \
+        *y = (T *)p->dgh + q * AX_GRU_GATES * H; \
       AX_SIMD \
       for (int64_t k = 0; k < H; k++) { \
-        const T r = a[k], z = a[H + k], n = a[2 * H + k], m = a[3 * H + k], e = dh[k] + (gy ? gy[k] : 0); \
+        const T r = a[k], z = a[AX_GRU_Z * H + k], n = a[AX_GRU_N * H + k], m = a[AX_GRU_M * H + k], \
+                e = dh[k] + (gy ? gy[k] : 0); \
         const T dn = e * (1 - z) * (1 - n * n), dr = dn * m * (r * (1 - r)), \
                 dz = e * (h0[k] - n) * (z * (1 - z)); \
         x[k] = dr; \
-        x[H + k] = dz; \
-        x[2 * H + k] = dn; \
+        x[AX_GRU_Z * H + k] = dz; \
+        x[AX_GRU_N * H + k] = dn; \
         y[k] = dr; \
-        y[H + k] = dz; \
-        y[2 * H + k] = dn * r; \
+        y[AX_GRU_Z * H + k] = dz; \
+        y[AX_GRU_N * H + k] = dn * r; \
         dh[k] = e * z; \
       } \
     } \

@@ -210,7 +210,7 @@ static ax_status run(const ax_call *call, int64_t dim, bool logs, bool back)
   const ax_tensor *y = call->out[0];
   const ax_dtype d = (ax_dtype)y->dtype;
   job j = { .s = ax_around_dim(y, dim), .dtype = d, .logs = logs, .back = back, .out = ax_data(y) };
-  const bool half = d == AX_F16 || d == AX_BF16;
+  const bool half = ax_is_half(d);
   const size_t bytes = (size_t)y->numel * sizeof(float);
   void *wide[3] = { NULL, NULL, NULL }; /* half types: the inputs and the result in float32 */
   ax_status st = AX_OK;

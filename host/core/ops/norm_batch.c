@@ -13,7 +13,7 @@ static ax_status check_param(const ax_infer *q, const ax_tensor *x, const ax_ten
   if (t->ndim != 1 || t->shape[0] != x->shape[1])
     return ax_fail(AX_ESHAPE, "batch_norm: %s must be [%lld] for an input %s, got %s", what,
                    (long long)x->shape[1], TEXT(x), TEXT(t));
-  const bool half = x->dtype == AX_F16 || x->dtype == AX_BF16;
+  const bool half = ax_is_half((ax_dtype)x->dtype);
   if (t->dtype == x->dtype || (half && t->dtype == AX_F32)) return AX_OK;
   return ax_fail(AX_EDTYPE, "batch_norm: %s is %s for an input of %s", what, TYPE(t), TYPE(x));
 }

@@ -170,7 +170,7 @@ ax_status ax_infer_pad_mode_backward(ax_infer *q)
   const ax_dtype d = (ax_dtype)X->dtype;
   const ax_status st = padded_shape(q, X, -1, shape);
   if (st != AX_OK) return st;
-  q->compute = d == AX_F16 || d == AX_BF16 ? AX_F32 : d; /* sums; the tape rounds them once */
+  q->compute = ax_is_half(d) ? AX_F32 : d; /* sums; the tape rounds them once */
   q->cast = 1;
   q->contiguous = 1;
   out_like(q, 0, q->compute, X->ndim, shape);

@@ -4,6 +4,7 @@
  * step, in C.  What does not depend on the step before is left to rows around it: the input's part
  * of the gates is one linear over all steps, and so are the gradients of both weights one product
  * each over all steps. */
+#include "core/ops/rnn_steps.h"
 #include "core/ops/rule.h"
 
 #define LL(x) ((long long)(x))
@@ -71,8 +72,8 @@ out:
   return st;
 }
 
-ax_status ax_infer_lstm_cell(ax_infer *q) { return cell(q, 4, AX_OP_LSTM_GATES, 3, INPUT(2)); }
-ax_status ax_infer_gru_cell(ax_infer *q) { return cell(q, 3, AX_OP_GRU_GATES, 2, INPUT(1)); }
+ax_status ax_infer_lstm_cell(ax_infer *q) { return cell(q, AX_LSTM_GATES, AX_OP_LSTM_GATES, 3, INPUT(2)); }
+ax_status ax_infer_gru_cell(ax_infer *q) { return cell(q, AX_GRU_GATES, AX_OP_GRU_GATES, 2, INPUT(1)); }
 
 ax_status ax_infer_rnn_cell(ax_infer *q)
 {
@@ -117,7 +118,7 @@ static void with_last(ax_infer *q, int k, ax_dtype dtype, const ax_tensor *like,
 ax_status ax_infer_lstm_gates(ax_infer *q)
 {
   const ax_tensor *gx = INPUT(0), *c = INPUT(2);
-  const ax_status st = check_gates(q, 4, gx, INPUT(1), c);
+  const ax_status st = check_gates(q, AX_LSTM_GATES, gx, INPUT(1), c);
   if (st != AX_OK) return st;
   out_like(q, 0, q->compute, c->ndim, c->shape);
   out_like(q, 1, q->compute, c->ndim, c->shape);
@@ -138,10 +139,10 @@ ax_status ax_infer_lstm_gates_backward(ax_infer *q)
 ax_status ax_infer_gru_gates(ax_infer *q)
 {
   const ax_tensor *h = INPUT(2);
-  const ax_status st = check_gates(q, 3, INPUT(0), INPUT(1), h);
+  const ax_status st = check_gates(q, AX_GRU_GATES, INPUT(0), INPUT(1), h);
   if (st != AX_OK) return st;
   out_like(q, 0, q->compute, h->ndim, h->shape);
-  with_last(q, 1, q->compute, h, 4 * h->shape[h->ndim - 1]);
+  with_last(q, 1, q->compute, h, AX_GRU_SAVED * h->shape[h->ndim - 1]);
   return AX_OK;
 }
 
@@ -150,8 +151,8 @@ ax_status ax_infer_gru_gates_backward(ax_infer *q)
   const ax_tensor *gates = INPUT(1), *h = INPUT(2);
   q->compute = (ax_dtype)gates->dtype;
   q->cast = q->contiguous = ~0u;
-  with_last(q, 0, q->compute, h, 3 * h->shape[h->ndim - 1]);
-  with_last(q, 1, q->compute, h, 3 * h->shape[h->ndim - 1]);
+  with_last(q, 0, q->compute, h, AX_GRU_GATES * h->shape[h->ndim - 1]);
+  with_last(q, 1, q->compute, h, AX_GRU_GATES * h->shape[h->ndim - 1]);
   out_like(q, 2, q->compute, h->ndim, h->shape);
   return AX_OK;
 }
@@ -203,7 +204,7 @@ static const ax_tensor *optional(const ax_infer *q, int k) { return q->args->n_i
 ax_status ax_infer_lstm_layer(ax_infer *q)
 {
   const ax_tensor *gx = INPUT(0), *w = INPUT(1), *c = INPUT(3);
-  const ax_status st = check_layer(q, 4, gx, w, INPUT(2), c, optional(q, 4));
+  const ax_status st = check_layer(q, AX_LSTM_GATES, gx, w, INPUT(2), c, optional(q, 4));
   if (st != AX_OK) return st;
   with_last(q, 0, (ax_dtype)gx->dtype, gx, w->shape[1]);
   out_like(q, 1, (ax_dtype)gx->dtype, 2, c->shape);
@@ -224,13 +225,13 @@ ax_status ax_infer_lstm_layer_backward(ax_infer *q)
 ax_status ax_infer_gru_layer(ax_infer *q)
 {
   const ax_tensor *gx = INPUT(0), *w = INPUT(1), *b = INPUT(2);
-  const ax_status st = check_layer(q, 3, gx, w, INPUT(3), NULL, optional(q, 4));
+  const ax_status st = check_layer(q, AX_GRU_GATES, gx, w, INPUT(3), NULL, optional(q, 4));
   if (st != AX_OK) return st;
   if (b && (b->ndim != 1 || b->shape[0] != w->shape[0] || b->dtype != gx->dtype))
     return ax_fail(AX_ESHAPE, "%s: b_hh must be %s [%lld] for w_hh %s, got %s %s", q->name, TYPE(gx),
                    LL(w->shape[0]), TEXT(w), TYPE(b), TEXT(b));
   with_last(q, 0, (ax_dtype)gx->dtype, gx, w->shape[1]);
-  with_last(q, 1, work_dtype(gx), gx, 4 * w->shape[1]);
+  with_last(q, 1, work_dtype(gx), gx, AX_GRU_SAVED * w->shape[1]);
   return AX_OK;
 }
 
