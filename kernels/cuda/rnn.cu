@@ -6,6 +6,9 @@
  * Step t of a packed batch has sizes[t] sequences, a falling number.  The sizes are read back from
  * the device, which waits for it. */
 #include "gemm.cuh"
+extern "C" {
+#include "core/ops/rnn_steps.h"
+}
 
 #include <vector>
 
@@ -22,16 +25,16 @@ static __global__ void lstm_cells(int64_t n, int64_t H, const S *gx, const G *gh
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
-    const int64_t r = p / H, at = r * 4 * H + p % H;
+    const int64_t r = p / H, at = r * AX_LSTM_GATES * H + p % H;
     const T i = sigmoid((T)ax_cuda_load(gx[at]) + (T)ax_cuda_load(gh[at])),
-            f = sigmoid((T)ax_cuda_load(gx[at + H]) + (T)ax_cuda_load(gh[at + H]));
-    const T g = tangent((T)ax_cuda_load(gx[at + 2 * H]) + (T)ax_cuda_load(gh[at + 2 * H])),
-            o = sigmoid((T)ax_cuda_load(gx[at + 3 * H]) + (T)ax_cuda_load(gh[at + 3 * H]));
+            f = sigmoid((T)ax_cuda_load(gx[at + AX_LSTM_F * H]) + (T)ax_cuda_load(gh[at + AX_LSTM_F * H]));
+    const T g = tangent((T)ax_cuda_load(gx[at + AX_LSTM_G * H]) + (T)ax_cuda_load(gh[at + AX_LSTM_G * H])),
+            o = sigmoid((T)ax_cuda_load(gx[at + AX_LSTM_O * H]) + (T)ax_cuda_load(gh[at + AX_LSTM_O * H]));
     const T c = f * (T)ax_cuda_load(before[p]) + i * g;
     gates[at] = ax_cuda_store<S>(i);
-    gates[at + H] = ax_cuda_store<S>(f);
-    gates[at + 2 * H] = ax_cuda_store<S>(g);
-    gates[at + 3 * H] = ax_cuda_store<S>(o);
+    gates[at + AX_LSTM_F * H] = ax_cuda_store<S>(f);
+    gates[at + AX_LSTM_G * H] = ax_cuda_store<S>(g);
+    gates[at + AX_LSTM_O * H] = ax_cuda_store<S>(o);
     state[p] = ax_cuda_store<G>(c);
     if (saved) saved[p] = ax_cuda_store<S>(c);
     h[p] = ax_cuda_store<S>(o * tangent(c));
@@ -44,15 +47,16 @@ static __global__ void lstm_back(int64_t n, int64_t H, const S *gates, const S *
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
-    const int64_t at = p / H * 4 * H + p % H;
-    const T i = ax_cuda_load(gates[at]), f = ax_cuda_load(gates[at + H]), g = ax_cuda_load(gates[at + 2 * H]),
-            o = ax_cuda_load(gates[at + 3 * H]), t = tangent((T)ax_cuda_load(now[p]));
+    const int64_t at = p / H * AX_LSTM_GATES * H + p % H;
+    const T i = ax_cuda_load(gates[at]), f = ax_cuda_load(gates[at + AX_LSTM_F * H]),
+            g = ax_cuda_load(gates[at + AX_LSTM_G * H]), o = ax_cuda_load(gates[at + AX_LSTM_O * H]),
+            t = tangent((T)ax_cuda_load(now[p]));
     const T e = (dh ? (T)ax_cuda_load(dh[p]) : (T)0) + (gy ? (T)ax_cuda_load(gy[p]) : (T)0),
             s = (dc_in ? (T)ax_cuda_load(dc_in[p]) : (T)0) + e * o * (1 - t * t);
     d[at] = ax_cuda_store<S>(s * g * (i * (1 - i)));
-    d[at + H] = ax_cuda_store<S>(s * (T)ax_cuda_load(before[p]) * (f * (1 - f)));
-    d[at + 2 * H] = ax_cuda_store<S>(s * i * (1 - g * g));
-    d[at + 3 * H] = ax_cuda_store<S>(e * t * (o * (1 - o)));
+    d[at + AX_LSTM_F * H] = ax_cuda_store<S>(s * (T)ax_cuda_load(before[p]) * (f * (1 - f)));
+    d[at + AX_LSTM_G * H] = ax_cuda_store<S>(s * i * (1 - g * g));
+    d[at + AX_LSTM_O * H] = ax_cuda_store<S>(e * t * (o * (1 - o)));
     dc[p] = ax_cuda_store<G>(s * f);
   }
 }
@@ -63,15 +67,15 @@ static __global__ void gru_cells(int64_t n, int64_t H, const S *gx, const G *gh,
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
-    const int64_t q = p / H, k = p % H, x = q * 3 * H + k, at = q * 4 * H + k;
+    const int64_t q = p / H, k = p % H, x = q * AX_GRU_GATES * H + k, at = q * AX_GRU_SAVED * H + k;
     const T r = sigmoid((T)ax_cuda_load(gx[x]) + (T)ax_cuda_load(gh[x])),
-            z = sigmoid((T)ax_cuda_load(gx[x + H]) + (T)ax_cuda_load(gh[x + H])),
-            m = (T)ax_cuda_load(gh[x + 2 * H]);
-    const T c = tangent((T)ax_cuda_load(gx[x + 2 * H]) + r * m);
+            z = sigmoid((T)ax_cuda_load(gx[x + AX_GRU_Z * H]) + (T)ax_cuda_load(gh[x + AX_GRU_Z * H])),
+            m = (T)ax_cuda_load(gh[x + AX_GRU_N * H]);
+    const T c = tangent((T)ax_cuda_load(gx[x + AX_GRU_N * H]) + r * m);
     gates[at] = ax_cuda_store<S>(r);
-    gates[at + H] = ax_cuda_store<S>(z);
-    gates[at + 2 * H] = ax_cuda_store<S>(c);
-    gates[at + 3 * H] = ax_cuda_store<S>(m);
+    gates[at + AX_GRU_Z * H] = ax_cuda_store<S>(z);
+    gates[at + AX_GRU_N * H] = ax_cuda_store<S>(c);
+    gates[at + AX_GRU_M * H] = ax_cuda_store<S>(m);
     h[p] = ax_cuda_store<S>(c + z * ((T)ax_cuda_load(before[p]) - c));
   }
 }
@@ -82,16 +86,16 @@ static __global__ void gru_back(int64_t n, int64_t H, const S *gates, const S *b
 {
   typedef compute<S> T;
   for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
-    const int64_t q = p / H, k = p % H, x = q * 3 * H + k, at = q * 4 * H + k;
-    const T r = ax_cuda_load(gates[at]), z = ax_cuda_load(gates[at + H]), c = ax_cuda_load(gates[at + 2 * H]),
-            m = ax_cuda_load(gates[at + 3 * H]);
+    const int64_t q = p / H, k = p % H, x = q * AX_GRU_GATES * H + k, at = q * AX_GRU_SAVED * H + k;
+    const T r = ax_cuda_load(gates[at]), z = ax_cuda_load(gates[at + AX_GRU_Z * H]),
+            c = ax_cuda_load(gates[at + AX_GRU_N * H]), m = ax_cuda_load(gates[at + AX_GRU_M * H]);
     const T e = (dh_in ? (T)ax_cuda_load(dh_in[p]) : (T)0) + (gy ? (T)ax_cuda_load(gy[p]) : (T)0);
     const T dn = e * (1 - z) * (1 - c * c), dr = dn * m * (r * (1 - r)),
             dz = e * ((T)ax_cuda_load(before[p]) - c) * (z * (1 - z));
     dgx[x] = dgh[x] = ax_cuda_store<S>(dr);
-    dgx[x + H] = dgh[x + H] = ax_cuda_store<S>(dz);
-    dgx[x + 2 * H] = ax_cuda_store<S>(dn);
-    dgh[x + 2 * H] = ax_cuda_store<S>(dn * r);
+    dgx[x + AX_GRU_Z * H] = dgh[x + AX_GRU_Z * H] = ax_cuda_store<S>(dz);
+    dgx[x + AX_GRU_N * H] = ax_cuda_store<S>(dn);
+    dgh[x + AX_GRU_N * H] = ax_cuda_store<S>(dn * r);
     dh[p] = ax_cuda_store<G>(e * z);
   }
 }
@@ -192,79 +196,25 @@ AX_CUDA_KERNEL(_gru_gates_backward)
 
 /* ---- layers */
 
-struct sequence {
-  /* rows of all steps; rows of the first step; widths of the state and of the gates */
-  int64_t steps, rows, batch, hidden, gates;
-  std::vector<int64_t> sizes; /* the number of sequences of each step; empty: always `batch` */
-  bool reverse;
+/* Sizes are read back from the device. */
+struct sequence : ax_rnn_sequence {
+  std::vector<int64_t> held;
 };
+typedef ax_rnn_walk walk;
 
-static int64_t size_at(const sequence &s, int64_t t)
-{
-  return s.sizes.empty() ? s.batch : s.sizes[(size_t)t];
-}
-
-/* x: a tensor laid out like y. */
 static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const ax_tensor *w,
                                 const ax_tensor *h, const ax_tensor *sizes, bool reverse, sequence *s)
 {
-  const char *name = ax_ops[call->op].name;
-  int64_t sum = 0;
+  const int64_t n = sizes ? sizes->shape[0] : 0;
+  ax_status st = AX_OK;
 
-  *s = sequence{ x->shape[0], x->shape[0], h->shape[0], h->shape[1], w ? w->shape[0] : 0, {}, reverse };
-  if (!sizes) {
-    s->rows = x->shape[0] * x->shape[1];
-    return AX_OK;
-  }
-  s->steps = sizes->shape[0];
-  s->sizes.resize((size_t)s->steps);
-  if (reverse)
-    return ax_fail(
-        AX_EINVAL,
-        "%s: a packed batch runs from its first step on; turn the sequences around instead of reverse", name);
-  const ax_status st = sizes->device.kind == AX_CPU
-                           ? AX_OK
-                           : ax_cuda_memory.copy(ax_device{ AX_CPU, 0 }, s->sizes.data(), sizes->device,
-                                                 ax_data(sizes), s->sizes.size() * sizeof(int64_t));
-  if (st != AX_OK) return st;
-  if (sizes->device.kind == AX_CPU)
-    memcpy(s->sizes.data(), ax_data(sizes), s->sizes.size() * sizeof(int64_t));
-  for (int64_t t = 0; t < s->steps; t++) {
-    const int64_t here = s->sizes[(size_t)t];
-    if (here < 1 || here > (t ? s->sizes[(size_t)t - 1] : s->batch) || (t == 0 && here != s->batch))
-      return ax_fail(AX_EINVAL,
-                     "%s: batch_sizes must start with %lld, fall and stay above 0; entry %lld is %lld", name,
-                     (long long)s->batch, (long long)t + 1, (long long)here);
-    sum += here;
-  }
-  if (sum != s->rows)
-    return ax_fail(AX_EINVAL, "%s: batch_sizes add up to %lld, gx has %lld rows", name, (long long)sum,
-                   (long long)s->rows);
-  return AX_OK;
-}
-
-/* A walk over the steps, forward or backward in time: the step, its first row, its rows, and the
- * first row of the previous step in time (-1: none). */
-struct walk {
-  int64_t t, at, n, former;
-};
-
-static bool walk_next(const sequence &s, bool backward, walk *w)
-{
-  const bool down = s.reverse != backward;
-  if (s.steps == 0) return false;
-  if (w->t < 0) *w = walk{ down ? s.steps - 1 : 0, down ? s.rows - size_at(s, s.steps - 1) : 0, 0, 0 };
-  else if (down) {
-    if (--w->t < 0) return false;
-    w->at -= size_at(s, w->t);
-  } else {
-    w->at += size_at(s, w->t);
-    if (++w->t == s.steps) return false;
-  }
-  w->n = size_at(s, w->t);
-  if (s.reverse) w->former = w->t == s.steps - 1 ? -1 : w->at + w->n;
-  else w->former = w->t == 0 ? -1 : w->at - size_at(s, w->t - 1);
-  return true;
+  s->held.resize((size_t)n + 1);
+  if (sizes && sizes->device.kind == AX_CPU)
+    memcpy(s->held.data(), ax_data(sizes), (size_t)n * sizeof(int64_t));
+  else if (sizes)
+    st = ax_cuda_memory.copy(ax_device{ AX_CPU, 0 }, s->held.data(), sizes->device, ax_data(sizes),
+                             (size_t)n * sizeof(int64_t));
+  return st == AX_OK ? ax_rnn_begin(call, x, w, h, sizes ? s->held.data() : NULL, n, reverse, s) : st;
 }
 
 template <class T> struct dtype_of;
@@ -330,20 +280,20 @@ AX_CUDA_KERNEL(lstm_layer)
   return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    S *y = data<S>(call->out[0]), *gates = kept<S>(call->out[2]), *all_c = gates + s.rows * 4 * H;
+    S *y = data<S>(call->out[0]), *gates = kept<S>(call->out[2]), *all_c = gates + s.rows * AX_LSTM_GATES * H;
     const S *x = data<S>(gx), *h = data<S>(h0);
     /* a sequence that has ended leaves its last state in c */
-    room<T> part(d, s.batch * 4 * H), c(d, s.batch * H);
+    room<T> part(d, s.batch * AX_LSTM_GATES * H), c(d, s.batch * H);
     walk k = { -1, 0, 0, 0 };
     if (part.st != AX_OK || c.st != AX_OK) return AX_ENOMEM;
     st = run_convert<T, S>(d, c.p, data<S>(c0), s.batch * H);
-    while (st == AX_OK && walk_next(s, false, &k)) {
+    while (st == AX_OK && ax_rnn_next(&s, false, &k)) {
       if (k.n == 0 || H == 0) continue;
       if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK)
         break;
       st = ax_cuda_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_cells<S, T>, k.n, H,
-                          x + k.at * 4 * H, (const T *)part.p, (const T *)c.p, c.p, y + k.at * H,
-                          gates + k.at * 4 * H, all_c + k.at * H);
+                          x + k.at * AX_LSTM_GATES * H, (const T *)part.p, (const T *)c.p, c.p, y + k.at * H,
+                          gates + k.at * AX_LSTM_GATES * H, all_c + k.at * H);
     }
     return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), (const T *)c.p, s.batch * H) : st;
   });
@@ -363,18 +313,20 @@ AX_CUDA_KERNEL(_lstm_layer_backward)
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     S *dg = data<S>(call->out[0]);
-    const S *g = data<S>(gy), *gates = kept<S>(saved), *all_c = gates + s.rows * 4 * H, *c = data<S>(c0);
+    const S *g = data<S>(gy), *gates = kept<S>(saved), *all_c = gates + s.rows * AX_LSTM_GATES * H,
+            *c = data<S>(c0);
     room<T> dh(d, s.batch * H), dc(d, s.batch * H);
     walk k = { -1, 0, 0, 0 };
     if (dh.st != AX_OK || dc.st != AX_OK) return AX_ENOMEM;
     st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
     if (st == AX_OK) st = run_convert<T, S>(d, dc.p, data<S>(gc), s.batch * H);
-    while (st == AX_OK && walk_next(s, true, &k)) {
+    while (st == AX_OK && ax_rnn_next(&s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
       st = ax_cuda_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_back<S, T>, k.n, H,
-                          gates + k.at * 4 * H, k.former < 0 ? c : all_c + k.former * H, all_c + k.at * H,
-                          g ? g + k.at * H : NULL, (const T *)dh.p, (const T *)dc.p, dc.p, dg + k.at * 4 * H);
-      if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * 4 * H, w, false, dh.p);
+                          gates + k.at * AX_LSTM_GATES * H, k.former < 0 ? c : all_c + k.former * H,
+                          all_c + k.at * H, g ? g + k.at * H : NULL, (const T *)dh.p, (const T *)dc.p, dc.p,
+                          dg + k.at * AX_LSTM_GATES * H);
+      if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * AX_LSTM_GATES * H, w, false, dh.p);
     }
     if (st == AX_OK) st = run_convert<S, T>(d, data<S>(call->out[1]), (const T *)dh.p, s.batch * H);
     return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[2]), (const T *)dc.p, s.batch * H) : st;
@@ -394,16 +346,17 @@ AX_CUDA_KERNEL(gru_layer)
     typedef compute<S> T;
     S *y = data<S>(call->out[0]), *gates = kept<S>(call->out[1]);
     const S *x = data<S>(gx), *h = data<S>(h0);
-    room<T> part(d, s.batch * 3 * H), wide(d, 3 * H);
+    room<T> part(d, s.batch * AX_GRU_GATES * H), wide(d, AX_GRU_GATES * H);
     walk k = { -1, 0, 0, 0 };
     if (part.st != AX_OK || wide.st != AX_OK) return AX_ENOMEM;
-    if (bias) st = run_convert<T, S>(d, wide.p, data<S>(bias), 3 * H);
-    while (st == AX_OK && walk_next(s, false, &k)) {
+    if (bias) st = run_convert<T, S>(d, wide.p, data<S>(bias), AX_GRU_GATES * H);
+    while (st == AX_OK && ax_rnn_next(&s, false, &k)) {
       if (k.n == 0 || H == 0) continue;
       const S *before = k.former < 0 ? h : y + k.former * H;
       if ((st = times_weight<S>(call, s, k.n, before, w, bias ? wide.p : (T *)NULL, part.p)) != AX_OK) break;
-      st = ax_cuda_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_cells<S, T>, k.n, H, x + k.at * 3 * H,
-                          (const T *)part.p, before, y + k.at * H, gates + k.at * 4 * H);
+      st = ax_cuda_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_cells<S, T>, k.n, H,
+                          x + k.at * AX_GRU_GATES * H, (const T *)part.p, before, y + k.at * H,
+                          gates + k.at * AX_GRU_SAVED * H);
     }
     return st;
   });
@@ -428,12 +381,13 @@ AX_CUDA_KERNEL(_gru_layer_backward)
     walk k = { -1, 0, 0, 0 };
     if (dh.st != AX_OK) return AX_ENOMEM;
     st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
-    while (st == AX_OK && walk_next(s, true, &k)) {
+    while (st == AX_OK && ax_rnn_next(&s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
-      st = ax_cuda_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_back<S, T>, k.n, H,
-                          gates + k.at * 4 * H, k.former < 0 ? h : y + k.former * H, g + k.at * H,
-                          (const T *)dh.p, dh.p, dgx + k.at * 3 * H, dgh + k.at * 3 * H);
-      if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dgh + k.at * 3 * H, w, true, dh.p);
+      st =
+          ax_cuda_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_back<S, T>, k.n, H,
+                         gates + k.at * AX_GRU_SAVED * H, k.former < 0 ? h : y + k.former * H, g + k.at * H,
+                         (const T *)dh.p, dh.p, dgx + k.at * AX_GRU_GATES * H, dgh + k.at * AX_GRU_GATES * H);
+      if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dgh + k.at * AX_GRU_GATES * H, w, true, dh.p);
     }
     return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[2]), (const T *)dh.p, s.batch * H) : st;
   });
@@ -456,7 +410,7 @@ AX_CUDA_KERNEL(rnn_layer)
     room<T> part(d, s.batch * H);
     walk k = { -1, 0, 0, 0 };
     if (part.st != AX_OK) return part.st;
-    while (st == AX_OK && walk_next(s, false, &k)) {
+    while (st == AX_OK && ax_rnn_next(&s, false, &k)) {
       if (k.n == 0 || H == 0) continue;
       if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK)
         break;
@@ -486,7 +440,7 @@ AX_CUDA_KERNEL(_rnn_layer_backward)
     walk k = { -1, 0, 0, 0 };
     if (dh.st != AX_OK) return dh.st;
     st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
-    while (st == AX_OK && walk_next(s, true, &k)) {
+    while (st == AX_OK && ax_rnn_next(&s, true, &k)) {
       if (k.n == 0 || H == 0) continue;
       st = ax_cuda_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_back<S, T>, k.n * H, y + k.at * H,
                           g + k.at * H, (const T *)dh.p, dg + k.at * H, relu);
@@ -506,7 +460,7 @@ AX_CUDA_KERNEL(_rnn_before)
   ax_status st = begin_sequence(call, y, NULL, h, call->in[2], call->a->rnn_before.reverse, &s);
 
   if (st == AX_OK) st = ax_cuda_use(y->device, &stream);
-  while (st == AX_OK && walk_next(s, false, &k))
+  while (st == AX_OK && ax_rnn_next(&s, false, &k))
     if (k.n * row > 0)
       st = ax_cuda_status("rnn", cudaMemcpyAsync((char *)ax_data(call->out[0]) + k.at * row,
                                                  k.former < 0 ? (char *)ax_data(h)
