@@ -15,6 +15,7 @@ local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local recording = require "accelerate.capture.recording"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -65,9 +66,6 @@ end
 
 -- ---- recording ----------------------------------------------------------------------------------
 
-local traced = require "accelerate.utils.scope".traced
-local function pack(...) return { n = select("#", ...), ... } end
-
 -- Records fn(...) on `device` and returns the list of its results. apart: it leaves gradients of
 -- leaves alone.
 local function record(device, apart, fn, ...)
@@ -77,7 +75,7 @@ local function record(device, apart, fn, ...)
   local capture = core.capture_begin(device)
   if apart then core.capture_leave_gradients(capture) end
   recording.active = active
-  local results = pack(xpcall(fn, traced, ...))
+  local results = scope.pack(xpcall(fn, scope.traced, ...))
   recording.active = nil
   local ok, message = results[1], results[2]
   if ok and #active.again > 0 then
@@ -232,7 +230,7 @@ local function free(pair)
 end
 
 local function call(self, ...)
-  local args, tensors, words = pack(...), {}, {}
+  local args, tensors, words = scope.pack(...), {}, {}
   if not core.is_grad_enabled() or recording.active or core.is_recording() then return self.forward(...) end
   for i = 2, args.n do
     if not flatten(args[i], tensors, words) then return self.forward(...) end

@@ -17,6 +17,7 @@ local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local recording = require "accelerate.capture.recording"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -136,14 +137,12 @@ end
 
 -- ---- running eagerly ----------------------------------------------------------------------------
 
-local function pack(...) return { n = select("#", ...), ... } end
-
 -- Runs the function and collects the modules that it calls. Registers its actions on the host in
 -- `active`, if given.
 local function run(self, active, args)
   local former = recording.active
   recording.active, recording.modules, recording.optimizers = active or former, self.modules, self.optimizers
-  local results = pack(xpcall(self.fn, require("accelerate.utils.scope").traced, unpack(args, 1, args.n)))
+  local results = scope.pack(xpcall(self.fn, scope.traced, unpack(args, 1, args.n)))
   recording.active, recording.modules, recording.optimizers = former, nil, nil
   if not results[1] then return nil, results[2] end
   table.remove(results, 1)
@@ -345,7 +344,7 @@ end
 
 local function call(self, ...)
   if recording.active then return self.fn(...) end  -- part of the enclosing step
-  local args, words, tensors = pack(...), {}, {}
+  local args, words, tensors = scope.pack(...), {}, {}
   for i = 1, args.n do describe(args[i], ("argument %d"):format(i), words, tensors) end
   local device = device_of(self, tensors)
   check_tensors(tensors, device)

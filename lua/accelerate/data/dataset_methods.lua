@@ -4,13 +4,12 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 
 local fail, show = options.fail, options.show
 local Subset = dataset.Subset
 
 local M = {}
-
-local function packed(...) return { n = select("#", ...), ... } end
 
 --- Samples that were computed once and are kept.
 ---@class accelerate.ListDataset: accelerate.Dataset
@@ -52,12 +51,12 @@ function M.map(self, fn, opts)
   local o = options.check("map", opts, WITH_INDICES)
   local samples = {}
   for i = 1, self:len() do
-    local sample = packed(self:get(i))
+    local sample = scope.pack(self:get(i))
     if o.with_indices then
       sample.n = sample.n + 1
       sample[sample.n] = i
     end
-    samples[i] = packed(fn(unpack(sample, 1, sample.n)))
+    samples[i] = scope.pack(fn(unpack(sample, 1, sample.n)))
     if samples[i].n == 0 or samples[i][1] == nil then
       fail("map: the function gave nothing for sample %d", i)
     end
@@ -78,7 +77,7 @@ function M.filter(self, fn, opts)
   local o = options.check("filter", opts, WITH_INDICES)
   local indices = {}
   for i = 1, self:len() do
-    local sample = packed(self:get(i))
+    local sample = scope.pack(self:get(i))
     if o.with_indices then
       sample.n = sample.n + 1
       sample[sample.n] = i

@@ -242,8 +242,6 @@ function DataLoader:_fetch(task)
   return self.dataset:get(task)
 end
 
-local function packed(...) return { n = select("#", ...), ... } end
-
 -- Returns a function that returns the tasks of a pass one by one, and nil at its end.
 local function tasks_of(source, skip)
   local nexts, state, control
@@ -274,8 +272,8 @@ local function plain_reader(self, tasks, seed, number)
     local task = tasks()
     if task == nil then return nil end
     number = number + 1
-    if seeded then return packed(seeding.run(seed, number, self._fetch, self, task)) end
-    return packed(self:_fetch(task))
+    if seeded then return scope.pack(seeding.run(seed, number, self._fetch, self, task)) end
+    return scope.pack(self:_fetch(task))
   end
 end
 
@@ -323,7 +321,7 @@ local function background_reader(tasks, gatherer, to_rows, always)
       state = "over"
       error(problem, 0)
     end
-    local batch = packed(gatherer:take())
+    local batch = scope.pack(gatherer:take())
     state = "idle"
     if may_start() then
       local ok, result = pcall(begin, true)
@@ -407,7 +405,7 @@ local function stream_reader(self, seed, skip)
   local number = 0
   local function one()
     number = number + 1
-    local batch = packed(seeding.run(seed, number, nexts))
+    local batch = scope.pack(seeding.run(seed, number, nexts))
     if batch[1] ~= nil then return batch end
   end
   return function()

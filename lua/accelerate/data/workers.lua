@@ -25,8 +25,6 @@ local info -- description of this process when it is a worker
 ---@return { id: integer, num_workers: integer, seed: integer, dataset: table }?
 function M.get_worker_info() return info end
 
-local function packed(...) return { n = select("#", ...), ... } end
-
 -- Reads the batch of a request. Returns kind and parts of the reply.
 local function answer(loader, state, number, task)
   if state.init_error then error(state.init_error, 0) end
@@ -67,7 +65,7 @@ local function serve(loader, id, count, channel)
     if what == "pass" then
       begin_pass(loader, state, a, b, c)
     else -- "read", ticket, number, task
-      local results = packed(xpcall(answer, scope.traced, loader, state, b, c))
+      local results = scope.pack(xpcall(answer, scope.traced, loader, state, b, c))
       local ok, sent = results[1], nil
       if ok then
         ok, sent = pcall(channel.reply, channel, a, unpack(results, 2, results.n))
@@ -204,7 +202,7 @@ function Pass:await(entry)
   local started, told = core._monotonic(), false
   while true do
     local left = timeout > 0 and math.max(0, timeout - (core._monotonic() - started)) or told and -1 or NOTICE
-    local reply = packed(core._worker_wait(pool.list, entry.worker, left))
+    local reply = scope.pack(core._worker_wait(pool.list, entry.worker, left))
     if reply[1] == entry.ticket then return reply end
     if reply[1] == nil and reply[2] == "died" then
       self:finish(true)

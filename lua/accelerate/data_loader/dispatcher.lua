@@ -11,6 +11,7 @@ local core = require "accelerate.core"
 local operations = require "accelerate.collectives.operations"
 local options = require "accelerate.utils.options"
 local prepared = require "accelerate.data_loader.prepared"
+local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"
 local sharding = require "accelerate.data_loader.shard_samplers"
 local state = require "accelerate.state"
@@ -104,7 +105,7 @@ local function reader(self, pass)
     local list = {}
     for i, task in ipairs(head) do
       local number = i + (base._skipped or 0)
-      list[i] = (function(...) return { n = select("#", ...), ... } end)(seeding.run(seed, number,
+      list[i] = scope.pack(seeding.run(seed, number,
         base._fetch, base, task))
     end
     local made = joined(self, list)

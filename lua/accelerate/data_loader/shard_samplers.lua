@@ -3,6 +3,7 @@
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local enumerable = require "accelerate.utils.enumerable"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -320,8 +321,6 @@ function Stream:len()
   return (self.drop_last and math.floor(rounds) or math.ceil(rounds)) * self.batch_size
 end
 
-local function packed(...) return { n = select("#", ...), ... } end
-
 --- Returns an iterator over items; items of several values stay several values.
 function Stream:iter()
   local nexts, state, control = options.iterator("IterableDatasetShard: the data set", self.dataset:iter())
@@ -332,7 +331,7 @@ function Stream:iter()
   self.real_items = round_size  -- of the last round that was read
 
   local function next_item()
-    local item = packed(nexts(state, control))
+    local item = scope.pack(nexts(state, control))
     control = item[1]
     if control ~= nil then return item end
   end

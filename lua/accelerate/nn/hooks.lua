@@ -8,12 +8,11 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
 local M = {}
-
-local function packed(...) return { n = select("#", ...), ... } end
 
 local NONE = {}
 
@@ -24,7 +23,7 @@ end
 
 -- A hook that returns nothing (or nil) leaves the values unchanged.
 local function replaced(values, ...)
-  if select("#", ...) > 0 and (...) ~= nil then return packed(...) end
+  if select("#", ...) > 0 and (...) ~= nil then return scope.pack(...) end
   return values
 end
 
@@ -58,7 +57,7 @@ local enter = core.Function {
   end,
   backward = function(ctx, ...)
     local state = ctx.state
-    state.inputs = packed(...)
+    state.inputs = scope.pack(...)
     local grads = run_hooks(state.module, state)
     return nil, unpack(grads, 1, grads.n)
   end,
@@ -72,7 +71,7 @@ local leave = core.Function {
   end,
   backward = function(ctx, ...)
     local state = ctx.state
-    local grads = packed(...)
+    local grads = scope.pack(...)
     for _, handle in ipairs(list_of(state.module, "backward_pre")) do
       grads = place(state.module.__name .. ": backward pre-hook", handle.hook(state.module, grads), grads)
     end
@@ -110,7 +109,7 @@ end
 
 --- Runs forward with its hooks.
 function M.call(self, ...)
-  local args = packed(...)
+  local args = scope.pack(...)
   for _, handle in ipairs(list_of(self, "forward_pre")) do
     args = replaced(args, handle.hook(self, args))
   end
@@ -118,7 +117,7 @@ function M.call(self, ...)
     and (list_of(self, "backward")[1] or list_of(self, "backward_pre")[1])
   local state = watched and { module = self }
   if watched then args, state.entered = through(enter, state, args) end
-  local out = packed(self:forward(unpack(args, 1, args.n)))
+  local out = scope.pack(self:forward(unpack(args, 1, args.n)))
   for _, handle in ipairs(list_of(self, "forward")) do
     out = replaced(out, handle.hook(self, args, unpack(out, 1, out.n)))
   end

@@ -87,4 +87,9 @@ function scope.with(object, key, value, body, ...)
   return finish(function() object[key] = former end, xpcall(body, traced, ...))
 end
 
+--- Its arguments as a list that knows how many they are: some may be nil.
+---@param ... any
+---@return { n: integer, [integer]: any }
+function scope.pack(...) return { n = select("#", ...), ... } end
+
 return scope

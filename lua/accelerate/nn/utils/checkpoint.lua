@@ -8,6 +8,7 @@
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -35,15 +36,13 @@ local function with_saved_rng(saved, fn)
   local now = saved.states and states_of(saved.generators)
   local region = core.autocast_enter(saved.autocast, saved.dtype, saved.cache)
   if now then set_states(saved.generators, saved.states) end
-  local ok, err = xpcall(fn, require("accelerate.utils.scope").traced)
+  local ok, err = xpcall(fn, scope.traced)
   if now then set_states(saved.generators, now) end
   core.autocast_leave(region)
   if not ok then error(err, 0) end
 end
 
 -- ---- the function on the tape -------------------------------------------------------------------
-
-local function packed(...) return { n = select("#", ...), ... } end
 
 local function floating(t) return t.dtype:find("float", 1, true) ~= nil end
 
@@ -87,7 +86,7 @@ local function again(saved, args, grads)
   core.enable_grad(function()
     core.scope(function()
       local results
-      with_saved_rng(saved, function() results = packed(saved.fn(unpack(given, 1, given.n))) end)
+      with_saved_rng(saved, function() results = scope.pack(saved.fn(unpack(given, 1, given.n))) end)
       compare(saved.results, describe(results))
       local roots, seeds, k = {}, {}, 0
       for i = 1, results.n do
@@ -110,7 +109,7 @@ end
 local Checkpoint = core.Function {
   name = "checkpoint",
   forward = function(ctx, saved, _, ...)
-    local args = packed(...)
+    local args = scope.pack(...)
     saved.needs = {}
     for i = 1, args.n do saved.needs[i] = ctx.needs_input_grad[i + 2] end
     saved.n, saved.plain = args.n, {}
@@ -120,7 +119,7 @@ local Checkpoint = core.Function {
     end
     ctx.saved = saved
     ctx:save_for_backward(unpack(keep, 1, args.n))
-    local results = packed(core.scope(saved.fn, ...))  -- frees the intermediate results at once
+    local results = scope.pack(core.scope(saved.fn, ...))  -- frees the intermediate results at once
     for i = 1, results.n do
       for k = 1, args.n do  -- a result that is an argument must not share the argument's place in the graph
         if core.is_tensor(results[i]) and rawequal(results[i], args[k]) then
@@ -141,7 +140,7 @@ local Checkpoint = core.Function {
       fail("checkpoint: tensor.grad is not available through a checkpoint, whose parameters get their " ..
         "gradients while it is computed again; call backward")
     end
-    local args = packed(ctx:saved_tensors())
+    local args = scope.pack(ctx:saved_tensors())
     args.n = saved.n
     for i = 1, saved.n do
       if args[i] == nil then args[i] = saved.plain[i] end
@@ -225,14 +224,14 @@ function checkpoint.sequential(functions, segments, ...)
     { "integer", min = 1, max = math.max(#list, 1) })
   local function part(first, last)
     return function(...)
-      local x = packed(...)
-      for i = first, last do x = packed(list[i](unpack(x, 1, x.n))) end
+      local x = scope.pack(...)
+      for i = first, last do x = scope.pack(list[i](unpack(x, 1, x.n))) end
       return unpack(x, 1, x.n)
     end
   end
-  local size, at, x = math.floor(#list / segments), 1, packed(...)
+  local size, at, x = math.floor(#list / segments), 1, scope.pack(...)
   for _ = 1, segments - 1 do
-    x = packed(checkpoint.checkpoint(part(at, at + size - 1), unpack(x, 1, x.n)))
+    x = scope.pack(checkpoint.checkpoint(part(at, at + size - 1), unpack(x, 1, x.n)))
     at = at + size
   end
   return part(at, #list)(unpack(x, 1, x.n))
