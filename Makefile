@@ -62,7 +62,7 @@ IMAGE_PLUGIN := $(OUT)/libax_image.so
 # Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a
 # command.
 BUILD_DEPS := gcc:cc libc6-dev:stdio.h xz-utils:xz zlib1g-dev:zlib.h \
-              libedit-dev:histedit.h libdnnl-dev:dnnl.h
+              libedit-dev:histedit.h libyaml-dev:yaml.h libdnnl-dev:dnnl.h
 IMAGE_DEPS := libjpeg-dev:jpeglib.h libpng-dev:png.h
 DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) lua-busted:busted \
               dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
