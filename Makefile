@@ -91,11 +91,19 @@ Q   := $(if $(V),,@)
 say  = $(if $(V),,@echo "  $(1)")
 
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
-all: $(OUT)/accel-run $(CPU_PLUGINS) image  ## build the host and the CPU plugins (MODE=asan, ubsan: with a sanitizer)
+all: $(OUT)/accel-run $(CPU_PLUGINS) modules image  ## build the host and the CPU plugins (MODE=asan, ubsan: sanitized)
 
 $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 	$(call say,link $@)
 	$(Q)$(CC) $(OPT) -rdynamic -Wl,--wrap=popen,--wrap=system -o $@.new $(HOST_OBJ) $(HOST_RPATH) $(LDFLAGS) $(HOST_LIBS)
+	@mv $@.new $@
+
+modules: $(OUT)/accelerate.modules
+
+# What LuaJIT makes of the library's files, so that scripts start at once: see host/modules.c.
+$(OUT)/accelerate.modules: $(OUT)/accel-run host/tools/modules.lua $(shell find lua -name '*.lua')
+	$(call say,write $@)
+	$(Q)$(OUT)/accel-run host/tools/modules.lua lua $@.new
 	@mv $@.new $@
 
 # Made again when its flags, its source or how it is fetched change.
@@ -295,7 +303,8 @@ $(LUAJIT)/src/libluajit.a $(HOST_OBJ) $(CPU_OBJ) image: | $(if $(filter demo tes
 install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins), share/accel (Lua files)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/accel $(DESTDIR)$(PREFIX)/share/accel
 	install $(OUT)/accel-run $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN) $(OUT)/libax_cuda.so) $(DESTDIR)$(PREFIX)/lib/accel/
+	install -m 644 $(OUT)/accelerate.modules $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN) $(OUT)/libax_cuda.so) \
+	  $(DESTDIR)$(PREFIX)/lib/accel/
 	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
 	cp -R $(LUAJIT)/src/jit $(DESTDIR)$(PREFIX)/share/accel/lua/
 	install -d $(DESTDIR)$(PREFIX)/share/accel/licences
@@ -339,5 +348,5 @@ help:  ## this list
 
 always:
 
-.PHONY: all fakes plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu gpu-session \
-        bundle deps build-deps install docs fmt lint clean help always
+.PHONY: all modules fakes plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu \
+        gpu-session bundle deps build-deps install docs fmt lint clean help always

@@ -99,6 +99,11 @@ void ax_errors_add_stack(lua_State *L, int level);
  * the script's frames first. */
 void ax_errors_finish(lua_State *L);
 
+/* ---- modules.c: compiled modules of the library ---------------------------------------------- */
+
+/* Adds a searcher to package.loaders, where there is an archive. */
+void ax_modules_install(lua_State *L);
+
 /* ---- repl.c ---------------------------------------------------------------------------------- */
 
 /* Reads, evaluates and prints until the end of input. */

@@ -40,6 +40,7 @@ static bool is_dir(const char *path)
   return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
+/* Finds lua_dir and plugin_dir, once. */
 static void find_dirs(void)
 {
   static const struct {
@@ -54,6 +55,7 @@ static void find_dirs(void)
   const char *started = (const char *)getauxval(AT_EXECFN); /* the path that exec received */
   size_t i;
 
+  if (*plugin_dir) return;
   /* /proc may not be mounted in a bare root; the working directory is still the one of the
    * start. */
   if (!realpath("/proc/self/exe", exe) && !(started && realpath(started, exe)))
@@ -93,6 +95,7 @@ static void set_paths(lua_State *L)
   lua_pushcfunction(L, luaopen_accelerate_core);
   lua_setfield(L, -2, "accelerate.core");
   lua_pop(L, 2);
+  ax_modules_install(L);
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
