@@ -161,6 +161,10 @@ AX_API ax_status ax_dist_run(const ax_collective *c, ax_work **work);
 AX_API ax_status ax_work_wait(ax_work *work);
 /* Sets how long this rank waits for the others in one collective of the world. */
 AX_API void ax_dist_set_timeout(double seconds);
+/* For a wait for other ranks outside of collectives, from any thread: AX_OK to wait on; EABORTED
+ * when the run is being ended; ETIMEOUT when a collective would have waited long enough.  since:
+ * when it began (ax_monotonic_ns). */
+AX_API ax_status ax_dist_patience(int64_t since);
 /* This rank leaves the world for good: its collectives fail from now on, and so do collectives of
  * the others that wait for it.  Ranks keep their numbers.  Does nothing in a group of one. */
 AX_API void ax_dist_leave(void);

@@ -14,6 +14,7 @@
 #include "bind/group.h"
 #include "dist.h"
 #include "host.h"
+#include "io.h"
 
 #include <errno.h>
 #include <lauxlib.h>
@@ -184,14 +185,29 @@ void ax_interp_report(lua_State *L)
   free_collector(L);
 }
 
-/* os.exit in a rank: a status other than 0 ends the run, so the script line goes into the rank's
- * record. */
-static int rank_exit(lua_State *L)
+/* Waits for a checkpoint that a thread is writing.  Reports when it is lost. */
+static bool save_ended(void)
+{
+  char text[1200];
+
+  if (ax_save_wait() == AX_OK) return true;
+  snprintf(text, sizeof text, "save_state: the last checkpoint was not written: %s", ax_last_error());
+  if (failed_fn) failed_fn(text, "");
+  else fprintf(stderr, "accel-run: %s\n", text);
+  return false;
+}
+
+/* os.exit waits for a checkpoint.  In a rank, a status other than 0 ends the run, so the script
+ * line goes into the rank's record. */
+static int watched_exit(lua_State *L)
 {
   int status = lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : luaL_optint(L, 1, 0);
   char where[256];
 
-  if ((status & 255) != 0) {
+  if (!(failed_fn && (status & 255) != 0) && !save_ended() && (status & 255) == 0) {
+    lua_settop(L, 0);
+    lua_pushinteger(L, AX_EXIT_FAILED);
+  } else if (failed_fn && (status & 255) != 0) {
     ax_lua_where(L, where, sizeof where);
     lua_pushfstring(L, "os.exit(%d) was called", status);
     ax_errors_add_stack(L, 0);
@@ -208,7 +224,7 @@ static void watch_exit(lua_State *L)
 {
   lua_getglobal(L, "os");
   lua_getfield(L, -1, "exit");
-  lua_pushcclosure(L, rank_exit, 1);
+  lua_pushcclosure(L, watched_exit, 1);
   lua_setfield(L, -2, "exit");
   lua_pop(L, 1);
 }
@@ -447,8 +463,8 @@ static int protected_main(lua_State *L)
   explain_in_pcall(L);
   set_paths(L);
   set_arg(L, plan);
-  if (failed_fn) watch_exit(L);
-  else ax_interp_catch_interrupts(L);
+  watch_exit(L);
+  if (!failed_fn) ax_interp_catch_interrupts(L);
   failed_at[0] = '\0';
   status = run_actions(L, plan);
   if (status == 0 && (plan->script || plan->stdin_text)) status = run_script(L, plan);
@@ -482,7 +498,8 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
     ax_interp_report(L);
     j.status = AX_EXIT_FAILED;
   }
-  if (!failed || j.status == 0)
-    lua_close(L); /* a rank that failed exits at once: the other ranks wait for the report */
+  if (failed && j.status != 0) return j.status; /* at once: the other ranks wait for the report */
+  if (!save_ended() && j.status == 0) j.status = AX_EXIT_FAILED;
+  lua_close(L);
   return j.status;
 }

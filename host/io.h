@@ -38,12 +38,46 @@ AX_API const char *const *ax_safetensors_metadata(const ax_safetensors *f, int *
  * truncated since it was opened. */
 AX_API ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out);
 
+/* ---- saves: files that are written together (core/io/save.c) */
+
+/* The files of a rank, for a checkpoint: written now or by a thread, from a snapshot of the memory
+ * at the call.  See core/io/save.c. */
+typedef struct ax_save ax_save;
+/* folder: the draft that all ranks write into; it is there. */
+AX_API ax_status ax_save_new(const char *folder, int rank, ax_save **out);
+AX_API void ax_save_free(ax_save *s); /* NULL is fine; not for one that was started */
+
+/* What the rank that leads does when all have written: the manifest, the folder's name, and then
+ * older checkpoints go.  Lists are lines, each with a line feed at its end. */
+typedef struct ax_commit {
+  int first, ranks;   /* the ranks that write into the draft */
+  const char *draft;  /* the folder beside `path` */
+  const char *path;   /* the name that it gets */
+  const char *facts;  /* members of the manifest's JSON besides `files` */
+  const char *former; /* names of the files of the checkpoint that has the name now; NULL: none */
+  const char *old;    /* paths of checkpoints that go; NULL: none */
+} ax_commit;
+/* Writes and syncs the files, and the report that the commit waits for.  EIO, ENOMEM. */
+AX_API ax_status ax_save_write(ax_save *s);
+/* Waits for the reports, then commits.  own: what became of this rank's files; its message is the
+ * thread's.  Removes the draft and fails where a rank has failed, the run is being ended, or
+ * nothing came within the group's time limit. */
+AX_API ax_status ax_commit_run(const ax_commit *c, ax_status own);
+/* Does all that by a thread and returns.  commit NULL: another rank commits.  Takes s where it
+ * succeeds; it is copied: tensors may change from now on.  EINVAL while another save is under
+ * way. */
+AX_API ax_status ax_save_start(ax_save *s, const ax_commit *commit);
+AX_API bool ax_save_under_way(void);
+/* Waits for the save that was started, and returns what became of it; AX_OK without one. */
+AX_API ax_status ax_save_wait(void);
+
 /* Writes `n` tensors, listed in the given order; in the data part wider element types come first,
  * so that each tensor is aligned to its element size without padding (the format allows no holes).
  * meta as above.  Tensors of a device come down one by one.  The file appears whole or not at all:
  * it is written beside `path`, synced and renamed, and what was there before stays until then.
- * EINVAL for a name that is given twice, reserved or not UTF-8. */
-AX_API ax_status ax_safetensors_write(const char *path, int n, const char *const *names,
+ * save: NULL, or the file is added to it.  EINVAL for a name that is given twice, reserved or not
+ * UTF-8. */
+AX_API ax_status ax_safetensors_write(ax_save *save, const char *path, int n, const char *const *names,
                                       ax_tensor *const *tensors, int n_meta, const char *const *meta);
 
 /* Reads a NumPy .npy file of any numeric type; types that tensors lack are widened.  *out: a new
@@ -81,9 +115,10 @@ typedef struct ax_zip_member {
   const ax_part *parts;
 } ax_zip_member;
 /* Files of these pieces one after the other; a zip archive of stored entries.  Both appear whole or
- * not at all.  EIO. */
+ * not at all.  save: NULL, or the archive is added to it.  EIO. */
 AX_API ax_status ax_parts_write(const char *fn, const char *path, int n, const ax_part *parts);
-AX_API ax_status ax_zip_write(const char *fn, const char *path, int n, const ax_zip_member *members);
+AX_API ax_status ax_zip_write(const char *fn, ax_save *save, const char *path, int n,
+                              const ax_zip_member *members);
 
 typedef struct ax_digest {
   int64_t bytes;

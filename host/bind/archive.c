@@ -157,18 +157,21 @@ static int parts_write(lua_State *L)
   return 0;
 }
 
-/* core._zip_write(path, list of { name, part, part, ... }, caller): an archive of stored entries */
+/* core._zip_write(path, list of { name, part, part, ... }, caller, save?): an archive of stored
+ * entries, written or added to the save */
 static int zip_write(lua_State *L)
 {
   const char *path, *fn;
   ax_zip_member *members;
+  ax_save *save;
   int n, anchors;
 
   ax_lua_enter(L);
   fn = check_caller(L, 3);
   path = ax_lua_check_path(L, fn);
   luaL_checktype(L, 2, LUA_TTABLE);
-  lua_settop(L, 3);
+  lua_settop(L, 4);
+  save = ax_lua_opt_save(L, 4, fn);
   n = (int)lua_objlen(L, 2);
   members = lua_newuserdata(L, ((size_t)n + 1) * sizeof *members);
   lua_createtable(L, n, 0); /* holds the parts */
@@ -187,7 +190,7 @@ static int zip_write(lua_State *L)
     lua_rawseti(L, anchors, i + 1);
     lua_pop(L, 1);
   }
-  if (ax_zip_write(fn, path, n, members) != AX_OK) return ax_lua_raise(L, fn);
+  if (ax_zip_write(fn, save, path, n, members) != AX_OK) return ax_lua_raise(L, fn);
   return 0;
 }
 

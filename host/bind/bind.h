@@ -168,6 +168,8 @@ ax_tensor *ax_lua_empty_box(ax_tensor **box);
 /* Pushes a CPU tensor with t's elements: the value at idx itself, or a copy.  Borrowed: the stack
  * holds it. */
 ax_tensor *ax_lua_push_on_cpu(lua_State *L, int idx, const char *fn);
+/* The save (io.h) at idx, borrowed; NULL for nil. */
+struct ax_save *ax_lua_opt_save(lua_State *L, int idx, const char *fn);
 
 /* ---- objects (object.c): userdata with a struct of the core's, or a pointer to one */
 
@@ -257,6 +259,7 @@ void ax_lua_open_dist(lua_State *L);
 void ax_lua_open_io(lua_State *L);
 void ax_lua_open_safetensors(lua_State *L);
 void ax_lua_open_archive(lua_State *L);
+void ax_lua_open_save(lua_State *L);
 void ax_lua_open_flat(lua_State *L);
 void ax_lua_open_autocast(lua_State *L);
 void ax_lua_open_worker(lua_State *L);

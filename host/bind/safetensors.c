@@ -75,19 +75,22 @@ static const char *const *read_metadata(lua_State *L, int idx, int *n)
   return (const char *const *)pairs;
 }
 
-/* safetensors_save(path, { { name, tensor }, ... }, metadata?) */
+/* safetensors_save(path, { { name, tensor }, ... }, metadata?, save?): written, or added to the
+ * save */
 static int safetensors_save(lua_State *L)
 {
   const char *path, *const *meta;
   const char **names;
   ax_tensor **tensors;
+  ax_save *save;
   int n, n_meta;
 
   ax_lua_enter(L);
   path = ax_lua_check_path(L, "safetensors_save");
   if (!lua_istable(L, 2))
     ax_lua_arg_error(L, "safetensors_save", 2, "tensors", "a list of pairs { name, tensor }", 2);
-  lua_settop(L, 3);
+  lua_settop(L, 4);
+  save = ax_lua_opt_save(L, 4, "safetensors_save");
   n = (int)lua_objlen(L, 2);
   if (n == 0 && (lua_pushnil(L), lua_next(L, 2)))
     ax_lua_error(L, "safetensors_save",
@@ -96,7 +99,7 @@ static int safetensors_save(lua_State *L)
   tensors = lua_newuserdata(L, sizeof *tensors * (size_t)(n + 1));
   read_entries(L, 2, n, names, tensors);
   meta = read_metadata(L, 3, &n_meta);
-  if (ax_safetensors_write(path, n, names, tensors, n_meta, meta) != AX_OK)
+  if (ax_safetensors_write(save, path, n, names, tensors, n_meta, meta) != AX_OK)
     return ax_lua_raise(L, "safetensors");
   return 0;
 }

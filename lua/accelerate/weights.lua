@@ -97,8 +97,9 @@ end
 ---@param list table[] as without_shared gives it
 ---@param path string
 ---@param safe boolean
+---@param save userdata? a save that the file is added to; nil: it is written
 ---@return string[] names that are in the file
-local function write(list, path, safe)
+local function write(list, path, safe, save)
   local dict, names = ordered.new(), {}
   for _, item in ipairs(list) do
     for i = 0, safe and 0 or #item.others do
@@ -106,7 +107,8 @@ local function write(list, path, safe)
       dict[name], names[#names + 1] = item[2], name
     end
   end
-  if safe then core.safetensors_save(path, list, METADATA) else files.write(dict, path, false) end
+  if safe then core.safetensors_save(path, list, METADATA, save)
+  else files.write(dict, path, false, nil, save) end
   return names
 end
 
@@ -114,12 +116,13 @@ end
 ---@param object table
 ---@param path string
 ---@param safe boolean
-function M.save(object, path, safe)
-  if not safe then return files.write(object, path, false) end
+---@param save userdata? a save that the file is added to; nil: it is written
+function M.save(object, path, safe, save)
+  if not safe then return files.write(object, path, false, nil, save) end
   if type(object) ~= "table" then
     fail("save: expected a table of tensors by name, got %s", options.show(object))
   end
-  write(without_shared(object), path, true)
+  write(without_shared(object), path, true, save)
 end
 
 --- Removes files of an earlier save that this save has not written.

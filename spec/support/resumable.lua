@@ -5,7 +5,7 @@
 -- Variants: plain (AdamW, dropout, a scheduler, workers, an accumulation window of three),
 -- weighted (windows of weighted backward passes), two_loaders, norm (convolution, batch norm, SGD
 -- with momentum), bf16, stream (an iterable data set), skip (skip_first_batches in place of
--- stateful loaders).
+-- stateful loaders), async (plain, and checkpoints are written while the run goes on).
 local ffi = require "ffi"
 local accelerate = require "accelerate"
 local data = require "accelerate.data"
@@ -54,7 +54,7 @@ local function make_loader()
     end }, { batch_size = 4 })
   end
   return data.DataLoader(data.TensorDataset(X, Y), { batch_size = 4, shuffle = true,
-    num_workers = variant == "plain" and 2 or 0 })
+    num_workers = (variant == "plain" or variant == "async") and 2 or 0 })
 end
 
 local model = build()
@@ -110,7 +110,7 @@ while progress.epoch < 3 do
       if ox then step(ox, oy) end
     end
     progress.seen, progress.batch = progress.seen + 1, progress.batch + 1
-    if progress.seen % 4 == 0 then accelerator:save_state() end
+    if progress.seen % 4 == 0 then accelerator:save_state { async = variant == "async" } end
     if progress.seen == kill_at and accelerator.is_main_process then ffi.C.kill(ffi.C.getpid(), 9) end
   end
   progress.epoch, progress.batch = progress.epoch + 1, 0

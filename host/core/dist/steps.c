@@ -100,6 +100,19 @@ ax_status ax_shm_aborted(void)
   return ax_fail(AX_EABORTED, "another rank failed");
 }
 
+ax_status ax_dist_patience(int64_t since)
+{
+  int64_t limit;
+
+  if (!ax_shm.control) return AX_OK;
+  if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
+    return ax_shm_aborted();
+  limit = atomic_load(&record(ax_shm.rank)->timeout);
+  if (ax_monotonic_ns() - since <= limit) return AX_OK;
+  return ax_fail(AX_ETIMEOUT, "waited %g s (%s sets the limit)", (double)limit * 1e-9,
+                 ax_shm_limit_source(limit));
+}
+
 /* The slow end of a wait: asleep, looking up in every slice. */
 static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
 {

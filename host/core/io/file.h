@@ -33,10 +33,15 @@ typedef struct ax_replacement {
   const char *fn, *path; /* borrowed */
   char *temporary;
   int fd;
-  bool unsynced; /* set after ax_replace_begin: a power cut may lose it */
+  bool unsynced;          /* set after ax_replace_begin: a power cut may lose it */
+  int64_t written, begun; /* bytes so far; those that the disk has begun to write */
 } ax_replacement;
 /* fn NULL: messages are "cannot write PATH: why". */
 ax_status ax_replace_begin(const char *fn, const char *path, ax_replacement *r);
+/* The file itself, for a folder that gets its name later; ax_replace_sync ends it, and closes it
+ * where that succeeds.  Needs no memory. */
+ax_status ax_replace_create(const char *fn, const char *path, ax_replacement *r);
+ax_status ax_replace_sync(ax_replacement *r);
 ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes);
 /* Renames the file to its place where `st` is AX_OK and all writes went well, else removes it.
  * Returns the first error, or AX_OK. */

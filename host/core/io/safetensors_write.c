@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/io/content.h"
+
 /* Fails with a message that names the file. */
 #define FAIL(st, fmt, ...) ax_fail(st, "safetensors: '%s': " fmt, path, ##__VA_ARGS__)
 
@@ -119,25 +121,19 @@ static ax_status make_header(int n, const char *const *names, ax_tensor *const *
   return AX_OK;
 }
 
-static ax_status write_data(ax_replacement *to, int n, ax_tensor *const *tensors)
+static ax_status add_data(ax_content *to, int n, ax_tensor *const *tensors)
 {
   ax_status st = AX_OK;
   for (size_t size = 8; size >= 1; size /= 2)
-    for (int i = 0; i < n; i++) {
-      ax_tensor *flat;
-      if (ax_itemsize(tensors[i]) != size) continue;
-      if ((st = ax_tensor_bring(tensors[i], &flat)) != AX_OK) return st;
-      st = ax_replace_write(to, ax_data(flat), flat->numel * (int64_t)size);
-      ax_tensor_release(flat);
-      if (st != AX_OK) return st;
-    }
+    for (int i = 0; i < n && st == AX_OK; i++)
+      if (ax_itemsize(tensors[i]) == size) st = ax_content_tensor(to, tensors[i]);
   return st;
 }
 
-ax_status ax_safetensors_write(const char *path, int n, const char *const *names, ax_tensor *const *tensors,
-                               int n_meta, const char *const *meta)
+ax_status ax_safetensors_write(ax_save *save, const char *path, int n, const char *const *names,
+                               ax_tensor *const *tensors, int n_meta, const char *const *meta)
 {
-  ax_replacement to = { 0 };
+  ax_content *to = NULL;
   ax_status st;
   int64_t *places = NULL;
   char *header = NULL;
@@ -153,11 +149,13 @@ ax_status ax_safetensors_write(const char *path, int n, const char *const *names
   place_tensors(n, tensors, places);
   AX_TRY(make_header(n, names, tensors, places, n_meta, meta, &header, &header_bytes));
 
-  AX_TRY(ax_replace_begin("safetensors", path, &to));
-  AX_TRY(ax_replace_write(&to, header, (int64_t)header_bytes));
-  AX_TRY(write_data(&to, n, tensors));
+  AX_TRY(ax_content_new("safetensors", path, &to));
+  st = ax_content_text(to, header, header_bytes, free);
+  header = NULL;
+  AX_TRY(st);
+  AX_TRY(add_data(to, n, tensors));
 out:
-  st = ax_replace_end(&to, st);
+  st = ax_content_done(to, save, st);
   free(header);
   ax_mfree(places);
   return st;

@@ -10,6 +10,7 @@ local fail = options.fail
 local Accelerator = {}
 
 local SAVE = { safe_serialization = { "boolean", default = true } }
+local SAVE_STATE = { safe_serialization = SAVE.safe_serialization, async = { "boolean", default = false } }
 
 --- Returns whether this process writes files.
 local function writes(self)
@@ -131,17 +132,25 @@ end
 --- call it. The directory appears whole or not at all: when any rank fails, all raise, and what was
 --- there before stays.
 ---
+--- With `async` the call takes a snapshot of the state, and a thread writes it while the run goes
+--- on. One save at a time: the next save or load waits for it, and raises what went wrong with it,
+--- as do wait_for_checkpoint, end_training and the end of the script.
+---
 --- With automatic naming the path follows from the ProjectConfiguration's iteration, which grows by
 --- one, and only the newest `total_limit` checkpoints are kept.
 ---@param output_dir string? left out with automatic naming
----@param opts { safe_serialization: boolean? }? false: weights in PyTorch's format, not as
----  safetensors
----@return string path of the directory
+---@param opts { safe_serialization: boolean?, async: boolean? }? safe_serialization: false for
+---  weights in PyTorch's format, not as safetensors; async: true to go on while it is written
+---@return string path of the directory; with async it is there when the save has ended
 function Accelerator:save_state(output_dir, opts)
   output_dir, opts = path_and_options(output_dir, opts)
-  opts = options.check("save_state", opts, SAVE)
+  opts = options.check("save_state", opts, SAVE_STATE)
   return require("accelerate.checkpoint").save(self, output_dir, opts)
 end
+
+--- Waits until the checkpoint that save_state { async = true } began is whole, and raises on all
+--- ranks what went wrong on any. Returns at once when none is being written. All ranks call it.
+function Accelerator.wait_for_checkpoint() require("accelerate.checkpoint").wait() end
 
 local LOAD_STATE = {
   strict = { "boolean", default = true },

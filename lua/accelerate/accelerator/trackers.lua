@@ -4,6 +4,7 @@
 --- An error inside a tracker never stops training. One message on stderr reports it, and the
 --- tracker is not used any more. Mistakes in a call (a misspelt option, values that are not a
 --- table) raise.
+local core = require "accelerate.core"
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -151,13 +152,17 @@ function Accelerator:get_tracker(name, opts)
   return trackers().blank
 end
 
---- Ends the run. Finishes every tracker and leaves the process group, so that no rank waits for
---- this one any more. Values logged afterwards are discarded, and collectives raise.
+--- Ends the run. Finishes every tracker, waits for this rank's part of a checkpoint that is being
+--- written, and leaves the process group, so that no rank waits for this one any more. Values
+--- logged afterwards are discarded, and collectives raise. Raises when the checkpoint could not be
+--- written.
 function Accelerator:end_training()
   local list = self._trackers
   self._trackers = {}
   for _, entry in ipairs(list) do attempt(self, entry, "finish") end
+  local written, why = pcall(core._save_wait)
   self._state:destroy_process_group()
+  if not written then fail("end_training: the last checkpoint was not written: %s", why) end
 end
 
 --- Returns the trackers that are live on this process.

@@ -39,13 +39,12 @@ function M.newest(project)
   return nil, passed_over
 end
 
---- Removes the oldest checkpoints until `limit` are left.
-function M.prune(project, limit)
-  local numbers = M.numbers(project)
-  for i = 1, #numbers - limit do
-    local ok, why = fs.remove_tree(M.path(project, numbers[i]))
-    if not ok then error(why, 0) end
-  end
+--- Returns the paths of the oldest checkpoints that are one too many when another one is there.
+---@return string[]
+function M.surplus(project, limit)
+  local numbers, paths = M.numbers(project), {}
+  for i = 1, #numbers + 1 - limit do paths[i] = M.path(project, numbers[i]) end
+  return paths
 end
 
 return M

@@ -1,12 +1,14 @@
 --- Making a checkpoint appear whole or not at all, on all ranks or on none.
 ---
 --- Ranks write into a directory beside the final one. When all have written, the rank that leads
---- adds the manifest, gives the directory its name in one step and syncs the parent. A process that
---- is killed at any moment leaves the former checkpoint, or the new one.
+--- adds the manifest, gives the directory its name in one step and syncs the parent
+--- (host/core/io/commit.c). A process that is killed at any moment leaves the former checkpoint, or
+--- the new one.
 local fs = require "accelerate.utils.fs"
 local manifest = require "accelerate.checkpoint.manifest"
 local operations = require "accelerate.collectives.operations"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 
 local fail = options.fail
 
@@ -48,16 +50,11 @@ function M.on_leaders(where, leads, fn)
   return M.together(where, function() return leads and fn() or nil end)[1]
 end
 
-local function parts(path)
-  path = path:gsub("/+$", "")
-  local parent, name = path:match "^(.*/)([^/]+)$"
-  return parent or "./", name or path
-end
-
 -- The directory in which a checkpoint is written before it has its name.
 local function draft_of(path)
-  local parent, name = parts(path)
-  return parent .. "." .. name .. ".saving"
+  path = path:gsub("/+$", "")
+  local parent, name = path:match "^(.*/)([^/]+)$"
+  return (parent or "./") .. "." .. (name or path) .. ".saving"
 end
 
 local function must(ok, why)
@@ -74,50 +71,24 @@ function M.begin(path)
   return draft
 end
 
--- Whether all that is in a directory was written by a checkpoint.
-local function is_checkpoint(path)
-  local known = manifest.read(path)
-  if not known then return false end
-  for _, name in ipairs(fs.list(path) or {}) do
-    if name ~= manifest.NAME and not known.files[name] then return false end
-  end
-  return true
+local function lines(list)
+  return #list > 0 and table.concat(list, "\n") .. "\n" or nil
 end
 
--- Into a directory that has other files, too, a checkpoint's are moved one by one, and those of the
--- former checkpoint go. Without the manifest, which comes last, nobody takes it for whole.
-local function move_into(draft, path)
-  local former, names = manifest.read(path), assert(fs.list(draft))
-  must(fs.remove_tree(fs.join(path, manifest.NAME)))
-  fs.sync_dir(path)
-  for name in pairs(former and former.files or {}) do must(fs.remove_tree(fs.join(path, name))) end
-  for _, name in ipairs(names) do
-    if name ~= manifest.NAME then must(fs.rename(fs.join(draft, name), fs.join(path, name))) end
-  end
-  fs.sync_dir(path)
-  must(fs.rename(fs.join(draft, manifest.NAME), fs.join(path, manifest.NAME)))
-  fs.sync_dir(path)
-end
-
--- Gives the draft its name. A former checkpoint of that name changes places with it first.
-local function put_in_place(draft, path)
-  if not fs.exists(path) or #(fs.list(path) or { "" }) == 0 then return must(fs.rename(draft, path)) end
-  if not fs.is_dir(path) then error(("%s is a file, not a directory"):format(path), 0) end
-  if is_checkpoint(path) and fs.exchange(draft, path) then return end
-  move_into(draft, path)
-end
-
---- Ends a checkpoint: adds the manifest and gives the directory its name. On ranks that lead.
+--- Returns what core._save_commit does at the end: host/core/io/commit.c.
 ---@param draft string
 ---@param path string
----@param files table<string, { bytes: integer, crc32c: integer }>
----@param facts table<string, any>
-function M.finish(draft, path, files, facts)
-  manifest.write(draft, files, facts)
-  fs.sync_dir(draft)
-  put_in_place(draft, path)
-  fs.sync_dir((parts(path)))
-  must(fs.remove_tree(draft))
+---@param facts table<string, any> what the manifest says besides the files
+---@param first integer the first rank that writes into the draft
+---@param ranks integer how many there are from it on
+---@param old string[] checkpoints to remove afterwards
+---@return table
+function M.plan(draft, path, facts, first, ranks, old)
+  local former = manifest.read(path)
+  local names = former and ordered.sorted_keys(former.files)
+  if names then names[#names + 1] = manifest.NAME end
+  return { draft = draft, path = (path:gsub("(.)/+$", "%1")), facts = manifest.facts(facts),
+    first = first, ranks = ranks, former = names and lines(names), old = lines(old) }
 end
 
 --- Removes what a save that failed has written. On ranks that lead.

@@ -39,12 +39,15 @@ function M.weights_of(models)
   return list
 end
 
-function M.save_weights(list, directory, safe)
+--- Adds the weights to a save.
+---@param save accelerate.checkpoint.Save
+function M.save_weights(list, save, safe)
   for i, dict in ipairs(list) do
     if safe then
-      weights.save(dict, fs.join(directory, numbered("model", i, "safetensors")), true)
+      weights.save(dict, fs.join(save.draft, numbered("model", i, "safetensors")), true, save.files)
     else
-      files.write(dict, fs.join(directory, numbered("pytorch_model", i, "bin")), false, "save_state")
+      files.write(dict, fs.join(save.draft, numbered("pytorch_model", i, "bin")), false, "save_state",
+        save.files)
     end
   end
 end
@@ -96,10 +99,11 @@ local function shared_values(accelerator)
   return values
 end
 
---- Writes what is alike on all ranks, but for the weights.
-function M.save_shared(accelerator, directory)
+--- Adds what is alike on all ranks, but for the weights, to a save.
+---@param save accelerate.checkpoint.Save
+function M.save_shared(accelerator, save)
   for name, value in ordered.pairs(shared_values(accelerator)) do
-    files.write(value, fs.join(directory, name), nil, "save_state")
+    files.write(value, fs.join(save.draft, name), nil, "save_state", save.files)
   end
 end
 
@@ -156,17 +160,12 @@ end
 local function own_file(rank) return ("random_states_%d.pkl"):format(rank) end
 local function gradients_file(rank) return ("gradients_%d.safetensors"):format(rank) end
 
---- Writes what is this rank's own. Returns the names of the files.
----@return string[]
-function M.save_own(accelerator, directory)
-  local rank = accelerator.process_index
-  local written, gradients = { own_file(rank) }, gradients_of(accelerator._models)
-  if gradients then
-    written[2] = gradients_file(rank)
-    weights.save(gradients, fs.join(directory, written[2]), true)
-  end
-  files.write(own_values(accelerator), fs.join(directory, written[1]), nil, "save_state")
-  return written
+--- Adds what is this rank's own to a save.
+---@param save accelerate.checkpoint.Save
+function M.save_own(accelerator, save)
+  local rank, gradients = accelerator.process_index, gradients_of(accelerator._models)
+  if gradients then weights.save(gradients, fs.join(save.draft, gradients_file(rank)), true, save.files) end
+  files.write(own_values(accelerator), fs.join(save.draft, own_file(rank)), nil, "save_state", save.files)
 end
 
 -- ---- reading ------------------------------------------------------------------------------------

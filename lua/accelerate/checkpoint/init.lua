@@ -5,6 +5,7 @@
 local automatic = require "accelerate.checkpoint.automatic"
 local commit = require "accelerate.checkpoint.commit"
 local contents = require "accelerate.checkpoint.contents"
+local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local manifest = require "accelerate.checkpoint.manifest"
 local notice = require "accelerate.utils.notice"
@@ -39,44 +40,66 @@ local function destination(project, given)
   return path
 end
 
-local function names_in(directory)
-  local names = fs.list(directory)
-  if not names then error(("cannot read %s"):format(directory), 0) end
-  return names
+---@class accelerate.checkpoint.Save
+---@field draft string the directory that all ranks write into
+---@field files userdata from core._save_new: what this rank writes
+
+-- Collects all that this rank writes.
+local function collect(accelerator, draft, weights, safe)
+  local save = { draft = draft, files = core._save_new(draft, accelerator.process_index) }
+  if leads(accelerator) then
+    contents.save_weights(weights, save, safe)
+    contents.save_shared(accelerator, save)
+  end
+  contents.save_own(accelerator, save)
+  return save
 end
 
--- All that ranks write. Returns the names of the files that are this rank's own.
-local function write(accelerator, draft, weights, safe)
-  if leads(accelerator) then
-    contents.save_weights(weights, draft, safe)
-    contents.save_shared(accelerator, draft)
+-- What the rank that leads does when all files are written.
+local function commit_of(accelerator, draft, path)
+  local project, first, ranks = accelerator._project_configuration, 0, accelerator.num_processes
+  if project.save_on_each_node then
+    first, ranks = accelerator.process_index - accelerator.local_process_index, core.dist.local_size()
   end
-  return contents.save_own(accelerator, draft)
+  local automatic_names = project.automatic_checkpoint_naming and project.total_limit
+  return commit.plan(draft, path, manifest.circumstances(accelerator.state), first, ranks,
+    automatic_names and automatic.surplus(project, project.total_limit) or {})
+end
+
+-- Writes and commits, or lets a thread do so.
+local function write(accelerator, draft, path, weights, opts)
+  local first, save, plan = leads(accelerator), nil, nil
+  commit.together("save_state", function()
+    save = collect(accelerator, draft, weights, opts.safe_serialization)
+    plan = first and commit_of(accelerator, draft, path)
+    if not opts.async then save.files:write() end
+  end)
+  if opts.async then
+    commit.together("save_state", function() save.files:start(plan or nil) end)
+  else
+    commit.on_leaders("save_state", first, function() core._save_commit(plan) end)
+  end
+end
+
+--- Waits until the checkpoint that is being written is whole. On all ranks; raises what went wrong
+--- on any.
+function M.wait()
+  commit.together("save_state", function() core._save_wait() end)
 end
 
 --- Writes the state of a run. See Accelerator:save_state.
 ---@return string path
 function M.save(accelerator, output_dir, opts)
+  M.wait()
   local project, first = accelerator._project_configuration, leads(accelerator)
   local path = commit.on_leaders("save_state", true, function() return destination(project, output_dir) end)
   local weights = contents.weights_of(accelerator._models)
   for _, hook in ipairs(accelerator._save_state_pre_hooks) do hook[1](accelerator._models, weights, path) end
   local draft = commit.on_leaders("save_state", first, function() return commit.begin(path) end)
-  local ok, why = pcall(commit.together, "save_state", function()
-    return write(accelerator, draft, weights, opts.safe_serialization)
-  end)
-  if ok then
-    ok, why = pcall(commit.on_leaders, "save_state", first, function()
-      commit.finish(draft, path, manifest.describe(draft, names_in(draft)),
-        manifest.circumstances(accelerator.state))
-    end)
-  end
+  local ok, why = pcall(write, accelerator, draft, path, weights, opts)
   if not ok then
     if first then commit.abandon(path) end
     error(why, 0)
-  end
-  if project.automatic_checkpoint_naming and project.total_limit then
-    commit.on_leaders("save_state", first, function() automatic.prune(project, project.total_limit) end)
   end
   project.iteration = project.iteration + 1
   return path
@@ -119,6 +142,7 @@ end
 --- Reads the state of a run. See Accelerator:load_state.
 ---@return string path
 function M.load(accelerator, input_dir, opts)
+  M.wait()
   local project = accelerator._project_configuration
   local found = commit.on_leaders("load_state", leads(accelerator), function()
     if input_dir == nil then return find_newest(project) end

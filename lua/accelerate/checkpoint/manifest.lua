@@ -10,20 +10,6 @@ local M = {}
 M.NAME = "accelerate_manifest.json"
 local FORMAT = 1
 
---- Returns the size and CRC-32C of files of a directory.
----@param directory string
----@param names string[]
----@return table<string, { bytes: integer, crc32c: integer }>
-function M.describe(directory, names)
-  local files = {}
-  for _, name in ipairs(names) do
-    local bytes, crc = fs.digest(fs.join(directory, name))
-    if not bytes then error(crc, 0) end
-    files[name] = { bytes = bytes, crc32c = crc }
-  end
-  return files
-end
-
 --- Returns what the bits of this run depend on besides the script.
 ---@param state accelerate.PartialState
 ---@return table<string, any>
@@ -36,15 +22,10 @@ function M.circumstances(state)
   }
 end
 
---- Writes the manifest of a directory.
----@param directory string
----@param files table<string, { bytes: integer, crc32c: integer }>
+--- Returns the members of a manifest's JSON besides `files`.
 ---@param facts table<string, any>
-function M.write(directory, files, facts)
-  local manifest = { format = FORMAT, files = files, saved_by = facts }
-  local ok, why = fs.write(fs.join(directory, M.NAME), json.encode(manifest, 1) .. "\n")
-  if not ok then error(why, 0) end
-end
+---@return string
+function M.facts(facts) return ('"format": %d,\n "saved_by": %s'):format(FORMAT, json.encode(facts)) end
 
 --- Returns the manifest of a directory, or nil and why there is none that can be used.
 ---@param directory string

@@ -15,11 +15,12 @@ local TORCH = { pt = true, pth = true, bin = true, pkl = true, ckpt = true }
 ---@param path string
 ---@param safe boolean? true: safetensors; false: PyTorch's format
 ---@param where string? what messages begin with; default "save"
-function M.write(value, path, safe, where)
+---@param save userdata? a save (core._save_new) that the file is added to; nil: it is written
+function M.write(value, path, safe, where, save)
   options.value(where or "save", "path", path, { "string" })
   if safe == nil then safe = not TORCH[path:match("%.(%w+)$") or ""] end
-  require(safe and "accelerate.files.structure" or "accelerate.files.torch").save(value, path, where
-    or "save")
+  require(safe and "accelerate.files.structure" or "accelerate.files.torch").save(value, path,
+    where or "save", save)
 end
 
 local SAVE = { safe_serialization = { "boolean", optional = true },

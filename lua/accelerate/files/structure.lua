@@ -116,7 +116,8 @@ end
 ---@param value any
 ---@param path string
 ---@param where string what messages begin with
-function M.save(value, path, where)
+---@param save userdata? a save that the file is added to; nil: it is written
+function M.save(value, path, where, save)
   local flat = nested.flatten(value, ("%s: '%s'"):format(where, path))
   local pieces, views = layout.of(flat.tensors)
   local unique, items = namer(), {}
@@ -133,7 +134,7 @@ function M.save(value, path, where)
     structure.tables[i] = entry.list and { list = each(entry.list, encode) }
       or { keys = each(entry.keys, encode), values = each(entry.values, encode), ordered = entry.ordered }
   end
-  core.safetensors_save(path, items, { format = "pt", structure = json.encode(structure) })
+  core.safetensors_save(path, items, { format = "pt", structure = json.encode(structure) }, save)
 end
 
 -- ---- reading ------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ end
 ---@param value any
 ---@param path string
 ---@param where string what messages begin with
-function M.save(value, path, where)
+---@param save userdata? a save that the file is added to; nil: it is written
+function M.save(value, path, where, save)
   local flat = nested.flatten(value, ("%s: '%s'"):format(where, path))
   local pieces, views = layout.of(flat.tensors)
   local tensors = {}
@@ -49,7 +50,7 @@ function M.save(value, path, where)
     members[#members + 1] = { ("archive/data/%d"):format(i - 1), piece.tensor }
   end
   members[#members + 1] = { "archive/version", "3\n" }
-  core._zip_write(path, members, "save")
+  core._zip_write(path, members, "save", save)
 end
 
 -- ---- reading ------------------------------------------------------------------------------------

@@ -1,0 +1,365 @@
+/* commit.c: making a checkpoint appear whole or not at all.
+ *
+ * Ranks write into a draft beside the final folder (save.h).  When all have written, the rank that
+ * leads adds the manifest, gives the draft its name in one step and syncs the parent.  A process
+ * that is killed at any moment leaves the former checkpoint or the new one. */
+#define _GNU_SOURCE /* renameat2, nftw */
+#include "core/io/save.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/core.h"
+#include "dist.h"
+
+#define MANIFEST "accelerate_manifest.json"
+
+/* ---- reports */
+
+ax_status ax_report_begin(const char *folder, int rank, ax_report *r)
+{
+  snprintf(r->path, sizeof r->path, "%s/.rank_%d", folder, rank);
+  snprintf(r->part, sizeof r->part, "%s.part", r->path);
+  r->fd = open(r->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  return r->fd >= 0 ? AX_OK : ax_fail(AX_EIO, "cannot write %s: %s", r->part, strerror(errno));
+}
+
+ax_status ax_report_end(ax_report *r, ax_status st, const char *text, size_t n)
+{
+  char failed[sizeof r->part];
+
+  if (r->fd < 0) return st;
+  if (st == AX_OK && (write(r->fd, text, n) != (ssize_t)n || rename(r->part, r->path) != 0))
+    st = ax_fail(AX_EIO, "cannot write %s: %s", r->path, strerror(errno));
+  close(r->fd);
+  r->fd = -1;
+  if (st == AX_OK) return AX_OK;
+  snprintf(failed, sizeof failed, "%s.failed", r->path);
+  (void)rename(r->part, failed); /* the one who waits sees it; the reason is in the message */
+  return st;
+}
+
+typedef enum { MISSING, FAILED, READY } report_state;
+
+static report_state look_for(const char *draft, int rank)
+{
+  char path[PATH_MAX];
+
+  snprintf(path, sizeof path, "%s/.rank_%d", draft, rank);
+  if (access(path, F_OK) == 0) return READY;
+  snprintf(path, sizeof path, "%s/.rank_%d.failed", draft, rank);
+  return access(path, F_OK) == 0 ? FAILED : MISSING;
+}
+
+/* Waits until each rank has written its files.  EABORTED where one has failed, or the run is being
+ * ended; the rank that failed says why. */
+static ax_status await_reports(const ax_commit *c)
+{
+  const int64_t since = ax_monotonic_ns();
+  struct timespec pause = { .tv_nsec = 200000 };
+  ax_status st = AX_OK;
+
+  for (int r = c->first; r < c->first + c->ranks; r++)
+    for (report_state s; (s = look_for(c->draft, r)) != READY;) {
+      if (s == FAILED) {
+        st = ax_fail(AX_EABORTED, "rank %d could not write its files", r);
+        break;
+      }
+      const ax_status wait = ax_dist_patience(since);
+      if (wait == AX_ETIMEOUT)
+        return ax_fail(AX_ETIMEOUT, "rank %d has not written its files: %s", r, ax_last_error());
+      if (wait != AX_OK) return wait;
+      nanosleep(&pause, NULL);
+      if (pause.tv_nsec < 20000000) pause.tv_nsec *= 2;
+    }
+  return st;
+}
+
+/* ---- folders */
+
+static ax_status failed(const char *what, const char *path)
+{
+  return ax_fail(AX_EIO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+  (void)info;
+  (void)kind;
+  (void)at;
+  return remove(path) == 0 || errno == ENOENT ? 0 : -1;
+}
+
+/* A file, or a folder with all that is in it; links are removed, not followed. */
+static ax_status remove_tree(const char *path)
+{
+  if (access(path, F_OK) != 0 && errno == ENOENT) return AX_OK;
+  return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0 ? AX_OK : failed("remove", path);
+}
+
+static ax_status move(const char *from, const char *to)
+{
+  if (rename(from, to) == 0) return AX_OK;
+  return ax_fail(AX_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
+}
+
+/* Some file systems cannot; that is no error. */
+static void sync_folder(const char *path)
+{
+  const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)fsync(fd);
+  close(fd);
+}
+
+static bool listed(const char *lines, const char *name)
+{
+  const size_t n = strlen(name);
+  for (const char *at = lines; at && *at; at = strchr(at, '\n') + 1)
+    if (strncmp(at, name, n) == 0 && at[n] == '\n') return true;
+  return false;
+}
+
+/* How many names a folder has besides those in `lines`; -1: it cannot be read. */
+static int others_in(const char *path, const char *lines)
+{
+  DIR *d = opendir(path);
+  int n = 0;
+
+  if (!d) return -1;
+  for (const struct dirent *e; (e = readdir(d));)
+    n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && !listed(lines, e->d_name);
+  closedir(d);
+  return n;
+}
+
+/* ---- the manifest */
+
+typedef struct entry {
+  char *name;
+  long long bytes;
+  unsigned crc;
+} entry;
+typedef struct entries {
+  entry *list;
+  int n;
+} entries;
+
+static int by_name(const void *a, const void *b)
+{
+  return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
+}
+
+/* Adds the lines of a report. */
+static ax_status read_report(const char *path, entries *all)
+{
+  char *text, *rest;
+  size_t n;
+  ax_status st = ax_file_slurp(path, &text, &n);
+
+  if (st != AX_OK) return st;
+  for (char *name = n ? strtok_r(text, "\t", &rest) : NULL; name; name = strtok_r(NULL, "\t", &rest)) {
+    entry *grown = realloc(all->list, ((size_t)all->n + 1) * sizeof *grown), *e;
+    if (!grown) break;
+    all->list = grown;
+    e = &grown[all->n];
+    *e = (entry){ .name = strdup(name) };
+    if (!e->name || sscanf(rest, "%lld\t%u", &e->bytes, &e->crc) != 2) break;
+    all->n++;
+    if (!strtok_r(NULL, "\n", &rest)) break;
+  }
+  free(text);
+  return AX_OK;
+}
+
+static ax_status read_reports(const ax_commit *c, entries *all)
+{
+  char path[PATH_MAX];
+  ax_status st = AX_OK;
+
+  for (int r = c->first; r < c->first + c->ranks && st == AX_OK; r++) {
+    snprintf(path, sizeof path, "%s/.rank_%d", c->draft, r);
+    st = read_report(path, all);
+    if (st == AX_OK && unlink(path) != 0) st = failed("remove", path);
+  }
+  qsort(all->list, (size_t)all->n, sizeof *all->list, by_name);
+  return st;
+}
+
+static ax_status put_text(const char *path, const char *text, size_t n)
+{
+  ax_replacement r;
+  ax_status st = ax_replace_create(NULL, path, &r);
+
+  if (st == AX_OK) st = ax_replace_write(&r, text, (int64_t)n);
+  if (st == AX_OK) st = ax_replace_sync(&r);
+  if (r.fd >= 0) close(r.fd);
+  return st;
+}
+
+static ax_status write_manifest(const ax_commit *c, const entries *all)
+{
+  char path[PATH_MAX], *text = NULL;
+  size_t n = 0;
+  FILE *to = open_memstream(&text, &n);
+  ax_status st;
+
+  if (!to) return ax_fail(AX_ENOMEM, "no memory for a manifest");
+  fputs("{\n \"files\": {", to);
+  for (int i = 0; i < all->n; i++)
+    fprintf(to, "%s\n  \"%s\": {\"bytes\": %lld, \"crc32c\": %u}", i ? "," : "", all->list[i].name,
+            all->list[i].bytes, all->list[i].crc);
+  fprintf(to, "\n },\n %s\n}\n", c->facts);
+  if (fclose(to) != 0) st = ax_fail(AX_ENOMEM, "no memory for a manifest");
+  else {
+    snprintf(path, sizeof path, "%s/" MANIFEST, c->draft);
+    st = put_text(path, text, n);
+  }
+  free(text);
+  return st;
+}
+
+/* ---- the place */
+
+/* Into a folder that has other files, too, a checkpoint's are moved one by one, and those of the
+ * former checkpoint go.  Without the manifest, which comes last, nobody takes it for whole. */
+static ax_status move_into(const ax_commit *c, const entries *all)
+{
+  char from[PATH_MAX], to[PATH_MAX];
+  ax_status st;
+
+  snprintf(to, sizeof to, "%s/" MANIFEST, c->path);
+  AX_TRY(remove_tree(to));
+  sync_folder(c->path);
+  for (const char *at = c->former; at && *at; at = strchr(at, '\n') + 1) {
+    snprintf(to, sizeof to, "%s/%.*s", c->path, (int)(strchr(at, '\n') - at), at);
+    AX_TRY(remove_tree(to));
+  }
+  for (int i = 0; i < all->n; i++) {
+    snprintf(from, sizeof from, "%s/%s", c->draft, all->list[i].name);
+    snprintf(to, sizeof to, "%s/%s", c->path, all->list[i].name);
+    AX_TRY(move(from, to));
+  }
+  sync_folder(c->path);
+  snprintf(from, sizeof from, "%s/" MANIFEST, c->draft);
+  snprintf(to, sizeof to, "%s/" MANIFEST, c->path);
+  AX_TRY(move(from, to));
+  sync_folder(c->path);
+out:
+  return st;
+}
+
+/* Gives the draft its name.  A former checkpoint of that name changes places with it. */
+static ax_status put_in_place(const ax_commit *c, const entries *all)
+{
+  struct stat s;
+
+  if (stat(c->path, &s) != 0) return move(c->draft, c->path);
+  if (!S_ISDIR(s.st_mode)) return ax_fail(AX_EIO, "%s is a file, not a directory", c->path);
+  if (others_in(c->path, NULL) == 0) return move(c->draft, c->path);
+  if (c->former && others_in(c->path, c->former) == 0 &&
+      renameat2(AT_FDCWD, c->draft, AT_FDCWD, c->path, RENAME_EXCHANGE) == 0)
+    return AX_OK;
+  return move_into(c, all);
+}
+
+static void sync_parent(const char *path)
+{
+  char parent[PATH_MAX], *slash;
+
+  snprintf(parent, sizeof parent, "%s", path);
+  slash = strrchr(parent, '/');
+  if (slash) slash[slash == parent] = '\0';
+  sync_folder(slash ? parent : ".");
+}
+
+static ax_status prune(const char *lines)
+{
+  char path[PATH_MAX];
+  ax_status st = AX_OK;
+
+  for (const char *at = lines; at && *at && st == AX_OK; at = strchr(at, '\n') + 1) {
+    snprintf(path, sizeof path, "%.*s", (int)(strchr(at, '\n') - at), at);
+    st = remove_tree(path);
+  }
+  return st;
+}
+
+static ax_status finish(const ax_commit *c, entries *all)
+{
+  ax_status st;
+
+  AX_TRY(read_reports(c, all));
+  AX_TRY(write_manifest(c, all));
+  sync_folder(c->draft);
+  AX_TRY(put_in_place(c, all));
+  sync_parent(c->path);
+  AX_TRY(remove_tree(c->draft));
+  AX_TRY(prune(c->old));
+out:
+  return st;
+}
+
+ax_status ax_commit_run(const ax_commit *c, ax_status own)
+{
+  entries all = { 0 };
+  char why[1024] = "";
+  ax_status st;
+
+  if (own != AX_OK) snprintf(why, sizeof why, "%s", ax_last_error());
+  st = await_reports(c);
+  if (st == AX_OK) st = finish(c, &all);
+  for (int i = 0; i < all.n; i++) free(all.list[i].name);
+  free(all.list);
+  if (st == AX_OK) return AX_OK;
+  if (own == AX_OK) snprintf(why, sizeof why, "%s", ax_last_error());
+  (void)remove_tree(c->draft); /* what is left there, the next save removes */
+  return ax_fail(own == AX_OK ? st : own, "%s", why);
+}
+
+/* ---- copies, for the thread */
+
+static ax_status copy(const char *text, const char **to)
+{
+  const size_t n = text ? strlen(text) + 1 : 0;
+  char *own = NULL;
+
+  if (text && !(own = ax_malloc(n))) return AX_ENOMEM;
+  if (text) memcpy(own, text, n);
+  *to = own;
+  return AX_OK;
+}
+
+ax_status ax_commit_copy(const ax_commit *c, ax_commit *to)
+{
+  ax_status st;
+
+  *to = (ax_commit){ .first = c->first };
+  AX_TRY(copy(c->draft, &to->draft));
+  AX_TRY(copy(c->path, &to->path));
+  AX_TRY(copy(c->facts, &to->facts));
+  AX_TRY(copy(c->former, &to->former));
+  AX_TRY(copy(c->old, &to->old));
+  to->ranks = c->ranks;
+out:
+  return st;
+}
+
+void ax_commit_clear(ax_commit *c)
+{
+  ax_mfree((void *)c->draft);
+  ax_mfree((void *)c->path);
+  ax_mfree((void *)c->facts);
+  ax_mfree((void *)c->former);
+  ax_mfree((void *)c->old);
+  *c = (ax_commit){ 0 };
+}

@@ -1,0 +1,276 @@
+/* content.c: what a file is going to hold, and writing it (content.h). */
+#define _GNU_SOURCE /* pwrite */
+#include "core/io/content.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/core.h"
+#include "core/io/crc.h"
+
+enum { CHUNK = 1 << 20 }; /* bytes: checksums and write() find them in the cache */
+
+/* ---- making */
+
+ax_status ax_content_new(const char *fn, const char *path, ax_content **out)
+{
+  const size_t length = strlen(path) + 1;
+  ax_content *c = ax_calloc(1, sizeof *c);
+
+  *out = c;
+  if (!c) return AX_ENOMEM;
+  c->fn = fn;
+  c->to.fd = -1;
+  if ((c->path = ax_malloc(length))) memcpy(c->path, path, length);
+  return c->path ? AX_OK : AX_ENOMEM;
+}
+
+static void clear_piece(ax_piece *p)
+{
+  ax_tensor_release(p->tensor);
+  if (p->storage) ax_storage_release(p->storage);
+  else if (p->release) p->release((void *)p->at);
+  p->tensor = NULL;
+  p->storage = NULL;
+  p->release = NULL;
+}
+
+void ax_content_free(ax_content *c)
+{
+  if (!c) return;
+  for (int i = 0; i < c->n; i++) clear_piece(&c->pieces[i]);
+  ax_mfree(c->pieces);
+  ax_mfree(c->fills);
+  ax_mfree(c->sums);
+  ax_mfree(c->path);
+  ax_mfree(c);
+}
+
+/* Makes room for one more of a list's entries. */
+static ax_status grow(void **list, int n, int *room, size_t size)
+{
+  void *grown;
+
+  if (n < *room) return AX_OK;
+  if (!(grown = ax_calloc((size_t)(n ? 2 * n : 8), size))) return AX_ENOMEM;
+  if (n) memcpy(grown, *list, (size_t)n * size);
+  ax_mfree(*list);
+  *list = grown;
+  *room = n ? 2 * n : 8;
+  return AX_OK;
+}
+
+static ax_status add(ax_content *c, ax_piece p)
+{
+  const ax_status st = grow((void **)&c->pieces, c->n, &c->room, sizeof *c->pieces);
+
+  if (st != AX_OK) {
+    clear_piece(&p);
+    return st;
+  }
+  p.begin = c->bytes;
+  c->bytes += p.n;
+  c->pieces[c->n++] = p;
+  return AX_OK;
+}
+
+ax_status ax_content_text(ax_content *c, const void *p, size_t n, void (*release)(void *))
+{
+  return add(c, (ax_piece){ .at = p, .n = (int64_t)n, .sum = -1, .release = release });
+}
+
+ax_status ax_content_tensor(ax_content *c, ax_tensor *t)
+{
+  return add(c,
+             (ax_piece){ .tensor = ax_tensor_retain(t), .n = t->numel * (int64_t)ax_itemsize(t), .sum = -1 });
+}
+
+ax_status ax_content_part(ax_content *c, const ax_part *part)
+{
+  return part->tensor ? ax_content_tensor(c, part->tensor) : ax_content_text(c, part->text, part->n, NULL);
+}
+
+ax_status ax_content_fill(ax_content *c, int at, int sum)
+{
+  const ax_status st = grow((void **)&c->fills, c->n_fills, &c->fill_room, sizeof *c->fills);
+  if (st == AX_OK) c->fills[c->n_fills++] = (ax_sum_place){ c->n - 1, at, sum };
+  return st;
+}
+
+ax_status ax_content_sums(ax_content *c, int n)
+{
+  c->n_sums = n;
+  return (c->sums = ax_calloc((size_t)n + 1, sizeof *c->sums)) ? AX_OK : AX_ENOMEM;
+}
+
+/* ---- freezing */
+
+/* The tensor's elements as memory of the CPU; a copy of them where its own is none. */
+static ax_status bring(ax_piece *p)
+{
+  ax_tensor *flat = NULL;
+  const ax_status st = ax_tensor_bring(p->tensor, &flat);
+
+  if (st != AX_OK) return st;
+  p->live = flat == p->tensor;
+  p->at = ax_data(flat);
+  p->storage = ax_storage_retain(flat->storage);
+  ax_tensor_release(flat);
+  ax_tensor_release(p->tensor);
+  p->tensor = NULL;
+  return AX_OK;
+}
+
+static ax_status copy_text(ax_piece *p)
+{
+  char *own = ax_malloc((size_t)p->n + 1);
+
+  if (!own) return AX_ENOMEM;
+  memcpy(own, p->at, (size_t)p->n);
+  p->at = own;
+  p->release = ax_mfree;
+  return AX_OK;
+}
+
+static ax_status copy_texts(ax_content *c)
+{
+  ax_status st = AX_OK;
+  for (int i = 0; i < c->n && st == AX_OK; i++)
+    if (!c->pieces[i].tensor && !c->pieces[i].release) st = copy_text(&c->pieces[i]);
+  return st;
+}
+
+ax_status ax_content_freeze(ax_content *c)
+{
+  ax_status st = AX_OK;
+  for (int i = 0; i < c->n && st == AX_OK; i++)
+    if (c->pieces[i].tensor) st = bring(&c->pieces[i]);
+  return st;
+}
+
+static ax_status settle_piece(ax_piece *p)
+{
+  const int64_t left = p->n - p->taken;
+  ax_storage *copy;
+  ax_status st;
+
+  if (!p->live) return AX_OK;
+  p->live = false;
+  if (left == 0) return AX_OK;
+  if ((st = ax_storage_new((ax_device){ AX_CPU, 0 }, (size_t)left, &copy)) != AX_OK) return st;
+  memcpy(copy->data, p->at + (p->taken - p->skipped), (size_t)left);
+  ax_storage_release(p->storage);
+  p->storage = copy;
+  p->at = copy->data;
+  p->skipped = p->taken;
+  return AX_OK;
+}
+
+ax_status ax_content_settle(ax_content *c)
+{
+  ax_status st = AX_OK;
+  for (int i = 0; i < c->n && st == AX_OK; i++) st = settle_piece(&c->pieces[i]);
+  return st;
+}
+
+/* ---- writing */
+
+/* Where the next bytes of a piece are.  A live one is read until `pass` is called. */
+static const char *claim(ax_content *c, ax_piece *p, int64_t from)
+{
+  const char *at;
+
+  if (!c->snapshot) return p->at + from;
+  pthread_mutex_lock(&c->snapshot->lock);
+  c->snapshot->reading = true;
+  at = p->at + (from - p->skipped);
+  pthread_mutex_unlock(&c->snapshot->lock);
+  return at;
+}
+
+static void pass(ax_content *c, ax_piece *p, int64_t taken)
+{
+  if (!c->snapshot) return;
+  pthread_mutex_lock(&c->snapshot->lock);
+  c->snapshot->reading = false;
+  p->taken = taken;
+  pthread_cond_broadcast(&c->snapshot->moved);
+  pthread_mutex_unlock(&c->snapshot->lock);
+}
+
+static ax_status put_piece(ax_content *c, ax_piece *p)
+{
+  ax_status st = AX_OK;
+
+  p->crc = 0;
+  for (int64_t from = 0; from < p->n && st == AX_OK; from += CHUNK) {
+    const int64_t n = p->n - from < CHUNK ? p->n - from : CHUNK;
+    const char *at = claim(c, p, from);
+    p->crc = ax_crc32c(p->crc, at, (size_t)n);
+    if (p->sum >= 0) c->sums[p->sum] = ax_crc32(c->sums[p->sum], at, (size_t)n);
+    st = ax_replace_write(&c->to, at, n);
+    pass(c, p, from + n);
+  }
+  return st;
+}
+
+/* A piece that is not there as memory is there for the time of its writing only: states of a device
+ * come down one by one. */
+static ax_status put_tensor(ax_content *c, ax_piece *p)
+{
+  ax_tensor *flat = NULL;
+  ax_status st = ax_tensor_bring(p->tensor, &flat);
+
+  if (st != AX_OK) return st;
+  p->at = ax_data(flat);
+  st = put_piece(c, p);
+  p->at = NULL;
+  ax_tensor_release(flat);
+  return st;
+}
+
+/* Checksums stand before and behind the bytes that they are of, so all come last. */
+static ax_status put_sums(ax_content *c)
+{
+  for (int i = 0; i < c->n_fills; i++) {
+    const ax_sum_place *f = &c->fills[i];
+    ax_piece *p = &c->pieces[f->piece];
+    uint8_t *to = (uint8_t *)p->at + f->at;
+    for (int k = 0; k < 4; k++) to[k] = (uint8_t)(c->sums[f->sum] >> (8 * k));
+    if (pwrite(c->to.fd, to, 4, (off_t)(p->begin + f->at)) != 4)
+      return AX_FILE_FAIL(AX_EIO, c->fn, c->path, "cannot write it: %s", strerror(errno));
+    if (i + 1 == c->n_fills || c->fills[i + 1].piece != f->piece) p->crc = ax_crc32c(0, p->at, (size_t)p->n);
+  }
+  return AX_OK;
+}
+
+ax_status ax_content_put(ax_content *c)
+{
+  ax_status st = AX_OK;
+
+  for (int i = 0; i < c->n && st == AX_OK; i++)
+    st = c->pieces[i].tensor ? put_tensor(c, &c->pieces[i]) : put_piece(c, &c->pieces[i]);
+  return st == AX_OK ? put_sums(c) : st;
+}
+
+uint32_t ax_content_crc32c(const ax_content *c)
+{
+  uint32_t crc = 0;
+  for (int i = 0; i < c->n; i++) crc = ax_crc32c_join(crc, c->pieces[i].crc, (uint64_t)c->pieces[i].n);
+  return crc;
+}
+
+ax_status ax_content_write(ax_content *c)
+{
+  const ax_status st = ax_replace_begin(c->fn, c->path, &c->to);
+  return ax_replace_end(&c->to, st == AX_OK ? ax_content_put(c) : st);
+}
+
+ax_status ax_content_done(ax_content *c, ax_save *save, ax_status st)
+{
+  if (st == AX_OK && save && (st = copy_texts(c)) == AX_OK) return ax_save_add(save, c);
+  if (st == AX_OK) st = ax_content_write(c);
+  ax_content_free(c);
+  return st;
+}

@@ -1,0 +1,82 @@
+/* content.h: what a file is going to hold: a list of texts and of tensors' elements, which is
+ * written now, or by a thread while the program goes on (save.c).
+ *
+ * The thread allocates nothing with ax_malloc and touches no tensor: all it needs is here. */
+#ifndef AX_CONTENT_H
+#define AX_CONTENT_H
+
+#include <pthread.h>
+
+#include "core/io/file.h"
+#include "core/io/save.h"
+#include "io.h"
+
+/* What a writing thread and the thread of the program share. */
+typedef struct ax_snapshot {
+  pthread_mutex_t lock;
+  pthread_cond_t moved; /* the writer is done with a chunk */
+  bool reading;         /* it reads live memory now */
+} ax_snapshot;
+
+typedef struct ax_piece {
+  const char *at;      /* NULL: the elements of `tensor`, which are brought when they are written */
+  int64_t begin, n;    /* bytes: the place in the file, the size */
+  int sum;             /* the number of the CRC-32 that they count towards; -1: none */
+  ax_tensor *tensor;   /* counted, or NULL */
+  ax_storage *storage; /* counted: what `at` points into; NULL: `release` frees it */
+  void (*release)(void *p);
+  bool live;       /* a script can write to it while it is being written */
+  int64_t taken;   /* bytes that the writer needs no more; with the snapshot's lock */
+  int64_t skipped; /* bytes in front of `at`, which the writer had taken when the rest was copied */
+  uint32_t crc;    /* CRC-32C, when it was written */
+} ax_piece;
+
+/* CRC-32 number `sum` belongs into the four bytes `at` .. of the piece, little-endian. */
+typedef struct ax_sum_place {
+  int piece, at, sum;
+} ax_sum_place;
+
+typedef struct ax_content {
+  const char *fn; /* static text that messages begin with */
+  char *path;
+  int n, n_fills, n_sums, room, fill_room;
+  ax_piece *pieces;
+  ax_sum_place *fills;
+  uint32_t *sums; /* [n_sums] */
+  int64_t bytes;
+  ax_snapshot *snapshot; /* NULL: nothing else runs meanwhile */
+  ax_replacement to;
+} ax_content;
+
+ax_status ax_content_new(const char *fn, const char *path, ax_content **out);
+void ax_content_free(ax_content *c); /* NULL is fine */
+
+/* Adds n bytes.  release NULL: borrowed until ax_content_done; else c takes them, also when this
+ * fails. */
+ax_status ax_content_text(ax_content *c, const void *p, size_t n, void (*release)(void *));
+/* Adds the elements of a tensor of any device, row-major. */
+ax_status ax_content_tensor(ax_content *c, ax_tensor *t);
+ax_status ax_content_part(ax_content *c, const ax_part *part);
+/* The last piece gets a checksum at `at`. */
+ax_status ax_content_fill(ax_content *c, int at, int sum);
+/* Before the first piece: makes room for `n` checksums. */
+ax_status ax_content_sums(ax_content *c, int n);
+
+/* Brings what is not contiguous memory of the CPU.  From then on writing touches no tensor.  Pieces
+ * that a script can still write to are `live`. */
+ax_status ax_content_freeze(ax_content *c);
+/* With the snapshot's lock, while the writer reads nothing: copies what it has not read yet of live
+ * pieces. */
+ax_status ax_content_settle(ax_content *c);
+/* Writes all pieces to c->to, which is open. */
+ax_status ax_content_put(ax_content *c);
+/* The CRC-32C of all bytes, after they were written. */
+uint32_t ax_content_crc32c(const ax_content *c);
+
+/* Beside its path, synced, renamed. */
+ax_status ax_content_write(ax_content *c);
+/* Ends the making of a content: adds it to `save`, or writes and frees it (save NULL).  Takes c,
+ * whatever `st` is, which it returns when it is an error. */
+ax_status ax_content_done(ax_content *c, ax_save *save, ax_status st);
+
+#endif
