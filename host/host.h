@@ -76,8 +76,10 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed);
 int ax_interp_call(lua_State *L, int nargs, int nresults);
 /* Prints the error on the stack top, if it is not nil, and pops it. */
 void ax_interp_report(lua_State *L);
-/* Calls `raise` (or nothing) at the first SIGINT while Lua runs: see interp.c. */
-void ax_interp_catch_interrupts(lua_State *L);
+/* For a caller that reports the error itself: undoes what a failed ax_interp_call leaves behind. */
+void ax_interp_recover(lua_State *L);
+/* From now on SIGINT raises an error while Lua runs: see interp.c.  asks: for a prompt. */
+void ax_interp_catch_interrupts(lua_State *L, bool asks);
 bool ax_interp_take_interrupt(void);
 /* The folder of the Lua files, ".../lua", also where they were not found.  Borrowed. */
 const char *ax_interp_lua_dir(void);

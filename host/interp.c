@@ -185,6 +185,8 @@ void ax_interp_report(lua_State *L)
   free_collector(L);
 }
 
+void ax_interp_recover(lua_State *L) { free_collector(L); }
+
 /* Waits for a checkpoint that a thread is writing.  Reports when it is lost. */
 static bool save_ended(void)
 {
@@ -231,9 +233,14 @@ static void watch_exit(lua_State *L)
 
 /* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
-/* The first SIGINT raises "interrupted" where Lua is, in compiled loops too.  A second one ends the
- * process, in case the script caught the first error and went on. */
+/* The first SIGINT raises "interrupted" where Lua is, in compiled loops too.  A script's second one
+ * ends the process, in case the script caught the first error and went on.  At the prompt each one
+ * raises, and a second one within a second (the first reached nothing: a long call of C, say) gets
+ * a question. */
+#define AGAIN_NS 1000000000
 static lua_State *interrupted_state;
+static bool interrupts_ask;
+static int64_t interrupted_at;
 static volatile sig_atomic_t interrupts; /* since the last ax_interp_catch_interrupts */
 /* Not 0: an interrupt is to be raised.  The binding reads it too, because a hook runs between
  * instructions of Lua and not within a long call.  The code that raises the error resets it. */
@@ -254,18 +261,34 @@ static void raise_interrupt(lua_State *L, lua_Debug *ar)
   lua_error(L);
 }
 
+/* Within the signal handler: whatever runs, only the kernel is needed for this. */
+static void ask_to_end(void)
+{
+  static const char question[] = "\naccel-run: interrupted twice: end it, with all that it holds? [y/N] ";
+  char answer[64];
+  ssize_t n = write(STDERR_FILENO, question, sizeof question - 1);
+
+  if (n > 0) n = read(STDIN_FILENO, answer, sizeof answer);
+  if (n > 0 && (*answer == 'y' || *answer == 'Y')) _exit(AX_EXIT_INTERRUPT);
+}
+
 static void on_interrupt(int sig)
 {
-  signal(sig, SIG_DFL);
+  const int64_t now = ax_monotonic_ns();
+
+  if (!interrupts_ask) signal(sig, SIG_DFL);
+  else if (interrupts && now - interrupted_at < AGAIN_NS) ask_to_end();
+  interrupted_at = now;
   interrupts = ax_interrupted = 1;
   lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
-void ax_interp_catch_interrupts(lua_State *L)
+void ax_interp_catch_interrupts(lua_State *L, bool asks)
 {
   struct sigaction a = { .sa_handler = on_interrupt }; /* no SA_RESTART: a blocked read returns */
 
   interrupted_state = L;
+  interrupts_ask = asks;
   interrupts = ax_interrupted = 0;
   sigaction(SIGINT, &a, NULL);
 }
@@ -358,6 +381,23 @@ static void watch_globals(lua_State *L)
   lua_setmetatable(L, LUA_GLOBALSINDEX);
 }
 
+/* Loads the script so that its top-level locals stay for the prompt that follows. */
+static int load_for_prompt(lua_State *L, const char *path)
+{
+  int status = luaL_loadfile(L, path);
+
+  if (status != 0) return status;
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "accelerate.prompt.chunk");
+  if (lua_pcall(L, 1, 1, 0) == 0) {
+    lua_getfield(L, -1, "file");
+    lua_pushstring(L, path);
+    if (lua_pcall(L, 1, 1, 0) == 0 && lua_isfunction(L, -1)) lua_replace(L, -3);
+  }
+  lua_pop(L, 1);
+  return 0;
+}
+
 static int run_script(lua_State *L, const ax_plan *plan)
 {
   int i, n = 0, status;
@@ -368,7 +408,7 @@ static int run_script(lua_State *L, const ax_plan *plan)
       while (text < end && *text != '\n') text++;
     status = luaL_loadbuffer(L, text, (size_t)(end - text), "=stdin");
   } else {
-    status = luaL_loadfile(L, plan->argv[plan->script]);
+    status = (plan->interactive ? load_for_prompt : luaL_loadfile)(L, plan->argv[plan->script]);
   }
   if (status != 0) return status;
   watch_globals(L);
@@ -464,7 +504,7 @@ static int protected_main(lua_State *L)
   set_paths(L);
   set_arg(L, plan);
   watch_exit(L);
-  if (!failed_fn) ax_interp_catch_interrupts(L);
+  if (!failed_fn) ax_interp_catch_interrupts(L, plan->interactive);
   failed_at[0] = '\0';
   status = run_actions(L, plan);
   if (status == 0 && (plan->script || plan->stdin_text)) status = run_script(L, plan);

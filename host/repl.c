@@ -1,4 +1,8 @@
-/* repl.c: read, evaluate, print, on a terminal.
+/* repl.c: the prompt's terminal: reads lines, runs chunks, and survives Ctrl-C.
+ *
+ * What the prompt does with a line is Lua: lua/accelerate/prompt.  This file gives it a table of
+ * functions (read, add, on_complete) and runs the chunks that it makes, so that a chunk's stack has
+ * nothing of the prompt below it.
  *
  * libedit is opened when the prompt starts, not linked: scripts and ranks need not load it and its
  * five libraries, and a machine without it still has a prompt, without line editing. */
@@ -18,11 +22,16 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#define PASTE_MOST (4 << 20)   /* bytes of one paste */
+#define PASTE_PATIENCE_MS 2000 /* for the rest of a paste */
+
 static struct {
   EditLine *(*init)(const char *, FILE *, FILE *, FILE *);
   void (*end)(EditLine *);
   int (*set)(EditLine *, int, ...);
   const char *(*gets)(EditLine *, int *);
+  const LineInfo *(*line)(EditLine *);
+  int (*insertstr)(EditLine *, const char *);
   History *(*history_init)(void);
   void (*history_end)(History *);
   int (*history)(History *, HistEvent *, int, ...);
@@ -46,6 +55,23 @@ static char *prompt_of(EditLine *e)
   return (char *)prompt_text;
 }
 
+static lua_State *reader; /* the state whose prompt reads; functions of the editor have no other way to it */
+
+/* Before the first character: the prompt need not wait for a long history. */
+static void load_history(void)
+{
+  lua_State *L = reader;
+  int base = lua_gettop(L);
+
+  lua_getfield(L, LUA_REGISTRYINDEX, "accel.on_first");
+  if (lua_isfunction(L, -1)) {
+    lua_pushnil(L);
+    lua_setfield(L, LUA_REGISTRYINDEX, "accel.on_first");
+    lua_pcall(L, 0, 0, 0);
+  }
+  lua_settop(L, base);
+}
+
 /* Reads one character.  Returns -1 after Ctrl-C, so that el_gets drops the line.  SIGINT is blocked
  * except while ppoll waits, so that none is lost just before the wait. */
 static int read_char(EditLine *e, wchar_t *out)
@@ -55,6 +81,7 @@ static int read_char(EditLine *e, wchar_t *out)
   char c;
 
   (void)e;
+  load_history();
   for (;;) {
     ssize_t n = -1;
     size_t r;
@@ -71,15 +98,61 @@ static int read_char(EditLine *e, wchar_t *out)
   }
 }
 
-static const char *history_path(void)
-{
-  static char path[4096];
-  const char *given = getenv("ACCELERATE_HISTORY"), *home = getenv("HOME");
+/* ---- completion and pasting ------------------------------------------------------------------ */
 
-  if (given) return *given ? given : NULL;
-  if (!home || !*home) return NULL;
-  snprintf(path, sizeof path, "%s/.accel_history", home);
-  return path;
+/* Tab: on_complete(text before the cursor) gives what to insert, and a list to show. */
+static unsigned char complete(EditLine *e, int ch)
+{
+  lua_State *L = reader;
+  const LineInfo *line = edit.line(e);
+  unsigned char result = CC_REFRESH;
+  int base = lua_gettop(L);
+
+  (void)ch;
+  lua_getfield(L, LUA_REGISTRYINDEX, "accel.on_complete");
+  lua_pushlstring(L, line->buffer, (size_t)(line->cursor - line->buffer));
+  if (lua_pcall(L, 1, 2, 0) == 0) {
+    if (lua_type(L, -2) == LUA_TSTRING && lua_objlen(L, -2) > 0) edit.insertstr(e, lua_tostring(L, -2));
+    if (lua_type(L, -1) == LUA_TSTRING) {
+      printf("\n%s\n", lua_tostring(L, -1));
+      fflush(stdout);
+      result = CC_REDISPLAY;
+    }
+  }
+  lua_settop(L, base);
+  return result;
+}
+
+/* A paste between ESC [ 200 ~ and ESC [ 201 ~ goes into the line as it is, line breaks too, so that
+ * several lines are one chunk. */
+static unsigned char paste(EditLine *e, int ch)
+{
+  static const char end[] = "\033[201~";
+  const size_t end_size = sizeof end - 1;
+  struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
+  char *text = NULL;
+  size_t n = 0, room = 0;
+
+  (void)ch;
+  while (n < end_size || memcmp(text + n - end_size, end, end_size) != 0) {
+    if (n + 1 >= room) {
+      char *grown = room < PASTE_MOST ? realloc(text, room = room ? 2 * room : 4096) : NULL;
+      if (!grown) break;
+      text = grown;
+    }
+    if (ppoll(&in, 1, &(struct timespec){ PASTE_PATIENCE_MS / 1000, 0 }, NULL) <= 0) break;
+    if (read(STDIN_FILENO, text + n, 1) != 1) break;
+    if (text[n] == '\r') text[n] = '\n';
+    if (text[n] != '\0') n++;
+  }
+  if (n >= end_size && memcmp(text + n - end_size, end, end_size) == 0) n -= end_size;
+  while (n > 0 && text[n - 1] == '\n') n--;
+  if (n > 0) {
+    text[n] = '\0';
+    edit.insertstr(e, text);
+  }
+  free(text);
+  return CC_REFRESH;
 }
 
 static bool open_editor(void)
@@ -98,6 +171,8 @@ static bool open_editor(void)
   FIND(end, "el_end");
   FIND(set, "el_set");
   FIND(gets, "el_gets");
+  FIND(line, "el_line");
+  FIND(insertstr, "el_insertstr");
   FIND(history_init, "history_init");
   FIND(history_end, "history_end");
   FIND(history, "history");
@@ -106,13 +181,20 @@ static bool open_editor(void)
   past = edit.history_init();
   if (!line_editor || !past) return false;
   edit.set(line_editor, EL_EDITOR, "emacs");
-  edit.set(line_editor, EL_PROMPT, prompt_of);
+  edit.set(line_editor, EL_PROMPT_ESC, prompt_of, '\1');
   edit.set(line_editor, EL_SIGNAL, 0);
   edit.set(line_editor, EL_GETCFN, read_char);
   edit.set(line_editor, EL_HIST, edit.history, past);
-  edit.history(past, &ev, H_SETSIZE, 1000);
+  edit.set(line_editor, EL_ADDFN, "accel-complete", "complete a name", complete);
+  edit.set(line_editor, EL_ADDFN, "accel-paste", "insert pasted text", paste);
+  edit.set(line_editor, EL_BIND, "^I", "accel-complete", NULL);
+  edit.set(line_editor, EL_BIND, "\\e[200~", "accel-paste", NULL);
+  edit.set(line_editor, EL_BIND, "\\e[A", "ed-search-prev-history", NULL);
+  edit.set(line_editor, EL_BIND, "\\e[B", "ed-search-next-history", NULL);
+  edit.set(line_editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
+  edit.set(line_editor, EL_BIND, "^S", "em-inc-search-next", NULL);
+  edit.history(past, &ev, H_SETSIZE, 100000);
   edit.history(past, &ev, H_SETUNIQUE, 1);
-  if (history_path()) edit.history(past, &ev, H_LOAD, history_path());
   return true;
 }
 
@@ -124,185 +206,167 @@ static void close_editor(void)
   past = NULL;
 }
 
-typedef enum { READ_LINE, READ_CANCEL, READ_END } read_result;
+/* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Pushes a line without its newline; pushes nothing for the other results. */
-static read_result read_line(lua_State *L, const char *prompt)
+/* Pushes the next line of a file that is no terminal; returns false at its end. */
+static bool read_plain(lua_State *L)
 {
-  struct sigaction a = { .sa_handler = on_cancel }, old;
-  static char plain[8192];
+  luaL_Buffer b;
+  int c;
+  bool any = false;
+
+  luaL_buffinit(L, &b);
+  while ((c = getc(stdin)) != EOF && c != '\n') {
+    luaL_addchar(&b, (char)c);
+    any = true;
+  }
+  luaL_pushresult(&b);
+  return any || c == '\n';
+}
+
+static bool has_paste(void)
+{
+  const char *term = getenv("TERM");
+  return term && *term && strcmp(term, "dumb") != 0;
+}
+
+/* Pushes the line; returns false at the end of input and after Ctrl-C. */
+static bool read_edited(lua_State *L)
+{
+  const bool pasting = has_paste();
+  sigset_t interrupt;
   const char *text;
   int n = 0;
 
-  prompt_text = prompt;
-  cancelled = 0;
-  sigaction(SIGINT, &a, &old);
-  if (line_editor) {
-    sigset_t interrupt;
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    sigprocmask(SIG_BLOCK, &interrupt, &waiting_mask);
-    /* before the prompt shows, so that early input is not echoed twice */
-    edit.set(line_editor, EL_PREP_TERM, 1);
-    text = edit.gets(line_editor, &n);
-    sigprocmask(SIG_SETMASK, &waiting_mask, NULL);
-  } else {
-    fputs(prompt, stdout);
-    fflush(stdout);
-    text = fgets(plain, sizeof plain, stdin);
-    clearerr(stdin);
-    n = text ? (int)strlen(text) : 0;
-  }
-  sigaction(SIGINT, &old, NULL);
-  if (cancelled) {
-    putchar('\n');
-    return READ_CANCEL;
-  }
-  if (!text || n <= 0) return READ_END;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  sigprocmask(SIG_BLOCK, &interrupt, &waiting_mask);
+  /* before the prompt shows, so that early input is not echoed twice */
+  edit.set(line_editor, EL_PREP_TERM, 1);
+  if (pasting) fputs("\033[?2004h", stdout);
+  reader = L;
+  text = edit.gets(line_editor, &n);
+  if (pasting) fputs("\033[?2004l", stdout);
+  fflush(stdout);
+  sigprocmask(SIG_SETMASK, &waiting_mask, NULL);
+  if (cancelled || !text || n <= 0) return false;
   if (text[n - 1] == '\n') n--;
   lua_pushlstring(L, text, (size_t)n);
-  return READ_LINE;
+  return true;
 }
 
-static void remember(lua_State *L, int at)
+/* read(prompt) -> the line without its end; false after Ctrl-C; nil at the end of input. */
+static int editor_read(lua_State *L)
 {
-  HistEvent ev;
-  const char *text = lua_tostring(L, at);
+  bool got;
 
-  if (!past || !text[strspn(text, " \t")]) return;
-  edit.history(past, &ev, H_ENTER, text);
-  if (history_path()) /* now: the process may be killed before the prompt ends */
-    edit.history(past, &ev, H_SAVE, history_path());
-}
-
-/* Whether the parser reached the end of the text and needs more. */
-static bool incomplete(lua_State *L, int status)
-{
-  size_t n;
-  const char *text;
-
-  if (status != LUA_ERRSYNTAX) return false;
-  text = lua_tolstring(L, -1, &n);
-  return (n >= 7 && strcmp(text + n - 7, "'<eof>'") == 0) || (n >= 5 && strcmp(text + n - 5, "<eof>") == 0);
-}
-
-/* Loads the text at `at` as an expression (or after the old prefix "="), else as statements; pushes
- * the function or the error. */
-static int compile(lua_State *L, int at)
-{
-  const char *text = lua_tostring(L, at);
-  int status;
-
-  lua_pushfstring(L, "return %s", *text == '=' ? text + 1 : text);
-  status = luaL_loadbuffer(L, lua_tostring(L, -1), lua_objlen(L, -1), "=stdin");
-  lua_remove(L, -2);
-  if (status == 0) return 0;
-  lua_pop(L, 1);
-  return luaL_loadbuffer(L, text, lua_objlen(L, at), "=stdin");
-}
-
-/* Pushes the compiled chunk (or an error) for one complete input; false at the end of input. */
-static read_result read_chunk(lua_State *L, int *status)
-{
-  int base = lua_gettop(L);
-  read_result r = read_line(L, "> ");
-
-  if (r != READ_LINE) return r;
-  for (;;) {
-    *status = compile(L, base + 1);
-    if (!incomplete(L, *status)) break;
-    lua_pop(L, 1);
-    r = read_line(L, ">> ");
-    if (r == READ_CANCEL) {
-      lua_settop(L, base);
-      return r;
-    }
-    if (r == READ_END) { /* compile again for the message about what is missing */
-      *status = compile(L, base + 1);
-      break;
-    }
-    lua_pushliteral(L, "\n");
-    lua_insert(L, -2);
-    lua_concat(L, 3);
+  prompt_text = luaL_checkstring(L, 1);
+  cancelled = 0;
+  if (line_editor) {
+    got = read_edited(L);
+  } else {
+    if (isatty(STDIN_FILENO)) fputs(prompt_text, stdout);
+    fflush(stdout);
+    clearerr(stdin);
+    got = read_plain(L);
   }
-  remember(L, base + 1);
-  lua_remove(L, base + 1);
-  return READ_LINE;
-}
-
-/* Loads accelerate.nn as `nn`, and so on, when the name is first used; only at the prompt. */
-static int lazy_global(lua_State *L)
-{
-  const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
-  char file[4200];
-  bool whole = strcmp(name, "accelerate") == 0, found;
-  static const char *const modules[] = { "accelerate", "tensor", "nn",         "optim",   "data",
-                                         "metrics",    "models", "tokenizers", "tracking" };
-  size_t i, n = sizeof modules / sizeof *modules;
-
-  for (i = 0; i < n && strcmp(name, modules[i]) != 0; i++)
-    ;
-  if (i == n) return 0;
-  snprintf(file, sizeof file, "%s/accelerate/%s.lua", ax_interp_lua_dir(), whole ? "init" : name);
-  found = access(file, R_OK) == 0;
-  if (!found) {
-    snprintf(file, sizeof file, "%s/accelerate/%s/init.lua", ax_interp_lua_dir(), name);
-    found = access(file, R_OK) == 0;
+  if (cancelled) {
+    putchar('\n');
+    lua_pushboolean(L, false);
+  } else if (!got) {
+    lua_pushnil(L);
   }
-  if (!found) return 0;
-  lua_getglobal(L, "require");
-  lua_pushfstring(L, whole ? "accelerate" : "accelerate.%s", name);
-  lua_call(L, 1, 1);
-  lua_pushvalue(L, 2);
-  lua_pushvalue(L, -2);
-  lua_rawset(L, 1);
   return 1;
 }
 
-static void add_globals(lua_State *L)
+/* add(text): a line for Ctrl-P, Ctrl-R and the arrows. */
+static int editor_add(lua_State *L)
 {
-  lua_pushvalue(L, LUA_GLOBALSINDEX);
-  if (!lua_getmetatable(L, -1)) {
-    lua_newtable(L);
-    lua_pushvalue(L, -1);
-    lua_setmetatable(L, -3);
-  }
-  lua_pushcfunction(L, lazy_global);
-  lua_setfield(L, -2, "__index");
-  lua_pop(L, 2);
+  HistEvent ev;
+  const char *text = luaL_checkstring(L, 1);
+
+  if (past) edit.history(past, &ev, H_ENTER, text);
+  return 0;
 }
 
-static void print_values(lua_State *L, int n)
+/* on_complete(fn): what Tab calls; on_first(fn): called once, before the first character. */
+static int editor_on(lua_State *L)
 {
-  lua_getglobal(L, "print");
-  lua_insert(L, -n - 1);
-  if (lua_pcall(L, n, 0, 0) != 0) {
-    fprintf(stderr, "accel-run: the value could not be printed: %s\n", lua_tostring(L, -1));
-    lua_pop(L, 1);
+  lua_settop(L, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, lua_tostring(L, lua_upvalueindex(1)));
+  return 0;
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+/* Pushes the prompt's table, which `start` has been called on; or reports why there is none. */
+static bool push_prompt(lua_State *L)
+{
+  static const luaL_Reg functions[] = { { "read", editor_read }, { "add", editor_add }, { NULL, NULL } };
+
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "accelerate.prompt");
+  if (ax_interp_call(L, 1, 1) != 0) {
+    ax_interp_report(L);
+    return false;
   }
+  lua_getfield(L, -1, "start");
+  lua_newtable(L);
+  luaL_register(L, NULL, functions);
+  lua_pushliteral(L, "accel.on_complete");
+  lua_pushcclosure(L, editor_on, 1);
+  lua_setfield(L, -2, "on_complete");
+  lua_pushliteral(L, "accel.on_first");
+  lua_pushcclosure(L, editor_on, 1);
+  lua_setfield(L, -2, "on_first");
+  lua_pushboolean(L, line_editor != NULL);
+  lua_setfield(L, -2, "edits");
+  if (ax_interp_call(L, 1, 0) == 0) return true;
+  ax_interp_report(L);
+  return false;
+}
+
+/* Calls prompt.<name> with the value on the stack top, or with nothing. */
+static int call_prompt(lua_State *L, int prompt, const char *name, int nargs, int nresults)
+{
+  lua_getfield(L, prompt, name);
+  lua_insert(L, -nargs - 1);
+  return ax_interp_call(L, nargs, nresults);
+}
+
+/* Runs the chunk on the stack top, and shows what it gave. */
+static void run_chunk(lua_State *L, int prompt)
+{
+  ax_interp_catch_interrupts(L, true);
+  if (ax_interp_call(L, 0, 0) == 0) {
+    if (call_prompt(L, prompt, "done", 0, 0) != 0) ax_interp_report(L);
+  } else {
+    ax_interp_recover(L);
+    if (call_prompt(L, prompt, "failed", 1, 0) != 0) ax_interp_report(L);
+  }
+  ax_interp_take_interrupt();
 }
 
 void ax_repl_run(lua_State *L)
 {
-  int base = lua_gettop(L), status = 0;
+  struct sigaction a = { .sa_handler = on_cancel };
+  int base = lua_gettop(L), prompt = base + 1;
 
-  printf("accel %s (%s); Ctrl-D leaves\n", AX_VERSION, LUAJIT_VERSION);
-  add_globals(L);
-  if (!open_editor()) line_editor = NULL;
-  for (;;) {
-    read_result r;
-    lua_settop(L, base);
-    fflush(stdout);
-    r = read_chunk(L, &status);
-    if (r == READ_END) break;
-    if (r == READ_CANCEL) continue;
-    ax_interp_catch_interrupts(L);
-    if (status == 0) status = ax_interp_call(L, 0, LUA_MULTRET);
-    ax_interp_take_interrupt();
-    signal(SIGINT, SIG_DFL);
-    if (status != 0) ax_interp_report(L);
-    else if (lua_gettop(L) > base) print_values(L, lua_gettop(L) - base);
-  }
-  putchar('\n');
+  if (!isatty(STDIN_FILENO) || !open_editor()) line_editor = NULL;
+  if (push_prompt(L))
+    for (;;) {
+      lua_settop(L, prompt);
+      fflush(stdout);
+      sigaction(SIGINT, &a, NULL);
+      if (call_prompt(L, prompt, "next", 0, 1) != 0) {
+        ax_interp_report(L);
+        continue;
+      }
+      if (!lua_isfunction(L, -1)) break;
+      run_chunk(L, prompt);
+    }
+  lua_settop(L, base);
+  if (line_editor) putchar('\n');
   close_editor();
+  signal(SIGINT, SIG_DFL);
 }

@@ -1,122 +1,70 @@
--- host/repl.c: the prompt, on a real (pseudo) terminal.
-local ffi = require "ffi"
+-- host/repl.c and lua/accelerate/prompt: the prompt, on a real (pseudo) terminal.
+local Session = require "spec.support.session"
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 
-ffi.cdef [[
-  int posix_openpt(int flags);
-  int forkpty(int *terminal, char *name, const void *settings, const void *size);
-  long read(int fd, void *buf, size_t n);
-  long write(int fd, const void *buf, size_t n);
-  int close(int fd);
-  typedef struct { int fd; short events, revents; } spec_poll;
-  int poll(spec_poll *list, unsigned long n, int timeout);
-]]
-local C = ffi.C
-
--- A session: send(text) types, expect(pattern) waits for output that was not yet expected.
-local Session = {}
-Session.__index = Session
-
-local function open(arguments, env)
-  local terminal = ffi.new("int[1]")
-  local argv = ffi.new("const char *[?]", #arguments + 2)
-  argv[0] = host.path
-  for i, word in ipairs(arguments) do argv[i] = word end
-  io.stdout:flush()
-  local pid = C.forkpty(terminal, nil, nil, nil)
-  if pid == 0 then
-    C.setenv("TERM", "dumb", 1)
-    C.setenv("LC_ALL", "C.UTF-8", 1)
-    C.setenv("ACCELERATE_HISTORY", "", 1)
-    for name, value in pairs(env or {}) do C.setenv(name, value, 1) end
-    C.execv(host.path, ffi.cast("char *const *", argv))
-    C._exit(127)
-  end
-  assert(pid > 0, "forkpty failed")
-  return setmetatable({ pid = pid, fd = terminal[0], text = "", at = 1 }, Session)
-end
-
-function Session:pump(milliseconds)
-  local p = ffi.new("spec_poll[1]", { { self.fd, 1, 0 } })
-  if C.poll(p, 1, milliseconds) <= 0 then return end
-  local buf = ffi.new("char[4096]")
-  local n = C.read(self.fd, buf, 4096)
-  if n > 0 then self.text = self.text .. ffi.string(buf, n):gsub("\r", "") else self.closed = true end
-end
-
-function Session:expect(pattern)
-  local deadline = processes.now() + 10 * host.stretch()
-  while true do
-    local first, last, capture = self.text:find(pattern, self.at)
-    if first then
-      self.at = last + 1
-      return capture
-    end
-    if self.closed or processes.now() > deadline then
-      self:stop()
-      error(("%q did not appear in: %s"):format(pattern, self.text:sub(self.at)), 2)
-    end
-    self:pump(100)
-  end
-end
-
-function Session:send(text) C.write(self.fd, text, #text) end
-
--- Types a line at the prompt and waits for the answer.
-function Session:ask(line, pattern)
-  self:expect("> $")
-  self:send(line .. "\n")
-  self:expect("\n")
-  return self:expect(pattern)
-end
-
-function Session:stop()
-  processes.kill(self.pid, 9)
-  C.waitpid(self.pid, ffi.new("int[1]"), 0)
-  C.close(self.fd)
-end
-
-function Session:finish()
-  local status = ffi.new("int[1]")
-  assert(processes.wait_until(10, function()
-    self:pump(1)
-    return C.waitpid(self.pid, status, 1) == self.pid
-  end), "the prompt did not end")
-  C.close(self.fd)
-  return bit.rshift(status[0], 8)
-end
-
--- A root without /dev/pts (a plain chroot, say) has no pseudo terminals.
-local function has_terminal()
-  local fd = C.posix_openpt(2) -- O_RDWR
-  if fd >= 0 then C.close(fd) end
-  return fd >= 0
-end
-
-local function at_terminal(name, body)
-  it(name, function()
-    if not has_terminal() then
-      return pending("needs pseudo terminals, which this root has not: no /dev/pts")
-    end
-    body()
-  end)
-end
+local at_terminal = Session.specs(it, pending)
 
 describe("the prompt", function()
   local s
-  local function start(arguments, env) s = open(arguments or {}, env) end
+  local function start(arguments, env) s = Session.open(arguments or {}, env) end
 
   at_terminal("prints the values of expressions", function()
     start()
     s:ask("1 + 1", "^2\n")
-    s:ask("'a', nil, 3", "^a\tnil\t3\n")
+    s:ask("'a', nil, 3", '^"a"\tnil\t3\n')
     s:ask("= 7", "^7\n")
     s:ask("x = 5", "")
     s:ask("x * 2", "^10\n")
     s:expect("> $")
     s:send("\4")
     assert.equal(0, s:finish())
+  end)
+
+  at_terminal("shows nested values, in several lines where one is too short", function()
+    start()
+    s:ask("tensor.ones(2, 3).shape", "^{ 2, 3 }\n")
+    s:ask("{ 1, 'a', { b = true } }", '^{ 1, "a", { b = true } }\n')
+    s:ask("nn.Linear(20, 10):state_dict()",
+      "^{ weight = tensor %[10, 20%] float32, bias = tensor %[10%] float32 }\n")
+    s:ask("t = {} t.t = t t", "^{ t = <circle: the table that holds this> }\n")
+    s:ask("'one line', { ('x'):rep(80), 2 }", '^"one line"\n{\n  "x+",\n  2,\n}\n')
+    s:ask("4;", "^%[7%]> $")
+    s:stop()
+  end)
+
+  at_terminal("has the values of the last chunk that had some", function()
+    start()
+    s:ask("6 * 7", "^42\n")
+    s:ask("_ + 1", "^43\n")
+    s:ask("'a', 'b'", '^"a"\t"b"\n')
+    s:ask("_1 .. _2", '^"ab"\n')
+    s:ask("_2", "^nil\n")
+    s:ask("for _, v in ipairs { 1 } do y = v end _", '^"ab"\n')
+    s:stop()
+  end)
+
+  at_terminal("keeps locals, and takes several statements", function()
+    start()
+    s:ask("local a = 1; local function f() return a end; a", "^1\n")
+    s:ask("a = a + 1; f()", "^2\n")
+    s:ask("local a = 10; f(), a", "^2\t10\n")
+    s:ask("x = 5; x", "^5\n")
+    s:stop()
+  end)
+
+  at_terminal("names the chunk and shows the line in an error, the user's first", function()
+    start()
+    s:ask("function f(x) local y = x:add('no') return y end", "")
+    s:ask("local y = tensor.ones(2)", "")
+    s:ask("f(y)", "accel%-run: %[1%]:1: add: argument 2 %(b%)[^\n]*\n")
+    s:expect("stack traceback:\n\t%[1%]:1: in function 'f'\n\t%[3%]:1: in main chunk\n")
+    s:expect("%[1%]:1 is: function f%(x%) local y = x:add%('no'%) return y end\n")
+    s:ask("nn.Linear(2, 3, { bais = true })",
+      "%[4%]:1: Linear: unknown option 'bais'; did you mean 'bias'%?\n")
+    s:expect("stack traceback:\n\t%[4%]:1: in main chunk\n")
+    s:ask("error()", "%[5%]: error%(%) without a message\n")
+    s:stop()
   end)
 
   at_terminal("reads statements over several lines", function()
@@ -194,18 +142,38 @@ describe("the prompt", function()
     end)
   end)
 
+  at_terminal("has the script's locals after -i, those before its error too", function()
+    host.in_folder(function(folder)
+      local path = folder .. "/s.lua"
+      local f = assert(io.open(path, "w"))
+      f:write("#!/usr/bin/env accel-run\nlocal a = select('#', ...)\nlocal function count() a = a + 1 " ..
+        "return a end\n",
+        "if arg[1] then\n  error('failed')\nend\nlocal b = 'last'\n")
+      f:close()
+      start { "-i", path }
+      s:ask("count(), a, b", '^1\t1\t"last"\n')
+      s:stop()
+      start { "-i", path, "x" }
+      s:expect("s.lua:5: failed\nstack traceback:\n")
+      s:expect("s.lua:5: in main chunk\n")
+      s:expect("s.lua:5 is: error%('failed'%)\n")
+      s:ask("count(), b", "^2\tnil\n")
+      s:stop()
+    end)
+  end)
+
   at_terminal("remembers lines from one session to the next", function()
     host.in_folder(function(folder)
       local env = { ACCELERATE_HISTORY = folder .. "/history" }
       start({}, env)
-      s:ask("'remembered ' .. 1", "^remembered 1\n")
+      s:ask("'remembered ' .. 1", '^"remembered 1"\n')
       s:expect("> $")
       s:send("\4")
       assert.equal(0, s:finish())
       start({}, env)
       s:expect("> $")
       s:send("\16\n") -- Ctrl-P: the line before
-      s:expect("\nremembered 1\n")
+      s:expect('\n"remembered 1"\n')
       s:stop()
     end)
   end)
@@ -214,6 +182,15 @@ describe("the prompt", function()
     start()
     s:ask("#'é'", "^2\n")
     s:stop()
+  end)
+
+  it("reads chunks from a pipe after -i, without a prompt", function()
+    local status, out, err = host.run({ "-i", "-e", "x = 1" },
+      { stdin = "local y = x + 1\ny\nerror('no')\n" ..
+      "for i = 1, 2 do\n  print(i)\nend\n'last'" })
+    assert.equal(0, status)
+    assert.equal('2\n1\n2\n"last"\n', out)
+    assert.matches("accel%-run: %[3%]:1: no\nstack traceback:\n\t%[3%]:1: in main chunk\n", err)
   end)
 
   it("is not used when stdin is no terminal", function()

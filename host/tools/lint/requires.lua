@@ -17,6 +17,7 @@ local MAY = {
   utils = "",
   cuda = "",
   metrics = "",
+  prompt = "helpers profiler state",
   commands = "helpers",
   config = "parallel",
   state = "config collectives helpers",

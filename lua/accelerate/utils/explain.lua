@@ -181,9 +181,43 @@ local function in_library(place)
     place:find("^tensor:%d")
 end
 
+-- What the prompt and the scripts that it follows were made of: name in messages -> text; false
+-- for one that is a file.
+local texts = {}
+
+--- Adds a chunk that was compiled inside a function, "=[3]" or "@train.lua": what to call that
+--- function, and for the first kind its lines.
+---@param name string the chunk's name
+---@param text string
+function M.chunk(name, text) texts[name:sub(2)] = name:sub(1, 1) == "=" and text end
+
+local function shortened(text)
+  text = text:match("^%s*(.-)%s*$")
+  return #text > 160 and text:sub(1, 157) .. "..." or text
+end
+
+local function line_of(text, number)
+  for line in (text .. "\n"):gmatch("(.-)\n") do
+    number = number - 1
+    if number == 0 then return shortened(line) end
+  end
+end
+
+-- The outermost function of a chunk's line 1 is the chunk itself.
+local function name_chunk(frames)
+  for i = #frames, 1, -1 do
+    local head, path = frames[i]:match("^(.-: in )function <(.*):1>$")
+    if head and texts[path] ~= nil then
+      frames[i] = head .. "main chunk"
+      return
+    end
+  end
+end
+
 --- The line of a file that a frame names.
 local function source_line(place)
   local path, number = place:match("^(.-):(%d+): in ")
+  if texts[path] then return line_of(texts[path], tonumber(number)) end
   local file = path and path:sub(1, 3) ~= "..." and path:sub(1, 1) ~= "(" and path:sub(1, 1) ~= "["
     and io.open(path, "rb")
   if not file then return nil end
@@ -191,13 +225,12 @@ local function source_line(place)
   for text in file:lines() do
     n = n + 1
     if n == tonumber(number) then
-      found = text:match("^%s*(.-)%s*$")
+      found = shortened(text)
       break
     end
     if n > 100000 then break end
   end
   file:close()
-  if found and #found > 160 then found = found:sub(1, 157) .. "..." end
   return found ~= "" and found or nil
 end
 
@@ -257,6 +290,7 @@ function M.report(text)
     if frame and #rest == 0 then frames[#frames + 1] = frame elseif line ~= "" then rest[#rest + 1] = line end
   end
   local shown, source
+  name_chunk(frames)
   if not (debugging and debugging ~= "" and debugging ~= "0" and debugging:lower() ~= "false") then
     shown, source = folded(frames)
   end

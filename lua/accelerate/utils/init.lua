@@ -7,6 +7,8 @@ local state, dataclasses, checkpoint =
 
 local members = {
   tqdm = "accelerate.utils.tqdm",
+  show = "accelerate.utils.show:show",
+  pformat = "accelerate.utils.show:pformat",
   LoggerType = "accelerate.tracking:LoggerType",
   options = "accelerate.utils.options",
   class = "accelerate.utils.class",

@@ -10,18 +10,16 @@ local ffi = require "ffi"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local state = require "accelerate.state"
+local terminal = require "accelerate.utils.terminal"
 
 local fail = options.fail
 
 ffi.cdef [[
-int isatty(int fd);
 struct accelerate_timespec { long sec; long nsec; };
 int clock_gettime(int clock, struct accelerate_timespec *time);
-struct accelerate_winsize { unsigned short rows, columns, x, y; };
-int ioctl(int fd, unsigned long request, ...);
 ]]
 
-local STDERR, CLOCK_MONOTONIC, TIOCGWINSZ = 2, 1, 0x5413
+local CLOCK_MONOTONIC = 1
 local CELLS = 20
 local EIGHTHS = { "▏", "▎", "▍", "▌", "▋", "▊", "▉" }
 
@@ -29,12 +27,6 @@ local time = ffi.new("struct accelerate_timespec")
 local function now()
   ffi.C.clock_gettime(CLOCK_MONOTONIC, time)
   return tonumber(time.sec) + tonumber(time.nsec) * 1e-9
-end
-
-local function columns()
-  local size = ffi.new("struct accelerate_winsize")
-  if ffi.C.ioctl(STDERR, TIOCGWINSZ, size) ~= 0 or size.columns == 0 then return 80 end
-  return size.columns
 end
 
 local function clock(seconds)
@@ -89,7 +81,7 @@ end
 local function draw(bar, at, last)
   if bar._terminal then
     local ending = last and (bar._leave and "\n" or "\r\27[K") or ""
-    io.stderr:write("\r" .. cut(line_of(bar, at), columns() - 1) .. "\27[K" .. ending)
+    io.stderr:write("\r" .. cut(line_of(bar, at), terminal.columns(terminal.STDERR) - 1) .. "\27[K" .. ending)
   else
     io.stderr:write(line_of(bar, at) .. "\n")
   end
@@ -208,7 +200,7 @@ return function(iterable, opts)
   bar._total, bar._desc, bar._unit, bar._leave = total, opts.desc, opts.unit, opts.leave
   bar._n, bar._keys, bar._notes, bar._closed = 0, {}, {}, false
   bar._off = opts.disable or (opts.main_process_only and not state.PartialState().is_local_main_process)
-  bar._terminal = ffi.C.isatty(STDERR) == 1
+  bar._terminal = terminal.is_terminal(terminal.STDERR)
   bar._interval = bar._terminal and 0.1 or 10
   bar._start = now()
   bar._drawn = bar._start
