@@ -6,18 +6,21 @@ MODE     ?= release#    release, asan or ubsan; the last two build into build/MO
 PREFIX   ?= /usr/local# where `make install` puts things; DESTDIR is put before it
 CC       ?= cc
 SPEC     ?= spec#       what `make test` runs: files or folders
+SECONDS  ?= 60#         how long `make fuzz` runs each target
 JIT      ?= on#         off: `make test` runs the specs with LuaJIT's compiler off
 # Where `make gpu-session` leaves its logs: $OUT.
 SESSION  := $(abspath $(if $(filter environment,$(origin OUT)),$(OUT),gpu-session))
 OUT      := build$(if $(filter-out release,$(MODE)),/$(MODE))
 
-ifeq ($(filter release asan ubsan,$(MODE)),)
-$(error MODE is "$(MODE)"; it must be release, asan or ubsan)
+ifeq ($(filter release asan ubsan fuzz,$(MODE)),)
+$(error MODE is "$(MODE)"; it must be release, asan, ubsan or fuzz)
 endif
 
 OPT_release := -O2
 OPT_asan    := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPT_ubsan   := -O1 -fsanitize=undefined -fno-sanitize-recover=undefined
+OPT_fuzz    := -O1 -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined \
+               -fno-omit-frame-pointer -Wno-unknown-pragmas
 OPT         := $(OPT_$(MODE))
 WARN        := -Wall -Wextra -Wno-unused-parameter -Wstrict-prototypes -Wvla -Werror=implicit-function-declaration
 BASE_CFLAGS := -std=gnu11 -g $(OPT) $(WARN) -fvisibility=hidden -fPIC -Ihost -Ikernels -I$(OUT)/include
@@ -32,6 +35,7 @@ LUAJIT_XCFLAGS = -DLUAJIT_ENABLE_LUA52COMPAT -DLUAJIT_ENABLE_CHECKHOOK \
   -DLUA_ROOT=\"/usr\" -DLUA_MULTILIB=\"$(patsubst %/,%,lib/$(MULTIARCH))\"
 # The sanitizer sees what the C side reads and writes of Lua's memory when malloc gives it.
 LUAJIT_TARGET_asan := -fsanitize=address -fno-omit-frame-pointer -DLUAJIT_USE_SYSMALLOC -DLUA_USE_APICHECK
+LUAJIT_TARGET_fuzz := $(LUAJIT_TARGET_asan)
 
 HOST_CFLAGS := -I$(LUAJIT)/src
 HOST_LIBS   := -Wl,--whole-archive $(LUAJIT)/src/libluajit.a -Wl,--no-whole-archive -lz -ldl -lm -lpthread
@@ -256,14 +260,34 @@ $(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(ATTRS) Makef
 	$(Q)$(CC) $(BASE_CFLAGS) -shared -o $@.new $<
 	@mv $@.new $@
 
--include $(HOST_OBJ:.o=.d) $(CPU_OBJ:.o=.d)
+# Fuzzers: MODE=fuzz is the host in clang's libFuzzer with both sanitizers; fuzz-replay runs the
+# targets over files, in any build.
+FUZZ_DEPS   := clang:clang libclang-rt-dev:sanitizer/lsan_interface.h
+FUZZ_OBJ    := $(patsubst %.c,$(OUT)/%.o,$(wildcard spec/fuzz/*.c))
+FUZZ_HOST   := $(filter-out %/main.o,$(HOST_OBJ))
+FUZZ_LINK    = -rdynamic -Wl,--wrap=popen,--wrap=system -o $@.new $(filter %.o,$^) $(LDFLAGS) $(HOST_LIBS)
+$(FUZZ_OBJ): $(OUT)/%.o: %.c Makefile | $(LUAJIT)/src/libluajit.a $(ATTRS)
+	@mkdir -p $(@D)
+	$(call say,cc $<)
+	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP $(HOST_CFLAGS) $(CFLAGS) -c -o $@ $<
+$(OUT)/fuzz-replay: $(filter-out %/engine.o,$(FUZZ_OBJ)) $(FUZZ_HOST) $(LUAJIT)/src/libluajit.a
+	$(call say,link $@)
+	$(Q)$(CC) $(OPT) $(FUZZ_LINK)
+	@mv $@.new $@
+$(OUT)/fuzz: $(filter-out %/replay.o,$(FUZZ_OBJ)) $(FUZZ_HOST) $(LUAJIT)/src/libluajit.a
+	$(call say,link $@)
+	$(Q)$(CC) $(OPT:%fuzzer-no-link=%fuzzer) -Wl,--wrap=mmap,--wrap=munmap,--wrap=poll,--wrap=usleep $(FUZZ_LINK)
+	@mv $@.new $@
+
+-include $(HOST_OBJ:.o=.d) $(CPU_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
 
 # ---- run
 
 demo: all  ## train on Fashion-MNIST with two processes; installs what is missing first
 	$(OUT)/accel-run --num_processes 2 examples/fashion_mnist.lua
 
-test: all $(OUT)/libax_fake_device.so  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing
+TEST_NEEDS := $(OUT)/libax_fake_device.so $(OUT)/fuzz-replay
+test: all $(TEST_NEEDS)  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing
 	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
 
 test-gpu: $(ON_GPU)  ## run spec/gpu on a GPU
@@ -277,6 +301,13 @@ gpu-session: $(ON_GPU)  ## test-gpu, then bench-gpu, within ten minutes; logs an
 
 test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu on an emulated device (needs a C++ compiler)
 	@$(RUN) ACCEL_TEST_DEVICE=emulated ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
+
+# The kernels are those of the ordinary build, as fast as they are there.
+fuzz: all  ## fuzz the readers, the command line and the meeting (SECONDS=60 for each, ONLY=npy; needs clang)
+	@$(call MISSING,$(FUZZ_DEPS)); test -z "$$want" || { echo "make fuzz: missing:$$want" >&2; exit 1; }
+	@$(MAKE) --no-print-directory MODE=fuzz CC=clang build/fuzz/fuzz build/fuzz/libax_image.so
+	@for file in $(OUT)/libax_cpu_*.so; do ln -sf ../$${file##*/} build/fuzz/; done
+	@spec/fuzz/run '$(SECONDS)' $(ONLY)
 
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/run.lua
@@ -348,5 +379,5 @@ help:  ## this list
 
 always:
 
-.PHONY: all modules fakes plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu \
+.PHONY: all modules fakes fuzz plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu \
         gpu-session bundle deps build-deps install docs fmt lint clean help always

@@ -17,6 +17,8 @@
 
 /* The status of the last ax_fail on this thread. */
 AX_API ax_status ax_last_status(void);
+/* Replaces control characters other than line ends and tabs by question marks. */
+AX_API void ax_text_clean(char *text);
 
 /* ---- element types --------------------------------------------------------------------------- */
 

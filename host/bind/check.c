@@ -113,6 +113,7 @@ int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...)
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
+  ax_text_clean(text);
   push_where(L);
   lua_pushfstring(L, "%s: %s", fn, text);
   lua_concat(L, 2);

@@ -9,6 +9,13 @@
 static _Thread_local char message[2048];
 static _Thread_local ax_status status;
 
+/* Messages quote files, which may hold what moves a terminal's cursor, or worse. */
+void ax_text_clean(char *text)
+{
+  for (unsigned char *c = (unsigned char *)text; *c; c++)
+    if ((*c < ' ' && *c != '\n' && *c != '\t') || *c == 127) *c = '?';
+}
+
 ax_status ax_fail(ax_status st, const char *fmt, ...)
 {
   char text[sizeof message]; /* the arguments may point into `message` (an error that quotes another one) */
@@ -16,6 +23,7 @@ ax_status ax_fail(ax_status st, const char *fmt, ...)
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
+  ax_text_clean(text);
   snprintf(message, sizeof message, "%s", text);
   return status = st;
 }

@@ -99,6 +99,25 @@ describe("write_csv", function()
     end)
   end)
 
+  it("brings back what stands alone on its line or begins a file", function()
+    host.in_folder(function(dir)
+      local path = dir .. "/x.csv"
+      data.write_csv(path, { a = { "x", "", "y" } })
+      assert.same({ "x", "", "y" }, data.read_csv(path):column("a"))
+      data.write_csv(path, { a = core.tensor { 1, 0 / 0, 3 } })
+      local back = data.read_csv(path):column("a")
+      assert.same({ 3, 1, 3 }, { #back, back[1], back[3] })
+      assert.is_true(back[2] ~= back[2])
+      for _, values in ipairs { { 1, -2 }, { 0 / 0, 0 / 0 } } do
+        data.write_csv(path, { a = core.tensor(values) })
+        assert.equal("float32", readers.read_columns(path).a.dtype)
+      end
+      local mark = "\239\187\191a" -- a byte order mark, as part of a name
+      data.write_csv(path, { [mark] = { "x" } })
+      assert.same({ mark }, select(2, readers.read_columns(path)))
+    end)
+  end)
+
   it("takes datasets, orders, delimiters and no header", function()
     host.in_folder(function(dir)
       local set = data.Dataset.from_table({ b = { "x", "y" }, a = { 1.5, 2 } },

@@ -64,13 +64,16 @@ describe("json", function()
     assert.are.same(value, json.decode(text))
     assert.are.same(value, json.decode(json.encode(value, 2)))
     assert.are.equal("é😀", json.decode('"\\u00e9\\ud83d\\ude00"'))
+    assert.are.same({ 0, 10, -0.5, 1e5, 1.5e-3, 120 }, json.decode "[0, 10, -0.5, 1E5, 1.5e-3, 1.2e+2]")
   end)
 
   it("says what is wrong, and where", function()
     for text, message in pairs { ["{"] = "expected a key", ['{"a"'] = "expected ':'",
       ["[1"] = "expected ',' or ']'", ['"a'] = "without its end",
       ["[1]\n\nx"] = "text after", ['"\\q"'] = "bad escape", ["nope"] = "expected a value",
-      ['"\\ud800"'] = "surrogate",
+      ['"\\ud800"'] = "surrogate", ['"\\udc00"'] = "surrogate",
+      ["[0x10]"] = "expected a value", ["[01]"] = "expected a value", ["1."] = "expected a value",
+      ["-"] = "expected a value", ["1e"] = "expected a value", ["[1e999]"] = "beyond 1.8e308",
       [("["):rep(300)] = "nested too deep", [""] = "expected a value" } do
       local value, problem = json.decode(text)
       assert.is_nil(value)

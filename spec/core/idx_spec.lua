@@ -69,6 +69,8 @@ describe("read_idx", function()
     assert.truthy(failure(header(0x0b, 1) .. "\1\1"):find("int16, which tensors do not have", 1, true))
     assert.truthy(failure("\0\0\8\0"):find("0 dims; expected 1 to 8", 1, true))
     assert.truthy(failure("\0\0\8\9"):find("9 dims", 1, true))
+    assert.truthy(failure(header(8, 0, 0x7fffffff, 0x7fffffff, 0x7fffffff)):find("has too many elements", 1,
+      true))
     assert.truthy(failure("\0\0\8\2\0\0"):find("inside its header: 6 bytes; expected 12", 1, true))
     assert.truthy(failure(PLAIN:sub(1, -3)):find("uint8 [3, 4], which is 12 bytes after the header; found 10",
       1, true))

@@ -44,6 +44,11 @@ describe("read_npy", function()
     assert.same({ 0, 3 }, core.read_npy(path).shape)
   end)
 
+  it("quotes no control characters of the file", function()
+    local err = failure(with_header("{'descr': '\27[2J\7', 'fortran_order': False, 'shape': ()}"))
+    assert.truthy(err:find("the elements are '?[2J?', which", 1, true), err)
+  end)
+
   it("says what is wrong", function()
     assert.truthy(failure(""):find("ends after 0 bytes", 1, true))
     assert.truthy(failure("hello, numpy"):find("it starts with 68 65 6c 6c", 1, true))

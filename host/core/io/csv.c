@@ -281,7 +281,7 @@ ax_status ax_csv_column(const ax_csv *c, int64_t first, int64_t column, const ch
     if (numbers == 0) return AX_OK; /* no numbers at all: text */
     if (integral) dtype = AX_I64;
   }
-  if ((st = ax_tensor_new(dtype, 1, &rows, out)) != AX_OK) return st;
+  if ((st = ax_file_tensor(FN, c->path, dtype, 1, &rows, out)) != AX_OK) return st;
   if ((st = fill(c, first, column, name, *out)) != AX_OK) {
     ax_tensor_release(*out);
     *out = NULL;

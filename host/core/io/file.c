@@ -169,6 +169,13 @@ ax_status ax_file_slurp(const char *path, char **data, size_t *n)
   return AX_OK;
 }
 
+ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,
+                         ax_tensor **out)
+{
+  const ax_status st = ax_tensor_new(dtype, ndim, shape, out);
+  return st == AX_OK ? st : AX_FILE_FAIL(st, fn, path, "%s", ax_last_error());
+}
+
 void ax_bytes_free(ax_bytes *b)
 {
   if (b->mapping) ax_mapping_free(b->mapping);

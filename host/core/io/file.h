@@ -27,6 +27,10 @@ void ax_bytes_free(ax_bytes *b);
  * path. */
 ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size);
 
+/* ax_tensor_new, with errors that name the file. */
+ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,
+                         ax_tensor **out);
+
 /* ---- replace.c: a file that appears whole or not at all.  It is written beside its place, synced
  * and renamed; an older file stays until then. */
 typedef struct ax_replacement {

@@ -157,7 +157,7 @@ ax_status ax_idx_read(const char *path, ax_tensor **out)
 
   AX_TRY(read_header(gz, path, &h));
   AX_TRY(check_size(path, &h, gzdirect(gz) == 1, (int64_t)size));
-  AX_TRY(ax_tensor_new(h.dtype, h.ndim, h.shape, &t));
+  AX_TRY(ax_file_tensor("read_idx", path, h.dtype, h.ndim, h.shape, &t));
   AX_TRY(read_up_to(gz, path, ax_data(t), h.data_bytes, &got));
   if (got < h.data_bytes)
     AX_TRY(FAIL(AX_EIO, "ends after %lld bytes of data; its header says %lld", (long long)got,

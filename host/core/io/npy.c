@@ -249,7 +249,7 @@ static ax_status read_npy(const source *s, const uint8_t *p, size_t n, ax_tensor
   *out = NULL;
   AX_TRY(read_header(s, p, n, &h));
   for (int d = 0; d < h.ndim; d++) shape[d] = h.fortran ? h.shape[h.ndim - 1 - d] : h.shape[d];
-  AX_TRY(ax_tensor_new(h.dtype, h.ndim, shape, &t));
+  AX_TRY(ax_file_tensor(s->fn, s->path, h.dtype, h.ndim, shape, &t));
   if (h.numel > 0) {
     if (!(copy = malloc((size_t)h.numel * (size_t)h.item)))
       AX_TRY(FAIL(AX_ENOMEM, "no memory for its elements"));

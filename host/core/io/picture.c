@@ -39,11 +39,11 @@ static ax_status find_plugin(const ax_image_plugin **out)
 }
 
 /* [h][w][c] to [c][h][w] */
-static ax_status to_planes(const ax_image *image, ax_tensor **out)
+static ax_status to_planes(const char *fn, const char *name, const ax_image *image, ax_tensor **out)
 {
   const int64_t shape[3] = { image->channels, image->height, image->width },
                 pixels = image->height * image->width;
-  const ax_status st = ax_tensor_new(AX_U8, 3, shape, out);
+  const ax_status st = ax_file_tensor(fn, name, AX_U8, 3, shape, out);
   const int n = image->channels;
   uint8_t *to;
 
@@ -78,7 +78,7 @@ ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int cha
   if ((st = find_plugin(&plugin)) != AX_OK) return st;
   bad = (jpeg ? plugin->jpeg : plugin->png)(bytes, n, channels, &image, why, sizeof why);
   if (bad) return AX_FILE_FAIL(AX_EIO, fn, name, "damaged %s: %s", jpeg ? "JPEG" : "PNG", why);
-  st = to_planes(&image, out);
+  st = to_planes(fn, name, &image, out);
   plugin->release(&image);
   return st;
 }

@@ -108,7 +108,7 @@ static void normalise_bools(ax_tensor *t)
 ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out)
 {
   const ax_safetensors_entry *e = &f->entries[i];
-  ax_status st = ax_tensor_new((ax_dtype)e->dtype, e->ndim, e->shape, out);
+  ax_status st = ax_file_tensor(FN, f->path, (ax_dtype)e->dtype, e->ndim, e->shape, out);
 
   if (st != AX_OK) return st;
   if (e->end > e->begin)

@@ -58,7 +58,7 @@ static ax_status look(ax_tokens *t, const char *path, int item, int64_t header)
   t->count = (int64_t)((n - (size_t)header) / (size_t)t->item);
   if (stated >= 0 && stated != t->count)
     return FAIL(AX_EIO, "its header says %lld tokens; found %lld", (long long)stated, (long long)t->count);
-  t->data = p + header;
+  if (p) t->data = p + header; /* an empty file is not mapped */
   return AX_OK;
 }
 

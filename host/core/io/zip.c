@@ -293,7 +293,8 @@ ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out)
     return FAIL(AX_EIO, "'%.*s' in it has %llu bytes, which is no number of %s elements",
                 SHOWN(&z->entries[i]), (unsigned long long)z->entries[i].size, ax_dtype_name(dtype));
   if ((st = ax_zip_bytes(z, i, &data, &n, &owned)) != AX_OK) return st;
-  if ((st = ax_tensor_new(dtype, 1, &count, out)) == AX_OK && n > 0) memcpy(ax_data(*out), data, n);
+  if ((st = ax_file_tensor(z->fn, z->path, dtype, 1, &count, out)) == AX_OK && n > 0)
+    memcpy(ax_data(*out), data, n);
   free(owned);
   if (st == AX_OK && dtype == AX_BOOL) /* kernels rely on 0 and 1 */
     for (int64_t k = 0; k < count; k++) ((uint8_t *)ax_data(*out))[k] = ((uint8_t *)ax_data(*out))[k] != 0;

@@ -110,11 +110,15 @@ function M.read_csv(path, opts) return require("accelerate.data.table").from_csv
 ---@param path string
 ---@return table[]
 function M.read_json(path)
-  local text, why = fs.read(path)
-  if not text then fail("read_json: '%s': cannot be read: %s", path, why) end
+  local text, problem = fs.read(path)
+  if not text then fail("read_json: '%s': cannot be read: %s", path, problem) end
   local function decode(part, where)
-    local ok, value = pcall(json.decode, part)
-    if not ok then fail("read_json: '%s': %s%s", path, where, tostring(value):gsub("^.-:%d+: ", "")) end
+    local value, why = json.decode(part)
+    if why then
+      why = why:gsub("^json: ", "")
+      if where ~= "" then why = why:gsub(" at line 1$", "") end
+      fail("read_json: '%s': %s%s", path, where, why)
+    end
     if type(value) ~= "table" then
       fail("read_json: '%s': %sexpected an object, got %s", path, where, show(value))
     end

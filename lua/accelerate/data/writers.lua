@@ -78,6 +78,18 @@ local function as_float(v) return tonumber(ffi.cast("float", v)) end
 local function double_text(v) return float_text(v, 14, 17, as_double) end
 local function float32_text(v) return float_text(v, 6, 9, as_float) end
 
+-- A column of whole numbers would be read as integers, and one of empty fields as texts.
+local function as_floats(list)
+  local whole, empty = true, true
+  for _, text in ipairs(list) do
+    whole, empty = whole and text:find("^%-?%d+$") ~= nil, empty and text == ""
+  end
+  for i, text in ipairs(list) do
+    if whole then list[i] = text .. ".0" elseif empty then list[i] = "nan" end
+  end
+  return list
+end
+
 -- The texts of a tensor's elements.
 local function tensor_texts(t)
   local list = {}
@@ -90,7 +102,7 @@ local function tensor_texts(t)
   end
   local text = t.dtype == "bool" and tostring or t.dtype == "float64" and double_text or float32_text
   for i, v in ipairs(t:totable()) do list[i] = text(v) end
-  return list
+  return t.dtype:find("float", 1, true) and as_floats(list) or list
 end
 
 local function column_texts(name, column, quoted)
@@ -158,7 +170,7 @@ function M.write_csv(path, columns, opts)
     fail("write_csv: option 'delimiter' must be one character, got %s", show(delimiter))
   end
   local function quoted(text)
-    if text:find('[",\r\n\t]') or text:find(delimiter, 1, true) then
+    if text:find('[",\r\n\t]') or text:find(delimiter, 1, true) or text:find("^\239\187\191") then
       return '"' .. text:gsub('"', '""') .. '"'
     end
     return text
@@ -174,11 +186,15 @@ function M.write_csv(path, columns, opts)
       fail("write_csv: column '%s' has %d rows, column '%s' has %d", name, #texts[k], names[1], rows)
     end
   end
-  if o.header then lines[1] = table.concat(head, delimiter) .. "\n" end
+  local function add(row)
+    local line = table.concat(row, delimiter)
+    lines[#lines + 1] = (line == "" and '""' or line) .. "\n"  -- readers skip a blank line
+  end
+  if o.header then add(head) end
   for i = 1, rows or 0 do
     local row = {}
     for k = 1, #names do row[k] = texts[k][i] end
-    lines[#lines + 1] = table.concat(row, delimiter) .. "\n"
+    add(row)
   end
   core._parts_write(path, { table.concat(lines) }, "write_csv")
 end

@@ -98,6 +98,8 @@ local function read_string(text, at)
         local low = tonumber(text:match("^\\u(%x%x%x%x)", from) or "", 16)
         if not low or low < 0xDC00 or low > 0xDFFF then fail(text, stop, "half of a surrogate pair") end
         code, from = 0x10000 + (code - 0xD800) * 1024 + (low - 0xDC00), from + 6
+      elseif code >= 0xDC00 and code < 0xE000 then
+        fail(text, stop, "half of a surrogate pair")
       end
       parts[#parts + 1] = utf8(code)
     elseif UNESCAPES[c] then
@@ -106,6 +108,13 @@ local function read_string(text, at)
       fail(text, stop, "a bad escape")
     end
   end
+end
+
+-- JSON's numbers; tonumber takes others, too.
+local function number_of(word)
+  local rest = word:match("^%-?0(.*)$") or word:match("^%-?[1-9]%d*(.*)$")
+  rest = rest and rest:gsub("^%.%d+", "")
+  return (rest == "" or rest and rest:find("^[eE][+-]?%d+$")) and tonumber(word)
 end
 
 local MAX_DEPTH = 200
@@ -154,8 +163,11 @@ function read(text, at, depth)
   if word == "true" then return true, at + 4 end
   if word == "false" then return false, at + 5 end
   if word == "null" then return nil, at + 4 end
-  local number = word and word:match("^%-?%d") and tonumber(word)
+  local number = word and number_of(word)
   if not number then fail(text, at, "expected a value") end
+  if number == math.huge or number == -math.huge then
+    fail(text, at, "a number beyond 1.8e308")
+  end
   return number, at + #word
 end
 

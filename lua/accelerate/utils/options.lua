@@ -37,10 +37,11 @@ function options.caller_level()
 end
 
 --- Raises `message` (a format with its arguments) with the position of the innermost caller outside
---- this library.
+--- this library. Control characters, which a quoted file may hold, become question marks.
 ---@param message string
 function options.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
+  message = message:gsub("[%z\1-\8\11-\31\127]", "?")
   local level = options.caller_level()
   error(message, level)
 end

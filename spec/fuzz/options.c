@@ -1,0 +1,91 @@
+/* options.c: fuzz target of the command line.
+ *
+ * An input is lines.  NAME=VALUE lines at the beginning set environment variables of ours; each
+ * further line is a word after "accel-run".  What is refused ends with status 2 and a message; what
+ * is taken can be explained and exported. */
+#define _GNU_SOURCE
+#include "fuzz.h"
+
+#include "host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_WORDS = 64, MOST_NAMES = 8 };
+
+/* Only ours: another name could change this process itself. */
+static bool is_setting(const char *line, const char *equals)
+{
+  return equals && equals - line < 64 &&
+         (strncmp(line, "ACCELERATE_", 11) == 0 || strncmp(line, "OMP_NUM_THREADS=", 16) == 0);
+}
+
+/* Cuts `text` into lines: the first ones into the environment, the others into `argv`. */
+static int read_words(char *text, char **argv, char **names, int *n_names)
+{
+  int argc = 1;
+  bool settings = true;
+
+  argv[0] = (char *)"accel-run";
+  for (char *line = strtok(text, "\n"); line && argc < MOST_WORDS; line = strtok(NULL, "\n")) {
+    char *equals = strchr(line, '=');
+    if (settings && *n_names < MOST_NAMES && is_setting(line, equals)) {
+      *equals = '\0';
+      setenv(line, equals + 1, 1);
+      names[(*n_names)++] = line;
+      continue;
+    }
+    settings = false;
+    argv[argc++] = line;
+  }
+  argv[argc] = NULL;
+  return argc;
+}
+
+static void check_refusal(int status, const char *text)
+{
+  if (status != AX_EXIT_USAGE) fuzz_violation("status %d; expected %d", status, AX_EXIT_USAGE);
+  if (strncmp(text, "accel-run", 9) != 0 || strlen(text) < 20 || text[strlen(text) - 1] != '\n')
+    fuzz_violation("the refusal says '%s'", text);
+}
+
+static void use(const ax_plan *plan, FILE *f)
+{
+  const int ranks = ax_config_ranks_here(plan);
+  bool given;
+
+  if (ranks < 1 || ax_config_threads(plan, ranks, &given) < 1) fuzz_violation("no ranks or no threads");
+  for (int i = 0; i < plan->n_actions; i++) {
+    char letter;
+    if (!ax_config_action(plan, i, &letter) || !strchr("elj", letter)) fuzz_violation("action %d is none", i);
+  }
+  if (plan->script < 0 || plan->script >= plan->argc) fuzz_violation("the script is word %d", plan->script);
+  ax_config_explain(plan, f);
+  ax_config_export(plan, ranks);
+}
+
+void fuzz_options(const uint8_t *data, size_t size)
+{
+  static const char *const exported[] = { "OMP_NUM_THREADS",      "ACCEL_RUN_THREADS",
+                                          "GOMP_SPINCOUNT",       "ACCELERATE_USE_CPU",
+                                          "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+                                          "ACCELERATE_GPU_IDS",   "ACCELERATE_MIXED_PRECISION" };
+  char *text = strndup((const char *)data, size), *argv[MOST_WORDS + 1], *names[MOST_NAMES], *said = NULL;
+  FILE *const before = stderr;
+  size_t length;
+  int n_names = 0, argc, status;
+  ax_plan plan;
+
+  argc = read_words(text, argv, names, &n_names);
+  stderr = open_memstream(&said, &length);
+  status = ax_config_parse(argc, argv, &plan);
+  if (status == 0 && plan.mode <= AX_MODE_EXPLAIN) use(&plan, stderr);
+  ax_config_free(&plan);
+  fclose(stderr);
+  stderr = before;
+  if (status != 0) check_refusal(status, said);
+  for (int i = 0; i < n_names; i++) unsetenv(names[i]);
+  for (size_t i = 0; i < sizeof exported / sizeof *exported; i++) unsetenv(exported[i]);
+  free(said);
+  free(text);
+}
