@@ -127,6 +127,10 @@ typedef struct ax_digest {
 /* Reads a regular file to its end.  EIO when it cannot be read. */
 AX_API ax_status ax_file_digest(const char *path, ax_digest *out);
 
+/* *crc: the CRC-32C of some bytes; becomes the one of these and the tensor's elements behind
+ * them. */
+AX_API ax_status ax_tensor_crc32c(ax_tensor *t, uint32_t *crc);
+
 /* A text file of rows and columns, in memory. */
 typedef struct ax_csv ax_csv;
 typedef struct ax_csv_options {

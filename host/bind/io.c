@@ -1,4 +1,5 @@
-/* bind/io.c: plain files: core.read_idx, core._read_file, core._write_file. */
+/* bind/io.c: plain files and checksums: core.read_idx, core._read_file, core._write_file,
+ * core._file_digest, core._checksum. */
 #include "bind/bind.h"
 #include "io.h"
 
@@ -86,14 +87,30 @@ static int file_digest(lua_State *L)
   return 2;
 }
 
+/* core._checksum(list of tensors) -> the CRC-32C of their elements' bytes, one tensor after the
+ * other; those of a device are copied to the host, one by one */
+static int checksum(lua_State *L)
+{
+  uint32_t crc = 0;
+
+  ax_lua_enter(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  for (int i = 1, n = (int)lua_objlen(L, 1); i <= n; i++) {
+    ax_tensor *t;
+    lua_rawgeti(L, 1, i);
+    t = ax_lua_check_tensor(L, -1, "checksum", "tensor");
+    if (ax_tensor_crc32c(t, &crc) != AX_OK) return ax_lua_raise(L, "checksum");
+    lua_pop(L, 1);
+  }
+  lua_pushnumber(L, crc);
+  return 1;
+}
+
 void ax_lua_open_io(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "read_idx", read_idx },
-    { "_read_file", read_file },
-    { "_write_file", write_file },
-    { "_file_digest", file_digest },
-    { NULL, NULL },
+    { "read_idx", read_idx },        { "_read_file", read_file }, { "_write_file", write_file },
+    { "_file_digest", file_digest }, { "_checksum", checksum },   { NULL, NULL },
   };
 
   ax_lua_open_class(L, &text_class);

@@ -169,9 +169,11 @@ local M = {}
 ---  use_seedable_sampler, mixed_precision, gradient_accumulation_steps, cpu, dataloader_config,
 ---  rng_types, log_with, project_dir, project_config, gradient_accumulation_plugin,
 ---  step_scheduler_with_optimizer, kwargs_handlers, dynamo_backend ("no", or "cudagraphs": forward
----  and backward of prepared models are recorded for each set of shapes and replayed on a GPU);
----  and, for what is not there yet (they raise), deepspeed_plugin, deepspeed_plugins, fsdp_plugin,
----  torch_tp_plugin, megatron_lm_plugin, dynamo_plugin, parallelism_config
+---  and backward of prepared models are recorded for each set of shapes and replayed on a GPU),
+---  check_replicas (a number n: after every n optimizer steps the ranks compare checksums of their
+---  parameters, and all raise, naming the odd rank out, when they differ); and, for what is not
+---  there yet (they raise), deepspeed_plugin, deepspeed_plugins, fsdp_plugin, torch_tp_plugin,
+---  megatron_lm_plugin, dynamo_plugin, parallelism_config
 ---@return accelerate.Accelerator
 M.Accelerator = properties.callable("Accelerator", function(opts)
   local self = Class.new()
@@ -179,7 +181,7 @@ M.Accelerator = properties.callable("Accelerator", function(opts)
   self._models, self._evaluated, self._optimizers, self._schedulers, self._dataloaders = {}, {}, {}, {}, {}
   self._custom_objects, self._save_state_pre_hooks, self._load_state_pre_hooks = {}, {}, {}
   self._prepared_loaders = setmetatable({}, { __mode = "k" })
-  self._step, self._trigger, self._has_lomo_optimizer = 0, false, false
+  self._step, self._steps, self._trigger, self._has_lomo_optimizer = 0, 0, false, false
   self._ranks = self._state.num_processes
   self._trackers = {}
   if state.lower_type() == "float16" then

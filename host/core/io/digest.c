@@ -1,5 +1,5 @@
-/* digest.c: the size and CRC-32C of a file's bytes: they differ between a damaged file and a whole
- * one. */
+/* digest.c: the size and CRC-32C of a file's bytes, which differ between a damaged file and a whole
+ * one; and the CRC-32C of a tensor's. */
 #define _GNU_SOURCE /* O_CLOEXEC */
 #include <errno.h>
 #include <fcntl.h>
@@ -40,5 +40,15 @@ ax_status ax_file_digest(const char *path, ax_digest *out)
   else st = read_all(fd, path, chunk, out);
   ax_mfree(chunk);
   if (fd >= 0) close(fd);
+  return st;
+}
+
+ax_status ax_tensor_crc32c(ax_tensor *t, uint32_t *crc)
+{
+  ax_tensor *flat = NULL;
+  const ax_status st = ax_tensor_bring(t, &flat);
+
+  if (st == AX_OK) *crc = ax_crc32c(*crc, ax_data(flat), (size_t)flat->numel * ax_itemsize(flat));
+  ax_tensor_release(flat);
   return st;
 }

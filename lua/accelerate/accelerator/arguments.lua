@@ -37,6 +37,7 @@ M.OPTIONS = {
   dynamo_backend = { "string", optional = true },
   dynamo_plugin = { "any", optional = true },
   parallelism_config = { "any", optional = true },
+  check_replicas = { "integer", optional = true, min = 1 },
 }
 
 -- Argument, its engine, and the environment variable that requests it.
@@ -166,6 +167,7 @@ function M.read(given)
   local parts = handlers(o.kwargs_handlers)
   parts.dynamo_backend = dynamo_backend
   parts.device_placement = o.device_placement
+  parts.check_replicas = o.check_replicas or false
   parts.step_scheduler_with_optimizer = o.step_scheduler_with_optimizer
   parts.dataloader_config = loader_config(o)
   parts.project_configuration = project_config(o)

@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local dataclasses = require "accelerate.config.dataclasses"
 local kinds = require "accelerate.accelerator.types"
 local mixed_precision = require "accelerate.precision.mixed_precision"
+local notice = require "accelerate.utils.notice"
 local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
@@ -139,8 +140,20 @@ function Accelerator:_before_step()
   if self._ranks > 1 then parallel.flush(self._models) end
 end
 
+-- Compares the ranks' parameters after every check_replicas steps of prepared optimizers.
+local function check_replicas(self)
+  if recording.active then
+    return notice.main_once("check_replicas: steps inside a captured function are not checked")
+  end
+  self._steps = self._steps + 1
+  if self._steps % self._check_replicas == 0 then
+    parallel.check_identical(self._models, ("after %d optimizer steps"):format(self._steps))
+  end
+end
+
 --- Called by a prepared optimizer after a real step.
 function Accelerator:_after_step(optimizer)
+  if self._check_replicas and self._ranks > 1 then check_replicas(self) end
   local former = self._window
   if former == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end
   self._window = nil

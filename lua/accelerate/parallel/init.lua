@@ -1,8 +1,9 @@
 --- Training on several ranks: prepared models as replicas of one another (replica), their
 --- parameters in flat buffers (flat), the reduction of gradients in buckets (buckets, comm_hooks),
---- weighted windows (windows), and ranks with different numbers of batches (uneven_inputs). This
---- file runs one backward pass.
+--- weighted windows (windows), whether ranks still agree to the bit (identical), and ranks with
+--- different numbers of batches (uneven_inputs). This file runs one backward pass.
 local buckets = require "accelerate.parallel.buckets"
+local identical = require "accelerate.parallel.identical"
 local replica = require "accelerate.parallel.replica"
 local state = require "accelerate.state"
 local windows = require "accelerate.parallel.windows"
@@ -14,7 +15,7 @@ local M = {
     local_only = replica.local_only,
   average_parameters = replica.average_parameters, any_gradient = windows.any_gradient,
     open_window = windows.open_window,
-  close_windows = windows.close_windows,
+  close_windows = windows.close_windows, check_identical = identical.check,
 }
 
 --- Returns whether full buckets may be reduced during backward. Not with several models, whose
