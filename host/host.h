@@ -29,10 +29,27 @@ typedef struct ax_setting {
   const char *origin; /* "default", "--num_processes", "environment variable ACCELERATE_..." */
 } ax_setting;
 
-typedef enum { AX_MODE_SCRIPT, AX_MODE_HELP, AX_MODE_VERSION, AX_MODE_EXPLAIN, AX_MODE_ENV } ax_mode;
+typedef enum {
+  AX_MODE_SCRIPT,
+  AX_MODE_HELP,
+  AX_MODE_VERSION,
+  AX_MODE_EXPLAIN,
+  AX_MODE_ENV,
+  AX_MODE_COMMAND /* one written in Lua: lua/accelerate/commands */
+} ax_mode;
 
-/* The parsed command line.  Everything is borrowed from argv, the environment or static text. */
+struct ax_plan_text {
+  struct ax_plan_text *next;
+  char text[];
+};
+
+/* The parsed command line.  Texts are borrowed from argv, the environment, static text or
+ * `texts`. */
 typedef struct ax_plan {
+  struct ax_plan_text *texts;
+  const char *command; /* of AX_MODE_COMMAND */
+  bool testing;        /* accel-run test */
+  char **own_argv;     /* NULL, or what argv is then: owned */
   ax_mode mode;
   ax_setting set[AX_SET_COUNT];
   int argc;
@@ -51,6 +68,9 @@ int ax_config_parse(int argc, char **argv, ax_plan *plan);
 void ax_config_free(ax_plan *plan);
 void ax_config_help(FILE *f);
 void ax_config_explain(const ax_plan *plan, FILE *f);
+/* options.c: prints a line for each option after the script's name that the script does not
+ * mention. */
+void ax_options_check_script(const ax_plan *plan);
 /* The text after a short option, "-efoo" or "-e foo"; see ax_plan.actions. */
 const char *ax_config_action(const ax_plan *plan, int i, char *letter);
 /* Ranks of this machine: num_processes / num_machines. */
@@ -61,6 +81,21 @@ int ax_config_cores(void);
 int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_);
 /* Sets the environment variables that libraries and the script read. */
 void ax_config_export(const ax_plan *plan, int ranks);
+
+/* ---- commands.c: accel-run WORD -------------------------------------------------------------- */
+
+typedef struct ax_command {
+  const char *name, *help;
+} ax_command;
+extern const ax_command ax_commands[]; /* ends with a NULL name */
+/* Sets the plan's mode after the first word; returns the position in argv at which options
+ * begin. */
+int ax_command_find(ax_plan *plan);
+/* Checks the script's name against the commands' names; 0, or the exit status after printing what
+ * is wrong. */
+int ax_command_check(ax_plan *plan);
+/* Runs plan->command. */
+int ax_command_run(ax_plan *plan);
 
 /* ---- interp.c: one Lua state ----------------------------------------------------------------- */
 

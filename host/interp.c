@@ -83,15 +83,48 @@ const char *ax_interp_plugin_dir(void)
   return plugin_dir;
 }
 
-static void set_paths(lua_State *L)
+/* "FOLDER/?.lua;FOLDER/?/init.lua;" of the script, after which its own modules are found. */
+static void push_script_path(lua_State *L, const ax_plan *plan)
+{
+  const char *name = plan->script && !plan->stdin_text ? plan->argv[plan->script] : "";
+  const char *slash = strrchr(name, '/');
+
+  if (!*name) lua_pushliteral(L, "");
+  else if (!slash || plan->set[AX_SET_module].number) lua_pushliteral(L, "./?.lua;./?/init.lua;");
+  else {
+    lua_pushlstring(L, name, slash == name ? 1 : (size_t)(slash - name));
+    lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;", lua_tostring(L, -1), lua_tostring(L, -1));
+    lua_remove(L, -2);
+  }
+}
+
+/* The user's own tree of LuaRocks, where there is one; the machine's is on LuaJIT's path. */
+static void add_luarocks(lua_State *L, const char *field, const char *format, const char *folder)
+{
+  const char *home = getenv("HOME");
+  char path[PATH_MAX];
+
+  if (!home || snprintf(path, sizeof path, "%s/.luarocks/%s", home, folder) >= (int)sizeof path ||
+      !is_dir(path))
+    return;
+  lua_getfield(L, -1, field);
+  lua_pushfstring(L, format, lua_tostring(L, -1), path, path);
+  lua_setfield(L, -3, field);
+  lua_pop(L, 1);
+}
+
+static void set_paths(lua_State *L, const ax_plan *plan)
 {
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "path");
   /* jit.v, jit.dump and the others are in lua_dir in an installation */
-  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/luajit/src/?.lua;%s", lua_dir, lua_dir, plugin_dir,
-                  lua_tostring(L, -1));
-  lua_setfield(L, -3, "path");
-  lua_pop(L, 1);
+  push_script_path(L, plan);
+  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/luajit/src/?.lua;%s%s", lua_dir, lua_dir, plugin_dir,
+                  lua_tostring(L, -1), lua_tostring(L, -2));
+  lua_setfield(L, -4, "path");
+  lua_pop(L, 2);
+  add_luarocks(L, "path", "%s;%s/?.lua;%s/?/init.lua", "share/lua/5.1");
+  add_luarocks(L, "cpath", "%s;%s/?.so", "lib/lua/5.1");
   lua_getfield(L, -1, "preload");
   lua_pushcfunction(L, luaopen_accelerate_core);
   lua_setfield(L, -2, "accelerate.core");
@@ -398,6 +431,23 @@ static int load_for_prompt(lua_State *L, const char *path)
   return 0;
 }
 
+/* Loads the file that `require` would load; leaves it, or the error, on the stack. */
+static int load_module(lua_State *L, const char *name)
+{
+  int status;
+
+  lua_getglobal(L, "package");
+  lua_getfield(L, -1, "searchpath");
+  lua_pushstring(L, name);
+  lua_getfield(L, -3, "path");
+  if ((status = lua_pcall(L, 2, 2, 0)) != 0) return status;
+  if (lua_isnil(L, -2)) {
+    lua_pushfstring(L, "--module: there is no module '%s':%s", name, lua_tostring(L, -1));
+    return LUA_ERRFILE;
+  }
+  return luaL_loadfile(L, lua_tostring(L, -2));
+}
+
 static int run_script(lua_State *L, const ax_plan *plan)
 {
   int i, n = 0, status;
@@ -407,6 +457,8 @@ static int run_script(lua_State *L, const ax_plan *plan)
     if (text < end && *text == '#') /* a "#!" line is skipped, but counts as a line */
       while (text < end && *text != '\n') text++;
     status = luaL_loadbuffer(L, text, (size_t)(end - text), "=stdin");
+  } else if (plan->set[AX_SET_module].number) {
+    status = load_module(L, plan->argv[plan->script]);
   } else {
     status = (plan->interactive ? load_for_prompt : luaL_loadfile)(L, plan->argv[plan->script]);
   }
@@ -501,7 +553,7 @@ static int protected_main(lua_State *L)
   reserve_trace_memory(L);
   seed_math_random(L);
   explain_in_pcall(L);
-  set_paths(L);
+  set_paths(L, plan);
   set_arg(L, plan);
   watch_exit(L);
   if (!failed_fn) ax_interp_catch_interrupts(L, plan->interactive);

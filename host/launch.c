@@ -16,10 +16,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,7 +29,7 @@
 #include "host.h"
 #include "machines.h"
 
-#define TICK_NS 100000000 /* between two checks of the ranks' records */
+#define TICK_NS 100000000 /* what a launcher that is not stopped may be late by */
 #define TICK_ENDING_NS 20000000
 #define PATIENCE_NS 300000000    /* for ranks to leave by themselves, and again after SIGTERM */
 #define STOP_NOTICE_NS 100000000 /* Ctrl-Z stops the launcher too and is not reported */
@@ -48,6 +50,8 @@ typedef struct run {
   int ranks, alive;      /* on this machine, like all counts here */
   child child[AX_MAX_RANKS];
   double stall_report, stall_timeout; /* seconds */
+  int64_t tick;                       /* nanoseconds between two checks of the records */
+  bool quiet;                         /* of a failure the script's error alone is shown */
   /* when the launcher itself was last found stopped: waits are timed from then on */
   int64_t last_tick, awake_since;
   double next_stall;
@@ -109,6 +113,16 @@ static void set_number(const char *name, int value)
   setenv(name, text, 1);
 }
 
+/* --no_python: the rank becomes another program, which joins no collective of ours. */
+static _Noreturn void become_program(const ax_plan *plan)
+{
+  char **argv = plan->argv + plan->script;
+
+  execvp(*argv, argv);
+  fprintf(stderr, "accel-run: cannot run %s: %s\n", *argv, strerror(errno));
+  _exit(errno == ENOENT ? 127 : 126);
+}
+
 static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, int rank, pid_t launcher,
                      const sigset_t *mask)
 {
@@ -134,6 +148,7 @@ static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, 
   set_number("WORLD_SIZE", machines ? machines->ranks : c->ranks);
   set_number("LOCAL_WORLD_SIZE", c->ranks);
   set_number("ACCEL_RUN_RANK", number);
+  if (plan->set[AX_SET_no_python].number) become_program(plan);
   my_control = c;
   my_rank = rank;
   my_machines = machines;
@@ -369,12 +384,13 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
 
   r->last_tick = r->awake_since = ax_monotonic_ns();
   while (r->alive > 0 || (others && r->ending_at == 0)) {
-    const struct timespec tick = { 0, r->ending_at ? TICK_ENDING_NS : TICK_NS };
+    const int64_t ns = r->ending_at ? TICK_ENDING_NS : r->tick;
+    const struct timespec tick = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
     int sig = sigtimedwait(signals, NULL, &tick);
     int64_t now = ax_monotonic_ns();
 
     /* the launcher was stopped (Ctrl-Z), or the machine slept */
-    if (now - r->last_tick > 20 * (int64_t)TICK_NS) r->awake_since = now;
+    if (now - r->last_tick > 2 * r->tick + 20 * (int64_t)TICK_NS) r->awake_since = now;
     r->last_tick = now;
     if (sig > 0 && sig != SIGCHLD) {
       char reason[128];
@@ -472,6 +488,7 @@ static int report(run *r, int lines)
     doing(r, rank, r->ending_at, was, sizeof was);
     fprintf(stderr, "accel-run: %s of %d %s; it was %s\n", name_of(r->machines, rank), total, how, was);
   }
+  if (r->quiet) return status;
   if (lines > 0) {
     fprintf(stderr, "accel-run: the other ranks %swere\n", r->machines ? "of this machine " : "");
     print_table(r, lines);
@@ -502,11 +519,38 @@ static void block_signals(sigset_t *signals, sigset_t *former)
   sigprocmask(SIG_BLOCK, signals, former);
 }
 
+/* A port that nothing uses now; 0: none. */
+static int free_port(void)
+{
+  struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+  socklen_t length = sizeof a;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool ok = fd >= 0 && bind(fd, (struct sockaddr *)&a, length) == 0 &&
+                  getsockname(fd, (struct sockaddr *)&a, &length) == 0;
+
+  if (fd >= 0) close(fd);
+  return ok ? ntohs(a.sin_port) : 0;
+}
+
+/* Where programs that the ranks start can meet; the ranks themselves need no port on one
+ * machine. */
+static void export_meeting(const ax_plan *plan)
+{
+  const ax_setting *address = &plan->set[AX_SET_main_process_ip],
+                   *port = &plan->set[AX_SET_main_process_port];
+
+  if (plan->set[AX_SET_num_processes].number < 2) return;
+  setenv("MASTER_ADDR", address->number ? address->text : "127.0.0.1", 1);
+  set_number("MASTER_PORT", port->number > 0 ? (int)port->number : free_port());
+}
+
 static int check_script(const ax_plan *plan)
 {
   const char *name = plan->script ? plan->argv[plan->script] : "-";
 
-  if (plan->stdin_text || strcmp(name, "-") == 0 || access(name, R_OK) == 0) return 0;
+  if (plan->stdin_text || strcmp(name, "-") == 0 || plan->set[AX_SET_module].number ||
+      plan->set[AX_SET_no_python].number || access(name, R_OK) == 0)
+    return 0;
   fprintf(stderr, "accel-run: cannot open %s: %s\n", name, strerror(errno));
   return AX_EXIT_FAILED;
 }
@@ -527,6 +571,8 @@ int ax_launch(const ax_plan *plan)
   r.ranks = ranks;
   r.stall_report = r.next_stall = plan->set[AX_SET_stall_report].number;
   r.stall_timeout = plan->set[AX_SET_stall_timeout].number;
+  r.tick = (int64_t)(plan->set[AX_SET_monitor_interval].number * 1e9);
+  r.quiet = plan->set[AX_SET_quiet].number != 0;
   if (ax_shm_create(ranks, plan->set[AX_SET_timeout].number, !crowded, &r.control) != AX_OK) {
     fprintf(stderr, "accel-run: %s\n", ax_last_error());
     return AX_EXIT_FAILED;
@@ -536,6 +582,7 @@ int ax_launch(const ax_plan *plan)
     r.machines = &machines;
   }
   ax_config_export(plan, ranks);
+  export_meeting(plan);
   if (crowded) setenv("OMP_WAIT_POLICY", "passive", 0);
   fflush(NULL); /* or every rank would print the buffered text again */
   ax_family_begin();

@@ -90,11 +90,17 @@ static int refuse_foreign_ranks(ax_plan *plan)
 /* Says how many ranks there are where nobody gave the number. */
 static void report_ranks(const ax_plan *plan)
 {
-  if (plan->gpus > 1 && plan->set[AX_SET_machine_rank].number == 0)
+  if (plan->gpus > 1 && !plan->set[AX_SET_quiet].number && plan->set[AX_SET_machine_rank].number == 0)
     fprintf(stderr,
             "accel-run: %d ranks, one for each of the %d visible GPUs%s (--num_processes N sets it)\n",
             (int)plan->set[AX_SET_num_processes].number, plan->gpus,
             plan->set[AX_SET_num_machines].number > 1 ? " of each machine" : "");
+}
+
+/* One rank has a launcher only where something must watch it. */
+static bool needs_launcher(const ax_plan *plan)
+{
+  return plan->script && !plan->interactive && plan->set[AX_SET_no_python].number;
 }
 
 static int run(ax_plan *plan)
@@ -112,26 +118,27 @@ static int run(ax_plan *plan)
   if ((script && strcmp(plan->argv[plan->script], "-") == 0) || (!script && !prompt && plan->n_actions == 0))
     if ((status = read_stdin(plan)) != 0) return status;
   report_ranks(plan);
-  if (ranks > 1) return ax_launch(plan);
+  ax_options_check_script(plan);
+  if (ranks > 1 || needs_launcher(plan)) return ax_launch(plan);
   ax_config_export(plan, 1);
   ax_family_alone();
   return ax_interp_run(plan, NULL);
 }
 
-/* `accel-run env` is written in Lua. */
-static int print_environment(void)
+/* The report is written in Lua; the settings are those that a run would have. */
+static int print_environment(const ax_plan *settings)
 {
   char *argv[] = { (char *)"accel-run", (char *)"-e", (char *)"require('accelerate.commands.env').run()",
                    NULL };
-  ax_plan plan;
-  int status = ax_config_parse(3, argv, &plan);
+  int first = 1, status;
+  ax_plan plan = { .argc = 3, .argv = argv, .n_actions = 1, .actions = &first };
 
-  if (status == 0) {
-    ax_config_export(&plan, 1);
-    status = ax_interp_run(&plan, NULL);
-  }
-  ax_config_free(&plan);
-  return status;
+  memcpy(plan.set, settings->set, sizeof plan.set);
+  ax_config_export(&plan, 1);
+  if ((status = ax_interp_run(&plan, NULL)) != 0) return status;
+  puts("- Settings of a run, and where they come from:");
+  ax_config_explain(settings, stdout);
+  return 0;
 }
 
 /* Opens stdin, stdout and stderr where the process was started without them.  Otherwise the next
@@ -166,7 +173,8 @@ int main(int argc, char **argv)
     case AX_MODE_HELP: ax_config_help(stdout); break;
     case AX_MODE_VERSION: puts("accel " AX_VERSION " (" LUAJIT_VERSION ")"); break;
     case AX_MODE_EXPLAIN: ax_config_explain(&plan, stdout); break;
-    case AX_MODE_ENV: status = print_environment(); break;
+    case AX_MODE_ENV: status = print_environment(&plan); break;
+    case AX_MODE_COMMAND: status = ax_command_run(&plan); break;
     case AX_MODE_SCRIPT: status = run(&plan); break;
     }
   ax_config_free(&plan);

@@ -1,6 +1,8 @@
 --- `accel-run env`: describes this machine, for reports and for finding out why a GPU is not used.
 local core = require "accelerate.core"
+local env = require "accelerate.utils.environment"
 local ffi = require "ffi"
+local fs = require "accelerate.utils.fs"
 
 ffi.cdef [[
 char *realpath(const char *path, char *resolved);
@@ -132,13 +134,11 @@ end
 -- ---- all of it ----------------------------------------------------------------------------------
 
 local function configuration()
-  local path = require("accelerate.utils.machine").default_config_file()
-  local f = io.open(path)
-  if not f then return { { "Default config", "not found: " .. path } } end
-  local lines = { { "Default config", path ..
-    " (not read: accel-run --explain shows the settings and where they come from)" } }
-  for line in f:lines() do lines[#lines + 1] = { nil, "  " .. line } end
-  f:close()
+  local path = env.text("ACCELERATE_CONFIG_FILE", require("accelerate.utils.machine").default_config_file())
+  local text = fs.read(path)
+  if not text then return { { "Default config", "not found: " .. path } } end
+  local lines = { { "Default config", path } }
+  for line in text:gmatch "[^\n]+" do lines[#lines + 1] = { nil, "  " .. line } end
   return lines
 end
 

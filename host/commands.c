@@ -1,0 +1,102 @@
+/* commands.c: accel-run WORD, where the word is no script.  `launch` and `test` start ranks; the
+ * others are Lua functions of lua/accelerate/commands. */
+#include "host.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const ax_command ax_commands[] = {
+  { "launch", "what accel-run does without a command" },
+  { "env", "what this machine has: versions, CPU, memory, GPUs and their libraries; and all settings" },
+  { NULL, NULL },
+};
+
+static bool is_command(const char *word)
+{
+  for (const ax_command *c = ax_commands; c->name; c++)
+    if (strcmp(c->name, word) == 0) return true;
+  return false;
+}
+
+int ax_command_find(ax_plan *plan)
+{
+  const char *word = plan->argc > 1 ? plan->argv[1] : "";
+
+  if (!is_command(word)) return 1;
+  if (strcmp(word, "env") == 0) plan->mode = AX_MODE_ENV;
+  else if (strcmp(word, "test") == 0) plan->testing = true;
+  else if (strcmp(word, "launch") != 0) {
+    plan->mode = AX_MODE_COMMAND;
+    plan->command = word;
+  }
+  return 2;
+}
+
+/* Makes argv longer: the words from `from` on follow `n` new ones. */
+static int replace_argv(ax_plan *plan, int from, int n, const char *const *words)
+{
+  const int rest = plan->argc - from;
+  char **argv = calloc((size_t)(n + rest) + 1, sizeof *argv);
+
+  if (!argv) {
+    fputs("accel-run: out of memory\n", stderr);
+    return AX_EXIT_FAILED;
+  }
+  for (int i = 0; i < n; i++) argv[i] = (char *)words[i];
+  for (int i = 0; i < rest; i++) argv[n + i] = plan->argv[from + i];
+  free(plan->own_argv);
+  plan->argv = plan->own_argv = argv;
+  plan->argc = n + rest;
+  return 0;
+}
+
+/* The script of `accel-run test` takes no arguments. */
+static int use_test_script(ax_plan *plan)
+{
+  static char path[4200];
+  const char *words[] = { plan->argv[0], path };
+
+  if (plan->script) {
+    fprintf(stderr, "accel-run test: takes launch options only, got '%s'\n", plan->argv[plan->script]);
+    return AX_EXIT_USAGE;
+  }
+  ax_interp_plugin_dir(); /* finds the folders */
+  snprintf(path, sizeof path, "%s/accelerate/commands/test_ranks.lua", ax_interp_lua_dir());
+  plan->n_actions = 0; /* they were positions in the former argv */
+  plan->script = 1;
+  return replace_argv(plan, plan->argc, 2, words);
+}
+
+int ax_command_check(ax_plan *plan)
+{
+  const char *name = plan->script ? plan->argv[plan->script] : NULL;
+
+  if (plan->testing) return use_test_script(plan);
+  if (!name) return 0;
+  if (plan->mode == AX_MODE_ENV) {
+    fprintf(stderr, "accel-run env: takes no arguments, got '%s'  (a script called env: accel-run ./env)\n",
+            name);
+    return AX_EXIT_USAGE;
+  }
+  if (plan->set[AX_SET_module].number || plan->set[AX_SET_no_python].number || strpbrk(name, "./-") ||
+      access(name, F_OK) == 0)
+    return 0;
+  fprintf(stderr, "accel-run: '%s' is neither a file nor a command\n\n", name);
+  ax_config_help(stderr);
+  return AX_EXIT_FAILED;
+}
+
+int ax_command_run(ax_plan *plan)
+{
+  const char *words[] = { plan->argv[0], "-e", "require('accelerate.commands').main(arg[3])" };
+  int status;
+
+  if ((status = replace_argv(plan, 1, 3, words)) != 0) return status;
+  free(plan->actions);
+  if (!(plan->actions = calloc(1, sizeof *plan->actions))) return AX_EXIT_FAILED;
+  plan->actions[0] = 1;
+  plan->n_actions = 1;
+  ax_config_export(plan, 1);
+  return ax_interp_run(plan, NULL);
+}

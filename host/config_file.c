@@ -1,0 +1,349 @@
+/* config_file.c: the configuration file, as `accelerate config` writes it and `accelerate launch`
+ * reads it, into the settings that neither an option nor the environment has set.
+ *
+ * Keys are the names of settings, and those that Accelerate has beside them.  Keys of parts that
+ * are not here (TPUs, DeepSpeed and others) are known and left alone, unless the file chooses such
+ * a part.  Keys that nobody knows are an error that lists them. */
+#include "settings.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "ax.h"
+#include "yaml_tree.h"
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+/* $HF_HOME/accelerate, else $XDG_CACHE_HOME/huggingface/accelerate, else
+ * ~/.cache/huggingface/accelerate. */
+static const char *default_place(ax_plan *plan)
+{
+  const char *hf = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  static const char tail[] = "accelerate/default_config.yaml";
+
+  if (!home) home = ".";
+  if (hf && *hf == '~' && (hf[1] == '/' || !hf[1])) return ax_plan_text(plan, "%s%s/%s", home, hf + 1, tail);
+  if (hf && *hf) return ax_plan_text(plan, "%s/%s", hf, tail);
+  if (cache && *cache) return ax_plan_text(plan, "%s/huggingface/%s", cache, tail);
+  return ax_plan_text(plan, "%s/.cache/huggingface/%s", home, tail);
+}
+
+/* Sets the path of the file to read, or leaves "none". */
+static void find_file(ax_plan *plan)
+{
+  ax_setting *s = &plan->set[AX_SET_config_file];
+  const char *given = getenv(ax_settings[AX_SET_config_file].env), *path;
+
+  if (!ax_setting_is_default(plan, AX_SET_config_file) || (given && !*given)) return;
+  if (plan->set[AX_SET_cpu].number && ax_setting_is_option(plan, AX_SET_cpu)) return;
+  path = default_place(plan);
+  if (access(path, F_OK) == 0) *s = (ax_setting){ 1, path, "its usual place" };
+}
+
+static int slurp(const char *path, char **text, size_t *size)
+{
+  FILE *f = fopen(path, "rb");
+
+  *text = NULL;
+  if (!f || !(*text = malloc(AX_YAML_SIZE + 1))) {
+    fprintf(stderr, "accel-run: cannot read the configuration %s: %s\n", path, strerror(errno));
+    if (f) fclose(f);
+    return AX_EXIT_USAGE;
+  }
+  *size = fread(*text, 1, AX_YAML_SIZE + 1, f);
+  if (ferror(f)) {
+    fprintf(stderr, "accel-run: cannot read the configuration %s: %s\n", path, strerror(errno));
+    free(*text);
+    *text = NULL;
+  }
+  fclose(f);
+  return *text ? 0 : AX_EXIT_USAGE;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+typedef struct config_file {
+  ax_plan *plan;
+  const char *path;
+  const ax_yaml_node *root;
+} config_file;
+
+/* Keys that are no settings of this program. */
+static const char *const other_keys[] = { "compute_environment",
+                                          "distributed_type",
+                                          "use_cpu",
+                                          "fp16",
+                                          "main_training_function",
+                                          "downcast_bf16",
+                                          "fp8_config",
+                                          "deepspeed_config",
+                                          "fsdp_config",
+                                          "parallelism_config",
+                                          "megatron_lm_config",
+                                          "mpirun_config",
+                                          "dynamo_config",
+                                          "tpu_name",
+                                          "tpu_zone",
+                                          "tpu_use_cluster",
+                                          "tpu_use_sudo",
+                                          "command_file",
+                                          "commands",
+                                          "tpu_vm",
+                                          "tpu_env" };
+#define N_OTHER_KEYS (sizeof other_keys / sizeof *other_keys)
+
+static const ax_yaml_node *value_of(const ax_yaml_node *map, const char *key)
+{
+  const ax_yaml_node *k;
+
+  if (!map || map->kind != AX_YAML_MAP) return NULL;
+  for (k = map->first; k; k = k->next->next)
+    if (k->text && strcmp(k->text, key) == 0) return k->next->kind == AX_YAML_NULL ? NULL : k->next;
+  return NULL;
+}
+
+static bool is_known(const char *key)
+{
+  const int id = ax_setting_find(key);
+  size_t i;
+
+  if (id >= 0) return id != AX_SET_config_file;
+  for (i = 0; i < N_OTHER_KEYS; i++)
+    if (strcmp(key, other_keys[i]) == 0) return true;
+  return false;
+}
+
+/* The nearest known key, or NULL. */
+static const char *nearest_key(const char *key)
+{
+  const char *best = NULL;
+  int least = 1 + (int)strlen(key) / 3, d;
+  size_t i;
+
+  for (i = 0; i < AX_SET_COUNT + N_OTHER_KEYS; i++) {
+    const char *name = i < AX_SET_COUNT ? ax_settings[i].name : other_keys[i - AX_SET_COUNT];
+    if ((d = ax_word_distance(key, name)) < least || (strncmp(name, key, strlen(key)) == 0 && !best)) {
+      least = d < least ? d : least;
+      best = name;
+    }
+  }
+  return best;
+}
+
+static int check_keys(const config_file *c)
+{
+  const ax_yaml_node *k;
+  int unknown = 0;
+
+  for (k = c->root->first; k; k = k->next->next) {
+    const char *near;
+    if (k->kind == AX_YAML_TEXT && is_known(k->text)) continue;
+    if (unknown++ == 0)
+      fprintf(stderr, "accel-run: %s has keys that are not known (take them out, or correct them):\n",
+              c->path);
+    near = nearest_key(k->text);
+    fprintf(stderr, "  line %d: %s%s%s%s\n", k->line, k->text, near ? "; did you mean " : "",
+            near ? near : "", near ? "?" : "");
+  }
+  return unknown ? AX_EXIT_USAGE : 0;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static const char *origin_of(const config_file *c, const ax_yaml_node *v, const char *key)
+{
+  return ax_plan_text(c->plan, "%s:%d: %s", c->path, v->line, key);
+}
+
+/* The value as an option has it: a word keeps its letters, so that an unquoted no is "no" where
+ * words are expected and false where a switch is. */
+static const char *text_of(const config_file *c, const ax_yaml_node *v, ax_setting_kind kind)
+{
+  if (v->kind == AX_YAML_BOOL && kind == AX_KIND_SWITCH) return v->truth ? "true" : "false";
+  if (v->kind == AX_YAML_INT && kind != AX_KIND_LIST && kind != AX_KIND_TEXT)
+    return ax_plan_text(c->plan, "%.17g", v->number);
+  return ax_plan_text(c->plan, "%s", v->text);
+}
+
+static int set(const config_file *c, int id, const char *key, const ax_yaml_node *v)
+{
+  if (!v || !ax_setting_is_default(c->plan, id)) return 0;
+  if (v->kind == AX_YAML_LIST || v->kind == AX_YAML_MAP || strlen(v->text) != v->size) {
+    fprintf(stderr, "accel-run: %s:%d: %s: expected one value, got %s\n", c->path, v->line, key,
+            ax_yaml_kind_name(v->kind));
+    return AX_EXIT_USAGE;
+  }
+  return ax_setting_assign(c->plan, id, text_of(c, v, ax_settings[id].kind), origin_of(c, v, key));
+}
+
+/* A value that this file alone makes. */
+static int imply(const config_file *c, int id, const char *value, const ax_yaml_node *v, const char *key)
+{
+  if (!ax_setting_is_default(c->plan, id)) return 0;
+  return ax_setting_assign(c->plan, id, value, origin_of(c, v, key));
+}
+
+static int refuse(const config_file *c, const ax_yaml_node *v, const char *key, ax_engine engine)
+{
+  return ax_engine_refuse(engine, ax_plan_text(c->plan, "%s:%d: %s: %s", c->path, v->line, key,
+                                               v->text ? v->text : "a map"));
+}
+
+/* ---- what the file chooses ------------------------------------------------------------------- */
+
+static int check_environment(const config_file *c)
+{
+  const ax_yaml_node *v = value_of(c->root, "compute_environment");
+
+  if (!v || !v->text || strcmp(v->text, "LOCAL_MACHINE") == 0) return 0;
+  if (strcmp(v->text, "AMAZON_SAGEMAKER") == 0)
+    return refuse(c, v, "compute_environment", AX_ENGINE_SAGEMAKER);
+  fprintf(stderr, "accel-run: %s:%d: compute_environment: expected LOCAL_MACHINE, got '%s'\n", c->path,
+          v->line, v->text);
+  return AX_EXIT_USAGE;
+}
+
+/* One rank, whatever num_processes is: Accelerate starts one. */
+static int not_distributed(const config_file *c, const ax_yaml_node *type)
+{
+  ax_setting *s = &c->plan->set[AX_SET_num_processes];
+
+  if (!ax_setting_is_default(c->plan, AX_SET_num_processes) &&
+      strncmp(s->origin, c->path, strlen(c->path)) != 0)
+    return 0;
+  if (s->number > 1)
+    fprintf(stderr,
+            "accel-run: %s:%d: distributed_type NO starts one rank, and num_processes %s is not used\n",
+            c->path, type->line, s->text);
+  return ax_setting_assign(c->plan, AX_SET_num_processes, "1", origin_of(c, type, "distributed_type"));
+}
+
+static int distributed(const config_file *c, const ax_yaml_node *type)
+{
+  const ax_yaml_node *n = value_of(c->root, "num_processes");
+
+  if (!ax_setting_is_default(c->plan, AX_SET_num_processes)) return 0;
+  fprintf(
+      stderr,
+      "accel-run: %s:%d: distributed_type %s, and num_processes %s; give it there, or as --num_processes N\n",
+      c->path, n ? n->line : type->line, type->text, n ? "is -1" : "is missing");
+  return AX_EXIT_USAGE;
+}
+
+static int set_type(const config_file *c)
+{
+  static const struct {
+    const char *name;
+    ax_engine engine;
+  } engines[] = { { "FSDP", AX_ENGINE_FSDP },
+                  { "DEEPSPEED", AX_ENGINE_DEEPSPEED },
+                  { "MEGATRON_LM", AX_ENGINE_MEGATRON_LM },
+                  { "XLA", AX_ENGINE_TPU },
+                  { "TPU", AX_ENGINE_TPU } };
+  const ax_yaml_node *v = value_of(c->root, "distributed_type");
+  int status;
+
+  if (!v || !v->text) {
+    fprintf(stderr,
+            "accel-run: %s: the key distributed_type is missing; expected NO, MULTI_CPU or MULTI_GPU\n",
+            c->path);
+    return AX_EXIT_USAGE;
+  }
+  if (strcasecmp(v->text, "NO") == 0) return not_distributed(c, v);
+  for (size_t i = 0; i < sizeof engines / sizeof *engines; i++)
+    if (strcmp(v->text, engines[i].name) == 0) return refuse(c, v, "distributed_type", engines[i].engine);
+  if (strcmp(v->text, "MULTI_CPU") == 0) status = imply(c, AX_SET_cpu, "true", v, "distributed_type");
+  else if (strcmp(v->text, "MULTI_GPU") == 0)
+    status = imply(c, AX_SET_multi_gpu, "true", v, "distributed_type");
+  else {
+    fprintf(stderr, "accel-run: %s:%d: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got '%s'%s\n",
+            c->path, v->line, v->text,
+            strncmp(v->text, "MULTI_", 6) == 0 ? "; there is no backend for such devices" : "");
+    return AX_EXIT_USAGE;
+  }
+  return status ? status : distributed(c, v);
+}
+
+/* num_processes -1 stands for a number that the command line gives. */
+static bool is_left_open(const char *key, const ax_yaml_node *v)
+{
+  return strcmp(key, "num_processes") == 0 && v->kind == AX_YAML_INT && v->number == -1;
+}
+
+static int set_rows(const config_file *c)
+{
+  const ax_yaml_node *k;
+  int status;
+
+  for (k = c->root->first; k; k = k->next->next) {
+    const int id = strcmp(k->text, "use_cpu") == 0 ? AX_SET_cpu : ax_setting_find(k->text);
+    if (id < 0 || k->next->kind == AX_YAML_NULL || is_left_open(k->text, k->next)) continue;
+    if ((status = set(c, id, k->text, k->next)) != 0) return status;
+  }
+  return 0;
+}
+
+/* Keys of earlier versions, and those of nested maps; in a map the prefix may be left out. */
+static int set_others(const config_file *c)
+{
+  const ax_yaml_node *v, *map = value_of(c->root, "dynamo_config"), *k;
+  int status;
+
+  if ((v = value_of(c->root, "fp16")) && v->kind == AX_YAML_BOOL && v->truth &&
+      !value_of(c->root, "mixed_precision") &&
+      (status = imply(c, AX_SET_mixed_precision, "fp16", v, "fp16")) != 0)
+    return status;
+  if (!(v = value_of(map, "dynamo_backend"))) v = value_of(map, "backend");
+  if ((status = set(c, AX_SET_dynamo_backend, "dynamo_backend", v)) != 0) return status;
+  if ((v = value_of(value_of(c->root, "mpirun_config"), "mpirun_hostfile")))
+    return refuse(c, v, "mpirun_hostfile", AX_ENGINE_MPI);
+  if ((map = value_of(c->root, "parallelism_config")) && map->kind == AX_YAML_MAP)
+    for (k = map->first; k; k = k->next->next)
+      if (k->next->kind == AX_YAML_INT && k->next->number > 1)
+        return refuse(c, k->next, k->text, AX_ENGINE_PARALLELISM);
+  return 0;
+}
+
+static int read_map(const config_file *c)
+{
+  int status;
+
+  if (c->root->kind != AX_YAML_MAP) {
+    fprintf(stderr, "accel-run: %s: expected keys with values, got %s\n", c->path,
+            ax_yaml_kind_name(c->root->kind));
+    return AX_EXIT_USAGE;
+  }
+  if ((status = check_environment(c)) != 0 || (status = check_keys(c)) != 0 || (status = set_rows(c)) != 0 ||
+      (status = set_others(c)) != 0)
+    return status;
+  return set_type(c);
+}
+
+int ax_config_file_read(ax_plan *plan)
+{
+  config_file c = { .plan = plan };
+  ax_yaml *tree = NULL;
+  size_t size, n;
+  char *text;
+  int status;
+
+  find_file(plan);
+  if (ax_setting_is_default(plan, AX_SET_config_file)) return 0;
+  c.path = plan->set[AX_SET_config_file].text;
+  if ((status = slurp(c.path, &text, &size)) != 0) return status;
+  n = strlen(c.path);
+  if (ax_yaml_parse(c.path, text, size, n > 5 && strcmp(c.path + n - 5, ".json") == 0, &tree) != AX_OK) {
+    fprintf(stderr, "accel-run: %s\n", ax_last_error());
+    status = AX_EXIT_USAGE;
+  } else {
+    c.root = ax_yaml_root(tree);
+    status = read_map(&c);
+  }
+  ax_yaml_free(tree);
+  free(text);
+  return status;
+}

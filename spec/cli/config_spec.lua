@@ -1,0 +1,329 @@
+-- host/config_file.c, options.c, config.c: the configuration file, and launch options beside it.
+local fs = require "accelerate.utils.fs"
+local host = require "spec.support.host"
+
+local PRINT = [[print(os.getenv "RANK", os.getenv "WORLD_SIZE", os.getenv "ACCELERATE_MIXED_PRECISION",
+  os.getenv "ACCELERATE_USE_CPU", os.getenv "ACCELERATE_DYNAMO_BACKEND", os.getenv "ACCELERATE_DEBUG_MODE")]]
+
+local function has(text, part)
+  assert.is_truthy(text:find(part, 1, true), ("%q is not in:\n%s"):format(part, text))
+end
+
+-- Runs words with files in a fresh folder; checks the status; returns stdout, stderr, with the
+-- folder as HERE.
+local function run(status, files, words, env)
+  local out, err
+  host.in_folder(function(folder)
+    files["print.lua"] = files["print.lua"] or PRINT
+    for name, text in pairs(files) do
+      assert(fs.make_dirs((folder .. "/" .. name):match "^(.*)/"))
+      assert(fs.write(folder .. "/" .. name, text))
+    end
+    local all = { HF_HOME = folder .. "/hf" }
+    for name, value in pairs(env or {}) do all[name] = (value:gsub("HERE", folder)) end
+    local got
+    got, out, err = host.run(words, { env = all, folder = folder })
+    out, err = out:gsub(folder:gsub("%p", "%%%0"), "HERE"), err:gsub(folder:gsub("%p", "%%%0"), "HERE")
+    assert(got == status, ("status %d, expected %d\nstdout: %s\nstderr: %s"):format(got, status, out, err))
+  end)
+  return out, err
+end
+
+local function config(text) return { ["c.yaml"] = text } end
+local function with(text, status)
+  return run(status or 0, config(text), { "--config_file", "c.yaml", "print.lua" })
+end
+local function lines(text)
+  local list = {}
+  for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
+  table.sort(list)
+  return list
+end
+
+describe("a configuration file", function()
+  it("is found where Accelerate keeps it", function()
+    local text = "distributed_type: 'NO'\nmixed_precision: bf16\n"
+    for _, case in ipairs {
+      { "hf/accelerate/default_config.yaml", {} },
+      { "cache/huggingface/accelerate/default_config.yaml", { HF_HOME = "", XDG_CACHE_HOME = "HERE/cache" } },
+      { "home/.cache/huggingface/accelerate/default_config.yaml",
+        { HF_HOME = "", XDG_CACHE_HOME = "", HOME = "HERE/home" } },
+      { "home/x/accelerate/default_config.yaml", { HF_HOME = "~/x", HOME = "HERE/home" } },
+      { "named.yaml", { ACCELERATE_CONFIG_FILE = "named.yaml" } },
+    } do
+      local out = run(0, { [case[1]] = text }, { "--explain" }, case[2])
+      assert.is_truthy(out:find("mixed_precision +bf16 +[^\n]*" .. case[1]:gsub("%p", "%%%0") ..
+        ":2: mixed_precision\n"), out)
+    end
+    -- nothing is read: an empty name, --cpu, another place
+    for _, case in ipairs { { {}, { ACCELERATE_CONFIG_FILE = "" } }, { { "--cpu" }, {} },
+      { {}, { HF_HOME = "HERE/other" } } } do
+      local words = { unpack(case[1]) }
+      words[#words + 1] = "--explain"
+      local out = run(0, { ["hf/accelerate/default_config.yaml"] = text }, words, case[2])
+      assert.is_truthy(out:find "mixed_precision +no +default\n", out)
+      assert.is_truthy(out:find "config_file +none +default\n", out)
+    end
+  end)
+
+  it("has less weight than the environment, and that less than an option", function()
+    local files =
+      config "distributed_type: MULTI_CPU\nnum_processes: 3\nmixed_precision: bf16\ntimeout: 7.5\n"
+    local words = { "--config_file", "c.yaml", "--num_processes", "2", "--explain" }
+    local out = run(0, files, words, { ACCELERATE_NUM_PROCESSES = "4", ACCELERATE_MIXED_PRECISION = "fp16" })
+    for _, pattern in ipairs { "num_processes +2 +%-%-num_processes\n",
+      "mixed_precision +fp16 +environment variable ACCEL",
+      "timeout +7.5 +c.yaml:4: timeout\n", "cpu +true +c.yaml:1: distributed_type\n",
+      "config_file +c.yaml +%-%-config_file\n",
+      "stall_timeout +30 +default\n" } do
+      assert.is_truthy(out:find(pattern), out)
+    end
+  end)
+
+  it("starts ranks that see its settings", function()
+    local out = with("distributed_type: MULTI_CPU\nnum_processes: 2\nmixed_precision: bf16\n" ..
+      "use_cpu: yes\ndebug: on\n")
+    assert.are.same({ "0\t2\tbf16\ttrue\tnil\ttrue", "1\t2\tbf16\ttrue\tnil\ttrue" }, lines(out))
+    -- what it does not say keeps the environment's value
+    out = run(0, config "distributed_type: NO\n", { "--config_file", "c.yaml", "print.lua" },
+      { ACCELERATE_DYNAMO_BACKEND = "x" })
+    assert.are.equal("nil\tnil\tnil\tnil\tx\tnil\n", out)
+  end)
+
+  it("may be JSON by its ending, or JSON as YAML has it", function()
+    local text = '{\n  "distributed_type": "MULTI_CPU",\n  "num_processes": 2,\n  "mixed_precision": ' ..
+      '"bf16"\n}\n'
+    for _, name in ipairs { "c.json", "c.yaml" } do
+      local out = run(0, { [name] = text }, { "--config_file", name, "print.lua" })
+      assert.are.same({ "0\t2\tbf16\ttrue\tnil\tnil", "1\t2\tbf16\ttrue\tnil\tnil" }, lines(out))
+    end
+    local _, err = run(2, { ["c.json"] = '{"use_cpu": no}' }, { "--config_file", "c.json", "print.lua" })
+    has(err, "accel-run: c.json:1: 'no': JSON has")
+  end)
+
+  it("is read as it is: YAML 1.1, old keys, nested keys without their prefix", function()
+    -- unquoted no is a word for mixed_precision and false for a switch
+    assert.are.equal("nil\tnil\tno\tfalse\tnil\tnil\n",
+      (with "distributed_type: NO\nmixed_precision: no\nuse_cpu: NO\n"))
+    assert.are.equal("nil\tnil\tfp16\tnil\tnil\tnil\n", (with "distributed_type: 'NO'\nfp16: true\n"))
+    assert.are.equal("nil\tnil\tbf16\tnil\tnil\tnil\n",
+      (with "distributed_type: 'NO'\nfp16: true\nmixed_precision: bf16\n"))
+    for _, text in ipairs { "dynamo_backend: CUDAGRAPHS\n", "dynamo_config: {dynamo_backend: CUDAGRAPHS}\n",
+      "dynamo_config:\n  backend: CUDAGRAPHS\n  mode: default\n" } do
+      assert.are.equal("nil\tnil\tnil\tnil\tCUDAGRAPHS\tnil\n", (with("distributed_type: 'NO'\n" .. text)))
+    end
+    local out = run(0,
+      config "distributed_type: MULTI_CPU\nnum_processes: 0x3\nmain_process_port: null\nmachine_rank: 0\n",
+      { "--config_file", "c.yaml", "--explain" })
+    assert.is_truthy(out:find "num_processes +3 +c.yaml:2: num_processes\n", out)
+    assert.is_truthy(out:find "main_process_port +29500 +default\n", out)
+  end)
+
+  it("lists keys that are not known, each with the nearest", function()
+    local _, err = with("distributed_type: 'NO'\nnum_proceses: 2\nwhatever: 1\nuse_cpus: false\n", 2)
+    assert.are.equal("accel-run: c.yaml has keys that are not known (take them out, or correct them):\n" ..
+      "  line 2: num_proceses; did you mean num_processes?\n  line 3: whatever\n  line 4: use_cpus; did " ..
+      "you mean use_cpu?\n", err)
+  end)
+
+  it("names file, line and key of what is wrong", function()
+    for text, message in pairs {
+      ["distributed_type: 'NO'\nmixed_precision: bf17\n"] =
+        "c.yaml:2: mixed_precision: expected no|fp16|bf16|fp8, got 'bf17'",
+      ["distributed_type: MULTI_CPU\nnum_processes: two\n"] =
+        "c.yaml:2: num_processes: expected a whole number, got 'two'",
+      ["distributed_type: 'NO'\nuse_cpu: maybe\n"] = "c.yaml:2: use_cpu: expected true or false, got 'maybe'",
+      ["distributed_type: 'NO'\ngpu_ids: [0, 1]\n"] = "c.yaml:2: gpu_ids: expected one value, got a list",
+      ["num_processes: 2\n"] = "c.yaml: the key distributed_type is missing",
+      ["distributed_type: MULTI_CPU\n"] =
+        "c.yaml:1: distributed_type MULTI_CPU, and num_processes is missing",
+      ["distributed_type: MULTI_CPU\nnum_processes: -1\n"] =
+        "c.yaml:2: distributed_type MULTI_CPU, and num_processes is -1",
+      ["distributed_type: MULTI_NPU\nnum_processes: 2\n"] =
+        "got 'MULTI_NPU'; there is no backend for such devices",
+      ["a: [1\n"] = "c.yaml:2: did not find expected ',' or ']'",
+      ["- 1\n"] = "c.yaml: expected keys with values, got a list",
+      [""] = "c.yaml: expected keys with values, got nothing",
+      ["distributed_type: 'NO'\nmixed_precision: bf16\nmixed_precision: 'no'\n"] =
+        "c.yaml:3: the key mixed_precision is there twice",
+    } do
+      local _, err = with(text, 2)
+      has(err, message)
+    end
+    local _, err = run(2, {}, { "--config_file", "none.yaml", "print.lua" })
+    has(err, "cannot read the configuration none.yaml: No such file or directory")
+  end)
+
+  it("that chooses what is not there is refused with the reason", function()
+    for text, message in pairs {
+      ["distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n"] =
+        "c.yaml:1: distributed_type: FSDP: sharded parameters",
+      ["distributed_type: DEEPSPEED\n"] = "distributed_type: DEEPSPEED: DeepSpeed is not there",
+      ["distributed_type: MEGATRON_LM\n"] = "distributed_type: MEGATRON_LM: Megatron-LM is not there",
+      ["distributed_type: XLA\n"] = "distributed_type: XLA: there is no backend for TPUs",
+      ["compute_environment: AMAZON_SAGEMAKER\n"] =
+        "c.yaml:1: compute_environment: AMAZON_SAGEMAKER: jobs on SageMaker",
+      ["distributed_type: MULTI_CPU\nnum_processes: 2\nmpirun_config:\n  mpirun_hostfile: hosts\n"] =
+        "c.yaml:4: mpirun_hostfile: hosts: ranks that mpirun starts cannot join yet",
+      ["distributed_type: MULTI_GPU\nnum_processes: 2\nparallelism_config:\n\n tp_size: 2"] =
+        "c.yaml:5: tp_size: 2: tensor, context and sequence parallelism are not there yet",
+    } do
+      local _, err = with(text, 2)
+      has(err, message)
+    end
+    -- and what is not chosen does not matter
+    with("distributed_type: 'NO'\nfsdp_config: {whatever: 1}\ndeepspeed_config: {zero_stage: 3}\n" ..
+      "tpu_env: []\ndowncast_bf16: 'no'\n")
+  end)
+
+  it("is for scripts: a prompt, -e and what a rank starts are one process", function()
+    local files = { ["hf/accelerate/default_config.yaml"] = "distributed_type: MULTI_CPU\nnum_processes: " ..
+      "2\nmixed_precision: bf16\n" }
+    assert.are.equal("nil\tnil\tbf16\ttrue\tnil\tnil\n", (run(0, files, { "-e", PRINT })))
+    local nested = ("os.execute [['%s' print.lua]]"):format(host.path)
+    files["nested.lua"] = nested
+    local out = run(0, files, { "nested.lua" })
+    assert.are.same({ "0\t2\tbf16\ttrue\tnil\tnil", "1\t2\tbf16\ttrue\tnil\tnil" }, lines(out))
+  end)
+
+  it("that is not distributed starts one rank, and says so where it names more", function()
+    local out, err = with "distributed_type: NO\nnum_processes: 4\n"
+    assert.are.equal("nil\tnil\tnil\tnil\tnil\tnil\n", out)
+    assert.are.equal("accel-run: c.yaml:1: distributed_type NO starts one rank, and num_processes 4 is " ..
+      "not used\n", err)
+  end)
+end)
+
+describe("launch options of Accelerate", function()
+  it("for what is not there are refused with the reason, or have no effect, which a line says", function()
+    for word, message in pairs { ["--use_fsdp"] = "sharded parameters (FSDP) are not there yet",
+      ["--use_deepspeed"] = "DeepSpeed is not",
+      ["--use_megatron_lm"] = "Megatron-LM is not there", ["--tpu"] = "no backend for TPUs",
+      ["--use-parallelism-config"] = "tensor, context",
+      ["--mpirun_hostfile=h"] = "ranks that mpirun starts cannot join yet" } do
+      local _, err = run(2, {}, { word, "print.lua" })
+      has(err, "accel-run: " .. word:gsub("=h", ""):gsub("(%w)%-", "%1_") .. ": ")
+      has(err, message)
+    end
+    local out, err = run(0, {}, { "--fsdp_version", "2", "--zero_stage=3", "--dynamo_mode", "default",
+      "--downcast_bf16",
+      "--rdzv_conf", "timeout=5", "--fp8_backend", "te", "print.lua" })
+    assert.are.equal("nil\tnil\tnil\tnil\tnil\tnil\n", out)
+    for _, line in ipairs { "--fsdp_version has no effect without --use_fsdp\n",
+      "--zero_stage has no effect without --use_deepspeed\n",
+      "--dynamo_mode has no effect: there is no compiler of graphs",
+      "--downcast_bf16 has no effect without --tpu\n",
+      "--rdzv_conf has no effect: the machines meet",
+      "--fp8_backend has no effect without --mixed_precision fp8\n" } do
+      has(err, "accel-run: " .. line)
+    end
+    local _, wrong = run(2, {}, { "--zero_stage" })
+    has(wrong, "accel-run: --zero_stage needs a value")
+  end)
+
+  it("name the nearest sensible one when there is none of the name", function()
+    for word, near in pairs { multi_gpus = "multi_gpu", nproc_per_node = "num_processes", gpus = "gpu_ids",
+      node_rank = "machine_rank",
+      use_fsdpp = "use_fsdp", conf_file = "config_file" } do
+      local _, err = run(2, {}, { "--" .. word, "print.lua" })
+      has(err, ("there is no option --%s; the nearest is --%s ("):format(word, near))
+    end
+    for _, word in ipairs { "foo", "zzzzzz", "x" } do
+      local _, err = run(2, {}, { "--" .. word, "print.lua" })
+      assert.are.equal(("accel-run: there is no option --%s (accel-run --help lists them)\n"):format(word),
+        err)
+    end
+  end)
+
+  it("exclude one another where they must", function()
+    for _, case in ipairs {
+      { { "--cpu", "--multi_gpu" }, "--cpu and --multi_gpu: give one of them" },
+      { { "--multi_gpu", "--num_processes", "1" },
+        "--multi_gpu: expected at least 2 ranks, got 1 (--num_processes)" },
+      { { "--multi_gpu", "--gpu_ids", "1" },
+        "--gpu_ids: 1 names one GPU, and --multi_gpu needs at least two" },
+      { { "--module", "--no_python" }, "--module and --no_python: give one of them" },
+    } do
+      case[1][#case[1] + 1] = "print.lua"
+      local _, err = run(2, {}, case[1])
+      has(err, case[2])
+    end
+  end)
+
+  it("reach the ranks", function()
+    local files = { ["print.lua"] = [[print(os.getenv "ACCELERATE_DEBUG_MODE",
+      os.getenv "ACCELERATE_CPU_AFFINITY",
+      os.getenv "ACCELERATE_DYNAMO_BACKEND", os.getenv "MASTER_ADDR", os.getenv "MASTER_PORT")]] }
+    local words = { "--debug", "--enable_cpu_affinity", "--dynamo_backend", "cudagraphs", "--num_processes",
+      "2" }
+    words[#words + 1] = "print.lua"
+    local line = "true\ttrue\tcudagraphs\t127.0.0.1\t29500"
+    assert.are.same({ line, line }, lines((run(0, files, words))))
+    table.insert(words, 1, "--main_process_port=0")
+    local port = tonumber(run(0, files, words):match "127.0.0.1\t(%d+)\n")
+    assert.is_true(port > 0 and port ~= 29500)
+    assert.are.equal("nil\tnil\tnil\tnil\tnil\n",
+      (run(0, files, { "--same_network", "--rdzv_backend", "c10d", "print.lua" })))
+  end)
+
+  it("run a module, or another program in each rank", function()
+    local files = { ["my/part.lua"] = "print('part', ...)", ["my/folder/init.lua"] = "print('folder', ...)" }
+    assert.are.equal("part\ta\t-m\n", (run(0, files, { "-m", "my.part", "a", "-m" })))
+    assert.are.equal("folder\nfolder\n", (run(0, files, { "--num_processes", "2", "--module", "my.folder" })))
+    local _, err = run(1, files, { "-m", "my.other" })
+    has(err, "--module: there is no module 'my.other':")
+    local out = run(0, {},
+      { "--no_python", "--num_processes", "2", "sh", "-c", "echo $RANK of $WORLD_SIZE $0", "x" })
+    assert.are.same({ "0 of 2 x", "1 of 2 x" }, lines(out))
+    _, err = run(3, {}, { "--no_python", "--num_processes", "2", "sh", "-c", "exit 3" })
+    has(err, "exited with status 3")
+    _, err = run(127, {}, { "--no_python", "no_such_program" })
+    has(err, "accel-run: cannot run no_such_program: No such file or directory")
+  end)
+
+  it("after the script's name are the script's, and a line says so where it does not know them", function()
+    local notice = "accel-run: --num_processes after print.lua is an argument of the script, which does " ..
+      "not mention it; as an " ..
+      "option it comes before: accel-run --num_processes N print.lua\n"
+    for text, err in pairs {
+      ["-- accel-run --num_processes 2 print.lua\nprint(...)"] = notice,
+      ["local accelerator = {} local num_processes = accelerator.num_processes print(...)"] = notice,
+      ["local o = { num_processes = { 'integer' } } print(...)"] = "",
+      ["print(...) local i = (...) == '--num_processes'"] = "",
+      ["print(...) local i = arg[1]:match '^%-%-num%-processes'"] = notice,
+      ["print(...) local i = arg[1]:match '^%-%-num_processes'"] = "",
+      ["print(...) local t = {} t['num-processes'] = 1"] = "",
+    } do
+      local out, got = run(0, { ["print.lua"] = text }, { "print.lua", "--num_processes", "2", "--other" })
+      assert.are.equal("--num_processes\t2\t--other\n", out)
+      assert.are.equal(err, got, text)
+    end
+  end)
+end)
+
+describe("a word that is no file", function()
+  it("prints the help and ends with 1", function()
+    local out, err = run(1, {}, { "confg" })
+    assert.are.equal("", out)
+    has(err, "accel-run: 'confg' is neither a file nor a command\n\nusage: accel-run")
+    has(err, "accel-run env")
+    run(0, { word = "print 'ran'" }, { "word" }) -- a script may have any name
+  end)
+end)
+
+describe("modules", function()
+  it("are found in the script's own folder, and in LuaRocks' tree of the user", function()
+    local files = { ["s/main.lua"] = "print(require 'near', require 'pack', require 'rock', require 'stone')",
+      ["s/near.lua"] = "return 'n'",
+      ["s/pack/init.lua"] = "return 'p'", ["home/.luarocks/share/lua/5.1/rock.lua"] = "return 'r'",
+      ["home/.luarocks/share/lua/5.1/stone/init.lua"] = "return 's'", ["home/.luarocks/lib/lua/5.1/x"] = "" }
+    local env = { HOME = "HERE/home" }
+    assert.are.equal("n\tp\tr\ts\n", (run(0, files, { "s/main.lua" }, env)))
+    assert.are.equal("n\tp\tr\ts\n", (run(0, files, { "--num_processes", "1", "s/main.lua" }, env)))
+    files["s/main.lua"] = "print(package.cpath)"
+    has(run(0, files, { "s/main.lua" }, env), "HERE/home/.luarocks/lib/lua/5.1/?.so")
+    files["pack/init.lua"] = "return 'here'"
+    files["main.lua"] = "print(require 'pack')"
+    assert.are.equal("here\n", (run(0, files, { "main.lua" }, env)))
+  end)
+end)
