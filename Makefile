@@ -338,6 +338,8 @@ install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plug
 	  $(DESTDIR)$(PREFIX)/lib/accel/
 	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
 	cp -R $(LUAJIT)/src/jit $(DESTDIR)$(PREFIX)/share/accel/lua/
+	install -d $(DESTDIR)$(PREFIX)/share/accel/docs/reference
+	install -m 644 docs/reference/*.md $(DESTDIR)$(PREFIX)/share/accel/docs/reference/
 	install -d $(DESTDIR)$(PREFIX)/share/accel/licences
 	install -m 644 $(LUAJIT)/COPYRIGHT $(DESTDIR)$(PREFIX)/share/accel/licences/luajit
 

@@ -115,7 +115,7 @@ describe("a chunk of the prompt", function()
       seed = seed * 16807 % 2147483647
       return seed % n + 1
     end
-    for _ = 1, 20000 do
+    for _ = 1, 4000 do
       local words = {}
       for i = 1, random(12) do words[i] = pieces[random(#pieces)] end
       local text = table.concat(words, random(2) == 1 and " " or "")

@@ -9,6 +9,7 @@ ffi.cdef [[
   long read(int fd, void *buf, size_t n);
   long write(int fd, const void *buf, size_t n);
   int close(int fd);
+  int unsetenv(const char *name);
   typedef struct { int fd; short events, revents; } spec_poll;
   int poll(spec_poll *list, unsigned long n, int timeout);
 ]]
@@ -20,7 +21,8 @@ Session.__index = Session
 
 --- Starts the host on a terminal of its own.
 ---@param arguments string[]
----@param env table<string, string>? over TERM=dumb, a UTF-8 locale and no history
+---@param env table<string, string|false>? false: not set; over TERM=dumb, a UTF-8 locale and no
+---  history
 function Session.open(arguments, env)
   local terminal = ffi.new("int[1]")
   local argv = ffi.new("const char *[?]", #arguments + 2)
@@ -32,7 +34,9 @@ function Session.open(arguments, env)
     C.setenv("TERM", "dumb", 1)
     C.setenv("LC_ALL", "C.UTF-8", 1)
     C.setenv("ACCELERATE_HISTORY", "", 1)
-    for name, value in pairs(env or {}) do C.setenv(name, value, 1) end
+    for name, value in pairs(env or {}) do
+      if value then C.setenv(name, value, 1) else C.unsetenv(name) end
+    end
     C.execv(host.path, ffi.cast("char *const *", argv))
     C._exit(127)
   end
@@ -88,17 +92,6 @@ function Session:finish()
   end), "the prompt did not end")
   C.close(self.fd)
   return bit.rshift(status[0], 8)
-end
-
---- Types a line at the prompt and returns what it writes until the next prompt.
-function Session:answer(line)
-  self:expect("> $")
-  self:send(line .. "\n")
-  self:expect("\n")
-  local from = self.at
-  self:expect("%[%d+%]> $")
-  self.at = self.at - 2
-  return self.text:sub(from, self.at + 1):gsub("\n?%[%d+%]> $", "")
 end
 
 -- A root without /dev/pts (a plain chroot, say) has no pseudo terminals.

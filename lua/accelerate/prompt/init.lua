@@ -23,10 +23,11 @@ local function painted(text, code, fd)
   return ("\27[%sm%s\27[0m"):format(code, text)
 end
 
--- What does not take a column stands between bytes 1, for the line editor.
+-- What does not take a column stands between bytes 1, for the line editor, which writes it with the
+-- character that follows.
 local function prompt_text(text)
-  if not (editor.edits and terminal.has_colours(terminal.STDOUT)) then return text end
-  return ("\1\27[1;32m\1%s\1\27[0m\1"):format(text)
+  if not (editor.edits and terminal.has_colours(terminal.STDOUT)) then return text .. " " end
+  return ("\1\27[1;32m\1%s\1\27[0m\1 "):format(text)
 end
 
 -- ---- names that are there without require
@@ -78,6 +79,10 @@ function M.start(given)
   if not editor.edits then return end
   local core = require "accelerate.core"
   print(("accel %s (%s); :help shows what there is, Ctrl-D leaves"):format(core.version, jit.version))
+  editor.on_complete(function(before)
+    local text = pending == "" and before or pending .. "\n" .. before
+    return require("accelerate.prompt.complete").complete(text)
+  end)
   editor.on_first(function()
     for _, entry in ipairs(history.load()) do editor.add(entry) end
   end)
@@ -89,7 +94,11 @@ local function remember(text)
   history.add(text)
 end
 
+-- Most chunks are no commands, and need not load them.
 local function compile(text, name)
+  if text:find("^%s*[:?]") or text:find("%?%s*$") then
+    return require("accelerate.prompt.commands").compile(text, name)
+  end
   return chunks.compile(text, name)
 end
 
@@ -100,8 +109,8 @@ local function read_chunk()
   local name = ("=[%d]"):format(number)
   while true do
     local first = pending == ""
-    local line = editor.read(prompt_text(first and ("[%d]> "):format(number) or (" "):rep(#tostring(number))
-      .. ">> "))
+    local line = editor.read(prompt_text(first and ("[%d]>"):format(number) or (" "):rep(#tostring(number))
+      .. ">>"))
     if line == false then return false end
     if line == nil and first then return "end" end
     if line then pending = first and line or pending .. "\n" .. line end

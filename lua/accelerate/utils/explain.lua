@@ -256,7 +256,7 @@ local function folded(frames)
   for _, frame in ipairs(frames) do
     if in_library(frame) then
       run = run + 1
-      place = place or inner_place(frame)
+      if not frame:find("/accelerate/prompt/", 1, true) then place = place or inner_place(frame) end
     else
       close()
       users = users + 1
