@@ -8,7 +8,12 @@
 
 const ax_command ax_commands[] = {
   { "launch", "what accel-run does without a command" },
+  { "config", "ask questions and write a configuration file; config default, config update" },
   { "env", "what this machine has: versions, CPU, memory, GPUs and their libraries; and all settings" },
+  { "test", "check collectives, loaders, accumulation and resuming on the ranks that are configured" },
+  { "estimate-memory", "what the weights in a file or folder need to be loaded and trained" },
+  { "merge-weights", "write sharded weights into one file" },
+  { "to-fsdp2", "convert a configuration file from FSDP1 to FSDP2" },
   { NULL, NULL },
 };
 
@@ -33,11 +38,11 @@ int ax_command_find(ax_plan *plan)
   return 2;
 }
 
-/* Makes argv longer: the words from `from` on follow `n` new ones. */
-static int replace_argv(ax_plan *plan, int from, int n, const char *const *words)
+/* Replaces argv by `n` words and those of the former one from `from` on. */
+static int replace_argv(ax_plan *plan, int n, const char *const *words, int from)
 {
   const int rest = plan->argc - from;
-  char **argv = calloc((size_t)(n + rest) + 1, sizeof *argv);
+  char **argv = calloc((size_t)(n + rest) + 2, sizeof *argv);
 
   if (!argv) {
     fputs("accel-run: out of memory\n", stderr);
@@ -55,7 +60,7 @@ static int replace_argv(ax_plan *plan, int from, int n, const char *const *words
 static int use_test_script(ax_plan *plan)
 {
   static char path[4200];
-  const char *words[] = { plan->argv[0], path };
+  int status;
 
   if (plan->script) {
     fprintf(stderr, "accel-run test: takes launch options only, got '%s'\n", plan->argv[plan->script]);
@@ -63,9 +68,10 @@ static int use_test_script(ax_plan *plan)
   }
   ax_interp_plugin_dir(); /* finds the folders */
   snprintf(path, sizeof path, "%s/accelerate/commands/test_ranks.lua", ax_interp_lua_dir());
-  plan->n_actions = 0; /* they were positions in the former argv */
-  plan->script = 1;
-  return replace_argv(plan, plan->argc, 2, words);
+  plan->set[AX_SET_quiet].number = 1; /* the summary says what failed */
+  if ((status = replace_argv(plan, 0, NULL, 0)) != 0) return status;
+  plan->argv[plan->script = plan->argc++] = path; /* there is room for one more */
+  return 0;
 }
 
 int ax_command_check(ax_plan *plan)
@@ -92,7 +98,7 @@ int ax_command_run(ax_plan *plan)
   const char *words[] = { plan->argv[0], "-e", "require('accelerate.commands').main(arg[3])" };
   int status;
 
-  if ((status = replace_argv(plan, 1, 3, words)) != 0) return status;
+  if ((status = replace_argv(plan, 3, words, 1)) != 0) return status;
   free(plan->actions);
   if (!(plan->actions = calloc(1, sizeof *plan->actions))) return AX_EXIT_FAILED;
   plan->actions[0] = 1;

@@ -231,6 +231,22 @@ local function read_file(path)
   return dict
 end
 
+--- Returns all tensors of a checkpoint by name.
+---@param checkpoint string a safetensors or PyTorch file, an index, or a directory with either
+---@return table<string, accelerate.Tensor> ordered
+function M.read_checkpoint(checkpoint)
+  local dict = ordered.new()
+  for _, path in ipairs((find_files(checkpoint))) do
+    for name, t in ordered.pairs(read_file(path)) do
+      if dict[name] ~= nil then
+        fail("load_checkpoint_in_model: %s: '%s' is in another file of %s, too", path, name, checkpoint)
+      end
+      dict[name] = t
+    end
+  end
+  return dict
+end
+
 local LOAD = { strict = { "boolean", default = false } }
 for _, name in ipairs { "device_map", "offload_folder", "dtype", "offload_state_dict", "offload_buffers",
   "keep_in_fp32_modules",
