@@ -303,8 +303,15 @@ AX_API void ax_tensor_join(ax_tensor *t, ax_node *n, int out);
 AX_API bool ax_would_record(int n, ax_tensor *const *inputs);
 /* The name of the op that made t ("add"), or NULL for a leaf. */
 AX_API const char *ax_grad_fn_name(const ax_tensor *t);
+/* Copies what the save that a thread is writing (io.h) has not read yet. */
+AX_API void ax_save_settle(void);
 /* Counts a write from outside (data_ptr, a collective). */
 static inline void ax_touch(ax_tensor *t) { t->version->edits++; }
+/* Comes before t's memory is written in place: a save that is under way has the state before it. */
+static inline void ax_will_write(const ax_tensor *t)
+{
+  if (__builtin_expect(t->storage->awaited, 0)) ax_save_settle();
+}
 
 /* ---- optimizers: one pass over a segment table ----------------------------------------------- */
 

@@ -68,6 +68,8 @@ AX_API ax_status ax_commit_run(const ax_commit *c, ax_status own);
  * way. */
 AX_API ax_status ax_save_start(ax_save *s, const ax_commit *commit);
 AX_API bool ax_save_under_way(void);
+/* For tests: the thread does not begin until this is off, or it is waited for. */
+AX_API void ax_save_hold(bool on);
 /* Waits for the save that was started, and returns what became of it; AX_OK without one. */
 AX_API ax_status ax_save_wait(void);
 

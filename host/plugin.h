@@ -135,6 +135,8 @@ typedef struct ax_storage {
   int32_t refs; /* atomic */
   ax_device device;
   uint16_t group; /* the group of ax_memory_groups that counts it; 0: none */
+  bool awaited;   /* a save by a thread has still to read it: ax_will_write comes before a write */
+  bool exposed;   /* a script has got a pointer to it, and writes when it likes */
   void *data;
   size_t bytes;
   void (*release)(struct ax_storage *); /* frees `data` only; NULL: the data is not freed */

@@ -264,7 +264,10 @@ static void *live_field(lua_State *L, int idx, const char *fn, const char *name,
   if (!ax_same_device(t->device, device))
     ax_lua_error(L, fn, "live: %s lies on %s and the parameters on %s", name,
                  ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
-  if (written) ax_touch(t);
+  if (written) {
+    ax_will_write(t);
+    ax_touch(t);
+  }
   lua_pop(L, 1); /* the table holds it */
   return ax_data(t);
 }

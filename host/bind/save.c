@@ -109,6 +109,14 @@ static int save_under_way(lua_State *L)
   return 1;
 }
 
+/* core._save_hold(on): for tests */
+static int save_hold(lua_State *L)
+{
+  ax_lua_enter(L);
+  ax_save_hold(lua_toboolean(L, 1));
+  return 0;
+}
+
 /* core._save_wait(): waits for the thread; raises what went wrong */
 static int save_wait(lua_State *L)
 {
@@ -127,11 +135,8 @@ static const ax_lua_class save_class = { "a save", sizeof(ax_save *), clear_save
 void ax_lua_open_save(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "_save_new", save_new },
-    { "_save_commit", save_commit },
-    { "_save_under_way", save_under_way },
-    { "_save_wait", save_wait },
-    { NULL, NULL },
+    { "_save_new", save_new },   { "_save_commit", save_commit }, { "_save_under_way", save_under_way },
+    { "_save_hold", save_hold }, { "_save_wait", save_wait },     { NULL, NULL },
   };
 
   ax_lua_open_class(L, &save_class);

@@ -391,7 +391,9 @@ static int data_ptr(lua_State *L)
     lua_call(L, 0, 1);
     lua_replace(L, lua_upvalueindex(1));
   }
+  ax_will_write(t);
   ax_touch(t);
+  t->storage->exposed = true;
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_pushlightuserdata(L, ax_data(t));
   lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype));

@@ -83,6 +83,81 @@ describe("an asynchronous save", function()
     w.accelerator:load_state(folder .. "/async")
   end)
 
+  it("has the state at the call, however it is written to", function()
+    local w = world()
+    local weight, mean, optimizer = w.model[1].weight, w.model[2].running_mean, w.optimizer
+    w.step()
+    local early = w.model[3].weight:data_ptr() -- a pointer from before the call
+    local inputs = tensor.rand(4, 600)
+    local ways = {
+      function() w.step() end,
+      function() optimizer.optimizer:step() end,
+      function() w.model(inputs) end, -- running statistics
+      function() tensor.no_grad(function() weight:add_(1) end) end,
+      function() tensor.no_grad(function() weight[1] = 3 end) end,
+      function() tensor.no_grad(function() weight:t():copy_(tensor.ones(600, 700)) end) end,
+      function() tensor.no_grad(function() weight.data:fill_(2) end) end,
+      function() tensor.no_grad(function() tensor.add(mean, 1, { out = mean }) end) end,
+      function() nn.init.normal_(weight) end,
+      function() weight:data_ptr()[5] = 8 end,
+      function() early[5] = 8 end,
+      function() nn.utils.clip_grad_norm_(w.model:parameters(), 1) end,
+      function() core.dist.all_reduce(weight.data, "sum") end,
+      function() core.dist.broadcast(mean, 0) end,
+      function() w.model:load_state_dict(nn.Sequential(nn.Linear(600, 700), nn.BatchNorm1d(700),
+        nn.Linear(700, 1)):state_dict()) end,
+      function() weight.data = tensor.zeros(700, 600) end,
+      function() w.model:half() end,
+    }
+    for i, write in ipairs(ways) do
+      w.accelerator:backward(w.model(inputs):square():sum())
+      optimizer:step()
+      w.accelerator:save_state(folder .. "/plain")
+      core._save_hold(true) -- the thread has read nothing when the write comes
+      w.accelerator:save_state(folder .. "/async", { async = true })
+      local ok, why = pcall(write)
+      w.accelerator:wait_for_checkpoint()
+      assert(ok or tostring(why):find "out", why)
+      for _, name in ipairs(fs.list(folder .. "/plain")) do
+        assert.equal(fs.read(folder .. "/plain/" .. name), fs.read(folder .. "/async/" .. name),
+          i .. ": " .. name)
+      end
+    end
+  end)
+
+  it("copies nothing that nobody writes to before it is read", function()
+    local w = world()
+    w.step()
+    local function peak(during)
+      w.accelerator:wait_for_checkpoint()
+      collectgarbage()
+      collectgarbage()
+      local before = core.memory_stats().live_bytes
+      core._save_hold(true)
+      w.accelerator:save_state(folder, { async = true })
+      during()
+      local after = core.memory_stats().live_bytes
+      w.accelerator:wait_for_checkpoint()
+      return after - before
+    end
+    assert.is_true(peak(function() end) < 100000)
+    assert.is_true(peak(function() w.optimizer.optimizer:step() end) < 100000) -- there are no gradients
+    assert.is_true(peak(w.step) > 700 * 600 * 4)
+  end)
+
+  it("waits for the thread where there is no memory for copies", function()
+    local w = world()
+    w.step()
+    w.accelerator:save_state(folder .. "/plain")
+    w.accelerator:save_state(folder .. "/async", { async = true })
+    core.debug_fail_alloc(1)
+    tensor.no_grad(function() pcall(w.model[1].weight.zero_, w.model[1].weight) end)
+    core.debug_fail_alloc(0)
+    tensor.no_grad(function() w.model[1].weight:zero_() end)
+    w.accelerator:wait_for_checkpoint()
+    assert.equal(fs.read(folder .. "/plain/model.safetensors"), fs.read(folder .. "/async/model.safetensors"))
+  end)
+
   it("has the gradients of an open window, and tensors that are no contiguous memory", function()
     local w = world()
     local seen = tensor.arange(12):reshape(3, 4):t()

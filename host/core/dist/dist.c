@@ -149,6 +149,7 @@ static ax_status in_place(ax_tensor *t, ax_collective *c)
   ax_tensor *flat = NULL;
   ax_status st;
 
+  ax_will_write(t);
   AX_TRY(ax_contiguous(t, &flat));
   c->count = t->numel;
   take_tensor(c, t);
@@ -176,6 +177,7 @@ ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_w
   if (!ax_tensor_is_contiguous(t))
     return ax_fail(AX_EINVAL, "all_reduce: a tensor that is reduced without waiting must be contiguous");
   take_tensor(&c, t);
+  ax_will_write(t);
   c.in = c.out = ax_data(t);
   if ((st = ax_dist_run(&c, work)) == AX_OK) ax_touch(t);
   return st;

@@ -28,6 +28,7 @@ ax_status ax_content_new(const char *fn, const char *path, ax_content **out)
 
 static void clear_piece(ax_piece *p)
 {
+  if (p->live) p->storage->awaited = false;
   ax_tensor_release(p->tensor);
   if (p->storage) ax_storage_release(p->storage);
   else if (p->release) p->release((void *)p->at);
@@ -156,9 +157,9 @@ static ax_status settle_piece(ax_piece *p)
   ax_status st;
 
   if (!p->live) return AX_OK;
-  p->live = false;
+  if (left > 0 && (st = ax_storage_new((ax_device){ AX_CPU, 0 }, (size_t)left, &copy)) != AX_OK) return st;
+  p->storage->awaited = p->live = false;
   if (left == 0) return AX_OK;
-  if ((st = ax_storage_new((ax_device){ AX_CPU, 0 }, (size_t)left, &copy)) != AX_OK) return st;
   memcpy(copy->data, p->at + (p->taken - p->skipped), (size_t)left);
   ax_storage_release(p->storage);
   p->storage = copy;
@@ -167,11 +168,24 @@ static ax_status settle_piece(ax_piece *p)
   return AX_OK;
 }
 
-ax_status ax_content_settle(ax_content *c)
+ax_status ax_content_settle(ax_content *c, bool all)
 {
   ax_status st = AX_OK;
-  for (int i = 0; i < c->n && st == AX_OK; i++) st = settle_piece(&c->pieces[i]);
+  for (int i = 0; i < c->n && st == AX_OK; i++)
+    if (all || (c->pieces[i].live && c->pieces[i].storage->exposed)) st = settle_piece(&c->pieces[i]);
   return st;
+}
+
+void ax_content_await(ax_content *c)
+{
+  for (int i = 0; i < c->n; i++)
+    if (c->pieces[i].live) c->pieces[i].storage->awaited = true;
+}
+
+void ax_content_taken(ax_content *c)
+{
+  for (int i = 0; i < c->n; i++)
+    if (c->pieces[i].live) c->pieces[i].storage->awaited = c->pieces[i].live = false;
 }
 
 /* ---- writing */

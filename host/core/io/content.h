@@ -66,8 +66,11 @@ ax_status ax_content_sums(ax_content *c, int n);
  * that a script can still write to are `live`. */
 ax_status ax_content_freeze(ax_content *c);
 /* With the snapshot's lock, while the writer reads nothing: copies what it has not read yet of live
- * pieces. */
-ax_status ax_content_settle(ax_content *c);
+ * pieces.  all: false for those alone that scripts have pointers to. */
+ax_status ax_content_settle(ax_content *c, bool all);
+/* From now on ax_will_write settles first.  ax_content_taken: no more, for all has been read. */
+void ax_content_await(ax_content *c);
+void ax_content_taken(ax_content *c);
 /* Writes all pieces to c->to, which is open. */
 ax_status ax_content_put(ax_content *c);
 /* The CRC-32C of all bytes, after they were written. */

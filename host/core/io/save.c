@@ -1,8 +1,11 @@
 /* save.c: files that are written together into one folder, and the report on them.
  *
  * A save is filled by ax_safetensors_write and ax_zip_write, and written now or by a thread.  The
- * thread reads the tensors' memory where it is, and a script may change it meanwhile: what the
- * thread has not read by then is copied before.  Only one save is written by a thread at a time.
+ * thread reads the tensors' memory where it is: handing it to the kernel costs no more than copying
+ * it, and a step's forward and backward pass leave parameters and states alone.  What writes to
+ * such memory calls ax_will_write before, and then what the thread has not read yet is copied.
+ * Memory that scripts have pointers to is copied at once.  One save at a time is written by a
+ * thread.
  *
  * All files are written before the first one is synced, so that the disk has much to do at once. */
 #include "core/io/save.h"
@@ -28,12 +31,14 @@ struct ax_save {
   ax_snapshot snapshot;
   ax_commit commit; /* ranks 0: another rank commits */
   pthread_t thread;
+  bool taken; /* with the snapshot's lock: the thread reads no tensor's memory any more */
   ax_status st;
   char why[1024];
 };
 
 static ax_save *under_way; /* written by a thread */
 static bool watching;      /* for forks */
+static _Atomic bool held;  /* a test holds the thread back */
 
 /* ---- making */
 
@@ -111,19 +116,30 @@ static ax_status prepare_report(ax_save *s)
   return (s->report = ax_malloc(s->report_room)) ? AX_OK : AX_ENOMEM;
 }
 
+static void all_taken(ax_save *s)
+{
+  pthread_mutex_lock(&s->snapshot.lock);
+  s->taken = true;
+  pthread_cond_broadcast(&s->snapshot.moved);
+  pthread_mutex_unlock(&s->snapshot.lock);
+}
+
 static ax_status write_files(ax_save *s)
 {
   ax_status st = AX_OK;
   int synced = 0;
 
+  while (held) usleep(1000);
   for (int i = 0; i < s->n && st == AX_OK; i++) {
     ax_content *c = s->files[i];
     AX_TRY(ax_replace_create(c->fn, c->path, &c->to));
     AX_TRY(ax_content_put(c));
     if (i - synced == OPEN) AX_TRY(ax_replace_sync(&s->files[synced++]->to));
   }
+  all_taken(s);
   while (synced < s->n) AX_TRY(ax_replace_sync(&s->files[synced++]->to));
 out:
+  all_taken(s);
   return st;
 }
 
@@ -178,17 +194,27 @@ static ax_status start_thread(ax_save *s)
   return AX_OK;
 }
 
-/* Copies what the thread has still to read of memory that scripts can write to. */
-static ax_status settle(ax_save *s)
+static ax_status settle(ax_save *s, bool all)
 {
   ax_status st = AX_OK;
-
-  pthread_mutex_lock(&s->snapshot.lock);
-  while (s->snapshot.reading) pthread_cond_wait(&s->snapshot.moved, &s->snapshot.lock);
-  for (int i = 0; i < s->n && st == AX_OK; i++) st = ax_content_settle(s->files[i]);
-  pthread_mutex_unlock(&s->snapshot.lock);
+  for (int i = 0; i < s->n && st == AX_OK; i++) st = ax_content_settle(s->files[i], all);
   return st;
 }
+
+void ax_save_settle(void)
+{
+  ax_save *s = under_way;
+
+  if (!s) return;
+  pthread_mutex_lock(&s->snapshot.lock);
+  while (s->snapshot.reading) pthread_cond_wait(&s->snapshot.moved, &s->snapshot.lock);
+  if (settle(s, true) != AX_OK) /* no memory for copies: waiting needs none */
+    while (!s->taken) pthread_cond_wait(&s->snapshot.moved, &s->snapshot.lock);
+  for (int i = 0; i < s->n; i++) ax_content_taken(s->files[i]);
+  pthread_mutex_unlock(&s->snapshot.lock);
+}
+
+void ax_save_hold(bool on) { held = on; }
 
 static ax_status freeze(ax_save *s)
 {
@@ -209,8 +235,9 @@ ax_status ax_save_start(ax_save *s, const ax_commit *commit)
   AX_TRY(prepare_report(s));
   if (commit) AX_TRY(ax_commit_copy(commit, &s->commit));
   AX_TRY(freeze(s));
-  AX_TRY(settle(s));
-  return start_thread(s);
+  AX_TRY(settle(s, false));
+  AX_TRY(start_thread(s));
+  for (int i = 0; i < s->n; i++) ax_content_await(s->files[i]);
 out:
   return st;
 }
@@ -223,6 +250,7 @@ ax_status ax_save_wait(void)
   ax_status st;
 
   if (!s) return AX_OK;
+  held = false;
   pthread_join(s->thread, NULL);
   under_way = NULL;
   st = s->st == AX_OK ? AX_OK : ax_fail(s->st, "%s", s->why);

@@ -405,6 +405,7 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
     }
   AX_TRY(check_inputs(op, args));
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
+  ax_will_write(dst);
   ax_view_check(dst);
   if (ax_grad_enabled()) AX_TRY(ax_history(dst));
   const bool recording = impl->gradient && ax_grad_enabled() && ax_is_float((ax_dtype)dst->dtype) &&
@@ -459,6 +460,7 @@ static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
   ax_status st = AX_OK;
 
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
+  ax_will_write(dst);
   if (impl->infer == ax_infer_into_only) {
     if (is_random(op)) ax_random_draw(args->a.gen, false, &q.a);
     q.n_out = 1;

@@ -44,6 +44,7 @@ ax_status ax_infer_batch_norm_train(ax_infer *q)
     if (in[k]) {
       if (!ax_tensor_is_contiguous(in[k]))
         return ax_fail(AX_EINVAL, "batch_norm: %s must be contiguous", names[k]);
+      ax_will_write(in[k]);
       ax_touch(in[k]);
     }
   q->contiguous = 2 | 4;

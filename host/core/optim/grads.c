@@ -138,6 +138,8 @@ static ax_status rewrite_all(const char *what, int n, ax_tensor *const *list, do
 
   AX_TRY(check_all_float(what, n, list));
   AX_TRY(new_segments(n, &segs));
+  for (int k = 0; k < n; k++)
+    if (list[k]) ax_will_write(list[k]);
   while (next_device(n, list, &at, &device)) {
     AX_TRY(ax_backend_of(device, &backend));
     for (int d = 0; d < 2; d++) {
@@ -284,8 +286,10 @@ static ax_status change_all(const char *what, int n, ax_tensor *const *list, cha
   AX_TRY(one_device(what, n, list, &device));
   AX_TRY(ax_backend_of(device, &backend));
   AX_TRY(new_segments(n, &segs));
-  for (int k = 0; k < n; k++)
+  for (int k = 0; k < n; k++) {
+    if (list[k]) ax_will_write(list[k]);
     if (list[k] && !stands_alone(list[k])) ax_touch(list[k]);
+  }
   for (int d = 0; d < 2; d++) {
     const int m = segments_of(device, dtypes[d], n, list, segs);
     if (m) AX_TRY(change(backend, device, dtypes[d], segs, m, ud));
@@ -373,6 +377,7 @@ ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double growth, dou
                    (long long)state->numel, ax_dtype_name((ax_dtype)state->dtype));
   if ((st = ax_backend_of(state->device, &backend)) != AX_OK) return st;
   if (ax_recording) ax_capture_hold(state->storage);
+  ax_will_write(state);
   ax_touch(state);
   return backend->scale_update(state->device, ax_data(state), ax_data(found), growth, backoff, interval);
 }

@@ -272,10 +272,14 @@ static void touch(const step *s)
   for (int k = 0; k < s->b->n; k++) {
     const member *m = &s->g->members[s->g->order[s->b->first + k]];
     if (!m->param->grad) continue;
+    ax_will_write(m->param);
     ax_touch(m->param);
     if (m->work) ax_touch(m->work);
     for (int i = 0; i < AX_MAX_STATES; i++)
-      if (s->needs >> i & 1 && m->state[i]) ax_touch(m->state[i]);
+      if (s->needs >> i & 1 && m->state[i]) {
+        ax_will_write(m->state[i]);
+        ax_touch(m->state[i]);
+      }
   }
 }
 

@@ -160,10 +160,18 @@ end
 local function own_file(rank) return ("random_states_%d.pkl"):format(rank) end
 local function gradients_file(rank) return ("gradients_%d.safetensors"):format(rank) end
 
+-- The backward pass writes gradients right after the call, so a thread gets copies.
+local function copied(gradients)
+  local copies = {}
+  for name, g in pairs(gradients) do copies[name] = g:clone() end
+  return copies
+end
+
 --- Adds what is this rank's own to a save.
 ---@param save accelerate.checkpoint.Save
 function M.save_own(accelerator, save)
   local rank, gradients = accelerator.process_index, gradients_of(accelerator._models)
+  if gradients and save.async then gradients = copied(gradients) end
   if gradients then weights.save(gradients, fs.join(save.draft, gradients_file(rank)), true, save.files) end
   files.write(own_values(accelerator), fs.join(save.draft, own_file(rank)), nil, "save_state", save.files)
 end

@@ -43,12 +43,13 @@ end
 ---@class accelerate.checkpoint.Save
 ---@field draft string the directory that all ranks write into
 ---@field files userdata from core._save_new: what this rank writes
+---@field async boolean a thread writes it
 
 -- Collects all that this rank writes.
-local function collect(accelerator, draft, weights, safe)
-  local save = { draft = draft, files = core._save_new(draft, accelerator.process_index) }
+local function collect(accelerator, draft, weights, opts)
+  local save = { draft = draft, files = core._save_new(draft, accelerator.process_index), async = opts.async }
   if leads(accelerator) then
-    contents.save_weights(weights, save, safe)
+    contents.save_weights(weights, save, opts.safe_serialization)
     contents.save_shared(accelerator, save)
   end
   contents.save_own(accelerator, save)
@@ -70,7 +71,7 @@ end
 local function write(accelerator, draft, path, weights, opts)
   local first, save, plan = leads(accelerator), nil, nil
   commit.together("save_state", function()
-    save = collect(accelerator, draft, weights, opts.safe_serialization)
+    save = collect(accelerator, draft, weights, opts)
     plan = first and commit_of(accelerator, draft, path)
     if not opts.async then save.files:write() end
   end)
