@@ -79,10 +79,34 @@ describe("accel-run env", function()
       has(with { ACCEL_CUDA_LIBRARIES = build .. "/fakes" }, "- cuDNN: 9.")
     end)
 
+    it("takes libraries that are made for its CUDA, wherever they are in the order", function()
+      if not exists(build .. "/fakes/libcudnn.so.9") then
+        return pending("needs the stand-ins of make fakes")
+      end
+      host.in_folder(function(folder) -- a stand-in whose path says cu12 is one for CUDA 12
+        os.execute(("cd %s && mkdir cu12 cu13 && cp -L %s/fakes/libcudnn.so.9 cu12 && cp cu12/* cu13 && "
+          .. "cp -L %s/fakes/libcublasLt.so.13 cu13 && cp cu13/libcublasLt.so.13 cu12/libcublasLt.so.12")
+          :format(folder, build, build))
+        local function opened(...)
+          local list = {}
+          for k, name in ipairs { ... } do list[k] = folder .. "/" .. name end
+          local out = with { ACCEL_CUDA_LIBRARIES = table.concat(list, ":") }
+          return out:match "cuBLASLt: %S+, (%S+)" , out:match "cuDNN: %S+, (%S+)"
+        end
+        for _, order in ipairs { { "cu12", "cu13" }, { "cu13", "cu12" } } do
+          assert.are.same({ folder .. "/cu13/libcublasLt.so.13", folder .. "/cu13/libcudnn.so.9" },
+            { opened(unpack(order)) })
+        end
+        assert.are.same({ folder .. "/cu12/libcublasLt.so.12", folder .. "/cu12/libcudnn.so.9" },
+          { opened "cu12" })
+      end)
+    end)
+
     it("tells that there is no driver, that it is too old, that no device is visible", function()
       has(with { ACCEL_EMULATED_DRIVER = "0" }, "no NVIDIA driver was found (libcuda.so.1)")
       local old = with { ACCEL_EMULATED_DRIVER = "12040" }
-      has(old, "the NVIDIA driver supports CUDA up to 12.4, this build needs 13.0: update the driver")
+      has(old, "the NVIDIA driver supports CUDA up to 12.4, this build needs 13.0: update the driver, " ..
+        "or build with CUDA 12's toolkit")
       has(old, "- CUDA of the driver: 12.4")
       has(with { CUDA_VISIBLE_DEVICES = "" }, 'CUDA_VISIBLE_DEVICES="" leaves no device visible')
     end)

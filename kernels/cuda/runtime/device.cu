@@ -291,8 +291,9 @@ extern "C" ax_status ax_cuda_find_devices(void)
   if (driver == 0) return ax_fail(AX_ENOIMPL, "no NVIDIA driver was found (libcuda.so.1)");
   if (e == cudaErrorInsufficientDriver)
     return ax_fail(AX_ENOIMPL,
-                   "the NVIDIA driver supports CUDA up to %d.%d, this build needs %d.%d: update the driver",
-                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+                   "the NVIDIA driver supports CUDA up to %d.%d, this build needs %d.%d: update the driver, "
+                   "or build with CUDA %d's toolkit (make cuda CUDA_HOME=FOLDER)",
+                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver / 1000);
   if (visible && (e == cudaSuccess || e == cudaErrorNoDevice))
     return ax_fail(AX_ENOIMPL, "CUDA_VISIBLE_DEVICES=\"%.100s\" leaves no device visible", visible);
   return ax_fail(AX_ENOIMPL, "the driver reports no CUDA device (%s)", cudaGetErrorString(e));

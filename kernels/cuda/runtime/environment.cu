@@ -28,8 +28,14 @@ static void report_library(const char *name, const char *file, const char *versi
 {
   struct link_map *map = NULL;
   void *library, *at = NULL;
+  const ax_status st = ax_cuda_library(file, name, &library);
+  char own[40];
 
-  if (ax_cuda_library(file, name, &library) != AX_OK) {
+  if (strchr(file, '*')) {
+    snprintf(own, sizeof own, "%.*s%d", (int)(strlen(file) - 1), file, (int)AX_CUDA_MAJOR);
+    file = own;
+  }
+  if (st != AX_OK) {
     say("library\t%s\t%s\t\t\t%s\n", name, file, ax_last_error());
     return;
   }
@@ -72,7 +78,7 @@ extern "C" const char *ax_cuda_environment(void)
     say("device\t%d\t%.200s\tsm_%d%d\t%zu\t%d\t%s\n", k, p.name, p.major, p.minor, p.totalGlobalMem,
         p.multiProcessorCount, built ? "" : ax_last_error());
   }
-  report_library("cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion");
+  report_library("cuBLASLt", "libcublasLt.so.*", "cublasLtGetVersion");
   report_library("cuDNN", "libcudnn.so.9", "cudnnGetVersion");
   report_library("NCCL", "libnccl.so.2", "ncclGetVersion");
   return text;

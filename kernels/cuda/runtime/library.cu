@@ -8,15 +8,54 @@
 #include <string.h>
 #include <unistd.h>
 
-static void *open_in(const char *folder, size_t n, const char *file, char *tried, size_t size)
+/* One search for a file: what was found, or where it was looked for.  Two libraries of one soname
+ * must not be open at once, since the parts that they open are found by soname too; so one of the
+ * other CUDA is closed, and opened again when there is no better one. */
+struct search {
+  const char *file;
+  void *library;
+  char other[4300]; /* the first one that is made for another CUDA */
+  char tried[700];
+};
+
+/* The CUDA that a library is made for, by its own word: cudnnGetCudartVersion or
+ * cublasLtGetCudartVersion; 0 where it has neither. */
+static int major_of(void *library)
+{
+  typedef size_t (*version_fn)(void);
+  version_fn version = (version_fn)dlsym(library, "cudnnGetCudartVersion");
+  if (!version) version = (version_fn)dlsym(library, "cublasLtGetCudartVersion");
+  return version ? (int)(version() / 1000) : 0;
+}
+
+static void consider(search *s, const char *path)
+{
+  const size_t used = strlen(s->tried);
+  void *const library = s->library ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  const int major = library ? major_of(library) : 0;
+
+  if (s->library) return;
+  if (!library) {
+    const char *const slash = strrchr(path, '/');
+    if (slash) snprintf(s->tried + used, sizeof s->tried - used, " %.*s", (int)(slash - path), path);
+  } else if (major == 0 || major == AX_CUDA_MAJOR) s->library = library;
+  else {
+    if (!*s->other) snprintf(s->other, sizeof s->other, "%s", path);
+    dlclose(library);
+  }
+}
+
+static void look_in(search *s, const char *folder, size_t n)
 {
   char path[4200];
-  if (n == 0 || n > 3900) return NULL;
-  snprintf(path, sizeof path, "%.*s/%s", (int)n, folder, file);
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  const size_t used = strlen(tried);
-  if (!library) snprintf(tried + used, size - used, " %.*s", (int)n, folder);
-  return library;
+  if (n == 0 || n > 3900) return;
+  snprintf(path, sizeof path, "%.*s/%s", (int)n, folder, s->file);
+  consider(s, path);
+}
+
+static void look_in_list(search *s, const char *list)
+{
+  for (const char *p = list; p && *p; p += strcspn(p, ":"), p += *p == ':') look_in(s, p, strcspn(p, ":"));
 }
 
 #ifdef AX_EMULATE
@@ -25,69 +64,59 @@ static void *open_in(const char *folder, size_t n, const char *file, char *tried
 
 /* Stand-ins are in the folders that the specs give.  The loader would find NVIDIA's own library,
  * which looks for a GPU and finds none. */
-ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
-{
-  const char *list = getenv("ACCEL_CUDA_LIBRARIES");
-  char tried[700] = "";
+static void look_everywhere(search *s) { look_in_list(s, getenv("ACCEL_CUDA_LIBRARIES")); }
 
-  *out = NULL;
-  for (const char *p = list; p && *p; p += strcspn(p, ":"), p += *p == ':') {
-    void *const library = open_in(p, strcspn(p, ":"), file, tried, sizeof tried);
-    ax_emulator_attach_fn attach;
-    if (!library) continue;
-    if (!(attach = (ax_emulator_attach_fn)dlsym(library, "ax_emulator_attach")))
-      return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: the one in %.*s has no ax_emulator_attach",
-                     needed_for, file, (int)strcspn(p, ":"), p);
-    attach(&ax_the_emulator);
-    *out = library;
-    return AX_OK;
-  }
+static ax_status found(const char *file, const char *needed_for, void *library)
+{
+  const ax_emulator_attach_fn attach = (ax_emulator_attach_fn)dlsym(library, "ax_emulator_attach");
+  if (!attach)
+    return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: the one in %s has no ax_emulator_attach",
+                   needed_for, file, getenv("ACCEL_CUDA_LIBRARIES"));
+  attach(&ax_the_emulator);
+  return AX_OK;
+}
+
+static ax_status missing(const char *file, const char *needed_for, const search *)
+{
+  const char *const list = getenv("ACCEL_CUDA_LIBRARIES");
   return ax_fail(AX_ENOIMPL, "%s needs a stand-in for %s: none lies in ACCEL_CUDA_LIBRARIES (%s)", needed_for,
                  file, list ? list : "not set");
 }
 
 #else
 
-/* Wheels for CUDA 13 install their libraries in nvidia/cu13/lib; cuDNN and NCCL have folders of
- * their own beside it. */
-static void *open_below(const char *folder, const char *packages, const char *file, char *tried, size_t size)
+/* Wheels for CUDA 13 install their libraries in nvidia/cu13/lib, those for CUDA 12 in
+ * nvidia/cublas/lib and the like; cuDNN and NCCL have folders of their own beside them. */
+static void look_below(search *s, const char *folder, const char *packages)
 {
   char pattern[4400];
-  void *library = NULL;
-  glob_t found;
+  glob_t all;
 
-  if (strlen(folder) > 4000) return NULL;
-  snprintf(pattern, sizeof pattern, "%s%s/nvidia/*/lib/%s", folder, packages, file);
-  if (glob(pattern, GLOB_BRACE, NULL, &found) == 0)
-    for (size_t k = 0; k < found.gl_pathc && !library; k++)
-      library = open_in(found.gl_pathv[k], (size_t)(strrchr(found.gl_pathv[k], '/') - found.gl_pathv[k]),
-                        file, tried, size);
+  if (s->library || strlen(folder) > 4000) return;
+  snprintf(pattern, sizeof pattern, "%s%s/nvidia/*/lib/%s", folder, packages, s->file);
+  if (glob(pattern, GLOB_BRACE, NULL, &all) == 0)
+    for (size_t k = 0; k < all.gl_pathc; k++) consider(s, all.gl_pathv[k]);
   else {
-    const size_t used = strlen(tried);
-    snprintf(tried + used, size - used, " %s%s/nvidia/*/lib", folder, packages);
+    const size_t used = strlen(s->tried);
+    snprintf(s->tried + used, sizeof s->tried - used, " %s%s/nvidia/*/lib", folder, packages);
   }
-  globfree(&found);
-  return library;
+  globfree(&all);
 }
 
-ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
+static void look_everywhere(search *s)
 {
-  char tried[700] = "", folder[1100];
-  const char *list = getenv("ACCEL_CUDA_LIBRARIES"), *home = getenv("CUDA_HOME"),
-             *site = getenv("ACCEL_PYTHON_SITE");
+  const char *home = getenv("CUDA_HOME"), *site = getenv("ACCEL_PYTHON_SITE");
+  char folder[1100];
 
-  *out = NULL;
-  for (const char *p = list; !*out && p && *p; p += strcspn(p, ":"), p += *p == ':')
-    *out = open_in(p, strcspn(p, ":"), file, tried, sizeof tried);
-  if (!*out) *out = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-  if (!*out && home) {
+  look_in_list(s, getenv("ACCEL_CUDA_LIBRARIES"));
+  consider(s, s->file);
+  if (home) {
     snprintf(folder, sizeof folder, "%.1000s/lib64", home);
-    *out = open_in(folder, strlen(folder), file, tried, sizeof tried);
+    look_in(s, folder, strlen(folder));
   }
-  if (!*out)
-    *out = open_in("/usr/local/cuda/lib64", strlen("/usr/local/cuda/lib64"), file, tried, sizeof tried);
-  if (!*out && site) *out = open_below(site, "", file, tried, sizeof tried);
-  for (const char *p = getenv("PATH"); !*out && p && *p; p += strcspn(p, ":"), p += *p == ':') {
+  look_in(s, "/usr/local/cuda/lib64", strlen("/usr/local/cuda/lib64"));
+  if (site) look_below(s, site, "");
+  for (const char *p = getenv("PATH"); !s->library && p && *p; p += strcspn(p, ":"), p += *p == ':') {
     char python[4200];
     const size_t n = strcspn(p, ":");
     if (n == 0 || n > 3900) continue;
@@ -95,16 +124,43 @@ ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
     if (access(python, X_OK) != 0) continue;
     /* bin/python3 of an environment, or of the system */
     snprintf(python, sizeof python, "%.*s/..", (int)n, p);
-    *out = open_below(python, "/{lib,local/lib}/python3*/{site,dist}-packages", file, tried, sizeof tried);
+    look_below(s, python, "/{lib,local/lib}/python3*/{site,dist}-packages");
   }
-  if (*out) return AX_OK;
+}
+
+static ax_status found(const char *, const char *, void *) { return AX_OK; }
+
+static ax_status missing(const char *file, const char *needed_for, const search *s)
+{
   return ax_fail(AX_ENOIMPL,
                  "%s needs %s, which was not found: the loader does not know it, nor do these folders have "
                  "it:%s (ACCEL_CUDA_LIBRARIES names more)",
-                 needed_for, file, tried);
+                 needed_for, file, s->tried);
 }
 
 #endif
+
+ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
+{
+  const char *const star = strchr(file, '*');
+  const int majors[2] = { AX_CUDA_MAJOR, AX_CUDA_MAJOR == 13 ? 12 : 13 };
+  char own[100];
+  search s = {};
+
+  *out = NULL;
+  for (int k = 0; k < (star ? 2 : 1) && !s.library; k++) {
+    char name[100];
+    snprintf(name, sizeof name, star ? "%.*s%d" : "%.*s", star ? (int)(star - file) : 99, file, majors[k]);
+    if (k == 0) snprintf(own, sizeof own, "%s", name);
+    s.file = name;
+    look_everywhere(&s);
+    if (!s.library && *s.other) s.library = dlopen(s.other, RTLD_NOW | RTLD_LOCAL);
+  }
+  if (!s.library) return missing(own, needed_for, &s);
+  const ax_status st = found(own, needed_for, s.library);
+  if (st == AX_OK) *out = s.library;
+  return st;
+}
 
 ax_status ax_cuda_symbol(void *library, const char *file, const char *name, void **out)
 {

@@ -7,7 +7,21 @@ extern "C" {
 #include "plugin.h"
 }
 
-/* Opens `file` ("libcublasLt.so.13").  Searches the folders of $ACCEL_CUDA_LIBRARIES (separated by
+#ifndef AX_EMULATE
+#include <cuda_runtime.h>
+#endif
+
+/* The CUDA that this plugin was built with, 13 or 12: what its libraries should be made for. */
+#ifdef AX_EMULATE
+enum { AX_CUDA_MAJOR = 13 };
+#else
+enum { AX_CUDA_MAJOR = CUDART_VERSION / 1000 };
+#endif
+
+/* Opens `file` ("libcudnn.so.9"; with a * for the version that CUDA's own libraries share with it:
+ * "libcublasLt.so.*").  Of several that are there, the first one made for this plugin's CUDA is
+ * taken; else the first for the other one, 12 or 13, which works where the driver is new enough for
+ * both.  Searches the folders of $ACCEL_CUDA_LIBRARIES (separated by
  * colons), the loader's paths, a toolkit ($CUDA_HOME or /usr/local/cuda), and PyTorch's wheels:
  * below $ACCEL_PYTHON_SITE, then in the packages of every python3 on $PATH.  ENOIMPL naming the
  * file, what needs it, and the folders tried.  The emulated build opens stand-ins (emulate.h), and

@@ -29,7 +29,7 @@ ax_status ax_cublaslt_gemm(ax_device, const ax_cuda_gemm *, const ax_cuda_gemm_d
 #include "cuda/runtime/library.h"
 #include "cuda/runtime/stats.h"
 
-static const char FILE_NAME[] = "libcublasLt.so.13";
+static const char FILE_NAME[] = "libcublasLt.so.*";
 /* The limit of an algorithm's workspace: NVIDIA's advice for Hopper.  A call allocates what its own
  * algorithm needs, which is nothing for most. */
 static const size_t WORKSPACE = (size_t)32 << 20;
