@@ -49,23 +49,68 @@ template <class S> struct choice {
   ax_cuda_nest<4> nest;
   S value[2];
   bool number[2];
+  bool one[3]; /* the condition and the tensors: one element for all of a run */
 };
 
-template <class S> static __global__ void choose(choice<S> c)
+/* V elements from p on, or the one at p V times. */
+template <int V, class S> static __device__ __forceinline__ ax_cuda_pack<S, V> run_at(const char *p, bool one)
+{
+  if (!one) return *(const ax_cuda_pack<S, V> *)p;
+  ax_cuda_pack<S, V> run;
+  for (int j = 0; j < V; j++) run.v[j] = *(const S *)p;
+  return run;
+}
+
+template <class S, int V> static __global__ void choose(choice<S> c)
 {
   int64_t at[4];
   for (int64_t i = AX_FIRST; i < c.nest.numel; i += AX_STEP) {
     ax_cuda_nest_at(c.nest, i, at);
-    const int k = *(const uint8_t *)(c.nest.data[1] + at[1]) ? 0 : 1;
-    *(S *)(c.nest.data[0] + at[0]) = c.number[k] ? c.value[k] : *(const S *)(c.nest.data[2 + k] + at[2 + k]);
+    const ax_cuda_pack<uint8_t, V> yes = run_at<V, uint8_t>(c.nest.data[1] + at[1], c.one[0]);
+    ax_cuda_pack<S, V> from[2], to;
+    for (int k = 0; k < 2; k++)
+      if (c.number[k])
+        for (int j = 0; j < V; j++) from[k].v[j] = c.value[k];
+      else from[k] = run_at<V, S>(c.nest.data[2 + k] + at[2 + k], c.one[1 + k]);
+    for (int j = 0; j < V; j++) to.v[j] = yes.v[j] ? from[0].v[j] : from[1].v[j];
+    *(ax_cuda_pack<S, V> *)(c.nest.data[0] + at[0]) = to;
   }
+}
+
+/* Turns the nest into one of runs of V elements, where each operand has them in one place, aligned,
+ * or has one element for all. */
+template <class S> static bool in_runs(choice<S> *c, int64_t V)
+{
+  ax_cuda_nest<4> *const nest = &c->nest;
+  const int last = nest->ndim - 1;
+  bool one[3] = {};
+
+  if (last < 0 || nest->shape[last] % V) return false;
+  for (int k = 0; k < 4; k++) {
+    const int64_t item = k == 1 ? 1 : (int64_t)sizeof(S), step = nest->stride[k][last];
+    if (k >= 2 && c->number[k - 2]) continue;
+    if (k && step == 0) {
+      one[k - 1] = true;
+      continue;
+    }
+    if (step != item || (uintptr_t)nest->data[k] % (size_t)(item * V)) return false;
+    for (int d = 0; d < last; d++)
+      if (nest->stride[k][d] % (item * V)) return false;
+  }
+  memcpy(c->one, one, sizeof one);
+  for (int k = 0; k < 4; k++) nest->stride[k][last] *= V;
+  nest->shape[last] /= V;
+  nest->numel /= V;
+  return true;
 }
 
 /* mask: which input the condition is */
 template <class S>
 static ax_status run_choice(const ax_call *call, const ax_iter *it, const bool *number, int mask)
 {
+  constexpr int V = 16 / sizeof(S);
   const ax_device d = call->out[0]->device;
+  const char *const name = ax_ops[call->op].name;
   choice<S> c = {};
   for (int k = 0; k < call->n_in; k++)
     if (call->in[k]) ax_cuda_expect(call->in[k], k == mask ? AX_BOOL : it->op[0].dtype);
@@ -74,7 +119,9 @@ static ax_status run_choice(const ax_call *call, const ax_iter *it, const bool *
     c.number[k] = number[k];
     if (number[k]) memcpy(&c.value[k], it->op[2 + k].data, sizeof(S));
   }
-  return ax_cuda_launch(ax_ops[call->op].name, d, ax_cuda_blocks(it->numel, 256, d.index), 256, choose<S>, c);
+  if (in_runs(&c, V))
+    return ax_cuda_launch(name, d, ax_cuda_blocks(c.nest.numel, 256, d.index), 256, choose<S, V>, c);
+  return ax_cuda_launch(name, d, ax_cuda_blocks(c.nest.numel, 256, d.index), 256, choose<S, 1>, c);
 }
 
 AX_CUDA_KERNEL(where)

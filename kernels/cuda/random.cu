@@ -2,6 +2,7 @@
  * philox.h.  This file is compiled without contraction into fused multiply-adds, which would change
  * bits.  The integer products of Philox bound the fills. */
 #include "draw.cuh"
+#include "rows.cuh"
 
 typedef ax_cuda_draw draw;
 
@@ -184,14 +185,34 @@ AX_CUDA_KERNEL(_arange)
  * again */
 
 template <class S>
+static __device__ __forceinline__ compute<S> dropped(compute<S> x, uint32_t word, uint32_t least,
+                                                     compute<S> scale)
+{
+  const compute<S> scaled = x * scale;
+  return word >= least ? scaled : (compute<S>)0;
+}
+
+/* A thread has R elements, in runs of 16 bytes where RUNS says that both tensors are aligned. */
+template <class S, bool RUNS>
 static __global__ void dropout_kernel(S *y, const S *x, int64_t n, draw d, uint32_t least, compute<S> scale)
 {
-  for (int64_t b = AX_FIRST; b < (n + 3) / 4; b += AX_STEP) {
+  constexpr int V = 16 / sizeof(S), R = V < 4 ? 4 : V;
+  for (int64_t b = AX_FIRST; b < (n + R - 1) / R; b += AX_STEP) {
+    const int64_t first = b * R;
     uint32_t w[4];
-    block_of(d, b, w);
-    for (int64_t j = 0; j < 4 && 4 * b + j < n; j++) {
-      const compute<S> scaled = ax_cuda_load(x[4 * b + j]) * scale;
-      y[4 * b + j] = ax_cuda_store<S>(w[j] >= least ? scaled : (compute<S>)0);
+    if (RUNS && first + R <= n) {
+      compute<S> v[R / V][V];
+      for (int k = 0; k < R / V; k++) ax_cuda_get<V>(x, first + k * V, v[k]);
+      for (int j = 0; j < R; j++) {
+        if (j % 4 == 0) block_of(d, (first + j) / 4, w);
+        v[j / V][j % V] = dropped<S>(v[j / V][j % V], w[j % 4], least, scale);
+      }
+      for (int k = 0; k < R / V; k++) ax_cuda_put<V>(y, first + k * V, v[k]);
+      continue;
+    }
+    for (int j = 0; j < R && first + j < n; j++) {
+      if (j % 4 == 0) block_of(d, (first + j) / 4, w);
+      y[first + j] = ax_cuda_store<S>(dropped<S>(ax_cuda_load(x[first + j]), w[j % 4], least, scale));
     }
   }
 }
@@ -211,8 +232,12 @@ AX_CUDA_KERNEL(_dropout_apply)
   }
   return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_launch("dropout", y->device, ax_cuda_blocks((y->numel + 3) / 4, 256, y->device.index), 256,
-                          dropout_kernel<S>, ax_cuda_data<S>(y), ax_cuda_data<S>(x), y->numel, draw_of(call),
-                          (uint32_t)(p * 0x1p32), (compute<S>)(1 / (1 - p)));
+    const int64_t each = sizeof(S) == 2 ? 8 : 4;
+    const bool runs = ((uintptr_t)ax_data(x) | (uintptr_t)ax_data(y)) % 16 == 0;
+    return ax_cuda_launch("dropout", y->device,
+                          ax_cuda_blocks((y->numel + each - 1) / each, 256, y->device.index), 256,
+                          runs ? dropout_kernel<S, true> : dropout_kernel<S, false>, ax_cuda_data<S>(y),
+                          ax_cuda_data<S>(x), y->numel, draw_of(call), (uint32_t)(p * 0x1p32),
+                          (compute<S>)(1 / (1 - p)));
   });
 }

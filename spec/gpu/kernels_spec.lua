@@ -117,10 +117,35 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
         same("by column", y + y:narrow(y:dim(), 1, 1), x + x:narrow(x:dim(), 1, 1))
         same("by number", y + 2, x + 2)
         same("compared", y:gt(0), x:gt(0))
+        same("chosen", tensor.where(y:gt(0), y, y * 2), tensor.where(x:gt(0), x, x * 2))
+        same("chosen by row", tensor.where(there:narrow(1, 1, width):gt(0), y, 7),
+          tensor.where(store:narrow(1, 1, width):gt(0), x, 7))
+        same("filled by column", y:masked_fill(y:narrow(y:dim(), 1, 1):gt(0), 3),
+          x:masked_fill(x:narrow(x:dim(), 1, 1):gt(0), 3))
         local a, b = x:contiguous(), y:contiguous()
         a:narrow(1, 2, 2):fill_(1)
         b:narrow(1, 2, 2):fill_(1)
         same("filled in part", b, a)
+      end
+    end
+  end)
+
+  it("dropout with the CPU's bits, in runs, with a rest, from an odd start", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16", "float16" } do
+      local store = tensor.randn(1100):to(dtype)
+      local there = store:to(D)
+      for _, n in ipairs { 1, 3, 7, 8, 1024, 1027 } do
+        for _, first in ipairs { 1, 2 } do
+          local function dropped(t)
+            return t:narrow(1, first, n):dropout(0.3, true, tensor.Generator(5))
+          end
+          local a, b = dropped(there):to("cpu"), dropped(store)
+          assert.is_true(tensor.equal(a, b), ("%s, %d from %d"):format(dtype, n, first))
+          if n > 1000 then
+            local share = b:eq(0):float():mean():item()
+            assert.is_true(share > 0.2 and share < 0.4, share)
+          end
+        end
       end
     end
   end)
