@@ -8,8 +8,8 @@ CC       ?= cc
 SPEC     ?= spec#       what `make test` runs: files or folders
 SECONDS  ?= 60#         how long `make fuzz` runs each target
 JIT      ?= on#         off: `make test` runs the specs with LuaJIT's compiler off
-# Where `make gpu-session` leaves its logs: $OUT.
-SESSION  := $(abspath $(if $(filter environment,$(origin OUT)),$(OUT),gpu-session))
+# Where `make gpu-report` leaves its logs: $OUT.
+REPORT   := $(abspath $(if $(filter environment,$(origin OUT)),$(OUT),gpu-report))
 OUT      := build$(if $(filter-out release,$(MODE)),/$(MODE))
 
 ifeq ($(filter release asan ubsan fuzz,$(MODE)),)
@@ -178,6 +178,12 @@ EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ 
                 $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -I$(OUT)/include \
                 -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
+# The emulated kernels as nvcc makes them: products and sums contracted (EMULATE_FMA=off: not).
+# A misaligned access of theirs is reported (emulate.h).
+EMULATE_FMA  ?= $(if $(shell grep -m 1 -w fma /proc/cpuinfo 2>/dev/null),on,off)
+KERNEL_FLAGS  = $(if $(filter on,$(EMULATE_FMA)),-mfma -fexpensive-optimizations -ffp-contract=fast) \
+                $(if $(filter ubsan,$(MODE)),,-fsanitize=alignment)
+
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
 
 release: all  ## build everything; CUDA for sm_80, sm_90, sm_100 and PTX for what comes after; fifteen minutes of a core
@@ -195,7 +201,10 @@ $(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile $(OUT)/cuda/flags
 AX_ARCHS := $(subst $() ,:,$(strip $(CUDA_ARCH)))
 $(OUT)/cuda/runtime/device.o: CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
 $(OUT)/emulated/runtime/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
-$(OUT)/cuda/random.o: CUDA_FLAGS += -fmad=false# its bits are the CPU's
+# Their bits are the CPU's; centred RMSprop subtracts two numbers that are nearly equal.
+$(OUT)/cuda/random.o $(OUT)/cuda/optim.o: CUDA_FLAGS += -fmad=false
+$(OUT)/emulated/random.o $(OUT)/emulated/optim.o: KERNEL_FLAGS += -ffp-contract=off
+$(OUT)/emulated/emulate/trial.o: EMULATE_FLAGS += $(KERNEL_FLAGS)
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP -c -o $@ $<
@@ -217,7 +226,7 @@ $(BENCH_CUDA): bench/bare_launch.cu Makefile $(OUT)/cuda/flags
 $(OUT)/emulated/%.o: kernels/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,c++ $< (emulated))
-	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CXX) $(EMULATE_FLAGS) $(KERNEL_FLAGS) -MMD -MP -c -o $@ $<
 $(OUT)/emulated/%.o: kernels/cuda/%.cpp Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
@@ -239,7 +248,7 @@ fakes: $(FAKES)
 $(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor/vendor.h kernels/cuda/emulate/emulate.h Makefile
 	@mkdir -p $(@D)
 	$(call say,c++ $<)
-	$(Q)$(CXX) $(EMULATE_FLAGS) -O2 -shared -o $@.$(SONAME_$*) $< -ldl
+	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -O2 -shared -o $@.$(SONAME_$*) $< -ldl
 	@ln -sf $(@F).$(SONAME_$*) $@
 
 # Which plans NVIDIA's own cuDNN has for our graphs, asked without a GPU.
@@ -247,7 +256,7 @@ plan-cudnn: $(OUT)/plan/plan_cudnn $(OUT)/plan/libcuda.so.1  ## ask cuDNN which 
 	@LD_LIBRARY_PATH=$(CURDIR)/$(OUT)/plan $(OUT)/plan/plan_cudnn $(or $(CUDNN),$(CUDA_HOME)/lib64) "$(PART)"
 $(OUT)/plan/plan_cudnn: spec/support/plan_cudnn.cpp $(wildcard kernels/cuda/vendor/cudnn*)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $(EMULATE_FLAGS) -o $@ $< -ldl
+	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -o $@ $< -ldl
 $(OUT)/plan/libcuda.so.1: spec/support/plan_cudnn.cpp
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -DAS_DRIVER -shared -fPIC -o $@ $<
@@ -296,11 +305,11 @@ test-gpu: $(ON_GPU)  ## run spec/gpu on a GPU
 bench-gpu: $(ON_GPU)  ## measure against PyTorch on a GPU; six minutes (ROUNDS=3, ONLY=gpt, PYTHON=...)
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu bench-gpu
 
-gpu-session: $(ON_GPU)  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-session
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run OUT='$(SESSION)' spec/support/on_gpu session
+gpu-report: $(ON_GPU)  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-report
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run OUT='$(REPORT)' spec/support/on_gpu report
 
-test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu on an emulated device (needs a C++ compiler)
-	@$(RUN) ACCEL_TEST_DEVICE=emulated ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs spec/gpu
+test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu on an emulated device (MODES=, SEED=)
+	@$(RUN) EMULATE_FMA=$(EMULATE_FMA) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/test_emulated $(MODES)
 
 # The kernels are those of the ordinary build, as fast as they are there.
 fuzz: all  ## fuzz the readers, the command line and the meeting (SECONDS=60 for each, ONLY=npy; needs clang)
@@ -382,4 +391,4 @@ help:  ## this list
 always:
 
 .PHONY: all modules fakes fuzz plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu \
-        gpu-session bundle deps build-deps install docs fmt lint clean help always
+        gpu-report bundle deps build-deps install docs fmt lint clean help always

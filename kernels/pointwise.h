@@ -168,6 +168,8 @@ AX_FN float ax_exp2_part(float x)
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+#elif defined AX_EMULATE
+  return x < -126.0f ? 0.0f : exp2f(x);
 #else
   const float t = x + AX_ROUNDER, f = x - (t - AX_ROUNDER), s = f * f;
   float p =

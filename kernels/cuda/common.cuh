@@ -124,7 +124,7 @@ static ax_status ax_cuda_launch(const char *what, ax_device d, dim3 grid, dim3 b
   const ax_status st = ax_cuda_use(d, &stream);
   if (st != AX_OK) return st;
 #ifdef AX_EMULATE
-  const char *wrong = ax_emulate(stream, grid, block, [=]() { kernel(P(arguments)...); });
+  const char *wrong = ax_emulate(what, stream, grid, block, [=]() { kernel(P(arguments)...); });
   return wrong ? ax_fail(AX_ENOIMPL, "%s: emulated CUDA: %s", what, wrong) : AX_OK;
 #else
   kernel<<<grid, block, 0, stream>>>(P(arguments)...);

@@ -9,6 +9,8 @@ ffi.cdef [[
   void ax_emulated_schedule(unsigned seed);
   long ax_emulated_calls(const char *name);
   void ax_emulated_refuse_memory(long from, long n);
+  void ax_emulated_mode(int mode, unsigned value);
+  const char *ax_emulated_trial(const char *name, float value);
 ]]
 local lib = ffi.load(os.getenv("ACCEL_CUDA_PLUGIN"))
 local M = {}
@@ -35,5 +37,21 @@ end
 
 --- Of the calls of cudaMalloc from now on, counted from 1, `from` and the n - 1 after it fail.
 function M.refuse_memory(from, n) lib.ax_emulated_refuse_memory(from, n or 1) end
+
+local MODES = { order = 0, math = 2 }
+
+--- Sets the order of threads or the freedom of functions: see "modes" in emulate.h.
+function M.mode(name, value) lib.ax_emulated_mode(MODES[name], value) end
+
+--- What a kernel of emulate/trial.cpp gives: its message, or eight numbers.
+function M.trial(name, value) return ffi.string(lib.ax_emulated_trial(name, value)) end
+
+--- Whether products and sums of kernels are contracted.
+M.contracts = os.getenv "EMULATE_FMA" ~= "off" and (function()
+  local file = io.open "/proc/cpuinfo"
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  return text:find "%f[%w]fma%f[%W]" ~= nil
+end)()
 
 return M

@@ -16,6 +16,7 @@
 
 #include <cublasLt.h>
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,7 +60,14 @@ EXPORT const char *cublasLtGetStatusName(cublasStatus_t s)
   }
 }
 EXPORT const char *cublasLtGetStatusString(cublasStatus_t s) { return cublasLtGetStatusName(s); }
-EXPORT size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
+/* For CUDA 12 where the file's path says cu12. */
+static bool for_cuda_12(void)
+{
+  Dl_info info;
+  return dladdr((void *)&for_cuda_12, &info) && info.dli_fname && strstr(info.dli_fname, "cu12");
+}
+EXPORT size_t cublasLtGetVersion(void) { return for_cuda_12() ? 120800 : CUBLAS_VERSION; }
+EXPORT size_t cublasLtGetCudartVersion(void) { return for_cuda_12() ? 12080 : 13000; }
 
 /* ---- descriptors: opaque to the caller, so ours lie behind the pointers.  A tag marks a living
  * one of its kind. */

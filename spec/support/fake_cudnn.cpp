@@ -20,6 +20,7 @@
 #include <cudnn_graph.h>
 
 #include <algorithm>
+#include <dlfcn.h>
 #include <map>
 #include <memory>
 #include <set>
@@ -61,7 +62,14 @@ static bool told_to_refuse(const char *stage)
   return v && strcmp(v, stage) == 0;
 }
 
+/* For CUDA 12 where the file's path says cu12. */
+static bool for_cuda_12(void)
+{
+  Dl_info info;
+  return dladdr((void *)&for_cuda_12, &info) && info.dli_fname && strstr(info.dli_fname, "cu12");
+}
 EXPORT size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
+EXPORT size_t cudnnGetCudartVersion(void) { return for_cuda_12() ? 12080 : 13000; }
 EXPORT const char *cudnnGetErrorString(cudnnStatus_t s)
 {
   switch ((int)s / 1000) {

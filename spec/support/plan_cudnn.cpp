@@ -98,7 +98,10 @@ ax_status ax_cuda_take(ax_device, size_t, void **) { return ax_fail(AX_ENOIMPL, 
 void ax_cuda_give(ax_device, void *, size_t) {}
 int ax_cuda_multiprocessors(int) { return 132; }
 void ax_cuda_count(const char *) {}
-const char *ax_emulate(cudaStream_t, dim3, dim3, std::function<void()>) { return "there is no device"; }
+const char *ax_emulate(const char *, cudaStream_t, dim3, dim3, std::function<void()>)
+{
+  return "there is no device";
+}
 cudaError_t cudaMemGetInfo(size_t *, size_t *) { return cudaErrorNoDevice; }
 dim3 gridDim, blockDim, blockIdx, threadIdx;
 

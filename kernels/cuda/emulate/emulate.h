@@ -3,7 +3,7 @@
  *
  * This is only for tests (libax_cuda_emulated.so): index arithmetic, edges, reductions and their
  * synchronisation are executed and checked on machines without a GPU, under sanitizers too.  It
- * does not model speed, memory ordering or the hardware's own functions.
+ * does not model speed or memory ordering.
  *
  * The threads of a block are fibers.  A fiber runs until it reaches __syncthreads or a warp
  * function, where it waits for the others of its block (warp); then the next one runs.  A kernel in
@@ -44,7 +44,7 @@ static const int warpSize = 32;
 const char *ax_emulate_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel);
 /* Queues a kernel in a stream; returns NULL, or what is wrong with the launch.
  * (emulate/runtime.cpp) */
-const char *ax_emulate(struct ax_emulated_stream *stream, dim3 grid, dim3 block,
+const char *ax_emulate(const char *what, struct ax_emulated_stream *stream, dim3 grid, dim3 block,
                        std::function<void()> kernel);
 void ax_emulate_barrier(void);      /* of the block */
 void ax_emulate_warp_barrier(void); /* of the warp */
@@ -54,6 +54,47 @@ int ax_emulate_here(void);               /* this thread's lane */
 int ax_emulate_lanes(void);              /* threads in this warp */
 uint64_t ax_emulate_block(void);         /* a number unique to the block, in all launches; from 1 */
 void ax_emulate_wrong(const char *what); /* makes the launch fail; the first message is kept */
+/* ends the kernel here, from a signal's handler too; does not return */
+void ax_emulate_crash(const char *what);
+bool ax_emulate_running(void);            /* a kernel, on this device's only processor */
+void ax_emulate_failed(const char *what); /* every later call of the runtime fails (emulate/runtime.cpp) */
+
+/* ---- modes: numbers from the environment or from a spec (ax_emulated_mode)
+ *
+ *   ACCEL_EMULATED_ORDER   0: warps, lanes and blocks run in rising order; 1: in falling order; n >
+ *                          1: in an order drawn from n
+ *   ACCEL_EMULATED_GUARD   1: every allocation ends at a page that cannot be accessed (to 16
+ *                          bytes); 2: it begins behind one; both fill new memory with NaNs.  For
+ *                          whole processes, with ACCEL_CUDA_CACHE=0, so that blocks are
+ *                          allocations; the host is not kept out then
+ *   ACCEL_EMULATED_MATH    n > 0: functions that CUDA's libraries and the special function unit
+ *                          have are wrong by up to 2 units in the last place, as a function of n
+ *                          and the result
+ *
+ * Kernels are always compiled with products and sums contracted, as by nvcc (but EMULATE_FMA=off),
+ * and with -fsanitize=alignment.  A misaligned or closed address fails with kernel and address. */
+enum { AX_EMULATED_ORDER, AX_EMULATED_GUARD, AX_EMULATED_MATH, AX_EMULATED_MODES };
+unsigned ax_emulate_mode(int mode); /* (emulate/runtime.cpp) */
+
+#ifndef AX_EMULATED_LIBRARY /* a stand-in for one of NVIDIA's: its functions are its own */
+float ax_emulate_near(float exact);
+double ax_emulate_near(double exact);
+#define exp(x) ax_emulate_near(exp(x))
+#define expm1(x) ax_emulate_near(expm1(x))
+#define exp2(x) ax_emulate_near(exp2(x))
+#define exp2f(x) ax_emulate_near(exp2f(x))
+#define log(x) ax_emulate_near(log(x))
+#define log1p(x) ax_emulate_near(log1p(x))
+#define log2(x) ax_emulate_near(log2(x))
+#define log10(x) ax_emulate_near(log10(x))
+#define pow(x, y) ax_emulate_near(pow(x, y))
+#define powf(x, y) ax_emulate_near(powf(x, y))
+#define tanh(x) ax_emulate_near(tanh(x))
+#define erf(x) ax_emulate_near(erf(x))
+#define erfc(x) ax_emulate_near(erfc(x))
+#define sin(x) ax_emulate_near(sin(x))
+#define cos(x) ax_emulate_near(cos(x))
+#endif
 
 static inline void __syncthreads(void) { ax_emulate_barrier(); }
 static inline void __syncwarp(unsigned mask = ~0u) { ax_emulate_warp_barrier(); }
@@ -280,6 +321,8 @@ void ax_emulated_schedule(unsigned seed); /* runs what is queued first */
 long ax_emulated_calls(const char *name);
 /* from now on, calls `from` .. from + n - 1 of cudaMalloc fail, counted from 1 */
 void ax_emulated_refuse_memory(long from, long n);
+/* sets the order or the maths: see above */
+void ax_emulated_mode(int mode, unsigned value);
 }
 
 /* ---- for the stand-ins of NVIDIA's libraries (spec/support/fake_*.cpp)

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string>
@@ -61,12 +62,34 @@ static void context(void)
   counts()["context on cuda:" + std::to_string(device)]++;
 }
 
+/* ---- modes */
+
+static unsigned modes[AX_EMULATED_MODES];
+
+unsigned ax_emulate_mode(int mode)
+{
+  static bool read = false;
+  static const char *const names[] = { "ACCEL_EMULATED_ORDER", "ACCEL_EMULATED_GUARD",
+                                       "ACCEL_EMULATED_MATH" };
+  for (; !read; read = true)
+    for (int k = 0; k < AX_EMULATED_MODES; k++)
+      if (const char *text = getenv(names[k])) modes[k] = (unsigned)atoi(text);
+  return modes[mode];
+}
+
 /* ---- memory: one range of addresses for each device, and the parts of it that are in use */
 
+/* An allocation: the bytes that were requested, and the pages that it has. */
+struct extent {
+  size_t bytes;
+  char *pages;
+  size_t size;
+};
 struct memory {
   char *arena;
   size_t top; /* no address beyond it was ever used */
-  std::map<char *, size_t> used, unused;
+  std::map<char *, extent> used;
+  std::map<char *, size_t> unused;
 };
 static memory memories[DEVICES];
 static std::map<char *, size_t> pinned;
@@ -79,11 +102,63 @@ static void access_to(int prot)
     if (memories[d].top) mprotect(memories[d].arena, memories[d].top, prot);
 }
 
+/* With guard pages, memory is open from its allocation to its end. */
 static void with_memory(const std::function<void()> &work)
 {
-  if (opened++ == 0) access_to(PROT_READ | PROT_WRITE);
+  const bool guarded = ax_emulate_mode(AX_EMULATED_GUARD) != 0;
+  if (opened++ == 0 && !guarded) access_to(PROT_READ | PROT_WRITE);
   work();
-  if (--opened == 0) access_to(PROT_NONE);
+  if (--opened == 0 && !guarded) access_to(PROT_NONE);
+}
+
+/* What is at an address of a device's that cannot be accessed. */
+static void describe(const char *p, char *text, size_t size)
+{
+  for (const memory &m : memories) {
+    if (!m.arena || p < m.arena || p >= m.arena + ARENA) continue;
+    const auto after = m.used.upper_bound((char *)p);
+    if (after != m.used.begin()) {
+      const auto before = std::prev(after);
+      if (p < before->second.pages + before->second.size) {
+        snprintf(text, size, "access to %p, %zu bytes behind the start of an allocation of %zu bytes",
+                 (const void *)p, (size_t)(p - before->first), before->second.bytes);
+        return;
+      }
+    }
+    if (after != m.used.end() && p >= after->second.pages)
+      snprintf(text, size, "access to %p, %zu bytes in front of an allocation of %zu bytes", (const void *)p,
+               (size_t)(after->first - p), after->second.bytes);
+    else snprintf(text, size, "access to %p, which is in no allocation", (const void *)p);
+    return;
+  }
+  snprintf(text, size, "access to %p, which is no address of a device's", (const void *)p);
+}
+
+static struct sigaction former;
+
+/* An access of a kernel to a page that is closed ends the kernel with a message; what is not a
+ * kernel's goes to whoever handled it before. */
+static void on_segv(int, siginfo_t *info, void *)
+{
+  char text[200];
+  if (!ax_emulate_running()) {
+    sigaction(SIGSEGV, &former, NULL);
+    return;
+  }
+  describe((const char *)info->si_addr, text, sizeof text);
+  ax_emulate_crash(text);
+}
+
+/* The handler runs on the thread's own stack, which it leaves by a jump. */
+static void catch_faults(void)
+{
+  static bool caught;
+  struct sigaction act = {};
+  if (caught) return;
+  caught = true;
+  act.sa_sigaction = on_segv;
+  act.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigaction(SIGSEGV, &act, &former);
 }
 
 static bool on_device(const void *p)
@@ -256,14 +331,21 @@ static void wait_for_room(cudaStream_t stream)
   }
 }
 
-static void failed(const char *wrong)
+void ax_emulate_failed(const char *wrong)
 {
   if (lasting) return;
   lasting = cudaErrorLaunchFailure;
   trouble = wrong;
 }
 
-const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function<void()> kernel)
+static const char *run_kernel(dim3 grid, dim3 block, const std::function<void()> &kernel)
+{
+  if (ax_emulate_mode(AX_EMULATED_GUARD)) catch_faults();
+  return ax_emulate_blocks(grid, block, kernel);
+}
+
+const char *ax_emulate(const char *what, cudaStream_t stream, dim3 grid, dim3 block,
+                       std::function<void()> kernel)
 {
   static long *const calls = &counts()["launch"];
   static const char *wrong; /* from a kernel that ran at once */
@@ -281,12 +363,12 @@ const char *ax_emulate(cudaStream_t stream, dim3 grid, dim3 block, std::function
   if (seed_of_schedule() == 0 && !ax_emulate_capturing(stream) &&
       (stream ? stream : default_stream())->queue.empty()) {
     wrong = NULL;
-    ax_emulate_enqueue(stream, [&]() { wrong = ax_emulate_blocks(grid, block, kernel); });
+    ax_emulate_enqueue(stream, [&]() { wrong = run_kernel(grid, block, kernel); });
     return wrong;
   }
-  ax_emulate_enqueue(stream, [grid, block, kernel = std::move(kernel)]() {
-    const char *problem = ax_emulate_blocks(grid, block, kernel);
-    if (problem) failed(problem);
+  ax_emulate_enqueue(stream, [name = std::string(what), grid, block, kernel = std::move(kernel)]() {
+    const char *problem = run_kernel(grid, block, kernel);
+    if (problem) ax_emulate_failed((name + ": " + problem).c_str());
   });
   return NULL;
 }
@@ -301,6 +383,14 @@ SHOWN void ax_emulated_schedule(unsigned seed)
   run_all();
   schedule = seed;
   draws = seed;
+}
+
+SHOWN void ax_emulated_mode(int mode, unsigned value)
+{
+  holding held(lock);
+  run_all();
+  ax_emulate_mode(mode);
+  modes[mode] = value;
 }
 
 SHOWN void ax_emulated_refuse_memory(long from, long n)
@@ -335,7 +425,7 @@ static bool library_owns(const void *p, size_t bytes)
     auto after = memories[d].used.upper_bound((char *)p);
     if (after == memories[d].used.begin()) continue;
     --after;
-    if ((const char *)p + bytes <= after->first + after->second) return true;
+    if ((const char *)p + bytes <= after->first + after->second.bytes) return true;
   }
   return false;
 }
@@ -423,7 +513,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
   context();
   if (const cudaError_t refused = ax_emulate_unsafe(false)) return refused;
   memory &m = memories[device];
-  const size_t size = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
+  const unsigned guard = ax_emulate_mode(AX_EMULATED_GUARD);
+  const size_t room = (bytes + PAGE - 1) / PAGE * PAGE, size = room + (guard ? 2 : 1) * PAGE;
 
   if (refuse_from > 0 && --refuse_from == 0 && refuse_count-- > 0) {
     refuse_from = refuse_count > 0;
@@ -441,9 +532,14 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     const size_t left = at->second - size;
     m.unused.erase(at);
     if (left) m.unused[data + size] = left;
-    m.used[data] = size;
     if ((size_t)(data - m.arena) + size > m.top) m.top = (size_t)(data - m.arena) + size;
-    *p = data;
+    char *const first = data + (guard ? PAGE : 0) + (guard == 1 ? room - (bytes + 15) / 16 * 16 : 0);
+    m.used[first] = extent{ bytes, data, size };
+    if (guard) {
+      mprotect(data + PAGE, room, PROT_READ | PROT_WRITE);
+      memset(data + PAGE, 0xff, room);
+    }
+    *p = first;
     return cudaSuccess;
   }
   return cudaErrorMemoryAllocation;
@@ -459,8 +555,9 @@ cudaError_t cudaFree(void *p)
   for (memory &m : memories) {
     const auto found = m.used.find((char *)p);
     if (found == m.used.end()) continue;
-    char *data = found->first;
-    size_t size = found->second;
+    char *data = found->second.pages;
+    size_t size = found->second.size;
+    if (ax_emulate_mode(AX_EMULATED_GUARD)) mprotect(data, size, PROT_NONE);
     madvise(data, size, MADV_DONTNEED);
     m.used.erase(found);
     auto after = m.unused.lower_bound(data);
@@ -508,7 +605,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
   CALLED();
   context();
   size_t used = 0;
-  for (const auto &each : memories[device].used) used += each.second;
+  for (const auto &each : memories[device].used) used += each.second.size;
   *total = ARENA;
   *available = ARENA - used;
   return cudaSuccess;

@@ -18,6 +18,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const size_t ALIGN = 512, SMALL = (size_t)1 << 20, SMALL_SEGMENT = (size_t)2 << 20,
                     LARGE_SEGMENT = (size_t)20 << 20, OWN_SEGMENT = (size_t)10 << 20,
@@ -30,9 +31,24 @@ static int bin_of(size_t bytes)
   return bin < AX_BINS ? bin : AX_BINS - 1;
 }
 
+/* Segments begin at multiples of 2 MiB, so the low bits of an address say little. */
 static ax_cuda_block **bucket_of(ax_cuda_device *dev, const void *p)
 {
-  return &dev->used[(uintptr_t)p / 512 % AX_BUCKETS];
+  return &dev->used[(uint64_t)(uintptr_t)p / 16 * 0x9e3779b97f4a7c15u >> 52];
+}
+static_assert(AX_BUCKETS == 1 << 12, "a bucket's number has 12 bits");
+
+/* ACCEL_CUDA_CACHE=0: every block of the main pool is an allocation of the driver's, of its exact
+ * size, and goes back at once.  Then compute-sanitizer sees an access beyond a block. */
+static bool caching(void)
+{
+  static const char *const text = getenv("ACCEL_CUDA_CACHE");
+  return !text || strcmp(text, "0") != 0;
+}
+static size_t rounded(size_t bytes)
+{
+  const size_t step = caching() ? ALIGN : 16;
+  return bytes ? (bytes + step - 1) / step * step : step;
 }
 
 static void push(ax_cuda_block **list, ax_cuda_block *b)
@@ -81,7 +97,8 @@ static ax_cuda_block *new_block(ax_cuda_pool *pool, char *data, size_t bytes, bo
 static ax_status grow(ax_cuda_device *dev, ax_cuda_pool *pool, size_t bytes, bool small, ax_cuda_block **out)
 {
   const size_t two = (size_t)2 << 20;
-  const size_t size = small                 ? SMALL_SEGMENT
+  const size_t size = !caching()            ? bytes
+                      : small               ? SMALL_SEGMENT
                       : bytes < OWN_SEGMENT ? LARGE_SEGMENT
                                             : (bytes + two - 1) / two * two;
   void *data = NULL;
@@ -111,19 +128,24 @@ static void forget_event(ax_cuda_device *dev, ax_cuda_block *b)
   b->ready = NULL;
 }
 
+/* b is free, in its pool's list, and a whole segment. */
+static void free_segment(ax_cuda_device *dev, ax_cuda_block *b)
+{
+  unlink_from(free_list(b), b);
+  forget_event(dev, b);
+  dev->stats.segments--;
+  dev->stats.reserved_bytes -= (int64_t)b->bytes;
+  cudaFree(b->data);
+  free(b);
+}
+
 static void empty_pool(ax_cuda_device *dev, ax_cuda_pool *pool)
 {
   for (int small = 0; small < 2; small++)
     for (int bin = 0; bin < AX_BINS; bin++)
       for (ax_cuda_block *b = pool->free[small][bin], *next; b; b = next) {
         next = b->next;
-        if (b->before || b->after) continue;
-        unlink_from(&pool->free[small][bin], b);
-        forget_event(dev, b);
-        dev->stats.segments--;
-        dev->stats.reserved_bytes -= (int64_t)b->bytes;
-        cudaFree(b->data);
-        free(b);
+        if (!b->before && !b->after) free_segment(dev, b);
       }
 }
 
@@ -236,7 +258,6 @@ static ax_status out_of_memory(ax_cuda_device *dev, int index, size_t bytes)
 ax_status ax_cuda_alloc(int index, size_t bytes, void **out)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
-  const size_t rounded = bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
   cudaStream_t stream;
   ax_cuda_block *b = NULL;
   ax_status st;
@@ -244,7 +265,7 @@ ax_status ax_cuda_alloc(int index, size_t bytes, void **out)
   *out = NULL;
   if ((st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream)) != AX_OK) return st;
   pthread_mutex_lock(&ax_cuda_lock);
-  if (bytes <= (size_t)1 << 46) st = take_hard(dev, rounded, &b);
+  if (bytes <= (size_t)1 << 46) st = take_hard(dev, rounded(bytes), &b);
   if (st == AX_OK && !b) st = out_of_memory(dev, index, bytes);
   if (st == AX_OK) count(dev, b, bytes, out);
   pthread_mutex_unlock(&ax_cuda_lock);
@@ -259,7 +280,7 @@ ax_status ax_cuda_alloc_sending(int index, size_t bytes, void **out)
 
   *out = NULL;
   pthread_mutex_lock(&ax_cuda_lock);
-  st = take(dev, &dev->pools[AX_POOL_SENDING], bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN, &b);
+  st = take(dev, &dev->pools[AX_POOL_SENDING], rounded(bytes), &b);
   if (st == AX_OK && b) count(dev, b, bytes, out);
   pthread_mutex_unlock(&ax_cuda_lock);
   return st == AX_OK && !b ? ax_fail(AX_ENOMEM, "cuda:%d: no room to send %zu bytes ahead", index, bytes)
@@ -306,6 +327,8 @@ static void give_back(ax_cuda_device *dev, ax_cuda_block *b)
   b = join(dev, b, b->before);
   b = join(dev, b, b->after);
   push(free_list(b), b);
+  if (!caching() && b->pool->kind == AX_POOL_MAIN && !dev->recording && !ax_cuda_forked())
+    free_segment(dev, b);
 }
 
 void ax_cuda_release(int index, void *data, size_t bytes)
