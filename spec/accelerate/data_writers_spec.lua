@@ -65,6 +65,7 @@ describe("write_npy and write_npz", function()
       "write_npy: argument 2 must be a tensor, got 5")
     assert.error_matches(function() data.write_npz("x", { a = 5 }) end, "write_npz: 'a' must be a tensor")
     assert.error_matches(function() data.write_npz("x", { core.ones(1) }) end, "write_npz: a name")
+    assert.error_matches(function() data.write_npz("x", { [{}] = core.ones(1) }) end, "write_npz: a name")
     assert.error_matches(function() data.write_npz("x", core.ones(1)) end,
       "expected a table of tensors by name")
     assert.error_matches(function() data.write_npy("/nowhere/x", core.ones(1)) end,

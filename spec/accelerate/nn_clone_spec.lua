@@ -93,6 +93,14 @@ describe("a model's clone", function()
     assert.equal(#net:parameters(), #both.net:parameters())
   end)
 
+  it("of a parameter is a parameter", function()
+    local copy = accelerate.utils.deepcopy { nn.Parameter(core.ones(2), { requires_grad = false }) }[1]
+    local net = nn.Module()
+    net.weight = copy
+    assert.equal(1, #net:parameters())
+    assert.is_false(copy.requires_grad)
+  end)
+
   it("of a prepared model is not prepared", function()
     state.reset()
     local accelerator = accelerate.Accelerator { mixed_precision = "bf16" }

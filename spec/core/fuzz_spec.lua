@@ -4,6 +4,8 @@
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local fuzz = require "spec.support.fuzz_ops"
+local host = require "spec.support.host"
+local values = require "spec.support.fuzz_values"
 
 local FIRST, SECONDS = tonumber(os.getenv("FUZZ_SEED") or 1), tonumber(os.getenv("FUZZ_SECONDS") or 3)
 local STEPS = 300
@@ -19,14 +21,33 @@ local function soil(byte)
   for _, t in ipairs(list) do core.release(t) end
 end
 
+local function held()
+  for _ = 1, 3 do collectgarbage() end
+  tensor.zeros(1) -- what finalisers dropped is cleared by the next call
+  local s = core.memory_stats()
+  return s.structs, s.live_blocks
+end
+
+describe("random values and modules", function()
+  it("are saved, loaded, copied and averaged as they are, and junk is refused with our words", function()
+    host.in_folder(function(folder)
+      jit.off() -- traces may hold on to tensors that they met
+      jit.flush()
+      values.run(FIRST, 2, folder)
+      local structs, blocks = held()
+      local seed, stop = FIRST + 1, os.time() + SECONDS
+      repeat
+        values.run(seed, 2, folder)
+        assert.are.same({ structs, blocks }, { held() }, "seed " .. seed)
+        seed = seed + 1
+      until os.time() >= stop
+      jit.on()
+    end)
+  end)
+end)
+
 describe("random programs", function()
   it("give everything back when allocations fail half-way", function()
-    local function held()
-      for _ = 1, 3 do collectgarbage() end
-      tensor.zeros(1) -- what finalisers dropped is cleared by the next call
-      local s = core.memory_stats()
-      return s.structs, s.live_blocks
-    end
     jit.off() -- traces may hold on to tensors that they met
     jit.flush()
     fuzz.run(FIRST, STEPS, true)

@@ -110,6 +110,8 @@ local function fresh(c)
   return t
 end
 
+M.chance, M.fresh = chance, fresh
+
 -- ---- programs
 
 local Program = {}

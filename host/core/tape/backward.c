@@ -576,7 +576,7 @@ static ax_status mark_needed(run *r, int n, ax_tensor *const *roots)
   }
   for (int at = 0; at < f.n; at++)
     for (int k = 0; k < f.list[at]->n_in; k++) AX_TRY(reach(&f, f.list[at]->edges[k].node, r->search));
-  qsort(f.list, (size_t)f.n, sizeof *f.list, by_age);
+  if (f.n > 1) qsort(f.list, (size_t)f.n, sizeof *f.list, by_age);
   for (int w = 0; w < r->n_wanted; w++)
     if (r->wanted[w].node->search == r->search) r->wanted[w].node->needed = true;
   for (int at = 0; at < f.n; at++)

@@ -50,8 +50,8 @@ function M.write_npz(path, tensors)
     fail("write_npz: expected a table of tensors by name, got %s", show(tensors))
   end
   local members = {}
+  for name in next, tensors do options.value("write_npz", "a name", name, { "string" }) end
   for _, name in ipairs(ordered.keys(tensors)) do
-    options.value("write_npz", "a name", name, { "string" })
     local t = check_tensor("write_npz", ("'%s'"):format(name), tensors[name])
     members[#members + 1] = { name .. ".npy", npy_header(t), t }
   end

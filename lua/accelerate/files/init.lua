@@ -55,13 +55,19 @@ local function first_bytes(path)
   options.value("load", "path", path, { "string" })
   local f, why = io.open(path, "rb")
   if not f then fail("load: %s", why) end
-  local bytes = f:read(2)
+  local bytes = f:read(9)
   f:close()
   return bytes or ""
 end
 
+-- A pickle begins with 128 and its protocol, as does the header of a safetensors file when its size
+-- is 128 more than a multiple of 256.
+local function is_pickle(bytes)
+  return bytes:byte() == 128 and (bytes:byte(2) or 9) <= 5 and bytes:sub(5) ~= "\0\0\0\0{"
+end
+
 -- Whether a file is a zip archive, as torch.save writes them.
-function M.is_torch(path) return first_bytes(path) == "PK" end
+function M.is_torch(path) return first_bytes(path):sub(1, 2) == "PK" end
 
 --- Returns the value of a file that `save` or torch.save wrote; of another safetensors file, its
 --- tensors by name. Reads data only: what a file says is never run. Raises for a damaged file, and
@@ -73,8 +79,8 @@ function M.load(path, opts)
   opts = options.check("load", opts, LOAD)
   local device = opts.map_location ~= "cpu" and opts.map_location or nil
   local bytes = first_bytes(path)
-  if bytes == "PK" then return require("accelerate.files.torch").load(path, device) end
-  if bytes:byte() == 128 and (bytes:byte(2) or 9) <= 5 then
+  if bytes:sub(1, 2) == "PK" then return require("accelerate.files.torch").load(path, device) end
+  if is_pickle(bytes) then
     fail("load: '%s': a plain pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one",
       path)
   end

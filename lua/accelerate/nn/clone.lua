@@ -1,11 +1,9 @@
 --- Copies of modules: Module:clone() and what utils.deepcopy does with a module.
 
 local class = require "accelerate.utils.class"
-local core = require "accelerate.core"
 local deepcopy = require "accelerate.utils.copy"
 local hooks = require "accelerate.nn.hooks"
 local Module = require "accelerate.nn.module"
-local parameter = require "accelerate.nn.parameter"
 local recording = require "accelerate.capture.recording"
 
 -- A forward that preparing has wrapped runs the original; the copy gets the one that was there
@@ -28,7 +26,6 @@ function Module.__deepcopy(self, copy, seen)
   for name in next, from.transient do to.transient[name] = true end
   for name, value in next, self._values do
     if name ~= "forward" then values[name] = copy(value, seen) end
-    if core.is_tensor(value) and parameter.is(value) then parameter.mark(values[name]) end
   end
   values.forward = own_forward(self._values)
   for kind, list in next, self._hooked or {} do

@@ -8,12 +8,17 @@ local ordered = require "accelerate.utils.ordered"
 --- Classes whose objects stand for the whole process: a copy would be a second one.
 local ONE = { Accelerator = true, AcceleratorState = true, PartialState = true, GradientState = true }
 
+local function copy_tensor(t)
+  local parameter, made = package.loaded["accelerate.nn.parameter"], t:detach():clone()
+  made.requires_grad = t.requires_grad
+  if parameter and parameter.is(t) then parameter.mark(made) end -- without nn there are none
+  return made
+end
+
 local function copy(value, seen)
   if core.is_tensor(value) then
-    local made = seen[value] or value:detach():clone()
-    if not seen[value] then made.requires_grad = value.requires_grad end
-    seen[value] = made
-    return made
+    seen[value] = seen[value] or copy_tensor(value)
+    return seen[value]
   end
   if type(value) ~= "table" then return value end
   if seen[value] then return seen[value] end
@@ -24,9 +29,9 @@ local function copy(value, seen)
     return made
   end
   local meta, Class = getmetatable(value), class.of(value)
-  if type(meta) == "table" then
+  if meta ~= nil then
     if Class and ONE[Class.__name] then return value end
-    local own = rawget(meta, "__deepcopy")
+    local own = type(meta) == "table" and rawget(meta, "__deepcopy")
     if own then return own(value, copy, seen) end
     options.fail("deepcopy: cannot copy %s: its class has no __deepcopy; copy its state_dict() instead",
       options.show(value))

@@ -40,7 +40,7 @@ function M.is_tensor_information(value) return class.is(value, TensorInformation
 function M.is_container(value)
   if type(value) ~= "table" then return false end
   local meta = getmetatable(value)
-  return meta == nil or (type(meta) == "table" and rawget(meta, "__order") ~= nil)
+  return meta == nil or ordered.is_ordered(value)
 end
 local is_container = M.is_container
 

@@ -27,8 +27,8 @@ function ordered.sorted_keys(t)
   local keys = {}
   for key in next, t do
     if not RANK[type(key)] then
-      error(("a table with a %s as key has no order: keys must be numbers, strings or booleans"):format(
-        type(key)), 2)
+      require("accelerate.utils.options").fail(
+        "a table with a %s as key has no order: keys must be numbers, strings or booleans", type(key))
     end
     keys[#keys + 1] = key
   end
@@ -38,7 +38,7 @@ end
 
 local function is_ordered(t)
   local meta = getmetatable(t)
-  return type(meta) == "table" and rawget(meta, "__order") ~= nil
+  return type(meta) == "table" and type(rawget(meta, "__order")) == "table"
 end
 
 --- Whether `t` is a table from ordered.new.
