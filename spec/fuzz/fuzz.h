@@ -22,7 +22,8 @@ extern void (*fuzz_count)(uint32_t place);
 
 /* ---- the targets in C */
 
-void fuzz_options(const uint8_t *data, size_t size); /* options.c: the command line */
-void fuzz_hello(const uint8_t *data, size_t size);   /* hello.c: the meeting of machines */
+void fuzz_options(const uint8_t *data, size_t size);  /* options.c: the command line */
+void fuzz_settings(const uint8_t *data, size_t size); /* options.c: a configuration file */
+void fuzz_hello(const uint8_t *data, size_t size);    /* hello.c: the meeting of machines */
 
 #endif

@@ -1,8 +1,8 @@
-/* options.c: fuzz target of the command line.
+/* options.c: fuzz targets of the command line and of the configuration file.
  *
- * An input is lines.  NAME=VALUE lines at the beginning set environment variables of ours; each
- * further line is a word after "accel-run".  What is refused ends with status 2 and a message; what
- * is taken can be explained and exported. */
+ * An input of the first is lines.  NAME=VALUE lines at the beginning set environment variables of
+ * ours; each further line is a word after "accel-run".  What is refused ends with status 2 and a
+ * message; what is taken can be explained and exported. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { MOST_WORDS = 64, MOST_NAMES = 8 };
 
@@ -64,28 +66,49 @@ static void use(const ax_plan *plan, FILE *f)
   ax_config_export(plan, ranks);
 }
 
-void fuzz_options(const uint8_t *data, size_t size)
+/* Parses a command line and uses what it says; restores the environment, apart from `names`. */
+static void parse(int argc, char **argv)
 {
   static const char *const exported[] = { "OMP_NUM_THREADS",      "ACCEL_RUN_THREADS",
                                           "GOMP_SPINCOUNT",       "ACCELERATE_USE_CPU",
                                           "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
                                           "ACCELERATE_GPU_IDS",   "ACCELERATE_MIXED_PRECISION" };
-  char *text = strndup((const char *)data, size), *argv[MOST_WORDS + 1], *names[MOST_NAMES], *said = NULL;
   FILE *const before = stderr;
+  char *said = NULL;
   size_t length;
-  int n_names = 0, argc, status;
   ax_plan plan;
+  int status;
 
-  argc = read_words(text, argv, names, &n_names);
+  setenv("HF_HOME", "/nowhere", 1); /* no configuration of this machine */
   stderr = open_memstream(&said, &length);
   status = ax_config_parse(argc, argv, &plan);
-  if (status == 0 && plan.mode <= AX_MODE_EXPLAIN) use(&plan, stderr);
+  if (status == 0 && (plan.mode == AX_MODE_SCRIPT || plan.mode == AX_MODE_EXPLAIN)) use(&plan, stderr);
   ax_config_free(&plan);
   fclose(stderr);
   stderr = before;
   if (status != 0) check_refusal(status, said);
-  for (int i = 0; i < n_names; i++) unsetenv(names[i]);
   for (size_t i = 0; i < sizeof exported / sizeof *exported; i++) unsetenv(exported[i]);
   free(said);
+}
+
+void fuzz_options(const uint8_t *data, size_t size)
+{
+  char *text = strndup((const char *)data, size), *argv[MOST_WORDS + 1], *names[MOST_NAMES];
+  int n_names = 0;
+  const int argc = read_words(text, argv, names, &n_names);
+
+  parse(argc, argv);
+  for (int i = 0; i < n_names; i++) unsetenv(names[i]);
   free(text);
+}
+
+void fuzz_settings(const uint8_t *data, size_t size)
+{
+  const int fd = memfd_create("settings", MFD_CLOEXEC);
+  char option[64], *argv[] = { (char *)"accel-run", option, (char *)"--explain", NULL };
+
+  snprintf(option, sizeof option, "--config_file=/proc/self/fd/%d", fd);
+  if (fd < 0 || write(fd, data, size) != (ssize_t)size) fuzz_violation("no memory for a file");
+  parse(3, argv);
+  close(fd);
 }

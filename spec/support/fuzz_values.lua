@@ -13,7 +13,9 @@ local same = require "spec.fuzz.same"
 
 local M = {}
 
-local function step(...) if os.getenv("FUZZ_TRACE") then io.stderr:write(table.concat({ ... }, " "), "\n") end end
+local function step(...)
+  if os.getenv("FUZZ_TRACE") then io.stderr:write(table.concat({ ... }, " "), "\n") end
+end
 
 -- ---- values -------------------------------------------------------------------------------------
 
@@ -140,19 +142,33 @@ end
 
 local function raising() error("asked for by the test", 0) end
 local JUNK = {
-  function() return nil end, function() return true end, function() return -1 end, function() return 0 / 0 end,
-  function() return 2 ^ 53 end, function() return 1e300 end, function() return "" end, function() return "x\0y" end,
+  function()
+    return nil
+  end, function() return true end, function() return -1 end, function() return 0 / 0 end,
+  function()
+    return 2 ^ 53
+  end, function() return 1e300 end, function() return "" end, function() return "x\0y" end,
   function() return "/nowhere/x" end, function() return "/dev/null" end, function() return {} end,
   function() return { 1, "x", [5] = {} } end, function() return { [{}] = 1 } end, function() return print end,
-  function() return { a = print } end, function() return coroutine.create(print) end, function() return io.stdout end,
+  function()
+    return { a = print }
+  end, function() return coroutine.create(print) end, function() return io.stdout end,
   function() return require("ffi").new("int64_t", 5) end, function() return newproxy(true) end,
-  function() return setmetatable({}, { __index = raising, __newindex = raising, __len = raising, __pairs = raising }) end,
+  function()
+    return setmetatable({}, { __index = raising, __newindex = raising, __len = raising, __pairs = raising })
+  end,
   function() return setmetatable({ 1 }, { __metatable = "hidden" }) end,
   function() return setmetatable({}, { __order = 5 }) end,
-  function() return core.ones(2) end, function() return core.zeros(0, 3) end, function() return core.tensor(true) end,
-  function() return core.ones(2, 3):transpose(1, 2) end, function() return core.ones(1):expand(2 ^ 20, 2 ^ 20) end,
+  function()
+    return core.ones(2)
+  end, function() return core.zeros(0, 3) end, function() return core.tensor(true) end,
+  function()
+    return core.ones(2, 3):transpose(1, 2)
+  end, function() return core.ones(1):expand(2 ^ 20, 2 ^ 20) end,
   function() return nn.Linear(2, 2) end, function() return nn.Linear end, function() return optim.SGD end,
-  function() return ordered.new() end, function() return { device = "cuda:0" } end, function() return { keys = { 1 } } end,
+  function()
+    return ordered.new()
+  end, function() return { device = "cuda:0" } end, function() return { keys = { 1 } } end,
   function() return { map_location = 5 } end, function() return { use_buffers = {} } end,
 }
 
@@ -165,17 +181,24 @@ local function calls_of(folder)
   local swa, f = optim.swa_utils, open_file(folder)
   local module, average = nn.Linear(2, 2), swa.AveragedModel(nn.Linear(2, 2))
   local good = folder .. "/junk"
-  return { { files.save, nil, good }, { files.save, nil, nil, nil }, { files.write, nil, good, nil }, { files.load },
+  return { { files.save, nil, good }, { files.save, nil, nil, nil }, { files.write, nil, good, nil },
+    { files.load },
     { files.load, nil, nil }, { files.safe_open }, { files.load_safetensors, nil, nil },
-    { files.load_safetensors, folder .. "/j.safetensors" }, { f.get_tensor, f }, { f.get_shape, f }, { f.get_dtype },
-    { f.keys }, { f.metadata }, { data.write_npy, good, nil }, { data.write_npz, good, nil }, { data.write_csv, good },
+    { files.load_safetensors, folder .. "/j.safetensors" }, { f.get_tensor, f }, { f.get_shape, f },
+    { f.get_dtype },
+    { f.keys }, { f.metadata }, { data.write_npy, good, nil }, { data.write_npz, good, nil },
+    { data.write_csv, good },
     { data.write_csv, good, { a = { 1 } } }, { data.write_image, good .. ".png", nil }, { data.read_npy },
-    { data.read_csv, good, nil }, { data.read_json }, { data.decode_image, nil, nil }, { accelerate.utils.deepcopy },
+    { data.read_csv, good, nil }, { data.read_json }, { data.decode_image, nil, nil },
+    { accelerate.utils.deepcopy },
     { module.clone }, { module.load_state_dict, module, nil }, { swa.AveragedModel, nil, nil },
-    { swa.AveragedModel, module, nil }, { average.update_parameters, average, nil }, { swa.get_ema_multi_avg_fn },
+    { swa.AveragedModel, module, nil }, { average.update_parameters, average, nil },
+    { swa.get_ema_multi_avg_fn },
     { average.load_state_dict, average, nil }, { core.safetensors_save, good, nil, nil },
-    { core._parts_write, good, nil, "save" }, { core._zip_write, good, nil, "save" }, { core._zip_open, nil, "load" },
-    { core._csv, nil, ",", '"', nil }, { core._tokens, nil, nil, nil }, { core._token_windows, nil, nil, nil, nil } }
+    { core._parts_write, good, nil, "save" }, { core._zip_write, good, nil, "save" },
+    { core._zip_open, nil, "load" },
+    { core._csv, nil, ",", '"', nil }, { core._tokens, nil, nil, nil },
+    { core._token_windows, nil, nil, nil, nil } }
 end
 
 local OURS = { "attempt to ", "lua/accelerate/[%w_/]+%.lua:%d+: ", "stack overflow" }

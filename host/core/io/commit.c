@@ -191,7 +191,7 @@ static ax_status read_reports(const ax_commit *c, entries *all)
     st = read_report(path, all);
     if (st == AX_OK && unlink(path) != 0) st = failed("remove", path);
   }
-  qsort(all->list, (size_t)all->n, sizeof *all->list, by_name);
+  if (all->n > 1) qsort(all->list, (size_t)all->n, sizeof *all->list, by_name);
   return st;
 }
 
