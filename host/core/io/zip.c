@@ -9,6 +9,7 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "core/io/crc.h"
 #include "core/io/file.h"
 
 #define FAIL(st, fmt, ...) AX_FILE_FAIL(st, z->fn, z->path, fmt, ##__VA_ARGS__)
@@ -231,14 +232,6 @@ static ax_status unpack(const ax_zip *z, const entry *e, const uint8_t *from, vo
   return whole ? AX_OK : FAIL(AX_EIO, "'%.*s' in it cannot be unpacked: its data is damaged", SHOWN(e));
 }
 
-static uint32_t checksum(const uint8_t *data, uint64_t n)
-{
-  uLong crc = crc32(0, NULL, 0);
-  for (uint64_t at = 0; at < n; at += 1 << 30)
-    crc = crc32(crc, data + at, (unsigned)(n - at < 1 << 30 ? n - at : 1 << 30));
-  return (uint32_t)crc;
-}
-
 ax_status ax_zip_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, void **owned)
 {
   const entry *e = &z->entries[i];
@@ -254,7 +247,7 @@ ax_status ax_zip_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, 
     AX_TRY(FAIL(AX_EIO, "'%.*s' in it is packed by method %d; expected 0 (stored) or 8 (deflated)", SHOWN(e),
                 e->method));
   else if (e->packed != e->size) AX_TRY(FAIL(AX_EIO, "'%.*s' in it has two sizes", SHOWN(e)));
-  const uint32_t crc = checksum(*data, e->size);
+  const uint32_t crc = ax_crc32(0, *data, e->size);
   if (crc != e->crc)
     st = FAIL(AX_EIO, "'%.*s' in it is damaged: its checksum is %08x, expected %08x", SHOWN(e), crc, e->crc);
 out:
