@@ -50,4 +50,7 @@ typedef struct ax_signature {
 /* Parses all signatures at the first call. */
 AX_API const ax_signature *ax_signature_of(ax_op op);
 
+/* Parses one into `sig`, which is all zero.  Its names are kept for ever. */
+AX_API void ax_signature_parse(ax_signature *sig, const char *text);
+
 #endif

@@ -18,6 +18,7 @@ typedef struct reader {
   int ndim;      /* of the tensor that dims refer to */
   int64_t dim;   /* the dim that positions refer to */
   bool at_least; /* positions may be one past the last (narrow of length 0) */
+  int *where;    /* the stack index of each parameter's value, 0: not given; may be NULL */
 } reader;
 
 static const char *expected_text(lua_State *L, const ax_param *p)
@@ -302,11 +303,13 @@ static bool read_rest(reader *q, const ax_param *p, int first, int last)
   return true;
 }
 
-void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r)
+static void read_all(reader *q)
 {
-  const ax_signature *sig = ax_signature_of(op);
+  lua_State *L = q->L;
+  const ax_signature *sig = q->sig;
+  ax_lua_read_result *r = q->r;
+  const char *shown = q->fn;
   int last = lua_gettop(L), options = 0;
-  reader q = { .L = L, .fn = shown, .sig = sig, .r = r, .at_least = op != AX_OP_SELECT };
 
   memset(&r->args, 0, sizeof r->args);
   for (int k = 0; k < AX_MAX_INPUTS; k++) r->in[k] = NULL;
@@ -334,19 +337,35 @@ void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_res
       lua_getfield(L, options, p->name);
       if (!lua_isnil(L, -1)) {
         if (given) ax_lua_error(L, shown, "%s is given twice, by position and by name", p->name);
-        read_param(&q, p, 0, lua_gettop(L));
+        if (q->where) q->where[i] = lua_gettop(L);
+        read_param(q, p, 0, lua_gettop(L));
         continue;
       }
       lua_pop(L, 1);
     }
-    if (!given) use_default(&q, p, arg);
+    if (q->where) q->where[i] = given ? arg : 0;
+    if (!given) use_default(q, p, arg);
     else if (arg == sig->n && last > arg && (p->kind == AX_P_INTS || p->kind == AX_P_DIMS) && !p->second) {
-      read_rest(&q, p, arg, last);
+      read_rest(q, p, arg, last);
       last = arg;
-    } else read_param(&q, p, arg, arg);
+    } else read_param(q, p, arg, arg);
   }
   if (last > sig->n) ax_lua_error(L, shown, "%d arguments given, at most %d expected", last, sig->n);
+}
+
+void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r)
+{
+  reader q = { .L = L, .fn = shown, .sig = ax_signature_of(op), .r = r, .at_least = op != AX_OP_SELECT };
+
+  read_all(&q);
   if (r->args.n_in > 0 && r->args.scalars &&
       (r->args.scalars & ((1u << r->args.n_in) - 1)) == (1u << r->args.n_in) - 1 && op != AX_OP_COPY)
     ax_lua_error(L, shown, "expected at least one tensor, got numbers only");
+}
+
+void ax_lua_read_params(lua_State *L, const ax_signature *sig, const char *shown, ax_lua_read_result *r,
+                        int *where)
+{
+  reader q = { .L = L, .fn = shown, .sig = sig, .r = r, .where = where };
+  read_all(&q);
 }

@@ -35,9 +35,11 @@ typedef struct ax_lua_context ax_lua_context;
 typedef struct ax_lua_globals {
   lua_State *L;         /* of the innermost call into the binding */
   bool open;            /* a state is open; finalisers that run while it closes do not call Lua */
+  bool methods_loaded;  /* those written in Lua; see bind/tensor.c */
   bool pause_shortened; /* of the collector, at the first backward; see bind/memory.c */
   int ref_tensor_mt;    /* in the registry */
-  int ref_methods;      /* name -> method, or number of a field */
+  int ref_methods;      /* name -> method, number of a field, or a table with a field's function */
+  int ref_require;
   /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
   int ref_handles;
   int ref_environments; /* weak: light userdata of a leaf's box -> the table of its hooks */
@@ -204,6 +206,10 @@ typedef struct ax_lua_read_result {
 /* Reads the stack from index 1 as arguments of `op`.  `shown` is the name that messages use.
  * Raises; owns nothing. */
 void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r);
+/* Likewise, by any signature.  where: gets the stack index of each parameter's value, 0 where it
+ * was not given. */
+void ax_lua_read_params(lua_State *L, const ax_signature *sig, const char *shown, ax_lua_read_result *r,
+                        int *where);
 
 /* Whether the value is a plain table that is not a list (has no [1]); an empty table is one where
  * `empty_counts`. */
@@ -245,6 +251,7 @@ void ax_lua_open_tensor(lua_State *L);
 void ax_lua_open_values(lua_State *L);
 void ax_lua_open_create(lua_State *L);
 void ax_lua_open_ops(lua_State *L);
+void ax_lua_open_composed(lua_State *L);
 void ax_lua_open_split(lua_State *L);
 void ax_lua_open_grad(lua_State *L);
 void ax_lua_open_function(lua_State *L);

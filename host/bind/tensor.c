@@ -70,12 +70,12 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
 /* Raises for an unknown name.  Only here is the name compared with all names. */
 static int unknown_name(lua_State *L, const char *what)
 {
-  const char *given = lua_tostring(L, 2), *names[512], *near;
+  const char *given = lua_tostring(L, 2), *names[1024], *near;
   int n = 0;
 
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   lua_pushnil(L);
-  while (lua_next(L, -2) && n < 511) {
+  while (lua_next(L, -2) && n < 1023) {
     names[n++] = lua_tostring(L, -2); /* the table of methods keeps the names alive */
     lua_pop(L, 1);
   }
@@ -83,6 +83,17 @@ static int unknown_name(lua_State *L, const char *what)
   if (near)
     return ax_lua_error(L, "tensor", "there is no %s \"%s\"; did you mean \"%s\"?", what, given, near);
   return ax_lua_error(L, "tensor", "there is no %s \"%s\"", what, given);
+}
+
+/* The methods written in Lua are loaded at the first name that C does not know. */
+static bool load_methods(lua_State *L)
+{
+  if (ax_lua.methods_loaded) return false;
+  ax_lua.methods_loaded = true;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_require);
+  lua_pushliteral(L, "accelerate.tensor.composed");
+  lua_call(L, 1, 0);
+  return true;
 }
 
 /* The __index of tensors.  Every method call comes through here, so strings are handled first. */
@@ -93,6 +104,17 @@ static int tensor_index(lua_State *L)
     lua_rawget(L, lua_upvalueindex(1));
     switch (lua_type(L, -1)) {
     case LUA_TFUNCTION: return 1;
+    case LUA_TNIL:
+      if (!load_methods(L)) return unknown_name(L, "field or method");
+      lua_settop(L, 2);
+      return tensor_index(L);
+    case LUA_TTABLE: /* a field that a Lua function computes */
+      ax_lua_enter(L);
+      ax_lua_check_tensor(L, 1, lua_tostring(L, 2), "self");
+      lua_rawgeti(L, -1, 1);
+      lua_pushvalue(L, 1);
+      lua_call(L, 1, 1);
+      return 1;
     case LUA_TNUMBER:
       ax_lua_enter(L);
       return push_field(L, ax_lua_check_tensor(L, 1, lua_tostring(L, 2), "self"),

@@ -11,7 +11,8 @@ local M = {}
 local INTRODUCTION = [[
 # Ops
 
-*Written by `make docs` from the op table (`host/core/ops/ops.def`); edit the table, not this page.*
+*Written by `make docs` from the op table (`host/core/ops/ops.def`) and from what
+`lua/accelerate/tensor` writes of its rows; edit those, not this page.*
 
 Every op is a function of `accelerate.tensor` and a method of its first tensor: `tensor.sum(x, 1)`
 is `x:sum(1)`. Arguments go by position in the order shown; those in brackets may be left out, and
@@ -87,21 +88,45 @@ local function facts(row)
   return table.concat(list, " · ")
 end
 
+local FORMS = {
+  both = "written in Lua, of ops", method = "written in Lua, of ops; a method only",
+  ["function"] = "written in Lua, of ops; a function only", field = "a field",
+}
+
+-- A function that accelerate.tensor.define made.
+local function composed_text(entry)
+  local text, kinds = entry.usage or entry.name, {}
+  if entry.signature then
+    local arguments = parse(entry.signature)
+    text = call_text(entry.name, arguments)
+    for i, argument in ipairs(arguments) do kinds[i] = ("`%s` %s"):format(argument.name, argument.kind) end
+  end
+  local other_name = not (entry.signature or entry.usage)
+  return ("## %s\n\n`%s`: %s\n\n%s%s"):format(entry.name, text, entry.summary,
+    #kinds > 0 and table.concat(kinds, ", ") .. "  \n" or "",
+    other_name and "" or FORMS[entry.form] .. "\n\n")
+end
+
 --- The text of docs/reference/ops.md.
 function M.ops_page()
   local rows = {}
   for _, row in ipairs(core.ops()) do
     if not row.hidden then rows[#rows + 1] = row end
   end
+  for _, entry in ipairs(require("accelerate.tensor.composed").list) do
+    rows[#rows + 1] = { name = entry.name, text = composed_text(entry) }
+  end
   table.sort(rows, function(a, b) return a.name < b.name end)
   local out = { INTRODUCTION }
   for _, row in ipairs(rows) do
+    if row.text then out[#out + 1] = row.text goto continue end
     local arguments, results = parse(row.signature)
     out[#out + 1] = ("## %s\n\n`%s`%s: %s\n\n"):format(row.name, call_text(row.name, arguments),
       results and " → " .. results:gsub("%s+", ", ") or "", row.summary)
     local kinds = {}
     for i, argument in ipairs(arguments) do kinds[i] = ("`%s` %s"):format(argument.name, argument.kind) end
     out[#out + 1] = table.concat(kinds, ", ") .. "  \n" .. facts(row) .. "\n\n"
+    ::continue::
   end
   return (table.concat(out):gsub("\n+$", "\n"))
 end

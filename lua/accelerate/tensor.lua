@@ -144,71 +144,12 @@ local casting = require "accelerate.precision.autocast"
 M.autocast, M.is_autocast_enabled, M.get_autocast_dtype = casting.autocast, casting.is_autocast_enabled,
   casting.get_autocast_dtype
 
-local function check_pair(where, a, b)
-  for i, x in ipairs { a, b } do
-    if not core.is_tensor(x) then
-      error(("%s: argument %d: expected a tensor, got %s"):format(where, i, type(x)), 3)
-    end
-  end
-  if not (core.is_tensor(a) and core.is_tensor(b)) then
-    error(where .. ": expected two tensors, got nil", 3)
-  end
-end
-
-local function same_shape(a, b)
-  local p, q = a.shape, b.shape
-  if #p ~= #q then return false end
-  for i = 1, #p do
-    if p[i] ~= q[i] then return false end
-  end
-  return true
-end
-
---- The p-norm of each row of x1 minus each row of x2.
----@param x1 accelerate.Tensor (.., m, k)
----@param x2 accelerate.Tensor (.., n, k), leading dims broadcast
----@param options? { p: number? } 2
----@return accelerate.Tensor (.., m, n)
-function M.cdist(x1, x2, options)
-  return require("accelerate.nn.functional.distance").cdist(x1, x2, options)
-end
-
---- Returns whether two tensors have equal shapes and elements. NaN equals nothing.
----@param a accelerate.Tensor
----@param b accelerate.Tensor
----@return boolean
-function M.equal(a, b)
-  check_pair("equal", a, b)
-  if not same_shape(a, b) then return false end
-  return core.no_grad(function() return a:eq(b):all():item() end)
-end
-
-local CLOSE = { rtol = 1e-5, atol = 1e-8, equal_nan = false }
-
---- Returns whether |a - b| <= atol + rtol * |b| everywhere (shapes are broadcast; computed in
---- float64). Infinities must be the same.
----@param a accelerate.Tensor
----@param b accelerate.Tensor
----@param options? { rtol: number?, atol: number?, equal_nan: boolean? } 1e-5, 1e-8, false
----@return boolean
-function M.allclose(a, b, options)
-  local o
-  check_pair("allclose", a, b)
-  if options == nil then
-    o = CLOSE
-  else
-    o = require("accelerate.utils.options").check("allclose", options, {
-      rtol = { "number", default = CLOSE.rtol, min = 0 }, atol = { "number", default = CLOSE.atol, min = 0 },
-      equal_nan = { "boolean", default = CLOSE.equal_nan },
-    })
-  end
-  return core.no_grad(function()
-    local x, y = a:double(), b:double()
-    local near = (x - y):abs():le(y:abs() * o.rtol + o.atol):logical_and(y:isfinite())
-    local same = x:eq(y):logical_or(near)
-    if o.equal_nan then same = same:logical_or(x:isnan():logical_and(y:isnan())) end
-    return same:all():item()
-  end)
+-- What Lua writes of rows is loaded at the first name that is not in M; see
+-- accelerate.tensor.define.
+local function written_in_lua(key)
+  local fn = require("accelerate.tensor.composed").functions[key]
+  M[key] = fn
+  return fn
 end
 
 return setmetatable(M, {
@@ -218,7 +159,10 @@ return setmetatable(M, {
       M.cuda = require "accelerate.cuda"
       return M.cuda
     end
+    local fn = written_in_lua(key)
+    if fn then return fn end
     local names = { "cuda" }
+    for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end
     table.sort(names)
     local near = type(key) == "string" and core._nearest(key, names)

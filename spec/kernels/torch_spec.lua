@@ -7,6 +7,7 @@ local env = { core = core, tensor = require "accelerate.tensor", nn = require "a
 local FAMILIES = {
   "attention",
   "batch_norm",
+  "composed",
   "conv",
   "copies", "draws", "loss", "pointwise", "reduce",
   "index",
@@ -86,6 +87,11 @@ describe("against PyTorch", function()
     local missing = {}
     for _, row in ipairs(core.ops()) do
       if not row.hidden and not covered[row.name] then missing[#missing + 1] = row.name end
+    end
+    for _, entry in ipairs(require("accelerate.tensor.composed").list) do
+      if not covered[(entry.name:gsub("_$", ""))] and not covered[entry.name] then
+        missing[#missing + 1] = entry.name
+      end
     end
     assert.are.same({}, missing)
   end)

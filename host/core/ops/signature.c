@@ -9,7 +9,7 @@
 
 static ax_signature signatures[AX_OP_COUNT];
 static pthread_once_t parsed = PTHREAD_ONCE_INIT;
-static char text_space[65536]; /* names and words, cut out of the signatures */
+static char text_space[98304]; /* names and words, cut out of the signatures */
 static size_t text_used;
 
 static const char *keep_text(const char *from, size_t n)
@@ -105,7 +105,7 @@ static void parse_param(ax_param *p, const char *s, size_t n, taken *t)
   else p->value = (double)AX_NO_DIM;
 }
 
-static void parse(ax_signature *sig, const char *s)
+void ax_signature_parse(ax_signature *sig, const char *s)
 {
   enum { GIVEN, SET, RESULTS } part = GIVEN;
   taken t = { 0 };
@@ -126,7 +126,7 @@ static void parse(ax_signature *sig, const char *s)
 
 static void parse_all(void)
 {
-  for (int op = 0; op < AX_OP_COUNT; op++) parse(&signatures[op], ax_ops[op].signature);
+  for (int op = 0; op < AX_OP_COUNT; op++) ax_signature_parse(&signatures[op], ax_ops[op].signature);
 }
 
 const ax_signature *ax_signature_of(ax_op op)

@@ -1,0 +1,34 @@
+--- Comparisons of whole tensors.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.define"
+
+local function same_shape(a, b)
+  local p, q = a.shape, b.shape
+  if #p ~= #q then return false end
+  for i = 1, #p do
+    if p[i] ~= q[i] then return false end
+  end
+  return true
+end
+
+define("equal", "a:T b:T", "true when shapes and elements are equal; NaN equals nothing", function(a, b)
+  if not same_shape(a, b) then return false end
+  return core.no_grad(function() return a:eq(b):all():item() end)
+end)
+
+-- In float64; equal infinities are close.
+local function isclose(a, b, rtol, atol, equal_nan)
+  return core.no_grad(function()
+    local x, y = a:double(), b:double()
+    local near = (x - y):abs():le(y:abs() * rtol + atol):logical_and(y:isfinite())
+    local same = x:eq(y):logical_or(near)
+    if equal_nan then same = same:logical_or(x:isnan():logical_and(y:isnan())) end
+    return same
+  end)
+end
+
+local TOLERANCES = "a:T b:T rtol:num=1e-05 atol:num=1e-08 equal_nan:bool=false"
+define("isclose", TOLERANCES, "element by element: |a - b| <= atol + rtol |b|, in float64", isclose)
+define("allclose", TOLERANCES, "true when all elements are close; see isclose", function(...)
+  return isclose(...):all():item()
+end)

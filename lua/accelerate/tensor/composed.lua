@@ -1,0 +1,14 @@
+--- Loads all functions of tensors that are written in Lua. Tensors load it at the first method that
+--- C does not know, accelerate.tensor at the first such function.
+local define = require "accelerate.tensor.define"
+
+require "accelerate.tensor.elementwise"
+require "accelerate.tensor.comparing"
+require "accelerate.tensor.making"
+require "accelerate.tensor.joining"
+require "accelerate.tensor.rearranging"
+require "accelerate.tensor.statistics"
+require "accelerate.tensor.products"
+require "accelerate.tensor.random"
+
+return define

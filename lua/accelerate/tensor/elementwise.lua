@@ -1,0 +1,78 @@
+--- Element by element, of rows.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.define"
+
+for _, pair in ipairs {
+  { "clip", "clamp" }, { "absolute", "abs" }, { "negative", "neg" }, { "fix", "trunc" },
+  { "multiply", "mul" }, { "divide", "div" }, { "true_divide", "div" }, { "subtract", "sub" },
+  { "arccos", "acos" }, { "arcsin", "asin" }, { "arctan", "atan" }, { "arccosh", "acosh" },
+  { "arcsinh", "asinh" }, { "arctanh", "atanh" }, { "arctan2", "atan2" }, { "sgn", "sign" },
+} do
+  define.alias(pair[1], pair[2], true)
+end
+for _, pair in ipairs {
+  { "greater", "gt" }, { "greater_equal", "ge" }, { "less", "lt" }, { "less_equal", "le" },
+  { "not_equal", "ne" },
+} do
+  define.alias(pair[1], pair[2])
+end
+
+define("clamp_min", "x:T min:TN", "the larger of x and min", function(x, min)
+  return x:clamp { min = min }
+end)
+define("clamp_max", "x:T max:TN", "the smaller of x and max", function(x, max)
+  return x:clamp { max = max }
+end)
+define("clamp_min_", "x:T min:TN", "clamp_min in place", function(x, min)
+  return x:clamp_ { min = min }
+end, "method")
+define("clamp_max_", "x:T max:TN", "clamp_max in place", function(x, max)
+  return x:clamp_ { max = max }
+end, "method")
+
+-- The element of a where b is NaN and the reverse; else what `pick` says.
+local function without_nan(pick, a, b)
+  return core.where(a:isnan(), b, core.where(b:isnan(), a, pick(a, b)))
+end
+define("fmax", "a:T b:T", "the larger element; NaN only where both are", function(a, b)
+  return without_nan(core.maximum, a, b)
+end)
+define("fmin", "a:T b:T", "the smaller element; NaN only where both are", function(a, b)
+  return without_nan(core.minimum, a, b)
+end)
+
+local function float_of(x)
+  return x.dtype:find("float", 1, true) and x or x:float()
+end
+
+define("logit", "x:T eps:num?", "log(x / (1 - x)), x first brought into [eps, 1 - eps]", function(x, eps)
+  x = float_of(x)
+  if eps then x = x:clamp(eps, 1 - eps) end
+  return (x / (1 - x)):log()
+end)
+define("sinc", "x:T", "sin(pi x) / (pi x), 1 at 0", function(x)
+  x = float_of(x)
+  local zero = x:eq(0)
+  local angle = x:masked_fill(zero, 1) * math.pi
+  return (angle:sin() / angle):masked_fill(zero, 1)
+end)
+define("deg2rad", "x:T", "x * pi / 180", function(x) return float_of(x) * (math.pi / 180) end)
+define("rad2deg", "x:T", "x * 180 / pi", function(x) return float_of(x) * (180 / math.pi) end)
+define("positive", "x:T", "x itself", function(x) return x end)
+
+-- The sign bit of a zero shows in its reciprocal.
+local function signbit(x)
+  if not x.dtype:find("float", 1, true) then return x:lt(0) end
+  return core.no_grad(function() return x:lt(0):logical_or(x:eq(0):logical_and(x:reciprocal():lt(0))) end)
+end
+define("signbit", "x:T", "whether the sign bit is set, also of -0", signbit)
+define("copysign", "a:T b:TN", "the magnitude of a with the sign of b", function(a, b)
+  a = float_of(a)
+  if type(b) == "number" then b = core.tensor(b, { dtype = a.dtype, device = a.device }) end
+  return core.where(signbit(a):ne(signbit(b)), -a, a)
+end)
+define("heaviside", "x:T values:T", "0 below 0, 1 above 0, values at 0", function(x, values)
+  return core.where(x:eq(0), values, x:gt(0):to(values.dtype))
+end)
+define("isposinf", "x:T", "whether the element is +inf", function(x) return x:eq(math.huge) end)
+define("isneginf", "x:T", "whether the element is -inf", function(x) return x:eq(-math.huge) end)

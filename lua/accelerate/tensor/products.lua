@@ -1,0 +1,70 @@
+--- Products and distances of vectors.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.define"
+local options = require "accelerate.utils.options"
+
+local function shape_text(x) return ("[%s]"):format(table.concat(x.shape, ", ")) end
+
+define("inner", "a:T b:T", "sums of products over the last dim of both", function(a, b)
+  if a.ndim == 0 or b.ndim == 0 then return a * b end
+  if a.shape[a.ndim] ~= b.shape[b.ndim] then
+    options.fail("inner: the last sizes differ: %s and %s", shape_text(a), shape_text(b))
+  end
+  local k = a.shape[a.ndim]
+  local shape = {}
+  for i = 1, a.ndim - 1 do shape[i] = a.shape[i] end
+  for i = 1, b.ndim - 1 do shape[#shape + 1] = b.shape[i] end
+  return a:reshape(-1, k):matmul(b:reshape(-1, k):t()):view(shape)
+end)
+define("vdot", "a:T b:T", "the sum of products of two vectors", core.dot)
+define("ger", "a:T b:T", "another name of `outer`", core.outer)
+define("addr", "input:T vec1:T vec2:T beta:num=1 alpha:num=1", "beta input + alpha outer(vec1, vec2)",
+  function(input, a, b, beta, alpha)
+    local product = a:outer(b) * alpha
+    if beta == 0 then return product end
+    return input * beta + product
+  end)
+define("addbmm", "input:T batch1:T batch2:T beta:num=1 alpha:num=1",
+  "beta input + alpha sum of batch1 @ batch2",
+  function(input, a, b, beta, alpha)
+    local product = a:bmm(b):sum(1) * alpha
+    if beta == 0 then return product end
+    return input * beta + product
+  end)
+define("kron", "a:T b:T", "the Kronecker product", function(a, b)
+  local n = math.max(a.ndim, b.ndim)
+  local wide, narrow, shape = {}, {}, {}
+  for i = 1, n do
+    local p, q = a.shape[i - n + a.ndim] or 1, b.shape[i - n + b.ndim] or 1
+    wide[2 * i - 1], wide[2 * i] = p, 1
+    narrow[2 * i - 1], narrow[2 * i] = 1, q
+    shape[i] = p * q
+  end
+  return (a:reshape(wide) * b:reshape(narrow)):reshape(shape)
+end)
+
+define("cross", "a:T b:T dim:dim=-1", "the cross product of vectors of 3 elements along dim", function(a, b,
+  dim)
+  dim = dim - a.ndim - 1 -- from the end: both are broadcast
+  for _, x in ipairs { a, b } do
+    if -dim > x.ndim or x.shape[x.ndim + 1 + dim] ~= 3 then
+      options.fail("cross: expected size 3 along dim %d, got shapes %s and %s", dim, shape_text(a),
+        shape_text(b))
+    end
+  end
+  local function turned(x, by) return x:roll(by, dim) end
+  return turned(a, -1) * turned(b, -2) - turned(a, -2) * turned(b, -1)
+end)
+define("dist", "a:T b:T p:num=2", "the p-norm of a - b", function(a, b, p) return (a - b):norm(p) end)
+
+local function functional(name)
+  return function(...) return require("accelerate.nn.functional")[name](...) end
+end
+define.plain("cdist", "tensor.cdist(x1, x2, { p = 2 })", "the p-norm of each row of x1 minus each row of x2",
+  "function",
+  functional "cdist")
+define.plain("cosine_similarity", "tensor.cosine_similarity(x1, x2, { dim = 2, eps = 1e-8 })",
+  "the cosine of the angle along dim", "function",
+  functional "cosine_similarity")
+define.plain("pairwise_distance", "tensor.pairwise_distance(x1, x2, { p = 2, eps = 1e-6, keepdim = false })",
+  "the p-norm of x1 - x2 + eps along the last dim", "function", functional "pairwise_distance")

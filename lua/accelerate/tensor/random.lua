@@ -1,0 +1,181 @@
+--- Draws. All of them are made of uniform and normal ones, which have the same bits on every
+--- device.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.define"
+local options = require "accelerate.utils.options"
+
+-- Numbers like x from core.rand or core.randn; float32 where x is of a half or an integer type.
+local function drawn(make, x, generator, double)
+  local wide = double or x.dtype == "float64"
+  return make(x.shape, { dtype = wide and "float64" or "float32", device = x.device, generator = generator })
+end
+
+-- Fills x with values that are made without a record.
+local function fill(where, x, make)
+  if x.requires_grad and x.is_leaf and core.is_grad_enabled() then
+    options.fail("%s: a leaf that requires a gradient cannot be changed in place; do it inside "
+      .. "tensor.no_grad", where)
+  end
+  x:copy_(core.no_grad(make))
+  return x
+end
+
+local function above_zero(where, name, v)
+  if not (v > 0) then options.fail("%s: %s must be above 0, got %g", where, name, v) end
+end
+local function probability(where, p)
+  if not (p >= 0 and p <= 1) then options.fail("%s: p must be in [0, 1], got %g", where, p) end
+end
+local function floating(where, x)
+  if not x.dtype:find("float", 1, true) then options.fail("%s: expected a floating type, got %s", where,
+    x.dtype) end
+end
+
+local function in_place(name, signature, summary, fn)
+  define(name, "x:T " .. signature .. " generator:gen?", summary, fn, "method")
+end
+
+in_place("uniform_", "from:num=0 to:num=1", "fills x with draws from [from, to)", function(x, from, to,
+  generator)
+  floating("uniform_", x)
+  if not (from <= to) then options.fail("uniform_: from (%g) must not be above to (%g)", from, to) end
+  return fill("uniform_", x, function() return drawn(core.rand, x, generator) * (to - from) + from end)
+end)
+in_place("normal_", "mean:num=0 std:num=1", "fills x with normal draws", function(x, mean, std, generator)
+  floating("normal_", x)
+  if not (std >= 0) then options.fail("normal_: std must be at least 0, got %g", std) end
+  return fill("normal_", x, function() return drawn(core.randn, x, generator) * std + mean end)
+end)
+in_place("log_normal_", "mean:num=1 std:num=2", "fills x with exp of normal draws", function(x, mean, std,
+  generator)
+  floating("log_normal_", x)
+  above_zero("log_normal_", "std", std)
+  return fill("log_normal_", x, function() return (drawn(core.randn, x, generator) * std + mean):exp() end)
+end)
+in_place("exponential_", "lambd:num=1", "fills x with draws of density lambd exp(-lambd x)",
+  function(x, lambd, generator)
+    floating("exponential_", x)
+    above_zero("exponential_", "lambd", lambd)
+    return fill("exponential_", x, function() return -(-drawn(core.rand, x, generator)):log1p() / lambd end)
+  end)
+in_place("cauchy_", "median:num=0 sigma:num=1", "fills x with draws of the Cauchy distribution",
+  function(x, median, sigma, generator)
+    floating("cauchy_", x)
+    above_zero("cauchy_", "sigma", sigma)
+    return fill("cauchy_", x, function()
+      return ((drawn(core.rand, x, generator, true) - 0.5) * math.pi):tan() * sigma + median
+    end)
+  end)
+in_place("geometric_", "p:num", "fills x with how many trials of probability p it takes to succeed",
+  function(x, p, generator)
+    if not (p > 0 and p < 1) then options.fail("geometric_: p must be in (0, 1), got %g", p) end
+    return fill("geometric_", x, function()
+      local u = drawn(core.rand, x, generator, true)
+      return ((-u):log1p() / math.log(1 - p)):ceil():clamp { min = 1 }
+    end)
+  end)
+-- The largest integer below which a type holds all.
+local EXACT = { uint8 = 256, int32 = 2 ^ 31, int64 = 2 ^ 53, float64 = 2 ^ 53, float32 = 2 ^ 24,
+  float16 = 2 ^ 11,
+  bfloat16 = 2 ^ 8, bool = 2 }
+in_place("random_", "from:int=0 to:int?",
+  "fills x with integers from `from` on, below `to`: without it, all that "
+  .. "its type holds", function(x, from, to, generator)
+    to = to or EXACT[x.dtype]
+    if from >= to then options.fail("random_: from (%d) must be below to (%d)", from, to) end
+    return fill("random_", x, function() return core.randint(from, to, x.shape, { device = x.device,
+      generator = generator }) end)
+  end)
+
+local function bernoulli(where, x, p, generator)
+  if type(p) == "number" then probability(where, p) end
+  return core.no_grad(function() return drawn(core.rand, x, generator):lt(p) end)
+end
+in_place("bernoulli_", "p:TN=0.5", "fills x with 1 of probability p, else 0", function(x, p, generator)
+  return fill("bernoulli_", x, function() return bernoulli("bernoulli_", x, p or 0.5, generator) end)
+end)
+define("bernoulli", "x:T generator:gen?", "1 with the probability that x says, else 0", function(x, generator)
+  floating("bernoulli", x)
+  if core.no_grad(function() return x:ge(0):logical_and(x:le(1)):all():item() end) == false then
+    options.fail("bernoulli: expected probabilities in [0, 1]")
+  end
+  return bernoulli("bernoulli", x, x, generator):to(x.dtype)
+end)
+
+local NORMAL = { generator = { "Generator", optional = true } }
+define.plain("normal", "tensor.normal(mean, std, [shape], { dtype, device, generator })",
+  "normal draws; mean and std are tensors that broadcast, or numbers with a shape", "function",
+  function(mean, std, shape, opts)
+    local where = "normal"
+    for i = 1, 2 do
+      local name, v = i == 1 and "mean" or "std", (select(i, mean, std))
+      if type(v) ~= "number" and not core.is_tensor(v) then
+        options.fail("%s: %s: expected a tensor or a number, got %s", where, name, options.show(v))
+      end
+    end
+    if type(std) == "number" and not (std >= 0) then
+      options.fail("%s: std must be at least 0, got %g", where, std)
+    end
+    if core.is_tensor(mean) or core.is_tensor(std) then
+      local given = options.check(where, opts or shape, NORMAL)
+      local like = core.no_grad(function() return mean + (core.is_tensor(std) and std or 0) * 0 end)
+      if not core.is_tensor(mean) then like = core.no_grad(function() return std * 0 + mean end) end
+      local o = { dtype = like.dtype, device = like.device, generator = given.generator }
+      return core.no_grad(function() return core.randn(like.shape, o) * std + mean end)
+    end
+    if shape == nil then options.fail("normal: expected a shape beside two numbers, got none") end
+    return core.randn(shape, opts or {}) * std + mean
+  end)
+
+-- Draws without replacement: the k largest of weight / exponential draws are distributed as k draws
+-- one after the other (Efraimidis and Spirakis, 2006). With replacement: places of uniform draws
+-- among the running sums.
+define("multinomial", "x:T num_samples:int replacement:bool=false generator:gen?",
+  "positions, counted from 0, drawn with the weights in the rows of x", function(x, n, replacement, generator)
+    floating("multinomial", x)
+    if x.ndim < 1 or x.ndim > 2 then
+      options.fail("multinomial: expected 1 or 2 dims, got [%s]", table.concat(x.shape, ", "))
+    end
+    if n < 1 then options.fail("multinomial: num_samples must be at least 1, got %d", n) end
+    return core.no_grad(function()
+      local weights = x:double()
+      if not weights:isfinite():logical_and(weights:ge(0)):all():item() then
+        options.fail("multinomial: expected weights from 0 on, got negative, infinite or NaN ones")
+      end
+      local least = (replacement and weights:sum(-1):gt(0):long() or weights:gt(0):sum(-1)):amin():item()
+      if least < (replacement and 1 or n) then
+        options.fail("multinomial: %d draws %s replacement, but a row has %d weights above 0", n,
+          replacement and "with" or "without", least)
+      end
+      local o = { dtype = "float64", device = x.device, generator = generator }
+      if not replacement then
+        local _, places = (weights / -(-core.rand(x.shape, o)):log1p()):nan_to_num({ nan = 0 }):topk(n, -1)
+        return places
+      end
+      local sums = weights:cumsum(-1)
+      local shape = x.shape
+      shape[#shape] = n
+      local total = sums:narrow(-1, sums.shape[sums.ndim], 1)
+      -- never the end itself, nor a place behind the last weight above 0
+      local u = (core.rand(shape, o) * total):minimum(total * (1 - 2 ^ -52))
+      return core.searchsorted(sums, u, true)
+    end)
+  end)
+
+define("gumbel_softmax", "logits:T tau:num=1 hard:bool=false dim:dim=-1 generator:gen?",
+  "softmax of (logits + Gumbel draws) / tau; hard: one-hot, with the gradient of the soft one",
+  function(logits, tau, hard, dim, generator)
+    floating("gumbel_softmax", logits)
+    above_zero("gumbel_softmax", "tau", tau)
+    local noise = core.no_grad(function()
+      local exponential = -(-drawn(core.rand, logits, generator)):log1p()
+      return -exponential:clamp({ min = 2 ^ -126 }):log():to(logits.dtype)
+    end)
+    local soft = ((logits + noise) / tau):softmax(dim)
+    if not hard then return soft end
+    local place = soft:argmax(dim, true)
+    local one = core.no_grad(function()
+      return core.zeros_like(soft):scatter(dim, place, 1)
+    end)
+    return one - soft:detach() + soft
+  end, "function")

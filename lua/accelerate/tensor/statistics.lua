@@ -1,0 +1,138 @@
+--- Differences, integrals, moments and orders of samples.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.define"
+local options = require "accelerate.utils.options"
+
+local function shape_text(x) return ("[%s]"):format(table.concat(x.shape, ", ")) end
+
+-- Neighbours along dim: all but the last one, all but the first one.
+local function neighbours(x, dim)
+  local n = x.shape[dim] - 1
+  return x:narrow(dim, 1, n), x:narrow(dim, 2, n)
+end
+
+define("diff", "x:T n:int=1 dim:dim=-1 prepend:T? append:T?", "differences of neighbours along dim, n times",
+  function(x, n, dim, prepend, append)
+    if x.ndim == 0 then options.fail("diff: expected at least 1 dim, got a 0-d tensor") end
+    if n < 0 then options.fail("diff: n must be at least 0, got %d", n) end
+    local parts = {}
+    if prepend then parts[1] = prepend end
+    parts[#parts + 1] = x
+    if append then parts[#parts + 1] = append end
+    if #parts > 1 then x = core.cat(parts, dim) end
+    for _ = 1, math.min(n, x.shape[dim]) do
+      if x.shape[dim] == 0 then break end
+      local a, b = neighbours(x, dim)
+      if x.dtype == "bool" then x = b:logical_xor(a) else x = b - a end
+    end
+    return x
+  end)
+
+-- The areas between neighbours: under y at distances dx, or at places x.
+local function areas(where, y, x, dx, dim)
+  if y.shape[dim] < 2 then
+    return core.zeros_like(y:narrow(dim, 1, 0))
+  end
+  local a, b = neighbours(y, dim)
+  local sum = (a + b) / 2
+  if not x then return sum * dx end
+  if x.ndim == 1 then
+    if x.shape[1] ~= y.shape[dim] then
+      options.fail("%s: x has %d elements, dim %d of y has %d", where, x.shape[1], dim, y.shape[dim])
+    end
+    local shape = {}
+    for d = 1, y.ndim do shape[d] = d == dim and x.shape[1] or 1 end
+    x = x:view(shape)
+  end
+  local from, to = neighbours(x, x.ndim == y.ndim and dim or x.ndim)
+  return sum * (to - from)
+end
+local INTEGRAL = "y:T x:T? dx:num=1 dim:dim=-1"
+local function trapezoid(y, x, dx, dim) return areas("trapezoid", y, x, dx, dim):sum(dim) end
+define("trapezoid", INTEGRAL, "the integral along dim by the trapezoidal rule", trapezoid, "function")
+define("trapz", INTEGRAL, "another name of `trapezoid`", trapezoid, "function")
+define("cumulative_trapezoid", INTEGRAL, "running integrals along dim by the trapezoidal rule",
+  function(y, x, dx, dim) return areas("cumulative_trapezoid", y, x, dx, dim):cumsum(dim) end, "function")
+
+local MOMENTS = "x:T dim:dims? keepdim:bool=false correction:num=1"
+define("var_mean", MOMENTS, "variance and mean, as two values", function(x, dim, keepdim, correction)
+  return x:var(dim, keepdim, correction), x:mean(dim, keepdim)
+end)
+define("std_mean", MOMENTS, "standard deviation and mean, as two values", function(x, dim, keepdim,
+  correction)
+  return x:std(dim, keepdim, correction), x:mean(dim, keepdim)
+end)
+define("aminmax", "x:T dim:dim? keepdim:bool=false", "smallest and largest element, as two values",
+  function(x, dim, keepdim) return x:amin(dim, keepdim), x:amax(dim, keepdim) end)
+define("nanmean", "x:T dim:dims? keepdim:bool=false", "the mean of what is not NaN", function(x, dim, keepdim)
+  return x:nansum(dim, keepdim) / x:isnan():logical_not():sum(dim, keepdim)
+end)
+
+define("quantile",
+  "x:T q:TN dim:dim? keepdim:bool=false interpolation:linear|lower|higher|midpoint|nearest=linear",
+  "quantiles of the elements along dim, or of all; a vector q gives a first dim of its size",
+  function(x, q, dim, keepdim, interpolation)
+    if x.dtype ~= "float32" and x.dtype ~= "float64" then
+      options.fail("quantile: expected float32 or float64, got %s", x.dtype)
+    end
+    local ndim = x.ndim
+    if not dim then x, dim = x:reshape(-1), 1 end
+    local n = x.shape[dim] or 1
+    if n == 0 then options.fail("quantile: dim %d of %s is empty", dim, shape_text(x)) end
+    local qs = core.is_tensor(q) and q:double() or core.tensor(q, { dtype = "float64", device = x.device })
+    if qs.ndim > 1 then options.fail("quantile: q: expected a number or a vector, got %s", shape_text(qs)) end
+    if core.no_grad(function() return qs:lt(0):logical_or(qs:gt(1)):any():item() end) then
+      options.fail("quantile: q must be in [0, 1]")
+    end
+    if x.ndim == 0 then x = x:view(1) end
+    local sorted = x:movedim(dim, -1):sort(-1)
+    local lost = sorted:isnan():any(-1, true)
+    local place = qs:reshape(-1) * (n - 1)
+    local rounded = { linear = "floor", lower = "floor", higher = "ceil", midpoint = "floor",
+      nearest = "round" }
+    local at = place[rounded[interpolation]](place)
+    local value = sorted:index_select(-1, at:long())
+    if interpolation == "linear" or interpolation == "midpoint" then
+      local above = sorted:index_select(-1, place:ceil():long())
+      local weight = interpolation == "linear" and place - at or place:ceil():ne(at):double() * 0.5
+      value = core.lerp(value, above, weight:to(x.dtype))
+    end
+    value = value:masked_fill(lost, 0 / 0):movedim(-1, 1)
+    if keepdim then
+      for _ = 1, ndim - value.ndim + 1 do value = value:unsqueeze(value.ndim == 1 and 2 or dim + 1) end
+    end
+    return qs.ndim == 0 and value:select(1, 1) or value
+  end)
+
+define("histc", "x:T bins:int=100 min:num=0 max:num=0",
+  "how many elements are in each of `bins` equal parts of [min, max]; both 0: of the range of x",
+  function(x, bins, min, max)
+    if bins < 1 then options.fail("histc: bins must be at least 1, got %d", bins) end
+    if max < min then options.fail("histc: max (%g) must not be below min (%g)", max, min) end
+    return core.no_grad(function()
+      local flat = x:reshape(-1)
+      if min == max and flat:numel() > 0 and min == 0 then
+        min, max = flat:amin():item(), flat:amax():item()
+      end
+      if min == max then min, max = min - 1, max + 1 end
+      local inside = flat:masked_select(flat:ge(min):logical_and(flat:le(max)))
+      local place = ((inside - min) * bins / (max - min)):long():clamp(0, bins - 1)
+      return place:bincount({ minlength = bins }):to(x.dtype)
+    end)
+  end)
+
+define("cov", "x:T correction:int=1", "covariances of the rows, which are variables; columns are samples",
+  function(x, correction)
+    if x.ndim > 2 then options.fail("cov: expected at most 2 dims, got %s", shape_text(x)) end
+    local rows = x.ndim == 2 and x or x:reshape(1, -1)
+    local centred = rows - rows:mean(2, true)
+    local out = centred:matmul(centred:t()) / math.max(rows.shape[2] - correction, 0)
+    return x.ndim == 2 and out or out:view({})
+  end)
+define("corrcoef", "x:T", "correlations of the rows, which are variables", function(x)
+  if x.ndim > 2 then options.fail("corrcoef: expected at most 2 dims, got %s", shape_text(x)) end
+  if x.ndim < 2 then return x:sum() * 0 + 1 end
+  local c = x:cov()
+  local deviation = c:diagonal():sqrt()
+  return (c / deviation:unsqueeze(2) / deviation:unsqueeze(1)):clamp(-1, 1)
+end)

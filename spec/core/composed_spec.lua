@@ -1,0 +1,201 @@
+--- Functions that lua/accelerate/tensor writes of rows: draws, devices, arguments. Their values are
+--- compared with PyTorch's in spec/kernels/torch_spec.lua.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+
+local function message(fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert.is_false(ok)
+  return err
+end
+
+-- Mean and variance of n draws are within five of their standard errors.
+local function check_moments(x, mean, variance, fourth)
+  local n = x:numel()
+  local d = x:double()
+  local m = d:mean():item()
+  assert(math.abs(m - mean) < 5 * math.sqrt(variance / n), ("mean %g, expected %g"):format(m, mean))
+  local v = d:var():item()
+  local error_of_v = math.sqrt((fourth - variance ^ 2) / n)
+  assert(math.abs(v - variance) < 5 * error_of_v, ("variance %g, expected %g"):format(v, variance))
+end
+
+describe("functions written of rows", function()
+  it("are there at the first use, as function and as method", function()
+    assert.equal(core.zeros(2).clip, core.zeros(2).clip)
+    assert.is_function(tensor.hstack)
+    assert.matches('there is no field or method "multinomal"; did you mean "multinomial"', message(function()
+      return core.zeros(2).multinomal
+    end))
+    assert.matches("there is no function hstak; did you mean hstack",
+      message(function() return tensor.hstak end))
+  end)
+
+  it("read arguments as rows do", function()
+    local x = core.randn(3, 4)
+    assert.matches("diff: dim 3 is out of range", message(x.diff, x, 1, 3))
+    assert.matches('diff: there is no option "dims"; did you mean "dim"', message(x.diff, x, { dims = 1 }))
+    assert.matches("diff: argument 1 %(x%) is missing", message(tensor.diff))
+    assert.matches("diff: argument 2 %(n%): expected an integer, got string", message(x.diff, x, "1"))
+    assert.matches("equal: argument 2 %(b%): expected a tensor, got number 3", message(x.equal, x, 3))
+    assert.matches('interpolation: expected "linear", .* got "cubic"', message(x.quantile, x, 0.5, {
+      interpolation = "cubic",
+    }))
+    assert.matches("5 arguments given, at most 4 expected", message(x.std_mean, x, 1, true, 0, 5))
+    assert.matches("hstack: tensors: expected at least one tensor", message(tensor.hstack, {}))
+  end)
+
+  it("refuse what has no meaning, with the shapes", function()
+    local x = core.randn(3, 4)
+    assert.matches("cross: expected size 3 along dim %-1, got shapes %[3, 4%] and %[3, 4%]", message(x.cross,
+      x, x))
+    assert.matches("inner: the last sizes differ: %[3, 4%] and %[3%]", message(x.inner, x, core.randn(3)))
+    assert.matches("mT: expected a matrix", message(function() return core.randn(3).mT end))
+    assert.matches("quantile: q must be in %[0, 1%]", message(x.quantile, x, 1.5))
+    assert.matches("quantile: expected float32 or float64, got int64", message(tensor.quantile,
+      tensor.arange(3), 0.5))
+    assert.matches("all sizes must be equal, got %[2, 2, 3%]",
+      message(core.zeros(2, 2, 3).fill_diagonal_, core.zeros(2, 2, 3), 1))
+    assert.matches("shapes %[2%] and %[3%] do not broadcast", message(tensor.broadcast_shapes, { 2 }, { 3 }))
+    assert.matches("finfo: expected a floating type, got 'int64'", message(tensor.finfo, "int64"))
+    assert.matches("iinfo: expected an integer type, got 'float'", message(tensor.iinfo, "float"))
+    assert.same({ 0, 4 }, core.ones(3):combinations(4).shape)
+    assert.same({ 1, 40 }, core.ones(1):combinations(40, true).shape)
+    assert.matches("combinations: more than 67108864 numbers of 100 elements, 50 at a time",
+      message(tensor.combinations, core.ones(100), 50))
+    assert.matches("tensor_split: sections must be from 1 to 4096, got 9007199254740992",
+      message(tensor.tensor_split, core.ones(4), 2 ^ 53))
+    assert.matches("block_diag: entry 1: expected at most 2 dims", message(tensor.block_diag, { core.zeros(1,
+      1, 1) }))
+  end)
+
+  it("as_tensor, to, type_as give the tensor itself where nothing changes", function()
+    local x = core.randn(3)
+    assert.equal(x, tensor.as_tensor(x))
+    assert.equal(x, tensor.as_tensor(x, { dtype = "float32" }))
+    assert.equal("float64", tensor.as_tensor(x, { dtype = "float64" }).dtype)
+    assert.equal(x, x:type_as(core.randn(1)))
+    assert.equal(x, x:cpu())
+    assert.is_false(x.is_cuda)
+    assert.matches("new_zeros: argument 1 %(x%): expected a tensor, got nil", message(x.new_zeros))
+    assert.matches("cpu: argument 1 %(x%) is missing", message(x.cpu))
+    if core.device_count("cuda") == 0 then assert.matches("cuda", message(x.cuda, x)) end
+    assert.equal("float64", tensor.promote_types("float32", "float64"))
+    assert.equal("float32", tensor.promote_types("bfloat16", "float16"))
+  end)
+
+  it("fields cannot be set", function()
+    assert.matches('"T" cannot be set', message(function() core.zeros(2).T = 1 end))
+    assert.matches('"is_cuda" cannot be set', message(function() core.zeros(2).is_cuda = true end))
+  end)
+
+  it("inference_mode records nothing", function()
+    local w = core.ones(2, { requires_grad = true })
+    assert.is_false(tensor.inference_mode(function() return (w * 2).requires_grad end))
+  end)
+
+  describe("draws", function()
+    local N = 20000
+    it("have their moments", function()
+      core.manual_seed(5)
+      local x = core.empty(N, { dtype = "float64" })
+      check_moments(x:uniform_(-1, 3), 1, 16 / 12, 4 ^ 4 / 80)
+      check_moments(x:normal_(2, 3), 2, 9, 3 * 81)
+      check_moments(x:exponential_(2), 0.5, 0.25, 9 / 16)
+      local p = 0.3
+      local v = (1 - p) / p ^ 2
+      check_moments(x:geometric_(p), 1 / p, v, v ^ 2 * (9 + p ^ 2 / (1 - p)))
+      check_moments(x:bernoulli_(0.2), 0.2, 0.16, 0.2 * 0.8 * (1 - 3 * 0.16))
+      check_moments(x:log_normal_(0, 0.5):log(), 0, 0.25, 3 / 16)
+      check_moments(x:cauchy_(1, 2):sub(1):div(2):atan(), 0, math.pi ^ 2 / 12, math.pi ^ 4 / 80)
+      check_moments(x:random_(0, 10), 4.5, 8.25, 120.8625)
+      check_moments(tensor.normal(core.full({ N }, 3), 2), 3, 4, 48)
+      check_moments(tensor.normal(core.full({ N }, 3), core.full({ N }, 2)), 3, 4, 48)
+      check_moments(tensor.normal(1, 2, { N }), 1, 4, 48)
+      check_moments(tensor.bernoulli(core.full({ N }, 0.7)), 0.7, 0.21, 0.7 * 0.3 * (1 - 3 * 0.21))
+    end)
+
+    it("normal says what is wrong", function()
+      assert.matches("normal: mean: expected a tensor or a number, got nil", message(tensor.normal))
+      assert.matches("normal: std: expected a tensor or a number, got 'a'", message(tensor.normal, 1, "a"))
+      assert.matches("normal: std must be at least 0, got %-1", message(tensor.normal, 1, -1, { 2 }))
+      assert.matches("normal: expected a shape beside two numbers", message(tensor.normal, 1, 1))
+    end)
+
+    it("keep type and place, and take a generator", function()
+      for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16" } do
+        local a, b = core.zeros(4, 3, { dtype = dtype }), core.zeros(3, 4, { dtype = dtype }):t()
+        for _, name in ipairs { "uniform_", "normal_", "exponential_", "cauchy_", "log_normal_",
+          "bernoulli_" } do
+          local first = core.Generator(3)
+          assert.equal(a, a[name](a, { generator = first }))
+          b[name](b, { generator = core.Generator(3) })
+          assert(a:equal(b), name)
+          assert.equal(dtype, a.dtype)
+          a[name](a, { generator = first })
+          assert.is_false(a:equal(b), name)
+        end
+      end
+      local i = core.zeros(100, { dtype = "uint8" }):random_()
+      assert(i:long():amax():item() > 200)
+      assert.matches("uniform_: expected a floating type, got int64", message(function()
+        return core.zeros(2, { dtype = "int64" }):uniform_()
+      end))
+      assert.matches("uniform_: from %(2%) must not be above to %(1%)", message(function()
+        return core.zeros(2):uniform_(2, 1)
+      end))
+      assert.matches("normal_: a leaf that requires a gradient cannot be changed in place", message(function()
+        return core.zeros(2, { requires_grad = true }):normal_()
+      end))
+    end)
+
+    it("multinomial draws by weights", function()
+      core.manual_seed(11)
+      local w = tensor { { 1, 2, 0, 5 }, { 0, 0, 3, 0 } }
+      local places = w:multinomial(N, true)
+      assert.same({ 2, N }, places.shape)
+      assert.equal("int64", places.dtype)
+      local counts = places[1]:bincount({ minlength = 4 }):double():div(N):totable()
+      for k, share in ipairs { 1 / 8, 2 / 8, 0, 5 / 8 } do
+        assert(math.abs(counts[k] - share) <= 5 * math.sqrt(share * (1 - share) / N), k)
+      end
+      assert(places[2]:eq(2):all():item())
+      -- without replacement: all different, and the first one as likely as its weight says
+      for _ = 1, 1500 do
+        local drawn = w[1]:multinomial(3):totable()
+        table.sort(drawn)
+        assert.same({ 0, 1, 3 }, drawn)
+      end
+      local one = core.ones(N, 1) * w[1]
+      local first = one:multinomial(1):view(-1):bincount({ minlength = 4 }):double():div(N):totable()
+      for k, share in ipairs { 1 / 8, 2 / 8, 0, 5 / 8 } do
+        assert(math.abs(first[k] - share) <= 5 * math.sqrt(share * (1 - share) / N), k)
+      end
+      assert.matches("2 draws without replacement, but a row has 1 weights above 0", message(w.multinomial, w,
+        2))
+      assert.matches("got negative, infinite or NaN ones", message(function() return (-w):multinomial(1) end))
+      assert.matches("expected 1 or 2 dims, got %[1, 1, 1%]", message(function()
+        return core.ones(1, 1, 1):multinomial(1)
+      end))
+    end)
+
+    it("gumbel_softmax draws by logits, and hard draws have the soft gradient", function()
+      core.manual_seed(2)
+      local logits = tensor({ 0.1, 0.2, 0.7 }):log()
+      local hard = tensor.gumbel_softmax(logits:expand(N, 3), { hard = true })
+      local share = hard:mean(1):totable()
+      for k, p in ipairs { 0.1, 0.2, 0.7 } do
+        assert(math.abs(share[k] - p) <= 5 * math.sqrt(p * (1 - p) / N), k)
+      end
+      local a, b = core.zeros(2, 3, { requires_grad = true }), core.zeros(2, 3, { requires_grad = true })
+      local w = core.randn(2, 3)
+      local soft = tensor.gumbel_softmax(a, 0.5, { generator = core.Generator(1) });
+      (soft * w):sum():backward()
+      local one = tensor.gumbel_softmax(b, 0.5, true, { generator = core.Generator(1) });
+      (one * w):sum():backward()
+      assert(a.grad:equal(b.grad))
+      assert(soft:sum(-1):allclose(core.ones(2)))
+      assert.matches("tau must be above 0, got 0", message(tensor.gumbel_softmax, a, 0))
+    end)
+  end)
+end)
