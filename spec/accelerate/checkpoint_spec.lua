@@ -341,6 +341,60 @@ describe("a checkpoint", function()
     end)
   end)
 
+  it("says that what LocalSGD keeps on each rank is not in it", function()
+    host.in_folder(function(path)
+      local _, err = ranks.ok(2, [[
+        local accelerator = accelerate.Accelerator { cpu = true }
+        local model = accelerator:prepare(require("accelerate.nn").Linear(2, 2))
+        accelerate.local_sgd.LocalSGD(accelerator, model, 4, function() accelerator:save_state(arg[1]) end)
+        accelerator:save_state(arg[1])
+      ]], { arguments = { path .. "/c" } })
+      has(err, "save_state: LocalSGD trains model 1: parameters and optimizer states that each rank has for " ..
+        "itself are not saved but those of rank 0")
+      assert.equal(1, select(2, err:gsub("LocalSGD", "")))
+    end)
+  end)
+
+  it("goes on with the same samples in the same order on another number of ranks", function()
+    local script = [[
+      local data, nn, optim = require "accelerate.data", require "accelerate.nn", require "accelerate.optim"
+      core.manual_seed(4)
+      local accelerator = accelerate.Accelerator { cpu = true,
+        dataloader_config = accelerate.DataLoaderConfiguration { split_batches = true,
+          use_stateful_dataloader = true } }
+      local x, model = core.arange(48):to("float32"), nn.Linear(1, 1)
+      local optimizer = optim.SGD(model:parameters(), { lr = 1e-4, momentum = 0.9 })
+      local loader = data.DataLoader(data.TensorDataset(x:reshape(48, 1)), { batch_size = 4, shuffle = true })
+      model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
+      local from, to, batch = tonumber(arg[2]), tonumber(arg[3]), 0
+      if from > 0 then
+        accelerator:load_state(arg[1])
+        batch = from
+      end
+      for b in loader:iter() do
+        batch = batch + 1
+        local all = accelerator:gather(b):reshape(4):totable()
+        table.sort(all)
+        accelerator:print(batch, table.concat(all, " "))
+        accelerator:backward((model(b) - 1):square():mean())
+        optimizer:step()
+        optimizer:zero_grad()
+        if batch == to then accelerator:save_state(arg[1]) break end
+      end
+      accelerator:print(("weight %.5f"):format(model.weight:item()))
+    ]]
+    local function run(n, path, from, to)
+      return (ranks.ok(n, script, { arguments = { path, tostring(from), tostring(to) } }))
+    end
+    host.in_folder(function(path)
+      local whole = run(1, path .. "/one", 0, 99)
+      for _, pair in ipairs { { 1, 2 }, { 2, 1 }, { 4, 2 } } do
+        local first = run(pair[1], path .. "/c", 0, 5):gsub("weight[^\n]*\n", "")
+        assert.equal(whole, first .. run(pair[2], path .. "/c", 5, 99), table.concat(pair, " to "))
+      end
+    end)
+  end)
+
   it("says what does not carry over to another number of ranks", function()
     host.in_folder(function(path)
       local status = host.run { "--num_processes", "2", "--cpu", SCRIPT, path, "plain", "5" }

@@ -125,6 +125,32 @@ describe("metrics", function()
     assert.equal(1, metric:compute().accuracy)
   end)
 
+  it("go on from a saved state, through a file", function()
+    local utils, path = require "accelerate.utils", os.tmpname()
+    for _, make in ipairs {
+      function() return metrics.load("glue", "mrpc") end, function() return metrics.load "mean" end,
+      function() return metrics.load "pearsonr" end, function() return metrics.load "confusion_matrix" end,
+    } do
+      local one, whole, first, second = make(), make(), { 1, 0, 1, 0 }, { 1, 1, 0, 1 }
+      one:add_batch(first, second)
+      utils.save(one:state_dict(), path)
+      one:add_batch({ 1 }, { 1 }) -- not in the state
+      local other = make()
+      other:add_batch({ 1 }, { 0 }) -- replaced by it
+      other:load_state_dict(utils.load(path))
+      for _, metric in ipairs { other, whole } do
+        if metric == whole then metric:add_batch(first, second) end
+        metric:add_batch({ 1, 0 }, { 1, 0 })
+      end
+      assert.same(whole:compute(), other:compute())
+    end
+    os.remove(path)
+    fails_with("f1:load_state_dict: expected what state_dict() of 'f1' returned, got that of 'mean'",
+      metrics.F1().load_state_dict, metrics.F1(), metrics.load("mean"):state_dict())
+    fails_with("load_state_dict: expected the state of 2 metrics, got 1",
+      metrics.load("glue", "qqp").load_state_dict, metrics.load("glue", "qqp"), { metrics = { {} } })
+  end)
+
   it("say what is wrong", function()
     fails_with("there is no metric 'acuracy'; did you mean 'accuracy'?", metrics.load, "acuracy")
     fails_with("glue has no task 'sst'", metrics.load, "glue", "sst")

@@ -30,6 +30,19 @@ end
 
 -- ---- models -------------------------------------------------------------------------------------
 
+--- Says what of models that LocalSGD trains does not go into a checkpoint.
+---@param models accelerate.nn.Module[]
+function M.note_local(models)
+  for i, model in ipairs(models) do
+    if replicas.of(model).local_only then
+      notice.main_once(
+        "save_state: LocalSGD trains model %d: parameters and optimizer states that each rank " ..
+        "has for itself are not saved but those of rank 0; a resumed run goes on from these on all ranks, " ..
+        "not with the same bits", i)
+    end
+  end
+end
+
 --- Returns the weights of prepared models, as hooks may change them before they are written.
 ---@param models accelerate.nn.Module[]
 ---@return table<string, accelerate.Tensor>[]

@@ -95,6 +95,7 @@ function M.save(accelerator, output_dir, opts)
   local project, first = accelerator._project_configuration, leads(accelerator)
   local path = commit.on_leaders("save_state", true, function() return destination(project, output_dir) end)
   local weights = contents.weights_of(accelerator._models)
+  contents.note_local(accelerator._models)
   for _, hook in ipairs(accelerator._save_state_pre_hooks) do hook[1](accelerator._models, weights, path) end
   local draft = commit.on_leaders("save_state", first, function() return commit.begin(path) end)
   local ok, why = pcall(write, accelerator, draft, path, weights, opts)

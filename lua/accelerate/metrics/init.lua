@@ -54,6 +54,25 @@ function Combined:add_batch(...)
 end
 Combined.add = Combined.add_batch
 
+--- Returns what was added so far to each metric, as plain data.
+---@return table
+function Combined:state_dict()
+  local list = {}
+  for i, metric in ipairs(self.metrics) do list[i] = metric:state_dict() end
+  return { metrics = list }
+end
+
+--- Takes what state_dict returned in the place of what was added so far.
+---@param saved table
+function Combined:load_state_dict(saved)
+  local list = type(saved) == "table" and saved.metrics
+  if type(list) ~= "table" or #list ~= #self.metrics then
+    fail("load_state_dict: expected the state of %d metrics, got %s", #self.metrics,
+      type(list) == "table" and #list or show(saved))
+  end
+  for i, metric in ipairs(self.metrics) do metric:load_state_dict(list[i]) end
+end
+
 --- Returns all results in one table. Each option goes to the metrics that have it.
 function Combined:compute(opts)
   local result = {}

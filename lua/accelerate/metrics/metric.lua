@@ -1,6 +1,7 @@
 --- Base of all metrics: add single values or batches; compute() returns a table of numbers and
 --- resets the metric.
 local class = require "accelerate.utils.class"
+local deepcopy = require "accelerate.utils.copy"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -89,6 +90,39 @@ function Metric:add(...) self:add_batch(...) end
 
 -- For metrics that take more than flat values.
 function Metric:_prepare(_, value) return value end
+
+-- What has been added so far is in the fields that _reset sets; _defaults are the caller's options.
+local function counts(name)
+  return type(name) == "string" and name:sub(1, 1) == "_" and name ~= "_defaults"
+end
+
+--- Returns what was added so far as plain data, for utils.save and register_for_checkpointing.
+---@return table
+function Metric:state_dict()
+  local state = {}
+  for name, value in next, self do
+    if counts(name) then state[name] = deepcopy(value) end
+  end
+  return { metric = self.name, state = state }
+end
+
+--- Takes what state_dict returned in the place of what was added so far. Raises for the state of
+--- another metric.
+---@param saved table
+function Metric:load_state_dict(saved)
+  local state = type(saved) == "table" and saved.state
+  if type(state) ~= "table" or saved.metric ~= self.name then
+    fail("%s:load_state_dict: expected what state_dict() of '%s' returned, got %s", self.name, self.name,
+      type(state) == "table" and ("that of '%s'"):format(tostring(saved.metric)) or show(saved))
+  end
+  self:_reset()
+  for name, value in pairs(state) do
+    if not counts(name) or type(value) ~= type(rawget(self, name)) then
+      fail("%s:load_state_dict: '%s' is no part of its state", self.name, tostring(name))
+    end
+    self[name] = deepcopy(value)
+  end
+end
 
 --- Returns the result and resets the metric. Inputs may be passed here, too; other options are the
 --- metric's.
