@@ -269,6 +269,12 @@ $(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(ATTRS) Makef
 	$(Q)$(CC) $(BASE_CFLAGS) -shared -o $@.new $<
 	@mv $@.new $@
 
+# For the specs: preloaded, it makes calls of the file system fail.
+$(OUT)/libax_disk_faults.so: spec/support/disk_faults.c Makefile
+	$(call say,cc $<)
+	$(Q)$(CC) $(BASE_CFLAGS) -fno-sanitize=all -shared -o $@.new $< -ldl
+	@mv $@.new $@
+
 # Fuzzers: MODE=fuzz is the host in clang's libFuzzer with both sanitizers; fuzz-replay runs the
 # targets over files, in any build.
 FUZZ_DEPS   := clang:clang libclang-rt-dev:sanitizer/lsan_interface.h
@@ -295,9 +301,12 @@ $(OUT)/fuzz: $(filter-out %/replay.o,$(FUZZ_OBJ)) $(FUZZ_HOST) $(LUAJIT)/src/lib
 demo: all  ## train on Fashion-MNIST with two processes; installs what is missing first
 	$(OUT)/accel-run --num_processes 2 examples/fashion_mnist.lua
 
-TEST_NEEDS := $(OUT)/libax_fake_device.so $(OUT)/fuzz-replay
+TEST_NEEDS := $(OUT)/libax_fake_device.so $(OUT)/libax_disk_faults.so $(OUT)/fuzz-replay
 test: all $(TEST_NEEDS)  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing
 	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
+
+test-faults: all $(OUT)/libax_disk_faults.so  ## inject faults, print what came of them; minutes (JOBS=2, ROWS=...)
+	@$(RUN) $(OUT)/accel-run spec/faults/run.lua $(or $(JOBS),2) $(ROWS)
 
 test-gpu: $(ON_GPU)  ## run spec/gpu on a GPU
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu test-gpu
@@ -390,5 +399,5 @@ help:  ## this list
 
 always:
 
-.PHONY: all modules fakes fuzz plan-cudnn image cuda release features demo test test-gpu test-emulated bench bench-gpu \
-        gpu-report bundle deps build-deps install docs fmt lint clean help always
+.PHONY: all modules fakes fuzz plan-cudnn image cuda release features demo test test-faults test-gpu test-emulated \
+        bench bench-gpu gpu-report bundle deps build-deps install docs fmt lint clean help always

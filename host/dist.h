@@ -165,6 +165,10 @@ AX_API void ax_dist_set_timeout(double seconds);
  * when the run is being ended; ETIMEOUT when a collective would have waited long enough.  since:
  * when it began (ax_monotonic_ns). */
 AX_API ax_status ax_dist_patience(int64_t since);
+/* Save number `number` (above 0) is lost on this rank; whether it is on a rank of this machine.
+ * For ranks whose disk takes no word about it; from any thread. */
+AX_API void ax_dist_lose_save(uint32_t number);
+AX_API bool ax_dist_save_lost(int rank, uint32_t number);
 /* This rank leaves the world for good: its collectives fail from now on, and so do collectives of
  * the others that wait for it.  Ranks keep their numbers.  Does nothing in a group of one. */
 AX_API void ax_dist_leave(void);

@@ -56,13 +56,16 @@ typedef struct ax_commit {
   const char *facts;  /* members of the manifest's JSON besides `files` */
   const char *former; /* names of the files of the checkpoint that has the name now; NULL: none */
   const char *old;    /* paths of checkpoints that go; NULL: none */
+  uint32_t number;    /* of the save that threads write; 0: none does */
 } ax_commit;
+#define AX_NOTE 1024 /* bytes of a text that says what went wrong after the checkpoint was there */
 /* Writes and syncs the files, and the report that the commit waits for.  EIO, ENOMEM. */
 AX_API ax_status ax_save_write(ax_save *s);
 /* Waits for the reports, then commits.  own: what became of this rank's files; its message is the
  * thread's.  Removes the draft and fails where a rank has failed, the run is being ended, or
- * nothing came within the group's time limit. */
-AX_API ax_status ax_commit_run(const ax_commit *c, ax_status own);
+ * nothing came within the group's time limit.  note: [AX_NOTE], "" or why an older checkpoint
+ * stays. */
+AX_API ax_status ax_commit_run(const ax_commit *c, ax_status own, char *note);
 /* Does all that by a thread and returns.  commit NULL: another rank commits.  Takes s where it
  * succeeds; it is copied: tensors may change from now on.  EINVAL while another save is under
  * way. */
@@ -72,6 +75,8 @@ AX_API bool ax_save_under_way(void);
 AX_API void ax_save_hold(bool on);
 /* Waits for the save that was started, and returns what became of it; AX_OK without one. */
 AX_API ax_status ax_save_wait(void);
+/* The note of the save that was waited for last; borrowed until the next one.  Passes it once. */
+AX_API const char *ax_save_note(void);
 
 /* Writes `n` tensors, listed in the given order; in the data part wider element types come first,
  * so that each tensor is aligned to its element size without padding (the format allows no holes).
@@ -185,7 +190,8 @@ AX_API ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int6
 /* Texts.  Reads the whole of a regular file, also of one without a size (/proc).  *data: for
  * free().  EIO, ENOMEM: "PATH: reason". */
 AX_API ax_status ax_file_slurp(const char *path, char **data, size_t *n);
-/* The file appears whole or not at all; a power cut may lose it.  EIO: "cannot write PATH: why". */
-AX_API ax_status ax_file_put(const char *path, const char *text, size_t n);
+/* The file appears whole or not at all; unless it is synced, a power cut may lose it.  EIO: "cannot
+ * write PATH: why". */
+AX_API ax_status ax_file_put(const char *path, const char *text, size_t n, bool synced);
 
 #endif

@@ -37,6 +37,8 @@ typedef struct ax_rank_record {
   ax_collective last;           /* the last one entered; its buffers mean nothing here */
   char where[AX_WHERE_TEXT];    /* its script line */
 
+  _Atomic uint32_t lost_save; /* number of the last save whose files it could not write; 0: none */
+
   _Atomic uint64_t posted; /* number of the last collective in the ring (core/dist/ring.c) */
 
   /* Written by the rank's watchdog (dist/watch.c): the launch in which the rank is blocked.  The

@@ -50,8 +50,8 @@ static int read_file(lua_State *L)
   return 2;
 }
 
-/* core._write_file(path, text) -> true, or nil and the reason why it was not written.  The file
- * appears whole or not at all. */
+/* core._write_file(path, text, synced) -> true, or nil and the reason why it was not written.  The
+ * file appears whole or not at all; unless it is synced, a power cut may lose it. */
 static int write_file(lua_State *L)
 {
   const char *path, *text;
@@ -61,7 +61,7 @@ static int write_file(lua_State *L)
   path = ax_lua_check_path(L, "write_file");
   if (lua_type(L, 2) != LUA_TSTRING) return ax_lua_arg_error(L, "write_file", 2, "text", "a string", 2);
   text = lua_tolstring(L, 2, &n);
-  if (ax_file_put(path, text, n) == AX_OK) {
+  if (ax_file_put(path, text, n, lua_toboolean(L, 3)) == AX_OK) {
     lua_pushboolean(L, true);
     return 1;
   }

@@ -90,15 +90,24 @@ static int save_start(lua_State *L)
   return 0;
 }
 
-/* core._save_commit { first =, ranks =, draft =, path =, facts =, former =, old = } */
+static int push_note(lua_State *L, const char *note)
+{
+  if (*note) lua_pushstring(L, note);
+  else lua_pushnil(L);
+  return 1;
+}
+
+/* core._save_commit { first =, ranks =, draft =, path =, facts =, former =, old = } -> nil, or what
+ * went wrong afterwards */
 static int save_commit(lua_State *L)
 {
+  char note[AX_NOTE];
   ax_commit c;
 
   ax_lua_enter(L);
   c = check_commit(L, 1);
-  if (ax_commit_run(&c, AX_OK) != AX_OK) return ax_lua_raise(L, "save");
-  return 0;
+  if (ax_commit_run(&c, AX_OK, note) != AX_OK) return ax_lua_raise(L, "save");
+  return push_note(L, note);
 }
 
 /* core._save_under_way() -> whether a thread writes */
@@ -117,12 +126,13 @@ static int save_hold(lua_State *L)
   return 0;
 }
 
-/* core._save_wait(): waits for the thread; raises what went wrong */
+/* core._save_wait(): waits for the thread; raises what went wrong -> nil, or what went wrong
+ * afterwards */
 static int save_wait(lua_State *L)
 {
   ax_lua_enter(L);
   if (ax_save_wait() != AX_OK) return ax_lua_raise(L, "save_state");
-  return 0;
+  return push_note(L, ax_save_note());
 }
 
 static const luaL_Reg save_methods[] = {

@@ -156,7 +156,7 @@ function M.save_model(model, directory, opts)
   end
   if #shards > 1 then
     local text = json.encode({ metadata = { total_size = total }, weight_map = weight_map }, 2) .. "\n"
-    local ok, problem = fs.write(fs.join(directory, names.index), text)
+    local ok, problem = fs.write(fs.join(directory, names.index), text, true)
     if not ok then fail("save_model: %s", tostring(problem)) end
     written[names.index] = true
   end

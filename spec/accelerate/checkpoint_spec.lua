@@ -191,6 +191,36 @@ describe("a checkpoint", function()
     end
   end)
 
+  it("that is damaged gives its place to the run that passed it over", function()
+    local w = world()
+    w.accelerator:save_state()
+    w.accelerator:save_state()
+    damage("optimizer.bin", function(text) return text:sub(1, -5) end)
+    w.accelerator.project_configuration.iteration = 1
+    assert.error_matches(function() w.accelerator:save_state() end, "checkpoint_1 is there already")
+    stderr_of(function() w.accelerator:load_state() end)
+    w.step()
+    local expected = w.bits()
+    assert.equal(folder .. "/checkpoints/checkpoint_1", w.accelerator:save_state())
+    w.step()
+    assert.equal(folder .. "/checkpoints/checkpoint_1", w.accelerator:load_state())
+    assert.same(expected, w.bits())
+  end)
+
+  it("may be saved when an older one cannot be removed, and what a killed save left goes", function()
+    local w = world { project_dir = folder, automatic_checkpoint_naming = true, total_limit = 1 }
+    w.accelerator:save_state()
+    local plan = require("accelerate.checkpoint.automatic").surplus
+    require("accelerate.checkpoint.automatic").surplus = function() return { folder .. "/none" } end
+    local lines = stderr_of(function() w.accelerator:save_state() end)
+    require("accelerate.checkpoint.automatic").surplus = plan
+    has(lines, "checkpoint_1 is saved, but an older one stays: cannot rename [^\n]*/none to")
+    assert(fs.make_dirs(folder .. "/checkpoints/.checkpoint_7.saving"))
+    assert(fs.make_dirs(folder .. "/checkpoints/.checkpoint_8.removed"))
+    w.accelerator:save_state()
+    assert.same({ "checkpoint_2" }, fs.list(folder .. "/checkpoints"))
+  end)
+
   it("is looked for where naming is automatic", function()
     local w = world()
     assert.error_matches(function() w.accelerator:load_state() end, "there is no whole checkpoint in")
@@ -276,6 +306,7 @@ describe("a checkpoint", function()
     assert(fs.write(folder .. ".file", ""))
     assert.error_matches(function() w.accelerator:save_state(folder .. ".file") end,
       "is a file, not a directory")
+    assert.error_matches(function() w.accelerator:save_state(folder .. ".file/a") end, "Not a directory")
     os.remove(folder .. ".file")
   end)
 

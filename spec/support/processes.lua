@@ -11,6 +11,8 @@ ffi.cdef [[
   int usleep(unsigned microseconds);
   int open(const char *path, int flags, ...);
   int dup2(int from, int to);
+  int pipe(int *ends);
+  int close(int fd);
   int setpgid(int pid, int group);
   void (*signal(int sig, void (*handler)(int)))(int);
   void _exit(int status);
@@ -100,9 +102,18 @@ end
 local Run = {}
 Run.__index = Run
 
+-- In the child: stdout becomes a pipe that nobody reads.
+local function close_stdout()
+  local ends = ffi.new "int[2]"
+  C.pipe(ends)
+  C.close(ends[0])
+  C.dup2(ends[1], 1)
+  C.close(ends[1])
+end
+
 --- Starts the host with a list of arguments.  Its output goes to files.
 ---@param arguments string[]
----@param options? { env?: table<string, string> }
+---@param options? { env?: table<string, string>, closed_stdout?: boolean }
 function M.start(arguments, options)
   local base = os.tmpname()
   local run = setmetatable({ out_path = base .. ".out", err_path = base .. ".err" }, Run)
@@ -118,6 +129,7 @@ function M.start(arguments, options)
     for name, value in pairs(options and options.env or {}) do C.setenv(name, value, 1) end
     C.dup2(C.open("/dev/null", 0), 0)
     C.dup2(C.open(run.out_path, 577, ffi.cast("int", 384)), 1) -- O_WRONLY | O_CREAT | O_TRUNC, 0600
+    if options and options.closed_stdout then close_stdout() end
     C.dup2(C.open(run.err_path, 577, ffi.cast("int", 384)), 2)
     C.execv(host.path, ffi.cast("char *const *", argv))
     C._exit(127)
@@ -162,6 +174,12 @@ function Run:destroy()
   C.waitpid(self.pid, ffi.new("int[1]"), 0)
 end
 
+-- As the shell gives it: 128 + signal when it was killed.
+local function exit_status(status)
+  local sig = bit.band(status, 127)
+  return sig ~= 0 and 128 + sig or bit.band(bit.rshift(status, 8), 255)
+end
+
 --- Waits for the end; raises (and ends the run) when it takes longer than `seconds`.
 ---@return integer status 128 + signal when it was killed
 ---@return string stdout
@@ -174,8 +192,22 @@ function Run:wait(seconds)
     error(("still running after %g s\nstdout: %s\nstderr: %s"):format(seconds, self:stdout(),
       self:stderr()), 2)
   end
-  local sig = bit.band(status[0], 127)
-  return sig ~= 0 and 128 + sig or bit.band(bit.rshift(status[0], 8), 255), self:stdout(), self:stderr()
+  return exit_status(status[0]), self:stdout(), self:stderr()
+end
+
+--- The status when the run has ended (128 + signal when it was killed), else nil.
+---@return integer?
+function Run:ended()
+  local status = ffi.new("int[1]")
+  if C.waitpid(self.pid, status, WNOHANG) ~= self.pid then return nil end
+  return exit_status(status[0])
+end
+
+--- Removes the files of a run that has ended.
+function Run:forget()
+  os.remove(self.out_path)
+  os.remove(self.err_path)
+  os.remove((self.out_path:gsub("%.out$", "")))
 end
 
 --- Whether every rank found by Run:ranks is gone within `seconds`.

@@ -113,6 +113,20 @@ ax_status ax_dist_patience(int64_t since)
                  ax_shm_limit_source(limit));
 }
 
+void ax_dist_lose_save(uint32_t number)
+{
+  if (ax_shm.control) atomic_store(&record(ax_shm.rank)->lost_save, number);
+}
+
+bool ax_dist_save_lost(int rank, uint32_t number)
+{
+  const ax_group *world = ax_dist_world();
+  const int local = rank - (world->rank - world->local_rank);
+
+  return ax_shm.control && number > 0 && local >= 0 && local < ax_shm.control->ranks &&
+         atomic_load(&record(local)->lost_save) == number;
+}
+
 /* The slow end of a wait: asleep, looking up in every slice. */
 static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
 {

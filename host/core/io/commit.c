@@ -33,12 +33,23 @@ ax_status ax_report_begin(const char *folder, int rank, ax_report *r)
   return r->fd >= 0 ? AX_OK : ax_fail(AX_EIO, "cannot write %s: %s", r->part, strerror(errno));
 }
 
+static bool put_all(int fd, const char *text, size_t n)
+{
+  while (n > 0) {
+    const ssize_t k = write(fd, text, n);
+    if (k < 0 && errno == EINTR) continue;
+    if (k < 0) return false;
+    text += k, n -= (size_t)k;
+  }
+  return true;
+}
+
 ax_status ax_report_end(ax_report *r, ax_status st, const char *text, size_t n)
 {
   char failed[sizeof r->part];
 
   if (r->fd < 0) return st;
-  if (st == AX_OK && (write(r->fd, text, n) != (ssize_t)n || rename(r->part, r->path) != 0))
+  if (st == AX_OK && (!put_all(r->fd, text, n) || rename(r->part, r->path) != 0))
     st = ax_fail(AX_EIO, "cannot write %s: %s", r->path, strerror(errno));
   close(r->fd);
   r->fd = -1;
@@ -50,14 +61,15 @@ ax_status ax_report_end(ax_report *r, ax_status st, const char *text, size_t n)
 
 typedef enum { MISSING, FAILED, READY } report_state;
 
-static report_state look_for(const char *draft, int rank)
+/* Where the disk takes no report, the rank's record says that there will be none. */
+static report_state look_for(const ax_commit *c, int rank)
 {
   char path[PATH_MAX];
 
-  snprintf(path, sizeof path, "%s/.rank_%d", draft, rank);
+  snprintf(path, sizeof path, "%s/.rank_%d", c->draft, rank);
   if (access(path, F_OK) == 0) return READY;
-  snprintf(path, sizeof path, "%s/.rank_%d.failed", draft, rank);
-  return access(path, F_OK) == 0 ? FAILED : MISSING;
+  snprintf(path, sizeof path, "%s/.rank_%d.failed", c->draft, rank);
+  return access(path, F_OK) == 0 || ax_dist_save_lost(rank, c->number) ? FAILED : MISSING;
 }
 
 /* Waits until each rank has written its files.  EABORTED where one has failed, or the run is being
@@ -69,7 +81,7 @@ static ax_status await_reports(const ax_commit *c)
   ax_status st = AX_OK;
 
   for (int r = c->first; r < c->first + c->ranks; r++)
-    for (report_state s; (s = look_for(c->draft, r)) != READY;) {
+    for (report_state s; (s = look_for(c, r)) != READY;) {
       if (s == FAILED) {
         st = ax_fail(AX_EABORTED, "rank %d could not write its files", r);
         break;
@@ -112,15 +124,6 @@ static ax_status move(const char *from, const char *to)
   return ax_fail(AX_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
 }
 
-/* Some file systems cannot; that is no error. */
-static void sync_folder(const char *path)
-{
-  const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  (void)fsync(fd);
-  close(fd);
-}
-
 static bool listed(const char *lines, const char *name)
 {
   const size_t n = strlen(name);
@@ -159,26 +162,40 @@ static int by_name(const void *a, const void *b)
   return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
 }
 
+/* Adds one line, which ends where its NUL is. */
+static ax_status add_entry(entries *all, char *line)
+{
+  entry *grown = realloc(all->list, ((size_t)all->n + 1) * sizeof *grown), *e;
+  char *tab = strchr(line, '\t');
+
+  if (!grown) return ax_fail(AX_ENOMEM, "no memory for a manifest");
+  all->list = grown;
+  e = &grown[all->n];
+  if (!tab || sscanf(tab, "%lld\t%u", &e->bytes, &e->crc) != 2)
+    return ax_fail(AX_EIO, "the report on a rank's files is damaged");
+  *tab = '\0';
+  if (!(e->name = strdup(line))) return ax_fail(AX_ENOMEM, "no memory for a manifest");
+  all->n++;
+  return AX_OK;
+}
+
 /* Adds the lines of a report. */
 static ax_status read_report(const char *path, entries *all)
 {
-  char *text, *rest;
+  char *text, *rest, *last = NULL;
   size_t n;
   ax_status st = ax_file_slurp(path, &text, &n);
 
-  if (st != AX_OK) return st;
-  for (char *name = n ? strtok_r(text, "\t", &rest) : NULL; name; name = strtok_r(NULL, "\t", &rest)) {
-    entry *grown = realloc(all->list, ((size_t)all->n + 1) * sizeof *grown), *e;
-    if (!grown) break;
-    all->list = grown;
-    e = &grown[all->n];
-    *e = (entry){ .name = strdup(name) };
-    if (!e->name || sscanf(rest, "%lld\t%u", &e->bytes, &e->crc) != 2) break;
-    all->n++;
-    if (!strtok_r(NULL, "\n", &rest)) break;
+  if (st != AX_OK || n == 0) {
+    free(text);
+    return st;
   }
+  rest = text;
+  text[n - 1] = '\0'; /* its last newline */
+  for (char *at = strtok_r(rest, "\n", &last); at && st == AX_OK; at = strtok_r(NULL, "\n", &last))
+    st = add_entry(all, at);
   free(text);
-  return AX_OK;
+  return st;
 }
 
 static ax_status read_reports(const ax_commit *c, entries *all)
@@ -239,7 +256,7 @@ static ax_status move_into(const ax_commit *c, const entries *all)
 
   snprintf(to, sizeof to, "%s/" MANIFEST, c->path);
   AX_TRY(remove_tree(to));
-  sync_folder(c->path);
+  AX_TRY(ax_folder_sync(c->path));
   for (const char *at = c->former; at && *at; at = strchr(at, '\n') + 1) {
     snprintf(to, sizeof to, "%s/%.*s", c->path, (int)(strchr(at, '\n') - at), at);
     AX_TRY(remove_tree(to));
@@ -249,75 +266,109 @@ static ax_status move_into(const ax_commit *c, const entries *all)
     snprintf(to, sizeof to, "%s/%s", c->path, all->list[i].name);
     AX_TRY(move(from, to));
   }
-  sync_folder(c->path);
+  AX_TRY(ax_folder_sync(c->path));
   snprintf(from, sizeof from, "%s/" MANIFEST, c->draft);
   snprintf(to, sizeof to, "%s/" MANIFEST, c->path);
   AX_TRY(move(from, to));
-  sync_folder(c->path);
+  AX_TRY(ax_folder_sync(c->path));
 out:
   return st;
 }
 
+typedef enum { MOVED, EXCHANGED, FILLED } manner;
+
 /* Gives the draft its name.  A former checkpoint of that name changes places with it. */
-static ax_status put_in_place(const ax_commit *c, const entries *all)
+static ax_status put_in_place(const ax_commit *c, const entries *all, manner *how)
 {
   struct stat s;
+  const bool there = stat(c->path, &s) == 0;
 
-  if (stat(c->path, &s) != 0) return move(c->draft, c->path);
-  if (!S_ISDIR(s.st_mode)) return ax_fail(AX_EIO, "%s is a file, not a directory", c->path);
-  if (others_in(c->path, NULL) == 0) return move(c->draft, c->path);
+  *how = MOVED;
+  if (there && !S_ISDIR(s.st_mode)) return ax_fail(AX_EIO, "%s is a file, not a directory", c->path);
+  if (!there || others_in(c->path, NULL) == 0) return move(c->draft, c->path);
+  *how = EXCHANGED;
   if (c->former && others_in(c->path, c->former) == 0 &&
       renameat2(AT_FDCWD, c->draft, AT_FDCWD, c->path, RENAME_EXCHANGE) == 0)
     return AX_OK;
+  *how = FILLED;
   return move_into(c, all);
 }
 
-static void sync_parent(const char *path)
+/* A save that failed after that leaves what was there before. */
+static void take_back(const ax_commit *c, manner how)
+{
+  if (how == MOVED) (void)rename(c->path, c->draft);
+  if (how == EXCHANGED) (void)renameat2(AT_FDCWD, c->draft, AT_FDCWD, c->path, RENAME_EXCHANGE);
+}
+
+static ax_status sync_parent(const char *path)
 {
   char parent[PATH_MAX], *slash;
 
   snprintf(parent, sizeof parent, "%s", path);
   slash = strrchr(parent, '/');
   if (slash) slash[slash == parent] = '\0';
-  sync_folder(slash ? parent : ".");
+  return ax_folder_sync(slash ? parent : ".");
 }
 
-static ax_status prune(const char *lines)
+/* A checkpoint loses its name first: one that is half removed is none. */
+static ax_status remove_checkpoint(const char *path)
 {
-  char path[PATH_MAX];
-  ax_status st = AX_OK;
-
-  for (const char *at = lines; at && *at && st == AX_OK; at = strchr(at, '\n') + 1) {
-    snprintf(path, sizeof path, "%.*s", (int)(strchr(at, '\n') - at), at);
-    st = remove_tree(path);
-  }
-  return st;
-}
-
-static ax_status finish(const ax_commit *c, entries *all)
-{
+  char doomed[PATH_MAX + 16];
+  const char *slash = strrchr(path, '/');
+  const int parent = slash ? (int)(slash + 1 - path) : 0;
   ax_status st;
 
-  AX_TRY(read_reports(c, all));
-  AX_TRY(write_manifest(c, all));
-  sync_folder(c->draft);
-  AX_TRY(put_in_place(c, all));
-  sync_parent(c->path);
-  AX_TRY(remove_tree(c->draft));
-  AX_TRY(prune(c->old));
+  snprintf(doomed, sizeof doomed, "%.*s.%s.removed", parent, path, path + parent);
+  AX_TRY(remove_tree(doomed));
+  AX_TRY(move(path, doomed));
+  AX_TRY(remove_tree(doomed));
 out:
   return st;
 }
 
-ax_status ax_commit_run(const ax_commit *c, ax_status own)
+/* The new checkpoint is there by now: an older one that stays is no failure. */
+static void prune(const ax_commit *c, char *note)
+{
+  char path[PATH_MAX];
+
+  for (const char *at = c->old; at && *at; at = strchr(at, '\n') + 1) {
+    snprintf(path, sizeof path, "%.*s", (int)(strchr(at, '\n') - at), at);
+    if (remove_checkpoint(path) != AX_OK && !*note)
+      snprintf(note, AX_NOTE, "%s is saved, but an older one stays: %s", c->path, ax_last_error());
+  }
+}
+
+static ax_status finish(const ax_commit *c, entries *all, char *note)
+{
+  manner how;
+  ax_status st;
+
+  AX_TRY(read_reports(c, all));
+  AX_TRY(write_manifest(c, all));
+  AX_TRY(ax_folder_sync(c->draft));
+  AX_TRY(put_in_place(c, all, &how));
+  if ((st = sync_parent(c->path)) != AX_OK) {
+    take_back(c, how);
+    goto out;
+  }
+  AX_TRY(remove_tree(c->draft));
+  prune(c, note);
+out:
+  return st;
+}
+
+ax_status ax_commit_run(const ax_commit *c, ax_status own, char *note)
 {
   entries all = { 0 };
   char why[1024] = "";
   ax_status st;
 
+  *note = '\0';
+
   if (own != AX_OK) snprintf(why, sizeof why, "%s", ax_last_error());
   st = await_reports(c);
-  if (st == AX_OK) st = finish(c, &all);
+  if (st == AX_OK) st = finish(c, &all, note);
   for (int i = 0; i < all.n; i++) free(all.list[i].name);
   free(all.list);
   if (st == AX_OK) return AX_OK;
@@ -343,7 +394,7 @@ ax_status ax_commit_copy(const ax_commit *c, ax_commit *to)
 {
   ax_status st;
 
-  *to = (ax_commit){ .first = c->first };
+  *to = (ax_commit){ .first = c->first, .number = c->number };
   AX_TRY(copy(c->draft, &to->draft));
   AX_TRY(copy(c->path, &to->path));
   AX_TRY(copy(c->facts, &to->facts));

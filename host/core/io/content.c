@@ -252,8 +252,8 @@ static ax_status put_sums(ax_content *c)
     ax_piece *p = &c->pieces[f->piece];
     uint8_t *to = (uint8_t *)p->at + f->at;
     for (int k = 0; k < 4; k++) to[k] = (uint8_t)(c->sums[f->sum] >> (8 * k));
-    if (pwrite(c->to.fd, to, 4, (off_t)(p->begin + f->at)) != 4)
-      return AX_FILE_FAIL(AX_EIO, c->fn, c->path, "cannot write it: %s", strerror(errno));
+    const ax_status st = ax_replace_write_at(&c->to, to, 4, p->begin + f->at);
+    if (st != AX_OK) return st;
     if (i + 1 == c->n_fills || c->fills[i + 1].piece != f->piece) p->crc = ax_crc32c(0, p->at, (size_t)p->n);
   }
   return AX_OK;

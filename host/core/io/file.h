@@ -47,9 +47,15 @@ ax_status ax_replace_begin(const char *fn, const char *path, ax_replacement *r);
 ax_status ax_replace_create(const char *fn, const char *path, ax_replacement *r);
 ax_status ax_replace_sync(ax_replacement *r);
 ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes);
+/* Over bytes that are written. */
+ax_status ax_replace_write_at(ax_replacement *r, const void *from, int64_t bytes, int64_t at);
 /* Renames the file to its place where `st` is AX_OK and all writes went well, else removes it.
  * Returns the first error, or AX_OK. */
 ax_status ax_replace_end(ax_replacement *r, ax_status st);
+
+/* Writes a folder's list of names to the disk.  Some file systems cannot; that is no error.
+ * EIO. */
+ax_status ax_folder_sync(const char *path);
 
 /* mapping.c: a mapped file that may be truncated */
 struct stat;

@@ -64,17 +64,36 @@ ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes)
   return AX_OK;
 }
 
-/* The rename itself must survive a power cut.  Some file systems cannot sync a folder; that is not
- * an error. */
-static void sync_folder_of(char *path)
+ax_status ax_replace_write_at(ax_replacement *r, const void *from, int64_t bytes, int64_t at)
+{
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t n = pwrite(r->fd, (const char *)from + done, (size_t)(bytes - done), (off_t)(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return failed(r, "write");
+    done += n;
+  }
+  return AX_OK;
+}
+
+ax_status ax_folder_sync(const char *path)
+{
+  const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ax_status st = AX_OK;
+
+  if (fd < 0) return ax_fail(AX_EIO, "cannot open %s: %s", path, strerror(errno));
+  if (fsync(fd) != 0 && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+    st = ax_fail(AX_EIO, "cannot sync %s: %s", path, strerror(errno));
+  close(fd);
+  return st;
+}
+
+/* The rename itself must survive a power cut. */
+static ax_status sync_folder_of(char *path)
 {
   char *slash = strrchr(path, '/');
-  int fd;
+
   if (slash) *(slash == path ? slash + 1 : slash) = '\0';
-  fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  (void)fsync(fd);
-  close(fd);
+  return ax_folder_sync(slash ? path : ".");
 }
 
 ax_status ax_replace_sync(ax_replacement *r)
@@ -102,19 +121,19 @@ ax_status ax_replace_end(ax_replacement *r, ax_status st)
   if (st == AX_OK) st = put_in_place(r);
   if (r->fd >= 0) close(r->fd);
   if (st != AX_OK) unlink(r->temporary);
-  else if (!r->unsynced) sync_folder_of(r->temporary);
+  else if (!r->unsynced) st = sync_folder_of(r->temporary);
   ax_mfree(r->temporary);
   r->temporary = NULL;
   r->fd = -1;
   return st;
 }
 
-ax_status ax_file_put(const char *path, const char *text, size_t n)
+ax_status ax_file_put(const char *path, const char *text, size_t n, bool synced)
 {
   ax_replacement r;
   ax_status st = ax_replace_begin(NULL, path, &r);
 
   if (st != AX_OK) return st;
-  r.unsynced = true;
+  r.unsynced = !synced;
   return ax_replace_end(&r, ax_replace_write(&r, text, (int64_t)n));
 }

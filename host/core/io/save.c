@@ -19,6 +19,7 @@
 
 #include "core/core.h"
 #include "core/io/content.h"
+#include "dist.h"
 
 enum { OPEN = 64 }; /* files whose sync has not come yet */
 
@@ -31,14 +32,17 @@ struct ax_save {
   ax_snapshot snapshot;
   ax_commit commit; /* ranks 0: another rank commits */
   pthread_t thread;
-  bool taken; /* with the snapshot's lock: the thread reads no tensor's memory any more */
+  bool taken;      /* with the snapshot's lock: the thread reads no tensor's memory any more */
+  uint32_t number; /* from 1, the same on all ranks */
   ax_status st;
-  char why[1024];
+  char why[1024], note[AX_NOTE];
 };
 
 static ax_save *under_way; /* written by a thread */
 static bool watching;      /* for forks */
 static _Atomic bool held;  /* a test holds the thread back */
+static uint32_t started;
+static char note[AX_NOTE];
 
 /* ---- making */
 
@@ -170,7 +174,8 @@ static void *work(void *save)
   ax_save *s = save;
 
   s->st = write_all(s);
-  if (s->commit.ranks > 0) s->st = ax_commit_run(&s->commit, s->st);
+  if (s->st != AX_OK) ax_dist_lose_save(s->number);
+  if (s->commit.ranks > 0) s->st = ax_commit_run(&s->commit, s->st, s->note);
   if (s->st != AX_OK) snprintf(s->why, sizeof s->why, "%s", ax_last_error());
   return NULL;
 }
@@ -232,13 +237,16 @@ ax_status ax_save_start(ax_save *s, const ax_commit *commit)
   ax_status st;
 
   if (under_way) return ax_fail(AX_EINVAL, "another save is under way");
+  s->number = ++started;
   AX_TRY(prepare_report(s));
   if (commit) AX_TRY(ax_commit_copy(commit, &s->commit));
+  s->commit.number = s->number;
   AX_TRY(freeze(s));
   AX_TRY(settle(s, false));
   AX_TRY(start_thread(s));
   for (int i = 0; i < s->n; i++) ax_content_await(s->files[i]);
 out:
+  if (st != AX_OK) ax_dist_lose_save(s->number);
   return st;
 }
 
@@ -254,6 +262,16 @@ ax_status ax_save_wait(void)
   pthread_join(s->thread, NULL);
   under_way = NULL;
   st = s->st == AX_OK ? AX_OK : ax_fail(s->st, "%s", s->why);
+  memcpy(note, s->note, sizeof note);
   ax_save_free(s);
   return st;
+}
+
+const char *ax_save_note(void)
+{
+  static char passed[AX_NOTE];
+
+  memcpy(passed, note, sizeof passed);
+  note[0] = '\0';
+  return passed;
 }

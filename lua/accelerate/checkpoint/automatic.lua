@@ -4,6 +4,8 @@ local manifest = require "accelerate.checkpoint.manifest"
 
 local M = {}
 
+local superseded = setmetatable({}, { __mode = "k" }) -- project -> set of paths
+
 ---@param project accelerate.ProjectConfiguration
 ---@return string
 function M.root(project) return fs.join(project.project_dir, "checkpoints") end
@@ -25,26 +27,52 @@ function M.numbers(project)
   return found
 end
 
+--- Lets the next save take the place of what is at `path`: a checkpoint that load_state passed
+--- over, or the rest of a save that failed.
+function M.supersede(project, path)
+  superseded[project] = superseded[project] or {}
+  superseded[project][path] = true
+end
+
+---@return boolean
+function M.is_superseded(project, path)
+  return superseded[project] ~= nil and superseded[project][path] ~= nil
+end
+
 --- Returns the newest whole checkpoint, and for each newer one why it was passed over.
 ---@return string? path
----@return string[] passed_over "checkpoint_7: its manifest is damaged"
+---@return { path: string, why: string }[] passed_over
 function M.newest(project)
   local numbers, passed_over = M.numbers(project), {}
   for i = #numbers, 1, -1 do
     local path = M.path(project, numbers[i])
     local whole, why = manifest.verify(path)
     if whole then return path, passed_over end
-    passed_over[#passed_over + 1] = ("%s: %s"):format(path, why)
+    passed_over[#passed_over + 1] = { path = path, why = why }
   end
   return nil, passed_over
 end
 
---- Returns the paths of the oldest checkpoints that are one too many when another one is there.
+--- Returns the paths of the oldest checkpoints that are one too many when the one of this iteration
+--- is there, too.
 ---@return string[]
 function M.surplus(project, limit)
-  local numbers, paths = M.numbers(project), {}
-  for i = 1, #numbers + 1 - limit do paths[i] = M.path(project, numbers[i]) end
+  local others, paths = {}, {}
+  for _, number in ipairs(M.numbers(project)) do
+    if number ~= project.iteration then others[#others + 1] = number end
+  end
+  for i = 1, #others + 1 - limit do paths[i] = M.path(project, others[i]) end
   return paths
+end
+
+--- Removes what a save that was killed has left.
+function M.sweep(project)
+  for _, name in ipairs(fs.list(M.root(project)) or {}) do
+    if name:match "^%.checkpoint_%d+%.saving$" or name:match "^%.checkpoint_%d+%.removed$" then
+      local ok, why = fs.remove_tree(fs.join(M.root(project), name))
+      if not ok then error(why, 0) end
+    end
+  end
 end
 
 return M

@@ -16,7 +16,7 @@ local M = {}
 
 -- An error without the script's line and the name of the method, which `fail` adds.
 local function bare(where, message)
-  message = tostring(message)
+  message = tostring(message):gsub("^[^:\n]*:%d+: ", "")
   local start = message:find(where .. ": ", 1, true)
   return start and message:sub(start + #where + 2) or message
 end
@@ -27,8 +27,8 @@ end
 ---@return any[] results of all ranks, by rank from 1
 function M.together(where, fn)
   local ok, result = pcall(fn)
-  local reports = operations.gather_object { { ok = ok, value = ok and (result or false)
-    or bare(where, result) } }
+  if not ok then result = bare(where, result) end
+  local reports = operations.gather_object { { ok = ok, value = result or false } }
   local faults, results = {}, {}
   for i, report in ipairs(reports) do
     results[i] = report.value

@@ -33,7 +33,7 @@ local function destination(project, given)
     fail("save_state: automatic_checkpoint_naming needs a project_dir; give the Accelerator one")
   end
   local path = automatic.path(project, project.iteration)
-  if fs.exists(path) then
+  if fs.exists(path) and not automatic.is_superseded(project, path) then
     fail("save_state: %s is there already; set the ProjectConfiguration's iteration to a number that is " ..
       "free, as after load_state() of an earlier checkpoint", path)
   end
@@ -69,7 +69,7 @@ end
 
 -- Writes and commits, or lets a thread do so.
 local function write(accelerator, draft, path, weights, opts)
-  local first, save, plan = leads(accelerator), nil, nil
+  local first, save, plan, note = leads(accelerator), nil, nil, nil
   commit.together("save_state", function()
     save = collect(accelerator, draft, weights, opts)
     plan = first and commit_of(accelerator, draft, path)
@@ -78,14 +78,17 @@ local function write(accelerator, draft, path, weights, opts)
   if opts.async then
     commit.together("save_state", function() save.files:start(plan or nil) end)
   else
-    commit.on_leaders("save_state", first, function() core._save_commit(plan) end)
+    note = commit.on_leaders("save_state", first, function() return core._save_commit(plan) end)
   end
+  if note then notice.main("save_state: %s", note) end
 end
 
 --- Waits until the checkpoint that is being written is whole. On all ranks; raises what went wrong
 --- on any.
 function M.wait()
-  commit.together("save_state", function() core._save_wait() end)
+  for _, note in ipairs(commit.together("save_state", function() return core._save_wait() end)) do
+    if note then notice.main("save_state: %s", note) end
+  end
 end
 
 --- Writes the state of a run. See Accelerator:save_state.
@@ -97,10 +100,14 @@ function M.save(accelerator, output_dir, opts)
   local weights = contents.weights_of(accelerator._models)
   contents.note_local(accelerator._models)
   for _, hook in ipairs(accelerator._save_state_pre_hooks) do hook[1](accelerator._models, weights, path) end
-  local draft = commit.on_leaders("save_state", first, function() return commit.begin(path) end)
+  local draft = commit.on_leaders("save_state", first, function()
+    if project.automatic_checkpoint_naming then automatic.sweep(project) end
+    return commit.begin(path)
+  end)
   local ok, why = pcall(write, accelerator, draft, path, weights, opts)
   if not ok then
     if first then commit.abandon(path) end
+    automatic.supersede(project, path)
     error(why, 0)
   end
   project.iteration = project.iteration + 1
@@ -115,8 +122,10 @@ local function find_newest(project)
   end
   local path, passed_over = automatic.newest(project)
   if not path then
+    local lines = {}
+    for i, one in ipairs(passed_over) do lines[i] = ("\n  - %s: %s"):format(one.path, one.why) end
     fail("load_state: there is no whole checkpoint in %s%s", automatic.root(project),
-      #passed_over > 0 and ":\n  - " .. table.concat(passed_over, "\n  - ") or "")
+      #lines > 0 and ":" .. table.concat(lines) or "")
   end
   return { path = path, passed_over = passed_over }
 end
@@ -150,7 +159,10 @@ function M.load(accelerator, input_dir, opts)
     if input_dir == nil then return find_newest(project) end
     return check_given(options.value("load_state", "input_dir", input_dir, { "string" }))
   end)
-  for _, text in ipairs(found.passed_over or {}) do notice.main("load_state: passed over %s", text) end
+  for _, one in ipairs(found.passed_over or {}) do
+    automatic.supersede(project, one.path)
+    notice.main("load_state: passed over %s: %s", one.path, one.why)
+  end
   local models = { unpack(accelerator._models) }
   for _, hook in ipairs(accelerator._load_state_pre_hooks) do hook[1](models, found.path) end
   local source, values

@@ -47,8 +47,9 @@ function M.make_dirs(path)
   local at = path:sub(1, 1) == "/" and "/" or ""
   for part in path:gmatch("[^/]+") do
     at = at .. part
-    if not M.exists(at) and C.mkdir(at, 511) ~= 0 and not M.is_dir(at) then  -- 511: 0777, less the umask
-      return nil, ("cannot make the directory %s: %s"):format(at, reason())
+    if not M.exists(at) and C.mkdir(at, 511) ~= 0 then  -- 511: 0777, less the umask
+      local why = reason()
+      if not M.is_dir(at) then return nil, ("cannot make the directory %s: %s"):format(at, why) end
     end
     at = at .. "/"
   end
@@ -78,9 +79,9 @@ end
 ---@type fun(path: string): string?, string?
 M.read = core._read_file
 
---- Writes a file beside its place and renames it, so that a reader never sees half of it. True, or
---- nil and the reason; then nothing of it is left.
----@type fun(path: string, text: string): true?, string?
+--- Writes a file beside its place and renames it, so that a reader never sees half of it. `synced`:
+--- it also survives a power cut. True, or nil and the reason; then nothing of it is left.
+---@type fun(path: string, text: string, synced?: boolean): true?, string?
 M.write = core._write_file
 
 -- True, or nil and the reason, of a call of the C library.
@@ -102,12 +103,18 @@ function M.exchange(a, b)
   return outcome(status, "exchange " .. a .. " with", b)
 end
 
+local CANNOT = { [22] = true, [38] = true, [95] = true } -- EINVAL, ENOSYS, EOPNOTSUPP
+
 --- Writes a directory's list of names to the disk. Some file systems cannot; that is no error.
+--- True, or nil and the reason.
 function M.sync_dir(path)
   local fd = C.open(path, 0)
-  if fd < 0 then return end
-  C.fsync(fd)
+  if fd < 0 then return outcome(-1, "open", path) end
+  local status = C.fsync(fd)
+  if status ~= 0 and CANNOT[ffi.errno()] then status = 0 end
+  local ok, why = outcome(status, "sync", path)
   C.close(fd)
+  return ok, why
 end
 
 --- Removes a file, or a directory with all that is in it. Links are removed, not followed. True,
