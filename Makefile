@@ -277,7 +277,8 @@ $(OUT)/libax_disk_faults.so: spec/support/disk_faults.c Makefile
 
 # Fuzzers: MODE=fuzz is the host in clang's libFuzzer with both sanitizers; fuzz-replay runs the
 # targets over files, in any build.
-FUZZ_DEPS   := clang:clang libclang-rt-dev:sanitizer/lsan_interface.h
+LIBFUZZER    = $(shell clang --print-resource-dir 2>/dev/null)/lib/linux/libclang_rt.fuzzer-$(shell uname -m).a
+FUZZ_DEPS    = clang:clang libclang-rt-dev:$(LIBFUZZER)
 FUZZ_OBJ    := $(patsubst %.c,$(OUT)/%.o,$(wildcard spec/fuzz/*.c))
 FUZZ_HOST   := $(filter-out %/main.o,$(HOST_OBJ))
 FUZZ_LINK    = -rdynamic -Wl,--wrap=popen,--wrap=system -o $@.new $(filter %.o,$^) $(LDFLAGS) $(HOST_LIBS)
@@ -322,7 +323,7 @@ test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu on an em
 
 # The kernels are those of the ordinary build, as fast as they are there.
 fuzz: all  ## fuzz the readers, the command line and the meeting (SECONDS=60 for each, ONLY=npy; needs clang)
-	@$(call MISSING,$(FUZZ_DEPS)); test -z "$$want" || { echo "make fuzz: missing:$$want" >&2; exit 1; }
+	@$(call MISSING,$(FUZZ_DEPS)); test -z "$$want" || { echo "make fuzz: please install$$want" >&2; exit 1; }
 	@$(MAKE) --no-print-directory MODE=fuzz CC=clang build/fuzz/fuzz build/fuzz/libax_image.so
 	@for file in $(OUT)/libax_cpu_*.so; do ln -sf ../$${file##*/} build/fuzz/; done
 	@spec/fuzz/run '$(SECONDS)' $(ONLY)
