@@ -178,6 +178,18 @@ EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ 
                 $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -I$(OUT)/include \
                 -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
+# What nvcc made of each file: registers, stack, shared memory, and accesses to global memory.
+CUOBJDUMP ?= $(or $(wildcard $(CUDA_HOME)/bin/cuobjdump),cuobjdump)
+MADE      := $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/cuda/%.made)
+$(OUT)/cuda/%.made: $(OUT)/cuda/%.o
+	@command -v $(CUOBJDUMP) >/dev/null || { echo "no $(CUOBJDUMP), of CUDA's toolkit (CUOBJDUMP=FILE)" >&2; exit 1; }
+	$(call say,cuobjdump $<)
+	@$(CUOBJDUMP) --dump-resource-usage $< >$@.new 2>/dev/null || true
+	@$(CUOBJDUMP) -sass $< 2>/dev/null | grep -E 'arch =|Function :|LDG|STG' >>$@.new || true
+	@mv $@.new $@
+check-cuda: all $(MADE)  ## hold kernels/cuda/budgets.txt: registers, stack, accesses (CUDA_ARCH=, CUOBJDUMP=)
+	@$(OUT)/accel-run spec/support/check_cuda.lua $(BUDGETS) $(OUT)/cuda
+
 # The emulated kernels as nvcc makes them: products and sums contracted (EMULATE_FMA=off: not).
 # A misaligned access of theirs is reported (emulate.h).
 EMULATE_FMA  ?= $(if $(shell grep -m 1 -w fma /proc/cpuinfo 2>/dev/null),on,off)
@@ -400,5 +412,5 @@ help:  ## this list
 
 always:
 
-.PHONY: all modules fakes fuzz plan-cudnn image cuda release features demo test test-faults test-gpu test-emulated \
-        bench bench-gpu gpu-report bundle deps build-deps install docs fmt lint clean help always
+.PHONY: all modules fakes fuzz plan-cudnn image cuda check-cuda release features demo test test-faults test-gpu \
+        test-emulated bench bench-gpu gpu-report bundle deps build-deps install docs fmt lint clean help always
