@@ -297,7 +297,12 @@ static int check_plan(const ax_plan *plan)
             module->number ? module->origin : program->origin);
     return AX_EXIT_USAGE;
   }
-  return 0;
+  if (plan->set[AX_SET_max_restarts].number > 0 && plan->set[AX_SET_num_machines].number > 1) {
+    fprintf(stderr, "accel-run: %s: ranks of several machines cannot be started again yet\n",
+            plan->set[AX_SET_max_restarts].origin);
+    return AX_EXIT_USAGE;
+  }
+  return ax_output_check(plan);
 }
 
 int ax_config_parse(int argc, char **argv, ax_plan *plan)

@@ -161,6 +161,23 @@ void ax_family_alone(void);
 #define AX_GUARD_NAME "accel-guard"
 _Noreturn void ax_family_guard(const char *mark);
 
+/* ---- output.c: --tee ------------------------------------------------------------------------- */
+
+/* The ranks' streams that --tee names, on their way through the launcher. */
+typedef struct ax_output ax_output;
+/* Checks --tee; 0, or the exit status after printing what is wrong. */
+int ax_output_check(const ax_plan *plan);
+/* Opens pipes and files for the ranks of this machine.  *out: NULL where --tee names none.  0, or
+ * the exit status after printing what is wrong. */
+int ax_output_begin(const ax_plan *plan, int ranks, int first, int attempt, ax_output **out);
+/* In a rank; NULL is fine, here and below. */
+void ax_output_join(ax_output *o, int rank);
+/* In the launcher, when all ranks are forked: writes what they print, whole lines, until they
+ * end. */
+void ax_output_run(ax_output *o);
+/* When no rank is left: writes the rest and frees. */
+void ax_output_end(ax_output *o);
+
 /* ---- launch.c -------------------------------------------------------------------------------- */
 
 /* Runs the plan in forked processes, one for each rank of this machine.  Returns the exit status of

@@ -555,57 +555,122 @@ static int check_script(const ax_plan *plan)
   return AX_EXIT_FAILED;
 }
 
+/* What stays the same from one start of the ranks to the next. */
+typedef struct launching {
+  const ax_plan *plan;
+  int ranks, attempt;
+  bool crowded; /* more threads than cores */
+  pid_t launcher;
+  sigset_t signals, former;
+  bool in_rank; /* this process is a rank, and leaves as one */
+} launching;
+
+static int abandon(run *r, int rank)
+{
+  fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, r->ranks, strerror(errno));
+  if (r->machines) ax_machines_end(r->machines, "a rank could not be started");
+  signal_all(r, SIGKILL);
+  ax_family_end(true);
+  while (waitpid(-1, NULL, 0) > 0) {}
+  return AX_EXIT_FAILED;
+}
+
+/* Starts the ranks and waits for their end; in a rank, runs it.  The exit status. */
+static int run_ranks(launching *l, run *r)
+{
+  ax_output *output = NULL;
+  int rank, status, lines;
+  bool failed;
+
+  if ((status = ax_output_begin(l->plan, l->ranks, r->machines ? r->machines->first : 0, l->attempt,
+                                &output)) != 0)
+    return status;
+  fflush(NULL); /* or every rank would print the buffered text again */
+  ax_family_begin();
+  for (rank = 0; rank < l->ranks; rank++) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      l->in_rank = true;
+      ax_output_join(output, rank);
+      return rank_main(l->plan, r->control, r->machines, rank, l->launcher, &l->former);
+    }
+    if (pid < 0) return abandon(r, rank);
+    r->child[rank] = (child){ .pid = pid, .alive = true };
+    r->alive++;
+  }
+  ax_output_run(output);
+  if (r->machines) ax_machines_forked(r->machines);
+  lines = wait_for_ranks(r, &l->signals);
+  failed = atomic_load(&r->control->abort) != AX_ABORT_NONE;
+  ax_family_end(failed);
+  ax_output_end(output);
+  if (r->machines) ax_machines_end(r->machines, failed ? "a rank failed" : NULL);
+  return report(r, lines);
+}
+
+/* Whether a run that failed starts again; says so.  A restart that saved no checkpoint would fail
+ * as it did. */
+static bool starts_again(const launching *l, const run *r)
+{
+  const int most = (int)l->plan->set[AX_SET_max_restarts].number;
+  const uint64_t saved = atomic_load(&r->control->saved);
+
+  if (most == 0 || r->ending_signal) return false;
+  if (l->attempt == most) {
+    fprintf(stderr, "accel-run: not started again: that was restart %d of %d\n", l->attempt, most);
+    return false;
+  }
+  if (l->attempt > 0 && saved == 0) {
+    fprintf(stderr, "accel-run: not started again: restart %d saved no checkpoint before it failed\n",
+            l->attempt);
+    return false;
+  }
+  if (saved > 0) setenv("ACCELERATE_NEWEST_CHECKPOINT", r->control->newest, 1);
+  fprintf(stderr, "accel-run: restart %d of %d%s%s\n", l->attempt + 1, most,
+          getenv("ACCELERATE_NEWEST_CHECKPOINT") ? "; the newest checkpoint is " : "",
+          getenv("ACCELERATE_NEWEST_CHECKPOINT") ? getenv("ACCELERATE_NEWEST_CHECKPOINT") : "");
+  return true;
+}
+
+static int set_up_run(const launching *l, run *r)
+{
+  const ax_setting *set = l->plan->set;
+
+  *r = (run){ .ranks = l->ranks,
+              .stall_report = set[AX_SET_stall_report].number,
+              .next_stall = set[AX_SET_stall_report].number,
+              .stall_timeout = set[AX_SET_stall_timeout].number,
+              .tick = (int64_t)(set[AX_SET_monitor_interval].number * 1e9),
+              .quiet = set[AX_SET_quiet].number != 0 };
+  if (ax_shm_create(l->ranks, set[AX_SET_timeout].number, !l->crowded, &r->control) == AX_OK) return 0;
+  fprintf(stderr, "accel-run: %s\n", ax_last_error());
+  return AX_EXIT_FAILED;
+}
+
 int ax_launch(const ax_plan *plan)
 {
-  const int ranks = ax_config_ranks_here(plan);
+  launching l = { .plan = plan, .ranks = ax_config_ranks_here(plan), .launcher = getpid() };
   static ax_machines machines;
   static run r;
   bool given;
-  const int threads = ax_config_threads(plan, ranks, &given), cores = ax_config_cores();
-  const bool crowded = (long)ranks * threads > cores;
-  const pid_t launcher = getpid();
-  sigset_t signals, former;
-  int rank, status, lines;
+  int status;
 
-  if ((status = check_script(plan)) != 0) return status;
-  r.ranks = ranks;
-  r.stall_report = r.next_stall = plan->set[AX_SET_stall_report].number;
-  r.stall_timeout = plan->set[AX_SET_stall_timeout].number;
-  r.tick = (int64_t)(plan->set[AX_SET_monitor_interval].number * 1e9);
-  r.quiet = plan->set[AX_SET_quiet].number != 0;
-  if (ax_shm_create(ranks, plan->set[AX_SET_timeout].number, !crowded, &r.control) != AX_OK) {
-    fprintf(stderr, "accel-run: %s\n", ax_last_error());
-    return AX_EXIT_FAILED;
-  }
+  l.crowded = (long)l.ranks * ax_config_threads(plan, l.ranks, &given) > ax_config_cores();
+  if ((status = check_script(plan)) != 0 || (status = set_up_run(&l, &r)) != 0) return status;
   if (plan->set[AX_SET_num_machines].number > 1) {
     if ((status = ax_machines_meet(&machines, plan)) != 0) return status;
     r.machines = &machines;
   }
-  ax_config_export(plan, ranks);
+  ax_config_export(plan, l.ranks);
   export_meeting(plan);
-  if (crowded) setenv("OMP_WAIT_POLICY", "passive", 0);
-  fflush(NULL); /* or every rank would print the buffered text again */
-  ax_family_begin();
-  block_signals(&signals, &former);
-  for (rank = 0; rank < ranks; rank++) {
-    pid_t pid = fork();
-    if (pid == 0) return rank_main(plan, r.control, r.machines, rank, launcher, &former);
-    if (pid < 0) {
-      fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, ranks, strerror(errno));
-      if (r.machines) ax_machines_end(r.machines, "a rank could not be started");
-      signal_all(&r, SIGKILL);
-      ax_family_end(true);
-      while (waitpid(-1, NULL, 0) > 0)
-        ;
-      return AX_EXIT_FAILED;
-    }
-    r.child[rank] = (child){ .pid = pid, .alive = true };
-    r.alive++;
+  if (l.crowded) setenv("OMP_WAIT_POLICY", "passive", 0);
+  unsetenv("ACCELERATE_NEWEST_CHECKPOINT");
+  block_signals(&l.signals, &l.former);
+  for (;; l.attempt++) {
+    set_number("ACCELERATE_RESTART_COUNT", l.attempt);
+    status = run_ranks(&l, &r);
+    if (l.in_rank || status == 0 || !starts_again(&l, &r)) return status;
+    ax_shm_free(r.control);
+    if ((status = set_up_run(&l, &r)) != 0) return status;
   }
-  if (r.machines) ax_machines_forked(r.machines);
-  lines = wait_for_ranks(&r, &signals);
-  ax_family_end(atomic_load(&r.control->abort) != AX_ABORT_NONE);
-  if (r.machines)
-    ax_machines_end(r.machines, atomic_load(&r.control->abort) != AX_ABORT_NONE ? "a rank failed" : NULL);
-  return report(&r, lines);
 }

@@ -100,7 +100,9 @@ static void report_ranks(const ax_plan *plan)
 /* One rank has a launcher only where something must watch it. */
 static bool needs_launcher(const ax_plan *plan)
 {
-  return plan->script && !plan->interactive && plan->set[AX_SET_no_python].number;
+  return plan->script && !plan->interactive &&
+         (plan->set[AX_SET_max_restarts].number > 0 || plan->set[AX_SET_tee].number ||
+          plan->set[AX_SET_no_python].number);
 }
 
 static int run(ax_plan *plan)

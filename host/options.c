@@ -230,6 +230,7 @@ static int short_option(ax_plan *plan, int *at)
   const char *word = plan->argv[*at], letter = word[1];
 
   if (strchr("elj", letter)) return lua_option(plan, at);
+  if (letter == 't') return take_value(plan, at, AX_SET_tee, word[2] ? word + 2 : NULL);
   if (!word[2]) switch (letter) {
     case 'i': plan->interactive = true; return 0;
     case 'h': plan->mode = AX_MODE_HELP; return 0;
@@ -339,7 +340,7 @@ void ax_config_help(FILE *f)
         "  -e CODE                 run this first; several are run in order; no script is needed then\n"
         "  -l MODULE               require this first\n"
         "  -i                      stay at a prompt after the script\n"
-        "  -m, -q                  --module, --quiet\n"
+        "  -m, -q, -t STREAMS      --module, --quiet, --tee STREAMS\n"
         "  -joff                   run with LuaJIT's compiler off (-jCOMMAND as luajit has it)\n"
         "  -                       read the script from stdin\n"
         "  --                      the script's name follows\n"

@@ -65,8 +65,11 @@ typedef struct ax_control {
   char difference[1200];     /* the error of all of them */
 
   int32_t ranks;
-  double timeout; /* seconds that a rank waits in one collective, unless it chose a time of its own */
-  bool spin;      /* every thread of every rank has a core of its own: waiting may keep it busy */
+  double timeout;         /* seconds that a rank waits in one collective, unless it chose a time of its own */
+  _Atomic uint64_t saved; /* checkpoints of this run that are complete */
+  char newest[1024];      /* the last one's folder; set before `saved` grows */
+
+  bool spin; /* every thread of every rank has a core of its own: waiting may keep it busy */
   ax_rank_record rank[];
 } ax_control;
 
@@ -77,6 +80,10 @@ ax_status ax_shm_join(ax_control *c, int rank);
 /* Ends the run for everybody: wakes all that wait.  Returns whether the caller was the first; if
  * not, nothing changes. */
 bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason);
+/* In a rank: a checkpoint is complete, the folder `path`.  Without a launcher it does nothing. */
+void ax_shm_saved(const char *path);
+/* Gives the memory back that ax_shm_create mapped.  In the launcher. */
+void ax_shm_free(ax_control *c);
 /* Marks that `rank` will join no more collectives, and wakes those that wait for it. */
 void ax_shm_finished(ax_control *c, int rank);
 

@@ -6,7 +6,9 @@
  * ranks. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -310,15 +312,33 @@ static size_t chunk_of(int ranks)
   return chunk;
 }
 
+static size_t bytes_of(int ranks)
+{
+  return records_bytes(ranks) + rings_bytes(ranks) +
+         (size_t)ranks * AX_SLOTS * (AX_SLOT_HEADER + chunk_of(ranks));
+}
+
+void ax_shm_free(ax_control *c) { munmap(c, bytes_of(c->ranks)); }
+
+void ax_shm_saved(const char *path)
+{
+  ax_control *c = ax_shm.control;
+  char whole[PATH_MAX];
+
+  if (!c || !realpath(path, whole) || strlen(whole) >= sizeof c->newest) return;
+  strcpy(c->newest, whole);
+  atomic_fetch_add(&c->saved, 1);
+}
+
 ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out)
 {
-  const size_t bytes = records_bytes(ranks) + rings_bytes(ranks) +
-                       (size_t)ranks * AX_SLOTS * (AX_SLOT_HEADER + chunk_of(ranks));
   ax_control *c;
+  size_t bytes;
 
   *out = NULL;
   if (ranks < 1 || ranks > AX_MAX_RANKS)
     return ax_fail(AX_EINVAL, "the number of ranks must be 1 to %d, got %d", AX_MAX_RANKS, ranks);
+  bytes = bytes_of(ranks);
   c = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (c == MAP_FAILED)
     return ax_fail(AX_ENOMEM, "%zu bytes of memory shared by %d ranks: %s", bytes, ranks, strerror(errno));

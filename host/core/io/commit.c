@@ -20,6 +20,7 @@
 
 #include "core/core.h"
 #include "dist.h"
+#include "ranks.h"
 
 #define MANIFEST "accelerate_manifest.json"
 
@@ -371,6 +372,7 @@ ax_status ax_commit_run(const ax_commit *c, ax_status own, char *note)
   if (st == AX_OK) st = finish(c, &all, note);
   for (int i = 0; i < all.n; i++) free(all.list[i].name);
   free(all.list);
+  if (st == AX_OK) ax_shm_saved(c->path);
   if (st == AX_OK) return AX_OK;
   if (own == AX_OK) snprintf(why, sizeof why, "%s", ax_last_error());
   (void)remove_tree(c->draft); /* what is left there, the next save removes */

@@ -19,9 +19,10 @@ local DEFAULTS = {
 
 -- Keys that have no value unless one is given.
 local OTHERS = {}
-for name in ([[distributed_type mixed_precision num_processes gpu_ids main_process_ip main_process_port
-  fp8_config deepspeed_config fsdp_config parallelism_config megatron_lm_config mpirun_config dynamo_config tpu_name
-  tpu_zone command_file commands tpu_vm tpu_env]]):gmatch "%S+" do OTHERS[name] = true end
+for name in ([[distributed_type mixed_precision num_processes gpu_ids main_process_ip
+  main_process_port fp8_config deepspeed_config fsdp_config parallelism_config
+  megatron_lm_config mpirun_config dynamo_config tpu_name tpu_zone command_file commands
+  tpu_vm tpu_env]]):gmatch "%S+" do OTHERS[name] = true end
 
 -- ---- reading and writing ------------------------------------------------------------------------
 
