@@ -122,8 +122,8 @@ typedef struct ax_zip_member {
   const ax_part *parts;
 } ax_zip_member;
 /* Files of these pieces one after the other; a zip archive of stored entries.  Both appear whole or
- * not at all.  save: NULL, or the archive is added to it.  EIO. */
-AX_API ax_status ax_parts_write(const char *fn, const char *path, int n, const ax_part *parts);
+ * not at all.  save: NULL, or the file is added to it.  EIO. */
+AX_API ax_status ax_parts_write(const char *fn, ax_save *save, const char *path, int n, const ax_part *parts);
 AX_API ax_status ax_zip_write(const char *fn, ax_save *save, const char *path, int n,
                               const ax_zip_member *members);
 

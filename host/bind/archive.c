@@ -141,19 +141,22 @@ static const ax_part *push_parts(lua_State *L, int idx, int from, const char *fn
   return parts;
 }
 
-/* core._parts_write(path, list of strings and tensors, caller) */
+/* core._parts_write(path, list of strings and tensors, caller, save?): written, or added to the
+ * save */
 static int parts_write(lua_State *L)
 {
   const char *path, *fn;
   const ax_part *parts;
+  ax_save *save;
   int n;
 
   ax_lua_enter(L);
   fn = check_caller(L, 3);
+  save = ax_lua_opt_save(L, 4, fn);
   path = ax_lua_check_path(L, fn);
   luaL_checktype(L, 2, LUA_TTABLE);
   parts = push_parts(L, 2, 1, fn, &n);
-  if (ax_parts_write(fn, path, n, parts) != AX_OK) return ax_lua_raise(L, fn);
+  if (ax_parts_write(fn, save, path, n, parts) != AX_OK) return ax_lua_raise(L, fn);
   return 0;
 }
 

@@ -133,6 +133,54 @@ local function remove_stale(directory, names, written)
   end
 end
 
+-- Hands the weights of a state dict, shard by shard, to put(shard, file), which returns the names
+-- that it has written, and the index, if there are several, to put_text(text, file).
+local function in_shards(dict, limit, names, put, put_text)
+  local shards, total = M.split_into_shards(without_shared(dict), limit)
+  local weight_map = {}
+  for i, shard in ipairs(shards) do
+    local file = #shards == 1 and names.whole or names.shard:format(i, #shards)
+    for _, name in ipairs(put(shard, file)) do weight_map[name] = file end
+  end
+  if #shards == 1 then return end
+  put_text(json.encode({ metadata = { total_size = total }, weight_map = weight_map }, 2) .. "\n",
+    names.index)
+end
+
+-- The names of the files of model number i, from 1: model_1.safetensors is the second one's.
+local function names_of(i, safe)
+  local names = {}
+  for what, name in pairs(NAMES[safe]) do
+    names[what] = i == 1 and name or name:gsub("model", ("model_%d"):format(i - 1), 1)
+  end
+  return names
+end
+
+--- Adds the weights of model number `i` to a save: one file, or shards and an index.
+---@param dict table<string, accelerate.Tensor>
+---@param i integer from 1
+---@param save accelerate.checkpoint.Save
+---@param opts { max_shard_size: integer|string, safe_serialization: boolean }
+function M.add(dict, i, save, opts)
+  local safe = opts.safe_serialization
+  in_shards(dict, M.convert_file_size_to_int(opts.max_shard_size), names_of(i, safe), function(shard, file)
+    return write(shard, fs.join(save.draft, file), safe, save.files)
+  end, function(text, file) core._parts_write(fs.join(save.draft, file), { text }, "save", save.files) end)
+end
+
+--- Returns where the weights of model number `i` are among files with these names: a file or an
+--- index; nil where they are not.
+---@param i integer from 1
+---@param listed table<string, any> by name
+---@return string?
+function M.listed(i, listed)
+  for _, safe in ipairs { true, false } do
+    local names = names_of(i, safe)
+    if listed[names.whole] then return names.whole end
+    if listed[names.index] then return names.index end
+  end
+end
+
 --- Writes a model's weights into a directory.
 ---@param model accelerate.nn.Module
 ---@param directory string
@@ -145,21 +193,15 @@ function M.save_model(model, directory, opts)
   end
   local made, why = fs.make_dirs(directory)
   if not made then fail("save_model: %s", why) end
-  local shards, total = M.split_into_shards(without_shared(model:state_dict()), limit)
-  local written, weight_map = {}, {}
-  for i, shard in ipairs(shards) do
-    local file = #shards == 1 and names.whole or names.shard:format(i, #shards)
-    for _, name in ipairs(write(shard, fs.join(directory, file), opts.safe_serialization)) do
-      weight_map[name] = file
-    end
+  local written = {}
+  in_shards(model:state_dict(), limit, names, function(shard, file)
     written[file] = true
-  end
-  if #shards > 1 then
-    local text = json.encode({ metadata = { total_size = total }, weight_map = weight_map }, 2) .. "\n"
-    local ok, problem = fs.write(fs.join(directory, names.index), text, true)
+    return write(shard, fs.join(directory, file), opts.safe_serialization)
+  end, function(text, file)
+    written[file] = true
+    local ok, problem = fs.write(fs.join(directory, file), text, true)
     if not ok then fail("save_model: %s", tostring(problem)) end
-    written[names.index] = true
-  end
+  end)
   remove_stale(directory, names, written)
 end
 

@@ -334,6 +334,27 @@ describe("a checkpoint", function()
     assert.same(expected, w.bits())
   end)
 
+  it("may have its weights in shards with an index", function()
+    local w = world {}
+    w.accelerator:prepare(nn.Linear(3, 3))
+    for _, safe in ipairs { true, false } do
+      w.accelerator:save_state(folder, { max_shard_size = 32, safe_serialization = safe, async = safe })
+      w.accelerator:wait_for_checkpoint()
+      local names = table.concat(fs.list(folder), " ")
+      local stem, ending = safe and "model" or "pytorch_model", safe and "safetensors" or "bin"
+      for _, name in ipairs { stem .. "-00001-of-00002." .. ending, stem .. "_1-00002-of-00002." .. ending,
+        stem .. "." .. ending .. ".index.json", stem .. "_1." .. ending .. ".index.json" } do
+        assert.truthy(names:find(name, 1, true), name .. " is not in " .. names)
+      end
+      local expected = w.bits()
+      w.step()
+      w.accelerator:load_state(folder)
+      assert.same(expected, w.bits())
+    end
+    assert.error_matches(function() w.accelerator:save_state(folder, { max_shard_size = "much" }) end,
+      "max_shard_size: expected a number of bytes or text")
+  end)
+
   it("goes through hooks, which may take weights and models over", function()
     local w, seen = world {}, {}
     w.accelerator:register_save_state_pre_hook(function(models, weights, path)
@@ -380,8 +401,8 @@ describe("a checkpoint", function()
         accelerate.local_sgd.LocalSGD(accelerator, model, 4, function() accelerator:save_state(arg[1]) end)
         accelerator:save_state(arg[1])
       ]], { arguments = { path .. "/c" } })
-      has(err, "save_state: LocalSGD trains model 1: parameters and optimizer states that each rank has for " ..
-        "itself are not saved but those of rank 0")
+      has(err, "save_state: LocalSGD trains model 1: parameters and optimizer states that each rank has " ..
+        "for itself are not saved but those of rank 0")
       assert.equal(1, select(2, err:gsub("LocalSGD", "")))
     end)
   end)

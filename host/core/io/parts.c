@@ -19,13 +19,13 @@ static uint64_t part_bytes(const ax_part *part)
   return part->tensor ? (uint64_t)part->tensor->numel * ax_itemsize(part->tensor) : part->n;
 }
 
-ax_status ax_parts_write(const char *fn, const char *path, int n, const ax_part *parts)
+ax_status ax_parts_write(const char *fn, ax_save *save, const char *path, int n, const ax_part *parts)
 {
   ax_content *c;
   ax_status st = ax_content_new(fn, path, &c);
 
   for (int i = 0; i < n && st == AX_OK; i++) st = ax_content_part(c, &parts[i]);
-  return ax_content_done(c, NULL, st);
+  return ax_content_done(c, save, st);
 }
 
 /* ---- zip archives */

@@ -10,7 +10,8 @@ local fail = options.fail
 local Accelerator = {}
 
 local SAVE = { safe_serialization = { "boolean", default = true } }
-local SAVE_STATE = { safe_serialization = SAVE.safe_serialization, async = { "boolean", default = false } }
+local SAVE_STATE = { safe_serialization = SAVE.safe_serialization, async = { "boolean", default = false },
+  max_shard_size = { "number|string", default = "10GB" } }
 
 --- Returns whether this process writes files.
 local function writes(self)
@@ -139,8 +140,10 @@ end
 --- With automatic naming the path follows from the ProjectConfiguration's iteration, which grows by
 --- one, and only the newest `total_limit` checkpoints are kept.
 ---@param output_dir string? left out with automatic naming
----@param opts { safe_serialization: boolean?, async: boolean? }? safe_serialization: false for
----  weights in PyTorch's format, not as safetensors; async: true to go on while it is written
+---@param opts { safe_serialization: boolean?, async: boolean?, max_shard_size: integer|string? }?
+---  safe_serialization: false for weights in PyTorch's format, not as safetensors; async: true to
+---  go on while it is written; max_shard_size: weights beyond it are cut into files with an index,
+---  default "10GB"
 ---@return string path of the directory; with async it is there when the save has ended
 function Accelerator:save_state(output_dir, opts)
   output_dir, opts = path_and_options(output_dir, opts)

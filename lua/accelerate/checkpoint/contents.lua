@@ -54,28 +54,18 @@ end
 
 --- Adds the weights to a save.
 ---@param save accelerate.checkpoint.Save
-function M.save_weights(list, save, safe)
-  for i, dict in ipairs(list) do
-    if safe then
-      weights.save(dict, fs.join(save.draft, numbered("model", i, "safetensors")), true, save.files)
-    else
-      files.write(dict, fs.join(save.draft, numbered("pytorch_model", i, "bin")), false, "save_state",
-        save.files)
-    end
-  end
-end
-
-local function weights_file(source, i)
-  for _, name in ipairs { numbered("model", i, "safetensors"), numbered("pytorch_model", i, "bin") } do
-    if source.files[name] then return fs.join(source.path, name) end
-  end
-  fail("load_state: %s has no weights for model %d of this Accelerator (%s)", source.path, i,
-    numbered("model", i, "safetensors"))
+---@param opts { max_shard_size: integer|string, safe_serialization: boolean }
+function M.save_weights(list, save, opts)
+  for i, dict in ipairs(list) do weights.add(dict, i, save, opts) end
 end
 
 local function load_weights(models, source, opts)
   for i, model in ipairs(models) do
-    local path, strict = weights_file(source, i), { strict = opts.strict ~= false }
+    local name, strict = weights.listed(i, source.files), { strict = opts.strict ~= false }
+    if not name then
+      fail("load_state: %s has no weights for model %d of this Accelerator", source.path, i)
+    end
+    local path = fs.join(source.path, name)
     if path:match "%.bin$" then model:load_state_dict(files.load(path), strict)
     else weights.load_checkpoint_in_model(model, path, strict) end
   end

@@ -49,7 +49,7 @@ end
 local function collect(accelerator, draft, weights, opts)
   local save = { draft = draft, files = core._save_new(draft, accelerator.process_index), async = opts.async }
   if leads(accelerator) then
-    contents.save_weights(weights, save, opts.safe_serialization)
+    contents.save_weights(weights, save, opts)
     contents.save_shared(accelerator, save)
   end
   contents.save_own(accelerator, save)
