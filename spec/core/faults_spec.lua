@@ -1,9 +1,15 @@
 --- Every allocation of a training step is made to fail in turn: each failure is a Lua error that
 --- names memory, nothing leaks, and the next step works.
+local accelerate = require "accelerate"
 local core = require "accelerate.core"
+local data = require "accelerate.data"
+local fs = require "accelerate.utils.fs"
+local host = require "spec.support.host"
+local manifest = require "accelerate.checkpoint.manifest"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
+local state = require "accelerate.state"
 
 local function live()
   jit.flush() -- a trace holds the objects that it was specialised on
@@ -142,5 +148,72 @@ describe("running out of memory", function()
     step()
     assert.is_true(torture(step, function() x.grad, y, z, handle = nil, nil, nil, nil end) > 20)
     step()
+  end)
+
+  describe("at a checkpoint", function()
+    local accelerator, model, optimizer
+    before_each(function()
+      state.reset()
+      accelerator = accelerate.Accelerator { cpu = true }
+      model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+      optimizer = optim.AdamW(model:parameters(), { lr = 0.1 })
+      model, optimizer = accelerator:prepare(model, optimizer)
+      accelerator:backward(model(tensor.ones(3, 4)):square():sum())
+      optimizer:step()
+      optimizer:zero_grad()
+    end)
+    after_each(state.reset)
+
+    local function nothing() end
+
+    it("in any allocation of a save is an error, and the older one stays whole", function()
+      host.in_folder(function(folder)
+        local path = folder .. "/c"
+        local function whole()
+          assert(not fs.exists(path) or manifest.verify(path))
+          assert.is_false(fs.exists(folder .. "/.c.saving"))
+        end
+        for _, options in ipairs { {}, { safe_serialization = false }, { async = true } } do
+          local function save()
+            accelerator:save_state(path, options)
+            accelerator:wait_for_checkpoint()
+          end
+          save()
+          assert.is_true(torture(save, whole) > 20)
+        end
+      end)
+    end)
+
+    it("in any allocation of a load is an error, and the next load brings all back", function()
+      host.in_folder(function(folder)
+        accelerator:save_state(folder .. "/c")
+        local bits = model[1].weight:totable()
+        local function load() accelerator:load_state(folder .. "/c") end
+        load()
+        assert.is_true(torture(load, nothing) > 20)
+        assert.same(bits, model[1].weight:totable())
+      end)
+    end)
+
+    it("in any allocation of copies and of files is an error and leaks nothing", function()
+      host.in_folder(function(folder)
+        local image, x = tensor.zeros(3, 4, 5, { dtype = "uint8" }), tensor.ones(3, 2)
+        for what, step in pairs {
+          clone = function() model:clone() end,
+          deepcopy = function() accelerate.utils.deepcopy(model) end,
+          save = function() accelerate.utils.save({ a = x, b = { x } }, folder .. "/v.pt") end,
+          load = function() accelerate.utils.load(folder .. "/v.pt") end,
+          npy = function() data.write_npy(folder .. "/a.npy", x) end,
+          npz = function() data.write_npz(folder .. "/a.npz", { a = x, b = x }) end,
+          csv = function() data.write_csv(folder .. "/a.csv", { a = x:select(2, 1), b = x:select(2, 2) }) end,
+          png = function() data.write_image(folder .. "/a.png", image) end,
+        } do
+          if what == "load" then accelerate.utils.save({ a = x, b = { x } }, folder .. "/v.pt") end
+          step()
+          assert.is_true(torture(step, nothing) > 0, what)
+        end
+        for _, name in ipairs(assert(fs.list(folder))) do assert.is_nil(name:find "tmp", name) end
+      end)
+    end)
   end)
 end)

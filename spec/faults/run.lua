@@ -92,6 +92,8 @@ function M.rows(sample)
     add_saves(list, 1, { 0 }, 3, {})
     add_saves(list, 3, { 0, 2 }, 1, {})
   end
+  add_saves(list, 2, { 0, 1 }, sample and 1 or 3, { settings = { "async=1" }, some = sample and 1 or nil,
+    suffix = ", asynchronous" })
   add_odd(list, nil, "")
   add_strict(list, sample and 1 or 3, sample and 3)
   add_reads(list, sample and 1 or 5, sample and 1)
