@@ -126,9 +126,27 @@ static int add_method(lua_State *L)
   return 0;
 }
 
+/* core._tensor_names() -> the names of all fields and methods of tensors, as keys. */
+static int tensor_names(lua_State *L)
+{
+  lua_newtable(L);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
+  lua_pushnil(L);
+  while (lua_next(L, -2)) {
+    lua_pop(L, 1);
+    if (lua_tostring(L, -1)[0] == '_') continue;
+    lua_pushvalue(L, -1);
+    lua_pushboolean(L, true);
+    lua_rawset(L, -5);
+  }
+  lua_pop(L, 1);
+  return 1;
+}
+
 void ax_lua_open_composed(lua_State *L)
 {
   static const luaL_Reg functions[] = {
+    { "_tensor_names", tensor_names },
     { "_composed", make_composed },
     { "_add_method", add_method },
     { NULL, NULL },

@@ -4,8 +4,6 @@ local chunks = require "accelerate.prompt.chunk"
 
 local M = {}
 
-local FIELDS = { "shape", "dtype", "device", "ndim", "requires_grad", "grad", "data", "is_leaf", "grad_fn" }
-
 local function index(value, name)
   local fine, found = pcall(function() return value[name] end)
   if fine then return found end
@@ -30,35 +28,18 @@ local function add(set, map)
   end
 end
 
-local tensor_names
-
 -- The fields and methods of a tensor.
-local function names_of_tensor(x)
-  if tensor_names then return tensor_names end
-  local core = require "accelerate.core"
-  local all = {}
-  add(all, core)
-  for _, row in ipairs(core.ops()) do
-    if not row.hidden then all[row.name] = true end
-    if row.inplace then all[row.name .. "_"] = true end
-  end
-  tensor_names = {}
-  for name in next, all do
-    if name:sub(1, 1) ~= "_" and index(x, name) ~= nil then tensor_names[name] = true end
-  end
-  for _, name in ipairs { "backward", "item", "totable", "tolist", "size", "dim", "numel", "to", "cpu",
-    "cuda",
-    "detach", "stride", "is_contiguous", "requires_grad_", "register_hook", "retain_grad", "data_ptr",
-    "element_size", "nelement", "type_as", "float", "double", "half", "bfloat16", "int", "long", "bool" } do
-    if index(x, name) ~= nil then tensor_names[name] = true end
-  end
-  for _, name in ipairs(FIELDS) do tensor_names[name] = true end
-  return tensor_names
+local function names_of_tensor()
+  require "accelerate.tensor.composed"
+  return require("accelerate.core")._tensor_names()
 end
 
 -- The names of a table, its class and what that is derived from.
 local function names_of_table(set, value)
   add(set, value)
+  if value == package.loaded["accelerate.tensor"] then
+    add(set, require("accelerate.tensor.composed").functions)
+  end
   local values = rawget(value, "_values")
   if type(values) == "table" then add(set, values) end
   local meta, depth = debug.getmetatable(value), 0
@@ -81,7 +62,7 @@ end
 ---@return table<string, true>
 function M.within(value)
   local core = package.loaded["accelerate.core"]
-  if core and core.is_tensor(value) then return names_of_tensor(value) end
+  if core and core.is_tensor(value) then return names_of_tensor() end
   local set = {}
   if type(value) == "table" then names_of_table(set, value)
   elseif type(value) == "string" then add(set, string)
