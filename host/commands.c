@@ -38,6 +38,22 @@ int ax_command_find(ax_plan *plan)
   return 2;
 }
 
+/* The command that was probably meant, or NULL. */
+static const char *nearest_command(const char *word)
+{
+  const char *best = NULL;
+  int least = 1 + (int)strlen(word) / 3;
+
+  for (const ax_command *c = ax_commands; c->name; c++) {
+    const int d = ax_word_distance(word, c->name);
+    if (d <= least) {
+      least = d - 1;
+      best = c->name;
+    }
+  }
+  return best;
+}
+
 /* Replaces argv by `n` words and those of the former one from `from` on. */
 static int replace_argv(ax_plan *plan, int n, const char *const *words, int from)
 {
@@ -76,7 +92,7 @@ static int use_test_script(ax_plan *plan)
 
 int ax_command_check(ax_plan *plan)
 {
-  const char *name = plan->script ? plan->argv[plan->script] : NULL;
+  const char *name = plan->script ? plan->argv[plan->script] : NULL, *near;
 
   if (plan->testing) return use_test_script(plan);
   if (!name) return 0;
@@ -88,8 +104,11 @@ int ax_command_check(ax_plan *plan)
   if (plan->set[AX_SET_module].number || plan->set[AX_SET_no_python].number || strpbrk(name, "./-") ||
       access(name, F_OK) == 0)
     return 0;
-  fprintf(stderr, "accel-run: '%s' is neither a file nor a command\n\n", name);
-  ax_config_help(stderr);
+  near = nearest_command(name);
+  fprintf(stderr, "accel-run: '%s' is neither a file nor a command%s%s%s\n\n", name,
+          near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+  ax_config_usage(stderr);
+  fputs("\naccel-run --help lists the options.\n", stderr);
   return AX_EXIT_FAILED;
 }
 

@@ -67,6 +67,7 @@ typedef struct ax_plan {
 int ax_config_parse(int argc, char **argv, ax_plan *plan);
 void ax_config_free(ax_plan *plan);
 void ax_config_help(FILE *f);
+void ax_config_usage(FILE *f); /* its first part, without the options */
 void ax_config_explain(const ax_plan *plan, FILE *f);
 /* options.c: prints a line for each option after the script's name that the script does not
  * mention. */

@@ -321,10 +321,8 @@ void ax_options_check_script(const ax_plan *plan)
 
 /* ---- help ------------------------------------------------------------------------------------ */
 
-void ax_config_help(FILE *f)
+void ax_config_usage(FILE *f)
 {
-  int i;
-
   fputs("usage: accel-run [launch] [options] script.lua [script arguments]\n"
         "       accel-run                 a prompt, when started on a terminal; else the script is read from "
         "stdin\n"
@@ -334,8 +332,15 @@ void ax_config_help(FILE *f)
         "\n"
         "commands:\n",
         f);
-  for (i = 0; ax_commands[i].name; i++)
+  for (int i = 0; ax_commands[i].name; i++)
     fprintf(f, "  accel-run %-16s %s\n", ax_commands[i].name, ax_commands[i].help);
+}
+
+void ax_config_help(FILE *f)
+{
+  int i;
+
+  ax_config_usage(f);
   fputs("\n"
         "  -e CODE                 run this first; several are run in order; no script is needed then\n"
         "  -l MODULE               require this first\n"
@@ -354,7 +359,7 @@ void ax_config_help(FILE *f)
   for (i = 0; i < N_OTHERS; i++) fprintf(f, "  --%s\n      %s\n", others[i].name, others[i].help);
   fputs("\nAn option beats its environment variable, and that beats the configuration file.  "
         "ACCELERATE_HISTORY names the prompt's\n"
-        "history file (default ~/.accel_history; empty: none).  Exit status: 0, or the first failing rank's, "
+        "history file (default ~/.local/state/accel/history; empty: none).  Exit status: 0, or the first failing rank's, "
         "128 + signal when it\n"
         "was killed; 2 for a wrong command line.\n",
         f);
