@@ -1,6 +1,6 @@
 /* commands.c: accel-run WORD, where the word is no script.  `launch` and `test` start ranks; the
  * others are Lua functions of lua/accelerate/commands. */
-#include "host.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
