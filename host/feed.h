@@ -68,6 +68,11 @@ typedef struct ax_note {
 ax_status ax_worker_fork(ax_worker **out, bool *child);
 /* Whether this process is a worker. */
 bool ax_worker_inside(void);
+/* In a worker: it is a rank of its own group from now on, which may start workers.  devices: it may
+ * use GPUs. */
+void ax_worker_become_rank(bool devices);
+/* Whether this process is a fork, a worker or such a rank. */
+bool ax_worker_forked(void);
 /* Whether `w` is the worker's own end, and not its parent's. */
 bool ax_worker_is_child(const ax_worker *w);
 /* 0: it has ended. */

@@ -270,6 +270,7 @@ void ax_lua_open_save(lua_State *L);
 void ax_lua_open_flat(lua_State *L);
 void ax_lua_open_autocast(lua_State *L);
 void ax_lua_open_worker(lua_State *L);
+void ax_lua_open_ranks(lua_State *L);
 void ax_lua_open_gather(lua_State *L);
 void ax_lua_open_data(lua_State *L);
 void ax_lua_open_net(lua_State *L);

@@ -223,7 +223,7 @@ static int monotonic(lua_State *L)
  * forked it */
 static int worker_exit(lua_State *L)
 {
-  if (!ax_worker_inside()) return luaL_error(L, "not in a worker process");
+  if (!ax_worker_forked()) return luaL_error(L, "not in a worker process");
   ax_worker_exit(lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : (int)luaL_optinteger(L, 1, 0) & 255);
 }
 

@@ -22,6 +22,9 @@ return properties.lazy("accelerate", {
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
   load_safetensors = "accelerate.files:load_safetensors",
   load_checkpoint_in_model = "accelerate.weights:load_checkpoint_in_model",
+  launchers = "accelerate.launchers",
+  notebook_launcher = "accelerate.launchers:notebook_launcher",
+  debug_launcher = "accelerate.launchers:debug_launcher",
   prepare_pippy = "accelerate.utils.models:prepare_pippy",
   find_executable_batch_size = "accelerate.utils.memory:find_executable_batch_size",
   __version__ = function() return require("accelerate.core").version end,
@@ -41,8 +44,6 @@ return properties.lazy("accelerate", {
   tracking = "accelerate.tracking",
   utils = "accelerate.utils",
 }, {
-  launchers = "start ranks with `accel-run --num_processes N script.lua`",
-  notebook_launcher = "start ranks with `accel-run --num_processes N script.lua`",
   models = "build models from accelerate.nn",
   tokenizers = "token ids come from your own code so far",
 })

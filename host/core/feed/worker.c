@@ -58,7 +58,7 @@ struct ax_worker {
 };
 
 static ax_worker *live; /* workers of this process; one thread uses the list */
-static bool inside;
+static bool inside, forked;
 
 bool ax_worker_inside(void) { return inside; }
 bool ax_worker_is_child(const ax_worker *w) { return w->child; }
@@ -106,7 +106,7 @@ static void become_worker(ax_worker *w, pid_t parent)
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(128 + SIGKILL); /* the parent died before the line above */
   prctl(PR_SET_NAME, "accel-worker");
-  inside = true;
+  inside = forked = true;
   ax_backend_refuse_devices(
       "a loader's worker process uses no GPU (CUDA does not survive the fork that made it): a data set and "
       "its transforms give tensors of the CPU, and the loader moves the batches");
@@ -130,6 +130,15 @@ static void become_worker(ax_worker *w, pid_t parent)
   ax_dist_forget_device();
   w->child = true;
 }
+
+void ax_worker_become_rank(bool devices)
+{
+  inside = false;
+  prctl(PR_SET_NAME, "accel-rank");
+  if (devices) ax_backend_refuse_devices(NULL);
+}
+
+bool ax_worker_forked(void) { return forked; }
 
 ax_status ax_worker_fork(ax_worker **out, bool *child)
 {

@@ -36,6 +36,7 @@ local MAY = {
   profiler = "nn tracking",
   helpers = "config state cuda nn precision weights",
   data_loader = "data state collectives config helpers",
+  launchers = "state",
   local_sgd = "accelerator parallel",
   checkpoint = "collectives files parallel state weights",
   accelerator = "capture checkpoint collectives config data_loader logging nn optim parallel precision "

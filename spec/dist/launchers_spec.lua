@@ -1,0 +1,130 @@
+-- launchers.lua: ranks that a script or a prompt starts.
+local Session = require "spec.support.session"
+local accelerate = require "accelerate"
+local core = require "accelerate.core"
+local host = require "spec.support.host"
+local tensor = require "accelerate.tensor"
+
+local at_terminal = Session.specs(it, pending)
+local notebook_launcher, debug_launcher = accelerate.notebook_launcher, accelerate.debug_launcher
+
+describe("notebook_launcher", function()
+  before_each(function() accelerate.PartialState._reset_state() end)
+  after_each(function() accelerate.PartialState._reset_state() end)
+
+  it("returns what rank 0 returns, tensors and nil too", function()
+    local captured = 10
+    for n = 2, 4 do
+      local a, b, c, d = notebook_launcher(function(x, y)
+        local accelerator = accelerate.Accelerator()
+        local sum = accelerator:reduce(tensor.ones(2, 3) * (accelerator.process_index + captured), "sum")
+        return { sum = sum, ranks = accelerator.num_processes, { "a", true } }, x, y,
+          accelerator.process_index
+      end, { "first", nil, n = 2 }, { num_processes = n })
+      assert.same({ 2, 3 }, a.sum.shape)
+      assert.equal(n * captured + n * (n - 1) / 2, a.sum[1][1]:item())
+      assert.equal(n, a.ranks)
+      assert.same({ "a", true }, a[1])
+      assert.same({ "first", nil, 0 }, { b, c, d })
+    end
+  end)
+
+  it("works after this process has computed with threads, and leaves it as it was", function()
+    local x = tensor.randn(300, 300)
+    local before = x:matmul(x)
+    local total = notebook_launcher(function()
+      local y = tensor.ones(400, 400)
+      return y:matmul(y):sum():item()
+    end, {}, { num_processes = 2 })
+    assert.equal(400 * 400 * 400, total)
+    assert.is_true(tensor.equal(before, x:matmul(x)))
+    assert.equal(1, core.dist.world_size())
+    assert.is_false(accelerate.state.initialized())
+  end)
+
+  it("starts loaders with workers, and sets what torchrun sets", function()
+    local list = notebook_launcher(function()
+      local data = accelerate.data
+      local numbers = { get = function(_, i) return i end, len = function() return 4 end }
+      local loader = data.DataLoader(numbers, { batch_size = 2, num_workers = 1 })
+      local found = { os.getenv("RANK"), os.getenv("WORLD_SIZE"), os.getenv("ACCELERATE_MIXED_PRECISION") }
+      for batch in loader:iter() do found[#found + 1] = batch:sum():item() end
+      return found
+    end, {}, { num_processes = 2, mixed_precision = "bf16" })
+    assert.same({ "0", "2", "bf16", 3, 7 }, list)
+  end)
+
+  it("names the rank that failed, and does not wait for the others", function()
+    local began = core._monotonic()
+    local fine, problem = pcall(notebook_launcher, function()
+      local state = accelerate.PartialState()
+      if state.process_index == 1 then error("bad rank") end
+      state:wait_for_everyone()
+    end, {}, { num_processes = 3 })
+    assert.is_false(fine)
+    assert.matches("^notebook_launcher: rank 1 failed: .*launchers_spec%.lua:%d+: bad rank\nstack traceback:",
+      problem)
+    for _, case in ipairs { { "os.exit(3)", "exited with status 3" }, { "kill", "SIGKILL" } } do
+      fine, problem = pcall(notebook_launcher, function()
+        local state = accelerate.PartialState()
+        if state.process_index == 1 and case[1] == "kill" then os.execute("kill -9 $PPID") end
+        if state.process_index == 1 then os.exit(3) end
+        state:wait_for_everyone()
+      end, {}, { num_processes = 2 })
+      assert.is_false(fine)
+      assert.matches("rank 1 failed: its process ended: .*" .. case[2], problem)
+    end
+    assert.is_true(core._monotonic() - began < 10 * host.stretch())
+    assert.equal(2, (notebook_launcher(function() return 2 end, {}, { num_processes = 2 })))
+  end)
+
+  it("does not wait for a rank that has returned", function()
+    local fine, problem = pcall(notebook_launcher, function()
+      local state = accelerate.PartialState()
+      if state.process_index == 0 then state:wait_for_everyone() end
+    end, {}, { num_processes = 2 })
+    assert.is_false(fine)
+    assert.matches("rank 0 failed: .*rank 1 has finished and will not take part", problem)
+  end)
+
+  it("runs in place with one process", function()
+    local here = {}
+    assert.equal(here, (notebook_launcher(function() return here end, nil, { num_processes = 1 })))
+  end)
+
+  it("says what it cannot do", function()
+    local function refused(pattern, ...)
+      local fine, problem = pcall(...)
+      assert.is_false(fine)
+      assert.matches(pattern, problem)
+    end
+    refused("option 'num_processes' is missing", notebook_launcher, print)
+    refused("argument 1 %(fn%): expected a function, got 5", notebook_launcher, 5, {}, { num_processes = 2 })
+    refused("argument 2 %(args%): expected a list", notebook_launcher, print, 5, { num_processes = 2 })
+    refused("unknown option 'num_proceses'; did you mean 'num_processes'", notebook_launcher, print, {},
+      { num_proceses = 2 })
+    refused("rank 0 failed: .*function", notebook_launcher, function() return print end, {},
+      { num_processes = 2 })
+    accelerate.PartialState()
+    refused("an Accelerator %(or PartialState%) was made in this process", notebook_launcher, print, {},
+      { num_processes = 2 })
+  end)
+
+  it("has a sister for two ranks of the CPU", function()
+    assert.equal(2, (debug_launcher(function() return accelerate.PartialState().num_processes end)))
+    assert.equal("cpu", (debug_launcher(function() return accelerate.PartialState().device end, {},
+      { num_processes = 3 })))
+  end)
+
+  at_terminal("is stopped by Ctrl-C at the prompt, with its ranks", function()
+    local s = Session.open {}
+    s:ask("accelerate.notebook_launcher(function() print 'on' while true do end end, {}, { " ..
+      "num_processes = 2 })",
+      "on\n")
+    s:expect("on\n")
+    s:send("\3")
+    s:expect("interrupted\n")
+    s:ask("accelerate.debug_launcher(function() return 7 end)", "^7\n")
+    s:stop()
+  end)
+end)
