@@ -12,6 +12,8 @@
 #define _GNU_SOURCE
 #include "machines.h"
 
+#include "ax.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -372,6 +374,7 @@ static int reach(ax_machines *m, const struct addrinfo *list, double seconds, in
       if (error == 0) error = move(fd, &w, sizeof w, false, deadline);
       if (error == 0 && (w.magic != MAGIC || w.refused)) {
         w.text[sizeof w.text - 1] = '\0';
+        ax_text_clean(w.text);
         if (w.magic != MAGIC)
           fprintf(stderr,
                   "accel-run: what answers at %s is no accel-run; --main_process_ip and --main_process_port "
@@ -418,6 +421,7 @@ static int join_machine_0(ax_machines *m, const ax_plan *plan)
    * arrive. */
   e = move(m->control[0], &n, sizeof n, false, ax_monotonic_ns() + (int64_t)((limit + 1) * 1e9));
   n.text[sizeof n.text - 1] = '\0';
+  ax_text_clean(n.text);
   if (e == 0 && n.kind == NOTE_START) return 0;
   if (e == 0) fprintf(stderr, "accel-run: machine 0 at %s: %s\n", m->address, n.text);
   else if (e == ETIMEDOUT)
@@ -526,6 +530,7 @@ static void hear(ax_machines *m, ax_control *c, int k)
     m->have[k] = 0;
     m->done[k] = true;
     m->coming[k].text[AX_NOTE_TEXT - 1] = '\0';
+    ax_text_clean(m->coming[k].text);
     if (m->coming[k].kind != NOTE_DONE) ax_shm_abort(c, -1, m->coming[k].text);
   }
 }

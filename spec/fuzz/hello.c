@@ -189,8 +189,9 @@ void fuzz_hello(const uint8_t *data, size_t size)
   meet(&plan, &s, data[0] & 2);
   fclose(stderr);
   stderr = before;
-  for (const char *at = said; (at = strstr(at, "accel-run: ")) != NULL; at++)
-    if (strcspn(at, "\n") < 20) fuzz_violation("a message says nothing: %s", said);
+  for (const char *at = said; *at; at++)
+    if (*(const unsigned char *)at < ' ' && *at != '\n' && *at != '\t')
+      fuzz_violation("a message has control characters: %s", said);
   free(said);
   if (s.listener >= 0) close(s.listener);
 }

@@ -47,9 +47,9 @@ static int read_words(char *text, char **argv, char **names, int *n_names)
 static void check_refusal(int status, const char *text)
 {
   /* a word that is neither a file nor a command gets the help, and status 1 */
-  const int expected = strstr(text, "is neither a file nor a command") ? AX_EXIT_FAILED : AX_EXIT_USAGE;
-
-  if (status != expected) fuzz_violation("status %d; expected %d", status, expected);
+  if (status != AX_EXIT_USAGE &&
+      !(status == AX_EXIT_FAILED && strstr(text, "is neither a file nor a command")))
+    fuzz_violation("status %d; expected %d", status, AX_EXIT_USAGE);
   if (strncmp(text, "accel-run", 9) != 0 || strlen(text) < 20 || text[strlen(text) - 1] != '\n')
     fuzz_violation("the refusal says '%s'", text);
 }
