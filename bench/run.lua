@@ -264,7 +264,9 @@ for _, row in ipairs(ROWS) do
   if row.medians then
     local ours, plain, best = unpack(row.medians, 1, 3)
     local cells = { row[1], show(ours) .. " " .. row[2] }
-    if has_torch then
+    if has_torch and not (plain and best) then -- the other side has nothing like it
+      for k = 3, 6 do cells[k] = "" end
+    elseif has_torch then
       local over_installed, over_best = plain / ours, best / ours
       if row.scale then over_installed, over_best = ours / plain, ours / best end -- more is better
       cells[3], cells[4] = show(plain) .. " " .. row[2], ("%.2f"):format(over_installed)
