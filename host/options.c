@@ -360,8 +360,7 @@ void ax_config_help(FILE *f)
   fputs("\nAn option beats its environment variable, and that beats the configuration file.  "
         "ACCELERATE_HISTORY names the prompt's\n"
         "history file (default ~/.local/state/accel/history; empty: none).  Exit status: 0, or the first "
-        "failing rank's, "
-        "128 + signal when it\n"
+        "failing rank's, 128 + signal when it\n"
         "was killed; 2 for a wrong command line.\n",
         f);
 }

@@ -143,9 +143,13 @@ describe("preparing", function()
       assert.error_matches(function() return accelerate.utils[name] end, name ..
         " is not there yet: DeepSpeed")
     end
-    local status, _, err = host.run { "--downcast_bf16", "-e", "print(1)" }  -- a TPU's
+    local status, _, err = host.run { "--tpu", "-e", "print(1)" }
     assert.are_not.equal(0, status)
-    assert.matches("there is no option %-%-downcast_bf16", err)
+    assert.matches("%-%-tpu: there is no backend for TPUs", err)
+    -- a TPU's own option changes nothing elsewhere, as in Accelerate
+    status, _, err = host.run { "--downcast_bf16", "-e", "print(1)" }
+    assert.are.equal(0, status)
+    assert.matches("%-%-downcast_bf16 has no effect without %-%-tpu", err)
   end)
 
   it("places each object as its entry of device_placement says, state of optimizers included", function()

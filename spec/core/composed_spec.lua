@@ -37,7 +37,9 @@ describe("functions written of rows", function()
     assert.matches('diff: there is no option "dims"; did you mean "dim"', message(x.diff, x, { dims = 1 }))
     assert.matches("diff: argument 1 %(x%) is missing", message(tensor.diff))
     assert.matches("diff: argument 2 %(n%): expected an integer, got string", message(x.diff, x, "1"))
-    assert.matches("equal: argument 2 %(b%): expected a tensor, got number 3", message(x.equal, x, 3))
+    assert.matches("equal: argument 2 %(b%): expected a tensor, got 3", message(x.equal, x, 3))
+    assert.matches("equal: argument 1 %(a%): expected a tensor, got nil", message(tensor.equal))
+    assert.is_true(x:equal(x, "more"))
     assert.matches('interpolation: expected "linear", .* got "cubic"', message(x.quantile, x, 0.5, {
       interpolation = "cubic",
     }))

@@ -190,3 +190,64 @@ describe("a start without descriptors 0 to 2", function()
     end)
   end)
 end)
+
+describe("writing to what is no regular file", function()
+  local tensor = require "accelerate.tensor"
+  local utils = require "accelerate.utils"
+  local writers = {
+    function(path) utils.save({ 1, tensor.ones(3) }, path) end,
+    function(path) data.write_npy(path, tensor.ones(3)) end,
+    function(path) core.safetensors_save(path, { { "x", tensor.ones(3) } }) end,
+  }
+
+  local function kind(path)
+    local pipe = io.popen(("stat -c '%%F' '%s'"):format(path))
+    local text = pipe:read("*l")
+    pipe:close()
+    return text
+  end
+
+  it("keeps a link, and replaces the file behind it", function()
+    host.in_folder(function(folder)
+      assert(os.execute(("cd '%s' && mkdir real && echo old > real/file && ln -s real/file link && " ..
+        "ln -s nowhere dangling"):format(folder)))
+      for _, write_to in ipairs(writers) do
+        write_to(folder .. "/link")
+        assert.equal("symbolic link", kind(folder .. "/link"))
+        assert.equal("regular file", kind(folder .. "/real/file"))
+        assert.is_nil(fs.read(folder .. "/real/file"):find("old", 1, true))
+        write_to(folder .. "/dangling")
+        assert.equal("regular file", kind(folder .. "/dangling"))
+        assert(os.execute(("cd '%s' && rm dangling && ln -s nowhere dangling"):format(folder)))
+      end
+    end)
+  end)
+
+  it("keeps a pipe and a device", function()
+    host.in_folder(function(folder)
+      assert(os.execute(("mkfifo '%s/pipe'"):format(folder)))
+      for _, write_to in ipairs(writers) do
+        local ok, message = pcall(write_to, folder .. "/pipe") -- nobody reads it
+        assert.is_false(ok)
+        assert.matches("pipe'?: cannot write it: No such device or address", message)
+        assert.equal("fifo", kind(folder .. "/pipe"))
+      end
+      assert(os.execute(("cat '%s/pipe' > '%s/copy' & sleep 0.2"):format(folder, folder)))
+      utils.save(tensor.arange(5), folder .. "/pipe")
+      assert(os.execute("sleep 0.2"))
+      assert.same({ 0, 1, 2, 3, 4 }, utils.load(folder .. "/copy"):totable())
+      -- a device of the kind of /dev/null, where this user can make one
+      if os.execute(("mknod '%s/null' c 1 3 2>/dev/null"):format(folder)) then
+        for _, write_to in ipairs(writers) do
+          write_to(folder .. "/null")
+          assert.equal("character special file", kind(folder .. "/null"))
+        end
+      end
+      for _, write_to in ipairs(writers) do
+        local ok, message = pcall(write_to, folder)
+        assert.is_false(ok)
+        assert.matches("Is a directory", message)
+      end
+    end)
+  end)
+end)

@@ -439,7 +439,7 @@ describe("allclose and equal", function()
     assert.is_true(tensor.allclose(odd, odd, { equal_nan = true }))
     assert.is_false(tensor.allclose(tensor({ 1 }), tensor({ 1 / 0 })))
     fails("did you mean", tensor.allclose, a, a, { atool = 1 })
-    fails("allclose: argument 2: expected a tensor, got number", tensor.allclose, a, 1)
+    fails("allclose: argument 2 (b): expected a tensor, got number 1", tensor.allclose, a, 1)
   end)
 end)
 

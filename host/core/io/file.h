@@ -32,11 +32,14 @@ ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int n
                          ax_tensor **out);
 
 /* ---- replace.c: a file that appears whole or not at all.  It is written beside its place, synced
- * and renamed; an older file stays until then. */
+ * and renamed; an older file stays until then.  Of a link, the file behind it is replaced.  A
+ * device or a pipe is written as it is: a rename would put a file in its place. */
 typedef struct ax_replacement {
   const char *fn, *path; /* borrowed */
   char *temporary;
+  char *behind; /* the path behind links; NULL: `path` itself, or nothing is there */
   int fd;
+  bool direct;            /* no temporary file */
   bool unsynced;          /* set after ax_replace_begin: a power cut may lose it */
   int64_t written, begun; /* bytes so far; those that the disk has begun to write */
 } ax_replacement;

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/io/file.h"
@@ -17,19 +19,43 @@ static ax_status failed(const ax_replacement *r, const char *what)
   return ax_fail(AX_EIO, "cannot %s %s: %s", what, r->path, strerror(errno));
 }
 
+static void forget_names(ax_replacement *r)
+{
+  ax_mfree(r->temporary);
+  free(r->behind);
+  r->temporary = r->behind = NULL;
+}
+
+/* Opens what is no regular file.  Without O_NONBLOCK a pipe that nobody reads would hold us up. */
+static ax_status open_in_place(ax_replacement *r)
+{
+  r->direct = true;
+  r->fd = open(r->path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  if (r->fd < 0) return failed(r, "write");
+  (void)fcntl(r->fd, F_SETFL, fcntl(r->fd, F_GETFL) & ~O_NONBLOCK);
+  return AX_OK;
+}
+
 ax_status ax_replace_begin(const char *fn, const char *path, ax_replacement *r)
 {
-  const size_t room = strlen(path) + 32;
+  struct stat there;
+  size_t room;
 
-  *r = (ax_replacement){ .fn = fn, .path = path, .temporary = ax_malloc(room), .fd = -1 };
-  if (!r->temporary) return AX_ENOMEM;
+  *r = (ax_replacement){ .fn = fn, .path = path, .fd = -1 };
+  if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) return open_in_place(r);
+  if (lstat(path, &there) == 0 && S_ISLNK(there.st_mode) && (r->behind = realpath(path, NULL)))
+    path = r->behind;
+  room = strlen(path) + 32;
+  if (!(r->temporary = ax_malloc(room))) {
+    forget_names(r);
+    return AX_ENOMEM;
+  }
   snprintf(r->temporary, room, "%s.tmp.%ld", path, (long)getpid());
   unlink(r->temporary); /* left by a killed process that had our id */
   r->fd = open(r->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (r->fd >= 0) return AX_OK;
   failed(r, "write");
-  ax_mfree(r->temporary);
-  r->temporary = NULL;
+  forget_names(r);
   return AX_EIO;
 }
 
@@ -111,19 +137,20 @@ static ax_status put_in_place(ax_replacement *r)
   const ax_status st = ax_replace_sync(r);
 
   if (st != AX_OK) return st;
-  if (rename(r->temporary, r->path) != 0) return failed(r, "replace");
+  if (rename(r->temporary, r->behind ? r->behind : r->path) != 0) return failed(r, "replace");
   return AX_OK;
 }
 
 ax_status ax_replace_end(ax_replacement *r, ax_status st)
 {
+  if (r->direct && r->fd >= 0 && close(r->fd) != 0 && st == AX_OK) st = failed(r, "write");
+  if (r->direct) r->fd = -1;
   if (!r->temporary) return st;
   if (st == AX_OK) st = put_in_place(r);
   if (r->fd >= 0) close(r->fd);
   if (st != AX_OK) unlink(r->temporary);
   else if (!r->unsynced) st = sync_folder_of(r->temporary);
-  ax_mfree(r->temporary);
-  r->temporary = NULL;
+  forget_names(r);
   r->fd = -1;
   return st;
 }

@@ -1,6 +1,7 @@
 --- Comparisons of whole tensors.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local options = require "accelerate.utils.options"
 
 local function same_shape(a, b)
   local p, q = a.shape, b.shape
@@ -11,10 +12,20 @@ local function same_shape(a, b)
   return true
 end
 
-define("equal", "a:T b:T", "true when shapes and elements are equal; NaN equals nothing", function(a, b)
+local function check_tensor(where, number, name, x)
+  if core.is_tensor(x) then return end
+  options.fail("%s: argument %d (%s): expected a tensor, got %s", where, number, name, options.show(x))
+end
+
+-- What follows the two is passed over: the last one may be a call of several results.
+local function equal(a, b)
+  check_tensor("equal", 1, "a", a)
+  check_tensor("equal", 2, "b", b)
   if not same_shape(a, b) then return false end
   return core.no_grad(function() return a:eq(b):all():item() end)
-end)
+end
+define.plain("equal", "tensor.equal(a, b)", "true when shapes and elements are equal; NaN equals nothing",
+  "both", equal)
 
 -- In float64; equal infinities are close.
 local function isclose(a, b, rtol, atol, equal_nan)
