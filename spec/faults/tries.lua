@@ -16,10 +16,24 @@ local live = {} -- runs that have not ended
 local function pause() coroutine.yield() end
 M.pause = pause
 
+-- Whether a process of a group is left. One that has ended and that init has still to collect does
+-- not count.
+local function any_of_group(group)
+  if C.kill(-group, 0) ~= 0 then return false end
+  for _, pid in ipairs(fs.list "/proc") do
+    local file = tonumber(pid) and io.open(("/proc/%s/stat"):format(pid))
+    local text = file and file:read "*a" or ""
+    if file then file:close() end
+    local state, its_group = text:match "%) (%a) %d+ (%d+)"
+    if tonumber(its_group) == group and state ~= "Z" and state ~= "X" then return true end
+  end
+  return false
+end
+
 -- Whether no process of the run's group is left.
 local function gone(run)
   local began = processes.now()
-  while C.kill(-run.pid, 0) == 0 do
+  while any_of_group(run.pid) do
     if processes.now() - began > 2 * host.stretch() then
       processes.kill(-run.pid, processes.SIGKILL)
       return false
