@@ -286,8 +286,6 @@ end)
 describe("a stopped rank", function()
   after_each(processes.clean)
 
-  local LOOP = processes.PRELUDE .. "while true do dist.all_reduce(core.ones(10)) end\n"
-
   it("is reported at once; the run goes on when it does", function()
     local path = processes.script(processes.PRELUDE ..
       "dist.barrier()\nlocal go = os.getenv('GO')\nlocal n = 0\nrepeat n = dist.all_reduce(core.tensor({ " ..
@@ -331,9 +329,12 @@ describe("a stopped rank", function()
   end)
 
   it("ends the run after the stall timeout, with a table", function()
-    local r = processes.start { "--num_processes", "3", "--stall_timeout", "0.5", processes.script(LOOP) }
+    local path = processes.script(processes.PRELUDE .. "dist.all_reduce(core.ones(10))\n" ..
+      "if dist.rank() == 2 then io.stderr:write('rank 2 has begun\\n') end\n" ..
+      "while true do dist.all_reduce(core.ones(10)) end\n")
+    local r = processes.start { "--num_processes", "3", "--stall_timeout", "0.5", path }
     local pids = r:ranks(3)
-    processes.sleep(0.05)
+    r:expect("rank 2 has begun", 5)
     processes.kill(pids[2], processes.SIGSTOP)
     local status, _, err = r:wait(3)
     assert.equal(128 + processes.SIGSTOP, status)
