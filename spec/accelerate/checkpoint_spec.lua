@@ -171,6 +171,12 @@ describe("a checkpoint", function()
       { "optimizer.bin", function(text) return text:sub(1, -5) end, "optimizer.bin has %d+ bytes, and had" },
       { "accelerate_manifest.json", function(text) return text:sub(1, 50) end,
         "accelerate_manifest.json is damaged" },
+      { "accelerate_manifest.json", function(text) return (text:gsub("crc32c", "crc32b", 1)) end,
+        "accelerate_manifest.json is damaged" },
+      { "accelerate_manifest.json", function(text) return (text:gsub("optimizer%.bin", "optimizer.bil")) end,
+        "accelerate_manifest.json lists optimizer.bil: cannot read" },
+      { "accelerate_manifest.json", function(text) return (text:gsub('"bytes": ?', '%02', 1)) end,
+        "and had 2%d+ when it was saved, says accelerate_manifest.json" },
     }
     for _, case in ipairs(cases) do
       local w = world()

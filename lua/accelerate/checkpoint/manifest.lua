@@ -57,14 +57,19 @@ function M.verify(directory)
   if not manifest then return nil, why end
   for _, name in ipairs(ordered.sorted_keys(manifest.files)) do
     local expected = manifest.files[name]
+    if type(expected) ~= "table" or type(expected.bytes) ~= "number" or type(expected.crc32c) ~= "number" then
+      return nil, ("its %s is damaged"):format(M.NAME)
+    end
     local bytes, crc = fs.digest(fs.join(directory, name))
-    if not bytes then return nil, crc end
+    if not bytes then return nil, ("%s lists %s: %s"):format(M.NAME, name, crc) end
     if bytes ~= expected.bytes then
-      return nil, ("%s has %d bytes, and had %d when it was saved"):format(name, bytes, expected.bytes)
+      return nil, ("%s has %d bytes, and had %d when it was saved, says %s"):format(name, bytes,
+        expected.bytes,
+        M.NAME)
     end
     if crc ~= expected.crc32c then
-      return nil, ("%s is damaged: its bytes are not those that were saved (CRC-32C %08x, expected %08x)")
-        :format(name, crc, expected.crc32c)
+      return nil, ("%s is damaged: its bytes are not those that were saved (CRC-32C %08x, %s says %08x)")
+        :format(name, crc, M.NAME, expected.crc32c)
     end
   end
   return manifest
