@@ -38,21 +38,7 @@ int ax_command_find(ax_plan *plan)
   return 2;
 }
 
-/* The command that was probably meant, or NULL. */
-static const char *nearest_command(const char *word)
-{
-  const char *best = NULL;
-  int least = 1 + (int)strlen(word) / 3;
-
-  for (const ax_command *c = ax_commands; c->name; c++) {
-    const int d = ax_word_distance(word, c->name);
-    if (d <= least) {
-      least = d - 1;
-      best = c->name;
-    }
-  }
-  return best;
-}
+static const char *command_at(int i) { return ax_commands[i].name; }
 
 /* Replaces argv by `n` words and those of the former one from `from` on. */
 static int replace_argv(ax_plan *plan, int n, const char *const *words, int from)
@@ -104,7 +90,7 @@ int ax_command_check(ax_plan *plan)
   if (plan->set[AX_SET_module].number || plan->set[AX_SET_no_python].number || strpbrk(name, "./-") ||
       access(name, F_OK) == 0)
     return 0;
-  near = nearest_command(name);
+  near = ax_word_nearest(name, command_at, (int)(sizeof ax_commands / sizeof *ax_commands) - 1);
   fprintf(stderr, "accel-run: '%s' is neither a file nor a command%s%s%s\n\n", name,
           near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
   ax_config_usage(stderr);

@@ -117,21 +117,9 @@ static bool is_known(const char *key)
   return false;
 }
 
-/* The nearest known key, or NULL. */
-static const char *nearest_key(const char *key)
+static const char *key_at(int i)
 {
-  const char *best = NULL;
-  int least = 1 + (int)strlen(key) / 3, d;
-  size_t i;
-
-  for (i = 0; i < AX_SET_COUNT + N_OTHER_KEYS; i++) {
-    const char *name = i < AX_SET_COUNT ? ax_settings[i].name : other_keys[i - AX_SET_COUNT];
-    if ((d = ax_word_distance(key, name)) < least || (strncmp(name, key, strlen(key)) == 0 && !best)) {
-      least = d < least ? d : least;
-      best = name;
-    }
-  }
-  return best;
+  return i < AX_SET_COUNT ? ax_settings[i].name : other_keys[i - AX_SET_COUNT];
 }
 
 static int check_keys(const config_file *c)
@@ -145,7 +133,7 @@ static int check_keys(const config_file *c)
     if (unknown++ == 0)
       fprintf(stderr, "accel-run: %s has keys that are not known (take them out, or correct them):\n",
               c->path);
-    near = nearest_key(k->text);
+    near = ax_word_nearest(k->text, key_at, AX_SET_COUNT + (int)N_OTHER_KEYS);
     fprintf(stderr, "  line %d: %s%s%s%s\n", k->line, k->text, near ? "; did you mean " : "",
             near ? near : "", near ? "?" : "");
   }

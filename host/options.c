@@ -94,16 +94,13 @@ static const char *name_at(int i)
   return ax_foreign[i - AX_SET_COUNT - N_OTHERS].name;
 }
 
-/* The option that was probably meant, or NULL: at most half of the letters may differ, and a word
- * of few letters is not turned into another. */
-static const char *nearest_option(const char *given)
+const char *ax_word_nearest(const char *given, const char *(*name_at)(int), int n)
 {
-  const char *best = other_name_of(given);
+  const char *best = NULL;
   const int length = (int)strlen(given);
-  int least = 1 + length / 2, i;
+  int least = 1 + length / 2;
 
-  if (best) return best;
-  for (i = 0; i < AX_SET_COUNT + N_OTHERS + ax_foreign_count; i++) {
+  for (int i = 0; i < n; i++) {
     const char *name = name_at(i);
     int d = ax_word_distance(given, name);
     if (length > 2 && strncmp(given, name, (size_t)length) == 0 && d > 2)
@@ -114,6 +111,12 @@ static const char *nearest_option(const char *given)
     }
   }
   return best;
+}
+
+static const char *nearest_option(const char *given)
+{
+  const char *other = other_name_of(given);
+  return other ? other : ax_word_nearest(given, name_at, AX_SET_COUNT + N_OTHERS + ax_foreign_count);
 }
 
 static int unknown_option(const char *name)

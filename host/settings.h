@@ -64,6 +64,9 @@ int ax_engine_refuse(ax_engine engine, const char *origin);
 int ax_options_read(ax_plan *plan, int first);
 /* The number of edits between two words; 99 for long ones. */
 int ax_word_distance(const char *a, const char *b);
+/* The one of n names that was probably meant, or NULL: at most half of the letters may differ, and
+ * a word of few letters is not turned into another. */
+const char *ax_word_nearest(const char *given, const char *(*name_at)(int), int n);
 
 /* config_file.c: reads the configuration file, if there is one, into the settings that nothing else
  * has set.  0 or the exit status. */

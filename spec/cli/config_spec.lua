@@ -120,6 +120,8 @@ describe("a configuration file", function()
   end)
 
   it("lists keys that are not known, each with the nearest", function()
+    local _, short = with("distributed_type: 'NO'\nnum_procs: 2\n", 2)
+    has(short, "  line 2: num_procs; did you mean num_processes?")
     local _, err = with("distributed_type: 'NO'\nnum_proceses: 2\nwhatever: 1\nuse_cpus: false\n", 2)
     assert.are.equal("accel-run: c.yaml has keys that are not known (take them out, or correct them):\n" ..
       "  line 2: num_proceses; did you mean num_processes?\n  line 3: whatever\n  line 4: use_cpus; did " ..

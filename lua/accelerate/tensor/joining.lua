@@ -41,7 +41,7 @@ define("block_diag", "tensors:T*", "matrices along the diagonal of a matrix of z
   local rows, columns, before = {}, 0, 0
   for i, x in ipairs(list) do
     if x.ndim > 2 then
-      options.fail("block_diag: entry %d: expected at most 2 dims, got [%s]", i, table.concat(x.shape, ", "))
+      options.fail("block_diag: entry %d: expected at most 2 dims, got %s", i, define.shape_text(x))
     end
     list[i] = at_least(2, x)
     columns = columns + list[i].shape[2]
@@ -63,7 +63,7 @@ define("combinations", "x:T r:int=2 with_replacement:bool=false",
   "all choices of r elements of a vector, as rows",
   function(x, r, with_replacement)
     if x.ndim ~= 1 then
-      options.fail("combinations: expected a vector, got [%s]", table.concat(x.shape, ", "))
+      options.fail("combinations: expected a vector, got %s", define.shape_text(x))
     end
     if r < 1 then options.fail("combinations: r must be at least 1, got %d", r) end
     local n, rows = x:numel(), {}

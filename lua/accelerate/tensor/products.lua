@@ -3,7 +3,7 @@ local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local options = require "accelerate.utils.options"
 
-local function shape_text(x) return ("[%s]"):format(table.concat(x.shape, ", ")) end
+local shape_text = define.shape_text
 
 define("inner", "a:T b:T", "sums of products over the last dim of both", function(a, b)
   if a.ndim == 0 or b.ndim == 0 then return a * b end

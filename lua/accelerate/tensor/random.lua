@@ -134,7 +134,7 @@ define("multinomial", "x:T num_samples:int replacement:bool=false generator:gen?
   "positions, counted from 0, drawn with the weights in the rows of x", function(x, n, replacement, generator)
     floating("multinomial", x)
     if x.ndim < 1 or x.ndim > 2 then
-      options.fail("multinomial: expected 1 or 2 dims, got [%s]", table.concat(x.shape, ", "))
+      options.fail("multinomial: expected 1 or 2 dims, got %s", define.shape_text(x))
     end
     if n < 1 then options.fail("multinomial: num_samples must be at least 1, got %d", n) end
     return core.no_grad(function()

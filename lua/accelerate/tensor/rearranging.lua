@@ -3,7 +3,7 @@ local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local options = require "accelerate.utils.options"
 
-local function shape_text(x) return ("[%s]"):format(table.concat(x.shape, ", ")) end
+local shape_text = define.shape_text
 
 define.plain("T", "x.T", "all dims in reverse order", "field", function(x)
   local dims = {}

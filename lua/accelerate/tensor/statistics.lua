@@ -3,7 +3,7 @@ local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local options = require "accelerate.utils.options"
 
-local function shape_text(x) return ("[%s]"):format(table.concat(x.shape, ", ")) end
+local shape_text = define.shape_text
 
 -- Neighbours along dim: all but the last one, all but the first one.
 local function neighbours(x, dim)
