@@ -1,8 +1,10 @@
-/* bind/io.c: plain files and checksums: core.read_idx, core._read_file, core._write_file,
- * core._file_digest, core._checksum. */
+/* bind/io.c: plain files, checksums and codes: core.read_idx, core._read_file, core._write_file,
+ * core._file_digest, core._checksum, core._sha256, core._hmac_sha256, core._same_text. */
 #include "bind/bind.h"
 #include "io.h"
+#include "sha256.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* read_idx(path) -> tensor */
@@ -106,11 +108,64 @@ static int checksum(lua_State *L)
   return 1;
 }
 
+static int push_hex(lua_State *L, const unsigned char *digest)
+{
+  char text[2 * AX_SHA256_BYTES + 1];
+
+  for (int i = 0; i < AX_SHA256_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", digest[i]);
+  lua_pushlstring(L, text, 2 * AX_SHA256_BYTES);
+  return 1;
+}
+
+/* core._sha256(text) -> its SHA-256 in hexadecimal */
+static int sha256(lua_State *L)
+{
+  unsigned char digest[AX_SHA256_BYTES];
+  size_t n;
+  const char *text = luaL_checklstring(L, 1, &n);
+  ax_sha256 h;
+
+  ax_sha256_begin(&h);
+  ax_sha256_add(&h, text, n);
+  ax_sha256_end(&h, digest);
+  return push_hex(L, digest);
+}
+
+/* core._hmac_sha256(key, text, ...) -> the HMAC-SHA-256 in hexadecimal of texts one after the
+ * other */
+static int hmac_sha256(lua_State *L)
+{
+  unsigned char code[AX_SHA256_BYTES];
+  size_t n;
+  const char *text = luaL_checklstring(L, 1, &n);
+  ax_hmac_sha256 h;
+
+  ax_hmac_sha256_begin(&h, text, n);
+  for (int i = 2; i <= lua_gettop(L); i++) {
+    text = luaL_checklstring(L, i, &n);
+    ax_hmac_sha256_add(&h, text, n);
+  }
+  ax_hmac_sha256_end(&h, code);
+  return push_hex(L, code);
+}
+
+/* core._same_text(a, b) -> whether they are equal, in a time that shows nothing but their
+ * lengths */
+static int same_text(lua_State *L)
+{
+  size_t n, m;
+  const char *a = luaL_checklstring(L, 1, &n), *b = luaL_checklstring(L, 2, &m);
+
+  lua_pushboolean(L, n == m && ax_same_bytes(a, b, n));
+  return 1;
+}
+
 void ax_lua_open_io(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "read_idx", read_idx },        { "_read_file", read_file }, { "_write_file", write_file },
-    { "_file_digest", file_digest }, { "_checksum", checksum },   { NULL, NULL },
+    { "_file_digest", file_digest }, { "_checksum", checksum },   { "_sha256", sha256 },
+    { "_hmac_sha256", hmac_sha256 }, { "_same_text", same_text }, { NULL, NULL },
   };
 
   ax_lua_open_class(L, &text_class);

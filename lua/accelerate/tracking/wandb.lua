@@ -8,7 +8,7 @@
 --- lacks its last row. Each entry is a Record message (wandb/proto/wandb_internal.proto). Comments
 --- below give its field numbers.
 local builtin = require "accelerate.tracking.builtin"
-local digest = require "accelerate.tracking.digest"
+local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local file = require "accelerate.tracking.file"
 local json = require "accelerate.utils.json"
@@ -229,7 +229,7 @@ Class = builtin.class("WandBTracker",
       local names = {}
       for i, bytes in ipairs(files) do
         names[i] = ("media/images/%s_%d_%s.png"):format(file.safe_name(name), step,
-          digest.sha256(bytes):sub(1, 20))
+          core._sha256(bytes):sub(1, 20))
         keep(self, names[i], bytes)
       end
       map[name] = { _type = "images/separated", count = #files, filenames = names, format = "png",
@@ -242,7 +242,7 @@ Class = builtin.class("WandBTracker",
     opts = Class.options_of("log_table", opts)
     local columns, data = builtin.table_of("WandBTracker:log_table", name, opts)
     local bytes = values.json({ columns = columns, data = values.settings(data) })
-    local sha = digest.sha256(bytes)
+    local sha = core._sha256(bytes)
     local path = ("media/table/%s_%d_%s.table.json"):format(file.safe_name(name), step_of(self, opts.step),
       sha:sub(1, 20))
     keep(self, path, bytes)
