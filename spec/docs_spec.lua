@@ -21,7 +21,29 @@ local ASSUMED = [[
   end
 ]]
 
+-- One line of docs/indexing.md: Lua, "--", Python, and for an expression what it gives.
+local function check_line(line, env)
+  local code, shown = line:match "^(.-)%s+%-%-%s(.*)$"
+  local expected = shown:match "%s%s+(%S.*)$"
+  local chunk = assert(loadstring((expected and "return " or "") .. code))
+  local result = setfenv(chunk, env)()
+  if not expected then return 0 end
+  if env.tensor.is_tensor(result) then result = result:totable() end
+  assert.are.same(assert(loadstring("return " .. expected))(), result, line)
+  return 1
+end
+
 describe("docs", function()
+  it("show keys that give what the page says", function()
+    local count = 0
+    for block in assert(fs.read("docs/indexing.md")):gmatch("```lua\n(.-)```") do
+      local env = setmetatable({ tensor = require "accelerate.tensor" }, { __index = _G })
+      env.x = env.tensor.arange(12):view(3, 4)
+      for line in block:gmatch "[^\n]+" do count = count + check_line(line, env) end
+    end
+    assert.are.equal(33, count)
+  end)
+
   it("have the page of ops that `make docs` writes", function()
     local stored = assert(fs.read("docs/reference/ops.md"), "no docs/reference/ops.md; run make docs")
     assert.is_true(stored == dofile("host/tools/gendoc.lua").ops_page(),

@@ -249,6 +249,7 @@ int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read
 
 void ax_lua_open_tensor(lua_State *L);
 void ax_lua_open_values(lua_State *L);
+void ax_lua_open_index(lua_State *L);
 void ax_lua_open_create(lua_State *L);
 void ax_lua_open_ops(lua_State *L);
 void ax_lua_open_composed(lua_State *L);
@@ -287,6 +288,9 @@ void ax_lua_add_methods(lua_State *L, const luaL_Reg *list);
 
 int ax_lua_index_read(lua_State *L);  /* (tensor, key): x[i], x[{...}], x[mask], x[positions] */
 int ax_lua_index_write(lua_State *L); /* (tensor, key, value) */
+bool ax_lua_is_newaxis(lua_State *L, int idx);
+/* Pushes a tensor of the nested list at idx and returns it, borrowed. */
+ax_tensor *ax_lua_push_from_table(lua_State *L, int idx, ax_dtype dtype, ax_device device);
 /* bind/grad.c: keeps hooks alive, then releases */
 void ax_lua_tensor_finalise(lua_State *L, int idx, ax_tensor **box);
 void ax_lua_sweep_orphans(lua_State *L);

@@ -156,6 +156,34 @@ static void fill(filler *f, int depth)
   }
 }
 
+/* Pushes a tensor of the list, number or boolean at idx. */
+static ax_tensor **push_filled(filler *f, int idx, ax_device device)
+{
+  lua_State *L = f->L;
+  ax_tensor **box, **there;
+
+  luaL_checkstack(L, 2 * AX_MAX_DIMS + 8, "tensor");
+  measure(f, idx);
+  box = ax_lua_push_box(L);
+  if (ax_tensor_new(f->dtype, f->ndim, f->shape, box) != AX_OK) ax_lua_raise(L, "tensor");
+  f->data = ax_data(*box);
+  lua_pushvalue(L, idx);
+  if (f->ndim == 0) put(f, -1);
+  else fill(f, 0);
+  lua_pop(L, 1);
+  if (device.kind == AX_CPU) return box;
+  there = ax_lua_push_box(L);
+  if (ax_tensor_new_on(device, f->dtype, f->ndim, f->shape, there) != AX_OK || ax_copy(*there, *box) != AX_OK)
+    ax_lua_raise(L, "tensor");
+  return there;
+}
+
+ax_tensor *ax_lua_push_from_table(lua_State *L, int idx, ax_dtype dtype, ax_device device)
+{
+  filler f = { .L = L, .dtype = dtype, .given = true };
+  return *push_filled(&f, idx, device);
+}
+
 /* core.tensor(value, { dtype, device, requires_grad }) */
 static int tensor(lua_State *L)
 {
@@ -184,7 +212,6 @@ static int tensor(lua_State *L)
     if (!lua_isnil(L, -1)) requires_grad = ax_lua_check_boolean(L, -1, "tensor", "requires_grad");
     lua_settop(L, 2);
   }
-  luaL_checkstack(L, 2 * AX_MAX_DIMS + 8, "tensor");
   if (source) {
     box = ax_lua_push_box(L);
     if (ax_tensor_new_on(device, f.given ? f.dtype : (ax_dtype)source->dtype, source->ndim, source->shape,
@@ -195,21 +222,7 @@ static int tensor(lua_State *L)
     const int type = lua_type(L, 1);
     if (type != LUA_TTABLE && type != LUA_TNUMBER && type != LUA_TBOOLEAN)
       return ax_lua_arg_error(L, "tensor", 1, "value", "a list, a number, a boolean or a tensor", 1);
-    measure(&f, 1);
-    box = ax_lua_push_box(L);
-    if (ax_tensor_new(f.dtype, f.ndim, f.shape, box) != AX_OK) return ax_lua_raise(L, "tensor");
-    f.data = ax_data(*box);
-    lua_pushvalue(L, 1);
-    if (f.ndim == 0) put(&f, -1);
-    else fill(&f, 0);
-    lua_pop(L, 1);
-    if (device.kind != AX_CPU) {
-      ax_tensor **there = ax_lua_push_box(L);
-      if (ax_tensor_new_on(device, f.dtype, f.ndim, f.shape, there) != AX_OK ||
-          ax_copy(*there, *box) != AX_OK)
-        return ax_lua_raise(L, "tensor");
-      box = there;
-    }
+    box = push_filled(&f, 1, device);
   }
   if (requires_grad && ax_set_requires_grad(*box, true) != AX_OK) return ax_lua_raise(L, "tensor");
   return 1;

@@ -116,6 +116,7 @@ local core = require "accelerate.core"
 ---@field unbind fun(x: accelerate.Tensor, dim?: integer): ... a view of each position of dim
 ---@field meshgrid fun(tensors: accelerate.Tensor[], options?: { indexing: "ij"|"xy" }): ... vectors
 ---  expanded to the grid that they span
+---@field newaxis userdata in a key: a new dim of size 1, as in x[{ {}, tensor.newaxis }]
 ---@field ops fun(): table[] the op table: name, signature, summary, form, autocast, differentiable,
 ---  inplace, hidden
 local M = {}
@@ -128,7 +129,7 @@ for _, name in ipairs {
     "grad", "Function",
   "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "device_count",
     "set_default_device", "synchronize", "ops",
-  "set_float32_matmul_precision", "get_float32_matmul_precision",
+  "set_float32_matmul_precision", "get_float32_matmul_precision", "newaxis",
 } do
   M[name] = core[name]
 end

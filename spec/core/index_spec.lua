@@ -72,6 +72,63 @@ describe("reading", function()
     assert.same({ 5, 7 }, x[{ 2, longs { 1, 3 } }]:totable())
   end)
 
+  it("several tensors go together element by element; a grid is rows:unsqueeze(2)", function()
+    local x = grid()
+    local rows, columns = longs { 2, 0 }, longs { 1, 3 }
+    assert.same({ 9, 3 }, x[{ rows, columns }]:totable())
+    assert.same({ { 9, 11 }, { 1, 3 } }, x[{ rows:unsqueeze(2), columns }]:totable())
+    assert.same({ { 9, 11 }, { 1, 3 } }, x[{ rows }][{ {}, columns }]:totable())
+    assert.same({ 9, 1 }, x[{ rows, longs { 1 } }]:totable())
+    assert.same({ 9, 3 }, x[{ tensor({ true, false, true }), longs { 1, 3 }:flip(1) }]:flip(1):totable())
+    assert.same({ 9, 3 }, x[{ rows:to("int32"), columns }]:totable())
+    fails("the positions for dim 1 have shape [2], those for dim 2 [3]", function()
+      return x[{ rows, longs { 0, 1, 2 } }]
+    end)
+    fails("position 4 (counted from 0) is out of range for dim 2 of size 4 (shape [3, 4])", function()
+      return x[{ rows, longs { 0, 4 } }]
+    end)
+    fails("position -1 (counted from 0) is out of range for dim 2", function()
+      return x[{ rows, longs { 0, -1 } }]
+    end)
+    fails("position 4 (counted from 0) is out of range for dim 2", function()
+      x[{ rows, longs { 0, 4 } }] = 1
+    end)
+    fails("expected a tensor of bool (a mask) or int64", function() return x[{ rows, tensor { 0, 1 } }] end)
+  end)
+
+  it("dims of lists stay where they are when they are neighbours, else they come first", function()
+    local x = tensor.arange(2 * 3 * 4 * 5):view(2, 3, 4, 5)
+    local i, j = longs { { 0, 1, 1 } }, longs { { 2 }, { 0 } }
+    assert.same({ 2, 2, 3, 5 }, x[{ {}, i, j }].shape)
+    assert.same({ 2, 3, 3, 5 }, x[{ i, {}, j }].shape)
+    assert.same({ 2, 3, 5 }, x[{ 1, {}, 1, "..." }]:unsqueeze(1):expand(2, 3, 5).shape)
+    assert.same({ 3, 2, 5 }, x[{ {}, longs { 0, 1, 1 }, 3 }]:transpose(1, 2).shape)
+    assert.same({ 7, 5 }, x[{ tensor.arange(24):view(2, 3, 4):remainder(4):eq(0):logical_or(
+      tensor.arange(24):view(2, 3, 4):eq(1)) }].shape)
+    assert.same(x[{ 2, 3 }]:totable(), x[{ longs(1), longs(2) }]:totable())
+  end)
+
+  it("\"...\" stands for all dims between, tensor.newaxis for a new one", function()
+    local x = tensor.arange(24):view(2, 3, 4)
+    assert.same(x[{ {}, {}, 1 }]:totable(), x[{ "...", 1 }]:totable())
+    assert.same(x[{ 2 }]:totable(), x[{ 2, "..." }]:totable())
+    assert.equal(x[{ 2, 1, 4 }]:item(), x[{ 2, "...", 1, 4 }]:item())
+    assert.same({ 1, 2, 3, 4 }, x[tensor.newaxis].shape)
+    assert.same({ 2, 1, 4, 1 }, x[{ {}, 3, tensor.newaxis, "...", tensor.newaxis }].shape)
+    assert.same({ 1 }, tensor(3)[{ tensor.newaxis }].shape)
+    assert.same({}, tensor(3)[{ "..." }].shape)
+    fails("entry 3: \"...\" may be there once", function() return x[{ "...", 1, "..." }] end)
+    fails("4 entries for a tensor of 3 dims", function() return x[{ 1, 1, 1, 1 }] end)
+    fails("the key takes 4 dims, the tensor has 3", function()
+      return x[{ "...", tensor.newaxis, 1, x:gt(3) }]
+    end)
+    fails("would make 9 dims", function()
+      local key = {}
+      for i = 1, 6 do key[i] = tensor.newaxis end
+      return x[key]
+    end)
+  end)
+
   it("is recorded", function()
     local x = tensor({ { 1, 2 }, { 3, 4 } }, { requires_grad = true })
     local y = x[1]:sum() + 10 * x[{ {}, 2 }]:sum() + 100 * x[x:gt(3)]:sum() + 1000 * x[longs { 0, 0 }]:sum()
@@ -208,10 +265,9 @@ describe("writing", function()
     assert.same({ 2, 4, 1 }, y:totable())
     y:sum():backward()
     assert.same({ 1, 3, 0 }, u.grad:totable())
-    fails("a row is listed twice", function()
-      local z = u * 1
-      z[longs { 0, 0 }] = u[{ { 1, 2 } }]
-    end)
+    local z = u * 1
+    z[longs { 0, 0 }] = u[{ { 1, 2 } }]
+    assert.same({ 2, 2, 3 }, z:totable())
   end)
 
   it("refuses to write into a leaf that is being trained", function()
@@ -229,6 +285,50 @@ describe("writing", function()
     assert.same({ { 8, 0, 0, 7 }, { 5, 5, 5, 5 }, { 8, 9, 9, 7 } }, x:totable())
   end)
 
+  it("keeps the last value of a place that is named twice, and adds with accumulate", function()
+    local x = tensor.zeros(3, 2)
+    x[{ {}, longs { 0, 0 } }] = tensor({ { 1, 2 }, { 3, 4 }, { 5, 6 } })
+    assert.same({ { 2, 0 }, { 4, 0 }, { 6, 0 } }, x:totable())
+    assert.equal(x, x:index_put_({ longs { 0, 0 }, longs { 1, 1 } }, tensor({ 7, 8 }), { accumulate = true }))
+    assert.same({ { 2, 15 }, { 4, 0 }, { 6, 0 } }, x:totable())
+    local y = x:index_put({ 1 }, 1, { accumulate = true })
+    assert.same({ { 3, 16 }, { 4, 0 }, { 6, 0 } }, y:totable())
+    assert.same({ { 2, 15 }, { 4, 0 }, { 6, 0 } }, x:totable())
+    fails("unknown option 'acumulate'; did you mean 'accumulate'", function()
+      x:index_put_({ 1 }, 1, { acumulate = true })
+    end)
+    fails("index_put: argument 1 (x): expected a tensor, got 1", function() tensor.index_put(1, { 1 }, 1) end)
+    fails("not defined for bool", function()
+      x:gt(0):index_put_({ longs { 0 } }, true, { accumulate = true })
+    end)
+  end)
+
+  it("takes nested lists, in the tensor's type", function()
+    local x = tensor.zeros({ 2, 3 }, { dtype = "int64" })
+    x[1] = { 1, 2, 3 }
+    x[{ {}, longs { 2, 0 } }] = { { 7, 8 }, { 9, 10 } }
+    assert.same({ { 8, 2, 7 }, { 10, 0, 9 } }, x:totable())
+    x[x:gt(8)] = { 0, 0 }
+    assert.same({ { 8, 2, 7 }, { 0, 0, 0 } }, x:totable())
+    x[{}] = { { true }, { false } }
+    assert.same({ { 1, 1, 1 }, { 0, 0, 0 } }, x:totable())
+    fails("0.5 does not fit int64", function() x[1] = { 0.5, 1, 2 } end)
+    fails("ragged table", function() x[{}] = { { 1, 2, 3 }, { 1 } } end)
+    fails("a value of shape [2] does not fit the place of shape [3]", function() x[1] = { 1, 2 } end)
+    fails("expected lists", function() x[1] = { a = 1 } end)
+  end)
+
+  it("writes through strided views and merged dims", function()
+    local whole = tensor.zeros(4, 6)
+    local x = whole:t()[{ { 2, 5 }, { 1, 4, 2 } }]   -- 4 x 2, neither dim is dense
+    x[{ longs { 3, 0 }, longs { 1, 0 } }] = tensor({ 5, 6 })
+    assert.same({ { 0, 6, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 5, 0 }, { 0, 0, 0, 0, 0, 0 } },
+      whole:totable())
+    x[x:eq(5)] = x[x:eq(6)]
+    assert.equal(6, whole[{ 3, 5 }]:item())
+    fails("is expanded", function() tensor.zeros(3, 1):expand(3, 2)[{ longs { 0 }, longs { 1 } }] = 1 end)
+  end)
+
   it("refuses values that do not fit", function()
     local x = grid()
     fails("index: a value of shape [3] does not fit the place of shape [4]",
@@ -238,7 +338,6 @@ describe("writing", function()
     fails("expected a number, a boolean or a tensor to assign, got nil", function() x[1] = nil end)
     fails("got string", function() x[1] = "a" end)
     fails("a value of shape [5]", function() x[x:gt(8)] = longs { 1, 2, 3, 4, 5 } end)
-    fails("a row is listed twice", function() x[{ {}, longs { 0, 0 } }] = tensor.ones(3, 2) end)
     fails("expected a position, a list or a tensor as key", function() x[1.5] = 1 end)
     fails("position 4 is out of range", function() x[4] = 1 end)
   end)

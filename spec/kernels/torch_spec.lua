@@ -2,7 +2,8 @@
 --- float64.
 local core = require "accelerate.core"
 local env = { core = core, tensor = require "accelerate.tensor", nn = require "accelerate.nn",
-  F = require "accelerate.nn.functional" }
+  F = require "accelerate.nn.functional",
+  int64 = function(v) return core.tensor(v, { dtype = "int64" }) end }
 
 local FAMILIES = {
   "attention",
@@ -10,7 +11,7 @@ local FAMILIES = {
   "composed",
   "conv",
   "copies", "draws", "loss", "pointwise", "reduce",
-  "index",
+  "index", "indexing",
   "inplace", "interpolate",
   "linalg",
   "norm",
