@@ -112,4 +112,9 @@ void ax_worker_hang_up(ax_worker *w);
  * long as tensors use it.  Takes w. */
 void ax_worker_close(ax_worker *w, double seconds);
 
+/* Writes n bytes to a local socket; false when the other end is closed. */
+bool ax_socket_write(int fd, const void *from, size_t n);
+/* Returns the number of bytes read: fewer than n at the end of the stream. */
+size_t ax_socket_read(int fd, void *to, size_t n);
+
 #endif

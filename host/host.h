@@ -117,6 +117,8 @@ void ax_interp_recover(lua_State *L);
 /* From now on SIGINT raises an error while Lua runs: see interp.c.  asks: for a prompt. */
 void ax_interp_catch_interrupts(lua_State *L, bool asks);
 bool ax_interp_take_interrupt(void);
+/* Not 0: an interrupt is to be raised. */
+extern volatile int ax_interrupted;
 /* The folder of the Lua files, ".../lua", also where they were not found.  Borrowed. */
 const char *ax_interp_lua_dir(void);
 /* The folder of the backends' plugins.  Borrowed. */
@@ -144,8 +146,9 @@ void ax_modules_install(lua_State *L);
 
 /* ---- repl.c ---------------------------------------------------------------------------------- */
 
-/* Reads, evaluates and prints until the end of input. */
-void ax_repl_run(lua_State *L);
+/* Reads, evaluates and prints until the end of input.  failed: what ran before has failed, and its
+ * error is on the stack top, which is popped. */
+void ax_repl_run(lua_State *L, bool failed);
 
 /* ---- family.c: the programs that the script starts --- */
 
@@ -171,13 +174,39 @@ int ax_output_check(const ax_plan *plan);
 /* Opens pipes and files for the ranks of this machine.  *out: NULL where --tee names none.  0, or
  * the exit status after printing what is wrong. */
 int ax_output_begin(const ax_plan *plan, int ranks, int first, int attempt, ax_output **out);
-/* In a rank; NULL is fine, here and below. */
-void ax_output_join(ax_output *o, int rank);
+/* In a rank; NULL is fine, here and below.  watches: it calls ax_output_settle. */
+void ax_output_join(ax_output *o, int rank, bool watches);
 /* In the launcher, when all ranks are forked: writes what they print, whole lines, until they
  * end. */
 void ax_output_run(ax_output *o);
 /* When no rank is left: writes the rest and frees. */
 void ax_output_end(ax_output *o);
+/* In rank 0 of a prompt: waits, for a moment at most, until the launcher has written what the other
+ * ranks have printed so far. */
+void ax_output_settle(ax_output *o);
+
+/* ---- session.c: a prompt of several ranks ---------------------------------------------------- */
+
+struct ax_control;
+/* In the launcher, before ranks are forked; false after printing what is wrong. */
+bool ax_session_open(struct ax_control *c, ax_output *output);
+/* In the launcher, when no rank is left: the terminal is as it was. */
+void ax_session_close(void);
+/* In a rank, and in the launcher (-1) when they are forked: closes the others' ends. */
+void ax_session_keep(int rank);
+/* This process's rank; -1: there is no such prompt. */
+int ax_session_rank(void);
+/* In rank 0: the current chunk is interrupted; others: passes that on to the other ranks, which the
+ * terminal has not interrupted.  Safe in a signal handler. */
+void ax_session_interrupt(bool others);
+/* In another rank: whether the chunk was interrupted before this rank began it. */
+bool ax_session_interrupted(void);
+/* In rank 0: whether a rank is gone. */
+bool ax_session_ended(void);
+/* In every rank when its chunk has ended. */
+void ax_session_end_chunk(void);
+/* Pushes the table of functions for lua/accelerate/prompt. */
+void ax_session_push(lua_State *L);
 
 /* ---- launch.c -------------------------------------------------------------------------------- */
 

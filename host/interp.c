@@ -305,11 +305,17 @@ static void ask_to_end(void)
   if (n > 0 && (*answer == 'y' || *answer == 'Y')) _exit(AX_EXIT_INTERRUPT);
 }
 
-static void on_interrupt(int sig)
+/* A terminal interrupts all processes of a run, another program this one alone. */
+static void on_interrupt(int sig, siginfo_t *info, void *context)
 {
   const int64_t now = ax_monotonic_ns();
 
-  if (!interrupts_ask) signal(sig, SIG_DFL);
+  (void)context;
+  ax_session_interrupt(info->si_code != SI_KERNEL);
+  if (ax_session_rank() > 0) {
+  } /* rank 0 asks */
+  else if (!interrupts_ask)
+    signal(sig, SIG_DFL);
   else if (interrupts && now - interrupted_at < AGAIN_NS) ask_to_end();
   interrupted_at = now;
   interrupts = ax_interrupted = 1;
@@ -318,7 +324,8 @@ static void on_interrupt(int sig)
 
 void ax_interp_catch_interrupts(lua_State *L, bool asks)
 {
-  struct sigaction a = { .sa_handler = on_interrupt }; /* no SA_RESTART: a blocked read returns */
+  /* no SA_RESTART: a blocked read returns */
+  struct sigaction a = { .sa_sigaction = on_interrupt, .sa_flags = SA_SIGINFO };
 
   interrupted_state = L;
   interrupts_ask = asks;
@@ -560,13 +567,13 @@ static int protected_main(lua_State *L)
   failed_at[0] = '\0';
   status = run_actions(L, plan);
   if (status == 0 && (plan->script || plan->stdin_text)) status = run_script(L, plan);
+  if (plan->interactive) {
+    ax_repl_run(L, status != 0);
+    return 0;
+  }
   if (status != 0) {
     j->status = !failed_fn && ax_interp_take_interrupt() ? AX_EXIT_INTERRUPT : AX_EXIT_FAILED;
     ax_interp_report(L);
-  }
-  if (plan->interactive) {
-    ax_repl_run(L);
-    j->status = 0;
   }
   return 0;
 }

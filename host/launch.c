@@ -52,6 +52,7 @@ typedef struct run {
   double stall_report, stall_timeout; /* seconds */
   int64_t tick;                       /* nanoseconds between two checks of the records */
   bool quiet;                         /* of a failure the script's error alone is shown */
+  bool prompt;                        /* rank 0 has the terminal, and Ctrl-C stops its chunk alone */
   /* when the launcher itself was last found stopped: waits are timed from then on */
   int64_t last_tick, awake_since;
   double next_stall;
@@ -123,6 +124,22 @@ static _Noreturn void become_program(const ax_plan *plan)
   _exit(errno == ENOENT ? 127 : 126);
 }
 
+/* At a prompt an error ends a chunk and not the run. */
+static void join_session(const ax_plan *plan, int rank)
+{
+  int null;
+
+  ax_session_keep(rank);
+  ax_shm_interrupts(&ax_interrupted);
+  if (rank == 0) return;
+  if (plan->set[AX_SET_quiet].number && !plan->set[AX_SET_tee].number &&
+      (null = open("/dev/null", O_WRONLY)) >= 0) {
+    dup2(null, STDOUT_FILENO);
+    close(null);
+  }
+  setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+}
+
 static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, int rank, pid_t launcher,
                      const sigset_t *mask)
 {
@@ -158,7 +175,8 @@ static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, 
   }
   if (machines) ax_machines_join(machines, rank);
   atexit(finished); /* runs for os.exit(0) too */
-  status = ax_interp_run(plan, rank_failed);
+  if (plan->interactive) join_session(plan, rank);
+  status = ax_interp_run(plan, plan->interactive ? NULL : rank_failed);
   if (status == 0) {
     finished();
     ax_dist_leave_device(); /* before atexit, which is too late for the GPU's libraries */
@@ -274,6 +292,7 @@ static void rank_ended(run *r, int rank, int status)
   char reason[128];
   int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 
+  if (r->prompt && rank == 0 && code == AX_EXIT_INTERRUPT) r->ending_signal = SIGINT; /* as agreed there */
   r->child[rank].alive = false;
   r->child[rank].status = status;
   r->child[rank].stop_signal = 0;
@@ -386,13 +405,16 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
   while (r->alive > 0 || (others && r->ending_at == 0)) {
     const int64_t ns = r->ending_at ? TICK_ENDING_NS : r->tick;
     const struct timespec tick = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
-    int sig = sigtimedwait(signals, NULL, &tick);
+    siginfo_t info;
+    int sig = sigtimedwait(signals, &info, &tick);
     int64_t now = ax_monotonic_ns();
 
     /* the launcher was stopped (Ctrl-Z), or the machine slept */
     if (now - r->last_tick > 2 * r->tick + 20 * (int64_t)TICK_NS) r->awake_since = now;
     r->last_tick = now;
-    if (sig > 0 && sig != SIGCHLD) {
+    if (sig == SIGINT && r->prompt) {
+      if (info.si_code != SI_KERNEL && r->child[0].alive) kill(r->child[0].pid, SIGINT);
+    } else if (sig > 0 && sig != SIGCHLD) {
       char reason[128];
       if (r->ending_signal) {
         signal_all(r, SIGKILL); /* the second signal */
@@ -585,25 +607,28 @@ static int run_ranks(launching *l, run *r)
   if ((status = ax_output_begin(l->plan, l->ranks, r->machines ? r->machines->first : 0, l->attempt,
                                 &output)) != 0)
     return status;
+  if (r->prompt && !ax_session_open(r->control, output)) return AX_EXIT_FAILED;
   fflush(NULL); /* or every rank would print the buffered text again */
   ax_family_begin();
   for (rank = 0; rank < l->ranks; rank++) {
     pid_t pid = fork();
     if (pid == 0) {
       l->in_rank = true;
-      ax_output_join(output, rank);
+      ax_output_join(output, rank, r->prompt && rank == 0);
       return rank_main(l->plan, r->control, r->machines, rank, l->launcher, &l->former);
     }
     if (pid < 0) return abandon(r, rank);
     r->child[rank] = (child){ .pid = pid, .alive = true };
     r->alive++;
   }
+  ax_session_keep(-1);
   ax_output_run(output);
   if (r->machines) ax_machines_forked(r->machines);
   lines = wait_for_ranks(r, &l->signals);
   failed = atomic_load(&r->control->abort) != AX_ABORT_NONE;
   ax_family_end(failed);
   ax_output_end(output);
+  if (r->prompt) ax_session_close();
   if (r->machines) ax_machines_end(r->machines, failed ? "a rank failed" : NULL);
   return report(r, lines);
 }
@@ -615,7 +640,7 @@ static bool starts_again(const launching *l, const run *r)
   const int most = (int)l->plan->set[AX_SET_max_restarts].number;
   const uint64_t saved = atomic_load(&r->control->saved);
 
-  if (most == 0 || r->ending_signal) return false;
+  if (most == 0 || r->ending_signal || r->prompt) return false;
   if (l->attempt == most) {
     fprintf(stderr, "accel-run: not started again: that was restart %d of %d\n", l->attempt, most);
     return false;
@@ -641,7 +666,8 @@ static int set_up_run(const launching *l, run *r)
               .next_stall = set[AX_SET_stall_report].number,
               .stall_timeout = set[AX_SET_stall_timeout].number,
               .tick = (int64_t)(set[AX_SET_monitor_interval].number * 1e9),
-              .quiet = set[AX_SET_quiet].number != 0 };
+              .quiet = set[AX_SET_quiet].number != 0,
+              .prompt = l->plan->interactive };
   if (ax_shm_create(l->ranks, set[AX_SET_timeout].number, !l->crowded, &r->control) == AX_OK) return 0;
   fprintf(stderr, "accel-run: %s\n", ax_last_error());
   return AX_EXIT_FAILED;

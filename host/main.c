@@ -112,8 +112,9 @@ static int run(ax_plan *plan)
        prompt = plan->interactive || (!script && plan->n_actions == 0 && isatty(STDIN_FILENO));
 
   if ((status = refuse_foreign_ranks(plan)) != 0) return status;
-  if (prompt && ranks > 1) {
-    fprintf(stderr, "accel-run: a prompt runs in one process; give a script for --num_processes %d\n", ranks);
+  if (prompt && plan->set[AX_SET_num_machines].number > 1) {
+    fprintf(stderr, "accel-run: %s: a prompt's ranks are all on one machine; give a script for several\n",
+            plan->set[AX_SET_num_machines].origin);
     return AX_EXIT_USAGE;
   }
   plan->interactive = prompt;

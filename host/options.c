@@ -347,7 +347,7 @@ void ax_config_help(FILE *f)
   fputs("\n"
         "  -e CODE                 run this first; several are run in order; no script is needed then\n"
         "  -l MODULE               require this first\n"
-        "  -i                      stay at a prompt after the script\n"
+        "  -i                      stay at a prompt after the script; of N ranks with --num_processes\n"
         "  -m, -q, -t STREAMS      --module, --quiet, --tee STREAMS\n"
         "  -joff                   run with LuaJIT's compiler off (-jCOMMAND as luajit has it)\n"
         "  -                       read the script from stdin\n"

@@ -9,12 +9,17 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#define SETTLE_TRIES 500
+#define SETTLE_US 200
 #define LONGEST (1 << 20) /* a line beyond this is written in pieces */
 
 typedef struct stream {
@@ -30,7 +35,8 @@ struct ax_output {
   const char *role;
   pthread_t thread;
   bool running;
-  int stop[2]; /* [1] is closed when no rank is left */
+  _Atomic int *writing; /* shared with the ranks: text is between a pipe and the console */
+  int stop[2];          /* [1] is closed when no rank is left */
   stream stream[];
 };
 
@@ -134,24 +140,41 @@ static void free_output(ax_output *o)
   }
   if (o->stop[0] >= 0) close(o->stop[0]);
   if (o->stop[1] >= 0) close(o->stop[1]);
+  if (o->writing) munmap(o->writing, sizeof *o->writing);
   free(o);
+}
+
+static ax_output *new_output(int ranks)
+{
+  ax_output *o = calloc(1, sizeof *o + 2 * (size_t)ranks * sizeof *o->stream);
+  void *shared = o ? mmap(NULL, sizeof *o->writing, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)
+                   : MAP_FAILED;
+
+  if (shared == MAP_FAILED) {
+    free(o);
+    fputs("accel-run: out of memory\n", stderr);
+    return NULL;
+  }
+  o->writing = shared;
+  return o;
 }
 
 int ax_output_begin(const ax_plan *plan, int ranks, int first, int attempt, ax_output **out)
 {
-  const char *tee = plan->set[AX_SET_tee].text;
+  const ax_setting *set = &plan->set[AX_SET_tee];
+  /* a prompt's rank 0 has the terminal to itself; the others' lines say whose they are */
+  const bool prefixed = plan->interactive && strcmp(set->origin, "default") == 0;
+  const char *tee = !prefixed ? set->text : plan->set[AX_SET_quiet].number ? "2" : "3";
   ax_output *o;
 
   *out = NULL;
-  if (!plan->set[AX_SET_tee].number) return 0;
-  if (!(o = calloc(1, sizeof *o + 2 * (size_t)ranks * sizeof *o->stream))) {
-    fputs("accel-run: out of memory\n", stderr);
-    return AX_EXIT_FAILED;
-  }
+  if (!set->number && !prefixed) return 0;
+  if (!(o = new_output(ranks))) return AX_EXIT_FAILED;
   o->stop[0] = o->stop[1] = -1;
   o->first = first;
-  o->role = plan->set[AX_SET_role].text;
-  for (int rank = 0; rank < ranks; rank++) {
+  o->role = prefixed && strcmp(plan->set[AX_SET_role].origin, "default") == 0 ? "" /* [1]: */
+                                                                              : plan->set[AX_SET_role].text;
+  for (int rank = plan->interactive; rank < ranks; rank++) {
     const int streams = streams_of(tee, rank);
     if (((streams & 1) && !open_stream(o, plan, attempt, rank, STDOUT_FILENO)) ||
         ((streams & 2) && !open_stream(o, plan, attempt, rank, STDERR_FILENO))) {
@@ -163,13 +186,13 @@ int ax_output_begin(const ax_plan *plan, int ranks, int first, int attempt, ax_o
   return 0;
 }
 
-void ax_output_join(ax_output *o, int rank)
+void ax_output_join(ax_output *o, int rank, bool watches)
 {
   if (!o) return;
   for (int i = 0; i < o->n; i++)
     if (o->stream[i].rank == rank) dup2(o->stream[i].to, o->stream[i].target);
   for (int i = 0; i < o->n; i++) { /* the copies stay */
-    close(o->stream[i].from);
+    if (!watches) close(o->stream[i].from);
     close(o->stream[i].to);
     if (o->stream[i].file >= 0) close(o->stream[i].file);
   }
@@ -271,8 +294,10 @@ static void *read_streams(void *arg)
     ready = poll(list, (nfds_t)o->n + 1, ending ? 0 : -1);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) break;
+    atomic_store(o->writing, 1);
     for (int i = 0; i < o->n; i++)
       if (list[i].revents) take(o, &o->stream[i]);
+    atomic_store(o->writing, 0);
     if (list[o->n].revents) ending = true;
   }
   for (int i = 0; i < o->n; i++) flush(o, &o->stream[i]);
@@ -300,4 +325,18 @@ void ax_output_end(ax_output *o)
     pthread_join(o->thread, NULL);
   }
   free_output(o);
+}
+
+static bool settled(const ax_output *o)
+{
+  for (int i = 0; i < o->n; i++) {
+    int bytes = 0;
+    if (ioctl(o->stream[i].from, FIONREAD, &bytes) == 0 && bytes > 0) return false;
+  }
+  return !atomic_load(o->writing); /* last: it is set while a pipe is read */
+}
+
+void ax_output_settle(ax_output *o)
+{
+  for (int tries = 0; o && tries < SETTLE_TRIES && !settled(o); tries++) usleep(SETTLE_US);
 }

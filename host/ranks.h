@@ -69,7 +69,9 @@ typedef struct ax_control {
   _Atomic uint64_t saved; /* checkpoints of this run that are complete */
   char newest[1024];      /* the last one's folder; set before `saved` grows */
 
-  bool spin; /* every thread of every rank has a core of its own: waiting may keep it busy */
+  bool spin;   /* every thread of every rank has a core of its own: waiting may keep it busy */
+  bool prompt; /* the run is a row of chunks (see ax_shm_gather) */
+  _Atomic uint32_t chunk, interrupted; /* the current one, from 1; the last one that was interrupted */
   ax_rank_record rank[];
 } ax_control;
 
@@ -86,6 +88,20 @@ void ax_shm_saved(const char *path);
 void ax_shm_free(ax_control *c);
 /* Marks that `rank` will join no more collectives, and wakes those that wait for it. */
 void ax_shm_finished(ax_control *c, int rank);
+
+/* ---- a prompt of several ranks: the run is a row of chunks, between which all ranks are idle.  A
+ * rank that has ended its chunk is awaited no more, and a collective that failed is forgotten with
+ * its chunk. */
+
+/* In rank 0, while all are idle: the ranks take part again.  afresh: a collective of the last chunk
+ * failed, and the ranks may be at different steps: they begin at the first one. */
+void ax_shm_gather(ax_control *c, bool afresh);
+/* In a rank, before its chunk; afresh: as rank 0 was called. */
+void ax_shm_begin_chunk(bool afresh);
+/* In a rank, after its chunk.  Returns whether one of its collectives failed. */
+bool ax_shm_end_chunk(void);
+/* Waits in collectives end with an error while *flag is not 0. */
+void ax_shm_interrupts(volatile const int *flag);
 
 /* ---- ranks of several machines: core/dist/tcp.c
 

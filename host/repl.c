@@ -76,6 +76,7 @@ static void load_history(void)
  * except while ppoll waits, so that none is lost just before the wait. */
 static int read_char(EditLine *e, wchar_t *out)
 {
+  static const struct timespec look = { 0, 100000000 };
   static mbstate_t state;
   struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
   char c;
@@ -85,8 +86,10 @@ static int read_char(EditLine *e, wchar_t *out)
   for (;;) {
     ssize_t n = -1;
     size_t r;
-    if (ppoll(&in, 1, NULL, &waiting_mask) > 0) n = read(STDIN_FILENO, &c, 1);
-    if (n < 0 && errno == EINTR && !cancelled) continue; /* the window changed its size */
+    if (ax_session_ended()) return 0;
+    if (ppoll(&in, 1, ax_session_rank() == 0 ? &look : NULL, &waiting_mask) > 0)
+      n = read(STDIN_FILENO, &c, 1);
+    else if (!cancelled) continue; /* the window changed its size, or it is time to look */
     if (n <= 0) return (int)n;
     r = mbrtowc(out, &c, 1, &state);
     if (r == (size_t)-2) continue;
@@ -305,7 +308,7 @@ static bool push_prompt(lua_State *L)
   static const luaL_Reg functions[] = { { "read", editor_read }, { "add", editor_add }, { NULL, NULL } };
 
   lua_getglobal(L, "require");
-  lua_pushliteral(L, "accelerate.prompt");
+  lua_pushstring(L, ax_session_rank() > 0 ? "accelerate.prompt.follower" : "accelerate.prompt");
   if (ax_interp_call(L, 1, 1) != 0) {
     ax_interp_report(L);
     return false;
@@ -321,6 +324,10 @@ static bool push_prompt(lua_State *L)
   lua_setfield(L, -2, "on_first");
   lua_pushboolean(L, line_editor != NULL);
   lua_setfield(L, -2, "edits");
+  if (ax_session_rank() >= 0) {
+    ax_session_push(L);
+    lua_setfield(L, -2, "ranks");
+  }
   if (ax_interp_call(L, 1, 0) == 0) return true;
   ax_interp_report(L);
   return false;
@@ -334,26 +341,27 @@ static int call_prompt(lua_State *L, int prompt, const char *name, int nargs, in
   return ax_interp_call(L, nargs, nresults);
 }
 
-/* Runs the chunk on the stack top, and shows what it gave. */
-static void run_chunk(lua_State *L, int prompt)
+/* A chunk has ended: shows what it gave, or the error on the stack top. */
+static void end_chunk(lua_State *L, int prompt, bool failed)
 {
-  ax_interp_catch_interrupts(L, true);
-  if (ax_interp_call(L, 0, 0) == 0) {
-    if (call_prompt(L, prompt, "done", 0, 0) != 0) ax_interp_report(L);
-  } else {
-    ax_interp_recover(L);
-    if (call_prompt(L, prompt, "failed", 1, 0) != 0) ax_interp_report(L);
-  }
+  ax_session_end_chunk();
+  if (failed) ax_interp_recover(L);
+  if (call_prompt(L, prompt, failed ? "failed" : "done", failed, 0) != 0) ax_interp_report(L);
   ax_interp_take_interrupt();
 }
 
-void ax_repl_run(lua_State *L)
+void ax_repl_run(lua_State *L, bool failed)
 {
   struct sigaction a = { .sa_handler = on_cancel };
-  int base = lua_gettop(L), prompt = base + 1;
+  int base = lua_gettop(L) - failed, prompt = base + 1;
+  bool ready;
 
-  if (!isatty(STDIN_FILENO) || !open_editor()) line_editor = NULL;
-  if (push_prompt(L))
+  if (ax_session_rank() > 0 || !isatty(STDIN_FILENO) || !open_editor()) line_editor = NULL;
+  ready = push_prompt(L);
+  if (ready) lua_insert(L, prompt);
+  /* of several ranks, each says how the script ended */
+  if (ready && (failed || ax_session_rank() >= 0)) end_chunk(L, prompt, failed);
+  if (ready)
     for (;;) {
       lua_settop(L, prompt);
       fflush(stdout);
@@ -363,7 +371,9 @@ void ax_repl_run(lua_State *L)
         continue;
       }
       if (!lua_isfunction(L, -1)) break;
-      run_chunk(L, prompt);
+      ax_interp_catch_interrupts(L, true);
+      if (ax_session_interrupted()) raise(SIGINT);
+      end_chunk(L, prompt, ax_interp_call(L, 0, 0) != 0);
     }
   lua_settop(L, base);
   if (line_editor) putchar('\n');

@@ -201,6 +201,8 @@ int ax_lua_raise(lua_State *L, const char *where)
     lua_rawseti(L, LUA_REGISTRYINDEX, ax_lua.ref_error);
     return lua_error(L);
   }
+  /* a wait that an interrupt ended: this error is the interrupt's */
+  if (ax_last_status() == AX_EABORTED && &ax_interrupted) ax_interrupted = 0;
   push_where(L);
   if (n) message = without_inner_name(message, where);
   if (ax_last_status() == AX_ENOMEM) remember_full(message);

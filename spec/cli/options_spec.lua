@@ -288,9 +288,10 @@ describe("launch options", function()
     end)
   end)
 
-  it("refuse a prompt in several processes", function()
-    local _, err = run(2, { "-i", "--num_processes", "2", "x.lua" })
-    has(err, "a prompt runs in one process")
+  it("refuse a prompt on several machines", function()
+    local _, err = run(2, { "-i", "--num_processes", "2", "--num_machines", "2", "--machine_rank", "0",
+      "--main_process_ip", "127.0.0.1", "--cpu", "x.lua" })
+    has(err, "--num_machines: a prompt's ranks are all on one machine; give a script for several")
   end)
 end)
 

@@ -133,9 +133,8 @@ ax_status ax_ring_look(ax_group *g, int64_t since, ax_status result)
     return ax_shm_aborted();
   if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_PUBLISHED)
     return ax_ring_differs();
-  if ((r = gone(atomic_load_explicit(&me->posted, memory_order_relaxed))) >= 0)
-    return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", r,
-                   ax_shm_doing(r, text, sizeof text));
+  if ((r = gone(atomic_load_explicit(&me->posted, memory_order_relaxed))) >= 0) return ax_shm_gone(r);
+  if (ax_shm_interrupted() != AX_OK) return AX_EABORTED;
   if (now - since > limit) {
     r = slowest();
     return ax_fail(AX_ETIMEOUT, "waited %g s for the ranks' devices; rank %d %s (%s sets the limit)",

@@ -399,3 +399,44 @@ void ax_shm_finished(ax_control *c, int rank)
   atomic_store(&c->rank[rank].state, AX_RANK_FINISHED);
   wake_waiters_of(&c->rank[rank]);
 }
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static void begin_afresh(ax_control *c)
+{
+  uint64_t most = 0;
+
+  for (int r = 0; r < c->ranks; r++)
+    if (atomic_load(&c->rank[r].collectives) > most) most = atomic_load(&c->rank[r].collectives);
+  for (int r = 0; r < c->ranks; r++) {
+    ax_rank_record *rec = &c->rank[r];
+    atomic_store(&rec->filled, 0);
+    atomic_store(&rec->reduced, 0);
+    atomic_store(&rec->done, 0);
+    atomic_store(&rec->collectives, most);
+    atomic_store(&rec->posted, most);
+  }
+  atomic_store(&c->mismatch, AX_ABORT_NONE);
+}
+
+void ax_shm_gather(ax_control *c, bool afresh)
+{
+  if (afresh) begin_afresh(c);
+  atomic_fetch_add(&c->chunk, 1);
+  for (int r = 0; r < c->ranks; r++) atomic_store(&c->rank[r].state, AX_RANK_RUNNING);
+}
+
+void ax_shm_begin_chunk(bool afresh)
+{
+  if (afresh) ax_shm.step = 0;
+  broken = false;
+  atomic_store(&own_record()->since, ax_monotonic_ns());
+}
+
+bool ax_shm_end_chunk(void)
+{
+  ax_shm_finished(ax_shm.control, ax_shm.rank);
+  return broken;
+}
+
+void ax_shm_interrupts(volatile const int *flag) { ax_shm.interrupted = flag; }

@@ -100,6 +100,20 @@ ax_status ax_shm_aborted(void)
   return ax_fail(AX_EABORTED, "another rank failed");
 }
 
+ax_status ax_shm_gone(int rank)
+{
+  char text[400];
+
+  return ax_fail(AX_EABORTED, "rank %d has %s and will not take part in this (it %s)", rank,
+                 ax_shm.control->prompt ? "ended the chunk" : "finished",
+                 ax_shm_doing(rank, text, sizeof text));
+}
+
+ax_status ax_shm_interrupted(void)
+{
+  return ax_shm.interrupted && *ax_shm.interrupted ? ax_fail(AX_EABORTED, "interrupted") : AX_OK;
+}
+
 ax_status ax_dist_patience(int64_t since)
 {
   int64_t limit;
@@ -146,9 +160,8 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
       return ax_ring_differs();
     finished = atomic_load_explicit(&r->state, memory_order_acquire) == AX_RANK_FINISHED;
     if (reached(word, want)) return AX_OK;
-    if (finished)
-      return ax_fail(AX_EABORTED, "rank %d has finished and will not take part in this (it %s)", rank,
-                     ax_shm_doing(rank, text, sizeof text));
+    if (finished) return ax_shm_gone(rank);
+    if (ax_shm_interrupted() != AX_OK) return AX_EABORTED;
     if (left <= 0)
       return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (%s sets the limit)",
                      (double)limit * 1e-9, rank, ax_shm_doing(rank, text, sizeof text),

@@ -48,7 +48,8 @@ typedef struct ax_steps {
   double best_rate; /* the best of the last few bulk writes, bytes per ns */
   int rated;
   bool slow_writes;
-  int busy; /* looks that a wait spends now */
+  int busy;                        /* looks that a wait spends now */
+  volatile const int *interrupted; /* NULL, or not 0 when waits are to end */
 } ax_steps;
 extern ax_steps ax_shm;
 
@@ -75,6 +76,10 @@ const char *ax_shm_doing(int rank, char *buf, size_t size);
 const char *ax_shm_limit_source(int64_t limit);
 /* EABORTED with the reason why the run is being ended. */
 ax_status ax_shm_aborted(void);
+/* EABORTED: rank `rank` does not come any more. */
+ax_status ax_shm_gone(int rank);
+/* EABORTED when this rank was interrupted. */
+ax_status ax_shm_interrupted(void);
 /* Around a collective: what this rank does, for the launcher's reports.  After one that failed
  * ranks may be at different steps, and the next is refused. */
 void ax_shm_enter(const ax_collective *c);

@@ -225,7 +225,7 @@ void ax_worker_close(ax_worker *w, double seconds)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static bool write_all(int fd, const void *from, size_t n)
+bool ax_socket_write(int fd, const void *from, size_t n)
 {
   for (size_t at = 0; at < n;) {
     const ssize_t k = send(fd, (const char *)from + at, n - at, MSG_NOSIGNAL);
@@ -235,8 +235,7 @@ static bool write_all(int fd, const void *from, size_t n)
   return true;
 }
 
-/* Returns the number of bytes read: fewer than n at the end of the stream. */
-static size_t read_all(int fd, void *to, size_t n)
+size_t ax_socket_read(int fd, void *to, size_t n)
 {
   size_t at = 0;
   while (at < n) {
@@ -308,7 +307,7 @@ ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n)
   uint64_t length;
 
   *n = 0;
-  if (read_all(w->fd, &length, sizeof length) < sizeof length) return AX_OK;
+  if (ax_socket_read(w->fd, &length, sizeof length) < sizeof length) return AX_OK;
   if (length > w->room) {
     char *grown = realloc(w->request, length);
     if (!grown)
@@ -316,7 +315,7 @@ ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n)
     w->request = grown;
     w->room = length;
   }
-  if (read_all(w->fd, w->request, length) < length) return AX_OK;
+  if (ax_socket_read(w->fd, w->request, length) < length) return AX_OK;
   *bytes = w->request;
   *n = length;
   return AX_OK;
@@ -388,7 +387,7 @@ ax_status ax_worker_slot(ax_worker *w, size_t bytes, ax_note *note, char **data)
 ax_status ax_worker_reply(ax_worker *w, const ax_note *note)
 {
   atomic_store_explicit(&w->control->busy[note->slot], 1, memory_order_release);
-  if (!write_all(w->fd, note, sizeof *note)) return ax_fail(AX_EIO, "the parent is gone");
+  if (!ax_socket_write(w->fd, note, sizeof *note)) return ax_fail(AX_EIO, "the parent is gone");
   return AX_OK;
 }
 
@@ -515,7 +514,7 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
                                          : (int)(LOOK * 1000));
     if (ready < 0 && errno == EINTR) return AX_WAIT_INTERRUPTED;
     if (fds[at].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) {
-      if (read_all(list[at]->fd, note, sizeof *note) == sizeof *note) return AX_WAIT_NOTE;
+      if (ax_socket_read(list[at]->fd, note, sizeof *note) == sizeof *note) return AX_WAIT_NOTE;
       *died = at;
       describe_end(list[at]);
       return AX_WAIT_DIED;

@@ -126,6 +126,9 @@ end
 ---@field run function
 ---@field results any[]? what the last statement gave, with their number as n; nil: it gave nothing
 ---@field silent boolean the last statement ends with ";"
+---@field text string what the other ranks of a prompt of several run
+---@field alone boolean? only rank 0 runs it
+---@field ranks boolean? the values of all ranks are shown
 
 --- Compiles a text.
 ---@param text string
@@ -137,7 +140,7 @@ function M.compile(text, name)
   local statements, incomplete = parser.parse(text)
   if incomplete then return nil, true end
   if statements then
-    local chunk = {}
+    local chunk = { text = text }
     local function results(...) chunk.results = { n = select("#", ...), ... } end
     local problem
     explain.chunk(name, text)

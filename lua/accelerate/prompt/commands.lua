@@ -12,6 +12,7 @@ _1, _2, ... A top-level `local` stays. Modules are there without require: nn, op
   :time chunk      how long it takes
   :mem chunk       the memory of tensors and of Lua that it takes
   :profile chunk   the ops that it calls, the longest first
+  :ranks chunk     its values in all ranks, of a prompt of several (accel-run --num_processes 4 -i)
   :help, :quit
 
 Tab completes names, methods, options within { }, modules after require, and file names in strings.
@@ -71,11 +72,17 @@ function around.profile(held)
   end
 end
 
-local function say(text) return { run = function() print(text) end } end
+-- The values of all ranks are shown when the chunk has ended.
+function around.ranks(held, chunk)
+  chunk.ranks = true
+  return held[1]
+end
+
+local function alone(run) return { run = run, alone = true } end
 
 local plain = {
-  help = function() return say(M.HELP) end,
-  quit = function() return { run = function() os.exit(0) end } end,
+  help = function() return alone(function() print(M.HELP) end) end,
+  quit = function() return alone(function() os.exit(0) end) end,
 }
 
 --- The names of the commands: a set.
@@ -104,15 +111,18 @@ function M.compile(text, name)
   local asked = text:match("^%s*%?%s*(.-)%s*$") or text:match("^%s*([%a_][%w_.:]*)%s*%?%s*$")
   if asked then
     local help = require "accelerate.prompt.help"
-    return { run = function() help.show(asked ~= "" and asked or nil) end }, false
+    return alone(function() help.show(asked ~= "" and asked or nil) end), false
   end
   local word, rest = text:match("^%s*:(%a+)(.*)$")
   if not word then return chunks.compile(text, name) end
   if plain[word] then return plain[word](), false end
   if not around[word] then return nil, unknown(word) end
+  if word == "ranks" and require("accelerate.core").dist.world_size() == 1 then
+    return nil, ":ranks needs several: accel-run --num_processes 4 -i"
+  end
   if not rest:find("%S") then return nil, (":%s needs a chunk: :%s nn.Linear(2, 3)"):format(word, word) end
   local chunk, problem = chunks.compile(rest, name)
-  if chunk then chunk.run = around[word] { chunk.run } end
+  if chunk then chunk.run = around[word]({ chunk.run }, chunk) end
   return chunk, problem
 end
 

@@ -2,19 +2,17 @@
 --- owns the terminal and the loop: `next` gives it a function to run, then it calls `done` or
 --- `failed`.
 local chunks = require "accelerate.prompt.chunk"
+local globals = require "accelerate.prompt.globals"
 local history = require "accelerate.prompt.history"
 local terminal = require "accelerate.utils.terminal"
 
 local M = {}
 
-local MODULES = { "accelerate", "tensor", "nn", "optim", "data", "metrics", "models", "tokenizers",
-  "distributions", "tracking" }
-
 local editor
 local number = 0      -- of the chunk being read or run
 local pending = ""    -- its lines so far
 local running         -- the chunk whose results `done` shows
-local last_results = 0
+local ranks           -- the module, where this is rank 0 of several
 
 -- ---- colours
 
@@ -30,55 +28,23 @@ local function prompt_text(text)
   return ("\1\27[1;32m\1%s\1\27[0m\1 "):format(text)
 end
 
--- ---- names that are there without require
-
-local function is_module(name)
-  for _, module in ipairs(MODULES) do
-    if module == name then
-      local path = name == "accelerate" and name or "accelerate." .. name
-      return package.searchpath(path, package.path) and path
-    end
-  end
-end
-
-local function lazy_global(globals, name)
-  local value
-  if name == "help" then
-    value = require("accelerate.prompt.help").show
-  else
-    local module = type(name) == "string" and is_module(name)
-    if not module then return nil end
-    value = require(module)
-  end
-  rawset(globals, name, value)
-  return value
-end
-
---- Returns the names of modules that become globals when they are used, and of the prompt's own
---- functions.
----@return string[]
-function M.lazy_names()
-  local list = { "help" }
-  for _, name in ipairs(MODULES) do
-    if is_module(name) then list[#list + 1] = name end
-  end
-  return list
-end
-
 -- ---- reading
 
 --- Called once, with the functions of the host's line editor.
 ---@param given { read: (fun(prompt: string): string|false|nil), add: fun(text: string),
 ---  on_complete: fun(fn: function),
----  on_first: fun(fn: function), edits: boolean }
+---  on_first: fun(fn: function), edits: boolean, ranks: accelerate.prompt.Session? }
 function M.start(given)
   editor = given
-  local meta = debug.getmetatable(_G) or {}
-  meta.__index = lazy_global
-  debug.setmetatable(_G, meta)
+  globals.install()
+  if given.ranks then
+    ranks = require "accelerate.prompt.ranks"
+    ranks.start(given.ranks)
+  end
   if not editor.edits then return end
   local core = require "accelerate.core"
-  print(("accel %s (%s); :help shows what there is, Ctrl-D leaves"):format(core.version, jit.version))
+  print(("accel %s (%s)%s; :help shows what there is, Ctrl-D leaves"):format(core.version, jit.version,
+    ranks and (", %d ranks"):format(given.ranks.size) or ""))
   editor.on_complete(function(before)
     local text = pending == "" and before or pending .. "\n" .. before
     return require("accelerate.prompt.complete").complete(text)
@@ -138,15 +104,21 @@ local function write_error(text)
   io.stderr:write(painted("accel-run: " .. first, "31", terminal.STDERR), rest, "\n")
 end
 
---- Returns the function of the next chunk; nil at the end of input.
+-- Whether the chunk runs: the other ranks run it too, unless it is rank 0's alone.
+local function share(chunk)
+  if not ranks or chunk.alone then return true end
+  return ranks.send(number, chunk.ranks and "ranks" or "run", chunk.text)
+end
+
+--- Returns the function of the next chunk; nil at the end of input, and when a rank is gone.
 ---@return function?
 function M.next()
   number = number + 1
   running = nil
-  while true do
+  while not (ranks and ranks.gone) do
     local chunk, problem = read_chunk()
     if chunk == "end" then return nil end
-    if chunk then
+    if chunk and share(chunk) then
       running = chunk
       return chunk.run
     end
@@ -159,32 +131,52 @@ end
 
 -- ---- showing
 
-local function set_results(results)
-  rawset(_G, "_", results[1])
-  for i = 1, math.max(results.n, last_results) do rawset(_G, "_" .. i, results[i]) end
-  last_results = results.n
+local function print_results(given)
+  local options = { colours = terminal.has_colours(terminal.STDOUT) }
+  io.stdout:write(require("accelerate.prompt.results").text(given, options), "\n")
 end
 
-local function print_results(results)
-  local format, texts, wide = require("accelerate.utils.show").pformat, {}, false
-  local options = { colours = terminal.has_colours(terminal.STDOUT) }
-  for i = 1, results.n do
-    texts[i] = format(results[i], options)
-    wide = wide or texts[i]:find("\n", 1, true) ~= nil
-  end
-  io.stdout:write(table.concat(texts, wide and "\n" or "\t"), "\n")
+-- Shows what the last chunk gave in this rank.
+local function show_results()
+  local given = running and running.results
+  if not given or given.n == 0 then return end
+  require("accelerate.prompt.results").keep(given)
+  if not (running.silent or running.ranks) then print_results(given) end
 end
+
+local function show_all_results(outcomes)
+  for _, group in ipairs(ranks.grouped(outcomes, "text")) do
+    local wide = group.text:find("\n", 1, true)
+    io.stdout:write(group.ranks, wide and ":\n" or ": ", group.text, "\n")
+  end
+end
+
+-- How a chunk ended in all ranks.
+local function show_outcomes(own)
+  local outcomes = ranks.collect(own)
+  if not own.error then show_results() end
+  if running and running.ranks then show_all_results(outcomes) end
+  local first, caused = ranks.causes(outcomes)
+  for _, group in ipairs(ranks.grouped(first, "error")) do write_error(group.ranks .. ": " .. group.text) end
+  for _, outcome in ipairs(caused) do outcome.error = outcome.error:match("^[^\n]*") end
+  for _, group in ipairs(ranks.grouped(caused, "error")) do write_error(group.ranks .. ": " .. group.text) end
+  if ranks.gone then write_error(("rank %d has ended, and the session with it"):format(ranks.gone)) end
+end
+
+local function is_shared() return ranks and not (running and running.alone) end
 
 --- Shows what the last chunk gave.
 function M.done()
-  local results = running and running.results
-  if not results or results.n == 0 then return end
-  if results.n > 1 or results[1] ~= nil then set_results(results) end
-  if not running.silent then print_results(results) end
+  if not is_shared() then return show_results() end
+  local given = running and running.ranks and running.results
+  show_outcomes { text = given and require("accelerate.prompt.results").text(given, {}) or "" }
 end
 
 --- Shows the error that ended a chunk.
 ---@param text string?
-function M.failed(text) write_error(text or ("[%d]: error() without a message"):format(number)) end
+function M.failed(text)
+  text = text or ("[%d]: error() without a message"):format(number)
+  if is_shared() then show_outcomes { error = text } else write_error(text) end
+end
 
 return M

@@ -80,7 +80,7 @@ function M.roots()
   local set = {}
   add(set, _G)
   for _, name in ipairs(chunks.names()) do set[name] = true end
-  for _, name in ipairs(require("accelerate.prompt").lazy_names()) do set[name] = true end
+  for _, name in ipairs(require("accelerate.prompt.globals").names()) do set[name] = true end
   for word in next, require("accelerate.prompt.lexer").KEYWORDS do set[word] = true end
   return set
 end
