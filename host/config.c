@@ -2,6 +2,7 @@
  *
  * Order of precedence: option, environment variable, configuration file, default. */
 #define _GNU_SOURCE
+#include "joins.h"
 #include "settings.h"
 
 #include <ctype.h>
@@ -297,6 +298,11 @@ static int check_plan(const ax_plan *plan)
             module->number ? module->origin : program->origin);
     return AX_EXIT_USAGE;
   }
+  if (plan->set[AX_SET_max_restarts].number > 0 && plan->join.who) {
+    fprintf(stderr, "accel-run: %s: %s started the ranks, and it alone can start them again\n",
+            plan->set[AX_SET_max_restarts].origin, plan->join.who);
+    return AX_EXIT_USAGE;
+  }
   if (plan->set[AX_SET_max_restarts].number > 0 && plan->set[AX_SET_num_machines].number > 1) {
     fprintf(stderr, "accel-run: %s: ranks of several machines cannot be started again yet\n",
             plan->set[AX_SET_max_restarts].origin);
@@ -325,6 +331,7 @@ int ax_config_parse(int argc, char **argv, ax_plan *plan)
     return status;
   if ((status = ax_command_check(plan)) != 0 || (status = ax_config_file_read(plan)) != 0) return status;
   settle_ranks(plan);
+  if ((status = ax_joins_read(plan)) != 0) return status;
   return check_plan(plan);
 }
 

@@ -43,6 +43,13 @@ struct ax_plan_text {
   char text[];
 };
 
+/* What another launcher says about this process (joins.c). */
+typedef struct ax_join {
+  const char *who; /* "torchrun"; NULL: none, or it started one process a machine */
+  int rank, local_rank, local_size;
+  char job[256]; /* which of its runs on this machine this is */
+} ax_join;
+
 /* The parsed command line.  Texts are borrowed from argv, the environment, static text or
  * `texts`. */
 typedef struct ax_plan {
@@ -61,6 +68,8 @@ typedef struct ax_plan {
   bool interactive; /* -i */
   char *stdin_text; /* the script read from stdin, once, before ranks are forked; NULL if there is none */
   size_t stdin_size;
+  ax_join join;
+  int rank_cores; /* cores for each rank, where the launchers of a machine have counted them; else 0 */
 } ax_plan;
 
 /* Fills `plan`.  Returns 0, or the exit status after printing to stderr what is wrong. */
@@ -171,9 +180,10 @@ _Noreturn void ax_family_guard(const char *mark);
 typedef struct ax_output ax_output;
 /* Checks --tee; 0, or the exit status after printing what is wrong. */
 int ax_output_check(const ax_plan *plan);
-/* Opens pipes and files for the ranks of this machine.  *out: NULL where --tee names none.  0, or
- * the exit status after printing what is wrong. */
-int ax_output_begin(const ax_plan *plan, int ranks, int first, int attempt, ax_output **out);
+/* Opens pipes and files for ranks `from` to `to` - 1 of this machine, whose rank 0 is rank `first`
+ * of all.  *out: NULL where --tee names none.  0, or the exit status after printing what is
+ * wrong. */
+int ax_output_begin(const ax_plan *plan, int from, int to, int first, int attempt, ax_output **out);
 /* In a rank; NULL is fine, here and below.  watches: it calls ax_output_settle. */
 void ax_output_join(ax_output *o, int rank, bool watches);
 /* In the launcher, when all ranks are forked: writes what they print, whole lines, until they
@@ -212,6 +222,6 @@ void ax_session_push(lua_State *L);
 
 /* Runs the plan in forked processes, one for each rank of this machine.  Returns the exit status of
  * the run. */
-int ax_launch(const ax_plan *plan);
+int ax_launch(ax_plan *plan);
 
 #endif

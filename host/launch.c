@@ -7,6 +7,10 @@
  * error of their own, and ranks that are left a moment later are killed.  The report comes after
  * the last rank is gone, so that it is the end of the run's output.
  *
+ * Where another program has started one process for each rank, each is the launcher of one rank and
+ * shares the memory with the others of its machine (local.c).  The one of the rank that failed
+ * reports; the one of local rank 0 does what is done once for a machine.
+ *
  * On several machines each has its launcher (machines.c).  The launchers notify each other of
  * failures, and each ends its own ranks as above.
  *
@@ -27,6 +31,7 @@
 #include <unistd.h>
 
 #include "host.h"
+#include "joins.h"
 #include "machines.h"
 
 #define TICK_NS 100000000 /* what a launcher that is not stopped may be late by */
@@ -47,7 +52,9 @@ typedef struct child {
 typedef struct run {
   ax_control *control;
   ax_machines *machines; /* NULL: this is the only one */
-  int ranks, alive;      /* on this machine, like all counts here */
+  ax_local *local;       /* the launchers of this machine's other ranks; NULL: this is the only one */
+  int ranks;             /* on this machine, like all counts here */
+  int from, to, alive;   /* those of this launcher: from ... to - 1 */
   child child[AX_MAX_RANKS];
   double stall_report, stall_timeout; /* seconds */
   int64_t tick;                       /* nanoseconds between two checks of the records */
@@ -314,9 +321,9 @@ static void reap(run *r, int64_t now)
   pid_t pid;
 
   while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
-    for (rank = 0; rank < r->ranks && r->child[rank].pid != pid; rank++)
+    for (rank = r->from; rank < r->to && r->child[rank].pid != pid; rank++)
       ;
-    if (rank == r->ranks) continue;
+    if (rank == r->to) continue;
     if (WIFSTOPPED(status)) {
       r->child[rank].stop_signal = WSTOPSIG(status);
       r->child[rank].stopped_at = now;
@@ -336,7 +343,7 @@ static void watch_stopped(run *r, int64_t now)
 {
   int rank;
 
-  for (rank = 0; rank < r->ranks; rank++) {
+  for (rank = r->from; rank < r->to; rank++) {
     child *c = &r->child[rank];
     char text[520], reason[192];
     if (!c->alive || !c->stop_signal) continue;
@@ -362,7 +369,7 @@ static void watch_overdue(run *r, int64_t now)
 {
   int rank;
 
-  for (rank = 0; rank < r->ranks; rank++) {
+  for (rank = r->from; rank < r->to; rank++) {
     ax_rank_record *rec = &r->control->rank[rank];
     const int64_t at = atomic_load_explicit(&rec->overdue, memory_order_acquire);
     char reason[1024];
@@ -376,7 +383,7 @@ static void signal_all(run *r, int sig)
 {
   int rank;
 
-  for (rank = 0; rank < r->ranks; rank++)
+  for (rank = r->from; rank < r->to; rank++)
     if (r->child[rank].alive) kill(r->child[rank].pid, sig);
 }
 
@@ -396,9 +403,12 @@ static void end_ranks(run *r, int64_t now)
   }
 }
 
+/* Whether this launcher does what is done once for a machine. */
+static bool leads(const run *r) { return !r->local || r->local->rank == 0; }
+
 static int wait_for_ranks(run *r, const sigset_t *signals)
 {
-  bool others = r->machines != NULL;
+  bool others = r->machines != NULL || r->local != NULL;
   int lines = 0;
 
   r->last_tick = r->awake_since = ax_monotonic_ns();
@@ -428,10 +438,11 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
       }
     }
     reap(r, now);
-    if (r->machines) others = ax_machines_watch(r->machines, r->control);
+    others = r->machines && ax_machines_watch(r->machines, r->control);
+    others = (r->local && ax_local_watch(r->local, r->control)) || others;
     if (r->ending_at == 0) {
       watch_stopped(r, now);
-      watch_stalls(r, now);
+      if (leads(r)) watch_stalls(r, now);
       watch_overdue(r, now);
     }
     if (r->ending_at == 0 && atomic_load(&r->control->abort) != AX_ABORT_NONE) {
@@ -480,9 +491,9 @@ static void settle(run *r)
   int rank;
 
   if (atomic_load(&r->control->abort) != AX_ABORT_CLAIMED) return;
-  for (rank = 0; rank < r->ranks - 1 && r->child[rank].status == 0; rank++)
+  for (rank = r->from; rank < r->to - 1 && r->child[rank].status == 0; rank++)
     ;
-  r->control->failed_rank = rank;
+  if (!r->local || r->child[rank].status != 0) r->control->failed_rank = rank;
 }
 
 static int report(run *r, int lines)
@@ -496,6 +507,8 @@ static int report(run *r, int lines)
   settle(r);
   rank = r->control->failed_rank;
   fflush(stdout);
+  if (r->local && r->local->rank != (rank < 0 ? 0 : rank)) /* another launcher reports */
+    return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
   if (rank < 0) {
     fprintf(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason,
             r->machines ? "of this machine " : "");
@@ -562,6 +575,7 @@ static void export_meeting(const ax_plan *plan)
                    *port = &plan->set[AX_SET_main_process_port];
 
   if (plan->set[AX_SET_num_processes].number < 2) return;
+  if (plan->join.who && getenv("MASTER_ADDR") && getenv("MASTER_PORT")) return;
   setenv("MASTER_ADDR", address->number ? address->text : "127.0.0.1", 1);
   set_number("MASTER_PORT", port->number > 0 ? (int)port->number : free_port());
 }
@@ -579,7 +593,7 @@ static int check_script(const ax_plan *plan)
 
 /* What stays the same from one start of the ranks to the next. */
 typedef struct launching {
-  const ax_plan *plan;
+  ax_plan *plan;
   int ranks, attempt;
   bool crowded; /* more threads than cores */
   pid_t launcher;
@@ -591,6 +605,8 @@ static int abandon(run *r, int rank)
 {
   fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, r->ranks, strerror(errno));
   if (r->machines) ax_machines_end(r->machines, "a rank could not be started");
+  ax_shm_abort(r->control, rank, "a rank could not be started");
+  if (r->local) ax_local_end(r->local);
   signal_all(r, SIGKILL);
   ax_family_end(true);
   while (waitpid(-1, NULL, 0) > 0) {}
@@ -604,13 +620,13 @@ static int run_ranks(launching *l, run *r)
   int rank, status, lines;
   bool failed;
 
-  if ((status = ax_output_begin(l->plan, l->ranks, r->machines ? r->machines->first : 0, l->attempt,
+  if ((status = ax_output_begin(l->plan, r->from, r->to, r->machines ? r->machines->first : 0, l->attempt,
                                 &output)) != 0)
     return status;
   if (r->prompt && !ax_session_open(r->control, output)) return AX_EXIT_FAILED;
   fflush(NULL); /* or every rank would print the buffered text again */
   ax_family_begin();
-  for (rank = 0; rank < l->ranks; rank++) {
+  for (rank = r->from; rank < r->to; rank++) {
     pid_t pid = fork();
     if (pid == 0) {
       l->in_rank = true;
@@ -630,7 +646,9 @@ static int run_ranks(launching *l, run *r)
   ax_output_end(output);
   if (r->prompt) ax_session_close();
   if (r->machines) ax_machines_end(r->machines, failed ? "a rank failed" : NULL);
-  return report(r, lines);
+  status = report(r, lines);
+  if (r->local) ax_local_end(r->local);
+  return status;
 }
 
 /* Whether a run that failed starts again; says so.  A restart that saved no checkpoint would fail
@@ -657,39 +675,77 @@ static bool starts_again(const launching *l, const run *r)
   return true;
 }
 
-static int set_up_run(const launching *l, run *r)
+static void set_up_run(const launching *l, run *r)
 {
   const ax_setting *set = l->plan->set;
 
   *r = (run){ .ranks = l->ranks,
+              .to = l->ranks,
               .stall_report = set[AX_SET_stall_report].number,
               .next_stall = set[AX_SET_stall_report].number,
               .stall_timeout = set[AX_SET_stall_timeout].number,
               .tick = (int64_t)(set[AX_SET_monitor_interval].number * 1e9),
               .quiet = set[AX_SET_quiet].number != 0,
               .prompt = l->plan->interactive };
-  if (ax_shm_create(l->ranks, set[AX_SET_timeout].number, !l->crowded, &r->control) == AX_OK) return 0;
+}
+
+static int share_memory(const launching *l, run *r)
+{
+  const double timeout = l->plan->set[AX_SET_timeout].number;
+
+  if (ax_shm_create(l->ranks, timeout, !l->crowded, NULL, &r->control) == AX_OK) return 0;
   fprintf(stderr, "accel-run: %s\n", ax_last_error());
   return AX_EXIT_FAILED;
 }
 
-int ax_launch(const ax_plan *plan)
+/* One rank of those that another program started: finds the others of its machine. */
+static int join_others(launching *l, run *r, ax_machines *machines)
+{
+  static ax_local local;
+  const bool several = l->plan->set[AX_SET_num_machines].number > 1;
+  int status = 0, inherited = -1;
+
+  r->from = l->plan->join.local_rank;
+  r->to = r->from + 1;
+  if (several) ax_machines_number(machines, l->plan);
+  r->machines = several ? machines : NULL;
+  if (l->ranks > 1) {
+    r->local = &local;
+    status = ax_local_meet(&local, l->plan, &r->control, &inherited, &l->plan->rank_cores);
+  } else {
+    status = share_memory(l, r);
+  }
+  if (status == 0 && several && r->from == 0) status = ax_machines_meet(machines, l->plan);
+  if (status == 0 && several && r->from > 0) ax_machines_inherit(machines, r->from, inherited);
+  if (status == 0 && r->local && r->from == 0)
+    status = ax_local_release(&local, several ? ax_machines_ends(machines) : NULL);
+  return status;
+}
+
+static int start(launching *l, run *r)
+{
+  static ax_machines machines;
+  int status;
+
+  set_up_run(l, r);
+  if (l->plan->join.who) return join_others(l, r, &machines);
+  if ((status = share_memory(l, r)) != 0 || l->plan->set[AX_SET_num_machines].number <= 1) return status;
+  r->machines = &machines;
+  return ax_machines_meet(&machines, l->plan);
+}
+
+int ax_launch(ax_plan *plan)
 {
   launching l = { .plan = plan, .ranks = ax_config_ranks_here(plan), .launcher = getpid() };
-  static ax_machines machines;
   static run r;
   bool given;
   int status;
 
   l.crowded = (long)l.ranks * ax_config_threads(plan, l.ranks, &given) > ax_config_cores();
-  if ((status = check_script(plan)) != 0 || (status = set_up_run(&l, &r)) != 0) return status;
-  if (plan->set[AX_SET_num_machines].number > 1) {
-    if ((status = ax_machines_meet(&machines, plan)) != 0) return status;
-    r.machines = &machines;
-  }
+  if ((status = check_script(plan)) != 0 || (status = start(&l, &r)) != 0) return status;
   ax_config_export(plan, l.ranks);
   export_meeting(plan);
-  if (l.crowded) setenv("OMP_WAIT_POLICY", "passive", 0);
+  if (r.local ? !r.control->spin : l.crowded) setenv("OMP_WAIT_POLICY", "passive", 0);
   unsetenv("ACCELERATE_NEWEST_CHECKPOINT");
   block_signals(&l.signals, &l.former);
   for (;; l.attempt++) {
@@ -697,6 +753,7 @@ int ax_launch(const ax_plan *plan)
     status = run_ranks(&l, &r);
     if (l.in_rank || status == 0 || !starts_again(&l, &r)) return status;
     ax_shm_free(r.control);
-    if ((status = set_up_run(&l, &r)) != 0) return status;
+    set_up_run(&l, &r);
+    if ((status = share_memory(&l, &r)) != 0) return status;
   }
 }

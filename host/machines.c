@@ -435,10 +435,8 @@ static int join_machine_0(ax_machines *m, const ax_plan *plan)
   return AX_EXIT_FAILED;
 }
 
-int ax_machines_meet(ax_machines *m, const ax_plan *plan)
+void ax_machines_number(ax_machines *m, const ax_plan *plan)
 {
-  int k, pair[2];
-
   memset(m, 0, sizeof *m);
   m->count = (int)plan->set[AX_SET_num_machines].number;
   m->mine = (int)plan->set[AX_SET_machine_rank].number;
@@ -448,9 +446,16 @@ int ax_machines_meet(ax_machines *m, const ax_plan *plan)
   m->listener = -1;
   snprintf(m->address, sizeof m->address, "%s:%s", plan->set[AX_SET_main_process_ip].text,
            plan->set[AX_SET_main_process_port].text);
-  for (k = 0; k < AX_MAX_RANKS; k++) m->control[k] = m->data[k] = m->local[k] = -1;
+  for (int k = 0; k < AX_MAX_RANKS; k++) m->control[k] = m->data[k] = m->local[k] = -1;
+}
+
+int ax_machines_meet(ax_machines *m, const ax_plan *plan)
+{
+  int pair[2];
+
+  ax_machines_number(m, plan);
   if (m->mine != 0) return join_machine_0(m, plan);
-  for (k = 1; k < m->here; k++) {
+  for (int k = 1; k < m->here; k++) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
       fprintf(stderr, "accel-run: a connection between ranks 0 and %d: %s\n", k, strerror(errno));
       return AX_EXIT_FAILED;
@@ -459,6 +464,13 @@ int ax_machines_meet(ax_machines *m, const ax_plan *plan)
     m->local[k] = pair[1];
   }
   return gather_machines(m, plan);
+}
+
+const int *ax_machines_ends(const ax_machines *m) { return m->mine == 0 ? m->local : m->data; }
+
+void ax_machines_inherit(ax_machines *m, int local_rank, int fd)
+{
+  *(m->mine == 0 ? &m->local[local_rank] : &m->data[local_rank]) = fd;
 }
 
 /* ---- while the ranks run --------------------------------------------------------------------- */

@@ -29,9 +29,15 @@ typedef struct ax_machines {
   bool notified;           /* the other launchers know that the run ends */
 } ax_machines;
 
+/* Numbers machines and ranks as the plan has them; no connection is there. */
+void ax_machines_number(ax_machines *m, const ax_plan *plan);
 /* Finds the other launchers and connects all ranks to rank 0.  Returns 0, or the exit status after
  * printing to stderr what is wrong. */
 int ax_machines_meet(ax_machines *m, const ax_plan *plan);
+/* Where each rank of this machine has a launcher: by local rank, the connections that the others
+ * get from that of local rank 0, and what such a one has got. */
+const int *ax_machines_ends(const ax_machines *m);
+void ax_machines_inherit(ax_machines *m, int local_rank, int fd);
 /* In a forked rank: takes its connections, closes the others' and joins the group. */
 void ax_machines_join(ax_machines *m, int local_rank);
 /* In the launcher, when all its ranks have been forked: closes the connections that are theirs. */

@@ -31,62 +31,6 @@ static int read_stdin(ax_plan *plan)
   return AX_EXIT_FAILED;
 }
 
-/* The launchers that start one process many times, and what each process learns from them. */
-static const struct {
-  const char *size, *rank, *who, *once;
-} launchers[] = {
-  { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun (Open MPI)", "mpirun --map-by ppr:1:node" },
-  { "PMI_SIZE", "PMI_RANK", "an MPI launcher (PMI)", "mpiexec -ppn 1" },
-  { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun (Slurm)", "srun --ntasks-per-node=1" },
-  { "WORLD_SIZE", "RANK", "torchrun or a launcher like it", "torchrun --nproc_per_node=1" },
-};
-
-/* Another launcher may start one accel-run a machine: its number of the process is the
- * machine's. */
-static int join_as_machine(ax_plan *plan, int machines, size_t launcher, int processes, int mine)
-{
-  ax_setting *rank = &plan->set[AX_SET_machine_rank];
-  const char *name = launchers[launcher].rank;
-
-  if (processes != machines) {
-    fprintf(stderr,
-            "accel-run: %s: %d machines, and %s=%d says that %s started %d processes; it must start one on "
-            "each machine (%s), which then starts that machine's ranks\n",
-            plan->set[AX_SET_num_machines].origin, machines, launchers[launcher].size, processes,
-            launchers[launcher].who, processes, launchers[launcher].once);
-    return AX_EXIT_USAGE;
-  }
-  if (strcmp(rank->origin, "default") == 0) *rank = (ax_setting){ mine, getenv(name), name };
-  if ((int)rank->number == mine) return 0;
-  fprintf(stderr, "accel-run: %s is %s, and %s=%d; leave --machine_rank out: it follows from %s\n",
-          rank->origin, rank->text, name, mine, name);
-  return AX_EXIT_USAGE;
-}
-
-/* Refuses to start as a rank of another launcher: each such process would train alone, without a
- * word. */
-static int refuse_foreign_ranks(ax_plan *plan)
-{
-  const int machines = (int)plan->set[AX_SET_num_machines].number;
-  size_t i;
-
-  if (getenv("ACCEL_RUN_RANK")) /* started by one of our ranks: the variables are about that rank */
-    return 0;
-  for (i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-    const char *size = getenv(launchers[i].size), *rank = getenv(launchers[i].rank);
-    if (!size || !rank || atoi(size) <= 1) continue;
-    if (machines > 1) return join_as_machine(plan, machines, i, atoi(size), atoi(rank));
-    fprintf(stderr,
-            "accel-run: %s=%s and %s=%s say that %s started this process as one of %s ranks; joining ranks "
-            "that others started is not possible yet.\nStart them with: accel-run --num_processes %s "
-            "script.lua   (or unset %s to run alone)\n",
-            launchers[i].size, size, launchers[i].rank, rank, launchers[i].who, size, size,
-            launchers[i].size);
-    return AX_EXIT_USAGE;
-  }
-  return 0;
-}
-
 /* Says how many ranks there are where nobody gave the number. */
 static void report_ranks(const ax_plan *plan)
 {
@@ -111,7 +55,13 @@ static int run(ax_plan *plan)
   bool script = plan->script > 0,
        prompt = plan->interactive || (!script && plan->n_actions == 0 && isatty(STDIN_FILENO));
 
-  if ((status = refuse_foreign_ranks(plan)) != 0) return status;
+  if (prompt && plan->join.who) {
+    fprintf(stderr,
+            "accel-run: a prompt starts its ranks itself (accel-run --num_processes 2 -i), and %s has "
+            "started this one\n",
+            plan->join.who);
+    return AX_EXIT_USAGE;
+  }
   if (prompt && plan->set[AX_SET_num_machines].number > 1) {
     fprintf(stderr, "accel-run: %s: a prompt's ranks are all on one machine; give a script for several\n",
             plan->set[AX_SET_num_machines].origin);
@@ -122,7 +72,7 @@ static int run(ax_plan *plan)
     if ((status = read_stdin(plan)) != 0) return status;
   report_ranks(plan);
   ax_options_check_script(plan);
-  if (ranks > 1 || needs_launcher(plan)) return ax_launch(plan);
+  if (ranks > 1 || plan->join.who || needs_launcher(plan)) return ax_launch(plan);
   ax_config_export(plan, 1);
   ax_family_alone();
   return ax_interp_run(plan, NULL);

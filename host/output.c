@@ -159,7 +159,7 @@ static ax_output *new_output(int ranks)
   return o;
 }
 
-int ax_output_begin(const ax_plan *plan, int ranks, int first, int attempt, ax_output **out)
+int ax_output_begin(const ax_plan *plan, int from, int to, int first, int attempt, ax_output **out)
 {
   const ax_setting *set = &plan->set[AX_SET_tee];
   /* a prompt's rank 0 has the terminal to itself; the others' lines say whose they are */
@@ -169,12 +169,12 @@ int ax_output_begin(const ax_plan *plan, int ranks, int first, int attempt, ax_o
 
   *out = NULL;
   if (!set->number && !prefixed) return 0;
-  if (!(o = new_output(ranks))) return AX_EXIT_FAILED;
+  if (!(o = new_output(to - from))) return AX_EXIT_FAILED;
   o->stop[0] = o->stop[1] = -1;
   o->first = first;
   o->role = prefixed && strcmp(plan->set[AX_SET_role].origin, "default") == 0 ? "" /* [1]: */
                                                                               : plan->set[AX_SET_role].text;
-  for (int rank = plan->interactive; rank < ranks; rank++) {
+  for (int rank = from + plan->interactive; rank < to; rank++) {
     const int streams = streams_of(tee, rank);
     if (((streams & 1) && !open_stream(o, plan, attempt, rank, STDOUT_FILENO)) ||
         ((streams & 2) && !open_stream(o, plan, attempt, rank, STDERR_FILENO))) {

@@ -75,8 +75,11 @@ typedef struct ax_control {
   ax_rank_record rank[];
 } ax_control;
 
-/* Maps the memory for `ranks`; EINVAL, ENOMEM. */
-ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out);
+/* Maps the memory for `ranks`; EINVAL, ENOMEM.  *file: the file behind it, which has no name and
+ * which other processes may map; NULL: forks alone share the memory. */
+ax_status ax_shm_create(int ranks, double timeout, bool spin, int *file, ax_control **out);
+/* Maps what another process has created for as many ranks. */
+ax_status ax_shm_map(int file, int ranks, ax_control **out);
 /* In a rank: makes the mapping the world group.  The control block lives as long as the process. */
 ax_status ax_shm_join(ax_control *c, int rank);
 /* Ends the run for everybody: wakes all that wait.  Returns whether the caller was the first; if

@@ -61,6 +61,6 @@ int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_)
   if (!isnan(wanted)) return (int)wanted;
   if (n > 0) return n;
   *explicit_ = false;
-  n = ax_config_cores() / (ranks > 0 ? ranks : 1);
+  n = plan->rank_cores > 0 ? plan->rank_cores : ax_config_cores() / (ranks > 0 ? ranks : 1);
   return n > 0 ? n : 1;
 }

@@ -21,7 +21,8 @@ static int ranks_create(lua_State *L)
 
   ax_lua_enter(L);
   c = ax_lua_push_object(L, &ranks_class);
-  if (ax_shm_create((int)luaL_checkinteger(L, 1), luaL_checknumber(L, 2), lua_toboolean(L, 3), c) != AX_OK)
+  if (ax_shm_create((int)luaL_checkinteger(L, 1), luaL_checknumber(L, 2), lua_toboolean(L, 3), NULL, c) !=
+      AX_OK)
     return ax_lua_raise(L, "notebook_launcher");
   return 1;
 }

@@ -296,7 +296,7 @@ describe("launch options", function()
 end)
 
 describe("a process that another launcher started", function()
-  it("is told so, instead of training alone many times over", function()
+  it("is told what is missing, instead of training alone many times over", function()
     for _, case in ipairs {
       { { WORLD_SIZE = "4", RANK = "2" },
         "WORLD_SIZE=4 and RANK=2 in|torchrun|%-%-num_processes 4 script.lua" },

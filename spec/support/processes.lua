@@ -113,13 +113,15 @@ end
 
 --- Starts the host with a list of arguments.  Its output goes to files.
 ---@param arguments string[]
----@param options? { env?: table<string, string>, closed_stdout?: boolean }
+---@param options? { env?: table<string, string>, closed_stdout?: boolean, path?: string } path:
+---  another program
 function M.start(arguments, options)
   local base = os.tmpname()
   local run = setmetatable({ out_path = base .. ".out", err_path = base .. ".err" }, Run)
   for _, path in ipairs { base, run.out_path, run.err_path } do written[#written + 1] = path end
   local argv = ffi.new("const char *[?]", #arguments + 2)
-  argv[0] = host.path
+  local program = options and options.path or host.path
+  argv[0] = program
   for i, word in ipairs(arguments) do argv[i] = word end
   io.stdout:flush()
   local pid = C.fork()
@@ -131,7 +133,7 @@ function M.start(arguments, options)
     C.dup2(C.open(run.out_path, 577, ffi.cast("int", 384)), 1) -- O_WRONLY | O_CREAT | O_TRUNC, 0600
     if options and options.closed_stdout then close_stdout() end
     C.dup2(C.open(run.err_path, 577, ffi.cast("int", 384)), 2)
-    C.execv(host.path, ffi.cast("char *const *", argv))
+    C.execv(program, ffi.cast("char *const *", argv))
     C._exit(127)
   end
   assert(pid > 0, "fork failed")

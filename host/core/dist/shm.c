@@ -330,24 +330,53 @@ void ax_shm_saved(const char *path)
   atomic_fetch_add(&c->saved, 1);
 }
 
-ax_status ax_shm_create(int ranks, double timeout, bool spin, ax_control **out)
+static ax_status map(int file, int ranks, ax_control **out)
 {
-  ax_control *c;
-  size_t bytes;
+  const size_t bytes = bytes_of(ranks);
+  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (file < 0 ? MAP_ANONYMOUS : 0), file, 0);
+
+  *out = p == MAP_FAILED ? NULL : p;
+  if (*out) return AX_OK;
+  return ax_fail(AX_ENOMEM, "%zu bytes of memory shared by %d ranks: %s", bytes, ranks, strerror(errno));
+}
+
+/* A file without a name: /dev/shm is small in containers. */
+static int make_file(size_t bytes)
+{
+  const int file = memfd_create("accel-run", MFD_CLOEXEC);
+
+  if (file < 0 || ftruncate(file, (off_t)bytes) == 0) return file;
+  close(file);
+  return -1;
+}
+
+ax_status ax_shm_create(int ranks, double timeout, bool spin, int *file, ax_control **out)
+{
+  ax_status st;
 
   *out = NULL;
   if (ranks < 1 || ranks > AX_MAX_RANKS)
     return ax_fail(AX_EINVAL, "the number of ranks must be 1 to %d, got %d", AX_MAX_RANKS, ranks);
-  bytes = bytes_of(ranks);
-  c = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (c == MAP_FAILED)
-    return ax_fail(AX_ENOMEM, "%zu bytes of memory shared by %d ranks: %s", bytes, ranks, strerror(errno));
-  c->ranks = ranks;
-  c->failed_rank = -1;
-  c->timeout = timeout;
-  c->spin = spin;
-  *out = c;
+  if (file && (*file = make_file(bytes_of(ranks))) < 0)
+    return ax_fail(AX_ENOMEM, "memory shared by %d ranks: %s", ranks, strerror(errno));
+  if ((st = map(file ? *file : -1, ranks, out)) != AX_OK) {
+    if (file) close(*file);
+    return st;
+  }
+  (*out)->ranks = ranks;
+  (*out)->failed_rank = -1;
+  (*out)->timeout = timeout;
+  (*out)->spin = spin;
   return AX_OK;
+}
+
+ax_status ax_shm_map(int file, int ranks, ax_control **out)
+{
+  ax_status st = map(file, ranks, out);
+
+  if (st == AX_OK && (*out)->ranks != ranks)
+    st = ax_fail(AX_EINVAL, "the memory is shared by %d ranks, and not %d", (*out)->ranks, ranks);
+  return st;
 }
 
 ax_status ax_shm_join(ax_control *c, int rank)

@@ -263,9 +263,10 @@ local function refuse_other_launchers()
   for _, name in ipairs(ELSEWHERE) do
     local size = tonumber(env.text(name, "1"))
     if size and size > 1 then
-      fail("%s=%d: this process seems to be one of %d ranks that another program started, and joining " ..
-        "them is not there yet; start " ..
-        "them with `accel-run --num_processes %d`, or unset %s", name, size, size, size, name)
+      fail("%s=%d: this process seems to be one of %d ranks that another program started, and nothing " ..
+        "says which; start them with `accel-run --num_processes %d`, torchrun, mpirun or srun, or " ..
+        "unset %s", name, size, size,
+        size, name)
     end
   end
 end
