@@ -37,6 +37,12 @@ AX_API const char *const *ax_safetensors_metadata(const ax_safetensors *f, int *
 /* *out: a new reference to a copy of the tensor's elements on the CPU.  EIO when the file was
  * truncated since it was opened. */
 AX_API ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out);
+/* *out: a new reference to a tensor over the mapped file, without a copy where that can be; it may
+ * outlive f.  For what is copied elsewhere at once: ax_safetensors_check says afterwards whether
+ * the file was whole.  ENOMEM. */
+AX_API ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor **out);
+/* EIO when the file was truncated since it was opened. */
+AX_API ax_status ax_safetensors_check(const ax_safetensors *f);
 
 /* ---- saves: files that are written together (core/io/save.c) */
 
@@ -109,6 +115,11 @@ AX_API uint64_t ax_zip_size(const ax_zip *z, int i); /* bytes, unpacked */
 AX_API ax_status ax_zip_text(const ax_zip *z, int i, char **out, size_t *n);
 /* *out: a new reference to a 1-d tensor of the entry's bytes as elements. */
 AX_API ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out);
+/* As ax_safetensors_lend: a tensor over the mapped archive where that can be; the bytes are not
+ * compared with their checksum. */
+AX_API ax_status ax_zip_lend(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out);
+/* `found`, unless the archive was truncated since it was opened: EIO then. */
+AX_API ax_status ax_zip_check(const ax_zip *z, ax_status found);
 
 /* A piece of a file: `n` bytes of text, or the elements of a tensor of any device, row-major. */
 typedef struct ax_part {
@@ -131,8 +142,9 @@ typedef struct ax_digest {
   int64_t bytes;
   uint32_t crc32c;
 } ax_digest;
-/* Reads a regular file to its end.  EIO when it cannot be read. */
-AX_API ax_status ax_file_digest(const char *path, ax_digest *out);
+/* Reads a regular file to its end, by as many threads as its size is worth.  EIO when it cannot be
+ * read, ENOMEM. */
+AX_API ax_status ax_file_digest(const char *path, int threads, ax_digest *out);
 
 /* *crc: the CRC-32C of some bytes; becomes the one of these and the tensor's elements behind
  * them. */

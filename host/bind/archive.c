@@ -106,6 +106,26 @@ static int zip_tensor(lua_State *L)
   return 1;
 }
 
+/* archive:_lend(i, dtype) -> a 1-d tensor over the mapped archive, its checksum not compared; check
+ * after it was read */
+static int zip_lend(lua_State *L)
+{
+  const ax_zip *z = check_zip(L, "_lend");
+  const int i = check_entry(L, z, "_lend");
+  const ax_dtype dtype = ax_lua_check_dtype(L, 3, "_lend", "dtype");
+  ax_tensor **box = ax_lua_push_result(L);
+
+  if (ax_zip_lend(z, i, dtype, box) != AX_OK) return ax_lua_raise(L, "_lend");
+  return 1;
+}
+
+/* archive:_check(): raises when the archive was truncated since it was opened */
+static int zip_check(lua_State *L)
+{
+  if (ax_zip_check(check_zip(L, "_check"), AX_OK) != AX_OK) return ax_lua_raise(L, "_check");
+  return 0;
+}
+
 static int zip_close(lua_State *L)
 {
   ax_lua_enter(L);
@@ -114,8 +134,8 @@ static int zip_close(lua_State *L)
 }
 
 static const luaL_Reg zip_methods[] = {
-  { "names", zip_names },   { "size", zip_size },   { "text", zip_text },
-  { "tensor", zip_tensor }, { "close", zip_close }, { NULL, NULL },
+  { "names", zip_names }, { "size", zip_size },  { "text", zip_text },    { "tensor", zip_tensor },
+  { "close", zip_close }, { "_lend", zip_lend }, { "_check", zip_check }, { NULL, NULL },
 };
 static const ax_lua_class zip_class = { "a zip archive", sizeof(ax_zip *), clear_zip, zip_methods };
 

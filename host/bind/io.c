@@ -72,14 +72,18 @@ static int write_file(lua_State *L)
   return 2;
 }
 
-/* core._file_digest(path) -> size in bytes, CRC-32C; or nil and the reason why the file cannot be
- * read. */
+/* core._file_digest(path, threads?) -> size in bytes, CRC-32C; or nil and the reason why the file
+ * cannot be read.  threads: default 1 */
 static int file_digest(lua_State *L)
 {
+  const char *path;
+  int threads;
   ax_digest d;
 
   ax_lua_enter(L);
-  if (ax_file_digest(ax_lua_check_path(L, "file_digest"), &d) == AX_OK) {
+  path = ax_lua_check_path(L, "file_digest");
+  threads = lua_isnoneornil(L, 2) ? 1 : (int)ax_lua_check_integer(L, 2, "file_digest", "threads", 1, 65536);
+  if (ax_file_digest(path, threads, &d) == AX_OK) {
     lua_pushnumber(L, (lua_Number)d.bytes);
     lua_pushnumber(L, d.crc32c);
     return 2;

@@ -197,6 +197,24 @@ static int file_get_tensor(lua_State *L)
   return 1;
 }
 
+/* file:_lend(name) -> tensor over the mapped file; check after it was read */
+static int file_lend(lua_State *L)
+{
+  const ax_safetensors *f = check_file(L, "_lend");
+  const int i = check_name(L, f, "_lend");
+  ax_tensor **box = ax_lua_push_result(L);
+
+  if (ax_safetensors_lend(f, i, box) != AX_OK) return ax_lua_raise(L, "safetensors");
+  return 1;
+}
+
+/* file:_check(): raises when the file was truncated since it was opened */
+static int file_check(lua_State *L)
+{
+  if (ax_safetensors_check(check_file(L, "_check")) != AX_OK) return ax_lua_raise(L, "safetensors");
+  return 0;
+}
+
 /* file:get_dtype(name) */
 static int file_get_dtype(lua_State *L)
 {
@@ -233,13 +251,9 @@ static int file_close(lua_State *L)
 }
 
 static const luaL_Reg file_methods[] = {
-  { "keys", file_keys },
-  { "metadata", file_metadata },
-  { "get_tensor", file_get_tensor },
-  { "get_dtype", file_get_dtype },
-  { "get_shape", file_get_shape },
-  { "close", file_close },
-  { NULL, NULL },
+  { "keys", file_keys },           { "metadata", file_metadata }, { "get_tensor", file_get_tensor },
+  { "_lend", file_lend },          { "_check", file_check },      { "get_dtype", file_get_dtype },
+  { "get_shape", file_get_shape }, { "close", file_close },       { NULL, NULL },
 };
 static const ax_lua_class file_class = { "a safetensors file", sizeof(ax_safetensors *), close_file,
                                          file_methods };

@@ -255,22 +255,38 @@ local function find_files(path)
     NAMES[true].whole, NAMES[false].whole)
 end
 
-local function read_file(path)
-  if files.is_torch(path) then
-    local dict = files.load(path)
-    if type(dict) ~= "table" then
-      fail("load_checkpoint_in_model: %s holds %s; expected tensors by name", path, options.show(dict))
-    end
-    return dict
-  end
-  local list, metadata = core.safetensors_load(path)
-  local format = metadata and metadata.format
+local function check_form(path, format)
   if format and format ~= "pt" then
     fail("load_checkpoint_in_model: %s was written for '%s'; expected the format 'pt'", path, format)
   end
-  local dict = ordered.new()
-  for _, item in ipairs(list) do dict[item[1]] = item[2] end
+end
+
+local function read_torch(path)
+  local dict = files.load(path)
+  if type(dict) ~= "table" then
+    fail("load_checkpoint_in_model: %s holds %s; expected tensors by name", path, options.show(dict))
+  end
   return dict
+end
+
+local function read_file(path)
+  if files.is_torch(path) then return read_torch(path) end
+  local dict, metadata = files.load_safetensors(path)
+  check_form(path, metadata.format)
+  return dict
+end
+
+-- For tensors that are copied into a model at once: see files.lend. PyTorch's files are read, as
+-- their checksums are compared then.
+local function lend_file(path)
+  if files.is_torch(path) then return read_torch(path), function() end end
+  local file, dict = core.safetensors_open(path), ordered.new()
+  check_form(path, file:metadata().format)
+  for _, name in ipairs(file:keys()) do dict[name] = file:_lend(name) end
+  return dict, function()
+    file:_check()
+    file:close()
+  end
 end
 
 --- Returns all tensors of a checkpoint by name.
@@ -332,9 +348,9 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
   end
   options.value("load_checkpoint_in_model", "checkpoint", checkpoint, { "string" })
   local parts, names = find_files(checkpoint)
-  local first
+  local first, check
   if not names then
-    first = read_file(parts[1])
+    first, check = lend_file(parts[1])
     names = ordered.keys(first)
   end
   local missing, unexpected = compare(model, names)
@@ -348,7 +364,9 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
     notice.main("%s", text)
   end
   for i, file in ipairs(parts) do
-    model:load_state_dict(i == 1 and first or read_file(file), { strict = false })
+    if i > 1 or not first then first, check = lend_file(file) end
+    model:load_state_dict(first, { strict = false })
+    check()
   end
 end
 

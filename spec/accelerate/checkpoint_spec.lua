@@ -149,6 +149,23 @@ describe("a checkpoint", function()
     has(why, "no regular file")
   end)
 
+  it("has a checksum that does not depend on threads, at every length of a run", function()
+    assert(fs.make_dirs(folder))
+    local text = {}
+    for i = 1, 2 ^ 16 do text[i] = ("%05d,"):format(i * 7919 % 99991) end
+    text = table.concat(text):rep(33) -- 12976128 bytes: four threads
+    -- By another program: the checksum of the definition, bit by bit.
+    for _, case in ipairs { { 49151, 0xc8262684 }, { 49152, 0x7a27981e }, { 49153, 0x541b1dff },
+      { 98311, 0x8f819d46 }, { #text, 0x7ee2fbba } } do
+      assert(fs.write(folder .. "/text", text:sub(1, case[1])))
+      for threads = 1, 4 do
+        assert.same(case, { fs.digest(folder .. "/text", threads) })
+      end
+    end
+    assert(fs.write(folder .. "/empty", ""))
+    assert.same({ 0, 0 }, { fs.digest(folder .. "/empty", 4) })
+  end)
+
   it("brings back optimizers and generators", function()
     local w = world()
     w.step()

@@ -1,6 +1,7 @@
 -- Files that are no files, that shrink while they are read, and disks that end.
 local core = require "accelerate.core"
 local data = require "accelerate.data"
+local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 
@@ -80,6 +81,31 @@ describe("a file that another program truncates", function()
       collectgarbage()
       local again = core._tokens(write(shard, ("\1\0"):rep(100000)), 2, 0)
       assert.equal(1, windows(again, 99000)[{ 1, 100 }]:item())
+    end)
+  end)
+
+  it("is an error of what was lent from it, and lent tensors outlive their file", function()
+    host.in_folder(function(folder)
+      for _, name in ipairs { "/a.safetensors", "/a.bin" } do
+        local path = folder .. name
+        local value = { big = core.arange(100000), none = core.zeros(0, 3), mask = core.ones(3):gt(0) }
+        files.write(value, path)
+        local lent, check = files.lend(path)
+        lent.big:add_(1) -- stays in this process
+        assert.equal(100000, lent.big[100000]:item())
+        assert.equal(99999, files.load(path).big[100000]:item())
+        assert.same({ 0, 3 }, lent.none.shape)
+        check()
+        os.remove(path)
+        collectgarbage()
+        assert.equal(100000, lent.big[100000]:item())
+        files.write(value, path)
+        lent, check = files.lend(path)
+        shell(("truncate -s 8192 '%s'"):format(path))
+        assert.equal(0, lent.big[100000]:item())
+        lent.big:add_(1) -- no signal where the file was
+        fails(name:sub(2) .. "': .*truncated", check)
+      end
     end)
   end)
 

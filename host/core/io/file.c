@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "core/io/file.h"
+#include "core/core.h"
 #include "io.h"
 
 #include <errno.h>
@@ -178,7 +179,25 @@ ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int n
 
 void ax_bytes_free(ax_bytes *b)
 {
-  if (b->mapping) ax_mapping_free(b->mapping);
+  if (b->mapping) ax_mapping_release(b->mapping);
   else free((void *)b->data);
   *b = (ax_bytes){ 0 };
+}
+
+ax_status ax_bytes_lend(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
+                        const int64_t *shape, ax_tensor **out)
+{
+  int64_t numel, strides[AX_MAX_DIMS];
+  ax_storage *s;
+  size_t bytes;
+  ax_status st;
+
+  *out = NULL;
+  if ((st = ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes)) != AX_OK) return st;
+  if (!b->mapping || bytes == 0 || dtype == AX_BOOL || (uintptr_t)data % ax_dtype_size(dtype)) return AX_OK;
+  if ((st = ax_mapping_lend(b->mapping, data, bytes, &s)) != AX_OK) return st == AX_EIO ? AX_OK : st;
+  ax_strides_contiguous(ndim, shape, strides);
+  st = ax_tensor_over(s, dtype, ndim, shape, strides, 0, out);
+  ax_storage_release(s);
+  return st;
 }

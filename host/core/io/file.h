@@ -21,6 +21,11 @@ ax_status ax_bytes_check(const char *fn, const char *path, const ax_bytes *b);
 /* Reads a file and unpacks gzip, to at most `most` bytes.  Call ax_bytes_check as above. */
 ax_status ax_file_read(const char *fn, const char *path, size_t most, ax_bytes *out);
 void ax_bytes_free(ax_bytes *b);
+/* *out: a tensor over mapped bytes, without a copy; NULL where that cannot be: they are not mapped
+ * or not aligned, or bools, which must be made 0 and 1.  The tensor keeps the mapping; it is as
+ * true as ax_bytes_check, after it was read, says.  ENOMEM. */
+ax_status ax_bytes_lend(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
+                        const int64_t *shape, ax_tensor **out);
 
 /* Opens a regular file for reading; refuses anything else (a pipe, a device) without waiting for
  * it. EIO.  *fd: the caller closes it; -1 on failure.  fn NULL: the message begins with the
@@ -63,7 +68,11 @@ ax_status ax_folder_sync(const char *path);
 /* mapping.c: a mapped file that may be truncated */
 struct stat;
 ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **out, void **data);
-void ax_mapping_free(struct ax_mapping *m);
+void ax_mapping_release(struct ax_mapping *m);
+/* A storage over n mapped bytes, which keeps the mapping.  EIO where the system refuses that they
+ * are written to, ENOMEM. */
+struct ax_storage;
+ax_status ax_mapping_lend(struct ax_mapping *m, const void *data, size_t n, struct ax_storage **out);
 /* Whether the file at `path`, if it is still the one that was mapped, has all of its pages. */
 bool ax_mapping_whole(const struct ax_mapping *m, const char *path);
 

@@ -20,6 +20,7 @@ struct ax_mapping {
   _Atomic uintptr_t begin; /* 0: free */
   size_t n;
   _Atomic bool cut;
+  _Atomic int refs;
   dev_t device;
   ino_t inode;
 };
@@ -46,8 +47,8 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
       const uintptr_t begin = atomic_load(&m->begin);
       if (!begin || at < begin || at >= begin + m->n) continue;
       atomic_store(&m->cut, true);
-      if (mmap((void *)page, begin + m->n - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-               0) != MAP_FAILED)
+      if (mmap((void *)page, begin + m->n - page, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
         return;
     }
   /* another address: the access is repeated and reaches the former handler */
@@ -91,6 +92,7 @@ ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **ou
     m->device = info->st_dev;
     m->inode = info->st_ino;
     atomic_store(&m->cut, false);
+    atomic_store(&m->refs, 1);
     atomic_store(&m->begin, (uintptr_t)p);
   }
   pthread_mutex_unlock(&lock);
@@ -103,11 +105,27 @@ ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **ou
   return AX_OK;
 }
 
-void ax_mapping_free(struct ax_mapping *m)
+void ax_mapping_release(struct ax_mapping *m)
 {
   void *p = (void *)atomic_load(&m->begin);
+  if (atomic_fetch_sub(&m->refs, 1) > 1) return;
   munmap(p, m->n);
   atomic_store(&m->begin, 0);
+}
+
+static void release_lent(ax_storage *s) { ax_mapping_release(s->owner); }
+
+/* The mapping is private: what is written into a lent tensor stays in this process. */
+ax_status ax_mapping_lend(struct ax_mapping *m, const void *data, size_t n, ax_storage **out)
+{
+  const long page = sysconf(_SC_PAGESIZE);
+  const uintptr_t at = (uintptr_t)data & ~((uintptr_t)page - 1);
+  ax_status st;
+
+  *out = NULL;
+  if (mprotect((void *)at, (uintptr_t)data + n - at, PROT_READ | PROT_WRITE) != 0) return AX_EIO;
+  if ((st = ax_storage_wrap((void *)data, n, release_lent, m, out)) == AX_OK) atomic_fetch_add(&m->refs, 1);
+  return st;
 }
 
 /* The rest of a file's last page reads as zeros without a signal, so the size is compared too. */

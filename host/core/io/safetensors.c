@@ -105,6 +105,16 @@ static void normalise_bools(ax_tensor *t)
   for (int64_t i = 0; i < t->numel; i++) p[i] = p[i] != 0;
 }
 
+ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor **out)
+{
+  const ax_safetensors_entry *e = &f->entries[i];
+  const uint8_t *data = f->file.data + 8 + f->header_bytes + e->begin;
+  const ax_status st = ax_bytes_lend(&f->file, data, (ax_dtype)e->dtype, e->ndim, e->shape, out);
+  return st == AX_OK && !*out ? ax_safetensors_get(f, i, out) : st;
+}
+
+ax_status ax_safetensors_check(const ax_safetensors *f) { return ax_bytes_check(FN, f->path, &f->file); }
+
 ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out)
 {
   const ax_safetensors_entry *e = &f->entries[i];

@@ -273,18 +273,41 @@ ax_status ax_zip_text(const ax_zip *z, int i, char **out, size_t *n)
   return st;
 }
 
+static ax_status count_elements(const ax_zip *z, int i, ax_dtype dtype, int64_t *count)
+{
+  const entry *e = &z->entries[i];
+
+  *count = (int64_t)(e->size / ax_dtype_size(dtype));
+  if (e->size % ax_dtype_size(dtype) == 0) return AX_OK;
+  return FAIL(AX_EIO, "'%.*s' in it has %llu bytes, which is no number of %s elements", SHOWN(e),
+              (unsigned long long)e->size, ax_dtype_name(dtype));
+}
+
+ax_status ax_zip_lend(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out)
+{
+  const entry *e = &z->entries[i];
+  const uint8_t *data;
+  int64_t count;
+  ax_status st;
+
+  *out = NULL;
+  if (e->method != STORED || e->packed != e->size) return ax_zip_tensor(z, i, dtype, out);
+  if ((st = count_elements(z, i, dtype, &count)) != AX_OK || (st = find_bytes(z, e, &data)) != AX_OK)
+    return st;
+  st = ax_bytes_lend(&z->file, data, dtype, 1, &count, out);
+  return st == AX_OK && !*out ? ax_zip_tensor(z, i, dtype, out) : st;
+}
+
 ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out)
 {
-  const int64_t count = (int64_t)(z->entries[i].size / ax_dtype_size(dtype));
   const uint8_t *data;
+  int64_t count;
   void *owned;
   size_t n;
   ax_status st;
 
   *out = NULL;
-  if (z->entries[i].size % ax_dtype_size(dtype))
-    return FAIL(AX_EIO, "'%.*s' in it has %llu bytes, which is no number of %s elements",
-                SHOWN(&z->entries[i]), (unsigned long long)z->entries[i].size, ax_dtype_name(dtype));
+  if ((st = count_elements(z, i, dtype, &count)) != AX_OK) return st;
   if ((st = ax_zip_bytes(z, i, &data, &n, &owned)) != AX_OK) return st;
   if ((st = ax_file_tensor(z->fn, z->path, dtype, 1, &count, out)) == AX_OK && n > 0)
     memcpy(ax_data(*out), data, n);

@@ -8,7 +8,5 @@
  * mapped archive itself holds them plain: then they are the mapping's, and ax_zip_check comes after
  * reading them. */
 ax_status ax_zip_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, void **owned);
-/* What was found, unless the archive was truncated meanwhile: then that is what is wrong. */
-ax_status ax_zip_check(const ax_zip *z, ax_status found);
 
 #endif

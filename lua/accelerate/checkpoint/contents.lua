@@ -66,8 +66,13 @@ local function load_weights(models, source, opts)
       fail("load_state: %s has no weights for model %d of this Accelerator", source.path, i)
     end
     local path = fs.join(source.path, name)
-    if path:match "%.bin$" then model:load_state_dict(files.load(path), strict)
-    else weights.load_checkpoint_in_model(model, path, strict) end
+    if path:match "%.bin$" then
+      local dict, check = files.lend(path)
+      model:load_state_dict(dict, strict)
+      check()
+    else
+      weights.load_checkpoint_in_model(model, path, strict)
+    end
   end
 end
 
@@ -186,17 +191,26 @@ end
 ---@field path string
 ---@field files table<string, table> names that the manifest lists
 
-local function read(source, name, what)
+local function path_of(source, name, what)
   if not source.files[name] then fail("load_state: %s has no %s%s", source.path, name, what or "") end
-  return files.load(fs.join(source.path, name))
+  return fs.join(source.path, name)
 end
 
-local function read_each(source, objects, stem, what)
+local function read(source, name, what) return files.load(path_of(source, name, what)) end
+
+local function read_each(source, objects, stem, what, read_one)
   local found = {}
   for i in ipairs(objects) do
-    found[i] = read(source, numbered(stem, i, "bin"), (" for %s %d of this Accelerator"):format(what, i))
+    found[i] = (read_one or read)(source, numbered(stem, i, "bin"),
+      (" for %s %d of this Accelerator"):format(what, i))
   end
   return found
+end
+
+-- An optimizer copies its state from the mapped file. The manifest has said that the file is whole.
+local function lend(source, name, what)
+  local state, check = files.lend(path_of(source, name, what))
+  return { state = state, check = check }
 end
 
 local function count_listed(source, pattern)
@@ -231,7 +245,7 @@ end
 ---@return table
 function M.read(accelerator, source)
   local rank, found = accelerator.process_index, {
-    optimizers = read_each(source, accelerator._optimizers, "optimizer", "optimizer"),
+    optimizers = read_each(source, accelerator._optimizers, "optimizer", "optimizer", lend),
     schedulers = read_each(source, accelerator._schedulers, "scheduler", "scheduler"),
     samplers = read_each(source, accelerator._dataloaders, "sampler", "loader"),
     custom = read_custom(source, accelerator._custom_objects),
@@ -325,7 +339,10 @@ end
 --- Puts what `read` found, and the weights, into the prepared objects.
 function M.restore(accelerator, source, found, opts, models)
   load_weights(models, source, opts)
-  for i, optimizer in ipairs(accelerator._optimizers) do optimizer:load_state_dict(found.optimizers[i]) end
+  for i, optimizer in ipairs(accelerator._optimizers) do
+    optimizer:load_state_dict(found.optimizers[i].state)
+    found.optimizers[i].check()
+  end
   for i, scheduler in ipairs(accelerator._schedulers) do scheduler:load_state_dict(found.schedulers[i]) end
   if found.scaler then accelerator._scaler:load_state_dict(found.scaler) end
   for i, object in ipairs(accelerator._custom_objects) do object:load_state_dict(found.custom[i]) end

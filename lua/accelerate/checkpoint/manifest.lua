@@ -55,12 +55,13 @@ end
 function M.verify(directory)
   local manifest, why = M.read(directory)
   if not manifest then return nil, why end
+  local threads = core.get_num_threads() * core.dist.local_world_size() -- the other ranks wait meanwhile
   for _, name in ipairs(ordered.sorted_keys(manifest.files)) do
     local expected = manifest.files[name]
     if type(expected) ~= "table" or type(expected.bytes) ~= "number" or type(expected.crc32c) ~= "number" then
       return nil, ("its %s is damaged"):format(M.NAME)
     end
-    local bytes, crc = fs.digest(fs.join(directory, name))
+    local bytes, crc = fs.digest(fs.join(directory, name), threads)
     if not bytes then return nil, ("%s lists %s: %s"):format(M.NAME, name, crc) end
     if bytes ~= expected.bytes then
       return nil, ("%s has %d bytes, and had %d when it was saved, says %s"):format(name, bytes,

@@ -69,6 +69,32 @@ end
 -- Whether a file is a zip archive, as torch.save writes them.
 function M.is_torch(path) return first_bytes(path):sub(1, 2) == "PK" end
 
+local function tensors_by_name(file, names, get, device)
+  local tensors = ordered.new()
+  for i, name in ipairs(names) do
+    options.value("load_safetensors", ("keys[%d]"):format(i), name, { "string" })
+    local t = get(file, name)
+    tensors[name] = device and t:to(device) or t
+  end
+  return tensors
+end
+
+-- Returns the value, and the file or archive that is open.
+local function read(path, device, lent)
+  local bytes = first_bytes(path)
+  if bytes:sub(1, 2) == "PK" then return require("accelerate.files.torch").load(path, device, lent) end
+  if is_pickle(bytes) then
+    fail("load: '%s': a plain pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one",
+      path)
+  end
+  local file = core.safetensors_open(path)
+  local value = require("accelerate.files.structure").load(file, path, device, lent)
+  if value == nil then
+    value = tensors_by_name(file, file:keys(), lent and file._lend or file.get_tensor, device)
+  end
+  return value, file
+end
+
 --- Returns the value of a file that `save` or torch.save wrote; of another safetensors file, its
 --- tensors by name. Reads data only: what a file says is never run. Raises for a damaged file, and
 --- for a value of Python's that is no plain data (None is left out of dicts).
@@ -77,18 +103,24 @@ function M.is_torch(path) return first_bytes(path):sub(1, 2) == "PK" end
 ---@return any
 function M.load(path, opts)
   opts = options.check("load", opts, LOAD)
-  local device = opts.map_location ~= "cpu" and opts.map_location or nil
-  local bytes = first_bytes(path)
-  if bytes:sub(1, 2) == "PK" then return require("accelerate.files.torch").load(path, device) end
-  if is_pickle(bytes) then
-    fail("load: '%s': a plain pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one",
-      path)
-  end
-  local file = core.safetensors_open(path)
-  local value = require("accelerate.files.structure").load(file, path, device)
-  if value == nil then value = M.load_safetensors(path, { device = opts.map_location }) end
+  local value, file = read(path, opts.map_location ~= "cpu" and opts.map_location or nil)
   file:close()
   return value
+end
+
+--- Returns the value of a file for a caller that copies its tensors elsewhere at once: they are
+--- over the mapped file, so they cost no memory and one copy less, and what is written into them
+--- stays in this process. Checksums inside the file are not compared.
+---@param path string
+---@return any value
+---@return fun() check raises when the file was truncated meanwhile, so that what was copied is not
+---  true; closes it
+function M.lend(path)
+  local value, file = read(path, nil, true)
+  return value, function()
+    file:_check()
+    file:close()
+  end
 end
 
 ---@class accelerate.SafetensorsFile
@@ -120,12 +152,9 @@ local SAFETENSORS = { keys = { "list", optional = true }, device = { "string", d
 function M.load_safetensors(path, opts)
   options.value("load_safetensors", "path", path, { "string" })
   opts = options.check("load_safetensors", opts, SAFETENSORS)
-  local file, tensors = core.safetensors_open(path), ordered.new()
-  for i, name in ipairs(opts.keys or file:keys()) do
-    options.value("load_safetensors", ("keys[%d]"):format(i), name, { "string" })
-    local t = file:get_tensor(name)
-    tensors[name] = opts.device == "cpu" and t or t:to(opts.device)
-  end
+  local file = core.safetensors_open(path)
+  local device = opts.device ~= "cpu" and opts.device or nil
+  local tensors = tensors_by_name(file, opts.keys or file:keys(), file.get_tensor, device)
   local metadata = file:metadata()
   file:close()
   return tensors, metadata

@@ -204,10 +204,11 @@ local function fill(bad, t, entry, where, decode)
 end
 
 -- The function that gives tensor i, each made once.
-local function tensors_of(bad, file, entries, device)
+local function tensors_of(bad, file, entries, device, lent)
   local found, pieces, numbers = {}, {}, {}
+  local get = lent and file._lend or file.get_tensor
   local find = layout.finder(function(i)
-    local piece = file:get_tensor(pieces[i])
+    local piece = get(file, pieces[i])
     return device and piece:to(device) or piece
   end)
   return function(i)
@@ -237,7 +238,8 @@ end
 ---@param file table from core.safetensors_open
 ---@param path string for messages
 ---@param device string? where tensors go; default: the CPU
-function M.load(file, path, device)
+---@param lent boolean? tensors are over the mapped file
+function M.load(file, path, device, lent)
   local text = file:metadata().structure
   if not text then return nil end
   local function bad(message, ...)
@@ -253,7 +255,7 @@ function M.load(file, path, device)
     if type(entries[i]) ~= "table" then bad("table %d is none", i - 1) end
     tables[i] = entries[i].ordered and ordered.new() or {}
   end
-  local decode = decoder(bad, file, tables, tensors_of(bad, file, s.tensors, device))
+  local decode = decoder(bad, file, tables, tensors_of(bad, file, s.tensors, device, lent))
   for i = 1, n do fill(bad, tables[i], entries[i], ("table %d"):format(i - 1), decode) end
   return decode(s.value, "the value")
 end

@@ -74,8 +74,8 @@ local function entries_of(archive, path)
 end
 
 -- Gives storages by key as 1-d tensors, each read once.
-local function storages_of(archive, entry, path, device)
-  local found = {}
+local function storages_of(archive, entry, path, device, lent)
+  local found, get = {}, lent and archive._lend or archive.tensor
   return function(kind, key, count)
     local dtype = DTYPES[kind]
     if not dtype then
@@ -89,7 +89,7 @@ local function storages_of(archive, entry, path, device)
     end
     local i = entry("data/" .. key)
     if not i then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
-    local t = archive:tensor(i, dtype)
+    local t = get(archive, i, dtype)
     if t:numel() ~= count then
       fail("load: '%s': storage '%s' has %d elements; expected %s", path, key, t:numel(), options.show(count))
     end
@@ -110,15 +110,18 @@ end
 --- Returns the value of a file that torch.save wrote. Raises for values that are no plain data.
 ---@param path string
 ---@param device string? where tensors go; default: the CPU
-function M.load(path, device)
+---@param lent boolean? tensors are over the mapped file, and their checksums are not compared
+---@return any value
+---@return table archive open
+function M.load(path, device, lent)
   local archive = core._zip_open(path, "load")
   local entry = entries_of(archive, path)
   local order = entry("byteorder")
   if order and archive:text(order) ~= "little" then
     fail("load: '%s': its elements are in big-endian order; expected little-endian", path)
   end
-  return pickle.read(archive:text(entry("data.pkl")), ("load: '%s'"):format(path), {
-    storage = storages_of(archive, entry, path, device),
+  local value = pickle.read(archive:text(entry("data.pkl")), ("load: '%s'"):format(path), {
+    storage = storages_of(archive, entry, path, device, lent),
     tensor = function(storage, offset, shape, strides, requires_grad)
       local t = checked(path, storage._window, storage, shape, strides, offset)
       if requires_grad and t.dtype:find("float", 1, true) then t.requires_grad = true end
@@ -128,6 +131,7 @@ function M.load(path, device)
       return checked(path, parameter.new, t, { requires_grad = requires_grad })
     end,
   })
+  return value, archive
 end
 
 return M

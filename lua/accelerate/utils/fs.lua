@@ -134,8 +134,9 @@ function M.remove_tree(path)
   return outcome(C.rmdir(path), "remove", path)
 end
 
---- The size of a file in bytes and the CRC-32C of its content, or nil and the reason.
----@type fun(path: string): integer?, integer|string
+--- The size of a file in bytes and the CRC-32C of its content, or nil and the reason. It is read by
+--- as many threads; default 1.
+---@type fun(path: string, threads: integer?): integer?, integer|string
 M.digest = core._file_digest
 
 function M.join(dir, name) return (dir:gsub("/+$", "")) .. "/" .. name end
