@@ -146,6 +146,7 @@ typedef struct ax_digest {
  * read, ENOMEM. */
 AX_API ax_status ax_file_digest(const char *path, int threads, ax_digest *out);
 
+AX_API uint32_t ax_text_crc32c(const void *p, size_t n);
 /* *crc: the CRC-32C of some bytes; becomes the one of these and the tensor's elements behind
  * them. */
 AX_API ax_status ax_tensor_crc32c(ax_tensor *t, uint32_t *crc);

@@ -1,5 +1,6 @@
 /* bind/io.c: plain files, checksums and codes: core.read_idx, core._read_file, core._write_file,
- * core._file_digest, core._checksum, core._sha256, core._hmac_sha256, core._same_text. */
+ * core._file_digest, core._crc32c, core._checksum, core._sha256, core._hmac_sha256,
+ * core._same_text. */
 #include "bind/bind.h"
 #include "io.h"
 #include "sha256.h"
@@ -93,6 +94,16 @@ static int file_digest(lua_State *L)
   return 2;
 }
 
+/* core._crc32c(text) -> its CRC-32C */
+static int crc32c(lua_State *L)
+{
+  size_t n;
+  const char *text = luaL_checklstring(L, 1, &n);
+
+  lua_pushnumber(L, ax_text_crc32c(text, n));
+  return 1;
+}
+
 /* core._checksum(list of tensors) -> the CRC-32C of their elements' bytes, one tensor after the
  * other; those of a device are copied to the host, one by one */
 static int checksum(lua_State *L)
@@ -167,9 +178,11 @@ static int same_text(lua_State *L)
 void ax_lua_open_io(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "read_idx", read_idx },        { "_read_file", read_file }, { "_write_file", write_file },
-    { "_file_digest", file_digest }, { "_checksum", checksum },   { "_sha256", sha256 },
-    { "_hmac_sha256", hmac_sha256 }, { "_same_text", same_text }, { NULL, NULL },
+    { "read_idx", read_idx },      { "_read_file", read_file },
+    { "_write_file", write_file }, { "_file_digest", file_digest },
+    { "_crc32c", crc32c },         { "_checksum", checksum },
+    { "_sha256", sha256 },         { "_hmac_sha256", hmac_sha256 },
+    { "_same_text", same_text },   { NULL, NULL },
   };
 
   ax_lua_open_class(L, &text_class);

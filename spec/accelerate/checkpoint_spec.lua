@@ -2,6 +2,7 @@
 -- there whole or not at all.  ACCEL_STRESS=100 sets the number of runs that are killed at a drawn
 -- moment (default 3).
 local accelerate = require "accelerate"
+local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local nn = require "accelerate.nn"
@@ -122,6 +123,12 @@ describe("a checkpoint", function()
     assert(fs.write(path, change(text)))
   end
 
+  -- A manifest whose checksum is right for what it says now.
+  local function sign(text)
+    local lines = text:match '^(.*\n) "crc32c": %d+\n}\n$'
+    return ('%s "crc32c": %.0f\n}\n'):format(lines, core._crc32c(lines))
+  end
+
   it("has Accelerate's names, and a manifest with sizes and checksums", function()
     local w = world()
     w.step()
@@ -191,9 +198,14 @@ describe("a checkpoint", function()
       { "accelerate_manifest.json", function(text) return (text:gsub("crc32c", "crc32b", 1)) end,
         "accelerate_manifest.json is damaged" },
       { "accelerate_manifest.json", function(text) return (text:gsub("optimizer%.bin", "optimizer.bil")) end,
-        "accelerate_manifest.json lists optimizer.bil: cannot read" },
+        "accelerate_manifest.json is damaged: its bytes are not those that were saved" },
+      { "accelerate_manifest.json",
+        function(text) return (text:gsub('num_threads": %d', 'num_threads": 9')) end,
+        "accelerate_manifest.json is damaged: its bytes are not those that were saved" },
+      { "accelerate_manifest.json", function(text) return (text:gsub("optimizer%.bin", "optimizer.bil")) end,
+        "accelerate_manifest.json lists optimizer.bil: cannot read", signed = true },
       { "accelerate_manifest.json", function(text) return (text:gsub('"bytes": ?', '%02', 1)) end,
-        "and had 2%d+ when it was saved, says accelerate_manifest.json" },
+        "and had 2%d+ when it was saved, says accelerate_manifest.json", signed = true },
     }
     for _, case in ipairs(cases) do
       local w = world()
@@ -201,7 +213,7 @@ describe("a checkpoint", function()
       local first = w.bits()
       w.step()
       w.accelerator:save_state()
-      damage(case[1], case[2])
+      damage(case[1], case.signed and function(text) return sign(case[2](text)) end or case[2])
       assert.error_matches(function() w.accelerator:load_state(folder .. "/checkpoints/checkpoint_1") end,
         case[3])
       local path, lines

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "core/core.h"
+#include "core/io/crc.h"
 #include "dist.h"
 #include "ranks.h"
 
@@ -236,7 +237,8 @@ static ax_status write_manifest(const ax_commit *c, const entries *all)
   for (int i = 0; i < all->n; i++)
     fprintf(to, "%s\n  \"%s\": {\"bytes\": %lld, \"crc32c\": %u}", i ? "," : "", all->list[i].name,
             all->list[i].bytes, all->list[i].crc);
-  fprintf(to, "\n },\n %s\n}\n", c->facts);
+  fprintf(to, "\n },\n %s,\n", c->facts);
+  if (fflush(to) == 0) fprintf(to, " \"crc32c\": %u\n}\n", ax_crc32c(0, text, n)); /* of the lines above */
   if (fclose(to) != 0) st = ax_fail(AX_ENOMEM, "no memory for a manifest");
   else {
     snprintf(path, sizeof path, "%s/" MANIFEST, c->draft);

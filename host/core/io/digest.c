@@ -94,6 +94,8 @@ ax_status ax_file_digest(const char *path, int threads, ax_digest *out)
   return st;
 }
 
+uint32_t ax_text_crc32c(const void *p, size_t n) { return ax_crc32c(0, p, n); }
+
 ax_status ax_tensor_crc32c(ax_tensor *t, uint32_t *crc)
 {
   ax_tensor *flat = NULL;

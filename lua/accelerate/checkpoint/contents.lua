@@ -207,10 +207,11 @@ local function read_each(source, objects, stem, what, read_one)
   return found
 end
 
--- An optimizer copies its state from the mapped file. The manifest has said that the file is whole.
+-- An optimizer copies its state from the mapped file. The manifest was compared with the file
+-- before.
 local function lend(source, name, what)
-  local state, check = files.lend(path_of(source, name, what))
-  return { state = state, check = check }
+  local dict, check = files.lend(path_of(source, name, what))
+  return { dict = dict, check = check }
 end
 
 local function count_listed(source, pattern)
@@ -340,7 +341,7 @@ end
 function M.restore(accelerator, source, found, opts, models)
   load_weights(models, source, opts)
   for i, optimizer in ipairs(accelerator._optimizers) do
-    optimizer:load_state_dict(found.optimizers[i].state)
+    optimizer:load_state_dict(found.optimizers[i].dict)
     found.optimizers[i].check()
   end
   for i, scheduler in ipairs(accelerator._schedulers) do scheduler:load_state_dict(found.schedulers[i]) end

@@ -1,5 +1,6 @@
 --- The manifest of a checkpoint: its files with their sizes and checksums, and what the bits of a
---- resumed run depend on. It is written last, so a checkpoint without it is not whole.
+--- resumed run depend on. It is written last, so a checkpoint without it is not whole. Its last
+--- line is the checksum of the lines above.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
@@ -8,7 +9,7 @@ local ordered = require "accelerate.utils.ordered"
 local M = {}
 
 M.NAME = "accelerate_manifest.json"
-local FORMAT = 1
+local FORMAT = 2
 
 --- Returns what the bits of this run depend on besides the script.
 ---@param state accelerate.PartialState
@@ -43,6 +44,10 @@ function M.read(directory)
   if manifest.format ~= FORMAT then
     return nil, ("its %s has format %s, and this accel reads %d"):format(M.NAME, tostring(manifest.format),
       FORMAT)
+  end
+  local lines, crc = text:match('^(.*\n) "crc32c": (%d+)\n}\n$')
+  if not lines or core._crc32c(lines) ~= tonumber(crc) then
+    return nil, ("its %s is damaged: its bytes are not those that were saved"):format(M.NAME)
   end
   return manifest
 end

@@ -1,6 +1,7 @@
 --- The wire format of Protocol Buffers (protobuf.dev/programming-guides/encoding): fields as
 --- strings of bytes, to be joined into messages. Also the two checksums of tracker files.
 local bit = require "bit"
+local core = require "accelerate.core"
 local ffi = require "ffi"
 
 ffi.cdef [[
@@ -93,30 +94,9 @@ end
 ---@return number 0 .. 2^32 - 1
 function M.crc32(text, crc) return tonumber(ffi.C.crc32(crc or 0, text, #text)) end
 
-local castagnoli
-
-local function make_table()
-  castagnoli = ffi.new("int32_t[256]")
-  for i = 0, 255 do
-    local c = i
-    for _ = 1, 8 do
-      if bit.band(c, 1) == 1 then c = bit.bxor(bit.rshift(c, 1), 0x82F63B78) else c = bit.rshift(c, 1) end
-    end
-    castagnoli[i] = bit.tobit(c)
-  end
-end
-
 --- Returns the CRC-32C (Castagnoli, RFC 3720 appendix B.4).
----@param text string
----@return number 0 .. 2^32 - 1
-function M.crc32c(text)
-  if not castagnoli then make_table() end
-  local crc, at = -1, ffi.cast("const uint8_t *", text)
-  for i = 0, #text - 1 do
-    crc = bit.bxor(castagnoli[bit.band(bit.bxor(crc, at[i]), 255)], bit.rshift(crc, 8))
-  end
-  return bit.bnot(crc) % 4294967296
-end
+---@type fun(text: string): number 0 .. 2^32 - 1
+M.crc32c = core._crc32c
 
 --- Returns the checksum of TFRecord files: CRC-32C rotated right by 15 bits, plus a constant
 --- (tensorflow/core/lib/hash/crc32c.h). The masking keeps it a checksum when the data itself holds
