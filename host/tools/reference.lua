@@ -37,6 +37,7 @@ local PAGES = {
     "lua/accelerate/data_loader/shard_samplers.lua", "lua/accelerate/data/sampler.lua" } },
   { "cuda", "accelerate.cuda", "cuda", { "lua/accelerate/cuda.lua" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
+  { "models", "accelerate.models", "models", { "lua/accelerate/models" } },
   { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },
   { "logging", "accelerate.logging", "logging", { "lua/accelerate/logging.lua" } },
   { "profiler", "accelerate.profiler", "profiler", { "lua/accelerate/profiler.lua" } },

@@ -36,6 +36,7 @@ return properties.lazy("accelerate", {
   local_sgd = "accelerate.local_sgd",
   logging = "accelerate.logging",
   metrics = "accelerate.metrics",
+  models = "accelerate.models",
   nn = "accelerate.nn",
   optim = "accelerate.optim",
   profiler = "accelerate.profiler",
@@ -44,6 +45,5 @@ return properties.lazy("accelerate", {
   tracking = "accelerate.tracking",
   utils = "accelerate.utils",
 }, {
-  models = "build models from accelerate.nn",
   tokenizers = "token ids come from your own code so far",
 })

@@ -31,6 +31,7 @@ local MAY = {
   tensor = "precision cuda nn",
   files = "nn state",
   weights = "nn files",
+  models = "nn state tensor weights",
   logging = "state",
   tracking = "state helpers",
   profiler = "nn tracking",

@@ -28,10 +28,25 @@ local function number(where, what, value, default)
   return options.value(where, what, value, { "number", default = default })
 end
 
+local skipped = false
+
 -- Runs fn without recording, so that leaves that require gradients may be written.
 local function write(t, fn)
-  core.no_grad(fn)
+  if not skipped then core.no_grad(fn) end
   return t
+end
+
+-- Returns whether tensors are left as they are.
+function init._is_skipped() return skipped end
+
+-- Returns fn(...), in which nothing here writes: the values come from a file afterwards.
+function init._skip(fn, ...)
+  local former = skipped
+  skipped = true
+  local ok, result = pcall(fn, ...)
+  skipped = former
+  if not ok then error(result, 0) end
+  return result
 end
 
 local DRAW = { generator = { "Generator", optional = true } }

@@ -8,14 +8,19 @@ local Module = require "accelerate.nn.module"
 
 local fail = options.fail
 
--- Calls visit(name, tensor) for every parameter and saved buffer under every name it has, in order
--- of registration.
+-- Calls visit(name, tensor, parameter) for every parameter and saved buffer under every name it
+-- has, in order of registration. A class with `_transposed = { weight = true }` has that matrix the
+-- other way round in state dicts: visit gets a transposed view, and the parameter.
 local function walk(self, prefix, above, visit)
   if above[self] then fail("state_dict: the module at '%s' contains itself", prefix) end
   above[self] = true
-  for _, item in ipairs(self:_own("parameter")) do visit(prefix .. item[1], item[2]) end
+  local transposed = self._transposed
+  for _, item in ipairs(self:_own("parameter")) do
+    local t = item[2]
+    visit(prefix .. item[1], transposed and transposed[item[1]] and t:detach():t() or t, t)
+  end
   for _, item in ipairs(self:_own("buffer")) do
-    if not self:_is_transient(item[1]) then visit(prefix .. item[1], item[2]) end
+    if not self:_is_transient(item[1]) then visit(prefix .. item[1], item[2], item[2]) end
   end
   for _, item in ipairs(self:_own("module")) do walk(item[2], prefix .. item[1] .. ".", above, visit) end
   above[self] = nil
@@ -49,17 +54,17 @@ end
 
 local function compare(self, dict)
   local mine, names, satisfied = {}, {}, {}
-  local missing, unexpected, wrong = {}, {}, {}
-  walk(self, "", {}, function(name, t)
-    mine[name] = t
+  local missing, unexpected, wrong, parameters = {}, {}, {}, {}
+  walk(self, "", {}, function(name, t, parameter)
+    mine[name], parameters[name] = t, parameter
     names[#names + 1] = name
-    if dict[name] ~= nil then satisfied[t] = true end
+    if dict[name] ~= nil then satisfied[parameter] = true end
   end)
   for _, name in ipairs(names) do
     local value, t = dict[name], mine[name]
     if value == nil then
       -- files may hold tied weights under one of their names only
-      if not satisfied[t] then missing[#missing + 1] = name end
+      if not satisfied[parameters[name]] then missing[#missing + 1] = name end
     elseif not core.is_tensor(value) then
       wrong[#wrong + 1] = ("'%s' must be a tensor, got %s"):format(name, options.show(value))
     elseif not same_shape(value, t) then
@@ -70,7 +75,7 @@ local function compare(self, dict)
   for _, name in ipairs(ordered.keys(dict)) do
     if mine[name] == nil then unexpected[#unexpected + 1] = tostring(name) end
   end
-  return mine, names, missing, unexpected, wrong
+  return mine, names, missing, unexpected, wrong, parameters
 end
 
 local LOAD = { strict = { "boolean", default = true }, assign = { "boolean", default = false } }
@@ -98,7 +103,7 @@ function Module:load_state_dict(dict, opts)
   if type(dict) ~= "table" or class.of(dict) then
     fail("load_state_dict: expected a table of tensors by name, got %s", options.show(dict))
   end
-  local mine, names, missing, unexpected, wrong = compare(self, dict)
+  local mine, names, missing, unexpected, wrong, parameters = compare(self, dict)
   local faults = {}
   if o.strict and #missing > 0 then faults[1] = "missing keys: " .. table.concat(missing, ", ") end
   if o.strict and #unexpected > 0 then
@@ -112,7 +117,9 @@ function Module:load_state_dict(dict, opts)
   core.no_grad(function()
     for _, name in ipairs(names) do
       if dict[name] ~= nil then
-        if o.assign then adopt(mine[name], dict[name]) else mine[name]:copy_(dict[name]) end
+        local t, value = parameters[name], dict[name]
+        if not o.assign then mine[name]:copy_(value)
+        else adopt(t, rawequal(t, mine[name]) and value or value:t():contiguous()) end
       end
     end
   end)

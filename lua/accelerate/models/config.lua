@@ -1,0 +1,89 @@
+--- Configurations of models: what config.json holds, checked against an architecture's schema.
+---
+--- A schema (accelerate.utils.options) lists the keys that change what a model computes, with
+--- Transformers' defaults; `one_of` lists the values that are implemented, and any other value
+--- raises. Keys that no schema lists are kept and written back.
+
+local fs = require "accelerate.utils.fs"
+local json = require "accelerate.utils.json"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+
+local fail = options.fail
+
+local M = {}
+
+-- What every architecture has.
+local COMMON = {
+  num_labels = { "integer", optional = true, min = 1 },
+  id2label = { "table", optional = true },
+  label2id = { "table", optional = true },
+  problem_type = { "string", optional = true,
+    one_of = { "regression", "single_label_classification", "multi_label_classification" } },
+  architectures = { "list", optional = true },
+  model_type = { "string", optional = true },
+}
+
+local function copied(value)
+  if type(value) ~= "table" then return value end
+  local copy = {}
+  for key, item in next, value do copy[key] = copied(item) end
+  return copy
+end
+
+-- The number of classes: that of the labels' names, or 2.
+local function set_labels(config)
+  local named = config.id2label and ordered.count(config.id2label)
+  config.num_labels = config.num_labels or named or 2
+  if named and named == config.num_labels then return end
+  config.id2label, config.label2id = {}, {}
+  for i = 0, config.num_labels - 1 do
+    config.id2label[tostring(i)] = "LABEL_" .. i
+    config.label2id["LABEL_" .. i] = i
+  end
+end
+
+--- Returns a copy of a configuration with defaults filled in. Raises for values that the
+--- architecture does not implement, naming the key.
+---@param where string what messages begin with
+---@param given table
+---@param schema table<string, table>
+---@return table
+function M.check(where, given, schema)
+  if type(given) ~= "table" or getmetatable(given) ~= nil then
+    fail("%s: the configuration must be a table, got %s", where, options.show(given))
+  end
+  local config = copied(given)
+  for _, entries in ipairs { COMMON, schema } do
+    for _, key in ipairs(ordered.sorted_keys(entries)) do
+      config[key] = options.value(where, ("config.%s"):format(key), config[key], entries[key])
+    end
+  end
+  set_labels(config)
+  return config
+end
+
+--- Returns the table of a JSON file, or raises, naming the file.
+---@param where string
+---@param path string
+---@return table
+function M.read(where, path)
+  local text, why = fs.read(path)
+  if not text then fail("%s: %s", where, why) end
+  local value, problem = json.decode(text)
+  if type(value) ~= "table" then
+    fail("%s: %s: %s", where, path, problem or "expected an object")
+  end
+  return value
+end
+
+--- Writes a table as JSON with a line for each key.
+---@param where string
+---@param path string
+---@param value table
+function M.write(where, path, value)
+  local ok, why = fs.write(path, json.encode(value, 2) .. "\n", true)
+  if not ok then fail("%s: %s", where, tostring(why)) end
+end
+
+return M

@@ -1,0 +1,122 @@
+--- What decoders have in common: inputs, positions and masks, heads with their losses.
+
+local core = require "accelerate.core"
+local KeyValueCache = require("accelerate.models.cache").KeyValueCache
+local generation = require "accelerate.models.generation"
+local masks = require "accelerate.models.masks"
+local pretrained = require "accelerate.models.pretrained"
+
+local M = {}
+
+--- Inputs of a decoder without a head.
+M.INPUTS = {
+  input_ids = { "tensor" },
+  attention_mask = { "tensor", optional = true },
+  position_ids = { "tensor", optional = true },
+  cache = { "KeyValueCache", optional = true },
+  output_hidden_states = { "boolean", default = false },
+}
+
+local WITH_LABELS = { labels = { "tensor", optional = true } }
+for name, entry in next, M.INPUTS do WITH_LABELS[name] = entry end
+
+--- Returns the positions of the new tokens (nil: those that follow the cached ones), the mask and
+--- is_causal.
+---@param o table inputs by name
+---@param past integer
+function M.layout(o, past)
+  local ids = o.input_ids
+  return o.position_ids, masks.causal(ids:size(2), past, o.attention_mask, ids.device)
+end
+
+-- labels[i] is the token at i; its score stands at i - 1.
+local function shifted_loss(logits, labels)
+  local length = labels:size(2)
+  return pretrained.token_loss(logits:narrow(2, 1, length - 1), labels:narrow(2, 2, length - 1))
+end
+
+--- Gives a class the forward of a language model, and generate. Its parts are `self[base]` and
+--- `self.lm_head`.
+---@param Class table
+---@param base string
+function M.causal_lm(Class, base)
+  --- `model(input_ids, opts)` or `model { input_ids = ..., labels = ... }`: scores for the next
+  --- token. labels: the ids themselves, -100 where no loss is wanted; they are shifted here.
+  ---@return { loss: accelerate.Tensor?, logits: accelerate.Tensor, hidden_states:
+  ---  accelerate.Tensor[]? } logits: (batch, length, vocab_size)
+  function Class:forward(first, opts)
+    local o = pretrained.inputs(self, first, opts, WITH_LABELS)
+    return core.scope(function()
+      local x, all = self._values[base]:_hidden(o)
+      local logits = self.lm_head(x)
+      return { loss = o.labels and shifted_loss(logits, o.labels), logits = logits, hidden_states = all }
+    end)
+  end
+
+  -- Scores (N, vocab_size) of the last position alone, in float32.
+  function Class:_next_scores(o)
+    return core.scope(function()
+      local x = self._values[base]:_hidden(o)
+      return self.lm_head(x:select(2, x:size(2))):float()
+    end)
+  end
+
+  -- What generate calls for one batch: scores of the token after the given ones, and reordering of
+  -- its rows. padding: (N, T) of the prompt, or nil.
+  function Class:_stepper(prompt, padding, capacity)
+    local cache = KeyValueCache { capacity = capacity }
+    local inputs = { cache = cache }
+    local step = { ids = prompt, padding = padding }
+    function step.scores(ids)
+      if padding then
+        if cache.length > 0 then
+          padding = core.keep(core.cat({ padding, core.ones_like(padding:narrow(2, 1, 1)) }, 2))
+        end
+        inputs.attention_mask = padding
+        inputs.position_ids = masks.positions(padding):narrow(2, cache.length + 1, ids:size(2))
+      end
+      inputs.input_ids = ids
+      return self:_next_scores(inputs)
+    end
+    function step.reorder(index)
+      cache:reorder(index)
+      if padding then padding = padding:index_select(1, index) end
+    end
+    return step
+  end
+
+  Class.generate = generation.generate
+end
+
+-- The place of each row's last token that is not pad_token_id, counted from 0; without a
+-- pad_token_id, of the last token that the mask has.
+local function last_token(self, o)
+  local ids, pad = o.input_ids, self.config.pad_token_id
+  local N, T = ids:size(1), ids:size(2)
+  local real = pad and ids:ne(pad) or o.attention_mask and o.attention_mask:ne(0)
+  if not real then return core.full({ N }, T - 1, { dtype = "int64", device = ids.device }) end
+  local at = core.arange(T, { device = ids.device })
+  return (real:long() * at):amax(2)
+end
+
+--- Gives a class the forward of a sequence classifier with `self.score`.
+---@param Class table
+---@param base string
+function M.classifier(Class, base)
+  --- `model { input_ids = ..., attention_mask = ..., labels = ... }`: scores of the classes at each
+  --- row's last token.
+  ---@return { loss: accelerate.Tensor?, logits: accelerate.Tensor, hidden_states:
+  ---  accelerate.Tensor[]? } logits: (batch, num_labels)
+  function Class:forward(first, opts)
+    local o = pretrained.inputs(self, first, opts, WITH_LABELS)
+    return core.scope(function()
+      local x, all = self._values[base]:_hidden(o)
+      local at = last_token(self, o):view(-1, 1, 1):expand(x:size(1), 1, x:size(3))
+      local logits = self.score(x:gather(2, at):squeeze(2))
+      local loss = o.labels and pretrained.class_loss(self.config, logits, o.labels)
+      return { loss = loss, logits = logits, hidden_states = all }
+    end)
+  end
+end
+
+return M

@@ -1,0 +1,75 @@
+--- Where a model's files are: a folder, or a name in the local Hugging Face cache.
+
+local fs = require "accelerate.utils.fs"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+local M = {}
+
+--- Returns the folder of the cache in which Hugging Face's tools keep repositories.
+---@return string
+function M.cache()
+  local function set(name)
+    local value = os.getenv(name)
+    return value and value ~= "" and value or nil
+  end
+  local home = set "HF_HOME"
+    or fs.join(set "XDG_CACHE_HOME" or fs.join(set "HOME" or "/root", ".cache"), "huggingface")
+  return set "HF_HUB_CACHE" or set "HUGGINGFACE_HUB_CACHE" or fs.join(home, "hub")
+end
+
+local function first_line(path)
+  local text = fs.read(path)
+  return text and text:match("^%s*(%S+)")
+end
+
+-- The snapshot of a repository that a revision (a branch, a tag or a commit) names, or nil and
+-- what was looked for.
+local function snapshot(cache, name, revision)
+  local repository = fs.join(cache, "models--" .. name:gsub("/", "--"))
+  if not fs.is_dir(repository) then return nil, repository end
+  local commit = first_line(fs.join(fs.join(repository, "refs"), revision)) or revision
+  local path = fs.join(fs.join(repository, "snapshots"), commit)
+  if fs.is_dir(path) then return path end
+  return nil, path
+end
+
+--- Returns the folder of a model: the path itself where it is a folder; otherwise the snapshot
+--- that the local Hugging Face cache (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface) has of a
+--- repository "name" or "organisation/name". Nothing is downloaded.
+---@param where string what messages begin with
+---@param name string
+---@param opts { revision: string, cache_dir: string? }
+---@return string
+function M.find(where, name, opts)
+  if fs.is_dir(name) then return name end
+  if fs.exists(name) then
+    fail("%s: '%s' is a file; expected a folder with config.json and the weights", where, name)
+  end
+  local is_name = name:find("^[%w][%w%._-]*/?[%w%._-]*$") and not name:find("..", 1, true)
+  local path, missing
+  if is_name then path, missing = snapshot(opts.cache_dir or M.cache(), name, opts.revision) end
+  if path then return path end
+  fail("%s: '%s' is no folder%s; nothing is downloaded: fetch it with `hf download %s`, or give a "
+    .. "folder with config.json and the weights", where, name,
+    is_name and (" and the local Hugging Face cache has no %s"):format(missing) or "",
+    is_name and name or "NAME")
+end
+
+local WEIGHTS = { "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+  "pytorch_model.bin.index.json" }
+
+--- Returns the file of weights in a folder, or the index of several.
+---@param where string
+---@param folder string
+---@return string
+function M.weights(where, folder)
+  for _, name in ipairs(WEIGHTS) do
+    local path = fs.join(folder, name)
+    if fs.exists(path) then return path end
+  end
+  fail("%s: %s has no weights; expected one of %s", where, folder, table.concat(WEIGHTS, ", "))
+end
+
+return M

@@ -1,0 +1,121 @@
+--- accelerate.models: architectures with Hugging Face's names, files and results.
+---
+---   local models = require "accelerate.models"
+---   local model = models.from_pretrained("path/to/gpt2")
+---   local ids = model:generate(prompt, { max_new_tokens = 20 })
+---
+--- Every architecture is loaded at its first use.
+
+local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
+
+-- Class -> its file, and what Transformers' Auto classes pick by model type.
+local FILES = {
+  bert = { "BertModel", "BertForSequenceClassification", "BertForTokenClassification", "BertForMaskedLM" },
+  gpt2 = { "GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification" },
+}
+local TYPES = { gpt2 = "GPT2", bert = "Bert" }
+local TASKS = {
+  AutoModel = { "Model" },
+  AutoModelForCausalLM = { "LMHeadModel", "ForCausalLM" },
+  AutoModelForMaskedLM = { "ForMaskedLM" },
+  AutoModelForSequenceClassification = { "ForSequenceClassification" },
+  AutoModelForTokenClassification = { "ForTokenClassification" },
+}
+
+local members, file_of = {}, {}
+for file, classes in pairs(FILES) do
+  for _, name in ipairs(classes) do
+    file_of[name] = file
+    members[name] = ("accelerate.models.%s:%s"):format(file, name)
+  end
+end
+
+local function class_named(name)
+  return file_of[name] and require("accelerate.models." .. file_of[name])[name]
+end
+
+local function sorted(map)
+  local list = {}
+  for name in pairs(map) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+-- The class of a configuration: the first of its architectures that is here, else the base model.
+local function choose(config, where)
+  for _, name in ipairs(config.architectures or {}) do
+    local Class = class_named(name)
+    if Class then return Class end
+  end
+  local base = TYPES[config.model_type]
+  if base then return class_named(base .. "Model") end
+  options.fail("%s: config.model_type '%s' with architecture '%s' is not there; known types: %s", where,
+    tostring(config.model_type), tostring((config.architectures or {})[1]), table.concat(sorted(TYPES), ", "))
+end
+
+-- The class of a task for a configuration's type.
+local function chooser(task)
+  return function(config, where)
+    local base = TYPES[config.model_type]
+    for _, ending in ipairs(base and TASKS[task] or {}) do
+      local Class = class_named(base .. ending)
+      if Class then return Class end
+    end
+    options.fail("%s: %s has no class for config.model_type '%s'", where, task, tostring(config.model_type))
+  end
+end
+
+--- Returns a model with the weights of a folder in Hugging Face's layout, in evaluation mode, and
+--- what did not fit by name. Its class is the one that config.json names. Weights that the files
+--- lack start new; a line on stderr names them and those that are not used.
+---@param name string a folder with config.json and model.safetensors (or its shards with their
+---  index, or pytorch_model.bin), or the name of a repository in the local Hugging Face cache
+---@param opts? { dtype: string, device: string, num_labels: integer, config: table, revision:
+---  string, cache_dir: string, ignore_mismatched_sizes: boolean } dtype: default "float32", "auto"
+---  for the files' own; config: values that replace those of config.json; ignore_mismatched_sizes:
+---  weights of other shapes start new
+---@return accelerate.models.PreTrainedModel
+---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
+function members.from_pretrained()
+  return function(name, opts) return require("accelerate.models.loading").load(choose, name, opts) end
+end
+
+--- Returns a model with new weights, of the class that config.architectures or config.model_type
+--- names.
+---@param config table the keys of config.json; the others get Transformers' defaults
+---@return accelerate.models.PreTrainedModel
+function members.from_config()
+  return function(config)
+    options.value("from_config", "config", config, { "table" })
+    return choose(config, "from_config")(config)
+  end
+end
+
+members.PreTrainedModel = "accelerate.models.pretrained:PreTrainedModel"
+members.KeyValueCache = "accelerate.models.cache:KeyValueCache"
+
+local function auto(task)
+  local pick = chooser(task)
+  return function()
+    return {
+      from_pretrained = function(name, opts)
+        return require("accelerate.models.loading").load(pick, name, opts)
+      end,
+      from_config = function(config) return pick(config, task .. ".from_config")(config) end,
+    }
+  end
+end
+
+--- `from_pretrained` and `from_config` of the base model of config.model_type.
+members.AutoModel = auto "AutoModel"
+--- `from_pretrained` and `from_config` of the language model of config.model_type.
+members.AutoModelForCausalLM = auto "AutoModelForCausalLM"
+--- `from_pretrained` and `from_config` of the masked language model of config.model_type.
+members.AutoModelForMaskedLM = auto "AutoModelForMaskedLM"
+--- `from_pretrained` and `from_config` of the sequence classifier of config.model_type.
+members.AutoModelForSequenceClassification = auto "AutoModelForSequenceClassification"
+--- `from_pretrained` and `from_config` of the token classifier of config.model_type.
+members.AutoModelForTokenClassification = auto "AutoModelForTokenClassification"
+
+return properties.lazy("accelerate.models", members)

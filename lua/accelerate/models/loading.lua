@@ -1,0 +1,178 @@
+--- from_pretrained: a model of a folder in Hugging Face's layout.
+
+local config = require "accelerate.models.config"
+local folders = require "accelerate.models.folder"
+local fs = require "accelerate.utils.fs"
+local nn = require "accelerate.nn"
+local notice = require "accelerate.utils.notice"
+local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local weights = require "accelerate.weights"
+
+local fail = options.fail
+
+local M = {}
+
+-- ---- names --------------------------------------------------------------------------------------
+
+-- Does any name of the list begin with `prefix` and a dot?
+local function any_begins(names, prefix)
+  for _, name in ipairs(names) do
+    if name:sub(1, #prefix + 1) == prefix .. "." then return true end
+  end
+  return false
+end
+
+-- The tensors of a file under the model's names: old names of norms, and the base model's prefix
+-- added or taken away where only one side has it.
+local function renamed(model, dict)
+  local traits, own = model.traits, ordered.keys(model:state_dict())
+  local prefix = traits.prefix
+  local theirs = prefix and any_begins(ordered.keys(dict), prefix)
+  local mine = prefix and any_begins(own, prefix)
+  local known = {}
+  for _, name in ipairs(own) do known[name] = true end
+  local result = ordered.new()
+  for name, t in ordered.pairs(dict) do
+    local new = name:gsub("LayerNorm%.gamma$", "LayerNorm.weight"):gsub("LayerNorm%.beta$", "LayerNorm.bias")
+    if theirs and not mine and new:sub(1, #prefix + 1) == prefix .. "." then
+      new = new:sub(#prefix + 2)
+    elseif mine and not theirs and not known[new] then
+      new = prefix .. "." .. new
+    end
+    if traits.rename and not known[new] then new = traits.rename(new) end
+    if new then result[new] = t end
+  end
+  return result
+end
+
+-- ---- values -------------------------------------------------------------------------------------
+
+local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
+
+-- Takes tensors of other shapes than the model's out of dict; returns them as lines.
+local function take_mismatched(model, dict)
+  local lines, mine = {}, model:state_dict()
+  for name, t in ordered.pairs(mine) do
+    local value = dict[name]
+    if value and shape_text(value) ~= shape_text(t) then
+      lines[#lines + 1] = ("%s: the files have %s, the model has %s"):format(name, shape_text(value),
+        shape_text(t))
+      dict[name] = nil
+    end
+  end
+  return lines
+end
+
+-- The names that are not described by a line of take_mismatched.
+local function without(names, lines)
+  local described, rest = {}, {}
+  for _, line in ipairs(lines) do described[line:match("^[^:]*")] = true end
+  for _, name in ipairs(names) do
+    if not described[name] then rest[#rest + 1] = name end
+  end
+  return rest
+end
+
+local function in_dtype(dict, dtype)
+  for name, t in ordered.pairs(dict) do
+    if t.dtype:find("float", 1, true) and t.dtype ~= dtype then dict[name] = t:to(dtype) end
+  end
+end
+
+local function first_float(dict)
+  for _, t in ordered.pairs(dict) do
+    if t.dtype:find("float", 1, true) then return t.dtype end
+  end
+  return "float32"
+end
+
+-- Draws the parameters under the given names anew, those that the files lack.
+local function init_missing(model, names)
+  local wanted = {}
+  for _, name in ipairs(names) do wanted[name] = true end
+  for path, module in model:named_modules() do
+    for name, p in module:named_parameters { recurse = false } do
+      if wanted[path == "" and name or path .. "." .. name] then model:_init_parameter(module, name, p) end
+    end
+  end
+end
+
+local function report(where, name, info)
+  if #info.unexpected_keys > 0 then
+    notice.main("%s: these weights of %s are not used: %s", where, name,
+      table.concat(info.unexpected_keys, ", "))
+  end
+  if #info.missing_keys + #info.mismatched_keys > 0 then
+    local list = {}
+    for _, key in ipairs(info.missing_keys) do list[#list + 1] = key end
+    for _, line in ipairs(info.mismatched_keys) do list[#list + 1] = line end
+    notice.main("%s: these weights are not in %s and start new, so train the model before use: %s", where,
+      name, table.concat(list, ", "))
+  end
+end
+
+-- ---- from_pretrained ----------------------------------------------------------------------------
+
+local OPTIONS = {
+  dtype = { "string", default = "float32", one_of = { "float32", "float64", "float16", "bfloat16", "auto" } },
+  device = { "string", optional = true },
+  num_labels = { "integer", optional = true, min = 1 },
+  config = { "table", optional = true },
+  revision = { "string", default = "main" },
+  cache_dir = { "string", optional = true },
+  ignore_mismatched_sizes = { "boolean", default = false },
+}
+
+-- config.json with what the call says instead.
+local function configuration(where, folder, o)
+  local given = config.read(where, fs.join(folder, "config.json"))
+  for key, value in next, o.config or {} do given[key] = value end
+  if o.num_labels then
+    given.num_labels = o.num_labels
+    local named = given.id2label and ordered.count(given.id2label)
+    if named ~= o.num_labels then given.id2label, given.label2id = nil, nil end
+  end
+  return given
+end
+
+--- Returns a model in evaluation mode with the weights of a folder, and what did not fit by name.
+--- `Class.from_pretrained(name, opts)` and `models.from_pretrained(name, opts)` are this.
+---@param choose table|fun(config: table, where: string): table the class, or what picks it
+---@param name string a folder, or a name in the local Hugging Face cache
+---@param opts? table
+---@return accelerate.models.PreTrainedModel
+---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
+function M.load(choose, name, opts)
+  local where = type(choose) == "table" and choose.__name .. ".from_pretrained" or "from_pretrained"
+  local o = options.check(where, opts, OPTIONS)
+  options.value(where, "name", name, { "string" })
+  local folder = folders.find(where, name, o)
+  local given = configuration(where, folder, o)
+  local Class = type(choose) == "table" and choose or choose(given, where)
+  if given.model_type and given.model_type ~= Class.traits.model_type then
+    fail("%s: %s holds a model of type '%s'; %s is of type '%s'", where, folder, given.model_type,
+      Class.__name, Class.traits.model_type)
+  end
+  local dict = weights.read_checkpoint(folders.weights(where, folder))
+  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype
+  local model = nn.init._skip(Class, given)
+  if dtype ~= "float32" then model:to(dtype) end
+  dict = renamed(model, dict)
+  in_dtype(dict, dtype)
+  local mismatched = take_mismatched(model, dict)
+  if #mismatched > 0 and not o.ignore_mismatched_sizes then
+    fail("%s: weights of %s do not fit %s (ignore_mismatched_sizes = true starts them new):\n  %s", where,
+      name, Class.__name, table.concat(mismatched, "\n  "))
+  end
+  local info = model:load_state_dict(dict, { strict = false, assign = true })
+  init_missing(model, info.missing_keys)
+  info.missing_keys, info.mismatched_keys = without(info.missing_keys, mismatched), mismatched
+  report(where, name, info)
+  local generation = fs.join(folder, "generation_config.json")
+  if fs.exists(generation) then model.generation_config = config.read(where, generation) end
+  if o.device then model:to(o.device) end
+  return model:eval(), info
+end
+
+return M

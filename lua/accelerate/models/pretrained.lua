@@ -1,0 +1,173 @@
+--- What all models have: a checked configuration, initialisation, and folders in Hugging Face's
+--- layout.
+---
+--- An architecture makes classes with `pretrained.class(name, traits)` and defines
+--- `_build(config)`, which assigns the submodules under Transformers' names, and `forward`.
+
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local nn = require "accelerate.nn"
+local config = require "accelerate.models.config"
+local loading = require "accelerate.models.loading"
+local fs = require "accelerate.utils.fs"
+
+local fail = options.fail
+
+local M = { classes = {} }
+
+---@class accelerate.models.PreTrainedModel : accelerate.nn.Module
+---@field config table what config.json holds, with defaults
+---@field generation_config table? what generation_config.json holds
+local PreTrainedModel = nn.class("PreTrainedModel")
+M.PreTrainedModel = PreTrainedModel
+
+--- Makes a model with new weights.
+---@param given? table the configuration: keys of config.json; the others get Transformers' defaults
+function PreTrainedModel:init(given)
+  self.config = config.check(self.__name, given or {}, self.traits.config)
+  self.config.model_type = self.traits.model_type
+  if self.traits.check then self.traits.check(self.__name, self.config) end
+  self:_build(self.config)
+  if not nn.init._is_skipped() then self:init_weights() end
+end
+
+--- Draws all weights anew, as the architecture does.
+function PreTrainedModel:init_weights()
+  for _, module in ipairs(self:modules()) do
+    for name, p in module:named_parameters { recurse = false } do self:_init_parameter(module, name, p) end
+  end
+end
+
+local NORMS = { LayerNorm = true, RMSNorm = true, BatchNorm2d = true, GroupNorm = true }
+
+--- Draws one parameter anew: matrices normal with config.initializer_range, biases zeros, norms
+--- ones. Architectures override it.
+function PreTrainedModel:_init_parameter(module, name, p)
+  if name:find("bias", 1, true) then return nn.init.zeros_(p) end
+  if NORMS[module.__name] then return nn.init.ones_(p) end
+  nn.init.normal_(p, 0, self.config.initializer_range or 0.02)
+  local padding = module.padding_idx
+  if padding then core.no_grad(function() p:select(1, padding + 1):zero_() end) end
+end
+
+local function check_input(where, ids)
+  if not core.is_tensor(ids) or ids:dim() ~= 2 or not ids.dtype:find("int", 1, true) then
+    fail("%s: input_ids must be an int64 tensor (batch, length), got %s", where, options.show(ids))
+  end
+end
+M.check_input = check_input
+
+--- Returns the named inputs of a call: `model(batch)` with a table, or `model(input_ids, opts)`.
+---@param self accelerate.models.PreTrainedModel
+---@param first table|accelerate.Tensor
+---@param opts table?
+---@param schema table<string, table>
+---@param main string? the name of the first input, default "input_ids"
+---@return table
+function M.inputs(self, first, opts, schema, main)
+  local given = {}
+  if core.is_tensor(first) then
+    given[main or "input_ids"] = first
+    for name, value in next, opts or {} do given[name] = value end
+  elseif type(first) == "table" and opts == nil then
+    for name, value in next, first do given[name] = value end
+  else
+    fail("%s: expected a table of inputs by name, or %s and a table of options, got %s", self.__name,
+      main or "input_ids", options.show(first))
+  end
+  return options.check(self.__name, given, schema)
+end
+
+local SAVE = { max_shard_size = { "number|string", default = "50GB" },
+  safe_serialization = { "boolean", default = true } }
+
+--- Writes a folder that Transformers and `from_pretrained` open: config.json, the weights, and
+--- generation_config.json if the model has one. Only the main process writes.
+---@param directory string made if it is not there
+---@param opts? { max_shard_size: integer|string, safe_serialization: boolean } max_shard_size:
+---  weights beyond it are cut into files with an index, default "50GB"; safe_serialization: false
+---  for pytorch_model.bin, default model.safetensors
+function PreTrainedModel:save_pretrained(directory, opts)
+  opts = options.check("save_pretrained", opts, SAVE)
+  options.value("save_pretrained", "directory", directory, { "string" })
+  if not require("accelerate.state").PartialState().is_main_process then return end
+  local made, why = fs.make_dirs(directory)
+  if not made then fail("save_pretrained: %s", why) end
+  local written = {}
+  for key, value in next, self.config do written[key] = value end
+  written.architectures = { self.__name }
+  local dtype
+  for _, p in ipairs(self:parameters()) do dtype = dtype or p.dtype end
+  written.torch_dtype, written.dtype = dtype, nil
+  config.write("save_pretrained", fs.join(directory, "config.json"), written)
+  if self.generation_config then
+    config.write("save_pretrained", fs.join(directory, "generation_config.json"), self.generation_config)
+  end
+  require("accelerate.weights").save_model(self, directory, opts)
+end
+
+--- Returns the length of labels' loss: cross-entropy of scores (.., C) with labels (..), -100 left
+--- out.
+---@param logits accelerate.Tensor
+---@param labels accelerate.Tensor int64
+---@return accelerate.Tensor
+function M.token_loss(logits, labels)
+  local classes = logits:size(-1)
+  return core.cross_entropy(logits:reshape(-1, classes):float(), labels:reshape(-1))
+end
+
+--- Returns the loss of scores (N, C) of whole sequences or images: mean squares for one class or
+--- "regression", binary cross-entropy for "multi_label_classification", else cross-entropy.
+---@param configuration table
+---@param logits accelerate.Tensor
+---@param labels accelerate.Tensor
+---@return accelerate.Tensor
+function M.class_loss(configuration, logits, labels)
+  local classes = logits:size(-1)
+  local kind = configuration.problem_type
+  if not kind then
+    kind = classes == 1 and "regression"
+      or labels.dtype:find("float", 1, true) and "multi_label_classification"
+      or "single_label_classification"
+  end
+  if kind == "regression" then
+    return core.mse_loss(logits:reshape(-1):float(), labels:reshape(-1):float())
+  elseif kind == "multi_label_classification" then
+    return core.binary_cross_entropy_with_logits(logits:float(), labels:float())
+  end
+  return M.token_loss(logits, labels)
+end
+
+--- Makes a class of models. `traits`:
+---   model_type  what config.json calls the architecture
+---   config      the configuration's schema
+---   check       checks what a schema cannot say: check(where, config)
+---   prefix      the name of the base model inside models with a head: "bert"
+---   rename      gives a file's name for a weight the model's own name, or nil to leave it out:
+---               rename(name)
+---@param name string
+---@param traits table
+---@param base table? a class of models that it derives from
+---@return table Class
+function M.class(name, traits, base)
+  local Class = nn.class(name, base or PreTrainedModel)
+  Class.traits = traits
+
+  --- Returns a model of this class with new weights.
+  ---@param given? table keys of config.json; the others get Transformers' defaults
+  ---@return accelerate.models.PreTrainedModel
+  Class.from_config = function(given) return Class(given) end
+
+  --- Returns a model of this class with the weights of a folder, and what did not fit by name; see
+  --- `models.from_pretrained`.
+  ---@param folder string
+  ---@param opts? table
+  ---@return accelerate.models.PreTrainedModel
+  ---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
+  Class.from_pretrained = function(folder, opts) return loading.load(Class, folder, opts) end
+
+  M.classes[name] = Class
+  return Class
+end
+
+return M

@@ -1,0 +1,222 @@
+-- Folders of models: where they are looked for, what does not fit, types, and configurations.
+local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
+local host = require "spec.support.host"
+local json = require "accelerate.utils.json"
+local models = require "accelerate.models"
+local nn = require "accelerate.nn"
+local notice = require "accelerate.utils.notice"
+local weights = require "accelerate.weights"
+
+local GPT2 = "spec/models/folders/gpt2"
+local BERT = "spec/models/folders/bert_classes"
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert(tostring(message):find(pattern, 1, true), tostring(message))
+end
+
+-- A copy of a folder with its config.json changed.
+local function with_config(folder, changes, fn)
+  host.in_folder(function(copy)
+    assert(os.execute(("cp %s/* %s"):format(folder, copy)))
+    local config = assert(json.decode(assert(fs.read(copy .. "/config.json"))))
+    for key, value in pairs(changes) do config[key] = value end
+    assert(fs.write(copy .. "/config.json", json.encode(config)))
+    fn(copy)
+  end)
+end
+
+local function quietly(fn, ...)
+  local main, said = notice.main, {}
+  notice.main = function(text, ...) said[#said + 1] = text:format(...) end
+  local ok, a, b = pcall(fn, ...)
+  notice.main = main
+  assert(ok, a)
+  return a, b, table.concat(said)
+end
+
+describe("from_pretrained", function()
+  it("takes the class that config.json names, in evaluation mode", function()
+    local model = models.from_pretrained(BERT)
+    assert.equal("BertForSequenceClassification", getmetatable(model).__name)
+    assert.is_false(model.training)
+    assert.equal("GPT2LMHeadModel", getmetatable(models.AutoModelForCausalLM.from_pretrained(GPT2)).__name)
+    assert.equal(3, model.config.num_labels)
+  end)
+
+  it("finds names in the Hugging Face cache, and says where it looked", function()
+    host.in_folder(function(cache)
+      local repository = cache .. "/models--some--tiny"
+      assert(fs.make_dirs(repository .. "/snapshots/abc123"))
+      assert(fs.make_dirs(repository .. "/refs"))
+      assert(fs.write(repository .. "/refs/main", "abc123"))
+      assert(os.execute(("cp %s/* %s/snapshots/abc123"):format(BERT, repository)))
+      local model = models.from_pretrained("some/tiny", { cache_dir = cache })
+      assert.equal("bert", model.config.model_type)
+      models.from_pretrained("some/tiny", { cache_dir = cache, revision = "abc123" })
+      fails("snapshots/other", models.from_pretrained, "some/tiny",
+        { cache_dir = cache, revision = "other" })
+      fails(cache .. "/models--no--where", models.from_pretrained, "no/where", { cache_dir = cache })
+      fails("'/no/such/folder' is no folder", models.from_pretrained, "/no/such/folder")
+    end)
+  end)
+
+  it("looks below HF_HOME", function()
+    host.in_folder(function(home)
+      assert(fs.make_dirs(home .. "/hub/models--tiny/snapshots/main"))
+      assert(os.execute(("cp %s/* %s/hub/models--tiny/snapshots/main"):format(BERT, home)))
+      local status, out, err = host.run({ "-e",
+        'print(require("accelerate.models").from_pretrained("tiny").config.model_type)' },
+        { env = { HF_HOME = home } })
+      assert.equal(0, status, err)
+      assert.equal("bert\n", out)
+    end)
+  end)
+
+  it("reads a base model out of a model with a head, and the other way round", function()
+    local _, info, said = quietly(models.BertModel.from_pretrained, BERT)
+    assert.same({ "classifier.weight", "classifier.bias" },
+      { info.unexpected_keys[2], info.unexpected_keys[1] })
+    assert.same({}, info.missing_keys)
+    assert.truthy(said:find("not used: classifier", 1, true), said)
+    core.manual_seed(1)
+    local model, more, warned = quietly(models.BertForTokenClassification.from_pretrained,
+      "spec/models/folders/bert", { num_labels = 5 })
+    assert.same({ "classifier.weight", "classifier.bias" }, more.missing_keys)
+    assert.truthy(warned:find("start new", 1, true), warned)
+    assert.same({ 5, 16 }, model.classifier.weight.shape)
+    assert.equal(0, model.classifier.bias:abs():max():item())
+    local spread = model.classifier.weight:std():item()
+    assert.is_true(spread > 0.01 and spread < 0.03, tostring(spread))
+  end)
+
+  it("names weights of other shapes, and starts them new when asked to", function()
+    fails("classifier.weight: the files have [3, 16], the model has [2, 16]",
+      models.BertForSequenceClassification.from_pretrained, BERT, { num_labels = 2 })
+    local model, info = quietly(models.BertForSequenceClassification.from_pretrained, BERT,
+      { num_labels = 2, ignore_mismatched_sizes = true })
+    assert.equal(2, #info.mismatched_keys)
+    assert.same({}, info.missing_keys)
+    assert.is_true(model.classifier.weight:abs():max():item() < 0.2)
+    assert.same({ ["0"] = "LABEL_0", ["1"] = "LABEL_1" }, model.config.id2label)
+  end)
+
+  it("converts to a type", function()
+    local model = models.from_pretrained(GPT2, { dtype = "bfloat16" })
+    for _, p in ipairs(model:parameters()) do assert.equal("bfloat16", p.dtype) end
+    host.in_folder(function(folder)
+      model:save_pretrained(folder)
+      assert.equal("bfloat16", models.from_pretrained(folder, { dtype = "auto" }).lm_head.weight.dtype)
+      assert.equal("float32", models.from_pretrained(folder).lm_head.weight.dtype)
+    end)
+  end)
+
+  it("keeps tied weights tied", function()
+    local model = models.from_pretrained(GPT2)
+    assert.is_true(rawequal(model.lm_head.weight, model.transformer.wte.weight))
+    assert.equal(16 * 37, model.lm_head.weight:numel())
+  end)
+
+  it("refuses values that would change results", function()
+    local function refuses(pattern, folder, changes)
+      with_config(folder, changes, function(copy) fails(pattern, models.from_pretrained, copy) end)
+    end
+    refuses("config.hidden_act must be one of", BERT, { hidden_act = "gelo" })
+    refuses("config.position_embedding_type must be one of absolute", BERT,
+      { position_embedding_type = "relative_key" })
+    refuses("config.is_decoder must be one of false", BERT, { is_decoder = true })
+    refuses("config.n_embd must be a multiple of config.n_head, got 16 and 3", GPT2, { n_head = 3 })
+    refuses("config.model_type 'mamba'", BERT, { model_type = "mamba", architectures = { "MambaModel" } })
+    with_config(BERT, { model_type = "roberta" }, function(copy)
+      fails("holds a model of type 'roberta'", models.BertModel.from_pretrained, copy)
+    end)
+  end)
+
+  it("says which file is missing or damaged", function()
+    host.in_folder(function(folder)
+      fails("config.json", models.from_pretrained, folder)
+      assert(fs.write(folder .. "/config.json", "{\"model_type\": \"bert\""))
+      fails(folder .. "/config.json", models.from_pretrained, folder)
+      assert(fs.write(folder .. "/config.json", "{\"model_type\": \"bert\"}"))
+      fails(folder .. " has no weights; expected one of model.safetensors", models.from_pretrained, folder)
+    end)
+    fails("is a file", models.from_pretrained, BERT .. "/config.json")
+    fails("unknown option 'dtipe'", models.from_pretrained, BERT, { dtipe = "float32" })
+  end)
+end)
+
+describe("models", function()
+  it("start as Transformers' do", function()
+    core.manual_seed(0)
+    local model = models.GPT2LMHeadModel.from_config { n_embd = 64, n_layer = 8, n_head = 4,
+      vocab_size = 100 }
+    local block = model.transformer.h[3]
+    assert.is_near(0.02, block.mlp.c_fc.weight:std():item(), 0.001)
+    assert.is_near(0.02 / 4, block.mlp.c_proj.weight:std():item(), 0.0005)
+    assert.equal(1, block.ln_1.weight:min():item())
+    assert.equal(0, block.attn.c_attn.bias:abs():max():item())
+    local bert = models.from_config { model_type = "bert", hidden_size = 32, num_hidden_layers = 1,
+      num_attention_heads = 4, intermediate_size = 64, vocab_size = 50 }
+    assert.equal(0, bert.embeddings.word_embeddings.weight[1]:abs():max():item())
+  end)
+
+  it("have GPT-2's matrices the way its files have them, in every file", function()
+    local model = models.from_pretrained(GPT2)
+    assert.same({ 16, 48 }, model:state_dict()["transformer.h.0.attn.c_attn.weight"].shape)
+    assert.same({ 48, 16 }, model.transformer.h[1].attn.c_attn.weight.shape)
+    local before = model:state_dict()["transformer.h.1.attn.c_proj.weight"]:clone()
+    host.in_folder(function(folder)
+      weights.save_model(model, folder, { max_shard_size = "1GB", safe_serialization = true })
+      local twin = models.GPT2LMHeadModel(model.config)
+      weights.load_checkpoint_in_model(twin, folder, { strict = true })
+      assert.same(before:totable(), twin:state_dict()["transformer.h.1.attn.c_proj.weight"]:totable())
+      assert.same(model.transformer.h[2].attn.c_proj.weight:totable(),
+        twin.transformer.h[2].attn.c_proj.weight:totable())
+    end)
+    local twin = models.GPT2LMHeadModel(model.config)
+    twin:load_state_dict(model:state_dict())
+    assert.same(before:totable(), twin:state_dict()["transformer.h.1.attn.c_proj.weight"]:totable())
+  end)
+
+  it("take inputs by position or by name, and name what they do not know", function()
+    local model = models.from_pretrained(BERT)
+    local ids = core.tensor({ { 3, 4, 5 } }, { dtype = "int64" })
+    assert.same(model(ids).logits:totable(), model { input_ids = ids }.logits:totable())
+    fails("unknown option 'inputs_ids'", model, { inputs_ids = ids })
+    fails("input_ids must be an int64 tensor (batch, length)", model, ids:view(3))
+    fails("21 positions are more than config.max_position_embeddings (20)", model,
+      core.ones({ 1, 21 }, { dtype = "int64" }))
+    assert.equal(3, #model(ids, { output_hidden_states = true }).hidden_states)
+  end)
+
+  it("train with the optimizer and its flat buffers, and dropout", function()
+    core.manual_seed(3)
+    local accelerate = require "accelerate"
+    local accelerator = accelerate.Accelerator { cpu = true }
+    local model = models.BertForSequenceClassification { hidden_size = 16, num_hidden_layers = 1,
+      num_attention_heads = 2, intermediate_size = 32, vocab_size = 20, num_labels = 2 }
+    local optimizer = require("accelerate.optim").AdamW(model:parameters(), { lr = 1e-2 })
+    model, optimizer = accelerator:prepare(model, optimizer)
+    local ids = core.randint(1, 20, { 32, 6 })
+    local batch = { input_ids = ids, labels = ids:select(2, 1) % 2, attention_mask = core.ones_like(ids) }
+    local first, last
+    for _ = 1, 60 do
+      local loss = model(batch).loss
+      accelerator:backward(loss)
+      optimizer:step()
+      optimizer:zero_grad()
+      first, last = first or loss:item(), loss:item()
+    end
+    assert.is_true(last < 0.3 * first, ("%g to %g"):format(first, last))
+    accelerator:free_memory()
+  end)
+
+  it("is empty of values inside nn.init._skip alone", function()
+    assert.is_true(nn.init._skip(nn.init._is_skipped))
+    assert.is_false(nn.init._is_skipped())
+    fails("no", nn.init._skip, function() error("no") end)
+    assert.is_false(nn.init._is_skipped())
+  end)
+end)

@@ -1,0 +1,139 @@
+"""Writes spec/models/folders: small models with random weights as Transformers saves them, each with the results that
+Transformers has for given inputs (expected.json): logits, the loss, gradients, generated tokens.
+
+    python3 spec/support/gen_model_folders.py spec/models/folders [NAME ...]
+"""
+import json
+import os
+import sys
+
+import torch
+import transformers
+from transformers import GPT2Config, BertConfig
+
+torch.set_num_threads(1)
+
+
+def randomised(model, seed):
+    """Every parameter is drawn: no bias is zero, no norm is one."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        noise = torch.randn(p.shape, generator=generator)
+        norm = p.dim() == 1 and "bias" not in name
+        p.data = (1 + 0.1 * noise) if norm else 0.2 * noise
+    for name, b in model.named_buffers():
+        if name.endswith("running_mean"):
+            b.copy_(0.2 * torch.randn(b.shape, generator=generator))
+        elif name.endswith("running_var"):
+            b.copy_(1 + 0.5 * torch.rand(b.shape, generator=generator))
+    return model.eval()
+
+
+def digits(t):
+    return [float(f"{v:.7g}") for v in t.detach().double().flatten().tolist()]
+
+
+def gradients(model):
+    """Of each parameter: the norm of its gradient, and the sum with weights sin(1), sin(2), ..."""
+    found = {}
+    for name, p in model.named_parameters():
+        if p.grad is None:
+            continue
+        g = p.grad.double().flatten()
+        found[name] = [float(f"{g.norm():.7g}"), float(f"{(g * torch.arange(1, len(g) + 1).double().sin()).sum():.7g}")]
+    return found
+
+
+def write(root, name, model, inputs, output="logits", extra=None, **save):
+    folder = os.path.join(root, name)
+    model.save_pretrained(folder, **save)
+    model.zero_grad()
+    out = model(**inputs)
+    expected = {"class": type(model).__name__, "inputs": {}, "shape": list(out[output].shape),
+        "output": output, "values": digits(out[output])}
+    for key, t in inputs.items():
+        expected["inputs"][key] = {"shape": list(t.shape), "dtype": str(t.dtype)[6:], "values": digits(t)
+            if t.is_floating_point() else t.flatten().tolist()}
+    if "loss" in out and out.loss is not None:
+        out.loss.backward()
+        expected["loss"] = float(f"{out.loss.item():.7g}")
+        expected["gradients"] = gradients(model)
+    expected.update(extra or {})
+    with open(os.path.join(folder, "expected.json"), "w") as f:
+        json.dump(expected, f, indent=None, sort_keys=True)
+        f.write("\n")
+    print(name, sum(os.path.getsize(os.path.join(folder, x)) for x in os.listdir(folder)), "bytes", flush=True)
+
+
+def ids(seed, vocabulary, *shape):
+    return torch.randint(1, vocabulary, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def generated(model, prompt, cases, **common):
+    """Tokens that generate gives, by the options that are given here and there."""
+    found = []
+    for case in cases:
+        out = model.generate(**prompt, **common, **case)
+        found.append({"options": {**common, **case}, "tokens": out.tolist()})
+    return found
+
+
+GREEDY = [
+    {"do_sample": False, "max_new_tokens": 12},
+    {"do_sample": False, "max_new_tokens": 12, "repetition_penalty": 1.7},
+    {"do_sample": False, "max_new_tokens": 10, "num_beams": 3},
+    {"do_sample": False, "max_new_tokens": 10, "num_beams": 4, "length_penalty": 0.3, "early_stopping": True,
+        "num_return_sequences": 2},
+    {"do_sample": False, "max_new_tokens": 10, "min_new_tokens": 6},
+]
+
+
+def decoder_extra(model, vocabulary, seed):
+    """Generation with and without padding on the left; some rows end before the others."""
+    rows = ids(seed, vocabulary, 3, 5)
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
+    common = {"pad_token_id": 0, "eos_token_id": [7, 11]}
+    return {
+        "prompt": rows.tolist(), "mask": mask.tolist(),
+        "padded": generated(model, {"input_ids": rows, "attention_mask": mask}, GREEDY, **common),
+        "plain": generated(model, {"input_ids": rows, "attention_mask": torch.ones_like(mask)}, GREEDY, **common),
+    }
+
+
+def gpt2(root):
+    config = GPT2Config(vocab_size=37, n_positions=32, n_embd=16, n_layer=2, n_head=4, n_inner=24, bos_token_id=0,
+        eos_token_id=7, scale_attn_by_inverse_layer_idx=True)
+    rows = ids(1, 37, 2, 7)
+    mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
+    labels = rows.masked_fill(mask == 0, -100)
+    model = randomised(transformers.GPT2LMHeadModel(config), 2)
+    write(root, "gpt2", model, {"input_ids": rows, "attention_mask": mask, "labels": labels},
+        extra=decoder_extra(model, 37, 3), max_shard_size="6KB")
+    config.num_labels, config.pad_token_id = 3, 0
+    model = randomised(transformers.GPT2ForSequenceClassification(config), 4)
+    write(root, "gpt2_classes", model, {"input_ids": rows, "attention_mask": mask, "labels": torch.tensor([2, 0])})
+
+
+def bert(root):
+    config = BertConfig(vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+        max_position_embeddings=20, num_labels=3)
+    rows = ids(5, 41, 2, 9)
+    mask = torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    kinds = torch.tensor([[0] * 5 + [1] * 4] * 2)
+    inputs = {"input_ids": rows, "attention_mask": mask, "token_type_ids": kinds}
+    model = randomised(transformers.BertForSequenceClassification(config), 6)
+    write(root, "bert_classes", model, {**inputs, "labels": torch.tensor([2, 1])})
+    tokens = ids(7, 3, 2, 9).masked_fill(mask == 0, -100)
+    write(root, "bert_tokens", randomised(transformers.BertForTokenClassification(config), 8),
+        {**inputs, "labels": tokens})
+    write(root, "bert_masked", randomised(transformers.BertForMaskedLM(config), 9),
+        {**inputs, "labels": rows.masked_fill(mask == 0, -100)})
+    config.hidden_act = "gelu_new"
+    write(root, "bert", randomised(transformers.BertModel(config), 10), inputs, "last_hidden_state")
+
+
+FAMILIES = {"gpt2": gpt2, "bert": bert}
+
+if __name__ == "__main__":
+    for family in sys.argv[2:] or FAMILIES:
+        FAMILIES[family](sys.argv[1])
