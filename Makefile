@@ -2,7 +2,7 @@
 # source.  Nothing else here downloads or installs anything, except `make deps` and what runs it
 # first (demo, test) when a package is missing.
 
-MODE     ?= release#    release, asan or ubsan; the last two build into build/MODE
+MODE     ?= release#    release, asan, ubsan or tsan; the last three build into build/MODE
 PREFIX   ?= /usr/local# where `make install` puts things; DESTDIR is put before it
 CC       ?= cc
 SPEC     ?= spec#       what `make test` runs: files or folders
@@ -12,13 +12,14 @@ JIT      ?= on#         off: `make test` runs the specs with LuaJIT's compiler o
 REPORT   := $(abspath $(if $(filter environment,$(origin OUT)),$(OUT),gpu-report))
 OUT      := build$(if $(filter-out release,$(MODE)),/$(MODE))
 
-ifeq ($(filter release asan ubsan fuzz,$(MODE)),)
-$(error MODE is "$(MODE)"; it must be release, asan, ubsan or fuzz)
+ifeq ($(filter release asan ubsan tsan fuzz,$(MODE)),)
+$(error MODE is "$(MODE)"; it must be release, asan, ubsan, tsan or fuzz)
 endif
 
 OPT_release := -O2
 OPT_asan    := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPT_ubsan   := -O1 -fsanitize=undefined -fno-sanitize-recover=undefined
+OPT_tsan    := -O1 -fsanitize=thread
 OPT_fuzz    := -O1 -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined \
                -fno-omit-frame-pointer -Wno-unknown-pragmas
 OPT         := $(OPT_$(MODE))
@@ -58,7 +59,7 @@ LEVELS       := $(if $(filter x86_64,$(shell uname -m)),v2 v3 v4,native)
 MARCH_v2     := -march=x86-64-v2
 MARCH_v3     := -march=x86-64-v3
 MARCH_v4     := -march=x86-64-v4 -mprefer-vector-width=512
-CPU_CFLAGS   := $(if $(filter release,$(MODE)),-O3) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off
+CPU_CFLAGS   := $(if $(filter release,$(MODE)),-O3) $(if $(filter tsan,$(MODE)),-fno-sanitize=all) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off
 CPU_SRC      := $(wildcard kernels/cpu/*.c)
 CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
 IMAGE_PLUGIN := $(OUT)/libax_image.so
@@ -86,6 +87,9 @@ MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
 RUN_asan  := \
   ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:intercept_tls_get_addr=0:quarantine_size_mb=16 \
   LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
+# Threads of OpenMP meet in ways that the sanitizer does not see, so kernels are left out; it watches
+# the threads that the host starts.
+RUN_tsan  := OMP_NUM_THREADS=1 TSAN_OPTIONS=die_after_fork=0:suppressions=$(CURDIR)/spec/support/tsan.supp
 RUN_ubsan := UBSAN_OPTIONS=print_stacktrace=1
 RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
 
@@ -95,7 +99,7 @@ Q   := $(if $(V),,@)
 say  = $(if $(V),,@echo "  $(1)")
 
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
-all: $(OUT)/accel-run $(CPU_PLUGINS) modules image  ## build the host and the CPU plugins (MODE=asan, ubsan: sanitized)
+all: $(OUT)/accel-run $(CPU_PLUGINS) modules image  ## build the host and the CPU plugins (MODE=asan, ubsan, tsan: sanitized)
 
 $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 	$(call say,link $@)
@@ -407,7 +411,7 @@ clean:  ## remove build/
 	rm -rf build
 
 help:  ## this list
-	@echo "make TARGET [MODE=release|asan|ubsan] [PREFIX=...] [CC=...] [CFLAGS=...] [V=1]"
+	@echo "make TARGET [MODE=release|asan|ubsan|tsan] [PREFIX=...] [CC=...] [CFLAGS=...] [V=1]"
 	@sed -n 's/^\([a-z-]*\):[^#]*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 always:

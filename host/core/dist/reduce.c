@@ -10,7 +10,8 @@
 
 #include "half.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+/* ThreadSanitizer's runtime is not there yet when a level is chosen. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define LEVELS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 #else
 #define LEVELS
