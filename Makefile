@@ -59,7 +59,8 @@ LEVELS       := $(if $(filter x86_64,$(shell uname -m)),v2 v3 v4,native)
 MARCH_v2     := -march=x86-64-v2
 MARCH_v3     := -march=x86-64-v3
 MARCH_v4     := -march=x86-64-v4 -mprefer-vector-width=512
-CPU_CFLAGS   := $(if $(filter release,$(MODE)),-O3) $(if $(filter tsan,$(MODE)),-fno-sanitize=all) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off
+CPU_OPT      := $(if $(filter release,$(MODE)),-O3) $(if $(filter tsan,$(MODE)),-fno-sanitize=all)
+CPU_CFLAGS   := $(CPU_OPT) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off
 CPU_SRC      := $(wildcard kernels/cpu/*.c)
 CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
 IMAGE_PLUGIN := $(OUT)/libax_image.so
@@ -87,8 +88,8 @@ MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
 RUN_asan  := \
   ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:intercept_tls_get_addr=0:quarantine_size_mb=16 \
   LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
-# Threads of OpenMP meet in ways that the sanitizer does not see, so kernels are left out; it watches
-# the threads that the host starts.
+# Threads of OpenMP meet in ways that the sanitizer does not see, so kernels are left out; it
+# watches the threads that the host starts.
 RUN_tsan  := OMP_NUM_THREADS=1 TSAN_OPTIONS=die_after_fork=0:suppressions=$(CURDIR)/spec/support/tsan.supp
 RUN_ubsan := UBSAN_OPTIONS=print_stacktrace=1
 RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
@@ -99,7 +100,7 @@ Q   := $(if $(V),,@)
 say  = $(if $(V),,@echo "  $(1)")
 
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
-all: $(OUT)/accel-run $(CPU_PLUGINS) modules image  ## build the host and the CPU plugins (MODE=asan, ubsan, tsan: sanitized)
+all: $(OUT)/accel-run $(CPU_PLUGINS) modules image  ## build the host and the CPU plugins (MODE=asan: sanitized)
 
 $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 	$(call say,link $@)
