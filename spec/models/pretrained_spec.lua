@@ -9,6 +9,7 @@ local notice = require "accelerate.utils.notice"
 local weights = require "accelerate.weights"
 
 local GPT2 = "spec/models/folders/gpt2"
+local LLAMA = "spec/models/folders/llama"
 local BERT = "spec/models/folders/bert_classes"
 
 local function fails(pattern, fn, ...)
@@ -129,6 +130,12 @@ describe("from_pretrained", function()
     refuses("config.is_decoder must be one of false", BERT, { is_decoder = true })
     refuses("config.n_embd must be a multiple of config.n_head, got 16 and 3", GPT2, { n_head = 3 })
     refuses("config.model_type 'mamba'", BERT, { model_type = "mamba", architectures = { "MambaModel" } })
+    refuses("config.rope_scaling.rope_type must be one of default, linear, llama3, got 'yarn'", LLAMA,
+      { rope_parameters = { rope_type = "yarn", factor = 2 } })
+    refuses("config.rope_scaling.factor is missing", LLAMA, { rope_parameters = { rope_type = "linear" } })
+    refuses("config.partial_rotary_factor must be one of 1", LLAMA, { partial_rotary_factor = 0.5 })
+    refuses("config.num_attention_heads must be a multiple of config.num_key_value_heads, got 4 and 3", LLAMA,
+      { num_key_value_heads = 3 })
     with_config(BERT, { model_type = "roberta" }, function(copy)
       fails("holds a model of type 'roberta'", models.BertModel.from_pretrained, copy)
     end)
@@ -178,6 +185,23 @@ describe("models", function()
     local twin = models.GPT2LMHeadModel(model.config)
     twin:load_state_dict(model:state_dict())
     assert.same(before:totable(), twin:state_dict()["transformer.h.1.attn.c_proj.weight"]:totable())
+  end)
+
+  it("read rotary positions in the present form of config.json and in the older one", function()
+    local rotary = require "accelerate.models.rotary"
+    local values = { factor = 8, low_freq_factor = 1, high_freq_factor = 4,
+      original_max_position_embeddings = 32 }
+    local old = { rope_theta = 500, rope_scaling = { rope_type = "llama3" } }
+    local new = { rope_parameters = { rope_type = "llama3", rope_theta = 500 } }
+    for key, value in pairs(values) do
+      old.rope_scaling[key], new.rope_parameters[key] = value, value
+    end
+    local list = rotary.frequencies("here", old, 16)
+    assert.same(list, rotary.frequencies("here", new, 16))
+    assert.equal(1, list[1])
+    assert.is_near(500 ^ (-14 / 16) / 8, list[8], 1e-12)
+    old.rope_scaling.type, old.rope_scaling.rope_type = "linear", nil
+    assert.is_near(500 ^ (-2 / 16) / 8, rotary.frequencies("here", old, 16)[2], 1e-12)
   end)
 
   it("take inputs by position or by name, and name what they do not know", function()

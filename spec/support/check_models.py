@@ -1,5 +1,5 @@
-"""Checks folders that accelerate.models writes with Transformers: every folder of spec/models/folders is read and written
-by accel-run and opened here, and must give the same results.
+"""Checks folders that accelerate.models writes with Transformers: every folder of spec/models/folders is read and
+written by accel-run and opened here, and must give the same results.
 
     ACCEL_RUN=build/accel-run python3 spec/support/check_models.py
 """

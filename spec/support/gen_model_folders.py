@@ -9,7 +9,7 @@ import sys
 
 import torch
 import transformers
-from transformers import GPT2Config, BertConfig
+from transformers import BertConfig, GPT2Config, LlamaConfig
 
 torch.set_num_threads(1)
 
@@ -90,9 +90,9 @@ GREEDY = [
 
 def decoder_extra(model, vocabulary, seed):
     """Generation with and without padding on the left; some rows end before the others."""
-    rows = ids(seed, vocabulary, 3, 5)
+    rows = ids(seed, vocabulary - 1, 3, 5)
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
-    common = {"pad_token_id": 0, "eos_token_id": [7, 11]}
+    common = {"pad_token_id": vocabulary - 1, "eos_token_id": [7, 11]}
     return {
         "prompt": rows.tolist(), "mask": mask.tolist(),
         "padded": generated(model, {"input_ids": rows, "attention_mask": mask}, GREEDY, **common),
@@ -132,7 +132,23 @@ def bert(root):
     write(root, "bert", randomised(transformers.BertModel(config), 10), inputs, "last_hidden_state")
 
 
-FAMILIES = {"gpt2": gpt2, "bert": bert}
+def llama(root):
+    common = dict(vocab_size=37, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=7)
+    scaled = {"rope_type": "llama3", "rope_theta": 50.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16}
+    rows = ids(11, 37, 2, 9)
+    model = randomised(transformers.LlamaForCausalLM(LlamaConfig(**common, rope_parameters=scaled)), 12)
+    write(root, "llama", model, {"input_ids": rows, "labels": rows}, extra=decoder_extra(model, 37, 13))
+    linear = LlamaConfig(**common, head_dim=6, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0})
+    mask = torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    model = randomised(transformers.LlamaForCausalLM(linear), 14)
+    write(root, "llama_linear", model, {"input_ids": rows, "attention_mask": mask,
+        "labels": rows.masked_fill(mask == 0, -100)})
+
+
+FAMILIES = {"gpt2": gpt2, "bert": bert, "llama": llama}
 
 if __name__ == "__main__":
     for family in sys.argv[2:] or FAMILIES:

@@ -29,6 +29,24 @@ function M.layout(o, past)
   return o.position_ids, masks.causal(ids:size(2), past, o.attention_mask, ids.device)
 end
 
+--- Gives a class without a head its forward.
+---@param Class table
+function M.base(Class)
+  --- `model(input_ids, opts)` or `model { input_ids = ... }`.
+  ---@param first accelerate.Tensor|table input_ids int64 (batch, length), or all inputs by name
+  ---@param opts? { attention_mask: accelerate.Tensor, position_ids: accelerate.Tensor, cache:
+  ---  accelerate.models.KeyValueCache, output_hidden_states: boolean } attention_mask: (batch,
+  ---  length), 0 for padding, with the cached positions before
+  ---@return { last_hidden_state: accelerate.Tensor, hidden_states: accelerate.Tensor[]? }
+  function Class:forward(first, opts)
+    local o = pretrained.inputs(self, first, opts, M.INPUTS)
+    return core.scope(function()
+      local x, all = self:_hidden(o)
+      return { last_hidden_state = x, hidden_states = all }
+    end)
+  end
+end
+
 -- labels[i] is the token at i; its score stands at i - 1.
 local function shifted_loss(logits, labels)
   local length = labels:size(2)

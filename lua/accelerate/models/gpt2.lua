@@ -176,20 +176,6 @@ function GPT2Model:_hidden(o)
   return x, all
 end
 
---- `model(input_ids, opts)` or `model { input_ids = ... }`.
----@param first accelerate.Tensor|table input_ids int64 (batch, length), or all inputs by name
----@param opts? { attention_mask: accelerate.Tensor, position_ids: accelerate.Tensor, cache:
----  accelerate.models.KeyValueCache, output_hidden_states: boolean } attention_mask: (batch,
----  length), 0 for padding, with the cached positions before
----@return { last_hidden_state: accelerate.Tensor, hidden_states: accelerate.Tensor[]? }
-function GPT2Model:forward(first, opts)
-  local o = pretrained.inputs(self, first, opts, decoder.INPUTS)
-  return core.scope(function()
-    local x, all = self:_hidden(o)
-    return { last_hidden_state = x, hidden_states = all }
-  end)
-end
-
 ---@class accelerate.models.GPT2LMHeadModel : accelerate.models.PreTrainedModel
 --- GPT-2 with scores for the next token.
 local GPT2LMHeadModel = pretrained.class("GPT2LMHeadModel", TRAITS)
@@ -211,6 +197,7 @@ function GPT2ForSequenceClassification:_build(config)
   self.score = nn.Linear(config.n_embd, config.num_labels, { bias = false })
 end
 
+decoder.base(GPT2Model)
 decoder.causal_lm(GPT2LMHeadModel, "transformer")
 decoder.classifier(GPT2ForSequenceClassification, "transformer")
 

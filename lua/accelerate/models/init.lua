@@ -13,8 +13,9 @@ local properties = require "accelerate.utils.properties"
 local FILES = {
   bert = { "BertModel", "BertForSequenceClassification", "BertForTokenClassification", "BertForMaskedLM" },
   gpt2 = { "GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification" },
+  llama = { "LlamaModel", "LlamaForCausalLM", "LlamaForSequenceClassification" },
 }
-local TYPES = { gpt2 = "GPT2", bert = "Bert" }
+local TYPES = { gpt2 = "GPT2", bert = "Bert", llama = "Llama" }
 local TASKS = {
   AutoModel = { "Model" },
   AutoModelForCausalLM = { "LMHeadModel", "ForCausalLM" },
