@@ -2,10 +2,11 @@
 -- [KILL_AT]`.  It goes on from the newest checkpoint in FOLDER, and prints what depends on all that
 -- came before.  KILL_AT: rank 0 ends its process with SIGKILL after so many batches.
 --
--- Variants: plain (AdamW, dropout, a scheduler, workers, an accumulation window of three),
--- weighted (windows of weighted backward passes), two_loaders, norm (convolution, batch norm, SGD
--- with momentum), bf16, stream (an iterable data set), skip (skip_first_batches in place of
--- stateful loaders), async (plain, and checkpoints are written while the run goes on).
+-- Variants: plain (AdamW, dropout, a scheduler, workers, an accumulation window of three), weighted
+-- (windows of weighted backward passes), two_loaders, norm (convolution, batch norm, SGD with
+-- momentum), bf16, fp16 (its scale grows, on a GPU), captured (forward and backward recorded, on a
+-- GPU), stream (an iterable data set), skip (skip_first_batches in place of stateful loaders),
+-- async (plain, and checkpoints are written while the run goes on).
 local ffi = require "ffi"
 local accelerate = require "accelerate"
 local data = require "accelerate.data"
@@ -20,7 +21,9 @@ tensor.manual_seed(3)
 
 local accelerator = accelerate.Accelerator {
   gradient_accumulation_steps = 3,
-  mixed_precision = variant == "bf16" and "bf16" or "no",
+  mixed_precision = (variant == "bf16" or variant == "fp16") and variant or "no",
+  dynamo_backend = variant == "captured" and "cudagraphs" or "no",
+  kwargs_handlers = variant == "fp16" and { accelerate.GradScalerKwargs { growth_interval = 4 } } or nil,
   project_config = accelerate.ProjectConfiguration { project_dir = folder,
     automatic_checkpoint_naming = true, total_limit = 2 },
   dataloader_config = accelerate.DataLoaderConfiguration { use_stateful_dataloader = variant ~= "skip",
@@ -119,5 +122,6 @@ end
 local sum = 0
 for _, p in ipairs(model:parameters()) do sum = sum + (p:to("float64") * p:to("float64")):sum():item() end
 for _, b in ipairs(model:buffers()) do sum = sum + b:to("float64"):sum():item() end
-io.write(("rank %d: %.17g %.17g %.17g %.17g\n"):format(accelerator.process_index, sum,
-  optimizer.param_groups[1].lr, tensor.rand(1):item(), math.random()))
+io.write(("rank %d: %.17g %.17g %.17g %.17g %g\n"):format(accelerator.process_index, sum,
+  optimizer.param_groups[1].lr, tensor.rand(1):item(), math.random(),
+  accelerator.scaler and accelerator.scaler:get_scale() or 0))
