@@ -12,6 +12,7 @@ const ax_command ax_commands[] = {
   { "env", "what this machine has: versions, CPU, memory, GPUs and their libraries; and all settings" },
   { "test", "check collectives, loaders, accumulation and resuming on the ranks that are configured" },
   { "estimate-memory", "what the weights in a file or folder need to be loaded and trained" },
+  { "kernel", "install a kernel for Jupyter notebooks: kernel install" },
   { "merge-weights", "write sharded weights into one file" },
   { "to-fsdp2", "convert a configuration file from FSDP1 to FSDP2" },
   { NULL, NULL },

@@ -113,6 +113,8 @@ static void add_luarocks(lua_State *L, const char *field, const char *format, co
   lua_pop(L, 1);
 }
 
+static int open_host(lua_State *L);
+
 static void set_paths(lua_State *L, const ax_plan *plan)
 {
   lua_getglobal(L, "package");
@@ -128,6 +130,8 @@ static void set_paths(lua_State *L, const ax_plan *plan)
   lua_getfield(L, -1, "preload");
   lua_pushcfunction(L, luaopen_accelerate_core);
   lua_setfield(L, -2, "accelerate.core");
+  lua_pushcfunction(L, open_host);
+  lua_setfield(L, -2, "accelerate.host");
   lua_pop(L, 2);
   ax_modules_install(L);
 }
@@ -269,10 +273,10 @@ static void watch_exit(lua_State *L)
 /* The first SIGINT raises "interrupted" where Lua is, in compiled loops too.  A script's second one
  * ends the process, in case the script caught the first error and went on.  At the prompt each one
  * raises, and a second one within a second (the first reached nothing: a long call of C, say) gets
- * a question. */
+ * a question.  In a notebook's cell each one raises. */
 #define AGAIN_NS 1000000000
 static lua_State *interrupted_state;
-static bool interrupts_ask;
+static ax_interrupts interrupts_are;
 static int64_t interrupted_at;
 static volatile sig_atomic_t interrupts; /* since the last ax_interp_catch_interrupts */
 /* Not 0: an interrupt is to be raised.  The binding reads it too, because a hook runs between
@@ -312,23 +316,22 @@ static void on_interrupt(int sig, siginfo_t *info, void *context)
 
   (void)context;
   ax_session_interrupt(info->si_code != SI_KERNEL);
-  if (ax_session_rank() > 0) {
-  } /* rank 0 asks */
-  else if (!interrupts_ask)
-    signal(sig, SIG_DFL);
-  else if (interrupts && now - interrupted_at < AGAIN_NS) ask_to_end();
+  if (interrupts_are == AX_INTERRUPTS_END) signal(sig, SIG_DFL);
+  else if (interrupts_are == AX_INTERRUPTS_ASK && ax_session_rank() <= 0 && /* rank 0 asks */
+           interrupts && now - interrupted_at < AGAIN_NS)
+    ask_to_end();
   interrupted_at = now;
   interrupts = ax_interrupted = 1;
   lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
-void ax_interp_catch_interrupts(lua_State *L, bool asks)
+void ax_interp_catch_interrupts(lua_State *L, ax_interrupts are)
 {
   /* no SA_RESTART: a blocked read returns */
   struct sigaction a = { .sa_sigaction = on_interrupt, .sa_flags = SA_SIGINFO };
 
   interrupted_state = L;
-  interrupts_ask = asks;
+  interrupts_are = are;
   interrupts = ax_interrupted = 0;
   sigaction(SIGINT, &a, NULL);
 }
@@ -340,6 +343,36 @@ bool ax_interp_take_interrupt(void)
   interrupts = ax_interrupted = 0;
   lua_sethook(interrupted_state, NULL, 0, 0);
   return was;
+}
+
+static void go_on(int sig) { (void)sig; }
+
+/* accelerate.host.call(fn) -> true, or false and the error as the prompt shows it.  Meanwhile
+ * SIGINT raises an error in fn; afterwards it does nothing. */
+static int host_call(lua_State *L)
+{
+  const struct sigaction nothing = { .sa_handler = go_on, .sa_flags = SA_RESTART };
+  int status;
+
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  ax_interp_catch_interrupts(L, AX_INTERRUPTS_RAISE);
+  status = ax_interp_call(L, 0, 0);
+  ax_interp_take_interrupt();
+  sigaction(SIGINT, &nothing, NULL);
+  if (status != 0) ax_interp_recover(L);
+  lua_pushboolean(L, status == 0);
+  lua_insert(L, 1);
+  return lua_gettop(L);
+}
+
+static int open_host(lua_State *L)
+{
+  static const luaL_Reg functions[] = { { "call", host_call }, { NULL, NULL } };
+
+  lua_newtable(L);
+  luaL_register(L, NULL, functions);
+  return 1;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -563,7 +596,7 @@ static int protected_main(lua_State *L)
   set_paths(L, plan);
   set_arg(L, plan);
   watch_exit(L);
-  if (!failed_fn) ax_interp_catch_interrupts(L, plan->interactive);
+  if (!failed_fn) ax_interp_catch_interrupts(L, plan->interactive ? AX_INTERRUPTS_ASK : AX_INTERRUPTS_END);
   failed_at[0] = '\0';
   status = run_actions(L, plan);
   if (status == 0 && (plan->script || plan->stdin_text)) status = run_script(L, plan);

@@ -371,7 +371,7 @@ void ax_repl_run(lua_State *L, bool failed)
         continue;
       }
       if (!lua_isfunction(L, -1)) break;
-      ax_interp_catch_interrupts(L, true);
+      ax_interp_catch_interrupts(L, AX_INTERRUPTS_ASK);
       if (ax_session_interrupted()) raise(SIGINT);
       end_chunk(L, prompt, ax_interp_call(L, 0, 0) != 0);
     }

@@ -18,7 +18,9 @@ local MAY = {
   cuda = "",
   metrics = "",
   prompt = "helpers profiler state tensor",
-  commands = "helpers weights files accelerate data nn optim tensor", -- its scripts stand on everything
+  kernel = "prompt",
+  -- its scripts stand on everything
+  commands = "kernel helpers weights files accelerate data nn optim tensor",
   config = "parallel",
   state = "config collectives helpers",
   collectives = "state data",
@@ -44,7 +46,8 @@ local MAY = {
     .. "profiler state tracking weights helpers",
 }
 
-local BELOW = { core = true, utils = true, bit = true, ffi = true, ["jit.util"] = true, ["table.new"] = true }
+local BELOW = { core = true, host = true, utils = true, bit = true, ffi = true, ["jit.util"] = true,
+  ["table.new"] = true }
 
 local M = {}
 

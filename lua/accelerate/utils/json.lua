@@ -8,6 +8,13 @@ local function quote(text)
   return '"' .. text:gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
 end
 
+local List = {}
+
+--- Marks a table as a list: it is written as `[]` when it is empty.
+---@param values any[]?
+---@return any[] values
+function M.list(values) return setmetatable(values or {}, List) end
+
 --- The shortest text that reads back as the same number.
 local function number_text(value)
   if value % 1 == 0 and math.abs(value) < 2 ^ 53 then return ("%.0f"):format(value) end
@@ -30,7 +37,7 @@ local function write(value, indent, pad, out)
   elseif kind == "boolean" then
     out[#out + 1] = tostring(value)
   elseif kind == "table" then
-    local keys, list = {}, #value > 0
+    local keys, list = {}, #value > 0 or getmetatable(value) == List
     for key in pairs(value) do
       if not list and type(key) ~= "string" then
         error("json: a map's keys must be strings, got a " .. type(key), 0)

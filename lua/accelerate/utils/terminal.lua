@@ -9,7 +9,8 @@ int ioctl(int fd, unsigned long request, ...);
 
 local TIOCGWINSZ = 0x5413
 
-local M = { STDIN = 0, STDOUT = 1, STDERR = 2 }
+--- `notebook`: what is written goes into a notebook's cell, which knows "\r".
+local M = { STDIN = 0, STDOUT = 1, STDERR = 2, notebook = false }
 
 --- Returns whether the file is a terminal.
 ---@param fd integer
