@@ -161,6 +161,12 @@ out:
                  st == dnnl_out_of_memory ? ", out of memory" : "");
 }
 
+bool ax_dnnl_multiplies_bf16(void)
+{
+  const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), least = dnnl_cpu_isa_avx512_core_bf16;
+  return (isa & least) == least;
+}
+
 const char *ax_dnnl_version(void)
 {
   static char text[32];

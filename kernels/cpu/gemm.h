@@ -28,6 +28,9 @@ void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c);
 /* dnnl_shim.c: float32 and half types.  *done: whether oneDNN has fast code for the case and has
  * computed it.  Sizes must not be 0. */
 ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done);
+/* Whether the processor multiplies bfloat16.  Where it does not, oneDNN imitates the instructions
+ * and takes three times as long as it takes for float32. */
+bool ax_dnnl_multiplies_bf16(void);
 const char *ax_dnnl_version(void); /* "2.6.3" */
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Packs matrix `src` in type `to` into scratch memory; changes its steps. */
+/* Packs matrix `src` in type `to` into scratch memory, row by row; changes its steps. */
 static ax_status pack(ax_dtype to, const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step,
                       const void *src, void **out, size_t *bytes)
 {
@@ -22,6 +22,21 @@ static ax_status pack(ax_dtype to, const ax_gemm *g, int64_t rows, int64_t cols,
   step[2] = 1;
   ax_tidy_steps(rows, cols, step);
 out:
+  return st;
+}
+
+/* pack, to float32.  A transposed matrix stays one: reading along its memory is faster. */
+static ax_status widen(const ax_gemm *g, int64_t rows, int64_t cols, int64_t *step, const void *src,
+                       void **out, size_t *bytes)
+{
+  int64_t turned[3] = { step[0], step[2], step[1] };
+  ax_status st;
+
+  if (step[1] != 1 || step[2] == 1) return pack(AX_F32, g, rows, cols, step, src, out, bytes);
+  st = pack(AX_F32, g, cols, rows, turned, src, out, bytes);
+  step[0] = turned[0];
+  step[1] = turned[2];
+  step[2] = turned[1];
   return st;
 }
 
@@ -117,8 +132,8 @@ static ax_status widened(const ax_gemm *g, const void *a, const void *b, const v
   size_t na = 0, nb = 0, nc = (size_t)(g->batch * g->m * g->n) * 4, nbias = (size_t)g->n * 4;
   ax_status st;
 
-  AX_TRY(pack(AX_F32, g, g->m, g->k, wide.a, a, &wa, &na));
-  AX_TRY(pack(AX_F32, g, g->k, g->n, wide.b, b, &wb, &nb));
+  AX_TRY(widen(g, g->m, g->k, wide.a, a, &wa, &na));
+  AX_TRY(widen(g, g->k, g->n, wide.b, b, &wb, &nb));
   if (g->bias && !g->wide_bias) {
     AX_TRY(ax_alloc(nbias, &wbias));
     ax_cpu_half_to_float(d, bias, 2, wbias, g->n);
@@ -205,7 +220,7 @@ static ax_status run(const ax_gemm *g, const void *a, const void *b, const void 
     ax_cpu_for(g->batch, g->batch * g->k, g->dtype == AX_F32 ? dots_f32 : dots_f64, &(dots){ g, a, b, c });
     return AX_OK;
   }
-  if (g->dtype == AX_F32 || g->dtype == AX_BF16 || g->dtype == AX_F16)
+  if (g->dtype == AX_F32 || g->dtype == AX_F16 || (g->dtype == AX_BF16 && ax_dnnl_multiplies_bf16()))
     AX_TRY(by_dnnl(*g, a, b, bias, c, &done));
   if (done) return AX_OK;
   if (ax_is_half((ax_dtype)g->dtype)) {

@@ -431,3 +431,28 @@ describe("results of 16 MB and more, which go past the caches,", function()
     end
   end)
 end)
+
+describe("products of bfloat16 on a processor without its instructions", function()
+  it("go through float32, whatever their layout, and round once", function()
+    local status, out, err = host.run({ "-e", [[
+      local core, tensor = require "accelerate.core", require "accelerate.tensor"
+      tensor.manual_seed(1)
+      local a, b = tensor.randn(70, 33):to("bfloat16"), tensor.randn(33, 45):to("bfloat16")
+      local at, bt = a:t():contiguous():t(), b:t():contiguous():t()
+      local wide = a:float():mm(b:float())
+      core.kernel_stats { reset = true }
+      for _, x in ipairs { a, at, a:to("float64"):to("bfloat16") } do
+        for _, y in ipairs { b, bt } do assert(core.same_bits(x:mm(y), wide:to("bfloat16"))) end
+      end
+      assert(core.same_bits(a[{ { 1, -1, 2 } }]:mm(b), wide[{ { 1, -1, 2 } }]:to("bfloat16")))
+      local sum = tensor.ones(70, 45, { dtype = "bfloat16" })
+      assert((sum:addmm(at, bt):float() - (wide + 1)):abs():max():item() < 0.1)
+      for name, calls in pairs(core.kernel_stats()) do
+        if name:find "^mm bfloat16" then print(name, calls) end
+      end
+    ]] }, { env = { DNNL_MAX_CPU_ISA = "AVX512_CORE" } })
+    assert.equal(0, status, err)
+    for line in out:gmatch "[^\n]+" do assert.truthy(line:find("through float32", 1, true), out) end
+    assert.truthy(out:find("mm bfloat16 -> bfloat16, through float32", 1, true), out)
+  end)
+end)
