@@ -21,7 +21,8 @@ typedef enum {
   AX_P_BOOL,
   AX_P_DTYPE,
   AX_P_WORD,
-  AX_P_GENERATOR
+  AX_P_GENERATOR,
+  AX_P_ANY
 } ax_param_kind;
 
 enum { AX_MAX_PARAMS = 14, AX_MAX_WORDS = 6 };
@@ -42,6 +43,7 @@ typedef struct ax_param {
 
 typedef struct ax_signature {
   int n;       /* parameters of callers: the first n of `param` */
+  int n_row;   /* the first n_row of them are the row's own; the others, after `+`, choose a form */
   int n_all;   /* with those after `|`, which rules and callers in C set */
   int results; /* that users see */
   ax_param param[AX_MAX_PARAMS];

@@ -18,7 +18,6 @@ typedef struct reader {
   int ndim;      /* of the tensor that dims refer to */
   int64_t dim;   /* the dim that positions refer to */
   bool at_least; /* positions may be one past the last (narrow of length 0) */
-  int *where;    /* the stack index of each parameter's value, 0: not given; may be NULL */
 } reader;
 
 static const char *expected_text(lua_State *L, const ax_param *p)
@@ -46,6 +45,7 @@ static const char *expected_text(lua_State *L, const ax_param *p)
     luaL_pushresult(&b);
     return lua_tostring(L, -1);
   }
+  case AX_P_ANY: return "a value";
   default: return "an integer";
   }
 }
@@ -253,7 +253,38 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
   case AX_P_GENERATOR:
     if (!(a->gen = ax_lua_to_generator(L, idx))) wrong(q, p, arg, idx);
     break;
+  case AX_P_ANY: break;
   }
+}
+
+static void use_default(reader *q, const ax_param *p, int arg);
+
+/* The parameter that takes the value at idx in place of p, of another kind: see `any` in
+ * ops.def. */
+static int stand_in(const reader *q, const ax_param *p, int idx)
+{
+  const bool number = p->kind == AX_P_DIM || p->kind == AX_P_NUM || p->kind == AX_P_INT;
+  if (!number || !(lua_istable(q->L, idx) || ax_lua_to_box(q->L, idx))) return -1;
+  for (int i = q->sig->n_row; i < q->sig->n; i++)
+    if (q->sig->param[i].kind == AX_P_ANY) return i;
+  return -1;
+}
+
+/* Reads parameter i from the stack. */
+static void take(reader *q, int i, int arg, int idx)
+{
+  const ax_param *p = &q->sig->param[i];
+  const int other = q->sig->n > q->sig->n_row ? stand_in(q, p, idx) : -1;
+  if (other >= 0) {
+    q->r->where[i] = 0;
+    q->r->where[other] = idx;
+    q->r->formed = true;
+    if (p->optional) use_default(q, p, arg);
+    return;
+  }
+  q->r->where[i] = idx;
+  q->r->formed |= i >= q->sig->n_row;
+  read_param(q, p, arg, idx);
 }
 
 static void use_default(reader *q, const ax_param *p, int arg)
@@ -315,6 +346,8 @@ static void read_all(reader *q)
   for (int k = 0; k < AX_MAX_INPUTS; k++) r->in[k] = NULL;
   r->args.in = r->in;
   r->args.a.n_list = -1;
+  r->formed = false;
+  for (int i = sig->n_row; i < sig->n; i++) r->where[i] = 0;
 
   while (last > 0 && lua_isnil(L, last)) last--; /* a wrapper passes on arguments that it did not get */
   if (last > 0 && lua_type(L, last) == LUA_TTABLE) {
@@ -337,18 +370,20 @@ static void read_all(reader *q)
       lua_getfield(L, options, p->name);
       if (!lua_isnil(L, -1)) {
         if (given) ax_lua_error(L, shown, "%s is given twice, by position and by name", p->name);
-        if (q->where) q->where[i] = lua_gettop(L);
-        read_param(q, p, 0, lua_gettop(L));
+        take(q, i, 0, lua_gettop(L));
         continue;
       }
       lua_pop(L, 1);
     }
-    if (q->where) q->where[i] = given ? arg : 0;
-    if (!given) use_default(q, p, arg);
-    else if (arg == sig->n && last > arg && (p->kind == AX_P_INTS || p->kind == AX_P_DIMS) && !p->second) {
+    if (!given) {
+      if (i < sig->n_row) r->where[i] = 0; /* the others may have the value of a row's parameter */
+      use_default(q, p, arg);
+    } else if (arg == sig->n_row && last > sig->n && (p->kind == AX_P_INTS || p->kind == AX_P_DIMS) &&
+               !p->second) {
+      r->where[i] = arg;
       read_rest(q, p, arg, last);
       last = arg;
-    } else read_param(q, p, arg, arg);
+    } else take(q, i, arg, arg);
   }
   if (last > sig->n) ax_lua_error(L, shown, "%d arguments given, at most %d expected", last, sig->n);
 }
@@ -363,9 +398,8 @@ void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_res
     ax_lua_error(L, shown, "expected at least one tensor, got numbers only");
 }
 
-void ax_lua_read_params(lua_State *L, const ax_signature *sig, const char *shown, ax_lua_read_result *r,
-                        int *where)
+void ax_lua_read_params(lua_State *L, const ax_signature *sig, const char *shown, ax_lua_read_result *r)
 {
-  reader q = { .L = L, .fn = shown, .sig = sig, .r = r, .where = where };
+  reader q = { .L = L, .fn = shown, .sig = sig, .r = r };
   read_all(&q);
 }

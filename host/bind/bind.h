@@ -201,15 +201,18 @@ void *ax_lua_check_pointer(lua_State *L, int idx, const ax_lua_class *class, con
 typedef struct ax_lua_read_result {
   ax_args args;
   ax_tensor *in[AX_MAX_INPUTS];
-  int at[AX_MAX_INPUTS]; /* the stack index of each input */
+  int at[AX_MAX_INPUTS];    /* the stack index of each input */
+  int where[AX_MAX_PARAMS]; /* that of each parameter's value, 0: not given */
+  bool formed;              /* a parameter after `+` was given */
 } ax_lua_read_result;
 /* Reads the stack from index 1 as arguments of `op`.  `shown` is the name that messages use.
  * Raises; owns nothing. */
 void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r);
-/* Likewise, by any signature.  where: gets the stack index of each parameter's value, 0 where it
- * was not given. */
-void ax_lua_read_params(lua_State *L, const ax_signature *sig, const char *shown, ax_lua_read_result *r,
-                        int *where);
+/* Likewise, by any signature. */
+void ax_lua_read_params(lua_State *L, const ax_signature *sig, const char *shown, ax_lua_read_result *r);
+/* Pushes all that was read as Lua has it: dims counted from 1, lists as tables, nil for what was
+ * not given. */
+void ax_lua_push_arguments(lua_State *L, const ax_signature *sig, const ax_lua_read_result *r);
 
 /* Whether the value is a plain table that is not a list (has no [1]); an empty table is one where
  * `empty_counts`. */

@@ -42,6 +42,7 @@ static void push_param(lua_State *L, const ax_param *p, const ax_attrs *a, int w
   case AX_P_OPERAND:
   case AX_P_TENSORS:
   case AX_P_GENERATOR:
+  case AX_P_ANY:
     if (where) lua_pushvalue(L, where);
     else lua_pushnil(L);
     break;
@@ -71,19 +72,24 @@ static void push_param(lua_State *L, const ax_param *p, const ax_attrs *a, int w
   }
 }
 
+void ax_lua_push_arguments(lua_State *L, const ax_signature *sig, const ax_lua_read_result *r)
+{
+  for (int i = 0; i < sig->n; i++) push_param(L, &sig->param[i], &r->args.a, r->where[i]);
+}
+
 /* Upvalues: the composed, the Lua function. */
 static int composed_call(lua_State *L)
 {
   const composed *c = lua_touserdata(L, lua_upvalueindex(1));
   ax_lua_read_result r;
-  int where[AX_MAX_PARAMS] = { 0 }, base;
+  int base;
 
   ax_lua_enter(L);
-  ax_lua_read_params(L, &c->sig, c->name, &r, where);
+  ax_lua_read_params(L, &c->sig, c->name, &r);
   base = lua_gettop(L);
   luaL_checkstack(L, c->sig.n + 1, c->name);
   lua_pushvalue(L, lua_upvalueindex(2));
-  for (int i = 0; i < c->sig.n; i++) push_param(L, &c->sig.param[i], &r.args.a, where[i]);
+  ax_lua_push_arguments(L, &c->sig, &r);
   lua_call(L, c->sig.n, LUA_MULTRET);
   return lua_gettop(L) - base;
 }

@@ -39,6 +39,23 @@ int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read
   return n;
 }
 
+/* Calls the function of forms.lua: (whether in place, all parameters). */
+static int call_form(lua_State *L, ax_op op, bool inplace, const ax_lua_read_result *r)
+{
+  const ax_signature *sig = ax_signature_of(op);
+  const int base = lua_gettop(L);
+
+  luaL_checkstack(L, sig->n + 4, ax_ops[op].name);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_require);
+  lua_pushliteral(L, "accelerate.tensor.forms");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, ax_ops[op].name);
+  lua_pushboolean(L, inplace);
+  ax_lua_push_arguments(L, sig, r);
+  lua_call(L, sig->n + 1, LUA_MULTRET);
+  return lua_gettop(L) - base - 1;
+}
+
 static int op_call(lua_State *L)
 {
   const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
@@ -46,6 +63,7 @@ static int op_call(lua_State *L)
 
   ax_lua_enter(L);
   ax_lua_read_args(L, op, ax_ops[op].name, &r);
+  if (__builtin_expect(r.formed, 0)) return call_form(L, op, false, &r);
   return ax_lua_run_push(L, op, ax_ops[op].name, &r);
 }
 
@@ -59,6 +77,7 @@ static int op_inplace(lua_State *L)
   ax_lua_enter(L);
   ax_lua_check_tensor(L, 1, shown, ax_signature_of(op)->param[0].name);
   ax_lua_read_args(L, op, shown, &r);
+  if (__builtin_expect(r.formed, 0)) return call_form(L, op, true, &r);
   if (ax_run_inplace(op, &r.args, r.in[0]) != AX_OK) return ax_lua_raise(L, shown);
   lua_pushvalue(L, r.at[0]);
   return 1;
@@ -241,16 +260,25 @@ static void set_boolean(lua_State *L, const char *key, bool value)
   lua_setfield(L, -2, key);
 }
 
-/* Without the attributes that callers do not give, those between `|` and the results. */
+/* Without the attributes that callers do not give, those between `|` and the results, and without
+ * the mark of those that choose a form. */
 static void set_signature(lua_State *L, const char *text)
 {
+  const char *form = strstr(text, " + ");
+  if (form) {
+    lua_pushlstring(L, text, (size_t)(form - text));
+    lua_pushstring(L, form + 2);
+    lua_concat(L, 2);
+    text = lua_tostring(L, -1);
+  } else lua_pushstring(L, text);
   const char *bar = strstr(text, " | "), *results = strstr(text, " -> ");
   lua_pushlstring(L, text, bar ? (size_t)(bar - text) : strlen(text));
   if (bar && results) {
     lua_pushstring(L, results);
     lua_concat(L, 2);
   }
-  lua_setfield(L, -2, "signature");
+  lua_setfield(L, -3, "signature");
+  lua_pop(L, 1);
 }
 
 /* core.ops() -> one table for each row, in the order of ops.def; `hidden` rows have no Lua
@@ -275,6 +303,19 @@ static int ops(lua_State *L)
   return 1;
 }
 
+/* core._row(name) -> the function of a row, also of a hidden one. */
+static int row_function(lua_State *L)
+{
+  const char *name = luaL_checkstring(L, 1);
+  for (int op = 0; op < AX_OP_COUNT; op++)
+    if (strcmp(ax_ops[op].name, name) == 0) {
+      lua_pushinteger(L, op);
+      lua_pushcclosure(L, op_call, 1);
+      return 1;
+    }
+  return luaL_error(L, "there is no row %s", name);
+}
+
 static const struct {
   const char *event;
   ax_op op;
@@ -285,7 +326,7 @@ static const struct {
 
 void ax_lua_open_ops(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "ops", ops }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "ops", ops }, { "_row", row_function }, { NULL, NULL } };
   static const luaL_Reg methods[] = {
     { "copy_", copy_ }, { "fill_", fill_ }, { "zero_", zero_ }, { NULL, NULL }
   };

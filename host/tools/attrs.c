@@ -51,6 +51,9 @@ typedef struct members {
 
 static bool is_attribute(const ax_param *p) { return p->kind == AX_P_NUM || p->places > 0; }
 
+/* C never sees those: they have places, for the binding to read them into, and no names. */
+static bool chooses_form(const ax_signature *sig, int k) { return k >= sig->n_row && k < sig->n; }
+
 static bool same_place(const ax_param *a, const ax_param *b)
 {
   return a->slot == b->slot && a->places == b->places && (a->kind == AX_P_NUM) == (b->kind == AX_P_NUM);
@@ -60,7 +63,8 @@ static const ax_param *attribute_named(int op, const char *name)
 {
   const ax_signature *sig = ax_signature_of((ax_op)op);
   for (int k = 0; k < sig->n_all; k++)
-    if (is_attribute(&sig->param[k]) && strcmp(sig->param[k].name, name) == 0) return &sig->param[k];
+    if (!chooses_form(sig, k) && is_attribute(&sig->param[k]) && strcmp(sig->param[k].name, name) == 0)
+      return &sig->param[k];
   return NULL;
 }
 
@@ -69,7 +73,7 @@ static members members_of_row(int op)
   const ax_signature *sig = ax_signature_of((ax_op)op);
   members m = { 0 };
   for (int k = 0; k < sig->n_all; k++)
-    if (is_attribute(&sig->param[k])) m.at[m.n++] = &sig->param[k];
+    if (!chooses_form(sig, k) && is_attribute(&sig->param[k])) m.at[m.n++] = &sig->param[k];
   return m;
 }
 

@@ -45,7 +45,7 @@ local KINDS = {
     ["dim+"] = "dim, or one past the last",
   dims = "dim or list of dims", pos = "position", int = "integer", int2 = "integer or list of two",
     ints = "sizes", num = "number", bool = "boolean",
-  dtype = "dtype", gen = "Generator",
+  dtype = "dtype", gen = "Generator", any = "a tensor or a list in its place",
 }
 
 local function kind_text(kind)

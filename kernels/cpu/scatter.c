@@ -6,6 +6,7 @@
  * runs); within a line everything happens in the order of the index, for any number of threads.  A
  * list of slices (index_add, index_copy, index_fill) is an index with steps of 0 in all dims but
  * one.  Memory bounds all of these. */
+#include "core/ops/scatter.h"
 #include "cpu.h"
 
 #include <string.h>
@@ -203,6 +204,30 @@ ADDS(i64, int64_t, int64_t, *X = (int64_t)((uint64_t)*X + (uint64_t)alpha * (uin
 ADDS(i32, int32_t, int64_t, *X = (int32_t)((uint32_t)*X + (uint32_t)alpha * (uint32_t)*S))
 ADDS(u8, uint8_t, int64_t, *X = (uint8_t)(*X + (uint8_t)alpha * *S))
 
+#define LARGER(a, b) ((a) > (b) || (a) != (a)) /* NaN is kept */
+#define SMALLER(a, b) ((a) < (b) || (a) != (a))
+#define REDUCES(name, T, U, load, product) \
+  ADDS(prod_##name, T, U, *X = product) \
+  ADDS(amax_##name, T, U, if (LARGER(load(*S), load(*X))) *X = *S) \
+  ADDS(amin_##name, T, U, if (SMALLER(load(*S), load(*X))) *X = *S)
+REDUCES(f32, float, float, , *X **S)
+REDUCES(f64, double, double, , *X **S)
+REDUCES(f16, uint16_t, float, ax_half_to_float, ax_float_to_half(ax_half_to_float(*X) * ax_half_to_float(*S)))
+REDUCES(bf16, uint16_t, float, ax_bf16_to_float,
+        ax_float_to_bf16(ax_bf16_to_float(*X) * ax_bf16_to_float(*S)))
+REDUCES(i64, int64_t, int64_t, , (int64_t)((uint64_t)*X *(uint64_t)*S))
+REDUCES(i32, int32_t, int64_t, , (int32_t)((uint32_t)*X *(uint32_t)*S))
+REDUCES(u8, uint8_t, int64_t, , (uint8_t)(*X **S))
+#define REDUCED(op) \
+  { \
+    [AX_F32] = add_##op##_f32_range, [AX_F64] = add_##op##_f64_range, [AX_F16] = add_##op##_f16_range, \
+    [AX_BF16] = add_##op##_bf16_range, [AX_I64] = add_##op##_i64_range, [AX_I32] = add_##op##_i32_range, \
+    [AX_U8] = add_##op##_u8_range, \
+  }
+static const ax_range_fn reduces[][AX_DTYPE_COUNT] = {
+  [AX_SCATTER_PROD] = REDUCED(prod), [AX_SCATTER_AMAX] = REDUCED(amax), [AX_SCATTER_AMIN] = REDUCED(amin)
+};
+
 static const ax_range_fn gathers[9] = {
   [1] = gather8_range, [2] = gather16_range, [4] = gather32_range, [8] = gather64_range
 };
@@ -255,7 +280,9 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
   if (call->op == AX_OP_INDEX_ADD) w.alpha = call->a->index_add.alpha;
   plan(&w, y, index, s, dim, slices, slices ? y : index);
   int64_t work = w.lines * w.width * w.along;
-  ax_cpu_for(w.lines * w.pieces, work, add ? adds[y->dtype] : sets[item], &w);
+  const ax_range_fn *update =
+      call->op == AX_OP_SCATTER_REDUCE ? reduces[call->a->scatter_reduce.reduce] : adds;
+  ax_cpu_for(w.lines * w.pieces, work, add ? update[y->dtype] : sets[item], &w);
   return AX_OK;
 }
 
@@ -268,6 +295,10 @@ ax_status ax_cpu_scatter(const ax_call *call)
   return write_at(call, call->in[0], call->in[2], false, false);
 }
 ax_status ax_cpu_scatter_add(const ax_call *call)
+{
+  return write_at(call, call->in[0], call->in[2], false, true);
+}
+ax_status ax_cpu__scatter_reduce(const ax_call *call)
 {
   return write_at(call, call->in[0], call->in[2], false, true);
 }

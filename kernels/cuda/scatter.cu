@@ -6,6 +6,7 @@
  * positions handles all of them.  Where each element has an index, a thread has a line along dim if
  * there are many lines; else the written places are sorted.  Memory, and the sort, bound the
  * kernels. */
+#include "core/ops/scatter.h"
 #include "sort.cuh"
 
 AX_CUDA_KERNEL(clone); /* copy.cu: any layout of in[0] into the contiguous out[0] */
@@ -46,6 +47,20 @@ template <class S> struct adding {
   __device__ __forceinline__ void begin(const S *x) { sum = (T)ax_cuda_load(*x); }
   __device__ __forceinline__ void next(int64_t at) { sum = sum + alpha * (T)ax_cuda_load(s[at]); }
   __device__ __forceinline__ void end(S *x) { *x = ax_cuda_store<S>(sum); }
+};
+template <class S> struct reducing {
+  typedef compute<S> T;
+  const S *s;
+  int reduce;
+  T value;
+  __device__ __forceinline__ void begin(const S *x) { value = (T)ax_cuda_load(*x); }
+  __device__ __forceinline__ void next(int64_t at)
+  {
+    const T v = (T)ax_cuda_load(s[at]);
+    if (reduce == AX_SCATTER_PROD) value = (T)((typename summed<S>::type)value * (typename summed<S>::type)v);
+    else if ((reduce == AX_SCATTER_AMAX ? v > value : v < value) || v != v) value = v;
+  }
+  __device__ __forceinline__ void end(S *x) { *x = ax_cuda_store<S>(value); }
 };
 template <class S> struct setting {
   const S *s; /* NULL: the number */
@@ -281,6 +296,14 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
   if (!s)
     ax_store_double((ax_dtype)y->dtype, &number, 0,
                     call->op == AX_OP_SCATTER ? call->a->scatter.number : call->a->index_fill.value);
+  if (call->op == AX_OP_SCATTER_REDUCE)
+    return with_number(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+      typedef AX_TYPE_OF(tag) S;
+      reducing<S> f = {};
+      f.s = ax_cuda_data<S>(s);
+      f.reduce = (int)call->a->scatter_reduce.reduce;
+      return run_places(d, w, f, ax_cuda_data<S>(y));
+    });
   if (add)
     return with_number(call->op, (ax_dtype)y->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
@@ -300,6 +323,7 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
 AX_CUDA_KERNEL(_gather_backward) { return write_at(call, NULL, call->in[0], false, true); }
 AX_CUDA_KERNEL(scatter) { return write_at(call, call->in[0], call->in[2], false, false); }
 AX_CUDA_KERNEL(scatter_add) { return write_at(call, call->in[0], call->in[2], false, true); }
+AX_CUDA_KERNEL(_scatter_reduce) { return write_at(call, call->in[0], call->in[2], false, true); }
 AX_CUDA_KERNEL(index_add) { return write_at(call, call->in[0], call->in[2], true, true); }
 AX_CUDA_KERNEL(index_copy) { return write_at(call, call->in[0], call->in[2], true, false); }
 AX_CUDA_KERNEL(index_fill) { return write_at(call, call->in[0], NULL, true, false); }

@@ -11,7 +11,7 @@ local FAMILIES = {
   "composed",
   "conv",
   "copies", "draws", "loss", "pointwise", "reduce",
-  "index", "indexing",
+  "forms", "index", "indexing",
   "inplace", "interpolate",
   "linalg",
   "norm",

@@ -247,7 +247,7 @@ local function index_for(self, x, d)
   local size = x.ndim > 0 and x.shape[(d > 0 and d or x.ndim + d + 1)] or 1
   size = size or 1
   if size == 0 then return tensor.zeros(0, { dtype = "int64" }) end
-  local t = tensor.randint(0, size, { c:int(9) - 1 })
+  local t = tensor.randint(0, math.min(size, 2 ^ 53), { c:int(9) - 1 })
   if c:once_in(20) then t = t + c:of { 1, -1, 2 ^ 40 } end
   return c:once_in(4) and t[{ { 1, t.shape[1], t.shape[1] > 1 and 2 or 1 } }] or t
 end

@@ -1,5 +1,6 @@
 /* Rules and gradients of rows that read or write at positions listed in a tensor. */
 #include "core/ops/rule.h"
+#include "core/ops/scatter.h"
 
 #define X INPUT(0)
 
@@ -179,6 +180,59 @@ RULE(scatter_add)
 {
   give(c, 0, G);
   if (WANTS(2)) give(c, 2, grown(c, gather(c, G, A->scatter_add.dim, IN(1)), 2));
+}
+
+static ax_arg scatter_into(ax_grad *c, ax_op op, ax_arg x, ax_arg index, ax_arg src)
+{
+  const int64_t dim = A->scatter_reduce.dim;
+  const ax_attrs a = op == AX_OP_SCATTER_ADD
+                         ? AX_ATTRS(scatter_add, .dim = dim)
+                         : AX_ATTRS(scatter_reduce, .dim = dim, .reduce = AX_SCATTER_PROD);
+  return call(c, op, 3, (ax_arg[]){ x, index, src }, &a);
+}
+
+static ax_arg cast_like(ax_grad *c, ax_arg x, int k)
+{
+  return call1(c, AX_OP_CAST, x, &AX_ATTRS(cast, .dtype = META(k)->dtype));
+}
+
+/* Equal ones share the gradient of the largest. */
+static void scatter_extreme(ax_grad *c)
+{
+  const int64_t dim = A->scatter_reduce.dim;
+  const ax_arg index = IN(1), mine = cast_like(c, bin(c, AX_OP_EQ, IN(0), OUT(0)), 0),
+               theirs = cast_like(c, bin(c, AX_OP_EQ, IN(2), gather(c, OUT(0), dim, index)), 0),
+               share = over(c, G, scatter_into(c, AX_OP_SCATTER_ADD, mine, index, theirs));
+  if (WANTS(0)) give(c, 0, mul(c, mine, share));
+  if (WANTS(2)) give(c, 2, mul(c, theirs, gather(c, share, dim, index)));
+}
+
+/* The product of the other factors: the product divided by the factor, but where it is 0. */
+static void scatter_product(ax_grad *c)
+{
+  const int64_t dim = A->scatter_reduce.dim;
+  const ax_arg index = IN(1), x = IN(0), src = IN(2);
+  if (WANTS(0)) {
+    const ax_arg factor = where(c, bin(c, AX_OP_EQ, x, NUM(0)), NUM(1), x),
+                 others = scatter_into(c, AX_OP_SCATTER_REDUCE, factor, index, src);
+    give(c, 0, over(c, mul(c, G, others), factor));
+  }
+  if (WANTS(2)) {
+    const ax_arg zero = bin(c, AX_OP_EQ, src, NUM(0)), factor = where(c, zero, NUM(1), src),
+                 zeros = scatter_into(c, AX_OP_SCATTER_ADD, filled(c, 0, 0), index, cast_like(c, zero, 0)),
+                 alone =
+                     bin(c, AX_OP_LOGICAL_AND, zero, bin(c, AX_OP_EQ, gather(c, zeros, dim, index), NUM(1))),
+                 others = scatter_into(c, AX_OP_SCATTER_REDUCE, x, index, where(c, alone, NUM(1), src));
+    give(c, 2,
+         where(c, alone, gather(c, mul(c, G, others), dim, index),
+               over(c, gather(c, mul(c, G, OUT(0)), dim, index), factor)));
+  }
+}
+
+RULE(scatter_reduce)
+{
+  if (A->scatter_reduce.reduce == AX_SCATTER_PROD) scatter_product(c);
+  else scatter_extreme(c);
 }
 
 /* ---- slices */

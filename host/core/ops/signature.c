@@ -31,7 +31,7 @@ static uint8_t kind_named(const char *s, size_t n)
     { "T", AX_P_TENSOR },      { "TN", AX_P_OPERAND },    { "T*", AX_P_TENSORS }, { "dim", AX_P_DIM },
     { "dim+", AX_P_DIM_PLUS }, { "dims", AX_P_DIMS },     { "pos", AX_P_POS },    { "int", AX_P_INT },
     { "int2", AX_P_INT2 },     { "ints", AX_P_INTS },     { "num", AX_P_NUM },    { "bool", AX_P_BOOL },
-    { "dtype", AX_P_DTYPE },   { "gen", AX_P_GENERATOR },
+    { "dtype", AX_P_DTYPE },   { "gen", AX_P_GENERATOR }, { "any", AX_P_ANY },
   };
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
     if (strlen(kinds[i].name) == n && memcmp(kinds[i].name, s, n) == 0) return kinds[i].kind;
@@ -64,7 +64,8 @@ static void place(ax_param *p, taken *t)
   case AX_P_OPERAND: p->slot = (uint8_t)t->tensors++; return;
   case AX_P_NUM: p->slot = (uint8_t)t->numbers++; return;
   case AX_P_TENSORS:
-  case AX_P_GENERATOR: return;
+  case AX_P_GENERATOR:
+  case AX_P_ANY: return;
   case AX_P_DIMS:
   case AX_P_INTS: /* the second one: its length and its entries go where integers go */
     p->second = t->list;
@@ -107,17 +108,19 @@ static void parse_param(ax_param *p, const char *s, size_t n, taken *t)
 
 void ax_signature_parse(ax_signature *sig, const char *s)
 {
-  enum { GIVEN, SET, RESULTS } part = GIVEN;
+  enum { GIVEN, FORM, SET, RESULTS } part = GIVEN;
   taken t = { 0 };
 
   while (*s) {
     const size_t n = strcspn(s, " ");
     if (n == 2 && s[0] == '-' && s[1] == '>') part = RESULTS;
+    else if (n == 1 && s[0] == '+') part = FORM;
     else if (n == 1 && s[0] == '|') part = SET;
     else if (part == RESULTS) sig->results++;
     else if (n && sig->n_all < AX_MAX_PARAMS) {
       parse_param(&sig->param[sig->n_all++], s, n, &t);
-      if (part == GIVEN) sig->n++;
+      if (part == GIVEN) sig->n_row++;
+      if (part != SET) sig->n++;
     }
     s += n + strspn(s + n, " ");
   }

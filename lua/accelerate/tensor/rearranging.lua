@@ -64,14 +64,12 @@ define("fill_diagonal_", "x:T value:num wrap:bool=false",
     return x
   end, "method")
 
-define("unique_consecutive", "x:T return_inverse:bool=false return_counts:bool=false",
-  "the flattened x without repetitions of the element before; where each went; how many", function(x, inverse,
-    counts)
-    local flat = x:reshape(-1)
-    local n = flat:numel()
-    local first = core.ones({ n }, { dtype = "bool", device = x.device })
-    if n > 1 then first:narrow(1, 2, n - 1):copy_(flat:narrow(1, 2, n - 1):ne(flat:narrow(1, 1, n - 1))) end
-    local group = first:long():cumsum(1) - 1
-    return flat:masked_select(first), inverse and group:view(x.shape) or nil,
-      counts and group:bincount() or nil
+define("unique_consecutive", "x:T return_inverse:bool=false return_counts:bool=false dim:dim?",
+  "x without repetitions of the element (dim: the slice) before; where each went; how many; without dim " ..
+  "of the "
+  .. "flattened x", function(x, inverse, counts, dim)
+    local values, places, count = require("accelerate.tensor.slices").unique(dim and x or x:reshape(-1), dim
+      or 1,
+      inverse, counts, false)
+    return values, places and not dim and places:view(x.shape) or places, count
   end)

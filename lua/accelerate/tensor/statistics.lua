@@ -64,7 +64,10 @@ define("std_mean", MOMENTS, "standard deviation and mean, as two values", functi
 end)
 define("aminmax", "x:T dim:dim? keepdim:bool=false", "smallest and largest element, as two values",
   function(x, dim, keepdim) return x:amin(dim, keepdim), x:amax(dim, keepdim) end)
-define("nanmean", "x:T dim:dims? keepdim:bool=false", "the mean of what is not NaN", function(x, dim, keepdim)
+define("nanmean", "x:T dim:dims? keepdim:bool=false dtype:dtype?",
+  "the mean of what is not NaN, of x as dtype",
+  function(x, dim, keepdim, dtype)
+  if dtype then x = x:to(dtype) end
   return x:nansum(dim, keepdim) / x:isnan():logical_not():sum(dim, keepdim)
 end)
 

@@ -59,6 +59,18 @@ end, { 3, 2 })
 writer("scatter_add", function(x, s) return x:scatter_add(2, int64(REPEATED), s) end, function(x, s)
   return placed(x, 2, REPEATED, function(out, r, c, i, j) out[r][c] = out[r][c] + s[i][j] end)
 end, { 3, 2 })
+local scatter_reduce = core._row "_scatter_reduce"
+local function larger(a, b) return a > b and a or b end
+writer("_scatter_reduce", function(x, s)
+  return scatter_reduce(x, 2, int64(REPEATED), s, "prod"), scatter_reduce(x, 2, int64(REPEATED), s, "amax"),
+    scatter_reduce(x, 2, int64(REPEATED), s, "amin")
+end, function(x, s)
+  local function reduced(f)
+    return placed(x, 2, REPEATED, function(out, r, c, i, j) out[r][c] = f(out[r][c], s[i][j]) end)
+  end
+  return reduced(function(a, b) return a * b end), reduced(larger),
+    reduced(function(a, b) return -larger(-a, -b) end)
+end, { 3, 2 })
 local ROWS = { 2, 0 }
 writer("index_add", function(x, s) return x:index_add(1, int64 { 2, 2 }, s, -0.5) end, function(x, s)
   local out = copied(x)

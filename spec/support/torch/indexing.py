@@ -31,7 +31,8 @@ def mask(shape):
 
 
 def entries(unique):
-    """One key as Lua text and as Python has it.  unique: no place twice, and all lists of positions have one length."""
+    """One key as Lua text and as Python has it.  unique: no place twice,
+        and all lists of positions have one length."""
     lua, python, dim, rested, length = [], [], 0, False, draw.choice([1, 2])
     grow = not unique and draw.random() < 0.3  # lists of positions that broadcast
     while dim < 4 and draw.random() < 0.9:

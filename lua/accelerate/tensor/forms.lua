@@ -1,0 +1,250 @@
+--- Forms of ops: what an argument after `+` in a row of host/core/ops/*.def makes of it. Each
+--- function gets whether the result goes into the first argument (x:add_), then the row's
+--- arguments as accelerate.tensor.define describes them.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.composed"
+local options = require "accelerate.utils.options"
+
+local shape_text = define.shape_text
+
+local M = {}
+
+-- The result, or x with the result written into it.
+local function place(inplace, x, result)
+  if inplace then return x:copy_(result) end
+  return result
+end
+
+-- x, or a copy of it where the gradient needs x as it was.
+local function kept(inplace, x)
+  return inplace and core.is_grad_enabled() and x:clone() or x
+end
+
+local function is_float(x) return core.is_tensor(x) and x.dtype:find("float", 1, true) ~= nil end
+
+-- ---- dtype: x is cast first
+
+for _, name in ipairs { "sum", "mean", "prod", "nansum" } do
+  M[name] = function(_, x, dim, keepdim, dtype) return core[name](x:to(dtype), dim, keepdim):to(dtype) end
+end
+for _, name in ipairs { "cumsum", "cumprod", "softmax", "log_softmax" } do
+  M[name] = function(_, x, dim, dtype) return core[name](x:to(dtype), dim):to(dtype) end
+end
+
+for _, name in ipairs { "var", "std" } do
+  M[name] = function(_, x, dim, keepdim, correction, unbiased)
+    return core[name](x, dim, keepdim, unbiased and correction or 0)
+  end
+end
+
+-- ---- arithmetic
+
+for _, name in ipairs { "add", "sub" } do
+  M[name] = function(inplace, a, b, alpha)
+    if not is_float(a) and not is_float(b) and alpha ~= math.floor(alpha) then
+      options.fail("%s: alpha: expected an integer for tensors of integers, got %g", name, alpha)
+    end
+    local scaled = type(b) == "boolean" and (b and alpha or 0) or b * alpha
+    if inplace then return a[name .. "_"](a, scaled) end
+    return core[name](a, scaled)
+  end
+end
+
+-- a / b rounded toward 0. Integers stay integers.
+local function truncated(a, b)
+  if is_float(a) or is_float(b) or type(b) == "number" and b ~= math.floor(b) then
+    return core.div(a, b):trunc()
+  end
+  return core.floor_divide(core.sub(a, core.fmod(a, b)), b)
+end
+function M.div(inplace, x, b, mode)
+  local a = kept(inplace, x)
+  local result = core.no_grad(mode == "trunc" and truncated or core.floor_divide, a, b)
+  local recorded = core.is_grad_enabled()
+    and (is_float(a) and a.requires_grad or is_float(b) and b.requires_grad)
+  if recorded then -- steps have no slope: a result with a record whose gradients are 0
+    local quotient = core.div(a, b):trunc()
+    core.no_grad(function() quotient:copy_(result) end)
+    result = quotient
+  end
+  return place(inplace, x, result)
+end
+
+function M.round(inplace, x, decimals)
+  if decimals == 0 then return place(inplace, x, x:round()) end
+  if not is_float(x) then
+    options.fail("round: decimals: expected 0 for a tensor of %s, got %d", x.dtype, decimals)
+  end
+  local scale = 10 ^ math.abs(decimals)
+  if decimals > 0 then return place(inplace, x, (x * scale):round() / scale) end
+  return place(inplace, x, (x / scale):round() * scale)
+end
+
+for name, pair in pairs { max = "maximum", min = "minimum" } do
+  M[name] = function(_, x, dim, _, other)
+    if not core.is_tensor(other) then
+      options.fail("%s: argument 2: expected a dim or a tensor, got %s", name, options.show(other))
+    end
+    if dim then options.fail("%s: expected a dim or another tensor, got both", name) end
+    return core[pair](x, other)
+  end
+end
+
+-- ---- values as 0-d tensors
+
+local function check_value(name, place_of, x, value)
+  if not core.is_tensor(value) then
+    options.fail("%s: argument %d (value): expected a number or a tensor, got %s", name, place_of,
+      options.show(value))
+  end
+  if value.ndim > 0 then
+    options.fail("%s: argument %d (value): expected a number, got tensor %s %s; a tensor must have 0 dims",
+      name,
+      place_of, value.dtype, shape_text(value))
+  end
+  if is_float(value) and not is_float(x) then
+    options.fail("%s: a value of %s does not fit a tensor of %s", name, value.dtype, x.dtype)
+  end
+  return value:to { dtype = x.dtype, device = x.device }
+end
+
+function M.masked_fill(inplace, x, mask, _, value)
+  return place(inplace, x, core.where(mask, check_value("masked_fill", 3, x, value), x))
+end
+
+function M.index_fill(inplace, x, dim, index, _, value)
+  value = check_value("index_fill", 4, x, value)
+  local shape = x.shape
+  if x.ndim > 0 then shape[dim] = index:numel() end
+  return x[inplace and "index_copy_" or "index_copy"](x, dim, index, value:expand(shape))
+end
+
+-- ---- positions
+
+function M.scatter(inplace, x, dim, index, src, reduce)
+  if not core.is_tensor(src) then
+    src = core.full(index.shape, src, { dtype = x.dtype, device = x.device })
+  end
+  if reduce == "add" then return x[inplace and "scatter_add_" or "scatter_add"](x, dim, index, src) end
+  return place(inplace, x, define.functions.scatter_reduce(kept(inplace, x), dim, index, src, "prod"))
+end
+
+function M.nonzero(_, x, as_tuple)
+  if not as_tuple then return x:nonzero() end
+  if x.ndim == 0 then x = x:view(1) end
+  return x:nonzero():unbind(2)
+end
+
+local function as_int32(x, wanted) return wanted and x:to("int32") or x end
+
+function M.searchsorted(_, sequence, values, right, side, out_int32, sorter)
+  if side == "left" and right then
+    options.fail('searchsorted: right = true and side = "left" contradict each other')
+  end
+  if sorter then
+    if sorter.dtype ~= "int64" or shape_text(sorter) ~= shape_text(sequence) then
+      options.fail("searchsorted: sorter: expected int64 of the sequence's shape, got %s",
+        options.show(sorter))
+    end
+    sequence = sequence:gather(-1, sorter)
+  end
+  return as_int32(core.searchsorted(sequence, values, right or side == "right"), out_int32)
+end
+
+function M.bucketize(_, x, boundaries, right, out_int32)
+  return as_int32(core.bucketize(x, boundaries, right), out_int32)
+end
+
+function M.repeat_interleave(_, x, repeats, dim, output_size)
+  local result = core.repeat_interleave(x, repeats, dim)
+  local size = result.shape[dim or 1]
+  if size ~= output_size then
+    options.fail("repeat_interleave: output_size is %d, but the repeats come to %d", output_size, size)
+  end
+  return result
+end
+
+function M.unique(_, x, return_inverse, return_counts, dim)
+  if not dim then return core.unique(x, return_inverse, return_counts) end
+  return require("accelerate.tensor.slices").unique(x, dim, return_inverse, return_counts, true)
+end
+
+-- ---- tensordot
+
+local function check_dims(x, name, list)
+  if type(list) == "number" then list = { list } end
+  if type(list) ~= "table" then
+    options.fail("tensordot: dims of %s: expected a list, got %s", name, options.show(list))
+  end
+  local taken, out = {}, {}
+  for i, dim in ipairs(list) do
+    local d = type(dim) == "number" and dim < 0 and dim + x.ndim + 1 or dim
+    if type(d) ~= "number" or d ~= math.floor(d) or d < 1 or d > x.ndim then
+      options.fail("tensordot: dims of %s: %s is out of range; expected 1..%d or -%d..-1", name,
+        options.show(dim), x.ndim, x.ndim)
+    end
+    if taken[d] then options.fail("tensordot: dims of %s: dim %d is listed twice", name, d) end
+    taken[d], out[i] = true, d
+  end
+  local free = {}
+  for d = 1, x.ndim do if not taken[d] then free[#free + 1] = d end end
+  return out, free
+end
+
+local function permuted(x, first, second)
+  local order = {}
+  for _, d in ipairs(first) do order[#order + 1] = d end
+  for _, d in ipairs(second) do order[#order + 1] = d end
+  return #order > 0 and x:permute(order) or x
+end
+
+function M.tensordot(_, a, b, _, lists)
+  if type(lists) ~= "table" or #lists ~= 2 then
+    options.fail("tensordot: dims: expected a number or two lists, got %s", options.show(lists))
+  end
+  local of_a, free_a = check_dims(a, "a", lists[1])
+  local of_b, free_b = check_dims(b, "b", lists[2])
+  if #of_a ~= #of_b then
+    options.fail("tensordot: dims: %d of a and %d of b do not go together", #of_a, #of_b)
+  end
+  local shape, inner = {}, 1
+  for i, d in ipairs(of_a) do
+    local m, n = a.shape[d], b.shape[of_b[i]]
+    if m ~= n then
+      options.fail("tensordot: dim %d of %s and dim %d of %s have sizes %d and %d", d, options.show(a),
+        of_b[i],
+        options.show(b), m, n)
+    end
+    inner = inner * m
+  end
+  local rows, columns = 1, 1
+  for _, d in ipairs(free_a) do shape[#shape + 1], rows = a.shape[d], rows * a.shape[d] end
+  for _, d in ipairs(free_b) do shape[#shape + 1], columns = b.shape[d], columns * b.shape[d] end
+  return permuted(a, free_a, of_a):reshape(rows, inner)
+    :matmul(permuted(b, of_b, free_b):reshape(inner, columns)):reshape(shape)
+end
+
+-- ---- losses with a weight for each element
+
+local function check_weight(name, input, weight)
+  if shape_text(weight) ~= shape_text(input) then
+    options.fail("%s: weight: expected the shape of input, %s, got %s", name, options.show(input),
+      options.show(weight))
+  end
+end
+for _, name in ipairs { "mse_loss", "l1_loss" } do
+  M[name] = function(_, input, target, reduction, weight)
+    check_weight(name, input, weight)
+    local each = core[name](input, target, { reduction = "none" }) * weight
+    if reduction == "none" then return each end
+    return reduction == "sum" and each:sum() or each:sum() / weight:sum()
+  end
+end
+function M.huber_loss(_, input, target, reduction, delta, weight)
+  check_weight("huber_loss", input, weight)
+  local each = core.huber_loss(input, target, { reduction = "none", delta = delta }) * weight
+  if reduction == "none" then return each end
+  return reduction == "sum" and each:sum() or each:mean()
+end
+
+return M
