@@ -204,6 +204,46 @@ describe("models", function()
     assert.is_near(500 ^ (-2 / 16) / 8, rotary.frequencies("here", old, 16)[2], 1e-12)
   end)
 
+  it("of images have the sizes that their names say, and learn", function()
+    assert.equal(11689512, nn.init._skip(models.resnet18):num_parameters())
+    assert.equal(25557032, nn.init._skip(models.resnet50):num_parameters())
+    local model = models.LeNet { num_labels = 10 }
+    assert.equal(61706, model:num_parameters())
+    host.in_folder(function(folder)
+      model:save_pretrained(folder)
+      local x = core.rand(2, 1, 28, 28)
+      assert.same(model(x).logits:totable(), models.from_pretrained(folder)(x).logits:totable())
+    end)
+    fails("pixel_values must be a floating tensor (batch, 1, 28, 28), got a float32 tensor of shape [2, " ..
+      "1, 27, 28]",
+      model, core.rand(2, 1, 27, 28))
+    core.manual_seed(5)
+    local small = models.resnet18 { num_labels = 2, embedding_size = 4, hidden_sizes = { 4, 8, 8, 8 } }
+    local optimizer = require("accelerate.optim").SGD(small:parameters(), { lr = 0.1 })
+    local x, y = core.randn(16, 3, 32, 32), core.arange(16) % 2
+    x = x + (y:float() * 2 - 1):view(16, 1, 1, 1)
+    local first, last
+    for _ = 1, 15 do
+      local loss = small { pixel_values = x, labels = y }.loss
+      loss:backward()
+      optimizer:step()
+      optimizer:zero_grad()
+      first, last = first or loss:item(), loss:item()
+    end
+    assert.is_true(last < 0.5 * first, ("%g to %g"):format(first, last))
+  end)
+
+  it("may be called inside scopes, cached tables and keys included", function()
+    local tensor = require "accelerate.tensor"
+    for _, folder in ipairs { LLAMA, "spec/models/folders/t5" } do
+      local model = models.from_pretrained(folder)
+      local ids = core.tensor({ { 3, 4, 5 } }, { dtype = "int64" })
+      local function tokens() return model:generate(ids, { max_new_tokens = 5 }):totable() end
+      local inside = tensor.scope(function() return tensor.scope(tokens) end)
+      assert.same(inside, tokens())
+    end
+  end)
+
   it("take inputs by position or by name, and name what they do not know", function()
     local model = models.from_pretrained(BERT)
     local ids = core.tensor({ { 3, 4, 5 } }, { dtype = "int64" })

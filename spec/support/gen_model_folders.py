@@ -9,7 +9,7 @@ import sys
 
 import torch
 import transformers
-from transformers import BertConfig, GPT2Config, LlamaConfig
+from transformers import BertConfig, GPT2Config, LlamaConfig, ResNetConfig, T5Config, ViTConfig
 
 torch.set_num_threads(1)
 
@@ -148,7 +148,47 @@ def llama(root):
         "labels": rows.masked_fill(mask == 0, -100)})
 
 
-FAMILIES = {"gpt2": gpt2, "bert": bert, "llama": llama}
+def vit(root):
+    config = ViTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=20, image_size=8,
+        patch_size=4, num_labels=3, layer_norm_eps=1e-6)
+    pixels = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(15))
+    model = randomised(transformers.ViTForImageClassification(config), 16)
+    write(root, "vit", model, {"pixel_values": pixels, "labels": torch.tensor([2, 0])})
+    config.qkv_bias, config.hidden_act = False, "gelu_new"
+    write(root, "vit_base", randomised(transformers.ViTModel(config), 17), {"pixel_values": pixels}, "pooler_output")
+
+
+def resnet(root):
+    pixels = torch.randn(2, 3, 24, 20, generator=torch.Generator().manual_seed(18))
+    common = dict(embedding_size=4, num_labels=3)
+    for name, config in {
+        "resnet_basic": ResNetConfig(**common, hidden_sizes=[4, 6], depths=[1, 2], layer_type="basic"),
+        "resnet_bottleneck": ResNetConfig(**common, hidden_sizes=[8, 12], depths=[1, 2], downsample_in_bottleneck=True),
+    }.items():
+        model = randomised(transformers.ResNetForImageClassification(config), 19)
+        write(root, name, model, {"pixel_values": pixels, "labels": torch.tensor([2, 0])})
+
+
+def t5(root):
+    common = dict(vocab_size=37, d_model=16, d_kv=4, d_ff=20, num_layers=2, num_heads=3, dropout_rate=0.1,
+        relative_attention_num_buckets=8, relative_attention_max_distance=9, decoder_start_token_id=0)
+    rows = ids(20, 36, 2, 13)
+    mask = torch.tensor([[1] * 13, [1] * 8 + [0] * 5])
+    labels = ids(21, 36, 2, 12)
+    labels[1, 9:] = -100
+    inputs = {"input_ids": rows, "attention_mask": mask, "labels": labels}
+    model = randomised(transformers.T5ForConditionalGeneration(T5Config(**common)), 22)
+    prompt = {"input_ids": rows, "attention_mask": mask}
+    common_options = {"pad_token_id": 36, "eos_token_id": [7, 11]}
+    write(root, "t5", model, inputs, extra={"prompt": rows.tolist(), "mask": mask.tolist(),
+        "padded": generated(model, prompt, GREEDY, **common_options)})
+    gated = T5Config(**common, feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=1)
+    write(root, "t5_gated", randomised(transformers.T5ForConditionalGeneration(gated), 23), inputs)
+    write(root, "t5_encoder", randomised(transformers.T5EncoderModel(T5Config(**common)), 24), prompt,
+        "last_hidden_state")
+
+
+FAMILIES = {"gpt2": gpt2, "bert": bert, "llama": llama, "resnet": resnet, "t5": t5, "vit": vit}
 
 if __name__ == "__main__":
     for family in sys.argv[2:] or FAMILIES:

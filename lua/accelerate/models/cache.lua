@@ -20,11 +20,18 @@ function Cache:init(opts)
   self.length, self.keys, self.values = 0, {}, {}
 end
 
+-- A copy that outlives all scopes: a scope lets go of results, not of new tensors.
+local function lasting(t)
+  local copy = core.empty(t.shape, { dtype = t.dtype, device = t.device })
+  copy:copy_(t)
+  return copy
+end
+
 local function grown(t, capacity, like, used)
   local s = like.shape
   local wide = core.empty({ s[1], s[2], capacity, s[4] }, { dtype = like.dtype, device = like.device })
   if t and used > 0 then wide:narrow(3, 1, used):copy_(t:narrow(3, 1, used)) end
-  return core.keep(wide)
+  return wide
 end
 
 --- Adds a layer's keys and values, (N, H, T, D), behind those seen, and returns all of them as
@@ -57,9 +64,9 @@ function Cache:advance(count) self.length = self.length + count end
 ---@param index accelerate.Tensor int64, from 0
 function Cache:reorder(index)
   for layer, keys in ipairs(self.keys) do
-    self.keys[layer] = core.keep(keys:index_select(1, index))
-    self.values[layer] = core.keep(self.values[layer]:index_select(1, index))
+    self.keys[layer] = lasting(keys:index_select(1, index))
+    self.values[layer] = lasting(self.values[layer]:index_select(1, index))
   end
 end
 
-return { KeyValueCache = Cache }
+return { KeyValueCache = Cache, lasting = lasting }

@@ -88,7 +88,7 @@ function M.causal_lm(Class, base)
     function step.scores(ids)
       if padding then
         if cache.length > 0 then
-          padding = core.keep(core.cat({ padding, core.ones_like(padding:narrow(2, 1, 1)) }, 2))
+          padding = core.cat({ padding, core.ones_like(padding:narrow(2, 1, 1)) }, 2)
         end
         inputs.attention_mask = padding
         inputs.position_ids = masks.positions(padding):narrow(2, cache.length + 1, ids:size(2))

@@ -13,14 +13,21 @@ local properties = require "accelerate.utils.properties"
 local FILES = {
   bert = { "BertModel", "BertForSequenceClassification", "BertForTokenClassification", "BertForMaskedLM" },
   gpt2 = { "GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification" },
+  lenet = { "LeNet" },
+  resnet = { "ResNetModel", "ResNetForImageClassification", "resnet18", "resnet34", "resnet50", "resnet101" },
+  t5 = { "T5Model", "T5EncoderModel", "T5ForConditionalGeneration" },
+  vit = { "ViTModel", "ViTForImageClassification" },
   llama = { "LlamaModel", "LlamaForCausalLM", "LlamaForSequenceClassification" },
 }
-local TYPES = { gpt2 = "GPT2", bert = "Bert", llama = "Llama" }
+local TYPES = { gpt2 = "GPT2", bert = "Bert", llama = "Llama", lenet = "LeNet", resnet = "ResNet",
+  t5 = "T5", vit = "ViT" }
 local TASKS = {
   AutoModel = { "Model" },
   AutoModelForCausalLM = { "LMHeadModel", "ForCausalLM" },
   AutoModelForMaskedLM = { "ForMaskedLM" },
   AutoModelForSequenceClassification = { "ForSequenceClassification" },
+  AutoModelForSeq2SeqLM = { "ForConditionalGeneration" },
+  AutoModelForImageClassification = { "ForImageClassification", "" },
   AutoModelForTokenClassification = { "ForTokenClassification" },
 }
 
@@ -50,7 +57,7 @@ local function choose(config, where)
     if Class then return Class end
   end
   local base = TYPES[config.model_type]
-  if base then return class_named(base .. "Model") end
+  if base then return class_named(base .. "Model") or class_named(base) end
   options.fail("%s: config.model_type '%s' with architecture '%s' is not there; known types: %s", where,
     tostring(config.model_type), tostring((config.architectures or {})[1]), table.concat(sorted(TYPES), ", "))
 end
@@ -118,5 +125,10 @@ members.AutoModelForMaskedLM = auto "AutoModelForMaskedLM"
 members.AutoModelForSequenceClassification = auto "AutoModelForSequenceClassification"
 --- `from_pretrained` and `from_config` of the token classifier of config.model_type.
 members.AutoModelForTokenClassification = auto "AutoModelForTokenClassification"
+
+--- `from_pretrained` and `from_config` of the encoder-decoder of config.model_type.
+members.AutoModelForSeq2SeqLM = auto "AutoModelForSeq2SeqLM"
+--- `from_pretrained` and `from_config` of the image classifier of config.model_type.
+members.AutoModelForImageClassification = auto "AutoModelForImageClassification"
 
 return properties.lazy("accelerate.models", members)

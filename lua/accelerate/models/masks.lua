@@ -18,26 +18,34 @@ function M.keys(mask)
   return as_bool(mask):view(shape[1], 1, 1, shape[2])
 end
 
---- Returns what scaled_dot_product_attention takes for queries that see the keys before them: a
---- mask, or nil, and is_causal.
+--- Returns the mask of queries that see the keys up to themselves, (queries, past + queries) or
+--- with padding (N, 1, queries, past + queries); of one query without padding nil.
 ---@param queries integer the number of new positions
 ---@param past integer the number of cached positions before them
 ---@param padding accelerate.Tensor? (N, past + queries), 0 for padding
 ---@param device string
----@return accelerate.Tensor? mask
----@return boolean is_causal
-function M.causal(queries, past, padding, device)
-  if queries == 1 then return M.keys(padding), false end
-  if past == 0 and not padding then return nil, true end
+---@return accelerate.Tensor?
+function M.causal_of(queries, past, padding, device)
+  if queries == 1 then return M.keys(padding) end
   local key = core.arange(past + queries, { device = device })
   local query = core.arange(past, past + queries, { device = device }):view(queries, 1)
   local allowed = key:le(query)
-  if padding then
-    -- padding before the first token sees itself: a row without keys would become NaN
-    local before = M.keys(padding:cumsum(2):eq(0)):logical_and(key:eq(query))
-    allowed = M.keys(padding):logical_and(allowed):logical_or(before)
-  end
-  return allowed, false
+  if not padding then return allowed end
+  -- padding before the first token sees itself: a row without keys would become NaN
+  local before = M.keys(padding:cumsum(2):eq(0)):logical_and(key:eq(query))
+  return M.keys(padding):logical_and(allowed):logical_or(before)
+end
+
+--- Returns what scaled_dot_product_attention takes for such queries: a mask, or nil, and is_causal.
+---@param queries integer
+---@param past integer
+---@param padding accelerate.Tensor?
+---@param device string
+---@return accelerate.Tensor? mask
+---@return boolean is_causal
+function M.causal(queries, past, padding, device)
+  if past == 0 and not padding and queries > 1 then return nil, true end
+  return M.causal_of(queries, past, padding, device), false
 end
 
 --- Returns the positions of tokens in rows that may be padded on the left, counted from 0.

@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local lasting = require("accelerate.models.cache").lasting
 
 local M = {}
 
@@ -67,7 +68,7 @@ end
 local function tables(self, rows, dtype, device)
   local angles = core.arange(rows):double():view(rows, 1)
     * core.tensor(self.frequencies, { dtype = "float64" })
-  local function placed(t) return core.keep(t:to(dtype):to(device)) end
+  local function placed(t) return lasting(t:to(dtype):to(device)) end
   self.cos = placed(core.cat({ angles:cos(), angles:cos() }, 2))
   self.sin = placed(core.cat({ -angles:sin(), angles:sin() }, 2))
   self.rows, self.dtype, self.device = rows, dtype, device
