@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "glibc.h"
 #include "host.h"
 #include "plugin.h"
 

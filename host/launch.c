@@ -30,6 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "glibc.h"
 #include "host.h"
 #include "joins.h"
 #include "machines.h"

@@ -179,14 +179,12 @@ static void N(turn)(const T *src, int64_t width, T *dst)
       T *d = dst + c * QUERIES + r;
       const quad r0 = *(const quad *)s, r1 = *(const quad *)(s + width), r2 = *(const quad *)(s + 2 * width),
                  r3 = *(const quad *)(s + 3 * width);
-      const quad a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5),
-                 b = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-      const quad e = __builtin_shufflevector(r2, r3, 0, 4, 1, 5),
-                 f = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-      *(quad *)d = __builtin_shufflevector(a, e, 0, 1, 4, 5);
-      *(quad *)(d + QUERIES) = __builtin_shufflevector(a, e, 2, 3, 6, 7);
-      *(quad *)(d + 2 * QUERIES) = __builtin_shufflevector(b, f, 0, 1, 4, 5);
-      *(quad *)(d + 3 * QUERIES) = __builtin_shufflevector(b, f, 2, 3, 6, 7);
+      const quad a = AX_SHUFFLE(r0, r1, 0, 4, 1, 5), b = AX_SHUFFLE(r0, r1, 2, 6, 3, 7);
+      const quad e = AX_SHUFFLE(r2, r3, 0, 4, 1, 5), f = AX_SHUFFLE(r2, r3, 2, 6, 3, 7);
+      *(quad *)d = AX_SHUFFLE(a, e, 0, 1, 4, 5);
+      *(quad *)(d + QUERIES) = AX_SHUFFLE(a, e, 2, 3, 6, 7);
+      *(quad *)(d + 2 * QUERIES) = AX_SHUFFLE(b, f, 0, 1, 4, 5);
+      *(quad *)(d + 3 * QUERIES) = AX_SHUFFLE(b, f, 2, 3, 6, 7);
     }
 }
 

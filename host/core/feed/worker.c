@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "glibc.h"
 #include "profile.h"
 #include "dist.h"
 
