@@ -64,13 +64,15 @@ CPU_CFLAGS   := $(CPU_OPT) -fopenmp -fno-math-errno -fno-trapping-math -ffp-cont
 CPU_SRC      := $(wildcard kernels/cpu/*.c)
 CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
 IMAGE_PLUGIN := $(OUT)/libax_image.so
+MPI_PLUGIN   := $(OUT)/libax_mpi.so
 
 # Debian's and Ubuntu's packages, each with what shows that it is there: a header, a file or a
 # command.
 BUILD_DEPS := gcc:cc libc6-dev:stdio.h xz-utils:xz zlib1g-dev:zlib.h \
               libedit-dev:histedit.h libyaml-dev:yaml.h libdnnl-dev:dnnl.h
 IMAGE_DEPS := libjpeg-dev:jpeglib.h libpng-dev:png.h
-DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) lua-busted:busted \
+MPI_DEPS   := libopenmpi-dev:mpicc
+DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) $(MPI_DEPS) openmpi-bin:mpirun lua-busted:busted \
               dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
 # Shell: sets `want` to the packages of $(1) that are missing.  The compiler looks for headers,
 # so that CFLAGS=-I... counts.
@@ -100,7 +102,7 @@ Q   := $(if $(V),,@)
 say  = $(if $(V),,@echo "  $(1)")
 
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
-all: $(OUT)/accel-run $(CPU_PLUGINS) modules image  ## build the host and the CPU plugins (MODE=asan: sanitized)
+all: $(OUT)/accel-run $(CPU_PLUGINS) modules image mpi  ## build the host and its plugins (MODE=asan: sanitized)
 
 $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 	$(call say,link $@)
@@ -149,6 +151,19 @@ $(IMAGE_PLUGIN): host/image/image.c host/image.h Makefile
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(CC) $(BASE_CFLAGS) $(CFLAGS) -shared -o $@.new host/image/image.c $(LDFLAGS) -ljpeg -lpng
+	@mv $@.new $@
+
+# Tensors of CPU ranks travel between machines through MPI; without it all else builds, and such a
+# run says what to install.
+mpi:
+	@$(call MISSING,$(MPI_DEPS)); if test -z "$$want"; then $(MAKE) -s --no-print-directory $(MPI_PLUGIN); \
+	elif ! test -e $(MPI_PLUGIN); then echo "  no $(MPI_PLUGIN) (CPU ranks on several machines): missing$$want"; fi
+
+$(MPI_PLUGIN): host/mpi/mpi.c host/messages.h Makefile
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(CC) $(BASE_CFLAGS) $(CFLAGS) $(shell mpicc --showme:compile) -shared -o $@.new host/mpi/mpi.c $(LDFLAGS) \
+	  $(shell mpicc --showme:link)
 	@mv $@.new $@
 
 define cpu_level
@@ -363,14 +378,15 @@ build-deps:
 
 # What trains or tests installs what is missing first; a plain `make` names it and leaves the
 # machine as it is.
-$(LUAJIT)/src/libluajit.a $(HOST_OBJ) $(CPU_OBJ) image: | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
+$(LUAJIT)/src/libluajit.a $(HOST_OBJ) $(CPU_OBJ) image mpi: | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
 
 # ---- install, docs, upkeep
 
 install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins), share/accel (Lua files)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/accel $(DESTDIR)$(PREFIX)/share/accel
 	install $(OUT)/accel-run $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(OUT)/accelerate.modules $(CPU_PLUGINS) $(wildcard $(IMAGE_PLUGIN) $(OUT)/libax_cuda.so) \
+	install -m 644 $(OUT)/accelerate.modules $(CPU_PLUGINS) \
+	  $(wildcard $(IMAGE_PLUGIN) $(MPI_PLUGIN) $(OUT)/libax_cuda.so) \
 	  $(DESTDIR)$(PREFIX)/lib/accel/
 	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
 	cp -R $(LUAJIT)/src/jit $(DESTDIR)$(PREFIX)/share/accel/lua/
@@ -417,5 +433,5 @@ help:  ## this list
 
 always:
 
-.PHONY: all modules fakes fuzz plan-cudnn image cuda check-cuda release features demo test test-faults test-gpu \
+.PHONY: all modules mpi fakes fuzz plan-cudnn image cuda check-cuda release features demo test test-faults test-gpu \
         test-emulated bench bench-gpu gpu-report bundle deps build-deps install docs fmt lint clean help always

@@ -244,6 +244,15 @@ AX_API void ax_dist_set_world(ax_group *g);
 AX_API void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n,
                            size_t count);
 
+/* A reduction in parts: adds in[0 .. n - 1] to `acc` (begins: sets it), which has elements of
+ * ax_dist_accumulator bytes, and writes the result of `ranks` of them in all, over acc if need
+ * be. */
+AX_API size_t ax_dist_accumulator(ax_dtype dtype);
+AX_API void ax_dist_accumulate(ax_dtype dtype, ax_reduction r, void *acc, bool begins, const void *const *in,
+                               int n, size_t count);
+AX_API void ax_dist_accumulated(ax_dtype dtype, ax_reduction r, void *out, void *acc, int ranks,
+                                size_t count);
+
 /* "train.lua:12", or "": AX_WHERE_TEXT bytes, borrowed. */
 AX_API const char *ax_dist_where(void);
 /* Whether two ranks' collectives agree in op, dtype, reduction, root, count, shape and kind of

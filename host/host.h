@@ -47,7 +47,7 @@ struct ax_plan_text {
 typedef struct ax_join {
   const char *who; /* "torchrun"; NULL: none, or it started one process a machine */
   int rank, local_rank, local_size;
-  char job[256]; /* which of its runs on this machine this is */
+  char job[600]; /* which of its runs on this machine this is */
 } ax_join;
 
 /* The parsed command line.  Texts are borrowed from argv, the environment, static text or
@@ -69,6 +69,7 @@ typedef struct ax_plan {
   char *stdin_text; /* the script read from stdin, once, before ranks are forked; NULL if there is none */
   size_t stdin_size;
   ax_join join;
+  bool mpi;       /* several machines, whose tensors travel by MPI */
   int rank_cores; /* cores for each rank, where the launchers of a machine have counted them; else 0 */
 } ax_plan;
 

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "messages.h"
 #include "settings.h"
 
 typedef struct launcher {
@@ -55,7 +56,7 @@ static const launcher launchers[] = {
     "mpirun -ppn 1",
     "mpirun -ppn N" },
   { "an MPI launcher (PMI)",
-    NULL,
+    "MPI_LOCALNRANKS",
     "PMI_SIZE",
     "PMI_RANK",
     "MPI_LOCALNRANKS",
@@ -72,6 +73,15 @@ static const launcher launchers[] = {
     { "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT" },
     "srun --ntasks-per-node=1",
     "srun --distribution=block" },
+  { "an MPI launcher (PMI)",
+    NULL,
+    "PMI_SIZE",
+    "PMI_RANK",
+    "MPI_LOCALNRANKS",
+    "MPI_LOCALRANKID",
+    { NULL },
+    "mpiexec -ppn 1",
+    "mpiexec -ppn N" },
   { "torchrun or a launcher like it",
     NULL,
     "WORLD_SIZE",
@@ -171,6 +181,23 @@ static void find_address(ax_plan *plan, const launcher *l)
   }
 }
 
+/* Whether MPI can start in the ranks: its launcher has left what they need for that, and the plugin
+ * was built. */
+static bool has_mpi(const launcher *l)
+{
+  char path[4200];
+
+  if (!text_of("PMIX_NAMESPACE") && !text_of("PMI_FD") && !text_of("PMI_PORT")) return false;
+  snprintf(path, sizeof path, "%s/" AX_MPI_FILE, ax_interp_plugin_dir());
+  if (access(path, R_OK) == 0) return true;
+  if (number_of(l->rank) == 0)
+    fprintf(stderr,
+            "accel-run: %s could start MPI, but there is no %s: the ranks of several machines exchange no "
+            "tensors of the CPU (install libopenmpi-dev, and run make again)\n",
+            l->who, path);
+  return false;
+}
+
 /* ---- one process a machine ------------------------------------------------------------------- */
 
 static int join_as_machine(ax_plan *plan, int machines, const launcher *l)
@@ -186,6 +213,7 @@ static int join_as_machine(ax_plan *plan, int machines, const launcher *l)
     return AX_EXIT_USAGE;
   }
   find_address(plan, l);
+  plan->mpi = has_mpi(l);
   if (ax_setting_is_default(plan, AX_SET_machine_rank)) set_number(plan, AX_SET_machine_rank, mine, l->rank);
   if ((int)rank->number == mine) return 0;
   fprintf(stderr, "accel-run: %s is %s, and %s=%ld; leave --machine_rank out: it follows from %s\n",
@@ -205,9 +233,9 @@ static int misfit(const launcher *l, const char *what)
   return AX_EXIT_USAGE;
 }
 
-static void name_job(const launcher *l, char *buf, size_t size)
+static void name_job(const launcher *l, int machine, char *buf, size_t size)
 {
-  size_t n = (size_t)snprintf(buf, size, "%s", l->rank);
+  size_t n = (size_t)snprintf(buf, size, "%s %d", l->rank, machine);
   bool named = false;
 
   for (size_t i = 0; i < 3 && n < size; i++)
@@ -253,13 +281,14 @@ static int join_as_rank(ax_plan *plan, const launcher *l)
   set_number(plan, AX_SET_machine_rank, rank / here, l->rank);
   if (size > here) {
     find_address(plan, l);
-    if (!plan->set[AX_SET_main_process_ip].number)
+    plan->mpi = has_mpi(l);
+    if (!plan->mpi && !plan->set[AX_SET_main_process_ip].number)
       return misfit(l, "the machines need an address to meet at: MASTER_ADDR, or --main_process_ip");
   }
   plan->gpus = 0;
   plan->join =
       (ax_join){ .who = l->who, .rank = (int)rank, .local_rank = (int)mine, .local_size = (int)here };
-  name_job(l, plan->join.job, sizeof plan->join.job);
+  name_job(l, (int)(rank / here), plan->join.job, sizeof plan->join.job);
   return 0;
 }
 

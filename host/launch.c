@@ -77,7 +77,7 @@ static const char *name_of(const ax_machines *m, int rank)
 {
   static char text[48];
 
-  if (m) return ax_tcp_rank_name(m->first + rank, m->here, text, sizeof text);
+  if (m) return ax_rank_name(m->first + rank, m->here, text, sizeof text);
   snprintf(text, sizeof text, "rank %d", rank);
   return text;
 }
@@ -94,7 +94,7 @@ static void finished(void)
 {
   if (my_control->rank[my_rank].pid != (int32_t)getpid()) /* in a process that the rank forked */
     return;
-  if (my_machines && atomic_load(&my_control->abort) == AX_ABORT_NONE) ax_tcp_finished();
+  if (my_machines && atomic_load(&my_control->abort) == AX_ABORT_NONE) ax_machines_finished(my_machines);
   ax_shm_finished(my_control, my_rank);
 }
 
@@ -177,11 +177,10 @@ static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, 
   my_control = c;
   my_rank = rank;
   my_machines = machines;
-  if (ax_shm_join(c, rank) != AX_OK) {
+  if (ax_shm_join(c, rank) != AX_OK || (machines && ax_machines_join(machines, rank) != AX_OK)) {
     rank_failed(ax_last_error(), "");
     _exit(AX_EXIT_FAILED);
   }
-  if (machines) ax_machines_join(machines, rank);
   atexit(finished); /* runs for os.exit(0) too */
   if (plan->interactive) join_session(plan, rank);
   status = ax_interp_run(plan, plan->interactive ? NULL : rank_failed);
@@ -716,7 +715,7 @@ static int join_others(launching *l, run *r, ax_machines *machines)
   } else {
     status = share_memory(l, r);
   }
-  if (status == 0 && several && r->from == 0) status = ax_machines_meet(machines, l->plan);
+  if (status == 0 && several && r->from == 0) status = ax_machines_meet(machines, l->plan, r->control);
   if (status == 0 && several && r->from > 0) ax_machines_inherit(machines, r->from, inherited);
   if (status == 0 && r->local && r->from == 0)
     status = ax_local_release(&local, several ? ax_machines_ends(machines) : NULL);
@@ -732,7 +731,7 @@ static int start(launching *l, run *r)
   if (l->plan->join.who) return join_others(l, r, &machines);
   if ((status = share_memory(l, r)) != 0 || l->plan->set[AX_SET_num_machines].number <= 1) return status;
   r->machines = &machines;
-  return ax_machines_meet(&machines, l->plan);
+  return ax_machines_meet(&machines, l->plan, r->control);
 }
 
 int ax_launch(ax_plan *plan)

@@ -18,6 +18,7 @@
 
 #include "ax.h"
 #include "joins.h"
+#include "sha256.h"
 
 #define MAGIC 0x6c78616cu /* "laxl" */
 #define AGAIN_MS 20
@@ -32,19 +33,21 @@ typedef struct welcome {
   int32_t pid, cores, ends; /* ends: files that come with it */
 } welcome;
 
+/* The job's own name may be longer than a socket's. */
 static socklen_t name_of(const ax_plan *plan, struct sockaddr_un *a)
 {
+  unsigned char digest[AX_SHA256_BYTES];
+  ax_sha256 h;
   int n;
 
+  ax_sha256_begin(&h);
+  ax_sha256_add(&h, plan->join.job, strlen(plan->join.job));
+  ax_sha256_end(&h, digest);
   memset(a, 0, sizeof *a);
   a->sun_family = AF_UNIX;
-  n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "accel-run/%d/%s", (int)getuid(), plan->join.job);
-  if (n > (int)sizeof a->sun_path - 2) { /* the end of a long name says more than its beginning */
-    const char *job = plan->join.job;
-    const size_t room = sizeof a->sun_path - 32;
-    n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "accel-run/%d/%s", (int)getuid(),
-                 job + (strlen(job) > room ? strlen(job) - room : 0));
-  }
+  n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "accel-run/%d/", (int)getuid());
+  for (int i = 0; i < 16; i++)
+    n += snprintf(a->sun_path + 1 + n, sizeof a->sun_path - 1 - (size_t)n, "%02x", digest[i]);
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 

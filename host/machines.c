@@ -1,9 +1,12 @@
-/* machines.c: launchers of several machines find each other before they fork their ranks.
+/* machines.c: launchers of several machines find each other.
  *
  * Machine 0 listens at main_process_ip:main_process_port; the others connect, and retry until
- * --timeout.  A launcher introduces itself and gets the number of the run.  Then it makes one
- * connection for each of its ranks, which present that number.  The run starts when all machines
- * are there.
+ * --timeout.  A launcher introduces itself (door.c) and gets the number of the run.  Then it makes
+ * one connection for each of its ranks, which present that number.  The run starts when all
+ * machines are there.
+ *
+ * Where MPI carries the tensors the ranks start at once.  Machine 0 listens at any free port, makes
+ * a secret, and MPI takes both to the other launchers, which connect while their ranks run.
  *
  * The first connection of each launcher stays with it; it carries the news that a rank failed
  * there or that all ended well.  A connection that closes without such news means that the machine
@@ -15,77 +18,27 @@
 #include "ax.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MAGIC 0x6c636361u              /* "accl"; another byte order gives another number */
-#define VERSION 1u                     /* of the protocol */
-#define HELLO_NS ((int64_t)2000000000) /* for a new connection to introduce itself */
-#define AGAIN_MS 200                   /* between attempts to connect */
+#define SEND_NS ((int64_t)2000000000) /* for a message to a launcher */
+#define AGAIN_MS 200                  /* between attempts to connect */
+#define POINT_S 5.0                   /* to reach machine 0 at the place that MPI has carried */
 
 typedef enum { NOTE_START = 0x61786e01, NOTE_ABORT, NOTE_DONE } note_kind;
 
-typedef struct hello {
-  uint32_t magic, version, layout;        /* layout: the size of a rank's record of a collective */
-  int32_t machines, machine, ranks, rank; /* rank -1: a launcher */
-  uint64_t run;                           /* 0 from a launcher, which gets it in the reply */
-} hello;
-typedef struct welcome {
-  uint32_t magic, version, refused;
-  uint64_t run;
-  char text[600];
-} welcome;
-
 /* ---- sockets --------------------------------------------------------------------------------- */
-
-/* TCP options: a machine that vanishes is noticed within half a minute. */
-static void prepare(int fd)
-{
-  const int on = 1, idle = 10, every = 5, times = 4, unanswered = 30000;
-
-  fcntl(fd, F_SETFD, FD_CLOEXEC);
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered, sizeof unanswered);
-}
 
 static void put_away(int *fd)
 {
   if (*fd >= 0) close(*fd);
   *fd = -1;
-}
-
-/* Sends or receives n bytes until `deadline`; 0, or an errno (ECONNRESET: the other end closed). */
-static int move(int fd, void *buf, size_t n, bool sends, int64_t deadline)
-{
-  struct pollfd p = { .fd = fd, .events = sends ? POLLOUT : POLLIN };
-  char *at = buf;
-
-  while (n > 0) {
-    const ssize_t k = sends ? send(fd, at, n, MSG_NOSIGNAL) : recv(fd, at, n, 0);
-    int64_t left;
-    if (k > 0) {
-      at += k;
-      n -= (size_t)k;
-      continue;
-    }
-    if (k == 0) return ECONNRESET;
-    if (errno != EAGAIN && errno != EINTR) return errno;
-    if ((left = deadline - ax_monotonic_ns()) <= 0) return ETIMEDOUT;
-    poll(&p, 1, left > 1000000000 ? 1000 : (int)(left / 1000000) + 1);
-  }
-  return 0;
 }
 
 static struct addrinfo *resolve(const ax_plan *plan)
@@ -101,11 +54,18 @@ static struct addrinfo *resolve(const ax_plan *plan)
   return e == 0 ? list : NULL;
 }
 
-static void say_hello(hello *h, const ax_machines *m, int rank, uint64_t run)
+static void say_hello(ax_hello *h, const ax_machines *m, int rank, uint64_t run)
 {
-  memset(h, 0, sizeof *h);
-  *h =
-      (hello){ MAGIC, VERSION, (uint32_t)sizeof(ax_collective_call), m->count, m->mine, m->ranks, rank, run };
+  memset(h, 0, sizeof *h); /* padding, too, goes over the wire */
+  h->magic = AX_DOOR_MAGIC;
+  h->version = AX_DOOR_VERSION;
+  h->layout = (uint32_t)sizeof(ax_collective_call);
+  h->machines = m->count;
+  h->machine = m->mine;
+  h->ranks = m->ranks;
+  h->rank = rank;
+  h->mpi = m->mpi;
+  h->run = run;
 }
 
 /* ---- machine 0 ------------------------------------------------------------------------------- */
@@ -136,75 +96,71 @@ static int listen_at(ax_machines *m, const struct sockaddr *a, socklen_t length)
 {
   const int on = 1, off = 0;
 
-  put_away(&m->listener);
-  m->listener = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (m->listener < 0) return errno;
-  setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (a->sa_family == AF_INET6) setsockopt(m->listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  return bind(m->listener, a, length) != 0 || listen(m->listener, AX_MAX_RANKS) != 0 ? errno : 0;
+  int *fd = &m->door.listener;
+
+  put_away(fd);
+  *fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (*fd < 0) return errno;
+  setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (a->sa_family == AF_INET6) setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  return bind(*fd, a, length) != 0 || listen(*fd, SOMAXCONN) != 0 ? errno : 0;
+}
+
+/* At all addresses, of IPv6 and IPv4. */
+static int listen_everywhere(ax_machines *m, int port)
+{
+  const struct sockaddr_in6 any6 = { .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port) };
+  const struct sockaddr_in any4 = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+  const int error = listen_at(m, (const struct sockaddr *)&any6, sizeof any6);
+
+  if (error == 0 || error == EADDRINUSE) return error;
+  return listen_at(m, (const struct sockaddr *)&any4, sizeof any4); /* no IPv6 here */
 }
 
 /* Machine 0's own name often resolves to a loopback address on machine 0 itself (Debian's
- * installer writes 127.0.1.1 into /etc/hosts).  So it listens at all addresses, of IPv6 and IPv4,
- * unless a loopback address was given. */
+ * installer writes 127.0.1.1 into /etc/hosts).  So it listens at all addresses unless a loopback
+ * address was given. */
 static int listen_here(ax_machines *m, const ax_plan *plan)
 {
-  const uint16_t port = htons((uint16_t)plan->set[AX_SET_main_process_port].number);
-  const struct sockaddr_in6 any6 = { .sin6_family = AF_INET6, .sin6_port = port };
-  const struct sockaddr_in any4 = { .sin_family = AF_INET, .sin_port = port };
+  const bool inside = is_loopback(plan->set[AX_SET_main_process_ip].text);
   struct addrinfo *named = resolve(plan);
   int error;
 
   if (!named) return AX_EXIT_FAILED;
-  if (is_loopback(plan->set[AX_SET_main_process_ip].text)) {
+  if (inside) {
     error = listen_at(m, named->ai_addr, named->ai_addrlen);
   } else {
     check_own(m, named);
-    error = listen_at(m, (const struct sockaddr *)&any6, sizeof any6);
-    if (error != 0 && error != EADDRINUSE) /* no IPv6 here */
-      error = listen_at(m, (const struct sockaddr *)&any4, sizeof any4);
+    error = listen_everywhere(m, (int)plan->set[AX_SET_main_process_port].number);
   }
   freeaddrinfo(named);
-  if (error == 0) return 0;
+  if (error == 0) {
+    if (!inside && !m->door.secret.n)
+      fprintf(stderr,
+              "accel-run: the machines have no secret: whoever can reach %s is trusted (--secret_file, or "
+              "the variable ACCELERATE_SECRET, on each machine)\n",
+              m->address);
+    return 0;
+  }
   fprintf(stderr, "accel-run: machine 0 cannot listen at %s: %s%s\n", m->address, strerror(error),
           error == EADDRINUSE ? "; another program, or another run, has that port (--main_process_port)"
                               : "");
   return AX_EXIT_FAILED;
 }
 
-/* Accepts one connection and reads its hello.  Returns -1 when there was none, or when it is not
- * accel-run's (it is closed). */
-static int take(ax_machines *m, hello *h, char *from, size_t size, int64_t patience)
-{
-  struct sockaddr_storage a;
-  socklen_t length = sizeof a;
-  int fd = accept4(m->listener, (struct sockaddr *)&a, &length, SOCK_CLOEXEC | SOCK_NONBLOCK), e;
-
-  if (fd < 0) return -1;
-  prepare(fd);
-  if (getnameinfo((struct sockaddr *)&a, length, from, (socklen_t)size, NULL, 0, NI_NUMERICHOST) != 0)
-    snprintf(from, size, "?");
-  if (strncmp(from, "::ffff:", 7) == 0) memmove(from, from + 7, strlen(from + 7) + 1); /* IPv4 */
-  e = move(fd, h, sizeof *h, false, ax_monotonic_ns() + patience);
-  if (e == 0 && h->magic == MAGIC) return fd;
-  fprintf(stderr, "accel-run: a connection from %s to %s is none of accel-run's: %s; it was closed\n", from,
-          m->address, e != 0 ? strerror(e) : "it begins with other bytes, or bytes in another order");
-  close(fd);
-  return -1;
-}
-
 /* Writes into `text` what is wrong with the launcher or rank that sent `h`; "" when nothing is. */
-static void judge(const ax_machines *m, const hello *h, uint64_t run, const char *from, char *text,
+static void judge(const ax_machines *m, const ax_hello *h, uint64_t run, const char *from, char *text,
                   size_t size)
 {
   const int machine = h->machine;
 
   text[0] = '\0';
-  if (h->version != VERSION || h->layout != sizeof(ax_collective_call))
-    snprintf(text, size,
-             "machine %d (%s) speaks version %u.%u of the protocol, and machine 0 %u.%u: all machines need "
-             "the same accel-run",
-             machine, from, h->version, h->layout, VERSION, (unsigned)sizeof(ax_collective_call));
+  if (h->layout != sizeof(ax_collective_call))
+    snprintf(text, size, "machine %d (%s) has another accel-run than machine 0: all machines need the same",
+             machine, from);
+  else if (h->mpi != m->mpi)
+    snprintf(text, size, "MPI has started accel-run %s, and not on the other (machine %d, %s)",
+             h->mpi ? "there" : "on machine 0", machine, from);
   else if (h->machines != m->count || h->ranks != m->ranks)
     snprintf(text, size,
              "machine %d (%s) was given --num_machines %d --num_processes %d, and machine 0 --num_machines "
@@ -223,19 +179,6 @@ static void judge(const ax_machines *m, const hello *h, uint64_t run, const char
              machine, from, m->here, machine * m->here, h->rank);
   else if (h->rank >= 0 && m->data[h->rank] >= 0)
     snprintf(text, size, "there are two ranks %d (machine %d, %s)", h->rank, machine, from);
-}
-
-static void reply(int fd, uint64_t run, const char *refusal)
-{
-  welcome w;
-
-  memset(&w, 0, sizeof w);
-  w.magic = MAGIC;
-  w.version = VERSION;
-  w.refused = refusal[0] != '\0';
-  w.run = run;
-  snprintf(w.text, sizeof w.text, "%s", refusal);
-  move(fd, &w, sizeof w, true, ax_monotonic_ns() + HELLO_NS);
 }
 
 /* Lists the machines that have not arrived completely: "1, 3". */
@@ -260,7 +203,8 @@ static bool notify(ax_machines *m, note_kind kind, const char *text)
   n.kind = (uint32_t)kind;
   snprintf(n.text, sizeof n.text, "%s", text);
   for (int k = 0; k < m->count; k++)
-    if (m->control[k] >= 0 && move(m->control[k], &n, sizeof n, true, ax_monotonic_ns() + HELLO_NS) != 0)
+    if (m->control[k] >= 0 &&
+        ax_door_move(m->control[k], &n, sizeof n, true, ax_monotonic_ns() + SEND_NS) != 0)
       all = false;
   return all;
 }
@@ -297,14 +241,10 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
   uint64_t run = 0;
 
   if (status != 0) return status;
-  while (run == 0)
-    if (getrandom(&run, sizeof run, 0) != (ssize_t)sizeof run) run = (uint64_t)since;
+  while (run == 0) ax_door_random(&run, sizeof run);
   while (wanted > 0 && !text[0]) {
-    struct pollfd p = { .fd = m->listener, .events = POLLIN };
     const double waited = (double)(ax_monotonic_ns() - since) * 1e-9;
-    char from[64];
-    hello h;
-    int fd;
+    ax_guest g;
     missing(m, who, sizeof who);
     if (waited >= limit) {
       snprintf(text, sizeof text, "waited %g s at %s for machine %s of %d (--timeout sets the limit)", limit,
@@ -316,19 +256,19 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
       fprintf(stderr, "accel-run: machine 0 waits at %s for machine %s, for %.0f s so far\n", m->address, who,
               waited);
     }
-    poll(&p, 1, 100);
     wanted += forget_gone(m);
-    if ((fd = take(m, &h, from, sizeof from, HELLO_NS)) < 0) continue;
-    judge(m, &h, run, from, text, sizeof text);
-    reply(fd, run, text);
-    if (text[0]) {
-      close(fd);
-    } else if (h.rank < 0) {
-      m->control[h.machine] = fd;
-      snprintf(m->from[h.machine], sizeof m->from[0], "%s", from);
-    } else {
-      m->data[h.rank] = fd;
-      wanted--;
+    while (!text[0] && wanted > 0 && ax_door_hear(&m->door, 100, &g)) {
+      judge(m, &g.hello, run, g.from, text, sizeof text);
+      ax_door_reply(&m->door, &g, run, text);
+      if (text[0]) {
+        close(g.fd);
+      } else if (g.hello.rank < 0) {
+        m->control[g.hello.machine] = g.fd;
+        snprintf(m->from[g.hello.machine], sizeof m->from[0], "%s", g.from);
+      } else {
+        m->data[g.hello.rank] = g.fd;
+        wanted--;
+      }
     }
   }
   if (!text[0] && notify(m, NOTE_START, "")) return 0;
@@ -340,56 +280,79 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
 
 /* ---- the other machines ---------------------------------------------------------------------- */
 
+/* Connects to one address; the connection, or -1 with *error. */
+static int connect_to(const struct sockaddr *a, socklen_t size, int64_t deadline, int *error)
+{
+  const int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  struct pollfd p = { .fd = fd, .events = POLLOUT };
+  socklen_t length = sizeof *error;
+
+  *error = errno;
+  if (fd < 0) return -1;
+  ax_door_prepare(fd);
+  *error = connect(fd, a, size) == 0 ? 0 : errno;
+  if (*error == EINPROGRESS) {
+    const int64_t left = (deadline - ax_monotonic_ns()) / 1000000;
+    *error = ETIMEDOUT;
+    if (poll(&p, 1, left < 1 ? 1 : left > 10000 ? 10000 : (int)left) > 0)
+      getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &length);
+  }
+  if (*error == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+/* Introduces itself on a fresh connection.  Takes it.  Returns it; -1 with *error, an errno; -2
+ * after printing to stderr why this is final. */
+static int introduce(ax_machines *m, int fd, int rank, uint64_t *run, int64_t deadline, int *error)
+{
+  ax_welcome w;
+  ax_hello h;
+
+  say_hello(&h, m, rank, *run);
+  *error = ax_door_knock(fd, &m->door.secret, &h, &w, deadline);
+  if (*error == 0 && !w.refused) {
+    *run = w.run;
+    return fd;
+  }
+  close(fd);
+  if (*error > 0) return -1;
+  if (*error == AX_DOOR_STRANGE)
+    fprintf(stderr,
+            "accel-run: what answers at %s is no accel-run of this version; --main_process_ip and "
+            "--main_process_port must be those of machine 0\n",
+            m->address);
+  else if (*error == AX_DOOR_LIAR)
+    fprintf(stderr,
+            "accel-run: machine 0 at %s and machine %d do not have the same secret (here it is from %s)\n",
+            m->address, m->mine, m->door.secret.n ? m->door.secret.origin : "nowhere: there is none");
+  else fprintf(stderr, "accel-run: machine 0 at %s refuses machine %d: %s\n", m->address, m->mine, w.text);
+  return -2;
+}
+
 /* Connects to machine 0 and exchanges hellos.  Returns the connection; -1 after printing to stderr
  * what is wrong; HAS_WORD when machine 0 has sent a message on the first connection meanwhile. */
 enum { HAS_WORD = -2 };
-static int reach(ax_machines *m, const struct addrinfo *list, double seconds, int rank, uint64_t *run)
+static int reach(ax_machines *m, const struct addrinfo *list, const ax_plan *plan, int rank, uint64_t *run)
 {
+  const double seconds = plan->set[AX_SET_timeout].number;
   const int64_t since = ax_monotonic_ns(), deadline = since + (int64_t)(seconds * 1e9);
   struct pollfd word = { .fd = m->control[0], .events = POLLIN };
+  double next = plan->set[AX_SET_stall_report].number;
   int tries = 0, error = 0;
 
   do {
     for (const struct addrinfo *a = list; a; a = a->ai_next) {
-      int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-      struct pollfd p = { .fd = fd, .events = POLLOUT };
-      socklen_t length = sizeof error;
-      welcome w;
-      hello h;
-      if (fd < 0) {
-        error = errno;
-        continue;
-      }
-      prepare(fd);
+      const int fd = connect_to(a->ai_addr, a->ai_addrlen, deadline, &error);
+      const int met = fd < 0 ? -1 : introduce(m, fd, rank, run, deadline, &error);
       tries++;
-      error = connect(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
-      if (error == EINPROGRESS) {
-        const int64_t left = (deadline - ax_monotonic_ns()) / 1000000;
-        error = ETIMEDOUT;
-        if (poll(&p, 1, left < 1 ? 1 : left > 10000 ? 10000 : (int)left) > 0)
-          getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-      }
-      say_hello(&h, m, rank, *run);
-      if (error == 0) error = move(fd, &h, sizeof h, true, deadline);
-      if (error == 0) error = move(fd, &w, sizeof w, false, deadline);
-      if (error == 0 && (w.magic != MAGIC || w.refused)) {
-        w.text[sizeof w.text - 1] = '\0';
-        ax_text_clean(w.text);
-        if (w.magic != MAGIC)
-          fprintf(stderr,
-                  "accel-run: what answers at %s is no accel-run; --main_process_ip and --main_process_port "
-                  "must be those of machine 0\n",
-                  m->address);
-        else
-          fprintf(stderr, "accel-run: machine 0 at %s refuses machine %d: %s\n", m->address, m->mine, w.text);
-        close(fd);
-        return -1;
-      }
-      if (error == 0) {
-        *run = w.run;
-        return fd;
-      }
-      close(fd);
+      if (met >= 0) return met;
+      if (met == -2) return -1;
+    }
+    if ((double)(ax_monotonic_ns() - since) * 1e-9 >= next) {
+      fprintf(stderr, "accel-run: machine %d waits for machine 0 at %s, for %.0f s so far: %s\n", m->mine,
+              m->address, (double)(ax_monotonic_ns() - since) * 1e-9, strerror(error));
+      next *= 2;
     }
     if (word.fd < 0) usleep(AGAIN_MS * 1000);
     else if (poll(&word, 1, AGAIN_MS) > 0) return HAS_WORD;
@@ -409,9 +372,9 @@ static int join_machine_0(ax_machines *m, const ax_plan *plan)
   uint64_t run = 0;
   ax_note n;
 
-  if (status == 0 && (m->control[0] = reach(m, list, limit, -1, &run)) < 0) status = AX_EXIT_FAILED;
+  if (status == 0 && (m->control[0] = reach(m, list, plan, -1, &run)) < 0) status = AX_EXIT_FAILED;
   for (int k = 0; k < m->here && status == 0 && fd >= 0; k++) {
-    fd = m->data[k] = reach(m, list, limit, m->first + k, &run);
+    fd = m->data[k] = reach(m, list, plan, m->first + k, &run);
     status = fd == -1 ? AX_EXIT_FAILED : 0;
   }
   if (list) freeaddrinfo(list);
@@ -419,7 +382,7 @@ static int join_machine_0(ax_machines *m, const ax_plan *plan)
   snprintf(m->from[0], sizeof m->from[0], "%.63s", m->address);
   /* Machine 0 sets the limit of this wait and reports it; the extra second is for its message to
    * arrive. */
-  e = move(m->control[0], &n, sizeof n, false, ax_monotonic_ns() + (int64_t)((limit + 1) * 1e9));
+  e = ax_door_move(m->control[0], &n, sizeof n, false, ax_monotonic_ns() + (int64_t)((limit + 1) * 1e9));
   n.text[sizeof n.text - 1] = '\0';
   ax_text_clean(n.text);
   if (e == 0 && n.kind == NOTE_START) return 0;
@@ -443,17 +406,125 @@ void ax_machines_number(ax_machines *m, const ax_plan *plan)
   m->ranks = (int)plan->set[AX_SET_num_processes].number;
   m->here = m->ranks / m->count;
   m->first = m->mine * m->here;
-  m->listener = -1;
+  m->door.listener = -1;
+  m->mpi = plan->mpi;
   snprintf(m->address, sizeof m->address, "%s:%s", plan->set[AX_SET_main_process_ip].text,
            plan->set[AX_SET_main_process_port].text);
   for (int k = 0; k < AX_MAX_RANKS; k++) m->control[k] = m->data[k] = m->local[k] = -1;
 }
 
-int ax_machines_meet(ax_machines *m, const ax_plan *plan)
+/* ---- where MPI starts the ranks -------------------------------------------------------------- */
+
+/* The addresses at which this machine can be reached, those of the loopback last. */
+static void list_addresses(char *buf, size_t size)
 {
-  int pair[2];
+  struct ifaddrs *all = NULL;
+  size_t n = 0;
+  char text[64];
+
+  buf[0] = '\0';
+  if (getifaddrs(&all) != 0) return;
+  for (int inside = 0; inside < 2; inside++)
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+      const int family = i->ifa_addr ? i->ifa_addr->sa_family : 0;
+      const socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+      if ((family != AF_INET && family != AF_INET6) || !(i->ifa_flags & IFF_UP) ||
+          ((i->ifa_flags & IFF_LOOPBACK) != 0) != (inside != 0) || n + sizeof text >= size ||
+          getnameinfo(i->ifa_addr, length, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0 ||
+          strchr(text, '%')) /* of one link: another machine calls it otherwise */
+        continue;
+      n += (size_t)snprintf(buf + n, size - n, "%s ", text);
+    }
+  freeifaddrs(all);
+}
+
+/* Machine 0 listens, and writes down where, with a secret for this run unless there is one. */
+static int open_point(ax_machines *m, const ax_plan *plan, ax_point *point)
+{
+  const ax_setting *ip = &plan->set[AX_SET_main_process_ip], *port = &plan->set[AX_SET_main_process_port];
+  const int wanted = strcmp(port->origin, "default") == 0 ? 0 : (int)port->number;
+  struct sockaddr_in6 a;
+  socklen_t length = sizeof a;
+  const int error = listen_everywhere(m, wanted);
+
+  if (error != 0 || getsockname(m->door.listener, (struct sockaddr *)&a, &length) != 0) {
+    fprintf(stderr, "accel-run: machine 0 cannot listen at port %d: %s\n", wanted,
+            strerror(error ? error : errno));
+    return AX_EXIT_FAILED;
+  }
+  point->port = ntohs(a.sin6_port); /* at the same place in an address of IPv4 */
+  if (ip->number) snprintf(point->addresses, sizeof point->addresses, "%.400s ", ip->text);
+  else list_addresses(point->addresses, sizeof point->addresses);
+  ax_door_random(point->secret, sizeof point->secret);
+  return 0;
+}
+
+/* Both have what MPI has carried. */
+static void take_secret(ax_machines *m, const ax_point *point)
+{
+  memcpy(m->door.secret.bytes, point->secret, sizeof point->secret);
+  m->door.secret.n = sizeof point->secret;
+  m->door.secret.origin = "MPI";
+}
+
+static int try_address(ax_machines *m, const char *host, const char *port, int *error)
+{
+  const struct addrinfo want = { .ai_socktype = SOCK_STREAM };
+  const int64_t deadline = ax_monotonic_ns() + (int64_t)1000000000;
+  struct addrinfo *list = NULL;
+  uint64_t run = 0;
+  int fd = -1;
+
+  if (getaddrinfo(host, port, &want, &list) != 0) return -1;
+  snprintf(m->address, sizeof m->address, "%s:%s", host, port);
+  for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
+    if ((fd = connect_to(a->ai_addr, a->ai_addrlen, deadline, error)) >= 0)
+      fd = introduce(m, fd, -1, &run, deadline + (int64_t)1000000000, error);
+  freeaddrinfo(list);
+  return fd;
+}
+
+/* Connects to machine 0's launcher.  Without that, the run goes on: MPI alone says then that a
+ * machine is gone. */
+static void find_point(ax_machines *m, const ax_point *point)
+{
+  const int64_t since = ax_monotonic_ns();
+  char list[sizeof point->addresses], port[16], *rest, *host;
+  int error = 0;
+
+  take_secret(m, point);
+  snprintf(port, sizeof port, "%d", (int)point->port);
+  do {
+    memcpy(list, point->addresses, sizeof list);
+    list[sizeof list - 1] = '\0';
+    for (host = strtok_r(list, " ", &rest); host && m->control[0] < 0; host = strtok_r(NULL, " ", &rest))
+      m->control[0] = try_address(m, host, port, &error);
+  } while (m->control[0] < 0 && (double)(ax_monotonic_ns() - since) * 1e-9 < POINT_S);
+  if (m->control[0] < 0)
+    fprintf(stderr,
+            "accel-run: machine %d cannot reach machine 0's launcher at %s(port %s): %s; the run goes on, "
+            "and a failure there may be reported late\n",
+            m->mine, point->addresses, port, strerror(error > 0 ? error : ECONNREFUSED));
+  snprintf(m->from[0], sizeof m->from[0], "%.63s", m->address);
+  m->tried = true;
+}
+
+int ax_machines_meet(ax_machines *m, const ax_plan *plan, ax_control *c)
+{
+  int pair[2], status;
 
   ax_machines_number(m, plan);
+  snprintf(m->door.address, sizeof m->door.address, "%s", m->address);
+  if (m->mpi) {
+    c->point.every = plan->join.who != NULL;
+    if (m->mine != 0) return 0;
+    status = open_point(m, plan, &c->point);
+    snprintf(m->address, sizeof m->address, "port %d", (int)c->point.port);
+    memcpy(m->door.address, m->address, sizeof m->address);
+    take_secret(m, &c->point);
+    return status;
+  }
+  if ((status = ax_secret_read(&m->door.secret, plan)) != 0) return status;
   if (m->mine != 0) return join_machine_0(m, plan);
   for (int k = 1; k < m->here; k++) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
@@ -475,7 +546,7 @@ void ax_machines_inherit(ax_machines *m, int local_rank, int fd)
 
 /* ---- while the ranks run --------------------------------------------------------------------- */
 
-void ax_machines_join(ax_machines *m, int local_rank)
+ax_status ax_machines_join(ax_machines *m, int local_rank)
 {
   int fd[AX_MAX_RANKS], k;
 
@@ -486,12 +557,20 @@ void ax_machines_join(ax_machines *m, int local_rank)
     *own = -1;
     ax_machines_forked(m);
   }
-  put_away(&m->listener);
+  ax_door_close(&m->door);
   for (k = 0; k < AX_MAX_RANKS; k++) {
     put_away(&m->control[k]);
     put_away(&m->local[k]);
   }
+  if (m->mpi) return ax_mpi_join(ax_interp_plugin_dir(), m->first + local_rank, m->ranks, m->here);
   ax_tcp_join(m->first + local_rank, m->ranks, m->here, fd);
+  return AX_OK;
+}
+
+void ax_machines_finished(const ax_machines *m)
+{
+  if (m->mpi) ax_mpi_finished();
+  else ax_tcp_finished();
 }
 
 void ax_machines_forked(ax_machines *m)
@@ -502,22 +581,30 @@ void ax_machines_forked(ax_machines *m)
   }
 }
 
-/* Refuses a machine that comes after the start; the run goes on. */
-static void refuse_late(ax_machines *m)
+/* A machine that comes after the start: MPI's are taken in, others refused; the run goes on. */
+static void take_late(ax_machines *m, const ax_guest *g)
 {
-  char from[64], text[400];
-  hello h;
-  const int fd = take(m, &h, from, sizeof from, HELLO_NS / 10);
+  char text[600];
 
-  if (fd < 0) return;
+  if (m->mpi) {
+    judge(m, &g->hello, 0, g->from, text, sizeof text);
+    ax_door_reply(&m->door, g, 0, text);
+    if (!text[0] && g->hello.rank < 0) {
+      m->control[g->hello.machine] = g->fd;
+      snprintf(m->from[g->hello.machine], sizeof m->from[0], "%s", g->from);
+      return;
+    }
+    close(g->fd);
+    return;
+  }
   snprintf(text, sizeof text,
            "the run at this address has all of its %d machines, and has begun; another run needs a "
            "--main_process_port of its own",
            m->count);
-  reply(fd, 0, text);
-  close(fd);
-  fprintf(stderr, "accel-run: machine %d of another run (%s) was refused at %s\n", (int)h.machine, from,
-          m->address);
+  ax_door_reply(&m->door, g, 0, text);
+  close(g->fd);
+  fprintf(stderr, "accel-run: machine %d of another run (%s) was refused at %s\n", (int)g->hello.machine,
+          g->from, m->address);
 }
 
 static void hear(ax_machines *m, ax_control *c, int k)
@@ -550,9 +637,11 @@ static void hear(ax_machines *m, ax_control *c, int k)
 bool ax_machines_watch(ax_machines *m, ax_control *c)
 {
   bool others = false;
+  ax_guest g;
   int k;
 
-  if (m->listener >= 0) refuse_late(m);
+  if (m->mpi && m->mine != 0 && !m->tried && atomic_load(&c->has_point)) find_point(m, &c->point);
+  while (m->door.listener >= 0 && ax_door_hear(&m->door, 0, &g)) take_late(m, &g);
   for (k = 0; k < m->count; k++) {
     hear(m, c, k);
     others = others || (m->control[k] >= 0 && !m->done[k]);
@@ -568,5 +657,5 @@ void ax_machines_end(ax_machines *m, const char *failed)
 {
   if (!m->notified) notify(m, failed ? NOTE_ABORT : NOTE_DONE, failed ? failed : "");
   for (int k = 0; k < m->count; k++) put_away(&m->control[k]);
-  put_away(&m->listener);
+  ax_door_close(&m->door);
 }

@@ -2,6 +2,7 @@
 #ifndef AX_MACHINES_H
 #define AX_MACHINES_H
 
+#include "door.h"
 #include "host.h"
 #include "ranks.h"
 
@@ -17,7 +18,8 @@ typedef struct ax_machines {
   int count, mine;           /* machines; the number of this one */
   int ranks, here, first;    /* ranks in all, on each machine, and the first one here */
   char address[300];         /* "10.0.0.1:29500" of machine 0 */
-  int listener;              /* machine 0's, open as long as the run lasts: it keeps the port */
+  bool mpi, tried;           /* MPI carries the tensors; this launcher has looked for machine 0's */
+  ax_door door;              /* machine 0's, open as long as the run lasts: it keeps the port */
   int control[AX_MAX_RANKS]; /* by machine: to the other launchers in machine 0, elsewhere only [0] */
   char from[AX_MAX_RANKS][64];
   ax_note coming[AX_MAX_RANKS]; /* a message that is not complete yet */
@@ -31,15 +33,17 @@ typedef struct ax_machines {
 
 /* Numbers machines and ranks as the plan has them; no connection is there. */
 void ax_machines_number(ax_machines *m, const ax_plan *plan);
-/* Finds the other launchers and connects all ranks to rank 0.  Returns 0, or the exit status after
- * printing to stderr what is wrong. */
-int ax_machines_meet(ax_machines *m, const ax_plan *plan);
+/* Finds the other launchers and connects all ranks to rank 0; with MPI, writes into `c` where they
+ * will find machine 0.  Returns 0, or the exit status after printing to stderr what is wrong. */
+int ax_machines_meet(ax_machines *m, const ax_plan *plan, ax_control *c);
 /* Where each rank of this machine has a launcher: by local rank, the connections that the others
  * get from that of local rank 0, and what such a one has got. */
 const int *ax_machines_ends(const ax_machines *m);
 void ax_machines_inherit(ax_machines *m, int local_rank, int fd);
 /* In a forked rank: takes its connections, closes the others' and joins the group. */
-void ax_machines_join(ax_machines *m, int local_rank);
+ax_status ax_machines_join(ax_machines *m, int local_rank);
+/* In a rank that ends well. */
+void ax_machines_finished(const ax_machines *m);
 /* In the launcher, when all its ranks have been forked: closes the connections that are theirs. */
 void ax_machines_forked(ax_machines *m);
 /* Reads the other launchers' messages, and sends them one when the run ends here.  Returns whether

@@ -56,6 +56,17 @@ typedef struct ax_rank_record {
 /* CLAIMED: a rank writes the text that belongs to the flag; PUBLISHED: the text is complete. */
 typedef enum { AX_ABORT_NONE, AX_ABORT_CLAIMED, AX_ABORT_PUBLISHED } ax_abort_state;
 
+#define AX_SECRET 64 /* bytes of a secret that a launcher makes */
+
+/* Where the launchers of several machines meet, when they do so while their ranks run: MPI carries
+ * it from machine 0's to the others. */
+typedef struct ax_point {
+  int32_t port;
+  int32_t every;       /* every rank is a process of MPI's; else local rank 0 of each machine */
+  char addresses[512]; /* of machine 0, with a space behind each */
+  uint8_t secret[AX_SECRET];
+} ax_point;
+
 typedef struct ax_control {
   _Atomic uint32_t abort; /* ax_abort_state: set once, by the first rank that fails or by the launcher */
   int32_t failed_rank;    /* -1: none in particular */
@@ -68,6 +79,9 @@ typedef struct ax_control {
   double timeout;         /* seconds that a rank waits in one collective, unless it chose a time of its own */
   _Atomic uint64_t saved; /* checkpoints of this run that are complete */
   char newest[1024];      /* the last one's folder; set before `saved` grows */
+
+  ax_point point;
+  _Atomic uint32_t has_point, may_end; /* the point has come; all machines have ended well */
 
   bool spin;   /* every thread of every rank has a core of its own: waiting may keep it busy */
   bool prompt; /* the run is a row of chunks (see ax_shm_gather) */
@@ -106,12 +120,22 @@ bool ax_shm_end_chunk(void);
 /* Waits in collectives end with an error while *flag is not 0. */
 void ax_shm_interrupts(volatile const int *flag);
 
-/* ---- ranks of several machines: core/dist/tcp.c
+/* ---- ranks of several machines
 
- * Every rank has one connection, to rank 0, which the launchers have made (machines.c) before they
- * forked; on rank 0's own machine it is a pair of local sockets.  Beside them each machine has its
- * shared memory between its launcher and its ranks: where each is, and the abort flag, which
- * launchers pass on to one another. */
+ * Each machine has its shared memory between its launchers and its ranks: where each is, and the
+ * abort flag, which launchers pass on to one another.
+ *
+ * core/dist/chain.c: tensors travel by MPI, where mpirun or srun has started the run. */
+
+/* In a rank, after ax_shm_join of its machine's memory: starts MPI with the plugin in `folder`, and
+ * makes the machines' ranks the world group. */
+ax_status ax_mpi_join(const char *folder, int rank, int size, int local_size);
+/* At the end of a rank that has joined so: waits for the other machines, which may still run. */
+void ax_mpi_finished(void);
+
+/* core/dist/tcp.c: without MPI, what ranks say to each other (barriers, texts, the id by which GPUs
+ * join) goes over connections to rank 0, which the launchers have made (machines.c) before they
+ * forked; on rank 0's own machine they are pairs of local sockets.  Tensors do not. */
 
 /* In a rank, after ax_shm_join of its machine's memory: makes the connections the world group.
  * fd[r] leads to rank r: in rank 0 to all others, elsewhere only fd[0] counts. */
@@ -119,6 +143,6 @@ void ax_tcp_join(int rank, int size, int local_size, const int *fd);
 /* Notifies the ranks that wait for this one that it will not come. */
 void ax_tcp_finished(void);
 /* "rank 3 (machine 1)" */
-const char *ax_tcp_rank_name(int rank, int local_size, char *buf, size_t size);
+const char *ax_rank_name(int rank, int local_size, char *buf, size_t size);
 
 #endif

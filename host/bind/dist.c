@@ -243,6 +243,13 @@ static int dist_join_device(lua_State *L)
   return 0;
 }
 
+/* -> "shm", "mpi" or "tcp": what carries the memory of the CPU between ranks */
+static int dist_transport(lua_State *L)
+{
+  lua_pushstring(L, ax_dist_world()->transport->name);
+  return 1;
+}
+
 /* -> "nccl", or nil while no device has joined */
 static int dist_device_group(lua_State *L)
 {
@@ -359,6 +366,7 @@ void ax_lua_open_dist(lua_State *L)
     { "set_timeout", dist_set_timeout },
     { "leave", dist_leave },
     { "join_device", dist_join_device },
+    { "transport", dist_transport },
     { "device_group", dist_device_group },
     { "touch", dist_touch },
     { "all_gather_bytes", dist_all_gather_bytes },

@@ -1,5 +1,6 @@
--- host/machines.c, host/core/dist/tcp.c: ranks of several machines, which here are launches side by
--- side on one.
+-- host/machines.c, host/door.c, host/core/dist/tcp.c, chain.c: ranks of several machines, which
+-- here are launches side by side on one, by hand or by mpirun.
+local clusters = require "spec.support.clusters"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local machines = require "spec.support.machines"
@@ -34,8 +35,7 @@ describe("several machines", function()
     end
   end)
 
-  it("give the plain result of every collective, for small and for long tensors", function()
-    local out = machines.ok(HEAD .. [[
+  local EVERY = HEAD .. [[
       local function value(r, i, dtype)
         if dtype == "bool" then return (r + i) % 3 == 0 end
         return (r * 3 + i) % 4
@@ -101,7 +101,68 @@ describe("several machines", function()
         end
       end
       io.write("done " .. rank .. "\n")
-    ]], { ranks = 4 })
+  ]]
+
+  it("without MPI exchange no tensors of the CPU, and say what starts a run with it", function()
+    local out = machines.ok(HEAD .. [[
+      local accelerate = require "accelerate"
+      local a = accelerate.Accelerator()
+      local ok, message = pcall(dist.all_reduce, core.ones(3))
+      print(ok, message)
+      assert(not pcall(dist.broadcast, core.ones(3), 0))
+      -- what is no tensor goes on
+      dist.barrier()
+      print(a.process_index, table.concat(dist.all_gather_bytes(("x"):rep(rank)), ","))
+    ]])
+    has(out, "false\t[^\n]*all_reduce%(float32, 3 elements, sum%): tensors in the CPU's memory travel " ..
+      "between " ..
+      "machines through MPI, [^\n]*mpirun %-n 2 %-%-map%-by ppr:1:node accel%-run %-%-num_machines 2 " ..
+      "%-%-num_processes 4 script.lua")
+    for r = 0, 3 do has(out, r .. "\t,x,xx,xxx\n") end
+  end)
+
+  local function with_mpi(name, body)
+    it(name, clusters.why.mpirun and function() pending(clusters.why.mpirun) end or body)
+  end
+
+  --- Runs a script on machines that mpirun starts, one process each. Returns what they print.
+  local function mpi(script, opts)
+    opts = opts or {}
+    local launch = { "--num_machines", tostring(opts.machines or 2), "--num_processes",
+      tostring(opts.ranks or 4), "--num_cpu_threads_per_process", "1", "--timeout", tostring(opts.timeout
+      or 20) }
+    return clusters.run("mpirun", opts.machines or 2, script, { launch = launch, seconds = opts.seconds })
+  end
+  local function mpi_ok(...)
+    local status, out, err = mpi(...)
+    assert.are.equal(0, status, out .. err)
+    return out
+  end
+
+  with_mpi("give the plain result of every collective, for small and for long tensors", function()
+    for _, layout in ipairs { { machines = 2, ranks = 4 }, { machines = 4, ranks = 4 } } do
+      local out = mpi_ok(EVERY, layout)
+      for r = 0, layout.ranks - 1 do has(out, "done " .. r .. "\n") end
+    end
+  end)
+
+  with_mpi("whose ranks mpirun starts one by one, too", function()
+    -- the ranks of this machine stand for those of two
+    local path = processes.script([[
+      export OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % 2))
+      exec "$@"
+    ]])
+    local script = processes.script(EVERY)
+    local program, words, env = clusters.command("mpirun", 4, script, {})
+    for i, word in ipairs(words) do
+      if word == host.path then
+        table.insert(words, i, path)
+        table.insert(words, i, "sh")
+        break
+      end
+    end
+    local status, out, err = host.run(words, { path = program, env = env })
+    assert.are.equal(0, status, err)
     for r = 0, 3 do has(out, "done " .. r .. "\n") end
   end)
 
@@ -139,9 +200,9 @@ describe("several machines", function()
     accelerator:print("[" .. table.concat(digits, ",") .. "]")
   ]]
 
-  it("train to the bits of as many ranks on one, and to what one rank gives", function()
+  with_mpi("train to the bits of as many ranks on one, and to what one rank gives", function()
     local one, four = ranks.ok(1, TRAIN), ranks.ok(4, TRAIN)
-    local spread = machines.ok(TRAIN)
+    local spread = mpi_ok(TRAIN)
     assert.are.equal(four:match("%[.-%]"), spread:match("%[.-%]"))
     local a, b, worst = json.decode(one:match("%[.-%]")), json.decode(spread:match("%[.-%]")), 0
     assert.are.equal(1 + 12 * 32 + 32 + 32 * 5 + 5, #a)
@@ -149,8 +210,8 @@ describe("several machines", function()
     assert.is_true(worst <= 1e-5, "parameters differ by " .. worst)
   end)
 
-  it("tell every rank which two disagree, and where", function()
-    local ended = machines.run(HEAD .. [[
+  with_mpi("tell every rank which two disagree, and where", function()
+    local status, out, err = mpi(HEAD .. [[
       dist.barrier()
       local ok, message
       if rank == 3 then
@@ -163,14 +224,63 @@ describe("several machines", function()
       assert(not ok and not again)
       io.write(("again %d: %s\n"):format(rank, tostring(refused)))
     ]])
+    assert.are.equal(0, status, err)
     for r = 0, 3 do
-      local e = ended[r < 2 and 0 or 1]
-      assert.are.equal(0, e.status, e.err)
-      has(e.out, "rank " .. r ..
+      has(out, "rank " .. r ..
         ": [^\n]*ranks disagree in collective #2: " ..
         "rank 0 calls all_gather%(float32, 4 elements%) at [^\n]*; " ..
         "rank 3 calls all_reduce%(float32, 3 elements, sum%) at ")
-      has(e.out, "again " .. r .. ": [^\n]*an earlier collective failed: ranks disagree")
+      has(out, "again " .. r .. ": [^\n]*an earlier collective failed: ranks disagree")
+    end
+  end)
+
+  with_mpi("that mpirun starts end everywhere, and say why, when a rank fails, is killed or leaves",
+    function()
+    local status, _, err = mpi(HEAD .. [[
+      dist.barrier()
+      if rank == 2 then error "out of luck" end
+      dist.all_reduce(core.ones(1e6))
+    ]])
+    assert.are_not.equal(0, status)
+    has(err, "accel%-run: rank 2 %(machine 1%) of 4 failed: [^\n]*out of luck")
+    for _, victim in ipairs { 0, 1, 3 } do
+      local elapsed = processes.stopwatch()
+      status, _, err = mpi(HEAD .. ([[
+        local ffi = require "ffi"
+        ffi.cdef "int getpid(void); int kill(int, int);"
+        dist.barrier()
+        if rank == %d then ffi.C.kill(ffi.C.getpid(), 9) end
+        for _ = 1, 1e6 do dist.all_reduce(core.ones(1e5)) end
+      ]]):format(victim))
+      assert.are_not.equal(0, status)
+      has(err, ("accel%%-run: rank %d %%(machine %d%%) of 4 was killed by SIGKILL"):format(victim,
+        victim < 2 and 0 or 1))
+      assert.is_true(elapsed() < 10)
+    end
+    for _, early in ipairs { 0, 3 } do
+      status, _, err = mpi(HEAD .. ([[
+        dist.barrier()
+        if rank == %d then os.exit(0) end
+        dist.barrier()
+      ]]):format(early))
+      assert.are_not.equal(0, status)
+      has(err, ("rank %d %%(machine %d%%) has finished and will not take part in this"):format(early,
+        early < 2
+        and 0 or 1))
+    end
+  end)
+
+  with_mpi("that mpirun starts wait for a rank that does not come as long as --timeout says", function()
+    for _, r in ipairs { 0, 1, 3 } do
+      local status, _, err = mpi(HEAD .. ([[
+        local ffi = require "ffi"
+        ffi.cdef "int usleep(unsigned);"
+        dist.barrier()
+        if rank == %d then while true do ffi.C.usleep(1000) end end
+        dist.all_reduce(core.ones(1e5))
+      ]]):format(r), { timeout = 1 })
+      assert.are_not.equal(0, status)
+      has(err, ("waited [123] s for rank %d %%(machine %d%%)"):format(r, r < 2 and 0 or 1))
     end
   end)
 

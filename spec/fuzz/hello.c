@@ -2,9 +2,11 @@
  *
  * An input is what a stranger on the loopback does: its first byte says which machine we are (bit
  * 0) and whether our run goes on after the meeting (bit 1); then come connections, each a byte with
- * the number of parts that it sends; a part is a byte with its length in steps of 8, and up to 48
- * bytes with which it begins (the rest are zeros).  The stranger knows the number of the run, as a
- * machine of the run would: "RRRRRRRR" stands for it.
+ * the number of parts that it sends (bits 0 and 1) and whether it signs them (bit 2); a part is a
+ * byte with its length in steps of 8, and up to 48 bytes with which it begins (the rest are zeros).
+ * The stranger knows the number of the run, as a machine of the run would: "RRRRRRRR" stands for
+ * it.  The run has no secret, so that a code over the right nonces is all that its machines have to
+ * show.
  *
  * Whatever it sends, the meeting ends with a status or goes on with the run, in time. */
 #define _GNU_SOURCE
@@ -16,6 +18,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +33,27 @@ typedef struct stranger {
   int listener; /* as machine 0: where the machine under test comes; else -1 */
   int port;
   uint8_t run[8]; /* from a welcome */
-  bool has_run;
+  bool has_run, signs;
+  uint8_t theirs[16], ours[16]; /* nonces of this connection: of the machine under test, of the stranger */
 } stranger;
+
+/* Writes the code behind a hello or a welcome, as one who knows the secret would. */
+static void sign(stranger *s, uint8_t *part, size_t n)
+{
+  const bool welcomes = s->listener >= 0;
+  const size_t at = welcomes ? offsetof(ax_welcome, code) : offsetof(ax_hello, code);
+  ax_hmac_sha256 h;
+
+  if (n != at + AX_SHA256_BYTES) {
+    if (welcomes && n == sizeof(ax_challenge)) memcpy(s->ours, part + 8, sizeof s->ours);
+    return;
+  }
+  ax_hmac_sha256_begin(&h, "", 0);
+  ax_hmac_sha256_add(&h, s->theirs, sizeof s->theirs);
+  if (welcomes) ax_hmac_sha256_add(&h, s->ours, sizeof s->ours);
+  ax_hmac_sha256_add(&h, part, at);
+  ax_hmac_sha256_end(&h, part + at);
+}
 
 /* The next part, with the run's number where its mark stands. */
 static size_t next_part(stranger *s, uint8_t to[256 * STEP])
@@ -47,6 +69,7 @@ static size_t next_part(stranger *s, uint8_t to[256 * STEP])
   s->at += given;
   for (size_t i = 0; s->has_run && i + 8 <= given; i++)
     if (memcmp(to + i, "RRRRRRRR", 8) == 0) memcpy(to + i, s->run, 8);
+  if (s->signs) sign(s, to, n);
   return n;
 }
 
@@ -56,7 +79,7 @@ static void wait_for(int fd, int milliseconds)
   poll(&p, 1, milliseconds);
 }
 
-/* Hears an answer; as one of the machines, the number of the run. */
+/* Hears an answer: a challenge, a hello, or a welcome with the number of the run. */
 static void hear(stranger *s, int fd)
 {
   uint8_t answer[1024];
@@ -64,8 +87,11 @@ static void hear(stranger *s, int fd)
 
   wait_for(fd, 5);
   got = recv(fd, answer, sizeof answer, MSG_DONTWAIT);
-  if (got < 24 || s->has_run) return;
-  memcpy(s->run, answer + 16, sizeof s->run);
+  if (got == (ssize_t)sizeof(ax_challenge)) memcpy(s->theirs, answer + 8, sizeof s->theirs);
+  if (got == (ssize_t)sizeof(ax_hello))
+    memcpy(s->theirs, answer + offsetof(ax_hello, nonce), sizeof s->theirs);
+  if (got != (ssize_t)sizeof(ax_welcome) || s->has_run) return;
+  memcpy(s->run, answer + offsetof(ax_welcome, run), sizeof s->run);
   s->has_run = true;
 }
 
@@ -74,11 +100,14 @@ static void hear(stranger *s, int fd)
 static void talk(stranger *s, int fd)
 {
   uint8_t part[256 * STEP];
+  const uint8_t how = s->at < s->end ? *s->at++ : 0;
 
-  for (int parts = s->at < s->end ? *s->at++ % 4 : 0; parts > 0; parts--) {
+  s->signs = (how & 4) != 0;
+  if (s->listener < 0) hear(s, fd);
+  for (int parts = how & 3; parts > 0; parts--) {
     const size_t n = next_part(s, part);
     if (n > 0 && send(fd, part, n, MSG_NOSIGNAL) < 0) return;
-    if (n < 40) shutdown(fd, SHUT_WR);
+    if (n < sizeof(ax_challenge)) shutdown(fd, SHUT_WR);
     hear(s, fd);
   }
 }
@@ -145,6 +174,7 @@ static void make_plan(ax_plan *plan, int mine, const char *port)
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
     plan->set[numbers[i].id].number = numbers[i].number;
   plan->set[AX_SET_machine_rank].number = mine;
+  plan->set[AX_SET_secret_file].text = "none";
   plan->set[AX_SET_main_process_ip] = (ax_setting){ 1, "127.0.0.1", "--main_process_ip" };
   plan->set[AX_SET_main_process_port] = (ax_setting){ atoi(port), port, "--main_process_port" };
 }
@@ -158,9 +188,9 @@ static void meet(const ax_plan *plan, stranger *s, bool goes_on)
   int status;
 
   if (pthread_create(&thread, NULL, live, s) != 0) fuzz_violation("no thread");
-  status = ax_machines_meet(&machines, plan);
+  memset(&control, 0, sizeof control);
+  status = ax_machines_meet(&machines, plan, &control);
   if (status == 0 && goes_on) {
-    memset(&control, 0, sizeof control);
     for (int i = 0; i < 3; i++) ax_machines_watch(&machines, &control);
   }
   pthread_join(thread, NULL);

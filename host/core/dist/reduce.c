@@ -114,6 +114,31 @@ SCALE(scale_f64, double)
 PAIR(pair_f32, float)
 PAIR(pair_f64, double)
 
+size_t ax_dist_accumulator(ax_dtype dtype) { return families[dtype].accumulator; }
+
+void ax_dist_accumulate(ax_dtype dtype, ax_reduction r, void *acc, bool begins, const void *const *in, int n,
+                        size_t count)
+{
+  const family *f = &families[dtype];
+  const size_t item = ax_dtype_size(dtype);
+
+  for (size_t at = 0; at < count; at += TILE) {
+    const size_t len = count - at < TILE ? count - at : TILE;
+    char *a = (char *)acc + at * f->accumulator;
+    if (begins) f->widen(a, (const char *)in[0] + at * item, len);
+    for (int k = begins; k < n; k++) f->fold[r](a, (const char *)in[k] + at * item, len);
+  }
+}
+
+void ax_dist_accumulated(ax_dtype dtype, ax_reduction r, void *out, void *acc, int ranks, size_t count)
+{
+  if (r == AX_MEAN) {
+    if (dtype == AX_F64) scale_f64(acc, count, ranks);
+    else scale_f32(acc, count, ranks);
+  }
+  families[dtype].narrow(out, acc, count);
+}
+
 void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n, size_t count)
 {
   const family *f = &families[dtype];

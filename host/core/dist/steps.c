@@ -88,6 +88,13 @@ const char *ax_shm_doing(int rank, char *buf, size_t size)
   return buf;
 }
 
+const char *ax_shm_name(int rank, char *buf, size_t size)
+{
+  if (ax_shm.machines > 1) return ax_rank_name(ax_shm.first + rank, ax_shm.size, buf, size);
+  snprintf(buf, size, "rank %d", rank);
+  return buf;
+}
+
 ax_status ax_shm_aborted(void)
 {
   ax_control *c = ax_shm.control;
@@ -102,9 +109,10 @@ ax_status ax_shm_aborted(void)
 
 ax_status ax_shm_gone(int rank)
 {
-  char text[400];
+  char text[400], name[48];
 
-  return ax_fail(AX_EABORTED, "rank %d has %s and will not take part in this (it %s)", rank,
+  return ax_fail(AX_EABORTED, "%s has %s and will not take part in this (it %s)",
+                 ax_shm_name(rank, name, sizeof name),
                  ax_shm.control->prompt ? "ended the chunk" : "finished",
                  ax_shm_doing(rank, text, sizeof text));
 }
@@ -141,13 +149,23 @@ bool ax_dist_save_lost(int rank, uint32_t number)
          atomic_load(&record(local)->lost_save) == number;
 }
 
+/* Whether the machine's leader, for which this rank waits, has left this collective with an
+ * error. */
+static bool gave_up(ax_rank_record *r)
+{
+  return ax_shm.machines > 1 && atomic_load_explicit(&r->state, memory_order_acquire) == AX_RANK_GIVEN_UP &&
+         atomic_load(&r->collectives) >= atomic_load(&record(ax_shm.rank)->collectives);
+}
+
 /* The slow end of a wait: asleep, looking up in every slice. */
 static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
 {
   ax_rank_record *r = record(rank);
-  const int64_t limit = atomic_load(&record(ax_shm.rank)->timeout);
+  const int64_t given = atomic_load(&record(ax_shm.rank)->timeout);
+  /* it may wait for ranks of other machines, and then says for which */
+  const int64_t limit = given + (ax_shm.machines > 1 && rank == 0 ? 2 * (int64_t)1000000000 : 0);
   int64_t waited = 0, before = ax_monotonic_ns();
-  char text[400];
+  char text[400], name[48];
 
   for (;;) {
     uint32_t seen;
@@ -162,10 +180,12 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
     if (reached(word, want)) return AX_OK;
     if (finished) return ax_shm_gone(rank);
     if (ax_shm_interrupted() != AX_OK) return AX_EABORTED;
+    if (gave_up(r))
+      return ax_fail(AX_EABORTED, "%s has left this with an error", ax_shm_name(rank, name, sizeof name));
     if (left <= 0)
-      return ax_fail(AX_ETIMEOUT, "waited %g s for rank %d, which %s (%s sets the limit)",
-                     (double)limit * 1e-9, rank, ax_shm_doing(rank, text, sizeof text),
-                     ax_shm_limit_source(limit));
+      return ax_fail(AX_ETIMEOUT, "waited %g s for %s, which %s (%s sets the limit)", (double)limit * 1e-9,
+                     ax_shm_name(rank, name, sizeof name), ax_shm_doing(rank, text, sizeof text),
+                     ax_shm_limit_source(given));
     atomic_fetch_add(&r->sleepers, 1);
     seen = atomic_load(word);
     if ((int32_t)(seen - want) < 0) futex_wait(word, seen, left < SLICE_NS ? left : SLICE_NS);
@@ -210,6 +230,7 @@ static slot_header *slot(int rank, uint32_t step)
   return (slot_header *)(ax_shm.windows +
                          ((size_t)rank * AX_SLOTS + step % AX_SLOTS) * (AX_SLOT_HEADER + ax_shm.chunk));
 }
+const ax_collective_call *ax_step_call(int rank) { return slot(rank, ax_shm.step); }
 char *ax_step_slot(int rank) { return (char *)slot(rank, ax_shm.step) + AX_SLOT_HEADER; }
 
 ax_status ax_step_begin(void)
@@ -224,6 +245,27 @@ out:
 }
 
 static void step_filled(void) { publish(&record(ax_shm.rank)->filled, ax_shm.step + 1); }
+
+void ax_step_fill(void) { step_filled(); }
+
+char *ax_step_slot_back(int rank, int back)
+{
+  return (char *)slot(rank, ax_shm.step - (uint32_t)back) + AX_SLOT_HEADER;
+}
+
+ax_status ax_step_wait_filled(int rank, int back)
+{
+  return wait_for(rank, &record(rank)->filled, ax_shm.step + 1 - (uint32_t)back);
+}
+
+void ax_step_end_back(int back)
+{
+  const uint32_t read = ax_shm.step + 1 - (uint32_t)back;
+
+  atomic_store_explicit(&record(ax_shm.rank)->reduced, ax_shm.step + 1, memory_order_release);
+  if (!reached(&record(ax_shm.rank)->done, read)) publish(&record(ax_shm.rank)->done, read);
+  ax_shm.step++;
+}
 
 void ax_step_end(void)
 {

@@ -44,8 +44,9 @@ typedef struct ax_steps {
   bool posts;                /* every collective goes through the ring */
   size_t chunk;              /* bytes of a slot's data */
   int rank, size;
-  uint32_t step;    /* walked since the start; the same on all ranks */
-  double best_rate; /* the best of the last few bulk writes, bytes per ns */
+  int first, machines; /* of this machine's ranks the first one; 0 machines: this is the only one */
+  uint32_t step;       /* walked since the start; the same on all ranks */
+  double best_rate;    /* the best of the last few bulk writes, bytes per ns */
   int rated;
   bool slow_writes;
   int busy;                        /* looks that a wait spends now */
@@ -55,6 +56,8 @@ extern ax_steps ax_shm;
 
 /* The data of a rank's slot of this step. */
 char *ax_step_slot(int rank);
+/* What that rank has called, once it has filled the first slot of a collective. */
+const ax_collective_call *ax_step_call(int rank);
 /* Waits until nobody reads the own slot of this step any more. */
 ax_status ax_step_begin(void);
 /* Writes this rank's arguments in front of the first slot of a collective. */
@@ -65,11 +68,20 @@ void ax_step_put(size_t at, const void *from, size_t n);
  * ranks (AX_FROM_ALL) or of one rank (its own number: none).  In the first step of a collective it
  * waits for all ranks, and fails with EMISMATCH when their arguments differ. */
 ax_status ax_step_meet(bool first, int from);
+/* In parts, for ranks that run ahead of each other by some steps.  The slot of `back` steps ago;
+ * publishes the own slot of this step; waits for that rank's slot of `back` steps ago; ends the
+ * step where the slots of the last `back` steps are still to be read. */
+char *ax_step_slot_back(int rank, int back);
+void ax_step_fill(void);
+ax_status ax_step_wait_filled(int rank, int back);
+void ax_step_end_back(int back);
 /* The second phase of a step that has two. */
 void ax_step_reduced(void);
 ax_status ax_step_wait_reduced(int rank);
 void ax_step_end(void);
 
+/* "rank 3", or "rank 3 (machine 1)", of a rank of this machine. */
+const char *ax_shm_name(int rank, char *buf, size_t size);
 /* "has called none yet", or what it was. */
 const char *ax_shm_doing(int rank, char *buf, size_t size);
 /* "--timeout", or what else set a rank's limit of nanoseconds. */

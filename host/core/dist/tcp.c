@@ -1,11 +1,9 @@
-/* dist/tcp.c: collectives between ranks of several machines.
+/* dist/tcp.c: what ranks of several machines say to each other where there is no MPI: barriers,
+ * texts, and the id by which their GPUs join.  The GPUs then exchange tensors themselves.
  *
- * They form a star.  Each rank sends rank 0 the collective that it called.  Rank 0 compares it with
+ * The ranks form a star.  Each sends rank 0 the collective that it called.  Rank 0 compares it with
  * its own, rank by rank, and replies to all: go on, or the error that all ranks then raise.  Only
- * then data moves, in pieces and in an order that all ranks know, so that no rank sends what none
- * reads: rank 0 gathers, reduces in rank order (the same bits as over shared memory) and sends
- * back.  The aim is to be right and to report every failure, not speed: the gradients of GPUs use
- * NCCL.
+ * then bytes move, in an order that all ranks know, so that no rank sends what none reads.
  *
  * Sockets do not block.  A wait sleeps in slices, between which it checks the machine's abort flag
  * and the clock.  After an error in the middle of data a rank closes its connections; the others
@@ -19,12 +17,10 @@
 #include <unistd.h>
 
 #include "core/core.h"
-#include "core/dist/steps.h"
+#include "core/dist/apart.h"
 
-#define PIECE ((size_t)256 << 10) /* bytes of a rank that are sent at a time */
-#define SLICE_MS 100              /* how long a wait sleeps between checks of the abort flag */
-/* the others wait this much longer for rank 0 than it for them: only it can name the late rank */
-#define GRACE_NS ((int64_t)1000000000)
+#define PIECE ((size_t)256 << 10)     /* bytes of a rank that are sent at a time */
+#define SLICE_MS 100                  /* how long a wait sleeps between checks of the abort flag */
 #define WORD_NS ((int64_t)3000000000) /* how long a closed connection may wait for its explanation */
 
 typedef enum { TCP_CALL = 0x61780001, TCP_GO, TCP_ERROR, TCP_FINISHED } tcp_kind;
@@ -44,25 +40,13 @@ static struct {
   int fd[AX_MAX_RANKS];
   /* in rank 0: the last collective that each has called; number 0: none yet */
   ax_collective_call last[AX_MAX_RANKS];
-  char *room; /* in rank 0: a piece of every rank and one of the result */
   bool sent_finished;
 } tcp;
 static ax_group group;
 
-const char *ax_tcp_rank_name(int rank, int local_size, char *buf, size_t size)
-{
-  snprintf(buf, size, "rank %d (machine %d)", rank, rank / local_size);
-  return buf;
-}
-
 static const char *name_of(int rank, char *buf, size_t size)
 {
-  return ax_tcp_rank_name(rank, tcp.per_machine, buf, size);
-}
-
-static bool aborted(void)
-{
-  return atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE;
+  return ax_rank_name(rank, tcp.per_machine, buf, size);
 }
 
 /* Describes another rank's last collective; only rank 0 knows it. */
@@ -89,8 +73,8 @@ static ax_status lost(int rank, int error)
   const int64_t since = ax_monotonic_ns();
   char name[48];
 
-  while (!aborted() && ax_monotonic_ns() - since < WORD_NS) usleep(10000);
-  if (aborted()) return ax_shm_aborted();
+  while (!ax_apart_aborted() && ax_monotonic_ns() - since < WORD_NS) usleep(10000);
+  if (ax_apart_aborted()) return ax_shm_aborted();
   return ax_fail(AX_EABORTED,
                  "the connection to %s has ended%s%s: that rank has ended, or left a collective half-way",
                  name_of(rank, name, sizeof name), error ? ": " : "", error ? strerror(error) : "");
@@ -100,7 +84,7 @@ static ax_status lost(int rank, int error)
 static ax_status move(int rank, void *buf, size_t n, bool sends)
 {
   const int64_t given = atomic_load(&ax_shm.control->rank[ax_shm.rank].timeout),
-                limit = given + (tcp.rank != 0 ? GRACE_NS : 0);
+                limit = given + (tcp.rank != 0 ? AX_GRACE_NS : 0);
   struct pollfd p = { .fd = tcp.fd[rank], .events = sends ? POLLOUT : POLLIN };
   int64_t waited = 0, before = ax_monotonic_ns(), now;
   char *at = buf, name[48], text[400];
@@ -116,7 +100,7 @@ static ax_status move(int rank, void *buf, size_t n, bool sends)
     }
     if (k == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
       return lost(rank, k == 0 ? 0 : errno);
-    if (aborted()) return ax_shm_aborted();
+    if (ax_apart_aborted()) return ax_shm_aborted();
     if (waited >= limit)
       return ax_fail(AX_ETIMEOUT, "waited %g s for %s, %s (%s sets the limit%s)", (double)limit * 1e-9,
                      name_of(rank, name, sizeof name), doing(rank, text, sizeof text),
@@ -145,7 +129,7 @@ static ax_status reply_to_all(ax_status st)
   char text[1200];
 
   snprintf(text, sizeof text, "%s", ax_last_error());
-  for (int r = 1; r < tcp.size && !aborted(); r++) {
+  for (int r = 1; r < tcp.size && !ax_apart_aborted(); r++) {
     const tcp_reply a = { TCP_ERROR, (int32_t)st, (uint32_t)strlen(text) };
     char whole[sizeof a + sizeof text];
     memcpy(whole, &a, sizeof a);
@@ -223,57 +207,6 @@ out:
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* Rank r's piece, in rank 0; r == size: the result. */
-static char *piece_of(int r) { return tcp.room + (size_t)r * PIECE; }
-
-/* Reduces in[at .. at + len - 1] of all ranks in rank 0; what it makes is sent to `to`, or to all
- * others (-1). */
-static ax_status reduce_piece(const ax_collective *c, const char *in, char *out, size_t len, int to)
-{
-  const size_t bytes = len * ax_dtype_size(c->dtype);
-  const void *parts[AX_MAX_RANKS] = { in };
-  ax_status st = AX_OK;
-
-  if (tcp.rank != 0) {
-    AX_TRY(put(0, in, bytes));
-    if (to < 0 || to == tcp.rank) AX_TRY(get(0, out, bytes));
-    return AX_OK;
-  }
-  for (int r = 1; r < tcp.size; r++) {
-    AX_TRY(get(r, piece_of(r), bytes));
-    parts[r] = piece_of(r);
-  }
-  if (to > 0) out = piece_of(tcp.size);
-  ax_dist_reduce(c->dtype, c->reduction, out, parts, tcp.size, len);
-  for (int r = 1; r < tcp.size; r++)
-    if (to < 0 || to == r) AX_TRY(put(r, out, bytes));
-out:
-  return st;
-}
-
-/* Reduces `count` elements: all ranks' parts, or (to >= 0) their parts for rank `to`. */
-static ax_status reduce(const ax_collective *c, const char *in, char *out, int to)
-{
-  const size_t item = ax_dtype_size(c->dtype), most = PIECE / item, count = (size_t)c->count;
-  ax_status st = AX_OK;
-
-  for (size_t at = 0; at < count; at += most)
-    AX_TRY(reduce_piece(c, in + at * item, out + at * item, count - at < most ? count - at : most, to));
-out:
-  return st;
-}
-
-static ax_status reduce_scatter(const ax_collective *c)
-{
-  const size_t part = (size_t)c->count * ax_dtype_size(c->dtype);
-  ax_status st = AX_OK;
-
-  for (int to = 0; to < tcp.size; to++)
-    AX_TRY(reduce(c, (const char *)c->in + (size_t)to * part, c->out, to));
-out:
-  return st;
-}
-
 static ax_status broadcast(const ax_collective *c)
 {
   const size_t bytes = (size_t)c->count * ax_dtype_size(c->dtype);
@@ -307,41 +240,12 @@ out:
   return st;
 }
 
-/* To a root other than rank 0 all goes through that one, rank after rank. */
-static ax_status gather(const ax_collective *c)
-{
-  const size_t bytes = (size_t)c->count * ax_dtype_size(c->dtype);
-  char *out = c->out;
-  ax_status st = AX_OK;
-
-  if (tcp.rank == c->root && bytes > 0) memmove(out + (size_t)tcp.rank * bytes, c->in, bytes);
-  if (tcp.rank != 0 && tcp.rank != c->root) return put(0, c->in, bytes);
-  for (int r = 0; r < tcp.size; r++) {
-    if (r == c->root) continue;
-    if (tcp.rank == c->root) { /* from rank 0, or from the rank itself when this is rank 0 */
-      AX_TRY(get(tcp.rank == 0 ? r : 0, out + (size_t)r * bytes, bytes));
-      continue;
-    }
-    for (size_t at = 0; at < bytes; at += PIECE) {
-      const size_t len = bytes - at < PIECE ? bytes - at : PIECE;
-      const char *from = r == 0 ? (const char *)c->in + at : piece_of(r);
-      if (r != 0) AX_TRY(get(r, piece_of(r), len));
-      AX_TRY(put(c->root, from, len));
-    }
-  }
-out:
-  return st;
-}
-
 static ax_status carry(const ax_collective *c)
 {
   switch (c->op) {
-  case AX_ALL_REDUCE: return reduce(c, c->in, c->out, -1);
   case AX_BROADCAST: return broadcast(c);
   case AX_ALL_GATHER:
   case AX_JOIN: return all_gather(c);
-  case AX_GATHER: return gather(c);
-  case AX_REDUCE_SCATTER: return reduce_scatter(c);
   case AX_BARRIER: return AX_OK; /* the meeting was it */
   default: return ax_fail(AX_ENOIMPL, "the tcp group has no collective number %d", (int)c->op);
   }
@@ -356,8 +260,6 @@ static ax_status run(const ax_collective *c)
   ax_status st;
 
   memcpy(mine.where, me->where, sizeof mine.where);
-  if (tcp.rank == 0 && !tcp.room && !(tcp.room = ax_malloc((size_t)(tcp.size + 1) * PIECE)))
-    return reply_to_all(AX_ENOMEM);
   if ((st = tcp.rank == 0 ? meet_all(&mine) : meet_root(&mine)) != AX_OK) return st;
   if ((st = carry(c)) != AX_OK)
     for (int r = 0; r < tcp.size; r++)
@@ -365,15 +267,29 @@ static ax_status run(const ax_collective *c)
   return st;
 }
 
+/* Before the others see it: they raise it too. */
+static ax_status refuse_tensors(const ax_collective *c)
+{
+  const int machines = tcp.size / tcp.per_machine;
+  char text[128];
+
+  if (c->ndim == 0 && !ax_collective_reduces(c->op) && c->op != AX_GATHER) return AX_OK;
+  return ax_fail(AX_ENOIMPL,
+                 "%s: tensors in the CPU's memory travel between machines through MPI, and this run was "
+                 "started without it; start it with: mpirun -n %d --map-by ppr:1:node accel-run "
+                 "--num_machines %d --num_processes %d script.lua   (or srun --mpi=pmix)",
+                 ax_collective_text(c, text, sizeof text), machines, machines, tcp.size);
+}
+
 static ax_status enter_and_run(const ax_collective *given)
 {
   ax_collective c = *given;
   ax_status st = ax_shm_refuse_broken();
 
-  if (st != AX_OK) return st;
+  if (st != AX_OK || (st = refuse_tensors(given)) != AX_OK) return st;
   if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
   ax_shm_enter(&c);
-  st = aborted() ? ax_shm_aborted() : run(&c);
+  st = ax_apart_aborted() ? ax_shm_aborted() : run(&c);
   ax_shm_leave(st);
   return st;
 }
@@ -385,54 +301,6 @@ static ax_status tcp_issue(ax_group *g, const ax_collective *c, int n, uint64_t 
   *ticket = 0; /* they are over before this returns */
   for (int k = 0; k < n && st == AX_OK; k++) st = enter_and_run(&c[k]);
   return st;
-}
-
-static void tcp_set_timeout(ax_group *g, double seconds)
-{
-  atomic_store(&ax_shm.control->rank[g->local_rank].timeout, (int64_t)(seconds * 1e9));
-}
-
-/* Devices' collectives are written down for the launcher's reports.  They are not compared: that
- * needs one memory. */
-static ax_status tcp_post(ax_group *g, const ax_collective *c)
-{
-  ax_status st = ax_shm_refuse_broken();
-
-  if (st != AX_OK) return st;
-  ax_shm_enter(c);
-  st = aborted() ? ax_shm_aborted() : AX_OK;
-  ax_shm_leave(st);
-  return st;
-}
-
-static ax_status tcp_look(ax_group *g, int64_t since, ax_status given)
-{
-  ax_rank_record *me = &ax_shm.control->rank[g->local_rank];
-  const int64_t limit = atomic_load(&me->timeout);
-  ax_status st = given;
-
-  if (since != 0 && atomic_load_explicit(&me->state, memory_order_relaxed) == AX_RANK_RUNNING) {
-    atomic_store_explicit(&me->since, since, memory_order_relaxed);
-    atomic_store_explicit(&me->state, AX_RANK_WAITING, memory_order_release);
-  }
-  if (since != 0 && aborted()) st = ax_shm_aborted();
-  else if (since != 0 && ax_monotonic_ns() - since > limit)
-    st = ax_fail(AX_ETIMEOUT, "waited %g s for the devices of the ranks of %d machines (%s sets the limit)",
-                 (double)limit * 1e-9, g->size / g->local_size, ax_shm_limit_source(limit));
-  if (since == 0 || st != AX_OK) ax_shm_leave(st);
-  return st;
-}
-
-static ax_status tcp_watch(ax_group *g, const ax_collective_call *p, int64_t waited)
-{
-  const int64_t limit = atomic_load(&ax_shm.control->rank[g->local_rank].timeout);
-  char what[400];
-
-  if (aborted()) return ax_shm_aborted();
-  if (waited <= limit) return AX_OK;
-  return ax_fail(AX_ETIMEOUT, "%s has waited %.1f s for the ranks of %d machines (%s sets the limit)",
-                 ax_watch_text(p, what, sizeof what), (double)waited * 1e-9, g->size / g->local_size,
-                 ax_shm_limit_source(limit));
 }
 
 /* Also at the end of a rank: once. */
@@ -461,10 +329,10 @@ static const ax_transport transport = {
   .name = "tcp",
   .issue = tcp_issue,
   .leave = tcp_leave,
-  .set_timeout = tcp_set_timeout,
-  .post = tcp_post,
-  .look = tcp_look,
-  .watch = tcp_watch,
+  .set_timeout = ax_apart_set_timeout,
+  .post = ax_apart_post,
+  .look = ax_apart_look,
+  .watch = ax_apart_watch,
 };
 
 void ax_tcp_join(int rank, int size, int local_size, const int *fd)

@@ -280,9 +280,9 @@ local PARTIAL = {
 
 --- Returns the ranks and the device of this process. The first call sets up the process group and
 --- chooses the device.
----@param opts { cpu: boolean?, backend: "shm"|"tcp"|"nccl"|nil, init_method: "env://"?, timeout:
----  number? }? cpu: use no accelerator; timeout: seconds that this rank waits in a collective
----  (default: the launcher's --timeout)
+---@param opts { cpu: boolean?, backend: "shm"|"mpi"|"tcp"|"nccl"|nil, init_method: "env://"?,
+---  timeout: number? }? cpu: use no accelerator; timeout: seconds that this rank waits in a
+---  collective (default: the launcher's --timeout)
 ---@return accelerate.PartialState
 M.PartialState = properties.callable("PartialState", function(opts)
   if opts ~= nil then opts = options.check("PartialState", opts, PARTIAL) end
@@ -290,11 +290,11 @@ M.PartialState = properties.callable("PartialState", function(opts)
     opts = opts or {}
     refuse_other_launchers()
     local size, local_rank = core.dist.world_size(), core.dist.local_rank()
-    local on_cpu = core.dist.local_world_size() < size and "tcp" or "shm"
+    local on_cpu = size > 1 and core.dist.transport() or "shm"
     if opts.backend and opts.backend ~= on_cpu and opts.backend ~= "nccl" then
       fail("PartialState: backend = '%s' is not there; ranks use 'nccl' on GPUs and '%s' on the CPU%s",
         opts.backend, on_cpu,
-        on_cpu == "tcp" and " of several machines" or "")
+        on_cpu ~= "shm" and " of several machines" or "")
     end
     local debug_mode = env.flag("ACCELERATE_DEBUG_MODE", false)
     local device = choose_device(opts.cpu or env.flag("ACCELERATE_USE_CPU", false), size, local_rank)
