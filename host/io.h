@@ -93,6 +93,11 @@ AX_API const char *ax_save_note(void);
 AX_API ax_status ax_safetensors_write(ax_save *save, const char *path, int n, const char *const *names,
                                       ax_tensor *const *tensors, int n_meta, const char *const *meta);
 
+/* Reads a file that holds a tensor's elements and nothing else.  *out: a new reference to a
+ * contiguous tensor, or NULL.  EIO, also when the file has another size than these elements. */
+AX_API ax_status ax_raw_read(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,
+                             ax_tensor **out);
+
 /* Reads a NumPy .npy file of any numeric type; types that tensors lack are widened.  *out: a new
  * reference to a contiguous tensor.  EIO for a file that breaks the format or does not have the
  * length that its header gives; EDTYPE for other types of elements. */

@@ -8,8 +8,8 @@
 /* The functions that archives are read and written for: what messages begin with. */
 static const char *check_caller(lua_State *L, int idx)
 {
-  static const char *const callers[] = { "load",      "save",        "write_npy", "write_npz",
-                                         "write_csv", "write_image", NULL };
+  static const char *const callers[] = { "load",      "save",        "write_npy",      "write_npz",
+                                         "write_csv", "write_image", "offload_weight", NULL };
   return callers[luaL_checkoption(L, idx, NULL, callers)];
 }
 

@@ -1,5 +1,5 @@
-/* bind/data.c: data files in Lua: core.read_npy, core.read_npz, core._csv, core._tokens,
- * core.read_image, core.decode_image, core._image_resize, core._image_crop. */
+/* bind/data.c: data files in Lua: core.read_npy, core.read_npz, core._read_raw, core._csv,
+ * core._tokens, core.read_image, core.decode_image, core._image_resize, core._image_crop. */
 #include "bind/bind.h"
 #include "io.h"
 
@@ -14,6 +14,25 @@ static int read_npy(lua_State *L)
   path = ax_lua_check_path(L, "read_npy");
   box = ax_lua_push_result(L);
   if (ax_npy_read(path, box) != AX_OK) return ax_lua_raise(L, "read_npy");
+  return 1;
+}
+
+/* core._read_raw(path, caller, dtype, sizes...) -> tensor */
+static int read_raw(lua_State *L)
+{
+  const char *path, *fn;
+  int64_t shape[AX_MAX_DIMS];
+  ax_dtype dtype;
+  ax_tensor **box;
+  int n;
+
+  ax_lua_enter(L);
+  fn = luaL_checkstring(L, 2);
+  path = ax_lua_check_path(L, fn);
+  dtype = ax_lua_check_dtype(L, 3, fn, "dtype");
+  n = ax_lua_check_sizes(L, 4, lua_gettop(L), fn, shape);
+  box = ax_lua_push_result(L);
+  if (ax_raw_read(fn, path, dtype, n, shape, box) != AX_OK) return ax_lua_raise(L, fn);
   return 1;
 }
 
@@ -296,6 +315,7 @@ void ax_lua_open_data(lua_State *L)
   static const luaL_Reg functions[] = {
     { "read_npy", read_npy },
     { "read_npz", read_npz },
+    { "_read_raw", read_raw },
     { "_csv", csv_read },
     { "_tokens", tokens_open },
     { "_token_windows", token_windows },

@@ -17,5 +17,6 @@ return {
     "of files" },
   { "accelerate merge-weights", spec = "cli/commands_spec: writes sharded weights into one file" },
   { "accelerate to-fsdp2", spec = "cli/commands_spec: converts a file of Accelerate, as Accelerate does" },
-  { "no sub-command", spec = "cli/config_spec: prints the help and ends with 1" },
+  { "no sub-command", spec = "cli/config_spec: prints how to call it, names the nearest command and " ..
+    "ends with 1" },
 }

@@ -58,4 +58,11 @@ return {
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },
   { "DeepSpeed and Megatron checkpoints", later = "DeepSpeed is not there yet; leave the option out",
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },
+  { "offload_state_dict, offload_weight, load_offloaded_weight, save_offload_index, " ..
+      "OffloadedWeightsLoader, PrefixedDataset, extract_submodules_state_dict",
+    spec = {
+      "accelerate/offload_spec: has Accelerate's files, and comes back",
+      "accelerate/offload_spec: has Accelerate's index, to which later entries are added",
+      "accelerate/offload_spec: has the state dict first, and reads safetensors files that its index names",
+      "accelerate/offload_spec: gives the entries of submodules" } },
 }

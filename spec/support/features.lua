@@ -28,6 +28,8 @@ M.GROUPS = {
   "logging_progress_debugging_profiling",
   "memory_helpers",
   "local_sgd",
+  "commands",
+  "config_file",
   "utilities",
   "usage_rules",
 }

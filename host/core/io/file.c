@@ -177,6 +177,12 @@ ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int n
   return st == AX_OK ? st : AX_FILE_FAIL(st, fn, path, "%s", ax_last_error());
 }
 
+void ax_bools_tidy(ax_tensor *t)
+{
+  uint8_t *p = ax_data(t);
+  for (int64_t i = 0; i < t->numel; i++) p[i] = p[i] != 0;
+}
+
 void ax_bytes_free(ax_bytes *b)
 {
   if (b->mapping) ax_mapping_release(b->mapping);

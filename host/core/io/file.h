@@ -36,6 +36,10 @@ ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size);
 ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,
                          ax_tensor **out);
 
+/* Makes every nonzero byte 1: kernels rely on bools being 0 or 1, and a file may hold other
+ * bytes. */
+void ax_bools_tidy(ax_tensor *t);
+
 /* ---- replace.c: a file that appears whole or not at all.  It is written beside its place, synced
  * and renamed; an older file stays until then.  Of a link, the file behind it is replaced.  A
  * device or a pipe is written as it is: a rename would put a file in its place. */

@@ -97,14 +97,6 @@ int ax_safetensors_find(const ax_safetensors *f, const char *name)
   return -1;
 }
 
-/* Makes every nonzero byte 1: kernels rely on bools being 0 or 1, and a file may contain other
- * bytes. */
-static void normalise_bools(ax_tensor *t)
-{
-  uint8_t *p = ax_data(t);
-  for (int64_t i = 0; i < t->numel; i++) p[i] = p[i] != 0;
-}
-
 ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor **out)
 {
   const ax_safetensors_entry *e = &f->entries[i];
@@ -123,7 +115,7 @@ ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out)
   if (st != AX_OK) return st;
   if (e->end > e->begin)
     memcpy(ax_data(*out), f->file.data + 8 + f->header_bytes + e->begin, (size_t)(e->end - e->begin));
-  if (e->dtype == AX_BOOL) normalise_bools(*out);
+  if (e->dtype == AX_BOOL) ax_bools_tidy(*out);
   if ((st = ax_bytes_check(FN, f->path, &f->file)) == AX_OK) return AX_OK;
   ax_tensor_release(*out);
   *out = NULL;

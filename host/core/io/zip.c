@@ -312,8 +312,7 @@ ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out)
   if ((st = ax_file_tensor(z->fn, z->path, dtype, 1, &count, out)) == AX_OK && n > 0)
     memcpy(ax_data(*out), data, n);
   free(owned);
-  if (st == AX_OK && dtype == AX_BOOL) /* kernels rely on 0 and 1 */
-    for (int64_t k = 0; k < count; k++) ((uint8_t *)ax_data(*out))[k] = ((uint8_t *)ax_data(*out))[k] != 0;
+  if (st == AX_OK && dtype == AX_BOOL) ax_bools_tidy(*out);
   if (st == AX_OK && (st = ax_zip_check(z, AX_OK)) != AX_OK) {
     ax_tensor_release(*out);
     *out = NULL;

@@ -9,7 +9,8 @@
 local HELPERS = {
   ["accelerate.utils"] = true, ["accelerate.utils.available"] = true, ["accelerate.utils.random"] = true,
   ["accelerate.utils.tqdm"] = true, ["accelerate.utils.system"] = true,
-  ["accelerate.utils.memory"] = true, ["accelerate.utils.machine"] = true, ["accelerate.utils.models"] = true,
+  ["accelerate.utils.memory"] = true, ["accelerate.utils.offload"] = true,
+    ["accelerate.utils.machine"] = true, ["accelerate.utils.models"] = true,
 }
 
 -- From the bottom up: a room and what it may require, besides utils, core, bit, ffi and itself.
@@ -37,7 +38,7 @@ local MAY = {
   logging = "state",
   tracking = "state helpers",
   profiler = "nn tracking",
-  helpers = "config state cuda nn precision weights",
+  helpers = "config state cuda files nn precision weights",
   data_loader = "data state collectives config helpers",
   launchers = "state",
   local_sgd = "accelerator parallel",

@@ -86,6 +86,8 @@ add("accelerate.utils.environment", [[str_to_bool get_int_from_env parse_flag_fr
   parse_choice_from_env convert_dict_to_env_variables patch_environment clear_environment
   purge_accelerate_environment]])
 add("accelerate.utils.objects", "get_pretty_name merge_dicts convert_bytes hasattr recursive_getattr")
+add("accelerate.utils.offload", [[offload_state_dict offload_weight load_offloaded_weight
+  save_offload_index OffloadedWeightsLoader PrefixedDataset extract_submodules_state_dict]])
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])
