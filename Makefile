@@ -390,8 +390,10 @@ install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plug
 	  $(DESTDIR)$(PREFIX)/lib/accel/
 	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
 	cp -R $(LUAJIT)/src/jit $(DESTDIR)$(PREFIX)/share/accel/lua/
-	install -d $(DESTDIR)$(PREFIX)/share/accel/docs/reference
+	install -d $(DESTDIR)$(PREFIX)/share/accel/docs/reference $(DESTDIR)$(PREFIX)/share/accel/meta
+	install -m 644 docs/*.md $(DESTDIR)$(PREFIX)/share/accel/docs/
 	install -m 644 docs/reference/*.md $(DESTDIR)$(PREFIX)/share/accel/docs/reference/
+	$(OUT)/accel-run host/tools/meta.lua $(DESTDIR)$(PREFIX)/share/accel/meta
 	install -d $(DESTDIR)$(PREFIX)/share/accel/licences
 	install -m 644 $(LUAJIT)/COPYRIGHT $(DESTDIR)$(PREFIX)/share/accel/licences/luajit
 
@@ -412,6 +414,10 @@ features: all  ## print the rows of spec/features that no spec shows yet (DOCUME
 docs: all  ## write docs/reference from the op table and the annotations (a spec fails when it is out of date)
 	$(OUT)/accel-run host/tools/gendoc.lua docs/reference
 	$(OUT)/accel-run host/tools/reference.lua docs/reference
+
+meta: all  ## write definitions for editors (LuaLS) into build/meta, as `make install` does: docs/editors.md
+	@mkdir -p $(OUT)/meta
+	$(OUT)/accel-run host/tools/meta.lua $(OUT)/meta
 
 fmt: $(OUT)/accel-run  ## format all C and CUDA: clang-format, comments filled to 100 columns
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run host/tools/format

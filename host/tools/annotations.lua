@@ -44,31 +44,38 @@ end
 ---@field fields { name: string, type: string, text: string }[]
 ---@field class string?
 
+-- The lines of a block, each tag with the lines that go on with it, which are indented further.
+local function joined(lines)
+  local list, tagged = {}, false
+  for _, line in ipairs(lines) do
+    if tagged and line:find("^%s%s+%S") then
+      list[#list] = list[#list] .. " " .. line:match("^%s*(.-)%s*$")
+    else
+      list[#list + 1] = line
+      tagged = line:find("^@param") or line:find("^@field") or line:find("^@return")
+    end
+  end
+  return list
+end
+
 --- Reads a block from its lines, without their `---`.
 local function parse(lines)
   local block = { text = {}, params = {}, returns = {}, fields = {} }
-  local last  -- the tag that a line indented further goes on with
-  for _, line in ipairs(lines) do
+  for _, line in ipairs(joined(lines)) do
     local tag, rest = line:match("^@(%w+)%s*(.*)$")
     if tag == "param" or tag == "field" then
       local name, after = rest:match("^(%S+)%s+(.*)$")
       local type, text = split_type(after or "")
       local optional = name ~= nil and name:sub(-1) == "?" or type:sub(-1) == "?"
         or type:find("|nil", 1, true) ~= nil
-      last = { name = (name or rest):gsub("%?$", ""), type = type, text = text, optional = optional }
-      table.insert(tag == "param" and block.params or block.fields, last)
+      table.insert(tag == "param" and block.params or block.fields,
+        { name = (name or rest):gsub("%?$", ""), type = type, text = text, optional = optional })
     elseif tag == "return" then
       local type, text = split_type(rest)
-      last = { type = type, text = text }
-      table.insert(block.returns, last)
+      table.insert(block.returns, { type = type, text = text })
     elseif tag == "class" then
-      block.class, last = rest:match("^[^%s:]+"), nil
-    elseif tag then
-      last = nil
-    elseif last and line:find("^%s%s+%S") then
-      last.text = last.text .. " " .. line:match("^%s*(.-)%s*$")
-    else
-      last = nil
+      block.class = rest:match("^[^%s:]+")
+    elseif not tag then
       table.insert(block.text, (line:gsub("^ ", "")))
     end
   end

@@ -8,89 +8,11 @@
 -- pages = function() -> map of file name to text, undocumented = function() -> list of names }:
 -- spec/docs_spec.lua compares both.
 local annotations = require "host.tools.annotations"
-local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local properties = require "accelerate.utils.properties"
+local public = require "host.tools.public"
 
 local M = {}
-
--- Page, module, how scripts call it, and where its sources are.
-local PAGES = {
-  { "accelerate", "accelerate", "accelerate", { "lua/accelerate" } },
-  { "tensor", "accelerate.tensor", "tensor",
-    { "lua/accelerate/tensor.lua", "lua/accelerate/precision/autocast.lua" } },
-  { "nn", "accelerate.nn", "nn", { "lua/accelerate/nn" } },
-  { "nn.functional", "accelerate.nn.functional", "F", { "lua/accelerate/nn" } },
-  { "nn.init", "accelerate.nn.initializers", "nn.init", { "lua/accelerate/nn/initializers.lua" } },
-  { "nn.utils", "accelerate.nn.utils", "nn.utils",
-    { "lua/accelerate/nn/utils.lua", "lua/accelerate/nn/utils" } },
-  { "optim", "accelerate.optim", "optim", { "lua/accelerate/optim" } },
-  { "optim.lr_scheduler", "accelerate.optim.lr_scheduler", "optim.lr_scheduler",
-    { "lua/accelerate/optim/lr_scheduler" } },
-  { "optim.swa_utils", "accelerate.optim.swa_utils", "optim.swa_utils",
-    { "lua/accelerate/optim/swa_utils.lua" } },
-  { "data", "accelerate.data", "data", { "lua/accelerate/data" } },
-  { "data.transforms", "accelerate.data.transforms", "data.transforms",
-    { "lua/accelerate/data/transforms.lua" } },
-  { "data_loader", "accelerate.data_loader", "data_loader",
-    { "lua/accelerate/data_loader.lua", "lua/accelerate/data_loader",
-    "lua/accelerate/data_loader/shard_samplers.lua", "lua/accelerate/data/sampler.lua" } },
-  { "cuda", "accelerate.cuda", "cuda", { "lua/accelerate/cuda.lua" } },
-  { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
-  { "models", "accelerate.models", "models", { "lua/accelerate/models" } },
-  { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },
-  { "logging", "accelerate.logging", "logging", { "lua/accelerate/logging.lua" } },
-  { "profiler", "accelerate.profiler", "profiler", { "lua/accelerate/profiler.lua" } },
-  { "utils", "accelerate.utils", "utils", { "lua/accelerate" } },
-}
-
-local page_of = {}
-for _, page in ipairs(PAGES) do page_of[page[2]] = page[1] end
-
--- ---- what there is ------------------------------------------------------------------------------
-
-local function files_under(places)
-  local list = {}
-  for _, place in ipairs(places) do
-    if place:find("%.lua$") then
-      list[#list + 1] = place
-    else
-      local pipe = io.popen(("find %s -name '*.lua' | LC_ALL=C sort"):format(place))
-      for path in pipe:lines() do list[#list + 1] = path end
-      pipe:close()
-    end
-  end
-  return list
-end
-
-local function sorted_names(map)
-  local names = {}
-  for name in next, map do
-    if type(name) == "string" and name:sub(1, 1) ~= "_" then names[#names + 1] = name end
-  end
-  table.sort(names)
-  return names
-end
-
-local function members(module)
-  local meta = getmetatable(module)
-  return meta and meta.__members or sorted_names(module)
-end
-
--- The op that a function is, or nil.
-local ops = {}
-for _, row in ipairs(core.ops()) do
-  if not row.hidden then ops[core[row.name]] = row.name end
-end
-
-local function is_class(value)
-  return type(value) == "table" and rawget(value, "__name") ~= nil and rawget(value, "__new") ~= nil
-end
-
-local function is_callable(value)
-  local meta = type(value) == "table" and getmetatable(value)
-  return meta and meta.__call ~= nil
-end
 
 -- ---- text ---------------------------------------------------------------------------------------
 
@@ -124,10 +46,6 @@ local function details(out, block)
   if #block.params + #block.returns > 0 then add(out, "") end
 end
 
-local function described(block)
-  return block and (#block.text > 0 or #block.params > 0 or #block.returns > 0 or #block.fields > 0)
-end
-
 local function call_text(block, arguments)
   local written = arguments and arguments:gsub("^%s*self%s*,?", ""):gsub("%s", "")
   -- the annotation names what the code takes apart
@@ -148,43 +66,16 @@ local function call_text(block, arguments)
   return table.concat(list, ", ")
 end
 
---- The block of a function: above its own line; else above the line in its files that names it.
-local function function_block(name, fn, files)
-  local path, line = annotations.place(fn)
-  if path then
-    local block = annotations.above(path, line)
-    local arguments = annotations.lines(path)[line]:match("function[^(]*(%b())")
-    if block then return block, arguments and arguments:sub(2, -2) end
-    local found, written = annotations.find({ path }, name)
-    if found then return found, written end
-    local fallback, text = annotations.find(files, name)
-    return fallback, text or (arguments and arguments:sub(2, -2))
-  end
-  return annotations.find(files, name)
-end
-
 local function write_function(out, level, prefix, name, fn, files, where)
-  local block, arguments = function_block(name, fn, files)
+  local block, arguments = public.function_block(name, fn, files)
   add(out, ("%s %s(%s)"):format(level, prefix .. name, call_text(block, arguments)))
   add(out, "")
-  if not described(block) then undocumented[#undocumented + 1] = where .. prefix .. name end
+  if not public.described(block) then undocumented[#undocumented + 1] = where .. prefix .. name end
   paragraphs(out, block)
   details(out, block)
 end
 
 -- ---- classes ------------------------------------------------------------------------------------
-
--- Methods that every module or object has and that no one calls by name; and `end`, a former name
--- that raises.
-local OWN = { init = true, forward = true, extra_repr = true, ["end"] = true }
-
-local function methods_of(Class)
-  local names = {}
-  for _, name in ipairs(sorted_names(Class)) do
-    if type(rawget(Class, name)) == "function" and not OWN[name] then names[#names + 1] = name end
-  end
-  return names
-end
 
 local function field_list(out, block)
   for _, f in ipairs(block and block.fields or {}) do
@@ -202,7 +93,7 @@ end
 
 --- The entries of a schema of utils.options: kind, default, limits, and what text_of says of each.
 local function option_list(out, schema, text_of)
-  for _, name in ipairs(sorted_names(schema or {})) do
+  for _, name in ipairs(public.sorted_names(schema or {})) do
     local entry = schema[name]
     local words = { entry[1]:gsub("|", " or "), nil }
     if entry.one_of then words[1] = '"' .. table.concat(entry.one_of, '" or "') .. '"' end
@@ -224,24 +115,26 @@ local function write_class(out, call, name, Class, files, where)
     made = path and annotations.above(path, line)
     arguments = path and annotations.lines(path)[line]:match("function[^(]*(%b())")
     arguments = arguments and arguments:sub(2, -2)
-    local own = annotations.find(files, name, described)
-    if not described(block) and own then block = own end
+    local own = annotations.find(files, name, public.described)
+    if not public.described(block) and own then block = own end
   end
   add(out, ("## %s(%s)"):format(call, call_text(made, arguments)))
   add(out, "")
-  if not described(block) and not described(made) then  -- a class that has a file to itself
-    for _, method in ipairs(sorted_names(Class)) do
+  if not public.described(block) and not public.described(made) then  -- a class that has a file to itself
+    for _, method in ipairs(public.sorted_names(Class)) do
       local path = type(rawget(Class, method)) == "function" and annotations.place(rawget(Class, method))
       block = block or path and annotations.header(path)
     end
   end
-  if not described(block) and not described(made) then undocumented[#undocumented + 1] = where .. call end
+  if not public.described(block) and not public.described(made) then
+    undocumented[#undocumented + 1] = where .. call
+  end
   paragraphs(out, block)
   if made ~= block then paragraphs(out, made) end
   details(out, made or block)
   field_list(out, block)
   option_list(out, rawget(Class, "_schema"))
-  for _, method in ipairs(methods_of(Class)) do
+  for _, method in ipairs(public.methods_of(Class)) do
     write_function(out, "###", name:lower() .. ":", method, rawget(Class, method), files, where)
   end
 end
@@ -249,23 +142,25 @@ end
 --- A class of utils.properties: fields that are computed, methods.
 local function write_object(out, call, name, made, files, where)
   local block, path = annotations.class(files, name)
-  local maker, arguments = annotations.find(path and { path } or files, name, described)
+  local maker, arguments = annotations.find(path and { path } or files, name, public.described)
   add(out, ("## %s%s"):format(call, arguments and "(" .. call_text(maker, arguments) .. ")" or ""))
   add(out, "")
-  if not described(block) and not described(maker) then undocumented[#undocumented + 1] = where .. call end
+  if not public.described(block) and not public.described(maker) then
+    undocumented[#undocumented + 1] = where .. call
+  end
   paragraphs(out, maker)
   if block ~= maker then paragraphs(out, block) end
   details(out, maker)
   field_list(out, block)
   local told = {}
   for _, f in ipairs(block and block.fields or {}) do told[f.name] = true end
-  for _, field in ipairs(sorted_names(made.get)) do
+  for _, field in ipairs(public.sorted_names(made.get)) do
     if not told[field] and not made.schema then
       undocumented[#undocumented + 1] = where .. name .. "." .. field
     end
   end
-  for _, method in ipairs(sorted_names(made.methods)) do
-    if not OWN[method] then
+  for _, method in ipairs(public.sorted_names(made.methods)) do
+    if not public.OWN[method] then
       write_function(out, "###", name:sub(1, 1):lower() .. name:sub(2) .. ":", method, made.methods[method],
         files, where)
     end
@@ -277,7 +172,7 @@ local function write_record(out, call, name, value, files, where)
   local block, _, path, line = annotations.find(files, name)
   add(out, "## ", call)
   add(out, "")
-  if not described(block) then undocumented[#undocumented + 1] = where .. call end
+  if not public.described(block) then undocumented[#undocumented + 1] = where .. call end
   paragraphs(out, block)
   option_list(out, value._schema, function(field)
     local lines = path and annotations.lines(path) or {}
@@ -286,18 +181,6 @@ local function write_record(out, call, name, value, files, where)
       if lines[n]:find("^}") then return nil end
     end
   end)
-end
-
-local function header_file(module)
-  local base = "lua/" .. module:gsub("%.", "/")
-  return fs.exists(base .. ".lua") and base .. ".lua" or base .. "/init.lua"
-end
-
---- The name under which a table was required, or nil.
-local function module_of(value)
-  for _, name in ipairs(sorted_names(package.loaded)) do
-    if package.loaded[name] == value then return name end
-  end
 end
 
 -- ---- pages --------------------------------------------------------------------------------------
@@ -330,29 +213,29 @@ local function write_member(out, page, name, value, files, fields)
     write_field(out, call, fields[name])
   elseif type(value) == "function" then
     write_function(out, "##", alias .. ".", name, value, files, where)
-  elseif is_class(value) and value.__name ~= name and (rawget(value, "name") == name) then
+  elseif public.is_class(value) and value.__name ~= name and (rawget(value, "name") == name) then
     add(out, "## ", call)
     add(out, "")
     add(out, ("Another name of `%s.%s`."):format(alias, value.__name))
     add(out, "")
-  elseif is_class(value) then
+  elseif public.is_class(value) then
     write_class(out, call, name, value, files, where)
-  elseif is_callable(value) and rawget(value, "_schema") then
+  elseif public.is_callable(value) and rawget(value, "_schema") then
     write_record(out, call, name, value, files, where)
-  elseif is_callable(value) and properties.defined[name] then
+  elseif public.is_callable(value) and properties.defined[name] then
     write_object(out, call, name, properties.defined[name], files, where)
-  elseif is_callable(value) then
+  elseif public.is_callable(value) then
     write_function(out, "##", alias .. ".", name, getmetatable(value).__make or getmetatable(value).__call,
       files, where)
   elseif type(value) == "table" then
     add(out, "## ", call)
     add(out, "")
-    local module = module_of(value)
-    local block = module and annotations.header(header_file(module))
-      or annotations.find(files, name, described)
+    local module = public.module_of(value)
+    local block = module and annotations.header(public.header_file(module))
+      or annotations.find(files, name, public.described)
     if not block then undocumented[#undocumented + 1] = where .. call end
     paragraphs(out, block)
-    add(out, "`", table.concat(members(value), "` `"), "`")
+    add(out, "`", table.concat(public.members(value), "` `"), "`")
     add(out, "")
   else
     add(out, ("## %s = `%s`"):format(call, tostring(value)))
@@ -361,30 +244,30 @@ local function write_member(out, page, name, value, files, fields)
 end
 
 local function write_page(page)
-  local out, files = {}, files_under(page[4])
+  local out, files = {}, public.files_under(page[4])
   local module = require(page[2])
   add(out, "# ", page[1] == "accelerate" and "accelerate" or "accelerate." .. page[1])
   add(out, "")
   add(out, "*Written by `make docs` from the annotations in ", table.concat(page[4], ", "),
     "; edit those, not this page.*")
   add(out, "")
-  paragraphs(out, annotations.header(header_file(page[2])))
+  paragraphs(out, annotations.header(public.header_file(page[2])))
   local synopsis = assert(fs.read("docs/synopsis/" .. page[1] .. ".lua"))
   add(out, "```lua")
   add(out, (synopsis:gsub("%s+$", "")))
   add(out, "```")
   add(out, "")
   local later, op_names, answers, fields = {}, {}, {}, {}
-  local class = annotations.class({ header_file(page[2]) }, page[2]:match("[%w_]+$"))
+  local class = annotations.class({ public.header_file(page[2]) }, page[2]:match("[%w_]+$"))
   for _, field in ipairs(class and class.fields or {}) do fields[field.name] = field end
-  for _, name in ipairs(members(module)) do
+  for _, name in ipairs(public.members(module)) do
     local value = module[name]
-    local linked = page_of["accelerate." .. (page[1] == "accelerate" and "" or page[1] .. ".") .. name]
+    local linked = public.page_of["accelerate." .. (page[1] == "accelerate" and "" or page[1] .. ".") .. name]
       or (page[1] == "nn" and name == "init" and "nn.init")
     if linked then
       later[#later + 1] = ("[%s](%s.md)"):format(name, linked)
-    elseif ops[value] then
-      op_names[#op_names + 1] = ("[%s](ops.md#%s)"):format(name, ops[value])
+    elseif public.ops[value] then
+      op_names[#op_names + 1] = ("[%s](ops.md#%s)"):format(name, public.ops[value])
     elseif name:find("^is_.*_available$") then
       answers[#answers + 1] = "`" .. name .. "`"
     elseif name ~= "core" then
@@ -412,7 +295,7 @@ end
 function M.pages()
   undocumented = {}
   local pages = {}
-  for _, page in ipairs(PAGES) do pages[page[1] .. ".md"] = write_page(page) end
+  for _, page in ipairs(public.PAGES) do pages[page[1] .. ".md"] = write_page(page) end
   return pages, undocumented
 end
 

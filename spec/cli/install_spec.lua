@@ -34,6 +34,10 @@ describe("make install", function()
       assert.equal(folder .. "/second/share/accel", check(folder .. "/link"))
       assert(io.open(folder ..
         "/second/share/accel/licences/luajit"):read("*a"):find("Copyright %(C%) .* Mike Pall"))
+      -- what editors and `help` read
+      for _, name in ipairs { "meta/nn.lua", "meta/types.lua", "docs/editors.md", "docs/reference/nn.md" } do
+        assert(io.open(folder .. "/second/share/accel/" .. name), name):close()
+      end
       -- LuaJIT's modules came along
       assert.equal(0, (capture(("cd / && '%s/link' -jv -e ''"):format(folder))))
     end)

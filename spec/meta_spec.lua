@@ -1,0 +1,62 @@
+-- host/tools/meta.lua: the definition files for editors.
+local meta = require "host.tools.meta"
+local public = require "host.tools.public"
+
+describe("the definition files for editors", function()
+  local files = meta.files()
+
+  local function each_annotation(body)
+    for name, text in pairs(files) do
+      for line in text:gmatch("[^\n]+") do
+        local tag, rest = line:match("^%-%-%-@(%w+) (.*)$")
+        if tag then body(name, tag, rest) end
+      end
+    end
+  end
+
+  it("are Lua, and define every member of every public module", function()
+    local missing = {}
+    for _, page in ipairs(public.PAGES) do
+      local text = assert(files[page[1] .. ".lua"], page[1])
+      assert.equal(page[2], text:match("^%-%-%-@meta ([%w_.]+)\n"))
+      local module = assert(loadstring(text, "=" .. page[1]))()
+      for _, name in ipairs(public.members(require(page[2]))) do
+        if name ~= "core" and module[name] == nil
+          and not text:find("\n%-%-%-@field " .. name .. "%f[^%w_]") then
+          missing[#missing + 1] = page[1] .. "." .. name
+        end
+      end
+    end
+    assert.same({}, missing)
+    assert(loadstring(files["types.lua"]))
+  end)
+
+  it("define every type that they name", function()
+    local defined, unknown = {}, {}
+    each_annotation(function(_, tag, rest)
+      if tag == "class" or tag == "alias" then defined[rest:match("^[%w_.]+")] = true end
+    end)
+    each_annotation(function(file, tag, rest)
+      for name in rest:gsub(" # .*$", ""):gmatch("accelerate[%w_.]*%.[%w_]+") do
+        if tag ~= "meta" and not defined[name] then unknown[#unknown + 1] = file .. ": " .. name end
+      end
+    end)
+    assert.same({}, unknown)
+  end)
+
+  it("have methods of tensors, modules and the Accelerator, and tables of options", function()
+    for file, list in pairs {
+      ["tensor.lua"] = { "function Tensor:sum(dim, keepdim", "function Tensor:add_(",
+        "---@field shape integer[]",
+        "---@overload fun(self: accelerate.Tensor, options: { dim?: integer|integer[], keepdim?: boolean" },
+      ["nn.lua"] = { "function Module:parameters(", "---@class accelerate.nn.Linear : accelerate.nn.Module",
+        "---@param opts? { bias: boolean, dtype: string, device: string }\n" ..
+        "---@return accelerate.nn.Linear\nfunction M.Linear(in_features, out_features, opts) end" },
+      ["accelerate.lua"] = { "function Accelerator:backward(loss, opts)", "---@field mixed_precision? ",
+        "---@param opts? accelerate.Accelerator.Options" },
+      ["optim.lua"] = { "function M.AdamW(" },
+    } do
+      for _, piece in ipairs(list) do assert(files[file]:find(piece, 1, true), file .. ": " .. piece) end
+    end
+  end)
+end)
