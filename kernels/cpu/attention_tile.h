@@ -169,22 +169,33 @@ static void N(store)(const side *t, char *to, int64_t n, int64_t width, T factor
     }
 }
 
+/* Elements of two vectors, by their numbers in both.  lanes: integers as wide as the elements. */
+#ifndef MIX
+#if defined __clang__ || __GNUC__ >= 12
+#define MIX __builtin_shufflevector
+#else
+#define MIX(a, b, ...) __builtin_shuffle(a, b, (lanes){ __VA_ARGS__ })
+#endif
+#endif
+
 /* dst (width, QUERIES) = src (QUERIES, width) transposed, in pieces of 4 x 4 in registers. */
 static void N(turn)(const T *src, int64_t width, T *dst)
 {
   typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+  typedef __typeof__(__builtin_choose_expr(sizeof(T) == 4, (int32_t)0, (int64_t)0)) lane;
+  typedef lane lanes __attribute__((vector_size(4 * sizeof(T)), unused));
   for (int64_t c = 0; c < width; c += 4)
     for (int64_t r = 0; r < QUERIES; r += 4) {
       const T *s = src + r * width + c;
       T *d = dst + c * QUERIES + r;
       const quad r0 = *(const quad *)s, r1 = *(const quad *)(s + width), r2 = *(const quad *)(s + 2 * width),
                  r3 = *(const quad *)(s + 3 * width);
-      const quad a = AX_SHUFFLE(r0, r1, 0, 4, 1, 5), b = AX_SHUFFLE(r0, r1, 2, 6, 3, 7);
-      const quad e = AX_SHUFFLE(r2, r3, 0, 4, 1, 5), f = AX_SHUFFLE(r2, r3, 2, 6, 3, 7);
-      *(quad *)d = AX_SHUFFLE(a, e, 0, 1, 4, 5);
-      *(quad *)(d + QUERIES) = AX_SHUFFLE(a, e, 2, 3, 6, 7);
-      *(quad *)(d + 2 * QUERIES) = AX_SHUFFLE(b, f, 0, 1, 4, 5);
-      *(quad *)(d + 3 * QUERIES) = AX_SHUFFLE(b, f, 2, 3, 6, 7);
+      const quad a = MIX(r0, r1, 0, 4, 1, 5), b = MIX(r0, r1, 2, 6, 3, 7);
+      const quad e = MIX(r2, r3, 0, 4, 1, 5), f = MIX(r2, r3, 2, 6, 3, 7);
+      *(quad *)d = MIX(a, e, 0, 1, 4, 5);
+      *(quad *)(d + QUERIES) = MIX(a, e, 2, 3, 6, 7);
+      *(quad *)(d + 2 * QUERIES) = MIX(b, f, 0, 1, 4, 5);
+      *(quad *)(d + 3 * QUERIES) = MIX(b, f, 2, 3, 6, 7);
     }
 }
 

@@ -18,12 +18,6 @@
 /* The iterations of the next loop touch different elements; an operand may be the result itself,
  * element for element. */
 #define AX_SIMD _Pragma("omp simd")
-/* Elements of two vectors, by their numbers in both. */
-#if defined __clang__ || __GNUC__ >= 12
-#define AX_SHUFFLE __builtin_shufflevector
-#else
-#define AX_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (__typeof__((a) == (b))){ __VA_ARGS__ })
-#endif
 #define AX_LIKELY(x) __builtin_expect(!!(x), 1)
 
 /* Copies a block past the caches; dst and bytes are multiples of 64.  Call ax_cpu_stream_end after
