@@ -76,6 +76,8 @@ local ROWS = {
     peer = "--preset small --steps 5 --warmup 2 --dtype bf16", best = ATTENTION },
   { "BERT step (2 x 128), bfloat16", "ms", "step_ms", script = "bert", ours = "tiny 30 3 --dtype bf16",
     peer = "--preset tiny --dtype bf16", best = ATTENTION },
+  { "tokenizing, byte-level BPE, 1 thread", "ms", "bpe_ms", script = "tokenizing" },
+  { "tokenizing, WordPiece, 1 thread", "ms", "wordpiece_ms", script = "tokenizing" },
   { "all-reduce, 1 KB, 2 ranks", "us", "1KB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 1 MB, 2 ranks", "us", "1MB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 64 MB, 2 ranks", "us", "64MB_us", script = "allreduce", ranks = 2 },

@@ -42,8 +42,7 @@ return properties.lazy("accelerate", {
   profiler = "accelerate.profiler",
   state = "accelerate.state",
   tensor = "accelerate.tensor",
+  tokenizers = "accelerate.tokenizers",
   tracking = "accelerate.tracking",
   utils = "accelerate.utils",
-}, {
-  tokenizers = "token ids come from your own code so far",
 })

@@ -35,6 +35,7 @@ local MAY = {
   files = "nn state",
   weights = "nn files",
   models = "nn state tensor weights",
+  tokenizers = "models",
   logging = "state",
   tracking = "state helpers",
   profiler = "nn tracking",

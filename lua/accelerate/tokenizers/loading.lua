@@ -1,0 +1,87 @@
+--- Tokenizers from files, from the local cache, and from texts.
+local fs = require "accelerate.utils.fs"
+local json = require "accelerate.utils.json"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+local M = {}
+
+-- The value of a JSON file, which must be an object; and its text.
+local function read_json(where, path)
+  local text, why = fs.read(path)
+  if not text then fail("%s: %s", where, why) end
+  local value
+  value, why = json.decode(text)
+  if type(value) ~= "table" then
+    fail("%s: '%s': %s", where, path, why or "expected an object, got " .. options.show(value))
+  end
+  return value, text
+end
+
+-- Makes a tokenizer; errors of the C part get the file's name.
+local function make(file, config, settings, text)
+  local Tokenizer = require "accelerate.tokenizers.tokenizer"
+  local ok, result = pcall(Tokenizer, file, config, settings, text)
+  if ok then return result end
+  result = tostring(result):gsub("^tokenizer: ", "")
+  if result:find(file, 1, true) then error(result, 0) end
+  fail("tokenizers: '%s': %s", file, result)
+end
+
+--- Reads a tokenizer.json.
+---@param path string
+---@return accelerate.Tokenizer
+function M.from_file(path)
+  options.value("from_file", "path", path, { "string" })
+  local config, text = read_json("from_file", path)
+  return make(path, config, nil, text)
+end
+
+local FIND = { revision = { "string", default = "main" }, cache_dir = { "string", optional = true } }
+
+--- Reads the tokenizer of a folder: tokenizer.json, or BERT's vocab.txt, or GPT-2's vocab.json with
+--- merges.txt; and tokenizer_config.json and chat_template.jinja where they are.
+---@param name string the folder, or a name in the local Hugging Face cache (nothing is downloaded)
+---@param opts { revision: string?, cache_dir: string? }?
+---@return accelerate.Tokenizer
+function M.from_pretrained(name, opts)
+  options.value("from_pretrained", "name", name, { "string" })
+  local folder = require("accelerate.models.folder").find("from_pretrained", name,
+    options.check("from_pretrained", opts, FIND))
+  local function path_of(file) return fs.join(folder, file) end
+  local settings = fs.exists(path_of "tokenizer_config.json")
+    and read_json("from_pretrained", path_of "tokenizer_config.json") or {}
+  if fs.exists(path_of "special_tokens_map.json") then
+    for role, token in pairs(read_json("from_pretrained", path_of "special_tokens_map.json")) do
+      if settings[role] == nil then settings[role] = token end
+    end
+  end
+  if fs.exists(path_of "chat_template.jinja") then
+    settings.chat_template = fs.read(path_of "chat_template.jinja") or settings.chat_template
+  end
+  local path = path_of "tokenizer.json"
+  if fs.exists(path) then
+    local config, text = read_json("from_pretrained", path)
+    return make(path, config, settings, text)
+  end
+  local vocabulary = require "accelerate.tokenizers.vocabulary"
+  local config
+  path, config = vocabulary.read("from_pretrained", folder, settings)
+  return make(path, config, settings, json.encode(config))
+end
+
+--- Trains a byte-level BPE: the merges that Hugging Face's trainer finds in the same texts.
+---@param texts string[]|fun(): string? the texts, or a function that returns the next one, and nil
+---  at the end
+---@param opts { vocab_size: integer?, min_frequency: integer?, special_tokens: string[]?,
+---  add_prefix_space: boolean?, pattern: "gpt2"|"llama3"|nil, eos_token: string? }? vocab_size
+---  (default 30000) counts special tokens and the 256 bytes; pairs that come less often than
+---  min_frequency (default 2) are not merged; special_tokens get the first ids
+---@return accelerate.Tokenizer
+function M.train_bpe(texts, opts)
+  local config, text, settings = require("accelerate.tokenizers.train").bpe(texts, opts)
+  return make("trained", config, settings, text)
+end
+
+return M

@@ -1,0 +1,329 @@
+--- accelerate.tokenizers beside what Hugging Face's tokenizers and Transformers gave
+--- (spec/support/gen_tokenizers_reference.py).
+local accelerate = require "accelerate"
+local core = require "accelerate.core"
+local json = require "accelerate.utils.json"
+local tensor = require "accelerate.tensor"
+
+local tokenizers = accelerate.tokenizers
+
+-- Compares lists as JSON, whose differences are short to read.
+local function same_list(wanted, got, what)
+  assert.equal(json.encode(wanted), json.encode(got), what)
+end
+
+local FOLDER = "spec/support/tokenizers/"
+local KINDS = { "bert", "gpt2", "llama3", "roberta", "unigram", "fallback", "pieces" }
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read "*a"
+  f:close()
+  return text
+end
+
+local function reference(name) return assert(json.decode(read(FOLDER .. name .. ".json"))) end
+local others = reference "others"
+
+-- A tokenizer of a kind with the roles that the reference gave its special tokens.
+local function make(kind)
+  local wanted = reference(kind .. ".reference")
+  local t = tokenizers.from_file(FOLDER .. kind .. ".json")
+  for role, token in pairs(wanted.settings) do
+    if role ~= "padding_side" then t:add_special_tokens { [role] = token } else t.padding_side = token end
+  end
+  return t, wanted
+end
+
+-- fn(...) raises an error that holds the words.
+local function raises(words, fn, ...)
+  local ok, why = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.is_truthy(tostring(why):find(words, 1, true), tostring(why))
+end
+
+local function write(path, text)
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+end
+
+describe("a tokenizer", function()
+  for _, kind in ipairs(KINDS) do
+    it("of the kind " .. kind .. " has the ids, offsets, words and texts of the reference", function()
+      local t = tokenizers.from_file(FOLDER .. kind .. ".json")
+      for i, row in ipairs(reference(kind .. ".reference").rows) do
+        local text = others.texts[i]
+        local got = t(text, { return_offsets_mapping = true, return_word_ids = true })
+        local what = ("text %d, %q"):format(i, text)
+        same_list(row.ids, got.input_ids, what)
+        same_list(row.ids, t:encode(text), what)
+        same_list(row.offsets, got.offset_mapping, what)
+        for k, word in ipairs(got.word_ids) do got.word_ids[k] = word and word - 1 or -1 end
+        same_list(row.words, got.word_ids, what)
+        assert.equal(row.decoded, t:decode(row.ids, { skip_special_tokens = true }), what)
+      end
+    end)
+  end
+
+  for _, kind in ipairs { "bert", "gpt2", "llama3", "roberta", "unigram" } do
+    it("of the kind " .. kind .. " pads and cuts batches and pairs as Transformers does", function()
+      local t, wanted = make(kind)
+      for _, call in ipairs(wanted.calls) do
+        local o, texts, seconds = {}, {}, {}
+        for name, value in pairs(call.options) do o[name] = value end
+        for i = 1, 6 do texts[i], seconds[i] = others.texts[10 + i], others.texts[16 + i] end
+        t.truncation_side = o.truncation_side or "right"
+        local pairs_given = o.pair and seconds or nil
+        o.truncation_side, o.pair = nil, nil
+        o.return_special_tokens_mask, o.return_token_type_ids = true, true
+        local got = t:encode_batch(texts, pairs_given, o)
+        for name, rows in pairs(call.result) do
+          same_list(rows, got[name], name .. " of " .. json.encode(call.options))
+        end
+        o.return_tensors = "pt"
+        local tensors = t:encode_batch(texts, pairs_given, o)
+        same_list(call.result.input_ids, tensors.input_ids:tolist())
+        assert.equal("int64", tensors.attention_mask.dtype)
+      end
+    end)
+  end
+
+  it("takes one text, or a list, with or without options", function()
+    local t = make "bert"
+    local ids = t:encode "a line"
+    assert.same(ids, t("a line").input_ids)
+    assert.same({ ids }, t({ "a line" }).input_ids)
+    assert.same({ 1, #ids }, t("a line", { return_tensors = true }).input_ids.shape)
+    assert.same(t:encode("a", "b"), t("a", "b").input_ids)
+    assert.same(ids, t:encode("a line", { truncation = true }))
+    assert.same({ "a", "line" },
+      { t:tokenize "a line"[1], t:decode(t:convert_tokens_to_ids(t:tokenize "line")) })
+    assert.equal(t:decode(ids), t:decode(tensor.tensor(ids)))
+    assert.same({ t:decode(ids) }, t:batch_decode { ids })
+  end)
+
+  it("gives offsets that cut the text", function()
+    local t, text = make "gpt2", "Ein schöner Tag — 人人 🎉"
+    local got = t(text, { return_offsets_mapping = true })
+    for i, at in ipairs(got.offset_mapping) do
+      local token = t:decode(got.input_ids[i])
+      if not token:find "\239\191\189" then assert.equal(token:gsub("^ ", ""), text:sub(at[1] + 1, at[2])) end
+    end
+  end)
+
+  it("joins what it encoded one by one to tensors", function()
+    local t = make "bert"
+    local a, b = t "a line of text", t "two"
+    a.labels, b.labels = { 1, 2, 3 }, { 4 }
+    a.weight, b.weight = 0.5, 2
+    local batch = t:pad({ a, b }, { pad_to_multiple_of = 4 })
+    assert.equal(0, batch.input_ids.shape[2] % 4)
+    assert.same({ 4, -100, -100 }, batch.labels[2]:narrow(1, 1, 3):tolist())
+    assert.same({ 0.5, 2 }, batch.weight:tolist())
+    assert.equal(#b.input_ids, batch.attention_mask[2]:sum():item())
+  end)
+
+  it("takes added tokens, keeps them in its folder, and is read again", function()
+    local t, folder = make "bert", os.tmpname()
+    os.remove(folder)
+    local n = t:len()
+    assert.equal(2, t:add_tokens { "newword", "[X]" })
+    assert.equal(0, t:add_tokens { "newword" })
+    assert.equal(n + 2, t:len())
+    assert.same({ n }, t:encode("newword", { add_special_tokens = false }))
+    assert.equal(1, t:add_special_tokens { additional_special_tokens = { "<ent>" } })
+    t:save_pretrained(folder)
+    local again = tokenizers.from_pretrained(folder)
+    for _, text in ipairs { "newword [X] <ent> line", "plain text" } do
+      assert.same(t:encode(text), again:encode(text))
+    end
+    assert.equal("", again:decode({ n + 2 }, { skip_special_tokens = true }))
+    assert.equal("[PAD]", again.pad_token)
+    assert.equal(t.pad_token_id, again.pad_token_id)
+    os.execute("rm -r " .. folder)
+  end)
+
+  it("reads BERT's vocab.txt and GPT-2's pair of files", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    os.execute("mkdir " .. folder)
+    local config = assert(json.decode(read(FOLDER .. "bert.json")))
+    local list = {}
+    for token, id in pairs(config.model.vocab) do list[id + 1] = token end
+    write(folder .. "/vocab.txt", table.concat(list, "\n") .. "\n")
+    local t, wanted = tokenizers.from_pretrained(folder), reference "bert.reference"
+    for i, row in ipairs(wanted.rows) do same_list(row.ids, t:encode(others.texts[i])) end
+    assert.equal(0, t.pad_token_id)
+    os.remove(folder .. "/vocab.txt")
+    config = assert(json.decode(read(FOLDER .. "gpt2.json")))
+    for i, merge in ipairs(config.model.merges) do list[i] = table.concat(merge, " ") end
+    write(folder .. "/vocab.json", json.encode(config.model.vocab))
+    write(folder .. "/merges.txt", "#version: 0.2\n" .. table.concat(list, "\n", 1, #config.model.merges) ..
+      "\n")
+    t, wanted = tokenizers.from_pretrained(folder), reference "gpt2.reference"
+    for i = 1, 20 do assert.same(wanted.rows[i].ids, t:encode(others.texts[i])) end
+    os.execute("rm -r " .. folder)
+  end)
+
+  it("takes any bytes: what is not UTF-8 counts as U+FFFD", function()
+    for _, kind in ipairs(KINDS) do
+      local t = tokenizers.from_file(FOLDER .. kind .. ".json")
+      for _, bytes in ipairs { "a\255b", "\192\175", "\237\160\128", "\244\144\128\128", "\240\159\142",
+        "\0" } do
+        local fixed = core._utf8_repair("x" .. bytes .. " y")
+        assert.same(t:encode(fixed), t:encode("x" .. bytes .. " y"))
+        local at = t("x" .. bytes .. " y", { return_offsets_mapping = true }).offset_mapping
+        assert.is_true(at[#at][2] <= 3 + #bytes)
+      end
+    end
+    assert.equal("a\239\191\189b", core._utf8_repair "a\255b")
+    assert.equal("\239\191\189\239\191\189\239\191\189", core._utf8_repair "\237\160\128")
+    assert.equal("\239\191\189x", core._utf8_repair "\240\159\142x")
+  end)
+
+  it("encodes long pieces without their square in time", function()
+    for _, kind in ipairs { "gpt2", "fallback", "unigram", "bert" } do
+      local t, began = tokenizers.from_file(FOLDER .. kind .. ".json"), os.clock()
+      for _, unit in ipairs { "a", "ab", "e\204\129" } do
+        assert.is_true(#t:encode((unit):rep(100000)) >= 1)
+      end
+      assert.is_true(os.clock() - began < 20, kind)
+    end
+  end)
+
+  it("leaves nothing behind when memory runs out in any allocation", function()
+    local function live()
+      collectgarbage()
+      core.is_released(core.zeros(0))
+      collectgarbage()
+      core.is_released(core.zeros(0))
+      return core.memory_stats().structs
+    end
+    local text = "Ça va? ﬁ x\204\129\204\163y 人人 <s> word " .. ("abcdefgh"):rep(20)
+    for _, kind in ipairs { "bert", "roberta", "unigram" } do
+      local config = assert(json.decode(read(FOLDER .. kind .. ".json")))
+      local function step()
+        local t = accelerate.tokenizers.Tokenizer("memory", config)
+        t({ text, "b" }, { return_offsets_mapping = true })
+      end
+      step()
+      local before, n, ok, why = live(), 0
+      repeat
+        n = n + 1
+        core.debug_fail_alloc(n)
+        ok, why = pcall(step)
+        core.debug_fail_alloc(0)
+        assert.equal(before, live(), ("%s, allocation %d"):format(kind, n))
+        if not ok then assert.matches("out of memory", why) end
+      until ok
+      assert.is_true(n > 20)
+    end
+  end)
+
+  it("names what a file has that it does not understand", function()
+    local path = os.tmpname()
+    local function refused(change, ...)
+      local config = assert(json.decode(read(FOLDER .. "bert.json")))
+      change(config)
+      write(path, json.encode(config))
+      for _, words in ipairs { path, ... } do raises(words, tokenizers.from_file, path) end
+    end
+    refused(function(c) c.normalizer = { type = "Precompile" } end, "normalizer", "'Precompile'",
+      "Precompiled")
+    refused(function(c)
+      c.pre_tokenizer = { type = "Split", pattern = { Regex = "\\w+" }, behavior = "Isolated" }
+    end,
+      "pre_tokenizer", "\\w+", "Llama 3")
+    refused(function(c) c.model.type = "Magic" end, "model", "'Magic'")
+    refused(function(c) c.decoder = { type = "CTC" } end, "decoder", "'CTC'")
+    refused(function(c) c.post_processor.single[1].SpecialToken.id = "[NO]" end, "post_processor.single",
+      "[NO]")
+    refused(function(c) c.model.vocab["[UNK]"] = 1.5 end, "[UNK]", "1.5")
+    refused(function(c) c.model = { type = "BPE", vocab = { a = 0, b = 1 }, merges = { "a b" } } end,
+      "merge 1", "'ab'")
+    write(path, "{")
+    raises(path, tokenizers.from_file, path)
+    os.remove(path)
+    raises("no tokenizer", tokenizers.from_pretrained, "spec")
+    raises("hf download", tokenizers.from_pretrained, "nobody/nothing")
+  end)
+
+  it("says what was wrong in a call", function()
+    local t = tokenizers.from_file(FOLDER .. "fallback.json")
+    raises("pad_token", t.__call, t, { "a", "bb" }, nil, { padding = true })
+    raises("padding", t.__call, t, "a", nil, { paddings = true })
+    raises("text[2]", t.__call, t, { "a", 1 })
+    raises("1 texts, but 2", t.__call, t, { "a" }, { "a", "b" })
+    raises("make no tensor", t.__call, t, { "a", "the long one" }, nil, { return_tensors = true })
+    raises("no id 99999", t.convert_ids_to_tokens, t, { 99999 })
+    raises("no chat template", t.apply_chat_template, t, {})
+  end)
+end)
+
+describe("training a byte-level BPE", function()
+  it("finds the merges that Hugging Face's trainer finds", function()
+    for _, wanted in ipairs(others.trained) do
+      local t = tokenizers.train_bpe(others.training, { vocab_size = wanted.vocab_size,
+        min_frequency = wanted.min_frequency, pattern = wanted.pattern,
+        special_tokens = { "<|end|>", "<pad>" } })
+      local folder = os.tmpname()
+      os.remove(folder)
+      t:save_pretrained(folder)
+      local merges = assert(json.decode(read(folder .. "/tokenizer.json"))).model.merges
+      for i, merge in ipairs(merges) do merges[i] = table.concat(merge, " ") end
+      assert.equal(wanted.size, t:len())
+      assert.same(wanted.merges, merges)
+      local again = tokenizers.from_pretrained(folder)
+      for _, text in ipairs(others.texts) do
+        assert.same(t:encode(text), again:encode(text))
+        if core._utf8_repair(text) == text then assert.equal(text, t:decode(t:encode(text))) end
+      end
+      os.execute("rm -r " .. folder)
+    end
+  end)
+
+  it("takes a function of texts, and refuses what is none", function()
+    local i = 0
+    local t = tokenizers.train_bpe(function()
+      i = i + 1
+      return others.training[i]
+    end, { vocab_size = 300 })
+    assert.equal(300, t:len())
+    raises("texts must be", tokenizers.train_bpe, 5)
+    raises("texts[1]", tokenizers.train_bpe, { {} })
+  end)
+end)
+
+describe("a chat template", function()
+  local t = tokenizers.from_file(FOLDER .. "gpt2.json")
+
+  it("gives the text that Jinja gives", function()
+    for _, chat in ipairs(others.chats) do
+      assert.equal(chat.text, t:apply_chat_template(chat.messages, { chat_template = chat.template,
+        tokenize = false, add_generation_prompt = chat.prompt }), chat.name)
+    end
+  end)
+
+  it("refuses what it does not understand by name and line", function()
+    for template, words in pairs {
+      ["a\n{% macro f() %}{% endmacro %}"] = "line 2: the statement 'macro'",
+      ["{{ messages | sort }}"] = "line 1: the filter 'sort'",
+      ["{{ messages.pop() }}"] = "the method 'pop'",
+      ["{{ strftime_now('%Y') }}"] = "the function 'strftime_now'",
+      ["\n\n{% if x %}"] = "line 3: 'if' without its end",
+      ["{{ x is divisibleby }}"] = "the test 'divisibleby'",
+      ["{{ 'a"] = "without its end",
+      ["{{ a b }}"] = "'b' is not understood",
+      ["{{ raise_exception('no roles') }}"] = "no roles",
+      ["{% for i in range(1000) %}{% for j in range(1000) %}{% for k in range(9) %}{% endfor %}{% endfor " ..
+        "%}{% endfor %}"]
+        = "too long",
+      ["{{ messages }}"] = "tojson",
+      ["{{ " .. ("("):rep(500) .. " }}"] = "too deep",
+    } do
+      raises(words, t.apply_chat_template, t, { { role = "user", content = "a" } },
+        { chat_template = template, tokenize = false })
+    end
+  end)
+end)

@@ -1,0 +1,47 @@
+--- tokenizer.json, and texts: what follows a line with `=== ` is encoded with a small tokenizer of
+--- the kind that the line names; without one, the input is a tokenizer.json and encodes some texts.
+local tokenizers = require "accelerate.tokenizers"
+
+local TEXTS = { "a The (quick) don't 12345  fox\n\n ",
+  "\195\156nd \239\172\129 x\204\129\204\163 \228\186\186 \240\159\142\137",
+  "bad \255 \0 bytes \237\160\128", ("word"):rep(40), "" }
+local ready = {}
+
+local function texts_of(t, texts)
+  local ids = t:encode_batch(texts, { return_offsets_mapping = true, return_word_ids = true })
+  for i, row in ipairs(ids.input_ids) do
+    local last = #texts[i]
+    for k, at in ipairs(ids.offset_mapping[i]) do
+      if at[1] > at[2] or at[2] > last then
+        error(("offsets %d to %d of token %d"):format(at[1], at[2], k), 0)
+      end
+    end
+    local once = t:encode(texts[i])
+    for k = 1, math.max(#once, #row) do
+      if once[k] ~= row[k] then error("ids differ with offsets", 0) end
+    end
+    t:decode(row)
+  end
+end
+
+return {
+  ending = ".json",
+  read = function(path, bytes)
+    local kind, rest = (bytes or ""):match("^=== (%l+%d?)\n(.*)$")
+    if kind and not kind:find("^others") then
+      local file = "spec/support/tokenizers/" .. kind .. ".json"
+      local ok, t = pcall(function()
+        ready[kind] = ready[kind] or tokenizers.from_file(file)
+        return ready[kind]
+      end)
+      if ok then texts_of(t, { rest }) end
+      return 0
+    end
+    local t = tokenizers.from_file(path)
+    local ok, why = pcall(texts_of, t, TEXTS)
+    -- a vocabulary without the unknown token
+    if not ok and not why:find("unknown token", 1, true) then error(path .. ": " .. why, 0) end
+    return 0
+  end,
+  most = 64,
+}
