@@ -14,6 +14,7 @@ const ax_command ax_commands[] = {
   { "estimate-memory", "what the weights in a file or folder need to be loaded and trained" },
   { "kernel", "install a kernel for Jupyter notebooks: kernel install" },
   { "merge-weights", "write sharded weights into one file" },
+  { "plot", "draw a training log that log_with = \"jsonl\" wrote, in the terminal or into a picture" },
   { "to-fsdp2", "convert a configuration file from FSDP1 to FSDP2" },
   { NULL, NULL },
 };

@@ -35,6 +35,7 @@ M.PAGES = {
   { "logging", "accelerate.logging", "logging", { "lua/accelerate/logging.lua" } },
   { "profiler", "accelerate.profiler", "profiler", { "lua/accelerate/profiler.lua" } },
   { "utils", "accelerate.utils", "utils", { "lua/accelerate" } },
+  { "plot", "accelerate.utils.plot", "plot", { "lua/accelerate/utils/plot/init.lua" } },
 }
 
 M.page_of = {}

@@ -4,7 +4,7 @@ local M = {}
 -- The module of each command that C hands over.
 local MODULES = {
   ["config"] = "config", ["estimate-memory"] = "estimate_memory", ["merge-weights"] = "merge_weights",
-  ["to-fsdp2"] = "to_fsdp2", ["kernel"] = "kernel",
+  ["to-fsdp2"] = "to_fsdp2", ["kernel"] = "kernel", ["plot"] = "plot",
 }
 
 local Wrong = {} -- errors of these tables are the user's, and show no stack

@@ -7,6 +7,7 @@ local state, dataclasses, checkpoint =
 
 local members = {
   tqdm = "accelerate.utils.tqdm",
+  plot = "accelerate.utils.plot",
   show = "accelerate.utils.show:show",
   pformat = "accelerate.utils.show:pformat",
   LoggerType = "accelerate.tracking:LoggerType",

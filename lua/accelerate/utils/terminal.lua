@@ -35,6 +35,16 @@ function M.has_colours(fd)
   return term ~= nil and term ~= "" and term ~= "dumb" and M.is_terminal(fd)
 end
 
+--- Returns whether texts are UTF-8, as the locale's name says.
+---@return boolean
+function M.has_utf8()
+  for _, name in ipairs { "LC_ALL", "LC_CTYPE", "LANG" } do
+    local value = os.getenv(name)
+    if value and value ~= "" then return value:lower():find("utf%-?8") ~= nil end
+  end
+  return M.notebook
+end
+
 --- Returns the number of columns that a text in UTF-8 takes: its characters, without combining
 --- marks; East Asian characters and emoji take two.
 ---@param text string

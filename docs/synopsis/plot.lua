@@ -1,0 +1,9 @@
+local plot = require("accelerate.utils").plot
+
+local losses = {}
+for step = 1, 100 do losses[step] = math.exp(-step / 30) end
+print(plot.curves({ loss = losses }, { title = "a run" }):text({ width = 60, height = 10, colours = false }))
+print(plot.bars({ { "cat", 12 }, { "dog", 7 } }))
+local path = os.tmpname() .. ".svg"
+plot.histogram(losses, { bins = 10 }):save(path)
+os.remove(path)

@@ -1,0 +1,78 @@
+--- A canvas of pixels, written as PNG. Letters are three by five dots, each of two by two pixels.
+local colours = require("accelerate.utils.plot.svg").COLOURS
+local core = require "accelerate.core"
+local ffi = require "ffi"
+local png = require "accelerate.utils.png"
+
+local M = {}
+
+local Canvas = {}
+Canvas.__index = Canvas
+
+-- The five rows of each letter, in octal: 4 is the left dot.
+local LETTERS = { ["0"] = "75557", ["1"] = "26227", ["2"] = "71747", ["3"] = "71717", ["4"] = "55711",
+  ["5"] = "74717", ["6"] = "74757", ["7"] = "71122", ["8"] = "75757", ["9"] = "75717", A = "25755",
+  B = "65656",
+  C = "34443", D = "65556", E = "74647", F = "74644", G = "34553", H = "55755", I = "72227", J = "11152",
+  K = "55655", L = "44447", M = "57755", N = "65555", O = "25552", P = "65644", Q = "25573", R = "65655",
+  S = "34216", T = "72222", U = "55557", V = "55552", W = "55775", X = "55255", Y = "55222", Z = "71247",
+  ["."] = "00002", ["-"] = "00700", ["+"] = "02720", ["_"] = "00007", ["/"] = "11244", [":"] = "02020",
+  ["%"] = "51245", ["("] = "12221", [")"] = "42224", [","] = "00024", ["="] = "07070", ["["] = "64446",
+  ["]"] = "31113", ["*"] = "05250", ["<"] = "12421", [">"] = "42124", [" "] = "00000" }
+local UNKNOWN, DOT = "77777", 2
+
+local RGB = {}
+for i, text in next, colours do
+  RGB[i] = { tonumber(text:sub(2, 3), 16), tonumber(text:sub(4, 5), 16), tonumber(text:sub(6, 7), 16) }
+end
+local INK = { 51, 51, 51 }
+
+---@param width integer
+---@param height integer
+function M.new(width, height)
+  local tensor = core.full({ height, width, 3 }, 255, { dtype = "uint8" })
+  return setmetatable({ width = width, height = height, cw = 4 * DOT, ch = 7 * DOT, tensor = tensor,
+    data = ffi.cast("uint8_t *", tensor:data_ptr()) }, Canvas)
+end
+
+local function fill(self, x, y, w, h, colour)
+  local from_x, to_x = math.max(0, math.floor(x + 0.5)), math.min(self.width, math.floor(x + w + 0.5)) - 1
+  local from_y, to_y = math.max(0, math.floor(y + 0.5)), math.min(self.height, math.floor(y + h + 0.5)) - 1
+  for row = from_y, to_y do
+    for column = from_x, to_x do
+      local at = (row * self.width + column) * 3
+      self.data[at], self.data[at + 1], self.data[at + 2] = colour[1], colour[2], colour[3]
+    end
+  end
+end
+
+function Canvas:line(x1, y1, x2, y2, colour)
+  local n = math.max(1, math.ceil(math.max(math.abs(x2 - x1), math.abs(y2 - y1))))
+  local size = colour > 0 and 2 or 1
+  for i = 0, n do fill(self, x1 + (x2 - x1) * i / n, y1 + (y2 - y1) * i / n, size, size, RGB[colour]) end
+end
+
+function Canvas:box(x, y, w, h, colour) fill(self, x, y, math.max(w - 1, 1), h, RGB[colour]) end
+
+function Canvas:text(x, y, text, colour)
+  for character in text:gmatch("[%z\1-\127\194-\244][\128-\191]*") do
+    local rows = LETTERS[character:upper()] or UNKNOWN
+    for row = 1, 5 do
+      local bits = tonumber(rows:sub(row, row))
+      for column = 0, 2 do
+        if math.floor(bits / 2 ^ (2 - column)) % 2 == 1 then
+          fill(self, x + column * DOT, y + DOT + (row - 1) * DOT, DOT, DOT, colour and RGB[colour] or INK)
+        end
+      end
+    end
+    x = x + self.cw
+  end
+end
+
+--- A picture keeps its own pixels: the file has its size.
+function Canvas:picture(picture) self.tensor = picture end
+
+--- Returns the file.
+function Canvas:result() return (png.encode(self.tensor)) end
+
+return M

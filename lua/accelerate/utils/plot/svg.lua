@@ -1,0 +1,82 @@
+--- A canvas that is an SVG file (w3.org/TR/SVG11).
+local M = {}
+
+local Canvas = {}
+Canvas.__index = Canvas
+
+--- The colours of curves and bars; 0: of axes. From ColorBrewer's Dark2.
+M.COLOURS = { [0] = "#888888", "#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#a6761d" }
+
+local ESCAPES = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }
+
+---@param width integer in pixels
+---@param height integer
+function M.new(width, height)
+  return setmetatable({ width = width, height = height, cw = 7, ch = 14, parts = {} }, Canvas)
+end
+
+local function add(self, format, ...) self.parts[#self.parts + 1] = format:format(...) end
+
+-- Pieces of one curve are one path.
+function Canvas:line(x1, y1, x2, y2, colour)
+  local open = self.open
+  if open and open.colour == colour and open.x == x1 and open.y == y1 then
+    open.points[#open.points + 1] = ("%.1f,%.1f"):format(x2, y2)
+    open.x, open.y = x2, y2
+    return
+  end
+  self.open = { colour = colour, x = x2, y = y2,
+    points = { ("%.1f,%.1f"):format(x1, y1), ("%.1f,%.1f"):format(x2, y2) } }
+  self.parts[#self.parts + 1] = self.open
+end
+
+function Canvas:box(x, y, w, h, colour)
+  add(self, '<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>', x, y, math.max(w - 1, 0.5), h,
+    M.COLOURS[colour])
+end
+
+function Canvas:text(x, y, text, colour)
+  add(self, '<text x="%.1f" y="%.1f" fill="%s">%s</text>', x, y + 11, colour and M.COLOURS[colour]
+    or "#333333",
+    (text:gsub("%c", " "):gsub('[&<>"]', ESCAPES)))
+end
+
+local function base64(bytes)
+  local ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+  local out = {}
+  for i = 1, #bytes, 3 do
+    local a, b, c = bytes:byte(i, i + 2)
+    local n = a * 65536 + (b or 0) * 256 + (c or 0)
+    for k = 0, 3 do
+      local digit = math.floor(n / 64 ^ (3 - k)) % 64
+      local there = k < 2 or (k == 2 and b) or (k == 3 and c)
+      out[#out + 1] = there and ALPHABET:sub(digit + 1, digit + 1) or "="
+    end
+  end
+  return table.concat(out)
+end
+
+function Canvas:picture(picture)
+  local h, w = picture:size(1), picture:size(2)
+  local scale = math.min(self.width / w, self.height / h)
+  self.width, self.height = math.max(1, math.floor(w * scale)), math.max(1, math.floor(h * scale))
+  add(self, '<image width="%d" height="%d" style="image-rendering: pixelated" ' ..
+    'href="data:image/png;base64,%s"/>',
+    self.width, self.height, base64((require("accelerate.utils.png").encode(picture))))
+end
+
+--- Returns the file.
+function Canvas:result()
+  local out = { ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" ' ..
+    'font-family="monospace" font-size="11.5">'):format(self.width, self.height, self.width, self.height),
+    '<rect width="100%" height="100%" fill="white"/>' }
+  for _, part in ipairs(self.parts) do
+    out[#out + 1] = type(part) == "string" and part or ('<polyline points="%s" fill="none" stroke="%s" ' ..
+      'stroke-width="%s"/>'):format(table.concat(part.points, " "), M.COLOURS[part.colour], part.colour > 0
+      and "1.5" or "1")
+  end
+  out[#out + 1] = "</svg>\n"
+  return table.concat(out, "\n")
+end
+
+return M

@@ -1,0 +1,149 @@
+-- lua/accelerate/utils/plot and `accel-run plot`.
+local core = require "accelerate.core"
+local host = require "spec.support.host"
+local plot = require "accelerate.utils.plot"
+local tensor = require "accelerate.tensor"
+local terminal = require "accelerate.utils.terminal"
+
+local has_utf8 = terminal.has_utf8
+
+describe("plot", function()
+  before_each(function() terminal.has_utf8 = function() return true end end)
+  after_each(function() terminal.has_utf8 = has_utf8 end)
+
+  local function text(figure, width, height)
+    return figure:text { width = width, height = height, colours = false }
+  end
+
+  it("draws a line through the corners, with round numbers on the axes", function()
+    local lines = {}
+    for line in (text(plot.curves { 0, 10 }, 24, 6) .. "\n"):gmatch("(.-)\n") do lines[#lines + 1] = line end
+    assert.equal(6, #lines)
+    assert.matches("^10 ", lines[1])
+    assert.matches("^ 0 ", lines[5])
+    assert.matches("1 +.*2$", lines[6])
+    assert.is_truthy(lines[1]:find("[\226].-$") and not lines[5]:find("\226\161\135 *\226$"))
+  end)
+
+  it("draws the rows of a terminal without UTF-8 in ASCII", function()
+    terminal.has_utf8 = function() return false end
+    for _, figure in ipairs { plot.curves { 1, 3, 2 }, plot.bars { 1, 2 }, plot.histogram { 1, 1, 2 },
+      plot.image(tensor.rand(4, 4)) } do
+      assert.is_nil(text(figure, 30, 8):find("[\128-\255]"))
+    end
+  end)
+
+  it("names several curves, and leaves gaps where numbers are none", function()
+    local figure = plot.curves({ b = { 1, 0 / 0, 2 }, a = { x = { 5, 6 }, y = tensor({ 3, 4 }) } },
+      { title = "T", x_label = "step" })
+    local first, rest = text(figure, 40, 8):match("^([^\n]*)\n(.*)$")
+    assert.matches("^T +a  b", first)
+    assert.matches("step$", rest)
+    assert.matches("\27%[36m", figure:text { colours = true })
+  end)
+
+  it("takes any numbers", function()
+    for _, list in ipairs { {}, { 0 / 0 }, { 1 / 0, -1 / 0 }, { 1e308, -1e308 }, { 5e-324, 0 },
+      { 1e17, 1e17 }, { 7 }, { -1, -2 } } do
+      for _, log in ipairs { false, true } do
+        for _, figure in ipairs { plot.curves(list, { log = log }), plot.bars(list), plot.histogram(list) } do
+          assert(#figure:text { width = 30, height = 6 } >= 0)
+          assert.matches("</svg>", figure:svg())
+          assert.equal("\137PNG", figure:png():sub(1, 4))
+        end
+      end
+    end
+  end)
+
+  it("has a logarithmic scale", function()
+    local lines = text(plot.curves({ 0.01, 1, 100 }, { log = true }), 40, 12)
+    assert.matches("^ 100 ", lines)
+    assert.matches("0%.01 ", lines)
+  end)
+
+  it("counts values into bins", function()
+    local svg = plot.histogram({ 0, 0, 0, 1 }, { bins = 2 }):svg { width = 200, height = 100 }
+    local heights = {}
+    for height in svg:gmatch('<rect x=[^>]- height="([%d.]+)"') do
+      heights[#heights + 1] = tonumber(height)
+    end
+    assert.equal(2, #heights)
+    assert.is_true(math.abs(heights[1] - 3 * heights[2]) < 1)
+  end)
+
+  it("writes bars with their names, in SVG with what needs it escaped", function()
+    local figure = plot.bars { { "a<b", 2 }, { "c", -1 } }
+    assert.matches("a<b .* 2\n", text(figure, 40, 6))
+    assert.matches("a&lt;b</text>", figure:svg())
+  end)
+
+  it("writes PNG files of the size given, and pictures with their pixels", function()
+    local bytes = plot.curves({ 1, 2 }):png { width = 300, height = 200 }
+    assert.equal("\0\0\1\44\0\0\0\200", bytes:sub(17, 24))
+    local picture = tensor.zeros(3, 2, 5)
+    assert.equal("\0\0\0\5\0\0\0\2", plot.image(picture):png():sub(17, 24))
+    host.in_folder(function(folder)
+      plot.image(picture):save(folder .. "/a.png")
+      plot.curves({ 1 }):save(folder .. "/a.svg")
+      plot.curves({ 1 }):save(folder .. "/a.txt", { width = 30 })
+      assert.has_error(function() plot.curves({ 1 }):save(folder .. "/none/a.svg") end)
+    end)
+  end)
+
+  it("gives notebooks an SVG picture, and print a text", function()
+    local figure = plot.curves { 1, 2 }
+    assert.equal(figure:svg(), getmetatable(figure).__mime(figure)["image/svg+xml"])
+    assert.matches("\226", tostring(figure))
+  end)
+
+  it("says what is wrong", function()
+    for _, case in ipairs { { function() plot.curves("x") end,
+      "plot.curves: expected numbers, or a table of them by name" },
+      { function() plot.curves { a = { 1, "x" } } end, "plot.curves: a: entry 2 must be a number, got 'x'" },
+      { function() plot.curves { x = { 1 }, y = { 1, 2 } } end, "has 1 x and 2 y" },
+      { function() plot.curves({ 1 }, { titel = "x" }) end, "did you mean 'title'" },
+      { function() plot.curves({ 1 }):save("a.gif") end, "a name that ends in .png, .svg or .txt" },
+      { function() plot.image(tensor.zeros(2)) end, "plot.image: a picture has 2 dims" } } do
+      local fine, message = pcall(case[1])
+      assert.is_false(fine)
+      assert.is_truthy(tostring(message):find(case[2], 1, true), message)
+    end
+    assert.is_true(core.is_tensor(tensor.zeros(1)))
+  end)
+end)
+
+describe("accel-run plot", function()
+  it("draws a training log in the terminal and into files", function()
+    host.in_folder(function(folder)
+      local path = folder .. "/metrics.jsonl"
+      local file = assert(io.open(path, "w"))
+      file:write('{"config": {"lr": 1}, "time": 1}\n')
+      for step = 1, 20 do
+        file:write(('{"loss": %g, "accuracy": %g, "step": %d, "time": 1.5}\n'):format(1 / step, step / 20,
+          10 * step))
+      end
+      file:write('{"loss": "NaN", "step": 210, "time": 2}\n')
+      file:close()
+      local env = { env = { LC_ALL = "C.UTF-8" } }
+      local status, out = host.run({ "plot", path, "--width", "60", "--height", "10" }, env)
+      assert.equal(0, status)
+      assert.matches("accuracy  loss", out)
+      assert.matches("100 .*200", out)
+      assert.is_nil(out:find("time"))
+      status, out = host.run({ "plot", path, "--keys", "loss", "--output", folder .. "/a.svg" }, env)
+      assert.same({ 0, "" }, { status, out })
+      local svg = assert(io.open(folder .. "/a.svg")):read("*a")
+      assert.is_nil(svg:find("accuracy"))
+      local none, err
+      status, none, err = host.run { "plot", path, "--keys", "los" }
+      assert.equal("", none)
+      assert.same({ 1, ("accel-run plot: %s has no numbers called 'los'\n"):format(path) }, { status, err })
+      file = assert(io.open(path, "a"))
+      file:write("{\n")
+      file:close()
+      status, none, err = host.run { "plot", path }
+      assert.same({ 1, "" }, { status, none })
+      assert.matches("metrics.jsonl:23: json: ", err)
+    end)
+  end)
+end)
