@@ -30,6 +30,7 @@ M.PAGES = {
   { "cuda", "accelerate.cuda", "cuda", { "lua/accelerate/cuda.lua" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
   { "models", "accelerate.models", "models", { "lua/accelerate/models" } },
+  { "distributions", "accelerate.distributions", "distributions", { "lua/accelerate/distributions" } },
   { "tokenizers", "accelerate.tokenizers", "tokenizers", { "lua/accelerate/tokenizers" } },
   { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },
   { "logging", "accelerate.logging", "logging", { "lua/accelerate/logging.lua" } },

@@ -33,6 +33,7 @@ return properties.lazy("accelerate", {
   cuda = "accelerate.cuda",
   data = "accelerate.data",
   data_loader = "accelerate.data_loader",
+  distributions = "accelerate.distributions",
   local_sgd = "accelerate.local_sgd",
   logging = "accelerate.logging",
   metrics = "accelerate.metrics",

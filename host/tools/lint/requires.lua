@@ -36,6 +36,7 @@ local MAY = {
   weights = "nn files",
   models = "nn state tensor weights",
   tokenizers = "models",
+  distributions = "tensor",
   logging = "state",
   tracking = "state helpers",
   profiler = "nn tracking",

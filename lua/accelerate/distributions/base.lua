@@ -1,0 +1,206 @@
+--- What distributions share: shapes, checks of parameters and values, drawing.
+local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local tensor = require "accelerate.tensor"
+
+local fail, show = options.fail, options.show
+
+local M = {}
+
+--- A distribution over tensors. Parameters are tensors or numbers, which are broadcast; their
+--- common shape is the batch shape. Names, shapes and values are PyTorch's; `mean`, `variance`
+--- and `stddev` are fields.
+---@class accelerate.Distribution
+---@field batch_shape integer[]
+---@field event_shape integer[] of one draw of one element of the batch
+---@field mean accelerate.Tensor
+---@field variance accelerate.Tensor
+---@field stddev accelerate.Tensor
+---@field has_rsample boolean
+local Distribution = class "Distribution"
+
+-- Fields that are computed when they are read.
+local function reader(Class)
+  return function(self, key)
+    local value = Class[key]
+    if value ~= nil then return value end
+    local getter = Class["_get_" .. tostring(key)]
+    return getter and getter(self)
+  end
+end
+
+--- Makes a class of distributions.
+---@param name string
+---@param base table?
+function M.class(name, base)
+  local Class = class(name, base or Distribution)
+  Class.__index = reader(Class)
+  return Class
+end
+
+local CHECK = { validate_args = { "boolean", default = true } }
+
+--- Whether a distribution checks its arguments, from the options of its constructor.
+---@return boolean
+function M.validates(name, opts) return options.check(name, opts, CHECK).validate_args end
+
+--- Parameters as tensors of one type and device, expanded to their common shape.
+---@param name string of the distribution, for messages
+---@param ... string|any name and value of each parameter
+function M.parameters(name, ...)
+  local given, n = { ... }, select("#", ...) / 2
+  local like
+  for i = 1, n do
+    local value = given[2 * i]
+    if core.is_tensor(value) then
+      if not value.dtype:find "float" then
+        fail("%s: parameter %s must be of a floating type, got %s", name, given[2 * i - 1], value.dtype)
+      end
+      like = like or value
+    elseif type(value) ~= "number" then
+      fail("%s: parameter %s must be a number or a tensor, got %s", name, given[2 * i - 1], show(value))
+    end
+  end
+  local list = {}
+  for i = 1, n do
+    local value = given[2 * i]
+    list[i] = core.is_tensor(value) and value
+      or tensor.tensor(value, like and { dtype = like.dtype, device = like.device } or {})
+  end
+  return tensor.broadcast_tensors(list)
+end
+
+-- What a constraint asks of x: a tensor of booleans, and words.
+M.CONSTRAINTS = {
+  positive = { "greater than 0", function(x) return x:gt(0) end },
+  nonnegative = { "at least 0", function(x) return x:ge(0) end },
+  real = { "real", function(x) return x:eq(x) end },
+  unit = { "in [0, 1]", function(x) return core.logical_and(x:ge(0), x:le(1)) end },
+  boolean = { "0 or 1", function(x) return core.logical_or(x:eq(0), x:eq(1)) end },
+  simplex = { "at least 0, with a sum of 1 in the last dimension", function(x)
+    return core.logical_and(x:ge(0):all(-1),
+      (x:sum(-1) - 1):abs():lt(1e-6 * (x.dtype == "float64" and 1 or 10)))
+  end },
+}
+
+--- Raises unless all of x fits.
+---@param name string of the distribution
+---@param what string "parameter scale", "value"
+---@param x accelerate.Tensor
+---@param words string
+---@param fits accelerate.Tensor booleans
+function M.expect(name, what, x, words, fits)
+  if fits:all():item() then return end
+  fail("%s: expected %s (%s) to be %s, but found invalid values: %s", name, what, show(x), words,
+    tostring(x:detach()))
+end
+
+--- Checks a parameter or a value.
+function M.check(self, what, x, constraint)
+  if not self._validate then return end
+  local entry = M.CONSTRAINTS[constraint]
+  M.expect(self.__name, what, x, entry[1], entry[2](x:detach()))
+end
+
+--- Sets shapes; called by constructors.
+function Distribution:_shapes(batch, event, validate)
+  self.batch_shape, self.event_shape, self._validate = batch, event or {}, validate
+end
+
+-- A list of sizes: nil, a number or a list.
+local function sizes(where, shape)
+  if shape == nil then return {} end
+  if type(shape) == "number" then return { shape } end
+  options.value(where, "shape", shape, { "table" })
+  return shape
+end
+
+--- Returns the lists joined.
+function M.joined(...)
+  local out = {}
+  for _, list in ipairs { ... } do
+    for _, size in ipairs(list) do out[#out + 1] = size end
+  end
+  return out
+end
+
+function Distribution:_extended(where, shape)
+  return M.joined(sizes(where, shape), self.batch_shape, self.event_shape)
+end
+
+--- Draws without a gradient: a tensor of the shape, the batch shape and the event shape.
+---@param shape integer|integer[]|nil how many draws; default one
+---@return accelerate.Tensor
+function Distribution:sample(shape)
+  local draw
+  tensor.no_grad(function() draw = self:_draw(self:_extended("sample", shape), sizes("sample", shape)) end)
+  return draw:detach()
+end
+
+--- Draws through which gradients reach the parameters. Raises for distributions that have no such
+--- draws.
+---@param shape integer|integer[]|nil
+---@return accelerate.Tensor
+function Distribution:rsample(shape)
+  if not self.has_rsample then fail("%s: there is no rsample; use sample", self.__name) end
+  return self:_draw(self:_extended("rsample", shape), sizes("rsample", shape))
+end
+
+--- Reads a value, which is checked against the support.
+function Distribution:_value(value)
+  if type(value) == "number" then value = tensor.tensor(value, { dtype = self:_dtype() }) end
+  if not core.is_tensor(value) then
+    fail("%s: the value must be a tensor or a number, got %s", self.__name, show(value))
+  end
+  if not value.dtype:find "float" then value = value:to(self:_dtype()) end
+  if self._support then self:_support(value) end
+  return value
+end
+
+function Distribution:_dtype() return self.mean.dtype end
+function Distribution:_get_stddev() return self.variance:sqrt() end
+
+--- Returns exp of the entropy.
+---@return accelerate.Tensor
+function Distribution:perplexity() return self:entropy():exp() end
+
+local function missing(method)
+  return function(self) fail("%s: there is no %s", self.__name, method) end
+end
+
+--- Returns the logarithm of the density, or of the probability, of a value.
+---@param value accelerate.Tensor|number
+---@return accelerate.Tensor
+function Distribution:log_prob(value) return missing "log_prob"(self, value) end
+
+--- Returns the probability of values up to `value`. Raises where there is no formula.
+---@param value accelerate.Tensor|number
+---@return accelerate.Tensor
+function Distribution:cdf(value) return missing "cdf"(self, value) end
+
+--- Returns the value whose cdf is `p`. Raises where there is no formula.
+---@param p accelerate.Tensor|number
+---@return accelerate.Tensor
+function Distribution:icdf(p) return missing "icdf"(self, p) end
+
+--- Returns the entropy, in nats.
+---@return accelerate.Tensor
+function Distribution:entropy() return missing "entropy"(self) end
+
+--- Returns the distribution with its parameters expanded to a batch shape.
+---@param shape integer[]
+function Distribution:expand(shape)
+  options.value("expand", "shape", shape, { "table" })
+  return self:_expanded(shape)
+end
+
+function Distribution:__tostring()
+  return ("%s(batch_shape: {%s}, event_shape: {%s})"):format(self.__name,
+    table.concat(self.batch_shape, ", "),
+    table.concat(self.event_shape, ", "))
+end
+
+M.Distribution = Distribution
+
+return M
