@@ -324,6 +324,8 @@ static bool push_prompt(lua_State *L)
   lua_setfield(L, -2, "on_first");
   lua_pushboolean(L, line_editor != NULL);
   lua_setfield(L, -2, "edits");
+  lua_pushliteral(L, AX_VERSION); /* the core has it too, but takes 2 ms to open */
+  lua_setfield(L, -2, "version");
   if (ax_session_rank() >= 0) {
     ax_session_push(L);
     lua_setfield(L, -2, "ranks");

@@ -227,6 +227,15 @@ describe("a Jupyter kernel", function()
       assert.same({ 3, "2" }, { reply.execution_count, reply.user_expressions.two.data["text/plain"] })
       local data = of(select(2, run("display(tensor.ones(2, 2)); 5;")), "display_data").data
       assert.matches("<td>1</td><td>1</td>", data["text/html"])
+      data = of(select(2, run("accelerate.utils.plot.curves({ 1, 2 })")), "execute_result").data
+      assert.matches("^<svg .*</svg>", data["image/svg+xml"])
+      reply, seen = run("for _ in accelerate.utils.tqdm({ 1, 2 }, { desc = 'bar' }):iter() do end")
+      assert.equal("ok", reply.status)
+      local bar = ""
+      for _, entry in ipairs(seen) do
+        if entry[1] == "stream" and entry[2].name == "stderr" then bar = bar .. entry[2].text end
+      end
+      assert.matches("^\rbar:   0%%|.*\rbar: 100%%|.* 2/2 .*\n$", bar)
     end)
   end)
 

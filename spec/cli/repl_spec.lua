@@ -250,7 +250,7 @@ describe("the prompt", function()
     start()
     s:ask("?nn.Linear", "^nn%.Linear%(in_features, out_features, %[opts%]%)\n")
     s:ask("nn.Linear?", "^nn%.Linear%(in_features, out_features, %[opts%]%)\n")
-    s:ask("help 'tensor.add'", "^tensor%.add%(a, b%)\n")
+    s:ask("help 'tensor.add'", "^tensor%.add%(a, b, %[alpha = 1%]%)\n")
     s:ask(":time 6 * 7", "^[%d.]+ %a+ %([^\n]*%)\n42\n")
     s:ask(":mem kept = tensor.ones(1024, 256)",
       "^tensors: 1%.00 MiB more in use, 1%.00 MiB at the peak; Lua: ")

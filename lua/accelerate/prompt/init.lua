@@ -33,7 +33,8 @@ end
 --- Called once, with the functions of the host's line editor.
 ---@param given { read: (fun(prompt: string): string|false|nil), add: fun(text: string),
 ---  on_complete: fun(fn: function),
----  on_first: fun(fn: function), edits: boolean, ranks: accelerate.prompt.Session? }
+---  on_first: fun(fn: function), edits: boolean, version: string,
+---  ranks: accelerate.prompt.Session? }
 function M.start(given)
   editor = given
   globals.install()
@@ -42,8 +43,7 @@ function M.start(given)
     ranks.start(given.ranks)
   end
   if not editor.edits then return end
-  local core = require "accelerate.core"
-  print(("accel %s (%s)%s; :help shows what there is, Ctrl-D leaves"):format(core.version, jit.version,
+  print(("accel %s (%s)%s; :help shows what there is, Ctrl-D leaves"):format(given.version, jit.version,
     ranks and (", %d ranks"):format(given.ranks.size) or ""))
   editor.on_complete(function(before)
     local text = pending == "" and before or pending .. "\n" .. before

@@ -83,6 +83,11 @@ reply, seen = run(client, "display(tensor.ones(2)); print('after'); 5;")
 shown = [k for k, _ in seen if k in ("display_data", "stream", "execute_result")]
 check("display", shown == ["display_data", "stream"], seen)
 
+reply, seen = run(client, "accelerate.utils.plot.curves({ 1, 3, 2 })")
+check("a plot", of(seen, "execute_result")[0]["data"]["image/svg+xml"].startswith("<svg"), seen)
+reply, seen = run(client, "for _ in accelerate.utils.tqdm({ 1, 2 }):iter() do end")
+check("a progress bar", text(seen, "stderr").count("\r") >= 2 and text(seen, "stderr").endswith("\n"), seen)
+
 reply, seen = run(client, "local function f()\n  error('no')\nend\nf()")
 check("an error", reply["status"] == "error" and ":2: no" in reply["evalue"], reply)
 check("its traceback", any("f" in line for line in reply["traceback"][1:]), reply)
