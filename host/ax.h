@@ -240,6 +240,8 @@ AX_API ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *se
 /* Whether the backward pass under way (the innermost) is one of ax_grad_of: leaves get nothing from
  * it. */
 AX_API bool ax_backward_collects(void);
+/* Whether a backward pass of this thread fails at the first NaN; returns the former setting. */
+AX_API bool ax_detect_anomaly(bool on);
 /* Sets requires_grad on a leaf; EGRAD for an integer tensor, or for false on a non-leaf. */
 AX_API ax_status ax_set_requires_grad(ax_tensor *t, bool on);
 /* Drops t->grad; the slot, if any, stays reserved. */

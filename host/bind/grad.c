@@ -278,6 +278,25 @@ static int add_hook(lua_State *L, const char *fn, bool post)
   return 1;
 }
 
+/* core._detect_anomaly(on) -> the former setting */
+static int detect_anomaly(lua_State *L)
+{
+  lua_pushboolean(L, ax_detect_anomaly(lua_toboolean(L, 1)));
+  return 1;
+}
+
+/* core._keep_grad(x, g): the gradient of a result, for retain_grad */
+static int keep_grad(lua_State *L)
+{
+  ax_tensor *x = ax_lua_check_tensor(L, 1, "retain_grad", "self");
+  ax_tensor *g = ax_lua_check_tensor(L, 2, "retain_grad", "gradient");
+  if (!x->grad_fn || g == x) return 0;
+  ax_tensor_retain(g);
+  ax_tensor_release(x->grad);
+  x->grad = g;
+  return 0;
+}
+
 static int register_hook(lua_State *L) { return add_hook(L, "register_hook", false); }
 static int register_post_accumulate_grad_hook(lua_State *L)
 {
@@ -388,8 +407,14 @@ static int backward_collects(lua_State *L)
 void ax_lua_open_grad(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "_backward", backward_from },         { "_backward_collects", backward_collects }, { "grad", grad },
-    { "is_grad_enabled", is_grad_enabled }, { "set_grad_enabled", set_grad_enabled },    { NULL, NULL },
+    { "_backward", backward_from },
+    { "_backward_collects", backward_collects },
+    { "grad", grad },
+    { "is_grad_enabled", is_grad_enabled },
+    { "set_grad_enabled", set_grad_enabled },
+    { "_detect_anomaly", detect_anomaly },
+    { "_keep_grad", keep_grad },
+    { NULL, NULL },
   };
 
   ax_leaf_set_holder(hold_leaf);

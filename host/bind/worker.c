@@ -2,6 +2,7 @@
 #include "bind/message.h"
 
 #include <stdio.h>
+#include <time.h>
 
 /* defined by the host; another program that embeds the binding may lack it */
 extern int ax_config_cores(void) __attribute__((weak));
@@ -212,6 +213,15 @@ static int cores(lua_State *L)
   return 1;
 }
 
+/* core._wall() -> seconds since 1970 */
+static int wall_clock(lua_State *L)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  lua_pushnumber(L, (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+  return 1;
+}
+
 /* core._monotonic() -> seconds on a clock that never goes back */
 static int monotonic(lua_State *L)
 {
@@ -243,6 +253,7 @@ void ax_lua_open_worker(lua_State *L)
     { "_worker_exit", worker_exit },
     { "_cores", cores },
     { "_monotonic", monotonic },
+    { "_wall", wall_clock },
     { NULL, NULL },
   };
 

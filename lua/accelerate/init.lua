@@ -29,11 +29,13 @@ return properties.lazy("accelerate", {
   find_executable_batch_size = "accelerate.utils.memory:find_executable_batch_size",
   __version__ = function() return require("accelerate.core").version end,
 
+  autograd = "accelerate.autograd",
   core = "accelerate.core",
   cuda = "accelerate.cuda",
   data = "accelerate.data",
   data_loader = "accelerate.data_loader",
   distributions = "accelerate.distributions",
+  func = "accelerate.func",
   local_sgd = "accelerate.local_sgd",
   logging = "accelerate.logging",
   metrics = "accelerate.metrics",

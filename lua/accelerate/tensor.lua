@@ -97,6 +97,7 @@ local core = require "accelerate.core"
 ---@field set_default_device fun(device: string): string default device of constructors; returns the
 ---  former one
 ---@field cuda table GPUs and their memory: see accelerate.cuda
+---@field autograd table gradcheck, detect_anomaly and more: see accelerate.autograd
 ---@field synchronize fun(device: string) waits until the device has done all work queued
 ---  on it
 ---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply
@@ -159,10 +160,13 @@ return setmetatable(M, {
     if key == "cuda" then
       M.cuda = require "accelerate.cuda"
       return M.cuda
+    elseif key == "autograd" then
+      M.autograd = require "accelerate.autograd"
+      return M.autograd
     end
     local fn = written_in_lua(key)
     if fn then return fn end
-    local names = { "cuda" }
+    local names = { "cuda", "autograd" }
     for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end
     table.sort(names)

@@ -348,6 +348,37 @@ static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *slot_written, u
   return st;
 }
 
+static _Thread_local bool watching; /* autograd.detect_anomaly */
+
+bool ax_detect_anomaly(bool on)
+{
+  const bool former = watching;
+  watching = on;
+  return former;
+}
+
+/* Refuses a gradient that has a NaN. */
+static ax_status check_numbers(const ax_node *n, int k, ax_tensor *d)
+{
+  ax_tensor *odd = NULL, *any = NULL;
+  double found = 0;
+  const bool former = ax_grad_set_enabled(false);
+  ax_status st;
+
+  if (!ax_is_float((ax_dtype)d->dtype) || d->numel == 0) st = AX_OK;
+  else {
+    if ((st = ax_run1(AX_OP_ISNAN, d, &odd)) == AX_OK) st = ax_run1(AX_OP_ANY, odd, &any);
+    if (st == AX_OK) st = ax_item(any, &found);
+  }
+  ax_grad_set_enabled(former);
+  ax_tensor_release(odd), ax_tensor_release(any);
+  if (st != AX_OK || found == 0) return st;
+  return ax_fail(AX_EGRAD, "backward: the gradient of %s in its argument %d has a NaN, %s %s",
+                 n->kind == AX_NODE_CUSTOM ? n->name : ax_ops[n->op].name, k + 1,
+                 ax_dtype_name((ax_dtype)d->dtype),
+                 ax_shape_text(d->ndim, d->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT));
+}
+
 static ax_status run_node(run *r, ax_node *n)
 {
   enum { FEW = 8 };
@@ -368,6 +399,8 @@ static ax_status run_node(run *r, ax_node *n)
   }
   if (n->kind == AX_NODE_CUSTOM) st = n->custom(n->ud, n->n_out, n->grads, n->n_in, d);
   else st = run_op(r, n, d, slot_written, &hidden);
+  for (int k = 0; __builtin_expect(watching, 0) && st == AX_OK && k < n->n_in; k++)
+    if (d[k]) st = check_numbers(n, k, d[k]);
   for (int k = 0; st == AX_OK && k < n->n_in; k++) {
     const ax_edge own = n->edges[k], turned = { own.node, 1 },
                   *e = k < 32 && hidden >> k & 1 ? &turned : &own;

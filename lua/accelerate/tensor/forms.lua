@@ -80,7 +80,8 @@ function M.round(inplace, x, decimals)
   return place(inplace, x, (x / scale):round() * scale)
 end
 
-for name, pair in pairs { max = "maximum", min = "minimum" } do
+for _, entry in ipairs { { "max", "maximum" }, { "min", "minimum" } } do
+  local name, pair = entry[1], entry[2]
   M[name] = function(_, x, dim, _, other)
     if not core.is_tensor(other) then
       options.fail("%s: argument 2: expected a dim or a tensor, got %s", name, options.show(other))

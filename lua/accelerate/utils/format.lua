@@ -2,16 +2,19 @@
 --- (torch/_tensor_str.py). Loaded when the first tensor is printed.
 
 local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
 
 local M = {}
 
-local PRECISION, THRESHOLD, EDGE, LINE = 4, 1000, 3, 80
+local DEFAULT = { precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80 }
+local shown = {} -- the settings in force: see set_options
+for name, value in next, DEFAULT do shown[name] = value end
 
 -- ---- values: nested lists of numbers, or of texts for integers; `cut` marks a list that shows
 --      only its two ends
 
 local function ends_of(n, summarize)
-  if summarize and n > 2 * EDGE then return EDGE, n - EDGE + 1 end
+  if summarize and n > 2 * shown.edgeitems then return shown.edgeitems, n - shown.edgeitems + 1 end
   return n, n + 1
 end
 
@@ -71,8 +74,9 @@ local function float_format(values)
     return 1, function(v) return is_finite(v) and ("%.0f."):format(v) or odd_text(v) end
   end
   local exponent = most / least > 1000 or most > 1e8 or least < 1e-4
-  local template = exponent and ("%%.%de"):format(PRECISION) or integral and "%.0f."
-    or ("%%.%df"):format(PRECISION)
+  if shown.sci_mode ~= nil then exponent = shown.sci_mode end
+  local template = exponent and ("%%.%de"):format(shown.precision) or integral and "%.0f."
+    or ("%%.%df"):format(shown.precision)
   local width = 1
   for _, v in ipairs(sample) do width = math.max(width, #template:format(v)) end
   return width, function(v) return is_finite(v) and template:format(v) or odd_text(v) end
@@ -91,9 +95,9 @@ local function vector_text(values, indent, width, text)
   for i, v in ipairs(values) do
     local s = text(v)
     parts[#parts + 1] = (" "):rep(width - #s) .. s
-    if values.cut and i == EDGE then parts[#parts + 1] = " ..." end
+    if values.cut and i == shown.edgeitems then parts[#parts + 1] = " ..." end
   end
-  local per_line = math.max(1, math.floor((LINE - indent) / (width + 2)))
+  local per_line = math.max(1, math.floor((shown.linewidth - indent) / (width + 2)))
   local lines = {}
   for i = 1, #parts, per_line do
     lines[#lines + 1] = table.concat(parts, ", ", i, math.min(i + per_line - 1, #parts))
@@ -106,7 +110,7 @@ local function nested_text(values, dims, indent, width, text)
   local parts = {}
   for i, v in ipairs(values) do
     parts[#parts + 1] = nested_text(v, dims - 1, indent + 1, width, text)
-    if values.cut and i == EDGE then parts[#parts + 1] = "..." end
+    if values.cut and i == shown.edgeitems then parts[#parts + 1] = "..." end
   end
   return "[" .. table.concat(parts, "," .. ("\n"):rep(dims - 1) .. (" "):rep(indent + 1)) .. "]"
 end
@@ -120,7 +124,7 @@ local function body_text(x, indent)
     local s = text(values[1])
     return (" "):rep(width - #s) .. s
   end
-  local values = read(x, x:numel() > THRESHOLD)
+  local values = read(x, x:numel() > shown.threshold)
   local width, text = choose(values)
   return nested_text(values, x.ndim, indent, width, text)
 end
@@ -129,19 +133,54 @@ end
 
 local function suffixes_of(x)
   local list = {}
-  local shown = x.dtype ~= "float32" and x.dtype ~= "int64" and x.dtype ~= "bool"
+  local named = x.dtype ~= "float32" and x.dtype ~= "int64" and x.dtype ~= "bool"
   if x.device ~= "cpu" then list[#list + 1] = ("device='%s'"):format(x.device) end
   if x:numel() == 0 then
     if x.ndim ~= 1 then list[#list + 1] = "size=(" .. table.concat(x.shape, ", ") .. ")" end
-    shown = x.dtype ~= "float32"
+    named = x.dtype ~= "float32"
   end
-  if shown then list[#list + 1] = "dtype=" .. x.dtype end
+  if named then list[#list + 1] = "dtype=" .. x.dtype end
   if x.grad_fn then
     list[#list + 1] = ("grad_fn=<%s>"):format(x.grad_fn)
   elseif x.requires_grad then
     list[#list + 1] = "requires_grad=True"
   end
   return list
+end
+
+local PROFILES = {
+  default = DEFAULT,
+  short = { precision = 2, threshold = 1000, edgeitems = 2, linewidth = 80 },
+  full = { precision = 4, threshold = math.huge, edgeitems = 3, linewidth = 80 },
+}
+local OPTIONS = {
+  precision = { "integer", optional = true, min = 0, max = 40 },
+  threshold = { "number", optional = true, min = 0 },
+  edgeitems = { "integer", optional = true, min = 0 },
+  linewidth = { "integer", optional = true, min = 1 },
+  profile = { "string", optional = true, one_of = { "default", "short", "full" } },
+  sci_mode = { "boolean", optional = true },
+}
+
+--- How tensors are shown from now on: digits behind the point (4), from how many elements on only
+--- the ends of dims are shown (1000), how many there (3), columns (80); profile sets all of them;
+--- sci_mode: always or never with exponents, chosen for each tensor when it is not given.
+---@param opts { precision: integer, threshold: number, edgeitems: integer, linewidth: integer,
+---  profile: "default"|"short"|"full", sci_mode: boolean }
+function M.set_options(opts)
+  local o = options.check("set_printoptions", opts, OPTIONS)
+  for name, value in next, PROFILES[o.profile] or {} do shown[name] = value end
+  for name in next, DEFAULT do if o[name] ~= nil then shown[name] = o[name] end end
+  shown.sci_mode = o.sci_mode
+end
+
+--- The settings in force.
+---@return { precision: integer, threshold: number, edgeitems: integer, linewidth: integer,
+---  sci_mode: boolean? }
+function M.get_options()
+  local copy = {}
+  for name, value in next, shown do copy[name] = value end
+  return copy
 end
 
 --- "tensor([[1., 2.],\n        [3., 4.]])". Above 1000 elements only the three at each end of a dim
@@ -154,7 +193,7 @@ function M.tensor(x)
   local text = "tensor(" .. body
   local out, last_line = { text }, #text:match("[^\n]*$") + 2
   for _, suffix in ipairs(suffixes_of(x)) do
-    if last_line + #suffix + 2 > LINE then
+    if last_line + #suffix + 2 > shown.linewidth then
       out[#out + 1] = ",\n" .. (" "):rep(indent) .. suffix
       last_line = indent + #suffix
     else

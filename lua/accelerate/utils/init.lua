@@ -65,6 +65,8 @@ local members = {
   reset_peak_memory_stats = function() return require("accelerate.core").reset_peak_memory_stats end,
   --- Returns blocks that no tensor uses to the system.
   empty_cache = function() return require("accelerate.core").empty_cache end,
+  --- Returns the seconds since 1970 on the wall clock, with fractions.
+  time = function() return require("accelerate.core")._wall end,
   wait_for_everyone = function()
     return function() return require("accelerate.state").PartialState():wait_for_everyone() end
   end,

@@ -195,6 +195,54 @@ case("cdist", "tensor.cdist(x1, x2)", torch.cdist, x23, rand(4, 3, seed=1))
 
 # names that PyTorch does not have as functions of values, or that depend on draws or devices:
 # spec/core/composed_spec.lua
+# what scripts carry along
+flag_of = lambda *v: torch.tensor(v)
+case("is_complex", "tensor({ x1:is_complex() })", lambda x: flag_of(x.is_complex()), x5)
+case("is_signed", "tensor({ x1:is_signed(), x2:is_signed() })", lambda a, b: flag_of(a.is_signed(), b.is_signed()), x5,
+    torch.tensor([1], dtype=torch.uint8))
+case("isreal", "x1:isreal()", torch.isreal, x23, grad=False)
+case("numel", "tensor(tensor.numel(x1), { dtype = 'int64' })", lambda x: torch.tensor(torch.numel(x)), x23)
+case("ndimension", "tensor(x1:ndimension(), { dtype = 'int64' })", lambda x: torch.tensor(x.ndimension()), x23)
+case("get_device", "tensor(x1:get_device(), { dtype = 'int64' })", lambda x: torch.tensor(x.get_device()), x23)
+case("type", "x1:type('float32')", lambda x: x.type(torch.float32), x23, tolerance=1e-6)
+case("is_nonzero", "tensor({ tensor.is_nonzero(x1) })", lambda x: flag_of(torch.is_nonzero(x)), rand())
+case("itemsize", "tensor({ x1.itemsize, x2.itemsize }, { dtype = 'int64' })",
+    lambda a, b: ints(a.itemsize, b.itemsize), x5, torch.tensor([True]))
+for name in "zeros_like", "ones_like":
+    case(name, "x1:%s(), x1:%s({ dtype = 'int64' })" % (name, name),
+        lambda x: (getattr(torch, name)(x), getattr(torch, name)(x, dtype=torch.int64)), x23)
+case("full_like", "x1:full_like(2.5)", lambda x: torch.full_like(x, 2.5), x23)
+f.case("scalar_tensor", "tensor.scalar_tensor(2.5, { dtype = 'float64' })", lambda: torch.scalar_tensor(2.5))
+case("diagflat", "x1:diagflat(), x1:diagflat(-1)", lambda x: (x.diagflat(), x.diagflat(-1)), x23)
+case("vander", "tensor.vander(x1)", torch.vander, x5, grad=False)
+case("vander", "tensor.vander(x1, { N = 3, increasing = true })", lambda x: torch.vander(x, 3, True), x5, grad=False)
+case("vander", "tensor.vander(x1)", torch.vander, ints(1, 2, 3))
+case("hsplit", "x1:hsplit(2)", lambda x: x.hsplit(2), x34)
+case("hsplit", "x1:hsplit(2)", lambda x: x.hsplit(2), rand(4))
+case("vsplit", "x1:vsplit({ 1, 2 })", lambda x: x.vsplit([1, 2]), x34)
+case("dsplit", "x1:dsplit(2)", lambda x: x.dsplit(2), x234)
+case("select_scatter", "x1:select_scatter(x2, 2, 3)", lambda x, s: x.select_scatter(s, 1, 2), x34, rand(3, seed=1))
+case("slice_scatter", "x1:slice_scatter(x2, { dim = 2, start = 2, stop = 4, step = 2 })",
+    lambda x, s: x.slice_scatter(s, 1, 1, 4, 2), x34, rand(3, 2, seed=1))
+case("diagonal_scatter", "x1:diagonal_scatter(x2, 1)", lambda x, s: x.diagonal_scatter(s, 1), x34, rand(3, seed=1))
+case("masked_scatter_", "(x1 * 1):masked_scatter_(x1.data:gt(0), x2)",
+    lambda x, s: (x * 1).masked_scatter_(x > 0, s), x34, rand(12, seed=1))
+case("sum_to_size", "x1:sum_to_size(3, 1), x1:sum_to_size({ 1, 4 })",
+    lambda x: (x.sum_to_size(3, 1), x.sum_to_size(1, 4)),
+    x234)
+case("unravel_index", "tensor.unravel_index(x1, { 2, 3, 4 })",
+    lambda i: torch.unravel_index(i, (2, 3, 4)), ints(0, 23, 7))
+case("rsub", "x1:rsub(1), tensor.rsub(x1, x2, { alpha = 2 })",
+    lambda a, b: (torch.rsub(a, 1), torch.rsub(a, b, alpha=2)),
+    x23, rand(2, 3, seed=1))
+case("float_power", "x1:float_power(3), x1:float_power(x2)",
+    lambda a, b: (a.float_power(3), a.float_power(b)), x5.abs(),
+    rand(5, seed=1))
+case("ldexp", "x1:ldexp(x2)", torch.ldexp, x5, ints(1, -2, 3, 0, 4))
+case("logaddexp2", "x1:logaddexp2(x2)", torch.logaddexp2, x5, rand(5, seed=1))
+case("randint_like", "x1:randint_like(1)", lambda x: torch.randint_like(x, 1), ints(3, 4))
+f.not_in_torch("is_sparse", "rand_like", "randn_like", "empty_like", "result_type", "retain_grad", "set_printoptions",
+    "get_printoptions")
 f.not_in_torch("cuda", "is_cuda", "new_empty", "promote_types", "inference_mode", "uniform_", "normal_", "log_normal_",
     "exponential_", "cauchy_", "geometric_", "random_", "bernoulli_", "bernoulli", "normal", "multinomial",
     "gumbel_softmax")

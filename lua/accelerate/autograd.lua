@@ -1,0 +1,194 @@
+--- Gradients: what `torch.autograd` has, also as `tensor.autograd`.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+---@class accelerate.autograd
+---@field grad function `tensor.grad(outputs, inputs, { grad_outputs, retain_graph, create_graph,
+---  allow_unused })`
+---@field Function function `tensor.Function { forward, backward }`: a differentiable function
+---@field no_grad function `no_grad(fn, ...)`
+---@field enable_grad function `enable_grad(fn, ...)`
+---@field set_grad_enabled function
+---@field inference_mode function `no_grad` under another name
+local M = {
+  grad = core.grad, Function = core.Function, no_grad = core.no_grad, enable_grad = core.enable_grad,
+  set_grad_enabled = core.set_grad_enabled, inference_mode = core.no_grad,
+}
+
+local function list_of(where, name, value)
+  if core.is_tensor(value) then return { value } end
+  if type(value) ~= "table" or #value == 0 then
+    fail("%s: %s: expected a tensor or a list of tensors, got %s", where, name, options.show(value))
+  end
+  for i, t in ipairs(value) do
+    if not core.is_tensor(t) then
+      fail("%s: %s, entry %d: expected a tensor, got %s", where, name, i, options.show(t))
+    end
+  end
+  return value
+end
+
+--- Adds the gradients of the sum of tensors to their leaves.
+---@param tensors accelerate.Tensor|accelerate.Tensor[]
+---@param grad_tensors? accelerate.Tensor|accelerate.Tensor[] gradients of the tensors; those of one
+---  element need none
+---@param opts? { retain_graph: boolean, create_graph: boolean }
+function M.backward(tensors, grad_tensors, opts)
+  tensors = list_of("backward", "tensors", tensors)
+  local seeds = grad_tensors ~= nil and list_of("backward", "grad_tensors", grad_tensors) or {}
+  local total
+  for i, t in ipairs(tensors) do
+    if not seeds[i] and t:numel() ~= 1 then
+      fail("backward: tensor %d has %d elements: give its gradient in grad_tensors", i, t:numel())
+    end
+    local part = seeds[i] and (t * seeds[i]):sum() or t:sum()
+    total = total and total + part or part
+  end
+  total:backward(opts)
+end
+
+--- Runs fn(...) and returns what it returns. A backward pass inside that makes a NaN raises at once
+--- and names the op whose gradient it is. Each gradient is waited for: passes are slow.
+---@param fn function
+---@param ... any
+---@return any ...
+function M.detect_anomaly(fn, ...)
+  options.value("detect_anomaly", "fn", fn, { "function" })
+  local former = core._detect_anomaly(true)
+  return require("accelerate.utils.scope").run(function() end, function() core._detect_anomaly(former) end,
+    fn, ...)
+end
+
+--- Turns the watch of detect_anomaly on or off; returns the former setting.
+---@param on boolean
+---@return boolean
+function M.set_detect_anomaly(on)
+  return core._detect_anomaly(options.value("set_detect_anomaly", "on", on, { "boolean" }))
+end
+
+-- ---- gradients against finite differences
+
+local CHECK = {
+  eps = { "number", default = 1e-6, above = 0 },
+  atol = { "number", default = 1e-5, min = 0 },
+  rtol = { "number", default = 1e-3, min = 0 },
+  raise_exception = { "boolean", default = true },
+}
+
+local function floating_results(where, fn, inputs)
+  local list = {}
+  for _, out in ipairs { fn(unpack(inputs)) } do
+    if core.is_tensor(out) and out.dtype:find("float", 1, true) then list[#list + 1] = out end
+  end
+  if #list == 0 then fail("%s: the function gave no tensor of a floating type", where) end
+  return list
+end
+
+-- The slope of each element of each result in one element of an input, by central differences.
+local function slopes(where, fn, inputs, flat, at, eps)
+  local value = flat[at]:item()
+  local function results_at(v)
+    flat[at] = v
+    local list = {}
+    for k, out in ipairs(floating_results(where, fn, inputs)) do
+      list[k] = out:detach():double():reshape(-1)
+    end
+    return list
+  end
+  local above, below = results_at(value + eps), results_at(value - eps)
+  flat[at] = value
+  for k = 1, #above do above[k] = (above[k] - below[k]) / (2 * eps) end
+  return above
+end
+
+local function check_input(where, fn, inputs, number, o)
+  local input = inputs[number]
+  local results = floating_results(where, fn, inputs)
+  local analytic = {} -- by result: (elements of the result, elements of the input)
+  for k, out in ipairs(results) do
+    local rows, flat_out = {}, out:reshape(-1)
+    for i = 1, out:numel() do
+      local g = out.requires_grad
+        and core.grad(flat_out[i], input, { retain_graph = true, allow_unused = true }) or nil
+      rows[i] = (g or core.zeros_like(input)):double():reshape(-1)
+    end
+    analytic[k] = #rows > 0 and core.stack(rows, 1) or core.zeros(0, input:numel())
+  end
+  return core.no_grad(function()
+    local flat = input.data:view(-1)
+    for j = 1, input:numel() do
+      for k, numeric in ipairs(slopes(where, fn, inputs, flat, j, o.eps)) do
+        local column = analytic[k]:select(2, j)
+        local off = (column - numeric):abs():gt(numeric:abs() * o.rtol + o.atol):logical_or(column:isnan())
+        if off:any():item() then
+          local i = off:to("uint8"):argmax():item() + 1
+          return ("the gradient of result %d (element %d) in input %d (element %d) is %.8g, finite " ..
+            "differences "
+            .. "give %.8g"):format(k, i, number, j, column[i]:item(), numeric[i]:item())
+        end
+      end
+    end
+  end)
+end
+
+--- Compares the gradients of fn(inputs...) with finite differences. Inputs that require a gradient
+--- are looked at; they should be float64 and contiguous.
+---@param fn fun(...: accelerate.Tensor): ...
+---@param inputs accelerate.Tensor|accelerate.Tensor[]
+---@param opts? { eps: number, atol: number, rtol: number, raise_exception: boolean } distance of
+---  the differences 1e-6; allowed error atol 1e-5 + rtol 1e-3 of the slope; raise_exception =
+---  false: return false
+---@return boolean, string? # true, or false and what differs
+function M.gradcheck(fn, inputs, opts)
+  local o = options.check("gradcheck", opts, CHECK)
+  options.value("gradcheck", "fn", fn, { "function" })
+  inputs = list_of("gradcheck", "inputs", inputs)
+  local looked
+  for number, input in ipairs(inputs) do
+    if input.requires_grad then
+      looked = true
+      if not input.is_leaf or not input:is_contiguous() then
+        fail("gradcheck: input %d: expected a contiguous leaf, got %s", number, options.show(input))
+      end
+      local message = check_input("gradcheck", fn, inputs, number, o)
+      if message and o.raise_exception then fail("gradcheck: %s", message) end
+      if message then return false, message end
+    end
+  end
+  if not looked then fail("gradcheck: no input requires a gradient") end
+  return true
+end
+
+--- Compares second gradients of fn(inputs...) with finite differences of the first.
+---@param fn fun(...: accelerate.Tensor): ...
+---@param inputs accelerate.Tensor|accelerate.Tensor[]
+---@param opts? { eps: number, atol: number, rtol: number, raise_exception: boolean }
+---@return boolean, string?
+function M.gradgradcheck(fn, inputs, opts)
+  inputs = list_of("gradgradcheck", "inputs", inputs)
+  local wanted = {}
+  for _, input in ipairs(inputs) do if input.requires_grad then wanted[#wanted + 1] = input end end
+  if #wanted == 0 then fail("gradgradcheck: no input requires a gradient") end
+  return M.gradcheck(function(...)
+    local given = { ... }
+    return core.enable_grad(function()
+      local total
+      for k, out in ipairs(floating_results("gradgradcheck", fn, given)) do
+        local weight = (core.arange(out:numel(), { device = out.device }):to(out.dtype) * 1.7 + k):sin() + 0.3
+        local part = (out * weight:view(out.shape)):sum()
+        total = total and total + part or part
+      end
+      local grads = { core.grad(total, wanted, { create_graph = true, allow_unused = true }) }
+      local list = {}
+      for i = 1, #wanted do if grads[i] then list[#list + 1] = grads[i] end end
+      return unpack(list)
+    end)
+  end, inputs, opts)
+end
+
+--- Whole Jacobians and Hessians: see accelerate.func.
+M.functional = setmetatable({}, { __index = function(_, name) return require("accelerate.func")[name] end })
+
+return M

@@ -1,0 +1,278 @@
+--- Functions of functions: what `torch.func` and `torch.autograd.functional` have.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+---@class accelerate.func
+local M = {}
+
+-- Inputs as a list of leaves of their own, and whether one tensor was given.
+local function leaves_of(where, inputs)
+  local one = core.is_tensor(inputs)
+  if not one and (type(inputs) ~= "table" or #inputs == 0) then
+    fail("%s: inputs: expected a tensor or a list of tensors, got %s", where, options.show(inputs))
+  end
+  local list = {}
+  for i, x in ipairs(one and { inputs } or inputs) do
+    if not core.is_tensor(x) or not x.dtype:find("float", 1, true) then
+      fail("%s: input %d: expected a tensor of a floating type, got %s", where, i, options.show(x))
+    end
+    -- within another gradient the record of x goes on
+    list[i] = x.requires_grad and x:view(x.shape) or x:detach():requires_grad_()
+  end
+  return list, one
+end
+
+local function result_of(where, fn, ...)
+  options.value(where, "fn", fn, { "function|table" })
+  local out = fn(...)
+  if not core.is_tensor(out) then
+    fail("%s: expected the function to return a tensor, got %s", where, options.show(out))
+  end
+  return out
+end
+
+local function joined(a, b)
+  local shape = {}
+  for _, size in ipairs(a) do shape[#shape + 1] = size end
+  for _, size in ipairs(b) do shape[#shape + 1] = size end
+  return shape
+end
+
+-- d out / d each leaf, of shape (out's dims, the leaf's dims).
+local function jacobians(out, leaves, create_graph)
+  local rows = {}
+  for k = 1, #leaves do rows[k] = {} end
+  local flat = out:reshape(-1)
+  for i = 1, out:numel() do
+    local grads = out.requires_grad and { core.grad(flat[i], leaves, { retain_graph = true,
+      create_graph = create_graph, allow_unused = true }) } or {}
+    for k, leaf in ipairs(leaves) do rows[k][i] = grads[k] or core.zeros_like(leaf) end
+  end
+  local list = {}
+  for k, leaf in ipairs(leaves) do
+    local shape = joined(out.shape, leaf.shape)
+    list[k] = #rows[k] > 0 and core.stack(rows[k], 1):reshape(shape)
+      or core.zeros(shape, { dtype = leaf.dtype, device = leaf.device })
+  end
+  return list
+end
+
+local GRAPH = { create_graph = { "boolean", default = false } }
+
+--- The Jacobian of fn at inputs: of a tensor a tensor of shape (dims of the result, dims of the
+--- input), of a list one value for each. It takes a backward pass for each element of the result.
+---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+---@param inputs accelerate.Tensor|accelerate.Tensor[]
+---@param opts? { create_graph: boolean } true: the Jacobian can be differentiated
+---@return accelerate.Tensor ...
+function M.jacobian(fn, inputs, opts)
+  local o = options.check("jacobian", opts, GRAPH)
+  return core.enable_grad(function()
+    local leaves = leaves_of("jacobian", inputs)
+    return unpack(jacobians(result_of("jacobian", fn, unpack(leaves)), leaves, o.create_graph))
+  end)
+end
+
+--- The Hessian of fn, which gives one number, at one input: a tensor of the input's dims twice.
+---@param fn fun(x: accelerate.Tensor): accelerate.Tensor
+---@param input accelerate.Tensor
+---@param opts? { create_graph: boolean }
+---@return accelerate.Tensor
+function M.hessian(fn, input, opts)
+  local o = options.check("hessian", opts, GRAPH)
+  return core.enable_grad(function()
+    local leaves, one = leaves_of("hessian", input)
+    if not one then fail("hessian: input: expected one tensor, got a list of %d", #leaves) end
+    local out = result_of("hessian", fn, leaves[1])
+    if out:numel() ~= 1 then
+      fail("hessian: expected the function to return one number, got %s", options.show(out))
+    end
+    local grad = out.requires_grad
+      and core.grad(out:sum(), leaves[1], { create_graph = true, allow_unused = true })
+      or core.zeros_like(leaves[1])
+    return jacobians(grad, leaves, o.create_graph)[1]
+  end)
+end
+
+--- fn's result, and a function that maps a gradient of the result to those of the inputs.
+---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+---@param ... accelerate.Tensor
+---@return accelerate.Tensor, fun(gradient: accelerate.Tensor): ...
+function M.vjp(fn, ...)
+  local given = { ... }
+  return core.enable_grad(function()
+    local leaves = leaves_of("vjp", given)
+    local out = result_of("vjp", fn, unpack(leaves))
+    return out, function(gradient)
+      local grads = { core.grad(out, leaves, { grad_outputs = gradient, retain_graph = true,
+        create_graph = core.is_grad_enabled(), allow_unused = true }) }
+      for k, leaf in ipairs(leaves) do grads[k] = grads[k] or core.zeros_like(leaf) end
+      return unpack(grads)
+    end
+  end)
+end
+
+--- fn's result at the inputs, and its derivative along the tangents, by two backward passes.
+---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+---@param inputs accelerate.Tensor|accelerate.Tensor[]
+---@param tangents accelerate.Tensor|accelerate.Tensor[] of the inputs' shapes
+---@return accelerate.Tensor, accelerate.Tensor
+function M.jvp(fn, inputs, tangents)
+  return core.enable_grad(function()
+    local leaves = leaves_of("jvp", inputs)
+    if core.is_tensor(tangents) then tangents = { tangents } end
+    options.value("jvp", "tangents", tangents, { "list" })
+    if #tangents ~= #leaves then fail("jvp: %d inputs, but %d tangents", #leaves, #tangents) end
+    local out = result_of("jvp", fn, unpack(leaves))
+    if not out.requires_grad then return out, core.zeros_like(out) end
+    local seed = core.zeros_like(out):requires_grad_() -- the first pass is linear in it
+    local grads = { core.grad(out, leaves,
+      { grad_outputs = seed, create_graph = true, allow_unused = true }) }
+    local along
+    for k = 1, #leaves do
+      if grads[k] and grads[k].requires_grad then
+        local part = (grads[k] * tangents[k]):sum()
+        along = along and along + part or part
+      end
+    end
+    if not along then return out, core.zeros_like(out) end
+    return out, core.grad(along, seed, { create_graph = true, allow_unused = true }) or core.zeros_like(out)
+  end)
+end
+
+--- A function that gives the gradient of fn, which gives one number, in its first argument (or that
+--- of a number from 1).
+---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+---@param argnum? integer
+---@return fun(...: accelerate.Tensor): accelerate.Tensor
+function M.grad(fn, argnum)
+  argnum = options.value("grad", "argnum", argnum == nil and 1 or argnum, { "integer", min = 1 })
+  local both = M.grad_and_value(fn, argnum)
+  return function(...) return (both(...)) end
+end
+
+--- Likewise, with fn's result as a second value.
+---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+---@param argnum? integer
+---@return fun(...: accelerate.Tensor): accelerate.Tensor, accelerate.Tensor
+function M.grad_and_value(fn, argnum)
+  argnum = argnum or 1
+  return function(...)
+    local given, n = { ... }, select("#", ...)
+    return core.enable_grad(function()
+      local leaf = leaves_of("grad", { given[argnum] })[1]
+      given[argnum] = leaf
+      local out = result_of("grad", fn, unpack(given, 1, n))
+      if out:numel() ~= 1 then
+        fail("grad: expected the function to return one number, got %s", options.show(out))
+      end
+      return core.grad(out:sum(), leaf, { create_graph = true, allow_unused = true })
+        or core.zeros_like(leaf), out
+    end)
+  end
+end
+
+-- ---- vmap
+
+local VMAP = { in_dims = { "integer|table", default = 1 }, out_dims = { "integer|table", default = 1 } }
+
+local function dim_at(dims, i)
+  if type(dims) ~= "table" then return dims end
+  return dims[i] or nil
+end
+
+--- A function that calls fn once for each position of dim 1 of its tensors and stacks the results.
+--- It is a loop: fn runs as often as the dim is long.
+---@param fn fun(...): ...
+---@param opts? { in_dims: integer|table, out_dims: integer|table } dims that are mapped: one for
+---  all arguments, or a list; false in the list: the argument is given as it is
+---@return fun(...): ...
+function M.vmap(fn, opts)
+  local o = options.check("vmap", opts, VMAP)
+  options.value("vmap", "fn", fn, { "function|table" })
+  return function(...)
+    local given, n, size = { ... }, select("#", ...), nil
+    for i = 1, n do
+      local dim = dim_at(o.in_dims, i)
+      if dim and core.is_tensor(given[i]) then
+        local length = given[i]:size(dim)
+        if size and size ~= length then
+          fail("vmap: argument %d has %d positions to map over, those before it %d", i, length, size)
+        end
+        size = length
+      end
+    end
+    if not size then fail("vmap: no argument is a tensor to map over") end
+    if size == 0 then fail("vmap: there is no position to map over") end
+    local columns, count = {}, 0
+    for at = 1, size do
+      local args = {}
+      for i = 1, n do
+        local dim = dim_at(o.in_dims, i)
+        args[i] = dim and core.is_tensor(given[i]) and given[i]:select(dim, at) or given[i]
+      end
+      local results = { fn(unpack(args, 1, n)) }
+      count = #results
+      for k, result in ipairs(results) do
+        if not core.is_tensor(result) then
+          fail("vmap: expected the function to return tensors, result %d is %s", k, options.show(result))
+        end
+        columns[k] = columns[k] or {}
+        columns[k][at] = result
+      end
+    end
+    local stacked = {}
+    for k = 1, count do stacked[k] = core.stack(columns[k], dim_at(o.out_dims, k) or 1) end
+    return unpack(stacked, 1, count)
+  end
+end
+
+-- ---- modules
+
+--- Calls the module with other parameters and buffers, which need not be leaves. Those that are not
+--- named stay its own.
+---@param module accelerate.nn.Module
+---@param values table<string, accelerate.Tensor> by the names of named_parameters and named_buffers
+---@param ... any the module's arguments
+---@return any ...
+function M.functional_call(module, values, ...)
+  if type(module) ~= "table" or type(module.get_submodule) ~= "function" then
+    fail("functional_call: module: expected a module, got %s", options.show(module))
+  end
+  options.value("functional_call", "values", values, { "table" })
+  local former = {}
+  local names = {}
+  for name, value in next, values do
+    if type(name) ~= "string" or not core.is_tensor(value) then
+      fail("functional_call: values: expected tensors by name, got %s = %s", options.show(name),
+        options.show(value))
+    end
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  local function swap()
+    for _, name in ipairs(names) do
+      local path, key = name:match "^(.*)%.([^.]+)$"
+      local owner = module:get_submodule(path or "")
+      key = key or name
+      local old = owner._values[key]
+      if not core.is_tensor(old) then
+        fail("functional_call: the module has no parameter or buffer %s", name)
+      end
+      former[#former + 1] = { owner, key, old }
+      owner._values[key] = values[name]
+    end
+  end
+  local function restore()
+    for i = #former, 1, -1 do former[i][1]._values[former[i][2]] = former[i][3] end
+  end
+  local args, n = { ... }, select("#", ...)
+  return require("accelerate.utils.scope").run(function() end, restore, function()
+    swap()
+    return module(unpack(args, 1, n))
+  end)
+end
+
+return M

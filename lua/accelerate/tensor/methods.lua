@@ -1,0 +1,192 @@
+--- Small functions and methods of PyTorch's that scripts carry along.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.define"
+local options = require "accelerate.utils.options"
+
+local shape_text = define.shape_text
+
+-- ---- kinds of tensors and of types
+
+local function is_float(x) return x.dtype:find("float", 1, true) ~= nil end
+
+define.plain("is_sparse", "x.is_sparse", "false: all tensors are dense", "field", function() return false end)
+define.plain("itemsize", "x.itemsize", "bytes of an element", "field",
+  function(x) return x:element_size() end)
+define("is_complex", "x:T", "false: there are no complex types", function() return false end)
+define("is_signed", "x:T", "whether elements may be below 0", function(x)
+  return x.dtype ~= "uint8" and x.dtype ~= "bool"
+end)
+define("isreal", "x:T", "true everywhere: there are no complex types", function(x)
+  return core.ones_like(x, { dtype = "bool" })
+end)
+define("numel", "x:T", "the number of elements", function(x) return x:numel() end, "function")
+define("ndimension", "x:T", "the number of dims", function(x) return x.ndim end, "method")
+define("get_device", "x:T", "the number of x's GPU, -1 on the CPU", function(x)
+  return tonumber(x.device:match ":(%d+)$") or -1
+end)
+define("type", "x:T dtype:dtype?", "x's element type, or x with another one", function(x, dtype)
+  return dtype and x:to(dtype) or x.dtype
+end, "method")
+define("is_nonzero", "x:T", "whether the one element of x is not 0", function(x)
+  if x:numel() ~= 1 then options.fail("is_nonzero: expected one element, got shape %s", shape_text(x)) end
+  local v = x:item()
+  return v ~= 0 and v ~= false
+end)
+define.plain("result_type", "tensor.result_type(a, b)",
+  "the element type of a sum of two tensors or numbers", "function", function(a, b)
+    for i, v in ipairs { a, b } do
+      if not core.is_tensor(v) and type(v) ~= "number" and type(v) ~= "boolean" then
+        options.fail("result_type: argument %d: expected a tensor or a number, got %s", i, options.show(v))
+      end
+    end
+    local function empty(v)
+      if not core.is_tensor(v) then return v end
+      return core.zeros(v.ndim > 0 and { 0 } or {}, { dtype = v.dtype })
+    end
+    if not core.is_tensor(a) and not core.is_tensor(b) then a, b = core.tensor(a), core.tensor(b) end
+    return (core.mul(empty(a), empty(b))).dtype
+  end)
+
+-- ---- new tensors
+
+for _, name in ipairs { "zeros", "ones", "empty", "full", "rand", "randn" } do
+  local full = name == "full"
+  define.plain(name .. "_like", ("x:%s_like(%s{ dtype, device, requires_grad })"):format(name,
+    full and "value, " or ""), ("`tensor.%s_like` as a method"):format(name), "method", core[name .. "_like"])
+end
+define.plain("randint_like", "tensor.randint_like(x, low, high, { dtype, device })",
+  "integers from low (0 when one number is given) to high - 1, of x's shape and type", "both",
+  function(x, low, high, opts)
+    if not core.is_tensor(x) then
+      options.fail("randint_like: argument 1 (x): expected a tensor, got %s", options.show(x))
+    end
+    if type(high) ~= "number" then low, high, opts = 0, low, high end
+    local o = options.check("randint_like", opts, { dtype = { "string", default = x.dtype },
+      device = { "string", default = x.device }, generator = { "Generator", optional = true } })
+    return core.randint(low, high, x.shape, { device = o.device, generator = o.generator }):to(o.dtype)
+  end)
+define.plain("scalar_tensor", "tensor.scalar_tensor(value, { dtype, device })", "a tensor of 0 dims",
+  "function",
+  function(value, opts)
+    options.value("scalar_tensor", "value", value, { "number|boolean" })
+    return core.tensor(value, opts)
+  end)
+define("diagflat", "x:T offset:int=0", "a matrix with the elements of x on a diagonal", function(x, offset)
+  return x:reshape(-1):diag(offset)
+end)
+define("vander", "x:T N:int? increasing:bool=false", "the powers of a vector's elements, as columns",
+  function(x, n, increasing)
+    if x.ndim ~= 1 then options.fail("vander: expected a vector, got %s", shape_text(x)) end
+    n = n or x:numel()
+    if n < 0 then options.fail("vander: N must be at least 0, got %d", n) end
+    local powers = core.arange(n, { device = x.device }):to(x.dtype)
+    if not increasing then powers = powers:flip(1) end
+    return x:unsqueeze(2) ^ powers
+  end)
+
+-- ---- cuts and changed copies
+
+for _, entry in ipairs { { "vsplit", 1 }, { "dsplit", 3 } } do
+  local name, dim = entry[1], entry[2]
+  define(name, "x:T sections:ints", ("tensor_split along dim %d"):format(dim), function(x, sections)
+    if x.ndim < dim then
+      options.fail("%s: expected at least %d dims, got %s", name, dim, shape_text(x))
+    end
+    return define.functions.tensor_split(x, sections, dim)
+  end)
+end
+define("hsplit", "x:T sections:ints", "tensor_split along dim 2; of a vector along dim 1",
+  function(x, sections)
+  if x.ndim == 0 then options.fail("hsplit: expected at least 1 dim, got a 0-d tensor") end
+  return define.functions.tensor_split(x, sections, math.min(x.ndim, 2))
+end)
+define("select_scatter", "x:T src:T dim:dim index:int",
+  "a copy of x with src at position index (from 1) of dim",
+  function(x, src, dim, index)
+    local out = x:clone()
+    out:select(dim, index):copy_(src)
+    return out
+  end)
+define("diagonal_scatter", "x:T src:T offset:int=0 dim1:dim=1 dim2:dim=2",
+  "a copy of x with src on a diagonal",
+  function(x, src, offset, dim1, dim2)
+    local out = x:clone()
+    out:diagonal(offset, dim1, dim2):copy_(src)
+    return out
+  end)
+define("slice_scatter", "x:T src:T dim:dim=1 start:int=1 stop:int=-1 step:int=1",
+  "a copy of x with src in the range start .. stop (both from 1 and included) of dim",
+  function(x, src, dim, start, stop, step)
+    local key, out = {}, x:clone()
+    for d = 1, x.ndim do key[d] = d == dim and { start, stop, step } or {} end
+    out[key] = src
+    return out
+  end)
+define("masked_scatter_", "x:T mask:T source:T", "masked_scatter in place", function(x, mask, source)
+  return x:copy_(x:masked_scatter(mask, source))
+end, "method")
+define("sum_to_size", "x:T shape:ints", "x summed over dims until it has the shape", function(x, shape)
+  local lead = x.ndim - #shape
+  local dims = {}
+  for d = 1, x.ndim do
+    local size = shape[d - lead]
+    if d <= lead or size == 1 and x.shape[d] ~= 1 then dims[#dims + 1] = d
+    elseif size ~= x.shape[d] then lead = -1 end
+  end
+  if lead < 0 then
+    options.fail("sum_to_size: %s does not come from [%s] by broadcasting", shape_text(x),
+      table.concat(shape, ", "))
+  end
+  return #dims > 0 and x:sum(dims, true):view(shape) or x
+end)
+define("unravel_index", "indices:T shape:ints", "the coordinates of flat positions, one tensor for each dim",
+  function(indices, shape)
+    local parts = {}
+    for d = #shape, 1, -1 do
+      parts[d] = indices:remainder(shape[d])
+      indices = indices:floor_divide(shape[d])
+    end
+    return unpack(parts)
+  end, "function")
+
+-- ---- arithmetic
+
+define("rsub", "a:TN b:TN alpha:num=1", "b - alpha a", function(a, b, alpha) return core.sub(b, a, alpha) end)
+define("float_power", "a:TN b:TN", "a to the power b, in float64", function(a, b)
+  local function double(v) return core.is_tensor(v) and v:double() or v end
+  return core.pow(double(a), double(b))
+end)
+define("ldexp", "x:T other:T", "x * 2 ^ other", function(x, other)
+  return x * core.pow(2, is_float(other) and other or other:float())
+end)
+define("logaddexp2", "a:T b:T", "log2(2 ^ a + 2 ^ b), safe for large numbers", function(a, b)
+  return core.logaddexp(a * math.log(2), b * math.log(2)) / math.log(2)
+end)
+
+-- ---- gradients of results
+
+--- The hook must not hold the tensor that it is on.
+define.plain("retain_grad", "x:retain_grad()",
+  "keeps the gradient of a result in x.grad; of a leaf nothing changes",
+  "method", function(x)
+    if not core.is_tensor(x) then
+      options.fail("retain_grad: argument 1 (x): expected a tensor, got %s", options.show(x))
+    end
+    if not x.requires_grad then options.fail("retain_grad: the tensor does not require a gradient") end
+    if x.is_leaf then return end
+    local weak = setmetatable({ x }, { __mode = "v" })
+    x:register_hook(function(g)
+      local kept = weak[1]
+      if not kept then return end
+      core._keep_grad(kept, kept.grad and kept.grad + g or core.no_grad(function() return g:clone() end))
+    end)
+  end)
+
+-- ---- how tensors are shown
+
+define.plain("set_printoptions",
+  "tensor.set_printoptions { precision, threshold, edgeitems, linewidth, profile, sci_mode }",
+  "how tensors are shown from now on", "function",
+  function(opts) return require("accelerate.utils.format").set_options(opts) end)
+define.plain("get_printoptions", "tensor.get_printoptions()", "the settings of set_printoptions", "function",
+  function() return require("accelerate.utils.format").get_options() end)

@@ -1,0 +1,178 @@
+--- accelerate.autograd and accelerate.func, retain_grad, set_printoptions, utils.time. PyTorch's
+--- values were taken from torch.func at these points.
+local accelerate = require "accelerate"
+local tensor = require "accelerate.tensor"
+local nn = require "accelerate.nn"
+local autograd, func = tensor.autograd, accelerate.func
+
+local function fails(expected, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.truthy(tostring(message):find(expected, 1, true),
+    ("expected %q in %q"):format(expected, tostring(message)))
+end
+
+local function double(values, grad)
+  return tensor(values, { dtype = "float64", requires_grad = grad ~= false })
+end
+local function near(expected, got)
+  assert(tensor.allclose(double(expected, false), got:detach():double(), 1e-9, 1e-9), tostring(got))
+end
+
+describe("autograd", function()
+  it("gradcheck accepts right gradients and names wrong ones", function()
+    assert.is_true(autograd.gradcheck(function(x, y) return (x * y):sin(), x:sum() end, {
+      double { 0.5, -1 }, double { 2, 0.25 } }))
+    local wrong = tensor.Function {
+      forward = function(ctx, x) ctx:save_for_backward(x) return x * x end,
+      backward = function(_, g) return g * 3 end,
+    }
+    local ok, message = autograd.gradcheck(function(x) return wrong(x) end, double { 0.5, -1 },
+      { raise_exception = false })
+    assert.is_false(ok)
+    assert.matches("the gradient of result 1 %(element 1%) in input 1 %(element 1%) is 3, finite " ..
+      "differences give 1",
+      message)
+    fails("gradcheck: the gradient of result 1", autograd.gradcheck, function(x) return wrong(x) end,
+      double { 0.5 })
+    fails("no input requires a gradient", autograd.gradcheck, function(x) return x end, double({ 1 }, false))
+    fails("gradcheck: fn must be a function, got 3", autograd.gradcheck, 3, double { 1 })
+    fails("gradcheck: inputs, entry 1: expected a tensor, got 1", autograd.gradcheck, tensor.sin, { 1 })
+    assert.is_true(autograd.gradgradcheck(function(x) return x:exp() * x end, double { 0.5, -1 }))
+  end)
+
+  it("detect_anomaly names the op whose gradient has a NaN", function()
+    local x = double { 0, 1 }
+    fails("backward: the gradient of sqrt in its argument 1 has a NaN, float64 [2]", autograd.detect_anomaly,
+      function() (x:sqrt() * 0):sum():backward() end)
+    assert.equal(3, autograd.detect_anomaly(function(a) return a end, 3))
+    ;(x:sqrt() * 0):sum():backward() -- the watch is over
+    assert.is_false(autograd.set_detect_anomaly(true))
+    assert.is_true(autograd.set_detect_anomaly(false))
+    fails("detect_anomaly: fn must be a function, got 3", autograd.detect_anomaly, 3)
+  end)
+
+  it("backward takes several tensors", function()
+    local x = double { 1, 2 }
+    autograd.backward({ x * 2, x:sum() }, { double({ 1, 10 }, false) })
+    near({ 3, 21 }, x.grad)
+    fails("tensor 1 has 2 elements: give its gradient in grad_tensors", autograd.backward, x * 2)
+  end)
+
+  it("retain_grad keeps the gradient of a result", function()
+    local x = double { 1, 2 }
+    local y = x * 3
+    y:retain_grad()
+    local loss = (y * y):sum()
+    loss:backward { retain_graph = true }
+    near({ 6, 12 }, y.grad)
+    loss:backward()
+    near({ 12, 24 }, y.grad)
+    near({ 36, 72 }, x.grad)
+    x:retain_grad()
+    fails("retain_grad: the tensor does not require a gradient", function() tensor.ones(2):retain_grad() end)
+    local weak = setmetatable({}, { __mode = "v" })
+    do
+      local z = x * 2
+      z:retain_grad()
+      weak[1] = z
+    end
+    for _ = 1, 4 do collectgarbage() end
+    assert.is_nil(weak[1])
+  end)
+end)
+
+describe("func", function()
+  it("jacobian and hessian have the dims of result and input", function()
+    local x = double { 1, 2, 3 }
+    near({ { 2, 0, 0 }, { 0, 4, 0 }, { 0, 0, 6 } }, func.jacobian(function(v) return v * v end, x))
+    local a, b = func.jacobian(function(u, v) return u:sum() * v end, { x, double { 4, 5 } })
+    near({ { 4, 4, 4 }, { 5, 5, 5 } }, a)
+    near({ { 6, 0 }, { 0, 6 } }, b)
+    near({ { 6, 0, 0 }, { 0, 12, 0 }, { 0, 0, 18 } }, func.hessian(function(v) return (v ^ 3):sum() end, x))
+    near({ { 0, 0, 0 }, { 0, 0, 0 }, { 0, 0, 0 } }, func.hessian(function(v) return v:sum() end, x))
+    assert.same({ 2, 2, 3, 2 }, autograd.functional.jacobian(function(v) return v[{ { 1, 2 } }] end,
+      tensor.ones(3, 2)).shape)
+    local j = func.jacobian(function(v) return v * v end, x, { create_graph = true })
+    near({ 2, 2, 2 }, tensor.grad(j:sum(), x))
+    assert.is_nil(x.grad)
+    fails("jacobian: expected the function to return a tensor, got 3", func.jacobian,
+      function() return 3 end, x)
+    fails("hessian: expected the function to return one number", func.hessian, function(v) return v end, x)
+    fails("jacobian: input 1: expected a tensor of a floating type", func.jacobian, tensor.abs,
+      tensor.arange(3))
+  end)
+
+  it("jvp, vjp and grad", function()
+    local x = double { 1, 2, 3 }
+    local out, along = func.jvp(function(v) return v * v:sum() end, x, double({ 1, 0, -1 }, false))
+    near({ 6, 12, 18 }, out)
+    near({ 6, 0, -6 }, along)
+    local value, back = func.vjp(function(v) return v * v end, x)
+    near({ 1, 4, 9 }, value)
+    near({ 2, 0, 6 }, back(double({ 1, 0, 1 }, false)))
+    near({ 3, 12, 27 }, func.grad(function(v) return (v ^ 3):sum() end)(x))
+    near({ 6, 12, 18 },
+      func.grad(function(v) return func.grad(function(u) return (u ^ 3):sum() end)(v):sum() end)(x))
+    local g, v = func.grad_and_value(function(a, b) return (a * b):sum() end, 2)(x, double { 1, 1, 1 })
+    near({ 1, 2, 3 }, g)
+    assert.equal(6, v:item())
+    fails("jvp: 1 inputs, but 2 tangents", func.jvp, tensor.sin, x, { x, x })
+  end)
+
+  it("vmap loops over a dim and stacks", function()
+    local a, b = double({ { 1, 2 }, { 3, 4 }, { 5, 6 } }, false), double({ 1, 10 }, false)
+    near({ 21, 43, 65 }, func.vmap(function(r, w) return r:dot(w) end, { in_dims = { 1, false } })(a, b))
+    near({ 9, 12 }, func.vmap(function(c) return c:sum() end, { in_dims = 2 })(a))
+    local sums, rows = func.vmap(function(r) return r:sum(), r end, { out_dims = { 1, 2 } })(a)
+    near({ 3, 7, 11 }, sums)
+    assert.same({ 2, 3 }, rows.shape)
+    fails("vmap: argument 2 has 2 positions to map over, those before it 3", func.vmap(tensor.add), a, b)
+    fails("vmap: no argument is a tensor", func.vmap(tensor.add), 1, 2)
+  end)
+
+  it("functional_call uses other parameters and puts its own back", function()
+    local net = nn.Sequential(nn.Linear(2, 1), nn.Tanh())
+    local w = tensor({ { 2, 3 } }, { requires_grad = true })
+    local own = net[1].weight
+    local y = func.functional_call(net, { ["0.weight"] = w * 1, ["0.bias"] = tensor { 0 } },
+      tensor { { 0.1, 0.2 } })
+    assert(math.abs(y:item() - math.tanh(0.8)) < 1e-6)
+    y:sum():backward()
+    assert(w.grad)
+    assert.equal(own, net[1].weight)
+    assert.is_nil(own.grad)
+    fails("has no parameter or buffer 0.wait", func.functional_call, net, { ["0.wait"] = w },
+      tensor.ones(1, 2))
+    assert.equal(own, net[1].weight)
+    fails("functional_call: module: expected a module, got 3", func.functional_call, 3, {})
+  end)
+end)
+
+describe("set_printoptions", function()
+  it("changes how tensors are shown, and profile = \"default\" restores it", function()
+    local x = tensor { 0.123456, 10 }
+    local before = tostring(x)
+    tensor.set_printoptions { precision = 2 }
+    assert.equal("tensor([ 0.12, 10.00])", tostring(x))
+    tensor.set_printoptions { sci_mode = true }
+    assert.equal("tensor([1.23e-01, 1.00e+01])", tostring(x))
+    tensor.set_printoptions { threshold = 3, edgeitems = 1, precision = 4 }
+    assert.equal("tensor([0,  ..., 5])", tostring(tensor.arange(6)))
+    assert.equal(1, tensor.get_printoptions().edgeitems)
+    tensor.set_printoptions { profile = "default" }
+    assert.equal(before, tostring(x))
+    fails("unknown option 'precison'; did you mean 'precision'", tensor.set_printoptions, { precison = 3 })
+    fails("profile", tensor.set_printoptions, { profile = "long" })
+  end)
+end)
+
+describe("utils.time", function()
+  it("is the wall clock with fractions", function()
+    local now = accelerate.utils.time()
+    assert(math.abs(now - os.time()) < 2)
+    local later = accelerate.utils.time()
+    for _ = 1, 1000 do if later > now then break end later = accelerate.utils.time() end
+    assert(later > now)
+  end)
+end)
