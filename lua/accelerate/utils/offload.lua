@@ -74,8 +74,9 @@ end
 ---@param offload_folder string
 function M.save_offload_index(index, offload_folder)
   check("save_offload_index", "offload_folder", offload_folder, "string")
-  if index == nil or next(index) == nil then return end
+  if index == nil then return end
   check("save_offload_index", "index", index, "table")
+  if #ordered.keys(index) == 0 then return end
   local path, all = fs.join(offload_folder, INDEX), ordered.new()
   if fs.is_file(path) then
     for name, info in ordered.pairs(read_index("save_offload_index", offload_folder)) do all[name] = info end
@@ -95,6 +96,7 @@ function M.offload_state_dict(save_dir, state_dict)
   if not made then fail("offload_state_dict: %s", why) end
   local index = ordered.new()
   for name, weight in ordered.pairs(state_dict) do
+    check("offload_state_dict", "a name of state_dict", name, "string")
     M.offload_weight(check_tensor("offload_state_dict", tostring(name), weight), name, save_dir, index)
   end
   M.save_offload_index(index, save_dir)
@@ -109,7 +111,11 @@ function M.extract_submodules_state_dict(state_dict, submodule_names)
   check("extract_submodules_state_dict", "submodule_names", submodule_names, "list")
   local result = ordered.new()
   for _, module in ipairs(submodule_names) do
+    check("extract_submodules_state_dict", "submodule_names", module, "string")
     for name, value in ordered.pairs(state_dict) do
+      if type(name) ~= "string" then
+        fail("extract_submodules_state_dict: state_dict: names must be strings, got %s", options.show(name))
+      end
       if name == module or name:sub(1, #module + 1) == module .. "." then result[name] = value end
     end
   end
