@@ -169,6 +169,10 @@ AX_API ax_status ax_dist_patience(int64_t since);
  * For ranks whose disk takes no word about it; from any thread. */
 AX_API void ax_dist_lose_save(uint32_t number);
 AX_API bool ax_dist_save_lost(int rank, uint32_t number);
+/* Signals that the script has a function for.  handle: the launcher leaves this one to the script;
+ * false: there is no launcher.  due: the one on which all ranks are to act now, once; 0: none. */
+AX_API bool ax_signal_handle(int sig);
+AX_API int ax_signal_due(void);
 /* This rank leaves the world for good: its collectives fail from now on, and so do collectives of
  * the others that wait for it.  Ranks keep their numbers.  Does nothing in a group of one. */
 AX_API void ax_dist_leave(void);

@@ -15,6 +15,7 @@
 #include "dist.h"
 #include "host.h"
 #include "io.h"
+#include "ranks.h"
 
 #include <errno.h>
 #include <lauxlib.h>
@@ -25,6 +26,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 extern int luaopen_accelerate_core(lua_State *L);
@@ -375,6 +377,58 @@ static int open_host(lua_State *L)
   return 1;
 }
 
+/* ---- SIGUSR1: where the script is ------------------------------------------------------------ */
+
+static lua_State *looked_state;
+
+/* Into the rank's record; alone, to stderr. */
+static void write_trace(lua_State *L)
+{
+  ax_rank_record *me = failed_fn ? ax_rank_own() : NULL;
+
+  lua_pushliteral(L, "");
+  ax_errors_add_stack(L, 0);
+  if (me) {
+    snprintf(me->trace, sizeof me->trace, "%s", lua_tostring(L, -1) + (*lua_tostring(L, -1) == '\n'));
+    atomic_store(&me->looked, atomic_load(&me->looks));
+  } else {
+    fprintf(stderr, "accel-run: SIGUSR1:%s\n", lua_tostring(L, -1));
+  }
+  lua_pop(L, 1);
+}
+
+static void look_in_wait(void)
+{
+  if (lua_checkstack(looked_state, 8)) write_trace(looked_state);
+}
+
+static void look_from_hook(lua_State *L, lua_Debug *ar)
+{
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  write_trace(L);
+}
+
+/* A signal may reach any thread; Lua's is the first. */
+static void on_look(int sig)
+{
+  if (syscall(SYS_gettid) != getpid()) {
+    syscall(SYS_tgkill, getpid(), getpid(), sig);
+    return;
+  }
+  if (!ax_interrupted)
+    lua_sethook(looked_state, look_from_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+static void catch_looks(lua_State *L)
+{
+  struct sigaction a = { .sa_handler = on_look, .sa_flags = SA_RESTART };
+
+  looked_state = L;
+  ax_shm_on_look(look_in_wait);
+  sigaction(SIGUSR1, &a, NULL);
+}
+
 /* ---- running --------------------------------------------------------------------------------- */
 
 static const char jit_command[] = "local name, rest = (...):match('^([^=]*)=?(.*)$')\n"
@@ -597,6 +651,7 @@ static int protected_main(lua_State *L)
   set_arg(L, plan);
   watch_exit(L);
   if (!failed_fn) ax_interp_catch_interrupts(L, plan->interactive ? AX_INTERRUPTS_ASK : AX_INTERRUPTS_END);
+  catch_looks(L);
   failed_at[0] = '\0';
   status = run_actions(L, plan);
   if (status == 0 && (plan->script || plan->stdin_text)) status = run_script(L, plan);

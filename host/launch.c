@@ -31,56 +31,12 @@
 #include <unistd.h>
 
 #include "glibc.h"
-#include "host.h"
-#include "joins.h"
-#include "machines.h"
+#include "launch.h"
 
 #define TICK_NS 100000000 /* what a launcher that is not stopped may be late by */
 #define TICK_ENDING_NS 20000000
 #define PATIENCE_NS 300000000    /* for ranks to leave by themselves, and again after SIGTERM */
 #define STOP_NOTICE_NS 100000000 /* Ctrl-Z stops the launcher too and is not reported */
-#define SHOWN 16                 /* ranks in a table */
-
-typedef struct child {
-  pid_t pid;
-  bool alive;
-  int status;      /* from waitpid, when no longer alive */
-  int stop_signal; /* 0: not stopped */
-  int64_t stopped_at;
-  bool stop_reported;
-} child;
-
-typedef struct run {
-  ax_control *control;
-  ax_machines *machines; /* NULL: this is the only one */
-  ax_local *local;       /* the launchers of this machine's other ranks; NULL: this is the only one */
-  int ranks;             /* on this machine, like all counts here */
-  int from, to, alive;   /* those of this launcher: from ... to - 1 */
-  child child[AX_MAX_RANKS];
-  double stall_report, stall_timeout; /* seconds */
-  int64_t tick;                       /* nanoseconds between two checks of the records */
-  bool quiet;                         /* of a failure the script's error alone is shown */
-  bool prompt;                        /* rank 0 has the terminal, and Ctrl-C stops its chunk alone */
-  /* when the launcher itself was last found stopped: waits are timed from then on */
-  int64_t last_tick, awake_since;
-  double next_stall;
-  int ending_signal; /* a signal to the launcher ends the run */
-  int lost_to;       /* the signal that stopped a rank for too long */
-  int64_t ending_at; /* 0: not ending */
-  bool termed, killed;
-  char table[SHOWN + 1][600]; /* where the ranks were when the run began to end */
-} run;
-
-/* The name of a rank of this machine, with its number among all ranks; borrowed until the next
- * call. */
-static const char *name_of(const ax_machines *m, int rank)
-{
-  static char text[48];
-
-  if (m) return ax_rank_name(m->first + rank, m->here, text, sizeof text);
-  snprintf(text, sizeof text, "rank %d", rank);
-  return text;
-}
 
 /* ---- in a rank ------------------------------------------------------------------------------- */
 
@@ -110,7 +66,7 @@ static void rank_failed(const char *text, const char *where)
   snprintf(me->failed_at, sizeof me->failed_at, "%s", where);
   if (snprintf(me->failure, sizeof me->failure, "%s", text) >= (int)sizeof me->failure)
     memcpy(me->failure + sizeof me->failure - 4, "...", 4);
-  snprintf(reason, sizeof reason, "%s failed: %.*s", name_of(my_machines, my_rank),
+  snprintf(reason, sizeof reason, "%s failed: %.*s", ax_launched_name(my_machines, my_rank),
            length > 800 ? 800 : length, text);
   ax_shm_abort(my_control, my_rank, reason);
 }
@@ -193,108 +149,9 @@ static int rank_main(const ax_plan *plan, ax_control *c, ax_machines *machines, 
   _exit(status);
 }
 
-/* ---- the state of the ranks ------------------------------------------------------------------ */
-
-/* Both are borrowed until the next call. */
-static const char *signal_name(int sig)
-{
-  static char text[32];
-  const char *abbreviation = sigabbrev_np(sig);
-
-  if (abbreviation) snprintf(text, sizeof text, "SIG%s", abbreviation);
-  else snprintf(text, sizeof text, "signal %d", sig);
-  return text;
-}
-
-static double seconds_since(const run *r, int64_t then, int64_t now)
-{
-  if (then < r->awake_since) then = r->awake_since;
-  return now > then ? (double)(now - then) * 1e-9 : 0;
-}
-
-/* "in #3, all_reduce(float32, 10 elements, sum) at train.lua:9, for 0.2 s"; "in a launch on cuda:0
- * (mul, near train.lua:12) for 3.1 s, after #3, ..." when the driver blocks the rank */
-static void doing(const run *r, int rank, int64_t now, char *buf, size_t size)
-{
-  const ax_rank_record *rec = &r->control->rank[rank];
-  const uint32_t state = atomic_load(&rec->state);
-  const uint64_t n = atomic_load(&rec->collectives);
-  const double s = seconds_since(r, atomic_load(&rec->since), now);
-  const int64_t blocked = atomic_load_explicit(&rec->launch_since, memory_order_acquire);
-  char text[96], last[300] = "";
-
-  if (n > 0) {
-    ax_collective_text(&rec->last, text, sizeof text);
-    snprintf(last, sizeof last, "#%llu, %s%s%.*s", (unsigned long long)n, text, rec->where[0] ? " at " : "",
-             AX_WHERE_TEXT, rec->where);
-  }
-  if (blocked && state == AX_RANK_RUNNING)
-    snprintf(buf, size, "in a launch on cuda:%d (%.*s%s%.*s) for %.1f s, after %s", (int)rec->launch_device,
-             (int)sizeof rec->launch, rec->launch, rec->launch_at[0] ? ", near " : "", AX_WHERE_TEXT,
-             rec->launch_at, seconds_since(r, blocked, now), last);
-  else if (state == AX_RANK_WAITING || state == AX_RANK_GIVEN_UP)
-    snprintf(buf, size, "in %s, for %.1f s", last, s);
-  else if (state == AX_RANK_FINISHED)
-    snprintf(buf, size, "finished%s%s", n > 0 ? "; last collective " : "", last);
-  else if (state == AX_RANK_STARTING) snprintf(buf, size, "starting");
-  else if (n == 0) snprintf(buf, size, "running for %.1f s, no collective so far", s);
-  else snprintf(buf, size, "running for %.1f s since %s", s, last);
-}
-
-/* One line for each rank but `except`, up to SHOWN of them. */
-static int fill_table(run *r, int except, int64_t now)
-{
-  int rank, lines = 0, rows = 0;
-
-  for (rank = 0; rank < r->ranks; rank++) {
-    char text[520], stopped[32] = "";
-    if (rank == except) continue;
-    if (rows++ >= SHOWN) continue;
-    doing(r, rank, now, text, sizeof text);
-    if (r->child[rank].stop_signal) snprintf(stopped, sizeof stopped, "stopped, ");
-    snprintf(r->table[lines++], sizeof r->table[0], "  rank %-3d %s%s",
-             rank + (r->machines ? r->machines->first : 0), stopped, text);
-  }
-  if (rows > SHOWN) snprintf(r->table[lines++], sizeof r->table[0], "  ... and %d more ranks", rows - SHOWN);
-  return lines;
-}
-
-static void print_table(run *r, int lines)
-{
-  int i;
-  for (i = 0; i < lines; i++) fprintf(stderr, "%s\n", r->table[i]);
-}
-
-/* Reports, at growing intervals, that ranks have been waiting for long. */
-static void watch_stalls(run *r, int64_t now)
-{
-  double longest = 0, limit = 0;
-  int rank;
-
-  for (rank = 0; rank < r->ranks; rank++) {
-    ax_rank_record *rec = &r->control->rank[rank];
-    const int64_t blocked = atomic_load(&rec->launch_since);
-    if (blocked || atomic_load(&rec->state) == AX_RANK_WAITING) {
-      const double s = seconds_since(r, blocked ? blocked : atomic_load(&rec->since), now);
-      if (s > longest) {
-        longest = s;
-        limit = (double)atomic_load(&rec->timeout) * 1e-9;
-      }
-    }
-  }
-  if (longest < r->stall_report) {
-    r->next_stall = r->stall_report;
-    return;
-  }
-  if (longest < r->next_stall) return;
-  r->next_stall = longest < r->stall_report * 100 ? longest * 2 : longest + r->stall_report * 100;
-  fprintf(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, limit);
-  print_table(r, fill_table(r, -1, now));
-}
-
 /* ---- the ranks' ends ------------------------------------------------------------------------- */
 
-static void rank_ended(run *r, int rank, int status)
+static void rank_ended(ax_launched *r, int rank, int status)
 {
   char reason[128];
   int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -306,16 +163,17 @@ static void rank_ended(run *r, int rank, int status)
   r->alive--;
   if (code != 0) {
     if (WIFSIGNALED(status))
-      snprintf(reason, sizeof reason, "%s was killed by %s", name_of(r->machines, rank),
-               signal_name(WTERMSIG(status)));
-    else snprintf(reason, sizeof reason, "%s exited with status %d", name_of(r->machines, rank), code);
+      snprintf(reason, sizeof reason, "%s was killed by %s", ax_launched_name(r->machines, rank),
+               ax_launched_signal(WTERMSIG(status)));
+    else
+      snprintf(reason, sizeof reason, "%s exited with status %d", ax_launched_name(r->machines, rank), code);
     ax_shm_abort(r->control, rank, reason);
   } else {
     ax_shm_finished(r->control, rank); /* it may have left without entering its end into the record */
   }
 }
 
-static void reap(run *r, int64_t now)
+static void reap(ax_launched *r, int64_t now)
 {
   int status, rank;
   pid_t pid;
@@ -330,7 +188,7 @@ static void reap(run *r, int64_t now)
       r->child[rank].stop_reported = false;
     } else if (WIFCONTINUED(status)) {
       if (r->child[rank].stop_reported && r->ending_at == 0)
-        fprintf(stderr, "accel-run: %s goes on\n", name_of(r->machines, rank));
+        fprintf(stderr, "accel-run: %s goes on\n", ax_launched_name(r->machines, rank));
       r->child[rank].stop_signal = 0;
     } else {
       rank_ended(r, rank, status);
@@ -339,25 +197,26 @@ static void reap(run *r, int64_t now)
 }
 
 /* Watches for stopped ranks: a stopped rank stops the others, sooner or later. */
-static void watch_stopped(run *r, int64_t now)
+static void watch_stopped(ax_launched *r, int64_t now)
 {
   int rank;
 
   for (rank = r->from; rank < r->to; rank++) {
-    child *c = &r->child[rank];
+    ax_child *c = &r->child[rank];
     char text[520], reason[192];
     if (!c->alive || !c->stop_signal) continue;
     if (!c->stop_reported && now - c->stopped_at >= STOP_NOTICE_NS) {
       c->stop_reported = true;
-      doing(r, rank, now, text, sizeof text);
+      ax_launched_doing(r, rank, now, text, sizeof text);
       fprintf(stderr,
               "accel-run: %s (process %d) was stopped by %s; it was %s. The run ends unless it goes on "
               "within %g s (--stall_timeout)\n",
-              name_of(r->machines, rank), (int)c->pid, signal_name(c->stop_signal), text, r->stall_timeout);
+              ax_launched_name(r->machines, rank), (int)c->pid, ax_launched_signal(c->stop_signal), text,
+              r->stall_timeout);
     }
-    if (seconds_since(r, c->stopped_at, now) >= r->stall_timeout) {
+    if (ax_launched_seconds(r, c->stopped_at, now) >= r->stall_timeout) {
       snprintf(reason, sizeof reason, "%s was stopped by %s and did not go on within %g s",
-               name_of(r->machines, rank), signal_name(c->stop_signal), r->stall_timeout);
+               ax_launched_name(r->machines, rank), ax_launched_signal(c->stop_signal), r->stall_timeout);
       if (ax_shm_abort(r->control, rank, reason)) r->lost_to = c->stop_signal;
     }
   }
@@ -365,7 +224,7 @@ static void watch_stopped(run *r, int64_t now)
 
 /* Ends the run for a rank whose GPUs' group was aborted and whose own thread is still blocked, so
  * that it raises no error itself. */
-static void watch_overdue(run *r, int64_t now)
+static void watch_overdue(ax_launched *r, int64_t now)
 {
   int rank;
 
@@ -374,12 +233,12 @@ static void watch_overdue(run *r, int64_t now)
     const int64_t at = atomic_load_explicit(&rec->overdue, memory_order_acquire);
     char reason[1024];
     if (at == 0 || now < at) continue;
-    snprintf(reason, sizeof reason, "%s failed: %.*s", name_of(r->machines, rank), 800, rec->stuck);
+    snprintf(reason, sizeof reason, "%s failed: %.*s", ax_launched_name(r->machines, rank), 800, rec->stuck);
     if (ax_shm_abort(r->control, rank, reason)) memcpy(rec->failure, rec->stuck, sizeof rec->stuck);
   }
 }
 
-static void signal_all(run *r, int sig)
+static void signal_all(ax_launched *r, int sig)
 {
   int rank;
 
@@ -389,7 +248,7 @@ static void signal_all(run *r, int sig)
 
 /* Ends the remaining ranks: after a grace period with SIGTERM, then with SIGKILL, which also ends
  * stopped processes. */
-static void end_ranks(run *r, int64_t now)
+static void end_ranks(ax_launched *r, int64_t now)
 {
   const int64_t patience = r->ending_signal ? 0 : PATIENCE_NS;
 
@@ -403,10 +262,20 @@ static void end_ranks(run *r, int64_t now)
   }
 }
 
-/* Whether this launcher does what is done once for a machine. */
-static bool leads(const run *r) { return !r->local || r->local->rank == 0; }
+/* Whether the script has a function for the signal, which then runs; a second signal ends the
+ * run. */
+static bool hand_on(ax_launched *r, int sig)
+{
+  if (r->handed || r->ending_at || !(atomic_load(&r->control->handled) & 1u << sig)) return false;
+  atomic_store(&r->control->signal, (uint32_t)sig);
+  if (ax_launched_leads(r))
+    fprintf(stderr,
+            "accel-run: %s: the script's function runs before the next batch; a second signal ends the run\n",
+            ax_launched_signal(sig));
+  return true;
+}
 
-static int wait_for_ranks(run *r, const sigset_t *signals)
+static int wait_for_ranks(ax_launched *r, const sigset_t *signals)
 {
   bool others = r->machines != NULL || r->local != NULL;
   int lines = 0;
@@ -424,6 +293,11 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
     r->last_tick = now;
     if (sig == SIGINT && r->prompt) {
       if (info.si_code != SI_KERNEL && r->child[0].alive) kill(r->child[0].pid, SIGINT);
+    } else if (sig == SIGUSR1) {
+      ax_launched_begin_look(r, now);
+      if (r->machines && r->look_until) ax_machines_look(r->machines, -1);
+    } else if (sig > 0 && sig != SIGCHLD && hand_on(r, sig)) {
+      r->handed = true;
     } else if (sig > 0 && sig != SIGCHLD) {
       char reason[128];
       if (r->ending_signal) {
@@ -431,23 +305,31 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
       } else {
         r->ending_signal = sig;
         if (r->machines)
-          snprintf(reason, sizeof reason, "the run was ended by %s on machine %d", signal_name(sig),
+          snprintf(reason, sizeof reason, "the run was ended by %s on machine %d", ax_launched_signal(sig),
                    r->machines->mine);
-        else snprintf(reason, sizeof reason, "the run was ended by %s", signal_name(sig));
+        else snprintf(reason, sizeof reason, "the run was ended by %s", ax_launched_signal(sig));
         ax_shm_abort(r->control, -1, reason);
       }
     }
     reap(r, now);
+    if (r->machines && r->machines->look) {
+      r->machines->look = false;
+      ax_launched_begin_look(r, now);
+    }
+    if (r->look_until) ax_launched_end_look(r, now);
     others = r->machines && ax_machines_watch(r->machines, r->control);
     others = (r->local && ax_local_watch(r->local, r->control)) || others;
     if (r->ending_at == 0) {
       watch_stopped(r, now);
-      if (leads(r)) watch_stalls(r, now);
+      if (ax_launched_leads(r)) {
+        ax_launched_watch_stalls(r, now);
+        ax_launched_watch_stragglers(r);
+      }
       watch_overdue(r, now);
     }
     if (r->ending_at == 0 && atomic_load(&r->control->abort) != AX_ABORT_NONE) {
       r->ending_at = now;
-      lines = fill_table(r, r->control->failed_rank, now);
+      lines = ax_launched_fill_table(r, r->control->failed_rank, now);
     }
     if (r->ending_at) end_ranks(r, now);
   }
@@ -457,9 +339,9 @@ static int wait_for_ranks(run *r, const sigset_t *signals)
 /* ---- the report ------------------------------------------------------------------------------ */
 
 /* Fills `how` ("was killed by SIGKILL") and returns the exit status for the failed rank. */
-static int how_it_failed(const run *r, int rank, char *how, size_t size)
+static int how_it_failed(const ax_launched *r, int rank, char *how, size_t size)
 {
-  const child *c = &r->child[rank];
+  const ax_child *c = &r->child[rank];
   const ax_rank_record *rec = &r->control->rank[rank];
   int code;
 
@@ -469,13 +351,13 @@ static int how_it_failed(const run *r, int rank, char *how, size_t size)
     return code;
   }
   if (r->lost_to) {
-    snprintf(how, size, "was stopped by %s and did not go on within %g s", signal_name(r->lost_to),
+    snprintf(how, size, "was stopped by %s and did not go on within %g s", ax_launched_signal(r->lost_to),
              r->stall_timeout);
     return 128 + r->lost_to;
   }
   if (WIFSIGNALED(c->status)) {
     code = WTERMSIG(c->status);
-    snprintf(how, size, "was killed by %s%s", signal_name(code),
+    snprintf(how, size, "was killed by %s%s", ax_launched_signal(code),
              code == SIGKILL ? " (as the kernel does when memory runs out)" : "");
     return 128 + code;
   }
@@ -486,7 +368,7 @@ static int how_it_failed(const run *r, int rank, char *how, size_t size)
 
 /* Decides which rank failed.  Where a rank was killed while it wrote its failure, it is the first
  * one that ended badly. */
-static void settle(run *r)
+static void settle(ax_launched *r)
 {
   int rank;
 
@@ -496,7 +378,7 @@ static void settle(run *r)
   if (!r->local || r->child[rank].status != 0) r->control->failed_rank = rank;
 }
 
-static int report(run *r, int lines)
+static int report(ax_launched *r, int lines)
 {
   const int total = r->machines ? r->machines->ranks : r->ranks;
   const ax_rank_record *rec;
@@ -512,23 +394,27 @@ static int report(run *r, int lines)
   if (rank < 0) {
     fprintf(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason,
             r->machines ? "of this machine " : "");
-    print_table(r, lines);
+    ax_launched_print_table(r, lines);
+    ax_launched_write_flights(r);
     return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
   }
   rec = &r->control->rank[rank];
   status = how_it_failed(r, rank, how, sizeof how);
   if (rec->failure[0]) {
-    fprintf(stderr, "accel-run: %s of %d failed: %s\n", name_of(r->machines, rank), total, rec->failure);
+    fprintf(stderr, "accel-run: %s of %d failed: %s\n", ax_launched_name(r->machines, rank), total,
+            rec->failure);
   } else {
-    doing(r, rank, r->ending_at, was, sizeof was);
-    fprintf(stderr, "accel-run: %s of %d %s; it was %s\n", name_of(r->machines, rank), total, how, was);
+    ax_launched_doing(r, rank, r->ending_at, was, sizeof was);
+    fprintf(stderr, "accel-run: %s of %d %s; it was %s\n", ax_launched_name(r->machines, rank), total, how,
+            was);
   }
+  ax_launched_write_flights(r);
   if (r->quiet) return status;
   if (lines > 0) {
     fprintf(stderr, "accel-run: the other ranks %swere\n", r->machines ? "of this machine " : "");
-    print_table(r, lines);
+    ax_launched_print_table(r, lines);
   }
-  fprintf(stderr, "accel-run: %s %s", name_of(r->machines, rank), how);
+  fprintf(stderr, "accel-run: %s %s", ax_launched_name(r->machines, rank), how);
   if (rec->failed_at[0]) fprintf(stderr, " at %s", rec->failed_at);
   else if (rec->where[0] && !rec->failure[0])
     fprintf(stderr, ", last seen at %.*s", AX_WHERE_TEXT, rec->where);
@@ -542,7 +428,7 @@ static int report(run *r, int lines)
  * ignored. */
 static void block_signals(sigset_t *signals, sigset_t *former)
 {
-  static const int list[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP };
+  static const int list[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
   struct sigaction a;
   size_t i;
 
@@ -601,7 +487,7 @@ typedef struct launching {
   bool in_rank; /* this process is a rank, and leaves as one */
 } launching;
 
-static int abandon(run *r, int rank)
+static int abandon(ax_launched *r, int rank)
 {
   fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, r->ranks, strerror(errno));
   if (r->machines) ax_machines_end(r->machines, "a rank could not be started");
@@ -614,7 +500,7 @@ static int abandon(run *r, int rank)
 }
 
 /* Starts the ranks and waits for their end; in a rank, runs it.  The exit status. */
-static int run_ranks(launching *l, run *r)
+static int run_ranks(launching *l, ax_launched *r)
 {
   ax_output *output = NULL;
   int rank, status, lines;
@@ -634,7 +520,7 @@ static int run_ranks(launching *l, run *r)
       return rank_main(l->plan, r->control, r->machines, rank, l->launcher, &l->former);
     }
     if (pid < 0) return abandon(r, rank);
-    r->child[rank] = (child){ .pid = pid, .alive = true };
+    r->child[rank] = (ax_child){ .pid = pid, .alive = true };
     r->alive++;
   }
   ax_session_keep(-1);
@@ -653,7 +539,7 @@ static int run_ranks(launching *l, run *r)
 
 /* Whether a run that failed starts again; says so.  A restart that saved no checkpoint would fail
  * as it did. */
-static bool starts_again(const launching *l, const run *r)
+static bool starts_again(const launching *l, const ax_launched *r)
 {
   const int most = (int)l->plan->set[AX_SET_max_restarts].number;
   const uint64_t saved = atomic_load(&r->control->saved);
@@ -675,21 +561,26 @@ static bool starts_again(const launching *l, const run *r)
   return true;
 }
 
-static void set_up_run(const launching *l, run *r)
+static void set_up_run(const launching *l, ax_launched *r)
 {
   const ax_setting *set = l->plan->set;
 
-  *r = (run){ .ranks = l->ranks,
-              .to = l->ranks,
-              .stall_report = set[AX_SET_stall_report].number,
-              .next_stall = set[AX_SET_stall_report].number,
-              .stall_timeout = set[AX_SET_stall_timeout].number,
-              .tick = (int64_t)(set[AX_SET_monitor_interval].number * 1e9),
-              .quiet = set[AX_SET_quiet].number != 0,
-              .prompt = l->plan->interactive };
+  *r = (ax_launched){ .ranks = l->ranks,
+                      .to = l->ranks,
+                      .stall_report = set[AX_SET_stall_report].number,
+                      .straggler = { .rank = -1 },
+                      .next_stall = set[AX_SET_stall_report].number,
+                      .stall_timeout = set[AX_SET_stall_timeout].number,
+                      .tick = (int64_t)(set[AX_SET_monitor_interval].number * 1e9),
+                      .quiet = set[AX_SET_quiet].number != 0,
+                      .prompt = l->plan->interactive };
+  snprintf(r->flights, sizeof r->flights, "%s",
+           strcmp(set[AX_SET_flight_recorder].text, "auto") != 0 ? set[AX_SET_flight_recorder].text
+           : getenv("TMPDIR")                                    ? getenv("TMPDIR")
+                                                                 : "/tmp");
 }
 
-static int share_memory(const launching *l, run *r)
+static int share_memory(const launching *l, ax_launched *r)
 {
   const double timeout = l->plan->set[AX_SET_timeout].number;
 
@@ -699,7 +590,7 @@ static int share_memory(const launching *l, run *r)
 }
 
 /* One rank of those that another program started: finds the others of its machine. */
-static int join_others(launching *l, run *r, ax_machines *machines)
+static int join_others(launching *l, ax_launched *r, ax_machines *machines)
 {
   static ax_local local;
   const bool several = l->plan->set[AX_SET_num_machines].number > 1;
@@ -722,7 +613,7 @@ static int join_others(launching *l, run *r, ax_machines *machines)
   return status;
 }
 
-static int start(launching *l, run *r)
+static int start(launching *l, ax_launched *r)
 {
   static ax_machines machines;
   int status;
@@ -737,7 +628,7 @@ static int start(launching *l, run *r)
 int ax_launch(ax_plan *plan)
 {
   launching l = { .plan = plan, .ranks = ax_config_ranks_here(plan), .launcher = getpid() };
-  static run r;
+  static ax_launched r;
   bool given;
   int status;
 

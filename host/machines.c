@@ -31,7 +31,7 @@
 #define AGAIN_MS 200                  /* between attempts to connect */
 #define POINT_S 5.0                   /* to reach machine 0 at the place that MPI has carried */
 
-typedef enum { NOTE_START = 0x61786e01, NOTE_ABORT, NOTE_DONE } note_kind;
+typedef enum { NOTE_START = 0x61786e01, NOTE_ABORT, NOTE_DONE, NOTE_LOOK, NOTE_TIMEOUT } note_kind;
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
@@ -607,6 +607,17 @@ static void take_late(ax_machines *m, const ax_guest *g)
           g->from, m->address);
 }
 
+void ax_machines_look(ax_machines *m, int but)
+{
+  ax_note n;
+
+  memset(&n, 0, sizeof n);
+  n.kind = NOTE_LOOK;
+  for (int k = 0; k < m->count; k++)
+    if (k != but && m->control[k] >= 0)
+      ax_door_move(m->control[k], &n, sizeof n, true, ax_monotonic_ns() + SEND_NS);
+}
+
 static void hear(ax_machines *m, ax_control *c, int k)
 {
   char text[1024];
@@ -627,6 +638,12 @@ static void hear(ax_machines *m, ax_control *c, int k)
     }
     if ((m->have[k] += (size_t)got) < sizeof m->coming[k]) continue;
     m->have[k] = 0;
+    if (m->coming[k].kind == NOTE_LOOK) {
+      m->look = true;
+      if (m->mine == 0) ax_machines_look(m, k);
+      continue;
+    }
+    if (m->coming[k].kind == NOTE_TIMEOUT) atomic_store(&c->timed_out, 1);
     m->done[k] = true;
     m->coming[k].text[AX_NOTE_TEXT - 1] = '\0';
     ax_text_clean(m->coming[k].text);
@@ -648,7 +665,7 @@ bool ax_machines_watch(ax_machines *m, ax_control *c)
   }
   if (!m->notified && atomic_load(&c->abort) == AX_ABORT_PUBLISHED) {
     m->notified = true;
-    notify(m, NOTE_ABORT, c->reason);
+    notify(m, atomic_load(&c->timed_out) ? NOTE_TIMEOUT : NOTE_ABORT, c->reason);
   }
   return others && m->mine == 0;
 }

@@ -28,6 +28,7 @@ typedef struct ax_machines {
   /* in machine 0, by rank: the end for rank 0; elsewhere, by local rank: the rank's own end */
   int data[AX_MAX_RANKS];
   int local[AX_MAX_RANKS]; /* in machine 0, by rank: the other end, for its own ranks */
+  bool look;               /* another launcher was asked where all ranks are */
   bool notified;           /* the other launchers know that the run ends */
 } ax_machines;
 
@@ -49,6 +50,9 @@ void ax_machines_forked(ax_machines *m);
 /* Reads the other launchers' messages, and sends them one when the run ends here.  Returns whether
  * other machines still run. */
 bool ax_machines_watch(ax_machines *m, ax_control *c);
+/* Passes on that tracebacks of all ranks are wanted; `but`: the machine that knows already, or
+ * -1. */
+void ax_machines_look(ax_machines *m, int but);
 /* Sends this launcher's last message; `failed` NULL: all went well. */
 void ax_machines_end(ax_machines *m, const char *failed);
 

@@ -21,6 +21,18 @@ typedef enum {
   AX_RANK_FINISHED
 } ax_rank_state;
 
+#define AX_FLIGHT 64 /* collectives of a rank that are kept for reports */
+
+/* A collective that a rank has entered.  Times are CLOCK_MONOTONIC nanoseconds. */
+typedef struct ax_flight {
+  uint64_t number;
+  int64_t entered, left; /* left 0: it is in it */
+  int32_t status;        /* ax_status, when it has left */
+  bool posted;           /* a device carries it: the rank does not wait there */
+  ax_collective facts;
+  char where[AX_WHERE_TEXT];
+} ax_flight;
+
 /* One rank as the others see it.  Only the rank itself writes, except for the last state, which the
  * launcher may write for it.  `filled`, `reduced` and `done` count steps of collectives
  * (core/dist/shm.c); they are futexes. */
@@ -48,6 +60,15 @@ typedef struct ax_rank_record {
   char launch[48], launch_at[AX_WHERE_TEXT];
   _Atomic int64_t overdue; /* the launcher ends the run then; 0: nothing is overdue */
   char stuck[2048];        /* why; set before `overdue` */
+
+  ax_flight flight[AX_FLIGHT]; /* by number */
+
+  /* Where the rank is blocked outside of collectives.  The text is set before `busy_since`. */
+  _Atomic int64_t busy_since; /* 0: nowhere */
+  char busy[96];              /* "a worker of a loader" */
+
+  _Atomic uint32_t looks, looked; /* Lua tracebacks that were wanted, and that `trace` holds */
+  char trace[4096];
 
   char failed_at[256];    /* the script line of the error that ended the rank */
   char failure[12 << 10]; /* its text and traceback */
@@ -80,6 +101,12 @@ typedef struct ax_control {
   _Atomic uint64_t saved; /* checkpoints of this run that are complete */
   char newest[1024];      /* the last one's folder; set before `saved` grows */
 
+  _Atomic int64_t look_at;      /* when a launcher last wanted all ranks' tracebacks */
+  _Atomic uint32_t timed_out;   /* a rank waited too long in a collective */
+  _Atomic uint32_t handled;     /* signals that the script has a function for: 1 << number */
+  _Atomic uint32_t signal;      /* the one that came; 0: none */
+  _Atomic uint64_t signal_from; /* all ranks act on it once they have entered this collective */
+
   ax_point point;
   _Atomic uint32_t has_point, may_end; /* the point has come; all machines have ended well */
 
@@ -99,6 +126,14 @@ ax_status ax_shm_join(ax_control *c, int rank);
 /* Ends the run for everybody: wakes all that wait.  Returns whether the caller was the first; if
  * not, nothing changes. */
 bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason);
+/* In a rank's own thread: it may block now in what the text says ("a worker of a loader"), and goes
+ * on.  Workers that it forked do nothing here. */
+void ax_busy_begin(const char *what, const char *name);
+void ax_busy_end(void);
+/* In a rank: `fn` writes a traceback into the record when one is wanted; called inside waits. */
+void ax_shm_on_look(void (*fn)(void));
+ax_rank_record *ax_rank_own(void); /* NULL: this is no rank */
+void ax_shm_look(void);
 /* In a rank: a checkpoint is complete, the folder `path`.  Without a launcher it does nothing. */
 void ax_shm_saved(const char *path);
 /* Gives the memory back that ax_shm_create mapped.  In the launcher. */

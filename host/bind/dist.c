@@ -1,6 +1,7 @@
 /* bind/dist.c: process groups in Lua (core.dist), and the script line in messages about ranks. */
 #include "bind/group.h"
 
+#include <signal.h>
 #include <stdio.h>
 
 #include "bind/bind.h"
@@ -243,6 +244,36 @@ static int dist_join_device(lua_State *L)
   return 0;
 }
 
+/* ---- signals ---- */
+
+static volatile sig_atomic_t came; /* in a process without a launcher */
+static void on_signal(int sig) { came = sig; }
+
+static void leave_to_launcher(int sig) { (void)sig; }
+
+/* (number): the script acts on the signal: see due_signal.  A rank's launcher passes it on; the
+ * rank itself, to which Slurm sends it too, goes on. */
+static int dist_handle_signal(lua_State *L)
+{
+  struct sigaction a = { .sa_flags = SA_RESTART };
+  const int sig = (int)ax_lua_check_integer(L, 1, "on_signal", "signal", 1, 31);
+
+  a.sa_handler = ax_signal_handle(sig) ? leave_to_launcher : on_signal;
+  sigaction(sig, &a, NULL);
+  return 0;
+}
+
+/* -> the signal on which all ranks are to act now, or nil; once */
+static int dist_due_signal(lua_State *L)
+{
+  const int sig = came ? (int)came : ax_signal_due();
+
+  came = 0;
+  if (sig) lua_pushinteger(L, sig);
+  else lua_pushnil(L);
+  return 1;
+}
+
 /* -> "shm", "mpi" or "tcp": what carries the memory of the CPU between ranks */
 static int dist_transport(lua_State *L)
 {
@@ -367,6 +398,8 @@ void ax_lua_open_dist(lua_State *L)
     { "leave", dist_leave },
     { "join_device", dist_join_device },
     { "transport", dist_transport },
+    { "handle_signal", dist_handle_signal },
+    { "due_signal", dist_due_signal },
     { "device_group", dist_device_group },
     { "touch", dist_touch },
     { "all_gather_bytes", dist_all_gather_bytes },

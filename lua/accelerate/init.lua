@@ -25,6 +25,8 @@ return properties.lazy("accelerate", {
   launchers = "accelerate.launchers",
   notebook_launcher = "accelerate.launchers:notebook_launcher",
   debug_launcher = "accelerate.launchers:debug_launcher",
+  on_signal = "accelerate.utils.signals:on_signal",
+  check_signal = "accelerate.utils.signals:check_signal",
   prepare_pippy = "accelerate.utils.models:prepare_pippy",
   find_executable_batch_size = "accelerate.utils.memory:find_executable_batch_size",
   __version__ = function() return require("accelerate.core").version end,

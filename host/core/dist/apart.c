@@ -20,6 +20,17 @@ bool ax_apart_aborted(void)
   return atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE;
 }
 
+ax_status ax_apart_signal(uint32_t sig, uint64_t from)
+{
+  ax_control *c = ax_shm.control;
+
+  if (from != 0 && atomic_load(&c->signal_from) == 0) {
+    atomic_store(&c->signal, sig);
+    atomic_store(&c->signal_from, from);
+  }
+  return AX_OK;
+}
+
 void ax_apart_set_timeout(ax_group *g, double seconds)
 {
   atomic_store(&ax_shm.control->rank[g->local_rank].timeout, (int64_t)(seconds * 1e9));

@@ -13,6 +13,8 @@
 /* ---- apart.c */
 
 bool ax_apart_aborted(void);
+/* A signal that machine 0's rank 0 acts on from a collective on; 0: none.  AX_OK. */
+ax_status ax_apart_signal(uint32_t sig, uint64_t from);
 void ax_apart_set_timeout(ax_group *g, double seconds);
 /* Devices' collectives are written down for the launcher's reports.  They are not compared: that
  * needs one memory. */

@@ -31,6 +31,8 @@ typedef enum { CALL = 0x61786d01, FAILED, FINISHED } message_kind;
 typedef struct message {
   uint32_t kind;
   int32_t status;
+  uint32_t signal; /* see ax_control */
+  uint64_t signal_from;
   ax_collective_call call; /* rank 0's */
   char text[TEXT];
 } message;
@@ -140,6 +142,9 @@ static ax_status agree(ax_status st)
   if (has(BEFORE)) AX_TRY(hear(BEFORE));
   memset(&chain.out, 0, sizeof chain.out);
   chain.out.kind = CALL;
+  if (has(BEFORE)) ax_apart_signal(chain.in[BEFORE].signal, chain.in[BEFORE].signal_from);
+  chain.out.signal = atomic_load(&ax_shm.control->signal);
+  chain.out.signal_from = atomic_load(&ax_shm.control->signal_from);
   chain.out.call = has(BEFORE) ? chain.in[BEFORE].call : *ax_step_call(0);
   chain.out.call.facts.in = chain.out.call.facts.out = NULL;
   AX_TRY(compare(&chain.out.call));

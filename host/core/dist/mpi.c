@@ -54,7 +54,10 @@ ax_status ax_mpi_start(const char *folder, int rank, int size, int local_size)
   /* a crash is reported by the launcher, and workers of loaders do not touch MPI */
   setenv("OMPI_MCA_opal_signal", "", 0);
   setenv("OMPI_MCA_mpi_warn_on_fork", "0", 0);
-  if ((e = plugin->begin(&mine, &all)) != 0) return failed("it cannot start", e);
+  ax_busy_begin("the start of MPI", "");
+  e = plugin->begin(&mine, &all);
+  ax_busy_end();
+  if (e != 0) return failed("it cannot start", e);
   per_machine = local_size;
   stride = all == size ? local_size : 1;
   if ((all != size && all != size / local_size) || mine != (all == size ? rank : rank / local_size))
@@ -113,6 +116,7 @@ ax_status ax_mpi_wait(ax_mpi_request *r, int machine)
       continue;
     }
     if (ax_apart_aborted()) return ax_shm_aborted();
+    ax_shm_look();
     now = ax_monotonic_ns();
     if (before) waited += now - before < 2 * SLICE_NS ? now - before : SLICE_NS;
     before = now;

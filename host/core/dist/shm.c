@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/dist/steps.h"
@@ -173,26 +174,107 @@ out:
   return st;
 }
 
+/* ---- what launchers read --------------------------------------------------------------------- */
+
+void ax_busy_begin(const char *what, const char *name)
+{
+  ax_rank_record *me = ax_shm.control ? own_record() : NULL;
+
+  if (!me || me->pid != (int32_t)syscall(SYS_gettid)) return; /* a worker, or a thread that writes */
+  snprintf(me->busy, sizeof me->busy, "%s%s%s", what, *name ? " " : "", name);
+  atomic_store_explicit(&me->busy_since, ax_monotonic_ns(), memory_order_release);
+}
+
+void ax_busy_end(void)
+{
+  ax_rank_record *me = ax_shm.control ? own_record() : NULL;
+
+  if (me && me->pid == (int32_t)syscall(SYS_gettid))
+    atomic_store_explicit(&me->busy_since, 0, memory_order_release);
+}
+
+ax_rank_record *ax_rank_own(void) { return ax_shm.control ? own_record() : NULL; }
+
+static void (*on_look)(void);
+void ax_shm_on_look(void (*fn)(void)) { on_look = fn; }
+void ax_shm_look(void)
+{
+  ax_rank_record *me = ax_shm.control ? own_record() : NULL;
+
+  if (me && on_look && atomic_load_explicit(&me->looks, memory_order_relaxed) != atomic_load(&me->looked))
+    on_look();
+}
+
+/* Rank 0 chooses from which collective on all ranks act: one that no rank can have entered yet.
+ * Ranks that meet are at most one ahead of each other, those whose devices meet AX_RING. */
+static void choose_signal(uint64_t number)
+{
+  ax_control *c = ax_shm.control;
+
+  if (atomic_load_explicit(&c->signal, memory_order_relaxed) == 0 || ax_dist_world()->rank != 0 ||
+      atomic_load(&c->signal_from) != 0)
+    return;
+  atomic_store(&c->signal_from, number + (ax_shm.posts ? AX_RING + 1 : 2));
+}
+
+bool ax_signal_handle(int sig)
+{
+  if (ax_shm.control) atomic_fetch_or(&ax_shm.control->handled, 1u << sig);
+  return ax_shm.control != NULL;
+}
+
+int ax_signal_due(void)
+{
+  static bool acted;
+  ax_control *c = ax_shm.control;
+  uint64_t from;
+
+  if (!c || acted || atomic_load_explicit(&c->signal, memory_order_relaxed) == 0) return 0;
+  from = atomic_load(&c->signal_from);
+  acted = ax_dist_world()->size == 1 || (from != 0 && atomic_load(&own_record()->collectives) >= from);
+  return acted ? (int)atomic_load(&c->signal) : 0;
+}
+
+static ax_flight *flight_of(ax_rank_record *me)
+{
+  return &me->flight[atomic_load_explicit(&me->collectives, memory_order_relaxed) % AX_FLIGHT];
+}
+
 /* ---- the transport --------------------------------------------------------------------------- */
 
 /* Order matters to the launcher, which reads at any time: what happens, then that it does. */
 void ax_shm_enter(const ax_collective *c)
 {
   ax_rank_record *me = own_record();
+  const uint64_t number = atomic_load_explicit(&me->collectives, memory_order_relaxed) + 1;
+  const int64_t now = ax_monotonic_ns();
+  ax_flight *f = &me->flight[number % AX_FLIGHT];
 
+  choose_signal(number);
   me->last = *c;
   memcpy(me->where, ax_dist_where(), sizeof me->where);
-  atomic_store_explicit(&me->since, ax_monotonic_ns(), memory_order_relaxed);
-  atomic_fetch_add_explicit(&me->collectives, 1, memory_order_relaxed);
+  atomic_store_explicit(&me->since, now, memory_order_relaxed);
+  f->number = number;
+  f->entered = now;
+  f->left = 0;
+  f->status = AX_OK;
+  f->posted = c->kind != AX_CPU;
+  f->facts = *c;
+  memcpy(f->where, me->where, sizeof f->where);
+  atomic_store_explicit(&me->collectives, number, memory_order_relaxed);
   atomic_store_explicit(&me->state, AX_RANK_WAITING, memory_order_release);
 }
 
 void ax_shm_leave(ax_status st)
 {
   ax_rank_record *me = own_record();
+  ax_flight *f = flight_of(me);
 
+  f->left = ax_monotonic_ns();
+  f->status = (int32_t)st;
+  if (st == AX_ETIMEOUT) atomic_store(&ax_shm.control->timed_out, 1);
   if (st == AX_OK) { /* `since` of a failed one stays: the launcher reports how long it waited */
-    atomic_store_explicit(&me->since, ax_monotonic_ns(), memory_order_relaxed);
+    atomic_store_explicit(&me->since, f->left, memory_order_relaxed);
     atomic_store_explicit(&me->state, AX_RANK_RUNNING, memory_order_release);
     return;
   }

@@ -180,6 +180,7 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
     if (reached(word, want)) return AX_OK;
     if (finished) return ax_shm_gone(rank);
     if (ax_shm_interrupted() != AX_OK) return AX_EABORTED;
+    ax_shm_look();
     if (gave_up(r))
       return ax_fail(AX_EABORTED, "%s has left this with an error", ax_shm_name(rank, name, sizeof name));
     if (left <= 0)

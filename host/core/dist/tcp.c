@@ -33,6 +33,8 @@ typedef struct tcp_reply {
   uint32_t kind;
   int32_t status;
   uint32_t length;
+  uint32_t signal; /* see ax_control */
+  uint64_t signal_from;
 } tcp_reply;
 
 static struct {
@@ -101,6 +103,7 @@ static ax_status move(int rank, void *buf, size_t n, bool sends)
     if (k == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
       return lost(rank, k == 0 ? 0 : errno);
     if (ax_apart_aborted()) return ax_shm_aborted();
+    ax_shm_look();
     if (waited >= limit)
       return ax_fail(AX_ETIMEOUT, "waited %g s for %s, %s (%s sets the limit%s)", (double)limit * 1e-9,
                      name_of(rank, name, sizeof name), doing(rank, text, sizeof text),
@@ -130,7 +133,7 @@ static ax_status reply_to_all(ax_status st)
 
   snprintf(text, sizeof text, "%s", ax_last_error());
   for (int r = 1; r < tcp.size && !ax_apart_aborted(); r++) {
-    const tcp_reply a = { TCP_ERROR, (int32_t)st, (uint32_t)strlen(text) };
+    const tcp_reply a = { TCP_ERROR, (int32_t)st, (uint32_t)strlen(text), 0, 0 };
     char whole[sizeof a + sizeof text];
     memcpy(whole, &a, sizeof a);
     memcpy(whole + sizeof a, text, a.length);
@@ -142,7 +145,9 @@ static ax_status reply_to_all(ax_status st)
 
 static ax_status meet_all(const ax_collective_call *mine)
 {
-  const tcp_reply go = { TCP_GO, AX_OK, 0 };
+  const ax_control *control = ax_shm.control;
+  const tcp_reply go = { TCP_GO, AX_OK, 0, atomic_load(&control->signal),
+                         atomic_load(&control->signal_from) };
   ax_status st = AX_OK;
   char name[48], text[400];
 
@@ -192,7 +197,7 @@ static ax_status meet_root(const ax_collective_call *mine)
   if (k >= 0 || errno == EAGAIN || errno == EINTR)
     AX_TRY(put(0, (char *)&request + (k > 0 ? k : 0), sizeof request - (size_t)(k > 0 ? k : 0)));
   AX_TRY(get(0, &a, sizeof a));
-  if (a.kind == TCP_GO && a.length == 0) return AX_OK;
+  if (a.kind == TCP_GO && a.length == 0) return ax_apart_signal(a.signal, a.signal_from);
   if (a.kind == TCP_FINISHED)
     return ax_fail(AX_EABORTED, "rank 0 (machine 0) has finished and will not take part in this");
   if (a.kind != TCP_ERROR || a.length >= sizeof text)
@@ -307,7 +312,7 @@ static ax_status tcp_issue(ax_group *g, const ax_collective *c, int n, uint64_t 
 void ax_tcp_finished(void)
 {
   tcp_request request;
-  const tcp_reply a = { TCP_FINISHED, 0, 0 };
+  const tcp_reply a = { TCP_FINISHED, 0, 0, 0, 0 };
 
   if (tcp.size == 0 || tcp.sent_finished) return;
   tcp.sent_finished = true;

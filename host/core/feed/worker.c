@@ -20,6 +20,7 @@
 #include "glibc.h"
 #include "profile.h"
 #include "dist.h"
+#include "ranks.h"
 
 enum { SLOTS = 1024, PAGE = 4096 };
 #define LOOK 0.25 /* seconds between two checks whether a worker that is waited for is stopped */
@@ -498,7 +499,7 @@ static bool newly_stopped(ax_worker *w)
   return true;
 }
 
-ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax_note *note, int *died)
+static ax_wait wait_for_note(ax_worker *const *list, int n, int at, double seconds, ax_note *note, int *died)
 {
   struct pollfd fds[AX_MAX_WORKERS];
   const double deadline = seconds < 0 ? 0 : now() + seconds;
@@ -531,4 +532,14 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
     if (ready == 0 && left >= LOOK && newly_stopped(list[at])) return AX_WAIT_STOPPED;
     if (seconds >= 0 && now() >= deadline) return AX_WAIT_TIMEOUT;
   }
+}
+
+ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax_note *note, int *died)
+{
+  ax_wait how;
+
+  ax_busy_begin("a wait for a loader's worker", "");
+  how = wait_for_note(list, n, at, seconds, note, died);
+  ax_busy_end();
+  return how;
 }

@@ -2,6 +2,7 @@
 #include "core/io/file.h"
 #include "core/core.h"
 #include "io.h"
+#include "ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,9 @@ static ax_status open_regular(const char *fn, const char *path, int *fd, struct 
   ax_status st = AX_OK;
 
   /* a pipe is refused below; opening it must not wait for its writer */
+  ax_busy_begin("the opening of", path);
   *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ax_busy_end();
   if (*fd < 0 || fstat(*fd, info) != 0)
     st = fn ? AX_FILE_FAIL(AX_EIO, fn, path, "cannot be opened: %s", strerror(errno))
             : ax_fail(AX_EIO, "%s: %s", path, strerror(errno));

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ranks.h"
 #include "core/io/file.h"
 #include "io.h"
 
@@ -79,8 +80,10 @@ ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes)
   int64_t done = 0;
   while (done < bytes) {
     const int64_t rest = bytes - done;
+    ax_busy_begin("a write to", r->path);
     const ssize_t n =
         write(r->fd, (const char *)from + done, rest > (1 << 30) ? (size_t)1 << 30 : (size_t)rest);
+    ax_busy_end();
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failed(r, "write");
     done += n;
@@ -125,8 +128,12 @@ static ax_status sync_folder_of(char *path)
 ax_status ax_replace_sync(ax_replacement *r)
 {
   const int fd = r->fd;
+  int status = 0;
 
-  if (!r->unsynced && fsync(fd) != 0) return failed(r, "sync");
+  ax_busy_begin("the sync of", r->path);
+  if (!r->unsynced) status = fsync(fd);
+  ax_busy_end();
+  if (status != 0) return failed(r, "sync");
   r->fd = -1;
   if (close(fd) != 0) return failed(r, "write"); /* some network file systems report a full disk only here */
   return AX_OK;

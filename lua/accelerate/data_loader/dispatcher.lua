@@ -14,6 +14,7 @@ local prepared = require "accelerate.data_loader.prepared"
 local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"
 local sharding = require "accelerate.data_loader.shard_samplers"
+local signals = require "accelerate.utils.signals"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -235,6 +236,7 @@ function Dispatcher:iter()
   end
   return function()
     if over then return nil end
+    signals.check_signal()
     gradient_state:_enter(self)
     local step = not ended and take()
     if ended or step.message.over then

@@ -1,6 +1,7 @@
 --- DataLoaderShard: each rank reads its share.
 local prepared = require "accelerate.data_loader.prepared"
 local sharding = require "accelerate.data_loader.shard_samplers"
+local signals = require "accelerate.utils.signals"
 local state = require "accelerate.state"
 
 local gradient_state = state.GradientState()
@@ -82,6 +83,7 @@ function Shard:iter()
 
   return function()
     if over then return nil end
+    signals.check_signal()
     gradient_state:_enter(self)  -- inner passes that ended with `break` end here
     if not ahead then  -- the last batch was in use until now
       over = true

@@ -1,0 +1,72 @@
+/* launch.h: what a launcher knows of its run; between launch.c and launch_report.c. */
+#ifndef AX_LAUNCH_H
+#define AX_LAUNCH_H
+
+#include <sys/types.h>
+
+#include "flight.h"
+#include "host.h"
+#include "joins.h"
+#include "machines.h"
+
+#define AX_SHOWN 16 /* ranks in a table */
+
+typedef struct ax_child {
+  pid_t pid;
+  bool alive;
+  int status;      /* from waitpid, when no longer alive */
+  int stop_signal; /* 0: not stopped */
+  int64_t stopped_at;
+  bool stop_reported;
+} ax_child;
+
+typedef struct ax_launched {
+  ax_control *control;
+  ax_machines *machines; /* NULL: this is the only one */
+  ax_local *local;       /* the launchers of this machine's other ranks; NULL: this is the only one */
+  int ranks;             /* on this machine, like all counts here */
+  int from, to, alive;   /* those of this launcher: from ... to - 1 */
+  ax_child child[AX_MAX_RANKS];
+  double stall_report, stall_timeout; /* seconds */
+  int64_t tick;                       /* nanoseconds between two checks of the records */
+  bool quiet;                         /* of a failure the script's error alone is shown */
+  bool prompt;                        /* rank 0 has the terminal, and Ctrl-C stops its chunk alone */
+  /* when the launcher itself was last found stopped: waits are timed from then on */
+  int64_t last_tick, awake_since;
+  double next_stall;
+  int ending_signal; /* a signal to the launcher ends the run */
+  int lost_to;       /* the signal that stopped a rank for too long */
+  int64_t ending_at; /* 0: not ending */
+  bool termed, killed;
+  int64_t look_until; /* 0: no tracebacks are awaited */
+  bool looks;         /* this launcher prints them */
+  bool handed;        /* a signal went to the script's function */
+  ax_straggler straggler;
+  char flights[200];             /* the folder for the ranks' last collectives */
+  char table[AX_SHOWN + 1][600]; /* where the ranks were when the run began to end */
+} ax_launched;
+
+/* The name of a rank of this machine, with its number among all ranks; borrowed until the next
+ * call. */
+const char *ax_launched_name(const ax_machines *m, int rank);
+/* Whether this launcher does what is done once for a machine. */
+bool ax_launched_leads(const ax_launched *r);
+/* "SIGTERM"; borrowed until the next call. */
+const char *ax_launched_signal(int sig);
+double ax_launched_seconds(const ax_launched *r, int64_t then, int64_t now);
+/* "in #3, all_reduce(float32, 10 elements, sum) at train.lua:9, for 0.2 s"; "in a launch on cuda:0
+ * (mul, near train.lua:12) for 3.1 s, after #3, ..." when the driver blocks the rank */
+void ax_launched_doing(const ax_launched *r, int rank, int64_t now, char *buf, size_t size);
+/* One line for each rank but `except`, up to AX_SHOWN of them; how many. */
+int ax_launched_fill_table(ax_launched *r, int except, int64_t now);
+void ax_launched_print_table(ax_launched *r, int lines);
+/* Reports, at growing intervals, that ranks have been waiting for long. */
+void ax_launched_watch_stalls(ax_launched *r, int64_t now);
+/* SIGUSR1: asks the ranks of this machine where they are, and prints what they say. */
+void ax_launched_begin_look(ax_launched *r, int64_t now);
+void ax_launched_end_look(ax_launched *r, int64_t now);
+/* Writes the ranks' last collectives, when one has waited too long. */
+void ax_launched_write_flights(const ax_launched *r);
+void ax_launched_watch_stragglers(ax_launched *r);
+
+#endif
