@@ -156,7 +156,10 @@ static void rank_ended(ax_launched *r, int rank, int status)
   char reason[128];
   int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 
-  if (r->prompt && rank == 0 && code == AX_EXIT_INTERRUPT) r->ending_signal = SIGINT; /* as agreed there */
+  if (r->prompt && rank == 0 && code == AX_EXIT_INTERRUPT) { /* as was agreed there */
+    r->ending_signal = SIGINT;
+    ax_shm_abort(r->control, -1, "the run was ended by SIGINT");
+  }
   r->child[rank].alive = false;
   r->child[rank].status = status;
   r->child[rank].stop_signal = 0;

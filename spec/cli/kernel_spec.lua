@@ -94,6 +94,14 @@ describe("accel-run kernel", function()
   end)
 end)
 
+describe("a kernel without libzmq", function()
+  it("names the package", function()
+    local _, out = host.run { "-e", "require('ffi').load = function() error('none') end " ..
+      "print(require('accelerate.kernel.zmq').open())" }
+    assert.equal("nil\tlibzmq is not installed (Debian's and Ubuntu's package is libzmq5)\n", out)
+  end)
+end)
+
 -- ---- a kernel that runs
 
 local opened, missing = zmq.open()
@@ -309,12 +317,15 @@ describe("a Jupyter kernel", function()
     end)
   end)
 
-  with_zmq("ends when it is asked to", function()
+  with_zmq("ends when it is asked to, with what files hold written", function()
     in_kernel(function()
+      local path = folder .. "/file"
+      run(("file = io.open(%q, 'w'); file:write('held')"):format(path))
       send("control", "shutdown_request", { restart = false })
       local kind, reply = receive("control")
       assert.same({ "shutdown_reply", "ok" }, { kind, reply.status })
       assert.equal(0, kernel:wait(10))
+      assert.equal("held", assert(io.open(path)):read("*a"))
     end)
   end)
 end)

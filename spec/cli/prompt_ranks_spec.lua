@@ -111,6 +111,20 @@ describe("the prompt of several ranks", function()
     s:stop()
   end)
 
+  at_terminal("asks at a second Ctrl-C while another rank goes on, and ends the run after yes", function()
+    start(2)
+    s:ask(RANK, "")
+    s:ask("if rank == 1 then while true do pcall(function() while true do end end) end end",
+      "accel%-run: rank 1 still runs the chunk; Ctrl%-C stops it\n")
+    s:send("\3")
+    processes.sleep(0.2)
+    s:send("\3")
+    s:expect("interrupted twice: end it, with all that it holds%? %[y/N%] ")
+    s:send("y\n")
+    s:expect("accel%-run: the run was ended by SIGINT")
+    assert.equal(130, s:finish())
+  end)
+
   at_terminal("prefixes what other ranks print, before the next prompt; --tee 0 and --quiet do not",
     function()
     start(3)

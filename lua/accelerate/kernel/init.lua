@@ -28,6 +28,7 @@ local SIGINT = 2
 local SIG_BLOCK, SIG_SETMASK, SFD_CLOEXEC, SFD_NONBLOCK = 0, 2, 524288, 2048
 local STDOUT, STDERR = 1, 2
 local UNDER_WAY_MS = 20
+local PATIENCE = 1 -- seconds for a cell to end with the kernel
 
 local sockets, connection   -- by name; the wire's keys
 local worker                -- { handle, socket, out, err }
@@ -428,7 +429,8 @@ function M.run(info)
   connection = wire.new(info.key or "", ("%08x%08x"):format(os.time() % 2 ^ 32, worker.handle:pid()))
   status("starting")
   loop(signals)
-  worker.handle:close(ended == 0 and 0.2 or 0)
+  pipe.close(worker.socket) -- an idle one ends, and writes out what files hold
+  worker.handle:close(PATIENCE)
   zmq.close(sockets)
   return ended
 end
