@@ -135,6 +135,9 @@ function M.load_dataset(kind, opts)
     else
       found.train = read_files(kind, files, given)
     end
+  elseif kind == "parquet" then
+    fail("load_dataset: parquet files are not supported; write them as JSON Lines or CSV, with pandas: " ..
+      "read_parquet(path).to_json(path, orient='records', lines=True)")
   else
     fail("load_dataset: there is no kind %s of files%s (nothing is downloaded: save the dataset as " ..
       "files, and name their kind)",
