@@ -244,6 +244,17 @@ describe("models", function()
     end
   end)
 
+  it("write whole numbers as floats where Python wants floats", function()
+    local model = models.from_pretrained "spec/models/folders/t5"
+    host.in_folder(function(folder)
+      model:save_pretrained(folder)
+      local text = assert(fs.read(folder .. "/config.json"))
+      assert.truthy(text:find('"initializer_factor": 1.0,', 1, true), text)
+      assert.truthy(text:find('"classifier_dropout": 0.0,', 1, true), text) -- no key of ours
+      assert.truthy(text:find('"d_model": 16,', 1, true), text)
+    end)
+  end)
+
   it("take inputs by position or by name, and name what they do not know", function()
     local model = models.from_pretrained(BERT)
     local ids = core.tensor({ { 3, 4, 5 } }, { dtype = "int64" })

@@ -63,10 +63,16 @@ function M.check(where, given, schema)
   return config
 end
 
---- Returns the table of a JSON file, or raises, naming the file.
+-- Keys that Transformers wants as floats, which Lua does not tell from integers.
+local FLOATS = { rope_theta = true, factor = true, low_freq_factor = true, high_freq_factor = true,
+  temperature = true, top_p = true, repetition_penalty = true, length_penalty = true }
+
+--- Returns the table of a JSON file, and the keys whose numbers are written as floats; or raises,
+--- naming the file.
 ---@param where string
 ---@param path string
 ---@return table
+---@return table<string, boolean>
 function M.read(where, path)
   local text, why = fs.read(path)
   if not text then fail("%s: %s", where, why) end
@@ -74,15 +80,26 @@ function M.read(where, path)
   if type(value) ~= "table" then
     fail("%s: %s: %s", where, path, problem or "expected an object")
   end
-  return value
+  local floats = {}
+  for key in text:gmatch('"([%w_]+)"%s*:%s*%-?%d+[%.eE]') do floats[key] = true end
+  return value, floats
 end
 
---- Writes a table as JSON with a line for each key.
+--- Writes a table as JSON with a line for each key. Python keeps floats and integers apart: numbers
+--- of the schema's type "number" and under the keys in `floats` are written as floats.
 ---@param where string
 ---@param path string
 ---@param value table
-function M.write(where, path, value)
-  local ok, why = fs.write(path, json.encode(value, 2) .. "\n", true)
+---@param schema table<string, table>
+---@param floats table<string, boolean>?
+function M.write(where, path, value, schema, floats)
+  local text = json.encode(value, 2):gsub('"([%w_]+)": (%-?%d+)([,\n])', function(key, number, rest)
+    local entry = schema[key]
+    if FLOATS[key] or floats and floats[key] or entry and entry[1] == "number" then
+      return ('"%s": %s.0%s'):format(key, number, rest)
+    end
+  end)
+  local ok, why = fs.write(path, text .. "\n", true)
   if not ok then fail("%s: %s", where, tostring(why)) end
 end
 

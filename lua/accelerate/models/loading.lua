@@ -124,16 +124,16 @@ local OPTIONS = {
   ignore_mismatched_sizes = { "boolean", default = false },
 }
 
--- config.json with what the call says instead.
+-- config.json with what the call says instead, and the keys of floats.
 local function configuration(where, folder, o)
-  local given = config.read(where, fs.join(folder, "config.json"))
+  local given, floats = config.read(where, fs.join(folder, "config.json"))
   for key, value in next, o.config or {} do given[key] = value end
   if o.num_labels then
     given.num_labels = o.num_labels
     local named = given.id2label and ordered.count(given.id2label)
     if named ~= o.num_labels then given.id2label, given.label2id = nil, nil end
   end
-  return given
+  return given, floats
 end
 
 --- Returns a model in evaluation mode with the weights of a folder, and what did not fit by name.
@@ -148,7 +148,7 @@ function M.load(choose, name, opts)
   local o = options.check(where, opts, OPTIONS)
   options.value(where, "name", name, { "string" })
   local folder = folders.find(where, name, o)
-  local given = configuration(where, folder, o)
+  local given, floats = configuration(where, folder, o)
   local Class = type(choose) == "table" and choose or choose(given, where)
   if given.model_type and given.model_type ~= Class.traits.model_type then
     fail("%s: %s holds a model of type '%s'; %s is of type '%s'", where, folder, given.model_type,
@@ -157,6 +157,7 @@ function M.load(choose, name, opts)
   local dict = weights.read_checkpoint(folders.weights(where, folder))
   local dtype = o.dtype == "auto" and first_float(dict) or o.dtype
   local model = nn.init._skip(Class, given)
+  model._float_keys = floats
   if dtype ~= "float32" then model:to(dtype) end
   dict = renamed(model, dict)
   in_dtype(dict, dtype)

@@ -99,9 +99,10 @@ function PreTrainedModel:save_pretrained(directory, opts)
   local dtype
   for _, p in ipairs(self:parameters()) do dtype = dtype or p.dtype end
   written.torch_dtype, written.dtype = dtype, nil
-  config.write("save_pretrained", fs.join(directory, "config.json"), written)
+  config.write("save_pretrained", fs.join(directory, "config.json"), written, self.traits.config,
+    self._float_keys)
   if self.generation_config then
-    config.write("save_pretrained", fs.join(directory, "generation_config.json"), self.generation_config)
+    config.write("save_pretrained", fs.join(directory, "generation_config.json"), self.generation_config, {})
   end
   require("accelerate.weights").save_model(self, directory, opts)
 end

@@ -1,0 +1,32 @@
+-- Greedy generation with GPT-2, one row, with a cache of keys and values; one line of JSON.
+--
+--   accel-run --num_cpu_threads_per_process 1 bench/generate.lua [PRESET=small] [TOKENS=100]
+--     [ROUNDS=5]
+--
+-- The same work as peer/generate.py, which is Transformers: a prompt of 8 tokens, no end token.
+-- Preset small has 6 layers of 256 elements, 124m is GPT-2's own size.  token_ms is the median over
+-- the rounds of the time of generate over the number of tokens.
+local tensor, models = require "accelerate.tensor", require "accelerate.models"
+local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
+
+--               layers width heads vocab
+local PRESETS = { small = { 6, 256, 4, 8000 }, ["124m"] = { 12, 768, 12, 50257 }, smoke = { 1, 32, 2, 100 } }
+
+local preset, tokens, rounds = arg[1] or "small", tonumber(arg[2]) or 100, tonumber(arg[3]) or 5
+local layers, width, heads, vocab = unpack(PRESETS[preset]
+  or error("the presets are small, 124m and smoke, got " .. preset))
+local model = models.GPT2LMHeadModel { n_layer = layers, n_embd = width, n_head = heads, vocab_size = vocab,
+  n_positions = 1024 }
+local prompt = tensor.randint(0, vocab, { 1, 8 }, { generator = tensor.Generator(0) })
+
+local function generate() return model:generate(prompt, { max_new_tokens = tokens, eos_token_id = -1 }) end
+
+generate()
+local times = {}
+for i = 1, rounds do
+  local began = common.now()
+  generate()
+  times[i] = (common.now() - began) / tokens
+end
+common.emit { preset = preset, tokens = tokens, token_ms = common.median(times) * 1e3,
+  least_ms = math.min(unpack(times)) * 1e3 }
