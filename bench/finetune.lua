@@ -1,12 +1,13 @@
 -- A fine-tuning step of BertForSequenceClassification on padded batches: dropout 0.1, AdamW with lr
 -- 2e-5, batch 8 of 128 tokens; one line of JSON.
 --
---   accel-run --num_cpu_threads_per_process 1 bench/finetune.lua [PRESET=mini] [STEPS=20] [WARMUP=3]
---     [FLAGS of common.lua]
+--   accel-run --num_cpu_threads_per_process 1 bench/finetune.lua [PRESET=mini] [STEPS=20]
+--     [WARMUP=3] [FLAGS of common.lua]
 --
 -- The same work as peer/finetune.py, which is Transformers: random ids, lengths between a quarter
 -- of the row and all of it, the label is the parity of the first token.
-local tensor, models, optim = require "accelerate.tensor", require "accelerate.models", require "accelerate.optim"
+local tensor, models = require "accelerate.tensor", require "accelerate.models"
+local optim = require "accelerate.optim"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 
 --               layers width heads ffn vocab

@@ -11,7 +11,7 @@ local function run(name)
 end
 
 describe("examples", function()
-  local list = io.popen("ls examples")
+  local list = io.popen("cd examples && find * -name '*.lua' | LC_ALL=C sort")
   for name in list:lines() do
     for ranks = 1, 2 do
       it(("%s learns on %d rank%s"):format(name, ranks, ranks == 1 and "" or "s"), function()
@@ -50,6 +50,14 @@ describe("examples", function()
       assert(tonumber(out:match("^epoch 1: loss (%d%.%d+)\n$")) < 1, out)
       assert(io.open(folder .. "/out/model.safetensors")):close()
     end)
+  end)
+
+  it("print what they open with for --help", function()
+    local status, out, err = host.run { "--num_processes", "2", "examples/by_feature/memory.lua", "--help" }
+    assert.equal(0, status, err)
+    assert.equal("A batch size that fits: training is tried", out:match("^[^\n]*"):sub(1, 41))
+    local _, more = out:gsub("Options, with", "")
+    assert.equal(1, more)
   end)
 
   it("fashion_mnist.lua names an option that is misspelt", function()

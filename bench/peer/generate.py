@@ -19,8 +19,8 @@ def main():
     prompt = torch.randint(0, vocab, (1, 8))
 
     def generate():
-        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=args.tokens, do_sample=False,
-            eos_token_id=None, pad_token_id=0)
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=args.tokens,
+            do_sample=False, eos_token_id=None, pad_token_id=0)
         assert out.shape[1] == 8 + args.tokens
 
     generate()

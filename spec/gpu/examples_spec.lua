@@ -22,8 +22,11 @@ local SHORT = {
   ["lstm_copy.lua"] = { { "--max_steps", "1", "--hidden", "8", "--batch_size", "4", "--length", "2" },
     "copied %d" },
   ["resnet.lua"] = { { "--epochs", "1", "--steps", "1", "--batch_size", "4" }, "test accuracy %d" },
+  ["nlp_example.lua"] = { { "--max_steps", "1", "--batch_size", "2", "--max_length", "8" }, "accuracy %d" },
+  ["reinforce.lua"] = { { "--games", "1" }, "mean length %d" },
   ["tracking.lua"] = { { "--max_steps", "2", "--batch_size", "8" }, "loss %d" },
 }
+local FOUR_STEPS = { { "--max_steps", "4" }, "loss %d" }
 -- What is small enough for threads that are run one by one.
 local EMULATED = { ["lstm_copy.lua"] = true, ["tracking.lua"] = true }
 
@@ -37,7 +40,7 @@ local function run(name)
 end
 
 describe(("examples on %s (%s)"):format(device.name, device.kind), function()
-  local list = io.popen("ls examples")
+  local list = io.popen("cd examples && find * -name '*.lua' | LC_ALL=C sort")
   for name in list:lines() do
     it(name .. (device.kind == "cuda" and " learns" or " takes a few steps"), function()
       local f = assert(io.open("examples/" .. name))
@@ -53,7 +56,7 @@ describe(("examples on %s (%s)"):format(device.name, device.kind), function()
       if device.kind == "emulated" and not EMULATED[name] then
         return pending("takes too long on the emulated device")
       end
-      local short = assert(SHORT[name], "no short form of " .. name)
+      local short = SHORT[name] or FOUR_STEPS
       local out = run(name)(1, unpack(short[1]))
       assert(out:match("[^\n]*\n$"):find(short[2]) or out:find(short[2]), out)
     end)

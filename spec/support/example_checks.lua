@@ -12,6 +12,7 @@ local function falls(run, ranks)
   assert(#losses >= 2, "fewer than two lines with a loss:\n" .. out)
   assert(losses[#losses] < 0.95 * losses[1],
     ("the loss went from %g to %g"):format(losses[1], losses[#losses]))
+  return out
 end
 
 CHECKS["fashion_mnist.lua"] = function(run, ranks)
@@ -43,6 +44,19 @@ CHECKS["char_gpt.lua"] = function(run, ranks)
   falls(function(n, ...)
     return run(n, "--width", "32", "--layers", "2", "--context", "64", "--sample", "20", ...)
   end, ranks)
+end
+
+-- Short texts: passages of 32 words are cut.
+CHECKS["nlp_example.lua"] = function(run, ranks)
+  local out = falls(function(n, ...) return run(n, "--max_length", "16", ...) end, ranks)
+  assert(out:find("\naccuracy 0%.%d%d%d%d\n$"), out)
+end
+
+-- The first games last 20 steps.
+CHECKS["reinforce.lua"] = function(run, ranks)
+  local out = run(ranks, "--games", "50")
+  local length = tonumber(out:match("\nmean length (%d+%.%d)\n$"))
+  assert(length and length > 40, out)
 end
 
 --- Runs the check of examples/`name`, on `ranks` ranks, with run(ranks, arguments...) -> stdout.

@@ -289,8 +289,30 @@ function options.gather(where, names, ...)
   return found
 end
 
+-- The comment that a script opens with, or nil.
+local function opening_comment(path)
+  local file, lines = path and io.open(path), {}
+  if not file then return nil end
+  for line in file:lines() do
+    local text = line:match("^%-%- ?(.*)$")
+    if not text then break end
+    lines[#lines + 1] = text
+  end
+  file:close()
+  return lines[1] and table.concat(lines, "\n") or nil
+end
+
+-- What --help prints, on rank 0: the script's opening comment, or the names of its options.
+local function print_help(where, schema)
+  local text = opening_comment(arg and arg[0])
+    or where .. ": --" .. table.concat(ordered.sorted_keys(schema), " --")
+  if require("accelerate.core").dist.rank() == 0 then print(text) end
+  os.exit(0)
+end
+
 --- Reads a script's arguments, `--name value` or `--name=value` (dashes in names count as
---- underscores), and checks them against a schema. A boolean option may stand alone.
+--- underscores), and checks them against a schema. A boolean option may stand alone. `--help`
+--- prints the comment that the script opens with, and ends the script.
 ---
 ---   local options = utils.options.arguments("train.lua", arg, { epochs = { "integer", default = 3,
 ---     min = 1 } })
@@ -301,6 +323,7 @@ end
 function options.arguments(where, given, schema)
   local found, i = {}, 1
   while given[i] do
+    if given[i] == "--help" and not schema.help then print_help(where, schema) end
     local name, equals, value = given[i]:match("^%-%-([%w_%-]+)(=?)(.*)$")
     if not name then
       fail("%s: expected an option such as --%s, got '%s'", where, ordered.sorted_keys(schema)[1] or "name",
