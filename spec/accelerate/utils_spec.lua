@@ -125,8 +125,8 @@ describe("modules", function()
     assert.error_matches(function() return accelerate.DataloaderConfiguration end,
       "did you mean 'DataLoaderConfiguration'")
     assert.error_matches(function() return utils.gathr end, "did you mean 'gather'")
-    assert.error_matches(function() return accelerate.tokenizers end,
-      "accelerate.tokenizers is not there yet")
+    local later = require("accelerate.utils.properties").lazy("room", {}, { door = "use the window" })
+    assert.error_matches(function() return later.door end, "room.door is not there yet: use the window")
   end)
 
   it("make no globals", function()

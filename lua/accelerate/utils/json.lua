@@ -89,10 +89,14 @@ local function fail(text, at, what)
   error(("json: %s at line %d"):format(what, line + 1), 0)
 end
 
+local QUOTE, COMMA, COLON = ('",:'):byte(1, 3)
+
 local function read_string(text, at)
+  local stop = text:find('["\\]', at + 1)
+  if stop and text:byte(stop) == QUOTE then return text:sub(at + 1, stop - 1), stop + 1 end -- the common case
   local parts, from = {}, at + 1
   while true do
-    local stop = text:find('["\\]', from)
+    stop = text:find('["\\]', from)
     if not stop then fail(text, at, "a string without its end") end
     parts[#parts + 1] = text:sub(from, stop - 1)
     if text:sub(stop, stop) == '"' then return table.concat(parts), stop + 1 end
@@ -127,16 +131,21 @@ end
 local MAX_DEPTH = 200
 local read
 
-local function skip(text, at) return text:find("[^ \t\r\n]", at) or #text + 1 end
+local function skip(text, at)
+  local c = text:byte(at)
+  if c and c > 32 then return at end
+  return text:find("[^ \t\r\n]", at) or #text + 1
+end
 
 local function read_items(text, at, depth, close, item)
+  local last = close:byte()
   at = skip(text, at + 1)
-  if text:sub(at, at) == close then return at + 1 end
+  if text:byte(at) == last then return at + 1 end
   while true do
     at = skip(text, item(at, depth))
-    local c = text:sub(at, at)
-    if c == close then return at + 1 end
-    if c ~= "," then fail(text, at, ("expected ',' or '%s'"):format(close)) end
+    local c = text:byte(at)
+    if c == last then return at + 1 end
+    if c ~= COMMA then fail(text, at, ("expected ',' or '%s'"):format(close)) end
     at = skip(text, at + 1)
   end
 end
@@ -148,10 +157,10 @@ function read(text, at, depth)
   local result = {}
   if c == "{" then
     at = read_items(text, at, depth, "}", function(from)
-      if text:sub(from, from) ~= '"' then fail(text, from, "expected a key") end
+      if text:byte(from) ~= QUOTE then fail(text, from, "expected a key") end
       local key, stop = read_string(text, from)
       stop = skip(text, stop)
-      if text:sub(stop, stop) ~= ":" then fail(text, stop, "expected ':'") end
+      if text:byte(stop) ~= COLON then fail(text, stop, "expected ':'") end
       result[key], stop = read(text, skip(text, stop + 1), depth + 1)
       return stop
     end)
