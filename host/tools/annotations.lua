@@ -112,10 +112,23 @@ local function defines(line, name)
     or line:match('^%s*[%w_.]+%("' .. escaped .. '"()')  -- activation("GELU", …)
 end
 
+local below = {}
+
+-- The numbers of a file's lines that have a block right above.
+local function lines_below_blocks(path)
+  if below[path] then return below[path] end
+  local lines, list = M.lines(path), {}
+  for n = 2, #lines do
+    if lines[n - 1]:find("^%s*%-%-%-") and not lines[n]:find("^%s*%-%-%-") then list[#list + 1] = n end
+  end
+  below[path] = list
+  return list
+end
+
 local function find(paths, name, accept)
   for _, path in ipairs(paths) do
-    for n, line in ipairs(M.lines(path)) do
-      local arguments = defines(line, name)
+    for _, n in ipairs(lines_below_blocks(path)) do
+      local arguments = defines(M.lines(path)[n], name)
       local block = arguments and M.above(path, n)
       if block and (not accept or accept(block)) then
         return block, type(arguments) == "string" and arguments:sub(2, -2) or nil, path, n
