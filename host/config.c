@@ -232,7 +232,7 @@ static int check_machines(const ax_plan *plan)
             n - 1, n == 1 ? "is" : "are", n, n == 1 ? "" : "s", machines->origin, mine->text);
     return AX_EXIT_USAGE;
   }
-  if (n > 1 && !plan->mpi && !plan->set[AX_SET_main_process_ip].number) {
+  if (n > 1 && !plan->mpi && !ax_joins_wants_mpirun(plan) && !plan->set[AX_SET_main_process_ip].number) {
     fprintf(stderr,
             "accel-run: %s: %d machines need the address of machine 0, the same on each: --main_process_ip "
             "ADDRESS\n",

@@ -287,8 +287,8 @@ static int set_others(const config_file *c)
     return status;
   if (!(v = value_of(map, "dynamo_backend"))) v = value_of(map, "backend");
   if ((status = set(c, AX_SET_dynamo_backend, "dynamo_backend", v)) != 0) return status;
-  if ((v = value_of(value_of(c->root, "mpirun_config"), "mpirun_hostfile")))
-    return refuse(c, v, "mpirun_hostfile", AX_ENGINE_MPI);
+  v = value_of(value_of(c->root, "mpirun_config"), "mpirun_hostfile");
+  if ((status = set(c, AX_SET_mpirun_hostfile, "mpirun_hostfile", v)) != 0) return status;
   if ((map = value_of(c->root, "parallelism_config")) && map->kind == AX_YAML_MAP)
     for (k = map->first; k; k = k->next->next)
       if (k->next->kind == AX_YAML_INT && k->next->number > 1)

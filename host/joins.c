@@ -324,3 +324,42 @@ int ax_joins_read(ax_plan *plan)
   }
   return join_as_rank(plan, l);
 }
+
+/* ---- --mpirun_hostfile ----------------------------------------------------------------------- */
+
+bool ax_joins_wants_mpirun(const ax_plan *plan)
+{
+  return plan->set[AX_SET_mpirun_hostfile].number && plan->set[AX_SET_num_machines].number > 1 &&
+         !find_launcher() && !getenv("ACCEL_RUN_RANK");
+}
+
+/* mpirun starts this very command on each machine, where it finds its place in what mpirun sets. */
+int ax_joins_start_mpirun(const ax_plan *plan)
+{
+  const ax_setting *machines = &plan->set[AX_SET_num_machines], *hosts = &plan->set[AX_SET_mpirun_hostfile];
+  char self[4096], program[] = "mpirun", by[] = "--map-by", one[] = "ppr:1:node", none[] = "none";
+  char bind[] = "--bind-to", file[] = "--hostfile", number[] = "-n";
+  char **argv = calloc(16 + (size_t)plan->argc, sizeof *argv);
+  const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  int k = 0;
+
+  if (!argv) return AX_EXIT_FAILED;
+  if (n < 0 || access(hosts->text, R_OK) != 0) {
+    fprintf(stderr, "accel-run: %s: %s cannot be read: %s\n", hosts->origin, hosts->text, strerror(errno));
+    free(argv);
+    return AX_EXIT_USAGE;
+  }
+  self[n] = '\0';
+  argv[k++] = program;
+  argv[k++] = file, argv[k++] = (char *)(uintptr_t)hosts->text;
+  argv[k++] = by, argv[k++] = one, argv[k++] = bind, argv[k++] = none;
+  argv[k++] = number, argv[k++] = (char *)(uintptr_t)machines->text;
+  argv[k++] = self;
+  for (int i = 1; i < plan->argc; i++) argv[k++] = plan->argv[i];
+  argv[k] = NULL;
+  execvp(program, argv);
+  fprintf(stderr, "accel-run: %s: mpirun cannot be started: %s (package openmpi-bin)\n", hosts->origin,
+          strerror(errno));
+  free(argv);
+  return AX_EXIT_FAILED;
+}

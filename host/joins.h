@@ -10,6 +10,11 @@
  * number.  0, or the exit status after printing what is wrong. */
 int ax_joins_read(ax_plan *plan);
 
+/* Whether --mpirun_hostfile is to start the machines; starts mpirun in the place of this process,
+ * and returns only when that fails: the exit status. */
+bool ax_joins_wants_mpirun(const ax_plan *plan);
+int ax_joins_start_mpirun(const ax_plan *plan);
+
 /* ---- local.c: the processes of one machine, which share memory as forked ranks do
 
  * Each is the launcher of one rank.  The one of local rank 0 makes the memory and hands it to the

@@ -1,5 +1,6 @@
 /* main.c: argv -> script, prompt or launch; nothing else. */
 #include "host.h"
+#include "joins.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,6 +68,7 @@ static int run(ax_plan *plan)
             plan->set[AX_SET_num_machines].origin);
     return AX_EXIT_USAGE;
   }
+  if (ax_joins_wants_mpirun(plan)) return ax_joins_start_mpirun(plan);
   plan->interactive = prompt;
   if ((script && strcmp(plan->argv[plan->script], "-") == 0) || (!script && !prompt && plan->n_actions == 0))
     if ((status = read_stdin(plan)) != 0) return status;

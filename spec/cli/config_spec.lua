@@ -165,8 +165,9 @@ describe("a configuration file", function()
       ["distributed_type: XLA\n"] = "distributed_type: XLA: there is no backend for TPUs",
       ["compute_environment: AMAZON_SAGEMAKER\n"] =
         "c.yaml:1: compute_environment: AMAZON_SAGEMAKER: jobs on SageMaker",
-      ["distributed_type: MULTI_CPU\nnum_processes: 2\nmpirun_config:\n  mpirun_hostfile: hosts\n"] =
-        "c.yaml:4: mpirun_hostfile: hosts: ranks that mpirun starts cannot join yet",
+      ["distributed_type: MULTI_CPU\nnum_processes: 2\nnum_machines: 2\nmpirun_config:\n" ..
+        "  mpirun_hostfile: /nowhere/hosts\n"] =
+        "c.yaml:5: mpirun_hostfile: /nowhere/hosts cannot be read: No such file",
       ["distributed_type: MULTI_GPU\nnum_processes: 2\nparallelism_config:\n\n tp_size: 2"] =
         "c.yaml:5: tp_size: 2: tensor, context and sequence parallelism are not there yet",
     } do
@@ -201,10 +202,9 @@ describe("launch options of Accelerate", function()
     for word, message in pairs { ["--use_fsdp"] = "sharded parameters (FSDP) are not there yet",
       ["--use_deepspeed"] = "DeepSpeed is not",
       ["--use_megatron_lm"] = "Megatron-LM is not there", ["--tpu"] = "no backend for TPUs",
-      ["--use-parallelism-config"] = "tensor, context",
-      ["--mpirun_hostfile=h"] = "ranks that mpirun starts cannot join yet" } do
+      ["--use-parallelism-config"] = "tensor, context" } do
       local _, err = run(2, {}, { word, "print.lua" })
-      has(err, "accel-run: " .. word:gsub("=h", ""):gsub("(%w)%-", "%1_") .. ": ")
+      has(err, "accel-run: " .. word:gsub("(%w)%-", "%1_") .. ": ")
       has(err, message)
     end
     local out, err = run(0, {}, { "--fsdp_version", "2", "--zero_stage=3", "--dynamo_mode", "default",

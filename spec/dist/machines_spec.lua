@@ -146,6 +146,32 @@ describe("several machines", function()
     end
   end)
 
+  with_mpi("which --mpirun_hostfile names are started by mpirun", function()
+    host.in_folder(function(folder)
+      local function write(name, text)
+        local f = assert(io.open(folder .. "/" .. name, "w"))
+        f:write(text)
+        f:close()
+      end
+      write("hosts", "localhost\n")
+      -- this one machine stands for two
+      write("mpirun", ("#!/bin/sh\n[ \"$1 $2 $3 $4\" = '--hostfile %s/hosts --map-by ppr:1:node' ] || " ..
+        "exit 9\n" ..
+        "shift 4\nexec mpirun.openmpi --oversubscribe \"$@\"\n"):format(folder))
+      os.execute("chmod +x " .. folder .. "/mpirun")
+      local _, _, env = clusters.command("mpirun", 2, "",
+        { env = { PATH = folder .. ":" .. os.getenv "PATH" } })
+      local status, out, err = host.run({ "--mpirun_hostfile", folder .. "/hosts", "--num_machines", "2",
+        "--num_processes", "4", processes.script(HEAD .. [[
+          local t = core.ones(10)
+          dist.all_reduce(t)
+          print(("rank %d of %d: %g %s"):format(rank, n, t[1]:item(), dist.transport()))
+        ]]) }, { env = env })
+      assert.are.equal(0, status, err)
+      for r = 0, 3 do has(out, ("rank %d of 4: 4 mpi\n"):format(r)) end
+    end)
+  end)
+
   with_mpi("whose ranks mpirun starts one by one, too", function()
     -- the ranks of this machine stand for those of two
     local path = processes.script([[
