@@ -142,3 +142,37 @@ describe("loss modules", function()
       core.tensor { 2 }))
   end)
 end)
+
+describe("options of modules", function()
+  it("are printed as PyTorch does", function()
+    assert.equal("Conv2d(2, 3, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), padding_mode=reflect)",
+      tostring(nn.Conv2d(2, 3, 3, { padding = 1, padding_mode = "reflect" })))
+    assert.equal("GroupNorm(2, 4, eps=1e-05, affine=True, bias=False)",
+      tostring(nn.GroupNorm(2, 4, { bias = false })))
+    assert.equal("Softmin(dim=1)", tostring(nn.Softmin(1)))
+    assert.equal("Softmax2d()", tostring(nn.Softmax2d()))
+  end)
+
+  it("are refused where they have no meaning", function()
+    raises("padding_mode' must be one of zeros, reflect, replicate, circular, got 'mirror'", nn.Conv1d, 1,
+      1, 1,
+      { padding_mode = "mirror" })
+    raises("padding_mode' must be one of zeros, got 'reflect'", nn.ConvTranspose2d, 1, 1, 1,
+      { padding_mode = "reflect" })
+    raises("Softmax2d: expected %(n, c, h, w%) or %(c, h, w%)", nn.Softmax2d(), core.ones(2, 2))
+    raises("multi_margin_loss: target: expected int64 of shape %[2%], got a int64 tensor of shape %[3%]",
+      F.multi_margin_loss, core.ones(2, 3), core.zeros({ 3 }, { dtype = "int64" }))
+    raises("multilabel_margin_loss: target: expected int64 of shape %[2, 3%]", F.multilabel_margin_loss,
+      core.ones(2, 3), core.ones(2, 3))
+    raises("unknown option 'swapp'", nn.TripletMarginLoss, { swapp = true })
+  end)
+
+  it("losses as modules give what the functions give", function()
+    local x, t = core.tensor { { 0.5, -1, 2 } }, core.tensor({ 2 }, { dtype = "int64" })
+    near({ F.multi_margin_loss(x, t, { p = 2 }):item() }, nn.MultiMarginLoss { p = 2 }(x, t))
+    near({ F.multilabel_soft_margin_loss(x, x:gt(0):float()):item() },
+      nn.MultiLabelSoftMarginLoss()(x, x:gt(0):float()))
+    near({ F.triplet_margin_loss(x, -x, x * 2, { swap = true }):item() },
+      nn.TripletMarginLoss { swap = true }(x, -x, x * 2))
+  end)
+end)

@@ -718,3 +718,48 @@ describe("state_dict", function()
     assert.is_nil(o.state[p])
   end)
 end)
+
+describe("options that PyTorch's scripts carry along", function()
+  local function weight() return nn.Parameter(core.ones(2)) end
+
+  it("change nothing, and say so once", function()
+    local host = require "spec.support.host"
+    local _, _, stderr = host.run { "-e", [[
+      local nn, optim = require "accelerate.nn", require "accelerate.optim"
+      local tensor = require "accelerate.tensor"
+      for _ = 1, 2 do
+        optim.Adam({ nn.Parameter(tensor.ones(2)) }, { fused = true, foreach = false, capturable = false })
+      end
+    ]] }
+    assert.equal("accelerate: Adam: the option fused changes nothing: each step is fused, and can be " ..
+      "captured\n",
+      stderr)
+    local a, b = weight(), weight()
+    local plain = optim.SGD({ a }, { lr = 0.5 })
+    local other = optim.SGD({ { params = { b }, foreach = false } }, { lr = 0.5, differentiable = false })
+    for p, o in pairs { [a] = plain, [b] = other } do
+      p.grad = core.ones(2)
+      o:step()
+    end
+    assert.same(a:totable(), b:totable())
+    assert.is_nil(other.param_groups[1].foreach)
+    assert.is_nil(other.defaults.differentiable)
+  end)
+
+  it("are refused where they would change something or are no booleans", function()
+    assert.matches("AdamW: differentiable = true is not there: steps are not recorded",
+      message(optim.AdamW, { weight() }, { differentiable = true }))
+    assert.matches("Adam: fused must be true or false, got 1",
+      message(optim.Adam, { weight() }, { fused = 1 }))
+    assert.matches("unknown option 'fusd'", message(optim.Adam, { weight() }, { fusd = true }))
+  end)
+
+  it("a tensor as lr is its number", function()
+    local o = optim.Adam({ { params = { weight() }, lr = core.tensor(0.25) } }, { lr = core.tensor { 0.5 } })
+    assert.equal(0.5, o.defaults.lr)
+    assert.equal(0.25, o.param_groups[1].lr)
+    assert.matches("Adam: lr: expected a number or a tensor of one element, got a float32 tensor of " ..
+      "shape %[2%]",
+      message(optim.Adam, { weight() }, { lr = core.ones(2) }))
+  end)
+end)

@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local env = { core = core, tensor = require "accelerate.tensor", nn = require "accelerate.nn",
   F = require "accelerate.nn.functional",
+  func = require "accelerate.func",
   int64 = function(v) return core.tensor(v, { dtype = "int64" }) end }
 
 local FAMILIES = {

@@ -188,6 +188,22 @@ end
 ---@class accelerate.nn.Softmax : accelerate.nn.Module
 M.Softmax = along("Softmax", core.softmax)
 
+--- `nn.Softmin(-1)`: Softmax of -x.
+---@class accelerate.nn.Softmin : accelerate.nn.Module
+M.Softmin = along("Softmin", function(x, dim) return core.softmax(-x, dim) end)
+
+--- `nn.Softmax2d()`: Softmax over the channels of (n, c, h, w) or (c, h, w).
+---@class accelerate.nn.Softmax2d : accelerate.nn.Module
+local Softmax2d = class("Softmax2d", Module)
+Softmax2d._builtin = true
+function Softmax2d:forward(x)
+  if x.ndim ~= 3 and x.ndim ~= 4 then
+    options.fail("Softmax2d: expected (n, c, h, w) or (c, h, w), got %s", options.show(x))
+  end
+  return self:_run(core.softmax, x, -3)
+end
+M.Softmax2d = Softmax2d
+
 --- `nn.LogSoftmax(-1)`: the logarithm of Softmax, computed safely.
 ---@class accelerate.nn.LogSoftmax : accelerate.nn.Module
 M.LogSoftmax = along("LogSoftmax", core.log_softmax)

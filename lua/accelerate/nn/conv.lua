@@ -20,15 +20,34 @@ local COMMON = {
   dilation = { "integer|table", default = 1 },
   groups = { "integer", default = 1, min = 1 },
   bias = { "boolean", default = true },
-  padding_mode = { "string", default = "zeros", one_of = { "zeros" } },
+  padding_mode = { "string", default = "zeros", one_of = { "zeros", "reflect", "replicate", "circular" } },
   dtype = { "string", optional = true },
   device = { "string", optional = true },
 }
 local TRANSPOSED = { output_padding = { "integer|table", default = 0 } }
 for name, entry in next, COMMON do TRANSPOSED[name] = entry end
+TRANSPOSED.padding_mode = { "string", default = "zeros", one_of = { "zeros" } }
 
 local ORDER = { "stride", "padding", "dilation", "groups", "bias" }
 local ORDER_TRANSPOSED = { "stride", "padding", "output_padding", "groups", "bias", "dilation" }
+
+-- What is put around the input, as F.pad takes it: {before, after} of the last dim first.
+local function margins(self, dims)
+  local list = {}
+  for d = dims, 1, -1 do
+    local before, after
+    if self.padding == "same" then
+      local total = self.dilation[d] * (self.kernel_size[d] - 1)
+      before = math.floor(total / 2)
+      after = total - before
+    else
+      before = self.padding == "valid" and 0 or self.padding[d]
+      after = before
+    end
+    list[#list + 1], list[#list + 2] = before, after
+  end
+  return list
+end
 
 local function setup(self, where, dims, transposed, in_channels, out_channels, kernel_size, ...)
   local o = options.check(where, options.gather(where, transposed and ORDER_TRANSPOSED or ORDER, ...),
@@ -58,6 +77,8 @@ local function setup(self, where, dims, transposed, in_channels, out_channels, k
       if self.stride[d] ~= 1 then options.fail("%s: padding = \"same\" goes with a stride of 1", where) end
     end
   end
+  self.padding_mode = o.padding_mode
+  if o.padding_mode ~= "zeros" then self._margins = margins(self, dims) end
   local shape = transposed and { in_channels, out_channels / o.groups }
     or { out_channels, in_channels / o.groups }
   for d = 1, dims do shape[d + 2] = self.kernel_size[d] end
@@ -91,6 +112,7 @@ local function extra_repr(self)
   if self.output_padding then add("output_padding", self.output_padding, all "0") end
   add("groups", self.groups, "1")
   if not self.bias then parts[#parts + 1] = "bias=False" end
+  if self.padding_mode ~= "zeros" then parts[#parts + 1] = "padding_mode=" .. self.padding_mode end
   return table.concat(parts, ", ")
 end
 
@@ -102,6 +124,13 @@ local function define(name, dims, transposed, op)
 
   function Class:init(in_channels, out_channels, kernel_size, ...)
     setup(self, name, dims, transposed, in_channels, out_channels, kernel_size, ...)
+  end
+
+  -- With a margin of elements of x in place of zeros.
+  local function around(x, v)
+    return op(core.pad(x, v._margins, v.padding_mode), v.weight, v.bias, dims == 1 and v.stride[1]
+      or v.stride, 0,
+      dims == 1 and v.dilation[1] or v.dilation, v.groups)
   end
 
   if transposed then
@@ -116,6 +145,7 @@ local function define(name, dims, transposed, op)
   else
     function Class:forward(x)
       local v = self._values
+      if v._margins then return self:_run(around, x, v) end
       if dims == 1 then
         local padding = v.padding
         return self:_run(op, x, v.weight, v.bias, v.stride[1], type(padding) == "table" and padding[1]

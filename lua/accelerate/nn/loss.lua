@@ -125,7 +125,18 @@ of_functional("MarginRankingLoss", "margin_ranking_loss", { margin = num(0) }, 3
 of_functional("CosineEmbeddingLoss", "cosine_embedding_loss", { margin = num(0) }, 3)
 --- max(0, d(anchor, positive) - d(anchor, negative) + margin) with the p-norm of the difference as
 --- d; margin = 1, p = 2.
-of_functional("TripletMarginLoss", "triplet_margin_loss", { margin = num(1), p = num(2), eps = num(1e-6) }, 3)
+of_functional("TripletMarginLoss", "triplet_margin_loss", { margin = num(1), p = num(2), eps = num(1e-6),
+  swap = { "boolean", default = false } }, 3)
+--- The mean over the classes of max(0, margin - input[target] + input[i])^p; p = 1, margin = 1,
+--- weight: one for each class.
+of_functional("MultiMarginLoss", "multi_margin_loss",
+  { p = { "integer", default = 1 }, margin = num(1), weight = WEIGHT }, 2)
+--- The sum of max(0, 1 - input[t] + input[i]) over targets t and other classes i, divided by the
+--- number of classes.
+of_functional("MultiLabelMarginLoss", "multilabel_margin_loss", {}, 2)
+--- The mean over the classes of the binary cross-entropy of sigmoid(input); weight: one for each
+--- class.
+of_functional("MultiLabelSoftMarginLoss", "multilabel_soft_margin_loss", { weight = WEIGHT }, 2)
 --- exp(input) - target * input, or input - target * log(input + eps) with log_input = false; full =
 --- true adds Stirling's term.
 of_functional("PoissonNLLLoss", "poisson_nll_loss",

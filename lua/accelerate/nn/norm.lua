@@ -128,13 +128,13 @@ local GroupNorm = class("GroupNorm", Module)
 GroupNorm._builtin = true
 
 local GROUP = with_place { eps = { "number", default = 1e-5, min = 0 },
-  affine = { "boolean", default = true } }
+  affine = { "boolean", default = true }, bias = { "boolean", default = true } }
 
 --- Normalises (N, C, ..) over each group of C / num_groups channels, then scales and shifts each
 --- channel.
 ---@param num_groups integer
 ---@param num_channels integer a multiple of num_groups
----@param opts? { eps: number, affine: boolean, dtype: string, device: string }
+---@param opts? { eps: number, affine: boolean, bias: boolean, dtype: string, device: string }
 function GroupNorm:init(num_groups, num_channels, opts)
   local o = options.check("GroupNorm", opts, GROUP)
   self.num_groups = options.value("GroupNorm", "num_groups", num_groups, SIZE)
@@ -147,7 +147,7 @@ function GroupNorm:init(num_groups, num_channels, opts)
   if o.affine then
     local place = { dtype = o.dtype, device = o.device }
     self.weight = parameter.new(core.empty({ num_channels }, place))
-    self.bias = parameter.new(core.empty({ num_channels }, place))
+    if o.bias then self.bias = parameter.new(core.empty({ num_channels }, place)) end
   end
   self:reset_parameters()
 end

@@ -18,6 +18,8 @@ local recording = require "accelerate.capture.recording"
 local saving = require "accelerate.optim.saving"
 local states = require "accelerate.optim.states"
 
+local notice = require "accelerate.utils.notice"
+
 local fail = options.fail
 
 ---@class accelerate.optim.Optimizer
@@ -109,8 +111,37 @@ function Optimizer:add_param_group(group)
   self.param_groups[number] = made
 end
 
+-- How PyTorch is to take its steps: options that scripts carry along.
+local IMPLEMENTATION = { "fused", "foreach", "capturable", "differentiable" }
+
+-- The options without those that change nothing here, and with lr as a number.
+local function own_options(self, given)
+  local own = {}
+  for name, value in next, given do own[name] = value end
+  for _, name in ipairs(IMPLEMENTATION) do
+    local value = given[name]
+    if value ~= nil then options.value(self.__name, name, value, { "boolean" }) end
+    own[name] = nil
+    if value and name == "differentiable" then
+      fail("%s: differentiable = true is not there: steps are not recorded", self.__name)
+    elseif value then
+      notice.main_once("%s: the option %s changes nothing: each step is fused, and can be captured",
+        self.__name,
+        name)
+    end
+  end
+  if core.is_tensor(own.lr) then
+    if own.lr:numel() ~= 1 then
+      fail("%s: lr: expected a number or a tensor of one element, got %s", self.__name, options.show(own.lr))
+    end
+    own.lr = own.lr:item()
+  end
+  return own
+end
+
 --- Checks options; subclasses add what concerns several of them together.
 function Optimizer:_checked(given, schema)
+  if type(given) == "table" and getmetatable(given) == nil then given = own_options(self, given) end
   local o = options.check(self.__name, given, schema)
   if o.betas then
     if #o.betas ~= 2 then fail("%s: betas must be two numbers, got %d", self.__name, #o.betas) end

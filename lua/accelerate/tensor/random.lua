@@ -178,4 +178,4 @@ define("gumbel_softmax", "logits:T tau:num=1 hard:bool=false dim:dim=-1 generato
       return core.zeros_like(soft):scatter(dim, place, 1)
     end)
     return one - soft:detach() + soft
-  end, "function")
+  end)

@@ -148,4 +148,42 @@ for name in "mse_loss", "l1_loss", "huber_loss":
     for reduction in "mean", "sum", "none":
         case(name, "F.%s(x1, x2, { weight = x3, reduction = '%s' })" % (name, reduction),
             lambda a, b, w: getattr(F, name)(a, b, weight=w, reduction=reduction), x34, y34, rand(3, 4, lo=0, seed=5))
+for swap in "true", "false":
+    case("pairwise_distance", "F.triplet_margin_loss(x1, x2, x3, { swap = %s, reduction = 'none' })" % swap,
+        lambda a, p, n: F.triplet_margin_loss(a, p, n, swap=swap == "true", reduction="none"), x34, y34,
+        rand(3, 4, seed=8))
+    case("pairwise_distance", "F.triplet_margin_with_distance_loss(x1, x2, x3, { swap = %s, margin = 2 })" % swap,
+        lambda a, p, n: F.triplet_margin_with_distance_loss(a, p, n, swap=swap == "true", margin=2.0), x34, y34,
+        rand(3, 4, seed=8))
+labels = at(1, 3, -1, 0, 2, -1, 3, 1, 0, 1, 2, 3).view(3, 4)
+for reduction in "mean", "sum", "none":
+    case("gather", "F.multi_margin_loss(x1, x2, { p = 2, weight = x3, reduction = '%s' })" % reduction,
+        lambda x, t, w: F.multi_margin_loss(x, t, p=2, weight=w.detach(), reduction=reduction), x34, at(3, 0, 1),
+        torch.tensor([1., 2, 3, 4]), grad=False)
+    case("gather", "F.multilabel_margin_loss(x1, x2, { reduction = '%s' })" % reduction,
+        lambda x, t: F.multilabel_margin_loss(x, t, reduction=reduction), x34, labels)
+    case("logsigmoid", "F.multilabel_soft_margin_loss(x1, x2, { weight = x3, reduction = '%s' })" % reduction,
+        lambda x, t, w: F.multilabel_soft_margin_loss(x, t, weight=w, reduction=reduction), x34, rand(3, 4, lo=0,
+            hi=1),
+        rand(4, lo=0))
+case("gather", "F.multi_margin_loss(x1, x2)", F.multi_margin_loss, x34, at(3, 0, 1))
+case("gather", "F.multi_margin_loss(x1, x2, { margin = 0.5 })", lambda x, t: F.multi_margin_loss(x, t, margin=0.5),
+    rand(4), at(2)[0])
+case("softmax", "nn.Softmin(2)(x1)", torch.nn.Softmin(1), x34)
+case("softmax", "nn.Softmax2d()(x1)", torch.nn.Softmax2d(), x234)
+case("group_norm", "func.functional_call(nn.GroupNorm(2, 4, { bias = false, dtype = 'float64' }), { weight = x2 },
+    x1)",
+    lambda x, w: F.group_norm(x, 2, w), rand(2, 4, 3), rand(4, seed=1))
+CONV = "func.functional_call(nn.Conv%dd(2, 3, %s, { %s, padding_mode = '%s', dtype = 'float64' }), " \
+    "{ weight = x2, bias = x3 }, x1)"
+for mode in "reflect", "replicate", "circular":
+    case("conv2d", CONV % (2, "{ 3, 4 }", "padding = { 1, 2 }, stride = { 2, 1 }", mode),
+        lambda x, w, b: F.conv2d(F.pad(x, (2, 2, 1, 1), mode), w, b, stride=(2, 1)), rand(2, 2, 5, 6),
+        rand(3, 2, 3, 4, seed=1), rand(3))
+    case("conv2d", CONV % (2, "{ 3, 4 }", "padding = 'same'", mode),
+        lambda x, w, b: F.conv2d(F.pad(x, (1, 2, 1, 1), mode), w, b), rand(2, 2, 5, 6), rand(3, 2, 3, 4, seed=1),
+            rand(3))
+    case("conv1d", CONV % (1, "3", "padding = 2, dilation = 2", mode),
+        lambda x, w, b: F.conv1d(F.pad(x, (2, 2), mode), w, b, dilation=2), rand(2, 2, 6), rand(3, 2, 3, seed=1),
+            rand(3))
 f.write()

@@ -53,4 +53,15 @@ function F.softmin(x, dim)
   return core.softmax(-x, dim)
 end
 
+--- Returns softmax of (logits + Gumbel draws) / tau: see the op of this name.
+---@param logits accelerate.Tensor
+---@param ... any { tau = 1, hard = false, dim = -1, generator }
+---@return accelerate.Tensor
+function F.gumbel_softmax(logits, ...)
+  if not core.is_tensor(logits) then
+    options.fail("gumbel_softmax: logits must be a tensor, got %s", options.show(logits))
+  end
+  return logits:gumbel_softmax(...)
+end
+
 return require("accelerate.utils.properties").strict("accelerate.nn.functional", F)

@@ -14,6 +14,16 @@ local function reduce(x, how)
   return how == "sum" and x:sum() or x:mean()
 end
 
+local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
+
+local SWAP = { "boolean", default = false }
+
+local function triplet(between, anchor, positive, negative, o)
+  local far = between(anchor, negative)
+  if o.swap then far = far:minimum(between(positive, negative)) end
+  return reduce((between(anchor, positive) - far + o.margin):clamp { min = 0 }, o.reduction)
+end
+
 --- Computes x where target is 1, max(0, margin - x) where it is -1.
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor of 1 and -1
@@ -64,15 +74,92 @@ end
 ---@param anchor accelerate.Tensor
 ---@param positive accelerate.Tensor
 ---@param negative accelerate.Tensor
----@param opts? { margin: number, p: number, eps: number, reduction: "mean"|"sum"|"none" }
+---@param opts? { margin: number, p: number, eps: number, swap: boolean, reduction:
+---  "mean"|"sum"|"none" } swap: |positive - negative| where it is smaller than |anchor - negative|
 ---@return accelerate.Tensor
 function F.triplet_margin_loss(anchor, positive, negative, opts)
   local o = options.check("triplet_margin_loss", opts,
-    { margin = num(1), p = num(2), eps = num(1e-6), reduction = REDUCTION })
+    { margin = num(1), p = num(2), eps = num(1e-6), swap = SWAP, reduction = REDUCTION })
   local by = { p = o.p, eps = o.eps }
-  local gap = distance.pairwise_distance(anchor, positive, by) - distance.pairwise_distance(anchor, negative,
-    by) + o.margin
-  return reduce(gap:clamp { min = 0 }, o.reduction)
+  return triplet(function(a, b) return distance.pairwise_distance(a, b, by) end, anchor, positive,
+    negative, o)
+end
+
+--- triplet_margin_loss with a distance of your own.
+---@param anchor accelerate.Tensor
+---@param positive accelerate.Tensor
+---@param negative accelerate.Tensor
+---@param opts? { distance_function: fun(a: accelerate.Tensor, b: accelerate.Tensor):
+---  accelerate.Tensor, margin: number, swap: boolean, reduction: "mean"|"sum"|"none" } the distance
+---  is pairwise_distance by default
+---@return accelerate.Tensor
+function F.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
+  local o = options.check("triplet_margin_with_distance_loss", opts, {
+    distance_function = { "function|table", default = distance.pairwise_distance }, margin = num(1),
+      swap = SWAP,
+    reduction = REDUCTION,
+  })
+  return triplet(o.distance_function, anchor, positive, negative, o)
+end
+
+-- (n, c) or (c), and positions of classes of shape (n) or () beside it.
+local function check_classes(where, input, target, shape)
+  if not core.is_tensor(input) or input.ndim < 1 or input.ndim > 2 then
+    options.fail("%s: input: expected (n, classes) or (classes), got %s", where, options.show(input))
+  end
+  if not core.is_tensor(target) or target.dtype ~= "int64"
+    or text(target) ~= ("[%s]"):format(table.concat(shape, ", ")) then
+    options.fail("%s: target: expected int64 of shape [%s], got %s", where, table.concat(shape, ", "),
+      options.show(target))
+  end
+end
+
+--- Computes the mean over the classes of weight[target] max(0, margin - input[target] +
+--- input[i])^p, where i is not the target.
+---@param input accelerate.Tensor (n, classes) or (classes)
+---@param target accelerate.Tensor int64 (n) or (): classes, from 0
+---@param opts? { p: number, margin: number, weight: accelerate.Tensor, reduction:
+---  "mean"|"sum"|"none" } weight (classes)
+---@return accelerate.Tensor
+function F.multi_margin_loss(input, target, opts)
+  local o = options.check("multi_margin_loss", opts, { p = { "integer", default = 1, min = 1, max = 2 },
+    margin = num(1), weight = { "tensor", optional = true }, reduction = REDUCTION })
+  check_classes("multi_margin_loss", input, target, input.ndim == 2 and { input.shape[1] } or {})
+  local index = target:unsqueeze(-1)
+  local short = (o.margin - input:gather(-1, index) + input):clamp { min = 0 }
+  if o.p == 2 then short = short:square() end
+  if o.weight then short = short * o.weight:index_select(1, target:reshape(-1)):view(index.shape) end
+  return reduce(short:scatter(-1, index, 0):mean(-1), o.reduction)
+end
+
+--- Computes the sum over targets t and other classes i of max(0, 1 - input[t] + input[i]), divided
+--- by the number of classes.
+---@param input accelerate.Tensor (n, classes) or (classes)
+---@param target accelerate.Tensor int64 of its shape: classes, from 0, up to the first -1
+---@param opts? { reduction: "mean"|"sum"|"none" }
+---@return accelerate.Tensor
+function F.multilabel_margin_loss(input, target, opts)
+  local o = options.check("multilabel_margin_loss", opts, { reduction = REDUCTION })
+  check_classes("multilabel_margin_loss", input, target, input.shape)
+  local valid = target:lt(0):to("int64"):cumsum(-1):eq(0)
+  local index = target:clamp { min = 0 }
+  local named = core.zeros_like(input):scatter_add(-1, index, valid:to(input.dtype)):ne(0)
+  local gap = (1 - input:gather(-1, index):unsqueeze(-1) + input:unsqueeze(-2)):clamp { min = 0 }
+  local counts = valid:unsqueeze(-1):logical_and(named:logical_not():unsqueeze(-2))
+  return reduce(core.where(counts, gap, 0):sum({ -2, -1 }) / input:size(-1), o.reduction)
+end
+
+--- Computes the mean over the classes of the binary cross-entropy of sigmoid(input).
+---@param input accelerate.Tensor (.., classes)
+---@param target accelerate.Tensor of its shape, 0 or 1
+---@param opts? { weight: accelerate.Tensor, reduction: "mean"|"sum"|"none" } weight (classes)
+---@return accelerate.Tensor
+function F.multilabel_soft_margin_loss(input, target, opts)
+  local o = options.check("multilabel_soft_margin_loss", opts, { weight = { "tensor", optional = true },
+    reduction = REDUCTION })
+  local each = -(target * core.logsigmoid(input) + (1 - target) * core.logsigmoid(-input))
+  if o.weight then each = each * o.weight end
+  return reduce(each:mean(-1), o.reduction)
 end
 
 --- Computes exp(input) - target input, or without log_input input - target log(input + eps). `full`
@@ -93,8 +180,6 @@ function F.poisson_nll_loss(input, target, opts)
   end
   return reduce(x, o.reduction)
 end
-
-local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 -- Returns var as a tensor that broadcasts with input. var has input's shape, or one dim of size 1,
 -- or lacks the last dim (one variance for each row). Other shapes are ambiguous: for (n, n) and (n)
