@@ -171,8 +171,8 @@ case("gather", "F.multi_margin_loss(x1, x2, { margin = 0.5 })", lambda x, t: F.m
     rand(4), at(2)[0])
 case("softmax", "nn.Softmin(2)(x1)", torch.nn.Softmin(1), x34)
 case("softmax", "nn.Softmax2d()(x1)", torch.nn.Softmax2d(), x234)
-case("group_norm", "func.functional_call(nn.GroupNorm(2, 4, { bias = false, dtype = 'float64' }), { weight = x2 },
-    x1)",
+case("group_norm",
+    "func.functional_call(nn.GroupNorm(2, 4, { bias = false, dtype = 'float64' }), { weight = x2 }, x1)",
     lambda x, w: F.group_norm(x, 2, w), rand(2, 4, 3), rand(4, seed=1))
 CONV = "func.functional_call(nn.Conv%dd(2, 3, %s, { %s, padding_mode = '%s', dtype = 'float64' }), " \
     "{ weight = x2, bias = x3 }, x1)"
