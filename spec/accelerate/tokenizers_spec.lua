@@ -242,6 +242,8 @@ describe("a tokenizer", function()
     refused(function(c) c.model.vocab["[UNK]"] = 1.5 end, "[UNK]", "1.5")
     refused(function(c) c.model = { type = "BPE", vocab = { a = 0, b = 1 }, merges = { "a b" } } end,
       "merge 1", "'ab'")
+    local _, why = pcall(tokenizers.from_file, path)
+    assert.is_nil(why:match "'.-':.*_spec") -- where the script is comes first, if at all
     write(path, "{")
     raises(path, tokenizers.from_file, path)
     os.remove(path)

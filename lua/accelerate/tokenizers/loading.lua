@@ -24,8 +24,9 @@ local function make(file, config, settings, text)
   local Tokenizer = require "accelerate.tokenizers.tokenizer"
   local ok, result = pcall(Tokenizer, file, config, settings, text)
   if ok then return result end
-  result = tostring(result):gsub("^tokenizer: ", "")
-  if result:find(file, 1, true) then error(result, 0) end
+  result = tostring(result)
+  if result:find("tokenizers: '" .. file, 1, true) then error(result, 0) end
+  result = result:gsub("^[^\n]-%f[%w]tokenizer: ", "", 1) -- the C part says where the script is, too
   fail("tokenizers: '%s': %s", file, result)
 end
 
