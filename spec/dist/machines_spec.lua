@@ -107,14 +107,22 @@ describe("several machines", function()
     local out = machines.ok(HEAD .. [[
       local accelerate = require "accelerate"
       local a = accelerate.Accelerator()
-      local ok, message = pcall(dist.all_reduce, core.ones(3))
+      local ok, message = pcall(dist.all_reduce, core.ones(20000))
       print(ok, message)
-      assert(not pcall(dist.broadcast, core.ones(3), 0))
-      -- what is no tensor goes on
+      assert(not pcall(dist.broadcast, core.ones(20000), 0))
+      -- small ones go on, as a run on GPUs needs them
+      assert(dist.all_reduce(core.tensor { rank, 1 }, "sum"):eq(core.tensor { 6, 4 }):all():item())
+      assert(dist.all_reduce(core.tensor({ rank }, { dtype = "int64" }), "max"):item() == 3)
+      assert(dist.reduce_scatter(core.arange(8):to("float32"), "mean"):eq(
+        core.tensor { 2 * rank, 2 * rank + 1 }):all():item())
+      local here = dist.gather(core.tensor { rank }, 2)
+      assert((here ~= nil) == (rank == 2) and (not here or here:eq(core.tensor { 0, 1, 2, 3 }):all():item()))
+      assert(dist.broadcast(core.tensor { rank }, 3):item() == 3)
       dist.barrier()
       print(a.process_index, table.concat(dist.all_gather_bytes(("x"):rep(rank)), ","))
     ]])
-    has(out, "false\t[^\n]*all_reduce%(float32, 3 elements, sum%): tensors in the CPU's memory travel " ..
+    has(out, "false\t[^\n]*all_reduce%(float32, 20000 elements, sum%): tensors of more than 64 KB in the " ..
+      "CPU's memory travel " ..
       "between " ..
       "machines through MPI, [^\n]*mpirun %-n 2 %-%-map%-by ppr:1:node accel%-run %-%-num_machines 2 " ..
       "%-%-num_processes 4 script.lua")

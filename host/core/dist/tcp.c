@@ -1,5 +1,6 @@
 /* dist/tcp.c: what ranks of several machines say to each other where there is no MPI: barriers,
- * texts, and the id by which their GPUs join.  The GPUs then exchange tensors themselves.
+ * texts, small tensors (flags, sizes, sums of metrics), and the id by which their GPUs join.  The
+ * GPUs then exchange tensors themselves.
  *
  * The ranks form a star.  Each sends rank 0 the collective that it called.  Rank 0 compares it with
  * its own, rank by rank, and replies to all: go on, or the error that all ranks then raise.  Only
@@ -19,6 +20,7 @@
 #include "core/core.h"
 #include "core/dist/apart.h"
 
+#define SMALL ((size_t)64 << 10)      /* bytes of a tensor that go this way: flags, sizes, sums of metrics */
 #define PIECE ((size_t)256 << 10)     /* bytes of a rank that are sent at a time */
 #define SLICE_MS 100                  /* how long a wait sleeps between checks of the abort flag */
 #define WORD_NS ((int64_t)3000000000) /* how long a closed connection may wait for its explanation */
@@ -245,12 +247,44 @@ out:
   return st;
 }
 
+/* The few bytes of a rank's part of a reduction, or of a gather. */
+static size_t bytes_of(const ax_collective *c)
+{
+  const size_t n = c->op == AX_REDUCE_SCATTER ? (size_t)tcp.size : 1;
+  return (size_t)c->count * ax_dtype_size(c->dtype) * n;
+}
+
+/* Every rank gets all parts, and takes what it needs. */
+static ax_status exchange(const ax_collective *c)
+{
+  const size_t bytes = bytes_of(c), own = bytes / (size_t)tcp.size * (size_t)tcp.rank;
+  char *all = ax_malloc(bytes * (size_t)tcp.size + 1);
+  const ax_collective g = {
+    .op = AX_ALL_GATHER, .dtype = AX_U8, .count = (int64_t)bytes, .in = c->in, .out = all
+  };
+  const void *parts[AX_MAX_RANKS];
+  ax_status st = all ? all_gather(&g) : AX_ENOMEM;
+
+  if (st == AX_OK && c->op == AX_GATHER) {
+    if (tcp.rank == c->root && bytes > 0) memcpy(c->out, all, bytes * (size_t)tcp.size);
+  } else if (st == AX_OK) {
+    for (int r = 0; r < tcp.size; r++)
+      parts[r] = all + (size_t)r * bytes + (c->op == AX_REDUCE_SCATTER ? own : 0);
+    ax_dist_reduce(c->dtype, c->reduction, c->out, parts, tcp.size, (size_t)c->count);
+  }
+  ax_mfree(all);
+  return st;
+}
+
 static ax_status carry(const ax_collective *c)
 {
   switch (c->op) {
   case AX_BROADCAST: return broadcast(c);
   case AX_ALL_GATHER:
   case AX_JOIN: return all_gather(c);
+  case AX_ALL_REDUCE:
+  case AX_REDUCE_SCATTER:
+  case AX_GATHER: return exchange(c);
   case AX_BARRIER: return AX_OK; /* the meeting was it */
   default: return ax_fail(AX_ENOIMPL, "the tcp group has no collective number %d", (int)c->op);
   }
@@ -278,11 +312,11 @@ static ax_status refuse_tensors(const ax_collective *c)
   const int machines = tcp.size / tcp.per_machine;
   char text[128];
 
-  if (c->ndim == 0 && !ax_collective_reduces(c->op) && c->op != AX_GATHER) return AX_OK;
+  if (c->ndim == 0 || bytes_of(c) <= SMALL) return AX_OK;
   return ax_fail(AX_ENOIMPL,
-                 "%s: tensors in the CPU's memory travel between machines through MPI, and this run was "
-                 "started without it; start it with: mpirun -n %d --map-by ppr:1:node accel-run "
-                 "--num_machines %d --num_processes %d script.lua   (or srun --mpi=pmix)",
+                 "%s: tensors of more than 64 KB in the CPU's memory travel between machines through MPI, "
+                 "and this run was started without it; start it with: mpirun -n %d --map-by ppr:1:node "
+                 "accel-run --num_machines %d --num_processes %d script.lua   (or srun --mpi=pmix)",
                  ax_collective_text(c, text, sizeof text), machines, machines, tcp.size);
 }
 
