@@ -73,6 +73,7 @@ BUILD_DEPS := gcc:cc libc6-dev:stdio.h xz-utils:xz zlib1g-dev:zlib.h \
 IMAGE_DEPS := libjpeg-dev:jpeglib.h libpng-dev:png.h
 MPI_DEPS   := libopenmpi-dev:mpicc
 DEPS       := $(BUILD_DEPS) $(IMAGE_DEPS) $(MPI_DEPS) openmpi-bin:mpirun lua-busted:busted \
+              libopenblas0-pthread:/usr/lib/*/libopenblas.so.0 \
               dataset-fashion-mnist:/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
 # Shell: sets `want` to the packages of $(1) that are missing.  The compiler looks for headers,
 # so that CFLAGS=-I... counts.

@@ -267,6 +267,7 @@ typedef enum {
   AX_FORM_REDUCE,
   AX_FORM_KERNEL,
   AX_FORM_VIEW,
+  AX_FORM_CPU,
   AX_FORM_HOST,
   AX_FORM_COMPOSITE
 } ax_form;

@@ -3,6 +3,7 @@
 #include "bind/bind.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- calling */
 
@@ -54,6 +55,24 @@ static int call_form(lua_State *L, ax_op op, bool inplace, const ax_lua_read_res
   ax_lua_push_arguments(L, sig, r);
   lua_call(L, sig->n + 1, LUA_MULTRET);
   return lua_gettop(L) - base - 1;
+}
+
+/* A row that tensor.linalg is made of: core._linalg_solve, called linalg.solve in messages. */
+static const char part_prefix[] = "_linalg_";
+static bool is_part(const ax_op_row *row)
+{
+  return strncmp(row->name, part_prefix, sizeof part_prefix - 1) == 0;
+}
+
+static int part_call(lua_State *L)
+{
+  const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
+  const char *shown = lua_tostring(L, lua_upvalueindex(2));
+  ax_lua_read_result r;
+
+  ax_lua_enter(L);
+  ax_lua_read_args(L, op, shown, &r);
+  return ax_lua_run_push(L, op, shown, &r);
 }
 
 static int op_call(lua_State *L)
@@ -245,7 +264,9 @@ static int zero_(lua_State *L)
 
 /* ---- the table of ops */
 
-static const char *const form_names[] = { "pointwise", "reduce", "kernel", "view", "host", "composite" };
+static const char *const form_names[] = {
+  "pointwise", "reduce", "kernel", "view", "cpu", "host", "composite"
+};
 static const char *const cast_names[] = { "keep", "lower", "float", "widest" };
 
 static void set_string(lua_State *L, const char *key, const char *value)
@@ -335,6 +356,12 @@ void ax_lua_open_ops(lua_State *L)
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   for (int op = 0; op < AX_OP_COUNT; op++) {
     const ax_op_row *row = &ax_ops[op];
+    if (is_part(row)) {
+      lua_pushinteger(L, op);
+      lua_pushfstring(L, "linalg.%s", row->name + sizeof part_prefix - 1);
+      lua_pushcclosure(L, part_call, 2);
+      lua_setfield(L, -3, row->name);
+    }
     if (row->name[0] == '_') continue;
     lua_pushinteger(L, op);
     lua_pushcclosure(L, op_call, 1);

@@ -9,6 +9,7 @@
 #define KERNEL_POINTWISE(name) ax_cpu_##name
 #define KERNEL_REDUCE(name) ax_cpu_##name
 #define KERNEL_KERNEL(name) ax_cpu_##name
+#define KERNEL_CPU(name) ax_cpu_##name
 #define KERNEL_VIEW(name) NULL
 #define KERNEL_HOST(name) NULL
 #define KERNEL_COMPOSITE(name) NULL

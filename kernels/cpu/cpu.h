@@ -57,6 +57,7 @@ static inline void ax_cpu_stream_end(void)
 #define KERNEL_POINTWISE(name) ax_status ax_cpu_##name(const ax_call *call);
 #define KERNEL_REDUCE(name) KERNEL_POINTWISE(name)
 #define KERNEL_KERNEL(name) KERNEL_POINTWISE(name)
+#define KERNEL_CPU(name) KERNEL_POINTWISE(name)
 #define KERNEL_VIEW(name)
 #define KERNEL_HOST(name)
 #define KERNEL_COMPOSITE(name)
@@ -66,6 +67,7 @@ static inline void ax_cpu_stream_end(void)
 #undef KERNEL_POINTWISE
 #undef KERNEL_REDUCE
 #undef KERNEL_KERNEL
+#undef KERNEL_CPU
 #undef KERNEL_VIEW
 #undef KERNEL_HOST
 #undef KERNEL_COMPOSITE

@@ -98,6 +98,7 @@ local core = require "accelerate.core"
 ---  former one
 ---@field cuda table GPUs and their memory: see accelerate.cuda
 ---@field autograd table gradcheck, detect_anomaly and more: see accelerate.autograd
+---@field linalg table linear algebra: see accelerate.tensor.linalg
 ---@field synchronize fun(device: string) waits until the device has done all work queued
 ---  on it
 ---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply
@@ -163,10 +164,13 @@ return setmetatable(M, {
     elseif key == "autograd" then
       M.autograd = require "accelerate.autograd"
       return M.autograd
+    elseif key == "linalg" then
+      M.linalg = require "accelerate.tensor.linalg"
+      return M.linalg
     end
     local fn = written_in_lua(key)
     if fn then return fn end
-    local names = { "cuda", "autograd" }
+    local names = { "cuda", "autograd", "linalg" }
     for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end
     table.sort(names)

@@ -150,6 +150,34 @@ out:
   return st;
 }
 
+/* A kernel that only the CPU has: inputs are copied there where they are elsewhere, and the results
+ * back. */
+static ax_status run_on_cpu(ax_infer *q, ax_tensor **out)
+{
+  const ax_args *const given = q->args;
+  ax_tensor *in[AX_MAX_INPUTS] = { 0 }, *results[AX_MAX_OUT] = { 0 };
+  ax_args args = *given;
+  ax_status st = AX_OK;
+
+  for (int k = 0; k < args.n_in; k++) {
+    ax_tensor *const t = given->in[k];
+    AX_TRY(ax_tensor_new_on((ax_device){ AX_CPU, 0 }, (ax_dtype)t->dtype, t->ndim, t->shape, &in[k]));
+    AX_TRY(ax_transfer(in[k], t, false));
+  }
+  for (int k = 0; k < q->n_out; k++)
+    AX_TRY(ax_tensor_new_on((ax_device){ AX_CPU, 0 }, q->out[k].dtype, q->out[k].ndim, q->out[k].shape,
+                            &results[k]));
+  args.in = in;
+  q->args = &args;
+  st = run_kernel(q, results);
+  q->args = given;
+  for (int k = 0; k < q->n_out && st == AX_OK; k++) st = ax_transfer(out[k], results[k], false);
+out:
+  for (int k = 0; k < args.n_in; k++) ax_tensor_release(in[k]);
+  for (int k = 0; k < q->n_out; k++) ax_tensor_release(results[k]);
+  return st;
+}
+
 /* ---- what every way of running begins with */
 
 #define DEVICE(d) ax_device_text(d, (char[16]){ 0 }, 16)
@@ -268,7 +296,8 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
     for (int k = 0; k < q.n_out; k++)
       AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
     choose_strides(&q, out);
-    AX_TRY(run_kernel(&q, out));
+    AX_TRY(ax_ops[op].form == AX_FORM_CPU && device_of(args).kind != AX_CPU ? run_on_cpu(&q, out)
+                                                                            : run_kernel(&q, out));
   }
   if (!recordable(op, args)) return AX_OK;
   recorded = *args;

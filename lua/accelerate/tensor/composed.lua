@@ -12,5 +12,6 @@ require "accelerate.tensor.indexing"
 require "accelerate.tensor.statistics"
 require "accelerate.tensor.products"
 require "accelerate.tensor.random"
+require "accelerate.tensor.factors"
 
 return define

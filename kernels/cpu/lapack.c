@@ -1,0 +1,206 @@
+/* LAPACK, found at run time.
+ *
+ * The library is opened by the first kernel that needs it, so inside the rank that uses it and
+ * never before ranks are forked.  OpenBLAS would start a pool of threads of its own, whose sums
+ * depend on their number: it is opened with one thread, and batches are shared among ours. */
+#include "lapack.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* OpenBLAS has all of LAPACK; liblapack.so.3 is any implementation that the system chose. */
+static const char *const names[] = { "libopenblas.so.0", "liblapack.so.3" };
+
+static struct {
+  ax_lapack type[2]; /* float32, float64 */
+  bool found;
+  bool one_thread; /* it was built for programs of one thread: two calls at once disturb each other */
+  char why[256];
+} lib;
+
+static bool find(void *handle, char type, const char *name, void *place)
+{
+  char symbol[24];
+  snprintf(symbol, sizeof symbol, "%c%s_", type, name);
+  *(void **)place = dlsym(handle, symbol);
+  if (!*(void **)place) snprintf(lib.why, sizeof lib.why, "%s: it has no function %s", names[0], symbol);
+  return *(void **)place != NULL;
+}
+
+static bool find_all(void *handle, char type, ax_lapack *l)
+{
+  return find(handle, type, "potrf", &l->potrf) && find(handle, type, "getrf", &l->getrf) &&
+         find(handle, type, "getrs", &l->getrs) && find(handle, type, "getri", &l->getri) &&
+         find(handle, type, "trsm", &l->trsm) && find(handle, type, "geqrf", &l->geqrf) &&
+         find(handle, type, "orgqr", &l->orgqr) && find(handle, type, "gesdd", &l->gesdd) &&
+         find(handle, type, "gesvd", &l->gesvd) && find(handle, type, "syevd", &l->syevd) &&
+         find(handle, type, "gels", &l->gels) && find(handle, type, "gelsy", &l->gelsy) &&
+         find(handle, type, "gelsd", &l->gelsd) && find(handle, type, "gelss", &l->gelss);
+}
+
+/* With one thread from the start: a pool that has begun would have to be ended again. */
+static void *open_quietly(const char *name)
+{
+  static const char variable[] = "OPENBLAS_NUM_THREADS";
+  const char *const set = getenv(variable);
+  char *const former = set ? strdup(set) : NULL;
+  setenv(variable, "1", 1);
+  void *const handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (former) setenv(variable, former, 1);
+  else unsetenv(variable);
+  free(former);
+  return handle;
+}
+
+static void open_library(void)
+{
+  void *handle = NULL;
+  const int threads = omp_get_max_threads();
+
+  for (size_t i = 0; i < sizeof names / sizeof *names && !handle; i++)
+    if (!(handle = open_quietly(names[i])) && i == 0) snprintf(lib.why, sizeof lib.why, "%s", dlerror());
+  if (!handle) return;
+  void (*const set_threads)(int) = (void (*)(int))dlsym(handle, "openblas_set_num_threads");
+  const char *(*const config)(void) = (const char *(*)(void))dlsym(handle, "openblas_get_config");
+  if (set_threads) set_threads(1);
+  omp_set_num_threads(threads); /* an OpenBLAS over OpenMP has set ours */
+  lib.one_thread = config && strstr(config(), "SINGLE_THREADED");
+  lib.found = find_all(handle, 's', &lib.type[0]) && find_all(handle, 'd', &lib.type[1]);
+}
+
+const char *ax_lapack_shown(ax_op op, char *text, size_t size)
+{
+  snprintf(text, size, "linalg.%s", ax_ops[op].name + strlen("_linalg_"));
+  return text;
+}
+
+ax_status ax_lapack_open(ax_op op, ax_dtype dtype, const ax_lapack **out)
+{
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  char text[40];
+  pthread_once(&once, open_library);
+  if (!lib.found)
+    return ax_fail(AX_ENOIMPL,
+                   "%s: needs LAPACK, %s or %s; on Debian and Ubuntu: apt-get install libopenblas0 (%s)",
+                   ax_lapack_shown(op, text, sizeof text), names[0], names[1], lib.why);
+  *out = &lib.type[dtype == AX_F64];
+  return AX_OK;
+}
+
+/* ---- the batch */
+
+typedef struct batch {
+  ax_matrix_fn fn;
+  const void *ud;
+  char *scratch;
+  size_t share;
+  int *info;
+} batch;
+
+static void run_range(int64_t lo, int64_t hi, void *ud)
+{
+  const batch *b = ud;
+  char *const scratch = b->scratch + (size_t)omp_get_thread_num() * b->share;
+  for (int64_t i = lo; i < hi; i++) {
+    const int info = b->fn(i, scratch, b->ud);
+    if (b->info) b->info[i] = info;
+  }
+}
+
+ax_status ax_lapack_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
+                         int *info)
+{
+  const int threads = ax_cpu_get_threads();
+  const bool alone = count < 2 || lib.one_thread;
+  batch b = { .fn = fn, .ud = ud, .share = ax_lines(scratch + 1), .info = info };
+  const size_t bytes = b.share * (size_t)(alone ? 1 : threads);
+  void *room = NULL;
+  const ax_status st = ax_alloc(bytes, &room);
+
+  if (st != AX_OK) return st;
+  b.scratch = room;
+  if (alone) {
+    omp_set_num_threads(1); /* an OpenBLAS over OpenMP follows this number */
+    run_range(0, count, &b);
+    omp_set_num_threads(threads);
+  } else ax_cpu_for(count, work, run_range, &b);
+  ax_free(room, bytes);
+  return AX_OK;
+}
+
+int64_t ax_lapack_failed(const int *info, int64_t count)
+{
+  for (int64_t i = 0; i < count; i++)
+    if (info[i]) return i;
+  return -1;
+}
+
+const char *ax_lapack_place(const ax_tensor *x, int64_t i, char *text, size_t size)
+{
+  const int n = x->ndim - 2;
+  int64_t at[AX_MAX_DIMS];
+  char shape[192];
+
+  for (int d = n - 1; d >= 0; d--) {
+    at[d] = i % x->shape[d] + 1;
+    i /= x->shape[d];
+  }
+  if (n == 0) snprintf(text, size, "the matrix");
+  else if (n == 1) snprintf(text, size, "matrix %lld of the batch", (long long)at[0]);
+  else snprintf(text, size, "matrix %s of the batch", ax_shape_text(n, at, shape, sizeof shape));
+  return text;
+}
+
+/* ---- elements */
+
+enum { TILE = 16 };
+
+#define TRANSPOSE(T) \
+  for (int64_t i0 = 0; i0 < rows; i0 += TILE) \
+    for (int64_t j0 = 0; j0 < cols; j0 += TILE) { \
+      const int64_t i1 = i0 + TILE < rows ? i0 + TILE : rows, j1 = j0 + TILE < cols ? j0 + TILE : cols; \
+      for (int64_t i = i0; i < i1; i++) \
+        for (int64_t j = j0; j < j1; j++) ((T *)dst)[j * rows + i] = ((const T *)src)[i * cols + j]; \
+    }
+
+void ax_lapack_transpose(size_t item, int64_t rows, int64_t cols, const void *src, void *dst)
+{
+  if (rows == 1 || cols == 1) memcpy(dst, src, item * (size_t)(rows * cols));
+  else if (item == 4) TRANSPOSE(uint32_t)
+  else TRANSPOSE(uint64_t)
+}
+
+bool ax_lapack_has_nan(ax_dtype dtype, const void *x, int64_t n)
+{
+  int any = 0;
+  if (dtype == AX_F32)
+    for (int64_t i = 0; i < n; i++) any |= isnan(((const float *)x)[i]) != 0;
+  else
+    for (int64_t i = 0; i < n; i++) any |= isnan(((const double *)x)[i]) != 0;
+  return any;
+}
+
+bool ax_lapack_not_finite(ax_dtype dtype, const void *x, int64_t n)
+{
+  int any = 0;
+  if (dtype == AX_F32)
+    for (int64_t i = 0; i < n; i++) any |= !isfinite(((const float *)x)[i]);
+  else
+    for (int64_t i = 0; i < n; i++) any |= !isfinite(((const double *)x)[i]);
+  return any;
+}
+
+void ax_lapack_fill(ax_dtype dtype, void *x, int64_t n, double value)
+{
+  for (int64_t i = 0; i < n; i++) ax_store_double(dtype, x, i, value);
+}
+
+int64_t ax_lapack_work(ax_dtype dtype, const void *answer)
+{
+  const double size = ax_load_double(dtype, answer, 0);
+  return (int64_t)(dtype == AX_F32 ? size * (1 + 0x1p-22) + 1 : size);
+}

@@ -1,0 +1,23 @@
+--- Linear algebra, under the names of PyTorch's torch.linalg: factorisations, linear systems,
+--- norms.
+---
+--- The last two dims of a tensor are matrices, the dims before them a batch. Factorisations take
+--- float32 and float64 and are computed by LAPACK (Debian's libopenblas0, found when it is first
+--- needed), each matrix by one thread, so that results do not depend on the number of threads. They
+--- have gradients, which can be differentiated again unless the function names a limit. Tensors on
+--- a GPU are copied to the CPU for a factorisation, and its results back. Several results are
+--- several values.
+---
+--- What depends on the values and not only on shapes raises where it is not defined: a singular
+--- matrix, NaN or inf in svd, eigh and lstsq. The message names the matrix of the batch, counted
+--- from 1. NaN in solve, inv and det gives NaN.
+
+local M = {}
+
+for _, part in ipairs { "solving", "spectra", "norms", "products" } do
+  for name, fn in pairs(require("accelerate.tensor.linalg." .. part)) do M[name] = fn end
+end
+-- what the parts use among themselves
+M.unpack, M.check_matrix_ord = nil, nil
+
+return M

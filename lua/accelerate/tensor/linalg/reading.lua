@@ -1,0 +1,92 @@
+--- What the files of tensor.linalg share: reading arguments, batches of matrices.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+
+local M = {}
+
+--- A function of tensor.linalg: its arguments are read by a signature in the language of
+--- host/core/ops/ops.def, and messages call it linalg.NAME.
+---@param name string
+---@param signature string
+---@param fn function
+---@return function
+function M.reads(name, signature, fn) return core._composed("linalg." .. name, signature, fn) end
+
+--- "[2, 3]", for messages.
+function M.shape_text(x) return ("[%s]"):format(table.concat(x.shape or x, ", ")) end
+
+--- Raises where x is not a stack of square matrices.
+function M.check_square(where, x)
+  local n = x.ndim
+  if n < 2 or x.shape[n] ~= x.shape[n - 1] then
+    options.fail("linalg.%s: expected square matrices, got shape %s", where, M.shape_text(x))
+  end
+end
+
+--- Raises where x is not floating.
+function M.check_float(where, x)
+  if not x.dtype:find("float", 1, true) then
+    options.fail("linalg.%s: expected a floating-point tensor, got %s %s", where, x.dtype, M.shape_text(x))
+  end
+end
+
+--- All sizes but the last `n`.
+local function leading(x, n)
+  local shape = {}
+  for d = 1, x.ndim - n do shape[d] = x.shape[d] end
+  return shape
+end
+M.leading = leading
+
+local function same(a, b)
+  if #a ~= #b then return false end
+  for d = 1, #a do if a[d] ~= b[d] then return false end end
+  return true
+end
+M.same = same
+
+-- The joint shape of two batches.
+local function joint(where, a, b)
+  local x, y = leading(a, 2), leading(b, 2)
+  local n = math.max(#x, #y)
+  local out = {}
+  for d = 1, n do
+    local p, q = x[d - n + #x] or 1, y[d - n + #y] or 1
+    if p ~= q and p ~= 1 and q ~= 1 then
+      options.fail("linalg.%s: the batches of shapes %s and %s do not fit together", where, M.shape_text(a),
+        M.shape_text(b))
+    end
+    out[d] = p == 1 and q or p
+  end
+  return out
+end
+
+local function spread(x, batch)
+  local n = #batch
+  local shape = { unpack(batch) }
+  shape[n + 1], shape[n + 2] = x.shape[x.ndim - 1], x.shape[x.ndim]
+  return same(shape, x.shape) and x or x:expand(shape)
+end
+
+--- a and b, stacks of matrices, expanded to one batch.
+function M.one_batch(where, a, b)
+  for _, x in ipairs { a, b } do
+    if x.ndim < 2 then
+      options.fail("linalg.%s: expected at least two dims, got shape %s", where, M.shape_text(x))
+    end
+  end
+  local batch = joint(where, a, b)
+  return spread(a, batch), spread(b, batch)
+end
+
+--- Whether b holds vectors for the matrices of a, not matrices: PyTorch's rule.
+function M.holds_vectors(a, b)
+  if b.ndim == 1 then return true end
+  if b.ndim ~= a.ndim - 1 then return false end
+  return same(b.shape, leading(a, 1))
+end
+
+--- Whether the gradient of x will be wanted.
+function M.records(x) return x.requires_grad and core.is_grad_enabled() end
+
+return M

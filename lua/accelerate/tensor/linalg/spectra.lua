@@ -1,0 +1,227 @@
+--- QR, singular values, eigenvalues of symmetric matrices, and what follows from them: rank,
+--- pseudoinverse, least squares, condition.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local reading = require "accelerate.tensor.linalg.reading"
+
+local reads, shape_text, records = reading.reads, reading.shape_text, reading.records
+
+local M = {}
+
+--- Returns Q with orthonormal columns and upper triangular R, Q R = x. "reduced": Q is (m, k) and R
+--- (k, n) with k = min(m, n). "complete": Q is (m, m) and R (m, n). "r": R as in "reduced", and an
+--- empty Q. The gradient needs "reduced", or "complete" with m <= n, and the first k columns of x
+--- independent.
+---@param x accelerate.Tensor (.., m, n)
+---@param mode ("reduced"|"complete"|"r")? default "reduced"
+---@return accelerate.Tensor Q
+---@return accelerate.Tensor R
+M.qr = reads("qr", "x:T mode:reduced|complete|r=reduced", function(x, mode)
+  local q, r = core._linalg_qr(x, mode)
+  if mode == "r" then q = core.empty(0, { dtype = r.dtype, device = r.device }) end
+  return q, r
+end)
+
+--- Returns U, S and Vh with U diag(S) Vh = x; S falls. Columns of U and rows of Vh are
+--- orthonormal. With `full_matrices = false` U is (m, k) and Vh (k, n), with k = min(m, n). The
+--- signs of vectors are not determined, and their gradient is finite only where all singular values
+--- differ. Raises where x is not finite.
+---@param x accelerate.Tensor (.., m, n)
+---@param options { full_matrices: boolean? }? default true
+---@return accelerate.Tensor U (.., m, m)
+---@return accelerate.Tensor S (.., k)
+---@return accelerate.Tensor Vh (.., n, n)
+M.svd = reads("svd", "x:T full_matrices:bool=true", function(x, full)
+  return core._linalg_svd(x, full)
+end)
+
+local function svdvals(x) return (select(2, core._linalg_svd(x, false, records(x)))) end
+
+--- Returns the singular values, falling.
+---@param x accelerate.Tensor (.., m, n)
+---@return accelerate.Tensor S (.., min(m, n))
+M.svdvals = reads("svdvals", "x:T", svdvals)
+
+--- Returns the eigenvalues of symmetric matrices, rising, and their eigenvectors as columns. Reads
+--- the triangle that UPLO names alone. The gradient of vectors is finite only where all eigenvalues
+--- differ. Raises where that triangle is not finite.
+---@param x accelerate.Tensor (.., n, n)
+---@param UPLO ("L"|"U")? the lower or the upper triangle, default "L"
+---@return accelerate.Tensor L (.., n)
+---@return accelerate.Tensor V (.., n, n)
+M.eigh = reads("eigh", "x:T UPLO:L|U=L", function(x, uplo) return core._linalg_eigh(x, uplo == "U") end)
+
+local function eigvalsh(x, upper) return (core._linalg_eigh(x, upper, records(x))) end
+
+--- Returns the eigenvalues of symmetric matrices, rising.
+---@param x accelerate.Tensor (.., n, n)
+---@param UPLO ("L"|"U")? the triangle that is read, default "L"
+---@return accelerate.Tensor L (.., n)
+M.eigvalsh = reads("eigvalsh", "x:T UPLO:L|U=L", function(x, uplo) return eigvalsh(x, uplo == "U") end)
+
+local function no_complex(name)
+  options.fail("linalg.%s: eigenvalues of a matrix that is not symmetric are complex, and there are no " ..
+    "complex tensors; linalg.%sh takes symmetric matrices", name, name:gsub("vals$", "vals"))
+end
+
+--- Raises: there are no complex tensors.
+---@param x accelerate.Tensor
+function M.eig(x) no_complex("eig", x) end
+
+--- Raises: there are no complex tensors.
+---@param x accelerate.Tensor
+function M.eigvals(x) no_complex("eigvals", x) end
+
+-- ---- rank
+
+-- The bound below which singular values (.., k) count as zero. atol, rtol: numbers or tensors with
+-- one number for each matrix; rtol's default depends on whether there is an atol.
+local function bound(where, x, values, atol, rtol)
+  local m, n = x.shape[x.ndim - 1], x.shape[x.ndim]
+  local default = (x.dtype == "float64" and 2 ^ -52 or 2 ^ -23) * math.max(m, n)
+  local function per_matrix(v)
+    if type(v) == "number" then return v end
+    if v.device ~= x.device then
+      options.fail("linalg.%s: x is on %s, a bound on %s", where, x.device, v.device)
+    end
+    return v:to(x.dtype):unsqueeze(-1)
+  end
+  if rtol == nil then
+    if core.is_tensor(atol) then rtol = atol:le(0):to(x.dtype) * default
+    else rtol = (atol or 0) > 0 and 0 or default end
+  end
+  atol, rtol = per_matrix(atol or 0), per_matrix(rtol)
+  local largest = values:amax(-1, true)
+  return (largest * rtol):maximum(core.zeros_like(largest) + atol)
+end
+
+-- Absolute singular values; for symmetric matrices of the eigenvalues.
+local function magnitudes(x, hermitian)
+  if hermitian then return eigvalsh(x, false):abs() end
+  return svdvals(x)
+end
+
+local function check_matrix(where, x)
+  if x.ndim < 2 then
+    options.fail("linalg.%s: expected at least two dims, got shape %s", where, shape_text(x))
+  end
+end
+
+-- Shape of x without its last two dims.
+local function batch_of(x) return reading.leading(x, 2) end
+
+--- Returns how many singular values are above max(atol, rtol * the largest one), int64. Default:
+--- atol 0, and rtol the type's eps times max(m, n), or 0 where atol is given.
+---@param x accelerate.Tensor (.., m, n)
+---@param options { atol: (number|accelerate.Tensor)?, rtol: (number|accelerate.Tensor)?, hermitian:
+---  boolean? }? hermitian: x is symmetric, and only its lower triangle is read
+---@return accelerate.Tensor (..)
+M.matrix_rank = reads("matrix_rank", "x:T atol:TN? rtol:TN? hermitian:bool=false",
+  function(x, atol, rtol, hermitian)
+    check_matrix("matrix_rank", x)
+    if hermitian then reading.check_square("matrix_rank", x) end
+    if x.shape[x.ndim] == 0 or x.shape[x.ndim - 1] == 0 then
+      return core.zeros(batch_of(x), { dtype = "int64", device = x.device })
+    end
+    return core.no_grad(function()
+      local values = magnitudes(x, hermitian)
+      return values:gt(bound("matrix_rank", x, values, atol, rtol)):sum(-1)
+    end)
+  end)
+
+-- 1 / s where s is above the bound, else 0.
+local function reciprocal(s, magnitude, least)
+  local kept = magnitude:gt(least)
+  return core.where(kept, core.where(kept, s, 1):reciprocal(), 0)
+end
+
+local function transposed(x) return x:transpose(-2, -1) end
+
+--- Returns the pseudoinverse of Moore and Penrose. Singular values up to max(atol, rtol * the
+--- largest one) count as zero; defaults as in matrix_rank. The gradient holds while the rank does
+--- not change.
+---@param x accelerate.Tensor (.., m, n)
+---@param options { atol: (number|accelerate.Tensor)?, rtol: (number|accelerate.Tensor)?, hermitian:
+---  boolean? }? hermitian: x is symmetric, and only its lower triangle is read
+---@return accelerate.Tensor (.., n, m)
+M.pinv = reads("pinv", "x:T atol:TN? rtol:TN? hermitian:bool=false", function(x, atol, rtol, hermitian)
+  check_matrix("pinv", x)
+  if hermitian then reading.check_square("pinv", x) end
+  if x:numel() == 0 then return transposed(x):contiguous() end
+  if hermitian then
+    local l, v = core._linalg_eigh(x)
+    local size = l:detach():abs()
+    return (v * reciprocal(l, size, bound("pinv", x, size, atol, rtol)):unsqueeze(-2)):matmul(transposed(v))
+  end
+  local inverse = core.no_grad(function()
+    local u, s, vh = core._linalg_svd(x, false)
+    local scaled = u * reciprocal(s, s, bound("pinv", x, s, atol, rtol)):unsqueeze(-2)
+    return transposed(scaled:matmul(vh)):contiguous()
+  end)
+  return records(x) and core._linalg_pinv(x, inverse) or inverse
+end)
+
+-- ---- least squares
+
+--- Returns x with the least norm of a x - b, itself least where several have it; the sums of
+--- squares of a x - b for each column, where a has more rows than columns and full rank and the
+--- driver is not "gelsy", else an empty tensor; a's rank (int64), with driver "gels" an empty
+--- tensor; its singular values with the drivers "gelsd" and "gelss", else an empty tensor. "gelsy"
+--- is the default; "gels" takes matrices of full rank alone. Singular values up to rcond times the
+--- largest count as zero, default the type's eps times max(m, n). The gradient holds for a of full
+--- rank.
+---@param a accelerate.Tensor (.., m, n)
+---@param b accelerate.Tensor (.., m, k) or (.., m)
+---@param options { rcond: number?, driver: ("gelsy"|"gelsd"|"gelss"|"gels")? }?
+---@return accelerate.Tensor solution (.., n, k) or (.., n)
+---@return accelerate.Tensor residuals (.., k)
+---@return accelerate.Tensor rank (..)
+---@return accelerate.Tensor singular_values (.., min(m, n))
+M.lstsq = reads("lstsq", "a:T b:T rcond:num? driver:gels|gelsy|gelsd|gelss=gelsy",
+  function(a, b, rcond, driver)
+  check_matrix("lstsq", a)
+  local vectors = reading.holds_vectors(a, b)
+  local m, n = a.shape[a.ndim - 1], a.shape[a.ndim]
+  a, b = reading.one_batch("lstsq", a, vectors and b:unsqueeze(-1) or b)
+  local eps = a.dtype == "float64" and 2 ^ -52 or 2 ^ -23
+  local solution, rank, values = core._linalg_lstsq(a, b, driver, rcond or eps * math.max(m, n))
+  local function empty(like) return core.empty(0, { dtype = like.dtype, device = like.device }) end
+  local residuals = empty(solution)
+  if m > n and (driver == "gels" or driver ~= "gelsy" and rank:eq(n):all():item()) then
+    residuals = (a:matmul(solution) - b):square():sum(-2)
+  end
+  if driver == "gels" then rank = empty(rank) end
+  if driver == "gels" or driver == "gelsy" then values = empty(values) end
+  return vectors and solution:squeeze(-1) or solution, residuals, rank, values
+end)
+
+-- ---- condition
+
+--- Returns the condition number norm(x) * norm(inverse of x) in the norm p of matrix_norm, inf for
+--- a singular matrix. Without p, and for 2 and -2, by the singular values, and x need not be
+--- square.
+---@param x accelerate.Tensor (.., m, n)
+---@param p (number|"fro"|"nuc")? 1, -1, 2, -2, inf, -inf, "fro" or "nuc"; default 2
+---@return accelerate.Tensor (..)
+M.cond = reads("cond", "x:T p:any?", function(x, p)
+  check_matrix("cond", x)
+  p = p or 2
+  local norms = require "accelerate.tensor.linalg.norms"
+  norms.check_matrix_ord("cond", p)
+  if x:numel() == 0 then return core.zeros(batch_of(x), { dtype = x.dtype, device = x.device }) end
+  if p == 2 or p == -2 then
+    local s = svdvals(x)
+    local largest, least = s:select(-1, 1), s:select(-1, s.shape[s.ndim])
+    if p == 2 then return largest / least end
+    return least / largest
+  end
+  reading.check_square("cond", x)
+  if p == "nuc" then
+    local s = svdvals(x)
+    return s:sum(-1) * s:reciprocal():sum(-1)
+  end
+  local inverse, info = core._linalg_inv(x, false)
+  return (norms.matrix_norm(x, p) * norms.matrix_norm(inverse, p)):masked_fill(info:ne(0), math.huge)
+end)
+
+return M
