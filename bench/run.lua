@@ -110,6 +110,15 @@ local ROWS = {
   { "the same, with its gradient", "ms", "layernorm_grad_ms", script = "bandwidth" },
   { "cross-entropy of 64 MB", "ms", "cross_entropy_ms", script = "bandwidth" },
   { "the same, with its gradient", "ms", "cross_entropy_grad_ms", script = "bandwidth" },
+  { "solve, 512 x 512, 8 sides", "ms", "solve_ms", script = "linalg" },
+  { "the same, with its backward", "ms", "solve_backward_ms", script = "linalg" },
+  { "inverse, 512 x 512", "ms", "inv_ms", script = "linalg" },
+  { "Cholesky, 512 x 512", "ms", "cholesky_ms", script = "linalg" },
+  { "QR, 512 x 512", "ms", "qr_ms", script = "linalg" },
+  { "singular values and vectors, 512 x 512", "ms", "svd_ms", script = "linalg" },
+  { "symmetric eigenvalues and vectors, 512 x 512", "ms", "eigh_ms", script = "linalg" },
+  { "2000 systems of 16 unknowns", "ms", "solve_batch_ms", script = "linalg" },
+  { "2000 determinants, 16 x 16", "ms", "det_batch_ms", script = "linalg" },
 }
 
 local function read(path)

@@ -57,12 +57,9 @@ static int call_form(lua_State *L, ax_op op, bool inplace, const ax_lua_read_res
   return lua_gettop(L) - base - 1;
 }
 
-/* A row that tensor.linalg is made of: core._linalg_solve, called linalg.solve in messages. */
+/* Rows that tensor.linalg is made of: _linalg_solve is core._linalg.solve, and linalg.solve in
+ * messages. */
 static const char part_prefix[] = "_linalg_";
-static bool is_part(const ax_op_row *row)
-{
-  return strncmp(row->name, part_prefix, sizeof part_prefix - 1) == 0;
-}
 
 static int part_call(lua_State *L)
 {
@@ -345,6 +342,20 @@ static const struct {
   { "__mod", AX_OP_REMAINDER }, { "__pow", AX_OP_POW }, { "__unm", AX_OP_NEG },
 };
 
+static void add_parts(lua_State *L)
+{
+  const size_t n = sizeof part_prefix - 1;
+  lua_newtable(L);
+  for (int op = 0; op < AX_OP_COUNT; op++) {
+    if (strncmp(ax_ops[op].name, part_prefix, n) != 0) continue;
+    lua_pushinteger(L, op);
+    lua_pushfstring(L, "linalg.%s", ax_ops[op].name + n);
+    lua_pushcclosure(L, part_call, 2);
+    lua_setfield(L, -2, ax_ops[op].name + n);
+  }
+  lua_setfield(L, -2, "_linalg");
+}
+
 void ax_lua_open_ops(lua_State *L)
 {
   static const luaL_Reg functions[] = { { "ops", ops }, { "_row", row_function }, { NULL, NULL } };
@@ -356,12 +367,6 @@ void ax_lua_open_ops(lua_State *L)
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   for (int op = 0; op < AX_OP_COUNT; op++) {
     const ax_op_row *row = &ax_ops[op];
-    if (is_part(row)) {
-      lua_pushinteger(L, op);
-      lua_pushfstring(L, "linalg.%s", row->name + sizeof part_prefix - 1);
-      lua_pushcclosure(L, part_call, 2);
-      lua_setfield(L, -3, row->name);
-    }
     if (row->name[0] == '_') continue;
     lua_pushinteger(L, op);
     lua_pushcclosure(L, op_call, 1);
@@ -378,6 +383,7 @@ void ax_lua_open_ops(lua_State *L)
     lua_rawset(L, -3);
   }
   lua_pop(L, 1);
+  add_parts(L);
   ax_lua_add_functions(L, functions);
   ax_lua_add_methods(L, methods);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_tensor_mt);

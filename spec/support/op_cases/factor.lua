@@ -88,8 +88,8 @@ local function square(row, call, ref) C[row] = { inputs = { SQUARE }, call = cal
 local function batch(f) return function(x) return each(x, f) end end
 
 square("_linalg_cholesky", function(x)
-  local l = core._linalg_cholesky(positive(x))
-  local u = core._linalg_cholesky(positive(x), true)
+  local l = core._linalg.cholesky(positive(x))
+  local u = core._linalg.cholesky(positive(x), true)
   return l:matmul(turned(l)), l - turned(u), u
 end, function(x)
   local p = each(x, function(a) return raised(product(a, flipped(a)), 1) end)
@@ -100,14 +100,14 @@ end)
 local function assembled(LU, pivots, m, n)
   local k = math.min(m, n)
   local l = LU:narrow(-1, 1, k):tril(-1) + core.eye(m, k, { dtype = LU.dtype, device = LU.device })
-  return core._linalg_permutation(pivots, m, LU.dtype):matmul(l):matmul(LU:narrow(-2, 1, k):triu())
+  return core._linalg.permutation(pivots, m, LU.dtype):matmul(l):matmul(LU:narrow(-2, 1, k):triu())
 end
 C._linalg_lu = {
   inputs = { SQUARE, range(-1, 1.3, { 2, 4, 2 }), range(-1, 1.3, { 2, 2, 4 }) },
   call = function(x, tall, wide)
     local results = {}
     for k, a in ipairs { x, tall, wide } do
-      local LU, pivots = core._linalg_lu(a)
+      local LU, pivots = core._linalg.lu(a)
       results[2 * k - 1] = assembled(LU, pivots, a.shape[2], a.shape[3])
       results[2 * k] = LU
     end
@@ -118,7 +118,7 @@ C._linalg_lu = {
 C._linalg_permutation = { through = "_linalg_lu" }
 
 C._linalg_solve = { inputs = { SQUARE, range(-2, 2, { 2, 3, 2 }) },
-  call = function(a, b) return core._linalg_solve(regular(a), b) end,
+  call = function(a, b) return core._linalg.solve(regular(a), b) end,
   ref = function(a, b)
     return { (eliminate(as_regular(a[1]), b[1])), (eliminate(as_regular(a[2]), b[2])) }
   end }
@@ -127,9 +127,9 @@ C._linalg_lu_solve = { inputs = { range(-2, 2, { 2, 3, 2 }) },
     local a = core.tensor({ { { 1, 2, 0 }, { 3, -1, 1 }, { 0, 4, 2 } },
       { { 2, 0, 1 }, { 1, 1, 0 }, { 0, 1, 3 } } },
       { dtype = "float64" }):to(b.dtype):to(b.device)
-    local LU, pivots = core._linalg_lu(a)
-    return a:matmul(core._linalg_lu_solve(LU, pivots, b)),
-      turned(a):matmul(core._linalg_lu_solve(LU, pivots, b, true))
+    local LU, pivots = core._linalg.lu(a)
+    return a:matmul(core._linalg.lu_solve(LU, pivots, b)),
+      turned(a):matmul(core._linalg.lu_solve(LU, pivots, b, true))
   end,
   ref = function(b) return b, b end }
 C._linalg_solve_triangular = { inputs = { SQUARE, range(-2, 2, { 2, 3, 2 }) },
@@ -138,20 +138,20 @@ C._linalg_solve_triangular = { inputs = { SQUARE, range(-2, 2, { 2, 3, 2 }) },
     local function solved(upper, transposed, unitriangular)
       local t = upper and r:triu() or r:tril()
       if unitriangular then t = t - core.diag_embed(t:diagonal(0, -2, -1)) + eye(t) end
-      local x = core._linalg_solve_triangular(r, b, upper, transposed, unitriangular)
+      local x = core._linalg.solve_triangular(r, b, upper, transposed, unitriangular)
       return (transposed and turned(t) or t):matmul(x)
     end
     return solved(false, false, false), solved(true, true, false), solved(true, false, true),
-      solved(false, true, true), core._linalg_solve_triangular(r, b, true)
+      solved(false, true, true), core._linalg.solve_triangular(r, b, true)
   end,
   ref = function(_, b) return b, b, b, b end }
-square("_linalg_inv", function(x) return (core._linalg_inv(regular(x))) end,
+square("_linalg_inv", function(x) return (core._linalg.inv(regular(x))) end,
   batch(function(a) return inverse(as_regular(a)) end))
-square("_linalg_det", function(x) return core._linalg_det(x) end,
+square("_linalg_det", function(x) return core._linalg.det(x) end,
   batch(function(a) return select(2, eliminate(a, unit(3))) end))
-square("_linalg_slogdet", function(x) return select(2, core._linalg_slogdet(x)) end,
+square("_linalg_slogdet", function(x) return select(2, core._linalg.slogdet(x)) end,
   batch(function(a) return math.log(math.abs((select(2, eliminate(a, unit(3)))))) end))
-square("_linalg_cofactor", function(x) return core._linalg_cofactor(x) end, batch(function(a)
+square("_linalg_cofactor", function(x) return core._linalg.cofactor(x) end, batch(function(a)
   local _, det = eliminate(a, unit(3))
   return each(flipped(inverse(a)), function(row) return each(row, function(v) return v * det end) end)
 end))
@@ -159,8 +159,8 @@ end))
 C._linalg_qr = {
   inputs = { range(-1, 1.3, { 2, 4, 3 }), range(-1, 1.3, { 2, 2, 4 }) },
   call = function(tall, wide)
-    local q, r = core._linalg_qr(tall)
-    local q2, r2 = core._linalg_qr(wide, "complete")
+    local q, r = core._linalg.qr(tall)
+    local q2, r2 = core._linalg.qr(wide, "complete")
     return q:matmul(r), q2:matmul(r2), q, r, q2, r2
   end,
   ref = function(tall, wide) return tall, wide end,
@@ -169,15 +169,15 @@ local function recombined(u, s, vh) return (u * s:unsqueeze(-2)):matmul(vh) end
 C._linalg_svd = {
   inputs = { range(-1, 1.3, { 2, 4, 2 }), range(-1, 1.3, { 2, 2, 3 }) },
   call = function(tall, wide)
-    local u, s, vh = core._linalg_svd(tall, false)
-    local u2, s2, vh2 = core._linalg_svd(wide)
+    local u, s, vh = core._linalg.svd(tall, false)
+    local u2, s2, vh2 = core._linalg.svd(wide)
     return recombined(u, s, vh), recombined(u2, s2, vh2:narrow(-2, 1, 2)), s, u, vh, u2, vh2:narrow(-2, 1, 2)
   end,
   ref = function(tall, wide) return tall, wide end,
 }
 square("_linalg_eigh", function(x)
-  local l, v = core._linalg_eigh(symmetric(x))
-  local l2, v2 = core._linalg_eigh(symmetric(x), true)
+  local l, v = core._linalg.eigh(symmetric(x))
+  local l2, v2 = core._linalg.eigh(symmetric(x), true)
   return recombined(v, l, turned(v)), l - l2, l, v, v2
 end, function(x)
   return each(x, function(a)
@@ -193,8 +193,8 @@ C._linalg_lstsq = {
     range(-1, 1.3, { 2, 2, 1 }) },
   call = function(a, b, wide, c)
     local eps = 1e-10
-    return (core._linalg_lstsq(a, b, "gelsy", eps)), (core._linalg_lstsq(a, b, "gels", eps)),
-      (core._linalg_lstsq(wide, c, "gelsd", eps)), (core._linalg_lstsq(wide, c, "gelss", eps))
+    return (core._linalg.lstsq(a, b, "gelsy", eps)), (core._linalg.lstsq(a, b, "gels", eps)),
+      (core._linalg.lstsq(wide, c, "gelsd", eps)), (core._linalg.lstsq(wide, c, "gelss", eps))
   end,
   ref = function(a, b)
     local out = {}

@@ -65,7 +65,7 @@ end
 -- The singular values of the matrices of dims a and b, as a last dim.
 local function values_of(x, a, b)
   local moved = x:movedim({ a, b }, { x.ndim - 1, x.ndim })
-  return (select(2, core._linalg_svd(moved, false, records(x))))
+  return (select(2, core._linalg.svd(moved, false, records(x))))
 end
 
 local function by_values(x, ord, a, b, keepdim)

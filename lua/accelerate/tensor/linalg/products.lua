@@ -19,7 +19,7 @@ end
 M.matrix_power = reads("matrix_power", "x:T n:int", function(x, n)
   reading.check_square("matrix_power", x)
   if n < 0 then
-    x, n = core._linalg_inv(x), -n
+    x, n = core._linalg.inv(x), -n
   end
   if n == 0 then return identity(x) end
   local result
@@ -170,7 +170,7 @@ M.tensorinv = reads("tensorinv", "x:T ind:int=2", function(x, ind)
   end
   local out = slice(shape, ind + 1, x.ndim)
   for d = 1, math.min(ind, x.ndim) do out[#out + 1] = shape[d] end
-  return core._linalg_inv(x:reshape(rows, cols)):reshape(out)
+  return core._linalg.inv(x:reshape(rows, cols)):reshape(out)
 end)
 
 --- Returns x with tensordot(a, x, x.ndim) = b.
@@ -190,7 +190,7 @@ M.tensorsolve = reads("tensorsolve", "a:T b:T dims:dims?", function(a, b, dims)
     options.fail("linalg.tensorsolve: a must hold as many equations as unknowns, got shapes %s and %s",
       shape_text(a), shape_text(b))
   end
-  return core._linalg_solve(a:reshape(n, cols), b:reshape(n, 1)):reshape(shape)
+  return core._linalg.solve(a:reshape(n, cols), b:reshape(n, 1)):reshape(shape)
 end)
 
 --- Returns the product of matrices: another name of tensor.matmul.

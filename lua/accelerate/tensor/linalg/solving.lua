@@ -14,7 +14,7 @@ local M = {}
 ---@param options { upper: boolean? }?
 ---@return accelerate.Tensor factor
 M.cholesky = reads("cholesky", "x:T upper:bool=false", function(x, upper)
-  return (core._linalg_cholesky(x, upper))
+  return (core._linalg.cholesky(x, upper))
 end)
 
 --- Returns what cholesky returns, and for each matrix the order of its first leading minor that is
@@ -24,7 +24,7 @@ end)
 ---@return accelerate.Tensor factor
 ---@return accelerate.Tensor info
 M.cholesky_ex = reads("cholesky_ex", "x:T upper:bool=false check_errors:bool=false",
-  function(x, upper, check) return core._linalg_cholesky(x, upper, check) end)
+  function(x, upper, check) return core._linalg.cholesky(x, upper, check) end)
 
 -- ---- linear systems
 
@@ -33,11 +33,11 @@ M.cholesky_ex = reads("cholesky_ex", "x:T upper:bool=false check_errors:bool=fal
 local function solve_matrices(a, b, check)
   if a.ndim == 2 and b.ndim > 2 and b:numel() > 0 then
     local wide = b:movedim(b.ndim - 1, 1)
-    local x = core._linalg_solve(a, wide:reshape(a.shape[1], -1), check)
+    local x = core._linalg.solve(a, wide:reshape(a.shape[1], -1), check)
     return x:reshape(wide.shape):movedim(1, b.ndim - 1)
   end
   a, b = reading.one_batch("solve", a, b)
-  return core._linalg_solve(a, b, check)
+  return core._linalg.solve(a, b, check)
 end
 
 -- b's matrices have as many rows (left) or columns as a has.
@@ -73,7 +73,7 @@ M.solve = reads("solve", "a:T b:T left:bool=true", function(a, b, left)
 end)
 
 -- For each square matrix LAPACK's number, 0 where it can be inverted.
-local function singular(a) return select(3, core.no_grad(core._linalg_lu, a)) end
+local function singular(a) return select(3, core.no_grad(core._linalg.lu, a)) end
 
 --- Returns what solve returns, and for each matrix the position of the zero on the diagonal of its
 --- factor U, 0 where there is none (int32). Does not raise unless `check_errors`.
@@ -89,10 +89,10 @@ end)
 local function solve_triangular(a, b, upper, left, unit)
   if left then
     a, b = reading.one_batch("solve_triangular", a, b)
-    return core._linalg_solve_triangular(a, b, upper, false, unit)
+    return core._linalg.solve_triangular(a, b, upper, false, unit)
   end
   a, b = reading.one_batch("solve_triangular", a, b:transpose(-2, -1))
-  return core._linalg_solve_triangular(a, b, upper, true, unit):transpose(-2, -1)
+  return core._linalg.solve_triangular(a, b, upper, true, unit):transpose(-2, -1)
 end
 
 --- Returns x with a x = b, or x a = b with `left = false`, for triangular a: `upper` says which
@@ -112,7 +112,7 @@ M.solve_triangular = reads("solve_triangular", "a:T b:T upper:bool left:bool=tru
 --- Returns the inverse. Raises, naming the matrix of the batch, where there is none.
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor inverse
-M.inv = reads("inv", "x:T", function(x) return (core._linalg_inv(x)) end)
+M.inv = reads("inv", "x:T", function(x) return (core._linalg.inv(x)) end)
 
 --- Returns the inverse, NaN where there is none, and for each matrix the position of the zero on
 --- the diagonal of its factor U, 0 where there is none (int32). Does not raise unless
@@ -122,20 +122,20 @@ M.inv = reads("inv", "x:T", function(x) return (core._linalg_inv(x)) end)
 ---@return accelerate.Tensor inverse
 ---@return accelerate.Tensor info
 M.inv_ex = reads("inv_ex", "x:T check_errors:bool=false", function(x, check)
-  return core._linalg_inv(x, check)
+  return core._linalg.inv(x, check)
 end)
 
 --- Returns the determinant.
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor (..)
-M.det = reads("det", "x:T", function(x) return core._linalg_det(x) end)
+M.det = reads("det", "x:T", function(x) return core._linalg.det(x) end)
 
 --- Returns the sign of the determinant and the logarithm of its absolute value, 0 and -inf for a
 --- singular matrix.
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor sign (..)
 ---@return accelerate.Tensor logabsdet (..)
-M.slogdet = reads("slogdet", "x:T", function(x) return core._linalg_slogdet(x) end)
+M.slogdet = reads("slogdet", "x:T", function(x) return core._linalg.slogdet(x) end)
 
 -- ---- LU
 
@@ -152,7 +152,7 @@ end
 ---@return accelerate.Tensor pivots (.., min(m, n))
 M.lu_factor = reads("lu_factor", "x:T pivot:bool=true", function(x, pivot)
   check_pivot("lu_factor", pivot)
-  local LU, pivots, info = core._linalg_lu(x)
+  local LU, pivots, info = core._linalg.lu(x)
   local bad = info:ne(0)
   if bad:any():item() then
     local at = bad:nonzero()[1]:totable()
@@ -176,7 +176,7 @@ M.lu_factor_ex = reads("lu_factor_ex", "x:T pivot:bool=true check_errors:bool=fa
   function(x, pivot, check)
   check_pivot("lu_factor_ex", pivot)
   if check then M.lu_factor(x:detach()) end
-  return core._linalg_lu(x)
+  return core._linalg.lu(x)
 end)
 
 --- The parts of lu_factor's results: P, L and U with P L U = x.
@@ -188,7 +188,7 @@ end)
 function M.unpack(LU, pivots)
   local m, n = LU.shape[LU.ndim - 1], LU.shape[LU.ndim]
   local k = math.min(m, n)
-  local P = core._linalg_permutation(pivots, m, LU.dtype)
+  local P = core._linalg.permutation(pivots, m, LU.dtype)
   local ones = core.eye(m, k, { dtype = LU.dtype, device = LU.device })
   return P, LU:narrow(-1, 1, k):tril(-1) + ones, LU:narrow(-2, 1, k):triu()
 end
@@ -202,15 +202,15 @@ end
 ---@return accelerate.Tensor U (.., min(m, n), n)
 M.lu = reads("lu", "x:T pivot:bool=true", function(x, pivot)
   check_pivot("lu", pivot)
-  local LU, pivots = core._linalg_lu(x)
+  local LU, pivots = core._linalg.lu(x)
   return M.unpack(LU, pivots)
 end)
 
 -- Where LU has a gradient: one triangle after the other.
 local function solve_triangles(LU, pivots, b, transposed)
-  local P = core._linalg_permutation(pivots, LU.shape[LU.ndim], LU.dtype)
+  local P = core._linalg.permutation(pivots, LU.shape[LU.ndim], LU.dtype)
   local function triangle(x, upper)
-    return core._linalg_solve_triangular(LU, x, upper, transposed, not upper)
+    return core._linalg.solve_triangular(LU, x, upper, transposed, not upper)
   end
   if transposed then return P:matmul(triangle(triangle(b, true), false)) end
   return triangle(triangle(P:transpose(-2, -1):matmul(b), false), true)
@@ -238,7 +238,7 @@ M.lu_solve = reads("lu_solve", "LU:T pivots:T b:T left:bool=true adjoint:bool=fa
     local wide = reading.leading(batch_lu, 1)
     if not reading.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
     local x = reading.records(LU) and solve_triangles(batch_lu, pivots, batch_b, transposed)
-      or core._linalg_lu_solve(batch_lu, pivots, batch_b, transposed)
+      or core._linalg.lu_solve(batch_lu, pivots, batch_b, transposed)
     return left and x or x:transpose(-2, -1)
   end)
 

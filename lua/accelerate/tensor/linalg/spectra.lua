@@ -17,7 +17,7 @@ local M = {}
 ---@return accelerate.Tensor Q
 ---@return accelerate.Tensor R
 M.qr = reads("qr", "x:T mode:reduced|complete|r=reduced", function(x, mode)
-  local q, r = core._linalg_qr(x, mode)
+  local q, r = core._linalg.qr(x, mode)
   if mode == "r" then q = core.empty(0, { dtype = r.dtype, device = r.device }) end
   return q, r
 end)
@@ -32,10 +32,10 @@ end)
 ---@return accelerate.Tensor S (.., k)
 ---@return accelerate.Tensor Vh (.., n, n)
 M.svd = reads("svd", "x:T full_matrices:bool=true", function(x, full)
-  return core._linalg_svd(x, full)
+  return core._linalg.svd(x, full)
 end)
 
-local function svdvals(x) return (select(2, core._linalg_svd(x, false, records(x)))) end
+local function svdvals(x) return (select(2, core._linalg.svd(x, false, records(x)))) end
 
 --- Returns the singular values, falling.
 ---@param x accelerate.Tensor (.., m, n)
@@ -49,9 +49,9 @@ M.svdvals = reads("svdvals", "x:T", svdvals)
 ---@param UPLO ("L"|"U")? the lower or the upper triangle, default "L"
 ---@return accelerate.Tensor L (.., n)
 ---@return accelerate.Tensor V (.., n, n)
-M.eigh = reads("eigh", "x:T UPLO:L|U=L", function(x, uplo) return core._linalg_eigh(x, uplo == "U") end)
+M.eigh = reads("eigh", "x:T UPLO:L|U=L", function(x, uplo) return core._linalg.eigh(x, uplo == "U") end)
 
-local function eigvalsh(x, upper) return (core._linalg_eigh(x, upper, records(x))) end
+local function eigvalsh(x, upper) return (core._linalg.eigh(x, upper, records(x))) end
 
 --- Returns the eigenvalues of symmetric matrices, rising.
 ---@param x accelerate.Tensor (.., n, n)
@@ -149,16 +149,16 @@ M.pinv = reads("pinv", "x:T atol:TN? rtol:TN? hermitian:bool=false", function(x,
   if hermitian then reading.check_square("pinv", x) end
   if x:numel() == 0 then return transposed(x):contiguous() end
   if hermitian then
-    local l, v = core._linalg_eigh(x)
+    local l, v = core._linalg.eigh(x)
     local size = l:detach():abs()
     return (v * reciprocal(l, size, bound("pinv", x, size, atol, rtol)):unsqueeze(-2)):matmul(transposed(v))
   end
   local inverse = core.no_grad(function()
-    local u, s, vh = core._linalg_svd(x, false)
+    local u, s, vh = core._linalg.svd(x, false)
     local scaled = u * reciprocal(s, s, bound("pinv", x, s, atol, rtol)):unsqueeze(-2)
     return transposed(scaled:matmul(vh)):contiguous()
   end)
-  return records(x) and core._linalg_pinv(x, inverse) or inverse
+  return records(x) and core._linalg.pinv(x, inverse) or inverse
 end)
 
 -- ---- least squares
@@ -184,7 +184,7 @@ M.lstsq = reads("lstsq", "a:T b:T rcond:num? driver:gels|gelsy|gelsd|gelss=gelsy
   local m, n = a.shape[a.ndim - 1], a.shape[a.ndim]
   a, b = reading.one_batch("lstsq", a, vectors and b:unsqueeze(-1) or b)
   local eps = a.dtype == "float64" and 2 ^ -52 or 2 ^ -23
-  local solution, rank, values = core._linalg_lstsq(a, b, driver, rcond or eps * math.max(m, n))
+  local solution, rank, values = core._linalg.lstsq(a, b, driver, rcond or eps * math.max(m, n))
   local function empty(like) return core.empty(0, { dtype = like.dtype, device = like.device }) end
   local residuals = empty(solution)
   if m > n and (driver == "gels" or driver ~= "gelsy" and rank:eq(n):all():item()) then
@@ -220,7 +220,7 @@ M.cond = reads("cond", "x:T p:any?", function(x, p)
     local s = svdvals(x)
     return s:sum(-1) * s:reciprocal():sum(-1)
   end
-  local inverse, info = core._linalg_inv(x, false)
+  local inverse, info = core._linalg.inv(x, false)
   return (norms.matrix_norm(x, p) * norms.matrix_norm(inverse, p)):masked_fill(info:ne(0), math.huge)
 end)
 
