@@ -140,6 +140,11 @@ describe("tensor.linalg raises", function()
     assert.matches("the dims of a matrix must differ", message(linalg.matrix_norm, eye(2), 2, { 1, 1 }))
     assert.matches("a matrix has two dims, got 1", message(linalg.matrix_norm, eye(2), 2, { 1 }))
     assert.matches("order inf has no value for shape %[0%]", message(linalg.vector_norm, random(0), inf))
+    for _, name in ipairs { "atol", "rtol" } do
+      assert.matches("linalg.pinv: " .. name .. ": expected a number or a tensor, got true",
+        message(linalg.pinv,
+        eye(2), { [name] = true }))
+    end
     assert.matches("pivot = false is not there", message(linalg.lu, eye(2), { pivot = false }))
     assert.matches("pivots count rows from 1 to 2, got 7", message(linalg.lu_solve, eye(2), tensor.full({ 2 },
       7):int(), random(2, 1)))

@@ -78,6 +78,12 @@ function M.eigvals(x) no_complex("eigvals", x) end
 -- one number for each matrix; rtol's default depends on whether there is an atol.
 local function bound(where, x, values, atol, rtol)
   local m, n = x.shape[x.ndim - 1], x.shape[x.ndim]
+  for k, v in ipairs { atol or 0, rtol or 0 } do
+    if type(v) == "boolean" then
+      options.fail("linalg.%s: %s: expected a number or a tensor, got true", where, k == 1 and "atol"
+        or "rtol")
+    end
+  end
   local default = (x.dtype == "float64" and 2 ^ -52 or 2 ^ -23) * math.max(m, n)
   local function per_matrix(v)
     if type(v) == "number" then return v end
