@@ -186,4 +186,10 @@ for mode in "reflect", "replicate", "circular":
     case("conv1d", CONV % (1, "3", "padding = 2, dilation = 2", mode),
         lambda x, w, b: F.conv1d(F.pad(x, (2, 2), mode), w, b, dilation=2), rand(2, 2, 6), rand(3, 2, 3, seed=1),
             rand(3))
+case("adaptive_avg_pool2d", "F.interpolate(x1, { size = { 2, 3 }, mode = 'area' })",
+    lambda x: F.interpolate(x, size=(2, 3), mode="area"), rand(1, 2, 5, 4))
+case("adaptive_avg_pool2d", "F.interpolate(x1, { scale_factor = 1.5, mode = 'area' })",
+    lambda x: F.interpolate(x, scale_factor=1.5, mode="area"), rand(1, 2, 4, 4))
+case("adaptive_avg_pool1d", "F.interpolate(x1, { size = 2, mode = 'area' })",
+    lambda x: F.interpolate(x, size=2, mode="area"), rand(1, 2, 5))
 f.write()

@@ -100,14 +100,15 @@ F.conv2d = convolution("conv2d", core.conv2d, 2)
 local INTERPOLATE = {
   size = { "integer|table", optional = true },
   scale_factor = { "number|table", optional = true },
-  mode = { "string", default = "nearest", one_of = { "nearest", "linear", "bilinear" } },
+  mode = { "string", default = "nearest", one_of = { "nearest", "linear", "bilinear", "area" } },
   align_corners = { "boolean", default = false },
 }
 
 --- Resamples (n, c, h, w), or (n, c, l), to a size or by a factor.
 ---@param x accelerate.Tensor
 ---@param opts { size: integer|integer[], scale_factor: number|number[], mode:
----  "nearest"|"linear"|"bilinear", align_corners: boolean }
+---  "nearest"|"linear"|"bilinear"|"area", align_corners: boolean } area: the mean of what a new
+---  element covers
 ---@return accelerate.Tensor
 function F.interpolate(x, opts)
   local o = options.check("interpolate", opts, INTERPOLATE)
@@ -125,6 +126,16 @@ function F.interpolate(x, opts)
       end
       size[d] = math.floor(shape[d + 2] * factor[d])
     end
+  end
+  if o.mode == "area" then
+    if o.align_corners then
+      options.fail("interpolate: align_corners goes with the linear modes, not with area")
+    end
+    if #size < 1 or #size > 2 then
+      options.fail("interpolate: expected (n, c, h, w) or (n, c, l), got %s", options.show(x))
+    end
+    if #size == 1 then return core.adaptive_avg_pool1d(x, size[1]) end
+    return core.adaptive_avg_pool2d(x, size)
   end
   return core.interpolate(x, { size = size, mode = o.mode, align_corners = o.align_corners,
     scale_h = factor[1], scale_w = factor[2] })
