@@ -91,4 +91,12 @@ describe("forms of ops", function()
     local s = y:scatter_reduce(2, longs { { 0, 0, 2 } }, y[{ { 1, 1 } }] * 10, "amax")
     assert.same({ 40, 4, 80 }, s[1]:totable())
   end)
+
+  it("of a dim that is not there raise by their names", function()
+    for _, name in ipairs { "unique", "unique_consecutive" } do
+      local ok, err = pcall(function() return tensor(5)[name](tensor(5), { dim = 1 }) end)
+      assert.is_false(ok)
+      assert.truthy(err:find(name .. ": dim is 1, and x has no dims", 1, true), err)
+    end
+  end)
 end)

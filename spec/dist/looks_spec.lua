@@ -22,7 +22,7 @@ describe("SIGUSR1 to the launcher", function()
 
   local SCRIPT = HEAD .. [[
     dist.barrier()
-    print "ready"
+    io.write "ready\n"
     local deadline = os.time() + 60
     local function compiled()
       while os.time() < deadline do for _ = 1, 1e5 do deadline = deadline + 0 end end
@@ -57,7 +57,7 @@ describe("SIGUSR1 to the launcher", function()
 
   it("shows the stack of a run without ranks", function()
     local run = processes.start { processes.script(HEAD .. [[
-      print "ready"
+      io.write "ready\n"
       local function long() for _ = 1, 1e9 do ffi.C.usleep(100) end end
       long()
     ]]) }
@@ -193,7 +193,7 @@ describe("on_signal", function()
       steps = steps + 1
       if a.num_processes > 1 then dist.all_reduce(x) end
       ffi.C.usleep(2000)
-      if steps == 5 then print "begun" end
+      if steps == 5 then io.write "begun\n" end
     end
   ]]
 
@@ -220,7 +220,7 @@ describe("on_signal", function()
     run = processes.start { "--num_processes", "2", processes.script(HEAD .. [[
       require "accelerate".on_signal(function() end)
       dist.barrier()
-      print "begun"
+      io.write "begun\n"
       while true do end
     ]]) }
     run:expect("begun\nbegun\n", 20)

@@ -1,5 +1,6 @@
 --- The different slices of a dim.
 local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
 
 local M = {}
 
@@ -17,6 +18,9 @@ end
 --- The different slices of dim, in rising order where `ordered`, else without repetitions of the
 --- slice before; where each slice went; how many there were.
 function M.unique(x, dim, return_inverse, return_counts, ordered)
+  if x.ndim == 0 then
+    options.fail("%s: dim is %d, and x has no dims", ordered and "unique" or "unique_consecutive", dim)
+  end
   local n = x.shape[dim]
   local moved = x.ndim > 1 and x:movedim(dim, 1) or x
   local rows = moved:reshape(n, n > 0 and -1 or 0)
