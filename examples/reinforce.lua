@@ -18,7 +18,6 @@ local options = utils.options.arguments("reinforce.lua", arg, {
   discount = { "number", default = 0.99, above = 0, max = 1 },
   seed = { "integer", default = 1, min = 0 },
 })
-utils.set_seed(options.seed, { device_specific = true })
 
 -- ---- the cart: Barto, Sutton and Anderson, 1983 -------------------------------------------------
 
@@ -45,6 +44,7 @@ end
 -- ---- the policy ---------------------------------------------------------------------------------
 
 local accelerator = accelerate.Accelerator { cpu = true }
+utils.set_seed(options.seed, { device_specific = true })
 local policy = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
 local optimizer = optim.Adam(policy:parameters(), { lr = options.lr })
 policy, optimizer = accelerator:prepare(policy, optimizer)

@@ -231,7 +231,7 @@ describe("several machines", function()
     end
     local digits = {}
     for i, v in ipairs(all) do digits[i] = ("%.17g"):format(v) end
-    accelerator:print("[" .. table.concat(digits, ",") .. "]")
+    if accelerator.is_main_process then print("[" .. table.concat(digits, ",") .. "]") end
   ]]
 
   with_mpi("train to the bits of as many ranks on one, and to what one rank gives", function()
