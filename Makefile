@@ -270,6 +270,19 @@ $(OUT)/libax_cuda_emulated.so: $(EMULATE_OBJ) $(OUT)/cuda/backend.o
 	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
 	@mv $@.new $@
 
+# Its kernels with every access to memory counted (emulate/traffic.cpp).
+TRAFFIC_OBJ := $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/traffic/%.o)
+$(TRAFFIC_OBJ): | $(ATTRS)
+$(OUT)/traffic/runtime/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
+$(OUT)/traffic/%.o: kernels/cuda/%.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,c++ $< (counting))
+	$(Q)$(CXX) $(EMULATE_FLAGS) -fsanitize=thread -MMD -MP -c -o $@ $<
+$(OUT)/libax_cuda_traffic.so: $(TRAFFIC_OBJ) $(EMULATE_SRC:kernels/cuda/%.cpp=$(OUT)/emulated/%.o) $(OUT)/cuda/backend.o
+	$(call say,link $@)
+	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
+	@mv $@.new $@
+
 # NVIDIA's libraries as the emulated device meets them: what their documentation says, in plain
 # loops, strict about what it refuses.
 FAKE_SRC := $(if $(CUDA_HOME),$(wildcard $(patsubst %,spec/support/fake_%.cpp,cublasLt cudnn nccl)))
@@ -294,7 +307,7 @@ $(OUT)/plan/libcuda.so.1: spec/support/plan_cudnn.cpp
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -DAS_DRIVER -shared -fPIC -o $@ $<
 
--include $(wildcard $(OUT)/cuda/*.d $(OUT)/cuda/*/*.d $(OUT)/emulated/*.d $(OUT)/emulated/*/*.d)
+-include $(wildcard $(foreach kind,cuda emulated traffic,$(OUT)/$(kind)/*.d $(OUT)/$(kind)/*/*.d))
 
 # For the specs: a device without a GPU.
 $(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(ATTRS) Makefile
@@ -351,7 +364,8 @@ bench-gpu: $(ON_GPU)  ## measure against PyTorch on a GPU; six minutes (ROUNDS=3
 gpu-report: $(ON_GPU)  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-report
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run OUT='$(REPORT)' spec/support/on_gpu report
 
-test-emulated: all $(OUT)/libax_cuda_emulated.so fakes  ## run spec/gpu on an emulated device (MODES=, SEED=)
+EMULATED := $(OUT)/libax_cuda_emulated.so $(OUT)/libax_cuda_traffic.so
+test-emulated: all $(EMULATED) fakes  ## run spec/gpu on an emulated device (MODES=, SEED=)
 	@$(RUN) EMULATE_FMA=$(EMULATE_FMA) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/test_emulated $(MODES)
 
 # The kernels are those of the ordinary build, as fast as they are there.
@@ -360,6 +374,9 @@ fuzz: all  ## fuzz the readers, the command line and the meeting (SECONDS=60 for
 	@$(MAKE) --no-print-directory MODE=fuzz CC=clang build/fuzz/fuzz build/fuzz/libax_image.so
 	@for file in $(OUT)/libax_cpu_*.so; do ln -sf ../$${file##*/} build/fuzz/; done
 	@spec/fuzz/run '$(SECONDS)' $(ONLY)
+
+traffic: all $(OUT)/libax_cuda_traffic.so fakes  ## bytes that the kernels of training steps move (ONLY=GPT)
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/traffic.lua $(ONLY)
 
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/run.lua
@@ -441,4 +458,4 @@ help:  ## this list
 always:
 
 .PHONY: all modules mpi fakes fuzz plan-cudnn image cuda check-cuda release features demo test test-faults test-gpu \
-        test-emulated bench bench-gpu gpu-report bundle deps build-deps install docs fmt lint clean help always
+        test-emulated traffic bench bench-gpu gpu-report bundle deps build-deps install docs fmt lint clean help always

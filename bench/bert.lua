@@ -63,8 +63,7 @@ end
 local flags = common.flags(arg)
 local preset, batch = arg[1] or "tiny", flags.batch or 8
 flags.steps, flags.warmup = flags.steps or tonumber(arg[2]) or 30, flags.warmup or tonumber(arg[3]) or 3
-local layers, width, heads, ffn, vocab = unpack(PRESETS[preset]
-  or error("the presets are tiny, base and smoke, got " .. preset))
+local layers, width, heads, ffn, vocab = common.sizes(PRESETS, preset)
 
 local before = common.resident()
 local accelerator = common.accelerator(flags)

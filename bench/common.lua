@@ -38,9 +38,9 @@ function common.fashion_mnist(data, flags)
   return x:reshape(dataset:len(), 784), y
 end
 
-local SWITCHES = { capture = true, tf32 = true, serve = true, fused = true }
+local SWITCHES = { capture = true, tf32 = true, serve = true, fused = true, traffic = true }
 local VALUES = { device = true, dtype = true, batch = true, steps = true, warmup = true, mb = true,
-  side = true, launches = true }
+  side = true, width = true, launches = true }
 local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
 
 --- Takes the flags out of a list of arguments; what stays in it are the positions.
@@ -50,8 +50,10 @@ local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
 ---   --capture            steps are recorded once and replayed (accelerate.utils.capture)
 ---   --tf32               float32 products on the GPU's matrix units, rounded to ten bits
 ---   --serve              measures once for each line that is read, until one says `stop`
+---   --traffic            prints the bytes that the kernels of one step move, on a device that
+---                        counts them (make traffic), and measures no time
 ---@return table flags { device, mixed_precision, batch?, steps?, warmup?, capture, tf32, serve,
----  fused, ... }
+---  traffic, fused, ... }
 function common.flags(arguments)
   local flags, rest = { device = "cpu", dtype = "fp32" }, {}
   local i = 1
@@ -74,6 +76,19 @@ function common.flags(arguments)
     error(("--device: expected cpu or cuda, got %s"):format(flags.device), 0)
   end
   return flags
+end
+
+--- The sizes of a preset: one of `presets` by name, or numbers, "2x64x2x32x96".
+function common.sizes(presets, name)
+  if presets[name] then return unpack(presets[name]) end
+  local sizes, _, other = {}, next(presets)
+  for n in name:gmatch("%f[%d]%d+%f[%D]") do sizes[#sizes + 1] = tonumber(n) end
+  if #sizes == #other and table.concat(sizes, "x") == name then return unpack(sizes) end
+  local names = {}
+  for each in pairs(presets) do names[#names + 1] = each end
+  table.sort(names)
+  error(("the presets are %s, or %d sizes with x between them; got %s"):format(table.concat(names, ", "),
+    #other, name), 0)
 end
 
 --- An Accelerator on the device that the flags ask for.
@@ -177,6 +192,7 @@ function common.train(accelerator, flags, about, next_batch, train_step)
   if remote then core.reset_peak_memory_stats(device) end
   for _ = 1, flags.warmup do step() end
   wait()
+  if flags.traffic then return common.count_traffic(step, wait) end
   if not flags.serve then return measure() end
   print "ready"
   io.stdout:flush()
@@ -185,6 +201,17 @@ function common.train(accelerator, flags, about, next_batch, train_step)
     measure()
     io.stdout:flush()
   end
+end
+
+--- Prints what the kernels of one step move, as the device that counts it gives it
+--- (kernels/cuda/emulate/traffic.cpp): lines of name, launches, bytes read, written, accessed.
+function common.count_traffic(step, wait)
+  ffi.cdef "const char *ax_emulated_traffic(void);"
+  local lib = ffi.load(os.getenv "ACCEL_CUDA_PLUGIN" or error("--traffic needs make traffic", 0))
+  lib.ax_emulated_traffic()
+  step()
+  wait()
+  io.write(ffi.string(lib.ax_emulated_traffic()))
 end
 
 --- Prints a flat table of numbers and strings as one line of JSON, keys sorted, with the backend's

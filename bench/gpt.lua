@@ -100,8 +100,7 @@ end
 local flags = common.flags(arg)
 local preset = arg[1] or "tiny"
 flags.steps, flags.warmup = flags.steps or tonumber(arg[2]) or 30, flags.warmup or tonumber(arg[3]) or 5
-local layers, width, heads, seq, vocab, batch = unpack(PRESETS[preset]
-  or error("the presets are tiny, small, 124m and smoke, got " .. preset))
+local layers, width, heads, seq, vocab, batch = common.sizes(PRESETS, preset)
 batch = flags.batch or batch
 
 local before = common.resident()

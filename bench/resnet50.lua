@@ -1,6 +1,7 @@
 -- ResNet-50 on synthetic pictures, SGD with momentum 0.9; one line of JSON.
 --
 --   accel-run --num_cpu_threads_per_process 1 bench/resnet50.lua [FLAGS of common.lua] [--side 224]
+--     [--width 64]
 --
 -- The same work as peer/gpu.py's resnet50: one batch, made before timing, again and again.  A step
 -- is: forward, zero_grad, backward, optimizer.
@@ -9,7 +10,8 @@ local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 local F = nn.functional
 
 local flags = common.flags(arg)
-local side, batch = flags.side or 224, flags.batch or (flags.device == "cuda" and 64 or 8)
+local side, width, batch = flags.side or 224, flags.width or 64, flags.batch
+  or (flags.device == "cuda" and 64 or 8)
 flags.steps, flags.warmup = flags.steps or 30, flags.warmup or 3
 
 local function conv(from, to, kernel, stride)
@@ -36,10 +38,10 @@ function Bottleneck:forward(x)
 end
 
 local function build(classes)
-  local layers, from = { conv(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(),
-    nn.MaxPool2d(3, { stride = 2, padding = 1 }) }, 64
+  local layers, from = { conv(3, width, 7, 2), nn.BatchNorm2d(width), nn.ReLU(),
+    nn.MaxPool2d(3, { stride = 2, padding = 1 }) }, width
   local counts = { 3, 4, 6, 3 }
-  for stage, middle in ipairs { 64, 128, 256, 512 } do
+  for stage, middle in ipairs { width, 2 * width, 4 * width, 8 * width } do
     for b = 1, counts[stage] do
       layers[#layers + 1] = Bottleneck(from, middle, stage > 1 and b == 1 and 2 or 1)
       from = 4 * middle

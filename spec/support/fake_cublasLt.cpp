@@ -645,7 +645,14 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t dp
   if (workspace_bytes && ((uintptr_t)workspace % 256 || !emulator->owns(workspace, workspace_bytes)))
     INVALID("the workspace is not aligned to 256 bytes, or not the device's");
   if (number_in("FAKE_CUBLASLT_IDLE")) return CUBLAS_STATUS_SUCCESS;
+  const size_t one = size_of(p.a.type), result = (size_t)(p.m * p.n * p.dd.batch) * size_of(p.dd.type);
+  const bool reads_aux =
+      p.d.epilogue == CUBLASLT_EPILOGUE_DGELU || p.d.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+  const size_t read = (size_t)(p.m * p.k * p.a.batch + p.n * p.k * p.b.batch) * one +
+                      (size_t)((be_v != 0) + reads_aux) * result,
+               written = (size_t)(1 + (has_aux(p.d.epilogue) && !reads_aux)) * result;
   const cudaError_t failed = emulator->work(stream, [=]() {
+    emulator->moved("product", read, written);
     if (al.workspace) memset(workspace, 0xff, al.workspace); /* whatever lay there is lost */
     compute(p, al_v, be_v, (const char *)a, (const char *)b, (const char *)c, (char *)d);
   });

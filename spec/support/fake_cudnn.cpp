@@ -951,11 +951,13 @@ EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescr
   void *const workspace = pack->one<void *>(A(VARIANT_PACK_WORKSPACE), NULL);
   if (needed && (!workspace || !emulator->owns(workspace, (size_t)needed)))
     return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the plan needs %d bytes of workspace", (int)needed);
+  size_t read = 0, written = 0;
   for (const operation &o : j.ops) {
     std::vector<tensor> all = o.in;
     all.push_back(o.out);
     for (const tensor &t : all) {
       if (t.between) continue;
+      if (!t.by_value) (&t == &all.back() ? written : read) += (size_t)t.bytes();
       void *const p = j.data.count(t.uid) ? j.data[t.uid] : NULL;
       if (!p) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "tensor %d has no data", (int)t.uid);
       if (t.by_value) {
@@ -969,8 +971,10 @@ EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescr
         BAD("tensor %d does not lie in memory of the device", (int)t.uid);
     }
   }
-  return emulator->work(handle->stream, [=]() { memset(workspace, 0xff, (size_t)needed), compute(j); }) ==
-                 cudaSuccess
-             ? CUDNN_STATUS_SUCCESS
-             : refuse(CUDNN_STATUS_EXECUTION_FAILED, "no work");
+  const cudaError_t failed = emulator->work(handle->stream, [=]() {
+    emulator->moved("graph", read, written);
+    memset(workspace, 0xff, (size_t)needed);
+    compute(j);
+  });
+  return failed ? refuse(CUDNN_STATUS_EXECUTION_FAILED, "no work") : CUDNN_STATUS_SUCCESS;
 }

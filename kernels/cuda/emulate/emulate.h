@@ -296,6 +296,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
+/* Between emulate/runtime.cpp and emulate/traffic.cpp: where the devices' memory is; a kernel
+ * begins; a library's call, or a copy or fill of the runtime's, moves so many bytes. */
+static const size_t AX_EMULATED_BYTES = (size_t)8 << 30;
+extern char *ax_emulate_memory;
+void ax_emulate_launched(const char *what);
+void ax_emulate_moved(const char *what, size_t read, size_t written);
+
 /* Between emulate/runtime.cpp and emulate/graph.cpp. */
 bool ax_emulate_capturing(cudaStream_t s);
 /* keeps work of a stream in capture */
@@ -323,6 +330,9 @@ long ax_emulated_calls(const char *name);
 void ax_emulated_refuse_memory(long from, long n);
 /* sets the order or the maths: see above */
 void ax_emulated_mode(int mode, unsigned value);
+/* what kernels moved since the last call, a line for each name: name, launches, bytes read and
+ * written, bytes of all threads' accesses, with tabs between them (emulate/traffic.cpp) */
+const char *ax_emulated_traffic(void);
 }
 
 /* ---- for the stand-ins of NVIDIA's libraries (spec/support/fake_*.cpp)
@@ -347,6 +357,9 @@ struct ax_emulator {
   /* Queues work that waits for other processes: `work` is called, from any thread, until it returns
    * true, and the stream waits for that.  It must not block.  Not for streams in capture. */
   cudaError_t (*poll)(cudaStream_t stream, std::function<bool()> work);
+  /* For the count of traffic: a call reads and writes at least so many bytes of device memory.  To
+   * be called in the work. */
+  void (*moved)(const char *what, size_t read, size_t written);
 };
 typedef void (*ax_emulator_attach_fn)(const ax_emulator *e);
 extern const ax_emulator ax_the_emulator; /* emulate/runtime.cpp */

@@ -15,7 +15,8 @@
 #include <vector>
 
 enum { DEVICES = 8 };
-static const size_t ARENA = (size_t)1 << 30, PAGE = 4096;
+static const size_t ARENA = AX_EMULATED_BYTES / DEVICES, PAGE = 4096;
+char *ax_emulate_memory;
 static const unsigned MOST_THREADS = 1024;
 
 static thread_local int device;
@@ -338,9 +339,10 @@ void ax_emulate_failed(const char *wrong)
   trouble = wrong;
 }
 
-static const char *run_kernel(dim3 grid, dim3 block, const std::function<void()> &kernel)
+static const char *run_kernel(const char *what, dim3 grid, dim3 block, const std::function<void()> &kernel)
 {
   if (ax_emulate_mode(AX_EMULATED_GUARD)) catch_faults();
+  ax_emulate_launched(what);
   return ax_emulate_blocks(grid, block, kernel);
 }
 
@@ -363,11 +365,11 @@ const char *ax_emulate(const char *what, cudaStream_t stream, dim3 grid, dim3 bl
   if (seed_of_schedule() == 0 && !ax_emulate_capturing(stream) &&
       (stream ? stream : default_stream())->queue.empty()) {
     wrong = NULL;
-    ax_emulate_enqueue(stream, [&]() { wrong = run_kernel(grid, block, kernel); });
+    ax_emulate_enqueue(stream, [&]() { wrong = run_kernel(what, grid, block, kernel); });
     return wrong;
   }
   ax_emulate_enqueue(stream, [name = std::string(what), grid, block, kernel = std::move(kernel)]() {
-    const char *problem = run_kernel(grid, block, kernel);
+    const char *problem = run_kernel(name.c_str(), grid, block, kernel);
     if (problem) ax_emulate_failed((name + ": " + problem).c_str());
   });
   return NULL;
@@ -432,7 +434,8 @@ static bool library_owns(const void *p, size_t bytes)
 
 static int library_device(void) { return device; }
 
-const ax_emulator ax_the_emulator = { library_work, library_owns, library_device, library_poll };
+const ax_emulator ax_the_emulator = { library_work, library_owns, library_device, library_poll,
+                                      ax_emulate_moved };
 
 /* ---- the runtime's functions: devices and memory */
 
@@ -520,10 +523,13 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     refuse_from = refuse_count > 0;
     return cudaErrorMemoryAllocation;
   }
+  if (!ax_emulate_memory) {
+    void *all = mmap(NULL, AX_EMULATED_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) return cudaErrorMemoryAllocation;
+    ax_emulate_memory = (char *)all;
+  }
   if (!m.arena) {
-    void *arena = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (arena == MAP_FAILED) return cudaErrorMemoryAllocation;
-    m.arena = (char *)arena;
+    m.arena = ax_emulate_memory + (size_t)device * ARENA;
     m.unused[m.arena] = ARENA;
   }
   for (auto at = m.unused.begin(); at != m.unused.end(); ++at) {
@@ -624,7 +630,13 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
     static long *const pageable = &counts()["cudaMemcpyAsync of pageable memory"];
     ++*pageable;
     ax_emulate_enqueue(stream, [=]() { memcpy(dst, seen->data(), bytes); });
-  } else ax_emulate_enqueue(stream, [=]() { memmove(dst, src, bytes); });
+  } else {
+    const bool moves = on_device(src) && on_device(dst);
+    ax_emulate_enqueue(stream, [=]() {
+      if (moves) ax_emulate_moved("copy", bytes, bytes);
+      memmove(dst, src, bytes);
+    });
+  }
   if (to_pages) {
     ax_emulated_stream *s = stream ? stream : default_stream();
     static long *const pageable = &counts()["cudaMemcpyAsync to pageable memory"];
@@ -638,7 +650,10 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t str
 {
   CALLED();
   if (const cudaError_t spoiled = ax_emulate_spoiled(stream)) return spoiled;
-  ax_emulate_enqueue(stream, [=]() { memset(dst, value, bytes); });
+  ax_emulate_enqueue(stream, [=]() {
+    ax_emulate_moved("fill", 0, bytes);
+    memset(dst, value, bytes);
+  });
   return lasting;
 }
 
