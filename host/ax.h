@@ -222,6 +222,8 @@ AX_API ax_status ax_fill(ax_tensor *dst, double value);        /* not recorded *
 AX_API ax_status ax_item(ax_tensor *t, double *out);
 
 AX_API void ax_float32_matmul_precision_set(ax_precision p);
+AX_API void ax_convolution_tf32_set(int on); /* 0, 1; -1: as with products */
+AX_API void ax_deterministic_set(bool on);
 
 /* ---- autograd -------------------------------------------------------------------------------- */
 
@@ -313,6 +315,7 @@ static inline void ax_touch(ax_tensor *t) { t->version->edits++; }
 static inline void ax_will_write(const ax_tensor *t)
 {
   if (__builtin_expect(t->storage->awaited, 0)) ax_save_settle();
+  if (__builtin_expect(t->storage->later != NULL, 0)) ax_storage_settle(t->storage, true);
 }
 
 /* ---- optimizers: one pass over a segment table ----------------------------------------------- */

@@ -12,7 +12,7 @@
 
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 8        /* the version of the structures here */
+#define AX_ABI 9        /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -131,6 +131,8 @@ typedef struct ax_version {
   uint32_t edits;
 } ax_version;
 
+typedef struct ax_later ax_later;
+
 typedef struct ax_storage {
   int32_t refs; /* atomic */
   ax_device device;
@@ -141,6 +143,7 @@ typedef struct ax_storage {
   size_t bytes;
   void (*release)(struct ax_storage *); /* frees `data` only; NULL: the data is not freed */
   void *owner;                          /* for `release` */
+  ax_later *later;                      /* a cast from or to it that has not run (ops/later.c); or NULL */
   ax_version version;                   /* shared by the tensors that have no cell of their own */
 } ax_storage;
 
@@ -190,8 +193,11 @@ AX_API ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, a
 AX_API void ax_tensor_release(ax_tensor *t); /* NULL is fine */
 
 static inline size_t ax_itemsize(const ax_tensor *t) { return ax_dtype_size((ax_dtype)t->dtype); }
+/* Runs a cast that waits and writes the storage; write: also one that reads it. */
+AX_API void ax_storage_settle(ax_storage *s, bool write);
 static inline void *ax_data(const ax_tensor *t)
 {
+  if (__builtin_expect(t->storage->later != NULL, 0)) ax_storage_settle(t->storage, false);
   return (char *)t->storage->data + (size_t)t->offset * ax_dtype_size((ax_dtype)t->dtype);
 }
 
@@ -290,6 +296,12 @@ AX_API extern const ax_op_row ax_ops[AX_OP_COUNT];
  * float32. */
 typedef enum { AX_PRECISION_HIGHEST, AX_PRECISION_HIGH, AX_PRECISION_MEDIUM } ax_precision;
 AX_API ax_precision ax_float32_matmul_precision(void);
+/* Whether GPUs may round the operands of float32 convolutions to TF32, for the whole process: as
+ * torch.backends.cudnn.allow_tf32 was set, else as with products. */
+AX_API bool ax_convolution_tf32(void);
+/* Whether every run has to give the same bits, for the whole process, as with
+ * torch.use_deterministic_algorithms; true at first. */
+AX_API bool ax_deterministic(void);
 
 /* ---- optimizers: one pass over a segment table ----------------------------------------------- */
 
@@ -439,6 +451,9 @@ typedef struct ax_backend {
   /* bit d: pointwise kernels that compute in float32 take operands of type d as they are; the
    * dispatcher casts all others.  `where` and `masked_fill` move bits and never mix types. */
   uint32_t widens;
+  /* gradients of layer_norm and rms_norm take g in a half type beside a float32 x, and add to dx
+   * where add_input says so */
+  bool joins_norms;
   const char *name;         /* "cpu" */
   const char *level;        /* "x86-64-v3" */
   const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: not implemented (views and composites never are) */

@@ -368,6 +368,37 @@ static int get_float32_matmul_precision(lua_State *L)
   return 1;
 }
 
+/* core.set_convolution_tf32(true, false or nil: as with products), core.get_convolution_tf32() */
+static int set_convolution_tf32(lua_State *L)
+{
+  ax_lua_enter(L);
+  lua_settop(L, 1);
+  ax_convolution_tf32_set(lua_isnil(L, 1) ? -1 : ax_lua_check_boolean(L, 1, "allow_tf32", "value"));
+  return 0;
+}
+
+static int get_convolution_tf32(lua_State *L)
+{
+  ax_lua_enter(L);
+  lua_pushboolean(L, ax_convolution_tf32());
+  return 1;
+}
+
+/* core.set_deterministic(on), core.get_deterministic() */
+static int set_deterministic(lua_State *L)
+{
+  ax_lua_enter(L);
+  ax_deterministic_set(ax_lua_check_boolean(L, 1, "use_deterministic_algorithms", "mode"));
+  return 0;
+}
+
+static int get_deterministic(lua_State *L)
+{
+  ax_lua_enter(L);
+  lua_pushboolean(L, ax_deterministic());
+  return 1;
+}
+
 /* core.kernel_stats({ reset = false, device = "cpu" }) -> a table name -> calls: how often each
  * counted kernel ran on this thread (for GPUs: in this process) */
 static int kernel_stats(lua_State *L)
@@ -421,6 +452,10 @@ void ax_lua_open_memory(lua_State *L)
     { "kernel_stats", kernel_stats },
     { "set_float32_matmul_precision", set_float32_matmul_precision },
     { "get_float32_matmul_precision", get_float32_matmul_precision },
+    { "set_convolution_tf32", set_convolution_tf32 },
+    { "get_convolution_tf32", get_convolution_tf32 },
+    { "set_deterministic", set_deterministic },
+    { "get_deterministic", get_deterministic },
     { NULL, NULL },
   };
   ax_lua_add_functions(L, functions);

@@ -1,5 +1,5 @@
 /* Storages: counted device bytes. */
-#include "core/core.h"
+#include "core/ops/infer.h"
 
 /* As for tensors: a short list of free structures, one a thread. */
 enum { SPARE = 64 };
@@ -112,6 +112,7 @@ ax_storage *ax_storage_retain(ax_storage *s)
 void ax_storage_release(ax_storage *s)
 {
   if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+  if (__builtin_expect(s->later != NULL, 0)) ax_later_gone(s);
   if (__builtin_expect(s->group, 0)) ax_memory_untrack(s);
   if (s->release) s->release(s);
   free_struct(s);

@@ -41,6 +41,7 @@ const ax_backend *ax_backend_get(void)
 {
   static ax_backend backend = { .abi = AX_INTERFACE,
                                 .widens = 1u << AX_F16 | 1u << AX_BF16, /* pointwise.cuh */
+                                .joins_norms = true,                    /* norm.cu */
                                 .name = "cuda",
                                 .level = "cuda",
                                 .kernels = kernels,

@@ -9,7 +9,7 @@
  * each row, so that no warp waits for others, or with one block for each long row. */
 #include "rows.cuh"
 
-enum { MOST_CHUNKS = 512, CHUNK_ROWS = 4, FOLD = 16, WARPS = 4 };
+enum { CHUNK_ROWS = 4, FOLD = 16, WARPS = 4 };
 
 /* The most elements of a row that a thread keeps in registers. */
 enum { HELD = 32 };
@@ -188,10 +188,22 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
 }
 
 /* ---- gradients over the last dims: dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw = sum(g
- * xhat); db = sum(g) */
+ * xhat); db = sum(g).  g may be of a half type G beside a float32 x.  add: dx is added to what is
+ * there, the gradient that the residual stream brings. */
 
-template <class S, int V, bool WIDE>
-static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const S *w,
+template <int V, class S>
+static __device__ __forceinline__ void put_or_add(bool add, S *to, int64_t i, compute<S> (&v)[V])
+{
+  if (add) {
+    compute<S> old[V];
+    ax_cuda_get(to, i, old);
+    for (int k = 0; k < V; k++) v[k] += old[k];
+  }
+  ax_cuda_put(to, i, v);
+}
+
+template <class S, class G, int V, bool WIDE>
+static __global__ void backward_rows(job j, bool add, S *dx, const G *g, const S *x, const S *w,
                                      const compute<S> *mean_in, const compute<S> *rstd_in)
 {
   typedef compute<S> T;
@@ -217,16 +229,16 @@ static __global__ void backward_rows(job j, S *dx, const S *g, const S *x, const
       ax_cuda_get(x + r * j.n, i, xv);
       for (int k = 0; k < V; k++)
         gv[k] = ((w ? gv[k] * ax_cuda_load(w[i + k]) : gv[k]) - s - (xv[k] - mean) * t) * rstd;
-      ax_cuda_put(dx + r * j.n, i, gv);
+      put_or_add(add, dx + r * j.n, i, gv);
     }
   }
 }
 
 /* Likewise with the parameters' sums: a block has a chunk of rows, each of its warps takes every
  * WARPS-th row, and a lane has the same columns of each.  dx, g, x and w are aligned. */
-template <class S, int V>
+template <class S, class G, int V>
 static __global__ void __launch_bounds__(32 * WARPS)
-    backward_warps(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in,
+    backward_warps(job j, bool add, S *dx, const G *g, const S *x, const S *w, const compute<S> *mean_in,
                    const compute<S> *rstd_in, compute<S> *sums)
 {
   typedef compute<S> T;
@@ -235,20 +247,21 @@ static __global__ void __launch_bounds__(32 * WARPS)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = (int)j.n;
   const int64_t lo = j.rows * blockIdx.x / gridDim.x, hi = j.rows * (blockIdx.x + 1) / gridDim.x;
   T dw[RUNS][V], db[RUNS][V];
-  auto add = [](T a, T b) { return a + b; };
+  auto plus = [](T a, T b) { return a + b; };
 
 #pragma unroll
   for (int q = 0; q < RUNS; q++)
     for (int k = 0; k < V; k++) dw[q][k] = db[q][k] = 0;
   for (int64_t r = lo + warp; r < hi; r += WARPS) {
     const T mean = mean_in ? mean_in[r] : (T)0, rstd = rstd_in[r];
-    ax_cuda_pack<S, V> gp[RUNS], xp[RUNS];
+    ax_cuda_pack<G, V> gp[RUNS];
+    ax_cuda_pack<S, V> xp[RUNS];
     T s = 0, t = 0;
 #pragma unroll
     for (int q = 0; q < RUNS; q++) {
       const int i = (q * 32 + lane) * V;
       if (i >= n) continue;
-      gp[q] = *(const ax_cuda_pack<S, V> *)(g + r * j.n + i);
+      gp[q] = *(const ax_cuda_pack<G, V> *)(g + r * j.n + i);
       xp[q] = *(const ax_cuda_pack<S, V> *)(x + r * j.n + i);
     }
 #pragma unroll
@@ -263,19 +276,21 @@ static __global__ void __launch_bounds__(32 * WARPS)
         t += gw * (ax_cuda_load(xp[q].v[k]) - mean);
       }
     }
-    s = j.centred ? ax_cuda_warp_reduce(s, add) / (T)j.n : (T)0;
-    t = ax_cuda_warp_reduce(t, add) * rstd * rstd / (T)j.n;
+    s = j.centred ? ax_cuda_warp_reduce(s, plus) / (T)j.n : (T)0;
+    t = ax_cuda_warp_reduce(t, plus) * rstd * rstd / (T)j.n;
 #pragma unroll
     for (int q = 0; q < RUNS; q++) {
       const int i = (q * 32 + lane) * V;
-      T wv[V], out[V];
+      T wv[V], out[V], old[V];
       if (i >= n) continue;
       if (w) ax_cuda_get(w, i, wv);
+      if (add) ax_cuda_get(dx + r * j.n, i, old);
       for (int k = 0; k < V; k++) {
         const T gv = ax_cuda_load(gp[q].v[k]), far = ax_cuda_load(xp[q].v[k]) - mean;
         dw[q][k] += gv * (far * rstd);
         db[q][k] += gv;
         out[k] = ((w ? gv * wv[k] : gv) - s - far * t) * rstd;
+        if (add) out[k] += old[k];
       }
       ax_cuda_put(dx + r * j.n, i, out);
     }
@@ -303,9 +318,9 @@ static __global__ void __launch_bounds__(32 * WARPS)
 
 /* Likewise for longer rows: a block has a chunk of rows, and a thread has the same columns of
  * each. */
-template <class S, int V>
+template <class S, class G, int V>
 static __global__ void __launch_bounds__(1024)
-    backward_chunks(job j, S *dx, const S *g, const S *x, const S *w, const compute<S> *mean_in,
+    backward_chunks(job j, bool add, S *dx, const G *g, const S *x, const S *w, const compute<S> *mean_in,
                     const compute<S> *rstd_in, compute<S> *sums)
 {
   typedef compute<S> T;
@@ -347,7 +362,7 @@ static __global__ void __launch_bounds__(1024)
         db[q][k] += gv[k];
         gv[k] = ((w ? gv[k] * ax_cuda_load(w[i + k]) : gv[k]) - s - d * t) * rstd;
       }
-      ax_cuda_put(dx + r * j.n, i, gv);
+      put_or_add(add, dx + r * j.n, i, gv);
     }
   }
 #pragma unroll
@@ -361,8 +376,8 @@ static __global__ void __launch_bounds__(1024)
 }
 
 /* The sums alone, for rows that do not fit a block's registers. */
-template <class S>
-static __global__ void column_chunks(job j, const S *g, const S *x, const compute<S> *mean,
+template <class S, class G>
+static __global__ void column_chunks(job j, const G *g, const S *x, const compute<S> *mean,
                                      const compute<S> *rstd, compute<S> *sums, int64_t chunks)
 {
   typedef compute<S> T;
@@ -379,12 +394,25 @@ static __global__ void column_chunks(job j, const S *g, const S *x, const comput
   }
 }
 
+/* Where the sums of a parameter go; out NULL: nowhere. */
+struct folded {
+  void *out;
+  int dtype;
+  bool add;
+};
+static folded folded_of(const ax_tensor *t, bool add)
+{
+  return t ? folded{ ax_data(t), (int)t->dtype, add } : folded{ NULL, 0, false };
+}
+
 /* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  Element i of chunk c
  * and of sum `which` is at (2 c + which) n + i or, with pairs, at 2 (c n + i) + which. */
 template <class T>
-static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int which, bool pairs, bool add,
-                                   int dtype, void *out)
+static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int first, bool pairs,
+                                   folded one, folded two)
 {
+  const int which = (int)blockIdx.y ? 1 - first : first;
+  const folded to = blockIdx.y ? two : one;
   __shared__ T part[FOLD][33];
   for (int64_t i0 = (int64_t)blockIdx.x * 32; i0 < n; i0 += (int64_t)gridDim.x * 32) {
     const int64_t i = i0 + threadIdx.x;
@@ -396,20 +424,27 @@ static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int
     __syncthreads();
     if (threadIdx.y == 0 && i < n) {
       for (int k = 1; k < FOLD; k++) sum += part[k][threadIdx.x];
-      if (add) sum += (T)ax_cuda_number_at(dtype, out, i);
-      ax_cuda_number_put(dtype, out, i, sum);
+      if (to.add) sum += (T)ax_cuda_number_at(to.dtype, to.out, i);
+      ax_cuda_number_put(to.dtype, to.out, i, sum);
     }
     __syncthreads();
   }
 }
 
+/* The sums that are wanted, in one launch: of `weight`, whose number is `first`, and of `bias`, the
+ * other one. */
 template <class T>
-static ax_status fold(const char *name, ax_device d, const T *sums, int64_t chunks, int64_t n, int which,
-                      bool pairs, bool add, const ax_tensor *out)
+static ax_status fold(const char *name, ax_device d, const T *sums, int64_t chunks, int64_t n, int first,
+                      bool pairs, folded weight, folded bias)
 {
-  if (!out) return AX_OK;
-  return ax_cuda_launch(name, d, ax_cuda_blocks(n, 32, d.index), dim3(32, FOLD), fold_chunks<T>, sums, chunks,
-                        n, which, pairs, add, (int)out->dtype, ax_data(out));
+  if (!weight.out && !bias.out) return AX_OK;
+  if (!weight.out) {
+    weight = bias;
+    bias.out = NULL;
+    first = 1 - first;
+  }
+  return ax_cuda_launch(name, d, dim3(ax_cuda_blocks(n, 32, d.index), bias.out ? 2 : 1), dim3(32, FOLD),
+                        fold_chunks<T>, sums, chunks, n, first, pairs, weight, bias);
 }
 
 /* ---- gradients over groups: first the sums of each channel of each row, then dx from them */
@@ -473,85 +508,134 @@ static __global__ void group_backward(job j, S *dx, const S *g, const S *x, cons
   }
 }
 
-/* in: g, x, mean, rstd, weight; out: dx, and the gradients of weight and bias or NULL. */
-static ax_status backward(const ax_call *call, int64_t groups, bool centred, bool add_weight, bool add_bias)
+/* At most as many as a GPU holds blocks of backward_warps at a time, by their registers: one block
+ * more than that would take as long again as all the others. */
+template <class S> static int64_t chunks_of(const job &j, ax_device d)
 {
-  const ax_tensor *g = call->in[0], *x = call->in[1], *w = call->in[4], *dx = call->out[0],
-                  *dw = call->out[1], *db = call->out[2];
-  const ax_device d = x->device;
-  const char *name = ax_ops[call->op].name + 1;
-  job j = plan(x, call->a->n_list, groups);
-  const int64_t wanted = j.rows / CHUNK_ROWS, chunks = wanted < 1             ? 1
-                                                       : wanted < MOST_CHUNKS ? wanted
-                                                                              : MOST_CHUNKS;
+  const int64_t wanted = j.rows / CHUNK_ROWS,
+                most = (int64_t)ax_cuda_multiprocessors(d.index) * (sizeof(S) == 2 ? 4 : 3);
+  return wanted < 1 ? 1 : wanted < most ? wanted : most;
+}
+
+/* The tensors of a gradient's call: g, x, mean, rstd, weight; dx, and the gradients of weight and
+ * bias or NULL.  add: to what is there. */
+struct gradients {
+  const char *name;
+  const ax_tensor *g, *x, *mean, *rstd, *w, *dx, *dw, *db;
+  bool add_input, add_weight, add_bias;
+};
+
+template <class S> static ax_status backward_groups(job j, const gradients &c, compute<S> *sums)
+{
+  typedef compute<S> T;
+  const ax_device d = c.x->device;
+  S *to = ax_cuda_data<S>(c.dx);
+  const S *g = ax_cuda_data<S>(c.g), *x = ax_cuda_data<S>(c.x), *w = ax_cuda_data<S>(c.w);
+  const T *mean = ax_cuda_data<T>(c.mean), *rstd = ax_cuda_data<T>(c.rstd);
+  const uintptr_t address = (uintptr_t)to | (uintptr_t)g | (uintptr_t)x;
+  ax_status st = ax_cuda_with_rows<S>(j.plane, address, [&](auto v, auto wide) {
+    return ax_cuda_launch_rows(c.name, d, j.rows * j.channels, j.plane,
+                               plane_sums<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, g, x, mean, rstd, sums);
+  });
+  if (st == AX_OK)
+    st = ax_cuda_with_rows<S>(j.n, address, [&](auto v, auto wide) {
+      return ax_cuda_launch_rows(c.name, d, j.rows, j.n, group_backward<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>,
+                                 j, to, g, x, w, mean, rstd, (const T *)sums);
+    });
+  const int64_t channels = j.groups * j.channels, batch = c.x->shape[0];
+  return st == AX_OK ? fold<T>(c.name, d, sums, batch, channels, 1, true, folded_of(c.dw, c.add_weight),
+                               folded_of(c.db, c.add_bias))
+                     : st;
+}
+
+/* sums: NULL where no parameter's gradient is wanted. */
+template <class S, class G> static ax_status backward_last_dims(job j, const gradients &c, compute<S> *sums)
+{
+  typedef compute<S> T;
+  constexpr int V = 16 / (int)sizeof(S);
+  const ax_device d = c.x->device;
+  const int64_t chunks = chunks_of<S>(j, d);
+  S *to = ax_cuda_data<S>(c.dx);
+  const G *g = ax_cuda_data<G>(c.g);
+  const S *x = ax_cuda_data<S>(c.x), *w = ax_cuda_data<S>(c.w);
+  const T *mean = ax_cuda_data<T>(c.mean), *rstd = ax_cuda_data<T>(c.rstd);
+  const uintptr_t address = (uintptr_t)to | (uintptr_t)g | (uintptr_t)x;
+  const bool aligned = j.n % V == 0 && address % 16 == 0, add = c.add_input;
+  const int64_t packs = aligned ? j.n / V : j.n;
+  bool warps = false;
   ax_status st = AX_OK;
 
-  j.centred = centred;
-  if (x->numel == 0) {
-    for (int k = 1; k < 3 && st == AX_OK; k++)
-      if (call->out[k] && !(k == 1 ? add_weight : add_bias))
-        st = ax_cuda_clear(name, d, ax_data(call->out[k]),
-                           (size_t)call->out[k]->numel * ax_itemsize(call->out[k]));
-    return st;
+  if constexpr (V >= 4) {
+    warps = sums && aligned && j.n <= 32 * HELD && (uintptr_t)w % 16 == 0;
+    if (warps)
+      st = ax_cuda_launch(c.name, d, (unsigned)chunks, 32 * WARPS, backward_warps<S, G, V>, j, add, to, g, x,
+                          w, mean, rstd, sums);
   }
-  return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
+  if (warps) {
+  } else if (sums && packs <= 1024 * (aligned ? held<V>::runs : held<1>::runs)) {
+    int64_t threads = (packs + 31) / 32 * 32;
+    while (threads > 1024) threads = (threads / 2 + 31) / 32 * 32;
+    st = ax_cuda_launch(c.name, d, (unsigned)chunks, (unsigned)threads,
+                        aligned ? backward_chunks<S, G, V> : backward_chunks<S, G, 1>, j, add, to, g, x, w,
+                        mean, rstd, sums);
+  } else {
+    st = ax_cuda_with_rows<S>(j.n, address, [&](auto v, auto wide) {
+      return ax_cuda_launch_rows(c.name, d, j.rows, j.n,
+                                 backward_rows<S, G, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, add, to, g, x, w,
+                                 mean, rstd);
+    });
+    if (st == AX_OK && sums)
+      st = ax_cuda_launch(c.name, d, ax_cuda_blocks(chunks * j.n, 256, d.index), 256, column_chunks<S, G>, j,
+                          g, x, mean, rstd, sums, chunks);
+  }
+  return st == AX_OK ? fold<T>(c.name, d, sums, chunks, j.n, 0, false, folded_of(c.dw, c.add_weight),
+                               folded_of(c.db, c.add_bias))
+                     : st;
+}
+
+static ax_status no_elements(const gradients &c)
+{
+  ax_status st = AX_OK;
+  for (const ax_tensor *t : { c.dw, c.db })
+    if (st == AX_OK && t && !(t == c.dw ? c.add_weight : c.add_bias))
+      st = ax_cuda_clear(c.name, t->device, ax_data(t), (size_t)t->numel * ax_itemsize(t));
+  return st;
+}
+
+static ax_status backward(const ax_call *call, int64_t groups, bool centred, bool add_weight, bool add_bias,
+                          bool add_input)
+{
+  const gradients c = { ax_ops[call->op].name + 1,
+                        call->in[0],
+                        call->in[1],
+                        centred ? call->in[2] : NULL,
+                        call->in[3],
+                        call->in[4],
+                        call->out[0],
+                        call->out[1],
+                        call->out[2],
+                        add_input,
+                        add_weight,
+                        add_bias };
+  const ax_device d = c.x->device;
+  job j = plan(c.x, call->a->n_list, groups);
+
+  j.centred = centred;
+  if (c.x->numel == 0) return no_elements(c);
+  return ax_cuda_with_float(call->op, (ax_dtype)c.x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
-    constexpr int V = 16 / (int)sizeof(S);
-    S *to = ax_cuda_data<S>(dx);
-    const S *gp = ax_cuda_data<S>(g), *xp = ax_cuda_data<S>(x), *wp = w ? ax_cuda_data<S>(w) : NULL;
-    const T *mean = centred ? ax_cuda_data<T>(call->in[2]) : NULL, *rstd = ax_cuda_data<T>(call->in[3]);
-    const uintptr_t address = (uintptr_t)to | (uintptr_t)gp | (uintptr_t)xp;
-    const bool aligned = j.n % V == 0 && address % 16 == 0;
-    const size_t bytes = (size_t)(groups ? j.rows * j.channels : chunks * j.n) * 2 * sizeof(T);
+    const size_t bytes = (size_t)(groups ? j.rows * j.channels : chunks_of<S>(j, d) * j.n) * 2 * sizeof(T);
     T *sums = NULL;
+    ax_status st = AX_OK;
 
-    if ((groups || dw || db) && (st = ax_cuda_take(d, bytes, (void **)&sums)) != AX_OK) return st;
-    if (groups) {
-      st = ax_cuda_with_rows<S>(j.plane, address, [&](auto v, auto wide) {
-        return ax_cuda_launch_rows(name, d, j.rows * j.channels, j.plane,
-                                   plane_sums<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, gp, xp, mean, rstd,
-                                   sums);
-      });
-      if (st == AX_OK)
-        st = ax_cuda_with_rows<S>(j.n, address, [&](auto v, auto wide) {
-          return ax_cuda_launch_rows(name, d, j.rows, j.n,
-                                     group_backward<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, to, gp, xp, wp,
-                                     mean, rstd, (const T *)sums);
-        });
-      const int64_t channels = j.groups * j.channels, batch = x->shape[0];
-      if (st == AX_OK) st = fold<T>(name, d, sums, batch, channels, 1, true, add_weight, dw);
-      if (st == AX_OK) st = fold<T>(name, d, sums, batch, channels, 0, true, add_bias, db);
-    } else {
-      const int64_t packs = aligned ? j.n / V : j.n;
-      bool warps = false;
-      if constexpr (V >= 4) {
-        warps = sums && aligned && j.n <= 32 * HELD && (uintptr_t)wp % 16 == 0;
-        if (warps)
-          st = ax_cuda_launch(name, d, (unsigned)chunks, 32 * WARPS, backward_warps<S, V>, j, to, gp, xp, wp,
-                              mean, rstd, sums);
-      }
-      if (warps) {
-      } else if (sums && packs <= 1024 * (aligned ? held<V>::runs : held<1>::runs)) {
-        int64_t threads = (packs + 31) / 32 * 32;
-        while (threads > 1024) threads = (threads / 2 + 31) / 32 * 32;
-        st = aligned ? ax_cuda_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, V>, j,
-                                      to, gp, xp, wp, mean, rstd, sums)
-                     : ax_cuda_launch(name, d, (unsigned)chunks, (unsigned)threads, backward_chunks<S, 1>, j,
-                                      to, gp, xp, wp, mean, rstd, sums);
-      } else {
-        st = ax_cuda_with_rows<S>(j.n, address, [&](auto v, auto wide) {
-          return ax_cuda_launch_rows(name, d, j.rows, j.n,
-                                     backward_rows<S, AX_VALUE_OF(v), AX_VALUE_OF(wide)>, j, to, gp, xp, wp,
-                                     mean, rstd);
-        });
-        if (st == AX_OK && sums)
-          st = ax_cuda_launch(name, d, ax_cuda_blocks(chunks * j.n, 256, d.index), 256, column_chunks<S>, j,
-                              gp, xp, mean, rstd, sums, chunks);
-      }
-      if (st == AX_OK) st = fold<T>(name, d, sums, chunks, j.n, 0, false, add_weight, dw);
-      if (st == AX_OK) st = fold<T>(name, d, sums, chunks, j.n, 1, false, add_bias, db);
-    }
+    if ((groups || c.dw || c.db) && (st = ax_cuda_take(d, bytes, (void **)&sums)) != AX_OK) return st;
+    if (groups) st = backward_groups<S>(j, c, sums);
+    else if (c.g->dtype == c.x->dtype) st = backward_last_dims<S, S>(j, c, sums);
+    else if constexpr (sizeof(S) == 4)
+      st = c.g->dtype == AX_BF16 ? backward_last_dims<S, ax_cuda_bf16>(j, c, sums)
+                                 : backward_last_dims<S, ax_cuda_f16>(j, c, sums);
+    else st = ax_cuda_no_dtype(call->op, (ax_dtype)c.g->dtype);
     if (sums) ax_cuda_give(d, sums, bytes);
     return st;
   });
@@ -563,14 +647,15 @@ AX_CUDA_KERNEL(group_norm) { return forward(call, call->a->group_norm.num_groups
 AX_CUDA_KERNEL(_layer_norm_backward)
 {
   return backward(call, 0, true, call->a->layer_norm_backward.add_weight,
-                  call->a->layer_norm_backward.add_bias);
+                  call->a->layer_norm_backward.add_bias, call->a->layer_norm_backward.add_input);
 }
 AX_CUDA_KERNEL(_rms_norm_backward)
 {
-  return backward(call, 0, false, call->a->rms_norm_backward.add_weight, false);
+  return backward(call, 0, false, call->a->rms_norm_backward.add_weight, false,
+                  call->a->rms_norm_backward.add_input);
 }
 AX_CUDA_KERNEL(_group_norm_backward)
 {
   return backward(call, call->a->group_norm_backward.num_groups, true,
-                  call->a->group_norm_backward.add_weight, call->a->group_norm_backward.add_bias);
+                  call->a->group_norm_backward.add_weight, call->a->group_norm_backward.add_bias, false);
 }

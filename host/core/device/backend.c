@@ -152,3 +152,16 @@ static ax_precision float32_products;
 
 ax_precision ax_float32_matmul_precision(void) { return float32_products; }
 void ax_float32_matmul_precision_set(ax_precision p) { float32_products = p; }
+
+static int convolutions_tf32 = -1; /* -1: as with products */
+
+bool ax_convolution_tf32(void)
+{
+  return convolutions_tf32 < 0 ? float32_products != AX_PRECISION_HIGHEST : convolutions_tf32 != 0;
+}
+void ax_convolution_tf32_set(int on) { convolutions_tf32 = on; }
+
+static bool deterministic = true;
+
+bool ax_deterministic(void) { return deterministic; }
+void ax_deterministic_set(bool on) { deterministic = on; }

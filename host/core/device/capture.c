@@ -2,6 +2,7 @@
 #include "capture.h"
 
 #include "core/core.h"
+#include "core/ops/infer.h"
 #include "core/tape/graph.h"
 
 #include <string.h>
@@ -139,6 +140,7 @@ ax_status ax_capture_begin(ax_device device, ax_capture **out)
     st = AX_ENOMEM;
     goto out;
   }
+  AX_TRY(ax_later_all());
   AX_TRY(backend->capture->begin(device.index, &c->graph));
   AX_TRY(backend->capture->keep(c->graph, LIVE_BYTES, &c->there));
   *out = ax_recording = c;

@@ -1,4 +1,5 @@
 /* Devices: their names and numbers, and moving elements between them. */
+#include "core/ops/infer.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
 
@@ -64,6 +65,7 @@ ax_status ax_transfer(ax_tensor *dst, ax_tensor *src, bool later)
   ax_tensor *packed = NULL, *landed = NULL;
   ax_status st = AX_OK;
 
+  AX_TRY(ax_later_now(src->storage, false)); /* before its place among the work of the device is fixed */
   if (src->dtype != dst->dtype || !ax_tensor_is_contiguous(src)) {
     AX_TRY(ax_tensor_new_on(src->device, (ax_dtype)dst->dtype, src->ndim, src->shape, &packed));
     AX_TRY(ax_copy(packed, src));

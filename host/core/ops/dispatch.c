@@ -123,6 +123,27 @@ static ax_dtype number_dtype(const ax_infer *q)
                                                                                          : q->compute;
 }
 
+/* The input that the row's kernel reads in float32 or in a half type alike; -1: none. */
+static int narrow_input(ax_op op)
+{
+  return op == AX_OP_CROSS_ENTROPY_ROWS ? 0 : op == AX_OP_CROSS_ENTROPY_BACKWARD ? 1 : -1;
+}
+
+/* Inputs with half numbers in place of float32 ones that a waiting cast would give: *narrow to
+ * release, changed in `in`. */
+static ax_status take_narrow(ax_op op, const ax_args *args, ax_tensor **in, ax_tensor **narrow)
+{
+  const int k = narrow_input(op);
+  ax_status st;
+
+  *narrow = NULL;
+  if (k < 0 || k >= args->n_in || !args->in[k] || !args->in[k]->storage->later) return AX_OK;
+  if ((st = ax_later_source(args->in[k], narrow)) != AX_OK || !*narrow) return st;
+  for (int i = 0; i < args->n_in; i++) in[i] = args->in[i];
+  in[k] = *narrow;
+  return AX_OK;
+}
+
 static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
 {
   ax_tensor *in[AX_MAX_INPUTS] = { 0 }, *own[AX_MAX_INPUTS] = { 0 };
@@ -203,6 +224,9 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
       return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name,
                      DEVICE(device), DEVICE(t->device));
     ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
+    if (__builtin_expect(t->storage->later != NULL, 0) && st == AX_OK && k != narrow_input(op) &&
+        ax_ops[op].form != AX_FORM_VIEW && ax_ops[op].form != AX_FORM_COMPOSITE)
+      st = ax_later_now(t->storage, false);
     if (st == AX_OK && __builtin_expect(ax_recording != NULL, 0)) st = ax_capture_input(ax_ops[op].name, t);
     if (st != AX_OK) return st;
   }
@@ -263,8 +287,9 @@ ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
 ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
 {
   const ax_op_impl *impl = &ax_op_impls[op];
+  ax_tensor *in[AX_MAX_INPUTS], *narrow = NULL;
+  ax_args recorded, narrowed;
   ax_infer q;
-  ax_args recorded;
   ax_status st;
   bool former;
 
@@ -291,19 +316,30 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
     q.n_out = 1;
     break;
   default:
+    AX_TRY(take_narrow(op, args, in, &narrow));
+    if (narrow) {
+      narrowed = *args;
+      narrowed.in = in;
+      q.args = &narrowed;
+      q.a.wide = true;
+    }
     AX_TRY(impl->infer(&q));
     AX_TRY(check_gradient(&q));
     for (int k = 0; k < q.n_out; k++)
       AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
     choose_strides(&q, out);
+    if (op == AX_OP_CAST && ax_later_cast(args->in[0], out[0])) break;
     AX_TRY(ax_ops[op].form == AX_FORM_CPU && device_of(args).kind != AX_CPU ? run_on_cpu(&q, out)
                                                                             : run_kernel(&q, out));
   }
+  ax_tensor_release(narrow);
+  narrow = NULL;
   if (!recordable(op, args)) return AX_OK;
   recorded = *args;
   recorded.a = q.a;
   st = ax_record(op, &recorded, q.n_out, out, impl->saves);
 out:
+  ax_tensor_release(narrow);
   if (st != AX_OK)
     for (int k = 0; k < AX_MAX_OUT; k++) {
       ax_tensor_release(out[k]);

@@ -31,6 +31,20 @@ typedef struct ax_op_impl {
 } ax_op_impl;
 extern const ax_op_impl ax_op_impls[AX_OP_COUNT];
 
+/* ---- later.c */
+/* Whether the cast of x, of a half type, into the fresh float32 y may wait; it does then. */
+bool ax_later_cast(const ax_tensor *x, const ax_tensor *y);
+/* Runs the cast that writes s, if one waits; write: also one that reads s. */
+ax_status ax_later_now(ax_storage *s, bool write);
+/* Runs all casts of this thread that wait: before a recording, whose replays must not repeat
+ * them. */
+ax_status ax_later_all(void);
+/* The storage is being freed; a cast into it never runs. */
+void ax_later_gone(ax_storage *s);
+/* The half numbers that the float32 tensor t will get, with t's shape and no history; NULL where no
+ * cast into t waits. */
+ax_status ax_later_source(const ax_tensor *t, ax_tensor **out);
+
 /* ---- iter.c */
 typedef struct ax_number {
   int64_t bits;

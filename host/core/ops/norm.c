@@ -96,7 +96,7 @@ ax_status ax_infer_norm_backward(ax_infer *q) /* only the rules below call these
 /* ---- the fused gradient */
 
 /* Where the gradient of parameter k goes: its slot of the flat gradient, or a new tensor. */
-static ax_tensor *parameter_place(ax_grad *c, int k, bool *in_slot, int64_t *add)
+static ax_tensor *parameter_place(ax_grad *c, int k, ax_dtype dtype, bool *in_slot, int64_t *add)
 {
   bool accumulate = false;
   ax_tensor *slot, *t = NULL;
@@ -106,13 +106,12 @@ static ax_tensor *parameter_place(ax_grad *c, int k, bool *in_slot, int64_t *add
   if (c->st != AX_OK || k >= c->node->n_in || !WANTS(k)) return NULL;
   slot = ax_grad_slot_of(c, k, &accumulate);
   if (slot && slot->dtype == META(k)->dtype && ax_same_shape(slot, META(k)->ndim, META(k)->shape) &&
-      ax_tensor_is_contiguous(slot) && slot->dtype == c->g[0]->dtype) {
+      ax_tensor_is_contiguous(slot) && slot->dtype == dtype) {
     *in_slot = true;
     *add = accumulate;
     return slot;
   }
-  const ax_status st =
-      ax_tensor_new_on(c->g[0]->device, (ax_dtype)c->g[0]->dtype, META(k)->ndim, META(k)->shape, &t);
+  const ax_status st = ax_tensor_new_on(c->g[0]->device, dtype, META(k)->ndim, META(k)->shape, &t);
   return keep(c, st, t).t;
 }
 
@@ -127,9 +126,18 @@ static ax_tensor *plain(ax_grad *c, ax_tensor *t, ax_dtype dtype)
   return keep(c, st, order).t;
 }
 
+/* Whether the kernel takes a gradient in a half type beside a float32 input, and adds to dx. */
+static bool joins_norms(ax_grad *c)
+{
+  const ax_backend *backend;
+  if (c->st == AX_OK) c->st = ax_backend_of(c->g[0]->device, &backend);
+  return c->st == AX_OK && backend->joins_norms;
+}
+
 static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_t groups)
 {
-  const ax_dtype d = (ax_dtype)c->g[0]->dtype;
+  const bool joins = op != AX_OP_GROUP_NORM_BACKWARD && joins_norms(c);
+  const ax_dtype d = joins ? META(0)->dtype : (ax_dtype)c->g[0]->dtype;
   ax_attrs a = { .n_list = A->n_list };
   bool slot[3] = { false };
   const bool grouped = op == AX_OP_GROUP_NORM_BACKWARD, biased = op != AX_OP_RMS_NORM_BACKWARD;
@@ -138,19 +146,25 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
                                        : &a.rms_norm_backward.add_weight,
                  *const add_bias =
                      grouped ? &a.group_norm_backward.add_bias : &a.layer_norm_backward.add_bias;
-  ax_tensor *x = plain(c, IN(0).t, d), *g = plain(c, c->g[0], d), *w = plain(c, c->in[1], d), *dx = NULL;
+  int64_t *const add_input = biased ? &a.layer_norm_backward.add_input : &a.rms_norm_backward.add_input;
+  ax_tensor *x = plain(c, IN(0).t, d), *g = plain(c, c->g[0], joins ? (ax_dtype)c->g[0]->dtype : d),
+            *w = plain(c, c->in[1], d), *dx = joins ? ax_grad_arrived(c, 0) : NULL;
+  const bool arrived = dx != NULL;
 
   memcpy(a.list, A->list, sizeof a.list);
   if (grouped) a.group_norm_backward.num_groups = groups;
   if (c->st != AX_OK) return;
-  const ax_status st = ax_tensor_new_on(g->device, d, x->ndim, x->shape, &dx);
-  if (!keep(c, st, dx).t) return;
-  ax_tensor *dw = parameter_place(c, 1, &slot[1], add_weight),
-            *db = biased ? parameter_place(c, 2, &slot[2], add_bias) : NULL;
+  if (arrived) *add_input = true;
+  else {
+    const ax_status st = ax_tensor_new_on(g->device, d, x->ndim, x->shape, &dx);
+    if (!keep(c, st, dx).t) return;
+  }
+  ax_tensor *dw = parameter_place(c, 1, d, &slot[1], add_weight),
+            *db = biased ? parameter_place(c, 2, d, &slot[2], add_bias) : NULL;
   if (c->st != AX_OK) return;
   c->st = ax_kernel_call(op, &a, 5, (ax_tensor *[]){ g, x, mean, rstd, w }, 3, (ax_tensor *[]){ dx, dw, db },
                          NULL);
-  if (WANTS(0)) give(c, 0, (ax_arg){ .t = dx });
+  if (WANTS(0) && !arrived) give(c, 0, (ax_arg){ .t = dx });
   for (int k = 1; k <= 2 && c->st == AX_OK; k++) {
     ax_tensor *t = k == 1 ? dw : db;
     if (!t) continue;

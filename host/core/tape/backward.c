@@ -116,8 +116,33 @@ static bool broadcast_from(const ax_tensor *g, const ax_meta *m)
   return true;
 }
 
+/* Rows whose gradients only pass on what arrives, or take it in any type. */
+static bool passes_on(ax_op op, ax_device device)
+{
+  const ax_backend *backend;
+  if (op == AX_OP_LAYER_NORM || op == AX_OP_RMS_NORM)
+    return ax_backend_of(device, &backend) == AX_OK && backend->joins_norms;
+  return op == AX_OP_CAST || op == AX_OP_VIEW || op == AX_OP_RESHAPE || op == AX_OP_SQUEEZE ||
+         op == AX_OP_UNSQUEEZE || op == AX_OP_TRANSPOSE || op == AX_OP_PERMUTE;
+}
+
+/* The type in which g travels on to an argument of m's type: that of the argument; but half numbers
+ * for a float32 one need no widening on the way to a rule that rounds or widens them itself.  They
+ * have the values of the float32 ones.  Who looks at them (hooks, tensor.grad, sums of several
+ * gradients) gets float32. */
+static ax_dtype travels_as(const run *r, const ax_edge *e, const ax_tensor *g, const ax_meta *m)
+{
+  const ax_node *to = e->node;
+  const bool alone =
+      to && to->kind == AX_NODE_OP && passes_on(to->op, g->device) && !to->hooks && !to->grads[e->out];
+  return alone && ax_same_shape(g, m->ndim, m->shape) && m->dtype == AX_F32 &&
+                 ax_is_half((ax_dtype)g->dtype) && g->device.kind != AX_CPU && !r->create_graph && !r->collect
+             ? (ax_dtype)g->dtype
+             : m->dtype;
+}
+
 /* Sums a gradient down to the shape it was broadcast from, and casts it. */
-static ax_status fit(ax_tensor *g, const ax_meta *m, ax_tensor **out)
+static ax_status fit(ax_tensor *g, const ax_meta *m, ax_dtype dtype, ax_tensor **out)
 {
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   ax_tensor *summed = NULL, *shaped = NULL, *results[AX_MAX_OUT];
@@ -143,10 +168,16 @@ static ax_status fit(ax_tensor *g, const ax_meta *m, ax_tensor **out)
     AX_TRY(ax_run(AX_OP_RESHAPE, &args, results));
     shaped = results[0];
   } else shaped = ax_tensor_retain(g);
-  st = ax_cast(shaped, m->dtype, out);
+  st = ax_cast(shaped, dtype, out);
 out:
   ax_tensor_release(g), ax_tensor_release(summed), ax_tensor_release(shaped);
   return st;
+}
+
+/* Does the engine alone hold g, so that it may be written? */
+static bool is_ours(const ax_tensor *g)
+{
+  return g->refs == 1 && g->storage->refs == 1 && !g->grad_fn && ax_tensor_is_contiguous(g);
 }
 
 /* Adds g (taken) to what has arrived for an edge. */
@@ -163,9 +194,15 @@ static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
     *at = g;
     return AX_OK;
   }
-  const bool ours =
-      (*at)->refs == 1 && (*at)->storage->refs == 1 && !(*at)->grad_fn && ax_tensor_is_contiguous(*at);
-  if (ours && !r->create_graph) {
+  if ((*at)->dtype != g->dtype) { /* it came in a half type, when it was the only one */
+    if ((st = ax_cast(*at, (ax_dtype)g->dtype, &sum)) != AX_OK) {
+      ax_tensor_release(g);
+      return st;
+    }
+    ax_tensor_release(*at);
+    *at = sum;
+  }
+  if (is_ours(*at) && !r->create_graph) {
     st = ax_run_inplace(AX_OP_ADD,
                         &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ *at, g }, .a = { .n_list = -1 } }, *at);
   } else if ((st = ax_run2(AX_OP_ADD, *at, g, &sum)) == AX_OK) {
@@ -280,6 +317,18 @@ void ax_grad_slot_written(ax_grad *c, int k)
   ax_node *to = leaf_node(c->node->edges[k].node);
   if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(to->leaf->grad_slot);
   to->slot_written = c->slot_written[k] = true;
+}
+
+ax_tensor *ax_grad_arrived(const ax_grad *c, int k)
+{
+  const ax_edge *e = &c->node->edges[k];
+  ax_tensor *g = e->node && ax_wants(c, k) ? e->node->grads[e->out] : NULL;
+  const ax_meta *m = &c->node->in_meta[k];
+
+  if (!g || c->create_graph || e->node->kind != AX_NODE_OP || !is_ours(g)) return NULL;
+  return g->dtype == m->dtype && !ax_is_half((ax_dtype)g->dtype) && ax_same_shape(g, m->ndim, m->shape)
+             ? g
+             : NULL;
 }
 
 ax_tensor *ax_saved_gelu_input(const ax_grad *c, int k)
@@ -408,7 +457,7 @@ static ax_status run_node(run *r, ax_node *n)
     if (!e->node || !ax_node_needed(e->node, r->search)) continue;
     if (slot_written[k]) st = push(r, leaf_node(e->node));
     else if (d[k]) {
-      st = fit(d[k], &n->in_meta[k], &fitted);
+      st = fit(d[k], &n->in_meta[k], travels_as(r, e, d[k], &n->in_meta[k]), &fitted);
       ax_tensor_release(d[k]);
       d[k] = NULL; /* before it is delivered: the engine adds in place only into what it alone holds */
       if (st == AX_OK) st = deliver(r, e, fitted);

@@ -182,6 +182,9 @@ bool ax_wants(const ax_grad *c, int input);
  * it holds a gradient already. */
 ax_tensor *ax_grad_slot_of(ax_grad *c, int input, bool *accumulate);
 void ax_grad_slot_written(ax_grad *c, int input); /* the rule has written there */
+/* What has arrived of the gradient of `input` from elsewhere, where the rule may add to it in place
+ * of giving the gradient: float32 or wider, contiguous, nobody else's.  NULL: it may not. */
+ax_tensor *ax_grad_arrived(const ax_grad *c, int input);
 /* Where `input` is the result of linear_gelu and nobody is to see its gradient: gelu's input.  The
  * rule may then go through gelu itself, give the gradient of that, and set the input's bit in
  * c->hidden.  NULL: it may not. */
