@@ -104,9 +104,19 @@ local core = require "accelerate.core"
 ---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply
 ---  float32 matrices and convolve, in this process: "highest" (the default) in float32; "high" and
 ---  "medium" with operands rounded to TF32 (10 bits of mantissa), several times faster. PyTorch's
----  function, but it also governs convolutions, which PyTorch lets use TF32 by default. The CPU
----  computes in float32 always
+---  function, but it also governs convolutions until backends.cudnn.allow_tf32 is set; PyTorch lets
+---  these use TF32 by default. The CPU computes in float32 always
 ---@field get_float32_matmul_precision fun(): string
+---@field use_deterministic_algorithms fun(mode: boolean, options?: { warn_only: boolean? }) whether
+---  every run has to give the same bits, in this process: true (the default here, not in PyTorch).
+---  With false, cuDNN may use engines whose sums have no fixed order, for shapes that are new from
+---  then on, and NCCL, when it has not begun yet, reductions in the switch
+---@field are_deterministic_algorithms_enabled fun(): boolean
+---@field is_deterministic_algorithms_warn_only_enabled fun(): boolean
+---@field backends table switches under torch.backends' names: cudnn.allow_tf32 (float32
+---  convolutions on GPUs rounded to TF32; PyTorch's default is true, here
+---  set_float32_matmul_precision decides until it is set), cudnn.deterministic,
+---  cuda.matmul.allow_tf32
 ---@field einsum fun(equation: string, ...: accelerate.Tensor|accelerate.Tensor[]):
 ---  accelerate.Tensor Einstein's sum, as einsum("bij,bjk->bik", a, b): labels of dims, those
 ---  missing behind the arrow are summed over; repeated ones are diagonals, "..." stands for any
@@ -155,6 +165,9 @@ local function written_in_lua(key)
   return fn
 end
 
+local NUMERICS = { use_deterministic_algorithms = true, are_deterministic_algorithms_enabled = true,
+  is_deterministic_algorithms_warn_only_enabled = true, backends = true }
+
 return setmetatable(M, {
   __call = function(_, ...) return core.tensor(...) end,
   __index = function(_, key)
@@ -168,9 +181,14 @@ return setmetatable(M, {
       M.linalg = require "accelerate.tensor.linalg"
       return M.linalg
     end
+    if NUMERICS[key] then
+      for name in pairs(NUMERICS) do M[name] = require("accelerate.tensor.numerics")[name] end
+      return M[key]
+    end
     local fn = written_in_lua(key)
     if fn then return fn end
     local names = { "cuda", "autograd", "linalg" }
+    for name in pairs(NUMERICS) do names[#names + 1] = name end
     for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end
     table.sort(names)

@@ -221,6 +221,33 @@ describe(("cuDNN on %s (%s)"):format(device.name, device.kind), function()
     assert.is_true(exact < 1e-5 and rounded > 1e-4, exact .. " " .. tostring(rounded))
   end)
 
+  it("takes TF32 for convolutions alone, and engines without a fixed order, when these are allowed",
+    function()
+    local tensor = require "accelerate.tensor"
+    local x, w = core.randn { 1, 8, 7, 6 }, core.randn { 8, 8, 1, 1 }
+    local function engines()
+      forget()
+      F.conv2d(x:to(device.name), w:to(device.name))
+      return select(2, ran("convolution", "engine"))
+    end
+    local exact = engines()
+    tensor.backends.cudnn.allow_tf32 = true
+    local rounded = engines()
+    assert.are.equal("highest", tensor.get_float32_matmul_precision())
+    tensor.backends.cudnn.allow_tf32 = false
+    tensor.set_float32_matmul_precision "high"
+    local still = engines()
+    tensor.set_float32_matmul_precision "highest"
+    tensor.use_deterministic_algorithms(false)
+    local free = engines()
+    tensor.use_deterministic_algorithms(true)
+    assert.is_truthy(rounded:find("engine 9", 1, true), rounded)
+    assert.are.equal(exact, still)
+    assert.is_falsy(exact:find("engine 9", 1, true), exact)
+    assert.is_truthy(free:find("engine 7", 1, true), free)
+    assert.are.equal(exact, engines())
+  end)
+
   -- Each stage has a shape of its own: plans are kept, refusals too.
   local stages = { "descriptor", "tensor", "operation", "graph", "heuristics", "plan", "pack", "execute" }
   for k, stage in ipairs(stages) do

@@ -113,6 +113,19 @@ describe("ranks on GPUs", function()
     end
   end)
 
+  it("keep NCCL from reductions without a fixed order, unless results may differ", function()
+    local function nvls(before, more)
+      return on(1, before .. [[
+        core.dist.join_device(0)
+        core.dist.all_reduce(core.ones(4):to(accelerate.PartialState().device))
+        print(("NVLS %s"):format(os.getenv "NCCL_NVLS_ENABLE"))
+      ]], { env = more })
+    end
+    assert.matches("NVLS 0", nvls "")
+    assert.matches("NVLS nil", nvls "accelerate.tensor.use_deterministic_algorithms(false)\n")
+    assert.matches("NVLS 1", nvls("", { NCCL_NVLS_ENABLE = "1" }))
+  end)
+
   it("give the same results however late the device gets to its work", function()
     if not emulated then return pending("the emulated device chooses when it works") end
     for _, schedule in ipairs { "1", "2", "3", "5", "6", "7" } do

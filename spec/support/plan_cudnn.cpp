@@ -80,7 +80,7 @@ const char *ax_dtype_name(ax_dtype d)
   return d == AX_BF16 ? "bfloat16" : d == AX_F16 ? "float16" : "float32";
 }
 size_t ax_dtype_size(ax_dtype d) { return d == AX_F32 ? 4 : 2; }
-ax_precision ax_float32_matmul_precision(void) { return AX_PRECISION_HIGHEST; }
+bool ax_convolution_tf32(void) { return false; }
 ax_status ax_cuda_library(const char *file, const char *, void **out)
 {
   char path[1200];
@@ -97,6 +97,7 @@ ax_status ax_cuda_use(ax_device, cudaStream_t *) { return ax_fail(AX_ENOIMPL, "t
 ax_status ax_cuda_take(ax_device, size_t, void **) { return ax_fail(AX_ENOIMPL, "there is no device"); }
 void ax_cuda_give(ax_device, void *, size_t) {}
 int ax_cuda_multiprocessors(int) { return 132; }
+bool ax_deterministic(void) { return true; }
 void ax_cuda_count(const char *) {}
 const char *ax_emulate(const char *, cudaStream_t, dim3, dim3, std::function<void()>)
 {

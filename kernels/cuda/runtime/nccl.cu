@@ -11,7 +11,8 @@
  * NCCL, since 2.23, makes a thread for every call.
  *
  * Sums are equal in every run: the algorithm follows from sizes and topology.  NVLS, which adds in
- * the switch in no fixed order, stays off unless the user set NCCL_NVLS_ENABLE or NCCL_ALGO.  NCCL
+ * the switch in no fixed order, stays off unless the user set NCCL_NVLS_ENABLE or NCCL_ALGO, or
+ * results need not be deterministic (ax_deterministic).  NCCL
  * rounds half types at each addition, computes the mean by multiplying by 1 / ranks, and prefers a
  * number to a NaN in max and min; the CPU's collectives prefer the NaN.
  *
@@ -95,7 +96,8 @@ static ax_status open_library(void)
   ax_status st = AX_OK;
 
   if (nccl.library) return AX_OK;
-  if (!getenv("NCCL_ALGO")) setenv("NCCL_NVLS_ENABLE", "0", 0); /* read when the library first runs */
+  if (ax_deterministic() && !getenv("NCCL_ALGO"))
+    setenv("NCCL_NVLS_ENABLE", "0", 0); /* read when the library first runs */
   AX_TRY(ax_cuda_library(FILE_NAME, "exchanging tensors between GPUs", &library));
 #define F(name, parameters) AX_TRY(ax_cuda_symbol(library, FILE_NAME, "nccl" #name, (void **)&nccl.name));
   NCCL_FUNCTIONS(F)

@@ -267,7 +267,9 @@ static bool allowed(cudnnBackendDescriptor_t config, bool exact, int64_t *index,
     return false;
   *why = NULL;
   for (int64_t k = 0; k < n && k < most; k++) switch (notes[k]) {
-    case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: *why = "not deterministic"; break;
+    case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
+      if (ax_deterministic()) *why = "not deterministic";
+      break;
     case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION: *why = "sums in a narrower type"; break;
     case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
     case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
@@ -377,7 +379,7 @@ bool ax_cudnn_choose(ax_cudnn_graph &g, ax_cudnn_builder build, const ax_cudnn_k
 
 struct cache_key {
   ax_cudnn_key k;
-  int64_t device, exact;
+  int64_t device, exact, deterministic;
 };
 struct hash_key {
   size_t operator()(const cache_key &k) const
@@ -462,6 +464,7 @@ static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax
   k.k = key;
   k.device = d.index;
   k.exact = exact;
+  k.deterministic = ax_deterministic();
   auto at = plans().find(k);
   if (at == plans().end()) {
     auto fresh = std::make_shared<ax_cudnn_plan>();

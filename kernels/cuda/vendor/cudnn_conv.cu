@@ -171,9 +171,7 @@ ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_c
   key.word[Y_ALIGN] = ax_cudnn_alignment(y);
   memcpy(key.word + CONV, s, sizeof *s);
   snprintf(what, sizeof what, "%s %s", kinds[kind], ax_dtype_name(dtype));
-  if ((st = ax_cudnn_find(d, what, key, build,
-                          dtype == AX_F32 && ax_float32_matmul_precision() == AX_PRECISION_HIGHEST, &plan)) !=
-          AX_OK ||
+  if ((st = ax_cudnn_find(d, what, key, build, dtype == AX_F32 && !ax_convolution_tf32(), &plan)) != AX_OK ||
       !plan)
     return st;
   if ((turned || through) && (st = ax_cuda_take(d, bytes, &own)) != AX_OK) return st;
