@@ -19,6 +19,7 @@
 #include "draw.cuh"
 #include "cuda/runtime/stats.h"
 
+#include <atomic>
 #include <stdio.h>
 
 enum { WARPS = 4, MOST_HEAD = 256 };
@@ -418,10 +419,15 @@ static way choose(ax_device d, const job &j, ax_dtype dtype, bool backward)
   size_t shared;
   const bool mma = ax_cuda_has_mma(d, &shared);
   const way w = way_of(j, dtype, backward, mma, shared);
-  char name[48];
-  snprintf(name, sizeof name, "attention%s %s, %s", backward ? " gradient" : "", ax_dtype_name(dtype),
-           w == FLASH ? "tensor cores" : "plain");
-  ax_cuda_count(name);
+  static std::atomic<int64_t *> counters[2][2][AX_DTYPE_COUNT]; /* looked up by name once */
+  std::atomic<int64_t *> &counter = counters[backward][w == FLASH][dtype];
+  if (!counter) {
+    char name[48];
+    snprintf(name, sizeof name, "attention%s %s, %s", backward ? " gradient" : "", ax_dtype_name(dtype),
+             w == FLASH ? "tensor cores" : "plain");
+    counter = ax_cuda_counter(name);
+  }
+  ++*counter;
   return w;
 }
 

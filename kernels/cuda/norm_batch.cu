@@ -66,6 +66,18 @@ static __device__ __forceinline__ int64_t channel_of(int64_t p, int64_t n)
   return p >> 32 ? p % n : (int64_t)((uint32_t)p % (uint32_t)n);
 }
 
+/* Numbers of V neighbouring channels, in runs of 16 bytes. */
+template <int V, class T>
+static __device__ __forceinline__ void channel_numbers(const T *from, int64_t c, T (&v)[V])
+{
+  constexpr int W = V * (int)sizeof(T) > 16 ? 16 / (int)sizeof(T) : V;
+#pragma unroll
+  for (int k = 0; k < V; k += W) {
+    const ax_cuda_pack<T, W> pack = *(const ax_cuda_pack<T, W> *)(from + c + k);
+    for (int i = 0; i < W; i++) v[k + i] = pack.v[i];
+  }
+}
+
 /* Two sums over each chunk's rows, of what term(row, channel, loaded..., sums...) adds for V
  * neighbouring channels; written to sums[chunk][0 and 1][channel]. */
 template <int V, class T, class L>
@@ -162,7 +174,8 @@ static __device__ __forceinline__ part merged(const part &a, const part &b)
   const double n = a.count + b.count, apart = b.centre - a.centre;
   if (a.count == 0) return b;
   if (b.count == 0) return a;
-  return part{ n, a.centre + apart * b.count / n, a.total + b.total + apart * apart * a.count * b.count / n };
+  const double share = b.count / n; /* divisions in float64 are what the kernel waits for */
+  return part{ n, a.centre + apart * share, a.total + b.total + apart * apart * a.count * share };
 }
 static __device__ __forceinline__ part merged_with(const part &own, int by, int lane)
 {
@@ -185,9 +198,8 @@ static __global__ void combine(job j, const S *x, const compute<S> *sums, each w
     for (int64_t k = lane; k < j.chunks; k += 32) {
       const int64_t lo = first_row(j, k);
       const double many = (double)(first_row(j, k + 1) - lo), sum = (double)sums[2 * k * j.channels + c],
-                   square = (double)sums[(2 * k + 1) * j.channels + c];
-      const double here = (double)ax_cuda_load(x[lo * j.channels + c]) + sum / many,
-                   around = square - sum * sum / many;
+                   square = (double)sums[(2 * k + 1) * j.channels + c], mean = sum / many;
+      const double here = (double)ax_cuda_load(x[lo * j.channels + c]) + mean, around = square - sum * mean;
       all = merged(all, part{ many, here, around < 0 ? 0 : around });
     }
     for (int by = 16; by > 0; by >>= 1) /* the lower lane's part is first in both lanes, so that they agree */
@@ -214,11 +226,13 @@ static __global__ void apply(job j, S *y, const S *x, const S *residual, const c
   typedef compute<S> T;
   for (int64_t q = AX_FIRST; q * V < j.rows * j.channels; q += AX_STEP) {
     const int64_t c = channel_of(q * V, j.channels);
-    T v[V], z[V];
+    T v[V], z[V], av[V], bv[V];
     ax_cuda_get(x, q * V, v);
     if (residual) ax_cuda_get(residual, q * V, z);
+    channel_numbers(a, c, av);
+    channel_numbers(b, c, bv);
     for (int k = 0; k < V; k++) {
-      v[k] = v[k] * a[c + k] + b[c + k];
+      v[k] = v[k] * av[k] + bv[k];
       if (residual) v[k] += z[k];
       if (j.relu) v[k] = v[k] < 0 ? (T)0 : v[k];
     }
@@ -297,9 +311,12 @@ template <class S, int V> struct product {
   const S *g, *x;
   const T *mean, *a, *b;
   T centre[V], by[V], plus[V];
-  __device__ __forceinline__ void begin(const job &, int64_t, int64_t c)
+  __device__ __forceinline__ void begin(const job &j, int64_t, int64_t c)
   {
-    for (int i = 0; i < V; i++) centre[i] = mean[c + i], by[i] = a[c + i], plus[i] = b[c + i];
+    channel_numbers(mean, c, centre);
+    if (!j.relu) return;
+    channel_numbers(a, c, by);
+    channel_numbers(b, c, plus);
   }
   __device__ __forceinline__ void load(int64_t at, loaded &v) const
   {
@@ -360,13 +377,21 @@ static __global__ void gradient(job j, S *dx, const S *g, const S *x, const comp
   const T *const q = p + j.channels, *const s = q + j.channels;
   for (int64_t i = AX_FIRST; i * V < j.rows * j.channels; i += AX_STEP) {
     const int64_t c = channel_of(i * V, j.channels);
-    T xv[V], gv[V];
+    T xv[V], gv[V], one[V], two[V];
     ax_cuda_get(x, i * V, xv);
     ax_cuda_get(g, i * V, gv);
-    for (int k = 0; k < V; k++) {
-      const T v = !j.relu || xv[k] * a[c + k] + b[c + k] > 0 ? gv[k] : (T)0;
-      gv[k] = p[c + k] * v + (q[c + k] * (xv[k] - mean[c + k]) + s[c + k]);
+    if (j.relu) {
+      channel_numbers(a, c, one);
+      channel_numbers(b, c, two);
+      for (int k = 0; k < V; k++)
+        if (!(xv[k] * one[k] + two[k] > 0)) gv[k] = 0;
     }
+    channel_numbers(mean, c, one);
+    channel_numbers(q, c, two);
+    for (int k = 0; k < V; k++) xv[k] = two[k] * (xv[k] - one[k]);
+    channel_numbers(p, c, one);
+    channel_numbers(s, c, two);
+    for (int k = 0; k < V; k++) gv[k] = one[k] * gv[k] + (xv[k] + two[k]);
     ax_cuda_put(dx, i * V, gv);
   }
 }
@@ -393,10 +418,11 @@ AX_CUDA_KERNEL(_batch_norm_backward)
     if (st != AX_OK) return st;
     T *const a = sums + 2 * j.chunks * j.channels, *const b = a + j.channels, *const p = b + j.channels;
     const unsigned channels = ax_cuda_blocks(j.channels, THREADS, d.index);
-    st = ax_cuda_launch("batch_norm", d, channels, THREADS, factors<S>, j, each_of(weight), each_of(bias), m,
-                        inv, a, b);
+    if (j.relu) /* where it cut off */
+      st = ax_cuda_launch("batch_norm", d, channels, THREADS, factors<S>, j, each_of(weight), each_of(bias),
+                          m, inv, a, b);
     if (st == AX_OK && j.rows)
-      st = j.channels % V == 0 && ((uintptr_t)gp | (uintptr_t)xp) % 16 == 0
+      st = j.channels % V == 0 && ((uintptr_t)gp | (uintptr_t)xp | (uintptr_t)m) % 16 == 0
                ? ax_cuda_launch("batch_norm", d, blocks_of(j, V), THREADS, products<S, V>, j, gp, xp, m,
                                 (const T *)a, (const T *)b, sums)
                : ax_cuda_launch("batch_norm", d, blocks_of(j, 1), THREADS, products<S, 1>, j, gp, xp, m,
@@ -406,7 +432,7 @@ AX_CUDA_KERNEL(_batch_norm_backward)
                           j, (const T *)sums, each_of(weight), inv, each_of(call->out[1]),
                           each_of(call->out[2]), p);
     if (st == AX_OK && x->numel) {
-      if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)gp | (uintptr_t)xp) % 16 == 0)
+      if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)gp | (uintptr_t)xp | (uintptr_t)m) % 16 == 0)
         st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(x->numel / V, 256, d.index), 256, gradient<S, V>,
                             j, to, gp, xp, m, (const T *)a, (const T *)b, (const T *)p);
       else

@@ -14,6 +14,18 @@ DECLARE1(remainder)
 DECLARE1(pow)
 DECLARE1(clamp)
 
+/* Frequent exponents are products and roots, the CPU's bits; the gradient of x^2 has exponent 1. */
+static __device__ __forceinline__ float power(float a, float b)
+{
+  return b == 2.0f    ? a * a
+         : b == 1.0f  ? a
+         : b == 3.0f  ? a * a * a
+         : b == 0.5f  ? (a == -INFINITY ? INFINITY : sqrtf(a + 0.0f))
+         : b == -1.0f ? 1.0f / a
+         : b == -2.0f ? 1.0f / (a * a)
+                      : ax_pow_f32(a, b);
+}
+
 #define T float
 #define MATH(name) AX_FUNCTOR(name, float, float x, ax_##name##_f32(x))
 #define ONE(name, expr) AX_FUNCTOR(name, float, float x, expr)
@@ -24,7 +36,7 @@ AX_FLOAT_BINARY(TWO)
 ONE(sin, fabsf(x) <= AX_TRIG_LIMIT ? ax_sin_f32(x) : sinf(x))
 ONE(cos, fabsf(x) <= AX_TRIG_LIMIT ? ax_cos_f32(x) : cosf(x))
 TWO(remainder, ax_remainder_f32(a, b))
-TWO(pow, b == 2.0f ? a * a : ax_pow_f32(a, b))
+TWO(pow, power(a, b))
 #undef T
 #undef MATH
 #undef ONE

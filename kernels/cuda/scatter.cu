@@ -3,9 +3,10 @@
  *
  * Two threads never write one element, and additions to an element happen in the order of the
  * index, as on the CPU.  An index of whole slices is sorted, and the thread at the first of equal
- * positions handles all of them.  Where each element has an index, a thread has a line along dim if
- * there are many lines; else the written places are sorted.  Memory, and the sort, bound the
- * kernels. */
+ * positions handles all of them, or up to RUN of them: a position that is repeated thousands of
+ * times (an embedding of few rows) is no chain of as many additions.  Where each element has an
+ * index, a thread has a line along dim if there are many lines; else the written places are sorted.
+ * Memory, and the sort, bound the kernels. */
 #include "core/ops/scatter.h"
 #include "sort.cuh"
 
@@ -126,6 +127,110 @@ static __global__ void slices_kernel(walk w, F f, S *x, int64_t picked, const K 
   }
 }
 
+/* ---- sums in two levels.  The places of a position in the sorted index are cut into parts of RUN,
+ * which are added up by a thread each and then joined in order; a position with one part gets the
+ * CPU's bits.  Parts that do not begin their position are at least RUN places apart, and so are the
+ * first parts of positions that have more: the number of a part's first place, divided by RUN, is
+ * where its sum is kept, (2 number + begins) columns + column. */
+
+enum { RUN = 256 };
+
+struct columns {
+  int64_t n, inner; /* elements of a slice; those behind dim */
+};
+
+/* The first place with the position of each place. */
+template <class K> static __global__ void position_starts(int64_t picked, const K *keys, uint32_t *starts)
+{
+  for (int64_t p = AX_FIRST; p < picked; p += AX_STEP) {
+    int64_t lo = 0, hi = p;
+    while (lo < hi) {
+      const int64_t mid = (lo + hi) / 2;
+      if (keys[mid] < keys[p]) lo = mid + 1;
+      else hi = mid;
+    }
+    starts[p] = (uint32_t)lo;
+  }
+}
+
+template <class S, class K>
+static __global__ void part_sums(walk w, adding<S> f, S *x, int64_t picked, columns c, const K *keys,
+                                 const uint32_t *at, const uint32_t *starts, typename adding<S>::T *parts)
+{
+  for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
+    int64_t to, i, from;
+    const int64_t first = place_of(w, p, &to, &i, &from), step = w.step_s[w.dim];
+    const K key = keys[first];
+    const bool begins = starts[first] == first;
+    if (key >= (K)w.size || (first - starts[first]) % RUN != 0) continue;
+    S *const place = x + to + (int64_t)key * w.step_x[w.dim];
+    const int64_t end = first + RUN < picked ? first + RUN : picked;
+    int64_t j = first;
+    if (begins) f.begin(place);
+    else f.sum = 0;
+    for (; j < end && keys[j] == key; j++) f.next(from + at[j] * step);
+    if (begins && (j < end || j == picked || keys[j] != key)) f.end(place);
+    else parts[(2 * (first / RUN) + begins) * c.n + p / (c.inner * picked) * c.inner + p % c.inner] = f.sum;
+  }
+}
+
+/* Joins the parts of the position that begins among RUN places and has more than one. */
+template <class S, class K>
+static __global__ void join_parts(walk w, adding<S> f, S *x, int64_t picked, columns c, const K *keys,
+                                  const uint32_t *starts, const typename adding<S>::T *parts)
+{
+  for (int64_t q = AX_FIRST; q < picked / RUN * c.n; q += AX_STEP) {
+    const int64_t number = q / c.n, column = q % c.n, first = starts[number * RUN + RUN - 1];
+    const K key = keys[first];
+    if (first / RUN != number || first + RUN >= picked || key >= (K)w.size || keys[first + RUN] != key)
+      continue;
+    int64_t to, i, from;
+    place_of(w, column / c.inner * c.inner * picked + column % c.inner, &to, &i, &from);
+    f.sum = parts[(2 * number + 1) * c.n + column];
+    for (int64_t p = first + RUN; p < picked && keys[p] == key; p += RUN)
+      f.sum = f.sum + parts[2 * (p / RUN) * c.n + column];
+    f.end(x + to + (int64_t)key * w.step_x[w.dim]);
+  }
+}
+
+/* What is done with a sorted index: each position by one thread, or sums by parts. */
+template <class S, class F, class K>
+static ax_status walk_sorted(ax_device d, const walk &w, F f, S *x, const K *keys, const uint32_t *at)
+{
+  return ax_cuda_launch(ax_ops[w.op].name, d, ax_cuda_blocks(w.numel, 256, d.index), 256,
+                        slices_kernel<S, F, K>, w, f, x, w.shape[w.dim], keys, at);
+}
+template <class S, class K>
+static ax_status walk_sorted(ax_device d, const walk &w, adding<S> f, S *x, const K *keys, const uint32_t *at)
+{
+  typedef typename adding<S>::T T;
+  const char *name = ax_ops[w.op].name;
+  const int64_t picked = w.shape[w.dim];
+  columns c = { w.numel / picked, 1 };
+  void *parts = NULL, *starts = NULL;
+
+  if (picked <= RUN)
+    return ax_cuda_launch(name, d, ax_cuda_blocks(w.numel, 256, d.index), 256, slices_kernel<S, adding<S>, K>,
+                          w, f, x, picked, keys, at);
+  for (int k = w.dim + 1; k < w.ndim; k++) c.inner *= w.shape[k];
+  const size_t bytes = (size_t)((picked + RUN - 1) / RUN * 2 * c.n) * sizeof(T),
+               more = (size_t)picked * sizeof(uint32_t);
+  ax_status st = ax_cuda_take(d, bytes, &parts);
+  if (st == AX_OK) st = ax_cuda_take(d, more, &starts);
+  if (st == AX_OK)
+    st = ax_cuda_launch(name, d, ax_cuda_blocks(picked, 256, d.index), 256, position_starts<K>, picked, keys,
+                        (uint32_t *)starts);
+  if (st == AX_OK)
+    st = ax_cuda_launch(name, d, ax_cuda_blocks(w.numel, 256, d.index), 256, part_sums<S, K>, w, f, x, picked,
+                        c, keys, at, (const uint32_t *)starts, (T *)parts);
+  if (st == AX_OK)
+    st = ax_cuda_launch(name, d, ax_cuda_blocks(picked / RUN * c.n, 256, d.index), 256, join_parts<S, K>, w,
+                        f, x, picked, c, keys, (const uint32_t *)starts, (const T *)parts);
+  if (starts) ax_cuda_give(d, starts, more);
+  if (parts) ax_cuda_give(d, parts, bytes);
+  return st;
+}
+
 template <class S, class F> static ax_status run_slices(ax_device d, const walk &w, F f, S *x)
 {
   const char *name = ax_ops[w.op].name;
@@ -137,9 +242,7 @@ template <class S, class F> static ax_status run_slices(ax_device d, const walk 
     if (st != AX_OK) return st;
     st = ax_cuda_launch(name, d, ax_cuda_blocks(picked, 256, d.index), 256, slice_keys<K>, w, picked, s.keys);
     if (st == AX_OK) st = ax_cuda_sort<K>(name, 1, picked, ax_key_bytes(w.size + 1), &s);
-    if (st == AX_OK)
-      st = ax_cuda_launch(name, d, ax_cuda_blocks(w.numel, 256, d.index), 256, slices_kernel<S, F, K>, w, f,
-                          x, picked, (const K *)s.keys, (const uint32_t *)s.at);
+    if (st == AX_OK) st = walk_sorted(d, w, f, x, (const K *)s.keys, (const uint32_t *)s.at);
     ax_cuda_sort_end(&s);
     return st;
   };

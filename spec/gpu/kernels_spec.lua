@@ -255,6 +255,35 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       source:to(D)), tensor.zeros(9, 9000):scatter_add(1, places, source))
   end)
 
+  it("adds at positions named thousands of times, in parts: always the same bits", function()
+    for _, case in ipairs { { 2, 3000 }, { 1, 256 }, { 1, 257 }, { 3, 512 }, { 1, 1025 }, { 7, 4099 },
+      { 40, 5000 } } do
+      local rows, picked = unpack(case)
+      local what = ("%d of %d"):format(picked, rows)
+      local index = tensor.randint(0, rows, { picked })
+      if rows == 7 then index = (index:float() / 6 * index):long() end -- some often, some never
+      local g, base = tensor.randn(picked, 5), tensor.randn(rows, 5)
+      local expected = base:double():index_add(1, index, g:double())
+      local function there() return base:to(D):index_add(1, index:to(D), g:to(D)) end
+      close(what, there(), expected, 2e-6)
+      assert.is_true(tensor.equal(there():to("cpu"), there():to("cpu")), what)
+      local turned = tensor.ones(3, rows, 4)
+      local source = tensor.randn(3, picked, 4)
+      close("dim 2, " .. what, turned:to(D):index_add(2, index:to(D), source:to(D)),
+        turned:double():index_add(2, index, source:double()), 2e-6)
+      local whole = tensor.randint(-5, 5, { picked, 3 })
+      same("integers, " .. what, tensor.zeros(rows, 3, { dtype = "int64", device = D }):index_add(1,
+        index:to(D),
+        whole:to(D)), tensor.zeros(rows, 3, { dtype = "int64" }):index_add(1, index, whole))
+      if not device.fake then -- the CPU rounds at each addition
+        local half = tensor.randn(picked, 5):to("bfloat16")
+        close("half, " .. what, tensor.zeros(rows, 5):to("bfloat16"):to(D):index_add(1, index:to(D),
+          half:to(D)),
+          tensor.zeros(rows, 5):double():index_add(1, index, half:double()), 1e-2)
+      end
+    end
+  end)
+
   it("steps by every optimizer, clips and scales, as the CPU does", function()
     local optim = require "accelerate.optim"
     local cases = {

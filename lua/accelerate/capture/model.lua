@@ -216,10 +216,8 @@ local op = core.Function {
 -- ---- calls --------------------------------------------------------------------------------------
 
 local function key_of(self, words)
-  local letters = {}
-  for i, module in ipairs(self.modules) do letters[i] = module.training and "t" or "e" end
-  for _, p in ipairs(self.model:parameters()) do letters[#letters + 1] = p.requires_grad and "g" or "f" end
-  words[#words + 1] = table.concat(letters)
+  words[#words + 1] = recording.flags(self.modes, self.modules, "training")
+  words[#words + 1] = recording.flags(self.wanted, self.model:parameters(), "requires_grad")
   words[#words + 1] = autocast.is_autocast_enabled() and autocast.get_autocast_dtype() or "-"
   return table.concat(words, " ")
 end
@@ -282,7 +280,7 @@ local wrapped = setmetatable({}, { __mode = "k" })
 function M.wrap(model, device)
   if wrapped[model] or device == "cpu" then return end
   local self = { forward = model.forward, model = model, device = device, entries = {}, n = 0, modules = {},
-    recorded = 0, replayed = 0 }
+    modes = {}, wanted = {}, recorded = 0, replayed = 0 }
   for _, module in ipairs(model:modules()) do self.modules[#self.modules + 1] = module end
   wrapped[model] = self
   local own = model._values.forward or false

@@ -35,6 +35,22 @@ M.wrapped_forwards = setmetatable({}, { __mode = "k" })
 ---@return accelerate.Recording
 function M.new(kind) return { kind = kind, again = {}, fits = {}, undo = {}, inside = false } end
 
+--- Returns the flags of a list of objects as a word of "t" and "f". The word of the last call is
+--- kept in `memo` and is made anew only when a flag has changed.
+---@param memo table
+---@param list table[]
+---@param flag string the name of the field
+---@return string
+function M.flags(memo, list, flag)
+  local changed = memo.n ~= #list
+  for i = 1, #list do
+    local letter = list[i][flag] and "t" or "f"
+    if memo[i] ~= letter then memo[i], changed = letter, true end
+  end
+  if changed then memo.n, memo.word = #list, table.concat(memo, "", 1, #list) end
+  return memo.word
+end
+
 --- Registers an action that was just done.
 ---@param again function(capture) repeats it
 ---@param undo function

@@ -117,11 +117,7 @@ local function describe_state(words)
 end
 
 -- Returns the modes of the modules that the step calls, as far as they are known.
-local function modes(self)
-  local modules, letters = self.modules, {}
-  for i = 1, #modules do letters[i] = modules[i].training and "t" or "e" end
-  return " " .. table.concat(letters)
-end
+local function modes(self) return " " .. recording.flags(self.modes, self.modules, "training") end
 
 local function check_tensors(tensors, device)
   for _, entry in ipairs(tensors) do
@@ -391,7 +387,7 @@ function Step:init(fn, opts)
   self.fn, self.verify, self.warmup = fn, opts.verify, opts.warmup
   self.device, self.max_graphs = opts.device, opts.max_graphs
   self.entries, self.n_entries = {}, 0
-  self.modules, self.optimizers = {}, setmetatable({}, { __mode = "k" })
+  self.modules, self.modes, self.optimizers = {}, {}, setmetatable({}, { __mode = "k" })
   self.counts = { eager = 0, recorded = 0, replayed = 0, verified = 0 }
 end
 
