@@ -130,6 +130,28 @@ ax_status ax_cpu__linalg_qr(const ax_call *call)
 
 enum { NOT_FINITE = -1 };
 
+/* Calls fn for each of x's matrices.  Fails with the place of the first one that fn refused: it or
+ * what is `beside` it is not finite, or, as LAPACK's number says, it `failed`. */
+static ax_status each(const ax_call *call, const ax_tensor *x, int64_t cost, ax_matrix_fn fn, job *j,
+                      const char *beside, const char *failed)
+{
+  const int64_t count = ax_matrices(x);
+  const size_t bytes = sizeof(int) * (size_t)count + 1;
+  void *info = NULL;
+  ax_status st;
+
+  if ((st = ax_alloc(bytes, &info)) != AX_OK) return st;
+  st = ax_lapack_each(count, cost * cube(j) * count, j->end, fn, j, info);
+  const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
+  if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
+    st = ax_fail(AX_EINVAL, "%s: %s%s has elements that are not finite", SHOWN(call), PLACE(x, bad), beside);
+  else if (bad >= 0)
+    st = ax_fail(AX_EINVAL, "%s: %s %s (LAPACK says %d)", SHOWN(call), PLACE(x, bad), failed,
+                 ((int *)info)[bad]);
+  ax_free(info, bytes);
+  return st;
+}
+
 static int split(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
@@ -183,16 +205,13 @@ static ax_status room_to_split(const ax_call *call, job *j)
 ax_status ax_cpu__linalg_svd(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
-  const int64_t count = ax_matrices(x);
-  const size_t bytes = sizeof(int) * (size_t)count + 1;
-  void *info = NULL;
   job j;
   ax_status st = begin(call, &j);
 
   if (st != AX_OK) return st;
   j.full = call->a->linalg_svd.full_matrices;
   j.vectors = call->a->linalg_svd.vectors;
-  if ((st = room_to_split(call, &j)) != AX_OK || (st = ax_alloc(bytes, &info)) != AX_OK) return st;
+  if ((st = room_to_split(call, &j)) != AX_OK) return st;
   j.q = ax_data(call->out[0]);
   j.r = ax_data(call->out[1]);
   j.s = ax_data(call->out[2]);
@@ -201,17 +220,8 @@ ax_status ax_cpu__linalg_svd(const ax_call *call)
   room(&j, 2, j.vectors ? elements(&j, (int64_t)j.n * (j.full ? j.n : j.k)) : 0);
   room(&j, 3, elements(&j, j.lwork));
   room(&j, 4, sizeof(int) * 8 * (size_t)j.k);
-  st = ax_lapack_each(count, 20 * cube(&j) * count, j.end, split, &j, info);
-  const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
-  if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
-    st = ax_fail(AX_EINVAL, "%s: %s has elements that are not finite", SHOWN(call), PLACE(x, bad));
-  else if (bad >= 0)
-    st = ax_fail(
-        AX_EINVAL,
-        "%s: did not converge: %s is ill-conditioned or has too many equal singular values (LAPACK says %d)",
-        SHOWN(call), PLACE(x, bad), ((int *)info)[bad]);
-  ax_free(info, bytes);
-  return st;
+  return each(call, x, 20, split, &j, "",
+              "did not converge: it is ill-conditioned or has too many equal singular values");
 }
 
 /* ---- symmetric eigenvalues; scratch: the matrix, work space, integers */
@@ -238,11 +248,8 @@ static int decompose(int64_t i, char *scratch, const void *ud)
 ax_status ax_cpu__linalg_eigh(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
-  const int64_t count = ax_matrices(x);
-  const size_t bytes = sizeof(int) * (size_t)count + 1;
   double answer = 0;
   int status, query = -1;
-  void *info = NULL;
   job j;
   ax_status st = begin(call, &j);
 
@@ -251,9 +258,7 @@ ax_status ax_cpu__linalg_eigh(const ax_call *call)
   j.vectors = call->a->linalg_eigh.vectors;
   j.q = ax_data(call->out[0]);
   j.r = ax_data(call->out[1]);
-  if ((st = work_fits(call, &j, 2.0 * j.n * j.n + 70.0 * j.n)) != AX_OK ||
-      (st = ax_alloc(bytes, &info)) != AX_OK)
-    return st;
+  if ((st = work_fits(call, &j, 2.0 * j.n * j.n + 70.0 * j.n)) != AX_OK) return st;
   const int ld = least(j.n);
   j.lapack->syevd(j.vectors ? "V" : "N", "L", &j.n, NULL, &ld, NULL, &answer, &query, &j.liwork, &query,
                   &status, 1, 1);
@@ -262,17 +267,8 @@ ax_status ax_cpu__linalg_eigh(const ax_call *call)
   room(&j, 0, matrix(&j));
   room(&j, 1, elements(&j, j.lwork));
   room(&j, 2, sizeof(int) * (size_t)j.liwork);
-  st = ax_lapack_each(count, 10 * cube(&j) * count, j.end, decompose, &j, info);
-  const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
-  if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
-    st = ax_fail(AX_EINVAL, "%s: %s has elements that are not finite", SHOWN(call), PLACE(x, bad));
-  else if (bad >= 0)
-    st = ax_fail(
-        AX_EINVAL,
-        "%s: did not converge: %s is ill-conditioned or has too many equal eigenvalues (LAPACK says %d)",
-        SHOWN(call), PLACE(x, bad), ((int *)info)[bad]);
-  ax_free(info, bytes);
-  return st;
+  return each(call, x, 10, decompose, &j, "",
+              "did not converge: it is ill-conditioned or has too many equal eigenvalues");
 }
 
 /* ---- least squares; scratch: a, b (max(m, n) rows), work space, integers, singular values */
@@ -330,11 +326,8 @@ static int fit(int64_t i, char *scratch, const void *ud)
 ax_status ax_cpu__linalg_lstsq(const ax_call *call)
 {
   const ax_tensor *a = call->in[0];
-  const int64_t count = ax_matrices(a);
-  const size_t bytes = sizeof(int) * (size_t)count + 1;
   double answer = 0;
   int status = 0, rank, integers = 0;
-  void *info = NULL;
   job j;
   ax_status st = begin(call, &j);
 
@@ -346,9 +339,7 @@ ax_status ax_cpu__linalg_lstsq(const ax_call *call)
   j.q = ax_data(call->out[0]);
   j.rank = ax_data(call->out[1]);
   j.s = ax_data(call->out[2]);
-  if ((st = work_fits(call, &j, 8.0 * j.k * j.k + 64.0 * ((double)j.m + j.n + j.nrhs))) != AX_OK ||
-      (st = ax_alloc(bytes, &info)) != AX_OK)
-    return st;
+  if ((st = work_fits(call, &j, 8.0 * j.k * j.k + 64.0 * ((double)j.m + j.n + j.nrhs))) != AX_OK) return st;
   j.lwork = -1;
   if (j.k > 0 && j.nrhs > 0) run_driver(&j, NULL, NULL, NULL, (char *)&answer, &integers, &rank, &status);
   j.lwork = least((int)ax_lapack_work(j.dtype, &answer));
@@ -358,15 +349,6 @@ ax_status ax_cpu__linalg_lstsq(const ax_call *call)
   room(&j, 2, elements(&j, j.lwork));
   room(&j, 3, sizeof(int) * (size_t)(integers > j.n ? integers : j.n));
   room(&j, 4, elements(&j, j.k));
-  st = ax_lapack_each(count, 6 * cube(&j) * count, j.end, fit, &j, info);
-  const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
-  if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
-    st = ax_fail(AX_EINVAL, "%s: %s or its right-hand side has elements that are not finite", SHOWN(call),
-                 PLACE(a, bad));
-  else if (bad >= 0)
-    st = ax_fail(AX_EINVAL,
-                 "%s: %s does not have full rank, or its singular values did not converge (LAPACK says %d)",
-                 SHOWN(call), PLACE(a, bad), ((int *)info)[bad]);
-  ax_free(info, bytes);
-  return st;
+  return each(call, a, 6, fit, &j, " or its right-hand side",
+              "does not have full rank, or its singular values did not converge");
 }

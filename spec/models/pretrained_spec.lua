@@ -38,6 +38,20 @@ local function quietly(fn, ...)
   return a, b, table.concat(said)
 end
 
+describe("a configuration of a script", function()
+  it("has a line for each key that is nearly a known one", function()
+    local once, said = notice.main_once, {}
+    notice.main_once = function(text, ...) said[#said + 1] = text:format(...) end
+    local ok, why = pcall(models.GPT2Model.from_config,
+      { n_layers = 1, n_head = 2, n_embd = 8, vocab_size = 9,
+      n_ctx = 7, task_specific_params = {} })
+    local quiet = pcall(models.from_pretrained, BERT)
+    notice.main_once = once
+    assert(ok and quiet, why)
+    assert.same({ "GPT2Model: config.n_layers does not concern the model; did you mean 'n_layer'?" }, said)
+  end)
+end)
+
 describe("from_pretrained", function()
   it("takes the class that config.json names, in evaluation mode", function()
     local model = models.from_pretrained(BERT)

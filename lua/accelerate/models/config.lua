@@ -6,6 +6,7 @@
 
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -61,6 +62,21 @@ function M.check(where, given, schema)
   end
   set_labels(config)
   return config
+end
+
+--- Says which keys that a script gave are nearly those of a schema: a misspelt one is kept like any
+--- that does not concern the model, and the default is used.
+---@param where string
+---@param given table
+---@param schema table<string, table>
+function M.note_misspelt(where, given, schema)
+  local known = ordered.sorted_keys(schema)
+  for _, key in ipairs(ordered.sorted_keys(given)) do
+    local near = type(key) == "string" and not schema[key] and not COMMON[key] and options.nearest(key, known)
+    if near and given[near] == nil then
+      notice.main_once("%s: config.%s does not concern the model; did you mean '%s'?", where, key, near)
+    end
+  end
 end
 
 -- Keys that Transformers wants as floats, which Lua does not tell from integers.

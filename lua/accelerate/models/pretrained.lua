@@ -27,8 +27,10 @@ function PreTrainedModel:init(given)
   self.config = config.check(self.__name, given or {}, self.traits.config)
   self.config.model_type = self.traits.model_type
   if self.traits.check then self.traits.check(self.__name, self.config) end
+  local made_by_script = not nn.init._is_skipped() -- else the configuration is a file's, or an outer model's
+  if made_by_script and given then config.note_misspelt(self.__name, given, self.traits.config) end
   self:_build(self.config)
-  if not nn.init._is_skipped() then self:init_weights() end
+  if made_by_script then self:init_weights() end
 end
 
 --- Draws all weights anew, as the architecture does.
