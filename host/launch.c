@@ -33,10 +33,10 @@
 #include "glibc.h"
 #include "launch.h"
 
-#define TICK_NS 100000000 /* what a launcher that is not stopped may be late by */
+#define LATE_NS 100000000 /* what a launcher that is not stopped may be late by */
 #define TICK_ENDING_NS 20000000
-#define PATIENCE_NS 300000000    /* for ranks to leave by themselves, and again after SIGTERM */
-#define STOP_NOTICE_NS 100000000 /* Ctrl-Z stops the launcher too and is not reported */
+#define PATIENCE 0.5    /* seconds for ranks to leave by themselves, and again after SIGTERM */
+#define STOP_NOTICE 0.1 /* seconds; Ctrl-Z stops the launcher too and is not reported */
 
 /* ---- in a rank ------------------------------------------------------------------------------- */
 
@@ -208,7 +208,7 @@ static void watch_stopped(ax_launched *r, int64_t now)
     ax_child *c = &r->child[rank];
     char text[520], reason[192];
     if (!c->alive || !c->stop_signal) continue;
-    if (!c->stop_reported && now - c->stopped_at >= STOP_NOTICE_NS) {
+    if (!c->stop_reported && ax_launched_seconds(r, c->stopped_at, now) >= STOP_NOTICE) {
       c->stop_reported = true;
       ax_launched_doing(r, rank, now, text, sizeof text);
       fprintf(stderr,
@@ -253,13 +253,13 @@ static void signal_all(ax_launched *r, int sig)
  * stopped processes. */
 static void end_ranks(ax_launched *r, int64_t now)
 {
-  const int64_t patience = r->ending_signal ? 0 : PATIENCE_NS;
+  const double patience = r->ending_signal ? 0 : PATIENCE, s = ax_launched_seconds(r, r->ending_at, now);
 
-  if (!r->termed && now - r->ending_at >= patience) {
+  if (!r->termed && s >= patience) {
     r->termed = true;
     signal_all(r, SIGTERM);
   }
-  if (!r->killed && now - r->ending_at >= patience + PATIENCE_NS) {
+  if (!r->killed && s >= patience + PATIENCE) {
     r->killed = true;
     signal_all(r, SIGKILL);
   }
@@ -278,12 +278,23 @@ static bool hand_on(ax_launched *r, int sig)
   return true;
 }
 
+/* Remembers the time between two checks that a tick of `tick` nanoseconds does not explain. */
+static void note_pause(ax_launched *r, int64_t now, int64_t tick)
+{
+  if (now - r->last_tick > tick + LATE_NS) {
+    const unsigned i = r->pauses++ % AX_PAUSES;
+    r->pause[i].from = r->last_tick + tick;
+    r->pause[i].to = now;
+  }
+  r->last_tick = now;
+}
+
 static int wait_for_ranks(ax_launched *r, const sigset_t *signals)
 {
   bool others = r->machines != NULL || r->local != NULL;
   int lines = 0;
 
-  r->last_tick = r->awake_since = ax_monotonic_ns();
+  r->last_tick = ax_monotonic_ns();
   while (r->alive > 0 || (others && r->ending_at == 0)) {
     const int64_t ns = r->ending_at ? TICK_ENDING_NS : r->tick;
     const struct timespec tick = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
@@ -291,9 +302,7 @@ static int wait_for_ranks(ax_launched *r, const sigset_t *signals)
     int sig = sigtimedwait(signals, &info, &tick);
     int64_t now = ax_monotonic_ns();
 
-    /* the launcher was stopped (Ctrl-Z), or the machine slept */
-    if (now - r->last_tick > 2 * r->tick + 20 * (int64_t)TICK_NS) r->awake_since = now;
-    r->last_tick = now;
+    note_pause(r, now, ns);
     if (sig == SIGINT && r->prompt) {
       if (info.si_code != SI_KERNEL && r->child[0].alive) kill(r->child[0].pid, SIGINT);
     } else if (sig == SIGUSR1) {

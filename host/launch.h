@@ -9,7 +9,8 @@
 #include "joins.h"
 #include "machines.h"
 
-#define AX_SHOWN 16 /* ranks in a table */
+#define AX_SHOWN 16  /* ranks in a table */
+#define AX_PAUSES 32 /* pauses of the launcher that it remembers */
 
 typedef struct ax_child {
   pid_t pid;
@@ -31,8 +32,13 @@ typedef struct ax_launched {
   int64_t tick;                       /* nanoseconds between two checks of the records */
   bool quiet;                         /* of a failure the script's error alone is shown */
   bool prompt;                        /* rank 0 has the terminal, and Ctrl-C stops its chunk alone */
-  /* when the launcher itself was last found stopped: waits are timed from then on */
-  int64_t last_tick, awake_since;
+  /* when the launcher itself did not run, though it should have: it was stopped (Ctrl-Z), or the
+   * machine slept; waits do not count this time */
+  struct {
+    int64_t from, to;
+  } pause[AX_PAUSES]; /* the last ones, round about */
+  unsigned pauses;
+  int64_t last_tick;
   double next_stall;
   int ending_signal; /* a signal to the launcher ends the run */
   int lost_to;       /* the signal that stopped a rank for too long */
@@ -53,6 +59,7 @@ const char *ax_launched_name(const ax_machines *m, int rank);
 bool ax_launched_leads(const ax_launched *r);
 /* "SIGTERM"; borrowed until the next call. */
 const char *ax_launched_signal(int sig);
+/* Seconds between two times (ax_monotonic_ns) in which the launcher was not paused. */
 double ax_launched_seconds(const ax_launched *r, int64_t then, int64_t now);
 /* "in #3, all_reduce(float32, 10 elements, sum) at train.lua:9, for 0.2 s"; "in a launch on cuda:0
  * (mul, near train.lua:12) for 3.1 s, after #3, ..." when the driver blocks the rank */

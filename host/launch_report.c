@@ -39,8 +39,15 @@ const char *ax_launched_signal(int sig)
 
 double ax_launched_seconds(const ax_launched *r, int64_t then, int64_t now)
 {
-  if (then < r->awake_since) then = r->awake_since;
-  return now > then ? (double)(now - then) * 1e-9 : 0;
+  int64_t ns = now - then;
+  unsigned i;
+
+  for (i = 0; i < AX_PAUSES && i < r->pauses; i++) {
+    const int64_t from = r->pause[i].from > then ? r->pause[i].from : then;
+    const int64_t to = r->pause[i].to < now ? r->pause[i].to : now;
+    if (to > from) ns -= to - from;
+  }
+  return ns > 0 ? (double)ns * 1e-9 : 0;
 }
 
 /* "in #3, all_reduce(float32, 10 elements, sum) at train.lua:9, for 0.2 s"; "in a launch on cuda:0

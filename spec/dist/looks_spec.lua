@@ -159,17 +159,26 @@ end)
 
 describe("a rank that is blocked outside of collectives", function()
   it("is reported with what it waits for", function()
-    local status, _, err = ranks.run(2, [[
+    local began = os.tmpname()
+    os.remove(began)
+    local status, _, err = ranks.run(2, ([[
       local ffi = require "ffi"
       ffi.cdef "int usleep(unsigned);"
-      local data = accelerate.data
-      local slow = { len = function() return 4 end, get = function() ffi.C.usleep(3e6) return 1 end }
+      local data, began = accelerate.data, %q
+      local slow = { len = function() return 4 end, get = function()
+        io.open(began, "w"):close()
+        ffi.C.usleep(20e6)
+        return 1
+      end }
       core.dist.barrier()
       if rank == 1 then
         for _ in data.DataLoader(slow, { num_workers = 1 }):iter() do end
       end
+      while not io.open(began) do ffi.C.usleep(10000) end
+      ffi.C.usleep(500000) -- rank 1 waits for its worker by then
       core.dist.barrier()
-    ]], { launch = { "--timeout", "1.5" } })
+    ]]):format(began), { launch = { "--timeout", "1.5" } })
+    os.remove(began)
     assert.are.equal(1, status)
     has(err, "rank 1 +in a wait for a loader's worker for [%d.]+ s, after #1, barrier%(%)")
   end)
