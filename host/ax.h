@@ -94,6 +94,10 @@ AX_API void ax_storage_release(ax_storage *s);
 
 AX_API ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
                                   ax_tensor **out);
+/* New reference to a tensor of zeros.  A large one costs no pass over its memory where that comes
+ * fresh from the system. */
+AX_API ax_status ax_tensor_zeros_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
+                                    ax_tensor **out);
 /* New reference to t's elements on the CPU in pinned memory, contiguous; t itself if it is there.
  * EINVAL for a tensor of another device. */
 AX_API ax_status ax_tensor_pinned(ax_tensor *t, ax_tensor **out);

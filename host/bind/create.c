@@ -35,6 +35,13 @@ static int read_options(lua_State *L, const char *fn, bool random, int least, fa
   return last - 1;
 }
 
+static ax_tensor *push_zeros(lua_State *L, const char *fn, const factory *f, int ndim, const int64_t *shape)
+{
+  ax_tensor **box = ax_lua_push_box(L);
+  if (ax_tensor_zeros_on(f->device, f->dtype, ndim, shape, box) != AX_OK) ax_lua_raise(L, fn);
+  return *box;
+}
+
 static ax_tensor *push_new(lua_State *L, const char *fn, const factory *f, int ndim, const int64_t *shape)
 {
   ax_tensor **box = ax_lua_push_box(L);
@@ -88,10 +95,10 @@ static const char *const like_names[] = { "empty_like", "zeros_like", "ones_like
 
 static int make(lua_State *L, const char *fn, maker m, const factory *f, int ndim, const int64_t *shape)
 {
-  ax_tensor *t = push_new(L, fn, f, ndim, shape);
+  ax_tensor *t = (m == MAKE_ZEROS ? push_zeros : push_new)(L, fn, f, ndim, shape);
   switch (m) {
-  case MAKE_EMPTY: break;
-  case MAKE_ZEROS: set_all(L, fn, t, 0); break;
+  case MAKE_EMPTY:
+  case MAKE_ZEROS: break;
   case MAKE_ONES: set_all(L, fn, t, 1); break;
   case MAKE_RAND: uniform(L, fn, f, t); break;
   case MAKE_RANDN: normal(L, fn, f, t); break;

@@ -33,6 +33,8 @@ ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, a
 
 /* ---- storage.c */
 /* New reference around a block that `memory` gave; takes the block. */
+/* ax_storage_new; *zeros says whether all bytes are known to be 0. */
+ax_status ax_storage_new_fresh(ax_device device, size_t bytes, bool *zeros, ax_storage **out);
 ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes,
                            ax_storage **out);
 

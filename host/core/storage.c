@@ -73,12 +73,19 @@ static ax_status new_on_device(ax_device device, size_t bytes, ax_storage **out)
 
 ax_status ax_storage_new(ax_device device, size_t bytes, ax_storage **out)
 {
+  bool zeros;
+  return ax_storage_new_fresh(device, bytes, &zeros, out);
+}
+
+ax_status ax_storage_new_fresh(ax_device device, size_t bytes, bool *zeros, ax_storage **out)
+{
   ax_status st;
   void *data;
 
   *out = NULL;
+  *zeros = false;
   if (device.kind != AX_CPU) return new_on_device(device, bytes, out);
-  if ((st = ax_alloc(bytes, &data)) != AX_OK) return st;
+  if ((st = ax_alloc_fresh(bytes, zeros, &data)) != AX_OK) return st;
   if ((st = ax_storage_wrap(data, bytes, release_cpu, NULL, out)) != AX_OK) ax_free(data, bytes);
   else track(*out);
   return st;

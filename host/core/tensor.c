@@ -44,7 +44,9 @@ static ax_version *version_retain(ax_version *v)
   return v;
 }
 
-ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out)
+/* A new tensor; *zeros says whether its elements are known to be 0. */
+static ax_status new_fresh(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape, bool *zeros,
+                           ax_tensor **out)
 {
   ax_status st;
   ax_storage *s = NULL;
@@ -53,11 +55,30 @@ ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int
 
   *out = NULL;
   AX_TRY(ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes));
-  AX_TRY(ax_storage_new(device, bytes, &s));
+  AX_TRY(ax_storage_new_fresh(device, bytes, zeros, &s));
   ax_strides_contiguous(ndim, shape, strides);
   st = ax_tensor_over(s, dtype, ndim, shape, strides, 0, out);
 out:
   ax_storage_release(s);
+  return st;
+}
+
+ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out)
+{
+  bool zeros;
+  return new_fresh(device, dtype, ndim, shape, &zeros, out);
+}
+
+ax_status ax_tensor_zeros_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
+                             ax_tensor **out)
+{
+  bool zeros;
+  ax_status st = new_fresh(device, dtype, ndim, shape, &zeros, out);
+
+  if (st == AX_OK && !zeros && (st = ax_fill(*out, 0)) != AX_OK) {
+    ax_tensor_release(*out);
+    *out = NULL;
+  }
   return st;
 }
 

@@ -225,6 +225,29 @@ static void transpose_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
+/* Whether the source is one element everywhere: a fill. */
+static bool is_fill(const ax_iter *it)
+{
+  for (int d = 0; d < it->ndim; d++)
+    if (it->op[1].stride[d] != 0) return false;
+  return true;
+}
+
+static void copy_nest(const ax_iter *it);
+
+/* Casts the one value once, not at every element. */
+static void fill_nest(const ax_iter *it)
+{
+  const int64_t none[2] = { 0, 0 };
+  uint64_t value = 0;
+  ax_iter own = *it;
+
+  casts[it->op[1].dtype][it->op[0].dtype]((char *const[2]){ (char *)&value, it->op[1].data }, none, 1, NULL);
+  own.op[1].data = (char *)&value;
+  own.op[1].dtype = it->op[0].dtype;
+  copy_nest(&own);
+}
+
 static void copy_nest(const ax_iter *it)
 {
   const ax_operand *o = &it->op[0], *x = &it->op[1];
@@ -232,6 +255,10 @@ static void copy_nest(const ax_iter *it)
 
   if (it->numel == 0) return;
   if (o->dtype != x->dtype) {
+    if (it->numel > 1 && is_fill(it)) {
+      fill_nest(it);
+      return;
+    }
     ax_cpu_nest(it, casts[x->dtype][o->dtype], NULL);
     return;
   }

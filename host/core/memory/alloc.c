@@ -147,9 +147,11 @@ static void empty_cache(void)
     }
 }
 
-static void *take(int class, size_t rounded)
+static void *take(int class, size_t rounded, bool *zeros)
 {
   void *p;
+
+  *zeros = false;
   if (lists[class]) {
     block *b = lists[class];
     lists[class] = b->next;
@@ -165,6 +167,7 @@ static void *take(int class, size_t rounded)
       p = system_block(rounded);
     }
     if (!p) return NULL;
+    *zeros = rounded >= MAP_FROM;
   }
   live_of[class]++;
   stats.live_bytes += (int64_t)rounded;
@@ -203,6 +206,12 @@ static ax_status out_of_memory(size_t bytes)
 
 ax_status ax_alloc(size_t bytes, void **out)
 {
+  bool zeros;
+  return ax_alloc_fresh(bytes, &zeros, out);
+}
+
+ax_status ax_alloc_fresh(size_t bytes, bool *zeros, void **out)
+{
   size_t rounded;
   int class;
   void *p;
@@ -214,11 +223,11 @@ ax_status ax_alloc(size_t bytes, void **out)
   class = class_of(bytes, &rounded);
   if (!stats.limit_bytes) ax_memory_set_limit(0);
   pthread_mutex_lock(&lock);
-  p = take(class, rounded);
+  p = take(class, rounded, zeros);
   pthread_mutex_unlock(&lock);
   for (int attempt = 0; !p && ax_memory_relieve(rounded, attempt); attempt++) {
     pthread_mutex_lock(&lock);
-    p = take(class, rounded);
+    p = take(class, rounded, zeros);
     pthread_mutex_unlock(&lock);
   }
   if (!p) return out_of_memory(bytes);

@@ -48,8 +48,7 @@ static ax_status zeros_for(const parts *p, int k, ax_tensor **out)
   for (int d = 0; d < p->ndim; d++)
     if (d != p->dim) shape[n++] = p->shape[d];
     else if (!p->unbound) shape[n++] = p->sizes[k];
-  const ax_status st = ax_tensor_new_on(p->device, p->dtype, n, shape, out);
-  return st == AX_OK ? ax_fill(*out, 0) : st;
+  return ax_tensor_zeros_on(p->device, p->dtype, n, shape, out);
 }
 
 static ax_status join(void *ud, int n, ax_tensor *const *grads, int n_in, ax_tensor **result)

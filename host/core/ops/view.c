@@ -252,8 +252,7 @@ static ax_status zeros_with(ax_infer *q, place_fn where)
   int64_t strides[AX_MAX_DIMS], offset = 0;
   ax_status st;
 
-  AX_TRY(ax_tensor_new_on(g->device, (ax_dtype)g->dtype, q->a.n_list, q->a.list, &whole));
-  AX_TRY(ax_fill(whole, 0));
+  AX_TRY(ax_tensor_zeros_on(g->device, (ax_dtype)g->dtype, q->a.n_list, q->a.list, &whole));
   AX_TRY(where(whole, q, strides, &offset));
   AX_TRY(ax_tensor_view(whole, g->ndim, g->shape, strides, offset, &place));
   AX_TRY(ax_copy(place, g));

@@ -51,12 +51,7 @@ static ax_status enlist(ax_flat *f, int n, ax_tensor *const *params)
 
 static ax_status new_buffer(const ax_flat *f, ax_dtype dtype, int64_t numel, ax_tensor **out)
 {
-  ax_status st = ax_tensor_new_on(f->device, dtype, 1, &numel, out);
-  if (st == AX_OK && (st = ax_fill(*out, 0)) != AX_OK) {
-    ax_tensor_release(*out);
-    *out = NULL;
-  }
-  return st;
+  return ax_tensor_zeros_on(f->device, dtype, 1, &numel, out);
 }
 
 /* Copies every parameter to its place, and then, when nothing can fail any more, moves all of them

@@ -242,12 +242,7 @@ int64_t ax_optim_state_shape(const ax_tensor *p, ax_state_form form, int64_t *sh
 
 static ax_status new_buffer(const ax_tensor *p, int ndim, const int64_t *shape, ax_tensor **out)
 {
-  ax_status st = ax_tensor_new_on(p->device, (ax_dtype)p->dtype, ndim, shape, out);
-  if (st == AX_OK && (st = ax_fill(*out, 0)) != AX_OK) {
-    ax_tensor_release(*out);
-    *out = NULL;
-  }
-  return st;
+  return ax_tensor_zeros_on(p->device, (ax_dtype)p->dtype, ndim, shape, out);
 }
 
 /* A zero tensor for state k: in the buffer of the member's run, or by itself. */
