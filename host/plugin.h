@@ -80,7 +80,7 @@ AX_API void ax_mfree(void *p);
  * the requested size, the live bytes and the limit, when the limit is reached after the pressure
  * hook has run. */
 AX_API ax_status ax_alloc(size_t bytes, void **out);
-/* The same; *zeros says whether all bytes are 0, as memory that comes fresh from the system is. */
+/* As ax_alloc; *zeros says whether all bytes are 0, as memory fresh from the system is. */
 AX_API ax_status ax_alloc_fresh(size_t bytes, bool *zeros, void **out);
 AX_API void ax_free(void *p, size_t bytes);
 

@@ -32,9 +32,9 @@ ax_status ax_transfer(ax_tensor *dst, ax_tensor *src, bool later);
 ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out);
 
 /* ---- storage.c */
-/* New reference around a block that `memory` gave; takes the block. */
-/* ax_storage_new; *zeros says whether all bytes are known to be 0. */
+/* As ax_storage_new; *zeros says whether all bytes are known to be 0. */
 ax_status ax_storage_new_fresh(ax_device device, size_t bytes, bool *zeros, ax_storage **out);
+/* New reference around a block that `memory` gave; takes the block. */
 ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, void *data, size_t bytes,
                            ax_storage **out);
 

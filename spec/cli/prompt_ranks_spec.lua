@@ -76,8 +76,8 @@ describe("the prompt of several ranks", function()
     s:ask(RANK, "")
     local late = os.tmpname()
     os.remove(late)
-    s:ask(("if rank == 0 then local _, m = pcall(core.dist.barrier); io.open(%q, 'w'):close(); error(m, 0) " ..
-      "else repeat until io.open(%q) end"):format(late, late),
+    s:ask(("if rank == 0 then local _, m = pcall(core.dist.barrier); io.open(%q, 'w'):close(); " ..
+      "error(m, 0) else repeat until io.open(%q) end"):format(late, late),
       "accel%-run: rank 0: [^\n]*waited 1 s for rank 1, which has called none yet %(%-%-timeout sets the " ..
       "limit%)")
     os.remove(late)
