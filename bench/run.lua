@@ -217,8 +217,8 @@ for _, row in ipairs(ROWS) do
       runs[#runs + 1] = by_key[key]
     end
     table.insert(by_key[key].rows, row)
-    row.values = {}
-    for k = 1, #sides do row.values[k] = {} end
+    row.values, row.memory = {}, {}
+    for k = 1, #sides do row.values[k], row.memory[k] = {}, {} end
   end
 end
 local COST = "what the Accelerator costs on one rank"
@@ -234,7 +234,10 @@ for round = 1, rounds do
         local line, ok = capture(side.command(run.first))
         if not ok then error(("failed: %s\n%s"):format(side.command(run.first), line), 0) end
         about[s] = line
-        for _, row in ipairs(run.rows) do table.insert(row.values[s], number(line, row[3])) end
+        for _, row in ipairs(run.rows) do
+          table.insert(row.values[s], number(line, row[3]))
+          table.insert(row.memory[s], number(line, "peak_mb"))
+        end
       end
     end
   end
@@ -246,15 +249,20 @@ local function show(value)
   return not value and "" or (value >= 100 and "%.0f" or value >= 10 and "%.1f" or "%.2f"):format(value)
 end
 
---- The values of the best setting, by their median.
+--- The values of the best setting, by their median, and its largest resident sizes.
 local function best_of(row)
-  local best
+  local best, memory
   for k = 3, #sides do
     local values = row.values[k]
-    if #values > 0 and (not best or median(values) < median(best)) then best = values end
+    if #values > 0 and (not best or median(values) < median(best)) then
+      best, memory = values, row.memory[k]
+    end
   end
-  return best or {}
+  return best or {}, memory or {}
 end
+
+--- Whether a row is a training step, beside whose time its memory is shown.
+local function is_step(row) return row[3] == "step_ms" and row.script ~= "startup" end
 
 -- Each row's medians: ours, PyTorch's as installed, its best; nil where it was not measured.
 local by_name = {}
@@ -272,9 +280,21 @@ for _, row in ipairs(ROWS) do
   end
 end
 
-local head = { "", "accel", "PyTorch as installed", "ratio", "PyTorch at its best", "ratio" }
-local lines = { has_torch and head or { "", "accel" } }
-local json, steps_installed, steps_best, all_installed, all_best = {}, {}, {}, {}, {}
+local head = { "", "accel", "PyTorch as installed", "ratio", "PyTorch at its best", "ratio",
+  "memory: accel", "PyTorch at its best", "share" }
+local lines = { has_torch and head or { "", "accel", "memory" } }
+local json, steps_installed, steps_best, all_installed, all_best, shares = {}, {}, {}, {}, {}, {}
+
+-- The largest resident size of a rank's process in a training step, and what it is of PyTorch's.
+local function memory_cells(row)
+  local ours = is_step(row) and row.values and median(row.memory[1])
+  if not ours then return "", "", "" end
+  local peer = median(select(2, best_of(row)))
+  if not peer then return show(ours) .. " MB", "", "" end
+  shares[#shares + 1] = ours / peer
+  return show(ours) .. " MB", show(peer) .. " MB", ("%.2f"):format(ours / peer)
+end
+
 for _, row in ipairs(ROWS) do
   if row.medians then
     local ours, plain, best = unpack(row.medians, 1, 3)
@@ -287,10 +307,12 @@ for _, row in ipairs(ROWS) do
       cells[3], cells[4] = show(plain) .. " " .. row[2], ("%.2f"):format(over_installed)
       cells[5], cells[6] = show(best) .. " " .. row[2], ("%.2f"):format(over_best)
       all_installed[#all_installed + 1], all_best[#all_best + 1] = over_installed, over_best
-      if row[3] == "step_ms" and row.script ~= "startup" then
+      if is_step(row) then
         steps_installed[#steps_installed + 1], steps_best[#steps_best + 1] = over_installed, over_best
       end
     end
+    cells[#cells + 1], cells[#cells + 2], cells[#cells + 3] = memory_cells(row)
+    if not has_torch then cells[4], cells[5] = nil, nil end
     lines[#lines + 1] = cells
     if row.values then
       json[#json + 1] = (
@@ -315,6 +337,9 @@ local function say_median(what, installed, best)
 end
 say_median("the table", all_installed, all_best)
 say_median("the training steps", steps_installed, steps_best)
+if #shares > 0 then
+  print(("Median memory of a process in a training step: %.2f of PyTorch's."):format(median(shares)))
+end
 print()
 print(("Medians of %d rounds, one thread for each rank where nothing else is said. %s, %d cores."):format(
   rounds,

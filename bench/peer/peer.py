@@ -93,7 +93,6 @@ def train(args, step, before, **fields):
         losses.append(loss)
     peak = resident("VmHWM")
     emit(args, step_ms=statistics.median(times) * 1e3, loss=float(sum(losses[-10:]) / len(losses[-10:])),
-        peak_mb=peak / 1e6,
          step_mb=(peak - before) / 1e6, **fields)
 
 
@@ -110,8 +109,9 @@ def capability():
 
 
 def emit(args, **fields):
-    """Rank 0's results as one line."""
+    """Rank 0's results and its largest resident size as one line."""
     if rank() == 0:
         import torch
-        print(json.dumps(dict(fields, threads=args.threads, ranks=args.ranks, torch=torch.__version__, onednn=onednn(),
-                              capability=capability(), python=platform.python_version())), flush=True)
+        print(json.dumps(dict(fields, peak_mb=resident("VmHWM") / 1e6, threads=args.threads, ranks=args.ranks,
+                              torch=torch.__version__, onednn=onednn(), capability=capability(),
+                              python=platform.python_version())), flush=True)
