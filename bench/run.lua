@@ -289,10 +289,10 @@ local json, steps_installed, steps_best, all_installed, all_best, shares = {}, {
 local function memory_cells(row)
   local ours = is_step(row) and row.values and median(row.memory[1])
   if not ours then return "", "", "" end
-  local peer = median(select(2, best_of(row)))
-  if not peer then return show(ours) .. " MB", "", "" end
-  shares[#shares + 1] = ours / peer
-  return show(ours) .. " MB", show(peer) .. " MB", ("%.2f"):format(ours / peer)
+  local theirs = median(select(2, best_of(row)))
+  if not theirs then return show(ours) .. " MB", "", "" end
+  shares[#shares + 1] = ours / theirs
+  return show(ours) .. " MB", show(theirs) .. " MB", ("%.2f"):format(ours / theirs)
 end
 
 for _, row in ipairs(ROWS) do
