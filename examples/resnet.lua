@@ -54,7 +54,7 @@ local model = nn.Sequential(
 local optimizer = optim.SGD(model:parameters(),
   { lr = options.lr, momentum = 0.9, nesterov = true, weight_decay = 5e-4 })
 local train = data.DataLoader(images "train", { batch_size = options.batch_size, shuffle = true })
-local test = data.DataLoader(images "test", { batch_size = 250 })
+local test = data.DataLoader(images "test", { batch_size = 2 * options.batch_size })
 local loss_fn = nn.CrossEntropyLoss()
 model, optimizer, train, test = accelerator:prepare(model, optimizer, train, test)
 

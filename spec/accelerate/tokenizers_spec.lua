@@ -144,6 +144,26 @@ describe("a tokenizer", function()
     os.execute("rm -r " .. folder)
   end)
 
+  it("takes a role by assignment, as a token of the vocabulary or as its id", function()
+    local t = tokenizers.train_bpe({ "a text" }, { vocab_size = 260, special_tokens = { "<pad>", "<end>" } })
+    assert.is_nil(t.pad_token)
+    t.pad_token, t.eos_token_id = "<pad>", 1
+    assert.same({ "<pad>", 0, "<end>", 1 }, { t.pad_token, t.pad_token_id, t.eos_token, t.eos_token_id })
+    assert.equal(0, t({ "a", "ab" }, { padding = true }).input_ids[1][2])
+    t.pad_token = t.eos_token
+    assert.equal(1, t.pad_token_id)
+    t.pad_token = nil
+    assert.is_nil(t.pad_token_id)
+    for words, bad in pairs { ["no token '<no>'"] = { "pad_token", "<no>" },
+      ["no id 900"] = { "pad_token_id",
+      900 }, ["a string"] = { "pad_token", 5 } } do
+      local ok, why = pcall(function() t[bad[1]] = bad[2] end)
+      assert.is_false(ok)
+      assert.is_truthy(tostring(why):find(words, 1, true), why)
+    end
+    assert.equal(t:len(), #t)
+  end)
+
   it("reads BERT's vocab.txt and GPT-2's pair of files", function()
     local folder = os.tmpname()
     os.remove(folder)

@@ -24,11 +24,20 @@ local SHORT = {
   ["resnet.lua"] = { { "--epochs", "1", "--steps", "1", "--batch_size", "4" }, "test accuracy %d" },
   ["nlp_example.lua"] = { { "--max_steps", "1", "--batch_size", "2", "--max_length", "8" }, "accuracy %d" },
   ["reinforce.lua"] = { { "--games", "1" }, "mean length %d" },
-  ["tracking.lua"] = { { "--max_steps", "2", "--batch_size", "8" }, "loss %d" },
+  ["by_feature/tracking.lua"] = { { "--max_steps", "2", "--batch_size", "8" }, "loss %d" },
+  ["by_feature/profiler.lua"] = { { "--max_steps", "18", "--batch_size", "8" }, "loss %d" },
+  ["cv_example.lua"] = { { "--epochs", "1", "--steps", "1", "--batch_size", "4" }, "test accuracy %d" },
+  ["complete_cv_example.lua"] = { { "--max_steps", "1", "--batch_size", "4" }, "test accuracy %d" },
+  ["complete_nlp_example.lua"] = { { "--max_steps", "1", "--batch_size", "2", "--max_length", "8" },
+    "accuracy %d" },
+  ["dqn.lua"] = { { "--max_steps", "80" }, "mean length %d" },
+  ["gan.lua"] = { { "--max_steps", "1" }, "of 8 clusters" },
+  ["inference/distributed_generation.lua"] = { { "--max_steps", "1" }, "texts go on" },
+  ["inference/embeddings.lua"] = { {}, "neighbours" },
 }
 local FOUR_STEPS = { { "--max_steps", "4" }, "loss %d" }
 -- What is small enough for threads that are run one by one.
-local EMULATED = { ["lstm_copy.lua"] = true, ["tracking.lua"] = true }
+local EMULATED = { ["lstm_copy.lua"] = true, ["by_feature/tracking.lua"] = true }
 
 local function run(name)
   return function(ranks, ...)

@@ -1,4 +1,4 @@
-"""Has the tools that trackers write for read what examples/tracking.lua wrote: TensorBoard, and
+"""Has the tools that trackers write for read what examples/by_feature/tracking.lua wrote: TensorBoard, and
 `wandb sync` and `comet upload` (both into a server of this script's own).  Run by hand, where there
 is Python; the specs check the same files byte by byte without it.
 
@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 host = os.path.abspath(sys.argv[1])
 folder = tempfile.mkdtemp()
-subprocess.run([host, "examples/tracking.lua", "--max_steps", "100", "--log_with", "tensorboard,wandb,comet_ml",
-    "--project_dir", folder], check=True)
+subprocess.run([host, "examples/by_feature/tracking.lua", "--max_steps", "100", "--log_with",
+    "tensorboard,wandb,comet_ml", "--project_dir", folder], check=True)
 
 # ---- TensorBoard
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -6,8 +6,8 @@
 -- the last step's among them.
 local CHECKS = {}
 
-local function falls(run, ranks)
-  local out, losses = run(ranks, "--max_steps", "60"), {}
+local function falls(run, ranks, steps)
+  local out, losses = run(ranks, "--max_steps", tostring(steps or 60)), {}
   for loss in out:gmatch("loss (%d+%.%d+)") do losses[#losses + 1] = tonumber(loss) end
   assert(#losses >= 2, "fewer than two lines with a loss:\n" .. out)
   assert(losses[#losses] < 0.95 * losses[1],
@@ -28,9 +28,10 @@ end
 
 -- The two image examples have small steps and large ones: how far they get in as many as fit a
 -- test.
-local function learns(steps, least)
+local function learns(steps, least, ...)
+  local more = { ... }
   return function(run, ranks)
-    local out = run(ranks, "--epochs", "1", "--steps", tostring(steps), "--batch_size", "32")
+    local out = run(ranks, "--epochs", "1", "--steps", tostring(steps), "--batch_size", "32", unpack(more))
     local accuracy = tonumber(out:match("\ntest accuracy (0%.%d%d%d%d)\n$"))
       or error("the last line is not `test accuracy 0.xxxx`:\n" .. out)
     assert(accuracy > least, ("after %d steps: %g"):format(steps, accuracy))
@@ -38,6 +39,11 @@ local function learns(steps, least)
 end
 CHECKS["lenet.lua"] = learns(150, 0.6)
 CHECKS["resnet.lua"] = learns(20, 0.2)
+CHECKS["cv_example.lua"] = learns(28, 0.2, "--lr", "0.02", "--workers", "1")
+CHECKS["complete_cv_example.lua"] = function(run, ranks)
+  local out = falls(function(n, ...) return run(n, "--batch_size", "32", ...) end, ranks, 30)
+  assert(tonumber(out:match("\ntest accuracy (0%.%d%d%d%d)\n$")) > 0.4, out)
+end
 
 -- A smaller model than the example's own: this is about learning at all.
 CHECKS["char_gpt.lua"] = function(run, ranks)
@@ -46,10 +52,55 @@ CHECKS["char_gpt.lua"] = function(run, ranks)
   end, ranks)
 end
 
+CHECKS["gpt2.lua"] = function(run, ranks)
+  falls(function(n, ...) return run(n, "--context", "64", ...) end, ranks, 20)
+end
+
 -- Short texts: passages of 32 words are cut.
 CHECKS["nlp_example.lua"] = function(run, ranks)
   local out = falls(function(n, ...) return run(n, "--max_length", "16", ...) end, ranks)
   assert(out:find("\naccuracy 0%.%d%d%d%d\n$"), out)
+end
+
+-- A run that is stopped goes on from its checkpoint and ends as one that was not stopped.
+CHECKS["complete_nlp_example.lua"] = function(run, ranks)
+  local folder = os.tmpname()
+  os.remove(folder)
+  local function out(...) return run(ranks, "--max_length", "32", "--output_dir", folder, ...) end
+  local ok, why = pcall(function()
+    local whole = falls(function(_, ...) return out("--checkpointing_steps", "25", ...) end, ranks, 50)
+    local resumed = out("--resume_from_checkpoint", folder .. "/checkpoints/checkpoint_0",
+      "--max_steps", "50")
+    local last = whole:match "\n(epoch %d+: accuracy 0%.%d%d%d%d\naccuracy 0%.%d%d%d%d\n)$"
+    assert(last and resumed:find(last, 1, true), whole .. resumed)
+    assert(resumed:match("\nstep 50: [^\n]*\n") == whole:match("\nstep 50: [^\n]*\n"), whole .. resumed)
+  end)
+  os.execute(("rm -rf '%s'"):format(folder))
+  assert(ok, why)
+end
+
+-- How many of the eight clusters are found, and how many of the drawn points are in one.
+CHECKS["gan.lua"] = function(run, ranks)
+  local clusters, share = run(ranks, "--max_steps", "500")
+    :match("\n(%d) of 8 clusters, (%d%.%d%d) of the points in one\n$")
+  assert(tonumber(clusters) >= 6 and tonumber(share) > 0.3, ("%s clusters, %s"):format(clusters, share))
+end
+
+-- The first games last 20 steps.
+CHECKS["dqn.lua"] = function(run, ranks)
+  local length = tonumber(run(ranks, "--max_steps", "1500"):match("\nmean length (%d+%.%d)\n$"))
+  assert(length > 30, length)
+end
+
+CHECKS["inference/distributed_generation.lua"] = function(run, ranks)
+  local out = falls(run, ranks, 80)
+  assert(tonumber(out:match("\n(%d+) of 16 texts go on rightly\n$")) >= 12, out)
+end
+
+-- By chance it is one of three.
+CHECKS["inference/embeddings.lua"] = function(run, ranks)
+  local right, all = run(ranks):match("(%d+) of (%d+) neighbours are of one licence\n$")
+  assert(tonumber(all) > 200 and right / all > 0.5, ("%s of %s"):format(right, all))
 end
 
 -- The first games last 20 steps.

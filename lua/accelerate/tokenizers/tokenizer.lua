@@ -25,9 +25,41 @@ local ROLES = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
 ---@field chat_template string? Jinja
 ---@field model_input_names string[] what a call returns by default
 ---@field bos_token string? and so on: eos_token, unk_token, sep_token, pad_token, cls_token,
----  mask_token
+---  mask_token; a token of the vocabulary can be assigned
 ---@field pad_token_id integer? and so on, for each of them
 local Tokenizer = class "Tokenizer"
+
+-- Role and role_id -> role and whether it is the id.
+local ROLE_OF, IS_ID = {}, {}
+for _, role in ipairs(ROLES) do
+  ROLE_OF[role], ROLE_OF[role .. "_id"], IS_ID[role .. "_id"] = role, role, true
+end
+
+function Tokenizer.__index(self, key)
+  local value = Tokenizer[key]
+  if value ~= nil or not ROLE_OF[key] then return value end
+  local token = self._roles[ROLE_OF[key]]
+  if IS_ID[key] then return token and self._vocab[token] end
+  return token
+end
+
+-- Assignment of a role, as a token of the vocabulary or as its id.
+function Tokenizer.__newindex(self, key, value)
+  local role = ROLE_OF[key]
+  if not role then return rawset(self, key, value) end
+  local where, token = "tokenizer." .. key, value
+  if IS_ID[key] and value ~= nil then
+    options.value("tokenizer", key, value, { "integer", min = 0 })
+    token = self._tokens[value + 1]
+    if not token then fail("%s: there is no id %d; ids are 0 to %d", where, value, #self._tokens - 1) end
+  elseif value ~= nil then
+    options.value("tokenizer", key, value, { "string" })
+    if not self._vocab[value] then
+      fail("%s: the vocabulary has no token %s; add_special_tokens adds it", where, show(value))
+    end
+  end
+  self._roles[role], self._settings[role] = token, token
+end
 
 -- A special token in a configuration is a text or an object with one.
 local function content_of(value)
@@ -69,7 +101,7 @@ end
 ---@param text string? the text of tokenizer.json, for save_pretrained
 function Tokenizer:init(file, config, settings, text)
   settings = settings or {}
-  self._file, self._text, self._settings, self._added = file, text, settings, {}
+  self._file, self._text, self._settings, self._added, self._roles = file, text, settings, {}, {}
   self._core, self._tokens, self._vocab = pipeline.build(file, config)
   self._decode = decoder.build(file, config.decoder)
   self._special = {}
@@ -89,8 +121,7 @@ function Tokenizer:init(file, config, settings, text)
   self.chat_template = template_of(settings.chat_template)
   self.model_input_names = names_of(file, settings, config)
   for _, role in ipairs(ROLES) do
-    self[role] = content_of(settings[role])
-    self[role .. "_id"] = self[role] and self._vocab[self[role]]
+    self._roles[role] = content_of(settings[role])
   end
 end
 
@@ -108,9 +139,10 @@ function Tokenizer:__tostring()
   return ("Tokenizer(%s, %d tokens)"):format(self._file, self:len())
 end
 
---- Returns the number of ids, added tokens included.
+--- Returns the number of ids, added tokens included; `#tokenizer` is this.
 ---@return integer
 function Tokenizer:len() return #self._tokens end
+function Tokenizer:__len() return #self._tokens end
 
 --- Returns a copy of the vocabulary.
 ---@return table<string, integer> ids by token
@@ -486,8 +518,7 @@ function Tokenizer:add_special_tokens(tokens)
     if token ~= nil then
       options.value("add_special_tokens", role, token, { "string" })
       new = new + self:add_tokens({ token }, true)
-      self[role], self[role .. "_id"] = token, self._vocab[token]
-      self._settings[role] = token
+      self[role] = token
     end
   end
   for name in pairs(tokens) do

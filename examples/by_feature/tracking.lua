@@ -1,35 +1,33 @@
--- Trackers and the profiler: a run whose numbers TensorBoard, a spreadsheet, wandb or Comet can
--- show, and a table of where its time went.
+-- Trackers: a run whose numbers TensorBoard, a spreadsheet, wandb or Comet can show, and a tracker
+-- of one's own beside them.
 --
---   accel-run examples/tracking.lua --max_steps 300
---   accel-run --num_processes 2 examples/tracking.lua --log_with
---     tensorboard,jsonl,csv,wandb,comet_ml
---   tensorboard --logdir runs          (for what --project_dir says; wandb sync and comet upload
---                                      take the other two)
+--   accel-run examples/by_feature/tracking.lua
+--   accel-run --num_processes 2 examples/by_feature/tracking.lua --log_with
+--     tensorboard,jsonl,csv,wandb,comet_ml --project_dir runs
+--   tensorboard --logdir runs          (wandb sync and comet upload take the other two)
 --
 -- Learns which quarter of the plane a noisy point came from: the loss falls from about 1.5 to below
 -- 0.4 in 300 steps, in a second or two. Options, with their defaults:
 --   --max_steps 300  --batch_size 64 (of each process)  --lr 1e-2  --log_with tensorboard,jsonl
---                    --project_dir (a folder that is removed
---   at the end)  --profile false
+--   --project_dir FOLDER (a folder that is removed at the end)
 local accelerate = require "accelerate"
 local data, nn, optim, tensor, utils = accelerate.data, accelerate.nn, accelerate.optim, accelerate.tensor,
   accelerate.utils
 
 local options = utils.options.arguments("tracking.lua", arg, {
   max_steps = { "integer", default = 300, min = 2 }, batch_size = { "integer", default = 64, min = 1 },
-    lr = { "number", default = 1e-2, above = 0 },
-  log_with = { "string", default = "tensorboard,jsonl" }, project_dir = { "string", optional = true },
-    profile = { "boolean", default = false },
+  lr = { "number", default = 1e-2, above = 0 }, log_with = { "string", default = "tensorboard,jsonl" },
+  project_dir = { "string", optional = true },
 })
 utils.set_seed(0)
 
 local names = {}
 for name in options.log_with:gmatch("[^,]+") do names[#names + 1] = name end
-local folder = options.project_dir or os.getenv("TMPDIR") or "/tmp"
-if not options.project_dir then
-  folder = folder .. "/accel-tracking-" ..
-    utils.broadcast_object_list({ os.time() .. os.tmpname():match("%w+$") })[1]
+local folder = options.project_dir
+if not folder then
+  local name = (os.getenv("TMPDIR") or "/tmp") .. "/accel-tracking-" .. os.time() ..
+    os.tmpname():match("%w+$")
+  folder = utils.broadcast_object_list({ name })[1] -- one name for all ranks
 end
 
 -- A tracker of one's own: what it needs is a name, whether it wants a folder, and something that
@@ -64,38 +62,24 @@ local optimizer = optim.AdamW(model:parameters(), { lr = options.lr })
 local loss_fn = nn.CrossEntropyLoss()
 model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
 
-local function train(prof)
-  local step = 0
-  while step < options.max_steps do
-    for x, y in loader:iter() do
-      step = step + 1
-      local logits = model(x)
-      local loss = loss_fn(logits, y)
-      accelerator:backward(loss)
-      optimizer:step()
-      optimizer:zero_grad()
-      if step % 20 == 1 or step == options.max_steps then
-        local value = accelerator:reduce(loss:detach(), "mean"):item()
-        accelerator:log({ loss = value, accuracy = logits:argmax(2):eq(y):to("float32"):mean() },
-          { step = step })
-        accelerator:print(("step %d: loss %.4f"):format(step, value))
-      end
-      if prof then prof:step() end
-      if step == options.max_steps then return end
+local step = 0
+repeat
+  for x, y in loader:iter() do
+    step = step + 1
+    local logits = model(x)
+    local loss = loss_fn(logits, y)
+    accelerator:backward(loss)
+    optimizer:step()
+    optimizer:zero_grad()
+    if step % 20 == 1 or step == options.max_steps then
+      local value = accelerator:reduce(loss:detach(), "mean"):item()
+      accelerator:log({ loss = value, accuracy = logits:argmax(2):eq(y):to("float32"):mean() },
+        { step = step })
+      accelerator:print(("step %d: loss %.4f"):format(step, value))
     end
+    if step == options.max_steps then break end
   end
-end
-
-if options.profile then
-  accelerator:profile({ with_flops = true,
-    schedule_option = { wait = 5, warmup = 2, active = 10, ["repeat"] = 1 }, output_trace_dir = folder ..
-    "/trace",
-    on_trace_ready = function(prof)
-      accelerator:print(prof:key_averages():table { sort_by = "self_cpu_time_total", row_limit = 10 })
-    end }, train)
-else
-  train()
-end
+until step == options.max_steps
 
 -- What TensorBoard shows beyond curves goes through its writer; on other processes, and without it,
 -- this does nothing.
