@@ -329,7 +329,7 @@ static int wait_for_ranks(ax_launched *r, const sigset_t *signals)
       ax_launched_begin_look(r, now);
     }
     if (r->look_until) ax_launched_end_look(r, now);
-    others = r->machines && ax_machines_watch(r->machines, r->control);
+    others = r->machines && ax_launched_leads(r) && ax_machines_watch(r->machines, r->control);
     others = (r->local && ax_local_watch(r->local, r->control)) || others;
     if (r->ending_at == 0) {
       watch_stopped(r, now);

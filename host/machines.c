@@ -209,16 +209,22 @@ static bool notify(ax_machines *m, note_kind kind, const char *text)
   return all;
 }
 
+/* Whether the other end of a connection has closed it. */
+static bool has_left(int fd)
+{
+  char byte;
+  const ssize_t got = recv(fd, &byte, 1, MSG_PEEK);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 /* Forgets machines that disconnected while others were still missing; they may come again.  Returns
  * how many ranks are missing again. */
 static int forget_gone(ax_machines *m)
 {
   int wanted = 0, k, r;
-  char byte;
 
   for (k = 1; k < m->count; k++) {
-    const ssize_t got = m->control[k] < 0 ? 1 : recv(m->control[k], &byte, 1, MSG_PEEK);
-    if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) continue;
+    if (m->control[k] < 0 || !has_left(m->control[k])) continue;
     fprintf(stderr,
             "accel-run: machine %d (%s) went away before the run began; machine 0 waits for it again\n", k,
             m->from[k]);
@@ -467,6 +473,7 @@ static void take_secret(ax_machines *m, const ax_point *point)
   m->door.secret.origin = "MPI";
 }
 
+/* The connection; -1 where there is none yet; -2 when it was refused, after saying why. */
 static int try_address(ax_machines *m, const char *host, const char *port, int *error)
 {
   const struct addrinfo want = { .ai_socktype = SOCK_STREAM };
@@ -477,7 +484,7 @@ static int try_address(ax_machines *m, const char *host, const char *port, int *
 
   if (getaddrinfo(host, port, &want, &list) != 0) return -1;
   snprintf(m->address, sizeof m->address, "%s:%s", host, port);
-  for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
+  for (const struct addrinfo *a = list; a && fd == -1; a = a->ai_next)
     if ((fd = connect_to(a->ai_addr, a->ai_addrlen, deadline, error)) >= 0)
       fd = introduce(m, fd, -1, &run, deadline + (int64_t)1000000000, error);
   freeaddrinfo(list);
@@ -497,14 +504,15 @@ static void find_point(ax_machines *m, const ax_point *point)
   do {
     memcpy(list, point->addresses, sizeof list);
     list[sizeof list - 1] = '\0';
-    for (host = strtok_r(list, " ", &rest); host && m->control[0] < 0; host = strtok_r(NULL, " ", &rest))
+    for (host = strtok_r(list, " ", &rest); host && m->control[0] == -1; host = strtok_r(NULL, " ", &rest))
       m->control[0] = try_address(m, host, port, &error);
-  } while (m->control[0] < 0 && (double)(ax_monotonic_ns() - since) * 1e-9 < POINT_S);
-  if (m->control[0] < 0)
+  } while (m->control[0] == -1 && (double)(ax_monotonic_ns() - since) * 1e-9 < POINT_S);
+  if (m->control[0] == -1)
     fprintf(stderr,
             "accel-run: machine %d cannot reach machine 0's launcher at %s(port %s): %s; the run goes on, "
             "and a failure there may be reported late\n",
             m->mine, point->addresses, port, strerror(error > 0 ? error : ECONNREFUSED));
+  if (m->control[0] < 0) m->control[0] = -1; /* refused: the reason is printed */
   snprintf(m->from[0], sizeof m->from[0], "%.63s", m->address);
   m->tried = true;
 }
@@ -587,9 +595,12 @@ static void take_late(ax_machines *m, const ax_guest *g)
   char text[600];
 
   if (m->mpi) {
+    const int k = g->hello.machine;
+    /* a launcher that was not answered in time tries again */
+    if (k > 0 && k < m->count && m->control[k] >= 0 && has_left(m->control[k])) put_away(&m->control[k]);
     judge(m, &g->hello, 0, g->from, text, sizeof text);
     ax_door_reply(&m->door, g, 0, text);
-    if (!text[0] && g->hello.rank < 0) {
+    if (!text[0] && g->hello.rank < 0 && !has_left(g->fd)) {
       m->control[g->hello.machine] = g->fd;
       snprintf(m->from[g->hello.machine], sizeof m->from[0], "%s", g->from);
       return;

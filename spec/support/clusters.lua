@@ -6,12 +6,7 @@ local processes = require "spec.support.processes"
 
 local M = {}
 
-local function output(command)
-  local pipe = io.popen(command .. " 2>/dev/null")
-  local text = pipe:read("*a")
-  pipe:close()
-  return (text:gsub("%s+$", ""))
-end
+local output = processes.output
 
 local function program(name) return output("PATH=$PATH:/usr/sbin:/sbin; command -v " .. name) end
 

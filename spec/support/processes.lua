@@ -5,6 +5,7 @@ local host = require "spec.support.host"
 ffi.cdef [[
   typedef struct { long seconds, nanoseconds; } spec_time;
   int fork(void);
+  int getpid(void);
   int execv(const char *path, char *const *argv);
   int waitpid(int pid, int *status, int options);
   int kill(int pid, int sig);
@@ -23,6 +24,8 @@ local C = ffi.C
 local WNOHANG = 1
 
 local M = { SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19 }
+
+function M.own_pid() return C.getpid() end
 
 function M.now()
   local t = ffi.new("spec_time")
@@ -70,6 +73,14 @@ end
 function M.alive(pid)
   local state = read(("/proc/%d/stat"):format(pid)):match("%) (%a) ")
   return state ~= nil and state ~= "Z" and state ~= "X"
+end
+
+--- What a shell command prints, without the last line break.
+function M.output(command)
+  local pipe = io.popen(command .. " 2>/dev/null")
+  local text = pipe:read("*a")
+  pipe:close()
+  return (text:gsub("%s+$", ""))
 end
 
 --- Starts a clock; what it returns gives the seconds since, as a free machine would have taken
