@@ -31,18 +31,79 @@ CASES = [
     ("Bernoulli", {"logits": [-3.0, 0.5, 20.0]}, {"logits": [0.4, -0.25, 0.8]}, [1.0, 0.0, 1.0]),
     ("Categorical", {"probs": [[1.0, 2.0, 1.0], [0.2, 0.5, 0.3]]}, {"probs": [0.2, 0.5, 0.3]}, [1, 2]),
     ("Categorical", {"logits": [[1.0, 2.0, -1.0], [0.2, 0.5, 0.3]]}, {"logits": [0.2, 0.5, 0.3]}, [1, 2]),
+    ("Cauchy", {"loc": [0.5, -1.0, 3.0], "scale": PAIRS}, {"loc": [0.0, 1.0, 2.0], "scale": [1.0, 2.0, 0.5]},
+     [0.1, -2.0, 5.0]),
+    ("StudentT", {"df": [0.5, 1.5, 7.0], "loc": [0.5, -1.0, 3.0], "scale": PAIRS}, None, [0.1, -2.0, 5.0]),
+    ("Gumbel", {"loc": [0.5, -1.0, 3.0], "scale": PAIRS}, {"loc": [0.0, 1.0, 2.0], "scale": [1.0, 2.0, 0.5]},
+     [0.1, -2.0, 5.0]),
+    ("HalfNormal", {"scale": PAIRS}, {"scale": [1.0, 2.0, 0.5]}, [0.1, 2.0, 5.0]),
+    ("Chi2", {"df": POSITIVE}, {"df": [1.5, 0.4, 3.0]}, [0.1, 2.0, 5.0]),
+    ("Poisson", {"rate": [0.3, 4.0, 60.0]}, {"rate": [1.0, 3.0, 50.0]}, [0.0, 3.0, 70.0]),
+    ("Geometric", {"probs": [0.1, 0.5, 0.8]}, {"probs": [0.4, 0.25, 0.8]}, [3.0, 0.0, 1.0]),
+    ("Geometric", {"logits": [-1.0, 0.5, 2.0]}, {"logits": [0.4, -0.25, 0.8]}, [3.0, 0.0, 1.0]),
+    ("NegativeBinomial", {"total_count": [0.5, 3.0, 10.0], "probs": [0.1, 0.5, 0.8]}, None, [3.0, 0.0, 41.0]),
+    ("NegativeBinomial", {"total_count": [0.5, 3.0, 10.0], "logits": [-1.0, 0.5, 1.0]}, None, [3.0, 0.0, 41.0]),
+    ("OneHotCategorical", {"probs": [[1.0, 2.0, 1.0], [0.2, 0.5, 0.3]]}, {"probs": [0.2, 0.5, 0.3]},
+     [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]),
+    ("RelaxedBernoulli", {"temperature": [0.5, 1.0, 2.0], "probs": [0.1, 0.5, 0.8]}, None, [0.1, 0.4, 0.99]),
+    ("RelaxedBernoulli", {"temperature": [0.5, 1.0, 2.0], "logits": [-1.0, 0.5, 1.0]}, None, [0.1, 0.4, 0.99]),
+    ("MultivariateNormal", {"loc": [1.0, -2.0], "covariance_matrix": [[2.0, 0.5], [0.5, 1.0]]},
+     {"loc": [0.5, 1.0], "covariance_matrix": [[1.0, 0.2], [0.2, 3.0]]}, [[0.1, 0.4], [2.0, -3.0]]),
+    ("MultivariateNormal", {"loc": [[1.0, -2.0], [0.0, 3.0]], "scale_tril": [[2.0, 0.0], [0.5, 1.0]]},
+     {"loc": [0.5, 1.0], "scale_tril": [[[1.0, 0.0], [0.2, 3.0]], [[0.3, 0.0], [-1.0, 0.5]]]},
+     [[0.1, 0.4], [2.0, -3.0]]),
+    ("MultivariateNormal", {"loc": [1.0, -2.0, 0.5],
+                            "precision_matrix": [[2.0, 0.5, 0.1], [0.5, 1.0, 0.0], [0.1, 0.0, 3.0]]},
+     {"loc": [0.5, 1.0, 0.0], "precision_matrix": [[1.0, 0.0, 0.0], [0.0, 1.0, 0.3], [0.0, 0.3, 1.0]]},
+     [0.1, 0.4, 1.0]),
+    ("NormalMixture", {"probs": [0.2, 0.5, 0.3], "loc": [-1.0, 0.0, 4.0], "scale": [0.5, 1.0, 2.0]}, None,
+     [0.1, -2.0, 5.0]),
+    ("VectorMixture", {"logits": [0.5, 1.0], "loc": [[-1.0, 0.0], [4.0, 1.0]], "scale": [[0.5, 1.0], [2.0, 1.0]]}, None,
+     [[0.1, -2.0], [5.0, 1.0]]),
+    ("FallingLogNormal", {"loc": [0.5, -1.0, 0.3], "scale": [0.5, 1.5, 0.7]}, None, [0.1, 2.0, 5.0]),
+    ("SquashedNormal", {"loc": [0.5, -1.0, 0.3], "scale": [0.5, 1.5, 0.7]}, None, [0.1, -0.9, 0.5]),
+    ("SigmoidPower", {"loc": [0.5, -1.0], "scale": [0.5, 1.5]}, None, [0.1, 0.8]),
+    ("SoftplusNormal", {"loc": [0.5, -1.0], "scale": [0.5, 1.5]}, None, [0.1, 3.0]),
     ("Multinomial", {"probs": [[1.0, 2.0, 1.0], [0.2, 0.5, 0.3]]}, None, [[1.0, 3.0, 1.0], [0.0, 5.0, 0.0]]),
 ]
 
 
+# Distributions of several parts, which spec/accelerate/distributions_spec.lua builds alike.
+BUILT = {
+    "NormalMixture": lambda probs, loc, scale: D.MixtureSameFamily(D.Categorical(probs), D.Normal(loc, scale)),
+    "VectorMixture": lambda logits, loc, scale: D.MixtureSameFamily(
+        D.Categorical(logits=logits), D.Independent(D.Normal(loc, scale), 1)),
+    "FallingLogNormal": lambda loc, scale: D.TransformedDistribution(
+        D.Normal(loc, scale), [D.AffineTransform(1.0, -2.0), D.ExpTransform()]),
+    "SquashedNormal": lambda loc, scale: D.TransformedDistribution(D.Normal(loc, scale), D.TanhTransform()),
+    "SigmoidPower": lambda loc, scale: D.TransformedDistribution(
+        D.Normal(loc, scale), [D.SigmoidTransform(), D.PowerTransform(torch.tensor(2.0))]),
+    "SoftplusNormal": lambda loc, scale: D.TransformedDistribution(D.Normal(loc, scale), D.SoftplusTransform()),
+}
+CDF = ("Normal", "LogNormal", "Laplace", "Uniform", "Exponential", "Cauchy", "Gumbel", "HalfNormal", "FallingLogNormal",
+       "SquashedNormal", "SigmoidPower", "SoftplusNormal")
+NO_MOMENTS = ("Categorical", "RelaxedBernoulli", "FallingLogNormal", "SquashedNormal", "SigmoidPower",
+              "SoftplusNormal")
+NO_ENTROPY = NO_MOMENTS[1:] + ("Multinomial", "Poisson", "NegativeBinomial", "NormalMixture", "VectorMixture")
+# Draws of standard gamma variables with their derivatives by the concentration.
+DRAWS = [(a, z) for a in (0.05, 0.3, 1.0) for z in (0.05, 0.5, 3.0)] + [
+    (a, a + k * a**0.5) for a in (2.5, 9.0, 40.0, 300.0, 2500.0) for k in (-1.3, 0.0, 2.5)]
+PAIRS_OF_TWO = [("Uniform", [0.0, 2.0], "Normal", [0.5, 2.0]), ("Laplace", [0.5, 2.0], "Normal", [0.5, 2.0]),
+                ("Exponential", [0.7], "Normal", [0.5, 2.0]), ("Gamma", [2.5, 0.7], "Normal", [0.5, 2.0]),
+                ("Gumbel", [0.5, 2.0], "Normal", [0.5, 2.0]), ("Beta", [2.5, 0.7], "Normal", [0.5, 2.0]),
+                ("Gamma", [2.5, 0.7], "Exponential", [0.4]), ("Beta", [2.5, 0.7], "Exponential", [0.4]),
+                ("Exponential", [0.4], "Gamma", [2.5, 0.7]), ("Normal", [0.5, 2.0], "Gamma", [2.5, 0.7]),
+                ("Exponential", [0.4], "Uniform", [0.0, 2.0])]
+
+
 def values(x):
-    return [None if v != v else v for v in x.reshape(-1).tolist()]
+    return ["nan" if v != v else "inf" if v == float("inf") else v for v in x.reshape(-1).tolist()]
 
 
 def build(name, parameters):
     tensors = {k: torch.tensor(v, requires_grad=True) for k, v in parameters.items()}
     extra = {"total_count": 5} if name == "Multinomial" else {}
-    return getattr(D, name)(**tensors, **extra), tensors
+    return BUILT.get(name, getattr(D, name, None))(**tensors, **extra), tensors
 
 
 rows = []
@@ -54,17 +115,24 @@ for name, parameters, other, value in CASES:
            "batch_shape": list(d.batch_shape), "event_shape": list(d.event_shape)}
     grads = torch.autograd.grad(log_prob.sum(), list(tensors.values()))
     row["gradients"] = {k: values(g) for k, g in zip(tensors, grads)}
-    if name != "Categorical":
+    if name not in NO_MOMENTS:
         row["mean"], row["variance"] = values(d.mean), values(d.variance)
-    if name != "Multinomial":
+    if name not in NO_ENTROPY:
         row["entropy"] = values(d.entropy())
-    if name in ("Normal", "LogNormal", "Laplace", "Uniform", "Exponential"):
+    if name == "NormalMixture":
         row["cdf"] = values(d.cdf(x))
-        row["p"] = [0.05, 0.5, 0.93]
+    if name in CDF:
+        row["cdf"] = values(d.cdf(x))
+        row["p"] = [0.05, 0.5, 0.93][:len(row["cdf"])] if d.batch_shape[-1] < 3 else [0.05, 0.5, 0.93]
         row["icdf"] = values(d.icdf(torch.tensor(row["p"])))
     if other:
         q, _ = build(name, other)
         row["other"] = other
         row["kl"] = [("inf" if v == float("inf") else v) for v in D.kl_divergence(d, q).reshape(-1).tolist()]
     rows.append(row)
+draws = [{"a": a, "z": z, "slope": torch._standard_gamma_grad(torch.tensor(a), torch.tensor(z)).item()}
+         for a, z in DRAWS]
+pairs = [{"p": a, "of_p": x, "q": b, "of_q": y, "kl": values(D.kl_divergence(
+    getattr(D, a)(*x, validate_args=False), getattr(D, b)(*y, validate_args=False)))} for a, x, b, y in PAIRS_OF_TWO]
+rows = {"cases": rows, "gamma": draws, "pairs": pairs}
 print(json.dumps(rows, separators=(",", ":")))

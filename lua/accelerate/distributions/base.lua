@@ -39,6 +39,20 @@ function M.class(name, base)
   return Class
 end
 
+--- The type and device of a tensor, for draws beside it.
+function M.like(x) return { dtype = x.dtype, device = x.device } end
+
+--- Uniform draws above 0 and below 1.
+---@param shape integer[]
+---@param x accelerate.Tensor whose type and device they get
+function M.uniform(shape, x)
+  local tiny = x.dtype == "float64" and 2 ^ -53 or 2 ^ -24
+  return tensor.rand(shape, M.like(x)):clamp { min = tiny, max = 1 - tiny }
+end
+
+--- A probability that a caller gave, as a tensor of x's type and device.
+function M.probability(p, x) return type(p) == "number" and tensor.tensor(p, M.like(x)) or p end
+
 local CHECK = { validate_args = { "boolean", default = true } }
 
 --- Whether a distribution checks its arguments, from the options of its constructor.
@@ -77,6 +91,9 @@ M.CONSTRAINTS = {
   nonnegative = { "at least 0", function(x) return x:ge(0) end },
   real = { "real", function(x) return x:eq(x) end },
   unit = { "in [0, 1]", function(x) return core.logical_and(x:ge(0), x:le(1)) end },
+  count = { "an integer of at least 0", function(x) return core.logical_and(x:ge(0), x:eq(x:round())) end },
+  open_unit = { "in (0, 1]", function(x) return core.logical_and(x:gt(0), x:le(1)) end },
+  half_open_unit = { "in [0, 1)", function(x) return core.logical_and(x:ge(0), x:lt(1)) end },
   boolean = { "0 or 1", function(x) return core.logical_or(x:eq(0), x:eq(1)) end },
   simplex = { "at least 0, with a sum of 1 in the last dimension", function(x)
     return core.logical_and(x:ge(0):all(-1),
@@ -101,6 +118,28 @@ function M.check(self, what, x, constraint)
   if not self._validate then return end
   local entry = M.CONSTRAINTS[constraint]
   M.expect(self.__name, what, x, entry[1], entry[2](x:detach()))
+end
+
+--- Takes the values of the parameters that `_parameters` of the class lists with their constraints:
+--- a constructor whose parameters are broadcast to the batch shape.
+---@param opts table? of the constructor
+---@param ... any values in the order of the list
+function Distribution:_take(opts, ...)
+  local name, list, given = self.__name, self._parameters, {}
+  local validate = M.validates(name, opts)
+  for i, entry in ipairs(list) do given[2 * i - 1], given[2 * i] = entry[1], (select(i, ...)) end
+  local values = { M.parameters(name, unpack(given, 1, 2 * #list)) }
+  for i, entry in ipairs(list) do self[entry[1]] = values[i] end
+  self:_shapes(values[1].shape, {}, validate)
+  for _, entry in ipairs(list) do M.check(self, "parameter " .. entry[1], self[entry[1]], entry[2]) end
+end
+
+-- For classes with `_parameters`; others have their own.
+function Distribution:_expanded(shape)
+  local values, n = {}, #self._parameters
+  for i, entry in ipairs(self._parameters) do values[i] = self[entry[1]]:expand(shape) end
+  values[n + 1] = { validate_args = self._validate }
+  return getmetatable(self)(unpack(values))
 end
 
 --- Sets shapes; called by constructors.

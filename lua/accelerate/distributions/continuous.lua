@@ -8,12 +8,7 @@ local M = {}
 
 local LOG_SQRT_2PI = 0.91893853320467274178
 
-local function like(x) return { dtype = x.dtype, device = x.device } end
--- Uniform draws above 0 and below 1.
-local function uniform(shape, x)
-  local tiny = x.dtype == "float64" and 2 ^ -53 or 2 ^ -24
-  return tensor.rand(shape, like(x)):clamp { min = tiny, max = 1 - tiny }
-end
+local like, uniform = base.like, base.uniform
 
 -- ---- Normal
 

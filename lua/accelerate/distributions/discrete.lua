@@ -26,6 +26,34 @@ local function read(name, opts, allowed)
   return options.check(name, opts, schema)
 end
 
+--- Takes the probability of one of two outcomes, or its logits, of a constructor's options.
+---@param constraint string of probs
+---@param other string? a further parameter of this name
+---@param value any and its value
+function M.take_odds(self, opts, constraint, other, value)
+  local name = self.__name
+  local o = read(name, opts, { "probs", "logits", "validate_args" })
+  local key = given(name, o)
+  if other then
+    self[key], self[other] = base.parameters(name, key, o[key], other, value)
+  else
+    self[key] = base.parameters(name, key, o[key])
+  end
+  self:_shapes(self[key].shape, {}, o.validate_args)
+  base.check(self, "parameter " .. key, self[key], key == "probs" and constraint or "real")
+end
+
+function M.probs_of(self) return self.logits:sigmoid() end
+function M.logits_of(self)
+  local least = self.probs.dtype == "float64" and 2 ^ -52 or 2 ^ -23
+  local p = self.probs:clamp { min = least, max = 1 - least }
+  return p:log() - (-p):log1p()
+end
+function M.expand_odds(self, shape)
+  local key = rawget(self, "probs") and "probs" or "logits"
+  return getmetatable(self) { [key] = self[key]:expand(shape), validate_args = self._validate }
+end
+
 -- ---- Bernoulli
 
 --- 1 with a probability, else 0.
@@ -37,19 +65,9 @@ Bernoulli.has_rsample = false
 
 ---@param opts { probs: accelerate.Tensor|number|nil, logits: accelerate.Tensor|number|nil,
 ---  validate_args: boolean? }|accelerate.Tensor|number one of both; a tensor or a number: probs
-function Bernoulli:init(opts)
-  local o = read("Bernoulli", opts, { "probs", "logits", "validate_args" })
-  local key, value = given("Bernoulli", o)
-  self[key] = value
-  self:_shapes(value.shape, {}, o.validate_args)
-  base.check(self, "parameter " .. key, value, key == "probs" and "unit" or "real")
-end
+function Bernoulli:init(opts) M.take_odds(self, opts, "unit") end
 
-function Bernoulli:_get_probs() return self.logits:sigmoid() end
-function Bernoulli:_get_logits()
-  local p = self.probs:clamp { min = 2 ^ -23, max = 1 - 2 ^ -23 }
-  return p:log() - (-p):log1p()
-end
+Bernoulli._get_probs, Bernoulli._get_logits = M.probs_of, M.logits_of
 function Bernoulli:_get_mean() return self.probs end
 function Bernoulli:_get_variance() return self.probs * (1 - self.probs) end
 function Bernoulli:_support(value) base.check(self, "the value", value, "boolean") end
@@ -57,10 +75,7 @@ function Bernoulli:_draw(shape)
   local p = self.probs
   return tensor.rand(shape, { dtype = p.dtype, device = p.device }):lt(p):to(p.dtype)
 end
-function Bernoulli:_expanded(shape)
-  local key = rawget(self, "probs") and "probs" or "logits"
-  return Bernoulli { [key] = self[key]:expand(shape), validate_args = self._validate }
-end
+Bernoulli._expanded = M.expand_odds
 function Bernoulli:log_prob(value)
   value = self:_value(value)
   return value * self.logits:logsigmoid() + (1 - value) * (-self.logits):logsigmoid()

@@ -1,4 +1,4 @@
---- Gamma, Beta and Dirichlet.
+--- Gamma, Chi2, Beta and Dirichlet.
 local base = require "accelerate.distributions.base"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -9,11 +9,11 @@ local lgamma, digamma = special.lgamma, special.digamma
 
 local M = {}
 
-local function like(x) return { dtype = x.dtype, device = x.device } end
+local like = base.like
 
 -- Draws of Gamma(alpha, 1) by Marsaglia and Tsang's method: candidates for all elements, and again
 -- for those that were refused. Below 1, a draw of alpha + 1 times u^(1 / alpha).
-local function standard_gamma(shape, concentration)
+local function drawn(shape, concentration)
   local alpha = concentration:detach():expand(shape)
   local small = alpha:lt(1)
   local d = core.where(small, alpha + 1, alpha) - 1 / 3
@@ -33,6 +33,63 @@ local function standard_gamma(shape, concentration)
   return core.where(small, result * boost, result):clamp { min = tiny }
 end
 
+-- ---- how a draw moves with the concentration
+
+local MANY = 1000 -- from this concentration on Wilson and Hilferty's cube is as good as the series
+
+-- The derivative of a draw z of Gamma(a, 1) by a at the same place of the distribution function P:
+-- -(dP/da) / p(z). With t(n) = z^n / ((a + 1) .. (a + n)), P is z^a exp(-z) / gamma(a + 1) times
+--  the
+-- sum of t.
+local function by_series(a, z)
+  local term, sum = core.ones_like(a), core.ones_like(a)
+  local harmonic, moved, n = core.zeros_like(a), core.zeros_like(a), 0
+  repeat
+    for _ = 1, 16 do
+      n = n + 1
+      term = term * z / (a + n)
+      harmonic = harmonic + 1 / (a + n)
+      sum, moved = sum + term, moved - term * harmonic
+    end
+  until (term * harmonic):le(sum * 1e-17):all():item()
+  return -z / a * (sum * (z:log() - digamma(a + 1)) + moved)
+end
+
+-- z = a (1 - 1 / (9a) + x / (3 sqrt(a)))^3 with a normal x.
+local function by_cube(a, z)
+  local root = (z / a) ^ (1 / 3)
+  local x = (root - 1 + 1 / (9 * a)) * 3 * a:sqrt()
+  return root ^ 3 + 3 * a * root ^ 2 * (1 / (9 * a * a) - x / (6 * a * a:sqrt()))
+end
+
+--- Returns how draws of Gamma(concentration, 1) move with the concentration.
+---@param concentration accelerate.Tensor
+---@param draw accelerate.Tensor
+---@return accelerate.Tensor
+function M.slope(concentration, draw)
+  local a, z = concentration:double():expand(draw.shape), draw:double()
+  local large = a:ge(MANY)
+  local one = core.ones_like(a)
+  local result = by_series(core.where(large, one, a), core.where(large, one, z))
+  if large:any():item() then result = core.where(large, by_cube(core.where(large, a, one), z), result) end
+  return result:to(draw.dtype)
+end
+
+--- Draws of Gamma(concentration, 1), through which gradients reach the concentration.
+---@param shape integer[]
+---@param concentration accelerate.Tensor
+---@return accelerate.Tensor
+function M.standard_gamma(shape, concentration)
+  local draw, rate
+  core.no_grad(function()
+    draw = drawn(shape, concentration)
+    if concentration.requires_grad then rate = M.slope(concentration:detach(), draw) end
+  end)
+  if not rate or not core.is_grad_enabled() then return draw end
+  return draw + (concentration - concentration:detach()) * rate
+end
+local standard_gamma = M.standard_gamma
+
 -- ---- Gamma
 
 --- The gamma distribution.
@@ -40,7 +97,7 @@ end
 ---@field concentration accelerate.Tensor
 ---@field rate accelerate.Tensor
 local Gamma = base.class "Gamma"
-Gamma.has_rsample = false
+Gamma.has_rsample = true
 
 ---@param concentration accelerate.Tensor|number the shape parameter, above 0
 ---@param rate accelerate.Tensor|number above 0
@@ -72,13 +129,27 @@ function Gamma:entropy()
   return a - self.rate:log() + lgamma(a) + (1 - a) * digamma(a)
 end
 
+--- The distribution of the sum of df squares of standard normal variables.
+---@class accelerate.Chi2: accelerate.Gamma
+---@field df accelerate.Tensor
+local Chi2 = base.class("Chi2", Gamma)
+
+---@param df accelerate.Tensor|number degrees of freedom, above 0
+---@param opts { validate_args: boolean? }?
+function Chi2:init(df, opts)
+  self.df = base.parameters("Chi2", "df", df)
+  Gamma.init(self, self.df / 2, 0.5, opts)
+end
+
+function Chi2:_expanded(shape) return Chi2(self.df:expand(shape), { validate_args = self._validate }) end
+
 -- ---- Dirichlet
 
 --- The Dirichlet distribution, over points of the simplex.
 ---@class accelerate.Dirichlet: accelerate.Distribution
 ---@field concentration accelerate.Tensor [.., n]
 local Dirichlet = base.class "Dirichlet"
-Dirichlet.has_rsample = false
+Dirichlet.has_rsample = true
 
 ---@param concentration accelerate.Tensor [.., n], above 0
 ---@param opts { validate_args: boolean? }?
@@ -125,7 +196,7 @@ end
 ---@field concentration1 accelerate.Tensor
 ---@field concentration0 accelerate.Tensor
 local Beta = base.class "Beta"
-Beta.has_rsample = false
+Beta.has_rsample = true
 
 ---@param concentration1 accelerate.Tensor|number alpha, above 0
 ---@param concentration0 accelerate.Tensor|number beta, above 0
@@ -166,6 +237,6 @@ function Beta:entropy()
     + (a + b - 2) * digamma(a + b)
 end
 
-M.Gamma, M.Dirichlet, M.Beta = Gamma, Dirichlet, Beta
+M.Gamma, M.Chi2, M.Dirichlet, M.Beta = Gamma, Chi2, Dirichlet, Beta
 
 return M

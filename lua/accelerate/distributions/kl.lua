@@ -7,6 +7,8 @@ local lgamma, digamma = special.lgamma, special.digamma
 
 local M = {}
 
+local EULER = 0.57721566490153286061
+
 local FORMULAS = {}
 
 function FORMULAS.Normal(p, q)
@@ -67,6 +69,48 @@ function FORMULAS.Categorical(p, q)
   return core.where(never, core.full_like(terms, math.huge), terms):sum(-1)
 end
 
+function FORMULAS.OneHotCategorical(p, q) return FORMULAS.Categorical(p, q) end
+
+function FORMULAS.Poisson(p, q) return p.rate * (p.rate:log() - q.rate:log()) - (p.rate - q.rate) end
+
+function FORMULAS.Geometric(p, q) return -p:entropy() - (-q.probs):log1p() / p.probs - q.logits end
+
+function FORMULAS.HalfNormal(p, q)
+  local ratio = (p.scale / q.scale) ^ 2
+  return 0.5 * (ratio - 1 - ratio:log())
+end
+
+function FORMULAS.Cauchy(p, q)
+  return ((p.scale + q.scale) ^ 2 + (p.loc - q.loc) ^ 2):log() - (4 * p.scale * q.scale):log()
+end
+
+function FORMULAS.Gumbel(p, q)
+  local ratio = p.scale / q.scale
+  local shift = (q.loc - p.loc) / q.scale
+  return -ratio:log() - shift + ratio * EULER + (shift + lgamma(1 + ratio)):exp() - (1 + EULER)
+end
+
+function FORMULAS.MultivariateNormal(p, q)
+  local n = p.event_shape[1]
+  if n ~= q.event_shape[1] then
+    options.fail("kl_divergence: MultivariateNormal of %d and of %d elements", n, q.event_shape[1])
+  end
+  local far = q._whitened(q._factor, p.loc - q.loc)
+  -- the columns of p's factor, as rows of vectors
+  local each = q._whitened(q._factor:unsqueeze(-3), p.scale_tril:transpose(-2, -1))
+  local spread = (each * each):sum(-1):sum(-1)
+  return q:_half_log_det() - p:_half_log_det() + 0.5 * (spread + (far * far):sum(-1) - n)
+end
+
+function FORMULAS.TransformedDistribution(p, q)
+  local alike = #p.transforms == #q.transforms
+  for i, part in ipairs(p.transforms) do alike = alike and rawequal(part, q.transforms[i]) end
+  if not alike then
+    options.fail("kl_divergence: TransformedDistribution needs the transforms of both to be one list")
+  end
+  return M.kl_divergence(p.base_dist, q.base_dist)
+end
+
 function FORMULAS.Independent(p, q)
   if p.reinterpreted_batch_ndims ~= q.reinterpreted_batch_ndims then
     options.fail("kl_divergence: Independent over %d and %d dimensions", p.reinterpreted_batch_ndims,
@@ -75,17 +119,57 @@ function FORMULAS.Independent(p, q)
   return p:_summed(M.kl_divergence(p.base_dist, q.base_dist))
 end
 
---- Returns the Kullback-Leibler divergence of q from p, in nats: of two distributions of one kind.
+-- ---- pairs of two kinds, "p q"
+
+local LOG_2PI = math.log(2 * math.pi)
+
+-- Of q, a normal distribution, from one with an entropy, a mean and a variance.
+local function from_normal(p, q)
+  local away = (p.mean - q.loc) / q.scale
+  return -p:entropy() + 0.5 * (LOG_2PI + p.variance / q.scale ^ 2 + away * away) + q.scale:log()
+end
+for _, name in ipairs { "Uniform", "Laplace", "Exponential", "Gamma", "Chi2", "Gumbel", "Beta" } do
+  FORMULAS[name .. " Normal"] = from_normal
+end
+
+-- Of q, an exponential distribution, from one over numbers above 0.
+local function from_exponential(p, q) return -p:entropy() - q.rate:log() + q.rate * p.mean end
+for _, name in ipairs { "Gamma", "Chi2", "Beta" } do FORMULAS[name .. " Exponential"] = from_exponential end
+
+FORMULAS["Exponential Gamma"] = function(p, q)
+  local ratio, a = q.rate / p.rate, q.concentration
+  return -a * ratio:log() + ratio + lgamma(a) + a * EULER - (1 + EULER)
+end
+
+FORMULAS["Chi2 Gamma"], FORMULAS["Gamma Chi2"] = FORMULAS.Gamma, FORMULAS.Gamma
+FORMULAS.Chi2 = FORMULAS.Gamma
+
+-- What can come from p and not from q.
+local function never(p) return core.full_like(p.mean, math.huge) end
+for _, name in ipairs { "Normal", "Laplace", "Gumbel", "Cauchy" } do
+  for _, other in ipairs { "Uniform", "Beta", "Exponential", "Gamma", "Chi2" } do
+    FORMULAS[name .. " " .. other] = function(p, q) return never(p) + 0 * q.mean end
+  end
+end
+for _, name in ipairs { "Exponential", "Gamma", "Chi2" } do
+  for _, other in ipairs { "Uniform", "Beta" } do
+    FORMULAS[name .. " " .. other] = function(p, q) return never(p) + 0 * q.mean end
+  end
+end
+
+--- Returns the Kullback-Leibler divergence of q from p, in nats: of two distributions of one kind,
+--- or of pairs such as Gamma and Normal.
 ---@param p accelerate.Distribution
 ---@param q accelerate.Distribution
 ---@return accelerate.Tensor of their batch shape
 function M.kl_divergence(p, q)
   local a, b = type(p) == "table" and p.__name, type(q) == "table" and q.__name
-  if a ~= b or not FORMULAS[a] then
+  local formula = a and b and FORMULAS[a == b and a or a .. " " .. b]
+  if not formula then
     options.fail("kl_divergence: there is no formula for %s and %s", a or options.show(p), b
       or options.show(q))
   end
-  return FORMULAS[a](p, q)
+  return formula(p, q)
 end
 
 return M

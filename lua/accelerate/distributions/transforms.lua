@@ -1,0 +1,181 @@
+--- Invertible functions of tensors, with the logarithm of how much they stretch.
+local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local tensor = require "accelerate.tensor"
+
+local M = {}
+
+--- An elementwise function with an inverse: `t(x)` is its value, `t.inv(y)` goes back.
+---@class accelerate.Transform
+---@field inv accelerate.Transform
+---@field bijective boolean
+---@field sign integer|accelerate.Tensor 1 where it rises, -1 where it falls
+local Transform = class "Transform"
+Transform.bijective, Transform.sign = true, 1
+
+local Inverse = class("InverseTransform", Transform)
+
+local function reader(Class)
+  return function(self, key)
+    if key == "inv" then return Inverse(self) end
+    return Class[key]
+  end
+end
+
+local function define(name)
+  local Class = class(name, Transform)
+  Class.__index = reader(Class)
+  M[name] = Class
+  return Class
+end
+
+local function tensor_of(where, x)
+  if type(x) == "number" then return tensor.tensor(x) end
+  if not core.is_tensor(x) then
+    options.fail("%s: expected a tensor or a number, got %s", where, options.show(x))
+  end
+  return x
+end
+
+function Transform:__call(x) return self:_call(tensor_of(self.__name, x)) end
+
+--- Returns the logarithm of |dy / dx| of each element.
+---@param x accelerate.Tensor
+---@param y accelerate.Tensor t(x)
+---@return accelerate.Tensor
+function Transform:log_abs_det_jacobian(x, y)
+  return self:_jacobian(tensor_of(self.__name, x), tensor_of(self.__name, y))
+end
+
+-- A metamethod is taken over when a class is made, so derived ones are made from here on.
+function Inverse:init(transform) self.transform = transform end
+Inverse.__call = Transform.__call
+Inverse.__index = function(self, key)
+  if key == "inv" then return rawget(self, "transform") end
+  if key == "sign" or key == "bijective" then return rawget(self, "transform")[key] end
+  return Inverse[key]
+end
+function Inverse:_call(y) return self.transform:_inverse(y) end
+function Inverse:_inverse(x) return self.transform:_call(x) end
+function Inverse:_jacobian(y, x) return -self.transform:_jacobian(x, y) end
+
+--- y = loc + scale x.
+---@class accelerate.AffineTransform: accelerate.Transform
+local Affine = define "AffineTransform"
+---@param loc accelerate.Tensor|number
+---@param scale accelerate.Tensor|number
+function Affine:init(loc, scale)
+  self.loc, self.scale = tensor_of("AffineTransform", loc), tensor_of("AffineTransform", scale)
+  self.sign = self.scale:detach():sign()
+end
+-- Numbers become tensors of x's type.
+local function beside(value, x) return value:dim() == 0 and value:to(x.dtype):to(x.device) or value end
+function Affine:_call(x) return beside(self.loc, x) + beside(self.scale, x) * x end
+function Affine:_inverse(y) return (y - beside(self.loc, y)) / beside(self.scale, y) end
+function Affine:_jacobian(x) return beside(self.scale, x):abs():log() + core.zeros_like(x) end
+
+--- y = exp(x).
+---@class accelerate.ExpTransform: accelerate.Transform
+local Exp = define "ExpTransform"
+function Exp:_call(x) return x:exp() end
+function Exp:_inverse(y) return y:log() end
+function Exp:_jacobian(x) return x end
+
+--- y = 1 / (1 + exp(-x)).
+---@class accelerate.SigmoidTransform: accelerate.Transform
+local Sigmoid = define "SigmoidTransform"
+local function inside(y, low)
+  local least = y.dtype == "float64" and 2 ^ -52 or 2 ^ -23
+  return y:clamp { min = low + (low == 0 and 2 ^ -126 or least), max = 1 - least }
+end
+function Sigmoid:_call(x) return inside(x:sigmoid(), 0) end
+function Sigmoid:_inverse(y)
+  y = inside(y, 0)
+  return y:log() - (-y):log1p()
+end
+function Sigmoid:_jacobian(x) return x:logsigmoid() + (-x):logsigmoid() end
+
+--- y = tanh(x).
+---@class accelerate.TanhTransform: accelerate.Transform
+local Tanh = define "TanhTransform"
+function Tanh:_call(x) return x:tanh() end
+function Tanh:_inverse(y)
+  y = inside(y, -1)
+  return 0.5 * (y:log1p() - (-y):log1p())
+end
+function Tanh:_jacobian(x) return 2 * (math.log(2) - x - core.softplus(-2 * x)) end
+
+--- y = log(1 + exp(x)).
+---@class accelerate.SoftplusTransform: accelerate.Transform
+local Softplus = define "SoftplusTransform"
+function Softplus:_call(x) return core.softplus(x) end
+function Softplus:_inverse(y) return (-(-y):expm1()):log() + y end
+function Softplus:_jacobian(x) return x:logsigmoid() end
+
+--- y = x^exponent, for x above 0.
+---@class accelerate.PowerTransform: accelerate.Transform
+local Power = define "PowerTransform"
+---@param exponent accelerate.Tensor|number not 0
+function Power:init(exponent)
+  self.exponent = tensor_of("PowerTransform", exponent)
+  if self.exponent:detach():eq(0):any():item() then
+    options.fail("PowerTransform: the exponent must not be 0, got %s", options.show(exponent))
+  end
+  self.sign = self.exponent:detach():sign()
+end
+function Power:_call(x) return x:pow(beside(self.exponent, x)) end
+function Power:_inverse(y) return y:pow(1 / beside(self.exponent, y)) end
+function Power:_jacobian(x, y) return (beside(self.exponent, x) * y / x):abs():log() end
+
+--- y = |x|; its inverse is the value itself.
+---@class accelerate.AbsTransform: accelerate.Transform
+local Abs = define "AbsTransform"
+Abs.bijective = false
+function Abs:_call(x) return x:abs() end
+function Abs:_inverse(y) return y end
+function Abs:_jacobian() options.fail("AbsTransform: there is no log_abs_det_jacobian") end
+
+--- Several transforms, the first one first.
+---@class accelerate.ComposeTransform: accelerate.Transform
+local Compose = define "ComposeTransform"
+
+--- Returns a list of transforms, checked.
+function M.list(where, parts)
+  if class.is(parts, Transform) then parts = { parts } end
+  options.value(where, "transforms", parts, { "table" })
+  for i, part in ipairs(parts) do
+    if not class.is(part, Transform) then
+      options.fail("%s: transforms[%d] must be a transform, got %s", where, i, options.show(part))
+    end
+  end
+  return parts
+end
+
+---@param parts accelerate.Transform[]
+function Compose:init(parts)
+  self.parts = M.list("ComposeTransform", parts)
+  for _, part in ipairs(self.parts) do
+    self.bijective, self.sign = self.bijective and part.bijective, self.sign * part.sign
+  end
+end
+function Compose:_call(x)
+  for _, part in ipairs(self.parts) do x = part(x) end
+  return x
+end
+function Compose:_inverse(y)
+  for i = #self.parts, 1, -1 do y = self.parts[i]:_inverse(y) end
+  return y
+end
+function Compose:_jacobian(x)
+  local total = core.zeros_like(x)
+  for _, part in ipairs(self.parts) do
+    local y = part(x)
+    total, x = total + part:_jacobian(x, y), y
+  end
+  return total
+end
+
+M.Transform = Transform
+
+return M
