@@ -303,11 +303,6 @@ static int check_plan(const ax_plan *plan)
             plan->set[AX_SET_max_restarts].origin, plan->join.who);
     return AX_EXIT_USAGE;
   }
-  if (plan->set[AX_SET_max_restarts].number > 0 && plan->set[AX_SET_num_machines].number > 1) {
-    fprintf(stderr, "accel-run: %s: ranks of several machines cannot be started again yet\n",
-            plan->set[AX_SET_max_restarts].origin);
-    return AX_EXIT_USAGE;
-  }
   return ax_output_check(plan);
 }
 

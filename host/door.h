@@ -7,7 +7,7 @@
 #include "sha256.h"
 
 #define AX_DOOR_MAGIC 0x6c636361u /* "accl"; another byte order gives another number */
-#define AX_DOOR_VERSION 2u
+#define AX_DOOR_VERSION 3u
 #define AX_GUESTS 256 /* connections that have not introduced themselves yet; older ones are closed */
 #define AX_FROM 64    /* bytes of an address's text */
 

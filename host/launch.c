@@ -316,6 +316,7 @@ static int wait_for_ranks(ax_launched *r, const sigset_t *signals)
         signal_all(r, SIGKILL); /* the second signal */
       } else {
         r->ending_signal = sig;
+        atomic_store(&r->control->ended, 1);
         if (r->machines)
           snprintf(reason, sizeof reason, "the run was ended by %s on machine %d", ax_launched_signal(sig),
                    r->machines->mine);
@@ -502,7 +503,10 @@ typedef struct launching {
 static int abandon(ax_launched *r, int rank)
 {
   fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, r->ranks, strerror(errno));
-  if (r->machines) ax_machines_end(r->machines, "a rank could not be started");
+  if (r->machines) {
+    ax_machines_tell(r->machines, "a rank could not be started");
+    ax_machines_close(r->machines);
+  }
   ax_shm_abort(r->control, rank, "a rank could not be started");
   if (r->local) ax_local_end(r->local);
   signal_all(r, SIGKILL);
@@ -543,7 +547,7 @@ static int run_ranks(launching *l, ax_launched *r)
   ax_family_end(failed);
   ax_output_end(output);
   if (r->prompt) ax_session_close();
-  if (r->machines) ax_machines_end(r->machines, failed ? "a rank failed" : NULL);
+  if (r->machines) ax_machines_tell(r->machines, failed ? "a rank failed" : NULL);
   status = report(r, lines);
   if (r->local) ax_local_end(r->local);
   return status;
@@ -551,12 +555,12 @@ static int run_ranks(launching *l, ax_launched *r)
 
 /* Whether a run that failed starts again; says so.  A restart that saved no checkpoint would fail
  * as it did. */
-static bool starts_again(const launching *l, const ax_launched *r)
+static bool may_start_again(const launching *l, const ax_launched *r)
 {
   const int most = (int)l->plan->set[AX_SET_max_restarts].number;
   const uint64_t saved = atomic_load(&r->control->saved);
 
-  if (most == 0 || r->ending_signal || r->prompt) return false;
+  if (most == 0 || atomic_load(&r->control->ended) || r->prompt) return false;
   if (l->attempt == most) {
     fprintf(stderr, "accel-run: not started again: that was restart %d of %d\n", l->attempt, most);
     return false;
@@ -571,6 +575,23 @@ static bool starts_again(const launching *l, const ax_launched *r)
           getenv("ACCELERATE_NEWEST_CHECKPOINT") ? "; the newest checkpoint is " : "",
           getenv("ACCELERATE_NEWEST_CHECKPOINT") ? getenv("ACCELERATE_NEWEST_CHECKPOINT") : "");
   return true;
+}
+
+/* Of several machines, machine 0 decides. */
+static bool starts_again(const launching *l, const ax_launched *r)
+{
+  const bool follows = r->machines && r->machines->mine != 0;
+  const ax_setting *set = l->plan->set;
+  bool again;
+
+  if (!r->machines) return may_start_again(l, r);
+  if (follows && (set[AX_SET_max_restarts].number == 0 || atomic_load(&r->control->ended))) return false;
+  again = ax_machines_again(r->machines, r->control, !follows && may_start_again(l, r),
+                            set[AX_SET_timeout].number);
+  if (follows && again)
+    fprintf(stderr, "accel-run: restart %d of %d with the other machines\n", l->attempt + 1,
+            (int)set[AX_SET_max_restarts].number);
+  return again;
 }
 
 static void set_up_run(const launching *l, ax_launched *r)
@@ -618,7 +639,7 @@ static int join_others(launching *l, ax_launched *r, ax_machines *machines)
   } else {
     status = share_memory(l, r);
   }
-  if (status == 0 && several && r->from == 0) status = ax_machines_meet(machines, l->plan, r->control);
+  if (status == 0 && several && r->from == 0) status = ax_machines_meet(machines, l->plan, 0, r->control);
   if (status == 0 && several && r->from > 0) ax_machines_inherit(machines, r->from, inherited);
   if (status == 0 && r->local && r->from == 0)
     status = ax_local_release(&local, several ? ax_machines_ends(machines) : NULL);
@@ -634,7 +655,22 @@ static int start(launching *l, ax_launched *r)
   if (l->plan->join.who) return join_others(l, r, &machines);
   if ((status = share_memory(l, r)) != 0 || l->plan->set[AX_SET_num_machines].number <= 1) return status;
   r->machines = &machines;
-  return ax_machines_meet(&machines, l->plan, r->control);
+  if ((status = ax_machines_meet(&machines, l->plan, l->attempt, r->control)) == 0)
+    l->attempt = machines.attempt;
+  return status;
+}
+
+/* Starts a run that has failed once more; a signal ends the wait for other machines. */
+static int start_again(launching *l, ax_launched *r)
+{
+  int status;
+
+  ax_shm_free(r->control);
+  l->attempt++;
+  sigprocmask(SIG_SETMASK, &l->former, NULL);
+  status = start(l, r);
+  sigprocmask(SIG_BLOCK, &l->signals, NULL);
+  return status;
 }
 
 int ax_launch(ax_plan *plan)
@@ -645,18 +681,19 @@ int ax_launch(ax_plan *plan)
   int status;
 
   l.crowded = (long)l.ranks * ax_config_threads(plan, l.ranks, &given) > ax_config_cores();
+  unsetenv("ACCELERATE_NEWEST_CHECKPOINT");
   if ((status = check_script(plan)) != 0 || (status = start(&l, &r)) != 0) return status;
   ax_config_export(plan, l.ranks);
   export_meeting(plan);
   if (r.local ? !r.control->spin : l.crowded) setenv("OMP_WAIT_POLICY", "passive", 0);
-  unsetenv("ACCELERATE_NEWEST_CHECKPOINT");
   block_signals(&l.signals, &l.former);
-  for (;; l.attempt++) {
+  for (;;) {
+    bool again;
     set_number("ACCELERATE_RESTART_COUNT", l.attempt);
     status = run_ranks(&l, &r);
-    if (l.in_rank || status == 0 || !starts_again(&l, &r)) return status;
-    ax_shm_free(r.control);
-    set_up_run(&l, &r);
-    if ((status = share_memory(&l, &r)) != 0) return status;
+    if (l.in_rank) return status;
+    again = status != 0 && starts_again(&l, &r);
+    if (r.machines) ax_machines_close(r.machines);
+    if (!again || (status = start_again(&l, &r)) != 0) return status;
   }
 }

@@ -8,10 +8,11 @@
  * Where MPI carries the tensors the ranks start at once.  Machine 0 listens at any free port, makes
  * a secret, and MPI takes both to the other launchers, which connect while their ranks run.
  *
- * The first connection of each launcher stays with it; it carries the news that a rank failed
- * there or that all ended well.  A connection that closes without such news means that the machine
- * is gone.  Machine 0 keeps listening, so that the port stays taken and late machines can be
- * refused. */
+ * The first connection of each launcher stays with it; it carries the news that a rank failed there
+ * or that all ended well.  A connection that closes without such news means that the machine is
+ * gone.  Machine 0 keeps listening, so that the port stays taken and late machines can be refused.
+ * After a failure it says whether the ranks start again; then all meet anew, and a machine that is
+ * gone may come back. */
 #define _GNU_SOURCE
 #include "machines.h"
 
@@ -23,6 +24,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,7 +33,16 @@
 #define AGAIN_MS 200                  /* between attempts to connect */
 #define POINT_S 5.0                   /* to reach machine 0 at the place that MPI has carried */
 
-typedef enum { NOTE_START = 0x61786e01, NOTE_ABORT, NOTE_DONE, NOTE_LOOK, NOTE_TIMEOUT } note_kind;
+typedef enum {
+  NOTE_START = 0x61786e01, /* "ATTEMPT CHECKPOINT": which start this is, and the newest checkpoint */
+  NOTE_ABORT,
+  NOTE_DONE,
+  NOTE_LOOK,
+  NOTE_TIMEOUT,
+  NOTE_ENDED, /* by a signal to a launcher: nothing starts again */
+  NOTE_AGAIN,
+  NOTE_OVER
+} note_kind;
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
@@ -237,6 +248,15 @@ static int forget_gone(ax_machines *m)
   return wanted;
 }
 
+static bool notify_start(ax_machines *m)
+{
+  const char *newest = getenv("ACCELERATE_NEWEST_CHECKPOINT");
+  char text[AX_NOTE_TEXT];
+
+  snprintf(text, sizeof text, "%d %s", m->attempt, newest ? newest : "");
+  return notify(m, NOTE_START, text);
+}
+
 static int gather_machines(ax_machines *m, const ax_plan *plan)
 {
   const double limit = plan->set[AX_SET_timeout].number, report = plan->set[AX_SET_stall_report].number;
@@ -277,7 +297,7 @@ static int gather_machines(ax_machines *m, const ax_plan *plan)
       }
     }
   }
-  if (!text[0] && notify(m, NOTE_START, "")) return 0;
+  if (!text[0] && notify_start(m)) return 0;
   if (!text[0]) snprintf(text, sizeof text, "a machine went away before the run began");
   notify(m, NOTE_ABORT, text);
   fprintf(stderr, "accel-run: %s\n", text);
@@ -370,6 +390,14 @@ static int reach(ax_machines *m, const struct addrinfo *list, const ax_plan *pla
   return -1;
 }
 
+static void take_start(ax_machines *m, const char *text)
+{
+  char *newest;
+
+  m->attempt = (int)strtol(text, &newest, 10);
+  if (newest[0] == ' ' && newest[1]) setenv("ACCELERATE_NEWEST_CHECKPOINT", newest + 1, 1);
+}
+
 static int join_machine_0(ax_machines *m, const ax_plan *plan)
 {
   const double limit = plan->set[AX_SET_timeout].number;
@@ -391,7 +419,10 @@ static int join_machine_0(ax_machines *m, const ax_plan *plan)
   e = ax_door_move(m->control[0], &n, sizeof n, false, ax_monotonic_ns() + (int64_t)((limit + 1) * 1e9));
   n.text[sizeof n.text - 1] = '\0';
   ax_text_clean(n.text);
-  if (e == 0 && n.kind == NOTE_START) return 0;
+  if (e == 0 && n.kind == NOTE_START) {
+    take_start(m, n.text);
+    return 0;
+  }
   if (e == 0) fprintf(stderr, "accel-run: machine 0 at %s: %s\n", m->address, n.text);
   else if (e == ETIMEDOUT)
     fprintf(stderr,
@@ -517,11 +548,12 @@ static void find_point(ax_machines *m, const ax_point *point)
   m->tried = true;
 }
 
-int ax_machines_meet(ax_machines *m, const ax_plan *plan, ax_control *c)
+int ax_machines_meet(ax_machines *m, const ax_plan *plan, int attempt, ax_control *c)
 {
   int pair[2], status;
 
   ax_machines_number(m, plan);
+  m->attempt = attempt;
   snprintf(m->door.address, sizeof m->door.address, "%s", m->address);
   if (m->mpi) {
     c->point.every = plan->join.who != NULL;
@@ -654,7 +686,12 @@ static void hear(ax_machines *m, ax_control *c, int k)
       if (m->mine == 0) ax_machines_look(m, k);
       continue;
     }
+    if (m->coming[k].kind == NOTE_AGAIN || m->coming[k].kind == NOTE_OVER) {
+      m->verdict = m->coming[k].kind;
+      continue;
+    }
     if (m->coming[k].kind == NOTE_TIMEOUT) atomic_store(&c->timed_out, 1);
+    if (m->coming[k].kind == NOTE_ENDED) atomic_store(&c->ended, 1);
     m->done[k] = true;
     m->coming[k].text[AX_NOTE_TEXT - 1] = '\0';
     ax_text_clean(m->coming[k].text);
@@ -676,14 +713,42 @@ bool ax_machines_watch(ax_machines *m, ax_control *c)
   }
   if (!m->notified && atomic_load(&c->abort) == AX_ABORT_PUBLISHED) {
     m->notified = true;
-    notify(m, atomic_load(&c->timed_out) ? NOTE_TIMEOUT : NOTE_ABORT, c->reason);
+    notify(m,
+           atomic_load(&c->ended)       ? NOTE_ENDED
+           : atomic_load(&c->timed_out) ? NOTE_TIMEOUT
+                                        : NOTE_ABORT,
+           c->reason);
   }
   return others && m->mine == 0;
 }
 
-void ax_machines_end(ax_machines *m, const char *failed)
+void ax_machines_tell(ax_machines *m, const char *failed)
 {
   if (!m->notified) notify(m, failed ? NOTE_ABORT : NOTE_DONE, failed ? failed : "");
+  m->notified = true;
+}
+
+bool ax_machines_again(ax_machines *m, ax_control *c, bool again, double seconds)
+{
+  const int64_t deadline = ax_monotonic_ns() + (int64_t)(seconds * 1e9);
+
+  if (m->mine == 0) {
+    notify(m, again ? NOTE_AGAIN : NOTE_OVER, "");
+    return again;
+  }
+  while (!m->verdict && m->control[0] >= 0 && ax_monotonic_ns() < deadline) {
+    struct pollfd p = { .fd = m->control[0], .events = POLLIN };
+    poll(&p, 1, 100);
+    hear(m, c, 0);
+  }
+  if (!m->verdict)
+    fprintf(stderr, "accel-run: not started again: %s\n",
+            m->control[0] < 0 ? "machine 0 is gone" : "machine 0 does not say that it starts again");
+  return m->verdict == NOTE_AGAIN;
+}
+
+void ax_machines_close(ax_machines *m)
+{
   for (int k = 0; k < m->count; k++) put_away(&m->control[k]);
   ax_door_close(&m->door);
 }

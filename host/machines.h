@@ -30,13 +30,17 @@ typedef struct ax_machines {
   int local[AX_MAX_RANKS]; /* in machine 0, by rank: the other end, for its own ranks */
   bool look;               /* another launcher was asked where all ranks are */
   bool notified;           /* the other launchers know that the run ends */
+  int attempt;             /* which start of the ranks this is, from 0, as machine 0 counts */
+  uint32_t verdict;        /* machine 0's word whether the ranks start again; 0: none yet */
 } ax_machines;
 
 /* Numbers machines and ranks as the plan has them; no connection is there. */
 void ax_machines_number(ax_machines *m, const ax_plan *plan);
 /* Finds the other launchers and connects all ranks to rank 0; with MPI, writes into `c` where they
- * will find machine 0.  Returns 0, or the exit status after printing to stderr what is wrong. */
-int ax_machines_meet(ax_machines *m, const ax_plan *plan, ax_control *c);
+ * will find machine 0.  attempt: which start of the ranks this is; elsewhere than on machine 0,
+ * m->attempt and ACCELERATE_NEWEST_CHECKPOINT become what machine 0 says.  Returns 0, or the exit
+ * status after printing to stderr what is wrong. */
+int ax_machines_meet(ax_machines *m, const ax_plan *plan, int attempt, ax_control *c);
 /* Where each rank of this machine has a launcher: by local rank, the connections that the others
  * get from that of local rank 0, and what such a one has got. */
 const int *ax_machines_ends(const ax_machines *m);
@@ -53,7 +57,11 @@ bool ax_machines_watch(ax_machines *m, ax_control *c);
 /* Passes on that tracebacks of all ranks are wanted; `but`: the machine that knows already, or
  * -1. */
 void ax_machines_look(ax_machines *m, int but);
-/* Sends this launcher's last message; `failed` NULL: all went well. */
-void ax_machines_end(ax_machines *m, const char *failed);
+/* Sends the other launchers this one's last note; `failed` NULL: all went well. */
+void ax_machines_tell(ax_machines *m, const char *failed);
+/* After a run that failed.  Machine 0 sends the others whether it starts again.  The others wait
+ * for that word, `seconds` at most; false, after printing why, where none comes. */
+bool ax_machines_again(ax_machines *m, ax_control *c, bool again, double seconds);
+void ax_machines_close(ax_machines *m);
 
 #endif

@@ -103,6 +103,7 @@ typedef struct ax_control {
 
   _Atomic int64_t look_at;      /* when a launcher last wanted all ranks' tracebacks */
   _Atomic uint32_t timed_out;   /* a rank waited too long in a collective */
+  _Atomic uint32_t ended;       /* a signal to a launcher ends the run */
   _Atomic uint32_t handled;     /* signals that the script has a function for: 1 << number */
   _Atomic uint32_t signal;      /* the one that came; 0: none */
   _Atomic uint64_t signal_from; /* all ranks act on it once they have entered this collective */

@@ -39,6 +39,8 @@ local function int32(n) return ffi.string(ffi.new("int32_t[1]", n), 4) end
 local MAGIC = int32(0x6c636361)
 
 -- What a machine's launcher says, but for its nonce and code.
+local VERSION = 3 -- AX_DOOR_VERSION of host/door.h
+
 local function hello(version, layout)
   return MAGIC .. int32(version) .. int32(layout) .. int32(2) .. int32(1) .. int32(2) .. int32(-1) .. int32(0)
     .. ("\0"):rep(8)
@@ -86,7 +88,7 @@ describe("a stranger at machine 0's port", function()
     local err = meets(function(port)
       local open = {}
       for k, text in ipairs { "GET / HTTP/1.1\r\nHost: here\r\n\r\n", ("\255\1\0\127"):rep(100), "x",
-        hello(1, 256), MAGIC, hello(2, 256) .. ("x"):rep(48), "\n", ("a"):rep(1e5) } do
+        hello(1, 256), MAGIC, hello(VERSION, 256) .. ("x"):rep(48), "\n", ("a"):rep(1e5) } do
         open[k] = connect(port)
         send(open[k], text)
       end
@@ -104,7 +106,7 @@ describe("a stranger at machine 0's port", function()
   it("that sends a byte now and then delays nobody", function()
     meets(function(port)
       local fd = connect(port)
-      local text = hello(2, 256)
+      local text = hello(VERSION, 256)
       for k = 1, 10 do
         send(fd, text:sub(k, k))
         processes.sleep(0.02)
@@ -118,7 +120,7 @@ describe("a stranger at machine 0's port", function()
     local err = meets(function(port)
       local one, other = connect(port), connect(port)
       local layout = 256
-      local nonce, body = receive(one, 24):sub(9, 24), hello(2, layout) .. ("n"):rep(16)
+      local nonce, body = receive(one, 24):sub(9, 24), hello(VERSION, layout) .. ("n"):rep(16)
       local said = body .. digest(secret, nonce .. body)
       receive(other, 24)
       send(other, said) -- right for the first connection's number

@@ -189,13 +189,14 @@ static void meet(const ax_plan *plan, stranger *s, bool goes_on)
 
   if (pthread_create(&thread, NULL, live, s) != 0) fuzz_violation("no thread");
   memset(&control, 0, sizeof control);
-  status = ax_machines_meet(&machines, plan, &control);
+  status = ax_machines_meet(&machines, plan, 0, &control);
   if (status == 0 && goes_on) {
     for (int i = 0; i < 3; i++) ax_machines_watch(&machines, &control);
   }
   pthread_join(thread, NULL);
   if (ax_monotonic_ns() - began > (int64_t)6e9) fuzz_violation("the meeting took more than 6 s");
-  ax_machines_end(&machines, NULL);
+  ax_machines_tell(&machines, NULL);
+  ax_machines_close(&machines);
   ax_machines_forked(&machines);
 }
 
