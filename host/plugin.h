@@ -354,7 +354,7 @@ typedef struct ax_segment {
   /* count including this step.  SGD: 1 means that the momentum buffer is not yet filled */
   int64_t step;
   int64_t rows, cols; /* by_matrix: size of each of the n / (rows * cols) matrices; 0: fewer than two dims */
-  double number;      /* the state of form NUMBER, up to and including this step */
+  double number;      /* the state of form NUMBER, as the step before has left it */
 } ax_segment;
 /* Device memory that a step reads, for values that the host does not know when it issues the
  * step. */

@@ -55,8 +55,9 @@ AX_FN ax_mixed_numbers ax_mixed_numbers_of(const ax_hyper *h)
 
 AX_FN ax_mixed_numbers ax_nadam_numbers_of(const ax_segment *s, const ax_hyper *h)
 {
-  const double step = (double)s->step, product = s->number; /* the product of the momenta up to this step */
-  const double mu = h->betas[0] * (1 - 0.5 * pow(0.96, step * h->momentum_decay));
+  const double step = (double)s->step, decay = 1 - 0.5 * pow(0.96, step * h->momentum_decay);
+  const double mu = h->betas[0] * decay;
+  const double product = s->number * h->betas[0] * decay; /* of the momenta up to this step */
   const double next = h->betas[0] * (1 - 0.5 * pow(0.96, (step + 1) * h->momentum_decay));
   ax_mixed_numbers x = ax_mixed_numbers_of(h);
   x.root = 1 / sqrt(1 - pow(h->betas[1], step));
@@ -76,6 +77,22 @@ AX_FN ax_mixed_numbers ax_radam_numbers_of(const ax_segment *s, const ax_hyper *
   x.by_mean = h->lr / bias1;
   if (x.divide)
     x.by_mean *= sqrt(bias2) * sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+  return x;
+}
+
+/* torch.optim.ASGD (Polyak and Juditsky 1992): p = keep p - eta g; the average moves to it by
+ * `mu`. */
+typedef struct ax_asgd_numbers {
+  double keep, eta, mu;
+} ax_asgd_numbers;
+
+AX_FN ax_asgd_numbers ax_asgd_numbers_of(const ax_segment *s, const ax_hyper *h)
+{
+  const double since = (double)s->step - 1 - h->t0; /* steps since averaging began */
+  ax_asgd_numbers x;
+  x.eta = s->step == 1 ? h->lr : s->number;
+  x.keep = 1 - h->lambd * x.eta;
+  x.mu = since > 1 ? 1 / since : 1;
   return x;
 }
 

@@ -1,5 +1,5 @@
-/* Optimizers that step by the gradient, its running mean, or the sign of that mean: SGD and
- * Lion. */
+/* Optimizers that step by the gradient, its running mean, or the sign of one of them: SGD, Lion and
+ * Rprop. */
 #include "optim.h"
 
 /* torch.optim.SGD: g = grad + weight_decay * p; b = momentum * b + (1 - dampening) * g, in the
@@ -46,3 +46,28 @@ SGD(f64, double)
   }
 LION(f32, float)
 LION(f64, double)
+
+/* torch.optim.Rprop (Riedmiller and Braun 1993): an element's step size grows by etas[1] while its
+ * gradient keeps its sign, and shrinks by etas[0] where the sign changes; there the gradient counts
+ * as 0.  A NaN stays visible. */
+#define RPROP(S, T) \
+  void ax_cpu_rprop_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
+  { \
+    T *p = (T *)s->param + at, *prev = (T *)s->state[0] + at, *size = (T *)s->state[1] + at; \
+    const T *grad = (const T *)s->grad + at; \
+    const T sign = h->maximize ? -1 : 1, less = (T)h->etas[0], more = (T)h->etas[1], \
+            low = (T)h->step_sizes[0], high = (T)h->step_sizes[1]; \
+    AX_OPTIM_EACH(S, s, p, at, n, const T q = sign * grad[i]; const T c = q * prev[i]; \
+                  const T grown = size[i] * (c > 0    ? more \
+                                             : c < 0  ? less \
+                                             : c == 0 ? 1 \
+                                                      : c); \
+                  const T b = grown < low    ? low \
+                              : grown > high ? high \
+                                             : grown; \
+                  const T g = c < 0 ? 0 : q; size[i] = b; prev[i] = g; p[i] -= g > 0   ? b \
+                                                                               : g < 0 ? -b \
+                                                                                       : g * b;) \
+  }
+RPROP(f32, float)
+RPROP(f64, double)

@@ -1,6 +1,6 @@
 /* Optimizers that divide the gradient by the root of a sum or mean of its squares: Adagrad (Duchi
- * et al. 2011), s += g^2 and p -= lr / (1 + (step - 1) lr_decay) g / (sqrt(s) + eps); and
- * RMSprop. */
+ * et al. 2011), s += g^2 and p -= lr / (1 + (step - 1) lr_decay) g / (sqrt(s) + eps); RMSprop; and
+ * Adadelta. */
 #include "optim.h"
 
 #define ADAGRAD(S, T, SQRT) \
@@ -48,3 +48,19 @@ ADAGRAD(f64, double, sqrt)
   }
 RMSPROP(f32, float, sqrtf)
 RMSPROP(f64, double, sqrt)
+
+/* torch.optim.Adadelta (Zeiler 2012): v = rho v + (1 - rho) g^2; d = sqrt(u + eps) / sqrt(v + eps)
+ * g; u = rho u + (1 - rho) d^2; p -= lr d. */
+#define ADADELTA(S, T, SQRT) \
+  void ax_cpu_adadelta_##S(const ax_segment *s, int64_t at, int64_t n, const ax_hyper *h) \
+  { \
+    T *p = (T *)s->param + at, *v = (T *)s->state[0] + at, *u = (T *)s->state[1] + at; \
+    const T *grad = (const T *)s->grad + at; \
+    const T sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, lr = (T)h->lr, eps = (T)h->eps, \
+            rho = (T)h->rho, w = (T)(1 - h->rho); \
+    AX_OPTIM_EACH(S, s, p, at, n, const T g = sign * grad[i] + l2 * p[i]; \
+                  const T b = rho * v[i] + w * g * g; const T d = SQRT(u[i] + eps) / SQRT(b + eps) * g; \
+                  v[i] = b; u[i] = rho * u[i] + w * d * d; p[i] -= lr * d;) \
+  }
+ADADELTA(f32, float, sqrtf)
+ADADELTA(f64, double, sqrt)

@@ -161,6 +161,98 @@ template <class T> struct rmsprop {
   }
 };
 
+template <class T> struct adadelta {
+  T sign, l2, lr, eps, rho, w;
+  __host__ __device__ void set(const ax_segment *, const ax_hyper *h)
+  {
+    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, lr = (T)h->lr, eps = (T)h->eps, rho = (T)h->rho,
+    w = (T)(1 - h->rho);
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = sign * grad + l2 * p;
+    s[0] = rho * s[0] + w * g * g;
+    const T d = root_of(s[1] + eps) / root_of(s[0] + eps) * g;
+    s[1] = rho * s[1] + w * d * d;
+    p -= lr * d;
+  }
+};
+
+template <class T> struct rprop {
+  T sign, less, more, low, high;
+  __host__ __device__ void set(const ax_segment *, const ax_hyper *h)
+  {
+    sign = h->maximize ? -1 : 1, less = (T)h->etas[0], more = (T)h->etas[1], low = (T)h->step_sizes[0],
+    high = (T)h->step_sizes[1];
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T q = sign * grad, c = q * s[0];
+    const T grown = s[1] * (c > 0 ? more : c < 0 ? less : c == 0 ? (T)1 : c);
+    s[1] = grown < low ? low : grown > high ? high : grown;
+    s[0] = c < 0 ? (T)0 : q;
+    p -= s[0] > 0 ? s[1] : s[0] < 0 ? -s[1] : s[0] * s[1];
+  }
+};
+
+template <class T> struct asgd {
+  T sign, l2, keep, eta, mu;
+  bool copied;
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
+  {
+    const ax_asgd_numbers x = ax_asgd_numbers_of(s, h);
+    sign = h->maximize ? -1 : 1, l2 = (T)h->weight_decay, keep = (T)x.keep, eta = (T)x.eta, mu = (T)x.mu;
+    copied = x.mu == 1;
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    p = keep * p - eta * (sign * grad + l2 * p);
+    s[0] = copied ? p : s[0] + mu * (p - s[0]);
+  }
+};
+
+/* torch.lerp's formula */
+template <class T> static __device__ __forceinline__ T between(T a, T b, T w)
+{
+  return w < (T)0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);
+}
+
+template <class T> struct sgd_schedule_free {
+  T l2, lr, share, by;
+  bool first;
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
+  {
+    l2 = (T)h->weight_decay, lr = (T)h->lr, share = (T)h->share,
+    by = (T)(h->lr * (h->momentum * (1 - h->share) - 1));
+    first = s->step == 1;
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    const T g = grad + l2 * p, z = first ? p : s[0];
+    p = between(p, z, share) + by * g;
+    s[0] = z - lr * g;
+  }
+};
+
+template <class T> struct adamw_schedule_free {
+  T decay, lr, share, eps, beta2, w2, root, by;
+  bool first;
+  __host__ __device__ void set(const ax_segment *s, const ax_hyper *h)
+  {
+    decay = (T)h->weight_decay, lr = (T)h->lr, share = (T)h->share, eps = (T)h->eps, beta2 = (T)h->betas[1],
+    w2 = (T)(1 - h->betas[1]), root = (T)(1 / sqrt(h->bias2)),
+    by = (T)(h->lr * (h->betas[0] * (1 - h->share) - 1));
+    first = s->step == 1;
+  }
+  __device__ __forceinline__ void step(T &p, T grad, T *s) const
+  {
+    s[1] = beta2 * s[1] + w2 * grad * grad;
+    const T g = grad / (root_of(s[1]) * root + eps) + decay * p, z = first ? p : s[0];
+    p = between(p, z, share) + by * g;
+    s[0] = z - lr * g;
+  }
+};
+
 /* ---- the kernels */
 
 template <class T> struct entry {

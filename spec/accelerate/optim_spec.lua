@@ -469,7 +469,7 @@ describe("working copies", function()
   end
 
   for _, name in ipairs { "SGD", "AdamW", "Adam", "Adamax", "NAdam", "RAdam", "Adagrad", "RMSprop",
-    "Adafactor", "Lion" } do
+    "Adafactor", "Lion", "Adadelta", "Rprop", "ASGD", "SGDScheduleFree", "AdamWScheduleFree" } do
     it(("are written by %s, apart and in flat buffers"):format(name), function()
       for turn, dtype in ipairs { "float32", "float64", "float32" } do
         local p = core.randn(5003, { dtype = dtype, requires_grad = true })
@@ -478,6 +478,7 @@ describe("working copies", function()
         if dtype == "float64" then lay_out { p, q, r } end
         local flat = core.full({ 6000 }, 7, { dtype = turn == 3 and "float16" or "bfloat16" })
         local o = optim[name]({ p, q, r }, { lr = 0.1 })
+        if o.train then o:train() end
         local works = { [p] = flat:narrow(1, 1, 5003), [q] = flat:narrow(1, 5101, 210):view(70, 3) }
         core.set_work(p, flat, 0)
         core.set_work(q, flat, 5100)
@@ -538,10 +539,11 @@ describe("step", function()
 
   it("takes empty parameters and those of no dim", function()
     for _, name in ipairs { "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "RMSprop",
-      "Adafactor", "Lion" } do
+      "Adafactor", "Lion", "Adadelta", "Rprop", "ASGD", "SGDScheduleFree", "AdamWScheduleFree" } do
       local empty, flat, number = core.zeros(3,
         0):requires_grad_(), core.zeros(0):requires_grad_(), core.tensor(2):requires_grad_()
       local o = optim[name]({ empty, flat, number }, { lr = 0.5 })
+      if o.train then o:train() end
       for _ = 1, 2 do
         empty.grad, flat.grad, number.grad = core.zeros(3, 0), core.zeros(0), core.tensor(1)
         o:step()

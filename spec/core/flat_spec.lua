@@ -17,6 +17,8 @@ local KINDS = {
     { "AdamW", { amsgrad = true } }, { "Adamax", {} },
   { "NAdam", {} }, { "RAdam", {} }, { "Adagrad", { initial_accumulator_value = 0.1 } }, { "RMSprop", {} },
   { "RMSprop", { centered = true, momentum = 0.5 } }, { "Adafactor", {} }, { "Lion", { lr = 0.1 } },
+  { "Adadelta", {} }, { "Rprop", {} }, { "ASGD", { t0 = 1 } }, { "SGDScheduleFree", {} },
+  { "AdamWScheduleFree", {} },
 }
 
 describe("a layout", function()
@@ -266,6 +268,7 @@ describe("optimizers", function()
         local p, q = flat:narrow(1, 1, 10):detach():requires_grad_(), flat:narrow(1, gap + 1,
           10):detach():requires_grad_()
         local optimizer = optim[kind[1]]({ p, q }, kind[2])
+        if optimizer.train then optimizer:train() end
         for _ = 1, 3 do
           p.grad, q.grad = grads:narrow(1, 1, 10), grads:narrow(1, gap + 1, 10)
           optimizer:step()
@@ -289,6 +292,7 @@ describe("optimizers", function()
           layout:give_grads()
         end
         local optimizer = optim[kind[1]](params, kind[2])
+        if optimizer.train then optimizer:train() end
         for t = 1, 4 do
           for k, p in ipairs(params) do
             p.grad = nil

@@ -292,6 +292,8 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       { "Adamax", {} }, { "NAdam", {} }, { "RAdam", {} }, { "Lion", { weight_decay = 0.1 } },
         { "Adagrad", { lr_decay = 0.1 } },
       { "RMSprop", { centered = true, momentum = 0.5 } }, { "RMSprop", {} }, { "Adafactor", {} },
+      { "Adadelta", { weight_decay = 0.1 } }, { "Rprop", { lr = 0.1 } }, { "ASGD", { lr = 0.1, t0 = 1 } },
+      { "SGDScheduleFree", { warmup_steps = 2 } }, { "AdamWScheduleFree", { weight_decay = 0.1 } },
     }
     local function train(on, name, options, dtype)
       tensor.manual_seed(11)
@@ -302,6 +304,7 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       local copied = {}
       for k, v in pairs(options) do copied[k] = v end
       local optimizer = optim[name](params, copied)
+      if optimizer.train then optimizer:train() end
       local norm
       for step = 1, 3 do
         for k, p in ipairs(params) do

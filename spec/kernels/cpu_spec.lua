@@ -66,10 +66,12 @@ describe("threads", function()
       SGD = { momentum = 0.9 }, Adam = { amsgrad = true, weight_decay = 0.1 }, AdamW = {}, Adamax = {},
         NAdam = {}, RAdam = {}, Adagrad = {},
       RMSprop = { centered = true, momentum = 0.5 }, Adafactor = {}, Lion = {},
+      Adadelta = {}, Rprop = {}, ASGD = { t0 = 0 }, SGDScheduleFree = {}, AdamWScheduleFree = {},
     } do
       same_for_any_number(function()
         local params = { random(50001), random(3, 200, 120), random(700, 3, 3) }
         local o = optim[name](params, opts)
+        if o.train then o:train() end
         for _ = 1, 2 do
           for _, p in ipairs(params) do p.grad = p:detach() * 3 + 1 end
           o:step()

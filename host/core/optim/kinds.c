@@ -54,8 +54,10 @@ double ax_optim_first(ax_optim_kind kind, const ax_hyper *h, int k)
 
 double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t step, double before)
 {
-  if (kind != AX_OPTIM_NADAM) return before;
-  return before * h->betas[0] * (1 - 0.5 * pow(0.96, (double)step * h->momentum_decay));
+  const double n = (double)step;
+  if (kind == AX_OPTIM_NADAM) return before * h->betas[0] * (1 - 0.5 * pow(0.96, n * h->momentum_decay));
+  if (kind == AX_OPTIM_ASGD) return h->lr / pow(1 + h->lambd * h->lr * n, h->alpha);
+  return before;
 }
 
 ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,

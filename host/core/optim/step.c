@@ -125,8 +125,7 @@ static ax_status fill_segment(const step *s, int number, ax_segment *seg)
   }
   for (int k = 0; k < row->n_states; k++) {
     if (!(s->needs >> k & 1)) continue;
-    if (row->states[k].form == AX_STATE_NUMBER)
-      seg->number = ax_optim_number(s->g->kind, s->h, seg->step, m->number);
+    if (row->states[k].form == AX_STATE_NUMBER) seg->number = m->number;
     else if (m->state[k]) {
       if ((st = ax_optim_check_state(s->g, number, k, m->state[k])) != AX_OK) return st;
       seg->state[k] = ax_data(m->state[k]);

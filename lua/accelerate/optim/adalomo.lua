@@ -31,8 +31,6 @@ AdaLOMO._schema = {
   weight_decay = { "number", default = 0, min = 0 },
 }
 
-function AdaLOMO:_needs() return 7 end
-
 function AdaLOMO:_checked(given, schema)
   local o = Optimizer._checked(self, given, schema)
   if #o.eps ~= 2 then options.fail("%s: eps must be two numbers, got %d", self.__name, #o.eps) end

@@ -12,20 +12,17 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local parameter = require "accelerate.nn.parameter"
-local Optimizer = require "accelerate.optim.optimizer"
 local scope = require "accelerate.utils.scope"
+local TableOptimizer = require "accelerate.optim.tables"
 
 local fail = options.fail
 
----@class accelerate.optim.LOMO : accelerate.optim.Optimizer
+---@class accelerate.optim.LOMO : accelerate.optim.TableOptimizer
 --- Plain gradient descent, p = (1 - lr * weight_decay) * p - lr * g, applied parameter by parameter
 --- inside backward.
-local LOMO = class("LOMO", Optimizer)
-LOMO.__newindex = nil -- `state` is a plain field: the tables themselves are kept
+local LOMO = class("LOMO", TableOptimizer)
 
 LOMO._kind = "lomo"
-LOMO._row = { states = {}, hyper = {} }
 LOMO._schema = {
   lr = { "number", default = 1e-3, min = 0 },
   clip_grad_norm = { "number", optional = true, above = 0 },
@@ -35,8 +32,6 @@ LOMO._schema = {
 
 --- Marks optimizers that update inside backward.
 LOMO.fuses_backward = true
-
-function LOMO:_needs() return 0 end
 
 ---@param model accelerate.nn.Module|accelerate.Tensor[]|table[] the model, its parameters, or
 ---  parameter groups
@@ -53,48 +48,12 @@ function LOMO:init(model, opts)
     model = list
   end
   self._hooked, self._applied = setmetatable({}, { __mode = "k" }), true
-  self.state = {}
-  Optimizer.init(self, model, opts)
-end
-
--- ---- what is kept: the tables in `state` themselves ---------------------------------------------
-
-function LOMO:_settle() end
-
-function LOMO:_kept(group, index) return self.state[group.params[index]] end
-
-function LOMO:_load(items, commit)
-  local state = {}
-  for _, item in ipairs(items) do
-    local place = { dtype = item.p.dtype, device = item.p.device }
-    for name, value in next, item.kept do
-      if core.is_tensor(value) then item.kept[name] = core.keep(value:detach():to(place):clone()) end
-    end
-    state[item.p] = item.kept
-  end
-  commit()
-  self.state = state
-end
-
-function LOMO:_relayout()
-  for p, kept in next, self.state do
-    for name, value in next, kept do
-      if core.is_tensor(value) and value.device ~= p.device then
-        kept[name] = core.keep(value:to(p.device))
-      end
-    end
-  end
-end
-
---- Drops the gradients, or with set_to_none = false fills them with zeros.
----@param set_to_none? boolean|{ set_to_none: boolean } default true
-function LOMO:zero_grad(set_to_none)
-  for _, group in ipairs(self.param_groups) do parameter.zero_grad(group.params, set_to_none) end
+  TableOptimizer.init(self, model, opts)
 end
 
 --- Adds a group of parameters; see Optimizer:add_param_group.
 function LOMO:add_param_group(group)
-  Optimizer.add_param_group(self, group)
+  TableOptimizer.add_param_group(self, group)
   -- Gradients get ready in about the reverse order of registration. All ranks must go through them
   -- in one order, so this is the order, whatever a rank's graph looks like.
   self._order, self._place = {}, {}

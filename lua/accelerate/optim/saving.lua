@@ -63,7 +63,7 @@ function Saving:state_dict()
     for i in ipairs(group.params) do
       packed.params[i] = number
       local kept = self:_kept(group, i)
-      local saved = kept and self:_saved(kept)
+      local saved = kept and self:_saved(kept, group)
       if saved and next(saved) ~= nil then dict.state[number] = saved end
       number = number + 1
     end
@@ -73,7 +73,7 @@ function Saving:state_dict()
 end
 
 --- What of a parameter's state goes into a file.
-function Saving:_saved(state)
+function Saving:_saved(state) -- and its group
   local saved = {}
   for name, value in next, state do saved[name] = value end
   return saved
@@ -116,7 +116,8 @@ local function entry_of(dict, number)
   return entry
 end
 
-local function check_entry(self, entry, p, number)
+--- Raises unless a saved entry fits parameter p.
+function Saving:_check_entry(entry, p, number)
   local rows = {}
   for _, row in ipairs(self._row.states) do rows[row.name] = row end
   for _, name in ipairs(ordered.sorted_keys(entry)) do
@@ -170,7 +171,7 @@ function Saving:load_state_dict(dict)
       local number = as_number(saved.params[i])
       local entry = entry_of(dict, number)
       if entry ~= nil then
-        check_entry(self, entry, p, number)
+        self:_check_entry(entry, p, number)
         self:_check_saved(entry, p, number, kept)
         work[#work + 1] = { group = group, index = i, p = p, entry = entry }
       end
