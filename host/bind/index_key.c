@@ -177,6 +177,27 @@ static void check_mask(reader *r, const ax_tensor *mask)
   }
 }
 
+/* Has it negative positions?  Of what only a device could tell: true. */
+static bool may_be_negative(const ax_tensor *index)
+{
+  int64_t any = 0;
+  if (index->device.kind != AX_CPU || !ax_tensor_is_contiguous(index)) return true;
+  const int64_t *at = ax_data(index);
+  for (int64_t i = 0; i < index->numel; i++) any |= at[i];
+  return any < 0;
+}
+
+/* Positions from 0: negative ones count from the end of a dim of `size`. */
+static ax_tensor *from_start(ax_lua_work *w, ax_tensor *index, int64_t size)
+{
+  if (!may_be_negative(index)) return index;
+  ax_tensor *behind =
+      ax_lua_apply1(w, AX_OP_CAST, with_number(w, AX_OP_LT, index, 0), AX_ATTRS(cast, .dtype = AX_I64));
+  return ax_lua_apply(w, AX_OP_ADD, 2,
+                      (ax_tensor *[]){ index, with_number(w, AX_OP_MUL, behind, (double)size) },
+                      &(ax_attrs){ .n_list = -1 });
+}
+
 static void pick(reader *r, ax_tensor *index)
 {
   ax_lua_key *k = r->k;
@@ -191,10 +212,14 @@ static void pick(reader *r, ax_tensor *index)
   }
   /* a view has at most AX_MAX_DIMS dims, and each pick takes one at least */
   p = &k->pick[k->n++];
-  *p = (ax_lua_pick){
-    .index = index, .dim = r->dim, .dims = mask ? index->ndim : 1, .shown = r->shown, .size = 1
-  };
+  *p = (ax_lua_pick){ .index = index,
+                      .given = index,
+                      .dim = r->dim,
+                      .dims = mask ? index->ndim : 1,
+                      .shown = r->shown,
+                      .size = 1 };
   for (int d = 0; d < p->dims; d++) p->size *= k->view->shape[p->dim + d];
+  if (!mask) p->index = from_start(r->w, index, p->size);
   r->dim += p->dims, r->shown += p->dims;
 }
 
@@ -209,10 +234,10 @@ static void read_tensor(reader *r, ax_tensor *index)
                  ax_dtype_name((ax_dtype)index->dtype), SHAPE(index));
   if (index->dtype == AX_I64 && index->ndim == 0) { /* a position: a view, as in PyTorch */
     const int64_t at = value_of(r->w, index), size = r->k->view->shape[r->dim];
-    if (at < 0 || at >= size)
+    if (at < -size || at >= size)
       ax_lua_error(L, "index", "position %lld (counted from 0) is out of range for dim %d of size %lld",
                    (long long)at, r->shown, (long long)size);
-    select_at(r, at);
+    select_at(r, at < 0 ? at + size : at);
   } else pick(r, on_device(r->w, index, r->k->x->device));
 }
 
@@ -400,12 +425,12 @@ void ax_lua_join_picks(ax_lua_work *w, const ax_lua_key *k, ax_lua_picked *p)
 void ax_lua_explain_picks(ax_lua_work *w, const ax_lua_key *k)
 {
   for (int i = 0; i < k->n; i++) {
-    ax_tensor *t = k->pick[i].index;
+    ax_tensor *t = k->pick[i].given;
     if (t->dtype == AX_BOOL) continue;
     t = flattened(w, on_device(w, t, (ax_device){ AX_CPU, 0 }));
     for (int64_t at = 0; at < t->numel; at++) {
       const int64_t v = ax_load_int(AX_I64, ax_data(t), at * t->strides[0]);
-      if (v < 0 || v >= k->pick[i].size)
+      if (v < -k->pick[i].size || v >= k->pick[i].size)
         ax_lua_error(w->L, "index",
                      "position %lld (counted from 0) is out of range for dim %d of size %lld (shape %s)",
                      (long long)v, k->pick[i].shown, (long long)k->pick[i].size, SHAPE(k->x));

@@ -27,7 +27,8 @@ ax_tensor *ax_lua_apply_list(ax_lua_work *w, ax_op op, ax_tensor *x, int n, cons
 
 /* A tensor of a key: positions of one dim, or a mask over some. */
 typedef struct ax_lua_pick {
-  ax_tensor *index;
+  ax_tensor *index; /* counted from 0: negative positions of `given` have their dim's size added */
+  ax_tensor *given;
   int dim, dims; /* of the view: the first one, and how many (a mask may have several) */
   int shown;     /* the first dim in x, as users count */
   int64_t size;  /* the product of their sizes */

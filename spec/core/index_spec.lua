@@ -87,8 +87,8 @@ describe("reading", function()
     fails("position 4 (counted from 0) is out of range for dim 2 of size 4 (shape [3, 4])", function()
       return x[{ rows, longs { 0, 4 } }]
     end)
-    fails("position -1 (counted from 0) is out of range for dim 2", function()
-      return x[{ rows, longs { 0, -1 } }]
+    fails("position -5 (counted from 0) is out of range for dim 2", function()
+      return x[{ rows, longs { 0, -5 } }]
     end)
     fails("position 4 (counted from 0) is out of range for dim 2", function()
       x[{ rows, longs { 0, 4 } }] = 1
@@ -136,6 +136,26 @@ describe("reading", function()
     assert.same({ { 2001, 2011 }, { 0, 110 } }, x.grad:totable())
   end)
 
+  it("negative positions in tensors count from the end", function()
+    local x = grid()
+    assert.same(x[longs { 2, 0, 2 }]:totable(), x[longs { -1, -3, 2 }]:totable())
+    assert.same(x[{ {}, 4 }]:totable(), x[{ {}, tensor(-1, { dtype = "int64" }) }]:totable())
+    assert.same(x[{ longs { 2, 1 }, longs { 3, 0 } }]:totable(),
+      x[{ longs { -1, 1 }, longs { 3, -4 } }]:totable())
+    local int32 = tensor({ -1, 0 }, { dtype = "int32" })
+    assert.same(x[longs { 2, 0 }]:totable(), x[int32]:totable())
+    assert.same(x[longs { 2, 2, 2 }]:totable(), x[longs({ -1 }):expand(3)]:totable())
+    local y = tensor.zeros(3, 2)
+    y[{ longs { -1, 0 }, longs { 0, -1 } }] = tensor { 5, 6 }
+    assert.same({ { 0, 6 }, { 0, 0 }, { 5, 0 } }, y:totable())
+    y:index_put_({ longs { -1, -1 } }, tensor(1), { accumulate = true })
+    assert.same({ 7, 2 }, y[3]:totable())
+    local z = tensor.zeros(3, { requires_grad = true })
+    z[longs { -1, -1, 0 }]:sum():backward()
+    assert.same({ 1, 0, 2 }, z.grad:totable())
+    fails("index_select", function() return x:index_select(1, longs { -1 }) end)
+  end)
+
   it("refuses what lies outside", function()
     local x = grid()
     fails("index: position 4 is out of range for dim 1 of size 3 (shape [3, 4])", function() return x[4] end)
@@ -147,7 +167,10 @@ describe("reading", function()
     fails("3 entries for a tensor of 2 dims", function() return x[{ 1, 2, 3 }] end)
     fails("a 0-d tensor has no positions", function() return tensor(1)[1] end)
     fails("index", function() return x[longs { 3 }] end)
-    fails("index", function() return x[longs { -1 }] end)
+    fails("position -4 (counted from 0) is out of range for dim 1 of size 3",
+      function() return x[longs { 0, -4 }] end)
+    fails("position -5 (counted from 0) is out of range for dim 2 of size 4",
+      function() return x[{ 1, tensor(-5, { dtype = "int64" }) }] end)
   end)
 
   it("refuses keys of other kinds", function()
