@@ -190,7 +190,8 @@ describe("a Jupyter kernel", function()
       { env = { ACCELERATE_HISTORY = folder .. "/history" } })
     connection = wire.new(KEY, "client")
     sockets = { shell = zmq.socket(zmq.DEALER), control = zmq.socket(zmq.DEALER), iopub = zmq.socket(zmq.SUB),
-      hb = zmq.socket(zmq.REQ) }
+      hb = zmq.socket(zmq.REQ), stdin = zmq.socket(zmq.DEALER) }
+    for _, name in ipairs { "shell", "stdin" } do zmq.name(sockets[name], "client") end
     for name, socket in pairs(sockets) do
       zmq.connect(socket, ("tcp://127.0.0.1:%d"):format(info[name .. "_port"]))
     end
@@ -285,6 +286,35 @@ describe("a Jupyter kernel", function()
         assert.matches("interrupted", reply.evalue)
         assert.equal("ok", run("n > 0").status)
       end
+    end)
+  end)
+
+  with_zmq("asks for what io.read reads, also for none, and until an interrupt", function()
+    in_kernel(function()
+      local function answer(value)
+        local kind, content = receive "stdin"
+        assert.same({ "input_request", { prompt = "", password = false } }, { kind, content })
+        send("stdin", "input_reply", { value = value })
+      end
+      send("shell", "execute_request",
+        { code = "io.write 'name? '; name, n = io.read('*l', '*n'); name .. n * 2" })
+      answer "Ada"
+      answer " 21 "
+      assert.equal("ok", (select(2, receive "shell")).status)
+      local _, seen = run "name .. n"
+      assert.equal('"Ada21"', of(seen, "execute_result").data["text/plain"])
+      local reply = run("io.read()", { allow_stdin = false })
+      assert.same({ "error", "[3]:1: io.read: this front end takes no input" },
+        { reply.status, reply.evalue })
+      send("shell", "execute_request", { code = "io.read()" })
+      assert.equal("input_request", (receive "stdin"))
+      send("control", "interrupt_request", {})
+      reply = select(2, receive "shell")
+      assert.equal("error", reply.status)
+      assert.matches("interrupted", reply.evalue)
+      send("stdin", "input_reply", { value = "late" })
+      assert.equal("ok", run("1").status)
+      assert.matches("expected [^\n]*, got x", run("io.read('x')").evalue)
     end)
   end)
 

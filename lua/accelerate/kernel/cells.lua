@@ -3,6 +3,7 @@
 local commands = require "accelerate.prompt.commands"
 local globals = require "accelerate.prompt.globals"
 local host = require "accelerate.host"
+local input = require "accelerate.kernel.input"
 local json = require "accelerate.utils.json"
 local pipe = require "accelerate.kernel.pipe"
 local results = require "accelerate.prompt.results"
@@ -36,6 +37,15 @@ end
 --- Empties the cell's output. wait: when the next output comes.
 ---@param wait boolean?
 local function clear_output(wait) send_at_once { kind = "clear", wait = wait == true } end
+
+-- A line that the user types; nil and why there is none.
+local function ask_line()
+  send { kind = "input" }
+  local answer
+  repeat answer = pipe.receive(socket) until not answer or answer.kind == "input"
+  if answer and answer.value then return answer.value end
+  return nil, answer and answer.problem or "there is no front end any more"
+end
 
 -- ---- running
 
@@ -123,6 +133,7 @@ function M.serve(fd)
   globals.install()
   rawset(_G, "display", display)
   rawset(_G, "clear_output", clear_output)
+  io.read = input.reader(ask_line) -- luacheck: ignore 122
   require("accelerate.utils.terminal").notebook = true
   io.stdout:setvbuf("line")
   while true do

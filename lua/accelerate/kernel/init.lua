@@ -105,7 +105,18 @@ local function shutdown(request)
 end
 shell.shutdown_request, control.shutdown_request = shutdown, shutdown
 
-local function interrupt() ffi.C.kill(worker.handle:pid(), SIGINT) end
+local asked -- the request whose cell waits for a line of input
+
+-- Ends the wait of a cell for input.
+local function give_input(content)
+  asked, content.kind = nil, "input"
+  pipe.send(worker.socket, content)
+end
+
+local function interrupt()
+  ffi.C.kill(worker.handle:pid(), SIGINT)
+  if asked then give_input { problem = "interrupted" } end
+end
 
 function control.interrupt_request(request)
   interrupt()
@@ -320,6 +331,25 @@ local function start_next()
   end
 end
 
+local function ask_for_input()
+  if not current or current.content.allow_stdin == false then
+    return give_input { problem = "this front end takes no input" }
+  end
+  asked = current
+  zmq.send(sockets.stdin,
+    wire.write(connection, current.ids, "input_request", { prompt = "", password = false }, current))
+end
+
+local function read_stdin()
+  local reply = next_message("stdin")
+  while reply do
+    if asked and reply.kind == "input_reply" then
+      give_input { value = tostring(reply.content.value or "") }
+    end
+    reply = next_message("stdin")
+  end
+end
+
 local function worker_is_gone()
   take_output()
   if current and answers[current.kind] then
@@ -339,6 +369,8 @@ local function read_worker()
   elseif message.kind == "clear" then
     broadcast("clear_output", { wait = message.wait }, current)
     pipe.send(worker.socket, { kind = "shown" })
+  elseif message.kind == "input" then
+    ask_for_input()
   elseif current then
     for name, bytes in pairs(held) do -- each by itself
       if bytes ~= "" then publish_stream(name, "\0") end
@@ -356,12 +388,14 @@ local function beat()
 end
 
 local function loop(signals)
-  local list = { sockets.shell, sockets.control, sockets.hb, worker.socket, worker.out, worker.err, signals }
+  local list = { sockets.shell, sockets.control, sockets.stdin, sockets.hb, worker.socket, worker.out,
+    worker.err, signals }
   while not ended do
     local ready = zmq.poll(list, -1)
     if ready[sockets.hb] then beat() end
     if ready[signals] and pipe.take(signals) then interrupt() end
     if ready[sockets.control] then read_control() end
+    if ready[sockets.stdin] then read_stdin() end
     if ready[sockets.shell] then read_shell() end
     if ready[worker.out] or ready[worker.err] then take_output() end
     if ready[worker.socket] and not ended then read_worker() end
