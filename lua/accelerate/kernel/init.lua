@@ -341,12 +341,12 @@ local function ask_for_input()
 end
 
 local function read_stdin()
-  local reply = next_message("stdin")
-  while reply do
-    if asked and reply.kind == "input_reply" then
-      give_input { value = tostring(reply.content.value or "") }
+  local typed = next_message("stdin")
+  while typed do
+    if asked and typed.kind == "input_reply" then
+      give_input { value = tostring(typed.content.value or "") }
     end
-    reply = next_message("stdin")
+    typed = next_message("stdin")
   end
 end
 
