@@ -18,16 +18,6 @@ local function cable(i) return ("axc%s.%d"):format(mark, i) end
 
 local ip = processes.output "PATH=$PATH:/usr/sbin:/sbin; command -v ip"
 
---- Why there can be none here, or nil.
----@return string?
-function M.why()
-  if ip == "" then return "needs ip (package iproute2)" end
-  local can = shell(("ip netns add %s && ip link add %s type veth peer name %sx"):format(name(99), cable(99),
-    cable(99)))
-  shell(("ip link del %s; ip netns del %s"):format(cable(99), name(99)))
-  if not can then return "needs root and network namespaces" end
-end
-
 --- The address of a machine.
 ---@param i integer from 0
 function M.address(i) return ("10.77.0.%d"):format(i + 1) end
@@ -47,6 +37,20 @@ end
 function M.remove(n)
   for i = 0, n - 1 do shell(("ip link del %s; ip netns del %s"):format(cable(i), name(i))) end
   shell("ip link del " .. BRIDGE)
+end
+
+--- Why there can be none here, or nil.
+---@return string?
+function M.why()
+  if ip == "" then return "needs ip (package iproute2)" end
+  local made = pcall(M.make, 2)
+  -- a port that nobody listens at refuses at once, unless something drops what the bridge carries
+  local met = made
+    and shell(("ip netns exec %s timeout 2 bash -c '</dev/tcp/%s/9'; test $? != 124"):format(name(1),
+    M.address(0)))
+  M.remove(2)
+  if not made then return "needs root and network namespaces" end
+  if not met then return "needs a bridge whose frames are not filtered" end
 end
 
 --- Cuts a machine's cable.
