@@ -296,6 +296,10 @@ bool ax_lua_device_parse(const char *text, ax_device *out)
   long index;
   *out = (ax_device){ AX_CPU, 0 };
   if (strcmp(text, "cpu") == 0) return true;
+  if (strcmp(text, "meta") == 0) {
+    out->kind = AX_DEVICE_KINDS; /* behind the kinds that backends are for: core/device/meta.h */
+    return true;
+  }
   if (strncmp(text, "cuda", 4) != 0) return false;
   out->kind = AX_CUDA;
   if (text[4] == '\0') return true;
@@ -320,7 +324,8 @@ ax_device ax_lua_check_device(lua_State *L, int idx, const char *fn, const char 
   if (!ax_lua_device_parse(lua_tostring(L, idx), &d))
     ax_lua_error(L, fn, "%s: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"%s\"%s", name,
                  lua_tostring(L, idx), ax_lua_device_hint(lua_tostring(L, idx)));
-  if (d.kind != AX_CPU && ax_backend_of(d, &backend) != AX_OK) ax_lua_raise(L, fn);
+  if (d.kind != AX_CPU && d.kind != AX_DEVICE_KINDS && ax_backend_of(d, &backend) != AX_OK)
+    ax_lua_raise(L, fn);
   return d;
 }
 

@@ -1,5 +1,6 @@
 /* Storages: counted device bytes. */
 #include "core/ops/infer.h"
+#include "core/device/meta.h"
 
 /* As for tensors: a short list of free structures, one a thread. */
 enum { SPARE = 64 };
@@ -66,7 +67,13 @@ static ax_status new_on_device(ax_device device, size_t bytes, ax_storage **out)
 {
   const ax_backend *backend;
   void *data;
-  ax_status st = ax_backend_of(device, &backend);
+  ax_status st;
+
+  if (device.kind == AX_META) {
+    if ((st = ax_storage_wrap(NULL, bytes, NULL, NULL, out)) == AX_OK) (*out)->device = device;
+    return st;
+  }
+  st = ax_backend_of(device, &backend);
   if (st != AX_OK || (st = backend->memory->alloc(device.index, bytes, &data)) != AX_OK) return st;
   return ax_storage_adopt(device, backend->memory, data, bytes, out);
 }

@@ -20,6 +20,8 @@ return properties.lazy("accelerate", {
   ProfileKwargs = "accelerate.config.dataclasses:ProfileKwargs",
   LocalSGD = "accelerate.local_sgd:LocalSGD",
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
+  init_empty_weights = "accelerate.big_modeling:init_empty_weights",
+  init_on_device = "accelerate.big_modeling:init_on_device",
   load_safetensors = "accelerate.files:load_safetensors",
   load_checkpoint_in_model = "accelerate.weights:load_checkpoint_in_model",
   launchers = "accelerate.launchers",

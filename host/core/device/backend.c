@@ -4,6 +4,7 @@
  * first use, which is after ranks were forked and after their thread settings were made.
  * ACCEL_CPU_LEVEL picks another one (tests compare levels). */
 #define _GNU_SOURCE
+#include "core/device/meta.h"
 #include "core/core.h"
 
 #include <dlfcn.h>
@@ -16,7 +17,10 @@ static char plugin_dir[4096] = ".";
 static const ax_backend *loaded[AX_DEVICE_KINDS];
 static const char *refusal; /* why there are no devices other than the CPU */
 
-bool ax_backend_loaded(ax_device_kind kind) { return loaded[kind] != NULL && !(refusal && kind != AX_CPU); }
+bool ax_backend_loaded(ax_device_kind kind)
+{
+  return (int)kind < AX_DEVICE_KINDS && loaded[kind] != NULL && !(refusal && kind != AX_CPU);
+}
 
 void ax_backend_refuse_devices(const char *reason) { refusal = reason; }
 
@@ -131,6 +135,11 @@ static ax_status load_cuda(const ax_backend **out)
 ax_status ax_backend_of(ax_device device, const ax_backend **out)
 {
   ax_status st = AX_OK;
+  if (__builtin_expect(device.kind == AX_META, 0)) {
+    *out = NULL;
+    return ax_fail(AX_EINVAL, "a tensor of the device meta has no elements: load values into the model first "
+                              "(load_state_dict with assign = true, or from_pretrained)");
+  }
   if (__builtin_expect(refusal != NULL, 0) && device.kind != AX_CPU) {
     *out = NULL;
     return ax_fail(AX_ENOIMPL, "%s", refusal);

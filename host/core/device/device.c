@@ -1,5 +1,6 @@
 /* Devices: their names and numbers, and moving elements between them. */
 #include "core/ops/infer.h"
+#include "core/device/meta.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
 
@@ -8,6 +9,7 @@
 const char *ax_device_text(ax_device d, char *buf, size_t size)
 {
   if (d.kind == AX_CPU) return "cpu";
+  if (d.kind == AX_META) return "meta";
   snprintf(buf, size, "cuda:%d", d.index);
   return buf;
 }

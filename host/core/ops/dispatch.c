@@ -1,5 +1,6 @@
 /* The op table and its one dispatcher: infer, allocate, run the kernel, record. */
 #include "capture.h"
+#include "core/device/meta.h"
 #include "core/dist/watch.h"
 #include "core/ops/infer.h"
 #include "profile.h"
@@ -220,9 +221,13 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
   for (int k = 0; k < args->n_in; k++) {
     ax_tensor *t = args->in[k];
     if (!t) continue;
-    if (!ax_same_device(t->device, device))
+    if (!ax_same_device(t->device, device)) {
+      const ax_device empty = t->device.kind == AX_META ? t->device : device;
+      const ax_backend *none;
+      if (empty.kind == AX_META) return ax_backend_of(empty, &none);
       return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name,
                      DEVICE(device), DEVICE(t->device));
+    }
     ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
     if (__builtin_expect(t->storage->later != NULL, 0) && st == AX_OK && k != narrow_input(op) &&
         ax_ops[op].form != AX_FORM_VIEW && ax_ops[op].form != AX_FORM_COMPOSITE)

@@ -45,6 +45,7 @@ local MAY = {
   helpers = "config state cuda files nn precision weights",
   data_loader = "data state collectives config helpers",
   launchers = "state",
+  big_modeling = "nn",
   local_sgd = "accelerator parallel",
   checkpoint = "collectives files parallel state weights",
   accelerator = "capture checkpoint collectives config data_loader logging nn optim parallel precision "

@@ -53,7 +53,7 @@ end
 function Embedding:reset_parameters()
   init.normal_(self.weight)
   local padding = self.padding_idx
-  if padding then core.no_grad(function() self.weight:select(1, padding + 1):zero_() end) end
+  if padding then init.zeros_(self.weight:select(1, padding + 1)) end
 end
 
 local FROM = { freeze = { "boolean", default = true }, padding_idx = { "integer", optional = true } }

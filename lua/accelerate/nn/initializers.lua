@@ -40,13 +40,16 @@ end
 function init._is_skipped() return skipped end
 
 -- Returns fn(...), in which nothing here writes: the values come from a file afterwards.
+local function restored(former, ok, ...)
+  skipped = former
+  if not ok then error((...), 0) end
+  return ...
+end
+
 function init._skip(fn, ...)
   local former = skipped
   skipped = true
-  local ok, result = pcall(fn, ...)
-  skipped = former
-  if not ok then error(result, 0) end
-  return result
+  return restored(former, pcall(fn, ...))
 end
 
 local DRAW = { generator = { "Generator", optional = true } }

@@ -160,7 +160,7 @@ function Module:register_buffer(name, value, opts)
     if self._registered.kinds[name] then self[name] = nil end
     return
   end
-  register(self, name, value, "buffer")
+  register(self, name, parameter.buffer(value), "buffer")
   self._registered.transient[name] = not o.persistent or nil
 end
 

@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 
 local parameter = {}
 
@@ -19,6 +20,31 @@ end
 -- Makes a tensor a parameter as it is: a copy of one.
 function parameter.mark(t) marked[t] = true end
 
+-- The device that init_on_device is for, whether for buffers too, and whether one is set.
+local place
+
+-- Returns a new tensor as it is to be under init_on_device.
+local function placed(t)
+  if place.device ~= "meta" then return t:to(place.device) end
+  return core.empty(t.shape, { dtype = t.dtype, device = "meta" })
+end
+
+--- Returns a buffer as it is to be under init_on_device.
+---@param t accelerate.Tensor
+---@return accelerate.Tensor
+function parameter.buffer(t) return place and place.buffers and placed(t) or t end
+
+--- Runs fn(...) in which parameters, and buffers if asked to, are made on `device`.
+---@param device string
+---@param buffers boolean
+---@param fn function
+---@param ... any
+function parameter.on_device(device, buffers, fn, ...)
+  local former = place
+  return scope.run(function() place = { device = device, buffers = buffers } end,
+    function() place = former end, fn, ...)
+end
+
 local OPTIONS = { requires_grad = { "boolean", default = true } }
 
 --- A leaf with the elements of `data` (shared with it) that becomes a parameter of the module it is
@@ -35,7 +61,7 @@ function parameter.new(data, opts)
     options.fail("Parameter: only floating-point tensors can require gradients, got %s; pass " ..
       "requires_grad = false", data.dtype)
   end
-  local p = data:detach()
+  local p = (place and placed(data) or data):detach()
   if o.requires_grad then p.requires_grad = true end
   marked[p] = true
   return p

@@ -35,7 +35,7 @@ function M.reset_running_stats(self)
   if not self.track_running_stats then return end
   init.zeros_(self.running_mean)
   init.ones_(self.running_var)
-  self.num_batches_tracked:zero_()
+  init.zeros_(self.num_batches_tracked)
 end
 
 --- Puts weight and bias back to 1 and 0, and the running statistics to their start.

@@ -116,6 +116,7 @@ local function nested_text(values, dims, indent, width, text)
 end
 
 local function body_text(x, indent)
+  if x.device == "meta" then return "..." end
   if x:numel() == 0 then return "[]" end
   local choose = x.dtype:find("float", 1, true) and float_format or text_format
   if x.ndim == 0 then
@@ -135,8 +136,10 @@ local function suffixes_of(x)
   local list = {}
   local named = x.dtype ~= "float32" and x.dtype ~= "int64" and x.dtype ~= "bool"
   if x.device ~= "cpu" then list[#list + 1] = ("device='%s'"):format(x.device) end
-  if x:numel() == 0 then
-    if x.ndim ~= 1 then list[#list + 1] = "size=(" .. table.concat(x.shape, ", ") .. ")" end
+  if x:numel() == 0 or x.device == "meta" then
+    if x.ndim ~= 1 or x.device == "meta" then
+      list[#list + 1] = "size=(" .. table.concat(x.shape, ", ") .. ")"
+    end
     named = x.dtype ~= "float32"
   end
   if named then list[#list + 1] = "dtype=" .. x.dtype end

@@ -1,0 +1,10 @@
+/* The device "meta": its tensors have a shape and a type, but no elements.  It has no backend, so
+ * whatever would read or write elements fails in ax_backend_of. */
+#ifndef AX_META_H
+#define AX_META_H
+
+#include "plugin.h"
+
+enum { AX_META = AX_DEVICE_KINDS }; /* behind the kinds that backends are for */
+
+#endif

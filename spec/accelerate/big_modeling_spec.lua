@@ -1,0 +1,113 @@
+--- accelerate.init_empty_weights and init_on_device: models without memory for their weights.
+local accelerate = require "accelerate"
+local core = require "accelerate.core"
+local models, nn, tensor = accelerate.models, accelerate.nn, accelerate.tensor
+
+local NOTHING = "a tensor of the device meta has no elements"
+
+local function raises(words, fn, ...)
+  local ok, why = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.is_truthy(tostring(why):find(words, 1, true), tostring(why))
+end
+
+local function network()
+  return nn.Sequential(nn.Embedding(50, 8, { padding_idx = 0 }), nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4),
+    nn.LSTM(6, 5), nn.MultiheadAttention(6, 2), nn.LayerNorm(6), nn.Linear(6, 3))
+end
+
+describe("init_empty_weights", function()
+  it("makes models of every kind of layer without memory or draws", function()
+    tensor.manual_seed(3)
+    local drawn = nn.Linear(3, 3).weight:tolist()
+    tensor.manual_seed(3)
+    local model = accelerate.init_empty_weights(network)
+    assert.same(drawn, nn.Linear(3, 3).weight:tolist())
+    for name, p in model:named_parameters() do
+      assert.equal("meta", p.device, name)
+      assert.is_true(p.requires_grad)
+    end
+    for name, b in model:named_buffers() do assert.equal("cpu", b.device, name) end
+    assert.equal("cpu", nn.Linear(2, 2).weight.device)
+    local bare = accelerate.init_empty_weights({ include_buffers = true }, network)
+    for name, b in bare:named_buffers() do assert.equal("meta", b.device, name) end
+    assert.equal(tostring(network()), tostring(model))
+  end)
+
+  it("takes no memory for a model of 124 million parameters", function()
+    collectgarbage() collectgarbage()
+    local before = core.memory_stats("cpu").live_bytes
+    local model = accelerate.init_empty_weights(models.from_config, { model_type = "gpt2",
+      architectures = { "GPT2LMHeadModel" } })
+    local count = 0
+    for _, p in ipairs(model:parameters()) do count = count + p:numel() end
+    assert.equal(124439808, count)
+    collectgarbage() collectgarbage()
+    assert.is_true(core.memory_stats("cpu").live_bytes - before < 5e6)
+  end)
+
+  it("gives models that are loaded and then compute what the others do", function()
+    local function small()
+      return models.GPT2LMHeadModel { n_layer = 2, n_embd = 16, n_head = 2, vocab_size = 30,
+        n_positions = 16 }
+    end
+    local full = small():eval()
+    local empty, more = accelerate.init_empty_weights(function(x) return small():eval(), x end, 7)
+    assert.equal(7, more)
+    local ids = tensor { { 1, 2, 3 } }:long()
+    raises(NOTHING, empty, ids)
+    empty:load_state_dict(full:state_dict(), { assign = true })
+    assert.same(full(ids).logits:tolist(), empty(ids).logits:tolist())
+    assert.is_true(rawequal(empty.lm_head.weight, empty.transformer.wte.weight))
+  end)
+
+  it("raises where elements are read or written", function()
+    local layer = accelerate.init_empty_weights(function() return nn.Linear(3, 2) end)
+    local w = layer.weight
+    for name, fn in pairs {
+      forward = function() return layer(tensor.ones(1, 3)) end,
+      tolist = function() return w:tolist() end,
+      item = function() return w[1][1]:item() end,
+      sum = function() return w:sum() end,
+      to = function() return w:to "cpu" end,
+      double = function() return w:double() end,
+      copy = function() return tensor.no_grad(function() return w:copy_(tensor.ones(2, 3)) end) end,
+      fill = function() return tensor.no_grad(function() return w:fill_(1) end) end,
+      load = function() return layer:load_state_dict(nn.Linear(3, 2):state_dict()) end,
+      inverse = function() return tensor.linalg.inv(w:narrow(2, 1, 2)) end,
+      concatenate = function() return tensor.cat({ w, tensor.ones(2, 3) }, 1) end,
+      prepare = function() return accelerate.Accelerator({ cpu = true }):prepare(layer) end,
+      save = function()
+        return accelerate.Accelerator({ cpu = true }):save_model(layer, "/tmp/never made")
+      end,
+    } do
+      local ok, why = pcall(fn)
+      assert.is_false(ok, name)
+      assert.is_truthy(tostring(why):find("meta", 1, true), name .. ": " .. tostring(why))
+    end
+    raises("another device", function() return w:data_ptr() end)
+    assert.same({ 3, 2 }, w:t().shape)
+    assert.equal(6, w:numel())
+    assert.equal("tensor(..., device='meta', size=(2, 3), requires_grad=True)", tostring(w))
+  end)
+
+  it("checks what it is called with, and ends when the function raises", function()
+    raises("expected a function", accelerate.init_empty_weights)
+    raises("include_buffer", accelerate.init_empty_weights, { include_buffer = true }, network)
+    raises("oh", accelerate.init_empty_weights, function() error "oh" end)
+    assert.equal("cpu", nn.Linear(2, 2).weight.device)
+    local w = nn.Linear(2, 2).weight
+    assert.is_true(w:abs():sum():item() > 0)
+  end)
+end)
+
+describe("init_on_device", function()
+  it("makes parameters on a device, with values where it has memory", function()
+    local layer = accelerate.init_on_device("cpu", function() return nn.Linear(4, 4) end)
+    assert.is_true(layer.weight:abs():sum():item() > 0)
+    assert.equal("meta", accelerate.init_on_device("meta", { include_buffers = false },
+      network)[1].weight.device)
+    raises("init_on_device: device: expected \"cpu\"", accelerate.init_on_device, "nowhere", network)
+    raises("expected a function", accelerate.init_on_device, "cpu")
+  end)
+end)
