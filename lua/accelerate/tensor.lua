@@ -99,6 +99,7 @@ local core = require "accelerate.core"
 ---@field cuda table GPUs and their memory: see accelerate.cuda
 ---@field autograd table gradcheck, detect_anomaly and more: see accelerate.autograd
 ---@field linalg table linear algebra: see accelerate.tensor.linalg
+---@field special table special functions under torch.special's names
 ---@field synchronize fun(device: string) waits until the device has done all work queued
 ---  on it
 ---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply
@@ -177,9 +178,9 @@ return setmetatable(M, {
     elseif key == "autograd" then
       M.autograd = require "accelerate.autograd"
       return M.autograd
-    elseif key == "linalg" then
-      M.linalg = require "accelerate.tensor.linalg"
-      return M.linalg
+    elseif key == "linalg" or key == "special" then
+      M[key] = require("accelerate.tensor." .. key)
+      return M[key]
     end
     if NUMERICS[key] then
       for name in pairs(NUMERICS) do M[name] = require("accelerate.tensor.numerics")[name] end
@@ -187,7 +188,7 @@ return setmetatable(M, {
     end
     local fn = written_in_lua(key)
     if fn then return fn end
-    local names = { "cuda", "autograd", "linalg" }
+    local names = { "cuda", "autograd", "linalg", "special" }
     for name in pairs(NUMERICS) do names[#names + 1] = name end
     for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end

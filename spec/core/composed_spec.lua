@@ -201,3 +201,56 @@ describe("functions written of rows", function()
     end)
   end)
 end)
+
+describe("special functions", function()
+  it("have the type of their argument; integers give float32", function()
+    for _, dtype in ipairs { "float64", "float32", "bfloat16" } do
+      assert.equal(dtype, tensor.tensor({ 0.5, 2 }, { dtype = dtype }):lgamma().dtype)
+    end
+    local x = tensor.arange(1, 6):lgamma()
+    assert.equal("float32", x.dtype)
+    assert.near(math.log(24), x[5]:item(), 1e-6)
+    assert.same({ 0 }, tensor.zeros(0):digamma().shape)
+  end)
+
+  it("have gradients of gradients", function()
+    local x = tensor.tensor({ 0.7, 3.5 }, { dtype = "float64", requires_grad = true })
+    local g = core.grad(x:lgamma():sum(), x, { create_graph = true })
+    local gg = core.grad(g:sum(), x)
+    assert.near(0, (gg - tensor.polygamma(1, x:detach())):abs():max():item(), 1e-12)
+  end)
+
+  it("refuse orders and dims that are not there", function()
+    local x = tensor.ones(2)
+    assert.matches("polygamma: n must be at least 0, got %-1", message(tensor.polygamma, -1, x))
+    assert.matches("mvlgamma: p must be at least 1, got 0", message(x.mvlgamma, x, 0))
+    assert.matches("special.ndtr: argument 1 %(x%): expected a tensor, got number 1",
+      message(tensor.special.ndtr, 1))
+  end)
+end)
+
+describe("running extremes and the like", function()
+  it("of nothing and of one number", function()
+    assert.same({ 0, 3 }, (tensor.zeros(0, 3):cummax(1)).shape)
+    assert.same({ 2, 0 }, { tensor.tensor(2):cummin(1):item(), select(2, tensor.tensor(2):cummin(1)):item() })
+    assert.matches("mode: dim 1 of %[0%] is empty", message(function() return tensor.zeros(0):mode() end))
+    assert.matches("nanmedian: dim 2 of %[2, 0%] is empty",
+      message(function() return tensor.zeros(2, 0):nanmedian(2) end))
+  end)
+
+  it("the last one of the most frequent numbers, for long rows too", function()
+    local list = {}
+    for i = 1, 1000 do list[i] = i % 7 end
+    local value, at = tensor.tensor(list):mode()
+    assert.same({ 1, 994 }, { value:item(), at:item() })
+  end)
+
+  it("refuse what has no meaning", function()
+    local x, i = tensor.ones(2, 2), tensor.ones(2, { dtype = "int64" })
+    assert.matches("gcd: argument 2: expected integers, got float32", message(tensor.gcd, i, x))
+    assert.matches("lcm: argument 1: expected integers, got float32", message(tensor.lcm, x, i))
+    assert.matches("renorm: maxnorm must be at least 0, got %-1", message(x.renorm, x, 2, 1, -1))
+    assert.matches("renorm: p must be above 0, got 0", message(x.renorm, x, 0, 1, 1))
+    assert.matches("renorm: expected at least 2 dims, got %[2%]", message(i.renorm, tensor.ones(2), 2, 1, 1))
+  end)
+end)

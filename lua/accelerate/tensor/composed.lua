@@ -13,5 +13,7 @@ require "accelerate.tensor.statistics"
 require "accelerate.tensor.products"
 require "accelerate.tensor.random"
 require "accelerate.tensor.factors"
+require "accelerate.tensor.running"
+require "accelerate.tensor.special"
 
 return define

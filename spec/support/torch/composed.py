@@ -241,6 +241,44 @@ case("float_power", "x1:float_power(3), x1:float_power(x2)",
 case("ldexp", "x1:ldexp(x2)", torch.ldexp, x5, ints(1, -2, 3, 0, 4))
 case("logaddexp2", "x1:logaddexp2(x2)", torch.logaddexp2, x5, rand(5, seed=1))
 case("randint_like", "x1:randint_like(1)", lambda x: torch.randint_like(x, 1), ints(3, 4))
+# special functions
+wide = torch.tensor([-3.5, -2.25, -0.3, 0.1, 0.5, 1.0, 2.5, 7.75, 12.0, 40.0], dtype=torch.float64)
+upper = wide[3:]
+case("lgamma", "x1:lgamma()", torch.lgamma, wide)
+case("lgamma", "x1:lgamma()", torch.lgamma, torch.tensor([0.0, -1.0, float("inf"), float("nan")]), grad=False)
+case("digamma", "x1:digamma()", torch.digamma, wide, tolerance=1e-8)
+case("digamma", "x1:digamma()", torch.digamma, torch.tensor([0.0, -2.0]), grad=False)
+case("polygamma", "tensor.polygamma(0, x1), tensor.polygamma(1, x1), tensor.polygamma(2, x1)",
+    lambda x: (torch.polygamma(0, x), torch.polygamma(1, x), torch.polygamma(2, x)), upper, tolerance=1e-8)
+case("mvlgamma", "x1:mvlgamma(3)", lambda x: x.mvlgamma(3), upper + 1)
+unit = torch.tensor([-1 + 1e-9, -0.9, -0.3, 0.0, 0.2, 0.7, 0.999], dtype=torch.float64)
+case("erfinv", "x1:erfinv()", torch.erfinv, unit)
+case("erfinv", "x1:erfinv()", torch.erfinv, torch.tensor([1.0, -1.0, 2.0, float("nan")]), grad=False)
+case("i0", "x1:i0()", torch.i0, wide[:-1])
+for name in "erfcx", "ndtr", "log_ndtr", "i0e", "i1", "i1e":
+    case("special." + name, "tensor.special.%s(x1)" % name, getattr(torch.special, name), wide[:-1])
+case("special.ndtri", "tensor.special.ndtri(x1)", torch.special.ndtri, unit[3:] / 2 + 0.25)
+case("special.ndtri", "tensor.special.ndtri(x1)", torch.special.ndtri,
+    torch.tensor([1e-12, 0.0, 1.0, -1.0, 0.5], dtype=torch.float64), grad=False)
+case("special.entr", "tensor.special.entr(x1)", torch.special.entr, upper)
+case("special.entr", "tensor.special.entr(x1)", torch.special.entr, torch.tensor([0.0, -1.0, 2.0]), grad=False)
+
+# running extremes, modes, ranks
+ties = torch.tensor([[1.0, 3.0, 2.0, 3.0, 0.0, 7.0, 7.0], [5.0, float("nan"), 7.0, 1.0, 2.0, 1.0, 9.0]])
+for name in "cummax", "cummin":
+    case(name, "x1:%s(1)" % name, lambda x, name=name: tuple(getattr(x, name)(0)), x34)
+    case(name, "x1:%s(-1)" % name, lambda x, name=name: tuple(getattr(x, name)(-1)), x34)
+    case(name, "x1:%s(2)" % name, lambda x, name=name: tuple(getattr(x, name)(1)), ties, grad=False)
+case("logcumsumexp", "x1:logcumsumexp(2), x1:logcumsumexp(-1)",
+    lambda x: (x.logcumsumexp(1), x.logcumsumexp(-1)), x234)
+case("mode", "(x1:mode(2))", lambda x: x.mode(1).values, torch.nan_to_num(ties), grad=False)
+case("nanmedian", "x1:nanmedian(2)", lambda x: tuple(x.nanmedian(1)), ties, grad=False)
+case("nanmedian", "x1:nanmedian(), x1:nanmedian(1, true)", lambda x: (x.nanmedian(), *x.nanmedian(0, True)), ties,
+    grad=False)
+case("nanmedian", "x1:nanmedian()", torch.nanmedian, x34)
+case("gcd", "tensor.gcd(x1, x2)", torch.gcd, ints(12, -18, 0, 7, 0), ints(8, 27, 5, 0, 0))
+case("lcm", "tensor.lcm(x1, x2)", torch.lcm, ints(12, -18, 0, 7, 0), ints(8, 27, 5, 0, 0))
+case("renorm", "x1:renorm(2, 1, 1.5), x1:renorm(1, 2, 2)", lambda x: (x.renorm(2, 0, 1.5), x.renorm(1, 1, 2)), x234)
 f.not_in_torch("is_sparse", "rand_like", "randn_like", "empty_like", "result_type", "retain_grad", "set_printoptions",
     "get_printoptions")
 f.not_in_torch("cuda", "is_cuda", "new_empty", "promote_types", "inference_mode", "uniform_", "normal_", "log_normal_",

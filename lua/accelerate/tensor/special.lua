@@ -1,0 +1,258 @@
+--- Special functions, in float64 whatever the type of their argument; integers give float32. Each
+--- knows its derivative, so that gradients can be differentiated again.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.define"
+local options = require "accelerate.utils.options"
+
+local where, huge = core.where, math.huge
+
+-- The type of a result.
+local function type_of(x)
+  return x.dtype:find("float", 1, true) and x.dtype or "float32"
+end
+
+local function full(x, value) return core.full_like(x, value) end
+
+-- A function of one tensor: value(x) of a float64 tensor, derivative(x) of tensors with gradients.
+local function analytic(name, value, derivative)
+  return core.Function {
+    name = name,
+    forward = function(ctx, x)
+      ctx:save_for_backward(x)
+      return value(x:double()):to(type_of(x))
+    end,
+    backward = function(ctx, g) return g * derivative((ctx:saved_tensors())) end,
+  }
+end
+
+-- ---- gamma functions ----------------------------------------------------------------------------
+
+local SHIFT = 8 -- from here on Stirling's series has float64's accuracy
+local HALF_LOG_2PI = 0.91893853320467274178
+-- B(2k) / (2k (2k - 1)), and B(2k) / (2k), of the Bernoulli numbers B.
+local LOG_TERMS = { 1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156 }
+local TERMS = { 1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12 }
+
+-- sum of terms[k] / z^(2k), k from 1
+local function series(z, terms)
+  local inverse = 1 / (z * z)
+  local sum = terms[#terms] * inverse
+  for k = #terms - 1, 1, -1 do sum = (sum + terms[k]) * inverse end
+  return sum
+end
+
+local function is_pole(x) return x:le(0):logical_and(x:eq(x:floor())) end
+
+-- x, or 1 - x below 1/2, where the reflection formulas lead.
+local function reflected(x)
+  local left = x:lt(0.5)
+  return where(left, 1 - x, x), left
+end
+
+-- sin(pi x) and its tangent keep their accuracy for a large x.
+local function turned(x) return (x - x:round()) * math.pi end
+
+local function lgamma_of(x)
+  local y, left = reflected(x)
+  local small = y:lt(SHIFT)
+  local z, low, product = where(small, y + SHIFT, y), where(small, y, full(y, 1)), nil
+  for k = 0, SHIFT - 1 do product = product and product * (low + k) or low end
+  local value = (z - 0.5) * z:log() - z + HALF_LOG_2PI + z * series(z, LOG_TERMS)
+  value = where(small, value - product:log(), value)
+  value = where(left, math.log(math.pi) - turned(x):sin():abs():log() - value, value)
+  value = where(y:isinf(), full(x, huge), value)
+  return where(is_pole(x), full(x, huge), value)
+end
+
+local function digamma_of(x)
+  local y, left = reflected(x)
+  local small = y:lt(SHIFT)
+  local z, low = where(small, y + SHIFT, y), where(small, y, full(y, 1))
+  local sum = 1 / low
+  for k = 1, SHIFT - 1 do sum = sum + 1 / (low + k) end
+  local value = z:log() - 0.5 / z - series(z, TERMS)
+  value = where(small, value - sum, value)
+  value = where(left, value - math.pi / turned(x):tan(), value)
+  value = where(is_pole(x), full(x, 0 / 0), value)
+  return where(x:eq(0), (-1 / x), value)
+end
+
+-- Hurwitz's zeta function for s > 1 by the formula of Euler and Maclaurin, `terms` of its terms
+-- taken one by one.
+local EULER = { 1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000,
+  1 / 74724249600, -3617 / 10670622842880000 }
+local function hurwitz(s, q, terms)
+  local sum = q:pow(-s)
+  for k = 1, terms - 1 do sum = sum + (q + k):pow(-s) end
+  local far = q + terms
+  sum = sum + far:pow(1 - s) / (s - 1) + far:pow(-s) / 2
+  local factor, power = s, far:pow(-s - 1)
+  for k = 1, #EULER do
+    sum = sum + EULER[k] * factor * power
+    factor = factor * (s + (2 * k - 1)) * (s + 2 * k)
+    power = power / (far * far)
+  end
+  return sum
+end
+
+local function factorial(n)
+  local product = 1
+  for k = 2, n do product = product * k end
+  return product
+end
+
+local MOST_SHIFTS = 1000
+
+local polygamma
+local polygammas = {}
+local function polygamma_of(n)
+  polygammas[n] = polygammas[n] or analytic("polygamma", function(x)
+    local least = x:numel() > 0 and where(x:isfinite(), x, full(x, 1)):amin():item() or 1
+    local terms = math.min(math.max(10, 10 - math.floor(least)), MOST_SHIFTS)
+    local value = hurwitz(full(x, n + 1), x, terms) * (n % 2 == 1 and 1 or -1) * factorial(n)
+    return where(is_pole(x), n % 2 == 1 and full(x, huge) or full(x, 0 / 0), value)
+  end, function(x) return polygamma(n + 1, x) end)
+  return polygammas[n]
+end
+
+local digamma = analytic("digamma", digamma_of, function(x) return polygamma_of(1)(x) end)
+local lgamma = analytic("lgamma", lgamma_of, function(x) return digamma(x) end)
+polygamma = function(n, x) return n == 0 and digamma(x) or polygamma_of(n)(x) end
+
+define("lgamma", "x:T", "the logarithm of |gamma(x)|", function(x) return lgamma(x) end)
+define("digamma", "x:T", "the derivative of lgamma", function(x) return digamma(x) end)
+define("polygamma", "n:int x:T", "the n-th derivative of digamma", function(n, x)
+  if n < 0 then options.fail("polygamma: n must be at least 0, got %d", n) end
+  return polygamma(n, x)
+end, "function")
+define("mvlgamma", "x:T p:int", "the logarithm of the gamma function of p dims; x above (p - 1) / 2",
+  function(x, p)
+    if p < 1 then options.fail("mvlgamma: p must be at least 1, got %d", p) end
+    local sum = p * (p - 1) / 4 * math.log(math.pi)
+    for k = 0, p - 1 do sum = sum + lgamma(x - k / 2) end
+    return sum
+  end)
+
+-- ---- the normal distribution --------------------------------------------------------------------
+
+local ROOT_2, ROOT_PI = math.sqrt(2), math.sqrt(math.pi)
+
+-- The y whose erf is 1 - rest, for a rest in [0, 1]: Newton's steps from Winitzki's formula.
+local function erfc_inverse(rest)
+  local log = (rest * (2 - rest)):log()
+  local b = 2 / (math.pi * 0.147) + log / 2
+  local y = ((b * b - log / 0.147):sqrt() - b):clamp { min = 0 }:sqrt()
+  for _ = 1, 3 do
+    local step = (y:erfc() - rest) * (ROOT_PI / 2) * (y * y):exp()
+    y = y + where(step:isfinite(), step, full(step, 0))
+  end
+  return where(rest:eq(0), full(y, huge), where(rest:eq(1), full(y, 0), y))
+end
+
+local erfinv
+erfinv = analytic("erfinv", function(x)
+  local a = x:abs()
+  local value = x:sign() * erfc_inverse((1 - a):clamp { min = 0 })
+  return where(a:le(1), value, full(x, 0 / 0))
+end, function(x) return (erfinv(x):square()):exp() * (ROOT_PI / 2) end)
+define("erfinv", "x:T", "the inverse of erf", function(x) return erfinv(x) end)
+
+-- exp(x^2) erfc(x) for x of at least 0
+local function erfcx_right(x)
+  local near, far = x:clamp { max = 10 }, x:clamp { min = 10 }
+  local inverse, term, sum = 0.5 / (far * far), full(x, 1), full(x, 1)
+  for k = 1, 9 do
+    term = term * inverse * (1 - 2 * k)
+    sum = sum + term
+  end
+  return where(x:lt(10), (near * near):exp() * near:erfc(), sum / (far * ROOT_PI))
+end
+local erfcx
+erfcx = analytic("erfcx", function(x)
+  local right = erfcx_right(x:abs())
+  return where(x:lt(0), 2 * (x * x):exp() - right, right)
+end, function(x) return 2 * x * erfcx(x) - 2 / ROOT_PI end)
+
+local log_ndtr
+log_ndtr = analytic("log_ndtr", function(x)
+  local low = (erfcx_right((-x):clamp { min = 0 } / ROOT_2) / 2):log() - x * x / 2
+  return where(x:lt(-1), low, (-(x / ROOT_2):erfc() / 2):log1p())
+end, function(x) return (-x * x / 2 - HALF_LOG_2PI - log_ndtr(x)):exp() end)
+
+local ndtri
+ndtri = analytic("ndtri", function(p)
+  local value = where(p:lt(0.5), -erfc_inverse(2 * p:clamp(0, 0.5)), erfc_inverse(2 * (1 - p):clamp(0, 0.5)))
+  return where(p:ge(0):logical_and(p:le(1)), value * ROOT_2, full(p, 0 / 0))
+end, function(p) return (ndtri(p):square() / 2 + HALF_LOG_2PI):exp() end)
+
+local function floating(x) return x:to(type_of(x)) end
+
+-- ---- Bessel functions ---------------------------------------------------------------------------
+
+local NEAR = 20 -- up to here the power series, whose terms are all positive
+
+-- exp(-|x|) I(order, |x|), order 0 or 1
+local function scaled_bessel(x, order)
+  local a = x:abs()
+  local near, far = a:clamp { max = NEAR }, a:clamp { min = NEAR }
+  local quarter, term = near * near / 4, order == 0 and full(x, 1) or near / 2
+  local sum = term
+  for k = 1, 60 do
+    term = term * quarter / (k * (k + order))
+    sum = sum + term
+  end
+  local power, tail = full(x, 1), full(x, 1)
+  for k = 1, 20 do
+    power = power * -(4 * order - (2 * k - 1) ^ 2) / (8 * k * far)
+    tail = tail + power
+  end
+  return where(a:le(NEAR), sum * (-near):exp(), tail / (2 * math.pi * far):sqrt())
+end
+local function i0e_of(x) return scaled_bessel(x, 0) end
+local function i1e_of(x) return x:sign() * scaled_bessel(x, 1) end
+
+local i0, i1, i0e, i1e
+-- I1(x) / x, 1/2 at 0
+local function over(value, x)
+  local zero = x:eq(0)
+  return where(zero, full(value, 0.5), value / where(zero, full(x, 1), x))
+end
+i0 = analytic("i0", function(x) return i0e_of(x) * x:abs():exp() end, function(x) return i1(x) end)
+i1 = analytic("i1", function(x) return i1e_of(x) * x:abs():exp() end,
+  function(x) return i0(x) - over(i1(x), x) end)
+i0e = analytic("i0e", i0e_of, function(x) return i1e(x) - x:sign() * i0e(x) end)
+i1e = analytic("i1e", i1e_of, function(x) return i0e(x) - x:sign() * i1e(x) - over(i1e(x), x) end)
+define("i0", "x:T", "the modified Bessel function of the first kind, order 0", function(x) return i0(x) end)
+
+-- ---- tensor.special -----------------------------------------------------------------------------
+
+--- Special functions under the names of torch.special.
+local M = {}
+
+local function one(name, summary, fn)
+  define("special." .. name, "x:T", summary, fn, "function")
+  M[name] = define.functions["special." .. name]
+  define.functions["special." .. name] = nil
+end
+
+one("erfcx", "exp(x^2) erfc(x)", function(x) return erfcx(x) end)
+one("ndtr", "the normal distribution function", function(x) return (-floating(x) / ROOT_2):erfc() / 2 end)
+one("log_ndtr", "the logarithm of the normal distribution function", function(x) return log_ndtr(x) end)
+one("ndtri", "the inverse of the normal distribution function", function(x) return ndtri(x) end)
+one("i0e", "exp(-|x|) i0(x)", function(x) return i0e(x) end)
+one("i1", "the modified Bessel function of the first kind, order 1", function(x) return i1(x) end)
+one("i1e", "exp(-|x|) i1(x)", function(x) return i1e(x) end)
+one("entr", "-x log(x); 0 at 0, -inf below", function(x)
+  x = floating(x)
+  return where(x:lt(0), full(x, -huge), -core.xlogy(x, x))
+end)
+
+for _, name in ipairs { "digamma", "polygamma", "erfinv", "i0", "logit", "sinc" } do
+  M[name] = define.functions[name]
+end
+M.gammaln, M.psi, M.multigammaln = define.functions.lgamma, M.digamma, define.functions.mvlgamma
+for _, name in ipairs { "erf", "erfc", "exp2", "expm1", "log1p", "xlogy", "logsumexp" } do
+  M[name] = core[name]
+end
+
+return M
