@@ -144,6 +144,26 @@ describe("a tokenizer", function()
     os.execute("rm -r " .. folder)
   end)
 
+  it("cuts texts as the patterns of o200k and CLIP do", function()
+    local f = assert(io.open "spec/support/tokenizers/patterns.json")
+    local cases = assert(require("accelerate.utils.json").decode(f:read "*a"))
+    f:close()
+    assert.equal(2, #cases)
+    for _, case in ipairs(cases) do
+      local path = os.tmpname()
+      f = assert(io.open(path, "w"))
+      f:write(case.config)
+      f:close()
+      local t = tokenizers.from_file(path)
+      os.remove(path)
+      for i, text in ipairs(case.texts) do
+        local words = case.words[i]
+        for k = 1, #words do words[k] = words[k] + 1 end
+        assert.same(words, t(text, { return_word_ids = true }).word_ids, text)
+      end
+    end
+  end)
+
   it("takes a role by assignment, as a token of the vocabulary or as its id", function()
     local t = tokenizers.train_bpe({ "a text" }, { vocab_size = 260, special_tokens = { "<pad>", "<end>" } })
     assert.is_nil(t.pad_token)

@@ -185,7 +185,33 @@ def record(t, settings):
     return {"rows": rows, "calls": calls, "settings": settings}
 
 
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS +
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + CONTRACTIONS +
+         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+def patterns():
+    """Which word each byte is of, where only a pattern cuts texts."""
+    draw, found = random.Random(1), []
+    pool = ("abAB ZsSdtm'''  019.,/!-\n\r\t \u00e9\u00dc\u00df\u0436\u4e2d\u6587\u304b\u02b0\u01c5\uc544"
+            "\u0301\u0327\u200d\u00a0\u017f\u00b2\u00bd")
+    texts = ["".join(draw.choice(pool) for _ in range(draw.randint(1, 40))) for _ in range(120)]
+    for regex, how, invert in ((O200K, "isolated", False), (CLIP, "removed", True)):
+        t = Tokenizer(models.BPE())
+        t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), how, invert=invert),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        t.train_from_iterator([], trainers.BpeTrainer(
+            vocab_size=256, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        t.decoder = decoders.ByteLevel()
+        found.append({"config": t.to_str(), "texts": texts, "words": [t.encode(x).word_ids for x in texts]})
+    with open(os.path.join(OUT, "patterns.json"), "w", encoding="utf-8") as f:
+        json.dump(found, f, separators=(",", ":"))
+
+
 def main():
+    patterns()
     os.makedirs(OUT, exist_ok=True)
     for make in (bert, gpt2, llama3, roberta, unigram, fallback, pieces):
         t, settings = make()

@@ -107,6 +107,79 @@ static inline int64_t llama(const char *s, int64_t at, int64_t n, int digits)
 static int64_t llama3(const char *s, int64_t at, int64_t n) { return llama(s, at, n, 3); }
 static int64_t qwen2(const char *s, int64_t at, int64_t n) { return llama(s, at, n, 1); }
 
+/* Of o200k: capitals, or what has no case; small letters, or what has no case. */
+static inline bool is_head(uint32_t bits)
+{
+  return bits & (AX_UC_UPPER | AX_UC_MARK) || (bits & (L | AX_UC_LOWER)) == L;
+}
+static inline bool is_tail(uint32_t bits) { return bits & AX_UC_MARK || (bits & (L | AX_UC_UPPER)) == L; }
+
+/* head* tail+ from `at`, else head+ tail* and *second; 0: neither.  Where no small letter follows
+ * the run of heads, the first one gives characters back up to the last one that is a tail, too. */
+static int64_t word_of_case(const char *s, int64_t at, int64_t n, bool *second)
+{
+  int64_t end = at, tail_end = 0;
+  int size;
+  uint32_t bits;
+
+  *second = false;
+  for (; end < n && is_head(bits = bits_at(s, end, &size)); end += size)
+    if (is_tail(bits)) tail_end = end + size;
+  if (end >= n || !is_tail(bits_at(s, end, &size))) {
+    *second = tail_end == 0;
+    return tail_end > 0 ? tail_end : end > at ? end : 0;
+  }
+  while (end < n && is_tail(bits_at(s, end, &size))) end += size;
+  return end;
+}
+
+static int64_t o200k(const char *s, int64_t at, int64_t n)
+{
+  int64_t end = 0, from, more;
+  int size;
+  bool second = false;
+  const uint32_t bits = bits_at(s, at, &size);
+
+  /* A character before the word; a mark that could be that one can be the word itself, too. */
+  if (s[at] != '\r' && s[at] != '\n' && !(bits & (L | N)) && at + size < n)
+    end = word_of_case(s, at + size, n, &second);
+  if (end == 0 || (second && bits & AX_UC_MARK)) {
+    more = word_of_case(s, at, n, &second);
+    if (end == 0 || !second) end = more;
+  }
+  if (end > 0) {
+    more = end < n ? contraction(s, end, n, true) : 0;
+    return more > 0 ? more : end;
+  }
+  if (bits & N) {
+    int digits = 3;
+    for (end = at + size; --digits > 0 && end < n && bits_at(s, end, &size) & N;) end += size;
+    return end;
+  }
+  from = s[at] == ' ' && at + 1 < n ? at + 1 : at;
+  if (!(bits_at(s, from, &size) & (L | N | S))) {
+    end = run_not(s, from + size, n, L | N | S);
+    while (end < n && (s[end] == '\r' || s[end] == '\n' || s[end] == '/')) end++;
+    return end;
+  }
+  if ((end = lines(s, at, n)) > 0) return end;
+  return spaces(s, at, n);
+}
+
+/* Nothing of it matches white space. */
+static int64_t clip(const char *s, int64_t at, int64_t n)
+{
+  int64_t end;
+  int size;
+  uint32_t bits;
+
+  if ((end = contraction(s, at, n, false)) > 0) return end;
+  bits = bits_at(s, at, &size);
+  if (bits & L) return run(s, at + size, n, L);
+  if (bits & N) return at + size;
+  return bits & S ? 0 : run_not(s, at + size, n, L | N | S);
+}
+
 static const struct {
   const char *expression;
   ax_pattern_fn match;
@@ -118,6 +191,12 @@ static const struct {
   { "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
     qwen2 },
+  { "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'"
+    "ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    o200k },
+  { "'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+", clip },
 };
 
 int ax_pattern_find(ax_text e)

@@ -87,13 +87,21 @@ static ax_status cut_pattern(cutter *c, const char *s, ax_piece p, ax_pattern_fn
   const int64_t end = p.at + p.n;
   ax_status st = AX_OK;
 
+  int64_t from = p.at; /* of what no match holds */
+  int size;
+
   for (int64_t at = p.at; at < end && st == AX_OK;) {
     const int64_t next = match(s, at, end);
-    if (next <= at) return ax_fail(AX_EINVAL, "a pattern has no match");
-    st = cut(c, at, next - at, true);
-    at = next;
+    if (next <= at) {
+      ax_utf8_next(s + at, &size);
+      at += size;
+    } else {
+      if (from < at) st = cut(c, from, at - from, false);
+      if (st == AX_OK) st = cut(c, at, next - at, true);
+      from = at = next;
+    }
   }
-  return st;
+  return st == AX_OK && from < end ? cut(c, from, end - from, false) : st;
 }
 
 /* BERT: white space goes, punctuation stands alone. */

@@ -155,8 +155,8 @@ function SPLITTERS.Split(file, where, t, config)
   local regex = field(file, where .. ".pattern", pattern, "Regex", "string")
   local number = core._text_pattern(regex)
   if not number then
-    checks.fail(file, "%s: the pattern %s is not supported; supported are those of GPT-2, Llama 3 and Qwen 2",
-      where, options.show(regex))
+    checks.fail(file, "%s: the pattern %s is not supported; supported are those of GPT-2, Llama 3, Qwen 2, "
+      .. "o200k and CLIP", where, options.show(regex))
   end
   t:splitter("pattern", "", "", how + 256 * number)
 end
