@@ -186,7 +186,8 @@ int ax_output_check(const ax_plan *plan);
  * of all.  *out: NULL where --tee names none.  0, or the exit status after printing what is
  * wrong. */
 int ax_output_begin(const ax_plan *plan, int from, int to, int first, int attempt, ax_output **out);
-/* In a rank; NULL is fine, here and below.  watches: it calls ax_output_settle. */
+/* In a rank; NULL is fine, here and below.  watches: it calls ax_output_settle; the others have
+ * done with `o`. */
 void ax_output_join(ax_output *o, int rank, bool watches);
 /* In the launcher, when all ranks are forked: writes what they print, whole lines, until they
  * end. */

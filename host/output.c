@@ -196,6 +196,10 @@ void ax_output_join(ax_output *o, int rank, bool watches)
     close(o->stream[i].to);
     if (o->stream[i].file >= 0) close(o->stream[i].file);
   }
+  if (!watches) {
+    munmap(o->writing, sizeof *o->writing);
+    free(o);
+  }
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

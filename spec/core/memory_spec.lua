@@ -4,6 +4,7 @@ local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 
 local flat_memory = require "spec.support.flat"
+local host = require "spec.support.host"
 
 local MB = 1024 * 1024
 
@@ -116,7 +117,9 @@ end)
 
 describe("empty_cache", function()
   it("returns what lies between blocks in use", function()
-    if flat_memory.cannot then return pending(flat_memory.cannot) end
+    local why = flat_memory.cannot
+      or host.path:find("/asan/", 1, true) and "the sanitizer's allocator keeps what is freed"
+    if why then return pending(why) end
     local held = {}
     local function fill()
       local passing = {}
