@@ -119,6 +119,12 @@ local ROWS = {
   { "symmetric eigenvalues and vectors, 512 x 512", "ms", "eigh_ms", script = "linalg" },
   { "2000 systems of 16 unknowns", "ms", "solve_batch_ms", script = "linalg" },
   { "2000 determinants, 16 x 16", "ms", "det_batch_ms", script = "linalg" },
+  { "Fourier transforms of 256 lines of 1024", "ms", "fft_ms", script = "fft" },
+  { "the same of real lines", "ms", "rfft_ms", script = "fft" },
+  { "of one line of 1048576", "ms", "fft_long_ms", script = "fft" },
+  { "of 64 lines of 1009, a prime", "ms", "fft_prime_ms", script = "fft" },
+  { "of an image, 512 x 512", "ms", "fft2_ms", script = "fft" },
+  { "spectrograms of 8 signals, with their gradient", "ms", "stft_backward_ms", script = "fft" },
 }
 
 local function read(path)

@@ -12,7 +12,7 @@
 
 #define AX_API __attribute__((visibility("default")))
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 9        /* the version of the structures here */
+#define AX_ABI 10       /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -49,12 +49,25 @@ typedef enum {
   AX_DTYPE_COUNT
 } ax_dtype;
 
-typedef enum { AX_BOOLEAN, AX_INTEGRAL, AX_FLOATING } ax_category;
+typedef enum { AX_BOOLEAN, AX_INTEGRAL, AX_FLOATING, AX_COMPLEX } ax_category;
 
 AX_API size_t ax_dtype_size(ax_dtype d);
 AX_API const char *ax_dtype_name(ax_dtype d);
 
-static inline bool ax_is_float(ax_dtype d) { return d <= AX_BF16; }
+/* Real and imaginary part of a complex number, in this order, as in PyTorch, NumPy and C. */
+typedef struct ax_c64 {
+  float re, im;
+} ax_c64;
+typedef struct ax_c128 {
+  double re, im;
+} ax_c128;
+
+static inline bool ax_is_float(ax_dtype d) { return d <= AX_BF16; } /* a real floating type */
+static inline bool ax_is_complex(ax_dtype d) { return d == AX_C64 || d == AX_C128; }
+/* Can a tensor of this type have a gradient? */
+static inline bool ax_has_gradient(ax_dtype d) { return ax_is_float(d) || ax_is_complex(d); }
+/* The type of the parts of a complex type. */
+static inline ax_dtype ax_part_dtype(ax_dtype d) { return d == AX_C128 ? AX_F64 : AX_F32; }
 static inline bool ax_is_half(ax_dtype d) { return d == AX_F16 || d == AX_BF16; }
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -207,7 +220,8 @@ static inline void *ax_data(const ax_tensor *t)
 AX_API const char *ax_shape_text(int ndim, const int64_t *shape, char *buf, size_t size);
 
 /* Reads or writes one element through double / int64 (for item, printing, tests).  `at` is an
- * element offset from ax_data. */
+ * element offset from ax_data.  Of a complex number: the real part; a written one has no imaginary
+ * part. */
 AX_API double ax_load_double(ax_dtype d, const void *data, int64_t at);
 AX_API int64_t ax_load_int(ax_dtype d, const void *data, int64_t at);
 AX_API void ax_store_double(ax_dtype d, void *data, int64_t at, double v);

@@ -219,7 +219,7 @@ static ax_tensor **alias_results(lua_State *L, int first, const call *k, const c
   lua_newtable(L); /* raw result -> number, for saved_tensors */
   for (int i = 0; i < n; i++) {
     ax_tensor *t = ax_lua_opt_tensor(L, first + i, name), **box;
-    if (!t || !ax_is_float((ax_dtype)t->dtype)) continue; /* positions and the like have no gradient */
+    if (!t || !ax_has_gradient((ax_dtype)t->dtype)) continue; /* positions and the like have no gradient */
     lua_pushvalue(L, first + i);
     lua_pushinteger(L, *n_out);
     lua_rawset(L, -3);

@@ -57,9 +57,9 @@ static int call_form(lua_State *L, ax_op op, bool inplace, const ax_lua_read_res
   return lua_gettop(L) - base - 1;
 }
 
-/* Rows that tensor.linalg is made of: _linalg_solve is core._linalg.solve, and linalg.solve in
- * messages. */
-static const char part_prefix[] = "_linalg_";
+/* Rows that tensor.linalg and tensor.fft are made of: _linalg_solve is core._linalg.solve, and
+ * linalg.solve in messages. */
+static const char *const part_of[] = { "linalg", "fft" };
 
 static int part_call(lua_State *L)
 {
@@ -342,18 +342,22 @@ static const struct {
   { "__mod", AX_OP_REMAINDER }, { "__pow", AX_OP_POW }, { "__unm", AX_OP_NEG },
 };
 
-static void add_parts(lua_State *L)
+static void add_parts(lua_State *L, const char *of)
 {
-  const size_t n = sizeof part_prefix - 1;
+  const char *prefix = lua_pushfstring(L, "_%s_", of);
+  const size_t n = strlen(prefix);
   lua_newtable(L);
   for (int op = 0; op < AX_OP_COUNT; op++) {
-    if (strncmp(ax_ops[op].name, part_prefix, n) != 0) continue;
+    if (strncmp(ax_ops[op].name, prefix, n) != 0) continue;
     lua_pushinteger(L, op);
-    lua_pushfstring(L, "linalg.%s", ax_ops[op].name + n);
+    lua_pushfstring(L, "%s.%s", of, ax_ops[op].name + n);
     lua_pushcclosure(L, part_call, 2);
     lua_setfield(L, -2, ax_ops[op].name + n);
   }
-  lua_setfield(L, -2, "_linalg");
+  lua_pushfstring(L, "_%s", of);
+  lua_insert(L, -2);
+  lua_rawset(L, -4);
+  lua_pop(L, 1); /* the prefix */
 }
 
 void ax_lua_open_ops(lua_State *L)
@@ -383,7 +387,7 @@ void ax_lua_open_ops(lua_State *L)
     lua_rawset(L, -3);
   }
   lua_pop(L, 1);
-  add_parts(L);
+  for (size_t i = 0; i < sizeof part_of / sizeof *part_of; i++) add_parts(L, part_of[i]);
   ax_lua_add_functions(L, functions);
   ax_lua_add_methods(L, methods);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_tensor_mt);

@@ -391,13 +391,14 @@ static int address(lua_State *L)
 
 /* ---- data_ptr */
 
-static const char cast_pointer[] = "local ffi = require 'ffi'\n"
-                                   "local cast, typeof = ffi.cast, ffi.typeof\n"
-                                   "local types = { float32 = typeof 'float *', float64 = typeof 'double *', "
-                                   "float16 = typeof 'uint16_t *', bfloat16 = typeof 'uint16_t *',\n"
-                                   "                int64 = typeof 'int64_t *', int32 = typeof 'int32_t *', "
-                                   "uint8 = typeof 'uint8_t *', bool = typeof 'bool *' }\n"
-                                   "return function(p, dtype) return cast(types[dtype], p) end\n";
+static const char cast_pointer[] =
+    "local ffi = require 'ffi'\n"
+    "local cast, typeof = ffi.cast, ffi.typeof\n"
+    "local types = { float32 = typeof 'float *', float64 = typeof 'double *', float16 = typeof 'uint16_t *', "
+    "bfloat16 = typeof 'uint16_t *',\n"
+    "                int64 = typeof 'int64_t *', int32 = typeof 'int32_t *', uint8 = typeof 'uint8_t *', "
+    "bool = typeof 'bool *', complex64 = typeof 'complex float *', complex128 = typeof 'complex *' }\n"
+    "return function(p, dtype) return cast(types[dtype], p) end\n";
 
 /* t:data_ptr(): a typed FFI pointer to the elements, valid while t lives and is not moved.  It
  * counts as an edit, since the caller may write through it. */
@@ -543,8 +544,9 @@ static const struct {
   const char *name;
   ax_dtype dtype;
 } casts[] = {
-  { "float", AX_F32 }, { "double", AX_F64 }, { "half", AX_F16 }, { "bfloat16", AX_BF16 },
-  { "long", AX_I64 },  { "int", AX_I32 },    { "byte", AX_U8 },  { "bool", AX_BOOL },
+  { "float", AX_F32 },  { "double", AX_F64 },   { "half", AX_F16 }, { "bfloat16", AX_BF16 },
+  { "long", AX_I64 },   { "int", AX_I32 },      { "byte", AX_U8 },  { "bool", AX_BOOL },
+  { "cfloat", AX_C64 }, { "cdouble", AX_C128 },
 };
 
 /* ---- moving parameters (internal: flat buffers) */

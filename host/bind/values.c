@@ -8,7 +8,7 @@
 
 bool ax_lua_number_fits(ax_dtype d, double v)
 {
-  if (ax_is_float(d) || d == AX_BOOL) return true;
+  if (ax_has_gradient(d) || d == AX_BOOL) return true;
   if (v != floor(v)) return false; /* also NaN */
   switch (d) {
   case AX_I64: return v >= -0x1p63 && v < 0x1p63;
@@ -233,7 +233,12 @@ static int tensor(lua_State *L)
 static void push_element(lua_State *L, const char *fn, ax_dtype d, const void *data, int64_t at)
 {
   if (ax_is_float(d)) lua_pushnumber(L, ax_load_double(d, data, at));
-  else if (d == AX_BOOL) lua_pushboolean(L, ax_load_int(d, data, at) != 0);
+  else if (ax_is_complex(d)) { /* a list of the two parts */ lua_createtable(L, 2, 0);
+    for (int k = 0; k < 2; k++) {
+      lua_pushnumber(L, ax_load_double(ax_part_dtype(d), data, 2 * at + k));
+      lua_rawseti(L, -2, k + 1);
+    }
+  } else if (d == AX_BOOL) lua_pushboolean(L, ax_load_int(d, data, at) != 0);
   else {
     const int64_t v = ax_load_int(d, data, at);
     if (v > EXACT || v < -EXACT)
@@ -280,6 +285,11 @@ static int item(lua_State *L)
     return ax_lua_error(L, "item", "expected a tensor of one element, got one of shape %s",
                         ax_shape_text(t->ndim, t->shape, shape, sizeof shape));
   t = ax_lua_push_on_cpu(L, 1, "item");
+  if (ax_is_complex((ax_dtype)t->dtype)) { /* two values: the parts */
+    for (int k = 0; k < 2; k++)
+      lua_pushnumber(L, ax_load_double(ax_part_dtype((ax_dtype)t->dtype), ax_data(t), k));
+    return 2;
+  }
   push_element(L, "item", (ax_dtype)t->dtype, ax_data(t), 0);
   return 1;
 }
@@ -293,7 +303,7 @@ static int integers(lua_State *L)
   ax_lua_enter(L);
   ax_lua_check_tensor(L, 1, "_integers", "t");
   t = ax_lua_push_on_cpu(L, 1, "_integers");
-  if (ax_is_float((ax_dtype)t->dtype) || !ax_tensor_is_contiguous(t))
+  if (ax_has_gradient((ax_dtype)t->dtype) || !ax_tensor_is_contiguous(t))
     return ax_lua_error(L, "_integers", "expected a contiguous tensor of integers");
   lua_createtable(L, (int)t->numel, 0);
   for (int64_t i = 0; i < t->numel; i++) {

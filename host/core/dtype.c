@@ -37,12 +37,15 @@ ax_status ax_dtype_parse(const char *name, ax_dtype *out)
 }
 
 /* Rank within a category; the table in torch/csrc/utils/tensor_types and "type promotion" in
- * PyTorch's documentation: uint8 with int32 gives int32, float16 with bfloat16 float32. */
+ * PyTorch's documentation: uint8 with int32 gives int32, float16 with bfloat16 float32, complex64
+ * with float64 complex128. */
 ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b)
 {
   const ax_category ca = rows[a].category, cb = rows[b].category;
 
   if (a == b) return a;
+  if (ca == AX_COMPLEX || cb == AX_COMPLEX)
+    return a == AX_C128 || b == AX_C128 || a == AX_F64 || b == AX_F64 ? AX_C128 : AX_C64;
   if (ca != cb) return ca > cb ? a : b;
   if (ca == AX_FLOATING && rows[a].size == 2 && rows[b].size == 2) return AX_F32;
   return rows[a].size >= rows[b].size ? a : b;
@@ -55,6 +58,8 @@ double ax_load_double(ax_dtype d, const void *data, int64_t at)
   case AX_F64: return ((const double *)data)[at];
   case AX_F16: return ax_half_to_float(((const uint16_t *)data)[at]);
   case AX_BF16: return ax_bf16_to_float(((const uint16_t *)data)[at]);
+  case AX_C64: return ((const ax_c64 *)data)[at].re;
+  case AX_C128: return ((const ax_c128 *)data)[at].re;
   default: return (double)ax_load_int(d, data, at);
   }
 }
@@ -93,6 +98,8 @@ void ax_store_double(ax_dtype d, void *data, int64_t at, double v)
   case AX_F16: ((uint16_t *)data)[at] = ax_float_to_half((float)v); break;
   case AX_BF16: ((uint16_t *)data)[at] = ax_float_to_bf16((float)v); break;
   case AX_BOOL: ((uint8_t *)data)[at] = v != 0; break;
+  case AX_C64: ((ax_c64 *)data)[at] = (ax_c64){ (float)v, 0 }; break;
+  case AX_C128: ((ax_c128 *)data)[at] = (ax_c128){ v, 0 }; break;
   /* as in the kernels' casts: what int32 cannot hold is its least value, not the low bits of a
    * larger integer */
   case AX_I32: ((int32_t *)data)[at] = v > -0x1.00000002p31 && v < 0x1p31 ? (int32_t)v : INT32_MIN; break;

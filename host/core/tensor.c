@@ -353,7 +353,7 @@ ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src)
   if (t->grad_fn)
     return ax_fail(AX_EGRAD, "data: the tensor is the result of %s; only a leaf's data can be set",
                    ax_grad_fn_name(t));
-  if (t->requires_grad && !ax_is_float((ax_dtype)src->dtype))
+  if (t->requires_grad && !ax_has_gradient((ax_dtype)src->dtype))
     return ax_fail(AX_EDTYPE, "data: a tensor that requires a gradient cannot hold %s",
                    ax_dtype_name((ax_dtype)src->dtype));
   if (!(own = ax_malloc(sizeof *own))) return AX_ENOMEM;

@@ -1,6 +1,6 @@
 /* Copies with any strides, from any type to any other.  They are bound by memory: contiguous runs
  * use vector code, and transposing copies go through tiles. */
-#include "cpu.h"
+#include "complex.h"
 
 #include <string.h>
 #ifdef __F16C__
@@ -57,7 +57,7 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
  * exactly */
 
 /* Rows: the source type, its C type, and the loaded value x as float, double, int64, int32 and
- * truth value. */
+ * truth value.  (The dispatcher refuses to cast complex numbers to real ones.) */
 #define SOURCES(X) \
   X(f32, float, x, x, ax_to_i64_f(x), ax_to_i32_f(x), x != 0) \
   X(f64, double, (float)x, x, ax_to_i64(x), ax_to_i32(x), x != 0) \
@@ -95,8 +95,14 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
   CAST(from, i64, TI, int64_t, as_i64) \
   CAST(from, i32, TI, int32_t, as_i32) \
   CAST(from, u8, TI, uint8_t, as_i64) \
-  CAST(from, bool, TI, uint8_t, as_truth)
+  CAST(from, bool, TI, uint8_t, as_truth) \
+  CAST(from, c64, TI, ax_cpu_c64, as_float) \
+  CAST(from, c128, TI, ax_cpu_c128, as_double)
 SOURCES(ALL_CASTS)
+
+/* between the complex types */
+CAST(c64, wide, ax_cpu_c64, ax_cpu_c128, x)
+CAST(c128, narrow, ax_cpu_c128, ax_cpu_c64, x)
 
 /* Half types and float in runs, with the processor's conversion instructions where it has them. */
 #define RUNS(half, D) \
@@ -117,7 +123,7 @@ RUNS(bf16, AX_BF16)
   { \
     [AX_F32] = from##_to_f32, [AX_F64] = from##_to_f64, [AX_F16] = from##_to_f16, \
     [AX_BF16] = from##_to_bf16, [AX_I64] = from##_to_i64, [AX_I32] = from##_to_i32, [AX_U8] = from##_to_u8, \
-    [AX_BOOL] = from##_to_bool \
+    [AX_BOOL] = from##_to_bool, [AX_C64] = from##_to_c64, [AX_C128] = from##_to_c128 \
   }
 static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
   [AX_F32] = { [AX_F32] = f32_to_f32,
@@ -127,7 +133,9 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
                [AX_I64] = f32_to_i64,
                [AX_I32] = f32_to_i32,
                [AX_U8] = f32_to_u8,
-               [AX_BOOL] = f32_to_bool },
+               [AX_BOOL] = f32_to_bool,
+               [AX_C64] = f32_to_c64,
+               [AX_C128] = f32_to_c128 },
   [AX_F64] = ROW(f64),
   [AX_F16] = { [AX_F32] = f16_to_f32_runs,
                [AX_F64] = f16_to_f64,
@@ -136,7 +144,9 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
                [AX_I64] = f16_to_i64,
                [AX_I32] = f16_to_i32,
                [AX_U8] = f16_to_u8,
-               [AX_BOOL] = f16_to_bool },
+               [AX_BOOL] = f16_to_bool,
+               [AX_C64] = f16_to_c64,
+               [AX_C128] = f16_to_c128 },
   [AX_BF16] = { [AX_F32] = bf16_to_f32_runs,
                 [AX_F64] = bf16_to_f64,
                 [AX_F16] = bf16_to_f16,
@@ -144,11 +154,15 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
                 [AX_I64] = bf16_to_i64,
                 [AX_I32] = bf16_to_i32,
                 [AX_U8] = bf16_to_u8,
-                [AX_BOOL] = bf16_to_bool },
+                [AX_BOOL] = bf16_to_bool,
+                [AX_C64] = bf16_to_c64,
+                [AX_C128] = bf16_to_c128 },
   [AX_I64] = ROW(i64),
   [AX_I32] = ROW(i32),
   [AX_U8] = ROW(u8),
   [AX_BOOL] = ROW(u8), /* a bool is an integer of 0 or 1 */
+  [AX_C64] = { [AX_C128] = c64_to_wide },
+  [AX_C128] = { [AX_C64] = c128_to_narrow },
 };
 
 /* ---- between equal types: moves bits, by size */
@@ -188,10 +202,11 @@ MOVE(1, uint8_t)
 MOVE(2, uint16_t)
 MOVE(4, uint32_t)
 MOVE(8, uint64_t)
-static const ax_loop moves[9] = { [1] = move_1, [2] = move_2, [4] = move_4, [8] = move_8 };
+MOVE(16, ax_c128)
+static const ax_loop moves[17] = { [1] = move_1, [2] = move_2, [4] = move_4, [8] = move_8, [16] = move_16 };
 typedef void (*tile_fn)(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows,
                         int64_t cols);
-static const tile_fn tiles[9] = { [1] = tile_1, [2] = tile_2, [4] = tile_4, [8] = tile_8 };
+static const tile_fn tiles[17] = { [1] = tile_1, [2] = tile_2, [4] = tile_4, [8] = tile_8, [16] = tile_16 };
 
 /* A transposing copy: the result is contiguous in one dim (the columns), the source in another (the
  * rows).  Tiles go through a buffer, so that each cache line of either side is touched once; with

@@ -1,5 +1,5 @@
 /* The functions of functions.h, ternary arithmetic and bit operations, in the loops of simd.h. */
-#include "simd.h"
+#include "complex.h"
 
 #include "functions.h"
 
@@ -35,8 +35,12 @@ INTEGERS(WHOLE)
 TABLE(exp2, FLOATS(exp2))
 TABLE(log2, FLOATS(log2))
 TABLE(log10, FLOATS(log10))
-TABLE(sinh, FLOATS(sinh))
-TABLE(cosh, FLOATS(cosh))
+AX_LOOP1(sinh_c64, ax_cpu_c64, ax_cpu_c64, csinhf(x))
+AX_LOOP1(cosh_c64, ax_cpu_c64, ax_cpu_c64, ccoshf(x))
+AX_LOOP1(sinh_c128, ax_cpu_c128, ax_cpu_c128, csinh(x))
+AX_LOOP1(cosh_c128, ax_cpu_c128, ax_cpu_c128, ccosh(x))
+TABLE(sinh, FLOATS(sinh), AX_COMPLEX(sinh))
+TABLE(cosh, FLOATS(cosh), AX_COMPLEX(cosh))
 TABLE(asinh, FLOATS(asinh))
 TABLE(acosh, FLOATS(acosh))
 TABLE(atanh, FLOATS(atanh))

@@ -56,6 +56,7 @@ static void select_range(int64_t lo, int64_t hi, void *ud)
       PICK(2, uint16_t)
       PICK(4, uint32_t)
       PICK(8, uint64_t)
+      PICK(16, ax_c128)
     }
     return;
   }

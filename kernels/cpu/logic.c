@@ -1,5 +1,5 @@
 /* Comparisons, logic and selection: results are bool, one byte of 0 or 1. */
-#include "simd.h"
+#include "complex.h"
 
 #include <math.h>
 
@@ -25,7 +25,20 @@ AX_COMPARE(COMPARE_U8)
     static const ax_loop loops[AX_DTYPE_COUNT] = { ALL_TYPES(name) }; \
     return ax_cpu_pointwise(call, loops, 1, NULL); \
   }
-AX_COMPARE(KERNEL)
+#define ORDERED(X) X(lt, ) X(le, ) X(gt, ) X(ge, ) X(logical_and, ) X(logical_or, ) X(logical_xor, )
+ORDERED(KERNEL)
+
+/* complex numbers have no order */
+#define EQUALITY(name, op) \
+  AX_LOOP2(name##_c64, uint8_t, ax_cpu_c64, a op b) \
+  AX_LOOP2(name##_c128, uint8_t, ax_cpu_c128, a op b) \
+  ax_status ax_cpu_##name(const ax_call *call) \
+  { \
+    static const ax_loop loops[AX_DTYPE_COUNT] = { ALL_TYPES(name), AX_COMPLEX(name) }; \
+    return ax_cpu_pointwise(call, loops, 1, NULL); \
+  }
+EQUALITY(eq, ==)
+EQUALITY(ne, !=)
 
 #define UNARY(name, of_float, of_int) \
   AX_LOOP1(name##_f32, uint8_t, float, of_float) \
@@ -45,10 +58,11 @@ AX_LOOP3(where_1, uint8_t, uint8_t, uint8_t, m ? a : b)
 AX_LOOP3(where_2, uint16_t, uint8_t, uint16_t, m ? a : b)
 AX_LOOP3(where_4, uint32_t, uint8_t, uint32_t, m ? a : b)
 AX_LOOP3(where_8, uint64_t, uint8_t, uint64_t, m ? a : b)
+AX_LOOP3(where_16, ax_cpu_c128, uint8_t, ax_cpu_c128, m ? a : b)
 
 #define BY_SIZE(name) \
   [AX_F32] = name##_4, [AX_F64] = name##_8, [AX_F16] = name##_2, [AX_BF16] = name##_2, [AX_I64] = name##_8, \
-  [AX_I32] = name##_4, [AX_U8] = name##_1, [AX_BOOL] = name##_1
+  [AX_I32] = name##_4, [AX_U8] = name##_1, [AX_BOOL] = name##_1, [AX_C64] = name##_8, [AX_C128] = name##_16
 static const ax_loop where_loops[AX_DTYPE_COUNT] = { BY_SIZE(where) };
 
 ax_status ax_cpu_where(const ax_call *call) { return ax_cpu_pointwise(call, where_loops, 0, NULL); }
@@ -58,7 +72,7 @@ ax_status ax_cpu_masked_fill(const ax_call *call)
 {
   const ax_dtype d = call->iter->op[0].dtype;
   ax_iter it = *call->iter;
-  int64_t value;
+  ax_c128 value; /* room for any type */
 
   ax_store_double(d, &value, 0, call->a->masked_fill.value);
   it.n = 4;

@@ -1,6 +1,6 @@
 /* Arithmetic and functions, element by element: the expressions of pointwise.h in the loops of
  * simd.h, one loop for each type that an op has.  Memory bounds arithmetic on large operands. */
-#include "simd.h"
+#include "complex.h"
 
 #include "pointwise.h"
 
@@ -72,6 +72,27 @@ AX_FLOAT_BINARY(HALF2)
 #undef HALF1
 #undef HALF2
 
+/* complex numbers */
+#define COMPLEX_LOOPS(C, S, F) \
+  AX_LOOP2(add_##S, C, C, a + b) \
+  AX_LOOP2(sub_##S, C, C, a - b) \
+  AX_LOOP2(mul_##S, C, C, AX_CMUL(a, b)) \
+  AX_LOOP2(div_##S, C, C, ax_cdiv_##S(a, b)) \
+  AX_LOOP2(pow_##S, C, C, ax_cpow_##S(a, b)) \
+  AX_LOOP1(neg_##S, C, C, -x) \
+  AX_LOOP1(square_##S, C, C, AX_CMUL(x, x)) \
+  AX_LOOP1(reciprocal_##S, C, C, ax_cdiv_##S(1, x)) \
+  AX_LOOP1(exp_##S, C, C, cexp##F(x)) \
+  AX_LOOP1(log_##S, C, C, clog##F(x)) \
+  AX_LOOP1(sqrt_##S, C, C, csqrt##F(x)) \
+  AX_LOOP1(sin_##S, C, C, csin##F(x)) \
+  AX_LOOP1(cos_##S, C, C, ccos##F(x)) \
+  AX_LOOP1(tanh_##S, C, C, ctanh##F(x))
+COMPLEX_LOOPS(ax_cpu_c64, c64, f)
+COMPLEX_LOOPS(ax_cpu_c128, c128, )
+AX_LOOP1(abs_c64, float, ax_cpu_c64, hypotf(__real__ x, __imag__ x))
+AX_LOOP1(abs_c128, double, ax_cpu_c128, hypot(__real__ x, __imag__ x))
+
 /* ---- the kernels and the types that an op has */
 
 #define TABLE(name, ...) \
@@ -85,28 +106,28 @@ AX_FLOAT_BINARY(HALF2)
 #define BOOL(name) [AX_BOOL] = name##_bool
 #define HALF(name) [AX_BF16] = name##_bf16
 
-TABLE(add, FLOATS(add), HALF(add), INTS(add), BOOL(add))
-TABLE(sub, FLOATS(sub), HALF(sub), INTS(sub))
-TABLE(mul, FLOATS(mul), HALF(mul), INTS(mul), BOOL(mul))
-TABLE(div, FLOATS(div), HALF(div))
+TABLE(add, FLOATS(add), AX_COMPLEX(add), HALF(add), INTS(add), BOOL(add))
+TABLE(sub, FLOATS(sub), AX_COMPLEX(sub), HALF(sub), INTS(sub))
+TABLE(mul, FLOATS(mul), AX_COMPLEX(mul), HALF(mul), INTS(mul), BOOL(mul))
+TABLE(div, FLOATS(div), AX_COMPLEX(div), HALF(div))
 TABLE(maximum, FLOATS(maximum), HALF(maximum), INTS(maximum), BOOL(maximum))
 TABLE(minimum, FLOATS(minimum), HALF(minimum), INTS(minimum), BOOL(minimum))
-TABLE(neg, FLOATS(neg), HALF(neg), INTS(neg))
-TABLE(abs, FLOATS(abs), INTS(abs))
+TABLE(neg, FLOATS(neg), AX_COMPLEX(neg), HALF(neg), INTS(neg))
+TABLE(abs, FLOATS(abs), AX_COMPLEX(abs), INTS(abs))
 TABLE(sign, FLOATS(sign), HALF(sign), INTS(sign), BOOL(sign))
-TABLE(square, FLOATS(square), HALF(square), INTS(square))
+TABLE(square, FLOATS(square), AX_COMPLEX(square), HALF(square), INTS(square))
 TABLE(relu, FLOATS(relu), HALF(relu), INTS(relu))
 TABLE(floor, FLOATS(floor), INTS(floor))
 TABLE(ceil, FLOATS(ceil), INTS(ceil))
 TABLE(round, FLOATS(round), INTS(round))
-TABLE(reciprocal, FLOATS(reciprocal))
-TABLE(exp, FLOATS(exp))
+TABLE(reciprocal, FLOATS(reciprocal), AX_COMPLEX(reciprocal))
+TABLE(exp, FLOATS(exp), AX_COMPLEX(exp))
 TABLE(expm1, FLOATS(expm1))
-TABLE(log, FLOATS(log))
+TABLE(log, FLOATS(log), AX_COMPLEX(log))
 TABLE(log1p, FLOATS(log1p))
-TABLE(sqrt, FLOATS(sqrt))
+TABLE(sqrt, FLOATS(sqrt), AX_COMPLEX(sqrt))
 TABLE(rsqrt, FLOATS(rsqrt))
-TABLE(tanh, FLOATS(tanh))
+TABLE(tanh, FLOATS(tanh), AX_COMPLEX(tanh))
 TABLE(sigmoid, FLOATS(sigmoid))
 TABLE(erf, FLOATS(erf))
 TABLE(_tanh_backward, FLOATS(_tanh_backward), HALF(_tanh_backward))
@@ -150,8 +171,8 @@ static bool any_large(const char *p, int64_t stride, int64_t n)
   }
 TRIG(sin)
 TRIG(cos)
-TABLE(sin, FLOATS(sin))
-TABLE(cos, FLOATS(cos))
+TABLE(sin, FLOATS(sin), AX_COMPLEX(sin))
+TABLE(cos, FLOATS(cos), AX_COMPLEX(cos))
 
 /* ---- clamp: the limits are infinite where not given */
 
@@ -258,11 +279,11 @@ ax_status ax_cpu_remainder(const ax_call *call)
 
 ax_status ax_cpu_pow(const ax_call *call)
 {
-  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(pow), INTS(pow) };
+  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(pow), INTS(pow), AX_COMPLEX(pow) };
   const ax_operand *exponent = &call->iter->op[2];
 
   /* a negative number as exponent is refused, as in PyTorch; a tensor of exponents truncates */
-  if (exponent->dtype >= AX_I64 && call->n_in > 1 && !call->in[1]) {
+  if (exponent->dtype >= AX_I64 && exponent->dtype <= AX_BOOL && call->n_in > 1 && !call->in[1]) {
     const int64_t b =
         exponent->dtype == AX_I64 ? *(const int64_t *)exponent->data : *(const int32_t *)exponent->data;
     if (exponent->dtype != AX_U8 && exponent->dtype != AX_BOOL && b < 0)

@@ -151,7 +151,7 @@ AX_CUDA_KERNEL(_copy)
   if (it->numel == 0) return AX_OK;
   if (!call->in[0]) return fill(call);
   const size_t item = ax_dtype_size(it->op[0].dtype);
-  if (is_transpose(it, item))
+  if (item <= 8 && is_transpose(it, item))
     return ax_cuda_with_size(call->op, it->op[0].dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       const dim3 grid((unsigned)((it->shape[1] + TILE - 1) / TILE),

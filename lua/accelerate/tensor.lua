@@ -24,7 +24,8 @@ local core = require "accelerate.core"
 ---@field is_leaf boolean
 ---@field grad_fn string? the op that made it, where that was recorded
 
----@alias accelerate.DType "float32"|"float64"|"float16"|"bfloat16"|"int64"|"int32"|"uint8"|"bool"
+---@alias accelerate.DType "float32"|"float64"|"float16"|"bfloat16"|"int64"|"int32"|"uint8"|"bool"|
+---  "complex64"|"complex128"
 ---@alias accelerate.TensorOptions { dtype: accelerate.DType?, device: string?, requires_grad:
 ---  boolean? }
 ---@alias accelerate.RandomOptions { dtype: accelerate.DType?, device: string?, requires_grad:
@@ -100,6 +101,7 @@ local core = require "accelerate.core"
 ---@field autograd table gradcheck, detect_anomaly and more: see accelerate.autograd
 ---@field linalg table linear algebra: see accelerate.tensor.linalg
 ---@field special table special functions under torch.special's names
+---@field fft table Fourier transforms: see accelerate.tensor.fft
 ---@field synchronize fun(device: string) waits until the device has done all work queued
 ---  on it
 ---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply
@@ -178,7 +180,7 @@ return setmetatable(M, {
     elseif key == "autograd" then
       M.autograd = require "accelerate.autograd"
       return M.autograd
-    elseif key == "linalg" or key == "special" then
+    elseif key == "linalg" or key == "special" or key == "fft" then
       M[key] = require("accelerate.tensor." .. key)
       return M[key]
     end
@@ -188,7 +190,7 @@ return setmetatable(M, {
     end
     local fn = written_in_lua(key)
     if fn then return fn end
-    local names = { "cuda", "autograd", "linalg", "special" }
+    local names = { "cuda", "autograd", "linalg", "special", "fft" }
     for name in pairs(NUMERICS) do names[#names + 1] = name end
     for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end

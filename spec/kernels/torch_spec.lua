@@ -10,7 +10,7 @@ local FAMILIES = {
   "attention",
   "batch_norm",
   "composed",
-  "factor",
+  "factor", "fft",
   "conv",
   "copies", "draws", "loss", "pointwise", "reduce",
   "forms", "index", "indexing",
@@ -95,6 +95,9 @@ describe("against PyTorch", function()
       if not covered[(entry.name:gsub("_$", ""))] and not covered[entry.name] then
         missing[#missing + 1] = entry.name
       end
+    end
+    for name in pairs(require "accelerate.tensor.fft") do
+      if not covered["fft." .. name] then missing[#missing + 1] = "fft." .. name end
     end
     for name in pairs(require "accelerate.tensor.linalg") do
       if not covered["linalg." .. name] then missing[#missing + 1] = "linalg." .. name end

@@ -86,9 +86,9 @@ static ax_status read_descr(const source *s, const char *descr, header *h)
     const char *name;
     ax_dtype dtype;
   } types[] = {
-    { "f4", AX_F32 }, { "f8", AX_F64 }, { "f2", AX_F16 },  { "i8", AX_I64 },
-    { "i4", AX_I32 }, { "u1", AX_U8 },  { "b1", AX_BOOL }, { "i1", AX_I32 },
-    { "i2", AX_I32 }, { "u2", AX_I32 }, { "u4", AX_I64 },  { "u8", AX_I64 },
+    { "f4", AX_F32 }, { "f8", AX_F64 },  { "f2", AX_F16 }, { "i8", AX_I64 },   { "i4", AX_I32 },
+    { "u1", AX_U8 },  { "b1", AX_BOOL }, { "i1", AX_I32 }, { "i2", AX_I32 },   { "u2", AX_I32 },
+    { "u4", AX_I64 }, { "u8", AX_I64 },  { "c8", AX_C64 }, { "c16", AX_C128 },
   };
   const char order = descr[0], *name = strchr("<>=|", order) && order ? descr + 1 : descr;
 
@@ -103,12 +103,13 @@ static ax_status read_descr(const source *s, const char *descr, header *h)
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (strcmp(name, types[i].name) == 0) {
       h->kind = name[0];
-      h->item = name[1] - '0';
+      h->item = (int)strtol(name + 1, NULL, 10);
       h->dtype = types[i].dtype;
       return AX_OK;
     }
   return FAIL(AX_EDTYPE,
-              "the elements are '%.40s', which tensors do not have; expected floats, integers or booleans",
+              "the elements are '%.40s', which tensors do not have; expected floats, complex numbers, "
+              "integers or booleans",
               descr);
 }
 
@@ -253,7 +254,8 @@ static ax_status read_npy(const source *s, const uint8_t *p, size_t n, ax_tensor
   if (h.numel > 0) {
     if (!(copy = malloc((size_t)h.numel * (size_t)h.item)))
       AX_TRY(FAIL(AX_ENOMEM, "no memory for its elements"));
-    copy_ordered(copy, p + h.at, h.numel, h.item, h.big);
+    const int parts = h.kind == 'c' ? 2 : 1; /* each part of a complex number has its own order */
+    copy_ordered(copy, p + h.at, h.numel * parts, h.item / parts, h.big);
     AX_TRY(convert(s, &h, copy, ax_data(t)));
   }
   /* the dims are stored in reverse: make a view with them in order, then copy it */

@@ -261,11 +261,11 @@ static ax_status read_dtype(cursor *c, ax_safetensors_entry *e)
   if (c->at >= c->end || *c->at != '"') return FAIL(AX_EIO, "tensor '%.100s' has no \"dtype\"", e->name);
   if ((st = read_text(c, &text)) != AX_OK) return st;
   for (int d = 0; d < AX_DTYPE_COUNT; d++)
-    if (strcmp(text, ax_safetensors_types[d]) == 0) {
+    if (ax_safetensors_types[d] && strcmp(text, ax_safetensors_types[d]) == 0) {
       e->dtype = (uint8_t)d;
       return AX_OK;
     }
-  return FAIL(AX_EDTYPE, "tensor '%.100s' has dtype '%.20s'; known are F64 F32 F16 BF16 I64 I32 U8 BOOL",
+  return FAIL(AX_EDTYPE, "tensor '%.100s' has dtype '%.20s'; known are F64 F32 F16 BF16 I64 I32 U8 BOOL C64",
               e->name, text);
 }
 

@@ -140,6 +140,10 @@ ax_status ax_safetensors_write(ax_save *save, const char *path, int n, const cha
   size_t header_bytes = 0;
 
   AX_TRY(check_names(path, n, names));
+  for (int i = 0; i < n; i++)
+    if (!ax_safetensors_types[tensors[i]->dtype])
+      AX_TRY(FAIL(AX_EDTYPE, "tensor '%.100s' is %s, which the format does not have; save its view_as_real",
+                  names[i], ax_dtype_name((ax_dtype)tensors[i]->dtype)));
   for (int i = 0; i < 2 * n_meta; i++)
     if (!is_utf8(meta[i])) AX_TRY(FAIL(AX_EINVAL, "entry %d of the metadata is not UTF-8", i / 2 + 1));
   if (!(places = ax_malloc((size_t)n * sizeof *places))) {

@@ -20,6 +20,9 @@ ax_status ax_infer_clone(ax_infer *q)
 
 ax_status ax_infer_cast(ax_infer *q)
 {
+  if (ax_is_complex((ax_dtype)INPUT(0)->dtype) && !ax_is_complex((ax_dtype)q->a.cast.dtype))
+    return ax_fail(AX_EDTYPE, "cast: %s to %s would lose the imaginary part; take real, imag or abs",
+                   TYPE(INPUT(0)), ax_dtype_name((ax_dtype)q->a.cast.dtype));
   out_like(q, 0, (ax_dtype)q->a.cast.dtype, INPUT(0)->ndim, INPUT(0)->shape);
   return AX_OK;
 }

@@ -2,6 +2,7 @@
 #include "capture.h"
 #include "core/device/meta.h"
 #include "core/dist/watch.h"
+#include "core/ops/complex.h"
 #include "core/ops/infer.h"
 #include "profile.h"
 #include "core/ops/rules.h"
@@ -28,6 +29,7 @@
 #define INPLACE_nan_to_num ~, 1
 #define INPLACE_addc ~, 1
 #define INPLACE_bits ~, 1
+#define INPLACE_magnitude ~, 1
 const ax_op_row ax_ops[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
   [AX_OP_##ID] = { \
@@ -183,6 +185,7 @@ static ax_status run_on_cpu(ax_infer *q, ax_tensor **out)
 
   for (int k = 0; k < args.n_in; k++) {
     ax_tensor *const t = given->in[k];
+    if (!t) continue;
     AX_TRY(ax_tensor_new_on((ax_device){ AX_CPU, 0 }, (ax_dtype)t->dtype, t->ndim, t->shape, &in[k]));
     AX_TRY(ax_transfer(in[k], t, false));
   }
@@ -198,6 +201,13 @@ out:
   for (int k = 0; k < args.n_in; k++) ax_tensor_release(in[k]);
   for (int k = 0; k < q->n_out; k++) ax_tensor_release(results[k]);
   return st;
+}
+
+static ax_status run_somewhere(ax_infer *q, ax_tensor **out)
+{
+  const bool away =
+      out[0]->device.kind != AX_CPU && (ax_ops[q->op].form == AX_FORM_CPU || ax_complex_kernel(q, out));
+  return away ? run_on_cpu(q, out) : run_kernel(q, out);
 }
 
 /* ---- what every way of running begins with */
@@ -238,6 +248,13 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
   return AX_OK;
 }
 
+static bool any_complex(const ax_args *args)
+{
+  for (int k = 0; k < args->n_in; k++)
+    if (args->in[k] && __builtin_expect(ax_is_complex((ax_dtype)args->in[k]->dtype), 0)) return true;
+  return false;
+}
+
 static bool recordable(ax_op op, const ax_args *args)
 {
   return ax_op_impls[op].gradient && ax_would_record(args->n_in, args->in);
@@ -247,7 +264,7 @@ static bool recordable(ax_op op, const ax_args *args)
  * not detect it. */
 static ax_status check_gradient(const ax_infer *q)
 {
-  if (ax_op_impls[q->op].gradient || q->n_out == 0 || !ax_is_float(q->out[0].dtype) ||
+  if (ax_op_impls[q->op].gradient || q->n_out == 0 || !ax_has_gradient(q->out[0].dtype) ||
       !ax_would_record(q->args->n_in, q->args->in))
     return AX_OK;
   return ax_fail(AX_EGRAD, "%s: has no gradient; call it inside tensor.no_grad, or on x:detach()", q->name);
@@ -307,11 +324,17 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
 
   memset(out, 0, AX_MAX_OUT * sizeof *out);
   AX_TRY(check_inputs(op, args));
+  if (any_complex(args)) {
+    const ax_complex_way way = ax_complex_way_of(op);
+    if (way == AX_COMPLEX_REFUSE) return ax_complex_refused(op, args);
+    if (way == AX_COMPLEX_OTHERS) return ax_complex_run(&q);
+  }
   switch (ax_ops[op].form) {
   case AX_FORM_COMPOSITE: return impl->infer(&q);
   case AX_FORM_VIEW:
     AX_TRY(impl->infer(&q));
     while (q.n_out < AX_MAX_OUT && out[q.n_out]) ax_view_of(out[q.n_out++], args->in[0]);
+    if (out[0]->dtype != args->in[0]->dtype) ax_view_foreign(out[0]);
     break;
   case AX_FORM_HOST:
     former = ax_grad_set_enabled(false);
@@ -334,8 +357,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
       AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
     choose_strides(&q, out);
     if (op == AX_OP_CAST && ax_later_cast(args->in[0], out[0])) break;
-    AX_TRY(ax_ops[op].form == AX_FORM_CPU && device_of(args).kind != AX_CPU ? run_on_cpu(&q, out)
-                                                                            : run_kernel(&q, out));
+    AX_TRY(run_somewhere(&q, out));
   }
   ax_tensor_release(narrow);
   narrow = NULL;
@@ -387,6 +409,10 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
     return ax_fail(AX_ESHAPE, "%s_: the result has shape %s and does not fit the tensor being changed, %s",
                    name, ax_shape_text(m->ndim, m->shape, a, sizeof a),
                    ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
+  if (ax_is_complex(m->dtype) && !ax_is_complex((ax_dtype)dst->dtype))
+    return ax_fail(AX_EDTYPE,
+                   "%s_: %s does not fit the tensor being changed, %s; take real, imag or abs first", name,
+                   ax_dtype_name(m->dtype), ax_dtype_name((ax_dtype)dst->dtype));
   if (q->op != AX_OP_COPY && ax_dtype_category(m->dtype) > ax_dtype_category((ax_dtype)dst->dtype))
     return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", name,
                    ax_dtype_name(m->dtype), ax_dtype_name((ax_dtype)dst->dtype));
@@ -412,8 +438,8 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
                    name);
   if (recording && dst->view == AX_VIEW_CUSTOM)
     return ax_fail(AX_EGRAD,
-                   "%s_: a custom function returned this as a view of one of its arguments: changing it in "
-                   "place cannot be recorded; clone it first",
+                   "%s_: this is a view that a custom function returned, or one of the parts of complex "
+                   "numbers: changing it in place cannot be recorded; clone it first",
                    name);
   return AX_OK;
 }
@@ -453,6 +479,17 @@ static ax_status copy_across(const ax_args *args, ax_tensor *dst)
   return st;
 }
 
+/* x:name_() of a row that is put together of others. */
+static ax_status run_then_copy(ax_op op, const ax_args *args, ax_tensor *dst)
+{
+  ax_tensor *results[AX_MAX_OUT];
+  ax_status st = ax_run_plain(op, args, results);
+  if (st != AX_OK) return st;
+  st = ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = results, .a = { .n_list = -1 } }, dst);
+  for (int k = 0; k < AX_MAX_OUT; k++) ax_tensor_release(results[k]);
+  return st;
+}
+
 static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
 {
   ax_tensor *dst = *at;
@@ -474,11 +511,16 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
                      DEVICE(dst->device), DEVICE(args->in[k]->device));
     }
   AX_TRY(check_inputs(op, args));
+  if (any_complex(args)) {
+    const ax_complex_way way = ax_complex_way_of(op);
+    if (way == AX_COMPLEX_REFUSE) return ax_complex_refused(op, args);
+    if (way == AX_COMPLEX_OTHERS) return run_then_copy(op, args, dst);
+  }
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
   ax_will_write(dst);
   ax_view_check(dst);
   if (ax_grad_enabled()) AX_TRY(ax_history(dst));
-  const bool recording = impl->gradient && ax_grad_enabled() && ax_is_float((ax_dtype)dst->dtype) &&
+  const bool recording = impl->gradient && ax_grad_enabled() && ax_has_gradient((ax_dtype)dst->dtype) &&
                          (dst->requires_grad || ax_would_record(args->n_in, args->in));
   AX_TRY(impl->infer(&q));
   AX_TRY(check_gradient(&q));
@@ -491,10 +533,10 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
     if (dst->base) AX_TRY(ax_rewrite_begin(q.name, node, dst, &rewrite));
   }
   AX_TRY(writes_directly(&q, dst, &direct));
-  if (direct) AX_TRY(run_kernel(&q, &dst));
+  if (direct) AX_TRY(run_somewhere(&q, &dst));
   else {
     AX_TRY(ax_tensor_new_on(dst->device, q.out[0].dtype, dst->ndim, dst->shape, &temp));
-    AX_TRY(run_kernel(&q, &temp));
+    AX_TRY(run_somewhere(&q, &temp));
     AX_TRY(raw_copy(dst, temp));
   }
   dst->version->edits++;

@@ -47,7 +47,7 @@ ax_status ax_later_source(const ax_tensor *t, ax_tensor **out);
 
 /* ---- iter.c */
 typedef struct ax_number {
-  int64_t bits;
+  int64_t bits[2];
 } ax_number; /* room for one element of any type */
 /* Loop nest over dst and n inputs (NULL: the number in `numbers`), broadcast to dst's shape. */
 void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in, ax_number *numbers,

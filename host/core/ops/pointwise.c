@@ -13,7 +13,7 @@ static bool alike(const ax_infer *q)
 
 ax_status ax_infer_promote(ax_infer *q)
 {
-  if (alike(q) && ax_is_float((ax_dtype)INPUT(0)->dtype) && !q->a.wide) {
+  if (alike(q) && ax_has_gradient((ax_dtype)INPUT(0)->dtype) && !q->a.wide) {
     q->compute = (ax_dtype)INPUT(0)->dtype;
     out_like(q, 0, q->compute, INPUT(0)->ndim, INPUT(0)->shape);
     return AX_OK;
@@ -27,8 +27,14 @@ ax_status ax_infer_promote(ax_infer *q)
 ax_status ax_infer_floats(ax_infer *q)
 {
   ax_dtype d = result_dtype(q, promoted(q, 0));
-  if (!ax_is_float(d)) d = AX_F32;
+  if (!ax_has_gradient(d)) d = AX_F32;
   return elementwise(q, d, d);
+}
+
+ax_status ax_infer_magnitude(ax_infer *q)
+{
+  const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
+  return ax_is_complex(d) ? elementwise(q, d, ax_part_dtype(d)) : ax_infer_promote(q);
 }
 
 /* x + value * ..: an integer keeps its type only with a whole value. */
@@ -116,7 +122,7 @@ ax_status ax_infer_where(ax_infer *q)
  * it not 0? */
 static bool number_fits(ax_dtype d, double v)
 {
-  if (ax_is_float(d) || d == AX_BOOL) return true;
+  if (ax_has_gradient(d) || d == AX_BOOL) return true;
   const double limit = d == AX_I64 ? 0x1p63 : d == AX_I32 ? 0x1p31 : 256;
   return v == floor(v) && v < limit && v >= (d == AX_U8 ? 0 : -limit); /* NaN fails the first test */
 }
@@ -154,7 +160,7 @@ RULE(sub)
 RULE(neg) { give(c, 0, un(c, AX_OP_NEG, G)); }
 RULE(identity) { give(c, 0, G); }
 RULE(zero) { give(c, 0, filled(c, 0, 0)); }
-RULE(abs) { give(c, 0, mul(c, G, un(c, AX_OP_SIGN, IN(0)))); }
+RULE(abs) { give(c, 0, mul(c, G, un(c, AX_OP_SGN, IN(0)))); }
 RULE(square) { give(c, 0, mul(c, mul(c, G, IN(0)), NUM(2))); }
 RULE(reciprocal) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_SQUARE, OUT(0))))); }
 
@@ -340,7 +346,12 @@ RULE(hypot)
   if (WANTS(1)) give(c, 1, mul(c, G, over(c, IN(1), OUT(0))));
 }
 
-RULE(tanh) { give(c, 0, bin(c, AX_OP_TANH_BACKWARD, G, OUT(0))); }
+RULE(tanh)
+{
+  give(c, 0,
+       ax_is_complex(META(0)->dtype) ? mul(c, G, sub(c, NUM(1), un(c, AX_OP_SQUARE, OUT(0))))
+                                     : bin(c, AX_OP_TANH_BACKWARD, G, OUT(0)));
+}
 RULE(sigmoid) { give(c, 0, bin(c, AX_OP_SIGMOID_BACKWARD, G, OUT(0))); }
 RULE(relu) { give(c, 0, bin(c, AX_OP_RELU_BACKWARD, G, OUT(0))); }
 

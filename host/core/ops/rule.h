@@ -54,7 +54,8 @@ static inline ax_dtype promoted(const ax_infer *q, int from)
     if (best[kind] < 0) continue;
     if (result < 0) result = best[kind];
     else if (ax_dtype_category((ax_dtype)best[kind]) > ax_dtype_category((ax_dtype)result))
-      result = best[kind];
+      result =
+          best[kind] >= AX_C64 ? (int)ax_dtype_promote((ax_dtype)result, (ax_dtype)best[kind]) : best[kind];
   }
   return (ax_dtype)result;
 }

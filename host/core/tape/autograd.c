@@ -264,7 +264,7 @@ ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves)
       if (st != AX_OK) return st;
       n->out[k].edits = out[k]->version->edits;
     }
-    if (!ax_is_float((ax_dtype)out[k]->dtype)) continue; /* positions and counts have no gradient */
+    if (!ax_has_gradient((ax_dtype)out[k]->dtype)) continue; /* positions and counts have no gradient */
     if (k > 0 && saves & HIDDEN) continue;
     out[k]->grad_fn = n;
     n->refs++;
@@ -302,7 +302,7 @@ ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs,
   AX_TRY(link_inputs(n, n_in, inputs));
   for (int k = 0; k < n_out; k++) {
     ax_meta_of(outputs[k], &n->out_meta[k]);
-    if (!ax_is_float((ax_dtype)outputs[k]->dtype)) continue;
+    if (!ax_has_gradient((ax_dtype)outputs[k]->dtype)) continue;
     outputs[k]->grad_fn = n;
     n->refs++;
     outputs[k]->out_index = (uint8_t)k;
@@ -328,8 +328,9 @@ void ax_tensor_join(ax_tensor *t, ax_node *n, int out)
 
 ax_status ax_set_requires_grad(ax_tensor *t, bool on)
 {
-  if (on && !ax_is_float((ax_dtype)t->dtype))
-    return ax_fail(AX_EGRAD, "requires_grad: only floating-point tensors can require a gradient, not %s",
+  if (on && !ax_has_gradient((ax_dtype)t->dtype))
+    return ax_fail(AX_EGRAD,
+                   "requires_grad: only floating-point and complex tensors can require a gradient, not %s",
                    ax_dtype_name((ax_dtype)t->dtype));
   if (!on && t->grad_fn)
     return ax_fail(AX_EGRAD,

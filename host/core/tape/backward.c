@@ -2,7 +2,7 @@
  * recurses along the graph. */
 #include "capture.h"
 #include "flat.h"
-#include "core/ops/infer.h"
+#include "core/ops/complex.h"
 #include "profile.h"
 #include "core/ops/rules.h"
 
@@ -168,6 +168,13 @@ static ax_status fit(ax_tensor *g, const ax_meta *m, ax_dtype dtype, ax_tensor *
     AX_TRY(ax_run(AX_OP_RESHAPE, &args, results));
     shaped = results[0];
   } else shaped = ax_tensor_retain(g);
+  if (ax_is_complex((ax_dtype)shaped->dtype) && !ax_is_complex(dtype)) {
+    /* a real argument beside complex ones */
+    ax_tensor *real;
+    AX_TRY(ax_run1(AX_OP_REAL, shaped, &real));
+    ax_tensor_release(shaped);
+    shaped = real;
+  }
   st = ax_cast(shaped, dtype, out);
 out:
   ax_tensor_release(g), ax_tensor_release(summed), ax_tensor_release(shaped);
@@ -375,6 +382,18 @@ static ax_status unpack(ax_grad *c, ax_tensor **own)
   return AX_OK;
 }
 
+/* The conjugate in its place. */
+static ax_status turn_back(ax_tensor **d)
+{
+  ax_tensor *conjugate;
+  if (!*d) return AX_OK;
+  const ax_status st = ax_run1(AX_OP_CONJ, *d, &conjugate);
+  if (st != AX_OK) return st;
+  ax_tensor_release(*d);
+  *d = conjugate;
+  return AX_OK;
+}
+
 static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *slot_written, uint32_t *hidden)
 {
   ax_tensor *own[AX_MAX_OUT] = { 0 };
@@ -388,8 +407,17 @@ static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *slot_written, u
   ax_status st = n->op != AX_OP_CAT ? unpack(&c, own) : AX_OK;
 
   if (st == AX_OK) {
-    ax_op_impls[n->op].gradient(&c);
-    st = c.st;
+    const bool turned = n->n_out == 1 && c.g[0] && ax_is_complex((ax_dtype)c.g[0]->dtype) &&
+                        ax_complex_way_of(n->op) == AX_COMPLEX_TURN;
+    ax_tensor *conjugate = NULL, *const given = n->grads[0];
+    if (turned && (st = ax_run1(AX_OP_CONJ, given, &conjugate)) == AX_OK) n->grads[0] = conjugate;
+    if (st == AX_OK) {
+      ax_op_impls[n->op].gradient(&c);
+      st = c.st;
+    }
+    n->grads[0] = given;
+    ax_tensor_release(conjugate);
+    for (int k = 0; turned && st == AX_OK && k < n->n_in; k++) st = turn_back(&d[k]);
     *hidden = c.hidden;
   }
   for (int k = 0; k < c.n_temps; k++) ax_tensor_release(c.temps[k]);
@@ -414,7 +442,7 @@ static ax_status check_numbers(const ax_node *n, int k, ax_tensor *d)
   const bool former = ax_grad_set_enabled(false);
   ax_status st;
 
-  if (!ax_is_float((ax_dtype)d->dtype) || d->numel == 0) st = AX_OK;
+  if (!ax_has_gradient((ax_dtype)d->dtype) || d->numel == 0) st = AX_OK;
   else {
     if ((st = ax_run1(AX_OP_ISNAN, d, &odd)) == AX_OK) st = ax_run1(AX_OP_ANY, odd, &any);
     if (st == AX_OK) st = ax_item(any, &found);
@@ -553,6 +581,9 @@ static ax_status seed_root(run *r, ax_tensor *root, ax_tensor *seed)
     return ax_fail(AX_EGRAD,
                    "backward: a gradient must be given for a tensor of shape %s; only a scalar starts with 1",
                    ax_shape_text(root->ndim, root->shape, a, sizeof a));
+  if (!seed && ax_is_complex((ax_dtype)root->dtype))
+    return ax_fail(AX_EGRAD, "backward: a gradient must be given for %s; only a real scalar starts with 1",
+                   ax_dtype_name((ax_dtype)root->dtype));
   if (seed && !ax_same_shape(seed, root->ndim, root->shape))
     return ax_fail(AX_ESHAPE, "backward: gradient of shape %s for a tensor of shape %s",
                    ax_shape_text(seed->ndim, seed->shape, a, sizeof a),

@@ -137,6 +137,8 @@ void ax_view_of(ax_tensor *view, ax_tensor *x);
  * ever saw what it was a view of. */
 void ax_view_forget(ax_tensor *t);
 void ax_view_own(ax_tensor *t);
+/* The view has another element type than its base: a recorded in-place op on it is refused. */
+void ax_view_foreign(ax_tensor *t);
 /* Likewise where the base was given other memory (x.data = y, a move into a flat buffer): t keeps
  * its history, and no longer shares anything. */
 void ax_view_check(ax_tensor *t);

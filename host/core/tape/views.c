@@ -28,7 +28,7 @@ typedef struct place {
 void ax_view_of(ax_tensor *view, ax_tensor *x)
 {
   view->shared = x->shared = true;
-  if (!ax_is_float((ax_dtype)view->dtype)) return; /* nothing to differentiate */
+  if (!ax_has_gradient((ax_dtype)view->dtype)) return; /* nothing to differentiate */
   if (x->view > AX_VIEW) view->view = x->view;
   else if (!ax_grad_enabled()) view->view = AX_VIEW_UNRECORDED;
   else {
@@ -43,6 +43,14 @@ void ax_view_forget(ax_tensor *t)
   ax_tensor_release(t->base);
   t->base = NULL;
   t->view = AX_NO_VIEW;
+}
+
+/* A place in the base is counted in the base's elements: a view in another type has none. */
+void ax_view_foreign(ax_tensor *t)
+{
+  if (t->view != AX_VIEW) return;
+  ax_view_forget(t);
+  t->view = AX_VIEW_CUSTOM;
 }
 
 void ax_view_own(ax_tensor *t)

@@ -14,7 +14,7 @@ local M = {}
 
 local STORAGES = { float32 = "FloatStorage", float64 = "DoubleStorage", float16 = "HalfStorage",
   bfloat16 = "BFloat16Storage", int64 = "LongStorage", int32 = "IntStorage", uint8 = "ByteStorage",
-  bool = "BoolStorage" }
+  bool = "BoolStorage", complex64 = "ComplexFloatStorage", complex128 = "ComplexDoubleStorage" }
 local DTYPES = {}
 for dtype, name in pairs(STORAGES) do DTYPES["torch." .. name] = dtype end
 

@@ -15,5 +15,6 @@ require "accelerate.tensor.random"
 require "accelerate.tensor.factors"
 require "accelerate.tensor.running"
 require "accelerate.tensor.special"
+require "accelerate.tensor.signal"
 
 return define

@@ -6,7 +6,7 @@ for _, pair in ipairs {
   { "clip", "clamp" }, { "absolute", "abs" }, { "negative", "neg" }, { "fix", "trunc" },
   { "multiply", "mul" }, { "divide", "div" }, { "true_divide", "div" }, { "subtract", "sub" },
   { "arccos", "acos" }, { "arcsin", "asin" }, { "arctan", "atan" }, { "arccosh", "acosh" },
-  { "arcsinh", "asinh" }, { "arctanh", "atanh" }, { "arctan2", "atan2" }, { "sgn", "sign" },
+  { "arcsinh", "asinh" }, { "arctanh", "atanh" }, { "arctan2", "atan2" },
 } do
   define.alias(pair[1], pair[2], true)
 end

@@ -12,11 +12,13 @@ local function is_float(x) return x.dtype:find("float", 1, true) ~= nil end
 define.plain("is_sparse", "x.is_sparse", "false: all tensors are dense", "field", function() return false end)
 define.plain("itemsize", "x.itemsize", "bytes of an element", "field",
   function(x) return x:element_size() end)
-define("is_complex", "x:T", "false: there are no complex types", function() return false end)
+local function is_complex(x) return x.dtype == "complex64" or x.dtype == "complex128" end
+define("is_complex", "x:T", "whether elements are complex numbers", is_complex)
 define("is_signed", "x:T", "whether elements may be below 0", function(x)
   return x.dtype ~= "uint8" and x.dtype ~= "bool"
 end)
-define("isreal", "x:T", "true everywhere: there are no complex types", function(x)
+define("isreal", "x:T", "where the imaginary part is 0; everywhere in a real tensor", function(x)
+  if is_complex(x) then return x:imag():eq(0) end
   return core.ones_like(x, { dtype = "bool" })
 end)
 define("numel", "x:T", "the number of elements", function(x) return x:numel() end, "function")

@@ -18,6 +18,8 @@ local function ends_of(n, summarize)
   return n, n + 1
 end
 
+local function is_complex(x) return x.dtype:find("complex", 1, true) ~= nil end
+
 local function plain_values(x)
   if x.dtype == "bool" then
     local list = x:totable()
@@ -25,6 +27,10 @@ local function plain_values(x)
     return list
   elseif x.dtype:find("float", 1, true) then
     return x:totable()
+  elseif is_complex(x) then
+    local list = x:totable()
+    for i, v in ipairs(list) do list[i] = ("%.17g|%.17g"):format(v[1], v[2]) end
+    return list
   end
   return core._integers(x:contiguous())
 end
@@ -88,13 +94,30 @@ local function text_format(values)
   return width, function(v) return v end
 end
 
+-- Both parts have their width and notation; the imaginary part is not filled up with spaces. Also
+-- returns the width to fill up to, which is that of the real part.
+local function complex_format(values)
+  local re, im = {}, {}
+  each(values, function(v)
+    local a, b = v:match "^(.*)|(.*)$"
+    re[#re + 1], im[#im + 1] = tonumber(a), tonumber(b)
+  end)
+  local re_width, re_text = float_format(re)
+  local im_width, im_text = float_format(im)
+  return re_width + im_width + 1, function(v)
+    local a, b = v:match "^(.*)|(.*)$"
+    local left, right = re_text(tonumber(a)), im_text(tonumber(b)) .. "j"
+    return (" "):rep(re_width - #left) .. left .. (right:find "^[+-]" and "" or "+") .. right
+  end, 0
+end
+
 -- ---- layout
 
-local function vector_text(values, indent, width, text)
+local function vector_text(values, indent, width, text, fill)
   local parts = {}
   for i, v in ipairs(values) do
     local s = text(v)
-    parts[#parts + 1] = (" "):rep(width - #s) .. s
+    parts[#parts + 1] = (" "):rep((fill or width) - #s) .. s
     if values.cut and i == shown.edgeitems then parts[#parts + 1] = " ..." end
   end
   local per_line = math.max(1, math.floor((shown.linewidth - indent) / (width + 2)))
@@ -105,11 +128,11 @@ local function vector_text(values, indent, width, text)
   return "[" .. table.concat(lines, ",\n" .. (" "):rep(indent + 1)) .. "]"
 end
 
-local function nested_text(values, dims, indent, width, text)
-  if dims == 1 then return vector_text(values, indent, width, text) end
+local function nested_text(values, dims, indent, width, text, fill)
+  if dims == 1 then return vector_text(values, indent, width, text, fill) end
   local parts = {}
   for i, v in ipairs(values) do
-    parts[#parts + 1] = nested_text(v, dims - 1, indent + 1, width, text)
+    parts[#parts + 1] = nested_text(v, dims - 1, indent + 1, width, text, fill)
     if values.cut and i == shown.edgeitems then parts[#parts + 1] = "..." end
   end
   return "[" .. table.concat(parts, "," .. ("\n"):rep(dims - 1) .. (" "):rep(indent + 1)) .. "]"
@@ -118,23 +141,24 @@ end
 local function body_text(x, indent)
   if x.device == "meta" then return "..." end
   if x:numel() == 0 then return "[]" end
-  local choose = x.dtype:find("float", 1, true) and float_format or text_format
+  local choose = x.dtype:find("float", 1, true) and float_format or is_complex(x) and complex_format
+    or text_format
   if x.ndim == 0 then
     local values = plain_values(x:reshape(1))
-    local width, text = choose(values)
+    local width, text, fill = choose(values)
     local s = text(values[1])
-    return (" "):rep(width - #s) .. s
+    return (" "):rep((fill or width) - #s) .. s
   end
   local values = read(x, x:numel() > shown.threshold)
-  local width, text = choose(values)
-  return nested_text(values, x.ndim, indent, width, text)
+  local width, text, fill = choose(values)
+  return nested_text(values, x.ndim, indent, width, text, fill)
 end
 
 -- ---- the whole
 
 local function suffixes_of(x)
   local list = {}
-  local named = x.dtype ~= "float32" and x.dtype ~= "int64" and x.dtype ~= "bool"
+  local named = x.dtype ~= "float32" and x.dtype ~= "int64" and x.dtype ~= "bool" and x.dtype ~= "complex64"
   if x.device ~= "cpu" then list[#list + 1] = ("device='%s'"):format(x.device) end
   if x:numel() == 0 or x.device == "meta" then
     if x.ndim ~= 1 or x.device == "meta" then

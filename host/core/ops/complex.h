@@ -1,0 +1,21 @@
+/* What the dispatcher does with complex operands. */
+#ifndef AX_COMPLEX_H
+#define AX_COMPLEX_H
+
+#include "core/ops/infer.h"
+
+/* How a row takes complex operands.  REFUSE: by name.  KEEP: the row's own rule and kernel; its
+ * gradient rule holds for complex numbers as it is (it is linear with real factors, or there is
+ * none).  TURN: likewise, but the gradient is that of a function with a complex derivative f', by
+ * which g is multiplied conjugated; run_op conjugates g before the rule of the real numbers and
+ * the results after it.  OTHERS: put together of other rows, which record themselves. */
+typedef enum { AX_COMPLEX_REFUSE, AX_COMPLEX_KEEP, AX_COMPLEX_TURN, AX_COMPLEX_OTHERS } ax_complex_way;
+ax_complex_way ax_complex_way_of(ax_op op);
+/* The work of a row that is put together of others. */
+ax_status ax_complex_run(ax_infer *q);
+/* EDTYPE naming the row and the complex type among the operands. */
+ax_status ax_complex_refused(ax_op op, const ax_args *args);
+/* Whether the kernel of a row is one of complex numbers, which only the CPU has. */
+bool ax_complex_kernel(const ax_infer *q, ax_tensor *const *out);
+
+#endif

@@ -1,0 +1,151 @@
+/* Fourier transforms of any length, in float32 and float64.
+ *
+ * Debian has three libraries for it, and none fits: FFTW is under the GPL, KISS FFT needs time
+ * that grows with the square of a large prime factor and has one type for each build, and
+ * pocketfft is C++.  What is here is a transform of factors 2, 3, 4, 5 and other odd numbers
+ * (fft_lanes.h), lines put together of it, and Bluestein's method for large primes (fft_lines.h).
+ * The work is divided by lines, or by parts of a line, so that results do not depend on the number
+ * of threads. */
+#include "complex.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  LARGEST = 97,  /* prime factors up to this one go through passes, larger ones through a convolution */
+  FFT_KEPT = 16, /* plans of each type */
+  FFT_MOST_COLUMNS = 4096, /* longer columns do not fit in the caches as lanes */
+};
+typedef enum { FFT_LANES, FFT_SPLIT, FFT_CHIRP } fft_kind;
+typedef enum { FFT_LINES, FFT_COLUMNS, FFT_HALF } fft_use;
+typedef enum { FFT_C2C, FFT_R2C, FFT_C2R } fft_what;
+
+static pthread_mutex_t fft_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static ax_status fft_no_memory(void) { return ax_fail(AX_ENOMEM, "fft: out of memory"); }
+
+static void *fft_room(size_t bytes)
+{
+  void *p;
+  return ax_alloc(bytes ? bytes : 1, &p) == AX_OK ? p : NULL;
+}
+static void fft_give(void *p, size_t bytes)
+{
+  if (p) ax_free(p, bytes ? bytes : 1);
+}
+
+static int64_t largest_prime(int64_t n)
+{
+  int64_t most = 1;
+  for (int64_t f = 2; f * f <= n; f++)
+    while (n % f == 0) n /= f, most = f;
+  return n > most ? n : most;
+}
+
+/* cos and sin of 2 pi k / n, 0 <= k: both of an angle up to pi / 4, so that they are as exact as
+ * the type. */
+static void unit_root(int64_t k, int64_t n, double root[2])
+{
+  const double pi = 3.14159265358979323846;
+  int64_t a = 8 * (k % n); /* eighths of n */
+  const int eighth = (int)(a / n);
+  a -= eighth * n;
+  if (eighth & 1) a = n - a;
+  const double angle = pi / 4 * (double)a / (double)n, c = cos(angle), s = sin(angle);
+  /* the angle is in the first eighth; for odd eighths it is what is missing to the next one */
+  const bool swap = ((eighth + 1) & 2) != 0;
+  const double x = swap ? s : c, y = swap ? c : s;
+  root[0] = eighth >= 2 && eighth <= 5 ? -x : x;
+  root[1] = eighth >= 4 ? -y : y;
+}
+
+struct fft_plan_f64;
+static void fft_drop_f64(struct fft_plan_f64 *p);
+static ax_status fft_plan_for_f64(int64_t n, fft_use use, struct fft_plan_f64 **out);
+static ax_status fft_line_f64(const struct fft_plan_f64 *p, const double *from, double *to, bool inverse,
+                              double scale);
+
+typedef int32_t ax_mask_f32 __attribute__((vector_size(AX_BYTES)));
+typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
+
+#define T double
+#define V ax_vec_f64
+#define MASK ax_mask_f64
+#define FN(name) fft_##name##_f64
+#define FMA(a, b, c) AX_VFMA_f64(a, b, c)
+#include "fft_lanes.h"
+
+#include "fft_lines.h"
+#undef T
+#undef V
+#undef MASK
+#undef FN
+#undef FMA
+
+#define T float
+#define V ax_vec_f32
+#define MASK ax_mask_f32
+#define FN(name) fft_##name##_f32
+#define FMA(a, b, c) AX_VFMA_f32(a, b, c)
+#include "fft_lanes.h"
+
+#include "fft_lines.h"
+#undef T
+#undef V
+#undef MASK
+#undef FN
+#undef FMA
+
+static ax_status transform(const ax_call *call, fft_what what, int64_t dim, int64_t n, bool inverse,
+                           double scale, double weight)
+{
+  return ax_dtype_size((ax_dtype)call->in[0]->dtype) == (what == FFT_R2C ? 8 : 16)
+             ? fft_transform_f64(call, what, dim, n, inverse, scale, weight)
+             : fft_transform_f32(call, what, dim, n, inverse, scale, weight);
+}
+
+ax_status ax_cpu__fft_c2c(const ax_call *call)
+{
+  const int64_t dim = call->a->fft_c2c.dim;
+  return transform(call, FFT_C2C, dim, call->in[0]->shape[dim], call->a->fft_c2c.inverse != 0,
+                   call->a->fft_c2c.scale, 1);
+}
+
+ax_status ax_cpu__fft_r2c(const ax_call *call)
+{
+  const int64_t dim = call->a->fft_r2c.dim;
+  return transform(call, FFT_R2C, dim, call->in[0]->shape[dim], false, call->a->fft_r2c.scale,
+                   call->a->fft_r2c.weight);
+}
+
+ax_status ax_cpu__fft_c2r(const ax_call *call)
+{
+  return transform(call, FFT_C2R, call->a->fft_c2r.dim, call->a->fft_c2r.n, true, call->a->fft_c2r.scale,
+                   call->a->fft_c2r.weight);
+}
+
+AX_LOOP1(conj_c64, ax_cpu_c64, ax_cpu_c64, conjf(x))
+AX_LOOP1(conj_c128, ax_cpu_c128, ax_cpu_c128, conj(x))
+
+typedef struct conj_job {
+  const char *from;
+  char *to;
+  int64_t item;
+} conj_job;
+
+static void conj_range(int64_t lo, int64_t hi, void *ud)
+{
+  const conj_job *j = ud;
+  char *const data[2] = { j->to + lo * j->item, (char *)j->from + lo * j->item };
+  (j->item == 8 ? conj_c64 : conj_c128)(data, (int64_t[]){ j->item, j->item }, hi - lo, NULL);
+}
+
+ax_status ax_cpu__conj(const ax_call *call)
+{
+  const ax_tensor *x = call->in[0];
+  conj_job j = { ax_data(x), ax_data(call->out[0]), (int64_t)ax_itemsize(x) };
+  ax_cpu_for(x->numel, x->numel, conj_range, &j);
+  return AX_OK;
+}

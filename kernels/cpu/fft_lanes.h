@@ -1,0 +1,288 @@
+/* Fourier transforms of as many lines at once as a vector has lanes, for one element type.  The
+ * file that includes this defines T and its vector V, FN(name), FMA(a, b, c) and MASK, the vector
+ * of integers that shuffles V.
+ *
+ * Real and imaginary parts stand apart: re[j] holds position j of all lanes.  Every pass reads one
+ * buffer and writes the other (Stockham's order, so nothing is permuted at the end).  Only the
+ * forward transform exists; the inverse one swaps real and imaginary parts before and after. */
+
+enum { FN(LANES) = AX_BYTES / sizeof(T) };
+
+/* A transform of n positions in passes of one factor each.  twiddle[p] has the factors of pass p,
+ * those of position i and output j at 2 (i (f - 1) + j - 1). */
+typedef struct FN(passes) {
+  int n, count;
+  int factor[32];
+  T *twiddle[32];
+  T *roots; /* cosines and sines of 2 pi k / f, for each of the odd factors above 5, one by one */
+} FN(passes);
+
+/* plain: the last pass, whose twiddles are all 1 */
+#define PASS(name) \
+  static inline __attribute__((always_inline)) void name(int ido, int l1, const V *restrict xr, \
+                                                         const V *restrict xi, V *restrict yr, \
+                                                         V *restrict yi, const T *w, bool plain)
+#define SPLAT(number) ((number) - (V){ 0 }) /* adding 0 would cost an instruction, for -0 */
+#define IN(j) (i + ido * ((j) + RADIX * k))
+#define OUT(j) (i + ido * (k + l1 * (j)))
+
+/* y[at] = (re + i im) times the twiddle j of position i */
+#define PUT(j, re, im) \
+  do { \
+    const V r_ = (re), m_ = (im); \
+    if (plain) { \
+      yr[OUT(j)] = r_; \
+      yi[OUT(j)] = m_; \
+      break; \
+    } \
+    const T c_ = w[2 * (i * (RADIX - 1) + (j)-1)], s_ = w[2 * (i * (RADIX - 1) + (j)-1) + 1]; \
+    yr[OUT(j)] = FMA(r_, SPLAT(c_), -(m_ * s_)); \
+    yi[OUT(j)] = FMA(r_, SPLAT(s_), m_ * c_); \
+  } while (0)
+
+#define RADIX 2
+PASS(FN(pass2))
+{
+  for (int k = 0; k < l1; k++)
+    for (int i = 0; i < ido; i++) {
+      const V ar = xr[IN(0)], ai = xi[IN(0)], br = xr[IN(1)], bi = xi[IN(1)];
+      yr[OUT(0)] = ar + br;
+      yi[OUT(0)] = ai + bi;
+      PUT(1, ar - br, ai - bi);
+    }
+}
+#undef RADIX
+
+#define RADIX 3
+PASS(FN(pass3))
+{
+  const T c = (T)-0.5, s = (T)-0.86602540378443864676;
+  for (int k = 0; k < l1; k++)
+    for (int i = 0; i < ido; i++) {
+      const V sr = xr[IN(1)] + xr[IN(2)], si = xi[IN(1)] + xi[IN(2)];
+      const V dr = (xr[IN(1)] - xr[IN(2)]) * s, di = (xi[IN(1)] - xi[IN(2)]) * s;
+      const V mr = FMA(sr, SPLAT(c), xr[IN(0)]), mi = FMA(si, SPLAT(c), xi[IN(0)]);
+      yr[OUT(0)] = xr[IN(0)] + sr;
+      yi[OUT(0)] = xi[IN(0)] + si;
+      PUT(1, mr - di, mi + dr);
+      PUT(2, mr + di, mi - dr);
+    }
+}
+#undef RADIX
+
+#define RADIX 4
+PASS(FN(pass4))
+{
+  for (int k = 0; k < l1; k++)
+    for (int i = 0; i < ido; i++) {
+      const V sr = xr[IN(0)] + xr[IN(2)], si = xi[IN(0)] + xi[IN(2)];
+      const V dr = xr[IN(0)] - xr[IN(2)], di = xi[IN(0)] - xi[IN(2)];
+      const V tr = xr[IN(1)] + xr[IN(3)], ti = xi[IN(1)] + xi[IN(3)];
+      const V er = xr[IN(1)] - xr[IN(3)], ei = xi[IN(1)] - xi[IN(3)];
+      yr[OUT(0)] = sr + tr;
+      yi[OUT(0)] = si + ti;
+      PUT(1, dr + ei, di - er);
+      PUT(2, sr - tr, si - ti);
+      PUT(3, dr - ei, di + er);
+    }
+}
+#undef RADIX
+
+#define RADIX 5
+PASS(FN(pass5))
+{
+  const T c1 = (T)0.30901699437494742410, c2 = (T)-0.80901699437494742410, s1 = (T)-0.95105651629515357212,
+          s2 = (T)-0.58778525229247312917;
+  for (int k = 0; k < l1; k++)
+    for (int i = 0; i < ido; i++) {
+      const V ar = xr[IN(1)] + xr[IN(4)], ai = xi[IN(1)] + xi[IN(4)];
+      const V br = xr[IN(2)] + xr[IN(3)], bi = xi[IN(2)] + xi[IN(3)];
+      const V pr = xr[IN(1)] - xr[IN(4)], pi = xi[IN(1)] - xi[IN(4)];
+      const V qr = xr[IN(2)] - xr[IN(3)], qi = xi[IN(2)] - xi[IN(3)];
+      const V ur = FMA(ar, SPLAT(c1), FMA(br, SPLAT(c2), xr[IN(0)]));
+      const V ui = FMA(ai, SPLAT(c1), FMA(bi, SPLAT(c2), xi[IN(0)]));
+      const V vr = FMA(ar, SPLAT(c2), FMA(br, SPLAT(c1), xr[IN(0)]));
+      const V vi = FMA(ai, SPLAT(c2), FMA(bi, SPLAT(c1), xi[IN(0)]));
+      const V er = FMA(pr, SPLAT(s1), qr * s2), ei = FMA(pi, SPLAT(s1), qi * s2);
+      const V fr = FMA(pr, SPLAT(s2), -(qr * s1)), fi = FMA(pi, SPLAT(s2), -(qi * s1));
+      yr[OUT(0)] = xr[IN(0)] + ar + br;
+      yi[OUT(0)] = xi[IN(0)] + ai + bi;
+      PUT(1, ur - ei, ui + er);
+      PUT(4, ur + ei, ui - er);
+      PUT(2, vr - fi, vi + fr);
+      PUT(3, vr + fi, vi - fr);
+    }
+}
+#undef RADIX
+
+/* Any odd factor: sums and differences of positions that stand opposite each other. */
+static void FN(pass_odd)(int f, const T *roots, int ido, int l1, const V *restrict xr, const V *restrict xi,
+                         V *restrict yr, V *restrict yi, const T *w)
+{
+  const bool plain = ido == 1;
+  V sr[LARGEST / 2 + 1], si[LARGEST / 2 + 1], dr[LARGEST / 2 + 1], di[LARGEST / 2 + 1];
+  const int RADIX = f, half = f / 2;
+
+  for (int k = 0; k < l1; k++)
+    for (int i = 0; i < ido; i++) {
+      V tr = xr[IN(0)], ti = xi[IN(0)];
+      for (int j = 1; j <= half; j++) {
+        sr[j] = xr[IN(j)] + xr[IN(f - j)], si[j] = xi[IN(j)] + xi[IN(f - j)];
+        dr[j] = xr[IN(j)] - xr[IN(f - j)], di[j] = xi[IN(j)] - xi[IN(f - j)];
+        tr += sr[j], ti += si[j];
+      }
+      yr[OUT(0)] = tr;
+      yi[OUT(0)] = ti;
+      for (int m = 1; m <= half; m++) {
+        V cr = xr[IN(0)], ci = xi[IN(0)], er = { 0 }, ei = { 0 };
+        for (int j = 1, at = m; j <= half; j++, at = at + m >= f ? at + m - f : at + m) {
+          const V c = SPLAT(roots[2 * at]), s = SPLAT(roots[2 * at + 1]);
+          cr = FMA(sr[j], c, cr), ci = FMA(si[j], c, ci);
+          er = FMA(dr[j], s, er), ei = FMA(di[j], s, ei);
+        }
+        PUT(m, cr + ei, ci - er);
+        PUT(f - m, cr - ei, ci + er);
+      }
+    }
+}
+
+/* Transforms the lanes of x[0] (re), x[1] (im), using y; the result's places come back in *r,
+ * *i. */
+static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V **r, V **i)
+{
+  const T *roots = p->roots;
+  int l1 = 1;
+  for (int k = 0; k < p->count; k++) {
+    const int f = p->factor[k], ido = p->n / (l1 * f);
+    const T *w = p->twiddle[k];
+    switch (f) {
+    case 2:
+      if (ido == 1) FN(pass2)(1, l1, xr, xi, yr, yi, w, true);
+      else FN(pass2)(ido, l1, xr, xi, yr, yi, w, false);
+      break;
+    case 3:
+      if (ido == 1) FN(pass3)(1, l1, xr, xi, yr, yi, w, true);
+      else FN(pass3)(ido, l1, xr, xi, yr, yi, w, false);
+      break;
+    case 4:
+      if (ido == 1) FN(pass4)(1, l1, xr, xi, yr, yi, w, true);
+      else FN(pass4)(ido, l1, xr, xi, yr, yi, w, false);
+      break;
+    case 5:
+      if (ido == 1) FN(pass5)(1, l1, xr, xi, yr, yi, w, true);
+      else FN(pass5)(ido, l1, xr, xi, yr, yi, w, false);
+      break;
+    default: FN(pass_odd)(f, roots, ido, l1, xr, xi, yr, yi, w); roots += 2 * f;
+    }
+    V *t;
+    t = xr, xr = yr, yr = t;
+    t = xi, xi = yi, yi = t;
+    l1 *= f;
+  }
+  *r = xr;
+  *i = xi;
+}
+
+#undef PASS
+#undef IN
+#undef OUT
+#undef PUT
+#undef SPLAT
+
+/* ---- between memory and lanes */
+
+/* The square of LANES vectors turned over its diagonal, by blocks that double in size. */
+static inline __attribute__((always_inline)) void FN(turn)(V *v)
+{
+  AX_UNROLL
+  for (int s = 1; s < FN(LANES); s *= 2) {
+    MASK low, high;
+    AX_UNROLL
+    for (int t = 0; t < FN(LANES); t++) {
+      low[t] = t & s ? FN(LANES) + t - s : t;
+      high[t] = t & s ? FN(LANES) + t : t + s;
+    }
+    AX_UNROLL
+    for (int i = 0; i < FN(LANES); i++) {
+      if (i & s) continue;
+      const V a = v[i], b = v[i + s];
+      v[i] = __builtin_shuffle(a, b, low);
+      v[i + s] = __builtin_shuffle(a, b, high);
+    }
+  }
+}
+
+/* LANES pairs (re, im) to two vectors, and back. */
+static inline __attribute__((always_inline)) void FN(part)(const T *p, V *re, V *im)
+{
+  const V a = *(const V *)p, b = *(const V *)(p + FN(LANES));
+  MASK even, odd;
+  for (int t = 0; t < FN(LANES); t++) even[t] = 2 * t, odd[t] = 2 * t + 1;
+  *re = __builtin_shuffle(a, b, even);
+  *im = __builtin_shuffle(a, b, odd);
+}
+static inline __attribute__((always_inline)) void FN(pair)(T *p, V re, V im)
+{
+  MASK low, high;
+  for (int t = 0; t < FN(LANES); t++) {
+    low[t] = t / 2 + (t & 1 ? FN(LANES) : 0);
+    high[t] = low[t] + FN(LANES) / 2;
+  }
+  *(V *)p = __builtin_shuffle(re, im, low);
+  *(V *)(p + FN(LANES)) = __builtin_shuffle(re, im, high);
+}
+static inline void FN(part_some)(const T *p, int64_t count, V *re, V *im)
+{
+  T room[2 * FN(LANES)] = { 0 };
+  if (count >= FN(LANES)) {
+    FN(part)(p, re, im);
+    return;
+  }
+  memcpy(room, p, sizeof(T) * 2 * (size_t)count);
+  FN(part)(room, re, im);
+}
+static inline void FN(pair_some)(T *p, int64_t count, V re, V im)
+{
+  T room[2 * FN(LANES)];
+  if (count >= FN(LANES)) {
+    FN(pair)(p, re, im);
+    return;
+  }
+  FN(pair)(room, re, im);
+  memcpy(p, room, sizeof(T) * 2 * (size_t)count);
+}
+
+/* n complex numbers of `count` lines, `step` numbers apart, into lanes: squares of LANES lines and
+ * LANES / 2 numbers are turned, which parts the real from the imaginary ones. */
+static void FN(gather)(const T *from, int64_t step, int count, int n, V *re, V *im)
+{
+  enum { L = FN(LANES) };
+  V block[L];
+  int j = 0;
+  for (; j + L / 2 <= n; j += L / 2) {
+    for (int l = 0; l < L; l++) block[l] = *(const V *)(from + 2 * ((l < count ? l : 0) * step + j));
+    FN(turn)(block);
+    for (int t = 0; t < L / 2; t++) re[j + t] = block[2 * t], im[j + t] = block[2 * t + 1];
+  }
+  for (; j < n; j++)
+    for (int l = 0; l < L; l++) {
+      const T *p = from + 2 * ((l < count ? l : 0) * step + j);
+      re[j][l] = p[0], im[j][l] = p[1];
+    }
+}
+static void FN(scatter)(T *to, int64_t step, int count, int n, const V *re, const V *im, T scale)
+{
+  enum { L = FN(LANES) };
+  V block[L];
+  int j = 0;
+  for (; j + L / 2 <= n; j += L / 2) {
+    for (int t = 0; t < L / 2; t++) block[2 * t] = re[j + t] * scale, block[2 * t + 1] = im[j + t] * scale;
+    FN(turn)(block);
+    for (int l = 0; l < count; l++) *(V *)(to + 2 * (l * step + j)) = block[l];
+  }
+  for (; j < n; j++)
+    for (int l = 0; l < count; l++) {
+      to[2 * (l * step + j)] = re[j][l] * scale;
+      to[2 * (l * step + j) + 1] = im[j][l] * scale;
+    }
+}

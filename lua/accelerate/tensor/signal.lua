@@ -1,0 +1,190 @@
+--- Windows, and Fourier transforms of short pieces of a signal.
+local core = require "accelerate.core"
+local define = require "accelerate.tensor.define"
+local options = require "accelerate.utils.options"
+
+local shape_text = define.shape_text
+
+-- ---- windows
+
+-- I0, the modified Bessel function: its power series, whose terms are all positive.
+local function bessel(x)
+  local sum, term, k, quarter = 1, 1, 1, x * x / 4
+  while term > sum * 2 ^ -54 do
+    term = term * quarter / (k * k)
+    sum, k = sum + term, k + 1
+  end
+  return sum
+end
+
+-- value(t) for t = 0 .. 1 over the window; a periodic one leaves out the last of length + 1.
+local function window(where, length, periodic, dtype, value)
+  if length < 0 then options.fail("%s: window_length must be at least 0, got %d", where, length) end
+  dtype = dtype or "float32"
+  if not dtype:find("float", 1, true) then
+    options.fail("%s: dtype must be a floating type, got %s", where, dtype)
+  end
+  local list, last = {}, periodic and length or length - 1
+  for k = 0, length - 1 do list[k + 1] = length == 1 and 1 or value(k / last) end
+  if length == 0 then return core.empty({ 0 }, { dtype = dtype }) end
+  return core.tensor(list, { dtype = "float64" }):to(dtype)
+end
+
+local PLAIN = "window_length:int periodic:bool=true dtype:dtype?"
+define("hann_window", PLAIN, "(1 - cos(2 pi t)) / 2 for t = 0 .. 1; periodic: without the last position",
+  function(n, periodic, dtype)
+    return window("hann_window", n, periodic, dtype, function(t) return math.sin(math.pi * t) ^ 2 end)
+  end, "function")
+define("hamming_window", "window_length:int periodic:bool=true alpha:num=0.54 beta:num=0.46 dtype:dtype?",
+  "alpha - beta cos(2 pi t) for t = 0 .. 1; periodic: without the last position",
+  function(n, periodic, alpha, beta, dtype)
+    return window("hamming_window", n, periodic, dtype, function(t)
+      return alpha - beta * math.cos(2 * math.pi * t)
+    end)
+  end, "function")
+define("blackman_window", PLAIN,
+  "0.42 - 0.5 cos(2 pi t) + 0.08 cos(4 pi t) for t = 0 .. 1; periodic: without the last position",
+  function(n, periodic, dtype)
+    return window("blackman_window", n, periodic, dtype, function(t)
+      return 0.42 - 0.5 * math.cos(2 * math.pi * t) + 0.08 * math.cos(4 * math.pi * t)
+    end)
+  end, "function")
+define("bartlett_window", PLAIN, "1 - |2 t - 1| for t = 0 .. 1; periodic: without the last position",
+  function(n, periodic, dtype)
+    return window("bartlett_window", n, periodic, dtype, function(t) return 1 - math.abs(2 * t - 1) end)
+  end, "function")
+define("kaiser_window", "window_length:int periodic:bool=true beta:num=12 dtype:dtype?",
+  "I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta) for t = 0 .. 1; periodic: without the last position",
+  function(n, periodic, beta, dtype)
+    return window("kaiser_window", n, periodic, dtype, function(t)
+      return bessel(beta * math.sqrt(math.max(0, 1 - (2 * t - 1) ^ 2))) / bessel(beta)
+    end)
+  end, "function")
+
+-- ---- short pieces
+
+-- The window for pieces of n_fft: zeros on both sides where it is shorter.
+local function framed(where, x, n_fft, win_length, given)
+  win_length = win_length or n_fft
+  if win_length < 1 or win_length > n_fft then
+    options.fail("%s: win_length must be from 1 to n_fft (%d), got %d", where, n_fft, win_length)
+  end
+  local real = (x.dtype == "float64" or x.dtype == "complex128") and "float64" or "float32"
+  local w = given
+  if not w then w = core.ones(win_length, { dtype = real, device = x.device })
+  elseif w.ndim ~= 1 or w.shape[1] ~= win_length then
+    options.fail("%s: expected a window of shape [%d], got %s", where, win_length, shape_text(w))
+  end
+  if win_length == n_fft then return w end
+  local before = math.floor((n_fft - win_length) / 2)
+  return w:pad({ before, n_fft - win_length - before })
+end
+
+local function check_hop(where, n_fft, hop)
+  if n_fft < 1 then options.fail("%s: n_fft must be at least 1, got %d", where, n_fft) end
+  hop = hop or math.floor(n_fft / 4)
+  if hop < 1 then options.fail("%s: hop_length must be at least 1, got %d", where, hop) end
+  return hop
+end
+
+local function check_onesided(where, onesided)
+  if onesided ~= nil and type(onesided) ~= "boolean" then
+    options.fail("%s: onesided: expected a boolean, got %s", where, options.show(onesided))
+  end
+end
+
+-- Positions of `frames` pieces of n_fft, hop apart, as one vector.
+local function places(frames, n_fft, hop, device)
+  local starts = core.arange(frames, { device = device }):mul(hop):unsqueeze(2)
+  return (starts + core.arange(n_fft, { device = device })):view(-1)
+end
+
+define("stft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:bool=true "
+  .. "pad_mode:constant|reflect|replicate|circular=reflect normalized:bool=false onesided:any? "
+  .. "return_complex:bool=true",
+  "Fourier transforms of pieces of n_fft samples, hop_length (n_fft / 4) apart, times the window: "
+  .. "x is (samples) or (batch, samples), the result (.., frequencies, pieces), complex; "
+  .. "return_complex = false: the parts as a last dim",
+  function(x, n_fft, hop, win_length, given, center, pad_mode, normalized, onesided, return_complex)
+    if x.ndim ~= 1 and x.ndim ~= 2 then
+      options.fail("stft: expected shape [samples] or [batch, samples], got %s", shape_text(x))
+    end
+    hop = check_hop("stft", n_fft, hop)
+    check_onesided("stft", onesided)
+    local w = framed("stft", x, n_fft, win_length, given)
+    local whole = x:is_complex() or w:is_complex()
+    if onesided == nil then onesided = not whole end
+    if onesided and whole then
+      options.fail("stft: onesided is for real signals and windows; these are %s and %s", x.dtype, w.dtype)
+    end
+    local rows = x.ndim == 1 and x:unsqueeze(1) or x
+    if center then
+      local margin = math.floor(n_fft / 2)
+      rows = rows:unsqueeze(1):pad({ margin, margin }, pad_mode):squeeze(1)
+    end
+    local samples = rows.shape[2]
+    if samples < n_fft then
+      options.fail("stft: %d samples are fewer than n_fft, %d", samples, n_fft)
+    end
+    local frames = 1 + math.floor((samples - n_fft) / hop)
+    local pieces = rows:index_select(2, places(frames, n_fft, hop, x.device)):view(-1, frames, n_fft) * w
+    local fft = require "accelerate.tensor.fft"
+    local out = (onesided and fft.rfft or fft.fft)(pieces, { norm = normalized and "ortho" or "backward" })
+    out = out:transpose(2, 3)
+    if x.ndim == 1 then out = out:squeeze(1) end
+    return return_complex and out or out:contiguous():view_as_real()
+  end)
+
+define("istft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:bool=true "
+  .. "normalized:bool=false onesided:any? length:int? return_complex:bool=false",
+  "the signal that stft turns into x, (.., frequencies, pieces): overlapping pieces are added and "
+  .. "divided by the sum of the squared windows; length: samples of the result",
+  function(x, n_fft, hop, win_length, given, center, normalized, onesided, length, return_complex)
+    if not x:is_complex() or (x.ndim ~= 2 and x.ndim ~= 3) then
+      options.fail("istft: expected a complex tensor of 2 or 3 dims, got %s %s", x.dtype, shape_text(x))
+    end
+    hop = check_hop("istft", n_fft, hop)
+    check_onesided("istft", onesided)
+    local rows = x.ndim == 2 and x:unsqueeze(1) or x
+    local half = math.floor(n_fft / 2) + 1
+    if onesided == nil then onesided = not return_complex end
+    if onesided and return_complex then
+      options.fail("istft: a complex result needs both sides: onesided = false")
+    end
+    local expected = onesided and half or n_fft
+    if rows.shape[2] ~= expected then
+      options.fail("istft: expected %d frequencies for n_fft %d, got shape %s", expected, n_fft,
+        shape_text(x))
+    end
+    local w = framed("istft", x, n_fft, win_length, given)
+    local batch, frames = rows.shape[1], rows.shape[3]
+    local fft, norm = require "accelerate.tensor.fft", { norm = normalized and "ortho" or "backward" }
+    local turned = rows:transpose(2, 3)
+    local pieces
+    if return_complex then pieces = fft.ifft(turned, norm)
+    else
+      if not onesided then turned = turned:narrow(3, 1, half) end
+      norm.n = n_fft
+      pieces = fft.irfft(turned, norm)
+    end
+    pieces = pieces * w
+    local total = n_fft + hop * (frames - 1)
+    local at = places(frames, n_fft, hop, x.device)
+    local signal = core.zeros({ batch, total }, { dtype = pieces.dtype, device = x.device })
+      :index_add(2, at, pieces:reshape(batch, frames * n_fft))
+    local weight = core.zeros(total, { dtype = w.dtype, device = x.device })
+      :index_add(1, at, (w * w):tile(frames))
+    local first = center and math.floor(n_fft / 2) or 0
+    local last = total - first
+    if length then last = math.min(total, first + length) end
+    if last <= first then options.fail("istft: %d pieces give no samples", frames) end
+    signal = signal:narrow(2, first + 1, last - first)
+    weight = weight:narrow(1, first + 1, last - first)
+    if weight:detach():abs():min():item() < 1e-11 then
+      options.fail("istft: the squared windows add up to 0 at some samples; "
+        .. "use a window that covers all of them, or center = true")
+    end
+    signal = signal / weight
+    if length and length > last - first then signal = signal:pad({ 0, length - (last - first) }) end
+    return x.ndim == 2 and signal:squeeze(1) or signal
+  end)
