@@ -14,12 +14,15 @@
 #include <string.h>
 
 enum {
-  LARGEST = 97,  /* prime factors up to this one go through passes, larger ones through a convolution */
-  FFT_KEPT = 16, /* plans of each type */
+  LARGEST = 97,            /* prime factors up to it go through passes, larger ones through a convolution */
+  FFT_KEPT = 16,           /* plans of each type */
+  FFT_MOST_TOGETHER = 512, /* longer lines as lanes leave the first-level cache: one by one they are faster */
   FFT_MOST_COLUMNS = 4096, /* longer columns do not fit in the caches as lanes */
 };
 typedef enum { FFT_LANES, FFT_SPLIT, FFT_CHIRP } fft_kind;
-typedef enum { FFT_LINES, FFT_COLUMNS, FFT_HALF } fft_use;
+/* TOGETHER: many lines, which go through the passes side by side; HALF: of a real transform of
+ * twice the length. */
+typedef enum { FFT_LINES, FFT_TOGETHER, FFT_HALF, FFT_HALF_TOGETHER } fft_use;
 typedef enum { FFT_C2C, FFT_R2C, FFT_C2R } fft_what;
 
 static pthread_mutex_t fft_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -15,7 +15,7 @@ typedef struct FN(plan) {
   FN(passes) first, second; /* LANES: first; SPLIT: the columns' and the rows' */
   T *twiddle;               /* SPLIT: n1 rows of n2 (rounded up to lanes), real parts, then imaginary ones */
   struct fft_plan_f64 *inner; /* CHIRP: of the convolution */
-  T *half;                    /* FFT_HALF: exp(-2 pi i k / 2n), k < n */
+  T *half;                    /* FFT_HALF..: exp(-2 pi i k / 2n), k < n */
   double *chirp, *filter;     /* CHIRP: exp(i pi k^2 / n); the transformed convolution's other side */
 } FN(plan);
 
@@ -310,12 +310,12 @@ static ax_status FN(plan_new)(int64_t n, fft_use use, FN(plan) * *out)
     p->kind = FFT_CHIRP;
     st = FN(make_chirp)(p);
   } else {
-    const int64_t rows = use != FFT_COLUMNS && n >= 4 * FN(LANES) ? FN(rows_of)(n) : 0;
+    const int64_t rows = (use == FFT_LINES || use == FFT_HALF) && n >= 4 * FN(LANES) ? FN(rows_of)(n) : 0;
     p->kind = rows ? FFT_SPLIT : FFT_LANES;
     if (rows) st = FN(make_split)(p, rows);
     else if (!FN(passes_make)(&p->first, (int)n)) st = fft_no_memory();
   }
-  if (st == AX_OK && use == FFT_HALF && !FN(make_half)(p)) st = fft_no_memory();
+  if (st == AX_OK && use >= FFT_HALF && !FN(make_half)(p)) st = fft_no_memory();
   if (st == AX_OK) return AX_OK;
   FN(plan_free)(p);
   *out = NULL;
@@ -557,9 +557,17 @@ static ax_status FN(transform)(const ax_call *call, fft_what what, int64_t dim, 
   j.in_step = x->shape[dim] * (what == FFT_R2C ? 1 : 2);
   j.out_step = y->shape[dim] * (what == FFT_C2R ? 1 : 2);
   const bool even = what != FFT_C2C && n % 2 == 0;
-  const bool columns = what == FFT_C2C && j.inner > 1 && n <= FFT_MOST_COLUMNS && largest_prime(n) <= LARGEST;
-  if ((st = FN(plan_for)(even ? n / 2 : n, even ? FFT_HALF : columns ? FFT_COLUMNS : FFT_LINES, &p)) != AX_OK)
-    return st;
+  const int64_t size = even ? n / 2 : n;
+  const bool plain = largest_prime(size) <= LARGEST;
+  const bool columns = what == FFT_C2C && j.inner > 1 && n <= FFT_MOST_COLUMNS && plain;
+  const bool together =
+      columns || (j.inner == 1 && j.outer >= FN(LANES) && size <= FFT_MOST_TOGETHER && plain);
+  st = FN(plan_for)(size,
+                    even       ? together ? FFT_HALF_TOGETHER : FFT_HALF
+                    : together ? FFT_TOGETHER
+                               : FFT_LINES,
+                    &p);
+  if (st != AX_OK) return st;
   j.p = p;
   const int64_t groups = (j.inner + FN(LANES) - 1) / FN(LANES), work = 4 * (x->numel + y->numel);
   if (columns) ax_cpu_for(j.outer * groups, work, FN(columns), &j);

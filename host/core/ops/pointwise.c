@@ -164,10 +164,15 @@ RULE(abs) { give(c, 0, mul(c, G, un(c, AX_OP_SGN, IN(0)))); }
 RULE(square) { give(c, 0, mul(c, mul(c, G, IN(0)), NUM(2))); }
 RULE(reciprocal) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_SQUARE, OUT(0))))); }
 
+static ax_arg conjugate(ax_grad *c, ax_arg x)
+{
+  return x.t && ax_is_complex((ax_dtype)x.t->dtype) ? un(c, AX_OP_CONJ_COPY, x) : x;
+}
+
 RULE(mul)
 {
-  if (WANTS(0)) give(c, 0, mul(c, G, IN(1)));
-  if (WANTS(1)) give(c, 1, mul(c, G, IN(0)));
+  if (WANTS(0)) give(c, 0, mul(c, G, conjugate(c, IN(1))));
+  if (WANTS(1)) give(c, 1, mul(c, G, conjugate(c, IN(0))));
 }
 
 RULE(div) /* -g a / b^2 */
