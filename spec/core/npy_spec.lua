@@ -49,13 +49,19 @@ describe("read_npy", function()
     assert.truthy(err:find("the elements are '?[2J?', which", 1, true), err)
   end)
 
+  it("reads complex numbers", function()
+    write(fuzz.from_hex(reference.npy_complex))
+    assert.equal("complex64", core.read_npy(path).dtype)
+  end)
+
   it("says what is wrong", function()
     assert.truthy(failure(""):find("ends after 0 bytes", 1, true))
     assert.truthy(failure("hello, numpy"):find("it starts with 68 65 6c 6c", 1, true))
     assert.truthy(failure("\147NUMPY\9\0\0\0\0\0"):find("version 9.0", 1, true))
     assert.truthy(failure("\147NUMPY\1\0\255\0{"):find("ends inside its header: 11 bytes; expected 265", 1,
       true))
-    assert.truthy(failure(fuzz.from_hex(reference.npy_complex)):find("the elements are '<c8'", 1, true))
+    assert.truthy(failure(with_header("{'descr': '<c32', 'fortran_order': False, 'shape': ()}")):find(
+      "the elements are '<c32'", 1, true))
     assert.truthy(failure(fuzz.from_hex(reference.npy_records)):find("it holds records", 1, true))
     assert.truthy(failure(fuzz.from_hex(reference.npy_too_big)):find("18446744073709551615 does not fit " ..
       "into int64", 1, true))

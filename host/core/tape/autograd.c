@@ -330,7 +330,7 @@ ax_status ax_set_requires_grad(ax_tensor *t, bool on)
 {
   if (on && !ax_has_gradient((ax_dtype)t->dtype))
     return ax_fail(AX_EGRAD,
-                   "requires_grad: only floating-point and complex tensors can require a gradient, not %s",
+                   "requires_grad: only floating-point tensors can require a gradient, not %s",
                    ax_dtype_name((ax_dtype)t->dtype));
   if (!on && t->grad_fn)
     return ax_fail(AX_EGRAD,
