@@ -329,8 +329,7 @@ void ax_tensor_join(ax_tensor *t, ax_node *n, int out)
 ax_status ax_set_requires_grad(ax_tensor *t, bool on)
 {
   if (on && !ax_has_gradient((ax_dtype)t->dtype))
-    return ax_fail(AX_EGRAD,
-                   "requires_grad: only floating-point tensors can require a gradient, not %s",
+    return ax_fail(AX_EGRAD, "requires_grad: only floating-point tensors can require a gradient, not %s",
                    ax_dtype_name((ax_dtype)t->dtype));
   if (!on && t->grad_fn)
     return ax_fail(AX_EGRAD,
