@@ -8,6 +8,7 @@ local tensor = require "accelerate.tensor"
 local ffi = require "ffi"
 local bit = require "bit"
 local fitting = require "spec.support.fuzz_args"
+require "accelerate.tensor.forms" -- loaded before allocations fail: a module that fails does not load again
 
 local M = {}
 
