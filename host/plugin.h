@@ -259,7 +259,7 @@ typedef enum {
  * build writes it from the signatures (host/tools/attrs.c) into build/include.  A row's structure
  * covers all places of the union, so that naming one member of it in an initializer sets the others
  * to 0. */
-enum { AX_MAX_INTEGERS = 12, AX_MAX_NUMBERS = 4 };
+enum { AX_MAX_INTEGERS = 14, AX_MAX_NUMBERS = 4 };
 typedef struct ax_attrs {
   union {
     struct { /* by place, as signature.h has it: for the reader of arguments */

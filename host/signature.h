@@ -16,6 +16,7 @@ typedef enum {
   AX_P_POS,
   AX_P_INT,
   AX_P_INT2,
+  AX_P_INT3,
   AX_P_INTS,
   AX_P_NUM,
   AX_P_BOOL,

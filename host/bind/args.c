@@ -28,6 +28,7 @@ static const char *expected_text(lua_State *L, const ax_param *p)
   case AX_P_TENSORS: return "a list of tensors";
   case AX_P_DIMS: return "an integer or a list of integers";
   case AX_P_INT2: return "an integer or a list of two";
+  case AX_P_INT3: return "an integer or a list of three";
   case AX_P_INTS: return "integers or a list of integers";
   case AX_P_NUM: return "a number";
   case AX_P_BOOL: return "a boolean";
@@ -181,16 +182,16 @@ static void read_dims(reader *q, const ax_param *p, int arg, int idx)
 }
 
 /* Reads an integer, for both places, or a list of two. */
-static void read_pair(reader *q, const ax_param *p, int arg, int idx)
+/* Two or three integers, or one for all of them. */
+static void read_several(reader *q, const ax_param *p, int arg, int idx)
 {
   int64_t *at = &q->r->args.a.integers[p->slot], list[AX_MAX_DIMS];
   if (lua_istable(q->L, idx)) {
-    if (ax_lua_read_list(q->L, idx, q->fn, p->name, arg, list) != 2) wrong(q, p, arg, idx);
-    at[0] = list[0];
-    at[1] = list[1];
+    if (ax_lua_read_list(q->L, idx, q->fn, p->name, arg, list) != p->places) wrong(q, p, arg, idx);
+    memcpy(at, list, p->places * sizeof *at);
   } else {
     if (!ax_lua_to_integer(q->L, idx, at)) wrong(q, p, arg, idx);
-    at[1] = at[0];
+    for (int k = 1; k < p->places; k++) at[k] = at[0];
   }
 }
 
@@ -236,7 +237,8 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
   case AX_P_INT:
     if (!ax_lua_to_integer(L, idx, &a->integers[p->slot])) wrong(q, p, arg, idx);
     break;
-  case AX_P_INT2: read_pair(q, p, arg, idx); break;
+  case AX_P_INT2:
+  case AX_P_INT3: read_several(q, p, arg, idx); break;
   case AX_P_NUM:
     if (lua_type(L, idx) != LUA_TNUMBER) wrong(q, p, arg, idx);
     a->numbers[p->slot] = lua_tonumber(L, idx);
@@ -303,7 +305,10 @@ static void use_default(reader *q, const ax_param *p, int arg)
     a->integers[p->slot] = v;
     break;
   }
-  case AX_P_INT2: a->integers[p->slot] = a->integers[p->slot + 1] = (int64_t)p->value; break;
+  case AX_P_INT2:
+  case AX_P_INT3:
+    for (int k = 0; k < p->places; k++) a->integers[p->slot + k] = (int64_t)p->value;
+    break;
   case AX_P_POS:
   case AX_P_INT:
   case AX_P_BOOL:
@@ -352,7 +357,8 @@ static void read_all(reader *q)
   while (last > 0 && lua_isnil(L, last)) last--; /* a wrapper passes on arguments that it did not get */
   if (last > 0 && lua_type(L, last) == LUA_TTABLE) {
     const uint8_t kind = last <= sig->n ? sig->param[last - 1].kind : AX_P_BOOL;
-    const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS || kind == AX_P_INT2;
+    const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS || kind == AX_P_INT2 ||
+                      kind == AX_P_INT3;
     if (ax_lua_is_options(L, last, !list)) {
       const char *names[AX_MAX_PARAMS];
       for (int i = 0; i < sig->n; i++) names[i] = sig->param[i].name;

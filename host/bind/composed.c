@@ -55,7 +55,11 @@ static void push_param(lua_State *L, const ax_param *p, const ax_attrs *a, int w
     else push_list(L, a->list, a->n_list, p->kind == AX_P_DIMS);
     break;
   case AX_P_INT: push_integer(L, *integers, 0); break;
-  case AX_P_INT2: push_list(L, integers, 2, 0); break;
+  case AX_P_INT2:
+  case AX_P_INT3:
+    if (*integers == AX_NO_DIM) lua_pushnil(L);
+    else push_list(L, integers, p->places, 0);
+    break;
   case AX_P_NUM:
     if (!where && isnan(a->numbers[p->slot])) lua_pushnil(L);
     else lua_pushnumber(L, a->numbers[p->slot]);

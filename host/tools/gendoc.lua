@@ -44,6 +44,7 @@ local KINDS = {
   T = "tensor", TN = "tensor or number", ["T*"] = "list of tensors", dim = "dim",
     ["dim+"] = "dim, or one past the last",
   dims = "dim or list of dims", pos = "position", int = "integer", int2 = "integer or list of two",
+    int3 = "integer or list of three",
     ints = "sizes", num = "number", bool = "boolean",
   dtype = "dtype", gen = "Generator", any = "a tensor or a list in its place",
 }

@@ -18,6 +18,7 @@ local TENSOR = "accelerate.Tensor"
 local KINDS = {
   T = TENSOR, TN = TENSOR .. "|number", ["T*"] = TENSOR .. "[]", dim = "integer", ["dim+"] = "integer",
   dims = "integer|integer[]", pos = "integer", int = "integer", int2 = "integer|integer[]",
+  int3 = "integer|integer[]",
   ints = "integer|integer[]", num = "number", bool = "boolean", dtype = "accelerate.DType",
     gen = "accelerate.Generator",
 }

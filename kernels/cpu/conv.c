@@ -27,8 +27,8 @@ static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate);
 static ax_status in_float32(const ax_conv *v, const ax_conv_data *d, bool accumulate)
 {
   const ax_dtype type = (ax_dtype)v->dtype;
-  const int64_t sizes[4] = { v->n * v->h * v->w * v->c, v->o * (v->c / v->groups) * v->kh * v->kw,
-                             v->n * v->oh * v->ow * v->o, v->bias ? v->o : 0 };
+  const int64_t sizes[4] = { v->n * ax_conv_x(v), ax_conv_weights(v), v->n * ax_conv_positions(v) * v->o,
+                             v->bias ? v->o : 0 };
   const void *given[4] = { d->x, d->w, d->y, d->bias };
   const int written = v->what == AX_CONV_FORWARD ? 2 : v->what == AX_CONV_INPUT ? 0 : 1;
   widened wide[4] = { 0 };
@@ -84,8 +84,8 @@ static void run_pieces(int64_t lo, int64_t hi, void *ud)
     const int64_t from = v->n * k / p->count, to = v->n * (k + 1) / p->count;
     ax_conv part = *v;
     part.n = to - from;
-    const ax_conv_data d = { (char *)p->d->x + from * v->h * v->w * v->c * size, p->sums + k * p->weights,
-                             (char *)p->d->y + from * v->oh * v->ow * v->o * size, NULL, true };
+    const ax_conv_data d = { (char *)p->d->x + from * ax_conv_x(v) * size, p->sums + k * p->weights,
+                             (char *)p->d->y + from * ax_conv_positions(v) * v->o * size, NULL, true };
     p->status[k] = ax_dnnl_conv(&part, &d, p->scratch + (size_t)k * p->scratch_bytes, &p->done[k]);
   }
   omp_set_num_threads(threads);
@@ -135,10 +135,8 @@ static ax_status scratch_of_pieces(pieces *p)
 
 static ax_status weight_by_dnnl(const ax_conv *v, const ax_conv_data *d, bool accumulate, bool *done)
 {
-  const int64_t positions = v->n * v->oh * v->ow;
-  pieces p = {
-    .v = v, .d = d, .weights = v->o * (v->c / v->groups) * v->kh * v->kw, .accumulate = accumulate
-  };
+  const int64_t positions = v->n * ax_conv_positions(v);
+  pieces p = { .v = v, .d = d, .weights = ax_conv_weights(v), .accumulate = accumulate };
   size_t bytes, scratch_bytes = 0;
   void *sums = NULL, *scratch = NULL;
   ax_status st;
@@ -161,7 +159,7 @@ static ax_status weight_by_dnnl(const ax_conv *v, const ax_conv_data *d, bool ac
   ax_cpu_for(p.count, positions * p.weights / 16, run_pieces, &p);
   for (int64_t k = 0; k < p.count; k++) {
     if (p.status[k] != AX_OK)
-      AX_TRY(ax_fail(p.status[k], "conv2d: the gradient of the weight: %s in oneDNN",
+      AX_TRY(ax_fail(p.status[k], "a convolution: the gradient of the weight: %s in oneDNN",
                      ax_status_text(p.status[k])));
     if (!p.done[k]) goto out; /* all or none, since pieces differ only in their batch */
   }
@@ -193,7 +191,7 @@ out:
 static bool moderate(const ax_conv *v)
 {
   enum { MOST = 1 << 15 };
-  for (int d = 0; d < 2; d++)
+  for (int d = 0; d < 3; d++)
     if (v->stride[d] > MOST || v->padding[d] > MOST || v->dilation[d] > MOST) return false;
   return true;
 }
@@ -204,7 +202,7 @@ static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   ax_status st = AX_OK;
 
   if (ax_wino_fits(v)) return ax_wino(v, d, accumulate);
-  if ((v->dtype == AX_F32 || v->dtype == AX_BF16) && v->h && v->w && moderate(v)) {
+  if ((v->dtype == AX_F32 || v->dtype == AX_BF16) && v->d && v->h && v->w && moderate(v)) {
     if (v->what == AX_CONV_WEIGHT) st = weight_by_dnnl(v, d, accumulate, &done);
     else st = by_dnnl(v, d, &done);
     if (st != AX_OK || done) return st;
@@ -217,21 +215,29 @@ static ax_conv convolution(const ax_call *call, ax_conv_what what, const ax_tens
                            const ax_tensor *y)
 {
   const ax_attrs *a = call->a;
-  return (ax_conv){ .what = what,
-                    .dtype = x->dtype,
-                    .n = x->shape[0],
-                    .c = x->shape[1],
-                    .h = x->shape[2],
-                    .w = x->shape[3],
-                    .o = y->shape[1],
-                    .oh = y->shape[2],
-                    .ow = y->shape[3],
-                    .kh = weight[2],
-                    .kw = weight[3],
-                    .stride = { a->convolution.stride[0], a->convolution.stride[1] },
-                    .padding = { a->convolution.padding[0], a->convolution.padding[1] },
-                    .dilation = { a->convolution.dilation[0], a->convolution.dilation[1] },
-                    .groups = a->convolution.groups };
+  const int h = x->ndim - 2; /* the dim of the height */
+  const bool deep = h == 3;
+  ax_conv v = { .what = what,
+                .dtype = x->dtype,
+                .n = x->shape[0],
+                .c = x->shape[1],
+                .d = deep ? x->shape[2] : 1,
+                .h = x->shape[h],
+                .w = x->shape[h + 1],
+                .o = y->shape[1],
+                .od = deep ? y->shape[2] : 1,
+                .oh = y->shape[h],
+                .ow = y->shape[h + 1],
+                .kd = deep ? weight[2] : 1,
+                .kh = weight[h],
+                .kw = weight[h + 1],
+                .groups = a->convolution.groups };
+  for (int k = 0; k < 3; k++) {
+    v.stride[k] = a->convolution.stride[k];
+    v.padding[k] = a->convolution.padding[k];
+    v.dilation[k] = a->convolution.dilation[k];
+  }
+  return v;
 }
 
 static void clear(const ax_tensor *t)

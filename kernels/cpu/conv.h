@@ -1,8 +1,9 @@
 /* One convolution and its two gradients: the interface between conv.c and the implementations
  * (dnnl_conv.c, winograd.c, conv_plain.c).
  *
- * Images have their channels innermost: x (n, h, w, c), y (n, oh, ow, o).  Weights are (o, c /
- * groups, kh, kw), contiguous. */
+ * Images have their channels innermost: x (n, d, h, w, c), y (n, od, oh, ow, o).  Weights are (o, c
+ * / groups, kd, kh, kw), contiguous.  An image without depth has a depth of 1, and so has its
+ * kernel. */
 #ifndef AX_CPU_CONV_H
 #define AX_CPU_CONV_H
 
@@ -13,9 +14,19 @@ typedef enum { AX_CONV_FORWARD, AX_CONV_INPUT, AX_CONV_WEIGHT } ax_conv_what;
 
 /* No padding bytes, and integers of one size: this is the key of a cache. */
 typedef struct ax_conv {
-  int64_t what, dtype, n, c, h, w, o, oh, ow, kh, kw, stride[2], padding[2], dilation[2], groups;
-  int64_t bias; /* FORWARD: 0 or 1 */
+  int64_t what, dtype, n, c, d, h, w, o, od, oh, ow, kd, kh, kw;
+  int64_t stride[3], padding[3], dilation[3], groups; /* of depth, height and width */
+  int64_t bias;                                       /* FORWARD: 0 or 1 */
 } ax_conv;
+
+/* Elements of one sample's x and y, and of the weight. */
+static inline int64_t ax_conv_x(const ax_conv *v) { return v->d * v->h * v->w * v->c; }
+static inline int64_t ax_conv_positions(const ax_conv *v) { return v->od * v->oh * v->ow; }
+static inline int64_t ax_conv_taps(const ax_conv *v) { return v->kd * v->kh * v->kw; }
+static inline int64_t ax_conv_weights(const ax_conv *v)
+{
+  return v->o * (v->c / v->groups) * ax_conv_taps(v);
+}
 
 /* x, w, y: `what` names the one that is written; the others are read. */
 typedef struct ax_conv_data {

@@ -116,13 +116,17 @@ out:
   return st;
 }
 
-/* The descriptor of an image with channels innermost. */
-static dnnl_status_t image(dnnl_memory_desc_t *d, dnnl_data_type_t type, int64_t n, int64_t c, int64_t h,
-                           int64_t w)
+/* The descriptor of an image with channels innermost; one without depth is flat. */
+static dnnl_status_t image(dnnl_memory_desc_t *out, dnnl_data_type_t type, bool flat, int64_t n, int64_t c,
+                           int64_t d, int64_t h, int64_t w)
 {
-  const dnnl_dims_t dims = { n, c, h, w }, strides = { h * w * c, 1, w * c, c };
-  return ax_dnnl_desc_init(d, 4, dims, type, strides);
+  const dnnl_dims_t dims = { n, c, d, h, w }, strides = { d * h * w * c, 1, h * w * c, w * c, c };
+  const dnnl_dims_t flat_dims = { n, c, h, w }, flat_strides = { h * w * c, 1, w * c, c };
+  if (flat) return ax_dnnl_desc_init(out, 4, flat_dims, type, flat_strides);
+  return ax_dnnl_desc_init(out, 5, dims, type, strides);
 }
+
+static bool is_flat(const ax_conv *v) { return v->d == 1 && v->kd == 1 && v->padding[0] == 0; }
 
 static dnnl_status_t entry_build(void *ud, const void *key)
 {
@@ -131,27 +135,32 @@ static dnnl_status_t entry_build(void *ud, const void *key)
   const dnnl_engine_t engine = cache.engine;
   const dnnl_data_type_t type = v->dtype == AX_F32 ? dnnl_f32 : dnnl_bf16,
                          weight_type = v->what == AX_CONV_WEIGHT ? dnnl_f32 : type;
-  const int64_t og = v->o / v->groups, cg = v->c / v->groups, plane = v->kh * v->kw;
-  const dnnl_dims_t sizes = { v->groups, og, cg, v->kh, v->kw },
-                    steps = { og * cg * plane, cg * plane, plane, v->kw, 1 }, channels = { v->o },
-                    one = { 1 };
-  const dnnl_dims_t stride = { v->stride[0], v->stride[1] },
-                    dilation = { v->dilation[0] - 1, v->dilation[1] - 1 },
-                    pad = { v->padding[0], v->padding[1] };
-  const int skip = v->groups == 1, ndims = 5 - skip;
-  dnnl_dims_t pad_end;
+  const bool flat = is_flat(v);
+  const int64_t og = v->o / v->groups, cg = v->c / v->groups, plane = v->kh * v->kw, taps = v->kd * plane;
+  dnnl_dims_t sizes = { v->groups, og, cg }, steps = { og * cg * taps, cg * taps, taps };
+  const dnnl_dims_t channels = { v->o }, one = { 1 };
+  const int skip = v->groups == 1, dims = flat ? 2 : 3, ndims = 3 + dims - skip;
+  const int64_t out[3] = { v->od, v->oh, v->ow }, in[3] = { v->d, v->h, v->w },
+                kernel[3] = { v->kd, v->kh, v->kw }, step[3] = { plane, v->kw, 1 };
+  dnnl_dims_t stride, dilation, pad, pad_end;
   dnnl_memory_desc_t x = { 0 }, w = { 0 }, any = { 0 }, bias = { 0 }, y = { 0 };
   dnnl_primitive_desc_t hint = NULL, pd = NULL;
   const char *code = "";
   dnnl_status_t st;
 
-  /* how far the last window reaches past the end; negative where the stride leaves input unused */
-  for (int d = 0; d < 2; d++) {
-    const int64_t out = d ? v->ow : v->oh, in = d ? v->w : v->h, k = d ? v->kw : v->kh;
-    pad_end[d] = (out - 1) * v->stride[d] + v->dilation[d] * (k - 1) + 1 - in - v->padding[d];
+  for (int k = 0; k < dims; k++) {
+    const int d = 3 - dims + k;
+    stride[k] = v->stride[d];
+    dilation[k] = v->dilation[d] - 1;
+    pad[k] = v->padding[d];
+    sizes[3 + k] = kernel[d];
+    steps[3 + k] = step[d];
+    /* how far the last window reaches past the end; negative where the stride leaves input
+     * unused */
+    pad_end[k] = (out[d] - 1) * v->stride[d] + v->dilation[d] * (kernel[d] - 1) + 1 - in[d] - v->padding[d];
   }
-  DNNL_TRY(image(&x, type, v->n, v->c, v->h, v->w));
-  DNNL_TRY(image(&y, type, v->n, v->o, v->oh, v->ow));
+  DNNL_TRY(image(&x, type, flat, v->n, v->c, v->d, v->h, v->w));
+  DNNL_TRY(image(&y, type, flat, v->n, v->o, v->od, v->oh, v->ow));
   DNNL_TRY(ax_dnnl_desc_init(&w, ndims, sizes + skip, weight_type, steps + skip));
   DNNL_TRY(desc_any(&any, ndims, sizes + skip, weight_type));
   if (v->bias) DNNL_TRY(ax_dnnl_desc_init(&bias, 1, channels, type, one));
@@ -216,11 +225,12 @@ static dnnl_status_t execute(const entry *e, const ax_conv *v)
 
 static ax_status failure(const ax_conv *v, dnnl_status_t st)
 {
-  return ax_fail(
-      st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL,
-      "oneDNN: a convolution of %lld x %lld x %lld x %lld by %lld x %lld x %lld failed with its status %d%s",
-      (long long)v->n, (long long)v->c, (long long)v->h, (long long)v->w, (long long)v->o, (long long)v->kh,
-      (long long)v->kw, (int)st, st == dnnl_out_of_memory ? ", out of memory" : "");
+  return ax_fail(st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL,
+                 "oneDNN: a convolution of %lld x %lld x %lld x %lld x %lld by %lld x %lld x %lld x %lld "
+                 "failed with its status %d%s",
+                 (long long)v->n, (long long)v->c, (long long)v->d, (long long)v->h, (long long)v->w,
+                 (long long)v->o, (long long)v->kd, (long long)v->kh, (long long)v->kw, (int)st,
+                 st == dnnl_out_of_memory ? ", out of memory" : "");
 }
 
 static ax_status lookup(const ax_conv *v, entry **out)

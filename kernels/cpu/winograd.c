@@ -442,11 +442,11 @@ static void gradient_points(int64_t lo, int64_t hi, void *ud)
 bool ax_wino_fits(const ax_conv *v)
 {
   const int64_t tiles = ((v->oh + TILE - 1) / TILE) * ((v->ow + TILE - 1) / TILE);
-  return (v->dtype == AX_F32 || v->dtype == AX_BF16) && v->kh == 3 && v->kw == 3 && v->stride[0] == 1 &&
-         v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 && v->groups == 1 &&
-         v->padding[0] <= 2 && v->padding[1] <= 2 && v->c % 16 == 0 && v->o % 16 == 0 &&
-         v->c <= MAX_CHANNELS && v->o <= MAX_CHANNELS && tiles * TILE * TILE <= 2 * v->oh * v->ow &&
-         v->n * tiles >= MIN_TILES;
+  return (v->dtype == AX_F32 || v->dtype == AX_BF16) && v->d == 1 && v->kd == 1 && v->padding[0] == 0 &&
+         v->kh == 3 && v->kw == 3 && v->stride[1] == 1 && v->stride[2] == 1 && v->dilation[1] == 1 &&
+         v->dilation[2] == 1 && v->groups == 1 && v->padding[1] <= 2 && v->padding[2] <= 2 &&
+         v->c % 16 == 0 && v->o % 16 == 0 && v->c <= MAX_CHANNELS && v->o <= MAX_CHANNELS &&
+         tiles * TILE * TILE <= 2 * v->oh * v->ow && v->n * tiles >= MIN_TILES;
 }
 
 ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
@@ -459,8 +459,8 @@ ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
              .w = v->w,
              .oh = v->oh,
              .ow = v->ow,
-             .pad_y = v->padding[0],
-             .pad_x = v->padding[1],
+             .pad_y = v->padding[1],
+             .pad_x = v->padding[2],
              .x = d->x,
              .y = d->y,
              .bias = v->what == AX_CONV_FORWARD && v->bias ? d->bias : NULL };
@@ -477,8 +477,8 @@ ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
                 .w = v->ow,
                 .oh = v->h,
                 .ow = v->w,
-                .pad_y = 2 - v->padding[0],
-                .pad_x = 2 - v->padding[1],
+                .pad_y = 2 - v->padding[1],
+                .pad_x = 2 - v->padding[2],
                 .half = p.half,
                 .x = d->y,
                 .y = d->x };

@@ -1,6 +1,7 @@
 /* Convolutions and their gradients as matrix products whose operands are never stored (implicit
  * GEMM): a block computes a tile of the result, and its threads fetch the elements of both operands
- * through the windows.  Channels are innermost in images, weights are (o, c / groups, kh, kw).
+ * through the windows.  Channels are innermost in images, weights are (o, c / groups, kd, kh, kw);
+ * an image without depth has a depth of 1, and so has its kernel.
  *
  * cuDNN, which uses tensor cores, comes first; these kernels compute float64 and what cuDNN has no
  * plan for.  Arithmetic bounds them: a thread computes 4 x 4 results from shared memory.
@@ -14,19 +15,20 @@
 enum { TILE = 64, DEPTH = 16, THREADS = 256, MOST_PIECES = 64, PIECE = 2048 };
 
 struct shape {
-  int64_t n, c, h, w, o, oh, ow, kh, kw, stride[2], padding[2], dilation[2], groups;
-  int64_t cg, og, taps; /* channels and outputs of a group; kh * kw */
+  int64_t n, c, d, h, w, o, od, oh, ow, kd, kh, kw;
+  int64_t stride[3], padding[3], dilation[3], groups; /* of depth, height and width */
+  int64_t cg, og, taps;                               /* channels and outputs of a group; kd * kh * kw */
 };
 
 /* A row of the first operand: a position of an image. */
 struct row {
-  int64_t base, y, x;
+  int64_t base, z, y, x;
   bool there;
 };
 
-static __device__ __forceinline__ row row_at(int64_t m, int64_t rows, int64_t h, int64_t w)
+static __device__ __forceinline__ row row_at(int64_t m, int64_t rows, int64_t d, int64_t h, int64_t w)
 {
-  row r = { 0, 0, 0, m < rows };
+  row r = { 0, 0, 0, 0, m < rows };
   if (rows < INT64_C(1) << 31) { /* 32-bit division is several times faster */
     const uint32_t q = (uint32_t)m / (uint32_t)w;
     r.x = (uint32_t)m - q * (uint32_t)w;
@@ -37,16 +39,46 @@ static __device__ __forceinline__ row row_at(int64_t m, int64_t rows, int64_t h,
     r.y = m / w % h;
     r.base = m / w / h;
   }
+  if (d > 1) {
+    r.z = r.base % d;
+    r.base /= d;
+  }
   return r;
 }
 /* Splits k = tap * channels + channel; the sizes of weights fit 32 bits. */
 static __device__ __forceinline__ void split_k(const shape &s, int64_t k, int64_t channels, int64_t *channel,
-                                               int64_t *tap, int64_t *ky, int64_t *kx)
+                                               int64_t *tap, int64_t *kz, int64_t *ky, int64_t *kx)
 {
   *tap = (uint32_t)k / (uint32_t)channels;
   *channel = k - *tap * channels;
   *ky = (uint32_t)*tap / (uint32_t)s.kw;
   *kx = *tap - *ky * s.kw;
+  *kz = 0;
+  if (s.kd > 1) {
+    *kz = (uint32_t)*ky / (uint32_t)s.kh;
+    *ky -= *kz * s.kh;
+  }
+}
+
+/* The element of x (before its channel) under a tap of the window at z, y, x; -1: in the
+ * padding. */
+static __device__ __forceinline__ int64_t under(const shape &s, int64_t z, int64_t y, int64_t x, int64_t kz,
+                                                int64_t ky, int64_t kx)
+{
+  z += kz * s.dilation[0];
+  y += ky * s.dilation[1];
+  x += kx * s.dilation[2];
+  const bool inside = z >= 0 && z < s.d && y >= 0 && y < s.h && x >= 0 && x < s.w;
+  return inside ? ((z * s.h + y) * s.w + x) * s.c : -1;
+}
+
+/* The window of a dim of `count` windows whose tap k is at `at`, padding counted; -1: none. */
+static __device__ __forceinline__ int64_t window(const shape &s, int dim, int64_t at, int64_t k,
+                                                 int64_t count)
+{
+  const int64_t from = at - k * s.dilation[dim];
+  if (from < 0 || from % s.stride[dim] || from / s.stride[dim] >= count) return -1;
+  return from / s.stride[dim];
 }
 
 /* y[position][o] = sum over (tap, c) of x[window][c] w[o][c][tap] */
@@ -59,25 +91,25 @@ template <class S> struct forward {
   int64_t rows, columns, depth;
   __device__ __forceinline__ left prepare(int64_t g, int64_t m) const
   {
-    row r = row_at(m, rows, s.oh, s.ow);
-    r.base = r.base * s.h * s.w * s.c + g * s.cg;
-    r.y = r.y * s.stride[0] - s.padding[0];
-    r.x = r.x * s.stride[1] - s.padding[1];
+    row r = row_at(m, rows, s.od, s.oh, s.ow);
+    r.base = r.base * s.d * s.h * s.w * s.c + g * s.cg;
+    r.z = r.z * s.stride[0] - s.padding[0];
+    r.y = r.y * s.stride[1] - s.padding[1];
+    r.x = r.x * s.stride[2] - s.padding[2];
     return r;
   }
   __device__ __forceinline__ T a(int64_t, const left &r, int64_t k) const
   {
-    int64_t c, tap, ky, kx;
+    int64_t c, tap, kz, ky, kx;
     if (!r.there) return 0;
-    split_k(s, k, s.cg, &c, &tap, &ky, &kx);
-    const int64_t iy = r.y + ky * s.dilation[0], ix = r.x + kx * s.dilation[1];
-    return iy >= 0 && iy < s.h && ix >= 0 && ix < s.w ? ax_cuda_load(x[r.base + (iy * s.w + ix) * s.c + c])
-                                                      : (T)0;
+    split_k(s, k, s.cg, &c, &tap, &kz, &ky, &kx);
+    const int64_t at = under(s, r.z, r.y, r.x, kz, ky, kx);
+    return at >= 0 ? ax_cuda_load(x[r.base + at + c]) : (T)0;
   }
   __device__ __forceinline__ T b(int64_t g, int64_t k, int64_t n) const
   {
-    int64_t c, tap, ky, kx;
-    split_k(s, k, s.cg, &c, &tap, &ky, &kx);
+    int64_t c, tap, kz, ky, kx;
+    split_k(s, k, s.cg, &c, &tap, &kz, &ky, &kx);
     return ax_cuda_load(w[((g * s.og + n) * s.cg + c) * s.taps + tap]);
   }
   __device__ __forceinline__ void put(int64_t g, int64_t, int64_t m, int64_t n, T v) const
@@ -97,27 +129,27 @@ template <class S> struct to_input {
   int64_t rows, columns, depth;
   __device__ __forceinline__ left prepare(int64_t g, int64_t m) const
   {
-    row r = row_at(m, rows, s.h, s.w);
-    r.base = r.base * s.oh * s.ow * s.o + g * s.og;
-    r.y += s.padding[0];
-    r.x += s.padding[1];
+    row r = row_at(m, rows, s.d, s.h, s.w);
+    r.base = r.base * s.od * s.oh * s.ow * s.o + g * s.og;
+    r.z += s.padding[0];
+    r.y += s.padding[1];
+    r.x += s.padding[2];
     return r;
   }
   __device__ __forceinline__ T a(int64_t, const left &r, int64_t k) const
   {
-    int64_t o, tap, ky, kx;
+    int64_t o, tap, kz, ky, kx;
     if (!r.there) return 0;
-    split_k(s, k, s.og, &o, &tap, &ky, &kx);
-    const int64_t fy = r.y - ky * s.dilation[0], fx = r.x - kx * s.dilation[1];
-    if (fy < 0 || fx < 0 || fy % s.stride[0] || fx % s.stride[1] || fy / s.stride[0] >= s.oh ||
-        fx / s.stride[1] >= s.ow)
-      return 0;
-    return ax_cuda_load(y[r.base + (fy / s.stride[0] * s.ow + fx / s.stride[1]) * s.o + o]);
+    split_k(s, k, s.og, &o, &tap, &kz, &ky, &kx);
+    const int64_t oz = window(s, 0, r.z, kz, s.od), oy = window(s, 1, r.y, ky, s.oh),
+                  ox = window(s, 2, r.x, kx, s.ow);
+    if (oz < 0 || oy < 0 || ox < 0) return 0;
+    return ax_cuda_load(y[r.base + ((oz * s.oh + oy) * s.ow + ox) * s.o + o]);
   }
   __device__ __forceinline__ T b(int64_t g, int64_t k, int64_t n) const
   {
-    int64_t o, tap, ky, kx;
-    split_k(s, k, s.og, &o, &tap, &ky, &kx);
+    int64_t o, tap, kz, ky, kx;
+    split_k(s, k, s.og, &o, &tap, &kz, &ky, &kx);
     return ax_cuda_load(w[((g * s.og + o) * s.cg + n) * s.taps + tap]);
   }
   __device__ __forceinline__ void put(int64_t g, int64_t, int64_t m, int64_t n, T v) const
@@ -148,14 +180,12 @@ template <class S> struct to_weight {
   }
   __device__ __forceinline__ T b(int64_t g, int64_t k, int64_t n) const
   {
-    int64_t c, tap, ky, kx;
-    const row r = row_at(k, depth, s.oh, s.ow);
-    split_k(s, n, s.cg, &c, &tap, &ky, &kx);
-    const int64_t iy = r.y * s.stride[0] - s.padding[0] + ky * s.dilation[0],
-                  ix = r.x * s.stride[1] - s.padding[1] + kx * s.dilation[1];
-    return iy >= 0 && iy < s.h && ix >= 0 && ix < s.w
-               ? ax_cuda_load(x[((r.base * s.h + iy) * s.w + ix) * s.c + g * s.cg + c])
-               : (T)0;
+    int64_t c, tap, kz, ky, kx;
+    const row r = row_at(k, depth, s.od, s.oh, s.ow);
+    split_k(s, n, s.cg, &c, &tap, &kz, &ky, &kx);
+    const int64_t at = under(s, r.z * s.stride[0] - s.padding[0], r.y * s.stride[1] - s.padding[1],
+                             r.x * s.stride[2] - s.padding[2], kz, ky, kx);
+    return at >= 0 ? ax_cuda_load(x[r.base * s.d * s.h * s.w * s.c + at + g * s.cg + c]) : (T)0;
   }
   __device__ __forceinline__ void put(int64_t g, int64_t piece, int64_t m, int64_t n, T v) const
   {
@@ -229,25 +259,22 @@ static __global__ void add_pieces(shape s, const T *sums, int64_t pieces, bool a
 static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *weight, const ax_tensor *y)
 {
   const ax_attrs *a = call->a;
-  shape s = { x->shape[0],
-              x->shape[1],
-              x->shape[2],
-              x->shape[3],
-              y->shape[1],
-              y->shape[2],
-              y->shape[3],
-              weight[2],
-              weight[3],
-              { a->convolution.stride[0], a->convolution.stride[1] },
-              { a->convolution.padding[0], a->convolution.padding[1] },
-              { a->convolution.dilation[0], a->convolution.dilation[1] },
-              a->convolution.groups,
-              0,
-              0,
-              0 };
+  const int h = x->ndim - 2; /* the dim of the height */
+  const bool deep = h == 3;
+  shape s = {};
+  s.n = x->shape[0], s.c = x->shape[1], s.o = y->shape[1];
+  s.d = deep ? x->shape[2] : 1, s.h = x->shape[h], s.w = x->shape[h + 1];
+  s.od = deep ? y->shape[2] : 1, s.oh = y->shape[h], s.ow = y->shape[h + 1];
+  s.kd = deep ? weight[2] : 1, s.kh = weight[h], s.kw = weight[h + 1];
+  for (int k = 0; k < 3; k++) {
+    s.stride[k] = a->convolution.stride[k];
+    s.padding[k] = a->convolution.padding[k];
+    s.dilation[k] = a->convolution.dilation[k];
+  }
+  s.groups = a->convolution.groups;
   s.cg = s.c / s.groups;
   s.og = s.o / s.groups;
-  s.taps = s.kh * s.kw;
+  s.taps = s.kd * s.kh * s.kw;
   return s;
 }
 
@@ -255,19 +282,15 @@ static shape shape_of(const ax_call *call, const ax_tensor *x, const int64_t *we
 static ax_status try_cudnn(ax_cuda_conv_kind kind, const ax_call *call, const shape &s, const ax_tensor *x,
                            const ax_tensor *w, const ax_tensor *bias, const ax_tensor *y, bool *done)
 {
-  const ax_cuda_conv c = { s.n,
-                           s.c,
-                           s.h,
-                           s.w,
-                           s.o,
-                           s.oh,
-                           s.ow,
-                           s.kh,
-                           s.kw,
-                           { s.stride[0], s.stride[1] },
-                           { s.padding[0], s.padding[1] },
-                           { s.dilation[0], s.dilation[1] },
-                           s.groups };
+  ax_cuda_conv c = {};
+  c.dims = x->ndim - 2;
+  c.n = s.n, c.c = s.c, c.o = s.o, c.groups = s.groups;
+  const int64_t in[3] = { s.d, s.h, s.w }, out[3] = { s.od, s.oh, s.ow }, kernel[3] = { s.kd, s.kh, s.kw };
+  for (int64_t k = 0; k < c.dims; k++) {
+    const int64_t from = 3 - c.dims + k;
+    c.in[k] = in[from], c.out[k] = out[from], c.kernel[k] = kernel[from];
+    c.stride[k] = s.stride[from], c.padding[k] = s.padding[from], c.dilation[k] = s.dilation[from];
+  }
   return ax_cudnn_convolve(x->device, kind, &c, (ax_dtype)x->dtype, (ax_dtype)w->dtype, ax_data(x),
                            ax_data(w), bias ? ax_data(bias) : NULL, ax_data(y),
                            kind == AX_CONV_WEIGHT && call->a->accumulate, done);
@@ -289,7 +312,7 @@ AX_CUDA_KERNEL(_convolution)
                            ax_cuda_data<S>(w),
                            bias ? ax_cuda_data<S>(bias) : NULL,
                            ax_cuda_data<S>(y),
-                           s.n * s.oh * s.ow,
+                           s.n * s.od * s.oh * s.ow,
                            s.og,
                            s.cg * s.taps };
     return run(y->device, j, 1);
@@ -307,8 +330,10 @@ AX_CUDA_KERNEL(_conv2d_backward_input)
   if (st != AX_OK || done) return st;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    const to_input<S> j = { s,    ax_cuda_data<S>(g), ax_cuda_data<S>(w), ax_cuda_data<S>(x), s.n * s.h * s.w,
-                            s.cg, s.og * s.taps };
+    const to_input<S> j = {
+      s,    ax_cuda_data<S>(g), ax_cuda_data<S>(w), ax_cuda_data<S>(x), s.n * s.d * s.h * s.w,
+      s.cg, s.og * s.taps
+    };
     return run(x->device, j, 1);
   });
 }
@@ -319,7 +344,7 @@ AX_CUDA_KERNEL(_conv2d_backward_weight)
   const shape s = shape_of(call, x, w->shape, g);
   const ax_device d = w->device;
   const bool add = call->a->accumulate;
-  const int64_t positions = s.n * s.oh * s.ow, wanted = (positions + PIECE - 1) / PIECE,
+  const int64_t positions = s.n * s.od * s.oh * s.ow, wanted = (positions + PIECE - 1) / PIECE,
                 pieces = wanted < 1             ? 1
                          : wanted < MOST_PIECES ? wanted
                                                 : MOST_PIECES;

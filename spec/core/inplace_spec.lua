@@ -269,4 +269,12 @@ describe("x:view on a result whose channels lie innermost", function()
       function() core.conv2d(image(), tensor.ones(5, 3, 3, 3)):narrow(1, 1, 1):view(-1) end)
     fails("use reshape", function() tensor.ones(2, 3):t():view(-1) end)
   end)
+
+  it("names the op where an option gives it another form", function()
+    local x = tensor.zeros(3, 1):expand(3, 2)
+    for name, call in pairs {
+      div_ = function() x:div_(x, { rounding_mode = "floor" }) end,
+      round_ = function() x:round_ { decimals = 1 } end,
+    } do fails(name .. ": dim 2 of the tensor being changed is expanded", call) end
+  end)
 end)

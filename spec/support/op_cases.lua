@@ -11,7 +11,7 @@
 --- A file for each family of rows, as in host/core/ops.
 for _, family in ipairs { "pointwise", "copy", "reduce", "linalg", "loss", "norm", "shape", "index", "random",
   "rnn", "attention", "conv", "pool", "norm_batch", "factor",
-  "interpolate", "complex" } do
+  "interpolate", "complex", "grid_sample", "ctc" } do
   require("spec.support.op_cases." .. family)
 end
 

@@ -158,8 +158,8 @@ static void convolution(const char *part, const char *label, ax_cuda_conv c)
       char name[120];
       snprintf(name, sizeof name, "convolution %s, %s, %s", label, ax_dtype_name(t), kinds[k]);
       if (!strstr(name, part)) continue;
-      c.oh = (c.h + 2 * c.padding[0] - c.dilation[0] * (c.kh - 1) - 1) / c.stride[0] + 1;
-      c.ow = (c.w + 2 * c.padding[1] - c.dilation[1] * (c.kw - 1) - 1) / c.stride[1] + 1;
+      for (int64_t d = 0; d < c.dims; d++)
+        c.out[d] = (c.in[d] + 2 * c.padding[d] - c.dilation[d] * (c.kernel[d] - 1) - 1) / c.stride[d] + 1;
       key.word[KIND] = k, key.word[TYPE] = ax_cudnn_type(t);
       key.word[X_ALIGN] = key.word[W_ALIGN] = key.word[Y_ALIGN] = 128;
       memcpy(key.word + CONV, &c, sizeof c);
@@ -202,27 +202,35 @@ int main(int argc, char **argv)
   puts(ax_cudnn_describe());
   if (!(h200 = described())) return 1;
   /* ResNet-50, a batch of 256 */
-  convolution(part, "7x7/2 3-64 224", { 256, 3, 224, 224, 64, 0, 0, 7, 7, { 2, 2 }, { 3, 3 }, { 1, 1 }, 1 });
+  convolution(part, "7x7/2 3-64 224",
+              { 2, 256, 3, 64, 1, { 224, 224 }, {}, { 7, 7 }, { 2, 2 }, { 3, 3 }, { 1, 1 } });
   for (int64_t stage = 0, c = 64, size = 56; stage < 4; stage++, c *= 2, size /= 2) {
     char label[3][40];
     snprintf(label[0], sizeof label[0], "1x1 %d-%d %d", (int)c * 4, (int)c, (int)size);
     snprintf(label[1], sizeof label[1], "3x3 %d-%d %d", (int)c, (int)c, (int)size);
     snprintf(label[2], sizeof label[2], "1x1 %d-%d %d", (int)c, (int)c * 4, (int)size);
-    convolution(part, label[0], { 256, c * 4, size, size, c, 0, 0, 1, 1, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 });
-    convolution(part, label[1], { 256, c, size, size, c, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 });
-    convolution(part, label[2], { 256, c, size, size, c * 4, 0, 0, 1, 1, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 });
+    convolution(part, label[0],
+                { 2, 256, c * 4, c, 1, { size, size }, {}, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 } });
+    convolution(part, label[1],
+                { 2, 256, c, c, 1, { size, size }, {}, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } });
+    convolution(part, label[2],
+                { 2, 256, c, c * 4, 1, { size, size }, {}, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 } });
   }
   convolution(part, "3x3/2 128-128 56",
-              { 256, 128, 56, 56, 128, 0, 0, 3, 3, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1 });
+              { 2, 256, 128, 128, 1, { 56, 56 }, {}, { 3, 3 }, { 2, 2 }, { 1, 1 }, { 1, 1 } });
   convolution(part, "1x1/2 256-512 56",
-              { 256, 256, 56, 56, 512, 0, 0, 1, 1, { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 });
+              { 2, 256, 256, 512, 1, { 56, 56 }, {}, { 1, 1 }, { 2, 2 }, { 0, 0 }, { 1, 1 } });
   /* others */
   convolution(part, "3x3 in 32 groups",
-              { 64, 128, 28, 28, 128, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 32 });
-  convolution(part, "3x3 depthwise", { 64, 96, 28, 28, 96, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 96 });
-  convolution(part, "3x3 dilated", { 8, 64, 32, 32, 64, 0, 0, 3, 3, { 1, 1 }, { 2, 2 }, { 2, 2 }, 1 });
-  convolution(part, "3x3 5-7", { 8, 5, 32, 32, 7, 0, 0, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 });
-  convolution(part, "one row", { 8, 64, 1, 128, 64, 0, 0, 1, 3, { 1, 1 }, { 0, 1 }, { 1, 1 }, 1 });
+              { 2, 64, 128, 128, 32, { 28, 28 }, {}, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } });
+  convolution(part, "3x3 depthwise",
+              { 2, 64, 96, 96, 96, { 28, 28 }, {}, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } });
+  convolution(part, "3x3 dilated",
+              { 2, 8, 64, 64, 1, { 32, 32 }, {}, { 3, 3 }, { 1, 1 }, { 2, 2 }, { 2, 2 } });
+  convolution(part, "3x3 5-7", { 2, 8, 5, 7, 1, { 32, 32 }, {}, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } });
+  convolution(part, "3x3x3 32-64 16",
+              { 3, 4, 32, 64, 1, { 16, 28, 28 }, {}, { 3, 3, 3 }, { 1, 1, 1 }, { 1, 1, 1 }, { 1, 1, 1 } });
+  convolution(part, "one row", { 2, 8, 64, 64, 1, { 1, 128 }, {}, { 1, 3 }, { 1, 1 }, { 0, 1 }, { 1, 1 } });
   attention(part, "GPT-2 124M", 16, 12, 12, 1024, 1024, 64, true);
   attention(part, "grouped heads of 128", 2, 32, 8, 2048, 2048, 128, true);
   attention(part, "heads of 256", 2, 8, 8, 512, 512, 256, false);

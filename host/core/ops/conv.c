@@ -1,25 +1,35 @@
 /* Rules and gradients of convolutions.
  *
- * One row computes, _convolution over (n, c, h, w); conv1d has a height of 1.  Its two gradients
- * are rows of their own, and the three are each other's gradients: y = conv(x, w), dx = input(g, w)
- * and dw = weight(x, g) are the three ways of summing the same products x g w.  A transposed
- * convolution is `input` called from outside. */
+ * One row computes, _convolution over (n, c, h, w) or (n, c, d, h, w); conv1d has a height of 1.
+ * Its two gradients are rows of their own, and the three are each other's gradients: y = conv(x,
+ * w), dx = input(g, w) and dw = weight(x, g) are the three ways of summing the same products x g w.
+ * A transposed convolution is `input` called from outside.
+ *
+ * stride, padding and dilation have three numbers, for depth, height and width; images use the last
+ * two. */
 #include "core/ops/rule.h"
 
 static const char *shown(const ax_infer *q)
 {
-  return q->op == AX_OP_CONVOLUTION ? "conv2d" : q->name + (q->name[0] == '_');
+  if (q->op == AX_OP_CONVOLUTION) return INPUT(0)->ndim == 5 ? "conv3d" : "conv2d";
+  return q->name + (q->name[0] == '_');
 }
+
+/* The dims that windows slide along; number k of stride, padding and dilation belongs to dim k - 3
+ * from the end. */
+static int dims_of(const ax_tensor *t) { return t->ndim - 2; }
+static bool is_image(const ax_tensor *t) { return t->ndim == 4 || t->ndim == 5; }
 
 static ax_status check_numbers(const ax_infer *q, const ax_attrs *a, const ax_tensor *w)
 {
   ax_status st = AX_OK;
-  for (int d = 0; d < 2; d++) {
+  for (int d = 0; d < 3; d++) {
     AX_TRY(need_within(shown(q), "stride", a->convolution.stride[d], 1, INT32_MAX));
     AX_TRY(need_within(shown(q), "padding", a->convolution.padding[d], 0, INT32_MAX / 2));
     AX_TRY(need_within(shown(q), "dilation", a->convolution.dilation[d], 1, INT32_MAX));
-    if (w->ndim == 4) AX_TRY(need_within(shown(q), "the kernel's size", w->shape[2 + d], 0, INT32_MAX));
   }
+  for (int d = 2; is_image(w) && d < w->ndim; d++)
+    AX_TRY(need_within(shown(q), "the kernel's size", w->shape[d], 0, INT32_MAX));
   AX_TRY(need_within(shown(q), "groups", a->convolution.groups, 1, INT32_MAX));
 out:
   return st;
@@ -33,7 +43,7 @@ static ax_status check_types(const ax_infer *q, const ax_tensor *a, const ax_ten
                  TEXT(b));
 }
 
-/* How many windows fit along dim d. */
+/* How many windows fit along the dim of number d. */
 static int64_t windows(const ax_attrs *a, int d, int64_t size, int64_t kernel)
 {
   const int64_t room = size + 2 * a->convolution.padding[d] - a->convolution.dilation[d] * (kernel - 1) - 1;
@@ -42,12 +52,13 @@ static int64_t windows(const ax_attrs *a, int d, int64_t size, int64_t kernel)
 
 /* Numbers that have no effect become small ones: a stride beyond the last window, a dilation of a
  * single element.  Libraries multiply them as int. */
-static void settle_numbers(ax_attrs *a, const int64_t *input, const int64_t *kernel)
+static void settle_numbers(ax_attrs *a, int dims, const int64_t *input, const int64_t *kernel)
 {
-  for (int d = 0; d < 2; d++) {
-    if (kernel[d] == 1) a->convolution.dilation[d] = 1;
+  for (int k = 0; k < dims; k++) {
+    const int d = 3 - dims + k;
+    if (kernel[k] == 1) a->convolution.dilation[d] = 1;
     const int64_t room =
-        input[d] + 2 * a->convolution.padding[d] - a->convolution.dilation[d] * (kernel[d] - 1) - 1;
+        input[k] + 2 * a->convolution.padding[d] - a->convolution.dilation[d] * (kernel[k] - 1) - 1;
     if (room >= 0 && a->convolution.stride[d] > room) a->convolution.stride[d] = room + 1;
   }
 }
@@ -57,11 +68,12 @@ ax_status ax_infer_convolution(ax_infer *q)
   const ax_tensor *x = INPUT(0), *w = INPUT(1), *b = q->args->n_in > 2 ? INPUT(2) : NULL;
   const ax_attrs *a = &q->a;
   const int64_t groups = a->convolution.groups;
-  int64_t shape[4];
+  const int dims = dims_of(x);
+  int64_t shape[5];
   ax_status st;
 
   if ((st = check_types(q, x, w)) != AX_OK || (st = check_numbers(q, a, w)) != AX_OK) return st;
-  if (x->ndim != 4 || w->ndim != 4)
+  if (!is_image(x) || w->ndim != x->ndim)
     return ax_fail(AX_ESHAPE,
                    "%s: expected input (n, in, h, w) and weight (out, in / groups, kh, kw), got %s and %s",
                    shown(q), TEXT(x), TEXT(w));
@@ -81,18 +93,20 @@ ax_status ax_infer_convolution(ax_infer *q)
   }
   shape[0] = x->shape[0];
   shape[1] = w->shape[0];
-  for (int d = 0; d < 2; d++)
-    if ((shape[2 + d] = windows(a, d, x->shape[2 + d], w->shape[2 + d])) == 0)
+  for (int k = 0; k < dims; k++) {
+    const int d = 3 - dims + k;
+    if ((shape[2 + k] = windows(a, d, x->shape[2 + k], w->shape[2 + k])) == 0)
       return ax_fail(AX_ESHAPE,
                      "%s: the kernel %s does not fit the padded input %s: dim %d has %lld elements, the "
                      "kernel spans %lld",
-                     shown(q), TEXT(w), TEXT(x), d + 3,
-                     (long long)(x->shape[2 + d] + 2 * a->convolution.padding[d]),
-                     (long long)(a->convolution.dilation[d] * (w->shape[2 + d] - 1) + 1));
-  settle_numbers(&q->a, x->shape + 2, w->shape + 2);
+                     shown(q), TEXT(w), TEXT(x), k + 3,
+                     (long long)(x->shape[2 + k] + 2 * a->convolution.padding[d]),
+                     (long long)(a->convolution.dilation[d] * (w->shape[2 + k] - 1) + 1));
+  }
+  settle_numbers(&q->a, dims, x->shape + 2, w->shape + 2);
   q->contiguous = 2 | 4;
   q->channels_last = 1 | 1 << 8;
-  out_like(q, 0, (ax_dtype)x->dtype, 4, shape);
+  out_like(q, 0, (ax_dtype)x->dtype, x->ndim, shape);
   return AX_OK;
 }
 
@@ -103,17 +117,18 @@ ax_status ax_infer_convolution_input(ax_infer *q)
   const int64_t groups = a->convolution.groups, *shape = a->list;
   const ax_status st = check_types(q, g, w);
   if (st != AX_OK) return st;
-  if (g->ndim != 4 || w->ndim != 4 || q->a.n_list != 4 || g->shape[1] != w->shape[0] ||
+  const int dims = dims_of(g);
+  if (!is_image(g) || w->ndim != g->ndim || q->a.n_list != g->ndim || g->shape[1] != w->shape[0] ||
       shape[1] != w->shape[1] * groups)
     return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not fit each other", shown(q), TEXT(g), TEXT(w));
-  for (int d = 0; d < 2; d++)
-    if (windows(a, d, shape[2 + d], w->shape[2 + d]) != g->shape[2 + d])
-      return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not come from an input of %lld x %lld", shown(q),
-                     TEXT(g), TEXT(w), (long long)shape[2], (long long)shape[3]);
-  settle_numbers(&q->a, shape + 2, w->shape + 2);
+  for (int k = 0; k < dims; k++)
+    if (windows(a, 3 - dims + k, shape[2 + k], w->shape[2 + k]) != g->shape[2 + k])
+      return ax_fail(AX_ESHAPE, "%s: %s and weight %s do not come from an input with a dim %d of %lld",
+                     shown(q), TEXT(g), TEXT(w), k + 3, (long long)shape[2 + k]);
+  settle_numbers(&q->a, dims, shape + 2, w->shape + 2);
   q->contiguous = 2;
   q->channels_last = 1 | 1 << 8;
-  out_like(q, 0, (ax_dtype)g->dtype, 4, shape);
+  out_like(q, 0, (ax_dtype)g->dtype, g->ndim, shape);
   return AX_OK;
 }
 
@@ -123,13 +138,13 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
   const int64_t *shape = q->a.list;
   const ax_status st = check_types(q, x, g);
   if (st != AX_OK) return st;
-  if (x->ndim != 4 || g->ndim != 4 || q->a.n_list != 4 || g->shape[1] != shape[0] ||
+  if (!is_image(x) || g->ndim != x->ndim || q->a.n_list != x->ndim || g->shape[1] != shape[0] ||
       x->shape[0] != g->shape[0])
     return ax_fail(AX_ESHAPE, "%s: input %s and gradient %s do not fit each other", shown(q), TEXT(x),
                    TEXT(g));
-  settle_numbers(&q->a, x->shape + 2, shape + 2);
+  settle_numbers(&q->a, dims_of(x), x->shape + 2, shape + 2);
   q->channels_last = 1 | 2;
-  out_like(q, 0, q->a.wide ? AX_F32 : (ax_dtype)x->dtype, 4, shape);
+  out_like(q, 0, q->a.wide ? AX_F32 : (ax_dtype)x->dtype, x->ndim, shape);
   return AX_OK;
 }
 
@@ -139,15 +154,16 @@ static ax_status run_row(ax_op op, int n, ax_tensor *const *in, const ax_attrs *
                          ax_tensor **out)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
-  ax_args args = { .n_in = n, .in = in, .a = { .convolution = a->convolution, .n_list = shape ? 4 : -1 } };
-  if (shape) memcpy(args.a.list, shape, 4 * sizeof *shape);
+  const int ndim = in[0]->ndim;
+  ax_args args = { .n_in = n, .in = in, .a = { .convolution = a->convolution, .n_list = shape ? ndim : -1 } };
+  if (shape) memcpy(args.a.list, shape, (size_t)ndim * sizeof *shape);
   const ax_status st = ax_run(op, &args, results);
   *out = results[0];
   return st;
 }
 
-/* Makes x (c, ..) or (n, c, ..) with `dims` sizes after the channels 4-d: a batch of one, a height
- * of one. */
+/* Makes x (c, ..) or (n, c, ..) with `dims` sizes after the channels 4-d or 5-d: a batch of one, a
+ * height of one. */
 static ax_status widen(const ax_infer *q, ax_tensor *x, int dims, ax_tensor **out)
 {
   ax_tensor *tall = NULL;
@@ -157,36 +173,13 @@ static ax_status widen(const ax_infer *q, ax_tensor *x, int dims, ax_tensor **ou
                    dims + 2, dims + 1, TEXT(x));
   if (dims == 1) AX_TRY(run_unsqueeze(x, x->ndim - 1, &tall));
   else tall = ax_tensor_retain(x);
-  if (tall->ndim == 3) st = run_unsqueeze(tall, 0, out);
+  if (x->ndim == dims + 1) st = run_unsqueeze(tall, 0, out);
   else {
     *out = tall;
     return AX_OK;
   }
 out:
   ax_tensor_release(tall);
-  return st;
-}
-
-/* Takes y (released) back to as many dims as x had. */
-static ax_status as_narrow(const ax_tensor *x, int dims, ax_tensor *y, ax_tensor **out)
-{
-  ax_tensor *less = NULL;
-  ax_status st = AX_OK;
-  if (x->ndim == dims + 1) {
-    AX_TRY(run_select(y, 0, 0, &less));
-    ax_tensor_release(y);
-    y = less;
-  }
-  if (dims == 1) {
-    AX_TRY(run_list(AX_OP_SQUEEZE, y, 1, (int64_t[]){ y->ndim - 2 }, &less));
-    ax_tensor_release(y);
-    y = less;
-  }
-  *out = y;
-  ax_view_own(y); /* nobody else sees what it is a view of */
-  y = NULL;
-out:
-  ax_tensor_release(y);
   return st;
 }
 
@@ -207,20 +200,39 @@ static ax_status forward(ax_infer *q, int dims, const ax_attrs *a)
   AX_TRY(widen(q, INPUT(0), dims, &in[0]));
   AX_TRY(weight_of(q, dims, &in[1]));
   AX_TRY(run_row(AX_OP_CONVOLUTION, in[2] ? 3 : 2, in, a, NULL, &y));
-  st = as_narrow(INPUT(0), dims, y, &q->result[0]);
+  st = run_narrow_as(INPUT(0), dims, y, &q->result[0]);
 out:
   ax_tensor_release(in[0]), ax_tensor_release(in[1]);
   return st;
 }
 
-ax_status ax_infer_conv2d(ax_infer *q) { return forward(q, 2, &q->a); }
+ax_status ax_infer_conv3d(ax_infer *q) { return forward(q, 3, &q->a); }
+
+/* The last two of three numbers, from a row's two. */
+#define LAST_TWO(first, pair) \
+  { \
+    first, (pair)[0], (pair)[1] \
+  }
+#define ALL_THREE(three) \
+  { \
+    (three)[0], (three)[1], (three)[2] \
+  }
+
+ax_status ax_infer_conv2d(ax_infer *q)
+{
+  const ax_attrs *a = &q->a;
+  return forward(q, 2,
+                 &AX_ATTRS(convolution, .stride = LAST_TWO(1, a->conv2d.stride),
+                           .padding = LAST_TWO(0, a->conv2d.padding),
+                           .dilation = LAST_TWO(1, a->conv2d.dilation), .groups = a->conv2d.groups));
+}
 
 ax_status ax_infer_conv1d(ax_infer *q)
 {
   return forward(q, 1,
-                 &AX_ATTRS(convolution, .stride = { 1, q->a.conv1d.stride },
-                           .padding = { 0, q->a.conv1d.padding }, .dilation = { 1, q->a.conv1d.dilation },
-                           .groups = q->a.conv1d.groups));
+                 &AX_ATTRS(convolution, .stride = { 1, 1, q->a.conv1d.stride },
+                           .padding = { 0, 0, q->a.conv1d.padding },
+                           .dilation = { 1, 1, q->a.conv1d.dilation }, .groups = q->a.conv1d.groups));
 }
 
 static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int64_t *extra)
@@ -228,11 +240,13 @@ static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int6
   const int64_t groups = a->convolution.groups;
   ax_tensor *x = NULL, *w = NULL, *y = NULL, *rows = NULL, *sum = NULL,
             *bias = q->args->n_in > 2 ? INPUT(2) : NULL;
-  int64_t shape[4];
+  int64_t shape[5];
+  int deep;
   ax_status st;
 
   AX_TRY(widen(q, INPUT(0), dims, &x));
   AX_TRY(weight_of(q, dims, &w));
+  deep = dims_of(x);
   AX_TRY(check_types(q, x, w));
   AX_TRY(check_numbers(q, a, w));
   if (w->numel == 0) AX_TRY(ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", q->name, TEXT(w)));
@@ -247,62 +261,68 @@ static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int6
   if (bias && (bias->ndim != 1 || bias->shape[0] != shape[1]))
     AX_TRY(ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)shape[1],
                    TEXT(INPUT(1)), TEXT(bias)));
-  for (int d = 0; d < 2; d++) {
+  for (int k = 0; k < deep; k++) {
+    const int d = 3 - deep + k;
     if (extra[d] < 0 || (extra[d] >= a->convolution.stride[d] && extra[d] >= a->convolution.dilation[d]))
       AX_TRY(ax_fail(AX_ERANGE,
                      "%s: output_padding must be below the stride or the dilation (%lld, %lld), got %lld",
                      q->name, (long long)a->convolution.stride[d], (long long)a->convolution.dilation[d],
                      (long long)extra[d]));
-    shape[2 + d] = (x->shape[2 + d] - 1) * a->convolution.stride[d] - 2 * a->convolution.padding[d] +
-                   a->convolution.dilation[d] * (w->shape[2 + d] - 1) + extra[d] + 1;
-    if (x->shape[2 + d] < 1 || shape[2 + d] < 1)
+    shape[2 + k] = (x->shape[2 + k] - 1) * a->convolution.stride[d] - 2 * a->convolution.padding[d] +
+                   a->convolution.dilation[d] * (w->shape[2 + k] - 1) + extra[d] + 1;
+    if (x->shape[2 + k] < 1 || shape[2 + k] < 1)
       AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s and weight %s give a result with dim %d of %lld", q->name,
-                     TEXT(INPUT(0)), TEXT(INPUT(1)), d + 3, (long long)shape[2 + d]));
+                     TEXT(INPUT(0)), TEXT(INPUT(1)), k + 3, (long long)shape[2 + k]));
     /* a stride below the dilation: more windows would fit */
-    if (windows(a, d, shape[2 + d], w->shape[2 + d]) != x->shape[2 + d])
+    if (windows(a, d, shape[2 + k], w->shape[2 + k]) != x->shape[2 + k])
       AX_TRY(ax_fail(AX_ENOIMPL, "%s: output_padding %lld with stride %lld is not available", q->name,
                      (long long)extra[d], (long long)a->convolution.stride[d]));
   }
   AX_TRY(run_row(AX_OP_CONVOLUTION_INPUT, 2, (ax_tensor *[]){ x, w }, a, shape, &y));
   if (bias) {
-    AX_TRY(run_list(AX_OP_RESHAPE, bias, 3, (int64_t[]){ shape[1], 1, 1 }, &rows));
+    AX_TRY(run_list(AX_OP_RESHAPE, bias, 1 + deep, (int64_t[]){ shape[1], 1, 1, 1 }, &rows));
     AX_TRY(ax_run2(AX_OP_ADD, y, rows, &sum));
     ax_tensor_release(y);
     y = sum;
   }
-  st = as_narrow(INPUT(0), dims, y, &q->result[0]);
+  st = run_narrow_as(INPUT(0), dims, y, &q->result[0]);
   y = NULL;
 out:
   ax_tensor_release(x), ax_tensor_release(w), ax_tensor_release(y), ax_tensor_release(rows);
   return st;
 }
 
-/* A row's pair of numbers. */
-#define BOTH(pair) \
-  { \
-    (pair)[0], (pair)[1] \
-  }
+ax_status ax_infer_conv_transpose3d(ax_infer *q)
+{
+  const ax_attrs *a = &q->a;
+  return transposed(q, 3,
+                    &AX_ATTRS(convolution, .stride = ALL_THREE(a->conv_transpose3d.stride),
+                              .padding = ALL_THREE(a->conv_transpose3d.padding),
+                              .dilation = ALL_THREE(a->conv_transpose3d.dilation),
+                              .groups = a->conv_transpose3d.groups),
+                    a->conv_transpose3d.output_padding);
+}
 
 ax_status ax_infer_conv_transpose2d(ax_infer *q)
 {
   const ax_attrs *a = &q->a;
   return transposed(q, 2,
-                    &AX_ATTRS(convolution, .stride = BOTH(a->conv_transpose2d.stride),
-                              .padding = BOTH(a->conv_transpose2d.padding),
-                              .dilation = BOTH(a->conv_transpose2d.dilation),
+                    &AX_ATTRS(convolution, .stride = LAST_TWO(1, a->conv_transpose2d.stride),
+                              .padding = LAST_TWO(0, a->conv_transpose2d.padding),
+                              .dilation = LAST_TWO(1, a->conv_transpose2d.dilation),
                               .groups = a->conv_transpose2d.groups),
-                    a->conv_transpose2d.output_padding);
+                    (int64_t[])LAST_TWO(0, a->conv_transpose2d.output_padding));
 }
 
 ax_status ax_infer_conv_transpose1d(ax_infer *q)
 {
   const ax_attrs *a = &q->a;
   return transposed(q, 1,
-                    &AX_ATTRS(convolution, .stride = { 1, a->conv_transpose1d.stride },
-                              .padding = { 0, a->conv_transpose1d.padding },
-                              .dilation = { 1, a->conv_transpose1d.dilation },
+                    &AX_ATTRS(convolution, .stride = { 1, 1, a->conv_transpose1d.stride },
+                              .padding = { 0, 0, a->conv_transpose1d.padding },
+                              .dilation = { 1, 1, a->conv_transpose1d.dilation },
                               .groups = a->conv_transpose1d.groups),
-                    (int64_t[]){ 0, a->conv_transpose1d.output_padding });
+                    (int64_t[]){ 0, 0, a->conv_transpose1d.output_padding });
 }
 
 /* ---- gradients */
@@ -310,8 +330,8 @@ ax_status ax_infer_conv_transpose1d(ax_infer *q)
 static ax_attrs shaped_as(const ax_attrs *a, const ax_meta *like)
 {
   ax_attrs with = *a;
-  with.n_list = 4;
-  memcpy(with.list, like->shape, 4 * sizeof *like->shape);
+  with.n_list = like->ndim;
+  memcpy(with.list, like->shape, (size_t)like->ndim * sizeof *like->shape);
   return with;
 }
 
@@ -336,7 +356,7 @@ static void give_weight(ax_grad *c, int k, ax_arg x, ax_arg g)
   ax_attrs a = shaped_as(A, META(k));
   ax_tensor *slot = c->st == AX_OK ? ax_grad_slot_of(c, k, &accumulate) : NULL;
   if (slot && (slot->dtype == x.t->dtype || (slot->dtype == AX_F32 && ax_is_half((ax_dtype)x.t->dtype))) &&
-      slot->ndim == 4 && x.t->storage != slot->storage && g.t->storage != slot->storage) {
+      slot->ndim == x.t->ndim && x.t->storage != slot->storage && g.t->storage != slot->storage) {
     a.accumulate = accumulate;
     a.wide = slot->dtype != x.t->dtype;
     c->st = ax_run_into(AX_OP_CONVOLUTION_WEIGHT,

@@ -68,10 +68,11 @@ ax_status ax_infer_pool_take(ax_infer *q)
 
 /* ---- the user's rows */
 
-/* Pools the last `dims` dims (of one, the second: the first has windows of 1). */
-static ax_status run_pool(ax_infer *q, ax_op op, int dims, const ax_pool *p)
+/* Pools the last `dims` dims (of one, the second: the first has windows of 1).  places: the second
+ * result becomes the row's, in int64. */
+static ax_status run_pool_with(ax_infer *q, ax_op op, int dims, const ax_pool *p, bool places)
 {
-  ax_tensor *x = INPUT(0), *tall = NULL, *batch = NULL, *less = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_tensor *x = INPUT(0), *tall = NULL, *batch = NULL, *at = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_args args = { .n_in = 1, .in = &batch, .a = { .n_list = -1 } };
   const bool adaptive = p->flags & AX_POOL_ADAPTIVE;
   ax_status st;
@@ -108,23 +109,22 @@ static ax_status run_pool(ax_infer *q, ax_op op, int dims, const ax_pool *p)
   args.a.pool.flags = p->flags;
   args.a.pool.divisor = p->divisor;
   AX_TRY(ax_run(op, &args, results));
-  ax_tensor_release(results[1]);
-  if (x->ndim == dims + 1) {
-    AX_TRY(run_select(results[0], 0, 0, &less));
-    ax_tensor_release(results[0]);
-    results[0] = less;
+  if (places) {
+    AX_TRY(run_with(AX_OP_CAST, results[1], &AX_ATTRS(cast, .dtype = AX_I64), &at));
+    st = run_narrow_as(x, dims, at, &q->result[1]);
+    if (st != AX_OK) goto out;
   }
-  if (dims == 1) {
-    AX_TRY(run_list(AX_OP_SQUEEZE, results[0], 1, (int64_t[]){ results[0]->ndim - 2 }, &less));
-    ax_tensor_release(results[0]);
-    results[0] = less;
-  }
-  q->result[0] = results[0];
-  ax_view_own(q->result[0]); /* nobody else sees what it is a view of */
+  st = run_narrow_as(x, dims, results[0], &q->result[0]);
   results[0] = NULL;
 out:
-  ax_tensor_release(tall), ax_tensor_release(batch), ax_tensor_release(results[0]);
+  ax_tensor_release(tall), ax_tensor_release(batch);
+  ax_tensor_release(results[0]), ax_tensor_release(results[1]);
   return st;
+}
+
+static ax_status run_pool(ax_infer *q, ax_op op, int dims, const ax_pool *p)
+{
+  return run_pool_with(q, op, dims, p, false);
 }
 
 static int64_t or_else(int64_t v, int64_t other) { return v == AX_NO_DIM ? other : v; }
@@ -143,27 +143,35 @@ static int64_t or_else(int64_t v, int64_t other) { return v == AX_NO_DIM ? other
     1, or_else((a).stride, (a).kernel_size) \
   }
 
-ax_status ax_infer_max_pool2d(ax_infer *q)
+static ax_status max_pool2d(ax_infer *q, bool places)
 {
   const ax_attrs *a = &q->a;
-  return run_pool(q, AX_OP_MAX_POOL, 2,
-                  &(ax_pool){ .kernel = PAIR(a->max_pool2d.kernel_size),
-                              .stride = STRIDES(a->max_pool2d),
-                              .padding = PAIR(a->max_pool2d.padding),
-                              .dilation = PAIR(a->max_pool2d.dilation),
-                              .flags = a->max_pool2d.ceil_mode ? AX_POOL_CEIL : 0 });
+  return run_pool_with(q, AX_OP_MAX_POOL, 2,
+                       &(ax_pool){ .kernel = PAIR(a->max_pool2d.kernel_size),
+                                   .stride = STRIDES(a->max_pool2d),
+                                   .padding = PAIR(a->max_pool2d.padding),
+                                   .dilation = PAIR(a->max_pool2d.dilation),
+                                   .flags = a->max_pool2d.ceil_mode ? AX_POOL_CEIL : 0 },
+                       places);
 }
 
-ax_status ax_infer_max_pool1d(ax_infer *q)
+ax_status ax_infer_max_pool2d(ax_infer *q) { return max_pool2d(q, false); }
+ax_status ax_infer_max_pool2d_with_indices(ax_infer *q) { return max_pool2d(q, true); }
+
+static ax_status max_pool1d(ax_infer *q, bool places)
 {
   const ax_attrs *a = &q->a;
-  return run_pool(q, AX_OP_MAX_POOL, 1,
-                  &(ax_pool){ .kernel = { 1, a->max_pool1d.kernel_size },
-                              .stride = STRIDE(a->max_pool1d),
-                              .padding = { 0, a->max_pool1d.padding },
-                              .dilation = { 1, a->max_pool1d.dilation },
-                              .flags = a->max_pool1d.ceil_mode ? AX_POOL_CEIL : 0 });
+  return run_pool_with(q, AX_OP_MAX_POOL, 1,
+                       &(ax_pool){ .kernel = { 1, a->max_pool1d.kernel_size },
+                                   .stride = STRIDE(a->max_pool1d),
+                                   .padding = { 0, a->max_pool1d.padding },
+                                   .dilation = { 1, a->max_pool1d.dilation },
+                                   .flags = a->max_pool1d.ceil_mode ? AX_POOL_CEIL : 0 },
+                       places);
 }
+
+ax_status ax_infer_max_pool1d(ax_infer *q) { return max_pool1d(q, false); }
+ax_status ax_infer_max_pool1d_with_indices(ax_infer *q) { return max_pool1d(q, true); }
 
 static int64_t average_flags(bool ceil_mode, bool count_include_pad)
 {
@@ -197,13 +205,19 @@ ax_status ax_infer_avg_pool1d(ax_infer *q)
                                   average_flags(a->avg_pool1d.ceil_mode, a->avg_pool1d.count_include_pad) });
 }
 
+static ax_status adaptive_with(ax_infer *q, ax_op op, int dims, int64_t height, int64_t width, bool places)
+{
+  return run_pool_with(q, op, dims,
+                       &(ax_pool){ .kernel = { height, width },
+                                   .stride = { 1, 1 },
+                                   .dilation = { 1, 1 },
+                                   .flags = AX_POOL_ADAPTIVE },
+                       places);
+}
+
 static ax_status adaptive(ax_infer *q, ax_op op, int dims, int64_t height, int64_t width)
 {
-  return run_pool(q, op, dims,
-                  &(ax_pool){ .kernel = { height, width },
-                              .stride = { 1, 1 },
-                              .dilation = { 1, 1 },
-                              .flags = AX_POOL_ADAPTIVE });
+  return adaptive_with(q, op, dims, height, width, false);
 }
 
 ax_status ax_infer_adaptive_avg_pool1d(ax_infer *q)
@@ -223,6 +237,16 @@ ax_status ax_infer_adaptive_max_pool2d(ax_infer *q)
 {
   const int64_t *size = q->a.adaptive_max_pool2d.output_size;
   return adaptive(q, AX_OP_MAX_POOL, 2, size[0], size[1]);
+}
+
+ax_status ax_infer_adaptive_max_pool1d_with_indices(ax_infer *q)
+{
+  return adaptive_with(q, AX_OP_MAX_POOL, 1, 1, q->a.adaptive_max_pool1d.output_size, true);
+}
+ax_status ax_infer_adaptive_max_pool2d_with_indices(ax_infer *q)
+{
+  const int64_t *size = q->a.adaptive_max_pool2d.output_size;
+  return adaptive_with(q, AX_OP_MAX_POOL, 2, size[0], size[1], true);
 }
 
 /* ---- gradients */

@@ -73,3 +73,25 @@ void give_channel_sum(ax_grad *c, int k, ax_arg g)
     if (c->st == AX_OK) ax_grad_slot_written(c, k);
   } else give(c, k, with_list(c, AX_OP_SUM, rows, n - 1, dims));
 }
+
+ax_status run_narrow_as(const ax_tensor *x, int dims, ax_tensor *y, ax_tensor **out)
+{
+  ax_tensor *less = NULL;
+  ax_status st = AX_OK;
+  if (x->ndim == dims + 1) {
+    AX_TRY(run_select(y, 0, 0, &less));
+    ax_tensor_release(y);
+    y = less;
+  }
+  if (dims == 1) {
+    AX_TRY(run_list(AX_OP_SQUEEZE, y, 1, (int64_t[]){ y->ndim - 2 }, &less));
+    ax_tensor_release(y);
+    y = less;
+  }
+  *out = y;
+  ax_view_own(y); /* nobody else sees what it is a view of */
+  y = NULL;
+out:
+  ax_tensor_release(y);
+  return st;
+}

@@ -161,6 +161,10 @@ static inline ax_status run_unsqueeze(ax_tensor *x, int64_t dim, ax_tensor **out
   return run_with(AX_OP_UNSQUEEZE, x, &AX_ATTRS(unsqueeze, .dim = dim), out);
 }
 
+/* Takes y (released) back to as many dims as x had: without the batch and, for signals (dims is 1),
+ * without the height that were added. */
+ax_status run_narrow_as(const ax_tensor *x, int dims, ax_tensor *y, ax_tensor **out);
+
 /* x on device `d`: x itself when it is there already. */
 static inline ax_status bring(ax_tensor *x, ax_device d, ax_tensor **out)
 {

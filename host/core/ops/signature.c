@@ -28,10 +28,10 @@ static uint8_t kind_named(const char *s, size_t n)
     const char *name;
     uint8_t kind;
   } kinds[] = {
-    { "T", AX_P_TENSOR },      { "TN", AX_P_OPERAND },    { "T*", AX_P_TENSORS }, { "dim", AX_P_DIM },
-    { "dim+", AX_P_DIM_PLUS }, { "dims", AX_P_DIMS },     { "pos", AX_P_POS },    { "int", AX_P_INT },
-    { "int2", AX_P_INT2 },     { "ints", AX_P_INTS },     { "num", AX_P_NUM },    { "bool", AX_P_BOOL },
-    { "dtype", AX_P_DTYPE },   { "gen", AX_P_GENERATOR }, { "any", AX_P_ANY },
+    { "T", AX_P_TENSOR },      { "TN", AX_P_OPERAND },  { "T*", AX_P_TENSORS },    { "dim", AX_P_DIM },
+    { "dim+", AX_P_DIM_PLUS }, { "dims", AX_P_DIMS },   { "pos", AX_P_POS },       { "int", AX_P_INT },
+    { "int2", AX_P_INT2 },     { "int3", AX_P_INT3 },   { "ints", AX_P_INTS },     { "num", AX_P_NUM },
+    { "bool", AX_P_BOOL },     { "dtype", AX_P_DTYPE }, { "gen", AX_P_GENERATOR }, { "any", AX_P_ANY },
   };
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
     if (strlen(kinds[i].name) == n && memcmp(kinds[i].name, s, n) == 0) return kinds[i].kind;
@@ -73,6 +73,7 @@ static void place(ax_param *p, taken *t)
     p->places = p->second ? 1 + AX_MAX_DIMS : 0;
     break;
   case AX_P_INT2: p->places = 2; break;
+  case AX_P_INT3: p->places = 3; break;
   default: p->places = 1; break;
   }
   p->slot = (uint8_t)t->integers;

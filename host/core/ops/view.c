@@ -242,6 +242,29 @@ ax_status ax_infer_diagonal(ax_infer *q)
   return ax_tensor_view(X, n, shape, strides, X->offset + start, &q->result[0]);
 }
 
+ax_status ax_infer_unfold(ax_infer *q)
+{
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  const int64_t dim = q->a.unfold.dim, size = q->a.unfold.size, step = q->a.unfold.step;
+  const bool none = X->ndim == 0; /* is seen as one dim of one position */
+  const int64_t have = none ? 1 : X->shape[dim];
+
+  if (X->ndim == AX_MAX_DIMS)
+    return ax_fail(AX_ESHAPE, "unfold: shape %s has all the %d dims there can be", TEXT(X), AX_MAX_DIMS);
+  if (step < 1) return ax_fail(AX_ERANGE, "unfold: step must be at least 1, got %lld", (long long)step);
+  if (size < 0 || size > have)
+    return ax_fail(AX_ERANGE, "unfold: a window of %lld does not fit dim %lld of size %lld (shape %s)",
+                   (long long)size, (long long)dim + 1, (long long)have, TEXT(X));
+  memcpy(shape, X->shape, sizeof shape);
+  memcpy(strides, X->strides, sizeof strides);
+  if (none) return ax_tensor_view(X, 1, &size, (int64_t[]){ 1 }, X->offset, &q->result[0]);
+  shape[dim] = (have - size) / step + 1;
+  if (shape[dim] > 1) strides[dim] *= step;
+  shape[X->ndim] = size;
+  strides[X->ndim] = X->strides[dim];
+  return ax_tensor_view(X, X->ndim + 1, shape, strides, X->offset, &q->result[0]);
+}
+
 /* ---- gradients: zeros with g somewhere inside */
 
 typedef ax_status (*place_fn)(const ax_tensor *whole, const ax_infer *q, int64_t *strides, int64_t *offset);
@@ -289,6 +312,37 @@ static ax_status diagonal_strides(const ax_tensor *whole, const ax_infer *q, int
   return AX_OK;
 }
 
+/* One place of all windows after the other: these do not overlap. */
+ax_status ax_infer_unfold_backward(ax_infer *q)
+{
+  ax_tensor *g = X, *whole = NULL, *place = NULL, *part = NULL, *sum = NULL;
+  const int64_t dim = q->a.unfold_backward.dim, step = q->a.unfold_backward.step;
+  const int64_t size = g->ndim ? g->shape[g->ndim - 1] : 0;
+  int64_t strides[AX_MAX_DIMS];
+  ax_status st;
+
+  if (g->ndim == 0 || (q->a.n_list > 0 && g->ndim != q->a.n_list + 1))
+    return ax_fail(AX_ESHAPE, "%s: %s are no windows of a tensor of %d dims", q->name, TEXT(g), q->a.n_list);
+  AX_TRY(ax_tensor_new_on(g->device, (ax_dtype)g->dtype, q->a.n_list, q->a.list, &whole));
+  AX_TRY(ax_fill(whole, 0));
+  memcpy(strides, whole->strides, sizeof strides);
+  if (q->a.n_list > 0 && g->shape[dim] > 1) strides[dim] *= step;
+  for (int64_t k = 0; k < size; k++) {
+    const int64_t offset = q->a.n_list > 0 ? k * whole->strides[dim] : 0;
+    AX_TRY(run_select(g, g->ndim - 1, k, &part));
+    AX_TRY(ax_tensor_view(whole, part->ndim, part->shape, strides, offset, &place));
+    AX_TRY(ax_run2(AX_OP_ADD, place, part, &sum));
+    AX_TRY(ax_copy(place, sum));
+    ax_tensor_release(place), ax_tensor_release(part), ax_tensor_release(sum);
+    place = part = sum = NULL;
+  }
+  q->result[0] = whole;
+  whole = NULL;
+out:
+  ax_tensor_release(place), ax_tensor_release(part), ax_tensor_release(sum), ax_tensor_release(whole);
+  return st;
+}
+
 ax_status ax_infer_slice_backward(ax_infer *q) { return zeros_with(q, slice_strides); }
 ax_status ax_infer_diagonal_backward(ax_infer *q) { return zeros_with(q, diagonal_strides); }
 
@@ -334,4 +388,21 @@ RULE(diagonal)
 RULE(diagonal_backward)
 {
   give(c, 0, call1(c, AX_OP_DIAGONAL, G, &(ax_attrs){ .diagonal = A->diagonal, .n_list = -1 }));
+}
+
+RULE(unfold)
+{
+  ax_attrs a = { .unfold_backward = { .dim = A->unfold.dim, .step = A->unfold.step },
+                 .n_list = META(0)->ndim };
+  memcpy(a.list, META(0)->shape, sizeof a.list);
+  give(c, 0, call(c, AX_OP_UNFOLD_BACKWARD, 1, &G, &a));
+}
+
+RULE(unfold_backward)
+{
+  const int n = META(0)->ndim;
+  give(c, 0,
+       call1(c, AX_OP_UNFOLD, G,
+             &AX_ATTRS(unfold, .dim = A->unfold_backward.dim, .size = META(0)->shape[n - 1],
+                       .step = A->unfold_backward.step)));
 }

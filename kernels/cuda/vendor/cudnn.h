@@ -18,10 +18,11 @@ const char *ax_cudnn_describe(void);
 
 typedef enum { AX_CONV_FORWARD, AX_CONV_INPUT, AX_CONV_WEIGHT } ax_cuda_conv_kind;
 
-/* The sizes of a convolution.  Images have channels innermost, without gaps; weights are (o, c /
- * groups, kh, kw). */
+/* The sizes of a convolution along 2 or 3 dims.  Images have channels innermost, without gaps;
+ * weights are (o, c / groups, kernel ..). */
 struct ax_cuda_conv {
-  int64_t n, c, h, w, o, oh, ow, kh, kw, stride[2], padding[2], dilation[2], groups;
+  int64_t dims, n, c, o, groups;
+  int64_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3]; /* `dims` of each */
 };
 
 /* y = x * w, x = the gradient of the input, or w = the gradient of the weight.  bias (or NULL) is

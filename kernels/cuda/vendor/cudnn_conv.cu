@@ -70,11 +70,25 @@ enum { KIND, TYPE, X_ALIGN, W_ALIGN, Y_ALIGN, CONV }; /* words of a key; then th
 static_assert(sizeof(ax_cuda_conv) % 8 == 0 && CONV * 8 + sizeof(ax_cuda_conv) <= sizeof(ax_cudnn_key),
               "a convolution fits a key");
 
-static cudnnBackendDescriptor_t image(ax_cudnn_graph &g, int64_t uid, cudnnDataType_t type, int64_t n,
-                                      int64_t c, int64_t h, int64_t w, int64_t align)
+static cudnnBackendDescriptor_t image(ax_cudnn_graph &g, int64_t uid, cudnnDataType_t type, int64_t dims,
+                                      int64_t n, int64_t c, const int64_t *sizes, int64_t align)
 {
-  const int64_t size[4] = { n, c, h, w }, stride[4] = { h * w * c, 1, w * c, c };
-  return g.tensor(uid, type, 4, size, stride, align);
+  int64_t size[5] = { n, c }, stride[5], step = c;
+  stride[1] = 1;
+  for (int64_t k = dims - 1; k >= 0; k--) {
+    size[2 + k] = sizes[k];
+    stride[2 + k] = step;
+    step *= sizes[k];
+  }
+  stride[0] = step;
+  return g.tensor(uid, type, (int)dims + 2, size, stride, align);
+}
+
+static int64_t product(const ax_cuda_conv &s, const int64_t *sizes)
+{
+  int64_t n = 1;
+  for (int64_t k = 0; k < s.dims; k++) n *= sizes[k];
+  return n;
 }
 
 static void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
@@ -86,18 +100,19 @@ static void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
   const double one = 1, zero = 0;
   const ax_cuda_conv_kind kind = (ax_cuda_conv_kind)key.word[KIND];
 
-  const cudnnBackendDescriptor_t x = image(g, X, type, s.n, s.c, s.h, s.w, key.word[X_ALIGN]);
-  const cudnnBackendDescriptor_t w = image(g, W, type, s.o, s.c / s.groups, s.kh, s.kw, key.word[W_ALIGN]);
-  const cudnnBackendDescriptor_t y = image(g, Y, type, s.n, s.o, s.oh, s.ow, key.word[Y_ALIGN]);
+  const cudnnBackendDescriptor_t x = image(g, X, type, s.dims, s.n, s.c, s.in, key.word[X_ALIGN]);
+  const cudnnBackendDescriptor_t w =
+      image(g, W, type, s.dims, s.o, s.c / s.groups, s.kernel, key.word[W_ALIGN]);
+  const cudnnBackendDescriptor_t y = image(g, Y, type, s.dims, s.n, s.o, s.out, key.word[Y_ALIGN]);
 
   const cudnnBackendDescriptor_t c = g.make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "a convolution");
   g.set(c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
   g.set(c, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-  g.set(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, (int64_t)2);
-  g.set(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, s.padding);
-  g.set(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, s.padding);
-  g.set(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, s.dilation);
-  g.set(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, s.stride);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, s.dims);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, s.dims, s.padding);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, s.dims, s.padding);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, s.dims, s.dilation);
+  g.set(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, s.dims, s.stride);
   g.finish(c);
 
 #define OPERATION(KIND_OF, NAME, X_OF, Y_OF, W_OF) \
@@ -142,7 +157,8 @@ ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_c
 {
   static const char *const kinds[] = { "convolution", "convolution's input gradient",
                                        "convolution's weight gradient" };
-  const int64_t taps = s->kh * s->kw, cg = s->c / s->groups, weights = s->o * cg * taps, most = INT32_MAX;
+  const int64_t taps = product(*s, s->kernel), cg = s->c / s->groups, weights = s->o * cg * taps,
+                most = INT32_MAX;
   const bool turned = taps > 1 && cg > 1;
   /* first into memory for the call, then to the weight */
   const bool through = kind == AX_CONV_WEIGHT && (turned || add || w_dtype != dtype);
@@ -157,11 +173,10 @@ ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_c
   *done = false;
   if (dtype != AX_F32 && dtype != AX_F16 && dtype != AX_BF16) return AX_OK;
   /* sizes that cuDNN counts in 32 bits */
-  if (s->n * s->c * s->h * s->w > most || s->n * s->o * s->oh * s->ow > most || weights > most ||
-      s->padding[0] > 4096 || s->padding[1] > 4096)
-    return AX_OK;
-  if (s->stride[0] > 4096 || s->stride[1] > 4096 || s->dilation[0] > 4096 || s->dilation[1] > 4096)
-    return AX_OK;
+  const int64_t results = s->n * s->o * product(*s, s->out);
+  if (s->n * s->c * product(*s, s->in) > most || results > most || weights > most) return AX_OK;
+  for (int64_t k = 0; k < s->dims; k++)
+    if (s->padding[k] > 4096 || s->stride[k] > 4096 || s->dilation[k] > 4096) return AX_OK;
 
   memset(&key, 0, sizeof key);
   key.word[KIND] = kind;
@@ -199,7 +214,7 @@ ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_c
     st = with_type(dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
       constexpr int N = 16 / sizeof(S);
-      const uint32_t count = (uint32_t)(s->n * s->oh * s->ow * s->o), o = (uint32_t)s->o;
+      const uint32_t count = (uint32_t)results, o = (uint32_t)s->o;
       if (o % N == 0 && (uintptr_t)y % 16 == 0)
         return ax_cuda_launch("conv2d", d, ax_cuda_blocks(count / N, 256, d.index), 256, add_bias<S, N>,
                               count / N, o, (const S *)bias, (S *)y);

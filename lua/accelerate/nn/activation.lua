@@ -6,6 +6,8 @@ local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 
+local rrelu = require("accelerate.nn.functional.dropout").rrelu
+
 local M = {}
 
 local NONE = {}
@@ -169,6 +171,34 @@ function PReLU:forward(x) return self:_run(core.prelu, x, self.weight) end
 function PReLU:extra_repr() return ("num_parameters=%d"):format(self.num_parameters) end
 
 M.PReLU = PReLU
+
+---@class accelerate.nn.RReLU : accelerate.nn.Module
+local RReLU = class("RReLU", Module)
+RReLU._builtin = true
+
+--- x where positive, else x times a slope: drawn between lower and upper in training, their mean
+--- otherwise.
+---@param ... any lower = 1/8, upper = 1/3, generator, or a table of them
+function RReLU:init(...)
+  local o = options.check("RReLU", options.gather("RReLU", { "lower", "upper" }, ...), { lower = num(1 / 8),
+    upper = num(1 / 3), generator = { "Generator", optional = true } })
+  if o.lower > o.upper then
+    options.fail("RReLU: lower must not be above upper, got %g and %g", o.lower, o.upper)
+  end
+  self.lower, self.upper, self.generator = o.lower, o.upper, o.generator
+end
+
+function RReLU:forward(x)
+  local v = self._values
+  return self:_run(rrelu, x, { lower = v.lower, upper = v.upper, training = self.training,
+    generator = v.generator })
+end
+
+function RReLU:extra_repr()
+  return ("lower=%s, upper=%s"):format(("%.16g"):format(self.lower), ("%.16g"):format(self.upper))
+end
+
+M.RReLU = RReLU
 
 local DIM = { dim = { "integer" } }
 

@@ -1,10 +1,12 @@
---- nn.BatchNorm1d, nn.BatchNorm2d.
+--- nn.BatchNorm1d .. 3d, and their lazy forms, whose num_features is that of the first input:
+--- `nn.LazyBatchNorm2d(opts)`.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local running_stats = require "accelerate.nn.running_stats"
+local lazy = require "accelerate.nn.lazy"
 local F = require "accelerate.nn.functional.image"
 
 local M = {}
@@ -13,6 +15,7 @@ local OPTIONS = {
   eps = { "number", default = 1e-5, min = 0 },
   momentum = { "number|boolean", default = 0.1 },
   affine = { "boolean", default = true },
+  bias = { "boolean", default = true },
   track_running_stats = { "boolean", default = true },
   activation = { "string", default = "none", one_of = { "none", "relu" } },
   dtype = { "string", optional = true },
@@ -63,12 +66,28 @@ local function define(name, least, most)
       and ", activation=" .. self.activation or "")
   end
   M[name] = BatchNorm
+
+  local Lazy = lazy.class("Lazy" .. name, BatchNorm)
+  function Lazy:init(opts)
+    local o = options.check("Lazy" .. name, opts, OPTIONS)
+    self.num_features, self.eps, self.momentum, self.affine = 0, o.eps, o.momentum, o.affine
+    self.track_running_stats, self.activation = o.track_running_stats, o.activation
+    self.bias = o.affine and o.bias or nil -- for print
+    lazy.keep(self, function(x)
+      if x.ndim < least or x.ndim > most then
+        options.fail("Lazy%s: expected an input of %s dims, got %s", name, least == most and tostring(least)
+          or least .. " or " .. most, options.show(x))
+      end
+      return x.shape[2], o
+    end)
+  end
+  M["Lazy" .. name] = Lazy
 end
 
---- `nn.BatchNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = true, track_running_stats =
---- true, activation = "none" })` normalises each channel of (n, c, h, w) over the batch. momentum =
---- false keeps a cumulative average. activation = "relu" applies relu in the same pass. bn(x,
---- residual) adds the residual before the activation.
+--- `nn.BatchNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = true, bias = true,
+--- track_running_stats = true, activation = "none" })` normalises each channel of (n, c, h, w) over
+--- the batch. momentum = false keeps a cumulative average. activation = "relu" applies relu in the
+--- same pass. bn(x, residual) adds the residual before the activation.
 ---@class accelerate.nn.BatchNorm2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor? (num_features)
 ---@field bias accelerate.Tensor? (num_features)
@@ -80,5 +99,8 @@ define("BatchNorm2d", 4, 4)
 --- BatchNorm2d.
 ---@class accelerate.nn.BatchNorm1d : accelerate.nn.Module
 define("BatchNorm1d", 2, 3)
+--- Normalises each channel of (n, c, d, h, w) over the batch. Takes the arguments of BatchNorm2d.
+---@class accelerate.nn.BatchNorm3d : accelerate.nn.Module
+define("BatchNorm3d", 5, 5)
 
 return M

@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local deepcopy = require "accelerate.utils.copy"
+local computed = require "accelerate.nn.computed"
 local hooks = require "accelerate.nn.hooks"
 local Module = require "accelerate.nn.module"
 local recording = require "accelerate.capture.recording"
@@ -28,6 +29,7 @@ function Module.__deepcopy(self, copy, seen)
     if name ~= "forward" then values[name] = copy(value, seen) end
   end
   values.forward = own_forward(self._values)
+  computed.copy(self, made)
   for kind, list in next, self._hooked or {} do
     for _, handle in ipairs(list) do hooks.add(made, kind, handle.hook) end
   end

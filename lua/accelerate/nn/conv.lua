@@ -1,12 +1,15 @@
---- nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d.
+--- nn.Conv1d .. 3d, nn.ConvTranspose1d .. 3d, and their lazy forms, whose in_channels is that of
+--- the first input: `nn.LazyConv2d(out_channels, kernel_size, ...)`.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
 local sizes = require "accelerate.nn.sizes"
+local lazy = require "accelerate.nn.lazy"
 local F = require "accelerate.nn.functional.image"
 
 local M = {}
@@ -49,10 +52,10 @@ local function margins(self, dims)
   return list
 end
 
-local function setup(self, where, dims, transposed, in_channels, out_channels, kernel_size, ...)
+-- Checks and keeps what does not depend on the number of input channels.
+local function settle(self, where, dims, transposed, out_channels, kernel_size, ...)
   local o = options.check(where, options.gather(where, transposed and ORDER_TRANSPOSED or ORDER, ...),
     transposed and TRANSPOSED or COMMON)
-  self.in_channels = options.value(where, "in_channels", in_channels, POSITIVE)
   self.out_channels = options.value(where, "out_channels", out_channels, POSITIVE)
   self.kernel_size = tuple(where, "kernel_size", kernel_size, dims, 1)
   self.stride = tuple(where, "stride", o.stride, dims, 1)
@@ -68,10 +71,6 @@ local function setup(self, where, dims, transposed, in_channels, out_channels, k
     self.padding = tuple(where, "padding", o.padding, dims, 0)
   end
   if transposed then self.output_padding = tuple(where, "output_padding", o.output_padding, dims, 0) end
-  if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
-    options.fail("%s: groups = %d must divide in_channels (%d) and out_channels (%d)", where, o.groups,
-      in_channels, out_channels)
-  end
   if o.padding == "same" then
     for d = 1, dims do
       if self.stride[d] ~= 1 then options.fail("%s: padding = \"same\" goes with a stride of 1", where) end
@@ -79,6 +78,16 @@ local function setup(self, where, dims, transposed, in_channels, out_channels, k
   end
   self.padding_mode = o.padding_mode
   if o.padding_mode ~= "zeros" then self._margins = margins(self, dims) end
+  return o
+end
+
+local function setup(self, where, dims, transposed, in_channels, out_channels, kernel_size, ...)
+  self.in_channels = options.value(where, "in_channels", in_channels, POSITIVE)
+  local o = settle(self, where, dims, transposed, out_channels, kernel_size, ...)
+  if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
+    options.fail("%s: groups = %d must divide in_channels (%d) and out_channels (%d)", where, o.groups,
+      in_channels, out_channels)
+  end
   local shape = transposed and { in_channels, out_channels / o.groups }
     or { out_channels, in_channels / o.groups }
   for d = 1, dims do shape[d + 2] = self.kernel_size[d] end
@@ -106,7 +115,10 @@ local function extra_repr(self)
     value = type(value) == "table" and Module._tuple(value) or tostring(value)
     if value ~= default then parts[#parts + 1] = name .. "=" .. value end
   end
-  local function all(v) return #self.stride == 1 and ("(%s,)"):format(v) or ("(%s, %s)"):format(v, v) end
+  local function all(v)
+    local n = #self.stride
+    return n == 1 and ("(%s,)"):format(v) or ("(%s)"):format(v .. (", " .. v):rep(n - 1))
+  end
   add("padding", self.padding, all "0")
   add("dilation", self.dilation, all "1")
   if self.output_padding then add("output_padding", self.output_padding, all "0") end
@@ -155,6 +167,22 @@ local function define(name, dims, transposed, op)
     end
   end
   M[name] = Class
+
+  local Lazy = lazy.class("Lazy" .. name, Class)
+  function Lazy:init(out_channels, kernel_size, ...)
+    local o = settle(self, "Lazy" .. name, dims, transposed, out_channels, kernel_size, ...)
+    local rest = scope.pack(...)
+    self.in_channels = 0
+    self.bias = o.bias or nil -- for print
+    lazy.keep(self, function(x)
+      if x.ndim ~= dims + 1 and x.ndim ~= dims + 2 then
+        options.fail("Lazy%s: expected an input of %d dims, or %d without a batch, got %s", name, dims + 2,
+          dims + 1, options.show(x))
+      end
+      return x:size(-dims - 1), out_channels, kernel_size, unpack(rest, 1, rest.n)
+    end)
+  end
+  M["Lazy" .. name] = Lazy
 end
 
 --- `nn.Conv2d(in_channels, out_channels, kernel_size, stride?, padding?, dilation?, groups?,
@@ -182,5 +210,17 @@ define("ConvTranspose2d", 2, true, F.conv_transpose2d)
 --- ConvTranspose2d.
 ---@class accelerate.nn.ConvTranspose1d : accelerate.nn.Module
 define("ConvTranspose1d", 1, true, F.conv_transpose1d)
+
+--- Convolves (n, in, d, h, w) to (n, out, d', h', w'). Takes the arguments of Conv2d; sizes are
+--- integers or lists of three.
+---@class accelerate.nn.Conv3d : accelerate.nn.Module
+---@field weight accelerate.Tensor (out_channels, in_channels / groups, kd, kh, kw)
+---@field bias accelerate.Tensor? (out_channels)
+define("Conv3d", 3, false, F.conv3d)
+
+--- Applies the transpose of Conv3d as a linear map to (n, in, d, h, w). Takes the arguments of
+--- ConvTranspose2d.
+---@class accelerate.nn.ConvTranspose3d : accelerate.nn.Module
+define("ConvTranspose3d", 3, true, F.conv_transpose3d)
 
 return M

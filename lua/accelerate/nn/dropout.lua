@@ -1,4 +1,4 @@
---- nn.Dropout, nn.AlphaDropout, nn.Dropout1d, nn.Dropout2d.
+--- nn.Dropout, nn.Dropout1d .. 3d, nn.AlphaDropout, nn.FeatureAlphaDropout.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -92,5 +92,12 @@ define_dropout("Dropout2d", F.dropout2d)
 --- others by 1 / (1 - p).
 ---@class accelerate.nn.Dropout1d : accelerate.nn.Module
 define_dropout("Dropout1d", F.dropout1d)
+--- In training, zeroes whole channels of (n, c, d, h, w) with probability p (default 0.5) and
+--- scales the others by 1 / (1 - p).
+---@class accelerate.nn.Dropout3d : accelerate.nn.Module
+define_dropout("Dropout3d", F.dropout3d)
+--- AlphaDropout of whole channels of (n, c, ..).
+---@class accelerate.nn.FeatureAlphaDropout : accelerate.nn.Module
+define_dropout("FeatureAlphaDropout", F.feature_alpha_dropout)
 
 return M

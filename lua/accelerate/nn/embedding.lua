@@ -1,4 +1,4 @@
---- nn.Embedding.
+--- nn.Embedding, nn.EmbeddingBag.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -7,7 +7,9 @@ local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
 
-local embedding = core.embedding
+local F = require "accelerate.nn.functional.embedding"
+
+local embedding, embedding_bag = core.embedding, F.embedding_bag
 
 ---@class accelerate.nn.Embedding : accelerate.nn.Module
 ---@field weight accelerate.Tensor (num_embeddings, embedding_dim)
@@ -20,33 +22,52 @@ Embedding._builtin = true
 local SIZE = { "integer", min = 1 }
 local OPTIONS = {
   padding_idx = { "integer", optional = true },
+  max_norm = { "number", optional = true, above = 0 },
+  norm_type = { "number", default = 2 },
+  scale_grad_by_freq = { "boolean", default = false },
   dtype = { "string", optional = true },
   device = { "string", optional = true },
 }
 
 -- A number as in the input: from 0, or from the end below 0.
-local function checked_padding(index, count)
+local function checked_padding(name, index, count)
   if index == nil then return nil end
   if index < -count or index >= count then
-    options.fail("Embedding: padding_idx must lie in %d..%d, got %d", -count, count - 1, index)
+    options.fail("%s: padding_idx must lie in %d..%d, got %d", name, -count, count - 1, index)
   end
   return index < 0 and index + count or index
+end
+
+-- What both modules have.
+local function setup(self, name, num_embeddings, embedding_dim, o)
+  self.num_embeddings = options.value(name, "num_embeddings", num_embeddings, SIZE)
+  self.embedding_dim = options.value(name, "embedding_dim", embedding_dim, SIZE)
+  self.padding_idx = checked_padding(name, o.padding_idx, num_embeddings)
+  self.max_norm, self.norm_type, self.scale_grad_by_freq = o.max_norm, o.norm_type, o.scale_grad_by_freq
+  self.weight = parameter.new(core.empty({ num_embeddings, embedding_dim },
+    { dtype = o.dtype, device = o.device }))
+  self:reset_parameters()
+end
+
+local function shared_text(self)
+  local text = ("%d, %d"):format(self.num_embeddings, self.embedding_dim)
+  if self.padding_idx then text = text .. (", padding_idx=%d"):format(self.padding_idx) end
+  if self.max_norm then text = text .. ", max_norm=" .. Module._show(self.max_norm) end
+  if self.norm_type ~= 2 then text = text .. ", norm_type=" .. Module._show(self.norm_type) end
+  if self.scale_grad_by_freq then text = text .. ", scale_grad_by_freq=True" end
+  return text
 end
 
 --- A table of rows: numbers (int64, from 0) of any shape -> that shape with embedding_dim behind
 --- it. Numbers outside the table raise.
 ---@param num_embeddings integer rows
 ---@param embedding_dim integer their size
----@param opts? { padding_idx: integer, dtype: string, device: string } padding_idx: this row starts
----  as zeros and gets no gradient
+---@param opts? { padding_idx: integer, max_norm: number, norm_type: number, scale_grad_by_freq:
+---  boolean, dtype: string, device: string } padding_idx: this row starts as zeros and gets no
+---  gradient; max_norm: rows that are read are first scaled down, in place, to this norm_type-norm
+---  (2); scale_grad_by_freq: gradients of rows are divided by how often they are read
 function Embedding:init(num_embeddings, embedding_dim, opts)
-  local o = options.check("Embedding", opts, OPTIONS)
-  self.num_embeddings = options.value("Embedding", "num_embeddings", num_embeddings, SIZE)
-  self.embedding_dim = options.value("Embedding", "embedding_dim", embedding_dim, SIZE)
-  self.padding_idx = checked_padding(o.padding_idx, num_embeddings)
-  self.weight = parameter.new(core.empty({ num_embeddings, embedding_dim },
-    { dtype = o.dtype, device = o.device }))
-  self:reset_parameters()
+  setup(self, "Embedding", num_embeddings, embedding_dim, options.check("Embedding", opts, OPTIONS))
 end
 
 --- Draws the rows anew, as PyTorch does: normal with mean 0 and deviation 1, zeros at padding_idx.
@@ -56,13 +77,15 @@ function Embedding:reset_parameters()
   if padding then init.zeros_(self.weight:select(1, padding + 1)) end
 end
 
-local FROM = { freeze = { "boolean", default = true }, padding_idx = { "integer", optional = true } }
+local FROM = { freeze = { "boolean", default = true }, padding_idx = OPTIONS.padding_idx,
+  max_norm = OPTIONS.max_norm, norm_type = OPTIONS.norm_type,
+  scale_grad_by_freq = OPTIONS.scale_grad_by_freq }
 
 --- Returns an Embedding over existing rows.
 ---@param embeddings accelerate.Tensor (count, size), floating point; it becomes the weight, not a
 ---  copy
----@param opts? { freeze: boolean, padding_idx: integer } freeze (default true): the rows are not
----  trained
+---@param opts? { freeze: boolean, padding_idx: integer, max_norm: number, norm_type: number,
+---  scale_grad_by_freq: boolean } freeze (default true): the rows are not trained
 ---@return accelerate.nn.Embedding
 function Embedding.from_pretrained(embeddings, opts)
   local o = options.check("Embedding.from_pretrained", opts, FROM)
@@ -70,19 +93,62 @@ function Embedding.from_pretrained(embeddings, opts)
     options.fail("Embedding.from_pretrained: expected a tensor of two dims, got %s", options.show(embeddings))
   end
   local made = Embedding(embeddings.shape[1], embeddings.shape[2],
-    { padding_idx = o.padding_idx, dtype = embeddings.dtype, device = embeddings.device })
+    { padding_idx = o.padding_idx, max_norm = o.max_norm, norm_type = o.norm_type,
+      scale_grad_by_freq = o.scale_grad_by_freq, dtype = embeddings.dtype, device = embeddings.device })
   made.weight = parameter.new(embeddings, { requires_grad = not o.freeze })
   return made
 end
 
 function Embedding:forward(x)
   local values = self._values
+  if values.max_norm or values.scale_grad_by_freq then
+    return self:_run(F.embedding, x, values.weight, values.padding_idx, values.max_norm, values.norm_type,
+      values.scale_grad_by_freq)
+  end
   return self:_run(embedding, x, values.weight, values.padding_idx)
 end
 
-function Embedding:extra_repr()
-  local text = ("%d, %d"):format(self.num_embeddings, self.embedding_dim)
-  return self.padding_idx and text .. (", padding_idx=%d"):format(self.padding_idx) or text
+function Embedding:extra_repr() return shared_text(self) end
+
+---@class accelerate.nn.EmbeddingBag : accelerate.nn.Module
+---@field weight accelerate.Tensor (num_embeddings, embedding_dim)
+local EmbeddingBag = class("EmbeddingBag", Module)
+EmbeddingBag._builtin = true
+EmbeddingBag.reset_parameters = Embedding.reset_parameters
+
+local BAG = {
+  mode = { "string", default = "mean", one_of = { "sum", "mean", "max" } },
+  sparse = { "boolean", default = false },
+  include_last_offset = { "boolean", default = false },
+}
+for name, entry in next, OPTIONS do BAG[name] = entry end
+
+--- Reduces the rows of each bag: `bag(input, offsets?, per_sample_weights?)` with input (bags, n),
+--- or all bags one after the other and offsets, where each begins (from 0). F.embedding_bag says
+--- more.
+---@param num_embeddings integer rows
+---@param embedding_dim integer their size
+---@param opts? { mode: "sum"|"mean"|"max", padding_idx: integer, max_norm: number, norm_type:
+---  number, scale_grad_by_freq: boolean, include_last_offset: boolean, dtype: string, device:
+---  string } mode is "mean" by default
+function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
+  local o = options.check("EmbeddingBag", opts, BAG)
+  if o.sparse then options.fail("EmbeddingBag: sparse gradients are not available: leave sparse out") end
+  self.mode, self.include_last_offset = o.mode, o.include_last_offset
+  setup(self, "EmbeddingBag", num_embeddings, embedding_dim, o)
 end
 
-return { Embedding = Embedding }
+function EmbeddingBag:forward(input, offsets, per_sample_weights)
+  local v = self._values
+  return self:_run(embedding_bag, input, v.weight, { offsets = offsets, max_norm = v.max_norm,
+    norm_type = v.norm_type, scale_grad_by_freq = v.scale_grad_by_freq, mode = v.mode,
+    per_sample_weights = per_sample_weights, include_last_offset = v.include_last_offset,
+    padding_idx = v.padding_idx })
+end
+
+function EmbeddingBag:extra_repr()
+  local padding = self.padding_idx and (", padding_idx=%d"):format(self.padding_idx) or ""
+  return shared_text(self):gsub(", padding_idx=%d+", "", 1) .. ", mode='" .. self.mode .. "'" .. padding
+end
+
+return { Embedding = Embedding, EmbeddingBag = EmbeddingBag }

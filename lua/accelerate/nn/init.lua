@@ -34,8 +34,10 @@ for _, file in ipairs {
   "padding",
   "conv",
   "pooling",
+  "resampling",
   "batchnorm",
   "instancenorm",
+  "syncbatchnorm",
 } do
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end

@@ -1,10 +1,12 @@
---- nn.InstanceNorm1d, nn.InstanceNorm2d.
+--- nn.InstanceNorm1d .. 3d, and their lazy forms, whose num_features is that of the first input:
+--- `nn.LazyInstanceNorm2d(opts)`.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local running_stats = require "accelerate.nn.running_stats"
+local lazy = require "accelerate.nn.lazy"
 
 local instance_norm = require("accelerate.nn.functional.norm").instance_norm
 
@@ -14,6 +16,7 @@ local OPTIONS = {
   eps = { "number", default = 1e-5, min = 0 },
   momentum = { "number", default = 0.1 },
   affine = { "boolean", default = false },
+  bias = { "boolean", default = true },
   track_running_stats = { "boolean", default = false },
   dtype = { "string", optional = true },
   device = { "string", optional = true },
@@ -53,6 +56,22 @@ local function define(name, dims)
       Module._show(self.affine), Module._show(self.bias ~= nil), Module._show(self.track_running_stats))
   end
   M[name] = InstanceNorm
+
+  local Lazy = lazy.class("Lazy" .. name, InstanceNorm)
+  function Lazy:init(opts)
+    local o = options.check("Lazy" .. name, opts, OPTIONS)
+    self.num_features, self.eps, self.momentum, self.affine = 0, o.eps, o.momentum, o.affine
+    self.track_running_stats = o.track_running_stats
+    self.bias = o.affine and o.bias or nil -- for print
+    lazy.keep(self, function(x)
+      if x.ndim ~= dims and x.ndim ~= dims - 1 then
+        options.fail("Lazy%s: expected an input of %d or %d dims, got %s", name, dims - 1, dims,
+          options.show(x))
+      end
+      return x.shape[x.ndim == dims and 2 or 1], o
+    end)
+  end
+  M["Lazy" .. name] = Lazy
 end
 
 --- `nn.InstanceNorm2d(num_features, { eps = 1e-5, momentum = 0.1, affine = false,
@@ -69,5 +88,9 @@ define("InstanceNorm2d", 4)
 --- arguments of InstanceNorm2d.
 ---@class accelerate.nn.InstanceNorm1d : accelerate.nn.Module
 define("InstanceNorm1d", 3)
+--- Normalises each channel of each sample of (n, c, d, h, w), or of one sample (c, d, h, w). Takes
+--- the arguments of InstanceNorm2d.
+---@class accelerate.nn.InstanceNorm3d : accelerate.nn.Module
+define("InstanceNorm3d", 5)
 
 return M

@@ -1,4 +1,4 @@
---- nn.Linear.
+--- nn.Linear, nn.LazyLinear.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -6,6 +6,7 @@ local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
+local lazy = require "accelerate.nn.lazy"
 
 local linear = core.linear
 
@@ -55,4 +56,22 @@ function Linear:extra_repr()
     Module._show(self.bias ~= nil))
 end
 
-return { Linear = Linear }
+---@class accelerate.nn.LazyLinear : accelerate.nn.Linear
+local LazyLinear = lazy.class("LazyLinear", Linear)
+
+--- A Linear whose in_features is the size of the last dim of what it is first called with. Until
+--- then it has no parameters.
+---@param out_features integer
+---@param opts? { bias: boolean, dtype: string, device: string }
+function LazyLinear:init(out_features, opts)
+  local o = options.check("LazyLinear", opts, OPTIONS)
+  self.in_features = 0
+  self.out_features = options.value("LazyLinear", "out_features", out_features, SIZE)
+  self.bias = o.bias or nil -- for print
+  lazy.keep(self, function(x)
+    if x.ndim < 1 then options.fail("LazyLinear: expected at least one dim, got %s", options.show(x)) end
+    return x:size(-1), out_features, o
+  end)
+end
+
+return { Linear = Linear, LazyLinear = LazyLinear }

@@ -146,4 +146,52 @@ of_functional("PoissonNLLLoss", "poisson_nll_loss",
 of_functional("GaussianNLLLoss", "gaussian_nll_loss",
   { full = { "boolean", default = false }, eps = num(1e-6) }, 3)
 
+-- The distance must be a function or a module of its own.
+local WithDistance = class("TripletMarginWithDistanceLoss", Module)
+WithDistance._builtin = true
+local WITH_DISTANCE = { distance_function = { "function|table", optional = true }, margin = num(1),
+  swap = { "boolean", default = false }, reduction = REDUCTION }
+
+--- max(0, d(anchor, positive) - d(anchor, negative) + margin) with a distance of your own. Options:
+--- distance_function (a function or a module, default nn.PairwiseDistance), margin = 1, swap =
+--- false.
+---@class accelerate.nn.TripletMarginWithDistanceLoss : accelerate.nn.Module
+M.TripletMarginWithDistanceLoss = WithDistance
+
+---@param opts? { distance_function: function|accelerate.nn.Module, margin: number, swap: boolean,
+---  reduction: "mean"|"sum"|"none" }
+function WithDistance:init(opts)
+  local o = options.check("TripletMarginWithDistanceLoss", opts, WITH_DISTANCE)
+  self.margin, self.swap, self.reduction = o.margin, o.swap, o.reduction
+  self.distance_function = o.distance_function or require("accelerate.nn.distance").PairwiseDistance()
+end
+
+function WithDistance:forward(anchor, positive, negative)
+  local v = self._values
+  return self:_run(functional.triplet_margin_with_distance_loss, anchor, positive, negative,
+    { distance_function = v.distance_function, margin = v.margin, swap = v.swap, reduction = v.reduction })
+end
+
+local CTCLoss = class("CTCLoss", Module)
+CTCLoss._builtin = true
+
+--- -log of the probability that log_probs read the targets, with blanks and repetitions taken out:
+--- `loss(log_probs, targets, input_lengths, target_lengths)`, as F.ctc_loss. Options: blank = 0,
+--- zero_infinity = false.
+---@class accelerate.nn.CTCLoss : accelerate.nn.Module
+M.CTCLoss = CTCLoss
+
+---@param opts? { blank: integer, reduction: "mean"|"sum"|"none", zero_infinity: boolean }
+function CTCLoss:init(opts)
+  local o = options.check("CTCLoss", opts, { blank = { "integer", default = 0, min = 0 },
+    reduction = REDUCTION, zero_infinity = { "boolean", default = false } })
+  self.blank, self.reduction, self.zero_infinity = o.blank, o.reduction, o.zero_infinity
+end
+
+function CTCLoss:forward(log_probs, targets, input_lengths, target_lengths)
+  local v = self._values
+  return self:_run(functional.ctc_loss, log_probs, targets, input_lengths, target_lengths,
+    { blank = v.blank, reduction = v.reduction, zero_infinity = v.zero_infinity })
+end
+
 return M

@@ -17,6 +17,7 @@
 ---                kinds      name -> "parameter" | "buffer" | "module"
 ---                order      the names, in order of registration
 ---                transient  name -> true for buffers that are not saved
+---                computed   nil, or name -> how an attribute is computed (nn/computed.lua)
 ---                children   the modules as a list, or nil (_child_list)
 ---                listed     what parameters() returned last, or nil
 ---   _hooked      false, or the lists of hooks by kind (nn/hooks.lua)
@@ -105,6 +106,8 @@ end
 
 function Module.__newindex(self, key, value)
   local kind, former = kind_of(value), self._registered.kinds[key]
+  local computed = self._registered.computed
+  if computed and computed[key] then return computed[key].assign(self, value) end
   if kind then
     register(self, key, value, kind)
   elseif former == nil then
@@ -248,10 +251,22 @@ local function collect_modules(self, prefix, seen, list)
   return list
 end
 
+-- A lazy module has no parameters before its first forward; what lists parameters (optimizers,
+-- prepare, state dicts) must not go on without them.
+local function check_settled(module, prefix)
+  if module._lazy then
+    fail("%s%s: has no parameters before its first call: call the model once with a batch, then use its "
+      .. "parameters (optimizers, prepare, state_dict, to)", module.__name, prefix ~= ""
+      and (" ('%s')"):format(prefix) or "")
+  end
+end
+Module._check_settled = check_settled
+
 local function collect(self, kind, o)
   local list, seen = {}, {}
   local modules = o.recurse and collect_modules(self, o.prefix, {}, {}) or { { o.prefix, self } }
   for _, module in ipairs(modules) do
+    check_settled(module[2], module[1])
     for _, item in ipairs(own(module[2], kind, {})) do
       if not (o.remove_duplicate and seen[item[2]]) then
         seen[item[2]] = true

@@ -1,4 +1,4 @@
---- Normalisation within a sample: LayerNorm, RMSNorm, GroupNorm.
+--- Normalisation within a sample: LayerNorm, RMSNorm, GroupNorm, LocalResponseNorm.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -169,5 +169,39 @@ function GroupNorm:extra_repr()
 end
 
 M.LayerNorm, M.RMSNorm, M.GroupNorm = LayerNorm, RMSNorm, GroupNorm
+
+-- ---- over neighbouring channels -----------------------------------------------------------------
+
+local functional = require "accelerate.nn.functional.norm"
+
+---@class accelerate.nn.LocalResponseNorm : accelerate.nn.Module
+local LocalResponseNorm = class("LocalResponseNorm", Module)
+LocalResponseNorm._builtin = true
+
+local LRN_ORDER = { "alpha", "beta", "k" }
+local LRN = { alpha = { "number", default = 1e-4 }, beta = { "number", default = 0.75 },
+  k = { "number", default = 1 } }
+
+--- x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta.
+---@param size integer channels in a neighbourhood
+---@param ... any alpha = 1e-4, beta = 0.75, k = 1, or a table of them
+function LocalResponseNorm:init(size, ...)
+  local o = options.check("LocalResponseNorm", options.gather("LocalResponseNorm", LRN_ORDER, ...), LRN)
+  self.size = options.value("LocalResponseNorm", "size", size, SIZE)
+  self.alpha, self.beta, self.k = o.alpha, o.beta, o.k
+end
+
+function LocalResponseNorm:forward(x)
+  local v = self._values
+  return self:_run(functional.local_response_norm, x, v.size, v.alpha, v.beta, v.k)
+end
+
+function LocalResponseNorm:extra_repr()
+  local function shown(v) return v == math.floor(v) and ("%.1f"):format(v) or ("%.14g"):format(v) end
+  return ("%d, alpha=%s, beta=%s, k=%s"):format(self.size, shown(self.alpha), shown(self.beta),
+    shown(self.k))
+end
+
+M.LocalResponseNorm = LocalResponseNorm
 
 return M

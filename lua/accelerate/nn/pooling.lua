@@ -1,10 +1,10 @@
---- Pooling modules, Upsample, PixelShuffle.
+--- Pooling and unpooling modules.
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local sizes = require "accelerate.nn.sizes"
-local F = require "accelerate.nn.functional.image"
+local F = require "accelerate.nn.functional"
 
 local M = {}
 local tuple = sizes.tuple
@@ -16,24 +16,25 @@ local MAX = {
   padding = { "integer|table", default = 0 },
   dilation = { "integer|table", default = 1 },
   ceil_mode = { "boolean", default = false },
+  return_indices = { "boolean", default = false },
 }
+local MAX_ORDER = { "stride", "padding", "dilation", "ceil_mode" } -- return_indices by name alone
 
-local function define_max(name, dims, op)
+local function define_max(name, dims, op, with_indices)
   local Class = class(name, Module)
   Class._builtin = true
   function Class:init(kernel_size, ...)
-    local o = options.check(name, options.gather(name, { "stride", "padding", "dilation", "ceil_mode" }, ...),
-      MAX)
+    local o = options.check(name, options.gather(name, MAX_ORDER, ...), MAX)
     self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
     self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
     self.padding = tuple(name, "padding", o.padding, dims, 0)
     self.dilation = tuple(name, "dilation", o.dilation, dims, 1)
-    self.ceil_mode = o.ceil_mode
+    self.ceil_mode, self.return_indices = o.ceil_mode, o.return_indices
   end
   function Class:forward(x)
     local v = self._values
-    return self:_run(op, x, single(v.kernel_size), single(v.stride), single(v.padding), single(v.dilation),
-      v.ceil_mode)
+    return self:_run(v.return_indices and with_indices or op, x, single(v.kernel_size), single(v.stride),
+      single(v.padding), single(v.dilation), v.ceil_mode)
   end
   function Class:extra_repr()
     return ("kernel_size=%s, stride=%s, padding=%s, dilation=%s, ceil_mode=%s"):format(
@@ -58,7 +59,7 @@ local function define_avg(name, dims, op)
   local Class = class(name, Module)
   Class._builtin = true
   function Class:init(kernel_size, ...)
-    local o = options.check(name, options.gather(name, AVG_ORDER, ...), dims == 2 and AVG2 or AVG)
+    local o = options.check(name, options.gather(name, AVG_ORDER, ...), dims > 1 and AVG2 or AVG)
     self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
     self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
     self.padding = tuple(name, "padding", o.padding, dims, 0)
@@ -74,35 +75,46 @@ local function define_avg(name, dims, op)
       v.divisor_override)
   end
   function Class:extra_repr()
-    return ("kernel_size=%s, stride=%s, padding=%s"):format(Module._tuple(self.kernel_size, dims == 2),
-      Module._tuple(self.stride, dims == 2),
-      Module._tuple(self.padding, dims == 2))
+    return ("kernel_size=%s, stride=%s, padding=%s"):format(Module._tuple(self.kernel_size, dims > 1),
+      Module._tuple(self.stride, dims > 1),
+      Module._tuple(self.padding, dims > 1))
   end
   M[name] = Class
 end
 
 local OUTPUT = { output_size = { "integer|table" } }
+local OUTPUT_MAX = { output_size = OUTPUT.output_size, return_indices = MAX.return_indices }
 
-local function define_adaptive(name, dims, op)
+local function define_adaptive(name, dims, op, with_indices)
   local Class = class(name, Module)
   Class._builtin = true
   function Class:init(...)
-    local o = options.check(name, options.gather(name, { "output_size" }, ...), OUTPUT)
+    local order = { "output_size", with_indices and "return_indices" }
+    local o = options.check(name, options.gather(name, order, ...), with_indices and OUTPUT_MAX or OUTPUT)
     self.output_size = tuple(name, "output_size", o.output_size, dims, 1)
+    self.return_indices = o.return_indices
   end
-  function Class:forward(x) return self:_run(op, x, single(self._values.output_size)) end
+  function Class:forward(x)
+    local v = self._values
+    return self:_run(v.return_indices and with_indices or op, x, single(v.output_size))
+  end
   function Class:extra_repr() return "output_size=" .. Module._tuple(self.output_size, true) end
   M[name] = Class
 end
 
 --- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?, ceil_mode?)` takes the largest element
 --- of each window of (n, c, h, w). A table of options may replace any arguments after kernel_size:
---- `nn.MaxPool2d(3, 2, { padding = 1 })`.
+--- `nn.MaxPool2d(3, 2, { padding = 1 })`. Option return_indices: a second result has the place of
+--- each
+--- in its plane (int64, from 0), as MaxUnpool2d takes it.
 ---@class accelerate.nn.MaxPool2d : accelerate.nn.Module
-define_max("MaxPool2d", 2, F.max_pool2d)
+define_max("MaxPool2d", 2, F.max_pool2d, F.max_pool2d_with_indices)
 --- Takes the largest element of each window of (n, c, l). Takes the arguments of MaxPool2d.
 ---@class accelerate.nn.MaxPool1d : accelerate.nn.Module
-define_max("MaxPool1d", 1, F.max_pool1d)
+define_max("MaxPool1d", 1, F.max_pool1d, F.max_pool1d_with_indices)
+--- Takes the largest element of each window of (n, c, d, h, w). Takes the arguments of MaxPool2d.
+---@class accelerate.nn.MaxPool3d : accelerate.nn.Module
+define_max("MaxPool3d", 3, F.max_pool3d, F.max_pool3d_with_indices)
 --- `nn.AvgPool2d(kernel_size, stride?, padding?, ceil_mode?, count_include_pad?)` averages each
 --- window of (n, c, h, w). A table of options, which may also hold divisor_override, may replace
 --- any arguments after kernel_size.
@@ -111,6 +123,9 @@ define_avg("AvgPool2d", 2, F.avg_pool2d)
 --- Averages each window of (n, c, l). Takes the arguments of AvgPool2d.
 ---@class accelerate.nn.AvgPool1d : accelerate.nn.Module
 define_avg("AvgPool1d", 1, F.avg_pool1d)
+--- Averages each window of (n, c, d, h, w). Takes the arguments of AvgPool2d.
+---@class accelerate.nn.AvgPool3d : accelerate.nn.Module
+define_avg("AvgPool3d", 3, F.avg_pool3d)
 --- `nn.AdaptiveAvgPool2d(output_size)` averages each of output_size regions of (n, c, h, w).
 --- output_size is an integer or a list of two.
 ---@class accelerate.nn.AdaptiveAvgPool2d : accelerate.nn.Module
@@ -119,70 +134,94 @@ define_adaptive("AdaptiveAvgPool2d", 2, F.adaptive_avg_pool2d)
 --- output_size is an integer.
 ---@class accelerate.nn.AdaptiveAvgPool1d : accelerate.nn.Module
 define_adaptive("AdaptiveAvgPool1d", 1, F.adaptive_avg_pool1d)
---- `nn.AdaptiveMaxPool2d(output_size)` takes the largest element of each of output_size regions of
---- (n, c, h, w). output_size is an integer or a list of two.
+--- `nn.AdaptiveAvgPool3d(output_size)` averages each of output_size regions of (n, c, d, h, w).
+--- output_size is an integer or a list of three.
+---@class accelerate.nn.AdaptiveAvgPool3d : accelerate.nn.Module
+define_adaptive("AdaptiveAvgPool3d", 3, F.adaptive_avg_pool3d)
+--- `nn.AdaptiveMaxPool2d(output_size, return_indices?)` takes the largest element of each of
+--- output_size regions of (n, c, h, w). output_size is an integer or a list of two.
 ---@class accelerate.nn.AdaptiveMaxPool2d : accelerate.nn.Module
-define_adaptive("AdaptiveMaxPool2d", 2, F.adaptive_max_pool2d)
+define_adaptive("AdaptiveMaxPool2d", 2, F.adaptive_max_pool2d, F.adaptive_max_pool2d_with_indices)
 --- `nn.AdaptiveMaxPool1d(output_size)` takes the largest element of each of output_size regions of
 --- (n, c, l). output_size is an integer.
 ---@class accelerate.nn.AdaptiveMaxPool1d : accelerate.nn.Module
-define_adaptive("AdaptiveMaxPool1d", 1, F.adaptive_max_pool1d)
+define_adaptive("AdaptiveMaxPool1d", 1, F.adaptive_max_pool1d, F.adaptive_max_pool1d_with_indices)
+--- `nn.AdaptiveMaxPool3d(output_size, return_indices?)` takes the largest element of each of
+--- output_size regions of (n, c, d, h, w). output_size is an integer or a list of three.
+---@class accelerate.nn.AdaptiveMaxPool3d : accelerate.nn.Module
+define_adaptive("AdaptiveMaxPool3d", 3, F.adaptive_max_pool3d, F.adaptive_max_pool3d_with_indices)
 
----@class accelerate.nn.Upsample : accelerate.nn.Module
-local Upsample = class("Upsample", Module)
-Upsample._builtin = true
+-- ---- unpooling, powers
 
---- Resamples its input: nn.Upsample { scale_factor = 2, mode = "bilinear" }.
----@param opts { size: integer|integer[], scale_factor: number|number[], mode:
----  "nearest"|"linear"|"bilinear", align_corners: boolean }
-function Upsample:init(opts)
-  self.options = options.check("Upsample", opts, {
-    size = { "integer|table", optional = true },
-    scale_factor = { "number|table", optional = true },
-    mode = { "string", default = "nearest", one_of = { "nearest", "linear", "bilinear" } },
-    align_corners = { "boolean", default = false },
-  })
-  if (self.options.size == nil) == (self.options.scale_factor == nil) then
-    options.fail("Upsample: give either size or scale_factor")
-  end
-end
+local UNPOOL = { stride = MAX.stride, padding = MAX.padding }
 
-function Upsample:forward(x) return self:_run(F.interpolate, x, self._values.options) end
-
-function Upsample:extra_repr()
-  local o = self.options
-  local by = o.size or o.scale_factor
-  local function shown(v)
-    return o.size and Module._show(v) or v % 1 == 0 and ("%d.0"):format(v) or Module._show(v)
-  end
-  if type(by) == "table" then
-    local words = {}
-    for i, v in ipairs(by) do words[i] = shown(v) end
-    by = ("(%s%s)"):format(table.concat(words, ", "), #words == 1 and "," or "")
-  else
-    by = shown(by)
-  end
-  return ("%s=%s, mode='%s'"):format(o.size and "size" or "scale_factor", by, o.mode)
-end
-M.Upsample = Upsample
-
-local function define_shuffle(name, option, op)
+local function define_unpool(name, dims, op)
   local Class = class(name, Module)
   Class._builtin = true
-  local schema = { [option] = { "integer", min = 1, max = 2 ^ 31 - 1 } }
-  function Class:init(...)
-    self[option] = options.check(name, options.gather(name, { option }, ...), schema)[option]
+  function Class:init(kernel_size, ...)
+    local o = options.check(name, options.gather(name, { "stride", "padding" }, ...), UNPOOL)
+    self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
+    self.stride = tuple(name, "stride", o.stride or kernel_size, dims, 1)
+    self.padding = tuple(name, "padding", o.padding, dims, 0)
   end
-  function Class:forward(x) return self:_run(op, x, self._values[option]) end
-  function Class:extra_repr() return ("%s=%d"):format(option, self[option]) end
+  function Class:forward(x, indices, output_size)
+    local v = self._values
+    if type(output_size) == "table" and getmetatable(output_size) == nil and output_size.output_size then
+      output_size = output_size.output_size
+    end
+    return self:_run(op, x, indices, v.kernel_size, v.stride, v.padding, output_size)
+  end
+  function Class:extra_repr()
+    return ("kernel_size=%s, stride=%s, padding=%s"):format(Module._tuple(self.kernel_size),
+      Module._tuple(self.stride), Module._tuple(self.padding))
+  end
   M[name] = Class
 end
 
---- (.., c r r, h, w) -> (.., c, h r, w r).
----@class accelerate.nn.PixelShuffle : accelerate.nn.Module
-define_shuffle("PixelShuffle", "upscale_factor", F.pixel_shuffle)
---- (.., c, h r, w r) -> (.., c r r, h, w).
----@class accelerate.nn.PixelUnshuffle : accelerate.nn.Module
-define_shuffle("PixelUnshuffle", "downscale_factor", F.pixel_unshuffle)
+--- `nn.MaxUnpool2d(kernel_size, stride?, padding?)` puts each element of (n, c, h, w) at the place
+--- that MaxPool2d's indices give, zeros elsewhere: `unpool(x, indices, output_size?)`.
+---@class accelerate.nn.MaxUnpool2d : accelerate.nn.Module
+define_unpool("MaxUnpool2d", 2, F.max_unpool2d)
+--- The reverse of MaxPool1d, as MaxUnpool2d is of MaxPool2d.
+---@class accelerate.nn.MaxUnpool1d : accelerate.nn.Module
+define_unpool("MaxUnpool1d", 1, F.max_unpool1d)
+--- The reverse of MaxPool3d, as MaxUnpool2d is of MaxPool2d.
+---@class accelerate.nn.MaxUnpool3d : accelerate.nn.Module
+define_unpool("MaxUnpool3d", 3, F.max_unpool3d)
+
+local LP = { stride = MAX.stride, ceil_mode = MAX.ceil_mode }
+
+local function define_lp(name, dims, op)
+  local Class = class(name, Module)
+  Class._builtin = true
+  function Class:init(norm_type, kernel_size, ...)
+    local o = options.check(name, options.gather(name, { "stride", "ceil_mode" }, ...), LP)
+    self.norm_type = options.value(name, "norm_type", norm_type, { "number" })
+    self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
+    if o.stride ~= nil then self.stride = tuple(name, "stride", o.stride, dims, 1) end
+    self.ceil_mode = o.ceil_mode
+  end
+  function Class:forward(x)
+    local v = self._values
+    return self:_run(op, x, v.norm_type, v.kernel_size, { stride = v.stride, ceil_mode = v.ceil_mode })
+  end
+  function Class:extra_repr()
+    return ("norm_type=%s, kernel_size=%s, stride=%s, ceil_mode=%s"):format(Module._show(self.norm_type),
+      Module._tuple(self.kernel_size, true), self.stride and Module._tuple(self.stride, true) or "None",
+      Module._show(self.ceil_mode))
+  end
+  M[name] = Class
+end
+
+--- `nn.LPPool2d(norm_type, kernel_size, stride?, ceil_mode?)` computes (sum of x^p)^(1/p) of each
+--- window of (n, c, h, w).
+---@class accelerate.nn.LPPool2d : accelerate.nn.Module
+define_lp("LPPool2d", 2, F.lp_pool2d)
+--- (sum of x^p)^(1/p) of each window of (n, c, l). Takes the arguments of LPPool2d.
+---@class accelerate.nn.LPPool1d : accelerate.nn.Module
+define_lp("LPPool1d", 1, F.lp_pool1d)
+--- (sum of x^p)^(1/p) of each window of (n, c, d, h, w). Takes the arguments of LPPool2d.
+---@class accelerate.nn.LPPool3d : accelerate.nn.Module
+define_lp("LPPool3d", 3, F.lp_pool3d)
 
 return M

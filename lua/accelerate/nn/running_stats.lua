@@ -11,8 +11,8 @@ local M = {}
 --- Fills a module: num_features and, as `o` says, weight and bias, and the buffers of the
 --- statistics.
 ---@param name string the class's, for messages
----@param o { eps: number, momentum: number|boolean, affine: boolean, track_running_stats: boolean,
----  dtype: string?, device: string? }
+---@param o { eps: number, momentum: number|boolean, affine: boolean, bias: boolean,
+---  track_running_stats: boolean, dtype: string?, device: string? }
 function M.fill(self, name, num_features, o)
   self.num_features = options.value(name, "num_features", num_features, { "integer", min = 1 })
   self.eps, self.momentum, self.affine, self.track_running_stats = o.eps, o.momentum, o.affine,
@@ -20,7 +20,7 @@ function M.fill(self, name, num_features, o)
   local place = { dtype = o.dtype, device = o.device }
   if o.affine then
     self.weight = parameter.new(core.empty({ num_features }, place))
-    self.bias = parameter.new(core.empty({ num_features }, place))
+    if o.bias then self.bias = parameter.new(core.empty({ num_features }, place)) end
   end
   if o.track_running_stats then
     self:register_buffer("running_mean", core.zeros({ num_features }, place))
@@ -43,7 +43,7 @@ function M.reset_parameters(self)
   M.reset_running_stats(self)
   if self.affine then
     init.ones_(self.weight)
-    init.zeros_(self.bias)
+    if self.bias then init.zeros_(self.bias) end
   end
 end
 

@@ -14,6 +14,7 @@ local fail = options.fail
 local function walk(self, prefix, above, visit)
   if above[self] then fail("state_dict: the module at '%s' contains itself", prefix) end
   above[self] = true
+  Module._check_settled(self, prefix:sub(1, -2))
   local transposed = self._transposed
   for _, item in ipairs(self:_own("parameter")) do
     local t = item[2]

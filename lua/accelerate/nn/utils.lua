@@ -6,10 +6,16 @@ local options = require "accelerate.utils.options"
 local fail = options.fail
 
 local checkpointing = require "accelerate.nn.utils.checkpoint"
+local normed = require "accelerate.nn.utils.normed"
 
 ---@class accelerate.nn.utils
 local M = {
-  rnn = require "accelerate.nn.utils.rnn", checkpoint = checkpointing.checkpoint,
+  rnn = require "accelerate.nn.utils.rnn",
+  parametrize = require "accelerate.nn.utils.parametrize",
+  parametrizations = require "accelerate.nn.utils.parametrizations",
+  weight_norm = normed.weight_norm, remove_weight_norm = normed.remove_weight_norm,
+  spectral_norm = normed.spectral_norm, remove_spectral_norm = normed.remove_spectral_norm,
+  checkpoint = checkpointing.checkpoint,
     checkpoint_with = checkpointing.with,
   checkpoint_sequential = checkpointing.sequential,
 }

@@ -10,9 +10,11 @@ local shape_text = define.shape_text
 local M = {}
 
 -- The result, or x with the result written into it.
-local function place(inplace, x, result)
-  if inplace then return x:copy_(result) end
-  return result
+local function place(name, inplace, x, result)
+  if not inplace then return result end
+  local ok, message = pcall(x.copy_, x, result)
+  if not ok then options.fail("%s_: %s", name, (tostring(message):gsub("^.*copy_: ", ""))) end
+  return x
 end
 
 -- x, or a copy of it where the gradient needs x as it was.
@@ -67,17 +69,17 @@ function M.div(inplace, x, b, mode)
     core.no_grad(function() quotient:copy_(result) end)
     result = quotient
   end
-  return place(inplace, x, result)
+  return place("div", inplace, x, result)
 end
 
 function M.round(inplace, x, decimals)
-  if decimals == 0 then return place(inplace, x, x:round()) end
+  if decimals == 0 then return place("round", inplace, x, x:round()) end
   if not is_float(x) then
     options.fail("round: decimals: expected 0 for a tensor of %s, got %d", x.dtype, decimals)
   end
   local scale = 10 ^ math.abs(decimals)
-  if decimals > 0 then return place(inplace, x, (x * scale):round() / scale) end
-  return place(inplace, x, (x / scale):round() * scale)
+  if decimals > 0 then return place("round", inplace, x, (x * scale):round() / scale) end
+  return place("round", inplace, x, (x / scale):round() * scale)
 end
 
 for _, entry in ipairs { { "max", "maximum" }, { "min", "minimum" } } do
@@ -110,7 +112,7 @@ local function check_value(name, place_of, x, value)
 end
 
 function M.masked_fill(inplace, x, mask, _, value)
-  return place(inplace, x, core.where(mask, check_value("masked_fill", 3, x, value), x))
+  return place("masked_fill", inplace, x, core.where(mask, check_value("masked_fill", 3, x, value), x))
 end
 
 function M.index_fill(inplace, x, dim, index, _, value)
@@ -127,7 +129,8 @@ function M.scatter(inplace, x, dim, index, src, reduce)
     src = core.full(index.shape, src, { dtype = x.dtype, device = x.device })
   end
   if reduce == "add" then return x[inplace and "scatter_add_" or "scatter_add"](x, dim, index, src) end
-  return place(inplace, x, define.functions.scatter_reduce(kept(inplace, x), dim, index, src, "prod"))
+  return place("scatter", inplace, x, define.functions.scatter_reduce(kept(inplace, x), dim, index, src,
+    "prod"))
 end
 
 function M.nonzero(_, x, as_tuple)
@@ -223,6 +226,20 @@ function M.tensordot(_, a, b, _, lists)
   for _, d in ipairs(free_b) do shape[#shape + 1], columns = b.shape[d], columns * b.shape[d] end
   return permuted(a, free_a, of_a):reshape(rows, inner)
     :matmul(permuted(b, of_b, free_b):reshape(inner, columns)):reshape(shape)
+end
+
+-- ---- positions of what was chosen
+
+for _, name in ipairs { "max_pool1d", "max_pool2d" } do
+  M[name] = function(_, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    local pool = return_indices and core[name .. "_with_indices"] or core[name]
+    return pool(x, kernel_size, stride, padding, dilation, ceil_mode)
+  end
+end
+for _, name in ipairs { "adaptive_max_pool1d", "adaptive_max_pool2d" } do
+  M[name] = function(_, x, output_size, return_indices)
+    return core[return_indices and name .. "_with_indices" or name](x, output_size)
+  end
 end
 
 -- ---- losses with a weight for each element

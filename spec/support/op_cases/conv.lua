@@ -2,7 +2,7 @@
 local core = require "accelerate.core"
 local H = require "spec.support.op_cases.helpers"
 local C = H.C
-local range = H.range
+local range, each = H.range, H.each
 
 --- The convolution of nested tables: x [n][c][h][w], w [o][c / groups][kh][kw], bias [o].
 local function convolved(x, w, bias, o)
@@ -100,3 +100,40 @@ C.conv_transpose1d = { inputs = { range(-1, 1, { 2, 2, 3 }), range(-1, 1, { 2, 3
 for _, name in ipairs { "_convolution", "_conv2d_backward_input", "_conv2d_backward_weight" } do
   C[name] = { through = "conv2d" }
 end
+
+-- Along the depth: the sum, over the kernel's slices, of their convolutions with slices of x.
+local function deep(x, w, bias, depth_stride, depth_padding, o)
+  local out = {}
+  for n = 1, #x do out[n] = each(w, function() return {} end) end
+  local depth, kernel = #x[1][1], #w[1][1]
+  for z = 1, math.floor((depth + 2 * depth_padding - kernel) / depth_stride) + 1 do
+    for k = 1, kernel do
+      local at = (z - 1) * depth_stride - depth_padding + k
+      local slice = each(x, function(n)
+        return each(n, function(c)
+          return c[at] or each(c[1], function(row) return each(row, function() return 0 end) end)
+        end)
+      end)
+      local taps = each(w, function(output) return each(output, function(c) return c[k] end) end)
+      local part = convolved(slice, taps, k == 1 and bias or nil, o)
+      for n = 1, #x do
+        for c = 1, #w do
+          local so_far = out[n][c][z]
+          out[n][c][z] = not so_far and part[n][c] or H.plus(so_far, part[n][c])
+        end
+      end
+    end
+  end
+  return out
+end
+
+C.conv3d = { inputs = { range(-1, 1, { 2, 2, 3, 3, 4 }), range(-1, 1, { 2, 1, 2, 2, 3 }),
+  range(-1, 1, { 2 }) },
+  call = function(x, w, b)
+    return core.conv3d(x, w, b, { stride = { 2, 1, 2 }, padding = { 1, 0, 1 }, groups = 2 })
+  end,
+  ref = function(x, w, b) return deep(x, w, b, 2, 1, { 1, 2, 0, 1, 1, 1, 2 }) end }
+C.conv_transpose3d = { inputs = { range(-1, 1, { 1, 2, 2, 2, 3 }), range(-1, 1, { 2, 2, 2, 2, 2 }) },
+  call = function(x, w)
+    return core.conv_transpose3d(x, w, { stride = { 1, 2, 1 }, padding = { 0, 1, 0 } })
+  end }

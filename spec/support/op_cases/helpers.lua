@@ -52,6 +52,15 @@ end
 
 local function shaped(name, call, ref) C[name] = { inputs = { range(-2, 2) }, call = call, ref = ref } end
 
+--- The sums of the elements of two nested tables.
+local function plus(a, b)
+  if type(a) == "number" then return a + b end
+  local out = {}
+  for i, v in ipairs(a) do out[i] = plus(v, b[i]) end
+  return out
+end
+
+H.plus = plus
 H.range = range
 H.unary = unary
 H.binary = binary

@@ -80,3 +80,42 @@ for _, name in ipairs { "_max_pool", "_pool_scatter", "_pool_take" } do
   C[name] = { through = "max_pool2d" }
 end
 for _, name in ipairs { "_avg_pool", "_avg_pool_backward" } do C[name] = { through = "avg_pool2d" } end
+
+-- The largest of a window of a list, and its place from 0.
+local function best(row, from, to)
+  local at = math.max(from, 1)
+  for i = at, math.min(to, #row) do if row[i] > row[at] then at = i end end
+  return row[at], at - 1
+end
+local function rows_with_places(x, bounds)
+  local values, places = {}, {}
+  for n, sample in ipairs(x) do
+    values[n], places[n] = {}, {}
+    for c, row in ipairs(sample) do
+      values[n][c], places[n][c] = {}, {}
+      for i, b in ipairs(bounds) do values[n][c][i], places[n][c][i] = best(row, b[1], b[2]) end
+    end
+  end
+  return values, places
+end
+C.max_pool1d_with_indices = { inputs = { range(-2, 2, SIGNAL) },
+  call = function(x) return core.max_pool1d_with_indices(x, 3, { stride = 2, padding = 1 }) end,
+  ref = function(x) return rows_with_places(x, { { 0, 2 }, { 2, 4 }, { 4, 6 }, { 6, 8 } }) end }
+C.adaptive_max_pool1d_with_indices = { inputs = { range(-2, 2, SIGNAL) },
+  call = function(x) return core.adaptive_max_pool1d_with_indices(x, 3) end,
+  ref = function(x) return rows_with_places(x, { { 1, 3 }, { 3, 5 }, { 5, 7 } }) end }
+-- planes of one column
+local function column(call)
+  return function(x)
+    local values, places = call(x:unsqueeze(-1))
+    return values:squeeze(-1), places:squeeze(-1)
+  end
+end
+C.max_pool2d_with_indices = { inputs = { range(-2, 2, SIGNAL) },
+  call = column(function(x)
+    return core.max_pool2d_with_indices(x, { 3, 1 }, { stride = { 2, 1 }, padding = { 1, 0 } })
+  end),
+  ref = C.max_pool1d_with_indices.ref }
+C.adaptive_max_pool2d_with_indices = { inputs = { range(-2, 2, SIGNAL) },
+  call = column(function(x) return core.adaptive_max_pool2d_with_indices(x, { 3, 1 }) end),
+  ref = C.adaptive_max_pool1d_with_indices.ref }

@@ -115,3 +115,16 @@ shaped("pad",
 for _, part in ipairs { "_pad_constant", "_pad_mode", "_pad_mode_backward" } do
   C[part] = { through = "pad" }
 end
+
+local function windows(row, size, step)
+  local out = {}
+  for from = 1, #row - size + 1, step do out[#out + 1] = { unpack(row, from, from + size - 1) } end
+  return out
+end
+C.unfold = { inputs = { H.range(-2, 2, { 2, 5 }) },
+  call = function(x) return x:unfold(2, 3, 1), x:unfold(-1, 2, 2) end,
+  ref = function(x)
+    return H.each(x, function(row) return windows(row, 3, 1) end),
+      H.each(x, function(row) return windows(row, 2, 2) end)
+  end }
+C._unfold_backward = { through = "unfold" }

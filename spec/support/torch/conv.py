@@ -49,4 +49,25 @@ f.case("conv_transpose2d", "F.conv_transpose2d(x1, x2, x3, 2)", lambda x, k, b: 
 f.case("conv_transpose2d", "F.conv_transpose2d(x1, x2, x3, 2)", lambda x, k, b: F.conv_transpose2d(x, k, b, 2),
     rand(2, 2, 3, 3).float(), w(2, 3, 2, 2).float(),
        rand(3, seed=2).float(), tolerance=2e-5)
+f.case("conv3d", "F.conv3d(x1, x2, x3)", F.conv3d, rand(2, 3, 4, 5, 4), w(2, 3, 3, 2, 2), rand(2, seed=2))
+f.case("conv3d", "F.conv3d(x1, x2, nil, { stride = {2, 1, 2}, padding = {0, 2, 1}, dilation = {1, 2, 1}, groups = 2 })",
+       lambda x, k: F.conv3d(x, k, None, (2, 1, 2), (0, 2, 1), (1, 2, 1), 2), rand(1, 4, 5, 4, 5), w(2, 2, 2, 3, 2))
+f.case("conv3d", "F.conv3d(x1, x2, x3, { padding = \"same\" })", lambda x, k, b: F.conv3d(x, k, b, padding="same"),
+    rand(2, 3, 4, 3), w(2, 2, 2, 3, 1), rand(2, seed=2))
+f.case("conv3d", "F.conv3d(x1, x2, x3)", F.conv3d, rand(0, 2, 3, 3, 3), w(3, 2, 2, 2, 2), rand(3, seed=2))
+f.case("conv3d", "F.conv3d(x1:transpose(3, 5), x2)", lambda x, k: F.conv3d(x.transpose(2, 4), k),
+    rand(1, 2, 3, 4, 5), w(2, 2, 2, 2, 2))
+f.case("conv3d", "F.conv3d(x1, x2, x3, 1, 1)", lambda x, k, b: F.conv3d(x, k, b, 1, 1), rand(2, 3, 3, 4, 5).float(),
+    w(4, 3, 3, 3, 3).float(), rand(4, seed=2).float(), tolerance=2e-5)  # through oneDNN
+f.case("conv3d", "F.conv3d(x1, x2, nil, { stride = 2, groups = 2 })", lambda x, k: F.conv3d(x, k, None, 2, groups=2),
+    rand(1, 4, 5, 4, 5).float(), w(4, 2, 2, 3, 2).float(), tolerance=2e-5)
+f.case("conv_transpose3d", "F.conv_transpose3d(x1, x2, x3)", F.conv_transpose3d, rand(2, 3, 2, 3, 2), w(3, 2, 2, 2, 3),
+    rand(2, seed=2))
+f.case("conv_transpose3d",
+    "F.conv_transpose3d(x1, x2, nil, { stride = {2, 3, 1}, padding = 1, output_padding = {1, 2, 0}, groups = 2, "
+    "dilation = {2, 1, 1} })",
+       lambda x, k: F.conv_transpose3d(x, k, None, (2, 3, 1), 1, (1, 2, 0), 2, (2, 1, 1)), rand(1, 4, 3, 2, 3),
+    w(4, 2, 2, 3, 3))
+f.case("conv_transpose3d", "F.conv_transpose3d(x1, x2, x3, 2)", lambda x, k, b: F.conv_transpose3d(x, k, b, 2),
+    rand(2, 2, 3, 2).float(), w(2, 3, 2, 2, 2).float(), rand(3, seed=2).float(), tolerance=2e-5)
 f.write()

@@ -41,4 +41,11 @@ f.case("instance_norm",
     "dtype = 'float64' }) "
        "local y = m(x1) return y, m.running_mean, m.running_var, m:eval()(x1) end)()", tracked, rand(2, 3, 4, 2))
 f.case("instance_norm", "nn.InstanceNorm1d(3)(x1)", lambda x: torch.nn.InstanceNorm1d(3)(x), rand(3, 5))
+f.case("pdist", "F.pdist(x1)", F.pdist, rand(4, 3))
+f.case("pdist", "F.pdist(x1, 1)", lambda x: F.pdist(x, 1), rand(3, 4))
+f.case("local_response_norm", "F.local_response_norm(x1, 3)", lambda x: F.local_response_norm(x, 3), rand(2, 5, 4))
+f.case("local_response_norm", "F.local_response_norm(x1, 2, { alpha = 0.5, beta = 1.5, k = 2 })",
+    lambda x: F.local_response_norm(x, 2, 0.5, 1.5, 2.0), rand(2, 3, 2, 3))
+f.case("channel_shuffle", "F.channel_shuffle(x1, 2)", torch.nn.ChannelShuffle(2), rand(1, 6, 2, 2))
+f.case("rrelu", "F.rrelu(x1, 0.1, 0.3)", lambda x: F.rrelu(x, 0.1, 0.3), rand(3, 4))
 f.write()

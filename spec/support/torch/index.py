@@ -127,4 +127,34 @@ case("unique", "x1:unique(true, true)", lambda x: x.unique(return_inverse=True, 
 case("isin", "x1:isin(x2)", torch.isin, mixed, at(1, 7, 0))
 case("isin", "x1:isin(x2)", torch.isin, torch.tensor([0.5, float("nan"), 2.0]), torch.tensor([[2.0, float("nan")]]),
     grad=False)
+# ---- bags of rows
+def ints(*v): return torch.tensor(v, dtype=torch.int64)
+
+
+def bag(**options):
+    return lambda i, w, *rest: F.embedding_bag(i, w, *rest, **options)
+
+
+table, numbers, starts = rand(6, 3), ints(1, 4, 4, 0, 5, 2, 4), ints(0, 3, 3, 5)
+for mode in "sum", "mean", "max":
+    f.case("embedding_bag", "F.embedding_bag(x1, x2, x3, { mode = \"%s\" })" % mode, bag(mode=mode), numbers, table,
+        starts)
+    f.case("embedding_bag", "F.embedding_bag(x1, x2, { mode = \"%s\", padding_idx = 4 })" % mode,
+        bag(mode=mode, padding_idx=4), ints(1, 4, 2, 0, 5, 5).view(2, 3), table)
+    f.case("embedding_bag",
+        "F.embedding_bag(x1, x2, x3, { mode = \"%s\", padding_idx = -2, include_last_offset = true })"
+        % mode, bag(mode=mode, padding_idx=-2, include_last_offset=True), numbers, table, ints(0, 1, 3, 7))
+f.case("embedding_bag", "F.embedding_bag(x1, x2, x3, { mode = \"sum\", per_sample_weights = x4 })",
+    lambda i, w, o, p: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=p), numbers, table, starts, rand(7,
+        seed=3))
+f.case("embedding_bag", "F.embedding_bag(x1, x2, x3, { mode = \"sum\", scale_grad_by_freq = true })",
+    bag(mode="sum", scale_grad_by_freq=True), numbers, table, starts)
+f.case("embedding_bag", "F.embedding_bag(x1, x2, x3)", bag(), ints(), table, ints(0, 0))
+f.case("embedding", "F.embedding(x1, x2, { scale_grad_by_freq = true })",
+    lambda i, w: F.embedding(i, w, scale_grad_by_freq=True), ints(1, 1, 3, 0), table)
+f.case("embedding", "F.embedding(x1, x2:clone(), { max_norm = 1.5 })", lambda i, w: F.embedding(i, w.clone(),
+    max_norm=1.5),
+    ints(1, 1, 3, 0), table, grad=False)
+f.case("embedding", "F.embedding(x1, x2:clone(), nil, 1, 1)", lambda i, w: F.embedding(i, w.clone(), None, 1.0, 1.0),
+    ints(1, 1, 3, 0).view(2, 2), table, grad=False)
 f.write()

@@ -86,4 +86,22 @@ f.case("binary_cross_entropy", "F.binary_cross_entropy(x1, x2)", F.binary_cross_
 f.case("binary_cross_entropy_with_logits", "F.binary_cross_entropy_with_logits(x1, x2)",
     F.binary_cross_entropy_with_logits,
        torch.tensor([100.0, -100.0, 800.0]), torch.tensor([1.0, 1.0, 0.3]))
+# ---- connectionist temporal classification; log_softmax gives what its gradient assumes
+def ctc(targets, lengths, targets_of, **options):
+    return lambda x: F.ctc_loss(x.log_softmax(-1), torch.tensor(targets), lengths, targets_of, **options)
+
+
+for reduction in "mean", "sum", "none":
+    f.case("ctc_loss", "F.ctc_loss(x1:log_softmax(-1), int64 { { 1, 2, 2 }, { 3, 1, 0 } }, { 6, 5 }, { 3, 2 }, "
+        "{ reduction = \"%s\" })" % reduction,
+        ctc([[1, 2, 2], [3, 1, 0]], [6, 5], [3, 2], reduction=reduction), rand(6, 2, 4))
+f.case("ctc_loss", "F.ctc_loss(x1:log_softmax(-1), int64 { 1, 2, 0, 1, 1 }, { 6, 5, 6 }, { 2, 0, 3 }, 3)",
+    ctc([1, 2, 0, 1, 1], [6, 5, 6], [2, 0, 3], blank=3), rand(6, 3, 4))
+f.case("ctc_loss", "F.ctc_loss(x1:log_softmax(-1), int64 { 1, 2 }, 5, 2)", lambda x: F.ctc_loss(x.log_softmax(-1),
+    torch.tensor([1, 2]), torch.tensor(5), torch.tensor(2)), rand(5, 3))
+# no way to read the second target
+f.case("ctc_loss", "F.ctc_loss(x1:log_softmax(-1), int64 { { 1, 2 }, { 1, 1 } }, { 3, 2 }, { 2, 2 }, "
+    "{ zero_infinity = true })", ctc([[1, 2], [1, 1]], [3, 2], [2, 2], zero_infinity=True), rand(3, 2, 3))
+f.case("ctc_loss", "F.ctc_loss(x1:log_softmax(-1), int64 { { 1, 2 }, { 1, 1 } }, { 3, 2 }, { 2, 2 }, "
+    "{ reduction = \"none\" })", ctc([[1, 2], [1, 1]], [3, 2], [2, 2], reduction="none"), rand(3, 2, 3), grad=False)
 f.write()

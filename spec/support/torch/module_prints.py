@@ -67,6 +67,29 @@ cases += [
     ("nn.InstanceNorm2d(4, { affine = true, track_running_stats = true, momentum = 0.2 })",
         nn.InstanceNorm2d(4,affine=True,track_running_stats=True,momentum=0.2)),
 ]
+cases += [
+    ("nn.Conv3d(2, 4, 3, { padding = 1 })", nn.Conv3d(2, 4, 3, padding=1)),
+    ("nn.ConvTranspose3d(2, 4, 3, { stride = 2, output_padding = 1 })",
+        nn.ConvTranspose3d(2, 4, 3, 2, output_padding=1)),
+    ("nn.MaxPool3d(3)", nn.MaxPool3d(3)), ("nn.AvgPool3d({ 1, 2, 3 })", nn.AvgPool3d((1, 2, 3))),
+    ("nn.AdaptiveAvgPool3d(2)", nn.AdaptiveAvgPool3d(2)),
+    ("nn.AdaptiveMaxPool3d({ 1, 2, 3 })", nn.AdaptiveMaxPool3d((1, 2, 3))),
+    ("nn.MaxUnpool2d(2)", nn.MaxUnpool2d(2)), ("nn.LPPool2d(2, 3)", nn.LPPool2d(2, 3)),
+    ("nn.BatchNorm3d(4, { bias = false })", nn.BatchNorm3d(4, bias=False)),
+    ("nn.InstanceNorm3d(4)", nn.InstanceNorm3d(4)),
+    ("nn.SyncBatchNorm(3)", nn.SyncBatchNorm(3)), ("nn.Dropout3d(0.25)", nn.Dropout3d(0.25)),
+    ("nn.FeatureAlphaDropout(0.25)", nn.FeatureAlphaDropout(0.25)), ("nn.Unfold(3)", nn.Unfold(3)),
+    ("nn.Fold(4, 2, { stride = 2 })", nn.Fold(4, 2, stride=2)), ("nn.ChannelShuffle(2)", nn.ChannelShuffle(2)),
+    ("nn.EmbeddingBag(3, 4, { padding_idx = 1, max_norm = 1 })", nn.EmbeddingBag(3, 4, max_norm=1, padding_idx=1)),
+    ("nn.Embedding(3, 4, { max_norm = 1, scale_grad_by_freq = true })",
+        nn.Embedding(3, 4, max_norm=1, scale_grad_by_freq=True)),
+    ("nn.LocalResponseNorm(2)", nn.LocalResponseNorm(2)), ("nn.RReLU()", nn.RReLU()), ("nn.CTCLoss()", nn.CTCLoss()),
+    ("nn.UpsamplingNearest2d({ scale_factor = 2 })", nn.UpsamplingNearest2d(scale_factor=2)),
+    ("nn.UpsamplingBilinear2d(4)", nn.UpsamplingBilinear2d(4)),
+    ("nn.TripletMarginWithDistanceLoss()", nn.TripletMarginWithDistanceLoss()),
+    ("nn.LazyLinear(3)", nn.LazyLinear(3)), ("nn.LazyConv2d(3, 2)", nn.LazyConv2d(3, 2)),
+    ("nn.LazyBatchNorm2d()", nn.LazyBatchNorm2d()),
+]
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "module_prints.lua"), "w") as f:
     f.write("-- Written by module_prints.py with PyTorch %s.\nreturn {\n" % torch.__version__)
     for expression, module in cases: f.write(

@@ -118,4 +118,8 @@ case("pad", "x1:pad({ 0, 1, 3, 0, 1, 2 }, 'replicate')", lambda x: F.pad(x, (0, 
     rand(1, 2, 2, 1, 3))
 case("pad", "x1:pad({ 2, 1 }, 'circular')", lambda x: F.pad(x, (2, 1), "circular"))
 case("pad", "x1:pad({ 1, 0, 2, 2 }, 'circular')", lambda x: F.pad(x, (1, 0, 2, 2), "circular"), rand(1, 2, 2, 3))
+for dim, size, step in ((1, 3, 1), (2, 2, 3), (-1, 4, 2), (1, 0, 1)):
+    at = dim if dim < 0 else dim - 1
+    f.case("unfold", "x1:unfold(%d, %d, %d)" % (dim, size, step), lambda x: x.unfold(at, size, step), rand(4, 5))
+f.case("unfold", "x1:transpose(1, 2):unfold(1, 2, 1)", lambda x: x.transpose(0, 1).unfold(0, 2, 1), rand(3, 4))
 f.write()

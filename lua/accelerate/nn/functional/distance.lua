@@ -82,6 +82,22 @@ function M.cdist(x1, x2, opts)
   return core.norm(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p, -1)
 end
 
+local PDIST = { p = { "number", default = 2, min = 0 } }
+
+--- Returns the p-norms of the differences of all pairs of rows, (1, 2), (1, 3) .. (2, 3) ..
+---@param x accelerate.Tensor (n, k)
+---@param ... any p = 2, or a table with it
+---@return accelerate.Tensor (n (n - 1) / 2)
+function M.pdist(x, ...)
+  local o = options.check("pdist", options.gather("pdist", { "p" }, ...), PDIST)
+  check("pdist", "x", x)
+  if x:dim() ~= 2 then options.fail("pdist: expected (n, k), got %s", text(x)) end
+  local n = x.shape[1]
+  local pairs_of = core.ones({ n, n }, { device = x.device }):triu(1):nonzero()
+  local from, to = pairs_of:select(2, 1), pairs_of:select(2, 2)
+  return core.norm(x:index_select(1, from) - x:index_select(1, to), o.p, -1)
+end
+
 local PAIRWISE = { p = { "number", default = 2 }, eps = { "number", default = 1e-6 },
   keepdim = { "boolean", default = false } }
 

@@ -1,5 +1,5 @@
---- The part of nn.functional for images and signals: convolutions, pooling, batch normalisation,
---- resampling. The ops do the work; this file adds padding by name and sizes by factor.
+--- The part of nn.functional for images and signals: convolutions, pooling, batch normalisation.
+--- The ops do the work; this file adds padding by name.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -9,7 +9,9 @@ local F = {
   -- (x, weight, bias?, stride = 1, padding = 0, output_padding = 0, groups = 1, dilation = 1)
   conv_transpose1d = core.conv_transpose1d,
   conv_transpose2d = core.conv_transpose2d,
-  -- (x, kernel_size, stride?, padding = 0, dilation = 1, ceil_mode = false)
+  conv_transpose3d = core.conv_transpose3d,
+  -- (x, kernel_size, stride?, padding = 0, dilation = 1, ceil_mode = false, return_indices =
+  -- false)
   max_pool1d = core.max_pool1d,
   max_pool2d = core.max_pool2d,
   -- (x, kernel_size, stride?, padding = 0, ceil_mode = false, count_include_pad = true)
@@ -19,12 +21,35 @@ local F = {
   adaptive_avg_pool2d = core.adaptive_avg_pool2d,
   adaptive_max_pool1d = core.adaptive_max_pool1d,
   adaptive_max_pool2d = core.adaptive_max_pool2d,
+  -- values, and the place of each in its row or plane
+  max_pool1d_with_indices = core.max_pool1d_with_indices,
+  max_pool2d_with_indices = core.max_pool2d_with_indices,
+  adaptive_max_pool1d_with_indices = core.adaptive_max_pool1d_with_indices,
+  adaptive_max_pool2d_with_indices = core.adaptive_max_pool2d_with_indices,
+  -- (x, grid, mode = "bilinear", padding_mode = "zeros", align_corners = false)
+  grid_sample = core.grid_sample,
   -- (x, running_mean?, running_var?, weight?, bias?, training = false, momentum = 0.1, eps = 1e-5,
   -- residual?, activation = "none")
   batch_norm = core.batch_norm,
   pixel_shuffle = core.pixel_shuffle,
   pixel_unshuffle = core.pixel_unshuffle,
 }
+
+--- Deals the channels of (n, c, ..) out to `groups` heaps and puts the heaps one after the other:
+--- channels a1 a2 b1 b2 of two groups become a1 b1 a2 b2.
+---@param x accelerate.Tensor
+---@param groups integer divides c
+---@return accelerate.Tensor
+function F.channel_shuffle(x, groups)
+  options.value("channel_shuffle", "groups", groups, { "integer", min = 1 })
+  if not core.is_tensor(x) or x.ndim < 3 or x.shape[2] % groups ~= 0 then
+    options.fail("channel_shuffle: expected (n, c, ..) with a number of channels that %d divides, got %s",
+      groups,
+      options.show(x))
+  end
+  local shape = x.shape
+  return x:unflatten(2, { groups, shape[2] / groups }):transpose(2, 3):reshape(shape)
+end
 
 -- ---- convolutions: padding by name
 
@@ -47,8 +72,8 @@ end
 local function by_name(where, conv, dims, x, weight, o)
   if o.padding == "valid" then return conv(x, weight, o.bias, o.stride, 0, o.dilation, o.groups) end
   if o.padding ~= "same" then
-    options.fail("%s: padding: expected an integer%s, \"same\" or \"valid\", got %q", where, dims > 1
-      and ", a list of two" or "", o.padding)
+    options.fail("%s: padding: expected an integer%s, \"same\" or \"valid\", got %q", where,
+      ({ "", ", a list of two", ", a list of three" })[dims], o.padding)
   end
   local amounts, drop = same_padding(where, weight, o.stride, o.dilation, dims)
   local y = conv(x, weight, o.bias, o.stride, dims == 1 and amounts[1] or amounts, o.dilation, o.groups)
@@ -94,51 +119,9 @@ F.conv1d = convolution("conv1d", core.conv1d, 1)
 --- padding = 0, dilation = 1, groups = 1), each an integer or a list of two. padding: also "same"
 --- (with stride 1) or "valid".
 F.conv2d = convolution("conv2d", core.conv2d, 2)
-
--- ---- resampling
-
-local INTERPOLATE = {
-  size = { "integer|table", optional = true },
-  scale_factor = { "number|table", optional = true },
-  mode = { "string", default = "nearest", one_of = { "nearest", "linear", "bilinear", "area" } },
-  align_corners = { "boolean", default = false },
-}
-
---- Resamples (n, c, h, w), or (n, c, l), to a size or by a factor.
----@param x accelerate.Tensor
----@param opts { size: integer|integer[], scale_factor: number|number[], mode:
----  "nearest"|"linear"|"bilinear"|"area", align_corners: boolean } area: the mean of what a new
----  element covers
----@return accelerate.Tensor
-function F.interpolate(x, opts)
-  local o = options.check("interpolate", opts, INTERPOLATE)
-  if (o.size == nil) == (o.scale_factor == nil) then
-    options.fail("interpolate: give either size or scale_factor")
-  end
-  local size, factor, shape = {}, {}, x.shape
-  for d = 1, #shape - 2 do
-    if o.size then
-      size[d] = at(o.size, d)
-    else
-      factor[d] = at(o.scale_factor, d)
-      if not (type(factor[d]) == "number" and factor[d] > 0) then
-        options.fail("interpolate: scale_factor must be above 0, got %s", options.show(factor[d]))
-      end
-      size[d] = math.floor(shape[d + 2] * factor[d])
-    end
-  end
-  if o.mode == "area" then
-    if o.align_corners then
-      options.fail("interpolate: align_corners goes with the linear modes, not with area")
-    end
-    if #size < 1 or #size > 2 then
-      options.fail("interpolate: expected (n, c, h, w) or (n, c, l), got %s", options.show(x))
-    end
-    if #size == 1 then return core.adaptive_avg_pool1d(x, size[1]) end
-    return core.adaptive_avg_pool2d(x, size)
-  end
-  return core.interpolate(x, { size = size, mode = o.mode, align_corners = o.align_corners,
-    scale_h = factor[1], scale_w = factor[2] })
-end
+--- Convolves (n, in, d, h, w) with weight (out, in / groups, kd, kh, kw): (x, weight, bias?, stride
+--- = 1, padding = 0, dilation = 1, groups = 1), each an integer or a list of three. padding: also
+--- "same" (with stride 1) or "valid".
+F.conv3d = convolution("conv3d", core.conv3d, 3)
 
 return F

@@ -22,13 +22,13 @@ local F = {
   layer_norm = core.layer_norm,        -- layer_norm(x, normalized_shape, weight?, bias?, eps = 1e-5)
   rms_norm = core.rms_norm,            -- rms_norm(x, normalized_shape, weight?, eps?)
   group_norm = core.group_norm,        -- group_norm(x, num_groups, weight?, bias?, eps = 1e-5)
-  embedding = core.embedding,          -- embedding(input, weight, padding_idx?): rows of weight
   one_hot = core.one_hot,              -- one_hot(x, num_classes?): int64
   -- pad(x, { before, after, .. } from the last dim on, mode = "constant", value = 0)
   pad = core.pad,
 }
 
-for _, part in ipairs { "distance", "dropout", "image", "loss", "norm" } do
+for _, part in ipairs { "distance", "dropout", "embedding", "image", "loss", "norm", "pooling", "resampling",
+  "windows" } do
   for name, fn in next, require("accelerate.nn.functional." .. part) do
     assert(F[name] == nil, name)
     F[name] = fn

@@ -223,4 +223,36 @@ function F.gaussian_nll_loss(input, target, var, opts)
   return reduce(x, o.reduction)
 end
 
+local CTC_ORDER = { "blank", "reduction", "zero_infinity" }
+local CTC = { blank = { "integer", default = 0, min = 0 }, reduction = REDUCTION,
+  zero_infinity = { "boolean", default = false } }
+
+-- Lengths as a tensor beside x.
+local function lengths(name, given, x)
+  if core.is_tensor(given) then return given end
+  if type(given) ~= "number" and (type(given) ~= "table" or getmetatable(given) ~= nil) then
+    options.fail("ctc_loss: %s: expected a list of integers or an int64 tensor, got %s", name,
+      options.show(given))
+  end
+  return core.tensor(given, { dtype = "int64", device = x.device })
+end
+
+--- Computes -log of the probability that log_probs read the targets, with blanks and repetitions
+--- taken out.
+---@param log_probs accelerate.Tensor (t, n, classes) or (t, classes), as log_softmax gives them
+---@param targets accelerate.Tensor int64 (n, longest), or the targets of all sequences in one row
+---@param input_lengths accelerate.Tensor|integer[] one for each sequence, at most t
+---@param target_lengths accelerate.Tensor|integer[]
+---@param ... any blank = 0 (a class, from 0), reduction = "mean" (of loss / target length), "sum"
+---  or "none", zero_infinity = false (true: a loss of infinity counts as 0), or a table of them
+---@return accelerate.Tensor
+function F.ctc_loss(log_probs, targets, input_lengths, target_lengths, ...)
+  local o = options.check("ctc_loss", options.gather("ctc_loss", CTC_ORDER, ...), CTC)
+  if not core.is_tensor(log_probs) then
+    options.fail("ctc_loss: log_probs: expected a tensor, got %s", options.show(log_probs))
+  end
+  return core.ctc_loss(log_probs, targets, lengths("input_lengths", input_lengths, log_probs),
+    lengths("target_lengths", target_lengths, log_probs), o.blank, o.reduction, o.zero_infinity)
+end
+
 return F

@@ -1,4 +1,4 @@
---- nn.functional: instance normalisation, built from ops.
+--- nn.functional: instance normalisation and local response normalisation, built from ops.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -54,6 +54,31 @@ function M.instance_norm(x, running_mean, ...)
   end
   if o.running_mean then track(x, o.running_mean, o.running_var, o.momentum) end
   return core.group_norm(x, shape[2], o.weight, o.bias, o.eps)
+end
+
+local LRN_ORDER = { "alpha", "beta", "k" }
+local LRN = { alpha = { "number", default = 1e-4 }, beta = { "number", default = 0.75 },
+  k = { "number", default = 1 } }
+
+--- Divides by (k + alpha * mean of x^2 over `size` neighbouring channels)^beta.
+---@param x accelerate.Tensor (n, c, ..)
+---@param size integer channels in a neighbourhood
+---@param ... any alpha = 1e-4, beta = 0.75, k = 1, or a table of them
+---@return accelerate.Tensor
+function M.local_response_norm(x, size, ...)
+  local where = "local_response_norm"
+  local o = options.check(where, options.gather(where, LRN_ORDER, ...), LRN)
+  options.value(where, "size", size, { "integer", min = 1 })
+  if not core.is_tensor(x) or x:dim() < 3 then
+    options.fail("%s: expected (n, c, ..) of at least 3 dims, got %s", where,
+      core.is_tensor(x) and text(x) or type(x))
+  end
+  if x:numel() == 0 then return x end
+  local shape = x.shape
+  local rows = x:square():reshape(shape[1], 1, shape[2], -1)
+  rows = core.pad(rows, { 0, 0, math.floor(size / 2), math.floor((size - 1) / 2) })
+  local mean = core.avg_pool2d(rows, { size, 1 }, 1):view(shape)
+  return x / (mean * o.alpha + o.k) ^ o.beta
 end
 
 return M

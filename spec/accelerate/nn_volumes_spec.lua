@@ -1,0 +1,173 @@
+--- Layers of volumes, windows and positions: what they refuse, half types, and the modules over
+--- nn.functional. Values and gradients stand in spec/support/torch.
+local core = require "accelerate.core"
+local nn = require "accelerate.nn"
+local F = nn.functional
+
+local function raises(text, f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok)
+  assert.is_truthy(tostring(message):find(text, 1, true), message)
+end
+local function int64(v) return core.tensor(v, { dtype = "int64" }) end
+local function apart(a, b) return (a:double() - b:double()):abs():max():item() end
+
+describe("volumes", function()
+  it("in half types are within a rounding of float32", function()
+    local x, w = core.randn(2, 4, 5, 6, 5), core.randn(8, 4, 3, 3, 3) * 0.1
+    for _, dtype in ipairs { "bfloat16", "float16" } do
+      local halves = { x:to(dtype), w:to(dtype) }
+      local y = F.conv3d(halves[1], halves[2], { padding = 1 })
+      assert.are.equal(dtype, y.dtype)
+      assert.is_true(apart(y, F.conv3d(halves[1]:float(), halves[2]:float(), { padding = 1 })) < 0.03)
+      assert.is_true(apart(F.max_pool3d(halves[1], 2), F.max_pool3d(halves[1]:float(), 2)) == 0)
+      assert.is_true(apart(F.avg_pool3d(halves[1], 2), F.avg_pool3d(halves[1]:float(), 2)) < 0.03)
+    end
+  end)
+
+  it("train: a step of a small network has gradients for all", function()
+    local net = nn.Sequential(nn.Conv3d(1, 4, 3, { padding = 1, bias = false }), nn.BatchNorm3d(4), nn.ReLU(),
+      nn.MaxPool3d(2), nn.ConvTranspose3d(4, 2, 2, { stride = 2 }), nn.InstanceNorm3d(2, { affine = true }),
+      nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.LazyLinear(2))
+    net(core.randn(2, 1, 4, 4, 4)):square():sum():backward()
+    for name, p in net:named_parameters() do
+      assert.is_truthy(p.grad, name)
+      assert.is_true(p.grad:isfinite():all():item(), name)
+    end
+  end)
+
+  it("refuse what does not fit, and name it", function()
+    local x = core.randn(1, 2, 4, 4, 4)
+    raises("conv3d: expected an input of 5 dims, or 4 without a batch", F.conv3d, core.randn(2, 3, 3),
+      core.randn(1, 2, 1, 1, 1))
+    raises("argument 4 (stride): expected an integer or a list of three", F.conv3d, x,
+      core.randn(1, 2, 1, 1, 1),
+      nil, { 1, 2 })
+    raises("has 2 channels, weight [1, 3, 1, 1, 1]", F.conv3d, x, core.randn(1, 3, 1, 1, 1))
+    raises("dim 3 has 4 elements, the kernel spans 5", F.conv3d, x, core.randn(1, 2, 5, 1, 1))
+    raises("max_pool3d: a window of 5 does not fit the padded input", F.max_pool3d, x, 5)
+    raises("max_pool3d: padding must be within 0 and half of the kernel (1)", F.max_pool3d, x, 2, 1, 2)
+    raises("avg_pool3d: divisor_override must not be 0", F.avg_pool3d, x, 2, { divisor_override = 0 })
+    raises("adaptive_avg_pool3d: expected (n, c, d, h, w) or (c, d, h, w)", F.adaptive_avg_pool3d,
+      core.randn(2, 2), 1)
+    raises("Conv3d: kernel_size: expected an integer or a list of 3", nn.Conv3d, 1, 2, { 1, 2 })
+    raises("BatchNorm3d: expected an input of 5 dims", nn.BatchNorm3d(2), core.randn(2, 2, 3))
+    local y, at = F.max_pool2d_with_indices(core.randn(1, 1, 4, 4), 2)
+    raises("max_unpool2d: output_size: dim 2 must be from 3 to 5, got 9", F.max_unpool2d, y, at, 2,
+      { output_size = { 4, 9 } })
+    raises("max_unpool2d: indices: expected int64 of the input's shape", F.max_unpool2d, y, at:float(), 2)
+  end)
+end)
+
+describe("resampling", function()
+  it("of half types rounds once", function()
+    local x = core.randn(1, 2, 5, 6):bfloat16()
+    local opts = { size = { 8, 3 }, mode = "bicubic" }
+    local y = F.interpolate(x, opts)
+    assert.are.equal("bfloat16", y.dtype)
+    assert.are.equal(0, apart(y, F.interpolate(x:float(), opts):bfloat16()))
+  end)
+
+  it("refuses options that do not go together", function()
+    local image = core.randn(1, 1, 4, 4)
+    raises("mode \"trilinear\" is for inputs of 5 dims", F.interpolate, image,
+      { size = 2, mode = "trilinear" })
+    raises("antialias goes with bilinear and bicubic", F.interpolate, image, { size = 2, antialias = true })
+    raises("align_corners goes with the linear modes", F.interpolate, image,
+      { size = 2, align_corners = true })
+    raises("recompute_scale_factor goes with scale_factor", F.interpolate, image,
+      { size = 2, recompute_scale_factor = true })
+    raises("scale_factor 0.1 makes dim 3", F.interpolate, image, { scale_factor = 0.1 })
+    raises("grid_sample: for input [1, 1, 4, 4] the grid must be (1, h', w', 2)", F.grid_sample, image,
+      core.zeros(1, 2, 2, 3))
+    raises("grid_sample: mode \"bicubic\" is for (n, c, h, w)", F.grid_sample, core.randn(1, 1, 2, 2, 2),
+      core.zeros(1, 1, 1, 1, 3), "bicubic")
+    raises("affine_grid: theta: expected a floating-point tensor [1, 2, 3]", F.affine_grid,
+      core.zeros(1, 3, 4),
+      { 1, 1, 2, 2 })
+  end)
+
+  it("at no position, of no image and of no channel is empty", function()
+    assert.are.same({ 1, 2, 0, 3 }, F.grid_sample(core.randn(1, 2, 4, 4), core.zeros(1, 0, 3, 2)).shape)
+    assert.are.same({ 0, 2, 1, 3 }, F.grid_sample(core.zeros(0, 2, 4, 4), core.zeros(0, 1, 3, 2)).shape)
+    assert.are.same({ 1, 0, 1, 3 }, F.grid_sample(core.zeros(1, 0, 4, 4), core.zeros(1, 1, 3, 2)).shape)
+  end)
+end)
+
+describe("windows", function()
+  it("share memory as a view, and fold sums them", function()
+    local x = core.zeros(5)
+    local windows = x:unfold(1, 3, 1)
+    x:fill_(2)
+    assert.are.same({ { 2, 2, 2 }, { 2, 2, 2 }, { 2, 2, 2 } }, windows:totable())
+    assert.are.same({ { { { 1, 2, 1 }, { 2, 4, 2 }, { 1, 2, 1 } } } },
+      nn.Fold(3, 2)(nn.Unfold(2)(core.ones(1, 1, 3, 3))):totable())
+  end)
+
+  it("have gradients of gradients", function()
+    local x = core.randn(1, 2, 4, 4, { dtype = "float64" }):requires_grad_()
+    local y = F.fold(F.unfold(x, 2) ^ 2, 4, 2)
+    local g = core.grad(y:sum(), x, { create_graph = true })
+    g:sum():backward()
+    assert.is_true(apart(x.grad, F.fold(F.unfold(core.full({ 1, 2, 4, 4 }, 2, { dtype = "float64" }), 2), 4,
+      2))
+      < 1e-12)
+  end)
+
+  it("refuse what does not fit", function()
+    raises("unfold: a window of 6 does not fit dim 1 of size 5", core.zeros(5).unfold, core.zeros(5), 1, 6, 1)
+    raises("unfold: step must be at least 1", core.zeros(5).unfold, core.zeros(5), 1, 2, 0)
+    raises("fold: a column must be a multiple of 2 x 2 elements long", F.fold, core.zeros(1, 3, 4), 3, 2)
+    raises("fold: an image of 4 x 4 has 3 x 3 windows, and the input has 4 columns", F.fold,
+      core.zeros(1, 4, 4), 4,
+      2)
+  end)
+end)
+
+describe("ctc_loss", function()
+  local x = core.randn(4, 2, 3):log_softmax(3)
+  it("refuses lengths and targets that do not fit", function()
+    raises("input_lengths must be within 0 and 4, got 5 for sequence 1", F.ctc_loss, x,
+      int64 { { 1 }, { 1 } },
+      { 5, 4 }, { 1, 1 })
+    raises("target_lengths must have one number for each of 2 sequences", F.ctc_loss, x,
+      int64 { { 1 }, { 1 } },
+      { 4, 4 }, { 1 })
+    raises("target 1 of sequence 2 must be within 0 and 2, got 3", F.ctc_loss, x, int64 { { 1 }, { 3 } },
+      { 4, 4 },
+      { 1, 1 })
+    raises("target_lengths add up to 2, and targets has 3 elements", F.ctc_loss, x, int64 { 1, 1, 2 },
+      { 4, 4 },
+      { 1, 1 })
+    raises("blank must be at most 2, got 3", F.ctc_loss, x, int64 { { 1 }, { 1 } }, { 4, 4 }, { 1, 1 }, 3)
+  end)
+
+  it("of half types is computed in float32", function()
+    local loss = F.ctc_loss(x:bfloat16(), int64 { { 1 }, { 2 } }, { 4, 4 }, { 1, 1 })
+    assert.are.equal("float32", loss.dtype)
+  end)
+end)
+
+describe("bags", function()
+  it("refuse offsets that are none", function()
+    local w, i = core.randn(4, 2), int64 { 0, 1, 2 }
+    raises("the first offset must be 0, got 1", F.embedding_bag, i, w, int64 { 1 })
+    raises("offsets must not fall: 1 comes after 2", F.embedding_bag, i, w, int64 { 0, 2, 1 })
+    raises("the last offset must be 3", F.embedding_bag, i, w, int64 { 0, 2 }, { include_last_offset = true })
+    raises("give no offsets", F.embedding_bag, i:view(1, 3), w, int64 { 0 })
+    raises("per_sample_weights goes with mode = \"sum\"", F.embedding_bag, i, w, int64 { 0 },
+      { per_sample_weights = core.ones(3) })
+    raises("scale_grad_by_freq goes with sum and mean", F.embedding_bag, i, w, int64 { 0 },
+      { mode = "max", scale_grad_by_freq = true })
+  end)
+
+  it("scale rows down in place where max_norm is given", function()
+    local layer = nn.Embedding(3, 2, { max_norm = 1 })
+    core.no_grad(function() layer.weight:copy_(core.tensor { { 3, 4 }, { 0.3, 0.4 }, { 6, 8 } }) end)
+    layer(int64 { 0, 1, 0 })
+    local rows = layer.weight:totable()
+    assert.is_true(math.abs(rows[1][1] - 0.6) < 1e-6 and math.abs(rows[1][2] - 0.8) < 1e-6)
+    assert.is_true(math.abs(rows[2][1] - 0.3) < 1e-6)
+    assert.are.same({ 6, 8 }, rows[3])
+  end)
+end)
