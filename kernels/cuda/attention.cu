@@ -34,14 +34,20 @@ template <class T> struct rows_of {
 static __device__ __forceinline__ float exp_of(float x) { return ax_exp_f32(x); }
 static __device__ __forceinline__ double exp_of(double x) { return exp(x); }
 
+/* The least b with n <= 2^b: threads are laid over rows of 2^b elements, since a division for each
+ * element would take longer than its load. */
+static __device__ __forceinline__ int bits_for(int n) { return n > 1 ? 32 - __clz(n - 1) : 0; }
+
 /* Loads rows [row0, row0 + ROWS) of a plane into shared memory, times `by`; zeros past `count`. */
 template <class T, int D, class S>
 static __device__ void load_rows(const side &s, const S *from, int64_t row0, int64_t count, int width, T by,
                                  T (*to)[D])
 {
-  for (int p = threadIdx.x; p < rows_of<T>::all * width; p += blockDim.x) {
-    const int r = p / width, c = p % width;
-    to[r][c] = row0 + r < count ? (T)ax_cuda_load(from[(row0 + r) * s.step[2] + c * s.step[3]]) * by : (T)0;
+  const int bits = bits_for(width);
+  for (int p = threadIdx.x; p < rows_of<T>::all << bits; p += blockDim.x) {
+    const int r = p >> bits, c = p & ((1 << bits) - 1);
+    if (c < width)
+      to[r][c] = row0 + r < count ? (T)ax_cuda_load(from[(row0 + r) * s.step[2] + c * s.step[3]]) * by : (T)0;
   }
 }
 
@@ -55,10 +61,11 @@ static __device__ void dots(T (*rows)[D], const side &s, const S *from, int64_t 
   const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * R;
   for (int r = 0; r < R; r++) out[r] = 0;
   for (int c0 = 0; c0 < width; c0 += CHUNK) {
-    const int many = width - c0 < CHUNK ? width - c0 : CHUNK;
+    const int many = width - c0 < CHUNK ? width - c0 : CHUNK, bits = bits_for(many);
     __syncthreads(); /* the last piece may still be in use */
-    for (int p = threadIdx.x; p < 32 * many; p += blockDim.x) {
-      const int r = p / many, c = p % many;
+    for (int p = threadIdx.x; p < 32 << bits; p += blockDim.x) {
+      const int r = p >> bits, c = p & ((1 << bits) - 1);
+      if (c >= many) continue;
       piece[r][c] =
           first + r < count ? (T)ax_cuda_load(from[(first + r) * s.step[2] + (c0 + c) * s.step[3]]) : (T)0;
     }
@@ -101,7 +108,8 @@ static __device__ void store_row(const side &s, S *to, int64_t row, int width, T
 }
 
 /* The number that the mask adds to a score.  (This and `keep` are not inlined: they run once for
- * each score, and the loops over tiles stay small.) */
+ * each score, and the loops over tiles stay small.  The kernels' job is a grid constant, so that a
+ * reference to it needs no copy on each thread's stack.) */
 static __device__ __attribute__((noinline)) double mask_at(const job &j, int64_t b, int64_t h, int64_t q,
                                                            int64_t k)
 {
@@ -131,7 +139,7 @@ static __device__ __attribute__((noinline)) T keep(const job &j, int64_t b, int6
 
 /* ---- forward */
 
-template <class S, int D> static __global__ void forward(job j)
+template <class S, int D> static __global__ void forward(const __grid_constant__ job j)
 {
   typedef compute<S> T;
   constexpr int R = rows_of<T>::each, ROWS = rows_of<T>::all;
@@ -207,7 +215,7 @@ template <class S> static __global__ void deltas(job j)
 
 /* The gradients of the keys and values: rows are keys, lanes are queries, of every head that sees
  * them. */
-template <class S, int D> static __global__ void backward_keys(job j)
+template <class S, int D> static __global__ void backward_keys(const __grid_constant__ job j)
 {
   typedef compute<S> T;
   constexpr int R = rows_of<T>::each, ROWS = rows_of<T>::all;
@@ -250,7 +258,7 @@ template <class S, int D> static __global__ void backward_keys(job j)
   }
 }
 
-template <class S, int D> static __global__ void backward_queries(job j)
+template <class S, int D> static __global__ void backward_queries(const __grid_constant__ job j)
 {
   typedef compute<S> T;
   constexpr int R = rows_of<T>::each, ROWS = rows_of<T>::all;
