@@ -55,6 +55,8 @@ AX_API void ax_memory_set_hook(bool (*hook)(size_t wanted, int attempt));
 AX_API void ax_memory_count_collection(void); /* the host ran a collection for us */
 /* Live bytes plus a share for structures, without a lock: the binding looks at it on every call. */
 AX_API int64_t ax_memory_pressure(void);
+/* Bytes of the largest device in use; 0: none is. */
+AX_API int64_t ax_memory_of_device(void);
 /* ---- what is live, by size and script line: for the message of an allocation that fails.
  * Tensors of a megabyte and more are tracked one by one (their line is looked up when they are
  * made), smaller ones are counted by size. */
@@ -319,7 +321,7 @@ static inline void ax_touch(ax_tensor *t) { t->version->edits++; }
 static inline void ax_will_write(const ax_tensor *t)
 {
   if (__builtin_expect(t->storage->awaited, 0)) ax_save_settle();
-  if (__builtin_expect(t->storage->later != NULL, 0)) ax_storage_settle(t->storage, true);
+  if (__builtin_expect(t->storage->later || t->storage->later_reads, 0)) ax_storage_settle(t->storage, true);
 }
 
 /* ---- optimizers: one pass over a segment table ----------------------------------------------- */

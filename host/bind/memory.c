@@ -2,10 +2,11 @@
  * eight bytes where a tensor holds a gigabyte.
  *
  * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB,
- * at most 256 MB).  It is postponed while the last one is recent in relation to its cost (a large
- * Lua heap takes tens of milliseconds), but never past four times that growth: memory stays flat
- * whatever the clock shows.  The clock counts this thread's processor time, so other load on the
- * machine changes nothing.
+ * at most 256 MB or, where a device is in use, a 64th of its memory: an evaluation on a large GPU
+ * would else collect several times a forward pass).  It is postponed while the last one is recent
+ * in relation to its cost (a large Lua heap takes tens of milliseconds), but never past four times
+ * that growth: memory stays flat whatever the clock shows.  The clock counts this thread's
+ * processor time, so other load on the machine changes nothing.
  *
  * Before an allocation fails there are two more attempts: a collection, and a collection without
  * LuaJIT's traces.  A trace holds the objects that it was specialised on, tensors among them, for
@@ -52,8 +53,9 @@ static double now(void)
 
 static int64_t growth_over(int64_t pressure)
 {
-  const int64_t half = pressure / 2;
-  return half < LEAST_GROWTH ? LEAST_GROWTH : half > MOST_GROWTH ? MOST_GROWTH : half;
+  const int64_t half = pressure / 2, device = ax_memory_of_device() / 64,
+                most = device > MOST_GROWTH ? device : MOST_GROWTH;
+  return half < LEAST_GROWTH ? LEAST_GROWTH : half > most ? most : half;
 }
 
 static int64_t growth_allowed(void) { return growth_over(last.left); }

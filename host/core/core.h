@@ -41,6 +41,8 @@ ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, voi
 /* ---- memory/report.c */
 /* A storage of at least AX_MEMORY_TRACKED bytes was made; it will be freed. */
 void ax_memory_track(ax_storage *s);
+/* A device of so many bytes is in use. */
+void ax_memory_note_device(int64_t bytes);
 void ax_memory_untrack(ax_storage *s);
 
 /* ---- alloc.c */

@@ -63,6 +63,17 @@ ax_status ax_storage_adopt(ax_device device, const ax_device_memory *memory, voi
   return st;
 }
 
+/* Collections follow the size of the device (bind/memory.c). */
+static void note_device(ax_device device, const ax_backend *backend)
+{
+  static _Thread_local uint64_t seen;
+  ax_memory_stats stats = { 0 };
+  if (device.index > 63 || seen >> device.index & 1) return;
+  seen |= UINT64_C(1) << device.index;
+  backend->memory->stats(device.index, &stats);
+  ax_memory_note_device(stats.limit_bytes);
+}
+
 static ax_status new_on_device(ax_device device, size_t bytes, ax_storage **out)
 {
   const ax_backend *backend;
@@ -75,6 +86,7 @@ static ax_status new_on_device(ax_device device, size_t bytes, ax_storage **out)
   }
   st = ax_backend_of(device, &backend);
   if (st != AX_OK || (st = backend->memory->alloc(device.index, bytes, &data)) != AX_OK) return st;
+  note_device(device, backend);
   return ax_storage_adopt(device, backend->memory, data, bytes, out);
 }
 

@@ -281,6 +281,13 @@ bool ax_memory_relieve(size_t wanted, int attempt) { return pressure_hook && pre
 
 static int64_t device_bytes;
 
+static int64_t largest_device;
+int64_t ax_memory_of_device(void) { return __atomic_load_n(&largest_device, __ATOMIC_RELAXED); }
+void ax_memory_note_device(int64_t bytes)
+{
+  if (bytes > ax_memory_of_device()) __atomic_store_n(&largest_device, bytes, __ATOMIC_RELAXED);
+}
+
 void ax_memory_count_device(int64_t bytes) { __atomic_add_fetch(&device_bytes, bytes, __ATOMIC_RELAXED); }
 
 void ax_memory_count_collection(void) { stats.pressure_collections++; }
