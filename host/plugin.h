@@ -158,7 +158,9 @@ typedef struct ax_storage {
   size_t bytes;
   void (*release)(struct ax_storage *); /* frees `data` only; NULL: the data is not freed */
   void *owner;                          /* for `release` */
-  ax_later *later;                      /* a cast from or to it that has not run (ops/later.c); or NULL */
+  ax_later *later;                      /* the call that writes it and has not run (ops/later.c); or NULL */
+  uint32_t later_reads;                 /* calls that have not run and read it */
+  uint64_t made;                        /* the call that made it, for ops/join.c; 0: another one */
   ax_version version;                   /* shared by the tensors that have no cell of their own */
 } ax_storage;
 
@@ -208,7 +210,7 @@ AX_API ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, a
 AX_API void ax_tensor_release(ax_tensor *t); /* NULL is fine */
 
 static inline size_t ax_itemsize(const ax_tensor *t) { return ax_dtype_size((ax_dtype)t->dtype); }
-/* Runs a cast that waits and writes the storage; write: also one that reads it. */
+/* Runs the call that waits and writes the storage; write: also those that read it. */
 AX_API void ax_storage_settle(ax_storage *s, bool write);
 static inline void *ax_data(const ax_tensor *t)
 {

@@ -22,6 +22,7 @@ typedef struct job {
   void *sums;
   const void *a, *b, *c, *mean; /* for each channel, in the type computed in, as the sums are */
   bool relu;
+  bool rounded; /* to the type of the rows before a residual is added */
 } job;
 
 typedef struct kind {
@@ -72,7 +73,12 @@ typedef struct kind {
     for (int64_t r = lo; r < hi; r++) { \
       const X *x = (const X *)j->x + r * n, *z = j->residual ? (const X *)j->residual + r * n : NULL; \
       X *y = (X *)j->y + r * n; \
-      if (z && j->relu) { \
+      if (z && j->rounded) { \
+        for (int64_t c = 0; c < n; c++) { \
+          const T v = GET(PUT(GET(x[c]) * a[c] + b[c])) + GET(z[c]); \
+          y[c] = PUT(j->relu && v < 0 ? 0 : v); \
+        } \
+      } else if (z && j->relu) { \
         AX_SIMD \
         for (int64_t c = 0; c < n; c++) { \
           const T v = GET(x[c]) * a[c] + b[c] + GET(z[c]); \
@@ -285,10 +291,11 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   AX_TRY(take(&sums, (size_t)chunks_of(&j) * 2 * n * item));
   AX_TRY(take(&numbers, 2 * n * sizeof(double) + 2 * n * item));
   double *const at = numbers.p, *const m2 = at + n;
-  void *const a = m2 + n, *const b = (char *)a + n * item;
+  void *a = m2 + n, *b = (char *)a + n * item;
   j.sums = sums.p;
   ax_cpu_for(chunks_of(&j), x->numel, k->statistics, &j);
   k->combine(&j, at, m2);
+  if (call->n_out > 3) a = ax_data(call->out[3]), b = ax_data(call->out[4]); /* for _scale_shift */
   for (int64_t c = 0; c < j.channels; c++) {
     put(wide, ax_data(mean), c, at[c]);
     put(wide, ax_data(invstd), c, 1 / sqrt(m2[c] / (double)j.rows + eps));
@@ -303,7 +310,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   j.a = a;
   j.b = b;
   j.relu = call->a->batch_norm_train.relu;
-  apply(&j, x, residual, y);
+  if (call->n_out <= 3) apply(&j, x, residual, y);
 out:
   drop(&sums), drop(&numbers);
   return st;
@@ -382,6 +389,7 @@ ax_status ax_cpu__scale_shift(const ax_call *call)
   j.a = numbers.p;
   j.b = b;
   j.relu = call->a->scale_shift.relu;
+  j.rounded = call->a->scale_shift.rounded;
   apply(&j, x, residual, call->out[0]);
 out:
   drop(&numbers);

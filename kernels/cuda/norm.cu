@@ -81,10 +81,11 @@ static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S
 }
 
 /* Likewise with the row in registers; rows, weight and bias are aligned, and parameters have the
- * layout of the row. */
-template <class S, int V, bool WIDE>
-static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S *b, compute<S> *mean_out,
-                                    compute<S> *rstd_out)
+ * layout of the row.  The result may be of a half type Y beside a float32 x.  p and z: the row is
+ * their sum, which is written to x. */
+template <class S, class Y, int V, bool WIDE>
+static __global__ void forward_held(job j, Y *y, S *x, const S *w, const S *b, const S *p, const Y *z,
+                                    compute<S> *mean_out, compute<S> *rstd_out)
 {
   typedef compute<S> T;
   typedef ax_cuda_team<WIDE> team;
@@ -95,7 +96,17 @@ static __global__ void forward_held(job j, S *y, const S *x, const S *w, const S
     T v[RUNS][V], mean = 0, squares = 0;
 #pragma unroll
     for (int q = 0; q < RUNS; q++)
-      if (first + q * step < n) ax_cuda_get(x + r * j.n, first + q * step, v[q]);
+      if (first + q * step < n) {
+        const int64_t at = r * j.n + first + q * step;
+        if (!p) ax_cuda_get(x, at, v[q]);
+        else {
+          T more[V];
+          ax_cuda_get(p, at, v[q]);
+          ax_cuda_get(z, at, more);
+          for (int k = 0; k < V; k++) v[q][k] = ax_cuda_load(ax_cuda_store<S>(v[q][k] + more[k]));
+          ax_cuda_put(x, at, v[q]);
+        }
+      }
     if (j.centred) {
 #pragma unroll
       for (int q = 0; q < RUNS; q++)
@@ -150,12 +161,23 @@ static job plan(const ax_tensor *x, int last, int64_t groups)
   return j;
 }
 
+/* Calls f with the type of a norm's result: that of x, or a half type beside a float32 x. */
+template <class S, class F> static ax_status ax_cuda_with_result(const ax_tensor *y, F f)
+{
+  if constexpr (sizeof(S) == 4) {
+    if (y->dtype == AX_BF16) return f(ax_cuda_type<ax_cuda_bf16>());
+    if (y->dtype == AX_F16) return f(ax_cuda_type<ax_cuda_f16>());
+  }
+  return f(ax_cuda_type<S>());
+}
+
 static ax_status forward(const ax_call *call, int64_t groups, bool centred)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0], *w = call->n_in > 1 ? call->in[1] : NULL,
                   *b = centred && call->n_in > 2 ? call->in[2] : NULL;
   const ax_device d = x->device;
   const char *name = ax_ops[call->op].name;
+  const bool terms = call->n_in > 4; /* x is their sum, and written (ops/join.c) */
   job j = plan(x, call->a->n_list, groups);
   ax_status st = AX_OK;
 
@@ -175,13 +197,23 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
     return ax_cuda_with_rows<S>(j.n, (uintptr_t)ax_data(x) | (uintptr_t)ax_data(y), [&](auto v, auto wide) {
       constexpr int V = AX_VALUE_OF(v);
       constexpr bool WIDE = AX_VALUE_OF(wide);
-      auto kernel = forward_rows<S, V, WIDE>;
       if constexpr (V >= 4)
         if (!groups && j.n <= (WIDE ? ax_cuda_row_threads(j.n) : 32) * (int64_t)HELD &&
             ((uintptr_t)wp | (uintptr_t)bp) % 16 == 0)
-          kernel = forward_held<S, V, WIDE>;
-      return ax_cuda_launch_rows(name, d, j.rows, j.n, kernel, j, ax_cuda_data<S>(y), ax_cuda_data<S>(x), wp,
-                                 bp, centred ? ax_cuda_data<T>(call->out[1]) : NULL,
+          return ax_cuda_with_result<S>(y, [&](auto result) {
+            typedef AX_TYPE_OF(result) Y;
+            return ax_cuda_launch_rows(name, d, j.rows, j.n, forward_held<S, Y, V, WIDE>, j,
+                                       ax_cuda_data<Y>(y), ax_cuda_data<S>(x), wp, bp,
+                                       terms ? ax_cuda_data<S>(call->in[3]) : NULL,
+                                       terms ? ax_cuda_data<Y>(call->in[4]) : NULL,
+                                       centred ? ax_cuda_data<T>(call->out[1]) : NULL,
+                                       ax_cuda_data<T>(call->out[centred ? 2 : 1]));
+          });
+      if (terms || y->dtype != x->dtype)
+        return ax_fail(AX_EINVAL, "%s: rows of %lld elements are not joined with other calls", name,
+                       (long long)j.n);
+      return ax_cuda_launch_rows(name, d, j.rows, j.n, forward_rows<S, V, WIDE>, j, ax_cuda_data<S>(y),
+                                 ax_cuda_data<S>(x), wp, bp, centred ? ax_cuda_data<T>(call->out[1]) : NULL,
                                  ax_cuda_data<T>(call->out[centred ? 2 : 1]));
     });
   });

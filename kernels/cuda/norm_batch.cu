@@ -19,6 +19,7 @@ struct job {
    * rows */
   int across;
   bool relu;
+  bool rounded; /* to the type of the rows before a residual is added */
 };
 
 /* V: the channels of a run where memory is aligned. */
@@ -97,12 +98,12 @@ static __device__ __forceinline__ void chunk_sums(const job &j, T *sums, const L
       L mine = of;
       mine.begin(j, lo, c);
       int64_t r = lo + ty;
-      for (; r + 3 * down < hi; r += 4 * down) {
-        typename L::loaded v[4];
+      for (; r + (L::AHEAD - 1) * down < hi; r += L::AHEAD * down) {
+        typename L::loaded v[L::AHEAD];
 #pragma unroll
-        for (int i = 0; i < 4; i++) mine.load((r + i * down) * j.channels + c, v[i]);
+        for (int i = 0; i < L::AHEAD; i++) mine.load((r + i * down) * j.channels + c, v[i]);
 #pragma unroll
-        for (int i = 0; i < 4; i++) mine.add(j, v[i], one, two);
+        for (int i = 0; i < L::AHEAD; i++) mine.add(j, v[i], one, two);
       }
       for (; r < hi; r += down) {
         typename L::loaded v;
@@ -126,6 +127,7 @@ static __device__ __forceinline__ void chunk_sums(const job &j, T *sums, const L
 }
 
 template <class S, int V> struct spread {
+  static constexpr int AHEAD = 4; /* rows in flight */
   typedef compute<S> T;
   struct loaded {
     T x[V];
@@ -233,6 +235,7 @@ static __global__ void apply(job j, S *y, const S *x, const S *residual, const c
     channel_numbers(b, c, bv);
     for (int k = 0; k < V; k++) {
       v[k] = v[k] * av[k] + bv[k];
+      if (j.rounded) v[k] = ax_cuda_load(ax_cuda_store<S>(v[k]));
       if (residual) v[k] += z[k];
       if (j.relu) v[k] = v[k] < 0 ? (T)0 : v[k];
     }
@@ -263,6 +266,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   job j = job_of(x);
 
   if (x->numel == 0) return AX_OK;
+  const bool apart = call->n_out > 3; /* for _scale_shift */
   j.relu = call->a->batch_norm_train.relu;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
@@ -272,7 +276,8 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
     T *sums;
     ax_status st = ax_cuda_take(d, bytes, (void **)&sums);
     if (st != AX_OK) return st;
-    T *const a = sums + 2 * j.chunks * j.channels, *const b = a + j.channels;
+    T *const a = apart ? ax_cuda_data<T>(call->out[3]) : sums + 2 * j.chunks * j.channels,
+             *const b = apart ? ax_cuda_data<T>(call->out[4]) : a + j.channels;
     st = j.channels % V == 0 && (uintptr_t)ax_data(x) % 16 == 0
              ? ax_cuda_launch("batch_norm", d, blocks_of(j, V), THREADS, statistics<S, V>, j,
                               ax_cuda_data<S>(x), sums)
@@ -283,7 +288,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
                           j, ax_cuda_data<S>(x), (const T *)sums, input(1), input(2), input(3), input(4),
                           call->a->batch_norm_train.momentum, call->a->batch_norm_train.eps,
                           ax_cuda_data<T>(call->out[1]), ax_cuda_data<T>(call->out[2]), a, b);
-    if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
+    if (st == AX_OK && !apart) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
     ax_cuda_give(d, sums, bytes);
     return st;
   });
@@ -303,12 +308,16 @@ static __global__ void factors(job j, each weight, each bias, const compute<S> *
     coefficients(weight, bias, mean[c], invstd[c], c, &a[c], &b[c]);
 }
 
-template <class S, int V> struct product {
+/* MASK: g counts where y is above 0 alone, and is written like that. */
+template <class S, int V, bool MASK> struct product {
+  static constexpr int AHEAD = MASK ? 2 : 4; /* of 4, a thread would need 177 registers */
   typedef compute<S> T;
   struct loaded {
-    T g[V], x[V];
+    T g[V], x[V], y[MASK ? V : 1];
+    int64_t at;
   };
-  const S *g, *x;
+  const S *g, *x, *y;
+  S *masked;
   const T *mean, *a, *b;
   T centre[V], by[V], plus[V];
   __device__ __forceinline__ void begin(const job &j, int64_t, int64_t c)
@@ -322,9 +331,16 @@ template <class S, int V> struct product {
   {
     ax_cuda_get(g, at, v.g);
     ax_cuda_get(x, at, v.x);
+    if constexpr (MASK) ax_cuda_get(y, at, v.y);
+    v.at = at;
   }
-  __device__ __forceinline__ void add(const job &j, const loaded &v, T (&sum)[V], T (&products)[V]) const
+  __device__ __forceinline__ void add(const job &j, loaded &v, T (&sum)[V], T (&products)[V]) const
   {
+    if constexpr (MASK) {
+      for (int i = 0; i < V; i++)
+        if (!(v.y[i] > 0)) v.g[i] = 0;
+      ax_cuda_put(masked, v.at, v.g);
+    }
     for (int i = 0; i < V; i++) {
       const T counts = !j.relu || v.x[i] * by[i] + plus[i] > 0 ? v.g[i] : (T)0;
       sum[i] += counts;
@@ -332,13 +348,13 @@ template <class S, int V> struct product {
     }
   }
 };
-template <class S, int V>
+template <class S, int V, bool MASK>
 static __global__ void __launch_bounds__(THREADS)
-    products(job j, const S *g, const S *x, const compute<S> *mean, const compute<S> *a, const compute<S> *b,
-             compute<S> *sums)
+    products(job j, const S *g, const S *x, const S *y, S *masked, const compute<S> *mean,
+             const compute<S> *a, const compute<S> *b, compute<S> *sums)
 {
-  product<S, V> of;
-  of.g = g, of.x = x, of.mean = mean, of.a = a, of.b = b;
+  product<S, V, MASK> of;
+  of.g = g, of.x = x, of.y = y, of.masked = masked, of.mean = mean, of.a = a, of.b = b;
   chunk_sums<V>(j, sums, of);
 }
 
@@ -410,7 +426,9 @@ AX_CUDA_KERNEL(_batch_norm_backward)
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
     const size_t bytes = (size_t)(2 * j.chunks + 5) * (size_t)j.channels * sizeof(T);
-    const S *gp = ax_cuda_data<S>(g), *xp = ax_cuda_data<S>(x);
+    const S *gp = ax_cuda_data<S>(g), *xp = ax_cuda_data<S>(x),
+            *yp = call->n_in > 6 ? ax_cuda_data<S>(call->in[6]) : NULL;
+    S *const masked = yp ? ax_cuda_data<S>(call->out[3]) : NULL;
     const T *m = ax_cuda_data<T>(mean), *inv = ax_cuda_data<T>(invstd);
     S *to = ax_cuda_data<S>(dx);
     T *sums;
@@ -421,12 +439,17 @@ AX_CUDA_KERNEL(_batch_norm_backward)
     if (j.relu) /* where it cut off */
       st = ax_cuda_launch("batch_norm", d, channels, THREADS, factors<S>, j, each_of(weight), each_of(bias),
                           m, inv, a, b);
-    if (st == AX_OK && j.rows)
-      st = j.channels % V == 0 && ((uintptr_t)gp | (uintptr_t)xp | (uintptr_t)m) % 16 == 0
-               ? ax_cuda_launch("batch_norm", d, blocks_of(j, V), THREADS, products<S, V>, j, gp, xp, m,
-                                (const T *)a, (const T *)b, sums)
-               : ax_cuda_launch("batch_norm", d, blocks_of(j, 1), THREADS, products<S, 1>, j, gp, xp, m,
-                                (const T *)a, (const T *)b, sums);
+    if (st == AX_OK && j.rows) {
+      const bool wide =
+          j.channels % V == 0 &&
+          ((uintptr_t)gp | (uintptr_t)xp | (uintptr_t)m | (uintptr_t)yp | (uintptr_t)masked) % 16 == 0;
+      auto kernel = yp     ? wide ? products<S, V, true> : products<S, 1, true>
+                        : wide ? products<S, V, false>
+                           : products<S, 1, false>;
+      st = ax_cuda_launch("batch_norm", d, blocks_of(j, wide ? V : 1), THREADS, kernel, j, gp, xp, yp, masked,
+                          m, (const T *)a, (const T *)b, sums);
+      if (masked) gp = masked;
+    }
     if (st == AX_OK)
       st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(j.channels, WARPS, d.index), WARPS * 32, add_up<S>,
                           j, (const T *)sums, each_of(weight), inv, each_of(call->out[1]),
@@ -456,21 +479,28 @@ template <class T> static __global__ void widen(each scale, each shift, int64_t 
 
 AX_CUDA_KERNEL(_scale_shift)
 {
-  const ax_tensor *x = call->in[0], *residual = call->n_in > 3 ? call->in[3] : NULL;
+  const ax_tensor *x = call->in[0], *scale = call->in[1], *shift = call->in[2],
+                  *residual = call->n_in > 3 ? call->in[3] : NULL;
   const ax_device d = x->device;
   job j = job_of(x);
 
   if (x->numel == 0) return AX_OK;
   j.relu = call->a->scale_shift.relu;
+  j.rounded = call->a->scale_shift.rounded;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     const size_t bytes = 2 * (size_t)j.channels * sizeof(T);
+    const ax_dtype own = sizeof(T) == 8 ? AX_F64 : AX_F32;
+    if (scale->dtype == own && shift->dtype == own &&
+        ((uintptr_t)ax_data(scale) | (uintptr_t)ax_data(shift)) % 16 == 0)
+      return run_apply<S>("batch_norm", x, residual, call->out[0], j, ax_cuda_data<T>(scale),
+                          ax_cuda_data<T>(shift));
     T *a;
     ax_status st = ax_cuda_take(d, bytes, (void **)&a);
     if (st != AX_OK) return st;
     st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(j.channels, THREADS, d.index), THREADS, widen<T>,
-                        each_of(call->in[1]), each_of(call->in[2]), j.channels, a, a + j.channels);
+                        each_of(scale), each_of(shift), j.channels, a, a + j.channels);
     if (st == AX_OK) st = run_apply<S>("batch_norm", x, residual, call->out[0], j, a, a + j.channels);
     ax_cuda_give(d, a, bytes);
     return st;

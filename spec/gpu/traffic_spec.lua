@@ -70,6 +70,46 @@ describe("traffic", function()
     assert.are.same({ 1, 16384 + 8192, 16384 }, { found.product[1], found.product[2], found.product[3] })
   end)
 
+  it("has no pass for relu and a residual behind a batch norm, nor for their gradients", function()
+    local found = moved([[
+      local F = require "accelerate.nn.functional"
+      local leaf = tensor.randn(2, 16, 16, 16):to("cuda"):requires_grad_()
+      local function norm(v) return F.batch_norm(v, nil, nil, nil, nil, { training = true }) end
+      local bytes = 2 * 16 * 16 * 16 * 4
+    ]], [[
+      local x = leaf:permute(1, 4, 2, 3)
+      local y = F.relu(norm(x))
+      local z = F.relu(norm(y) + x)
+      z:backward(x:detach())
+    ]])
+    assert.is_nil(found.relu)
+    assert.is_nil(found._relu_backward)
+    local bytes = 2 * 16 ^ 3 * 4
+    assert.is_true((found.add or { 0, 0 })[2] <= 2 * bytes) -- the sum of the leaf's two gradients alone
+    -- each norm: x twice, y; the residual; their gradients: g and x twice, dx; for the residual's
+    -- relu its result and g
+    local moves = found.batch_norm[2] + found.batch_norm[3]
+    assert.is_true(moves < 19.5 * bytes, moves / bytes)
+  end)
+
+  it("has no pass for a cast behind a norm, nor one that reads a sum for it", function()
+    local found = moved([[
+      local F = require "accelerate.nn.functional"
+      local x = tensor.randn(64, 128):to("cuda")
+      local b = tensor.randn(64, 128):to("cuda", "bfloat16")
+      local w = tensor.randn(8, 128):to("cuda", "bfloat16")
+    ]], [[
+      tensor.autocast({ dtype = "bfloat16" }, function()
+        local sum = x + b
+        return F.linear(F.layer_norm(sum, { 128 }), w)
+      end)
+    ]])
+    assert.is_nil(found.add)
+    assert.is_nil(found.copy)
+    assert.are.equal(64 * 128 * (4 + 2), found.layer_norm[2])
+    assert.are.equal(64 * 128 * (4 + 2) + 2 * 64 * 4, found.layer_norm[3])
+  end)
+
   it("of a GPT-2 step is at most one and a half times the least", function()
     local step = traffic.steps[1]
     local list, off = traffic.measure(step)

@@ -388,6 +388,7 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
     st = ax_fail(AX_EINVAL, "a recorded step cannot be replayed while another one is recorded");
   else if (!c->ended) st = ax_fail(AX_EINVAL, "the step was not recorded to its end");
   if (st != AX_OK) goto out;
+  AX_TRY(ax_later_all()); /* they may read what the step writes */
   for (int k = 0; k < c->n_leaves && !first; k++) AX_TRY(prepare(&c->leaves[k]));
   for (int k = 0; k < c->n_generators; k++) {
     const drawn *d = &c->generators[k];

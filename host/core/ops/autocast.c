@@ -116,8 +116,24 @@ out:
   return st;
 }
 
+/* What a norm has written in the type already, as the result of a cast; NULL: nothing. */
+static ax_status from_norm(ax_tensor *t, ax_dtype to, ax_tensor **out)
+{
+  ax_status st = ax_later_rounded(t, to, out);
+  if (st != AX_OK || !*out || !ax_would_record(1, &t)) return st;
+  st = ax_record(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = AX_ATTRS(cast, .dtype = to) }, 1, out, 0);
+  if (st == AX_OK) return st;
+  ax_tensor_release(*out);
+  *out = NULL;
+  return st;
+}
+
 static ax_status cast_now(ax_tensor *t, ax_dtype to, ax_tensor **out)
 {
+  if (__builtin_expect(t->storage->later != NULL, 0)) {
+    const ax_status st = from_norm(t, to, out);
+    if (st != AX_OK || *out) return st;
+  }
   return t->work && t->work->dtype == to && !t->grad_fn ? from_work(t, out) : ax_cast(t, to, out);
 }
 

@@ -126,17 +126,11 @@ static ax_dtype number_dtype(const ax_infer *q)
                                                                                          : q->compute;
 }
 
-/* The input that the row's kernel reads in float32 or in a half type alike; -1: none. */
-static int narrow_input(ax_op op)
-{
-  return op == AX_OP_CROSS_ENTROPY_ROWS ? 0 : op == AX_OP_CROSS_ENTROPY_BACKWARD ? 1 : -1;
-}
-
 /* Inputs with half numbers in place of float32 ones that a waiting cast would give: *narrow to
  * release, changed in `in`. */
 static ax_status take_narrow(ax_op op, const ax_args *args, ax_tensor **in, ax_tensor **narrow)
 {
-  const int k = narrow_input(op);
+  const int k = ax_narrow_input(op);
   ax_status st;
 
   *narrow = NULL;
@@ -239,7 +233,7 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
                      DEVICE(device), DEVICE(t->device));
     }
     ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
-    if (__builtin_expect(t->storage->later != NULL, 0) && st == AX_OK && k != narrow_input(op) &&
+    if (__builtin_expect(t->storage->later != NULL, 0) && st == AX_OK && !ax_joins(op, k) &&
         ax_ops[op].form != AX_FORM_VIEW && ax_ops[op].form != AX_FORM_COMPOSITE)
       st = ax_later_now(t->storage, false);
     if (st == AX_OK && __builtin_expect(ax_recording != NULL, 0)) st = ax_capture_input(ax_ops[op].name, t);
@@ -313,7 +307,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
   ax_args recorded, narrowed;
   ax_infer q;
   ax_status st;
-  bool former;
+  bool former, joined;
 
   memset(&q, 0, offsetof(ax_infer, out));
   q.op = op;
@@ -356,7 +350,8 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
     for (int k = 0; k < q.n_out; k++)
       AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
     choose_strides(&q, out);
-    if (op == AX_OP_CAST && ax_later_cast(args->in[0], out[0])) break;
+    AX_TRY(ax_join(&q, out, &joined));
+    if (joined) break;
     AX_TRY(run_somewhere(&q, out));
   }
   ax_tensor_release(narrow);

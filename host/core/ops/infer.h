@@ -34,16 +34,27 @@ extern const ax_op_impl ax_op_impls[AX_OP_COUNT];
 /* ---- later.c */
 /* Whether the cast of x, of a half type, into the fresh float32 y may wait; it does then. */
 bool ax_later_cast(const ax_tensor *x, const ax_tensor *y);
-/* Runs the cast that writes s, if one waits; write: also one that reads s. */
+/* Runs the call that writes s, if one waits; write: also those that read s. */
 ax_status ax_later_now(ax_storage *s, bool write);
-/* Runs all casts of this thread that wait: before a recording, whose replays must not repeat
+/* Runs all calls of this thread that wait: before a recording, whose replays must not repeat
  * them. */
 ax_status ax_later_all(void);
-/* The storage is being freed; a cast into it never runs. */
+/* The storage is being freed; a call that writes it never runs. */
 void ax_later_gone(ax_storage *s);
 /* The half numbers that the float32 tensor t will get, with t's shape and no history; NULL where no
  * cast into t waits. */
 ax_status ax_later_source(const ax_tensor *t, ax_tensor **out);
+/* t rounded to `dtype`, which the call that t waits for has written as well, with t's shape and no
+ * history; no script ever sees its memory.  NULL where there is none. */
+ax_status ax_later_rounded(const ax_tensor *t, ax_dtype dtype, ax_tensor **out);
+
+/* ---- join.c */
+/* The input that the row's kernel reads in float32 or in a half type alike; -1: none. */
+int ax_narrow_input(ax_op op);
+/* Whether the row takes over, or reads in another form, what input k waits for. */
+bool ax_joins(ax_op op, int k);
+/* Lets the call wait, or runs it together with what its inputs wait for; *done: it did either. */
+ax_status ax_join(const ax_infer *q, ax_tensor **out, bool *done);
 
 /* ---- iter.c */
 typedef struct ax_number {

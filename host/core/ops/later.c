@@ -1,77 +1,133 @@
-/* Casts to float32 that wait until a script or a kernel reads them.
+/* Kernel calls that wait until a script or another kernel reads their result.
  *
- * A model prepared for bfloat16 or float16 returns float32, as Accelerate's do.  For a language
- * model's logits that is a pass over the step's largest tensor, and each pass over the result moves
- * twice the bytes.  So the cast of a half result on a device only takes its memory.  What can read
- * the half numbers as they are (cross_entropy) reads those; everything else that reads or writes
- * either memory has the cast run first: at the dispatcher, where a failure is an error, and in
- * ax_data, which no reader goes around.
+ * Memory bounds a step, and most passes over a tensor exist because its reader is another call: the
+ * cast of a model's logits to float32 and their loss; batch norm and relu; a residual sum and its
+ * norm.  Such a call on a device only takes its result's memory.  A row that can do its work on the
+ * way takes it over (join.c) or reads what it would have been made of (cross_entropy).  Everything
+ * else that reads the result has the call run first: at the dispatcher, where a failure is an
+ * error, and in ax_data, which no reader goes around.  What nobody reads never runs.
  *
- * Only a fresh result of an op whose memory nobody else shares is cast like this: kernels write in
- * place only into leaves, gradients, states and what ax_will_write knows of. */
+ * The graph knows nothing of this: nodes, hooks and saved tensors are those of calls at once, and
+ * so are the bits.
+ *
+ * Writes: kernels write in place only into fresh results, gradients and states of their own, and
+ * what ax_will_write knows of; it has those calls run that read the memory. */
 #include "capture.h"
-#include "core/ops/infer.h"
+#include "core/ops/later.h"
 
-enum { LEAST = 4096 }; /* elements; the cast of fewer costs no more than the waiting */
+#include <string.h>
 
-struct ax_later {
-  ax_storage *to, *from; /* `from` is counted */
-  ax_later *next, *former;
-  int64_t numel, offset; /* element i of `to` is element offset + i of `from` */
-  uint8_t from_dtype;
-};
 static _Thread_local ax_later *all;
 
 static void forget(ax_later *l)
 {
   *(l->former ? &l->former->next : &all) = l->next;
   if (l->next) l->next->former = l->former;
-  l->to->later = l->from->later = NULL;
-  ax_storage_release(l->from);
+  l->to->later = NULL;
+  for (int k = 0; k < l->n_in; k++)
+    if (l->in[k]) {
+      l->in[k]->storage->later_reads--;
+      ax_tensor_release(l->in[k]);
+    }
+  ax_tensor_release(l->more[0]), ax_tensor_release(l->more[1]), ax_tensor_release(l->half);
   ax_mfree(l);
 }
 
-bool ax_later_cast(const ax_tensor *x, const ax_tensor *y)
+bool ax_later_possible(const ax_tensor *t)
+{
+  return t->device.kind == AX_CUDA && t->numel >= AX_LATER_LEAST && !ax_recording;
+}
+
+static ax_status without_history(const ax_tensor *t, ax_tensor **out)
+{
+  return ax_tensor_over(t->storage, (ax_dtype)t->dtype, t->ndim, t->shape, t->strides, t->offset, out);
+}
+
+bool ax_later_add(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, const ax_tensor *out,
+                  ax_later **made)
 {
   ax_later *l;
-  if (x->device.kind == AX_CPU || !ax_is_half((ax_dtype)x->dtype) || y->dtype != AX_F32 || x->numel < LEAST)
-    return false;
-  if (!x->grad_fn || x->view || x->shared || x->storage->refs != 1 || x->storage->later ||
-      x->storage->exposed || ax_recording)
-    return false;
-  if (!ax_tensor_is_contiguous(x) || !ax_tensor_is_contiguous(y) || !(l = ax_malloc(sizeof *l))) return false;
-  *l = (ax_later){ .to = y->storage,
-                   .from = ax_storage_retain(x->storage),
-                   .next = all,
-                   .numel = x->numel,
-                   .offset = x->offset,
-                   .from_dtype = x->dtype };
+
+  if (made) *made = NULL;
+  if (!ax_later_possible(out) || out->offset || out->storage->later || n_in > AX_LATER_INPUTS) return false;
+  for (int k = 0; k < n_in; k++)
+    if (in[k] && (in[k]->storage->later || in[k]->storage->exposed)) return false;
+  if (!(l = ax_calloc(1, sizeof *l))) return false;
+  for (int k = 0; k < n_in; k++)
+    if (in[k] && without_history(in[k], &l->in[k]) != AX_OK) {
+      for (int i = 0; i < k; i++) ax_tensor_release(l->in[i]);
+      ax_mfree(l);
+      return false;
+    }
+  for (int k = 0; k < n_in; k++)
+    if (in[k]) in[k]->storage->later_reads++;
+  l->op = op;
+  l->a = *a;
+  l->n_in = n_in;
+  l->to = out->storage;
+  l->dtype = (ax_dtype)out->dtype;
+  l->ndim = out->ndim;
+  memcpy(l->shape, out->shape, sizeof l->shape);
+  memcpy(l->strides, out->strides, sizeof l->strides);
+  l->next = all;
   if (all) all->former = l;
-  all = l->to->later = l->from->later = l;
+  all = l->to->later = l;
+  if (made) *made = l;
   return true;
 }
 
+ax_later *ax_later_of(const ax_tensor *t)
+{
+  ax_later *const l = t->storage->later;
+  if (!l || t->offset || (ax_dtype)t->dtype != l->dtype || !ax_same_shape(t, l->ndim, l->shape)) return NULL;
+  for (int d = 0; d < t->ndim; d++)
+    if (t->shape[d] > 1 && t->strides[d] != l->strides[d]) return NULL;
+  return l;
+}
+
+void ax_later_done(ax_later *l) { forget(l); }
+
+/* What is read is what the call was made with: its inputs keep their memory, and are not written
+ * before. */
 static ax_status run(ax_later *l)
 {
-  ax_tensor *to = NULL, *from = NULL;
-  const int64_t one = 1;
+  ax_tensor *in[AX_LATER_INPUTS] = { 0 }, *out[3] = { 0 };
+  const int n_in = l->n_in, n_out = l->more[1] ? 3 : l->more[0] ? 2 : 1;
+  const ax_op op = l->op;
+  const ax_attrs a = l->a;
   ax_iter it;
   ax_status st;
 
-  AX_TRY(ax_tensor_over(l->to, AX_F32, 1, &l->numel, &one, 0, &to));
-  AX_TRY(ax_tensor_over(l->from, (ax_dtype)l->from_dtype, 1, &l->numel, &one, l->offset, &from));
+  AX_TRY(ax_tensor_over(l->to, l->dtype, l->ndim, l->shape, l->strides, 0, &out[0]));
+  for (int k = 0; k < n_in; k++) in[k] = l->in[k] ? ax_tensor_retain(l->in[k]) : NULL;
+  for (int k = 1; k < n_out; k++) out[k] = ax_tensor_retain(l->more[k - 1]);
   forget(l);
-  ax_iter_pointwise(&it, to, 1, &from, NULL, (ax_dtype)from->dtype);
-  st = ax_kernel_call(AX_OP_COPY, &(ax_attrs){ .n_list = -1 }, 1, &from, 1, &to, &it);
+  if (ax_ops[op].form == AX_FORM_POINTWISE)
+    ax_iter_pointwise(&it, out[0], n_in, in, NULL, op == AX_OP_COPY ? (ax_dtype)in[0]->dtype : AX_F32);
+  st = ax_kernel_call(op, &a, n_in, in, n_out, out, ax_ops[op].form == AX_FORM_POINTWISE ? &it : NULL);
 out:
-  ax_tensor_release(from);
-  ax_tensor_release(to);
+  for (int k = 0; k < n_in; k++) ax_tensor_release(in[k]);
+  for (int k = 0; k < n_out; k++) ax_tensor_release(out[k]);
+  return st;
+}
+
+/* Those that read s. */
+static ax_status run_readers(const ax_storage *s)
+{
+  ax_status st = AX_OK;
+  for (ax_later *l = all; l && st == AX_OK && s->later_reads;) {
+    bool reads = false;
+    for (int k = 0; k < l->n_in; k++) reads = reads || (l->in[k] && l->in[k]->storage == s);
+    if (reads) st = run(l);
+    l = reads ? all : l->next; /* a run may have freed others */
+  }
   return st;
 }
 
 ax_status ax_later_now(ax_storage *s, bool write)
 {
-  return s->later && (write || s->later->to == s) ? run(s->later) : AX_OK;
+  const ax_status st = s->later ? run(s->later) : AX_OK;
+  return st == AX_OK && write && s->later_reads ? run_readers(s) : st;
 }
 
 void ax_storage_settle(ax_storage *s, bool write) { (void)ax_later_now(s, write); }
@@ -85,11 +141,33 @@ ax_status ax_later_all(void)
   return st;
 }
 
+/* Only a fresh result of an op whose memory nobody else shares is cast later. */
+bool ax_later_cast(const ax_tensor *x, const ax_tensor *y)
+{
+  if (!ax_is_half((ax_dtype)x->dtype) || y->dtype != AX_F32 || !x->grad_fn || x->view || x->shared ||
+      x->storage->refs != 1 || x->storage->later_reads || !ax_tensor_is_contiguous(x) ||
+      !ax_tensor_is_contiguous(y))
+    return false;
+  return ax_later_add(AX_OP_COPY, &(ax_attrs){ .n_list = -1 }, 1, (ax_tensor *[]){ (ax_tensor *)x }, y, NULL);
+}
+
+static ax_status shown_as(const ax_tensor *t, const ax_tensor *half, ax_tensor **out)
+{
+  return ax_tensor_over(half->storage, (ax_dtype)half->dtype, t->ndim, t->shape, t->strides,
+                        t->offset + half->offset, out);
+}
+
 ax_status ax_later_source(const ax_tensor *t, ax_tensor **out)
 {
   const ax_later *l = t->storage->later;
   *out = NULL;
-  if (!l || l->to != t->storage || t->dtype != AX_F32) return AX_OK;
-  return ax_tensor_over(l->from, (ax_dtype)l->from_dtype, t->ndim, t->shape, t->strides,
-                        t->offset + l->offset, out);
+  return l && l->op == AX_OP_COPY && t->dtype == AX_F32 ? shown_as(t, l->in[0], out) : AX_OK;
+}
+
+ax_status ax_later_rounded(const ax_tensor *t, ax_dtype dtype, ax_tensor **out)
+{
+  const ax_later *l = t->storage->later;
+  *out = NULL;
+  return l && l->half && t->dtype == AX_F32 && (ax_dtype)l->half->dtype == dtype ? shown_as(t, l->half, out)
+                                                                                 : AX_OK;
 }

@@ -3,6 +3,7 @@
  * Training is one kernel forward and one backward over (n, channels, ..) with the channels
  * innermost.  A gradient that is to be differentiated again is built from pointwise rows and sums
  * instead.  With running statistics it is one scale and one shift for each channel. */
+#include "core/ops/join.h"
 #include "core/ops/rule.h"
 
 #define X INPUT(0)
@@ -196,11 +197,14 @@ static void in_steps(ax_grad *c, ax_arg g, bool relu)
 static void in_one_pass(ax_grad *c, ax_arg g, bool relu)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
-  ax_tensor *const in[] = { g.t, IN(0).t, given(c, 1).t, given(c, 2).t, OUT(1).t, OUT(2).t };
+  ax_tensor *in[] = { g.t, IN(0).t, given(c, 1).t, given(c, 2).t, OUT(1).t, OUT(2).t };
+  bool done;
   if (c->st != AX_OK) return;
-  c->st =
-      ax_run(AX_OP_BATCH_NORM_BACKWARD,
-             &(ax_args){ .n_in = 6, .in = in, .a = AX_ATTRS(batch_norm_backward, .relu = relu) }, results);
+  c->st = ax_join_batch_norm_backward(in, &relu, results, &done);
+  if (c->st == AX_OK && !done)
+    c->st =
+        ax_run(AX_OP_BATCH_NORM_BACKWARD,
+               &(ax_args){ .n_in = 6, .in = in, .a = AX_ATTRS(batch_norm_backward, .relu = relu) }, results);
   for (int k = 0; k < 3; k++) {
     if (c->st == AX_OK && k < c->node->n_in && (k == 0 || c->in[k]) && WANTS(k))
       give(c, k, (ax_arg){ .t = results[k] });

@@ -1,0 +1,279 @@
+/* Rows that do the work of a call that waits (later.c) on their way, so that its result never goes
+ * through memory:
+ *
+ *   relu(batch_norm(x))               one pass over x behind the statistics
+ *   relu(batch_norm(x) + residual)    likewise
+ *   batch_norm's gradient of relu's   relu's gradient never is in memory, or is written on the way
+ *   norm(x + y)                       reads x and y, writes the sum and the norm
+ *   autocast's cast of a norm         the norm writes the half type; float32 when a script reads it
+ *
+ * Each gives the bits of the calls one by one: numbers are rounded where those would round. */
+#include "core/ops/join.h"
+#include "core/ops/later.h"
+
+#include <string.h>
+
+int ax_narrow_input(ax_op op)
+{
+  return op == AX_OP_CROSS_ENTROPY_ROWS ? 0 : op == AX_OP_CROSS_ENTROPY_BACKWARD ? 1 : -1;
+}
+
+bool ax_joins(ax_op op, int k)
+{
+  switch (op) {
+  case AX_OP_ADD: return k < 2;
+  case AX_OP_RELU:
+  case AX_OP_LAYER_NORM:
+  case AX_OP_RMS_NORM: return k == 0;
+  default: return k == ax_narrow_input(op);
+  }
+}
+
+static uint64_t next_made(void)
+{
+  static _Thread_local uint64_t n;
+  return ++n;
+}
+
+static bool same_layout(const ax_tensor *a, const ax_tensor *b)
+{
+  if (a->dtype != b->dtype || !ax_same_shape(a, b->ndim, b->shape)) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->shape[d] > 1 && a->strides[d] != b->strides[d]) return false;
+  return true;
+}
+
+static bool on_16_bytes(const ax_tensor *t)
+{
+  return ((uintptr_t)t->storage->data + (size_t)t->offset * ax_itemsize(t)) % 16 == 0;
+}
+
+static bool joins_norms(const ax_tensor *t)
+{
+  const ax_backend *backend;
+  return ax_backend_of(t->device, &backend) == AX_OK && backend->joins_norms;
+}
+
+static ax_status settle(int n, ax_tensor *const *in)
+{
+  ax_status st = AX_OK;
+  for (int k = 0; k < n && st == AX_OK; k++)
+    if (in[k] && in[k]->storage->later) st = ax_later_now(in[k]->storage, false);
+  return st;
+}
+
+/* ---- batch norm, relu and a residual */
+
+/* Statistics at once; the pass that writes y waits. */
+static ax_status batch_norm(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  ax_tensor *const x = q->args->in[0], *scale = NULL, *shift = NULL;
+  const ax_attrs a = AX_ATTRS(scale_shift, .relu = false);
+  ax_status st = AX_OK;
+
+  if (q->a.batch_norm_train.relu || !ax_later_possible(x) || x->storage->exposed ||
+      !ax_strides_are_channels_last(x->ndim, x->shape, x->strides))
+    return AX_OK;
+  for (int k = 1; k < q->args->n_in; k++)
+    if (q->args->in[k] && !ax_tensor_is_contiguous(q->args->in[k])) return AX_OK;
+  AX_TRY(ax_tensor_new_on(x->device, q->out[1].dtype, 1, x->shape + 1, &scale));
+  AX_TRY(ax_tensor_new_on(x->device, q->out[1].dtype, 1, x->shape + 1, &shift));
+  AX_TRY(ax_kernel_call(AX_OP_BATCH_NORM_TRAIN, &q->a, q->args->n_in, q->args->in, 5,
+                        (ax_tensor *[]){ out[0], out[1], out[2], scale, shift }, NULL));
+  *done = true;
+  if (ax_later_add(AX_OP_SCALE_SHIFT, &a, 3, (ax_tensor *[]){ x, scale, shift }, out[0], NULL))
+    out[1]->storage->made = out[0]->storage->made = next_made();
+  else st = ax_kernel_call(AX_OP_SCALE_SHIFT, &a, 3, (ax_tensor *[]){ x, scale, shift }, 1, out, NULL);
+out:
+  ax_tensor_release(scale), ax_tensor_release(shift);
+  return st;
+}
+
+/* The batch norm that gives x and waits, without relu. */
+static ax_later *normalised(const ax_tensor *x)
+{
+  ax_later *const l = ax_later_of(x);
+  return l && l->op == AX_OP_SCALE_SHIFT && !l->a.scale_shift.relu ? l : NULL;
+}
+
+static ax_status relu(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  const ax_tensor *x = q->args->in[0];
+  ax_later *const l = x ? normalised(x) : NULL;
+
+  if (!l || !same_layout(x, out[0])) return AX_OK;
+  ax_attrs a = l->a;
+  a.scale_shift.relu = true;
+  out[0]->storage->made = x->storage->made;
+  *done = true;
+  return ax_kernel_call(AX_OP_SCALE_SHIFT, &a, l->n_in, l->in, 1, out, NULL);
+}
+
+static ax_status residual(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  for (int k = 0; k < 2 && !*done; k++) {
+    ax_tensor *const x = q->args->in[k], *const other = q->args->in[1 - k];
+    ax_later *l = normalised(x);
+    if (!l || l->n_in != 3 || x->storage == other->storage || !same_layout(x, other) ||
+        !same_layout(x, out[0]))
+      continue;
+    const ax_status st = settle(1, &other);
+    if (st != AX_OK) return st;
+    ax_attrs a = l->a;
+    a.scale_shift.rounded = true;
+    *done = ax_later_add(AX_OP_SCALE_SHIFT, &a, 4, (ax_tensor *[]){ l->in[0], l->in[1], l->in[2], other },
+                         out[0], NULL);
+    if (*done) out[0]->storage->made = next_made();
+  }
+  return AX_OK;
+}
+
+/* The gradient of such a relu waits. */
+static ax_status relu_backward(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  ax_tensor *const *in = q->args->in;
+  if (q->args->n_in == 2 && in[0] && in[1] && in[1]->storage->made && same_layout(in[0], in[1]) &&
+      same_layout(in[0], out[0]) &&
+      ax_strides_are_channels_last(out[0]->ndim, out[0]->shape, out[0]->strides))
+    *done = ax_later_add(q->op, &q->a, 2, in, out[0], NULL);
+  return AX_OK;
+}
+
+/* The norm's gradient of g, which waits for relu's; the kernel writes g as well, for whoever else
+ * holds it. */
+static ax_status with_mask(ax_later *l, ax_tensor *const *in, ax_tensor **out)
+{
+  ax_tensor *const x = in[1], *const w = in[2], *const b = in[3];
+  const ax_dtype sums = (ax_dtype)in[4]->dtype;
+  ax_tensor *const given = ax_tensor_retain(l->in[0]), *const y = ax_tensor_retain(l->in[1]);
+  const ax_attrs a = AX_ATTRS(batch_norm_backward, .relu = false);
+  ax_status st;
+
+  AX_TRY(ax_tensor_new_on(x->device, (ax_dtype)x->dtype, x->ndim, x->shape, &out[0]));
+  memcpy(out[0]->strides, x->strides, sizeof x->strides);
+  AX_TRY(ax_tensor_new_on(x->device, w ? (ax_dtype)w->dtype : sums, 1, x->shape + 1, &out[1]));
+  AX_TRY(ax_tensor_new_on(x->device, b ? (ax_dtype)b->dtype : sums, 1, x->shape + 1, &out[2]));
+  ax_later_done(l);
+  st = ax_kernel_call(AX_OP_BATCH_NORM_BACKWARD, &a, 7, (ax_tensor *[]){ given, x, w, b, in[4], in[5], y }, 4,
+                      (ax_tensor *[]){ out[0], out[1], out[2], in[0] }, NULL);
+out:
+  ax_tensor_release(given), ax_tensor_release(y);
+  return st;
+}
+
+ax_status ax_join_batch_norm_backward(ax_tensor **in, bool *relu, ax_tensor **out, bool *done)
+{
+  ax_later *const l = ax_later_of(in[0]);
+
+  *done = false;
+  if (!l || l->op != AX_OP_RELU_BACKWARD || *relu || !same_layout(in[0], in[1])) return AX_OK;
+  if (l->in[1]->storage->made == in[4]->storage->made) { /* relu of this norm: its kernel knows the mask */
+    in[0] = l->in[0];
+    *relu = true;
+    return AX_OK;
+  }
+  if (!joins_norms(in[1])) return AX_OK;
+  for (int k = 2; k < 6; k++)
+    if (in[k] && (in[k]->storage->later || !ax_tensor_is_contiguous(in[k]))) return AX_OK;
+  *done = true;
+  return with_mask(l, in, out);
+}
+
+/* ---- a sum and its norm, and the norm in autocast's type */
+
+/* Rows that the kernel holds in registers, in runs of 16 bytes. */
+static bool held(const ax_tensor *t, int last)
+{
+  int64_t n = 1;
+  for (int d = t->ndim - last; d < t->ndim; d++) n *= t->shape[d];
+  return n % 8 == 0 && n <= 8192 && ax_tensor_is_contiguous(t) && on_16_bytes(t);
+}
+
+static ax_status sum(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  ax_tensor *const *in = q->args->in;
+  const ax_dtype d = (ax_dtype)out[0]->dtype;
+
+  if (q->args->n_in != 2 || !in[0] || !in[1]) return AX_OK;
+  const ax_status st = residual(q, out, done);
+  if (st != AX_OK || *done || out[0]->ndim < 2 || !ax_later_possible(out[0]) || !joins_norms(out[0]) ||
+      !ax_is_float(d) || d == AX_F64)
+    return st;
+  for (int k = 0; k < 2; k++)
+    if (!ax_same_shape(in[k], out[0]->ndim, out[0]->shape) || !held(in[k], 1) ||
+        (in[k]->dtype != d && !(d == AX_F32 && ax_is_half((ax_dtype)in[k]->dtype))))
+      return AX_OK;
+  if (in[0]->dtype != d && in[1]->dtype != d) return AX_OK;
+  if (settle(2, in) != AX_OK) return AX_OK; /* (once more, and with its error, before the kernel) */
+  *done = ax_later_add(q->op, &q->a, 2, in, out[0], NULL);
+  return AX_OK;
+}
+
+/* Whether weight k of a norm is as the kernel reads it. */
+static bool plain(const ax_infer *q, int k)
+{
+  const ax_tensor *t = k < q->args->n_in ? q->args->in[k] : NULL;
+  return !t || (t->dtype == q->args->in[0]->dtype && ax_tensor_is_contiguous(t) && on_16_bytes(t) &&
+                !t->storage->later);
+}
+
+static ax_status norm(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  ax_tensor *const *in = q->args->in, *const x = in[0], *terms[2] = { 0 }, *half = NULL;
+  const bool rounds = ax_autocast_now.enabled && x->dtype == AX_F32 && ax_is_half(ax_autocast_now.dtype) &&
+                      ax_later_possible(x);
+  const ax_dtype other = rounds ? ax_autocast_now.dtype : (ax_dtype)x->dtype;
+  ax_later *l = ax_later_of(x);
+  ax_status st = AX_OK;
+
+  if (l && l->op != AX_OP_ADD) l = NULL;
+  if ((!l && !rounds) || !joins_norms(x) || x->dtype == AX_F64 || !held(x, q->a.n_list) || !plain(q, 1) ||
+      !plain(q, 2))
+    return AX_OK;
+  if (l) {
+    const int first = l->in[0]->dtype != x->dtype;
+    if (l->in[first]->dtype == x->dtype && (ax_dtype)l->in[1 - first]->dtype == other) {
+      for (int k = 0; k < 2; k++) terms[k] = ax_tensor_retain(l->in[k ? 1 - first : first]);
+      ax_later_done(l);
+    }
+  }
+  if (!terms[0]) {
+    if (!rounds) return AX_OK;
+    AX_TRY(settle(1, in));
+  }
+  *done = true;
+  if (rounds) AX_TRY(ax_tensor_new_on(x->device, other, x->ndim, x->shape, &half));
+  AX_TRY(ax_kernel_call(q->op, &q->a, terms[0] ? 5 : q->args->n_in,
+                        (ax_tensor *[]){ x, q->args->n_in > 1 ? in[1] : NULL,
+                                         q->args->n_in > 2 ? in[2] : NULL, terms[0], terms[1] },
+                        q->n_out, (ax_tensor *[]){ half ? half : out[0], out[1], out[2] }, NULL));
+  if (!rounds) goto out;
+  if (ax_later_add(q->op, &q->a, q->args->n_in, in, out[0], &l)) {
+    l->half = ax_tensor_retain(half);
+    for (int k = 1; k < q->n_out; k++) l->more[k - 1] = ax_tensor_retain(out[k]);
+  } else st = ax_kernel_call(q->op, &q->a, q->args->n_in, in, q->n_out, out, NULL);
+out:
+  ax_tensor_release(terms[0]), ax_tensor_release(terms[1]), ax_tensor_release(half);
+  return st;
+}
+
+/* ---- */
+
+ax_status ax_join(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  ax_status st = AX_OK;
+
+  *done = false;
+  if (out[0]->device.kind != AX_CUDA) return AX_OK;
+  switch (q->op) {
+  case AX_OP_CAST: *done = ax_later_cast(q->args->in[0], out[0]); break;
+  case AX_OP_BATCH_NORM_TRAIN: st = batch_norm(q, out, done); break;
+  case AX_OP_RELU: st = relu(q, out, done); break;
+  case AX_OP_RELU_BACKWARD: st = relu_backward(q, out, done); break;
+  case AX_OP_ADD: st = sum(q, out, done); break;
+  case AX_OP_LAYER_NORM:
+  case AX_OP_RMS_NORM: st = norm(q, out, done); break;
+  default: break;
+  }
+  return st == AX_OK && !*done ? settle(q->args->n_in, q->args->in) : st;
+}

@@ -1,0 +1,12 @@
+/* What rules have to know of join.c. */
+#ifndef AX_JOIN_H
+#define AX_JOIN_H
+
+#include "core/ops/infer.h"
+
+/* The gradient of batch norm where its g, in[0] of the row's inputs, waits for relu's gradient:
+ * *done: the results are in `out` (new references).  Else in[0] and *relu are what the row has to
+ * be run with. */
+ax_status ax_join_batch_norm_backward(ax_tensor **in, bool *relu, ax_tensor **out, bool *done);
+
+#endif

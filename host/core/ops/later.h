@@ -1,0 +1,36 @@
+/* What waits until its result is read (later.c), and the rows that take it over (join.c). */
+#ifndef AX_LATER_H
+#define AX_LATER_H
+
+#include "core/ops/infer.h"
+
+enum { AX_LATER_INPUTS = 4, AX_LATER_LEAST = 4096 /* elements; fewer cost no more than the waiting */ };
+
+/* A kernel call that has not run.  Its inputs are tensors without a history, and wait for nothing
+ * themselves. */
+struct ax_later {
+  ax_later *next, *former;
+  ax_op op;
+  ax_attrs a;
+  int n_in;
+  ax_tensor *in[AX_LATER_INPUTS]; /* counted */
+  ax_storage *to;                 /* weak: the storage leads here until it is freed */
+  ax_dtype dtype;
+  int ndim;
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS];
+  ax_tensor *more[2]; /* counted: further results, which have been written; NULL: none */
+  /* counted: the result in a half type, which is there already; NULL: there is none */
+  ax_tensor *half;
+};
+
+/* Lets the call wait whose fresh result is `out`; false where it cannot, and has to run. */
+bool ax_later_add(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, const ax_tensor *out,
+                  ax_later **l);
+/* The call that waits and gives exactly t; NULL: none does. */
+ax_later *ax_later_of(const ax_tensor *t);
+/* Its result has been written by other means. */
+void ax_later_done(ax_later *l);
+/* Whether results of this size may wait on t's device now. */
+bool ax_later_possible(const ax_tensor *t);
+
+#endif
