@@ -35,7 +35,7 @@
 
 #define LATE_NS 100000000 /* what a launcher that is not stopped may be late by */
 #define TICK_ENDING_NS 20000000
-#define PATIENCE 0.5    /* seconds for ranks to leave by themselves, and again after SIGTERM */
+#define PATIENCE 0.3    /* seconds for ranks to leave by themselves, and again after SIGTERM */
 #define STOP_NOTICE 0.1 /* seconds; Ctrl-Z stops the launcher too and is not reported */
 
 /* ---- in a rank ------------------------------------------------------------------------------- */

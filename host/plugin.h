@@ -171,9 +171,10 @@ typedef struct ax_node ax_node;
 typedef struct ax_hook ax_hook;
 
 /* A recorded in-place op on a view rewrites the base's history (views.c), so a view points to its
- * base.  A view that was made while nothing was recorded, or by a custom function, has no base
- * whose history could be rewritten: a recorded in-place op on it is refused. */
-typedef enum { AX_NO_VIEW, AX_VIEW, AX_VIEW_UNRECORDED, AX_VIEW_CUSTOM } ax_view_kind;
+ * base.  A view that was made while nothing was recorded, or by a custom function, or that shows
+ * the parts of complex numbers, has no base whose history could be rewritten: a recorded in-place
+ * op on it is refused. */
+typedef enum { AX_NO_VIEW, AX_VIEW, AX_VIEW_UNRECORDED, AX_VIEW_CUSTOM, AX_VIEW_PARTS } ax_view_kind;
 
 struct ax_tensor {
   int32_t refs; /* one thread */

@@ -57,7 +57,7 @@ describe("a name that is not there", function()
   it("is an error of every module table that names the nearest one", function()
     for text, read in pairs {
       ["accelerate.nn has no 'Linaer'; did you mean 'Linear'?"] = function() return nn.Linaer end,
-      ["accelerate.nn has no 'Conv3d'; did you mean 'Conv2d'?"] = function() return nn.Conv3d end,
+      ["accelerate.nn has no 'Conv4d'; did you mean 'Conv3d'?"] = function() return nn.Conv4d end,
       ["accelerate.nn.functional has no 'sofmax'; did you mean 'softmax'?"] = function()
         return nn.functional.sofmax
       end,
@@ -103,8 +103,8 @@ describe("a name that is not there", function()
     } do
       says(text, read)
     end
-    assert.is_nil(rawget(nn, "Conv3d"))
-    assert.is_false(utils.hasattr(nn, "Conv3d"))
+    assert.is_nil(rawget(nn, "Conv4d"))
+    assert.is_false(utils.hasattr(nn, "Conv4d"))
     assert.is_true(utils.hasattr(nn, "Conv2d") and utils.hasattr(optim, "Adamax"))
   end)
 

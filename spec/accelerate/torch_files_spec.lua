@@ -91,12 +91,17 @@ describe("a file of Python's", function()
     assert.equal(1, scheduler.last_epoch + 1)
   end)
 
+  it("holds complex numbers too", function()
+    local z = load(reference.complex)
+    assert.same({ "complex64", { { 1, 0 } } }, { z.dtype, z:totable() })
+  end)
+
   it("is refused by name when it holds what is no plain data", function()
     local expected = {
       numpy = "the name numpy", class = "the name fractions.Fraction",
         ["function"] = "the name __builtin__.len",
       set = "the name __builtin__.set",
-        complex = "a tensor of torch.ComplexFloatStorage; tensors here are float32",
+        complex32 = "the name torch._utils._rebuild_tensor_v3",
       dtype = "the name torch.float32", int8 = "a tensor of torch.CharStorage",
       none = "[2] is a None; expected a tensor", huge = "an integer of 9 bytes",
       inexact = "the integer 9007199254740993, which Lua's numbers do not hold exactly",

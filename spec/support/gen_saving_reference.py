@@ -76,11 +76,12 @@ def write():
         print(f'    [{protocol}] = "{stripped(saved(values(), pickle_protocol=protocol)).hex()}",')
     print("  },\n  whole = \"%s\"," % saved(dict(x=torch.tensor([1.0, -2.0]))).hex())
     print("  legacy = \"%s\"," % saved(dict(x=torch.tensor([1.0])), _use_new_zipfile_serialization=False).hex())
+    print("  complex = \"%s\"," % stripped(saved(torch.ones(1, dtype=torch.complex64))).hex())
     print("  refused = {")
     import fractions
     import numpy
     for name, value in [("numpy", numpy.ones(1)), ("class", fractions.Fraction(1, 2)), ("function", len),
-                        ("set", {1}), ("complex", torch.ones(1, dtype=torch.complex64)), ("dtype", [torch.float32]),
+                        ("set", {1}), ("complex32", torch.ones(1, dtype=torch.complex32)), ("dtype", [torch.float32]),
                         ("int8", torch.ones(1, dtype=torch.int8)), ("none", [1, None]), ("huge", 2**63),
                         ("inexact", 2**53 + 1), ("tuple_key", {(1, 2): 3}), ("module", torch.nn.Linear(1, 1))]:
         shown = f'["{name}"]' if name == 'function' else name

@@ -183,9 +183,12 @@ static ax_status run_on_cpu(ax_infer *q, ax_tensor **out)
     AX_TRY(ax_tensor_new_on((ax_device){ AX_CPU, 0 }, (ax_dtype)t->dtype, t->ndim, t->shape, &in[k]));
     AX_TRY(ax_transfer(in[k], t, false));
   }
-  for (int k = 0; k < q->n_out; k++)
+  for (int k = 0; k < q->n_out; k++) {
     AX_TRY(ax_tensor_new_on((ax_device){ AX_CPU, 0 }, q->out[k].dtype, q->out[k].ndim, q->out[k].shape,
                             &results[k]));
+    if (q->channels_last >> (8 + k) & 1)
+      ax_strides_channels_last(results[k]->ndim, results[k]->shape, results[k]->strides);
+  }
   args.in = in;
   q->args = &args;
   st = run_kernel(q, results);
@@ -431,11 +434,11 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
                    "%s_: the view was made inside no_grad, so changing it in place cannot be recorded for "
                    "the tensor it shows; make the view again, or stay inside no_grad",
                    name);
-  if (recording && dst->view == AX_VIEW_CUSTOM)
-    return ax_fail(AX_EGRAD,
-                   "%s_: this is a view that a custom function returned, or one of the parts of complex "
-                   "numbers: changing it in place cannot be recorded; clone it first",
-                   name);
+  if (recording && dst->view >= AX_VIEW_CUSTOM)
+    return ax_fail(AX_EGRAD, "%s_: %s: changing it in place cannot be recorded; clone it first", name,
+                   dst->view == AX_VIEW_PARTS
+                       ? "this shows one of the parts of complex numbers"
+                       : "a custom function returned this as a view of one of its arguments");
   return AX_OK;
 }
 

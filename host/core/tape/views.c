@@ -50,7 +50,7 @@ void ax_view_foreign(ax_tensor *t)
 {
   if (t->view != AX_VIEW) return;
   ax_view_forget(t);
-  t->view = AX_VIEW_CUSTOM;
+  t->view = AX_VIEW_PARTS;
 }
 
 void ax_view_own(ax_tensor *t)

@@ -12,7 +12,7 @@ end
 
 -- A case with two inputs, from which call makes its results; ref gets the parts of one number.
 local function each_number(name, call, ref)
-  C[name] = { inputs = { range(-2, 2), range(-2, 2) }, call = of(call),
+  C[name] = { inputs = { range(-2, 2), range(-2, 2) }, no_half = true, call = of(call),
     ref = function(a, b)
       local out = {}
       for i, row in ipairs(a) do
@@ -35,7 +35,7 @@ each_number("sgn", function(z) return parts(z:sgn()) end, function(a, b)
 end)
 C.view_as_complex = { through = "view_as_real" }
 C._conj = { through = "conj" }
-C.polar = { inputs = { range(-2, 2), range(-2, 2) },
+C.polar = { inputs = { range(-2, 2), range(-2, 2) }, no_half = true,
   call = function(a, b) return parts(core.polar(a, b)) end,
   ref = function(a, b)
     local out = {}
