@@ -32,6 +32,7 @@
 #define SEND_NS ((int64_t)2000000000) /* for a message to a launcher */
 #define AGAIN_MS 200                  /* between attempts to connect */
 #define POINT_S 5.0                   /* to reach machine 0 at the place that MPI has carried */
+#define POINT_AGAIN_MS 20             /* between attempts to do so */
 
 typedef enum {
   NOTE_START = 0x61786e01, /* "ATTEMPT CHECKPOINT": which start this is, and the newest checkpoint */
@@ -523,22 +524,25 @@ static int try_address(ax_machines *m, const char *host, const char *port, int *
 }
 
 /* Connects to machine 0's launcher.  Without that, the run goes on: MPI alone says then that a
- * machine is gone. */
-static void find_point(ax_machines *m, const ax_point *point)
+ * machine is gone.  A run that has ended well meanwhile needs no connection. */
+static void find_point(ax_machines *m, ax_control *c)
 {
+  const ax_point *point = &c->point;
   const int64_t since = ax_monotonic_ns();
   char list[sizeof point->addresses], port[16], *rest, *host;
   int error = 0;
 
   take_secret(m, point);
   snprintf(port, sizeof port, "%d", (int)point->port);
-  do {
+  while (!atomic_load(&c->may_end)) {
     memcpy(list, point->addresses, sizeof list);
     list[sizeof list - 1] = '\0';
     for (host = strtok_r(list, " ", &rest); host && m->control[0] == -1; host = strtok_r(NULL, " ", &rest))
       m->control[0] = try_address(m, host, port, &error);
-  } while (m->control[0] == -1 && (double)(ax_monotonic_ns() - since) * 1e-9 < POINT_S);
-  if (m->control[0] == -1)
+    if (m->control[0] != -1 || (double)(ax_monotonic_ns() - since) * 1e-9 >= POINT_S) break;
+    usleep(POINT_AGAIN_MS * 1000);
+  }
+  if (m->control[0] == -1 && !atomic_load(&c->may_end))
     fprintf(stderr,
             "accel-run: machine %d cannot reach machine 0's launcher at %s(port %s): %s; the run goes on, "
             "and a failure there may be reported late\n",
@@ -705,7 +709,7 @@ bool ax_machines_watch(ax_machines *m, ax_control *c)
   ax_guest g;
   int k;
 
-  if (m->mpi && m->mine != 0 && !m->tried && atomic_load(&c->has_point)) find_point(m, &c->point);
+  if (m->mpi && m->mine != 0 && !m->tried && atomic_load(&c->has_point)) find_point(m, c);
   while (m->door.listener >= 0 && ax_door_hear(&m->door, 0, &g)) take_late(m, &g);
   for (k = 0; k < m->count; k++) {
     hear(m, c, k);
