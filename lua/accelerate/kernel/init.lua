@@ -28,6 +28,7 @@ local SIGINT = 2
 local SIG_BLOCK, SIG_SETMASK, SFD_CLOEXEC, SFD_NONBLOCK = 0, 2, 524288, 2048
 local STDOUT, STDERR = 1, 2
 local UNDER_WAY_MS = 20
+local INPUT_TRIES, INPUT_AGAIN_MS = 100, 20
 local PATIENCE = 1 -- seconds for a cell to end with the kernel
 
 local sockets, connection   -- by name; the wire's keys
@@ -331,13 +332,23 @@ local function start_next()
   end
 end
 
+-- Sends the front end a request for a line; false where it has no connection for that, also after
+-- a while: its connections come up one by one.
+local function send_input_request()
+  local frames = wire.write(connection, current.ids, "input_request", { prompt = "", password = false },
+    current)
+  for _ = 1, INPUT_TRIES do
+    if zmq.send(sockets.stdin, frames) then return true end
+    zmq.poll({}, INPUT_AGAIN_MS)
+  end
+  return false
+end
+
 local function ask_for_input()
-  if not current or current.content.allow_stdin == false then
+  if not current or current.content.allow_stdin == false or not send_input_request() then
     return give_input { problem = "this front end takes no input" }
   end
   asked = current
-  zmq.send(sockets.stdin,
-    wire.write(connection, current.ids, "input_request", { prompt = "", password = false }, current))
 end
 
 local function read_stdin()
@@ -449,6 +460,7 @@ local function bind(info)
   for name, kind in pairs { shell = zmq.ROUTER, control = zmq.ROUTER, stdin = zmq.ROUTER, iopub = zmq.PUB,
     hb = zmq.REP } do -- each by itself
     sockets[name] = zmq.socket(kind)
+    if name == "stdin" then zmq.know_peers(sockets[name]) end
     zmq.bind(sockets[name], address(info, info[name .. "_port"]))
   end
 end

@@ -25,7 +25,7 @@ const char *zmq_strerror(int number);
 
 local M = { PUB = 1, SUB = 2, REQ = 3, REP = 4, DEALER = 5, ROUTER = 6 }
 
-local IDENTITY, SUBSCRIBE, LINGER, MAXMSGSIZE = 5, 6, 17, 22
+local IDENTITY, SUBSCRIBE, LINGER, MAXMSGSIZE, ROUTER_MANDATORY = 5, 6, 17, 22, 33
 local DONTWAIT, SNDMORE, POLLIN = 1, 2, 1
 local EINTR, EAGAIN = 4, 11
 local LINGER_MS = 500
@@ -129,15 +129,21 @@ function M.receive(socket)
   return #frames > 0 and frames or nil
 end
 
+--- Makes `send` of a ROUTER socket return false while nobody has the name in the first frame.
+---@param socket ffi.cdata*
+function M.know_peers(socket) set(socket, ROUTER_MANDATORY, "int", 1) end
+
 --- Sends frames as one message. A peer that is gone is not an error.
 ---@param socket ffi.cdata*
 ---@param frames string[]
+---@return boolean sent
 function M.send(socket, frames)
   for i, frame in ipairs(frames) do
     while lib.zmq_send(socket, frame, #frame, i < #frames and SNDMORE or 0) < 0 do
-      if lib.zmq_errno() ~= EINTR then return end
+      if lib.zmq_errno() ~= EINTR then return false end
     end
   end
+  return true
 end
 
 --- Closes sockets, after the messages under way have left.
