@@ -24,6 +24,23 @@ function common.median(values)
   return n % 2 == 1 and sorted[(n + 1) / 2] or (sorted[n / 2] + sorted[n / 2 + 1]) / 2
 end
 
+--- Calls each function once more than `repeats` times; returns the medians in ms, without the first
+--- call, as "<name>_ms".
+function common.median_of_each(work, repeats)
+  local result = {}
+  for name, fn in pairs(work) do
+    local times = {}
+    fn()
+    for i = 1, repeats do
+      local began = common.now()
+      fn()
+      times[i] = common.now() - began
+    end
+    result[name .. "_ms"] = common.median(times) * 1e3
+  end
+  return result
+end
+
 --- The training images as float32 [60000, 784] in 0 to 1, and the labels as int64 [60000].  For a
 --- GPU without the files: noise of that shape, which takes as long.
 function common.fashion_mnist(data, flags)

@@ -25,15 +25,4 @@ local work = {
   end,
 }
 
-local result = {}
-for name, fn in pairs(work) do
-  local times = {}
-  fn()
-  for i = 1, REPEATS do
-    local began = common.now()
-    fn()
-    times[i] = common.now() - began
-  end
-  result[name .. "_ms"] = common.median(times) * 1e3
-end
-common.emit(result)
+common.emit(common.median_of_each(work, REPEATS))

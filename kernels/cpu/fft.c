@@ -1,11 +1,10 @@
 /* Fourier transforms of any length, in float32 and float64.
  *
- * Debian has three libraries for it, and none fits: FFTW is under the GPL, KISS FFT needs time
- * that grows with the square of a large prime factor and has one type for each build, and
- * pocketfft is C++.  What is here is a transform of factors 2, 3, 4, 5 and other odd numbers
- * (fft_lanes.h), lines put together of it, and Bluestein's method for large primes (fft_lines.h).
- * The work is divided by lines, or by parts of a line, so that results do not depend on the number
- * of threads. */
+ * None of the usual libraries fits: FFTW is under the GPL, KISS FFT needs time that grows with the
+ * square of a large prime factor and has one type for each build, and pocketfft is C++.  What is
+ * here is a transform of factors 2, 3, 4, 5 and other odd numbers (fft_lanes.h), lines put together
+ * of it, and Bluestein's method for large primes (fft_lines.h).  The work is divided by lines, or
+ * by parts of a line, so that results do not depend on the number of threads. */
 #include "complex.h"
 
 #include <math.h>
