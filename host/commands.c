@@ -89,9 +89,10 @@ int ax_command_check(ax_plan *plan)
             name);
     return AX_EXIT_USAGE;
   }
-  if (plan->set[AX_SET_module].number || plan->set[AX_SET_no_python].number || strpbrk(name, "./-") ||
-      access(name, F_OK) == 0)
+  if (plan->set[AX_SET_module].number || plan->set[AX_SET_no_python].number || strpbrk(name, "./") ||
+      strcmp(name, "-") == 0 || access(name, F_OK) == 0)
     return 0;
+  if (strcmp(name, "tpu-config") == 0) return ax_engine_refuse(AX_ENGINE_TPU, name);
   near = ax_word_nearest(name, command_at, (int)(sizeof ax_commands / sizeof *ax_commands) - 1);
   fprintf(stderr, "accel-run: '%s' is neither a file nor a command%s%s%s\n\n", name,
           near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");

@@ -267,8 +267,14 @@ static int check_devices(const ax_plan *plan)
             multi->origin);
     return AX_EXIT_USAGE;
   }
-  if (several && ax_setting_is_option(plan, AX_SET_multi_gpu) && !plan->gpus && ranks->number < 2 &&
-      !ax_setting_is_default(plan, AX_SET_num_processes)) {
+  if (several && ax_setting_is_option(plan, AX_SET_multi_gpu) && plan->script && !plan->gpus &&
+      ax_setting_is_default(plan, AX_SET_num_processes)) {
+    fputs("accel-run: --multi_gpu: no GPU is visible here, so there is nothing to take the number of ranks "
+          "from (accel-run env says why; --num_processes N starts ranks on the CPU)\n",
+          stderr);
+    return AX_EXIT_USAGE;
+  }
+  if (several && ax_setting_is_option(plan, AX_SET_multi_gpu) && !plan->gpus && ranks->number < 2) {
     fprintf(stderr, "accel-run: --multi_gpu: expected at least 2 ranks, got %s (%s)\n", ranks->text,
             ranks->origin);
     return AX_EXIT_USAGE;
@@ -325,6 +331,7 @@ int ax_config_parse(int argc, char **argv, ax_plan *plan)
       plan->mode == AX_MODE_VERSION)
     return status;
   if ((status = ax_command_check(plan)) != 0 || (status = ax_config_file_read(plan)) != 0) return status;
+  if (!plan->set[AX_SET_quiet].number && !getenv("ACCEL_RUN_RANK")) ax_environment_check();
   settle_ranks(plan);
   if ((status = ax_joins_read(plan)) != 0) return status;
   return check_plan(plan);

@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const ax_foreign_row ax_foreign[] = {
 #define FOREIGN(name, takes_value, engine) { #name, takes_value, AX_ENGINE_##engine },
@@ -127,6 +128,73 @@ static int unknown_option(const char *name)
   if (near) fprintf(stderr, "; the nearest is --%s (accel-run --help lists them)\n", near);
   else fprintf(stderr, " (accel-run --help lists them)\n");
   return AX_EXIT_USAGE;
+}
+
+/* Variables that are not settings of the launcher: the library reads them, or Accelerate knows
+ * them. */
+static const char *const variables[] = {
+  "SECRET",
+  "HISTORY",
+  "LOG_LEVEL",
+  "TORCH_DEVICE",
+  "GRADIENT_ACCUMULATION_STEPS",
+  "BYPASS_DEVICE_MAP",
+  "ENABLE_RICH",
+  "FP8_BACKEND",
+  "USE_FSDP",
+  "INIT_INCLUDE_BUFFERS",
+  "USE_DEEPSPEED",
+  "USE_XPU",
+  "USE_HPU",
+  "USE_NPU",
+  "USE_TPU",
+  "USE_MEGATRON_LM",
+  "USE_SAGEMAKER",
+  "USE_PARALLELISM_CONFIG",
+  "DYNAMO_MODE",
+  "DOWNCAST_BF16",
+  "DEBUG_RDV_FILE",
+  "RESTART_COUNT",
+  "NEWEST_CHECKPOINT",
+};
+#define N_VARIABLES ((int)(sizeof variables / sizeof *variables))
+static const char prefix[] = "ACCELERATE_";
+
+static const char *variable_at(int i)
+{
+  if (i < N_VARIABLES) return variables[i];
+  return ax_settings[i - N_VARIABLES].env ? ax_settings[i - N_VARIABLES].env + sizeof prefix - 1 : "";
+}
+
+/* A misspelt variable would have no effect, and nobody would know. */
+static void report_misspelt(const char *name, size_t length)
+{
+  char word[64];
+  const char *nearest = NULL;
+  int least = 3;
+
+  if (length >= sizeof word) return;
+  memcpy(word, name, length);
+  word[length] = 0;
+  for (int i = 0; i < N_VARIABLES + AX_SET_COUNT; i++) {
+    const int d = ax_word_distance(word, variable_at(i));
+    if (d == 0) return;
+    if (d < least) {
+      least = d;
+      nearest = variable_at(i);
+    }
+  }
+  if (nearest)
+    fprintf(stderr,
+            "accel-run: environment variable %s%s is not known and has no effect; the nearest is %s%s\n",
+            prefix, word, prefix, nearest);
+}
+
+void ax_environment_check(void)
+{
+  for (char **v = environ; *v; v++)
+    if (strncmp(*v, prefix, sizeof prefix - 1) == 0)
+      report_misspelt(*v + sizeof prefix - 1, strcspn(*v + sizeof prefix - 1, "="));
 }
 
 /* ---- options of what is not here ------------------------------------------------------------- */

@@ -67,6 +67,8 @@ int ax_word_distance(const char *a, const char *b);
 /* The one of n names that was probably meant, or NULL: at most half of the letters may differ, and
  * a word of few letters is not turned into another. */
 const char *ax_word_nearest(const char *given, const char *(*name_at)(int), int n);
+/* Names variables that begin as ours do and are nearly one of them. */
+void ax_environment_check(void);
 
 /* config_file.c: reads the configuration file, if there is one, into the settings that nothing else
  * has set.  0 or the exit status. */

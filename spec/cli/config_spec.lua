@@ -223,6 +223,24 @@ describe("launch options of Accelerate", function()
     has(wrong, "accel-run: --zero_stage needs a value")
   end)
 
+  it("of engines that are not there are each known, and a line says that they have no effect", function()
+    local words, names = {}, {}
+    for line in io.lines "host/foreign.def" do
+      local name, value, engine = line:match "^FOREIGN%(([%w_]+), (%a+), ([%w_]+)%)"
+      if name and name:find "^use_" == nil and name ~= "tpu" then
+        names[#names + 1] = name
+        words[#words + 1] = "--" .. name
+        if value == "true" then words[#words + 1] = "1" end
+        assert.is_truthy(engine)
+      end
+    end
+    assert.is_true(#names > 90)
+    words[#words + 1] = "print.lua"
+    local out, err = run(0, {}, words)
+    assert.are.equal("nil\tnil\tnil\tnil\tnil\tnil\n", out)
+    for _, name in ipairs(names) do has(err, "accel-run: --" .. name .. " has no effect") end
+  end)
+
   it("name the nearest sensible one when there is none of the name", function()
     for word, near in pairs { multi_gpus = "multi_gpu", nproc_per_node = "num_processes", gpus = "gpu_ids",
       node_rank = "machine_rank",
@@ -242,6 +260,9 @@ describe("launch options of Accelerate", function()
       { { "--cpu", "--multi_gpu" }, "--cpu and --multi_gpu: give one of them" },
       { { "--multi_gpu", "--num_processes", "1" },
         "--multi_gpu: expected at least 2 ranks, got 1 (--num_processes)" },
+      { { "--multi_gpu" },
+        "--multi_gpu: no GPU is visible here, so there is nothing to take the number of " ..
+        "ranks from (accel-run env says why; --num_processes N starts ranks on the CPU)" },
       { { "--multi_gpu", "--gpu_ids", "1" },
         "--gpu_ids: 1 names one GPU, and --multi_gpu needs at least two" },
       { { "--module", "--no_python" }, "--module and --no_python: give one of them" },
@@ -311,7 +332,12 @@ describe("a word that is no file", function()
     local _, far = run(1, {}, { "something" })
     has(far, "accel-run: 'something' is neither a file nor a command\n\nusage: accel-run")
     has(err, "accel-run env")
+    local _, dashed = run(1, {}, { "estimate-memry" })
+    has(dashed, "'estimate-memry' is neither a file nor a command; did you mean 'estimate-memory'?")
+    local _, tpu = run(2, {}, { "tpu-config", "--debug" })
+    has(tpu, "accel-run: tpu-config: there is no backend for TPUs")
     run(0, { word = "print 'ran'" }, { "word" }) -- a script may have any name
+    run(0, { ["a-word"] = "print 'ran'" }, { "a-word" })
   end)
 end)
 

@@ -198,6 +198,32 @@ describe("launch options", function()
     has(err, "environment variable ACCELERATE_NUM_PROCESSES: expected a whole number, got 'many'")
   end)
 
+  it("of switches in variables are Accelerate's words, in any case", function()
+    for words, value in pairs { ["y YES t True oN 1"] = "true", ["n No F false OFF 0"] = "false" } do
+      for word in words:gmatch "%S+" do
+        local out = run(0, { "--explain" }, { env = { ACCELERATE_USE_CPU = word } })
+        has(out, "\ncpu +" .. value .. " +environment variable ACCELERATE_USE_CPU\n")
+      end
+    end
+    local _, err = run(2, { "--explain" }, { env = { ACCELERATE_USE_CPU = "2" } })
+    has(err, "environment variable ACCELERATE_USE_CPU: expected true or false, got '2'")
+  end)
+
+  it("in variables that are nearly ours are named, once, and those of Accelerate are not", function()
+    local _, err = run(0, { "--num_processes", "2", "-e", "" },
+      { env = { ACCELERATE_NUM_PROCESS = "3", ACCELERATE_MIXEDPRECISION = "bf16" } })
+    local line = "environment variable ACCELERATE_%s is not known and has no effect; the nearest is " ..
+      "ACCELERATE_%s\n"
+    has(err, line:format("NUM_PROCESS", "NUM_PROCESSES"))
+    has(err, line:format("MIXEDPRECISION", "MIXED_PRECISION"))
+    assert.equal(2, select(2, err:gsub("\n", "")), err)
+    _, err = run(0, { "-e", "" }, { env = { ACCELERATE_USE_XPU = "0", ACCELERATE_DYNAMO_MODE = "default",
+      ACCELERATE_DOWNCAST_BF16 = "no", ACCELERATE_MINE = "1", ACCELERATE_NUM_PROCESSES = "1" } })
+    assert.equal("", err)
+    _, err = run(0, { "--quiet", "-e", "" }, { env = { ACCELERATE_NUM_PROCESS = "3" } })
+    assert.equal("", err)
+  end)
+
   it("may be a word out of a few, which reaches the script's Accelerator", function()
     local code = { "-e", 'print(require("accelerate").Accelerator().mixed_precision)' }
     assert.equal("bf16\n", (run(0, { "--mixed_precision", "bf16", unpack(code) })))

@@ -17,6 +17,11 @@ return {
     "of files" },
   { "accelerate merge-weights", spec = "cli/commands_spec: writes sharded weights into one file" },
   { "accelerate to-fsdp2", spec = "cli/commands_spec: converts a file of Accelerate, as Accelerate does" },
+  { "accelerate tpu-config",
+    spec = "cli/config_spec: prints how to call it, names the nearest command and " ..
+    "ends with 1" },
+  { "separate programs", spec = "cli/options_spec: may be written with dashes, underscores, = and after " ..
+    "launch" },
   { "no sub-command", spec = "cli/config_spec: prints how to call it, names the nearest command and " ..
     "ends with 1" },
 }

@@ -28,8 +28,12 @@ M.GROUPS = {
   "logging_progress_debugging_profiling",
   "memory_helpers",
   "local_sgd",
+  "big_model_loading_and_inference",
+  "launchers_from_code",
   "commands",
+  "launch_options",
   "config_file",
+  "environment_variables",
   "utilities",
   "usage_rules",
 }
@@ -54,7 +58,7 @@ local function problem(reference)
     texts[path] = text and text:gsub('"%s*%.%.%s*"', "") or false -- a long title is two strings
   end
   if not texts[path] then return path .. " does not exist" end
-  if not texts[path]:find('it("' .. test .. '"', 1, true) then
+  if not texts[path]:find('("' .. test .. '"', 1, true) then
     return ("%s has no test \"%s\""):format(path, test)
   end
 end
