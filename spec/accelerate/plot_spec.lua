@@ -90,9 +90,11 @@ describe("plot", function()
     end)
   end)
 
-  it("gives notebooks an SVG picture, and print a text", function()
+  it("gives notebooks an SVG and a PNG picture, and print a text", function()
     local figure = plot.curves { 1, 2 }
-    assert.equal(figure:svg(), getmetatable(figure).__mime(figure)["image/svg+xml"])
+    local texts = getmetatable(figure).__mime(figure)
+    assert.equal(figure:svg(), texts["image/svg+xml"])
+    assert.equal(figure:png(), require("accelerate.utils.base64").decode(texts["image/png"]))
     assert.matches("\226", tostring(figure))
   end)
 

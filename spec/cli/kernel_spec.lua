@@ -236,8 +236,11 @@ describe("a Jupyter kernel", function()
       assert.same({ 3, "2" }, { reply.execution_count, reply.user_expressions.two.data["text/plain"] })
       local data = of(select(2, run("display(tensor.ones(2, 2)); 5;")), "display_data").data
       assert.matches("<td>1</td><td>1</td>", data["text/html"])
+      data = of(select(2, run("tensor.complex(tensor.ones(1), -tensor.ones(1))")), "execute_result").data
+      assert.matches("<td>1%-1j</td>", data["text/html"])
       data = of(select(2, run("accelerate.utils.plot.curves({ 1, 2 })")), "execute_result").data
       assert.matches("^<svg .*</svg>", data["image/svg+xml"])
+      assert.matches("^iVBORw0KGgo", data["image/png"])
       reply, seen = run("for _ in accelerate.utils.tqdm({ 1, 2 }, { desc = 'bar' }):iter() do end")
       assert.equal("ok", reply.status)
       local bar = ""

@@ -1,4 +1,5 @@
---- Values as a notebook shows them: texts by their types (text/plain, text/html, image/png).
+--- Values as a notebook shows them: texts by their types (text/plain, text/html, image/png,
+--- image/svg+xml).
 local core = require "accelerate.core"
 local show = require "accelerate.utils.show"
 
@@ -28,7 +29,8 @@ local function positions(n)
   return list
 end
 
-local function number_text(value)
+local function number_text(value, imaginary)
+  if imaginary then return ("%.5g%+.5gj"):format(value, imaginary) end
   if type(value) ~= "number" then return tostring(value) end
   return value % 1 == 0 and math.abs(value) < 1e15 and ("%d"):format(value) or ("%.5g"):format(value)
 end

@@ -1,4 +1,5 @@
 --- Builds the C tokenizer from the parts of a tokenizer.json.
+local base64 = require "accelerate.utils.base64"
 local checks = require "accelerate.tokenizers.checks"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -67,30 +68,10 @@ function NORMALIZERS.Replace(file, where, t, config)
   end
 end
 
-local DIGITS = {}
-for i, c in ipairs { ("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"):byte(1, -1) } do
-  DIGITS[c] = i - 1
-end
-
--- The bytes of a base64 text, or nil.
-local function base64(text)
-  text = text:gsub("%s", "")
-  if #text % 4 ~= 0 then return nil end
-  local out, size = {}, #text - (text:sub(-2) == "==" and 2 or text:sub(-1) == "=" and 1 or 0)
-  for i = 1, size, 4 do
-    local a, b, c, d = text:byte(i, math.min(i + 3, size))
-    a, b, c, d = DIGITS[a], DIGITS[b or 65], DIGITS[c or 65], DIGITS[d or 65]
-    if not (a and b and c and d) then return nil end
-    local bits = ((a * 64 + b) * 64 + c) * 64 + d
-    out[#out + 1] = string.char(math.floor(bits / 65536), math.floor(bits / 256) % 256, bits % 256)
-  end
-  return (table.concat(out):sub(1, math.floor(size * 3 / 4)))
-end
-
 function NORMALIZERS.Precompiled(file, where, t, config)
   local text = field(file, where, config, "precompiled_charsmap", "string", "")
   if text == "" then return end
-  local bytes = base64(text)
+  local bytes = base64.decode(text)
   if not bytes then checks.fail(file, "%s: precompiled_charsmap is not base64", where) end
   t:normalizer("charsmap", bytes, "", 0)
 end

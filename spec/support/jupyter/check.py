@@ -84,7 +84,8 @@ shown = [k for k, _ in seen if k in ("display_data", "stream", "execute_result")
 check("display", shown == ["display_data", "stream"], seen)
 
 reply, seen = run(client, "accelerate.utils.plot.curves({ 1, 3, 2 })")
-check("a plot", of(seen, "execute_result")[0]["data"]["image/svg+xml"].startswith("<svg"), seen)
+data = of(seen, "execute_result")[0]["data"]
+check("a plot", data["image/svg+xml"].startswith("<svg") and data["image/png"].startswith("iVBORw0KGgo"), seen)
 reply, seen = run(client, "for _ in accelerate.utils.tqdm({ 1, 2 }):iter() do end")
 check("a progress bar", text(seen, "stderr").count("\r") >= 2 and text(seen, "stderr").endswith("\n"), seen)
 

@@ -5,6 +5,7 @@
 ---   plot.histogram(model.weight, { bins = 40 }):save("weights.svg")
 ---
 --- A figure prints as text; a notebook shows it as a picture.
+local base64 = require "accelerate.utils.base64"
 local core = require "accelerate.core"
 local layout = require "accelerate.utils.plot.layout"
 local options = require "accelerate.utils.options"
@@ -86,7 +87,10 @@ end
 function Figure:__tostring() return self:text { colours = false } end
 
 --- What a notebook shows.
-function Figure:__mime() return { ["image/svg+xml"] = self:svg() } end
+-- Not all front ends show SVG: those that do not trust the notebook take the PNG.
+function Figure:__mime()
+  return { ["image/svg+xml"] = self:svg(), ["image/png"] = base64.encode(self:png()) }
+end
 
 local function figure(draw) return setmetatable({ _draw = function(_, canvas) draw(canvas) end }, Figure) end
 

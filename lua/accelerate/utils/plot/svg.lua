@@ -1,4 +1,6 @@
 --- A canvas that is an SVG file (w3.org/TR/SVG11).
+local base64 = require "accelerate.utils.base64"
+
 local M = {}
 
 local Canvas = {}
@@ -41,28 +43,13 @@ function Canvas:text(x, y, text, colour)
     (text:gsub("%c", " "):gsub('[&<>"]', ESCAPES)))
 end
 
-local function base64(bytes)
-  local ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-  local out = {}
-  for i = 1, #bytes, 3 do
-    local a, b, c = bytes:byte(i, i + 2)
-    local n = a * 65536 + (b or 0) * 256 + (c or 0)
-    for k = 0, 3 do
-      local digit = math.floor(n / 64 ^ (3 - k)) % 64
-      local there = k < 2 or (k == 2 and b) or (k == 3 and c)
-      out[#out + 1] = there and ALPHABET:sub(digit + 1, digit + 1) or "="
-    end
-  end
-  return table.concat(out)
-end
-
 function Canvas:picture(picture)
   local h, w = picture:size(1), picture:size(2)
   local scale = math.min(self.width / w, self.height / h)
   self.width, self.height = math.max(1, math.floor(w * scale)), math.max(1, math.floor(h * scale))
   add(self, '<image width="%d" height="%d" style="image-rendering: pixelated" ' ..
     'href="data:image/png;base64,%s"/>',
-    self.width, self.height, base64((require("accelerate.utils.png").encode(picture))))
+    self.width, self.height, base64.encode((require("accelerate.utils.png").encode(picture))))
 end
 
 --- Returns the file.
