@@ -243,15 +243,20 @@ template <class S> struct ax_cuda_type {
 };
 #define AX_TYPE_OF(tag) typename decltype(tag)::type
 
-template <class F> static ax_status ax_cuda_with_float(ax_op op, ax_dtype d, F f)
+/* Floating types that compute in float32. */
+template <class F> static ax_status ax_cuda_with_narrow(ax_op op, ax_dtype d, F f)
 {
   switch (d) {
   case AX_F32: return f(ax_cuda_type<float>());
-  case AX_F64: return f(ax_cuda_type<double>());
   case AX_F16: return f(ax_cuda_type<ax_cuda_f16>());
   case AX_BF16: return f(ax_cuda_type<ax_cuda_bf16>());
   default: return ax_cuda_no_dtype(op, d);
   }
+}
+
+template <class F> static ax_status ax_cuda_with_float(ax_op op, ax_dtype d, F f)
+{
+  return d == AX_F64 ? f(ax_cuda_type<double>()) : ax_cuda_with_narrow(op, d, f);
 }
 
 template <class F> static ax_status ax_cuda_with_any(ax_op op, ax_dtype d, F f)

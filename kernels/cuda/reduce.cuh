@@ -234,7 +234,7 @@ template <class O> static ax_status ax_cuda_reduces_to(const ax_call *call)
 template <class S, class R> static ax_status ax_cuda_reduce(const ax_call *call, R reducer)
 {
   typedef typename R::acc acc;
-  constexpr int W = sizeof(S) >= 2 && sizeof(acc) <= 8 ? 8 / (int)sizeof(S) < 4 ? 8 / (int)sizeof(S) : 4 : 1;
+  constexpr int W = sizeof(S) >= 2 && sizeof(acc) <= 12 ? 8 / (int)sizeof(S) < 4 ? 8 / (int)sizeof(S) : 4 : 1;
   const ax_device d = call->out[0]->device;
   const char *name = ax_ops[call->op].name;
   ax_reduction r;

@@ -177,6 +177,60 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     end
   end)
 
+  -- what the device gives for narrow types, beside float64's value of the same elements
+  local function beside_float64(name, x, bound, ...)
+    local got, exact = x:to(D)[name](x:to(D), ...):to("cpu"):double(), x:double()[name](x:double(), ...)
+    local step = ({ float32 = 2 ^ -24, bfloat16 = 2 ^ -8, float16 = 2 ^ -11 })[x.dtype]
+    local off = (got - exact):abs() - exact:abs() * step  -- rounding the result
+    assert.is_true((off - bound(exact)):max():item() <= 0, ("%s of %s: %s for %s"):format(name, x.dtype,
+      got:flatten():totable()[1], exact:flatten():totable()[1]))
+  end
+
+  it("var and std of a mean that is large beside the deviation, to 6 units of 2^-24", function()
+    local function six(exact) return exact:abs() * (6 * 2 ^ -24) end
+    for _, shape in ipairs { { 3, 40000 }, { 2000, 6 }, { 40, 33 } } do
+      for _, mean in ipairs { 0, 1000, -3e6 } do
+        local x = tensor.randn(shape) + mean
+        for dim = 1, 2 do
+          beside_float64("var", x, six, dim)
+          beside_float64("std", x, six, dim)
+          beside_float64("var", x:t():contiguous():t(), six, dim)
+        end
+      end
+      beside_float64("var", (tensor.randn(shape) * 3 + 1):bfloat16(), six, 2)
+      beside_float64("var", (tensor.randn(shape) * 3 + 1):half():narrow(2, 2, 5), six, 1)
+    end
+    local outlier = tensor.randn(20000)
+    outlier:narrow(1, 77, 1):fill_(1e12)
+    beside_float64("var", outlier, six, 1)
+  end)
+
+  it("logsumexp to 10 units of 2^-24, of rising, falling, huge and infinite rows", function()
+    local function ten(exact) return exact * 0 + 10 * 2 ^ -24 end
+    for _, shape in ipairs { { 3, 40000 }, { 2000, 6 }, { 40, 33 } } do
+      for _, scale in ipairs { 1e-6, 1, 30 } do
+        local x = (tensor.randn(shape) * scale):sort(2)
+        for dim = 1, 2 do
+          beside_float64("logsumexp", x, ten, dim)
+          beside_float64("logsumexp", x:flip(2), ten, dim)
+          beside_float64("logsumexp", x:t():contiguous():t(), ten, dim)
+        end
+        beside_float64("logsumexp", x:bfloat16(), ten, 2)
+        beside_float64("logsumexp", x:half():narrow(2, 2, 5), ten, 1)
+      end
+    end
+    local inf = math.huge
+    for _, row in ipairs { { -inf, -inf }, { inf, 1 }, { -inf, inf }, { inf, -inf }, { 3, -inf },
+      { 0 / 0, 1 },
+      { 1, 0 / 0 }, { inf, 0 / 0 }, { -inf, 0 / 0 }, { 3e38, 3e38 }, { -3e38, -3e38 }, { 1e30, -1e30 },
+      {} } do
+      local x = tensor(row, { dtype = "float32" })
+      local got, expected = x:to(D):logsumexp(1):item(), x:logsumexp(1):item()
+      assert.is_true(got == expected or (got ~= got and expected ~= expected),
+        ("of %s: %s, the CPU has %s"):format(table.concat(row, ", "), got, expected))
+    end
+  end)
+
   it("losses of two tensors, added up in chunks", function()
     local x, t = tensor.randn(40000), tensor.rand(40000)
     for _, name in ipairs { "mse_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits" } do

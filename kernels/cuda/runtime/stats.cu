@@ -23,8 +23,6 @@ int64_t *ax_cuda_counter(const char *name)
   return &counters[n_counters++].calls;
 }
 
-void ax_cuda_count(const char *name) { ++*ax_cuda_counter(name); }
-
 extern "C" const ax_kernel_stat *ax_cuda_stats(int *n, bool reset)
 {
   std::lock_guard<std::mutex> hold(lock);

@@ -11,8 +11,6 @@ extern "C" {
  * Never NULL; its address does not change, so a plan looks it up once.  Names are cut at 95
  * characters. */
 int64_t *ax_cuda_counter(const char *name);
-/* Increments the counter `name`, which is looked up each time. */
-void ax_cuda_count(const char *name);
 extern "C" const ax_kernel_stat *ax_cuda_stats(int *n, bool reset);
 
 #endif

@@ -473,11 +473,12 @@ static ax_status find(ax_device d, const char *what, const ax_cudnn_key &key, ax
     if (ax_cudnn_choose(g, build, key, exact, s->most_workspace, fresh.get(), &why))
       fresh->name = std::string(what) + ", cuDNN engine " + std::to_string(fresh->engine);
     else fresh->name = ours(what, why);
+    fresh->calls = ax_cuda_counter(fresh->name.c_str());
     if (plans().size() >= MOST_PLANS) plans().clear(); /* a script whose shapes never repeat */
     at = plans().emplace(k, fresh).first;
   }
   if (at->second->plan) *out = at->second;
-  else ax_cuda_count(at->second->name.c_str());
+  else ++*at->second->calls;
   return AX_OK;
 }
 
@@ -517,9 +518,10 @@ static ax_status run(ax_device d, ax_cudnn_plan *plan, int n, const int64_t *uid
   *done = e == CUDNN_STATUS_SUCCESS;
   if (!*done) { /* others may hold the plan: it stays in the cache, marked as unusable */
     plan->name = ours(plan->name, words(e));
+    plan->calls = ax_cuda_counter(plan->name.c_str());
     plan->release();
   }
-  ax_cuda_count(plan->name.c_str());
+  ++*plan->calls;
   ax_cuda_give(d, workspace, (size_t)plan->workspace);
   return AX_OK;
 }

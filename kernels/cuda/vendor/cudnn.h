@@ -123,7 +123,8 @@ struct ax_cudnn_plan {
 
   cudnnBackendDescriptor_t plan = NULL, config = NULL; /* NULL: there is none */
   int64_t workspace = 0, engine = -1;
-  std::string name; /* for the counters: "convolution bfloat16, cuDNN engine 38", or why there is none */
+  std::string name;      /* for the counters: "convolution bfloat16, cuDNN engine 38", or why there is none */
+  int64_t *calls = NULL; /* the counter of that name */
 };
 
 /* The identity of a plan; all bytes count, so it starts cleared. */
