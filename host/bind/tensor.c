@@ -67,11 +67,26 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
   return 1;
 }
 
+/* Pushes what is written here in place of one of PyTorch's methods, or nil. */
+static const char *push_elsewhere(lua_State *L)
+{
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_require);
+  lua_pushliteral(L, "accelerate.utils.elsewhere");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "METHODS");
+  lua_pushvalue(L, 2);
+  lua_rawget(L, -2);
+  return lua_tostring(L, -1);
+}
+
 /* Raises for an unknown name.  Only here is the name compared with all names. */
 static int unknown_name(lua_State *L, const char *what)
 {
-  const char *given = lua_tostring(L, 2), *names[1024], *near;
+  const char *given = lua_tostring(L, 2), *names[1024], *near, *elsewhere = push_elsewhere(L);
   int n = 0;
+
+  if (elsewhere)
+    return ax_lua_error(L, "tensor", "there is no %s \"%s\"; instead: %s", what, given, elsewhere);
 
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   lua_pushnil(L);

@@ -131,6 +131,8 @@ local core = require "accelerate.core"
 ---@field unbind fun(x: accelerate.Tensor, dim?: integer): ... a view of each position of dim
 ---@field meshgrid fun(tensors: accelerate.Tensor[], options?: { indexing: "ij"|"xy" }): ... vectors
 ---  expanded to the grid that they span
+---@field inf number infinity
+---@field nan number not a number
 ---@field newaxis userdata in a key: a new dim of size 1, as in x[{ {}, tensor.newaxis }]
 ---@field ops fun(): table[] the op table: name, signature, summary, form, autocast, differentiable,
 ---  inplace, hidden
@@ -155,6 +157,14 @@ end
 for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", "broadcast_to", "einsum" } do
   M[name] = core[name]
 end
+
+-- PyTorch's names of types, and of numbers that are not finite
+for _, dtype in ipairs { "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+  "float64", "complex64", "complex128" } do
+  M[dtype] = dtype
+end
+M.half, M.float, M.double, M.int, M.long = "float16", "float32", "float64", "int32", "int64"
+M.inf, M.nan, M.pi = math.huge, 0 / 0, math.pi
 
 local casting = require "accelerate.precision.autocast"
 M.autocast, M.is_autocast_enabled, M.get_autocast_dtype = casting.autocast, casting.is_autocast_enabled,
@@ -196,7 +206,7 @@ return setmetatable(M, {
     for name in pairs(M) do names[#names + 1] = name end
     table.sort(names)
     local near = type(key) == "string" and core._nearest(key, names)
-    error(("tensor: there is no function %s%s"):format(tostring(key), near
-      and ("; did you mean %s?"):format(near) or ""), 2)
+    error(("tensor: there is no function %s%s"):format(tostring(key),
+      require("accelerate.utils.elsewhere").hint(key, near or nil, "accelerate.tensor")), 2)
   end,
 })

@@ -103,9 +103,47 @@ describe("a name that is not there", function()
     } do
       says(text, read)
     end
+    for text, read in pairs {
+      ["accelerate.nn has no 'Adam'; it is accelerate.optim.Adam"] = function() return nn.Adam end,
+      ["accelerate has no 'DataLoader'; it is accelerate.data.DataLoader"] = function()
+        return accelerate.DataLoader
+      end,
+      ["accelerate.nn has no 'relu'; did you mean 'ReLU', or accelerate.nn.functional.relu?"] = function()
+        return nn.relu
+      end,
+      ["there is no function load; it is accelerate.utils.load"] = function() return tensor.load end,
+      ["there is no function device; instead: a device is a text"] = function() return tensor.device end,
+      ["there is no field or method \"numpy\"; instead: x:tolist()"] = function()
+        return core.zeros(1):numpy()
+      end,
+    } do
+      says(text, read)
+    end
     assert.is_nil(rawget(nn, "Conv4d"))
     assert.is_false(utils.hasattr(nn, "Conv4d"))
     assert.is_true(utils.hasattr(nn, "Conv2d") and utils.hasattr(optim, "Adamax"))
+  end)
+
+  it("and PyTorch's names of types are there", function()
+    assert.equal("int64", tensor.zeros(1, { dtype = tensor.long }).dtype)
+    assert.equal("bfloat16", tensor.ones(1):to(tensor.bfloat16).dtype)
+    assert.same({ math.huge, math.pi, true }, { tensor.inf, tensor.pi, tensor.nan ~= tensor.nan })
+  end)
+
+  it("and what is there in place of PyTorch's names exists", function()
+    local elsewhere, paths = require "accelerate.utils.elsewhere", 0
+    for _, map in ipairs { elsewhere.OTHERS, elsewhere.METHODS } do
+      for name, text in pairs(map) do
+        for path in text:gmatch "accelerate[%w_.]*" do
+          local value = accelerate
+          for part in path:gmatch "%.([%w_]+)" do value = value[part] end
+          assert.is_not_nil(value, name)
+          paths = paths + 1
+        end
+        for method in text:gmatch "x:([%w_]+)" do assert.is_function(core.zeros(1)[method], name) end
+      end
+    end
+    assert.is_true(paths > 5)
   end)
 
   it("suggests nothing where nothing is near", function()

@@ -27,6 +27,13 @@ local function unknown(what, name, list)
     near and ("; did you mean '" .. near .. "'?") or "")
 end
 
+-- Of a module: another one may have the name.
+local function unknown_member(module, name, list)
+  local near = type(name) == "string" and options.nearest(name, list)
+  return ("%s has no %s%s"):format(module, type(name) == "string" and ("'" .. name .. "'") or tostring(name),
+    require("accelerate.utils.elsewhere").hint(name, near or nil, module, "'"))
+end
+
 --- Returns the methods, wrapped to refuse calls with '.' in place of ':'.
 ---@param class table the metatable of the objects
 ---@param name string used in messages
@@ -174,7 +181,7 @@ end
 function M.strict(name, module, public)
   return setmetatable(module, {
     __members = public,
-    __index = function(self, key) error(unknown(name, key, public or names_of(self)), 2) end,
+    __index = function(self, key) error(unknown_member(name, key, public or names_of(self)), 2) end,
   })
 end
 
@@ -192,7 +199,7 @@ function M.lazy(name, members, absent)
         if absent and absent[key] then
           error(("%s.%s is not there yet: %s"):format(name, key, absent[key]), 2)
         end
-        error(unknown(name, key, names_of(members)), 2)
+        error(unknown_member(name, key, names_of(members)), 2)
       end
       local value
       if type(from) == "function" then

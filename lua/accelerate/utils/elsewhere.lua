@@ -1,0 +1,72 @@
+--- Where a name lives that a module lacks: another module here has it, or PyTorch has it and
+--- something of another name takes its place. Messages about unknown names ask this.
+local M = {}
+
+-- In the order of the search. A name that several have is the first one's.
+local MODULES = { "accelerate", "accelerate.nn", "accelerate.optim", "accelerate.optim.lr_scheduler",
+  "accelerate.data", "accelerate.nn.functional", "accelerate.utils", "accelerate.tensor",
+  "accelerate.distributions", "accelerate.func", "accelerate.nn.utils", "accelerate.nn.init" }
+
+--- PyTorch's names of things that are written in another way here: of functions of torch, and of
+--- methods of its tensors.
+M.OTHERS = {
+  Tensor = "tensor.tensor(values)", FloatTensor = "tensor.tensor(values)",
+  LongTensor = 'tensor.tensor(values, { dtype = "int64" })',
+  device = 'a device is a text, as "cpu" or "cuda:0"',
+  dtype = 'a type is a text, as "float32"',
+  from_numpy = "accelerate.data.read_npy(path)",
+  compile = 'accelerate.Accelerator { dynamo_backend = "cudagraphs" } records steps on a GPU',
+  jit = 'accelerate.Accelerator { dynamo_backend = "cudagraphs" } records steps on a GPU',
+  distributed = "accelerator:gather(x), accelerator:reduce(x) and accelerate.utils.broadcast(x)",
+  multiprocessing = "accelerate.notebook_launcher(fn, args, { num_processes = n })",
+  AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
+}
+M.METHODS = {
+  numpy = "x:tolist(), or accelerate.data.write_npy(x, path)",
+  __getitem__ = "x[i]", __len__ = "#x",
+  storage = "x:data_ptr() and x:stride()",
+  share_memory_ = "accelerate.notebook_launcher's function sees tensors of the script",
+  apply_ = "x:tolist(), or ops on the whole tensor",
+  map_ = "x:tolist(), or ops on the whole tensor",
+}
+
+local searching = false -- a module that lacks the name asks here in its turn
+
+local function has(module, name)
+  local fine, value = pcall(function() return require(module)[name] end)
+  return fine and value ~= nil
+end
+
+-- "accelerate.data.DataLoader", or nil.
+local function found_in(name, from)
+  if type(name) ~= "string" or name:sub(1, 1) == "_" or searching then return nil end
+  searching = true
+  local found
+  for _, module in ipairs(MODULES) do
+    if module ~= from and has(module, name) then
+      found = module .. "." .. name
+      break
+    end
+  end
+  searching = false
+  return found
+end
+
+--- What a message says behind "there is no NAME": "; did you mean 'Linear'?", "; it is
+--- accelerate.optim.Adam", "; instead: tensor.tensor(values)" or "".
+---@param name any
+---@param near string? the nearest name of the module itself
+---@param from string? the module
+---@param quote string? what stands around `near`
+---@return string
+function M.hint(name, near, from, quote)
+  if M.OTHERS[name] then return "; instead: " .. M.OTHERS[name] end
+  local found = found_in(name, from)
+  local same = near and near:lower() == tostring(name):lower() -- ReLU for relu
+  near = near and (quote or "") .. near .. (quote or "")
+  if found and not same then return "; it is " .. found end
+  if found then return ("; did you mean %s, or %s?"):format(near, found) end
+  return near and ("; did you mean %s?"):format(near) or ""
+end
+
+return M
