@@ -378,6 +378,11 @@ fuzz: all  ## fuzz the readers, the command line and the meeting (SECONDS=60 for
 traffic: all $(OUT)/libax_cuda_traffic.so fakes  ## bytes that the kernels of training steps move (ONLY=GPT)
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/traffic.lua $(ONLY)
 
+# PyTorch's own test data: PYTHON names a Python with torch, numpy and expecttest.
+check-torch: all  ## compare with PyTorch's own test data; minutes (PYTHON=..., ENTRIES="sum ..", SAMPLES=all)
+	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run PYTHONDONTWRITEBYTECODE=1 $(or $(PYTHON),python3) \
+	  spec/support/check_torch/check.py $(ENTRIES)
+
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
 	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/run.lua
 
@@ -458,4 +463,5 @@ help:  ## this list
 always:
 
 .PHONY: all modules mpi fakes fuzz plan-cudnn image cuda check-cuda release features demo test test-faults test-gpu \
-        test-emulated traffic bench bench-gpu gpu-report bundle deps build-deps install docs fmt lint clean help always
+        test-emulated check-torch traffic bench bench-gpu gpu-report \
+        bundle deps build-deps install docs fmt lint clean help always

@@ -6,7 +6,8 @@ local host = require "spec.support.host"
 local readers = require "accelerate.data.readers"
 local reference = require "spec.support.files_reference"
 
-local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
+local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool",
+  "complex64", "complex128" }
 
 local function read(path)
   local f = assert(io.open(path, "rb"))

@@ -19,7 +19,7 @@ end
 -- ---- NumPy --------------------------------------------------------------------------------------
 
 local DESCR = { float32 = "<f4", float64 = "<f8", float16 = "<f2", bfloat16 = "bfloat16", int64 = "<i8",
-  int32 = "<i4", uint8 = "|u1", bool = "|b1" }
+  int32 = "<i4", uint8 = "|u1", bool = "|b1", complex64 = "<c8", complex128 = "<c16" }
 
 -- The header of version 1.0: a Python literal, filled with spaces to a multiple of 64 bytes.
 local function npy_header(t)
