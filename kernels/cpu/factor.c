@@ -1,7 +1,6 @@
-/* Cholesky, LU, inverse, determinant, solutions of linear systems: see core/ops/factor.def.
- *
- * LAPACK takes a matrix column by column.  A matrix of ours, row by row, is the transposed one to
- * it; most functions work on that directly, and only the others transpose. */
+/* Cholesky, LU, inverse, determinant, solutions of linear systems: see core/ops/factor.def.  The
+ * work is done by dense.h, row by row; LAPACK serves the cofactors of singular matrices alone. */
+#include "dense.h"
 #include "lapack.h"
 
 #include <math.h>
@@ -11,27 +10,28 @@
 
 typedef struct job {
   const ax_lapack *lapack;
+  const ax_dense *dense;
   ax_dtype dtype;
-  size_t item;
-  int m, n, k; /* rows and columns of a; columns of b */
-  bool flag, transposed, by_columns, unit;
+  size_t item, room; /* bytes of an element, of dense.h's room */
+  int m, n, k;       /* rows and columns of a; columns of b */
+  bool flag, transposed, unit;
   const char *a, *b;
   const int *pivots_in;
   char *x, *lu;
   int *pivots;
-  int64_t lwork;
 } job;
 
-static ax_status begin(const ax_call *call, job *j)
+static void begin(const ax_call *call, job *j)
 {
   const ax_tensor *a = call->in[0];
-  *j = (job){ .dtype = (ax_dtype)a->dtype,
+  *j = (job){ .dense = ax_dense_of((ax_dtype)a->dtype),
+              .dtype = (ax_dtype)a->dtype,
               .item = ax_itemsize(a),
               .m = (int)AX_ROWS(a),
               .n = (int)AX_COLS(a),
               .a = ax_data(a),
               .x = ax_data(call->out[0]) };
-  return ax_lapack_open(call->op, j->dtype, &j->lapack);
+  j->room = ax_lines(ax_dense_room(j->dtype, j->m, j->n));
 }
 
 static int64_t cube(const job *j) { return (int64_t)j->m * j->n * (j->m < j->n ? j->m : j->n); }
@@ -43,16 +43,16 @@ static int least(int n) { return n > 1 ? n : 1; } /* a leading dimension is at l
 static int factor_positive(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  const int n = j->n, ld = least(n);
-  char *const x = j->x + (size_t)i * matrix(j);
-  int info = 0;
+  const int n = j->n;
+  const char *const a = j->a + (size_t)i * matrix(j);
+  char *const x = j->x + (size_t)i * matrix(j), *const own = j->flag ? scratch + j->room : x;
 
-  memcpy(x, j->a + (size_t)i * matrix(j), matrix(j));
-  j->lapack->potrf(j->flag ? "L" : "U", &n, x, &ld, &info, 1);
+  if (j->flag) ax_lapack_transpose(j->item, n, n, a, own);
+  else memcpy(own, a, matrix(j));
+  const int info = j->dense->cholesky(n, own, n, scratch);
   for (int row = 0; row < n; row++) /* the other triangle */
-    if (j->flag) memset(x + (size_t)row * (size_t)n * j->item, 0, (size_t)row * j->item);
-    else
-      memset(x + ((size_t)row * (size_t)n + (size_t)row + 1) * j->item, 0, (size_t)(n - row - 1) * j->item);
+    memset(own + ((size_t)row * (size_t)n + (size_t)row + 1) * j->item, 0, (size_t)(n - row - 1) * j->item);
+  if (j->flag) ax_lapack_transpose(j->item, n, n, own, x);
   return info;
 }
 
@@ -62,10 +62,11 @@ ax_status ax_cpu__linalg_cholesky(const ax_call *call)
   const int64_t count = ax_matrices(x);
   int *const info = ax_data(call->out[1]);
   job j;
-  ax_status st = begin(call, &j);
 
+  begin(call, &j);
   j.flag = call->a->linalg_cholesky.upper;
-  if (st == AX_OK) st = ax_lapack_each(count, cube(&j) * count, 0, factor_positive, &j, info);
+  const ax_status st = ax_dense_each(count, cube(&j) * count / 3, j.room + (j.flag ? matrix(&j) : 0),
+                                     factor_positive, &j, info);
   const int64_t bad = st == AX_OK && call->a->linalg_cholesky.check ? ax_lapack_failed(info, count) : -1;
   if (bad < 0) return st;
   return ax_fail(AX_EINVAL, "%s: %s is not positive-definite: its leading minor of order %d is not positive",
@@ -74,38 +75,34 @@ ax_status ax_cpu__linalg_cholesky(const ax_call *call)
 
 /* ---- LU */
 
-/* Factorises `a`, column by column, in place.  A NaN would lead the search for pivots astray: all
- * of the result is NaN then. */
-static int factor_lu(const job *j, int m, int n, char *a, int *pivots)
+/* Factorises `a` in place.  A NaN would lead the search for pivots astray: all of the result is NaN
+ * then. */
+static int factor_lu(const job *j, int m, int n, char *a, int *pivots, char *room)
 {
-  const int ld = least(m), k = m < n ? m : n;
-  int info = 0;
-  if (ax_lapack_has_nan(j->dtype, a, (int64_t)m * n)) {
-    ax_lapack_fill(j->dtype, a, (int64_t)m * n, NAN);
-    for (int i = 0; i < k; i++) pivots[i] = i + 1;
-  } else if (k > 0) j->lapack->getrf(&m, &n, a, &ld, pivots, &info);
-  return info;
+  const int k = m < n ? m : n;
+  if (!ax_lapack_has_nan(j->dtype, a, (int64_t)m * n)) return j->dense->lu(m, n, a, n, pivots, room);
+  ax_lapack_fill(j->dtype, a, (int64_t)m * n, NAN);
+  for (int i = 0; i < k; i++) pivots[i] = i + 1;
+  return 0;
 }
 
 static int factor_rows(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
   const int k = j->m < j->n ? j->m : j->n;
-  ax_lapack_transpose(j->item, j->m, j->n, j->a + (size_t)i * matrix(j), scratch);
-  const int info = factor_lu(j, j->m, j->n, scratch, j->pivots + i * k);
-  ax_lapack_transpose(j->item, j->n, j->m, scratch, j->x + (size_t)i * matrix(j));
-  return info;
+  char *const x = j->x + (size_t)i * matrix(j);
+  memcpy(x, j->a + (size_t)i * matrix(j), matrix(j));
+  return factor_lu(j, j->m, j->n, x, j->pivots + i * k, scratch);
 }
 
 ax_status ax_cpu__linalg_lu(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
   job j;
-  ax_status st = begin(call, &j);
 
-  if (st != AX_OK) return st;
+  begin(call, &j);
   j.pivots = ax_data(call->out[1]);
-  return ax_lapack_each(count, cube(&j) * count, matrix(&j), factor_rows, &j, ax_data(call->out[2]));
+  return ax_dense_each(count, cube(&j) * count, j.room, factor_rows, &j, ax_data(call->out[2]));
 }
 
 /* Row i was swapped with row pivots[i] - 1, one after the other. */
@@ -151,27 +148,49 @@ static ax_status singular(const ax_call *call, const int *info, int64_t count)
 
 /* ---- solutions */
 
-/* x = b's solution for a factorised matrix.  `trans` is "T" where LAPACK's matrix is a^T. */
-static void solve_with(const job *j, int64_t i, const char *trans, const char *lu, const int *pivots,
-                       char *scratch)
+static void swap_rows(const job *j, char *x, const int *pivots, bool backwards)
 {
-  const int n = j->n, k = j->k, ld = least(n);
-  const size_t side = j->item * (size_t)n * (size_t)k;
-  int info = 0;
-  if (side == 0) return;
-  ax_lapack_transpose(j->item, n, k, j->b + (size_t)i * side, scratch);
-  j->lapack->getrs(trans, &n, &k, lu, &ld, pivots, scratch, &ld, &info, 1);
-  ax_lapack_transpose(j->item, k, n, scratch, j->x + (size_t)i * side);
+  const size_t bytes = j->item * (size_t)j->k;
+  for (int t = 0; t < j->n; t++) {
+    const int r = backwards ? j->n - 1 - t : t;
+    char *a = x + (size_t)r * bytes, *b = x + (size_t)(pivots[r] - 1) * bytes, kept[256];
+    for (size_t left = a == b ? 0 : bytes, n; left; left -= n, a += n, b += n) {
+      n = left < sizeof kept ? left : sizeof kept;
+      memcpy(kept, a, n);
+      memcpy(a, b, n);
+      memcpy(b, kept, n);
+    }
+  }
+}
+
+/* x (n, k), b at first: a = P L U, so a x = b is L U x = P^T b, and a^T x = b is U^T L^T P^T x =
+ * b. */
+static void solve_with(const job *j, const char *lu, const int *pivots, bool transposed, char *x, char *room)
+{
+  const int n = j->n, k = j->k;
+  if (n == 0 || k == 0) return;
+  if (!transposed) swap_rows(j, x, pivots, false);
+  j->dense->triangular(n, k, lu, n, transposed, transposed, !transposed, x, k, room);
+  j->dense->triangular(n, k, lu, n, !transposed, transposed, transposed, x, k, room);
+  if (transposed) swap_rows(j, x, pivots, true);
+}
+
+static size_t side(const job *j) { return j->item * (size_t)j->n * (size_t)j->k; }
+static size_t room_to_solve(const job *j)
+{
+  const size_t room = ax_dense_room(j->dtype, j->n, j->k);
+  return j->room > room ? j->room : room;
 }
 
 static int solve_one(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  char *const lu = j->lu + (size_t)i * matrix(j);
+  char *const lu = j->lu + (size_t)i * matrix(j), *const x = j->x + (size_t)i * side(j);
   int *const pivots = j->pivots + i * j->n;
   memcpy(lu, j->a + (size_t)i * matrix(j), matrix(j));
-  const int info = factor_lu(j, j->n, j->n, lu, pivots);
-  solve_with(j, i, "T", lu, pivots, scratch);
+  memcpy(x, j->b + (size_t)i * side(j), side(j));
+  const int info = factor_lu(j, j->n, j->n, lu, pivots, scratch);
+  solve_with(j, lu, pivots, false, x, scratch);
   return info;
 }
 
@@ -182,15 +201,16 @@ ax_status ax_cpu__linalg_solve(const ax_call *call)
   const size_t bytes = sizeof(int) * (size_t)count + 1;
   void *info = NULL;
   job j;
-  ax_status st = begin(call, &j);
+  ax_status st;
 
-  if (st != AX_OK || (st = ax_alloc(bytes, &info)) != AX_OK) return st;
+  if ((st = ax_alloc(bytes, &info)) != AX_OK) return st;
+  begin(call, &j);
   j.b = ax_data(b);
   j.k = (int)AX_COLS(b);
   j.lu = ax_data(call->out[1]);
   j.pivots = ax_data(call->out[2]);
-  st = ax_lapack_each(count, (cube(&j) + (int64_t)j.n * j.n * j.k) * count,
-                      j.item * (size_t)j.n * (size_t)j.k, solve_one, &j, info);
+  st = ax_dense_each(count, (cube(&j) + (int64_t)j.n * j.n * j.k) * count, room_to_solve(&j), solve_one, &j,
+                     info);
   if (st == AX_OK && call->a->linalg_solve.check) st = singular(call, info, count);
   ax_free(info, bytes);
   return st;
@@ -199,15 +219,12 @@ ax_status ax_cpu__linalg_solve(const ax_call *call)
 static int solve_factored(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  const char *lu = j->a + (size_t)i * matrix(j);
-  char *const rest = scratch + ax_lines(matrix(j));
-  if (!j->by_columns) {
-    ax_lapack_transpose(j->item, j->n, j->n, lu, scratch);
-    lu = scratch;
-  }
-  for (int r = 0; r < j->n; r++) /* LAPACK would swap rows outside the matrix */
-    if (j->pivots_in[i * j->n + r] < 1 || j->pivots_in[i * j->n + r] > j->n) return r + 1;
-  solve_with(j, i, j->transposed != j->by_columns ? "T" : "N", lu, j->pivots_in + i * j->n, rest);
+  const int *const pivots = j->pivots_in + i * j->n;
+  char *const x = j->x + (size_t)i * side(j);
+  for (int r = 0; r < j->n; r++) /* no swap with a row outside the matrix */
+    if (pivots[r] < 1 || pivots[r] > j->n) return r + 1;
+  memcpy(x, j->b + (size_t)i * side(j), side(j));
+  solve_with(j, j->a + (size_t)i * matrix(j), pivots, j->transposed, x, scratch);
   return 0;
 }
 
@@ -218,17 +235,17 @@ ax_status ax_cpu__linalg_lu_solve(const ax_call *call)
   const size_t bytes = sizeof(int) * (size_t)count + 1;
   void *room = NULL;
   job j;
-  ax_status st = begin(call, &j);
+  ax_status st;
 
-  if (st != AX_OK || (st = ax_alloc(bytes, &room)) != AX_OK) return st;
+  if ((st = ax_alloc(bytes, &room)) != AX_OK) return st;
   int *const info = room;
+  begin(call, &j);
   j.b = ax_data(b);
   j.k = (int)AX_COLS(b);
   j.pivots_in = ax_data(call->in[1]);
   j.transposed = call->a->linalg_lu_solve.transposed;
-  j.by_columns = call->a->linalg_lu_solve.by_columns;
-  st = ax_lapack_each(count, 2 * (int64_t)j.n * j.n * j.k * count,
-                      ax_lines(matrix(&j)) + j.item * (size_t)j.n * (size_t)j.k, solve_factored, &j, info);
+  st =
+      ax_dense_each(count, 2 * (int64_t)j.n * j.n * j.k * count, room_to_solve(&j), solve_factored, &j, info);
   const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
   if (bad >= 0)
     st = ax_fail(AX_ERANGE, "%s: pivots count rows from 1 to %d, got %d", SHOWN(call), j.n,
@@ -237,21 +254,14 @@ ax_status ax_cpu__linalg_lu_solve(const ax_call *call)
   return st;
 }
 
-/* a x = b is x^T a^T = b^T, and that is how LAPACK sees our rows. */
 static int solve_triangle(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  const int n = j->n, k = j->k, lda = least(n), ldb = least(k);
-  const size_t side = j->item * (size_t)n * (size_t)k;
-  const double one = 1;
-  const float one_float = 1;
-  char *const x = j->x + (size_t)i * side;
-
-  if (side == 0) return 0;
-  memcpy(x, j->b + (size_t)i * side, side);
-  j->lapack->trsm("R", j->flag ? "L" : "U", j->transposed ? "T" : "N", j->unit ? "U" : "N", &k, &n,
-                  j->dtype == AX_F32 ? (const void *)&one_float : &one, j->a + (size_t)i * matrix(j), &lda, x,
-                  &ldb, 1, 1, 1, 1);
+  char *const x = j->x + (size_t)i * side(j);
+  if (side(j) == 0) return 0;
+  memcpy(x, j->b + (size_t)i * side(j), side(j));
+  j->dense->triangular(j->n, j->k, j->a + (size_t)i * matrix(j), j->n, j->flag, j->transposed, j->unit, x,
+                       j->k, scratch);
   return 0;
 }
 
@@ -259,48 +269,37 @@ ax_status ax_cpu__linalg_solve_triangular(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
   job j;
-  const ax_status st = begin(call, &j);
 
-  if (st != AX_OK) return st;
+  begin(call, &j);
   j.b = ax_data(call->in[1]);
   j.k = (int)AX_COLS(call->in[1]);
   j.flag = call->a->linalg_solve_triangular.upper;
   j.transposed = call->a->linalg_solve_triangular.transposed;
   j.unit = call->a->linalg_solve_triangular.unitriangular;
-  return ax_lapack_each(count, (int64_t)j.n * j.n * j.k * count, 0, solve_triangle, &j, NULL);
+  return ax_dense_each(count, (int64_t)j.n * j.n * j.k * count, room_to_solve(&j), solve_triangle, &j, NULL);
 }
 
-/* ---- inverse */
+/* ---- inverse; scratch: dense.h's room, pivots, the factors */
 
-/* Inverts `a` in place; scratch: pivots and work space. */
-static int invert(const job *j, char *a, char *scratch)
+static size_t pivots_of(const job *j) { return ax_lines(sizeof(int) * (size_t)j->n); }
+static size_t room_to_invert(const job *j) { return j->room + pivots_of(j) + ax_lines(matrix(j)); }
+
+static int invert(const job *j, const char *a, char *x, char *scratch)
 {
-  const int n = j->n, ld = least(n), lwork = (int)j->lwork;
-  int *const pivots = (int *)scratch;
-  int info = factor_lu(j, n, n, a, pivots), ignored = 0;
-  if (info == 0 && n > 0)
-    j->lapack->getri(&n, a, &ld, pivots, scratch + ax_lines(sizeof(int) * (size_t)n), &lwork, &ignored);
-  if (info > 0) ax_lapack_fill(j->dtype, a, (int64_t)n * n, NAN);
+  const int n = j->n;
+  int *const pivots = (int *)(scratch + j->room);
+  char *const lu = (char *)pivots + pivots_of(j);
+  memcpy(lu, a, matrix(j));
+  const int info = factor_lu(j, n, n, lu, pivots, scratch);
+  if (info) ax_lapack_fill(j->dtype, x, (int64_t)n * n, NAN);
+  else if (n) j->dense->inverse(n, lu, pivots, x, scratch);
   return info;
-}
-
-static size_t room_to_invert(job *j)
-{
-  const int n = j->n, ld = least(n), query = -1;
-  double answer = 0;
-  int info, pivot = 0;
-  j->lapack->getri(&n, &answer, &ld, &pivot, &answer, &query, &info);
-  j->lwork = ax_lapack_work(j->dtype, &answer);
-  if (j->lwork < n) j->lwork = n;
-  return ax_lines(sizeof(int) * (size_t)n) + j->item * (size_t)(j->lwork + 1);
 }
 
 static int invert_one(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  char *const x = j->x + (size_t)i * matrix(j);
-  memcpy(x, j->a + (size_t)i * matrix(j), matrix(j));
-  return invert(j, x, scratch);
+  return invert(j, j->a + (size_t)i * matrix(j), j->x + (size_t)i * matrix(j), scratch);
 }
 
 ax_status ax_cpu__linalg_inv(const ax_call *call)
@@ -308,10 +307,9 @@ ax_status ax_cpu__linalg_inv(const ax_call *call)
   const int64_t count = ax_matrices(call->in[0]);
   int *const info = ax_data(call->out[1]);
   job j;
-  ax_status st = begin(call, &j);
 
-  if (st != AX_OK) return st;
-  st = ax_lapack_each(count, 3 * cube(&j) * count, room_to_invert(&j), invert_one, &j, info);
+  begin(call, &j);
+  const ax_status st = ax_dense_each(count, 3 * cube(&j) * count, room_to_invert(&j), invert_one, &j, info);
   return st == AX_OK && call->a->linalg_inv.check ? singular(call, info, count) : st;
 }
 
@@ -323,19 +321,19 @@ static double diagonal(const job *j, const char *a, int r)
   return ax_load_double(j->dtype, a, (int64_t)r * (j->n + 1));
 }
 
-/* Factorises a copy in scratch, with the pivots behind it; returns the sign of the permutation. */
-static double factor_copy(const job *j, int64_t i, char *scratch)
+/* Factorises a copy behind the room, with the pivots before it; returns the sign of the
+ * permutation. */
+static double factor_copy(const job *j, int64_t i, char *scratch, char **lu)
 {
-  int *const pivots = (int *)(scratch + ax_lines(matrix(j)));
+  int *const pivots = (int *)(scratch + j->room);
   double sign = 1;
-  memcpy(scratch, j->a + (size_t)i * matrix(j), matrix(j));
-  factor_lu(j, j->n, j->n, scratch, pivots);
+  *lu = (char *)pivots + pivots_of(j);
+  memcpy(*lu, j->a + (size_t)i * matrix(j), matrix(j));
+  factor_lu(j, j->n, j->n, *lu, pivots, scratch);
   for (int r = 0; r < j->n; r++)
     if (pivots[r] != r + 1) sign = -sign;
   return sign;
 }
-
-static size_t room_to_factor(const job *j) { return ax_lines(matrix(j)) + sizeof(int) * (size_t)j->n; }
 
 /* The product is formed as mantissa and exponent: it may leave the range on the way. */
 static double product(const job *j, const char *lu, double sign)
@@ -353,8 +351,9 @@ static double product(const job *j, const char *lu, double sign)
 static int determine(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  const double sign = factor_copy(j, i, scratch);
-  ax_store_double(j->dtype, j->x, i, product(j, scratch, sign));
+  char *lu;
+  const double sign = factor_copy(j, i, scratch, &lu);
+  ax_store_double(j->dtype, j->x, i, product(j, lu, sign));
   return 0;
 }
 
@@ -362,16 +361,17 @@ ax_status ax_cpu__linalg_det(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
   job j;
-  const ax_status st = begin(call, &j);
-  return st != AX_OK ? st : ax_lapack_each(count, cube(&j) * count, room_to_factor(&j), determine, &j, NULL);
+  begin(call, &j);
+  return ax_dense_each(count, cube(&j) * count, room_to_invert(&j), determine, &j, NULL);
 }
 
 static int log_determine(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  double sign = factor_copy(j, i, scratch), sum = 0;
+  char *lu;
+  double sign = factor_copy(j, i, scratch, &lu), sum = 0;
   for (int r = 0; r < j->n; r++) {
-    const double d = diagonal(j, scratch, r);
+    const double d = diagonal(j, lu, r);
     sum += log(fabs(d));
     sign *= d > 0 ? 1 : d < 0 ? -1 : d; /* 0, or NaN */
   }
@@ -384,10 +384,9 @@ ax_status ax_cpu__linalg_slogdet(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
   job j;
-  const ax_status st = begin(call, &j);
-  if (st != AX_OK) return st;
+  begin(call, &j);
   j.lu = ax_data(call->out[1]);
-  return ax_lapack_each(count, cube(&j) * count, room_to_factor(&j), log_determine, &j, NULL);
+  return ax_dense_each(count, cube(&j) * count, room_to_invert(&j), log_determine, &j, NULL);
 }
 
 /* ---- cofactors */
@@ -395,7 +394,7 @@ ax_status ax_cpu__linalg_slogdet(const ax_call *call)
 /* det(A) A^-T.  Where A is singular: A = U S V^T has the cofactors det(U) det(V) U S' V^T, in which
  * S' holds the products of all other singular values. */
 typedef struct cofactor_room {
-  size_t u, vt, s, work, end; /* offsets in scratch */
+  size_t u, vt, s, work; /* offsets in scratch */
   int lwork;
 } cofactor_room;
 typedef struct cofactor_job {
@@ -403,10 +402,11 @@ typedef struct cofactor_job {
   cofactor_room at;
 } cofactor_job;
 
-static double sign_of(const job *j, char *orthogonal, int *pivots)
+static double sign_of(const job *j, char *orthogonal, char *room)
 {
+  int *const pivots = (int *)(room + j->room);
   double sign = 1;
-  factor_lu(j, j->n, j->n, orthogonal, pivots);
+  factor_lu(j, j->n, j->n, orthogonal, pivots, room);
   for (int r = 0; r < j->n; r++) sign *= (pivots[r] == r + 1) == (diagonal(j, orthogonal, r) > 0) ? 1 : -1;
   return sign;
 }
@@ -417,14 +417,14 @@ static int cofactors_of_singular(const cofactor_job *c, int64_t i, char *scratch
   const int n = j->n;
   char *const u = scratch + c->at.u, *const vt = scratch + c->at.vt, *const s = scratch + c->at.s,
               *const x = j->x + (size_t)i * matrix(j);
-  int *const pivots = (int *)(scratch + c->at.work); /* gesvd is through with its work space then */
+  char *const copy = scratch + j->room;
   int info = 0;
 
-  memcpy(scratch, j->a + (size_t)i * matrix(j), matrix(j));
-  if (ax_lapack_not_finite(j->dtype, scratch, (int64_t)n * n)) info = 1;
+  memcpy(copy, j->a + (size_t)i * matrix(j), matrix(j));
+  if (ax_lapack_not_finite(j->dtype, copy, (int64_t)n * n)) info = 1;
   else
-    j->lapack->gesvd("A", "A", &n, &n, scratch, &n, s, u, &n, vt, &n, scratch + c->at.work, &c->at.lwork,
-                     &info, 1, 1);
+    j->lapack->gesvd("A", "A", &n, &n, copy, &n, s, u, &n, vt, &n, scratch + c->at.work, &c->at.lwork, &info,
+                     1, 1);
   if (info) {
     ax_lapack_fill(j->dtype, x, (int64_t)n * n, NAN);
     return 0;
@@ -441,7 +441,7 @@ static int cofactors_of_singular(const cofactor_job *c, int64_t i, char *scratch
                           others * ax_load_double(j->dtype, vt, k / n * n + q) *
                               ax_load_double(j->dtype, u, (int64_t)q * n + k % n));
   }
-  const double sign = sign_of(j, u, pivots) * sign_of(j, vt, pivots);
+  const double sign = sign_of(j, u, scratch) * sign_of(j, vt, scratch);
   for (int64_t k = 0; k < (int64_t)n * n; k++)
     ax_store_double(j->dtype, x, k, sign * ax_load_double(j->dtype, x, k));
   return 0;
@@ -452,12 +452,12 @@ static int cofactors(int64_t i, char *scratch, const void *ud)
   const cofactor_job *c = ud;
   const job *j = &c->j;
   const int n = j->n;
-  char *const x = j->x + (size_t)i * matrix(j);
+  char *const x = j->x + (size_t)i * matrix(j), *lu;
 
   if (n == 0) return 0;
-  const double det = product(j, scratch, factor_copy(j, i, scratch));
-  memcpy(scratch + c->at.u, j->a + (size_t)i * matrix(j), matrix(j));
-  if (invert(j, scratch + c->at.u, scratch + c->at.work)) return cofactors_of_singular(c, i, scratch);
+  const double sign = factor_copy(j, i, scratch, &lu), det = product(j, lu, sign);
+  if (invert(j, j->a + (size_t)i * matrix(j), scratch + c->at.u, scratch))
+    return cofactors_of_singular(c, i, scratch);
   ax_lapack_transpose(j->item, n, n, scratch + c->at.u, x);
   for (int64_t k = 0; k < (int64_t)n * n; k++)
     ax_store_double(j->dtype, x, k, det * ax_load_double(j->dtype, x, k));
@@ -470,18 +470,17 @@ ax_status ax_cpu__linalg_cofactor(const ax_call *call)
   cofactor_job c = { 0 };
   double answer = 0;
   int info, query = -1;
-  const ax_status st = begin(call, &c.j);
+  ax_status st;
 
-  if (st != AX_OK) return st;
+  begin(call, &c.j);
+  if ((st = ax_lapack_open(call->op, c.j.dtype, &c.j.lapack)) != AX_OK) return st;
   const int n = c.j.n, ld = least(n);
-  const size_t to_invert = room_to_invert(&c.j);
   c.j.lapack->gesvd("A", "A", &n, &n, NULL, &ld, NULL, NULL, &ld, NULL, &ld, &answer, &query, &info, 1, 1);
   c.at.lwork = (int)ax_lapack_work(c.j.dtype, &answer);
-  c.at.u = ax_lines(room_to_factor(&c.j));
+  c.at.u = ax_lines(room_to_invert(&c.j));
   c.at.vt = c.at.u + ax_lines(matrix(&c.j));
   c.at.s = c.at.vt + ax_lines(matrix(&c.j));
   c.at.work = c.at.s + ax_lines(c.j.item * (size_t)n);
-  const size_t to_split = c.j.item * (size_t)c.at.lwork + sizeof(int) * (size_t)n;
-  c.at.end = c.at.work + (to_split > to_invert ? to_split : to_invert);
-  return ax_lapack_each(count, 4 * cube(&c.j) * count, c.at.end, cofactors, &c, NULL);
+  return ax_lapack_each(count, 4 * cube(&c.j) * count, c.at.work + c.j.item * (size_t)c.at.lwork, cofactors,
+                        &c, NULL);
 }

@@ -111,11 +111,10 @@ static void run_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-ax_status ax_lapack_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
-                         int *info)
+static ax_status run_batch(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
+                           int *info, bool alone, bool keeps_threads)
 {
   const int threads = ax_cpu_get_threads();
-  const bool alone = count < 2 || lib.one_thread;
   batch b = { .fn = fn, .ud = ud, .share = ax_lines(scratch + 1), .info = info };
   const size_t bytes = b.share * (size_t)(alone ? 1 : threads);
   void *room = NULL;
@@ -123,13 +122,27 @@ ax_status ax_lapack_each(int64_t count, int64_t work, size_t scratch, ax_matrix_
 
   if (st != AX_OK) return st;
   b.scratch = room;
-  if (alone) {
+  if (alone && keeps_threads) run_range(0, count, &b);
+  else if (alone) {
     omp_set_num_threads(1); /* an OpenBLAS over OpenMP follows this number */
     run_range(0, count, &b);
     omp_set_num_threads(threads);
   } else ax_cpu_for(count, work, run_range, &b);
   ax_free(room, bytes);
   return AX_OK;
+}
+
+ax_status ax_lapack_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
+                         int *info)
+{
+  return run_batch(count, work, scratch, fn, ud, info, count < 2 || lib.one_thread, false);
+}
+
+ax_status ax_dense_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
+                        int *info)
+{
+  const bool few = count < 2 || (count < ax_cpu_get_threads() && work / count > 1 << 20);
+  return run_batch(count, work, scratch, fn, ud, info, few, true);
 }
 
 int64_t ax_lapack_failed(const int *info, int64_t count)

@@ -52,6 +52,11 @@ typedef int (*ax_matrix_fn)(int64_t i, char *scratch, const void *ud);
 ax_status ax_lapack_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
                          int *info);
 
+/* Likewise for functions of dense.h, which use the threads themselves where there are few
+ * matrices. */
+ax_status ax_dense_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
+                        int *info);
+
 /* "linalg.solve": what scripts call a row. */
 const char *ax_lapack_shown(ax_op op, char *text, size_t size);
 

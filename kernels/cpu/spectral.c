@@ -1,12 +1,13 @@
 /* QR, singular values, symmetric eigenvalues, least squares: see core/ops/factor.def.
  *
- * Matrices are transposed into scratch memory and back, so that LAPACK factorises the matrix itself
- * and the signs of vectors are those that it gives. */
+ * QR is dense.h's.  For LAPACK matrices are transposed into scratch memory and back, so that it
+ * factorises the matrix itself and the signs of vectors are those that it gives. */
 #include "core/ops/factor.h"
 
 #include <limits.h>
 #include <math.h>
 
+#include "dense.h"
 #include "lapack.h"
 
 #define SHOWN(call) ax_lapack_shown((call)->op, (char[40]){ 0 }, 40)
@@ -14,6 +15,7 @@
 
 typedef struct job {
   const ax_lapack *lapack;
+  const ax_dense *dense;
   ax_dtype dtype;
   size_t item;
   int m, n, k; /* rows, columns, the lesser of them */
@@ -26,7 +28,7 @@ typedef struct job {
   size_t at[6], end; /* places in scratch memory */
 } job;
 
-static ax_status begin(const ax_call *call, job *j)
+static void describe(const ax_call *call, job *j)
 {
   const ax_tensor *a = call->in[0];
   *j = (job){ .dtype = (ax_dtype)a->dtype,
@@ -36,6 +38,11 @@ static ax_status begin(const ax_call *call, job *j)
               .a = ax_data(a) };
   j->k = j->m < j->n ? j->m : j->n;
   j->most = j->m > j->n ? j->m : j->n;
+}
+
+static ax_status begin(const ax_call *call, job *j)
+{
+  describe(call, j);
   return ax_lapack_open(call->op, j->dtype, &j->lapack);
 }
 
@@ -73,57 +80,44 @@ static void store_identity(const job *j, char *to, int64_t rows, int64_t cols)
   for (int64_t i = 0; i < rows && i < cols; i++) ax_store_double(j->dtype, to, i * (cols + 1), 1);
 }
 
-/* ---- QR; scratch: the matrix (room for Q), tau, work space */
+/* ---- QR; scratch: dense.h's room, the matrix, tau */
 
 static int factor_qr(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  const int m = j->m, n = j->n, ld = least(m), cols = j->mode == AX_QR_COMPLETE ? m : j->k;
-  char *const a = load(j, i, scratch), *const tau = scratch + j->at[1], *const work = scratch + j->at[2];
-  char *const q = j->q + (size_t)i * elements(j, (int64_t)m * cols), *const r =
-                                                                         j->r +
-                                                                         (size_t)i *
-                                                                             elements(j, (int64_t)cols * n);
-  int info = 0;
+  const int m = j->m, n = j->n, cols = j->mode == AX_QR_COMPLETE ? m : j->k;
+  char *const a = scratch + j->at[1], *const tau = scratch + j->at[2],
+              *const r = j->r + (size_t)i * elements(j, (int64_t)cols * n);
 
-  if (j->k == 0) {
-    if (j->mode != AX_QR_R) store_identity(j, q, m, cols);
-    return 0;
+  memcpy(a, j->a + (size_t)i * matrix(j), matrix(j));
+  j->dense->qr(m, n, a, n, tau, scratch);
+  for (int64_t row = 0; row < cols; row++) {
+    const int64_t below = row < n ? row : n;
+    memset(r + elements(j, row * n), 0, elements(j, below));
+    memcpy(r + elements(j, row * n + below), a + elements(j, row * n + below), elements(j, n - below));
   }
-  j->lapack->geqrf(&m, &n, a, &ld, tau, work, &j->lwork, &info);
-  for (int64_t row = 0; row < cols; row++)
-    for (int64_t col = 0; col < n; col++) {
-      char *const to = r + elements(j, row * n + col);
-      if (row <= col) memcpy(to, a + elements(j, col * m + row), j->item);
-      else memset(to, 0, j->item);
-    }
-  if (j->mode == AX_QR_R) return info;
-  j->lapack->orgqr(&m, &cols, &j->k, a, &ld, tau, work, &j->lwork, &info);
-  ax_lapack_transpose(j->item, cols, m, a, q);
-  return info;
+  if (j->mode == AX_QR_R) return 0;
+  char *const q = j->q + (size_t)i * elements(j, (int64_t)m * cols);
+  store_identity(j, q, m, cols);
+  j->dense->reflect(m, j->k, a, n, tau, false, true, cols, q, cols, scratch);
+  return 0;
 }
 
 ax_status ax_cpu__linalg_qr(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
-  double answer = 0, other = 0;
-  int info, query = -1;
   job j;
-  const ax_status st = begin(call, &j);
 
-  if (st != AX_OK) return st;
+  describe(call, &j);
+  j.dense = ax_dense_of(j.dtype);
   j.mode = (int)call->a->linalg_qr.mode;
   j.q = ax_data(call->out[0]);
   j.r = ax_data(call->out[1]);
-  const int ld = least(j.m), cols = j.mode == AX_QR_COMPLETE ? j.m : j.k;
-  j.lapack->geqrf(&j.m, &j.n, NULL, &ld, NULL, &answer, &query, &info);
-  j.lapack->orgqr(&j.m, &cols, &j.k, NULL, &ld, NULL, &other, &query, &info);
-  const int64_t first = ax_lapack_work(j.dtype, &answer), second = ax_lapack_work(j.dtype, &other);
-  j.lwork = least((int)(first > second ? first : second));
-  room(&j, 0, elements(&j, (int64_t)j.m * (j.n > cols ? j.n : cols)));
-  room(&j, 1, elements(&j, j.k));
-  room(&j, 2, elements(&j, j.lwork));
-  return ax_lapack_each(count, 4 * cube(&j) * count, j.end, factor_qr, &j, NULL);
+  const int64_t cols = j.mode == AX_QR_COMPLETE ? j.m : j.k;
+  room(&j, 0, ax_dense_room(j.dtype, j.m, j.n > cols ? j.n : cols));
+  room(&j, 1, matrix(&j));
+  room(&j, 2, elements(&j, j.k));
+  return ax_dense_each(count, 4 * cube(&j) * count, j.end, factor_qr, &j, NULL);
 }
 
 /* ---- singular values; scratch: the matrix, U, V^T, work space, integers, the matrix again */

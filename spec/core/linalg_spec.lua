@@ -313,11 +313,11 @@ describe("tensor.linalg", function()
       f:write("no library")
       f:close()
     end
-    local code = 'print(pcall(require("accelerate.tensor").linalg.inv, require("accelerate.tensor").eye(2)))'
+    local code = 'print(pcall(require("accelerate.tensor").linalg.svd, require("accelerate.tensor").eye(2)))'
     local status, out, err = host.run({ "-e", code }, { env = { LD_LIBRARY_PATH = folder } })
     os.execute("rm -r " .. folder)
     assert.equal(0, status, err)
-    assert.matches("linalg.inv: needs LAPACK, libopenblas.so.0 or liblapack.so.3; on Debian and Ubuntu: " ..
+    assert.matches("linalg.svd: needs LAPACK, libopenblas.so.0 or liblapack.so.3; on Debian and Ubuntu: " ..
       "apt%-get install libopenblas0 %(.*/libopenblas.so.0: file too short%)", out)
   end)
 
@@ -327,7 +327,7 @@ describe("tensor.linalg", function()
       local tensor = require "accelerate.tensor"
       require("accelerate.core").set_num_threads(4)
       local x = tensor.randn({ 200, 30, 30 }, { generator = tensor.Generator(1), dtype = "float64" })
-      local y = tensor.linalg.inv(x)
+      local y = tensor.linalg.pinv(x)
       print((x:matmul(y) - tensor.eye(30, { dtype = "float64" })):abs():max():item() < 1e-8)
     ]]
     local tried = 0

@@ -276,7 +276,7 @@ RULE(linalg_solve)
   const ax_arg db = ax_grad_enabled() ? call(c, AX_OP_LINALG_SOLVE, 2, (ax_arg[]){ mt(c, IN(0)), g },
                                              &AX_ATTRS(linalg_solve, .check = 0))
                                       : call(c, AX_OP_LINALG_LU_SOLVE, 3, (ax_arg[]){ OUT(1), OUT(2), g },
-                                             &AX_ATTRS(linalg_lu_solve, .transposed = 1, .by_columns = 1));
+                                             &AX_ATTRS(linalg_lu_solve, .transposed = 1));
   give(c, 1, db);
   if (WANTS(0)) give(c, 0, un(c, AX_OP_NEG, mm(c, db, mt(c, OUT(0)))));
 }
@@ -290,8 +290,7 @@ RULE(linalg_lu_solve)
   }
   give(c, 2,
        call(c, AX_OP_LINALG_LU_SOLVE, 3, (ax_arg[]){ IN(0), IN(1), G },
-            &AX_ATTRS(linalg_lu_solve, .transposed = !A->linalg_lu_solve.transposed,
-                      .by_columns = A->linalg_lu_solve.by_columns)));
+            &AX_ATTRS(linalg_lu_solve, .transposed = !A->linalg_lu_solve.transposed)));
 }
 
 RULE(linalg_solve_triangular)

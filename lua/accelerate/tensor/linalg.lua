@@ -2,11 +2,12 @@
 --- norms.
 ---
 --- The last two dims of a tensor are matrices, the dims before them a batch. Factorisations take
---- float32 and float64 and are computed by LAPACK (Debian's libopenblas0, found when it is first
---- needed), each matrix by one thread, so that results do not depend on the number of threads. They
---- have gradients, which can be differentiated again unless the function names a limit. Tensors on
---- a GPU are copied to the CPU for a factorisation, and its results back. Several results are
---- several values.
+--- float32 and float64. LU, Cholesky, QR and what is solved with them have kernels of their own
+--- that use all threads; singular values, eigenvalues and least squares are computed by LAPACK
+--- (Debian's libopenblas0, found when it is first needed), each matrix by one thread. Results do
+--- not depend on the number of threads. Factorisations have gradients, which can be differentiated
+--- again unless the function names a limit. Tensors on a GPU are copied to the CPU for a
+--- factorisation, and its results back. Several results are several values.
 ---
 --- What depends on the values and not only on shapes raises where it is not defined: a singular
 --- matrix, NaN or inf in svd, eigh and lstsq. The message names the matrix of the batch, counted

@@ -1,0 +1,73 @@
+/* Dense matrices in both types: see dense.h.  The compiler may contract products and sums here: the
+ * kernels are written for fused operations, and give the same bits for any number of threads. */
+#pragma GCC optimize("fp-contract=fast")
+
+#include "dense.h"
+
+#include <math.h>
+
+#include "vector.h"
+
+#if defined(__AVX512F__)
+#define MR 12 /* rows of a tile: 24 of 32 registers hold its sums */
+#else
+#define MR 6
+#endif
+#define NR (2 * VN) /* columns of a tile */
+#define KC 256      /* depth of a slice */
+#define MC 48       /* rows of a piece of work; a multiple of MR */
+#define NC 2048     /* columns that are packed together; a multiple of every NR */
+#define GROUP 256   /* columns of a piece of work; likewise */
+#define NB 64       /* columns of a block; a multiple of 4 and of PANEL */
+#define PANEL 16    /* columns that are factorised one after the other */
+#define HB 32       /* reflections that are applied together */
+#define NARROW 4    /* this few right-hand sides are solved one by one */
+
+static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
+
+#define T float
+#define WIDE double
+#define V ax_vec_f32
+#define FN(name) name##_f32
+#define LEAST 0x1p-126f
+#include "dense_product.h"
+
+#include "dense_lu.h"
+
+#include "dense_qr.h"
+#undef T
+#undef WIDE
+#undef V
+#undef FN
+#undef LEAST
+
+#define T double
+#define WIDE double
+#define V ax_vec_f64
+#define FN(name) name##_f64
+#define LEAST 0x1p-1022
+#include "dense_product.h"
+
+#include "dense_lu.h"
+
+#include "dense_qr.h"
+
+#define FUNCTIONS(type) \
+  { \
+    product_##type, triangular_##type, lu_##type, inverse_##type, cholesky_##type, qr_##type, reflect_##type \
+  }
+
+const ax_dense *ax_dense_of(ax_dtype dtype)
+{
+  static const ax_dense of[2] = { FUNCTIONS(f32), FUNCTIONS(f64) };
+  return &of[dtype == AX_F64];
+}
+
+size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
+{
+  const int64_t most = rows > cols ? rows : cols, packed = KC * whole(lesser(most, NC), 64);
+  /* what qr and reflect keep: the vectors of a block, its products with the columns, twice */
+  const int64_t blocks = HB * (rows + 2 * cols + 2 * HB) + 64;
+  return ax_dtype_size(dtype) * (size_t)(packed + blocks) + 128;
+}

@@ -1,0 +1,46 @@
+/* Dense matrices row by row: products, triangles, LU, Cholesky and QR of our own, in float32 and
+ * float64.
+ *
+ * The factorisations are LAPACK's blocked ones, with our threads inside the products and the same
+ * order of additions for any number of them.  Where a function takes a `room`, it is scratch memory
+ * of ax_dense_room bytes, aligned to 64, that no other thread uses meanwhile. */
+#ifndef AX_CPU_DENSE_H
+#define AX_CPU_DENSE_H
+
+#include "cpu.h"
+
+/* What a product does with its result. */
+enum { AX_DENSE_SET, AX_DENSE_ADD, AX_DENSE_SUB };
+
+typedef struct ax_dense {
+  /* c (m, n) =, += or -= a (m, k) x b (k, n).  Row and column steps are in elements and may be
+   * negative; c's columns are adjacent. */
+  void (*product)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, int64_t a_col, const void *b,
+                  int64_t b_row, int64_t b_col, void *c, int64_t c_row, int how, void *room);
+  /* b (n, k) becomes x with a x = b, or a^T x = b.  The other triangle of a, and with `unit` the
+   * diagonal, is not read. */
+  void (*triangular)(int64_t n, int64_t k, const void *a, int64_t ld, bool upper, bool transposed, bool unit,
+                     void *b, int64_t b_row, void *room);
+  /* P L U = a, in place.  pivots: [min(m, n)], row i was swapped with row pivots[i] - 1.  Returns
+   * 0, or the number (from 1) of the first zero on U's diagonal. */
+  int (*lu)(int64_t m, int64_t n, void *a, int64_t ld, int *pivots, void *room);
+  /* x (n, n) = the inverse, from lu's results; lu is overwritten. */
+  void (*inverse)(int64_t n, void *lu, const int *pivots, void *x, void *room);
+  /* The lower triangle of a becomes L with L L^T = a; the other one is overwritten.  Returns 0, or
+   * the order of the first leading minor that is not positive. */
+  int (*cholesky)(int64_t n, void *a, int64_t ld, void *room);
+  /* Q R = a: R from the diagonal on, and below it the vectors of the reflections
+   * I - tau v v^T, whose element on the diagonal is 1; tau: [min(m, n)]. */
+  void (*qr)(int64_t m, int64_t n, void *a, int64_t ld, void *tau, void *room);
+  /* q (m, cols) becomes Q q, or Q^T q, for the reflections in the first k columns of a.
+   * `identity`: q is the identity, whose zeros are not multiplied. */
+  void (*reflect)(int64_t m, int64_t k, const void *a, int64_t ld, const void *tau, bool transposed,
+                  bool identity, int64_t cols, void *q, int64_t q_row, void *room);
+} ax_dense;
+
+const ax_dense *ax_dense_of(ax_dtype dtype);
+
+/* For matrices, sides included, of at most `rows` and `cols`. */
+size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols);
+
+#endif

@@ -1,0 +1,340 @@
+/* Triangles, LU and Cholesky of dense.c in type T. */
+
+/* ---- triangles
+ *
+ * Every case is the lower one, from the first row to the last: an upper triangle is walked from its
+ * end with negative steps, a transposed one has row and column steps swapped. */
+
+/* A block of the triangle, with ones on the diagonal past its end, and the diagonal. */
+typedef struct FN(block) {
+  T l[NB * NB], diagonal[NB];
+  int64_t n, x_row, x_col, cols;
+  bool unit;
+  T *x;
+} FN(block);
+
+static void FN(load_block)(FN(block) * b, int64_t n, const T *a, int64_t row, int64_t col, bool unit)
+{
+  b->n = n;
+  b->unit = unit;
+  for (int64_t i = 0; i < whole(n, 4); i++) {
+    for (int64_t p = 0; p < whole(i + 1, 4); p++)
+      b->l[i * NB + p] = i < n && p < i ? a[i * row + p * col] : 0;
+    b->diagonal[i] = i < n && !unit ? a[i * (row + col)] : 1;
+  }
+}
+
+/* x (n, NR, adjacent) becomes the solution for a block: four rows at a time. */
+static void FN(forward)(const FN(block) * b, T *x)
+{
+  for (int64_t i = 0; i < b->n; i += 4) {
+    V s[4][2];
+    for (int r = 0; r < 4; r++) s[r][0] = *(V *)(x + (i + r) * NR), s[r][1] = *(V *)(x + (i + r) * NR + VN);
+    const T *const l = b->l + i * NB;
+    for (int64_t p = 0; p < i; p++) {
+      const V x0 = *(V *)(x + p * NR), x1 = *(V *)(x + p * NR + VN);
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; r++) s[r][0] -= l[r * NB + p] * x0, s[r][1] -= l[r * NB + p] * x1;
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) {
+      for (int q = 0; q < r; q++)
+        s[r][0] -= l[r * NB + i + q] * s[q][0], s[r][1] -= l[r * NB + i + q] * s[q][1];
+      if (!b->unit) s[r][0] = s[r][0] / b->diagonal[i + r], s[r][1] = s[r][1] / b->diagonal[i + r];
+      *(V *)(x + (i + r) * NR) = s[r][0];
+      *(V *)(x + (i + r) * NR + VN) = s[r][1];
+    }
+  }
+}
+
+/* Columns NR * lo .. NR * hi of x. */
+static void FN(forward_columns)(int64_t lo, int64_t hi, void *ud)
+{
+  const FN(block) *b = ud;
+  T own[NB * NR] __attribute__((aligned(64)));
+  for (int64_t g = lo; g < hi; g++) {
+    T *const x = b->x + g * NR * b->x_col;
+    const int64_t n = lesser(b->cols - g * NR, NR);
+    if (n == NR && b->x_col == 1)
+      for (int64_t i = 0; i < b->n; i++) memcpy(own + i * NR, x + i * b->x_row, NR * sizeof(T));
+    else
+      for (int64_t i = 0; i < b->n; i++)
+        for (int64_t j = 0; j < NR; j++) own[i * NR + j] = j < n ? x[i * b->x_row + j * b->x_col] : 0;
+    for (int64_t i = b->n; i < whole(b->n, 4); i++) memset(own + i * NR, 0, NR * sizeof(T));
+    FN(forward)(b, own);
+    if (n == NR && b->x_col == 1)
+      for (int64_t i = 0; i < b->n; i++) memcpy(x + i * b->x_row, own + i * NR, NR * sizeof(T));
+    else
+      for (int64_t i = 0; i < b->n; i++)
+        for (int64_t j = 0; j < n; j++) x[i * b->x_row + j * b->x_col] = own[i * NR + j];
+  }
+}
+
+/* x (n <= NB, cols) becomes the solution for the block in b. */
+static void FN(solve_block)(FN(block) * b, int64_t cols, T *x, int64_t x_row, int64_t x_col)
+{
+  b->x = x;
+  b->x_row = x_row;
+  b->x_col = x_col;
+  b->cols = cols;
+  ax_cpu_for((cols + NR - 1) / NR, cols * b->n * b->n / 16, FN(forward_columns), b);
+}
+
+/* A few sides, one by one, along the rows of the matrix: y (k, n). */
+static T FN(dot)(int64_t n, const T *a, const T *b)
+{
+  V s0 = { 0 }, s1 = { 0 };
+  T sum = 0;
+  int64_t p = 0;
+  for (; p + NR <= n; p += NR) {
+    s0 += *(const V *)(a + p) * *(const V *)(b + p);
+    s1 += *(const V *)(a + p + VN) * *(const V *)(b + p + VN);
+  }
+  s0 += s1;
+  if (p)
+    for (int i = 0; i < VN; i++) sum += s0[i];
+  for (; p < n; p++) sum += a[p] * b[p];
+  return sum;
+}
+
+static void FN(add_times)(int64_t n, T factor, const T *a, T *y)
+{
+  int64_t p = 0;
+  for (; p + VN <= n; p += VN) *(V *)(y + p) += factor * *(const V *)(a + p);
+  for (; p < n; p++) y[p] += factor * a[p];
+}
+
+static void FN(narrow)(int64_t n, int64_t k, const T *a, int64_t ld, bool upper, bool transposed, bool unit,
+                       T *b, int64_t b_row, T *y)
+{
+  const bool backwards = upper != transposed;
+  for (int64_t j = 0; j < k; j++)
+    for (int64_t i = 0; i < n; i++) y[j * n + i] = b[i * b_row + j];
+  for (int64_t t = 0; t < n; t++) {
+    const int64_t i = backwards ? n - 1 - t : t, from = upper ? i + 1 : 0, count = upper ? n - 1 - i : i;
+    const T *const row = a + i * ld + from;
+    for (int64_t j = 0; j < k; j++) {
+      T *const x = y + j * n;
+      if (!transposed) x[i] -= FN(dot)(count, row, x + from);
+      if (!unit) x[i] /= a[i * (ld + 1)];
+      if (transposed) FN(add_times)(count, -x[i], row, x + from);
+    }
+  }
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < k; j++) b[i * b_row + j] = y[j * n + i];
+}
+
+static void FN(triangular)(int64_t n, int64_t k, const void *matrix, int64_t ld, bool upper, bool transposed,
+                           bool unit, void *sides, int64_t b_row, void *room)
+{
+  const T *a = matrix;
+  T *b = sides;
+  int64_t row = transposed ? 1 : ld, col = transposed ? ld : 1;
+  FN(block) block;
+
+  if (k <= NARROW) {
+    FN(narrow)(n, k, a, ld, upper, transposed, unit, b, b_row, room);
+    return;
+  }
+  if (upper != transposed) {
+    a += (n - 1) * (ld + 1);
+    b += (n - 1) * b_row;
+    row = -row, col = -col, b_row = -b_row;
+  }
+  for (int64_t i = 0; i < n; i += NB) {
+    const int64_t nb = lesser(n - i, NB), below = n - i - nb;
+    T *const x = b + i * b_row;
+    FN(load_block)(&block, nb, a + i * (row + col), row, col, unit);
+    FN(solve_block)(&block, k, x, b_row, 1);
+    FN(product)
+    (below, k, nb, a + (i + nb) * row + i * col, row, col, x, b_row, 1, x + nb * b_row, b_row, AX_DENSE_SUB,
+     room);
+  }
+}
+
+/* ---- LU */
+
+/* Factorises p (m, PANEL, adjacent), whose columns from w on are zero. */
+static int FN(lu_panel)(int64_t m, int64_t w, T *p, int *pivots)
+{
+  const int64_t k = lesser(m, w);
+  int64_t at = 0;
+  T most = -1;
+  int info = 0;
+
+  for (int64_t i = 0; i < m; i++)
+    if (p[i * PANEL] > most || -p[i * PANEL] > most)
+      most = p[i * PANEL] < 0 ? -p[i * PANEL] : p[i * PANEL], at = i;
+  for (int64_t j = 0; j < k; j++) {
+    T *const top = p + j * PANEL, *const other = p + at * PANEL, swap[PANEL];
+    const int64_t next = j + 1 < PANEL ? j + 1 : j;
+    memcpy((T *)swap, other, sizeof swap);
+    memcpy(other, top, sizeof swap);
+    memcpy(top, swap, sizeof swap);
+    pivots[j] = (int)at + 1;
+    at = j + 1;
+    most = -1;
+    const T pivot = top[j], inverse = 1 / pivot;
+    const bool divides = !(pivot >= LEAST || -pivot >= LEAST), zero = pivot == 0;
+    if (zero && !info) info = (int)j + 1;
+    T u[PANEL] __attribute__((aligned(64)));
+    for (int64_t c = 0; c < PANEL; c++) u[c] = c > j ? top[c] : 0;
+    for (int64_t i = j + 1; i < m; i++) {
+      T *const row = p + i * PANEL;
+      const T l = zero ? 0 : divides ? row[j] / pivot : row[j] * inverse;
+#pragma GCC unroll 16
+      for (int64_t c = 0; c < PANEL; c += VN) *(V *)(row + c) -= l * *(const V *)(u + c);
+      row[j] = l;
+      const T size = row[next] < 0 ? -row[next] : row[next];
+      if (size > most) most = size, at = i;
+    }
+  }
+  return info;
+}
+
+static void FN(swap_rows)(T *a, T *b, int64_t n)
+{
+  int64_t c = 0;
+  for (; c + VN <= n; c += VN) {
+    const V x = *(V *)(a + c);
+    *(V *)(a + c) = *(V *)(b + c);
+    *(V *)(b + c) = x;
+  }
+  for (; c < n; c++) {
+    const T x = a[c];
+    a[c] = b[c];
+    b[c] = x;
+  }
+}
+
+/* The w columns from `at` on, with the swaps of whole rows. */
+static int FN(lu_columns)(int64_t m, int64_t n, T *a, int64_t ld, int64_t at, int64_t w, int *pivots, T *room)
+{
+  const int64_t rows = m - at;
+  for (int64_t i = 0; i < rows; i++) {
+    memcpy(room + i * PANEL, a + (at + i) * ld + at, sizeof(T) * (size_t)w);
+    memset(room + i * PANEL + w, 0, sizeof(T) * (size_t)(PANEL - w));
+  }
+  const int info = FN(lu_panel)(rows, w, room, pivots + at);
+  for (int64_t i = 0; i < rows; i++) memcpy(a + (at + i) * ld + at, room + i * PANEL, sizeof(T) * (size_t)w);
+  for (int64_t j = at; j < at + lesser(rows, w); j++) {
+    const int64_t other = at + pivots[j] - 1;
+    pivots[j] = (int)other + 1;
+    if (other == j) continue;
+    FN(swap_rows)(a + j * ld, a + other * ld, at);
+    FN(swap_rows)(a + j * ld + at + w, a + other * ld + at + w, n - at - w);
+  }
+  return info ? info + (int)at : 0;
+}
+
+/* After columns at .. at + w: the rows beside them and what is below, up to column `end`. */
+static void FN(lu_update)(int64_t m, int64_t end, T *a, int64_t ld, int64_t at, int64_t w, FN(block) * block,
+                          void *room)
+{
+  const int64_t cols = end - at - w;
+  T *const u = a + at * ld + at + w;
+  if (cols <= 0) return;
+  FN(load_block)(block, w, a + at * (ld + 1), ld, 1, true);
+  FN(solve_block)(block, cols, u, ld, 1);
+  FN(product)
+  (m - at - w, cols, w, a + (at + w) * ld + at, ld, 1, u, ld, 1, u + w * ld, ld, AX_DENSE_SUB, room);
+}
+
+static int FN(lu)(int64_t m, int64_t n, void *matrix, int64_t ld, int *pivots, void *room)
+{
+  const int64_t k = lesser(m, n);
+  T *const a = matrix;
+  FN(block) block;
+  int info = 0;
+
+  for (int64_t j = 0; j < k; j += NB) {
+    const int64_t end = lesser(j + NB, k);
+    for (int64_t at = j; at < end; at += PANEL) {
+      const int64_t w = lesser(end - at, PANEL);
+      const int bad = FN(lu_columns)(m, n, a, ld, at, w, pivots, room);
+      if (bad && !info) info = bad;
+      FN(lu_update)(m, end, a, ld, at, w, &block, room);
+    }
+    FN(lu_update)(m, n, a, ld, j, end - j, &block, room);
+  }
+  return info;
+}
+
+/* inverse = U^-1 L^-1 P: first L^-1, whose columns right of a block are zero in its rows. */
+static void FN(inverse)(int64_t n, void *factors, const int *pivots, void *out, void *room)
+{
+  T *const lu = factors, *const x = out;
+  FN(block) block;
+
+  memset(x, 0, sizeof(T) * (size_t)(n * n));
+  for (int64_t i = 0; i < n; i++) x[i * (n + 1)] = 1;
+  for (int64_t i = 0; i < n; i += NB) {
+    const int64_t nb = lesser(n - i, NB), cols = i + nb;
+    FN(load_block)(&block, nb, lu + i * (n + 1), n, 1, true);
+    FN(solve_block)(&block, cols, x + i * n, n, 1);
+    FN(product)
+    (n - cols, cols, nb, lu + cols * n + i, n, 1, x + i * n, n, 1, x + cols * n, n, AX_DENSE_SUB, room);
+  }
+  for (int64_t i = (n - 1) / NB * NB; i >= 0; i -= NB) { /* from the last block up */
+    const int64_t nb = lesser(n - i, NB);
+    T *const last = x + (i + nb - 1) * n;
+    FN(load_block)(&block, nb, lu + (i + nb - 1) * (n + 1), -n, -1, false);
+    FN(solve_block)(&block, n, last, -n, 1);
+    FN(product)(i, n, nb, lu + i, n, 1, x + i * n, n, 1, x, n, AX_DENSE_SUB, room);
+  }
+  /* .. P: the swaps of columns, the last one first */
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = n - 1; j >= 0; j--) {
+      T *const row = x + i * n, other = row[pivots[j] - 1];
+      row[pivots[j] - 1] = row[j];
+      row[j] = other;
+    }
+}
+
+/* ---- Cholesky */
+
+/* u (n, NB apart), its upper triangle, becomes U with U^T U. */
+static int FN(cholesky_block)(int64_t n, T *u)
+{
+  for (int64_t j = 0; j < n; j++) {
+    T *const top = u + j * NB;
+    if (!(top[j] > 0)) return (int)j + 1;
+    const T root = (T)sqrt((double)top[j]), scale = 1 / root;
+    const int64_t from = j / VN * VN;
+    for (int64_t c = from; c < n; c += VN) *(V *)(top + c) *= scale;
+    top[j] = root;
+    for (int64_t i = j + 1; i < n; i++) {
+      T *const row = u + i * NB;
+      const T l = top[i];
+      for (int64_t c = i / VN * VN; c < n; c += VN) *(V *)(row + c) -= l * *(const V *)(top + c);
+    }
+  }
+  return 0;
+}
+
+static int FN(cholesky)(int64_t n, void *matrix, int64_t ld, void *room)
+{
+  T *const a = matrix, u[NB * NB] __attribute__((aligned(64)));
+  FN(block) block;
+
+  for (int64_t j = 0; j < n; j += NB) {
+    const int64_t nb = lesser(n - j, NB), below = n - j - nb, next = j + nb;
+    T *const top = a + j * (ld + 1);
+    for (int64_t i = 0; i < nb; i++)
+      for (int64_t c = 0; c < whole(nb, VN); c++) u[i * NB + c] = c >= i && c < nb ? top[c * ld + i] : 0;
+    const int info = FN(cholesky_block)(nb, u);
+    for (int64_t i = 0; i < nb; i++)
+      for (int64_t c = i; c < nb; c++) top[c * ld + i] = u[i * NB + c];
+    if (info) return (int)j + info;
+    if (!below) break;
+    /* L11 (L21)^T = (A21)^T */
+    FN(load_block)(&block, nb, top, ld, 1, false);
+    FN(solve_block)(&block, below, top + nb * ld, 1, ld);
+    for (int64_t c = next; c < n; c += 2 * NB) {
+      const T *const l = a + c * ld + j;
+      FN(product)
+      (n - c, lesser(n - c, 2 * NB), nb, l, ld, 1, l, 1, ld, a + c * (ld + 1), ld, AX_DENSE_SUB, room);
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,131 @@
+/* Products of dense.c in type T.  Slices of both matrices are packed: of b once for all threads, of
+ * a by the thread that needs them. */
+#define VN ((int64_t)(AX_BYTES / sizeof(T)))
+
+/* c (MR, NR) =, +=, -= pa (depth x MR) x pb (depth x NR) */
+static __attribute__((noinline)) void FN(tile)(int64_t depth, const T *pa, const T *pb, T *c, int64_t c_row,
+                                               int how)
+{
+  V sum[MR][2] = { 0 };
+  for (int64_t p = 0; p < depth; p++, pa += MR, pb += NR) {
+    const V b0 = *(const V *)pb, b1 = *(const V *)(pb + VN);
+#pragma GCC unroll 12
+    for (int i = 0; i < MR; i++) {
+      sum[i][0] += pa[i] * b0;
+      sum[i][1] += pa[i] * b1;
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < MR; i++, c += c_row) {
+    V *const to = (V *)c, *const next = (V *)(c + VN);
+    if (how == AX_DENSE_SET) *to = sum[i][0], *next = sum[i][1];
+    else if (how == AX_DENSE_ADD) *to += sum[i][0], *next += sum[i][1];
+    else *to -= sum[i][0], *next -= sum[i][1];
+  }
+}
+
+typedef struct FN(slice) {
+  const T *a, *b;
+  T *c, *packed;
+  int64_t m, n, depth, a_row, a_col, b_row, b_col, c_row, down;
+  int how;
+} FN(slice);
+
+/* Groups of NR columns of b, each depth x NR, with zeros past the end. */
+static void FN(pack_b)(int64_t lo, int64_t hi, void *ud)
+{
+  const FN(slice) *s = ud;
+  for (int64_t g = lo; g < hi; g++) {
+    const int64_t n = lesser(s->n - g * NR, NR);
+    const T *from = s->b + g * NR * s->b_col;
+    T *to = s->packed + g * NR * s->depth;
+    if (n == NR && s->b_col == 1)
+      for (int64_t p = 0; p < s->depth; p++, from += s->b_row, to += NR) {
+        *(V *)to = *(const V *)from;
+        *(V *)(to + VN) = *(const V *)(from + VN);
+      }
+    else if (s->b_row == 1)
+      for (int64_t j = 0; j < NR; j++)
+        for (int64_t p = 0; p < s->depth; p++) to[p * NR + j] = j < n ? from[j * s->b_col + p] : 0;
+    else
+      for (int64_t p = 0; p < s->depth; p++, from += s->b_row)
+        for (int64_t j = 0; j < NR; j++) *to++ = j < n ? from[j * s->b_col] : 0;
+  }
+}
+
+/* Groups of MR rows of a, each depth x MR, with zeros past the end. */
+static void FN(pack_a)(const FN(slice) * s, int64_t row, int64_t rows, T *to)
+{
+  for (int64_t i = 0; i < rows; i += MR, to += MR * s->depth) {
+    const T *from = s->a + (row + i) * s->a_row;
+    const int64_t m = lesser(rows - i, MR);
+    if (s->a_row == 1 && m == MR)
+      for (int64_t p = 0; p < s->depth; p++)
+        for (int64_t r = 0; r < MR; r++) to[p * MR + r] = from[p * s->a_col + r];
+    else
+      for (int64_t r = 0; r < MR; r++)
+        for (int64_t p = 0; p < s->depth; p++) to[p * MR + r] = r < m ? from[r * s->a_row + p * s->a_col] : 0;
+  }
+}
+
+static void FN(multiply)(int64_t lo, int64_t hi, void *ud)
+{
+  const FN(slice) *s = ud;
+  T pa[MC * KC] __attribute__((aligned(64))), edge[MR * NR];
+  int64_t packed = -1;
+  for (int64_t t = lo; t < hi; t++) { /* pieces of one group of rows follow one another */
+    const int64_t across = (s->n + GROUP - 1) / GROUP, row = t / across * MC, col = t % across * GROUP,
+                  rows = lesser(s->m - row, MC), end = lesser(s->n, col + GROUP);
+    if (packed != row) FN(pack_a)(s, row, rows, pa);
+    packed = row;
+    for (int64_t j = col; j < end; j += NR)
+      for (int64_t i = 0; i < rows; i += MR) {
+        T *const c = s->c + (row + i) * s->c_row + j;
+        const T *const from_a = pa + i * s->depth, *const from_b = s->packed + j * s->depth;
+        if (rows - i >= MR && s->n - j >= NR) {
+          FN(tile)(s->depth, from_a, from_b, c, s->c_row, s->how);
+          continue;
+        }
+        FN(tile)(s->depth, from_a, from_b, edge, NR, AX_DENSE_SET);
+        for (int64_t y = 0; y < MR && i + y < rows; y++)
+          for (int64_t x = 0; x < NR && j + x < s->n; x++) {
+            T *const at = c + y * s->c_row + x;
+            *at = s->how == AX_DENSE_SET   ? edge[y * NR + x]
+                  : s->how == AX_DENSE_ADD ? *at + edge[y * NR + x]
+                                           : *at - edge[y * NR + x];
+          }
+      }
+  }
+}
+
+static void FN(product)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, int64_t a_col,
+                        const void *b, int64_t b_row, int64_t b_col, void *c, int64_t c_row, int how,
+                        void *room)
+{
+  if (m <= 0 || n <= 0) return;
+  if (k <= 0) {
+    for (int64_t i = 0; i < m && how == AX_DENSE_SET; i++)
+      memset((T *)c + i * c_row, 0, sizeof(T) * (size_t)n);
+    return;
+  }
+  for (int64_t col = 0; col < n; col += NC)
+    for (int64_t p = 0; p < k; p += KC) {
+      FN(slice)
+      s = { .a = (const T *)a + p * a_col,
+            .b = (const T *)b + p * b_row + col * b_col,
+            .c = (T *)c + col,
+            .packed = room,
+            .m = m,
+            .n = lesser(n - col, NC),
+            .depth = lesser(k - p, KC),
+            .a_row = a_row,
+            .a_col = a_col,
+            .b_row = b_row,
+            .b_col = b_col,
+            .c_row = c_row,
+            .how = p && how == AX_DENSE_SET ? AX_DENSE_ADD : how };
+      const int64_t work = s.n * s.depth, pieces = (m + MC - 1) / MC * ((s.n + GROUP - 1) / GROUP);
+      ax_cpu_for((s.n + NR - 1) / NR, work, FN(pack_b), &s);
+      ax_cpu_for(pieces, m * work / 16, FN(multiply), &s);
+    }
+}
