@@ -70,7 +70,6 @@ static int use_test_script(ax_plan *plan)
     fprintf(stderr, "accel-run test: takes launch options only, got '%s'\n", plan->argv[plan->script]);
     return AX_EXIT_USAGE;
   }
-  ax_interp_plugin_dir(); /* finds the folders */
   snprintf(path, sizeof path, "%s/accelerate/commands/test_ranks.lua", ax_interp_lua_dir());
   plan->set[AX_SET_quiet].number = 1; /* the summary says what failed */
   if ((status = replace_argv(plan, 0, NULL, 0)) != 0) return status;

@@ -124,7 +124,7 @@ int ax_interp_call(lua_State *L, int nargs, int nresults);
 void ax_interp_report(lua_State *L);
 /* For a caller that reports the error itself: undoes what a failed ax_interp_call leaves behind. */
 void ax_interp_recover(lua_State *L);
-/* From now on SIGINT raises an error while Lua runs: see interp.c. */
+/* From now on SIGINT raises an error while Lua runs: see interp_signals.c. */
 typedef enum { AX_INTERRUPTS_END, AX_INTERRUPTS_ASK, AX_INTERRUPTS_RAISE } ax_interrupts;
 void ax_interp_catch_interrupts(lua_State *L, ax_interrupts are);
 bool ax_interp_take_interrupt(void);

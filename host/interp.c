@@ -1,150 +1,28 @@
-/* interp.c: one Lua state, from opening to exit status (model: lua.c's pmain).
- *
- * The Lua files are found relative to the binary, never through a path fixed at build time:
- *
- *   PREFIX/bin/accel-run     PREFIX/share/accel/lua   plugins in PREFIX/lib/accel     installed,
- *                            or a moved copy of that
- *   build/accel-run          lua                      plugins beside the binary       build tree
- *   build/MODE/accel-run     lua                      plugins beside the binary       build tree,
- *                            other modes
- *   DIR/accel-run            DIR/lua                  plugins beside the binary       a flat
- *                            folder */
+/* interp.c: one Lua state, from opening to exit status (model: lua.c's pmain). */
 #define _GNU_SOURCE
 #include "ax.h"
 #include "bind/group.h"
 #include "dist.h"
 #include "host.h"
+#include "interp.h"
 #include "io.h"
-#include "ranks.h"
 
-#include <errno.h>
 #include <lauxlib.h>
-#include <limits.h>
 #include <lualib.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-extern int luaopen_accelerate_core(lua_State *L);
-
-static char lua_dir[PATH_MAX], plugin_dir[PATH_MAX];
 static ax_failure_fn failed_fn;
 static char failed_at[256]; /* the script line of the last error that the message handler saw */
-
-/* ---- folders --------------------------------------------------------------------------------- */
-
-static bool is_dir(const char *path)
-{
-  struct stat s;
-  return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-}
-
-/* Finds lua_dir and plugin_dir, once. */
-static void find_dirs(void)
-{
-  static const struct {
-    const char *lua, *plugins;
-  } layouts[] = {
-    { "../share/accel/lua", "../lib/accel" },
-    { "../lua", "." },
-    { "../../lua", "." },
-    { "lua", "." },
-  };
-  char exe[PATH_MAX], probe[PATH_MAX + 64];
-  const char *started = (const char *)getauxval(AT_EXECFN); /* the path that exec received */
-  size_t i;
-
-  if (*plugin_dir) return;
-  /* /proc may not be mounted in a bare root; the working directory is still the one of the
-   * start. */
-  if (!realpath("/proc/self/exe", exe) && !(started && realpath(started, exe)))
-    return; /* modules come from LUA_PATH, or `require` reports them missing */
-  *strrchr(exe, '/') = '\0';
-  for (i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-    snprintf(probe, sizeof probe, "%s/%s/accelerate", exe, layouts[i].lua);
-    if (!is_dir(probe)) continue;
-    *strrchr(probe, '/') = '\0';
-    if (!realpath(probe, lua_dir)) continue;
-    snprintf(probe, sizeof probe, "%s/%s", exe, layouts[i].plugins);
-    if (!realpath(probe, plugin_dir)) snprintf(plugin_dir, sizeof plugin_dir, "%s", exe);
-    return;
-  }
-  snprintf(lua_dir, sizeof lua_dir, "%.*s/lua", (int)(sizeof lua_dir - 8), exe);
-  snprintf(plugin_dir, sizeof plugin_dir, "%s", exe);
-}
-
-const char *ax_interp_lua_dir(void) { return lua_dir; }
-
-const char *ax_interp_plugin_dir(void)
-{
-  find_dirs();
-  return plugin_dir;
-}
-
-/* "FOLDER/?.lua;FOLDER/?/init.lua;" of the script, after which its own modules are found. */
-static void push_script_path(lua_State *L, const ax_plan *plan)
-{
-  const char *name = plan->script && !plan->stdin_text ? plan->argv[plan->script] : "";
-  const char *slash = strrchr(name, '/');
-
-  if (!*name) lua_pushliteral(L, "");
-  else if (!slash || plan->set[AX_SET_module].number) lua_pushliteral(L, "./?.lua;./?/init.lua;");
-  else {
-    lua_pushlstring(L, name, slash == name ? 1 : (size_t)(slash - name));
-    lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;", lua_tostring(L, -1), lua_tostring(L, -1));
-    lua_remove(L, -2);
-  }
-}
-
-/* The user's own tree of LuaRocks, where there is one; the machine's is on LuaJIT's path. */
-static void add_luarocks(lua_State *L, const char *field, const char *format, const char *folder)
-{
-  const char *home = getenv("HOME");
-  char path[PATH_MAX];
-
-  if (!home || snprintf(path, sizeof path, "%s/.luarocks/%s", home, folder) >= (int)sizeof path ||
-      !is_dir(path))
-    return;
-  lua_getfield(L, -1, field);
-  lua_pushfstring(L, format, lua_tostring(L, -1), path, path);
-  lua_setfield(L, -3, field);
-  lua_pop(L, 1);
-}
-
-static int open_host(lua_State *L);
-
-static void set_paths(lua_State *L, const ax_plan *plan)
-{
-  lua_getglobal(L, "package");
-  lua_getfield(L, -1, "path");
-  /* jit.v, jit.dump and the others are in lua_dir in an installation */
-  push_script_path(L, plan);
-  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/luajit/src/?.lua;%s%s", lua_dir, lua_dir, plugin_dir,
-                  lua_tostring(L, -1), lua_tostring(L, -2));
-  lua_setfield(L, -4, "path");
-  lua_pop(L, 2);
-  add_luarocks(L, "path", "%s;%s/?.lua;%s/?/init.lua", "share/lua/5.1");
-  add_luarocks(L, "cpath", "%s;%s/?.so", "lib/lua/5.1");
-  lua_getfield(L, -1, "preload");
-  lua_pushcfunction(L, luaopen_accelerate_core);
-  lua_setfield(L, -2, "accelerate.core");
-  lua_pushcfunction(L, open_host);
-  lua_setfield(L, -2, "accelerate.host");
-  lua_pop(L, 2);
-  ax_modules_install(L);
-}
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Whether `name` (as messages shorten it) is a file of the library. */
 static bool in_library(const char *name)
 {
-  const size_t n = strlen(lua_dir);
-  return strncmp(name, lua_dir, n) == 0 || (strncmp(name, "...", 3) == 0 && strstr(name, "/accelerate/"));
+  const char *lua_dir = ax_interp_lua_dir();
+  return strncmp(name, lua_dir, strlen(lua_dir)) == 0 ||
+         (strncmp(name, "...", 3) == 0 && strstr(name, "/accelerate/"));
 }
 
 /* An error that was caught, given its stack and raised again has its script line in that stack: the
@@ -268,165 +146,6 @@ static void watch_exit(lua_State *L)
   lua_pushcclosure(L, watched_exit, 1);
   lua_setfield(L, -2, "exit");
   lua_pop(L, 1);
-}
-
-/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
-
-/* The first SIGINT raises "interrupted" where Lua is, in compiled loops too.  A script's second one
- * ends the process, in case the script caught the first error and went on.  At the prompt each one
- * raises, and a second one within a second (the first reached nothing: a long call of C, say) gets
- * a question.  In a notebook's cell each one raises. */
-#define AGAIN_NS 1000000000
-static lua_State *interrupted_state;
-static ax_interrupts interrupts_are;
-static int64_t interrupted_at;
-static volatile sig_atomic_t interrupts; /* since the last ax_interp_catch_interrupts */
-/* Not 0: an interrupt is to be raised.  The binding reads it too, because a hook runs between
- * instructions of Lua and not within a long call.  The code that raises the error resets it. */
-volatile int ax_interrupted;
-
-static void raise_interrupt(lua_State *L, lua_Debug *ar)
-{
-  bool waits = ax_interrupted != 0;
-
-  ax_interrupted = 0;
-  lua_sethook(L, NULL, 0, 0);
-  if (!waits) return;
-  if (lua_getinfo(L, "Sl", ar) && ar->currentline > 0)
-    lua_pushfstring(L, "%s:%d: ", ar->short_src, ar->currentline);
-  else luaL_where(L, 1); /* in a C function: the line of its call */
-  lua_pushliteral(L, "interrupted");
-  lua_concat(L, 2);
-  lua_error(L);
-}
-
-/* Within the signal handler: whatever runs, only the kernel is needed for this. */
-static void ask_to_end(void)
-{
-  static const char question[] = "\naccel-run: interrupted twice: end it, with all that it holds? [y/N] ";
-  char answer[64];
-  ssize_t n = write(STDERR_FILENO, question, sizeof question - 1);
-
-  if (n > 0) n = read(STDIN_FILENO, answer, sizeof answer);
-  if (n > 0 && (*answer == 'y' || *answer == 'Y')) _exit(AX_EXIT_INTERRUPT);
-}
-
-/* A terminal interrupts all processes of a run, another program this one alone. */
-static void on_interrupt(int sig, siginfo_t *info, void *context)
-{
-  const int64_t now = ax_monotonic_ns();
-
-  (void)context;
-  ax_session_interrupt(info->si_code != SI_KERNEL);
-  if (interrupts_are == AX_INTERRUPTS_END) signal(sig, SIG_DFL);
-  else if (interrupts_are == AX_INTERRUPTS_ASK && ax_session_rank() <= 0 && /* rank 0 asks */
-           interrupts && now - interrupted_at < AGAIN_NS)
-    ask_to_end();
-  interrupted_at = now;
-  interrupts = ax_interrupted = 1;
-  lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
-}
-
-void ax_interp_catch_interrupts(lua_State *L, ax_interrupts are)
-{
-  /* no SA_RESTART: a blocked read returns */
-  struct sigaction a = { .sa_sigaction = on_interrupt, .sa_flags = SA_SIGINFO };
-
-  interrupted_state = L;
-  interrupts_are = are;
-  interrupts = ax_interrupted = 0;
-  sigaction(SIGINT, &a, NULL);
-}
-
-bool ax_interp_take_interrupt(void)
-{
-  bool was = interrupts != 0;
-
-  interrupts = ax_interrupted = 0;
-  lua_sethook(interrupted_state, NULL, 0, 0);
-  return was;
-}
-
-static void go_on(int sig) { (void)sig; }
-
-/* accelerate.host.call(fn) -> true, or false and the error as the prompt shows it.  Meanwhile
- * SIGINT raises an error in fn; afterwards it does nothing. */
-static int host_call(lua_State *L)
-{
-  const struct sigaction nothing = { .sa_handler = go_on, .sa_flags = SA_RESTART };
-  int status;
-
-  luaL_checktype(L, 1, LUA_TFUNCTION);
-  lua_settop(L, 1);
-  ax_interp_catch_interrupts(L, AX_INTERRUPTS_RAISE);
-  status = ax_interp_call(L, 0, 0);
-  ax_interp_take_interrupt();
-  sigaction(SIGINT, &nothing, NULL);
-  if (status != 0) ax_interp_recover(L);
-  lua_pushboolean(L, status == 0);
-  lua_insert(L, 1);
-  return lua_gettop(L);
-}
-
-static int open_host(lua_State *L)
-{
-  static const luaL_Reg functions[] = { { "call", host_call }, { NULL, NULL } };
-
-  lua_newtable(L);
-  luaL_register(L, NULL, functions);
-  return 1;
-}
-
-/* ---- SIGUSR1: where the script is ------------------------------------------------------------ */
-
-static lua_State *looked_state;
-
-/* Into the rank's record; alone, to stderr. */
-static void write_trace(lua_State *L)
-{
-  ax_rank_record *me = failed_fn ? ax_rank_own() : NULL;
-
-  lua_pushliteral(L, "");
-  ax_errors_add_stack(L, 0);
-  if (me) {
-    snprintf(me->trace, sizeof me->trace, "%s", lua_tostring(L, -1) + (*lua_tostring(L, -1) == '\n'));
-    atomic_store(&me->looked, atomic_load(&me->looks));
-  } else {
-    fprintf(stderr, "accel-run: SIGUSR1:%s\n", lua_tostring(L, -1));
-  }
-  lua_pop(L, 1);
-}
-
-static void look_in_wait(void)
-{
-  if (lua_checkstack(looked_state, 8)) write_trace(looked_state);
-}
-
-static void look_from_hook(lua_State *L, lua_Debug *ar)
-{
-  (void)ar;
-  lua_sethook(L, NULL, 0, 0);
-  write_trace(L);
-}
-
-/* A signal may reach any thread; Lua's is the first. */
-static void on_look(int sig)
-{
-  if (syscall(SYS_gettid) != getpid()) {
-    syscall(SYS_tgkill, getpid(), getpid(), sig);
-    return;
-  }
-  if (!ax_interrupted)
-    lua_sethook(looked_state, look_from_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
-}
-
-static void catch_looks(lua_State *L)
-{
-  struct sigaction a = { .sa_handler = on_look, .sa_flags = SA_RESTART };
-
-  looked_state = L;
-  ax_shm_on_look(look_in_wait);
-  sigaction(SIGUSR1, &a, NULL);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -647,11 +366,11 @@ static int protected_main(lua_State *L)
   reserve_trace_memory(L);
   seed_math_random(L);
   explain_in_pcall(L);
-  set_paths(L, plan);
+  ax_interp_set_paths(L, plan);
   set_arg(L, plan);
   watch_exit(L);
   if (!failed_fn) ax_interp_catch_interrupts(L, plan->interactive ? AX_INTERRUPTS_ASK : AX_INTERRUPTS_END);
-  catch_looks(L);
+  ax_interp_catch_looks(L, failed_fn != NULL);
   failed_at[0] = '\0';
   status = run_actions(L, plan);
   if (status == 0 && (plan->script || plan->stdin_text)) status = run_script(L, plan);
@@ -678,9 +397,8 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
   failed_fn = failed;
   if (failed) /* a rank: each line is one write, so that lines of several ranks do not mix */
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-  find_dirs();
-  ax_backend_set_dir(plugin_dir);
-  ax_lua_set_module_dir(lua_dir);
+  ax_backend_set_dir(ax_interp_plugin_dir());
+  ax_lua_set_module_dir(ax_interp_lua_dir());
   if (lua_cpcall(L, protected_main, &j) != 0) {
     ax_interp_report(L);
     j.status = AX_EXIT_FAILED;
