@@ -1,7 +1,9 @@
-/* launch.h: what a launcher knows of its run; between launch.c and launch_report.c. */
+/* launch.h: what a launcher knows of its run, and what its files share: launch.c starts ranks,
+ * launch_rank.c is a rank, launch_wait.c waits, launch_report.c prints. */
 #ifndef AX_LAUNCH_H
 #define AX_LAUNCH_H
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include "flight.h"
@@ -52,6 +54,25 @@ typedef struct ax_launched {
   char table[AX_SHOWN + 1][600]; /* where the ranks were when the run began to end */
 } ax_launched;
 
+/* ---- launch_rank.c */
+
+/* Makes this process a rank, and runs it.  `mask`: the signals that were blocked before the
+ * launcher's own.  Returns 0, or does not return. */
+int ax_launched_rank(const ax_plan *plan, ax_control *c, ax_machines *machines, int rank, pid_t launcher,
+                     const sigset_t *mask);
+/* Sets a variable of the environment. */
+void ax_launched_set_number(const char *name, int value);
+
+/* ---- launch_wait.c */
+
+/* Waits for the ranks' ends, and ends them when one has failed.  Returns the lines of r->table. */
+int ax_launched_wait(ax_launched *r, const sigset_t *signals);
+void ax_launched_signal_all(ax_launched *r, int sig);
+
+/* ---- launch_report.c */
+
+/* Prints what failed, and returns the exit status; 0 where nothing did. */
+int ax_launched_report(ax_launched *r, int lines);
 /* The name of a rank of this machine, with its number among all ranks; borrowed until the next
  * call. */
 const char *ax_launched_name(const ax_machines *m, int rank);

@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 
+#include "glibc.h"
 #include "launch.h"
 
 #define BUSY_NS 500000000  /* of a wait outside of collectives that is reported */
@@ -205,4 +207,90 @@ void ax_launched_watch_stalls(ax_launched *r, int64_t now)
   r->next_stall = longest < r->stall_report * 100 ? longest * 2 : longest + r->stall_report * 100;
   fprintf(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, limit);
   ax_launched_print_table(r, ax_launched_fill_table(r, -1, now));
+}
+
+/* ---- the end of the run ---------------------------------------------------------------------- */
+
+/* Fills `how` ("was killed by SIGKILL") and returns the exit status for the failed rank. */
+static int how_it_failed(const ax_launched *r, int rank, char *how, size_t size)
+{
+  const ax_child *c = &r->child[rank];
+  const ax_rank_record *rec = &r->control->rank[rank];
+  int code;
+
+  if (rec->failure[0]) { /* it wrote its failure itself, however the process ended */
+    code = WIFEXITED(c->status) && WEXITSTATUS(c->status) ? WEXITSTATUS(c->status) : AX_EXIT_FAILED;
+    snprintf(how, size, "failed");
+    return code;
+  }
+  if (r->lost_to) {
+    snprintf(how, size, "was stopped by %s and did not go on within %g s", ax_launched_signal(r->lost_to),
+             r->stall_timeout);
+    return 128 + r->lost_to;
+  }
+  if (WIFSIGNALED(c->status)) {
+    code = WTERMSIG(c->status);
+    snprintf(how, size, "was killed by %s%s", ax_launched_signal(code),
+             code == SIGKILL ? " (as the kernel does when memory runs out)" : "");
+    return 128 + code;
+  }
+  code = WEXITSTATUS(c->status);
+  snprintf(how, size, "exited with status %d", code);
+  return code ? code : AX_EXIT_FAILED;
+}
+
+/* Decides which rank failed.  Where a rank was killed while it wrote its failure, it is the first
+ * one that ended badly. */
+static void settle(ax_launched *r)
+{
+  int rank;
+
+  if (atomic_load(&r->control->abort) != AX_ABORT_CLAIMED) return;
+  for (rank = r->from; rank < r->to - 1 && r->child[rank].status == 0; rank++)
+    ;
+  if (!r->local || r->child[rank].status != 0) r->control->failed_rank = rank;
+}
+
+int ax_launched_report(ax_launched *r, int lines)
+{
+  const int total = r->machines ? r->machines->ranks : r->ranks;
+  const ax_rank_record *rec;
+  char how[256], was[520];
+  int rank, status;
+
+  if (atomic_load(&r->control->abort) == AX_ABORT_NONE) return 0;
+  settle(r);
+  rank = r->control->failed_rank;
+  fflush(stdout);
+  if (r->local && r->local->rank != (rank < 0 ? 0 : rank)) /* another launcher reports */
+    return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
+  if (rank < 0) {
+    fprintf(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason,
+            r->machines ? "of this machine " : "");
+    ax_launched_print_table(r, lines);
+    ax_launched_write_flights(r);
+    return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
+  }
+  rec = &r->control->rank[rank];
+  status = how_it_failed(r, rank, how, sizeof how);
+  if (rec->failure[0]) {
+    fprintf(stderr, "accel-run: %s of %d failed: %s\n", ax_launched_name(r->machines, rank), total,
+            rec->failure);
+  } else {
+    ax_launched_doing(r, rank, r->ending_at, was, sizeof was);
+    fprintf(stderr, "accel-run: %s of %d %s; it was %s\n", ax_launched_name(r->machines, rank), total, how,
+            was);
+  }
+  ax_launched_write_flights(r);
+  if (r->quiet) return status;
+  if (lines > 0) {
+    fprintf(stderr, "accel-run: the other ranks %swere\n", r->machines ? "of this machine " : "");
+    ax_launched_print_table(r, lines);
+  }
+  fprintf(stderr, "accel-run: %s %s", ax_launched_name(r->machines, rank), how);
+  if (rec->failed_at[0]) fprintf(stderr, " at %s", rec->failed_at);
+  else if (rec->where[0] && !rec->failure[0])
+    fprintf(stderr, ", last seen at %.*s", AX_WHERE_TEXT, rec->where);
+  fprintf(stderr, " (exit status %d)\n", status);
+  return status;
 }
