@@ -25,6 +25,14 @@ ax_status ax_cpu_product(const ax_gemm *g, const void *a, const void *b, const v
  * wide results. */
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c);
 
+/* narrow.c: float32 and half types; a few rows by a matrix whose columns are each adjacent.  Types
+ * that the processor does not multiply (their matrices would be converted as a whole) go there with
+ * AX_NARROW_HALF rows, others with AX_NARROW. */
+#define AX_NARROW 8
+#define AX_NARROW_HALF 16
+bool ax_cpu_narrow_takes(const ax_gemm *g);
+ax_status ax_cpu_narrow(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
+
 /* dnnl_shim.c: float32 and half types.  *done: whether oneDNN has fast code for the case and has
  * computed it.  Sizes must not be 0. */
 ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done);

@@ -127,13 +127,23 @@ static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_exp2(ax_vec_f32 x
 #endif
 }
 
-static inline float ax_vec_sum(ax_vec_f32 v)
+/* The sum of all lanes: halves are added until one is left. */
+static inline __attribute__((always_inline)) float ax_vec_sum(ax_vec_f32 v)
 {
-  enum { LANES = AX_BYTES / 4 };
-  float lane[LANES], sum = 0;
-  *(ax_vec_f32 *)lane = v;
-  _Pragma("omp simd reduction(+:sum)") for (int j = 0; j < LANES; j++) sum += lane[j];
-  return sum;
+#ifdef __SSE2__
+#if defined(__AVX512F__)
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+#elif defined(__AVX__)
+  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+#else
+  const __m128 quarter = (__m128)v;
+#endif
+  const __m128 two = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+#else
+  return (v[0] + v[2]) + (v[1] + v[3]);
+#endif
 }
 static inline float ax_vec_largest(ax_vec_f32 v)
 {
