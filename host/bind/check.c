@@ -76,6 +76,8 @@ const char *ax_lua_describe(lua_State *L, int idx)
   case LUA_TNUMBER: return lua_pushfstring(L, "number %f", lua_tonumber(L, idx));
   case LUA_TBOOLEAN: return lua_pushfstring(L, "boolean %s", lua_toboolean(L, idx) ? "true" : "false");
   case LUA_TTABLE:
+    /* a class that says itself what to do about it */
+    if (luaL_getmetafield(L, idx, "__described")) return lua_tostring(L, -1);
     if (ax_lua_is_options(L, idx, false)) {
       lua_pushnil(L);
       lua_next(L, idx);

@@ -13,6 +13,7 @@ M.PAGES = {
     { "lua/accelerate/tensor.lua", "lua/accelerate/precision/autocast.lua" } },
   { "tensor.linalg", "accelerate.tensor.linalg", "linalg", { "lua/accelerate/tensor/linalg" } },
   { "tensor.fft", "accelerate.tensor.fft", "fft", { "lua/accelerate/tensor/fft.lua" } },
+  { "sparse", "accelerate.sparse", "sparse", { "lua/accelerate/sparse" } },
   { "nn", "accelerate.nn", "nn", { "lua/accelerate/nn" } },
   { "nn.functional", "accelerate.nn.functional", "F", { "lua/accelerate/nn" } },
   { "nn.init", "accelerate.nn.initializers", "nn.init", { "lua/accelerate/nn/initializers.lua" } },

@@ -193,6 +193,9 @@ return setmetatable(M, {
     elseif key == "linalg" or key == "special" or key == "fft" then
       M[key] = require("accelerate.tensor." .. key)
       return M[key]
+    elseif key == "sparse" then
+      M.sparse = require "accelerate.sparse"
+      return M.sparse
     end
     if NUMERICS[key] then
       for name in pairs(NUMERICS) do M[name] = require("accelerate.tensor.numerics")[name] end
@@ -200,7 +203,7 @@ return setmetatable(M, {
     end
     local fn = written_in_lua(key)
     if fn then return fn end
-    local names = { "cuda", "autograd", "linalg", "special", "fft" }
+    local names = { "cuda", "autograd", "linalg", "special", "fft", "sparse" }
     for name in pairs(NUMERICS) do names[#names + 1] = name end
     for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end

@@ -3,7 +3,7 @@
 local core = require "accelerate.core"
 local env = { core = core, tensor = require "accelerate.tensor", nn = require "accelerate.nn",
   F = require "accelerate.nn.functional",
-  func = require "accelerate.func",
+  func = require "accelerate.func", sparse = require "accelerate.sparse",
   int64 = function(v) return core.tensor(v, { dtype = "int64" }) end }
 
 local FAMILIES = {
@@ -20,7 +20,7 @@ local FAMILIES = {
   "pool",
   "distance",
   "rnn",
-  "shape", "transformer",
+  "shape", "sparse", "transformer",
 }
 
 local function make(v)
@@ -101,6 +101,11 @@ describe("against PyTorch", function()
     end
     for name in pairs(require "accelerate.tensor.linalg") do
       if not covered["linalg." .. name] then missing[#missing + 1] = "linalg." .. name end
+    end
+    for name in pairs(require "accelerate.sparse") do
+      if not covered["sparse." .. name] and not covered[name] and not covered["_sparse_" .. name] then
+        missing[#missing + 1] = "sparse." .. name
+      end
     end
     assert.are.same({}, missing)
   end)

@@ -9,7 +9,20 @@ local shape_text = define.shape_text
 
 local function is_float(x) return x.dtype:find("float", 1, true) ~= nil end
 
-define.plain("is_sparse", "x.is_sparse", "false: all tensors are dense", "field", function() return false end)
+define.plain("is_sparse", "x.is_sparse", "false: `accelerate.sparse` has the sparse ones", "field",
+  function() return false end)
+define.plain("layout", "x.layout", "\"strided\"", "field", function() return "strided" end)
+define.plain("sparse_coo_tensor",
+  "tensor.sparse_coo_tensor(indices, values, size, { dtype, device, requires_grad, is_coalesced })",
+  "a sparse tensor: see accelerate.sparse", "function",
+  function(...) return require("accelerate.sparse").sparse_coo_tensor(...) end)
+define.plain("to_sparse", "x:to_sparse(sparse_dim)", "the elements that are not 0, as a sparse tensor",
+  "method",
+  function(...) return require("accelerate.sparse").to_sparse(...) end)
+define("to_dense", "x:T", "x itself; sparse tensors have a method of this name", function(x) return x end,
+  "method")
+define.plain("spmm", "tensor.spmm(sparse, dense)", "`sparse.mm`: a product with a sparse matrix", "function",
+  function(...) return require("accelerate.sparse").mm(...) end)
 define.plain("itemsize", "x.itemsize", "bytes of an element", "field",
   function(x) return x:element_size() end)
 local function is_complex(x) return x.dtype == "complex64" or x.dtype == "complex128" end
