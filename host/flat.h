@@ -138,6 +138,9 @@ AX_API bool ax_optim_group_get(const ax_optim_group *g, int member, ax_optim_kep
 AX_API ax_status ax_optim_group_set(ax_optim_group *g, int member, const ax_optim_kept *kept);
 /* Copies them, cast to the parameter's type, into the member's states. */
 AX_API ax_status ax_optim_group_load(ax_optim_group *g, int member, const ax_optim_kept *kept);
+/* Whether that writes over the states that the member has, and makes none: `kept` has the same
+ * states, in memory of another kind (a file's). */
+AX_API bool ax_optim_group_overwrites(const ax_optim_group *g, int member, const ax_optim_kept *kept);
 /* Takes over the states that `from` has of parameters in both groups. */
 AX_API void ax_optim_group_inherit(ax_optim_group *g, const ax_optim_group *from);
 /* Moves the states to their places in the parameters' layout, and to the parameters' device and

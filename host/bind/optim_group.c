@@ -138,6 +138,20 @@ static int group_get(lua_State *L)
   return 1;
 }
 
+/* group:overwrites(member, table) -> whether group:load writes over what the member has */
+static int group_overwrites(lua_State *L)
+{
+  const ax_optim_group *g = check_group(L, 1, "overwrites");
+  const int i = check_member(L, 2, g, "overwrites");
+  ax_optim_kept kept;
+
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lua_settop(L, 3);
+  read_kept(L, "load_state_dict", ax_optim_group_kind(g), i, &kept);
+  lua_pushboolean(L, ax_optim_group_overwrites(g, i, &kept));
+  return 1;
+}
+
 /* group:load(member, table): sets the member's states to copies of the table's */
 static int group_load(lua_State *L)
 {
@@ -371,10 +385,19 @@ static int record_misfit(lua_State *L)
 }
 
 static const luaL_Reg group_methods[] = {
-  { "get", group_get },   { "load", group_load },         { "show", group_show },
-  { "take", group_take }, { "inherit", group_inherit },   { "relayout", group_relayout },
-  { "size", group_size }, { "segments", group_segments }, { "zero_grad", group_zero_grad },
-  { "step", group_step }, { "settle", group_settle },     { NULL, NULL },
+  { "get", group_get },
+  { "load", group_load },
+  { "overwrites", group_overwrites },
+  { "show", group_show },
+  { "take", group_take },
+  { "inherit", group_inherit },
+  { "relayout", group_relayout },
+  { "size", group_size },
+  { "segments", group_segments },
+  { "zero_grad", group_zero_grad },
+  { "step", group_step },
+  { "settle", group_settle },
+  { NULL, NULL },
 };
 static const luaL_Reg record_methods[] = {
   { "again", record_again }, { "undo", record_undo }, { "misfit", record_misfit }, { NULL, NULL }

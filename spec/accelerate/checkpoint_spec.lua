@@ -187,6 +187,47 @@ describe("a checkpoint", function()
     assert.equal(also, math.random())
   end)
 
+  it("is read into the memory that the optimizers' states have, and into new memory where it cannot",
+    function()
+    host.in_folder(function(folder)
+      local accelerator = accelerate.Accelerator { cpu = true }
+      local model = nn.Linear(300, 200)
+      local optimizer = optim.AdamW(model:parameters(), { lr = 0.1 })
+      model, optimizer = accelerator:prepare(model, optimizer)
+      local function step()
+        accelerator:backward(model(tensor.randn(4, 300)):square():mean())
+        optimizer:step()
+        optimizer:zero_grad()
+      end
+      local function first_state() return optimizer.state[model:parameters()[1]] end
+      step()
+      accelerator:save_state(folder .. "/one")
+      local saved, place = first_state().exp_avg:clone(), first_state().exp_avg:data_ptr()
+      step()
+      assert.is_false(tensor.equal(saved, first_state().exp_avg))
+      accelerator:load_state(folder .. "/one")
+      assert.equal(place, first_state().exp_avg:data_ptr())
+      assert.is_true(tensor.equal(saved, first_state().exp_avg))
+      assert.equal(1, first_state().step)
+      -- a dict of the optimizer's own tensors must not be read while it is written over
+      local dict = optimizer:state_dict()
+      dict.state[0].exp_avg, dict.state[0].exp_avg_sq = dict.state[0].exp_avg_sq, dict.state[0].exp_avg
+      local squares = dict.state[0].exp_avg:clone()
+      optimizer:load_state_dict(dict)
+      assert.is_true(tensor.equal(squares, first_state().exp_avg))
+      assert.is_true(tensor.equal(saved, first_state().exp_avg_sq))
+      -- a parameter that has stepped since, and had not when it was saved
+      local extra = nn.Parameter(tensor.ones(3))
+      optimizer:add_param_group { params = { extra } }
+      accelerator:save_state(folder .. "/two")
+      extra:sum():backward()
+      step()
+      assert.is_table(optimizer.state[extra])
+      accelerator:load_state(folder .. "/two")
+      assert.is_nil(optimizer.state[extra])
+    end)
+  end)
+
   it("that is damaged is passed over, and the reason is said", function()
     local cases = {
       { "model.safetensors",

@@ -283,10 +283,21 @@ ax_status ax_optim_make_state(ax_optim_group *g, member *m, int k, double first)
 }
 
 /* Puts a copy of `from` where state k of the member belongs. */
+/* Whether state k can be written over with `from`: memory of two kinds is never the same memory. */
+static bool is_overwritten(const ax_optim_group *g, const member *m, int k, const ax_tensor *from)
+{
+  const ax_tensor *to = m->state[k];
+  return to && is_in_place(g, m, k) && from->numel == to->numel &&
+         from->storage->release != to->storage->release;
+}
+
 static ax_status copy_state(ax_optim_group *g, member *m, int k, ax_tensor *from)
 {
   ax_tensor *made;
-  ax_status st = new_state(g, m, k, &made);
+  ax_status st;
+
+  if (is_overwritten(g, m, k, from)) return ax_copy(m->state[k], from);
+  st = new_state(g, m, k, &made);
 
   if (st == AX_OK && (st = ax_copy(made, from)) == AX_OK) {
     ax_tensor_release(m->state[k]);
@@ -359,6 +370,16 @@ ax_status ax_optim_group_set(ax_optim_group *g, int i, const ax_optim_kept *kept
   m->number = kept->number;
   m->begun = true;
   return AX_OK;
+}
+
+bool ax_optim_group_overwrites(const ax_optim_group *g, int i, const ax_optim_kept *kept)
+{
+  const member *m = &g->members[i];
+
+  for (int k = 0; k < AX_MAX_STATES; k++)
+    if (!kept->state[k] != !m->state[k] || (m->state[k] && !is_overwritten(g, m, k, kept->state[k])))
+      return false;
+  return m->begun;
 }
 
 ax_status ax_optim_group_load(ax_optim_group *g, int i, const ax_optim_kept *kept)

@@ -194,9 +194,33 @@ function Saving:load_state_dict(dict)
   end)
 end
 
+-- Whether everything that is kept can be written over: a file has a state for each parameter that
+-- has one. It is then read without further memory.
+local function overwrites(self, items)
+  local begun, object = 0, nil
+  self:_settle()
+  for _, group in ipairs(self.param_groups) do
+    object = states.core_of(self, group)
+    for index = 1, #group.params do
+      if object:get(index) then begun = begun + 1 end
+    end
+  end
+  if begun ~= #items then return false end
+  for _, item in ipairs(items) do
+    if not states.core_of(self, item.group):overwrites(item.index, item.kept) then return false end
+  end
+  return true
+end
+
 -- Keeps copies of what was read, in place of all that is kept; `commit` is called when nothing can
 -- fail any more.
 function Saving:_load(items, commit)
+  if overwrites(self, items) then
+    for _, item in ipairs(items) do states.core_of(self, item.group):load(item.index, item.kept) end
+    commit()
+    self._view = false
+    return
+  end
   local cores = {}
   for _, group in ipairs(self.param_groups) do
     cores[group] = { object = core.optim_group(self._kind, group.params, self.__name), count = #group.params }
