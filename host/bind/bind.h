@@ -40,6 +40,7 @@ typedef struct ax_lua_globals {
   int ref_tensor_mt;    /* in the registry */
   int ref_methods;      /* name -> method, number of a field, or a table with a field's function */
   int ref_require;
+  int ref_row_gradients; /* the function behind core._row_gradients; 0: none */
   /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
   int ref_handles;
   int ref_environments; /* weak: light userdata of a leaf's box -> the table of its hooks */

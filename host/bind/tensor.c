@@ -37,6 +37,29 @@ static void push_numbers(lua_State *L, int n, const int64_t *v)
   }
 }
 
+/* Pushes the gradient of the tensor at 1 that Lua keeps (rows of an embedding: accelerate.sparse),
+ * or nil; forgets it where `forget` is set. */
+static void push_row_gradient(lua_State *L, bool forget)
+{
+  if (!ax_lua.ref_row_gradients) {
+    lua_pushnil(L);
+    return;
+  }
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_row_gradients);
+  lua_pushvalue(L, 1);
+  lua_pushboolean(L, forget);
+  lua_call(L, 2, 1);
+}
+
+/* core._row_gradients(fn): fn(tensor, forget) is called where a tensor holds no gradient itself. */
+static int row_gradients(lua_State *L)
+{
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  ax_lua.ref_row_gradients = luaL_ref(L, LUA_REGISTRYINDEX);
+  return 0;
+}
+
 static int push_field(lua_State *L, ax_tensor *t, field id)
 {
   char text[16];
@@ -51,7 +74,7 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
   case FIELD_REQUIRES_GRAD: lua_pushboolean(L, t->requires_grad); break;
   case FIELD_GRAD:
     if (t->grad) ax_lua_push_handle(L, t->grad);
-    else lua_pushnil(L);
+    else push_row_gradient(L, false);
     break;
   case FIELD_IS_LEAF: lua_pushboolean(L, t->grad_fn == NULL); break;
   case FIELD_GRAD_FN:
@@ -158,6 +181,7 @@ static int set_grad(lua_State *L, ax_tensor *t)
   if (ax_recording) ax_capture_note(t);
   if (lua_isnil(L, 3)) {
     ax_zero_grad(t);
+    push_row_gradient(L, true);
     return 0;
   }
   g = ax_lua_check_tensor(L, 3, "grad", "value");
@@ -623,6 +647,7 @@ void ax_lua_open_tensor(lua_State *L)
     { "rebind", rebind },
     { "set_grad_slot", set_grad_slot },
     { "_nearest", nearest },
+    { "_row_gradients", row_gradients },
     { "_out_of_memory", ax_lua_out_of_memory },
     { NULL, NULL },
   };
@@ -645,6 +670,7 @@ void ax_lua_open_tensor(lua_State *L)
     { NULL, NULL },
   };
 
+  ax_lua.ref_row_gradients = 0;
   make_metatable(L);
   ax_lua_add_functions(L, functions);
   ax_lua_add_methods(L, methods);

@@ -1,5 +1,6 @@
 --- What an Accelerator does with a script's objects: prepare and its parts, unwrap_model,
 --- free_memory.  Methods of accelerate.Accelerator.
+local class = require "accelerate.utils.class"
 local data_loader = require "accelerate.data_loader"
 local environment = require "accelerate.utils.environment"
 local kinds = require "accelerate.accelerator.types"
@@ -44,6 +45,20 @@ function Accelerator:verify_device_map(model)
   return false
 end
 
+-- Sparse gradients are neither reduced over ranks nor scaled.
+local function check_sparse(self, model)
+  if self.num_processes == 1 and self.mixed_precision ~= "fp16" then return end
+  local nn = require "accelerate.nn"
+  for name, module in model:named_modules() do
+    if module._values.sparse == true
+      and (class.is(module, nn.Embedding) or class.is(module, nn.EmbeddingBag)) then
+      fail("prepare_model: %s has sparse gradients, which are not %s; make it without sparse = true",
+        name == "" and "the module" or name,
+        self.num_processes > 1 and "reduced over ranks" or "scaled in fp16")
+    end
+  end
+end
+
 --- Prepares a model in place and returns it. Its parameters go into flat buffers, and all ranks
 --- start from rank 0's values. With mixed precision its forward runs under casting and returns
 --- float32: every float16 and bfloat16 tensor in its result is converted. Its parameters then get
@@ -63,6 +78,7 @@ function Accelerator:prepare_model(model, opts)
       "entry) and cannot be trained on "
       .. "%d ranks; ACCELERATE_BYPASS_DEVICE_MAP=true takes it as it is", self.num_processes)
   end
+  if not opts.evaluation_mode then check_sparse(self, model) end
   if opts.device_placement then model:to(self.device) end
   mixed_precision.wrap(model, self._autocast_handler)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler) end

@@ -25,6 +25,7 @@ local OPTIONS = {
   max_norm = { "number", optional = true, above = 0 },
   norm_type = { "number", default = 2 },
   scale_grad_by_freq = { "boolean", default = false },
+  sparse = { "boolean", default = false },
   dtype = { "string", optional = true },
   device = { "string", optional = true },
 }
@@ -44,6 +45,10 @@ local function setup(self, name, num_embeddings, embedding_dim, o)
   self.embedding_dim = options.value(name, "embedding_dim", embedding_dim, SIZE)
   self.padding_idx = checked_padding(name, o.padding_idx, num_embeddings)
   self.max_norm, self.norm_type, self.scale_grad_by_freq = o.max_norm, o.norm_type, o.scale_grad_by_freq
+  self.sparse = o.sparse
+  if o.sparse and o.scale_grad_by_freq then
+    options.fail("%s: scale_grad_by_freq does not go with sparse gradients", name)
+  end
   self.weight = parameter.new(core.empty({ num_embeddings, embedding_dim },
     { dtype = o.dtype, device = o.device }))
   self:reset_parameters()
@@ -63,9 +68,12 @@ end
 ---@param num_embeddings integer rows
 ---@param embedding_dim integer their size
 ---@param opts? { padding_idx: integer, max_norm: number, norm_type: number, scale_grad_by_freq:
----  boolean, dtype: string, device: string } padding_idx: this row starts as zeros and gets no
----  gradient; max_norm: rows that are read are first scaled down, in place, to this norm_type-norm
----  (2); scale_grad_by_freq: gradients of rows are divided by how often they are read
+---  boolean, sparse: boolean, dtype: string, device: string } padding_idx: this row starts as zeros
+---  and gets no gradient; max_norm: rows that are read are first scaled down, in place, to this
+---  norm_type-norm (2); scale_grad_by_freq: gradients of rows are divided by how often they are
+---  read; sparse: the weight's gradient is a sparse tensor with the rows that were read, for
+---  SparseAdam and plain SGD: a step costs what its rows cost. It is not clipped, not reduced over
+---  ranks, and not scaled in fp16: prepare refuses what would need that
 function Embedding:init(num_embeddings, embedding_dim, opts)
   setup(self, "Embedding", num_embeddings, embedding_dim, options.check("Embedding", opts, OPTIONS))
 end
@@ -79,13 +87,13 @@ end
 
 local FROM = { freeze = { "boolean", default = true }, padding_idx = OPTIONS.padding_idx,
   max_norm = OPTIONS.max_norm, norm_type = OPTIONS.norm_type,
-  scale_grad_by_freq = OPTIONS.scale_grad_by_freq }
+  scale_grad_by_freq = OPTIONS.scale_grad_by_freq, sparse = OPTIONS.sparse }
 
 --- Returns an Embedding over existing rows.
 ---@param embeddings accelerate.Tensor (count, size), floating point; it becomes the weight, not a
 ---  copy
 ---@param opts? { freeze: boolean, padding_idx: integer, max_norm: number, norm_type: number,
----  scale_grad_by_freq: boolean } freeze (default true): the rows are not trained
+---  scale_grad_by_freq: boolean, sparse: boolean } freeze (default true): the rows are not trained
 ---@return accelerate.nn.Embedding
 function Embedding.from_pretrained(embeddings, opts)
   local o = options.check("Embedding.from_pretrained", opts, FROM)
@@ -94,21 +102,22 @@ function Embedding.from_pretrained(embeddings, opts)
   end
   local made = Embedding(embeddings.shape[1], embeddings.shape[2],
     { padding_idx = o.padding_idx, max_norm = o.max_norm, norm_type = o.norm_type,
-      scale_grad_by_freq = o.scale_grad_by_freq, dtype = embeddings.dtype, device = embeddings.device })
+      scale_grad_by_freq = o.scale_grad_by_freq, sparse = o.sparse, dtype = embeddings.dtype,
+      device = embeddings.device })
   made.weight = parameter.new(embeddings, { requires_grad = not o.freeze })
   return made
 end
 
 function Embedding:forward(x)
   local values = self._values
-  if values.max_norm or values.scale_grad_by_freq then
+  if values.max_norm or values.scale_grad_by_freq or values.sparse then
     return self:_run(F.embedding, x, values.weight, values.padding_idx, values.max_norm, values.norm_type,
-      values.scale_grad_by_freq)
+      values.scale_grad_by_freq, values.sparse)
   end
   return self:_run(embedding, x, values.weight, values.padding_idx)
 end
 
-function Embedding:extra_repr() return shared_text(self) end
+function Embedding:extra_repr() return shared_text(self) .. (self.sparse and ", sparse=True" or "") end
 
 ---@class accelerate.nn.EmbeddingBag : accelerate.nn.Module
 ---@field weight accelerate.Tensor (num_embeddings, embedding_dim)
@@ -118,7 +127,6 @@ EmbeddingBag.reset_parameters = Embedding.reset_parameters
 
 local BAG = {
   mode = { "string", default = "mean", one_of = { "sum", "mean", "max" } },
-  sparse = { "boolean", default = false },
   include_last_offset = { "boolean", default = false },
 }
 for name, entry in next, OPTIONS do BAG[name] = entry end
@@ -129,11 +137,13 @@ for name, entry in next, OPTIONS do BAG[name] = entry end
 ---@param num_embeddings integer rows
 ---@param embedding_dim integer their size
 ---@param opts? { mode: "sum"|"mean"|"max", padding_idx: integer, max_norm: number, norm_type:
----  number, scale_grad_by_freq: boolean, include_last_offset: boolean, dtype: string, device:
----  string } mode is "mean" by default
+---  number, scale_grad_by_freq: boolean, sparse: boolean, include_last_offset: boolean, dtype:
+---  string, device: string } mode is "mean" by default; sparse as in nn.Embedding
 function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
   local o = options.check("EmbeddingBag", opts, BAG)
-  if o.sparse then options.fail("EmbeddingBag: sparse gradients are not available: leave sparse out") end
+  if o.sparse and o.mode == "max" then
+    options.fail("EmbeddingBag: sparse gradients go with sum and mean, not with max")
+  end
   self.mode, self.include_last_offset = o.mode, o.include_last_offset
   setup(self, "EmbeddingBag", num_embeddings, embedding_dim, o)
 end
@@ -141,7 +151,7 @@ end
 function EmbeddingBag:forward(input, offsets, per_sample_weights)
   local v = self._values
   return self:_run(embedding_bag, input, v.weight, { offsets = offsets, max_norm = v.max_norm,
-    norm_type = v.norm_type, scale_grad_by_freq = v.scale_grad_by_freq, mode = v.mode,
+    norm_type = v.norm_type, sparse = v.sparse, scale_grad_by_freq = v.scale_grad_by_freq, mode = v.mode,
     per_sample_weights = per_sample_weights, include_last_offset = v.include_last_offset,
     padding_idx = v.padding_idx })
 end

@@ -84,7 +84,9 @@ function parameter.zero_grad(params, set_to_none)
   end
   for i = 1, #params do
     local grad = params[i].grad
-    if grad then
+    if grad and grad.is_sparse then
+      params[i].grad = nil
+    elseif grad then
       if grad.grad_fn or grad.requires_grad then
         params[i].grad = core.zeros_like(grad)  -- its history ends here, as a detached gradient's would
       else

@@ -1,6 +1,7 @@
 --- nn.utils: functions over many parameters or their gradients.
 
 local core = require "accelerate.core"
+local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
@@ -50,7 +51,9 @@ function M.clip_grad_norm_(params, max_norm, opts)
   end
   local o = options.check("clip_grad_norm_", opts, CLIP)
   options.value("clip_grad_norm_", "max_norm", max_norm, { "number", min = 0 })
-  return core.clip_grad_norm_(list_of("clip_grad_norm_", params), max_norm, o)
+  params = list_of("clip_grad_norm_", params)
+  gradients.refuse("clip_grad_norm_", params)
+  return core.clip_grad_norm_(params, max_norm, o)
 end
 
 --- Scales gradients by max_norm / (total_norm + 1e-6) when that is below 1: the second half of
@@ -71,7 +74,9 @@ end
 ---@param clip_value number at least 0
 function M.clip_grad_value_(params, clip_value)
   options.value("clip_grad_value_", "clip_value", clip_value, { "number", min = 0 })
-  core.clip_grad_value_(list_of("clip_grad_value_", params), clip_value)
+  params = list_of("clip_grad_value_", params)
+  gradients.refuse("clip_grad_value_", params)
+  core.clip_grad_value_(params, clip_value)
 end
 
 --- Returns the joint norm of the gradients, as a number.

@@ -13,6 +13,7 @@ return properties.lazy("accelerate.optim", {
   RAdam = "accelerate.optim.radam",
   Adagrad = "accelerate.optim.adagrad",
   RMSprop = "accelerate.optim.rmsprop",
+  SparseAdam = "accelerate.optim.sparse_adam",
   Adafactor = "accelerate.optim.adafactor",
   Adadelta = "accelerate.optim.adadelta",
   Rprop = "accelerate.optim.rprop",

@@ -10,6 +10,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local first_step = require "accelerate.optim.first_step"
+local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
@@ -207,6 +208,7 @@ local function step_all(self, skip)
   for _, group in ipairs(self.param_groups) do
     local object = states.core_of(self, group)
     self:_hyper(group, hyper)
+    if gradients.any() then self:_step_rows(group) end
     if recording.active then recorded.step(self, group, object, hyper, skip)
     else object:step(hyper, skip) end
   end
@@ -225,6 +227,9 @@ function Optimizer:step(closure)
   step_all(self)
   return result
 end
+
+--- Steps by the sparse gradients of a group; most optimizers refuse them.
+function Optimizer:_step_rows(group) gradients.refuse(self.__name, group.params) end
 
 --- Steps unless `skip` is not 0 when the device reaches the step. The host does not wait. Available
 --- if `_skips_on_device` returns true.
@@ -246,6 +251,7 @@ function Optimizer:zero_grad(set_to_none)
   for _, group in ipairs(self.param_groups) do
     if set_to_none == nil or set_to_none == true then states.core_of(self, group):zero_grad()
     else parameter.zero_grad(group.params, set_to_none) end
+    if gradients.any() then gradients.drop(group.params) end
   end
 end
 

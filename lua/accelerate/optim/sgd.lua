@@ -1,6 +1,8 @@
 --- optim.SGD, as torch.optim.SGD.
 
 local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
+local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
 
@@ -30,6 +32,21 @@ function SGD:_checked(given, schema)
 end
 
 function SGD:_check_saved() end
+
+-- Sparse gradients (Embedding { sparse = true }): their rows alone lose lr * g. A momentum and a
+-- decay would concern all rows.
+function SGD:_step_rows(group)
+  if group.momentum ~= 0 or group.weight_decay ~= 0 then
+    return gradients.refuse(self.__name, group.params)
+  end
+  for _, p in ipairs(group.params) do
+    local grad = gradients.of(p)
+    if grad then
+      local rows, values = grad:_indices():select(1, 1), grad:_values():to(p.dtype)
+      core.no_grad(p.index_add_, p, 1, rows, values, group.maximize and group.lr or -group.lr)
+    end
+  end
+end
 
 -- PyTorch keeps the buffer only; the count is ours, and says whether the buffer has been filled.
 function SGD:_saved(state)

@@ -1,6 +1,7 @@
 --- nn.functional: rows of a table by number, and bags of such rows, built from ops.
 
 local core = require "accelerate.core"
+local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
 
 local M = {}
@@ -10,6 +11,7 @@ local SHARED = {
   max_norm = { "number", optional = true, above = 0 },
   norm_type = { "number", default = 2 },
   scale_grad_by_freq = { "boolean", default = false },
+  sparse = { "boolean", default = false },
 }
 
 local function check(where, input, weight)
@@ -40,26 +42,35 @@ local function by_frequency(y, input, count)
   return fixed + (y - fixed) / often:to(y.dtype)
 end
 
-local function rows_of(input, weight, padding_idx, o)
+local function rows_of(where, input, weight, padding_idx, o)
   if o.max_norm then renorm(weight, input, o) end
+  if o.sparse then
+    if o.scale_grad_by_freq then
+      options.fail("%s: scale_grad_by_freq does not go with sparse gradients", where)
+    end
+    return gradients.embedding(input, weight, padding_idx)
+  end
   local y = core.embedding(input, weight, padding_idx)
   return o.scale_grad_by_freq and y.requires_grad and by_frequency(y, input, weight.shape[1]) or y
 end
 
-local ORDER = { "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq" }
+local ORDER = { "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse" }
 
---- Returns the row of weight for each number in input: the op, and two options. max_norm: rows that
---- are read and whose norm_type-norm is larger are scaled down to it, in place.
---- scale_grad_by_freq: a row's gradient is divided by how often its number occurs in input.
+--- Returns the row of weight for each number in input: the op, and three options. max_norm: rows
+--- that are read and whose norm_type-norm is larger are scaled down to it, in place.
+--- scale_grad_by_freq: a row's gradient is divided by how often its number occurs in input. sparse:
+--- the weight's gradient is a sparse tensor with the rows that were read; see nn.Embedding.
 ---@param input accelerate.Tensor int64, from 0
 ---@param weight accelerate.Tensor (count, size)
 ---@param ... any padding_idx (its row gets no gradient), max_norm, norm_type = 2,
----  scale_grad_by_freq = false, or a table of them
+---  scale_grad_by_freq = false, sparse = false, or a table of them
 ---@return accelerate.Tensor input's shape and size
 function M.embedding(input, weight, ...)
   local o = options.check("embedding", options.gather("embedding", ORDER, ...), SHARED)
-  if o.max_norm or o.scale_grad_by_freq then check("embedding", input, weight) end
-  return rows_of(input, weight, o.padding_idx, o)
+  if o.max_norm or o.scale_grad_by_freq or o.sparse then check("embedding", input, weight) end
+  local padding = o.padding_idx
+  if padding and padding < 0 and core.is_tensor(weight) then padding = padding + weight.shape[1] end
+  return rows_of("embedding", input, weight, padding, o)
 end
 
 -- ---- bags
@@ -69,7 +80,6 @@ local BAG_ORDER = { "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "m
 local BAG = {
   offsets = { "tensor", optional = true },
   mode = { "string", default = "mean", one_of = { "sum", "mean", "max" } },
-  sparse = { "boolean", default = false },
   per_sample_weights = { "tensor", optional = true },
   include_last_offset = { "boolean", default = false },
 }
@@ -88,7 +98,9 @@ local function check_bags(input, weight, o)
   elseif input.ndim ~= 1 and input.ndim ~= 2 then
     options.fail("embedding_bag: input: expected one or two dims, got %s", options.show(input))
   end
-  if o.sparse then options.fail("embedding_bag: sparse gradients are not available: leave sparse out") end
+  if o.sparse and o.mode == "max" then
+    options.fail("embedding_bag: sparse gradients go with sum and mean, not with max")
+  end
   if o.scale_grad_by_freq and o.mode == "max" then
     options.fail("embedding_bag: scale_grad_by_freq goes with sum and mean, not with max")
   end
@@ -164,7 +176,7 @@ function M.embedding_bag(input, weight, ...)
   local padding = o.padding_idx
   if padding and padding < 0 then padding = padding + weight.shape[1] end
   local flat = input:reshape(-1)
-  local rows, kept = rows_of(flat, weight, padding, o), padding and flat:ne(padding)
+  local rows, kept = rows_of("embedding_bag", flat, weight, padding, o), padding and flat:ne(padding)
   if o.mode == "max" then return largest(rows, bag, count, kept) end
   local factors = o.per_sample_weights and o.per_sample_weights:reshape(-1)
   if kept then factors = (factors or 1) * kept:to(rows.dtype) end
