@@ -220,7 +220,10 @@ static ax_status run(const ax_gemm *g, const void *a, const void *b, const void 
     ax_cpu_for(g->batch, g->batch * g->k, g->dtype == AX_F32 ? dots_f32 : dots_f64, &(dots){ g, a, b, c });
     return AX_OK;
   }
-  if (ax_cpu_narrow_takes(g)) return ax_cpu_narrow(g, a, b, bias, c);
+  if (ax_cpu_narrow_takes(g)) {
+    count(g, false);
+    return ax_cpu_narrow(g, a, b, bias, c);
+  }
   if (g->dtype == AX_F32 || g->dtype == AX_F16 || (g->dtype == AX_BF16 && ax_dnnl_multiplies_bf16()))
     AX_TRY(by_dnnl(*g, a, b, bias, c, &done));
   if (done) return AX_OK;

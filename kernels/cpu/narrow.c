@@ -17,7 +17,8 @@
 #define ROWS 2 /* 2 x 4 of 16 */
 #endif
 #define COLUMNS 4
-#define PIECE 16 /* columns of a piece of work: threads do not write to one cache line */
+#define ROOM 16384 /* floats on the stack for a's rows: a token's, of a large model */
+#define PIECE 16   /* columns of a piece of work: threads do not write to one cache line */
 
 enum { LANES = AX_BYTES / 4, BLOCK = 2 * LANES };
 
@@ -188,18 +189,21 @@ bool ax_cpu_narrow_takes(const ax_gemm *g)
          (g->dtype == AX_F32 || ax_is_half((ax_dtype)g->dtype));
 }
 
-/* a in float32, its rows made of whole blocks. */
-static ax_status pack(job *jb, const void *a, void **own, size_t *bytes)
+/* a in float32, its rows made of whole blocks: in `room` when they fit, else in *own. */
+static ax_status pack(job *jb, const void *a, float *room, void **own, size_t *bytes)
 {
   const ax_gemm *g = jb->g;
   const ax_dtype d = (ax_dtype)g->dtype;
   const int64_t row = whole_blocks(g->k), shape[1] = { g->k };
-  float *to;
+  float *to = room;
   ax_status st;
 
   *bytes = (size_t)(g->batch * g->m * row) * sizeof(float);
-  if ((st = ax_alloc(*bytes, own)) != AX_OK) return st;
-  to = *own;
+  if (*bytes > ROOM * sizeof(float)) {
+    if ((st = ax_alloc(*bytes, own)) != AX_OK) return st;
+    to = *own;
+  }
+  jb->a = to;
   for (int64_t n = 0; n < g->batch; n++)
     for (int64_t i = 0; i < g->m; i++, to += row) {
       const char *from = (const char *)a + (n * g->a[0] + i * g->a[1]) * (int64_t)ax_dtype_size(d);
@@ -207,7 +211,6 @@ static ax_status pack(job *jb, const void *a, void **own, size_t *bytes)
       memset(to + g->k, 0, (size_t)(row - g->k) * sizeof(float));
       for (int64_t p = 0; d == AX_BF16 && p < row; p += BLOCK) arrange(to + p);
     }
-  jb->a = *own;
   jb->a_batch = g->m * row;
   jb->a_row = row;
   return AX_OK;
@@ -217,12 +220,13 @@ ax_status ax_cpu_narrow(const ax_gemm *g, const void *a, const void *b, const vo
 {
   const int64_t pieces = g->batch * ((g->n + PIECE - 1) / PIECE), work = g->batch * g->m * g->n * g->k / 2;
   job jb = { .g = g, .a = a, .a_batch = g->a[0], .a_row = g->a[1], .b = b, .bias = bias, .c = c };
+  float room[ROOM] __attribute__((aligned(64)));
   void *own = NULL;
   size_t bytes = 0;
   ax_status st;
 
   if (g->dtype != AX_F32 || g->a[2] != 1 || g->k % BLOCK)
-    if ((st = pack(&jb, a, &own, &bytes)) != AX_OK) return st;
+    if ((st = pack(&jb, a, room, &own, &bytes)) != AX_OK) return st;
   if (g->dtype == AX_F32) ax_cpu_for(pieces, work, range_f32, &jb);
   else ax_cpu_for(pieces, work, g->dtype == AX_BF16 ? range_bf16 : range_f16, &jb);
   if (own) ax_free(own, bytes);
