@@ -92,6 +92,7 @@ end
 local FORMS = {
   both = "written in Lua, of ops", method = "written in Lua, of ops; a method only",
   ["function"] = "written in Lua, of ops; a function only", field = "a field",
+  inner = "written in Lua, of ops; a function of that table",
 }
 
 -- A function that accelerate.tensor.define made.

@@ -190,12 +190,15 @@ return setmetatable(M, {
     elseif key == "autograd" then
       M.autograd = require "accelerate.autograd"
       return M.autograd
-    elseif key == "linalg" or key == "special" or key == "fft" then
+    elseif key == "linalg" or key == "special" or key == "fft" or key == "masked" then
       M[key] = require("accelerate.tensor." .. key)
       return M[key]
     elseif key == "sparse" then
       M.sparse = require "accelerate.sparse"
       return M.sparse
+    elseif key == "signal" then
+      M.signal = { windows = require "accelerate.tensor.windows" }
+      return M.signal
     end
     if NUMERICS[key] then
       for name in pairs(NUMERICS) do M[name] = require("accelerate.tensor.numerics")[name] end
@@ -203,7 +206,7 @@ return setmetatable(M, {
     end
     local fn = written_in_lua(key)
     if fn then return fn end
-    local names = { "cuda", "autograd", "linalg", "special", "fft", "sparse" }
+    local names = { "cuda", "autograd", "linalg", "special", "fft", "sparse", "masked", "signal" }
     for name in pairs(NUMERICS) do names[#names + 1] = name end
     for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end

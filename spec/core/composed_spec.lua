@@ -254,3 +254,75 @@ describe("running extremes and the like", function()
     assert.matches("renorm: expected at least 2 dims, got %[2%]", message(i.renorm, tensor.ones(2), 2, 1, 1))
   end)
 end)
+
+describe("functions of tables", function()
+  local x = tensor.tensor({ 0.3, 6.1, 27 }, { dtype = "float64", requires_grad = true })
+
+  it("have gradients, and gradients of those", function()
+    for _, name in ipairs { "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_k0",
+      "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "airy_ai",
+      "spherical_bessel_j0" } do
+      assert.is_true(tensor.autograd.gradcheck(tensor.special[name], { x }), name)
+      if name:find("1", 1, true) or name == "airy_ai" then
+        assert.is_true(tensor.autograd.gradgradcheck(tensor.special[name], { x }), name)
+      end
+    end
+    local left = tensor.tensor({ -12.5, -10.2, -9.7, -3, 0.9, 1.1 },
+      { dtype = "float64", requires_grad = true })
+    assert.is_true(tensor.autograd.gradcheck(tensor.special.airy_ai, { left }))
+    for name, fn in pairs(require "accelerate.tensor.polynomials") do
+      assert.is_true(tensor.autograd.gradcheck(function(v) return fn(v / 9, 4) end, { x }), name)
+    end
+  end)
+
+  it("refuse what they have no value or gradient for", function()
+    local special, masked, windows = tensor.special, tensor.masked, tensor.signal.windows
+    assert.matches("special.zeta: argument 1 %(x%) requires a gradient", message(special.zeta, x, 2))
+    assert.matches("igamma: argument 1 %(a%) requires a gradient", message(tensor.igamma, x, x))
+    assert.matches("legendre_polynomial_p: n must be at most 1000, got 1001",
+      message(special.legendre_polynomial_p, x, 1001))
+    assert.matches("special.xlog1py: expected a tensor, got 1 and 2", message(special.xlog1py, 1, 2))
+    assert.matches("masked.sum: mask: expected bool, got float64",
+      message(masked.sum, x, { mask = x:detach() }))
+    assert.matches("masked.median: expected a floating%-point tensor, got int64",
+      message(masked.median, tensor.arange(3)))
+    assert.matches("windows.hann: M must be at least 0, got %-1", message(windows.hann, -1))
+    assert.matches("windows.gaussian: std must be above 0, got 0", message(windows.gaussian, 3, { std = 0 }))
+    assert.matches("general_cosine: a: expected a list of numbers, got 5",
+      message(windows.general_cosine, 3, 5))
+    assert.matches("kaiser: dtype must be a floating type, got int64",
+      message(windows.kaiser, 3, { dtype = "int64" }))
+  end)
+end)
+
+describe("copies, histograms, segments", function()
+  local x = tensor.arange(6):float():view(2, 3)
+
+  it("refuse what does not fit", function()
+    assert.matches("as_strided_copy: positions 1 to 6 are outside the 6 elements of x",
+      message(x.as_strided_copy, x, { 2, 3 }, { 3, 1 }, 1))
+    assert.matches("put: index has 2 elements, source 1",
+      message(x.put, x, tensor.zeros({ 2 }, { dtype = "int64" }), tensor.ones(1)))
+    assert.matches("fill: value: expected a number or a tensor of 0 dims, got %[2%]",
+      message(x.fill, x, tensor.ones(2)))
+    assert.matches("nonzero_static: size must be at least 0, got %-1", message(x.nonzero_static, x, -1))
+    assert.matches("frexp: expected a floating%-point tensor, got int64",
+      message(tensor.frexp, tensor.arange(2)))
+    assert.matches("nextafter: expected floating%-point tensors, got int64 and float32",
+      message(tensor.nextafter, tensor.arange(3), x))
+    assert.matches("histogram: bins: expected a number from 1", message(x.histogram, x, 0))
+    assert.matches("histogram: bins: expected edges that rise",
+      message(x.histogram, x, tensor.tensor { 1, 0 }))
+    assert.matches("histogram: range: expected 2 numbers", message(x.histogram, x, { range = { 1 } }))
+    assert.matches("histogramdd: bins: expected an entry for each of 3 dims, got 1",
+      message(x.histogramdd, x, { 2 }))
+    assert.matches("segment_reduce: expected lengths or offsets", message(x.segment_reduce, x, "sum"))
+    assert.matches("lengths along dim 1 must add up to its size, 2",
+      message(x.segment_reduce, x, "sum", { lengths = tensor.tensor({ 3 }, { dtype = "int64" }) }))
+    assert.matches("gradient: dim 1 of %[2, 3%] needs at least 3 positions",
+      message(x.gradient, x, { edge_order = 2 }))
+    assert.matches("gradient: edge_order must be 1 or 2, got 3", message(x.gradient, x, { edge_order = 3 }))
+    assert.matches("cov: fweights: expected a vector of 3 numbers, got %[2%]",
+      message(x.cov, x, { fweights = tensor.ones({ 2 }, { dtype = "int64" }) }))
+  end)
+end)

@@ -14,7 +14,7 @@ local FAMILIES = {
   "conv",
   "copies", "draws", "loss", "pointwise", "reduce",
   "forms", "index", "indexing",
-  "inplace", "interpolate",
+  "inplace", "interpolate", "masked", "special", "taken",
   "linalg",
   "norm",
   "pool",

@@ -16,5 +16,10 @@ require "accelerate.tensor.factors"
 require "accelerate.tensor.running"
 require "accelerate.tensor.special"
 require "accelerate.tensor.signal"
+require "accelerate.tensor.copies"
+require "accelerate.tensor.parts"
+require "accelerate.tensor.counting"
+require "accelerate.tensor.masked"
+require "accelerate.tensor.windows"
 
 return define

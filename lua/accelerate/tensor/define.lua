@@ -13,7 +13,7 @@ local core = require "accelerate.core"
 ---@field signature string? where arguments are read by one
 ---@field usage string? else: how it is called
 ---@field summary string
----@field form "both"|"method"|"function"|"field"
+---@field form "both"|"method"|"function"|"field"|"inner" inner: of a table of functions
 
 ---@class accelerate.tensor.define
 ---@field list accelerate.tensor.definition[] in the order of definition
@@ -54,6 +54,20 @@ end
 ---@param fn function
 function M.plain(name, usage, summary, form, fn)
   add({ name = name, usage = usage, summary = summary, form = form }, fn)
+end
+
+--- A function of a table of functions: tensor.special.name. It is no method.
+---@param room string "special"
+---@param name string
+---@param signature string
+---@param summary string
+---@param fn function
+---@return function
+function M.within(room, name, signature, summary, fn)
+  local full = room .. "." .. name
+  local read = core._composed(full, signature, fn)
+  add({ name = full, signature = signature, summary = summary, form = "inner" }, read)
+  return read
 end
 
 return setmetatable(M, {

@@ -47,7 +47,10 @@ end
 
 define("logit", "x:T eps:num?", "log(x / (1 - x)), x first brought into [eps, 1 - eps]", function(x, eps)
   x = float_of(x)
-  if eps then x = x:clamp(eps, 1 - eps) end
+  if eps then -- the lower end wins where they cross
+    local low, high = core.full_like(x, eps), core.full_like(x, 1 - eps)
+    x = core.where(x:lt(eps), low, core.where(x:gt(1 - eps), high, x))
+  end
   return (x / (1 - x)):log()
 end)
 define("sinc", "x:T", "sin(pi x) / (pi x), 1 at 0", function(x)

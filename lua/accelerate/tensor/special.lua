@@ -2,28 +2,11 @@
 --- knows its derivative, so that gradients can be differentiated again.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local helpers = require "accelerate.tensor.analytic"
 local options = require "accelerate.utils.options"
 
 local where, huge = core.where, math.huge
-
--- The type of a result.
-local function type_of(x)
-  return x.dtype:find("float", 1, true) and x.dtype or "float32"
-end
-
-local function full(x, value) return core.full_like(x, value) end
-
--- A function of one tensor: value(x) of a float64 tensor, derivative(x) of tensors with gradients.
-local function analytic(name, value, derivative)
-  return core.Function {
-    name = name,
-    forward = function(ctx, x)
-      ctx:save_for_backward(x)
-      return value(x:double()):to(type_of(x))
-    end,
-    backward = function(ctx, g) return g * derivative((ctx:saved_tensors())) end,
-  }
-end
+local analytic, full, type_of = helpers.analytic, helpers.full, helpers.type_of
 
 -- ---- gamma functions ----------------------------------------------------------------------------
 
@@ -110,7 +93,7 @@ local function polygamma_of(n)
     local least = x:numel() > 0 and where(x:isfinite(), x, full(x, 1)):amin():item() or 1
     local terms = math.min(math.max(10, 10 - math.floor(least)), MOST_SHIFTS)
     local value = hurwitz(full(x, n + 1), x, terms) * (n % 2 == 1 and 1 or -1) * factorial(n)
-    return where(is_pole(x), n % 2 == 1 and full(x, huge) or full(x, 0 / 0), value)
+    return where(is_pole(x), full(x, n % 2 == 1 and huge or -huge), value)
   end, function(x) return polygamma(n + 1, x) end)
   return polygammas[n]
 end
@@ -229,11 +212,7 @@ define("i0", "x:T", "the modified Bessel function of the first kind, order 0", f
 --- Special functions under the names of torch.special.
 local M = {}
 
-local function one(name, summary, fn)
-  define("special." .. name, "x:T", summary, fn, "function")
-  M[name] = define.functions["special." .. name]
-  define.functions["special." .. name] = nil
-end
+local function one(name, summary, fn) M[name] = define.within("special", name, "x:T", summary, fn) end
 
 one("erfcx", "exp(x^2) erfc(x)", function(x) return erfcx(x) end)
 one("ndtr", "the normal distribution function", function(x) return (-floating(x) / ROOT_2):erfc() / 2 end)
@@ -246,6 +225,51 @@ one("entr", "-x log(x); 0 at 0, -inf below", function(x)
   x = floating(x)
   return where(x:lt(0), full(x, -huge), -core.xlogy(x, x))
 end)
+
+one("modified_bessel_i0", "i0 under the name of torch.special", function(x) return i0(x) end)
+one("modified_bessel_i1", "i1 under the name of torch.special", function(x) return i1(x) end)
+
+-- zeta(s, q), with its gradient with respect to q.
+local zeta
+local zeta_of = core.Function {
+  name = "special.zeta",
+  forward = function(ctx, s, q)
+    ctx:save_for_backward(s, q)
+    local least = q:numel() > 0 and where(q:isfinite(), q, full(q, 1)):amin():item() or 1
+    local value = hurwitz(s, q, math.min(math.max(10, 10 - math.floor(least)), MOST_SHIFTS))
+    value = where(q:lt(0):logical_and(s:ne(s:floor())), full(value, 0 / 0), value)
+    value = where(is_pole(q):logical_and(s:gt(1)), full(value, huge), value)
+    value = where(s:eq(1), full(value, huge), value)
+    return where(s:lt(1), full(value, 0 / 0), value)
+  end,
+  backward = function(ctx, g)
+    local s, q = ctx:saved_tensors()
+    return nil, -g * s * zeta(s + 1, q)
+  end,
+}
+zeta = function(s, q) return zeta_of(s, q) end
+M.zeta = define.within("special", "zeta", "x:TN q:TN",
+  "the Hurwitz zeta function, the sum of (q + k) ^ -x over k from 0; the gradient is q's",
+  function(x, q)
+    local pair = helpers.operands("special.zeta", x, q)
+    if pair[1].requires_grad then
+      options.fail("special.zeta: argument 1 (x) requires a gradient, which is known for q alone; detach it")
+    end
+    local kind = pair.dtype
+    return zeta(pair[1]:double(), pair[2]:double()):to(kind)
+  end)
+
+M.xlog1py = define.within("special", "xlog1py", "x:TN y:TN", "x log(1 + y), 0 where x is 0",
+  function(x, y)
+    local pair = helpers.operands("special.xlog1py", x, y)
+    local a, b = pair[1]:to(pair.dtype), pair[2]:to(pair.dtype)
+    local zero = a:eq(0):logical_and(b:le(-1))
+    return core.where(zero, a * 0, a * b:masked_fill(zero:expand(b.shape), 0):log1p())
+  end)
+
+for _, part in ipairs { "bessel", "polynomials" } do
+  for name, fn in pairs(require("accelerate.tensor." .. part)) do M[name] = fn end
+end
 
 for _, name in ipairs { "digamma", "polygamma", "erfinv", "i0", "logit", "sinc" } do
   M[name] = define.functions[name]

@@ -15,6 +15,7 @@ define("diff", "x:T n:int=1 dim:dim=-1 prepend:T? append:T?", "differences of ne
   function(x, n, dim, prepend, append)
     if x.ndim == 0 then options.fail("diff: expected at least 1 dim, got a 0-d tensor") end
     if n < 0 then options.fail("diff: n must be at least 0, got %d", n) end
+    if n == 0 then return x end
     local parts = {}
     if prepend then parts[1] = prepend end
     parts[#parts + 1] = x
@@ -71,41 +72,54 @@ define("nanmean", "x:T dim:dims? keepdim:bool=false dtype:dtype?",
   return x:nansum(dim, keepdim) / x:isnan():logical_not():sum(dim, keepdim)
 end)
 
-define("quantile",
-  "x:T q:TN dim:dim? keepdim:bool=false interpolation:linear|lower|higher|midpoint|nearest=linear",
-  "quantiles of the elements along dim, or of all; a vector q gives a first dim of its size",
-  function(x, q, dim, keepdim, interpolation)
+-- Quantiles of rows that are sorted along the last dim, NaN at their ends; `count` elements of each
+-- row are in the order.
+local ROUNDED = { linear = "floor", lower = "floor", higher = "ceil", midpoint = "floor", nearest = "round" }
+local function of_sorted(sorted, count, qs, interpolation)
+  local place = (count - 1):clamp { min = 0 }:double() * qs:reshape(-1)
+  local at = place[ROUNDED[interpolation]](place)
+  local value = sorted:gather(-1, at:long())
+  if interpolation ~= "linear" and interpolation ~= "midpoint" then return value end
+  local weight = interpolation == "linear" and place - at or place:ceil():ne(at):double() * 0.5
+  return core.lerp(value, sorted:gather(-1, place:ceil():long()), weight:to(sorted.dtype))
+end
+
+local QUANTILE = "x:T q:TN dim:dim? keepdim:bool=false " ..
+  "interpolation:linear|lower|higher|midpoint|nearest=linear"
+local function quantile(where, ignored)
+  return function(x, q, dim, keepdim, interpolation)
     if x.dtype ~= "float32" and x.dtype ~= "float64" then
-      options.fail("quantile: expected float32 or float64, got %s", x.dtype)
+      options.fail("%s: expected float32 or float64, got %s", where, x.dtype)
     end
     local ndim = x.ndim
     if not dim then x, dim = x:reshape(-1), 1 end
     local n = x.shape[dim] or 1
-    if n == 0 then options.fail("quantile: dim %d of %s is empty", dim, shape_text(x)) end
+    if n == 0 then options.fail("%s: dim %d of %s is empty", where, dim, shape_text(x)) end
     local qs = core.is_tensor(q) and q:double() or core.tensor(q, { dtype = "float64", device = x.device })
-    if qs.ndim > 1 then options.fail("quantile: q: expected a number or a vector, got %s", shape_text(qs)) end
+    if qs.ndim > 1 then
+      options.fail("%s: q: expected a number or a vector, got %s", where, shape_text(qs))
+    end
     if core.no_grad(function() return qs:lt(0):logical_or(qs:gt(1)):any():item() end) then
-      options.fail("quantile: q must be in [0, 1]")
+      options.fail("%s: q must be in [0, 1]", where)
     end
     if x.ndim == 0 then x = x:view(1) end
     local sorted = x:movedim(dim, -1):sort(-1)
-    local lost = sorted:isnan():any(-1, true)
-    local place = qs:reshape(-1) * (n - 1)
-    local rounded = { linear = "floor", lower = "floor", higher = "ceil", midpoint = "floor",
-      nearest = "round" }
-    local at = place[rounded[interpolation]](place)
-    local value = sorted:index_select(-1, at:long())
-    if interpolation == "linear" or interpolation == "midpoint" then
-      local above = sorted:index_select(-1, place:ceil():long())
-      local weight = interpolation == "linear" and place - at or place:ceil():ne(at):double() * 0.5
-      value = core.lerp(value, above, weight:to(x.dtype))
-    end
-    value = value:masked_fill(lost, 0 / 0):movedim(-1, 1)
+    local lost = sorted:isnan()
+    local count = lost:logical_not():sum(-1, true)
+    if not ignored then count = core.full_like(count, n) end
+    local value = of_sorted(sorted, count, qs, interpolation)
+    if not ignored then value = value:masked_fill(lost:any(-1, true), 0 / 0) end
+    value = value:movedim(-1, 1)
     if keepdim then
       for _ = 1, ndim - value.ndim + 1 do value = value:unsqueeze(value.ndim == 1 and 2 or dim + 1) end
     end
     return qs.ndim == 0 and value:select(1, 1) or value
-  end)
+  end
+end
+define("quantile", QUANTILE,
+  "quantiles of the elements along dim, or of all; a vector q gives a first dim of its size",
+  quantile("quantile"))
+define("nanquantile", QUANTILE, "quantile of what is not NaN", quantile("nanquantile", true))
 
 define("histc", "x:T bins:int=100 min:num=0 max:num=0",
   "how many elements are in each of `bins` equal parts of [min, max]; both 0: of the range of x",
@@ -124,18 +138,58 @@ define("histc", "x:T bins:int=100 min:num=0 max:num=0",
     end)
   end)
 
-define("cov", "x:T correction:int=1", "covariances of the rows, which are variables; columns are samples",
-  function(x, correction)
+-- A vector of n weights that may be nil; frequencies are integers.
+local function check_weights(name, w, n, whole)
+  if not w then return end
+  if w.ndim ~= 1 or w:numel() ~= n then
+    options.fail("cov: %s: expected a vector of %d numbers, got %s", name, n, shape_text(w))
+  end
+  if w.dtype:find("float", 1, true) and whole then
+    options.fail("cov: %s: expected integers, got %s", name, w.dtype)
+  end
+  if w:numel() > 0 and w:lt(0):any():item() then options.fail("cov: %s must not be below 0", name) end
+end
+
+define("cov", "x:T correction:int=1 fweights:T? aweights:T?",
+  "covariances of the rows, which are variables; columns are samples, fweights how often each counts, " ..
+  "aweights their "
+  .. "importance",
+  function(x, correction, fweights, aweights)
     if x.ndim > 2 then options.fail("cov: expected at most 2 dims, got %s", shape_text(x)) end
     local rows = x.ndim == 2 and x or x:reshape(1, -1)
-    local centred = rows - rows:mean(2, true)
-    local out = centred:matmul(centred:t()) / math.max(rows.shape[2] - correction, 0)
-    return x.ndim == 2 and out or out:view({})
+    if not rows.dtype:find("float", 1, true) and not rows.dtype:find("complex", 1, true) then
+      rows = rows:float()
+    end
+    local n = rows.shape[2]
+    check_weights("fweights", fweights, n, true)
+    check_weights("aweights", aweights, n)
+    local weight = fweights
+    if aweights then weight = fweights and aweights * fweights or aweights end
+    local divisor, weighted = n - correction, nil
+    local mean
+    if weight then
+      local total = weight:sum()
+      mean = (rows * weight):sum(2, true) / total
+      weighted = total - correction
+      if aweights then weighted = total - correction * (weight * aweights):sum() / total end
+      divisor = weighted:item()
+    else
+      mean = rows:mean(2, true)
+    end
+    local centred = rows - mean
+    local other = centred:conj():t()
+    local out = (weight and centred * weight or centred):matmul(other)
+    if weight and divisor > 0 then out = out / weighted else out = out / math.max(divisor, 0) end
+    return rows.shape[1] == 1 and out:view({}) or out
   end)
 define("corrcoef", "x:T", "correlations of the rows, which are variables", function(x)
   if x.ndim > 2 then options.fail("corrcoef: expected at most 2 dims, got %s", shape_text(x)) end
-  if x.ndim < 2 then return x:sum() * 0 + 1 end
   local c = x:cov()
-  local deviation = c:diagonal():sqrt()
-  return (c / deviation:unsqueeze(2) / deviation:unsqueeze(1)):clamp(-1, 1)
+  if c.ndim == 0 then return c / c end
+  local deviation = c:diagonal()
+  local complex = c:is_complex()
+  deviation = (complex and deviation:real() or deviation):sqrt()
+  c = c / deviation:unsqueeze(2) / deviation:unsqueeze(1)
+  if complex then return core.complex(c:real():clamp(-1, 1), c:imag():clamp(-1, 1)) end
+  return c:clamp(-1, 1)
 end)

@@ -100,6 +100,12 @@ def unbiased(name):
         f"{name}({sample.text(x)}, {{ unbiased = {sample.text(args[0] if args else kwargs['unbiased'])} }})"
 
 
+def corrected(name):
+    """(x, unbiased) as a correction."""
+    return lambda sample, x, args, kwargs: \
+        f"{name}({sample.text(x)}, {{ correction = {int(args[0] if args else kwargs['unbiased'])} }})"
+
+
 def slice_scatter(sample, x, args, kwargs):
     named = dict(zip(("src", "dim", "start", "end", "step"), args), **kwargs)
     dim = named.get("dim", 0)
@@ -198,8 +204,8 @@ CALLS = {
         {"indices": "sections", "indices_or_sections": "sections", "tensor_indices_or_sections": "sections"}),
     "std [unbiased]": unbiased("tensor.std"),
     "var [unbiased]": unbiased("tensor.var"),
-    "std_mean [unbiased]": unbiased("tensor.std_mean"),
-    "var_mean [unbiased]": unbiased("tensor.var_mean"),
+    "std_mean [unbiased]": corrected("tensor.std_mean"),
+    "var_mean [unbiased]": corrected("tensor.var_mean"),
     "norm [nuc]": "linalg.norm " + NORM,
     "norm [fro]": "linalg.norm " + NORM,
     "nn.functional.embedding": lambda sample, x, args, kwargs: "F.embedding(%s)" % arguments(sample,
@@ -260,10 +266,16 @@ CALLS = {
     "slice": sliced,
     "grid_sampler_2d": grid_sampler,
     "grid_sampler_3d": grid_sampler,
-    "constant_pad_nd": "F.pad",
-    "item": by("{0}:item()"),
     "T": by("{0}.T"),
     "mT": by("{0}.mT"),
+    "H": by("{0}.H"),
+    "mH": by("{0}.mH"),
+    "_segment_reduce": without({"indices"}, "tensor.segment_reduce x:T reduce:any | lengths:T offsets:T axis:dim "
+        "unsafe:bool initial:num"),
+    "constant_pad_nd": lambda sample, x, args, kwargs: "F.pad(%s)" % arguments(sample, "x:T pad:ints | value:num",
+        (x, args[0]), {"value": args[1]} if len(args) > 1 else {}, {}),
+    "item": lambda sample, x, args, kwargs: f"({sample.text(x)}:item())" if not x.is_complex()
+        else f"{sample.text(x)}:view({{}})",
     "svd": "tensor.svd",
     **{name: cast(name) for name in
         ("bfloat16", "bool", "byte", "double", "float", "half", "int", "long", "cdouble", "cfloat")},

@@ -20,7 +20,7 @@ local NAMES = { tensor = tensor, F = require "accelerate.nn.functional", nn = re
   optim = require "accelerate.optim", huge = math.huge, nan = 0 / 0, unpack = unpack,
   linalg = tensor.linalg, fft = tensor.fft, special = tensor.special, ipairs = ipairs,
   lr_scheduler = require "accelerate.optim.lr_scheduler", masked = module_of "accelerate.tensor.masked",
-  windows = module_of "accelerate.tensor.windows", sparse = module_of "accelerate.tensor.sparse" }
+  windows = module_of "accelerate.tensor.windows", sparse = tensor.sparse }
 
 -- ---- what there is
 

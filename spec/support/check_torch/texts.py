@@ -85,7 +85,7 @@ class Sample:
 
 # what says nothing about the result here: all samples are on the CPU and dense
 IGNORED = {"device": "cpu", "layout": torch.strided, "pin_memory": False, "memory_format": None,
-    "non_blocking": None}
+    "non_blocking": None, "requires_grad": False}
 
 
 def parameters(signature):
