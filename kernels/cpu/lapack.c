@@ -20,6 +20,7 @@ static struct {
   bool found;
   bool one_thread; /* it was built for programs of one thread: two calls at once disturb each other */
   char why[256];
+  void *handle;
 } lib;
 
 static bool find(void *handle, char type, const char *name, void *place)
@@ -64,6 +65,7 @@ static void open_library(void)
   for (size_t i = 0; i < sizeof names / sizeof *names && !handle; i++)
     if (!(handle = open_quietly(names[i])) && i == 0) snprintf(lib.why, sizeof lib.why, "%s", dlerror());
   if (!handle) return;
+  lib.handle = handle;
   void (*const set_threads)(int) = (void (*)(int))dlsym(handle, "openblas_set_num_threads");
   const char *(*const config)(void) = (const char *(*)(void))dlsym(handle, "openblas_get_config");
   if (set_threads) set_threads(1);
@@ -89,6 +91,23 @@ ax_status ax_lapack_open(ax_op op, ax_dtype dtype, const ax_lapack **out)
                    ax_lapack_shown(op, text, sizeof text), names[0], names[1], lib.why);
   *out = &lib.type[dtype == AX_F64];
   return AX_OK;
+}
+
+ax_status ax_lapack_function(ax_op op, ax_dtype dtype, const char *name, void *place)
+{
+  static const char letters[AX_DTYPE_COUNT] = {
+    [AX_F32] = 's', [AX_F64] = 'd', [AX_C64] = 'c', [AX_C128] = 'z'
+  };
+  const ax_lapack *unused;
+  char text[40], symbol[24];
+  const ax_status st = ax_lapack_open(op, AX_F32, &unused);
+
+  if (st != AX_OK) return st;
+  snprintf(symbol, sizeof symbol, "%c%s_", letters[dtype], name);
+  *(void **)place = dlsym(lib.handle, symbol);
+  if (*(void **)place) return AX_OK;
+  return ax_fail(AX_ENOIMPL, "%s: the LAPACK of this system has no function %s",
+                 ax_lapack_shown(op, text, sizeof text), symbol);
 }
 
 /* ---- the batch */
@@ -172,6 +191,10 @@ const char *ax_lapack_place(const ax_tensor *x, int64_t i, char *text, size_t si
 
 enum { TILE = 16 };
 
+typedef struct wide_element {
+  uint64_t part[2];
+} wide_element;
+
 #define TRANSPOSE(T) \
   for (int64_t i0 = 0; i0 < rows; i0 += TILE) \
     for (int64_t j0 = 0; j0 < cols; j0 += TILE) { \
@@ -184,7 +207,8 @@ void ax_lapack_transpose(size_t item, int64_t rows, int64_t cols, const void *sr
 {
   if (rows == 1 || cols == 1) memcpy(dst, src, item * (size_t)(rows * cols));
   else if (item == 4) TRANSPOSE(uint32_t)
-  else TRANSPOSE(uint64_t)
+  else if (item == 8) TRANSPOSE(uint64_t)
+  else TRANSPOSE(wide_element)
 }
 
 bool ax_lapack_has_nan(ax_dtype dtype, const void *x, int64_t n)

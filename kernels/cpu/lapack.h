@@ -43,6 +43,9 @@ typedef struct ax_lapack {
  * `op` is the row that needs it. */
 ax_status ax_lapack_open(ax_op op, ax_dtype dtype, const ax_lapack **out);
 
+/* *place: the function of that name for real or complex numbers, such as "geev". */
+ax_status ax_lapack_function(ax_op op, ax_dtype dtype, const char *name, void *place);
+
 /* Factorises matrix i; `scratch` is this thread's.  Returns LAPACK's info. */
 typedef int (*ax_matrix_fn)(int64_t i, char *scratch, const void *ud);
 
@@ -67,7 +70,7 @@ int64_t ax_lapack_failed(const int *info, int64_t count);
  * the i-th of x, counted from 1. */
 const char *ax_lapack_place(const ax_tensor *x, int64_t i, char *text, size_t size);
 
-/* dst (cols, rows) = src (rows, cols) transposed; 4 or 8 bytes an element. */
+/* dst (cols, rows) = src (rows, cols) transposed; 4, 8 or 16 bytes an element. */
 void ax_lapack_transpose(size_t item, int64_t rows, int64_t cols, const void *src, void *dst);
 
 /* NaN somewhere; not finite somewhere. */

@@ -103,6 +103,27 @@ static int factor_qr(int64_t i, char *scratch, const void *ud)
   return 0;
 }
 
+static int factor_kept(int64_t i, char *scratch, const void *ud)
+{
+  const job *j = ud;
+  char *const a = j->q + (size_t)i * matrix(j);
+  memcpy(a, j->a + (size_t)i * matrix(j), matrix(j));
+  j->dense->qr(j->m, j->n, a, j->n, j->r + (size_t)i * elements(j, j->k), scratch);
+  return 0;
+}
+
+ax_status ax_cpu__linalg_geqrf(const ax_call *call)
+{
+  const int64_t count = ax_matrices(call->in[0]);
+  job j;
+
+  describe(call, &j);
+  j.dense = ax_dense_of(j.dtype);
+  j.q = ax_data(call->out[0]);
+  j.r = ax_data(call->out[1]);
+  return ax_dense_each(count, 2 * cube(&j) * count, ax_dense_room(j.dtype, j.m, j.n), factor_kept, &j, NULL);
+}
+
 ax_status ax_cpu__linalg_qr(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);

@@ -151,9 +151,26 @@ describe("tensor.linalg raises", function()
     assert.matches("pivots count rows from 1 to 2, got %-1",
       message(tensor.lu_unpack, eye(2), tensor.full({ 2 },
       -1):int()))
-    assert.matches("linalg.eig: eigenvalues of a matrix that is not symmetric are complex",
-      message(linalg.eig,
-      eye(2)))
+    assert.matches("linalg.eig: x must be square matrices, got %[2, 3%]", message(linalg.eig, random(2, 3)))
+    assert.matches("linalg.eig: matrix 2 of the batch has elements that are not finite", message(linalg.eig,
+      tensor.stack({ eye(2), eye(2) * nan })))
+    assert.matches("linalg.svd: x must be float32 or float64, got complex64", message(linalg.svd,
+      tensor.complex(tensor.eye(2), tensor.eye(2))))
+    assert.matches("polar: expected matrices with at least as many rows as columns, got shape %[2, 3%]",
+      message(linalg.polar, random(2, 3)))
+    assert.matches("householder_product: tau must have the batch of x and at most its 2 columns",
+      message(linalg.householder_product, random(3, 2), random(3)))
+    assert.matches("ormqr: other must have the batch and 3 rows",
+      message(tensor.ormqr, random(3, 2), random(2),
+      random(2, 2)))
+    assert.matches("svd_lowrank: q must be from 0 to min%(m, n%) = 2, got 3", message(tensor.svd_lowrank,
+      random(3, 2), 3))
+    assert.matches("ldl_factor: the matrix is singular", message(linalg.ldl_factor, eye(2) * 0))
+    assert.matches("linalg.ldl_solve: the pivots of the matrix are none of ldl_factor's",
+      message(linalg.ldl_solve, eye(2), tensor.full({ 2 }, 7):int(), random(2, 1)))
+    assert.matches("has no gradient", message(function()
+      return tensor.geqrf(random(3, 2):requires_grad_())
+    end))
     assert.matches("there is no function eigvls", message(function() return tensor.eigvls end))
   end)
 

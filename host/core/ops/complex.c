@@ -362,7 +362,7 @@ static const struct {
 #define OTHERS(op, fn) [AX_OP_##op] = { AX_COMPLEX_OTHERS, fn }
   /* clang-format off */
   KEEP(VIEW_AS_REAL), KEEP(COMPLEX), KEEP(REAL), KEEP(IMAG), KEEP(CONJ), KEEP(CONJ_COPY), KEEP(ANGLE),
-  KEEP(SGN), KEEP(FFT_C2C), KEEP(FFT_C2R), KEEP(ABS),
+  KEEP(SGN), KEEP(LINALG_EIG), KEEP(FFT_C2C), KEEP(FFT_C2R), KEEP(ABS),
   KEEP(VIEW), KEEP(PERMUTE), KEEP(TRANSPOSE), KEEP(EXPAND), KEEP(SQUEEZE), KEEP(UNSQUEEZE), KEEP(SELECT),
   KEEP(NARROW), KEEP(SLICE), KEEP(DIAGONAL), KEEP(SLICE_BACKWARD), KEEP(DIAGONAL_BACKWARD), KEEP(RESHAPE),
   KEEP(FLATTEN), KEEP(CONTIGUOUS), KEEP(T), KEEP(CAT), KEEP(STACK), KEEP(UNFLATTEN), KEEP(MOVEDIM),
@@ -400,8 +400,10 @@ ax_status ax_complex_refused(ax_op op, const ax_args *args)
   const char *name = ax_ops[op].name;
   const ax_tensor *t = NULL;
   for (int k = 0; k < args->n_in && !is_complex(t); k++) t = args->in[k];
-  return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name,
-                 is_complex(t) ? TYPE(t) : "complex numbers");
+  const char *const type = is_complex(t) ? TYPE(t) : "complex numbers";
+  if (strncmp(name, "_linalg_", 8) == 0)
+    return ax_fail(AX_EDTYPE, "linalg.%s: x must be float32 or float64, got %s", name + 8, type);
+  return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, type);
 }
 
 /* ---- Fourier transforms along one dim */

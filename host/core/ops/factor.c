@@ -193,6 +193,40 @@ ax_status ax_infer_linalg_eigh(ax_infer *q)
   return AX_OK;
 }
 
+ax_status ax_infer_linalg_eig(ax_infer *q)
+{
+  const ax_dtype d = ax_is_complex((ax_dtype)X->dtype) ? (ax_dtype)X->dtype
+                     : X->dtype == AX_F64              ? AX_C128
+                                                       : AX_C64;
+  const ax_status st = X->dtype == d && X->ndim >= 2 && ROWS(X) == COLS(X) ? AX_OK : need_square(q, X, "x");
+  if (st != AX_OK) return st;
+  const int64_t n = q->a.linalg_eig.vectors ? ROWS(X) : 0;
+  out_each(q, 0, d, ROWS(X), -1);
+  out_each(q, 1, d, n, n);
+  return AX_OK;
+}
+
+ax_status ax_infer_linalg_geqrf(ax_infer *q)
+{
+  const ax_status st = need_matrix(q, X, "x");
+  if (st != AX_OK) return st;
+  out_each(q, 0, FLOATS, ROWS(X), COLS(X));
+  out_each(q, 1, FLOATS, ROWS(X) < COLS(X) ? ROWS(X) : COLS(X), -1);
+  return AX_OK;
+}
+
+ax_status ax_infer_linalg_ldl(ax_infer *q)
+{
+  const ax_status st = need_square(q, X, "x");
+  if (st != AX_OK) return st;
+  out_each(q, 0, FLOATS, ROWS(X), COLS(X));
+  out_each(q, 1, AX_I32, ROWS(X), -1);
+  out_each(q, 2, AX_I32, -1, -1);
+  return AX_OK;
+}
+
+ax_status ax_infer_linalg_ldl_solve(ax_infer *q) { return ax_infer_linalg_lu_solve(q); }
+
 ax_status ax_infer_linalg_lstsq(ax_infer *q)
 {
   const int64_t driver = q->a.linalg_lstsq.driver;

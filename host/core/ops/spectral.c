@@ -1,4 +1,4 @@
-/* Gradients of QR, of singular values and of symmetric eigenvalues; the rules are in factor.c. */
+/* Gradients of QR, of singular values and of eigenvalues; the rules are in factor.c. */
 #include "core/ops/matrices.h"
 
 /* The vectors s as rows, and as columns, of the matrices of a batch. */
@@ -129,4 +129,50 @@ RULE(linalg_eigh)
   }
   if (gl.t) core = plus(c, core, diagonal_matrix(c, gl));
   give(c, 0, mm(c, mm(c, v, core), mt(c, v)));
+}
+
+/* ---- eigenvalues of any matrix */
+
+static ax_arg adjoint(ax_grad *c, ax_arg x) { return un(c, AX_OP_CONJ_COPY, mt(c, x)); }
+
+/* x with a x = b for complex matrices, by the real system of both parts. */
+static ax_arg solve_complex(ax_grad *c, ax_arg a, ax_arg b)
+{
+  const ax_arg re = un(c, AX_OP_REAL, a), im = un(c, AX_OP_IMAG, a);
+  const ax_arg top = joined(c, re, un(c, AX_OP_NEG, im), -1), bottom = joined(c, im, re, -1);
+  const ax_arg sides = joined(c, un(c, AX_OP_REAL, b), un(c, AX_OP_IMAG, b), -2);
+  const ax_arg x = call(c, AX_OP_LINALG_SOLVE, 2, (ax_arg[]){ joined(c, top, bottom, -2), sides },
+                        &AX_ATTRS(linalg_solve, .check = 0));
+  if (!x.t) return x;
+  const int rows = x.t->ndim - 2;
+  const int64_t n = x.t->shape[rows] / 2;
+  return bin(c, AX_OP_COMPLEX, narrow(c, x, rows, 0, n), narrow(c, x, rows, n, n));
+}
+
+/* V L V^-1 = A, with E_jk = conj(L_k - L_j) off the diagonal:
+ *     dA = V^-H [(V^H dV - V^H V diag(real(V^H dV))) / E + diag(dL)] V^H
+ * The second term is there because the columns of V have norm 1. */
+RULE(linalg_eig)
+{
+  const ax_arg l = OUT(0), v = OUT(1), gl = { .t = c->g[0] }, gv = { .t = c->g[1] };
+  ax_arg core = { 0 };
+
+  if (c->st != AX_OK) return;
+  if (!A->linalg_eig.vectors) {
+    c->st = ax_fail(AX_EGRAD, "linalg.eig: the gradient needs the eigenvectors, which were not computed");
+    return;
+  }
+  const ax_arg vh = adjoint(c, v);
+  if (gv.t) {
+    const int nd = gv.t->ndim;
+    const ax_arg turned = mm(c, vh, gv);
+    const ax_arg along = un(c, AX_OP_REAL,
+                            call1(c, AX_OP_DIAGONAL, turned,
+                                  &AX_ATTRS(diagonal, .offset = 0, .dim1 = nd - 2, .dim2 = nd - 1)));
+    const ax_arg rest = sub(c, turned, mm(c, vh, mul(c, v, row_of(c, along))));
+    const ax_arg all = over(c, rest, un(c, AX_OP_CONJ_COPY, differences(c, l)));
+    core = bin(c, AX_OP_ADD, tril(c, all, -1), triu(c, all, 1));
+  }
+  if (gl.t) core = plus(c, core, diagonal_matrix(c, gl));
+  give(c, 0, solve_complex(c, vh, mm(c, core, vh)));
 }

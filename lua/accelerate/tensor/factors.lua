@@ -97,3 +97,59 @@ define("vander", "x:T N:int? increasing:bool=false",
     local powers = linalg().vander(x, { N = n })
     return increasing and powers or powers:flip(-1)
   end, "function")
+
+-- ---- reflections, few singular values
+
+define("geqrf", "x:T",
+  "QR as LAPACK keeps it: R from the diagonal on, below it the vectors of reflections, and their factors",
+  function(x) return core._linalg.geqrf(x) end)
+define("orgqr", "x:T tau:T", "another name of tensor.linalg.householder_product",
+  function(x, tau) return linalg().householder_product(x, tau) end)
+define("ormqr", "x:T tau:T other:T left:bool=true transpose:bool=false",
+  "q other, q^T other, other q or other q^T for the square matrix q that geqrf gave as reflections",
+  function(x, tau, other, left, transpose)
+    return require("accelerate.tensor.linalg.reflections").ormqr(x, tau, other, left, transpose)
+  end)
+
+-- Q, whose q columns nearly span what a - mean does to most vectors (Halko, Martinsson and Tropp).
+local function basis(a, q, niter)
+  local qr = linalg().qr
+  local shape = a.shape
+  local Q = qr(a:matmul(core.randn({ shape[#shape], q }, { dtype = a.dtype, device = a.device })))
+  for _ = 1, niter do
+    local back = qr(a:transpose(-2, -1):matmul(Q))
+    Q = qr(a:matmul(back))
+  end
+  return Q
+end
+
+local function few_values(where, x, q, niter)
+  if x.ndim < 2 then
+    options.fail("%s: expected at least two dims, got shape %s", where, define.shape_text(x))
+  end
+  local m, n = x.shape[x.ndim - 1], x.shape[x.ndim]
+  if q < 0 or q > math.min(m, n) then
+    options.fail("%s: q must be from 0 to min(m, n) = %d, got %d", where, math.min(m, n), q)
+  end
+  if niter < 0 then options.fail("%s: niter must be at least 0, got %d", where, niter) end
+  local tall = m >= n and x or x:transpose(-2, -1)
+  local Q = basis(tall, q, niter)
+  local u, s, vh = linalg().svd(Q:transpose(-2, -1):matmul(tall), { full_matrices = false })
+  u = Q:matmul(u)
+  local v = vh:transpose(-2, -1)
+  if m < n then u, v = v, u end
+  return u, s, v
+end
+
+define("svd_lowrank", "x:T q:int=6 niter:int=2 M:T?",
+  "U, S and V of the q largest singular values of x, or of x - M, by products with random vectors",
+  function(x, q, niter, mean) return few_values("svd_lowrank", mean and x - mean or x, q, niter) end)
+define("pca_lowrank", "x:T q:int? center:bool=true niter:int=2",
+  "svd_lowrank of x, less the means of its columns where `center`; q is min(6, m, n) where it is not given",
+  function(x, q, center, niter)
+    if x.ndim < 2 then
+      options.fail("pca_lowrank: expected at least two dims, got shape %s", define.shape_text(x))
+    end
+    q = q or math.min(6, x.shape[x.ndim - 1], x.shape[x.ndim])
+    return few_values("pca_lowrank", center and x - x:mean(-2, true) or x, q, niter)
+  end)

@@ -268,6 +268,61 @@ M.irfftn = reads("irfftn", MANY, function(x, s, dims, norm)
   return whole_over("irfftn", x, s, dims, norm, true)
 end)
 
+-- `hfft` along the last one of several dims after `fft` along the others, and what undoes it.
+local function real_over(where, x, s, dims, norm)
+  local at, sizes = spread(where, x, s, dims)
+  local last = #at
+  x = to_complex(where, x)
+  for k = 1, last - 1 do x = along(where, x, sizes[k], at[k], norm, false) end
+  return whole(where, x:conj(), sizes[last], at[last], norm, false)
+end
+
+local function half_inverse_over(where, x, s, dims, norm)
+  local at, sizes = spread(where, x, s, dims)
+  local last = #at
+  x = half(where, x, sizes[last], at[last], norm, true):conj()
+  for k = 1, last - 1 do x = along(where, x, sizes[k], at[k], norm, true) end
+  return x
+end
+
+--- Returns `fft` along one of two dims and `hfft` along the last one.
+---@param x accelerate.Tensor
+---@param s integer[]? sizes of the result; -1: of the last dim 2 (size - 1), of others the size
+---@param dim integer[]? default { -2, -1 }
+---@param norm ("backward"|"ortho"|"forward")?
+---@return accelerate.Tensor real
+M.hfft2 = reads("hfft2", MANY, function(x, s, dims, norm)
+  return real_over("hfft2", x, s, two("hfft2", x, dims), norm)
+end)
+
+--- Returns what `hfft2` turns into x.
+---@param x accelerate.Tensor real
+---@param s integer[]? sizes; -1: the size of the dim
+---@param dim integer[]? default { -2, -1 }
+---@param norm ("backward"|"ortho"|"forward")?
+---@return accelerate.Tensor complex
+M.ihfft2 = reads("ihfft2", MANY, function(x, s, dims, norm)
+  return half_inverse_over("ihfft2", x, s, two("ihfft2", x, dims), norm)
+end)
+
+--- Returns `fft` along several dims, along the last one of them `hfft`.
+---@param x accelerate.Tensor
+---@param s integer[]? sizes of the result; -1: of the last dim 2 (size - 1), of others the size
+---@param dim integer[]? default: the last #s dims, or all
+---@param norm ("backward"|"ortho"|"forward")?
+---@return accelerate.Tensor real
+M.hfftn = reads("hfftn", MANY, function(x, s, dims, norm) return real_over("hfftn", x, s, dims, norm) end)
+
+--- Returns what `hfftn` turns into x.
+---@param x accelerate.Tensor real
+---@param s integer[]? sizes; -1: the size of the dim
+---@param dim integer[]? default: the last #s dims, or all
+---@param norm ("backward"|"ortho"|"forward")?
+---@return accelerate.Tensor complex
+M.ihfftn = reads("ihfftn", MANY, function(x, s, dims, norm)
+  return half_inverse_over("ihfftn", x, s, dims, norm)
+end)
+
 -- ---- frequencies, and their order
 
 local FREQUENCIES = "n:int d:num=1 dtype:dtype?"

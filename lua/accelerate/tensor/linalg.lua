@@ -15,10 +15,10 @@
 
 local M = {}
 
-for _, part in ipairs { "solving", "spectra", "norms", "products" } do
+for _, part in ipairs { "solving", "spectra", "reflections", "norms", "products" } do
   for name, fn in pairs(require("accelerate.tensor.linalg." .. part)) do M[name] = fn end
 end
 -- what the parts use among themselves
-M.unpack, M.check_matrix_ord = nil, nil
+M.unpack, M.check_matrix_ord, M.reflect, M.ormqr = nil, nil, nil, nil
 
 return M

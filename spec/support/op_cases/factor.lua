@@ -188,6 +188,35 @@ end, function(x)
     return out
   end)
 end)
+-- By sums that depend neither on the order of the values nor on the angles of the vectors.
+square("_linalg_eig", function(x)
+  local l, v = core._linalg.eig(x)
+  local wide = core.complex(x, x:mul(0))
+  return l:sum(-1):real(), (l * l):sum(-1):real(), (wide:matmul(v) - v * l:unsqueeze(-2)):real(),
+    v:abs():pow(4):sum(-1)
+end, function(x)
+  local function trace(a)
+    local t = 0
+    for i = 1, 3 do t = t + a[i][i] end
+    return t
+  end
+  return each(x, trace), each(x, function(a) return trace(product(a, a)) end),
+    each(x, function(a) return each(a, function(row) return each(row, function() return 0 end) end) end)
+end)
+C._linalg_geqrf = { inputs = { range(-1, 1.3, { 2, 4, 3 }) },
+  call = function(x)
+    local a, tau = core._linalg.geqrf(x)
+    return turned(a:triu()):matmul(a:triu()):narrow(-1, 1, 3), tau
+  end,
+  ref = function(x) return each(x, function(a) return product(flipped(a), a) end) end }
+C._linalg_ldl = { inputs = { SQUARE },
+  call = function(x)
+    local a = symmetric(x)
+    local LD, pivots = core._linalg.ldl(a)
+    return a:matmul(core._linalg.ldl_solve(LD, pivots, x))
+  end,
+  ref = function(x) return x end }
+C._linalg_ldl_solve = { through = "_linalg_ldl" }
 C._linalg_lstsq = {
   inputs = { range(-1, 1.3, { 2, 4, 2 }), range(-1, 1.3, { 2, 4, 1 }), range(-1, 1.3, { 2, 2, 3 }),
     range(-1, 1.3, { 2, 2, 1 }) },

@@ -261,5 +261,78 @@ case("linalg.tensorsolve", "tensor.linalg.tensorsolve(x1, x2, { 1, 3 })",
 case("linalg.matmul", "tensor.linalg.matmul(x1, x2)", L.matmul, rand(2, 3, 4), rand(4, 2))
 case("linalg.diagonal", "tensor.linalg.diagonal(x1, { offset = 1 })", lambda x: L.diagonal(x, offset=1), rand(2, 3, 4))
 
-f.not_in_torch("linalg.eig", "linalg.eigvals")  # complex results: spec/core/linalg_spec.lua
+# eigenvalues of any matrix: compared by what depends neither on their order nor on the angles of vectors
+cplx = lambda x, y: torch.complex(x, y)
+real = lambda z: torch.view_as_real(z.resolve_conj())
+
+
+def eig_sums(x):
+    l, v = L.eig(x)
+    return real((l ** 3).sum(-1)), (v.abs() ** 4).sum(-1), (v.abs() ** 2 * l.abs().unsqueeze(-2)).sum(-1)
+
+
+EIG = local("l, v", "tensor.linalg.eig(%s)", "(l * l * l):sum(-1):view_as_real(), v:abs():pow(4):sum(-1), "
+    "(v:abs():square() * l:abs():unsqueeze(-2)):sum(-1)")
+for x in rand(3, 3), rand(2, 4, 4), rand(5, 5, seed=3), torch.tensor([[1., 2, 0], [-2, 1, 0], [0, 0, 3]]):
+    case("linalg.eig", EIG % "x1", eig_sums, x)
+    case("linalg.eigvals", "(tensor.linalg.eigvals(x1):exp()):sum(-1):view_as_real()",
+        lambda x: real(L.eigvals(x).exp().sum(-1)), x)
+case("linalg.eig", EIG % "tensor.complex(x1, x2)", lambda x, y: eig_sums(cplx(x, y)), rand(2, 3, 3),
+    rand(2, 3, 3, seed=5))
+case("linalg.eigvals", "(tensor.linalg.eigvals(tensor.complex(x1, x2)):square()):sum(-1):view_as_real()",
+    lambda x, y: real(L.eigvals(cplx(x, y)).square().sum(-1)), rand(3, 3), rand(3, 3, seed=5))
+for x in none: case("linalg.eigvals", "tensor.linalg.eigvals(x1):view_as_real()", lambda x: real(L.eigvals(x)), x)
+
+# complex systems
+case("linalg.solve", "tensor.linalg.solve(tensor.complex(x1, x2), tensor.complex(x3, x4)):view_as_real()",
+    lambda a, b, c, d: real(L.solve(cplx(a, b), cplx(c, d))), a233, rand(2, 3, 3, seed=9), b232,
+    rand(2, 3, 2, seed=10))
+case("linalg.solve", "tensor.linalg.solve(tensor.complex(x1, x2), tensor.complex(x3, x3)):view_as_real()",
+    lambda a, b, c: real(L.solve(cplx(a, b), cplx(c, c))), a3, rand(3, 3, seed=9), b3)
+case("linalg.solve", "tensor.linalg.solve(tensor.complex(x1, x2), tensor.complex(x3, x3), { left = false })"
+    ":view_as_real()", lambda a, b, c: real(L.solve(cplx(a, b), cplx(c, c), left=False)), a3, rand(3, 3, seed=9),
+    rand(2, 4, 3))
+for x in a3, a233: case("linalg.inv", "tensor.linalg.inv(tensor.complex(x1, x2)):view_as_real()",
+    lambda x, y: real(L.inv(cplx(x, y))), x, rand(*x.shape, seed=9))
+
+# square roots, polar form
+for x in p3, p23:
+    case("linalg.matrix_sqrth", "tensor.linalg.matrix_sqrth((x1 + x1.mT) / 2)",
+        lambda x: L.matrix_sqrth((x + x.mT) / 2), x)
+for x in tall, talls, a233: case("linalg.polar", "tensor.linalg.polar(x1)", lambda x: tuple(L.polar(x)), x)
+
+# reflections
+for x in tall, talls, wide, a233:
+    case("geqrf", "x1:geqrf()", lambda x: tuple(torch.geqrf(x)), x, grad=False)
+for x, k in (tall, 3), (talls, 2), (a233, 3), (tall, 2):
+    t = rand(*x.shape[:-2], k, lo=0.1, hi=0.9, seed=4)
+    case("linalg.householder_product", "tensor.linalg.householder_product(x1, x2)", L.householder_product, x, t)
+case("orgqr", "tensor.orgqr(x1, x2)", torch.orgqr, tall, rand(3, lo=0.1, hi=0.9))
+for left in True, False:
+    for transpose in True, False:
+        for x, k, other in (tall, 3, rand(4, 2)), (talls, 2, rand(2, 4, 3)):
+            t = rand(*x.shape[:-2], k, lo=0.1, hi=0.9, seed=4)
+            other = other if left else other.mT.contiguous()
+            case("ormqr", "x1:ormqr(x2, x3, %s)" % ("%s, %s" % (left, transpose)).lower(),
+                lambda x, t, o: torch.ormqr(x, t, o, left, transpose), x, t, other, grad=False)
+
+# L D L^T
+for x in s3, s23 - 3 * torch.eye(3), torch.tensor([[0., 2, 3], [2, 0, 5], [3, 5, 0]]), none[0]:
+    case("linalg.ldl_factor", "tensor.linalg.ldl_factor(x1)", lambda x: tuple(L.ldl_factor(x)), x, grad=False)
+    case("linalg.ldl_factor_ex", "tensor.linalg.ldl_factor_ex(x1)", lambda x: tuple(L.ldl_factor_ex(x)), x, grad=False)
+    b = rand(*x.shape[:-1], 2)
+    case("linalg.ldl_solve", local("LD, p", "tensor.linalg.ldl_factor(x1)", "tensor.linalg.ldl_solve(LD, p, x2)"),
+        lambda x, b: L.ldl_solve(*L.ldl_factor(x), b), x, b, grad=False)
+
+# few singular values: of matrices of rank 2 they are exact
+flat_wide = rand(2, 5, 2) @ rand(2, 2, 6, seed=2)
+for x in flat_wide, flat_wide.mT.contiguous():
+    case("svd_lowrank", local("u, s, v", "x1:svd_lowrank(2)", "(u * s:unsqueeze(-2)):matmul(v.mT), s"),
+        lambda x: (x.clone(), L.svdvals(x)[..., :2]), x, grad=False)
+case("svd_lowrank", "select(2, x1:svd_lowrank({ q = 3, niter = 4, M = x2 }))",
+    lambda x, m: L.svdvals(x - m)[..., :3], flat_wide, rand(6), grad=False)
+case("pca_lowrank", "select(2, x1:pca_lowrank(2))", lambda x: torch.linalg.svdvals(x - x.mean(-2, True))[..., :2],
+    flat_wide, grad=False)
+case("pca_lowrank", "select(2, x1:pca_lowrank({ center = false }))", lambda x: L.svdvals(x), tall, grad=False)
+
 f.write()

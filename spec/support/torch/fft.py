@@ -128,6 +128,16 @@ for name in "irfft2", "irfftn":
     both("fft." + name, "tensor.fft.%s(z)" % name, fn, x234, y234)
     both("fft." + name, "tensor.fft.%s(z, { 3, 5 }, { 3, 2 }, \"ortho\")" % name,
          lambda z, fn=fn: fn(z, (3, 5), (2, 1), "ortho"), x234, y234)
+for name in "hfft2", "hfftn":
+    fn = getattr(torch.fft, name)
+    both("fft." + name, "tensor.fft.%s(z)" % name, fn, x234, y234)
+    both("fft." + name, "tensor.fft.%s(z, { 3, 5 }, { 3, 2 }, \"ortho\")" % name,
+         lambda z, fn=fn: fn(z, (3, 5), (2, 1), "ortho"), x234, y234)
+for name in "ihfft2", "ihfftn":
+    fn = getattr(torch.fft, name)
+    case("fft." + name, "tensor.fft.%s(x1):view_as_real()" % name, lambda x, fn=fn: show(fn(x).resolve_conj()), x234)
+    case("fft." + name, "tensor.fft.%s(x1, { 3, 5 }, { 3, 1 }, \"forward\"):view_as_real()" % name,
+         lambda x, fn=fn: show(fn(x, (3, 5), (2, 0), "forward").resolve_conj()), x234)
 for n, d in (4, 1), (5, 0.25), (1, 2):
     case("fft.fftfreq", "tensor.fft.fftfreq(%d, %g, \"float64\")" % (n, d), lambda n=n, d=d: torch.fft.fftfreq(n, d))
     case("fft.rfftfreq", "tensor.fft.rfftfreq(%d, %g, \"float64\")" % (n, d), lambda n=n, d=d: torch.fft.rfftfreq(n, d))

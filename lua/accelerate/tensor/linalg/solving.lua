@@ -1,6 +1,7 @@
 --- Cholesky, LU, linear systems, inverse, determinant.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local parts = require "accelerate.tensor.linalg.parts"
 local reading = require "accelerate.tensor.linalg.reading"
 
 local reads, shape_text = reading.reads, reading.shape_text
@@ -31,12 +32,13 @@ M.cholesky_ex = reads("cholesky_ex", "x:T upper:bool=false check_errors:bool=fal
 -- a x = b for matrices b. One matrix for a whole batch of b: its sides are put next to each other,
 -- so that it is factorised once.
 local function solve_matrices(a, b, check)
-  if a.ndim == 2 and b.ndim > 2 and b:numel() > 0 then
+  if a.ndim == 2 and b.ndim > 2 and b:numel() > 0 and not parts.any(a, b) then
     local wide = b:movedim(b.ndim - 1, 1)
     local x = core._linalg.solve(a, wide:reshape(a.shape[1], -1), check)
     return x:reshape(wide.shape):movedim(1, b.ndim - 1)
   end
   a, b = reading.one_batch("solve", a, b)
+  if parts.any(a, b) then return parts.joined(core._linalg.solve(parts.whole(a), parts.stacked(b), check)) end
   return core._linalg.solve(a, b, check)
 end
 
@@ -63,7 +65,7 @@ end
 
 --- Returns x with a x = b, or x a = b with `left = false`. b holds matrices, or vectors where its
 --- shape is that of a without the last dim. Batches are broadcast. Raises, naming the matrix of the
---- batch, where a is singular.
+--- batch, where a is singular. Complex systems are solved as real ones of twice the size.
 ---@param a accelerate.Tensor (.., n, n)
 ---@param b accelerate.Tensor (.., n, k) or (.., n)
 ---@param options { left: boolean? }?
@@ -109,10 +111,15 @@ M.solve_triangular = reads("solve_triangular", "a:T b:T upper:bool left:bool=tru
     return solve_triangular(a, b, upper, left, unit)
   end)
 
---- Returns the inverse. Raises, naming the matrix of the batch, where there is none.
+--- Returns the inverse of real or complex matrices. Raises, naming the matrix of the batch, where
+--- there is none.
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor inverse
-M.inv = reads("inv", "x:T", function(x) return (core._linalg.inv(x)) end)
+M.inv = reads("inv", "x:T", function(x)
+  if not x:is_complex() then return (core._linalg.inv(x)) end
+  reading.check_square("inv", x)
+  return parts.joined((core._linalg.inv(parts.whole(x))), x.shape[x.ndim])
+end)
 
 --- Returns the inverse, NaN where there is none, and for each matrix the position of the zero on
 --- the diagonal of its factor U, 0 where there is none (int32). Does not raise unless

@@ -59,18 +59,41 @@ local function eigvalsh(x, upper) return (core._linalg.eigh(x, upper, records(x)
 ---@return accelerate.Tensor L (.., n)
 M.eigvalsh = reads("eigvalsh", "x:T UPLO:L|U=L", function(x, uplo) return eigvalsh(x, uplo == "U") end)
 
-local function no_complex(name)
-  options.fail("linalg.%s: eigenvalues of a matrix that is not symmetric are complex, and there are no " ..
-    "complex tensors; linalg.%sh takes symmetric matrices", name, name:gsub("vals$", "vals"))
-end
+--- Returns the eigenvalues of square matrices, in no particular order, and their eigenvectors as
+--- columns of norm 1; both are complex. x is real or complex. The gradient needs eigenvalues that
+--- differ, and a loss that does not depend on the angle of a vector. Raises where x is not finite.
+---@param x accelerate.Tensor (.., n, n)
+---@return accelerate.Tensor L (.., n)
+---@return accelerate.Tensor V (.., n, n)
+M.eig = reads("eig", "x:T", function(x) return core._linalg.eig(x) end)
 
---- Raises: there are no complex tensors.
----@param x accelerate.Tensor
-function M.eig(x) no_complex("eig", x) end
+--- Returns the eigenvalues of square matrices, complex, in no particular order.
+---@param x accelerate.Tensor (.., n, n)
+---@return accelerate.Tensor L (.., n)
+M.eigvals = reads("eigvals", "x:T", function(x) return (core._linalg.eig(x, records(x))) end)
 
---- Raises: there are no complex tensors.
----@param x accelerate.Tensor
-function M.eigvals(x) no_complex("eigvals", x) end
+--- Returns X, symmetric and positive-definite, with X X = x for symmetric positive-definite x,
+--- whose lower triangle alone is read. The gradient is finite only where all eigenvalues differ.
+---@param x accelerate.Tensor (.., n, n)
+---@return accelerate.Tensor X
+M.matrix_sqrth = reads("matrix_sqrth", "x:T", function(x)
+  local l, v = core._linalg.eigh(x)
+  return (v * l:sqrt():unsqueeze(-2)):matmul(v:transpose(-2, -1))
+end)
+
+--- Returns U with orthonormal columns and H, symmetric and positive-semidefinite, with U H = x. The
+--- gradient is finite only where all singular values differ.
+---@param x accelerate.Tensor (.., m, n), m at least n
+---@return accelerate.Tensor U (.., m, n)
+---@return accelerate.Tensor H (.., n, n)
+M.polar = reads("polar", "x:T", function(x)
+  if x.ndim >= 2 and x.shape[x.ndim - 1] < x.shape[x.ndim] then
+    options.fail("linalg.polar: expected matrices with at least as many rows as columns, got shape %s",
+      shape_text(x))
+  end
+  local u, s, vh = core._linalg.svd(x, false)
+  return u:matmul(vh), vh:transpose(-2, -1):matmul(s:unsqueeze(-1) * vh)
+end)
 
 -- ---- rank
 

@@ -1,0 +1,133 @@
+--- QR as LAPACK keeps it, products of its reflections, and L D L^T.
+local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
+local reading = require "accelerate.tensor.linalg.reading"
+
+local reads, shape_text = reading.reads, reading.shape_text
+
+local M = {}
+
+-- a (.., m, n) and tau (.., k) of one batch and type, k <= n <= m.
+local function check_reflections(where, a, tau)
+  reading.check_float(where, a)
+  if a.ndim < 2 or a.shape[a.ndim - 1] < a.shape[a.ndim] then
+    options.fail("linalg.%s: expected matrices with at least as many rows as columns, got shape %s", where,
+      shape_text(a))
+  end
+  local n = a.shape[a.ndim]
+  if tau.ndim ~= a.ndim - 1 or tau.shape[tau.ndim] > n
+    or not reading.same(reading.leading(tau, 1), reading.leading(a, 2)) then
+    options.fail("linalg.%s: tau must have the batch of x and at most its %d columns, got shapes %s and %s",
+      where, n, shape_text(tau), shape_text(a))
+  end
+  if tau.dtype ~= a.dtype then
+    options.fail("linalg.%s: element types differ: %s and %s", where, a.dtype, tau.dtype)
+  end
+end
+
+-- The vector of reflection i: ones on the diagonal of a, zeros above.
+local function vector(a, i)
+  local m = a.shape[a.ndim - 1]
+  local column = a:narrow(-1, i, 1)
+  local shape = column.shape
+  shape[#shape - 1] = i - 1
+  local parts = { core.zeros(shape, { dtype = a.dtype, device = a.device }) }
+  shape[#shape - 1] = 1
+  parts[2] = core.ones(shape, { dtype = a.dtype, device = a.device })
+  parts[3] = column:narrow(-2, i + 1, m - i)
+  return core.cat(parts, -2)
+end
+
+--- H1 H2 .. Hk q, or Hk .. H2 H1 q with `transposed`, where Hi = I - tau[i] v v^T.
+function M.reflect(a, tau, q, transposed)
+  local k = tau.shape[tau.ndim]
+  for t = 1, k do
+    local i = transposed and t or k + 1 - t
+    local v, factor = vector(a, i), tau:narrow(-1, i, 1):unsqueeze(-1)
+    q = q - v:matmul(v:transpose(-2, -1):matmul(q) * factor)
+  end
+  return q
+end
+
+--- Returns the first n columns of the product of the reflections I - tau[i] v v^T, whose vectors
+--- stand below the diagonal of x, as tensor.geqrf gives them.
+---@param x accelerate.Tensor (.., m, n), m at least n
+---@param tau accelerate.Tensor (.., k), k at most n
+---@return accelerate.Tensor (.., m, n)
+M.householder_product = reads("householder_product", "x:T tau:T", function(x, tau)
+  check_reflections("householder_product", x, tau)
+  local m, n = x.shape[x.ndim - 1], x.shape[x.ndim]
+  return M.reflect(x, tau, core.eye(m, n, { dtype = x.dtype, device = x.device }):expand(x.shape))
+end)
+
+--- Returns q other, or q^T other with `transpose`; other q with `left = false`. q is the square
+--- matrix that tensor.geqrf gave as reflections.
+---@param x accelerate.Tensor (.., m, k)
+---@param tau accelerate.Tensor (.., k)
+---@param other accelerate.Tensor (.., m, n); with left = false (.., n, m)
+---@param left boolean
+---@param transpose boolean
+---@return accelerate.Tensor of other's shape
+function M.ormqr(x, tau, other, left, transpose)
+  check_reflections("ormqr", x, tau)
+  local side = left and other or other:transpose(-2, -1)
+  if other.ndim ~= x.ndim or side.shape[side.ndim - 1] ~= x.shape[x.ndim - 1]
+    or not reading.same(reading.leading(side, 2), reading.leading(x, 2)) then
+    options.fail("linalg.ormqr: other must have the batch and %d %s, got shapes %s and %s",
+      x.shape[x.ndim - 1], left and "rows" or "columns", shape_text(other), shape_text(x))
+  end
+  local y = M.reflect(x, tau, side, transpose == left)
+  return left and y or y:transpose(-2, -1)
+end
+
+-- ---- L D L^T
+
+--- Returns L and D of L D L^T = x in one matrix, and pivots, in the form of LAPACK's sytrf, for
+--- symmetric x that need not be positive-definite. Reads the lower triangle alone. Has no gradient.
+--- Raises, naming the matrix of the batch, where D is singular.
+---@param x accelerate.Tensor (.., n, n)
+---@param options { hermitian: boolean? }? changes nothing for real matrices
+---@return accelerate.Tensor LD (.., n, n)
+---@return accelerate.Tensor pivots (.., n), int32
+M.ldl_factor = reads("ldl_factor", "x:T hermitian:bool=false", function(x)
+  local LD, pivots, info = core._linalg.ldl(x)
+  if info:ne(0):any():item() then
+    options.fail("linalg.ldl_factor: %s is singular: a diagonal element of its factor D is zero; " ..
+      "linalg.ldl_factor_ex gives the factorisation nevertheless",
+      x.ndim == 2 and "the matrix" or "a matrix of the batch")
+  end
+  return LD, pivots
+end)
+
+--- Returns what ldl_factor returns, and for each matrix the position of the zero on D's diagonal, 0
+--- where there is none (int32). Does not raise unless `check_errors`.
+---@param x accelerate.Tensor (.., n, n)
+---@param options { hermitian: boolean?, check_errors: boolean? }?
+---@return accelerate.Tensor LD
+---@return accelerate.Tensor pivots
+---@return accelerate.Tensor info
+M.ldl_factor_ex = reads("ldl_factor_ex", "x:T hermitian:bool=false check_errors:bool=false",
+  function(x, _, check)
+    if check then M.ldl_factor(x:detach()) end
+    return core._linalg.ldl(x)
+  end)
+
+--- Returns x with a x = b from ldl_factor's results for a. Has no gradient.
+---@param LD accelerate.Tensor (.., n, n)
+---@param pivots accelerate.Tensor (.., n)
+---@param b accelerate.Tensor (.., n, k)
+---@param options { hermitian: boolean? }?
+---@return accelerate.Tensor x of b's shape
+M.ldl_solve = reads("ldl_solve", "LD:T pivots:T b:T hermitian:bool=false", function(LD, pivots, b)
+  reading.check_square("ldl_solve", LD)
+  if pivots.ndim ~= LD.ndim - 1 then
+    options.fail("linalg.ldl_solve: pivots must have the shape of LD without its last dim, got %s and %s",
+      shape_text(pivots), shape_text(LD))
+  end
+  local matrices, sides = reading.one_batch("ldl_solve", LD, b)
+  local wide = reading.leading(matrices, 1)
+  if not reading.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
+  return core._linalg.ldl_solve(matrices, pivots, sides)
+end)
+
+return M
