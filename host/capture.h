@@ -44,6 +44,9 @@ typedef struct ax_draw_args {
 typedef struct ax_capture ax_capture;
 /* The recording under way on this thread; NULL: none. */
 AX_API extern _Thread_local ax_capture *ax_recording;
+/* Whether a step runs eagerly to be compared with its replay: what may wait until it is read, or
+ * never run, runs at once as in the recording. */
+AX_API extern _Thread_local bool ax_comparing;
 
 /* New: records on `device` until ax_capture_end, or until ax_capture_free, which abandons the
  * recording and restores gradients, working copies and generators.  EINVAL inside a recording,
@@ -84,6 +87,10 @@ AX_API void ax_capture_hold(ax_storage *s); /* its memory is read or written */
 ax_status ax_capture_input(const char *name, ax_tensor *t);
 ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out,
                             ax_tensor *const *out);
+/* A collective of the recording's device: ranks compare `c`, which may stand for several that run
+ * as one. */
+struct ax_collective;
+void ax_capture_collective(const struct ax_collective *c);
 ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a);
 /* A place in the block of device arguments for an optimizer's hyperparameters; *hyper and *ran are
  * device addresses. */

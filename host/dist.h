@@ -29,6 +29,8 @@ typedef enum {
   AX_GATHER,
   AX_BARRIER,
   AX_JOIN,
+  AX_RECORDING,
+  AX_REPLAY,
   AX_COLLECTIVES
 } ax_collective_op;
 typedef enum { AX_SUM, AX_MEAN, AX_MAX, AX_MIN, AX_PROD, AX_REDUCTIONS } ax_reduction;
@@ -58,7 +60,10 @@ AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
  *                   elsewhere
  *   BARRIER         no rank leaves before all have entered
  *   JOIN            ALL_GATHER of facts about the ranks' devices, before the devices join a
- *                   group */
+ *                   group
+ *   RECORDING       no data: a recorded step (capture.h) ends, with `count` collectives, whose
+ *                   arguments `model` is a digest of
+ *   REPLAY          such a step runs again, and its collectives as one */
 typedef struct ax_collective {
   ax_collective_op op;
   ax_dtype dtype;
@@ -107,15 +112,16 @@ typedef struct ax_transport {
 
   /* ---- collectives */
 
-  /* Whether it can start a collective now: not while a graph is recorded.  Called before other
-   * ranks see the collective.  (optional) NULL: always. */
-  ax_status (*ready)(ax_group *g);
   /* Starts c[0 .. n - 1], as one, after all work queued on their memory so far.  *ticket: a number
-   * for `order`; 0: they have ended. */
+   * for `order`; 0: they have ended.  While a step is recorded they become part of it. */
   ax_status (*issue)(ax_group *g, const ax_collective *c, int n, uint64_t *ticket);
   /* Orders work queued on the memory from now on after the end of `ticket`.  (optional) NULL: there
    * are no tickets. */
   ax_status (*order)(ax_group *g, uint64_t ticket);
+  /* Before (begins) and after a recorded step is launched whose collectives this transport has
+   * issued while it was recorded: the launch is one collective, the next after the last `issue`.
+   * (optional) NULL: collectives cannot be recorded. */
+  ax_status (*replay)(ax_group *g, bool begins);
   /* Leaves the group and frees what it holds; not a collective.  abort: ends running collectives at
    * once; else waits for them.  (optional) NULL: there is nothing to leave. */
   void (*leave)(ax_group *g, bool abort);
@@ -274,6 +280,11 @@ ax_status ax_dist_alone(const ax_collective *c, int n);
 /* Issues n collectives of a device as one; `compared` is the call that ranks compare. */
 ax_status ax_device_issue(ax_group *g, const ax_collective *compared, const ax_collective *c, int n,
                           ax_work **work);
+/* A recorded step with n collectives of the device ends (ranks compare them), is about to be
+ * launched, has been launched. */
+ax_status ax_device_recorded(const ax_collective *as_one);
+ax_status ax_device_replay(const ax_collective *as_one);
+ax_status ax_device_replayed(void);
 /* *out: a new work for `ticket`; NULL when the ticket is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
 

@@ -189,6 +189,14 @@ static int tensor_place(lua_State *L)
 
 /* ---- comparing */
 
+/* core.capture_compare(on): the eager step that follows is compared with a replay */
+static int capture_compare(lua_State *L)
+{
+  ax_lua_enter(L);
+  ax_comparing = ax_lua_check_boolean(L, 1, "capture", "on");
+  return 0;
+}
+
 static int capture_save(lua_State *L)
 {
   ax_saved_state **s;
@@ -226,14 +234,23 @@ static int capture_differ(lua_State *L)
 void ax_lua_open_capture(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "capture_begin", capture_begin },   { "capture_end", capture_end },
-    { "capture_free", capture_free },     { "capture_fits", capture_fits },
-    { "capture_replay", capture_replay }, { "capture_info", capture_info },
-    { "capture_save", capture_save },     { "capture_restore", capture_restore },
-    { "capture_differ", capture_differ }, { "capture_leave_gradients", capture_leave_gradients },
-    { "capture_writes", capture_writes }, { "same_bits", same_bits },
-    { "is_recording", is_recording },     { "tensor_key", tensor_key },
-    { "tensor_place", tensor_place },     { NULL, NULL },
+    { "capture_begin", capture_begin },
+    { "capture_end", capture_end },
+    { "capture_free", capture_free },
+    { "capture_fits", capture_fits },
+    { "capture_replay", capture_replay },
+    { "capture_info", capture_info },
+    { "capture_save", capture_save },
+    { "capture_restore", capture_restore },
+    { "capture_differ", capture_differ },
+    { "capture_leave_gradients", capture_leave_gradients },
+    { "capture_writes", capture_writes },
+    { "same_bits", same_bits },
+    { "is_recording", is_recording },
+    { "tensor_key", tensor_key },
+    { "tensor_place", tensor_place },
+    { "capture_compare", capture_compare },
+    { NULL, NULL },
   };
   ax_lua_add_functions(L, functions);
   ax_lua_open_class(L, &capture_class);

@@ -306,6 +306,17 @@ static ncclResult_t queue(ncclComm *c, std::function<void()> put)
   return ncclInProgress;
 }
 
+/* Gives an operation its number, in the order in which streams get them: one that a graph has
+ * recorded at each launch. */
+static std::function<bool()> begun(const operation &o)
+{
+  auto op = std::make_shared<collective>(collective{ o, o.comm->issued++, false });
+  if (goes_wrong("die", o.comm, op->k)) kill(getpid(), SIGKILL);
+  while (goes_wrong("stuck", o.comm, op->k) && !o.comm->aborted) usleep(1000);
+  while (goes_wrong("deaf", o.comm, op->k)) usleep(1000);
+  return [op]() { return op->step(); };
+}
+
 static int depth;
 static std::vector<operation> grouped;
 
@@ -317,17 +328,18 @@ static ncclResult_t start(const std::vector<operation> &list)
     if (o.what.kind == SEND || o.what.kind == RECV) mail->open.push_back(o);
   if (!mail->open.empty()) {
     const cudaStream_t stream = mail->open[0].stream;
-    result = queue(mail->open[0].comm,
-                   [mail, stream]() { emulator->poll(stream, [mail]() { return mail->step(); }); });
+    result = queue(mail->open[0].comm, [mail, stream]() {
+      emulator->poll(stream, [mail]() { /* a replay exchanges all of them anew */
+                                        auto own = std::make_shared<letters>(*mail);
+                                        return [own]() { return own->step(); };
+      });
+    });
   }
   for (const operation &o : list) {
     if (o.what.kind == SEND || o.what.kind == RECV) continue;
-    auto op = std::make_shared<collective>(collective{ o, o.comm->issued++, false });
-    if (goes_wrong("die", o.comm, op->k)) kill(getpid(), SIGKILL);
-    while (goes_wrong("stuck", o.comm, op->k) && !o.comm->aborted) usleep(1000);
-    while (goes_wrong("deaf", o.comm, op->k)) usleep(1000);
     if (o.comm->aborted) return no(ncclInternalError, "fake NCCL: aborted meanwhile");
-    result = queue(o.comm, [op]() { emulator->poll(op->o.stream, [op]() { return op->step(); }); });
+    result = queue(o.comm, [o]() { emulator->poll(o.stream, [o]() { return begun(o); }); });
+    if (o.comm->aborted) return no(ncclInternalError, "fake NCCL: aborted meanwhile");
   }
   return result;
 }

@@ -1,13 +1,16 @@
 /* Recorded steps: what the core keeps of one beside the backend's graph.  See capture.h. */
 #include "capture.h"
+#include "dist.h"
 
 #include "core/core.h"
+#include "core/dist/watch.h"
 #include "core/ops/infer.h"
 #include "core/tape/graph.h"
 
 #include <string.h>
 
 _Thread_local ax_capture *ax_recording;
+_Thread_local bool ax_comparing;
 
 enum { LIVE_BYTES = 64 << 10 };
 
@@ -47,7 +50,8 @@ struct ax_capture {
   size_t *optims; /* places in the block of device arguments */
   int n_leaves, n_storages, n_generators, n_optims;
   int most_leaves, most_storages, most_generators, most_optims;
-  uint64_t first; /* the number of the first node made inside */
+  uint64_t first;            /* the number of the first node made inside */
+  ax_collective collectives; /* all of them as one, for the ranks to compare; count 0: there are none */
   ax_status failed;
 };
 
@@ -159,6 +163,7 @@ ax_status ax_capture_end(ax_capture *c)
   if (ax_recording != c) return ax_fail(AX_EINVAL, "this step is not being recorded");
   if (st != AX_OK)
     return ax_fail(st, "out of memory while a step was recorded: no room for what it refers to");
+  if (c->collectives.count && (st = ax_device_recorded(&c->collectives)) != AX_OK) return st;
   ax_recording = NULL;
   ax_autocast_forget();
   void *graph = c->graph;
@@ -288,6 +293,28 @@ ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, in
              : ax_fail(AX_ENOMEM, "out of memory while a step was recorded: no room for what it refers to");
 }
 
+static uint32_t mixed(uint32_t digest, uint64_t v)
+{
+  return (uint32_t)(((digest ^ v) * 0x9e3779b97f4a7c15u) >> 32);
+}
+
+void ax_capture_collective(const ax_collective *c)
+{
+  ax_collective *all = &ax_recording->collectives;
+  uint32_t digest = (uint32_t)all->model;
+
+  digest = mixed(digest, (uint64_t)c->op | (uint64_t)c->dtype << 8 | (uint64_t)c->reduction << 16 |
+                             (uint64_t)c->root << 24);
+  digest = mixed(mixed(digest, (uint64_t)c->count), (uint64_t)c->model);
+  for (int d = 0; d < c->ndim; d++) digest = mixed(digest, (uint64_t)c->shape[d]);
+  *all = (ax_collective){ .op = AX_RECORDING,
+                          .dtype = AX_U8,
+                          .kind = c->kind,
+                          .index = c->index,
+                          .count = all->count + 1,
+                          .model = (int)(digest & 0x7fffffff) };
+}
+
 ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
 {
   ax_capture *c = ax_recording;
@@ -400,7 +427,12 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   }
   if (c->used)
     AX_TRY(c->backend->memory->copy(c->device, c->there, (ax_device){ AX_CPU, 0 }, c->here, c->used));
-  AX_TRY(c->backend->capture->replay(c->graph));
+  if (c->collectives.count) AX_TRY(ax_device_replay(&c->collectives));
+  ax_launch_begin(c->device, "a recorded step");
+  st = c->backend->capture->replay(c->graph);
+  ax_launch_end();
+  if (st == AX_OK && c->collectives.count) st = ax_device_replayed();
+  if (st != AX_OK) goto out;
   for (int k = 0; k < c->n_leaves && !first; k++) conclude(&c->leaves[k], c->leaves_gradients);
 out:
   ax_grad_set_enabled(recording);

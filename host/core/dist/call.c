@@ -7,9 +7,15 @@
 #include "dist.h"
 
 static const char *const op_names[AX_COLLECTIVES] = {
-  [AX_ALL_REDUCE] = "all_reduce",           [AX_BROADCAST] = "broadcast", [AX_ALL_GATHER] = "all_gather",
-  [AX_REDUCE_SCATTER] = "reduce_scatter",   [AX_GATHER] = "gather",       [AX_BARRIER] = "barrier",
+  [AX_ALL_REDUCE] = "all_reduce",
+  [AX_BROADCAST] = "broadcast",
+  [AX_ALL_GATHER] = "all_gather",
+  [AX_REDUCE_SCATTER] = "reduce_scatter",
+  [AX_GATHER] = "gather",
+  [AX_BARRIER] = "barrier",
   [AX_JOIN] = "joining of the ranks' GPUs",
+  [AX_RECORDING] = "a recorded step",
+  [AX_REPLAY] = "a replay of a recorded step",
 };
 
 const char *ax_collective_name(ax_collective_op op)
@@ -33,6 +39,9 @@ const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
     snprintf(extra, sizeof extra, ", %s rank %d", c->op == AX_GATHER ? "to" : "from", c->root);
   if (c->model) snprintf(model, sizeof model, ", model %d", c->model);
   if (c->op == AX_BARRIER) snprintf(buf, size, "barrier()");
+  else if (c->op == AX_RECORDING || c->op == AX_REPLAY)
+    snprintf(buf, size, "%s with %lld collective%s (digest %x)", ax_collective_name(c->op),
+             (long long)c->count, c->count == 1 ? "" : "s", (unsigned)c->model);
   else if (c->op == AX_JOIN) snprintf(buf, size, "the %s()", ax_collective_name(c->op));
   else
     snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)", ax_collective_name(c->op),

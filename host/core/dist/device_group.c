@@ -8,6 +8,7 @@
  * Once something went wrong the group is aborted: kernels of a device that wait for a peer end
  * then, and every later call fails with the reason. */
 #include "dist.h"
+#include "capture.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -160,6 +161,31 @@ ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out)
   return AX_OK;
 }
 
+static ax_status check_open(void)
+{
+  if (broken[0]) return ax_fail(AX_EABORTED, "an earlier collective of the GPUs failed: %s", broken);
+  return joined && !here.closed ? AX_OK : ax_fail(AX_EABORTED, "the GPUs' group has been left");
+}
+
+/* While a step is recorded nothing runs, so nothing is compared either: ranks compare all of its
+ * collectives when it ends. */
+static ax_status record(const ax_collective *compared, const ax_collective *c, int n, ax_work **work)
+{
+  uint64_t ticket = 0;
+  ax_status st;
+
+  if (!joined || here.device != c->index)
+    return ax_fail(AX_EINVAL, "the ranks' GPUs join at their first collective, which cannot be a recorded "
+                              "one; let the captured step run eagerly before (warmup)");
+  if ((st = check_open()) != AX_OK) return st;
+  if (!here.transport->replay)
+    return ax_fail(AX_ENOIMPL, "%s cannot record collectives; call them outside of the captured function",
+                   here.transport->name);
+  if ((st = here.transport->issue(&here, c, n, &ticket)) != AX_OK) return st;
+  ax_capture_collective(compared);
+  return ax_work_new(&here, ticket, work);
+}
+
 ax_status ax_device_issue(ax_group *world, const ax_collective *compared, const ax_collective *c, int n,
                           ax_work **work)
 {
@@ -168,14 +194,47 @@ ax_status ax_device_issue(ax_group *world, const ax_collective *compared, const 
 
   *work = NULL;
   if (world->size == 1 && !joined) return ax_dist_alone(c, n);
+  if (ax_recording) return record(compared, c, n, work);
   if ((st = ax_dist_join_device(c->index)) != AX_OK) return st;
   if (here.closed) return ax_fail(AX_EABORTED, "the GPUs' group has been left");
-  /* before the others see it: the group goes on */
-  if (here.transport->ready && (st = here.transport->ready(&here)) != AX_OK) return st;
   if (world->transport->post && (st = world->transport->post(world, compared)) != AX_OK) return give_up(st);
   ax_watch_issuing(compared);
   if ((st = here.transport->issue(&here, c, n, &ticket)) != AX_OK) return give_up(st);
   return ax_work_new(&here, ticket, work);
+}
+
+static ax_status post(ax_collective_op op, const ax_collective *as_one, ax_collective *c)
+{
+  ax_group *world = ax_dist_world();
+  ax_status st = check_open();
+
+  *c = *as_one;
+  c->op = op;
+  if (st == AX_OK && world->transport->post && (st = world->transport->post(world, c)) != AX_OK)
+    st = give_up(st);
+  return st;
+}
+
+ax_status ax_device_recorded(const ax_collective *as_one)
+{
+  ax_collective c;
+  return post(AX_RECORDING, as_one, &c);
+}
+
+ax_status ax_device_replay(const ax_collective *as_one)
+{
+  ax_collective c;
+  ax_status st = post(AX_REPLAY, as_one, &c);
+
+  if (st != AX_OK) return st;
+  ax_watch_issuing(&c);
+  return (st = here.transport->replay(&here, true)) == AX_OK ? st : give_up(st);
+}
+
+ax_status ax_device_replayed(void)
+{
+  const ax_status st = here.transport->replay(&here, false);
+  return st == AX_OK ? st : give_up(st);
 }
 
 ax_status ax_work_wait(ax_work *work)

@@ -1,5 +1,6 @@
 /* dist.c: what every transport has in common: checks, the group of one, collectives on tensors. */
 #include "dist.h"
+#include "capture.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -138,6 +139,7 @@ out:
 /* A 0-d tensor counts as [1]. */
 static void take_tensor(ax_collective *c, const ax_tensor *t)
 {
+  if (ax_recording) ax_capture_hold(t->storage);
   c->dtype = (ax_dtype)t->dtype;
   c->kind = t->device.kind;
   c->index = t->device.index;

@@ -309,6 +309,8 @@ void ax_emulate_moved(const char *what, size_t read, size_t written);
 bool ax_emulate_capturing(cudaStream_t s);
 /* keeps work of a stream in capture */
 void ax_emulate_captured(cudaStream_t s, std::function<void()> work);
+/* or work that waits for other processes */
+void ax_emulate_captured_poll(cudaStream_t s, std::function<std::function<bool()>()> make);
 /* for calls that a capture does not allow: returns the error and invalidates the capture */
 cudaError_t ax_emulate_refused(cudaStream_t s);
 /* cudaErrorStreamCaptureInvalidated where the capture is invalid */
@@ -357,8 +359,9 @@ struct ax_emulator {
   /* The calling thread's device. */
   int (*device)(void);
   /* Queues work that waits for other processes: `work` is called, from any thread, until it returns
-   * true, and the stream waits for that.  It must not block.  Not for streams in capture. */
-  cudaError_t (*poll)(cudaStream_t stream, std::function<bool()> work);
+   * true, and the stream waits for that.  It must not block.  `make` makes it: at once, or in a
+   * capture at each launch of the graph, in the order of launches. */
+  cudaError_t (*poll)(cudaStream_t stream, std::function<std::function<bool()>()> make);
   /* For the count of traffic: a call reads and writes at least so many bytes of device memory.  To
    * be called in the work. */
   void (*moved)(const char *what, size_t read, size_t written);

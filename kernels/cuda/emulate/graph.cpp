@@ -9,11 +9,16 @@
 #include <memory>
 #include <vector>
 
+/* work, or what makes work that waits for other processes */
+struct piece {
+  std::function<void()> work;
+  std::function<std::function<bool()>()> make;
+};
 struct ax_emulated_graph {
-  std::vector<std::function<void()>> work;
+  std::vector<piece> work;
 };
 struct ax_emulated_exec {
-  std::shared_ptr<const std::vector<std::function<void()>>> work;
+  std::shared_ptr<const std::vector<piece>> work;
 };
 
 struct capture {
@@ -49,12 +54,22 @@ static cudaError_t spoil(capture *c, cudaError_t e)
 
 bool ax_emulate_capturing(cudaStream_t s) { return capture_of(s) != NULL; }
 
-void ax_emulate_captured(cudaStream_t s, std::function<void()> work)
+static void take(cudaStream_t s, piece p)
 {
   capture *c = capture_of(s);
   if (c->spoiled) return;
   c->streams[s].first++;
-  c->graph->work.push_back(std::move(work));
+  c->graph->work.push_back(std::move(p));
+}
+
+void ax_emulate_captured(cudaStream_t s, std::function<void()> work)
+{
+  take(s, piece{ std::move(work), nullptr });
+}
+
+void ax_emulate_captured_poll(cudaStream_t s, std::function<std::function<bool()>()> make)
+{
+  take(s, piece{ nullptr, std::move(make) });
 }
 
 cudaError_t ax_emulate_refused(cudaStream_t s)
@@ -161,7 +176,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
-  *exec = new ax_emulated_exec{ std::make_shared<const std::vector<std::function<void()>>>(graph->work) };
+  *exec = new ax_emulated_exec{ std::make_shared<const std::vector<piece>>(graph->work) };
   return cudaSuccess;
 }
 
@@ -185,9 +200,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
   const cudaError_t refused = ax_emulate_refused(s);
   if (refused) return refused;
   const auto work = exec->work; /* the graph may be destroyed before its launch has run */
-  return ax_the_emulator.work(s, [work]() {
-    for (const auto &each : *work) each();
-  });
+  cudaError_t e = cudaSuccess;
+  for (size_t k = 0; k < work->size() && !e;) {
+    const size_t from = k;
+    while (k < work->size() && (*work)[k].work) k++;
+    if (k > from)
+      e = ax_the_emulator.work(s, [work, from, k]() {
+        for (size_t i = from; i < k; i++) (*work)[i].work();
+      });
+    if (!e && k < work->size()) e = ax_the_emulator.poll(s, (*work)[k++].make);
+  }
+  return e;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)

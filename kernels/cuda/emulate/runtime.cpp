@@ -403,10 +403,18 @@ SHOWN void ax_emulated_refuse_memory(long from, long n)
 
 /* ---- for stand-ins of libraries */
 
-static cudaError_t library_poll(cudaStream_t stream, std::function<bool()> work)
+static cudaError_t library_poll(cudaStream_t stream, std::function<std::function<bool()>()> make)
 {
+  {
+    holding held(lock);
+    if (!stream) stream = default_stream();
+    if (ax_emulate_capturing(stream)) {
+      ax_emulate_captured_poll(stream, std::move(make));
+      return lasting;
+    }
+  }
+  std::function<bool()> work = make(); /* it may block */
   holding held(lock);
-  if (!stream) stream = default_stream();
   stream->last_poll = stream->queued + 1;
   ask(stream, step{ nullptr, NULL, 0, std::move(work) });
   progress.start();

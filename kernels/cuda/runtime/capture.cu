@@ -10,6 +10,7 @@
  * contents as long as the graph lives.  There are no such copies: tables of pointers are sent once,
  * when the capture ends, to memory outside of the pool that stays theirs. */
 #include "device.h"
+#include "watch.h"
 
 extern "C" {
 #include "capture.h"
@@ -84,11 +85,13 @@ void free_tables(graph *g)
   }
 }
 
-/* Ends the capture; *made NULL where it had become invalid.  The capture ends first: the pool's
- * end records events, which would otherwise be the graph's and could not be waited for. */
+/* Ends the capture; *made NULL where it had become invalid, also because a stream did not come
+ * back.  The capture ends first: the pool's end records events, which would otherwise be the
+ * graph's and could not be waited for. */
 ax_status stop(graph *g, cudaGraph_t *made)
 {
   *made = NULL;
+  if (ax_cuda_recording_ends) (void)ax_cuda_recording_ends(g->device.index, g->stream);
   const cudaError_t e = cudaStreamEndCapture(g->stream, made);
   g->recording = false;
   recordings[g->device.index] = NULL;

@@ -24,6 +24,7 @@ ax_status ax_cuda_refuse_mistake(const char *what)
 ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEvent_t event);
 std::atomic<bool> ax_cuda_stop;
 ax_status (*ax_cuda_stopped)(void);
+ax_status (*ax_cuda_recording_ends)(int device, cudaStream_t computing);
 /* the process's own device, as its state says; -1: none was chosen */
 static std::atomic<int> chosen(-1);
 

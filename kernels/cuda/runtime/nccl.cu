@@ -33,6 +33,7 @@ extern "C" {
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+#include <vector>
 
 /* ---- NCCL's interface */
 
@@ -118,6 +119,9 @@ out:
 /* ---- the group */
 
 enum { EVENTS = 64 };
+struct recorded_events {
+  cudaEvent_t ready, done;
+};
 /* What the watchdog shares with the rank's own thread ("owner") is atomic, under `lock`, or written
  * before the thread starts. */
 struct communicator {
@@ -140,6 +144,12 @@ struct communicator {
   pthread_cond_t wake;
   bool over; /* the thread shall end */
   char reason[2048];
+
+  /* the owner's: events of recorded collectives, used again by the next recording; how many of them
+   * the current one has; recordings until now */
+  std::vector<recorded_events> recorded;
+  int n_recorded;
+  uint64_t recordings;
 };
 static communicator *the_group; /* a rank has one */
 
@@ -416,6 +426,7 @@ static void free_group(communicator *g)
     if (g->ready[k]) cudaEventDestroy(g->ready[k]);
     if (g->done[k]) cudaEventDestroy(g->done[k]);
   }
+  for (const recorded_events &r : g->recorded) cudaEventDestroy(r.ready), cudaEventDestroy(r.done);
   if (g->stream) cudaStreamDestroy(g->stream);
   pthread_cond_destroy(&g->wake);
   pthread_mutex_destroy(&g->lock);
@@ -495,6 +506,8 @@ out:
   return st;
 }
 
+static ax_status end_recording(int device, cudaStream_t computing);
+
 static ax_status join(ax_group *group, const char id[AX_GROUP_ID])
 {
   static bool registered;
@@ -514,6 +527,7 @@ static ax_status join(ax_group *group, const char id[AX_GROUP_ID])
   the_group = g;
   ax_cuda_watch = watched_wait;
   ax_cuda_stopped = stop_owner;
+  ax_cuda_recording_ends = end_recording;
   group->state = g;
   g = NULL;
 out:
@@ -549,6 +563,7 @@ static void leave(ax_group *group, bool abort)
   cudaStream_t computing;
 
   ax_cuda_watch = NULL;
+  ax_cuda_recording_ends = NULL;
   the_group = NULL;
   ax_cuda_stop.store(false);
   ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing);
@@ -605,13 +620,6 @@ static int start(communicator *g, const ax_collective *c, int type)
   }
 }
 
-static ax_status ready(ax_group *group)
-{
-  if (!ax_cuda_devices[group->device].recording) return AX_OK;
-  return ax_fail(AX_ENOIMPL, "a collective inside a captured step: ranks could not be compared when it is "
-                             "replayed; call it outside of the captured function");
-}
-
 /* All of them, as one of NCCL's groups. */
 static int start_all(communicator *g, const ax_collective *c, int n)
 {
@@ -623,6 +631,93 @@ static int start_all(communicator *g, const ax_collective *c, int n)
   if (n <= 1) return result;
   ended = nccl.GroupEnd();
   return result == NCCL_OK ? ended : result;
+}
+
+/* ---- in a recorded step
+ *
+ * The events take NCCL's stream into the recording and back, so that the graph keeps the overlap.
+ * They are no others' events: the watchdog may not query one that a recording has recorded.
+ * Nothing runs, so nothing counts as issued; a replay does (below). */
+
+static const uint64_t RECORDED = (uint64_t)1 << 63;
+
+static uint64_t recorded_ticket(const communicator *g)
+{
+  return RECORDED | (uint64_t)g->recordings << 24 | (uint64_t)g->n_recorded;
+}
+
+static ax_status new_recorded(communicator *g)
+{
+  const size_t n = g->recorded.size();
+  recorded_events r = {};
+  ax_status st;
+
+  if ((size_t)g->n_recorded < n) return AX_OK;
+  AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&r.ready, cudaEventDisableTiming)));
+  AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&r.done, cudaEventDisableTiming)));
+  g->recorded.push_back(r);
+out:
+  return st;
+}
+
+static ax_status record(communicator *g, cudaStream_t computing, const ax_collective *c, int n,
+                        uint64_t *ticket)
+{
+  const char *name = ax_collective_name(c->op);
+  ax_status st;
+
+  AX_TRY(new_recorded(g));
+  {
+    const recorded_events r = g->recorded[(size_t)g->n_recorded];
+    AX_TRY(ax_cuda_status(name, cudaEventRecord(r.ready, computing)));
+    AX_TRY(ax_cuda_status(name, cudaStreamWaitEvent(g->stream, r.ready, 0)));
+    AX_TRY(enter(g));
+    AX_TRY(leave_call(g, name, start_all(g, c, n)));
+    AX_TRY(ax_cuda_status(name, cudaEventRecord(r.done, g->stream)));
+  }
+  g->n_recorded++;
+  *ticket = recorded_ticket(g);
+out:
+  return st;
+}
+
+/* The recording ends: brings NCCL's stream back, whose work is in order. */
+static ax_status end_recording(int device, cudaStream_t computing)
+{
+  communicator *g = the_group;
+  ax_status st = AX_OK;
+
+  if (!g || g->device != device || !g->n_recorded) return AX_OK;
+  st = ax_cuda_status("recording a step",
+                      cudaStreamWaitEvent(computing, g->recorded[(size_t)g->n_recorded - 1].done, 0));
+  g->n_recorded = 0;
+  g->recordings++;
+  return st;
+}
+
+/* A launch counts as one collective, from the end of the work before it to its own end. */
+static ax_status replay(ax_group *group, bool begins)
+{
+  communicator *g = of(group);
+  const uint64_t former = g->issued.load(), number = former + 1;
+  const int k = slot(number);
+  cudaStream_t computing;
+  ax_status st;
+
+  AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
+  if (g->ended.load()) return stopped(g);
+  if (begins) {
+    if (number > EVENTS) AX_TRY(watched_wait("replay", NULL, g->done[k]));
+    /* NCCL's calls run in one order on all ranks: behind those that nobody has waited for */
+    if (former) AX_TRY(ax_cuda_status("replay", cudaStreamWaitEvent(computing, g->done[slot(former)], 0)));
+    g->begun.store(number);
+    AX_TRY(ax_cuda_status("replay", cudaEventRecord(g->ready[k], computing)));
+  } else {
+    AX_TRY(ax_cuda_status("replay", cudaEventRecord(g->done[k], computing)));
+    g->issued.store(number);
+  }
+out:
+  return st;
 }
 
 static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t *ticket)
@@ -638,6 +733,7 @@ static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t 
     if (dtype_of(c[i].dtype) < 0)
       return ax_fail(AX_EDTYPE, "%s: NCCL has no type for %s", name, ax_dtype_name(c[i].dtype));
   AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
+  if (ax_cuda_devices[g->device].recording) return record(g, computing, c, n, ticket);
   /* a rank that is so far ahead would wait for its device just as long */
   if (number > EVENTS) AX_TRY(watched_wait(name, NULL, g->done[k]));
   g->begun.store(number);
@@ -658,10 +754,17 @@ static ax_status order(ax_group *group, uint64_t ticket)
   communicator *g = of(group);
   cudaStream_t computing;
   const ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing);
-  return st != AX_OK ? st
-                     : ax_cuda_status("collective",
-                                      cudaStreamWaitEvent(computing, g->done[(ticket - 1) % EVENTS], 0));
+  cudaEvent_t end = g->done[(ticket - 1) % EVENTS];
+
+  if (st != AX_OK) return st;
+  if (ticket & RECORDED) {
+    const int k = (int)(ticket & 0xffffff);
+    /* of a recording that has ended, whose end is behind its collectives, or that failed */
+    if ((ticket & ~RECORDED) >> 24 != g->recordings || k > g->n_recorded) return AX_OK;
+    end = g->recorded[(size_t)k - 1].done;
+  }
+  return ax_cuda_status("collective", cudaStreamWaitEvent(computing, end, 0));
 }
 
-extern "C" const ax_transport ax_cuda_nccl = { "nccl", identity, make_id, join, ready, issue, order,
+extern "C" const ax_transport ax_cuda_nccl = { "nccl", identity, make_id, join, issue, order, replay,
                                                leave,  NULL,     NULL,    NULL, NULL,  NULL };

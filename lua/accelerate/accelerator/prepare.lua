@@ -83,7 +83,8 @@ function Accelerator:prepare_model(model, opts)
   mixed_precision.wrap(model, self._autocast_handler)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
-    require("accelerate.capture.model").wrap(model, self.device)
+    require("accelerate.capture.model").wrap(model, self.device,
+      self._ranks > 1 and parallel.recorded_reduction(model) or nil)
   end
   return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
 end

@@ -39,9 +39,6 @@ local function enter_window(self, kind)
     recording.refuse("backward with a weight",
       "the weights of a window are summed on the host; scale the loss instead")
   end
-  if self._ranks > 1 then
-    recording.refuse("backward on several ranks", "the reduction of gradients is not recorded yet")
-  end
   recording.register(function() self._window = kind end, function() self._window = former end)
 end
 

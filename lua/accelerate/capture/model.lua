@@ -5,10 +5,10 @@
 --- The optimizer, the loss and the rest of the script run as usual; accelerate.utils.capture
 --- records a whole step.
 ---
---- On one rank the recorded backward adds into the parameters' gradients itself, with the bits of
---- the eager one; there is one recording for parameters without gradients and one for parameters
---- that have some. On several ranks the tape adds the gradients that it returns, so that the
---- reduction's hooks see them.
+--- The recorded backward adds into the parameters' gradients itself, with the bits of the eager
+--- one; there is one recording for parameters without gradients and one for parameters that have
+--- some. On several ranks the recording of a pass that ends with the reduction of gradients
+--- contains that, overlapped as in the eager pass.
 local autocast = require "accelerate.precision.autocast"
 local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
@@ -121,8 +121,7 @@ local function make(self, args, tensors)
     end
   end
   local pair = { device = self.device, forward = forward, inputs = inputs, outputs = {}, seeded = {},
-    shape = results, params = wanted(self.model:parameters()),
-    direct = require("accelerate.state").PartialState().num_processes == 1, first = true,
+    shape = results, params = wanted(self.model:parameters()), reduction = self.reduction, first = true,
     roots = wanted(outputs), leaves = wanted(inputs), seeds = {}, backwards = {} }
   core.no_grad(function()
     for i, t in ipairs(pair.roots) do
@@ -133,37 +132,34 @@ local function make(self, args, tensors)
   return pair
 end
 
--- Records the backward pass of the graph that the recorded forward left. Returns the inputs'
--- gradients and, if not `direct`, the parameters'.
-local function make_backward(pair)
-  local targets = { unpack(pair.leaves) }
-  if not pair.direct then
-    for _, p in ipairs(pair.params) do targets[#targets + 1] = p end
-    local capture, grads = record(pair.device, true, core.grad, pair.roots, targets,
-      { grad_outputs = pair.seeds, allow_unused = true, retain_graph = true })
-    return { capture = capture, grads = grads, first = true }
-  end
-  local capture = record(pair.device, false, core._backward, pair.roots, pair.seeds, true)
+-- Records the backward pass of the graph that the recorded forward left. reduces: with the
+-- reduction of the parameters' gradients.
+local function make_backward(pair, reduces)
+  local function pass() core._backward(pair.roots, pair.seeds, true) end
+  local capture
+  if reduces then capture = record(pair.device, false, pair.reduction.run, pass)
+  else capture = record(pair.device, false, pass) end
   local grads = {}
-  for i, t in ipairs(targets) do grads[i], t.grad = t.grad, nil end
-  return { capture = capture, grads = grads, first = true }
+  for i, t in ipairs(pair.leaves) do grads[i], t.grad = t.grad, nil end
+  return { capture = capture, grads = grads, reduces = reduces, first = true }
 end
 
+-- Returns the inputs' gradients.
 local function replay_backward(pair)
   local found
+  local reduces = pair.reduction ~= nil and pair.reduction.due()
   for _, backward in ipairs(pair.backwards) do
-    if core.capture_fits(backward.capture) then found = backward break end
+    if backward.reduces == reduces and core.capture_fits(backward.capture) then found = backward break end
   end
   if not found then
     if #pair.backwards == 8 then core.capture_free(table.remove(pair.backwards, 1).capture) end
-    found = make_backward(pair)
+    found = make_backward(pair, reduces)
     table.insert(pair.backwards, found)
   end
   core.capture_replay(found.capture, found.first)
   found.first = false
-  if pair.direct then
-    for _, t in ipairs(pair.leaves) do t.grad = nil end
-  end
+  if pair.reduction then pair.reduction.replayed(reduces) end
+  for _, t in ipairs(pair.leaves) do t.grad = nil end
   return found.grads
 end
 
@@ -171,8 +167,7 @@ end
 
 local op = core.Function {
   name = "graphed",
-  -- (pair, tensors..., parameters...) -> the result's tensors. If `direct`, one parameter stands
-  -- for all of them.
+  -- (pair, tensors..., parameter) -> the result's tensors. One parameter stands for all of them.
   forward = function(ctx, pair, ...)
     ctx.pair, ctx.needs = pair, {}
     for i, input in ipairs(pair.inputs) do
@@ -199,16 +194,15 @@ local op = core.Function {
         pair.seeds[n]:copy_((select(i, ...)))
       end
     end
-    local grads, list, at = replay_backward(pair), { n = 1 + #pair.inputs + #pair.params }, 0
+    local list, at = { n = 1 + #pair.inputs + math.min(1, #pair.params) }, 0
+    local grads = replay_backward(pair)
     pair.pending = nil
-    if pair.direct then list.n = 1 + #pair.inputs + math.min(1, #pair.params) end
     for i = 1, #pair.inputs do
       if pair.inputs[i].requires_grad then
         at = at + 1
         list[1 + i] = grads[at]
       end
     end
-    for i = 1, pair.direct and 0 or #pair.params do list[1 + #pair.inputs + i] = grads[at + i] end
     return unpack(list, 1, list.n)
   end,
 }
@@ -263,9 +257,7 @@ local function call(self, ...)
   elseif pair.pending and pair.pending[1] then
     return self.forward(...) -- the previous call's activations still wait for their backward pass
   end
-  for i = 1, pair.direct and math.min(1, #pair.params) or #pair.params do
-    tensors[#tensors + 1] = pair.params[i]
-  end
+  tensors[#tensors + 1] = pair.params[1]
   local outputs = { op(pair, unpack(tensors)) }
   self.replayed = self.replayed + 1
   local results = rebuild_all(pair.shape, outputs)
@@ -277,10 +269,13 @@ local wrapped = setmetatable({}, { __mode = "k" })
 --- Makes `model.forward` replay recordings. A second call for one model does nothing.
 ---@param model accelerate.nn.Module
 ---@param device string the model's device; on the CPU nothing changes
-function M.wrap(model, device)
+---@param reduction table? of the gradients over several ranks (accelerate.parallel): due() is true
+---  when the current backward pass ends with it; run(pass) runs a pass and it; replayed(reduces)
+---  follows each replay
+function M.wrap(model, device, reduction)
   if wrapped[model] or device == "cpu" then return end
   local self = { forward = model.forward, model = model, device = device, entries = {}, n = 0, modules = {},
-    modes = {}, wanted = {}, recorded = 0, replayed = 0 }
+    modes = {}, wanted = {}, recorded = 0, replayed = 0, reduction = reduction }
   for _, module in ipairs(model:modules()) do self.modules[#self.modules + 1] = module end
   wrapped[model] = self
   local own = model._values.forward or false

@@ -283,7 +283,9 @@ local function verified(self, variant, args, tensors, device)
   local capture, active = variant.capture, recording.new "compare"
   core.no_grad(fill, variant, tensors)  -- the inputs are among the compared tensors
   local before = core.capture_save(capture)
+  core.capture_compare(true)
   local results, message = run(self, active, args)
+  core.capture_compare(false)
   if not results then
     recording.undo(active)
     core.capture_restore(capture, before)

@@ -144,12 +144,6 @@ local function report_differences(accelerator, path, saved)
       differing[#differing + 1] = ("%s was %s and is %s"):format(name, tostring(saved[name]), tostring(value))
     end
   end
-  if accelerator._dynamo_backend == "cudagraphs" and accelerator.num_processes > 1
-    and accelerator.state.device ~= "cpu" then
-    -- the tape, not the recording, adds gradients there: a pass before the recording rounds
-    -- otherwise
-    differing[#differing + 1] = "models are recorded anew (dynamo_backend = 'cudagraphs', several ranks)"
-  end
   if #differing == 0 then return end
   table.sort(differing)
   notice.main("load_state: %s; the run goes on, but not with the bits of the run that saved %s",

@@ -3,6 +3,7 @@
 --- weighted windows (windows), whether ranks still agree to the bit (identical), and ranks with
 --- different numbers of batches (uneven_inputs). This file runs one backward pass.
 local buckets = require "accelerate.parallel.buckets"
+local core = require "accelerate.core"
 local identical = require "accelerate.parallel.identical"
 local replica = require "accelerate.parallel.replica"
 local state = require "accelerate.state"
@@ -35,13 +36,40 @@ end
 function M.begin(models, due)
   for _, model in ipairs(models) do
     local one = replica.of(model)
-    one.begun_at, one.overlapping = replica.reached(one), false
+    one.begun_at, one.overlapping, one.records, one.reduced_at = replica.reached(one), false, false, nil
     if due and #models == 1 and state.PartialState().num_processes > 1 and may_overlap(one) then
+      if one.recorded and not one.hook and not core.is_recording() then
+        one.records = true
+        return
+      end
       one.overlapping = not one.ddp.static_graph or one.counted or false
       one.counting = not one.overlapping
       buckets.expect(one, one.overlapping)
     end
   end
+end
+
+--- Returns what a recording of the model's backward pass takes to contain its reduction
+--- (accelerate.capture.model).
+---@param model accelerate.nn.Module a prepared one
+function M.recorded_reduction(model)
+  local one = replica.of(model)
+  one.recorded = true
+  return {
+    due = function() return one.records or false end,
+    run = function(pass)
+      one.overlapping = not one.ddp.static_graph or one.counted or false
+      one.counting = not one.overlapping
+      buckets.expect(one, one.overlapping)
+      pass()
+      replica.reduce(model)
+    end,
+    replayed = function(reduces)
+      one.replays = one.replays + 1  -- the core counts no gradients in a replay
+      one.records = false
+      one.reduced_at = reduces and replica.reached(one) or nil
+    end,
+  }
 end
 
 --- Ends a backward pass: reduces the models that it reached. With one model all ranks take part,
@@ -61,7 +89,9 @@ function M.finish(models, sync, weight)
     if due and one.local_only then
       if weight then windows.divide(model) end
     elseif due and one.no_sync_depth == 0 and (replica.is_touched(one) or (single and one.watched)) then
-      if distributed then replica.reduce(model) end
+      -- A replay has reduced what had arrived until then. What came behind it is each rank's own,
+      -- and the mean of a mean stays what it is.
+      if distributed and one.reduced_at ~= replica.reached(one) then replica.reduce(model) end
       replica.drop_touched(one)
       if weight then windows.divide(model) end
     end

@@ -50,6 +50,10 @@ local prepared = 0  -- models on ranks so far; equal on all ranks, since prepari
 ---@field overlapping boolean whether full buckets of the current backward pass are reduced at once
 ---@field counting boolean static_graph: whether the current pass counts how often each parameter is
 ---  reached
+---@field recorded boolean? its backward passes are recorded (dynamo_backend = "cudagraphs")
+---@field records boolean? whether a recording may contain the current pass's reduction
+---@field replays integer number of replayed backward passes
+---@field reduced_at integer? how many gradients had arrived when a replay reduced them
 ---@field counted boolean? static_graph: whether a pass has counted
 ---@field unreached string? static_graph: names of the parameters without a gradient at the first
 ---  reduction
@@ -71,7 +75,7 @@ M.uneven_inputs = nil
 ---@param replica accelerate.Replica
 ---@return integer
 function M.reached(replica)
-  local count = 0
+  local count = replica.replays
   for _, flat in ipairs(replica.flats) do count = count + flat.layout:reached() end
   return count
 end
@@ -143,7 +147,7 @@ end
 local function new(handler)
   local replica = { flats = {}, no_sync_depth = 0, touched = false, mark = 0, begun_at = 0, watched = false,
     weight = 0, divisor = 0, as_sums = false,
-    local_only = false, number = 0, launched = 0, overlapping = false, counting = false }
+    local_only = false, number = 0, launched = 0, overlapping = false, counting = false, replays = 0 }
   configure(replica, handler)
   return replica
 end
