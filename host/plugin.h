@@ -384,7 +384,16 @@ typedef struct ax_optim_live {
    * same states */
   const ax_hyper *hyper;
   const int64_t *ran; /* added to the segments' `step` (captured steps: replays so far); NULL: 0 */
+  /* gradients count as multiplied by min(1, max_norm / (*norm + 1e-6)), rounded, or by NaN; NULL:
+   * as they are.  Not for kinds that are `by_matrix` */
+  const double *norm;
+  double max_norm;
 } ax_optim_live;
+/* Whether any of the numbers but the norm come from the device. */
+static inline bool ax_optim_counts(const ax_optim_live *l)
+{
+  return l && (l->skip || l->skipped || l->hyper || l->ran);
+}
 
 /* ---- backends -------------------------------------------------------------------------------- */
 

@@ -40,9 +40,8 @@ static ax_dtype norm_dtype(int n, ax_tensor *const *list)
   return AX_F32;
 }
 
-/* Whether all tensors are on one device other than the CPU.  A norm then stays on that device, and
- * the host does not wait for it. */
-static bool on_a_device(int n, ax_tensor *const *list)
+/* The device of all tensors, in *d; false where there are several, or no tensors. */
+static bool on_one_device(int n, ax_tensor *const *list, ax_device *d)
 {
   const ax_tensor *first = NULL;
   for (int k = 0; k < n; k++) {
@@ -50,7 +49,16 @@ static bool on_a_device(int n, ax_tensor *const *list)
     if (!first) first = list[k];
     if (!ax_same_device(first->device, list[k]->device)) return false;
   }
-  return first && first->device.kind != AX_CPU;
+  if (first) *d = first->device;
+  return first != NULL;
+}
+
+/* Whether all tensors are on one device other than the CPU.  A norm then stays on that device, and
+ * the host does not wait for it. */
+static bool on_a_device(int n, ax_tensor *const *list)
+{
+  ax_device d;
+  return on_one_device(n, list, &d) && d.kind != AX_CPU;
 }
 
 /* Fills box with the norm of the list, a 0-d tensor.  `wide` not NULL: *wide becomes a float64 copy
@@ -81,7 +89,8 @@ static int clip_grad_norm_(lua_State *L)
   static const char fn[] = "clip_grad_norm_";
   static const char *const names[] = { "norm_type", "error_if_nonfinite" };
   double max_norm, p = 2, norm;
-  bool strict = false, there;
+  bool strict = false, one, there;
+  ax_device device;
   int n;
   ax_tensor **grads, **box, **wide;
   ax_status st;
@@ -100,7 +109,8 @@ static int clip_grad_norm_(lua_State *L)
     lua_pop(L, 2);
   }
   grads = push_grads(L, 1, fn, &n);
-  there = on_a_device(n, grads);
+  one = on_one_device(n, grads, &device);
+  there = one && device.kind != AX_CPU;
   wide = ax_lua_push_box(L);
   box = ax_lua_push_box(L);
   if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_lua_raise(L, fn);
@@ -109,7 +119,7 @@ static int clip_grad_norm_(lua_State *L)
     if (strict && !isfinite(norm))
       return ax_lua_error(L, fn, "the norm of the gradients is %g, so they cannot be clipped", norm);
   }
-  if (there) st = ax_clip_all(n, grads, max_norm, *wide);
+  if (one) st = there || !(max_norm / (norm + 1e-6) >= 1) ? ax_clip_all(n, grads, max_norm, *wide) : AX_OK;
   /* also NaN, which spreads as in PyTorch */
   else st = max_norm / (norm + 1e-6) >= 1 ? AX_OK : ax_scale_all(n, grads, max_norm / (norm + 1e-6));
   return st == AX_OK ? 1 : ax_lua_raise(L, fn);

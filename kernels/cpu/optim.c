@@ -51,10 +51,42 @@ static const struct {
 #include "core/optim.def"
 };
 
+/* Steps `count` elements with clipped gradients, which are in the first-level cache between their
+ * product and the kernel. */
+static void step_clipped(const job *j, const ax_segment *s, int64_t at, int64_t count)
+{
+  enum { SOME = 4096 };
+  union {
+    float f32[SOME];
+    double f64[SOME];
+  } clipped;
+  ax_segment own = *s;
+
+  for (const int64_t end = at + count; at < end; at += count) {
+    count = end - at < SOME ? end - at : SOME;
+    if (j->dtype == AX_F32) {
+      const float by = (float)j->factor, *g = (const float *)s->grad + at;
+      AX_SIMD
+      for (int64_t i = 0; i < count; i++) clipped.f32[i] = g[i] * by;
+      own.grad = clipped.f32 - at;
+    } else {
+      const double by = j->factor, *g = (const double *)s->grad + at;
+      AX_SIMD
+      for (int64_t i = 0; i < count; i++) clipped.f64[i] = g[i] * by;
+      own.grad = clipped.f64 - at;
+    }
+    j->kernel(&own, at, count, j->h);
+  }
+}
+
 static void optim_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
-  EACH_SEGMENT(j, lo, hi, s, at, count) j->kernel(s, at, count, j->h);
+  EACH_SEGMENT(j, lo, hi, s, at, count)
+  {
+    if (j->factor == 1) j->kernel(s, at, count, j->h);
+    else step_clipped(j, s, at, count);
+  }
 }
 
 /* Writes working copies in float16, which the kernels do not write: on a CPU nothing casts to
@@ -71,10 +103,11 @@ static void round_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h);
+static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
+                      double factor);
 
 static ax_status step_rounded(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
-                              const ax_hyper *h)
+                              const ax_hyper *h, double factor)
 {
   ax_segment *bare = ax_malloc(2 * (size_t)n * sizeof *bare), *rounded;
   job j = { .n = n, .dtype = dtype };
@@ -87,23 +120,26 @@ static ax_status step_rounded(ax_optim_kind kind, ax_dtype dtype, const ax_segme
     if (segs[k].work_dtype == AX_F16) bare[k].work = NULL;
     else rounded[k].work = NULL;
   }
-  st = step(kind, dtype, bare, n, h);
+  st = step(kind, dtype, bare, n, h, factor);
   if (st == AX_OK) ax_cpu_for(total(segs, n), total(segs, n), round_range, &j);
   ax_mfree(bare);
   return st;
 }
 
-static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h)
+/* factor: of the gradients; 1: they are as they are. */
+static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
+                      double factor)
 {
   job j = { .segs = segs,
             .n = n,
             .dtype = dtype,
             .h = h,
+            .factor = factor,
             .kernel = dtype == AX_F32 ? kernels[kind].f32 : kernels[kind].f64 };
   const int64_t elements = total(segs, n);
 
   for (int k = 0; k < n; k++)
-    if (segs[k].work && segs[k].work_dtype == AX_F16) return step_rounded(kind, dtype, segs, n, h);
+    if (segs[k].work && segs[k].work_dtype == AX_F16) return step_rounded(kind, dtype, segs, n, h, factor);
   if (kernels[kind].matrix) return kernels[kind].matrix(dtype, segs, n, h);
   if (elements) ax_cpu_for(elements, elements, optim_range, &j);
   return AX_OK;
@@ -115,7 +151,10 @@ ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax
   ax_status st = check_dtype(dtype);
   ax_segment *counted;
 
-  if (st != AX_OK || !live) return st == AX_OK ? step(kind, dtype, segs, n, h) : st;
+  if (st != AX_OK) return st;
+  const double factor = live && live->norm ? live->max_norm / (*live->norm + 1e-6) : 1;
+  const double by = factor >= 1 ? 1 : factor; /* also NaN */
+  if (!ax_optim_counts(live)) return step(kind, dtype, segs, n, h, by);
   if (live->skip && *live->skip != 0) {
     if (live->skipped) ++*live->skipped;
     return AX_OK;
@@ -126,7 +165,7 @@ ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax
     counted[k] = segs[k];
     counted[k].step += (live->ran ? *live->ran : 0) - (live->skipped ? *live->skipped : 0);
   }
-  st = step(kind, dtype, counted, n, live->hyper ? live->hyper : h);
+  st = step(kind, dtype, counted, n, live->hyper ? live->hyper : h, by);
   ax_mfree(counted);
   return st;
 }

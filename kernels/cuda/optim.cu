@@ -264,7 +264,7 @@ template <class T> struct entry {
 };
 
 template <int V, class T, class R>
-static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule, int64_t i)
+static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule, T clip, int64_t i)
 {
   T p[V], g[V], s[AX_MAX_STATES][V];
   ax_cuda_get(e.param, i, p);
@@ -274,7 +274,7 @@ static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule
   for (int j = 0; j < V; j++) {
     T own[AX_MAX_STATES];
     for (int k = 0; k < AX_MAX_STATES; k++) own[k] = e.state[k] ? s[k][j] : (T)0;
-    rule.step(p[j], g[j], own);
+    rule.step(p[j], clip * g[j], own);
     for (int k = 0; k < AX_MAX_STATES; k++) s[k][j] = own[k];
   }
   ax_cuda_put(e.param, i, p);
@@ -287,21 +287,29 @@ static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule
   *(ax_cuda_pack<uint16_t, V> *)(e.work + i) = rounded;
 }
 
-/* rules: one for each entry (each 1) or one for all (each 0); NULL: `rule` for all.  skip: not NULL
- * and not 0: nothing is done. */
+/* The factor of the gradients: 1 where they are not to be clipped.  NaN spreads. */
+static __device__ __forceinline__ double clip_factor(const ax_optim_live &live)
+{
+  const double factor = live.norm ? live.max_norm / (*live.norm + 1e-6) : 1;
+  return factor >= 1 ? 1 : factor;
+}
+
+/* rules: one for each entry (each 1) or one for all (each 0); NULL: `rule` for all.  Where
+ * *live.skip is not 0 nothing is done. */
 template <class T, class R>
 static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
-    step_kernel(ax_cuda_segment_table<entry<T>> t, R rule, const R *rules, int each, const float *skip)
+    step_kernel(ax_cuda_segment_table<entry<T>> t, R rule, const R *rules, int each, ax_optim_live live)
 {
   constexpr int V = 16 / (int)sizeof(T);
-  if (skip && *skip != 0) return;
+  if (live.skip && *live.skip != 0) return;
+  const T clip = (T)clip_factor(live);
   ax_cuda_each_chunk(t, [&](int k, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
     const R mine = rules ? rules[k * each] : rule;
     uintptr_t address = (uintptr_t)e.param | (uintptr_t)e.grad | (uintptr_t)e.work * 2;
     for (int i = 0; i < AX_MAX_STATES; i++) address |= (uintptr_t)e.state[i];
     const int64_t runs = address % 16 == 0 ? (hi - lo) / V : 0;
-    for (int64_t q = threadIdx.x; q < runs; q += blockDim.x) step_run<V>(e, mine, lo + q * V);
-    for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) step_run<1>(e, mine, i);
+    for (int64_t q = threadIdx.x; q < runs; q += blockDim.x) step_run<V>(e, mine, clip, lo + q * V);
+    for (int64_t i = lo + runs * V + threadIdx.x; i < hi; i += blockDim.x) step_run<1>(e, mine, clip, i);
   });
 }
 
@@ -370,15 +378,15 @@ static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper 
   };
   return ax_cuda_with_table<entry<T>>(what, d, segs, n, fill,
                                       [&](const ax_cuda_segment_table<entry<T>> &t, unsigned blocks) {
-    const float *const skip = live ? live->skip : NULL;
+    const ax_optim_live read = live ? *live : ax_optim_live{};
     const int count = same ? 1 : t.count;
     R rule = {};
     auto step = [&](const R *rules) {
       return ax_cuda_launch(what, d, blocks, AX_SEGMENT_THREADS, step_kernel<T, R>, t, rule, rules,
-                            same ? 0 : 1, skip);
+                            same ? 0 : 1, read);
     };
     if (!blocks) return AX_OK;
-    if (!live) {
+    if (!ax_optim_counts(live)) {
       rule.set(&segs[0], h);
       return same ? step(NULL)
                   : with_values<R>(

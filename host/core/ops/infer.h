@@ -41,6 +41,9 @@ ax_status ax_later_now(ax_storage *s, bool write);
 ax_status ax_later_all(void);
 /* The storage is being freed; a call that writes it never runs. */
 void ax_later_gone(ax_storage *s);
+/* The gradient t is about to be dropped, which `holders` references of the core's lead to: what
+ * waits to clip it leaves it out, or clips now where a script holds it too. */
+ax_status ax_later_drop(const ax_tensor *t, int holders);
 /* The half numbers that the float32 tensor t will get, with t's shape and no history; NULL where no
  * cast into t waits. */
 ax_status ax_later_source(const ax_tensor *t, ax_tensor **out);

@@ -15,6 +15,7 @@
 #include "capture.h"
 #include "core/ops/later.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local ax_later *all;
@@ -30,6 +31,7 @@ static void forget(ax_later *l)
       ax_tensor_release(l->in[k]);
     }
   ax_tensor_release(l->more[0]), ax_tensor_release(l->more[1]), ax_tensor_release(l->half);
+  ax_mfree(l->clipping);
   ax_mfree(l);
 }
 
@@ -41,6 +43,16 @@ bool ax_later_possible(const ax_tensor *t)
 static ax_status without_history(const ax_tensor *t, ax_tensor **out)
 {
   return ax_tensor_over(t->storage, (ax_dtype)t->dtype, t->ndim, t->shape, t->strides, t->offset, out);
+}
+
+static void add(ax_later *l, ax_storage *to)
+{
+  for (int k = 0; k < l->n_in; k++)
+    if (l->in[k]) l->in[k]->storage->later_reads++;
+  l->to = to;
+  l->next = all;
+  if (all) all->former = l;
+  all = l->to->later = l;
 }
 
 bool ax_later_add(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, const ax_tensor *out,
@@ -59,19 +71,14 @@ bool ax_later_add(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, c
       ax_mfree(l);
       return false;
     }
-  for (int k = 0; k < n_in; k++)
-    if (in[k]) in[k]->storage->later_reads++;
   l->op = op;
   l->a = *a;
   l->n_in = n_in;
-  l->to = out->storage;
   l->dtype = (ax_dtype)out->dtype;
   l->ndim = out->ndim;
   memcpy(l->shape, out->shape, sizeof l->shape);
   memcpy(l->strides, out->strides, sizeof l->strides);
-  l->next = all;
-  if (all) all->former = l;
-  all = l->to->later = l;
+  add(l, out->storage);
   if (made) *made = l;
   return true;
 }
@@ -79,13 +86,106 @@ bool ax_later_add(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, c
 ax_later *ax_later_of(const ax_tensor *t)
 {
   ax_later *const l = t->storage->later;
-  if (!l || t->offset || (ax_dtype)t->dtype != l->dtype || !ax_same_shape(t, l->ndim, l->shape)) return NULL;
+  if (!l || l->clipping || t->offset || (ax_dtype)t->dtype != l->dtype ||
+      !ax_same_shape(t, l->ndim, l->shape))
+    return NULL;
   for (int d = 0; d < t->ndim; d++)
     if (t->shape[d] > 1 && t->strides[d] != l->strides[d]) return NULL;
   return l;
 }
 
 void ax_later_done(ax_later *l) { forget(l); }
+
+/* ---- clipping
+ *
+ * An optimizer's pass reads each gradient once and multiplies on the way (optim/step.c).  The call
+ * waits on: should a script read a gradient after the step, it is clipped then.  Gradients that are
+ * dropped (zero_grad) are taken off, and are never clipped. */
+
+static int by_offset(const void *a, const void *b)
+{
+  const ax_span *p = a, *q = b;
+  return (p->offset > q->offset) - (p->offset < q->offset);
+}
+
+bool ax_later_clip(ax_storage *to, ax_dtype dtype, int n, ax_span *runs, double max_norm, ax_tensor *norm)
+{
+  ax_later *l = NULL;
+
+  if (ax_recording || ax_comparing || to->later || to->later_reads || to->exposed || norm->storage->later ||
+      norm->storage->exposed)
+    return false;
+  qsort(runs, (size_t)n, sizeof *runs, by_offset);
+  for (int k = 1; k < n; k++)
+    if (runs[k].offset < runs[k - 1].offset + runs[k - 1].n) return false;
+  if (!(l = ax_calloc(1, sizeof *l))) return false;
+  l->clipping = ax_malloc(sizeof *l->clipping + (size_t)n * sizeof *runs);
+  if (!l->clipping || without_history(norm, &l->in[0]) != AX_OK) {
+    ax_mfree(l->clipping);
+    ax_mfree(l);
+    return false;
+  }
+  *l->clipping = (ax_clipping){ .max_norm = max_norm, .n = n, .left = n };
+  memcpy(l->clipping->runs, runs, (size_t)n * sizeof *runs);
+  l->op = AX_OP_COUNT;
+  l->n_in = 1;
+  l->dtype = dtype;
+  add(l, to);
+  return true;
+}
+
+/* The run that is exactly t. */
+static ax_span *run_of(const ax_later *l, const ax_tensor *t)
+{
+  const ax_span key = { t->offset, t->numel };
+  ax_span *r = bsearch(&key, l->clipping->runs, (size_t)l->clipping->n, sizeof key, by_offset);
+  return r && r->n == t->numel && (ax_dtype)t->dtype == l->dtype && ax_tensor_is_contiguous(t) ? r : NULL;
+}
+
+ax_later *ax_later_clip_of(const ax_tensor *t)
+{
+  ax_later *const l = t->storage->later;
+  return l && l->clipping && run_of(l, t) ? l : NULL;
+}
+
+static ax_status clip(ax_later *l)
+{
+  const double max_norm = l->clipping->max_norm;
+  const ax_device d = l->to->device;
+  const ax_dtype dtype = l->dtype;
+  char *const data = l->to->data;
+  ax_segment *segs = ax_calloc((size_t)l->clipping->n, sizeof *segs);
+  ax_tensor *norm = ax_tensor_retain(l->in[0]);
+  const ax_backend *backend;
+  int n = 0;
+  ax_status st = segs ? ax_backend_of(d, &backend) : AX_ENOMEM;
+
+  for (int k = 0; st == AX_OK && k < l->clipping->n; k++) {
+    const ax_span *r = &l->clipping->runs[k];
+    if (r->n) segs[n++] = (ax_segment){ .grad = data + (size_t)r->offset * ax_dtype_size(dtype), .n = r->n };
+  }
+  if (st == AX_OK) {
+    forget(l);
+    st = backend->clip(d, dtype, segs, n, max_norm, ax_data(norm));
+  }
+  ax_tensor_release(norm);
+  ax_mfree(segs);
+  return st;
+}
+
+ax_status ax_later_drop(const ax_tensor *t, int holders)
+{
+  ax_later *const l = t->storage->later;
+  ax_span *r;
+
+  if (!l->clipping || !(r = run_of(l, t))) return AX_OK;
+  if (t->refs != holders || t->shared || t->grad_fn) return clip(l); /* a script may read it yet */
+  r->n = 0;
+  if (--l->clipping->left == 0) forget(l);
+  return AX_OK;
+}
+
+/* ---- running */
 
 /* What is read is what the call was made with: its inputs keep their memory, and are not written
  * before. */
@@ -98,6 +198,7 @@ static ax_status run(ax_later *l)
   ax_iter it;
   ax_status st;
 
+  if (l->clipping) return clip(l);
   AX_TRY(ax_tensor_over(l->to, l->dtype, l->ndim, l->shape, l->strides, 0, &out[0]));
   for (int k = 0; k < n_in; k++) in[k] = l->in[k] ? ax_tensor_retain(l->in[k]) : NULL;
   for (int k = 1; k < n_out; k++) out[k] = ax_tensor_retain(l->more[k - 1]);

@@ -1,9 +1,12 @@
 /* Norms of many gradients at once, and what is done with them: scaling, clamping, clipping, taking
  * the loss scale out. */
+#include "core/ops/later.h"
+
 #include "capture.h"
 #include "ax.h"
 
 #include <math.h>
+#include <string.h>
 
 /* what the kernels take; other types go by a copy or by ops */
 static const ax_dtype dtypes[] = { AX_F32, AX_F64 };
@@ -339,11 +342,74 @@ static ax_status clip(const ax_backend *b, ax_device d, ax_dtype dtype, const ax
   return b->clip(d, dtype, segs, n, c->max_norm, c->norm);
 }
 
+enum { FEW = 16 };
+
+/* The storages of the list, at most FEW; 0 where there are more, or a tensor that a kernel does not
+ * take as it is. */
+static int storages_of(int n, ax_tensor *const *list, const ax_tensor **first)
+{
+  int m = 0;
+  for (int k = 0; k < n; k++) {
+    int i = 0;
+    if (!list[k]) continue;
+    if (stands_alone(list[k]) || list[k]->grad_fn) return 0;
+    while (i < m && first[i]->storage != list[k]->storage) i++;
+    if (i == FEW) return 0;
+    if (i == m) first[m++] = list[k];
+    if (list[k]->dtype != first[i]->dtype) return 0;
+  }
+  return m;
+}
+
+/* Lets clipping wait for the optimizer's pass, a call for each storage (ops/later.c); *from: the
+ * tensors that could not wait, in `rest`. */
+static ax_status clip_later(int n, ax_tensor *const *list, double max_norm, ax_tensor *norm, ax_tensor **rest)
+{
+  const ax_tensor *first[FEW];
+  const int m = storages_of(n, list, first);
+  ax_span *runs = ax_malloc((size_t)(n ? n : 1) * sizeof *runs);
+
+  if (!runs) return AX_ENOMEM;
+  memcpy(rest, list, (size_t)n * sizeof *rest);
+  for (int i = 0; i < m; i++) {
+    ax_storage *const s = first[i]->storage;
+    int64_t elements = 0;
+    int count = 0;
+    for (int k = 0; k < n; k++) {
+      if (!list[k] || list[k]->storage != s || !list[k]->numel) continue;
+      runs[count++] = (ax_span){ list[k]->offset, list[k]->numel };
+      elements += list[k]->numel;
+    }
+    if (elements < AX_LATER_LEAST) continue;
+    for (int k = 0; k < n; k++)
+      if (list[k] && list[k]->storage == s) ax_will_write(list[k]);
+    if (!ax_later_clip(s, (ax_dtype)first[i]->dtype, count, runs, max_norm, norm)) continue;
+    for (int k = 0; k < n; k++)
+      if (list[k] && list[k]->storage == s) {
+        ax_touch(list[k]);
+        rest[k] = NULL;
+      }
+  }
+  ax_mfree(runs);
+  return AX_OK;
+}
+
 ax_status ax_clip_all(int n, ax_tensor *const *list, double max_norm, ax_tensor *norm)
 {
-  const ax_status st = check_number("clip", "norm", norm, AX_F64, n, list);
-  return st != AX_OK ? st
-                     : change_all("clip", n, list, clip, &(struct clip_numbers){ max_norm, ax_data(norm) });
+  const struct clip_numbers numbers = { max_norm, ax_data(norm) };
+  ax_tensor **rest = NULL;
+  ax_device device;
+  ax_status st;
+
+  AX_TRY(check_number("clip", "norm", norm, AX_F64, n, list));
+  AX_TRY(one_device("clip", n, list, &device));
+  rest = ax_malloc((size_t)(n ? n : 1) * sizeof *rest);
+  if (!rest) return AX_ENOMEM;
+  AX_TRY(clip_later(n, list, max_norm, norm, rest));
+  st = change_all("clip", n, rest, clip, &numbers);
+out:
+  ax_mfree(rest);
+  return st;
 }
 
 struct scale_numbers {

@@ -67,7 +67,7 @@ ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, co
   char name[64];
   ax_status st;
 
-  for (int k = 0; live && k < ax_optims[kind].n_states; k++)
+  for (int k = 0; ax_optim_counts(live) && k < ax_optims[kind].n_states; k++)
     if (ax_optims[kind].states[k].form == AX_STATE_NUMBER)
       return ax_fail(AX_ENOIMPL,
                      "optimizer: %s keeps %s, which the host reckons: its steps can neither be skipped nor "

@@ -3,6 +3,7 @@
 #include "core/optim/group.h"
 #include "capture.h"
 #include "core/core.h"
+#include "core/ops/later.h"
 
 #include <string.h>
 
@@ -27,7 +28,8 @@ typedef struct step {
   const ax_hyper *h;
   uint32_t needs;
   bool skippable;
-  bool bridge; /* do the kernel's formulas leave padding, zero everywhere, at zero? */
+  bool bridge;          /* do the kernel's formulas leave padding, zero everywhere, at zero? */
+  const ax_later *clip; /* what waits to clip all of the batch's gradients, or NULL */
 } step;
 
 /* ---- before it */
@@ -105,6 +107,32 @@ static ax_status plain_gradient(const step *s, int number, ax_tensor **out)
   return st;
 }
 
+/* The clipping that waits for all gradients of the batch with one norm, which the kernels can do on
+ * the way.  NULL: there is none; what waits for some of them is done when they are read. */
+static const ax_later *clip_of(const ax_optim_group *g, const batch *b)
+{
+  const ax_later *first = NULL;
+
+  if (ax_optims[g->kind].by_matrix) return NULL;
+  for (int k = 0; k < b->n; k++) {
+    const member *m = &g->members[g->order[b->first + k]];
+    if (!m->param->grad || !m->param->grad->numel) continue;
+    const ax_later *const l = ax_later_clip_of(m->param->grad);
+    if (!l) return NULL;
+    if (!first) first = l;
+    if (l->in[0]->storage != first->in[0]->storage || l->in[0]->offset != first->in[0]->offset ||
+        l->clipping->max_norm != first->clipping->max_norm)
+      return NULL;
+  }
+  return first;
+}
+
+/* The memory of a gradient, clipped or to be clipped on the way. */
+static const void *gradient_data(const step *s, const ax_tensor *t)
+{
+  return s->clip ? (char *)t->storage->data + (size_t)t->offset * ax_itemsize(t) : ax_data(t);
+}
+
 static ax_status fill_segment(const step *s, int number, ax_segment *seg)
 {
   member *m = &s->g->members[number];
@@ -114,7 +142,8 @@ static ax_status fill_segment(const step *s, int number, ax_segment *seg)
 
   if (st != AX_OK) return st;
   m->work = work_of(p, s->skippable);
-  *seg = (ax_segment){ .param = ax_data(p), .grad = ax_data(grad), .n = p->numel, .step = m->step + 1 };
+  *seg =
+      (ax_segment){ .param = ax_data(p), .grad = gradient_data(s, grad), .n = p->numel, .step = m->step + 1 };
   if (row->by_matrix && p->ndim >= 2) {
     seg->rows = p->shape[p->ndim - 2];
     seg->cols = p->shape[p->ndim - 1];
@@ -317,6 +346,11 @@ static ax_status run_batch(const step *s, const ax_optim_call *call)
 
   if (call->skip) AX_TRY(check_skip(call->skip, s->b->device));
   AX_TRY(live_of(s, call, &live, &any));
+  if (s->clip) {
+    live.norm = ax_data(s->clip->in[0]);
+    live.max_norm = s->clip->clipping->max_norm;
+    any = true;
+  }
   AX_TRY(fill_segments(s, &n));
   if (call->records && !(record = ax_optim_record_new(s->g, s->b, s->needs, call->skip != NULL))) {
     st = AX_ENOMEM;
@@ -360,6 +394,7 @@ ax_status ax_optim_group_step(ax_optim_group *g, const ax_hyper *h, const ax_opt
                      .h = h,
                      .needs = needs,
                      .bridge = bridge,
+                     .clip = clip_of(g, &g->batches[b]),
                      .skippable = call->skip || (call->live && call->live->skip) };
     if (any_present(g, s.b)) AX_TRY(run_batch(&s, call));
   }
