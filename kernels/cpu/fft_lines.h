@@ -381,6 +381,42 @@ typedef struct FN(job) {
   ax_status st; /* of any thread: all failures are of memory */
 } FN(job);
 
+/* Vectors of P complex numbers: the parts swapped; the numbers in reverse; both parts of each
+ * number its real, its imaginary one. */
+enum { FN(P) = FN(LANES) / 2 };
+#define SHUFFLED(name, expression) \
+  static inline V FN(name)(V x) \
+  { \
+    MASK at; \
+    for (int i = 0; i < FN(LANES); i++) at[i] = expression; \
+    return __builtin_shuffle(x, at); \
+  }
+SHUFFLED(swapped, i ^ 1)
+SHUFFLED(reversed, (FN(LANES) - 2 - (i & ~1)) | (i & 1))
+SHUFFLED(reals, i & ~1)
+SHUFFLED(imaginaries, i | 1)
+#undef SHUFFLED
+
+/* Ones with the sign of `even` at real and of `odd` at imaginary parts. */
+static inline V FN(signs)(T even, T odd)
+{
+  V s;
+  for (int i = 0; i < FN(LANES); i++) s[i] = i % 2 ? odd : even;
+  return s;
+}
+
+/* Positions k .. k + P - 1 of to_half: e + w (-i) d with e = a + conj(b), d = a - conj(b); of
+ * from_half: e + i d conj(w). */
+static inline V FN(halves)(const T *a, const T *b, const T *w, T half, bool back)
+{
+  const V conjugate = FN(signs)(1, -1), turned = FN(signs)(-1, 1);
+  const V x = *(const V *)a, y = FN(reversed)(*(const V *)b) * conjugate, root = *(const V *)w;
+  const V d = FN(swapped)(x - y) * (back ? turned : conjugate), re = FN(reals)(root),
+          im = FN(imaginaries)(root);
+  const V cross = FN(swapped)(d) * im * (back ? conjugate : turned);
+  return (x + y + d * re + cross) * half;
+}
+
 /* Positions of a real transform's half that stand for two, times `weight`; even n.  z: the
  * transform of the pairs (x[0], x[1]), (x[2], x[3]) ... as complex numbers. */
 static void FN(to_half)(const FN(job) * j, const T *z, T *to)
@@ -389,7 +425,10 @@ static void FN(to_half)(const FN(job) * j, const T *z, T *to)
   const T s = j->scale, half = s * j->weight / 2;
   to[0] = (z[0] + z[1]) * s, to[1] = 0;
   to[2 * m] = (z[0] - z[1]) * s, to[2 * m + 1] = 0;
-  for (int64_t k = 1; k < m; k++) {
+  int64_t k = 1;
+  for (; k + FN(P) <= m; k += FN(P))
+    *(V *)(to + 2 * k) = FN(halves)(z + 2 * k, z + 2 * (m - k - FN(P) + 1), j->p->half + 2 * k, half, false);
+  for (; k < m; k++) {
     const T *a = z + 2 * k, *b = z + 2 * (m - k), *w = j->p->half + 2 * k;
     const T er = a[0] + b[0], ei = a[1] - b[1], dr = a[0] - b[0], di = a[1] + b[1];
     to[2 * k] = (er + di * w[0] + dr * w[1]) * half;
@@ -402,7 +441,10 @@ static void FN(from_half)(const FN(job) * j, const T *h, T *z)
   const int64_t m = j->n / 2;
   const T half = j->weight / 2;
   z[0] = h[0] + h[2 * m], z[1] = h[0] - h[2 * m];
-  for (int64_t k = 1; k < m; k++) {
+  int64_t k = 1;
+  for (; k + FN(P) <= m; k += FN(P))
+    *(V *)(z + 2 * k) = FN(halves)(h + 2 * k, h + 2 * (m - k - FN(P) + 1), j->p->half + 2 * k, half, true);
+  for (; k < m; k++) {
     const T *a = h + 2 * k, *b = h + 2 * (m - k), *w = j->p->half + 2 * k;
     const T er = a[0] + b[0], ei = a[1] - b[1], dr = a[0] - b[0], di = a[1] + b[1];
     /* i (dr + i di) times the conjugate of w */

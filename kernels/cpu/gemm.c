@@ -4,6 +4,8 @@
  * multiplications bound it.  The order of additions depends on the sizes only. */
 #include "gemm.h"
 
+#include "dense.h"
+
 #include <string.h>
 
 #if defined(__AVX512F__)
@@ -93,11 +95,31 @@ GEMM(i64, uint64_t, BYTES)
 GEMM(i32, uint32_t, BYTES)
 GEMM(u8, uint8_t, (BYTES < 32 ? BYTES : 32)) /* two vectors must fit a tile */
 
+/* Large products of floats, one matrix of the batch after the other, by the tiles of dense.c.
+ * Which way a matrix takes follows from its own sizes. */
+static bool by_tiles(const ax_gemm *g, const char *a, const char *b, char *c)
+{
+  const int64_t item = (int64_t)ax_dtype_size((ax_dtype)g->dtype);
+  const size_t bytes = ax_dense_room((ax_dtype)g->dtype, 0, g->n);
+  void *room;
+  if ((g->dtype != AX_F32 && g->dtype != AX_F64) || g->n < 16 || g->m * g->n * g->k < 1 << 18 ||
+      ax_alloc(bytes, &room) != AX_OK)
+    return false;
+  for (int64_t i = 0; i < g->batch; i++)
+    ax_dense_of((ax_dtype)g->dtype)
+        ->product(g->m, g->n, g->k, a + i * g->a[0] * item, g->a[1], g->a[2], b + i * g->b[0] * item, g->b[1],
+                  g->b[2], c + i * g->c[0] * item, g->c[1], g->accumulate ? AX_DENSE_ADD : AX_DENSE_SET,
+                  room);
+  ax_free(room, bytes);
+  return true;
+}
+
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c)
 {
   static const ax_range_fn ranges[AX_DTYPE_COUNT] = {
     [AX_F32] = f32_range, [AX_F64] = f64_range, [AX_I64] = i64_range, [AX_I32] = i32_range, [AX_U8] = u8_range
   };
+  if (by_tiles(g, a, b, c)) return;
   job j = { g, a, b, c, (g->n + TILE - 1) / TILE, (g->m + TILE - 1) / TILE };
   ax_cpu_for(g->batch * j.across * j.down, g->batch * g->m * g->n * (g->k / 4 + 1), ranges[g->dtype], &j);
 }

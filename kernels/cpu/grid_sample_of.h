@@ -98,8 +98,37 @@ typedef struct NAME(taps) {
   T weight[MOST_TAPS], slope[MOST_TAPS][MOST_DIMS];
 } NAME(taps);
 
+/* The usual case, in which gather gives the same numbers with more steps: linear, an image, all
+ * four neighbours inside.  Returns whether it is that. */
+static bool NAME(gather_inside)(const job *j, int64_t p, bool slopes, NAME(taps) * taps)
+{
+  const T *grid = (const T *)j->grid + p * 2;
+  const T h = (T)j->size[0], w = (T)j->size[1];
+  const T y = j->align ? (grid[1] + 1) / 2 * (h - 1) : ((grid[1] + 1) * h - 1) / 2;
+  const T x = j->align ? (grid[0] + 1) / 2 * (w - 1) : ((grid[0] + 1) * w - 1) / 2;
+  if (!(y > 0 && y < h - 1 && x > 0 && x < w - 1)) return false;
+  const int64_t top = (int64_t)y, left = (int64_t)x, at = (top * j->size[1] + left) * j->c;
+  const T y1 = y - (T)top, y0 = (T)top + 1 - y, x1 = x - (T)left, x0 = (T)left + 1 - x;
+  taps->n = 4;
+  taps->at[0] = at;
+  taps->at[1] = at + j->c;
+  taps->at[2] = at + j->size[1] * j->c;
+  taps->at[3] = taps->at[2] + j->c;
+  taps->weight[0] = y0 * x0, taps->weight[1] = y0 * x1, taps->weight[2] = y1 * x0, taps->weight[3] = y1 * x1;
+  if (!slopes) return true;
+  const T down = (j->align ? h - 1 : h) / 2, right = (j->align ? w - 1 : w) / 2;
+  for (int k = 0; k < 4; k++) {
+    taps->slope[k][0] = (k < 2 ? y0 : y1) * (k % 2 ? right : -right);
+    taps->slope[k][1] = (k < 2 ? -down : down) * (k % 2 ? x1 : x0);
+    taps->slope[k][2] = 0;
+  }
+  return true;
+}
+
 static void NAME(gather)(const job *j, int64_t p, bool slopes, NAME(taps) * taps)
 {
+  if (j->dims == 2 && j->mode == 0 && j->padding != REFLECTION && NAME(gather_inside)(j, p, slopes, taps))
+    return;
   const T *grid = (const T *)j->grid + p * j->dims;
   NAME(axis) axis[MOST_DIMS]; /* the grid's numbers begin with the last dim */
   for (int d = 0; d < j->dims; d++) NAME(find)(j, grid[j->dims - 1 - d], j->size[d], &axis[d]);

@@ -57,14 +57,23 @@ folded = core.Function {
   name = "Fold",
   forward = function(ctx, x, shape, o)
     ctx.o = o
-    local image = core.zeros(shape, { dtype = x.dtype, device = x.device }):requires_grad_()
-    return core.enable_grad(function()
-      local windows = view(image, o)
-      local n, c, rows, across, kh, kw = unpack(windows.shape)
-      local g = x:detach():view(n, c, kh, kw, rows, across):permute(1, 2, 5, 6, 3, 4)
-      windows:backward(g)
-      return image.grad
-    end)
+    local n, c, h, w = unpack(shape)
+    local kh, kw, rows, across = o.kernel[1], o.kernel[2], count(o, 1, h), count(o, 2, w)
+    local half = x.dtype == "float16" or x.dtype == "bfloat16" -- summed in float32
+    local taps = (half and x:float() or x):detach():view(n, c, kh * kw, rows, across)
+    local image = core.zeros({ n, c, h + 2 * o.padding[1], w + 2 * o.padding[2] },
+      { dtype = taps.dtype, device = x.device })
+    local function places(d, i, windows) -- of element i of all windows along dim d
+      local first = 1 + (i - 1) * o.dilation[d]
+      return { first, first + (windows - 1) * o.stride[d], o.stride[d] }
+    end
+    for i = 1, kh do
+      for j = 1, kw do
+        image[{ {}, {}, places(1, i, rows), places(2, j, across) }]:add_(taps:select(3, (i - 1) * kw + j))
+      end
+    end
+    image = image:narrow(3, o.padding[1] + 1, h):narrow(4, o.padding[2] + 1, w):contiguous()
+    return half and image:to(x.dtype) or image
   end,
   backward = function(ctx, g) return columns(g, ctx.o) end,
 }
