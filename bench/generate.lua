@@ -1,11 +1,12 @@
 -- Greedy generation with GPT-2, one row, with a cache of keys and values; one line of JSON.
 --
 --   accel-run --num_cpu_threads_per_process 1 bench/generate.lua [PRESET=small] [TOKENS=100]
---     [ROUNDS=5]
+--     [ROUNDS=5] [DTYPE=float32, of the weights]
 --
 -- The same work as peer/generate.py, which is Transformers: a prompt of 8 tokens, no end token.
 -- Preset small has 6 layers of 256 elements, 124m is GPT-2's own size.  token_ms is the median over
--- the rounds of the time of generate over the number of tokens.
+-- the rounds of the time of generate over the number of tokens. Each token reads all weights but
+-- those of the positions once: weights_mb. That over the bandwidth of memory is the floor.
 local tensor, models = require "accelerate.tensor", require "accelerate.models"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 
@@ -17,6 +18,10 @@ local layers, width, heads, vocab = unpack(PRESETS[preset]
   or error("the presets are small, 124m and smoke, got " .. preset))
 local model = models.GPT2LMHeadModel { n_layer = layers, n_embd = width, n_head = heads, vocab_size = vocab,
   n_positions = 1024 }
+model:to(arg[4] or "float32")
+local weights = 0
+for _, p in ipairs(model:parameters()) do weights = weights + p:numel() * p:element_size() end
+weights = weights - model.transformer.wpe.weight:numel() * model.transformer.wpe.weight:element_size()
 local prompt = tensor.randint(0, vocab, { 1, 8 }, { generator = tensor.Generator(0) })
 
 local function generate() return model:generate(prompt, { max_new_tokens = tokens, eos_token_id = -1 }) end
@@ -28,5 +33,6 @@ for i = 1, rounds do
   generate()
   times[i] = (common.now() - began) / tokens
 end
-common.emit { preset = preset, tokens = tokens, token_ms = common.median(times) * 1e3,
+common.emit { preset = preset, tokens = tokens, dtype = arg[4] or "float32", weights_mb = weights / 1e6,
+  token_ms = common.median(times) * 1e3,
   least_ms = math.min(unpack(times)) * 1e3 }

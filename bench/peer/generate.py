@@ -9,13 +9,13 @@ PRESETS = {"small": (6, 256, 4, 8000), "124m": (12, 768, 12, 50257)}
 
 
 def main():
-    args = peer.arguments(__doc__, preset="small", tokens=100, rounds=5)
+    args = peer.arguments(__doc__, preset="small", tokens=100, rounds=5, dtype="float32")
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     layers, width, heads, vocab = PRESETS[args.preset]
     config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, n_positions=1024)
-    model = GPT2LMHeadModel(config).eval()
+    model = GPT2LMHeadModel(config).eval().to(getattr(torch, args.dtype))
     prompt = torch.randint(0, vocab, (1, 8))
 
     def generate():
@@ -29,7 +29,7 @@ def main():
         began = time.perf_counter()
         generate()
         times.append((time.perf_counter() - began) / args.tokens)
-    peer.emit(args, preset=args.preset, tokens=args.tokens, token_ms=statistics.median(times) * 1e3,
+    peer.emit(args, preset=args.preset, tokens=args.tokens, dtype=args.dtype, token_ms=statistics.median(times) * 1e3,
         least_ms=min(times) * 1e3)
 
 

@@ -98,6 +98,8 @@ AX_FN float exp_below_f32(float x)
 #undef FMA
 #undef VEC
 
+#include "attention_few.h"
+
 static side side_of(const ax_tensor *t)
 {
   side s = { .data = ax_data(t), .dtype = (ax_dtype)t->dtype };
@@ -149,7 +151,8 @@ static ax_status run(job *j, int64_t pieces, ax_range_fn f32, ax_range_fn f64)
   ax_status st;
 
   if (pieces == 0) return AX_OK;
-  if (wide) {
+  if (f32 == few_range) j->scratch_bytes = few_scratch(j);
+  else if (wide) {
     scratch_f64 w;
     j->scratch_bytes = scratch_size_f64(j, &w, NULL);
   } else {
@@ -170,6 +173,7 @@ ax_status ax_cpu__attention(const ax_call *call)
   plan(&j, call, call->in[0], call->in[1], call->in[2], call->n_in > 3 ? call->in[3] : NULL);
   j.y = turned(call->out[0]);
   j.lse = ax_data(call->out[1]);
+  if (few_takes(&j)) return run(&j, j.batch * j.heads, few_range, NULL);
   return run(&j, j.batch * j.heads * ((j.queries + QUERIES - 1) / QUERIES), forward_range_f32,
              forward_range_f64);
 }

@@ -47,16 +47,7 @@ static inline __attribute__((always_inline)) ax_vec_f32 part_bf16(const uint16_t
 
 static inline __attribute__((always_inline)) ax_vec_f32 part_f16(const uint16_t *p, int part)
 {
-  p += part * LANES;
-#if defined(__AVX512F__)
-  return (ax_vec_f32)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-#elif defined(__F16C__)
-  return (ax_vec_f32)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-#else
-  ax_vec_f32 v;
-  for (int i = 0; i < LANES; i++) v[i] = ax_half_to_float(p[i]);
-  return v;
-#endif
+  return ax_vec_from_f16(p + part * LANES);
 }
 
 /* What a reads at a time: its last block has zeros behind its last element. */

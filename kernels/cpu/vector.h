@@ -35,8 +35,8 @@ typedef double ax_vec_f64 __attribute__((vector_size(AX_BYTES), aligned(8), may_
 #define AX_VFMA_f64(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* Loads and stores as many bfloat16s as a vector has floats; a store rounds as ax_float_to_bf16
- * does. */
+/* Loads and stores as many bfloat16s as a vector has floats (a store rounds as ax_float_to_bf16
+ * does); loads as many float16s. */
 typedef uint32_t ax_vec_bits __attribute__((vector_size(AX_BYTES)));
 static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_from_bf16(const void *p)
 {
@@ -47,6 +47,18 @@ static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_from_bf16(const v
 #else
   ax_vec_f32 v;
   for (int i = 0; i < AX_BYTES / 4; i++) v[i] = ax_bf16_to_float(((const uint16_t *)p)[i]);
+  return v;
+#endif
+}
+static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_from_f16(const void *p)
+{
+#if defined(__AVX512F__)
+  return (ax_vec_f32)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(__F16C__)
+  return (ax_vec_f32)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#else
+  ax_vec_f32 v;
+  for (int i = 0; i < AX_BYTES / 4; i++) v[i] = ax_half_to_float(((const uint16_t *)p)[i]);
   return v;
 #endif
 }

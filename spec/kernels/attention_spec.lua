@@ -83,6 +83,47 @@ describe("attention", function()
     end)
   end
 
+  it("of one to four queries, as generation has them", function()
+    for queries = 1, 4 do
+      for _, size in ipairs { 1, 5, 16, 64, 70, 130 } do
+        both_ways(2e-4, qkv("float32", 2, 3, queries, 77, size, size + 3))
+      end
+      local q, k, v = qkv("float32", 2, 6, queries, 300, 20, 20, 2)
+      both_ways(2e-4, q, k, v, { enable_gqa = true, scale = 0.3 })
+      q, k, v = qkv("float32", 2, 2, queries, 33, 24)
+      both_ways(2e-4, q, k, v, { is_causal = true })
+      both_ways(2e-4, q, k, v,
+        { attn_mask = core.arange(33):lt(core.tensor({ 9, 33 }, { dtype = "int64" }):view(2, 1, 1, 1)) })
+      for _, shape in ipairs { { queries, 33 }, { 2, 1, 1, 33 }, { 1, 2, queries, 1 } } do
+        both_ways(2e-4, q, k, v, { attn_mask = randn(5, "float32", unpack(shape)) })
+      end
+    end
+  end)
+
+  it("of few queries keeps half types, layouts, NaN, and the bits for any number of threads", function()
+    for dtype, tolerance in pairs { bfloat16 = 0.02, float16 = 0.003 } do
+      local q, k, v = qkv(dtype, 2, 3, 2, 90, 37)
+      local y = sdpa(q, k, v)
+      assert.are.equal(dtype, y.dtype)
+      assert.is_true(largest(y, sdpa(q:double(), k:double(), v:double())) < tolerance)
+    end
+    local q, k, v = qkv("float32", 2, 3, 2, 90, 40)
+    q, k, v = q:detach(), k:detach(), v:detach()
+    local function turned(t) return t:transpose(2, 3):contiguous():transpose(2, 3) end
+    local function columns(t) return t:transpose(3, 4):contiguous():transpose(3, 4) end
+    local y = sdpa(q, k, v)
+    assert.is_true(core.same_bits(y, sdpa(turned(q), turned(k), turned(v))))
+    assert.is_true(largest(y, sdpa(q, columns(k), columns(v))) < 1e-5)
+    local threads = core.get_num_threads()
+    core.set_num_threads(3)
+    local other = sdpa(q, k, v)
+    core.set_num_threads(threads)
+    assert.is_true(core.same_bits(y, other))
+    assert.are.equal(0, sdpa(q, k, v, { attn_mask = core.zeros(2, 90):ne(0) }):abs():sum():item())
+    k[{ 1, 1, 5, 2 }] = 0 / 0
+    assert.is_true(sdpa(q, k, v)[1][1]:isnan():all():item())
+  end)
+
   it("gives 0, and gradients of 0, to a query that may look nowhere", function()
     local q, k, v = qkv("float32", 1, 1, 50, 60, 8)
     local mask = core.arange(50):ne(7):view(50, 1)
