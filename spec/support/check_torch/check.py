@@ -13,6 +13,7 @@ refused or wrong, call by call.
 """
 import os
 import sys
+import warnings
 
 try:
     import expecttest  # noqa: F401: torch.testing needs it
@@ -23,16 +24,19 @@ except ImportError as problem:
         "and expecttest (pip install torch numpy expecttest)")
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import modules  # noqa: E402
 import operators  # noqa: E402
+import optimizers  # noqa: E402
 import report  # noqa: E402
 from process import Accel  # noqa: E402
 
 
 def main():
+    warnings.simplefilter("ignore")
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     wanted = sys.argv[1:]
     accel = Accel(os.environ.get("ACCEL_RUN", "build/accel-run"))
-    found = operators.run(accel, wanted)
+    found = [entry for part in (operators, modules, optimizers) for entry in part.run(accel, wanted)]
     accel.close()
     sys.exit(report.show(found, complete=not wanted))
 

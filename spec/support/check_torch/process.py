@@ -20,8 +20,10 @@ class Accel:
         self.folder = tempfile.TemporaryDirectory()
         names = os.path.join(self.folder.name, "names")
         from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal.common_optimizers import optim_db
         with open(names, "w") as f:
-            f.write("\n".join(sorted({op.name for op in op_db})) + "\n")
+            wanted = {op.name for op in op_db} | {"optim." + info.optim_cls.__name__ for info in optim_db}
+            f.write("\n".join(sorted(wanted)) + "\n")
         self.process = subprocess.Popen([program, os.path.join(HERE, "serve.lua")], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True, env={**os.environ, "CHECK_NAMES": names, "ACCEL_NUM_THREADS": "1"})
         self.has = json.loads(self.line())

@@ -17,7 +17,7 @@ local function module_of(name)
   return found and module or {}
 end
 local NAMES = { tensor = tensor, F = require "accelerate.nn.functional", nn = require "accelerate.nn",
-  optim = require "accelerate.optim", huge = math.huge, nan = 0 / 0, unpack = unpack,
+  optim = require "accelerate.optim", huge = math.huge, nan = 0 / 0, unpack = unpack, math = math,
   linalg = tensor.linalg, fft = tensor.fft, special = tensor.special, ipairs = ipairs,
   lr_scheduler = require "accelerate.optim.lr_scheduler", masked = module_of "accelerate.tensor.masked",
   windows = module_of "accelerate.tensor.windows", sparse = tensor.sparse }
@@ -48,6 +48,11 @@ local function inventory()
   found.functions.tensor = json.list()
   local x = core.empty(0)
   for name in io.lines(os.getenv "CHECK_NAMES") do
+    local optimizer = name:match "^optim%.(.*)"
+    if optimizer then -- they are loaded at their first use
+      local there, class = pcall(function() return NAMES.optim[optimizer] end)
+      if there and class then table.insert(found.functions.optim, optimizer) end
+    end
     local known, fn = pcall(function() return tensor[name] end)
     local got, method = pcall(function() return x[name] end)
     if known and fn ~= nil then table.insert(found.functions.tensor, name) end
