@@ -6,7 +6,8 @@ from texts import Sample, Unsupported
 
 STEPS = 6
 BODY = """local p, q, t = {p}, {q}, {t} local o = optim.{name}({{ p, q }}, {options})
-for _ = 1, {steps} do o:step(function() o:zero_grad() local l = (((p - t) ^ 2):mean() + ((q - p:sum()) ^ 2):mean()) * {sign}
+for _ = 1, {steps} do o:step(function() o:zero_grad()
+local l = (((p - t) ^ 2):mean() + ((q - p:sum()) ^ 2):mean()) * {sign}
 l:backward() return l end) end return p:detach(), q:detach()""".replace("\n", " ")
 
 # (name, PyTorch's constructor of the optimizer, Lua's): rates of 30 steps
