@@ -11,9 +11,9 @@
  * dtype, count, shape, root, reduction, model) are compared before data moves: a difference is an
  * error on every rank that names both ranks and both script lines.
  *
- * Reductions run in rank order, whatever the timing and whichever rank computes them: all ranks get
- * the same bits, in every run.  float16 and bfloat16 are added up in float32 and rounded once;
- * integer sums and products wrap. */
+ * Reductions have a fixed order (ax_dist_reduce), whatever the timing and whichever rank computes
+ * them: all ranks get the same bits, in every run.  float16 and bfloat16 are added up in float32
+ * and rounded once; integer sums and products wrap. */
 #ifndef AX_DIST_H
 #define AX_DIST_H
 
@@ -249,17 +249,18 @@ AX_API void ax_dist_watch_free(void);
 /* Makes `g` the world.  Its fields are set; the group belongs to the transport, which may use the
  * world before it (the ranks of one machine) for a part of the way. */
 AX_API void ax_dist_set_world(ax_group *g);
-/* out[i] = in[0][i] (r) in[1][i] (r) ... in rank order.  out may be one of the inputs, but not
- * overlap one by parts. */
+/* out[i] = in[0][i] (r) in[1][i] (r) ...: neighbours first, then neighbouring pairs, and so on.  So
+ * the bits do not depend on where runs of 2, 4, 8 ... ranks are combined.  out may be one of the
+ * inputs, but not overlap one by parts. */
 AX_API void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n,
                            size_t count);
 
-/* A reduction in parts: adds in[0 .. n - 1] to `acc` (begins: sets it), which has elements of
- * ax_dist_accumulator bytes, and writes the result of `ranks` of them in all, over acc if need
- * be. */
-AX_API size_t ax_dist_accumulator(ax_dtype dtype);
-AX_API void ax_dist_accumulate(ax_dtype dtype, ax_reduction r, void *acc, bool begins, const void *const *in,
-                               int n, size_t count);
+/* A reduction in parts: combines in[0 .. n - 1] into `acc`, whose elements have the type of
+ * ax_dist_accumulator, and writes the result of `ranks` of them in all, over acc if need be.
+ * Accumulators are combined as elements of their own type. */
+AX_API ax_dtype ax_dist_accumulator(ax_dtype dtype);
+AX_API void ax_dist_accumulate(ax_dtype dtype, ax_reduction r, void *acc, const void *const *in, int n,
+                               size_t count);
 AX_API void ax_dist_accumulated(ax_dtype dtype, ax_reduction r, void *out, void *acc, int ranks,
                                 size_t count);
 

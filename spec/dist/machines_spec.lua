@@ -234,6 +234,34 @@ describe("several machines", function()
     if accelerator.is_main_process then print("[" .. table.concat(digits, ",") .. "]") end
   ]]
 
+  with_mpi("reduce to the same bits on every layout whose machines have 1, 2 or 4 ranks", function()
+    local RANDOM = HEAD .. [[
+      for _, dtype in ipairs { "float32", "bfloat16", "float64" } do
+        for _, count in ipairs { 5, 9001, 400000 } do
+          core.manual_seed(count + rank)
+          local x = core.randn(count):to(dtype)
+          local sum = dist.all_reduce(x:clone(), "sum")
+          local digest = 0
+          for i, v in ipairs(sum:to("float64"):totable()) do
+            digest = (digest * 31 + v * 2 ^ 40 % 1e9 + i) % 1000003
+          end
+          io.write(("%d %s %d %.9g\n"):format(rank, dtype, count, digest))
+        end
+      end
+    ]]
+    local function sorted_lines(text)
+      local list = {}
+      for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
+      table.sort(list)
+      return list
+    end
+    local one = sorted_lines(ranks.ok(4, RANDOM))
+    assert.are.equal(4 * 9, #one)
+    for _, machine_count in ipairs { 2, 4 } do
+      assert.are.same(one, sorted_lines(mpi_ok(RANDOM, { machines = machine_count, ranks = 4 })))
+    end
+  end)
+
   with_mpi("train to the bits of as many ranks on one, and to what one rank gives", function()
     local one, four = ranks.ok(1, TRAIN), ranks.ok(4, TRAIN)
     local spread = mpi_ok(TRAIN)

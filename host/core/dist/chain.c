@@ -7,11 +7,7 @@
  * Meeting: each leader compares its ranks' calls with rank 0's, which comes down the chain from
  * machine 0; the verdict comes back from the last machine.  Then data moves.
  *
- * A reduction goes up the chain in chunks: machine 0 adds up its ranks' parts in rank order, and
- * each further machine adds its own to what comes.  So every element is added up in the order of
- * the ranks, by the same operations as on one machine: the bits do not depend on how many machines
- * the ranks are spread over.  The last machine's results go down the chain while later chunks still
- * go up.  A link carries the data once in each direction, as in a ring.
+ * A reduction does not go along the chain: each machine owns a part of the chunks (mpi_reduce.c).
  *
  * Data that is not reduced streams from its machine along the chain, in both directions.
  *

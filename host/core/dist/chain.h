@@ -1,4 +1,4 @@
-/* dist/chain.h: the chain of machines, as chain.c, chain_reduce.c and chain_stream.c share it. */
+/* dist/chain.h: the chain of machines, as chain.c, chain_stream.c and mpi_reduce.c share it. */
 #ifndef AX_DIST_CHAIN_H
 #define AX_DIST_CHAIN_H
 

@@ -73,21 +73,21 @@ LOOPS(i32, int32_t, int32_t, SAME, SAME, ADD_32, MUL_32)
 LOOPS(u8, uint8_t, uint8_t, SAME, SAME, ADD_8, MUL_8)
 
 typedef struct family {
-  size_t accumulator;
+  ax_dtype accumulator;
   loop widen, narrow, fold[AX_REDUCTIONS];
 } family;
 
 #define FAMILY(T, A) \
   { \
-    sizeof(A), widen_##T, narrow_##T, \
+    A, widen_##T, narrow_##T, \
     { \
       [AX_SUM] = sum_##T, [AX_MEAN] = sum_##T, [AX_MAX] = max_##T, [AX_MIN] = min_##T, [AX_PROD] = prod_##T \
     } \
   }
 static const family families[AX_DTYPE_COUNT] = {
-  [AX_F32] = FAMILY(f32, float),   [AX_F64] = FAMILY(f64, double),  [AX_F16] = FAMILY(f16, float),
-  [AX_BF16] = FAMILY(bf16, float), [AX_I64] = FAMILY(i64, int64_t), [AX_I32] = FAMILY(i32, int32_t),
-  [AX_U8] = FAMILY(u8, uint8_t),   [AX_BOOL] = FAMILY(u8, uint8_t),
+  [AX_F32] = FAMILY(f32, AX_F32),   [AX_F64] = FAMILY(f64, AX_F64), [AX_F16] = FAMILY(f16, AX_F32),
+  [AX_BF16] = FAMILY(bf16, AX_F32), [AX_I64] = FAMILY(i64, AX_I64), [AX_I32] = FAMILY(i32, AX_I32),
+  [AX_U8] = FAMILY(u8, AX_U8),      [AX_BOOL] = FAMILY(u8, AX_U8),
 };
 
 /* acc / ranks.  For a power of two, multiplying by the reciprocal gives the same bits and is
@@ -114,20 +114,44 @@ SCALE(scale_f64, double)
 PAIR(pair_f32, float)
 PAIR(pair_f64, double)
 
-size_t ax_dist_accumulator(ax_dtype dtype) { return families[dtype].accumulator; }
+ax_dtype ax_dist_accumulator(ax_dtype dtype) { return families[dtype].accumulator; }
 
-void ax_dist_accumulate(ax_dtype dtype, ax_reduction r, void *acc, bool begins, const void *const *in, int n,
-                        size_t count)
+/* The largest power of two below n. */
+static int half_of(int n)
+{
+  int half = 1;
+  while (half * 2 < n) half *= 2;
+  return half;
+}
+
+/* Combines a tile of n parts, from byte `at` on: neighbours first, then neighbouring pairs, and so
+ * on.  Parts that were combined before, in runs of a power of two, give the same bits. */
+static void combine(const family *f, ax_reduction r, char *acc, const void *const *in, int n, size_t at,
+                    size_t len)
+{
+  const int half = half_of(n);
+  _Alignas(64) char other[TILE * 8];
+
+  if (n == 1) {
+    f->widen(acc, (const char *)in[0] + at, len);
+    return;
+  }
+  combine(f, r, acc, in, half, at, len);
+  if (n - half == 1) {
+    f->fold[r](acc, (const char *)in[half] + at, len);
+    return;
+  }
+  combine(f, r, other, in + half, n - half, at, len);
+  families[f->accumulator].fold[r](acc, other, len);
+}
+
+void ax_dist_accumulate(ax_dtype dtype, ax_reduction r, void *acc, const void *const *in, int n, size_t count)
 {
   const family *f = &families[dtype];
-  const size_t item = ax_dtype_size(dtype);
+  const size_t item = ax_dtype_size(dtype), wide = ax_dtype_size(f->accumulator);
 
-  for (size_t at = 0; at < count; at += TILE) {
-    const size_t len = count - at < TILE ? count - at : TILE;
-    char *a = (char *)acc + at * f->accumulator;
-    if (begins) f->widen(a, (const char *)in[0] + at * item, len);
-    for (int k = begins; k < n; k++) f->fold[r](a, (const char *)in[k] + at * item, len);
-  }
+  for (size_t at = 0; at < count; at += TILE)
+    combine(f, r, (char *)acc + at * wide, in, n, at * item, count - at < TILE ? count - at : TILE);
 }
 
 void ax_dist_accumulated(ax_dtype dtype, ax_reduction r, void *out, void *acc, int ranks, size_t count)
@@ -155,8 +179,7 @@ void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const
   }
   for (size_t at = 0; at < count; at += TILE) {
     const size_t len = count - at < TILE ? count - at : TILE;
-    f->widen(acc, (const char *)in[0] + at * item, len);
-    for (int k = 1; k < n; k++) f->fold[r](acc, (const char *)in[k] + at * item, len);
+    combine(f, r, acc, in, n, at * item, len);
     if (r == AX_MEAN) {
       if (dtype == AX_F64) scale_f64((double *)acc, len, n);
       else scale_f32((float *)acc, len, n);
