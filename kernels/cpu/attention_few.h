@@ -1,6 +1,7 @@
-/* Attention of at most FEW queries, as a step of generation has it: attention.c includes this.  Keys
- * and values are read once where they stand, in their own type; nothing is copied, and no tile is
- * filled up.  A piece of work is one head.  The order of additions depends on the sizes alone. */
+/* Attention of at most FEW queries, as a step of generation has it: attention.c includes this.
+ * Keys and values are read once where they stand, in their own type; nothing is copied, and no
+ * tile is filled up.  A piece of work is one head.  The order of additions depends on the sizes
+ * alone. */
 
 #define FEW 4
 

@@ -3,6 +3,7 @@ Transformers has for given inputs (expected.json): logits, the loss, gradients, 
 
     python3 spec/support/gen_model_folders.py spec/models/folders [NAME ...]
 """
+import copy
 import json
 import os
 import sys
@@ -146,6 +147,17 @@ def llama(root):
     model = randomised(transformers.LlamaForCausalLM(linear), 14)
     write(root, "llama_linear", model, {"input_ids": rows, "attention_mask": mask,
         "labels": rows.masked_fill(mask == 0, -100)})
+    yarn = {"rope_type": "yarn", "rope_theta": 20.0, "factor": 4.0, "original_max_position_embeddings": 16,
+        "beta_fast": 4.0}
+    model = randomised(transformers.LlamaForCausalLM(LlamaConfig(**common, head_dim=12, rope_parameters=yarn)), 17)
+    write(root, "llama_yarn", model, {"input_ids": rows, "labels": rows}, extra=decoder_extra(model, 37, 18))
+    # rows of 9 tokens, and generation that goes on from 5: the base grows from the seventh on, and
+    # stays so until a short sequence comes, so that generation has a model of its own
+    common["max_position_embeddings"] = 6
+    dynamic = {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 3.0}
+    model = randomised(transformers.LlamaForCausalLM(LlamaConfig(**common, head_dim=8, rope_parameters=dynamic)), 19)
+    write(root, "llama_dynamic", model, {"input_ids": rows, "labels": rows},
+        extra=decoder_extra(copy.deepcopy(model), 37, 20))
 
 
 def vit(root):

@@ -7,7 +7,7 @@ local lasting = require("accelerate.models.cache").lasting
 
 local M = {}
 
-local TYPES = { "default", "linear", "llama3" }
+local TYPES = { "default", "linear", "dynamic", "yarn", "llama3" }
 
 local function number(where, scaling, name)
   return options.value(where, ("config.rope_scaling.%s"):format(name), scaling[name], { "number", above = 0 })
@@ -28,6 +28,41 @@ local function llama3(where, scaling)
   end
 end
 
+-- YaRN (Peng et al., 2023): a dim that turns often within the original length keeps its angle, one
+-- that hardly turns gets it by a factor, those between partly. Returns a function of the angle and
+-- the number of the dim, and what cosines and sines are multiplied by.
+local function yarn(where, scaling, config, size, theta)
+  local function given(name, default)
+    return scaling[name] == nil and default or number(where, scaling, name)
+  end
+  local length = number(where, scaling, "original_max_position_embeddings")
+  local factor = given("factor", config.max_position_embeddings / length)
+  local truncate = scaling.truncate == nil or scaling.truncate
+  local function dim_of(turns)
+    return size * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+  end
+  local low, high = dim_of(given("beta_fast", 32)), dim_of(given("beta_slow", 1))
+  if truncate then low, high = math.floor(low), math.ceil(high) end
+  low, high = math.max(low, 0), math.min(high, size - 1)
+  if low == high then high = high + 0.001 end
+  local function temperature(by) return factor <= 1 and 1 or 0.1 * by * math.log(factor) + 1 end
+  local both = scaling.mscale and scaling.mscale_all_dim
+  local strength = both and temperature(number(where, scaling, "mscale"))
+    / temperature(number(where, scaling, "mscale_all_dim")) or temperature(1)
+  return function(f, i)
+    local part = math.min(math.max((i - 1 - low) / (high - low), 0), 1)
+    return f / factor * part + f * (1 - part)
+  end, given("attention_factor", strength)
+end
+
+-- Dynamic NTK: the base grows with the length of the sequence beyond that of the configuration.
+local function grown(where, scaling, config, size, theta, length)
+  local factor, most = number(where, scaling, "factor"), config.max_position_embeddings
+  options.value(where, "config.head_dim", size, { "integer", min = 4 })
+  length = math.max(length or most, most)
+  return theta * (factor * length / most - (factor - 1)) ^ (size / (size - 2))
+end
+
 -- The settings of a configuration, in the present form or in the older one.
 local function settings(where, config)
   local given = config.rope_parameters or config.rope_scaling or {}
@@ -38,37 +73,58 @@ local function settings(where, config)
   return given, kind, given.rope_theta or config.rope_theta or 10000
 end
 
---- Returns the angles per position of a head of `size` elements, size / 2 numbers.
+--- Returns the angles per position of a head of `size` elements, size / 2 numbers, and what
+--- cosines and sines are multiplied by.
 ---@param where string what messages begin with
 ---@param config table with rope_theta and rope_scaling, or rope_parameters
 ---@param size integer
+---@param length integer? of the sequence, for "dynamic"; default max_position_embeddings
 ---@return number[]
-function M.frequencies(where, config, size)
+---@return number strength
+function M.frequencies(where, config, size, length)
   local scaling, kind, theta = settings(where, config)
-  local scaled = function(f) return f end
+  local scaled, strength = function(f) return f end, 1
   if kind == "linear" then
     local factor = number(where, scaling, "factor")
     scaled = function(f) return f / factor end
+  elseif kind == "dynamic" then
+    theta = grown(where, scaling, config, size, theta, length)
+  elseif kind == "yarn" then
+    scaled, strength = yarn(where, scaling, config, size, theta)
   elseif kind == "llama3" then
     scaled = llama3(where, scaling)
   end
   local list = {}
-  for i = 1, size / 2 do list[i] = scaled(theta ^ (-2 * (i - 1) / size)) end
-  return list
+  for i = 1, size / 2 do list[i] = scaled(theta ^ (-2 * (i - 1) / size), i) end
+  return list, strength
 end
 
 -- Cosines and sines of positions, kept from call to call.
 local Rotary = class "Rotary"
 
 function Rotary:init(where, config, size)
-  self.frequencies, self.size, self.rows = M.frequencies(where, config, size), size, 0
+  self.frequencies, self.strength = M.frequencies(where, config, size)
+  self.size, self.rows = size, 0
+  local _, kind = settings(where, config)
+  if kind == "dynamic" then
+    self.most, self.reach = config.max_position_embeddings, config.max_position_embeddings
+    self.renew = function(length) return (M.frequencies(where, config, size, length)) end
+  end
+end
+
+-- The angles of "dynamic" follow the longest sequence so far, until a short one comes, as
+-- Transformers has it: a cache of keys keeps those that each key was turned by.
+local function follow(self, length)
+  if length <= self.reach and not (length < self.most and self.reach > self.most) then return end
+  self.reach = math.max(length, self.most)
+  self.frequencies, self.rows = self.renew(self.reach), 0
 end
 
 -- Two tables (rows, size): cosines of both halves; sines, those of the first half negative.
 local function tables(self, rows, dtype, device)
   local angles = core.arange(rows):double():view(rows, 1)
     * core.tensor(self.frequencies, { dtype = "float64" })
-  local function placed(t) return lasting(t:to(dtype):to(device)) end
+  local function placed(t) return lasting((t * self.strength):to(dtype):to(device)) end
   self.cos = placed(core.cat({ angles:cos(), angles:cos() }, 2))
   self.sin = placed(core.cat({ -angles:sin(), angles:sin() }, 2))
   self.rows, self.dtype, self.device = rows, dtype, device
@@ -83,7 +139,9 @@ end
 ---@return accelerate.Tensor sin
 function Rotary:at(past, length, positions, like)
   local needed = past + length
-  if positions then needed = math.max(needed, positions:max():item() + 1) end
+  local longest = positions and positions:max():item() + 1 or needed
+  if self.most then follow(self, longest) end
+  needed = math.max(needed, longest)
   if needed > self.rows or like.dtype ~= self.dtype or like.device ~= self.device then
     core.no_grad(tables, self, math.max(needed, 2 * self.rows, 64), like.dtype, like.device)
   end
