@@ -21,6 +21,7 @@ local FAMILIES = {
   "distance",
   "rnn",
   "shape", "sparse", "transformer",
+  "beside_modules",
 }
 
 local function make(v)

@@ -260,6 +260,8 @@ local function forward(self, query, key, value, o)
   return v.batch_first and out or out:transpose(1, 2), weights
 end
 
+MultiheadAttention._attend = forward
+
 --- Inputs are (L, N, E) and (S, N, ..), or (N, L, E) with batch_first, or without N. In masks true
 --- (or -inf) hides a key. The second result is the weights, (N, L, S), or (N, H, L, S) if they are
 --- not averaged over heads. need_weights = false omits them and is much faster. is_causal = true

@@ -34,6 +34,7 @@ for _, file in ipairs {
   "padding",
   "conv",
   "pooling",
+  "adaptive_softmax",
   "resampling",
   "batchnorm",
   "instancenorm",

@@ -189,6 +189,44 @@ define_unpool("MaxUnpool1d", 1, F.max_unpool1d)
 ---@class accelerate.nn.MaxUnpool3d : accelerate.nn.Module
 define_unpool("MaxUnpool3d", 3, F.max_unpool3d)
 
+local FRACTIONAL = { output_size = { "integer|table", optional = true },
+  output_ratio = { "number|table", optional = true }, return_indices = MAX.return_indices,
+  _random_samples = { "tensor", optional = true } }
+
+local function define_fractional(name, dims, op)
+  local Class = class(name, Module)
+  Class._builtin = true
+  function Class:init(kernel_size, ...)
+    local order = { "output_size", "output_ratio", "return_indices" }
+    local o = options.check(name, options.gather(name, order, ...), FRACTIONAL)
+    if (o.output_size == nil) == (o.output_ratio == nil) then
+      options.fail("%s: give output_size or output_ratio, one of the two", name)
+    end
+    self.kernel_size = tuple(name, "kernel_size", kernel_size, dims, 1)
+    if o.output_size ~= nil then self.output_size = tuple(name, "output_size", o.output_size, dims, 1) end
+    for d = 1, o.output_ratio ~= nil and dims or 0 do
+      local ratio = type(o.output_ratio) == "table" and o.output_ratio[d] or o.output_ratio
+      options.value(name, "output_ratio", ratio, { "number", above = 0, below = 1 })
+    end
+    self.output_ratio, self.return_indices, self._random_samples = o.output_ratio, o.return_indices,
+      o._random_samples
+  end
+  function Class:forward(x)
+    local v = self._values
+    return self:_run(op, x, v.kernel_size, { output_size = v.output_size, output_ratio = v.output_ratio,
+      return_indices = v.return_indices, _random_samples = v._random_samples })
+  end
+  M[name] = Class
+end
+
+--- `nn.FractionalMaxPool2d(kernel_size, { output_size or output_ratio, return_indices })` takes the
+--- largest element of windows of (n, c, h, w) that begin at random places.
+---@class accelerate.nn.FractionalMaxPool2d : accelerate.nn.Module
+define_fractional("FractionalMaxPool2d", 2, F.fractional_max_pool2d)
+--- FractionalMaxPool2d of (n, c, d, h, w).
+---@class accelerate.nn.FractionalMaxPool3d : accelerate.nn.Module
+define_fractional("FractionalMaxPool3d", 3, F.fractional_max_pool3d)
+
 local LP = { stride = MAX.stride, ceil_mode = MAX.ceil_mode }
 
 local function define_lp(name, dims, op)

@@ -171,4 +171,19 @@ return {
 { [[nn.LazyConv2d(3, 2)]], [[LazyConv2d(0, 3, kernel_size=(2, 2), stride=(1, 1))]] },
 { [[nn.LazyBatchNorm2d()]],
   [[LazyBatchNorm2d(0, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)]] },
+{ [[nn.FractionalMaxPool2d(2, { output_size = 3 })]], [[FractionalMaxPool2d()]] },
+{ [[nn.FractionalMaxPool3d(2, { output_ratio = 0.5 })]], [[FractionalMaxPool3d()]] },
+{ [[nn.AdaptiveLogSoftmaxWithLoss(8, 10, { 3, 6 }, { div_value = 2, head_bias = true })]], [[AdaptiveLogSoftmaxWithLoss(
+  (head): Linear(in_features=8, out_features=5, bias=True)
+  (tail): ModuleList(
+    (0): Sequential(
+      (0): Linear(in_features=8, out_features=4, bias=False)
+      (1): Linear(in_features=4, out_features=3, bias=False)
+    )
+    (1): Sequential(
+      (0): Linear(in_features=8, out_features=2, bias=False)
+      (1): Linear(in_features=2, out_features=4, bias=False)
+    )
+  )
+)]] },
 }

@@ -89,6 +89,10 @@ cases += [
     ("nn.TripletMarginWithDistanceLoss()", nn.TripletMarginWithDistanceLoss()),
     ("nn.LazyLinear(3)", nn.LazyLinear(3)), ("nn.LazyConv2d(3, 2)", nn.LazyConv2d(3, 2)),
     ("nn.LazyBatchNorm2d()", nn.LazyBatchNorm2d()),
+    ("nn.FractionalMaxPool2d(2, { output_size = 3 })", nn.FractionalMaxPool2d(2, output_size=3)),
+    ("nn.FractionalMaxPool3d(2, { output_ratio = 0.5 })", nn.FractionalMaxPool3d(2, output_ratio=0.5)),
+    ("nn.AdaptiveLogSoftmaxWithLoss(8, 10, { 3, 6 }, { div_value = 2, head_bias = true })",
+        nn.AdaptiveLogSoftmaxWithLoss(8, 10, [3, 6], div_value=2, head_bias=True)),
 ]
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "module_prints.lua"), "w") as f:
     f.write("-- Written by module_prints.py with PyTorch %s.\nreturn {\n" % torch.__version__)

@@ -27,7 +27,8 @@ local F = {
   pad = core.pad,
 }
 
-for _, part in ipairs { "distance", "dropout", "embedding", "image", "loss", "norm", "pooling", "resampling",
+for _, part in ipairs { "distance", "dropout", "embedding", "fractional", "image", "loss", "norm", "others",
+  "pooling", "resampling",
   "windows" } do
   for name, fn in next, require("accelerate.nn.functional." .. part) do
     assert(F[name] == nil, name)
