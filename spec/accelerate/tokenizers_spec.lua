@@ -261,6 +261,31 @@ describe("a tokenizer", function()
     end
   end)
 
+  -- The values are those of Hugging Face's tokenizers; a whole text is one word here.
+  it("replaces runs of spaces as the patterns of Replace say", function()
+    local wide, line = "\227\128\128\194\160", "\226\128\168" -- two wide spaces; a line separator
+    local texts = { "a  b", " a b ", "a\t\n b" .. wide .. "c", "a\194\133b", line, "   ", "ab", "é  \t é" }
+    local expected = {
+      [" +"] = { "a_b", "_a_b_", "a\t\n_b" .. wide .. "c", "a\194\133b", line, "_", "ab", "é_\t_é" },
+      ["\\s+"] = { "a_b", "_a_b_", "a_b_c", "a_b", "_", "_", "ab", "é_é" },
+      [" {2,}"] = { "a_b", " a b ", "a\t\n b" .. wide .. "c", "a\194\133b", line, "_", "ab", "é_\t é" },
+      ["\\s{2,}"] = { "a_b", " a b ", "a_b_c", "a\194\133b", line, "_", "ab", "é_é" },
+    }
+    for pattern, words in pairs(expected) do
+      local vocab, size = { ["?"] = 0 }, 1
+      for _, word in ipairs(words) do
+        if not vocab[word] then vocab[word], size = size, size + 1 end
+      end
+      local t = accelerate.tokenizers.Tokenizer("memory", {
+        model = { type = "WordLevel", vocab = vocab, unk_token = "?" },
+        normalizer = { type = "Replace", pattern = { Regex = pattern }, content = "_" },
+      })
+      for i, text in ipairs(texts) do
+        assert.same({ words[i] }, t:convert_ids_to_tokens(t:encode(text)), pattern .. " " .. i)
+      end
+    end
+  end)
+
   it("names what a file has that it does not understand", function()
     local path = os.tmpname()
     local function refused(change, ...)

@@ -284,16 +284,30 @@ static ax_status replace(const ax_step *step, const ax_flow *in, ax_flow *out)
   return st;
 }
 
+/* Behind the run of spaces (of white space with flag 1) that begins at `at`. */
+static int64_t run_of_spaces(const ax_step *step, const ax_flow *in, int64_t at)
+{
+  int size;
+  for (; at < in->n; at += size) {
+    const uint32_t c = ax_utf8_next(in->s + at, &size);
+    if (step->flags & 1 ? !(ax_unicode_bits[c] & AX_UC_SPACE) : c != ' ') break;
+  }
+  return at;
+}
+
 static ax_status replace_spaces(const ax_step *step, const ax_flow *in, ax_flow *out)
 {
   ax_status st = AX_OK;
+  int size, second;
   for (int64_t at = 0, end; at < in->n && st == AX_OK; at = end) {
-    for (end = at; end < in->n && in->s[end] == ' ';) end++;
-    if (end - at >= 2) {
+    ax_utf8_next(in->s + at, &size);
+    end = run_of_spaces(step, in, at);
+    if (end > at + size || (end == at + size && !(step->flags & 2))) {
       st = ax_flow_substitute(out, step->b, step->b_n, in, end);
       continue;
     }
-    while (end < in->n && !(in->s[end] == ' ' && end + 1 < in->n && in->s[end + 1] == ' ')) end++;
+    for (end = at + size; end < in->n && run_of_spaces(step, in, end) == end; end += second)
+      ax_utf8_next(in->s + end, &second);
     st = ax_flow_copy(out, in, at, end - at);
   }
   return st;

@@ -55,16 +55,20 @@ function NORMALIZERS.Prepend(file, where, t, config)
   t:normalizer("prepend", field(file, where, config, "prepend", "string"), "", 0)
 end
 
+-- Patterns that Replace knows, with the flags of replace_spaces.
+local RUNS = { [" +"] = 0, ["\\s+"] = 1, [" {2,}"] = 2, ["\\s{2,}"] = 3 }
+
 function NORMALIZERS.Replace(file, where, t, config)
   local pattern, content = field(file, where, config, "pattern", "map"),
     field(file, where, config, "content", "string")
   if pattern.Regex == nil then
     t:normalizer("replace", field(file, where .. ".pattern", pattern, "String", "string"), content, 0)
-  elseif pattern.Regex == " {2,}" then
-    t:normalizer("replace_spaces", "", content, 0)
+  elseif RUNS[pattern.Regex] then
+    t:normalizer("replace_spaces", "", content, RUNS[pattern.Regex])
   else
-    checks.fail(file, "%s: the pattern %s is not supported; supported are plain texts and ' {2,}'", where,
-      options.show(pattern.Regex))
+    checks.fail(file, "%s: the pattern %s is not supported; supported are plain texts and ' +', '\\s+', " ..
+      "' {2,}', "
+      .. "'\\s{2,}'", where, options.show(pattern.Regex))
   end
 end
 
