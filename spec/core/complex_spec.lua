@@ -332,3 +332,12 @@ describe("stft and istft raise", function()
       { dtype = "int64" })
   end)
 end)
+
+describe("complex vectors and scalars", function()
+  it("vdot turns the signs of its first vector, and a running sum of one number is that number", function()
+    local a, b = tensor.complex(tensor.tensor { 1, 2 }, tensor.tensor { 3, -1 }),
+      tensor.complex(tensor.tensor { 0, 1 }, tensor.tensor { 1, 5 })
+    assert.same({ 0, 12 }, { a:vdot(b):item() })
+    assert.same({ 1, 3 }, { a[1]:cumsum(1):item() })
+  end)
+end)

@@ -326,3 +326,22 @@ describe("copies, histograms, segments", function()
       message(x.cov, x, { fweights = tensor.ones({ 2 }, { dtype = "int64" }) }))
   end)
 end)
+
+describe("results that are left out", function()
+  it("leave no gap: unique and unique_consecutive of a dim", function()
+    local x = tensor.tensor { { 1, 2 }, { 1, 2 }, { 3, 4 } }
+    for _, name in ipairs { "unique", "unique_consecutive" } do
+      assert.equal(1, select("#", x[name](x, { dim = 1 })), name)
+      local values, counts = x[name](x, { dim = 1, return_counts = true })
+      assert.same({ { { 1, 2 }, { 3, 4 } }, { 2, 1 } }, { values:totable(), counts:totable() }, name)
+      assert.equal(2, select("#", x[name](x, { return_counts = true })), name)
+    end
+  end)
+
+  it("integers stay integers: addr of bool, addbmm", function()
+    local yes, i = tensor.ones({ 2 }, { dtype = "bool" }), tensor.ones({ 1, 2, 2 }, { dtype = "int64" })
+    assert.equal("bool", tensor.addr(tensor.zeros({ 2, 2 }, { dtype = "bool" }), yes, yes).dtype)
+    assert.equal("int64", i[1]:addbmm(i, i, 2, 3).dtype)
+    assert.matches("addbmm: beta 0.5 does not fit tensors of int64", message(tensor.addbmm, i[1], i, i, 0.5))
+  end)
+end)

@@ -278,6 +278,12 @@ static ax_status keep_pairs(ax_infer *q)
   return over_pairs(q, &q->a, complex_inputs);
 }
 
+/* Running sums.  The one dim that a tensor of no dims seems to have is not that of the parts. */
+static ax_status running_pairs(ax_infer *q)
+{
+  return X->ndim == 0 ? ax_run1(AX_OP_CLONE, X, &q->result[0]) : keep_pairs(q);
+}
+
 /* Margins are listed from the last dim on: the pairs get none. */
 static ax_status pad_pairs(ax_infer *q)
 {
@@ -373,8 +379,8 @@ static const struct {
   KEEP(ADD), KEEP(SUB), KEEP(NEG),
   KEEP(MUL), TURN(DIV), TURN(SQUARE), TURN(RECIPROCAL), TURN(EXP), TURN(LOG), TURN(SQRT), TURN(SIN),
   TURN(COS), TURN(SINH), TURN(COSH), TURN(TANH), TURN(POW),
-  OTHERS(SUM, reduce_pairs), OTHERS(MEAN, reduce_pairs), OTHERS(CUMSUM, keep_pairs),
-  OTHERS(CUMSUM_BACKWARD, keep_pairs), OTHERS(INDEX_SELECT_BACKWARD, keep_pairs),
+  OTHERS(SUM, reduce_pairs), OTHERS(MEAN, reduce_pairs), OTHERS(CUMSUM, running_pairs),
+  OTHERS(CUMSUM_BACKWARD, running_pairs), OTHERS(INDEX_SELECT_BACKWARD, keep_pairs),
   OTHERS(INDEX_ADD, keep_pairs), OTHERS(INDEX_COPY, keep_pairs),
   OTHERS(MM, bilinear), OTHERS(BMM, bilinear), OTHERS(MATMUL, bilinear), OTHERS(BATCHED_MATMUL, bilinear),
   OTHERS(DOT, bilinear), OTHERS(PAD_MODE, pad_pairs), OTHERS(PAD_MODE_BACKWARD, pad_pairs),

@@ -16,10 +16,16 @@ define("inner", "a:T b:T", "sums of products over the last dim of both", functio
   for i = 1, b.ndim - 1 do shape[#shape + 1] = b.shape[i] end
   return a:reshape(-1, k):matmul(b:reshape(-1, k):t()):view(shape)
 end)
-define("vdot", "a:T b:T", "the sum of products of two vectors", core.dot)
+define("vdot", "a:T b:T", "the sum of products of two vectors, complex ones of a with their signs turned",
+  function(a, b) return a:conj():dot(b) end)
 define("ger", "a:T b:T", "another name of `outer`", core.outer)
 define("addr", "input:T vec1:T vec2:T beta:num=1 alpha:num=1", "beta input + alpha outer(vec1, vec2)",
   function(input, a, b, beta, alpha)
+    if input.dtype == "bool" and a.dtype == "bool" and b.dtype == "bool" then
+      local product = a:unsqueeze(2):logical_and(b)
+      product = alpha == 0 and core.zeros_like(product) or product
+      return beta == 0 and product or product:logical_or(input)
+    end
     local product = a:outer(b) * alpha
     if beta == 0 then return product end
     return input * beta + product
@@ -27,6 +33,12 @@ define("addr", "input:T vec1:T vec2:T beta:num=1 alpha:num=1", "beta input + alp
 define("addbmm", "input:T batch1:T batch2:T beta:num=1 alpha:num=1",
   "beta input + alpha sum of batch1 @ batch2",
   function(input, a, b, beta, alpha)
+    for name, factor in pairs { beta = beta, alpha = alpha } do
+      if factor ~= math.floor(factor) and not input.dtype:find("float", 1, true)
+        and not input:is_complex() then
+        options.fail("addbmm: %s %g does not fit tensors of %s", name, factor, input.dtype)
+      end
+    end
     local product = a:bmm(b):sum(1) * alpha
     if beta == 0 then return product end
     return input * beta + product

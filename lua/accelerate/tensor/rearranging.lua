@@ -68,8 +68,9 @@ define("unique_consecutive", "x:T return_inverse:bool=false return_counts:bool=f
   "x without repetitions of the element (dim: the slice) before; where each went; how many; without dim " ..
   "of the "
   .. "flattened x", function(x, inverse, counts, dim)
-    local values, places, count = require("accelerate.tensor.slices").unique(dim and x or x:reshape(-1), dim
-      or 1,
-      inverse, counts, false)
-    return values, places and not dim and places:view(x.shape) or places, count
+    local slices = require "accelerate.tensor.slices"
+    if dim then return slices.unique(x, dim, inverse, counts, false) end
+    local results = { slices.unique(x:reshape(-1), 1, inverse, counts, false) }
+    if inverse then results[2] = results[2]:view(x.shape) end
+    return unpack(results)
   end)

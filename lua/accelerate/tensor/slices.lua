@@ -16,7 +16,8 @@ local function row_order(rows)
 end
 
 --- The different slices of dim, in rising order where `ordered`, else without repetitions of the
---- slice before; where each slice went; how many there were.
+--- slice before; where each slice went; how many there were: what is
+--- not wanted is left out.
 function M.unique(x, dim, return_inverse, return_counts, ordered)
   if x.ndim == 0 then
     options.fail("%s: dim is %d, and x has no dims", ordered and "unique" or "unique_consecutive", dim)
@@ -37,7 +38,10 @@ function M.unique(x, dim, return_inverse, return_counts, ordered)
   local values = moved[first]
   if x.ndim > 1 then values = values:movedim(1, dim) end
   local inverse = order and core.empty_like(group):index_copy_(1, order, group) or group
-  return values, return_inverse and inverse or nil, return_counts and group:bincount() or nil
+  local results = { values }
+  if return_inverse then results[2] = inverse end
+  if return_counts then results[#results + 1] = group:bincount() end
+  return unpack(results)
 end
 
 return M
