@@ -338,6 +338,22 @@ describe("results that are left out", function()
     end
   end)
 
+  it("index_fill writes the one place of a scalar once", function()
+    local x, value = tensor.tensor(1, { dtype = "float64", requires_grad = true }),
+      tensor.tensor(4, { dtype = "float64", requires_grad = true })
+    local filled = x:index_fill(1, tensor.zeros({ 2 }, { dtype = "int64" }), value)
+    assert.same({ 4, {} }, { filled:item(), filled.shape })
+    local gx, gv = core.grad(filled, { x, value })
+    if type(gx) == "table" then gx, gv = gx[1], gx[2] end
+    assert.same({ 0, 1 }, { gx:item(), gv:item() })
+  end)
+
+  it("softmin has a type", function()
+    local y = require("accelerate.nn.functional").softmin(tensor.arange(3), 1, "float64")
+    assert.equal("float64", y.dtype)
+    assert.is_true(y[1]:item() > y[2]:item())
+  end)
+
   it("integers stay integers: addr of bool, addbmm", function()
     local yes, i = tensor.ones({ 2 }, { dtype = "bool" }), tensor.ones({ 1, 2, 2 }, { dtype = "int64" })
     assert.equal("bool", tensor.addr(tensor.zeros({ 2, 2 }, { dtype = "bool" }), yes, yes).dtype)

@@ -117,6 +117,7 @@ end
 
 function M.index_fill(inplace, x, dim, index, _, value)
   value = check_value("index_fill", 4, x, value)
+  if x.ndim == 0 and index:numel() > 1 then index = index:narrow(1, 1, 1) end -- it is one place
   local shape = x.shape
   if x.ndim > 0 then shape[dim] = index:numel() end
   return x[inplace and "index_copy_" or "index_copy"](x, dim, index, value:expand(shape))

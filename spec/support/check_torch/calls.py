@@ -232,6 +232,9 @@ CALLS = {
     "linalg.matrix_norm": "linalg.matrix_norm " + NORM,
     "linalg.lu_solve": lambda sample, x, args, kwargs: "linalg.lu_solve(%s)" % arguments(sample,
         "LU:T pivots:T b:T | left:bool adjoint:bool", (x, *args), kwargs, {}),
+    "linalg.lstsq [grad_oriented]": lambda sample, x, args, kwargs: \
+        "unpack({ linalg.lstsq(%s) }, 1, 2)" % arguments(sample, "a:T b:T | rcond:num driver:any",
+            (x, args[0]), {**({"driver": args[1]} if len(args) > 1 else {}), **kwargs}, {}),
     "linalg.svd": "linalg.svd x:T | full_matrices:bool",
     "linalg.vecdot": "linalg.vecdot a:T b:T | dim:dim",
     "linalg.diagonal": "linalg.diagonal x:T | offset:int dim1:dim dim2:dim",

@@ -48,10 +48,11 @@ for _, name in ipairs {
 --- Returns softmax(-x) along a dim.
 ---@param x accelerate.Tensor
 ---@param dim integer
+---@param dtype? accelerate.DType the type to compute in; without it a floating-point x is expected
 ---@return accelerate.Tensor
-function F.softmin(x, dim)
+function F.softmin(x, dim, dtype)
   if not core.is_tensor(x) then options.fail("softmin: x must be a tensor, got %s", options.show(x)) end
-  return core.softmax(-x, dim)
+  return core.softmax(-x, dim, dtype)
 end
 
 --- Returns softmax of (logits + Gumbel draws) / tau: see the op of this name.
