@@ -192,6 +192,75 @@ static int FN(lu_panel)(int64_t m, int64_t w, T *p, int *pivots)
   return info;
 }
 
+/* Factorises p, w columns of m rows, `stride` apart and with zeros behind: each column gets all
+ * that the ones before it subtract, then its pivot.  It is faster than lu_panel for many rows. */
+static int FN(lu_tall)(int64_t m, int64_t w, T *p, int64_t stride, int *pivots)
+{
+  int info = 0;
+  for (int64_t c = 0; c < w; c++) {
+    T *const col = p + c * stride;
+    const int64_t before = lesser(c, m);
+    for (int64_t j = 0; j < before; j++)
+      for (int64_t i = j + 1; i < before; i++) col[i] -= p[j * stride + i] * col[j];
+    if (c >= m) continue;
+    for (int64_t i = c; i < m; i += VN) {
+      V rest = *(V *)(col + i);
+      for (int64_t j = 0; j < c; j++) rest -= col[j] * *(const V *)(p + j * stride + i);
+      *(V *)(col + i) = rest;
+    }
+    T most = -1;
+    int64_t at = c;
+    _Pragma("omp simd reduction(max : most)") for (int64_t i = c; i < m; i++)
+    {
+      const T size = col[i] < 0 ? -col[i] : col[i];
+      most = size > most ? size : most;
+    }
+    for (int64_t i = c; i < m; i++)
+      if (col[i] == most || -col[i] == most) {
+        at = i;
+        break;
+      }
+    pivots[c] = (int)at + 1;
+    for (int64_t q = 0; q < w; q++) {
+      const T kept = p[q * stride + c];
+      p[q * stride + c] = p[q * stride + at];
+      p[q * stride + at] = kept;
+    }
+    const T pivot = col[c], inverse = 1 / pivot;
+    if (pivot == 0) info = info ? info : (int)c + 1;
+    else if (pivot >= LEAST || -pivot >= LEAST)
+      for (int64_t i = c + 1; i < m; i++) col[i] *= inverse;
+    else
+      for (int64_t i = c + 1; i < m; i++) col[i] /= pivot;
+  }
+  return info;
+}
+
+/* lu_tall of the w columns of a, which stand in `room` meanwhile. */
+static int FN(lu_turned)(int64_t rows, int64_t w, T *a, int64_t ld, int *pivots, T *room)
+{
+  const int64_t stride = whole(rows, 16) + 16;
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t c = 0; c < w; c++) room[c * stride + i] = a[i * ld + c];
+  for (int64_t c = 0; c < w; c++) memset(room + c * stride + rows, 0, sizeof(T) * (size_t)(stride - rows));
+  const int info = FN(lu_tall)(rows, w, room, stride, pivots);
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t c = 0; c < w; c++) a[i * ld + c] = room[c * stride + i];
+  return info;
+}
+
+/* lu_panel likewise. */
+static int FN(lu_short)(int64_t rows, int64_t w, T *a, int64_t ld, int *pivots, T *room)
+{
+  for (int64_t i = 0; i < rows; i++) {
+    memcpy(room + i * PANEL, a + i * ld, sizeof(T) * (size_t)w);
+    memset(room + i * PANEL + w, 0, sizeof(T) * (size_t)(PANEL - w));
+  }
+  const int info = FN(lu_panel)(rows, w, room, pivots);
+  for (int64_t i = 0; i < rows; i++) memcpy(a + i * ld, room + i * PANEL, sizeof(T) * (size_t)w);
+  return info;
+}
+
 static void FN(swap_rows)(T *a, T *b, int64_t n)
 {
   int64_t c = 0;
@@ -211,12 +280,8 @@ static void FN(swap_rows)(T *a, T *b, int64_t n)
 static int FN(lu_columns)(int64_t m, int64_t n, T *a, int64_t ld, int64_t at, int64_t w, int *pivots, T *room)
 {
   const int64_t rows = m - at;
-  for (int64_t i = 0; i < rows; i++) {
-    memcpy(room + i * PANEL, a + (at + i) * ld + at, sizeof(T) * (size_t)w);
-    memset(room + i * PANEL + w, 0, sizeof(T) * (size_t)(PANEL - w));
-  }
-  const int info = FN(lu_panel)(rows, w, room, pivots + at);
-  for (int64_t i = 0; i < rows; i++) memcpy(a + (at + i) * ld + at, room + i * PANEL, sizeof(T) * (size_t)w);
+  const int info =
+      (rows > NB ? FN(lu_turned) : FN(lu_short))(rows, w, a + at * (ld + 1), ld, pivots + at, room);
   for (int64_t j = at; j < at + lesser(rows, w); j++) {
     const int64_t other = at + pivots[j] - 1;
     pivots[j] = (int)other + 1;
