@@ -117,10 +117,9 @@ end
 
 function M.index_fill(inplace, x, dim, index, _, value)
   value = check_value("index_fill", 4, x, value)
-  if x.ndim == 0 and index:numel() > 1 then index = index:narrow(1, 1, 1) end -- it is one place
-  local shape = x.shape
-  if x.ndim > 0 then shape[dim] = index:numel() end
-  return x[inplace and "index_copy_" or "index_copy"](x, dim, index, value:expand(shape))
+  -- a place that is listed twice is written once
+  local mask = core.zeros(x.shape, { dtype = "uint8", device = x.device }):index_fill(dim, index, 1):eq(1)
+  return place("index_fill", inplace, x, core.where(mask, value, x))
 end
 
 -- ---- positions

@@ -19,7 +19,7 @@ RENAMED = {"other": "b", "row": "rows", "col": "columns", "tensor1": "a", "tenso
 DRAWN = set("""cauchy exponential geometric log_normal normal uniform bernoulli multinomial randn randn_like rand_like
     randint randint_like empty empty_like new_empty new_empty_strided empty_strided empty_permuted
     nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout
-    nn.functional.feature_alpha_dropout nn.functional.rrelu resize_ resize_as_""".split())
+    nn.functional.feature_alpha_dropout nn.functional.rrelu resize_ resize_as_ svd_lowrank pca_lowrank""".split())
 
 
 def by(template):
@@ -232,6 +232,10 @@ CALLS = {
     "linalg.matrix_norm": "linalg.matrix_norm " + NORM,
     "linalg.lu_solve": lambda sample, x, args, kwargs: "linalg.lu_solve(%s)" % arguments(sample,
         "LU:T pivots:T b:T | left:bool adjoint:bool", (x, *args), kwargs, {}),
+    **{name: lambda sample, x, args, kwargs, name=name: f"tensor.{name}({sample.text(x)}:matmul("
+        f"{sample.text(args[0])}:transpose(-2, -1)), "
+        + sample.options({key: sample.text(value) for key, value in kwargs.items()}) + ")"
+        for name in ("svd_lowrank", "pca_lowrank")},
     "linalg.lstsq [grad_oriented]": lambda sample, x, args, kwargs: \
         "unpack({ linalg.lstsq(%s) }, 1, 2)" % arguments(sample, "a:T b:T | rcond:num driver:any",
             (x, args[0]), {**({"driver": args[1]} if len(args) > 1 else {}), **kwargs}, {}),
