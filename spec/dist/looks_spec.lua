@@ -57,8 +57,10 @@ describe("SIGUSR1 to the launcher", function()
 
   it("shows the stack of a run without ranks", function()
     local run = processes.start { processes.script(HEAD .. [[
-      io.write "ready\n"
-      local function long() for _ = 1, 1e9 do ffi.C.usleep(100) end end
+      local function long()
+        io.write "ready\n"
+        for _ = 1, 1e9 do ffi.C.usleep(100) end
+      end
       long()
     ]]) }
     run:expect("ready", 10)

@@ -107,4 +107,16 @@ describe(("rows on %s (%s)"):format(device.name, device.kind), function()
       end
     end
   end
+
+  it("complex numbers, which the CPU computes, are filled and written over in their own shape", function()
+    device.with(function()
+      local z = core.empty(2, 3, { dtype = "complex64", device = device.name })
+      z:fill_(2)
+      assert.are.same({ 2, 2, 2, 2, 2, 2 }, flat(z:real():to("cpu")))
+      z:copy_(core.complex(core.arange(3, { dtype = "float32" }), core.ones(3)):to(device.name))
+      assert.are.same({ 0, 1, 2, 0, 1, 2 }, flat(z:real():to("cpu")))
+      z:zero_()
+      assert.are.same({ 0, 0, 0, 0, 0, 0 }, flat(z:imag():to("cpu")))
+    end)
+  end)
 end)

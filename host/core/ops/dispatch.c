@@ -184,7 +184,8 @@ static ax_status run_on_cpu(ax_infer *q, ax_tensor **out)
     AX_TRY(ax_transfer(in[k], t, false));
   }
   for (int k = 0; k < q->n_out; k++) {
-    AX_TRY(ax_tensor_new_on((ax_device){ AX_CPU, 0 }, q->out[k].dtype, q->out[k].ndim, q->out[k].shape,
+    /* a result in place may be larger than the row's own: a number that fills it */
+    AX_TRY(ax_tensor_new_on((ax_device){ AX_CPU, 0 }, (ax_dtype)out[k]->dtype, out[k]->ndim, out[k]->shape,
                             &results[k]));
     if (q->channels_last >> (8 + k) & 1)
       ax_strides_channels_last(results[k]->ndim, results[k]->shape, results[k]->strides);

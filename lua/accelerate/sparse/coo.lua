@@ -421,7 +421,7 @@ function SparseTensor.__tostring(s)
     ("size=(%s%s), nnz=%d"):format(table.concat(s.shape, ", "), #s.shape == 1 and "," or "", s:nnz()) }
   if s.dtype ~= "float32" then text[3] = text[3] .. ", dtype=" .. s.dtype end
   local last = "layout=sparse_coo"
-  if s.requires_grad then last = last .. ", requires_grad=true" end
+  if s.requires_grad then last = last .. ", requires_grad=True" end
   return "tensor(" .. text[1] .. ",\n       " .. text[2] .. ",\n       " .. text[3] .. ", " .. last .. ")"
 end
 
