@@ -189,7 +189,7 @@ describe("a checkpoint", function()
 
   it("is read into the memory that the optimizers' states have, and into new memory where it cannot",
     function()
-    host.in_folder(function(folder)
+    host.in_folder(function(root)
       local accelerator = accelerate.Accelerator { cpu = true }
       local model = nn.Linear(300, 200)
       local optimizer = optim.AdamW(model:parameters(), { lr = 0.1 })
@@ -201,11 +201,11 @@ describe("a checkpoint", function()
       end
       local function first_state() return optimizer.state[model:parameters()[1]] end
       step()
-      accelerator:save_state(folder .. "/one")
+      accelerator:save_state(root .. "/one")
       local saved, place = first_state().exp_avg:clone(), first_state().exp_avg:data_ptr()
       step()
       assert.is_false(tensor.equal(saved, first_state().exp_avg))
-      accelerator:load_state(folder .. "/one")
+      accelerator:load_state(root .. "/one")
       assert.equal(place, first_state().exp_avg:data_ptr())
       assert.is_true(tensor.equal(saved, first_state().exp_avg))
       assert.equal(1, first_state().step)
@@ -219,11 +219,11 @@ describe("a checkpoint", function()
       -- a parameter that has stepped since, and had not when it was saved
       local extra = nn.Parameter(tensor.ones(3))
       optimizer:add_param_group { params = { extra } }
-      accelerator:save_state(folder .. "/two")
+      accelerator:save_state(root .. "/two")
       extra:sum():backward()
       step()
       assert.is_table(optimizer.state[extra])
-      accelerator:load_state(folder .. "/two")
+      accelerator:load_state(root .. "/two")
       assert.is_nil(optimizer.state[extra])
     end)
   end)

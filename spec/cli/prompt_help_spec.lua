@@ -46,7 +46,7 @@ describe("completion", function()
 
   it("knows members of modules, fields and methods of objects", function()
     assert.same({ "Linear" }, candidates "nn.Li")
-    assert.same({ "relu", "relu6" }, candidates "nn.functional.relu")
+    assert.same({ "relu", "relu6", "relu_" }, candidates "nn.functional.relu")
     has("spec_model.w", "weight")
     has("spec_model:", "parameters", "state_dict", "forward", "to")
     has("spec_x:", "add", "add_", "backward", "item")

@@ -220,11 +220,7 @@ end
 ---@param closure? fun(): any as other optimizers'
 ---@return any
 function LOMO:step(closure)
-  local result
-  if closure ~= nil then
-    options.value(self.__name .. ":step", "closure", closure, { "function" })
-    result = core.enable_grad(closure)
-  end
+  local result = self:_evaluate(closure)
   if self._applied then return result end
   self:_began()
   scope.with(self, "_pass", {}, function()

@@ -95,11 +95,7 @@ end
 ---@return any
 function Muon:step(closure)
   recording.refuse("Muon's step", "its numbers would be those of the recorded step")
-  local result
-  if closure ~= nil then
-    options.value(self.__name .. ":step", "closure", closure, { "function" })
-    result = core.enable_grad(closure)
-  end
+  local result = self:_evaluate(closure)
   if not first_step.seen[self] then first_step.optimizer(self) end
   for _, group in ipairs(self.param_groups) do
     for _, p in ipairs(group.params) do

@@ -215,15 +215,18 @@ local function step_all(self, skip)
   states.show(self)
 end
 
+-- What a closure returns, called with gradients on; nil where there is none.
+function Optimizer:_evaluate(closure)
+  if closure == nil then return nil end
+  options.value(self.__name .. ":step", "closure", closure, { "function" })
+  return core.enable_grad(closure)
+end
+
 --- Updates the parameters once. Parameters without a gradient do not change: no decay, no momentum.
 ---@param closure? fun(): any computes the loss anew, with gradients on; its result is returned
 ---@return any
 function Optimizer:step(closure)
-  local result
-  if closure ~= nil then
-    options.value(self.__name .. ":step", "closure", closure, { "function" })
-    result = core.enable_grad(closure)
-  end
+  local result = self:_evaluate(closure)
   step_all(self)
   return result
 end

@@ -197,10 +197,10 @@ end
 -- Whether everything that is kept can be written over: a file has a state for each parameter that
 -- has one. It is then read without further memory.
 local function overwrites(self, items)
-  local begun, object = 0, nil
+  local begun = 0
   self:_settle()
   for _, group in ipairs(self.param_groups) do
-    object = states.core_of(self, group)
+    local object = states.core_of(self, group)
     for index = 1, #group.params do
       if object:get(index) then begun = begun + 1 end
     end

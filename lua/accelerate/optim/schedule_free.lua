@@ -112,11 +112,7 @@ function ScheduleFree:step(closure)
     fail("%s:step: the optimizer is not in training mode; call optimizer:train() before training, and "
       .. "optimizer:eval() before an evaluation or a checkpoint", self.__name)
   end
-  local result
-  if closure ~= nil then
-    options.value(self.__name .. ":step", "closure", closure, { "function" })
-    result = core.enable_grad(closure)
-  end
+  local result = self:_evaluate(closure)
   local back = recording.active and counts_of(self)
   advance_all(self)
   if back then recording.register(function() advance_all(self) end, back) end

@@ -65,11 +65,7 @@ end
 ---@return any
 function SparseAdam:step(closure)
   recording.refuse("SparseAdam's step", "its rows would be those of the recorded step")
-  local result
-  if closure ~= nil then
-    options.value(self.__name .. ":step", "closure", closure, { "function" })
-    result = core.enable_grad(closure)
-  end
+  local result = self:_evaluate(closure)
   if not first_step.seen[self] then first_step.optimizer(self) end
   for g, group in ipairs(self.param_groups) do
     for i, p in ipairs(group.params) do check_dense(self, g, i, p) end

@@ -12,6 +12,18 @@ function M.type_of(x)
   return x.dtype:find("float", 1, true) and x.dtype or "float32"
 end
 
+--- I0, the modified Bessel function, of a number: its power series, whose terms are all positive.
+---@param x number
+---@return number
+function M.i0(x)
+  local sum, term, k, quarter = 1, 1, 1, x * x / 4
+  while term > sum * 2 ^ -54 do
+    term = term * quarter / (k * k)
+    sum, k = sum + term, k + 1
+  end
+  return sum
+end
+
 --- A tensor like x, filled with a number.
 ---@param x accelerate.Tensor
 ---@param value number

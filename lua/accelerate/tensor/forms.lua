@@ -26,11 +26,21 @@ local function is_float(x) return core.is_tensor(x) and x.dtype:find("float", 1,
 
 -- ---- dtype: x is cast first
 
+local function cast(name, x, dtype)
+  if x.dtype:find("complex", 1, true) and not dtype:find("complex", 1, true) then
+    options.fail("%s: dtype: %s as %s would lose the imaginary part; take real, imag or abs first", name,
+      x.dtype, dtype)
+  end
+  return x:to(dtype)
+end
+
 for _, name in ipairs { "sum", "mean", "prod", "nansum" } do
-  M[name] = function(_, x, dim, keepdim, dtype) return core[name](x:to(dtype), dim, keepdim):to(dtype) end
+  M[name] = function(_, x, dim, keepdim, dtype)
+    return core[name](cast(name, x, dtype), dim, keepdim):to(dtype)
+  end
 end
 for _, name in ipairs { "cumsum", "cumprod", "softmax", "log_softmax" } do
-  M[name] = function(_, x, dim, dtype) return core[name](x:to(dtype), dim):to(dtype) end
+  M[name] = function(_, x, dim, dtype) return core[name](cast(name, x, dtype), dim):to(dtype) end
 end
 
 for _, name in ipairs { "var", "std" } do

@@ -1,4 +1,5 @@
 --- Windows, and Fourier transforms of short pieces of a signal.
+local analytic = require "accelerate.tensor.analytic"
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local options = require "accelerate.utils.options"
@@ -6,16 +7,6 @@ local options = require "accelerate.utils.options"
 local shape_text = define.shape_text
 
 -- ---- windows
-
--- I0, the modified Bessel function: its power series, whose terms are all positive.
-local function bessel(x)
-  local sum, term, k, quarter = 1, 1, 1, x * x / 4
-  while term > sum * 2 ^ -54 do
-    term = term * quarter / (k * k)
-    sum, k = sum + term, k + 1
-  end
-  return sum
-end
 
 -- value(t) for t = 0 .. 1 over the window; a periodic one leaves out the last of length + 1.
 local function window(where, length, periodic, dtype, value)
@@ -57,7 +48,7 @@ define("kaiser_window", "window_length:int periodic:bool=true beta:num=12 dtype:
   "I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta) for t = 0 .. 1; periodic: without the last position",
   function(n, periodic, beta, dtype)
     return window("kaiser_window", n, periodic, dtype, function(t)
-      return bessel(beta * math.sqrt(math.max(0, 1 - (2 * t - 1) ^ 2))) / bessel(beta)
+      return analytic.i0(beta * math.sqrt(math.max(0, 1 - (2 * t - 1) ^ 2))) / analytic.i0(beta)
     end)
   end, "function")
 

@@ -1,5 +1,6 @@
 --- Windows under the names of torch.signal.windows: (M, sym, dtype) and what gives them their form.
 --- sym: the last position mirrors the first; else the window is one period of a longer one.
+local analytic = require "accelerate.tensor.analytic"
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local options = require "accelerate.utils.options"
@@ -64,16 +65,8 @@ public("gaussian", "std:num=1", "exp(-((k - middle) / std)^2 / 2)", function(std
 end)
 public("kaiser", "beta:num=12", "I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta)", function(beta)
   if beta < 0 then options.fail("signal.windows.kaiser: beta must be at least 0, got %g", beta) end
-  local function bessel(x)
-    local sum, term, k, quarter = 1, 1, 1, x * x / 4
-    while term > sum * 2 ^ -54 do
-      term = term * quarter / (k * k)
-      sum, k = sum + term, k + 1
-    end
-    return sum
-  end
   return function(k, last)
-    return bessel(beta * math.sqrt(math.max(0, 1 - (2 * k / last - 1) ^ 2))) / bessel(beta)
+    return analytic.i0(beta * math.sqrt(math.max(0, 1 - (2 * k / last - 1) ^ 2))) / analytic.i0(beta)
   end
 end)
 
