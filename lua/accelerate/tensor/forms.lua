@@ -17,6 +17,15 @@ local function place(name, inplace, x, result)
   return x
 end
 
+-- fn(...), whose errors name the op that was called in place of those inside.
+local function in_name(name, inside, fn, ...)
+  local fine, result = pcall(fn, ...)
+  if fine then return result end
+  local message = tostring(result):gsub("\nstack traceback:.*", "")
+  for _, op in ipairs(inside) do message = message:gsub("^.-%f[%w_]" .. op .. ": ", "") end
+  options.fail("%s: %s", name, message)
+end
+
 -- x, or a copy of it where the gradient needs x as it was.
 local function kept(inplace, x)
   return inplace and core.is_grad_enabled() and x:clone() or x
@@ -51,12 +60,19 @@ end
 
 -- ---- arithmetic
 
+local function is_bool(x) return type(x) == "boolean" or core.is_tensor(x) and x.dtype == "bool" end
+
 for _, name in ipairs { "add", "sub" } do
   M[name] = function(inplace, a, b, alpha)
+    if alpha == 1 then return (inplace and a[name .. "_"] or core[name])(a, b) end
+    if is_bool(a) and is_bool(b) and alpha ~= 0 then
+      options.fail("%s: alpha: expected 0 or 1 for tensors of bool, got %g", name, alpha)
+    end
     if not is_float(a) and not is_float(b) and alpha ~= math.floor(alpha) then
       options.fail("%s: alpha: expected an integer for tensors of integers, got %g", name, alpha)
     end
     local scaled = type(b) == "boolean" and (b and alpha or 0) or b * alpha
+    if is_bool(a) and is_bool(b) then scaled = core.is_tensor(b) and core.zeros_like(b) or false end
     if inplace then return a[name .. "_"](a, scaled) end
     return core[name](a, scaled)
   end
@@ -70,8 +86,12 @@ local function truncated(a, b)
   return core.floor_divide(core.sub(a, core.fmod(a, b)), b)
 end
 function M.div(inplace, x, b, mode)
+  if is_bool(x) and is_bool(b) then
+    options.fail("div: rounding_mode: not defined for bool, got %s", options.show(mode))
+  end
   local a = kept(inplace, x)
-  local result = core.no_grad(mode == "trunc" and truncated or core.floor_divide, a, b)
+  local result = in_name("div", { "floor_divide", "fmod", "sub", "div" }, core.no_grad,
+    mode == "trunc" and truncated or core.floor_divide, a, b)
   local recorded = core.is_grad_enabled()
     and (is_float(a) and a.requires_grad or is_float(b) and b.requires_grad)
   if recorded then -- steps have no slope: a result with a record whose gradients are 0
@@ -136,7 +156,7 @@ end
 
 function M.scatter(inplace, x, dim, index, src, reduce)
   if not core.is_tensor(src) then
-    src = core.full(index.shape, src, { dtype = x.dtype, device = x.device })
+    src = in_name("scatter", { "full" }, core.full, index.shape, src, { dtype = x.dtype, device = x.device })
   end
   if reduce == "add" then return x[inplace and "scatter_add_" or "scatter_add"](x, dim, index, src) end
   return place("scatter", inplace, x, define.functions.scatter_reduce(kept(inplace, x), dim, index, src,

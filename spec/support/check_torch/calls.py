@@ -173,7 +173,7 @@ CALLS = {
     "linspace [tensor_overload]": overload("linspace"),
     "logspace": "tensor.logspace start:num stop:num steps:int base:num | dtype:dtype",
     "logspace [tensor_overload]": overload("logspace"),
-    "broadcast_shapes": lambda sample, x, args, kwargs: "tensor({ tensor.broadcast_shapes(%s) }, { dtype = 'int64' })" \
+    "broadcast_shapes": lambda sample, x, args, kwargs: "unpack(tensor.broadcast_shapes(%s))" \
         % ", ".join(sample.text([v] if isinstance(v, int) else v) for v in (x, *args)),
     "broadcast_tensors": listed("tensor.broadcast_tensors"),
     "block_diag": listed("tensor.block_diag"),
