@@ -325,7 +325,7 @@ static int compare_keys(const void *left, const void *right)
   if (ka == AX_YAML_INT) return (a->number > b->number) - (a->number < b->number);
   if (ka == AX_YAML_BOOL) return (int)a->truth - (int)b->truth;
   if (a->size != b->size) return a->size < b->size ? -1 : 1;
-  return memcmp(a->text, b->text, a->size);
+  return a->size ? memcmp(a->text, b->text, a->size) : 0; /* a map as a key has no text */
 }
 
 /* The keys of a map, sorted; NULL without memory. */
