@@ -179,6 +179,12 @@ describe("ordered", function()
     assert.is_true(ordered.is_list { 1, 2, 3 })
     assert.is_false(ordered.is_list { 1, nil, 3 })
     assert.is_false(ordered.is_list { 1, x = 2 })
+    local hole = { [0] = 1, [2] = 2 }
+    rawset(hole, 1, true) -- the table keeps room for it, and # may count to 2
+    hole[1] = nil
+    for _, map in ipairs { hole, { [-1] = 1 }, { [1.5] = 1 }, { [0] = 1, 2 } } do
+      assert.is_false(ordered.is_list(map))
+    end
   end)
 end)
 

@@ -32,6 +32,11 @@ describe("utils.pformat", function()
       text(list, { width = 32 }))
   end)
 
+  it("shows a map whose keys are numbers with its keys", function()
+    local map = require("accelerate.utils.yaml").decode "0: a\n2: b"
+    assert.equal('{ [0] = "a", [2] = "b" }', text(map))
+  end)
+
   it("counts what it leaves out", function()
     local list, map = {}, {}
     for i = 1, 1000 do list[i], map["k" .. i] = i, i end

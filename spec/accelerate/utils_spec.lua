@@ -67,6 +67,12 @@ describe("json", function()
     assert.are.same({ 0, 10, -0.5, 1e5, 1.5e-3, 120 }, json.decode "[0, 10, -0.5, 1E5, 1.5e-3, 1.2e+2]")
   end)
 
+  it("takes no map whose keys are numbers for a list", function()
+    local map = require("accelerate.utils.yaml").decode "0: a\n2: b"
+    assert.error_matches(function() json.encode(map) end, "a map's keys must be strings, got a number")
+    assert.error_matches(function() json.encode { 1, a = 2 } end, "a table with list and map entries")
+  end)
+
   it("says what is wrong, and where", function()
     for text, message in pairs { ["{"] = "expected a key", ['{"a"'] = "expected ':'",
       ["[1"] = "expected ',' or ']'", ['"a'] = "without its end",

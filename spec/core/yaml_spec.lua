@@ -140,6 +140,12 @@ describe("a written YAML text", function()
     assert.are.same({}, (yaml.decode(yaml.encode {})))
   end)
 
+  it("keeps maps whose keys are numbers, whatever # says of them", function()
+    for _, text in ipairs { "0: 'a'\n2: 'b'\n", "0: null\n2: null\n", "-1: 1\n0: 2\n", "2: 1\n" } do
+      assert.are.equal(text, yaml.encode((yaml.decode(text))))
+    end
+  end)
+
   it("is read by PyYAML as the value", function()
     local python = os.getenv "PYTHON" or "python3"
     if os.execute(python .. " -c 'import yaml' >/dev/null 2>&1") ~= true then

@@ -34,7 +34,7 @@ function M.read(path)
   if not text then commands.fail("%s", why) end
   local ok, value = pcall(yaml.decode, text, path, path:match "%.json$" ~= nil)
   if not ok then commands.fail("%s", value) end
-  if type(value) ~= "table" or #value > 0 then commands.fail("%s: expected keys with values", path) end
+  if type(value) ~= "table" or value[1] ~= nil then commands.fail("%s: expected keys with values", path) end
   return value
 end
 

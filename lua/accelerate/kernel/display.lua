@@ -120,8 +120,8 @@ end
 local function table_html(value)
   if getmetatable(value) ~= nil or next(value) == nil then return nil end
   local columns = columns_of(value)
-  if #value > 0 and columns and #columns <= MOST then return records_html(value, columns) end
-  if #value == 0 then return map_html(value) end
+  if value[1] == nil then return map_html(value) end
+  if columns and #columns <= MOST then return records_html(value, columns) end
 end
 
 -- ---- bundles

@@ -1,4 +1,6 @@
 --- JSON: reading, and writing with sorted keys.
+local ordered = require "accelerate.utils.ordered"
+
 local M = {}
 
 local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n",
@@ -37,14 +39,14 @@ local function write(value, indent, pad, out)
   elseif kind == "boolean" then
     out[#out + 1] = tostring(value)
   elseif kind == "table" then
-    local keys, list = {}, #value > 0 or getmetatable(value) == List
+    local keys, list = {}, value[1] ~= nil or getmetatable(value) == List
     for key in pairs(value) do
       if not list and type(key) ~= "string" then
         error("json: a map's keys must be strings, got a " .. type(key), 0)
       end
       keys[#keys + 1] = key
     end
-    if list and #keys ~= #value then error("json: a table with list and map entries", 0) end
+    if list and not ordered.is_list(value) then error("json: a table with list and map entries", 0) end
     table.sort(keys)
     local inner = pad .. (" "):rep(indent)
     local gap, last = indent > 0 and "\n" .. inner or "", indent > 0 and "\n" .. pad or ""

@@ -108,12 +108,12 @@ end
 ---@param t table
 ---@return boolean
 function ordered.is_list(t)
-  local n = 0
+  local n, most = 0, 0 -- not #t, which with a hole may be any border
   for key in next, t do
-    if type(key) ~= "number" then return false end
-    n = n + 1
+    if type(key) ~= "number" or key < 1 or key % 1 ~= 0 then return false end
+    n, most = n + 1, math.max(most, key)
   end
-  return n == #t
+  return n == most
 end
 
 return ordered

@@ -215,7 +215,8 @@ end
 local node
 
 local function items_of(reader, value, depth, hidden)
-  local n, items, left = rawlen(value), {}, 0
+  -- the length of a table with a hole may be any border: {[0] = 1, [2] = 2} is no list
+  local n, items, left = rawget(value, 1) ~= nil and rawlen(value) or 0, {}, 0
   local function add(key, item)
     if #items >= reader.count or reader.left <= 0 then
       left = left + 1

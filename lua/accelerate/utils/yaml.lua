@@ -1,5 +1,6 @@
 --- YAML 1.1 as PyYAML reads it, and writing what PyYAML reads to the same values.
 local core = require "accelerate.core"
+local ordered = require "accelerate.utils.ordered"
 
 local M = {}
 
@@ -129,8 +130,8 @@ function write(out, value, pad, depth)
     error("yaml: tables inside each other more than 60 times, or a table inside itself", 0)
   end
   local keys = sorted_keys(value)
-  if #value > 0 then
-    if #keys ~= #value then error("yaml: a table with list and map entries", 0) end
+  if value[1] ~= nil then
+    if not ordered.is_list(value) then error("yaml: a table with list and map entries", 0) end
     for _, item in ipairs(value) do write_entry(out, "-", item, pad, depth) end
     return
   end
