@@ -73,8 +73,19 @@ function SparseTensor.__newindex(_, key)
   fail("sparse tensor: '%s' cannot be assigned: its positions and values are fixed", tostring(key))
 end
 
+-- The positions are numbered to sort them.
+local function check_countable(places, shape)
+  local n = 1
+  for d = 1, places.shape[1] do n = n * shape[d] end
+  if n >= 2 ^ 63 then
+    fail("sparse tensor: size [%s] has %.3g positions; int64 numbers 2^63 of them",
+      table.concat(shape, ", "), n)
+  end
+end
+
 -- What keeps the parts; `plans` is shared by a matrix and its copies with other values.
 function SparseTensor._make(places, data, shape, coalesced, plans)
+  check_countable(places, shape)
   local s = setmetatable({}, SparseTensor)
   rawset(s, "_places", places)  -- int64 (sparse dims, nnz)
   rawset(s, "_data", data)      -- (nnz, dense dims ...)
