@@ -74,7 +74,7 @@ M.solve = reads("solve", "a:T b:T left:bool=true", function(a, b, left)
   return solve("solve", a, b, left, true)
 end)
 
--- For each square matrix LAPACK's number, 0 where it can be inverted.
+-- For each square matrix the first place of U's diagonal that is 0; 0 where it can be inverted.
 local function singular(a) return select(3, core.no_grad(core._linalg.lu, a)) end
 
 --- Returns what solve returns, and for each matrix the position of the zero on the diagonal of its
