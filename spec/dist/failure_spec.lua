@@ -48,7 +48,7 @@ describe("a failing rank", function()
         error("boom")
       end
       local ok, message = pcall(dist.all_reduce, core.ones(3))
-      io.stderr:write("caught: ", message, "\n")
+      io.stderr:write("caught: " .. message .. "\n")
       local again, second = pcall(dist.barrier)
       assert(not again)
       error(message, 0)

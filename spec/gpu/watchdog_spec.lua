@@ -157,7 +157,7 @@ describe("the watchdog of a rank with a GPU", function()
       local ok, message = pcall(function() while true do x = x * 1 end end)
       check(not ok and message:find("has waited", 1, true), message)
       check((core.ones(2):to(x.device) + 1):sum():item() == 4)
-      io.stderr:write("then: ", select(2, pcall(core.dist.all_reduce, x, "sum")), "\n")
+      io.stderr:write("then: " .. select(2, pcall(core.dist.all_reduce, x, "sum")) .. "\n")
       error("the end")
     ]], {})
     assert.matches("then: [^\n]*an earlier collective of the GPUs failed: collective #%d+, " ..
