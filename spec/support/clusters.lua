@@ -127,6 +127,16 @@ if not M.why.srun and output "id -u" ~= "0" then M.why.srun = "needs root, which
 
 local folder, configuration
 
+local function end_daemon(name)
+  local f = io.open(("%s/%s.pid"):format(folder, name))
+  local pid = f and f:read "*n"
+  if f then f:close() end
+  if pid and pid > 1 then
+    processes.kill(pid, processes.SIGTERM)
+    processes.wait_until(5, function() return not processes.alive(pid) end)
+  end
+end
+
 --- Starts a Slurm of this machine, once; returns its configuration file.
 ---@return string path
 function M.slurm()
@@ -143,13 +153,24 @@ function M.slurm()
   f:write(CONFIGURATION:format(name, machines.free_port(), machines.free_port(), at, at, at, at, at, at, at,
     name))
   f:close()
-  os.execute(("PATH=$PATH:/usr/sbin:/sbin; munged --force --num-threads=1 --key-file=%s/munge/key " ..
-    "--socket=%s/munge.sock --pid-file=%s/munged.pid --log-file=%s/munged.log --seed-file=%s/munge.seed " ..
-    ">%s/out 2>&1; export SLURM_CONF=%s; slurmctld -c >>%s/out 2>&1; slurmd -c >>%s/out 2>&1"):format(at, at,
-    at, at, at, at, path, at, at))
-  assert(processes.wait_until(20, function()
-    return output(("SLURM_CONF=%s sinfo -h -o %%T"):format(path)):find "idle"
-  end), "Slurm did not start")
+  local function daemon(command)
+    os.execute("PATH=$PATH:/usr/sbin:/sbin; " .. command .. (" >>%s/out 2>&1"):format(at))
+  end
+  local function says(command, text)
+    return function() return output(("SLURM_CONF=%s %s"):format(path, command)):find(text) end
+  end
+  daemon(("munged --force --num-threads=1 --key-file=%s/munge/key --socket=%s/munge.sock " ..
+    "--pid-file=%s/munged.pid --log-file=%s/munged.log --seed-file=%s/munge.seed"):format(at, at, at, at, at))
+  daemon(("SLURM_CONF=%s slurmctld -c"):format(path))
+  -- slurmd registers once and then waits, each time for twice as long as before: the controller
+  -- comes first, and a slurmd that it has not heard starts anew
+  assert(processes.wait_until(30, says("scontrol ping", " UP")), "slurmctld did not start")
+  for _ = 1, 5 do
+    daemon(("SLURM_CONF=%s slurmd -c"):format(path))
+    if processes.wait_until(10, says("sinfo -h -o %T", "idle")) then break end
+    end_daemon "slurmd"
+  end
+  assert(says("sinfo -h -o %T", "idle")(), "Slurm did not start")
   configuration = path
   return path
 end
@@ -157,15 +178,7 @@ end
 --- Ends what M.slurm() started.
 function M.end_slurm()
   if not folder then return end
-  for _, daemon in ipairs { "slurmd", "slurmctld", "munged" } do
-    local f = io.open(("%s/%s.pid"):format(folder, daemon))
-    local pid = f and f:read("*n")
-    if f then f:close() end
-    if pid and pid > 1 then
-      processes.kill(pid, processes.SIGTERM)
-      processes.wait_until(5, function() return not processes.alive(pid) end)
-    end
-  end
+  for _, name in ipairs { "slurmd", "slurmctld", "munged" } do end_daemon(name) end
   os.execute("rm -rf " .. folder)
   folder, configuration = nil, nil
 end

@@ -11,29 +11,39 @@ ffi.cdef [[
   int connect(int fd, const void *address, unsigned size);
   long send(int fd, const void *text, size_t size, int flags);
   int getsockname(int fd, void *address, unsigned *size);
-  int close(int fd);
 ]]
 local C = ffi.C
 
 local M = {}
 
+-- A port with its bytes in the network's order, or back.
+local function swapped(port)
+  return ffi.abi "le" and bit.bor(bit.lshift(bit.band(port, 255), 8), bit.rshift(port, 8)) or port
+end
+
+-- 127.0.0.1 and a port; 0: the kernel chooses.
+local function internet(port)
+  local address = ffi.new "spec_address"
+  address.family, address.address = 2, ffi.abi "le" and 0x0100007f or 0x7f000001
+  address.port = swapped(port)
+  return address
+end
+
+M.internet = internet
+
 --- Listens at a port that the kernel chose; returns it, and a function that ends that.
 function M.listen()
-  local fd, address, size = C.socket(2, 1, 0), ffi.new("spec_address"), ffi.new("unsigned[1]", 16)
-  address.family, address.address = 2, ffi.abi("le") and 0x0100007f or 0x7f000001
+  local fd, address, size = C.socket(2, 1, 0), internet(0), ffi.new("unsigned[1]", 16)
   assert(fd >= 0 and C.bind(fd, address, 16) == 0 and C.listen(fd, 4) == 0
     and C.getsockname(fd, address, size) == 0, "no port")
-  local port = ffi.abi("le") and bit.bor(bit.lshift(bit.band(address.port, 255), 8),
-    bit.rshift(address.port, 8)) or address.port
+  local port = swapped(address.port)
   return port, function() C.close(fd) end
 end
 
 --- Connects to `port` as soon as a process listens there, sends `text` and closes. Returns whether
 --- it could.
 function M.send(port, text)
-  local address = ffi.new("spec_address")
-  address.family, address.address = 2, ffi.abi("le") and 0x0100007f or 0x7f000001
-  address.port = ffi.abi("le") and bit.bor(bit.lshift(bit.band(port, 255), 8), bit.rshift(port, 8)) or port
+  local address = internet(port)
   return processes.wait_until(5, function()
     local fd = C.socket(2, 1, 0)
     local sent = C.connect(fd, address, 16) == 0 and C.send(fd, text, #text, 0) == #text
@@ -51,10 +61,33 @@ function M.connected(port)
   return false
 end
 
+-- Below the ports that the kernel gives to connections.
+local FIRST, PORTS = 20600, 8000
+local CLOSE_ON_EXEC = 524288
+local tried = processes.own_pid() * 37
+
+-- Whether no other spec has this port: the one that has it holds a socket named after it until it
+-- ends.
+local function reserve(port)
+  local name = "\1\0\0accel-spec-port-" .. port -- AF_UNIX, and a name that is no file's
+  local fd = C.socket(1, 1 + CLOSE_ON_EXEC, 0)
+  if fd >= 0 and C.bind(fd, name, #name) == 0 then return true end
+  C.close(fd)
+  return false
+end
+
+--- A port of 127.0.0.1 that nobody listens at, and that no other spec gets while this one runs.
+---@return integer
 function M.free_port()
-  local port, close = M.listen()
-  close()
-  return port
+  for _ = 1, PORTS do
+    tried = tried + 1
+    local port = FIRST + tried % PORTS
+    local fd = C.socket(2, 1 + CLOSE_ON_EXEC, 0)
+    local free = C.bind(fd, internet(port), 16) == 0
+    C.close(fd)
+    if free and reserve(port) then return port end
+  end
+  error "no free port"
 end
 
 --- Starts machine `rank` of `opts.machines` (2), with `opts.ranks` (4) ranks on all of them.

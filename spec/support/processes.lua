@@ -1,26 +1,9 @@
 -- Starts the host in the background, to watch it, signal it and see what it leaves behind.
 local ffi = require "ffi"
+local C = require "spec.support.posix"
 local host = require "spec.support.host"
+local pauses = require "spec.support.pauses"
 
-ffi.cdef [[
-  typedef struct { long seconds, nanoseconds; } spec_time;
-  int fork(void);
-  int getpid(void);
-  int execv(const char *path, char *const *argv);
-  int waitpid(int pid, int *status, int options);
-  int kill(int pid, int sig);
-  int usleep(unsigned microseconds);
-  int open(const char *path, int flags, ...);
-  int dup2(int from, int to);
-  int pipe(int *ends);
-  int close(int fd);
-  int setpgid(int pid, int group);
-  void (*signal(int sig, void (*handler)(int)))(int);
-  void _exit(int status);
-  int setenv(const char *name, const char *value, int overwrite);
-  int clock_gettime(int clock, spec_time *out);
-]]
-local C = ffi.C
 local WNOHANG = 1
 
 local M = { SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19 }
@@ -33,7 +16,12 @@ function M.now()
   return tonumber(t.seconds) + tonumber(t.nanoseconds) * 1e-9
 end
 
-function M.sleep(seconds) C.usleep(seconds * 1e6) end
+--- Sleeps in short pieces: of a machine that stands still meanwhile, one piece is lost, and not
+--- what others were to do in this time.
+function M.sleep(seconds)
+  local pieces = math.max(1, math.ceil(seconds / 0.01))
+  for _ = 1, pieces do C.usleep(seconds / pieces * 1e6) end
+end
 
 --- Sends a signal to a process, or (negative) to a group.  Never to everything: -1 is what a failed
 --- fork returns.
@@ -87,9 +75,9 @@ end
 --- them.
 ---@return fun(): number
 function M.stopwatch()
-  local began, stretch = M.now(), host.stretch()
+  local lost, began, stretch = pauses.lost(), M.now(), host.stretch()
   return function()
-    local seconds = M.now() - began
+    local seconds = M.now() - began - (pauses.lost() - lost)
     return seconds / math.max(stretch, host.stretch())
   end
 end
@@ -98,13 +86,15 @@ end
 ---@param seconds number of a free machine
 ---@param condition fun(): any
 ---@param own? integer[] processes that are waited for
-function M.wait_until(seconds, condition, own)
-  local began, stretch, polls = M.now(), 1, 0
+---@param over? fun(): any whether it cannot come to hold any more
+function M.wait_until(seconds, condition, own, over)
+  local lost, began, stretch, polls = pauses.lost(), M.now(), 1, 0
   repeat
     if condition() then return true end
+    if over and over() then break end
     M.sleep(0.002)
     polls = polls + 1
-    local passed = M.now() - began
+    local passed = M.now() - began - (pauses.lost() - lost)
     if polls % 50 == 0 or passed > seconds * stretch then stretch = math.max(stretch, host.stretch(own)) end
   until passed > seconds * stretch
   return condition()
@@ -156,10 +146,12 @@ function Run:stdout() return read(self.out_path) end
 function Run:stderr() return read(self.err_path) end
 function Run:signal(sig) return M.kill(self.pid, sig) end
 
---- Waits until the run's output has `pattern` in it.
+--- Waits until the run's output has `pattern` in it; a run that has ended without it raises at
+--- once.
 function Run:expect(pattern, seconds)
   if not M.wait_until(seconds,
-    function() return self:stdout():find(pattern) or self:stderr():find(pattern) end, self.rank_pids) then
+    function() return self:stdout():find(pattern) or self:stderr():find(pattern) end, self.rank_pids,
+    function() return not M.alive(self.pid) end) then
     self:destroy()
     error(("%q did not appear; stdout: %s\nstderr: %s"):format(pattern, self:stdout(), self:stderr()), 2)
   end

@@ -8,10 +8,7 @@ ffi.cdef [[
   int forkpty(int *terminal, char *name, const void *settings, const void *size);
   long read(int fd, void *buf, size_t n);
   long write(int fd, const void *buf, size_t n);
-  int close(int fd);
   int unsetenv(const char *name);
-  typedef struct { int fd; short events, revents; } spec_poll;
-  int poll(spec_poll *list, unsigned long n, int timeout);
 ]]
 local C = ffi.C
 
@@ -53,19 +50,18 @@ function Session:pump(milliseconds)
 end
 
 function Session:expect(pattern)
-  local deadline = processes.now() + 10 * host.stretch()
-  while true do
-    local first, last, capture = self.text:find(pattern, self.at)
-    if first then
-      self.at = last + 1
-      return capture
-    end
-    if self.closed or processes.now() > deadline then
-      self:stop()
-      error(("%q did not appear in: %s"):format(pattern, self.text:sub(self.at)), 2)
-    end
-    self:pump(100)
+  local first, last, capture
+  local function appears()
+    first, last, capture = self.text:find(pattern, self.at)
+    if not first and not self.closed then self:pump(20) end
+    return first
   end
+  if not processes.wait_until(10, appears, nil, function() return self.closed end) then
+    self:stop()
+    error(("%q did not appear in: %s"):format(pattern, self.text:sub(self.at)), 2)
+  end
+  self.at = last + 1
+  return capture
 end
 
 function Session:send(text) C.write(self.fd, text, #text) end

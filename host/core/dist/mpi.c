@@ -111,15 +111,16 @@ ax_status ax_mpi_wait(ax_mpi_request *r, int machine)
   for (int64_t looks = 0;; looks++) {
     if ((e = plugin->test(r, &ended)) != 0) return lost(machine, e);
     if (ended) return AX_OK;
+    /* at every look: on a busy core one yield takes as long as all others' slices together */
+    now = ax_monotonic_ns();
+    if (before) waited += now - before < 2 * SLICE_NS ? now - before : SLICE_NS;
+    before = now;
     if (looks < YIELDS && looks % 64 != 0) {
       sched_yield();
       continue;
     }
     if (ax_apart_aborted()) return ax_shm_aborted();
     ax_shm_look();
-    now = ax_monotonic_ns();
-    if (before) waited += now - before < 2 * SLICE_NS ? now - before : SLICE_NS;
-    before = now;
     if (waited > limit)
       return ax_fail(AX_ETIMEOUT,
                      "waited %g s for %s: it, or a rank that it waits for, has not come (%s sets the limit; "
