@@ -333,6 +333,13 @@ describe("contexts", function()
       accelerator, {}, 1, 1)
     says("write reduce(data, \"mean\", { scale = 2 })", accelerator.reduce, accelerator, x, "mean", 2)
     says("write reduce(data, \"mean\")", accelerator.reduce, accelerator, x, { reduction = "mean" })
+    says("init_trackers: unknown option 'lr'; known: config, init_kwargs; " ..
+      "the run's settings are an option: write init_trackers(project_name, { config = { lr = ... } })",
+      accelerator.init_trackers, accelerator,
+      "run", { lr = 1 })
+    local a, b = nn.Linear(1, 1), nn.Linear(1, 1)
+    says("accumulate: argument 1 must be a module, got a table; several models follow each other: " ..
+      "accumulate(a, b, fn)", accelerator.accumulate, accelerator, { a, b }, print)
     local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.zeros(2, 1)),
       { batch_size = 1 }))
     says("the end of a pass is loader:finish()", function() loader["end"](loader) end)
@@ -377,6 +384,38 @@ describe("pcall", function()
     local caught
     coroutine.wrap(function() caught = message(function() return model:paramters() end) end)()
     assert.matches("did you mean 'parameters'%?$", caught)
+  end)
+
+  it("finds the table that was written before the name", function()
+    local Linear, other, box = nn.Linear, {}, { nn = nn }
+    local by_call = "attempt to call %l+ 'new' %(a nil value%); an object of the class is made by a call: "
+    assert.matches(by_call .. "Linear%(...%)$", message(function() local l = Linear:new(2) return l end))
+    assert.matches(by_call .. "Conv2d%(...%)$",
+      message(function() local l = box.nn.Conv2d.new(2) return l end))
+    assert.matches("attempt to call field 'new' %(a nil value%)$",
+      message(function() local l = other.new(Linear) return l end))
+  end)
+
+  it("says how a class is made here", function()
+    local Module, Dataset = nn.Module, data.Dataset
+    for _, name in ipairs { "extend", "subclass", "new" } do
+      assert.matches('; a class of your own is made by nn.class%("Name"%), or nn.class%("Name", Base%)$',
+        message(assert(loadstring("local Class = ... local c = Class." .. name .. "('Net') return c")),
+        Module))
+    end
+    assert.matches('; a class of your own is made by data.class%("Name"%)', message(function()
+      local c = Dataset:extend("Own")
+      return c
+    end))
+    for _, name in ipairs { "__init", "__init__", "_init" } do
+      local Net = nn.class("Net")
+      Net[name] = function() end
+      assert.matches("Net: " .. name .. " is never called; the constructor of a class is its method 'init'",
+        message(Net))
+      local Own = nn.class("Own", nn.Linear)
+      Own[name] = function() end
+      assert.matches("Own: " .. name .. " is never called", message(Own, 2, 2))
+    end
   end)
 
   it("is Lua's in all else", function()

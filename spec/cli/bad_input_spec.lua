@@ -78,6 +78,15 @@ describe("the command line", function()
     check(status, 1, err, { "cannot read the script from stdin", "directory" })
   end)
 
+  it("names the line of an error in a script that is a pipe, which has one reader", function()
+    local path = os.tmpname()
+    os.remove(path)
+    local status, _, err = host.run({ "-c", ([[mkfifo '%s'
+      printf 'local model = nil\nmodel.size = 3\n' > '%s' &
+      "$0" '%s'; status=$?; rm '%s'; exit $status]]):gsub("%%s", path), host.path }, { path = "/bin/sh" })
+    check(status, 1, err, { path .. ":2: attempt to index local 'model' (a nil value)" })
+  end)
+
   it("refuses bytes that are no script", function()
     local status, _, err = host.run({ "-" }, { stdin = "\27LJ\2\0\0\0garbage" })
     check(status, 1, err, { "stdin", "bytecode" })

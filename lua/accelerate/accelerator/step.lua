@@ -175,7 +175,9 @@ local function count_models(where, ...)
   local value
   if total > 0 then value = select(math.min(n + 1, total), ...) end
   if n + 1 < total then
-    fail("%s: argument %d must be a module, got %s", where, n + 1, options.show(value))
+    fail("%s: argument %d must be a module, got %s%s", where, n + 1, options.show(value),
+      type(value) == "table" and kinds.is_model(value[1])
+      and ("; several models follow each other: %s(a, b, fn)"):format(where) or "")
   end
   scope.refuse(where, nil, value)
 end

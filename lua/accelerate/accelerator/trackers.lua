@@ -64,6 +64,14 @@ end
 
 local INIT = { config = { "table", optional = true }, init_kwargs = { "table", optional = true } }
 
+-- In Python the settings are the second argument itself.
+local function refuse_settings(opts)
+  local name = type(opts) == "table" and next(opts)
+  if type(name) ~= "string" or opts.config ~= nil or opts.init_kwargs ~= nil then return end
+  fail("init_trackers: unknown option '%s'%s; the run's settings are an option: write init_trackers(" ..
+    "project_name, { config = { %s = ... } })", name, options.hint(name, { "config", "init_kwargs" }), name)
+end
+
 --- Starts a run with every tracker of log_with, and stores the run's settings with each. Names
 --- become objects on the main process. Objects that the script made are used as they are, on every
 --- process if their main_process_only is false.
@@ -74,6 +82,7 @@ local INIT = { config = { "table", optional = true }, init_kwargs = { "table", o
 function Accelerator:init_trackers(project_name, opts)
   options.value("init_trackers", "project_name", project_name, { "string" })
   if project_name == "" then fail("init_trackers: project_name must not be empty") end
+  refuse_settings(opts)
   opts = options.check("init_trackers", opts, INIT)
   if opts.config ~= nil then
     require("accelerate.tracking.builtin").settings("init_trackers: config", opts.config)

@@ -15,7 +15,18 @@ local class = {}
 --- Metamethods that describe the class itself and are never inherited by copying.
 local OWN = { __index = true, __name = true, __base = true, __new = true }
 
+-- Names that other class libraries give the constructor. A method of this name would never run.
+local function refuse_constructor(Class)
+  for _, name in ipairs { "__init", "__init__", "_init" } do
+    if rawget(Class, name) ~= nil then
+      error(("%s: %s is never called; the constructor of a class is its method 'init'"):format(Class.__name,
+        name), 3)
+    end
+  end
+end
+
 local function construct(Class, ...)
+  if not rawget(Class, "init") then refuse_constructor(Class) end
   local object = Class.__new(Class)
   local init = Class.init
   if init then

@@ -3,6 +3,7 @@
 --- gone wrong; it must not raise.
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local source = require "accelerate.utils.source"
 
 local M = {}
 
@@ -40,10 +41,28 @@ local function title(value)
   if class.itself(value) then return "class " .. value.__name end
 end
 
+-- How other class libraries write what is a call here.
+local MAKERS = { new = "object", create = "object", extend = "class", subclass = "class", inherit = "class",
+  derive = "class" }
+
+-- How an object of the class, or a class derived from it, is made.
+local function making(Class, name)
+  local Module, Dataset = package.loaded["accelerate.nn.module"], package.loaded["accelerate.data.dataset"]
+  Dataset = Dataset and Dataset.Dataset
+  if MAKERS[name] == "object" and Class ~= Module and Class ~= Dataset then
+    return ("an object of the class is made by a call: %s(...)"):format(Class.__name)
+  end
+  local room = class.derives(Class, Module) and "nn" or class.derives(Class, Dataset) and "data"
+  return room and ('a class of your own is made by %s.class("Name"), or %s.class("Name", Base)'):format(room,
+    room)
+end
+
 --- What there is to say about `name`, which `value` lacks: with the nearest name, or, for an object
 --- of a class, that it lacks it.
 local function about(value, name)
   if type(value) ~= "table" then return nil end
+  local instead = MAKERS[name] and class.itself(value) and making(value, name)
+  if instead then return instead, true end
   local near, what = options.nearest(name, names_of(value)), title(value)
   if not near and not what then return nil end
   return ("%s has no '%s'%s"):format(what or "the table", name, near and ("; did you mean '%s'?"):format(near)
@@ -86,7 +105,45 @@ local function origin()
   end
 end
 
+-- The value of a name where the function at a level stands.
+local function visible(name, level)
+  local found
+  for i = 1, 200 do
+    local at, value = debug.getlocal(level + 1, i)
+    if not at then break end
+    if at == name then found = value end -- the last of the name hides the others
+  end
+  if found ~= nil then return found end
+  local fn = debug.getinfo(level + 1, "f").func
+  for i = 1, 60 do
+    local at, value = debug.getupvalue(fn, i)
+    if not at then break end
+    if at == name then return value end
+  end
+  return rawget(getfenv(fn), name)
+end
+
+-- The table that lacks the name, as the line was written: "a.b:name(". nil where that is not known.
+local function written(name, level)
+  local info = debug.getinfo(level + 1, "Sl")
+  local line = source.line(info.source:sub(2), info.currentline) or ""
+  for path in line:gmatch("([%a_][%w_%.]*)%s*[.:]%s*" .. name .. "%s*[%({\"']") do
+    local value, first = nil, true
+    for part in path:gmatch("[%w_]+") do
+      if first then
+        value, first = visible(part, level + 1), false
+      else
+        local fine, next_value = pcall(function() return value[part] end)
+        value = fine and next_value or nil
+      end
+    end
+    if type(value) == "table" then return value end
+  end
+end
+
 local function lacking(kind, name, level)
+  local table_written = written(name, level + 1)
+  if table_written then return (about(table_written, name)) end
   local first
   for _, value in ipairs(tables_at(level + 1)) do
     if rawget(value, name) == nil then
@@ -181,57 +238,30 @@ local function in_library(place)
     place:find("^tensor:%d")
 end
 
--- What the prompt and the scripts that it follows were made of: name in messages -> text; false
--- for one that is a file.
-local texts = {}
-
 --- Adds a chunk that was compiled inside a function, "=[3]" or "@train.lua": what to call that
 --- function, and for the first kind its lines.
 ---@param name string the chunk's name
 ---@param text string
-function M.chunk(name, text) texts[name:sub(2)] = name:sub(1, 1) == "=" and text end
-
-local function shortened(text)
-  text = text:match("^%s*(.-)%s*$")
-  return #text > 160 and text:sub(1, 157) .. "..." or text
-end
-
-local function line_of(text, number)
-  for line in (text .. "\n"):gmatch("(.-)\n") do
-    number = number - 1
-    if number == 0 then return shortened(line) end
-  end
-end
+M.chunk = source.keep
 
 -- The outermost function of a chunk's line 1 is the chunk itself.
 local function name_chunk(frames)
   for i = #frames, 1, -1 do
     local head, path = frames[i]:match("^(.-: in )function <(.*):1>$")
-    if head and texts[path] ~= nil then
+    if head and source.is_chunk(path) then
       frames[i] = head .. "main chunk"
       return
     end
   end
 end
 
---- The line of a file that a frame names.
+-- The line that a frame names, without the spaces around it. nil where it is empty.
 local function source_line(place)
   local path, number = place:match("^(.-):(%d+): in ")
-  if texts[path] then return line_of(texts[path], tonumber(number)) end
-  local file = path and path:sub(1, 3) ~= "..." and path:sub(1, 1) ~= "(" and path:sub(1, 1) ~= "["
-    and io.open(path, "rb")
-  if not file then return nil end
-  local n, found = 0, nil
-  for text in file:lines() do
-    n = n + 1
-    if n == tonumber(number) then
-      found = shortened(text)
-      break
-    end
-    if n > 100000 then break end
-  end
-  file:close()
-  return found ~= "" and found or nil
+  local line = path and source.line(path, tonumber(number))
+  line = line and line:match("^%s*(.-)%s*$")
+  if not line or line == "" then return nil end
+  return #line > 160 and line:sub(1, 157) .. "..." or line
 end
 
 -- "nn/module.lua:518"
@@ -252,7 +282,7 @@ local function folded(frames)
     if #out == 0 then first_run = text else out[#out + 1] = text end
     run, place = 0, nil
   end
-  local users, source = 0, nil
+  local users, quoted = 0, nil
   for _, frame in ipairs(frames) do
     if in_library(frame) then
       run = run + 1
@@ -263,7 +293,7 @@ local function folded(frames)
       out[#out + 1] = "\t" .. frame
       if users == 1 then
         local line = source_line(frame)
-        source = line and ("\t%s is: %s"):format(frame:match("^(.-:%d+): in "), line)
+        quoted = line and ("\t%s is: %s"):format(frame:match("^(.-:%d+): in "), line)
       end
     end
   end
@@ -272,7 +302,7 @@ local function folded(frames)
   if first_run and first_run:find("innermost", 1, true) then
     out[#out + 1] = first_run:gsub("frames? of accel", "%0 above the first line")
   end
-  return out, source
+  return out, quoted
 end
 
 --- A message with its stack as the user is to see it: hints where Lua's words do not say what to
@@ -289,14 +319,14 @@ function M.report(text)
     local frame = line:match("^\t(.*)$")
     if frame and #rest == 0 then frames[#frames + 1] = frame elseif line ~= "" then rest[#rest + 1] = line end
   end
-  local shown, source
+  local shown, quoted
   name_chunk(frames)
   if not (debugging and debugging ~= "" and debugging ~= "0" and debugging:lower() ~= "false") then
-    shown, source = folded(frames)
+    shown, quoted = folded(frames)
   end
   if not shown then return message .. "\nstack traceback:" .. stack end
   local out = { message, "stack traceback:", unpack(shown) }
-  if source then out[#out + 1] = source end
+  if quoted then out[#out + 1] = quoted end
   for _, line in ipairs(rest) do out[#out + 1] = line end
   return table.concat(out, "\n")
 end

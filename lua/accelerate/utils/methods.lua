@@ -4,6 +4,8 @@
 ---   parameters: expected the Linear before its arguments, got nil; write object:parameters(...),
 ---     with a colon: did you mean
 ---   model:parameters()?
+local source = require "accelerate.utils.source"
+
 local M = {}
 
 -- guarded method -> the method itself, for tools that read its source
@@ -26,18 +28,7 @@ end
 -- source cannot be read.
 local function object_written(name, level)
   local info = debug.getinfo(level + 1, "Sl")
-  local path = info and info.source:match("^@(.*)")
-  local file = path and io.open(path, "rb")
-  if not file then return nil end
-  local line, n = nil, 0
-  for text in file:lines() do
-    n = n + 1
-    if n == info.currentline then
-      line = text
-      break
-    end
-  end
-  file:close()
+  local line = info and source.line(info.source:sub(2), info.currentline)
   return line and line:match("([%a_][%w_%.%[%]]*)%." .. name .. "%s*[%(%{\"']")
 end
 
