@@ -26,7 +26,8 @@ end
 
 describe("--tee", function()
   -- One text a write: stderr is not buffered, and two ranks share it where no --tee splits it.
-  local PRINT = [[io.write("a", "b\n") io.stderr:write("e" .. os.getenv "RANK" .. "\n") io.write "rest"]]
+  local PRINT =
+    [[io.write("a", "b\n") io.stderr:write(("e%s\n"):format(os.getenv "RANK" or "")) io.write "rest"]]
 
   it("puts the rank in front of each line, of stdout, stderr or both", function()
     run(0, PRINT, { "--num_processes", "2", "--tee", "3", "--role", "w", "x.lua" }, function(out, err)
