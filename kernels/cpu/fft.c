@@ -2,8 +2,9 @@
  *
  * None of the usual libraries fits: FFTW is under the GPL, KISS FFT needs time that grows with the
  * square of a large prime factor and has one type for each build, and pocketfft is C++.  What is
- * here is a transform of factors 2, 3, 4, 5 and other odd numbers (fft_lanes.h), lines put together
- * of it, and Bluestein's method for large primes (fft_lines.h).  The work is divided by lines, or
+ * here is a transform of factors 2, 3, 4, 5, 8 and other odd numbers (fft_lanes.h), lines put
+ * together of it (fft_lines.h), Rader's and Bluestein's methods for large primes (fft_primes.h),
+ * plans (fft_plans.h) and their use on tensors (fft_tensors.h).  The work is divided by lines, or
  * by parts of a line, so that results do not depend on the number of threads. */
 #include "complex.h"
 
@@ -16,13 +17,19 @@ enum {
   LARGEST = 97,            /* prime factors up to it go through passes, larger ones through a convolution */
   FFT_KEPT = 16,           /* plans of each type */
   FFT_MOST_TOGETHER = 512, /* longer lines as lanes leave the first-level cache: one by one they are faster */
+  FFT_FEW_TOGETHER = 128,  /* the same of lines that fill all lanes one by one */
+  FFT_MOST_FETCHED = 8192, /* lines up to it wait in the caches while another one is computed */
+  FFT_FEW = 3,             /* so many lines of a prime length go together */
   FFT_MOST_COLUMNS = 4096, /* longer columns do not fit in the caches as lanes */
 };
-typedef enum { FFT_LANES, FFT_SPLIT, FFT_CHIRP } fft_kind;
+typedef enum { FFT_LANES, FFT_SPLIT, FFT_PRIME } fft_kind;
 /* TOGETHER: many lines, which go through the passes side by side; HALF: of a real transform of
  * twice the length. */
 typedef enum { FFT_LINES, FFT_TOGETHER, FFT_HALF, FFT_HALF_TOGETHER } fft_use;
+static bool fft_is_together(fft_use u) { return u == FFT_TOGETHER || u == FFT_HALF_TOGETHER; }
 typedef enum { FFT_C2C, FFT_R2C, FFT_C2R } fft_what;
+
+#define FFT_UNROLL _Pragma("GCC unroll 16") /* as many as a vector has lanes */
 
 static pthread_mutex_t fft_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -63,11 +70,17 @@ static void unit_root(int64_t k, int64_t n, double root[2])
   root[1] = eighth >= 4 ? -y : y;
 }
 
-struct fft_plan_f64;
-static void fft_drop_f64(struct fft_plan_f64 *p);
-static ax_status fft_plan_for_f64(int64_t n, fft_use use, struct fft_plan_f64 **out);
-static ax_status fft_line_f64(const struct fft_plan_f64 *p, const double *from, double *to, bool inverse,
-                              double scale);
+/* Brings a vector of the lines that are read next, or of a place for results, into the caches: the
+ * loops alternate between reading, computing and writing, and memory would wait meanwhile.  Nothing
+ * is wrong with addresses that are no one's. */
+static inline __attribute__((always_inline)) void fft_fetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+
+/* A convolution for a length with a large prime factor, in double. */
+typedef struct fft_prime fft_prime;
+static void fft_prime_free(fft_prime *p);
+static ax_status fft_prime_make(int64_t n, bool together, fft_prime **out);
+static ax_status fft_prime_lines_f64(const fft_prime *p, int64_t count, const double *from, double *to,
+                                     bool inverse, double scale);
 
 typedef int32_t ax_mask_f32 __attribute__((vector_size(AX_BYTES)));
 typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
@@ -80,6 +93,12 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #include "fft_lanes.h"
 
 #include "fft_lines.h"
+
+#include "fft_plans.h"
+
+#include "fft_primes.h"
+
+#include "fft_tensors.h"
 #undef T
 #undef V
 #undef MASK
@@ -94,6 +113,10 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #include "fft_lanes.h"
 
 #include "fft_lines.h"
+
+#include "fft_plans.h"
+
+#include "fft_tensors.h"
 #undef T
 #undef V
 #undef MASK

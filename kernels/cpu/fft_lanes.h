@@ -88,6 +88,40 @@ PASS(FN(pass4))
 }
 #undef RADIX
 
+#define RADIX 8
+PASS(FN(pass8))
+{
+  const T h = (T)0.70710678118654752440;
+  for (int k = 0; k < l1; k++)
+    for (int i = 0; i < ido; i++) {
+      V sr[4], si[4], dr[4], di[4];
+      FFT_UNROLL
+      for (int j = 0; j < 4; j++) {
+        sr[j] = xr[IN(j)] + xr[IN(j + 4)], si[j] = xi[IN(j)] + xi[IN(j + 4)];
+        dr[j] = xr[IN(j)] - xr[IN(j + 4)], di[j] = xi[IN(j)] - xi[IN(j + 4)];
+      }
+      { /* even places: a transform of 4 sums */
+        const V ar = sr[0] + sr[2], ai = si[0] + si[2], br = sr[1] + sr[3], bi = si[1] + si[3];
+        const V cr = sr[0] - sr[2], ci = si[0] - si[2], er = sr[1] - sr[3], ei = si[1] - si[3];
+        yr[OUT(0)] = ar + br;
+        yi[OUT(0)] = ai + bi;
+        PUT(4, ar - br, ai - bi);
+        PUT(2, cr + ei, ci - er);
+        PUT(6, cr - ei, ci + er);
+      }
+      { /* odd places: of 4 differences, turned by eighths; p and q still lack the factor h */
+        const V pr = dr[1] + di[1], pi = di[1] - dr[1], qr = di[3] - dr[3], qi = -(di[3] + dr[3]);
+        const V ar = dr[0] + di[2], ai = di[0] - dr[2], br = pr + qr, bi = pi + qi;
+        const V cr = dr[0] - di[2], ci = di[0] + dr[2], er = pr - qr, ei = pi - qi;
+        PUT(1, FMA(br, SPLAT(h), ar), FMA(bi, SPLAT(h), ai));
+        PUT(5, FMA(br, SPLAT(-h), ar), FMA(bi, SPLAT(-h), ai));
+        PUT(3, FMA(ei, SPLAT(h), cr), FMA(er, SPLAT(-h), ci));
+        PUT(7, FMA(ei, SPLAT(-h), cr), FMA(er, SPLAT(h), ci));
+      }
+    }
+}
+#undef RADIX
+
 #define RADIX 5
 PASS(FN(pass5))
 {
@@ -172,6 +206,10 @@ static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V *
       if (ido == 1) FN(pass5)(1, l1, xr, xi, yr, yi, w, true);
       else FN(pass5)(ido, l1, xr, xi, yr, yi, w, false);
       break;
+    case 8:
+      if (ido == 1) FN(pass8)(1, l1, xr, xi, yr, yi, w, true);
+      else FN(pass8)(ido, l1, xr, xi, yr, yi, w, false);
+      break;
     default: FN(pass_odd)(f, roots, ido, l1, xr, xi, yr, yi, w); roots += 2 * f;
     }
     V *t;
@@ -191,25 +229,32 @@ static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V *
 
 /* ---- between memory and lanes */
 
+/* One step of `turn`: blocks of s x s numbers off the diagonal change places.  (A function for each
+ * s, so that the compiler knows the masks when it unrolls.) */
+static inline __attribute__((always_inline)) void FN(turn_blocks)(V *v, const int s)
+{
+  MASK low, high;
+  FFT_UNROLL
+  for (int t = 0; t < FN(LANES); t++) {
+    low[t] = t & s ? FN(LANES) + t - s : t;
+    high[t] = t & s ? FN(LANES) + t : t + s;
+  }
+  FFT_UNROLL
+  for (int p = 0; p < FN(LANES) / 2; p++) {
+    const int i = p / s * 2 * s + p % s;
+    const V a = v[i], b = v[i + s];
+    v[i] = __builtin_shuffle(a, b, low);
+    v[i + s] = __builtin_shuffle(a, b, high);
+  }
+}
+
 /* The square of LANES vectors turned over its diagonal, by blocks that double in size. */
 static inline __attribute__((always_inline)) void FN(turn)(V *v)
 {
-  AX_UNROLL
-  for (int s = 1; s < FN(LANES); s *= 2) {
-    MASK low, high;
-    AX_UNROLL
-    for (int t = 0; t < FN(LANES); t++) {
-      low[t] = t & s ? FN(LANES) + t - s : t;
-      high[t] = t & s ? FN(LANES) + t : t + s;
-    }
-    AX_UNROLL
-    for (int i = 0; i < FN(LANES); i++) {
-      if (i & s) continue;
-      const V a = v[i], b = v[i + s];
-      v[i] = __builtin_shuffle(a, b, low);
-      v[i + s] = __builtin_shuffle(a, b, high);
-    }
-  }
+  FN(turn_blocks)(v, 1);
+  if (FN(LANES) > 2) FN(turn_blocks)(v, 2);
+  if (FN(LANES) > 4) FN(turn_blocks)(v, 4);
+  if (FN(LANES) > 8) FN(turn_blocks)(v, 8);
 }
 
 /* LANES pairs (re, im) to two vectors, and back. */
@@ -253,14 +298,17 @@ static inline void FN(pair_some)(T *p, int64_t count, V re, V im)
 }
 
 /* n complex numbers of `count` lines, `step` numbers apart, into lanes: squares of LANES lines and
- * LANES / 2 numbers are turned, which parts the real from the imaginary ones. */
-static void FN(gather)(const T *from, int64_t step, int count, int n, V *re, V *im)
+ * LANES / 2 numbers are turned, which parts the real from the imaginary ones.
+ * to: where these lines' results go, or NULL; see fft_fetch. */
+static void FN(gather)(const T *from, int64_t step, int count, int n, V *re, V *im, const T *to)
 {
   enum { L = FN(LANES) };
-  V block[L];
+  V block[L] __attribute__((aligned(AX_BYTES)));
   int j = 0;
   for (; j + L / 2 <= n; j += L / 2) {
     for (int l = 0; l < L; l++) block[l] = *(const V *)(from + 2 * ((l < count ? l : 0) * step + j));
+    if (to)
+      for (int l = 0; l < count; l++) fft_fetch(to + 2 * (l * step + j));
     FN(turn)(block);
     for (int t = 0; t < L / 2; t++) re[j + t] = block[2 * t], im[j + t] = block[2 * t + 1];
   }
@@ -270,13 +318,17 @@ static void FN(gather)(const T *from, int64_t step, int count, int n, V *re, V *
       re[j][l] = p[0], im[j][l] = p[1];
     }
 }
-static void FN(scatter)(T *to, int64_t step, int count, int n, const V *re, const V *im, T scale)
+/* next: lines that are read after these, or NULL. */
+static void FN(scatter)(T *to, int64_t step, int count, int n, const V *re, const V *im, T scale,
+                        const T *next)
 {
   enum { L = FN(LANES) };
-  V block[L];
+  V block[L] __attribute__((aligned(AX_BYTES)));
   int j = 0;
   for (; j + L / 2 <= n; j += L / 2) {
     for (int t = 0; t < L / 2; t++) block[2 * t] = re[j + t] * scale, block[2 * t + 1] = im[j + t] * scale;
+    if (next)
+      for (int l = 0; l < count; l++) fft_fetch(next + 2 * (l * step + j));
     FN(turn)(block);
     for (int l = 0; l < count; l++) *(V *)(to + 2 * (l * step + j)) = block[l];
   }
@@ -285,4 +337,14 @@ static void FN(scatter)(T *to, int64_t step, int count, int n, const V *re, cons
       to[2 * (l * step + j)] = re[j][l] * scale;
       to[2 * (l * step + j) + 1] = im[j][l] * scale;
     }
+}
+
+/* The parts of (r + i im) times a twiddle. */
+static inline __attribute__((always_inline)) V FN(times_re)(V r, V i, const T *wr, const T *wi)
+{
+  return FMA(r, *(const V *)wr, -(i * *(const V *)wi));
+}
+static inline __attribute__((always_inline)) V FN(times_im)(V r, V i, const T *wr, const T *wi)
+{
+  return FMA(r, *(const V *)wi, i * *(const V *)wr);
 }

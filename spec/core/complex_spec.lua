@@ -258,6 +258,20 @@ describe("Fourier transforms", function()
     end
   end)
 
+  it("are these sums however many lines there are", function()
+    for _, n in ipairs { 8, 56, 64, 103, 113, 256, 257, 320, 514 } do
+      local k = tensor.arange(n):double()
+      local turns = (k:unsqueeze(2) * k):remainder(n) * (2 * math.pi / n)
+      local matrix = tensor.polar(tensor.ones_like(turns), turns)
+      for _, lines in ipairs { 1, 5, 19 } do
+        local x = signal(lines, n)
+        close(fft.ifft(x, { norm = "forward" }), x:matmul(matrix), 1e-11)
+        close(fft.ifft(x:cfloat(), { norm = "forward" }):cdouble(), x:cfloat():cdouble():matmul(matrix),
+          3e-6 * n ^ 0.5)
+      end
+    end
+  end)
+
   it("turn back, along any dim, in any memory order", function()
     local x = signal(6, 35, 4)
     for d = 1, 3 do
