@@ -441,6 +441,31 @@ describe("Sequential", function()
     assert.same({ "0", "1", "2", "3" }, names(net:named_children()))
   end)
 
+  it("gives parts by ranges, as ModuleList does, with the same modules", function()
+    local net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4))
+    local list = nn.ModuleList { net[1], net[2], net[3] }
+    assert.same({ "0", "1" }, names(net[{ { 1, -2 } }]:named_children()))
+    assert.same({ "1", "2" }, names(net[{ { 2, 3 } }]:named_children())) -- PyTorch keeps the names, too
+    assert.same({ "0", "2" }, names(net[{ { 1, -1, 2 } }]:named_children()))
+    assert.same({ "0", "1" }, names(list[{ { 2, -1 } }]:named_children()))
+    assert.equal(net[2], list[{ { 2, -1 } }][1])
+    assert.equal(3, #net[{ {} }])
+    assert.equal(0, #net[{ { 1, 0 } }])
+    assert.same({ 5, 3 }, net[{ { 1, -2 } }](core.ones(5, 2)).shape)
+    for key, text in pairs {
+      [{ 1, 2 }] = "expected a position or a range, such as %[1%], %[%-1%] or %[{ { 1, %-1 } }%], got " ..
+        "%[a table%]",
+      [{ { 1 } }] = "expected a position or a range",
+      [{ { 1, 9 } }] = "position 9 is out of range: it has 3 modules",
+      [{ { 0, -1 } }] = "position 0 is out of range",
+      [{ { 3, 1 } }] = "the range { 3, 1 } ends before it begins",
+      [{ { 1, 2, 0 } }] = "the step of a range must be at least 1, got 0",
+      [{ { "a", 2 } }] = "a bound of a range must be an integer, got 'a'",
+    } do
+      assert.matches("Sequential: " .. text, message(function() return net[key] end))
+    end
+  end)
+
   it("takes names, and refuses what is no module", function()
     local net = nn.Sequential { { "conv", nn.Linear(2, 2) }, { "act", nn.ReLU() } }
     assert.same({ "conv", "act" }, names(net:named_children()))

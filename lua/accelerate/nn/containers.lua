@@ -40,7 +40,30 @@ local function position(self, i)
   return at
 end
 
+local sliced -- Sequential and ModuleList are made below
+
+-- The positions of container[{ { first, last, step } }], which is written as for a tensor.
+local function range(self, key)
+  local part, n = #key == 1 and key[1], #list_of(self)
+  if type(part) ~= "table" or getmetatable(part) ~= nil or #part == 1 or #part > 3 then
+    fail("%s: expected a position or a range, such as [1], [-1] or [{ { 1, -1 } }], got [%s]", self.__name,
+      options.show(key))
+  end
+  local first, last, step = part[1] or 1, part[2] or n, part[3] or 1
+  for _, bound in ipairs { first, last, step } do
+    options.value(self.__name, "a bound of a range", bound, { "integer" })
+  end
+  if step < 1 then fail("%s: the step of a range must be at least 1, got %d", self.__name, step) end
+  if first >= 1 and last == first - 1 then return 1, 0, 1 end
+  first, last = position(self, first), position(self, last)
+  if first > last + 1 then
+    fail("%s: the range { %d, %d } ends before it begins", self.__name, part[1], part[2])
+  end
+  return first, last, step
+end
+
 local function index(self, key)
+  if type(key) == "table" and getmetatable(key) == nil then return sliced(self, range(self, key)) end
   if type(key) ~= "number" then return Module.__index(self, key) end
   if key == #list_of(self) + 1 then return nil end  -- where a loop over 1, 2, … ends
   return list_of(self)[position(self, key)]
@@ -157,7 +180,7 @@ local Sequential = class("Sequential", Module)
 Sequential.__index, Sequential.__newindex = index, newindex
 
 --- `nn.Sequential(a, b, c)`, or with names: `nn.Sequential({ { "conv", a }, { "act", b } })`.
---- model[1] is the first module.
+--- model[1] is the first module, model[{ { 1, -2 } }] a Sequential of all but the last.
 function Sequential:init(...)
   local given, n = { ... }, select("#", ...)
   if n == 1 and type(given[1]) == "table" and getmetatable(given[1]) == nil then
@@ -224,7 +247,8 @@ local ModuleList = class("ModuleList", Module)
 ModuleList.__index, ModuleList.__newindex = index, newindex
 
 --- A list whose modules are registered: `self.layers = nn.ModuleList({ a, b })`; `for i, layer in
---- ipairs(self.layers) do x = layer(x) end`; `#self.layers`, `self.layers[1]`, `self.layers[-1]`.
+--- ipairs(self.layers) do x = layer(x) end`; `#self.layers`, `self.layers[1]`, `self.layers[-1]`,
+--- `self.layers[{ { 2, -1 } }]`: a ModuleList of all but the first.
 ---@param modules? accelerate.nn.Module[]
 function ModuleList:init(modules)
   if modules == nil then return end
@@ -235,6 +259,18 @@ function ModuleList:init(modules)
 end
 
 add_methods(ModuleList)
+
+-- A new container of the same modules. A Sequential keeps their names, as PyTorch's does.
+function sliced(self, first, last, step)
+  local named, modules = {}, {}
+  for i = first, last, step do
+    modules[#modules + 1] = list_of(self)[i]
+    named[#named + 1] = { self:_own("module")[i][1], list_of(self)[i] }
+  end
+  if class.is(self, Sequential) then return Sequential(named) end
+  return ModuleList(modules)
+end
+
 
 --- Neighbours that print alike come as one: "(0-5): 6 x Linear(...)".
 function ModuleList:_child_lines()

@@ -241,7 +241,8 @@ function options.check(where, given, schema)
   local names = ordered.sorted_keys(schema)
   for key in next, given do  -- any one unknown key will do; with several, the first in order is named
     if type(key) ~= "string" then
-      fail("%s: options are given by name, got a value at position %s", where, tostring(key))
+      fail("%s: options are given by name, got a value at position %s%s", where, tostring(key),
+        options.hint(nil, names))
     end
   end
   for _, key in ipairs(ordered.sorted_keys(given)) do
