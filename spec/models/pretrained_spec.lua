@@ -144,9 +144,15 @@ describe("from_pretrained", function()
     refuses("config.is_decoder must be one of false", BERT, { is_decoder = true })
     refuses("config.n_embd must be a multiple of config.n_head, got 16 and 3", GPT2, { n_head = 3 })
     refuses("config.model_type 'mamba'", BERT, { model_type = "mamba", architectures = { "MambaModel" } })
-    refuses("config.rope_scaling.rope_type must be one of default, linear, dynamic, yarn, llama3, got " ..
-      "'longrope'",
-      LLAMA, { rope_parameters = { rope_type = "longrope", factor = 2 } })
+    refuses("config.rope_scaling.rope_type must be one of default, linear, dynamic, yarn, longrope, " ..
+      "llama3, got 'su'", LLAMA, { rope_parameters = { rope_type = "su", factor = 2 } })
+    local longrope = { rope_type = "longrope", short_factor = { 1, 1 }, long_factor = { 1, 2, 3 } }
+    refuses("config.rope_scaling.original_max_position_embeddings", LLAMA, { rope_parameters = longrope })
+    longrope.original_max_position_embeddings = 16
+    refuses("config.rope_scaling.long_factor must hold 2 numbers, half of head_dim, got 3", LLAMA,
+      { rope_parameters = longrope })
+    longrope.long_factor = { 1, -2 }
+    refuses("config.rope_scaling.long_factor[2]", LLAMA, { rope_parameters = longrope })
     refuses("config.rope_scaling.factor is missing", LLAMA, { rope_parameters = { rope_type = "linear" } })
     refuses("config.partial_rotary_factor must be one of 1", LLAMA, { partial_rotary_factor = 0.5 })
     refuses("config.num_attention_heads must be a multiple of config.num_key_value_heads, got 4 and 3", LLAMA,

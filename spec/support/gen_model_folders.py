@@ -158,6 +158,13 @@ def llama(root):
     model = randomised(transformers.LlamaForCausalLM(LlamaConfig(**common, head_dim=8, rope_parameters=dynamic)), 19)
     write(root, "llama_dynamic", model, {"input_ids": rows, "labels": rows},
         extra=decoder_extra(copy.deepcopy(model), 37, 20))
+    # the long divisors count from the seventh position on; calls of generation cross it
+    common["max_position_embeddings"] = 24
+    longrope = {"rope_type": "longrope", "rope_theta": 50.0, "original_max_position_embeddings": 6,
+        "short_factor": [1.0, 1.1, 1.3, 1.7], "long_factor": [1.5, 2.0, 3.5, 4.0]}
+    model = randomised(transformers.LlamaForCausalLM(LlamaConfig(**common, head_dim=8, rope_parameters=longrope)), 21)
+    write(root, "llama_longrope", model, {"input_ids": rows, "labels": rows},
+        extra=decoder_extra(copy.deepcopy(model), 37, 22))
 
 
 def vit(root):

@@ -7,7 +7,7 @@ local lasting = require("accelerate.models.cache").lasting
 
 local M = {}
 
-local TYPES = { "default", "linear", "dynamic", "yarn", "llama3" }
+local TYPES = { "default", "linear", "dynamic", "yarn", "longrope", "llama3" }
 
 local function number(where, scaling, name)
   return options.value(where, ("config.rope_scaling.%s"):format(name), scaling[name], { "number", above = 0 })
@@ -63,6 +63,37 @@ local function grown(where, scaling, config, size, theta, length)
   return theta * (factor * length / most - (factor - 1)) ^ (size / (size - 2))
 end
 
+-- The list of size / 2 divisors that LongRoPE has under a name.
+local function divisors(where, scaling, name, size)
+  local key = "config.rope_scaling." .. name
+  local list = options.value(where, key, scaling[name], { "list" })
+  if #list ~= size / 2 then
+    options.fail("%s: %s must hold %d numbers, half of head_dim, got %d", where, key, size / 2, #list)
+  end
+  for i = 1, #list do options.value(where, ("%s[%d]"):format(key, i), list[i], { "number", above = 0 }) end
+  return list
+end
+
+-- The length that a model was trained at before its positions were stretched.
+local function original(where, scaling, config)
+  local given = scaling.original_max_position_embeddings or config.original_max_position_embeddings
+  return options.value(where, "config.rope_scaling.original_max_position_embeddings", given,
+    { "integer", min = 2 })
+end
+
+-- LongRoPE (Ding et al., 2024), as Phi-3 has it: each dim has a divisor of its own, one for
+-- sequences within the original length and one for longer ones.
+local function longrope(where, scaling, config, size, length)
+  local most = original(where, scaling, config)
+  local short, long = divisors(where, scaling, "short_factor", size),
+    divisors(where, scaling, "long_factor", size)
+  local list = (length or 0) > most and long or short
+  local factor = scaling.factor and number(where, scaling, "factor") or config.max_position_embeddings / most
+  local strength = factor <= 1 and 1 or math.sqrt(1 + math.log(factor) / math.log(most))
+  if scaling.attention_factor ~= nil then strength = number(where, scaling, "attention_factor") end
+  return function(f, i) return f / list[i] end, strength
+end
+
 -- The settings of a configuration, in the present form or in the older one.
 local function settings(where, config)
   local given = config.rope_parameters or config.rope_scaling or {}
@@ -78,7 +109,7 @@ end
 ---@param where string what messages begin with
 ---@param config table with rope_theta and rope_scaling, or rope_parameters
 ---@param size integer
----@param length integer? of the sequence, for "dynamic"; default max_position_embeddings
+---@param length integer? of the sequence, for "dynamic" and "longrope"; default: a short one
 ---@return number[]
 ---@return number strength
 function M.frequencies(where, config, size, length)
@@ -91,6 +122,8 @@ function M.frequencies(where, config, size, length)
     theta = grown(where, scaling, config, size, theta, length)
   elseif kind == "yarn" then
     scaled, strength = yarn(where, scaling, config, size, theta)
+  elseif kind == "longrope" then
+    scaled, strength = longrope(where, scaling, config, size, length)
   elseif kind == "llama3" then
     scaled = llama3(where, scaling)
   end
@@ -102,22 +135,33 @@ end
 -- Cosines and sines of positions, kept from call to call.
 local Rotary = class "Rotary"
 
-function Rotary:init(where, config, size)
-  self.frequencies, self.strength = M.frequencies(where, config, size)
-  self.size, self.rows = size, 0
-  local _, kind = settings(where, config)
-  if kind == "dynamic" then
-    self.most, self.reach = config.max_position_embeddings, config.max_position_embeddings
-    self.renew = function(length) return (M.frequencies(where, config, size, length)) end
-  end
-end
-
 -- The angles of "dynamic" follow the longest sequence so far, until a short one comes, as
 -- Transformers has it: a cache of keys keeps those that each key was turned by.
 local function follow(self, length)
   if length <= self.reach and not (length < self.most and self.reach > self.most) then return end
   self.reach = math.max(length, self.most)
   self.frequencies, self.rows = self.renew(self.reach), 0
+end
+
+-- "longrope" has two sets of angles; the length of each call says which.
+local function choose(self, length)
+  local long = length > self.most
+  if long == self.long then return end
+  self.long, self.frequencies, self.rows = long, self.renew(length), 0
+end
+
+function Rotary:init(where, config, size)
+  self.frequencies, self.strength = M.frequencies(where, config, size)
+  self.size, self.rows = size, 0
+  local scaling, kind = settings(where, config)
+  if kind == "dynamic" then
+    self.most, self.reach = config.max_position_embeddings, config.max_position_embeddings
+    self.follow = follow
+  elseif kind == "longrope" then
+    self.most, self.long = original(where, scaling, config), false
+    self.follow = choose
+  end
+  self.renew = function(length) return (M.frequencies(where, config, size, length)) end
 end
 
 -- Two tables (rows, size): cosines of both halves; sines, those of the first half negative.
@@ -140,7 +184,7 @@ end
 function Rotary:at(past, length, positions, like)
   local needed = past + length
   local longest = positions and positions:max():item() + 1 or needed
-  if self.most then follow(self, longest) end
+  if self.follow then self:follow(longest) end
   needed = math.max(needed, longest)
   if needed > self.rows or like.dtype ~= self.dtype or like.device ~= self.device then
     core.no_grad(tables, self, math.max(needed, 2 * self.rows, 64), like.dtype, like.device)
