@@ -72,8 +72,9 @@ typedef struct ax_encodings {
   int64_t *starts; /* [rows + 1] */
   int32_t *ids;
   uint8_t *types, *special;
-  int32_t *words;      /* number of the piece, from 0; -1: of a special token */
-  uint32_t *from, *to; /* bytes of the text, NULL unless wanted */
+  int32_t *words;              /* number of the piece, from 0; -1: of a special token */
+  uint32_t *from, *to;         /* bytes of the text, NULL unless wanted */
+  uint32_t *row_from, *row_to; /* of a text's own tokens: offsets where a row begins with the token */
 } ax_encodings;
 AX_API void ax_encodings_free(ax_encodings *e);
 
@@ -84,9 +85,12 @@ typedef struct ax_encode_options {
   ax_cut cut;
   bool cut_left;
   int64_t max_length; /* of a row, with its special tokens, where `cut` is not NONE */
+  bool overflow;      /* what is cut off makes further rows */
+  int64_t stride;     /* tokens of a text that neighbouring rows share */
 } ax_encode_options;
-/* Appends a row.  second: s NULL: there is no second text.  EINVAL for a text of 4 GiB or more, or
- * a pair that cannot be cut as asked; then `e` is as it was. */
+/* Appends a row, or several with `overflow`.  second: s NULL: there is no second text.  EINVAL for
+ * a text of 4 GiB or more, a pair that cannot be cut as the options say, or a stride that is not
+ * below the tokens of a text in a row; then `e` is as it was. */
 AX_API ax_status ax_tokenizer_encode(ax_tokenizer *t, ax_text first, ax_text second,
                                      const ax_encode_options *o, ax_encodings *e);
 /* Copies a field of the rows into [rows, width] from `to` on, padded with `pad` behind the tokens,

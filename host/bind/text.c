@@ -352,8 +352,9 @@ static int tokenizer_template(lua_State *L)
   return 0;
 }
 
-/* tokenizer:encode(texts, pairs, add_special, offsets, split_special, truncation, left, max_length)
- * -> encodings; pairs: a list of the second texts, or nil */
+/* tokenizer:encode(texts, pairs, add_special, offsets, split_special, truncation, left, max_length,
+ * overflow, stride) -> encodings, and with `overflow` the number of each row's text; pairs: a list
+ * of the second texts, or nil */
 static int tokenizer_encode(lua_State *L)
 {
   static const char *const cuts[] = { "do_not_truncate", "longest_first", "only_first", "only_second", NULL };
@@ -363,7 +364,7 @@ static int tokenizer_encode(lua_State *L)
   int64_t n;
 
   ax_lua_enter(L);
-  lua_settop(L, 9);
+  lua_settop(L, 11);
   luaL_checktype(L, 2, LUA_TTABLE);
   o.add_special = lua_toboolean(L, 4);
   o.offsets = lua_toboolean(L, 5);
@@ -372,17 +373,26 @@ static int tokenizer_encode(lua_State *L)
   o.cut_left = lua_toboolean(L, 8);
   o.max_length =
       lua_isnil(L, 9) ? 0 : ax_lua_check_integer(L, 9, "encode", "max_length", 0, INT64_C(1) << 40);
+  o.overflow = lua_toboolean(L, 10);
+  o.stride = lua_isnil(L, 11) ? 0 : ax_lua_check_integer(L, 11, "encode", "stride", 0, INT64_C(1) << 40);
   n = (int64_t)lua_objlen(L, 2);
   e = ax_lua_push_object(L, &encodings_class);
+  lua_createtable(L, o.overflow ? (int)n : 0, 0);
   for (int64_t i = 1; i <= n; i++) {
     const ax_text first = text_at(L, 2, i, "tokenizer", "text");
     ax_text second = { NULL, 0 };
     if (lua_istable(L, 3)) second = text_at(L, 3, i, "tokenizer", "second text");
     if (!first.s)
       return ax_lua_error(L, "tokenizer", "text %lld: expected a string, got false", (long long)i);
+    const int64_t before = e->rows;
     if (ax_tokenizer_encode(t, first, second, &o, e) != AX_OK) return ax_lua_raise(L, "tokenizer");
+    for (int64_t row = before + 1; o.overflow && row <= e->rows; row++) {
+      lua_pushnumber(L, (double)i);
+      lua_rawseti(L, -2, (int)row);
+    }
   }
-  return 1;
+  lua_settop(L, 12 + o.overflow);
+  return 1 + o.overflow;
 }
 
 static int push_gathered(lua_State *L, gathered *g)

@@ -89,6 +89,51 @@ describe("a tokenizer", function()
     end)
   end
 
+  it("makes rows of what is cut off, as Transformers does", function()
+    local made = {}
+    for _, call in ipairs(reference "windows") do
+      local t = made[call.kind] or make(call.kind)
+      made[call.kind], t.truncation_side = t, call.side
+      local o = { return_overflowing_tokens = true, return_offsets_mapping = true,
+        return_special_tokens_mask = true, return_token_type_ids = true }
+      for name, value in pairs(call.options) do o[name] = value end
+      local got = t(call.texts, call.seconds or nil, o)
+      local what = (" of %s, %s, %s"):format(call.kind, call.side, json.encode(call.options))
+      for i, sample in ipairs(got.overflow_to_sample_mapping) do
+        got.overflow_to_sample_mapping[i] = sample - 1
+      end
+      for name, rows in pairs(call.result) do same_list(rows, got[name], name .. what) end
+    end
+  end)
+
+  it("makes a list of rows of one text, and tensors, when what is cut off is wanted", function()
+    local t = make "bert"
+    local text, all = "one two three four five six", { truncation = true, max_length = 6, stride = 1,
+      return_overflowing_tokens = true }
+    local got = t(text, all)
+    assert.is_true(#got.input_ids > 1)
+    assert.same(got.input_ids, t:encode(text, all))
+    for i, row in ipairs(got.input_ids) do
+      assert.equal(1, got.overflow_to_sample_mapping[i])
+      if i > 1 then assert.equal(got.input_ids[i - 1][5], row[2]) end
+    end
+    all.padding, all.return_tensors = true, "pt"
+    local batch = t({ text, "one" }, all)
+    assert.same({ #batch.overflow_to_sample_mapping, 6 }, batch.input_ids.shape)
+    assert.equal(2, batch.overflow_to_sample_mapping[#batch.overflow_to_sample_mapping])
+    assert.same({ 1 }, t("one", { return_overflowing_tokens = true }).overflow_to_sample_mapping)
+  end)
+
+  it("refuses a stride that leaves nothing new in a row", function()
+    local t = make "bert"
+    raises("stride is 4, but max_length 6 leaves 4 tokens beside special ones", t, "one two three four",
+      { truncation = true, max_length = 6, stride = 4 })
+    raises("stride is 5, but a row has only 3 tokens of the text", t, "one two three four",
+      "one two three four", { truncation = true, max_length = 10, stride = 5,
+        return_overflowing_tokens = true })
+    raises("stride", t, "one", { stride = -1 })
+  end)
+
   it("takes one text, or a list, with or without options", function()
     local t = make "bert"
     local ids = t:encode "a line"

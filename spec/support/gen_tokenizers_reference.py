@@ -2,10 +2,12 @@
 `tokenizers` and `transformers` make of some texts with them.
 
     python3 spec/support/gen_tokenizers_reference.py
+    python3 spec/support/gen_tokenizers_reference.py windows
 
-Needs tokenizers 0.23 and transformers 5.
+The second line writes windows.json alone, with the tokenizers that are there.  Needs tokenizers 0.23
+and transformers 5.
 """
-import json, os, random
+import json, os, random, sys
 from tokenizers import AddedToken, Tokenizer, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -210,7 +212,59 @@ def patterns():
         json.dump(found, f, separators=(",", ":"))
 
 
+WINDOWS = [  # options, whether there are second texts
+    ({"truncation": True, "max_length": 12, "stride": 3}, False),
+    ({"truncation": True, "max_length": 9}, False),
+    ({"truncation": True, "max_length": 11, "stride": 6, "padding": True}, False),
+    ({"truncation": True, "max_length": 13, "stride": 1, "padding": "max_length", "add_special_tokens": False}, False),
+    ({"truncation": "longest_first", "max_length": 14, "stride": 2, "padding": True}, True),
+    ({"truncation": "longest_first", "max_length": 32, "stride": 4, "padding": True, "pad_to_multiple_of": 8}, True),
+    ({"truncation": "only_first", "max_length": 40, "stride": 2, "padding": True}, True),
+    ({"truncation": "only_second", "max_length": 41, "stride": 5, "padding": True, "padding_side": "left"}, True),
+    ({"truncation": "longest_first", "max_length": 17, "add_special_tokens": False}, True),
+    ({"padding": True}, True),
+]
+
+
+def windows():
+    """Rows of what is cut off, with offsets in bytes."""
+    texts = [" the quick  brown fox over the lazy dog again", "Ein schöner Tag", "", "  日本語 ok ok don't   ",
+             "word wordless   sword so on"]
+    others = ["what is it", "déjà vu and more of that", "   a  b   c", "x", "is it?"]
+    found = []
+    for kind in ("bert", "gpt2", "llama3", "roberta", "unigram"):
+        with open(os.path.join(OUT, kind + ".reference.json"), encoding="utf-8") as f:
+            settings = json.load(f)["settings"]
+        fast = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file(os.path.join(OUT, kind + ".json")),
+                                       **settings)
+        for number, (options, paired) in enumerate(WINDOWS):
+            given = (texts, others) if paired else (texts, None)
+            if "only" in str(options.get("truncation")):  # the other text must fit
+                given = ([t or "z" * 80 for t in texts], others)[::1 if options["truncation"] == "only_first" else -1]
+                given = tuple([t * 3 if side == (options["truncation"] == "only_second") else t for t in g]
+                              for side, g in enumerate(given))
+            for side in ("right", "left"):
+                fast.truncation_side = side
+                got = fast(*given, return_overflowing_tokens=True, return_offsets_mapping=True,
+                           return_special_tokens_mask=True, return_token_type_ids=True, **options)
+                offsets = []
+                for row, sample in enumerate(got["overflow_to_sample_mapping"]):
+                    at = [[len(g[sample][:i].encode()) for i in range(len(g[sample]) + 1)] for g in given if g]
+                    offsets.append([[0, 0] if s is None else [at[s][a], at[s][b]] for (a, b), s in
+                                    zip(got["offset_mapping"][row], got.sequence_ids(row))])
+                result = {k: got[k] for k in ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask",
+                                              "overflow_to_sample_mapping")}
+                if kind in ("roberta", "unigram"):  # second texts are of type 0, but of 1 in further rows
+                    del result["token_type_ids"]
+                found.append({"kind": kind, "side": side, "options": options, "texts": given[0],
+                              "seconds": given[1] or False, "result": {**result, "offset_mapping": offsets}})
+    with open(os.path.join(OUT, "windows.json"), "w", encoding="utf-8") as f:
+        json.dump(found, f, ensure_ascii=False, separators=(",", ":"))
+
+
 def main():
+    if sys.argv[1:] == ["windows"]:
+        return windows()
     patterns()
     os.makedirs(OUT, exist_ok=True)
     for make in (bert, gpt2, llama3, roberta, unigram, fallback, pieces):
@@ -250,6 +304,7 @@ def main():
     with open(os.path.join(OUT, "others.json"), "w", encoding="utf-8") as f:
         json.dump({"chats": chats, "trained": trained, "texts": TEXTS, "training": ENGLISH + OTHERS}, f,
             separators=(",", ":"))
+    windows()
 
 
 main()

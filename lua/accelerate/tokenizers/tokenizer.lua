@@ -171,6 +171,8 @@ local CALL = {
   return_word_ids = { "boolean", default = false },
   return_length = { "boolean", default = false },
   split_special_tokens = { "boolean", default = false },
+  return_overflowing_tokens = { "boolean", default = false },
+  stride = { "integer", default = 0, min = 0 },
 }
 
 local function check_texts(where, what, value)
@@ -212,7 +214,8 @@ function Tokenizer:_run(text, pair, o)
   local limit = self:_limit(o)
   local how = not limit and "do_not_truncate" or o.truncation == true and "longest_first" or o.truncation
   return self._core:encode(text, pair, o.add_special_tokens, o.return_offsets_mapping,
-    o.split_special_tokens, how, self.truncation_side == "left", limit)
+    o.split_special_tokens, how, self.truncation_side == "left", limit, o.return_overflowing_tokens,
+    o.stride)
 end
 
 -- Which fields a call returns, with the field of C's encodings, and what pads it.
@@ -301,13 +304,17 @@ end
 
 -- Encodes lists of texts.
 function Tokenizer:_batch(where, text, pair, o, single)
-  local encodings = self:_run(text, pair, o)
+  local encodings, mapping = self:_run(text, pair, o)
   local rows, longest = encodings:size()
   local fields, width = self:_fields(o), self:_width(where, o, longest)
   local left = (o.padding_side or self.padding_side) == "left"
-  if o.return_tensors then return as_tensors(encodings, fields, o, width, left, where) end
-  if single then return row_of(encodings, 1, fields, o, width, left) end
-  local result = {}
+  if o.return_tensors then
+    local result = as_tensors(encodings, fields, o, width, left, where)
+    result.overflow_to_sample_mapping = mapping
+    return result
+  end
+  if single and not mapping then return row_of(encodings, 1, fields, o, width, left) end
+  local result = { overflow_to_sample_mapping = mapping }
   for _, entry in ipairs(fields) do result[entry[1]] = {} end
   for i = 1, rows do
     for name, value in pairs(row_of(encodings, i, fields, o, width, left)) do
@@ -324,6 +331,12 @@ end
 --- offset_mapping holds {from, to} for each token: `text:sub(from + 1, to)` is its text, and {0, 0}
 --- stands for special tokens. word_ids holds the number of each token's word, from 1, and false for
 --- special tokens. special_tokens_mask is 1 for the tokens that the post-processor added.
+---
+--- With truncation and return_overflowing_tokens, what does not fit makes further rows, and
+--- overflow_to_sample_mapping holds the number of each row's text, from 1. Results are then lists
+--- of lists for a single text too. Neighbouring rows of a text share `stride` tokens. Where both
+--- texts of a pair are cut (longest_first), there is a row for each part of the one with each of
+--- the other.
 ---@param text string|string[]
 ---@param pair string|string[]|nil second texts
 ---@param opts { add_special_tokens: boolean?, padding: boolean|"longest"|"max_length"|nil,
@@ -331,7 +344,8 @@ end
 ---  pad_to_multiple_of: integer?, padding_side: string?, return_tensors: boolean|"pt"|nil,
 ---  return_attention_mask: boolean?, return_token_type_ids: boolean?, return_special_tokens_mask:
 ---  boolean?, return_offsets_mapping: boolean?, return_word_ids: boolean?, return_length: boolean?,
----  split_special_tokens: boolean? }? max_length counts special tokens; default the model's
+---  split_special_tokens: boolean?, return_overflowing_tokens: boolean?, stride: integer? }?
+---  max_length counts special tokens, default the model's; stride: default 0
 ---@return table<string, any>
 function Tokenizer:__call(text, pair, opts)
   if opts == nil and is_options(pair) then pair, opts = nil, pair end

@@ -18,6 +18,23 @@ local function made(file)
   return tokenizers.Tokenizer(file, configs[file])
 end
 
+-- Rows of what is cut off hold the tokens of the text, one after the other.
+local function windows_of(t, text)
+  local whole = t:encode(text, { add_special_tokens = false })
+  local parts = t({ text }, { add_special_tokens = false, truncation = true, max_length = 5, stride = 2,
+    return_overflowing_tokens = true, return_offsets_mapping = true })
+  local at = 0
+  for i, row in ipairs(parts.input_ids) do
+    for k = i == 1 and 1 or 3, #row do
+      at = at + 1
+      if row[k] ~= whole[at] then error(("part %d has another token %d"):format(i, at), 0) end
+    end
+  end
+  if at ~= #whole then error(("the parts hold %d of %d tokens"):format(at, #whole), 0) end
+  -- a template of many special tokens leaves no room for a stride
+  pcall(t, text, text, { truncation = true, max_length = 12, stride = 1, return_overflowing_tokens = true })
+end
+
 local function texts_of(t, texts)
   local ids = t:encode_batch(texts, { return_offsets_mapping = true, return_word_ids = true })
   for i, row in ipairs(ids.input_ids) do
@@ -32,6 +49,7 @@ local function texts_of(t, texts)
       if once[k] ~= row[k] then error("ids differ with offsets", 0) end
     end
     t:decode(row)
+    if #texts[i] < 400 then windows_of(t, texts[i]) end
   end
 end
 
