@@ -70,20 +70,35 @@ static void run_into(lua_State *L, const char *fn, ax_op op, const ax_args *a, a
   if (ax_run_into(op, a, t) != AX_OK) ax_lua_raise(L, fn);
 }
 
+/* The parts of complex numbers are drawn one by one, into a view that is released at once. */
+static void draw(lua_State *L, const char *fn, ax_op op, const ax_args *a, ax_tensor *t)
+{
+  ax_tensor *pairs = NULL;
+  if (!ax_has_gradient((ax_dtype)t->dtype))
+    ax_lua_error(L, fn, "expected a floating-point or complex element type, got %s",
+                 ax_dtype_name((ax_dtype)t->dtype));
+  if (!ax_is_complex((ax_dtype)t->dtype)) {
+    run_into(L, fn, op, a, t);
+    return;
+  }
+  ax_status st = ax_run1(AX_OP_VIEW_AS_REAL, t, &pairs);
+  if (st == AX_OK) st = ax_run_into(op, a, pairs);
+  ax_tensor_release(pairs);
+  if (st != AX_OK) ax_lua_raise(L, fn);
+}
+
 static void uniform(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
   const ax_args a = { .a = { .uniform = { .low = 0, .high = 1 }, .n_list = -1, .gen = f->gen } };
-  if (!ax_is_float((ax_dtype)t->dtype))
-    ax_lua_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
-  run_into(L, fn, AX_OP_UNIFORM, &a, t);
+  draw(L, fn, AX_OP_UNIFORM, &a, t);
 }
 
+/* Of variance 1: 1/2 in each part of a complex number. */
 static void normal(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 {
-  const ax_args a = { .a = { .normal = { .mean = 0, .std = 1 }, .n_list = -1, .gen = f->gen } };
-  if (!ax_is_float((ax_dtype)t->dtype))
-    ax_lua_error(L, fn, "expected a floating-point element type, got %s", ax_dtype_name((ax_dtype)t->dtype));
-  run_into(L, fn, AX_OP_NORMAL, &a, t);
+  const double std = ax_is_complex((ax_dtype)t->dtype) ? 0.70710678118654752440 : 1;
+  const ax_args a = { .a = { .normal = { .mean = 0, .std = std }, .n_list = -1, .gen = f->gen } };
+  draw(L, fn, AX_OP_NORMAL, &a, t);
 }
 
 /* ---- zeros, ones, empty, rand, randn, and the _like forms */

@@ -50,4 +50,29 @@ AX_CDIV(c128, ax_cpu_c128, double, fabs)
 AX_CPOW(c64, ax_cpu_c64, cpowf)
 AX_CPOW(c128, ax_cpu_c128, cpow)
 
+/* Functions that C lacks.  log1p and expm1 keep their digits near 0; lerp starts from the nearer
+ * end, so that weight 1 gives `end` exactly. */
+#define AX_CFUNCTIONS(S, C, R, F) \
+  static inline C ax_crsqrt_##S(C x) { return ax_cdiv_##S(1, csqrt##F(x)); } \
+  static inline C ax_csigmoid_##S(C x) { return ax_cdiv_##S(1, 1 + cexp##F(-x)); } \
+  static inline C ax_clog1p_##S(C x) \
+  { \
+    const R a = __real__ x, b = __imag__ x; \
+    if (fabs##F(a) > (R)0.5 || fabs##F(b) > (R)0.5) return clog##F(1 + x); \
+    return __builtin_complex((R)0.5 * log1p##F(a * (2 + a) + b * b), atan2##F(b, 1 + a)); \
+  } \
+  static inline C ax_cexpm1_##S(C x) \
+  { \
+    const R e = expm1##F(__real__ x), half = sin##F(__imag__ x / 2); \
+    return __builtin_complex(e * cos##F(__imag__ x) - 2 * half * half, (e + 1) * sin##F(__imag__ x)); \
+  } \
+  static inline C ax_clerp_##S(C from, C to, C w) \
+  { \
+    const C way = to - from, left = 1 - w; \
+    return __real__ w * __real__ w + __imag__ w * __imag__ w < (R)0.25 ? from + AX_CMUL(w, way) \
+                                                                       : to - AX_CMUL(way, left); \
+  }
+AX_CFUNCTIONS(c64, ax_cpu_c64, float, f)
+AX_CFUNCTIONS(c128, ax_cpu_c128, double, )
+
 #endif

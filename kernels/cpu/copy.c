@@ -57,7 +57,8 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
  * exactly */
 
 /* Rows: the source type, its C type, and the loaded value x as float, double, int64, int32 and
- * truth value.  (The dispatcher refuses to cast complex numbers to real ones.) */
+ * truth value.  (Of complex numbers there is the truth value alone: the dispatcher refuses to cast
+ * them to other real types.) */
 #define SOURCES(X) \
   X(f32, float, x, x, ax_to_i64_f(x), ax_to_i32_f(x), x != 0) \
   X(f64, double, (float)x, x, ax_to_i64(x), ax_to_i32(x), x != 0) \
@@ -100,9 +101,11 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
   CAST(from, c128, TI, ax_cpu_c128, as_double)
 SOURCES(ALL_CASTS)
 
-/* between the complex types */
+/* between the complex types, and their truth value */
 CAST(c64, wide, ax_cpu_c64, ax_cpu_c128, x)
 CAST(c128, narrow, ax_cpu_c128, ax_cpu_c64, x)
+CAST(c64, truth, ax_cpu_c64, uint8_t, x != 0)
+CAST(c128, truth, ax_cpu_c128, uint8_t, x != 0)
 
 /* Half types and float in runs, with the processor's conversion instructions where it has them. */
 #define RUNS(half, D) \
@@ -161,8 +164,8 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
   [AX_I32] = ROW(i32),
   [AX_U8] = ROW(u8),
   [AX_BOOL] = ROW(u8), /* a bool is an integer of 0 or 1 */
-  [AX_C64] = { [AX_C128] = c64_to_wide },
-  [AX_C128] = { [AX_C64] = c128_to_narrow },
+  [AX_C64] = { [AX_C128] = c64_to_wide, [AX_BOOL] = c64_to_truth },
+  [AX_C128] = { [AX_C64] = c128_to_narrow, [AX_BOOL] = c128_to_truth },
 };
 
 /* ---- between equal types: moves bits, by size */

@@ -1,8 +1,10 @@
 /* Cholesky, LU, inverse, determinant, solutions of linear systems: see core/ops/factor.def.  The
- * work is done by dense.h, row by row; LAPACK serves the cofactors of singular matrices alone. */
-#include "dense.h"
+ * work is done by dense.h, row by row; LAPACK serves complex matrices (dense_complex.h) and the
+ * cofactors of singular ones. */
+#include "dense_complex.h"
 #include "lapack.h"
 
+#include <complex.h>
 #include <math.h>
 
 #define SHOWN(call) ax_lapack_shown((call)->op, (char[40]){ 0 }, 40)
@@ -12,6 +14,7 @@ typedef struct job {
   const ax_lapack *lapack;
   const ax_dense *dense;
   ax_dtype dtype;
+  bool is_complex;
   size_t item, room; /* bytes of an element, of dense.h's room */
   int m, n, k;       /* rows and columns of a; columns of b */
   bool flag, transposed, unit;
@@ -21,17 +24,25 @@ typedef struct job {
   int *pivots;
 } job;
 
-static void begin(const ax_call *call, job *j)
+static size_t dense_room(const job *j, int64_t rows, int64_t cols)
+{
+  return j->is_complex ? ax_dense_complex_room(j->dtype, rows, cols) : ax_dense_room(j->dtype, rows, cols);
+}
+
+static ax_status begin(const ax_call *call, job *j)
 {
   const ax_tensor *a = call->in[0];
-  *j = (job){ .dense = ax_dense_of((ax_dtype)a->dtype),
-              .dtype = (ax_dtype)a->dtype,
+  const ax_dtype d = (ax_dtype)a->dtype;
+  *j = (job){ .dense = ax_is_complex(d) ? ax_dense_complex_of(d) : ax_dense_of(d),
+              .dtype = d,
+              .is_complex = ax_is_complex(d),
               .item = ax_itemsize(a),
               .m = (int)AX_ROWS(a),
               .n = (int)AX_COLS(a),
               .a = ax_data(a),
               .x = ax_data(call->out[0]) };
-  j->room = ax_lines(ax_dense_room(j->dtype, j->m, j->n));
+  j->room = ax_lines(dense_room(j, j->m, j->n));
+  return j->is_complex ? ax_dense_complex_open(call->op, d) : AX_OK;
 }
 
 static int64_t cube(const job *j) { return (int64_t)j->m * j->n * (j->m < j->n ? j->m : j->n); }
@@ -63,10 +74,11 @@ ax_status ax_cpu__linalg_cholesky(const ax_call *call)
   int *const info = ax_data(call->out[1]);
   job j;
 
-  begin(call, &j);
+  ax_status st = begin(call, &j);
+  if (st != AX_OK) return st;
   j.flag = call->a->linalg_cholesky.upper;
-  const ax_status st = ax_dense_each(count, cube(&j) * count / 3, j.room + (j.flag ? matrix(&j) : 0),
-                                     factor_positive, &j, info);
+  st = ax_dense_each(count, cube(&j) * count / 3, j.room + (j.flag ? matrix(&j) : 0), factor_positive, &j,
+                     info);
   const int64_t bad = st == AX_OK && call->a->linalg_cholesky.check ? ax_lapack_failed(info, count) : -1;
   if (bad < 0) return st;
   return ax_fail(AX_EINVAL, "%s: %s is not positive-definite: its leading minor of order %d is not positive",
@@ -100,7 +112,8 @@ ax_status ax_cpu__linalg_lu(const ax_call *call)
   const int64_t count = ax_matrices(call->in[0]);
   job j;
 
-  begin(call, &j);
+  const ax_status st = begin(call, &j);
+  if (st != AX_OK) return st;
   j.pivots = ax_data(call->out[1]);
   return ax_dense_each(count, cube(&j) * count, j.room, factor_rows, &j, ax_data(call->out[2]));
 }
@@ -178,7 +191,7 @@ static void solve_with(const job *j, const char *lu, const int *pivots, bool tra
 static size_t side(const job *j) { return j->item * (size_t)j->n * (size_t)j->k; }
 static size_t room_to_solve(const job *j)
 {
-  const size_t room = ax_dense_room(j->dtype, j->n, j->k);
+  const size_t room = dense_room(j, j->n, j->k);
   return j->room > room ? j->room : room;
 }
 
@@ -203,8 +216,7 @@ ax_status ax_cpu__linalg_solve(const ax_call *call)
   job j;
   ax_status st;
 
-  if ((st = ax_alloc(bytes, &info)) != AX_OK) return st;
-  begin(call, &j);
+  if ((st = begin(call, &j)) != AX_OK || (st = ax_alloc(bytes, &info)) != AX_OK) return st;
   j.b = ax_data(b);
   j.k = (int)AX_COLS(b);
   j.lu = ax_data(call->out[1]);
@@ -237,9 +249,8 @@ ax_status ax_cpu__linalg_lu_solve(const ax_call *call)
   job j;
   ax_status st;
 
-  if ((st = ax_alloc(bytes, &room)) != AX_OK) return st;
+  if ((st = begin(call, &j)) != AX_OK || (st = ax_alloc(bytes, &room)) != AX_OK) return st;
   int *const info = room;
-  begin(call, &j);
   j.b = ax_data(b);
   j.k = (int)AX_COLS(b);
   j.pivots_in = ax_data(call->in[1]);
@@ -270,7 +281,8 @@ ax_status ax_cpu__linalg_solve_triangular(const ax_call *call)
   const int64_t count = ax_matrices(call->in[0]);
   job j;
 
-  begin(call, &j);
+  const ax_status st = begin(call, &j);
+  if (st != AX_OK) return st;
   j.b = ax_data(call->in[1]);
   j.k = (int)AX_COLS(call->in[1]);
   j.flag = call->a->linalg_solve_triangular.upper;
@@ -308,8 +320,9 @@ ax_status ax_cpu__linalg_inv(const ax_call *call)
   int *const info = ax_data(call->out[1]);
   job j;
 
-  begin(call, &j);
-  const ax_status st = ax_dense_each(count, 3 * cube(&j) * count, room_to_invert(&j), invert_one, &j, info);
+  ax_status st = begin(call, &j);
+  if (st != AX_OK) return st;
+  st = ax_dense_each(count, 3 * cube(&j) * count, room_to_invert(&j), invert_one, &j, info);
   return st == AX_OK && call->a->linalg_inv.check ? singular(call, info, count) : st;
 }
 
@@ -348,12 +361,42 @@ static double product(const job *j, const char *lu, double sign)
   return ldexp(value, exponent > 4096 ? 4096 : exponent < -4096 ? -4096 : (int)exponent);
 }
 
+/* Elements of complex matrices. */
+static double complex number(const job *j, const char *a, int64_t at)
+{
+  const ax_dtype part = ax_part_dtype(j->dtype);
+  return CMPLX(ax_load_double(part, a, 2 * at), ax_load_double(part, a, 2 * at + 1));
+}
+static void store_number(const job *j, char *a, int64_t at, double complex v)
+{
+  const ax_dtype part = ax_part_dtype(j->dtype);
+  ax_store_double(part, a, 2 * at, creal(v));
+  ax_store_double(part, a, 2 * at + 1, cimag(v));
+}
+
+/* product of complex numbers */
+static double complex complex_product(const job *j, const char *lu, double sign)
+{
+  double complex value = sign;
+  int64_t exponent = 0;
+  for (int r = 0; r < j->n; r++) {
+    int e = 0;
+    value *= number(j, lu, (int64_t)r * (j->n + 1));
+    frexp(fmax(fabs(creal(value)), fabs(cimag(value))), &e);
+    value = CMPLX(ldexp(creal(value), -e), ldexp(cimag(value), -e));
+    exponent += e;
+  }
+  const int e = exponent > 4096 ? 4096 : exponent < -4096 ? -4096 : (int)exponent;
+  return CMPLX(ldexp(creal(value), e), ldexp(cimag(value), e));
+}
+
 static int determine(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
   char *lu;
   const double sign = factor_copy(j, i, scratch, &lu);
-  ax_store_double(j->dtype, j->x, i, product(j, lu, sign));
+  if (j->is_complex) store_number(j, j->x, i, complex_product(j, lu, sign));
+  else ax_store_double(j->dtype, j->x, i, product(j, lu, sign));
   return 0;
 }
 
@@ -361,7 +404,8 @@ ax_status ax_cpu__linalg_det(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
   job j;
-  begin(call, &j);
+  const ax_status st = begin(call, &j);
+  if (st != AX_OK) return st;
   return ax_dense_each(count, cube(&j) * count, room_to_invert(&j), determine, &j, NULL);
 }
 
@@ -370,6 +414,17 @@ static int log_determine(int64_t i, char *scratch, const void *ud)
   const job *j = ud;
   char *lu;
   double sign = factor_copy(j, i, scratch, &lu), sum = 0;
+  if (j->is_complex) {
+    double complex turn = sign;
+    for (int r = 0; r < j->n; r++) {
+      const double complex d = number(j, lu, (int64_t)r * (j->n + 1));
+      sum += log(cabs(d));
+      turn *= d == 0 ? 0 : d / cabs(d);
+    }
+    store_number(j, j->x, i, turn);
+    ax_store_double(ax_part_dtype(j->dtype), j->lu, i, sum);
+    return 0;
+  }
   for (int r = 0; r < j->n; r++) {
     const double d = diagonal(j, lu, r);
     sum += log(fabs(d));
@@ -384,7 +439,8 @@ ax_status ax_cpu__linalg_slogdet(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
   job j;
-  begin(call, &j);
+  const ax_status st = begin(call, &j);
+  if (st != AX_OK) return st;
   j.lu = ax_data(call->out[1]);
   return ax_dense_each(count, cube(&j) * count, room_to_invert(&j), log_determine, &j, NULL);
 }
@@ -394,13 +450,53 @@ ax_status ax_cpu__linalg_slogdet(const ax_call *call)
 /* det(A) A^-T.  Where A is singular: A = U S V^T has the cofactors det(U) det(V) U S' V^T, in which
  * S' holds the products of all other singular values. */
 typedef struct cofactor_room {
-  size_t u, vt, s, work; /* offsets in scratch */
+  size_t u, vt, s, reals, work; /* offsets in scratch */
   int lwork;
 } cofactor_room;
+typedef void (*gesvd_fn)(const char *jobu, const char *jobvt, const int *m, const int *n, void *a,
+                         const int *lda, void *s, void *u, const int *ldu, void *vt, const int *ldvt,
+                         void *work, const int *lwork, void *reals, int *info, size_t, size_t);
 typedef struct cofactor_job {
   job j;
   cofactor_room at;
+  gesvd_fn gesvd; /* of complex matrices */
 } cofactor_job;
+
+static void call_gesvd(const cofactor_job *c, char *a, char *s, char *u, char *vt, void *work, int lwork,
+                       char *reals, int *info)
+{
+  const int n = c->j.n, ld = least(n);
+  if (c->gesvd) c->gesvd("A", "A", &n, &n, a, &ld, s, u, &ld, vt, &ld, work, &lwork, reals, info, 1, 1);
+  else c->j.lapack->gesvd("A", "A", &n, &n, a, &ld, s, u, &ld, vt, &ld, work, &lwork, info, 1, 1);
+}
+
+/* The phases of u and vt times conj(u S' vt), transposed; u and vt are overwritten. */
+static void complex_cofactors(const job *j, char *u, const char *s, char *vt, char *x, char *room)
+{
+  const int n = j->n;
+  int *const pivots = (int *)(room + j->room);
+  double complex turn = 1;
+
+  for (int64_t k = 0; k < (int64_t)n * n; k++) {
+    double complex sum = 0;
+    for (int q = 0; q < n; q++) {
+      double others = 1;
+      for (int p = 0; p < n; p++)
+        if (p != q) others *= ax_load_double(ax_part_dtype(j->dtype), s, p);
+      sum += others * conj(number(j, vt, k / n * n + q) * number(j, u, (int64_t)q * n + k % n));
+    }
+    store_number(j, x, k, sum);
+  }
+  for (int both = 0; both < 2; both++) {
+    char *const unitary = both ? vt : u;
+    factor_lu(j, n, n, unitary, pivots, room);
+    for (int r = 0; r < n; r++) {
+      const double complex d = number(j, unitary, (int64_t)r * (n + 1));
+      turn *= (pivots[r] == r + 1 ? 1 : -1) * (d / cabs(d));
+    }
+  }
+  for (int64_t k = 0; k < (int64_t)n * n; k++) store_number(j, x, k, turn * number(j, x, k));
+}
 
 static double sign_of(const job *j, char *orthogonal, char *room)
 {
@@ -422,11 +518,13 @@ static int cofactors_of_singular(const cofactor_job *c, int64_t i, char *scratch
 
   memcpy(copy, j->a + (size_t)i * matrix(j), matrix(j));
   if (ax_lapack_not_finite(j->dtype, copy, (int64_t)n * n)) info = 1;
-  else
-    j->lapack->gesvd("A", "A", &n, &n, copy, &n, s, u, &n, vt, &n, scratch + c->at.work, &c->at.lwork, &info,
-                     1, 1);
+  else call_gesvd(c, copy, s, u, vt, scratch + c->at.work, c->at.lwork, scratch + c->at.reals, &info);
   if (info) {
     ax_lapack_fill(j->dtype, x, (int64_t)n * n, NAN);
+    return 0;
+  }
+  if (j->is_complex) {
+    complex_cofactors(j, u, s, vt, x, scratch);
     return 0;
   }
   /* to LAPACK, u S vt is A^T: row q of A's U is column q of vt, and A's V is u */
@@ -455,12 +553,14 @@ static int cofactors(int64_t i, char *scratch, const void *ud)
   char *const x = j->x + (size_t)i * matrix(j), *lu;
 
   if (n == 0) return 0;
-  const double sign = factor_copy(j, i, scratch, &lu), det = product(j, lu, sign);
+  const double sign = factor_copy(j, i, scratch, &lu), det = j->is_complex ? 0 : product(j, lu, sign);
+  const double complex z = j->is_complex ? complex_product(j, lu, sign) : 0;
   if (invert(j, j->a + (size_t)i * matrix(j), scratch + c->at.u, scratch))
     return cofactors_of_singular(c, i, scratch);
   ax_lapack_transpose(j->item, n, n, scratch + c->at.u, x);
   for (int64_t k = 0; k < (int64_t)n * n; k++)
-    ax_store_double(j->dtype, x, k, det * ax_load_double(j->dtype, x, k));
+    if (j->is_complex) store_number(j, x, k, z * number(j, x, k));
+    else ax_store_double(j->dtype, x, k, det * ax_load_double(j->dtype, x, k));
   return 0;
 }
 
@@ -468,19 +568,21 @@ ax_status ax_cpu__linalg_cofactor(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
   cofactor_job c = { 0 };
-  double answer = 0;
-  int info, query = -1;
-  ax_status st;
+  double answer[2] = { 0 };
+  int info;
+  ax_status st = begin(call, &c.j);
 
-  begin(call, &c.j);
-  if ((st = ax_lapack_open(call->op, c.j.dtype, &c.j.lapack)) != AX_OK) return st;
-  const int n = c.j.n, ld = least(n);
-  c.j.lapack->gesvd("A", "A", &n, &n, NULL, &ld, NULL, NULL, &ld, NULL, &ld, &answer, &query, &info, 1, 1);
-  c.at.lwork = (int)ax_lapack_work(c.j.dtype, &answer);
+  if (st != AX_OK || (st = ax_lapack_open(call->op, c.j.dtype, &c.j.lapack)) != AX_OK) return st;
+  if (c.j.is_complex && (st = ax_lapack_function(call->op, c.j.dtype, "gesvd", &c.gesvd)) != AX_OK) return st;
+  const ax_dtype part = c.j.is_complex ? ax_part_dtype(c.j.dtype) : c.j.dtype;
+  const int n = c.j.n;
+  call_gesvd(&c, NULL, NULL, NULL, NULL, answer, -1, NULL, &info);
+  c.at.lwork = (int)ax_lapack_work(part, answer);
   c.at.u = ax_lines(room_to_invert(&c.j));
   c.at.vt = c.at.u + ax_lines(matrix(&c.j));
   c.at.s = c.at.vt + ax_lines(matrix(&c.j));
-  c.at.work = c.at.s + ax_lines(c.j.item * (size_t)n);
+  c.at.reals = c.at.s + ax_lines(c.j.item * (size_t)n);
+  c.at.work = c.at.reals + ax_lines(c.j.is_complex ? c.j.item * 5 * (size_t)n : 0);
   return ax_lapack_each(count, 4 * cube(&c.j) * count, c.at.work + c.j.item * (size_t)c.at.lwork, cofactors,
                         &c, NULL);
 }

@@ -32,21 +32,36 @@ INTEGERS(WHOLE)
 #define FLOATS(name) [AX_F32] = name##_f32, [AX_F64] = name##_f64
 #define INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8
 
-TABLE(exp2, FLOATS(exp2))
-TABLE(log2, FLOATS(log2))
-TABLE(log10, FLOATS(log10))
-AX_LOOP1(sinh_c64, ax_cpu_c64, ax_cpu_c64, csinhf(x))
-AX_LOOP1(cosh_c64, ax_cpu_c64, ax_cpu_c64, ccoshf(x))
-AX_LOOP1(sinh_c128, ax_cpu_c128, ax_cpu_c128, csinh(x))
-AX_LOOP1(cosh_c128, ax_cpu_c128, ax_cpu_c128, ccosh(x))
+#define COMPLEX_LOOPS(C, S, R, F) \
+  AX_LOOP1(exp2_##S, C, C, cexp##F(x *(R)0.69314718055994530942)) \
+  AX_LOOP1(log2_##S, C, C, clog##F(x) * (R)1.44269504088896340736) \
+  AX_LOOP1(log10_##S, C, C, clog##F(x) * (R)0.43429448190325182765) \
+  AX_LOOP1(sinh_##S, C, C, csinh##F(x)) \
+  AX_LOOP1(cosh_##S, C, C, ccosh##F(x)) \
+  AX_LOOP1(asinh_##S, C, C, casinh##F(x)) \
+  AX_LOOP1(acosh_##S, C, C, cacosh##F(x)) \
+  AX_LOOP1(atanh_##S, C, C, catanh##F(x)) \
+  AX_LOOP1(asin_##S, C, C, casin##F(x)) \
+  AX_LOOP1(acos_##S, C, C, cacos##F(x)) \
+  AX_LOOP1(atan_##S, C, C, catan##F(x)) \
+  AX_LOOP1(tan_##S, C, C, ctan##F(x)) \
+  AX_LOOP3_WITH(addcmul_##S, C, C, C, AX_NUMBERS(R), m + p0 * AX_CMUL(a, b)) \
+  AX_LOOP3_WITH(addcdiv_##S, C, C, C, AX_NUMBERS(R), m + p0 * ax_cdiv_##S(a, b)) \
+  AX_LOOP3(lerp_##S, C, C, C, ax_clerp_##S(m, a, b))
+COMPLEX_LOOPS(ax_cpu_c64, c64, float, f)
+COMPLEX_LOOPS(ax_cpu_c128, c128, double, )
+
+TABLE(exp2, FLOATS(exp2), AX_COMPLEX(exp2))
+TABLE(log2, FLOATS(log2), AX_COMPLEX(log2))
+TABLE(log10, FLOATS(log10), AX_COMPLEX(log10))
 TABLE(sinh, FLOATS(sinh), AX_COMPLEX(sinh))
 TABLE(cosh, FLOATS(cosh), AX_COMPLEX(cosh))
-TABLE(asinh, FLOATS(asinh))
-TABLE(acosh, FLOATS(acosh))
-TABLE(atanh, FLOATS(atanh))
-TABLE(asin, FLOATS(asin))
-TABLE(acos, FLOATS(acos))
-TABLE(atan, FLOATS(atan))
+TABLE(asinh, FLOATS(asinh), AX_COMPLEX(asinh))
+TABLE(acosh, FLOATS(acosh), AX_COMPLEX(acosh))
+TABLE(atanh, FLOATS(atanh), AX_COMPLEX(atanh))
+TABLE(asin, FLOATS(asin), AX_COMPLEX(asin))
+TABLE(acos, FLOATS(acos), AX_COMPLEX(acos))
+TABLE(atan, FLOATS(atan), AX_COMPLEX(atan))
 TABLE(erfc, FLOATS(erfc))
 TABLE(trunc, FLOATS(trunc), INTS(trunc))
 TABLE(frac, FLOATS(frac))
@@ -75,7 +90,7 @@ static void tan_runs(char *const *data, const int64_t *stride, int64_t n, const 
     }
   }
 }
-TABLE(tan, [AX_F32] = tan_runs, [AX_F64] = tan_f64)
+TABLE(tan, [AX_F32] = tan_runs, [AX_F64] = tan_f64, AX_COMPLEX(tan))
 
 /* ---- division of integers: finds a zero divisor before it writes anything */
 
@@ -127,13 +142,13 @@ AX_LOOP3_WITH(addcmul_u8, uint8_t, uint8_t, uint8_t, AX_NUMBERS(int64_t),
               (uint32_t)m + (uint32_t)p0 * (uint32_t)a * (uint32_t)b)
 AX_LOOP3_WITH(addcdiv_f32, float, float, float, AX_NUMBERS(float), m + p0 * (a / b))
 AX_LOOP3_WITH(addcdiv_f64, double, double, double, AX_NUMBERS(double), m + p0 * (a / b))
-TABLE(addcmul, FLOATS(addcmul), INTS(addcmul))
-TABLE(addcdiv, FLOATS(addcdiv))
+TABLE(addcmul, FLOATS(addcmul), AX_COMPLEX(addcmul), INTS(addcmul))
+TABLE(addcdiv, FLOATS(addcdiv), AX_COMPLEX(addcdiv))
 
 /* Computed from the nearer end, so that weight 1 gives `end` exactly. */
 AX_LOOP3(lerp_f32, float, float, float, b < 0.5f ? m + b * (a - m) : a - (a - m) * (1.0f - b))
 AX_LOOP3(lerp_f64, double, double, double, b < 0.5 ? m + b * (a - m) : a - (a - m) * (1.0 - b))
-TABLE(lerp, FLOATS(lerp))
+TABLE(lerp, FLOATS(lerp), AX_COMPLEX(lerp))
 
 AX_LOOP1_WITH(nan_to_num_f32, float, float, AX_NUMBERS(float),
               x != x           ? p0

@@ -211,10 +211,20 @@ void ax_lapack_transpose(size_t item, int64_t rows, int64_t cols, const void *sr
   else TRANSPOSE(wide_element)
 }
 
+/* Both parts of complex numbers count. */
+static bool in_parts(ax_dtype *dtype, int64_t *n)
+{
+  if (ax_is_complex(*dtype)) {
+    *dtype = ax_part_dtype(*dtype);
+    *n *= 2;
+  }
+  return *dtype == AX_F32;
+}
+
 bool ax_lapack_has_nan(ax_dtype dtype, const void *x, int64_t n)
 {
   int any = 0;
-  if (dtype == AX_F32)
+  if (in_parts(&dtype, &n))
     for (int64_t i = 0; i < n; i++) any |= isnan(((const float *)x)[i]) != 0;
   else
     for (int64_t i = 0; i < n; i++) any |= isnan(((const double *)x)[i]) != 0;
@@ -224,7 +234,7 @@ bool ax_lapack_has_nan(ax_dtype dtype, const void *x, int64_t n)
 bool ax_lapack_not_finite(ax_dtype dtype, const void *x, int64_t n)
 {
   int any = 0;
-  if (dtype == AX_F32)
+  if (in_parts(&dtype, &n))
     for (int64_t i = 0; i < n; i++) any |= !isfinite(((const float *)x)[i]);
   else
     for (int64_t i = 0; i < n; i++) any |= !isfinite(((const double *)x)[i]);

@@ -87,7 +87,11 @@ AX_FLOAT_BINARY(HALF2)
   AX_LOOP1(sqrt_##S, C, C, csqrt##F(x)) \
   AX_LOOP1(sin_##S, C, C, csin##F(x)) \
   AX_LOOP1(cos_##S, C, C, ccos##F(x)) \
-  AX_LOOP1(tanh_##S, C, C, ctanh##F(x))
+  AX_LOOP1(tanh_##S, C, C, ctanh##F(x)) \
+  AX_LOOP1(expm1_##S, C, C, ax_cexpm1_##S(x)) \
+  AX_LOOP1(log1p_##S, C, C, ax_clog1p_##S(x)) \
+  AX_LOOP1(rsqrt_##S, C, C, ax_crsqrt_##S(x)) \
+  AX_LOOP1(sigmoid_##S, C, C, ax_csigmoid_##S(x))
 COMPLEX_LOOPS(ax_cpu_c64, c64, f)
 COMPLEX_LOOPS(ax_cpu_c128, c128, )
 AX_LOOP1(abs_c64, float, ax_cpu_c64, hypotf(__real__ x, __imag__ x))
@@ -122,13 +126,13 @@ TABLE(ceil, FLOATS(ceil), INTS(ceil))
 TABLE(round, FLOATS(round), INTS(round))
 TABLE(reciprocal, FLOATS(reciprocal), AX_COMPLEX(reciprocal))
 TABLE(exp, FLOATS(exp), AX_COMPLEX(exp))
-TABLE(expm1, FLOATS(expm1))
+TABLE(expm1, FLOATS(expm1), AX_COMPLEX(expm1))
 TABLE(log, FLOATS(log), AX_COMPLEX(log))
-TABLE(log1p, FLOATS(log1p))
+TABLE(log1p, FLOATS(log1p), AX_COMPLEX(log1p))
 TABLE(sqrt, FLOATS(sqrt), AX_COMPLEX(sqrt))
-TABLE(rsqrt, FLOATS(rsqrt))
+TABLE(rsqrt, FLOATS(rsqrt), AX_COMPLEX(rsqrt))
 TABLE(tanh, FLOATS(tanh), AX_COMPLEX(tanh))
-TABLE(sigmoid, FLOATS(sigmoid))
+TABLE(sigmoid, FLOATS(sigmoid), AX_COMPLEX(sigmoid))
 TABLE(erf, FLOATS(erf))
 TABLE(_tanh_backward, FLOATS(_tanh_backward), HALF(_tanh_backward))
 TABLE(_sigmoid_backward, FLOATS(_sigmoid_backward), HALF(_sigmoid_backward))

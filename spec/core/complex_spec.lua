@@ -119,16 +119,58 @@ describe("complex tensors", function()
         end
       end
     end
-    assert(refused > 20, refused)
+    assert(refused > 10, refused)
     raises("lt: not defined for complex64", z.lt, z, z)
     raises("sort: not defined for complex64", z.sort, z)
     raises("max: not defined for complex64", z.max, z)
     raises("softmax: not defined for complex64", z.softmax, z, 1)
-    raises("linear: not defined for complex64", function() return nn.Linear(2, 2)(z:unsqueeze(1)) end)
+    raises("linear: element types differ: complex64 %[1, 2%] x float32 %[2, 2%]",
+      function() return nn.Linear(2, 2)(z:unsqueeze(1)) end)
     raises("complex64", tensor.linalg.svd, complex({ { 1 } }, { { 1 } }))
-    raises("complex64", tensor.rand, 2, { dtype = "complex64" })
     raises("complex64", function() return nn.functional.mse_loss(z, z) end)
-    raises("complex64", function() return nn.functional.l1_loss(z:relu(), z) end)
+    raises("complex64", function() return nn.functional.smooth_l1_loss(z, z) end)
+    raises("scatter_add: element types differ: complex64 %[2%] and float32 %[2%]", z.scatter_add, z, 1,
+      tensor({ 0, 1 }, { dtype = "int64" }), tensor.ones(2))
+    raises("addmm: input %[3, 2%] does not fit the product's shape %[1, 1%]", tensor.addmm,
+      tensor.ones(3, 2):cfloat(), z:view(1, 2), z:view(2, 1))
+    raises("conv1d: bias %[2%] does not fit weight %[1, 1, 1%]", nn.functional.conv1d, z:view(1, 1, 2),
+      z:narrow(1, 1, 1):view(1, 1, 1), z)
+    raises("conv1d: element types differ: complex64 %[1, 1, 2%] x float32 %[1, 1, 1%]", nn.functional.conv1d,
+      z:view(1, 1, 2), tensor.ones(1, 1, 1))
+  end)
+
+  it("are drawn with the variance of real ones, half of it in each part", function()
+    for _, dtype in ipairs { "complex64", "complex128" } do
+      local n = tensor.randn(20000, { dtype = dtype, generator = tensor.Generator(4) })
+      assert.are.equal(dtype, n.dtype)
+      assert(math.abs(n:real():var():item() - 0.5) < 0.03)
+      assert(math.abs(n:var():item() - 1) < 0.05)
+      assert(n:mean():abs():item() < 0.03)
+      local u = tensor.rand(20000, { dtype = dtype, generator = tensor.Generator(4) }):view_as_real()
+      assert(u:min():item() >= 0 and u:max():item() < 1)
+      assert(math.abs(u:mean():item() - 0.5) < 0.02)
+      n:normal_(3, 2)
+      assert(math.abs(n:real():mean():item() - 3) < 0.1 and math.abs(n:var():item() - 4) < 0.2)
+      assert.are.equal(dtype, n:randn_like().dtype)
+    end
+    raises("rand: expected a floating%-point or complex element type, got int64", tensor.rand, 2,
+      { dtype = "int64" })
+  end)
+
+  it("become truth values, and are compared with each other", function()
+    assert.are.same({ true, true, false }, complex({ 1, 0, 0 }, { 0, 2, 0 }):to("bool"):totable())
+    assert.is_true(z:allclose(z + 1e-9))
+    assert.is_false(z:allclose(z + complex(0, 1e-3)))
+    assert.is_true(z:equal(z:clone()))
+  end)
+
+  it("have acosh's slope on both sides of its branch cut", function()
+    -- acosh's slope is 1 / (sqrt(z - 1) sqrt(z + 1)), not 1 / sqrt(z^2 - 1), left of the axis
+    local x = complex({ -2 }, { 0.5 }, "float64"):requires_grad_()
+    x:acosh():abs():sum():backward()
+    local h = 1e-6
+    local function at(re) return complex({ re }, { 0.5 }, "float64"):acosh():abs():item() end
+    assert(math.abs(x.grad:real():item() - (at(-2 + h) - at(-2 - h)) / (2 * h)) < 1e-7)
   end)
 
   it("are refused by optimizers and norms of gradients", function()

@@ -10,7 +10,7 @@ local FAMILIES = {
   "attention",
   "batch_norm",
   "composed",
-  "factor", "fft",
+  "complex", "factor", "fft",
   "conv",
   "copies", "draws", "loss", "pointwise", "reduce",
   "forms", "index", "indexing",

@@ -1,5 +1,5 @@
-/* Complex numbers: views of their parts, rows that have no complex kernel but are put together of
- * real ones, and which rows take complex operands at all.
+/* Complex numbers: views of their parts, forms, Fourier transforms.  What other rows make of
+ * complex operands is in complex_rows.c.
  *
  * A gradient g of a real loss L in z = x + iy is dL/dx + i dL/dy, as in PyTorch.  So the gradient
  * of a view of the parts is a view of the gradient's parts, and whatever is put together of real
@@ -79,7 +79,7 @@ ax_status ax_infer_conj_copy(ax_infer *q)
 
 /* ---- parts and forms */
 
-static ax_status part(ax_tensor *x, int64_t which, ax_tensor **out)
+ax_status ax_complex_part(ax_tensor *x, int64_t which, ax_tensor **out)
 {
   ax_tensor *pairs = NULL;
   ax_status st;
@@ -92,19 +92,18 @@ out:
 
 ax_status ax_infer_real(ax_infer *q)
 {
-  if (is_complex(X)) return part(X, 0, &q->result[0]);
+  if (is_complex(X)) return ax_complex_part(X, 0, &q->result[0]);
   q->result[0] = ax_tensor_retain(X);
   return AX_OK;
 }
 
 ax_status ax_infer_imag(ax_infer *q)
 {
-  if (is_complex(X)) return part(X, 1, &q->result[0]);
+  if (is_complex(X)) return ax_complex_part(X, 1, &q->result[0]);
   return ax_fail(AX_EDTYPE, "imag: expected a complex tensor, got %s", TYPE(X));
 }
 
-/* re + i im of parts of one type. */
-static ax_status join(ax_tensor *re, ax_tensor *im, ax_tensor **out)
+ax_status ax_complex_join(ax_tensor *re, ax_tensor *im, ax_tensor **out)
 {
   ax_tensor *wide[2] = { 0 }, *pairs[AX_MAX_OUT] = { 0 };
   int64_t shape[AX_MAX_DIMS];
@@ -128,7 +127,7 @@ ax_status ax_infer_complex(ax_infer *q)
   if ((re->dtype != AX_F32 && re->dtype != AX_F64) || im->dtype != re->dtype)
     return ax_fail(AX_EDTYPE, "%s: expected two tensors of float32 or two of float64, got %s and %s", q->name,
                    TYPE(re), TYPE(im));
-  return join(re, im, &q->result[0]);
+  return ax_complex_join(re, im, &q->result[0]);
 }
 
 ax_status ax_infer_polar(ax_infer *q)
@@ -145,7 +144,7 @@ ax_status ax_infer_polar(ax_infer *q)
     ax_tensor_release(trig);
     trig = NULL;
   }
-  st = join(parts[0], parts[1], &q->result[0]);
+  st = ax_complex_join(parts[0], parts[1], &q->result[0]);
 out:
   ax_tensor_release(trig), ax_tensor_release(parts[0]), ax_tensor_release(parts[1]);
   return st;
@@ -197,8 +196,8 @@ ax_status ax_infer_angle(ax_infer *q)
     AX_TRY(ax_cast(X, ax_is_float((ax_dtype)X->dtype) ? (ax_dtype)X->dtype : AX_F32, &re));
     st = angle_of_real(re, &q->result[0]);
   } else {
-    AX_TRY(part(X, 0, &re));
-    AX_TRY(part(X, 1, &im));
+    AX_TRY(ax_complex_part(X, 0, &re));
+    AX_TRY(ax_complex_part(X, 1, &im));
     st = ax_run2(AX_OP_ATAN2, im, re, &q->result[0]);
   }
 out:
@@ -219,197 +218,6 @@ ax_status ax_infer_sgn(ax_infer *q)
 out:
   ax_tensor_release(size), ax_tensor_release(none), ax_tensor_release(safe);
   return st;
-}
-
-/* ---- rows that are put together of others */
-
-/* The row over the pairs: it acts on real and imaginary parts alike, along dims counted from the
- * front. */
-static ax_status over_pairs(ax_infer *q, const ax_attrs *a, uint32_t complex_inputs)
-{
-  ax_tensor *in[AX_MAX_INPUTS], *own[AX_MAX_INPUTS] = { 0 }, *results[AX_MAX_OUT] = { 0 };
-  ax_args args = *q->args;
-  ax_status st = AX_OK;
-
-  for (int k = 0; k < args.n_in; k++) {
-    in[k] = args.in[k];
-    if (!in[k] || !(complex_inputs >> k & 1)) continue;
-    AX_TRY(ax_run1(AX_OP_VIEW_AS_REAL, in[k], &own[k]));
-    in[k] = own[k];
-  }
-  args.in = in;
-  args.a = *a;
-  AX_TRY(ax_run(q->op, &args, results));
-  ax_tensor *pairs = results[0];
-  if (pairs->numel && pairs->strides[pairs->ndim - 1] != 1) {
-    AX_TRY(ax_contiguous(pairs, &results[1]));
-    pairs = results[1];
-  }
-  st = ax_run1(AX_OP_VIEW_AS_COMPLEX, pairs, &q->result[0]);
-  if (st == AX_OK) ax_view_own(q->result[0]);
-out:
-  for (int k = 0; k < AX_MAX_INPUTS; k++) ax_tensor_release(own[k]);
-  for (int k = 0; k < AX_MAX_OUT; k++) ax_tensor_release(results[k]);
-  return st;
-}
-
-/* Sums and means: all dims but the pairs' where none is given. */
-static ax_status reduce_pairs(ax_infer *q)
-{
-  ax_attrs a = q->a;
-  if (a.n_list <= 0) {
-    if (X->ndim == 0) {
-      q->result[0] = ax_tensor_retain(X);
-      return AX_OK;
-    }
-    a.n_list = X->ndim;
-    for (int d = 0; d < X->ndim; d++) a.list[d] = d;
-  }
-  for (int k = 0; k < a.n_list; k++)
-    if (a.list[k] < 0 || a.list[k] >= X->ndim)
-      return ax_fail(AX_ERANGE, "%s: dim %lld is outside 1..%d", q->name, (long long)a.list[k] + 1, X->ndim);
-  return over_pairs(q, &a, 1);
-}
-
-static ax_status keep_pairs(ax_infer *q)
-{
-  uint32_t complex_inputs = 0;
-  for (int k = 0; k < q->args->n_in; k++) complex_inputs |= (uint32_t)is_complex(INPUT(k)) << k;
-  return over_pairs(q, &q->a, complex_inputs);
-}
-
-/* Running sums.  The one dim that a tensor of no dims seems to have is not that of the parts. */
-static ax_status running_pairs(ax_infer *q)
-{
-  return X->ndim == 0 ? ax_run1(AX_OP_CLONE, X, &q->result[0]) : keep_pairs(q);
-}
-
-/* Margins are listed from the last dim on: the pairs get none. */
-static ax_status pad_pairs(ax_infer *q)
-{
-  ax_attrs a = q->a;
-  if (a.n_list + 2 > AX_MAX_DIMS)
-    return ax_fail(AX_EINVAL, "pad: margins of at most %d dims of a complex tensor", AX_MAX_DIMS / 2 - 1);
-  memmove(a.list + 2, a.list, sizeof *a.list * (size_t)a.n_list);
-  a.list[0] = a.list[1] = 0;
-  a.n_list += 2;
-  return over_pairs(q, &a, 1);
-}
-
-/* Rows of two tensors that are linear in each: four real products, two where one side is real. */
-static ax_status bilinear(ax_infer *q)
-{
-  ax_tensor *p[2][2] = { 0 }, *product[2][2] = { 0 }, *parts[2] = { 0 }, *results[AX_MAX_OUT];
-  ax_status st = AX_OK;
-
-  for (int k = 0; k < 2; k++)
-    for (int i = 0; i < 2; i++) {
-      if (is_complex(INPUT(k))) AX_TRY(part(INPUT(k), i, &p[k][i]));
-      else if (i == 0) p[k][0] = ax_tensor_retain(INPUT(k));
-    }
-  if (p[0][0]->dtype != p[1][0]->dtype || !p[0][1] || !p[1][1]) {
-    st = ax_fail(AX_EDTYPE, "%s: element types differ: %s %s x %s %s", q->name, TYPE(X), TEXT(X),
-                 TYPE(INPUT(1)), TEXT(INPUT(1)));
-    goto out;
-  }
-  for (int i = 0; i < 2; i++)
-    for (int j = 0; j < 2; j++) {
-      const ax_args args = { .n_in = 2, .in = (ax_tensor *[]){ p[0][i], p[1][j] }, .a = q->a };
-      AX_TRY(ax_run(q->op, &args, results));
-      product[i][j] = results[0];
-    }
-  AX_TRY(ax_run2(AX_OP_SUB, product[0][0], product[1][1], &parts[0]));
-  AX_TRY(ax_run2(AX_OP_ADD, product[0][1], product[1][0], &parts[1]));
-  st = join(parts[0], parts[1], &q->result[0]);
-out:
-  for (int k = 0; k < 4; k++) {
-    ax_tensor_release(p[k / 2][k % 2]);
-    ax_tensor_release(product[k / 2][k % 2]);
-  }
-  ax_tensor_release(parts[0]), ax_tensor_release(parts[1]);
-  return st;
-}
-
-/* isnan and isinf where one part is, isfinite where both are. */
-static ax_status of_parts(ax_infer *q)
-{
-  ax_tensor *pairs = NULL, *found = NULL;
-  ax_status st;
-  AX_TRY(ax_run1(AX_OP_VIEW_AS_REAL, X, &pairs));
-  AX_TRY(ax_run1(q->op, pairs, &found));
-  st = run_list(q->op == AX_OP_ISFINITE ? AX_OP_ALL : AX_OP_ANY, found, 1, (int64_t[]){ pairs->ndim - 1 },
-                &q->result[0]);
-out:
-  ax_tensor_release(pairs), ax_tensor_release(found);
-  return st;
-}
-
-/* The row of |x|. */
-static ax_status of_size(ax_infer *q)
-{
-  ax_tensor *size = NULL, *results[AX_MAX_OUT] = { 0 };
-  ax_status st;
-  AX_TRY(ax_run1(AX_OP_ABS, X, &size));
-  st = ax_run(q->op, &(ax_args){ .n_in = 1, .in = &size, .a = q->a }, results);
-  q->result[0] = results[0];
-out:
-  ax_tensor_release(size);
-  return st;
-}
-
-/* ---- which rows take complex operands */
-
-static const struct {
-  uint8_t way;
-  ax_status (*run)(ax_infer *q);
-} ways[AX_OP_COUNT] = {
-#define KEEP(op) [AX_OP_##op] = { AX_COMPLEX_KEEP, NULL }
-#define TURN(op) [AX_OP_##op] = { AX_COMPLEX_TURN, NULL }
-#define OTHERS(op, fn) [AX_OP_##op] = { AX_COMPLEX_OTHERS, fn }
-  /* clang-format off */
-  KEEP(VIEW_AS_REAL), KEEP(COMPLEX), KEEP(REAL), KEEP(IMAG), KEEP(CONJ), KEEP(CONJ_COPY), KEEP(ANGLE),
-  KEEP(SGN), KEEP(LINALG_EIG), KEEP(FFT_C2C), KEEP(FFT_C2R), KEEP(ABS),
-  KEEP(VIEW), KEEP(PERMUTE), KEEP(TRANSPOSE), KEEP(EXPAND), KEEP(SQUEEZE), KEEP(UNSQUEEZE), KEEP(SELECT),
-  KEEP(NARROW), KEEP(SLICE), KEEP(DIAGONAL), KEEP(SLICE_BACKWARD), KEEP(DIAGONAL_BACKWARD), KEEP(RESHAPE),
-  KEEP(FLATTEN), KEEP(CONTIGUOUS), KEEP(T), KEEP(CAT), KEEP(STACK), KEEP(UNFLATTEN), KEEP(MOVEDIM),
-  KEEP(EXPAND_AS), KEEP(VIEW_AS), KEEP(RESHAPE_AS), KEEP(DIAG), KEEP(DIAG_EMBED), KEEP(SPLIT), KEEP(CHUNK),
-  KEEP(UNBIND), KEEP(MESHGRID), KEEP(FLIP), KEEP(ROLL), KEEP(TRIL), KEEP(TRIU), KEEP(PAD_CONSTANT), KEEP(PAD),
-  KEEP(CLONE), KEEP(CAST), KEEP(TO_DEVICE), KEEP(COPY), KEEP(WHERE), KEEP(MASKED_FILL), KEEP(MASKED_SELECT),
-  KEEP(INDEX_SELECT), KEEP(TILE), KEEP(TRACE), KEEP(OUTER), KEEP(MV), KEEP(EQ), KEEP(NE),
-  KEEP(ADD), KEEP(SUB), KEEP(NEG),
-  KEEP(MUL), TURN(DIV), TURN(SQUARE), TURN(RECIPROCAL), TURN(EXP), TURN(LOG), TURN(SQRT), TURN(SIN),
-  TURN(COS), TURN(SINH), TURN(COSH), TURN(TANH), TURN(POW),
-  OTHERS(SUM, reduce_pairs), OTHERS(MEAN, reduce_pairs), OTHERS(CUMSUM, running_pairs),
-  OTHERS(CUMSUM_BACKWARD, running_pairs), OTHERS(INDEX_SELECT_BACKWARD, keep_pairs),
-  OTHERS(INDEX_ADD, keep_pairs), OTHERS(INDEX_COPY, keep_pairs),
-  OTHERS(MM, bilinear), OTHERS(BMM, bilinear), OTHERS(MATMUL, bilinear), OTHERS(BATCHED_MATMUL, bilinear),
-  OTHERS(DOT, bilinear), OTHERS(PAD_MODE, pad_pairs), OTHERS(PAD_MODE_BACKWARD, pad_pairs),
-  OTHERS(ISNAN, of_parts), OTHERS(ISINF, of_parts), OTHERS(ISFINITE, of_parts), OTHERS(NORM, of_size),
-  /* clang-format on */
-};
-
-ax_complex_way ax_complex_way_of(ax_op op) { return (ax_complex_way)ways[op].way; }
-ax_status ax_complex_run(ax_infer *q) { return ways[q->op].run(q); }
-
-/* Copies move bits, also on a GPU. */
-bool ax_complex_kernel(const ax_infer *q, ax_tensor *const *out)
-{
-  bool any = ax_is_complex((ax_dtype)out[0]->dtype);
-  const bool moves = q->op == AX_OP_CLONE || (q->op == AX_OP_COPY && X && X->dtype == out[0]->dtype) ||
-                     q->op == AX_OP_INDEX_SELECT || q->op == AX_OP_TILE;
-  for (int k = 0; k < q->args->n_in; k++) any = any || is_complex(INPUT(k));
-  return any && !moves;
-}
-
-ax_status ax_complex_refused(ax_op op, const ax_args *args)
-{
-  const char *name = ax_ops[op].name;
-  const ax_tensor *t = NULL;
-  for (int k = 0; k < args->n_in && !is_complex(t); k++) t = args->in[k];
-  const char *const type = is_complex(t) ? TYPE(t) : "complex numbers";
-  if (strncmp(name, "_linalg_", 8) == 0)
-    return ax_fail(AX_EDTYPE, "linalg.%s: x must be float32 or float64, got %s", name + 8, type);
-  return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, type);
 }
 
 /* ---- Fourier transforms along one dim */

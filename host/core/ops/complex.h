@@ -11,6 +11,10 @@
  * the results after it.  OTHERS: put together of other rows, which record themselves. */
 typedef enum { AX_COMPLEX_REFUSE, AX_COMPLEX_KEEP, AX_COMPLEX_TURN, AX_COMPLEX_OTHERS } ax_complex_way;
 ax_complex_way ax_complex_way_of(ax_op op);
+/* Part 0 (real) or 1 (imaginary) of x, a view. */
+ax_status ax_complex_part(ax_tensor *x, int64_t which, ax_tensor **out);
+/* re + i im of parts of one type, broadcast. */
+ax_status ax_complex_join(ax_tensor *re, ax_tensor *im, ax_tensor **out);
 /* The work of a row that is put together of others. */
 ax_status ax_complex_run(ax_infer *q);
 /* EDTYPE naming the row and the complex type among the operands. */

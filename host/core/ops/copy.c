@@ -20,7 +20,8 @@ ax_status ax_infer_clone(ax_infer *q)
 
 ax_status ax_infer_cast(ax_infer *q)
 {
-  if (ax_is_complex((ax_dtype)INPUT(0)->dtype) && !ax_is_complex((ax_dtype)q->a.cast.dtype))
+  if (ax_is_complex((ax_dtype)INPUT(0)->dtype) && !ax_is_complex((ax_dtype)q->a.cast.dtype) &&
+      q->a.cast.dtype != AX_BOOL)
     return ax_fail(AX_EDTYPE, "cast: %s to %s would lose the imaginary part; take real, imag or abs",
                    TYPE(INPUT(0)), ax_dtype_name((ax_dtype)q->a.cast.dtype));
   out_like(q, 0, (ax_dtype)q->a.cast.dtype, INPUT(0)->ndim, INPUT(0)->shape);

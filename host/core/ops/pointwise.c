@@ -42,7 +42,7 @@ ax_status ax_infer_addc(ax_infer *q)
 {
   const ax_dtype d = promoted(q, 0);
   if (d == AX_BOOL) return ax_fail(AX_EDTYPE, "%s: not defined for bool", q->name);
-  if (!ax_is_float(d) && q->a.addcmul.value != floor(q->a.addcmul.value))
+  if (!ax_has_gradient(d) && q->a.addcmul.value != floor(q->a.addcmul.value))
     return ax_fail(AX_EDTYPE, "%s: value %g does not fit tensors of %s", q->name, q->a.addcmul.value,
                    ax_dtype_name(d));
   return elementwise(q, d, d);
@@ -188,6 +188,12 @@ static ax_arg computed(ax_grad *c, ax_arg x)
   return !x.t || x.t->dtype == d ? x : call(c, AX_OP_CAST, 1, &x, &AX_ATTRS(cast, .dtype = d));
 }
 
+/* b >= 0; of complex numbers where the real part is. */
+static ax_arg not_negative(ax_grad *c, ax_arg b)
+{
+  return bin(c, AX_OP_GE, b.t && ax_is_complex((ax_dtype)b.t->dtype) ? un(c, AX_OP_REAL, b) : b, NUM(0));
+}
+
 RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 (there log a is infinite) */
 {
   const ax_arg a = computed(c, IN(0)), b = computed(c, IN(1));
@@ -201,7 +207,7 @@ RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 
   if (WANTS(1)) {
     const ax_arg d = mul(c, mul(c, G, OUT(0)), a.t ? un(c, AX_OP_LOG, a) : NUM(log(a.num)));
     const bool flat = !a.t && a.num != 0; /* no zero to look out for */
-    const ax_arg grows = flat ? NUM(0) : bin(c, AX_OP_GE, b, NUM(0));
+    const ax_arg grows = flat ? NUM(0) : not_negative(c, b);
     give(c, 1,
          flat ? d
               : where(c, a.t ? bin(c, AX_OP_LOGICAL_AND, bin(c, AX_OP_EQ, a, NUM(0)), grows) : grows, NUM(0),
@@ -311,7 +317,15 @@ RULE(asin) { give(c, 0, mul(c, G, un(c, AX_OP_RSQRT, one_less_square(c, IN(0))))
 RULE(acos) { give(c, 0, un(c, AX_OP_NEG, mul(c, G, un(c, AX_OP_RSQRT, one_less_square(c, IN(0)))))); }
 RULE(atan) { give(c, 0, over(c, G, square_and(c, IN(0), 1))); }
 RULE(asinh) { give(c, 0, mul(c, G, un(c, AX_OP_RSQRT, square_and(c, IN(0), 1)))); }
-RULE(acosh) { give(c, 0, mul(c, G, un(c, AX_OP_RSQRT, square_and(c, IN(0), -1)))); }
+RULE(acosh) /* the root of a product is not the product of roots where these are complex */
+{
+  const ax_arg x = IN(0);
+  give(c, 0,
+       ax_is_complex(META(0)->dtype) ? mul(c, G,
+                                           mul(c, un(c, AX_OP_RSQRT, sub(c, x, NUM(1))),
+                                               un(c, AX_OP_RSQRT, bin(c, AX_OP_ADD, x, NUM(1)))))
+                                     : mul(c, G, un(c, AX_OP_RSQRT, square_and(c, x, -1))));
+}
 RULE(atanh) { give(c, 0, over(c, G, one_less_square(c, IN(0)))); }
 
 static ax_arg squared(ax_grad *c, ax_arg x) { return x.t ? un(c, AX_OP_SQUARE, x) : NUM(x.num * x.num); }
@@ -357,7 +371,12 @@ RULE(tanh)
        ax_is_complex(META(0)->dtype) ? mul(c, G, sub(c, NUM(1), un(c, AX_OP_SQUARE, OUT(0))))
                                      : bin(c, AX_OP_TANH_BACKWARD, G, OUT(0)));
 }
-RULE(sigmoid) { give(c, 0, bin(c, AX_OP_SIGMOID_BACKWARD, G, OUT(0))); }
+RULE(sigmoid)
+{
+  give(c, 0,
+       ax_is_complex(META(0)->dtype) ? mul(c, G, mul(c, OUT(0), sub(c, NUM(1), OUT(0))))
+                                     : bin(c, AX_OP_SIGMOID_BACKWARD, G, OUT(0)));
+}
 RULE(relu) { give(c, 0, bin(c, AX_OP_RELU_BACKWARD, G, OUT(0))); }
 
 RULE(erf) /* 2 / sqrt(pi) exp(-x^2) */

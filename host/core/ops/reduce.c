@@ -168,7 +168,9 @@ static ax_status part_of(ax_tensor *x, int64_t dim, int64_t from, int64_t n, ax_
 ax_status ax_infer_prod(ax_infer *q)
 {
   ax_tensor *x = INPUT(0), *now = NULL, *left = NULL, *right = NULL, *both = NULL, *rest = NULL;
-  const ax_dtype own = (ax_dtype)x->dtype, in = ax_is_half(own) ? AX_F32 : ax_is_float(own) ? own : AX_I64;
+  const ax_dtype own = (ax_dtype)x->dtype, in = ax_is_half(own)        ? AX_F32
+                                                : ax_has_gradient(own) ? own
+                                                                       : AX_I64;
   int64_t shape[AX_MAX_DIMS];
   int n = 0;
   uint32_t axes;
@@ -229,7 +231,9 @@ out:
 ax_status ax_infer_cumprod(ax_infer *q)
 {
   ax_tensor *x = INPUT(0), *now = NULL, *head = NULL, *tail = NULL, *body = NULL, *product = NULL;
-  const ax_dtype own = (ax_dtype)x->dtype, in = ax_is_half(own) ? AX_F32 : ax_is_float(own) ? own : AX_I64;
+  const ax_dtype own = (ax_dtype)x->dtype, in = ax_is_half(own)        ? AX_F32
+                                                : ax_has_gradient(own) ? own
+                                                                       : AX_I64;
   const int64_t dim = q->a.cumprod.dim, size = x->ndim ? x->shape[dim] : 1;
   ax_status st;
 

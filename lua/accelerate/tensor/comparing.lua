@@ -27,10 +27,11 @@ end
 define.plain("equal", "tensor.equal(a, b)", "true when shapes and elements are equal; NaN equals nothing",
   "both", equal)
 
--- In float64; equal infinities are close.
+-- In float64 or complex128; equal infinities are close.
 local function isclose(a, b, rtol, atol, equal_nan)
   return core.no_grad(function()
-    local x, y = a:double(), b:double()
+    local wide = (a:is_complex() or b:is_complex()) and "complex128" or "float64"
+    local x, y = a:to(wide), b:to(wide)
     local near = (x - y):abs():le(y:abs() * rtol + atol):logical_and(y:isfinite())
     local same = x:eq(y):logical_or(near)
     if equal_nan then same = same:logical_or(x:isnan():logical_and(y:isnan())) end
@@ -39,7 +40,8 @@ local function isclose(a, b, rtol, atol, equal_nan)
 end
 
 local TOLERANCES = "a:T b:T rtol:num=1e-05 atol:num=1e-08 equal_nan:bool=false"
-define("isclose", TOLERANCES, "element by element: |a - b| <= atol + rtol |b|, in float64", isclose)
+define("isclose", TOLERANCES, "element by element: |a - b| <= atol + rtol |b|, in float64 or complex128",
+  isclose)
 define("allclose", TOLERANCES, "true when all elements are close; see isclose", function(...)
   return isclose(...):all():item()
 end)

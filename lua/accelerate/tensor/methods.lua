@@ -167,8 +167,11 @@ define("unravel_index", "indices:T shape:ints", "the coordinates of flat positio
 -- ---- arithmetic
 
 define("rsub", "a:TN b:TN alpha:num=1", "b - alpha a", function(a, b, alpha) return core.sub(b, a, alpha) end)
-define("float_power", "a:TN b:TN", "a to the power b, in float64", function(a, b)
-  local function double(v) return core.is_tensor(v) and v:double() or v end
+define("float_power", "a:TN b:TN", "a to the power b, in float64 or complex128", function(a, b)
+  local function double(v)
+    if not core.is_tensor(v) then return v end
+    return v:is_complex() and v:to("complex128") or v:double()
+  end
   return core.pow(double(a), double(b))
 end)
 define("ldexp", "x:T other:T", "x * 2 ^ other", function(x, other)

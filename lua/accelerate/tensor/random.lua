@@ -6,8 +6,8 @@ local options = require "accelerate.utils.options"
 
 -- Numbers like x from core.rand or core.randn; float32 where x is of a half or an integer type.
 local function drawn(make, x, generator, double)
-  local wide = double or x.dtype == "float64"
-  return make(x.shape, { dtype = wide and "float64" or "float32", device = x.device, generator = generator })
+  local dtype = (double or x.dtype == "float64") and "float64" or x:is_complex() and x.dtype or "float32"
+  return make(x.shape, { dtype = dtype, device = x.device, generator = generator })
 end
 
 -- Fills x with values that are made without a record.
@@ -42,7 +42,7 @@ in_place("uniform_", "from:num=0 to:num=1", "fills x with draws from [from, to)"
   return fill("uniform_", x, function() return drawn(core.rand, x, generator) * (to - from) + from end)
 end)
 in_place("normal_", "mean:num=0 std:num=1", "fills x with normal draws", function(x, mean, std, generator)
-  floating("normal_", x)
+  if not x:is_complex() then floating("normal_", x) end
   if not (std >= 0) then options.fail("normal_: std must be at least 0, got %g", std) end
   return fill("normal_", x, function() return drawn(core.randn, x, generator) * std + mean end)
 end)
