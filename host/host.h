@@ -108,6 +108,22 @@ int ax_command_check(ax_plan *plan);
 /* Runs plan->command. */
 int ax_command_run(ax_plan *plan);
 
+/* ---- streams.c, require.c -------------------------------------------------------------------- */
+
+/* Opens stdin, stdout and stderr where the process was started without them.  Otherwise the next
+ * files, a socket of a worker or the script's own, would get their numbers, and printed text would
+ * go there.  Nobody wants text for a stdout that was closed from the start: it is no loss. */
+void ax_streams_open(void);
+/* Makes each printed line one write. */
+void ax_streams_by_line(void);
+/* Whether a write to stdout has failed, the last one included; `text` gets the reason.  Reported
+ * once. */
+bool ax_streams_lost(char *text, size_t size);
+/* Makes io.stderr:write(...) one write. */
+void ax_streams_join_stderr(lua_State *L);
+/* Puts `require` in place. */
+void ax_require_open(lua_State *L);
+
 /* ---- interp.c: one Lua state ----------------------------------------------------------------- */
 
 /* Called once with the error that ends a script.  `text` is the message and the traceback; `where`

@@ -116,6 +116,17 @@ static bool save_ended(void)
   return false;
 }
 
+/* Whether all that was printed went out.  Reports when some of it is lost. */
+static bool output_whole(void)
+{
+  char text[200];
+
+  if (!ax_streams_lost(text, sizeof text)) return true;
+  if (failed_fn) failed_fn(text, "");
+  else fprintf(stderr, "accel-run: %s\n", text);
+  return false;
+}
+
 /* os.exit waits for a checkpoint.  In a rank, a status other than 0 ends the run, so the script
  * line goes into the rank's record. */
 static int watched_exit(lua_State *L)
@@ -123,7 +134,9 @@ static int watched_exit(lua_State *L)
   int status = lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : luaL_optint(L, 1, 0);
   char where[256];
 
-  if (!(failed_fn && (status & 255) != 0) && !save_ended() && (status & 255) == 0) {
+  const bool whole = !(failed_fn && (status & 255) != 0) && save_ended();
+
+  if ((status & 255) == 0 && !(whole && output_whole())) {
     lua_settop(L, 0);
     lua_pushinteger(L, AX_EXIT_FAILED);
   } else if (failed_fn && (status & 255) != 0) {
@@ -366,6 +379,8 @@ static int protected_main(lua_State *L)
   reserve_trace_memory(L);
   seed_math_random(L);
   explain_in_pcall(L);
+  ax_require_open(L);
+  ax_streams_join_stderr(L);
   ax_interp_set_paths(L, plan);
   set_arg(L, plan);
   watch_exit(L);
@@ -395,8 +410,7 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
     return AX_EXIT_FAILED;
   }
   failed_fn = failed;
-  if (failed) /* a rank: each line is one write, so that lines of several ranks do not mix */
-    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+  if (failed) ax_streams_by_line(); /* a rank: lines of several do not mix */
   ax_backend_set_dir(ax_interp_plugin_dir());
   ax_lua_set_module_dir(ax_interp_lua_dir());
   if (lua_cpcall(L, protected_main, &j) != 0) {
@@ -405,6 +419,7 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
   }
   if (failed && j.status != 0) return j.status; /* at once: the other ranks wait for the report */
   if (!save_ended() && j.status == 0) j.status = AX_EXIT_FAILED;
+  if (j.status == 0 && !plan->interactive && !output_whole()) j.status = AX_EXIT_FAILED;
   lua_close(L);
   return j.status;
 }

@@ -64,7 +64,7 @@ static void join_session(const ax_plan *plan, int rank)
     dup2(null, STDOUT_FILENO);
     close(null);
   }
-  setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+  ax_streams_by_line();
 }
 
 int ax_launched_rank(const ax_plan *plan, ax_control *c, ax_machines *machines, int rank, pid_t launcher,

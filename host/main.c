@@ -96,15 +96,6 @@ static int print_environment(const ax_plan *settings)
   return 0;
 }
 
-/* Opens stdin, stdout and stderr where the process was started without them.  Otherwise the next
- * files, a socket of a worker or the script's own, would get their numbers, and printed text would
- * go there. */
-static void open_standard_files(void)
-{
-  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) _exit(AX_EXIT_FAILED);
-}
-
 static void go_on(int sig) { (void)sig; }
 
 /* A write beyond `ulimit -f` becomes an error of that write.  A handler, because programs that the
@@ -118,10 +109,11 @@ static void survive_file_limit(void)
 int main(int argc, char **argv)
 {
   ax_plan plan;
+  char lost[200];
   int status;
 
   if (argc == 2 && strcmp(argv[0], AX_GUARD_NAME) == 0) ax_family_guard(argv[1]);
-  open_standard_files();
+  ax_streams_open();
   survive_file_limit();
   status = ax_config_parse(argc, argv, &plan);
   if (status == 0) switch (plan.mode) {
@@ -133,5 +125,9 @@ int main(int argc, char **argv)
     case AX_MODE_SCRIPT: status = run(&plan); break;
     }
   ax_config_free(&plan);
+  if (status == 0 && ax_streams_lost(lost, sizeof lost)) {
+    fprintf(stderr, "accel-run: %s\n", lost);
+    status = AX_EXIT_FAILED;
+  }
   return status;
 }

@@ -135,7 +135,7 @@ describe("a rank that is late again and again", function()
       local ffi = require "ffi"
       ffi.cdef "int usleep(unsigned);"
       for _ = 1, 110 do
-        if rank == 1 then ffi.C.usleep(50000) end -- the others come at once, as far as a busy machine lets them
+        if rank == 1 then ffi.C.usleep(50000) end -- the others come as soon as a busy machine lets them
         core.dist.barrier()
       end
     ]])
