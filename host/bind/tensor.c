@@ -314,6 +314,29 @@ static int tensor_len(lua_State *L)
   return 1;
 }
 
+static int next_row(lua_State *L)
+{
+  const ax_tensor *t = self(L, "ipairs");
+  const int64_t i = (int64_t)luaL_checknumber(L, 2) + 1;
+
+  if (t->ndim == 0 || i < 1 || i > t->shape[0]) return 0;
+  lua_pushnumber(L, (double)i);
+  lua_pushnumber(L, (double)i);
+  lua_gettable(L, 1);
+  return 2;
+}
+
+/* for i, row in ipairs(x): the rows are x[1], x[2], ... */
+static int tensor_ipairs(lua_State *L)
+{
+  const ax_tensor *t = self(L, "ipairs");
+  if (t->ndim == 0) return ax_lua_error(L, "ipairs", "a 0-d tensor has no rows; x:item() is its number");
+  lua_pushcfunction(L, next_row);
+  lua_pushvalue(L, 1);
+  lua_pushinteger(L, 0);
+  return 3;
+}
+
 static int tensor_tostring(lua_State *L)
 {
   ax_tensor **box = ax_lua_to_box(L, 1);
@@ -622,6 +645,7 @@ static void make_metatable(lua_State *L)
   static const luaL_Reg events[] = {
     { "__gc", tensor_gc },
     { "__len", tensor_len },
+    { "__ipairs", tensor_ipairs },
     { "__tostring", tensor_tostring },
     { NULL, NULL },
   };

@@ -358,3 +358,32 @@ describe("padding", function()
     fails_with("expected samples that are tables, got 5", data.collate.pad(), { 5 })
   end)
 end)
+
+describe("a plain list", function()
+  it("is a dataset of its items", function()
+    local seen = {}
+    for batch in data.DataLoader({ 4, 5, 6 }, { batch_size = 2 }):iter() do
+      seen[#seen + 1] = batch:totable()
+    end
+    assert.same({ { 4, 5 }, { 6 } }, seen)
+    local pairs_of = { { core.ones(2), 0 }, { core.zeros(2), 1 }, { core.ones(2), 2 } }
+    local loader = data.DataLoader(pairs_of, { batch_size = 3, num_workers = 1 })
+    for x, y in loader:iter() do
+      assert.same({ { { 1, 1 }, { 0, 0 }, { 1, 1 } }, { 0, 1, 2 } }, { x:totable(), y:totable() })
+    end
+    for batch in data.DataLoader({ { a = 1, b = "x" }, { a = 2, b = "y" } }, { batch_size = 2 }):iter() do
+      assert.same({ { 1, 2 }, { "x", "y" } }, { batch.a:totable(), batch.b })
+    end
+    assert.equal(3, #loader.dataset)
+  end)
+
+  it("is divided, and drawn from", function()
+    local first, second = data.random_split({ 1, 2, 3, 4, 5 }, { 3, 2 })
+    assert.same({ 3, 2 }, { #first, #second })
+    assert.equal(7, data.Subset({ 5, 6, 7 }, { 3 })[1])
+    assert.equal(3, data.RandomSampler({ 5, 6, 7 }):len())
+    fails_with("DataLoader: expected a dataset with get(i) and len(), or with iter(), got a table",
+      data.DataLoader, {})
+    fails_with("got a table", data.DataLoader, { x = 1 })
+  end)
+end)

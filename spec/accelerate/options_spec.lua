@@ -30,6 +30,12 @@ describe("options", function()
     assert.equal(0.9, check({ steps = 1 }).betas[1])
   end)
 
+  it("knows a name by its initials", function()
+    assert.equal("lr", options.nearest("learning_rate", { "betas", "lr", "weight_decay" }))
+    assert.equal("weight_decay", options.nearest("wd", { "betas", "lr", "weight_decay" }))
+    assert.is_nil(options.nearest("b", { "betas", "lr" }))
+  end)
+
   it("names the nearest option for a misspelt one", function()
     assert.matches("Thing: unknown option 'momentun'; did you mean 'momentum'%?",
       message(check, { steps = 1, momentun = 0.9 }))

@@ -364,4 +364,26 @@ describe("writing", function()
     fails("expected a position, a list or a tensor as key", function() x[1.5] = 1 end)
     fails("position 4 is out of range", function() x[4] = 1 end)
   end)
+
+  it("goes through rows with ipairs", function()
+    local x, seen = tensor.ones(2, 3, { requires_grad = true }), {}
+    local sum = 0
+    for i, row in ipairs(x) do
+      seen[i] = row.shape
+      sum = sum + row:sum() * i
+    end
+    assert.same({ { 3 }, { 3 } }, seen)
+    sum:backward()
+    assert.same({ { 1, 1, 1 }, { 2, 2, 2 } }, x.grad:totable())
+    local numbers = {}
+    for i, value in ipairs(tensor.arange(3)) do numbers[i] = value:item() end
+    assert.same({ 0, 1, 2 }, numbers)
+    for _ in ipairs(tensor.zeros(0, 2)) do error("there is no row") end
+    fails("ipairs: a 0-d tensor has no rows; x:item() is its number", ipairs, tensor(3))
+    local step, subject = ipairs(x)
+    fails("ipairs", step, nil, 0)
+    assert.is_nil(step(subject, 2 ^ 60))
+    assert.is_nil(step(subject, -5))
+    assert.is_nil(step(subject, 0 / 0))
+  end)
 end)

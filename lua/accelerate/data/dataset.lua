@@ -65,6 +65,26 @@ function M.is_stream(dataset)
   return type(dataset) == "table" and type(dataset.get) ~= "function" and type(dataset.iter) == "function"
 end
 
+-- A plain list as a dataset: item i is sample i. An item that is a list itself has its entries as
+-- parts, as a tuple has in PyTorch.
+local List = class("List", Dataset)
+function List:init(items) self.items = items end
+function List:len() return #self.items end
+function List:get(i)
+  local item = self.items[i]
+  if type(item) == "table" and getmetatable(item) == nil and #item > 0 then return unpack(item) end
+  return item
+end
+
+--- Returns the dataset itself, or a dataset of the items where a plain list is given.
+---@param dataset any
+---@return any
+function M.of(dataset)
+  local plain = type(dataset) == "table" and getmetatable(dataset) == nil and #dataset > 0
+    and dataset.get == nil and dataset.iter == nil
+  return plain and List(dataset) or dataset
+end
+
 local function check_position(where, i, n)
   if type(i) ~= "number" or i % 1 ~= 0 or i < 1 or i > n then
     fail("%s: expected a position from 1 to %d, got %s", where, n, show(i))
@@ -144,9 +164,10 @@ end
 local Subset = class("Subset", M.Dataset)
 M.Subset = Subset
 
----@param dataset table
+---@param dataset table with get(i) and len(), or a plain list of samples
 ---@param indices integer[] positions, from 1; may repeat
 function Subset:init(dataset, indices)
+  dataset = M.of(dataset)
   if not M.is_map(dataset) then
     fail("Subset: expected a dataset with get(i) and len(), got %s", show(dataset))
   end
@@ -232,12 +253,13 @@ local function to_counts(lengths, n)
 end
 
 --- Splits a dataset at random into parts that do not overlap.
----@param dataset table
+---@param dataset table with get(i) and len(), or a plain list of samples
 ---@param lengths number[] counts with sum dataset:len(), or fractions with sum 1
 ---@param opts? { generator: accelerate.Generator }
 ---@return accelerate.Subset ... one for each length
 function M.random_split(dataset, lengths, opts)
   opts = options.check("random_split", opts, { generator = { "Generator", optional = true } })
+  dataset = M.of(dataset)
   if not M.is_map(dataset) then
     fail("random_split: expected a dataset with get(i) and len(), got %s", show(dataset))
   end

@@ -110,7 +110,8 @@ end
 --- pin_memory copies the tensors of a batch (at any depth) into pinned memory, which a GPU reads by
 --- itself: x:to("cuda", { non_blocking = true }) then waits for nothing. Without a GPU it has no
 --- effect, as in PyTorch. A prepared loader sends its batches ahead with or without it.
----@param dataset table with get(i) and len(), or a stream with iter()
+---@param dataset table with get(i) and len(), a stream with iter(), or a plain list of samples (a
+---  sample that is a list has its entries as parts)
 ---@param opts? table
 function DataLoader:init(dataset, opts)
   local unbatched = type(opts) == "table" and opts.batch_size == false
@@ -130,6 +131,7 @@ function DataLoader:init(dataset, opts)
     fail("DataLoader: option 'background' is for reading without worker processes; num_workers is %d",
       o.num_workers)
   end
+  dataset = dataset_module.of(dataset)
   self.dataset = dataset
   self.generator = o.generator
   for _, name in ipairs(CARRIED) do self[name] = o[name] end

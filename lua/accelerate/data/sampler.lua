@@ -26,6 +26,8 @@ local M = {}
 local function check_source(where, source)
   if type(source) == "number" and source % 1 == 0 and source >= 0 then return source end
   if type(source) == "table" and type(source.len) == "function" then return source end
+  -- a plain list
+  if type(source) == "table" and getmetatable(source) == nil and #source > 0 then return #source end
   fail("%s: expected a dataset with len(), or a number of positions, got %s", where, show(source))
 end
 

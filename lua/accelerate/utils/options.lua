@@ -47,6 +47,12 @@ function options.fail(message, ...)
 end
 local fail = options.fail
 
+-- "lr" of "learning_rate"; nil of one word.
+local function initials(name)
+  local first = name:gsub("(%a)[^_]*_?", "%1")
+  return #first > 1 and first or nil
+end
+
 --- The word of `known` that is nearest to `word`, or nil when none is near (more than about a third
 --- of the letters differ).
 ---@param word string
@@ -56,6 +62,9 @@ function options.nearest(word, known)
   local near = require("accelerate.core")._nearest(word, known)
   if near then return near end
   local lower = word:lower()
+  for _, candidate in ipairs(known) do  -- "lr" for "learning_rate", "weight_decay" for "wd"
+    if initials(word) == candidate or initials(candidate) == word then return candidate end
+  end
   for _, candidate in ipairs(known) do  -- a part of the name, or the name with more around it
     local c = candidate:lower()
     if #lower >= 3 and #c >= 3 and (c:find(lower, 1, true) or lower:find(c, 1, true)) then
