@@ -5,106 +5,16 @@
 #include "core/ops/complex.h"
 #include "profile.h"
 #include "core/ops/rules.h"
+#include "core/tape/walk.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- one backward run */
 
-typedef struct run {
-  ax_node **heap; /* largest sequence number first */
-  int n, size;
-  bool retain, create_graph;
-  bool collect; /* gradients of given inputs are wanted, leaves are left alone */
-  int n_wanted;
-  const ax_edge *wanted;
-  ax_tensor **found;
-  uint64_t search; /* the one that marked what leads to the wanted inputs; 0: everything is needed */
-  /* the run from inside which this one was started, by a hook or a custom gradient */
-  const struct run *outer;
-  const ax_node *current; /* being visited */
-  struct stash *stashed;
-} run;
-static _Thread_local const run *innermost;
+static _Thread_local const ax_walk *innermost;
 
 bool ax_backward_collects(void) { return innermost && innermost->collect; }
-
-/* What an outer run had at a node that this one came to as well: it is put away until this one is
- * through. */
-typedef struct stash {
-  struct stash *next;
-  ax_node *node;
-  const void *run;
-  bool slot_written;
-  ax_tensor *grads[];
-} stash;
-
-static ax_status put_away(run *r, ax_node *n)
-{
-  stash *s;
-  for (const run *o = r->outer; o; o = o->outer)
-    if (o->current == n)
-      return ax_fail(AX_EGRAD, "backward: called again, from a hook or a custom gradient, through the very "
-                               "op or leaf whose gradient is being worked out");
-  if (!(s = ax_malloc(sizeof *s + sizeof *s->grads * (size_t)n->n_out))) return AX_ENOMEM;
-  *s = (stash){ .next = r->stashed, .node = n, .run = n->run, .slot_written = n->slot_written };
-  memcpy(s->grads, n->grads, sizeof *s->grads * (size_t)n->n_out);
-  memset(n->grads, 0, sizeof *n->grads * (size_t)n->n_out);
-  n->slot_written = false;
-  r->stashed = s;
-  return AX_OK;
-}
-
-static void give_back(run *r)
-{
-  while (r->stashed) {
-    stash *s = r->stashed;
-    r->stashed = s->next;
-    s->node->run = s->run;
-    s->node->slot_written = s->slot_written;
-    memcpy(s->node->grads, s->grads, sizeof *s->grads * (size_t)s->node->n_out);
-    ax_mfree(s);
-  }
-}
-
-static ax_status push(run *r, ax_node *n)
-{
-  if (n->run == r) return AX_OK;
-  if (n->run) {
-    const ax_status st = put_away(r, n);
-    if (st != AX_OK) return st;
-  }
-  if (r->n == r->size) {
-    const int size = r->size ? 2 * r->size : 64;
-    ax_node **heap = ax_malloc(sizeof *heap * (size_t)size);
-    if (!heap) return AX_ENOMEM; /* (what was put away is given back) */
-    if (r->n) memcpy(heap, r->heap, sizeof *heap * (size_t)r->n);
-    ax_mfree(r->heap);
-    r->heap = heap;
-    r->size = size;
-  }
-  int at = r->n++;
-  for (int up; at > 0 && r->heap[up = (at - 1) / 2]->seq < n->seq; at = up) r->heap[at] = r->heap[up];
-  r->heap[at] = n;
-  n->refs++;
-  n->run = r;
-  return AX_OK;
-}
-
-static ax_node *pop(run *r)
-{
-  ax_node *top = r->heap[0], *last = r->heap[--r->n];
-  int at = 0;
-  for (int down; (down = 2 * at + 1) < r->n; at = down) {
-    if (down + 1 < r->n && r->heap[down + 1]->seq > r->heap[down]->seq) down++;
-    if (r->heap[down]->seq < last->seq) break;
-    r->heap[at] = r->heap[down];
-  }
-  r->heap[at] = last;
-  top->run = NULL;
-  return top;
-}
 
 /* Can g come from broadcasting something of m's shape? */
 static bool broadcast_from(const ax_tensor *g, const ax_meta *m)
@@ -130,7 +40,7 @@ static bool passes_on(ax_op op, ax_device device)
  * for a float32 one need no widening on the way to a rule that rounds or widens them itself.  They
  * have the values of the float32 ones.  Who looks at them (hooks, tensor.grad, sums of several
  * gradients) gets float32. */
-static ax_dtype travels_as(const run *r, const ax_edge *e, const ax_tensor *g, const ax_meta *m)
+static ax_dtype travels_as(const ax_walk *r, const ax_edge *e, const ax_tensor *g, const ax_meta *m)
 {
   const ax_node *to = e->node;
   const bool alone =
@@ -181,17 +91,11 @@ out:
   return st;
 }
 
-/* Does the engine alone hold g, so that it may be written? */
-static bool is_ours(const ax_tensor *g)
-{
-  return g->refs == 1 && g->storage->refs == 1 && !g->grad_fn && ax_tensor_is_contiguous(g);
-}
-
 /* Adds g (taken) to what has arrived for an edge. */
-static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
+static ax_status deliver(ax_walk *r, const ax_edge *e, ax_tensor *g)
 {
   ax_tensor **at = &e->node->grads[e->out], *sum = NULL;
-  ax_status st = push(r, e->node);
+  ax_status st = ax_walk_push(r, e->node);
 
   if (st != AX_OK) {
     ax_tensor_release(g);
@@ -209,7 +113,7 @@ static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
     ax_tensor_release(*at);
     *at = sum;
   }
-  if (is_ours(*at) && !r->create_graph) {
+  if (ax_held_alone(*at) && !r->create_graph) {
     st = ax_run_inplace(AX_OP_ADD,
                         &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ *at, g }, .a = { .n_list = -1 } }, *at);
   } else if ((st = ax_run2(AX_OP_ADD, *at, g, &sum)) == AX_OK) {
@@ -221,7 +125,7 @@ static ax_status deliver(run *r, const ax_edge *e, ax_tensor *g)
 }
 
 /* Adds g into a leaf's gradient. */
-static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
+static ax_status accumulate(ax_walk *r, ax_tensor *leaf, ax_tensor *g)
 {
   ax_tensor *sum = NULL;
   const ax_tensor *expected = leaf->grad ? leaf->grad : leaf;
@@ -255,24 +159,12 @@ static ax_status accumulate(run *r, ax_tensor *leaf, ax_tensor *g)
   return st;
 }
 
-/* The script may have frozen a leaf since the forward pass, or made it the result of an in-place
- * op: then it has no gradient any more. */
-static bool still_leaf(const ax_tensor *t) { return t->requires_grad && !t->grad_fn; }
-
-/* Is it the cast of a leaf?  It saves nothing, and autocast lets the graphs of several losses share
- * one: a backward pass does not use it up. */
-static bool casts_leaf(const ax_node *n)
-{
-  return n->kind == AX_NODE_OP && n->op == AX_OP_CAST && n->edges[0].node &&
-         n->edges[0].node->kind == AX_NODE_ACCUMULATE;
-}
-
-static ax_status run_leaf(run *r, ax_node *n)
+static ax_status run_leaf(ax_walk *r, ax_node *n)
 {
   ax_tensor *leaf = n->leaf;
   ax_status st = AX_OK;
 
-  if (!leaf || !still_leaf(leaf)) return AX_OK;
+  if (!leaf || !ax_still_leaf(leaf)) return AX_OK;
   if (n->grads[0]) {
     AX_TRY(ax_hooks_run(&leaf->hooks, false, 0, &n->grads[0]));
     AX_TRY(accumulate(r, leaf, n->grads[0]));
@@ -286,67 +178,6 @@ static ax_status run_leaf(run *r, ax_node *n)
   }
 out:
   return st;
-}
-
-/* ---- for rules */
-
-bool ax_wants(const ax_grad *c, int k)
-{
-  const ax_node *to = c->node->edges[k].node;
-  return to && ax_node_needed(to, c->search);
-}
-
-/* The node that adds into a leaf for this edge: the edge's own, or the one behind the cast of a
- * leaf, through which a rule may add in the leaf's type.  NULL where there is none, or where a hook
- * is to see what comes by. */
-static ax_node *leaf_node(ax_node *to)
-{
-  if (to && casts_leaf(to) && !to->hooks) to = to->edges[0].node;
-  return to && to->kind == AX_NODE_ACCUMULATE ? to : NULL;
-}
-
-ax_tensor *ax_grad_slot_of(ax_grad *c, int k, bool *accumulate_)
-{
-  const ax_node *to = leaf_node(c->node->edges[k].node);
-  ax_tensor *leaf = to ? to->leaf : NULL;
-
-  if (!leaf || !c->slot_written || !leaf->grad_slot || c->create_graph || !still_leaf(leaf)) return NULL;
-  if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
-  if (ax_recording) ax_capture_note(leaf);
-  for (const ax_hook *h = leaf->hooks; h; h = h->next)
-    if (!h->post) return NULL; /* the hook must see the gradient before it is added */
-  *accumulate_ = leaf->grad != NULL;
-  return leaf->grad_slot;
-}
-
-void ax_grad_slot_written(ax_grad *c, int k)
-{
-  ax_node *to = leaf_node(c->node->edges[k].node);
-  if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(to->leaf->grad_slot);
-  to->slot_written = c->slot_written[k] = true;
-}
-
-ax_tensor *ax_grad_arrived(const ax_grad *c, int k)
-{
-  const ax_edge *e = &c->node->edges[k];
-  ax_tensor *g = e->node && ax_wants(c, k) ? e->node->grads[e->out] : NULL;
-  const ax_meta *m = &c->node->in_meta[k];
-
-  if (!g || c->create_graph || e->node->kind != AX_NODE_OP || !is_ours(g)) return NULL;
-  return g->dtype == m->dtype && !ax_is_half((ax_dtype)g->dtype) && ax_same_shape(g, m->ndim, m->shape)
-             ? g
-             : NULL;
-}
-
-ax_tensor *ax_saved_gelu_input(const ax_grad *c, int k)
-{
-  const ax_edge *e = &c->node->edges[k];
-  const ax_node *n = e->node;
-  if (!n || n->kind != AX_NODE_OP || n->op != AX_OP_LINEAR_GELU || e->out != 0 || n->hooks || n->released ||
-      c->create_graph || !c->slot_written)
-    return NULL;
-  const ax_saved *s = &n->out[1];
-  return s->t && s->t->version->edits == s->edits ? s->t : NULL;
 }
 
 /* Saved tensors as the rule sees them.  own[] is what has to be released. */
@@ -394,7 +225,7 @@ static ax_status turn_back(ax_tensor **d)
   return AX_OK;
 }
 
-static ax_status run_op(run *r, ax_node *n, ax_tensor **d, bool *slot_written, uint32_t *hidden)
+static ax_status run_op(ax_walk *r, ax_node *n, ax_tensor **d, bool *slot_written, uint32_t *hidden)
 {
   ax_tensor *own[AX_MAX_OUT] = { 0 };
   ax_grad c = { .node = n,
@@ -456,7 +287,7 @@ static ax_status check_numbers(const ax_node *n, int k, ax_tensor *d)
                  ax_shape_text(d->ndim, d->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT));
 }
 
-static ax_status run_node(run *r, ax_node *n)
+static ax_status run_node(ax_walk *r, ax_node *n)
 {
   enum { FEW = 8 };
   ax_tensor *few[FEW] = { 0 }, **d = few;
@@ -483,7 +314,7 @@ static ax_status run_node(run *r, ax_node *n)
                   *e = k < 32 && hidden >> k & 1 ? &turned : &own;
     ax_tensor *fitted = NULL;
     if (!e->node || !ax_node_needed(e->node, r->search)) continue;
-    if (slot_written[k]) st = push(r, leaf_node(e->node));
+    if (slot_written[k]) st = ax_walk_push(r, ax_leaf_node(e->node));
     else if (d[k]) {
       st = fit(d[k], &n->in_meta[k], travels_as(r, e, d[k], &n->in_meta[k]), &fitted);
       ax_tensor_release(d[k]);
@@ -493,7 +324,7 @@ static ax_status run_node(run *r, ax_node *n)
   }
   for (int k = 0; k < n->n_in; k++) ax_tensor_release(d[k]);
   if (d != few) ax_mfree(d);
-  if (st == AX_OK && !r->retain && !casts_leaf(n)) {
+  if (st == AX_OK && !r->retain && !ax_casts_leaf(n)) {
     ax_node_release_saved(n);
     /* no gradient comes this way again; a hook may capture the very result that it is on */
     ax_hooks_end(&n->hooks);
@@ -502,14 +333,14 @@ static ax_status run_node(run *r, ax_node *n)
 }
 
 /* Whether n's edges lead to a wanted input. */
-static bool leads_on(const run *r, const ax_node *n)
+static bool leads_on(const ax_walk *r, const ax_node *n)
 {
   for (int k = 0; k < n->n_in; k++)
     if (n->edges[k].node && ax_node_needed(n->edges[k].node, r->search)) return true;
   return !r->search;
 }
 
-static ax_status visit(run *r, ax_node *n)
+static ax_status visit(ax_walk *r, ax_node *n)
 {
   bool any = n->slot_written;
   ax_status st;
@@ -536,7 +367,7 @@ static ax_status visit(run *r, ax_node *n)
 }
 
 /* Visits a node as an event of the profiler, with the script line of the forward pass. */
-static ax_status visit_profiled(run *r, ax_node *n)
+static ax_status visit_profiled(ax_walk *r, ax_node *n)
 {
   char name[64];
   ax_profile_mark m;
@@ -564,7 +395,7 @@ static void forget(ax_node *n)
   ax_node_release(n);
 }
 
-static ax_status seed_root(run *r, ax_tensor *root, ax_tensor *seed)
+static ax_status seed_root(ax_walk *r, ax_tensor *root, ax_tensor *seed)
 {
   ax_edge e = { 0 };
   ax_tensor *g = NULL;
@@ -602,7 +433,7 @@ out:
   return st;
 }
 
-static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *seeds)
+ax_status ax_walk_run(ax_walk *r, int n, ax_tensor *const *roots, ax_tensor *const *seeds)
 {
   const bool former = ax_grad_set_enabled(r->create_graph), casting = ax_autocast_now.enabled;
   ax_status st = AX_OK;
@@ -613,7 +444,7 @@ static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *
 
   for (int k = 0; st == AX_OK && k < n; k++) st = seed_root(r, roots[k], seeds ? seeds[k] : NULL);
   while (st == AX_OK && r->n > 0) {
-    ax_node *node = pop(r);
+    ax_node *node = ax_walk_pop(r);
     node->run = r; /* still ours while it runs: a backward pass from inside it is refused */
     r->current = node;
     st = __builtin_expect(ax_profiling, 0) ? visit_profiled(r, node) : visit(r, node);
@@ -621,7 +452,7 @@ static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *
     forget(node);
   }
   while (r->n > 0) forget(r->heap[--r->n]); /* after a failure */
-  give_back(r);
+  ax_walk_give_back(r);
   innermost = r->outer;
   ax_mfree(r->heap);
   ax_autocast_now.enabled = casting;
@@ -632,117 +463,6 @@ static ax_status walk(run *r, int n, ax_tensor *const *roots, ax_tensor *const *
 ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, bool retain_graph,
                       bool create_graph)
 {
-  run r = { .retain = retain_graph || create_graph, .create_graph = create_graph };
-  return walk(&r, n, roots, seeds);
-}
-
-/* ---- which nodes lead to given inputs */
-
-typedef struct reached {
-  ax_node **list;
-  int n, size;
-} reached;
-
-static ax_status reach(reached *f, ax_node *n, uint64_t search)
-{
-  if (!n || n->search == search) return AX_OK;
-  if (f->n == f->size) {
-    const int size = f->size ? 2 * f->size : 64;
-    ax_node **list = ax_malloc(sizeof *list * (size_t)size);
-    if (!list) return AX_ENOMEM;
-    if (f->n) memcpy(list, f->list, sizeof *list * (size_t)f->n);
-    ax_mfree(f->list);
-    f->list = list;
-    f->size = size;
-  }
-  n->search = search;
-  n->needed = false;
-  f->list[f->n++] = n;
-  return AX_OK;
-}
-
-static int by_age(const void *a, const void *b)
-{
-  const ax_node *const *x = a, *const *y = b;
-  return ((*x)->seq > (*y)->seq) - ((*x)->seq < (*y)->seq);
-}
-
-/* Marks the nodes from which a wanted input can be reached; the walk visits no others.  So a part
- * of the graph that is not needed may have been released, and what is visited depends on the graph
- * alone.  An edge points to an older node: in order of age, a node comes after all behind it. */
-static ax_status mark_needed(run *r, int n, ax_tensor *const *roots)
-{
-  static _Thread_local uint64_t searches;
-  reached f = { 0 };
-  ax_status st = AX_OK;
-
-  r->search = ++searches;
-  for (int k = 0; k < n; k++) {
-    ax_edge e = { 0 };
-    if (!roots[k]->requires_grad) continue; /* the walk says so */
-    AX_TRY(ax_history(roots[k]));
-    AX_TRY(ax_edge_of(roots[k], &e));
-    /* else it is a leaf's, and its gradient is not wanted */
-    if (e.node->refs > 1) st = reach(&f, e.node, r->search);
-    ax_node_release(e.node);
-    if (st != AX_OK) goto out;
-  }
-  for (int at = 0; at < f.n; at++)
-    for (int k = 0; k < f.list[at]->n_in; k++) AX_TRY(reach(&f, f.list[at]->edges[k].node, r->search));
-  if (f.n > 1) qsort(f.list, (size_t)f.n, sizeof *f.list, by_age);
-  for (int w = 0; w < r->n_wanted; w++)
-    if (r->wanted[w].node->search == r->search) r->wanted[w].node->needed = true;
-  for (int at = 0; at < f.n; at++)
-    for (int k = 0; k < f.list[at]->n_in && !f.list[at]->needed; k++) {
-      const ax_node *to = f.list[at]->edges[k].node;
-      f.list[at]->needed = to && to->needed;
-    }
-out:
-  ax_mfree(f.list);
-  return st;
-}
-
-ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, int n_in,
-                     ax_tensor *const *inputs, bool retain_graph, bool create_graph, bool allow_unused,
-                     ax_tensor **out)
-{
-  ax_edge *wanted = ax_calloc((size_t)(n_in ? n_in : 1), sizeof *wanted);
-  run r = { .retain = retain_graph || create_graph,
-            .create_graph = create_graph,
-            .collect = true,
-            .n_wanted = n_in,
-            .wanted = wanted,
-            .found = out };
-  ax_status st = AX_OK;
-
-  for (int k = 0; k < n_in; k++) out[k] = NULL;
-  if (!wanted) return AX_ENOMEM;
-  for (int k = 0; k < n_in; k++) {
-    AX_TRY(ax_history(inputs[k]));
-    if (!inputs[k]->requires_grad) {
-      st = ax_fail(AX_EGRAD, "grad: input %d does not require a gradient", k + 1);
-      goto out;
-    }
-    AX_TRY(ax_edge_of(inputs[k], &wanted[k]));
-  }
-  AX_TRY(mark_needed(&r, n, roots));
-  AX_TRY(walk(&r, n, roots, seeds));
-  for (int k = 0; k < n_in && !allow_unused; k++)
-    if (!out[k]) {
-      st = ax_fail(
-          AX_EGRAD,
-          "grad: the result does not depend on input %d; pass { allow_unused = true } to get nil for it",
-          k + 1);
-      goto out;
-    }
-out:
-  for (int k = 0; k < n_in; k++) {
-    if (wanted[k].node) ax_node_release(wanted[k].node);
-    if (st != AX_OK) {
-      ax_tensor_release(out[k]);
-      out[k] = NULL;
-    }
-  }
-  ax_mfree(wanted);
-  return st;
+  ax_walk r = { .retain = retain_graph || create_graph, .create_graph = create_graph };
+  return ax_walk_run(&r, n, roots, seeds);
 }

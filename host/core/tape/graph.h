@@ -62,7 +62,7 @@ struct ax_node {
   ax_custom_fn custom;
   void (*drop)(void *); /* frees ud: CUSTOM: the function's data; ACCUMULATE: the hooks' */
   void *ud;
-  uint64_t search;    /* the last one that came by (mark_needed in backward.c); 0: none */
+  uint64_t search;    /* the last one that came by (mark_needed in inputs.c); 0: none */
   const void *run;    /* the backward run that has it queued, or NULL */
   int32_t place;      /* where in the script it was made, for the profiler; 0: not known */
   bool slot_written;  /* ACCUMULATE: a rule has added into the leaf's gradient slot already */

@@ -1,0 +1,60 @@
+/* tape/for_rules.c: what a gradient rule may ask of the run that calls it. */
+#include "capture.h"
+#include "core/ops/rules.h"
+#include "core/tape/walk.h"
+
+bool ax_wants(const ax_grad *c, int k)
+{
+  const ax_node *to = c->node->edges[k].node;
+  return to && ax_node_needed(to, c->search);
+}
+
+ax_node *ax_leaf_node(ax_node *to)
+{
+  if (to && ax_casts_leaf(to) && !to->hooks) to = to->edges[0].node;
+  return to && to->kind == AX_NODE_ACCUMULATE ? to : NULL;
+}
+
+ax_tensor *ax_grad_slot_of(ax_grad *c, int k, bool *accumulate_)
+{
+  const ax_node *to = ax_leaf_node(c->node->edges[k].node);
+  ax_tensor *leaf = to ? to->leaf : NULL;
+
+  if (!leaf || !c->slot_written || !leaf->grad_slot || c->create_graph || !ax_still_leaf(leaf)) return NULL;
+  if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
+  if (ax_recording) ax_capture_note(leaf);
+  for (const ax_hook *h = leaf->hooks; h; h = h->next)
+    if (!h->post) return NULL; /* the hook must see the gradient before it is added */
+  *accumulate_ = leaf->grad != NULL;
+  return leaf->grad_slot;
+}
+
+void ax_grad_slot_written(ax_grad *c, int k)
+{
+  ax_node *to = ax_leaf_node(c->node->edges[k].node);
+  if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(to->leaf->grad_slot);
+  to->slot_written = c->slot_written[k] = true;
+}
+
+ax_tensor *ax_grad_arrived(const ax_grad *c, int k)
+{
+  const ax_edge *e = &c->node->edges[k];
+  ax_tensor *g = e->node && ax_wants(c, k) ? e->node->grads[e->out] : NULL;
+  const ax_meta *m = &c->node->in_meta[k];
+
+  if (!g || c->create_graph || e->node->kind != AX_NODE_OP || !ax_held_alone(g)) return NULL;
+  return g->dtype == m->dtype && !ax_is_half((ax_dtype)g->dtype) && ax_same_shape(g, m->ndim, m->shape)
+             ? g
+             : NULL;
+}
+
+ax_tensor *ax_saved_gelu_input(const ax_grad *c, int k)
+{
+  const ax_edge *e = &c->node->edges[k];
+  const ax_node *n = e->node;
+  if (!n || n->kind != AX_NODE_OP || n->op != AX_OP_LINEAR_GELU || e->out != 0 || n->hooks || n->released ||
+      c->create_graph || !c->slot_written)
+    return NULL;
+  const ax_saved *s = &n->out[1];
+  return s->t && s->t->version->edits == s->edits ? s->t : NULL;
+}
