@@ -3,11 +3,11 @@
 #include "core/device/meta.h"
 #include "core/dist/watch.h"
 #include "core/ops/complex.h"
+#include "core/ops/dispatch.h"
 #include "core/ops/infer.h"
 #include "profile.h"
 #include "core/ops/rules.h"
 
-#include <math.h>
 #include <string.h>
 
 /* IS(NONE_, gradient) is 1 where the table has NONE, and 0 elsewhere: a macro that exists expands
@@ -70,7 +70,7 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
 }
 
 /* Copy with cast between equal shapes or broadcast; no recording. */
-static ax_status raw_copy(ax_tensor *dst, ax_tensor *src)
+ax_status ax_dispatch_copy(ax_tensor *dst, ax_tensor *src)
 {
   ax_iter it;
   ax_iter_pointwise(&it, dst, 1, &src, NULL, (ax_dtype)src->dtype);
@@ -78,7 +78,7 @@ static ax_status raw_copy(ax_tensor *dst, ax_tensor *src)
 }
 
 /* The types beside float32 that the row's kernel reads and writes as they are. */
-static ax_status widened(const ax_infer *q, ax_device device, uint32_t *types)
+ax_status ax_dispatch_widened(const ax_infer *q, ax_device device, uint32_t *types)
 {
   const ax_backend *backend;
   *types = 0;
@@ -94,7 +94,7 @@ static ax_status widened(const ax_infer *q, ax_device device, uint32_t *types)
 static ax_status prepare_inputs(const ax_infer *q, ax_device device, ax_tensor **in, ax_tensor **own)
 {
   uint32_t widens;
-  const ax_status known = widened(q, device, &widens);
+  const ax_status known = ax_dispatch_widened(q, device, &widens);
 
   if (known != AX_OK) return known;
   for (int k = 0; k < q->args->n_in; k++) {
@@ -110,7 +110,7 @@ static ax_status prepare_inputs(const ax_infer *q, ax_device device, ax_tensor *
       ax_strides_channels_last(t->ndim, t->shape, own[k]->strides);
     else if (st == AX_OK && !(q->contiguous >> k & 1) && ax_strides_are_dense(t->ndim, t->shape, t->strides))
       memcpy(own[k]->strides, t->strides, sizeof own[k]->strides);
-    if (st == AX_OK) st = raw_copy(own[k], t);
+    if (st == AX_OK) st = ax_dispatch_copy(own[k], t);
     if (st != AX_OK) return st;
     in[k] = own[k];
   }
@@ -141,7 +141,7 @@ static ax_status take_narrow(ax_op op, const ax_args *args, ax_tensor **in, ax_t
   return AX_OK;
 }
 
-static ax_status run_kernel(const ax_infer *q, ax_tensor **out)
+ax_status ax_dispatch_run_kernel(const ax_infer *q, ax_tensor **out)
 {
   ax_tensor *in[AX_MAX_INPUTS] = { 0 }, *own[AX_MAX_INPUTS] = { 0 };
   ax_number numbers[AX_MAX_INPUTS];
@@ -192,7 +192,7 @@ static ax_status run_on_cpu(ax_infer *q, ax_tensor **out)
   }
   args.in = in;
   q->args = &args;
-  st = run_kernel(q, results);
+  st = ax_dispatch_run_kernel(q, results);
   q->args = given;
   for (int k = 0; k < q->n_out && st == AX_OK; k++) st = ax_transfer(out[k], results[k], false);
 out:
@@ -201,16 +201,14 @@ out:
   return st;
 }
 
-static ax_status run_somewhere(ax_infer *q, ax_tensor **out)
+ax_status ax_dispatch_kernel(ax_infer *q, ax_tensor **out)
 {
   const bool away =
       out[0]->device.kind != AX_CPU && (ax_ops[q->op].form == AX_FORM_CPU || ax_complex_kernel(q, out));
-  return away ? run_on_cpu(q, out) : run_kernel(q, out);
+  return away ? run_on_cpu(q, out) : ax_dispatch_run_kernel(q, out);
 }
 
 /* ---- what every way of running begins with */
-
-#define DEVICE(d) ax_device_text(d, (char[16]){ 0 }, 16)
 
 static ax_device device_of(const ax_args *args)
 {
@@ -219,7 +217,7 @@ static ax_device device_of(const ax_args *args)
   return (ax_device){ AX_CPU, 0 };
 }
 
-static ax_status check_inputs(ax_op op, const ax_args *args)
+ax_status ax_dispatch_check_inputs(ax_op op, const ax_args *args)
 {
   const bool list = ax_ops[op].form == AX_FORM_HOST || ax_ops[op].form == AX_FORM_COMPOSITE;
   const ax_device device = device_of(args);
@@ -234,7 +232,7 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
       const ax_backend *none;
       if (empty.kind == AX_META) return ax_backend_of(empty, &none);
       return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name,
-                     DEVICE(device), DEVICE(t->device));
+                     AX_DEVICE_TEXT(device), AX_DEVICE_TEXT(t->device));
     }
     ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
     if (__builtin_expect(t->storage->later != NULL, 0) && st == AX_OK && !ax_joins(op, k) &&
@@ -246,7 +244,7 @@ static ax_status check_inputs(ax_op op, const ax_args *args)
   return AX_OK;
 }
 
-static bool any_complex(const ax_args *args)
+bool ax_dispatch_any_complex(const ax_args *args)
 {
   for (int k = 0; k < args->n_in; k++)
     if (args->in[k] && __builtin_expect(ax_is_complex((ax_dtype)args->in[k]->dtype), 0)) return true;
@@ -260,7 +258,7 @@ static bool recordable(ax_op op, const ax_args *args)
 
 /* Refuses a floating result without a gradient rule when an input needs a gradient: backward would
  * not detect it. */
-static ax_status check_gradient(const ax_infer *q)
+ax_status ax_dispatch_check_gradient(const ax_infer *q)
 {
   if (ax_op_impls[q->op].gradient || q->n_out == 0 || !ax_has_gradient(q->out[0].dtype) ||
       !ax_would_record(q->args->n_in, q->args->in))
@@ -268,7 +266,7 @@ static ax_status check_gradient(const ax_infer *q)
   return ax_fail(AX_EGRAD, "%s: has no gradient; call it inside tensor.no_grad, or on x:detach()", q->name);
 }
 
-static bool is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RANDPERM; }
+bool ax_dispatch_is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RANDPERM; }
 
 /* The layout of a result.  A pointwise one keeps the order of dims of the first input that has its
  * shape and fills its memory, so that a network whose convolutions work with channels innermost
@@ -289,7 +287,7 @@ static void choose_strides(const ax_infer *q, ax_tensor **out)
   }
 }
 
-/* ---- the three ways of running */
+/* ---- running (into a tensor that is there: inplace.c) */
 
 static ax_status dispatch(ax_op op, const ax_args *args, ax_tensor **out)
 {
@@ -321,8 +319,8 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
   q.result = out;
 
   memset(out, 0, AX_MAX_OUT * sizeof *out);
-  AX_TRY(check_inputs(op, args));
-  if (any_complex(args)) {
+  AX_TRY(ax_dispatch_check_inputs(op, args));
+  if (ax_dispatch_any_complex(args)) {
     const ax_complex_way way = ax_complex_way_of(op);
     if (way == AX_COMPLEX_REFUSE) return ax_complex_refused(op, args);
     if (way == AX_COMPLEX_OTHERS) return ax_complex_run(&q);
@@ -350,13 +348,13 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
       q.a.wide = true;
     }
     AX_TRY(impl->infer(&q));
-    AX_TRY(check_gradient(&q));
+    AX_TRY(ax_dispatch_check_gradient(&q));
     for (int k = 0; k < q.n_out; k++)
       AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
     choose_strides(&q, out);
     AX_TRY(ax_join(&q, out, &joined));
     if (joined) break;
-    AX_TRY(run_somewhere(&q, out));
+    AX_TRY(ax_dispatch_kernel(&q, out));
   }
   ax_tensor_release(narrow);
   narrow = NULL;
@@ -371,300 +369,5 @@ out:
       ax_tensor_release(out[k]);
       out[k] = NULL;
     }
-  return st;
-}
-
-/* Do writes to dst reach what a still unread input shows?  The very same elements are fine: each is
- * read before it is written. */
-static bool overlaps(const ax_tensor *dst, const ax_tensor *t)
-{
-  if (!t || t->storage != dst->storage) return false;
-  if (t->offset == dst->offset && t->dtype == dst->dtype && ax_same_shape(t, dst->ndim, dst->shape) &&
-      memcmp(t->strides, dst->strides, sizeof *t->strides * (size_t)t->ndim) == 0)
-    return false;
-  int64_t lo[2], hi[2];
-  const ax_tensor *both[2] = { dst, t };
-  for (int k = 0; k < 2; k++) {
-    lo[k] = hi[k] = both[k]->offset * (int64_t)ax_itemsize(both[k]);
-    for (int d = 0; d < both[k]->ndim; d++)
-      if (both[k]->shape[d] > 0)
-        hi[k] += (both[k]->shape[d] - 1) * both[k]->strides[d] * (int64_t)ax_itemsize(both[k]);
-    hi[k] += (int64_t)ax_itemsize(both[k]);
-  }
-  return lo[0] < hi[1] && lo[1] < hi[0];
-}
-
-static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool recording)
-{
-  const char *const name = q->name + (q->name[0] == '_'); /* "_copy" is copy_ to the user */
-  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
-  int ndim;
-  int64_t shape[AX_MAX_DIMS];
-  const ax_meta *m = &q->out[0];
-  const ax_status st = ax_shape_broadcast(name, dst->ndim, dst->shape, m->ndim, m->shape, &ndim, shape);
-
-  if (st != AX_OK) return st;
-  if (!ax_same_shape(dst, ndim, shape))
-    return ax_fail(AX_ESHAPE, "%s_: the result has shape %s and does not fit the tensor being changed, %s",
-                   name, ax_shape_text(m->ndim, m->shape, a, sizeof a),
-                   ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
-  if (ax_is_complex(m->dtype) && !ax_is_complex((ax_dtype)dst->dtype))
-    return ax_fail(AX_EDTYPE,
-                   "%s_: %s does not fit the tensor being changed, %s; take real, imag or abs first", name,
-                   ax_dtype_name(m->dtype), ax_dtype_name((ax_dtype)dst->dtype));
-  if (q->op != AX_OP_COPY && ax_dtype_category(m->dtype) > ax_dtype_category((ax_dtype)dst->dtype))
-    return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", name,
-                   ax_dtype_name(m->dtype), ax_dtype_name((ax_dtype)dst->dtype));
-  for (int d = 0; d < dst->ndim; d++)
-    if (dst->strides[d] == 0 && dst->shape[d] > 1)
-      return ax_fail(AX_EINVAL,
-                     "%s_: dim %d of the tensor being changed is expanded: several positions share an "
-                     "element; clone it first",
-                     name, d + 1);
-  if (ax_grad_enabled() && dst->requires_grad && !dst->grad_fn)
-    return ax_fail(
-        AX_EGRAD,
-        "%s_: a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", name);
-  if (recording && dst->base && dst->base->requires_grad && !dst->base->grad_fn)
-    return ax_fail(AX_EGRAD,
-                   "%s_: a view of a leaf that requires a gradient cannot be changed in place; do it inside "
-                   "tensor.no_grad",
-                   name);
-  if (recording && dst->view == AX_VIEW_UNRECORDED)
-    return ax_fail(AX_EGRAD,
-                   "%s_: the view was made inside no_grad, so changing it in place cannot be recorded for "
-                   "the tensor it shows; make the view again, or stay inside no_grad",
-                   name);
-  if (recording && dst->view >= AX_VIEW_CUSTOM)
-    return ax_fail(AX_EGRAD, "%s_: %s: changing it in place cannot be recorded; clone it first", name,
-                   dst->view == AX_VIEW_PARTS
-                       ? "this shows one of the parts of complex numbers"
-                       : "a custom function returned this as a view of one of its arguments");
-  return AX_OK;
-}
-
-/* May the kernel write straight into dst?  Others write a tensor that is then copied there. */
-static ax_status writes_directly(const ax_infer *q, const ax_tensor *dst, bool *direct)
-{
-  const ax_args *args = q->args;
-  uint32_t widens;
-  const ax_status st = widened(q, dst->device, &widens);
-
-  if (st != AX_OK) return st;
-  *direct = q->out[0].dtype == dst->dtype || q->op == AX_OP_COPY ||
-            (q->out[0].dtype == AX_F32 && widens >> dst->dtype & 1);
-  if (ax_ops[q->op].form == AX_FORM_POINTWISE)
-    for (int k = 0; *direct && k < args->n_in; k++) *direct = !overlaps(dst, args->in[k]);
-  else { /* other kernels write dense results, and read their further inputs in an order of their own */
-    *direct = *direct && ax_tensor_is_contiguous(dst);
-    for (int k = 1; *direct && k < args->n_in; k++)
-      *direct = !args->in[k] || args->in[k]->storage != dst->storage;
-  }
-  return AX_OK;
-}
-
-/* dst:copy_(a tensor on another device): it is brought over first, which is recorded if need be. */
-static ax_status copy_across(const ax_args *args, ax_tensor *dst)
-{
-  ax_tensor *moved[AX_MAX_OUT];
-  ax_args a = *args;
-  a.a = AX_ATTRS(to_device, .kind = dst->device.kind, .index = dst->device.index);
-  ax_status st = ax_run(AX_OP_TO_DEVICE, &a, moved);
-  if (st != AX_OK) return st;
-  a.in = moved;
-  a.a = args->a;
-  st = ax_run_inplace(AX_OP_COPY, &a, dst);
-  ax_tensor_release(moved[0]);
-  return st;
-}
-
-/* x:name_() of a row that is put together of others. */
-static ax_status run_then_copy(ax_op op, const ax_args *args, ax_tensor *dst)
-{
-  ax_tensor *results[AX_MAX_OUT];
-  ax_status st = ax_run_plain(op, args, results);
-  if (st != AX_OK) return st;
-  st = ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = results, .a = { .n_list = -1 } }, dst);
-  for (int k = 0; k < AX_MAX_OUT; k++) ax_tensor_release(results[k]);
-  return st;
-}
-
-static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
-{
-  ax_tensor *dst = *at;
-  const ax_op_impl *impl = &ax_op_impls[op];
-  ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
-  ax_args recorded;
-  ax_tensor *temp = NULL;
-  ax_node *node = NULL;
-  ax_rewrite rewrite = { 0 };
-  ax_status st;
-  bool direct;
-
-  if (ax_ops[op].form != AX_FORM_POINTWISE && !ax_ops[op].inplace)
-    return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
-  for (int k = 0; k < args->n_in; k++)
-    if (args->in[k] && !ax_same_device(args->in[k]->device, dst->device)) {
-      if (op == AX_OP_COPY) return copy_across(args, dst);
-      return ax_fail(AX_EINVAL, "%s_: the tensor being changed lies on %s, an argument on %s", q.name,
-                     DEVICE(dst->device), DEVICE(args->in[k]->device));
-    }
-  AX_TRY(check_inputs(op, args));
-  if (any_complex(args)) {
-    const ax_complex_way way = ax_complex_way_of(op);
-    if (way == AX_COMPLEX_REFUSE) return ax_complex_refused(op, args);
-    if (way == AX_COMPLEX_OTHERS) return run_then_copy(op, args, dst);
-  }
-  if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
-  ax_will_write(dst);
-  ax_view_check(dst);
-  if (ax_grad_enabled()) AX_TRY(ax_history(dst));
-  const bool recording = impl->gradient && ax_grad_enabled() && ax_has_gradient((ax_dtype)dst->dtype) &&
-                         (dst->requires_grad || ax_would_record(args->n_in, args->in));
-  AX_TRY(impl->infer(&q));
-  AX_TRY(check_gradient(&q));
-  AX_TRY(check_destination(&q, dst, recording));
-  if (recording) {
-    recorded = *args;
-    recorded.a = q.a;
-    AX_TRY(ax_node_new_op(op, &recorded, 1, impl->saves, dst, &node));
-    AX_TRY(ax_node_reserve(node, dst, impl->saves)); /* once dst is written nothing may fail any more */
-    if (dst->base) AX_TRY(ax_rewrite_begin(q.name, node, dst, &rewrite));
-  }
-  AX_TRY(writes_directly(&q, dst, &direct));
-  if (direct) AX_TRY(run_somewhere(&q, &dst));
-  else {
-    AX_TRY(ax_tensor_new_on(dst->device, q.out[0].dtype, dst->ndim, dst->shape, &temp));
-    AX_TRY(run_somewhere(&q, &temp));
-    AX_TRY(raw_copy(dst, temp));
-  }
-  dst->version->edits++;
-  if (node) {
-    ax_node *old = dst->grad_fn;
-    dst->grad_fn = NULL;
-    ax_leaf_ends(dst);
-    st = ax_node_attach(node, 1, &dst, impl->saves);
-    if (dst->base) ax_rewrite_finish(&rewrite, dst);
-    else dst->rewrites++;
-    if (old) ax_node_release(old);
-  }
-out:
-  ax_rewrite_drop(&rewrite);
-  if (node) ax_node_release(node);
-  ax_tensor_release(temp);
-  return st;
-}
-
-ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
-{
-  if (__builtin_expect(ax_profiling, 0)) return ax_profile_run(op, args, &dst, true, run_inplace);
-  return run_inplace(op, args, &dst);
-}
-
-static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
-{
-  ax_tensor *dst = *at;
-  const ax_op_impl *impl = &ax_op_impls[op];
-  ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
-  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
-  ax_tensor *temp = NULL;
-  ax_status st = AX_OK;
-
-  if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
-  ax_will_write(dst);
-  if (impl->infer == ax_infer_into_only) {
-    if (is_random(op)) ax_random_draw(args->a.gen, false, &q.a);
-    q.n_out = 1;
-    q.contiguous = ~0u;
-    if (!ax_tensor_is_contiguous(dst))
-      AX_TRY(ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &temp));
-    ax_tensor *target = temp ? temp : dst;
-    AX_TRY(run_kernel(&q, &target));
-    if (temp) AX_TRY(raw_copy(dst, temp));
-  } else {
-    AX_TRY(impl->infer(&q));
-    if (q.n_out != 1 || q.out[0].dtype != dst->dtype || !ax_same_shape(dst, q.out[0].ndim, q.out[0].shape) ||
-        !ax_tensor_is_contiguous(dst))
-      return ax_fail(AX_ESHAPE, "%s: the result %s %s does not fit the place given, %s %s", q.name,
-                     ax_dtype_name(q.out[0].dtype), ax_shape_text(q.out[0].ndim, q.out[0].shape, a, sizeof a),
-                     ax_dtype_name((ax_dtype)dst->dtype), ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
-    AX_TRY(run_kernel(&q, &dst));
-  }
-  dst->version->edits++;
-out:
-  ax_tensor_release(temp);
-  return st;
-}
-
-ax_status ax_run_into(ax_op op, const ax_args *args, ax_tensor *dst)
-{
-  if (__builtin_expect(ax_profiling, 0)) return ax_profile_run(op, args, &dst, false, run_into);
-  return run_into(op, args, &dst);
-}
-
-/* ---- conveniences */
-
-ax_status ax_run1(ax_op op, ax_tensor *a, ax_tensor **out)
-{
-  ax_tensor *results[AX_MAX_OUT];
-  const ax_status st = ax_run(op, &(ax_args){ .n_in = 1, .in = &a, .a = { .n_list = -1 } }, results);
-  *out = results[0];
-  return st;
-}
-
-ax_status ax_run2(ax_op op, ax_tensor *a, ax_tensor *b, ax_tensor **out)
-{
-  ax_tensor *results[AX_MAX_OUT];
-  const ax_status st =
-      ax_run(op, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ a, b }, .a = { .n_list = -1 } }, results);
-  *out = results[0];
-  return st;
-}
-
-ax_status ax_run_num(ax_op op, ax_tensor *a, double number, ax_tensor **out)
-{
-  ax_tensor *results[AX_MAX_OUT];
-  const ax_args args = { .n_in = 2,
-                         .in = (ax_tensor *[]){ a, NULL },
-                         .scalars = 2,
-                         .integral = fabs(number) < 0x1p63 && number == floor(number) ? 2 : 0,
-                         .num = { 0, number },
-                         .a = { .n_list = -1 } };
-  const ax_status st = ax_run(op, &args, results);
-  *out = results[0];
-  return st;
-}
-
-ax_status ax_cast(ax_tensor *t, ax_dtype dtype, ax_tensor **out)
-{
-  ax_tensor *results[AX_MAX_OUT];
-  if (t->dtype == dtype) {
-    *out = ax_tensor_retain(t);
-    return AX_OK;
-  }
-  const ax_status st =
-      ax_run(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = AX_ATTRS(cast, .dtype = dtype) }, results);
-  *out = results[0];
-  return st;
-}
-
-ax_status ax_contiguous(ax_tensor *t, ax_tensor **out) { return ax_run1(AX_OP_CONTIGUOUS, t, out); }
-
-ax_status ax_copy(ax_tensor *dst, ax_tensor *src)
-{
-  const bool former = ax_grad_set_enabled(false);
-  const ax_status st =
-      ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = &src, .a = { .n_list = -1 } }, dst);
-  ax_grad_set_enabled(former);
-  return st;
-}
-
-ax_status ax_fill(ax_tensor *dst, double value)
-{
-  ax_tensor *none = NULL;
-  const ax_args args = { .n_in = 1, .in = &none, .scalars = 1, .num = { value }, .a = { .n_list = -1 } };
-  const bool former = ax_grad_set_enabled(false);
-  const ax_status st = ax_run_inplace(AX_OP_COPY, &args, dst);
-  ax_grad_set_enabled(former);
   return st;
 }
