@@ -159,6 +159,10 @@ static inline ax_tensor **ax_lua_to_box(lua_State *L, int idx)
 }
 /* Borrowed.  Raises when the value is not a tensor, or was released. */
 ax_tensor *ax_lua_check_tensor(lua_State *L, int idx, const char *fn, const char *name);
+/* The tensor whose method `fn` is called, at 1: borrowed. */
+ax_tensor *ax_lua_self(lua_State *L, const char *fn);
+/* Pushes a list of whole numbers. */
+void ax_lua_push_numbers(lua_State *L, int n, const int64_t *v);
 /* Borrowed, or NULL when the value is not a tensor.  Raises when it was released. */
 ax_tensor *ax_lua_opt_tensor(lua_State *L, int idx, const char *fn);
 /* Pushes the Lua object of `t`: the existing one if ax_lua_remember_handle was called for it, else
@@ -252,6 +256,8 @@ int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read
 /* ---- parts: each expects the table of accelerate.core on the stack top and leaves it there */
 
 void ax_lua_open_tensor(lua_State *L);
+void ax_lua_open_facts(lua_State *L);
+void ax_lua_open_convert(lua_State *L);
 void ax_lua_open_values(lua_State *L);
 void ax_lua_open_index(lua_State *L);
 void ax_lua_open_create(lua_State *L);

@@ -1,8 +1,7 @@
-/* bind/tensor.c: the userdata of tensors: fields, methods, conversion between types and devices. */
+/* bind/tensor.c: the userdata of tensors: fields, life, history.  Further methods: facts.c,
+ * convert.c. */
 #include "bind/bind.h"
 #include "capture.h"
-
-#include <stdio.h>
 
 /* ---- fields: read by name, and some of them written */
 
@@ -27,15 +26,6 @@ static const struct {
   { "grad_fn", FIELD_GRAD_FN }, { "data", FIELD_DATA },
   { "ndim", FIELD_NDIM },
 };
-
-static void push_numbers(lua_State *L, int n, const int64_t *v)
-{
-  lua_createtable(L, n, 0);
-  for (int i = 0; i < n; i++) {
-    lua_pushnumber(L, (double)v[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
-}
 
 /* Pushes the gradient of the tensor at 1 that Lua keeps (rows of an embedding: accelerate.sparse),
  * or nil; forgets it where `forget` is set. */
@@ -68,7 +58,7 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
   if ((id == FIELD_REQUIRES_GRAD || id == FIELD_IS_LEAF || id == FIELD_GRAD_FN) && ax_history(t) != AX_OK)
     return ax_lua_raise(L, "tensor");
   switch (id) {
-  case FIELD_SHAPE: push_numbers(L, t->ndim, t->shape); break;
+  case FIELD_SHAPE: ax_lua_push_numbers(L, t->ndim, t->shape); break;
   case FIELD_DTYPE: lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype)); break;
   case FIELD_DEVICE: lua_pushstring(L, ax_device_text(t->device, text, sizeof text)); break;
   case FIELD_REQUIRES_GRAD: lua_pushboolean(L, t->requires_grad); break;
@@ -298,17 +288,11 @@ static int is_tensor(lua_State *L)
   return 1;
 }
 
-/* ---- facts */
-
-static ax_tensor *self(lua_State *L, const char *fn)
-{
-  ax_lua_enter(L);
-  return ax_lua_check_tensor(L, 1, fn, "self");
-}
+/* ---- length and text */
 
 static int tensor_len(lua_State *L)
 {
-  const ax_tensor *t = self(L, "#");
+  const ax_tensor *t = ax_lua_self(L, "#");
   if (t->ndim == 0) return ax_lua_error(L, "#", "a 0-d tensor has no length");
   lua_pushnumber(L, (double)t->shape[0]);
   return 1;
@@ -316,7 +300,7 @@ static int tensor_len(lua_State *L)
 
 static int next_row(lua_State *L)
 {
-  const ax_tensor *t = self(L, "ipairs");
+  const ax_tensor *t = ax_lua_self(L, "ipairs");
   const int64_t i = (int64_t)luaL_checknumber(L, 2) + 1;
 
   if (t->ndim == 0 || i < 1 || i > t->shape[0]) return 0;
@@ -329,7 +313,7 @@ static int next_row(lua_State *L)
 /* for i, row in ipairs(x): the rows are x[1], x[2], ... */
 static int tensor_ipairs(lua_State *L)
 {
-  const ax_tensor *t = self(L, "ipairs");
+  const ax_tensor *t = ax_lua_self(L, "ipairs");
   if (t->ndim == 0) return ax_lua_error(L, "ipairs", "a 0-d tensor has no rows; x:item() is its number");
   lua_pushcfunction(L, next_row);
   lua_pushvalue(L, 1);
@@ -355,261 +339,31 @@ static int tensor_tostring(lua_State *L)
   return 1;
 }
 
-static int dim(lua_State *L)
-{
-  lua_pushinteger(L, self(L, "dim")->ndim);
-  return 1;
-}
-
-static int numel(lua_State *L)
-{
-  lua_pushnumber(L, (double)self(L, "numel")->numel);
-  return 1;
-}
-
-/* x:size() returns all sizes, x:size(d) one. */
-static int one_or_all(lua_State *L, const char *fn, const ax_tensor *t, const int64_t *v)
-{
-  if (lua_isnoneornil(L, 2)) push_numbers(L, t->ndim, v);
-  else lua_pushnumber(L, (double)v[ax_lua_check_position(L, 2, fn, "dim", t->ndim)]);
-  return 1;
-}
-
-static int size(lua_State *L)
-{
-  const ax_tensor *t = self(L, "size");
-  return one_or_all(L, "size", t, t->shape);
-}
-
-static int stride(lua_State *L)
-{
-  const ax_tensor *t = self(L, "stride");
-  return one_or_all(L, "stride", t, t->strides);
-}
-
-static int is_contiguous(lua_State *L)
-{
-  lua_pushboolean(L, ax_tensor_is_contiguous(self(L, "is_contiguous")));
-  return 1;
-}
-
-static int element_size(lua_State *L)
-{
-  lua_pushinteger(L, (lua_Integer)ax_itemsize(self(L, "element_size")));
-  return 1;
-}
-
-static int storage_offset(lua_State *L)
-{
-  lua_pushnumber(L, (double)self(L, "storage_offset")->offset);
-  return 1;
-}
-
-/* The whole numbers of argument `arg`, which must be a list; returns how many there are. */
-static int check_list(lua_State *L, int arg, const char *name, int64_t *out)
-{
-  if (!lua_istable(L, arg)) return ax_lua_arg_error(L, "_window", arg, name, "a list of integers", arg);
-  return ax_lua_read_list(L, arg, "_window", name, arg, out);
-}
-
-/* t:_window(shape, strides, offset) -> a view of t's storage, without history; offset and strides
- * in elements of the storage, from 0. */
-static int window(lua_State *L)
-{
-  const ax_tensor *t = self(L, "_window");
-  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS], offset;
-  const int ndim = check_list(L, 2, "shape", shape);
-  ax_tensor **box;
-
-  if (check_list(L, 3, "strides", strides) != ndim)
-    return ax_lua_error(L, "_window", "expected as many strides as sizes, %d", ndim);
-  offset = ax_lua_check_integer(L, 4, "_window", "offset", 0, INT64_C(1) << 53);
-  box = ax_lua_push_result(L);
-  if (ax_tensor_window(t, ndim, shape, strides, offset, box) != AX_OK) return ax_lua_raise(L, "_window");
-  return 1;
-}
-
-static int nbytes(lua_State *L)
-{
-  const ax_tensor *t = self(L, "nbytes");
-  lua_pushnumber(L, (double)t->numel * (double)ax_itemsize(t));
-  return 1;
-}
-
-/* The number of edits of this tensor's memory, which the check of saved tensors compares. */
-static int version(lua_State *L)
-{
-  lua_pushnumber(L, self(L, "_version")->version->edits);
-  return 1;
-}
-
-/* The address of the first element, as a number: equal for two tensors that begin at the same place
- * of the same memory.  Does not count as an edit. */
-static int address(lua_State *L)
-{
-  lua_pushnumber(L, (double)(uintptr_t)ax_data(self(L, "_address")));
-  return 1;
-}
-
-/* ---- data_ptr */
-
-static const char cast_pointer[] =
-    "local ffi = require 'ffi'\n"
-    "local cast, typeof = ffi.cast, ffi.typeof\n"
-    "local types = { float32 = typeof 'float *', float64 = typeof 'double *', float16 = typeof 'uint16_t *', "
-    "bfloat16 = typeof 'uint16_t *',\n"
-    "                int64 = typeof 'int64_t *', int32 = typeof 'int32_t *', uint8 = typeof 'uint8_t *', "
-    "bool = typeof 'bool *', complex64 = typeof 'complex float *', complex128 = typeof 'complex *' }\n"
-    "return function(p, dtype) return cast(types[dtype], p) end\n";
-
-/* t:data_ptr(): a typed FFI pointer to the elements, valid while t lives and is not moved.  It
- * counts as an edit, since the caller may write through it. */
-static int data_ptr(lua_State *L)
-{
-  ax_tensor *t = self(L, "data_ptr");
-  if (t->device.kind != AX_CPU)
-    return ax_lua_error(L, "data_ptr", "the tensor is on another device; x:to(\"cpu\") copies it");
-  if (!ax_tensor_is_contiguous(t))
-    return ax_lua_error(L, "data_ptr", "the tensor is not contiguous; x:contiguous() copies it");
-  if (lua_isnil(L, lua_upvalueindex(1))) { /* first use: loads the FFI library */
-    if (luaL_loadbuffer(L, cast_pointer, sizeof cast_pointer - 1, "=data_ptr") != 0) return lua_error(L);
-    lua_call(L, 0, 1);
-    lua_replace(L, lua_upvalueindex(1));
-  }
-  ax_will_write(t);
-  ax_touch(t);
-  t->storage->exposed = true;
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_pushlightuserdata(L, ax_data(t));
-  lua_pushstring(L, ax_dtype_name((ax_dtype)t->dtype));
-  lua_call(L, 2, 1);
-  return 1;
-}
-
 /* ---- history */
 
 static int detach(lua_State *L)
 {
-  ax_tensor *t = self(L, "detach"), **box = ax_lua_push_result(L);
+  ax_tensor *t = ax_lua_self(L, "detach"), **box = ax_lua_push_result(L);
   if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_lua_raise(L, "detach");
   return 1;
 }
 
 static int detach_(lua_State *L)
 {
-  ax_detach_inplace(self(L, "detach_"));
+  ax_detach_inplace(ax_lua_self(L, "detach_"));
   lua_settop(L, 1);
   return 1;
 }
 
 static int requires_grad_(lua_State *L)
 {
-  ax_tensor *t = self(L, "requires_grad_");
+  ax_tensor *t = ax_lua_self(L, "requires_grad_");
   const bool on = lua_isnoneornil(L, 2) || ax_lua_check_boolean(L, 2, "requires_grad_", "requires_grad");
   if (ax_history(t) != AX_OK || ax_set_requires_grad(t, on) != AX_OK)
     return ax_lua_raise(L, "requires_grad_");
   lua_settop(L, 1);
   return 1;
 }
-
-/* ---- to */
-
-typedef struct target {
-  ax_dtype dtype;
-  ax_device device;
-  bool copy, later;
-} target;
-
-static void to_word(lua_State *L, int idx, target *to)
-{
-  const char *s = lua_tostring(L, idx);
-  ax_device named;
-  if (ax_lua_device_parse(s, &named)) to->device = ax_lua_check_device(L, idx, "to", "device");
-  else if (ax_dtype_parse(s, &to->dtype) != AX_OK) {
-    const char *near = ax_lua_nearest_dtype(s), *device = ax_lua_device_hint(s);
-    ax_lua_error(L, "to",
-                 "there is no element type and no device \"%s\"%s%s%s; there are the types %sand the devices "
-                 "\"cpu\", \"cuda\" and \"cuda:N\"",
-                 s,
-                 *device ? device
-                 : near  ? "; did you mean \""
-                         : "",
-                 *device || !near ? "" : near, *device || !near ? "" : "\"?", ax_lua_dtype_list());
-  }
-}
-
-static void read_target(lua_State *L, int last, target *to)
-{
-  static const char *const names[] = { "dtype", "device", "copy", "non_blocking" };
-  for (int i = 2; i <= last; i++) {
-    const ax_tensor *like = ax_lua_opt_tensor(L, i, "to");
-    if (like) {
-      to->dtype = (ax_dtype)like->dtype;
-      to->device = like->device;
-    } else if (lua_type(L, i) == LUA_TSTRING) to_word(L, i, to);
-    else if (i == last && ax_lua_is_options(L, i, true)) {
-      ax_lua_check_options(L, i, "to", names, 4);
-      lua_getfield(L, i, "dtype");
-      if (!lua_isnil(L, -1)) to->dtype = ax_lua_check_dtype(L, -1, "to", "dtype");
-      lua_getfield(L, i, "device");
-      if (!lua_isnil(L, -1)) to->device = ax_lua_check_device(L, -1, "to", "device");
-      lua_getfield(L, i, "copy");
-      if (!lua_isnil(L, -1)) to->copy = ax_lua_check_boolean(L, -1, "to", "copy");
-      lua_getfield(L, i, "non_blocking");
-      if (!lua_isnil(L, -1)) to->later = ax_lua_check_boolean(L, -1, "to", "non_blocking");
-      lua_pop(L, 4);
-    } else ax_lua_arg_error(L, "to", i, NULL, "an element type, a device, a tensor or options", i);
-  }
-}
-
-/* Pushes t (at index 1) converted to `to`; t's own object when nothing changes. */
-static int convert(lua_State *L, ax_tensor *t, const target *to)
-{
-  ax_lua_read_result r = { .args = { .n_in = 1, .in = r.in }, .in = { t }, .at = { 1 } };
-
-  r.args.in = r.in;
-  if (!ax_same_device(t->device, to->device)) { /* the cast, if there is one, follows on the new device */
-    r.args.a = AX_ATTRS(to_device, .kind = to->device.kind, .index = to->device.index, .later = to->later);
-    ax_lua_run_push(L, AX_OP_TO_DEVICE, "to", &r);
-    if (to->dtype == t->dtype) return 1;
-    lua_replace(L, 1);
-    r.in[0] = t = *ax_lua_to_box(L, 1);
-  }
-  r.args.a.cast.dtype = to->dtype;
-  if (to->dtype != t->dtype) return ax_lua_run_push(L, AX_OP_CAST, "to", &r);
-  if (to->copy) return ax_lua_run_push(L, AX_OP_CLONE, "to", &r);
-  lua_pushvalue(L, 1);
-  return 1;
-}
-
-static int to(lua_State *L)
-{
-  ax_tensor *t = self(L, "to");
-  target want = { (ax_dtype)t->dtype, t->device, false, false };
-  const int last = lua_gettop(L);
-
-  if (last < 2)
-    return ax_lua_error(L, "to", "expected an element type, a device, a tensor or options, got nothing");
-  read_target(L, last, &want);
-  return convert(L, t, &want);
-}
-
-/* x:float(), x:long() ...: the upvalue is the element type. */
-static int cast_method(lua_State *L)
-{
-  const ax_dtype d = (ax_dtype)lua_tointeger(L, lua_upvalueindex(1));
-  ax_tensor *t = self(L, ax_dtype_name(d));
-  return convert(L, t, &(target){ d, t->device, false, false });
-}
-
-static const struct {
-  const char *name;
-  ax_dtype dtype;
-} casts[] = {
-  { "float", AX_F32 },  { "double", AX_F64 },   { "half", AX_F16 }, { "bfloat16", AX_BF16 },
-  { "long", AX_I64 },   { "int", AX_I32 },      { "byte", AX_U8 },  { "bool", AX_BOOL },
-  { "cfloat", AX_C64 }, { "cdouble", AX_C128 },
-};
 
 /* ---- moving parameters (internal: flat buffers) */
 
@@ -676,21 +430,9 @@ void ax_lua_open_tensor(lua_State *L)
     { NULL, NULL },
   };
   static const luaL_Reg methods[] = {
-    { "dim", dim },
-    { "numel", numel },
-    { "size", size },
-    { "stride", stride },
-    { "is_contiguous", is_contiguous },
-    { "element_size", element_size },
-    { "storage_offset", storage_offset },
-    { "nbytes", nbytes },
-    { "_version", version },
-    { "_window", window },
-    { "_address", address },
     { "detach", detach },
     { "detach_", detach_ },
     { "requires_grad_", requires_grad_ },
-    { "to", to },
     { NULL, NULL },
   };
 
@@ -703,13 +445,5 @@ void ax_lua_open_tensor(lua_State *L)
     lua_pushinteger(L, fields[i].id);
     lua_setfield(L, -2, fields[i].name);
   }
-  for (size_t i = 0; i < sizeof casts / sizeof *casts; i++) {
-    lua_pushinteger(L, casts[i].dtype);
-    lua_pushcclosure(L, cast_method, 1);
-    lua_setfield(L, -2, casts[i].name);
-  }
-  lua_pushnil(L);
-  lua_pushcclosure(L, data_ptr, 1);
-  lua_setfield(L, -2, "data_ptr");
   lua_pop(L, 1);
 }
