@@ -1,12 +1,14 @@
 /* Images at given positions: each result is a sum of neighbours (1, 2 or 4 along each dim), whose
- * places and weights follow from the position.  Channels are innermost, so that the inner loops run
- * along them.  Half types are converted to float32.  Threads share positions (forward) or whole
- * images (gradients, since positions may fall together); memory bounds the kernel. */
+ * places and weights follow from the position.  Where channels are innermost the inner loops run
+ * along them; where planes follow each other, along positions (grid_sample_planes.h).  Half types
+ * are converted to float32.  Threads share positions (forward) or whole images (gradients, since
+ * positions may fall together); memory bounds the kernel. */
 #include "cpu.h"
 
 #include <math.h>
 
-enum { NEAREST = 1, BICUBIC = 2 };      /* mode; 0 is linear */
+#include "core/ops/grid_sample.h"
+
 enum { BORDER = 1, REFLECTION = 2 };    /* padding_mode; 0 is zeros */
 enum { MOST_DIMS = 3, MOST_TAPS = 16 }; /* 4 x 4 bicubic ones, or 2 x 2 x 2 */
 
@@ -19,15 +21,33 @@ typedef struct job {
   void *y, *dx, *dgrid;
 } job;
 
+enum { PLANE_BLOCK = 256 };
+static inline float floor_f32(float x) { return floorf(x); }
+static inline double floor_f64(double x) { return floor(x); }
+static inline float nearbyint_f32(float x) { return nearbyintf(x); }
+static inline double nearbyint_f64(double x) { return nearbyint(x); }
+
 #define T float
+#define I int32_t
 #define NAME(name) name##_f32
+#ifdef __AVX512F__
+#define MIX_VECTORS 16
+#endif
 #include "grid_sample_of.h"
+
+#include "grid_sample_planes.h"
+#undef MIX_VECTORS
 #undef T
+#undef I
 #undef NAME
 #define T double
+#define I int64_t
 #define NAME(name) name##_f64
 #include "grid_sample_of.h"
+
+#include "grid_sample_planes.h"
 #undef T
+#undef I
 #undef NAME
 
 static job job_of(const ax_call *call, const ax_tensor *x, const ax_tensor *grid)
@@ -91,7 +111,10 @@ ax_status ax_cpu_grid_sample(const ax_call *call)
     if (st != AX_OK) return st;
     j.x = w.at[0], j.grid = w.at[1], j.y = w.at[2];
   }
-  ax_cpu_for(j.n * j.positions, 4 * y->numel, x->dtype == AX_F64 ? sample_f64 : sample_f32, &j);
+  if (ax_grid_sample_by_planes(x, j.mode) && ax_tensor_is_contiguous(x) && ax_tensor_is_contiguous(y))
+    ax_cpu_for(j.n * ((j.positions + PLANE_BLOCK - 1) / PLANE_BLOCK), 4 * y->numel,
+               x->dtype == AX_F64 ? sample_planes_f64 : sample_planes_f32, &j);
+  else ax_cpu_for(j.n * j.positions, 4 * y->numel, x->dtype == AX_F64 ? sample_f64 : sample_f32, &j);
   if (half) {
     narrow(2, y, &w);
     ax_free(w.memory, w.bytes);

@@ -62,7 +62,7 @@ static void NAME(find)(const job *j, T position, int64_t size, NAME(axis) * axis
   T slope = (T)(j->align ? size - 1 : size) / 2;
   T at = j->align ? (position + 1) / 2 * (T)(size - 1) : ((position + 1) * (T)size - 1) / 2;
 
-  if (j->mode == BICUBIC) {
+  if (j->mode == AX_GRID_BICUBIC) {
     const T low = (T)floor(at);
     T ignored = 1;
     axis->n = 4;
@@ -74,7 +74,7 @@ static void NAME(find)(const job *j, T position, int64_t size, NAME(axis) * axis
     return;
   }
   at = NAME(padded)(j, at, size, &slope);
-  if (j->mode == NEAREST) {
+  if (j->mode == AX_GRID_NEAREST) {
     axis->n = 1;
     axis->at[0] = NAME(inside)((T)nearbyint(at), size);
     axis->weight[0] = 1;

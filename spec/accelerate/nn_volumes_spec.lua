@@ -87,6 +87,34 @@ describe("resampling", function()
       { 1, 1, 2, 2 })
   end)
 
+  it("is the same whether channels or columns are innermost, also outside and at no number", function()
+    local inf, nan = math.huge, 0 / 0
+    local places = { { nan, 0 }, { inf, 0 }, { 0, -inf }, { -1, 1 }, { 1e30, 0.5 }, { 0, 0 }, { 1, -1 } }
+    for _, size in ipairs { { 2, 3, 7, 9 }, { 1, 2, 1, 5 }, { 1, 2, 5, 2 }, { 1, 5, 4, 1 },
+      { 2, 4, 1, 1 } } do
+      local grid = core.rand(size[1], 13, 29, 2) * 3 - 1.5
+      for k, place in ipairs(places) do grid[{ 1, 1, k }] = core.tensor(place) end
+      local x = core.randn(size)
+      x:view(-1)[1] = inf -- no neighbour of most positions: it must not spread
+      -- a volume of one layer has its channels innermost, whatever the memory of x
+      local volume = core.cat({ grid:unsqueeze(2), core.zeros(size[1], 1, 13, 29, 1) }, 5)
+      for _, mode in ipairs { "bilinear", "nearest" } do
+        for _, padding in ipairs { "zeros", "border", "reflection" } do
+          for _, align in ipairs { true, false } do
+            local options = { mode = mode, padding_mode = padding, align_corners = align }
+            local want = F.grid_sample(x:unsqueeze(3), volume, options):squeeze(3)
+            for _, image in ipairs { x, x:permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3) } do
+              local got = F.grid_sample(image, grid, options)
+              local both_nan = got:isnan():logical_and(want:isnan())
+              local near = (got - want):abs():lt(1e-6):logical_or(got:eq(want))
+              assert.is_true(near:logical_or(both_nan):all():item(), mode .. padding .. tostring(align))
+            end
+          end
+        end
+      end
+    end
+  end)
+
   it("at no position, of no image and of no channel is empty", function()
     assert.are.same({ 1, 2, 0, 3 }, F.grid_sample(core.randn(1, 2, 4, 4), core.zeros(1, 0, 3, 2)).shape)
     assert.are.same({ 0, 2, 1, 3 }, F.grid_sample(core.zeros(0, 2, 4, 4), core.zeros(0, 1, 3, 2)).shape)

@@ -1,8 +1,9 @@
-/* Rules and the gradient of grid_sample.  The CPU has the kernels; the images have their channels
- * innermost. */
-#include "core/ops/rule.h"
+/* Rules and the gradient of grid_sample.  The CPU has the kernels.  Images that have their channels
+ * innermost keep them there, others only where the kernel cannot read plane after plane; for
+ * gradients the channels are innermost. */
+#include "core/ops/grid_sample.h"
 
-enum { BICUBIC = 2 }; /* number of the word in the row */
+#include "core/ops/rule.h"
 
 static ax_status check(const ax_infer *q, const ax_tensor *x, const ax_tensor *grid)
 {
@@ -17,7 +18,7 @@ static ax_status check(const ax_infer *q, const ax_tensor *x, const ax_tensor *g
   if (grid->ndim != x->ndim || grid->shape[0] != x->shape[0] || grid->shape[dims + 1] != dims)
     AX_TRY(ax_fail(AX_ESHAPE, "%s: for input %s the grid must be (%lld, %s, %d), got %s", q->name, TEXT(x),
                    (long long)x->shape[0], dims == 2 ? "h', w'" : "d', h', w'", dims, TEXT(grid)));
-  if (q->a.grid_sample.mode == BICUBIC && dims == 3)
+  if (q->a.grid_sample.mode == AX_GRID_BICUBIC && dims == 3)
     AX_TRY(ax_fail(AX_ESHAPE, "%s: mode \"bicubic\" is for (n, c, h, w), got %s", q->name, TEXT(x)));
   for (int d = 0; d < dims; d++)
     if (x->shape[2 + d] < 1 || x->shape[2 + d] > INT32_MAX)
@@ -37,7 +38,10 @@ ax_status ax_infer_grid_sample(ax_infer *q)
   shape[1] = x->shape[1];
   for (int d = 2; d < x->ndim; d++) shape[d] = grid->shape[d - 1];
   q->contiguous = 2;
-  q->channels_last = 1 | 1 << 8;
+  if (ax_grid_sample_by_planes(x, q->a.grid_sample.mode) &&
+      (ax_tensor_is_contiguous(x) || !ax_strides_are_channels_last(x->ndim, x->shape, x->strides)))
+    q->contiguous = 3;
+  else q->channels_last = 1 | 1 << 8;
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, shape);
   return AX_OK;
 }
