@@ -191,10 +191,16 @@ function M.save_model(model, directory, opts)
     notice.here("save_model: %s should be a directory, not a file; nothing was saved", directory)
     return
   end
+  local state = model:state_dict()
+  for name, value in ordered.pairs(state) do
+    if value.device == "meta" then
+      fail("save_model: '%s' is on the meta device, without values to save", name)
+    end
+  end
   local made, why = fs.make_dirs(directory)
   if not made then fail("save_model: %s", why) end
   local written = {}
-  in_shards(model:state_dict(), limit, names, function(shard, file)
+  in_shards(state, limit, names, function(shard, file)
     written[file] = true
     return write(shard, fs.join(directory, file), opts.safe_serialization)
   end, function(text, file)

@@ -1,6 +1,7 @@
 --- accelerate.init_empty_weights and init_on_device: models without memory for their weights.
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
 local models, nn, tensor = accelerate.models, accelerate.nn, accelerate.tensor
 
 local NOTHING = "a tensor of the device meta has no elements"
@@ -85,6 +86,7 @@ describe("init_empty_weights", function()
       assert.is_false(ok, name)
       assert.is_truthy(tostring(why):find("meta", 1, true), name .. ": " .. tostring(why))
     end
+    assert.is_false(fs.exists("/tmp/never made"))
     raises("another device", function() return w:data_ptr() end)
     assert.same({ 3, 2 }, w:t().shape)
     assert.equal(6, w:numel())
