@@ -2,10 +2,10 @@
  *
  * Every element gets an unsigned key in the elements' order: NaN is above everything, both zeros
  * are equal, and all bits are inverted for a descending order.  Keys of up to 32 bits are sorted
- * together with the position in one 64-bit word, longer keys in a pair.  A radix sort takes one
- * byte after the other, from the lowest up, and skips bytes that are equal in all keys; it is
- * stable.  Threads share lines; memory bounds long lines, which are read and written once for each
- * byte. */
+ * together with the position in one 64-bit word, longer keys in a pair.  A stable radix sort takes
+ * short lines byte by byte, and of long lines the highest bits in which they differ; few results of
+ * a long line, or one, are selected by counting the same bits (sort_radix.h).  Threads share lines;
+ * memory bounds long lines. */
 #include "cpu.h"
 
 #include <omp.h>
@@ -62,51 +62,43 @@ static const keys_fn keys_of[AX_DTYPE_COUNT] = {
 };
 static bool is_wide(ax_dtype d) { return d == AX_F64 || d == AX_I64; }
 
-/* ---- sorting words (key in the upper half, position in the lower) and pairs */
+/* ---- sorting and selecting words and pairs */
 
-enum { FEW = 48 }; /* insertion is faster than counting for fewer */
+enum {
+  FEW = 48,    /* insertion is faster than counting for fewer */
+  MANY = 4096, /* counting digits of DIGIT bits pays from here on */
+  DIGIT = 11,
+  DIGIT_MASK = (1 << DIGIT) - 1
+};
 
-#define SORTING(name, E, VALUE, first_bit, bytes) \
-  static void insertion_##name(E *v, int64_t n) \
-  { \
-    for (int64_t i = 1; i < n; i++) { \
-      const E e = v[i]; \
-      int64_t j = i; \
-      for (; j > 0 && VALUE(v[j - 1]) > VALUE(e); j--) v[j] = v[j - 1]; \
-      v[j] = e; \
-    } \
-  } \
-  /* Sorts v with the help of `other`; returns the one with the result. */ \
-  static E *radix_##name(E *v, E *other, int64_t n) \
-  { \
-    if (n <= FEW) { \
-      insertion_##name(v, n); \
-      return v; \
-    } \
-    uint32_t count[bytes][256]; \
-    memset(count, 0, sizeof count); \
-    for (int64_t i = 0; i < n; i++) \
-      for (int b = 0; b < bytes; b++) count[b][VALUE(v[i]) >> (first_bit + 8 * b) & 255]++; \
-    for (int b = 0; b < bytes; b++) { \
-      uint32_t *const c = count[b]; \
-      if (c[VALUE(v[0]) >> (first_bit + 8 * b) & 255] == (uint32_t)n) continue; /* all alike in this byte */ \
-      uint32_t sum = 0; \
-      for (int i = 0; i < 256; i++) { \
-        const uint32_t here = c[i]; \
-        c[i] = sum; \
-        sum += here; \
-      } \
-      for (int64_t i = 0; i < n; i++) other[c[VALUE(v[i]) >> (first_bit + 8 * b) & 255]++] = v[i]; \
-      E *const swap = v; \
-      v = other; \
-      other = swap; \
-    } \
-    return v; \
-  }
-#define WORD(e) (e)
-#define PAIR(e) ((e).key)
-SORTING(words, uint64_t, WORD, 32, 4)
-SORTING(pairs, pair, PAIR, 0, 8)
+#define NAME(name) name##_words
+#define E uint64_t
+#define K uint32_t
+#define KEY(e) ((K)((e) >> 32))
+#define AT(e) ((e)&UINT32_MAX)
+#define MAKE(key, at) ((uint64_t)(key) << 32 | (uint64_t)(at))
+#include "sort_radix.h"
+#undef NAME
+#undef E
+#undef K
+#undef KEY
+#undef AT
+#undef MAKE
+
+#define NAME(name) name##_pairs
+#define E pair
+#define K uint64_t
+#define KEY(e) ((e).key)
+#define AT(e) ((e).at)
+#define MAKE(key, at) \
+  (pair) { key, (uint64_t)(at) }
+#include "sort_radix.h"
+#undef NAME
+#undef E
+#undef K
+#undef KEY
+#undef AT
+#undef MAKE
 
 /* ---- one line */
 
@@ -136,30 +128,125 @@ static void put_all(const job *j, const char *x, int64_t line, const int64_t *at
   }
 }
 
-/* Sorts the line; its positions in sorted order are written to `at` (the start of the scratch
- * memory). */
-static int64_t *sort_line(const job *j, const char *x, char *scratch)
-{
-  const int64_t n = j->n;
-  int64_t *at = (int64_t *)scratch;
+/* ---- long lines */
 
-  if (is_wide(j->dtype)) {
-    pair *v = (pair *)(scratch + 8 * n), *other = v + n;
-    uint64_t *key = (uint64_t *)other;
-    keys_of[j->dtype](x, j->step, n, j->falling, key);
-    for (int64_t i = 0; i < n; i++) v[i] = (pair){ key[i], (uint64_t)i };
-    v = radix_pairs(v, other, n);
-    for (int64_t i = 0; i < n; i++) at[i] = (int64_t)v[i].at;
-  } else {
-    uint64_t *v = (uint64_t *)(scratch + 8 * n), *other = v + n;
-    uint32_t *key = (uint32_t *)other;
-    keys_of[j->dtype](x, j->step, n, j->falling, key);
-    for (int64_t i = 0; i < n; i++) v[i] = (uint64_t)key[i] << 32 | (uint64_t)i;
-    v = radix_words(v, other, n);
-    for (int64_t i = 0; i < n; i++) at[i] = (int64_t)(v[i] & UINT32_MAX);
+/* Sorts words, MANY or more, by `bits` bits of their keys; returns the one with the result. */
+static uint64_t *sort_digits(uint64_t *v, uint64_t *other, int64_t n, int bits)
+{
+  enum { MOST = (32 + DIGIT - 1) / DIGIT };
+  const int digits = (bits + DIGIT - 1) / DIGIT;
+  uint32_t count[MOST][1 << DIGIT];
+  memset(count, 0, sizeof count);
+  for (int64_t i = 0; i < n; i++)
+    for (int k = 0; k < MOST; k++) count[k][v[i] >> (32 + DIGIT * k) & DIGIT_MASK]++;
+  for (int k = 0; k < digits; k++) {
+    uint32_t sum = 0, *const c = count[k];
+    for (int i = 0; i < 1 << DIGIT; i++) {
+      const uint32_t here = c[i];
+      c[i] = sum;
+      sum += here;
+    }
+    for (int64_t i = 0; i < n; i++) other[c[v[i] >> (32 + DIGIT * k) & DIGIT_MASK]++] = v[i];
+    uint64_t *const swap = v;
+    v = other;
+    other = swap;
   }
-  return at;
+  return v;
 }
+
+/* Words of long keys hold only the upper bits in which these differ.  Sorts those that are alike in
+ * them by the lower bits, 32 at most. */
+static void sort_alike(const uint64_t *key, uint64_t *v, uint64_t *other, int64_t n)
+{
+  for (int64_t i = 0, end; i < n; i = end) {
+    for (end = i + 1; end < n && v[end] >> 32 == v[i] >> 32;) end++;
+    if (end - i == 1) continue;
+    uint64_t least = UINT64_MAX, most = 0;
+    for (int64_t k = i; k < end; k++) {
+      const uint64_t here = key[v[k] & UINT32_MAX];
+      least = here < least ? here : least;
+      most = here > most ? here : most;
+    }
+    for (int64_t k = i; k < end; k++) {
+      const uint64_t at = v[k] & UINT32_MAX;
+      v[k] = (key[at] - least) << 32 | at;
+    }
+    const int64_t some = end - i;
+    const uint64_t *sorted = some < MANY ? radix_words(v + i, other + i, some)
+                                         : sort_digits(v + i, other + i, some, bits_pairs(most - least));
+    if (sorted != v + i) memcpy(v + i, sorted, sizeof *v * (size_t)some);
+  }
+}
+
+static uint64_t *sort_many_words(const uint32_t *key, uint64_t *v, int64_t n)
+{
+  uint64_t *other = v + n; /* where the keys are */
+  uint32_t least, most;
+  bounds_words(key, n, &least, &most);
+  for (int64_t i = 0; i < n; i++) v[i] = (uint64_t)(key[i] - least) << 32 | (uint64_t)i;
+  return sort_digits(v, other, n, bits_words(most - least));
+}
+static uint64_t *sort_many_pairs(const uint64_t *key, pair *room, int64_t n)
+{
+  uint64_t *v = (uint64_t *)room, *other = v + n, least, most;
+  bounds_pairs(key, n, &least, &most);
+  const int bits = bits_pairs(most - least), shift = bits > 32 ? bits - 32 : 0;
+  for (int64_t i = 0; i < n; i++) v[i] = (key[i] - least) >> shift << 32 | (uint64_t)i;
+  uint64_t *sorted = sort_digits(v, other, n, bits - shift);
+  if (shift) sort_alike(key, sorted, sorted == v ? other : v, n);
+  return sorted;
+}
+
+/* The scratch memory of a line: positions, and two sets of elements.  The keys stand in the second
+ * set. */
+#define LINE(name, E, K, AT) \
+  /* Writes the positions of the j->k first elements in order to the start of the scratch memory. */ \
+  static int64_t *order_##name(const job *j, const char *x, char *scratch) \
+  { \
+    const int64_t n = j->n; \
+    int64_t *at = (int64_t *)scratch; \
+    E *v = (E *)(scratch + 8 * n), *other = v + n; \
+    K *key = (K *)other; \
+    keys_of[j->dtype](x, j->step, n, j->falling, key); \
+    if (n >= MANY && j->k > n / 4) { \
+      const uint64_t *sorted = sort_many_##name(key, v, n); \
+      for (int64_t i = 0; i < j->k; i++) at[i] = (int64_t)(sorted[i] & UINT32_MAX); \
+      return at; \
+    } \
+    if (n >= MANY) v = least_##name(key, v, other, n, j->k); /* `other` is written when keys are read */ \
+    else { \
+      for (int64_t i = 0; i < n; i++) v[i] = make_##name(key[i], i); \
+      v = radix_##name(v, other, n); \
+    } \
+    for (int64_t i = 0; i < j->k; i++) at[i] = (int64_t)AT(v[i]); \
+    return at; \
+  } \
+  /* Returns the position of the element of this rank; -1: of the first NaN, or else of the middle. */ \
+  static int64_t rank_##name(const job *j, const char *x, char *scratch, int64_t rank) \
+  { \
+    const int64_t n = j->n; \
+    E *v = (E *)(scratch + 8 * n), *other = v + n; \
+    K *key = (K *)other, least, most; \
+    keys_of[j->dtype](x, j->step, n, false, key); \
+    if (rank < 0) { \
+      bounds_##name(key, n, &least, &most); \
+      int64_t last = 0; \
+      while (key[last] != most) last++; \
+      if (is_nan(j, x + last * j->step)) return last; \
+      rank = (n - 1) / 2; \
+    } \
+    return at_rank_##name(key, v, other, n, rank); \
+  }
+static bool is_nan(const job *j, const char *p)
+{
+  return ax_is_float(j->dtype) && ax_load_double(j->dtype, p, 0) != ax_load_double(j->dtype, p, 0);
+}
+static uint64_t make_words(uint32_t key, int64_t at) { return (uint64_t)key << 32 | (uint64_t)at; }
+static pair make_pairs(uint64_t key, int64_t at) { return (pair){ key, (uint64_t)at }; }
+#define WORD_AT(e) ((e)&UINT32_MAX)
+#define PAIR_AT(e) ((e).at)
+LINE(words, uint64_t, uint32_t, WORD_AT)
+LINE(pairs, pair, uint64_t, PAIR_AT)
 
 /* ---- topk with small k: the best elements are kept sorted while the line is read; one comparison
  * refuses most elements */
@@ -200,11 +287,6 @@ enum { BLOCK = 256, MOST_KEPT = 128 };
 BEST(narrow, uint32_t)
 BEST(wide, uint64_t)
 
-static bool is_nan(const job *j, const char *p)
-{
-  return ax_is_float(j->dtype) && ax_load_double(j->dtype, p, 0) != ax_load_double(j->dtype, p, 0);
-}
-
 static void sort_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
@@ -219,16 +301,15 @@ static void sort_range(int64_t lo, int64_t hi, void *ud)
       put_all(j, x, line, few, j->k);
       continue;
     }
-    const int64_t *at = sort_line(j, x, scratch);
-    if (j->what == SORT || j->what == TOPK) put_all(j, x, line, at, j->k);
-    else {
-      int64_t rank = j->what == KTH ? j->k - 1 : (j->n - 1) / 2;
-      if (j->what == MEDIAN && is_nan(j, x + at[j->n - 1] * j->step)) /* the first NaN */
-        for (rank = j->n - 1; rank > 0 && is_nan(j, x + at[rank - 1] * j->step); rank--)
-          ;
+    if (j->what == SORT || j->what == TOPK) {
+      const int64_t *at = (is_wide(j->dtype) ? order_pairs : order_words)(j, x, scratch);
+      put_all(j, x, line, at, j->k);
+    } else {
+      const int64_t rank = j->what == KTH ? j->k - 1 : -1;
+      const int64_t at = (is_wide(j->dtype) ? rank_pairs : rank_words)(j, x, scratch, rank);
       job one = *j;
       one.k = 1;
-      put(&one, x, line, 0, at[rank]);
+      put(&one, x, line, 0, at);
     }
   }
 }

@@ -136,6 +136,47 @@ describe("order", function()
     end
   end)
 
+  it("is stable on long lines, and results of it are selected, whatever the bits of the keys", function()
+    local n = 9000
+    local few, many = core.randint(0, 5, { n }), core.randint(-2 ^ 52, 2 ^ 52, { n })
+    local ends = int64 { 2 ^ 53, -2 ^ 53 }
+    local floats = core.randn(n):masked_fill(core.rand(n):lt(0.01), 0 / 0)
+    for name, x in pairs {
+      few = few, many = many, equal = core.ones(n), bytes = few:byte(), halves = core.randn(n):half(),
+      crowds = core.cat { few * 2 ^ 40 + core.randint(0, 3, { n }), ends },
+      far = core.cat { few, ends }, floats = floats, doubles = floats:double() * 1e200,
+    } do
+      local key = x:isnan():long() -- NaN is above everything
+      for _, falling in ipairs { false, true } do
+        local v, at = x:sort(1, falling)
+        local count = v:size(1)
+        assert.is_true(v:nan_to_num(7):eq(x:gather(1, at):nan_to_num(7)):all():item(), name)
+        local a, b = v:narrow(1, 1, count - 1), v:narrow(1, 2, count - 1)
+        if falling then a, b = b, a end
+        local nan_b, nan_a = key:gather(1, at):narrow(1, falling and 1 or 2, count - 1),
+          key:gather(1, at):narrow(1, falling and 2 or 1, count - 1)
+        assert.is_true(nan_a:le(nan_b):all():item(), name)
+        assert.is_true(a:le(b):logical_or(nan_b:gt(0)):all():item(), name)
+        local equal = a:eq(b):logical_or(nan_a:mul(nan_b):gt(0))
+        local rising = at:narrow(1, 2, count - 1):gt(at:narrow(1, 1, count - 1))
+        assert.is_true(equal:logical_not():logical_or(rising):all():item(), name .. ": not stable")
+        for _, k in ipairs { 200, 1500, 6000 } do
+          local _, top = x:topk(k, 1, falling)
+          assert.is_true(top:eq(at:narrow(1, 1, k)):all():item(), name .. ": topk")
+        end
+      end
+      local _, at = x:sort()
+      for _, k in ipairs { 1, 4000, n } do
+        local _, place = x:kthvalue(k)
+        assert.are.equal(at[k]:item(), place:item(), name)
+      end
+      local _, middle = x:median(1)
+      local numbers = x:size(1) - key:sum():item()
+      local rank = numbers < x:size(1) and numbers + 1 or math.floor((numbers + 1) / 2)
+      assert.are.equal(at[rank]:item(), middle:item(), name)
+    end
+  end)
+
   it("compares exactly", function()
     local x = core.tensor({ 2 ^ 52 + 1, -2 ^ 52, 2 ^ 52, -1 }, { dtype = "int64" })
     assert.are.same({ 1, 3, 2, 0 }, x:argsort():totable())
