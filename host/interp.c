@@ -288,7 +288,10 @@ static int run_script(lua_State *L, const ax_plan *plan)
   } else {
     status = (plan->interactive ? load_for_prompt : luaL_loadfile)(L, plan->argv[plan->script]);
   }
-  if (status != 0) return status;
+  if (status != 0) {
+    ax_errors_finish(L);
+    return status;
+  }
   watch_globals(L);
   if (plan->script)
     for (i = plan->script + 1; i < plan->argc; i++, n++) {

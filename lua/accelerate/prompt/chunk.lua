@@ -7,6 +7,7 @@
 --- as in one long chunk. The closures assign to their variable (they never run): LuaJIT may take an
 --- upvalue that nothing assigns for a constant.
 local explain = require "accelerate.utils.explain"
+local hints = require "accelerate.utils.hints"
 local parser = require "accelerate.prompt.parser"
 
 local M = {}
@@ -139,20 +140,20 @@ function M.compile(text, name)
   text = text:gsub("^%s*=", "return ", 1)
   local statements, incomplete = parser.parse(text)
   if incomplete then return nil, true end
+  explain.chunk(name, text)
   if statements then
     local chunk = { text = text }
     local function results(...) chunk.results = { n = select("#", ...), ... } end
     local problem
-    explain.chunk(name, text)
     chunk.run, problem = build(rewritten(text, statements, false), name, results)
     local last = statements[#statements]
     chunk.silent = last ~= nil and (last.closed or last.text == ";")
     if chunk.run then return chunk, false end
     local fn, plain = loadstring(text, name)
-    return nil, fn and problem or plain
+    return nil, hints.add(fn and problem or plain, true)
   end
   local _, problem = loadstring(text, name)
-  return nil, problem or name:sub(2) .. ": this cannot be read"
+  return nil, problem and hints.add(problem, true) or name:sub(2) .. ": this cannot be read"
 end
 
 --- Compiles a script whose top-level locals stay.

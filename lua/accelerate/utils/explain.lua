@@ -2,6 +2,7 @@
 --- table holds, and stacks that begin where the script was. The host calls it when something has
 --- gone wrong; it must not raise.
 local class = require "accelerate.utils.class"
+local hints = require "accelerate.utils.hints"
 local options = require "accelerate.utils.options"
 local source = require "accelerate.utils.source"
 
@@ -165,6 +166,7 @@ function M.raised(message)
   if not level then return message end
   local hint
   if kind == "global" then
+    if hints.knows(name) then return message end -- the report says what Lua has instead
     local near = options.nearest(name, names_of(_G))
     hint = near and ("did you mean '%s'?"):format(near)
   elseif kind == "field" or kind == "method" then
@@ -206,28 +208,6 @@ function M.value(value)
   local text = ("(error object is a %s value)"):format(type(value))
   if type(value) == "table" and next(value) == nil then return text end
   return text .. " " .. content(value, 1)
-end
-
--- ---- hints --------------------------------------------------------------------------------------
-
-local NO_OBJECT = "a method was called without its object: write object:method(...), with a colon in " ..
-  "place of the dot"
-local NO_NUMBER = "of a tensor, x:item() is the number, and x:lt(y), x:gt(y), ... compare the elements"
-
-local HINTS = {
-  { "local 'self' %(a nil value%)$", NO_OBJECT },
-  { "bad argument #1 to 'rawget' %(table expected, got nil%)$", NO_OBJECT },
-  { "attempt to compare two userdata values$", NO_NUMBER },
-  { "attempt to compare number with userdata$", NO_NUMBER },
-  { "attempt to compare userdata with number$", NO_NUMBER },
-  { "%(number expected, got userdata%)$", NO_NUMBER },
-}
-
-local function hinted(message)
-  for _, hint in ipairs(HINTS) do
-    if message:find(hint[1]) then return message .. "; " .. hint[2] end
-  end
-  return message
 end
 
 -- ---- stacks -------------------------------------------------------------------------------------
@@ -311,8 +291,8 @@ end
 ---@return string
 function M.report(text)
   local message, stack = text:match("^(.-)\nstack traceback:(.*)$")
-  if not message then return hinted(text) end
-  message = hinted(message)
+  if not message then return hints.add(text, true) end
+  message = hints.add(message)
   local debugging = os.getenv("ACCELERATE_DEBUG_MODE")
   local frames, rest = {}, {}
   for line in (stack .. "\n"):gmatch("\n?([^\n]*)\n") do

@@ -94,9 +94,12 @@ local function names_at(level)
   return names
 end
 
+-- Python's names for Lua's values.
+local VALUES = { None = "nil", null = "nil", True = "true", False = "false" }
+
 local function point_out(name, info, level)
   local notice, options = require "accelerate.utils.notice", require "accelerate.utils.options"
-  local near = options.nearest(name, names_at(level + 1))
+  local near = VALUES[name] or options.nearest(name, names_at(level + 1))
   notice.main("%s:%d: the global '%s' is nil: nothing has set it%s", info.short_src, info.currentline, name,
     near and ("; did you mean '%s'?"):format(near) or "")
 end

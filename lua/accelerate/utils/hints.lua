@@ -1,0 +1,142 @@
+--- What to write instead, for errors whose words do not say it: tensors where Lua wants numbers,
+--- methods without their object, modules that were not required, and Python's syntax.
+local options = require "accelerate.utils.options"
+local source = require "accelerate.utils.source"
+
+local M = {}
+
+-- ---- errors while the script runs -------------------------------------------------------------
+
+local NO_OBJECT = "a method was called without its object: write object:method(...), with a colon in " ..
+  "place of the dot"
+local NO_NUMBER = "of a tensor, x:item() is the number, and x:lt(y), x:gt(y), ... compare the elements"
+local TORCH = "PyTorch's names are in the modules accelerate.tensor, accelerate.nn, accelerate.optim and " ..
+  "accelerate.data"
+local REQUIRE = ('modules are loaded by require: local nn = require "%s"'):format "accelerate.nn"
+
+-- The names that the README gives to modules.
+local USUAL = { accelerate = "accelerate", core = "accelerate.core", data = "accelerate.data",
+  F = "accelerate.nn.functional", metrics = "accelerate.metrics", models = "accelerate.models",
+  nn = "accelerate.nn", optim = "accelerate.optim", tensor = "accelerate.tensor",
+  tokenizers = "accelerate.tokenizers", utils = "accelerate.utils" }
+
+-- Python's functions.
+local FUNCTIONS = { len = "#x is the length", str = "tostring(x)", int = "math.floor(x)",
+  float = "tonumber(x)",
+  range = "for i = 1, n do ... end", enumerate = "for i, x in ipairs(list) do ... end",
+  super = "a method of the base class is called as Base.method(self, ...)",
+    isinstance = "type(x) == \"table\"",
+  import = "require \"name\"" }
+
+local RAISED = {
+  { "attempt to index global 'torch' %(a nil value%)$", TORCH },
+  { "attempt to index global 'self' %(a nil value%)$",
+    "a method has `self` when it is written with a colon: function Net:forward(x) ... end" },
+  { "local 'self' %(a nil value%)$", NO_OBJECT },
+  { "bad argument #1 to 'rawget' %(table expected, got nil%)$", NO_OBJECT },
+  { "attempt to compare two userdata values$", NO_NUMBER },
+  { "attempt to compare number with userdata$", NO_NUMBER },
+  { "attempt to compare userdata with number$", NO_NUMBER },
+  { "%(number expected, got userdata%)$", NO_NUMBER },
+  { "'for' %a+ must be a number$", "it may be a tensor: x:item() is its number, x:size(1) its length" },
+}
+
+--- Whether a function of Python's has this name, and there is something to say about it.
+---@param name string
+---@return boolean
+function M.knows(name) return FUNCTIONS[name] ~= nil end
+
+local function of_name(message)
+  local verb, name = message:match "attempt to (%l+) global '([%w_]+)' %(a nil value%)$"
+  if verb == "call" and FUNCTIONS[name] then return "in Lua: " .. FUNCTIONS[name] end
+  local module = USUAL[name]
+  return module and ('it was not required: local %s = require "%s"'):format(name, module)
+end
+
+-- Python's packages, by their first names.
+local PACKAGES = { torch = TORCH, numpy = "arrays are tensors, of the module accelerate.tensor",
+  transformers = "models are in the module accelerate.models",
+  datasets = "data sets are in the module accelerate.data" }
+
+-- For a module that was not found: its near name.
+local function of_module(message)
+  local name = message:match "module '([^']+)' not found:"
+  if not name then return nil end
+  local package = PACKAGES[name:match "^[^.]+"]
+  if package then return package end
+  local list = {}
+  for _, module in pairs(USUAL) do list[#list + 1] = module end
+  table.sort(list)
+  local near = options.nearest(name, list)
+  return near and ("did you mean '%s'?"):format(near)
+end
+
+-- ---- errors before the script runs: what Python writes so ---------------------------------------
+
+-- A pattern of the line, and what Lua has instead.
+local SYNTAX = {
+  { "^%s*import%s", REQUIRE },
+  { "^%s*from%s+%S+%s+import%s", REQUIRE },
+  { "^%s*def%s", "a function is written: local function name(x) ... end" },
+  { "^%s*class%s", 'a class of modules is written: local Net = nn.class("Net")' },
+  { "^%s*elif%s", "it is written: elseif ... then" },
+  { "^%s*print%s+[^%s(\"'{%[]", "a call has parentheses: print(x)" },
+  { "^%s*try%s*:", "errors are caught by pcall: local ok, message = pcall(fn, ...)" },
+  { "^%s*with%s.*:%s*$", "a context takes a function: tensor.no_grad(function() ... end)" },
+  { "^%s*for%s+.-%s+in%s+range%s*%(", "it is written: for i = 1, n do ... end" },
+  { "^%s*for%s.*:%s*[^%s:]*$", "it is written: for ... do ... end" },
+  { "^%s*while%s.*:%s*[^%s:]*$", "it is written: while ... do ... end" },
+  { "^%s*if%s.*:%s*[^%s:]*$", "it is written: if ... then ... else ... end" },
+  { "^%s*else%s*:%s*$", "it is written: if ... then ... else ... end" },
+  { "^%s*#", "a comment begins with --" },
+  { "%f[%w]lambda%f[%W]", "a function is written: function(x) return ... end" },
+  { "!=", "unequal is written ~=" },
+  { "[%w_%]%)]%s*[-+*/]=", "there is no += and the like: x = x + y" },
+  { "[%w_%]%)]%s*//", "there is no //: math.floor(x / y); a comment begins with --" },
+  { "[%w_%]%)]%s*%*%*", "a power is written x ^ y" },
+  { "[%w_%]%)]%s*@", "a product of matrices is written x:matmul(y)" },
+  { "&&", "it is written: x and y" },
+  { "||", "it is written: x or y" },
+  { "%?.*:", "a choice is written: condition and x or y" },
+  { "%[[^%[%]\"']*:[^%[%]]*%]", "a range of positions is a list, both ends included: x[{ { 1, 3 } }]" },
+  { "[=(,]%s*%[[^%[=]", "a list is written { 1, 2, 3 }" },
+}
+
+local function of_line(line)
+  for _, one in ipairs(SYNTAX) do
+    if line:find(one[1]) then return one[2] end
+  end
+end
+
+-- The line that a syntax error names, or the last one with code before it: the parser may notice
+-- later.
+local function of_syntax(message)
+  local path, number = message:match "^(.-):(%d+): .* near '.*'$"
+  if not path then return nil end
+  number = tonumber(number)
+  local line = source.line(path, number)
+  local hint = line and of_line(line)
+  for k = number - 1, math.max(number - 3, 1), -1 do
+    if hint or (line and line:find "%S") then break end
+    line = source.line(path, k)
+    hint = line and of_line(line)
+  end
+  return hint
+end
+
+--- A message with what to write instead, behind its first line; without one the message itself.
+---@param message string
+---@param compiling boolean? it is about a text that could not be compiled
+---@return string
+function M.add(message, compiling)
+  local hint = of_name(message) or of_module(message) or (compiling and of_syntax(message) or nil)
+  for _, one in ipairs(RAISED) do
+    if hint then break end
+    if message:find(one[1]) then hint = one[2] end
+  end
+  if not hint then return message end
+  local first, rest = message:match "^([^\n]*)(.*)$"
+  return ("%s; %s%s"):format(first:gsub(":$", ""), hint, rest)
+end
+
+return M

@@ -1,0 +1,60 @@
+-- lua/accelerate/utils/hints.lua: what to write instead.
+local host = require "spec.support.host"
+
+describe("what is written as in Python", function()
+  -- The first line of what a script of one line says.
+  local function first(folder, text)
+    local path = folder .. "/s.lua"
+    local f = assert(io.open(path, "w"))
+    f:write(text, "\n")
+    f:close()
+    local status, _, err = host.run { path }
+    assert.are.equal(1, status, text)
+    return (err:match "accel%-run: ([^\n]*)")
+  end
+
+  it("is named with what Lua has instead", function()
+    host.in_folder(function(folder)
+      for text, pattern in pairs {
+        ["local x = a @ b"] = "unexpected symbol near '@'; a product of matrices is written x:matmul%(y%)$",
+        ["if x != 3 then end"] = "; unequal is written ~=$",
+        ["x += 1"] = "; there is no %+= and the like: x = x %+ y$",
+        ["print(x[1:3])"] = "; a range of positions is a list, both ends included: x%[{ { 1, 3 } }%]$",
+        ["import torch"] = "; modules are loaded by require: ",
+        ["for i in range(3): print(i)"] = "; it is written: for i = 1, n do",
+        ["local x = [1, 2]"] = "; a list is written { 1, 2, 3 }$",
+        ["print(len({}))"] = "attempt to call global 'len' %(a nil value%); in Lua: #x is the length$",
+        ["tensor.zeros(2)"] = "; it was not required: local tensor = require \"accelerate.tensor\"$",
+        ["torch.zeros(2)"] = "; PyTorch's names are in the modules accelerate.tensor, ",
+        ["require 'accelerate.optm'"] =
+          "module 'accelerate.optm' not found; did you mean 'accelerate.optim'%?$",
+        ["local N = {} function N.f() return self.x end N.f()"] =
+          "; a method has `self` when it is written with a colon",
+        ["for i = 1, require 'accelerate.tensor'.zeros(2) do end"] =
+          "'for' limit must be a number; it may be a tensor",
+      } do
+        assert.matches(pattern, first(folder, text))
+      end
+    end)
+  end)
+
+  it("is not seen where nothing of it is there, nor in errors of a running script", function()
+    host.in_folder(function(folder)
+      assert.matches(":1: unexpected symbol near '='$", first(folder, "x = = 1"))
+      assert.matches(":1: no place near 'x'$", first(folder, "error \"no place near 'x'\" -- a != b"))
+    end)
+  end)
+
+  it("names Lua's values", function()
+    local out, err, _
+    host.in_folder(function(folder)
+      local path = folder .. "/s.lua"
+      local f = assert(io.open(path, "w"))
+      f:write "x = None\nprint(x)\n"
+      f:close()
+      _, out, err = host.run { path }
+    end)
+    assert.are.equal("nil\n", out)
+    assert.matches("the global 'None' is nil: nothing has set it; did you mean 'nil'%?", err)
+  end)
+end)
