@@ -33,8 +33,11 @@ local function draw(scores, o, u)
   local list = {}
   for i, s in ipairs(scores) do list[i] = { id = i - 1, s = s / o.temperature } end
   local sorted = { unpack(list) }
-  table.sort(sorted, function(a, b) return a.s > b.s end)
-  for i = (o.top_k > 0 and o.top_k or #sorted) + 1, #sorted do sorted[i] = nil end
+  table.sort(sorted, function(a, b) return a.s > b.s or a.s == b.s and a.id > b.id end)
+  local last = sorted[o.top_k]
+  for i = #sorted, 1, -1 do
+    if last and sorted[i].s < last.s then sorted[i] = nil end
+  end
   local total, running, kept = 0, 0, {}
   for _, e in ipairs(sorted) do total = total + math.exp(e.s - sorted[1].s) end
   for _, e in ipairs(sorted) do
@@ -71,6 +74,32 @@ describe("generate", function()
       end
     end)
   end
+
+  it("draws the same from the likeliest tokens as from all of them, sorted", function()
+    local sampling = require "accelerate.models.sampling"
+    for seed = 1, 12 do
+      core.manual_seed(seed)
+      for _, count in ipairs { 5, 65, 700, 5000 } do
+        local x = core.randn { 2, count } * (1 + seed % 5)
+        if seed % 3 == 0 then x = (x * 4):round() / 4 end -- several tokens are as likely
+        if seed % 4 == 0 then x = x:masked_fill(x:lt(x:amax(2, true) - 3), -math.huge) end
+        for _, o in ipairs { { 0, 0.9 }, { 0, 0.3 }, { 50, 1 }, { 50, 0.9 }, { 3, 0.5 }, { 600, 0.95 },
+          { 1, 1 } } do
+          local u = core.rand({ 2, 1 },
+            { dtype = "float64", generator = core.Generator(seed) }):view(2):totable()
+          local got = sampling.sample(x, { temperature = 0.8, top_k = o[1], top_p = o[2] },
+            core.Generator(seed)):totable()
+          for row = 1, 2 do
+            local scores = (x[row] / 0.8):totable()
+            local wanted = draw(scores, { temperature = 1, top_k = o[1], top_p = o[2] },
+              u[row])
+            assert.equal(wanted, got[row],
+              ("seed %d, %d tokens, k %d, p %g"):format(seed, count, o[1], o[2]))
+          end
+        end
+      end
+    end
+  end)
 
   it("draws the same for a seed, and from a generator what comes next", function()
     local o = with { do_sample = true, top_k = 0, temperature = 2 }

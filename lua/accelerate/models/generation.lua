@@ -122,7 +122,7 @@ local function plain(step, o, limit)
   local new = ids
   for count = 0, limit - 1 do
     local scores = process(step.scores(new), count)
-    local picked = o.do_sample and sampling.draw(sampling.warped(scores, o), o.generator) or scores:argmax(2)
+    local picked = o.do_sample and sampling.sample(scores, o, o.generator) or scores:argmax(2)
     local tokens = picked:totable()
     for row = 1, rows do
       if finished[row] then tokens[row] = o.pad_token_id

@@ -40,27 +40,126 @@ local function keep_nucleus(scores, p)
   return scores:masked_fill(core.zeros_like(out):scatter(2, order, out), -math.huge)
 end
 
---- Returns the scores that the draw is made from.
----@param o { temperature: number, top_k: integer, top_p: number }
-function M.warped(scores, o)
-  if o.temperature ~= 1 then scores = scores / o.temperature end
+-- The scores with -inf for tokens that are left out.
+local function warped(scores, o)
   if o.top_k > 0 then scores = keep_largest(scores, o.top_k) end
   if o.top_p < 1 then scores = keep_nucleus(scores, o.top_p) end
   return scores
 end
 
---- Draws a token of each row: the first whose running sum of chances, in the order of the
---- vocabulary, is above a uniform number of float64.
+-- A token of each row, int64 (N): the first whose running sum of chances, in the order of the
+-- vocabulary, is above the row's uniform number, u (N, 1).
+local function draw(scores, u)
+  local sums = scores:double():softmax(2):cumsum(2)
+  local total = sums:narrow(2, sums:size(2), 1)
+  -- never the end itself, nor a token behind the last one that has a chance
+  local target = (u:to(sums.device) * total):minimum(total * (1 - 2 ^ -52))
+  return core.searchsorted(sums, target, true):squeeze(2)
+end
+
+-- ---- without sorting the vocabulary -------------------------------------------------------------
+--
+-- The likeliest tokens are found without a sort. Where those hold all that top_k and top_p keep,
+-- the rest is arithmetic on short lists.
+
+local exp, least = math.exp, math.min
+-- Tokens that are looked at for top_p, first and when those are too few; most for top_k; most that
+-- are drawn from in Lua.
+local FIRST, MOST, SHORT = 64, 4096, 512
+
+-- How many of the likeliest tokens to look at, in one attempt after the other.
+local function attempts(o, vocabulary)
+  if o.top_k == 0 then
+    return o.top_p < 1 and { least(FIRST, vocabulary), vocabulary > FIRST and least(MOST, vocabulary) or nil }
+      or {}
+  end
+  local n = least(o.top_k + 1, vocabulary)  -- one more shows whether the last one ties
+  return { n <= MOST and n or nil }
+end
+
+-- How many of the n likeliest tokens are kept, given their weights and the weight of all tokens
+-- that count; complete: there are no others. nil: some that are not here may be.
+local function kept(scores, weights, n, whole, complete, p)
+  if p == 1 then return n end
+  local head, count = weights[1], 1
+  while count < n and head < p * whole do
+    count = count + 1
+    head = head + weights[count]
+  end
+  if count == n then return complete and n or nil end
+  return scores[count] ~= scores[count + 1] and count or nil  -- which of equal ones goes, the sort says
+end
+
+-- The token that a uniform number draws from the first `count`, in the order of the vocabulary.
+local function from_list(ids, weights, count, u)
+  local order, weight, total = {}, {}, 0
+  for i = 1, count do order[i], weight[ids[i]] = ids[i], weights[i] end
+  table.sort(order)
+  for i = 1, count do total = total + weight[order[i]] end
+  local running, target = 0, least(u * total, total * (1 - 2 ^ -52))
+  for i = 1, count do
+    running = running + weight[order[i]]
+    if running > target then return order[i] end
+  end
+end
+
+-- The token of a row out of those of order (1, count).
+local function from_row(scores, order, u)
+  local ids = order:sort(2)
+  return ids[1][draw(scores:gather(2, ids), u):item() + 1]:item()
+end
+
+-- The function that says how many of a row's tokens are kept, and their weights, for their scores,
+-- the largest first, and the logarithm of the weight of all tokens; nil where they do not say it,
+-- and then whether some more of them might: where they hold little, many more are wanted.
+local function counter(o, n, vocabulary)
+  local k = o.top_k > 0 and least(o.top_k, vocabulary) or n
+  local complete = o.top_k > 0 or n == vocabulary
+  return function(scores, log_total)
+    if k < n and scores[k] == scores[n] then return nil end
+    local weights, sum = {}, 0
+    for i = 1, k do
+      weights[i] = exp(scores[i] - scores[1])
+      sum = sum + weights[i]
+    end
+    local whole = complete and sum or exp(log_total - scores[1])
+    if not (whole < math.huge) then return nil end  -- or it is no number
+    local count = kept(scores, weights, k, whole, complete, o.top_p)
+    if count then return count, weights end
+    return nil, nil, sum > whole * o.top_p / 8
+  end
+end
+
+-- The tokens of all rows out of the n likeliest ones, or nil.
+local function draw_few(scores, o, u, n)
+  local values, order = scores:topk(n, 2)
+  local totals = o.top_k == 0 and scores:logsumexp(2):tolist() or {}
+  local rows, ids, numbers = values:tolist(), n <= SHORT and order:tolist(), u:tolist()
+  local count_of, picked = counter(o, n, scores:size(2)), {}
+  for row = 1, #rows do
+    local count, weights, hope = count_of(rows[row], totals[row])
+    if not count then return nil, hope end
+    picked[row] = ids and from_list(ids[row], weights, count, numbers[row][1])
+      or from_row(scores:narrow(1, row, 1), order:narrow(1, row, 1):narrow(2, 1, count), u:narrow(1, row, 1))
+  end
+  return core.tensor(picked, { dtype = "int64", device = scores.device })
+end
+
+--- Draws a token of each row, out of those that top_k and top_p leave: the first whose running sum
+--- of chances, in the order of the vocabulary, is above a uniform number of float64.
 ---@param scores accelerate.Tensor
+---@param o { temperature: number, top_k: integer, top_p: number }
 ---@param generator accelerate.Generator?
 ---@return accelerate.Tensor int64 (N)
-function M.draw(scores, generator)
-  local sums = scores:double():softmax(2):cumsum(2)
-  local count = sums:size(2)
-  local u = core.rand({ sums:size(1), 1 }, { dtype = "float64", generator = generator }):to(sums.device)
-  local total = sums:narrow(2, count, 1)
-  -- never the end itself, nor a token behind the last one that has a chance
-  return core.searchsorted(sums, (u * total):minimum(total * (1 - 2 ^ -52)), true):squeeze(2)
+function M.sample(scores, o, generator)
+  local u = core.rand({ scores:size(1), 1 }, { dtype = "float64", generator = generator })
+  if o.temperature ~= 1 then scores = scores / o.temperature end
+  for _, n in ipairs(attempts(o, scores:size(2))) do
+    local picked, hope = draw_few(scores, o, u, n)
+    if picked then return picked end
+    if not hope then break end
+  end
+  return draw(warped(scores, o), u)
 end
 
 return M

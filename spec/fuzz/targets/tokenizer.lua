@@ -32,7 +32,8 @@ local function windows_of(t, text)
   end
   if at ~= #whole then error(("the parts hold %d of %d tokens"):format(at, #whole), 0) end
   -- a template of many special tokens leaves no room for a stride
-  pcall(t, text, text, { truncation = true, max_length = 12, stride = 1, return_overflowing_tokens = true })
+  pcall(t, "of it", text,
+    { truncation = true, max_length = 12, stride = 1, return_overflowing_tokens = true })
 end
 
 local function texts_of(t, texts)
