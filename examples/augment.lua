@@ -4,11 +4,10 @@
 --   accel-run --num_processes 2 examples/augment.lua
 --
 -- Prints the loss every 20 steps and ends with `test accuracy 0.xxxx`, about 0.81 after one epoch.
--- The numbers do not depend on
--- --workers: what a batch's transforms draw depends on the seed, the rank, the pass and the batch
---   alone.  Options, with their defaults:
---   --epochs 1  --batch_size 64 (of each process)  --lr 2e-3  --workers 2  --max_steps N (stop
---               after N steps, without a test)
+-- The numbers do not depend on --workers: what a batch's transforms draw depends on the seed, the
+-- rank, the pass and the batch alone.  Options, with their defaults:
+--   --epochs 1  --batch_size 64 (of each process)  --lr 2e-3  --workers 2
+--   --max_steps N (stop after N steps, without a test)
 local accelerate = require "accelerate"
 local data, metrics, nn, optim = accelerate.data, accelerate.metrics, accelerate.nn, accelerate.optim
 local tensor, utils = accelerate.tensor, accelerate.utils

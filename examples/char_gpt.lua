@@ -9,9 +9,8 @@
 -- Untrained it is 4.5.  Before that line comes some text that the model wrote.  Options, with their
 -- defaults:
 --   --text FILE (the licences)  --max_steps 600  --batch_size 16 (of each process)  --lr 1e-3
---                               --width 128  --layers 4  --heads 4
---   --context 128  --sample 300 (characters to write; 0: none)  --seed 0  --save DIRECTORY (not
---                  saved)
+--   --width 128  --layers 4  --heads 4  --context 128  --seed 0
+--   --sample 300 (characters to write; 0: none)  --save DIRECTORY (not saved)
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local tensor, utils = require "accelerate.tensor", require "accelerate.utils"
@@ -30,6 +29,10 @@ local options = utils.options.arguments("char_gpt.lua", arg, {
   seed = { "integer", default = 0, min = 0 },
   save = { "string", optional = true },
 })
+if options.width % options.heads ~= 0 then
+  error(("char_gpt.lua: --width must be a multiple of --heads, got %d and %d"):format(options.width,
+    options.heads), 0)
+end
 utils.set_seed(options.seed)
 
 -- ---- the text: printable ASCII is 0..94, a newline 95, anything else a question mark ------------

@@ -5,8 +5,7 @@
 --   accel-run --num_processes 2 --mixed_precision bf16 examples/complete_nlp_example.lua
 --     --checkpointing_steps 50 --output_dir out --with_tracking true
 --   accel-run examples/complete_nlp_example.lua --output_dir out --resume_from_checkpoint latest
---   accel-run examples/complete_nlp_example.lua --model_dir bert-base-uncased --data_dir glue --lr
---     2e-5
+--   accel-run examples/complete_nlp_example.lua --model_dir bert-base-uncased --data_dir glue
 --
 -- --model_dir is a folder of a BERT with a tokenizer in Hugging Face's layout (or a name in its
 -- local cache), --data_dir GLUE's folder of SST-2. With neither, a small BERT and a tokenizer learn

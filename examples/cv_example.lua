@@ -41,7 +41,7 @@ local function images(split)
   local set, first, channels, classes, mean, std
   if options.data_dir then
     set = data.ImageFolder(options.data_dir .. "/" .. split)
-    first = { T.Resize { size, size } }
+    first = { T.Resize { size, size }, T.ToTensor() }
     channels, classes, mean, std = 3, #set.classes, 0.45, 0.25
   else
     set, first = data.FashionMNIST { split = split }, {}

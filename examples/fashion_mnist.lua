@@ -5,8 +5,8 @@
 --
 -- The last line is `test accuracy 0.xxxx`: about 0.88 after three epochs.  Options, with their
 -- defaults:
---   --epochs 3  --batch_size 64 (of each process)  --lr 2e-3  --seed 0  --data DIRECTORY  --save
---               DIRECTORY (not saved)
+--   --epochs 3  --batch_size 64 (of each process)  --lr 2e-3  --seed 0
+--   --data DIRECTORY  --save DIRECTORY (not saved)
 --   --steps N (stop an epoch after N steps)
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"

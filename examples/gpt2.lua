@@ -2,17 +2,16 @@
 -- over micro-batches, clipping, mixed precision; tokens per second as it goes.
 --
 --   accel-run examples/gpt2.lua
---   accel-run --num_processes 8 --mixed_precision bf16 examples/gpt2.lua --preset 124m --context
---     1024
---     --batch_size 32 --accumulate 2 --max_steps 20000 --data 'fineweb_train_*.bin'
+--   accel-run --num_processes 8 --mixed_precision bf16 examples/gpt2.lua --preset 124m
+--     --context 1024 --batch_size 32 --accumulate 2 --max_steps 20000 --data 'fineweb_train_*.bin'
 --
 -- --data names files of data.TokenDataset: uint16 token numbers, as llm.c's and nanoGPT's
 -- preparation writes them.  Without it the tokens are the bytes of the licences that every Debian
 -- and Ubuntu system carries, and the model is small; the last line is `loss x.xxxx`, about 2.5
 -- after the 200 steps (5.6 at the start).  Options, with their defaults:
---   --data PATTERN  --preset small (4 layers of 128; or 124m)  --context 128  --batch_size 8 (rows
---   of each process)  --accumulate 1  --max_steps 200  --lr 1e-3  --seed 0  --save FOLDER (not
---   saved; Transformers opens it)
+--   --data PATTERN  --preset small (4 layers of 128; or 124m)  --context 128
+--   --batch_size 8 (rows of each process)  --accumulate 1  --max_steps 200  --lr 1e-3  --seed 0
+--   --save FOLDER (not saved; Transformers opens it)
 local accelerate = require "accelerate"
 local data, models, optim, tensor, utils = accelerate.data, accelerate.models, accelerate.optim,
   accelerate.tensor, accelerate.utils
@@ -49,9 +48,10 @@ local function licences()
 end
 
 local function shards()
-  local paths, list = {}, io.popen("ls -- " .. options.data)
+  local paths, list = {}, io.popen("ls -d -- " .. options.data .. " 2>/dev/null")
   for path in list:lines() do paths[#paths + 1] = path end
   list:close()
+  if #paths == 0 then error("gpt2.lua: --data " .. options.data .. " names no file", 0) end
   return data.TokenDataset(paths, { block_size = options.context })
 end
 

@@ -6,8 +6,8 @@
 --
 -- The last line is `test accuracy 0.xxxx`: 0.903 after the six epochs, on one process.
 -- Options, with their defaults:
---   --epochs 6  --batch_size 64 (of each process)  --lr 2e-3  --seed 0  --data DIRECTORY  --save
---               DIRECTORY (not saved)
+--   --epochs 6  --batch_size 64 (of each process)  --lr 2e-3  --seed 0
+--   --data DIRECTORY  --save DIRECTORY (not saved)
 --   --steps N (stop an epoch after N steps)
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"

@@ -8,7 +8,7 @@
 -- has not seen.  Chance is 0.125; after 2,000 steps (12 seconds of one core) it is 0.997, with a
 -- loss of 0.008.  Options, with their defaults:
 --   --max_steps 2000  --length 8  --symbols 8  --hidden 128  --batch_size 64 (of each process)
---                     --lr 1e-2  --seed 0
+--   --lr 1e-2  --seed 0
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
 local tensor, utils = require "accelerate.tensor", require "accelerate.utils"

@@ -11,8 +11,8 @@
 -- The last line is `accuracy 0.xxxx` of passages that were not trained on: 0.78 after the 300
 -- steps on one process.  Options, with their defaults:
 --   --model_dir NAME  --data_dir FOLDER  --max_steps 300  --batch_size 16 (of each process)
---   --lr 2e-3 (2e-5 with --model_dir)  --max_length 128 (tokens)  --seed 42  --save FOLDER (not
---                                      saved)
+--   --lr 2e-3 (2e-5 with --model_dir)  --max_length 128 (tokens)  --seed 42
+--   --save FOLDER (not saved)
 local accelerate = require "accelerate"
 local data, models, metrics, optim = accelerate.data, accelerate.models, accelerate.metrics, accelerate.optim
 local tensor, utils = accelerate.tensor, accelerate.utils
@@ -35,7 +35,9 @@ local accelerator = accelerate.Accelerator {}
 -- A list of { text, label } of a file with a header line and tabs between columns.
 local function read_tsv(path)
   local list, place = {}, nil
-  for line in io.lines(path) do
+  local file, why = io.open(path)
+  if not file then error("nlp_example.lua: --data_dir: " .. why, 0) end
+  for line in file:lines() do
     local cells = {}
     for cell in (line .. "\t"):gmatch("(.-)\t") do cells[#cells + 1] = cell end
     if place then list[#list + 1] = { cells[place.sentence], tonumber(cells[place.label]) }
@@ -47,6 +49,7 @@ local function read_tsv(path)
       end
     end
   end
+  file:close()
   return list
 end
 

@@ -7,8 +7,8 @@
 --
 -- The last line is `test accuracy 0.xxxx`: 0.926 after the four epochs on two processes (the second
 -- of these lines). Options, with their defaults:
---   --epochs 4  --batch_size 128 (of each process)  --lr 0.1  --seed 0  --data DIRECTORY  --save
---               DIRECTORY (not saved)
+--   --epochs 4  --batch_size 128 (of each process)  --lr 0.1  --seed 0
+--   --data DIRECTORY  --save DIRECTORY (not saved)
 --   --steps N (stop an epoch, and a test, after N steps)
 local accelerate = require "accelerate"
 local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"

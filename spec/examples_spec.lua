@@ -1,6 +1,8 @@
 -- Every example runs for a few steps on one rank and on two, and learns.
 local host = require "spec.support.host"
 local check = require "spec.support.example_checks"
+local fuzz = require "spec.support.fuzz_files"
+local pictures = require("spec.support.files_reference").pictures
 
 local function run(name)
   return function(ranks, ...)
@@ -50,6 +52,36 @@ describe("examples", function()
       assert(tonumber(out:match("^epoch 1: loss (%d%.%d+)\n$")) < 1, out)
       assert(io.open(folder .. "/out/model.safetensors")):close()
     end)
+  end)
+
+  it("of images read a folder of pictures", function()
+    host.in_folder(function(folder)
+      for _, class in ipairs { "train/cat", "train/dog", "test/cat", "test/dog" } do
+        os.execute(("mkdir -p '%s/%s'"):format(folder, class))
+        for i = 1, 4 do
+          local file = class:find "cat" and pictures.png[1] or pictures.jpeg[1]
+          fuzz.write(("%s/%s/%d.png"):format(folder, class, i), fuzz.from_hex(file))
+        end
+      end
+      for name, epochs in pairs { ["cv_example.lua"] = "--epochs",
+        ["complete_cv_example.lua"] = "--num_epochs" } do
+        local out = run(name)(1, "--data_dir", folder, "--image_size", "16", "--batch_size", "4", epochs, "1")
+        assert(out:find "\ntest accuracy %d%.%d%d%d%d\n$", out)
+      end
+    end)
+  end)
+
+  it("name what is missing", function()
+    for _, case in ipairs {
+      { "gpt2.lua", "--data", "--data /nowhere names no file" },
+      { "nlp_example.lua", "--data_dir", "nlp_example.lua: --data_dir: /nowhere/train.tsv: No such file" },
+      { "inference/embeddings.lua", "--texts", "embeddings.lua: --texts: /nowhere: No such file" },
+      { "cv_example.lua", "--data_dir", "cannot read the directory /nowhere/train" },
+    } do
+      local status, _, err = host.run { "examples/" .. case[1], case[2], "/nowhere" }
+      assert.equal(1, status)
+      assert(err:find(case[3], 1, true), err)
+    end
   end)
 
   it("print what they open with for --help", function()

@@ -19,11 +19,15 @@ local options = utils.options.arguments("checkpointing.lua", arg, {
   resume = { "boolean", default = false },
 })
 utils.set_seed(0)
+if options.resume and not options.project_dir then
+  error("checkpointing.lua: --resume needs --project_dir, the folder of the run to go on with", 0)
+end
 
 local folder = options.project_dir
 if not folder then
-  local name = (os.getenv("TMPDIR") or "/tmp") .. "/accel-checkpointing-" .. os.time() ..
-    os.tmpname():match("%w+$")
+  local unique = os.tmpname() -- makes a file
+  os.remove(unique)
+  local name = (os.getenv("TMPDIR") or "/tmp") .. "/accel-checkpointing-" .. unique:match("%w+$")
   folder = utils.broadcast_object_list({ name })[1] -- one name for all ranks
 end
 

@@ -25,8 +25,9 @@ local names = {}
 for name in options.log_with:gmatch("[^,]+") do names[#names + 1] = name end
 local folder = options.project_dir
 if not folder then
-  local name = (os.getenv("TMPDIR") or "/tmp") .. "/accel-tracking-" .. os.time() ..
-    os.tmpname():match("%w+$")
+  local unique = os.tmpname() -- makes a file
+  os.remove(unique)
+  local name = (os.getenv("TMPDIR") or "/tmp") .. "/accel-tracking-" .. unique:match("%w+$")
   folder = utils.broadcast_object_list({ name })[1] -- one name for all ranks
 end
 

@@ -68,7 +68,10 @@ if options.model_dir then
   encode = function(texts) return tokenizer(texts, { padding = true, return_tensors = "pt" }) end
   decode = function(ids) return tokenizer:decode(ids, { skip_special_tokens = true }) end
   if options.prompts then
-    for line in io.lines(options.prompts) do prompts[#prompts + 1] = line end
+    local file, why = io.open(options.prompts)
+    if not file then error("distributed_generation.lua: --prompts: " .. why, 0) end
+    for line in file:lines() do prompts[#prompts + 1] = line end
+    file:close()
   else
     prompts = { "The capital of France is", "Once upon a time", "To train a network, one needs" }
   end

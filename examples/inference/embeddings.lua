@@ -31,7 +31,10 @@ local accelerator = accelerate.Accelerator {}
 
 local texts, licence_of = {}, {}
 if options.texts then
-  for line in io.lines(options.texts) do texts[#texts + 1] = line end
+  local file, why = io.open(options.texts)
+  if not file then error("embeddings.lua: --texts: " .. why, 0) end
+  for line in file:lines() do texts[#texts + 1] = line end
+  file:close()
 else
   local LENGTH = 48
   for _, name in ipairs { "GPL-3", "Apache-2.0", "GFDL-1.3", "MPL-2.0", "Artistic", "CC0-1.0" } do

@@ -38,8 +38,8 @@ local function learns(steps, least, ...)
   end
 end
 CHECKS["lenet.lua"] = learns(150, 0.6)
-CHECKS["resnet.lua"] = learns(20, 0.2)
-CHECKS["cv_example.lua"] = learns(28, 0.2, "--lr", "0.02", "--workers", "1")
+CHECKS["resnet.lua"] = learns(20, 0.2, "--batch_size", "16")
+CHECKS["cv_example.lua"] = learns(28, 0.25, "--batch_size", "16", "--lr", "0.02", "--workers", "1")
 CHECKS["complete_cv_example.lua"] = function(run, ranks)
   local out = falls(function(n, ...) return run(n, "--batch_size", "32", ...) end, ranks, 30)
   assert(tonumber(out:match("\ntest accuracy (0%.%d%d%d%d)\n$")) > 0.4, out)
