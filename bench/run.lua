@@ -4,7 +4,8 @@
 --
 -- Environment:
 --   PYTHON      an interpreter that can import torch (default: python3)
---   ROUNDS      how often everything is measured; medians of the rounds are shown (default 5)
+--   ROUNDS      how often everything is measured; medians of the rounds are shown (default 5; rows
+--               that load a large model: at most 2)
 --   ONLY        a Lua pattern: only the rows whose name it matches (such as "batch 64" or
 --               "all%-reduce")
 --   QUIET_WAIT  seconds to wait, before each measurement, for other processes to leave the machine
@@ -23,7 +24,7 @@ local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
 -- (arguments), ranks, threads (of each rank), best (flags of PyTorch's best setting; several: each
 -- is measured and the best counts).  scale: nothing is run; the row says how much more work two
 -- ranks do in a second than one, each with a batch of its own: twice the time of the first row
--- named over that of the second.
+-- named over that of the second.  rounds: at most so many, where a run takes long.
 local ATTENTION = { "--fused", "--fused --plain-attention 1" }
 local ROWS = {
   { "start-up: nothing to do (import torch)", "ms", "empty_ms", script = "startup" },
@@ -60,12 +61,12 @@ local ROWS = {
   { "GPT-2 generation (6 x 256) beside Transformers, a token, 1 thread", "ms", "token_ms",
     script = "generate", ours = "small 60 3", peer = "--preset small --tokens 60 --rounds 3" },
   { "GPT-2 generation (124M) beside Transformers, a token, 1 thread", "ms", "token_ms", script = "generate",
-    ours = "124m 20 2", peer = "--preset 124m --tokens 20 --rounds 2" },
+    ours = "124m 20 2", peer = "--preset 124m --tokens 20 --rounds 2", rounds = 2 },
   { "GPT-2 generation (124M) beside Transformers, a token, 2 threads", "ms", "token_ms", threads = 2,
-    script = "generate", ours = "124m 20 2", peer = "--preset 124m --tokens 20 --rounds 2" },
+    script = "generate", ours = "124m 20 2", peer = "--preset 124m --tokens 20 --rounds 2", rounds = 2 },
   { "GPT-2 generation (124M, bfloat16 weights) beside Transformers, a token, 1 thread", "ms", "token_ms",
     script = "generate", ours = "124m 20 2 bfloat16",
-    peer = "--preset 124m --tokens 20 --rounds 2 --dtype bfloat16" },
+    peer = "--preset 124m --tokens 20 --rounds 2 --dtype bfloat16", rounds = 2 },
   { "LSTM step (2 x 256, 16 x 64 tokens), 1 thread", "ms", "step_ms", script = "lstm", ours = "20 3" },
   { "LSTM step (2 x 256, 16 x 64 tokens), 2 threads", "ms", "step_ms", script = "lstm", ours = "20 3",
     threads = 2 },
@@ -91,8 +92,8 @@ local ROWS = {
     peer = "--preset small --steps 5 --warmup 2 --dtype bf16", best = ATTENTION },
   { "BERT step (2 x 128), bfloat16", "ms", "step_ms", script = "bert", ours = "tiny 30 3 --dtype bf16",
     peer = "--preset tiny --dtype bf16", best = ATTENTION },
-  { "tokenizing, byte-level BPE, 1 thread", "ms", "bpe_ms", script = "tokenizing" },
-  { "tokenizing, WordPiece, 1 thread", "ms", "wordpiece_ms", script = "tokenizing" },
+  { "tokenizing, byte-level BPE, 1 thread", "ms", "bpe_ms", script = "tokenizing", rounds = 2 },
+  { "tokenizing, WordPiece, 1 thread", "ms", "wordpiece_ms", script = "tokenizing", rounds = 2 },
   { "all-reduce, 1 KB, 2 ranks", "us", "1KB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 1 MB, 2 ranks", "us", "1MB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 64 MB, 2 ranks", "us", "64MB_us", script = "allreduce", ranks = 2 },
@@ -262,20 +263,28 @@ local COST = "what the Accelerator costs on one rank"
 if #runs == 0 and not COST:find(only) then error(("ONLY=%q matches no row"):format(only), 0) end
 
 local about = {}
+-- Measures a run on all sides and adds the numbers to its rows.
+local function measure(run)
+  for s, side in ipairs(sides) do
+    if not side.setting or settings_of(run.first)[side.setting] then
+      wait_quiet()
+      local line, ok = capture(side.command(run.first))
+      if not ok then error(("failed: %s\n%s"):format(side.command(run.first), line), 0) end
+      about[s] = line
+      for _, row in ipairs(run.rows) do
+        table.insert(row.values[s], number(line, row[3]))
+        table.insert(row.memory[s], number(line, "peak_mb"))
+      end
+    end
+  end
+end
+
 for round = 1, rounds do
   for _, run in ipairs(runs) do
-    io.stderr:write(("round %d of %d: %s\n"):format(round, rounds, run.first[1]))
-    for s, side in ipairs(sides) do
-      if not side.setting or settings_of(run.first)[side.setting] then
-        wait_quiet()
-        local line, ok = capture(side.command(run.first))
-        if not ok then error(("failed: %s\n%s"):format(side.command(run.first), line), 0) end
-        about[s] = line
-        for _, row in ipairs(run.rows) do
-          table.insert(row.values[s], number(line, row[3]))
-          table.insert(row.memory[s], number(line, "peak_mb"))
-        end
-      end
+    if round <= (run.first.rounds or rounds) then
+      io.stderr:write(("round %d of %d: %s\n"):format(round, math.min(rounds, run.first.rounds or rounds),
+        run.first[1]))
+      measure(run)
     end
   end
 end
