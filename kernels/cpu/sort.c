@@ -74,30 +74,34 @@ enum {
 #define NAME(name) name##_words
 #define E uint64_t
 #define K uint32_t
-#define KEY(e) ((K)((e) >> 32))
 #define AT(e) ((e)&UINT32_MAX)
+#define RANK(e) (e)
+#define BYTE(e, b) ((e) >> (32 + 8 * (b)) & 255)
 #define MAKE(key, at) ((uint64_t)(key) << 32 | (uint64_t)(at))
 #include "sort_radix.h"
 #undef NAME
 #undef E
 #undef K
-#undef KEY
 #undef AT
+#undef RANK
+#undef BYTE
 #undef MAKE
 
 #define NAME(name) name##_pairs
 #define E pair
 #define K uint64_t
-#define KEY(e) ((e).key)
 #define AT(e) ((e).at)
+#define RANK(e) ((e).key)
+#define BYTE(e, b) ((e).key >> 8 * (b)&255)
 #define MAKE(key, at) \
   (pair) { key, (uint64_t)(at) }
 #include "sort_radix.h"
 #undef NAME
 #undef E
 #undef K
-#undef KEY
 #undef AT
+#undef RANK
+#undef BYTE
 #undef MAKE
 
 /* ---- one line */
@@ -198,9 +202,11 @@ static uint64_t *sort_many_pairs(const uint64_t *key, pair *room, int64_t n)
 }
 
 /* The scratch memory of a line: positions, and two sets of elements.  The keys stand in the second
- * set. */
-#define LINE(name, E, K, AT) \
-  /* Writes the positions of the j->k first elements in order to the start of the scratch memory. */ \
+ * set.
+ *
+ * order: writes the positions of the j->k first elements in order to the start of that memory.
+ * rank: the position of the element of this rank; -1: of the first NaN, or else of the middle. */
+#define LINE(name, E, K, KEY, AT) \
   static int64_t *order_##name(const job *j, const char *x, char *scratch) \
   { \
     const int64_t n = j->n; \
@@ -214,39 +220,40 @@ static uint64_t *sort_many_pairs(const uint64_t *key, pair *room, int64_t n)
       return at; \
     } \
     if (n >= MANY) v = least_##name(key, v, other, n, j->k); /* `other` is written when keys are read */ \
-    else { \
-      for (int64_t i = 0; i < n; i++) v[i] = make_##name(key[i], i); \
-      v = radix_##name(v, other, n); \
-    } \
+    else v = short_##name(key, v, other, n); \
     for (int64_t i = 0; i < j->k; i++) at[i] = (int64_t)AT(v[i]); \
     return at; \
   } \
-  /* Returns the position of the element of this rank; -1: of the first NaN, or else of the middle. */ \
   static int64_t rank_##name(const job *j, const char *x, char *scratch, int64_t rank) \
   { \
     const int64_t n = j->n; \
     E *v = (E *)(scratch + 8 * n), *other = v + n; \
     K *key = (K *)other, least, most; \
+    int64_t last = 0; \
     keys_of[j->dtype](x, j->step, n, false, key); \
+    if (n < MANY) { \
+      v = short_##name(key, v, other, n); \
+      if (rank < 0 && is_nan(j, x + (int64_t)AT(v[n - 1]) * j->step)) \
+        for (rank = n - 1; rank > 0 && KEY(v[rank - 1]) == KEY(v[n - 1]); rank--) {} \
+      return (int64_t)AT(v[rank < 0 ? (n - 1) / 2 : rank]); \
+    } \
     if (rank < 0) { \
       bounds_##name(key, n, &least, &most); \
-      int64_t last = 0; \
       while (key[last] != most) last++; \
       if (is_nan(j, x + last * j->step)) return last; \
-      rank = (n - 1) / 2; \
     } \
-    return at_rank_##name(key, v, other, n, rank); \
+    return at_rank_##name(key, v, other, n, rank < 0 ? (n - 1) / 2 : rank); \
   }
 static bool is_nan(const job *j, const char *p)
 {
   return ax_is_float(j->dtype) && ax_load_double(j->dtype, p, 0) != ax_load_double(j->dtype, p, 0);
 }
-static uint64_t make_words(uint32_t key, int64_t at) { return (uint64_t)key << 32 | (uint64_t)at; }
-static pair make_pairs(uint64_t key, int64_t at) { return (pair){ key, (uint64_t)at }; }
+#define WORD_KEY(e) ((e) >> 32)
 #define WORD_AT(e) ((e)&UINT32_MAX)
+#define PAIR_KEY(e) ((e).key)
 #define PAIR_AT(e) ((e).at)
-LINE(words, uint64_t, uint32_t, WORD_AT)
-LINE(pairs, pair, uint64_t, PAIR_AT)
+LINE(words, uint64_t, uint32_t, WORD_KEY, WORD_AT)
+LINE(pairs, pair, uint64_t, PAIR_KEY, PAIR_AT)
 
 /* ---- topk with small k: the best elements are kept sorted while the line is read; one comparison
  * refuses most elements */

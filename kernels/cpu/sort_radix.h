@@ -1,14 +1,15 @@
 /* Sorting and selecting keys: included by sort.c for two kinds of element.  Words have a key of 32
  * bits in the upper half and the position in the lower one; pairs have a key of 64 bits beside the
- * position.  The includer defines E, the element; K, the key's type; KEY(e), an element's key;
- * AT(e), its position; MAKE(key, at), an element; and NAME. */
+ * position.  The includer defines NAME; E, the element; K, the key's type; AT(e), the position;
+ * RANK(e), by which elements of rising positions are ordered; BYTE(e, b), a byte of the key; and
+ * MAKE(key, at), an element. */
 
 static void NAME(insertion)(E *v, int64_t n)
 {
   for (int64_t i = 1; i < n; i++) {
     const E e = v[i];
     int64_t j = i;
-    for (; j > 0 && KEY(v[j - 1]) > KEY(e); j--) v[j] = v[j - 1];
+    for (; j > 0 && RANK(v[j - 1]) > RANK(e); j--) v[j] = v[j - 1];
     v[j] = e;
   }
 }
@@ -25,22 +26,29 @@ static E *NAME(radix)(E *v, E *other, int64_t n)
   uint32_t count[BYTES][256];
   memset(count, 0, sizeof count);
   for (int64_t i = 0; i < n; i++)
-    for (int b = 0; b < BYTES; b++) count[b][KEY(v[i]) >> 8 * b & 255]++;
+    for (int b = 0; b < BYTES; b++) count[b][BYTE(v[i], b)]++;
   for (int b = 0; b < BYTES; b++) {
     uint32_t *const c = count[b];
-    if (c[KEY(v[0]) >> 8 * b & 255] == (uint32_t)n) continue; /* all alike in this byte */
+    if (c[BYTE(v[0], b)] == (uint32_t)n) continue; /* all alike in this byte */
     uint32_t sum = 0;
     for (int i = 0; i < 256; i++) {
       const uint32_t here = c[i];
       c[i] = sum;
       sum += here;
     }
-    for (int64_t i = 0; i < n; i++) other[c[KEY(v[i]) >> 8 * b & 255]++] = v[i];
+    for (int64_t i = 0; i < n; i++) other[c[BYTE(v[i], b)]++] = v[i];
     E *const swap = v;
     v = other;
     other = swap;
   }
   return v;
+}
+
+/* Sorts all elements of a short line. */
+static E *NAME(short)(const K *key, E *v, E *other, int64_t n)
+{
+  for (int64_t i = 0; i < n; i++) v[i] = MAKE(key[i], i);
+  return NAME(radix)(v, other, n);
 }
 
 static void NAME(bounds)(const K *key, int64_t n, K *least, K *most)
@@ -56,8 +64,8 @@ static void NAME(bounds)(const K *key, int64_t n, K *least, K *most)
 
 static int NAME(bits)(K range) { return range ? 64 - __builtin_clzll((unsigned long long)range) : 0; }
 
-/* Keys between which the one of a rank is; `below` are less than lo, `inside` from lo to hi.  It
- * ends when few are inside, or all of them are equal. */
+/* Keys between which the one of a rank is; `below` are less than lo, `inside` from lo to hi: few, or
+ * all equal.  (For lines of MANY or more: counting takes longer than sorting short ones.) */
 typedef struct NAME(span) {
   K lo, hi;
   int64_t below, inside;
