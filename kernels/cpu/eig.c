@@ -172,7 +172,8 @@ ax_status ax_cpu__linalg_ldl(const ax_call *call)
 {
   const int64_t count = ax_matrices(call->in[0]);
   job j;
-  const ax_status st = begin(call, "sytrf", &j);
+  const bool turned = call->a->linalg_ldl.hermitian && ax_is_complex((ax_dtype)call->in[0]->dtype);
+  const ax_status st = begin(call, turned ? "hetrf" : "sytrf", &j);
 
   if (st != AX_OK) return st;
   j.x = ax_data(call->out[0]);
@@ -220,7 +221,8 @@ ax_status ax_cpu__linalg_ldl_solve(const ax_call *call)
   const size_t bytes = sizeof(int) * (size_t)count + 1;
   void *info = NULL;
   job j;
-  ax_status st = begin(call, "sytrs", &j);
+  const bool turned = call->a->linalg_ldl_solve.hermitian && ax_is_complex((ax_dtype)x->dtype);
+  ax_status st = begin(call, turned ? "hetrs" : "sytrs", &j);
 
   if (st != AX_OK || (st = ax_alloc(bytes, &info)) != AX_OK) return st;
   j.k = (int)AX_COLS(call->in[2]);

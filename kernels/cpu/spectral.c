@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <math.h>
 
-#include "dense.h"
+#include "dense_complex.h"
 #include "lapack.h"
 
 #define SHOWN(call) ax_lapack_shown((call)->op, (char[40]){ 0 }, 40)
@@ -15,39 +15,60 @@
 
 typedef struct job {
   const ax_lapack *lapack;
+  void *fn, *second; /* of complex matrices */
   const ax_dense *dense;
-  ax_dtype dtype;
-  size_t item;
-  int m, n, k; /* rows, columns, the lesser of them */
-  int mode, nrhs, most, lwork, liwork;
+  ax_dtype dtype, part; /* float32 or float64: the type of singular values */
+  bool is_complex;
+  size_t item, real; /* bytes of an element, of a part of it */
+  int m, n, k;       /* rows, columns, the lesser of them */
+  int mode, nrhs, most, lwork, liwork, lrwork;
   bool full, vectors, upper;
   double rcond;
   const char *a, *b;
   char *q, *r, *s; /* results, in the order of the row */
   int64_t *rank;
-  size_t at[6], end; /* places in scratch memory */
+  size_t at[7], end; /* places in scratch memory */
 } job;
 
 static void describe(const ax_call *call, job *j)
 {
   const ax_tensor *a = call->in[0];
-  *j = (job){ .dtype = (ax_dtype)a->dtype,
+  const ax_dtype d = (ax_dtype)a->dtype;
+  *j = (job){ .dtype = d,
+              .part = ax_is_complex(d) ? ax_part_dtype(d) : d,
+              .is_complex = ax_is_complex(d),
               .item = ax_itemsize(a),
               .m = (int)AX_ROWS(a),
               .n = (int)AX_COLS(a),
               .a = ax_data(a) };
+  j->real = ax_dtype_size(j->part);
   j->k = j->m < j->n ? j->m : j->n;
   j->most = j->m > j->n ? j->m : j->n;
 }
 
-static ax_status begin(const ax_call *call, job *j)
+/* The functions of real matrices are in j->lapack, the one of complex ones is j->fn. */
+static ax_status begin(const ax_call *call, const char *complex_name, job *j)
 {
   describe(call, j);
-  return ax_lapack_open(call->op, j->dtype, &j->lapack);
+  const ax_status st = ax_lapack_open(call->op, j->part, &j->lapack);
+  return st == AX_OK && j->is_complex ? ax_lapack_function(call->op, j->dtype, complex_name, &j->fn) : st;
+}
+
+static ax_status begin_dense(const ax_call *call, job *j)
+{
+  describe(call, j);
+  j->dense = j->is_complex ? ax_dense_complex_of(j->dtype) : ax_dense_of(j->dtype);
+  return j->is_complex ? ax_dense_complex_open(call->op, j->dtype) : AX_OK;
+}
+
+static size_t dense_room(const job *j, int64_t cols)
+{
+  return j->is_complex ? ax_dense_complex_room(j->dtype, j->m, cols) : ax_dense_room(j->dtype, j->m, cols);
 }
 
 static int64_t cube(const job *j) { return (int64_t)j->m * j->n * j->k; }
 static size_t elements(const job *j, int64_t n) { return j->item * (size_t)n; }
+static size_t reals(const job *j, int64_t n) { return j->real * (size_t)n; }
 static size_t matrix(const job *j) { return elements(j, (int64_t)j->m * j->n); }
 static int least(int n) { return n > 1 ? n : 1; }
 
@@ -117,11 +138,11 @@ ax_status ax_cpu__linalg_geqrf(const ax_call *call)
   const int64_t count = ax_matrices(call->in[0]);
   job j;
 
-  describe(call, &j);
-  j.dense = ax_dense_of(j.dtype);
+  const ax_status st = begin_dense(call, &j);
+  if (st != AX_OK) return st;
   j.q = ax_data(call->out[0]);
   j.r = ax_data(call->out[1]);
-  return ax_dense_each(count, 2 * cube(&j) * count, ax_dense_room(j.dtype, j.m, j.n), factor_kept, &j, NULL);
+  return ax_dense_each(count, 2 * cube(&j) * count, dense_room(&j, j.n), factor_kept, &j, NULL);
 }
 
 ax_status ax_cpu__linalg_qr(const ax_call *call)
@@ -129,13 +150,13 @@ ax_status ax_cpu__linalg_qr(const ax_call *call)
   const int64_t count = ax_matrices(call->in[0]);
   job j;
 
-  describe(call, &j);
-  j.dense = ax_dense_of(j.dtype);
+  const ax_status st = begin_dense(call, &j);
+  if (st != AX_OK) return st;
   j.mode = (int)call->a->linalg_qr.mode;
   j.q = ax_data(call->out[0]);
   j.r = ax_data(call->out[1]);
   const int64_t cols = j.mode == AX_QR_COMPLETE ? j.m : j.k;
-  room(&j, 0, ax_dense_room(j.dtype, j.m, j.n > cols ? j.n : cols));
+  room(&j, 0, dense_room(&j, j.n > cols ? j.n : cols));
   room(&j, 1, matrix(&j));
   room(&j, 2, elements(&j, j.k));
   return ax_dense_each(count, 4 * cube(&j) * count, j.end, factor_qr, &j, NULL);
@@ -167,17 +188,39 @@ static ax_status each(const ax_call *call, const ax_tensor *x, int64_t cost, ax_
   return st;
 }
 
+typedef void (*gesdd_fn)(const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s,
+                         void *u, const int *ldu, void *vt, const int *ldvt, void *work, const int *lwork,
+                         void *reals, int *iwork, int *info, size_t);
+typedef void (*gesvd_fn)(const char *jobu, const char *jobvt, const int *m, const int *n, void *a,
+                         const int *lda, void *s, void *u, const int *ldu, void *vt, const int *ldvt,
+                         void *work, const int *lwork, void *reals, int *info, size_t, size_t);
+
+/* gesdd, or gesvd, which is slower and converges where the other may not. */
+static void call_svd(const job *j, bool slow, char *a, char *s, char *u, char *vt, void *work, int lwork,
+                     void *reals, int *integers, int *info)
+{
+  const char *const wants = !j->vectors ? "N" : j->full ? "A" : "S";
+  const int *const m = &j->m, *const n = &j->n, lda = least(j->m), ldvt = least(j->full ? j->n : j->k);
+  if (j->is_complex && slow)
+    ((gesvd_fn)j->second)(wants, wants, m, n, a, &lda, s, u, &lda, vt, &ldvt, work, &lwork, reals, info, 1,
+                          1);
+  else if (j->is_complex)
+    ((gesdd_fn)j->fn)(wants, m, n, a, &lda, s, u, &lda, vt, &ldvt, work, &lwork, reals, integers, info, 1);
+  else if (slow)
+    j->lapack->gesvd(wants, wants, m, n, a, &lda, s, u, &lda, vt, &ldvt, work, &lwork, info, 1, 1);
+  else j->lapack->gesdd(wants, m, n, a, &lda, s, u, &lda, vt, &ldvt, work, &lwork, integers, info, 1);
+}
+
 static int split(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  const int m = j->m, n = j->n, k = j->k, lda = least(m), u_cols = j->full ? m : k, vt_rows = j->full ? n : k,
-            ldvt = least(vt_rows);
+  const int m = j->m, n = j->n, k = j->k, u_cols = j->full ? m : k, vt_rows = j->full ? n : k;
   char *const u_out = j->q + (size_t)i * elements(j, (int64_t)m * u_cols),
-              *const s = j->r + (size_t)i * elements(j, k),
+              *const s = j->r + (size_t)i * reals(j, k),
               *const vt_out = j->s + (size_t)i * elements(j, (int64_t)vt_rows * n);
   char *const a = scratch, *const u = scratch + j->at[1], *const vt = scratch + j->at[2],
               *const work = scratch + j->at[3];
-  const char *const job_of = !j->vectors ? "N" : j->full ? "A" : "S";
+  int *const integers = (int *)(scratch + j->at[4]);
   int info = 0;
 
   if (k == 0) {
@@ -185,11 +228,9 @@ static int split(int64_t i, char *scratch, const void *ud)
     return 0;
   }
   if (ax_lapack_not_finite(j->dtype, j->a + (size_t)i * matrix(j), (int64_t)m * n)) return NOT_FINITE;
-  j->lapack->gesdd(job_of, &m, &n, load(j, i, a), &lda, s, u, &lda, vt, &ldvt, work, &j->lwork,
-                   (int *)(scratch + j->at[4]), &info, 1);
-  if (info > 0) /* slower, and converges where the other may not */
-    j->lapack->gesvd(job_of, job_of, &m, &n, load(j, i, a), &lda, s, u, &lda, vt, &ldvt, work, &j->lwork,
-                     &info, 1, 1);
+  call_svd(j, false, load(j, i, a), s, u, vt, work, j->lwork, scratch + j->at[5], integers, &info);
+  if (info > 0)
+    call_svd(j, true, load(j, i, a), s, u, vt, work, j->lwork, scratch + j->at[5], integers, &info);
   if (j->vectors) {
     ax_lapack_transpose(j->item, u_cols, m, u, u_out);
     ax_lapack_transpose(j->item, n, vt_rows, vt, vt_out);
@@ -200,29 +241,35 @@ static int split(int64_t i, char *scratch, const void *ud)
 /* The larger of what gesdd and gesvd want. */
 static ax_status room_to_split(const ax_call *call, job *j)
 {
-  const int lda = least(j->m), ldvt = least(j->full ? j->n : j->k), query = -1;
-  const char *const job_of = !j->vectors ? "N" : j->full ? "A" : "S";
   const double k = j->k;
-  double answer = 0, other = 0;
+  double answer[2] = { 0 }, other[2] = { 0 };
   int info, integer;
-  const ax_status st = work_fits(call, j, 4 * k * k + 7 * k + 64.0 * ((double)j->m + j->n));
+  const ax_status st = work_fits(call, j, 5 * k * k + 7 * k + 64.0 * ((double)j->m + j->n));
 
   if (st != AX_OK || j->k == 0) return st;
-  j->lapack->gesdd(job_of, &j->m, &j->n, NULL, &lda, NULL, NULL, &lda, NULL, &ldvt, &answer, &query, &integer,
-                   &info, 1);
-  j->lapack->gesvd(job_of, job_of, &j->m, &j->n, NULL, &lda, NULL, NULL, &lda, NULL, &ldvt, &other, &query,
-                   &info, 1, 1);
-  const int64_t first = ax_lapack_work(j->dtype, &answer), second = ax_lapack_work(j->dtype, &other);
+  call_svd(j, false, NULL, NULL, NULL, NULL, answer, -1, NULL, &integer, &info);
+  call_svd(j, true, NULL, NULL, NULL, NULL, other, -1, NULL, &integer, &info);
+  const int64_t first = ax_lapack_work(j->part, answer), second = ax_lapack_work(j->part, other);
   j->lwork = (int)(first > second ? first : second);
   return AX_OK;
+}
+
+/* The real numbers that gesdd and gesvd of complex matrices want beside their work space. */
+static int64_t reals_to_split(const job *j)
+{
+  const int64_t k = j->k, most = j->most;
+  if (!j->is_complex) return 0;
+  if (!j->vectors) return 7 * k;
+  return 5 * k * k + 5 * k > 2 * most * k + 2 * k * k + k ? 5 * k * k + 5 * k : 2 * most * k + 2 * k * k + k;
 }
 
 ax_status ax_cpu__linalg_svd(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
   job j;
-  ax_status st = begin(call, &j);
+  ax_status st = begin(call, "gesdd", &j);
 
+  if (st == AX_OK && j.is_complex) st = ax_lapack_function(call->op, j.dtype, "gesvd", &j.second);
   if (st != AX_OK) return st;
   j.full = call->a->linalg_svd.full_matrices;
   j.vectors = call->a->linalg_svd.vectors;
@@ -235,16 +282,41 @@ ax_status ax_cpu__linalg_svd(const ax_call *call)
   room(&j, 2, j.vectors ? elements(&j, (int64_t)j.n * (j.full ? j.n : j.k)) : 0);
   room(&j, 3, elements(&j, j.lwork));
   room(&j, 4, sizeof(int) * 8 * (size_t)j.k);
+  room(&j, 5, reals(&j, reals_to_split(&j)));
   return each(call, x, 20, split, &j, "",
               "did not converge: it is ill-conditioned or has too many equal singular values");
 }
 
-/* ---- symmetric eigenvalues; scratch: the matrix, work space, integers */
+/* ---- symmetric eigenvalues; scratch: the matrix, work space, integers, real work space */
+
+typedef void (*heevd_fn)(const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w,
+                         void *work, const int *lwork, void *reals, const int *lrwork, int *iwork,
+                         const int *liwork, int *info, size_t, size_t);
+
+static void call_eigh(const job *j, char *a, char *values, void *work, int lwork, void *numbers, int lrwork,
+                      int *integers, int liwork, int *info)
+{
+  const char *const wants = j->vectors ? "V" : "N", *const part = j->upper ? "U" : "L";
+  const int ld = least(j->n);
+  if (j->is_complex)
+    ((heevd_fn)j->fn)(wants, part, &j->n, a, &ld, values, work, &lwork, numbers, &lrwork, integers, &liwork,
+                      info, 1, 1);
+  else j->lapack->syevd(wants, part, &j->n, a, &ld, values, work, &lwork, integers, &liwork, info, 1, 1);
+}
+
+/* Numbers up to element i of a column may be not finite on the diagonal's imaginary side: it is not
+ * read. */
+static bool finite_at(const job *j, const char *a, int64_t at, bool diagonal)
+{
+  if (!j->is_complex) return isfinite(ax_load_double(j->part, a, at));
+  return isfinite(ax_load_double(j->part, a, 2 * at)) &&
+         (diagonal || isfinite(ax_load_double(j->part, a, 2 * at + 1)));
+}
 
 static int decompose(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  const int n = j->n, ld = least(n);
+  const int n = j->n;
   int info = 0;
 
   if (n == 0) return 0;
@@ -252,10 +324,9 @@ static int decompose(int64_t i, char *scratch, const void *ud)
   /* the other triangle is not read: NaN may stand there */
   for (int64_t col = 0; col < n; col++)
     for (int64_t row = j->upper ? 0 : col, end = j->upper ? col + 1 : n; row < end; row++)
-      if (!isfinite(ax_load_double(j->dtype, a, col * n + row))) return NOT_FINITE;
-  j->lapack->syevd(j->vectors ? "V" : "N", j->upper ? "U" : "L", &n, a, &ld,
-                   j->q + (size_t)i * elements(j, n), scratch + j->at[1], &j->lwork,
-                   (int *)(scratch + j->at[2]), &j->liwork, &info, 1, 1);
+      if (!finite_at(j, a, col * n + row, row == col)) return NOT_FINITE;
+  call_eigh(j, a, j->q + (size_t)i * reals(j, n), scratch + j->at[1], j->lwork, scratch + j->at[3], j->lrwork,
+            (int *)(scratch + j->at[2]), j->liwork, &info);
   if (j->vectors) ax_lapack_transpose(j->item, n, n, a, j->r + (size_t)i * matrix(j));
   return info;
 }
@@ -263,34 +334,73 @@ static int decompose(int64_t i, char *scratch, const void *ud)
 ax_status ax_cpu__linalg_eigh(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
-  double answer = 0;
-  int status, query = -1;
+  double answer[2] = { 0 }, numbers = 0;
+  int status;
   job j;
-  ax_status st = begin(call, &j);
+  ax_status st = begin(call, "heevd", &j);
 
   if (st != AX_OK) return st;
   j.upper = call->a->linalg_eigh.upper;
   j.vectors = call->a->linalg_eigh.vectors;
   j.q = ax_data(call->out[0]);
   j.r = ax_data(call->out[1]);
-  if ((st = work_fits(call, &j, 2.0 * j.n * j.n + 70.0 * j.n)) != AX_OK) return st;
-  const int ld = least(j.n);
-  j.lapack->syevd(j.vectors ? "V" : "N", "L", &j.n, NULL, &ld, NULL, &answer, &query, &j.liwork, &query,
-                  &status, 1, 1);
-  j.lwork = least((int)ax_lapack_work(j.dtype, &answer));
+  if ((st = work_fits(call, &j, 2.0 * j.n * j.n + 70.0 * j.n + 1)) != AX_OK) return st;
+  call_eigh(&j, NULL, NULL, answer, -1, &numbers, -1, &j.liwork, -1, &status);
+  j.lwork = least((int)ax_lapack_work(j.part, answer));
+  j.lrwork = least(j.is_complex ? (int)ax_lapack_work(j.part, &numbers) : 0);
   j.liwork = least(j.liwork);
   room(&j, 0, matrix(&j));
   room(&j, 1, elements(&j, j.lwork));
   room(&j, 2, sizeof(int) * (size_t)j.liwork);
+  room(&j, 3, j.is_complex ? reals(&j, j.lrwork) : 0);
   return each(call, x, 10, decompose, &j, "",
               "did not converge: it is ill-conditioned or has too many equal eigenvalues");
 }
 
 /* ---- least squares; scratch: a, b (max(m, n) rows), work space, integers, singular values */
 
-static void run_driver(const job *j, char *a, char *b, char *s, char *work, int *integers, int *rank,
-                       int *info)
+typedef void (*gels_fn)(const char *trans, const int *m, const int *n, const int *nrhs, void *a,
+                        const int *lda, void *b, const int *ldb, void *work, const int *lwork, int *info,
+                        size_t);
+typedef void (*gelsy_fn)(const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b,
+                         const int *ldb, int *jpvt, const void *rcond, int *rank, void *work,
+                         const int *lwork, void *reals, int *info);
+typedef void (*gelsd_fn)(const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b,
+                         const int *ldb, void *s, const void *rcond, int *rank, void *work, const int *lwork,
+                         void *reals, int *iwork, int *info);
+typedef void (*gelss_fn)(const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b,
+                         const int *ldb, void *s, const void *rcond, int *rank, void *work, const int *lwork,
+                         void *reals, int *info);
+
+static void run_complex_driver(const job *j, char *a, char *b, char *s, char *work, void *numbers,
+                               int *integers, int *rank, int *info)
 {
+  const int lda = least(j->m), ldb = least(j->most), m = j->m, n = j->n, nrhs = j->nrhs;
+  double rcond = 0;
+  ax_store_double(j->part, &rcond, 0, j->rcond);
+  switch (j->mode) {
+  case AX_LSTSQ_GELS: ((gels_fn)j->fn)("N", &m, &n, &nrhs, a, &lda, b, &ldb, work, &j->lwork, info, 1); break;
+  case AX_LSTSQ_GELSY:
+    ((gelsy_fn)j->fn)(&m, &n, &nrhs, a, &lda, b, &ldb, integers, &rcond, rank, work, &j->lwork, numbers,
+                      info);
+    break;
+  case AX_LSTSQ_GELSD:
+    ((gelsd_fn)j->fn)(&m, &n, &nrhs, a, &lda, b, &ldb, s, &rcond, rank, work, &j->lwork, numbers, integers,
+                      info);
+    break;
+  default:
+    ((gelss_fn)j->fn)(&m, &n, &nrhs, a, &lda, b, &ldb, s, &rcond, rank, work, &j->lwork, numbers, info);
+  }
+}
+
+static void run_driver(const job *j, char *a, char *b, char *s, char *work, void *numbers, int *integers,
+                       int *rank, int *info)
+{
+  if (j->is_complex) {
+    run_complex_driver(j, a, b, s, work, numbers, integers, rank, info);
+    return;
+  }
+
   const int lda = least(j->m), ldb = least(j->most), m = j->m, n = j->n, nrhs = j->nrhs;
   double rcond = 0;
   ax_store_double(j->dtype, &rcond, 0, j->rcond);
@@ -328,23 +438,28 @@ static int fit(int64_t i, char *scratch, const void *ud)
     for (int64_t col = 0; col < nrhs; col++)
       memcpy(b + elements(j, col * j->most + row), from + elements(j, row * nrhs + col), j->item);
   memset(integers, 0, sizeof(int) * (size_t)n); /* gelsy: no column comes first */
-  run_driver(j, load(j, i, scratch), b, scratch + j->at[4], scratch + j->at[2], integers, &rank, &info);
+  run_driver(j, load(j, i, scratch), b, scratch + j->at[4], scratch + j->at[2], scratch + j->at[5], integers,
+             &rank, &info);
   for (int64_t row = 0; row < n; row++)
     for (int64_t col = 0; col < nrhs; col++)
       memcpy(to + elements(j, row * nrhs + col), b + elements(j, col * j->most + row), j->item);
   j->rank[i] = j->mode == AX_LSTSQ_GELS ? j->k : rank;
   if (j->mode == AX_LSTSQ_GELSD || j->mode == AX_LSTSQ_GELSS)
-    memcpy(j->s + (size_t)i * elements(j, j->k), scratch + j->at[4], elements(j, j->k));
+    memcpy(j->s + (size_t)i * reals(j, j->k), scratch + j->at[4], reals(j, j->k));
   return info;
 }
 
 ax_status ax_cpu__linalg_lstsq(const ax_call *call)
 {
   const ax_tensor *a = call->in[0];
-  double answer = 0;
+  static const char *const drivers[] = { [AX_LSTSQ_GELS] = "gels",
+                                         [AX_LSTSQ_GELSY] = "gelsy",
+                                         [AX_LSTSQ_GELSD] = "gelsd",
+                                         [AX_LSTSQ_GELSS] = "gelss" };
+  double answer[2] = { 0 }, numbers = 0;
   int status = 0, rank, integers = 0;
   job j;
-  ax_status st = begin(call, &j);
+  ax_status st = begin(call, drivers[call->a->linalg_lstsq.driver], &j);
 
   if (st != AX_OK) return st;
   j.mode = (int)call->a->linalg_lstsq.driver;
@@ -356,14 +471,17 @@ ax_status ax_cpu__linalg_lstsq(const ax_call *call)
   j.s = ax_data(call->out[2]);
   if ((st = work_fits(call, &j, 8.0 * j.k * j.k + 64.0 * ((double)j.m + j.n + j.nrhs))) != AX_OK) return st;
   j.lwork = -1;
-  if (j.k > 0 && j.nrhs > 0) run_driver(&j, NULL, NULL, NULL, (char *)&answer, &integers, &rank, &status);
-  j.lwork = least((int)ax_lapack_work(j.dtype, &answer));
+  if (j.k > 0 && j.nrhs > 0)
+    run_driver(&j, NULL, NULL, NULL, (char *)answer, &numbers, &integers, &rank, &status);
+  j.lwork = least((int)ax_lapack_work(j.part, answer));
+  j.lrwork = j.mode == AX_LSTSQ_GELSD ? (int)ax_lapack_work(j.part, &numbers) : 5 * j.most;
   if (j.mode != AX_LSTSQ_GELSD) integers = 0;
   room(&j, 0, matrix(&j));
   room(&j, 1, elements(&j, (int64_t)j.most * j.nrhs));
   room(&j, 2, elements(&j, j.lwork));
   room(&j, 3, sizeof(int) * (size_t)(integers > j.n ? integers : j.n));
-  room(&j, 4, elements(&j, j.k));
+  room(&j, 4, reals(&j, j.k));
+  room(&j, 5, j.is_complex ? reals(&j, least(j.lrwork)) : 0);
   return each(call, a, 6, fit, &j, " or its right-hand side",
               "does not have full rank, or its singular values did not converge");
 }

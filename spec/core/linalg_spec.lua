@@ -113,12 +113,14 @@ describe("tensor.linalg raises", function()
   it("for types that LAPACK does not have", function()
     for _, dtype in ipairs { "int64", "bool", "float16", "bfloat16" } do
       local x = tensor.ones(2, 2):to(dtype)
-      assert.matches("linalg.inv: x must be float32 or float64, got " .. dtype, message(linalg.inv, x))
-      assert.matches("linalg.svd: x must be float32 or float64", message(linalg.svd, x))
+      assert.matches("linalg.inv: x must be float32, float64 or complex, got " .. dtype,
+        message(linalg.inv, x))
+      assert.matches("linalg.svd: x must be float32, float64 or complex", message(linalg.svd, x))
     end
     assert.matches("linalg.solve: element types differ: float32 %[2, 2%] and float64", message(linalg.solve,
       tensor.eye(2), random(2, 1)))
-    assert.matches("linalg.norm: expected a floating%-point tensor, got int64", message(linalg.norm,
+    assert.matches("linalg.norm: expected a floating%-point or complex tensor, got int64",
+      message(linalg.norm,
       tensor.arange(3)))
     assert.matches("linalg.lu_solve: pivots must be int32, got int64", message(linalg.lu_solve, eye(2),
       tensor.ones(2):long(), random(2, 1)))
@@ -154,8 +156,8 @@ describe("tensor.linalg raises", function()
     assert.matches("linalg.eig: x must be square matrices, got %[2, 3%]", message(linalg.eig, random(2, 3)))
     assert.matches("linalg.eig: matrix 2 of the batch has elements that are not finite", message(linalg.eig,
       tensor.stack({ eye(2), eye(2) * nan })))
-    assert.matches("linalg.svd: x must be float32 or float64, got complex64", message(linalg.svd,
-      tensor.complex(tensor.eye(2), tensor.eye(2))))
+    assert.matches("linalg.svd: x must be float32, float64 or complex, got int64", message(linalg.svd,
+      tensor.eye(2):long()))
     assert.matches("polar: expected matrices with at least as many rows as columns, got shape %[2, 3%]",
       message(linalg.polar, random(2, 3)))
     assert.matches("householder_product: tau must have the batch of x and at most its 2 columns",
@@ -360,5 +362,98 @@ describe("tensor.linalg", function()
       end
     end
     assert(tried > 0)
+  end)
+end)
+
+describe("complex matrices in tensor.linalg", function()
+  local function complex(...)
+    local g = tensor.Generator(7)
+    return tensor.randn({ ... }, { dtype = "complex128", generator = g })
+  end
+  local function adjoint(x) return x:transpose(-2, -1):conj() end
+  local function near(a, b) assert((a - b):abs():max():item() < 1e-10) end
+
+  it("are what their factors multiply to, tall, wide and in batches", function()
+    for _, shape in ipairs { { 4, 4 }, { 5, 3 }, { 3, 5 }, { 2, 2, 4, 3 }, { 1, 1 } } do
+      local x = complex(unpack(shape))
+      local q, r = linalg.qr(x)
+      near(q:matmul(r), x)
+      near(adjoint(q):matmul(q), tensor.eye(q.shape[q.ndim]):cdouble())
+      local u, s, vh = linalg.svd(x, { full_matrices = false })
+      assert.are.equal("float64", s.dtype)
+      near((u * s:unsqueeze(-2)):matmul(vh), x)
+      local P, L, U = linalg.lu(x)
+      near(P:matmul(L):matmul(U), x)
+      near(x:matmul(linalg.pinv(x)):matmul(x), x)
+      near(linalg.norm(linalg.svdvals(x), { dim = -1 }), linalg.matrix_norm(x))
+    end
+  end)
+
+  it("are solved, inverted and raised", function()
+    local a, b = complex(3, 4, 4), complex(3, 4, 2)
+    near(a:matmul(linalg.solve(a, b)), b)
+    near(linalg.solve(a, adjoint(b), { left = false }):matmul(a), adjoint(b))
+    near(a:matmul(linalg.solve(a, b:real())), b:real():cdouble())
+    near(linalg.matrix_power(a, -2):matmul(a):matmul(a), tensor.eye(4):cdouble())
+    near(linalg.lu_solve(linalg.lu_factor(a), select(2, linalg.lu_factor(a)), b, { adjoint = true }),
+      linalg.solve(adjoint(a), b))
+    local sign, log = linalg.slogdet(a)
+    near(sign * log:exp(), linalg.det(a))
+    local h = a:matmul(adjoint(a))
+    local l = linalg.cholesky(h)
+    near(l:matmul(adjoint(l)), h)
+    near(linalg.cholesky(h, { upper = true }), adjoint(l))
+    near(b:cholesky_solve(l), linalg.solve(h, b))
+    local values, vectors = linalg.eigh(h)
+    near((vectors * values:unsqueeze(-2)):matmul(adjoint(vectors)), h)
+    near(linalg.lstsq(complex(5, 3), complex(5, 2)), linalg.pinv(complex(5, 3)):matmul(complex(5, 2)))
+    local LD, pivots = linalg.ldl_factor(h, { hermitian = true })
+    near(linalg.ldl_solve(LD, pivots, b, { hermitian = true }), linalg.solve(h, b))
+    local qr, tau = tensor.geqrf(complex(4, 3))
+    near(linalg.householder_product(qr, tau), (linalg.qr(complex(4, 3))))
+  end)
+
+  it("have a gradient of det where they are singular", function()
+    local x = complex(3, 3)
+    x[3] = x[1] * 2
+    local function gradient(at)
+      local leaf = at:clone():requires_grad_()
+      linalg.det(leaf):real():sum():backward()
+      return leaf.grad
+    end
+    near(gradient(x), gradient(x + tensor.eye(3):cdouble() * 1e-13))
+    x[2] = 0 -- of rank 1: no minor is left
+    assert(gradient(x):abs():max():item() < 1e-12)
+  end)
+
+  it("raise as real ones do", function()
+    assert.matches("linalg.inv: the matrix is singular", message(linalg.inv, tensor.zeros(2, 2):cdouble()))
+    assert.matches("linalg.cholesky: the matrix is not positive%-definite",
+      message(linalg.cholesky, -tensor.eye(2):cdouble()))
+    assert.matches("linalg.svd: the matrix has elements that are not finite",
+      message(linalg.svd, tensor.eye(2):cdouble() * nan))
+    assert.matches("linalg.eigh: the matrix has elements that are not finite",
+      message(linalg.eigh, tensor.eye(2):cdouble() * nan))
+    assert.is_true(linalg.solve(tensor.eye(2):cdouble() * nan, complex(2, 1)):isnan():all():item())
+  end)
+
+  it("have no gradient of a loss in the angles of their vectors", function()
+    local function backward(f, x)
+      x = x:clone():requires_grad_()
+      return function() f(x):backward() end
+    end
+    local x = complex(3, 3)
+    local h = x + adjoint(x)
+    assert.matches("linalg.svd: the loss depends on the angles of complex singular vectors",
+      message(backward(function(a) return (select(1, linalg.svd(a))):real():sum() end, x)))
+    assert.matches("linalg.eigh: the loss depends on the angles of complex eigenvectors",
+      message(backward(function(a) return (select(2, linalg.eigh(a))):real():sum() end, h)))
+    for _, a in ipairs { x, x:real() } do
+      assert.matches("linalg.eig: the loss depends on the angles of complex eigenvectors",
+        message(backward(function(b) return (select(2, linalg.eig(b))):imag():square():sum() end, a)))
+      backward(function(b) return (select(2, linalg.eig(b))):abs():square():sum() end, a)()
+    end
+    backward(function(a) return (select(1, linalg.svd(a))):abs():sum() end, x)()
+    backward(function(a) return (select(2, linalg.eigh(a))):abs():sum() end, h)()
   end)
 end)

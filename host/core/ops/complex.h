@@ -5,10 +5,11 @@
 #include "core/ops/infer.h"
 
 /* How a row takes complex operands.  REFUSE: by name.  KEEP: the row's own rule and kernel; its
- * gradient rule holds for complex numbers as it is (it is linear with real factors, or there is
- * none).  TURN: likewise, but the gradient is that of a function with a complex derivative f', by
- * which g is multiplied conjugated; run_op conjugates g before the rule of the real numbers and
- * the results after it.  OTHERS: put together of other rows, which record themselves. */
+ * gradient rule holds for complex numbers as it is (it is linear with real factors, it looks at the
+ * type, or there is none).  TURN: likewise, but the gradient is that of a function with a complex
+ * derivative f', by which g is multiplied conjugated; run_op conjugates g (of all results) before
+ * the rule of the real numbers and what comes of it after.  OTHERS: put together of other rows,
+ * which record themselves. */
 typedef enum { AX_COMPLEX_REFUSE, AX_COMPLEX_KEEP, AX_COMPLEX_TURN, AX_COMPLEX_OTHERS } ax_complex_way;
 ax_complex_way ax_complex_way_of(ax_op op);
 /* Part 0 (real) or 1 (imaginary) of x, a view. */

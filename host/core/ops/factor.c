@@ -2,7 +2,9 @@
  * determinant.
  *
  * Gradients are built of rows, so that they can be differentiated again.  The formulas are written
- * for one matrix; products and solutions run over the batch. */
+ * for one matrix; products and solutions run over the batch.  Rows whose results are differentiable
+ * as complex functions (AX_COMPLEX_TURN) have formulas with plain transposition; in the others ^H,
+ * mh(), is that and conjugation. */
 #include "core/ops/matrices.h"
 
 #include <stdio.h>
@@ -19,9 +21,9 @@ static const char *shown(const ax_infer *q)
 
 static ax_status need_matrix(const ax_infer *q, const ax_tensor *t, const char *what)
 {
-  if (t->dtype != AX_F32 && t->dtype != AX_F64)
-    return ax_fail(AX_EDTYPE, "%s: %s must be float32 or float64, got %s %s", shown(q), what, TYPE(t),
-                   TEXT(t));
+  if (t->dtype != AX_F32 && t->dtype != AX_F64 && !ax_is_complex((ax_dtype)t->dtype))
+    return ax_fail(AX_EDTYPE, "%s: %s must be float32, float64 or complex, got %s %s", shown(q), what,
+                   TYPE(t), TEXT(t));
   if (t->ndim < 2)
     return ax_fail(AX_ESHAPE, "%s: %s must have at least two dims, got %s", shown(q), what, TEXT(t));
   for (int d = t->ndim - 2; d < t->ndim; d++)
@@ -65,6 +67,7 @@ static void out_each(ax_infer *q, int k, ax_dtype dtype, int64_t rows, int64_t c
   out_like(q, k, dtype, n, shape);
 }
 #define FLOATS ((ax_dtype)X->dtype)
+#define REALS (ax_is_complex(FLOATS) ? ax_part_dtype(FLOATS) : FLOATS)
 
 ax_status ax_infer_linalg_cholesky(ax_infer *q)
 {
@@ -156,7 +159,7 @@ ax_status ax_infer_linalg_det(ax_infer *q)
 ax_status ax_infer_linalg_slogdet(ax_infer *q)
 {
   const ax_status st = ax_infer_linalg_det(q);
-  if (st == AX_OK) out_each(q, 1, FLOATS, -1, -1);
+  if (st == AX_OK) out_each(q, 1, REALS, -1, -1);
   return st;
 }
 
@@ -178,7 +181,7 @@ ax_status ax_infer_linalg_svd(ax_infer *q)
   if (st != AX_OK) return st;
   const int64_t m = ROWS(X), n = COLS(X), k = m < n ? m : n;
   out_each(q, 0, FLOATS, vectors ? m : 0, vectors ? full ? m : k : 0);
-  out_each(q, 1, FLOATS, k, -1);
+  out_each(q, 1, REALS, k, -1);
   out_each(q, 2, FLOATS, vectors ? full ? n : k : 0, vectors ? n : 0);
   return AX_OK;
 }
@@ -188,7 +191,7 @@ ax_status ax_infer_linalg_eigh(ax_infer *q)
   const int64_t n = q->a.linalg_eigh.vectors ? ROWS(X) : 0;
   const ax_status st = need_square(q, X, "x");
   if (st != AX_OK) return st;
-  out_each(q, 0, FLOATS, ROWS(X), -1);
+  out_each(q, 0, REALS, ROWS(X), -1);
   out_each(q, 1, FLOATS, n, n);
   return AX_OK;
 }
@@ -198,7 +201,7 @@ ax_status ax_infer_linalg_eig(ax_infer *q)
   const ax_dtype d = ax_is_complex((ax_dtype)X->dtype) ? (ax_dtype)X->dtype
                      : X->dtype == AX_F64              ? AX_C128
                                                        : AX_C64;
-  const ax_status st = X->dtype == d && X->ndim >= 2 && ROWS(X) == COLS(X) ? AX_OK : need_square(q, X, "x");
+  const ax_status st = need_square(q, X, "x");
   if (st != AX_OK) return st;
   const int64_t n = q->a.linalg_eig.vectors ? ROWS(X) : 0;
   out_each(q, 0, d, ROWS(X), -1);
@@ -236,7 +239,7 @@ ax_status ax_infer_linalg_lstsq(ax_infer *q)
   AX_TRY(need_side(q, X, INPUT(1)));
   out_each(q, 0, FLOATS, COLS(X), COLS(INPUT(1)));
   out_each(q, 1, AX_I64, -1, -1);
-  out_each(q, 2, FLOATS, values ? ROWS(X) < COLS(X) ? ROWS(X) : COLS(X) : 0, -1);
+  out_each(q, 2, REALS, values ? ROWS(X) < COLS(X) ? ROWS(X) : COLS(X) : 0, -1);
 out:
   return st;
 }
@@ -254,19 +257,23 @@ ax_status ax_infer_linalg_pinv(ax_infer *q)
 
 /* ---- gradients */
 
-/* With L L^T = A:  dA = L^-T phi(L^T dL) L^-1, made symmetric.  phi takes the lower triangle and
+/* With L L^H = A:  dA = L^-H phi(L^H dL) L^-1, made Hermitian.  phi takes the lower triangle and
  * half the diagonal. */
 RULE(linalg_cholesky)
 {
   const bool upper = A->linalg_cholesky.upper;
   const ax_arg factor = OUT(0);
   if (!c->g[0]) return;
-  const ax_arg l = upper ? mt(c, factor) : factor, gl = upper ? mt(c, G) : G;
-  const ax_arg product = mm(c, mt(c, l), gl);
-  const ax_arg phi = bin(c, AX_OP_ADD, tril(c, product, 0), tril(c, product, -1));
-  const ax_arg half = solve_triangular(c, factor, phi, upper, !upper, false); /* L^-T phi */
-  const ax_arg both = mt(c, solve_triangular(c, factor, mt(c, half), upper, !upper, false));
-  give(c, 0, mul(c, bin(c, AX_OP_ADD, both, mt(c, both)), NUM(0.25)));
+  const ax_arg l = upper ? mh(c, factor) : factor, gl = upper ? mh(c, G) : G;
+  const ax_arg product = mm(c, mh(c, l), gl), turned = upper ? factor : conjugated(c, factor);
+  const bool hermitian = ax_is_complex(META(0)->dtype);
+  const ax_arg strict = tril(c, product, -1);
+  const ax_arg phi = bin(c, AX_OP_ADD, tril(c, product, 0), hermitian ? mh(c, strict) : strict);
+  const ax_arg half = solve_triangular(c, turned, phi, upper, !upper, false); /* L^-H phi */
+  const ax_arg both = mh(c, solve_triangular(c, turned, mh(c, half), upper, !upper, false));
+  /* phi is Hermitian but for the diagonal's imaginary part, which PyTorch's gradient has, too */
+  if (hermitian) give(c, 0, mul(c, both, NUM(0.5)));
+  else give(c, 0, mul(c, bin(c, AX_OP_ADD, both, mh(c, both)), NUM(0.25)));
 }
 
 static ax_arg part(ax_grad *c, ax_arg x, int dim, int64_t from, int64_t to)
@@ -351,9 +358,16 @@ static ax_arg inverse_transposed(ax_grad *c, ax_arg x)
   return mt(c, call(c, AX_OP_LINALG_INV, 1, &x, &AX_ATTRS(linalg_inv, .check = 0)));
 }
 
+/* dA = (dl + i imag(ds conj(s))) A^-H for the sign s and the logarithm l; a real sign is flat. */
 RULE(linalg_slogdet)
 {
-  if (c->g[1]) give(c, 0, mul(c, each(c, (ax_arg){ .t = c->g[1] }), inverse_transposed(c, IN(0))));
+  const bool turns = ax_is_complex(META(0)->dtype) && c->g[0];
+  ax_arg g = { .t = c->g[1] };
+  if (turns) {
+    const ax_arg turn = un(c, AX_OP_IMAG, mul(c, G, conjugated(c, OUT(0))));
+    g = bin(c, AX_OP_COMPLEX, g.t ? g : mul(c, turn, NUM(0)), turn);
+  }
+  if (g.t) give(c, 0, mul(c, each(c, g), conjugated(c, inverse_transposed(c, IN(0)))));
 }
 
 RULE(linalg_det) { give(c, 0, mul(c, each(c, G), un(c, AX_OP_LINALG_COFACTOR, IN(0)))); }
@@ -370,17 +384,17 @@ RULE(linalg_cofactor)
 /* With P = A^+ and dP, its gradient (formulas of Golub and Pereyra); the rank does not change. */
 static ax_arg pinv_gradient(ax_grad *c, ax_arg g, ax_arg p, ax_arg a)
 {
-  const ax_arg pt = mt(c, p), gt = mt(c, g);
+  const ax_arg ph = mh(c, p), gh = mh(c, g);
   if (!a.t || !p.t) return a;
   if (ROWS(a.t) <= COLS(a.t)) {
-    const ax_arg k = mm(c, gt, p), kpt = mm(c, k, pt);
-    const ax_arg first = sub(c, kpt, mt(c, mm(c, p, k)));
-    const ax_arg second = sub(c, first, mm(c, mm(c, a, p), kpt));
-    return bin(c, AX_OP_ADD, second, mm(c, mm(c, pt, p), sub(c, gt, mm(c, k, a))));
+    const ax_arg k = mm(c, gh, p), kph = mm(c, k, ph);
+    const ax_arg first = sub(c, kph, mh(c, mm(c, p, k)));
+    const ax_arg second = sub(c, first, mm(c, mm(c, a, p), kph));
+    return bin(c, AX_OP_ADD, second, mm(c, mm(c, ph, p), sub(c, gh, mm(c, k, a))));
   }
-  const ax_arg k = mm(c, p, gt), ptk = mm(c, pt, k);
-  const ax_arg first = sub(c, mm(c, mm(c, sub(c, gt, mm(c, a, k)), p), pt), mt(c, mm(c, k, p)));
-  return bin(c, AX_OP_ADD, first, sub(c, ptk, mm(c, mm(c, ptk, p), a)));
+  const ax_arg k = mm(c, p, gh), phk = mm(c, ph, k);
+  const ax_arg first = sub(c, mm(c, mm(c, sub(c, gh, mm(c, a, k)), p), ph), mh(c, mm(c, k, p)));
+  return bin(c, AX_OP_ADD, first, sub(c, phk, mm(c, mm(c, phk, p), a)));
 }
 
 RULE(linalg_pinv) { give(c, 0, pinv_gradient(c, G, OUT(0), IN(0))); }
@@ -392,6 +406,6 @@ RULE(linalg_lstsq)
   if (!c->g[0] || !a.t || !b.t) return;
   const ax_arg p = call(c, AX_OP_LINALG_LSTSQ, 2, (ax_arg[]){ a, identity(c, a, ROWS(a.t)) },
                         &AX_ATTRS(linalg_lstsq, .driver = AX_LSTSQ_GELSD, .rcond = A->linalg_lstsq.rcond));
-  if (WANTS(1)) give(c, 1, mm(c, mt(c, p), G));
-  if (WANTS(0)) give(c, 0, pinv_gradient(c, mm(c, G, mt(c, b)), p, a));
+  if (WANTS(1)) give(c, 1, mm(c, mh(c, p), G));
+  if (WANTS(0)) give(c, 0, pinv_gradient(c, mm(c, G, mh(c, b)), p, a));
 }

@@ -14,6 +14,12 @@ static inline ax_arg mt(ax_grad *c, ax_arg x)
 {
   return x.t ? transpose(c, x, x.t->ndim - 2, x.t->ndim - 1) : x;
 }
+/* x^H: of real x the transposed one. */
+static inline ax_arg conjugated(ax_grad *c, ax_arg x)
+{
+  return x.t && ax_is_complex((ax_dtype)x.t->dtype) ? un(c, AX_OP_CONJ_COPY, x) : x;
+}
+static inline ax_arg mh(ax_grad *c, ax_arg x) { return conjugated(c, mt(c, x)); }
 static inline ax_arg tril(ax_grad *c, ax_arg x, int64_t diagonal)
 {
   return call1(c, AX_OP_TRIL, x, &AX_ATTRS(tril, .diagonal = diagonal));
@@ -74,6 +80,14 @@ static inline ax_arg permutation(ax_grad *c, ax_arg pivots, int64_t rows, ax_dty
   const ax_status st = ax_tensor_alias(pivots.t, &plain);
   return call1(c, AX_OP_LINALG_PERMUTATION, keep(c, st, plain),
                &AX_ATTRS(linalg_permutation, .rows = rows, .dtype = dtype));
+}
+
+/* x in y's type: a product wants one type. */
+static inline ax_arg in_type_of(ax_grad *c, ax_arg x, ax_arg y)
+{
+  return x.t && y.t && x.t->dtype != y.t->dtype
+             ? call1(c, AX_OP_CAST, x, &AX_ATTRS(cast, .dtype = (ax_dtype)y.t->dtype))
+             : x;
 }
 
 /* a and b one after the other along dim -1 or -2. */

@@ -1,4 +1,5 @@
 /* Gradients of QR, of singular values and of eigenvalues; the rules are in factor.c. */
+#include "core/device/meta.h"
 #include "core/ops/matrices.h"
 
 /* The vectors s as rows, and as columns, of the matrices of a batch. */
@@ -6,8 +7,40 @@ static ax_arg row_of(ax_grad *c, ax_arg s) { return unsqueeze(c, s, s.t ? s.t->n
 static ax_arg column_of(ax_grad *c, ax_arg s) { return unsqueeze(c, s, s.t ? s.t->ndim : 0); }
 static ax_arg plus(ax_grad *c, ax_arg a, ax_arg b) { return !a.t ? b : !b.t ? a : bin(c, AX_OP_ADD, a, b); }
 
-/* x - x^T */
-static ax_arg skew(ax_grad *c, ax_arg x) { return sub(c, x, mt(c, x)); }
+/* x - x^H */
+static ax_arg skew(ax_grad *c, ax_arg x) { return sub(c, x, mh(c, x)); }
+static ax_arg without_diagonal(ax_grad *c, ax_arg x)
+{
+  return bin(c, AX_OP_ADD, tril(c, x, -1), triu(c, x, 1));
+}
+static bool complex_matrices(ax_arg x) { return x.t && ax_is_complex((ax_dtype)x.t->dtype); }
+static ax_arg diagonal_of(ax_grad *c, ax_arg x)
+{
+  const int n = x.t ? x.t->ndim : 2;
+  return call1(c, AX_OP_DIAGONAL, x, &AX_ATTRS(diagonal, .offset = 0, .dim1 = n - 2, .dim2 = n - 1));
+}
+
+/* Complex vectors are free up to their angles.  A loss that depends on these has no gradient:
+ * `turn`, its slope in them, must be 0. */
+enum { PERCENT = 100 };
+static void check_angles(ax_grad *c, const char *name, const char *vectors, ax_arg turn)
+{
+  ax_tensor *size = NULL, *most = NULL;
+  double value = 0;
+  if (c->st != AX_OK || !turn.t || turn.t->numel == 0 || turn.t->device.kind == AX_META) return;
+  const bool former = ax_grad_set_enabled(false);
+  c->st = ax_run1(AX_OP_ABS, turn.t, &size);
+  if (c->st == AX_OK) c->st = run_list(AX_OP_AMAX, size, -1, NULL, &most);
+  if (c->st == AX_OK) c->st = ax_item(most, &value);
+  ax_grad_set_enabled(former);
+  ax_tensor_release(size), ax_tensor_release(most);
+  if (c->st == AX_OK && value * PERCENT > 1)
+    c->st =
+        ax_fail(AX_EGRAD,
+                "linalg.%s: the loss depends on the angles of complex %s, which are not determined, so it "
+                "has no gradient; use what does not depend on them, as absolute values",
+                name, vectors);
+}
 
 /* s_k - s_j in row j and column k, 1 on the diagonal. */
 static ax_arg differences(ax_grad *c, ax_arg s)
@@ -18,19 +51,21 @@ static ax_arg differences(ax_grad *c, ax_arg s)
 
 /* ---- QR */
 
-/* Q R = A, R square:  dA = [dQ + Q sym(triu(dR R^T - Q^T dQ))] R^-T, where sym(M) = M + M^T with
- * half the diagonal. */
+/* Q R = A, R square:  dA = [dQ + Q sym(triu(dR R^H - Q^H dQ))] R^-H, where sym(M) = M + M^H with
+ * half the diagonal, whose imaginary part is 0: LAPACK's R has a real diagonal. */
 static ax_arg qr_square(ax_grad *c, ax_arg gq, ax_arg gr, ax_arg q, ax_arg r)
 {
   ax_arg middle = { 0 };
-  if (gr.t) middle = mm(c, gr, mt(c, r));
+  if (gr.t) middle = mm(c, gr, mh(c, r));
   if (gq.t) {
-    const ax_arg inner = mm(c, mt(c, q), gq);
+    const ax_arg inner = mm(c, mh(c, q), gq);
     middle = middle.t ? sub(c, middle, inner) : un(c, AX_OP_NEG, inner);
   }
   const ax_arg above = triu(c, middle, 0), strict = triu(c, middle, 1);
-  const ax_arg sum = plus(c, mm(c, q, bin(c, AX_OP_ADD, above, mt(c, strict))), gq);
-  return mt(c, solve_triangular(c, r, mt(c, sum), true, false, false)); /* .. R^-T */
+  ax_arg sym = bin(c, AX_OP_ADD, above, mh(c, strict));
+  if (complex_matrices(sym)) sym = mul(c, bin(c, AX_OP_ADD, sym, mh(c, sym)), NUM(0.5));
+  const ax_arg sum = plus(c, mm(c, q, sym), gq);
+  return mh(c, solve_triangular(c, r, mh(c, sum), true, false, false)); /* .. R^-H */
 }
 
 RULE(linalg_qr)
@@ -63,16 +98,16 @@ RULE(linalg_qr)
     return;
   }
   const ax_arg gu = narrow(c, gr, last, 0, rows), gv = narrow(c, gr, last, rows, cols - rows);
-  const ax_arg y = mm(c, q, v), gq_all = plus(c, gq, mm(c, y, mt(c, gv)));
+  const ax_arg y = mm(c, q, v), gq_all = plus(c, gq, mm(c, y, mh(c, gv)));
   give(c, 0, joined(c, qr_square(c, gq_all, gu, q, u), mm(c, q, gv), -1));
 }
 
 /* ---- singular values */
 
-/* U S V^T = A, with E_jk = S_k^2 - S_j^2 off the diagonal:
- *     dA = U [(skew(U^T dU) / E) S + S (skew(V^T dV) / E) + diag(dS)] V^T
+/* U S V^H = A, with E_jk = S_k^2 - S_j^2 off the diagonal:
+ *     dA = U [(skew(U^H dU) / E) S + S (skew(V^H dV) / E) + diag(dS + i imag(U^H dU) / S)] V^H
  * and what of dU, dV is outside the space of U, V:
- *     + (dU - U U^T dU) S^-1 V^T + U S^-1 (dV - V V^T dV)^T */
+ *     + (dU - U U^H dU) S^-1 V^H + U S^-1 (dV - V V^H dV)^H */
 RULE(linalg_svd)
 {
   const ax_meta *m = META(0);
@@ -95,16 +130,28 @@ RULE(linalg_svd)
   if (gvh.t) gvh = narrow(c, gvh, nd - 2, 0, k);
   const ax_arg e = gu.t || gvh.t ? differences(c, mul(c, s, s)) : (ax_arg){ 0 };
   ax_arg core = gs.t ? diagonal_matrix(c, gs) : (ax_arg){ 0 }, out;
-  if (gu.t) core = plus(c, core, mul(c, over(c, skew(c, mm(c, mt(c, u), gu)), e), row_of(c, s)));
-  if (gvh.t) core = plus(c, core, mul(c, column_of(c, s), over(c, skew(c, mm(c, vh, mt(c, gvh))), e)));
-  out = mm(c, u, core);
+  ax_arg turn = { 0 };
+  for (int side = 0; side < 2; side++) {
+    if (!(side ? gvh.t : gu.t)) continue;
+    const ax_arg inner = side ? mm(c, vh, mh(c, gvh)) : mm(c, mh(c, u), gu);
+    const ax_arg rates = without_diagonal(c, over(c, skew(c, inner), e));
+    core = plus(c, core, mul(c, rates, side ? column_of(c, s) : row_of(c, s)));
+    if (!complex_matrices(u)) continue;
+    const ax_arg angle = un(c, AX_OP_IMAG, diagonal_of(c, inner));
+    turn = plus(c, turn, angle);
+    if (side == 0)
+      core =
+          plus(c, core, diagonal_matrix(c, bin(c, AX_OP_COMPLEX, mul(c, angle, NUM(0)), over(c, angle, s))));
+  }
+  check_angles(c, "svd", "singular vectors", turn);
+  out = mm(c, u, in_type_of(c, core, u));
   if (gu.t && rows > k) {
-    const ax_arg outside = sub(c, gu, mm(c, u, mm(c, mt(c, u), gu)));
+    const ax_arg outside = sub(c, gu, mm(c, u, mm(c, mh(c, u), gu)));
     out = plus(c, out, over(c, outside, row_of(c, s)));
   }
   out = mm(c, out, vh);
   if (gvh.t && cols > k) {
-    const ax_arg outside = sub(c, gvh, mm(c, mm(c, gvh, mt(c, vh)), vh));
+    const ax_arg outside = sub(c, gvh, mm(c, mm(c, gvh, mh(c, vh)), vh));
     out = plus(c, out, mm(c, over(c, u, row_of(c, s)), outside));
   }
   give(c, 0, out);
@@ -112,7 +159,7 @@ RULE(linalg_svd)
 
 /* ---- symmetric eigenvalues */
 
-/* V L V^T = A, with E_jk = L_k - L_j off the diagonal:  dA = V [(V^T dV) / E + diag(dL)] V^T. */
+/* V L V^H = A, with E_jk = L_k - L_j off the diagonal:  dA = V [(V^H dV) / E + diag(dL)] V^H. */
 RULE(linalg_eigh)
 {
   const ax_arg l = OUT(0), v = OUT(1), gl = { .t = c->g[0] }, gv = { .t = c->g[1] };
@@ -124,30 +171,16 @@ RULE(linalg_eigh)
     return;
   }
   if (gv.t) {
-    const ax_arg turned = over(c, mm(c, mt(c, v), gv), differences(c, l)); /* no part of it on the diagonal */
-    core = bin(c, AX_OP_ADD, tril(c, turned, -1), triu(c, turned, 1));
+    const ax_arg inner = mm(c, mh(c, v), gv);
+    if (complex_matrices(v))
+      check_angles(c, "eigh", "eigenvectors", un(c, AX_OP_IMAG, diagonal_of(c, inner)));
+    core = without_diagonal(c, over(c, inner, differences(c, l)));
   }
   if (gl.t) core = plus(c, core, diagonal_matrix(c, gl));
-  give(c, 0, mm(c, mm(c, v, core), mt(c, v)));
+  give(c, 0, mm(c, mm(c, v, in_type_of(c, core, v)), mh(c, v)));
 }
 
 /* ---- eigenvalues of any matrix */
-
-static ax_arg adjoint(ax_grad *c, ax_arg x) { return un(c, AX_OP_CONJ_COPY, mt(c, x)); }
-
-/* x with a x = b for complex matrices, by the real system of both parts. */
-static ax_arg solve_complex(ax_grad *c, ax_arg a, ax_arg b)
-{
-  const ax_arg re = un(c, AX_OP_REAL, a), im = un(c, AX_OP_IMAG, a);
-  const ax_arg top = joined(c, re, un(c, AX_OP_NEG, im), -1), bottom = joined(c, im, re, -1);
-  const ax_arg sides = joined(c, un(c, AX_OP_REAL, b), un(c, AX_OP_IMAG, b), -2);
-  const ax_arg x = call(c, AX_OP_LINALG_SOLVE, 2, (ax_arg[]){ joined(c, top, bottom, -2), sides },
-                        &AX_ATTRS(linalg_solve, .check = 0));
-  if (!x.t) return x;
-  const int rows = x.t->ndim - 2;
-  const int64_t n = x.t->shape[rows] / 2;
-  return bin(c, AX_OP_COMPLEX, narrow(c, x, rows, 0, n), narrow(c, x, rows, n, n));
-}
 
 /* V L V^-1 = A, with E_jk = conj(L_k - L_j) off the diagonal:
  *     dA = V^-H [(V^H dV - V^H V diag(real(V^H dV))) / E + diag(dL)] V^H
@@ -162,17 +195,17 @@ RULE(linalg_eig)
     c->st = ax_fail(AX_EGRAD, "linalg.eig: the gradient needs the eigenvectors, which were not computed");
     return;
   }
-  const ax_arg vh = adjoint(c, v);
+  const ax_arg vh = mh(c, v);
   if (gv.t) {
-    const int nd = gv.t->ndim;
-    const ax_arg turned = mm(c, vh, gv);
-    const ax_arg along = un(c, AX_OP_REAL,
-                            call1(c, AX_OP_DIAGONAL, turned,
-                                  &AX_ATTRS(diagonal, .offset = 0, .dim1 = nd - 2, .dim2 = nd - 1)));
+    const ax_arg turned = mm(c, vh, gv), diagonal = diagonal_of(c, turned),
+                 along = un(c, AX_OP_REAL, diagonal);
+    check_angles(c, "eig", "eigenvectors", un(c, AX_OP_IMAG, diagonal));
     const ax_arg rest = sub(c, turned, mm(c, vh, mul(c, v, row_of(c, along))));
     const ax_arg all = over(c, rest, un(c, AX_OP_CONJ_COPY, differences(c, l)));
-    core = bin(c, AX_OP_ADD, tril(c, all, -1), triu(c, all, 1));
+    core = without_diagonal(c, all);
   }
   if (gl.t) core = plus(c, core, diagonal_matrix(c, gl));
-  give(c, 0, solve_complex(c, vh, mm(c, core, vh)));
+  give(c, 0,
+       call(c, AX_OP_LINALG_SOLVE, 2, (ax_arg[]){ vh, mm(c, core, vh) },
+            &AX_ATTRS(linalg_solve, .check = 0)));
 }

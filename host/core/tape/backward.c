@@ -225,6 +225,14 @@ static ax_status turn_back(ax_tensor **d)
   return AX_OK;
 }
 
+/* Rows of one result, mostly; those of more have at most AX_MAX_OUT. */
+static bool any_complex_gradient(const ax_node *n)
+{
+  for (int k = 0; k < n->n_out && k < AX_MAX_OUT; k++)
+    if (n->grads[k] && __builtin_expect(ax_is_complex((ax_dtype)n->grads[k]->dtype), 0)) return true;
+  return false;
+}
+
 static ax_status run_op(ax_walk *r, ax_node *n, ax_tensor **d, bool *slot_written, uint32_t *hidden)
 {
   ax_tensor *own[AX_MAX_OUT] = { 0 };
@@ -238,16 +246,21 @@ static ax_status run_op(ax_walk *r, ax_node *n, ax_tensor **d, bool *slot_writte
   ax_status st = n->op != AX_OP_CAT ? unpack(&c, own) : AX_OK;
 
   if (st == AX_OK) {
-    const bool turned = n->n_out == 1 && c.g[0] && ax_is_complex((ax_dtype)c.g[0]->dtype) &&
-                        ax_complex_way_of(n->op) == AX_COMPLEX_TURN;
-    ax_tensor *conjugate = NULL, *const given = n->grads[0];
-    if (turned && (st = ax_run1(AX_OP_CONJ, given, &conjugate)) == AX_OK) n->grads[0] = conjugate;
+    const bool turned = any_complex_gradient(n) && ax_complex_way_of(n->op) == AX_COMPLEX_TURN;
+    ax_tensor *conjugate[AX_MAX_OUT] = { 0 }, *given[AX_MAX_OUT];
+    for (int k = 0; turned && k < n->n_out; k++) {
+      given[k] = n->grads[k];
+      if (given[k] && st == AX_OK && (st = ax_run1(AX_OP_CONJ, given[k], &conjugate[k])) == AX_OK)
+        n->grads[k] = conjugate[k];
+    }
     if (st == AX_OK) {
       ax_op_impls[n->op].gradient(&c);
       st = c.st;
     }
-    n->grads[0] = given;
-    ax_tensor_release(conjugate);
+    for (int k = 0; turned && k < n->n_out; k++) {
+      n->grads[k] = given[k];
+      ax_tensor_release(conjugate[k]);
+    }
     for (int k = 0; turned && st == AX_OK && k < n->n_in; k++) st = turn_back(&d[k]);
     *hidden = c.hidden;
   }

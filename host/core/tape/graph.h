@@ -161,7 +161,7 @@ typedef struct ax_arg {
   bool integral;
 } ax_arg;
 
-enum { AX_RULE_TEMPS = 48 };
+enum { AX_RULE_TEMPS = 64 };
 typedef struct ax_grad {
   ax_status st; /* first failure; later steps do nothing */
   ax_node *node;

@@ -4,6 +4,7 @@ local define = require "accelerate.tensor.define"
 local options = require "accelerate.utils.options"
 
 local function linalg() return require "accelerate.tensor.linalg" end
+local function adjoint(x) return x:transpose(-2, -1):conj() end
 
 local function forward(name, signature, summary, to)
   define(name, signature, summary, function(...) return linalg()[to or name](...) end)
@@ -14,9 +15,12 @@ define("cholesky", "x:T upper:bool=false", "L with L L^T = x, or with `upper` U 
 forward("inverse", "x:T", "the inverse of matrices; see tensor.linalg.inv", "inv")
 forward("det", "x:T", "the determinant")
 forward("slogdet", "x:T", "sign of the determinant and logarithm of its absolute value, as two values")
-define("logdet", "x:T", "the logarithm of the determinant: -inf where it is 0, NaN where it is negative",
+define("logdet", "x:T",
+  "the logarithm of the determinant: -inf where it is 0, NaN where it is negative; of complex matrices " ..
+  "complex",
   function(x)
     local sign, value = linalg().slogdet(x)
+    if x:is_complex() then return core.complex(value, sign:angle()) end
     return value:masked_fill(sign:lt(0), 0 / 0)
   end)
 forward("matrix_power", "x:T n:int", "the n-th power of matrices, of their inverse where n is negative")
@@ -34,7 +38,7 @@ define("svd", "x:T some:bool=true compute_uv:bool=true",
   function(x, some, compute_uv)
     if compute_uv then
       local u, s, vh = linalg().svd(x, { full_matrices = not some })
-      return u, s, vh:transpose(-2, -1)
+      return u, s, adjoint(vh)
     end
     local s = linalg().svdvals(x)
     local shape = { unpack(x.shape) }
@@ -50,7 +54,7 @@ define("cholesky_solve", "b:T factor:T upper:bool=false",
   "x with a x = b, where cholesky gave the factor of a",
   function(b, factor, upper)
     local solve = linalg().solve_triangular
-    local turned = factor:transpose(-2, -1)
+    local turned = adjoint(factor)
     if upper then return solve(factor, solve(turned, b, { upper = false }), { upper = true }) end
     return solve(turned, solve(factor, b, { upper = false }), { upper = true })
   end)
@@ -117,7 +121,7 @@ local function basis(a, q, niter)
   local shape = a.shape
   local Q = qr(a:matmul(core.randn({ shape[#shape], q }, { dtype = a.dtype, device = a.device })))
   for _ = 1, niter do
-    local back = qr(a:transpose(-2, -1):matmul(Q))
+    local back = qr(adjoint(a):matmul(Q))
     Q = qr(a:matmul(back))
   end
   return Q
@@ -132,11 +136,11 @@ local function few_values(where, x, q, niter)
     options.fail("%s: q must be from 0 to min(m, n) = %d, got %d", where, math.min(m, n), q)
   end
   if niter < 0 then options.fail("%s: niter must be at least 0, got %d", where, niter) end
-  local tall = m >= n and x or x:transpose(-2, -1)
+  local tall = m >= n and x or adjoint(x)
   local Q = basis(tall, q, niter)
-  local u, s, vh = linalg().svd(Q:transpose(-2, -1):matmul(tall), { full_matrices = false })
+  local u, s, vh = linalg().svd(adjoint(Q):matmul(tall), { full_matrices = false })
   u = Q:matmul(u)
-  local v = vh:transpose(-2, -1)
+  local v = adjoint(vh)
   if m < n then u, v = v, u end
   return u, s, v
 end

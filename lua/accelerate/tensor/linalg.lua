@@ -2,9 +2,11 @@
 --- norms.
 ---
 --- The last two dims of a tensor are matrices, the dims before them a batch. Factorisations take
---- float32 and float64. LU, Cholesky, QR and what is solved with them have kernels of their own
---- that use all threads; singular values, eigenvalues and least squares are computed by LAPACK
---- (Debian's libopenblas0, found when it is first needed), each matrix by one thread. Results do
+--- float32, float64, complex64 and complex128; of complex matrices ^T means conjugated, too, unless
+--- a function says otherwise. LU, Cholesky, QR and what is solved with them have kernels of their
+--- own for real matrices that use all threads; singular values, eigenvalues, least squares and all
+--- of complex matrices are computed by LAPACK (Debian's libopenblas0, found when it is first
+--- needed), each matrix by one thread. Results do
 --- not depend on the number of threads. Factorisations have gradients, which can be differentiated
 --- again unless the function names a limit. Tensors on a GPU are copied to the CPU for a
 --- factorisation, and its results back. Several results are several values.

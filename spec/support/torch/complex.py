@@ -124,4 +124,45 @@ shown("conv3d", "F.conv3d(z:unsqueeze(3), w:unsqueeze(3), v)",
 case("l1_loss", "F.l1_loss(z, w)", F.l1_loss, x34, y34, rand(3, 4, seed=2), rand(3, 4, seed=3))
 case("l1_loss", "F.l1_loss(z, w, { reduction = \"none\" })", lambda z, w: F.l1_loss(z, w, reduction="none"), x34, y34,
      rand(3, 4, seed=2), rand(3, 4, seed=3))
+
+# ---- factorisations: what they multiply to, or what does not depend on angles
+A = (rand(2, 3, 3, seed=31), rand(2, 3, 3, seed=32))
+AB = (*A, rand(2, 3, 2, seed=33), rand(2, 3, 2, seed=34))
+la = torch.linalg
+shown("linalg.solve", "tensor.linalg.solve(z, w)", la.solve, *AB)
+shown("linalg.inv", "tensor.linalg.inv(z)", la.inv, *A)
+shown("linalg.det", "tensor.linalg.det(z)", la.det, *A)
+case("linalg.slogdet", "select(2, tensor.linalg.slogdet(z))", lambda z: la.slogdet(z)[1], *A)
+shown("linalg.slogdet", "(tensor.linalg.slogdet(z))", lambda z: la.slogdet(z)[0], *A)
+shown("linalg.solve_triangular", "tensor.linalg.solve_triangular(z, w, { upper = true })",
+      lambda z, w: la.solve_triangular(z, w, upper=True), *AB)
+shown("linalg.lu_factor", "(tensor.linalg.lu_factor(z))", lambda z: la.lu_factor(z)[0], *A)
+POSITIVE = "(z:matmul(z:transpose(-2, -1):conj()) + tensor.eye(3):double())"
+positive = lambda z: z @ z.mH + torch.eye(3)
+for upper in "false", "true":
+    shown("linalg.cholesky", "tensor.linalg.cholesky(%s, { upper = %s })" % (POSITIVE, upper),
+          lambda z, upper=upper: la.cholesky(positive(z), upper=upper == "true"), *A)
+shown("linalg.qr", "(tensor.linalg.qr(z))", lambda z: la.qr(z)[0], *A)
+shown("linalg.qr", "select(2, tensor.linalg.qr(z))", lambda z: la.qr(z)[1], *A)
+for shape in (3, 2), (2, 3), (3, 3):
+    x, y = rand(*shape, seed=35), rand(*shape, seed=36)
+    case("linalg.svd", "(tensor.linalg.svd(z, { full_matrices = false })):abs()", lambda z: la.svd(z, False)[0].abs(),
+         x, y, tolerance=1e-8)
+    case("linalg.svd", "(select(3, tensor.linalg.svd(z, { full_matrices = false }))):abs()",
+         lambda z: la.svd(z, False)[2].abs(), x, y, tolerance=1e-8)
+    case("linalg.svdvals", "tensor.linalg.svdvals(z)", la.svdvals, x, y)
+    shown("linalg.pinv", "tensor.linalg.pinv(z)", la.pinv, x, y)
+case("linalg.eigh", "(select(2, tensor.linalg.eigh(%s))):abs()" % POSITIVE, lambda z: la.eigh(positive(z))[1].abs(), *A,
+     tolerance=1e-8)
+case("linalg.eigvalsh", "tensor.linalg.eigvalsh(%s)" % POSITIVE, lambda z: la.eigvalsh(positive(z)), *A)
+shown("linalg.lstsq", "(tensor.linalg.lstsq(z, w))", lambda z, w: la.lstsq(z, w)[0], rand(4, 2, seed=1),
+      rand(4, 2, seed=2), rand(4, 1, seed=3), rand(4, 1, seed=4))
+shown("linalg.matrix_power", "tensor.linalg.matrix_power(z, -2)", lambda z: la.matrix_power(z, -2), *A, tolerance=1e-8)
+shown("linalg.multi_dot", "tensor.linalg.multi_dot({ z, w, z })", lambda z, w: la.multi_dot([z, w, z]), x34, y34,
+      rand(4, 3, seed=2), rand(4, 3, seed=3))
+shown("linalg.vecdot", "tensor.linalg.vecdot(z, w)", la.vecdot, x34, y34, rand(3, 4, seed=2), rand(3, 4, seed=3))
+for p, text in (1, "1"), (float("inf"), "math.huge"), ("nuc", "\"nuc\""), (2, "2"), ("fro", "\"fro\""):
+    case("linalg.matrix_norm", "tensor.linalg.matrix_norm(z, %s)" % text, lambda z, p=p: la.matrix_norm(z, p))
+for p in 1, 2, 3:
+    case("linalg.vector_norm", "tensor.linalg.vector_norm(z, %d)" % p, lambda z, p=p: la.vector_norm(z, p), x5, y5)
 f.write()

@@ -10,8 +10,8 @@ local M = {}
 -- x in the type that the norm is computed in.
 local function cast(where, x, dtype)
   if dtype then
-    if not dtype:find("float", 1, true) then
-      options.fail("linalg.%s: dtype must be a floating type, got %s", where, dtype)
+    if not dtype:find("float", 1, true) and not dtype:find("complex", 1, true) then
+      options.fail("linalg.%s: dtype must be a floating or complex type, got %s", where, dtype)
     end
     return x:to(dtype)
   end

@@ -116,14 +116,15 @@ M.cross = reads("cross", "a:T b:T dim:dim=-1", function(a, b, dim)
   return a:cross(b, dim)
 end)
 
---- Returns the sums of products of vectors along dim; other dims are broadcast.
+--- Returns the sums of products of vectors along dim, complex ones of a with their signs turned;
+--- other dims are broadcast.
 ---@param a accelerate.Tensor
 ---@param b accelerate.Tensor
 ---@param options { dim: integer? }? default the last one
 ---@return accelerate.Tensor
 M.vecdot = reads("vecdot", "a:T b:T dim:int=-1", function(a, b, dim)
   reading.check_float("vecdot", a)
-  return (a * b):sum(dim)
+  return (a:conj() * b):sum(dim)
 end)
 
 --- Returns the powers 0 to N - 1 of each element, as a last dim.

@@ -23,11 +23,31 @@ function M.check_square(where, x)
   end
 end
 
---- Raises where x is not floating.
+--- Raises where x is neither floating nor complex.
 function M.check_float(where, x)
-  if not x.dtype:find("float", 1, true) then
-    options.fail("linalg.%s: expected a floating-point tensor, got %s %s", where, x.dtype, M.shape_text(x))
+  if not x.dtype:find("float", 1, true) and not x:is_complex() then
+    options.fail("linalg.%s: expected a floating-point or complex tensor, got %s %s", where, x.dtype,
+      M.shape_text(x))
   end
+end
+
+--- x^H: of real x the transposed one.
+function M.adjoint(x) return x:transpose(-2, -1):conj() end
+
+--- The type of singular values, norms and bounds: that of the parts of complex numbers.
+function M.real_type(x)
+  return x.dtype == "complex64" and "float32" or x.dtype == "complex128" and "float64" or x.dtype
+end
+
+--- The difference between 1 and the next number of x's type.
+function M.eps(x) return M.real_type(x) == "float64" and 2 ^ -52 or 2 ^ -23 end
+
+--- Both in the type that they have together, where one of them is complex.
+function M.one_type(a, b)
+  if a:is_complex() == b:is_complex() then return a, b end
+  local wide = M.real_type(a) == "float64" or M.real_type(b) == "float64"
+  local dtype = wide and "complex128" or "complex64"
+  return a:to(dtype), b:to(dtype)
 end
 
 --- All sizes but the last `n`.

@@ -38,18 +38,18 @@ local function vector(a, i)
   return core.cat(parts, -2)
 end
 
---- H1 H2 .. Hk q, or Hk .. H2 H1 q with `transposed`, where Hi = I - tau[i] v v^T.
+--- H1 H2 .. Hk q, or Hk^H .. H2^H H1^H q with `transposed`, where Hi = I - tau[i] v v^H.
 function M.reflect(a, tau, q, transposed)
   local k = tau.shape[tau.ndim]
   for t = 1, k do
     local i = transposed and t or k + 1 - t
     local v, factor = vector(a, i), tau:narrow(-1, i, 1):unsqueeze(-1)
-    q = q - v:matmul(v:transpose(-2, -1):matmul(q) * factor)
+    q = q - v:matmul(reading.adjoint(v):matmul(q) * (transposed and factor:conj() or factor))
   end
   return q
 end
 
---- Returns the first n columns of the product of the reflections I - tau[i] v v^T, whose vectors
+--- Returns the first n columns of the product of the reflections I - tau[i] v v^H, whose vectors
 --- stand below the diagonal of x, as tensor.geqrf gives them.
 ---@param x accelerate.Tensor (.., m, n), m at least n
 ---@param tau accelerate.Tensor (.., k), k at most n
@@ -60,8 +60,8 @@ M.householder_product = reads("householder_product", "x:T tau:T", function(x, ta
   return M.reflect(x, tau, core.eye(m, n, { dtype = x.dtype, device = x.device }):expand(x.shape))
 end)
 
---- Returns q other, or q^T other with `transpose`; other q with `left = false`. q is the square
---- matrix that tensor.geqrf gave as reflections.
+--- Returns q other, or q^T other with `transpose` (q^H of complex q); other q with `left = false`.
+--- q is the square matrix that tensor.geqrf gave as reflections.
 ---@param x accelerate.Tensor (.., m, k)
 ---@param tau accelerate.Tensor (.., k)
 ---@param other accelerate.Tensor (.., m, n); with left = false (.., n, m)
@@ -76,8 +76,9 @@ function M.ormqr(x, tau, other, left, transpose)
     options.fail("linalg.ormqr: other must have the batch and %d %s, got shapes %s and %s",
       x.shape[x.ndim - 1], left and "rows" or "columns", shape_text(other), shape_text(x))
   end
+  if not left then side = side:conj() end
   local y = M.reflect(x, tau, side, transpose == left)
-  return left and y or y:transpose(-2, -1)
+  return left and y or reading.adjoint(y)
 end
 
 -- ---- L D L^T
@@ -86,11 +87,12 @@ end
 --- symmetric x that need not be positive-definite. Reads the lower triangle alone. Has no gradient.
 --- Raises, naming the matrix of the batch, where D is singular.
 ---@param x accelerate.Tensor (.., n, n)
----@param options { hermitian: boolean? }? changes nothing for real matrices
+---@param options { hermitian: boolean? }? complex x is Hermitian, and L D L^H; changes nothing for
+---  real matrices
 ---@return accelerate.Tensor LD (.., n, n)
 ---@return accelerate.Tensor pivots (.., n), int32
-M.ldl_factor = reads("ldl_factor", "x:T hermitian:bool=false", function(x)
-  local LD, pivots, info = core._linalg.ldl(x)
+M.ldl_factor = reads("ldl_factor", "x:T hermitian:bool=false", function(x, hermitian)
+  local LD, pivots, info = core._linalg.ldl(x, hermitian)
   if info:ne(0):any():item() then
     options.fail("linalg.ldl_factor: %s is singular: a diagonal element of its factor D is zero; " ..
       "linalg.ldl_factor_ex gives the factorisation nevertheless",
@@ -107,9 +109,9 @@ end)
 ---@return accelerate.Tensor pivots
 ---@return accelerate.Tensor info
 M.ldl_factor_ex = reads("ldl_factor_ex", "x:T hermitian:bool=false check_errors:bool=false",
-  function(x, _, check)
-    if check then M.ldl_factor(x:detach()) end
-    return core._linalg.ldl(x)
+  function(x, hermitian, check)
+    if check then M.ldl_factor(x:detach(), { hermitian = hermitian }) end
+    return core._linalg.ldl(x, hermitian)
   end)
 
 --- Returns x with a x = b from ldl_factor's results for a. Has no gradient.
@@ -118,7 +120,7 @@ M.ldl_factor_ex = reads("ldl_factor_ex", "x:T hermitian:bool=false check_errors:
 ---@param b accelerate.Tensor (.., n, k)
 ---@param options { hermitian: boolean? }?
 ---@return accelerate.Tensor x of b's shape
-M.ldl_solve = reads("ldl_solve", "LD:T pivots:T b:T hermitian:bool=false", function(LD, pivots, b)
+M.ldl_solve = reads("ldl_solve", "LD:T pivots:T b:T hermitian:bool=false", function(LD, pivots, b, hermitian)
   reading.check_square("ldl_solve", LD)
   if pivots.ndim ~= LD.ndim - 1 then
     options.fail("linalg.ldl_solve: pivots must have the shape of LD without its last dim, got %s and %s",
@@ -127,7 +129,7 @@ M.ldl_solve = reads("ldl_solve", "LD:T pivots:T b:T hermitian:bool=false", funct
   local matrices, sides = reading.one_batch("ldl_solve", LD, b)
   local wide = reading.leading(matrices, 1)
   if not reading.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
-  return core._linalg.ldl_solve(matrices, pivots, sides)
+  return core._linalg.ldl_solve(matrices, pivots, sides, hermitian)
 end)
 
 return M

@@ -1,16 +1,15 @@
 --- Cholesky, LU, linear systems, inverse, determinant.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local parts = require "accelerate.tensor.linalg.parts"
 local reading = require "accelerate.tensor.linalg.reading"
 
 local reads, shape_text = reading.reads, reading.shape_text
 
 local M = {}
 
---- Returns L, lower triangular with L L^T = x, for symmetric positive-definite matrices; with
---- `upper` U with U^T U = x. Reads that triangle of x alone. Raises, naming the matrix of the
---- batch, where x is not positive-definite.
+--- Returns L, lower triangular with L L^T = x, for symmetric positive-definite matrices (complex: L
+--- L^H, Hermitian); with `upper` U with U^T U = x. Reads that triangle of x alone. Raises, naming
+--- the matrix of the batch, where x is not positive-definite.
 ---@param x accelerate.Tensor (.., n, n)
 ---@param options { upper: boolean? }?
 ---@return accelerate.Tensor factor
@@ -32,13 +31,13 @@ M.cholesky_ex = reads("cholesky_ex", "x:T upper:bool=false check_errors:bool=fal
 -- a x = b for matrices b. One matrix for a whole batch of b: its sides are put next to each other,
 -- so that it is factorised once.
 local function solve_matrices(a, b, check)
-  if a.ndim == 2 and b.ndim > 2 and b:numel() > 0 and not parts.any(a, b) then
+  a, b = reading.one_type(a, b)
+  if a.ndim == 2 and b.ndim > 2 and b:numel() > 0 then
     local wide = b:movedim(b.ndim - 1, 1)
     local x = core._linalg.solve(a, wide:reshape(a.shape[1], -1), check)
     return x:reshape(wide.shape):movedim(1, b.ndim - 1)
   end
   a, b = reading.one_batch("solve", a, b)
-  if parts.any(a, b) then return parts.joined(core._linalg.solve(parts.whole(a), parts.stacked(b), check)) end
   return core._linalg.solve(a, b, check)
 end
 
@@ -65,7 +64,7 @@ end
 
 --- Returns x with a x = b, or x a = b with `left = false`. b holds matrices, or vectors where its
 --- shape is that of a without the last dim. Batches are broadcast. Raises, naming the matrix of the
---- batch, where a is singular. Complex systems are solved as real ones of twice the size.
+--- batch, where a is singular.
 ---@param a accelerate.Tensor (.., n, n)
 ---@param b accelerate.Tensor (.., n, k) or (.., n)
 ---@param options { left: boolean? }?
@@ -115,11 +114,7 @@ M.solve_triangular = reads("solve_triangular", "a:T b:T upper:bool left:bool=tru
 --- there is none.
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor inverse
-M.inv = reads("inv", "x:T", function(x)
-  if not x:is_complex() then return (core._linalg.inv(x)) end
-  reading.check_square("inv", x)
-  return parts.joined((core._linalg.inv(parts.whole(x))), x.shape[x.ndim])
-end)
+M.inv = reads("inv", "x:T", function(x) return (core._linalg.inv(x)) end)
 
 --- Returns the inverse, NaN where there is none, and for each matrix the position of the zero on
 --- the diagonal of its factor U, 0 where there is none (int32). Does not raise unless
@@ -137,8 +132,8 @@ end)
 ---@return accelerate.Tensor (..)
 M.det = reads("det", "x:T", function(x) return core._linalg.det(x) end)
 
---- Returns the sign of the determinant and the logarithm of its absolute value, 0 and -inf for a
---- singular matrix.
+--- Returns the sign of the determinant (complex: its direction, of absolute value 1) and the
+--- logarithm of its absolute value, 0 and -inf for a singular matrix.
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor sign (..)
 ---@return accelerate.Tensor logabsdet (..)
@@ -224,8 +219,7 @@ local function solve_triangles(LU, pivots, b, transposed)
 end
 
 --- Returns x with a x = b from lu_factor's results for a; x a = b with `left = false`, a^T x = b
---- with
---- `adjoint`. Batches are broadcast.
+--- with `adjoint` (a^H of complex a). Batches are broadcast.
 ---@param LU accelerate.Tensor (.., n, n)
 ---@param pivots accelerate.Tensor (.., n)
 ---@param b accelerate.Tensor (.., n, k); with left = false (.., k, n)
@@ -237,6 +231,7 @@ M.lu_solve = reads("lu_solve", "LU:T pivots:T b:T left:bool=true adjoint:bool=fa
     check_side("lu_solve", LU, b, left)
     local side = left and b or b:transpose(-2, -1)
     local transposed = adjoint ~= not left
+    if adjoint then LU = LU:conj() end
     if pivots.ndim ~= LU.ndim - 1 then
       options.fail("linalg.lu_solve: pivots must have the shape of LU without its last dim, got %s and %s",
         shape_text(pivots), shape_text(LU))

@@ -22,10 +22,11 @@ M.qr = reads("qr", "x:T mode:reduced|complete|r=reduced", function(x, mode)
   return q, r
 end)
 
---- Returns U, S and Vh with U diag(S) Vh = x; S falls. Columns of U and rows of Vh are
+--- Returns U, S and Vh with U diag(S) Vh = x; S falls, and is real. Columns of U and rows of Vh are
 --- orthonormal. With `full_matrices = false` U is (m, k) and Vh (k, n), with k = min(m, n). The
---- signs of vectors are not determined, and their gradient is finite only where all singular values
---- differ. Raises where x is not finite.
+--- signs of vectors (of complex ones the angles) are not determined, and their gradient is finite
+--- only where all singular values differ. A loss that depends on angles has none, which raises.
+--- Raises where x is not finite.
 ---@param x accelerate.Tensor (.., m, n)
 ---@param options { full_matrices: boolean? }? default true
 ---@return accelerate.Tensor U (.., m, m)
@@ -42,7 +43,8 @@ local function svdvals(x) return (select(2, core._linalg.svd(x, false, records(x
 ---@return accelerate.Tensor S (.., min(m, n))
 M.svdvals = reads("svdvals", "x:T", svdvals)
 
---- Returns the eigenvalues of symmetric matrices, rising, and their eigenvectors as columns. Reads
+--- Returns the eigenvalues of symmetric (complex: Hermitian) matrices, real and rising, and their
+--- eigenvectors as columns. Reads
 --- the triangle that UPLO names alone. The gradient of vectors is finite only where all eigenvalues
 --- differ. Raises where that triangle is not finite.
 ---@param x accelerate.Tensor (.., n, n)
@@ -61,7 +63,8 @@ M.eigvalsh = reads("eigvalsh", "x:T UPLO:L|U=L", function(x, uplo) return eigval
 
 --- Returns the eigenvalues of square matrices, in no particular order, and their eigenvectors as
 --- columns of norm 1; both are complex. x is real or complex. The gradient needs eigenvalues that
---- differ, and a loss that does not depend on the angle of a vector. Raises where x is not finite.
+--- differ. A loss that depends on the angles of vectors, which are not determined, has none, which
+--- raises. Raises where x is not finite.
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor L (.., n)
 ---@return accelerate.Tensor V (.., n, n)
@@ -78,7 +81,7 @@ M.eigvals = reads("eigvals", "x:T", function(x) return (core._linalg.eig(x, reco
 ---@return accelerate.Tensor X
 M.matrix_sqrth = reads("matrix_sqrth", "x:T", function(x)
   local l, v = core._linalg.eigh(x)
-  return (v * l:sqrt():unsqueeze(-2)):matmul(v:transpose(-2, -1))
+  return (v * l:sqrt():unsqueeze(-2)):matmul(reading.adjoint(v))
 end)
 
 --- Returns U with orthonormal columns and H, symmetric and positive-semidefinite, with U H = x. The
@@ -92,7 +95,7 @@ M.polar = reads("polar", "x:T", function(x)
       shape_text(x))
   end
   local u, s, vh = core._linalg.svd(x, false)
-  return u:matmul(vh), vh:transpose(-2, -1):matmul(s:unsqueeze(-1) * vh)
+  return u:matmul(vh), reading.adjoint(vh):matmul(s:unsqueeze(-1) * vh)
 end)
 
 -- ---- rank
@@ -107,16 +110,16 @@ local function bound(where, x, values, atol, rtol)
         or "rtol")
     end
   end
-  local default = (x.dtype == "float64" and 2 ^ -52 or 2 ^ -23) * math.max(m, n)
+  local default, real = reading.eps(x) * math.max(m, n), reading.real_type(x)
   local function per_matrix(v)
     if type(v) == "number" then return v end
     if v.device ~= x.device then
       options.fail("linalg.%s: x is on %s, a bound on %s", where, x.device, v.device)
     end
-    return v:to(x.dtype):unsqueeze(-1)
+    return v:to(real):unsqueeze(-1)
   end
   if rtol == nil then
-    if core.is_tensor(atol) then rtol = atol:le(0):to(x.dtype) * default
+    if core.is_tensor(atol) then rtol = atol:le(0):to(real) * default
     else rtol = (atol or 0) > 0 and 0 or default end
   end
   atol, rtol = per_matrix(atol or 0), per_matrix(rtol)
@@ -165,6 +168,7 @@ local function reciprocal(s, magnitude, least)
 end
 
 local function transposed(x) return x:transpose(-2, -1) end
+local adjoint = reading.adjoint
 
 --- Returns the pseudoinverse of Moore and Penrose. Singular values up to max(atol, rtol * the
 --- largest one) count as zero; defaults as in matrix_rank. The gradient holds while the rank does
@@ -180,12 +184,12 @@ M.pinv = reads("pinv", "x:T atol:TN? rtol:TN? hermitian:bool=false", function(x,
   if hermitian then
     local l, v = core._linalg.eigh(x)
     local size = l:detach():abs()
-    return (v * reciprocal(l, size, bound("pinv", x, size, atol, rtol)):unsqueeze(-2)):matmul(transposed(v))
+    return (v * reciprocal(l, size, bound("pinv", x, size, atol, rtol)):unsqueeze(-2)):matmul(adjoint(v))
   end
   local inverse = core.no_grad(function()
     local u, s, vh = core._linalg.svd(x, false)
     local scaled = u * reciprocal(s, s, bound("pinv", x, s, atol, rtol)):unsqueeze(-2)
-    return transposed(scaled:matmul(vh)):contiguous()
+    return adjoint(scaled:matmul(vh)):contiguous()
   end)
   return records(x) and core._linalg.pinv(x, inverse) or inverse
 end)
@@ -212,12 +216,11 @@ M.lstsq = reads("lstsq", "a:T b:T rcond:num? driver:gels|gelsy|gelsd|gelss=gelsy
   local vectors = reading.holds_vectors(a, b)
   local m, n = a.shape[a.ndim - 1], a.shape[a.ndim]
   a, b = reading.one_batch("lstsq", a, vectors and b:unsqueeze(-1) or b)
-  local eps = a.dtype == "float64" and 2 ^ -52 or 2 ^ -23
-  local solution, rank, values = core._linalg.lstsq(a, b, driver, rcond or eps * math.max(m, n))
+  local solution, rank, values = core._linalg.lstsq(a, b, driver, rcond or reading.eps(a) * math.max(m, n))
   local function empty(like) return core.empty(0, { dtype = like.dtype, device = like.device }) end
   local residuals = empty(solution)
   if m > n and (driver == "gels" or driver ~= "gelsy" and rank:eq(n):all():item()) then
-    residuals = (a:matmul(solution) - b):square():sum(-2)
+    residuals = (a:matmul(solution) - b):abs():square():sum(-2)
   end
   if driver == "gels" then rank = empty(rank) end
   if driver == "gels" or driver == "gelsy" then values = empty(values) end
@@ -237,7 +240,9 @@ M.cond = reads("cond", "x:T p:any?", function(x, p)
   p = p or 2
   local norms = require "accelerate.tensor.linalg.norms"
   norms.check_matrix_ord("cond", p)
-  if x:numel() == 0 then return core.zeros(batch_of(x), { dtype = x.dtype, device = x.device }) end
+  if x:numel() == 0 then
+    return core.zeros(batch_of(x), { dtype = reading.real_type(x), device = x.device })
+  end
   if p == 2 or p == -2 then
     local s = svdvals(x)
     local largest, least = s:select(-1, 1), s:select(-1, s.shape[s.ndim])
