@@ -35,11 +35,10 @@ static void check_angles(ax_grad *c, const char *name, const char *vectors, ax_a
   ax_grad_set_enabled(former);
   ax_tensor_release(size), ax_tensor_release(most);
   if (c->st == AX_OK && value * PERCENT > 1)
-    c->st =
-        ax_fail(AX_EGRAD,
-                "linalg.%s: the loss depends on the angles of complex %s, which are not determined, so it "
-                "has no gradient; use what does not depend on them, as absolute values",
-                name, vectors);
+    c->st = ax_fail(AX_EGRAD,
+                    "linalg.%s: the loss depends on the angles of complex %s, which are not determined, so "
+                    "it has no gradient; use what does not depend on them, as absolute values",
+                    name, vectors);
 }
 
 /* s_k - s_j in row j and column k, 1 on the diagonal. */
