@@ -25,15 +25,15 @@ function common.median(values)
 end
 
 --- Calls each function once more than `repeats` times; returns the medians in ms, without the first
---- call, as "<name>_ms".
+--- call, as "<name>_ms". Results are freed when a call ends, as Python frees them.
 function common.median_of_each(work, repeats)
-  local result = {}
+  local scope, result = require("accelerate.tensor").scope, {}
   for name, fn in pairs(work) do
     local times = {}
-    fn()
+    scope(fn)
     for i = 1, repeats do
       local began = common.now()
-      fn()
+      scope(fn)
       times[i] = common.now() - began
     end
     result[name .. "_ms"] = common.median(times) * 1e3

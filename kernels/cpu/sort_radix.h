@@ -64,8 +64,8 @@ static void NAME(bounds)(const K *key, int64_t n, K *least, K *most)
 
 static int NAME(bits)(K range) { return range ? 64 - __builtin_clzll((unsigned long long)range) : 0; }
 
-/* Keys between which the one of a rank is; `below` are less than lo, `inside` from lo to hi: few, or
- * all equal.  (For lines of MANY or more: counting takes longer than sorting short ones.) */
+/* Keys between which the one of a rank is; `below` are less than lo, `inside` from lo to hi: few,
+ * or all equal.  (For lines of MANY or more: counting takes longer than sorting short ones.) */
 typedef struct NAME(span) {
   K lo, hi;
   int64_t below, inside;
