@@ -48,7 +48,7 @@ return require("accelerate.utils.properties").lazy("accelerate.data", {
   SeedableRandomSampler = "accelerate.data.sampler:SeedableRandomSampler",
   BatchSampler = "accelerate.data.sampler:BatchSampler",
   DrawnSampler = "accelerate.data.sampler:DrawnSampler",
-  WeightedRandomSampler = "accelerate.data.sampler:WeightedRandomSampler",
+  WeightedRandomSampler = "accelerate.data.weighted_sampler:WeightedRandomSampler",
   SubsetRandomSampler = "accelerate.data.sampler:SubsetRandomSampler",
   LengthGroupedSampler = "accelerate.data.text:LengthGroupedSampler",
   DistributedSampler = "accelerate.data.sampler:DistributedSampler",

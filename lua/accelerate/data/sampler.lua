@@ -128,7 +128,12 @@ enumerable.of_iter(DrawnSampler)
 DrawnSampler.seekable = true
 M.DrawnSampler = DrawnSampler
 
-local function take_generator(self, where, opts)
+--- Gives a sampler its generator: the one given, one of the given seed, or one that follows
+--- tensor.manual_seed.
+---@param self accelerate.DrawnSampler
+---@param where string the sampler's name in messages
+---@param opts { generator: accelerate.Generator?, seed: integer? }
+function M.take_generator(self, where, opts)
   if opts.generator and opts.seed then fail("%s: give a generator or a seed, not both", where) end
   self._follows = not (opts.generator or opts.seed)
   self.generator = opts.generator or core.Generator(opts.seed)
@@ -218,7 +223,7 @@ function RandomSampler:init(source, opts)
   opts = options.check("RandomSampler", opts, RANDOM_OPTIONS)
   self.data_source = check_source("RandomSampler", source)
   self.replacement, self._num_samples = opts.replacement, opts.num_samples
-  take_generator(self, "RandomSampler", opts)
+  M.take_generator(self, "RandomSampler", opts)
 end
 
 function RandomSampler:len()
@@ -290,112 +295,6 @@ function SeedableRandomSampler:iter(skip)
 end
 access_of[SeedableRandomSampler.iter] = seeded
 
--- Returns the weights as a list of numbers.
-local function read_weights(weights)
-  if core.is_tensor(weights) then
-    if weights.ndim ~= 1 then
-      fail("WeightedRandomSampler: expected weights with one dim, got %s", show(weights))
-    end
-    weights = weights:to("float64"):totable()
-  elseif type(weights) ~= "table" or getmetatable(weights) then
-    fail("WeightedRandomSampler: expected a list of weights or a tensor, got %s", show(weights))
-  end
-  local list, sum = {}, 0
-  for i = 1, #weights do
-    local w = weights[i]
-    if type(w) ~= "number" or not (w >= 0) or w == math.huge then
-      fail("WeightedRandomSampler: weight %d must be a number of 0 or more, got %s", i, show(w))
-    end
-    list[i], sum = w, sum + w
-  end
-  if not (sum > 0) or sum == math.huge then
-    fail("WeightedRandomSampler: the %d weights must have a sum above 0, got %g", #list, sum)
-  end
-  return list
-end
-
---- Draws positions in proportion to their weights.
----@class accelerate.WeightedRandomSampler: accelerate.DrawnSampler
----@field weights number[]
----@field num_samples integer
----@field replacement boolean
-local WeightedRandomSampler = class("WeightedRandomSampler", DrawnSampler)
-M.WeightedRandomSampler = WeightedRandomSampler
-
-local WEIGHTED_OPTIONS = {
-  generator = { "Generator", optional = true }, seed = { "integer", optional = true },
-    replacement = { "boolean", default = true },
-}
-
----@param weights number[]|accelerate.Tensor one for each sample, 0 or more, in any unit
----@param num_samples integer number of positions in a pass
----@param opts? { replacement: boolean?, generator: accelerate.Generator?, seed: integer? }
----  replacement: default true; false: no position comes twice
-function WeightedRandomSampler:init(weights, num_samples, opts)
-  opts = options.check("WeightedRandomSampler", opts, WEIGHTED_OPTIONS)
-  self.weights = read_weights(weights)
-  self.num_samples = options.value("WeightedRandomSampler", "num_samples", num_samples,
-    { "integer", min = 1 })
-  self.replacement = opts.replacement
-  if not self.replacement then
-    local positive = 0
-    for _, w in ipairs(self.weights) do positive = positive + (w > 0 and 1 or 0) end
-    if positive < num_samples then
-      fail("WeightedRandomSampler: %d samples without replacement, but only %d weights are above 0",
-        num_samples, positive)
-    end
-  end
-  take_generator(self, "WeightedRandomSampler", opts)
-end
-
--- Finds the place of u * sum, with u uniform in 0 to 1, among the running sums.
-local function with_replacement(weights, n, generator)
-  local sums, sum = {}, 0
-  for i, w in ipairs(weights) do
-    sum = sum + w
-    sums[i] = sum
-  end
-  local uniform = core.rand({ n }, { dtype = "float64", generator = generator })
-  local order = core.empty({ n }, { dtype = "int64" })
-  local u, p = uniform:data_ptr(), order:data_ptr()
-  for k = 0, n - 1 do
-    local lo, hi, x = 1, #sums, u[k] * sum -- the first running sum above x
-    while lo < hi do
-      local middle = math.floor((lo + hi) / 2)
-      if sums[middle] > x then hi = middle else lo = middle + 1 end
-    end
-    while weights[lo] == 0 do lo = lo - 1 end -- x was rounded up to the total
-    p[k] = lo - 1
-  end
-  return order
-end
-
--- Draws exponential times with the weights as rates; the order of the n smallest is that of draws
--- without replacement.
-local function without_replacement(weights, n, generator)
-  local uniform = core.rand({ #weights }, { dtype = "float64", generator = generator })
-  local u, times, positions = uniform:data_ptr(), {}, {}
-  for i, w in ipairs(weights) do
-    if w > 0 then
-      times[i] = -math.log(1 - u[i - 1]) / w
-      positions[#positions + 1] = i
-    end
-  end
-  table.sort(positions, function(a, b)
-    if times[a] ~= times[b] then return times[a] < times[b] end
-    return a < b
-  end)
-  local order = core.empty({ n }, { dtype = "int64" })
-  local p = order:data_ptr()
-  for k = 1, n do p[k - 1] = positions[k] - 1 end
-  return order
-end
-
-function WeightedRandomSampler:_order(generator)
-  return (self.replacement and with_replacement or without_replacement)(self.weights, self.num_samples,
-    generator)
-end
-
 --- Yields given positions in random order.
 ---@class accelerate.SubsetRandomSampler: accelerate.DrawnSampler
 ---@field indices integer[] positions, from 1
@@ -411,7 +310,7 @@ function SubsetRandomSampler:init(indices, opts)
     fail("SubsetRandomSampler: expected a list of positions, got %s", show(indices))
   end
   self.indices = indices
-  take_generator(self, "SubsetRandomSampler", opts)
+  M.take_generator(self, "SubsetRandomSampler", opts)
 end
 
 function SubsetRandomSampler:len() return #self.indices end
