@@ -3,6 +3,7 @@ local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local ffi = require "ffi"
 local fs = require "accelerate.utils.fs"
+local lists = require "accelerate.utils.lists"
 
 ffi.cdef [[
 char *realpath(const char *path, char *resolved);
@@ -78,12 +79,6 @@ end
 
 -- ---- CUDA ---------------------------------------------------------------------------------------
 
-local function split(line)
-  local fields = {}
-  for field in (line .. "\t"):gmatch("([^\t]*)\t") do fields[#fields + 1] = field end
-  return fields
-end
-
 --- Returns the CUDA plugin's report on this machine, and its file; nil when there is no plugin, or
 --- it is too old to report.
 local function plugin_report()
@@ -91,7 +86,7 @@ local function plugin_report()
   if not report then return nil end
   local found = { device = {}, library = {}, path = path }
   for line in report:gmatch("[^\n]+") do
-    local fields = split(line)
+    local fields = lists.fields(line)
     if found[fields[1]] then table.insert(found[fields[1]], fields) else found[fields[1]] = fields[2] end
   end
   return found

@@ -2,6 +2,7 @@
 local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local lists = require "accelerate.utils.lists"
 
 local fail = options.fail
 
@@ -34,12 +35,6 @@ local TASKS = {
 local FILES = { train = "train.tsv", validation = "dev.tsv", test = "test.tsv" }
 local MNLI_FILES = { validation_matched = "dev_matched.tsv", validation_mismatched = "dev_mismatched.tsv",
   test_matched = "test_matched.tsv", test_mismatched = "test_mismatched.tsv", train = "train.tsv" }
-
-local function split_tabs(line)
-  local fields = {}
-  for field in (line .. "\t"):gmatch("([^\t]*)\t") do fields[#fields + 1] = field end
-  return fields
-end
 
 -- The numbers of the wanted columns, by field.
 local function places_of(path, header, wanted)
@@ -78,7 +73,7 @@ local function read(path, task, has_labels)
   local places, width
   for line in (text:gsub("\n$", "") .. "\n"):gmatch("(.-)\r?\n") do
     number = number + 1
-    local fields = split_tabs(line)
+    local fields = lists.fields(line)
     if not places then
       places, width = places_of(path, headed and fields or nil, wanted), 0
       for _, place in pairs(places) do width = math.max(width, place) end

@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local lists = require "accelerate.utils.lists"
 local Module = require "accelerate.nn.module"
 
 local fail = options.fail
@@ -44,15 +45,6 @@ end
 
 local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
-local function same_shape(a, b)
-  local x, y = a.shape, b.shape
-  if #x ~= #y then return false end
-  for i = 1, #x do
-    if x[i] ~= y[i] then return false end
-  end
-  return true
-end
-
 local function compare(self, dict)
   local mine, names, satisfied = {}, {}, {}
   local missing, unexpected, wrong, parameters = {}, {}, {}, {}
@@ -68,7 +60,7 @@ local function compare(self, dict)
       if not satisfied[parameters[name]] then missing[#missing + 1] = name end
     elseif not core.is_tensor(value) then
       wrong[#wrong + 1] = ("'%s' must be a tensor, got %s"):format(name, options.show(value))
-    elseif not same_shape(value, t) then
+    elseif not lists.same(value.shape, t.shape) then
       wrong[#wrong + 1] = ("size mismatch for '%s': the state dict has %s, the module has %s"):format(
         name, shape_text(value), shape_text(t))
     end

@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local lists = require "accelerate.utils.lists"
 local states = require "accelerate.optim.states"
 
 local fail = options.fail
@@ -83,14 +84,6 @@ local function as_number(value)
   return core.is_tensor(value) and value:item() or value
 end
 
-local function same_shape(x, y)
-  if #x ~= #y then return false end
-  for i = 1, #x do
-    if x[i] ~= y[i] then return false end
-  end
-  return true
-end
-
 local function check_groups(self, dict)
   if type(dict) ~= "table" or type(dict.param_groups) ~= "table" or type(dict.state) ~= "table" then
     fail("%s:load_state_dict: expected a table with state and param_groups, got %s", self.__name,
@@ -135,7 +128,7 @@ function Saving:_check_entry(entry, p, number)
     elseif not core.is_tensor(value) then
       fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number,
         options.show(value))
-    elseif not same_shape(value.shape, shape) then
+    elseif not lists.same(value.shape, shape) then
       fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]%s", self.__name,
         name, number,
         table.concat(value.shape, ", "), table.concat(p.shape, ", "),

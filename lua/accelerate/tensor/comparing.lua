@@ -2,15 +2,7 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local options = require "accelerate.utils.options"
-
-local function same_shape(a, b)
-  local p, q = a.shape, b.shape
-  if #p ~= #q then return false end
-  for i = 1, #p do
-    if p[i] ~= q[i] then return false end
-  end
-  return true
-end
+local lists = require "accelerate.utils.lists"
 
 local function check_tensor(where, number, name, x)
   if core.is_tensor(x) then return end
@@ -21,7 +13,7 @@ end
 local function equal(a, b)
   check_tensor("equal", 1, "a", a)
   check_tensor("equal", 2, "b", b)
-  if not same_shape(a, b) then return false end
+  if not lists.same(a.shape, b.shape) then return false end
   return core.no_grad(function() return a:eq(b):all():item() end)
 end
 define.plain("equal", "tensor.equal(a, b)", "true when shapes and elements are equal; NaN equals nothing",

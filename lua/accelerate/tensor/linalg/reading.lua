@@ -1,6 +1,7 @@
 --- What the files of tensor.linalg share: reading arguments, batches of matrices.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local lists = require "accelerate.utils.lists"
 
 local M = {}
 
@@ -58,12 +59,7 @@ local function leading(x, n)
 end
 M.leading = leading
 
-local function same(a, b)
-  if #a ~= #b then return false end
-  for d = 1, #a do if a[d] ~= b[d] then return false end end
-  return true
-end
-M.same = same
+M.same = lists.same
 
 -- The joint shape of two batches.
 local function joint(where, a, b)
@@ -85,7 +81,7 @@ local function spread(x, batch)
   local n = #batch
   local shape = { unpack(batch) }
   shape[n + 1], shape[n + 2] = x.shape[x.ndim - 1], x.shape[x.ndim]
-  return same(shape, x.shape) and x or x:expand(shape)
+  return lists.same(shape, x.shape) and x or x:expand(shape)
 end
 
 --- a and b, stacks of matrices, expanded to one batch.
@@ -103,7 +99,7 @@ end
 function M.holds_vectors(a, b)
   if b.ndim == 1 then return true end
   if b.ndim ~= a.ndim - 1 then return false end
-  return same(b.shape, leading(a, 1))
+  return lists.same(b.shape, leading(a, 1))
 end
 
 --- Whether the gradient of x will be wanted.
