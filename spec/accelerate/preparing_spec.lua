@@ -228,6 +228,20 @@ describe("preparing", function()
     assert.error_matches(function() accelerate.utils.gather_object { accelerator } end,
       "an object .*cannot go from one process to another")
   end)
+
+  it("are copied however deep they are nested, with what they share and their circles", function()
+    local last = { x = core.ones(1) }
+    local chain = last
+    for _ = 1, 100000 do chain = { next = chain, last = last } end
+    last.first = chain
+    local made = accelerate.utils.deepcopy(chain)
+    local at = made
+    while at.next do at = at.next end
+    assert.are.equal(at, made.last)
+    assert.are.equal(made, at.first)
+    assert.are_not.equal(last.x, at.x)
+    assert.are.same({ 1 }, at.x:totable())
+  end)
 end)
 
 describe("prepared optimizers and schedulers", function()

@@ -15,38 +15,53 @@ local function copy_tensor(t)
   return made
 end
 
-local function copy(value, seen)
+local copy
+
+-- The copy of a value. A table is made without contents: it goes onto `todo`, so that a long chain
+-- of tables needs no deep stack.
+local function begin(value, seen, todo)
   if core.is_tensor(value) then
     seen[value] = seen[value] or copy_tensor(value)
     return seen[value]
   end
   if type(value) ~= "table" then return value end
   if seen[value] then return seen[value] end
-  if ordered.is_ordered(value) then
-    local made = ordered.new()
-    seen[value] = made
-    for key, item in ordered.pairs(value) do made[key] = copy(item, seen) end
-    return made
-  end
   local meta, Class = getmetatable(value), class.of(value)
-  if meta ~= nil then
+  local is_ordered = ordered.is_ordered(value)
+  if meta ~= nil and not is_ordered then
     if Class and ONE[Class.__name] then return value end
     local own = type(meta) == "table" and rawget(meta, "__deepcopy")
     if own then return own(value, copy, seen) end
     options.fail("deepcopy: cannot copy %s: its class has no __deepcopy; copy its state_dict() instead",
       options.show(value))
   end
-  local made = {}
-  seen[value] = made
-  for key, item in next, value do made[copy(key, seen)] = copy(item, seen) end
-  return made
+  seen[value] = is_ordered and ordered.new() or {}
+  todo[#todo + 1] = value
+  return seen[value]
+end
+
+-- The whole copy of a value: what classes call for their contents.
+function copy(value, seen)
+  local todo = {}
+  local whole = begin(value, seen, todo)
+  while #todo > 0 do
+    local from = table.remove(todo)
+    local made = seen[from]
+    if ordered.is_ordered(from) then
+      for key, item in ordered.pairs(from) do made[key] = begin(item, seen, todo) end
+    else
+      for key, item in next, from do made[begin(key, seen, todo)] = begin(item, seen, todo) end
+    end
+  end
+  return whole
 end
 
 --- Copies nested tables and the tensors in them. A value that occurs twice stays one value in the
 --- copy. An Accelerator and the states that it shares are not copied: there is one in a process.
 --- Modules are copied as module:clone() copies them; tables that remember their order do so in the
---- copy. Objects of other classes are copied by their metatable's `__deepcopy(value, copy, seen)`;
---- without it this raises.
+--- copy. Tables may be nested to any depth. Objects of other classes are copied by their
+--- metatable's
+--- `__deepcopy(value, copy, seen)`; without it this raises.
 ---@param value any
 ---@return any
 return function(value) return copy(value, {}) end
