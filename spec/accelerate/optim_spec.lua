@@ -702,6 +702,8 @@ describe("state_dict", function()
     end
     local group = { params = { 0 }, lr = 1 }
     assert.matches("expected a table with state and param_groups, got 3", message(o.load_state_dict, o, 3))
+    assert.matches("got a table without state$", message(o.load_state_dict, o, {}))
+    assert.matches("got a table without param_groups$", message(o.load_state_dict, o, { state = {} }))
     assert.matches("has 2 parameter group%(s%), the optimizer has 1", load({}, group, group))
     assert.matches("group 1 of the state dict has 2 parameter%(s%), the optimizer's has 1",
       load({}, { params = { 0, 1 } }))

@@ -101,6 +101,7 @@ describe("stdout that cannot be written", function()
     assert.are.equal(1, status)
     has(text, "rank [01] of 2 failed: stdout could not be written: No space left on device")
   end)
+
   it("is no matter for a script that prints nothing or has failed, nor if it was closed at the start",
     function()
     assert.are.equal(0, (run(">&-", "print 'x'")))

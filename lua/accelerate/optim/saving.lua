@@ -85,9 +85,11 @@ local function as_number(value)
 end
 
 local function check_groups(self, dict)
-  if type(dict) ~= "table" or type(dict.param_groups) ~= "table" or type(dict.state) ~= "table" then
-    fail("%s:load_state_dict: expected a table with state and param_groups, got %s", self.__name,
-      options.show(dict))
+  local lacks = type(dict) == "table" and (type(dict.state) ~= "table" and "state"
+    or type(dict.param_groups) ~= "table" and "param_groups")
+  if type(dict) ~= "table" or lacks then
+    fail("%s:load_state_dict: expected a table with state and param_groups, got %s%s", self.__name,
+      options.show(dict), lacks and " without " .. lacks or "")
   end
   if #dict.param_groups ~= #self.param_groups then
     fail("%s:load_state_dict: the state dict has %d parameter group(s), the optimizer has %d", self.__name,
