@@ -3,7 +3,7 @@
 --   accel-run examples/augment.lua --workers 2
 --   accel-run --num_processes 2 examples/augment.lua
 --
--- Prints the loss every 20 steps and ends with `test accuracy 0.xxxx`, about 0.81 after one epoch.
+-- Prints the loss every 20 steps and ends with `test accuracy 0.xxxx`, about 0.80 after one epoch.
 -- The numbers do not depend on --workers: what a batch's transforms draw depends on the seed, the
 -- rank, the pass and the batch alone.  Options, with their defaults:
 --   --epochs 1  --batch_size 64 (of each process)  --lr 2e-3  --workers 2

@@ -4,8 +4,8 @@
 --   accel-run examples/by_feature/early_stopping.lua
 --   accel-run --num_processes 2 examples/by_feature/early_stopping.lua --patience 20
 --
--- Stops when the loss has not been below its least for --patience steps, after some hundred steps;
--- the loss falls from about 1.4 to about 0.3.  Options, with their defaults:
+-- Stops when the loss has not been below its least for --patience steps, after about 80 steps; the
+-- loss falls from about 1.4 to about 0.3.  Options, with their defaults:
 --   --max_steps 2000  --batch_size 64 (of each process)  --lr 2e-2  --patience 30
 local accelerate = require "accelerate"
 local data, nn, optim, tensor, utils = accelerate.data, accelerate.nn, accelerate.optim, accelerate.tensor,
