@@ -4,7 +4,7 @@
 --   accel-run examples/char_gpt.lua
 --   accel-run --num_processes 2 --mixed_precision bf16 examples/char_gpt.lua --max_steps 300
 --
--- The last line is `validation loss x.xxxx` (nats per character): 2.13 after the 600 steps on one
+-- The last line is `validation loss x.xxxx` (nats per character): 2.07 after the 600 steps on one
 -- process; the same model in PyTorch (bench/peer/char_gpt.py) comes to 2.12 with its own seed.
 -- Untrained it is 4.5.  Before that line comes some text that the model wrote.  Options, with their
 -- defaults:
