@@ -277,6 +277,7 @@ typedef struct ax_attrs {
   int64_t list[AX_MAX_DIMS];
   bool accumulate;   /* internal: the result is added to what `out` holds (mm, sum) */
   bool wide;         /* internal: inputs of half types give a float32 result, without rounding in between */
+  double dropped;    /* internal: the second term of a sum is zeroed with this probability (join.c); 0: not */
   ax_generator *gen; /* borrowed during the call; NULL: the default generator */
   /* Filled by the dispatcher for random ops, so that a gradient can draw again.  device_args: in a
    * captured step (capture.h), device memory that holds the seed to use instead of `seed` and an
@@ -482,9 +483,15 @@ typedef struct ax_backend {
   /* gradients of layer_norm and rms_norm take g in a half type beside a float32 x, and add to dx
    * where add_input says so */
   bool joins_norms;
+  /* linear writes long rows, and cross_entropy reads and writes them, at a stride of their own
+   * (ax_strides_padded): rows then begin on 16 bytes, whatever their length. */
+  bool pads_rows;
   const char *name;         /* "cpu" */
   const char *level;        /* "x86-64-v3" */
   const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: not implemented (views and composites never are) */
+  /* [AX_OP_COUNT]: those that run in their place where an operand or the result is complex; NULL
+   * entries: the one above.  NULL: the ones above take complex numbers too. */
+  const ax_kernel *complex_kernels;
   ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
                      const ax_hyper *h, const ax_optim_live *live);
   /* sum over all segments of |grad|^p (p = INFINITY: the largest, -INFINITY: the least; NaN if

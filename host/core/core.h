@@ -17,6 +17,11 @@ void ax_strides_channels_last(int ndim, const int64_t *shape, int64_t *strides);
 bool ax_strides_are_channels_last(int ndim, const int64_t *shape, const int64_t *strides);
 /* Do the elements fill one block of memory, each place once, in whatever order of dims? */
 bool ax_strides_are_dense(int ndim, const int64_t *shape, const int64_t *strides);
+/* Strides of a matrix of rows that each begin at a multiple of 64 elements, and the number of
+ * elements that it takes, which fits where the shape's does; ndim from 1 on. */
+int64_t ax_strides_padded(int ndim, const int64_t *shape, int64_t *strides);
+/* Are these strides so, and not those of a contiguous tensor? */
+bool ax_strides_are_padded(int ndim, const int64_t *shape, const int64_t *strides);
 /* Equal strides, not looking at dims of size 1. */
 bool ax_strides_equal(int ndim, const int64_t *shape, const int64_t *a, const int64_t *b);
 /* Strides that show the same elements as `new_shape` (same count); false when only a copy can. */
@@ -30,6 +35,10 @@ ax_status ax_transfer(ax_tensor *dst, ax_tensor *src, bool later);
 
 /* New reference, contiguous, on the CPU in pinned memory. */
 ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out);
+
+/* New reference, uncleared, with the strides of ax_strides_padded. */
+ax_status ax_tensor_new_padded(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
+                               ax_tensor **out);
 
 /* ---- storage.c */
 /* As ax_storage_new; *zeros says whether all bytes are known to be 0. */

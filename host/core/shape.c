@@ -108,6 +108,25 @@ bool ax_strides_are_channels_last(int ndim, const int64_t *shape, const int64_t 
   return ax_strides_equal(ndim, shape, strides, wanted);
 }
 
+int64_t ax_strides_padded(int ndim, const int64_t *shape, int64_t *strides)
+{
+  int64_t step = (shape[ndim - 1] + 63) / 64 * 64;
+  strides[ndim - 1] = 1;
+  for (int d = ndim - 2; d >= 0; d--) {
+    strides[d] = step;
+    step *= shape[d] > 0 ? shape[d] : 1;
+  }
+  return step;
+}
+
+bool ax_strides_are_padded(int ndim, const int64_t *shape, const int64_t *strides)
+{
+  int64_t wanted[AX_MAX_DIMS];
+  if (ndim < 2 || shape[ndim - 1] % 64 == 0 || ax_strides_are_contiguous(ndim, shape, strides)) return false;
+  ax_strides_padded(ndim, shape, wanted);
+  return ax_strides_equal(ndim, shape, strides, wanted);
+}
+
 bool ax_strides_are_dense(int ndim, const int64_t *shape, const int64_t *strides)
 {
   uint32_t left = 0;

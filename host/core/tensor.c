@@ -69,6 +69,25 @@ ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int
   return new_fresh(device, dtype, ndim, shape, &zeros, out);
 }
 
+ax_status ax_tensor_new_padded(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
+                               ax_tensor **out)
+{
+  int64_t strides[AX_MAX_DIMS], numel;
+  ax_storage *s = NULL;
+  size_t bytes;
+  ax_status st;
+
+  *out = NULL;
+  AX_TRY(ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes));
+  numel = ax_strides_padded(ndim, shape, strides);
+  AX_TRY(ax_shape_checked_bytes(1, &numel, ax_dtype_size(dtype), &numel, &bytes));
+  AX_TRY(ax_storage_new(device, bytes, &s));
+  st = ax_tensor_over(s, dtype, ndim, shape, strides, 0, out);
+out:
+  ax_storage_release(s);
+  return st;
+}
+
 ax_status ax_tensor_zeros_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
                              ax_tensor **out)
 {

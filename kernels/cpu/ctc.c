@@ -3,8 +3,7 @@
  * logarithms in float64, since probabilities of long sequences underflow.  Threads share sequences;
  * exponentials bound the kernel. */
 #include "cpu.h"
-
-#include <math.h>
+#include "ctc.h"
 
 typedef struct job {
   int64_t t, n, classes, longest, places; /* places: the most that a sequence has */
@@ -27,29 +26,6 @@ static inline void put(const job *j, void *p, int64_t i, double v)
   else ((float *)p)[i] = (float)v;
 }
 
-/* log(e^a + e^b + e^c) */
-static inline double add_up(double a, double b, double c)
-{
-  const double m = fmax(a, fmax(b, c));
-  if (m == -INFINITY) return m;
-  double sum = 0;
-  if (a > -INFINITY) sum += exp(a - m);
-  if (b > -INFINITY) sum += exp(b - m);
-  if (c > -INFINITY) sum += exp(c - m);
-  return m + log(sum);
-}
-
-static inline int64_t class_at(const job *j, const int64_t *target, int64_t place)
-{
-  return place % 2 ? target[place / 2] : j->blank;
-}
-
-/* May a way go from place s - 2 to s at once?  Not between equal classes. */
-static inline bool leaps(const job *j, const int64_t *target, int64_t s)
-{
-  return s >= 2 && s % 2 && target[s / 2] != target[s / 2 - 1] && target[s / 2] != j->blank;
-}
-
 static void losses(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
@@ -68,14 +44,14 @@ static void losses(int64_t lo, int64_t hi, void *ud)
       }
       const double *before = at - j->places;
       for (int64_t s = 0; s < places; s++)
-        at[s] = add_up(before[s], s ? before[s - 1] : -INFINITY,
-                       leaps(j, target, s) ? before[s - 2] : -INFINITY) +
-                number(j, j->x, row + class_at(j, target, s));
+        at[s] = ax_ctc_add_up(before[s], s ? before[s - 1] : -INFINITY,
+                              ax_ctc_leaps(j->blank, target, s) ? before[s - 2] : -INFINITY) +
+                number(j, j->x, row + ax_ctc_class_at(j->blank, target, s));
     }
     if (times == 0) loss = places == 1 ? 0 : INFINITY;
     else {
       const double *last = j->reached + (b * j->t + times - 1) * j->places;
-      loss = -add_up(last[places - 1], places > 1 ? last[places - 2] : -INFINITY, -INFINITY);
+      loss = -ax_ctc_add_up(last[places - 1], places > 1 ? last[places - 2] : -INFINITY, -INFINITY);
     }
     put(j, j->loss, b, j->zero_infinity && loss == INFINITY ? 0 : loss);
   }
@@ -93,7 +69,7 @@ static void gradients(int64_t lo, int64_t hi, void *ud)
            *sums = now + j->places;
     const double *end = j->reached + (b * j->t + times - 1) * j->places;
     const double loss =
-        times == 0 ? 0 : -add_up(end[places - 1], places > 1 ? end[places - 2] : -INFINITY, -INFINITY);
+        times == 0 ? 0 : -ax_ctc_add_up(end[places - 1], places > 1 ? end[places - 2] : -INFINITY, -INFINITY);
     const double g = number(j, j->g, b);
 
     for (int64_t t = times; t < j->t; t++)
@@ -107,13 +83,14 @@ static void gradients(int64_t lo, int64_t hi, void *ud)
       }
       for (int64_t c = 0; c < j->classes; c++) sums[c] = -INFINITY;
       for (int64_t s = 0; s < places; s++) {
-        const int64_t c = class_at(j, target, s);
+        const int64_t c = ax_ctc_class_at(j->blank, target, s);
         if (t == times - 1) now[s] = s >= places - 2 ? 0 : -INFINITY;
         else
-          now[s] = add_up(after[s], s + 1 < places ? after[s + 1] : -INFINITY,
-                          s + 2 < places && leaps(j, target, s + 2) ? after[s + 2] : -INFINITY);
+          now[s] = ax_ctc_add_up(after[s], s + 1 < places ? after[s + 1] : -INFINITY,
+                                 s + 2 < places && ax_ctc_leaps(j->blank, target, s + 2) ? after[s + 2]
+                                                                                         : -INFINITY);
         now[s] += number(j, j->x, row + c);
-        sums[c] = add_up(sums[c], reached[s] + now[s], -INFINITY);
+        sums[c] = ax_ctc_add_up(sums[c], reached[s] + now[s], -INFINITY);
       }
       for (int64_t c = 0; c < j->classes; c++) {
         const double x = number(j, j->x, row + c);

@@ -7,6 +7,10 @@
 #define OP(ID, name, ...) ax_status ax_cuda_##name(const ax_call *call) __attribute__((weak));
 #include "core/ops/ops.def"
 #undef OP
+/* likewise of complex numbers (complex.cu) */
+#define OP(ID, name, ...) ax_status ax_cuda_complex_##name(const ax_call *call) __attribute__((weak));
+#include "core/ops/ops.def"
+#undef OP
 
 ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
                              const ax_hyper *h, const ax_optim_live *live);
@@ -29,7 +33,7 @@ extern const ax_device_memory ax_cuda_memory;
 extern const ax_transport ax_cuda_nccl;
 extern const struct ax_device_capture ax_cuda_capture;
 
-static ax_kernel kernels[AX_OP_COUNT];
+static ax_kernel kernels[AX_OP_COUNT], complex_kernels[AX_OP_COUNT];
 
 /* The host's side of a GPU has no worker threads. */
 static int get_threads(void) { return 1; }
@@ -42,9 +46,11 @@ const ax_backend *ax_backend_get(void)
   static ax_backend backend = { .abi = AX_INTERFACE,
                                 .widens = 1u << AX_F16 | 1u << AX_BF16, /* pointwise.cuh */
                                 .joins_norms = true,                    /* norm.cu */
+                                .pads_rows = true,                      /* matmul.cu, loss.cu */
                                 .name = "cuda",
                                 .level = "cuda",
                                 .kernels = kernels,
+                                .complex_kernels = complex_kernels,
                                 .get_threads = get_threads,
                                 .set_threads = set_threads,
                                 .describe = ax_cuda_describe,
@@ -52,7 +58,9 @@ const ax_backend *ax_backend_get(void)
                                 .transport = &ax_cuda_nccl,
                                 .stats = ax_cuda_stats };
   if (ax_cuda_find_devices() != AX_OK) return NULL;
-#define OP(ID, name, ...) kernels[AX_OP_##ID] = ax_cuda_##name;
+#define OP(ID, name, ...) \
+  kernels[AX_OP_##ID] = ax_cuda_##name; \
+  complex_kernels[AX_OP_##ID] = ax_cuda_complex_##name;
 #include "core/ops/ops.def"
 #undef OP
   backend.optim = ax_cuda_optim_step;

@@ -95,6 +95,13 @@ static __device__ __forceinline__ bool ax_cuda_in_range(ax_cuda_fault *f, int co
   return false;
 }
 
+/* A function of a kernel that is called, not inlined. */
+#ifdef AX_EMULATE
+#define AX_CUDA_CALLED static __attribute__((noinline))
+#else
+#define AX_CUDA_CALLED static __device__ __noinline__
+#endif
+
 /* ---- launching */
 
 /* A tensor whose type is not the one that a kernel was about to read (ax_cuda_data); size 0:

@@ -143,12 +143,16 @@ static ax_status move(ax_device d, const ax_iter *it, int64_t item)
   return st != AX_OK ? st : move_as<uint8_t>(d, it, item, &done);
 }
 
+AX_CUDA_KERNEL(complex__copy); /* complex.cu: into complex numbers of another type, numbers too */
+
 AX_CUDA_KERNEL(_copy)
 {
   const ax_iter *it = call->iter;
   const ax_device d = call->out[0]->device;
 
   if (it->numel == 0) return AX_OK;
+  if (ax_is_complex(it->op[0].dtype) && (!call->in[0] || it->op[1].dtype != it->op[0].dtype))
+    return ax_cuda_complex__copy(call);
   if (!call->in[0]) return fill(call);
   const size_t item = ax_dtype_size(it->op[0].dtype);
   if (item <= 8 && is_transpose(it, item))

@@ -20,7 +20,7 @@ ax_status ax_complex_join(ax_tensor *re, ax_tensor *im, ax_tensor **out);
 ax_status ax_complex_run(ax_infer *q);
 /* EDTYPE naming the row and the complex type among the operands. */
 ax_status ax_complex_refused(ax_op op, const ax_args *args);
-/* Whether the kernel of a row is one of complex numbers, which only the CPU has. */
-bool ax_complex_kernel(const ax_infer *q, ax_tensor *const *out);
+/* Whether the row's kernel would be one of complex numbers, and the device has none: the CPU's. */
+bool ax_complex_away(const ax_infer *q, ax_tensor *const *out);
 
 #endif

@@ -505,14 +505,15 @@ static const struct {
 ax_complex_way ax_complex_way_of(ax_op op) { return (ax_complex_way)ways[op].way; }
 ax_status ax_complex_run(ax_infer *q) { return ways[q->op].run(q); }
 
-/* Copies move bits, also on a GPU. */
-bool ax_complex_kernel(const ax_infer *q, ax_tensor *const *out)
+bool ax_complex_away(const ax_infer *q, ax_tensor *const *out)
 {
+  const ax_backend *backend;
   bool any = ax_is_complex((ax_dtype)out[0]->dtype);
   const bool moves = q->op == AX_OP_CLONE || (q->op == AX_OP_COPY && X && X->dtype == out[0]->dtype) ||
                      q->op == AX_OP_INDEX_SELECT || q->op == AX_OP_TILE;
   for (int k = 0; k < q->args->n_in; k++) any = any || is_complex(INPUT(k));
-  return any && !moves;
+  if (!any || moves || ax_backend_of(out[0]->device, &backend) != AX_OK) return false;
+  return !backend->complex_kernels || !backend->complex_kernels[q->op];
 }
 
 ax_status ax_complex_refused(ax_op op, const ax_args *args)

@@ -50,13 +50,26 @@ const ax_op_impl ax_op_impls[AX_OP_COUNT] = {
 
 /* ---- kernels */
 
+/* The kernel of a row, by whether complex numbers are among the operands. */
+static ax_kernel kernel_of(const ax_backend *backend, ax_op op, int n_in, ax_tensor *const *in,
+                           const ax_tensor *out)
+{
+  if (__builtin_expect(backend->complex_kernels && backend->complex_kernels[op], 0)) {
+    bool any = ax_is_complex((ax_dtype)out->dtype);
+    for (int k = 0; k < n_in; k++) any = any || (in[k] && ax_is_complex((ax_dtype)in[k]->dtype));
+    if (any) return backend->complex_kernels[op];
+  }
+  return backend->kernels[op];
+}
+
 ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out,
                          ax_tensor *const *out, const ax_iter *it)
 {
   const ax_backend *backend;
   const ax_status st = ax_backend_of(out[0]->device, &backend);
   if (st != AX_OK) return st;
-  if (!backend->kernels[op])
+  const ax_kernel kernel = kernel_of(backend, op, n_in, in, out[0]);
+  if (!kernel)
     return ax_fail(AX_ENOIMPL, "%s: the %s backend has no kernel for it", ax_ops[op].name, backend->name);
   if (__builtin_expect(ax_recording != NULL, 0)) {
     const ax_status noted = ax_capture_kernel(ax_ops[op].name, n_in, in, n_out, out);
@@ -64,7 +77,7 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
   }
   const ax_call call = { .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it };
   ax_launch_begin(out[0]->device, ax_ops[op].name);
-  const ax_status run = backend->kernels[op](&call);
+  const ax_status run = kernel(&call);
   ax_launch_end();
   return run;
 }
@@ -204,7 +217,7 @@ out:
 ax_status ax_dispatch_kernel(ax_infer *q, ax_tensor **out)
 {
   const bool away =
-      out[0]->device.kind != AX_CPU && (ax_ops[q->op].form == AX_FORM_CPU || ax_complex_kernel(q, out));
+      out[0]->device.kind != AX_CPU && (ax_ops[q->op].form == AX_FORM_CPU || ax_complex_away(q, out));
   return away ? run_on_cpu(q, out) : ax_dispatch_run_kernel(q, out);
 }
 
@@ -350,7 +363,9 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
     AX_TRY(impl->infer(&q));
     AX_TRY(ax_dispatch_check_gradient(&q));
     for (int k = 0; k < q.n_out; k++)
-      AX_TRY(ax_tensor_new_on(device_of(args), q.out[k].dtype, q.out[k].ndim, q.out[k].shape, &out[k]));
+      AX_TRY((q.padded >> k & 1 ? ax_tensor_new_padded : ax_tensor_new_on)(device_of(args), q.out[k].dtype,
+                                                                           q.out[k].ndim, q.out[k].shape,
+                                                                           &out[k]));
     choose_strides(&q, out);
     AX_TRY(ax_join(&q, out, &joined));
     if (joined) break;

@@ -1,6 +1,6 @@
-/* Rules and the gradient of grid_sample.  The CPU has the kernels.  Images that have their channels
- * innermost keep them there, others only where the kernel cannot read plane after plane; for
- * gradients the channels are innermost. */
+/* Rules and the gradient of grid_sample.  Images that have their channels innermost keep them
+ * there, others only where the kernel cannot read plane after plane, and on a GPU; for gradients
+ * the channels are innermost. */
 #include "core/ops/grid_sample.h"
 
 #include "core/ops/rule.h"
@@ -38,7 +38,7 @@ ax_status ax_infer_grid_sample(ax_infer *q)
   shape[1] = x->shape[1];
   for (int d = 2; d < x->ndim; d++) shape[d] = grid->shape[d - 1];
   q->contiguous = 2;
-  if (ax_grid_sample_by_planes(x, q->a.grid_sample.mode) &&
+  if (x->device.kind != AX_CUDA && ax_grid_sample_by_planes(x, q->a.grid_sample.mode) &&
       (ax_tensor_is_contiguous(x) || !ax_strides_are_channels_last(x->ndim, x->shape, x->strides)))
     q->contiguous = 3;
   else q->channels_last = 1 | 1 << 8;

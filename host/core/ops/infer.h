@@ -16,7 +16,8 @@ typedef struct ax_infer {
   uint32_t contiguous; /* inputs made contiguous first */
   /* inputs (from bit 0) and results (from bit 8) laid out with the channels, dim 1, innermost */
   uint32_t channels_last;
-  uint32_t axes; /* REDUCE: bit d set: dim d is reduced */
+  uint32_t padded; /* results whose rows begin at multiples of 64 elements (backend->pads_rows) */
+  uint32_t axes;   /* REDUCE: bit d set: dim d is reduced */
   /* views, host and composite ops: the results themselves (new references) */
   ax_tensor **result;
   ax_meta out[AX_MAX_OUT]; /* last: not cleared beforehand; a rule fills those that it uses */
