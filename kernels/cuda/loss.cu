@@ -11,6 +11,7 @@ enum { TOTAL_THREADS = 512 };
 struct job {
   int op;
   int64_t rows, classes;
+  int64_t step; /* from row to row of the input and its gradient */
   const int64_t *target;
   int64_t ignore;
   double smoothing;
@@ -71,7 +72,7 @@ static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute
   __shared__ T shared[32];
   __shared__ double wide[32];
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
-    const S *row = x + r * j.classes;
+    const S *row = x + r * j.step;
     const bool smooth = j.smoothing != 0;
     ax_cuda_exps<T> e;
     double wx = 0, all = 0; /* sums of w x and of w */
@@ -118,6 +119,7 @@ static ax_status begin(const ax_call *call, const ax_tensor *x, int target, job 
   j->op = AX_OP_CROSS_ENTROPY;
   j->classes = x->shape[x->ndim - 1];
   j->rows = x->ndim > 1 ? x->shape[0] : 1;
+  j->step = j->rows > 1 ? x->strides[0] : j->classes;
   if (call->op != AX_OP_NLL_LOSS_ROWS) j->smoothing = call->a->cross_entropies.label_smoothing;
   j->fault = ax_cuda_fault_place(x->device);
   if (!j->fault) return AX_ENOMEM;
@@ -136,7 +138,7 @@ AX_CUDA_KERNEL(_cross_entropy)
   const ax_tensor *w = weight_of(call, 2);
   size_t bytes;
   parts p;
-  job j;
+  job j = {};
   ax_status st = begin(call, x, 1, &j);
 
   if (st != AX_OK || (st = take_parts(x->device, j.rows, &p, &bytes)) != AX_OK) return st;
@@ -167,7 +169,7 @@ static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> 
   typedef ax_cuda_team<WIDE> team;
   __shared__ double wide[32];
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
-    const int64_t at = r * j.classes, t = j.target[r];
+    const int64_t at = r * j.step, t = j.target[r];
     const bool counts = t != j.ignore && t >= 0 && t < j.classes;
     const double scale =
         !counts ? 0.0
@@ -199,7 +201,7 @@ AX_CUDA_KERNEL(_cross_entropy_backward)
 {
   const ax_tensor *g = call->in[0], *x = call->in[1], *lse = call->in[3], *dx = call->out[0];
   const ax_tensor *w = weight_of(call, 4);
-  job j;
+  job j = {};
   ax_status st = begin(call, x, 2, &j);
 
   if (st != AX_OK || dx->numel == 0) return st;
@@ -264,7 +266,7 @@ AX_CUDA_KERNEL(_cross_entropy_soft)
   const ax_tensor *w = weight_of(call, 2);
   size_t bytes;
   parts p;
-  job j;
+  job j = {};
   ax_status st = begin(call, x, -1, &j);
 
   if (st != AX_OK || (st = take_parts(x->device, j.rows, &p, &bytes)) != AX_OK) return st;
@@ -318,7 +320,7 @@ AX_CUDA_KERNEL(_cross_entropy_soft_backward)
   const ax_tensor *g = call->in[0], *x = call->in[1], *q = call->in[2], *sums = call->in[3],
                   *dx = call->out[0];
   const ax_tensor *w = weight_of(call, 4);
-  job j;
+  job j = {};
   ax_status st = begin(call, x, -1, &j);
 
   if (st != AX_OK || dx->numel == 0) return st;
@@ -364,7 +366,7 @@ AX_CUDA_KERNEL(_nll_loss)
   const ax_tensor *w = call->n_in > 2 ? call->in[2] : NULL;
   size_t bytes;
   parts p;
-  job j;
+  job j = {};
   ax_status st = begin(call, x, 1, &j);
 
   if (st != AX_OK || (st = take_parts(x->device, j.rows, &p, &bytes)) != AX_OK) return st;

@@ -286,7 +286,7 @@ static ax_cuda_gemm linear_of(const ax_call *call, const ax_tensor *y)
   g.m = out ? y->numel / out : 0, g.k = in, g.n = out;
   g.a[1] = in, g.a[2] = 1;
   g.b[1] = w->strides[1], g.b[2] = w->strides[0];
-  g.c[1] = out;
+  g.c[1] = y->ndim > 1 && g.m > 1 ? y->strides[y->ndim - 2] : out; /* long rows are padded */
   g.bias = bias != NULL;
   g.accumulate = call->a->accumulate && !bias;
   return g;
@@ -406,8 +406,8 @@ static ax_status column_sums(const ax_call *call)
   it.shape[0] = rows, it.shape[1] = out;
   it.op[0].data = (char *)ax_data(db), it.op[0].dtype = (ax_dtype)db->dtype,
   it.op[0].stride[1] = (int64_t)ax_itemsize(db);
-  it.op[1].data = (char *)ax_data(g), it.op[1].dtype = (ax_dtype)g->dtype, it.op[1].stride[0] = out * item,
-  it.op[1].stride[1] = item;
+  it.op[1].data = (char *)ax_data(g), it.op[1].dtype = (ax_dtype)g->dtype,
+  it.op[1].stride[0] = g->strides[0] * item, it.op[1].stride[1] = item;
   sum.op = AX_OP_SUM, sum.a = &attrs, sum.n_in = sum.n_out = 1, sum.in = call->in, sum.out = call->out + 1,
   sum.iter = &it;
   return out ? ax_cuda_sum(&sum) : AX_OK;
@@ -428,7 +428,7 @@ AX_CUDA_KERNEL(_linear_backward)
 
   p.dtype = g->dtype, p.out = dw->dtype, p.batch = 1;
   p.m = g->shape[1], p.k = g->shape[0], p.n = x->shape[1];
-  p.a[1] = 1, p.a[2] = p.m;
+  p.a[1] = 1, p.a[2] = p.k > 1 ? g->strides[0] : p.m;
   p.b[1] = p.n, p.b[2] = 1;
   p.c[1] = p.n;
   p.accumulate = call->a->linear_backward.add_weight;

@@ -246,14 +246,32 @@ ax_status ax_later_all(void)
 bool ax_later_cast(const ax_tensor *x, const ax_tensor *y)
 {
   if (!ax_is_half((ax_dtype)x->dtype) || y->dtype != AX_F32 || !x->grad_fn || x->view || x->shared ||
-      x->storage->refs != 1 || x->storage->later_reads || !ax_tensor_is_contiguous(x) ||
+      x->storage->refs != 1 || x->storage->later_reads ||
+      !(ax_tensor_is_contiguous(x) || ax_strides_are_padded(x->ndim, x->shape, x->strides)) ||
       !ax_tensor_is_contiguous(y))
     return false;
   return ax_later_add(AX_OP_COPY, &(ax_attrs){ .n_list = -1 }, 1, (ax_tensor *[]){ (ax_tensor *)x }, y, NULL);
 }
 
+/* Likewise where the rows of `half` are padded and those of t are not; NULL where t shows other
+ * things than rows, or parts of rows. */
+static ax_status shown_in_rows(const ax_tensor *t, const ax_tensor *half, ax_tensor **out)
+{
+  const int64_t n = half->shape[half->ndim - 1], row = half->strides[half->ndim - 2];
+  int64_t strides[AX_MAX_DIMS], within = t->offset % n;
+
+  for (int d = 0; d < t->ndim; d++) {
+    strides[d] = t->strides[d] % n == 0 ? t->strides[d] / n * row : t->strides[d];
+    if (t->strides[d] % n && t->shape[d] > 1) within += (t->shape[d] - 1) * t->strides[d];
+  }
+  if (within >= n) return AX_OK;
+  return ax_tensor_over(half->storage, (ax_dtype)half->dtype, t->ndim, t->shape, strides,
+                        half->offset + t->offset / n * row + t->offset % n, out);
+}
+
 static ax_status shown_as(const ax_tensor *t, const ax_tensor *half, ax_tensor **out)
 {
+  if (ax_strides_are_padded(half->ndim, half->shape, half->strides)) return shown_in_rows(t, half, out);
   return ax_tensor_over(half->storage, (ax_dtype)half->dtype, t->ndim, t->shape, t->strides,
                         t->offset + half->offset, out);
 }

@@ -41,6 +41,25 @@ ax_status ax_infer_bmm(ax_infer *q)
   return AX_OK;
 }
 
+/* Rows of so many elements that padding is nothing beside them. */
+enum { LONG_ROW = 4096 };
+
+/* Logits of 50,257 classes: rows that begin anywhere could not be loaded in blocks (TMA) by the
+ * products that their gradient goes through, nor be written so by this one. */
+static ax_status choose_rows(ax_infer *q)
+{
+  const ax_meta *y = &q->out[0];
+  const int64_t n = y->ndim ? y->shape[y->ndim - 1] : 0;
+  const ax_backend *backend;
+
+  if (INPUT(0)->device.kind != AX_CUDA || y->ndim < 2 || n < LONG_ROW ||
+      n * (int64_t)ax_dtype_size(y->dtype) % 16 == 0 || !ax_is_float(y->dtype))
+    return AX_OK;
+  const ax_status st = ax_backend_of(INPUT(0)->device, &backend);
+  if (st == AX_OK) q->padded = backend->pads_rows;
+  return st;
+}
+
 ax_status ax_infer_linear(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0), *w = INPUT(1), *b = q->args->n_in > 2 ? INPUT(2) : NULL;
@@ -64,7 +83,7 @@ ax_status ax_infer_linear(ax_infer *q)
   shape[x->ndim - 1] = w->shape[0];
   q->contiguous = 1 | 4;
   out_like(q, 0, result_dtype(q, (ax_dtype)x->dtype), x->ndim, shape);
-  return AX_OK;
+  return choose_rows(q);
 }
 
 ax_status ax_infer_linear_gelu(ax_infer *q)
@@ -72,6 +91,7 @@ ax_status ax_infer_linear_gelu(ax_infer *q)
   const ax_status st = need_float(q, INPUT(0));
   if (st != AX_OK) return st;
   const ax_status fits = ax_infer_linear(q);
+  q->padded = 0;
   if (fits == AX_OK) out_like(q, 1, q->out[0].dtype, q->out[0].ndim, q->out[0].shape);
   return fits;
 }
@@ -255,12 +275,18 @@ static ax_tensor *in_order(ax_grad *c, ax_arg x)
   return keep(c, st, t).t;
 }
 
+/* Likewise, but rows may be apart from each other, which the device's kernel takes. */
+static ax_tensor *in_rows(ax_grad *c, ax_arg x)
+{
+  return c->st == AX_OK && ax_strides_are_padded(x.t->ndim, x.t->shape, x.t->strides) ? x.t : in_order(c, x);
+}
+
 /* On a GPU the sums over g ride along with the product that reads g anyway. */
 static void weight_and_bias(ax_grad *c, ax_arg g_rows, ax_arg x_rows)
 {
   ax_attrs a = { .n_list = -1 };
   bool slot[2];
-  ax_tensor *const g = in_order(c, g_rows), *const x = in_order(c, x_rows);
+  ax_tensor *const g = in_rows(c, g_rows), *const x = in_order(c, x_rows);
 
   ax_tensor *const dw = place_of(c, 1, g, x, false, &slot[0], &a.linear_backward.add_weight);
   ax_tensor *const db = place_of(c, 2, g, x, true, &slot[1], &a.linear_backward.add_bias);

@@ -60,6 +60,18 @@ static ax_status check_weight(ax_infer *q, int k, int64_t classes)
   return AX_OK;
 }
 
+/* Input k, of class numbers, may have rows that are apart from each other. */
+static bool keeps_rows(ax_infer *q, int k)
+{
+  const ax_tensor *x = INPUT(k);
+  const ax_backend *backend;
+  if (x->ndim != 2 || !ax_strides_are_padded(2, x->shape, x->strides) ||
+      ax_backend_of(x->device, &backend) != AX_OK || !backend->pads_rows)
+    return false;
+  q->contiguous &= ~(1u << k);
+  return true;
+}
+
 static int64_t classes_of(const ax_tensor *x) { return x->shape[x->ndim - 1]; }
 static int64_t rows_of(const ax_tensor *x) { return x->ndim > 1 ? x->shape[0] : 1; }
 
@@ -72,6 +84,7 @@ ax_status ax_infer_cross_entropy(ax_infer *q)
   out_like(q, 0, result_dtype(q, (ax_dtype)x->dtype),
            q->a.cross_entropy_rows.reduction == NONE ? target->ndim : 0, target->shape);
   out_like(q, 1, q->compute, 1, (int64_t[]){ target->numel + 1 });
+  keeps_rows(q, 0);
   return AX_OK;
 }
 
@@ -93,6 +106,7 @@ ax_status ax_infer_cross_entropy_backward(ax_infer *q)
     return ax_fail(AX_ESHAPE, "%s: gradient %s %s and sums %s do not fit input %s", q->name, TYPE(g), TEXT(g),
                    TEXT(lse), TEXT(x));
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
+  q->padded = keeps_rows(q, 1); /* the gradient goes where the logits came from */
   return AX_OK;
 }
 

@@ -38,13 +38,14 @@ misfit:
 }
 
 /* The order of dims in a result's memory is ours to choose: convolutions and what follows them have
- * their channels innermost.  Scripts that were written for contiguous results call y:view(n, -1).
- * As long as nothing else refers to the memory, y can be laid out contiguously, and the result is
- * then a view. */
+ * their channels innermost, and long rows of a linear layer begin on 16 bytes.  Scripts that were
+ * written for contiguous results call y:view(n, -1).  As long as nothing else refers to the memory,
+ * y can be laid out contiguously, and the result is then a view. */
 static bool own_layout(const ax_tensor *t)
 {
   return !t->shared && t->view == AX_NO_VIEW && t->version == &t->storage->version &&
-         ax_strides_are_dense(t->ndim, t->shape, t->strides);
+         (ax_strides_are_dense(t->ndim, t->shape, t->strides) ||
+          ax_strides_are_padded(t->ndim, t->shape, t->strides));
 }
 
 ax_status ax_infer_view(ax_infer *q)
