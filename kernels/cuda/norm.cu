@@ -7,6 +7,7 @@
  * follows from the sizes, then over the chunks.  Where registers hold a thread's share of both
  * sums, the first stage is part of the pass that computes the input's gradient: with one warp for
  * each row, so that no warp waits for others, or with one block for each long row. */
+#include "draw.cuh"
 #include "rows.cuh"
 
 enum { CHUNK_ROWS = 4, FOLD = 16, WARPS = 4 };
@@ -82,10 +83,10 @@ static __global__ void forward_rows(job j, S *y, const S *x, const S *w, const S
 
 /* Likewise with the row in registers; rows, weight and bias are aligned, and parameters have the
  * layout of the row.  The result may be of a half type Y beside a float32 x.  p and z: the row is
- * their sum, which is written to x. */
-template <class S, class Y, int V, bool WIDE>
+ * their sum, which is written to x.  DROPS: z goes through dropout before. */
+template <class S, class Y, int V, bool WIDE, bool DROPS>
 static __global__ void forward_held(job j, Y *y, S *x, const S *w, const S *b, const S *p, const Y *z,
-                                    compute<S> *mean_out, compute<S> *rstd_out)
+                                    ax_cuda_dropping drop, compute<S> *mean_out, compute<S> *rstd_out)
 {
   typedef compute<S> T;
   typedef ax_cuda_team<WIDE> team;
@@ -103,7 +104,9 @@ static __global__ void forward_held(job j, Y *y, S *x, const S *w, const S *b, c
           T more[V];
           ax_cuda_get(p, at, v[q]);
           ax_cuda_get(z, at, more);
-          for (int k = 0; k < V; k++) v[q][k] = ax_cuda_load(ax_cuda_store<S>(v[q][k] + more[k]));
+          if constexpr (DROPS) ax_cuda_add_dropped<S, Y>(drop, at, v[q], more);
+          else
+            for (int k = 0; k < V; k++) v[q][k] = ax_cuda_load(ax_cuda_store<S>(v[q][k] + more[k]));
           ax_cuda_put(x, at, v[q]);
         }
       }
@@ -202,10 +205,14 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
             ((uintptr_t)wp | (uintptr_t)bp) % 16 == 0)
           return ax_cuda_with_result<S>(y, [&](auto result) {
             typedef AX_TYPE_OF(result) Y;
-            return ax_cuda_launch_rows(name, d, j.rows, j.n, forward_held<S, Y, V, WIDE>, j,
-                                       ax_cuda_data<Y>(y), ax_cuda_data<S>(x), wp, bp,
+            const bool drops = terms && call->a->dropped > 0;
+            return ax_cuda_launch_rows(name, d, j.rows, j.n,
+                                       drops ? forward_held<S, Y, V, WIDE, true>
+                                             : forward_held<S, Y, V, WIDE, false>,
+                                       j, ax_cuda_data<Y>(y), ax_cuda_data<S>(x), wp, bp,
                                        terms ? ax_cuda_data<S>(call->in[3]) : NULL,
                                        terms ? ax_cuda_data<Y>(call->in[4]) : NULL,
+                                       ax_cuda_dropping_of(call, call->a->dropped),
                                        centred ? ax_cuda_data<T>(call->out[1]) : NULL,
                                        ax_cuda_data<T>(call->out[centred ? 2 : 1]));
           });

@@ -217,6 +217,45 @@ static __global__ void dropout_kernel(S *y, const S *x, int64_t n, draw d, uint3
   }
 }
 
+/* y = other + dropout(x), of n / 8 runs of eight elements; x may be of a half type beside float32
+ * ones. */
+template <class S, class X>
+static __global__ void dropout_add(S *y, const X *x, const S *other, int64_t runs, ax_cuda_dropping d)
+{
+  constexpr int V = 16 / (int)sizeof(S);
+  for (int64_t b = AX_FIRST; b < runs * 8 / V; b += AX_STEP) {
+    float v[V], more[V];
+    ax_cuda_get(other, b * V, v);
+    ax_cuda_get(x, b * V, more);
+    ax_cuda_add_dropped<S, X>(d, b * V, v, more);
+    ax_cuda_put(y, b * V, v);
+  }
+}
+
+template <class S, class X> static ax_status launch_dropout_add(const ax_call *call)
+{
+  const ax_tensor *y = call->out[0];
+  return ax_cuda_launch("dropout", y->device,
+                        ax_cuda_blocks(y->numel * (int64_t)sizeof(S) / 16, 256, y->device.index), 256,
+                        dropout_add<S, X>, ax_cuda_data<S>(y), ax_cuda_data<X>(call->in[0]),
+                        ax_cuda_data<S>(call->in[1]), y->numel / 8,
+                        ax_cuda_dropping_of(call, call->a->dropout_apply.p));
+}
+
+/* A sum that the dropout is a term of (ops/join.c): aligned, and whole runs of eight elements. */
+static ax_status added(const ax_call *call)
+{
+  const ax_tensor *y = call->out[0];
+  return ax_cuda_with_narrow(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    if constexpr (sizeof(S) == 4) {
+      if (call->in[0]->dtype == AX_BF16) return launch_dropout_add<S, ax_cuda_bf16>(call);
+      if (call->in[0]->dtype == AX_F16) return launch_dropout_add<S, ax_cuda_f16>(call);
+    }
+    return launch_dropout_add<S, S>(call);
+  });
+}
+
 AX_CUDA_KERNEL(_dropout_apply)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
@@ -225,6 +264,7 @@ AX_CUDA_KERNEL(_dropout_apply)
   ax_status st;
   if (y->numel == 0) return AX_OK;
   if (!ax_is_float((ax_dtype)y->dtype)) return ax_cuda_no_dtype(call->op, (ax_dtype)y->dtype);
+  if (call->n_in > 1) return added(call);
   if (p >= 1) { /* everything becomes 0, infinities and NaN too */
     if ((st = ax_cuda_use(y->device, &stream)) != AX_OK) return st;
     return ax_cuda_status("dropout",

@@ -176,6 +176,10 @@ local function stream(on, width, norm, options)
       local y = normed(x)
       seen("norm" .. k, y)
       local branch = F.linear(F.linear(y, m), up)
+      if options.drop then
+        branch = F.dropout(branch, { p = options.drop })
+        seen("dropout" .. k, branch)
+      end
       x = options.turned and branch + x or x + branch
       seen("sum" .. k, x)
       if options.post then
@@ -221,6 +225,53 @@ describe(("joined calls on %s (%s): norms"):format(D, device.kind), function()
       end
     end
   end
+
+  -- a sum waits for a norm, a dropout for a sum: both are read, one of them, or none
+  for _, dtype in ipairs { "bfloat16", "float16", "none" } do
+    it("gives the bits of calls one by one: behind a dropout, " .. dtype, function()
+      local auto = dtype ~= "none" and dtype or nil
+      for _, case in ipairs { { 64 }, { 64, true }, { 40, true }, { 36 }, { auto and 1096 or 64, false } } do
+        local width, post = case[1], case[2]
+        local function run(on, turned, seen)
+          return stream(on, width, "layer",
+            { dtype = auto, post = post, turned = turned, seen = seen, drop = 0.3 })
+        end
+        local function looks(pattern)
+          return function(name, t) if name:find(pattern) then look(t) end end
+        end
+        local apart, there = run(D, false, looks ""), run("cpu")
+        local ways = { joined = run(D), turned = run(D, true), ["sums read"] = run(D, false, looks "sum"),
+          ["dropouts read"] = run(D, true, looks "dropout") }
+        for name, value in pairs(apart) do
+          for what, list in pairs(ways) do
+            same(list[name], value, nil, ("%s, %s of %d"):format(what, name, width))
+          end
+          local most = math.max(1, there[name]:abs():max():item())
+          same(value, there[name], (auto == "bfloat16" and 4e-2 or auto and 6e-3 or 3e-5) * most, name)
+        end
+      end
+    end)
+  end
+
+  it("draws a dropout once, whenever it is read", function()
+    local x = tensor.randn(ROWS, 64)
+    local function results(on, read)
+      tensor.manual_seed(12)
+      return tensor.no_grad(function()
+        local here = x:to(on)
+        local dropped = F.dropout(here, { p = 0.5 })
+        if read then look(dropped) end
+        local sum = here + dropped
+        local second = dropped + here * 2
+        if not read then here:zero_() end
+        return { sum, second, dropped, sum:layer_norm { 64 }, F.dropout(sum, { p = 1 }) + second }
+      end)
+    end
+    local there = results("cpu", true)
+    for _, read in ipairs { true, false } do
+      for k, t in ipairs(results(D, read)) do same(t, there[k], k == 4 and 2e-6 or 0, "result " .. k) end
+    end
+  end)
 
   it("hides nothing from hooks and what is read afterwards", function()
     local function gradients(reads)

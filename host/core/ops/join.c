@@ -4,7 +4,8 @@
  *   relu(batch_norm(x))               one pass over x behind the statistics
  *   relu(batch_norm(x) + residual)    likewise
  *   batch_norm's gradient of relu's   relu's gradient never is in memory, or is written on the way
- *   norm(x + y)                       reads x and y, writes the sum and the norm
+ *   x + dropout(y)                    reads x and y
+ *   norm(x + y), y may be a dropout   reads x and y, writes the sum and the norm
  *   autocast's cast of a norm         the norm writes the half type; float32 when a script reads it
  *
  * Each gives the bits of the calls one by one: numbers are rounded where those would round. */
@@ -189,6 +190,34 @@ static bool held(const ax_tensor *t, int last)
   return n % 8 == 0 && n <= 8192 && ax_tensor_is_contiguous(t) && on_16_bytes(t);
 }
 
+/* A dropout waits for a sum that reads it, with its draw; the gradient draws again anyway. */
+static ax_status dropout(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  ax_tensor *const *in = q->args->in;
+  if (ax_later_possible(out[0]) && joins_norms(out[0]) && out[0]->dtype != AX_F64 && out[0]->ndim > 1 &&
+      q->a.dropout_apply.p < 1 && held(in[0], 1))
+    *done = ax_later_add(q->op, &q->a, 1, in, out[0], NULL);
+  return AX_OK;
+}
+
+/* Lets x + dropout(y) wait as one call of y and x; the dropout waits on for who else reads it. */
+static ax_status dropped_sum(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  for (int k = 0; k < 2; k++) {
+    const ax_later *const l = ax_later_of(q->args->in[k]);
+    ax_tensor *const other = q->args->in[1 - k];
+    if (!l || l->op != AX_OP_DROPOUT_APPLY || l->n_in != 1 || other == q->args->in[k]) continue;
+    if (other->dtype != out[0]->dtype) return AX_OK;
+    const ax_attrs a = l->a;
+    ax_tensor *const term = l->in[0];
+    const ax_status st = settle(1, &other);
+    if (st == AX_OK)
+      *done = ax_later_add(AX_OP_DROPOUT_APPLY, &a, 2, (ax_tensor *[]){ term, other }, out[0], NULL);
+    return st;
+  }
+  return AX_OK;
+}
+
 static ax_status sum(const ax_infer *q, ax_tensor **out, bool *done)
 {
   ax_tensor *const *in = q->args->in;
@@ -204,9 +233,27 @@ static ax_status sum(const ax_infer *q, ax_tensor **out, bool *done)
         (in[k]->dtype != d && !(d == AX_F32 && ax_is_half((ax_dtype)in[k]->dtype))))
       return AX_OK;
   if (in[0]->dtype != d && in[1]->dtype != d) return AX_OK;
+  const ax_status dropped = dropped_sum(q, out, done);
+  if (dropped != AX_OK || *done) return dropped;
   if (settle(2, in) != AX_OK) return AX_OK; /* (once more, and with its error, before the kernel) */
   *done = ax_later_add(q->op, &q->a, 2, in, out[0], NULL);
   return AX_OK;
+}
+
+/* The two terms of the sum l that a norm over x takes over, in x's type and in `other`, and what it
+ * has to know of them; none where their types are others. */
+static void take_terms(ax_later *l, const ax_tensor *x, ax_dtype other, ax_tensor **terms, ax_attrs *a)
+{
+  const bool drops = l->op == AX_OP_DROPOUT_APPLY;
+  const int first = drops ? 1 : l->in[0]->dtype != x->dtype;
+
+  if (l->in[first]->dtype != x->dtype || (ax_dtype)l->in[1 - first]->dtype != other) return;
+  for (int k = 0; k < 2; k++) terms[k] = ax_tensor_retain(l->in[k ? 1 - first : first]);
+  if (drops) {
+    a->dropped = l->a.dropout_apply.p;
+    a->rng = l->a.rng;
+  }
+  ax_later_done(l);
 }
 
 /* Whether weight k of a norm is as the kernel reads it. */
@@ -224,26 +271,21 @@ static ax_status norm(const ax_infer *q, ax_tensor **out, bool *done)
                       ax_later_possible(x);
   const ax_dtype other = rounds ? ax_autocast_now.dtype : (ax_dtype)x->dtype;
   ax_later *l = ax_later_of(x);
+  ax_attrs a = q->a;
   ax_status st = AX_OK;
 
-  if (l && l->op != AX_OP_ADD) l = NULL;
+  if (l && l->op != AX_OP_ADD && !(l->op == AX_OP_DROPOUT_APPLY && l->n_in == 2)) l = NULL;
   if ((!l && !rounds) || !joins_norms(x) || x->dtype == AX_F64 || !held(x, q->a.n_list) || !plain(q, 1) ||
       !plain(q, 2))
     return AX_OK;
-  if (l) {
-    const int first = l->in[0]->dtype != x->dtype;
-    if (l->in[first]->dtype == x->dtype && (ax_dtype)l->in[1 - first]->dtype == other) {
-      for (int k = 0; k < 2; k++) terms[k] = ax_tensor_retain(l->in[k ? 1 - first : first]);
-      ax_later_done(l);
-    }
-  }
+  if (l) take_terms(l, x, other, terms, &a);
   if (!terms[0]) {
     if (!rounds) return AX_OK;
     AX_TRY(settle(1, in));
   }
   *done = true;
   if (rounds) AX_TRY(ax_tensor_new_on(x->device, other, x->ndim, x->shape, &half));
-  AX_TRY(ax_kernel_call(q->op, &q->a, terms[0] ? 5 : q->args->n_in,
+  AX_TRY(ax_kernel_call(q->op, &a, terms[0] ? 5 : q->args->n_in,
                         (ax_tensor *[]){ x, q->args->n_in > 1 ? in[1] : NULL,
                                          q->args->n_in > 2 ? in[2] : NULL, terms[0], terms[1] },
                         q->n_out, (ax_tensor *[]){ half ? half : out[0], out[1], out[2] }, NULL));
@@ -270,6 +312,7 @@ ax_status ax_join(const ax_infer *q, ax_tensor **out, bool *done)
   case AX_OP_BATCH_NORM_TRAIN: st = batch_norm(q, out, done); break;
   case AX_OP_RELU: st = relu(q, out, done); break;
   case AX_OP_RELU_BACKWARD: st = relu_backward(q, out, done); break;
+  case AX_OP_DROPOUT_APPLY: st = dropout(q, out, done); break;
   case AX_OP_ADD: st = sum(q, out, done); break;
   case AX_OP_LAYER_NORM:
   case AX_OP_RMS_NORM: st = norm(q, out, done); break;
