@@ -14,6 +14,11 @@
 enum term { SUM, SQUARES, SIZES, COUNTS, EXPS, POWERS, TOP, WIDEST, LEAST };
 enum ending { AS_IS, MEAN, TOP_OF, VARIANCE, DEVIATION, ADD_LOG, ROOT, ANY_ROOT };
 
+/* Called, not inlined: float64's exp and pow are hundreds of instructions, and a kernel has a copy
+ * of its element's function for each element of a run and each step of an unrolled loop. */
+AX_CUDA_CALLED double power_of(double x, double p) { return pow(x, p); }
+AX_CUDA_CALLED double exp_of(double x) { return exp(x); }
+
 /* O void: the result is the centre for a second pass, in float64. */
 template <class O> struct moment {
   typedef double acc;
@@ -36,8 +41,8 @@ template <class O> struct moment {
     case WIDEST:
     case LEAST: return fabs(x);
     case COUNTS: return x != 0;
-    case EXPS: return exp(x - c);
-    case POWERS: return pow(fabs(x), number);
+    case EXPS: return exp_of(x - c);
+    case POWERS: return power_of(fabs(x), number);
     default: return x;
     }
   }
@@ -67,7 +72,7 @@ template <class O> struct moment {
     }
     case ADD_LOG: a = c + log(a); break;
     case ROOT: a = sqrt(a); break;
-    case ANY_ROOT: a = pow(a, 1 / number); break;
+    case ANY_ROOT: a = power_of(a, 1 / number); break;
     default: break;
     }
     *(O *)out = ax_cuda_store<O>(a);
