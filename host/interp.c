@@ -369,6 +369,34 @@ typedef struct job {
   int status;
 } job;
 
+/* print(x.shape) prints { 2, 3 }: a plain table is shown, as the prompt shows it, in place of its
+ * address.  tostring is Lua's own. */
+static void show_in_print(lua_State *L)
+{
+  static const char setup[] =
+      "local plain, pcall, require, type, select = print, pcall, require, type, select\n"
+      "local getmetatable = debug.getmetatable\n"
+      "local function shown(value)\n"
+      "  if type(value) ~= 'table' or getmetatable(value) then return value end\n"
+      "  local found, show = pcall(require, 'accelerate.utils.show')\n"
+      "  return found and show.pformat(value) or value\n"
+      "end\n"
+      "local function each(n, first, ...)\n"
+      "  if n < 2 then return shown(first) end\n"
+      "  return shown(first), each(n - 1, ...)\n"
+      "end\n"
+      "function print(...)\n"
+      "  local n = select('#', ...)\n"
+      "  for i = 1, n do\n"
+      "    if type((select(i, ...))) == 'table' then return plain(each(n, ...)) end\n"
+      "  end\n"
+      "  plain(...)\n"
+      "end\n";
+
+  if (luaL_loadbuffer(L, setup, sizeof setup - 1, "=print") != 0) lua_error(L);
+  lua_call(L, 0, 0);
+}
+
 static int protected_main(lua_State *L)
 {
   job *j = lua_touserdata(L, 1);
@@ -382,6 +410,7 @@ static int protected_main(lua_State *L)
   reserve_trace_memory(L);
   seed_math_random(L);
   explain_in_pcall(L);
+  show_in_print(L);
   ax_require_open(L);
   ax_streams_join_stderr(L);
   ax_interp_set_paths(L, plan);

@@ -113,6 +113,28 @@ describe("stdout that cannot be written", function()
   end)
 end)
 
+describe("print", function()
+  it("shows plain tables, and all else as Lua does", function()
+    local status, out, err = host.run({ "-e", [[
+      local x = require("accelerate.tensor").ones(2, 3)
+      print("shape", x.shape, nil, { a = { 1, "b" } }, {})
+      print()
+      print(setmetatable({}, { __tostring = function() return "own" end }), 1, true)
+      local circle = {}
+      circle.me = circle
+      print(circle)
+      print((tostring({}):gsub("0x%x+", "address")))
+      print(select("#", print(nil, {})))
+      print(pcall(print, setmetatable({}, { __tostring = function() error("no text", 0) end })))
+    ]] })
+    assert.are.equal(0, status, err)
+    assert.are.equal(table.concat({ 'shape\t{ 2, 3 }\tnil\t{ a = { 1, "b" } }\t{}', "", "own\t1\ttrue",
+      "{ me = <circle: the table that holds this> }", "table: address", "nil\t{}", "0", "false\tno text",
+      "" },
+      "\n"), out)
+  end)
+end)
+
 describe("require", function()
   it("tries a module again that did not load, whatever stopped it", function()
     host.in_folder(function(folder)
