@@ -224,7 +224,7 @@ static cublasStatus_t search(plan *p, cublasLtMatmulPreference_t preference, con
   if (n < 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (result.state != CUBLAS_STATUS_SUCCESS) return result.state;
   p->algorithm = result.algo;
-  p->workspace = result.workspaceSize;
+  p->workspace = (result.workspaceSize + 255) & ~(size_t)255; /* what its alignment is, too */
   return CUBLAS_STATUS_SUCCESS;
 }
 
