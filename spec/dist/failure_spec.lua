@@ -427,6 +427,20 @@ describe("the launcher", function()
     has(out, "^5\t[^\n]*\n5\t")
   end)
 
+  it("waits less between parallel regions where other processes want the cores", function()
+    local show = "print(os.getenv 'GOMP_SPINCOUNT', os.getenv 'OMP_WAIT_POLICY')"
+    local function shell(script) -- this process has set the variables for those that it starts
+      local _, out = host.run({ "-c", "unset GOMP_SPINCOUNT OMP_WAIT_POLICY; " .. script, host.path, show },
+        { path = "/bin/sh" })
+      return out
+    end
+    assert.equal("1000\tnil\n", shell [[
+      for i in $(seq $(nproc)); do while :; do :; done & loops="$loops $!"; done
+      "$0" -e "$1"; kill $loops]])
+    assert.equal("7\tnil\n", shell 'GOMP_SPINCOUNT=7 "$0" -e "$1"')
+    assert.equal("nil\tactive\n", shell 'OMP_WAIT_POLICY=active "$0" -e "$1"')
+  end)
+
   it("leaves nothing in shared memory", function()
     local function listing()
       local pipe = io.popen("ls /dev/shm; cat /proc/sysvipc/shm")
