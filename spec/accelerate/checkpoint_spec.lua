@@ -297,6 +297,18 @@ describe("a checkpoint", function()
     assert.same({ "checkpoint_2" }, fs.list(folder .. "/checkpoints"))
   end)
 
+  it("is loaded, and a removal that was killed is ended, but drafts stay: their run may be alive", function()
+    local w = world()
+    w.step()
+    w.accelerator:save_state()
+    local root = folder .. "/checkpoints/"
+    for _, name in ipairs { ".checkpoint_0.removed", ".checkpoint_1.saving", "other" } do
+      assert(fs.make_dirs(root .. name .. "/within"))
+    end
+    w.accelerator:load_state()
+    assert.same({ ".checkpoint_1.saving", "checkpoint_0", "other" }, fs.list(root))
+  end)
+
   it("is looked for where naming is automatic", function()
     local w = world()
     assert.error_matches(function() w.accelerator:load_state() end, "there is no whole checkpoint in")

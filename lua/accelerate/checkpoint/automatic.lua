@@ -65,14 +65,28 @@ function M.surplus(project, limit)
   return paths
 end
 
+-- Calls fn with the path of each name that has the pattern.
+local function each(project, pattern, fn)
+  for _, name in ipairs(fs.list(M.root(project)) or {}) do
+    if name:match(pattern) then fn(fs.join(M.root(project), name)) end
+  end
+end
+
 --- Removes what a save that was killed has left.
 function M.sweep(project)
-  for _, name in ipairs(fs.list(M.root(project)) or {}) do
-    if name:match "^%.checkpoint_%d+%.saving$" or name:match "^%.checkpoint_%d+%.removed$" then
-      local ok, why = fs.remove_tree(fs.join(M.root(project), name))
-      if not ok then error(why, 0) end
-    end
+  local function remove(path)
+    local ok, why = fs.remove_tree(path)
+    if not ok then error(why, 0) end
   end
+  each(project, "^%.checkpoint_%d+%.saving$", remove)
+  each(project, "^%.checkpoint_%d+%.removed$", remove)
+end
+
+--- Ends the removals that a save which was killed had begun: after the last save of a run nothing
+--- else would. It leaves drafts, because the run that writes one may be alive, and folders that
+--- this process may not change.
+function M.finish_removals(project)
+  each(project, "^%.checkpoint_%d+%.removed$", fs.remove_tree)
 end
 
 return M

@@ -156,6 +156,7 @@ function M.load(accelerator, input_dir, opts)
   M.wait()
   local project = accelerator._project_configuration
   local found = commit.on_leaders("load_state", leads(accelerator), function()
+    if project.automatic_checkpoint_naming then automatic.finish_removals(project) end
     if input_dir == nil then return find_newest(project) end
     return check_given(options.value("load_state", "input_dir", input_dir, { "string" }))
   end)
