@@ -318,6 +318,13 @@ static void check_build(lua_State *L)
   lua_pop(L, 1);
 }
 
+/* Runs a part of the host that is written in Lua. */
+static void run_text(lua_State *L, const char *name, const char *text)
+{
+  if (luaL_loadbuffer(L, text, strlen(text), name) != 0) lua_error(L);
+  lua_call(L, 0, 0);
+}
+
 /* Compiled code must be within 2 GB of the interpreter's own code.  Its memory is reserved in one
  * piece and early, because CUDA maps large parts of the address space later.  The limits are set
  * here for every LuaJIT source; its own defaults are too small for programs of many modules, and
@@ -328,8 +335,7 @@ static void reserve_trace_memory(lua_State *L)
       "jit.opt.start('sizemcode=4096', 'maxmcode=40960', 'maxtrace=8000', 'maxrecord=16000')\n"
       "for _ = 1, 200 do end\n"; /* compiled, into the first piece */
 
-  if (luaL_loadbuffer(L, setup, sizeof setup - 1, "=reserve_trace_memory") != 0) lua_error(L);
-  lua_call(L, 0, 0);
+  run_text(L, "=reserve_trace_memory", setup);
 }
 
 /* Unseeded ranks draw different numbers; rank 0 draws those of a run of one rank.  Scripts seed
@@ -360,14 +366,8 @@ static void explain_in_pcall(lua_State *L)
       "end\n"
       "function pcall(f, ...) return xpcall(f, explained, ...) end\n";
 
-  if (luaL_loadbuffer(L, setup, sizeof setup - 1, "=pcall") != 0) lua_error(L);
-  lua_call(L, 0, 0);
+  run_text(L, "=pcall", setup);
 }
-
-typedef struct job {
-  const ax_plan *plan;
-  int status;
-} job;
 
 /* print(x.shape) prints { 2, 3 }: a plain table is shown, as the prompt shows it, in place of its
  * address.  tostring is Lua's own. */
@@ -393,9 +393,13 @@ static void show_in_print(lua_State *L)
       "  plain(...)\n"
       "end\n";
 
-  if (luaL_loadbuffer(L, setup, sizeof setup - 1, "=print") != 0) lua_error(L);
-  lua_call(L, 0, 0);
+  run_text(L, "=print", setup);
 }
+
+typedef struct job {
+  const ax_plan *plan;
+  int status;
+} job;
 
 static int protected_main(lua_State *L)
 {
@@ -409,9 +413,9 @@ static int protected_main(lua_State *L)
   check_build(L);
   reserve_trace_memory(L);
   seed_math_random(L);
+  ax_require_open(L); /* first: what follows keeps the function */
   explain_in_pcall(L);
   show_in_print(L);
-  ax_require_open(L);
   ax_streams_join_stderr(L);
   ax_interp_set_paths(L, plan);
   set_arg(L, plan);

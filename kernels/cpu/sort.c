@@ -79,13 +79,6 @@ enum {
 #define BYTE(e, b) ((e) >> (32 + 8 * (b)) & 255)
 #define MAKE(key, at) ((uint64_t)(key) << 32 | (uint64_t)(at))
 #include "sort_radix.h"
-#undef NAME
-#undef E
-#undef K
-#undef AT
-#undef RANK
-#undef BYTE
-#undef MAKE
 
 #define NAME(name) name##_pairs
 #define E pair
@@ -96,13 +89,6 @@ enum {
 #define MAKE(key, at) \
   (pair) { key, (uint64_t)(at) }
 #include "sort_radix.h"
-#undef NAME
-#undef E
-#undef K
-#undef AT
-#undef RANK
-#undef BYTE
-#undef MAKE
 
 /* ---- one line */
 

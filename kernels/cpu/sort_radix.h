@@ -2,7 +2,7 @@
  * bits in the upper half and the position in the lower one; pairs have a key of 64 bits beside the
  * position.  The includer defines NAME; E, the element; K, the key's type; AT(e), the position;
  * RANK(e), by which elements of rising positions are ordered; BYTE(e, b), a byte of the key; and
- * MAKE(key, at), an element. */
+ * MAKE(key, at), an element.  They are undefined again at the end. */
 
 static void NAME(insertion)(E *v, int64_t n)
 {
@@ -119,3 +119,11 @@ static int64_t NAME(at_rank)(const K *key, E *v, E *other, int64_t n, int64_t ra
   }
   return (int64_t)AT(NAME(radix)(v, other, m)[wanted]);
 }
+
+#undef NAME
+#undef E
+#undef K
+#undef AT
+#undef RANK
+#undef BYTE
+#undef MAKE

@@ -382,6 +382,8 @@ describe("a plain list", function()
     assert.same({ 3, 2 }, { #first, #second })
     assert.equal(7, data.Subset({ 5, 6, 7 }, { 3 })[1])
     assert.equal(3, data.RandomSampler({ 5, 6, 7 }):len())
+    local joined = data.ConcatDataset { { 1, 2 }, data.Subset({ 5, 6, 7 }, { 3 }) }
+    assert.same({ 3, 2, 7 }, { #joined, joined[2], joined[3] })
     fails_with("DataLoader: expected a dataset with get(i) and len(), or with iter(), got a table",
       data.DataLoader, {})
     fails_with("got a table", data.DataLoader, { x = 1 })

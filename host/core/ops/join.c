@@ -209,10 +209,11 @@ static ax_status dropped_sum(const ax_infer *q, ax_tensor **out, bool *done)
     if (!l || l->op != AX_OP_DROPOUT_APPLY || l->n_in != 1 || other == q->args->in[k]) continue;
     if (other->dtype != out[0]->dtype) return AX_OK;
     const ax_attrs a = l->a;
-    ax_tensor *const term = l->in[0];
+    ax_tensor *const term = ax_tensor_retain(l->in[0]); /* l may run, and end, with `other` */
     const ax_status st = settle(1, &other);
     if (st == AX_OK)
       *done = ax_later_add(AX_OP_DROPOUT_APPLY, &a, 2, (ax_tensor *[]){ term, other }, out[0], NULL);
+    ax_tensor_release(term);
     return st;
   }
   return AX_OK;

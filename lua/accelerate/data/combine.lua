@@ -16,6 +16,14 @@ local function check_list(where, list, test, what)
   end
 end
 
+-- The list with plain lists in it made datasets; anything else as it is.
+local function each_of(datasets)
+  if type(datasets) ~= "table" or getmetatable(datasets) then return datasets end
+  local list = {}
+  for k, part in ipairs(datasets) do list[k] = dataset.of(part) end
+  return list
+end
+
 --- Concatenates datasets.
 ---@class accelerate.ConcatDataset: accelerate.Dataset
 ---@field datasets table[]
@@ -23,8 +31,9 @@ end
 local ConcatDataset = class("ConcatDataset", dataset.Dataset)
 M.ConcatDataset = ConcatDataset
 
----@param datasets table[] with get(i) and len()
+---@param datasets table[] with get(i) and len(), or plain lists of samples
 function ConcatDataset:init(datasets)
+  datasets = each_of(datasets)
   check_list("ConcatDataset", datasets, dataset.is_map, "a dataset with get(i) and len()")
   self.datasets, self.cumulative_sizes = datasets, {}
   local sum = 0

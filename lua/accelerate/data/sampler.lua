@@ -17,6 +17,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local enumerable = require "accelerate.utils.enumerable"
+local dataset = require "accelerate.data.dataset"
 local seeding = require "accelerate.data.seeding"
 
 local fail, show = options.fail, options.show
@@ -25,9 +26,8 @@ local M = {}
 
 local function check_source(where, source)
   if type(source) == "number" and source % 1 == 0 and source >= 0 then return source end
+  source = dataset.of(source)
   if type(source) == "table" and type(source.len) == "function" then return source end
-  -- a plain list
-  if type(source) == "table" and getmetatable(source) == nil and #source > 0 then return #source end
   fail("%s: expected a dataset with len(), or a number of positions, got %s", where, show(source))
 end
 

@@ -12,6 +12,7 @@ local NO_OBJECT = "a method was called without its object: write object:method(.
 local NO_NUMBER = "of a tensor, x:item() is the number, and x:lt(y), x:gt(y), ... compare the elements"
 local TORCH = "PyTorch's names are in the modules accelerate.tensor, accelerate.nn, accelerate.optim and " ..
   "accelerate.data"
+-- (in two parts, or the check of what requires what would take it for code)
 local REQUIRE = ('modules are loaded by require: local nn = require "%s"'):format "accelerate.nn"
 
 -- The names that the README gives to modules.
@@ -25,7 +26,7 @@ local FUNCTIONS = { len = "#x is the length", str = "tostring(x)", int = "math.f
   float = "tonumber(x)",
   range = "for i = 1, n do ... end", enumerate = "for i, x in ipairs(list) do ... end",
   super = "a method of the base class is called as Base.method(self, ...)",
-    isinstance = "type(x) == \"table\"",
+  isinstance = "type(x) is the type's name, nn.is_module(x) and tensor.is_tensor(x) ask for these",
   import = "require \"name\"" }
 
 local RAISED = {
