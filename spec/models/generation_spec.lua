@@ -101,6 +101,21 @@ describe("generate", function()
     end
   end)
 
+  it("draws nothing from scores that are no numbers", function()
+    local sampling = require "accelerate.models.sampling"
+    for name, value in pairs { nan = 0 / 0, inf = math.huge, none = -math.huge } do
+      for _, o in ipairs { { 0, 1 }, { 5, 1 }, { 0, 0.9 }, { 5, 0.9 } } do
+        local x = core.randn { 3, 40 }
+        if name == "none" then x[2] = value else x[{ 2, 7 }] = value end
+        local ok, message = pcall(sampling.sample, x, { temperature = 1, top_k = o[1], top_p = o[2] })
+        assert.is_false(ok, name)
+        assert.matches(
+          "generate: row 2 of the scores has no token to draw: a score is NaN or inf, or all are",
+          message)
+      end
+    end
+  end)
+
   it("draws the same for a seed, and from a generator what comes next", function()
     local o = with { do_sample = true, top_k = 0, temperature = 2 }
     o.seed = 4

@@ -1,6 +1,7 @@
 --- Which token comes next, out of scores (N, V) in float32.
 
 local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
 
 local M = {}
 
@@ -52,6 +53,12 @@ end
 local function draw(scores, u)
   local sums = scores:double():softmax(2):cumsum(2)
   local total = sums:narrow(2, sums:size(2), 1)
+  local drawable = total:gt(0)  -- not where a score is NaN or inf, or all are -inf
+  if not drawable:all():item() then
+    options.fail(
+      "generate: row %d of the scores has no token to draw: a score is NaN or inf, or all are -inf",
+      drawable:squeeze(2):int():argmin():item() + 1)
+  end
   -- never the end itself, nor a token behind the last one that has a chance
   local target = (u:to(sums.device) * total):minimum(total * (1 - 2 ^ -52))
   return core.searchsorted(sums, target, true):squeeze(2)
