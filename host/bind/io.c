@@ -73,8 +73,9 @@ static int write_file(lua_State *L)
   return 2;
 }
 
-/* core._file_digest(path, threads?) -> size in bytes, CRC-32C; or nil and the reason why the file
- * cannot be read.  threads: default 1 */
+/* core._file_digest(path, threads?, keep?) -> size in bytes, CRC-32C; or nil and the reason why the
+ * file cannot be read.  threads: default 1; keep: its mapping stays for the next reader of the
+ * file, until core._forget_kept_files() */
 static int file_digest(lua_State *L)
 {
   const char *path;
@@ -84,7 +85,7 @@ static int file_digest(lua_State *L)
   ax_lua_enter(L);
   path = ax_lua_check_path(L, "file_digest");
   threads = lua_isnoneornil(L, 2) ? 1 : (int)ax_lua_check_integer(L, 2, "file_digest", "threads", 1, 65536);
-  if (ax_file_digest(path, threads, &d) == AX_OK) {
+  if (ax_file_digest(path, threads, lua_toboolean(L, 3), &d) == AX_OK) {
     lua_pushnumber(L, (lua_Number)d.bytes);
     lua_pushnumber(L, d.crc32c);
     return 2;
@@ -92,6 +93,13 @@ static int file_digest(lua_State *L)
   lua_pushnil(L);
   lua_pushstring(L, ax_last_error());
   return 2;
+}
+
+static int forget_kept_files(lua_State *L)
+{
+  ax_lua_enter(L);
+  ax_file_forget_kept();
+  return 0;
 }
 
 /* core._crc32c(text) -> its CRC-32C */
@@ -178,11 +186,17 @@ static int same_text(lua_State *L)
 void ax_lua_open_io(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "read_idx", read_idx },      { "_read_file", read_file },
-    { "_write_file", write_file }, { "_file_digest", file_digest },
-    { "_crc32c", crc32c },         { "_checksum", checksum },
-    { "_sha256", sha256 },         { "_hmac_sha256", hmac_sha256 },
-    { "_same_text", same_text },   { NULL, NULL },
+    { "read_idx", read_idx },
+    { "_read_file", read_file },
+    { "_write_file", write_file },
+    { "_file_digest", file_digest },
+    { "_forget_kept_files", forget_kept_files },
+    { "_crc32c", crc32c },
+    { "_checksum", checksum },
+    { "_sha256", sha256 },
+    { "_hmac_sha256", hmac_sha256 },
+    { "_same_text", same_text },
+    { NULL, NULL },
   };
 
   ax_lua_open_class(L, &text_class);

@@ -3,6 +3,7 @@
 -- moment (default 3).
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
+local data = require "accelerate.data"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local nn = require "accelerate.nn"
@@ -171,6 +172,53 @@ describe("a checkpoint", function()
     end
     assert(fs.write(folder .. "/empty", ""))
     assert.same({ 0, 0 }, { fs.digest(folder .. "/empty", 4) })
+  end)
+
+  it("keeps a file mapped from its check to its reading, and no longer", function()
+    local path = folder .. "/kept"
+    local function mapped()
+      local n = 0
+      for line in io.lines "/proc/self/maps" do n = n + (line:find(path, 1, true) and 1 or 0) end
+      return n
+    end
+    assert(fs.make_dirs(folder))
+    data.write_npy(path, tensor.arange(1, 4))
+    fs.digest(path)
+    assert.equal(0, mapped())
+    fs.digest(path, 1, true)
+    assert.equal(1, mapped())
+    assert.same({ 1, 2, 3 }, data.read_npy(path):tolist()) -- copies its values, and unmaps the file
+    assert.equal(0, mapped())
+    fs.digest(path, 1, true)
+    data.write_npy(path, tensor.arange(5, 9)) -- another file of that name: the kept one is not it
+    assert.same({ 5, 6, 7, 8 }, data.read_npy(path):tolist())
+    assert.equal(1, mapped())
+    fs.forget_kept()
+    assert.equal(0, mapped())
+  end)
+
+  it("leaves no file mapped behind load_state, whole or damaged", function()
+    local w = world()
+    w.step()
+    local path = w.accelerator:save_state()
+    -- In a coroutine, so that no dead slot of this function's stack holds what was read.
+    local function load() coroutine.wrap(w.accelerator.load_state)(w.accelerator, path) end
+    local function mapped()
+      collectgarbage()
+      collectgarbage()
+      local n = 0
+      for line in io.lines "/proc/self/maps" do n = n + (line:find(path, 1, true) and 1 or 0) end
+      return n
+    end
+    load()
+    assert.equal(0, mapped())
+    local name = path .. "/optimizer.bin"
+    local bytes = assert(fs.read(name))
+    assert(fs.write(name, bytes:sub(1, -2) .. string.char((bytes:byte(-1) + 1) % 256)))
+    has(select(2, pcall(w.accelerator.load_state, w.accelerator, path)), "optimizer.bin is damaged")
+    assert(fs.write(name, bytes))
+    load()
+    assert.equal(0, mapped())
   end)
 
   it("brings back optimizers and generators", function()

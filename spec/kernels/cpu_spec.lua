@@ -432,6 +432,21 @@ describe("results of 16 MB and more, which go past the caches,", function()
       end
     end
   end)
+
+  it("are copied whole, from and to any place", function()
+    for _, case in ipairs { { "uint8", 2 ^ 24 + 1, 1, 1 }, { "uint8", 2 ^ 24 + 12345, 7, 63 },
+      { "bfloat16", 2 ^ 23 + 77, 3, 2 }, { "float32", 2 ^ 22 + 4099, 2, 6 },
+      { "float64", 2 ^ 21 + 9, 5, 1 } } do
+      local dtype, n, from, to = unpack(case)
+      local source = tensor.randint(0, 100, { n + 64 }):to(dtype)
+      local target = tensor.full({ n + 128 }, 101, { dtype = dtype })
+      target:narrow(1, to, n):copy_(source:narrow(1, from, n))
+      local what = ("%s, %d elements from %d to %d"):format(dtype, n, from, to)
+      assert.is_true(target:narrow(1, to, n):eq(source:narrow(1, from, n)):all():item(), what)
+      -- Nothing beside them is written.
+      assert.equal(128, target:eq(101):sum():item(), what)
+    end
+  end)
 end)
 
 describe("products of bfloat16 on a processor without its instructions", function()

@@ -61,7 +61,8 @@ static uint32_t checksum(const unsigned char *p, size_t n, int threads)
 }
 
 /* The file is mapped: reading it into a buffer costs half as much again. */
-static ax_status read_all(int fd, const char *path, const struct stat *info, int threads, ax_digest *out)
+static ax_status read_all(int fd, const char *path, const struct stat *info, int threads, bool keep,
+                          ax_digest *out)
 {
   struct ax_mapping *m;
   void *data;
@@ -75,12 +76,13 @@ static ax_status read_all(int fd, const char *path, const struct stat *info, int
   if (st != AX_OK) return st;
   out->crc32c = checksum(data, (size_t)info->st_size, threads);
   whole = ax_mapping_whole(m, path);
-  ax_mapping_release(m);
+  if (keep && whole) ax_mapping_keep(m);
+  else ax_mapping_release(m);
   return whole ? AX_OK
                : ax_fail(AX_EIO, "cannot read %s: it was truncated meanwhile, or its disk fails", path);
 }
 
-ax_status ax_file_digest(const char *path, int threads, ax_digest *out)
+ax_status ax_file_digest(const char *path, int threads, bool keep, ax_digest *out)
 {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
   struct stat s;
@@ -89,10 +91,12 @@ ax_status ax_file_digest(const char *path, int threads, ax_digest *out)
   threads = threads < 1 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS;
   if (fd < 0 || fstat(fd, &s) != 0) st = ax_fail(AX_EIO, "cannot read %s: %s", path, strerror(errno));
   else if (!S_ISREG(s.st_mode)) st = ax_fail(AX_EIO, "cannot read %s: it is no regular file", path);
-  else st = read_all(fd, path, &s, threads, out);
+  else st = read_all(fd, path, &s, threads, keep, out);
   if (fd >= 0) close(fd);
   return st;
 }
+
+void ax_file_forget_kept(void) { ax_mapping_forget_kept(); }
 
 uint32_t ax_text_crc32c(const void *p, size_t n) { return ax_crc32c(0, p, n); }
 

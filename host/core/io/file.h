@@ -73,6 +73,11 @@ ax_status ax_folder_sync(const char *path);
 struct stat;
 ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **out, void **data);
 void ax_mapping_release(struct ax_mapping *m);
+/* In place of ax_mapping_release by its only holder: the next ax_mapping_new of the file takes it
+ * over.  Nothing may have been lent from it. */
+void ax_mapping_keep(struct ax_mapping *m);
+/* Unmaps what is kept. */
+void ax_mapping_forget_kept(void);
 /* A storage over n mapped bytes, which keeps the mapping.  EIO where the system refuses that they
  * are written to, ENOMEM. */
 struct ax_storage;

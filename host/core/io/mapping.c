@@ -4,7 +4,10 @@
  * here maps zeros over the lost part and marks the mapping as cut.  The reader continues, and
  * sees the mark when it checks what it has read.  So readers need no jumps, and reading costs no
  * more than reading memory.  A SIGBUS at another address goes to the handler that was installed
- * before. */
+ * before.
+ *
+ * A mapping can be kept for the next reader of its file: mapping 500 MB and giving the pages back
+ * costs as much as reading them. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -21,6 +24,7 @@ struct ax_mapping {
   size_t n;
   _Atomic bool cut;
   _Atomic int refs;
+  bool kept; /* no reader has it; under the lock */
   dev_t device;
   ino_t inode;
 };
@@ -77,13 +81,59 @@ static struct ax_mapping *free_slot(void)
   }
 }
 
+static void end(struct ax_mapping *m)
+{
+  munmap((void *)atomic_load(&m->begin), m->n);
+  atomic_store(&m->begin, 0);
+}
+
+/* A kept mapping of this file, which is the caller's from now on; or NULL. */
+static struct ax_mapping *take_kept(const struct stat *info)
+{
+  struct ax_mapping *found = NULL;
+
+  pthread_mutex_lock(&lock);
+  for (block *b = &first; b && !found; b = atomic_load(&b->next))
+    for (int i = 0; i < SLOTS && !found; i++) {
+      struct ax_mapping *m = &b->slot[i];
+      if (m->kept && m->device == info->st_dev && m->inode == info->st_ino && m->n == (size_t)info->st_size &&
+          !atomic_load(&m->cut))
+        found = m;
+    }
+  if (found) found->kept = false;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+void ax_mapping_keep(struct ax_mapping *m)
+{
+  pthread_mutex_lock(&lock);
+  m->kept = true;
+  pthread_mutex_unlock(&lock);
+}
+
+void ax_mapping_forget_kept(void)
+{
+  pthread_mutex_lock(&lock);
+  for (block *b = &first; b; b = atomic_load(&b->next))
+    for (int i = 0; i < SLOTS; i++)
+      if (b->slot[i].kept) {
+        b->slot[i].kept = false;
+        end(&b->slot[i]);
+      }
+  pthread_mutex_unlock(&lock);
+}
+
 ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **out, void **data)
 {
   const size_t n = (size_t)info->st_size;
   struct ax_mapping *m;
   void *p;
 
-  *out = NULL;
+  if ((*out = take_kept(info))) {
+    *data = (void *)atomic_load(&(*out)->begin);
+    return AX_OK;
+  }
   p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
   if (p == MAP_FAILED) return AX_EIO;
   pthread_mutex_lock(&lock);
@@ -107,10 +157,7 @@ ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **ou
 
 void ax_mapping_release(struct ax_mapping *m)
 {
-  void *p = (void *)atomic_load(&m->begin);
-  if (atomic_fetch_sub(&m->refs, 1) > 1) return;
-  munmap(p, m->n);
-  atomic_store(&m->begin, 0);
+  if (atomic_fetch_sub(&m->refs, 1) == 1) end(m);
 }
 
 static void release_lent(ax_storage *s) { ax_mapping_release(s->owner); }

@@ -150,6 +150,18 @@ local function report_differences(accelerator, path, saved)
     table.concat(differing, ", "), path)
 end
 
+-- Reads the files of a whole checkpoint, and then changes the run's state. Returns its manifest.
+local function take_over(accelerator, path, opts, models)
+  local source, values
+  commit.together("load_state", function()
+    source = assert(manifest.read(path))
+    source.path = path
+    values = contents.read(accelerator, source)
+  end)
+  commit.together("load_state", function() contents.restore(accelerator, source, values, opts, models) end)
+  return source
+end
+
 --- Reads the state of a run. See Accelerator:load_state.
 ---@return string path
 function M.load(accelerator, input_dir, opts)
@@ -166,13 +178,9 @@ function M.load(accelerator, input_dir, opts)
   end
   local models = { unpack(accelerator._models) }
   for _, hook in ipairs(accelerator._load_state_pre_hooks) do hook[1](models, found.path) end
-  local source, values
-  commit.together("load_state", function()
-    source = assert(manifest.read(found.path))
-    source.path = found.path
-    values = contents.read(accelerator, source)
-  end)
-  commit.together("load_state", function() contents.restore(accelerator, source, values, opts, models) end)
+  local ok, source = pcall(take_over, accelerator, found.path, opts, models)
+  fs.forget_kept()
+  if not ok then error(source, 0) end
   report_differences(accelerator, found.path, source.saved_by)
   return found.path
 end

@@ -22,7 +22,7 @@ M.OTHERS = {
   AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
 }
 M.METHODS = {
-  numpy = "x:tolist(), or accelerate.data.write_npy(x, path)",
+  numpy = "x:tolist(), or accelerate.data.write_npy(path, x)",
   __getitem__ = "x[i]", __len__ = "#x",
   storage = "x:data_ptr() and x:stride()",
   share_memory_ = "accelerate.notebook_launcher's function sees tensors of the script",

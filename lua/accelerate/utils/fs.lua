@@ -135,9 +135,14 @@ function M.remove_tree(path)
 end
 
 --- The size of a file in bytes and the CRC-32C of its content, or nil and the reason. It is read by
---- as many threads; default 1.
----@type fun(path: string, threads: integer?): integer?, integer|string
+--- as many threads; default 1. With keep = true the next reader of the file finds it mapped, until
+--- forget_kept.
+---@type fun(path: string, threads: integer?, keep: boolean?): integer?, integer|string
 M.digest = core._file_digest
+
+--- Unmaps the files that digest has kept and that no reader has taken over.
+---@type fun()
+M.forget_kept = core._forget_kept_files
 
 function M.join(dir, name) return (dir:gsub("/+$", "")) .. "/" .. name end
 
