@@ -147,8 +147,8 @@ typedef struct ax_digest {
   int64_t bytes;
   uint32_t crc32c;
 } ax_digest;
-/* Reads a regular file to its end, by as many threads as its size is worth.  keep: its mapping stays
- * for the reader that opens it next, until ax_file_forget_kept.  EIO when it cannot be read,
+/* Reads a regular file to its end, by as many threads as its size is worth.  keep: its mapping
+ * stays for the reader that opens it next, until ax_file_forget_kept.  EIO when it cannot be read,
  * ENOMEM. */
 AX_API ax_status ax_file_digest(const char *path, int threads, bool keep, ax_digest *out);
 AX_API void ax_file_forget_kept(void);
