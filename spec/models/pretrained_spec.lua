@@ -157,6 +157,18 @@ describe("from_pretrained", function()
     refuses("config.partial_rotary_factor must be one of 1", LLAMA, { partial_rotary_factor = 0.5 })
     refuses("config.num_attention_heads must be a multiple of config.num_key_value_heads, got 4 and 3", LLAMA,
       { num_key_value_heads = 3 })
+    local QWEN3 = "spec/models/folders/qwen3"
+    refuses("config.layer_types[2] must be full_attention or sliding_attention, got 'linear'", QWEN3,
+      { layer_types = { "full_attention", "linear" } })
+    refuses("config.layer_types must name each of the 2 layers, got 1 names", QWEN3,
+      { layer_types = { "full_attention" } })
+    refuses("config.sliding_window must be a number, or false for none, got true",
+      "spec/models/folders/mistral",
+      { sliding_window = true })
+    refuses("config.partial_rotary_factor of head_dim must be even and above 0, got 0.4 of 8",
+      "spec/models/folders/phi3", { rope_parameters = { partial_rotary_factor = 0.4 } })
+    refuses("config.use_bidirectional_attention must be one of false", "spec/models/folders/gemma",
+      { use_bidirectional_attention = true })
     with_config(BERT, { model_type = "roberta" }, function(copy)
       fails("holds a model of type 'roberta'", models.BertModel.from_pretrained, copy)
     end)
@@ -274,6 +286,41 @@ describe("models", function()
       assert.truthy(text:find('"classifier_dropout": 0.0,', 1, true), text) -- no key of ours
       assert.truthy(text:find('"d_model": 16,', 1, true), text)
     end)
+  end)
+
+  it("keep a null of config.json where a default would take its place", function()
+    local model = models.from_pretrained "spec/models/folders/mistral_classes"
+    assert.is_false(model.config.sliding_window)
+    assert.equal(4096, models.MistralModel { hidden_size = 16, num_hidden_layers = 1, vocab_size = 2,
+      num_attention_heads = 4, num_key_value_heads = 2 }.config.sliding_window)
+    host.in_folder(function(folder)
+      model:save_pretrained(folder)
+      local text = assert(fs.read(folder .. "/config.json"))
+      assert.truthy(text:find('"sliding_window": null', 1, true), text)
+      assert.is_false(models.from_pretrained(folder).config.sliding_window)
+    end)
+  end)
+
+  it("with a window have numbers behind right padding, which no real token sees", function()
+    local model = models.from_pretrained "spec/models/folders/mistral"
+    local ids = core.arange(1, 13):view(1, 12)
+    local mask = core.cat({ core.ones(1, 4), core.zeros(1, 8) }, 2):long()
+    local padded, short = model(ids, { attention_mask = mask }).logits, model(ids:narrow(2, 1, 4)).logits
+    assert.is_true(padded:isfinite():all():item())
+    assert.is_true((padded:narrow(2, 1, 4) - short):abs():max():item() < 1e-5)
+  end)
+
+  it("with norms stored less 1 start with zeros there, and run in bfloat16", function()
+    local config = { hidden_size = 16, num_hidden_layers = 2, vocab_size = 20, num_attention_heads = 4,
+      num_key_value_heads = 2, head_dim = 8, intermediate_size = 24 }
+    local model = models.Gemma2ForCausalLM(config)
+    assert.equal(0, model.model.norm.weight:abs():max():item())
+    local ids = core.arange(1, 9):view(1, 8)
+    local wide = model(ids).logits
+    model:to("bfloat16")
+    local narrow = model(ids).logits
+    assert.equal("bfloat16", narrow.dtype)
+    assert.is_true((narrow:float() - wide):abs():max():item() < 0.05)
   end)
 
   it("take inputs by position or by name, and name what they do not know", function()

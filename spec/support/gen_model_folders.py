@@ -167,6 +167,37 @@ def llama(root):
         extra=decoder_extra(copy.deepcopy(model), 37, 22))
 
 
+def llama_like(root):
+    """The other types of Llama's kind, with windows that rows of 9 tokens and generation cross."""
+    from transformers import Gemma2Config, GemmaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
+    common = dict(vocab_size=37, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=7, pad_token_id=None)
+    rows = ids(31, 37, 2, 9)
+    longrope = {"rope_type": "longrope", "rope_theta": 50.0, "original_max_position_embeddings": 6,
+        "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 2.0, 3.5], "partial_rotary_factor": 0.75}
+    windows = dict(use_sliding_window=True, sliding_window=5, max_window_layers=1)
+    gemma = dict(common, head_dim=6, rope_parameters={"rope_type": "default", "rope_theta": 20.0})
+    for seed, (name, config) in enumerate({
+        "phi3": Phi3Config(**{**common, "hidden_size": 32}, sliding_window=None, rope_parameters={
+            **longrope}, original_max_position_embeddings=6),
+        "mistral": MistralConfig(**common, sliding_window=4, tie_word_embeddings=True),
+        "qwen2": Qwen2Config(**common, **windows),
+        "qwen3": Qwen3Config(**common, **windows, head_dim=6),
+        "gemma": GemmaConfig(**gemma, hidden_act="relu"),
+        "gemma2": Gemma2Config(**gemma, query_pre_attn_scalar=9, sliding_window=4, attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0),
+    }.items()):
+        model = randomised(transformers.AutoModelForCausalLM.from_config(config), 32 + seed)
+        write(root, name, model, {"input_ids": rows, "labels": rows},
+            extra=decoder_extra(copy.deepcopy(model), 37, 42 + seed))
+    mask = torch.tensor([[1] * 9, [0] * 3 + [1] * 6])
+    common.update(num_labels=3, pad_token_id=0)
+    config = MistralConfig(**common, sliding_window=None)
+    model = randomised(transformers.MistralForSequenceClassification(config), 50)
+    write(root, "mistral_classes", model, {"input_ids": rows.masked_fill(mask == 0, 0), "attention_mask": mask,
+        "labels": torch.tensor([2, 0])})
+
+
 def vit(root):
     config = ViTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=20, image_size=8,
         patch_size=4, num_labels=3, layer_norm_eps=1e-6)
@@ -207,7 +238,8 @@ def t5(root):
         "last_hidden_state")
 
 
-FAMILIES = {"gpt2": gpt2, "bert": bert, "llama": llama, "resnet": resnet, "t5": t5, "vit": vit}
+FAMILIES = {"gpt2": gpt2, "bert": bert, "llama": llama, "llama_like": llama_like, "resnet": resnet, "t5": t5,
+    "vit": vit}
 
 if __name__ == "__main__":
     for family in sys.argv[2:] or FAMILIES:

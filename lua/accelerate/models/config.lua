@@ -57,7 +57,11 @@ function M.check(where, given, schema)
   local config = copied(given)
   for _, entries in ipairs { COMMON, schema } do
     for _, key in ipairs(ordered.sorted_keys(entries)) do
-      config[key] = options.value(where, ("config.%s"):format(key), config[key], entries[key])
+      local name, entry = ("config.%s"):format(key), entries[key]
+      config[key] = options.value(where, name, config[key], entry)
+      if entry.null and config[key] == true then
+        fail("%s: %s must be a number, or false for none, got true", where, name)
+      end
     end
   end
   set_labels(config)
@@ -83,11 +87,12 @@ end
 local FLOATS = { rope_theta = true, factor = true, low_freq_factor = true, high_freq_factor = true,
   temperature = true, top_p = true, repetition_penalty = true, length_penalty = true }
 
---- Returns the table of a JSON file, and the keys whose numbers are written as floats; or raises,
---- naming the file.
+--- Returns the table of a JSON file, the keys whose numbers are written as floats, and those whose
+--- value is null; or raises, naming the file.
 ---@param where string
 ---@param path string
 ---@return table
+---@return table<string, boolean>
 ---@return table<string, boolean>
 function M.read(where, path)
   local text, why = fs.read(path)
@@ -98,11 +103,25 @@ function M.read(where, path)
   end
   local floats = {}
   for key in text:gmatch('"([%w_]+)"%s*:%s*%-?%d+[%.eE]') do floats[key] = true end
-  return value, floats
+  local nulls = {}
+  for key in text:gmatch('"([%w_]+)"%s*:%s*null') do nulls[key] = value[key] == nil or nil end
+  return value, floats, nulls
+end
+
+--- Puts false where a file says null and the schema has an entry for "none", so that the default
+--- does not take its place.
+---@param given table
+---@param nulls table<string, boolean>
+---@param schema table<string, table>
+function M.keep_nulls(given, nulls, schema)
+  for key in next, nulls do
+    if schema[key] and schema[key].null and given[key] == nil then given[key] = false end
+  end
 end
 
 --- Writes a table as JSON with a line for each key. Python keeps floats and integers apart: numbers
---- of the schema's type "number" and under the keys in `floats` are written as floats.
+--- of the schema's type "number" and under the keys in `floats` are written as floats; false is
+--- null where the schema says so.
 ---@param where string
 ---@param path string
 ---@param value table
@@ -114,6 +133,9 @@ function M.write(where, path, value, schema, floats)
     if FLOATS[key] or floats and floats[key] or entry and entry[1] == "number" then
       return ('"%s": %s.0%s'):format(key, number, rest)
     end
+  end)
+  text = text:gsub('"([%w_]+)": false([,\n])', function(key, rest)
+    if schema[key] and schema[key].null then return ('"%s": null%s'):format(key, rest) end
   end)
   local ok, why = fs.write(path, text .. "\n", true)
   if not ok then fail("%s: %s", where, tostring(why)) end

@@ -53,11 +53,15 @@ local function shifted_loss(logits, labels)
   return pretrained.token_loss(logits:narrow(2, 1, length - 1), labels:narrow(2, 2, length - 1))
 end
 
+local function head(self, x) return self.lm_head(x) end
+
 --- Gives a class the forward of a language model, and generate. Its parts are `self[base]` and
 --- `self.lm_head`.
 ---@param Class table
 ---@param base string
-function M.causal_lm(Class, base)
+---@param scores_of? fun(self: table, x: accelerate.Tensor): accelerate.Tensor default: lm_head
+function M.causal_lm(Class, base, scores_of)
+  scores_of = scores_of or head
   --- `model(input_ids, opts)` or `model { input_ids = ..., labels = ... }`: scores for the next
   --- token. labels: the ids themselves, -100 where no loss is wanted; they are shifted here.
   ---@return { loss: accelerate.Tensor?, logits: accelerate.Tensor, hidden_states:
@@ -66,7 +70,7 @@ function M.causal_lm(Class, base)
     local o = pretrained.inputs(self, first, opts, WITH_LABELS)
     return core.scope(function()
       local x, all = self._values[base]:_hidden(o)
-      local logits = self.lm_head(x)
+      local logits = scores_of(self, x)
       return { loss = o.labels and shifted_loss(logits, o.labels), logits = logits, hidden_states = all }
     end)
   end
@@ -75,17 +79,28 @@ function M.causal_lm(Class, base)
   function Class:_next_scores(o)
     return core.scope(function()
       local x = self._values[base]:_hidden(o)
-      return self.lm_head(x:select(2, x:size(2))):float()
+      return scores_of(self, x:select(2, x:size(2))):float()
     end)
   end
 
   -- What generate calls for one batch: scores of the token after the given ones, and reordering of
   -- its rows. padding: (N, T) of the prompt, or nil.
   function Class:_stepper(prompt, padding, capacity)
-    local cache = KeyValueCache { capacity = capacity }
+    local cache, renew_at, seen = KeyValueCache { capacity = capacity }, self.renew_at, nil
     local inputs = { cache = cache }
     local step = { ids = prompt, padding = padding }
+    -- The ids to compute: the new ones, or all where the cache ends with the call that goes beyond
+    -- renew_at.
+    local function renewed(ids)
+      seen = seen and core.cat({ seen, ids }, 2) or ids
+      if cache.length == 0 or cache.length > renew_at or seen:size(2) <= renew_at then return ids end
+      cache = KeyValueCache { capacity = capacity }
+      inputs.cache = cache
+      if padding then padding = core.cat({ padding, core.ones_like(ids):to(padding.dtype) }, 2) end
+      return seen
+    end
     function step.scores(ids)
+      if renew_at then ids = renewed(ids) end
       if padding then
         if cache.length > 0 then
           padding = core.cat({ padding, core.ones_like(padding:narrow(2, 1, 1)) }, 2)
@@ -98,6 +113,7 @@ function M.causal_lm(Class, base)
     end
     function step.reorder(index)
       cache:reorder(index)
+      if seen then seen = seen:index_select(1, index) end
       if padding then padding = padding:index_select(1, index) end
     end
     return step

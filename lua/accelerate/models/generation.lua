@@ -39,7 +39,7 @@ local function settings(self, opts)
       "repetition_penalty", "num_beams", "length_penalty", "max_length", "max_new_tokens" } do
       local from_call = key == "max_length" and given.max_new_tokens
       if given[key] == nil and not from_call and defaults[key] ~= nil then
-        if rawequal(defaults, self.generation_config) or key:find "token_id" then
+        if rawequal(defaults, self.generation_config) or key:find "token_id" and defaults[key] then
           given[key] = defaults[key]
         end
       end

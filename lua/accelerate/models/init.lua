@@ -17,10 +17,14 @@ local FILES = {
   resnet = { "ResNetModel", "ResNetForImageClassification", "resnet18", "resnet34", "resnet50", "resnet101" },
   t5 = { "T5Model", "T5EncoderModel", "T5ForConditionalGeneration" },
   vit = { "ViTModel", "ViTForImageClassification" },
-  llama = { "LlamaModel", "LlamaForCausalLM", "LlamaForSequenceClassification" },
 }
-local TYPES = { gpt2 = "GPT2", bert = "Bert", llama = "Llama", lenet = "LeNet", resnet = "ResNet",
-  t5 = "T5", vit = "ViT" }
+local TYPES = { gpt2 = "GPT2", bert = "Bert", lenet = "LeNet", resnet = "ResNet", t5 = "T5", vit = "ViT" }
+-- Decoders of Llama's kind have three classes each.
+for file, name in pairs { gemma = "Gemma", gemma2 = "Gemma2", llama = "Llama", mistral = "Mistral",
+  phi3 = "Phi3", qwen2 = "Qwen2", qwen3 = "Qwen3" } do
+  TYPES[file] = name
+  FILES[file] = { name .. "Model", name .. "ForCausalLM", name .. "ForSequenceClassification" }
+end
 local TASKS = {
   AutoModel = { "Model" },
   AutoModelForCausalLM = { "LMHeadModel", "ForCausalLM" },

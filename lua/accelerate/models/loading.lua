@@ -124,16 +124,16 @@ local OPTIONS = {
   ignore_mismatched_sizes = { "boolean", default = false },
 }
 
--- config.json with what the call says instead, and the keys of floats.
+-- config.json with what the call says instead, the keys of floats and those of nulls.
 local function configuration(where, folder, o)
-  local given, floats = config.read(where, fs.join(folder, "config.json"))
+  local given, floats, nulls = config.read(where, fs.join(folder, "config.json"))
   for key, value in next, o.config or {} do given[key] = value end
   if o.num_labels then
     given.num_labels = o.num_labels
     local named = given.id2label and ordered.count(given.id2label)
     if named ~= o.num_labels then given.id2label, given.label2id = nil, nil end
   end
-  return given, floats
+  return given, floats, nulls
 end
 
 --- Returns a model in evaluation mode with the weights of a folder, and what did not fit by name.
@@ -148,12 +148,13 @@ function M.load(choose, name, opts)
   local o = options.check(where, opts, OPTIONS)
   options.value(where, "name", name, { "string" })
   local folder = folders.find(where, name, o)
-  local given, floats = configuration(where, folder, o)
+  local given, floats, nulls = configuration(where, folder, o)
   local Class = type(choose) == "table" and choose or choose(given, where)
   if given.model_type and given.model_type ~= Class.traits.model_type then
     fail("%s: %s holds a model of type '%s'; %s is of type '%s'", where, folder, given.model_type,
       Class.__name, Class.traits.model_type)
   end
+  config.keep_nulls(given, nulls, Class.traits.config)
   local dict = weights.read_checkpoint(folders.weights(where, folder))
   local dtype = o.dtype == "auto" and first_float(dict) or o.dtype
   local model = nn.init._skip(Class, given)

@@ -36,6 +36,24 @@ function M.causal_of(queries, past, padding, device)
   return M.keys(padding):logical_and(allowed):logical_or(before)
 end
 
+--- Returns the mask of queries that see the `window` positions up to themselves, (queries, past +
+--- queries) or with padding (N, 1, queries, past + queries).
+---@param queries integer
+---@param past integer
+---@param padding accelerate.Tensor? (N, past + queries), 0 for padding
+---@param window integer
+---@param device string
+---@return accelerate.Tensor
+function M.window(queries, past, padding, window, device)
+  local key = core.arange(past + queries, { device = device })
+  local query = core.arange(past, past + queries, { device = device }):view(queries, 1)
+  local allowed = key:le(query):logical_and(key:gt(query - window))
+  if not padding then return allowed end
+  -- padding sees itself: a row without keys would become NaN
+  local itself = M.keys(padding):logical_not():logical_and(key:eq(query))
+  return M.keys(padding):logical_and(allowed):logical_or(itself)
+end
+
 --- Returns what scaled_dot_product_attention takes for such queries: a mask, or nil, and is_causal.
 ---@param queries integer
 ---@param past integer

@@ -47,6 +47,7 @@ local NORMS = { LayerNorm = true, RMSNorm = true, BatchNorm2d = true, GroupNorm 
 function PreTrainedModel:_init_parameter(module, name, p)
   if name:find("bias", 1, true) then return nn.init.zeros_(p) end
   if NORMS[module.__name] then return nn.init.ones_(p) end
+  if module.__name == "CentredRMSNorm" then return nn.init.zeros_(p) end
   nn.init.normal_(p, 0, self.config.initializer_range or 0.02)
   local padding = module.padding_idx
   if padding then core.no_grad(function() p:select(1, padding + 1):zero_() end) end

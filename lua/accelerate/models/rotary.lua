@@ -94,14 +94,26 @@ local function longrope(where, scaling, config, size, length)
   return function(f, i) return f / list[i] end, strength
 end
 
--- The settings of a configuration, in the present form or in the older one.
-local function settings(where, config)
+-- The settings of a configuration, in the present form or in the older one. any_part: may less than
+-- the whole head be turned?
+local function settings(where, config, any_part)
   local given = config.rope_parameters or config.rope_scaling or {}
   local kind = given.rope_type or given.type or "default"
   options.value(where, "config.rope_scaling.rope_type", kind, { "string", one_of = TYPES })
   local partial = given.partial_rotary_factor or config.partial_rotary_factor or 1
-  options.value(where, "config.partial_rotary_factor", partial, { "number", one_of = { 1 } })
+  options.value(where, "config.partial_rotary_factor", partial,
+    any_part and { "number", above = 0, max = 1 } or { "number", one_of = { 1 } })
   return given, kind, given.rope_theta or config.rope_theta or 10000
+end
+
+-- The number of a head's elements that are turned.
+local function turned(where, size, partial)
+  local count = math.floor(size * (partial or 1))
+  if count % 2 == 1 or count == 0 then
+    options.fail("%s: config.partial_rotary_factor of head_dim must be even and above 0, got %g of %d", where,
+      partial, size)
+  end
+  return count
 end
 
 --- Returns the angles per position of a head of `size` elements, size / 2 numbers, and what
@@ -110,10 +122,13 @@ end
 ---@param config table with rope_theta and rope_scaling, or rope_parameters
 ---@param size integer
 ---@param length integer? of the sequence, for "dynamic" and "longrope"; default: a short one
+---@param partial number? the share of the elements that is turned; default: all, and a
+---  configuration that says otherwise raises
 ---@return number[]
 ---@return number strength
-function M.frequencies(where, config, size, length)
-  local scaling, kind, theta = settings(where, config)
+function M.frequencies(where, config, size, length, partial)
+  local scaling, kind, theta = settings(where, config, partial ~= nil)
+  size = turned(where, size, partial)
   local scaled, strength = function(f) return f end, 1
   if kind == "linear" then
     local factor = number(where, scaling, "factor")
@@ -150,10 +165,10 @@ local function choose(self, length)
   self.long, self.frequencies, self.rows = long, self.renew(length), 0
 end
 
-function Rotary:init(where, config, size)
-  self.frequencies, self.strength = M.frequencies(where, config, size)
-  self.size, self.rows = size, 0
-  local scaling, kind = settings(where, config)
+function Rotary:init(where, config, size, partial)
+  self.frequencies, self.strength = M.frequencies(where, config, size, nil, partial)
+  self.size, self.rows = 2 * #self.frequencies, 0
+  local scaling, kind = settings(where, config, true)
   if kind == "dynamic" then
     self.most, self.reach = config.max_position_embeddings, config.max_position_embeddings
     self.follow = follow
@@ -161,7 +176,7 @@ function Rotary:init(where, config, size)
     self.most, self.long = original(where, scaling, config), false
     self.follow = choose
   end
-  self.renew = function(length) return (M.frequencies(where, config, size, length)) end
+  self.renew = function(length) return (M.frequencies(where, config, size, length, partial)) end
 end
 
 -- Two tables (rows, size): cosines of both halves; sines, those of the first half negative.
@@ -197,12 +212,19 @@ end
 
 local roll, addcmul = core.roll, core.addcmul
 
---- Turns (N, H, T, size) by the angles of its positions.
+local function turn(x, cos, sin) return addcmul(x * cos, roll(x, x:size(4) / 2, 4), sin) end
+
+--- Turns (N, H, T, size) by the angles of its positions; elements behind those that there are
+--- angles for stay.
 ---@param x accelerate.Tensor
 ---@param cos accelerate.Tensor
 ---@param sin accelerate.Tensor
 ---@return accelerate.Tensor
-function M.turn(x, cos, sin) return addcmul(x * cos, roll(x, x:size(4) / 2, 4), sin) end
+function M.turn(x, cos, sin)
+  local size = cos:size(-1)
+  if size == x:size(4) then return turn(x, cos, sin) end
+  return core.cat({ turn(x:narrow(4, 1, size), cos, sin), x:narrow(4, size + 1, x:size(4) - size) }, 4)
+end
 
 M.Rotary = Rotary
 
