@@ -331,6 +331,11 @@ describe("models", function()
     fails("input_ids must be an int64 tensor (batch, length)", model, ids:view(3))
     fails("21 positions are more than config.max_position_embeddings (20)", model,
       core.ones({ 1, 21 }, { dtype = "int64" }))
+    local roberta = models.from_pretrained "spec/models/folders/xlm_roberta"
+    fails("19 positions are more than config.max_position_embeddings has behind pad_token_id (18)", roberta,
+      core.full({ 1, 19 }, 5, { dtype = "int64" }))
+    fails("unknown option 'token_type_ids'", models.from_pretrained "spec/models/folders/distilbert_tokens",
+      { input_ids = ids, token_type_ids = ids })
     assert.equal(3, #model(ids, { output_hidden_states = true }).hidden_states)
   end)
 

@@ -133,6 +133,35 @@ def bert(root):
     write(root, "bert", randomised(transformers.BertModel(config), 10), inputs, "last_hidden_state")
 
 
+def bert_like(root):
+    """RoBERTa with padding before tokens, too; narrow embeddings of ELECTRA; DistilBERT's own names."""
+    from transformers import DistilBertConfig, ElectraConfig, RobertaConfig, XLMRobertaConfig
+    common = dict(vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+        max_position_embeddings=20, num_labels=3)
+    own = dict(vocab_size=41, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=20, num_labels=3)
+    mask = torch.tensor([[1] * 9, [0] + [1] * 5 + [0] * 3])
+    classes = {"labels": torch.tensor([2, 1])}
+    tokens = {"labels": ids(7, 3, 2, 9).masked_fill(mask == 0, -100)}
+    for seed, (name, task, config, labels) in enumerate([
+        ("roberta_classes", "SequenceClassification", RobertaConfig(**common, type_vocab_size=1), classes),
+        ("roberta_masked", "MaskedLM", RobertaConfig(**common), None),
+        ("xlm_roberta_tokens", "TokenClassification", XLMRobertaConfig(**common), tokens),
+        ("xlm_roberta", "", XLMRobertaConfig(**common), {}),
+        ("electra_classes", "SequenceClassification", ElectraConfig(**common, embedding_size=8), classes),
+        ("electra_tokens", "TokenClassification", ElectraConfig(**common, embedding_size=16), tokens),
+        ("distilbert_classes", "SequenceClassification", DistilBertConfig(**own), classes),
+        ("distilbert_tokens", "TokenClassification", DistilBertConfig(**own), tokens),
+        ("distilbert_masked", "MaskedLM", DistilBertConfig(**own), None),
+    ]):
+        rows = ids(60 + seed, 41, 2, 9).masked_fill(mask == 0, config.pad_token_id)
+        if labels is None:
+            labels = {"labels": rows.masked_fill(mask == 0, -100)}
+        auto = getattr(transformers, "AutoModelFor" + task if task else "AutoModel")
+        model = randomised(auto.from_config(config), 70 + seed)
+        write(root, name, model, {"input_ids": rows, "attention_mask": mask, **labels},
+            "logits" if task else "last_hidden_state")
+
+
 def llama(root):
     common = dict(vocab_size=37, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=7)
@@ -238,8 +267,8 @@ def t5(root):
         "last_hidden_state")
 
 
-FAMILIES = {"gpt2": gpt2, "bert": bert, "llama": llama, "llama_like": llama_like, "resnet": resnet, "t5": t5,
-    "vit": vit}
+FAMILIES = {"gpt2": gpt2, "bert": bert, "bert_like": bert_like, "llama": llama, "llama_like": llama_like,
+    "resnet": resnet, "t5": t5, "vit": vit}
 
 if __name__ == "__main__":
     for family in sys.argv[2:] or FAMILIES:

@@ -12,13 +12,20 @@ local properties = require "accelerate.utils.properties"
 -- Class -> its file, and what Transformers' Auto classes pick by model type.
 local FILES = {
   bert = { "BertModel", "BertForSequenceClassification", "BertForTokenClassification", "BertForMaskedLM" },
+  distilbert = { "DistilBertModel", "DistilBertForSequenceClassification", "DistilBertForTokenClassification",
+    "DistilBertForMaskedLM" },
+  electra = { "ElectraModel", "ElectraForSequenceClassification", "ElectraForTokenClassification" },
   gpt2 = { "GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification" },
   lenet = { "LeNet" },
   resnet = { "ResNetModel", "ResNetForImageClassification", "resnet18", "resnet34", "resnet50", "resnet101" },
+  roberta = { "RobertaModel", "RobertaForSequenceClassification", "RobertaForTokenClassification",
+    "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForSequenceClassification",
+    "XLMRobertaForTokenClassification", "XLMRobertaForMaskedLM" },
   t5 = { "T5Model", "T5EncoderModel", "T5ForConditionalGeneration" },
   vit = { "ViTModel", "ViTForImageClassification" },
 }
-local TYPES = { gpt2 = "GPT2", bert = "Bert", lenet = "LeNet", resnet = "ResNet", t5 = "T5", vit = "ViT" }
+local TYPES = { gpt2 = "GPT2", bert = "Bert", distilbert = "DistilBert", electra = "Electra", lenet = "LeNet",
+  resnet = "ResNet", roberta = "Roberta", t5 = "T5", vit = "ViT", ["xlm-roberta"] = "XLMRoberta" }
 -- Decoders of Llama's kind have three classes each.
 for file, name in pairs { gemma = "Gemma", gemma2 = "Gemma2", llama = "Llama", mistral = "Mistral",
   phi3 = "Phi3", qwen2 = "Qwen2", qwen3 = "Qwen3" } do
