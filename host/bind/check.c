@@ -122,13 +122,25 @@ int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...)
   return lua_error(L);
 }
 
+/* What to write for a type or a device among positional arguments, as PyTorch's calls never have
+ * them; or "". */
+static const char *as_option(lua_State *L, int idx)
+{
+  const char *text = lua_type(L, idx) == LUA_TSTRING ? lua_tostring(L, idx) : "";
+  const bool device = strcmp(text, "cpu") == 0 || strncmp(text, "cuda", 4) == 0;
+  ax_dtype dtype;
+
+  if (!device && ax_dtype_parse(text, &dtype) != AX_OK) return "";
+  return lua_pushfstring(L, "; it is an option: { %s = \"%s\" }", device ? "device" : "dtype", text);
+}
+
 /* arg 0: `name` alone says what the value is (an option). */
 int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
 {
-  const char *got = ax_lua_describe(L, idx);
+  const char *option = arg > 0 ? as_option(L, idx) : "", *got = ax_lua_describe(L, idx);
   if (arg > 0 && name)
-    return ax_lua_error(L, fn, "argument %d (%s): expected %s, got %s", arg, name, expected, got);
-  if (arg > 0) return ax_lua_error(L, fn, "argument %d: expected %s, got %s", arg, expected, got);
+    return ax_lua_error(L, fn, "argument %d (%s): expected %s, got %s%s", arg, name, expected, got, option);
+  if (arg > 0) return ax_lua_error(L, fn, "argument %d: expected %s, got %s%s", arg, expected, got, option);
   return ax_lua_error(L, fn, "%s: expected %s, got %s", name ? name : "value", expected, got);
 }
 
@@ -468,6 +480,9 @@ int ax_lua_check_sizes(lua_State *L, int first, int last, const char *fn, int64_
     if (last - first + 1 > AX_MAX_DIMS)
       return ax_lua_error(L, fn, "%d sizes given, but tensors have at most %d dims", last - first + 1,
                           AX_MAX_DIMS);
+    if (last > first && lua_istable(L, first))
+      return ax_lua_arg_error(L, fn, first + 1, NULL, "a table of options behind the list of sizes",
+                              first + 1);
     for (int i = first; i <= last; i++)
       if (!ax_lua_to_integer(L, i, &shape[n++]))
         return ax_lua_arg_error(L, fn, i, "shape", "an integer, or one list of integers", i);

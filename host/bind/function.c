@@ -122,7 +122,7 @@ static ax_status custom_backward(void *ud, int n_out, ax_tensor *const *grads, i
 
 /* ---- ctx */
 
-/* ctx:save_for_backward(...): tensors (or nil) that backward needs; ctx:saved_tensors() checks
+/* ctx:save_for_backward(...): tensors (or nil) that backward needs; ctx.saved_tensors checks
  * their versions. */
 static int save_for_backward(lua_State *L)
 {
@@ -173,12 +173,10 @@ static void push_saved(lua_State *L, int tensor)
   lua_pop(L, 2);
 }
 
-/* ctx:saved_tensors() -> what was saved, as several values */
-static int saved_tensors(lua_State *L)
+/* Pushes what ctx, at 1, has saved; returns how many that are. */
+static int push_all_saved(lua_State *L)
 {
   int n;
-  ax_lua_enter(L);
-  if (!lua_istable(L, 1)) return ax_lua_error(L, "saved_tensors", "call it as ctx:saved_tensors()");
   lua_settop(L, 1);
   lua_getfield(L, 1, "_count");
   n = (int)lua_tointeger(L, -1);
@@ -200,6 +198,41 @@ static int saved_tensors(lua_State *L)
     push_saved(L, lua_gettop(L));
     lua_remove(L, -2);
   }
+  return n;
+}
+
+/* ctx.saved_tensors -> a list, or by ctx:saved_tensors() several values: a list that is called
+ * returns its entries.  Other names: the methods of ctx (upvalue 1). */
+static int index_ctx(lua_State *L)
+{
+  int n;
+
+  ax_lua_enter(L);
+  if (lua_type(L, 2) != LUA_TSTRING || strcmp(lua_tostring(L, 2), "saved_tensors") != 0) {
+    lua_rawget(L, lua_upvalueindex(1));
+    return 1;
+  }
+  n = push_all_saved(L);
+  lua_createtable(L, n, 1);
+  lua_pushinteger(L, n);
+  lua_setfield(L, -2, "n");
+  for (int i = n, list = lua_gettop(L); i >= 1; i--) {
+    lua_pushvalue(L, list - n - 1 + i);
+    lua_rawseti(L, list, i);
+  }
+  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_setmetatable(L, -2);
+  return 1;
+}
+
+static int list_entries(lua_State *L)
+{
+  int n;
+
+  lua_getfield(L, 1, "n");
+  n = (int)lua_tointeger(L, -1);
+  luaL_checkstack(L, n, "saved_tensors");
+  for (int i = 1; i <= n; i++) lua_rawgeti(L, 1, i);
   return n;
 }
 
@@ -372,13 +405,15 @@ static int function(lua_State *L)
 
 void ax_lua_open_function(lua_State *L)
 {
-  static const luaL_Reg methods[] = { { "save_for_backward", save_for_backward },
-                                      { "saved_tensors", saved_tensors },
-                                      { NULL, NULL } };
+  static const luaL_Reg methods[] = { { "save_for_backward", save_for_backward }, { NULL, NULL } };
 
   lua_createtable(L, 0, 1); /* the metatable of ctx */
-  lua_createtable(L, 0, 2);
+  lua_createtable(L, 0, 1);
   ax_lua_add_functions(L, methods);
+  lua_createtable(L, 0, 1); /* and of the lists that it gives */
+  lua_pushcfunction(L, list_entries);
+  lua_setfield(L, -2, "__call");
+  lua_pushcclosure(L, index_ctx, 2);
   lua_setfield(L, -2, "__index");
   lua_newtable(L); /* names */
   lua_pushcclosure(L, function, 2);

@@ -4,7 +4,8 @@
 --
 --   accel-run host/tools/reference.lua docs/reference      (a part of `make docs`)
 --
--- Each page begins with docs/synopsis/<module>.lua, a script that runs.  As a module this returns {
+-- Each page begins with docs/synopsis/<module>.lua, a script that runs; an entry ends with
+-- docs/synopsis/<module>.<name>.lua where that exists.  As a module this returns {
 -- pages = function() -> map of file name to text, undocumented = function() -> list of names }:
 -- spec/docs_spec.lua compares both.
 local annotations = require "host.tools.annotations"
@@ -243,6 +244,16 @@ local function write_member(out, page, name, value, files, fields)
   end
 end
 
+-- The script docs/synopsis/<module>.<name>.lua, if there is one, as a block.
+local function write_example(out, name)
+  local path = "docs/synopsis/" .. name .. ".lua"
+  if not fs.exists(path) then return end
+  add(out, "```lua")
+  add(out, (assert(fs.read(path)):gsub("%s+$", "")))
+  add(out, "```")
+  add(out, "")
+end
+
 local function write_page(page)
   local out, files = {}, public.files_under(page[4])
   local module = require(page[2])
@@ -252,11 +263,7 @@ local function write_page(page)
     "; edit those, not this page.*")
   add(out, "")
   paragraphs(out, annotations.header(public.header_file(page[2])))
-  local synopsis = assert(fs.read("docs/synopsis/" .. page[1] .. ".lua"))
-  add(out, "```lua")
-  add(out, (synopsis:gsub("%s+$", "")))
-  add(out, "```")
-  add(out, "")
+  write_example(out, page[1])
   local later, op_names, answers, fields = {}, {}, {}, {}
   local class = annotations.class({ public.header_file(page[2]) }, page[2]:match("[%w_]+$"))
   for _, field in ipairs(class and class.fields or {}) do fields[field.name] = field end
@@ -272,6 +279,7 @@ local function write_page(page)
       answers[#answers + 1] = "`" .. name .. "`"
     elseif name ~= "core" then
       write_member(out, page, name, value, files, fields)
+      write_example(out, page[1] .. "." .. name)
     end
   end
   if #answers > 0 then

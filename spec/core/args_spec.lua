@@ -36,6 +36,16 @@ describe("arguments", function()
     assert.same({ 2, 3 }, x:reshape({ shape = { 2, 3 } }).shape)
   end)
 
+  it("say how a type or a device is given", function()
+    fails("argument 3 (shape): expected an integer, or one list of integers, got string \"int64\"; " ..
+      "it is an option: { dtype = \"int64\" }", core.zeros, 2, 3, "int64")
+    fails("argument 2: expected a table of options behind the list of sizes, got string \"bool\"; " ..
+      "it is an option: { dtype = \"bool\" }", core.ones, { 2, 3 }, "bool")
+    fails("it is an option: { device = \"cuda:1\" }", tensor.tensor, { 1, 2 }, "cuda:1")
+    fails("behind the list of sizes, got number 4", core.zeros, { 2, 3 }, 4)
+    fails("index must be int64, got float32 (write x:long() for x)", core.gather, x, 1, x)
+  end)
+
   it("take lists of tensors", function()
     assert.same({ 4, 3 }, tensor.cat({ x, x }).shape)
     assert.same({ 2, 6 }, tensor.cat({ x, x }, 2).shape)

@@ -255,6 +255,37 @@ describe("Function", function()
     end,
   }
 
+  it("gives what was saved as a list, and as several values", function()
+    local seen
+    local scaled = tensor.Function {
+      forward = function(ctx, x, y)
+        ctx:save_for_backward(x, nil, y)
+        return x * y
+      end,
+      backward = function(ctx, g)
+        local list = ctx.saved_tensors
+        local x, none, y = ctx:saved_tensors()
+        assert(none == nil and list[2] == nil)
+        seen = { list.n, rawequal(list[1], x), rawequal(list[3], y), ctx.no_such_field == nil,
+          select("#", ctx:saved_tensors()) }
+        return g * list[3], g * x
+      end,
+    }
+    local x = tensor.tensor({ 2, 3 }, { requires_grad = true })
+    scaled(x, tensor.tensor { 5, 7 }):sum():backward()
+    assert.same({ 3, true, true, true, 3 }, seen)
+    assert.same({ 5, 7 }, x.grad:tolist())
+    local nothing = tensor.Function {
+      forward = function(_, v) return v * 1 end,
+      backward = function(ctx, g)
+        assert(#ctx.saved_tensors == 0 and select("#", ctx:saved_tensors()) == 0)
+        return g
+      end,
+    }
+    nothing(x):sum():backward()
+    assert.same({ 6, 8 }, x.grad:tolist())
+  end)
+
   it("has the gradient that it says", function()
     local x = leaf { 1, 3 }
     local y = square(x)

@@ -100,7 +100,8 @@ static inline ax_status elementwise(ax_infer *q, ax_dtype compute, ax_dtype resu
 static inline ax_status need_dtype(const ax_infer *q, const ax_tensor *t, ax_dtype dtype, const char *what)
 {
   if (t->dtype == dtype) return AX_OK;
-  return ax_fail(AX_EDTYPE, "%s: %s must be %s, got %s", q->name, what, ax_dtype_name(dtype), TYPE(t));
+  return ax_fail(AX_EDTYPE, "%s: %s must be %s, got %s%s", q->name, what, ax_dtype_name(dtype), TYPE(t),
+                 dtype == AX_I64 && ax_is_float((ax_dtype)t->dtype) ? " (write x:long() for x)" : "");
 }
 
 static inline ax_status need_float(const ax_infer *q, const ax_tensor *t)

@@ -364,10 +364,12 @@ function Transformer:forward(src, tgt, opts)
   })
 end
 
---- Returns a float32 mask (size, size): -inf above the diagonal, 0 elsewhere.
+--- Returns a float32 mask (size, size): -inf above the diagonal, 0 elsewhere. Needs no object:
+--- `nn.Transformer.generate_square_subsequent_mask(size)`.
 ---@param size integer
 ---@return accelerate.Tensor
-function Transformer.generate_square_subsequent_mask(size)
+function Transformer.generate_square_subsequent_mask(...)
+  local size = select(-1, nil, ...) -- behind the object, if it is called as a method
   options.value("generate_square_subsequent_mask", "size", size, SIZE)
   local at = core.arange(size)
   return core.zeros(size, size):masked_fill(core.gt(at, at:view(size, 1)), -math.huge)
