@@ -75,6 +75,25 @@ function M.jacobian(fn, inputs, opts)
   end)
 end
 
+--- A function that gives the Jacobian of fn in its first argument (or that of a number from 1); it
+--- can be differentiated. Another name of it is jacfwd: both take a backward pass for each element
+--- of the result.
+---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+---@param argnum? integer
+---@return fun(...: accelerate.Tensor): accelerate.Tensor
+function M.jacrev(fn, argnum)
+  argnum = options.value("jacrev", "argnum", argnum == nil and 1 or argnum, { "integer", min = 1 })
+  return function(...)
+    local given, n = { ... }, select("#", ...)
+    return M.jacobian(function(x)
+      given[argnum] = x
+      return fn(unpack(given, 1, n))
+    end, given[argnum], { create_graph = true })
+  end
+end
+
+M.jacfwd = M.jacrev
+
 --- The Hessian of fn, which gives one number, at one input: a tensor of the input's dims twice.
 ---@param fn fun(x: accelerate.Tensor): accelerate.Tensor
 ---@param input accelerate.Tensor

@@ -93,6 +93,10 @@ describe("func", function()
     near({ { 0, 0, 0 }, { 0, 0, 0 }, { 0, 0, 0 } }, func.hessian(function(v) return v:sum() end, x))
     assert.same({ 2, 2, 3, 2 }, autograd.functional.jacobian(function(v) return v[{ { 1, 2 } }] end,
       tensor.ones(3, 2)).shape)
+    near({ { 4, 0 }, { 0, 10 } }, func.jacrev(function(u, v) return u * u * v end)(double { 1, 1 },
+      double { 2, 5 }))
+    near({ { 1, 0 }, { 0, 9 } }, func.jacfwd(function(u, v) return u * u * v end, 2)(double { 1, 3 },
+      double { 2, 5 }))
     local j = func.jacobian(function(v) return v * v end, x, { create_graph = true })
     near({ 2, 2, 2 }, tensor.grad(j:sum(), x))
     assert.is_nil(x.grad)

@@ -115,6 +115,24 @@ describe("functions written of rows", function()
       check_moments(tensor.normal(core.full({ N }, 3), core.full({ N }, 2)), 3, 4, 48)
       check_moments(tensor.normal(1, 2, { N }), 1, 4, 48)
       check_moments(tensor.bernoulli(core.full({ N }, 0.7)), 0.7, 0.21, 0.7 * 0.3 * (1 - 3 * 0.21))
+      for _, rate in ipairs { 0.2, 7, 11, 400 } do
+        check_moments(tensor.poisson(core.full({ N }, rate)), rate, rate, rate + 3 * rate ^ 2)
+      end
+    end)
+
+    it("of poisson are counts, of each rate", function()
+      local rate = tensor.tensor({ { 0, 2.5 }, { 30, 1e6 } }, { dtype = "bfloat16" })
+      local draw = tensor.poisson(rate, { generator = core.Generator(1) })
+      assert.same({ 2, 2 }, draw.shape)
+      assert.equal("bfloat16", draw.dtype)
+      assert.equal(0, draw[1][1]:item())
+      assert(draw:equal(draw:round()) and draw:equal(tensor.poisson(rate, { generator = core.Generator(1) })))
+      assert.same({ 0 }, tensor.poisson(core.zeros(0)).shape)
+      for _, wrong in ipairs { -1, math.huge, 0 / 0 } do
+        assert.matches("poisson: expected finite rates of at least 0", message(tensor.poisson,
+          tensor.tensor { 1, wrong }))
+      end
+      assert.matches("poisson: expected a floating type, got int64", message(tensor.poisson, core.arange(3)))
     end)
 
     it("normal says what is wrong", function()

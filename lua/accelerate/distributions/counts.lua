@@ -12,55 +12,6 @@ local M = {}
 
 local function count(self, value) base.check(self, "the value", value, "count") end
 
--- ---- draws of Poisson variables
-
-local TABLED = 10 -- up to this rate draws are counted, above it Hoermann's rejection needs fewer rounds
-
--- How many uniform numbers can be multiplied before the product is below exp(-rate).
-local function counted(rate)
-  local limit, product, draw = (-rate):exp(), core.ones_like(rate), core.zeros_like(rate)
-  repeat
-    product = product * tensor.rand(rate.shape, base.like(rate))
-    local open = product:gt(limit)
-    draw = draw + open:to(rate.dtype)
-  until not open:any():item()
-  return draw
-end
-
--- W. Hoermann, The transformed rejection method for generating Poisson random variables, 1993:
--- algorithm PTRS.
-local function rejected(rate)
-  local b = 0.931 + 2.53 * rate:sqrt()
-  local a = 0.02483 * b - 0.059
-  local scale, height = 1.1239 + 1.1328 / (b - 3.4), 0.9277 - 3.6224 / (b - 2)
-  local draw, open = core.zeros_like(rate), rate:eq(rate)
-  repeat
-    local u = tensor.rand(rate.shape, base.like(rate)) - 0.5
-    local v = base.uniform(rate.shape, rate)
-    local room = 0.5 - u:abs()
-    local k = ((2 * a / room + b) * u + rate + 0.43):floor()
-    local whole = k:clamp { min = 0 }
-    local likely = (v * scale / (a / (room * room) + b)):log():le(
-      whole * rate:log() - rate - lgamma(whole + 1))
-    local taken = core.logical_and(k:ge(0), core.logical_or(
-      core.logical_and(room:ge(0.07), v:le(height)),
-      core.logical_and(likely, core.logical_or(room:ge(0.013), v:le(room)))))
-    draw = core.where(core.logical_and(open, taken), whole, draw)
-    open = core.logical_and(open, core.logical_not(taken))
-  until not open:any():item()
-  return draw
-end
-
--- Draws for a tensor of rates: in float64, for float32 has not all integers of large rates.
-local function poisson(rate)
-  local wide = rate:detach():double()
-  local small = wide:le(TABLED)
-  local low = counted(core.where(small, wide, core.zeros_like(wide)))
-  if small:all():item() then return low:to(rate.dtype) end
-  return core.where(small, low, rejected(core.where(small, core.full_like(wide, TABLED), wide))):to(
-    rate.dtype)
-end
-
 -- ---- Poisson
 
 --- The Poisson distribution: how many independent events come in a time.
@@ -75,7 +26,7 @@ function Poisson:init(rate, opts) self:_take(opts, rate) end
 
 function Poisson:_get_mean() return self.rate end
 function Poisson:_get_variance() return self.rate end
-function Poisson:_draw(shape) return poisson(self.rate:expand(shape)) end
+function Poisson:_draw(shape) return tensor.poisson(self.rate:detach():expand(shape)) end
 function Poisson:log_prob(value)
   value = self:_value(value)
   return core.xlogy(value, self.rate) - self.rate - lgamma(value + 1)
@@ -138,7 +89,7 @@ end
 function NegativeBinomial:_get_mean() return self.total_count * self.logits:exp() end
 function NegativeBinomial:_get_variance() return self.mean / (-self.logits):sigmoid() end
 function NegativeBinomial:_draw(shape)
-  return poisson(gamma.standard_gamma(shape, self.total_count:detach()) * self.logits:detach():exp())
+  return tensor.poisson(gamma.standard_gamma(shape, self.total_count:detach()) * self.logits:detach():exp())
 end
 function NegativeBinomial:log_prob(value)
   value = self:_value(value)

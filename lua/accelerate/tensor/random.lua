@@ -179,3 +179,65 @@ define("gumbel_softmax", "logits:T tau:num=1 hard:bool=false dim:dim=-1 generato
     end)
     return one - soft:detach() + soft
   end)
+
+-- ---- draws of Poisson variables
+
+local TABLED = 10 -- up to this rate draws are counted, above it Hoermann's rejection needs fewer rounds
+
+-- How many uniform numbers can be multiplied before the product is below exp(-rate).
+local function counted(rate, o)
+  local limit, product, draw = (-rate):exp(), core.ones_like(rate), core.zeros_like(rate)
+  repeat
+    product = product * core.rand(rate.shape, o)
+    local open = product:gt(limit)
+    draw = draw + open:to(rate.dtype)
+  until not open:any():item()
+  return draw
+end
+
+-- W. Hoermann, The transformed rejection method for generating Poisson random variables, 1993:
+-- algorithm PTRS.
+local function rejected(rate, o)
+  local b = 0.931 + 2.53 * rate:sqrt()
+  local a = 0.02483 * b - 0.059
+  local scale, height = 1.1239 + 1.1328 / (b - 3.4), 0.9277 - 3.6224 / (b - 2)
+  local draw, open = core.zeros_like(rate), rate:eq(rate)
+  repeat
+    local u = core.rand(rate.shape, o) - 0.5
+    local v = core.rand(rate.shape, o):clamp { min = 2 ^ -53 }
+    local room = 0.5 - u:abs()
+    local k = ((2 * a / room + b) * u + rate + 0.43):floor()
+    local whole = k:clamp { min = 0 }
+    local likely = (v * scale / (a / (room * room) + b)):log():le(
+      whole * rate:log() - rate - (whole + 1):lgamma())
+    local taken = core.logical_and(k:ge(0), core.logical_or(
+      core.logical_and(room:ge(0.07), v:le(height)),
+      core.logical_and(likely, core.logical_or(room:ge(0.013), v:le(room)))))
+    draw = core.where(core.logical_and(open, taken), whole, draw)
+    open = core.logical_and(open, core.logical_not(taken))
+  until not open:any():item()
+  return draw
+end
+
+local function usable(rate) return rate:ge(0):logical_and(rate:lt(math.huge)):all():item() end
+
+-- In float64, for float32 has not all integers of large rates.
+local function poisson(rate, generator)
+  local o = { dtype = "float64", device = rate.device, generator = generator }
+  local wide = rate:double()
+  local small = wide:le(TABLED)
+  local draw = counted(core.where(small, wide, core.zeros_like(wide)), o)
+  if not small:all():item() then
+    draw = core.where(small, draw, rejected(core.where(small, core.full_like(wide, TABLED), wide), o))
+  end
+  return draw:to(rate.dtype)
+end
+
+define("poisson", "input:T generator:gen?", "draws of Poisson variables with these rates, as numbers of "
+  .. "the rates' type", function(rate, generator)
+    floating("poisson", rate)
+    if not core.no_grad(usable, rate) then
+      options.fail("poisson: expected finite rates of at least 0")
+    end
+    return core.no_grad(poisson, rate, generator)
+  end)

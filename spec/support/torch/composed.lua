@@ -2,7 +2,7 @@
 return {absent={"is_sparse","rand_like","randn_like","empty_like","result_type","retain_grad",
   "set_printoptions","get_printoptions","cuda","is_cuda","new_empty","promote_types","inference_mode",
   "uniform_","normal_","log_normal_","exponential_","cauchy_","geometric_","random_","bernoulli_","bernoulli",
-  "normal","multinomial","gumbel_softmax"},cases={
+  "normal","multinomial","poisson","gumbel_softmax"},cases={
 {row="clip",call=[=[x1:clip(-0.5, 0.5)]=],tolerance=1e-09,
  inputs={{s={5},d="float64",v={-0.829,1.3309,-0.1298,1.7403,-1.4026}}},
  outputs={{s={5},d="float64",v={-0.5,0.5,-0.1298,0.5,-0.5}}},

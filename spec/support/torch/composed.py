@@ -282,6 +282,6 @@ case("renorm", "x1:renorm(2, 1, 1.5), x1:renorm(1, 2, 2)", lambda x: (x.renorm(2
 f.not_in_torch("is_sparse", "rand_like", "randn_like", "empty_like", "result_type", "retain_grad", "set_printoptions",
     "get_printoptions")
 f.not_in_torch("cuda", "is_cuda", "new_empty", "promote_types", "inference_mode", "uniform_", "normal_", "log_normal_",
-    "exponential_", "cauchy_", "geometric_", "random_", "bernoulli_", "bernoulli", "normal", "multinomial",
+    "exponential_", "cauchy_", "geometric_", "random_", "bernoulli_", "bernoulli", "normal", "multinomial", "poisson",
     "gumbel_softmax")
 f.write()
