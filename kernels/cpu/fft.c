@@ -19,7 +19,8 @@ enum {
   FFT_MOST_TOGETHER = 512, /* longer lines as lanes leave the first-level cache: one by one they are faster */
   FFT_FEW_TOGETHER = 128,  /* the same of lines that fill all lanes one by one */
   FFT_MOST_FETCHED = 8192, /* lines up to it wait in the caches while another one is computed */
-  FFT_FEW = 3,             /* so many lines of a prime length go together */
+  FFT_PRIME_MOST = 4096,   /* numbers of a convolution that goes through the passes as lanes */
+  FFT_RADER_MOST = 32768,  /* numbers of a line that may be read and written in any order */
   FFT_MOST_COLUMNS = 4096, /* longer columns do not fit in the caches as lanes */
 };
 typedef enum { FFT_LANES, FFT_SPLIT, FFT_PRIME } fft_kind;
@@ -53,6 +54,20 @@ static int64_t largest_prime(int64_t n)
   return n > most ? n : most;
 }
 
+/* The factor of the next pass, where `left` is still to be transformed: as few passes as there can
+ * be, since each reads and writes all lanes, and powers of 2 divided evenly among them. */
+static int fft_factor(int left)
+{
+  const int twos = __builtin_ctz((unsigned)left), passes = (twos + 3) / 4;
+  if (twos) return 1 << ((twos + passes - 1) / passes);
+  if (left % 9 == 0) return 9;
+  for (int f = 3;; f += 2)
+    if (left % f == 0) return f;
+}
+
+/* Whether the pass of a factor reads a table of its roots of 1. */
+static bool fft_has_roots(int f) { return f > 5 && f % 2 && f != 9; }
+
 /* cos and sin of 2 pi k / n, 0 <= k: both of an angle up to pi / 4, so that they are as exact as
  * the type. */
 static void unit_root(int64_t k, int64_t n, double root[2])
@@ -74,13 +89,61 @@ static void unit_root(int64_t k, int64_t n, double root[2])
  * loops alternate between reading, computing and writing, and memory would wait meanwhile.  Nothing
  * is wrong with addresses that are no one's. */
 static inline __attribute__((always_inline)) void fft_fetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+/* Brings a vector into the second-level cache: for what is too much for the first one. */
+static inline __attribute__((always_inline)) void fft_fetch_far(const void *p)
+{
+  __builtin_prefetch(p, 0, 2);
+}
 
-/* A convolution for a length with a large prime factor, in double. */
-typedef struct fft_prime fft_prime;
-static void fft_prime_free(fft_prime *p);
-static ax_status fft_prime_make(int64_t n, bool together, fft_prime **out);
-static ax_status fft_prime_lines_f64(const fft_prime *p, int64_t count, const double *from, double *to,
-                                     bool inverse, double scale);
+/* What a transform of n numbers costs, in additions for each number. */
+static int64_t fft_cost(int64_t n)
+{
+  int64_t cost = 0;
+  for (; n % 8 == 0 && n != 16; n /= 8) cost += 9;
+  for (; n % 4 == 0; n /= 4) cost += 6;
+  for (int64_t f = 2; n > 1; f++)
+    for (; n % f == 0; n /= f) cost += f == 2 ? 5 : f == 3 ? 7 : f == 5 ? 10 : 4 + 2 * f;
+  return cost;
+}
+
+/* The length for Bluestein's method; that of single lines is a product of two multiples of the
+ * lanes. */
+static int64_t fft_convolution(int64_t n, bool together)
+{
+  static const int64_t odd[] = { 1, 3, 5, 9, 15, 25, 27, 45, 75, 81 };
+  int64_t best = 0, least = INT64_MAX;
+  for (int k = 0; k < (together ? 10 : 5); k++) {
+    int64_t m = odd[k] * (together ? 1 : 256);
+    while (m < 2 * n - 1) m *= 2;
+    const int64_t cost = m * fft_cost(m);
+    if (cost < least) least = cost, best = m;
+  }
+  return best;
+}
+
+static int64_t power_modulo(int64_t x, int64_t power, int64_t n)
+{
+  int64_t result = 1;
+  for (; power; power /= 2, x = x * x % n)
+    if (power & 1) result = result * x % n;
+  return result;
+}
+
+/* A number whose powers are all of 1 .. n - 1 modulo the prime n. */
+static int64_t generator_of(int64_t n)
+{
+  for (int64_t g = 2;; g++) {
+    bool all = true;
+    int64_t left = n - 1;
+    for (int64_t f = 2; left > 1 && all; f++) {
+      if (f * f > left) f = left;
+      if (left % f) continue;
+      while (left % f == 0) left /= f;
+      all = power_modulo(g, (n - 1) / f, n) != 1;
+    }
+    if (all) return g;
+  }
+}
 
 typedef int32_t ax_mask_f32 __attribute__((vector_size(AX_BYTES)));
 typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
@@ -115,6 +178,8 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #include "fft_lines.h"
 
 #include "fft_plans.h"
+
+#include "fft_primes.h"
 
 #include "fft_tensors.h"
 #undef T

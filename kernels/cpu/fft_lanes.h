@@ -149,17 +149,121 @@ PASS(FN(pass5))
 }
 #undef RADIX
 
-/* Any odd factor: sums and differences of positions that stand opposite each other. */
-static void FN(pass_odd)(int f, const T *roots, int ido, int l1, const V *restrict xr, const V *restrict xi,
-                         V *restrict yr, V *restrict yi, const T *w)
+/* y[0 .. 3] = the transform of four numbers. */
+static inline __attribute__((always_inline)) void FN(four)(const V *xr, const V *xi, V *yr, V *yi)
 {
-  const bool plain = ido == 1;
+  const V sr = xr[0] + xr[2], si = xi[0] + xi[2], dr = xr[0] - xr[2], di = xi[0] - xi[2];
+  const V tr = xr[1] + xr[3], ti = xi[1] + xi[3], er = xr[1] - xr[3], ei = xi[1] - xi[3];
+  yr[0] = sr + tr, yi[0] = si + ti;
+  yr[1] = dr + ei, yi[1] = di - er;
+  yr[2] = sr - tr, yi[2] = si - ti;
+  yr[3] = dr - ei, yi[3] = di + er;
+}
+
+/* y[0 .. 2] = the transform of three numbers. */
+static inline __attribute__((always_inline)) void FN(three)(const V *xr, const V *xi, V *yr, V *yi)
+{
+  const T c = (T)-0.5, s = (T)-0.86602540378443864676;
+  const V sr = xr[1] + xr[2], si = xi[1] + xi[2];
+  const V dr = (xr[1] - xr[2]) * s, di = (xi[1] - xi[2]) * s;
+  const V mr = FMA(sr, SPLAT(c), xr[0]), mi = FMA(si, SPLAT(c), xi[0]);
+  yr[0] = xr[0] + sr, yi[0] = xi[0] + si;
+  yr[1] = mr - di, yi[1] = mi + dr;
+  yr[2] = mr + di, yi[2] = mi - dr;
+}
+
+/* (r + i m) (c - i s), in place. */
+static inline __attribute__((always_inline)) void FN(turned)(V *r, V *m, T c, T s)
+{
+  const V x = *r, y = *m;
+  *r = FMA(x, SPLAT(c), y * s);
+  *m = FMA(y, SPLAT(c), -(x * s));
+}
+
+#define RADIX 9
+PASS(FN(pass9))
+{
+  const T c[] = { 1, (T)0.76604444311897803520, (T)0.17364817766693034885, 0, (T)-0.93969262078590838405 };
+  const T s[] = { 0, (T)0.64278760968653932632, (T)0.98480775301220805937, 0, (T)0.34202014332566873304 };
+  for (int k = 0; k < l1; k++)
+    for (int i = 0; i < ido; i++) {
+      V ur[3][3], ui[3][3], vr[3], vi[3];
+      FFT_UNROLL
+      for (int a = 0; a < 3; a++) {
+        const V r[3] = { xr[IN(a)], xr[IN(a + 3)], xr[IN(a + 6)] };
+        const V m[3] = { xi[IN(a)], xi[IN(a + 3)], xi[IN(a + 6)] };
+        FN(three)(r, m, vr, vi);
+        FFT_UNROLL
+        for (int b = 0; b < 3; b++) {
+          if (a > 0 && b > 0) FN(turned)(vr + b, vi + b, c[a * b], s[a * b]);
+          ur[b][a] = vr[b], ui[b][a] = vi[b];
+        }
+      }
+      FFT_UNROLL
+      for (int b = 0; b < 3; b++) {
+        FN(three)(ur[b], ui[b], vr, vi);
+        if (b == 0) {
+          yr[OUT(0)] = vr[0];
+          yi[OUT(0)] = vi[0];
+        } else PUT(b, vr[0], vi[0]);
+        PUT(b + 3, vr[1], vi[1]);
+        PUT(b + 6, vr[2], vi[2]);
+      }
+    }
+}
+#undef RADIX
+
+#define RADIX 16
+PASS(FN(pass16))
+{
+  const T c1 = (T)0.92387953251128675613, s1 = (T)0.38268343236508977173, h = (T)0.70710678118654752440;
+  const T c[] = { 1, c1, h, s1, 0, 0, -h, 0, 0, -c1 };
+  const T s[] = { 0, s1, h, c1, 1, 0, h, 0, 0, -s1 };
+  for (int k = 0; k < l1; k++)
+    for (int i = 0; i < ido; i++) {
+      V ur[4][4], ui[4][4], vr[4], vi[4];
+      FFT_UNROLL
+      for (int a = 0; a < 4; a++) {
+        const V r[4] = { xr[IN(a)], xr[IN(a + 4)], xr[IN(a + 8)], xr[IN(a + 12)] };
+        const V m[4] = { xi[IN(a)], xi[IN(a + 4)], xi[IN(a + 8)], xi[IN(a + 12)] };
+        FN(four)(r, m, vr, vi);
+        FFT_UNROLL
+        for (int b = 0; b < 4; b++) {
+          if (a * b == 4) {
+            const V t = vr[b];
+            vr[b] = vi[b], vi[b] = -t;
+          } else if (a > 0 && b > 0) FN(turned)(vr + b, vi + b, c[a * b], s[a * b]);
+          ur[b][a] = vr[b], ui[b][a] = vi[b];
+        }
+      }
+      FFT_UNROLL
+      for (int b = 0; b < 4; b++) {
+        FN(four)(ur[b], ui[b], vr, vi);
+        if (b == 0) {
+          yr[OUT(0)] = vr[0];
+          yi[OUT(0)] = vi[0];
+        } else PUT(b, vr[0], vi[0]);
+        PUT(b + 4, vr[1], vi[1]);
+        PUT(b + 8, vr[2], vi[2]);
+        PUT(b + 12, vr[3], vi[3]);
+      }
+    }
+}
+#undef RADIX
+
+/* Any odd factor: sums and differences of positions that stand opposite each other. */
+static inline __attribute__((always_inline)) void FN(pass_odd)(int f, const T *roots, int ido, int l1,
+                                                               const V *restrict xr, const V *restrict xi,
+                                                               V *restrict yr, V *restrict yi, const T *w,
+                                                               bool plain)
+{
   V sr[LARGEST / 2 + 1], si[LARGEST / 2 + 1], dr[LARGEST / 2 + 1], di[LARGEST / 2 + 1];
   const int RADIX = f, half = f / 2;
 
   for (int k = 0; k < l1; k++)
     for (int i = 0; i < ido; i++) {
       V tr = xr[IN(0)], ti = xi[IN(0)];
+      FFT_UNROLL
       for (int j = 1; j <= half; j++) {
         sr[j] = xr[IN(j)] + xr[IN(f - j)], si[j] = xi[IN(j)] + xi[IN(f - j)];
         dr[j] = xr[IN(j)] - xr[IN(f - j)], di[j] = xi[IN(j)] - xi[IN(f - j)];
@@ -167,8 +271,10 @@ static void FN(pass_odd)(int f, const T *roots, int ido, int l1, const V *restri
       }
       yr[OUT(0)] = tr;
       yi[OUT(0)] = ti;
+      FFT_UNROLL
       for (int m = 1; m <= half; m++) {
         V cr = xr[IN(0)], ci = xi[IN(0)], er = { 0 }, ei = { 0 };
+        FFT_UNROLL
         for (int j = 1, at = m; j <= half; j++, at = at + m >= f ? at + m - f : at + m) {
           const V c = SPLAT(roots[2 * at]), s = SPLAT(roots[2 * at + 1]);
           cr = FMA(sr[j], c, cr), ci = FMA(si[j], c, ci);
@@ -180,6 +286,13 @@ static void FN(pass_odd)(int f, const T *roots, int ido, int l1, const V *restri
     }
 }
 
+static void FN(pass_any)(int f, const T *roots, int ido, int l1, const V *restrict xr, const V *restrict xi,
+                         V *restrict yr, V *restrict yi, const T *w)
+{
+  if (ido == 1) FN(pass_odd)(f, roots, 1, l1, xr, xi, yr, yi, w, true);
+  else FN(pass_odd)(f, roots, ido, l1, xr, xi, yr, yi, w, false);
+}
+
 /* Transforms the lanes of x[0] (re), x[1] (im), using y; the result's places come back in *r,
  * *i. */
 static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V **r, V **i)
@@ -189,29 +302,32 @@ static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V *
   for (int k = 0; k < p->count; k++) {
     const int f = p->factor[k], ido = p->n / (l1 * f);
     const T *w = p->twiddle[k];
+#define FIXED(radix) \
+  case radix: \
+    if (ido == 1) FN(pass##radix)(1, l1, xr, xi, yr, yi, w, true); \
+    else FN(pass##radix)(ido, l1, xr, xi, yr, yi, w, false); \
+    break
+#define ODD(radix) \
+  case radix: \
+    if (ido == 1) FN(pass_odd)(radix, roots, 1, l1, xr, xi, yr, yi, w, true); \
+    else FN(pass_odd)(radix, roots, ido, l1, xr, xi, yr, yi, w, false); \
+    break
     switch (f) {
-    case 2:
-      if (ido == 1) FN(pass2)(1, l1, xr, xi, yr, yi, w, true);
-      else FN(pass2)(ido, l1, xr, xi, yr, yi, w, false);
-      break;
-    case 3:
-      if (ido == 1) FN(pass3)(1, l1, xr, xi, yr, yi, w, true);
-      else FN(pass3)(ido, l1, xr, xi, yr, yi, w, false);
-      break;
-    case 4:
-      if (ido == 1) FN(pass4)(1, l1, xr, xi, yr, yi, w, true);
-      else FN(pass4)(ido, l1, xr, xi, yr, yi, w, false);
-      break;
-    case 5:
-      if (ido == 1) FN(pass5)(1, l1, xr, xi, yr, yi, w, true);
-      else FN(pass5)(ido, l1, xr, xi, yr, yi, w, false);
-      break;
-    case 8:
-      if (ido == 1) FN(pass8)(1, l1, xr, xi, yr, yi, w, true);
-      else FN(pass8)(ido, l1, xr, xi, yr, yi, w, false);
-      break;
-    default: FN(pass_odd)(f, roots, ido, l1, xr, xi, yr, yi, w); roots += 2 * f;
+      FIXED(2);
+      FIXED(3);
+      FIXED(4);
+      FIXED(5);
+      FIXED(8);
+      FIXED(9);
+      FIXED(16);
+      ODD(7);
+      ODD(11);
+      ODD(13);
+    default: FN(pass_any)(f, roots, ido, l1, xr, xi, yr, yi, w);
     }
+#undef FIXED
+#undef ODD
+    if (fft_has_roots(f)) roots += 2 * f;
     V *t;
     t = xr, xr = yr, yr = t;
     t = xi, xi = yi, yi = t;
@@ -337,6 +453,30 @@ static void FN(scatter)(T *to, int64_t step, int count, int n, const V *re, cons
       to[2 * (l * step + j)] = re[j][l] * scale;
       to[2 * (l * step + j) + 1] = im[j][l] * scale;
     }
+}
+
+/* Vectors of P complex numbers: the parts swapped; the numbers in reverse; both parts of each
+ * number its real, its imaginary one. */
+enum { FN(P) = FN(LANES) / 2 };
+#define SHUFFLED(name, expression) \
+  static inline V FN(name)(V x) \
+  { \
+    MASK at; \
+    for (int i = 0; i < FN(LANES); i++) at[i] = expression; \
+    return __builtin_shuffle(x, at); \
+  }
+SHUFFLED(swapped, i ^ 1)
+SHUFFLED(reversed, (FN(LANES) - 2 - (i & ~1)) | (i & 1))
+SHUFFLED(reals, i & ~1)
+SHUFFLED(imaginaries, i | 1)
+#undef SHUFFLED
+
+/* Ones with the sign of `even` at real and of `odd` at imaginary parts. */
+static inline V FN(signs)(T even, T odd)
+{
+  V s;
+  for (int i = 0; i < FN(LANES); i++) s[i] = i % 2 ? odd : even;
+  return s;
 }
 
 /* The parts of (r + i im) times a twiddle. */

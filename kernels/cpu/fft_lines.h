@@ -4,7 +4,12 @@
  * SPLIT: a line of n = n1 n2 is a matrix of n1 rows: its columns are transformed, as lanes,
  * multiplied by twiddles, turned, and transformed once more, so that one line keeps all lanes busy,
  * reads and writes memory in order, and can be shared among threads.  PRIME: n has a large prime
- * factor; a convolution of a length that has none (fft_primes.h), in double also for floats. */
+ * factor; a convolution of a length that has none (fft_primes.h). */
+
+typedef struct FN(prime) FN(prime);
+static void FN(prime_free)(FN(prime) * p);
+static ax_status FN(prime_make)(int64_t n, bool together, FN(prime) * *out);
+static size_t FN(prime_bytes)(const FN(prime) * p);
 
 typedef struct FN(plan) {
   int64_t n;
@@ -15,7 +20,7 @@ typedef struct FN(plan) {
   FN(passes) first, second; /* LANES: first; SPLIT: the columns' and the rows' */
   T *twiddle;               /* SPLIT: n1 rows of n2 (rounded up to lanes), real parts, then imaginary ones */
   T *half;                  /* FFT_HALF..: exp(-2 pi i k / 2n), k < n */
-  fft_prime *prime;         /* PRIME */
+  FN(prime) * prime;        /* PRIME */
 } FN(plan);
 
 static void FN(passes_free)(FN(passes) * p)
@@ -30,14 +35,8 @@ static bool FN(passes_make)(FN(passes) * p, int n)
   int l1 = 1, odd = 0;
   *p = (FN(passes)){ .n = n };
   for (int left = n, f; left > 1; left /= f) {
-    f = left % 8 == 0 && left != 16 ? 8
-        : left % 4 == 0             ? 4
-        : left % 2 == 0             ? 2
-        : left % 3 == 0             ? 3
-        : left % 5 == 0             ? 5
-                                    : 7;
-    while (left % f) f += 2;
-    if (f > 5 && f % 2) odd += f;
+    f = fft_factor(left);
+    if (fft_has_roots(f)) odd += f;
     p->factor[p->count++] = f;
   }
   if (odd && !(p->roots = malloc(sizeof(T) * 2 * (size_t)odd))) return false;
@@ -52,7 +51,7 @@ static bool FN(passes_make)(FN(passes) * p, int n)
         unit_root((int64_t)i * j * l1, n, root);
         w[0] = (T)root[0], w[1] = (T)-root[1];
       }
-    for (int j = 0; f > 5 && f % 2 && j < f; j++) {
+    for (int j = 0; fft_has_roots(f) && j < f; j++) {
       unit_root(j, f, root);
       *roots++ = (T)root[0], *roots++ = (T)root[1];
     }
@@ -68,7 +67,7 @@ static void FN(plan_free)(FN(plan) * p)
   FN(passes_free)(&p->second);
   free(p->twiddle);
   free(p->half);
-  fft_prime_free(p->prime);
+  FN(prime_free)(p->prime);
   free(p);
 }
 
@@ -114,10 +113,11 @@ static size_t FN(lane_bytes)(const FN(plan) * p)
 }
 static size_t FN(middle_bytes)(const FN(plan) * p)
 {
-  return sizeof(T) * 2 * (size_t)(FN(rounded)(p->first.n) * p->second.n);
+  return sizeof(T) * 2 * (size_t)(FN(rounded)(p->first.n) * FN(apart)(p->second.n));
 }
 static size_t FN(line_bytes)(const FN(plan) * p)
 {
+  if (p->kind == FFT_PRIME) return FN(prime_bytes)(p->prime);
   return FN(lane_bytes)(p) + (p->kind == FFT_SPLIT ? FN(middle_bytes)(p) : 0);
 }
 
@@ -160,13 +160,17 @@ static void FN(lines_in_lanes)(const FN(plan) * p, int count, const T *from, int
 static void FN(columns_in_lanes)(const FN(plan) * p, int64_t count, const T *from, T *to, int64_t step,
                                  bool inverse, T scale, V *room)
 {
+  enum { L = FN(LANES) };
+  const bool full = count >= L;
   FN(lanes) x = FN(lanes_in)(room, p->n);
   if (inverse) FN(swap_parts)(&x);
-  for (int64_t j = 0; j < p->n; j++) FN(part_some)(from + 2 * j * step, count, x.re + j, x.im + j);
+  for (int64_t j = 0; full && j < p->n; j++) { FN(part)(from + 2 * j * step, x.re + j, x.im + j); }
+  for (int64_t j = 0; !full && j < p->n; j++) FN(part_some)(from + 2 * j * step, count, x.re + j, x.im + j);
   if (inverse) FN(swap_parts)(&x);
   FN(run_lanes)(&p->first, &x);
   if (inverse) FN(swap_parts)(&x);
-  for (int64_t j = 0; j < p->n; j++)
+  for (int64_t j = 0; full && j < p->n; j++) FN(pair)(to + 2 * j * step, x.re[j] * scale, x.im[j] * scale);
+  for (int64_t j = 0; !full && j < p->n; j++)
     FN(pair_some)(to + 2 * j * step, count, x.re[j] * scale, x.im[j] * scale);
 }
 
@@ -233,56 +237,77 @@ static void FN(lines_to_real_in_lanes)(const FN(plan) * p, int count, const T *f
 typedef struct FN(split) {
   const FN(plan) * p;
   const T *from;
-  T *to, *middle; /* n2 rows of n1 (rounded up to lanes), real parts, then imaginary ones */
+  T *to;
+  V *middle; /* for each group of LANES rows: n2 real parts, apart(n2) vectors on n2 imaginary ones */
   bool inverse;
   T scale;
   bool failed;
 } FN(split);
+
+/* LANES columns from c on, into lanes, while what comes next is fetched. */
+static inline __attribute__((always_inline)) void FN(split_load)(const FN(split) * s, int64_t c, bool fetch,
+                                                                 V *re, V *im)
+{
+  enum { L = FN(LANES) };
+  const int64_t n1 = s->p->first.n, n2 = s->p->second.n;
+  const T *from = s->from + 2 * c;
+  const T *next =
+      fetch ? s->to + 2 * c : from + 2 * L; /* long lines: the next columns, which are far apart */
+  if (n2 - c < L) {
+    for (int64_t j = 0; j < n1; j++) FN(part_some)(from + 2 * j * n2, n2 - c, re + j, im + j);
+    return;
+  }
+  for (int64_t j = 0; j < n1; j++) {
+    if (fetch) {
+      fft_fetch(next + 2 * j * n2);
+      fft_fetch(next + 2 * j * n2 + L);
+    } else {
+      fft_fetch_far(next + 2 * j * n2);
+      fft_fetch_far(next + 2 * j * n2 + L);
+    }
+    FN(part)(from + 2 * j * n2, re + j, im + j);
+  }
+}
 
 /* Groups lo .. hi - 1 of LANES columns; fetch: short lines follow each other. */
 static void FN(split_columns)(const FN(split) * s, int64_t lo, int64_t hi, bool fetch, V *room)
 {
   enum { L = FN(LANES) };
   const FN(plan) *p = s->p;
-  const int64_t n1 = p->first.n, n2 = p->second.n, wide = FN(rounded)(n2), high = FN(rounded)(n1);
+  const int64_t n1 = p->first.n, n2 = p->second.n, wide = FN(rounded)(n2), step = FN(apart)(n2);
   V block[2][L] __attribute__((aligned(AX_BYTES)));
 
   for (int64_t c = lo * L; c < hi * L && c < n2; c += L) {
     FN(lanes) x = FN(lanes_in)(room, n1);
-    V *re = s->inverse ? x.im : x.re, *im = s->inverse ? x.re : x.im;
-    for (int64_t j = 0; j < n1; j++) {
-      const int64_t at = 2 * (j * n2 + c);
-      if (fetch) {
-        fft_fetch(s->to + at);
-        fft_fetch(s->to + at + L);
-      }
-      FN(part_some)(s->from + at, n2 - c, re + j, im + j);
-    }
+    FN(split_load)(s, c, fetch, s->inverse ? x.im : x.re, s->inverse ? x.re : x.im);
     FN(run_lanes)(&p->first, &x);
     for (int64_t k = 0; k < n1; k += L) {
       const int64_t some = n1 - k < L ? n1 - k : L, rows = n2 - c < L ? n2 - c : L;
       const T *wr = p->twiddle + k * wide + c, *wi = wr + n1 * wide;
       const V *r = x.re + k, *i = x.im + k;
-      if (some == L) {
+      V *to = s->middle + k / L * 2 * step + c;
+      if (some == L && rows == L) {
+        V a[L];
         FFT_UNROLL
-        for (int t = 0; t < L; t++) block[0][t] = FN(times_re)(r[t], i[t], wr + t * wide, wi + t * wide);
-        FN(turn)(block[0]);
+        for (int t = 0; t < L; t++) a[t] = FN(times_re)(r[t], i[t], wr + t * wide, wi + t * wide);
+        FN(turn)(a);
         FFT_UNROLL
-        for (int t = 0; t < L; t++) block[1][t] = FN(times_im)(r[t], i[t], wr + t * wide, wi + t * wide);
-        FN(turn)(block[1]);
-      } else {
-        for (int t = 0; t < L; t++) {
-          const int64_t at = t < some ? t : 0; /* what is beyond the last row is never read */
-          block[0][t] = FN(times_re)(r[at], i[at], wr + at * wide, wi + at * wide);
-          block[1][t] = FN(times_im)(r[at], i[at], wr + at * wide, wi + at * wide);
-        }
-        FN(turn)(block[0]);
-        FN(turn)(block[1]);
+        for (int t = 0; t < L; t++) to[t] = a[t];
+        FFT_UNROLL
+        for (int t = 0; t < L; t++) a[t] = FN(times_im)(r[t], i[t], wr + t * wide, wi + t * wide);
+        FN(turn)(a);
+        FFT_UNROLL
+        for (int t = 0; t < L; t++) to[step + t] = a[t];
+        continue;
       }
-      for (int64_t t = 0; t < rows; t++) {
-        *(V *)(s->middle + (c + t) * high + k) = block[0][t];
-        *(V *)(s->middle + (n2 + c + t) * high + k) = block[1][t];
+      for (int t = 0; t < L; t++) {
+        const int64_t at = t < some ? t : 0; /* what is beyond the last row is never read */
+        block[0][t] = FN(times_re)(r[at], i[at], wr + at * wide, wi + at * wide);
+        block[1][t] = FN(times_im)(r[at], i[at], wr + at * wide, wi + at * wide);
       }
+      FN(turn)(block[0]);
+      FN(turn)(block[1]);
+      for (int64_t t = 0; t < rows; t++) to[t] = block[0][t], to[step + t] = block[1][t];
     }
   }
 }
@@ -292,22 +317,30 @@ static void FN(split_rows)(const FN(split) * s, int64_t lo, int64_t hi, bool fet
 {
   enum { L = FN(LANES) };
   const FN(plan) *p = s->p;
-  const int64_t n1 = p->first.n, n2 = p->second.n, high = FN(rounded)(n1);
+  const int64_t n1 = p->first.n, n2 = p->second.n, step = FN(apart)(n2);
+  const V scale = s->scale - (V){ 0 };
 
   for (int64_t k = lo * L; k < hi * L && k < n1; k += L) {
-    FN(lanes) x = FN(lanes_in)(room, n2);
-    for (int64_t j = 0; j < n2; j++) {
-      if (fetch) {
-        fft_fetch(s->from + 2 * (p->n + k + n1 * j));
-        fft_fetch(s->from + 2 * (p->n + k + n1 * j) + L);
-      }
-      x.re[j] = *(const V *)(s->middle + j * high + k);
-      x.im[j] = *(const V *)(s->middle + (n2 + j) * high + k);
-    }
+    V *middle = s->middle + k / L * 2 * step;
+    FN(lanes) x = { middle, middle + step, room, room + step };
     FN(run_lanes)(&p->second, &x);
     const V *re = s->inverse ? x.im : x.re, *im = s->inverse ? x.re : x.im;
-    for (int64_t j = 0; j < n2; j++)
-      FN(pair_some)(s->to + 2 * (k + n1 * j), n1 - k, re[j] * s->scale, im[j] * s->scale);
+    T *to = s->to + 2 * k;
+    const T *next = fetch ? s->from + 2 * (p->n + k) : to + 2 * L;
+    if (n1 - k < L) {
+      for (int64_t j = 0; j < n2; j++) FN(pair_some)(to + 2 * j * n1, n1 - k, re[j] * scale, im[j] * scale);
+      continue;
+    }
+    for (int64_t j = 0; j < n2; j++) {
+      if (fetch) {
+        fft_fetch(next + 2 * j * n1);
+        fft_fetch(next + 2 * j * n1 + L);
+      } else {
+        fft_fetch_far(next + 2 * j * n1);
+        fft_fetch_far(next + 2 * j * n1 + L);
+      }
+      FN(pair)(to + 2 * j * n1, re[j] * scale, im[j] * scale);
+    }
   }
 }
 

@@ -22,7 +22,7 @@ static ax_status FN(plan_new)(int64_t n, fft_use use, FN(plan) * *out)
   p->refs = 1;
   if (largest_prime(n) > LARGEST) {
     p->kind = FFT_PRIME;
-    st = fft_prime_make(n, fft_is_together(use), &p->prime);
+    st = FN(prime_make)(n, fft_is_together(use), &p->prime);
   } else {
     const int64_t rows = !fft_is_together(use) && n >= 4 * FN(LANES) ? FN(rows_of)(n) : 0;
     p->kind = rows ? FFT_SPLIT : FFT_LANES;

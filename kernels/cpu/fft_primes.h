@@ -1,97 +1,55 @@
-/* Fourier transforms of lengths with a large prime factor, as circular convolutions of a length
- * without one, in double: the rounding of the convolution then is far below that of floats.
+/* Fourier transforms of lengths with a large prime factor, for one element type, as circular
+ * convolutions of a length without one.
  *
  * Rader's method: the powers of a generator put the positions 1 .. n - 1 of a prime n in an order
  * in which the transform is a convolution of n - 1 numbers.  Bluestein's method: j k is
  * (j^2 + k^2 - (j - k)^2) / 2, which makes the transform of any n a convolution of 2 n - 1 numbers
- * or more.  Several lines go through the convolution side by side, as lanes; Rader's method, which
- * moves single numbers, pays only there. */
+ * or more.  Several short lines go through the convolution side by side, as lanes; a long one has
+ * a plan of its own. */
 
-enum { FFT_PRIME_LANES = AX_BYTES / sizeof(double), FFT_PRIME_MOST = 4096 };
-
-struct fft_prime {
+struct FN(prime) {
   int64_t n, m; /* m: the length of the convolution */
   bool together;
   int32_t *from, *to; /* RADER: the powers of the generator and of its inverse, modulo n */
-  double *chirp;      /* else: exp(i pi k^2 / n) */
-  double *filter;     /* the other side of the convolution, transformed, over m */
-  fft_passes_f64 passes;
-  fft_plan_f64 *line; /* not together: of single lines of m */
+  T *chirp;           /* else: exp(i pi k^2 / n) */
+  T *filter;          /* the other side of the convolution, transformed, over m */
+  FN(passes) passes;
+  FN(plan) * line; /* not together: of single lines of m */
 };
 
-static void fft_prime_free(fft_prime *p)
+static void FN(prime_free)(FN(prime) * p)
 {
   if (!p) return;
   free(p->from);
   free(p->to);
   free(p->chirp);
   free(p->filter);
-  fft_passes_free_f64(&p->passes);
-  if (p->line) fft_drop_f64(p->line);
+  FN(passes_free)(&p->passes);
+  if (p->line) FN(drop)(p->line);
   free(p);
 }
 
-/* What a transform of n numbers costs, in additions for each number. */
-static int64_t fft_cost(int64_t n)
+/* Whether many lines of n are faster side by side: as long as their lanes stay in the second-level
+ * cache. */
+static bool FN(prime_side_by_side)(int64_t n) { return fft_convolution(n, true) <= FFT_PRIME_MOST; }
+
+/* The length of Rader's convolution if it is the better one; else 0. */
+static int64_t FN(rader_length)(int64_t n, bool together, int64_t other)
 {
-  int64_t cost = 0;
-  for (; n % 8 == 0 && n != 16; n /= 8) cost += 9;
-  for (; n % 4 == 0; n /= 4) cost += 6;
-  for (int64_t f = 2; n > 1; f++)
-    for (; n % f == 0; n /= f) cost += f == 2 ? 5 : f == 3 ? 7 : f == 5 ? 10 : 4 + 2 * f;
-  return cost;
+  const int64_t m = n - 1;
+  if (largest_prime(n) != n || largest_prime(m) > LARGEST) return 0;
+  if (together) return m * fft_cost(m) <= other * fft_cost(other) ? m : 0;
+  return n <= FFT_RADER_MOST && m >= 4 * FN(LANES) && FN(rows_of)(m) ? m : 0;
 }
 
-/* The length for Bluestein's method; that of single lines is a product of two multiples of the
- * lanes. */
-static int64_t fft_convolution(int64_t n, bool together)
-{
-  static const int64_t odd[] = { 1, 3, 5, 9, 15, 25, 27, 45, 75, 81 };
-  int64_t best = 0, least = INT64_MAX;
-  for (int k = 0; k < (together ? 10 : 5); k++) {
-    int64_t m = odd[k] * (together ? 1 : 256);
-    while (m < 2 * n - 1) m *= 2;
-    const int64_t cost = m * fft_cost(m);
-    if (cost < least) least = cost, best = m;
-  }
-  return best;
-}
-
-/* Whether the lanes of a convolution stay in the second-level cache. */
-static bool fft_prime_fits(int64_t n) { return fft_convolution(n, true) <= FFT_PRIME_MOST; }
-
-static int64_t power_modulo(int64_t x, int64_t power, int64_t n)
-{
-  int64_t result = 1;
-  for (; power; power /= 2, x = x * x % n)
-    if (power & 1) result = result * x % n;
-  return result;
-}
-
-/* A number whose powers are all of 1 .. n - 1 modulo the prime n. */
-static int64_t generator_of(int64_t n)
-{
-  for (int64_t g = 2;; g++) {
-    bool all = true;
-    int64_t left = n - 1;
-    for (int64_t f = 2; left > 1 && all; f++) {
-      if (f * f > left) f = left;
-      if (left % f) continue;
-      while (left % f == 0) left /= f;
-      all = power_modulo(g, (n - 1) / f, n) != 1;
-    }
-    if (all) return g;
-  }
-}
-
-static bool fft_make_rader(fft_prime *p, double *filter)
+static bool FN(make_rader)(FN(prime) * p, double *filter)
 {
   const int64_t n = p->n, g = generator_of(n), back = power_modulo(g, n - 2, n);
-  double root[2];
   p->from = malloc(sizeof *p->from * (size_t)p->m);
   p->to = malloc(sizeof *p->to * (size_t)p->m);
   if (!p->from || !p->to) return false;
   for (int64_t k = 0, a = 1, b = 1; k < p->m; k++, a = a * g % n, b = b * back % n) {
+    double root[2];
     p->from[k] = (int32_t)a, p->to[k] = (int32_t)b;
     unit_root(b, n, root);
     filter[2 * k] = root[0], filter[2 * k + 1] = -root[1];
@@ -99,46 +57,41 @@ static bool fft_make_rader(fft_prime *p, double *filter)
   return true;
 }
 
-static bool fft_make_chirp(fft_prime *p, double *filter)
+static bool FN(make_chirp)(FN(prime) * p, double *filter)
 {
-  if (!(p->chirp = malloc(sizeof(double) * 2 * (size_t)p->n))) return false;
+  if (!(p->chirp = malloc(sizeof(T) * 2 * (size_t)p->n))) return false;
   memset(filter, 0, sizeof(double) * 2 * (size_t)p->m);
   for (int64_t k = 0, square = 0; k < p->n; k++) { /* k^2 modulo 2 n */
-    double *root = p->chirp + 2 * k;
+    double root[2];
     unit_root(square, 2 * p->n, root);
     square = (square + 2 * k + 1) % (2 * p->n);
-    memcpy(filter + 2 * k, root, 2 * sizeof *root);
-    if (k) memcpy(filter + 2 * (p->m - k), root, 2 * sizeof *root);
+    p->chirp[2 * k] = (T)root[0], p->chirp[2 * k + 1] = (T)root[1];
+    memcpy(filter + 2 * k, root, sizeof root);
+    if (k) memcpy(filter + 2 * (p->m - k), root, sizeof root);
   }
   return true;
 }
 
-/* Transforms the filter in place, and divides it by m. */
-static ax_status fft_make_filter(fft_prime *p)
+/* The filter's transform, divided by m: in double also for floats. */
+static ax_status FN(make_filter)(FN(prime) * p, double *filter)
 {
-  const size_t bytes = sizeof(ax_vec_f64) * 4 * (size_t)fft_apart_f64(p->m);
-  const double scale = 1.0 / (double)p->m;
-  if (!p->together) {
-    double *copy = fft_room(sizeof(double) * 2 * (size_t)p->m);
-    if (!copy) return fft_no_memory();
-    memcpy(copy, p->filter, sizeof(double) * 2 * (size_t)p->m);
-    const ax_status st = fft_line_f64(p->line, copy, p->filter, false, scale, NULL);
-    fft_give(copy, sizeof(double) * 2 * (size_t)p->m);
-    return st;
-  }
-  void *room = fft_room(bytes);
-  if (!room) return fft_no_memory();
-  fft_lanes_f64 x = fft_lanes_in_f64(room, p->m);
-  fft_gather_f64(p->filter, 0, 1, (int)p->m, x.re, x.im, NULL);
-  fft_run_lanes_f64(&p->passes, &x);
-  fft_scatter_f64(p->filter, 0, 1, (int)p->m, x.re, x.im, scale, NULL);
-  fft_give(room, bytes);
-  return AX_OK;
+  fft_plan_f64 *plan;
+  ax_status st = fft_plan_for_f64(p->m, FFT_LINES, &plan);
+  const size_t bytes = sizeof(double) * 2 * (size_t)p->m;
+  double *to = st == AX_OK ? fft_room(bytes) : NULL;
+
+  if (st != AX_OK) return st;
+  st = to ? fft_line_f64(plan, filter, to, false, 1.0 / (double)p->m, NULL) : fft_no_memory();
+  for (int64_t k = 0; st == AX_OK && k < 2 * p->m; k++) p->filter[k] = (T)to[k];
+  fft_give(to, bytes);
+  fft_drop_f64(plan);
+  return st;
 }
 
-static ax_status fft_prime_make(int64_t n, bool together, fft_prime **out)
+static ax_status FN(prime_make)(int64_t n, bool together, FN(prime) * *out)
 {
-  fft_prime *p = calloc(1, sizeof *p);
+  FN(prime) *p = calloc(1, sizeof *p);
+  double *filter = NULL;
   ax_status st = AX_OK;
 
   *out = p; /* the plan frees it */
@@ -146,148 +99,169 @@ static ax_status fft_prime_make(int64_t n, bool together, fft_prime **out)
   p->n = n;
   p->together = together;
   p->m = fft_convolution(n, together);
-  const bool rader = together && largest_prime(n) == n && largest_prime(n - 1) <= LARGEST &&
-                     (n - 1) * fft_cost(n - 1) <= p->m * fft_cost(p->m);
-  if (rader) p->m = n - 1;
-  p->filter = malloc(sizeof(double) * 2 * (size_t)p->m);
-  if (!p->filter || !(rader ? fft_make_rader : fft_make_chirp)(p, p->filter)) return fft_no_memory();
-  if (!together) AX_TRY(fft_plan_for_f64(p->m, FFT_LINES, &p->line));
-  else if (!fft_passes_make_f64(&p->passes, (int)p->m)) st = fft_no_memory();
-  if (st == AX_OK) st = fft_make_filter(p);
+  const int64_t rader = FN(rader_length)(n, together, p->m);
+  if (rader) p->m = rader;
+  p->filter = malloc(sizeof(T) * 2 * (size_t)p->m);
+  filter = malloc(sizeof *filter * 2 * (size_t)p->m);
+  if (!p->filter || !filter || !(rader ? FN(make_rader) : FN(make_chirp))(p, filter)) {
+    st = fft_no_memory();
+    goto out;
+  }
+  if (!together) AX_TRY(FN(plan_for)(p->m, FFT_LINES, &p->line));
+  else if (!FN(passes_make)(&p->passes, (int)p->m)) st = fft_no_memory();
+  if (st == AX_OK) st = FN(make_filter)(p, filter);
 out:
+  free(filter);
   return st;
 }
 
 /* ---- several lines, as lanes */
 
 /* The convolution of x, in place of it: the inverse transform is the forward one of swapped parts.
- * dc: added to all results, or NULL. */
-static void fft_convolve(const fft_prime *p, fft_lanes_f64 *x, const ax_vec_f64 *dc)
+ * dc: added to all results, and x's sum to it, or NULL. */
+static void FN(convolve)(const FN(prime) * p, FN(lanes) * x, V *dc)
 {
-  fft_run_lanes_f64(&p->passes, x);
+  FN(run_lanes)(&p->passes, x);
+  const V sum[2] = { x->re[0], x->im[0] };
   for (int64_t k = 0; k < p->m; k++) {
-    const double c = p->filter[2 * k], s = p->filter[2 * k + 1];
-    const ax_vec_f64 r = x->re[k], i = x->im[k];
+    const T c = p->filter[2 * k], s = p->filter[2 * k + 1];
+    const V r = x->re[k], i = x->im[k];
     x->re[k] = r * c - i * s;
     x->im[k] = r * s + i * c;
   }
-  if (dc) x->re[0] += dc[0], x->im[0] += dc[1];
-  fft_swap_parts_f64(x);
-  fft_run_lanes_f64(&p->passes, x);
-  fft_swap_parts_f64(x);
+  if (dc) {
+    x->re[0] += dc[0], x->im[0] += dc[1];
+    dc[0] += sum[0], dc[1] += sum[1];
+  }
+  FN(swap_parts)(x);
+  FN(run_lanes)(&p->passes, x);
+  FN(swap_parts)(x);
 }
 
-static void fft_rader(const fft_prime *p, ax_vec_f64 *re, ax_vec_f64 *im, fft_lanes_f64 *x)
+static void FN(rader)(const FN(prime) * p, V *re, V *im, FN(lanes) * x)
 {
-  const ax_vec_f64 first[2] = { re[0], im[0] };
-  ax_vec_f64 sum[2] = { re[0], im[0] };
-  for (int64_t k = 0; k < p->m; k++) {
-    x->re[k] = re[p->from[k]], x->im[k] = im[p->from[k]];
-    sum[0] += x->re[k], sum[1] += x->im[k];
-  }
-  fft_convolve(p, x, first);
-  re[0] = sum[0], im[0] = sum[1];
+  V first[2] = { re[0], im[0] };
+  for (int64_t k = 0; k < p->m; k++) x->re[k] = re[p->from[k]], x->im[k] = im[p->from[k]];
+  FN(convolve)(p, x, first);
+  re[0] = first[0], im[0] = first[1];
   for (int64_t k = 0; k < p->m; k++) re[p->to[k]] = x->re[k], im[p->to[k]] = x->im[k];
 }
 
 /* to = from times the conjugate of the chirp */
-static void fft_unchirp(const fft_prime *p, const ax_vec_f64 *re, const ax_vec_f64 *im, ax_vec_f64 *to_re,
-                        ax_vec_f64 *to_im)
+static void FN(unchirp)(const FN(prime) * p, const V *re, const V *im, V *to_re, V *to_im)
 {
   for (int64_t k = 0; k < p->n; k++) {
-    const double c = p->chirp[2 * k], s = p->chirp[2 * k + 1];
-    const ax_vec_f64 r = re[k], i = im[k];
+    const T c = p->chirp[2 * k], s = p->chirp[2 * k + 1];
+    const V r = re[k], i = im[k];
     to_re[k] = r * c + i * s;
     to_im[k] = i * c - r * s;
   }
 }
 
-static void fft_bluestein(const fft_prime *p, ax_vec_f64 *re, ax_vec_f64 *im, fft_lanes_f64 *x)
+static void FN(bluestein)(const FN(prime) * p, V *re, V *im, FN(lanes) * x)
 {
-  fft_unchirp(p, re, im, x->re, x->im);
+  FN(unchirp)(p, re, im, x->re, x->im);
   memset(x->re + p->n, 0, sizeof *x->re * (size_t)(p->m - p->n));
   memset(x->im + p->n, 0, sizeof *x->im * (size_t)(p->m - p->n));
-  fft_convolve(p, x, NULL);
-  fft_unchirp(p, x->re, x->im, re, im);
+  FN(convolve)(p, x, NULL);
+  FN(unchirp)(p, x->re, x->im, re, im);
 }
 
-/* Up to FFT_PRIME_LANES lines; from and to may be the same. */
-static ax_status fft_prime_together(const fft_prime *p, int64_t count, const double *from, double *to,
-                                    bool inverse, double scale)
+/* Up to LANES lines; from and to may be the same. */
+static void FN(prime_together)(const FN(prime) * p, int64_t count, const T *from, T *to, bool inverse,
+                               T scale, V *room)
 {
-  const int64_t step = fft_apart_f64(p->n);
-  const size_t lines = sizeof(ax_vec_f64) * 2 * (size_t)step;
-  const size_t bytes = lines + sizeof(ax_vec_f64) * 4 * (size_t)fft_apart_f64(p->m);
-  ax_vec_f64 *re = fft_room(bytes), *im = re + step;
-  if (!re) return fft_no_memory();
-  fft_lanes_f64 x = fft_lanes_in_f64(re + 2 * step, p->m);
-  fft_gather_f64(from, p->n, (int)count, (int)p->n, inverse ? im : re, inverse ? re : im, NULL);
-  (p->from ? fft_rader : fft_bluestein)(p, re, im, &x);
-  fft_scatter_f64(to, p->n, (int)count, (int)p->n, inverse ? im : re, inverse ? re : im, scale, NULL);
-  fft_give(re, bytes);
+  const int64_t step = FN(apart)(p->n);
+  V *re = room, *im = re + step;
+  FN(lanes) x = FN(lanes_in)(re + 2 * step, p->m);
+  FN(gather)(from, p->n, (int)count, (int)p->n, inverse ? im : re, inverse ? re : im, NULL);
+  (p->from ? FN(rader) : FN(bluestein))(p, re, im, &x);
+  FN(scatter)(to, p->n, (int)count, (int)p->n, inverse ? im : re, inverse ? re : im, scale, NULL);
+}
+
+/* ---- one line */
+
+/* x times the factors f, or where back is set, times their conjugates; x = to is fine. */
+static void FN(times)(int64_t n, const T *x, const T *f, bool back, T *to)
+{
+  const V sign = FN(signs)(back ? 1 : -1, back ? -1 : 1);
+  int64_t k = 0;
+  for (; k + FN(P) <= n; k += FN(P)) {
+    const V a = *(const V *)(x + 2 * k), b = *(const V *)(f + 2 * k);
+    *(V *)(to + 2 * k) = FMA(a, FN(reals)(b), FN(swapped)(a) * (FN(imaginaries)(b) * sign));
+  }
+  for (; k < n; k++) {
+    const T r = x[2 * k], i = x[2 * k + 1], c = f[2 * k], s = back ? -f[2 * k + 1] : f[2 * k + 1];
+    to[2 * k] = r * c - i * s;
+    to[2 * k + 1] = r * s + i * c;
+  }
+}
+
+/* The bytes that one thread needs for lines. */
+static size_t FN(prime_bytes)(const FN(prime) * p)
+{
+  if (p->together) return sizeof(V) * (2 * (size_t)FN(apart)(p->n) + 4 * (size_t)FN(apart)(p->m));
+  return sizeof(T) * 4 * (size_t)FN(rounded)(p->m) + FN(line_bytes)(p->line);
+}
+
+/* Both transforms of a convolution of m numbers x, which come back in it; y: room for as many.
+ * dc: as
+ * convolve has it.  room: for the line's plan, or NULL: all threads share the line. */
+static ax_status FN(convolve_line)(const FN(prime) * p, T *x, T *y, T *dc, T scale, void *room)
+{
+  const ax_status st = FN(line)(p->line, x, y, false, 1, room);
+  if (st != AX_OK) return st;
+  const T sum[2] = { y[0], y[1] };
+  FN(times)(p->m, y, p->filter, false, y);
+  if (dc) {
+    y[0] += dc[0], y[1] += dc[1];
+    dc[0] += sum[0], dc[1] += sum[1];
+  }
+  return FN(line)(p->line, y, x, true, scale, room);
+}
+
+static ax_status FN(prime_line)(const FN(prime) * p, const T *from, T *to, bool inverse, T scale, T *x,
+                                void *room)
+{
+  const int64_t n = p->n, m = p->m;
+  const int re = inverse, im = !inverse;
+  T *y = x + 2 * FN(rounded)(m);
+  ax_status st;
+
+  if (p->from) {
+    T first[2] = { from[re], from[im] };
+    for (int64_t k = 0; k < m; k++)
+      x[2 * k] = from[2 * p->from[k] + re], x[2 * k + 1] = from[2 * p->from[k] + im];
+    if ((st = FN(convolve_line)(p, x, y, first, scale, room)) != AX_OK) return st;
+    to[re] = first[0] * scale, to[im] = first[1] * scale;
+    for (int64_t k = 0; k < m; k++) to[2 * p->to[k] + re] = x[2 * k], to[2 * p->to[k] + im] = x[2 * k + 1];
+    return AX_OK;
+  }
+  if (inverse) /* the conjugate of the transform of the conjugate */
+    for (int64_t k = 0; k < n; k++) y[2 * k] = from[2 * k], y[2 * k + 1] = -from[2 * k + 1];
+  FN(times)(n, inverse ? y : from, p->chirp, true, x);
+  memset(x + 2 * n, 0, sizeof *x * 2 * (size_t)(m - n));
+  if ((st = FN(convolve_line)(p, x, y, NULL, scale, room)) != AX_OK) return st;
+  FN(times)(n, x, p->chirp, true, to);
+  for (int64_t k = 0; inverse && k < n; k++) to[2 * k + 1] = -to[2 * k + 1];
   return AX_OK;
 }
 
-/* ---- one line, by all threads */
-
-static ax_status fft_prime_line(const fft_prime *p, const double *from, double *to, bool inverse,
-                                double scale)
+/* room: prime_bytes, or NULL: all threads share the one line that there is. */
+static ax_status FN(prime_lines)(const FN(prime) * p, int64_t count, const T *from, T *to, bool inverse,
+                                 T scale, void *room)
 {
-  const int64_t n = p->n, m = p->m;
-  const double *b = p->chirp, *f = p->filter;
-  const int re = inverse, im = !inverse;
-  const size_t bytes = sizeof(double) * 4 * (size_t)m;
-  double *x = fft_room(bytes), *y = x + 2 * m;
-  ax_status st;
-
-  if (!x) return fft_no_memory();
-  for (int64_t k = 0; k < n; k++) { /* times the conjugate of the chirp */
-    const double r = from[2 * k + re], i = from[2 * k + im];
-    x[2 * k] = r * b[2 * k] + i * b[2 * k + 1];
-    x[2 * k + 1] = i * b[2 * k] - r * b[2 * k + 1];
-  }
-  memset(x + 2 * n, 0, sizeof *x * 2 * (size_t)(m - n));
-  AX_TRY(fft_line_f64(p->line, x, y, false, 1, NULL));
-  for (int64_t k = 0; k < m; k++) {
-    const double r = y[2 * k], i = y[2 * k + 1];
-    y[2 * k] = r * f[2 * k] - i * f[2 * k + 1];
-    y[2 * k + 1] = r * f[2 * k + 1] + i * f[2 * k];
-  }
-  AX_TRY(fft_line_f64(p->line, y, x, true, 1, NULL));
-  for (int64_t k = 0; k < n; k++) {
-    const double r = x[2 * k], i = x[2 * k + 1];
-    to[2 * k + re] = (r * b[2 * k] + i * b[2 * k + 1]) * scale;
-    to[2 * k + im] = (i * b[2 * k] - r * b[2 * k + 1]) * scale;
-  }
-out:
-  fft_give(x, bytes);
-  return st;
-}
-
-static ax_status fft_prime_lines_f64(const fft_prime *p, int64_t count, const double *from, double *to,
-                                     bool inverse, double scale)
-{
-  const int64_t most = p->together ? FFT_PRIME_LANES : 1;
-  ax_status st = AX_OK;
+  const int64_t most = p->together ? FN(LANES) : 1;
+  const size_t own = sizeof(T) * 4 * (size_t)FN(rounded)(p->m);
+  T *x = room ? room : fft_room(own);
+  ax_status st = x ? AX_OK : fft_no_memory();
   for (int64_t k = 0; st == AX_OK && k < count; k += most) {
-    const double *x = from + 2 * k * p->n;
-    double *y = to + 2 * k * p->n;
-    st = p->together ? fft_prime_together(p, count - k < most ? count - k : most, x, y, inverse, scale)
-                     : fft_prime_line(p, x, y, inverse, scale);
+    const T *in = from + 2 * k * p->n;
+    T *out = to + 2 * k * p->n;
+    if (p->together)
+      FN(prime_together)(p, count - k < most ? count - k : most, in, out, inverse, scale, room);
+    else st = FN(prime_line)(p, in, out, inverse, scale, x, room ? (char *)room + own : NULL);
   }
-  return st;
-}
-
-static ax_status fft_prime_lines_f32(const fft_prime *p, int64_t count, const float *from, float *to,
-                                     bool inverse, float scale)
-{
-  const int64_t numbers = 2 * count * p->n;
-  const size_t bytes = sizeof(double) * (size_t)numbers;
-  double *x = fft_room(bytes);
-  if (!x) return fft_no_memory();
-  for (int64_t k = 0; k < numbers; k++) x[k] = from[k];
-  const ax_status st = fft_prime_lines_f64(p, count, x, x, inverse, scale);
-  for (int64_t k = 0; k < numbers; k++) to[k] = (float)x[k];
-  fft_give(x, bytes);
+  if (!room) fft_give(x, own);
   return st;
 }

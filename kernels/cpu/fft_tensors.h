@@ -12,40 +12,18 @@ typedef struct FN(job) {
   ax_status st; /* of any thread: all failures are of memory */
 } FN(job);
 
-/* Vectors of P complex numbers: the parts swapped; the numbers in reverse; both parts of each
- * number its real, its imaginary one. */
-enum { FN(P) = FN(LANES) / 2 };
-#define SHUFFLED(name, expression) \
-  static inline V FN(name)(V x) \
-  { \
-    MASK at; \
-    for (int i = 0; i < FN(LANES); i++) at[i] = expression; \
-    return __builtin_shuffle(x, at); \
-  }
-SHUFFLED(swapped, i ^ 1)
-SHUFFLED(reversed, (FN(LANES) - 2 - (i & ~1)) | (i & 1))
-SHUFFLED(reals, i & ~1)
-SHUFFLED(imaginaries, i | 1)
-#undef SHUFFLED
-
-/* Ones with the sign of `even` at real and of `odd` at imaginary parts. */
-static inline V FN(signs)(T even, T odd)
-{
-  V s;
-  for (int i = 0; i < FN(LANES); i++) s[i] = i % 2 ? odd : even;
-  return s;
-}
-
-/* Positions k .. k + P - 1 of to_half: e + w (-i) d with e = a + conj(b), d = a - conj(b); of
- * from_half: e + i d conj(w). */
-static inline V FN(halves)(const T *a, const T *b, const T *w, T half, bool back)
+/* Positions k .. k + P - 1 of to_half: e + t with e = a + conj(b), t = -i w d, d = a - conj(b); and
+ * positions m - k - P + 1 .. m - k, conj(e - t).  Of from_half: the same with t = i conj(w) d. */
+static inline void FN(halves)(const T *a, const T *b, const T *w, T half, bool back, T *low, T *high)
 {
   const V conjugate = FN(signs)(1, -1), turned = FN(signs)(-1, 1);
   const V x = *(const V *)a, y = FN(reversed)(*(const V *)b) * conjugate, root = *(const V *)w;
   const V d = FN(swapped)(x - y) * (back ? turned : conjugate), re = FN(reals)(root),
           im = FN(imaginaries)(root);
-  const V cross = FN(swapped)(d) * im * (back ? conjugate : turned);
-  return (x + y + d * re + cross) * half;
+  const V e = (x + y) * half;
+  const V t = FMA(d, re, FN(swapped)(d) * (im * (back ? conjugate : turned))) * half;
+  *(V *)low = e + t;
+  *(V *)high = FN(reversed)((e - t) * conjugate);
 }
 
 /* Positions of a real transform's half that stand for two, times `weight`; even n.  z: the
@@ -57,9 +35,9 @@ static void FN(to_half)(const FN(job) * j, const T *z, T *to)
   to[0] = (z[0] + z[1]) * s, to[1] = 0;
   to[2 * m] = (z[0] - z[1]) * s, to[2 * m + 1] = 0;
   int64_t k = 1;
-  for (; k + FN(P) <= m; k += FN(P))
-    *(V *)(to + 2 * k) = FN(halves)(z + 2 * k, z + 2 * (m - k - FN(P) + 1), j->p->half + 2 * k, half, false);
-  for (; k < m; k++) {
+  for (int64_t at = m - FN(P); k + FN(P) <= at + 1; k += FN(P), at -= FN(P)) /* up to m - k from both sides */
+    FN(halves)(z + 2 * k, z + 2 * at, j->p->half + 2 * k, half, false, to + 2 * k, to + 2 * at);
+  for (const int64_t end = m - k; k <= end; k++) {
     const T *a = z + 2 * k, *b = z + 2 * (m - k), *w = j->p->half + 2 * k;
     const T er = a[0] + b[0], ei = a[1] - b[1], dr = a[0] - b[0], di = a[1] + b[1];
     to[2 * k] = (er + di * w[0] + dr * w[1]) * half;
@@ -73,9 +51,9 @@ static void FN(from_half)(const FN(job) * j, const T *h, T *z)
   const T half = j->weight / 2;
   z[0] = h[0] + h[2 * m], z[1] = h[0] - h[2 * m];
   int64_t k = 1;
-  for (; k + FN(P) <= m; k += FN(P))
-    *(V *)(z + 2 * k) = FN(halves)(h + 2 * k, h + 2 * (m - k - FN(P) + 1), j->p->half + 2 * k, half, true);
-  for (; k < m; k++) {
+  for (int64_t at = m - FN(P); k + FN(P) <= at + 1; k += FN(P), at -= FN(P))
+    FN(halves)(h + 2 * k, h + 2 * at, j->p->half + 2 * k, half, true, z + 2 * k, z + 2 * at);
+  for (const int64_t end = m - k; k <= end; k++) {
     const T *a = h + 2 * k, *b = h + 2 * (m - k), *w = j->p->half + 2 * k;
     const T er = a[0] + b[0], ei = a[1] - b[1], dr = a[0] - b[0], di = a[1] + b[1];
     /* i (dr + i di) times the conjugate of w */
@@ -89,7 +67,8 @@ static ax_status FN(some_c2c)(const FN(job) * j, int64_t count, const T *from, T
 {
   const int64_t n = j->p->n;
   ax_status st = AX_OK;
-  if (j->p->kind == FFT_PRIME) return FN(prime_lines)(j->p->prime, count, from, to, j->inverse, j->scale);
+  if (j->p->kind == FFT_PRIME)
+    return FN(prime_lines)(j->p->prime, count, from, to, j->inverse, j->scale, room);
   if (j->p->kind == FFT_LANES) {
     FN(lines_in_lanes)(j->p, (int)count, from, n, to, n, j->inverse, j->scale, room);
     return AX_OK;
@@ -153,8 +132,8 @@ static void FN(blocks)(int64_t lo, int64_t hi, FN(job) * j, fft_what what)
   const int64_t wide = what == FFT_C2R ? 1 : 2, narrow = what == FFT_R2C ? 1 : 2; /* T per number */
   const bool apart = j->inner > 1;
   /* a single line of this call is shared among the threads, which have rooms of their own */
-  const bool alone = j->p->kind == FFT_SPLIT && j->outer * j->inner == 1;
-  const size_t lanes = alone || j->p->kind == FFT_PRIME ? 0 : FN(line_bytes)(j->p);
+  const bool alone = j->p->kind != FFT_LANES && !fft_is_together(j->p->use) && j->outer * j->inner == 1;
+  const size_t lanes = alone ? 0 : FN(line_bytes)(j->p);
   const size_t work = what == FFT_C2C || (j->n % 2 == 0 && j->p->kind == FFT_LANES)
                           ? 0
                           : sizeof(T) * (size_t)B * 4 * (size_t)j->n;
@@ -242,8 +221,9 @@ static ax_status FN(transform)(const ax_call *call, fft_what what, int64_t dim, 
   const int64_t size = even ? n / 2 : n;
   const bool plain = largest_prime(size) <= LARGEST;
   const bool columns = what == FFT_C2C && j.inner > 1 && n <= FFT_MOST_COLUMNS && plain;
-  const bool together = columns || (plain ? j.inner == 1 && j.outer >= FN(LANES) && FN(side_by_side)(size)
-                                          : j.outer * j.inner >= FFT_FEW && fft_prime_fits(size));
+  const bool together =
+      columns || (plain ? j.inner == 1 && j.outer >= FN(LANES) && FN(side_by_side)(size)
+                        : j.outer * j.inner >= FN(LANES) / 2 && FN(prime_side_by_side)(size));
   st = FN(plan_for)(size,
                     even       ? together ? FFT_HALF_TOGETHER : FFT_HALF
                     : together ? FFT_TOGETHER
@@ -251,7 +231,7 @@ static ax_status FN(transform)(const ax_call *call, fft_what what, int64_t dim, 
                     &p);
   if (st != AX_OK) return st;
   j.p = p;
-  j.block = p->kind == FFT_LANES || j.inner > 1 ? FN(LANES) : together ? FFT_PRIME_LANES : 1;
+  j.block = p->kind == FFT_LANES || j.inner > 1 || together ? FN(LANES) : 1;
   const int64_t groups = (j.inner + j.block - 1) / j.block, work = 4 * (x->numel + y->numel);
   if (columns) ax_cpu_for(j.outer * groups, work, FN(columns), &j);
   else

@@ -300,7 +300,7 @@ describe("Fourier transforms", function()
   end)
 
   it("are these sums however many lines there are", function()
-    for _, n in ipairs { 8, 56, 64, 103, 113, 256, 257, 320, 514 } do
+    for _, n in ipairs { 8, 16, 56, 63, 64, 81, 103, 113, 143, 144, 243, 256, 257, 272, 320, 514, 521 } do
       local k = tensor.arange(n):double()
       local turns = (k:unsqueeze(2) * k):remainder(n) * (2 * math.pi / n)
       local matrix = tensor.polar(tensor.ones_like(turns), turns)
@@ -309,6 +309,21 @@ describe("Fourier transforms", function()
         close(fft.ifft(x, { norm = "forward" }), x:matmul(matrix), 1e-11)
         close(fft.ifft(x:cfloat(), { norm = "forward" }):cdouble(), x:cfloat():cdouble():matmul(matrix),
           3e-6 * n ^ 0.5)
+      end
+    end
+  end)
+
+  it("of float32 differ by roundings from those of float64, in long lines too", function()
+    for _, n in ipairs { 1009, 2018, 4096, 5003, 12289, 65537 } do
+      for _, lines in ipairs { 1, n < 5003 and 9 or 2 } do
+        local x = signal(lines, n):cfloat()
+        for _, turn in ipairs { fft.fft, fft.ifft } do
+          local exact = turn(x:cdouble())
+          local d, size = turn(x):cdouble() - exact, exact:abs():square():mean():sqrt():item()
+          local rms, most = d:abs():square():mean():sqrt():item(), d:abs():max():item()
+          assert(rms < 4e-7 * size and most < 4e-6 * size,
+            ("%d lines of %d: %g in the mean, %g at most"):format(lines, n, rms / size, most / size))
+        end
       end
     end
   end)
@@ -326,7 +341,7 @@ describe("Fourier transforms", function()
   end)
 
   it("of real tensors agree with those of complex ones", function()
-    for _, n in ipairs { 1, 2, 3, 8, 18, 34, 45, 64, 101, 256, 1000 } do
+    for _, n in ipairs { 1, 2, 3, 8, 18, 34, 45, 64, 66, 101, 130, 256, 1000, 1056, 2018 } do
       local x = random(17, n)
       local half = fft.fft(x):narrow(2, 1, math.floor(n / 2) + 1)
       close(fft.rfft(x), half, 1e-11)
@@ -339,6 +354,7 @@ describe("Fourier transforms", function()
     local before = tensor.get_num_threads()
     local function all()
       return { fft.fft(signal(40, 1000)), fft.fft(signal(2, 1009)), fft.rfft(random(1, 65536)),
+        fft.fft(signal(40, 1009)), fft.fft(signal(1, 12289):cfloat()), fft.fft(signal(1, 65537):cfloat()),
         fft.fft(signal(64, 33, 20), { dim = 2 }) }
     end
     tensor.set_num_threads(1)
