@@ -15,6 +15,7 @@ return properties.lazy("accelerate", {
   GradientAccumulationPlugin = "accelerate.config.dataclasses:GradientAccumulationPlugin",
   AutocastKwargs = "accelerate.config.dataclasses:AutocastKwargs",
   DistributedDataParallelKwargs = "accelerate.config.dataclasses:DistributedDataParallelKwargs",
+  DDPCommunicationHookType = "accelerate.config.kwargs_handlers:DDPCommunicationHookType",
   GradScalerKwargs = "accelerate.config.dataclasses:GradScalerKwargs",
   InitProcessGroupKwargs = "accelerate.config.dataclasses:InitProcessGroupKwargs",
   ProfileKwargs = "accelerate.config.dataclasses:ProfileKwargs",
@@ -31,6 +32,8 @@ return properties.lazy("accelerate", {
   check_signal = "accelerate.utils.signals:check_signal",
   prepare_pippy = "accelerate.utils.models:prepare_pippy",
   find_executable_batch_size = "accelerate.utils.memory:find_executable_batch_size",
+  synchronize_rng_states = "accelerate.utils.random:synchronize_rng_states",
+  is_rich_available = "accelerate.utils.available:is_rich_available",
   __version__ = function() return require("accelerate.core").version end,
 
   autograd = "accelerate.autograd",

@@ -141,8 +141,12 @@ describe("preparing", function()
     for _, name in ipairs { "DummyOptim", "DummyScheduler", "DeepSpeedOptimizerWrapper",
       "DeepSpeedSchedulerWrapper" } do
       assert.error_matches(function() return accelerate.utils[name] end, name ..
-        " is not there yet: DeepSpeed")
+        " is not there yet: it belongs to DeepSpeed")
     end
+    assert.error_matches(function() return accelerate.cpu_offload end,
+      "accelerate.cpu_offload is not there yet: it belongs to models spread over devices")
+    assert.error_matches(function() return accelerate.utils.FullyShardedDataParallelPlugin end,
+      "FullyShardedDataParallelPlugin is not there yet: it belongs to fully sharded data parallel")
     local status, _, err = host.run { "--tpu", "-e", "print(1)" }
     assert.are_not.equal(0, status)
     assert.matches("%-%-tpu: there is no backend for TPUs", err)

@@ -107,9 +107,4 @@ for name in ([[cuda fp16 bf16 fp8 torch_distributed weights_only tqdm lomo sched
   members[name] = "accelerate.utils.available:" .. name
 end
 
-return properties.lazy("accelerate.utils", members, {
-  DummyOptim = "DeepSpeed is not there yet; give prepare the optimizer itself",
-  DummyScheduler = "DeepSpeed is not there yet; give prepare the schedule itself",
-  DeepSpeedOptimizerWrapper = "DeepSpeed is not there yet",
-  DeepSpeedSchedulerWrapper = "DeepSpeed is not there yet",
-})
+return properties.lazy("accelerate.utils", members)

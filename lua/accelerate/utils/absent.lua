@@ -1,0 +1,34 @@
+--- Names that Accelerate has and this library does not have yet, by what they belong to: what the
+--- message about one says.
+local GROUPS = {
+  ["fully sharded data parallel"] = [[FullyShardedDataParallelPlugin save_fsdp_model load_fsdp_model
+    save_fsdp_optimizer load_fsdp_optimizer merge_fsdp_weights enable_fsdp_ram_efficient_loading
+    disable_fsdp_ram_efficient_loading fsdp2_prepare_model fsdp2_load_full_state_dict fsdp2_apply_ac
+    fsdp2_canonicalize_names fsdp2_switch_optimizer_parameters get_fsdp2_grad_scaler
+    compile_regions_fsdp2 ensure_weights_retied]],
+  ["DeepSpeed; give prepare the optimizer and the scheduler themselves"] = [[DeepSpeedPlugin DummyOptim
+    DummyScheduler DeepSpeedOptimizerWrapper DeepSpeedSchedulerWrapper DeepSpeedSequenceParallelConfig
+    deepspeed_required compile_regions_deepspeed]],
+  ["Megatron-LM"] = [[MegatronLMPlugin MegatronLMDummyDataLoader MegatronLMDummyScheduler
+    AbstractTrainStep BertTrainStep GPTTrainStep T5TrainStep add_model_config_to_megatron_parser
+    avg_losses_across_data_parallel_group]],
+  ["tensor and context parallelism"] = [[ParallelismConfig TorchTensorParallelPlugin
+    TorchTensorParallelConfig TorchContextParallelConfig get_model_tp_size]],
+  ["models spread over devices, or with weights on the disk"] = [[cpu_offload cpu_offload_with_hook
+    disk_offload dispatch_model infer_auto_device_map load_checkpoint_and_dispatch align_module_device
+    check_device_map compute_module_sizes get_balanced_memory get_max_layer_size get_max_memory
+    has_offloaded_params load_offloaded_weights set_module_tensor_to_device
+    check_tied_parameters_on_same_device check_tied_parameters_in_config]],
+  ["quantisation of weights"] = [[BnbQuantizationConfig load_and_quantize_model has_4bit_bnb_layers
+    CustomDtype torchao_required has_ao_layers]],
+  ["FP8"] = [[apply_fp8_autowrap contextual_fp8_autocast convert_model convert_model_to_fp8_ao
+    has_transformer_engine_layers filter_first_and_last_linear_layers]],
+  ["compilation of graphs; dynamo_backend = \"cudagraphs\" records steps on a GPU"] = [[
+    TorchDynamoPlugin compile_regions has_compiled_regions is_compiled_module]],
+}
+
+local what = {}
+for text, names in pairs(GROUPS) do
+  for name in names:gmatch "%S+" do what[name] = text end
+end
+return what
