@@ -8,8 +8,9 @@
  * scores, the warp passes the lanes' scores around, and each lane computes columns.  No two blocks
  * add to one element.
  *
- * These kernels accept every call.  bfloat16 and float16 with aligned rows use tensor cores instead
- * (flash_forward.cu, flash_backward.cu); see `way_of`. */
+ * These kernels accept every call, and get float64 and what a GPU without tensor cores computes.
+ * bfloat16 and float16 with aligned rows (flash_forward.cu, flash_backward.cu) and everything else
+ * (attention_tf32*.cu) use tensor cores; see `way_of`. */
 #include "attention.cuh"
 #include "mma.cuh"
 #include "rows.cuh"
@@ -348,15 +349,6 @@ static ax_status plan(const ax_call *call, const ax_tensor *q, const ax_tensor *
   return AX_OK;
 }
 
-/* Calls f(ax_cuda_int<D>()) with a row size D that fits these heads. */
-template <class F> static ax_status with_head(const job &j, F f)
-{
-  const int most = j.head > j.value_head ? j.head : j.value_head;
-  if (most <= 64) return f(ax_cuda_int<64>());
-  if (most <= 128) return f(ax_cuda_int<128>());
-  return f(ax_cuda_int<256>());
-}
-
 static unsigned grid(int64_t rows, int each, int64_t planes)
 {
   const int64_t blocks = (rows + each - 1) / each * planes;
@@ -386,7 +378,7 @@ static ax_status try_cudnn(const job &j, ax_device d, ax_dtype dtype, bool backw
 
 /* ---- the choice of the kernel */
 
-enum way { PLAIN, FLASH };
+enum way { PLAIN, TF32, FLASH, WAYS };
 
 /* Whether the rows of s, of sizes n, start at multiples of 16 bytes and have adjacent elements of 2
  * bytes. */
@@ -398,41 +390,47 @@ static bool lies_well(const side &s, int64_t batch, int64_t heads, int64_t rows)
   return well;
 }
 
-/* The choice depends on the call and the model of GPU alone (mma: it has tensor cores for half
- * types; shared: the most shared memory of a block).  Calls that cuDNN took (try_cudnn) do not come
- * here. */
-static way way_of(const job &j, ax_dtype dtype, bool backward, bool mma, size_t shared)
+/* Whether the kernels of flash*.cu take the rows and heads of the call. */
+static bool fits_flash(const job &j, bool backward)
 {
-  const int64_t b = j.batch, h = j.heads, hk = j.group ? j.heads / j.group : 0, most = INT32_MAX / 2,
-                planes = b * h;
-  if (!mma || (dtype != AX_F16 && dtype != AX_BF16)) return PLAIN;
+  const int64_t b = j.batch, h = j.heads, hk = j.heads / j.group;
   if (j.head % 8 || j.value_head % 8 || j.head < 8 || j.value_head < 8 || j.head > AX_FLASH_MOST_HEAD ||
       j.value_head > AX_FLASH_MOST_HEAD)
-    return PLAIN;
-  if (planes < 1 || hk < 1 || j.queries > most || j.keys > most || planes > most / 2 ||
-      (j.queries + j.keys) / 32 + 1 > most / planes)
-    return PLAIN;
+    return false;
   if (!lies_well(j.q, b, h, j.queries) || !lies_well(j.k, b, hk, j.keys) || !lies_well(j.v, b, hk, j.keys) ||
       !lies_well(j.y, b, h, j.queries))
+    return false;
+  return !backward || (lies_well(j.g, b, h, j.queries) && lies_well(j.dq, b, h, j.queries) &&
+                       lies_well(j.dk, b, hk, j.keys) && lies_well(j.dv, b, hk, j.keys));
+}
+
+/* The choice depends on the call and the model of GPU alone (mma: it has tensor cores; shared: the
+ * most shared memory of a block).  Calls that cuDNN took (try_cudnn) do not come here. */
+static way way_of(const job &j, ax_dtype dtype, bool backward, bool mma, size_t shared)
+{
+  const int64_t most = INT32_MAX / 2, planes = j.batch * j.heads;
+  if (!mma || dtype == AX_F64 || planes < 1 || j.heads < j.group || j.queries > most || j.keys > most ||
+      planes > most / 2 || (j.queries + j.keys) / 32 + 1 > most / planes)
     return PLAIN;
-  if (backward && (!lies_well(j.g, b, h, j.queries) || !lies_well(j.dq, b, h, j.queries) ||
-                   !lies_well(j.dk, b, hk, j.keys) || !lies_well(j.dv, b, hk, j.keys)))
-    return PLAIN;
-  return (backward ? ax_cuda_flash_backward_shared(&j) : ax_cuda_flash_forward_shared(&j)) <= shared ? FLASH
-                                                                                                     : PLAIN;
+  if (dtype != AX_F32 && fits_flash(j, backward) &&
+      (backward ? ax_cuda_flash_backward_shared(&j) : ax_cuda_flash_forward_shared(&j)) <= shared)
+    return FLASH;
+  return (backward ? ax_cuda_tf32_backward_shared(&j) : ax_cuda_tf32_forward_shared(&j)) <= shared ? TF32
+                                                                                                   : PLAIN;
 }
 
 static way choose(ax_device d, const job &j, ax_dtype dtype, bool backward)
 {
+  static const char *const names[WAYS] = { "plain", "tensor cores in tf32", "tensor cores" };
   size_t shared;
   const bool mma = ax_cuda_has_mma(d, &shared);
   const way w = way_of(j, dtype, backward, mma, shared);
-  static std::atomic<int64_t *> counters[2][2][AX_DTYPE_COUNT]; /* looked up by name once */
-  std::atomic<int64_t *> &counter = counters[backward][w == FLASH][dtype];
+  static std::atomic<int64_t *> counters[2][WAYS][AX_DTYPE_COUNT]; /* looked up by name once */
+  std::atomic<int64_t *> &counter = counters[backward][w][dtype];
   if (!counter) {
-    char name[48];
+    char name[64];
     snprintf(name, sizeof name, "attention%s %s, %s", backward ? " gradient" : "", ax_dtype_name(dtype),
-             w == FLASH ? "tensor cores" : "plain");
+             names[w]);
     counter = ax_cuda_counter(name);
   }
   ++*counter;
@@ -463,11 +461,12 @@ AX_CUDA_KERNEL(_attention)
   if ((st = check_types(y, q, call->out[1])) != AX_OK) return st;
   bool done;
   if ((st = try_cudnn(j, q->device, (ax_dtype)q->dtype, false, &done)) != AX_OK || done) return st;
-  if (choose(q->device, j, (ax_dtype)q->dtype, false) == FLASH)
-    return ax_cuda_flash_forward(q->device, (ax_dtype)q->dtype, &j);
+  const way w = choose(q->device, j, (ax_dtype)q->dtype, false);
+  if (w == FLASH) return ax_cuda_flash_forward(q->device, (ax_dtype)q->dtype, &j);
+  if (w == TF32) return ax_cuda_tf32_forward(q->device, (ax_dtype)q->dtype, &j);
   return ax_cuda_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
-    return with_head(j, [&](auto d) {
+    return ax_cuda_attention_head(j, [&](auto d) {
       return ax_cuda_launch("attention", q->device,
                             grid(j.queries, rows_of<compute<S>>::all, j.batch * j.heads), WARPS * 32,
                             forward<S, AX_VALUE_OF(d)>, j);
@@ -494,17 +493,18 @@ AX_CUDA_KERNEL(_attention_backward)
   bool done;
   if ((st = try_cudnn(j, d, (ax_dtype)q->dtype, true, &done)) != AX_OK || done) return st;
   const int64_t planes = j.batch * j.heads, all = planes * j.queries;
-  const bool flash = choose(d, j, (ax_dtype)q->dtype, true) == FLASH;
+  const way w = choose(d, j, (ax_dtype)q->dtype, true);
   return ax_cuda_with_float(call->op, (ax_dtype)q->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     const size_t bytes = (size_t)(all ? all : 1) * sizeof(T);
     if ((st = ax_cuda_take(d, bytes, &j.delta)) != AX_OK) return st;
-    if (flash) st = ax_cuda_flash_backward(d, (ax_dtype)q->dtype, &j);
+    if (w == FLASH) st = ax_cuda_flash_backward(d, (ax_dtype)q->dtype, &j);
     else if (all)
       st = ax_cuda_launch("attention", d, ax_cuda_blocks(all, WARPS, d.index), WARPS * 32, deltas<S>, j);
-    if (st == AX_OK && !flash)
-      st = with_head(j, [&](auto size) {
+    if (st == AX_OK && w == TF32) st = ax_cuda_tf32_backward(d, (ax_dtype)q->dtype, &j);
+    if (st == AX_OK && w == PLAIN)
+      st = ax_cuda_attention_head(j, [&](auto size) {
         constexpr int D = AX_VALUE_OF(size);
         ax_status done = AX_OK;
         if (j.batch * j.keys * (j.heads / j.group) > 0)

@@ -1,5 +1,5 @@
-/* Shared by the attention kernels on tensor cores: tiles in shared memory, fragments, masks and
- * dropout of a tile of scores.
+/* Shared by the attention kernels on tensor cores: tiles of half types in shared memory, fragments,
+ * masks and dropout of a tile of scores.  attention_tf32.cuh uses masks, dropout and places alone.
  *
  * A block of four warps has a tile of rows of one side (16 MT for each warp) and walks over the
  * other side 32 or 64 rows at a time.  A tile's rows have D elements; head sizes below D are padded
@@ -210,9 +210,19 @@ static __device__ __forceinline__ float flash_limit(const ax_cuda_attention_job 
 {
   return j.mask.data ? lse : INFINITY;
 }
+/* Begins to copy the log-sum-exp and delta of ROWS walked queries. */
+template <int ROWS>
+static __device__ __forceinline__ void flash_load_stats(float *to, const ax_cuda_attention_job &j,
+                                                        int64_t plane, int q0)
+{
+  const int i = threadIdx.x % ROWS;
+  const float *const from = (const float *)(threadIdx.x < ROWS ? j.lse : j.delta) + plane * j.queries;
+  const bool in = q0 + i < j.queries;
+  if (threadIdx.x < 2 * ROWS) ax_cuda_copy_async<4>(to + threadIdx.x, in ? from + q0 + i : from, in);
+}
 /* Loads `rows` queries from q0 on and KEYS keys from k0 on; -infinity where there is no key.  Lanes
- * run along keys. */
-template <int KEYS, int PITCH>
+ * run along keys.  BASE2: times log2(e). */
+template <int KEYS, int PITCH, bool BASE2 = true>
 static __device__ __forceinline__ void flash_stage_mask(const ax_cuda_attention_job &j, int64_t at, int q0,
                                                         int rows, int k0, float *to)
 {
@@ -222,9 +232,11 @@ static __device__ __forceinline__ void flash_stage_mask(const ax_cuda_attention_
   for (int i = lane; i < rows * KEYS; i += 32) {
     const int q = i / KEYS, k = i % KEYS;
     float m = -INFINITY;
-    if (q0 + q < j.queries && k0 + k < j.keys)
-      m = flash_mask_scaled(flash_mask_number(j.mask_dtype, j.mask.data,
-                                              at + (q0 + q) * j.mask.step[2] + (k0 + k) * j.mask.step[3]));
+    if (q0 + q < j.queries && k0 + k < j.keys) {
+      m = flash_mask_number(j.mask_dtype, j.mask.data,
+                            at + (q0 + q) * j.mask.step[2] + (k0 + k) * j.mask.step[3]);
+      if (BASE2) m = flash_mask_scaled(m);
+    }
     to[q * PITCH + k] = m;
   }
   __syncwarp();

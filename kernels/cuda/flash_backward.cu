@@ -63,17 +63,6 @@ template <class S> static __global__ void __launch_bounds__(256) deltas(ax_cuda_
   if (in && threadIdx.x % 8 == 0) ((float *)j.delta)[row] = sum;
 }
 
-/* Begins to copy the log-sum-exp and delta of ROWS walked queries. */
-template <int ROWS>
-static __device__ __forceinline__ void load_stats(float *to, const ax_cuda_attention_job &j, int64_t plane,
-                                                  int q0)
-{
-  const int i = threadIdx.x % ROWS;
-  const float *const from = (const float *)(threadIdx.x < ROWS ? j.lse : j.delta) + plane * j.queries;
-  const bool in = q0 + i < j.queries;
-  if (threadIdx.x < 2 * ROWS) ax_cuda_copy_async<4>(to + threadIdx.x, in ? from + q0 + i : from, in);
-}
-
 template <class S, int D, bool KEYS, bool DROP>
 static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
     backward(ax_cuda_attention_job j, int section)
@@ -140,7 +129,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
     S *const to = walk + step % 2 * 2 * WALK * D;
     w1_source.template load<WALK>(to, next0, w_count);
     w2_source.template load<WALK>(to + WALK * D, next0, w_count);
-    if (KEYS) load_stats<WALK>(stats + step % 2 * 2 * WALK, j, at.b * j.heads + next_head, next0);
+    if (KEYS) flash_load_stats<WALK>(stats + step % 2 * 2 * WALK, j, at.b * j.heads + next_head, next0);
     if ((next0 += WALK) < end || !KEYS) return;
     next0 = begin;
     next_head++;

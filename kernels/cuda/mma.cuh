@@ -1,6 +1,6 @@
 /* Tensor cores and the instructions that feed them, from compute capability 8.0 on: mma.sync on
- * half types with float32 sums, ldmatrix, cp.async, dynamic shared memory.  nvcc gets the real
- * instructions, the emulated device gets emulate/mma.h. */
+ * half types and on TF32 with float32 sums, ldmatrix, cp.async, dynamic shared memory.  nvcc gets
+ * the real instructions, the emulated device gets emulate/mma.h. */
 #ifndef AX_CUDA_MMA_H
 #define AX_CUDA_MMA_H
 
@@ -25,7 +25,7 @@ static inline bool ax_cuda_has_mma(ax_device d, size_t *shared)
 {
 #ifdef AX_EMULATE
   *shared = AX_EMULATED_SHARED;
-  return true;
+  return !ax_emulate_mode(AX_EMULATED_OLD);
 #else
   int major = 0, bytes = 0;
   *shared = 0;
@@ -98,6 +98,26 @@ static __device__ __forceinline__ void ax_cuda_mma(ax_cuda_f16, float (&d)[4], c
 {
   AX_MMA_EITHER(ax_emulated_mma(d, a, b0, b1, false),
                 asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, "
+                             "%6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
+}
+
+/* x rounded to TF32 (11 bits of mantissa), to nearest, ties away from zero; the word of a float
+ * whose low 13 bits are 0. */
+static __device__ __forceinline__ uint32_t ax_cuda_to_tf32(float x)
+{
+  uint32_t r = 0;
+  AX_MMA_EITHER(r = ax_emulated_to_tf32(x), asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)));
+  return r;
+}
+/* d += a b for tiles a (16 x 8), b (8 x 8), d (16 x 8) in the fragments of mma.m16n8k8 on TF32:
+ * words of floats, whose low 13 bits do not count. */
+static __device__ __forceinline__ void ax_cuda_mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                        uint32_t b1)
+{
+  AX_MMA_EITHER(ax_emulated_mma_tf32(d, a, b0, b1),
+                asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, "
                              "%6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                              : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));

@@ -1,7 +1,8 @@
 --- Attention on tensor cores (kernels/cuda/flash_*.cu): every kind of tile, edge, mask and layout
 --- against the CPU in float64, which sees the same rounded inputs; the plain kernel beside it;
---- dropout bit by bit.
+--- dropout bit by bit.  float32 in three products of TF32.
 local device = require "spec.support.device"
+local emulator = require "spec.support.emulator"
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local F = require "accelerate.nn.functional"
@@ -18,8 +19,8 @@ local D = device.name
 -- their way through the tensor cores, so several times half an ulp: 2^-9 for bfloat16, 2^-12 for
 -- float16.  And the largest difference against the largest element, which a wrong element alone
 -- would exceed.
-local OVERALL = { bfloat16 = 6e-3, float16 = 1e-3 }
-local ANYWHERE = { bfloat16 = 3e-2, float16 = 4e-3 }
+local OVERALL = { bfloat16 = 6e-3, float16 = 1e-3, float32 = 1e-6, float64 = 1e-14 }
+local ANYWHERE = { bfloat16 = 3e-2, float16 = 4e-3, float32 = 4e-6, float64 = 1e-13 }
 local NOTHING = 1e-5 -- where the answer is 0: a query with a single key
 
 local function close(what, dtype, got, expected)
@@ -35,7 +36,7 @@ local function close(what, dtype, got, expected)
     ("%s: one element differs by %g of %g"):format(what, anywhere, largest))
 end
 
--- As (B, H, T, D) with adjacent columns; or, for the plain kernel, with columns T apart.
+-- As (B, H, T, D) with adjacent columns; or, for the kernel in TF32, with columns T apart.
 local function apart(x) return x:transpose(3, 4):contiguous():transpose(3, 4) end
 
 -- y and the gradients of q, k, v, computed in `dtype` on `on`.
@@ -60,9 +61,10 @@ end
 
 -- How often this device's kernels of attention ran since `reset`, by kind.
 local function ways()
-  local count = { tensor = 0, plain = 0 }
+  local kinds = { ["tensor cores"] = "tensor", ["tensor cores in tf32"] = "tf32", plain = "plain" }
+  local count = { tensor = 0, tf32 = 0, plain = 0 }
   for name, calls in pairs(core.kernel_stats { device = D }) do
-    local way = name:match("^attention.*, (%l+)[%l ]*$")
+    local way = kinds[name:match("^attention.*, (.*)$")]
     if way then count[way] = count[way] + calls end
   end
   return count
@@ -79,20 +81,20 @@ local function inputs(case, dtype)
   return given
 end
 
--- On tensor cores and by the plain kernel, against the CPU.
-local function check(case, dtype, also_plain)
+-- On tensor cores and by the kernel for other layouts, against the CPU.
+local function check(case, dtype, also_apart)
   local what = ("%s, %s (%s)"):format(dtype, case.what or "plain", table.concat({ unpack(case) }, ", "))
   local given = inputs(case, dtype)
   local expected = attention("cpu", "float64", case, given)
   core.kernel_stats { reset = true, device = D }
   local got = attention(D, dtype, case, given)
-  if not device.fake then assert.are.same({ tensor = 2, plain = 0 }, ways(), what) end
+  if not device.fake then assert.are.same({ tensor = 2, tf32 = 0, plain = 0 }, ways(), what) end
   for i, name in ipairs(NAMES) do close(what .. ": " .. name, dtype, got[i], expected[i]) end
-  if not also_plain then return end
+  if not also_apart then return end
   core.kernel_stats { reset = true, device = D }
-  local plain = attention(D, dtype, case, given, apart)
-  if not device.fake then assert.are.same({ tensor = 0, plain = 2 }, ways(), what) end
-  for i, name in ipairs(NAMES) do close(what .. ", plain: " .. name, dtype, plain[i], expected[i]) end
+  local other = attention(D, dtype, case, given, apart)
+  if not device.fake then assert.are.same({ tensor = 0, tf32 = 2, plain = 0 }, ways(), what) end
+  for i, name in ipairs(NAMES) do close(what .. ", apart: " .. name, dtype, other[i], expected[i]) end
 end
 
 describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), function()
@@ -237,7 +239,7 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
       for _, dtype in ipairs { "bfloat16", "float16" } do
         core.kernel_stats { reset = true, device = D }
         local there = attention(D, dtype, case, given)
-        if not device.fake then assert.are.same({ tensor = 2, plain = 0 }, ways()) end
+        if not device.fake then assert.are.same({ tensor = 2, tf32 = 0, plain = 0 }, ways()) end
         for _, i in ipairs { 1, 4 } do
           assert.is_true(tensor.equal(here[i]:ne(0), there[i]:to("cpu"):ne(0)), NAMES[i])
         end
@@ -271,14 +273,14 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
         local y, dx = run("cpu", "float64")
         core.kernel_stats { reset = true, device = D }
         local there, dx_there = run(D, dtype)
-        if not device.fake then assert.are.same({ tensor = 2, plain = 0 }, ways()) end
+        if not device.fake then assert.are.same({ tensor = 2, tf32 = 0, plain = 0 }, ways()) end
         close("y", dtype, there, y)
         close("gradient of the projection", dtype, dx_there, dx)
       end
     end
   end)
 
-  it("leaves to the plain kernel what does not lie on 16 bytes, other types and other heads", function()
+  it("leaves to TF32 what does not lie on 16 bytes, float32 and other heads", function()
     if device.fake then return end
     local function way(fn)
       core.kernel_stats { reset = true, device = D }
@@ -291,14 +293,14 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
         attention(D, dtype, {}, given, lay)
       end
     end
-    assert.are.same({ tensor = 2, plain = 0 }, way(of("bfloat16", 64)))
-    assert.are.same({ tensor = 0, plain = 2 }, way(of("float32", 64)))
-    assert.are.same({ tensor = 0, plain = 2 }, way(of("float64", 64)))
-    assert.are.same({ tensor = 0, plain = 2 }, way(of("bfloat16", 36)))
-    assert.are.same({ tensor = 0, plain = 2 }, way(of("float16", 136)))
-    assert.are.same({ tensor = 0, plain = 2 }, way(of("float16", 64, apart)))
+    assert.are.same({ tensor = 2, tf32 = 0, plain = 0 }, way(of("bfloat16", 64)))
+    assert.are.same({ tensor = 0, tf32 = 2, plain = 0 }, way(of("float32", 64)))
+    assert.are.same({ tensor = 0, tf32 = 0, plain = 2 }, way(of("float64", 64)))
+    assert.are.same({ tensor = 0, tf32 = 2, plain = 0 }, way(of("bfloat16", 36)))
+    assert.are.same({ tensor = 0, tf32 = 2, plain = 0 }, way(of("float16", 136)))
+    assert.are.same({ tensor = 0, tf32 = 2, plain = 0 }, way(of("float16", 64, apart)))
     -- rows that start 2 bytes beyond
-    assert.are.same({ tensor = 0, plain = 2 }, way(of("float16", 64, function(x)
+    assert.are.same({ tensor = 0, tf32 = 2, plain = 0 }, way(of("float16", 64, function(x)
       local wide = tensor.zeros(x.shape[1], x.shape[2], x.shape[3], x.shape[4] + 8,
         { dtype = x.dtype, device = x.device })
       return wide:narrow(4, 2, x.shape[4]):copy_(x)
@@ -313,5 +315,159 @@ describe(("attention on tensor cores on %s (%s)"):format(D, device.kind), functi
       local again = attention(D, "bfloat16", case, given)
       for i, name in ipairs(NAMES) do assert.is_true(tensor.equal(first[i], again[i]), name) end
     end
+  end)
+end)
+
+-- float32, whose digits three products of TF32 keep: one that is missing makes errors of 1e-4.
+describe(("attention in float32 on %s (%s)"):format(D, device.kind), function()
+  setup(function() tensor.manual_seed(6) end)
+
+  local function float32(case, lay, dtype)
+    dtype = dtype or "float32"
+    local what = ("%s, %s (%s)"):format(dtype, case.what or "plain", table.concat({ unpack(case) }, ", "))
+    local given = inputs(case, dtype)
+    local expected = attention("cpu", "float64", case, given)
+    core.kernel_stats { reset = true, device = D }
+    local got = attention(D, dtype, case, given, lay)
+    if not device.fake then
+      assert.are.same({ tensor = 0, tf32 = dtype == "float64" and 0 or 2, plain = dtype == "float64" and 2
+        or 0 }, ways(), what)
+    end
+    for i, name in ipairs(NAMES) do close(what .. ": " .. name, dtype, got[i], expected[i]) end
+  end
+
+  it("takes heads of any size to 256", function()
+    for _, d in ipairs { 1, 8, 20, 33, 64, 72, 128, 130, 200, 256 } do float32 { 1, 2, 2, 37, 50, d } end
+    float32 { 1, 1, 1, 40, 70, 256, 24, what = "smaller values" }
+    float32 { 1, 1, 1, 40, 70, 12, 160, what = "larger values" }
+    float32({ 1, 2, 2, 40, 37, 36 }, nil, "float64")
+  end)
+
+  it("takes every length, causal or not", function()
+    for i, t in ipairs { 1, 33, 64, 130 } do
+      for k, s in ipairs { 2, 17, 64, 100 } do
+        float32 { 1, 1, 1, t, s, i % 2 == 0 and 64 or 96, causal = (i + k) % 2 == 0, what = "causal or not" }
+      end
+    end
+    float32 { 1, 1, 1, 70, 90, 256, causal = true, what = "causal" }
+    -- more work than a device has multiprocessors: blocks of 128 queries
+    for _, causal in ipairs { false, true } do
+      float32 { device.kind == "cuda" and 60 or 1, 9, 3, 140, 70, 32, grouped = true, causal = causal,
+        what = "many" }
+    end
+  end)
+
+  it("takes any strides", function()
+    for _, d in ipairs { 20, 64, 136 } do
+      float32({ 2, 2, 1, 33, 40, d, grouped = true, what = "columns apart" }, apart)
+      -- rows that start 4 bytes beyond 16
+      float32({ 2, 2, 1, 33, 40, d, grouped = true, what = "off 16 bytes" }, function(x)
+        local wide = tensor.zeros(x.shape[1], x.shape[2], x.shape[3], x.shape[4] + 4,
+          { dtype = x.dtype, device = x.device })
+        return wide:narrow(4, 2, x.shape[4]):copy_(x)
+      end)
+    end
+  end)
+
+  it("adds masks, hides by them and drops what the CPU drops", function()
+    local function hide(b, h, t, s) return tensor.rand(b, h, t, s):gt(0.3) end
+    local function same(_, _, _, s) return tensor.randn(1, 1, 1, s) end
+    for _, d in ipairs { 40, 128, 256 } do
+      float32 { 2, 2, 2, 33, 50, d, mask = hide, what = "bool mask" }
+      float32 { 1, 2, 1, 33, 50, d, mask = same, grouped = true, dropout = 0.3, what = "one mask, dropout" }
+      float32 { 2, 2, 2, 37, 41, d, dropout = 0.25, causal = true, what = "dropout" }
+    end
+    float32 { device.kind == "cuda" and 60 or 1, 9, 9, 140, 37, 16, mask = hide, dropout = 0.2,
+      what = "many" }
+    float32 { 1, 1, 1, 20, 30, 64, dropout = 1, what = "all dropped" }
+    for _, scale in ipairs { 0.3, -0.3, 0 } do
+      float32 { 1, 1, 1, 20, 30, 24, scale = scale, what = "scale" }
+    end
+  end)
+
+  it("gives the mean where finite numbers mask everything, and 0 where nothing is seen", function()
+    for _, lowest in ipairs { -3.4028234663852886e38, -1e9 } do
+      local case = { 2, 1, 1, 18, 40, 36, scale = 0.37 }
+      local given = inputs(case, "float32")
+      given.mask = tensor.zeros(2, 1, 18, 40)
+      given.mask:select(1, 1):fill_(lowest)
+      given.mask:select(1, 2):narrow(3, 30, 11):fill_(lowest)
+      local got = attention(D, "float32", case, given)
+      local mean = given.v:select(1, 1):double():mean(2, true):expand(1, 18, 36)
+      if lowest < -1e10 then
+        close("the mean", "float32", got[1]:select(1, 1), mean)
+        local here = attention("cpu", "float32", case, given)
+        for i, name in ipairs(NAMES) do close(name, "float32", got[i], here[i]:detach():double()) end
+      end
+      for i, name in ipairs(NAMES) do
+        assert.is_true(got[i]:detach():to("cpu"):abs():max():item() < 1e3, name)
+      end
+    end
+    float32 { 1, 2, 2, 20, 37, 64, what = "none", mask = function(b, h, t, s)
+      local mask = tensor.rand(b, h, t, s):gt(0.3)
+      mask[{ 1, 1, 3 }] = false
+      return mask
+    end }
+  end)
+
+  it("gives no finite number for infinities and NaNs of values, and takes the largest numbers", function()
+    local q, k, v = tensor.randn(1, 1, 5, 8), tensor.randn(1, 1, 7, 8), tensor.randn(1, 1, 7, 8)
+    v[{ 1, 1, 2, 3 }] = math.huge
+    v[{ 1, 1, 2, 4 }] = 0 / 0
+    v[{ 1, 1, 2, 5 }] = 3.4e38
+    local here = F.scaled_dot_product_attention(q, k, v)
+    local there = F.scaled_dot_product_attention(q:to(D), k:to(D), v:to(D)):to("cpu")
+    assert.is_true(here:select(4, 3):eq(math.huge):all():item())
+    assert.is_false(there:select(4, 3):isfinite():any():item())
+    assert.is_true(there:select(4, 4):isnan():all():item())
+    assert.is_true(tensor.allclose(here:select(4, 5), there:select(4, 5), 1e-3))
+    assert.is_true(tensor.allclose(here:narrow(4, 6, 3), there:narrow(4, 6, 3)))
+  end)
+
+  it("rounds to TF32 where the script allows it", function()
+    if device.fake then return end
+    local case = { 1, 2, 2, 40, 50, 64 }
+    local given = inputs(case, "float32")
+    local expected = attention("cpu", "float64", case, given)
+    tensor.set_float32_matmul_precision "high"
+    local ok, got = pcall(attention, D, "float32", case, given)
+    tensor.set_float32_matmul_precision "highest"
+    assert.is_true(ok, tostring(got))
+    for i, name in ipairs(NAMES) do
+      local off = (got[i]:detach():to("cpu"):double() - expected[i]):norm():item() / expected[i]:norm():item()
+      assert.is_true(off > 1e-5 and off < 1e-3, name .. ": " .. off)
+    end
+  end)
+
+  it("gives the same bits every time", function()
+    local case = { 2, 4, 2, 70, 50, 48, grouped = true, dropout = 0.1 }
+    local given = inputs(case, "float32")
+    local first, again = attention(D, "float32", case, given), attention(D, "float32", case, given)
+    for i, name in ipairs(NAMES) do assert.is_true(tensor.equal(first[i], again[i]), name) end
+  end)
+end)
+
+describe(("attention without tensor cores on %s"):format(D), function()
+  it("is computed by the plain kernels", function()
+    if not emulator then return pending "the emulated device can be old" end
+    emulator.mode("old", 1)
+    local ok, err = pcall(function()
+      for _, dtype in ipairs { "bfloat16", "float16", "float32" } do
+        for _, case in ipairs { { 1, 2, 2, 40, 37, 64 },
+          { 1, 2, 1, 33, 70, 100, grouped = true, causal = true },
+          { 2, 2, 2, 20, 33, 136, dropout = 0.2, mask = function(b, h, t, s)
+            return tensor.rand(b, h, t, s):gt(0.3)
+          end } } do
+          local given = inputs(case, dtype)
+          local expected = attention("cpu", "float64", case, given)
+          core.kernel_stats { reset = true, device = D }
+          local got = attention(D, dtype, case, given)
+          assert.are.same({ tensor = 0, tf32 = 0, plain = 2 }, ways())
+          for i, name in ipairs(NAMES) do close(dtype .. ": " .. name, dtype, got[i], expected[i]) end
+        end
+      end
+    end)
+    emulator.mode("old", 0)
+    assert.is_true(ok, tostring(err))
   end)
 end)

@@ -38,9 +38,10 @@ end
 --- Of the calls of cudaMalloc from now on, counted from 1, `from` and the n - 1 after it fail.
 function M.refuse_memory(from, n) lib.ax_emulated_refuse_memory(from, n or 1) end
 
-local MODES = { order = 0, math = 2 }
+local MODES = { order = 0, math = 2, old = 3 }
 
---- Sets the order of threads or the freedom of functions: see "modes" in emulate.h.
+--- Sets the order of threads, the freedom of functions or a device without tensor cores: see
+--- "modes" in emulate.h.
 function M.mode(name, value) lib.ax_emulated_mode(MODES[name], value) end
 
 --- What a kernel of emulate/trial.cpp gives: its message, or eight numbers.

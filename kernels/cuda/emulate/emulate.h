@@ -42,6 +42,9 @@ struct dim3 {
 struct alignas(8) float2 {
   float x, y;
 };
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
@@ -76,13 +79,14 @@ void ax_emulate_failed(const char *what); /* every later call of the runtime fai
  *                          bytes); 2: it begins behind one; both fill new memory with NaNs.  For
  *                          whole processes, with ACCEL_CUDA_CACHE=0, so that blocks are
  *                          allocations; the host is not kept out then
+ *   ACCEL_EMULATED_OLD     1: the device has no tensor cores, as before compute capability 8.0
  *   ACCEL_EMULATED_MATH    n > 0: functions that CUDA's libraries and the special function unit
  *                          have are wrong by up to 2 units in the last place, as a function of n
  *                          and the result
  *
  * Kernels are always compiled with products and sums contracted, as by nvcc (but EMULATE_FMA=off),
  * and with -fsanitize=alignment.  A misaligned or closed address fails with kernel and address. */
-enum { AX_EMULATED_ORDER, AX_EMULATED_GUARD, AX_EMULATED_MATH, AX_EMULATED_MODES };
+enum { AX_EMULATED_ORDER, AX_EMULATED_GUARD, AX_EMULATED_MATH, AX_EMULATED_OLD, AX_EMULATED_MODES };
 unsigned ax_emulate_mode(int mode); /* (emulate/runtime.cpp) */
 
 #ifndef AX_EMULATED_LIBRARY /* a stand-in for one of NVIDIA's: its functions are its own */
@@ -162,6 +166,18 @@ template <class T> static inline unsigned __match_any_sync(unsigned, T v)
 static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 static inline int __clz(int v) { return v ? __builtin_clz((unsigned)v) : 32; }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline unsigned __float_as_uint(float x)
+{
+  unsigned word;
+  memcpy(&word, &x, sizeof word);
+  return word;
+}
+static inline float __uint_as_float(unsigned word)
+{
+  float x;
+  memcpy(&x, &word, sizeof x);
+  return x;
+}
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 template <class T> static inline T atomicOr(T *at, T v)
 {

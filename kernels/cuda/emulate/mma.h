@@ -87,6 +87,49 @@ static inline void ax_emulated_mma(float (&d)[4], const uint32_t (&a)[4], uint32
   }
 }
 
+/* ---- mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32: d = a b + d.
+ * a (16 x 8): word i of 0..3 of a lane is row lane / 4 (+ 8 for odd i), column lane % 4 (+ 4 for i
+ * >= 2).  b (8 x 8): word i is row lane % 4 (+ 4 for i = 1), column lane / 4.  c, d as above.
+ * Of a word the low 13 bits are ignored, and the sum is rounded toward zero, as tensor cores do. */
+static inline float ax_emulated_tf32(uint32_t word)
+{
+  float x;
+  word &= 0xffffe000u;
+  memcpy(&x, &word, sizeof x);
+  return x;
+}
+/* cvt.rna.tf32.f32 */
+static inline uint32_t ax_emulated_to_tf32(float x)
+{
+  uint32_t word;
+  memcpy(&word, &x, sizeof word);
+  if (x != x) return 0x7fffffffu;
+  return fabsf(x) == INFINITY ? word : (word + 0x1000u) & 0xffffe000u;
+}
+static inline float ax_emulated_toward_zero(double x)
+{
+  const float f = (float)x;
+  return fabs((double)f) > fabs(x) ? nextafterf(f, 0.0f) : f;
+}
+static inline void ax_emulated_mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+  const uint32_t words[6] = { a[0], a[1], a[2], a[3], b0, b1 };
+  unsigned turn;
+  const ax_emulated_lane *warp = ax_emulated_show(words, 6, &turn);
+  const int lane = ax_emulate_here();
+  for (int i = 0; i < 4; i++) {
+    const int row = lane / 4 + (i >= 2 ? 8 : 0), column = lane % 4 * 2 + i % 2;
+    double sum = d[i];
+    for (int k = 0; k < 8; k++) {
+      const uint32_t *of_a = warp[row % 8 * 4 + k % 4].shown[turn],
+                     *of_b = warp[column * 4 + k % 4].shown[turn];
+      sum += (double)ax_emulated_tf32(of_a[(row >= 8) + 2 * (k >= 4)]) *
+             (double)ax_emulated_tf32(of_b[4 + (k >= 4)]);
+    }
+    d[i] = ax_emulated_toward_zero(sum);
+  }
+}
+
 /* ---- ldmatrix.sync.aligned.m8n8.xN{.trans}.shared.b16: lane 8 m + r passes the address of row r
  * of
  * matrix m, of eight elements; a lane gets elements 2 (lane % 4) and 2 (lane % 4) + 1 of row lane /

@@ -70,8 +70,8 @@ static unsigned modes[AX_EMULATED_MODES];
 unsigned ax_emulate_mode(int mode)
 {
   static bool read = false;
-  static const char *const names[] = { "ACCEL_EMULATED_ORDER", "ACCEL_EMULATED_GUARD",
-                                       "ACCEL_EMULATED_MATH" };
+  static const char *const names[] = { "ACCEL_EMULATED_ORDER", "ACCEL_EMULATED_GUARD", "ACCEL_EMULATED_MATH",
+                                       "ACCEL_EMULATED_OLD" };
   for (; !read; read = true)
     for (int k = 0; k < AX_EMULATED_MODES; k++)
       if (const char *text = getenv(names[k])) modes[k] = (unsigned)atoi(text);

@@ -227,9 +227,9 @@ local CTC_ORDER = { "blank", "reduction", "zero_infinity" }
 local CTC = { blank = { "integer", default = 0, min = 0 }, reduction = REDUCTION,
   zero_infinity = { "boolean", default = false } }
 
--- Lengths as a tensor beside x.
+-- Lengths as a tensor beside x; those of a GPU's sequences are often on the CPU.
 local function lengths(name, given, x)
-  if core.is_tensor(given) then return given end
+  if core.is_tensor(given) then return core.is_tensor(x) and given:to(x.device) or given end
   if type(given) ~= "number" and (type(given) ~= "table" or getmetatable(given) ~= nil) then
     options.fail("ctc_loss: %s: expected a list of integers or an int64 tensor, got %s", name,
       options.show(given))
