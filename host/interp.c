@@ -318,8 +318,7 @@ static void check_build(lua_State *L)
   lua_pop(L, 1);
 }
 
-/* Runs a part of the host that is written in Lua. */
-static void run_text(lua_State *L, const char *name, const char *text)
+void ax_interp_run_text(lua_State *L, const char *name, const char *text)
 {
   if (luaL_loadbuffer(L, text, strlen(text), name) != 0) lua_error(L);
   lua_call(L, 0, 0);
@@ -335,65 +334,7 @@ static void reserve_trace_memory(lua_State *L)
       "jit.opt.start('sizemcode=4096', 'maxmcode=40960', 'maxtrace=8000', 'maxrecord=16000')\n"
       "for _ = 1, 200 do end\n"; /* compiled, into the first piece */
 
-  run_text(L, "=reserve_trace_memory", setup);
-}
-
-/* Unseeded ranks draw different numbers; rank 0 draws those of a run of one rank.  Scripts seed
- * with numbers from 0 on. */
-static void seed_math_random(lua_State *L)
-{
-  const int rank = ax_dist_world()->rank;
-
-  if (rank == 0) return;
-  lua_getglobal(L, "math");
-  lua_getfield(L, -1, "randomseed");
-  lua_pushinteger(L, -rank);
-  lua_call(L, 1, 0);
-  lua_pop(L, 1);
-}
-
-/* An error is explained where it is raised, because only there the stack shows what was called.  A
- * plain pcall has no message handler; this one has, and is xpcall otherwise.  The handler looks at
- * calls of nil alone.  It must not raise. */
-static void explain_in_pcall(lua_State *L)
-{
-  static const char setup[] =
-      "local plain, xpcall, require, type, find = pcall, xpcall, require, type, string.find\n"
-      "local function explained(err)\n"
-      "  if type(err) ~= 'string' or not find(err, '(a nil value)', 1, true) then return err end\n"
-      "  local found, explain = plain(require, 'accelerate.utils.explain')\n"
-      "  return found and explain.raised(err) or err\n"
-      "end\n"
-      "function pcall(f, ...) return xpcall(f, explained, ...) end\n";
-
-  run_text(L, "=pcall", setup);
-}
-
-/* print(x.shape) prints { 2, 3 }: a plain table is shown, as the prompt shows it, in place of its
- * address.  tostring is Lua's own. */
-static void show_in_print(lua_State *L)
-{
-  static const char setup[] =
-      "local plain, pcall, require, type, select = print, pcall, require, type, select\n"
-      "local getmetatable = debug.getmetatable\n"
-      "local function shown(value)\n"
-      "  if type(value) ~= 'table' or getmetatable(value) then return value end\n"
-      "  local found, show = pcall(require, 'accelerate.utils.show')\n"
-      "  return found and show.pformat(value) or value\n"
-      "end\n"
-      "local function each(n, first, ...)\n"
-      "  if n < 2 then return shown(first) end\n"
-      "  return shown(first), each(n - 1, ...)\n"
-      "end\n"
-      "function print(...)\n"
-      "  local n = select('#', ...)\n"
-      "  for i = 1, n do\n"
-      "    if type((select(i, ...))) == 'table' then return plain(each(n, ...)) end\n"
-      "  end\n"
-      "  plain(...)\n"
-      "end\n";
-
-  run_text(L, "=print", setup);
+  ax_interp_run_text(L, "=reserve_trace_memory", setup);
 }
 
 typedef struct job {
@@ -412,10 +353,8 @@ static int protected_main(lua_State *L)
   lua_gc(L, LUA_GCRESTART, -1);
   check_build(L);
   reserve_trace_memory(L);
-  seed_math_random(L);
   ax_require_open(L); /* first: what follows keeps the function */
-  explain_in_pcall(L);
-  show_in_print(L);
+  ax_standard_open(L);
   ax_streams_join_stderr(L);
   ax_interp_set_paths(L, plan);
   set_arg(L, plan);

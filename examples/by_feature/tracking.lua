@@ -25,9 +25,8 @@ local names = {}
 for name in options.log_with:gmatch("[^,]+") do names[#names + 1] = name end
 local folder = options.project_dir
 if not folder then
-  local unique = os.tmpname() -- makes a file
-  os.remove(unique)
-  local name = (os.getenv("TMPDIR") or "/tmp") .. "/accel-tracking-" .. unique:match("%w+$")
+  local name = os.tmpname() -- makes a file
+  os.remove(name)
   folder = utils.broadcast_object_list({ name })[1] -- one name for all ranks
 end
 

@@ -1,5 +1,4 @@
--- host/streams.c, host/require.c: what is written to stdout and stderr, and modules that load at
--- the second try.
+-- host/streams.c: what is written to stdout and stderr.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 
@@ -73,7 +72,7 @@ describe("stdout that cannot be written", function()
 
   -- Status and stderr of a script whose stdout the shell redirects.
   local function run(redirection, script, options)
-    local command = ("%s %s %s 2>&1 %s; echo status $?"):format(host.path, options or "",
+    local command = ("'%s' %s '%s' 2>&1 %s; echo status $?"):format(host.path, options or "",
       processes.script(script), redirection)
     local pipe = io.popen(command)
     local text = pipe:read "*a"
@@ -110,61 +109,5 @@ describe("stdout that cannot be written", function()
     local status, text = run(">/dev/full", "print 'x' os.exit(7)")
     assert.are.equal(7, status)
     assert.is_nil(text:find("could not be written", 1, true))
-  end)
-end)
-
-describe("print", function()
-  it("shows plain tables, and all else as Lua does", function()
-    local status, out, err = host.run({ "-e", [[
-      local x = require("accelerate.tensor").ones(2, 3)
-      print("shape", x.shape, nil, { a = { 1, "b" } }, {})
-      print()
-      print(setmetatable({}, { __tostring = function() return "own" end }), 1, true)
-      local circle = {}
-      circle.me = circle
-      print(circle)
-      print((tostring({}):gsub("0x%x+", "address")))
-      print(select("#", print(nil, {})))
-      print(pcall(print, setmetatable({}, { __tostring = function() error("no text", 0) end })))
-    ]] })
-    assert.are.equal(0, status, err)
-    assert.are.equal(table.concat({ 'shape\t{ 2, 3 }\tnil\t{ a = { 1, "b" } }\t{}', "", "own\t1\ttrue",
-      "{ me = <circle: the table that holds this> }", "table: address", "nil\t{}", "0", "false\tno text",
-      "" },
-      "\n"), out)
-  end)
-end)
-
-describe("require", function()
-  it("tries a module again that did not load, whatever stopped it", function()
-    host.in_folder(function(folder)
-      local function write(name, text)
-        local f = assert(io.open(("%s/%s.lua"):format(folder, name), "w"))
-        f:write(text)
-        f:close()
-      end
-      write("fails_once", "tries = (tries or 0) + 1 if tries == 1 then error 'first' end return tries")
-      write("large", "if not large_now then large_text = ('xx'):rep(2 ^ 30 + 5) end return 3")
-      write("a", "return require 'b'")
-      write("b", "return coroutine.wrap(function() return require 'a' end)()")
-      write("main", [[
-        package.path = arg[1] .. "/?.lua"
-        print(pcall(require, "fails_once"))
-        print(pcall(require, "fails_once"))
-        print(select("#", require "fails_once"), package.loaded.fails_once)
-        local ok, message = pcall(require, "large")
-        print(ok, message)
-        large_now = true
-        print(pcall(require, "large"))
-        print(pcall(require, "a"))
-        print(pcall(require, "nowhere"))
-      ]])
-      local status, out, err = host.run({ folder .. "/main.lua", folder })
-      assert.are.equal(0, status, err)
-      has(out, "^false\t[^\n]*fails_once.lua:1: first\ntrue\t2\n1\t2\n")
-      has(out, "false\t[^\n]*not enough memory\ntrue\t3\n")
-      has(out, "false\t[^\n]*loop of requires: module 'a' is required again while it is being loaded\n")
-      has(out, "false\tmodule 'nowhere' not found:\n\tno field package.preload%['nowhere'%]\n")
-    end)
   end)
 end)

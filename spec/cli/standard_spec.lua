@@ -1,0 +1,82 @@
+-- What the host changes in Lua's own library.
+local host = require "spec.support.host"
+
+local function has(text, pattern) assert(text:find(pattern), ("%q is not in: %s"):format(pattern, text)) end
+
+describe("print", function()
+  it("shows plain tables, and all else as Lua does", function()
+    local status, out, err = host.run({ "-e", [[
+      local x = require("accelerate.tensor").ones(2, 3)
+      print("shape", x.shape, nil, { a = { 1, "b" } }, {})
+      print()
+      print(setmetatable({}, { __tostring = function() return "own" end }), 1, true)
+      local circle = {}
+      circle.me = circle
+      print(circle)
+      print((tostring({}):gsub("0x%x+", "address")))
+      print(select("#", print(nil, {})))
+      print(pcall(print, setmetatable({}, { __tostring = function() error("no text", 0) end })))
+    ]] })
+    assert.are.equal(0, status, err)
+    assert.are.equal(table.concat({ 'shape\t{ 2, 3 }\tnil\t{ a = { 1, "b" } }\t{}', "", "own\t1\ttrue",
+      "{ me = <circle: the table that holds this> }", "table: address", "nil\t{}", "0", "false\tno text",
+      "" },
+      "\n"), out)
+  end)
+end)
+
+describe("require", function()
+  it("tries a module again that did not load, whatever stopped it", function()
+    host.in_folder(function(folder)
+      local function write(name, text)
+        local f = assert(io.open(("%s/%s.lua"):format(folder, name), "w"))
+        f:write(text)
+        f:close()
+      end
+      write("fails_once", "tries = (tries or 0) + 1 if tries == 1 then error 'first' end return tries")
+      write("large", "if not large_now then large_text = ('xx'):rep(2 ^ 30 + 5) end return 3")
+      write("a", "return require 'b'")
+      write("b", "return coroutine.wrap(function() return require 'a' end)()")
+      write("main", [[
+        package.path = arg[1] .. "/?.lua"
+        print(pcall(require, "fails_once"))
+        print(pcall(require, "fails_once"))
+        print(select("#", require "fails_once"), package.loaded.fails_once)
+        local ok, message = pcall(require, "large")
+        print(ok, message)
+        large_now = true
+        print(pcall(require, "large"))
+        print(pcall(require, "a"))
+        print(pcall(require, "nowhere"))
+      ]])
+      local status, out, err = host.run({ folder .. "/main.lua", folder })
+      assert.are.equal(0, status, err)
+      has(out, "^false\t[^\n]*fails_once.lua:1: first\ntrue\t2\n1\t2\n")
+      has(out, "false\t[^\n]*not enough memory\ntrue\t3\n")
+      has(out, "false\t[^\n]*loop of requires: module 'a' is required again while it is being loaded\n")
+      has(out, "false\tmodule 'nowhere' not found:\n\tno field package.preload%['nowhere'%]\n")
+    end)
+  end)
+end)
+
+describe("os.tmpname", function()
+  local CODE = "local name = os.tmpname() assert(io.open(name)):close() os.remove(name) print(name)"
+
+  it("makes a file in TMPDIR, else in /tmp", function()
+    host.in_folder(function(folder)
+      for given, expected in pairs { [folder] = folder, [""] = "/tmp" } do
+        local status, out, err = host.run({ "-e", CODE }, { env = { TMPDIR = given } })
+        assert.are.equal(0, status, err)
+        assert.are.equal(expected, out:match "^(.*)/lua_%w+\n$")
+      end
+    end)
+  end)
+
+  it("names a folder that is not there", function()
+    local status, _, err = host.run({ "-e", CODE }, { env = { TMPDIR = "/no/such folder" } })
+    assert.are.equal(1, status)
+    assert.is_truthy(err:find("os.tmpname: no file can be made in '/no/such folder': No such file or " ..
+      "directory",
+      1, true), err)
+  end)
+end)
