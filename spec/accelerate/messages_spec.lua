@@ -2,6 +2,7 @@
 -- frames, and contexts' forms.
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local ranks = require "spec.support.ranks"
 local data, nn, optim, tensor = accelerate.data, accelerate.nn, accelerate.optim, accelerate.tensor
@@ -231,27 +232,30 @@ describe("an error that ends a script", function()
   end)
 
   it("shows the script's frames first, those of the library folded, and the line", function()
-    local path = os.tmpname()
-    local file = io.open(path, "w")
-    file:write([[
+    local script = [[
 local nn, tensor = require "accelerate.nn", require "accelerate.tensor"
 local function inner(x)
   local y = nn.Sequential(nn.Linear(3, 4))(x)
   return y
 end
 tensor.no_grad(function() local y = inner(tensor.zeros(2)) return y end)
-]])
-    file:close()
-    for _, arguments in ipairs { { path }, { "--num_processes", "2", path } } do
-      local status, _, err = host.run(arguments)
-      assert.are.equal(1, status)
-      assert.matches("%(in layer '0' of Sequential: [^\n]*\nstack traceback:\n\t[^\n]*:3: in function " ..
-        "'inner'\n\t[^\n]*:6: in function", err)
-      assert.is_truthy(err:find(":3 is: local y = nn.Sequential(nn.Linear(3, 4))(x)\n", 1, true), err)
-      assert.matches("frames of accel above the first line, innermost at ", err)
-      assert.is_nil(err:find("lua/accelerate/nn/module.lua", 1, true), err)
-    end
-    os.remove(path)
+]]
+    host.in_folder(function(folder)
+      local deep = folder .. "/a_folder_with_a_long_name/and_in_it_one_with_a_longer_name"
+      assert(fs.make_dirs(deep)) -- a path that Lua's messages shorten
+      for _, path in ipairs { folder .. "/s.lua", deep .. "/s.lua" } do
+        assert(fs.write(path, script))
+        for _, arguments in ipairs { { path }, { "--num_processes", "2", path } } do
+          local status, _, err = host.run(arguments)
+          assert.are.equal(1, status)
+          assert.matches("%(in layer '0' of Sequential: [^\n]*\nstack traceback:\n\t[^\n]*:3: in function " ..
+            "'inner'\n\t[^\n]*:6: in function", err)
+          assert.is_truthy(err:find(":3 is: local y = nn.Sequential(nn.Linear(3, 4))(x)\n", 1, true), err)
+          assert.matches("frames of accel above the first line, innermost at ", err)
+          assert.is_nil(err:find("lua/accelerate/nn/module.lua", 1, true), err)
+        end
+      end
+    end)
   end)
 end)
 

@@ -10,10 +10,23 @@ local texts = {}
 ---@param text string its lines, kept for the first kind
 function M.keep(name, text) texts[name:sub(2)] = name:sub(1, 1) == "=" and text end
 
+local function ends_with(path, tail) return type(path) == "string" and path:sub(-#tail) == tail end
+
+-- The whole path of a name that Lua has shortened to "..." and its end: the script's or a chunk's.
+local function whole(name)
+  local tail = name:match("^%.%.%.(.*)")
+  if not tail then return name end
+  if arg and ends_with(arg[0], tail) then return arg[0] end
+  for path in next, texts do
+    if ends_with(path, tail) then return path end
+  end
+  return name
+end
+
 --- Whether `keep` was called for the name, which is written without its first character.
 ---@param name string
 ---@return boolean
-function M.is_chunk(name) return texts[name] ~= nil end
+function M.is_chunk(name) return texts[whole(name)] ~= nil end
 
 local function nth(lines, number)
   for line in lines do
@@ -24,10 +37,12 @@ end
 
 --- Returns a line. nil where the name is neither a regular file nor a chunk that is kept: opening a
 --- pipe would wait for its writer.
----@param name string as debug.getinfo(level, "S").source has it behind its first character
+---@param name string as debug.getinfo(level, "S").source has it behind its first character, or as
+---  messages shorten it
 ---@param number integer from 1
 ---@return string?
 function M.line(name, number)
+  name = whole(name)
   local text = texts[name]
   if not text and not name:find("^%.%.%.") and not name:find("^[%(%[]") then
     text = require("accelerate.core")._read_file(name)
