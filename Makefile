@@ -90,10 +90,10 @@ MISSING     = want=; for dep in $(1); do probe=$${dep\#*:}; \
 # specs that watch resident memory would see it grow.
 RUN_asan  := \
   ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:intercept_tls_get_addr=0:quarantine_size_mb=16 \
-  LSAN_OPTIONS=suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0
+  LSAN_OPTIONS='suppressions=$(CURDIR)/spec/support/lsan.supp:print_suppressions=0'
 # Threads of OpenMP meet in ways that the sanitizer does not see, so kernels are left out; it
 # watches the threads that the host starts.
-RUN_tsan  := OMP_NUM_THREADS=1 TSAN_OPTIONS=die_after_fork=0:suppressions=$(CURDIR)/spec/support/tsan.supp
+RUN_tsan  := OMP_NUM_THREADS=1 TSAN_OPTIONS='die_after_fork=0:suppressions=$(CURDIR)/spec/support/tsan.supp'
 RUN_ubsan := UBSAN_OPTIONS=print_stacktrace=1
 RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
 
@@ -299,7 +299,7 @@ $(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor/vendor.h kerne
 
 # Which plans NVIDIA's own cuDNN has for our graphs, asked without a GPU.
 plan-cudnn: $(OUT)/plan/plan_cudnn $(OUT)/plan/libcuda.so.1  ## ask cuDNN which plans it has for an H200 (CUDNN=folder)
-	@LD_LIBRARY_PATH=$(CURDIR)/$(OUT)/plan $(OUT)/plan/plan_cudnn $(or $(CUDNN),$(CUDA_HOME)/lib64) "$(PART)"
+	@LD_LIBRARY_PATH='$(CURDIR)/$(OUT)/plan' $(OUT)/plan/plan_cudnn $(or $(CUDNN),$(CUDA_HOME)/lib64) "$(PART)"
 $(OUT)/plan/plan_cudnn: spec/support/plan_cudnn.cpp $(wildcard kernels/cuda/vendor/cudnn*)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -o $@ $< -ldl
@@ -350,23 +350,23 @@ demo: all  ## train on Fashion-MNIST with two processes; installs what is missin
 
 TEST_NEEDS := $(OUT)/libax_fake_device.so $(OUT)/libax_disk_faults.so $(OUT)/fuzz-replay
 test: all $(TEST_NEEDS)  ## run the specs (SPEC=spec/core for some, JIT=off); installs what is missing
-	@$(RUN) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/run_specs $(SPEC)
+	@$(RUN) ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' spec/support/run_specs $(SPEC)
 
 test-faults: all $(OUT)/libax_disk_faults.so  ## inject faults, print what came of them; minutes (JOBS=2, ROWS=...)
 	@$(RUN) $(OUT)/accel-run spec/faults/run.lua $(or $(JOBS),2) $(ROWS)
 
 test-gpu: $(ON_GPU)  ## run spec/gpu on a GPU
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu test-gpu
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' spec/support/on_gpu test-gpu
 
 bench-gpu: $(ON_GPU)  ## measure against PyTorch on a GPU; six minutes (ROUNDS=3, ONLY=gpt, PYTHON=...)
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/on_gpu bench-gpu
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' spec/support/on_gpu bench-gpu
 
 gpu-report: $(ON_GPU)  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-report
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run OUT='$(REPORT)' spec/support/on_gpu report
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' OUT='$(REPORT)' spec/support/on_gpu report
 
 EMULATED := $(OUT)/libax_cuda_emulated.so $(OUT)/libax_cuda_traffic.so
 test-emulated: all $(EMULATED) fakes  ## run spec/gpu on an emulated device (MODES=, SEED=)
-	@$(RUN) EMULATE_FMA=$(EMULATE_FMA) ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run spec/support/test_emulated $(MODES)
+	@$(RUN) EMULATE_FMA=$(EMULATE_FMA) ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' spec/support/test_emulated $(MODES)
 
 # The kernels are those of the ordinary build, as fast as they are there.
 fuzz: all  ## fuzz the readers, the command line and the meeting (SECONDS=60 for each, ONLY=npy; needs clang)
@@ -376,15 +376,15 @@ fuzz: all  ## fuzz the readers, the command line and the meeting (SECONDS=60 for
 	@spec/fuzz/run '$(SECONDS)' $(ONLY)
 
 traffic: all $(OUT)/libax_cuda_traffic.so fakes  ## bytes that the kernels of training steps move (ONLY=GPT)
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/traffic.lua $(ONLY)
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' $(OUT)/accel-run bench/traffic.lua $(ONLY)
 
 # PyTorch's own test data: PYTHON names a Python with torch, numpy and expecttest.
 check-torch: all  ## compare with PyTorch's own test data; minutes (PYTHON=..., ENTRIES="sum ..", SAMPLES=all)
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run PYTHONDONTWRITEBYTECODE=1 $(or $(PYTHON),python3) \
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' PYTHONDONTWRITEBYTECODE=1 $(or $(PYTHON),python3) \
 	  spec/support/check_torch/check.py $(ENTRIES)
 
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run bench/run.lua
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' $(OUT)/accel-run bench/run.lua
 
 deps:  ## install the packages that are missing (Debian, Ubuntu; as root or with sudo)
 	@$(call MISSING,$(DEPS)); test -n "$$want" || exit 0; \
@@ -406,19 +406,20 @@ $(LUAJIT)/src/libluajit.a $(HOST_OBJ) $(CPU_OBJ) image mpi: | $(if $(filter demo
 # ---- install, docs, upkeep
 
 install: all  ## install below PREFIX=/usr/local: bin/accel-run, lib/accel (plugins), share/accel (Lua files)
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/accel $(DESTDIR)$(PREFIX)/share/accel
-	install $(OUT)/accel-run $(DESTDIR)$(PREFIX)/bin/
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/lib/accel' \
+	  '$(DESTDIR)$(PREFIX)/share/accel'
+	install $(OUT)/accel-run '$(DESTDIR)$(PREFIX)/bin/'
 	install -m 644 $(OUT)/accelerate.modules $(CPU_PLUGINS) \
 	  $(wildcard $(IMAGE_PLUGIN) $(MPI_PLUGIN) $(OUT)/libax_cuda.so) \
-	  $(DESTDIR)$(PREFIX)/lib/accel/
-	cp -R lua examples $(DESTDIR)$(PREFIX)/share/accel/
-	cp -R $(LUAJIT)/src/jit $(DESTDIR)$(PREFIX)/share/accel/lua/
-	install -d $(DESTDIR)$(PREFIX)/share/accel/docs/reference $(DESTDIR)$(PREFIX)/share/accel/meta
-	install -m 644 docs/*.md $(DESTDIR)$(PREFIX)/share/accel/docs/
-	install -m 644 docs/reference/*.md $(DESTDIR)$(PREFIX)/share/accel/docs/reference/
-	$(OUT)/accel-run host/tools/meta.lua $(DESTDIR)$(PREFIX)/share/accel/meta
-	install -d $(DESTDIR)$(PREFIX)/share/accel/licences
-	install -m 644 $(LUAJIT)/COPYRIGHT $(DESTDIR)$(PREFIX)/share/accel/licences/luajit
+	  '$(DESTDIR)$(PREFIX)/lib/accel/'
+	cp -R lua examples '$(DESTDIR)$(PREFIX)/share/accel/'
+	cp -R $(LUAJIT)/src/jit '$(DESTDIR)$(PREFIX)/share/accel/lua/'
+	install -d '$(DESTDIR)$(PREFIX)/share/accel/docs/reference' '$(DESTDIR)$(PREFIX)/share/accel/meta'
+	install -m 644 docs/*.md '$(DESTDIR)$(PREFIX)/share/accel/docs/'
+	install -m 644 docs/reference/*.md '$(DESTDIR)$(PREFIX)/share/accel/docs/reference/'
+	$(OUT)/accel-run host/tools/meta.lua '$(DESTDIR)$(PREFIX)/share/accel/meta'
+	install -d '$(DESTDIR)$(PREFIX)/share/accel/licences'
+	install -m 644 $(LUAJIT)/COPYRIGHT '$(DESTDIR)$(PREFIX)/share/accel/licences/luajit'
 
 # A folder that runs where nothing is installed but glibc (that of this machine or a later one):
 # what `make install` puts somewhere, the libraries it needs, the specs with busted, the benchmarks.
@@ -443,10 +444,10 @@ meta: all  ## write definitions for editors (LuaLS) into build/meta, as `make in
 	$(OUT)/accel-run host/tools/meta.lua $(OUT)/meta
 
 fmt: $(OUT)/accel-run  ## format all C and CUDA: clang-format, comments filled to 100 columns
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run host/tools/format
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' host/tools/format
 
 lint: $(OUT)/accel-run  ## hold the laws of the house (host/tools/lint.lua --list), C with warnings as errors, luacheck
-	@ACCEL_RUN=$(CURDIR)/$(OUT)/accel-run $(OUT)/accel-run host/tools/lint.lua
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' $(OUT)/accel-run host/tools/lint.lua
 	@echo $(HOST_SRC) | xargs -n 8 -P $$(nproc) $(CC) $(BASE_CFLAGS) $(HOST_CFLAGS) $(CFLAGS) -Werror -fsyntax-only
 	@echo $(CPU_SRC) | xargs -n 8 -P $$(nproc) $(CC) $(BASE_CFLAGS) $(CPU_CFLAGS) -DAX_CPU_LEVEL='""' $(CFLAGS) \
 	  -Werror -fsyntax-only

@@ -19,7 +19,7 @@ end
 describe("load_glue", function()
   it("reads tasks with and without a line of names, and their labels", function()
     host.in_folder(function(folder)
-      os.execute(("mkdir %s/SST-2 %s/CoLA %s/MNLI"):format(folder, folder, folder))
+      os.execute(("mkdir '%s/SST-2' '%s/CoLA' '%s/MNLI'"):format(folder, folder, folder))
       write(folder .. "/SST-2/train.tsv", "sentence\tlabel\na \"fine\" film \t1\nbad \t0\n")
       write(folder .. "/SST-2/dev.tsv", "sentence\tlabel\r\nso so\t0\r\n")
       write(folder .. "/SST-2/test.tsv", "index\tsentence\n0\twho knows\n")

@@ -389,7 +389,7 @@ describe("a prepared model", function()
       local steps, expected = trained(maker, accelerator, folder)
       accelerator:load_state(folder)
       assert.equal(expected, steps(4, 6))
-      os.execute("rm -rf " .. folder)
+      os.execute(("rm -rf '%s'"):format(folder))
     end)
   end
 end)

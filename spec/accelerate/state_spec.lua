@@ -94,7 +94,7 @@ describe("PartialState", function()
       check(made == rank)
       here:wait_for_everyone()
       if rank == 0 then os.remove(path) end
-    ]], { arguments = { os.tmpname() .. ".first" } })
+    ]], { arguments = { host.free_path ".first" } })
   end)
 
   it("splits lists as Accelerate does", function()
@@ -367,7 +367,7 @@ describe("process control", function()
         ok, message = pcall(a[first], a, 5)
         check(not ok and message:find(first .. ": expected a function, got 5"), message)
       end
-    ]], { arguments = { os.tmpname() .. ".first" } })
+    ]], { arguments = { host.free_path ".first" } })
   end)
 
   it("ends with the group left: who waits is told, and numbers stay", function()

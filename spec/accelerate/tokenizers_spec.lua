@@ -186,7 +186,7 @@ describe("a tokenizer", function()
     assert.equal("", again:decode({ n + 2 }, { skip_special_tokens = true }))
     assert.equal("[PAD]", again.pad_token)
     assert.equal(t.pad_token_id, again.pad_token_id)
-    os.execute("rm -r " .. folder)
+    os.execute(("rm -r '%s'"):format(folder))
   end)
 
   it("cuts texts as the patterns of o200k and CLIP do", function()
@@ -232,7 +232,7 @@ describe("a tokenizer", function()
   it("reads BERT's vocab.txt and GPT-2's pair of files", function()
     local folder = os.tmpname()
     os.remove(folder)
-    os.execute("mkdir " .. folder)
+    os.execute(("mkdir '%s'"):format(folder))
     local config = assert(json.decode(read(FOLDER .. "bert.json")))
     local list = {}
     for token, id in pairs(config.model.vocab) do list[id + 1] = token end
@@ -248,7 +248,7 @@ describe("a tokenizer", function()
       "\n")
     t, wanted = tokenizers.from_pretrained(folder), reference "gpt2.reference"
     for i = 1, 20 do assert.same(wanted.rows[i].ids, t:encode(others.texts[i])) end
-    os.execute("rm -r " .. folder)
+    os.execute(("rm -r '%s'"):format(folder))
   end)
 
   it("takes any bytes: what is not UTF-8 counts as U+FFFD", function()
@@ -391,7 +391,7 @@ describe("training a byte-level BPE", function()
         assert.same(t:encode(text), again:encode(text))
         if core._utf8_repair(text) == text then assert.equal(text, t:decode(t:encode(text))) end
       end
-      os.execute("rm -r " .. folder)
+      os.execute(("rm -r '%s'"):format(folder))
     end
   end)
 

@@ -298,7 +298,7 @@ case "$1" in
   *=compute_cap) printf '8.9\n' ;;
 esac]])
       file:close()
-      os.execute("chmod +x " .. folder .. "/nvidia-smi")
+      os.execute(("chmod +x '%s/nvidia-smi'"):format(folder))
       if fs.exists("/proc/driver/nvidia/gpus") then return end
       utils.patch_environment({ PATH = folder .. ":" .. os.getenv("PATH"), DRIVER = "535.1.2" }, function()
         assert.are.same({ "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090" }, (utils.get_gpu_info()))

@@ -84,7 +84,7 @@ describe("the command line", function()
     local status, _, err = host.run({ "-c", ([[mkfifo '%s'
       printf 'local model = nil\nmodel.size = 3\n' > '%s' &
       "$0" '%s'; status=$?; rm '%s'; exit $status]]):gsub("%%s", path), host.path }, { path = "/bin/sh" })
-    check(status, 1, err, { path .. ":2: attempt to index local 'model' (a nil value)" })
+    check(status, 1, err, { host.shown_path(path) .. ":2: attempt to index local 'model' (a nil value)" })
   end)
 
   it("refuses bytes that are no script", function()

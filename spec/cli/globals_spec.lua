@@ -7,14 +7,14 @@ local function err_of(script, other, launch)
   host.in_folder(function(folder)
     for name, content in pairs { ["script.lua"] = script, ["other.lua"] = other or "" } do
       local file = assert(io.open(folder .. "/" .. name, "w"))
-      file:write("package.path = '" .. folder .. "/?.lua;' .. package.path; ", content)
+      file:write("package.path = './?.lua;' .. package.path; ", content)
       file:close()
     end
     local words = { unpack(launch or {}) }
-    words[#words + 1] = folder .. "/script.lua"
-    local status, _, err = host.run(words, { seconds = 60 })
+    words[#words + 1] = "script.lua"
+    local status, _, err = host.run(words, { seconds = 60, folder = folder })
     assert.are.equal(0, status, err)
-    text = err:gsub(folder:gsub("%p", "%%%0") .. "/", "")
+    text = err
   end)
   return text
 end

@@ -178,7 +178,7 @@ describe("a Jupyter kernel", function()
   local function start()
     folder = os.tmpname()
     os.remove(folder)
-    os.execute("mkdir -p " .. folder)
+    os.execute(("mkdir -p '%s'"):format(folder))
     local info = { transport = "tcp", ip = "127.0.0.1", key = KEY, signature_scheme = "hmac-sha256" }
     for _, name in ipairs { "shell", "control", "stdin", "iopub", "hb" } do
       info[name .. "_port"] = free_port()
@@ -207,7 +207,7 @@ describe("a Jupyter kernel", function()
   local function stop()
     if not kernel:ended() then kernel:destroy() end
     zmq.close(sockets)
-    os.execute("rm -rf " .. folder)
+    os.execute(("rm -rf '%s'"):format(folder))
     processes.clean()
   end
 

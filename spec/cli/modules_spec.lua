@@ -74,9 +74,8 @@ describe("the archive of compiled modules", function()
         run 'print("", pcall(require("accelerate.near").fail))' ..
         run 'io.write(require("accelerate.near").path, require("accelerate.far"))' ..
         run 'io.write(debug.getinfo(require("accelerate.near").fail).source)'
-      assert.equal(("function\tfalse\t%s/accelerate/near.lua:1: " ..
-        "here\naccelerate.nearaccelerate.far@%s/accelerate/near.lua")
-        :format(lua, lua), out)
+      assert.equal(("function\tfalse\t%s:1: here\naccelerate.nearaccelerate.far@%s")
+        :format(host.shown_path(lua .. "/accelerate/near.lua"), lua .. "/accelerate/near.lua"), out)
     end)
   end)
 

@@ -73,7 +73,7 @@ describe("completion", function()
       for _, name in ipairs { "one.lua", "other.txt", ".hidden" } do
         io.open(folder .. "/" .. name, "w"):close()
       end
-      os.execute("mkdir " .. folder .. "/of")
+      os.execute(("mkdir '%s/of'"):format(folder))
       assert.same({ folder .. "/of/", folder .. "/one.lua", folder .. "/other.txt" },
         candidates("f('" .. folder .. "/o"))
       assert.same({ folder .. "/.hidden" }, candidates("f('" .. folder .. "/.h"))

@@ -1,8 +1,9 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
 local fuzz = require "spec.support.fuzz_files"
+local host = require "spec.support.host"
 
-local path = os.tmpname() .. ".csv"
+local path = host.free_path ".csv"
 
 local function read(text, opts)
   fuzz.write(path, text)
@@ -54,7 +55,7 @@ describe("read_csv", function()
     assert.same({ { 1, 2 }, { 3, 4 } }, rows(set))
     assert.same({ "x", "y" }, read("1,2\n", { header = false, column_names = { "x", "y" } }).column_names)
     assert.same({ { 2 } }, rows(read("# made by hand\na,b\n1,2\n", { skip_lines = 1, columns = { "b" } })))
-    local tsv = os.tmpname() .. ".tsv"
+    local tsv = host.free_path ".tsv"
     fuzz.write(tsv, "a\tb\n1,5\tx\n")
     assert.same({ { "1,5", "x" } }, rows(data.read_csv(tsv)))
     os.remove(tsv)
@@ -88,9 +89,9 @@ describe("read_csv", function()
   end)
 
   it("reads gzip", function()
-    local zipped = os.tmpname() .. ".csv.gz"
+    local zipped = host.free_path ".csv.gz"
     fuzz.write(path, "a,b\n1,x\n")
-    os.execute(("gzip -c %s > %s"):format(path, zipped))
+    os.execute(("gzip -c '%s' > '%s'"):format(path, zipped))
     assert.same({ { 1, "x" } }, rows(data.read_csv(zipped)))
     local f = io.open(zipped, "rb")
     local bytes = f:read "*a"
@@ -150,7 +151,7 @@ describe("read_csv", function()
 end)
 
 describe("read_json", function()
-  local file = os.tmpname() .. ".jsonl"
+  local file = host.free_path ".jsonl"
   teardown(function() os.remove(file) end)
 
   it("reads an object on each line, or a list", function()

@@ -326,7 +326,7 @@ describe("tensor.linalg", function()
   it("says which package is missing", function()
     local folder = os.tmpname()
     os.remove(folder)
-    assert(os.execute("mkdir " .. folder))
+    assert(os.execute(("mkdir '%s'"):format(folder)))
     for _, name in ipairs { "libopenblas.so.0", "liblapack.so.3" } do
       local f = assert(io.open(folder .. "/" .. name, "w"))
       f:write("no library")
@@ -334,7 +334,7 @@ describe("tensor.linalg", function()
     end
     local code = 'print(pcall(require("accelerate.tensor").linalg.svd, require("accelerate.tensor").eye(2)))'
     local status, out, err = host.run({ "-e", code }, { env = { LD_LIBRARY_PATH = folder } })
-    os.execute("rm -r " .. folder)
+    os.execute(("rm -r '%s'"):format(folder))
     assert.equal(0, status, err)
     assert.matches("linalg.svd: needs LAPACK, libopenblas.so.0 or liblapack.so.3; on Debian and Ubuntu: " ..
       "apt%-get install libopenblas0 %(.*/libopenblas.so.0: file too short%)", out)

@@ -81,13 +81,13 @@ describe("pictures", function()
 
   test("lie in folders, one for each class", function()
     host.in_folder(function(root)
-      os.execute(("mkdir -p %s/dog %s/cat/more %s/empty"):format(root, root, root))
+      os.execute(("mkdir -p '%s/dog' '%s/cat/more' '%s/empty'"):format(root, root, root))
       fuzz.write(root .. "/dog/b.PNG", fuzz.from_hex(reference.pictures.png[1]))
       fuzz.write(root .. "/dog/a.jpg", fuzz.from_hex(reference.pictures.jpeg[1]))
       fuzz.write(root .. "/cat/more/c.jpeg", fuzz.from_hex(reference.pictures.jpeg_grey[1]))
       fuzz.write(root .. "/dog/notes.txt", "not a picture")
       fails_with("/empty has no pictures", data.ImageFolder, root)
-      os.execute(("rmdir %s/empty"):format(root))
+      os.execute(("rmdir '%s/empty'"):format(root))
       local set = data.ImageFolder(root,
         { transform = T.Compose { T.ToTensor(), T.Normalize({ 0.5, 0.5, 0.5 }, 0.5) } })
       assert.same({ "cat", "dog" }, set.classes)
@@ -108,11 +108,11 @@ describe("pictures", function()
 
   test("name what to install when the plugin is missing", function()
     host.in_folder(function(folder)
-      os.execute(("mkdir -p %s/bin && cp %s %s/bin/accel-run && ln -s %s %s/lua && cp %s/libax_cpu_*.so " ..
-        "%s/bin/"):format(folder, host.path, folder,
+      os.execute(("mkdir -p '%s/bin' && cp '%s' '%s/bin/accel-run' && ln -s '%s' '%s/lua' && " ..
+        "cp '%s'/libax_cpu_*.so '%s/bin/'"):format(folder, host.path, folder,
         io.popen("pwd"):read "*l" .. "/lua", folder, host.path:match("^(.*)/"), folder))
       local pipe = io.popen(
-        ([[%s/bin/accel-run -e "require('accelerate.data').decode_image('\\255\\216\\255\\224')" ]] ..
+        ([['%s/bin/accel-run' -e "require('accelerate.data').decode_image('\\255\\216\\255\\224')" ]] ..
         "2>&1"):format(folder))
       local said = pipe:read "*a"
       pipe:close()

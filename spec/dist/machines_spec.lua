@@ -166,7 +166,7 @@ describe("several machines", function()
       write("mpirun", ("#!/bin/sh\n[ \"$1 $2 $3 $4\" = '--hostfile %s/hosts --map-by ppr:1:node' ] || " ..
         "exit 9\n" ..
         "shift 4\nexec mpirun.openmpi --oversubscribe \"$@\"\n"):format(folder))
-      os.execute("chmod +x " .. folder .. "/mpirun")
+      os.execute(("chmod +x '%s/mpirun'"):format(folder))
       local _, _, env = clusters.command("mpirun", 2, "",
         { env = { PATH = folder .. ":" .. os.getenv "PATH" } })
       local status, out, err = host.run({ "--mpirun_hostfile", folder .. "/hosts", "--num_machines", "2",

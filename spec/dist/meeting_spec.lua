@@ -140,7 +140,7 @@ describe("machines with a secret", function()
       local file = assert(io.open(folder .. "/secret", "w"))
       file:write "twenty characters or so\n"
       file:close()
-      os.execute("chmod 600 " .. folder .. "/secret")
+      os.execute(("chmod 600 '%s/secret'"):format(folder))
       local port, path = machines.free_port(), processes.script(SCRIPT)
       local first = machines.start(0, port, path,
         { ranks = 2, launch = { "--secret_file", folder .. "/secret" } })

@@ -21,7 +21,7 @@ end
 -- A copy of a folder with its config.json changed.
 local function with_config(folder, changes, fn)
   host.in_folder(function(copy)
-    assert(os.execute(("cp %s/* %s"):format(folder, copy)))
+    assert(os.execute(("cp %s/* '%s'"):format(folder, copy)))
     local config = assert(json.decode(assert(fs.read(copy .. "/config.json"))))
     for key, value in pairs(changes) do config[key] = value end
     assert(fs.write(copy .. "/config.json", json.encode(config)))
@@ -67,7 +67,7 @@ describe("from_pretrained", function()
       assert(fs.make_dirs(repository .. "/snapshots/abc123"))
       assert(fs.make_dirs(repository .. "/refs"))
       assert(fs.write(repository .. "/refs/main", "abc123"))
-      assert(os.execute(("cp %s/* %s/snapshots/abc123"):format(BERT, repository)))
+      assert(os.execute(("cp %s/* '%s/snapshots/abc123'"):format(BERT, repository)))
       local model = models.from_pretrained("some/tiny", { cache_dir = cache })
       assert.equal("bert", model.config.model_type)
       models.from_pretrained("some/tiny", { cache_dir = cache, revision = "abc123" })
@@ -81,7 +81,7 @@ describe("from_pretrained", function()
   it("looks below HF_HOME", function()
     host.in_folder(function(home)
       assert(fs.make_dirs(home .. "/hub/models--tiny/snapshots/main"))
-      assert(os.execute(("cp %s/* %s/hub/models--tiny/snapshots/main"):format(BERT, home)))
+      assert(os.execute(("cp %s/* '%s/hub/models--tiny/snapshots/main'"):format(BERT, home)))
       local status, out, err = host.run({ "-e",
         'print(require("accelerate.models").from_pretrained("tiny").config.model_type)' },
         { env = { HF_HOME = home } })

@@ -72,7 +72,7 @@ function M.run(arguments, options)
     f:close()
   end
   local pipe = io.popen(("{ %s; } <%s >%s 2>%s; echo $?"):format(table.concat(words, " "),
-    options.stdin and base .. ".in" or "/dev/null", base .. ".out", base .. ".err"))
+    options.stdin and quote(base .. ".in") or "/dev/null", quote(base .. ".out"), quote(base .. ".err")))
   local status = tonumber(pipe:read("*a"))
   pipe:close()
   local out, err = read(base .. ".out"), read(base .. ".err")
@@ -84,10 +84,23 @@ function M.run(arguments, options)
   return status, out, err
 end
 
+--- Returns a path in TMPDIR at which there is nothing.
+---@param suffix string? what the path ends in
+---@return string
+function M.free_path(suffix)
+  local path = os.tmpname() -- makes a file
+  os.remove(path)
+  return path .. (suffix or "")
+end
+
+--- Returns a path as Lua's messages show it: the end of a long one.
+---@param path string
+---@return string
+function M.shown_path(path) return debug.getinfo(loadstring("", "@" .. path), "S").short_src end
+
 --- Calls `body(folder)` with a fresh folder, which is removed afterwards, also when body raises.
 function M.in_folder(body)
-  local folder = os.tmpname()
-  os.remove(folder)
+  local folder = M.free_path()
   os.execute("mkdir -p " .. quote(folder))
   local ok, message = xpcall(body, function(m) return type(m) == "string" and debug.traceback(m, 2) or m end,
     folder)

@@ -1,0 +1,55 @@
+-- spec/support/run_specs: whatever goes wrong in a file counts, and what it leaves behind does.
+local fs = require "accelerate.utils.fs"
+local host = require "spec.support.host"
+
+-- The runner's status and output for files { name = text }.
+local function run(files, env)
+  local status, out, err
+  host.in_folder(function(folder)
+    for name, text in pairs(files) do assert(fs.write(folder .. "/" .. name .. "_spec.lua", text)) end
+    status, out, err = host.run({ folder }, { path = "spec/support/run_specs", env = env })
+  end)
+  return status, out, err
+end
+
+local function has(text, part) assert.is_truthy(text:find(part, 1, true), text) end
+
+describe("the runner of the specs", function()
+  if not io.open "spec/support/run_specs" then return end
+
+  it("adds up what passed and what failed, and ends with the sum", function()
+    local status, text = run { good = "it('works', function() end)", bad = "it('fails', error)" }
+    assert.are.equal(1, status)
+    assert.matches("\n1 passed, 1 failed\n$", text)
+    status, text = run { good = "it('works', function() end)" }
+    assert.are.equal(0, status, text)
+    assert.matches("\n1 passed, 0 failed\n$", text)
+  end)
+
+  it("counts a file that crashes, hangs or ends early, and a run without tests", function()
+    local status, text = run { crash = "it('ends', function() os.execute('kill -11 $PPID') end)",
+      ["end"] = "it('ends', function() os.exit(0) end)" }
+    assert.are.equal(1, status)
+    has(text, "crash_spec.lua: ended with status 139 before its last line")
+    has(text, "end_spec.lua: ended with status 0 before its last line")
+    assert.matches("\n0 passed, 2 failed\n$", text)
+    status, text = run({ hang = "it('waits', function() os.execute('sleep 60') end)" },
+      { SPEC_SECONDS = "1" })
+    assert.are.equal(1, status)
+    has(text, "hang_spec.lua: took more than 1 s")
+    assert.matches("\n0 passed, 1 failed\n$", text)
+    status, text = run { none = "" }
+    assert.are.equal(1, status)
+    has(text, "no test ran")
+  end)
+
+  it("counts a file that leaves something in its TMPDIR, other than the records of runs that failed",
+    function()
+    local status, text = run { left = "it('x', function() os.tmpname() end)",
+      failed = "it('x', function() " ..
+        "io.open(os.getenv 'TMPDIR' .. '/accel-run-7-ranks-0-to-1.jsonl', 'w') end)" }
+    assert.are.equal(1, status)
+    assert.matches("left_spec.lua: left in its TMPDIR: lua_%w+", text)
+    assert.matches("\n2 passed, 1 failed\n$", text)
+  end)
+end)
