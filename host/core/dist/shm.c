@@ -1,9 +1,5 @@
-/* dist/shm.c: collectives between the ranks of one machine, over memory mapped before the fork.
- *
- * Each is a row of steps (dist/steps.h).  A long all_reduce among more than two ranks reduces in
- * two phases: rank r reduces part r of the chunk, publishes `reduced`, and copies the other parts
- * from the ranks that reduced them; the work per rank then does not grow with the number of
- * ranks. */
+/* dist/shm.c: the group of the ranks of one machine: the memory that is mapped before the fork, and
+ * what launchers read of it.  shm_collectives.c moves the data. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -19,160 +15,12 @@
 #define WINDOWS_BYTES ((size_t)32 << 20) /* that all windows together may take, about */
 #define CHUNK_MOST (256 << 10)
 #define CHUNK_LEAST (32 << 10)
-/* bytes up to which an all_reduce among many ranks is done in one phase */
-#define ONE_PHASE 4096
 
 static ax_group group;
 static bool broken; /* a collective failed half-way: ranks may be at different steps */
 static char why[1200];
 
 static ax_rank_record *own_record(void) { return &ax_shm.control->rank[ax_shm.rank]; }
-
-/* ---- collectives ----------------------------------------------------------------------------- */
-
-/* One chunk of an all_reduce in one phase: every rank reduces all of it. */
-static ax_status reduce_all(const ax_collective *c, const char *in, char *out, size_t len, bool first)
-{
-  const size_t item = ax_dtype_size(c->dtype);
-  const void *parts[AX_MAX_RANKS];
-  ax_status st = AX_OK;
-  int r;
-
-  ax_step_put(0, in, len * item);
-  AX_TRY(ax_step_meet(first, AX_FROM_ALL));
-  for (r = 0; r < ax_shm.size; r++) parts[r] = r == ax_shm.rank ? in : ax_step_slot(r);
-  ax_dist_reduce(c->dtype, c->reduction, out, parts, ax_shm.size, len);
-out:
-  return st;
-}
-
-/* One chunk in two phases.  Parts begin at whole cache lines. */
-static ax_status reduce_parts(const ax_collective *c, const char *in, char *out, size_t len, bool first)
-{
-  const size_t item = ax_dtype_size(c->dtype), line = 64 / item, n = (size_t)ax_shm.size;
-  const size_t per = (len + n * line - 1) / (n * line) * line;
-  const size_t my_at = per * (size_t)ax_shm.rank < len ? per * (size_t)ax_shm.rank : len;
-  const size_t my_len = len - my_at < per ? len - my_at : per;
-  const void *parts[AX_MAX_RANKS];
-  char *mine = ax_step_slot(ax_shm.rank);
-  ax_status st = AX_OK;
-  int r, k;
-
-  ax_step_put(0, in, my_at * item);
-  ax_step_put((my_at + my_len) * item, in + (my_at + my_len) * item, (len - my_at - my_len) * item);
-  AX_TRY(ax_step_meet(first, AX_FROM_ALL));
-  for (r = 0; r < ax_shm.size; r++) parts[r] = (r == ax_shm.rank ? in : ax_step_slot(r)) + my_at * item;
-  ax_dist_reduce(c->dtype, c->reduction, mine + my_at * item, parts, ax_shm.size, my_len);
-  ax_step_reduced();
-  for (k = 0; k < ax_shm.size; k++) {
-    size_t at, part;
-    r = (ax_shm.rank + k) % ax_shm.size; /* everybody starts elsewhere */
-    at = per * (size_t)r < len ? per * (size_t)r : len;
-    part = len - at < per ? len - at : per;
-    if (r != ax_shm.rank) AX_TRY(ax_step_wait_reduced(r));
-    memcpy(out + at * item, ax_step_slot(r) + at * item, part * item);
-  }
-out:
-  return st;
-}
-
-static ax_status all_reduce(const ax_collective *c)
-{
-  const size_t item = ax_dtype_size(c->dtype), most = ax_shm.chunk / item, count = (size_t)c->count;
-  const bool in_parts = ax_shm.size > 2 && count * item > ONE_PHASE;
-  ax_status st = AX_OK;
-  size_t at = 0, len;
-
-  do {
-    len = count - at < most ? count - at : most;
-    AX_TRY(ax_step_begin());
-    if (at == 0) ax_step_header(c);
-    AX_TRY((in_parts ? reduce_parts : reduce_all)(c, (const char *)c->in + at * item,
-                                                  (char *)c->out + at * item, len, at == 0));
-    ax_step_end();
-    at += len;
-  } while (at < count);
-out:
-  return st;
-}
-
-/* Also the barrier, with nothing to send. */
-static ax_status broadcast(const ax_collective *c)
-{
-  const size_t item = ax_dtype_size(c->dtype), bytes = (size_t)c->count * item;
-  const bool sends = ax_shm.rank == c->root;
-  ax_status st = AX_OK;
-  size_t at = 0, len;
-
-  do {
-    len = bytes - at < ax_shm.chunk ? bytes - at : ax_shm.chunk;
-    AX_TRY(ax_step_begin());
-    if (at == 0) ax_step_header(c);
-    ax_step_put(0, (const char *)c->in + at, sends ? len : 0);
-    AX_TRY(ax_step_meet(at == 0, c->root));
-    if (!sends && len > 0) memcpy((char *)c->out + at, ax_step_slot(c->root), len);
-    ax_step_end();
-    at += len;
-  } while (at < bytes);
-  if (sends && bytes > 0 && c->out != c->in) memcpy(c->out, c->in, bytes);
-out:
-  return st;
-}
-
-/* all_gather, and gather where only the root reads. */
-static ax_status gather(const ax_collective *c, bool reads)
-{
-  const size_t item = ax_dtype_size(c->dtype), bytes = (size_t)c->count * item;
-  ax_status st = AX_OK;
-  size_t at = 0, len;
-  int r, k;
-
-  do {
-    len = bytes - at < ax_shm.chunk ? bytes - at : ax_shm.chunk;
-    AX_TRY(ax_step_begin());
-    if (at == 0) ax_step_header(c);
-    ax_step_put(0, (const char *)c->in + at, len);
-    AX_TRY(ax_step_meet(at == 0, reads ? AX_FROM_ALL : ax_shm.rank));
-    for (k = 0; reads && len > 0 && k < ax_shm.size; k++) {
-      r = (ax_shm.rank + k) % ax_shm.size;
-      memcpy((char *)c->out + (size_t)r * bytes + at,
-             r == ax_shm.rank ? (const char *)c->in + at : ax_step_slot(r), len);
-    }
-    ax_step_end();
-    at += len;
-  } while (at < bytes);
-out:
-  return st;
-}
-
-/* A slot holds a piece of each rank's part. */
-static ax_status reduce_scatter(const ax_collective *c)
-{
-  const size_t item = ax_dtype_size(c->dtype), count = (size_t)c->count;
-  const size_t room = ax_shm.chunk / (size_t)ax_shm.size / 64 * 64, most = room / item;
-  const void *parts[AX_MAX_RANKS];
-  ax_status st = AX_OK;
-  size_t at = 0, len;
-  int r;
-
-  do {
-    len = count - at < most ? count - at : most;
-    AX_TRY(ax_step_begin());
-    if (at == 0) ax_step_header(c);
-    for (r = 0; len > 0 && r < ax_shm.size; r++)
-      if (r != ax_shm.rank)
-        ax_step_put((size_t)r * room, (const char *)c->in + ((size_t)r * count + at) * item, len * item);
-    AX_TRY(ax_step_meet(at == 0, AX_FROM_ALL));
-    for (r = 0; r < ax_shm.size; r++)
-      parts[r] = r == ax_shm.rank ? (const char *)c->in + ((size_t)r * count + at) * item
-                                  : ax_step_slot(r) + (size_t)ax_shm.rank * room;
-    if (len > 0) ax_dist_reduce(c->dtype, c->reduction, (char *)c->out + at * item, parts, ax_shm.size, len);
-    ax_step_end();
-    at += len;
-  } while (at < count);
-out:
-  return st;
-}
 
 /* ---- what launchers read --------------------------------------------------------------------- */
 
@@ -316,7 +164,7 @@ static void shm_post_all(ax_group *g)
   atomic_store(&own_record()->posted, atomic_load(&own_record()->collectives));
 }
 
-static ax_status carry(const ax_group *g, const ax_collective *given)
+static ax_status carry(const ax_collective *given)
 {
   ax_collective c = *given;
   ax_status st;
@@ -327,16 +175,7 @@ static ax_status carry(const ax_group *g, const ax_collective *given)
   if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE) {
     st = ax_shm_aborted();
   } else if (!ax_shm.posts || (st = ax_ring_post(&c)) == AX_OK) {
-    switch (c.op) {
-    case AX_ALL_REDUCE: st = all_reduce(&c); break;
-    case AX_BROADCAST:
-    case AX_BARRIER: st = broadcast(&c); break;
-    case AX_ALL_GATHER:
-    case AX_JOIN: st = gather(&c, true); break;
-    case AX_GATHER: st = gather(&c, g->rank == c.root); break;
-    case AX_REDUCE_SCATTER: st = reduce_scatter(&c); break;
-    default: st = ax_fail(AX_ENOIMPL, "the shm group has no collective number %d", (int)c.op);
-    }
+    st = ax_shm_collective(&c);
   }
   ax_shm_leave(st);
   return st;
@@ -346,8 +185,9 @@ static ax_status shm_issue(ax_group *g, const ax_collective *c, int n, uint64_t 
 {
   ax_status st = AX_OK;
 
+  (void)g;
   *ticket = 0; /* they are over before this returns */
-  for (int k = 0; k < n && st == AX_OK; k++) st = carry(g, &c[k]);
+  for (int k = 0; k < n && st == AX_OK; k++) st = carry(&c[k]);
   return st;
 }
 

@@ -92,6 +92,8 @@ ax_status ax_shm_aborted(void);
 ax_status ax_shm_gone(int rank);
 /* EABORTED when this rank was interrupted. */
 ax_status ax_shm_interrupted(void);
+/* shm_collectives.c: moves the data of one collective. */
+ax_status ax_shm_collective(const ax_collective *c);
 /* Around a collective: what this rank does, for the launcher's reports.  After one that failed
  * ranks may be at different steps, and the next is refused. */
 void ax_shm_enter(const ax_collective *c);
