@@ -75,6 +75,12 @@ void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes);
 ax_status ax_resolve_shape(const char *name, const ax_tensor *x, int n, const int64_t *list, int64_t *shape);
 
 /* ---- ops/scatter.c */
+/* A rule that sums values of type d: halves in float32, which the tape rounds once. */
+void ax_sum_in_float(ax_infer *q, ax_dtype d);
+
+/* ---- ops/positions.c */
+/* The largest (AX_OP_MAX) or smallest (AX_OP_MIN) element, for sizes that depend on values. */
+ax_status ax_value_of(ax_op op, ax_tensor *x, double *v);
 /* Positions where the bool tensor `mask` is true (op: AX_OP_MASK_INDICES for flat ones,
  * AX_OP_NONZERO_INTO for rows of `ndim`); the caller's. */
 ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out);
