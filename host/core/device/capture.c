@@ -1,8 +1,6 @@
 /* Recorded steps: what the core keeps of one beside the backend's graph.  See capture.h. */
-#include "capture.h"
-#include "dist.h"
-
 #include "core/core.h"
+#include "core/device/recording.h"
 #include "core/dist/watch.h"
 #include "core/ops/infer.h"
 #include "core/tape/graph.h"
@@ -13,47 +11,6 @@ _Thread_local ax_capture *ax_recording;
 _Thread_local bool ax_comparing;
 
 enum { LIVE_BYTES = 64 << 10 };
-
-/* A leaf that the recording met. */
-typedef struct noted {
-  ax_tensor *t;                 /* counted */
-  const void *data;             /* the address of its elements */
-  uint32_t edits, written;      /* its version when it was met; how many edits the recording made */
-  bool work_before, work_after; /* was its working copy current? */
-  ax_tensor *before, *after;    /* its gradient; counted */
-} noted;
-
-typedef struct drawn {
-  ax_generator *g;       /* counted */
-  uint64_t draws, count; /* at the first draw; how many there were */
-  size_t at;             /* in the block of device arguments */
-} drawn;
-
-/* A set of pointers: a table of 2^bits places, at most half of them taken. */
-typedef struct set {
-  const void **place;
-  int bits, n;
-} set;
-
-struct ax_capture {
-  ax_device device;
-  const ax_backend *backend;
-  void *graph;
-  bool ended, leaves_gradients;
-  char *here; /* the block of device arguments */
-  void *there;
-  size_t used;
-  set met, held;
-  noted *leaves;
-  ax_storage **storages; /* counted */
-  drawn *generators;
-  size_t *optims; /* places in the block of device arguments */
-  int n_leaves, n_storages, n_generators, n_optims;
-  int most_leaves, most_storages, most_generators, most_optims;
-  uint64_t first;            /* the number of the first node made inside */
-  ax_collective collectives; /* all of them as one, for the ranks to compare; count 0: there are none */
-  ax_status failed;
-};
 
 /* ---- lists and sets */
 
@@ -66,7 +23,7 @@ static const void **find(const void **place, int bits, const void *p)
 }
 
 /* Puts p in; *is_new: it was not there. */
-static ax_status put(set *s, const void *p, bool *is_new)
+static ax_status put(ax_address_set *s, const void *p, bool *is_new)
 {
   *is_new = false;
   if (2 * (s->n + 1) > (s->bits ? 1 << s->bits : 0)) {
@@ -115,16 +72,6 @@ static ax_status take_device_args(ax_capture *c, size_t bytes, size_t *at)
 }
 
 /* ---- beginning and ending */
-
-static bool work_is_current(const ax_tensor *t) { return t->work && t->work_edits == t->version->edits; }
-
-static void set_grad(ax_tensor *t, ax_tensor *grad)
-{
-  if (t->grad == grad) return;
-  ax_tensor *former = t->grad;
-  t->grad = grad ? ax_tensor_retain(grad) : NULL;
-  ax_tensor_release(former);
-}
 
 ax_status ax_capture_begin(ax_device device, ax_capture **out)
 {
@@ -175,7 +122,7 @@ ax_status ax_capture_end(ax_capture *c)
   c->graph = graph;
   c->ended = true;
   for (int k = 0; k < c->n_leaves; k++) {
-    noted *l = &c->leaves[k];
+    ax_noted *l = &c->leaves[k];
     l->written = l->t->version->edits - l->edits;
     l->work_after = work_is_current(l->t);
     l->after = l->t->grad && !c->leaves_gradients ? ax_tensor_retain(l->t->grad) : NULL;
@@ -187,7 +134,7 @@ ax_status ax_capture_end(ax_capture *c)
 static void undo(ax_capture *c)
 {
   for (int k = 0; k < c->n_leaves; k++) {
-    noted *l = &c->leaves[k];
+    ax_noted *l = &c->leaves[k];
     if (!c->leaves_gradients) set_grad(l->t, l->before);
     l->t->work_edits = l->t->version->edits - (l->work_before ? 0 : 1);
   }
@@ -251,11 +198,11 @@ void ax_capture_note(ax_tensor *t)
     c->failed = AX_ENOMEM;
   else if (is_new) {
     c->leaves[c->n_leaves++] =
-        (noted){ .t = ax_tensor_retain(t),
-                 .data = ax_data(t),
-                 .edits = t->version->edits,
-                 .work_before = work_is_current(t),
-                 .before = t->grad && !c->leaves_gradients ? ax_tensor_retain(t->grad) : NULL };
+        (ax_noted){ .t = ax_tensor_retain(t),
+                    .data = ax_data(t),
+                    .edits = t->version->edits,
+                    .work_before = work_is_current(t),
+                    .before = t->grad && !c->leaves_gradients ? ax_tensor_retain(t->grad) : NULL };
     ax_capture_hold(t->storage);
     if (t->grad && !c->leaves_gradients) ax_capture_hold(t->grad->storage);
   }
@@ -329,7 +276,7 @@ ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
       return st;
     gen->refs++;
     /* this draw was counted already */
-    c->generators[c->n_generators++] = (drawn){ .g = gen, .draws = gen->draws - 1, .at = at };
+    c->generators[c->n_generators++] = (ax_drawn){ .g = gen, .draws = gen->draws - 1, .at = at };
     ((ax_draw_args *)(c->here + at))->seed = gen->seed;
   }
   c->generators[k].count++;
@@ -375,7 +322,7 @@ bool ax_capture_fits(const ax_capture *c, const char **why)
 {
   const char *what = NULL;
   for (int k = 0; k < c->n_leaves && !what; k++) {
-    const noted *l = &c->leaves[k];
+    const ax_noted *l = &c->leaves[k];
     if (ax_data(l->t) != l->data) what = "a parameter or buffer was given other memory";
     else if (c->leaves_gradients) continue;
     else if (!l->t->grad != !l->before)
@@ -389,7 +336,7 @@ bool ax_capture_fits(const ax_capture *c, const char **why)
 }
 
 /* Before it: what the recording took for given. */
-static ax_status prepare(noted *l)
+static ax_status prepare(ax_noted *l)
 {
   ax_status st = AX_OK;
   /* the kernels read it there */
@@ -399,7 +346,7 @@ static ax_status prepare(noted *l)
   return st;
 }
 
-static void conclude(noted *l, bool leaves_gradients)
+static void conclude(ax_noted *l, bool leaves_gradients)
 {
   l->t->version->edits += l->written;
   if (l->t->work) l->t->work_edits = l->t->version->edits - (l->work_after ? 0 : 1);
@@ -418,7 +365,7 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   AX_TRY(ax_later_all()); /* they may read what the step writes */
   for (int k = 0; k < c->n_leaves && !first; k++) AX_TRY(prepare(&c->leaves[k]));
   for (int k = 0; k < c->n_generators; k++) {
-    const drawn *d = &c->generators[k];
+    const ax_drawn *d = &c->generators[k];
     ax_draw_args *args = (ax_draw_args *)(c->here + d->at);
     const uint64_t now = first ? d->draws : d->g->draws;
     args->seed = d->g->seed;
@@ -437,120 +384,4 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
 out:
   ax_grad_set_enabled(recording);
   return st;
-}
-
-/* ---- saving and comparing */
-
-struct ax_saved_state {
-  int n, n_leaves, n_generators;
-  void **bytes;       /* the bytes of each storage */
-  ax_tensor **grads;  /* the gradient of each leaf; counted */
-  ax_tensor **values; /* their elements on the host */
-  bool *work;
-  ax_generator *generators;
-};
-
-void ax_saved_state_free(ax_saved_state *s)
-{
-  if (!s) return;
-  for (int k = 0; k < s->n; k++) ax_mfree(s->bytes[k]);
-  for (int k = 0; k < s->n_leaves; k++) ax_tensor_release(s->grads[k]), ax_tensor_release(s->values[k]);
-  ax_mfree(s->bytes), ax_mfree(s->grads), ax_mfree(s->values), ax_mfree(s->work), ax_mfree(s->generators);
-  ax_mfree(s);
-}
-
-ax_status ax_capture_save(ax_capture *c, ax_saved_state **out)
-{
-  const ax_device cpu = { AX_CPU, 0 };
-  ax_saved_state *s = *out = ax_calloc(1, sizeof *s);
-  ax_status st = AX_ENOMEM;
-
-  if (!s) return AX_ENOMEM;
-  s->bytes = ax_calloc((size_t)c->n_storages + 1, sizeof *s->bytes);
-  s->grads = ax_calloc((size_t)c->n_leaves + 1, sizeof *s->grads);
-  s->values = ax_calloc((size_t)c->n_leaves + 1, sizeof *s->values);
-  s->work = ax_calloc((size_t)c->n_leaves + 1, sizeof *s->work);
-  s->generators = ax_calloc((size_t)c->n_generators + 1, sizeof *s->generators);
-  if (!s->bytes || !s->grads || !s->values || !s->work || !s->generators) goto out;
-  st = AX_OK;
-  for (; s->n < c->n_storages; s->n++) {
-    const ax_storage *from = c->storages[s->n];
-    if (!(s->bytes[s->n] = ax_malloc(from->bytes ? from->bytes : 1))) {
-      st = AX_ENOMEM;
-      goto out;
-    }
-    if (from->bytes)
-      AX_TRY(c->backend->memory->copy(cpu, s->bytes[s->n], from->device, from->data, from->bytes));
-  }
-  s->n_leaves = c->n_leaves;
-  for (int k = 0; k < c->n_leaves; k++) {
-    ax_tensor *g = c->leaves[k].t->grad;
-    s->work[k] = work_is_current(c->leaves[k].t);
-    if (!g) continue;
-    s->grads[k] = ax_tensor_retain(g);
-    AX_TRY(ax_tensor_new((ax_dtype)g->dtype, g->ndim, g->shape, &s->values[k]));
-    AX_TRY(ax_copy(s->values[k], g));
-  }
-  s->n_generators = c->n_generators;
-  for (int k = 0; k < c->n_generators; k++) s->generators[k] = *c->generators[k].g;
-out:
-  if (st != AX_OK) {
-    s->n = s->n < c->n_storages ? s->n + 1 : s->n; /* the one that failed half-way */
-    if (!s->bytes) s->n = 0;
-    ax_saved_state_free(s);
-    *out = NULL;
-  }
-  return st;
-}
-
-ax_status ax_capture_restore(ax_capture *c, const ax_saved_state *s)
-{
-  const ax_device cpu = { AX_CPU, 0 };
-  ax_status st = AX_OK;
-
-  for (int k = 0; k < s->n; k++) {
-    ax_storage *to = c->storages[k];
-    if (to->bytes) AX_TRY(c->backend->memory->copy(to->device, to->data, cpu, s->bytes[k], to->bytes));
-  }
-  for (int k = 0; k < s->n_leaves; k++) {
-    ax_tensor *t = c->leaves[k].t;
-    set_grad(t, s->grads[k]);
-    if (s->values[k]) AX_TRY(ax_copy(t->grad, s->values[k]));
-    ax_touch(t);
-    if (t->work) t->work_edits = t->version->edits - (s->work[k] ? 0 : 1);
-  }
-  for (int k = 0; k < s->n_generators; k++)
-    c->generators[k].g->seed = s->generators[k].seed, c->generators[k].g->draws = s->generators[k].draws;
-out:
-  return st;
-}
-
-static int64_t first_difference(const char *a, const char *b, size_t n)
-{
-  if (memcmp(a, b, n) == 0) return -1;
-  for (size_t i = 0; i < n; i++)
-    if (a[i] != b[i]) return (int64_t)i;
-  return -1;
-}
-
-bool ax_saved_state_differ(const ax_capture *c, const ax_saved_state *a, const ax_saved_state *b,
-                           const void **storage, int64_t *byte)
-{
-  for (int k = 0; k < c->n_storages; k++) {
-    *storage = c->storages[k]->data;
-    if ((*byte = first_difference(a->bytes[k], b->bytes[k], c->storages[k]->bytes)) >= 0) return true;
-  }
-  for (int k = 0; k < c->n_leaves; k++) {
-    *storage = c->leaves[k].data;
-    *byte = -1;
-    if (!a->grads[k] != !b->grads[k]) return true;
-    if (a->values[k] && first_difference(ax_data(a->values[k]), ax_data(b->values[k]),
-                                         (size_t)a->values[k]->numel * ax_itemsize(a->values[k])) >= 0)
-      return true;
-  }
-  *storage = NULL;
-  for (int k = 0; k < c->n_generators; k++)
-    if (a->generators[k].draws != b->generators[k].draws || a->generators[k].seed != b->generators[k].seed)
-      return true;
-  return false;
 }

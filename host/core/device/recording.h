@@ -1,0 +1,64 @@
+/* recording.h: what a recorded step consists of, for capture.c and saved_state.c. */
+#ifndef AX_RECORDING_H
+#define AX_RECORDING_H
+
+#include "capture.h"
+#include "dist.h"
+
+#include "core/core.h"
+
+/* A leaf that the recording met. */
+typedef struct ax_noted {
+  ax_tensor *t;                 /* counted */
+  const void *data;             /* the address of its elements */
+  uint32_t edits, written;      /* its version when it was met; how many edits the recording made */
+  bool work_before, work_after; /* was its working copy current? */
+  ax_tensor *before, *after;    /* its gradient; counted */
+} ax_noted;
+
+typedef struct ax_drawn {
+  ax_generator *g;       /* counted */
+  uint64_t draws, count; /* at the first draw; how many there were */
+  size_t at;             /* in the block of device arguments */
+} ax_drawn;
+
+/* A set of pointers: a table of 2^bits places, at most half of them taken. */
+typedef struct ax_address_set {
+  const void **place;
+  int bits, n;
+} ax_address_set;
+
+struct ax_capture {
+  ax_device device;
+  const ax_backend *backend;
+  void *graph;
+  bool ended, leaves_gradients;
+  char *here; /* the block of device arguments */
+  void *there;
+  size_t used;
+  ax_address_set met, held;
+  ax_noted *leaves;
+  ax_storage **storages; /* counted */
+  ax_drawn *generators;
+  size_t *optims; /* places in the block of device arguments */
+  int n_leaves, n_storages, n_generators, n_optims;
+  int most_leaves, most_storages, most_generators, most_optims;
+  uint64_t first;            /* the number of the first node made inside */
+  ax_collective collectives; /* all of them as one, for the ranks to compare; count 0: there are none */
+  ax_status failed;
+};
+
+static inline bool work_is_current(const ax_tensor *t)
+{
+  return t->work && t->work_edits == t->version->edits;
+}
+
+static inline void set_grad(ax_tensor *t, ax_tensor *grad)
+{
+  if (t->grad == grad) return;
+  ax_tensor *former = t->grad;
+  t->grad = grad ? ax_tensor_retain(grad) : NULL;
+  ax_tensor_release(former);
+}
+
+#endif
