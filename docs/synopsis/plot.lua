@@ -4,6 +4,7 @@ local losses = {}
 for step = 1, 100 do losses[step] = math.exp(-step / 30) end
 print(plot.curves({ loss = losses }, { title = "a run" }):text({ width = 60, height = 10, colours = false }))
 print(plot.bars({ { "cat", 12 }, { "dog", 7 } }))
-local path = os.tmpname() .. ".svg"
-plot.histogram(losses, { bins = 10 }):save(path)
+local path = os.tmpname()
+plot.histogram(losses, { bins = 10 }):save(path .. ".svg")
+os.remove(path .. ".svg")
 os.remove(path)

@@ -17,4 +17,4 @@ for step = 1, 3 do accelerator:log({ loss = 1 / step }, { step = step }) end
 accelerator:get_tracker("tensorboard", { unwrap = true }):add_histogram("weights",
   accelerate.tensor.randn(100), 3)
 accelerator:end_training()
-os.execute("rm -r " .. folder)
+os.execute(("rm -r '%s'"):format(folder))

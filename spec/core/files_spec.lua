@@ -227,7 +227,7 @@ describe("writing to what is no regular file", function()
   }
 
   local function kind(path)
-    local pipe = io.popen(("stat -c '%%F' '%s'"):format(path))
+    local pipe = io.popen(("LC_ALL=C stat -c '%%F' '%s'"):format(path))
     local text = pipe:read("*l")
     pipe:close()
     return text
