@@ -108,7 +108,7 @@ describe("a collective that times out", function()
         core.dist.barrier()
       ]], { launch = { "--timeout", "0.5", "--flight_recorder", folder } })
       assert.are.equal(1, status)
-      local path = err:match "the last collectives of each rank, with their times, are in (%S+)"
+      local path = err:match "the last collectives of each rank, with their times, are in ([^\n]+)"
       assert(path and path:find(folder, 1, true), err)
       local seen = { [0] = {}, [1] = {} }
       for line in io.lines(path) do

@@ -142,8 +142,7 @@ end
 function M.slurm()
   if configuration then return configuration end
   local name = output "hostname -s"
-  folder = os.tmpname()
-  os.remove(folder)
+  folder = host.plain_path()
   assert(os.execute(("mkdir -p %s/state %s/spool && mkdir -m 700 %s/munge && chmod 755 %s && " ..
     "head -c 1024 /dev/urandom >%s/munge/key && chmod 400 %s/munge/key"):format(folder, folder, folder,
     folder, folder, folder)))

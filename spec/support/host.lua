@@ -93,6 +93,14 @@ function M.free_path(suffix)
   return path .. (suffix or "")
 end
 
+--- Returns a short path without spaces at which there is nothing: for other programs whose settings
+--- take no other.
+---@return string
+function M.plain_path()
+  local path = M.free_path()
+  return #path < 60 and not path:find "%s" and path or "/tmp/" .. path:match "[^/]*$"
+end
+
 --- Returns a path as Lua's messages show it: the end of a long one.
 ---@param path string
 ---@return string

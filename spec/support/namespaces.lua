@@ -74,7 +74,7 @@ function M.mpirun(n, ranks, words)
   local agent = processes.script(([[#!/bin/sh
 host=$1; shift
 exec ip netns exec ax%s-$((${host##*.} - 1)) unshare --uts sh -c "hostname box$((${host##*.} - 1)); $*"
-]]):format(mark))
+]]):format(mark), host.plain_path())
   assert(shell("chmod +x " .. agent))
   local hosts = {}
   for i = 0, n - 1 do hosts[i + 1] = M.address(i) .. ":" .. ranks end

@@ -42,9 +42,10 @@ local written = {} -- temporary files
 
 --- Writes a script to a temporary file; M.clean() removes all of them.
 ---@param text string
+---@param path string? the file
 ---@return string path
-function M.script(text)
-  local path = os.tmpname()
+function M.script(text, path)
+  path = path or os.tmpname()
   written[#written + 1] = path
   local f = assert(io.open(path, "wb"))
   f:write(text)
