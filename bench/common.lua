@@ -30,10 +30,11 @@ function common.median_of_each(work, repeats)
   local scope, result = require("accelerate.tensor").scope, {}
   for name, fn in pairs(work) do
     local times = {}
-    scope(fn)
+    local function call() fn() end -- what a scope returns would outlive it
+    scope(call)
     for i = 1, repeats do
       local began = common.now()
-      scope(fn)
+      scope(call)
       times[i] = common.now() - began
     end
     result[name .. "_ms"] = common.median(times) * 1e3

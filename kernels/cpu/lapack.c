@@ -189,18 +189,23 @@ const char *ax_lapack_place(const ax_tensor *x, int64_t i, char *text, size_t si
 
 /* ---- elements */
 
-enum { TILE = 16 };
+enum { TILE = 32 };
 
 typedef struct wide_element {
   uint64_t part[2];
 } wide_element;
 
+/* Tiles go through a place of their own: rows of src and dst that are a power of 2 apart would push
+ * each other out of the cache. */
 #define TRANSPOSE(T) \
   for (int64_t i0 = 0; i0 < rows; i0 += TILE) \
     for (int64_t j0 = 0; j0 < cols; j0 += TILE) { \
-      const int64_t i1 = i0 + TILE < rows ? i0 + TILE : rows, j1 = j0 + TILE < cols ? j0 + TILE : cols; \
-      for (int64_t i = i0; i < i1; i++) \
-        for (int64_t j = j0; j < j1; j++) ((T *)dst)[j * rows + i] = ((const T *)src)[i * cols + j]; \
+      const int64_t high = rows - i0 < TILE ? rows - i0 : TILE, wide = cols - j0 < TILE ? cols - j0 : TILE; \
+      T tile[TILE][TILE]; \
+      for (int64_t i = 0; i < high; i++) \
+        for (int64_t j = 0; j < wide; j++) tile[j][i] = ((const T *)src)[(i0 + i) * cols + j0 + j]; \
+      for (int64_t j = 0; j < wide; j++) \
+        memcpy((T *)dst + (j0 + j) * rows + i0, tile[j], sizeof(T) * (size_t)high); \
     }
 
 void ax_lapack_transpose(size_t item, int64_t rows, int64_t cols, const void *src, void *dst)

@@ -4,6 +4,7 @@
 #include "cpu.h"
 
 #define TILE 256 /* columns that are computed together */
+#define LINES 8  /* lines without columns: each addition of one waits for the former */
 
 typedef struct job {
   int64_t n, inner, across; /* the dim, the elements within one step of it, and the tiles of those */
@@ -13,8 +14,8 @@ typedef struct job {
   char *out;
 } job;
 
-/* Scans `cols` neighbouring columns of n rows that are `step` elements apart, from element `at`
- * on. */
+/* Scans `cols` neighbouring columns of n rows, from element `at` on; where rows have one column,
+ * LINES or 1 neighbouring lines. */
 #define SCAN(S, T, A, LOAD, STORE) \
   static void scan_##S(const job *j, int64_t at, int64_t cols) \
   { \
@@ -29,6 +30,26 @@ typedef struct job {
         y[r + c] = STORE(sum[c]); \
       } \
     } \
+  } \
+  static inline __attribute__((always_inline)) void lines_of_##S(const job *j, int64_t at, const int lines) \
+  { \
+    A sum[LINES] = { 0 }; \
+    for (int64_t k = 0; k < j->n; k++) { \
+      const int64_t r = at + (j->from_end ? j->n - 1 - k : k); \
+      _Pragma("GCC unroll 8") for (int c = 0; c < lines; c++) \
+      { \
+        sum[c] += LOAD(((const T *)j->in)[r + c * j->n]); \
+        ((T *)j->out)[r + c * j->n] = STORE(sum[c]); \
+      } \
+    } \
+  } \
+  static void lines_##S(const job *j, int64_t at, int64_t lines) \
+  { \
+    if (lines == LINES) { \
+      lines_of_##S(j, at, LINES); \
+      return; \
+    } \
+    for (int64_t l = 0; l < lines; l++) lines_of_##S(j, at + l * j->n, 1); \
   }
 #define AS_IS(x) (x)
 #define F16_TO(x) ((double)ax_half_to_float(x))
@@ -41,19 +62,21 @@ SCAN(f16, uint16_t, double, F16_TO, TO_F16)
 SCAN(bf16, uint16_t, double, BF16_TO, TO_BF16)
 SCAN(i64, int64_t, uint64_t, (uint64_t), (int64_t)) /* wraps around */
 
+typedef void (*scan_fn)(const job *j, int64_t at, int64_t some);
+#define OF_TYPE(d, f) \
+  (d == AX_F32 ? f##_f32 : d == AX_F64 ? f##_f64 : d == AX_F16 ? f##_f16 : d == AX_BF16 ? f##_bf16 : f##_i64)
+
 static void scan_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
+  const scan_fn columns = OF_TYPE(j->dtype, scan), lines = OF_TYPE(j->dtype, lines);
+  if (j->inner == 1) {
+    for (int64_t t = lo; t < hi; t += LINES) lines(j, t * j->n, hi - t < LINES ? hi - t : LINES);
+    return;
+  }
   for (int64_t t = lo; t < hi; t++) {
-    const int64_t column = t % j->across * TILE, at = t / j->across * j->n * j->inner + column;
-    const int64_t cols = j->inner - column < TILE ? j->inner - column : TILE;
-    switch (j->dtype) {
-    case AX_F32: scan_f32(j, at, cols); break;
-    case AX_F64: scan_f64(j, at, cols); break;
-    case AX_F16: scan_f16(j, at, cols); break;
-    case AX_BF16: scan_bf16(j, at, cols); break;
-    default: scan_i64(j, at, cols);
-    }
+    const int64_t column = t % j->across * TILE;
+    columns(j, t / j->across * j->n * j->inner + column, j->inner - column < TILE ? j->inner - column : TILE);
   }
 }
 

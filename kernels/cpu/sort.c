@@ -373,24 +373,41 @@ typedef struct search {
 } search;
 
 /* NaN is above everything, in the sequence and among the values. */
-#define BELOW_FLOAT(a, b) ((a) < (b) || ((b) != (b) && (a) == (a)))
+#define BELOW_FLOAT(a, b) (((a) < (b)) | (((b) != (b)) & ((a) == (a))))
 #define BELOW_INT(a, b) ((a) < (b))
 
+/* Values that are searched for together, without branches: none waits for the memory of another
+ * one. */
+enum { SEARCHED = 16 };
+
 #define SEARCH(name, T, BELOW) \
+  static void search_some_##name(const search *s, int64_t i, int64_t count) \
+  { \
+    const T *const x = s->sequence; \
+    const int64_t last = s->n - 1; \
+    T v[SEARCHED] = { 0 }; \
+    int64_t row[SEARCHED] = { 0 }, lo[SEARCHED] = { 0 }, hi[SEARCHED]; \
+    for (int k = 0; k < SEARCHED; k++) hi[k] = s->n; \
+    for (int k = 0; k < count; k++) { \
+      v[k] = ((const T *)s->values)[i + k]; \
+      row[k] = s->one ? 0 : (i + k) / s->m * s->n; \
+    } \
+    for (int64_t left = s->n; left > 0; left /= 2) { \
+      AX_SIMD \
+      for (int k = 0; k < SEARCHED; k++) { \
+        const int64_t mid = lo[k] + (hi[k] - lo[k]) / 2; \
+        const T y = x[row[k] + (mid < last ? mid : last)], w = v[k]; \
+        const bool open = lo[k] < hi[k], before = s->right ? !BELOW(w, y) : BELOW(y, w); \
+        lo[k] = open & before ? mid + 1 : lo[k]; \
+        hi[k] = open & !before ? mid : hi[k]; \
+      } \
+    } \
+    for (int k = 0; k < count; k++) s->out[i + k] = lo[k]; \
+  } \
   static void search_##name(int64_t from, int64_t until, void *ud) \
   { \
-    const search *s = ud; \
-    for (int64_t i = from; i < until; i++) { \
-      const T *row = (const T *)s->sequence + (s->one ? 0 : i / s->m * s->n), v = ((const T *)s->values)[i]; \
-      int64_t lo = 0, hi = s->n; \
-      while (lo < hi) { \
-        const int64_t mid = lo + (hi - lo) / 2; \
-        const bool before = s->right ? !BELOW(v, row[mid]) : BELOW(row[mid], v); \
-        if (before) lo = mid + 1; \
-        else hi = mid; \
-      } \
-      s->out[i] = lo; \
-    } \
+    for (int64_t i = from; i < until; i += SEARCHED) \
+      search_some_##name(ud, i, until - i < SEARCHED ? until - i : SEARCHED); \
   }
 SEARCH(f32, float, BELOW_FLOAT)
 SEARCH(f64, double, BELOW_FLOAT)

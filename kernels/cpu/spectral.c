@@ -304,13 +304,10 @@ static void call_eigh(const job *j, char *a, char *values, void *work, int lwork
   else j->lapack->syevd(wants, part, &j->n, a, &ld, values, work, &lwork, integers, &liwork, info, 1, 1);
 }
 
-/* Numbers up to element i of a column may be not finite on the diagonal's imaginary side: it is not
- * read. */
-static bool finite_at(const job *j, const char *a, int64_t at, bool diagonal)
+/* The imaginary part of a number on the diagonal is not read. */
+static bool finite_on_diagonal(const job *j, const char *a, int64_t at)
 {
-  if (!j->is_complex) return isfinite(ax_load_double(j->part, a, at));
-  return isfinite(ax_load_double(j->part, a, 2 * at)) &&
-         (diagonal || isfinite(ax_load_double(j->part, a, 2 * at + 1)));
+  return isfinite(ax_load_double(j->part, a, j->is_complex ? 2 * at : at));
 }
 
 static int decompose(int64_t i, char *scratch, const void *ud)
@@ -322,9 +319,12 @@ static int decompose(int64_t i, char *scratch, const void *ud)
   if (n == 0) return 0;
   char *const a = load(j, i, scratch);
   /* the other triangle is not read: NaN may stand there */
-  for (int64_t col = 0; col < n; col++)
-    for (int64_t row = j->upper ? 0 : col, end = j->upper ? col + 1 : n; row < end; row++)
-      if (!finite_at(j, a, col * n + row, row == col)) return NOT_FINITE;
+  for (int64_t col = 0; col < n; col++) {
+    const int64_t row = j->upper ? 0 : col + 1, some = j->upper ? col : n - row;
+    if (!finite_on_diagonal(j, a, col * (n + 1)) ||
+        ax_lapack_not_finite(j->dtype, a + elements(j, col * n + row), some))
+      return NOT_FINITE;
+  }
   call_eigh(j, a, j->q + (size_t)i * reals(j, n), scratch + j->at[1], j->lwork, scratch + j->at[3], j->lrwork,
             (int *)(scratch + j->at[2]), j->liwork, &info);
   if (j->vectors) ax_lapack_transpose(j->item, n, n, a, j->r + (size_t)i * matrix(j));

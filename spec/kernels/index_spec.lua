@@ -292,3 +292,68 @@ describe("at the edges", function()
     assert.are.same(least, core.zeros(2, { dtype = "int32" }):index_fill(1, int64 { 0, 1 }, -3e9):totable())
   end)
 end)
+
+describe("searches and running sums", function()
+  local NAN = 0 / 0
+  local function below(a, b) return a < b or (b ~= b and a == a) end
+
+  -- the first place that `v` may take: before all that are equal to it, or behind them
+  local function place(sequence, v, right)
+    local at = 0
+    for _, x in ipairs(sequence) do
+      if below(x, v) or (right and not below(v, x)) then at = at + 1 end
+    end
+    return at
+  end
+
+  it("find the places that a search one by one finds, whatever the lengths", function()
+    local generator = core.Generator(5)
+    for _, n in ipairs { 0, 1, 2, 3, 7, 8, 9, 16, 31, 100 } do
+      for _, m in ipairs { 1, 5, 16, 17, 35 } do
+        for _, dtype in ipairs { "float32", "float64", "int64", "int32", "uint8" } do
+          local sequence = core.randint(0, 40, { 3, n }, { generator = generator }):to(dtype)
+          if n > 1 then sequence = sequence:sort(2) end
+          local values = core.randint(0, 41, { 3, m }, { generator = generator }):to(dtype)
+          if dtype:find "float" and n > 0 then
+            sequence:select(2, n):fill_(NAN)
+            values[1][1] = NAN
+          end
+          local rows, wanted = sequence:totable(), values:totable()
+          for _, right in ipairs { false, true } do
+            local found = core.searchsorted(sequence, values, right):totable()
+            for r = 1, 3 do
+              for k = 1, m do
+                assert.are.equal(place(rows[r] or {}, wanted[r][k], right), found[r][k],
+                  ("%s, value %d of row %d, %d in %d"):format(dtype, k, r, m, n))
+              end
+            end
+          end
+        end
+      end
+    end
+  end)
+
+  it("add along lines as one by one, however many lines there are", function()
+    for _, dtype in ipairs { "float32", "float64", "int64", "float16", "bfloat16" } do
+      for _, lines in ipairs { 1, 7, 8, 9, 19 } do
+        local x = core.randint(-3, 4, { lines, 23 }, { generator = core.Generator(lines) }):to(dtype)
+        local sums, rows = x:cumsum(2):to("float64"):totable(), x:to("float64"):totable()
+        for r = 1, lines do
+          local sum = 0
+          for k = 1, 23 do
+            sum = sum + rows[r][k]
+            assert.are.equal(sum, sums[r][k], ("%s, row %d of %d, place %d"):format(dtype, r, lines, k))
+          end
+        end
+        if dtype == "float32" then
+          local leaf = x:clone():requires_grad_()
+          local weights = core.arange(23):to(dtype)
+          leaf:cumsum(2):mul(weights):sum():backward()
+          for k = 1, 23 do -- the sum of the weights from k on
+            assert.are.equal((k - 1 + 22) * (24 - k) / 2, leaf.grad[lines][k]:item())
+          end
+        end
+      end
+    end
+  end)
+end)
