@@ -176,6 +176,12 @@ describe("a name that is not there", function()
       ["local N = nn.class 'N'; function N:init() self.fc = nn.Linear(1, 1) end; function N:forward(x) " ..
         "return self.fcc(x) end; N()(core.zeros(1))"] =
         "N has no 'fcc'; did you mean 'fc'?",
+      ["local m = nn.Linear(1, 1); print(m.wieght.shape)"] =
+        "attempt to index field 'wieght' (a nil value); Linear has no 'wieght'; did you mean 'weight'?",
+      ["local args = { learning_rate = 1 }; print(2 * args.learnin_rate)"] =
+        "the table has no 'learnin_rate'; did you mean 'learning_rate'?",
+      ["local args = { layers = {} }; print(#args.layer)"] =
+        "the table has no 'layer'; did you mean 'layers'?",
       ["pritn(1)"] = "attempt to call global 'pritn' (a nil value); did you mean 'print'?",
     } do
       local status, _, err = host.run { "-e",

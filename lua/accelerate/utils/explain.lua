@@ -128,7 +128,7 @@ end
 local function written(name, level)
   local info = debug.getinfo(level + 1, "Sl")
   local line = source.line(info.source:sub(2), info.currentline) or ""
-  for path in line:gmatch("([%a_][%w_%.]*)%s*[.:]%s*" .. name .. "%s*[%({\"']") do
+  for path in line:gmatch("([%a_][%w_%.]*)%s*[.:]%s*" .. name .. "%f[^%w_]") do
     local value, first = nil, true
     for part in path:gmatch("[%w_]+") do
       if first then
@@ -161,11 +161,14 @@ end
 ---@param message string
 ---@return string
 function M.raised(message)
-  local kind, name = message:match("attempt to call (%l+) '([%w_]+)' %(a nil value%)$")
+  local act, kind, name = message:match("attempt to ([%l ]+) (%l+) '([%w_]+)' %(a nil value%)$")
   local level = kind and origin()
   if not level then return message end
   local hint
-  if kind == "global" then
+  if act ~= "call" then
+    local missing_from = kind == "field" and written(name, level)
+    hint = missing_from and about(missing_from, name)
+  elseif kind == "global" then
     if hints.knows(name) then return message end -- the report says what Lua has instead
     local near = options.nearest(name, names_of(_G))
     hint = near and ("did you mean '%s'?"):format(near)
