@@ -285,11 +285,12 @@ $(OUT)/libax_cuda_traffic.so: $(TRAFFIC_OBJ) $(EMULATE_SRC:kernels/cuda/%.cpp=$(
 
 # NVIDIA's libraries as the emulated device meets them: what their documentation says, in plain
 # loops, strict about what it refuses.
-FAKE_SRC := $(if $(CUDA_HOME),$(wildcard $(patsubst %,spec/support/fake_%.cpp,cublasLt cudnn nccl)))
+FAKE_SRC := $(if $(CUDA_HOME),$(wildcard $(patsubst %,spec/support/fake_%.cpp,cublasLt cudnn nccl cufft)))
 FAKES    := $(patsubst spec/support/fake_%.cpp,$(OUT)/fakes/lib%.so,$(FAKE_SRC))
 SONAME_cublasLt := 13
 SONAME_cudnn    := 9
 SONAME_nccl     := 2
+SONAME_cufft    := 12
 fakes: $(FAKES)
 $(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor/vendor.h kernels/cuda/emulate/emulate.h Makefile
 	@mkdir -p $(@D)

@@ -422,7 +422,8 @@ typedef struct ax_iter {
  * also be of the types in the backend's `widens`.  REDUCE: `iter` runs over the input's dims;
  * out[0] has strides 0 in reduced dims; second results, such as the indices of max, are written
  * through out[1], contiguous.  KERNEL: tensors as the row's rule requires them (contiguous and cast
- * where it says so). */
+ * where it says so).  CPU: likewise; a device's kernel may return AX_EAWAY, without a message, for
+ * what it leaves to the CPU: a library is missing, or does not take these sizes. */
 typedef struct ax_call {
   ax_op op;
   const ax_attrs *a;

@@ -280,6 +280,7 @@ const ax_backend *ax_backend_get(void)
       return NULL;
     }
   }
-  for (int op = 0; op < AX_OP_COUNT; op++) kernels[op] = cpu->kernels[op] ? run : NULL;
+  for (int op = 0; op < AX_OP_COUNT; op++)
+    kernels[op] = cpu->kernels[op] && ax_ops[op].form != AX_FORM_CPU ? run : NULL;
   return &backend;
 }

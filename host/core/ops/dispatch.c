@@ -214,11 +214,20 @@ out:
   return st;
 }
 
+/* Whether the device has no kernel for a row that the CPU can do in its place. */
+static bool away(const ax_infer *q, ax_tensor **out)
+{
+  const ax_backend *backend;
+  if (out[0]->device.kind == AX_CPU) return false;
+  if (ax_complex_away(q, out)) return true;
+  return ax_ops[q->op].form == AX_FORM_CPU && ax_backend_of(out[0]->device, &backend) == AX_OK &&
+         !kernel_of(backend, q->op, q->args->n_in, q->args->in, out[0]);
+}
+
 ax_status ax_dispatch_kernel(ax_infer *q, ax_tensor **out)
 {
-  const bool away =
-      out[0]->device.kind != AX_CPU && (ax_ops[q->op].form == AX_FORM_CPU || ax_complex_away(q, out));
-  return away ? run_on_cpu(q, out) : ax_dispatch_run_kernel(q, out);
+  const ax_status st = away(q, out) ? AX_EAWAY : ax_dispatch_run_kernel(q, out);
+  return st == AX_EAWAY ? run_on_cpu(q, out) : st;
 }
 
 /* ---- what every way of running begins with */

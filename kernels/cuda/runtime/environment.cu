@@ -24,6 +24,15 @@ static void __attribute__((format(printf, 1, 2))) say(const char *fmt, ...)
 /* cuBLASLt's version is 130101 for 13.1.1, cuDNN's 91900 for 9.19.0, NCCL's 22907 for 2.29.7. */
 static void say_version(size_t v) { say("%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100); }
 
+/* cuFFT's and cuSOLVER's functions give the parts: 12, 0, 0. */
+static void say_parts(void *function)
+{
+  int part[3] = {};
+  for (int k = 0; k < 3; k++)
+    if (((int (*)(int, int *))function)(k, &part[k]) != 0) return;
+  say("%d.%d.%d", part[0], part[1], part[2]);
+}
+
 static void report_library(const char *name, const char *file, const char *version)
 {
   struct link_map *map = NULL;
@@ -31,10 +40,8 @@ static void report_library(const char *name, const char *file, const char *versi
   const ax_status st = ax_cuda_library(file, name, &library);
   char own[40];
 
-  if (strchr(file, '*')) {
-    snprintf(own, sizeof own, "%.*s%d", (int)(strlen(file) - 1), file, (int)AX_CUDA_MAJOR);
-    file = own;
-  }
+  ax_cuda_library_name(file, AX_CUDA_MAJOR, own, sizeof own);
+  file = own;
   if (st != AX_OK) {
     say("library\t%s\t%s\t\t\t%s\n", name, file, ax_last_error());
     return;
@@ -49,7 +56,8 @@ static void report_library(const char *name, const char *file, const char *versi
   if (at && strcmp(name, "NCCL") == 0) {
     int v = 0;
     if (((int (*)(int *))at)(&v) == 0) say_version((size_t)v);
-  } else if (at) say_version(((size_t(*)(void))at)());
+  } else if (at && strstr(version, "GetProperty")) say_parts(at);
+  else if (at) say_version(((size_t(*)(void))at)());
   say("\t\n");
 }
 
@@ -81,5 +89,6 @@ extern "C" const char *ax_cuda_environment(void)
   report_library("cuBLASLt", "libcublasLt.so.*", "cublasLtGetVersion");
   report_library("cuDNN", "libcudnn.so.9", "cudnnGetVersion");
   report_library("NCCL", "libnccl.so.2", "ncclGetVersion");
+  report_library("cuFFT", "libcufft.so.*-1", "cufftGetProperty");
   return text;
 }

@@ -140,17 +140,24 @@ static ax_status missing(const char *file, const char *needed_for, const search 
 
 #endif
 
-ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
+void ax_cuda_library_name(const char *file, int major, char *name, size_t size)
 {
   const char *const star = strchr(file, '*');
+  if (star) snprintf(name, size, "%.*s%d", (int)(star - file), file, major + (star[1] ? atoi(star + 1) : 0));
+  else snprintf(name, size, "%s", file);
+}
+
+ax_status ax_cuda_library(const char *file, const char *needed_for, void **out)
+{
+  const bool several = strchr(file, '*') != NULL;
   const int majors[2] = { AX_CUDA_MAJOR, AX_CUDA_MAJOR == 13 ? 12 : 13 };
   char own[100];
   search s = {};
 
   *out = NULL;
-  for (int k = 0; k < (star ? 2 : 1) && !s.library; k++) {
+  for (int k = 0; k < (several ? 2 : 1) && !s.library; k++) {
     char name[100];
-    snprintf(name, sizeof name, star ? "%.*s%d" : "%.*s", star ? (int)(star - file) : 99, file, majors[k]);
+    ax_cuda_library_name(file, majors[k], name, sizeof name);
     if (k == 0) snprintf(own, sizeof own, "%s", name);
     s.file = name;
     look_everywhere(&s);

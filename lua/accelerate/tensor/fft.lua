@@ -2,8 +2,8 @@
 ---
 --- Lengths may be any number, also primes. float32 and complex64 give complex64, float64 and
 --- complex128 complex128; integers count as float32. Results have gradients, which can be
---- differentiated again. Tensors on a GPU are copied to the CPU for a transform, and its result
---- back.
+--- differentiated again. On a GPU they run through cuFFT; where that is missing, tensors are copied
+--- to the CPU for a transform, and its result back.
 ---
 --- `norm` says which direction is divided by the number of positions: "backward" (the default) the
 --- inverse one, "forward" the other one, "ortho" both by its square root.
