@@ -176,12 +176,6 @@ describe("a name that is not there", function()
       ["local N = nn.class 'N'; function N:init() self.fc = nn.Linear(1, 1) end; function N:forward(x) " ..
         "return self.fcc(x) end; N()(core.zeros(1))"] =
         "N has no 'fcc'; did you mean 'fc'?",
-      ["local m = nn.Linear(1, 1); print(m.wieght.shape)"] =
-        "attempt to index field 'wieght' (a nil value); Linear has no 'wieght'; did you mean 'weight'?",
-      ["local args = { learning_rate = 1 }; print(2 * args.learnin_rate)"] =
-        "the table has no 'learnin_rate'; did you mean 'learning_rate'?",
-      ["local args = { layers = {} }; print(#args.layer)"] =
-        "the table has no 'layer'; did you mean 'layers'?",
       ["pritn(1)"] = "attempt to call global 'pritn' (a nil value); did you mean 'print'?",
     } do
       local status, _, err = host.run { "-e",
@@ -189,6 +183,25 @@ describe("a name that is not there", function()
       assert.are.equal(1, status)
       assert.is_truthy(err:find(text, 1, true), err)
     end
+  end)
+
+  it("of a field is named where a script uses it", function()
+    host.in_folder(function(folder)
+      for code, text in pairs {
+        ["local m = nn.Linear(1, 1); print(m.wieght.shape)"] =
+          "attempt to index field 'wieght' (a nil value); Linear has no 'wieght'; did you mean 'weight'?",
+        ["local args = { learning_rate = 1 }; print(2 * args.learnin_rate)"] =
+          "the table has no 'learnin_rate'; did you mean 'learning_rate'?",
+        ["local args = { layers = {} }; print(#args.layer)"] =
+          "the table has no 'layer'; did you mean 'layers'?",
+      } do
+        local path = folder .. "/train.lua"
+        assert(fs.write(path, "local accelerate = require 'accelerate'\nlocal nn = accelerate.nn\n" .. code))
+        local status, _, err = host.run { path }
+        assert.are.equal(1, status)
+        assert.is_truthy(err:find(text, 1, true), err)
+      end
+    end)
   end)
 end)
 
