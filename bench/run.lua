@@ -94,6 +94,7 @@ local ROWS = {
     peer = "--preset tiny --dtype bf16", best = ATTENTION },
   { "tokenizing, byte-level BPE, 1 thread", "ms", "bpe_ms", script = "tokenizing", rounds = 2 },
   { "tokenizing, WordPiece, 1 thread", "ms", "wordpiece_ms", script = "tokenizing", rounds = 2 },
+  { "tokenizing, unigram, 1 thread", "ms", "unigram_ms", script = "tokenizing", rounds = 2 },
   { "all-reduce, 1 KB, 2 ranks", "us", "1KB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 1 MB, 2 ranks", "us", "1MB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 64 MB, 2 ranks", "us", "64MB_us", script = "allreduce", ranks = 2 },

@@ -1,5 +1,6 @@
 -- Tokenizing the library's own pages and Lua files, line by line in batches: with a byte-level BPE
--- of 8000 tokens that is trained on them, and with a small WordPiece vocabulary; one line of JSON.
+-- of 8000 tokens that is trained on them, and with small WordPiece and unigram vocabularies; one
+-- line of JSON.
 -- The same work as peer/tokenizing.py.
 --
 --   accel-run bench/tokenizing.lua
@@ -30,4 +31,5 @@ local began = common.now()
 local bpe = tokenizers.train_bpe(lines, { vocab_size = 8000 })
 local train_ms = (common.now() - began) * 1e3
 common.emit { bpe_ms = median_ms(bpe), train_ms = train_ms,
-  wordpiece_ms = median_ms(tokenizers.from_file(root .. "spec/support/tokenizers/bert.json")) }
+  wordpiece_ms = median_ms(tokenizers.from_file(root .. "spec/support/tokenizers/bert.json")),
+  unigram_ms = median_ms(tokenizers.from_file(root .. "spec/support/tokenizers/unigram.json")) }

@@ -45,5 +45,11 @@ began = time.perf_counter()
 bpe.train_from_iterator(lines, trainers.BpeTrainer(
     vocab_size=8000, min_frequency=2, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
 train_ms = (time.perf_counter() - began) * 1e3
-wordpiece = Tokenizer.from_file(os.path.join(ROOT, "spec/support/tokenizers/bert.json"))
-peer.emit(args, bpe_ms=median_ms(bpe, lines), train_ms=train_ms, wordpiece_ms=median_ms(wordpiece, lines))
+
+
+def small(name):
+    return Tokenizer.from_file(os.path.join(ROOT, f"spec/support/tokenizers/{name}.json"))
+
+
+peer.emit(args, bpe_ms=median_ms(bpe, lines), train_ms=train_ms, wordpiece_ms=median_ms(small("bert"), lines),
+    unigram_ms=median_ms(small("unigram"), lines))

@@ -93,7 +93,17 @@ PAIRS_OF_TWO = [("Uniform", [0.0, 2.0], "Normal", [0.5, 2.0]), ("Laplace", [0.5,
                 ("Gumbel", [0.5, 2.0], "Normal", [0.5, 2.0]), ("Beta", [2.5, 0.7], "Normal", [0.5, 2.0]),
                 ("Gamma", [2.5, 0.7], "Exponential", [0.4]), ("Beta", [2.5, 0.7], "Exponential", [0.4]),
                 ("Exponential", [0.4], "Gamma", [2.5, 0.7]), ("Normal", [0.5, 2.0], "Gamma", [2.5, 0.7]),
-                ("Exponential", [0.4], "Uniform", [0.0, 2.0])]
+                ("Exponential", [0.4], "Uniform", [0.0, 2.0]),
+                ("Beta", [1.5, 2.5], "Gamma", [2.5, 0.7]), ("Beta", [1.5, 2.5], "Uniform", [-0.5, 1.0]),
+                ("Beta", [1.5, 2.5], "Uniform", [0.1, 1.0]), ("Beta", [1.5, 2.5], "Chi2", [3.0]),
+                ("Uniform", [0.2, 0.7], "Beta", [1.5, 2.5]), ("Uniform", [0.0, 1.0], "Beta", [1.5, 2.5]),
+                ("Uniform", [-0.2, 0.7], "Beta", [1.5, 2.5]), ("Uniform", [0.5, 3.0], "Gamma", [2.5, 0.7]),
+                ("Uniform", [-0.5, 3.0], "Gamma", [2.5, 0.7]), ("Uniform", [0.0, 3.0], "Exponential", [0.4]),
+                ("Uniform", [-0.5, 3.0], "Exponential", [0.4]), ("Uniform", [-0.5, 3.0], "Gumbel", [0.7, 1.3]),
+                ("Uniform", [0.5, 3.0], "Chi2", [3.0]), ("Exponential", [0.4], "Gumbel", [0.7, 1.3]),
+                ("Gamma", [2.5, 0.7], "Gumbel", [0.7, 1.3]), ("Chi2", [3.0], "Gumbel", [0.7, 1.3]),
+                ("Normal", [0.5, 2.0], "Gumbel", [0.7, 1.3]), ("Normal", [0.5, 2.0], "Laplace", [-1.0, 0.6]),
+                ("Bernoulli", [0.3], "Poisson", [1.7]), ("Poisson", [1.7], "Bernoulli", [0.3])]
 
 
 def values(x):

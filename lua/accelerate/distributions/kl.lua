@@ -144,6 +144,80 @@ end
 FORMULAS["Chi2 Gamma"], FORMULAS["Gamma Chi2"] = FORMULAS.Gamma, FORMULAS.Gamma
 FORMULAS.Chi2 = FORMULAS.Gamma
 
+-- ---- from one over numbers of an interval, "p q"
+
+-- Means of log x and of log (1 - x).
+local LOGS = {
+  Uniform = function(p)
+    local width = p.high - p.low
+    local function integral(x) return core.xlogy(x, x) end
+    return (integral(p.high) - integral(p.low)) / width - 1,
+      (integral(1 - p.low) - integral(1 - p.high)) / width - 1
+  end,
+  Beta = function(p)
+    local a, b = p.concentration1, p.concentration0
+    local both = digamma(a + b)
+    return digamma(a) - both, digamma(b) - both
+  end,
+}
+
+-- value, where p stays within what q is over; elsewhere infinity.
+local function within(inside, value) return core.where(inside, value, core.full_like(value, math.huge)) end
+
+FORMULAS["Beta Gamma"] = function(p, q)
+  local c = q.concentration
+  return -p:entropy() - c * q.rate:log() + lgamma(c) - (c - 1) * LOGS.Beta(p) + q.rate * p.mean
+end
+
+FORMULAS["Uniform Gamma"] = function(p, q)
+  local c = q.concentration
+  local value = -p:entropy() - c * q.rate:log() + lgamma(c) - (c - 1) * LOGS.Uniform(p) + q.rate * p.mean
+  return within(p.low:ge(0), value)
+end
+FORMULAS["Uniform Chi2"], FORMULAS["Beta Chi2"] = FORMULAS["Uniform Gamma"], FORMULAS["Beta Gamma"]
+
+FORMULAS["Uniform Exponential"] = function(p, q) return within(p.low:ge(0), from_exponential(p, q)) end
+
+FORMULAS["Uniform Beta"] = function(p, q)
+  local a, b = q.concentration1, q.concentration0
+  local log_x, log_rest = LOGS.Uniform(p)
+  local value = lgamma(a) + lgamma(b) - lgamma(a + b) - p:entropy() - (a - 1) * log_x - (b - 1) * log_rest
+  return within(core.logical_and(p.low:ge(0), p.high:le(1)), value)
+end
+
+FORMULAS["Beta Uniform"] = function(p, q)
+  return within(core.logical_and(q.low:le(0), q.high:ge(1)), (q.high - q.low):log() - p:entropy())
+end
+
+-- ---- to Gumbel, Laplace and counts, "p q"
+
+-- The logarithm of the mean of exp(-x / s).
+local LOG_MEANS = {
+  Normal = function(p, s) return 0.5 * (p.scale / s) ^ 2 - p.loc / s end,
+  Exponential = function(p, s) return -(1 / (p.rate * s)):log1p() end,
+  Gamma = function(p, s) return -p.concentration * (1 / (p.rate * s)):log1p() end,
+  Uniform = function(p, s)
+    local width = (p.high - p.low) / s
+    return (-(-width):expm1() / width):log() - p.low / s
+  end,
+}
+LOG_MEANS.Chi2 = LOG_MEANS.Gamma
+
+for name, log_mean in next, LOG_MEANS do
+  FORMULAS[name .. " Gumbel"] = function(p, q)
+    local s = q.scale
+    return -p:entropy() + s:log() + (p.mean - q.loc) / s + (q.loc / s + log_mean(p, s)):exp()
+  end
+end
+
+FORMULAS["Normal Laplace"] = function(p, q)
+  local away = (p.loc - q.loc) / p.scale
+  local distance = math.sqrt(2 / math.pi) * (-0.5 * away * away):exp() + away * (away / math.sqrt(2)):erf()
+  return -p:entropy() + (2 * q.scale):log() + p.scale * distance / q.scale
+end
+
+FORMULAS["Bernoulli Poisson"] = function(p, q) return -p:entropy() - p.probs * q.rate:log() + q.rate end
+
 -- What can come from p and not from q.
 local function never(p) return core.full_like(p.mean, math.huge) end
 for _, name in ipairs { "Normal", "Laplace", "Gumbel", "Cauchy" } do
@@ -156,6 +230,8 @@ for _, name in ipairs { "Exponential", "Gamma", "Chi2" } do
     FORMULAS[name .. " " .. other] = function(p, q) return never(p) + 0 * q.mean end
   end
 end
+
+FORMULAS["Poisson Bernoulli"] = function(p, q) return never(p) + 0 * q.mean end
 
 --- Returns the Kullback-Leibler divergence of q from p, in nats: of two distributions of one kind,
 --- or of pairs such as Gamma and Normal.
