@@ -119,6 +119,19 @@ local function archive(text, storages)
   core._zip_write(path, members, "save")
 end
 
+describe("None behind the tensors of a list", function()
+  -- LBFGS keeps such a list: as many places as it remembers steps, filled one by one
+  it("is left out", function()
+    local one = "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000"
+      .. "X\3\0\0\0cpuK\1tQK\0K\1\133K\1\133\137ccollections\nOrderedDict\n)RtR"
+    archive("\128\2}(X\1\0\0\0a](" .. one .. "NNeX\1\0\0\0b](NNeu.", { ["0"] = "\0\0\128?" })
+    local value = utils.load(path)
+    assert.equal(1, #value.a)
+    assert.equal(1, value.a[1]:item())
+    assert.same({}, value.b)
+  end)
+end)
+
 local function wrong(text, opcodes, storages)
   archive("\128\2" .. opcodes, storages)
   local ok, err = pcall(utils.load, path)

@@ -66,8 +66,11 @@ local function is_pickle(bytes)
   return bytes:byte() == 128 and (bytes:byte(2) or 9) <= 5 and bytes:sub(5) ~= "\0\0\0\0{"
 end
 
--- Whether a file is a zip archive, as torch.save writes them.
-function M.is_torch(path) return first_bytes(path):sub(1, 2) == "PK" end
+-- Whether torch.save wrote a file: a zip archive, or a plain pickle, which load refuses by name.
+function M.is_torch(path)
+  local bytes = first_bytes(path)
+  return bytes:sub(1, 2) == "PK" or is_pickle(bytes)
+end
 
 local function tensors_by_name(file, names, get, device)
   local tensors = ordered.new()
@@ -84,8 +87,9 @@ local function read(path, device, lent)
   local bytes = first_bytes(path)
   if bytes:sub(1, 2) == "PK" then return require("accelerate.files.torch").load(path, device, lent) end
   if is_pickle(bytes) then
-    fail("load: '%s': a plain pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one",
-      path)
+    fail("load: '%s': a plain pickle, as torch.save wrote before PyTorch 1.6; save it again with a " ..
+      "newer one: "
+      .. "torch.save(torch.load(path), path)", path)
   end
   local file = core.safetensors_open(path)
   local value = require("accelerate.files.structure").load(file, path, device, lent)
@@ -97,7 +101,8 @@ end
 
 --- Returns the value of a file that `save` or torch.save wrote; of another safetensors file, its
 --- tensors by name. Reads data only: what a file says is never run. Raises for a damaged file, and
---- for a value of Python's that is no plain data (None is left out of dicts).
+--- for a value of Python's that is no plain data (None is left out of dicts, and behind the tensors
+--- of a list).
 ---@param path string
 ---@param opts { map_location: string? }? map_location: where tensors go; default "cpu"
 ---@return any

@@ -131,6 +131,28 @@ end
 function Reader:append(items)
   local t = self:container("list")
   for i = 1, #items do t[#t + 1] = items[i] end
+  if t[#t] == NONE then self.open_lists[t] = true end
+end
+
+-- The number of tensors at the start of a list that holds nothing but None behind them, or nil.
+local function tensors_before_none(t)
+  local count = 0
+  while core.is_tensor(t[count + 1]) do count = count + 1 end
+  for i = count + 1, #t do
+    if t[i] ~= NONE then return nil end
+  end
+  return count
+end
+
+-- A list of tensors with places that are not filled yet ends with the last tensor: LBFGS's state
+-- has one.
+function Reader:cut_lists()
+  for t in next, self.open_lists do
+    local count = tensors_before_none(t)
+    if count then
+      for i = #t, count + 1, -1 do t[i] = nil end
+    end
+  end
 end
 
 -- None in a dict is what nil is in a table: the key is not there.
@@ -323,8 +345,9 @@ local NAMES = { I = "INT", L = "LONG", F = "FLOAT", S = "STRING", V = "UNICODE",
   ["\132"] = "EXT4", ["\143"] = "EMPTY_SET", ["\144"] = "ADDITEMS", ["\145"] = "FROZENSET",
   ["\146"] = "NEWOBJ_EX", ["\150"] = "BYTEARRAY8", ["\151"] = "NEXT_BUFFER", ["\152"] = "READONLY_BUFFER" }
 
---- Returns the value of a pickle. Tuples become lists; entries of dicts that are None are left out.
---- Raises for anything else that has no form in Lua, and names where it is.
+--- Returns the value of a pickle. Tuples become lists; entries of dicts that are None, and None
+--- behind the tensors of a list, are left out. Raises for anything else that has no form in Lua,
+--- and names where it is.
 ---@param text string
 ---@param where string what messages begin with
 ---@param hooks { storage: (fun(kind: string, key: string, count: number): any), tensor:
@@ -333,7 +356,8 @@ local NAMES = { I = "INT", L = "LONG", F = "FLOAT", S = "STRING", V = "UNICODE",
 ---  accelerate.Tensor }
 function M.read(text, where, hooks)
   local self = setmetatable({ text = text, where = where, at = 1, stack = {}, n = 0, marks = {}, memo = {},
-    memoized = 0, plain = {}, storage = hooks.storage, tensor = hooks.tensor, parameter = hooks.parameter },
+    memoized = 0, plain = {}, open_lists = {}, storage = hooks.storage, tensor = hooks.tensor,
+    parameter = hooks.parameter },
     Reader)
   while true do
     local code = self:take(1)
@@ -347,6 +371,7 @@ function M.read(text, where, hooks)
   end
   local value = self:pop()
   if value == NONE then return nil end
+  self:cut_lists()
   flat.flatten(value, where) -- nothing in it that is no data
   return value
 end

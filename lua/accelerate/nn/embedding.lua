@@ -72,8 +72,9 @@ end
 ---  and gets no gradient; max_norm: rows that are read are first scaled down, in place, to this
 ---  norm_type-norm (2); scale_grad_by_freq: gradients of rows are divided by how often they are
 ---  read; sparse: the weight's gradient is a sparse tensor with the rows that were read, for
----  SparseAdam and plain SGD: a step costs what its rows cost. It is not clipped, not reduced over
----  ranks, and not scaled in fp16: prepare refuses what would need that
+---  SparseAdam, and for SGD and Adagrad in their plain forms: a step costs what its rows cost. It
+---  is not clipped, not reduced over ranks, and not scaled in fp16: prepare refuses what would need
+---  that
 function Embedding:init(num_embeddings, embedding_dim, opts)
   setup(self, "Embedding", num_embeddings, embedding_dim, options.check("Embedding", opts, OPTIONS))
 end

@@ -61,7 +61,7 @@ function M.refuse(where, params)
   for i, p in ipairs(params) do
     if kept[p] then
       fail("%s: parameter %d has a sparse gradient, of Embedding { sparse = true }: leave sparse out, or " ..
-        "optimize it with SparseAdam or plain SGD", where, i)
+        "optimize it with SparseAdam, or with plain SGD or Adagrad", where, i)
     end
   end
 end
