@@ -156,12 +156,14 @@ static void FN(lines_in_lanes)(const FN(plan) * p, int count, const T *from, int
    from + 2 * count * from_step);
 }
 
-/* Lines that stand side by side: position j of all of them at from + 2 j step. */
+/* Lines that stand side by side: position j of all of them at from + 2 j step.  The places of the
+ * next results are fetched meanwhile, unless their steps put all into the same few sets of the
+ * caches. */
 static void FN(columns_in_lanes)(const FN(plan) * p, int64_t count, const T *from, T *to, int64_t step,
                                  bool inverse, T scale, V *room)
 {
   enum { L = FN(LANES) };
-  const bool full = count >= L;
+  const bool full = count >= L, fetch = full && step * (int64_t)sizeof(T) % 4096 != 0;
   FN(lanes) x = FN(lanes_in)(room, p->n);
   if (inverse) FN(swap_parts)(&x);
   for (int64_t j = 0; full && j < p->n; j++) { FN(part)(from + 2 * j * step, x.re + j, x.im + j); }
@@ -169,7 +171,10 @@ static void FN(columns_in_lanes)(const FN(plan) * p, int64_t count, const T *fro
   if (inverse) FN(swap_parts)(&x);
   FN(run_lanes)(&p->first, &x);
   if (inverse) FN(swap_parts)(&x);
-  for (int64_t j = 0; full && j < p->n; j++) FN(pair)(to + 2 * j * step, x.re[j] * scale, x.im[j] * scale);
+  for (int64_t j = 0; full && j < p->n; j++) {
+    if (fetch) fft_fetch_far(to + 2 * (j * step + L)), fft_fetch_far(to + 2 * (j * step + L) + L);
+    FN(pair)(to + 2 * j * step, x.re[j] * scale, x.im[j] * scale);
+  }
   for (int64_t j = 0; !full && j < p->n; j++)
     FN(pair_some)(to + 2 * j * step, count, x.re[j] * scale, x.im[j] * scale);
 }
