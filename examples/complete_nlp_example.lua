@@ -144,6 +144,8 @@ accelerator:register_for_checkpointing(progress)
 if options.resume_from_checkpoint then
   local folder = options.resume_from_checkpoint
   folder = accelerator:load_state(folder ~= "latest" and folder or nil)
+  local number = folder:match("checkpoint_(%d+)/?$")
+  if number then accelerator.project_configuration.iteration = number + 1 end  -- of the next save_state
   accelerator:print(("goes on from %s, step %d"):format(folder, progress.step))
 end
 

@@ -69,8 +69,12 @@ CHECKS["complete_nlp_example.lua"] = function(run, ranks)
   local function out(...) return run(ranks, "--max_length", "32", "--output_dir", folder, ...) end
   local ok, why = pcall(function()
     local whole = falls(function(_, ...) return out("--checkpointing_steps", "25", ...) end, ranks, 50)
+    -- as if it had been killed before the second checkpoint, which the run that goes on writes
+    local second = folder .. "/checkpoints/checkpoint_1"
+    assert(os.execute(("mv '%s' '%s'"):format(second, folder)))
     local resumed = out("--resume_from_checkpoint", folder .. "/checkpoints/checkpoint_0",
-      "--max_steps", "50")
+      "--checkpointing_steps", "25", "--max_steps", "50")
+    assert(io.open(second .. "/model.safetensors"), "no second checkpoint"):close()
     local last = whole:match "\n(epoch %d+: accuracy 0%.%d%d%d%d\naccuracy 0%.%d%d%d%d\n)$"
     assert(last and resumed:find(last, 1, true), whole .. resumed)
     assert(resumed:match("\nstep 50: [^\n]*\n") == whole:match("\nstep 50: [^\n]*\n"), whole .. resumed)
