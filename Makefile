@@ -256,13 +256,17 @@ $(BENCH_CUDA): bench/bare_launch.cu Makefile $(OUT)/cuda/flags
 	$(Q)$(NVCC) $(CUDA_FLAGS) -shared -o $@.new $<
 	@mv $@.new $@
 
+# ThreadSanitizer watches runtime/ and vendor/, which several threads are in; a kernel's threads are
+# fibers of one.
+WATCHED    = runtime/% vendor/% emulate/traffic
+one_thread = $(if $(filter tsan,$(MODE)),$(if $(filter $(WATCHED),$(1)),,-fno-sanitize=thread))
 $(OUT)/emulated/%.o: kernels/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,c++ $< (emulated))
-	$(Q)$(CXX) $(EMULATE_FLAGS) $(KERNEL_FLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CXX) $(EMULATE_FLAGS) $(KERNEL_FLAGS) $(call one_thread,$*) -MMD -MP -c -o $@ $<
 $(OUT)/emulated/%.o: kernels/cuda/%.cpp Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $(EMULATE_FLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CXX) $(EMULATE_FLAGS) $(call one_thread,$*) -MMD -MP -c -o $@ $<
 EMULATE_OBJ := $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(EMULATE_SRC:kernels/cuda/%.cpp=$(OUT)/emulated/%.o)
 $(EMULATE_OBJ): | $(ATTRS)
 $(OUT)/libax_cuda_emulated.so: $(EMULATE_OBJ) $(OUT)/cuda/backend.o

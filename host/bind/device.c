@@ -89,22 +89,35 @@ static int arrive(lua_State *L)
 /* ---- live tensors */
 
 /* "train.lua:31 (linear)": the innermost line outside the library, and the core function that is
- * running. */
+ * running.  A step makes the same large results at the same lines each time, so texts are kept. */
+enum { LINES = 64, LONGEST = 96 };
 static const char *where(void)
 {
-  static _Thread_local char text[96];
+  static _Thread_local struct {
+    int line;
+    char source[LONGEST], name[25], text[LONGEST];
+  } known[LINES], *one;
   lua_State *const L = ax_lua.L;
-  char line[64];
-  lua_Debug ar;
+  lua_Debug own, ar;
   const char *name = NULL;
+  char line[64];
 
   if (!ax_lua.open || !L) return "";
-  if (lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar)) name = ar.name;
-  if (!*ax_lua_where(L, line, sizeof line)) return "";
+  if (lua_getstack(L, 0, &own) && lua_getinfo(L, "n", &own)) name = own.name;
+  if (!ax_lua_script_frame(L, &ar)) return "";
   if (name && *name == '_') name++;
-  if (name) snprintf(text, sizeof text, "%s (%.24s)", line, name);
-  else snprintf(text, sizeof text, "%s", line);
-  return text;
+  if (!name) name = "";
+  one = &known[((uintptr_t)ar.source / 16 + (unsigned)ar.currentline * 7 + (unsigned char)*name) % LINES];
+  if (one->line == ar.currentline && strcmp(one->source, ar.source) == 0 &&
+      strncmp(one->name, name, sizeof one->name - 1) == 0)
+    return one->text;
+  /* a longer source is cut, and is then not found again */
+  snprintf(one->source, sizeof one->source, "%s", ar.source);
+  snprintf(one->name, sizeof one->name, "%s", name);
+  one->line = ar.currentline;
+  ax_lua_where(L, line, sizeof line);
+  snprintf(one->text, sizeof one->text, *name ? "%s (%s)" : "%s", line, one->name);
+  return one->text;
 }
 
 /* core._memory_groups(device, most) -> a list of { where, bytes, live }, the tensors of 1 MB and

@@ -29,22 +29,25 @@ const char *ax_lua_core_chunk(char *buf, size_t size)
   return buf;
 }
 
+bool ax_lua_script_frame(lua_State *L, lua_Debug *ar)
+{
+  for (int level = 0; lua_getstack(L, level, ar); level++) {
+    lua_getinfo(L, "Sl", ar);
+    if (ar->currentline > 0 && !ax_lua_in_library(ar->source)) return true;
+  }
+  return false;
+}
+
 const char *ax_lua_where(lua_State *L, char *buf, size_t size)
 {
   lua_Debug ar;
-  int level;
 
   buf[0] = '\0';
-  for (level = 0; lua_getstack(L, level, &ar); level++) {
-    const char *name;
-    size_t long_by;
-    lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || ax_lua_in_library(ar.source)) continue;
-    name = ar.source[0] == '@' ? ar.source + 1 : ar.short_src;
+  if (ax_lua_script_frame(L, &ar)) {
+    const char *name = ar.source[0] == '@' ? ar.source + 1 : ar.short_src;
     /* the end of a path says more than its beginning */
-    long_by = strlen(name) + 16 > size ? strlen(name) + 16 - size : 0;
+    const size_t long_by = strlen(name) + 16 > size ? strlen(name) + 16 - size : 0;
     snprintf(buf, size, "%s%s:%d", long_by ? "..." : "", name + (long_by ? long_by + 3 : 0), ar.currentline);
-    break;
   }
   return buf;
 }

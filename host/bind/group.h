@@ -17,6 +17,8 @@ bool ax_lua_in_library(const char *source);
 const char *ax_lua_core_chunk(char *buf, size_t size);
 /* "train.lua:12", the innermost frame outside the library; "" when there is none.  Returns buf. */
 const char *ax_lua_where(lua_State *L, char *buf, size_t size);
+/* The innermost frame outside the library, with its source and line; false: there is none. */
+bool ax_lua_script_frame(lua_State *L, lua_Debug *ar);
 /* Expects the table of accelerate.core on the stack top; sets its field `dist`. */
 void ax_lua_open_dist(lua_State *L);
 

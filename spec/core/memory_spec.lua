@@ -357,4 +357,29 @@ describe("a failed allocation", function()
       assert.equal(before.structs, after.structs)
     end)
   end
+
+  it("names the line of each script, and the function, also where a line was named before", function()
+    local held = {}
+    for _ = 1, 2 do
+      for _, name in ipairs { "one.lua", "two.lua", ("far"):rep(50) .. "/three.lua" } do
+        for _, fn in ipairs { "zeros", "ones" } do
+          local code = ("local x = require('accelerate.core').%s(2^18 + 77)\nreturn x"):format(fn)
+          held[#held + 1] = assert(loadstring(code, "@" .. name))()
+        end
+      end
+    end
+    local live = {}
+    for _, group in ipairs((core._memory_groups("cpu", 64))) do live[group.where] = group.live end
+    for _, name in ipairs { "one.lua:1", "two.lua:1" } do
+      for _, fn in ipairs { "zeros", "ones" } do
+        assert.are.equal(2, live[("%s (%s)"):format(name, fn)], name .. fn)
+      end
+    end
+    local far = 0
+    for where, count in pairs(live) do
+      if where:find "far/three%.lua:1" then far = far + count end
+    end
+    assert.are.equal(4, far)
+    assert.are.equal(12, #held)
+  end)
 end)
