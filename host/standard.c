@@ -1,11 +1,12 @@
-/* standard.c: what the host changes in Lua's own library: math's seed, os.tmpname, pcall and
- * print. */
+/* standard.c: what the host changes in Lua's own library: math's seed, os.setlocale, os.tmpname,
+ * pcall and print. */
 #include "dist.h"
 #include "interp.h"
 
 #include <lauxlib.h>
 
 #include <errno.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,11 +44,31 @@ static int temporary_name(lua_State *L)
   return 1;
 }
 
-static void name_in_tmpdir(lua_State *L)
+/* os.setlocale keeps the numbers of "C": in another language C's own functions would read the 1.5
+ * of a file as 1, and write 1,5.  The category "numeric" takes no other locale, so that is nil. */
+static int set_locale(lua_State *L)
+{
+  static const char *const names[] = { "all", "collate", "ctype", "monetary", "numeric", "time", NULL };
+  static const int categories[] = { LC_ALL, LC_COLLATE, LC_CTYPE, LC_MONETARY, LC_NUMERIC, LC_TIME };
+  const char *locale = luaL_optstring(L, 1, NULL), *set;
+  const int category = categories[luaL_checkoption(L, 2, "all", names)];
+
+  set = setlocale(category, locale);
+  if (set && locale && strcmp(setlocale(LC_NUMERIC, NULL), "C") != 0) {
+    setlocale(LC_NUMERIC, "C");
+    set = category == LC_NUMERIC ? NULL : setlocale(category, NULL);
+  }
+  lua_pushstring(L, set);
+  return 1;
+}
+
+static void replace_in_os(lua_State *L)
 {
   lua_getglobal(L, "os");
   lua_pushcfunction(L, temporary_name);
   lua_setfield(L, -2, "tmpname");
+  lua_pushcfunction(L, set_locale);
+  lua_setfield(L, -2, "setlocale");
   lua_pop(L, 1);
 }
 
@@ -98,7 +119,7 @@ static void show_in_print(lua_State *L)
 void ax_standard_open(lua_State *L)
 {
   seed_math_random(L);
-  name_in_tmpdir(L);
+  replace_in_os(L);
   explain_in_pcall(L);
   show_in_print(L);
 }

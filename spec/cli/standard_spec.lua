@@ -80,3 +80,30 @@ describe("os.tmpname", function()
       1, true), err)
   end)
 end)
+
+describe("os.setlocale", function()
+  it("keeps the numbers of C, whatever the language", function()
+    host.in_folder(function(folder)
+      if os.execute(("localedef -i de_DE -f UTF-8 '%s/de_DE.UTF-8' >/dev/null 2>&1"):format(
+        folder)) ~= true then
+        return pending "needs localedef and the source of de_DE (package locales)"
+      end
+      local status, out, err = host.run({ "-e", [[
+        assert(os.setlocale("de_DE.UTF-8"):find("LC_TIME=de_DE.UTF-8", 1, true))
+        print(os.date("!%B", 0), os.setlocale(nil, "numeric"), os.setlocale("de_DE.UTF-8", "numeric"))
+        local path = os.tmpname()
+        local file = io.open(path, "w")
+        file:write("a\n3e-2\n1.5\n")
+        file:close()
+        local set = require("accelerate.data").read_csv(path, { float = "float64" })
+        os.remove(path)
+        print(set:get(1).a, set:get(2).a)
+        print(pcall(require("accelerate.tensor").dropout, require("accelerate.tensor").zeros(2), 1.5))
+        print(os.setlocale("C"), os.setlocale("no_SUCH"), pcall(os.setlocale, "C", "x"))
+      ]] }, { env = { LOCPATH = folder } })
+      assert.are.equal(0, status, err)
+      has(out, "^Januar\tC\tnil\n0.03\t1.5\nfalse\t[^\n]*got 1%.5\n")
+      has(out, "\nC\tnil\tfalse\tbad argument #2 to '[^\n]*invalid option 'x'%)\n$")
+    end)
+  end)
+end)
