@@ -66,7 +66,7 @@ describe("accel-run env", function()
       local out = with {}
       has(out, "- cuda:1: emulated, sm_90, 1.07 GB, 4 multiprocessors")
       has(out, "- CUDA runtime, of this build: 13.0, machine code for sm_90")
-      for _, name in ipairs { "cuBLASLt", "cuDNN", "NCCL", "cuFFT" } do
+      for _, name in ipairs { "cuBLASLt", "cuDNN", "NCCL", "cuFFT", "cuSOLVER" } do
         has(out, ("- %s: not found: %s needs "):format(name, name))
       end
       has(out, "/nowhere")
@@ -79,6 +79,7 @@ describe("accel-run env", function()
       local out = with { ACCEL_CUDA_LIBRARIES = build .. "/fakes" }
       has(out, "- cuDNN: 9.")
       has(out, "- cuFFT: 12.")
+      has(out, "- cuSOLVER: 12.")
     end)
 
     it("takes libraries that are made for its CUDA, wherever they are in the order", function()

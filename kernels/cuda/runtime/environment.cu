@@ -90,5 +90,6 @@ extern "C" const char *ax_cuda_environment(void)
   report_library("cuDNN", "libcudnn.so.9", "cudnnGetVersion");
   report_library("NCCL", "libnccl.so.2", "ncclGetVersion");
   report_library("cuFFT", "libcufft.so.*-1", "cufftGetProperty");
+  report_library("cuSOLVER", "libcusolver.so.*-1", "cusolverGetProperty");
   return text;
 }

@@ -236,9 +236,6 @@ template <class T> struct factor {
     return { v.re * by, single && real_ends ? 0 : v.im * by };
   }
 };
-struct as_it_is {
-  template <class S> __device__ __forceinline__ S operator()(S v, int64_t, int64_t) const { return v; }
-};
 
 /* y[i] = f(x[i], position i / inner % n, ..); also in place */
 template <class S, class F>
@@ -339,8 +336,8 @@ static ax_status to_complex(const ax_call *call, cufftType type, int64_t dim, bo
   if (y->numel == 0) return AX_OK;
   if (j.turned || (uintptr_t)from % sizeof(C)) { /* cuFFT reads pairs of real numbers */
     AX_TRY(room(&j, 0, (size_t)x->numel * sizeof(S), &own));
-    if (j.turned) AX_TRY(turn_lines<S>(j, n, from, own, as_it_is()));
-    else AX_TRY(pass_over<S>(j, n, from, own, as_it_is()));
+    if (j.turned) AX_TRY(turn_lines<S>(j, n, from, own, ax_as_it_is()));
+    else AX_TRY(pass_over<S>(j, n, from, own, ax_as_it_is()));
     from = own;
   }
   if (j.turned) AX_TRY(room(&j, 1, (size_t)y->numel * sizeof(C), &to));
@@ -371,8 +368,8 @@ static ax_status to_real(const ax_call *call, cufftType type, int64_t dim, int64
   else AX_TRY(pass_over<C>(j, in, ax_data(x), own, by));
   if (j.turned || (uintptr_t)to % sizeof(C)) AX_TRY(room(&j, 1, (size_t)y->numel * sizeof(T), &to));
   AX_TRY(transform(j.d, key_of(j, type, in, n), own, to, true));
-  if (j.turned) st = turn_back<T>(j, n, to, ax_data(y), as_it_is());
-  else if (to != ax_data(y)) st = pass_over<T>(j, n, to, ax_data(y), as_it_is());
+  if (j.turned) st = turn_back<T>(j, n, to, ax_data(y), ax_as_it_is());
+  else if (to != ax_data(y)) st = pass_over<T>(j, n, to, ax_data(y), ax_as_it_is());
 out:
   end(&j);
   return st;

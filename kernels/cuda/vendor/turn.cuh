@@ -10,6 +10,11 @@ template <class R> struct alignas(2 * sizeof(R)) ax_cuda_cx {
   R re, im;
 };
 
+/* What moves elements without a change. */
+struct ax_as_it_is {
+  template <class S> __device__ __forceinline__ S operator()(S v, int64_t, int64_t) const { return v; }
+};
+
 enum { AX_TURN_TILE = 32, AX_TURN_ROWS = 8 };
 
 /* y[b][c][r] = f(x[b][r][c], r, c) */
