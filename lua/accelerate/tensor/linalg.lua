@@ -8,8 +8,9 @@
 --- of complex matrices are computed by LAPACK (Debian's libopenblas0, found when it is first
 --- needed), each matrix by one thread. Results do
 --- not depend on the number of threads. Factorisations have gradients, which can be differentiated
---- again unless the function names a limit. Tensors on a GPU are copied to the CPU for a
---- factorisation, and its results back. Several results are several values.
+--- again unless the function names a limit. On a GPU they run through cuSOLVER; eig,
+--- lstsq and ldl, and all of them where it is missing, copy tensors to the CPU and back. Several
+--- results are several values.
 ---
 --- What depends on the values and not only on shapes raises where it is not defined: a singular
 --- matrix, NaN or inf in svd, eigh and lstsq. The message names the matrix of the batch, counted
