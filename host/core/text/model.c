@@ -11,14 +11,6 @@ static bool is_plain(uint32_t c)
   return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255);
 }
 
-uint32_t ax_char_of_byte(uint8_t byte)
-{
-  uint32_t n = 256;
-  if (is_plain(byte)) return byte;
-  for (uint32_t c = 0; c < byte; c++) n += !is_plain(c);
-  return n;
-}
-
 int ax_byte_of(uint32_t code)
 {
   if (code < 256) return is_plain(code) ? (int)code : -1;

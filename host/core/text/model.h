@@ -78,8 +78,6 @@ ax_status ax_bpe_run(ax_model *m, const char *s, int64_t n, ax_tokens_out *out);
 
 /* The byte of a character of the byte-level alphabet; -1: it is none. */
 int ax_byte_of(uint32_t code);
-/* The character for a byte. */
-uint32_t ax_char_of_byte(uint8_t byte);
 /* Turns a token of that alphabet into bytes; false: it is not written in it. */
 bool ax_bytes_of(ax_text token, char *out, size_t *n);
 

@@ -16,7 +16,6 @@ struct accelerate_dirent {
 struct accelerate_dirent *readdir(accelerate_dir *dir);
 int open(const char *path, int flags, ...);
 int close(int fd);
-int fsync(int fd);
 int unlink(const char *path);
 int rmdir(const char *path);
 int rename(const char *from, const char *to);
@@ -101,20 +100,6 @@ function M.exchange(a, b)
   local known, status = pcall(function() return C.renameat2(CURRENT, a, CURRENT, b, EXCHANGE) end)
   if not known then return nil, "the C library has no renameat2" end
   return outcome(status, "exchange " .. a .. " with", b)
-end
-
-local CANNOT = { [22] = true, [38] = true, [95] = true } -- EINVAL, ENOSYS, EOPNOTSUPP
-
---- Writes a directory's list of names to the disk. Some file systems cannot; that is no error.
---- True, or nil and the reason.
-function M.sync_dir(path)
-  local fd = C.open(path, 0)
-  if fd < 0 then return outcome(-1, "open", path) end
-  local status = C.fsync(fd)
-  if status ~= 0 and CANNOT[ffi.errno()] then status = 0 end
-  local ok, why = outcome(status, "sync", path)
-  C.close(fd)
-  return ok, why
 end
 
 --- Removes a file, or a directory with all that is in it. Links are removed, not followed. True,
