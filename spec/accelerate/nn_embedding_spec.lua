@@ -106,6 +106,55 @@ describe("nn.Embedding", function()
   end)
 end)
 
+describe("bags", function()
+
+  it("are sums and means of their rows, with the gradients of them", function()
+    core.manual_seed(6)
+    for _, dtype in ipairs { "float64", "bfloat16" } do
+      local weight = core.randn(9, 5, { dtype = dtype })
+      local flat = core.randint(0, 9, { 14 })
+      local offsets, ends = core.tensor({ 0, 3, 3, 8 }, { dtype = "int64" }), { 0, 3, 3, 8, 14 }
+      for _, case in ipairs { { "sum" }, { "mean" }, { "mean", padding = 4 }, { "sum", factors = true },
+        { "sum", factors = true, padding = -2 } } do
+        local mode, padding = case[1], case.padding
+        local factors = case.factors and core.rand(14, { dtype = dtype }):requires_grad_()
+        local w = weight:detach():clone():requires_grad_()
+        local y = F.embedding_bag(flat, w, offsets, { mode = mode, padding_idx = padding,
+          per_sample_weights = factors or nil })
+        assert.equal(dtype, y.dtype)
+        local v, f = weight:detach():double():clone():requires_grad_(), factors
+          and factors:detach():double():clone():requires_grad_()
+        local rows = {}
+        for bag = 1, 4 do
+          local sum, n = core.zeros(5, { dtype = "float64" }), 0
+          for i = ends[bag] + 1, ends[bag + 1] do
+            local at = flat[i]:item()
+            if not padding or at ~= (padding < 0 and padding + 9 or padding) then
+              sum, n = sum + (f and v[at + 1] * f[i] or v[at + 1]), n + 1
+            end
+          end
+          rows[bag] = mode == "mean" and sum / math.max(n, 1) or sum
+        end
+        local expected = core.stack(rows, 1)
+        local seed = core.randn(4, 5, { dtype = dtype })
+        y:backward(seed)
+        expected:backward(seed:double())
+        local bound = dtype == "float64" and 1e-12 or 0.03
+        local function check(got, wanted)
+          assert.is_true((got:double() - wanted):abs():max():item() < bound, mode .. " of " .. dtype)
+        end
+        check(y, expected)
+        check(w.grad, v.grad)
+        if f then check(factors.grad, f.grad) end
+      end
+    end
+    raises("index 9 at position [1] (from 0) is outside 0..8", F.embedding_bag,
+      core.tensor({ { 0, 9 } }, { dtype = "int64" }), core.ones(9, 2))
+    raises("outside 0..8", F.embedding_bag, core.tensor({ { -1, 2 } }, { dtype = "int64" }), core.ones(9, 2))
+    assert.same({ { 0, 0 } }, F.embedding_bag(core.zeros(1, 0):long(), core.ones(9, 2)):tolist())
+  end)
+end)
+
 describe("padding modules", function()
   it("surround the last dims, in PyTorch's order", function()
     local x = core.arange(4):float():view(1, 1, 2, 2)

@@ -332,4 +332,52 @@ describe("Bilinear and distances", function()
     assert.is_true(tensor.equal(nn.PairwiseDistance { p = 1 }(x, z), F.pairwise_distance(x, z, { p = 1 })))
     assert.matches("bilinear: x1 %[2, 4%] and x2 %[2, 4%] do not fit weight %[5, 3, 4%]", message(b, y, y))
   end)
+
+  describe("of all pairs of rows", function()
+    local function direct(x, y) return core.norm(x:unsqueeze(-2) - y:unsqueeze(-3), 2, -1) end
+    local function far(a, b, near_to)
+      local top = b:abs():max():item()
+      return (a:double() - b):abs():max():item() > near_to * (top > 0 and top or 1)
+    end
+
+    it("are as exact as the rows, also where these are near each other", function()
+      core.manual_seed(4)
+      local x, y = core.randn(100, 33), core.randn(70, 33)
+      for name, pair in pairs { plain = { x, y }, equal = { x, x }, far_off = { x + 1e4, y + 1e4 },
+        near = { x, x + core.randn(100, 33) * 1e-5 }, large = { x * 1e15, y * 1e15 },
+        cluster = { x * 1e-6 + 1, x * 1e-6 + 1 }, few = { x[{ { 1, 3 } }], y }, rows_of_0 = { x * 0, y * 0 },
+        stacks = { core.randn(3, 40, 20), core.randn(3, 50, 20) }, spread = { x, core.randn(2, 70, 33) },
+        strided = { core.randn(33, 100):t(), core.randn(70, 66)[{ {}, { 1, 66, 2 } }] } } do
+        local a, b = pair[1]:detach():clone():requires_grad_(), pair[2]:detach():clone():requires_grad_()
+        local c, d = a:detach():double():requires_grad_(), b:detach():double():requires_grad_()
+        local r, expected = tensor.cdist(a, b), direct(c, d)
+        local seed = core.randn(r.shape)
+        r:backward(seed)
+        expected:backward(seed:double())
+        assert.equal("float32", r.dtype)
+        local worst = ((r:double() - expected):abs() / expected:clamp { min = 1e-30 }):max():item()
+        assert.is_true(worst < 1.2e-7, name .. ": " .. worst)
+        assert.is_false(far(a.grad, c.grad, 1e-6), name)
+        assert.is_false(far(b.grad, d.grad, 1e-6), name)
+      end
+    end)
+
+    it("keep what is not finite, half types, and gradients of gradients", function()
+      local x, y = core.randn(60, 40), core.randn(40, 40)
+      x[1][2], x[2][3] = math.huge, 0 / 0
+      local d = tensor.cdist(x, y)
+      assert.equal(math.huge, d[1]:amin():item())
+      assert.is_true(d[2]:isnan():all():item())
+      assert.is_true(d[{ { 3, 60 } }]:isfinite():all():item())
+      local half = tensor.cdist(core.randn(60, 40):bfloat16(), y:bfloat16())
+      assert.equal("bfloat16", half.dtype)
+      local function second(distance, a, b)
+        a, b = a:detach():requires_grad_(), b:detach():requires_grad_()
+        local g = core.grad(distance(a, b):sin():sum(), a, { create_graph = true })
+        return core.grad(g:square():sum(), b)
+      end
+      local a, b = core.randn(60, 20), core.randn(40, 20)
+      assert.is_false(far(second(tensor.cdist, a, b), second(direct, a:double(), b:double()), 1e-6))
+    end)
+  end)
 end)

@@ -155,6 +155,26 @@ local function largest(rows, bag, count, kept)
   return core.where(filled:unsqueeze(-1), top, 0)
 end
 
+local product = core._row "_sparse_product"
+
+-- The sums of all bags as the product of a sparse matrix, which has a row for each bag, with the
+-- weight: no row of it is copied. Plans of the matrix: host/core/ops/sparse.def.
+local function summed(flat, weight, bag, count, factors)
+  if flat:numel() > 0 and (flat:amin():item() < 0 or flat:amax():item() >= weight.shape[1]) then
+    core.embedding(flat, weight) -- raises, and names the number
+  end
+  local function plan(ordered, rows, ...)
+    return core.cat({ core.searchsorted(ordered, core.arange(rows + 1)), ... }, 1)
+  end
+  local values = factors or core.ones({ flat:numel() }, { dtype = weight.dtype })
+  local turned
+  if core.is_grad_enabled() and (weight.requires_grad or values.requires_grad) then
+    local ordered, order = flat:sort(1)
+    turned = plan(ordered, weight.shape[1], bag:index_select(1, order), order)
+  end
+  return product(values, weight, plan(bag, count, flat), turned, count):to(weight.dtype)
+end
+
 --- Sums, averages or takes the largest of the rows of each bag: embedding and a reduction.
 ---@param input accelerate.Tensor int64: (bags, n), or all bags one after the other with offsets
 ---@param weight accelerate.Tensor (count, size)
@@ -176,17 +196,24 @@ function M.embedding_bag(input, weight, ...)
   local padding = o.padding_idx
   if padding and padding < 0 then padding = padding + weight.shape[1] end
   local flat = input:reshape(-1)
-  local rows, kept = rows_of("embedding_bag", flat, weight, padding, o), padding and flat:ne(padding)
-  if o.mode == "max" then return largest(rows, bag, count, kept) end
+  local kept = padding and flat:ne(padding)
   local factors = o.per_sample_weights and o.per_sample_weights:reshape(-1)
-  if kept then factors = (factors or 1) * kept:to(rows.dtype) end
-  if factors then rows = rows * factors:unsqueeze(-1) end
-  local sum = core.zeros({ count, weight.shape[2] }, { dtype = rows.dtype, device = rows.device })
-    :index_add(1, bag, rows)
+  if kept and o.mode ~= "max" then factors = (factors or 1) * kept:to(weight.dtype) end
+  local sum
+  if o.mode == "max" or o.sparse or o.scale_grad_by_freq or weight.device ~= "cpu" then
+    local rows = rows_of("embedding_bag", flat, weight, padding, o)
+    if o.mode == "max" then return largest(rows, bag, count, kept) end
+    if factors then rows = rows * factors:unsqueeze(-1) end
+    sum = core.zeros({ count, weight.shape[2] }, { dtype = rows.dtype, device = rows.device })
+      :index_add(1, bag, rows)
+  else
+    if o.max_norm then renorm(weight, flat, o) end
+    sum = summed(flat, weight, bag, count, factors)
+  end
   if o.mode == "sum" then return sum end
-  local sizes = core.zeros({ count }, { dtype = "int64", device = rows.device })
+  local sizes = core.zeros({ count }, { dtype = "int64", device = weight.device })
     :index_add(1, bag, kept and kept:long() or core.ones_like(bag))
-  return sum / sizes:clamp { min = 1 }:to(rows.dtype):unsqueeze(-1)
+  return sum / sizes:clamp { min = 1 }:to(sum.dtype):unsqueeze(-1)
 end
 
 return M
