@@ -8,6 +8,7 @@
 #endif
 
 #include "casts.h"
+#include "tiles.h"
 
 /* ---- half types, in runs */
 
@@ -171,8 +172,20 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
 /* ---- between equal types: moves bits, by size */
 
 #define TILE 32 /* the side of a transposing copy's tile */
+#define FEW 7   /* columns: these are written in place, as the channels of pictures are */
 
-#define MOVE(size, T) \
+static inline void turn_1(const char *src, int64_t step, char *dst, int64_t across)
+{
+  (void)step, (void)across;
+  *dst = *src;
+}
+static inline void turn_16(const char *src, int64_t step, char *dst, int64_t across)
+{
+  (void)step, (void)across;
+  memcpy(dst, src, 16);
+}
+
+#define MOVE(size, T, block, turn) \
   static void move_##size(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
     if (stride[0] == size && stride[1] == size) { \
@@ -194,18 +207,33 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
   static void tile_##size(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows, \
                           int64_t cols) \
   { \
-    T buffer[TILE][TILE]; \
+    T buffer[TILE][TILE] __attribute__((aligned(64))); \
+    if (cols <= FEW && dst_row == cols * size) { \
+      for (int64_t j = 0; j < cols; j++) \
+        for (int64_t i = 0; i < rows; i++) \
+          *(T *)(dst + (i * cols + j) * size) = *(const T *)(src + j * src_col + i * size); \
+      return; \
+    } \
+    const int64_t down = rows - rows % block, across = cols - cols % block; \
+    for (int64_t j = 0; j < across; j += block) { \
+      const char *from = src + j * src_col; \
+      for (int64_t i = 0; i < down; i += block) \
+        turn(from + i * size, src_col, (char *)&buffer[i][j], TILE * size); \
+    } \
     for (int64_t j = 0; j < cols; j++) { \
       const T *from = (const T *)(src + j * src_col); \
-      for (int64_t i = 0; i < rows; i++) buffer[i][j] = from[i]; \
+      for (int64_t i = j < across ? down : 0; i < rows; i++) buffer[i][j] = from[i]; \
     } \
-    for (int64_t i = 0; i < rows; i++) memcpy(dst + i * dst_row, buffer[i], (size_t)cols * size); \
+    if (cols == TILE) /* copies of a known size need no call */ \
+      for (int64_t i = 0; i < rows; i++) memcpy(dst + i * dst_row, buffer[i], TILE * size); \
+    else \
+      for (int64_t i = 0; i < rows; i++) memcpy(dst + i * dst_row, buffer[i], (size_t)cols * size); \
   }
-MOVE(1, uint8_t)
-MOVE(2, uint16_t)
-MOVE(4, uint32_t)
-MOVE(8, uint64_t)
-MOVE(16, ax_c128)
+MOVE(1, uint8_t, 1, turn_1)
+MOVE(2, uint16_t, AX_BLOCK_2, ax_turn_2)
+MOVE(4, uint32_t, AX_BLOCK_4, ax_turn_4)
+MOVE(8, uint64_t, AX_BLOCK_8, ax_turn_8)
+MOVE(16, ax_c128, 1, turn_16)
 static const ax_loop moves[17] = { [1] = move_1, [2] = move_2, [4] = move_4, [8] = move_8, [16] = move_16 };
 typedef void (*tile_fn)(char *dst, int64_t dst_row, const char *src, int64_t src_col, int64_t rows,
                         int64_t cols);
@@ -337,7 +365,8 @@ static void copy_nest(const ax_iter *it)
       if (o->stride[d] == size) col = d;
       if (x->stride[d] == size) row = d;
     }
-    if (row >= 0 && col >= 0 && row != col && it->shape[row] >= 8 && it->shape[col] >= 8) {
+    if (row >= 0 && col >= 0 && row != col && it->shape[row] >= 8 &&
+        (it->shape[col] > FEW || o->stride[row] == it->shape[col] * size)) {
       transpose t = {
         it, row, col, tiles[size], (it->shape[col] + TILE - 1) / TILE, (it->shape[row] + TILE - 1) / TILE
       };

@@ -107,7 +107,6 @@ describe("nn.Embedding", function()
 end)
 
 describe("bags", function()
-
   it("are sums and means of their rows, with the gradients of them", function()
     core.manual_seed(6)
     for _, dtype in ipairs { "float64", "bfloat16" } do

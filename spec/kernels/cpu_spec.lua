@@ -403,6 +403,47 @@ describe("bfloat16", function()
   end)
 end)
 
+describe("copies that turn dims over", function()
+  -- The elements of x in the order of a permutation, read one by one.
+  local function permuted(values, shape, order)
+    local stride, step = {}, 1
+    for d = #shape, 1, -1 do stride[d], step = step, step * shape[d] end
+    local list, at = {}, {}
+    for d = 1, #shape do at[d] = 0 end
+    for i = 1, step do
+      local from = 1
+      for k, d in ipairs(order) do from = from + at[k] * stride[d] end
+      list[i] = values[from]
+      for k = #order, 1, -1 do
+        at[k] = at[k] + 1
+        if at[k] < shape[order[k]] then break end
+        at[k] = 0
+      end
+    end
+    return list
+  end
+
+  it("move each element, of every size and type", function()
+    for _, case in ipairs { { { 70, 37 }, { 2, 1 } }, { { 64, 64 }, { 2, 1 } }, { { 33, 8 }, { 2, 1 } },
+      { { 2, 3, 9, 11 }, { 1, 3, 4, 2 } }, { { 2, 9, 11, 3 }, { 1, 4, 2, 3 } },
+      { { 3, 7, 40 }, { 3, 1, 2 } }, { { 2, 5, 2, 3, 4, 9 }, { 1, 2, 5, 3, 6, 4 } },
+      { { 1, 16, 40 }, { 1, 3, 2 } }, { { 40, 2 }, { 2, 1 } }, { { 2, 40 }, { 2, 1 } } } do
+      local shape, order = unpack(case)
+      for _, dtype in ipairs { "bool", "uint8", "bfloat16", "int32", "float32", "float64", "complex128" } do
+        local n = 1
+        for _, size in ipairs(shape) do n = n * size end
+        local x = dtype == "bool" and tensor.rand(n):lt(0.5)
+          or tensor.randint(0, 200, { n }):to(dtype == "complex128" and "float64" or dtype)
+        local values = x:totable()
+        if dtype == "complex128" then x = x:to(dtype) end
+        local y = x:view(shape):permute(order):contiguous():view(-1)
+        assert.same(permuted(values, shape, order), (dtype == "complex128" and y:real() or y):totable(),
+          dtype .. " of " .. table.concat(shape, " x "))
+      end
+    end
+  end)
+end)
+
 describe("results of 16 MB and more, which go past the caches,", function()
   it("have the bits of smaller ones", function()
     local rows, n = 4096, 1024
