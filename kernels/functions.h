@@ -200,12 +200,13 @@ AX_FN float ax_hypot_f32(float a, float b)
 AX_FN double ax_hypot_f64(double a, double b) { return hypot(a, b); }
 
 /* The floor of the quotient, exact even where a / b rounds up to a whole number, as Python's //. */
-AX_FN float ax_floor_divide_f32(float a, float b)
+AX_FN float ax_floor_divide_of(float a, float b, float r) /* r = fmod(a, b) */
 {
-  const float r = fmodf(a, b), q = (a - r) / b, down = r != 0.0f && (b < 0.0f) != (r < 0.0f) ? q - 1.0f : q;
+  const float q = (a - r) / b, down = r != 0.0f && (b < 0.0f) != (r < 0.0f) ? q - 1.0f : q;
   const float whole = floorf(down), near = down - whole > 0.5f ? whole + 1.0f : whole;
   return b == 0.0f ? a / b : down != 0.0f ? near : copysignf(0.0f, a / b);
 }
+AX_FN float ax_floor_divide_f32(float a, float b) { return ax_floor_divide_of(a, b, fmodf(a, b)); }
 AX_FN double ax_floor_divide_f64(double a, double b)
 {
   const double r = fmod(a, b), q = (a - r) / b, down = r != 0.0 && (b < 0.0) != (r < 0.0) ? q - 1.0 : q;
@@ -227,7 +228,7 @@ AX_FN int64_t ax_fmod_int(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
   X(exp2) X(log2) X(log10) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(asin) X(acos) X(atan) X(erfc) \
   X(trunc) X(frac)
 #define AX_MORE_FLOAT_BINARY(X) \
-  X(atan2) X(logaddexp) X(xlogy) X(hypot) X(floor_divide)
+  X(atan2) X(logaddexp) X(xlogy) X(hypot)
 
 /* Integers.  A shift by the type's width or more gives what single shifts, one after the other,
  * would give. */

@@ -4,7 +4,7 @@
  * The float32 functions are our own polynomials, without branches, table look-ups or calls, so that
  * a compiler turns a loop over them into vector code.  The comment at each function gives its
  * error, measured on every 61st float against float64, with fused multiply-add; without it
- * (x86-64-v2) errors are up to 0.3 units in the last place larger.  float64 uses libm.  Bits may
+ * (x86-64-v2) errors are up to 0.3 units in the last place larger.  float64: doubles.h and libm.  Bits may
  * differ between processor levels; random numbers, where they may not, have functions of their own
  * (philox.h). */
 #ifndef AX_POINTWISE_H
@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "doubles.h"
 #include "fn.h"
 
 /* a * b + c, fused where the processor has an instruction for it; elsewhere fmaf would be a slow
@@ -246,16 +247,10 @@ AX_FN float ax_floor_f32(float x) { return floorf(x); }
 AX_FN float ax_ceil_f32(float x) { return ceilf(x); }
 AX_FN float ax_round_f32(float x) { return rintf(x); }
 AX_FN float ax_abs_f32(float x) { return fabsf(x); }
-AX_FN float ax_pow_f32(float a, float b) { return powf(a, b); }
-AX_FN double ax_exp_f64(double x) { return exp(x); }
 AX_FN double ax_expm1_f64(double x) { return expm1(x); }
-AX_FN double ax_log_f64(double x) { return log(x); }
 AX_FN double ax_log1p_f64(double x) { return log1p(x); }
-AX_FN double ax_tanh_f64(double x) { return tanh(x); }
-AX_FN double ax_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+AX_FN double ax_sigmoid_f64(double x) { return 1.0 / (1.0 + ax_exp_f64(-x)); }
 AX_FN double ax_erf_f64(double x) { return erf(x); }
-AX_FN double ax_sin_f64(double x) { return sin(x); }
-AX_FN double ax_cos_f64(double x) { return cos(x); }
 AX_FN double ax_sqrt_f64(double x) { return sqrt(x); }
 AX_FN double ax_rsqrt_f64(double x) { return 1.0 / sqrt(x); }
 AX_FN double ax_reciprocal_f64(double x) { return 1.0 / x; }
@@ -265,13 +260,22 @@ AX_FN double ax_round_f64(double x) { return rint(x); }
 AX_FN double ax_abs_f64(double x) { return fabs(x); }
 AX_FN double ax_pow_f64(double a, double b) { return pow(a, b); }
 
+/* C's fmodf(a, b) where the quotient is below 2^28: there the quotient, its whole part times b and
+ * the difference have room in float64, so that the result is exact. */
+AX_FN int ax_fmod_is_near(float a, float b) { return fabsf(a) < fabsf(b) * 0x1p28f; }
+AX_FN float ax_fmod_near_f32(float a, float b)
+{
+  const double q = trunc((double)a / (double)b), r = (double)a - (double)b * q;
+  return copysignf(q == 0.0 ? a : (float)r, a); /* b may be infinite */
+}
+
 /* a - b floor(a / b), computed by fmod and therefore exact; it has the sign of b, as in Lua and
  * Python. */
-AX_FN float ax_remainder_f32(float a, float b)
+AX_FN float ax_remainder_of(float r, float b) /* r = fmod(a, b) */
 {
-  const float r = fmodf(a, b);
-  return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r;
+  return (r != 0.0f) & ((r < 0.0f) != (b < 0.0f)) ? r + b : r;
 }
+AX_FN float ax_remainder_f32(float a, float b) { return ax_remainder_of(fmodf(a, b), b); }
 AX_FN double ax_remainder_f64(double a, double b)
 {
   const double r = fmod(a, b);
@@ -340,7 +344,6 @@ AX_FN int64_t ax_pow_int(int64_t a, int64_t b)
   X(mul, (U)a * (U)b) \
   X(maximum, a > b ? a : b) \
   X(minimum, a < b ? a : b) \
-  X(remainder, ax_remainder_int(a, b)) \
   X(pow, ax_pow_int(a, b))
 
 #define AX_BOOL_UNARY(X) \

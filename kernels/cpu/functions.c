@@ -11,16 +11,10 @@
   AX_LOOP2(name##_f64, double, double, ax_##name##_f64(a, b))
 AX_MORE_FUNCTIONS(MATH1)
 AX_MORE_FLOAT_BINARY(MATH2)
-MATH1(tan)
-AX_LOOP2(fmod_f32, float, float, fmodf(a, b))
-AX_LOOP2(fmod_f64, double, double, fmod(a, b))
 
 /* Integers are whole numbers already. */
 #define INTEGERS(X) X(i64, int64_t) X(i32, int32_t) X(u8, uint8_t)
-#define WHOLE(S, T) \
-  AX_LOOP1(trunc_##S, T, T, x) \
-  AX_LOOP2(floor_divide_##S, T, T, ax_floor_divide_int(a, b)) \
-  AX_LOOP2(fmod_##S, T, T, ax_fmod_int(a, b))
+#define WHOLE(S, T) AX_LOOP1(trunc_##S, T, T, x)
 INTEGERS(WHOLE)
 
 #define TABLE(name, ...) \
@@ -44,7 +38,6 @@ INTEGERS(WHOLE)
   AX_LOOP1(asin_##S, C, C, casin##F(x)) \
   AX_LOOP1(acos_##S, C, C, cacos##F(x)) \
   AX_LOOP1(atan_##S, C, C, catan##F(x)) \
-  AX_LOOP1(tan_##S, C, C, ctan##F(x)) \
   AX_LOOP3_WITH(addcmul_##S, C, C, C, AX_NUMBERS(R), m + p0 * AX_CMUL(a, b)) \
   AX_LOOP3_WITH(addcdiv_##S, C, C, C, AX_NUMBERS(R), m + p0 * ax_cdiv_##S(a, b)) \
   AX_LOOP3(lerp_##S, C, C, C, ax_clerp_##S(m, a, b))
@@ -69,66 +62,6 @@ TABLE(atan2, FLOATS(atan2))
 TABLE(logaddexp, FLOATS(logaddexp))
 TABLE(xlogy, FLOATS(xlogy))
 TABLE(hypot, FLOATS(hypot))
-
-/* ---- tan: libm computes angles beyond the reduction's range, one by one */
-
-static void tan_runs(char *const *data, const int64_t *stride, int64_t n, const void *ctx)
-{
-  for (int64_t lo = 0; lo < n; lo += 1024) {
-    const int64_t count = n - lo < 1024 ? n - lo : 1024;
-    char *const part[2] = { data[0] + lo * stride[0], data[1] + lo * stride[1] };
-    int large = 0;
-    for (int64_t i = 0; i < count; i++)
-      large |= !(fabsf(*(const float *)(part[1] + i * stride[1])) <= AX_TRIG_LIMIT);
-    if (!large) {
-      tan_f32(part, stride, count, ctx);
-      continue;
-    }
-    for (int64_t i = 0; i < count; i++) {
-      const float x = *(const float *)(part[1] + i * stride[1]);
-      *(float *)(part[0] + i * stride[0]) = fabsf(x) <= AX_TRIG_LIMIT ? ax_tan_f32(x) : tanf(x);
-    }
-  }
-}
-TABLE(tan, [AX_F32] = tan_runs, [AX_F64] = tan_f64, AX_COMPLEX(tan))
-
-/* ---- division of integers: finds a zero divisor before it writes anything */
-
-#define ZERO(S, T) \
-  static void zero_##S(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
-  { \
-    int found = 0; \
-    for (int64_t i = 0; i < n; i++) found |= *(const T *)(data[0] + i * stride[0]) == 0; \
-    if (found) __atomic_store_n(*(int *const *)ctx, 1, __ATOMIC_RELAXED); \
-  }
-INTEGERS(ZERO)
-
-static ax_status divide(const ax_call *call, const ax_loop *loops)
-{
-  static const ax_loop zeros[AX_DTYPE_COUNT] = { INTS(zero) };
-  const ax_loop zero = zeros[call->iter->op[1].dtype];
-
-  if (zero) {
-    ax_iter divisor = *call->iter;
-    int found = 0, *to = &found;
-    divisor.n = 1;
-    divisor.op[0] = divisor.op[2];
-    ax_cpu_nest(&divisor, zero, &to);
-    if (found) return ax_fail(AX_ERANGE, "%s: division of an integer by zero", ax_ops[call->op].name);
-  }
-  return ax_cpu_pointwise(call, loops, 1, NULL);
-}
-
-ax_status ax_cpu_floor_divide(const ax_call *call)
-{
-  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(floor_divide), INTS(floor_divide) };
-  return divide(call, loops);
-}
-ax_status ax_cpu_fmod(const ax_call *call)
-{
-  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(fmod), INTS(fmod) };
-  return divide(call, loops);
-}
 
 /* ---- three operands: m, a, b */
 

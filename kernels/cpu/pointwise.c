@@ -16,7 +16,6 @@ AX_FLOAT_FUNCTIONS(MATH)
 #define FLOAT2(name, expr) AX_LOOP2(name##_f32, T, T, expr)
 AX_FLOAT_UNARY(FLOAT1)
 AX_FLOAT_BINARY(FLOAT2)
-FLOAT2(remainder, ax_remainder_f32(a, b))
 #undef T
 #undef FLOAT1
 #undef FLOAT2
@@ -26,7 +25,6 @@ FLOAT2(remainder, ax_remainder_f32(a, b))
 #define FLOAT2(name, expr) AX_LOOP2(name##_f64, T, T, expr)
 AX_FLOAT_UNARY(FLOAT1)
 AX_FLOAT_BINARY(FLOAT2)
-FLOAT2(remainder, ax_remainder_f64(a, b))
 FLOAT2(pow, ax_pow_f64(a, b))
 #undef T
 #undef FLOAT1
@@ -85,8 +83,6 @@ AX_FLOAT_BINARY(HALF2)
   AX_LOOP1(exp_##S, C, C, cexp##F(x)) \
   AX_LOOP1(log_##S, C, C, clog##F(x)) \
   AX_LOOP1(sqrt_##S, C, C, csqrt##F(x)) \
-  AX_LOOP1(sin_##S, C, C, csin##F(x)) \
-  AX_LOOP1(cos_##S, C, C, ccos##F(x)) \
   AX_LOOP1(tanh_##S, C, C, ctanh##F(x)) \
   AX_LOOP1(expm1_##S, C, C, ax_cexpm1_##S(x)) \
   AX_LOOP1(log1p_##S, C, C, ax_clog1p_##S(x)) \
@@ -137,46 +133,6 @@ TABLE(erf, FLOATS(erf))
 TABLE(_tanh_backward, FLOATS(_tanh_backward), HALF(_tanh_backward))
 TABLE(_sigmoid_backward, FLOATS(_sigmoid_backward), HALF(_sigmoid_backward))
 TABLE(_relu_backward, FLOATS(_relu_backward), HALF(_relu_backward))
-
-/* ---- sin and cos: libm computes large arguments, one by one */
-
-AX_LOOP1(sin_fast, float, float, ax_sin_f32(x))
-AX_LOOP1(cos_fast, float, float, ax_cos_f32(x))
-AX_LOOP1(sin_f64, double, double, ax_sin_f64(x))
-AX_LOOP1(cos_f64, double, double, ax_cos_f64(x))
-
-static bool any_large(const char *p, int64_t stride, int64_t n)
-{
-  int large = 0;
-  if (stride == sizeof(float)) {
-    const float *x = (const float *)p;
-#pragma omp simd reduction(| : large)
-    for (int64_t i = 0; i < n; i++) large |= !(fabsf(x[i]) <= AX_TRIG_LIMIT);
-  } else
-    for (int64_t i = 0; i < n; i++) large |= !(fabsf(*(const float *)(p + i * stride)) <= AX_TRIG_LIMIT);
-  return large;
-}
-
-#define TRIG(name) \
-  static void name##_f32(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
-  { \
-    for (int64_t lo = 0; lo < n; lo += 1024) { \
-      const int64_t count = n - lo < 1024 ? n - lo : 1024; \
-      char *const part[2] = { data[0] + lo * stride[0], data[1] + lo * stride[1] }; \
-      if (!any_large(part[1], stride[1], count)) { \
-        name##_fast(part, stride, count, ctx); \
-        continue; \
-      } \
-      for (int64_t i = 0; i < count; i++) { /* an element's bits do not depend on its neighbours */ \
-        const float x = *(const float *)(part[1] + i * stride[1]); \
-        *(float *)(part[0] + i * stride[0]) = fabsf(x) <= AX_TRIG_LIMIT ? ax_##name##_f32(x) : name##f(x); \
-      } \
-    } \
-  }
-TRIG(sin)
-TRIG(cos)
-TABLE(sin, FLOATS(sin), AX_COMPLEX(sin))
-TABLE(cos, FLOATS(cos), AX_COMPLEX(cos))
 
 /* ---- clamp: the limits are infinite where not given */
 
@@ -242,43 +198,6 @@ static void pow_f32(char *const *data, const int64_t *stride, int64_t n, const v
                        : b == -2.0f ? pow_minus_two
                                     : pow_any;
   loop(data, stride, n, ctx);
-}
-
-/* ---- pow and remainder of integers: finds an operand without a result before it writes
- * anything */
-
-/* ctx: an int, set to 1 when the operand contains a 0 (remainder) or a negative number (pow). */
-#define FIND(fn, T, test) \
-  static void fn(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
-  { \
-    int found = 0; \
-    for (int64_t i = 0; i < n; i++) { \
-      const T x = *(const T *)(data[0] + i * stride[0]); \
-      found |= (test); \
-    } \
-    if (found) __atomic_store_n(*(int *const *)ctx, 1, __ATOMIC_RELAXED); \
-  }
-FIND(zero_i64, int64_t, x == 0)
-FIND(zero_i32, int32_t, x == 0)
-FIND(zero_u8, uint8_t, x == 0)
-
-ax_status ax_cpu_remainder(const ax_call *call)
-{
-  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(remainder), INTS(remainder) };
-  static const ax_loop zeros[AX_DTYPE_COUNT] = {
-    [AX_I64] = zero_i64, [AX_I32] = zero_i32, [AX_U8] = zero_u8
-  };
-  const ax_loop zero = zeros[call->iter->op[1].dtype];
-
-  if (zero) {
-    ax_iter divisor = *call->iter;
-    int found = 0, *to = &found;
-    divisor.n = 1;
-    divisor.op[0] = divisor.op[2];
-    ax_cpu_nest(&divisor, zero, &to);
-    if (found) return ax_fail(AX_ERANGE, "remainder: division of an integer by zero");
-  }
-  return ax_cpu_pointwise(call, loops, 1, NULL);
 }
 
 ax_status ax_cpu_pow(const ax_call *call)

@@ -60,7 +60,8 @@ TWO(pow, ax_pow_f64(a, b))
 
 #define INTEGERS(T_, U_) \
   AX_INT_UNARY(ONE) \
-  AX_INT_BINARY(TWO)
+  AX_INT_BINARY(TWO) \
+  TWO(remainder, ax_remainder_int(a, b))
 #define T int64_t
 #define U uint64_t
 #define ONE(name, expr) AX_FUNCTOR(name, int64_t, int64_t x, expr)

@@ -1,0 +1,122 @@
+--- Functions that run in vector code: their errors beside libm's, in every position of a tensor.
+local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
+
+local inf, nan = math.huge, 0 / 0
+
+-- units in the last place near v, of float64 or float32
+local function unit(v, digits, least)
+  local _, e = math.frexp(v)
+  return math.ldexp(1, math.max(e, least) - digits)
+end
+local function alike(a, b) return a == b and (a ~= 0 or 1 / a == 1 / b) or a ~= a and b ~= b end
+local function holds(limit, digits, least, name, got, want, at)
+  if alike(got, want) then return end
+  local off = math.abs(got - want) / unit(want, digits, least)
+  assert.is_true(off <= limit, ("%s of %.17g: got %.17g, expected %.17g"):format(name, at, got, want))
+end
+
+local function random(n, seed)
+  return tensor.rand(n, { dtype = "float64", generator = tensor.Generator(seed) })
+end
+
+-- A transposed copy of x, whose elements are not adjacent.
+local function apart(x)
+  local wide = core.zeros({ x:numel(), 3 }, { dtype = x.dtype })
+  wide:select(2, 2):copy_(x)
+  return wide:select(2, 2)
+end
+
+describe("float64 functions", function()
+  local ends = { 0, -0.0, inf, -inf, nan, 1, -1, 5e-324, -5e-324, 2.3e-308, 1.7e308, -1.7e308, 709.7, 709.9,
+    -708.5, -744.9, -745.2, 1e-300, 0.5, 22.1 }
+  local exact = {
+    exp = math.exp, log = math.log, sin = math.sin, cos = math.cos, tanh = math.tanh,
+    sigmoid = function(x) return 1 / (1 + math.exp(-x)) end,
+  }
+  local limits = { exp = 1.5, log = 1.5, sin = 1.5, cos = 1.5, tanh = 4, sigmoid = 3 }
+  for name, fn in pairs(exact) do
+    it(name .. " is close to libm's, at the ends of the range too", function()
+      local samples = { tensor.tensor(ends, { dtype = "float64" }), random(1201, 1) * 2 - 1,
+        random(1201, 2) * 1400 - 700, (random(1201, 3) * 60 - 30):exp2(), 1 + random(1001, 4) * 1e-6,
+        (random(1001, 5) * 1e9):round() * math.pi / 2 }
+      for _, x in ipairs(samples) do
+        local got, strided, from = x[name](x):totable(), apart(x)[name](apart(x)):totable(), x:totable()
+        for i, v in ipairs(got) do
+          assert.is_true(alike(v, strided[i]), name .. " differs with the layout")
+          holds(limits[name], 53, -1021, name, v, fn(from[i]), from[i])
+        end
+      end
+    end)
+  end
+
+  it("give an element one value in every position", function()
+    local x = random(19, 6) * 8 - 2
+    for name in pairs(exact) do
+      local whole = x[name](x)
+      for i = 1, 19 do assert.is_true(alike(whole[i]:item(), x[i][name](x[i]):item()), name) end
+    end
+  end)
+end)
+
+describe("float32 pow", function()
+  it("is rounded once, whatever the signs", function()
+    local base = { 0, -0.0, 1, -1, 2, -2, 0.5, -1.5, 3, inf, -inf, nan, 1e-40, -1e-40, 1e38, 16777216 }
+    local power = { 0, -0.0, 1.5, -1.5, 2.5, -1, 3, -3, 7, inf, -inf, nan, 16777216, -33554431, 1e38, 1 / 3 }
+    base, power = tensor.tensor(base), tensor.tensor(power)
+    local got = base:unsqueeze(2):pow(power):reshape(-1):totable()
+    local a, b = base:totable(), power:totable()
+    for i, v in ipairs(got) do
+      local x, y = a[math.floor((i - 1) / 16) + 1], b[(i - 1) % 16 + 1]
+      holds(0.51, 24, -125, "pow " .. y, v, tensor.tensor { x ^ y }:item(), x)
+    end
+  end)
+
+  it("is within 0.51 units in the last place", function()
+    local a, b = (random(6001, 7) * 30 - 15):exp2():float(), (random(6001, 8) * 8 - 4):float()
+    local got, x, y = a:pow(b):totable(), a:totable(), b:totable()
+    for i, v in ipairs(got) do holds(0.51, 24, -125, "pow " .. y[i], v, x[i] ^ y[i], x[i]) end
+    local one = a:pow(2.3):totable()
+    local p = tensor.tensor({ 2.3 }):item()
+    for i, v in ipairs(one) do holds(0.51, 24, -125, "pow", v, x[i] ^ p, x[i]) end
+  end)
+end)
+
+describe("float32 remainders", function()
+  -- in float64 the remainder of two floats is exact
+  local function check(a, b)
+    local names = { fmod = math.fmod, remainder = function(x, y)
+      local r = math.fmod(x, y)
+      return r ~= 0 and (r < 0) ~= (y < 0) and tensor.tensor({ r + y }):item() or r
+    end }
+    local x, y = a:totable(), b:totable()
+    for name, fn in pairs(names) do
+      local got, strided = a[name](a, b):totable(), apart(a)[name](apart(a), b):totable()
+      for i, v in ipairs(got) do
+        assert.is_true(alike(v, fn(x[i], y[i])) and alike(v, strided[i]),
+          ("%s(%.9g, %.9g) gave %.9g"):format(name, x[i], y[i], v))
+      end
+    end
+  end
+
+  it("are exact for moderate quotients, and where they are whole", function()
+    local b = (random(1201, 9) * 40 - 20):exp2():float()
+    local a = ((random(1201, 10) * 2 - 1) * (random(1201, 11) * 26):exp2()):float() * b
+    check(a, b)
+    check((random(1201, 12) * 2000 - 1000):round():float() * b, b)
+    check(a, -b)
+  end)
+
+  it("are exact for large quotients, denormals and infinities among others", function()
+    local a, b = {}, {}
+    for i, x in ipairs { 0, -0.0, 1, -1, 3e38, -3e38, 1e-40, 7.5, -7.5, inf, nan } do
+      for j, y in ipairs { 1, -1, 0.7, 1e-45, 3e-39, 1e38, inf, -inf, 0, nan, 2.5 } do
+        a[(i - 1) * 11 + j], b[(i - 1) * 11 + j] = x, y
+      end
+    end
+    check(tensor.tensor(a), tensor.tensor(b))
+    local x = (random(2500, 13) * 10):float()
+    x[2000] = 3e38
+    check(x, tensor.tensor({ 0.7 }):expand(2500))
+  end)
+end)
