@@ -395,6 +395,9 @@ check-torch: all  ## compare with PyTorch's own test data; minutes (PYTHON=..., 
 bench: all  ## measure against PyTorch, when $PYTHON or python3 has it; minutes (ROUNDS=5, ONLY=step, PYTHON=...)
 	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' $(OUT)/accel-run bench/run.lua
 
+bench-calls: all  ## time single calls beside PyTorch's, the slowest first (ROUNDS=3, ONLY=conv, THREADS=1, LEAST=1)
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' $(OUT)/accel-run bench/compare_calls.lua
+
 deps:  ## install the packages that are missing (Debian, Ubuntu; as root or with sudo)
 	@$(call MISSING,$(DEPS)); test -n "$$want" || exit 0; \
 	run="apt-get install -y --no-install-recommends$$want"; \
@@ -473,5 +476,5 @@ help:  ## this list
 always:
 
 .PHONY: all modules mpi fakes fuzz plan-cudnn image cuda check-cuda release features demo test test-faults test-gpu \
-        test-emulated check-torch traffic bench bench-gpu gpu-report \
+        test-emulated check-torch traffic bench bench-calls bench-gpu gpu-report \
         bundle deps build-deps install docs fmt lint clean help always
