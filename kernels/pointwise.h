@@ -4,9 +4,9 @@
  * The float32 functions are our own polynomials, without branches, table look-ups or calls, so that
  * a compiler turns a loop over them into vector code.  The comment at each function gives its
  * error, measured on every 61st float against float64, with fused multiply-add; without it
- * (x86-64-v2) errors are up to 0.3 units in the last place larger.  float64: doubles.h and libm.  Bits may
- * differ between processor levels; random numbers, where they may not, have functions of their own
- * (philox.h). */
+ * (x86-64-v2) errors are up to 0.3 units in the last place larger.  float64 uses doubles.h and
+ * libm.  Bits may differ between processor levels; random numbers, where they may not, have
+ * functions of their own (philox.h). */
 #ifndef AX_POINTWISE_H
 #define AX_POINTWISE_H
 
