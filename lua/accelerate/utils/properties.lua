@@ -189,11 +189,16 @@ end
 ---@param name string
 ---@param members table<string, string|function> member name -> module that is the member,
 ---  "module:field", or a loader
-function M.lazy(name, members)
+---@param absent table<string, string>? names that upstream has here alone and we do not have yet ->
+---  what to say; utils.absent has those of several modules
+function M.lazy(name, members, absent)
   local meta = {
     __index = function(self, key)
       local from = members[key]
       if from == nil then
+        if absent and absent[key] then
+          error(("%s.%s is not there yet: %s"):format(name, key, absent[key]), 2)
+        end
         local part_of = require("accelerate.utils.absent")[key]
         if part_of then error(("%s.%s is not there yet: it belongs to %s"):format(name, key, part_of), 2) end
         error(unknown_member(name, key, names_of(members)), 2)
