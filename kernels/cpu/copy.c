@@ -228,6 +228,13 @@ static inline void turn_16(const char *src, int64_t step, char *dst, int64_t acr
       for (int64_t i = 0; i < rows; i++) memcpy(dst + i * dst_row, buffer[i], TILE * size); \
     else \
       for (int64_t i = 0; i < rows; i++) memcpy(dst + i * dst_row, buffer[i], (size_t)cols * size); \
+  } \
+  static void short_##size(char *dst, int64_t dst_row, const char *src, int64_t src_row, int64_t src_col, \
+                           int64_t rows, int64_t cols) \
+  { \
+    for (int64_t i = 0; i < rows; i++) \
+      for (int64_t j = 0; j < cols; j++) \
+        ((T *)(dst + i * dst_row))[j] = *(const T *)(src + i * src_row + j * src_col); \
   }
 MOVE(1, uint8_t, 1, turn_1)
 MOVE(2, uint16_t, AX_BLOCK_2, ax_turn_2)
@@ -269,6 +276,49 @@ static void transpose_range(int64_t lo, int64_t hi, void *ud)
     t->tile(o->data + at_o + i * o->stride[t->row] + j * o->stride[t->col], o->stride[t->row],
             x->data + at_x + i * x->stride[t->row] + j * x->stride[t->col], x->stride[t->col], rows, cols);
   }
+}
+
+/* ---- short runs: the last dim of the result is so short (windows, the elements of a point) that a
+ * call for each would cost more than the copy */
+
+enum { SHORT = 16, ROWS = 512 };
+typedef void (*short_fn)(char *dst, int64_t dst_row, const char *src, int64_t src_row, int64_t src_col,
+                         int64_t rows, int64_t cols);
+static const short_fn shorts[17] = {
+  [1] = short_1, [2] = short_2, [4] = short_4, [8] = short_8, [16] = short_16
+};
+
+typedef struct short_runs {
+  const ax_iter *it;
+  short_fn move;
+  int64_t blocks; /* of ROWS runs */
+} short_runs;
+
+static void short_range(int64_t lo, int64_t hi, void *ud)
+{
+  const short_runs *s = ud;
+  const ax_iter *it = s->it;
+  const ax_operand *o = &it->op[0], *x = &it->op[1];
+  const int row = it->ndim - 2, col = it->ndim - 1;
+
+  for (int64_t p = lo; p < hi; p++) {
+    const int64_t i = p % s->blocks * ROWS, left = it->shape[row] - i;
+    int64_t rest = p / s->blocks, at_o = i * o->stride[row], at_x = i * x->stride[row];
+    for (int d = row - 1; d >= 0; d--) {
+      at_o += rest % it->shape[d] * o->stride[d];
+      at_x += rest % it->shape[d] * x->stride[d];
+      rest /= it->shape[d];
+    }
+    s->move(o->data + at_o, o->stride[row], x->data + at_x, x->stride[row], x->stride[col],
+            left < ROWS ? left : ROWS, it->shape[col]);
+  }
+}
+
+static void copy_short(const ax_iter *it, int64_t size)
+{
+  const int64_t rows = it->shape[it->ndim - 2], blocks = (rows + ROWS - 1) / ROWS;
+  short_runs s = { it, shorts[size], blocks };
+  ax_cpu_for(it->numel / it->shape[it->ndim - 1] / rows * blocks, it->numel, short_range, &s);
 }
 
 /* ---- large runs, past the caches */
@@ -372,6 +422,11 @@ static void copy_nest(const ax_iter *it)
       };
       ax_cpu_for(t.tiles_across * t.tiles_down * (it->numel / (it->shape[row] * it->shape[col])), it->numel,
                  transpose_range, &t);
+      return;
+    }
+    if (o->stride[it->ndim - 1] == size && it->shape[it->ndim - 1] < SHORT &&
+        it->shape[it->ndim - 2] >= SHORT) {
+      copy_short(it, size);
       return;
     }
   }

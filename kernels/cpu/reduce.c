@@ -1,6 +1,6 @@
-/* sum, mean, any, all.  float32 and the half types add in float32 over short runs and in float64
- * above that: practically as accurate as a float64 sum, at the speed of float32.  Integers add in
- * int64 and wrap around.  Threads share results, or chunks of a long reduction; memory bounds the
+/* sum, mean, prod, any, all.  float32 and the half types add in float32 over short runs and in float64
+ * above that: practically as accurate as a float64 sum, at the speed of float32.  Floats are multiplied in
+ * float64.  Integers are added and multiplied in int64 and wrap around.  Threads share results, or chunks of a long reduction; memory bounds the
  * kernel. */
 #include "reduce.h"
 
@@ -63,6 +63,7 @@ ax_group ax_cpu_group(const ax_split *s, int64_t t)
 typedef union total {
   double d;
   int64_t i;
+  uint64_t u;
 } total;
 /* *to += the sum of n elements. */
 typedef void (*row_fn)(const char *p, int64_t stride, int64_t n, total *to);
@@ -199,13 +200,58 @@ INT_PAIR(count_8, int64_t, x != 0)
 INT_PAIR(count_f32, float, x != 0)
 INT_PAIR(count_f64, double, x != 0)
 
+/* ---- products */
+
+#define FACTORS 16 /* running products of a row, combined in a fixed order */
+#define PRODUCTS(name, T, A, field, LOAD) \
+  static void row_prod_##name(const char *p, int64_t stride, int64_t n, total *to) \
+  { \
+    A lane[FACTORS]; \
+    int64_t i = 0; \
+    for (int j = 0; j < FACTORS; j++) lane[j] = 1; \
+    if (stride == sizeof(T)) { \
+      const T *x = (const T *)p; \
+      for (; i + FACTORS <= n; i += FACTORS) { \
+        AX_SIMD \
+        for (int j = 0; j < FACTORS; j++) lane[j] *= (A)LOAD(x[i + j]); \
+      } \
+    } \
+    for (; i < n; i++) lane[0] *= (A)LOAD(*(const T *)(p + i * stride)); \
+    for (int w = FACTORS / 2; w > 0; w /= 2) \
+      for (int j = 0; j < w; j++) lane[j] *= lane[j + w]; \
+    to->field *= lane[0]; \
+  } \
+  static void column_prod_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, \
+                                 total *to) \
+  { \
+    for (int64_t r = 0; r < rows; r++) { \
+      const char *row = p + at[r]; \
+      if (stride == sizeof(T)) { \
+        AX_SIMD \
+        for (int64_t j = 0; j < n; j++) to[j].field *= (A)LOAD(((const T *)row)[j]); \
+      } else \
+        for (int64_t j = 0; j < n; j++) to[j].field *= (A)LOAD(*(const T *)(row + j * stride)); \
+    } \
+  }
+#define AS_IS(x) (x)
+#define IS_TRUE(x) ((x) != 0)
+#define SIGNED(x) ((int64_t)(x))
+PRODUCTS(f32, float, double, d, AS_IS)
+PRODUCTS(f64, double, double, d, AS_IS)
+PRODUCTS(f16, uint16_t, double, d, ax_half_to_float)
+PRODUCTS(bf16, uint16_t, double, d, ax_bf16_to_float)
+PRODUCTS(i64, int64_t, uint64_t, u, AS_IS)
+PRODUCTS(i32, int32_t, uint64_t, u, SIGNED)
+PRODUCTS(u8, uint8_t, uint64_t, u, AS_IS)
+PRODUCTS(bool, uint8_t, uint64_t, u, IS_TRUE)
+
 /* ---- driver */
 
 typedef struct adder {
   row_fn row;
   column_fn column;
 } adder;
-typedef enum finish { SUM, MEAN, ANY, ALL } finish;
+typedef enum finish { SUM, MEAN, ANY, ALL, PROD } finish;
 
 typedef struct job {
   ax_split s;
@@ -256,6 +302,24 @@ static void put(const job *j, char *out, total t)
   }
 }
 
+/* What n totals begin with. */
+static void begin(const job *j, total *to, int64_t n)
+{
+  if (j->what != PROD) {
+    memset(to, 0, (size_t)n * sizeof(total));
+    return;
+  }
+  for (int64_t k = 0; k < n; k++)
+    if (j->integral) to[k].i = 1;
+    else to[k].d = 1;
+}
+
+static void join(const job *j, total *to, total with)
+{
+  if (!j->integral) to->d = j->what == PROD ? to->d * with.d : to->d + with.d;
+  else to->u = j->what == PROD ? to->u * with.u : to->u + with.u;
+}
+
 static void reduce_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
@@ -266,7 +330,7 @@ static void reduce_range(int64_t lo, int64_t hi, void *ud)
     total *sums = j->partial ? j->partial + p % j->s.chunks * j->s.kept.count + g.first : to;
     int64_t from, until;
     ax_chunk_bounds(&j->s, p % j->s.chunks, &from, &until);
-    memset(sums, 0, (size_t)g.n * sizeof(total));
+    begin(j, sums, g.n);
     add_range(j, &g, from, until, sums);
     if (j->partial) continue;
     for (int64_t k = 0; k < g.n; k++) put(j, g.out + k * g.out_step, sums[k]);
@@ -297,9 +361,7 @@ static ax_status reduce(const ax_call *call, const adder *adders, finish what)
     for (int64_t k = 0; k < g.n; k++) {
       const total *p = j.partial + g.first + k;
       total sum = p[0];
-      for (int64_t c = 1; c < j.s.chunks; c++)
-        if (!j.integral) sum.d += p[c * j.s.kept.count].d;
-        else sum.i = (int64_t)((uint64_t)sum.i + (uint64_t)p[c * j.s.kept.count].i);
+      for (int64_t c = 1; c < j.s.chunks; c++) join(&j, &sum, p[c * j.s.kept.count]);
       put(&j, g.out + k * g.out_step, sum);
     }
   }
@@ -326,9 +388,15 @@ static const adder counts[AX_DTYPE_COUNT] = {
   [AX_BF16] = ADDER(count_2),  [AX_I64] = ADDER(count_8),   [AX_I32] = ADDER(count_4),
   [AX_U8] = ADDER(count_1),    [AX_BOOL] = ADDER(count_1),
 };
+static const adder products[AX_DTYPE_COUNT] = {
+  [AX_F32] = ADDER(prod_f32),   [AX_F64] = ADDER(prod_f64),   [AX_F16] = ADDER(prod_f16),
+  [AX_BF16] = ADDER(prod_bf16), [AX_I64] = ADDER(prod_i64),   [AX_I32] = ADDER(prod_i32),
+  [AX_U8] = ADDER(prod_u8),     [AX_BOOL] = ADDER(prod_bool),
+};
 
 ax_status ax_cpu_sum(const ax_call *call) { return reduce(call, sums, SUM); }
 ax_status ax_cpu_mean(const ax_call *call) { return reduce(call, means, MEAN); }
+ax_status ax_cpu__prod(const ax_call *call) { return reduce(call, products, PROD); }
 ax_status ax_cpu_any(const ax_call *call) { return reduce(call, counts, ANY); }
 ax_status ax_cpu_all(const ax_call *call) { return reduce(call, counts, ALL); }
 ax_status ax_cpu_count_nonzero(const ax_call *call) { return reduce(call, counts, SUM); }

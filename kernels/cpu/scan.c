@@ -1,5 +1,5 @@
-/* cumsum along a dim, y[i] = x[0] + .. + x[i], forward and from the end (for its gradient).
- * Floats add in float64.  Threads share lines, or tiles of neighbouring columns; memory bounds the
+/* cumsum along a dim, y[i] = x[0] + .. + x[i], forward and from the end (for its gradient), and
+ * cumprod.  Floats are added and multiplied in float64.  Threads share lines, or tiles of neighbouring columns; memory bounds the
  * kernel. */
 #include "cpu.h"
 
@@ -9,36 +9,38 @@
 typedef struct job {
   int64_t n, inner, across; /* the dim, the elements within one step of it, and the tiles of those */
   ax_dtype dtype;
-  bool from_end;
+  bool from_end, multiplies;
   const char *in;
   char *out;
 } job;
 
 /* Scans `cols` neighbouring columns of n rows, from element `at` on; where rows have one column,
  * LINES or 1 neighbouring lines. */
-#define SCAN(S, T, A, LOAD, STORE) \
+#define SCAN(S, T, A, LOAD, STORE, FIRST, OP) \
   static void scan_##S(const job *j, int64_t at, int64_t cols) \
   { \
     const T *x = (const T *)j->in + at; \
     T *y = (T *)j->out + at; \
-    A sum[TILE] = { 0 }; \
+    A sum[TILE]; \
+    for (int64_t c = 0; c < cols; c++) sum[c] = FIRST; \
     for (int64_t k = 0; k < j->n; k++) { \
       const int64_t r = (j->from_end ? j->n - 1 - k : k) * j->inner; \
       AX_SIMD \
       for (int64_t c = 0; c < cols; c++) { \
-        sum[c] += LOAD(x[r + c]); \
+        sum[c] OP LOAD(x[r + c]); \
         y[r + c] = STORE(sum[c]); \
       } \
     } \
   } \
   static inline __attribute__((always_inline)) void lines_of_##S(const job *j, int64_t at, const int lines) \
   { \
-    A sum[LINES] = { 0 }; \
+    A sum[LINES]; \
+    for (int c = 0; c < lines; c++) sum[c] = FIRST; \
     for (int64_t k = 0; k < j->n; k++) { \
       const int64_t r = at + (j->from_end ? j->n - 1 - k : k); \
       _Pragma("GCC unroll 8") for (int c = 0; c < lines; c++) \
       { \
-        sum[c] += LOAD(((const T *)j->in)[r + c * j->n]); \
+        sum[c] OP LOAD(((const T *)j->in)[r + c * j->n]); \
         ((T *)j->out)[r + c * j->n] = STORE(sum[c]); \
       } \
     } \
@@ -56,11 +58,15 @@ typedef struct job {
 #define TO_F16(x) ax_float_to_half((float)(x))
 #define BF16_TO(x) ((double)ax_bf16_to_float(x))
 #define TO_BF16(x) ax_float_to_bf16((float)(x))
-SCAN(f32, float, double, (double), (float))
-SCAN(f64, double, double, AS_IS, AS_IS)
-SCAN(f16, uint16_t, double, F16_TO, TO_F16)
-SCAN(bf16, uint16_t, double, BF16_TO, TO_BF16)
-SCAN(i64, int64_t, uint64_t, (uint64_t), (int64_t)) /* wraps around */
+/* int64_t wraps around */
+#define OF_TYPES(name, FIRST, OP) \
+  SCAN(name##_f32, float, double, (double), (float), FIRST, OP) \
+  SCAN(name##_f64, double, double, AS_IS, AS_IS, FIRST, OP) \
+  SCAN(name##_f16, uint16_t, double, F16_TO, TO_F16, FIRST, OP) \
+  SCAN(name##_bf16, uint16_t, double, BF16_TO, TO_BF16, FIRST, OP) \
+  SCAN(name##_i64, int64_t, uint64_t, (uint64_t), (int64_t), FIRST, OP)
+OF_TYPES(sums, 0, +=)
+OF_TYPES(products, 1, *=)
 
 typedef void (*scan_fn)(const job *j, int64_t at, int64_t some);
 #define OF_TYPE(d, f) \
@@ -69,7 +75,8 @@ typedef void (*scan_fn)(const job *j, int64_t at, int64_t some);
 static void scan_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
-  const scan_fn columns = OF_TYPE(j->dtype, scan), lines = OF_TYPE(j->dtype, lines);
+  const scan_fn columns = j->multiplies ? OF_TYPE(j->dtype, scan_products) : OF_TYPE(j->dtype, scan_sums),
+                lines = j->multiplies ? OF_TYPE(j->dtype, lines_products) : OF_TYPE(j->dtype, lines_sums);
   if (j->inner == 1) {
     for (int64_t t = lo; t < hi; t += LINES) lines(j, t * j->n, hi - t < LINES ? hi - t : LINES);
     return;
@@ -80,14 +87,14 @@ static void scan_range(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-static ax_status scan(const ax_call *call, bool from_end)
+static ax_status scan(const ax_call *call, int64_t dim, bool from_end, bool multiplies)
 {
   const ax_tensor *x = call->in[0], *y = call->out[0];
-  const int64_t dim = call->a->scan.dim;
   job j = { .n = x->ndim ? x->shape[dim] : 1,
             .inner = 1,
             .dtype = (ax_dtype)y->dtype,
             .from_end = from_end,
+            .multiplies = multiplies,
             .in = ax_data(x),
             .out = ax_data(y) };
 
@@ -98,5 +105,6 @@ static ax_status scan(const ax_call *call, bool from_end)
   return AX_OK;
 }
 
-ax_status ax_cpu_cumsum(const ax_call *call) { return scan(call, false); }
-ax_status ax_cpu__cumsum_backward(const ax_call *call) { return scan(call, true); }
+ax_status ax_cpu_cumsum(const ax_call *call) { return scan(call, call->a->scan.dim, false, false); }
+ax_status ax_cpu__cumsum_backward(const ax_call *call) { return scan(call, call->a->scan.dim, true, false); }
+ax_status ax_cpu__cumprod(const ax_call *call) { return scan(call, call->a->cumprod_of.dim, false, true); }

@@ -1,5 +1,5 @@
-/* sum, mean, any, all, count_nonzero.  Floats add in float64; integers add in int64, which wraps
- * around. */
+/* sum, mean, prod, any, all, count_nonzero.  Floats are added and multiplied in float64; integers in
+ * int64, which wraps around. */
 #include "reduce.cuh"
 
 /* O: the storage type of a result. */
@@ -32,6 +32,21 @@ struct int_sum {
   __device__ __forceinline__ void finish(char *out, acc a, int64_t, int64_t) const
   {
     *(int64_t *)out = (int64_t)(accumulate ? a + (uint64_t) * (int64_t *)out : a);
+  }
+};
+
+/* O: the storage type of a result.  A: double or uint64_t. */
+template <class O, class A> struct product {
+  typedef A acc;
+  __device__ __forceinline__ acc start() const { return 1; }
+  template <class V> __device__ __forceinline__ acc add(acc a, V v, int64_t, int64_t) const
+  {
+    return a * (A)v;
+  }
+  __device__ __forceinline__ acc join(acc a, acc b) const { return a * b; }
+  __device__ __forceinline__ void finish(char *out, acc a, int64_t, int64_t) const
+  {
+    *(O *)out = ax_cuda_store<O>(a);
   }
 };
 
@@ -79,6 +94,19 @@ AX_CUDA_KERNEL(sum)
 }
 
 AX_CUDA_KERNEL(mean) { return float_sums(call, true); }
+
+AX_CUDA_KERNEL(_prod)
+{
+  const ax_dtype from = call->iter->op[1].dtype;
+  if (ax_is_float(from))
+    return ax_cuda_with_float(call->op, from, [&](auto tag) {
+      typedef AX_TYPE_OF(tag) S;
+      return ax_cuda_reduce<S>(call, product<S, double>());
+    });
+  return ax_cuda_with_any(call->op, from, [&](auto tag) {
+    return ax_cuda_reduce<AX_TYPE_OF(tag)>(call, product<int64_t, uint64_t>());
+  });
+}
 
 static ax_status ask(const ax_call *call, question what)
 {

@@ -356,4 +356,111 @@ describe("searches and running sums", function()
       end
     end
   end)
+
+  it("multiply along lines as one by one, however many lines there are", function()
+    for _, dtype in ipairs { "float32", "float64", "int64", "int32", "uint8", "bool", "float16",
+      "bfloat16" } do
+      for _, lines in ipairs { 1, 7, 8, 9, 19 } do
+        local x = core.randint(0, 3, { lines, 13, 2 }, { generator = core.Generator(lines) }):to(dtype)
+        local along, rows = x:cumprod(2):to("float64"):totable(), x:to("float64"):totable()
+        local whole = x:prod(2):to("float64"):totable()
+        local turned = x:transpose(2, 3):contiguous()
+        local lined, ends = turned:cumprod(3):to("float64"):totable(), turned:prod(3):to("float64"):totable()
+        for r = 1, lines do
+          for c = 1, 2 do
+            local product = 1
+            for k = 1, 13 do
+              product = product * rows[r][k][c]
+              assert.are.equal(product, along[r][k][c], dtype)
+              assert.are.equal(product, lined[r][c][k], dtype)
+            end
+            assert.are.equal(product, whole[r][c], dtype)
+            assert.are.equal(product, ends[r][c], dtype)
+          end
+        end
+      end
+    end
+  end)
+
+  it("multiply any number of elements, of strided views and of nothing", function()
+    local generator = core.Generator(3)
+    for _, n in ipairs { 0, 1, 15, 16, 17, 33, 700 } do
+      local x = core.empty(n, 2, { dtype = "float64" }):uniform_(0.9, 1.1, generator)
+      local product, list = 1, x:select(2, 2):totable()
+      for k = 1, n do product = product * list[k] end
+      for _, dtype in ipairs { "float64", "float32" } do
+        local y = x:to(dtype)
+        for _, found in ipairs { y:prod(1)[2], y:select(2, 2):prod(), y:select(2, 2):contiguous():prod() } do
+          assert.is_true(math.abs(found:item() - product) < (dtype == "float64" and 1e-12 or 1e-4) * product)
+        end
+      end
+    end
+    local long = core.ones(300000, { dtype = "int64" })
+    long:select(1, 1):fill_(3)
+    long:select(1, -1):fill_(-7)
+    assert.are.equal(-21, long:prod():item())
+    assert.is_true(core.tensor({ 2, 0 / 0, 0 }):prod():ne(core.tensor({ 2, 0 / 0, 0 }):prod()):item())
+    local leaf = core.tensor({ 2, 3, 4 }):requires_grad_() -- where gradients are recorded, the same value
+    assert.are.equal(24, leaf:prod():item())
+    assert.are.same({ 2, 6, 24 }, leaf:cumprod(1):totable())
+  end)
+
+  it("find extremes along lines as one by one, with NaN and equal elements", function()
+    local dtypes = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
+    for _, dtype in ipairs(dtypes) do
+      for _, lines in ipairs { 1, 7, 8, 9, 19 } do
+        local x = core.randint(0, 5, { lines, 17, 3 }, { generator = core.Generator(lines) }):to(dtype)
+        if dtype:find("float") then x:masked_fill_(core.rand(x.shape):lt(0.05), 0 / 0) end
+        for name, sign in pairs { cummax = 1, cummin = -1 } do
+          local values, places = x[name](x, 2)
+          local turned = x:transpose(2, 3):contiguous()
+          local line_values, line_places = turned[name](turned, 3)
+          assert.are.equal(dtype, values.dtype)
+          local rows, v, p = x:to("float64"):totable(), values:to("float64"):totable(), places:totable()
+          local lv, lp = line_values:to("float64"):totable(), line_places:totable()
+          for r = 1, lines do
+            for c = 1, 3 do
+              local best, at = rows[r][1][c], 0
+              for k = 1, 17 do
+                local e = rows[r][k][c]
+                if e ~= e or (e - best) * sign >= 0 then best, at = e, k - 1 end
+                assert.are.equal(at, p[r][k][c], name .. " " .. dtype)
+                assert.are.equal(at, lp[r][c][k], name .. " " .. dtype)
+                assert.is_true(v[r][k][c] == best or best ~= best and v[r][k][c] ~= v[r][k][c])
+                assert.is_true(lv[r][c][k] == best or best ~= best and lv[r][c][k] ~= lv[r][c][k])
+              end
+            end
+          end
+        end
+      end
+    end
+  end)
+
+  it("find extremes whose gradients go back where they came from", function()
+    local x = core.tensor({ { 1, 3, 2, 3 }, { 2, 1, 0, 4 } }):requires_grad_()
+    ;((x:cummax(2)) * core.tensor({ 1, 10, 100, 1000 })):sum():backward()
+    assert.are.same({ { 1, 110, 0, 1000 }, { 111, 0, 0, 1000 } }, x.grad:totable())
+    local wide = core.randn(2, 3, 600):transpose(1, 3) -- tiles of columns, of a strided view
+    local values, places = wide:cummin(2)
+    assert.is_true(values:eq(wide:gather(2, places)):all():item())
+    assert.is_true(values:narrow(2, 3, 1):eq(wide:amin({ 2 }, true)):all():item())
+  end)
+
+  it("copy short runs of any size and stride", function()
+    for _, dtype in ipairs { "uint8", "float16", "float32", "float64", "complex128" } do
+      for _, size in ipairs { 2, 3, 5, 15, 16, 17 } do
+        local x = core.randint(0, 100, { 3, 60 }):to(dtype)
+        local windows = x:unfold(2, size, 1)
+        local copied = windows:contiguous()
+        for k = 1, size do
+          assert.is_true(copied:select(3, k):eq(x:narrow(2, k, 61 - size)):all():item(), dtype)
+        end
+        local part = core.randint(0, 100, { 2, 600, 20 }):to(dtype):narrow(3, 3, size)
+        local whole = part:clone()
+        for _, at in ipairs { 1, 512, 513, 600 } do
+          assert.is_true(whole:select(2, at):eq(part:select(2, at)):all():item(), dtype)
+        end
+      end
+    end
+  end)
 end)

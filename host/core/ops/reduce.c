@@ -147,7 +147,33 @@ ax_status ax_infer_scan(ax_infer *q)
   return AX_OK;
 }
 
+ax_status ax_infer_running_products(ax_infer *q) { return ax_infer_scan(q); }
+
+ax_status ax_infer_running_best(ax_infer *q)
+{
+  const ax_tensor *x = INPUT(0);
+  q->contiguous = 1;
+  out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
+  out_like(q, 1, AX_I64, x->ndim, x->shape);
+  return AX_OK;
+}
+
+ax_status ax_infer_prod_of(ax_infer *q)
+{
+  const ax_dtype own = (ax_dtype)INPUT(0)->dtype;
+  uint32_t axes;
+  const ax_status st = listed_axes(q, &axes);
+  if (st != AX_OK) return st;
+  return reduced(q, axes, q->a.prod_of.keepdim, ax_is_float(own) ? own : AX_I64, 0);
+}
+
 /* ---- made up of other rows */
+
+/* Does a kernel compute the products of x?  Their gradients are those of the steps. */
+static bool in_one_pass(ax_tensor *x)
+{
+  return !ax_would_record(1, &x) && !ax_is_complex((ax_dtype)x->dtype);
+}
 
 /* Takes *t, gives the op's result in its place. */
 static ax_status replace(ax_tensor **t, ax_op op, const ax_attrs *a)
@@ -176,6 +202,11 @@ ax_status ax_infer_prod(ax_infer *q)
   uint32_t axes;
   ax_status st;
 
+  if (in_one_pass(x)) {
+    ax_attrs a = { .n_list = q->a.n_list, .prod_of = { .keepdim = q->a.prod.keepdim } };
+    memcpy(a.list, q->a.list, sizeof a.list);
+    return run_with(AX_OP_PROD_OF, x, &a, &q->result[0]);
+  }
   AX_TRY(listed_axes(q, &axes));
   AX_TRY(ax_cast(x, in, &now));
   for (int d = 0; d < x->ndim; d++) {
@@ -237,6 +268,7 @@ ax_status ax_infer_cumprod(ax_infer *q)
   const int64_t dim = q->a.cumprod.dim, size = x->ndim ? x->shape[dim] : 1;
   ax_status st;
 
+  if (in_one_pass(x)) return run_with(AX_OP_CUMPROD_OF, x, &AX_ATTRS(cumprod_of, .dim = dim), &q->result[0]);
   AX_TRY(ax_cast(x, in, &now));
   for (int64_t by = 1; by < size; by *= 2) {
     ax_tensor *results[AX_MAX_OUT];
@@ -401,4 +433,12 @@ RULE(cumsum)
 RULE(cumsum_backward)
 {
   give(c, 0, call1(c, AX_OP_CUMSUM, G, &AX_ATTRS(cumsum, .dim = A->cumsum_backward.dim)));
+}
+
+RULE(running_best) /* g goes back where the elements came from */
+{
+  ax_attrs a = { .gather_backward = { .dim = A->running_best.dim }, .n_list = META(0)->ndim };
+  if (!c->g[0]) return;
+  memcpy(a.list, META(0)->shape, sizeof a.list);
+  give(c, 0, call(c, AX_OP_GATHER_BACKWARD, 2, (ax_arg[]){ G, OUT(1) }, &a));
 }

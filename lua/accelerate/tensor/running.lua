@@ -1,4 +1,4 @@
---- Running extremes and sums of exponentials; modes and ranks of what is not NaN.
+--- Running sums of exponentials; modes and ranks of what is not NaN.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local options = require "accelerate.utils.options"
@@ -30,27 +30,6 @@ local function places(x, dim)
   return core.arange(x.shape[dim], { device = x.device }):view(shape):expand(x.shape)
 end
 
-local function extremes(better)
-  return function(x, dim)
-    if x.ndim == 0 then return x:clone(), core.zeros({}, { dtype = "int64", device = x.device }) end
-    if x:numel() == 0 then return x:clone(), core.zeros(x.shape, { dtype = "int64", device = x.device }) end
-    local index = core.no_grad(function()
-      return scan({ x:detach(), places(x, dim) }, dim, function(now, before)
-        -- the later one of equals; a NaN stays
-        local take = now[1]:isnan():logical_or(
-          now[1][better](now[1], before[1]):logical_and(before[1]:isnan():logical_not()))
-        return { where(take, now[1], before[1]), where(take, now[2], before[2]) }
-      end)[2]
-    end)
-    return x:gather(dim, index), index
-  end
-end
-define("cummax", "x:T dim:dim",
-  "the largest element up to each place of dim, and its position (int64, from 0)",
-  extremes("ge"))
-define("cummin", "x:T dim:dim",
-  "the smallest element up to each place of dim, and its position (int64, from 0)",
-  extremes("le"))
 define("logcumsumexp", "x:T dim:dim", "the logarithm of the running sum of exp(x) along dim", function(x, dim)
   if x.ndim == 0 or x:numel() == 0 then return x:clone() end
   return scan({ x }, dim, function(now, before) return { core.logaddexp(now[1], before[1]) } end)[1]

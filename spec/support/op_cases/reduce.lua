@@ -136,3 +136,29 @@ C.cumprod = { inputs = { range(-2, 2) }, call = function(x) return x:cumprod(1),
       each(x, function(r) return running(r, times) end)
   end }
 C._cumsum_backward = { through = "cumsum" }
+C._prod, C._cumprod = { through = "prod" }, { through = "cumprod" }
+local function extremes(name, better)
+  local function pick(a, b) return better(a, b) and a or b end -- equal: the later one
+  local function both(r)
+    local values, at, where = running(r, pick), 1, {}
+    for i, v in ipairs(r) do
+      if not better(r[at], v) then at = i end
+      where[i] = at - 1
+    end
+    return values, where
+  end
+  local function second(r) return (select(2, both(r))) end
+  C[name] = { inputs = { range(-2, 2) },
+    call = function(x)
+      local values, at = x[name](x, 1)
+      local across, along = x[name](x, -1)
+      return values, at, across, along
+    end,
+    ref = function(x)
+      local turned = columns(x)
+      return columns(each(turned, function(r) return (both(r)) end)), columns(each(turned, second)),
+        each(x, function(r) return (both(r)) end), each(x, second)
+    end }
+end
+extremes("cummax", greater)
+extremes("cummin", less)

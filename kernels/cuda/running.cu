@@ -1,0 +1,147 @@
+/* cummax, cummin and cumprod.  Of equal extremes the last wins; from the first NaN on the result is
+ * NaN, with the position of the latest one.  Floats are multiplied in float64, integers in int64,
+ * which wraps around.  Many adjacent lines have one thread each; others one block each, whose
+ * threads take neighbouring runs of a line and join what comes before them.  Memory bounds both. */
+#include "common.cuh"
+
+enum { THREADS = 256, EACH = 4, MANY = 4096 };
+
+/* Lines of an (outer, n, inner) tensor. */
+struct lines {
+  int64_t count, n, inner;
+  __device__ __forceinline__ int64_t at(int64_t line, int64_t i) const
+  {
+    return line / inner * n * inner + i * inner + line % inner;
+  }
+};
+
+template <class S> struct product {
+  typedef double T;
+  static __device__ __forceinline__ T read(S x) { return (T)ax_cuda_load(x); }
+};
+template <> struct product<int64_t> {
+  typedef uint64_t T;
+  static __device__ __forceinline__ T read(int64_t x) { return (T)x; }
+};
+template <class S> struct multiply {
+  typedef typename product<S>::T T;
+  const S *x;
+  S *y;
+  __device__ __forceinline__ T none() const { return (T)1; }
+  __device__ __forceinline__ T load(int64_t at, int64_t) const { return product<S>::read(x[at]); }
+  __device__ __forceinline__ T join(T a, T b) const { return a * b; }
+  __device__ __forceinline__ void store(int64_t at, T v) const { y[at] = ax_cuda_store<S>(v); }
+};
+
+/* sign 1: the largest; -1: the smallest. */
+template <class S> struct choose {
+  typedef compute<S> value;
+  struct T {
+    value v;
+    int64_t at; /* below 0: none yet */
+  };
+  const S *x;
+  S *y;
+  int64_t *where;
+  int sign;
+  __device__ __forceinline__ T none() const { return T{ (value)0, -1 }; }
+  __device__ __forceinline__ T load(int64_t at, int64_t i) const
+  {
+    return T{ (value)ax_cuda_load(x[at]), i };
+  }
+  __device__ __forceinline__ T join(T a, T b) const /* b comes after a */
+  {
+    if (a.at < 0 || b.at < 0) return b.at < 0 ? a : b;
+    return b.v != b.v || (sign > 0 ? b.v >= a.v : b.v <= a.v) ? b : a;
+  }
+  __device__ __forceinline__ void store(int64_t at, T v) const
+  {
+    y[at] = ax_cuda_store<S>(v.v);
+    where[at] = v.at;
+  }
+};
+
+template <class F> static __global__ void run_columns(F f, lines l)
+{
+  for (int64_t line = AX_FIRST; line < l.count; line += AX_STEP) {
+    typename F::T now = f.none();
+    for (int64_t i = 0; i < l.n; i++) {
+      const int64_t at = l.at(line, i);
+      now = f.join(now, f.load(at, i));
+      f.store(at, now);
+    }
+  }
+}
+
+template <class F> static __global__ void run_lines(F f, lines l)
+{
+  typedef typename F::T T;
+  __shared__ T shared[THREADS];
+  const int me = threadIdx.x;
+  for (int64_t line = blockIdx.x; line < l.count; line += gridDim.x) {
+    T carry = f.none();
+    for (int64_t lo = 0; lo < l.n; lo += THREADS * EACH) {
+      const int64_t from = lo + me * EACH;
+      T own[EACH], sum = f.none();
+      for (int e = 0; e < EACH; e++) {
+        if (from + e < l.n) sum = f.join(sum, f.load(l.at(line, from + e), from + e));
+        own[e] = sum;
+      }
+      __syncthreads(); /* the last round may still read `shared` */
+      shared[me] = sum;
+      __syncthreads();
+      for (int by = 1; by < THREADS; by *= 2) {
+        const T before = me >= by ? shared[me - by] : f.none(), mine = shared[me];
+        __syncthreads();
+        shared[me] = f.join(before, mine);
+        __syncthreads();
+      }
+      const T before = f.join(carry, me ? shared[me - 1] : f.none());
+      for (int e = 0; e < EACH; e++)
+        if (from + e < l.n) f.store(l.at(line, from + e), f.join(before, own[e]));
+      carry = f.join(carry, shared[THREADS - 1]);
+    }
+  }
+}
+
+template <class F> static ax_status run(const ax_call *call, int64_t dim, F f)
+{
+  const ax_tensor *x = call->in[0], *y = call->out[0];
+  lines l = { 0, x->ndim ? x->shape[dim] : 1, 1 };
+  for (int d = (int)dim + 1; d < x->ndim; d++) l.inner *= x->shape[d];
+  l.count = y->numel / l.n;
+  if (l.inner > 1 && l.count >= MANY)
+    return ax_cuda_launch(ax_ops[call->op].name, y->device, ax_cuda_blocks(l.count, 128, y->device.index),
+                          128, run_columns<F>, f, l);
+  return ax_cuda_launch(ax_ops[call->op].name, y->device,
+                        ax_cuda_blocks(l.count * THREADS, THREADS, y->device.index), THREADS, run_lines<F>, f,
+                        l);
+}
+
+static ax_status best(const ax_call *call, int sign)
+{
+  const ax_tensor *x = call->in[0], *y = call->out[0];
+  if (y->numel == 0) return AX_OK;
+  return ax_cuda_with_any(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    return run(call, call->a->running_best.dim,
+               choose<S>{ ax_cuda_data<S>(x), ax_cuda_data<S>(y), ax_cuda_data<int64_t>(call->out[1]),
+                          sign });
+  });
+}
+
+AX_CUDA_KERNEL(cummax) { return best(call, 1); }
+AX_CUDA_KERNEL(cummin) { return best(call, -1); }
+
+AX_CUDA_KERNEL(_cumprod)
+{
+  const ax_tensor *x = call->in[0], *y = call->out[0];
+  const int64_t dim = call->a->cumprod_of.dim;
+  if (y->numel == 0) return AX_OK;
+  if (y->dtype == AX_I64)
+    return run(call, dim, multiply<int64_t>{ ax_cuda_data<int64_t>(x), ax_cuda_data<int64_t>(y) });
+  return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
+    typedef AX_TYPE_OF(tag) S;
+    return run(call, dim, multiply<S>{ ax_cuda_data<S>(x), ax_cuda_data<S>(y) });
+  });
+}
