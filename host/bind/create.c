@@ -263,11 +263,27 @@ static int land(lua_State *L, const char *fn, const factory *f, ax_tensor *draft
   return finish(L, fn, f, draft);
 }
 
+/* n elements from start to stop.  Either half is counted from its end, so that both are exact. */
+static void fill_line(ax_dtype d, void *data, int64_t n, double start, double stop)
+{
+  const double step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
+  const int64_t half = (n + 1) / 2;
+
+  if (d == AX_F32) {
+    float *y = data;
+    for (int64_t i = 0; i < half; i++) y[i] = (float)(start + step * (double)i);
+    for (int64_t i = half; i < n; i++) y[i] = (float)(stop - step * (double)(n - 1 - i));
+    return;
+  }
+  for (int64_t i = 0; i < n; i++)
+    ax_store_double(d, data, i, i < half ? start + step * (double)i : stop - step * (double)(n - 1 - i));
+}
+
 /* linspace(start, stop, steps): both ends are included and exact */
 static int linspace(lua_State *L)
 {
   factory f = { .dtype = AX_F32, .device = ax_lua.device };
-  double start, stop, step;
+  double start, stop;
   int64_t n;
   ax_tensor *t;
 
@@ -281,10 +297,7 @@ static int linspace(lua_State *L)
     return ax_lua_error(L, "linspace", "expected a floating-point element type, got %s",
                         ax_dtype_name(f.dtype));
   t = push_draft(L, "linspace", &f, 1, &n);
-  step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
-  for (int64_t i = 0; i < n; i++)
-    ax_store_double(f.dtype, ax_data(t), i,
-                    i < (n + 1) / 2 ? start + step * (double)i : stop - step * (double)(n - 1 - i));
+  fill_line(f.dtype, ax_data(t), n, start, stop);
   return land(L, "linspace", &f, t);
 }
 

@@ -140,6 +140,12 @@ static void randint_range(int64_t from, int64_t until, void *ud)
   for (int64_t p = from; p < until; p++) {
     const int64_t n = block_bounds(j, p, &lo);
     words64(j, lo, n, w);
+    if (j->dtype == AX_I64) {
+      int64_t *y = (int64_t *)j->out + lo;
+      for (int64_t i = 0; i < n; i++)
+        y[i] = (int64_t)(low + ax_uniform_int(ax_word64(w[2 * i], w[2 * i + 1]), range));
+      continue;
+    }
     for (int64_t i = 0; i < n; i++)
       ax_store_int(j->dtype, j->out, lo + i,
                    (int64_t)(low + ax_uniform_int(ax_word64(w[2 * i], w[2 * i + 1]), range)));
@@ -160,50 +166,92 @@ typedef struct keyed {
   int64_t at;
 } keyed;
 
-/* 0 .. n-1 in the order of n random keys (of equal keys, the first comes first).  Keys are uniform,
- * so n buckets by key have about one each: distributing them and sorting within buckets takes
- * linear time. */
-ax_status ax_cpu__randperm(const ax_call *call)
-{
-  const ax_tensor *y = call->out[0];
-  const int64_t n = y->numel;
-  const ax_dtype d = (ax_dtype)y->dtype;
-  const size_t key_bytes = (size_t)n * sizeof(uint64_t), start_bytes = (size_t)(n + 1) * sizeof(int64_t),
-               item_bytes = (size_t)n * sizeof(keyed);
-  uint64_t *key = NULL;
-  int64_t *start = NULL;
-  keyed *item = NULL;
-  uint32_t w[2 * BLOCK];
-  ax_status st = AX_OK;
+/* Keys are uniform: a part by key has about PART elements, which are ordered in the first cache, and
+ * a bin of a part about one.  Larger parts than MOST are practically impossible. */
+enum { PART = 512, MOST = 4 * PART };
 
-  if (n == 0) return AX_OK;
-  AX_TRY(ax_alloc(key_bytes, (void **)&key));
-  AX_TRY(ax_alloc(start_bytes, (void **)&start));
-  AX_TRY(ax_alloc(item_bytes, (void **)&item));
-  memset(start, 0, start_bytes);
-  for (int64_t lo = 0; lo < n; lo += BLOCK) {
-    const int64_t count = n - lo < BLOCK ? n - lo : BLOCK;
-    words(call->a, lo / 2, (count + 1) / 2, w);
-    for (int64_t i = 0; i < count; i++) {
-      key[lo + i] = ax_word64(w[2 * i], w[2 * i + 1]);
-      start[ax_uniform_int(key[lo + i], (uint64_t)n) + 1]++;
-    }
-  }
-  for (int64_t b = 0; b < n; b++) start[b + 1] += start[b];
-  for (int64_t i = 0; i < n; i++) item[start[ax_uniform_int(key[i], (uint64_t)n)]++] = (keyed){ key[i], i };
+typedef struct shuffle {
+  uint64_t parts;
+  const int64_t *end; /* of each part */
+  keyed *item;        /* in the order of parts */
+  ax_dtype dtype;
+  char *out;
+} shuffle;
+
+static void insertion_sort(keyed *item, int64_t n)
+{
   for (int64_t i = 1; i < n; i++) {
     const keyed k = item[i];
     int64_t at = i;
     for (; at > 0 && item[at - 1].key > k.key; at--) item[at] = item[at - 1];
     item[at] = k;
   }
-  if (d == AX_I64)
-    for (int64_t i = 0; i < n; i++) ((int64_t *)ax_data(y))[i] = item[i].at;
-  else
-    for (int64_t i = 0; i < n; i++) ax_store_int(d, ax_data(y), i, item[i].at);
+}
+
+/* Moves n <= MOST items of part p to `sorted`, in the order of bins. */
+static void fill_bins(const shuffle *s, int64_t p, const keyed *item, int64_t n, keyed *sorted)
+{
+  const uint64_t bins = s->parts * PART, first = (uint64_t)p * PART;
+  int32_t end[PART + 1] = { 0 };
+
+  for (int64_t i = 0; i < n; i++) end[ax_uniform_int(item[i].key, bins) - first + 1]++;
+  for (int b = 0; b < PART; b++) end[b + 1] += end[b];
+  for (int64_t i = 0; i < n; i++) sorted[end[ax_uniform_int(item[i].key, bins) - first]++] = item[i];
+}
+
+static void shuffle_range(int64_t from, int64_t until, void *ud)
+{
+  const shuffle *s = ud;
+  keyed few[MOST];
+
+  for (int64_t p = from; p < until; p++) {
+    const int64_t lo = p ? s->end[p - 1] : 0, n = s->end[p] - lo;
+    keyed *item = s->item + lo;
+    if (n <= MOST) {
+      fill_bins(s, p, item, n, few);
+      item = few;
+    }
+    insertion_sort(item, n);
+    if (s->dtype == AX_I64)
+      for (int64_t i = 0; i < n; i++) ((int64_t *)s->out)[lo + i] = item[i].at;
+    else
+      for (int64_t i = 0; i < n; i++) ax_store_int(s->dtype, s->out, lo + i, item[i].at);
+  }
+}
+
+/* 0 .. n-1 in the order of n random keys (of equal keys, the first comes first), in linear time. */
+ax_status ax_cpu__randperm(const ax_call *call)
+{
+  const ax_tensor *y = call->out[0];
+  const int64_t n = y->numel, parts = n / PART + 1;
+  const size_t key_bytes = (size_t)n * sizeof(uint64_t), end_bytes = (size_t)(parts + 1) * sizeof(int64_t),
+               item_bytes = (size_t)n * sizeof(keyed);
+  uint64_t *key = NULL;
+  int64_t *end = NULL;
+  keyed *item = NULL;
+  uint32_t w[2 * BLOCK];
+  ax_status st = AX_OK;
+
+  if (n == 0) return AX_OK;
+  AX_TRY(ax_alloc(key_bytes, (void **)&key));
+  AX_TRY(ax_alloc(end_bytes, (void **)&end));
+  AX_TRY(ax_alloc(item_bytes, (void **)&item));
+  memset(end, 0, end_bytes);
+  for (int64_t lo = 0; lo < n; lo += BLOCK) {
+    const int64_t count = n - lo < BLOCK ? n - lo : BLOCK;
+    words(call->a, lo / 2, (count + 1) / 2, w);
+    for (int64_t i = 0; i < count; i++) {
+      key[lo + i] = ax_word64(w[2 * i], w[2 * i + 1]);
+      end[ax_uniform_int(key[lo + i], (uint64_t)parts) + 1]++;
+    }
+  }
+  for (int64_t p = 0; p < parts; p++) end[p + 1] += end[p]; /* of the part before: where part p begins */
+  for (int64_t i = 0; i < n; i++) item[end[ax_uniform_int(key[i], (uint64_t)parts)]++] = (keyed){ key[i], i };
+  shuffle s = { (uint64_t)parts, end, item, (ax_dtype)y->dtype, ax_data(y) };
+  ax_cpu_for(parts, n * 8, shuffle_range, &s);
 out:
   if (key) ax_free(key, key_bytes);
-  if (start) ax_free(start, start_bytes);
+  if (end) ax_free(end, end_bytes);
   if (item) ax_free(item, item_bytes);
   return st;
 }
@@ -222,8 +270,12 @@ static void arange_range(int64_t from, int64_t until, void *ud)
       ax_store_double(j->dtype, j->out, i, start + (double)i * step);
   else {
     const uint64_t first = (uint64_t)(int64_t)start, by = (uint64_t)(int64_t)step;
-    for (int64_t i = from * BLOCK; i < hi; i++)
-      ax_store_int(j->dtype, j->out, i, (int64_t)(first + (uint64_t)i * by));
+    if (j->dtype == AX_I64)
+      for (int64_t i = from * BLOCK; i < hi; i++)
+        ((int64_t *)j->out)[i] = (int64_t)(first + (uint64_t)i * by);
+    else
+      for (int64_t i = from * BLOCK; i < hi; i++)
+        ax_store_int(j->dtype, j->out, i, (int64_t)(first + (uint64_t)i * by));
   }
 }
 

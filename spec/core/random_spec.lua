@@ -46,6 +46,24 @@ describe("random numbers", function()
     end
   end)
 
+  it("randperm of a seed is the order of its keys, however they are sorted", function()
+    assert.are.same({ 0, 6, 10, 5, 11, 8, 2, 3, 9, 1, 7, 4 },
+      tensor.randperm(12, { generator = tensor.Generator(3) }):totable())
+    local sums = { [10] = 269, [511] = 33421998, [512] = 33614495, [513] = 34036210, [5000] = 2389548618,
+      [65537] = 32752467695 }
+    for n, sum in pairs(sums) do
+      local p = tensor.randperm(n, { generator = tensor.Generator(n) })
+      assert.are.equal(sum, (p * tensor.arange(1, n + 1)):remainder(1000003):sum():item())
+    end
+  end)
+
+  it("randint of a seed is the same numbers in every element type", function()
+    for _, dtype in ipairs { "int64", "int32", "float32", "uint8" } do
+      local r = tensor.randint(0, 200, { 1001 }, { generator = tensor.Generator(5), dtype = dtype })
+      assert.are.equal(49392021, (r:long() * tensor.arange(1001)):sum():item())
+    end
+  end)
+
   it("dropout zeroes about p of the elements, scales the rest, and its gradient uses the same mask",
     function()
     local x = tensor.ones({ 100000 }, { requires_grad = true })
