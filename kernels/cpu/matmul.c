@@ -210,6 +210,22 @@ typedef struct dots {
 DOTS(f32, float)
 DOTS(f64, double)
 
+/* A matrix with contiguous rows times a vector: a dot product for each row. */
+static bool is_rows_by_vector(const ax_gemm *g)
+{
+  return g->batch == 1 && g->m > 1 && g->n == 1 && g->a[2] == 1 && g->b[1] == 1 && !g->accumulate &&
+         g->dtype == AX_F32;
+}
+
+static void dot_rows(ax_gemm g, const void *a, const void *b, void *c)
+{
+  g.batch = g.m;
+  g.a[0] = g.a[1];
+  g.b[0] = 0;
+  g.c[0] = g.c[1];
+  ax_cpu_for(g.m, g.m * g.k, dots_f32, &(dots){ &g, a, b, c });
+}
+
 static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
   bool done = false;
@@ -218,6 +234,10 @@ static ax_status run(const ax_gemm *g, const void *a, const void *b, const void 
   if (g->batch == 0 || g->m == 0 || g->n == 0) return AX_OK;
   if (g->m == 1 && g->n == 1 && !g->bias && (g->dtype == AX_F32 || g->dtype == AX_F64)) {
     ax_cpu_for(g->batch, g->batch * g->k, g->dtype == AX_F32 ? dots_f32 : dots_f64, &(dots){ g, a, b, c });
+    return AX_OK;
+  }
+  if (!bias && is_rows_by_vector(g)) {
+    dot_rows(*g, a, b, c);
     return AX_OK;
   }
   if (ax_cpu_narrow_takes(g)) {

@@ -75,4 +75,22 @@ describe("products of a few rows", function()
       assert.are.same(all, core.linear(x, w):totable())
     end
   end)
+
+  it("a matrix times a vector, for all sizes, strides and threads", function()
+    for _, k in ipairs { 1, 31, 32, 33, 100, 1000 } do
+      for _, m in ipairs { 2, 3, 17, 400 } do
+        local a, v = random(m, k), random(k)
+        local got = a:mv(v)
+        assert.is_true(distance(got:unsqueeze(2), a, v:unsqueeze(1)) < 1e-6, ("%d %d"):format(m, k))
+        core.set_num_threads(1)
+        assert.is_true(a:mv(v):equal(got))
+        core.set_num_threads(threads)
+        local wide = random(m, k + 5)
+        assert.is_true(wide:narrow(2, 4, k):mv(v):equal(wide:narrow(2, 4, k):contiguous():mv(v)))
+        local far = random(k, 3):select(2, 2)
+        assert.is_true(distance(a:mv(far):unsqueeze(2), a, far:unsqueeze(1)) < 1e-6)
+      end
+    end
+    assert.are.same({ 0, 0 }, core.zeros(2, 0):mv(core.zeros(0)):totable())
+  end)
 end)
