@@ -88,6 +88,15 @@ ax_status ax_cpu_index_select(const ax_call *call)
 #define ADD(name, T, U, sum) \
   static void add_##name(const job *j, int64_t o, int64_t at, int64_t n) \
   { \
+    if (j->inner == 1) { \
+      const T *g = (const T *)j->src + o * j->picked; \
+      T *x = (T *)j->dst + o * j->size; \
+      for (int64_t i = 0; i < j->picked; i++) { \
+        const U a = (U)x[j->index[i]], b = (U)g[i]; \
+        x[j->index[i]] = (T)(sum); \
+      } \
+      return; \
+    } \
     for (int64_t i = 0; i < j->picked; i++) { \
       const T *g = (const T *)j->src + (o * j->picked + i) * j->inner + at; \
       T *x = (T *)j->dst + (o * j->size + j->index[i]) * j->inner + at; \

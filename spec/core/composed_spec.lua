@@ -316,6 +316,47 @@ end)
 describe("copies, histograms, segments", function()
   local x = tensor.arange(6):float():view(2, 3)
 
+  it("histograms put values at the edges where the edges say", function()
+    for _, dtype in ipairs { "float32", "float64" } do
+      for _, bins in ipairs { 1, 3, 7, 100 } do
+        local edges = tensor.linspace(-1.7, 2.9, bins + 1, { dtype = "float64" }):to(dtype)
+        local step = dtype == "float32" and 2 ^ -22 or 2 ^ -50
+        local inf = tensor.tensor({ 1 / 0, -1 / 0, 0 / 0 }, { dtype = dtype })
+        local values = tensor.cat({ edges, edges * (1 + step), edges * (1 - step), inf })
+        local found, same = values:histogram(bins, { range = { -1.7, 2.9 } })
+        assert.is_true(same:eq(edges):all():item())
+        local list, counts = edges:totable(), found:totable()
+        for b = 1, bins do
+          local count = 0
+          for _, v in ipairs(values:totable()) do
+            if v >= list[b] and (v < list[b + 1] or b == bins and v == list[b + 1]) then count = count + 1 end
+          end
+          assert.are.equal(count, counts[b])
+        end
+      end
+    end
+    -- bins narrower than the type's steps
+    local near = tensor.tensor({ 1e8, 1e8 + 8, 1e8 + 16 })
+    assert.are.equal(3, (near:histogram(100)):sum():item())
+  end)
+
+  it("histc leaves out what is outside, and NaN", function()
+    local some = tensor.tensor({ -3, -3.001, 3, 3.001, 0 / 0, 1 / 0, -1 / 0, 0, 2.999, -1 })
+    assert.are.same({ 1, 1, 1, 2 }, some:histc(4, -3, 3):totable())
+    assert.are.same({ 0, 2, 1 }, tensor.tensor({ 5, 5, 7, 9 }, { dtype = "int64" }):histc(3, 2, 8):totable())
+    assert.are.equal(2, tensor.full({ 2 }, 0.5):half():histc(5000, 0, 1):sum():item())
+  end)
+
+  it("a cross product of any dim, with gradients", function()
+    local a, b = tensor.tensor({ { 1, 2, 3 }, { 0, 1, 0 } }):requires_grad_(), tensor.tensor({ 4, 5, 6 })
+    local c = tensor.cross(a, b)
+    assert.are.same({ { -3, 6, -3 }, { 6, 0, -4 } }, c:totable())
+    c:sum():backward()
+    assert.are.same({ { -1, 2, -1 }, { -1, 2, -1 } }, a.grad:totable())
+    assert.are.same({ { -3, 6 }, { 6, 0 }, { -3, -4 } },
+      a:detach():t():cross(b:view(3, 1):expand(3, 2), 1):totable())
+  end)
+
   it("refuse what does not fit", function()
     assert.matches("as_strided_copy: positions 1 to 6 are outside the 6 elements of x",
       message(x.as_strided_copy, x, { 2, 3 }, { 3, 1 }, 1))

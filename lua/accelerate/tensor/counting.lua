@@ -7,7 +7,8 @@ local shape_text = define.shape_text
 
 -- ---- histograms ---------------------------------------------------------------------------------
 
--- The edges of the bins along one dim: a number of equal ones over [low, high], or a vector.
+-- The edges of the bins along one dim: a number of equal ones over [low, high], or a vector; of
+-- equal ones also low and high, where they are wide enough to be found by a division.
 local function edges_of(where, values, bins, range)
   if core.is_tensor(bins) then
     if bins.ndim ~= 1 or bins:numel() < 2 then
@@ -28,18 +29,33 @@ local function edges_of(where, values, bins, range)
     options.fail("%s: the range from %g to %g is not finite or falls", where, low, high)
   end
   if low == high then low, high = low - 0.5, high + 0.5 end
-  return core.linspace(low, high, bins + 1, { dtype = "float64" }):to { dtype = values.dtype,
-    device = values.device }
+  local edges = core.linspace(low, high, bins + 1, { dtype = "float64" })
+    :to { dtype = values.dtype, device = values.device }
+  local rounding = (values.dtype == "float32" and 2 ^ -23 or 2 ^ -52) * math.max(math.abs(low),
+    math.abs(high))
+  local wide = bins <= 2 ^ 16 and (high - low) / bins > 16 * rounding
+  return edges, wide and { low, high } or nil
 end
 
--- Counts (or sums of weights) of rows of x (n, dims) in the boxes between edges.
-local function boxes(where, x, edges, weight, density)
+-- The bin of each value between the first and the last edge, which belongs to the last bin.
+local function bin_of(values, edge, line)
+  local n = edge:numel() - 1
+  if not line then return (core.searchsorted(edge, values, true) - 1):clamp_(0, n - 1) end
+  local at = ((values - line[1]) * (n / (line[2] - line[1]))):long():clamp_(0, n - 1)
+  -- rounding may have led to a neighbour
+  at:sub_(values:lt(edge:index_select(1, at)):long())
+  return at:clamp_ { min = 0 }:add_(values:ge(edge:narrow(1, 2, n):index_select(1, at)):long()):clamp_(0,
+    n - 1)
+end
+
+-- Counts (or sums of weights) of rows of x (n, dims) in the boxes between edges; lines: what
+-- edges_of returns beside them, or false.
+local function boxes(where, x, edges, lines, weight, density)
   local sizes, inside, place = {}, nil, nil
   for d, edge in ipairs(edges) do
     local values, n = x:select(2, d):contiguous(), edge:numel() - 1
-    local at = core.searchsorted(edge, values, true) - 1
-    at = core.where(values:eq(edge[-1]), core.full_like(at, n - 1), at) -- the last edge belongs to its bin
-    local within = at:ge(0):logical_and(at:lt(n))
+    local at = bin_of(values, edge, lines[d])
+    local within = values:ge(edge[1]):logical_and(values:le(edge[-1]))
     inside = inside and inside:logical_and(within) or within
     place = place and place * n + at or at
     sizes[d] = n
@@ -88,8 +104,8 @@ define("histogram", "x:T bins:any=100 range:any? weight:T? density:bool=false",
     check_range("histogram", range, 2)
     return core.no_grad(function()
       local flat = x:reshape(-1, 1)
-      local edges = { edges_of("histogram", flat, bins == nil and 100 or bins, range) }
-      return boxes("histogram", flat, edges, weight, density), edges[1]
+      local edges, line = edges_of("histogram", flat, bins == nil and 100 or bins, range)
+      return boxes("histogram", flat, { edges }, { line or false }, weight, density), edges
     end)
   end)
 define("histogramdd", "x:T bins:any range:any? weight:T? density:bool=false",
@@ -105,14 +121,16 @@ define("histogramdd", "x:T bins:any range:any? weight:T? density:bool=false",
       options.fail("histogramdd: bins: expected an entry for each of %d dims, got %d", dims, #bins)
     end
     return core.no_grad(function()
-      local rows, edges = x:reshape(-1, dims), {}
+      local rows, edges, lines = x:reshape(-1, dims), {}, {}
       for d = 1, dims do
         local of = bins
         if type(bins) == "table" then of = bins[d] end
-        edges[d] = edges_of("histogramdd", rows:select(2, d), of,
+        local line
+        edges[d], line = edges_of("histogramdd", rows:select(2, d), of,
           range and { range[2 * d - 1], range[2 * d] })
+        lines[d] = line or false
       end
-      return boxes("histogramdd", rows, edges, weight, density), edges
+      return boxes("histogramdd", rows, edges, lines, weight, density), edges
     end)
   end)
 

@@ -64,8 +64,8 @@ define("cross", "a:T b:T dim:dim=-1", "the cross product of vectors of 3 element
         shape_text(b))
     end
   end
-  local function turned(x, by) return x:roll(by, dim) end
-  return turned(a, -1) * turned(b, -2) - turned(a, -2) * turned(b, -1)
+  local p, q = { a:unbind(dim) }, { b:unbind(dim) }
+  return core.stack({ p[2] * q[3] - p[3] * q[2], p[3] * q[1] - p[1] * q[3], p[1] * q[2] - p[2] * q[1] }, dim)
 end)
 define("dist", "a:T b:T p:num=2", "the p-norm of a - b", function(a, b, p) return (a - b):norm(p) end)
 
@@ -73,7 +73,7 @@ local function functional(name)
   return function(...) return require("accelerate.nn.functional")[name](...) end
 end
 define.plain("cdist", "tensor.cdist(x1, x2, { p = 2 })", "the p-norm of each row of x1 minus each row of x2",
-  "function",
+  "both",
   functional "cdist")
 define.plain("cosine_similarity", "tensor.cosine_similarity(x1, x2, { dim = 2, eps = 1e-8 })",
   "the cosine of the angle along dim", "function",

@@ -132,9 +132,10 @@ define("histc", "x:T bins:int=100 min:num=0 max:num=0",
         min, max = flat:amin():item(), flat:amax():item()
       end
       if min == max then min, max = min - 1, max + 1 end
-      local inside = flat:masked_select(flat:ge(min):logical_and(flat:le(max)))
-      local place = ((inside - min) * bins / (max - min)):long():clamp(0, bins - 1)
-      return place:bincount({ minlength = bins }):to(x.dtype)
+      local place = (flat - min) * bins / (max - min)
+      -- bin 0, which is left out, gets what is outside or NaN
+      place = core.where(flat:ge(min):logical_and(flat:le(max)), place, -1):long():add_(1)
+      return place:clamp_ { max = bins }:bincount({ minlength = bins + 1 }):narrow(1, 2, bins):to(x.dtype)
     end)
   end)
 
