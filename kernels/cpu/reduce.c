@@ -1,7 +1,7 @@
-/* sum, mean, prod, any, all.  float32 and the half types add in float32 over short runs and in float64
- * above that: practically as accurate as a float64 sum, at the speed of float32.  Floats are multiplied in
- * float64.  Integers are added and multiplied in int64 and wrap around.  Threads share results, or chunks of a long reduction; memory bounds the
- * kernel. */
+/* sum, mean, prod, any, all.  float32 and the half types add in float32 over short runs and in
+ * float64 above that: practically as accurate as a float64 sum, at the speed of float32.  Floats
+ * are multiplied in float64.  Integers are added and multiplied in int64 and wrap around.  Threads
+ * share results, or chunks of a long reduction; memory bounds the kernel. */
 #include "reduce.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* cumsum along a dim, y[i] = x[0] + .. + x[i], forward and from the end (for its gradient), and
- * cumprod.  Floats are added and multiplied in float64.  Threads share lines, or tiles of neighbouring columns; memory bounds the
- * kernel. */
+ * cumprod.  Floats are added and multiplied in float64.  Threads share lines, or tiles of
+ * neighbouring columns; memory bounds the kernel. */
 #include "cpu.h"
 
 #define TILE 256 /* columns that are computed together */
