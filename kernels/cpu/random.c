@@ -166,8 +166,8 @@ typedef struct keyed {
   int64_t at;
 } keyed;
 
-/* Keys are uniform: a part by key has about PART elements, which are ordered in the first cache, and
- * a bin of a part about one.  Larger parts than MOST are practically impossible. */
+/* Keys are uniform: a part by key has about PART elements, which are ordered in the first cache,
+ * and a bin of a part about one.  Larger parts than MOST are practically impossible. */
 enum { PART = 512, MOST = 4 * PART };
 
 typedef struct shuffle {
@@ -245,7 +245,7 @@ ax_status ax_cpu__randperm(const ax_call *call)
       end[ax_uniform_int(key[lo + i], (uint64_t)parts) + 1]++;
     }
   }
-  for (int64_t p = 0; p < parts; p++) end[p + 1] += end[p]; /* of the part before: where part p begins */
+  for (int64_t p = 0; p < parts; p++) end[p + 1] += end[p]; /* where part p begins */
   for (int64_t i = 0; i < n; i++) item[end[ax_uniform_int(key[i], (uint64_t)parts)]++] = (keyed){ key[i], i };
   shuffle s = { (uint64_t)parts, end, item, (ax_dtype)y->dtype, ax_data(y) };
   ax_cpu_for(parts, n * 8, shuffle_range, &s);

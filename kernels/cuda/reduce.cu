@@ -1,5 +1,5 @@
-/* sum, mean, prod, any, all, count_nonzero.  Floats are added and multiplied in float64; integers in
- * int64, which wraps around. */
+/* sum, mean, prod, any, all, count_nonzero.  Floats are added and multiplied in float64; integers
+ * in int64, which wraps around. */
 #include "reduce.cuh"
 
 /* O: the storage type of a result. */
