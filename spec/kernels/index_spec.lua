@@ -1,6 +1,7 @@
 --- What the cases of the op table do not show of the index and shape families: messages, forms in
 --- place, threads, large sizes.
 local core = require "accelerate.core"
+local tensor = require "accelerate.tensor"
 
 local function int64(v) return core.tensor(v, { dtype = "int64" }) end
 local function raises(text, f, ...)
@@ -403,6 +404,16 @@ describe("searches and running sums", function()
     local leaf = core.tensor({ 2, 3, 4 }):requires_grad_() -- where gradients are recorded, the same value
     assert.are.equal(24, leaf:prod():item())
     assert.are.same({ 2, 6, 24 }, leaf:cumprod(1):totable())
+    for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+      local x = core.rand(3, 57, 5):to(dtype) + 0.5
+      local recorded = x:detach():requires_grad_()
+      for _, dims in ipairs { false, 1, 2, 3 } do
+        local y = dims and recorded:prod(dims) or recorded:prod()
+        assert.is_true(tensor.equal(dims and x:prod(dims) or x:prod(), y:detach()), dtype)
+        y:sum():backward()
+        if dims then assert.is_true(tensor.equal(x:cumprod(dims), recorded:cumprod(dims):detach()), dtype) end
+      end
+    end
   end)
 
   it("find extremes along lines as one by one, with NaN and equal elements", function()

@@ -169,10 +169,23 @@ ax_status ax_infer_prod_of(ax_infer *q)
 
 /* ---- made up of other rows */
 
-/* Does a kernel compute the products of x?  Their gradients are those of the steps. */
+/* Does a kernel alone compute the products of x?  Their gradients are those of the steps. */
 static bool in_one_pass(ax_tensor *x)
 {
   return !ax_would_record(1, &x) && !ax_is_complex((ax_dtype)x->dtype);
+}
+
+/* Writes the values that `op`, a kernel of one pass, computes of x to `into`.  A result has one
+ * value, whether its steps are recorded or not. */
+static ax_status take_values(ax_tensor *x, ax_op op, const ax_attrs *a, ax_tensor *into)
+{
+  ax_tensor *once = NULL;
+  const bool former = ax_grad_set_enabled(false);
+  ax_status st = run_with(op, x, a, &once);
+  if (st == AX_OK) st = ax_copy(into, once);
+  ax_grad_set_enabled(former);
+  ax_tensor_release(once);
+  return st;
 }
 
 /* Takes *t, gives the op's result in its place. */
@@ -200,13 +213,12 @@ ax_status ax_infer_prod(ax_infer *q)
   int64_t shape[AX_MAX_DIMS];
   int n = 0;
   uint32_t axes;
+  bool multiplied = false;
   ax_status st;
 
-  if (in_one_pass(x)) {
-    ax_attrs a = { .n_list = q->a.n_list, .prod_of = { .keepdim = q->a.prod.keepdim } };
-    memcpy(a.list, q->a.list, sizeof a.list);
-    return run_with(AX_OP_PROD_OF, x, &a, &q->result[0]);
-  }
+  ax_attrs one_pass = { .n_list = q->a.n_list, .prod_of = { .keepdim = q->a.prod.keepdim } };
+  memcpy(one_pass.list, q->a.list, sizeof one_pass.list);
+  if (in_one_pass(x)) return run_with(AX_OP_PROD_OF, x, &one_pass, &q->result[0]);
   AX_TRY(listed_axes(q, &axes));
   AX_TRY(ax_cast(x, in, &now));
   for (int d = 0; d < x->ndim; d++) {
@@ -225,6 +237,7 @@ ax_status ax_infer_prod(ax_infer *q)
       AX_TRY(part_of(now, d, 0, size / 2, &left));
       AX_TRY(part_of(now, d, size / 2, size / 2, &right));
       AX_TRY(ax_run2(AX_OP_MUL, left, right, &both));
+      multiplied = true;
       if (size % 2) {
         AX_TRY(part_of(now, d, size - 1, 1, &rest));
         ax_tensor *list[2] = { both, rest }, *results[AX_MAX_OUT];
@@ -247,6 +260,7 @@ ax_status ax_infer_prod(ax_infer *q)
   memcpy(flat.list, shape, (size_t)n * sizeof *shape);
   AX_TRY(replace(&now, AX_OP_RESHAPE, &flat));
   if (in != own && ax_is_float(own)) AX_TRY(replace(&now, AX_OP_CAST, &AX_ATTRS(cast, .dtype = own)));
+  if (multiplied && !ax_is_complex(own)) AX_TRY(take_values(x, AX_OP_PROD_OF, &one_pass, now));
   q->result[0] = ax_tensor_retain(now);
 out:
   ax_tensor_release(now);
@@ -289,6 +303,8 @@ ax_status ax_infer_cumprod(ax_infer *q)
     head = tail = body = product = NULL;
   }
   if (in != own && ax_is_float(own)) AX_TRY(replace(&now, AX_OP_CAST, &AX_ATTRS(cast, .dtype = own)));
+  if (size > 1 && !ax_is_complex(own))
+    AX_TRY(take_values(x, AX_OP_CUMPROD_OF, &AX_ATTRS(cumprod_of, .dim = dim), now));
   if (now == x) AX_TRY(ax_run1(AX_OP_CLONE, x, &q->result[0]));
   else q->result[0] = ax_tensor_retain(now);
 out:
