@@ -16,6 +16,12 @@ ifeq ($(filter release asan ubsan tsan fuzz,$(MODE)),)
 $(error MODE is "$(MODE)"; it must be release, asan, ubsan, tsan or fuzz)
 endif
 
+# All cores, unless a -j is given (it comes later on make's command line, and wins) or several goals
+# are (`make clean all` has an order).
+ifeq ($(MAKELEVEL)$(word 2,$(MAKECMDGOALS)),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
 OPT_release := -O2
 OPT_asan    := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPT_ubsan   := -O1 -fsanitize=undefined -fno-sanitize-recover=undefined

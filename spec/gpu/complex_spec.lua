@@ -2,7 +2,6 @@
 --- both complex types, real operands beside complex ones, views and odd strides.  None of them goes
 --- through the CPU.
 local device = require "spec.support.device"
-local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local F = require "accelerate.nn.functional"
 
@@ -15,28 +14,7 @@ end
 local D = device.name
 local TOLERANCE = { complex64 = 1e-5, complex128 = 1e-12, float32 = 2e-5, float64 = 1e-11 }
 
--- Differences relative to the largest number; both parts of complex ones.
-local function same(a, b, tolerance, what)
-  assert.are.same(b.shape, a.shape, what)
-  assert.are.equal(b.dtype, a.dtype, what)
-  a, b = a:detach():to("cpu"), b:detach():to("cpu")
-  if b.dtype:find "complex" then a, b = tensor.view_as_real(a), tensor.view_as_real(b) end
-  a, b = a:double(), b:double()
-  local most, off = math.max(1, b:abs():max():item()), (a - b):abs():max():item()
-  assert.is_true(off <= tolerance * most, ("%s: off by %g of %g"):format(what, off, most))
-end
-
--- Runs fn on the device, where it may neither wait nor send anything.
-local function without_waiting(fn)
-  if device.fake then return fn() end
-  local before = core.memory_stats(D)
-  local results = { fn() }
-  local after = core.memory_stats(D)
-  assert.are.equal(before.waits, after.waits)
-  assert.are.equal(before.uploads, after.uploads)
-  return unpack(results)
-end
-
+local same = device.agree
 local PARTS = { complex64 = "float32", complex128 = "float64" }
 local LAYOUTS = {
   contiguous = function(x) return x end,
@@ -128,7 +106,7 @@ describe(("complex numbers on %s (%s)"):format(D, device.kind), function()
   it("stay on the device", function()
     local a, b = numbers(3, "complex64", 5, 7):to(D), numbers(4, "complex64", 5, 7):to(D)
     local r = tensor.randn(5, 7):to(D)
-    without_waiting(function()
+    device.stays(function()
       local y = (a * b + r):exp() / (b - 2):sqrt()
       return y:abs():sum(), y:conj():real(), tensor.where(r:gt(0), y, a), a:eq(b), y ^ 2
     end)
@@ -212,7 +190,7 @@ describe(("grid_sample on %s (%s)"):format(D, device.kind), function()
     local x = tensor.randn(2, 6, 7, 40):permute(1, 4, 2, 3)
     local grid = (tensor.rand(2, 2, 3, 4) * 2 - 1):permute(1, 3, 4, 2)
     local theirs, ours = x:to(D), grid:to(D)
-    same(without_waiting(function() return F.grid_sample(theirs, ours) end), F.grid_sample(x, grid), 1e-5,
+    same(device.stays(function() return F.grid_sample(theirs, ours) end), F.grid_sample(x, grid), 1e-5,
       "channels")
     same(F.grid_sample(x:to(D):narrow(2, 2, 3), grid:to(D)), F.grid_sample(x:narrow(2, 2, 3), grid), 1e-5,
       "part")

@@ -34,27 +34,12 @@ end
 local TOLERANCE = { complex64 = 1e-5, complex128 = 1e-12, float32 = 1e-5, float64 = 1e-12 }
 local PARTS = { complex64 = "float32", complex128 = "float64" }
 
--- Differences relative to the largest number; both parts of complex ones.
-local function same(a, b, tolerance, what)
-  assert.are.same(b.shape, a.shape, what)
-  assert.are.equal(b.dtype, a.dtype, what)
-  a, b = a:detach():to("cpu"), b:detach():to("cpu")
-  if b.dtype:find "complex" then a, b = tensor.view_as_real(a), tensor.view_as_real(b) end
-  if b:numel() == 0 then return end
-  a, b = a:double(), b:double()
-  local most, off = math.max(1, b:abs():max():item()), (a - b):abs():max():item()
-  assert.is_true(off <= tolerance * most, ("%s: off by %g of %g"):format(what, off, most))
-end
+local same = device.agree
 
--- Runs fn on the device, where it may neither wait nor send anything.
+-- Where cuFFT is there, fn may neither wait nor send anything.
 local function stays(fn)
-  if not through then return fn() end
-  local before = core.memory_stats(D)
-  local results = { fn() }
-  local after = core.memory_stats(D)
-  assert.are.equal(before.waits, after.waits)
-  assert.are.equal(before.uploads, after.uploads)
-  return unpack(results)
+  if through then return device.stays(fn) end
+  return fn()
 end
 
 local function numbers(dtype, ...)

@@ -24,16 +24,7 @@ local TOLERANCE = { float32 = 2e-4, float64 = 1e-10, complex64 = 2e-4, complex12
 local PARTS = { complex64 = "float32", complex128 = "float64" }
 local TYPES = { "float32", "float64", "complex64", "complex128" }
 
-local function same(a, b, tolerance, what)
-  assert.are.same(b.shape, a.shape, what)
-  assert.are.equal(b.dtype, a.dtype, what)
-  a, b = a:detach():to("cpu"), b:detach():to("cpu")
-  if b.dtype:find "complex" then a, b = tensor.view_as_real(a), tensor.view_as_real(b) end
-  if b:numel() == 0 then return end
-  a, b = a:double(), b:double()
-  local most, off = math.max(1, b:abs():max():item()), (a - b):abs():max():item()
-  assert.is_true(off <= tolerance * most, ("%s: off by %g of %g"):format(what, off, most))
-end
+local same = device.agree
 
 local function numbers(dtype, ...)
   local x = tensor.randn(...)

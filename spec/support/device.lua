@@ -4,6 +4,7 @@
 ---   emulated    the CUDA kernels, run on the host (make test-emulated)
 ---   cuda        a GPU (make test-gpu)
 local ffi = require "ffi"
+local assert = require "luassert"
 local core = require "accelerate.core"
 local host = require "spec.support.host"
 
@@ -27,6 +28,30 @@ function M.with(fn, ...)
   core.set_default_device(former)
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, table.maxn(results))
+end
+
+--- Fails unless a and b agree in shape, type and values: differences relative to the largest
+--- number, both parts of complex ones. Either may be on a device.
+function M.agree(a, b, tolerance, what)
+  assert.are.same(b.shape, a.shape, what)
+  assert.are.equal(b.dtype, a.dtype, what)
+  a, b = a:detach():to("cpu"), b:detach():to("cpu")
+  if b.dtype:find "complex" then a, b = a:view_as_real(), b:view_as_real() end
+  if b:numel() == 0 then return end
+  a, b = a:double(), b:double()
+  local most, off = math.max(1, b:abs():max():item()), (a - b):abs():max():item()
+  assert.is_true(off <= tolerance * most, ("%s: off by %g of %g"):format(what, off, most))
+end
+
+--- Runs fn, which may neither wait for the device nor send anything to it.
+function M.stays(fn)
+  if M.fake then return fn() end
+  local before = core.memory_stats(M.name)
+  local results = { fn() }
+  local after = core.memory_stats(M.name)
+  assert.are.equal(before.waits, after.waits)
+  assert.are.equal(before.uploads, after.uploads)
+  return unpack(results)
 end
 
 return M
