@@ -38,6 +38,29 @@ local function check_types(found)
   end
 end
 
+local function check_values(v)
+  assert.is_nil(v.none)
+  assert.equal("é", v.text)
+  assert.equal("\0\255\128", v.raw)
+  assert.equal(2 ^ 53, v.big)
+  assert.equal(-300, v.negative)
+  assert.equal(2 ^ 40, v.long)
+  assert.equal(3.25, v.pi)
+  assert.is_true(v["true"])
+  assert.same({ 1, "two" }, v.pair)
+  assert.same({ 2, 3 }, v.size)
+  assert.same({ a = {}, [7] = {}, [true] = { { 1, 2 }, { 1, 2 } } }, v.nested)
+  assert.equal(v.nested[true][1], v.nested[true][2])
+  assert.same({ "z", "a" }, ordered.keys(v.ordered))
+  assert.is_true(v.leaf.requires_grad)
+  local holder = nn.class("Holder")()
+  holder.weight = v.parameter
+  assert.equal(1, #holder:parameters())
+  assert.same({ 1, 3 }, v.turned:stride())
+  v.base:zero_()
+  assert.equal(0, v.row:sum():item() + v.turned:sum():item())
+end
+
 describe("a file of Python's", function()
   teardown(function() os.remove(path) end)
 
@@ -53,27 +76,7 @@ describe("a file of Python's", function()
 
   it("holds plain values, in every protocol", function()
     for protocol = 2, 5 do
-      local v = load(reference.values[protocol])
-      assert.is_nil(v.none)
-      assert.equal("é", v.text)
-      assert.equal("\0\255\128", v.raw)
-      assert.equal(2 ^ 53, v.big)
-      assert.equal(-300, v.negative)
-      assert.equal(2 ^ 40, v.long)
-      assert.equal(3.25, v.pi)
-      assert.is_true(v["true"])
-      assert.same({ 1, "two" }, v.pair)
-      assert.same({ 2, 3 }, v.size)
-      assert.same({ a = {}, [7] = {}, [true] = { { 1, 2 }, { 1, 2 } } }, v.nested)
-      assert.equal(v.nested[true][1], v.nested[true][2])
-      assert.same({ "z", "a" }, ordered.keys(v.ordered))
-      assert.is_true(v.leaf.requires_grad)
-      local holder = nn.class("Holder")()
-      holder.weight = v.parameter
-      assert.equal(1, #holder:parameters())
-      assert.same({ 1, 3 }, v.turned:stride())
-      v.base:zero_()
-      assert.equal(0, v.row:sum():item() + v.turned:sum():item())
+      check_values(load(reference.values[protocol]))
     end
   end)
 
@@ -89,6 +92,12 @@ describe("a file of Python's", function()
     assert.equal(1, optimizer:state_dict().state[0].step)
     assert.equal(1, state.scheduler.last_epoch)
     assert.equal(1, scheduler.last_epoch + 1)
+  end)
+
+  it("may be no archive, as before PyTorch 1.6", function()
+    assert.same({ 1 }, load(reference.legacy).x:totable())
+    check_values(load(reference.legacy_values))
+    check_types(load(reference.legacy_types))
   end)
 
   it("holds complex numbers too", function()
@@ -108,7 +117,10 @@ describe("a file of Python's", function()
       tuple_key = "a table as key of a dict", module = "the name torch.nn.modules.linear.Linear",
     }
     for name, hex in pairs(reference.refused) do refused(expected[name], hex) end
-    refused("a plain pickle, as torch.save wrote before PyTorch 1.6", reference.legacy)
+    fuzz.write(path, "\128\2K\1.")
+    local ok, err = pcall(utils.load, path)
+    assert.is_false(ok)
+    assert.truthy(err:find(path .. "': a pickle that torch.save did not write", 1, true), err)
   end)
 end)
 
@@ -223,6 +235,24 @@ end)
 
 describe("a damaged file", function()
   teardown(function() os.remove(path) end)
+
+  it("is refused or gives a value, and holds no memory: no archive", function()
+    local refusals = fuzz.damage(path, fuzz.from_hex(reference.legacy_values), utils.load,
+      { every = 3, rounds = 1500 })
+    assert.is_true(refusals > 1000, refusals)
+  end)
+
+  it("says what its storages lack, where it is no archive", function()
+    local bytes = fuzz.from_hex(reference.legacy)
+    refused("the bytes of storage", fuzz.to_hex(bytes:sub(1, -2)))
+    refused("the bytes of storage", fuzz.to_hex(bytes:sub(1, -9)))
+    refused("has 2 elements; expected 1",
+      fuzz.to_hex(bytes:sub(1, -13) .. "\2\0\0\0\0\0\0\0" .. bytes:sub(-4)))
+    refused("protocol 1000 of torch.save; known is 1001",
+      fuzz.to_hex((bytes:gsub("\128\2M\233\3", "\128\2M\232\3", 1))))
+    refused("nothing uses its storage 'x'", fuzz.to_hex(bytes:sub(1, #bytes - 12):gsub("%]q.*$", "")
+      .. "](X\1\0\0\0xe." .. bytes:sub(-12)))
+  end)
 
   for _, ending in ipairs { "safetensors", "pt" } do
     it("is refused or gives a value, and holds no memory: " .. ending, function()

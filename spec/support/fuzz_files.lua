@@ -8,6 +8,10 @@ local M = {}
 
 function M.from_hex(hex) return (hex:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
 
+function M.to_hex(bytes)
+  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
 function M.write(path, bytes)
   local f = assert(io.open(path, "wb"))
   f:write(bytes)

@@ -75,7 +75,8 @@ def write():
     for protocol in 2, 3, 4, 5:
         print(f'    [{protocol}] = "{stripped(saved(values(), pickle_protocol=protocol)).hex()}",')
     print("  },\n  whole = \"%s\"," % saved(dict(x=torch.tensor([1.0, -2.0]))).hex())
-    print("  legacy = \"%s\"," % saved(dict(x=torch.tensor([1.0])), _use_new_zipfile_serialization=False).hex())
+    for name, value in ("", dict(x=torch.tensor([1.0]))), ("_values", values()), ("_types", tensors()):
+        print(f'  legacy{name} = "{saved(value, _use_new_zipfile_serialization=False).hex()}",')
     print("  complex = \"%s\"," % stripped(saved(torch.ones(1, dtype=torch.complex64))).hex())
     print("  refused = {")
     import fractions

@@ -55,7 +55,7 @@ local function first_bytes(path)
   options.value("load", "path", path, { "string" })
   local f, why = io.open(path, "rb")
   if not f then fail("load: %s", why) end
-  local bytes = f:read(9)
+  local bytes = f:read(32)
   f:close()
   return bytes or ""
 end
@@ -63,10 +63,10 @@ end
 -- A pickle begins with 128 and its protocol, as does the header of a safetensors file when its size
 -- is 128 more than a multiple of 256.
 local function is_pickle(bytes)
-  return bytes:byte() == 128 and (bytes:byte(2) or 9) <= 5 and bytes:sub(5) ~= "\0\0\0\0{"
+  return bytes:byte() == 128 and (bytes:byte(2) or 9) <= 5 and bytes:sub(5, 9) ~= "\0\0\0\0{"
 end
 
--- Whether torch.save wrote a file: a zip archive, or a plain pickle, which load refuses by name.
+-- Whether torch.save wrote a file: a zip archive, or a plain pickle, as before PyTorch 1.6.
 function M.is_torch(path)
   local bytes = first_bytes(path)
   return bytes:sub(1, 2) == "PK" or is_pickle(bytes)
@@ -87,9 +87,9 @@ local function read(path, device, lent)
   local bytes = first_bytes(path)
   if bytes:sub(1, 2) == "PK" then return require("accelerate.files.torch").load(path, device, lent) end
   if is_pickle(bytes) then
-    fail("load: '%s': a plain pickle, as torch.save wrote before PyTorch 1.6; save it again with a " ..
-      "newer one: "
-      .. "torch.save(torch.load(path), path)", path)
+    local legacy = require "accelerate.files.torch_legacy"
+    if legacy.begins(bytes) then return legacy.load(path, device) end
+    fail("load: '%s': a pickle that torch.save did not write; save its tensors with torch.save", path)
   end
   local file = core.safetensors_open(path)
   local value = require("accelerate.files.structure").load(file, path, device, lent)

@@ -30,11 +30,21 @@ local Reader = {}
 Reader.__index = Reader
 
 local function bad(self, message, ...)
-  fail("%s: %s at byte %d of data.pkl", self.where, message:format(...), self.at - 1)
+  fail("%s: %s at byte %d of %s", self.where, message:format(...), self.at - 1,
+    self.more and "the file" or "data.pkl")
+end
+
+-- Whether another piece of a file was added to the text.
+local function grown(self)
+  local piece = self.more and self.more()
+  if piece then self.text = self.text .. piece end
+  return piece
 end
 
 function Reader:take(n)
-  if n > #self.text - self.at + 1 then bad(self, "the pickle ends inside a value") end
+  while n > #self.text - self.at + 1 do
+    if not grown(self) then bad(self, "the pickle ends inside a value") end
+  end
   local part = self.text:sub(self.at, self.at + n - 1)
   self.at = self.at + n
   return part
@@ -51,7 +61,10 @@ end
 
 function Reader:line()
   local stop = self.text:find("\n", self.at, true)
-  if not stop then bad(self, "the pickle ends inside a name") end
+  while not stop do
+    if not grown(self) then bad(self, "the pickle ends inside a name") end
+    stop = self.text:find("\n", self.at, true)
+  end
   local line = self.text:sub(self.at, stop - 1)
   self.at = stop + 1
   return line
@@ -245,13 +258,15 @@ function Reader:call()
   self:push(CALLS[fn.name](self, arguments))
 end
 
--- ('storage', type, key, device, number of elements)
+-- ('storage', type, key, device, number of elements), and in files that are no archive a part of
+-- another storage that it is, or None.
 function Reader:persistent()
   local id = self:pop()
   if type(id) ~= "table" or getmetatable(id) or id[1] ~= "storage" or kind_of(id[2]) ~= "name"
     or type(id[3]) ~= "string" or type(id[5]) ~= "number" then
     bad(self, "a reference that is no storage")
   end
+  if id[6] ~= nil and id[6] ~= NONE then bad(self, "a storage that is a part of another one") end
   self:push(stand_in("storage", self.storage(id[2].name, id[3], id[5])))
 end
 
@@ -345,20 +360,15 @@ local NAMES = { I = "INT", L = "LONG", F = "FLOAT", S = "STRING", V = "UNICODE",
   ["\132"] = "EXT4", ["\143"] = "EMPTY_SET", ["\144"] = "ADDITEMS", ["\145"] = "FROZENSET",
   ["\146"] = "NEWOBJ_EX", ["\150"] = "BYTEARRAY8", ["\151"] = "NEXT_BUFFER", ["\152"] = "READONLY_BUFFER" }
 
---- Returns the value of a pickle. Tuples become lists; entries of dicts that are None, and None
---- behind the tensors of a list, are left out. Raises for anything else that has no form in Lua,
---- and names where it is.
----@param text string
----@param where string what messages begin with
----@param hooks { storage: (fun(kind: string, key: string, count: number): any), tensor:
----  (fun(storage: any, offset: number, shape: integer[], strides: integer[], requires_grad:
----  boolean): accelerate.Tensor), parameter: fun(t: accelerate.Tensor, requires_grad: boolean):
----  accelerate.Tensor }
-function M.read(text, where, hooks)
-  local self = setmetatable({ text = text, where = where, at = 1, stack = {}, n = 0, marks = {}, memo = {},
-    memoized = 0, plain = {}, open_lists = {}, storage = hooks.storage, tensor = hooks.tensor,
-    parameter = hooks.parameter },
-    Reader)
+local function reader(text, where, more)
+  return setmetatable({ text = text, where = where, more = more, at = 1 }, Reader)
+end
+
+-- The value that begins at self.at; self.at is behind it then.
+function Reader:value(hooks)
+  self.stack, self.n, self.marks, self.memo, self.memoized = {}, 0, {}, {}, 0
+  self.plain, self.open_lists = {}, {}
+  self.storage, self.tensor, self.parameter = hooks.storage, hooks.tensor, hooks.parameter
   while true do
     local code = self:take(1)
     if code == "." then break end
@@ -372,8 +382,26 @@ function M.read(text, where, hooks)
   local value = self:pop()
   if value == NONE then return nil end
   self:cut_lists()
-  flat.flatten(value, where) -- nothing in it that is no data
+  flat.flatten(value, self.where) -- nothing in it that is no data
   return value
 end
+
+--- Returns the value of a pickle. Tuples become lists; entries of dicts that are None, and None
+--- behind the tensors of a list, are left out. Raises for anything else that has no form in Lua,
+--- and names where it is.
+---@param text string
+---@param where string what messages begin with
+---@param hooks { storage: (fun(kind: string, key: string, count: number): any), tensor:
+---  (fun(storage: any, offset: number, shape: integer[], strides: integer[], requires_grad:
+---  boolean): accelerate.Tensor), parameter: fun(t: accelerate.Tensor, requires_grad: boolean):
+---  accelerate.Tensor }
+function M.read(text, where, hooks) return reader(text, where):value(hooks) end
+
+--- Returns a reader of pickles that follow each other in a file: `r:value(hooks)` is that of the
+--- one at `r.at`, a place counted from 1, which is behind the pickle afterwards.
+---@param more fun(): string? the next piece of the file
+---@param where string what messages begin with
+---@return { at: integer, value: fun(self: table, hooks: table): any }
+function M.stream(more, where) return reader("", where, more) end
 
 return M

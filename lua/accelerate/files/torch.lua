@@ -18,6 +18,16 @@ local STORAGES = { float32 = "FloatStorage", float64 = "DoubleStorage", float16 
 local DTYPES = {}
 for dtype, name in pairs(STORAGES) do DTYPES["torch." .. name] = dtype end
 
+--- Returns the type of a storage's elements; raises for one that there are no tensors of.
+---@param kind string the storage's class, with its module
+---@param path string
+---@return string
+function M.dtype_of(kind, path)
+  return DTYPES[kind] or fail("load: '%s': a tensor of %s; tensors here are %s", path, kind,
+    "float32, float64, float16, bfloat16, "
+    .. "int64, int32, uint8 or bool")
+end
+
 -- ---- writing ------------------------------------------------------------------------------------
 
 local function contiguous_strides(shape)
@@ -77,12 +87,7 @@ end
 local function storages_of(archive, entry, path, device, lent)
   local found, get = {}, lent and archive._lend or archive.tensor
   return function(kind, key, count)
-    local dtype = DTYPES[kind]
-    if not dtype then
-      fail("load: '%s': a tensor of %s; tensors here are %s", path, kind,
-        "float32, float64, float16, bfloat16, "
-        .. "int64, int32, uint8 or bool")
-    end
+    local dtype = M.dtype_of(kind, path)
     if found[key] then
       if found[key].dtype ~= dtype then fail("load: '%s': storage '%s' has two types", path, key) end
       return found[key]
@@ -107,6 +112,24 @@ local function checked(path, fn, ...)
   return result
 end
 
+--- Returns what makes tensors and parameters over storages while a pickle is read.
+---@param path string
+---@param storage fun(kind: string, key: string, count: number): accelerate.Tensor
+---@return table
+function M.hooks(path, storage)
+  return {
+    storage = storage,
+    tensor = function(over, offset, shape, strides, requires_grad)
+      local t = checked(path, over._window, over, shape, strides, offset)
+      if requires_grad and t.dtype:find("float", 1, true) then t.requires_grad = true end
+      return t
+    end,
+    parameter = function(t, requires_grad)
+      return checked(path, parameter.new, t, { requires_grad = requires_grad })
+    end,
+  }
+end
+
 --- Returns the value of a file that torch.save wrote. Raises for values that are no plain data.
 ---@param path string
 ---@param device string? where tensors go; default: the CPU
@@ -120,17 +143,8 @@ function M.load(path, device, lent)
   if order and archive:text(order) ~= "little" then
     fail("load: '%s': its elements are in big-endian order; expected little-endian", path)
   end
-  local value = pickle.read(archive:text(entry("data.pkl")), ("load: '%s'"):format(path), {
-    storage = storages_of(archive, entry, path, device, lent),
-    tensor = function(storage, offset, shape, strides, requires_grad)
-      local t = checked(path, storage._window, storage, shape, strides, offset)
-      if requires_grad and t.dtype:find("float", 1, true) then t.requires_grad = true end
-      return t
-    end,
-    parameter = function(t, requires_grad)
-      return checked(path, parameter.new, t, { requires_grad = requires_grad })
-    end,
-  })
+  local value = pickle.read(archive:text(entry("data.pkl")), ("load: '%s'"):format(path),
+    M.hooks(path, storages_of(archive, entry, path, device, lent)))
   return value, archive
 end
 
