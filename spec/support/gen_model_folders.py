@@ -134,11 +134,14 @@ def bert(root):
 
 
 def bert_like(root):
-    """RoBERTa with padding before tokens, too; narrow embeddings of ELECTRA; DistilBERT's own names."""
-    from transformers import DistilBertConfig, ElectraConfig, RobertaConfig, XLMRobertaConfig
+    """RoBERTa with padding before tokens, too; narrow embeddings of ELECTRA; DistilBERT's own names; ALBERT's
+    layers, several of which are one; MPNet with distances of more than one bucket."""
+    from transformers import (AlbertConfig, DistilBertConfig, ElectraConfig, MPNetConfig, RobertaConfig,
+        XLMRobertaConfig)
     common = dict(vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
         max_position_embeddings=20, num_labels=3)
     own = dict(vocab_size=41, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=20, num_labels=3)
+    shared = {**common, "num_hidden_layers": 4, "embedding_size": 8}
     mask = torch.tensor([[1] * 9, [0] + [1] * 5 + [0] * 3])
     classes = {"labels": torch.tensor([2, 1])}
     tokens = {"labels": ids(7, 3, 2, 9).masked_fill(mask == 0, -100)}
@@ -152,6 +155,13 @@ def bert_like(root):
         ("distilbert_classes", "SequenceClassification", DistilBertConfig(**own), classes),
         ("distilbert_tokens", "TokenClassification", DistilBertConfig(**own), tokens),
         ("distilbert_masked", "MaskedLM", DistilBertConfig(**own), None),
+        ("albert_classes", "SequenceClassification", AlbertConfig(**shared), classes),
+        ("albert_tokens", "TokenClassification", AlbertConfig(**shared, num_hidden_groups=2), tokens),
+        ("albert_masked", "MaskedLM", AlbertConfig(**shared, num_hidden_groups=2, inner_group_num=2), None),
+        ("mpnet", "", MPNetConfig(**common), {}),
+        ("mpnet_classes", "SequenceClassification", MPNetConfig(**common), classes),
+        ("mpnet_tokens", "TokenClassification", MPNetConfig(**common), tokens),
+        ("mpnet_masked", "MaskedLM", MPNetConfig(**common), None),
     ]):
         rows = ids(60 + seed, 41, 2, 9).masked_fill(mask == 0, config.pad_token_id)
         if labels is None:
@@ -198,7 +208,8 @@ def llama(root):
 
 def llama_like(root):
     """The other types of Llama's kind, with windows that rows of 9 tokens and generation cross."""
-    from transformers import Gemma2Config, GemmaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
+    from transformers import (Gemma2Config, GemmaConfig, GraniteConfig, MistralConfig, Olmo2Config, Phi3Config,
+        Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config)
     common = dict(vocab_size=37, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=7, pad_token_id=None)
     rows = ids(31, 37, 2, 9)
@@ -215,6 +226,11 @@ def llama_like(root):
         "gemma": GemmaConfig(**gemma, hidden_act="relu"),
         "gemma2": Gemma2Config(**gemma, query_pre_attn_scalar=9, sliding_window=4, attn_logit_softcapping=2.0,
             final_logit_softcapping=3.0),
+        "olmo2": Olmo2Config(**common, attention_bias=True),
+        "smollm3": SmolLM3Config(**common, no_rope_layers=[0, 1], use_sliding_window=True, sliding_window=4),
+        "granite": GraniteConfig(**common, mlp_bias=True, embedding_multiplier=1.7, logits_scaling=0.6,
+            residual_multiplier=0.4, attention_multiplier=0.9),
+        "starcoder2": Starcoder2Config(**common, sliding_window=5),
     }.items()):
         model = randomised(transformers.AutoModelForCausalLM.from_config(config), 32 + seed)
         write(root, name, model, {"input_ids": rows, "labels": rows},

@@ -54,10 +54,17 @@ local function joined(...)
   return all
 end
 
---- Returns the schema of a type of encoders: BERT's, and the given entries.
----@param entries table<string, table>?
+--- Returns the schema of a type of encoders: BERT's, and the given entries; false takes one of
+--- BERT's away.
+---@param entries table<string, table|false>?
 ---@return table<string, table>
-function M.schema(entries) return joined(COMMON, entries or {}) end
+function M.schema(entries)
+  local schema = joined(COMMON, entries or {})
+  for name, entry in next, entries or {} do
+    if not entry then schema[name] = nil end
+  end
+  return schema
+end
 
 --- Returns the traits of a type of encoders.
 ---@param model_type string
@@ -93,13 +100,16 @@ local function layer_norm(config) return nn.LayerNorm(config.hidden_size, { eps 
 
 local Embeddings = nn.class "BertEmbeddings"
 
--- behind: positions count on behind the padding's id and leave padding out, as RoBERTa's do.
+-- behind: positions count on behind the padding's id and leave padding out, as RoBERTa's do. A
+-- configuration without type_vocab_size has no token types.
 function Embeddings:init(config, behind)
   local width = config.embedding_size or config.hidden_size
   local padding = { padding_idx = config.pad_token_id }
   self.word_embeddings = nn.Embedding(config.vocab_size, width, padding)
   self.position_embeddings = nn.Embedding(config.max_position_embeddings, width, behind and padding or nil)
-  self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+  if config.type_vocab_size then
+    self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+  end
   self.LayerNorm = nn.LayerNorm(width, { eps = config.layer_norm_eps })
   self.drop, self.behind = config.hidden_dropout_prob, behind and config.pad_token_id
 end
@@ -128,8 +138,8 @@ function Embeddings:forward(ids, kinds, positions)
   local types = v.token_type_embeddings
   check_length(self.__name, v, ids:size(2))
   local at = embedded_positions(v, ids, positions)
-  local x = v.word_embeddings(ids) + (at + (kinds and types(kinds) or types.weight:select(1, 1)))
-  x = v.LayerNorm(x)
+  if types then at = at + (kinds and types(kinds) or types.weight:select(1, 1)) end
+  local x = v.LayerNorm(v.word_embeddings(ids) + at)
   return self.training and dropout(x, v.drop) or x
 end
 
@@ -228,7 +238,38 @@ function Pooler:init(config) self.dense = nn.Linear(config.hidden_size, config.h
 
 function Pooler:forward(x) return self._values.dense(x:select(2, 1)):tanh() end
 
-M.Embeddings, M.Encoder, M.Pooler = Embeddings, Encoder, Pooler
+-- RoBERTa's and MPNet's heads: two linear layers on the first token, and scores of the vocabulary.
+local ClassHead = nn.class "RobertaClassificationHead"
+
+function ClassHead:init(config)
+  self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+  self.dropout = nn.Dropout(M.head_dropout(config))
+  self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
+end
+
+function ClassHead:forward(x)
+  local v = self._values
+  return v.out_proj(v.dropout(v.dense(v.dropout(x:select(2, 1))):tanh()))
+end
+
+local LMHead = nn.class "RobertaLMHead"
+
+function LMHead:init(config, embeddings)
+  self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+  self.layer_norm = nn.LayerNorm(config.hidden_size, { eps = config.layer_norm_eps })
+  self.bias = nn.Parameter(core.zeros(config.vocab_size))
+  self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+  self.decoder.bias = self.bias
+  if config.tie_word_embeddings then self.decoder.weight = embeddings.weight end
+end
+
+function LMHead:forward(x)
+  local v = self._values
+  return v.decoder(v.layer_norm(core.gelu(v.dense(x))))
+end
+
+M.Embeddings, M.Output, M.Intermediate = Embeddings, Output, Intermediate
+M.Encoder, M.Pooler, M.ClassHead, M.LMHead = Encoder, Pooler, ClassHead, LMHead
 
 -- ---- models -------------------------------------------------------------------------------------
 

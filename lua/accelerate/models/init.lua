@@ -11,12 +11,16 @@ local properties = require "accelerate.utils.properties"
 
 -- Class -> its file, and what Transformers' Auto classes pick by model type.
 local FILES = {
+  albert = { "AlbertModel", "AlbertForSequenceClassification", "AlbertForTokenClassification",
+    "AlbertForMaskedLM" },
   bert = { "BertModel", "BertForSequenceClassification", "BertForTokenClassification", "BertForMaskedLM" },
   distilbert = { "DistilBertModel", "DistilBertForSequenceClassification", "DistilBertForTokenClassification",
     "DistilBertForMaskedLM" },
   electra = { "ElectraModel", "ElectraForSequenceClassification", "ElectraForTokenClassification" },
   gpt2 = { "GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification" },
   lenet = { "LeNet" },
+  mpnet = { "MPNetModel", "MPNetForSequenceClassification", "MPNetForTokenClassification",
+    "MPNetForMaskedLM" },
   resnet = { "ResNetModel", "ResNetForImageClassification", "resnet18", "resnet34", "resnet50", "resnet101" },
   roberta = { "RobertaModel", "RobertaForSequenceClassification", "RobertaForTokenClassification",
     "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForSequenceClassification",
@@ -24,13 +28,16 @@ local FILES = {
   t5 = { "T5Model", "T5EncoderModel", "T5ForConditionalGeneration" },
   vit = { "ViTModel", "ViTForImageClassification" },
 }
-local TYPES = { gpt2 = "GPT2", bert = "Bert", distilbert = "DistilBert", electra = "Electra", lenet = "LeNet",
-  resnet = "ResNet", roberta = "Roberta", t5 = "T5", vit = "ViT", ["xlm-roberta"] = "XLMRoberta" }
--- Decoders of Llama's kind have three classes each.
-for file, name in pairs { gemma = "Gemma", gemma2 = "Gemma2", llama = "Llama", mistral = "Mistral",
-  phi3 = "Phi3", qwen2 = "Qwen2", qwen3 = "Qwen3" } do
+local TYPES = { albert = "Albert", bert = "Bert", distilbert = "DistilBert", electra = "Electra",
+  gpt2 = "GPT2", lenet = "LeNet", mpnet = "MPNet", resnet = "ResNet", roberta = "Roberta", t5 = "T5",
+  vit = "ViT", ["xlm-roberta"] = "XLMRoberta" }
+-- Decoders of Llama's kind have three classes each, Granite two.
+for file, name in pairs { gemma = "Gemma", gemma2 = "Gemma2", granite = "Granite", llama = "Llama",
+  mistral = "Mistral", olmo2 = "Olmo2", phi3 = "Phi3", qwen2 = "Qwen2", qwen3 = "Qwen3",
+  smollm3 = "SmolLM3", starcoder2 = "Starcoder2" } do
   TYPES[file] = name
-  FILES[file] = { name .. "Model", name .. "ForCausalLM", name .. "ForSequenceClassification" }
+  FILES[file] = { name .. "Model", name .. "ForCausalLM",
+    file ~= "granite" and name .. "ForSequenceClassification" or nil }
 end
 local TASKS = {
   AutoModel = { "Model" },

@@ -1,6 +1,5 @@
 --- RoBERTa and XLM-RoBERTa: BERT's encoder with positions that count on behind the padding's id.
 
-local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local encoder = require "accelerate.models.encoder"
 local pretrained = require "accelerate.models.pretrained"
@@ -15,35 +14,6 @@ local CONFIG = encoder.schema {
 local ROBERTA, XLM = encoder.traits("roberta", "roberta", CONFIG), encoder.traits("xlm-roberta", "roberta",
   CONFIG)
 
-local Head = nn.class "RobertaClassificationHead"
-
-function Head:init(config)
-  self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-  self.dropout = nn.Dropout(encoder.head_dropout(config))
-  self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
-end
-
-function Head:forward(x)
-  local v = self._values
-  return v.out_proj(v.dropout(v.dense(v.dropout(x:select(2, 1))):tanh()))
-end
-
-local LMHead = nn.class "RobertaLMHead"
-
-function LMHead:init(config, embeddings)
-  self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-  self.layer_norm = nn.LayerNorm(config.hidden_size, { eps = config.layer_norm_eps })
-  self.bias = nn.Parameter(core.zeros(config.vocab_size))
-  self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-  self.decoder.bias = self.bias
-  if config.tie_word_embeddings then self.decoder.weight = embeddings.weight end
-end
-
-function LMHead:forward(x)
-  local v = self._values
-  return v.decoder(v.layer_norm(core.gelu(v.dense(x))))
-end
-
 -- Gives the four classes of a type what they do.
 local function complete(Base, Classifier, Tokens, Masked)
   function Base:_build(config)
@@ -55,7 +25,7 @@ local function complete(Base, Classifier, Tokens, Masked)
 
   function Classifier:_build(config)
     self.roberta = encoder.part(Base, config, false)
-    self.classifier = Head(config)
+    self.classifier = encoder.ClassHead(config)
   end
   encoder.headed(Classifier, function(self, x) return self.classifier(x) end, pretrained.class_loss)
 
@@ -68,7 +38,7 @@ local function complete(Base, Classifier, Tokens, Masked)
 
   function Masked:_build(config)
     self.roberta = encoder.part(Base, config, false)
-    self.lm_head = LMHead(config, self.roberta.embeddings.word_embeddings)
+    self.lm_head = encoder.LMHead(config, self.roberta.embeddings.word_embeddings)
   end
   encoder.headed(Masked, function(self, x) return self.lm_head(x) end, encoder.token_loss)
 end

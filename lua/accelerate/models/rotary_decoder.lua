@@ -4,15 +4,23 @@
 ---   act          the activation of the feed-forward part, as activations names it
 ---   biases       { qkv, out, mlp }: do these layers have a bias?
 ---   fused        queries, keys and values are one layer, gate and up another
+---   ungated      the feed-forward part is two layers, c_fc and c_proj
+---   layer_norm   norms are layer norms of this epsilon, with biases
 ---   head_norms   queries and keys of each head are normalised
+---   row_norms    queries and keys are normalised over all heads of a position
 ---   centred      the weights of norms are stored less 1
 ---   sandwich     a norm stands behind each part, too
+---   behind       a norm stands behind each part alone
 ---   scale        what scores of attention are multiplied by, default head_dim^-0.5
 ---   attention_cap, score_cap   scores are bent so that they stay within this size
 ---   embed_scale  what embeddings are multiplied by
+---   part_scale   what the result of each part is multiplied by
+---   score_scale  what scores of tokens are multiplied by
+---   embed_drop   the dropout of embeddings
 ---   drop         the dropout behind each part
 ---   windows      positions that each layer's queries see, themselves included; false for all
 ---   partial      the share of a head's elements that is turned, default 1
+---   unturned     true for the layers whose queries and keys are not turned
 ---   renew_at     a cache of at most so many positions is computed anew by a call that goes beyond
 
 local core = require "accelerate.core"
@@ -161,8 +169,9 @@ function CentredNorm:forward(x)
 end
 
 local function norm(config, plan, width)
-  return (plan.centred and CentredNorm or nn.RMSNorm)(width or config.hidden_size,
-    { eps = config.rms_norm_eps })
+  width = width or config.hidden_size
+  if plan.layer_norm then return nn.LayerNorm(width, { eps = plan.layer_norm }) end
+  return (plan.centred and CentredNorm or nn.RMSNorm)(width, { eps = config.rms_norm_eps })
 end
 
 local Attention = nn.class "RotaryAttention"
@@ -185,12 +194,25 @@ function Attention:init(config, plan, layer)
   self.o_proj = nn.Linear(queries, width, { bias = plan.biases.out or false })
   if plan.head_norms then
     self.q_norm, self.k_norm = norm(config, plan, size), norm(config, plan, size)
+  elseif plan.row_norms then
+    self.q_norm, self.k_norm = norm(config, plan, queries), norm(config, plan, keys)
   end
+  self.norms_rows, self.turns = plan.row_norms, not (plan.unturned and plan.unturned[layer])
 end
 
-local function projected(v, x)
-  if v.qkv_proj then return v.qkv_proj(x):split(v.parts, 3) end
-  return v.q_proj(x), v.k_proj(x), v.v_proj(x)
+-- Queries (N, T, heads, size), keys and values (N, T, groups, size), normalised where the plan
+-- says.
+local function projected(v, x, N, T)
+  local q, k, w
+  if v.qkv_proj then
+    q, k, w = v.qkv_proj(x):split(v.parts, 3)
+  else
+    q, k, w = v.q_proj(x), v.k_proj(x), v.v_proj(x)
+  end
+  if v.norms_rows then q, k = v.q_norm(q), v.k_norm(k) end
+  q, k, w = q:view(N, T, v.heads, v.size), k:view(N, T, v.groups, v.size), w:view(N, T, v.groups, v.size)
+  if v.q_norm and not v.norms_rows then q, k = v.q_norm(q), v.k_norm(k) end
+  return q, k, w
 end
 
 -- Attention whose scores stay within -cap and cap.
@@ -208,17 +230,13 @@ end
 -- place: { cos, sin, mask, causal, cache }
 function Attention:forward(x, place)
   local v, N, T = self._values, x:size(1), x:size(2)
-  local size, groups, cache = v.size, v.groups, place.cache
-  local rate = self.training and v.drop or 0
-  local q, k, w = projected(v, x)
-  q, k, w = q:view(N, T, v.heads, size), k:view(N, T, groups, size),
-    w:view(N, T, groups, size):transpose(2, 3)
-  if v.q_norm then q, k = v.q_norm(q), v.k_norm(k) end
-  q = turn(q:transpose(2, 3), place.cos, place.sin)
-  k = turn(k:transpose(2, 3), place.cos, place.sin)
+  local cache, rate = place.cache, self.training and v.drop or 0
+  local q, k, w = projected(v, x, N, T)
+  q, k, w = q:transpose(2, 3), k:transpose(2, 3), w:transpose(2, 3)
+  if v.turns then q, k = turn(q, place.cos, place.sin), turn(k, place.cos, place.sin) end
   if cache then k, w = cache:append(v.layer, k, w) end
   local y = v.cap and capped(q, k, w, place, v, rate)
-    or sdpa(q, k, w, place.mask, rate, place.causal, v.scale, groups ~= v.heads)
+    or sdpa(q, k, w, place.mask, rate, place.causal, v.scale, v.groups ~= v.heads)
   return v.o_proj(y:transpose(2, 3):reshape(N, T, -1))
 end
 
@@ -247,18 +265,30 @@ function MLP:forward(x)
   return v.down_proj(v.act(gate) * up)
 end
 
+local PlainMLP = nn.class "PlainMLP"
+
+function PlainMLP:init(config, plan)
+  local bias = { bias = plan.biases.mlp or false }
+  self.c_fc = nn.Linear(config.hidden_size, config.intermediate_size, bias)
+  self.c_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias)
+  self.act = activations.functions[config.hidden_act]
+end
+
+function PlainMLP:forward(x)
+  local v = self._values
+  return v.c_proj(v.act(v.c_fc(x)))
+end
+
 local Layer = nn.class "RotaryDecoderLayer"
 
 function Layer:init(config, plan, layer)
   self.self_attn = Attention(config, plan, layer)
-  self.mlp = MLP(config, plan)
-  self.input_layernorm = norm(config, plan)
+  self.mlp = (plan.ungated and PlainMLP or MLP)(config, plan)
+  if not plan.behind then self.input_layernorm = norm(config, plan) end
   self.post_attention_layernorm = norm(config, plan)
-  if plan.sandwich then
-    self.pre_feedforward_layernorm = norm(config, plan)
-    self.post_feedforward_layernorm = norm(config, plan)
-  end
-  self.drop = plan.drop or 0
+  if plan.sandwich then self.pre_feedforward_layernorm = norm(config, plan) end
+  if plan.sandwich or plan.behind then self.post_feedforward_layernorm = norm(config, plan) end
+  self.drop, self.scale = plan.drop or 0, plan.part_scale
 end
 
 local function layer(v, x, place)
@@ -271,6 +301,16 @@ local function sandwiched(v, x, place)
   return x + v.post_feedforward_layernorm(v.mlp(v.pre_feedforward_layernorm(x)))
 end
 
+local function normed_behind(v, x, place)
+  x = x + v.post_attention_layernorm(v.self_attn(x, place))
+  return x + v.post_feedforward_layernorm(v.mlp(x))
+end
+
+local function scaled(v, x, place)
+  x = x + v.self_attn(v.input_layernorm(x), place) * v.scale
+  return x + v.mlp(v.post_attention_layernorm(x)) * v.scale
+end
+
 local function dropping(v, x, place)
   x = x + dropout(v.self_attn(v.input_layernorm(x), place), v.drop)
   return x + dropout(v.mlp(v.post_attention_layernorm(x)), v.drop)
@@ -278,8 +318,8 @@ end
 
 function Layer:forward(x, place)
   local v = self._values
-  local body = v.post_feedforward_layernorm and sandwiched or self.training and v.drop > 0 and dropping
-    or layer
+  local body = v.pre_feedforward_layernorm and sandwiched or v.post_feedforward_layernorm and normed_behind
+    or v.scale and scaled or self.training and v.drop > 0 and dropping or layer
   return core.scope(body, v, x, place)
 end
 
@@ -302,7 +342,7 @@ local function build(self, config)
   self.norm = norm(config, plan)
   self.rotary = rotary.Rotary(self.__name, config, config.head_dim, plan.partial)
   self.windows, self.window = plan.windows, window_of(plan)
-  self.embed_scale = plan.embed_scale
+  self.embed_scale, self.embed_drop = plan.embed_scale, plan.embed_drop
 end
 
 -- Where the new tokens are: for the layers that see all positions before, and for those with a
@@ -325,6 +365,7 @@ local function hidden(self, o)
   pretrained.check_input(self.__name, o.input_ids)
   local x = v.embed_tokens(o.input_ids)
   if v.embed_scale then x = x * core.tensor(v.embed_scale, { dtype = x.dtype, device = x.device }) end
+  if self.training and v.embed_drop then x = dropout(x, v.embed_drop) end
   local far, near = places(v, o, x)
   local all = o.output_hidden_states and { x } or nil
   for i, one in ipairs(v.layers:_child_list()) do
@@ -345,10 +386,11 @@ local function causal_lm(Class, Base)
     self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, { bias = false })
     if config.tie_word_embeddings then self.lm_head.weight = self.model.embed_tokens.weight end
     local plan = self.traits.plan(config)
-    self.score_cap, self.renew_at = plan.score_cap, plan.renew_at
+    self.score_cap, self.score_scale, self.renew_at = plan.score_cap, plan.score_scale, plan.renew_at
   end
   decoder.causal_lm(Class, "model", function(self, x)
     local scores = self.lm_head(x)
+    if self.score_scale then scores = scores * self.score_scale end
     return self.score_cap and bent(scores, self.score_cap) or scores
   end)
 end
@@ -361,18 +403,22 @@ local function classifier(Class, Base)
   decoder.classifier(Class, "model")
 end
 
---- Gives the three classes of a type, made by pretrained.class with M.traits, what they do, and
---- returns them by name.
+--- Gives the classes of a type, made by pretrained.class with M.traits, what they do, and returns
+--- them by name.
 ---@param Base table the decoder without a head
 ---@param CausalLM table
----@param Classifier table
+---@param Classifier table? nil where Transformers has none
 ---@return table<string, table>
 function M.complete(Base, CausalLM, Classifier)
   Base._build, Base._hidden = build, hidden
   decoder.base(Base)
   causal_lm(CausalLM, Base)
-  classifier(Classifier, Base)
-  return { [Base.__name] = Base, [CausalLM.__name] = CausalLM, [Classifier.__name] = Classifier }
+  local classes = { [Base.__name] = Base, [CausalLM.__name] = CausalLM }
+  if Classifier then
+    classifier(Classifier, Base)
+    classes[Classifier.__name] = Classifier
+  end
+  return classes
 end
 
 return M
