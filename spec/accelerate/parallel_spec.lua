@@ -324,7 +324,7 @@ end)
 
 describe("prepared training", function()
   -- Every rank has the same data, so that the mean over two ranks is the gradient itself and no bit
-  -- may differ from plain training (which optim_spec compares with PyTorch).
+  -- may differ from plain training (which optim_trajectories_spec compares with PyTorch).
   local SCRIPT = [[
     local nn, optim = require "accelerate.nn", require "accelerate.optim"
     local accelerator = accelerate.Accelerator()

@@ -1,4 +1,4 @@
--- What prepare and its parts do beyond the plain case (accelerator_spec has that).
+-- What prepare and its parts do beyond the plain case (accelerator_steps_spec has that).
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local data = require "accelerate.data"

@@ -1,4 +1,4 @@
--- Accumulation, synchronisation and clipping beyond the plain case (accelerator_spec and
+-- Accumulation, synchronisation and clipping beyond the plain case (accelerator_steps_spec and
 -- parallel_spec have that).
 local accelerate = require "accelerate"
 local core = require "accelerate.core"

@@ -59,6 +59,6 @@ return {
     later = "nil: there is no DeepSpeed",
     spec = "accelerate/accelerator_spec: has fields for what other engines would have" },
   { "_models, _optimizers, _schedulers, _dataloaders, _custom_objects", spec = {
-    "accelerate/accelerator_spec: returns objects in the order given, whatever that is",
-    "accelerate/accelerator_spec: is registered in order, and only what can be saved" } },
+    "accelerate/accelerator_steps_spec: returns objects in the order given, whatever that is",
+    "accelerate/accelerator_weights_spec: is registered in order, and only what can be saved" } },
 }

@@ -2,29 +2,31 @@ return {
   group = "D", title = "Backward, accumulation, synchronisation",
   { "backward(loss, **kwargs)",
     spec = {
-      "accelerate/accelerator_spec: divides the loss by the number of steps, also in a short window",
-      "accelerate/accelerator_spec: refuses a loss that is no tensor, and options that it does not know",
+      "accelerate/accelerator_steps_spec: divides the loss by the number of steps, also in a short window",
+      "accelerate/accelerator_steps_spec: refuses a loss that is no tensor, and options that it does " ..
+        "not know",
       "accelerate/parallel_spec: with weights are the sum over the sum of weights, however items are split",
       "dist/loops_spec: give the same update for any split into micro-batches and ranks",
       "accelerate/lomo_spec: update in accelerator:backward and in lomo_backward, and step does nothing " ..
         "more" } },
   { "accumulate(*models)",
     spec = {
-      "accelerate/accelerator_spec: syncs on every n-th batch and on the last, and starts again in the " ..
-        "next pass",
-      "accelerate/accelerator_spec: puts the state back when the function raises, with the script's line",
+      "accelerate/accelerator_steps_spec: syncs on every n-th batch and on the last, and starts again " ..
+        "in the next pass",
+      "accelerate/accelerator_steps_spec: puts the state back when the function raises, with the " ..
+        "script's line",
       "accelerate/training_spec: holds back the gradients of all that are named, and of no others",
       "dist/loops_spec: of gradient accumulation update at every second batch and at the last, and move " ..
         "the schedule then" } },
   { "effect on optimizer/scheduler",
     spec = {
       "accelerate/preparing_spec: step with a closure, and only when gradients are synchronised",
-      "accelerate/accelerator_spec: moves as Accelerate's does" } },
+      "accelerate/accelerator_steps_spec: moves as Accelerate's does" } },
   { "end of loader",
     spec = {
-      "accelerate/accelerator_spec: syncs on every n-th batch and on the last, and starts again in the " ..
-        "next pass",
-      "accelerate/accelerator_spec: with sync_with_dataloader = false counts on over passes",
+      "accelerate/accelerator_steps_spec: syncs on every n-th batch and on the last, and starts again " ..
+        "in the next pass",
+      "accelerate/accelerator_steps_spec: with sync_with_dataloader = false counts on over passes",
       "accelerate/data_loader_spec: knows the last batch while it is in use",
       "accelerate/data_loader_spec: knows the last batch of a stream" } },
   { "no_sync(model)",

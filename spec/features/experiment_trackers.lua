@@ -15,14 +15,14 @@ return {
     "tracker",
     "accelerate/tracking_spec: that raises is told about once and left out; training goes on, and so do " ..
     "the others" } },
-  { "built-in trackers", spec = { "accelerate/tracking_spec: come from accelerator:log: numbers, texts, " ..
-    "maps, settings",
-    "accelerate/tracking_spec: hold the bytes that TensorBoard's own writer makes",
-    "accelerate/tracking_spec: tell of hyper-parameters as TensorBoard's plugin does",
-    "accelerate/tracking_spec: is the log that wandb sync reads",
-    "accelerate/tracking_spec: is the archive that comet upload takes",
-    "accelerate/tracking_spec: jsonl: one object a line, values that JSON lacks as texts",
-    "accelerate/tracking_spec: csv: columns as they come up, also in a file that is there already",
+  { "built-in trackers", spec = { "accelerate/tracking_files_spec: come from accelerator:log: numbers, " ..
+    "texts, maps, settings",
+    "accelerate/tracking_files_spec: hold the bytes that TensorBoard's own writer makes",
+    "accelerate/tracking_files_spec: tell of hyper-parameters as TensorBoard's plugin does",
+    "accelerate/tracking_offline_spec: is the log that wandb sync reads",
+    "accelerate/tracking_offline_spec: is the archive that comet upload takes",
+    "accelerate/tracking_files_spec: jsonl: one object a line, values that JSON lacks as texts",
+    "accelerate/tracking_files_spec: csv: columns as they come up, also in a file that is there already",
     "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, and wants a " ..
     "directory" } },
   { "register_tracker_class",
@@ -31,6 +31,7 @@ return {
     spec = { "accelerate/tracking_spec: takes a name, an object, a list of them, 'all'",
     "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, and wants a " ..
       "directory" } },
-  { "values", spec = { "accelerate/tracking_spec: come from accelerator:log: numbers, texts, maps, settings",
+  { "values", spec = { "accelerate/tracking_files_spec: come from accelerator:log: numbers, texts, maps, " ..
+    "settings",
     "accelerate/tracking_spec: leave out what no tracker can keep, and say so once" } },
 }

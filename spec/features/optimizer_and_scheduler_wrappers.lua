@@ -3,7 +3,7 @@ return {
   { "AcceleratedOptimizer",
     spec = {
       "accelerate/preparing_spec: step with a closure, and only when gradients are synchronised",
-      "accelerate/accelerator_spec: an accelerated optimizer passes everything else through" } },
+      "accelerate/accelerator_steps_spec: an accelerated optimizer passes everything else through" } },
   { "step_was_skipped",
     spec = {
       "accelerate/grad_scaler_spec: skips a step on all ranks when one of them has overflown, and keeps " ..
@@ -11,12 +11,12 @@ return {
       "accelerate/preparing_spec: pass on what they do not have themselves" } },
   { "AcceleratedScheduler.step",
     spec = {
-      "accelerate/accelerator_spec: moves as Accelerate's does",
+      "accelerate/accelerator_steps_spec: moves as Accelerate's does",
       "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the " ..
         "schedule wait for them" } },
   { "one-cycle protection",
     spec = {
-      "accelerate/accelerator_spec: does not move a one-cycle schedule past its end",
+      "accelerate/accelerator_steps_spec: does not move a one-cycle schedule past its end",
       "accelerate/preparing_spec: end a one-cycle schedule where it ends, however many ranks move it" } },
   { "adjust_scheduler",
     spec = "accelerate/preparing_spec: move a schedule once a call without " ..

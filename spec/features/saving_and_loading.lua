@@ -4,16 +4,16 @@ return {
     spec = {
       "accelerate/saving_spec: writes on the main process only",
       "accelerate/saving_spec: takes the format from the option before the ending",
-      "accelerate/accelerator_spec: are written by the main process" } },
+      "accelerate/accelerator_weights_spec: are written by the main process" } },
   { "save_model(model, dir, max_shard_size='10GB', safe_serialization=true)",
     spec = {
-      "accelerate/accelerator_spec: come back from one file",
-      "accelerate/accelerator_spec: come back from PyTorch's format, whole and in shards",
-      "accelerate/accelerator_spec: hold tied weights once" } },
+      "accelerate/accelerator_weights_spec: come back from one file",
+      "accelerate/accelerator_weights_spec: come back from PyTorch's format, whole and in shards",
+      "accelerate/accelerator_weights_spec: hold tied weights once" } },
   { "sharding rule",
     spec = {
-      "accelerate/accelerator_spec: are cut into shards as huggingface_hub cuts them",
-      "accelerate/accelerator_spec: come back from shards, and an index names them" } },
+      "accelerate/accelerator_weights_spec: are cut into shards as huggingface_hub cuts them",
+      "accelerate/accelerator_weights_spec: come back from shards, and an index names them" } },
   { "get_state_dict(model, unwrap=true)",
     spec = "accelerate/preparing_spec: unwraps to the model itself, with the parameters it has and, if " ..
     "asked, " ..
@@ -32,18 +32,18 @@ return {
     "ones go" },
   { "load_state(input_dir=None, load_kwargs=None, **kwargs)",
     spec = {
-      "accelerate/checkpoint_spec: at any moment goes on with the same bits",
+      "accelerate/checkpoint_runs_spec: at any moment goes on with the same bits",
       "accelerate/checkpoint_spec: fits the objects that are there" } },
   { "load_state: random states", spec = "accelerate/checkpoint_spec: brings back optimizers and generators" },
   { "load_state: loader position",
-    spec = "accelerate/checkpoint_spec: at any moment goes on with the same bits" },
+    spec = "accelerate/checkpoint_runs_spec: at any moment goes on with the same bits" },
   { "register_for_checkpointing(*objects)",
-    spec = "accelerate/accelerator_spec: is registered in order, and only what can be saved" },
+    spec = "accelerate/accelerator_weights_spec: is registered in order, and only what can be saved" },
   { "register_save_state_pre_hook(hook(models, weights, dir))",
     spec = "accelerate/checkpoint_spec: goes through hooks, which may take weights and models over" },
   { "register_load_state_pre_hook(hook(models, dir))",
     spec = "accelerate/checkpoint_spec: goes through hooks, which may take weights and models over" },
-  { "save_on_each_node", spec = "accelerate/accelerator_spec: are written by the main process" },
+  { "save_on_each_node", spec = "accelerate/accelerator_weights_spec: are written by the main process" },
   { "utils.load",
     spec = {
       "accelerate/saving_spec: keep every kind of plain value",
@@ -51,8 +51,8 @@ return {
       "accelerate/torch_files_spec: is refused by name when it holds what is no plain data" } },
   { "load_checkpoint_in_model",
     spec = {
-      "accelerate/accelerator_spec: come back from one file",
-      "accelerate/accelerator_spec: say what is wrong with a checkpoint" } },
+      "accelerate/accelerator_weights_spec: come back from one file",
+      "accelerate/accelerator_weights_spec: say what is wrong with a checkpoint" } },
   { "merge_fsdp_weights(dir, out, safe=true, remove=false)",
     later = "fully sharded data parallel is not there yet; leave the option out",
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },

@@ -1,5 +1,5 @@
 """Writes spec/support/tracker_reference.lua: what TensorBoard's and wandb's own code makes of the
-events that tracking_spec writes.
+events that tracking_files_spec writes.
 
     pip install tensorboard wandb && python spec/support/gen_tracker_reference.py > spec/support/tracker_reference.lua
 """
