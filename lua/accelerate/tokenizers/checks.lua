@@ -1,5 +1,7 @@
---- Reading the fields of a decoded JSON file whose form nobody has checked yet.
+--- Checks of arguments, and of the fields of decoded JSON files.
 local options = require "accelerate.utils.options"
+
+local fail, show = options.fail, options.show
 
 local M = {}
 
@@ -25,7 +27,7 @@ function M.field(file, where, t, name, kind, default)
   local fits = type(value) == (KINDS[kind] or (kind == "integer" and "number") or kind)
   if kind == "integer" and fits then fits = value % 1 == 0 end
   if not fits then
-    M.fail(file, "%s: %s must be a %s, got %s", where, tostring(name), kind, options.show(value))
+    M.fail(file, "%s: %s must be a %s, got %s", where, tostring(name), kind, show(value))
   end
   return value
 end
@@ -44,6 +46,23 @@ function M.kind(file, where, t, known)
       options.nearest(name, names) and options.hint(name, names) or "", table.concat(names, ", "))
   end
   return found, name
+end
+
+--- Returns a list of strings, or raises. `what` names the argument.
+---@param where string
+---@param what string
+---@param value any
+---@return string[] value
+function M.texts(where, what, value)
+  if type(value) ~= "table" or getmetatable(value) then
+    fail("%s: %s must be a string or a list of strings, got %s", where, what, show(value))
+  end
+  for i = 1, #value do
+    if type(value[i]) ~= "string" then
+      fail("%s: %s[%d] must be a string, got %s", where, what, i, show(value[i]))
+    end
+  end
+  return value
 end
 
 return M

@@ -1,0 +1,151 @@
+--- The class of tokenizers: what one is made of, its vocabulary and the roles of special tokens.
+local checks = require "accelerate.tokenizers.checks"
+local class = require "accelerate.utils.class"
+local decoder = require "accelerate.tokenizers.decoder"
+local options = require "accelerate.utils.options"
+local pipeline = require "accelerate.tokenizers.pipeline"
+
+local fail, show = options.fail, options.show
+
+-- The roles of special tokens, as tokenizer_config.json names them.
+local ROLES = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" }
+
+--- Texts to token ids and back, with the ids of Hugging Face's `tokenizers`.
+---
+--- Texts are UTF-8; each ill-formed sequence counts as U+FFFD. Ids count from 0.
+---@class accelerate.Tokenizer
+---@field model_max_length integer most tokens that the model takes; math.huge where nobody says
+---@field padding_side "right"|"left"
+---@field truncation_side "right"|"left"
+---@field chat_template string? Jinja
+---@field model_input_names string[] what a call returns by default
+---@field bos_token string? and so on: eos_token, unk_token, sep_token, pad_token, cls_token,
+---  mask_token; a token of the vocabulary can be assigned
+---@field pad_token_id integer? and so on, for each of them
+local Tokenizer = class "Tokenizer"
+Tokenizer._ROLES = ROLES
+
+-- Role and role_id -> role and whether it is the id.
+local ROLE_OF, IS_ID = {}, {}
+for _, role in ipairs(ROLES) do
+  ROLE_OF[role], ROLE_OF[role .. "_id"], IS_ID[role .. "_id"] = role, role, true
+end
+
+function Tokenizer.__index(self, key)
+  local value = Tokenizer[key]
+  if value ~= nil or not ROLE_OF[key] then return value end
+  local token = self._roles[ROLE_OF[key]]
+  if IS_ID[key] then return token and self._vocab[token] end
+  return token
+end
+
+-- Assignment of a role, as a token of the vocabulary or as its id.
+function Tokenizer.__newindex(self, key, value)
+  local role = ROLE_OF[key]
+  if not role then return rawset(self, key, value) end
+  local where, token = "tokenizer." .. key, value
+  if IS_ID[key] and value ~= nil then
+    options.value("tokenizer", key, value, { "integer", min = 0 })
+    token = self._tokens[value + 1]
+    if not token then fail("%s: there is no id %d; ids are 0 to %d", where, value, #self._tokens - 1) end
+  elseif value ~= nil then
+    options.value("tokenizer", key, value, { "string" })
+    if not self._vocab[value] then
+      fail("%s: the vocabulary has no token %s; add_special_tokens adds it", where, show(value))
+    end
+  end
+  self._roles[role], self._settings[role] = token, token
+end
+
+-- A special token in a configuration is a text or an object with one.
+local function content_of(value)
+  if type(value) == "table" then value = value.content end
+  return type(value) == "string" and value or nil
+end
+
+local function side(file, config, name)
+  local value = checks.field(file, "tokenizer_config.json", config, name, "string", "right")
+  if value ~= "right" and value ~= "left" then
+    checks.fail(file, "tokenizer_config.json: %s must be right or left, got %s", name, show(value))
+  end
+  return value
+end
+
+local function names_of(file, settings, config)
+  local names = checks.field(file, "tokenizer_config.json", settings, "model_input_names", "list", {})
+  if #names > 0 then return names end
+  local model = config.model.type
+  if model == "WordPiece" then return { "input_ids", "token_type_ids", "attention_mask" } end
+  return { "input_ids", "attention_mask" }
+end
+
+-- Texts of a configuration's templates by name, or the one.
+local function template_of(value)
+  if type(value) == "string" then return value end
+  if type(value) ~= "table" then return nil end
+  for _, entry in ipairs(value) do
+    if type(entry) == "table" and entry.name == "default" and type(entry.template) == "string" then
+      return entry.template
+    end
+  end
+end
+
+--- `accelerate.tokenizers.from_pretrained` and its neighbours make tokenizers.
+---@param file string the path, for messages
+---@param config table a decoded tokenizer.json
+---@param settings table? a decoded tokenizer_config.json
+---@param text string? the text of tokenizer.json, for save_pretrained
+function Tokenizer:init(file, config, settings, text)
+  settings = settings or {}
+  self._file, self._text, self._settings, self._added, self._roles = file, text, settings, {}, {}
+  self._core, self._tokens, self._vocab = pipeline.build(file, config)
+  self._decode = decoder.build(file, config.decoder)
+  self._special = {}
+  local added = checks.field(file, "the file", config, "added_tokens", "list", {})
+  for i = 1, #added do
+    if type(added[i]) ~= "table" then
+      checks.fail(file, "added_tokens[%d]: expected an object, got %s", i, show(added[i]))
+    end
+    self:_take(added[i])
+  end
+  self.padding_side, self.truncation_side = side(file, settings, "padding_side"),
+    side(file, settings, "truncation_side")
+  local most = checks.field(file, "tokenizer_config.json", settings, "model_max_length", "number", math.huge)
+  self.model_max_length = most > 1e12 and math.huge or most
+  self.clean_up_tokenization_spaces = checks.field(file, "tokenizer_config.json", settings,
+    "clean_up_tokenization_spaces", "boolean", false)
+  self.chat_template = template_of(settings.chat_template)
+  self.model_input_names = names_of(file, settings, config)
+  for _, role in ipairs(ROLES) do
+    self._roles[role] = content_of(settings[role])
+  end
+end
+
+-- Takes an added token into the lists and the C tokenizer.
+function Tokenizer:_take(token)
+  pipeline.add_token(self._file, self._core, token)
+  local id, content = token.id, token.content
+  for i = #self._tokens + 1, id do self._tokens[i] = false end
+  self._tokens[id + 1] = content
+  self._vocab[content] = id
+  self._special[id] = token.special or nil
+end
+
+function Tokenizer:__tostring()
+  return ("Tokenizer(%s, %d tokens)"):format(self._file, self:len())
+end
+
+--- Returns the number of ids, added tokens included; `#tokenizer` is this.
+---@return integer
+function Tokenizer:len() return #self._tokens end
+function Tokenizer:__len() return #self._tokens end
+
+--- Returns a copy of the vocabulary.
+---@return table<string, integer> ids by token
+function Tokenizer:get_vocab()
+  local copy = {}
+  for token, id in pairs(self._vocab) do copy[token] = id end
+  return copy
+end
+
+return Tokenizer
