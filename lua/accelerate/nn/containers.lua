@@ -1,25 +1,17 @@
---- Modules that hold modules: Sequential, ModuleList, ModuleDict; and parameters: ParameterList,
---- ParameterDict.
+--- Modules that hold modules: Sequential and ModuleList; ModuleDict (module_dict.lua), and lists
+--- and dictionaries of parameters (parameter_list.lua).
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local ordered = require "accelerate.utils.ordered"
-local parameter = require "accelerate.nn.parameter"
+local dictionary = require "accelerate.nn.module_dict"
+local parameters = require "accelerate.nn.parameter_list"
 local Module = require "accelerate.nn.module"
 local Linear = require("accelerate.nn.linear").Linear
 local GELU = require("accelerate.nn.activation").GELU
 
 local fail, is_module = options.fail, Module._is_module
-local list_of = Module._child_list
-
-local function not_a_module(where, at, value)
-  if class.derives(value, Module) then
-    fail("%s: entry %s is the class %s; make a module of it: nn.%s(...)", where, at, value.__name,
-      value.__name)
-  end
-  fail("%s: entry %s must be a module, got %s", where, at, options.show(value))
-end
+local list_of, not_a_module = Module._child_list, dictionary.not_a_module
 
 -- Children are named "0", "1", …, as in PyTorch's files.
 local function append(self, module)
@@ -271,7 +263,6 @@ function sliced(self, first, last, step)
   return ModuleList(modules)
 end
 
-
 --- Neighbours that print alike come as one: "(0-5): 6 x Linear(...)".
 function ModuleList:_child_lines()
   local lines, texts, children = {}, {}, self:_own("module")
@@ -291,211 +282,5 @@ end
 function ModuleList:forward()
   fail("ModuleList is a list and cannot be called; call its modules: list[1](x)")
 end
-
--- ---- by name ------------------------------------------------------------------------------------
-
--- What ModuleDict and ParameterDict share. `kind`: what they hold; read(self, name, value) -> the
--- value to register.
-local function make_dict(name, kind, read)
-  local Class = class(name, Module)
-
-  local function check(self, key)
-    if type(key) == "string" and rawget(Class, key) ~= nil then
-      fail("%s: '%s' is the name of a method; call the entry something else", name, key)
-    end
-    return self
-  end
-
-  local function set(self, key, value) check(self, key)[key] = read(self, key, value) end
-
-  --- Adds what a table (walked in sorted order), a list of { name, value } pairs or another
-  --- dictionary holds.
-  function Class:update(entries)
-    if class.is(entries, Class) then
-      for key, value in entries:items() do set(self, key, value) end
-      return self
-    end
-    if type(entries) ~= "table" then
-      fail("%s: expected a table by name, got %s", name, options.show(entries))
-    end
-    if type(entries[1]) == "table" and getmetatable(entries[1]) == nil then
-      for _, item in ipairs(entries) do set(self, item[1], item[2]) end
-      return self
-    end
-    for key, value in ordered.pairs(entries) do set(self, key, value) end
-    return self
-  end
-
-  function Class:init(entries)
-    if entries ~= nil then self:update(entries) end
-  end
-
-  --- Returns the names in order of registration.
-  ---@return string[]
-  function Class:keys()
-    local list = {}
-    for i, item in ipairs(self:_own(kind)) do list[i] = item[1] end
-    return list
-  end
-
-  --- Returns the values, in the order of the names.
-  function Class:values()
-    local list = {}
-    for i, item in ipairs(self:_own(kind)) do list[i] = item[2] end
-    return list
-  end
-
-  --- `for name, value in dict:items() do`, in order of registration.
-  function Class:items()
-    local list, i = self:_own(kind), 0
-    return function()
-      i = i + 1
-      if list[i] then return list[i][1], list[i][2] end
-    end
-  end
-
-  -- `for name, value in pairs(dict) do`, in order of registration; ipairs counts the values in that
-  -- order.
-  Class.__pairs = Class.items
-  function Class:__ipairs() return ipairs(self:values()) end
-
-  --- Returns whether there is an entry of this name.
-  function Class:contains(key) return self:_kind_of(key) == kind end
-  --- Returns the entry of this name, or nil.
-  function Class:get(key) return self:_kind_of(key) == kind and self[key] or nil end
-  --- Returns how many entries there are, as `#dict` does.
-  ---@return integer
-  function Class:len() return #self:_own(kind) end
-  Class.__len = Class.len
-
-  --- Removes an entry and returns it. Raises if there is none of that name.
-  function Class:pop(key)
-    if not self:contains(key) then
-      fail("%s: there is no '%s'%s", name, tostring(key), options.hint(tostring(key), self:keys()))
-    end
-    local value = self[key]
-    self[key] = nil
-    return value
-  end
-
-  --- Removes all entries.
-  function Class:clear()
-    for _, key in ipairs(self:keys()) do self[key] = nil end
-  end
-
-  function Class:forward()
-    fail("%s is a dictionary and cannot be called; call what it holds: dict.name(x)", name)
-  end
-
-  return Class
-end
-
---- Modules by name: `self.heads = nn.ModuleDict({ cat = nn.Linear(8, 2), dog = nn.Linear(8, 3) })`;
---- `self.heads.cat(x)`,
---- `self.heads[name](x)`. A table's entries are registered in sorted order; a list of pairs keeps
---- its own: { { "a", m }, { "b", n } }.
----@class accelerate.nn.ModuleDict : accelerate.nn.Module
-local ModuleDict = make_dict("ModuleDict", "module", function(self, key, value)
-  if not is_module(value) then not_a_module(self.__name, "'" .. tostring(key) .. "'", value) end
-  return value
-end)
-
--- A tensor becomes a parameter.
-local function as_parameter(self, at, value)
-  if parameter.is(value) then return value end
-  if not core.is_tensor(value) then
-    fail("%s: entry %s must be a parameter or a tensor, got %s", self.__name, tostring(at),
-      options.show(value))
-  end
-  return parameter.new(value, { requires_grad = value.dtype:find("float", 1, true) ~= nil })
-end
-
-local function parameter_lines(self)
-  local lines = {}
-  for i, item in ipairs(self:_own("parameter")) do
-    lines[i] = ("  (%s): Parameter containing: [%s of size %s]"):format(item[1], item[2].dtype,
-      table.concat(item[2].shape, "x"))
-  end
-  return lines
-end
-
-local function parameters_text(self)
-  local lines = parameter_lines(self)
-  if #lines == 0 then return self.__name .. "()" end
-  return ("%s(\n  %s\n)"):format(self.__name, table.concat(lines, "\n  "))
-end
-
---- Parameters by name. Tensors become parameters.
----@class accelerate.nn.ParameterDict : accelerate.nn.Module
-local ParameterDict = make_dict("ParameterDict", "parameter", as_parameter)
-ParameterDict.__tostring = parameters_text
-
----@class accelerate.nn.ParameterList : accelerate.nn.Module
-local ParameterList = class("ParameterList", Module)
-
---- A list of parameters: `self.scales = nn.ParameterList({ tensor.ones(3), tensor.ones(4) })`;
---- `self.scales[1]`. Tensors become parameters.
----@param values? accelerate.Tensor[]
-function ParameterList:init(values)
-  if values ~= nil then self:extend(values) end
-end
-
---- Returns how many parameters there are, as `#list` does.
----@return integer
-function ParameterList:len() return #self:_own("parameter") end
-ParameterList.__len = ParameterList.len
-
----@param value accelerate.Tensor
----@return accelerate.nn.ParameterList self
-function ParameterList:append(value)
-  local n = self:len()
-  self[tostring(n)] = as_parameter(self, n + 1, value)
-  return self
-end
-
----@param values accelerate.Tensor[]|accelerate.nn.ParameterList
----@return accelerate.nn.ParameterList self
-function ParameterList:extend(values)
-  if class.is(values, ParameterList) then values = values:values() end
-  if type(values) ~= "table" or getmetatable(values) ~= nil then
-    fail("ParameterList: expected a list of tensors, got %s", options.show(values))
-  end
-  for i = 1, #values do self:append(values[i]) end
-  return self
-end
-
----@return accelerate.Tensor[]
-function ParameterList:values()
-  local list = {}
-  for i, item in ipairs(self:_own("parameter")) do list[i] = item[2] end
-  return list
-end
-
---- `for i, p in list:iter() do`
-function ParameterList:iter() return ipairs(self:values()) end
-ParameterList.__ipairs, ParameterList.__pairs = ParameterList.iter, ParameterList.iter
-
-function ParameterList.__index(self, key)
-  if type(key) ~= "number" then return Module.__index(self, key) end
-  return self._values[tostring((key < 0 and self:len() + 1 + key or key) - 1)]
-end
-
-function ParameterList.__newindex(self, key, value)
-  if type(key) ~= "number" then return Module.__newindex(self, key, value) end
-  local n = self:len()
-  if key == n + 1 then
-    self:append(value)
-    return
-  end
-  if key % 1 ~= 0 or key < 1 or key > n then
-    fail("ParameterList: position %s is out of range: it has %d parameters", tostring(key), n)
-  end
-  self[tostring(key - 1)] = as_parameter(self, key, value)
-end
-
-function ParameterList:forward() fail("ParameterList is a list and cannot be called") end
-
-ParameterList.__tostring = parameters_text
-
-return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = ModuleDict,
-  ParameterList = ParameterList, ParameterDict = ParameterDict }
+return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = dictionary.ModuleDict,
+  ParameterList = parameters.ParameterList, ParameterDict = parameters.ParameterDict }

@@ -1,0 +1,144 @@
+--- The class of modules, and what assigning to one does: parameters, buffers and submodules are
+--- registered, in the order of assignment (nn/module.lua says how an instance keeps them).
+
+local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
+local options = require "accelerate.utils.options"
+local parameter = require "accelerate.nn.parameter"
+
+local fail, is_parameter = options.fail, parameter.is
+
+---@class accelerate.nn.Module
+---@field training boolean
+local Module = class("Module")
+
+-- ---- attributes ---------------------------------------------------------------------------------
+
+function Module.__new(Class)
+  local members = { kinds = {}, order = {}, transient = {} }
+  return setmetatable({ training = true, _values = {}, _registered = members, _hooked = false }, Class)
+end
+
+-- rawget: of a table that __new did not make, `_values` would be looked up here again.
+function Module.__index(self, key)
+  local value = rawget(self, "_values")[key]
+  if value ~= nil then return value end
+  return getmetatable(self)[key]
+end
+
+local function is_module(value)
+  return type(value) == "table" and class.is(value, Module)
+end
+
+local function kind_of(value)
+  if is_parameter(value) then return "parameter" end
+  if is_module(value) then return "module" end
+end
+
+local function check_name(self, key, kind)
+  if type(key) ~= "string" or key == "" or key:find(".", 1, true) then
+    fail("%s: a %s's name must be a string without dots that is not empty, got %s", self.__name, kind,
+      options.show(key))
+  end
+  if Module[key] ~= nil or rawget(self, key) ~= nil then
+    fail("%s: '%s' is a name of nn.Module's own; call the %s something else", self.__name, key, kind)
+  end
+end
+
+-- Counts registrations of all modules: what was listed before the last one may be out of date.
+local registrations = 0
+function Module._registrations() return registrations end
+
+local function unregister(self, key)
+  registrations = registrations + 1
+  local members = self._registered
+  members.kinds[key], members.transient[key], members.children = nil, nil, nil
+  local order = members.order
+  for i = 1, #order do
+    if order[i] == key then
+      table.remove(order, i)
+      break
+    end
+  end
+end
+
+local function register(self, key, value, kind)
+  registrations = registrations + 1
+  local members = self._registered
+  local kinds, order = members.kinds, members.order
+  if kinds[key] ~= kind then
+    check_name(self, key, kind)
+    if kinds[key] then unregister(self, key) end
+    kinds[key] = kind
+    order[#order + 1] = key
+  end
+  members.children = nil
+  self._values[key] = value
+end
+
+function Module.__newindex(self, key, value)
+  local kind, former = kind_of(value), self._registered.kinds[key]
+  local computed = self._registered.computed
+  if computed and computed[key] then return computed[key].assign(self, value) end
+  if kind then
+    register(self, key, value, kind)
+  elseif former == nil then
+    self._values[key] = value
+  elseif value == nil then
+    unregister(self, key)
+    self._values[key] = nil
+  elseif former == "buffer" and core.is_tensor(value) then
+    self._values[key] = value
+  else
+    local wanted = former == "parameter" and "an nn.Parameter" or former == "buffer" and "a tensor"
+      or "a module"
+    fail("%s: '%s' is a %s and can be set to %s or nil, got %s", self.__name, key, former, wanted,
+      options.show(value))
+  end
+end
+
+--- Registers a parameter under `name`, as `self[name] = value` does; nil removes it.
+---@param name string
+---@param value accelerate.Tensor?
+function Module:register_parameter(name, value)
+  if value ~= nil and not is_parameter(value) then
+    fail("%s: register_parameter('%s') takes an nn.Parameter, got %s", self.__name, tostring(name),
+      options.show(value))
+  end
+  self[name] = value
+end
+
+--- Registers a submodule under `name`.
+---@param name string
+---@param value accelerate.nn.Module
+function Module:add_module(name, value)
+  if not is_module(value) then
+    fail("%s: add_module('%s') takes a module, got %s", self.__name, tostring(name), options.show(value))
+  end
+  self[name] = value
+end
+Module.register_module = Module.add_module
+
+local BUFFER = { persistent = { "boolean", default = true } }
+
+--- Registers a tensor that is not trained but belongs to the state: it is saved (unless persistent
+--- = false) and follows to().
+---@param name string
+---@param value accelerate.Tensor?
+---@param opts? { persistent: boolean }
+function Module:register_buffer(name, value, opts)
+  local o = options.check("register_buffer", opts, BUFFER)
+  if value ~= nil and not core.is_tensor(value) then
+    fail("%s: register_buffer('%s') takes a tensor, got %s", self.__name, tostring(name), options.show(value))
+  end
+  if value == nil then
+    if self._registered.kinds[name] then self[name] = nil end
+    return
+  end
+  register(self, name, parameter.buffer(value), "buffer")
+  self._registered.transient[name] = not o.persistent or nil
+end
+
+Module._is_module = is_module
+
+return Module
