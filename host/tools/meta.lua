@@ -5,95 +5,22 @@
 --
 -- As a module it returns { files = function() -> map of file name to text }.
 local annotations = require "host.tools.annotations"
-local core = require "accelerate.core"
 local help = require "accelerate.prompt.help"
+local op_definitions = require "host.tools.meta.ops"
+local pieces = require "host.tools.meta.pieces"
 local properties = require "accelerate.utils.properties"
 local public = require "host.tools.public"
+
+local add, describe, is_name, remark, write_params, argument_list, write_function, write_fields =
+  pieces.add, pieces.describe, pieces.is_name, pieces.remark, pieces.write_params, pieces.argument_list,
+  pieces.write_function, pieces.write_fields
 
 local M = {}
 
 local TENSOR = "accelerate.Tensor"
 
--- What the kinds of ops.def are as types.
-local KINDS = {
-  T = TENSOR, TN = TENSOR .. "|number", ["T*"] = TENSOR .. "[]", dim = "integer", ["dim+"] = "integer",
-  dims = "integer|integer[]", pos = "integer", int = "integer", int2 = "integer|integer[]",
-  int3 = "integer|integer[]",
-  ints = "integer|integer[]", num = "number", bool = "boolean", dtype = "accelerate.DType",
-    gen = "accelerate.Generator",
-}
-
 local class_names -- class -> its name in annotations
 local written     -- names of the classes that have been written
-
--- ---- pieces -------------------------------------------------------------------------------------
-
-local function add(out, ...) out[#out + 1] = table.concat { ... } end
-
-local function describe(out, lines)
-  local text = table.concat(lines or {}, "\n"):gsub("^%s+", ""):gsub("%s+$", "")
-  if text == "" then return end
-  for line in (text .. "\n"):gmatch("(.-)\n") do add(out, "--- ", line) end
-end
-
-local function is_name(text)
-  return text:find("^[%a_][%w_]*$") ~= nil and not require("accelerate.prompt.lexer").KEYWORDS[text]
-end
-
--- A text after a type. The mark before it ends the type.
-local function remark(text) return text and text ~= "" and " # " .. text or "" end
-
-local function uses_generic(block)
-  for _, list in ipairs { block and block.params or {}, block and block.returns or {} } do
-    for _, entry in ipairs(list) do
-      if entry.type:find("%f[%w]T%f[^%w]") then return true end
-    end
-  end
-end
-
-local function write_params(out, block)
-  local names = {}
-  if uses_generic(block) then add(out, "---@generic T") end
-  for _, p in ipairs(block and block.params or {}) do
-    if is_name(p.name) or p.name == "..." then
-      add(out, "---@param ", p.name, p.optional and p.name ~= "..." and "? " or " ", p.type ~= "" and p.type
-        or "any",
-        remark(p.text))
-      names[#names + 1] = p.name
-    end
-  end
-  for _, r in ipairs(block and block.returns or {}) do add(out, "---@return ", r.type, remark(r.text)) end
-  return names
-end
-
--- The arguments of a definition: as they are written in the source, else those that are described.
-local function argument_list(written_ones, described)
-  local list, there = {}, {}
-  for name in (written_ones or ""):gmatch("[%w_.]+") do
-    if name ~= "self" and (is_name(name) or name == "...") then list[#list + 1] = name end
-    there[name] = true
-  end
-  for _, name in ipairs(described) do
-    if not there[name] then return table.concat(described, ", ") end
-  end
-  return table.concat(list, ", ")
-end
-
-local function write_function(out, call, block, arguments)
-  describe(out, block and block.text)
-  local names = write_params(out, block)
-  add(out, ("function %s(%s) end"):format(call, argument_list(arguments, names)))
-  add(out, "")
-end
-
-local function write_fields(out, block, seen)
-  for _, f in ipairs(block and block.fields or {}) do
-    if not seen[f.name] then
-      add(out, "---@field ", f.name, f.optional and not f.type:find("%?$") and "? " or " ", f.type,
-      remark(f.text)) end
-    seen[f.name] = true
-  end
-end
 
 -- ---- options ------------------------------------------------------------------------------------
 
@@ -246,122 +173,6 @@ local function write_record(out, call, full, name, value, files)
   add(out, "")
 end
 
--- ---- ops ----------------------------------------------------------------------------------------
-
-local function kind_type(kind)
-  if kind:find("|", 1, true) then return '"' .. kind:gsub("|", '"|"') .. '"' end
-  return KINDS[kind] or "any"
-end
-
-local function parse_signature(signature)
-  local left, results = signature:match("^(.-)%s*%->%s*(.*)$")
-  local arguments = {}
-  for word in (left or signature):gmatch("%S+") do
-    local name, rest = word:match("^([%w_]+):(.+)$")
-    local kind, default = rest:match("^([^=]+)=(.+)$")
-    kind = kind or rest
-    arguments[#arguments + 1] = { name = is_name(name) and name or name .. "_",
-      type = kind_type((kind:gsub("%?$", ""))),
-      default = default, optional = default ~= nil or kind:sub(-1) == "?" }
-  end
-  return arguments, results
-end
-
-local function result_types(results, fallback)
-  local list = {}
-  for name in (results or ""):gmatch("[%w_]+") do list[#list + 1] = { type = TENSOR, text = name } end
-  if #list == 0 then list[1] = { type = fallback, text = "" } end
-  return list
-end
-
--- The form with the optional arguments in a table, as an overload.
-local function write_overload(out, arguments, first, returns)
-  local positions, options = {}, {}
-  for i = 1, #arguments do
-    local a = arguments[i]
-    if a.optional then options[#options + 1] = ("%s?: %s"):format(a.name, a.type)
-    elseif i >= first then positions[#positions + 1] = ("%s: %s"):format(a.name, a.type) end
-  end
-  if #options == 0 then return end
-  if first == 2 then table.insert(positions, 1, "self: " .. TENSOR) end
-  positions[#positions + 1] = ("options: { %s }"):format(table.concat(options, ", "))
-  local types = {}
-  for i, r in ipairs(returns) do types[i] = r.type end
-  add(out, ("---@overload fun(%s): %s"):format(table.concat(positions, ", "), table.concat(types, ", ")))
-end
-
--- call: "tensor.sum", or "Tensor:sum", whose first argument is self.
-local function write_op(out, call, entry)
-  local arguments, results = parse_signature(entry.signature)
-  local first = call:find(":") and 2 or 1
-  local returns = result_types(results, entry.row and TENSOR or "any")
-  local names = {}
-  describe(out, { entry.summary })
-  for i = first, #arguments do
-    local a = arguments[i]
-    add(out, "---@param ", a.name, a.optional and "? " or " ", a.type, a.default
-      and remark("default " .. a.default) or "")
-    names[#names + 1] = a.name
-  end
-  for _, r in ipairs(returns) do add(out, "---@return ", r.type, remark(r.text)) end
-  write_overload(out, arguments, first, returns)
-  add(out, ("function %s(%s) end"):format(call, table.concat(names, ", ")))
-  add(out, "")
-end
-
--- name -> { name, signature, summary, row }
-local function all_ops()
-  local map = {}
-  for _, row in ipairs(core.ops()) do
-    if not row.hidden then
-      map[row.name] = { name = row.name, signature = row.signature, summary = row.summary, row = true,
-        inplace = row.inplace }
-    end
-  end
-  for _, entry in ipairs(require("accelerate.tensor.composed").list) do
-    map[entry.name] = map[entry.name]
-      or { name = entry.name, signature = entry.signature, summary = entry.summary,
-      form = entry.form, usage = entry.usage }
-  end
-  return map
-end
-
-local OPERATORS = { "add", "sub", "mul", "div", "mod", "pow" }
-
--- Tensor's own class: its fields, the methods of ops, and the methods written in C.
-local function write_tensor(out, ops)
-  local block = annotations.class({ "lua/accelerate/tensor.lua" }, "Tensor")
-  local seen = {}
-  describe(out, { "A tensor: elements of one type, in any number of dims." })
-  begin_class(out, TENSOR)
-  write_fields(out, block, seen)
-  add(out, "---@field [integer] ", TENSOR)
-  for _, name in ipairs(OPERATORS) do
-    add(out, ("---@operator %s(%s|number): %s"):format(name, TENSOR, TENSOR))
-  end
-  add(out, "---@operator unm: ", TENSOR)
-  for _, name in ipairs(public.sorted_names(core._tensor_names())) do
-    local op = ops[name] or ops[name:gsub("_$", "")]
-    if op and op.form == "field" and not seen[name] then
-      add(out, "---@field ", name, " ", TENSOR, remark(op.summary))
-    elseif not op and not seen[name] then
-      add(out, ("---@field %s fun(self: %s, ...: any): any"):format(name, TENSOR))
-    end
-    seen[name] = true
-  end
-  add(out, "local Tensor = {}")
-  add(out, "")
-  for _, name in ipairs(public.sorted_names(core._tensor_names())) do
-    local op = ops[name] or ops[name:gsub("_$", "")]
-    if op and op.signature and op.form ~= "field" then write_op(out, "Tensor:" .. name, op)
-    elseif op and op.form ~= "field" then
-      describe(out, { op.summary })
-      add(out, ("function Tensor:%s(...) end"):format(name))
-      add(out, "")
-    end
-  end
-end
-
 -- ---- modules ------------------------------------------------------------------------------------
 
 local function full_name(page, name) return ("%s.%s"):format(page[2], name) end
@@ -370,7 +181,7 @@ local function write_member(out, page, name, value, files, ops)
   local call = "M." .. name
   local op = public.ops[value] and ops[public.ops[value]] or (page[1] == "tensor" and ops[name])
   if op and op.signature then
-    write_op(out, call, op)
+    op_definitions.write_op(out, call, op)
   elseif type(value) == "function" then
     write_function(out, call, public.function_block(name, value, files))
   elseif public.is_class(value) and class_names[value] and not written[class_names[value]] then
@@ -440,7 +251,10 @@ local function write_page(page, ops)
   end
   add(out, "local M = {}")
   add(out, "")
-  if page[1] == "tensor" then write_tensor(out, ops) end
+  if page[1] == "tensor" then
+    op_definitions.write_tensor(out, ops)
+    written[TENSOR] = true
+  end
   for _, name in ipairs(public.members(module)) do
     if not seen[name] and is_name(name) and name ~= "core" then
       write_member(out, page, name, module[name], files, ops)
@@ -512,7 +326,7 @@ end
 ---@return table<string, string>
 function M.files()
   name_classes()
-  local files, ops = {}, all_ops()
+  local files, ops = {}, op_definitions.all()
   for _, page in ipairs(public.PAGES) do files[page[1] .. ".lua"] = write_page(page, ops) end
   files["types.lua"] = write_types()
   return files
