@@ -1,4 +1,4 @@
--- FashionMNIST: its files, and what is said of damaged ones.
+-- FashionMNIST: its files, and the errors for damaged ones.
 local data = require "accelerate.data"
 local host = require "spec.support.host"
 

@@ -1,5 +1,5 @@
---- nn.init: structure and distribution of what it fills tensors with (nn_layers_spec.lua has the fans
---- and gains).
+--- nn.init: structure and distribution of what it fills tensors with (nn_layers_spec.lua has the
+--- fans and gains).
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"

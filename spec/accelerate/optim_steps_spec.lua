@@ -1,5 +1,5 @@
--- Optimizers beyond those of optim_trajectories_spec.lua: 20 steps equal PyTorch's and schedulefree's
--- (spec/support/optim_steps_reference.lua), resumed in the middle to the same bits.
+-- Optimizers beyond those of optim_trajectories_spec.lua: 20 steps equal PyTorch's and
+-- schedulefree's (spec/support/optim_steps_reference.lua), resumed in the middle to the same bits.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
