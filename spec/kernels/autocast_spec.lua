@@ -11,7 +11,7 @@ local build = require("spec.support.op_inputs").build
 local LISTS = {
   lower = [[matmul mm bmm baddbmm addmm addbmm addmv addr mv linear conv1d conv2d conv3d
     conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention prelu]],
-  float = [[acos asin cosh tan sinh exp expm1 log log10 log2 log1p reciprocal rsqrt pow softplus sum
+  float = [[acos asin cosh tan sinh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt pow softplus sum
     prod norm cumsum cumprod softmax log_softmax layer_norm group_norm cross_entropy nll_loss mse_loss
     l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy binary_cross_entropy_with_logits
     cosine_embedding_loss hinge_embedding_loss margin_ranking_loss soft_margin_loss triplet_margin_loss
@@ -22,7 +22,7 @@ local LISTS = {
 -- What this library runs in float32 beyond those: functions whose results a half type holds badly.
 local BEYOND = {}
 for name in ([[mean var std logsumexp nansum rms_norm sqrt sin cos atan atan2 asinh acosh atanh exp2 erf
-  erfc logaddexp xlogy hypot logsigmoid]]):gmatch("%S+") do BEYOND[name] = true end
+  erfc logaddexp xlogy hypot logsigmoid lgamma digamma]]):gmatch("%S+") do BEYOND[name] = true end
 
 local function lower(t) return t.dtype == "float32" and t:to("bfloat16") or t end
 

@@ -72,6 +72,13 @@ ax_status ax_infer_nan_to_num(ax_infer *q)
 ax_status ax_infer_compare(ax_infer *q) { return elementwise(q, promoted(q, 0), AX_BOOL); }
 ax_status ax_infer_logical(ax_infer *q) { return elementwise(q, AX_BOOL, AX_BOOL); }
 
+ax_status ax_infer_polygamma(ax_infer *q)
+{
+  if (q->a.polygamma.n < 1)
+    return ax_fail(AX_ERANGE, "polygamma: n must be at least 1, got %lld", (long long)q->a.polygamma.n);
+  return ax_infer_floats(q);
+}
+
 ax_status ax_infer_clamp(ax_infer *q)
 {
   const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
@@ -390,6 +397,20 @@ RULE(erfc)
   const double k = -1.1283791670955126;
   give(c, 0, mul(c, G, mul(c, un(c, AX_OP_EXP, un(c, AX_OP_NEG, un(c, AX_OP_SQUARE, IN(0)))), NUM(k))));
 }
+
+RULE(erfinv) /* sqrt(pi) / 2 exp(y^2) */
+{
+  const double k = 0.88622692545275801365;
+  give(c, 0, mul(c, G, mul(c, un(c, AX_OP_EXP, un(c, AX_OP_SQUARE, OUT(0))), NUM(k))));
+}
+
+static ax_arg polygamma(ax_grad *c, int64_t n, ax_arg x)
+{
+  return call(c, AX_OP_POLYGAMMA, 1, &x, &AX_ATTRS(polygamma, .n = n));
+}
+RULE(lgamma) { give(c, 0, mul(c, G, un(c, AX_OP_DIGAMMA, IN(0)))); }
+RULE(digamma) { give(c, 0, mul(c, G, polygamma(c, 1, IN(0)))); }
+RULE(polygamma) { give(c, 0, mul(c, G, polygamma(c, A->polygamma.n + 1, IN(0)))); }
 
 RULE(tanh_backward) /* r = g (1 - y^2) */
 {

@@ -93,7 +93,7 @@ local function settled(change, k)
 end
 
 -- x^a exp(-x) / gamma(a)
-local function weight(a, x) return (a * x:log() - x - define.functions.lgamma(a)):exp() end
+local function weight(a, x) return (a * x:log() - x - core.lgamma(a)):exp() end
 
 -- The lower one by its power series, for x below a + 1.
 local function lower(a, x)
@@ -147,7 +147,7 @@ for name, wants_lower in pairs { igamma = true, igammac = false } do
     end,
     backward = function(ctx, g)
       local a, x = ctx:saved_tensors()
-      local slope = ((a - 1) * x:log() - x - define.functions.lgamma(a)):exp()
+      local slope = ((a - 1) * x:log() - x - core.lgamma(a)):exp()
       return nil, g * slope * (wants_lower and 1 or -1)
     end,
   }

@@ -10,55 +10,9 @@ local analytic, full, type_of = helpers.analytic, helpers.full, helpers.type_of
 
 -- ---- gamma functions ----------------------------------------------------------------------------
 
-local SHIFT = 8 -- from here on Stirling's series has float64's accuracy
 local HALF_LOG_2PI = 0.91893853320467274178
--- B(2k) / (2k (2k - 1)), and B(2k) / (2k), of the Bernoulli numbers B.
-local LOG_TERMS = { 1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156 }
-local TERMS = { 1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12 }
-
--- sum of terms[k] / z^(2k), k from 1
-local function series(z, terms)
-  local inverse = 1 / (z * z)
-  local sum = terms[#terms] * inverse
-  for k = #terms - 1, 1, -1 do sum = (sum + terms[k]) * inverse end
-  return sum
-end
 
 local function is_pole(x) return x:le(0):logical_and(x:eq(x:floor())) end
-
--- x, or 1 - x below 1/2, where the reflection formulas lead.
-local function reflected(x)
-  local left = x:lt(0.5)
-  return where(left, 1 - x, x), left
-end
-
--- sin(pi x) and its tangent keep their accuracy for a large x.
-local function turned(x) return (x - x:round()) * math.pi end
-
-local function lgamma_of(x)
-  local y, left = reflected(x)
-  local small = y:lt(SHIFT)
-  local z, low, product = where(small, y + SHIFT, y), where(small, y, full(y, 1)), nil
-  for k = 0, SHIFT - 1 do product = product and product * (low + k) or low end
-  local value = (z - 0.5) * z:log() - z + HALF_LOG_2PI + z * series(z, LOG_TERMS)
-  value = where(small, value - product:log(), value)
-  value = where(left, math.log(math.pi) - turned(x):sin():abs():log() - value, value)
-  value = where(y:isinf(), full(x, huge), value)
-  return where(is_pole(x), full(x, huge), value)
-end
-
-local function digamma_of(x)
-  local y, left = reflected(x)
-  local small = y:lt(SHIFT)
-  local z, low = where(small, y + SHIFT, y), where(small, y, full(y, 1))
-  local sum = 1 / low
-  for k = 1, SHIFT - 1 do sum = sum + 1 / (low + k) end
-  local value = z:log() - 0.5 / z - series(z, TERMS)
-  value = where(small, value - sum, value)
-  value = where(left, value - math.pi / turned(x):tan(), value)
-  value = where(is_pole(x), full(x, 0 / 0), value)
-  return where(x:eq(0), (-1 / x), value)
-end
 
 -- Hurwitz's zeta function for s > 1 by the formula of Euler and Maclaurin, `terms` of its terms
 -- taken one by one.
@@ -78,41 +32,19 @@ local function hurwitz(s, q, terms)
   return sum
 end
 
-local function factorial(n)
-  local product = 1
-  for k = 2, n do product = product * k end
-  return product
-end
-
 local MOST_SHIFTS = 1000
 
-local polygamma
-local polygammas = {}
-local function polygamma_of(n)
-  polygammas[n] = polygammas[n] or analytic("polygamma", function(x)
-    local least = x:numel() > 0 and where(x:isfinite(), x, full(x, 1)):amin():item() or 1
-    local terms = math.min(math.max(10, 10 - math.floor(least)), MOST_SHIFTS)
-    local value = hurwitz(full(x, n + 1), x, terms) * (n % 2 == 1 and 1 or -1) * factorial(n)
-    return where(is_pole(x), full(x, n % 2 == 1 and huge or -huge), value)
-  end, function(x) return polygamma(n + 1, x) end)
-  return polygammas[n]
-end
-
-local digamma = analytic("digamma", digamma_of, function(x) return polygamma_of(1)(x) end)
-local lgamma = analytic("lgamma", lgamma_of, function(x) return digamma(x) end)
-polygamma = function(n, x) return n == 0 and digamma(x) or polygamma_of(n)(x) end
-
-define("lgamma", "x:T", "the logarithm of |gamma(x)|", function(x) return lgamma(x) end)
-define("digamma", "x:T", "the derivative of lgamma", function(x) return digamma(x) end)
+local derivative = core._row "_polygamma"
 define("polygamma", "n:int x:T", "the n-th derivative of digamma", function(n, x)
   if n < 0 then options.fail("polygamma: n must be at least 0, got %d", n) end
-  return polygamma(n, x)
+  if n == 0 then return core.digamma(x) end
+  return derivative(x, n)
 end, "function")
 define("mvlgamma", "x:T p:int", "the logarithm of the gamma function of p dims; x above (p - 1) / 2",
   function(x, p)
     if p < 1 then options.fail("mvlgamma: p must be at least 1, got %d", p) end
     local sum = p * (p - 1) / 4 * math.log(math.pi)
-    for k = 0, p - 1 do sum = sum + lgamma(x - k / 2) end
+    for k = 0, p - 1 do sum = sum + core.lgamma(x - k / 2) end
     return sum
   end)
 
@@ -131,14 +63,6 @@ local function erfc_inverse(rest)
   end
   return where(rest:eq(0), full(y, huge), where(rest:eq(1), full(y, 0), y))
 end
-
-local erfinv
-erfinv = analytic("erfinv", function(x)
-  local a = x:abs()
-  local value = x:sign() * erfc_inverse((1 - a):clamp { min = 0 })
-  return where(a:le(1), value, full(x, 0 / 0))
-end, function(x) return (erfinv(x):square()):exp() * (ROOT_PI / 2) end)
-define("erfinv", "x:T", "the inverse of erf", function(x) return erfinv(x) end)
 
 -- exp(x^2) erfc(x) for x of at least 0
 local function erfcx_right(x)
@@ -271,11 +195,12 @@ for _, part in ipairs { "bessel", "polynomials" } do
   for name, fn in pairs(require("accelerate.tensor." .. part)) do M[name] = fn end
 end
 
-for _, name in ipairs { "digamma", "polygamma", "erfinv", "i0", "logit", "sinc" } do
+for _, name in ipairs { "polygamma", "i0", "logit", "sinc" } do
   M[name] = define.functions[name]
 end
-M.gammaln, M.psi, M.multigammaln = define.functions.lgamma, M.digamma, define.functions.mvlgamma
-for _, name in ipairs { "erf", "erfc", "exp2", "expm1", "log1p", "xlogy", "logsumexp" } do
+M.gammaln, M.psi, M.multigammaln = core.lgamma, core.digamma, define.functions.mvlgamma
+for _, name in ipairs { "digamma", "erf", "erfc", "erfinv", "exp2", "expm1", "log1p", "xlogy",
+  "logsumexp" } do
   M[name] = core[name]
 end
 

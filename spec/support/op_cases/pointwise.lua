@@ -103,6 +103,38 @@ unary("asinh", -3, 3, function(x) return math.log(x + math.sqrt(x * x + 1)) end)
 unary("acosh", 1.2, 4, function(x) return math.log(x + math.sqrt(x * x - 1)) end)
 unary("atanh", -0.8, 0.8, function(x) return 0.5 * math.log((1 + x) / (1 - x)) end)
 unary("erfc", -2.5, 2.5, function(x) return 1 - erf(x) end)
+-- Stirling's series at x + 12, through the recurrences, and Newton's method: plain and slow.
+local function lgamma(x)
+  local product = 1
+  for k = 0, 11 do product = product * (x + k) end
+  local z = x + 12
+  return (z - 0.5) * math.log(z) - z + math.log(2 * math.pi) / 2 + 1 / (12 * z) - 1 / (360 * z ^ 3)
+    + 1 / (1260 * z ^ 5) - 1 / (1680 * z ^ 7) - math.log(math.abs(product))
+end
+local function digamma(x)
+  local z, sum = x + 12, 0
+  for k = 0, 11 do sum = sum + 1 / (x + k) end
+  return math.log(z) - 1 / (2 * z) - 1 / (12 * z ^ 2) + 1 / (120 * z ^ 4) - 1 / (252 * z ^ 6) + 1 / (
+    240 * z ^ 8) - sum
+end
+local function erfinv(x)
+  local y = 0
+  for _ = 1, 60 do y = y - (erf(y) - x) * math.sqrt(math.pi) / 2 * math.exp(y * y) end
+  return y
+end
+unary("erfinv", -0.9, 0.9, erfinv)
+unary("lgamma", -1.9, 2.7, lgamma)
+unary("digamma", 0.3, 4, digamma)
+local polygamma = core._row "_polygamma"
+C._polygamma = { inputs = { range(0.4, 4) }, pointwise = true,
+  call = function(x) return polygamma(x, 1) + polygamma(x, 2) end,
+  ref = function(x) -- the sums of 1 / (x + k)^2 and of -2 / (x + k)^3, their ends by integrals
+    local sum, last = 0, 40
+    for k = 0, last - 1 do sum = sum + (x + k) ^ -2 - 2 * (x + k) ^ -3 end
+    local z = x + last
+    return sum + 1 / z + 1 / (2 * z ^ 2) + 1 / (6 * z ^ 3) - 1 / (30 * z ^ 5)
+      - 1 / z ^ 2 - 1 / z ^ 3 - 1 / (2 * z ^ 4) + 1 / (6 * z ^ 6)
+  end }
 binary("logaddexp", -3, 3, function(a, b) return math.log(math.exp(a) + math.exp(b)) end, -2.9, 3.1)
 binary("xlogy", -2, 2, function(a, b) return a * math.log(b) end, 0.3, 2)
 binary("hypot", -2, 2, function(a, b) return math.sqrt(a * a + b * b) end, 0.3, 2)

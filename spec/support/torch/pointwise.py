@@ -55,6 +55,12 @@ for name in ("neg abs sign square floor ceil round trunc frac sin cos tan atan s
         "erf erfc exp expm1 exp2").split():
     unary(name, corners=name not in ("sinh", "cosh") or True)
 unary("reciprocal", lo=0.5)
+unary("erfinv", lo=-0.999, hi=0.999)
+for name in "lgamma", "digamma":
+    f.case(name, "core.%s(x1)" % name, getattr(torch, name),
+        torch.tensor([-20.7, -3.5, -2.25, -0.3, 1e-5, 0.1, 0.5, 1.0, 1.5, 2.5, 7.75, 8.25, 12.0, 40.0, 1e6]))
+    f.case(name, "core.%s(x1)" % name, getattr(torch, name), CORNERS, grad=False)
+    f.case(name, "core.%s(x1)" % name, getattr(torch, name), torch.tensor([-0.0, -2.0, -2.5]), grad=False)
 for name in "log log1p log2 log10 sqrt rsqrt".split(): unary(name, lo=0.2)
 for name in "asin acos atanh".split(): unary(name, lo=-0.9, hi=0.9)
 unary("acosh", lo=1.2, hi=4)
