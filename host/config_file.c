@@ -7,6 +7,7 @@
 #include "settings.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,18 +19,13 @@
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* $HF_HOME/accelerate, else $XDG_CACHE_HOME/huggingface/accelerate, else
- * ~/.cache/huggingface/accelerate. */
+/* Where Accelerate keeps its configuration; NULL: the user has no home folder. */
 static const char *default_place(ax_plan *plan)
 {
-  const char *hf = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  static const char tail[] = "accelerate/default_config.yaml";
+  char folder[PATH_MAX];
 
-  if (!home) home = ".";
-  if (hf && *hf == '~' && (hf[1] == '/' || !hf[1])) return ax_plan_text(plan, "%s%s/%s", home, hf + 1, tail);
-  if (hf && *hf) return ax_plan_text(plan, "%s/%s", hf, tail);
-  if (cache && *cache) return ax_plan_text(plan, "%s/huggingface/%s", cache, tail);
-  return ax_plan_text(plan, "%s/.cache/huggingface/%s", home, tail);
+  if (!ax_hf_home(folder, sizeof folder)) return NULL;
+  return ax_plan_text(plan, "%s/accelerate/default_config.yaml", folder);
 }
 
 /* Sets the path of the file to read, or leaves "none". */
@@ -41,7 +37,7 @@ static void find_file(ax_plan *plan)
   if (!ax_setting_is_default(plan, AX_SET_config_file) || (given && !*given)) return;
   if (plan->set[AX_SET_cpu].number && ax_setting_is_option(plan, AX_SET_cpu)) return;
   path = default_place(plan);
-  if (access(path, F_OK) == 0) *s = (ax_setting){ 1, path, "its usual place" };
+  if (path && access(path, F_OK) == 0) *s = (ax_setting){ 1, path, "its usual place" };
 }
 
 static int slurp(const char *path, char **text, size_t *size)

@@ -93,6 +93,15 @@ int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_);
 /* Sets the environment variables that libraries and the script read. */
 void ax_config_export(const ax_plan *plan, int ranks);
 
+/* ---- home.c: the user's folders -------------------------------------------------------------- */
+
+/* HOME, or where that is unset or empty the folder in the password database; NULL: there is
+ * none. */
+const char *ax_home(void);
+/* Writes the folder in which Hugging Face's tools keep what is theirs: $HF_HOME, else
+ * $XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface.  False: there is none. */
+bool ax_hf_home(char *path, size_t size);
+
 /* ---- commands.c: accel-run WORD -------------------------------------------------------------- */
 
 typedef struct ax_command {

@@ -10,7 +10,7 @@ void ax_interp_set_paths(lua_State *L, const ax_plan *plan);
 void ax_interp_run_text(lua_State *L, const char *name, const char *text);
 /* standard.c: changes Lua's own library; after ax_require_open. */
 void ax_standard_open(lua_State *L);
-/* Opens accelerate.host, what notebooks need of the host. */
+/* Opens accelerate.host: what notebooks need of the host, and the user's folders. */
 int ax_interp_open_host(lua_State *L);
 /* From here on SIGUSR1 writes the script's traceback: into the rank's record, or to stderr. */
 void ax_interp_catch_looks(lua_State *L, bool in_rank);

@@ -94,7 +94,7 @@ static void push_script_path(lua_State *L, const ax_plan *plan)
 /* The user's own tree of LuaRocks, where there is one; the machine's is on LuaJIT's path. */
 static void add_luarocks(lua_State *L, const char *field, const char *format, const char *folder)
 {
-  const char *home = getenv("HOME");
+  const char *home = ax_home();
   char path[PATH_MAX];
 
   if (!home || snprintf(path, sizeof path, "%s/.luarocks/%s", home, folder) >= (int)sizeof path ||

@@ -7,6 +7,7 @@
 #include "ranks.h"
 
 #include <lauxlib.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -109,9 +110,28 @@ static int host_call(lua_State *L)
   return lua_gettop(L);
 }
 
+/* accelerate.host.home() -> the user's home folder, or nil. */
+static int host_home(lua_State *L)
+{
+  lua_pushstring(L, ax_home());
+  return 1;
+}
+
+/* accelerate.host.hf_home() -> the folder of Hugging Face's tools, or nil. */
+static int host_hf_home(lua_State *L)
+{
+  char path[PATH_MAX];
+
+  if (!ax_hf_home(path, sizeof path)) return 0;
+  lua_pushstring(L, path);
+  return 1;
+}
+
 int ax_interp_open_host(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "call", host_call }, { NULL, NULL } };
+  static const luaL_Reg functions[] = {
+    { "call", host_call }, { "home", host_home }, { "hf_home", host_hf_home }, { NULL, NULL }
+  };
 
   lua_newtable(L);
   luaL_register(L, NULL, functions);

@@ -195,6 +195,7 @@ static bool starts_again(const launching *l, const ax_launched *r)
 static void set_up_run(const launching *l, ax_launched *r)
 {
   const ax_setting *set = l->plan->set;
+  const char *flights = getenv("TMPDIR");
 
   *r = (ax_launched){ .ranks = l->ranks,
                       .to = l->ranks,
@@ -205,10 +206,8 @@ static void set_up_run(const launching *l, ax_launched *r)
                       .tick = (int64_t)(set[AX_SET_monitor_interval].number * 1e9),
                       .quiet = set[AX_SET_quiet].number != 0,
                       .prompt = l->plan->interactive };
-  snprintf(r->flights, sizeof r->flights, "%s",
-           strcmp(set[AX_SET_flight_recorder].text, "auto") != 0 ? set[AX_SET_flight_recorder].text
-           : getenv("TMPDIR")                                    ? getenv("TMPDIR")
-                                                                 : "/tmp");
+  if (strcmp(set[AX_SET_flight_recorder].text, "auto") != 0) flights = set[AX_SET_flight_recorder].text;
+  snprintf(r->flights, sizeof r->flights, "%s", flights && *flights ? flights : "/tmp");
 }
 
 static int share_memory(const launching *l, ax_launched *r)

@@ -51,8 +51,8 @@ end
 --- Runs the host with a list of arguments and waits for its end.
 --- Raises when it takes longer than `seconds` of a free machine.
 ---@param arguments string[]
----@param options? { stdin?: string, env?: table<string, string>, seconds?: number, folder?: string
----  }
+---@param options? { stdin?: string, env?: table<string, string>, unset?: string[], seconds?:
+---  number, folder?: string } unset: names of environment variables to leave out
 ---@return integer status as the shell gives it: 128 + signal when it was killed
 ---@return string stdout
 ---@return string stderr
@@ -63,6 +63,7 @@ function M.run(arguments, options)
   local words = {}
   for name, value in pairs(options.env or {}) do words[#words + 1] = name .. "=" .. quote(value) end
   table.sort(words)
+  for _, name in ipairs(options.unset or {}) do table.insert(words, 1, "-u " .. name) end
   table.insert(words, 1, options.folder and ("cd %s && env"):format(quote(options.folder)) or "env")
   words[#words + 1] = ("timeout -k 5 %g %s"):format(seconds, quote(options.path or M.path))
   for _, word in ipairs(arguments) do words[#words + 1] = quote(word) end

@@ -66,7 +66,7 @@ end
 
 local function path_of(found)
   return found.config_file or require("accelerate.utils.environment").text("ACCELERATE_CONFIG_FILE")
-    or machine.default_config_file()
+    or machine.default_config_file() or commands.fail("you have no home folder; give --config_file FILE")
 end
 
 -- ---- questions ----------------------------------------------------------------------------------
@@ -150,7 +150,8 @@ local function default(words)
       mixed_precision = { argument = "no|fp16|bf16", one_of = { "no", "fp16", "bf16" },
       help = "the type that prepared models compute in; default no" } } })
   if not found then return end
-  local path = machine.write_basic_config(found.mixed_precision or "no", path_of(found))
+  local fine, path = pcall(machine.write_basic_config, found.mixed_precision or "no", path_of(found))
+  if not fine then commands.fail("%s", (path:gsub("^.-write_basic_config: ", ""))) end
   if path then print("accel-run: the configuration is in " .. path) end
 end
 

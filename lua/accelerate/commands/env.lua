@@ -129,7 +129,8 @@ end
 -- ---- all of it ----------------------------------------------------------------------------------
 
 local function configuration()
-  local path = env.text("ACCELERATE_CONFIG_FILE", require("accelerate.utils.machine").default_config_file())
+  local path = env.text("ACCELERATE_CONFIG_FILE") or require("accelerate.utils.machine").default_config_file()
+  if not path then return { { "Default config", "none: you have no home folder" } } end
   local text = fs.read(path)
   if not text then return { { "Default config", "not found: " .. path } } end
   local lines = { { "Default config", path } }

@@ -35,11 +35,11 @@ local function executable()
 end
 
 local function user_folder()
-  local folder, home = os.getenv("JUPYTER_DATA_DIR"), os.getenv("HOME")
+  local folder, home = os.getenv("JUPYTER_DATA_DIR"), require("accelerate.host").home()
   if folder and folder ~= "" then return folder end
   folder = os.getenv("XDG_DATA_HOME")
   if folder and folder ~= "" then return folder .. "/jupyter" end
-  if not home or home == "" then commands.fail("HOME is not set; give --prefix FOLDER") end
+  if not home then commands.fail("you have no home folder; give --prefix FOLDER") end
   return home .. "/.local/share/jupyter"
 end
 

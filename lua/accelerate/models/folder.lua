@@ -8,15 +8,14 @@ local fail = options.fail
 local M = {}
 
 --- Returns the folder of the cache in which Hugging Face's tools keep repositories.
----@return string
+---@return string? nil: the user has no home folder
 function M.cache()
   local function set(name)
     local value = os.getenv(name)
     return value and value ~= "" and value or nil
   end
-  local home = set "HF_HOME"
-    or fs.join(set "XDG_CACHE_HOME" or fs.join(set "HOME" or "/root", ".cache"), "huggingface")
-  return set "HF_HUB_CACHE" or set "HUGGINGFACE_HUB_CACHE" or fs.join(home, "hub")
+  local home = require("accelerate.host").hf_home()
+  return set "HF_HUB_CACHE" or set "HUGGINGFACE_HUB_CACHE" or home and fs.join(home, "hub")
 end
 
 local function first_line(path)
@@ -49,11 +48,12 @@ function M.find(where, name, opts)
   end
   local is_name = name:find("^[%w][%w%._-]*/?[%w%._-]*$") and not name:find("..", 1, true)
   local path, missing
-  if is_name then path, missing = snapshot(opts.cache_dir or M.cache(), name, opts.revision) end
+  local cache = opts.cache_dir or M.cache()
+  if is_name and cache then path, missing = snapshot(cache, name, opts.revision) end
   if path then return path end
   fail("%s: '%s' is no folder%s; nothing is downloaded: fetch it with `hf download %s`, or give a "
     .. "folder with config.json and the weights", where, name,
-    is_name and (" and the local Hugging Face cache has no %s"):format(missing) or "",
+    missing and (" and the local Hugging Face cache has no %s"):format(missing) or "",
     is_name and name or "NAME")
 end
 

@@ -86,7 +86,7 @@ local function files(prefix)
   local fs = require "accelerate.utils.fs"
   local folder, rest = prefix:match("^(.*/)(.*)$")
   folder, rest = folder or "", rest or prefix
-  local home = os.getenv("HOME")
+  local home = require("accelerate.host").home()
   local where = folder == "" and "." or home and folder:gsub("^~/", home .. "/") or folder
   local fine, all = pcall(fs.list, where)
   local list = {}

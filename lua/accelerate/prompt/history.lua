@@ -22,11 +22,12 @@ local M = {}
 --- XDG_STATE_HOME, which is ~/.local/state by default; nil: there is none.
 ---@return string?
 function M.path()
-  local given, home = os.getenv("ACCELERATE_HISTORY"), os.getenv("HOME")
+  local given = os.getenv("ACCELERATE_HISTORY")
   if given then return given ~= "" and given or nil end
   local state = os.getenv("XDG_STATE_HOME")
   if not state or state:sub(1, 1) ~= "/" then
-    if not home or home == "" then return nil end
+    local home = require("accelerate.host").home()
+    if not home then return nil end
     state = home .. "/.local/state"
   end
   return state .. "/accel/history"

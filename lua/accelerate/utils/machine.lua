@@ -95,15 +95,13 @@ end
 
 -- ---- a basic configuration ----------------------------------------------------------------------
 
---- Where Accelerate looks for its configuration: $HF_HOME/accelerate, else
+--- Returns the path at which Accelerate looks for its configuration: $HF_HOME/accelerate, else
 --- $XDG_CACHE_HOME/huggingface/accelerate, else ~/.cache/huggingface/accelerate; in it
---- default_config.yaml.
----@return string
+--- default_config.yaml. Returns nil when the user has no home folder.
+---@return string?
 function M.default_config_file()
-  local home, cache = os.getenv("HF_HOME"), os.getenv("XDG_CACHE_HOME")
-  local base = home and home ~= "" and home or
-    fs.join(cache and cache ~= "" and cache or fs.join(os.getenv("HOME") or ".", ".cache"), "huggingface")
-  return fs.join(fs.join(base, "accelerate"), "default_config.yaml")
+  local base = require("accelerate.host").hf_home()
+  return base and fs.join(fs.join(base, "accelerate"), "default_config.yaml")
 end
 
 --- Writes a configuration for this machine: its GPUs, or one process on the CPU. Does not change an
@@ -120,6 +118,7 @@ function M.write_basic_config(mixed_precision, save_location)
     { "string", optional = true })
   path = path or M.default_config_file()
   if path == "" then fail("write_basic_config: save_location is empty; expected a file's path") end
+  if not path then fail("write_basic_config: you have no home folder; give save_location") end
   if fs.exists(path) then
     print(("There is a configuration at %s already; it is left as it is. Give another save_location, or " ..
       "remove it first.")
