@@ -25,7 +25,7 @@ AX_FN float ax_gelu_f32(float x)
   const float h = ax_normal_tail_f32(fabsf(x));
   return x * (x > 0.0f ? 1.0f - h : h);
 }
-AX_FN double ax_gelu_f64(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752440)); }
+AX_FN double ax_gelu_f64(double x) { return 0.5 * x * (1.0 + ax_erf_f64(x * 0.70710678118654752440)); }
 
 /* gelu'(x) = Phi(x) + x phi(x) with the normal density phi */
 AX_FN float ax_gelu_slope_f32(float x)
@@ -35,7 +35,8 @@ AX_FN float ax_gelu_slope_f32(float x)
 }
 AX_FN double ax_gelu_slope_f64(double x)
 {
-  return 0.5 * (1.0 + erf(x * 0.70710678118654752440)) + x * exp(-0.5 * x * x) * 0.39894228040143267794;
+  return 0.5 * (1.0 + ax_erf_f64(x * 0.70710678118654752440)) +
+         x * ax_exp_f64(-0.5 * x * x) * 0.39894228040143267794;
 }
 
 /* gelu by tanh: x (1 + tanh u) / 2 = x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3) */
@@ -47,7 +48,7 @@ AX_FN float ax_gelu_tanh_part(float x) /* exp(-2u) */
 AX_FN float ax_gelu_tanh_f32(float x) { return x / (1.0f + ax_gelu_tanh_part(x)); }
 AX_FN double ax_gelu_tanh_f64(double x)
 {
-  return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+  return 0.5 * x * (1.0 + ax_tanh_f64(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
 
 /* its derivative: s + x s (1 - s) 2u' with s = 1 / (1 + exp(-2u)) */
@@ -60,7 +61,7 @@ AX_FN float ax_gelu_tanh_slope_f32(float x)
 }
 AX_FN double ax_gelu_tanh_slope_f64(double x)
 {
-  const double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)),
+  const double t = ax_tanh_f64(0.79788456080286535588 * (x + 0.044715 * x * x * x)),
                du = 0.79788456080286535588 * (1.0 + 0.134145 * x * x);
   return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du;
 }
@@ -72,9 +73,9 @@ AX_FN float ax_logistic_f32(float x) /* faster than ax_sigmoid_f32, with a relat
   const float y = x * -AX_LOG2E, e = ax_exp2_part(y);
   return 1.0f / (1.0f + (y > 126.0f ? INFINITY : e));
 }
-AX_FN double ax_logistic_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+AX_FN double ax_logistic_f64(double x) { return 1.0 / (1.0 + ax_exp_f64(-x)); }
 AX_FN float ax_silu_f32(float x) { return x * ax_logistic_f32(x); }
-AX_FN double ax_silu_f64(double x) { return x / (1.0 + exp(-x)); }
+AX_FN double ax_silu_f64(double x) { return x / (1.0 + ax_exp_f64(-x)); }
 AX_FN float ax_silu_slope_f32(float x)
 {
   const float s = ax_logistic_f32(x), c = x < -100.0f ? -100.0f : x > 100.0f ? 100.0f : x;
@@ -92,13 +93,19 @@ AX_FN float ax_softplus_f32(float x)
   const float y = ax_log1p_f32(ax_exp_f32(-fabsf(x)));
   return x != x ? x : (x > 0.0f ? x : 0.0f) + y;
 }
-AX_FN double ax_softplus_f64(double x) { return x != x ? x : (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+AX_FN double ax_softplus_f64(double x)
+{
+  return x != x ? x : (x > 0 ? x : 0) + ax_log1p_f64(ax_exp_f64(-fabs(x)));
+}
 AX_FN float ax_log_sigmoid_f32(float x)
 {
   const float y = ax_log1p_f32(ax_exp_f32(-fabsf(x)));
   return x != x ? x : (x < 0.0f ? x : 0.0f) - y;
 }
-AX_FN double ax_log_sigmoid_f64(double x) { return x != x ? x : (x < 0 ? x : 0) - log1p(exp(-fabs(x))); }
+AX_FN double ax_log_sigmoid_f64(double x)
+{
+  return x != x ? x : (x < 0 ? x : 0) - ax_log1p_f64(ax_exp_f64(-fabs(x)));
+}
 
 /* mish(x) = x tanh(softplus(x)) (Misra 2019); tanh(softplus(x)) = e (e + 2) / (e (e + 2) + 2) with
  * e = exp(x) */
@@ -109,7 +116,7 @@ AX_FN float ax_mish_gate_f32(float x)
 }
 AX_FN double ax_mish_gate_f64(double x)
 {
-  const double e = exp(x > 40.0 ? 40.0 : x), n = e * (e + 2.0);
+  const double e = ax_exp_f64(x > 40.0 ? 40.0 : x), n = e * (e + 2.0);
   return n / (n + 2.0);
 }
 AX_FN float ax_mish_f32(float x) { return x * ax_mish_gate_f32(x); }

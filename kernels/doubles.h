@@ -56,15 +56,30 @@ AX_FN double ax_exp_tail_f64(double r)
                        AX_FMA(0x1.5555555555556p-3, r, 0.5)));
 }
 
+/* exp(r + rest) 2^n, in two steps: the result may be subnormal. */
+AX_FN double ax_exp_scaled_f64(double r, double rest, int64_t n)
+{
+  const int64_t half = (int64_t)((uint64_t)(n + 2048) >> 1) - 1024;
+  const double h = 1.0 + r, p = h + AX_FMA(ax_exp_tail_f64(r), r * r, ((1.0 - h) + r) + rest);
+  return p * ax_as_double((uint64_t)(half + 1023) << 52) * ax_as_double((uint64_t)(n - half + 1023) << 52);
+}
+
 /* 0.8 ulp, also of subnormals. */
 AX_FN double ax_exp_f64(double x)
 {
   const double low = x < -746.0 ? -746.0 : x, c = low > 710.0 ? 710.0 : low;
   double r, rest;
-  const int64_t n = ax_exp_reduce_f64(c, &r, &rest), half = (int64_t)((uint64_t)(n + 2048) >> 1) - 1024;
-  const double h = 1.0 + r, p = h + AX_FMA(ax_exp_tail_f64(r), r * r, ((1.0 - h) + r) + rest);
+  const int64_t n = ax_exp_reduce_f64(c, &r, &rest);
+  return ax_exp_scaled_f64(r, rest, n);
+}
 
-  return p * ax_as_double((uint64_t)(half + 1023) << 52) * ax_as_double((uint64_t)(n - half + 1023) << 52);
+/* 0.8 ulp; powers of 2 come out exact. */
+AX_FN double ax_exp2_f64(double x)
+{
+  const double low = x < -1076.0 ? -1076.0 : x, c = low > 1025.0 ? 1025.0 : low;
+  const double t = c + AX_ROUNDER_F64, f = c - (t - AX_ROUNDER_F64), r = f * 0x1.62e42fefa39efp-1;
+  const double rest = AX_FMA(f, 0x1.abc9e3b39803fp-56, AX_FMA(f, 0x1.62e42fefa39efp-1, -r));
+  return ax_exp_scaled_f64(r, rest, (int64_t)(ax_as_bits64(t) - 0x4338000000000000u));
 }
 
 /* 0.8 ulp. */
@@ -102,6 +117,161 @@ AX_FN double ax_tanh_f64(double x)
   return copysign(AX_FMA(AX_FMA(-q, d, t) + AX_FMA(-q, lost, small), inverse, q), x);
 }
 
+/* 1.5 ulp.  2^n (expm1(r) + 1) - 1 in two parts, which keeps small results exact. */
+AX_FN double ax_expm1_f64(double x)
+{
+  const double low = x < -40.0 ? -40.0 : x, c = low > 710.0 ? 710.0 : low;
+  double r, rest;
+  const int64_t n = ax_exp_reduce_f64(c, &r, &rest);
+  /* 2^(n - 1): 2^1024 has no double */
+  const double s = ax_as_double((uint64_t)(n + 1022) << 52), p = AX_FMA(ax_exp_tail_f64(r), r * r, rest);
+  const double high = AX_FMA(s, r, s - 0.5), tail = AX_FMA(s, p, AX_FMA(s, r, (s - 0.5) - high));
+  const double y = (high + tail) + (high + tail);
+
+  return fabs(x) < 0x1p-54 ? x : y; /* halving would lose bits of subnormals, and -0 stays -0 */
+}
+
+/* 1 ulp.  The part of x that 1 + x lost returns as a first-order term. */
+AX_FN double ax_log1p_f64(double x)
+{
+  const double u = 1.0 + x, lost = (x - (u - 1.0)) / u;
+  const double y = ax_log_f64(u) + (x > -1.0 && x < (double)INFINITY ? lost : 0.0);
+  return x == 0.0 ? x : y;
+}
+
+/* 1.9 ulp, as ax_sinh_f32; cosh 1.2 ulp. */
+AX_FN double ax_sinh_f64(double x)
+{
+  const double a = fabs(x), t = ax_expm1_f64(a > 700.0 ? 700.0 : a), h = ax_exp_f64(a * 0.5);
+  return copysign(a < 700.0 ? 0.5 * (t + t / (t + 1.0)) : (0.5 * h) * h, x);
+}
+AX_FN double ax_cosh_f64(double x)
+{
+  const double a = fabs(x), e = ax_exp_f64(a > 700.0 ? 700.0 : a), h = ax_exp_f64(a * 0.5);
+  return a < 700.0 ? 0.5 * e + 0.5 / e : (0.5 * h) * h;
+}
+
+/* 1.5 ulp.  Two polynomials are computed and one is selected: x P(x^2) up to 1, 1 - exp(-x^2) Q
+ * further out. */
+AX_FN double ax_erf_f64(double x)
+{
+  const double a = fabs(x), c = a > 6.0 ? 6.0 : a, s = x * x, w = (c - 3.0) / (c + 3.0);
+  double p = -0x1.ac9585a44f06ap-31, q = 0x1.57a5fe2b9b75ep-20;
+
+  q = AX_FMA(q, w, 0x1.0f9a79cee3e31p-19), p = AX_FMA(p, s, 0x1.d76af6ca49295p-27);
+  q = AX_FMA(q, w, -0x1.0cb4611cc29f6p-17), p = AX_FMA(p, s, -0x1.5c131500d3ec2p-23);
+  q = AX_FMA(q, w, -0x1.af2329d757293p-17), p = AX_FMA(p, s, 0x1.b981d78881a3ap-20);
+  q = AX_FMA(q, w, 0x1.0cb1db32e0c9fp-14), p = AX_FMA(p, s, -0x1.f4ca838adb737p-17);
+  q = AX_FMA(q, w, 0x1.7b9fc8eb630e9p-15), p = AX_FMA(p, s, 0x1.f9a2be4f731a1p-14);
+  q = AX_FMA(q, w, -0x1.39085a31b18abp-11), p = AX_FMA(p, s, -0x1.c02db0665e53dp-11);
+  q = AX_FMA(q, w, 0x1.73101ea8fe252p-11), p = AX_FMA(p, s, 0x1.565bccfa44156p-8);
+  q = AX_FMA(q, w, 0x1.17c838fea5806p-8), p = AX_FMA(p, s, -0x1.b82ce31203772p-6);
+  q = AX_FMA(q, w, -0x1.8fa58eb5bd68fp-6), p = AX_FMA(p, s, 0x1.ce2f21a040f66p-4);
+  q = AX_FMA(q, w, 0x1.258b13b0139fep-4), p = AX_FMA(p, s, -0x1.812746b0379c1p-2);
+  q = AX_FMA(q, w, -0x1.336ffbef08cbbp-3), p = AX_FMA(p, s, 0x1.20dd750429b6dp+0);
+  q = AX_FMA(q, w, 0x1.f6ff20410599bp-3);
+  q = AX_FMA(q, w, -0x1.4e102b9cf8512p-2);
+  q = AX_FMA(q, w, 0x1.6e9827d229d2dp-3);
+  q = copysign(AX_FMA(-q, ax_exp_f64(-c * c), 1.0), x);
+  return a > 1.0 ? q : p * x;
+}
+
+/* log(1 + v), or for a large x log(2 x), by one logarithm */
+AX_FN double ax_log_of_sum_f64(double v, double x, int large)
+{
+  const double u = 1.0 + v, lost = (v - (u - 1.0)) / u;
+  return ax_log_f64(large ? x : u) + (large ? 0x1.62e42fefa39efp-1 : lost);
+}
+/* These three: 1.6 ulp, as their float32 forms. */
+AX_FN double ax_asinh_f64(double x)
+{
+  const double a = fabs(x), s = a > 1e9 ? 1e9 : a;
+  const double y = ax_log_of_sum_f64(s + s * s / (1.0 + sqrt(AX_FMA(s, s, 1.0))), a, a > 1e9);
+  return copysign(a < 1e-30 ? a : y, x);
+}
+AX_FN double ax_acosh_f64(double x)
+{
+  const double t = x - 1.0, s = t > 1e9 ? 1e9 : t;
+  return ax_log_of_sum_f64(s + sqrt(AX_FMA(s, s, s + s)), x, t > 1e9);
+}
+AX_FN double ax_atanh_f64(double x)
+{
+  const double a = fabs(x);
+  return copysign(0.5 * ax_log1p_f64((a + a) / (1.0 - a)), x);
+}
+
+/* (asin(r) / r - 1) / s for s = r^2 up to 1/4. */
+AX_FN double ax_asin_tail_f64(double s)
+{
+  double p = 0x1.d72b2bc8155f8p-6;
+
+  p = AX_FMA(p, s, -0x1.e6aaa8a0a04ccp-7);
+  p = AX_FMA(p, s, 0x1.1d189408314eep-6);
+  p = AX_FMA(p, s, 0x1.65a9c4dfcf8b2p-8);
+  p = AX_FMA(p, s, 0x1.52420b04b37bep-7);
+  p = AX_FMA(p, s, 0x1.782651caa6547p-7);
+  p = AX_FMA(p, s, 0x1.c9cf07674736ap-7);
+  p = AX_FMA(p, s, 0x1.1c4d35cf95421p-6);
+  p = AX_FMA(p, s, 0x1.6e8bb1c8209a2p-6);
+  p = AX_FMA(p, s, 0x1.f1c71c1db0623p-6);
+  p = AX_FMA(p, s, 0x1.6db6db6e31f13p-5);
+  p = AX_FMA(p, s, 0x1.3333333332ecap-4);
+  p = AX_FMA(p, s, 0x1.5555555555556p-3);
+  return p;
+}
+/* 1.1 ulp; acos 1 ulp.  Beyond 1/2 it is pi/2 - 2 asin(r) with r = sqrt((1 - a) / 2); lost is what
+ * the root's rounding took. */
+AX_FN double ax_asin_f64(double x)
+{
+  const double a = fabs(x), s = a > 0.5 ? 0.5 - 0.5 * a : a * a, r = a > 0.5 ? sqrt(s) : a;
+  const double lost = r > 0.0 ? AX_FMA(-r, r, s) / (r + r) : 0.0, t = r * (s * ax_asin_tail_f64(s));
+  const double far = (0x1.921fb54442d18p+0 - (r + r)) - (2.0 * (t + lost) - 0x1.1a62633145c07p-54);
+  return copysign(a > 0.5 ? far : r + t, x);
+}
+AX_FN double ax_acos_f64(double x)
+{
+  const double a = fabs(x), s = a > 0.5 ? 0.5 - 0.5 * a : a * a, r = a > 0.5 ? sqrt(s) : a;
+  const double lost = r > 0.0 ? AX_FMA(-r, r, s) / (r + r) : 0.0, t = r * (s * ax_asin_tail_f64(s));
+  const double y = r + (t + lost), back = 0x1.1a62633145c07p-53 - 2.0 * (t + lost);
+  const double far = x > 0.0 ? y + y : (0x1.921fb54442d18p+1 - (r + r)) + back;
+  return a > 0.5 ? far : 0x1.921fb54442d18p+0 - (x - (0x1.1a62633145c07p-54 - copysign(t, x)));
+}
+
+/* 1.3 ulp: the angle of the point (x, y), neither below 0.  It is turned by 0, 45 or 90 degrees to
+ * within 22.5 degrees of an axis. */
+AX_FN double ax_angle_f64(double y, double x)
+{
+  const int far = y > 2.414213562373095 * x, near = y <= 0.41421356237309503 * x;
+  const double above = near ? y : far ? -x : y - x, below = near ? x : far ? y : y + x;
+  const double high = near ? 0.0 : far ? 0x1.921fb54442d18p+0 : 0x1.921fb54442d18p-1;
+  const double low = near ? 0.0 : far ? 0x1.1a62633145c07p-54 : 0x1.1a62633145c07p-55;
+  const double r = above / (below == 0.0 ? 1.0 : below), s = r * r;
+  double p = 0x1.0a997ba33c1dbp-6;
+
+  p = AX_FMA(p, s, -0x1.1b1992aa413c9p-5);
+  p = AX_FMA(p, s, 0x1.74d3a7b43351ap-5);
+  p = AX_FMA(p, s, -0x1.ac7858539e493p-5);
+  p = AX_FMA(p, s, 0x1.e199c62156609p-5);
+  p = AX_FMA(p, s, -0x1.110e84aa36d9dp-4);
+  p = AX_FMA(p, s, 0x1.3b1392a9c2d8bp-4);
+  p = AX_FMA(p, s, -0x1.745d165c497f3p-4);
+  p = AX_FMA(p, s, 0x1.c71c71c2fc236p-4);
+  p = AX_FMA(p, s, -0x1.249249248d739p-3);
+  p = AX_FMA(p, s, 0x1.9999999999952p-3);
+  p = AX_FMA(p, s, -0x1.5555555555555p-2);
+  return high + (r + AX_FMA(p * s, r, low));
+}
+AX_FN double ax_atan_f64(double x) { return copysign(ax_angle_f64(fabs(x), 1.0), x); }
+AX_FN double ax_atan2_f64(double a, double b)
+{
+  const double p = fabs(a), q = fabs(b);
+  const int both = p == (double)INFINITY && q == (double)INFINITY; /* 45 degrees */
+  const double scale = p > 1e300 || q > 1e300 ? 0x1p-60 : 1.0;     /* p + q stays finite */
+  const double y = ax_angle_f64(both ? 1.0 : p * scale, both ? 1.0 : q * scale);
+  const double z = (int64_t)ax_as_bits64(b) < 0 ? (0x1.921fb54442d18p+1 - y) + 0x1.1a62633145c07p-53 : y;
+  return copysign(z, a);
+}
+
 /* sin(x + quarter * pi/2) for |x| <= AX_TRIG_LIMIT_F64: 0.8 ulp.  The first step of the reduction
  * is exact. */
 AX_FN double ax_trig_f64(double x, uint64_t quarter)
@@ -135,6 +305,11 @@ AX_FN double ax_sin_f64(double x) /* -0 stays -0 */
   return x == 0.0 ? x : y;
 }
 AX_FN double ax_cos_f64(double x) { return ax_trig_f64(x, 1); }
+AX_FN double ax_tan_f64(double x) /* 1.6 ulp */
+{
+  const double y = ax_trig_f64(x, 0) / ax_trig_f64(x, 1);
+  return x == 0.0 ? x : y;
+}
 
 /* a to the power b: 0.5001 ulp, computed in float64. */
 AX_FN float ax_pow_f32(float a, float b)
@@ -155,6 +330,20 @@ AX_FN double ax_log_f64(double x) { return log(x); }
 AX_FN double ax_tanh_f64(double x) { return tanh(x); }
 AX_FN double ax_sin_f64(double x) { return sin(x); }
 AX_FN double ax_cos_f64(double x) { return cos(x); }
+AX_FN double ax_tan_f64(double x) { return tan(x); }
+AX_FN double ax_expm1_f64(double x) { return expm1(x); }
+AX_FN double ax_log1p_f64(double x) { return log1p(x); }
+AX_FN double ax_sinh_f64(double x) { return sinh(x); }
+AX_FN double ax_cosh_f64(double x) { return cosh(x); }
+AX_FN double ax_erf_f64(double x) { return erf(x); }
+AX_FN double ax_exp2_f64(double x) { return exp2(x); }
+AX_FN double ax_asinh_f64(double x) { return asinh(x); }
+AX_FN double ax_acosh_f64(double x) { return acosh(x); }
+AX_FN double ax_atanh_f64(double x) { return atanh(x); }
+AX_FN double ax_asin_f64(double x) { return asin(x); }
+AX_FN double ax_acos_f64(double x) { return acos(x); }
+AX_FN double ax_atan_f64(double x) { return atan(x); }
+AX_FN double ax_atan2_f64(double a, double b) { return atan2(a, b); }
 AX_FN float ax_pow_f32(float a, float b) { return powf(a, b); }
 
 #endif

@@ -160,22 +160,11 @@ AX_FN float ax_tan_f32(float x)
   const float y = ax_trig_f32(x, 0) / ax_trig_f32(x, 1);
   return x == 0.0f ? x : y;
 }
-AX_FN double ax_exp2_f64(double x) { return exp2(x); }
 AX_FN double ax_log2_f64(double x) { return log2(x); }
 AX_FN double ax_log10_f64(double x) { return log10(x); }
-AX_FN double ax_sinh_f64(double x) { return sinh(x); }
-AX_FN double ax_cosh_f64(double x) { return cosh(x); }
-AX_FN double ax_asinh_f64(double x) { return asinh(x); }
-AX_FN double ax_acosh_f64(double x) { return acosh(x); }
-AX_FN double ax_atanh_f64(double x) { return atanh(x); }
-AX_FN double ax_asin_f64(double x) { return asin(x); }
-AX_FN double ax_acos_f64(double x) { return acos(x); }
-AX_FN double ax_atan_f64(double x) { return atan(x); }
-AX_FN double ax_atan2_f64(double a, double b) { return atan2(a, b); }
 AX_FN double ax_erfc_f64(double x) { return erfc(x); }
 AX_FN double ax_trunc_f64(double x) { return trunc(x); }
 AX_FN double ax_frac_f64(double x) { return x - trunc(x); }
-AX_FN double ax_tan_f64(double x) { return tan(x); }
 
 /* log(exp(a) + exp(b)); a log(b), which is 0 where a is 0. */
 AX_FN float ax_logaddexp_f32(float a, float b)
@@ -187,10 +176,12 @@ AX_FN float ax_logaddexp_f32(float a, float b)
 AX_FN double ax_logaddexp_f64(double a, double b)
 {
   const double hi = a > b ? a : b;
-  return a == b ? a + 0.69314718055994530942 : a != a || b != b ? a + b : hi + log1p(exp(-fabs(a - b)));
+  return a == b             ? a + 0.69314718055994530942
+         : a != a || b != b ? a + b
+                            : hi + ax_log1p_f64(ax_exp_f64(-fabs(a - b)));
 }
 AX_FN float ax_xlogy_f32(float a, float b) { return a == 0.0f && b == b ? 0.0f : a * ax_log_f32(b); }
-AX_FN double ax_xlogy_f64(double a, double b) { return a == 0.0 && b == b ? 0.0 : a * log(b); }
+AX_FN double ax_xlogy_f64(double a, double b) { return a == 0.0 && b == b ? 0.0 : a * ax_log_f64(b); }
 /* Infinite where one argument is, even if the other is NaN, as C's hypot. */
 AX_FN float ax_hypot_f32(float a, float b)
 {

@@ -247,10 +247,7 @@ AX_FN float ax_floor_f32(float x) { return floorf(x); }
 AX_FN float ax_ceil_f32(float x) { return ceilf(x); }
 AX_FN float ax_round_f32(float x) { return rintf(x); }
 AX_FN float ax_abs_f32(float x) { return fabsf(x); }
-AX_FN double ax_expm1_f64(double x) { return expm1(x); }
-AX_FN double ax_log1p_f64(double x) { return log1p(x); }
 AX_FN double ax_sigmoid_f64(double x) { return 1.0 / (1.0 + ax_exp_f64(-x)); }
-AX_FN double ax_erf_f64(double x) { return erf(x); }
 AX_FN double ax_sqrt_f64(double x) { return sqrt(x); }
 AX_FN double ax_rsqrt_f64(double x) { return 1.0 / sqrt(x); }
 AX_FN double ax_reciprocal_f64(double x) { return 1.0 / x; }

@@ -119,7 +119,7 @@ static void lse_range(int64_t lo, int64_t hi, void *ud)
   if (j->dtype == AX_F64) {
     for (int64_t r = lo; r < hi; r++) {
       const double *x = (const double *)j->input + r * n, top = top_f64(x, n);
-      ((double *)j->lse)[r] = top + log(exps_f64(x, n, top, NULL));
+      ((double *)j->lse)[r] = top + ax_log_f64(exps_f64(x, n, top, NULL));
     }
     return;
   }

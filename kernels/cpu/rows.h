@@ -17,7 +17,7 @@
  * from 87 below top on.  (One multiply-add with a precomputed top log2 e would be faster, but wrong
  * for rows of numbers like 1e9.) */
 #define AX_TERM_f32(x, top) ax_exp2_part(((x) - (top)) * AX_LOG2E)
-#define AX_TERM_f64(x, top) exp((x) - (top))
+#define AX_TERM_f64(x, top) ax_exp_f64((x) - (top))
 
 #define AX_ROW_FOLD(S, T) \
   static inline T fold_##S(const T *lane) \
@@ -42,14 +42,17 @@ static inline double top_f64(const double *x, int64_t n)
 /* The sum of exp(x - top); the terms are written to y unless it is NULL. */
 static inline double exps_f64(const double *x, int64_t n, double top, double *y)
 {
-  double lane[AX_LANES] = { 0 }, rest = 0;
+  double lane[AX_LANES] = { 0 }, kept[AX_LANES], rest = 0;
   int64_t i = 0;
-  for (; i + AX_LANES <= n; i += AX_LANES)
+  for (; i + AX_LANES <= n; i += AX_LANES) {
+    double *const to = y ? y + i : kept;
+    AX_SIMD
     for (int j = 0; j < AX_LANES; j++) {
       const double e = AX_TERM_f64(x[i + j], top);
-      if (y) y[i + j] = e;
+      to[j] = e;
       lane[j] += e;
     }
+  }
   for (; i < n; i++) {
     const double e = AX_TERM_f64(x[i], top);
     if (y) y[i] = e;

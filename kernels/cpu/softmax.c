@@ -22,7 +22,7 @@ static void softmax_row_f64(const double *x, int64_t n, double *y)
 }
 static void log_softmax_row_f64(const double *x, int64_t n, double *y)
 {
-  const double top = top_f64(x, n), all = log(exps_f64(x, n, top, NULL));
+  const double top = top_f64(x, n), all = ax_log_f64(exps_f64(x, n, top, NULL));
   AX_SIMD
   for (int64_t i = 0; i < n; i++) y[i] = (x[i] - top) - all;
 }
@@ -37,7 +37,13 @@ static void back_row_f64(const double *g, const double *y, int64_t n, double *ou
   }
   for (; i < n; i++) s += logs ? g[i] : g[i] * y[i];
   s += fold_f64(lane);
-  for (i = 0; i < n; i++) out[i] = logs ? g[i] - exp(y[i]) * s : y[i] * (g[i] - s);
+  if (logs) {
+    AX_SIMD
+    for (i = 0; i < n; i++) out[i] = g[i] - ax_exp_f64(y[i]) * s;
+  } else {
+    AX_SIMD
+    for (i = 0; i < n; i++) out[i] = y[i] * (g[i] - s);
+  }
 }
 
 /* float32: `rows` rows of n; `stream`: out is written past the caches.  While a row is computed,
@@ -162,7 +168,7 @@ static void backward_rows(const float *g, const float *y, int64_t rows, int64_t 
     } \
   }
 COLUMNS(f32, float, ax_exp_f32)
-COLUMNS(f64, double, exp)
+COLUMNS(f64, double, ax_exp_f64)
 
 /* ---- driver: threads share rows, or tiles of columns */
 

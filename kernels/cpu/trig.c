@@ -42,8 +42,7 @@ ANY_LARGE(f64, double, fabs, AX_TRIG_LIMIT_F64)
   TRIG(name, f64, double, fabs, AX_TRIG_LIMIT_F64, ax_##name##_f64, name)
 BOTH(sin)
 BOTH(cos)
-TRIG(tan, f32, float, fabsf, AX_TRIG_LIMIT, ax_tan_f32, tanf)
-AX_LOOP1(tan_f64, double, double, ax_tan_f64(x))
+BOTH(tan)
 
 #define COMPLEX_LOOPS(C, S, F) \
   AX_LOOP1(sin_##S, C, C, csin##F(x)) \

@@ -2,6 +2,10 @@
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 
+local ffi = require "ffi"
+ffi.cdef [[double expm1(double); double log1p(double); double erf(double); double exp2(double);
+  double asinh(double); double acosh(double); double atanh(double);]]
+
 local inf, nan = math.huge, 0 / 0
 
 -- units in the last place near v, of float64 or float32
@@ -32,9 +36,16 @@ describe("float64 functions", function()
     -708.5, -744.9, -745.2, 1e-300, 0.5, 22.1 }
   local exact = {
     exp = math.exp, log = math.log, sin = math.sin, cos = math.cos, tanh = math.tanh,
+    tan = math.tan, sinh = math.sinh, cosh = math.cosh,
+    asin = math.asin, acos = math.acos, atan = math.atan,
     sigmoid = function(x) return 1 / (1 + math.exp(-x)) end,
   }
-  local limits = { exp = 1.5, log = 1.5, sin = 1.5, cos = 1.5, tanh = 4, sigmoid = 3 }
+  for _, name in ipairs { "expm1", "log1p", "erf", "exp2", "asinh", "acosh", "atanh" } do
+    exact[name] = function(x) return ffi.C[name](x) end
+  end
+  local limits = { exp = 1.5, log = 1.5, sin = 1.5, cos = 1.5, tan = 3, sinh = 4, cosh = 3, tanh = 4,
+    expm1 = 3, log1p = 3, erf = 3, exp2 = 2, asin = 3, acos = 3, atan = 3, asinh = 3, acosh = 3, atanh = 3,
+    sigmoid = 3 }
   for name, fn in pairs(exact) do
     it(name .. " is close to libm's, at the ends of the range too", function()
       local samples = { tensor.tensor(ends, { dtype = "float64" }), random(1201, 1) * 2 - 1,
@@ -49,6 +60,15 @@ describe("float64 functions", function()
       end
     end)
   end
+
+  it("atan2 is close to libm's in every quadrant, at the ends of the range too", function()
+    local a = core.cat { tensor.tensor(ends, { dtype = "float64" }), random(30, 12) * 8 - 4 }
+    local b = core.cat { tensor.tensor(ends, { dtype = "float64" }), random(30, 13) * 8 - 4 }
+    local got = core.atan2(a:unsqueeze(2), b:unsqueeze(1)):totable()
+    for i, y in ipairs(a:totable()) do
+      for j, x in ipairs(b:totable()) do holds(3, 53, -1021, "atan2", got[i][j], math.atan2(y, x), y) end
+    end
+  end)
 
   it("give an element one value in every position", function()
     local x = random(19, 6) * 8 - 2
