@@ -88,6 +88,25 @@ describe("pooling modules", function()
     same(nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(core.ones { 1, 4, 2, 2 })), core.ones { 1, 4, 2, 2 })
   end)
 
+  it("means of whole planes keep the type of what is pooled, under autocast too", function()
+    local x = core.randn { 2, 3, 8, 7 }:to("bfloat16"):requires_grad_()
+    local function check()
+      local y = F.adaptive_avg_pool2d(x, 1)
+      assert.are.equal("bfloat16", y.dtype)
+      same(y, x:float():mean { dim = { 3, 4 }, keepdim = true }:to("bfloat16"))
+      x.grad = nil
+      y:float():sum():backward()
+      assert.are.equal("bfloat16", x.grad.dtype)
+      same(x.grad, core.full(x.shape, 1 / 56):to("bfloat16"))
+    end
+    check()
+    tensor.autocast(check)
+    same(F.adaptive_avg_pool1d(x.data:select(2, 1):float(), 1),
+      x.data:select(2, 1):float():mean { dim = 3, keepdim = true })
+    local last = x.data:float():permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3)
+    same(F.adaptive_avg_pool2d(last, 1), x.data:float():mean { dim = { 3, 4 }, keepdim = true })
+  end)
+
   it("stays inside the image where the inverse of the factor is infinite", function()
     local x, tiny = core.arange(16):float():view(1, 1, 4, 4), 1e-320
     local function resampled(mode)

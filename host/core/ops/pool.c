@@ -68,6 +68,24 @@ ax_status ax_infer_pool_take(ax_infer *q)
 
 /* ---- the user's rows */
 
+/* One window over each plane, in x's layout and type: autocast runs a mean in float32. */
+static ax_status mean_of_planes(ax_tensor *x, ax_tensor **out)
+{
+  ax_attrs a = AX_ATTRS(mean, .keepdim = true);
+  ax_tensor *mean = NULL;
+  ax_status st;
+
+  a.n_list = 2, a.list[0] = 2, a.list[1] = 3;
+  st = run_with(AX_OP_MEAN, x, &a, &mean);
+  if (st != AX_OK || mean->dtype == x->dtype) {
+    *out = mean;
+    return st;
+  }
+  st = run_with(AX_OP_CAST, mean, &AX_ATTRS(cast, .dtype = x->dtype), out);
+  ax_tensor_release(mean);
+  return st;
+}
+
 /* Pools the last `dims` dims (of one, the second: the first has windows of 1).  places: the second
  * result becomes the row's, in int64. */
 static ax_status run_pool_with(ax_infer *q, ax_op op, int dims, const ax_pool *p, bool places)
@@ -108,7 +126,9 @@ static ax_status run_pool_with(ax_infer *q, ax_op op, int dims, const ax_pool *p
   }
   args.a.pool.flags = p->flags;
   args.a.pool.divisor = p->divisor;
-  AX_TRY(ax_run(op, &args, results));
+  if (op == AX_OP_AVG_POOL && adaptive && p->kernel[0] == 1 && p->kernel[1] == 1)
+    AX_TRY(mean_of_planes(batch, &results[0]));
+  else AX_TRY(ax_run(op, &args, results));
   if (places) {
     AX_TRY(run_with(AX_OP_CAST, results[1], &AX_ATTRS(cast, .dtype = AX_I64), &at));
     st = run_narrow_as(x, dims, at, &q->result[1]);

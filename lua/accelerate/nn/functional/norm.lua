@@ -75,9 +75,11 @@ function M.local_response_norm(x, size, ...)
   end
   if x:numel() == 0 then return x end
   local shape = x.shape
-  local rows = x:square():reshape(shape[1], 1, shape[2], -1)
-  rows = core.pad(rows, { 0, 0, math.floor(size / 2), math.floor((size - 1) / 2) })
-  local mean = core.avg_pool2d(rows, { size, 1 }, 1):view(shape)
+  -- windows over the channels, as rows of images whose channels are the positions: those lie side
+  -- by side
+  local rows = x:square():reshape(shape[1], shape[2], -1):transpose(2, 3):unsqueeze(4)
+  local mean = core.avg_pool2d(rows, { size, 1 }, 1, { math.floor(size / 2), 0 })
+  mean = mean:narrow(3, 1, shape[2]):squeeze(4):transpose(2, 3):reshape(shape)
   return x / (mean * o.alpha + o.k) ^ o.beta
 end
 
