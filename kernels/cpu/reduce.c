@@ -75,22 +75,27 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
 
 /* 32 running sums, combined in a fixed order that is equal for every processor level. */
 #define LANES 32
-static inline float sum_run(const float *p, int64_t n)
-{
-  float lane[LANES] = { 0 }, s = 0;
-  int64_t i = 0;
-
-  if (n >= LANES) {
-    for (; i + LANES <= n; i += LANES) {
-      AX_SIMD
-      for (int j = 0; j < LANES; j++) lane[j] += p[i + j];
-    }
-    for (int w = LANES / 2; w > 0; w /= 2)
-      for (int j = 0; j < w; j++) lane[j] += lane[j + w];
+#define FOLD(w) \
+  AX_SIMD \
+  for (int j = 0; j < w; j++) lane[j] += lane[j + w];
+#define SUM_RUN(name, T, LOAD) \
+  static inline float name(const T *p, int64_t n) \
+  { \
+    float lane[LANES] = { 0 }, s = 0; \
+    int64_t i = 0; \
+    if (n >= LANES) { \
+      for (; i + LANES <= n; i += LANES) { \
+        AX_SIMD \
+        for (int j = 0; j < LANES; j++) lane[j] += LOAD(p[i + j]); \
+      } \
+      FOLD(16) FOLD(8) FOLD(4) FOLD(2) FOLD(1) \
+    } \
+    for (; i < n; i++) s += LOAD(p[i]); \
+    return lane[0] + s; \
   }
-  for (; i < n; i++) s += p[i];
-  return lane[0] + s;
-}
+#define AS_IS(x) (x)
+SUM_RUN(sum_run, float, AS_IS)
+SUM_RUN(sum_run_bf16, uint16_t, ax_bf16_to_float)
 
 static void row_f32(const char *p, int64_t stride, int64_t n, total *to)
 {
@@ -102,18 +107,28 @@ static void row_f32(const char *p, int64_t stride, int64_t n, total *to)
   for (int64_t i = 0; i < n; i++) to->d += (double)*(const float *)(p + i * stride);
 }
 
-#define ROW_HALF(name, D) \
-  static void row_##name(const char *p, int64_t stride, int64_t n, total *to) \
-  { \
-    float run[RUN]; \
-    for (int64_t i = 0; i < n; i += RUN) { \
-      const int64_t count = n - i < RUN ? n - i : RUN; \
-      ax_cpu_half_to_float(D, p + i * stride, stride, run, count); \
-      to->d += (double)sum_run(run, count); \
-    } \
+static void row_f16(const char *p, int64_t stride, int64_t n, total *to)
+{
+  float run[RUN];
+  for (int64_t i = 0; i < n; i += RUN) {
+    const int64_t count = n - i < RUN ? n - i : RUN;
+    ax_cpu_half_to_float(AX_F16, p + i * stride, stride, run, count);
+    to->d += (double)sum_run(run, count);
   }
-ROW_HALF(f16, AX_F16)
-ROW_HALF(bf16, AX_BF16)
+}
+
+static void row_bf16(const char *p, int64_t stride, int64_t n, total *to)
+{
+  float run[RUN];
+  for (int64_t i = 0; i < n; i += RUN) {
+    const int64_t count = n - i < RUN ? n - i : RUN;
+    if (stride == 2) to->d += (double)sum_run_bf16((const uint16_t *)p + i, count);
+    else {
+      ax_cpu_half_to_float(AX_BF16, p + i * stride, stride, run, count);
+      to->d += (double)sum_run(run, count);
+    }
+  }
+}
 
 static void row_f64(const char *p, int64_t stride, int64_t n, total *to)
 {
@@ -233,7 +248,6 @@ INT_PAIR(count_f64, double, x != 0)
         for (int64_t j = 0; j < n; j++) to[j].field *= (A)LOAD(*(const T *)(row + j * stride)); \
     } \
   }
-#define AS_IS(x) (x)
 #define IS_TRUE(x) ((x) != 0)
 #define SIGNED(x) ((int64_t)(x))
 PRODUCTS(f32, float, double, d, AS_IS)

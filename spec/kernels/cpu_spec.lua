@@ -361,6 +361,40 @@ describe("copies", function()
   end)
 end)
 
+describe("logical ops", function()
+  it("ask whether an element is 0, in every type and in pairs of types", function()
+    local values = { 0, -0.0, 1, -3, nan, inf, 1e-44, 0.5 }
+    local x = tensor.tensor(values, { dtype = "float64" })
+    for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8",
+      "bool" } do
+      local a = x:nan_to_num(5, 7, 7):to(dtype)
+      if dtype:find "float" then a = x:to(dtype) end
+      local b = a:flip { 1 }
+      local truth, other = a:ne(0):totable(), b:ne(0):totable()
+      local neither, both = a:logical_not():totable(), a:logical_and(b):totable()
+      local one, mixed = a:logical_xor(b):totable(), a:logical_or(b:ne(0)):totable()
+      for i, t in ipairs(truth) do
+        assert.are.equal(not t, neither[i])
+        assert.are.equal(t and other[i], both[i])
+        assert.are.equal(t ~= other[i], one[i])
+        assert.are.equal(t or other[i], mixed[i])
+      end
+    end
+  end)
+end)
+
+describe("sums of bfloat16", function()
+  it("have the bits of the sums of the same numbers as float32, in rows of any length and layout", function()
+    for _, n in ipairs { 1, 31, 33, 511, 513, 1300 } do
+      local x = tensor.randn(5, n):to("bfloat16")
+      local want = x:float():sum(2):totable()
+      assert.are.same(want, x:sum { dim = 2, dtype = "float32" }:totable())
+      assert.are.same(x:float():sum(2):to("bfloat16"):totable(), x:sum(2):totable())
+      assert.are.same(x:float():sum(2):to("bfloat16"):totable(), x:t():contiguous():t():sum(2):totable())
+    end
+  end)
+end)
+
 describe("bfloat16", function()
   -- Contiguous operands have loops of their own, others go through float32 a block at a time.
   it("gives the same bits contiguous, strided, and beside a number", function()

@@ -70,7 +70,12 @@ ax_status ax_infer_nan_to_num(ax_infer *q)
 }
 
 ax_status ax_infer_compare(ax_infer *q) { return elementwise(q, promoted(q, 0), AX_BOOL); }
-ax_status ax_infer_logical(ax_infer *q) { return elementwise(q, AX_BOOL, AX_BOOL); }
+/* Operands of one type are compared with 0 as they are. */
+ax_status ax_infer_logical(ax_infer *q)
+{
+  const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
+  return elementwise(q, q->args->n_in == 1 || INPUT(1)->dtype == d ? d : AX_BOOL, AX_BOOL);
+}
 
 ax_status ax_infer_polygamma(ax_infer *q)
 {
