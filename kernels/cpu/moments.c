@@ -98,8 +98,9 @@ BOTH(ADDING, squares, ((double)v - c) * ((double)v - c))
 BOTH(ADDING, sizes, fabs((double)v))
 BOTH(ADDING, counts, v != 0)
 ADDING(exps, f32, float, ax_exp_f32((float)(v - c)))
-ADDING(exps, f64, double, exp(v - c))
-ADDING(powers, f32, float, pow(fabs((double)v), c)) /* the parameter c is the power here */
+ADDING(exps, f64, double, ax_exp_f64(v - c))
+/* the parameter c is the power here; exp(c log v) has float32's bits to spare */
+ADDING(powers, f32, float, ax_exp_f64(c *ax_log_f64(fabs((double)v))))
 ADDING(powers, f64, double, pow(fabs(v), c))
 BOTH(CHOOSING, top, >, v)
 CHOOSING(widest, f32, float, >, fabsf(v))

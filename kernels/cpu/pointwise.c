@@ -25,7 +25,6 @@ AX_FLOAT_BINARY(FLOAT2)
 #define FLOAT2(name, expr) AX_LOOP2(name##_f64, T, T, expr)
 AX_FLOAT_UNARY(FLOAT1)
 AX_FLOAT_BINARY(FLOAT2)
-FLOAT2(pow, ax_pow_f64(a, b))
 #undef T
 #undef FLOAT1
 #undef FLOAT2
@@ -179,26 +178,28 @@ ax_status ax_cpu_clamp(const ax_call *call)
 
 /* ---- pow: frequent exponents are products and roots */
 
-AX_LOOP2(pow_any, float, float, ax_pow_f32(a, b))
-/* the results of pow for -infinity and -0 */
-AX_LOOP1(pow_half, float, float, x == -INFINITY ? INFINITY : sqrtf(x + 0.0f))
-AX_LOOP1(pow_one, float, float, x)
-AX_LOOP1(pow_cube, float, float, (x * x * x))
-AX_LOOP1(pow_minus_two, float, float, 1.0f / (x * x))
-
-static void pow_f32(char *const *data, const int64_t *stride, int64_t n, const void *ctx)
-{
-  const float b = *(const float *)data[2];
-  const ax_loop loop = stride[2]    ? pow_any
-                       : b == 2.0f  ? square_f32
-                       : b == 0.5f  ? pow_half
-                       : b == 1.0f  ? pow_one
-                       : b == 3.0f  ? pow_cube
-                       : b == -1.0f ? reciprocal_f32
-                       : b == -2.0f ? pow_minus_two
-                                    : pow_any;
-  loop(data, stride, n, ctx);
-}
+#define POW(S, T, SQRT) \
+  AX_LOOP2(pow_any_##S, T, T, ax_pow_##S(a, b)) \
+  /* the results of pow for -infinity and -0 */ \
+  AX_LOOP1(pow_half_##S, T, T, x == -(T)INFINITY ? (T)INFINITY : SQRT(x + 0)) \
+  AX_LOOP1(pow_one_##S, T, T, x) \
+  AX_LOOP1(pow_cube_##S, T, T, (x * x * x)) \
+  AX_LOOP1(pow_minus_two_##S, T, T, 1 / (x * x)) \
+  static void pow_##S(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    const T b = *(const T *)data[2]; \
+    const ax_loop loop = stride[2]     ? pow_any_##S \
+                         : b == 2      ? square_##S \
+                         : b == (T)0.5 ? pow_half_##S \
+                         : b == 1      ? pow_one_##S \
+                         : b == 3      ? pow_cube_##S \
+                         : b == -1     ? reciprocal_##S \
+                         : b == -2     ? pow_minus_two_##S \
+                                       : pow_any_##S; \
+    loop(data, stride, n, ctx); \
+  }
+POW(f32, float, sqrtf)
+POW(f64, double, sqrt)
 
 ax_status ax_cpu_pow(const ax_call *call)
 {

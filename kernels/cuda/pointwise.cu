@@ -25,6 +25,16 @@ static __device__ __forceinline__ float power(float a, float b)
          : b == -2.0f ? 1.0f / (a * a)
                       : ax_pow_f32(a, b);
 }
+static __device__ __forceinline__ double power(double a, double b)
+{
+  return b == 2.0    ? a * a
+         : b == 1.0  ? a
+         : b == 3.0  ? a * a * a
+         : b == 0.5  ? (a == -(double)INFINITY ? (double)INFINITY : sqrt(a + 0.0))
+         : b == -1.0 ? 1.0 / a
+         : b == -2.0 ? 1.0 / (a * a)
+                     : ax_pow_f64(a, b);
+}
 
 #define T float
 #define MATH(name) AX_FUNCTOR(name, float, float x, ax_##name##_f32(x))
@@ -52,7 +62,7 @@ AX_FLOAT_BINARY(TWO)
 ONE(sin, ax_sin_f64(x))
 ONE(cos, ax_cos_f64(x))
 TWO(remainder, ax_remainder_f64(a, b))
-TWO(pow, ax_pow_f64(a, b))
+TWO(pow, power(a, b))
 #undef T
 #undef MATH
 #undef ONE

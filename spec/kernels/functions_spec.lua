@@ -79,6 +79,37 @@ describe("float64 functions", function()
   end)
 end)
 
+describe("float64 pow", function()
+  it("has the results of pow for exponents that are products and roots", function()
+    local x = core.cat { tensor.tensor({ 0, -0.0, inf, -inf, nan, 1, -1, 0.5, -3, 1e-100, 1e100 },
+      { dtype = "float64" }),
+      random(301, 14) * 20 - 10 }
+    for _, power in ipairs { 2, 3, 1, 0.5, -1, -2, 2.5, -3 } do
+      local got, strided, from = x:pow(power):totable(), apart(x):pow(power):totable(), x:totable()
+      local each = x:pow(core.full_like(x, power)):totable()
+      for i, v in ipairs(got) do
+        holds(2, 53, -1021, "pow " .. power, v, from[i] ^ power, from[i])
+        holds(2, 53, -1021, "pow " .. power, each[i], from[i] ^ power, from[i])
+        assert.is_true(alike(v, strided[i]))
+      end
+    end
+  end)
+end)
+
+describe("norms of any power", function()
+  it("of float32 are those of its float64 sums", function()
+    local x = tensor.tensor { 0, -0.0, 1, -3, 1e-20, 2.5, 1e12 }
+    for _, p in ipairs { 3, 2.5, 0.5, 7 } do
+      local sum = 0
+      for _, v in ipairs(x:totable()) do sum = sum + math.abs(v) ^ p end
+      local want = sum ^ (1 / p)
+      assert.is_true(math.abs(x:norm(p):item() / want - 1) < 1e-7)
+    end
+    assert.are.equal(inf, tensor.tensor({ 1, -inf }):norm(3):item())
+    assert.is_true(tensor.tensor({ 1, nan }):norm(3):item() ~= tensor.tensor({ 1, nan }):norm(3):item())
+  end)
+end)
+
 describe("float32 pow", function()
   it("is rounded once, whatever the signs", function()
     local base = { 0, -0.0, 1, -1, 2, -2, 0.5, -1.5, 3, inf, -inf, nan, 1e-40, -1e-40, 1e38, 16777216 }
