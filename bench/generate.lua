@@ -1,21 +1,24 @@
 -- Greedy generation with GPT-2, one row, with a cache of keys and values; one line of JSON.
 --
 --   accel-run --num_cpu_threads_per_process 1 bench/generate.lua [PRESET=small] [TOKENS=100]
---     [ROUNDS=5] [DTYPE=float32, of the weights]
+--     [ROUNDS=5] [DTYPE=float32, of the weights] [LOOKUP=0, prompt_lookup_num_tokens]
 --
 -- The same work as peer/generate.py, which is Transformers: a prompt of 8 tokens, no end token.
 -- Preset small has 6 layers of 256 elements, 124m is GPT-2's own size.  token_ms is the median over
--- the rounds of the time of generate over the number of tokens. Each token reads all weights but
--- those of the positions once: weights_mb. That over the bandwidth of memory is the floor.
+-- the rounds of the time of generate over the number of tokens.  Each token reads all weights but
+-- those of the positions once: weights_mb.  read_ms is the median time of a plain read of as many
+-- bytes, the floor of a token; each round measures both.  New weights repeat themselves, so that
+-- LOOKUP shows its best case.
 local tensor, models = require "accelerate.tensor", require "accelerate.models"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
 
 --               layers width heads vocab
-local PRESETS = { small = { 6, 256, 4, 8000 }, ["124m"] = { 12, 768, 12, 50257 }, smoke = { 1, 32, 2, 100 } }
+local PRESETS = { tiny = { 2, 256, 4, 8000 }, small = { 6, 256, 4, 8000 }, medium = { 4, 512, 8, 8000 },
+  wide = { 6, 768, 12, 8000 }, ["124m"] = { 12, 768, 12, 50257 }, smoke = { 1, 32, 2, 100 } }
 
 local preset, tokens, rounds = arg[1] or "small", tonumber(arg[2]) or 100, tonumber(arg[3]) or 5
 local layers, width, heads, vocab = unpack(PRESETS[preset]
-  or error("the presets are small, 124m and smoke, got " .. preset))
+  or error("the presets are tiny, small, medium, wide, 124m and smoke, got " .. preset))
 local model = models.GPT2LMHeadModel { n_layer = layers, n_embd = width, n_head = heads, vocab_size = vocab,
   n_positions = 1024 }
 model:to(arg[4] or "float32")
@@ -24,15 +27,26 @@ for _, p in ipairs(model:parameters()) do weights = weights + p:numel() * p:elem
 weights = weights - model.transformer.wpe.weight:numel() * model.transformer.wpe.weight:element_size()
 local prompt = tensor.randint(0, vocab, { 1, 8 }, { generator = tensor.Generator(0) })
 
-local function generate() return model:generate(prompt, { max_new_tokens = tokens, eos_token_id = -1 }) end
+local drafts = tonumber(arg[5]) or 0
+local function generate()
+  return model:generate(prompt, { max_new_tokens = tokens, eos_token_id = -1,
+    prompt_lookup_num_tokens = drafts > 0 and drafts or nil })
+end
+
+-- A sum of each element reads as fast as memory gives.
+local bytes = tensor.zeros(math.ceil(weights / 4))
+local function seconds(fn)
+  local began = common.now()
+  fn()
+  return common.now() - began
+end
 
 generate()
-local times = {}
+local times, reads = {}, {}
 for i = 1, rounds do
-  local began = common.now()
-  generate()
-  times[i] = (common.now() - began) / tokens
+  times[i] = seconds(generate) / tokens
+  for _ = 1, 5 do reads[#reads + 1] = seconds(function() return bytes:sum():item() end) end
 end
 common.emit { preset = preset, tokens = tokens, dtype = arg[4] or "float32", weights_mb = weights / 1e6,
-  token_ms = common.median(times) * 1e3,
+  token_ms = common.median(times) * 1e3, read_ms = common.median(reads) * 1e3,
   least_ms = math.min(unpack(times)) * 1e3 }

@@ -5,11 +5,12 @@ import time
 import peer
 
 #          layers width heads vocab
-PRESETS = {"small": (6, 256, 4, 8000), "124m": (12, 768, 12, 50257)}
+PRESETS = {"tiny": (2, 256, 4, 8000), "small": (6, 256, 4, 8000), "medium": (4, 512, 8, 8000),
+    "wide": (6, 768, 12, 8000), "124m": (12, 768, 12, 50257)}
 
 
 def main():
-    args = peer.arguments(__doc__, preset="small", tokens=100, rounds=5, dtype="float32")
+    args = peer.arguments(__doc__, preset="small", tokens=100, rounds=5, dtype="float32", lookup=0)
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -20,7 +21,7 @@ def main():
 
     def generate():
         out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=args.tokens,
-            do_sample=False, eos_token_id=None, pad_token_id=0)
+            do_sample=False, eos_token_id=None, pad_token_id=0, prompt_lookup_num_tokens=args.lookup or None)
         assert out.shape[1] == 8 + args.tokens
 
     generate()

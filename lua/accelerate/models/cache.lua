@@ -8,6 +8,7 @@ local options = require "accelerate.utils.options"
 ---@class accelerate.models.KeyValueCache
 ---@field length integer positions seen
 ---@field capacity integer positions that there is memory for
+---@field one_by_one boolean attention takes new positions one by one
 local Cache = class "KeyValueCache"
 
 local OPTIONS = { capacity = { "integer", default = 64, min = 1 } }
@@ -17,7 +18,7 @@ local OPTIONS = { capacity = { "integer", default = 64, min = 1 } }
 ---  grows
 function Cache:init(opts)
   self.capacity = options.check("KeyValueCache", opts, OPTIONS).capacity
-  self.length, self.keys, self.values = 0, {}, {}
+  self.length, self.keys, self.values, self.one_by_one = 0, {}, {}, false
 end
 
 -- A copy that outlives all scopes: a scope lets go of results, not of new tensors.

@@ -20,6 +20,24 @@ M.INPUTS = {
 local WITH_LABELS = { labels = { "tensor", optional = true } }
 for name, entry in next, M.INPUTS do WITH_LABELS[name] = entry end
 
+--- Returns the attention of the last positions, each computed as if it came alone: their sums do
+--- not depend on those behind them.
+---@param q accelerate.Tensor (N, H, T, D)
+---@param keys accelerate.Tensor (N, G, S, D), of these positions at the end
+---@param values accelerate.Tensor
+---@param attend fun(q: accelerate.Tensor, keys: accelerate.Tensor, values: accelerate.Tensor, past:
+---  integer): accelerate.Tensor past: the positions before
+---@return accelerate.Tensor
+function M.one_by_one(q, keys, values, attend)
+  local count, rows = q:size(3), {}
+  local past = keys:size(3) - count
+  for i = 1, count do
+    rows[i] = attend(q:narrow(3, i, 1):contiguous(), keys:narrow(3, 1, past + i),
+      values:narrow(3, 1, past + i), past + i - 1)
+  end
+  return core.cat(rows, 3)
+end
+
 --- Returns the positions of the new tokens (nil: those that follow the cached ones), the mask and
 --- is_causal.
 ---@param o table inputs by name
@@ -83,8 +101,22 @@ function M.causal_lm(Class, base, scores_of)
     end)
   end
 
+  -- Scores (T, vocab_size) of all positions of one row, in float32.
+  function Class:_all_scores(o)
+    return core.scope(function()
+      return scores_of(self, self._values[base]:_hidden(o):squeeze(1)):float()
+    end)
+  end
+
+  -- Do the angles of positions follow the length of the sequence?
+  local function follows_length(self)
+    local rotary = self._values[base]._values.rotary
+    return self.renew_at or rotary and rotary.follow
+  end
+
   -- What generate calls for one batch: scores of the token after the given ones, and reordering of
-  -- its rows. padding: (N, T) of the prompt, or nil.
+  -- its rows; scores behind each of several tokens, as if they came one by one, and taking back the
+  -- last ones. padding: (N, T) of the prompt, or nil.
   function Class:_stepper(prompt, padding, capacity)
     local cache, renew_at, seen = KeyValueCache { capacity = capacity }, self.renew_at, nil
     local inputs = { cache = cache }
@@ -116,6 +148,14 @@ function M.causal_lm(Class, base, scores_of)
       if seen then seen = seen:index_select(1, index) end
       if padding then padding = padding:index_select(1, index) end
     end
+    if follows_length(self) then return step end
+    function step.verify(ids)
+      inputs.input_ids, cache.one_by_one = ids, true
+      local scores = self:_all_scores(inputs)
+      cache.one_by_one = false
+      return scores
+    end
+    function step.rewind(count) cache.length = cache.length - count end
     return step
   end
 

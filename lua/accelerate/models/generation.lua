@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local beams = require "accelerate.models.beams"
+local lookup = require "accelerate.models.lookup"
 local sampling = require "accelerate.models.sampling"
 
 local fail = options.fail
@@ -28,6 +29,8 @@ local OPTIONS = {
   seed = { "integer", optional = true, min = 0 },
   generator = { "Generator", optional = true },
   stream = { "function", optional = true },
+  prompt_lookup_num_tokens = { "integer", optional = true, min = 1 },
+  max_matching_ngram_size = { "integer", default = 2, min = 1 },
 }
 
 -- What the call says, then generation_config.json, then config.json.
@@ -153,9 +156,13 @@ end
 ---  num_beams: integer, length_penalty: number, early_stopping: boolean, num_return_sequences:
 ---  integer, eos_token_id: integer|integer[], pad_token_id: integer, attention_mask:
 ---  accelerate.Tensor, seed: integer, generator: accelerate.Generator, stream: fun(tokens:
----  integer[], count: integer): boolean? } max_new_tokens: default 20, or max_length less the
+---  integer[], count: integer): boolean?, prompt_lookup_num_tokens: integer,
+---  max_matching_ngram_size: integer } max_new_tokens: default 20, or max_length less the
 ---  prompt; top_k: 0 for all, default 50 (draws only); eos_token_id: tokens that end a row; stream:
----  called after each step with a token of each row, true ends generation
+---  called after each step with a token of each row, true ends generation;
+---  prompt_lookup_num_tokens: at most so many tokens (7 count) that followed the last
+---  max_matching_ngram_size (default 2) or fewer ones before are verified in one pass, for one row;
+---  default: none
 ---@return accelerate.Tensor
 function M.generate(self, input_ids, opts)
   if type(input_ids) == "table" then
@@ -179,6 +186,10 @@ function M.generate(self, input_ids, opts)
     end
     local step = self:_stepper(repeated(input_ids, times), repeated(padding, times),
       input_ids:size(2) + limit, limit)
+    if o.prompt_lookup_num_tokens then
+      lookup.check(step, o)
+      return lookup.generate(step, o, limit, processor(o, step, step.ids))
+    end
     if o.num_beams > 1 then return beams.search(step, o, limit, processor) end
     return plain(step, o, limit)
   end)

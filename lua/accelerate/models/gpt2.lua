@@ -76,7 +76,12 @@ function Attention:forward(x, mask, causal, cache)
   local v, training = self._values, self.training
   local q, k, w = v.c_attn(x):split_heads(v.heads)
   if cache then k, w = cache:append(v.layer, k, w) end
-  local y = sdpa(q, k, w, mask, training and v.drop or 0, causal, v.scale)
+  local y
+  if cache and cache.one_by_one then
+    y = decoder.one_by_one(q, k, w, function(a, b, c) return sdpa(a, b, c, nil, 0, false, v.scale) end)
+  else
+    y = sdpa(q, k, w, mask, training and v.drop or 0, causal, v.scale)
+  end
   y = v.c_proj(y:transpose(2, 3):reshape(x.shape))
   return training and dropout(y, v.resid_drop) or y
 end

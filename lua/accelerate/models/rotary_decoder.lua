@@ -227,7 +227,20 @@ local function capped(q, k, w, place, v, rate)
   return chances:matmul(w)
 end
 
--- place: { cos, sin, mask, causal, cache }
+local function attend(v, q, k, w, place, rate)
+  if v.cap then return capped(q, k, w, place, v, rate) end
+  return sdpa(q, k, w, place.mask, rate, place.causal, v.scale, v.groups ~= v.heads)
+end
+
+-- The attention of positions that come one by one.
+local function attend_each(v, q, k, w, window)
+  return decoder.one_by_one(q, k, w, function(a, b, c, past)
+    local mask = window and past + 1 > window and masks.window(1, past, nil, window, a.device) or nil
+    return attend(v, a, b, c, { mask = mask, causal = false }, 0)
+  end)
+end
+
+-- place: { cos, sin, mask, causal, cache, window }
 function Attention:forward(x, place)
   local v, N, T = self._values, x:size(1), x:size(2)
   local cache, rate = place.cache, self.training and v.drop or 0
@@ -235,8 +248,8 @@ function Attention:forward(x, place)
   q, k, w = q:transpose(2, 3), k:transpose(2, 3), w:transpose(2, 3)
   if v.turns then q, k = turn(q, place.cos, place.sin), turn(k, place.cos, place.sin) end
   if cache then k, w = cache:append(v.layer, k, w) end
-  local y = v.cap and capped(q, k, w, place, v, rate)
-    or sdpa(q, k, w, place.mask, rate, place.causal, v.scale, v.groups ~= v.heads)
+  local y = cache and cache.one_by_one and attend_each(v, q, k, w, place.window)
+    or attend(v, q, k, w, place, rate)
   return v.o_proj(y:transpose(2, 3):reshape(N, T, -1))
 end
 
@@ -354,7 +367,7 @@ local function places(v, o, x)
   local all = { mask = mask, causal = causal, cache = cache }
   all.cos, all.sin = v.rotary:at(past, length, positions, x)
   if not v.window or past + length <= v.window then return all, all end
-  local near = { cache = cache, cos = all.cos, sin = all.sin, causal = false }
+  local near = { cache = cache, cos = all.cos, sin = all.sin, causal = false, window = v.window }
   near.mask = masks.window(length, past, o.attention_mask, v.window, x.device)
   return all, near
 end
