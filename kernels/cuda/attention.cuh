@@ -1,5 +1,5 @@
-/* The arguments of attention for its kernels: the plain ones (attention.cu) and those on tensor
- * cores (flash*.cu, attention_tf32*.cu). */
+/* The arguments of attention for its kernels: the plain ones (attention_plain.cu) and those on
+ * tensor cores (flash*.cu, attention_tf32*.cu). */
 #ifndef AX_CUDA_ATTENTION_H
 #define AX_CUDA_ATTENTION_H
 
@@ -40,6 +40,14 @@ template <class F> static auto ax_cuda_attention_head(const ax_cuda_attention_jo
   if (most <= 128) return f(ax_cuda_int<128>());
   return f(ax_cuda_int<256>());
 }
+
+/* ---- attention_plain.cu: every float type, any strides and heads; messages name `op`.  They write
+ * y and lse; dq, dk and dv, where delta is there already.  Nothing is launched for sides without
+ * rows. */
+ax_status ax_cuda_plain_forward(ax_op op, ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j);
+ax_status ax_cuda_plain_backward(ax_op op, ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j);
+/* Writes delta, the sum of g y over each row; there is at least one row. */
+ax_status ax_cuda_attention_deltas(ax_op op, ax_device d, ax_dtype dtype, const ax_cuda_attention_job *j);
 
 /* ---- flash_forward.cu, flash_backward.cu: bfloat16 and float16 on tensor cores (compute
  * capability 8.0).  Rows of both sides start at multiples of 16 bytes; head sizes are multiples of
