@@ -1,6 +1,6 @@
--- Ranks on GPUs of several machines: the group of the GPUs (kernels/cuda/runtime/nccl.cu) is joined
--- through host/core/dist/tcp.c.  On the emulated device the machines are two launches on this one,
--- and a stand-in joins them; with one real machine there is nothing to join.
+-- Ranks on GPUs of several machines: the group of the GPUs (kernels/cuda/runtime/nccl_group.cu) is
+-- joined through host/core/dist/tcp.c.  On the emulated device the machines are two launches on
+-- this one, and a stand-in joins them; with one real machine there is nothing to join.
 local device = require "spec.support.device"
 local machines = require "spec.support.machines"
 local processes = require "spec.support.processes"

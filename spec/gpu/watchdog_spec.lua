@@ -1,5 +1,5 @@
 -- A rank whose own thread is blocked, in a launch or inside NCCL, while another does not come: the
--- watchdog of kernels/cuda/runtime/nccl.cu and host/core/dist/watch.c.  The emulated device's
+-- watchdog of kernels/cuda/runtime/nccl_watch.cu and host/core/dist/watch.c.  The emulated device's
 -- launches block when their queue is full, as a driver's do; the stand-in for NCCL goes wrong as a
 -- spec says.
 local gpu_ranks = require "spec.support.gpu_ranks"

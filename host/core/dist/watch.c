@@ -3,8 +3,9 @@
  * A driver takes some thousand launches ahead of a device and then blocks the thread that wants to
  * launch more.  When a collective in that queue waits for a rank that hangs, the thread is blocked
  * for good, and looks at no clock.  A backend whose devices have joined a group therefore has a
- * thread, the watchdog (kernels/cuda/runtime/nccl.cu).  It finds the oldest open collective by the
- * device's events, asks here whether waiting for it is pointless, and aborts the group if so.
+ * thread, the watchdog (kernels/cuda/runtime/nccl_watch.cu).  It finds the oldest open collective
+ * by the device's events, asks here whether waiting for it is pointless, and aborts the group if
+ * so.
  *
  * Shared between the two threads, and nothing else:
  *   - the open collectives and the script line: under `lock`, which is held for a copy of some

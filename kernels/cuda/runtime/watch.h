@@ -6,13 +6,13 @@
 
 #include <atomic>
 
-/* Waits for `event` or, when it is NULL, for all work queued in `stream`.  nccl.cu sets it while
- * the device has joined others: it checks the other ranks during the wait, and ends with an error
- * when one of them is gone.  NULL: no other rank is involved. */
+/* Waits for `event` or, when it is NULL, for all work queued in `stream`.  nccl_group.cu sets it
+ * while the device has joined others: it checks the other ranks during the wait, and ends with an
+ * error when one of them is gone.  NULL: no other rank is involved. */
 extern ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEvent_t event);
 
-/* Set by nccl.cu's watchdog when it has aborted the devices' group: the next ax_cuda_use of the
- * rank's own thread clears it, and ends with the error of ax_cuda_stopped. */
+/* Set by the watchdog (nccl_watch.cu) when it has aborted the devices' group: the next ax_cuda_use
+ * of the rank's own thread clears it, and ends with the error of ax_cuda_stopped. */
 extern std::atomic<bool> ax_cuda_stop;
 extern ax_status (*ax_cuda_stopped)(void);
 /* Before a recording of the device's computing stream ends: brings the stream of the collectives

@@ -1,0 +1,264 @@
+/* Waits for GPUs that depend on other ranks, and the watchdog that looks where the host cannot. */
+#include "nccl.h"
+#include "watch.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef ax_nccl_communicator communicator;
+
+/* Sleeps longer the longer a wait lasts; at first not at all. */
+static void rest(int64_t looks)
+{
+  if (looks > 2000) usleep(looks < 20000 ? 20 : 200);
+}
+
+/* The watchdog's reason as the owner's error.  It frees the group. */
+ax_status ax_nccl_stopped(communicator *g)
+{
+  char text[sizeof g->reason];
+
+  pthread_mutex_lock(&g->lock);
+  memcpy(text, g->reason, sizeof text);
+  pthread_mutex_unlock(&g->lock);
+  ax_cuda_stop.store(false);
+  return ax_dist_look(0, ax_fail(AX_EABORTED, "%s", text));
+}
+ax_status ax_nccl_stop_owner(void)
+{
+  communicator *g = ax_nccl_group;
+  return g && g->ended.load() && pthread_equal(pthread_self(), g->owner) ? ax_nccl_stopped(g) : AX_OK;
+}
+
+/* Around calls of NCCL on the owner's thread.  EABORTED: the communicator is gone. */
+ax_status ax_nccl_enter_call(communicator *g)
+{
+  pthread_mutex_lock(&g->calls);
+  if (!g->ended.load()) {
+    g->inside.store(ax_monotonic_ns());
+    return AX_OK;
+  }
+  pthread_mutex_unlock(&g->calls);
+  return ax_nccl_stopped(g);
+}
+ax_status ax_nccl_leave_call(communicator *g, const char *what, int result)
+{
+  const bool ended = g->ended.load();
+  const ax_status st = ended || result == NCCL_OK ? AX_OK : ax_nccl_failed(what, g->comm, result);
+
+  g->inside.store(0);
+  pthread_mutex_unlock(&g->calls);
+  return ended ? ax_nccl_stopped(g) : st;
+}
+
+/* One look of a wait of the host that began at `since`. */
+static ax_status look_around(const char *what, int64_t since)
+{
+  int async = NCCL_OK;
+  ax_status st = ax_nccl_stop_owner();
+
+  if (st != AX_OK || (st = ax_dist_look(since, AX_OK)) != AX_OK || !ax_nccl_group) return st;
+  if (pthread_mutex_trylock(&ax_nccl_group->calls) != 0) return AX_OK; /* it is being aborted */
+  if (!ax_nccl_group->ended.load() && ax_nccl.CommGetAsyncError(ax_nccl_group->comm, &async) == NCCL_OK &&
+      async != NCCL_OK)
+    st = ax_nccl_failed(what, ax_nccl_group->comm, async);
+  pthread_mutex_unlock(&ax_nccl_group->calls);
+  return st == AX_OK ? st : ax_dist_look(0, st);
+}
+
+/* Waits for `event` or, when it is NULL, for all work queued in `stream`, as long as the other
+ * ranks are alive. */
+ax_status ax_nccl_wait(const char *what, cudaStream_t stream, cudaEvent_t event)
+{
+  cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
+  const int64_t since = ax_monotonic_ns();
+  ax_status st = AX_OK;
+
+  if (e != cudaErrorNotReady) return ax_cuda_status(what, e);
+  if (ax_nccl_group) ax_nccl_group->waiting.store(true);
+  for (int64_t looks = 1;
+       st == AX_OK && (e = event ? cudaEventQuery(event) : cudaStreamQuery(stream)) == cudaErrorNotReady;
+       looks++) {
+    if (looks % 64 == 0) st = look_around(what, since);
+    rest(looks);
+  }
+  cudaGetLastError(); /* "not ready" would be reported again by the next launch */
+  if (ax_nccl_group) ax_nccl_group->waiting.store(false);
+  if (st == AX_OK) st = ax_nccl_stop_owner(); /* it ended because it was aborted */
+  if (st == AX_OK) st = ax_dist_look(0, AX_OK);
+  return st == AX_OK ? ax_cuda_status(what, e) : st;
+}
+
+/* ---- the watchdog: a thread beside the owner's
+ *
+ * It finds the oldest open collective: the first whose `done` event has not happened.  Its time
+ * runs from when its `ready` event has happened, so that computation before it does not count, or,
+ * before it is in the stream, from when the owner went into NCCL for it.  When waiting for it is
+ * pointless (another rank failed or has ended, the clock, an error of the communicator), and the
+ * owner is not waiting itself, the communicator is aborted.  That ends the kernels that wait, the
+ * queue drains, the driver lets go of the owner, and the owner's next use of the device raises the
+ * reason (ax_cuda_stop).  If the owner does not come back all the same, the launcher ends the run.
+ *
+ * Locking.  `lock` guards `over` and `reason` and is held across no call.  `calls` is held by the
+ * owner inside NCCL.  For an abort the watchdog waits for it a moment, so that nothing runs in the
+ * communicator that it frees; an owner that is blocked inside NCCL does not give it back, and the
+ * abort is what ends its call.  `ended` is set before, so that the owner begins no other call.
+ * Only the owner's `leave` frees `g`, after the thread has ended.  The thread makes CUDA calls on
+ * the group's device: queries of events that live as long as it.  A recording step does not mind
+ * them: steps are captured in the relaxed mode. */
+
+static const int64_t SECOND = 1000000000;
+static const int64_t TICK = 50000000;
+static const int GRACE = 3; /* ticks before it acts: the owner may raise the error by itself */
+
+struct watch_state {
+  uint64_t finished, ticket; /* ended; the oldest open one */
+  int64_t waited, before;
+  bool running; /* its time runs */
+  int bad;
+};
+
+/* Whether a collective is open: w->ticket and w->running. */
+static bool find_open(communicator *g, watch_state *w)
+{
+  const uint64_t begun = g->begun.load(), issued = g->issued.load();
+
+  /* an event that is recorded anew belongs to a later one: the owner has seen the end of the
+   * first */
+  while (w->finished < issued && (begun >= w->finished + 1 + AX_NCCL_EVENTS ||
+                                  cudaEventQuery(g->done[ax_nccl_slot(w->finished + 1)]) == cudaSuccess))
+    w->finished++;
+  cudaGetLastError();
+  const uint64_t ticket = g->joined.load() ? w->finished + 1 : 0;
+  if (ticket > begun) return false;
+  if (ticket != w->ticket) w->running = false;
+  w->ticket = ticket;
+  if (!w->running)
+    w->running = ticket > 0 && ticket <= issued
+                     ? cudaEventQuery(g->ready[ax_nccl_slot(ticket)]) == cudaSuccess
+                     : g->inside.load() != 0;
+  cudaGetLastError();
+  return true;
+}
+
+/* An error of the communicator counts also when nothing is open: its collectives may have ended by
+ * it. */
+static ax_status judge(communicator *g, const watch_state *w, bool open)
+{
+  int async = NCCL_OK;
+
+  if (g->joined.load() && ax_nccl.CommGetAsyncError(g->comm, &async) == NCCL_OK && async != NCCL_OK) {
+    ax_nccl_failed("the GPUs' group", g->comm, async);
+    return ax_dist_watch_failed(open ? w->ticket : w->finished, ax_last_error());
+  }
+  return open ? ax_dist_watch(w->ticket, w->waited) : AX_OK;
+}
+
+static void end_comm(communicator *g, bool blocked)
+{
+  struct timespec until;
+
+  pthread_mutex_lock(&g->lock);
+  snprintf(g->reason, sizeof g->reason, "%s", ax_last_error());
+  pthread_mutex_unlock(&g->lock);
+  if (blocked && !g->leaving.load()) ax_dist_watch_stuck(g->reason);
+  g->ended.store(true);
+  if (!g->leaving.load()) ax_cuda_stop.store(true);
+  if (!g->joined.load()) return; /* NCCL has not given the communicator out: nothing ends its joining */
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += 200000000;
+  until.tv_sec += until.tv_nsec / SECOND;
+  until.tv_nsec %= SECOND;
+  const bool alone = pthread_mutex_timedlock(&g->calls, &until) == 0;
+  ax_nccl.CommAbort(g->comm);
+  if (alone) pthread_mutex_unlock(&g->calls);
+}
+
+static void tick(communicator *g, watch_state *w)
+{
+  const int64_t now = ax_monotonic_ns(), passed = now - w->before, inside = g->inside.load();
+  const bool blocked = ax_dist_watch_launch(g->device, now) || inside != 0, ran = w->running;
+  const uint64_t before = w->ticket;
+
+  w->before = now;
+  if (g->ended.load()) {
+    if (!blocked) ax_dist_watch_free();
+    return;
+  }
+  if (g->leaving.load()) {
+    if (inside != 0 && now - inside > AX_NCCL_LEAVING) end_comm(g, false);
+    return;
+  }
+  const bool open = find_open(g, w);
+  if (!open || w->ticket != before || !ran) w->waited = 0;
+  /* A tick that took much longer was spent stopped (Ctrl-Z, a debugger). */
+  else w->waited += passed < SECOND ? passed : SECOND;
+  if (g->waiting.load() || judge(g, w, open) == AX_OK) w->bad = 0;
+  else if (++w->bad >= GRACE) end_comm(g, blocked);
+}
+
+static void *watchdog(void *argument)
+{
+  communicator *g = (communicator *)argument;
+  watch_state w = { 0, 0, 0, ax_monotonic_ns(), false, 0 };
+  struct timespec next;
+
+  cudaSetDevice(g->device);
+  pthread_mutex_lock(&g->lock);
+  while (!g->over) {
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    next.tv_nsec += TICK;
+    next.tv_sec += next.tv_nsec / SECOND;
+    next.tv_nsec %= SECOND;
+    if (pthread_cond_timedwait(&g->wake, &g->lock, &next) == 0) continue;
+    pthread_mutex_unlock(&g->lock);
+    tick(g, &w);
+    pthread_mutex_lock(&g->lock);
+  }
+  pthread_mutex_unlock(&g->lock);
+  return NULL;
+}
+
+/* Signals are for the process's other threads. */
+ax_status ax_nccl_watch_start(communicator *g)
+{
+  sigset_t all, former;
+  int e;
+
+  g->owner = pthread_self();
+  if (g->size == 1) return AX_OK;
+  ax_dist_watch_begin();
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &former);
+  e = pthread_create(&g->watcher, NULL, watchdog, g);
+  pthread_sigmask(SIG_SETMASK, &former, NULL);
+  g->watched = e == 0;
+  if (e == 0) {
+    pthread_setname_np(g->watcher, "ax-watchdog");
+    return AX_OK;
+  }
+  ax_dist_watch_end();
+  return ax_fail(AX_ENOMEM, "the thread that watches the GPUs' group: %s", strerror(e));
+}
+
+/* False: it is still inside ncclCommAbort after some seconds, and is left there. */
+bool ax_nccl_watch_stop(communicator *g)
+{
+  struct timespec until;
+
+  if (!g->watched) return true;
+  pthread_mutex_lock(&g->lock);
+  g->over = true;
+  pthread_cond_signal(&g->wake);
+  pthread_mutex_unlock(&g->lock);
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += AX_NCCL_LEAVING / SECOND;
+  g->watched = pthread_timedjoin_np(g->watcher, NULL, &until) != 0;
+  ax_dist_watch_end();
+  ax_cuda_stop.store(false);
+  return !g->watched;
+}
