@@ -55,7 +55,7 @@ static const int warpSize = 32;
 /* Runs a kernel's threads now; returns NULL, or what went wrong.  (emulate.cpp) */
 const char *ax_emulate_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel);
 /* Queues a kernel in a stream; returns NULL, or what is wrong with the launch.
- * (emulate/runtime.cpp) */
+ * (emulate/streams.cpp) */
 const char *ax_emulate(const char *what, struct ax_emulated_stream *stream, dim3 grid, dim3 block,
                        std::function<void()> kernel);
 void ax_emulate_barrier(void);      /* of the block */
@@ -322,14 +322,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-/* Between emulate/runtime.cpp and emulate/traffic.cpp: where the devices' memory is; a kernel
- * begins; a library's call, or a copy or fill of the runtime's, moves so many bytes. */
+/* Between the runtime and emulate/traffic.cpp: where the devices' memory is; a kernel begins; a
+ * library's call, or a copy or fill of the runtime's, moves so many bytes. */
 static const size_t AX_EMULATED_BYTES = (size_t)8 << 30;
 extern char *ax_emulate_memory;
 void ax_emulate_launched(const char *what);
 void ax_emulate_moved(const char *what, size_t read, size_t written);
 
-/* Between emulate/runtime.cpp and emulate/graph.cpp. */
+/* Between the runtime and emulate/graph.cpp. */
 bool ax_emulate_capturing(cudaStream_t s);
 /* keeps work of a stream in capture */
 void ax_emulate_captured(cudaStream_t s, std::function<void()> work);
