@@ -56,6 +56,8 @@ extern "C" __attribute__((visibility("default"))) int cuDeviceGetCount(int *n)
 #else
 
 #include "cuda/vendor/cudnn.cu"
+#include "cuda/vendor/cudnn_graph.cu"
+#include "cuda/vendor/cudnn_plan.cu"
 #include "cuda/vendor/cudnn_conv.cu"
 #include "cuda/vendor/cudnn_attention.cu"
 
