@@ -157,7 +157,7 @@ local function accumulation_plugin(o)
   return Plugin { num_steps = env.integer(STEPS, 1) or o.gradient_accumulation_steps }
 end
 
---- What an Accelerator is made of, from the arguments as the script gave them.
+--- Returns the parts of an Accelerator for the arguments of its constructor.
 ---@param given table?
 ---@return table parts fields of the Accelerator, without the `_` that their names begin with;
 ---  absent handlers are nil

@@ -10,7 +10,7 @@ local M = {}
 local gradient_state = state.GradientState()
 local announced = false
 
---- N moves a step is what Accelerate does and what everybody stumbles over.
+--- Prints, once, that a prepared schedule moves N times a step, as in Accelerate: it surprises.
 local function announce(moves)
   if announced then return end
   announced = true

@@ -99,9 +99,10 @@ function M.choose(question, choices, default)
   return (on_terminal() and by_arrows or by_line)(question, choices, default or 1)
 end
 
---- Puts a question that a text answers, again while `convert` returns nil and what was expected.
+--- Prints a question and returns the text that is typed. Repeats it while `convert` returns nil and
+--- what was expected.
 ---@param question string
----@param default any what an empty line means; nil: an answer is needed
+---@param default any what an empty line means; nil: a text is needed
 ---@param convert (fun(text: string): any, string?)? default: the text itself
 ---@return any
 function M.ask(question, default, convert)
@@ -125,7 +126,7 @@ function M.ask(question, default, convert)
   end
 end
 
---- Asks a question that yes or no answers.
+--- Prints a question and returns true for yes, false for no.
 ---@param question string
 ---@param default boolean
 ---@return boolean

@@ -55,7 +55,7 @@ function M.probability(p, x) return type(p) == "number" and tensor.tensor(p, M.l
 
 local CHECK = { validate_args = { "boolean", default = true } }
 
---- Whether a distribution checks its arguments, from the options of its constructor.
+--- Returns whether a distribution checks its arguments, from the options of its constructor.
 ---@return boolean
 function M.validates(name, opts) return options.check(name, opts, CHECK).validate_args end
 

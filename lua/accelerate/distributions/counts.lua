@@ -34,7 +34,7 @@ end
 
 -- ---- Geometric
 
---- How many trials fail before the first that succeeds.
+--- The number of trials that fail before the first that succeeds.
 ---@class accelerate.Geometric: accelerate.Distribution
 ---@field probs accelerate.Tensor of success, in (0, 1]
 ---@field logits accelerate.Tensor log(p / (1 - p))
@@ -64,7 +64,7 @@ end
 
 -- ---- NegativeBinomial
 
---- How many trials succeed before total_count of them fail.
+--- The number of trials that succeed before total_count of them fail.
 ---@class accelerate.NegativeBinomial: accelerate.Distribution
 ---@field total_count accelerate.Tensor
 ---@field probs accelerate.Tensor of success, in [0, 1)

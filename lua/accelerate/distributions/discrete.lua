@@ -163,7 +163,7 @@ end
 
 -- ---- Multinomial
 
---- How often each of n classes comes in total_count draws.
+--- The number of times that each of n classes is drawn in total_count draws.
 ---@class accelerate.Multinomial: accelerate.Distribution
 ---@field total_count integer
 ---@field probs accelerate.Tensor [.., n]

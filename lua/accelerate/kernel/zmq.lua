@@ -129,7 +129,7 @@ function M.receive(socket)
   return #frames > 0 and frames or nil
 end
 
---- Makes `send` of a ROUTER socket return false while nobody has the name in the first frame.
+--- Makes `send` of a ROUTER socket return false while no peer has the name in the first frame.
 ---@param socket ffi.cdata*
 function M.know_peers(socket) set(socket, ROUTER_MANDATORY, "int", 1) end
 

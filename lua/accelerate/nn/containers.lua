@@ -202,12 +202,12 @@ local function is_tanh_gelu(layer)
     and layer._values.approximate == "tanh"
 end
 
---- What lies between two plain layers is let go of as soon as it is used: the tape keeps what it
---- needs, and a dead handle that waits for the collector would keep the rest. A Linear and the
---- GELU("tanh") behind it are one op, which GPUs do in one kernel.
+--- Calls the modules in order. A result between two plain layers is released as soon as it is used:
+--- the tape keeps its saved tensors, and a dead handle that waits for the collector would keep the
+--- rest. A Linear and the GELU("tanh") after it are one op, which GPUs do in one kernel.
 function Sequential:forward(x)
   local list = list_of(self)
-  local ours = false  -- x was made by a plain layer in this loop, so nobody else has it
+  local ours = false  -- x was made by a plain layer in this loop, so no one else holds it
   local i, n = 1, #list
   while i <= n do
     local layer = list[i]

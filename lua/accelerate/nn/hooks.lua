@@ -162,7 +162,7 @@ function M.add(self, kind, hook)
   return handle
 end
 
---- Whether functions of a script see a module's arguments or results.
+--- Returns whether functions of a script see a module's arguments or results.
 function M.watch_forward(module)
   return list_of(module, "forward_pre")[1] ~= nil or list_of(module, "forward")[1] ~= nil
 end

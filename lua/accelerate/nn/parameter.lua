@@ -10,7 +10,7 @@ local parameter = {}
 -- else.
 local marked = setmetatable({}, { __mode = "k" })
 
---- Whether `value` was made by nn.Parameter.
+--- Returns whether `value` was made by nn.Parameter.
 ---@param value any
 ---@return boolean
 function parameter.is(value)
@@ -34,7 +34,7 @@ end
 ---@return accelerate.Tensor
 function parameter.buffer(t) return place and place.buffers and placed(t) or t end
 
---- Runs fn(...) in which parameters, and buffers if asked to, are made on `device`.
+--- Runs fn(...), in which parameters, and with `buffers` also buffers, are made on `device`.
 ---@param device string
 ---@param buffers boolean
 ---@param fn function

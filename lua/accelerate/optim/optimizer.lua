@@ -3,9 +3,9 @@
 --- A subclass gives `_kind`, its row in host/core/optim.def, which says what numbers a step takes
 --- and what state it keeps, and `_schema`, the options of a group with their defaults.
 ---
---- What is kept of the parameters, their states and counts, is the core's: each parameter group has
---- an object there (core.optim_group), which knows which parameters are neighbours in a flat buffer
---- and steps these as one.
+--- The core keeps the parameters' states and counts: each parameter group has an object there
+--- (core.optim_group), which knows which parameters are neighbours in a flat buffer and steps these
+--- as one.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -180,7 +180,7 @@ end
 
 -- ---- steps --------------------------------------------------------------------------------------
 
---- Which of the row's states a step with these numbers needs, as bits.
+--- Returns which of the row's states a step with these numbers needs, as bits.
 function Optimizer:_needs(hyper) return core.optim_needs(self._kind, hyper) end
 
 --- Fills the numbers of a step.
@@ -189,8 +189,8 @@ function Optimizer:_hyper(group, hyper)
   for i = 1, #names do hyper[names[i]] = group[names[i]] end
 end
 
---- Whether `step_unless` can be used: steps are taken by the core alone, with no number that the
---- host would have to reckon on.
+--- Returns whether `step_unless` can be used: steps are taken by the core alone, with no number
+--- that the host would have to reckon on.
 ---@return boolean
 function Optimizer:_skips_on_device()
   if self.step ~= Optimizer.step then return false end

@@ -73,7 +73,7 @@ function Saving:state_dict()
   return dict
 end
 
---- What of a parameter's state goes into a file.
+--- Returns the part of a parameter's state that goes into a file.
 function Saving:_saved(state) -- and its group
   local saved = {}
   for name, value in next, state do saved[name] = value end

@@ -57,8 +57,8 @@ function M.view(self)
   return self._view
 end
 
---- What is kept of one parameter, after M.settle: the script's table where there are tables, else a
---- new one.
+--- Returns the state of one parameter, after M.settle: the script's table where there are tables,
+--- else a new one.
 ---@return table?
 function M.of(self, group, index)
   local view = self._view

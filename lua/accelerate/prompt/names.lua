@@ -85,7 +85,7 @@ function M.roots()
   return set
 end
 
---- Whether a member can be called.
+--- Returns whether a member can be called.
 ---@param value any
 ---@param name string
 ---@return boolean

@@ -16,7 +16,7 @@ local M = {}
 local kept = setmetatable({}, { __mode = "k" })
 local any = false
 
---- Whether there may be such gradients: a cheap question that each step asks.
+--- Returns whether there may be such gradients. Each step calls it, so it is cheap.
 ---@return boolean
 function M.any() return any end
 

@@ -12,8 +12,8 @@
 --- lstsq and ldl, and all of them where it is missing, copy tensors to the CPU and back. Several
 --- results are several values.
 ---
---- What depends on the values and not only on shapes raises where it is not defined: a singular
---- matrix, NaN or inf in svd, eigh and lstsq. The message names the matrix of the batch, counted
+--- A function raises for values for which it is not defined: a singular matrix, NaN or inf in svd,
+--- eigh and lstsq. The message names the matrix of the batch, counted
 --- from 1. NaN in solve, inv and det gives NaN.
 
 local M = {}

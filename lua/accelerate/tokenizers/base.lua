@@ -14,7 +14,7 @@ local ROLES = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
 ---
 --- Texts are UTF-8; each ill-formed sequence counts as U+FFFD. Ids count from 0.
 ---@class accelerate.Tokenizer
----@field model_max_length integer most tokens that the model takes; math.huge where nobody says
+---@field model_max_length integer most tokens that the model takes; math.huge where no file says
 ---@field padding_side "right"|"left"
 ---@field truncation_side "right"|"left"
 ---@field chat_template string? Jinja

@@ -1,8 +1,8 @@
 --- Features of this build, and versions.
 ---
---- `is_<what>_available()` answers for what upstream asks of its libraries: true where this build
---- does it itself (TensorBoard
---- files, bfloat16, LOMO), false for libraries of Python, which are never loaded here.
+--- `is_<what>_available()`, the functions with which upstream looks for its libraries: true where
+--- this build does it itself (TensorBoard files, bfloat16, LOMO), false for libraries of Python,
+--- which are never loaded here.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 
@@ -39,7 +39,7 @@ for _, name in ipairs { "tensorboard", "wandb", "comet_ml", "aim", "mlflow", "cl
   ANSWERS[name] = module("accelerate.tracking." .. name)
 end
 
---- Everything else that upstream asks about: libraries and devices that are not there.
+--- The other libraries and devices for which upstream has such a function. None is there.
 local ABSENT = [[xccl import_timer pynvml amdsmi rocm pytest msamp transformer_engine
   transformer_engine_mxfp8 torch_xla torchao deepspeed pippy fp8 4bit_bnb 8bit_bnb bnb
   bitsandbytes_multi_backend torchvision megatron_lm transformers datasets peft timm triton boto3 rich
@@ -53,8 +53,8 @@ M.is_habana_gaudi1 = no
 
 -- ---- versions -----------------------------------------------------------------------------------
 
---- What a version is compared by: numbers, where "rc1", "beta3", "dev0" come before the release
---- itself.
+--- Returns the numbers by which a version is compared: "rc1", "beta3", "dev0" come before the
+--- release itself.
 local function parts_of(what, text)
   local main, rest = text:match("^v?(%d[%d%.]*)(.*)$")
   if not main then

@@ -52,7 +52,7 @@ local function found_in(name, from)
   return found
 end
 
---- What a message says behind "there is no NAME": "; did you mean 'Linear'?", "; it is
+--- Returns the end of a message after "there is no NAME": "; did you mean 'Linear'?", "; it is
 --- accelerate.optim.Adam", "; instead: tensor.tensor(values)" or "".
 ---@param name any
 ---@param near string? the nearest name of the module itself

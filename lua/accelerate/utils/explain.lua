@@ -58,8 +58,8 @@ local function making(Class, name)
     room)
 end
 
---- What there is to say about `name`, which `value` lacks: with the nearest name, or, for an object
---- of a class, that it lacks it.
+--- Returns the message for `name`, which `value` lacks: with the nearest name, or, for an object of
+--- a class, that it lacks it.
 local function about(value, name)
   if type(value) ~= "table" then return nil end
   local instead = MAKERS[name] and class.itself(value) and making(value, name)

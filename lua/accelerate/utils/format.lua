@@ -189,9 +189,10 @@ local OPTIONS = {
   sci_mode = { "boolean", optional = true },
 }
 
---- How tensors are shown from now on: digits behind the point (4), from how many elements on only
---- the ends of dims are shown (1000), how many there (3), columns (80); profile sets all of them;
---- sci_mode: always or never with exponents, chosen for each tensor when it is not given.
+--- Sets how tensors are shown from now on. precision: digits after the point (4); threshold: from
+--- how many elements on only the ends of dims are shown (1000); edgeitems: how many are shown there
+--- (3); linewidth: columns (80); profile: all of these; sci_mode: always or never with exponents,
+--- chosen for each tensor when it is not given.
 ---@param opts { precision: integer, threshold: number, edgeitems: integer, linewidth: integer,
 ---  profile: "default"|"short"|"full", sci_mode: boolean }
 function M.set_options(opts)

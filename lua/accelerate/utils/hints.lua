@@ -42,7 +42,7 @@ local RAISED = {
   { "'for' %a+ must be a number$", "it may be a tensor: x:item() is its number, x:size(1) its length" },
 }
 
---- Whether a function of Python's has this name, and there is something to say about it.
+--- Returns whether a function of Python's has this name, and there is something to say about it.
 ---@param name string
 ---@return boolean
 function M.knows(name) return FUNCTIONS[name] ~= nil end

@@ -1,7 +1,7 @@
 --- Plain lists.
 local M = {}
 
---- Whether two lists, shapes say, have the same entries.
+--- Returns whether two lists, shapes say, have the same entries.
 ---@param a any[]
 ---@param b any[]
 ---@return boolean

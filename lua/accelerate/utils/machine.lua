@@ -24,7 +24,7 @@ function M.get_free_port() return core._free_port() end
 
 -- ---- GPUs ---------------------------------------------------------------------------------------
 
---- What the driver's tool answers, a list of lines; none where there is no such tool.
+--- Returns the lines that the driver's tool prints; none where there is no such tool.
 local function nvidia_smi(query)
   local pipe = io.popen("nvidia-smi --query-gpu=" .. query .. " --format=csv,noheader 2>/dev/null")
   local lines = {}

@@ -58,7 +58,8 @@ function M.should_reduce_batch_size(err)
   return false
 end
 
---- How many arguments a function names, or nil where that is not known or it takes any number.
+--- Returns how many arguments a function names, or nil where that is not known or it takes any
+--- number.
 local function parameters(fn)
   if type(fn) ~= "function" then return nil end
   local info = debug.getinfo(fn, "u")

@@ -17,7 +17,7 @@ local plain = setmetatable({}, { __mode = "k" })
 ---@return T
 function M.plain(method) return plain[method] or method end
 
---- Whether `value` is a function whose first parameter is called self.
+--- Returns whether `value` is a function whose first parameter is called self.
 ---@param value any
 ---@return boolean
 function M.takes_self(value)

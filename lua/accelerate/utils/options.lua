@@ -84,7 +84,8 @@ function options.hint(word, known)
   return "; known: " .. table.concat(known, ", ")
 end
 
---- How messages show a value: text in quotes, numbers as they are, tensors with their shape.
+--- Returns a value as messages show it: text in quotes, numbers as they are, tensors with their
+--- shape.
 ---@param value any
 ---@return string
 function options.show(value)
@@ -112,7 +113,7 @@ local ARTICLE = {
   table = "a table", list = "a list", tensor = "a tensor", any = "a value",
 }
 
---- Whether `value` can be called: a function, a module, any object with __call.
+--- Returns whether `value` can be called: a function, a module, any object with __call.
 ---@param value any
 ---@return boolean
 function options.callable(value)
@@ -122,7 +123,8 @@ function options.callable(value)
 end
 local callable = options.callable
 
---- What an iter() of the script's own gave, when a `for` can walk it.
+--- Returns the three values that a script's own iter() returned, or raises when a `for` cannot walk
+--- them.
 ---@param what string whose iter it was
 ---@return function nexts, any state, any control
 function options.iterator(what, nexts, state, control)
@@ -362,8 +364,8 @@ function options.arguments(where, given, schema)
   return options.check(where, found, schema)
 end
 
---- Whether `value` is a plain table, not empty, whose keys are all options of the schema (how
---- `prepare` distinguishes options from objects).
+--- Returns whether `value` is a plain table, not empty, whose keys are all options of the schema
+--- (how `prepare` distinguishes options from objects).
 ---@param value any
 ---@param schema table<string, table>
 ---@return boolean

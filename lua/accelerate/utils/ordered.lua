@@ -41,7 +41,7 @@ local function is_ordered(t)
   return type(meta) == "table" and type(rawget(meta, "__order")) == "table"
 end
 
---- Whether `t` is a table from ordered.new.
+--- Returns whether `t` is a table from ordered.new.
 ---@param t table
 ---@return boolean
 function ordered.is_ordered(t) return is_ordered(t) end
@@ -104,7 +104,7 @@ function ordered.count(t)
   return n
 end
 
---- Whether `t` is a list: its keys are exactly 1..n (an empty table is a list).
+--- Returns whether `t` is a list: its keys are exactly 1..n (an empty table is a list).
 ---@param t table
 ---@return boolean
 function ordered.is_list(t)

@@ -23,7 +23,7 @@ local function whole(name)
   return name
 end
 
---- Whether `keep` was called for the name, which is written without its first character.
+--- Returns whether `keep` was called for the name, which is written without its first character.
 ---@param name string
 ---@return boolean
 function M.is_chunk(name) return texts[whole(name)] ~= nil end

@@ -98,7 +98,8 @@ end
 
 -- ---- NUMA nodes ---------------------------------------------------------------------------------
 
---- Where the kernel describes the machine; specs bring a folder of their own.
+--- Returns a path below the folder in which the kernel describes the machine. Specs set another
+--- folder.
 local function sysfs(...) return table.concat({ env.text("ACCEL_SYSFS", "/sys"), ... }, "/") end
 
 --- The numbers of "0-3,8,10-11".

@@ -95,14 +95,14 @@ function M.one_batch(where, a, b)
   return spread(a, batch), spread(b, batch)
 end
 
---- Whether b holds vectors for the matrices of a, not matrices: PyTorch's rule.
+--- Returns whether b holds vectors for the matrices of a, not matrices: PyTorch's rule.
 function M.holds_vectors(a, b)
   if b.ndim == 1 then return true end
   if b.ndim ~= a.ndim - 1 then return false end
   return lists.same(b.shape, leading(a, 1))
 end
 
---- Whether the gradient of x will be wanted.
+--- Returns whether ops record the gradient of x.
 function M.records(x) return x.requires_grad and core.is_grad_enabled() end
 
 return M

@@ -10,7 +10,7 @@ local M = { NONE = setmetatable({}, { __tostring = function() return "None" end 
 local function is_table(value) return type(value) == "table" and value ~= M.NONE end
 local function is_list(value) return is_table(value) and (value[1] ~= nil or next(value) == nil) end
 
---- What messages call a value.
+--- Returns the word for a value's kind in messages.
 function M.kind(value)
   if value == nil then return "undefined" end
   if value == M.NONE then return "none" end
@@ -54,7 +54,7 @@ function M.equal(a, b)
   return true
 end
 
---- Whether a list, a text or a map's keys have a value.
+--- Returns whether a list, a text or a map's keys have a value.
 function M.contains(holder, value, line)
   if type(holder) == "string" then return holder:find(M.text(value, line), 1, true) ~= nil end
   if is_list(holder) then

@@ -86,7 +86,7 @@ end
 
 function Figure:__tostring() return self:text { colours = false } end
 
---- What a notebook shows.
+--- Returns what a notebook shows, by type.
 -- Not all front ends show SVG: those that do not trust the notebook take the PNG.
 function Figure:__mime()
   return { ["image/svg+xml"] = self:svg(), ["image/png"] = base64.encode(self:png()) }
