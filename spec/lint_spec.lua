@@ -246,5 +246,9 @@ describe("lint", function()
       ["a.lua"] = "--- The same as x.\nlocal a\n--- Returns x.\n--- The same holds here.\n",
         ["b.c"] = "int a;\n/* The same, twice. */\n",
     }, "The same")
+    finds("begins", { "lua/a.lua:1", "lua/a.lua:4" }, {
+      ["lua/a.lua"] = "--- Whether x is y.\nfunction M.a() end\n\n  --- How it is.\n  ---@return x\n" ..
+        "  local function b() end\n--- What there is.\nlocal c = {}\n--- Returns x.\nfunction M.d() end\n",
+    }, "Whether")
   end)
 end)

@@ -40,6 +40,7 @@ local RULES = {
   { "attributes", true, code.attributes, "attributes of ops are read by name" },
   { "size", true, code.size, "files have at most 800 lines, specs 1000 (a warning above 500)" },
   { "same", true, words.same, 'no description begins with "The same"' },
+  { "begins", true, words.begins, 'annotations of functions begin with "Returns" or an imperative' },
   { "words", true, words.words, "comments use the plain word" },
 }
 for k, row in ipairs(RULES) do

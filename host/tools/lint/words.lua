@@ -37,6 +37,29 @@ function M.words(tree, report)
   end
 end
 
+-- Words with which a question or a part of a sentence begins.
+local QUESTIONS = { What = true, Whether = true, How = true, Which = true, Where = true, Who = true }
+
+--- The annotation of a function begins with "Returns" or an imperative.
+function M.begins(tree, report)
+  for path in tree:each({ lua = true }, { "lua/" }) do
+    local first, word
+    local number = 0
+    for line in (tree:text(path) .. "\n"):gmatch("(.-)\n") do
+      number = number + 1
+      if line:find("^%s*%-%-") then
+        if not first then first, word = number, line:match("^%s*%-%-%- (%a+)") end
+      else
+        if first and QUESTIONS[word] and (line:find("^%s*function ") or line:find("^%s*local function ")) then
+          report(path, first, ('the annotation of a function begins with "%s"; better "Returns ..." or an '
+            .. "imperative"):format(word))
+        end
+        first = nil
+      end
+    end
+  end
+end
+
 --- A description stands on its own: it is sorted away from what it would be "the same" as.
 function M.same(tree, report)
   for path, kind in tree:each { c = true, lua = true } do
