@@ -391,8 +391,25 @@ RULE(diagonal_backward)
   give(c, 0, call1(c, AX_OP_DIAGONAL, G, &(ax_attrs){ .diagonal = A->diagonal, .n_list = -1 }));
 }
 
+/* The windows of a dim that they cover once each, put side by side again. */
+static ax_arg windows_joined(ax_grad *c, ax_arg g, int n, int64_t dim)
+{
+  int64_t order[AX_MAX_DIMS + 1], at = 0;
+  for (int d = 0; d < n; d++) {
+    order[at++] = d;
+    if (d == dim) order[at++] = n;
+  }
+  return with_list(c, AX_OP_RESHAPE, with_list(c, AX_OP_PERMUTE, g, n + 1, order), n, META(0)->shape);
+}
+
 RULE(unfold)
 {
+  const int64_t dim = A->unfold.dim, size = A->unfold.size;
+  const int n = META(0)->ndim;
+  if (n > 0 && size > 0 && size == A->unfold.step && META(0)->shape[dim] % size == 0) {
+    give(c, 0, windows_joined(c, G, n, dim));
+    return;
+  }
   ax_attrs a = { .unfold_backward = { .dim = A->unfold.dim, .step = A->unfold.step },
                  .n_list = META(0)->ndim };
   memcpy(a.list, META(0)->shape, sizeof a.list);

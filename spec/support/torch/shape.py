@@ -121,5 +121,7 @@ case("pad", "x1:pad({ 1, 0, 2, 2 }, 'circular')", lambda x: F.pad(x, (1, 0, 2, 2
 for dim, size, step in ((1, 3, 1), (2, 2, 3), (-1, 4, 2), (1, 0, 1)):
     at = dim if dim < 0 else dim - 1
     f.case("unfold", "x1:unfold(%d, %d, %d)" % (dim, size, step), lambda x: x.unfold(at, size, step), rand(4, 5))
+f.case("unfold", "x1:unfold(2, 3, 3), x1:unfold(1, 2, 2), x1:transpose(2, 3):unfold(2, 2, 2)",
+    lambda x: (x.unfold(1, 3, 3), x.unfold(0, 2, 2), x.transpose(1, 2).unfold(1, 2, 2)), rand(4, 6, 2))
 f.case("unfold", "x1:transpose(1, 2):unfold(1, 2, 1)", lambda x: x.transpose(0, 1).unfold(0, 2, 1), rand(3, 4))
 f.write()
