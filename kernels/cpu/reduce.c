@@ -316,6 +316,21 @@ static void put(const job *j, char *out, total t)
   }
 }
 
+/* The results of a group that lie side by side: sums and means of floats, in float32 or half. */
+static bool put_floats(const job *j, const ax_group *g, const total *sums)
+{
+  const bool half = ax_is_half(j->s.to), adjacent = g->out_step == (half ? 2 : 4);
+  const double count = j->what == MEAN ? (double)j->s.reduced.count : 1;
+  float kept[AX_TILE], *out = half ? kept : (float *)g->out;
+
+  if (!adjacent || (!half && j->s.to != AX_F32) || (j->what != SUM && j->what != MEAN)) return false;
+  if (j->integral || j->accumulate) return false;
+  AX_SIMD
+  for (int64_t k = 0; k < g->n; k++) out[k] = (float)(sums[k].d / count);
+  if (half) ax_cpu_float_to_half(j->s.to, kept, g->out, 2, g->n);
+  return true;
+}
+
 /* What n totals begin with. */
 static void begin(const job *j, total *to, int64_t n)
 {
@@ -347,6 +362,7 @@ static void reduce_range(int64_t lo, int64_t hi, void *ud)
     begin(j, sums, g.n);
     add_range(j, &g, from, until, sums);
     if (j->partial) continue;
+    if (put_floats(j, &g, sums)) continue;
     for (int64_t k = 0; k < g.n; k++) put(j, g.out + k * g.out_step, sums[k]);
   }
 }

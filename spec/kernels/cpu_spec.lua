@@ -383,6 +383,29 @@ describe("logical ops", function()
   end)
 end)
 
+describe("sums and means of few rows", function()
+  it("are those of float64, rounded once, in every type", function()
+    for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
+      for _, rows in ipairs { 1, 2, 5 } do
+        local x = tensor.randn(rows, 1300):to(dtype)
+        local sum = x:double():sum(1)
+        local function same(got, want)
+          assert.are.equal(dtype, got.dtype)
+          local near = tensor.allclose(got:double(), want,
+            { rtol = dtype == "float32" and 1e-6 or 5e-3, atol = 1e-6 })
+          assert.is_true(near)
+        end
+        same(x:sum(1), sum)
+        same(x:mean(1), sum / rows)
+        local wide = tensor.zeros(1300, rows + 1):to(dtype):t()
+        wide:narrow(1, 1, rows):copy_(x)
+        assert.are.same(x:sum(1):totable(), wide:narrow(1, 1, rows):sum(1):totable())
+        assert.are.same(x:float():mean(1):to(dtype):totable(), x:mean(1):totable())
+      end
+    end
+  end)
+end)
+
 describe("sums of bfloat16", function()
   it("have the bits of the sums of the same numbers as float32, in rows of any length and layout", function()
     for _, n in ipairs { 1, 31, 33, 511, 513, 1300 } do
