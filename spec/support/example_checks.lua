@@ -40,9 +40,45 @@ end
 CHECKS["lenet.lua"] = learns(150, 0.6)
 CHECKS["resnet.lua"] = learns(20, 0.2, "--batch_size", "16")
 CHECKS["cv_example.lua"] = learns(28, 0.25, "--batch_size", "16", "--lr", "0.02", "--workers", "1")
+-- A run that is stopped goes on from its checkpoint, says so, and ends as one that was not stopped.
+-- Returns its output. last: a pattern of what it ends with.
+local function resumes(run, ranks, steps, last, ...)
+  local folder, more, whole = os.tmpname(), { ... }, nil
+  os.remove(folder)
+  local every = tostring(math.ceil(steps / 2))
+  local function out(...)
+    local all = { "--output_dir", folder, "--checkpointing_steps", every, ... }
+    for _, v in ipairs(more) do all[#all + 1] = v end
+    return run(ranks, unpack(all))
+  end
+  local ok, why = pcall(function()
+    whole = falls(function(_, ...) return out(...) end, ranks, steps)
+    -- as if it had been killed before the second checkpoint, which the run that goes on writes
+    local first, second = folder .. "/checkpoints/checkpoint_0", folder .. "/checkpoints/checkpoint_1"
+    assert(os.execute(("mv '%s' '%s'"):format(second, folder)))
+    local resumed = out("--resume_from_checkpoint", first, "--max_steps", tostring(steps))
+    assert(resumed:find(("goes on from %s, step %s\n"):format(first, every), 1, true), resumed)
+    assert(io.open(second .. "/model.safetensors"), "no second checkpoint"):close()
+    local ending = whole:match(last)
+    assert(ending and resumed:find(ending, 1, true), whole .. resumed)
+    local step = ("\nstep %d: [^\n]*\n"):format(steps)
+    assert(resumed:match(step) == whole:match(step), whole .. resumed)
+  end)
+  os.execute(("rm -rf '%s'"):format(folder))
+  assert(ok, why)
+  return whole
+end
+
 CHECKS["complete_cv_example.lua"] = function(run, ranks)
-  local out = falls(function(n, ...) return run(n, "--batch_size", "32", ...) end, ranks, 30)
+  local out = resumes(run, ranks, 30,
+    "\n(epoch %d+: test accuracy 0%.%d%d%d%d\ntest accuracy 0%.%d%d%d%d\n)$",
+    "--batch_size", "32")
   assert(tonumber(out:match("\ntest accuracy (0%.%d%d%d%d)\n$")) > 0.4, out)
+end
+
+CHECKS["complete_nlp_example.lua"] = function(run, ranks)
+  resumes(run, ranks, 50, "\n(epoch %d+: accuracy 0%.%d%d%d%d\naccuracy 0%.%d%d%d%d\n)$", "--max_length",
+    "32")
 end
 
 -- A smaller model than the example's own: this is about learning at all.
@@ -60,27 +96,6 @@ end
 CHECKS["nlp_example.lua"] = function(run, ranks)
   local out = falls(function(n, ...) return run(n, "--max_length", "16", ...) end, ranks)
   assert(out:find("\naccuracy 0%.%d%d%d%d\n$"), out)
-end
-
--- A run that is stopped goes on from its checkpoint and ends as one that was not stopped.
-CHECKS["complete_nlp_example.lua"] = function(run, ranks)
-  local folder = os.tmpname()
-  os.remove(folder)
-  local function out(...) return run(ranks, "--max_length", "32", "--output_dir", folder, ...) end
-  local ok, why = pcall(function()
-    local whole = falls(function(_, ...) return out("--checkpointing_steps", "25", ...) end, ranks, 50)
-    -- as if it had been killed before the second checkpoint, which the run that goes on writes
-    local second = folder .. "/checkpoints/checkpoint_1"
-    assert(os.execute(("mv '%s' '%s'"):format(second, folder)))
-    local resumed = out("--resume_from_checkpoint", folder .. "/checkpoints/checkpoint_0",
-      "--checkpointing_steps", "25", "--max_steps", "50")
-    assert(io.open(second .. "/model.safetensors"), "no second checkpoint"):close()
-    local last = whole:match "\n(epoch %d+: accuracy 0%.%d%d%d%d\naccuracy 0%.%d%d%d%d\n)$"
-    assert(last and resumed:find(last, 1, true), whole .. resumed)
-    assert(resumed:match("\nstep 50: [^\n]*\n") == whole:match("\nstep 50: [^\n]*\n"), whole .. resumed)
-  end)
-  os.execute(("rm -rf '%s'"):format(folder))
-  assert(ok, why)
 end
 
 -- How many of the eight clusters are found, and how many of the drawn points are in one.
