@@ -134,14 +134,14 @@ static const struct {
   const char *event, *shown, *advice;
 } refused[] = {
   { "__lt", "< or >",
-    "Lua's operators do not compare tensors: of a tensor, x:item() is the number, and x:lt(y), x:gt(y) "
-    "compare the elements" },
+    "Lua's operators do not compare tensors: x:item() is the number of a tensor of one element, and x:lt(y), "
+    "x:gt(y) compare the elements" },
   { "__le", "<= or >=",
-    "Lua's operators do not compare tensors: of a tensor, x:item() is the number, and x:le(y), x:ge(y) "
-    "compare the elements" },
+    "Lua's operators do not compare tensors: x:item() is the number of a tensor of one element, and x:le(y), "
+    "x:ge(y) compare the elements" },
   { "__concat", "..",
-    "a tensor cannot be joined to text; tostring(x) is its text, and x:item() the number of a tensor of one "
-    "element" },
+    "a tensor cannot be joined to text: tostring(x) is its text, and x:item() is the number of a tensor of "
+    "one element" },
 };
 
 /* ---- clamp; with tensors as limits it is another row */

@@ -78,8 +78,8 @@ describe("the constructor", function()
     for code, text in pairs {
       ["nn.Linear(1, 1).train()"] =
         "train: expected the Module before its arguments, got nil; write object:train(...), with a colon",
-      ["return nn.Linear(1, 1).bias < 0.5"] = "of a tensor, x:item() is the number",
-      ["print(('%.3f'):format(nn.Linear(1, 1).bias))"] = "of a tensor, x:item() is the number",
+      ["return nn.Linear(1, 1).bias < 0.5"] = "x:item() is the number",
+      ["print(('%.3f'):format(nn.Linear(1, 1).bias))"] = "x:item() is the number",
     } do
       local _, _, err = host.run { "-e", "local nn = require 'accelerate.nn' " .. code }
       assert.is_truthy(err:find(text, 1, true), err)

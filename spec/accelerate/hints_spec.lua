@@ -31,7 +31,7 @@ describe("what is written as in Python", function()
         ["local N = {} function N.f() return self.x end N.f()"] =
           "; a method has `self` when it is written with a colon",
         ["for i = 1, require 'accelerate.tensor'.zeros(2) do end"] =
-          "'for' limit must be a number; it may be a tensor",
+          "'for' limit must be a number; if it is a tensor",
       } do
         assert.matches(pattern, first(folder, text))
       end

@@ -229,10 +229,10 @@ describe("messages of tensors", function()
   end)
 
   it("name the way to write what Lua's operators do not do", function()
-    says("of a tensor, x:item() is the number, and x:lt(y), x:gt(y) compare the elements",
+    says("x:item() is the number of a tensor of one element, and x:lt(y), x:gt(y) compare the elements",
       function() return x < x end)
     says("x:le(y), x:ge(y) compare the elements", function() return x <= x end)
-    says("tostring(x) is its text, and x:item() the number", function() return x .. "s" end)
+    says("tostring(x) is its text, and x:item() is the number", function() return x .. "s" end)
     says("tostring(x) is its text", function() return "s" .. x end)
     for _, code in ipairs { "return x > 0", "return 1 < x", "return ('%.3f'):format(x)", "return math.exp(x)",
       "return math.floor(x)" } do

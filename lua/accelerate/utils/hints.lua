@@ -9,7 +9,9 @@ local M = {}
 
 local NO_OBJECT = "a method was called without its object: write object:method(...), with a colon in " ..
   "place of the dot"
-local NO_NUMBER = "of a tensor, x:item() is the number, and x:lt(y), x:gt(y), ... compare the elements"
+local NO_ORDER = "Lua's operators do not compare tensors: x:item() is the number of a tensor of one " ..
+  "element, and x:lt(y), x:gt(y), ... compare the elements"
+local NO_NUMBER = "if it is a tensor of one element, x:item() is the number to give"
 local TORCH = "PyTorch's names are in the modules accelerate.tensor, accelerate.nn, accelerate.optim and " ..
   "accelerate.data"
 -- (in two parts, or the check of what requires what would take it for code)
@@ -35,11 +37,11 @@ local RAISED = {
     "a method has `self` when it is written with a colon: function Net:forward(x) ... end" },
   { "local 'self' %(a nil value%)$", NO_OBJECT },
   { "bad argument #1 to 'rawget' %(table expected, got nil%)$", NO_OBJECT },
-  { "attempt to compare two userdata values$", NO_NUMBER },
-  { "attempt to compare number with userdata$", NO_NUMBER },
-  { "attempt to compare userdata with number$", NO_NUMBER },
+  { "attempt to compare two userdata values$", NO_ORDER },
+  { "attempt to compare number with userdata$", NO_ORDER },
+  { "attempt to compare userdata with number$", NO_ORDER },
   { "%(number expected, got userdata%)$", NO_NUMBER },
-  { "'for' %a+ must be a number$", "it may be a tensor: x:item() is its number, x:size(1) its length" },
+  { "'for' %a+ must be a number$", "if it is a tensor, x:item() is its number and x:size(1) its length" },
 }
 
 --- Returns whether a function of Python's has this name, and there is something to say about it.
