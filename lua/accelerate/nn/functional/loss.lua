@@ -57,6 +57,19 @@ function F.margin_ranking_loss(input1, input2, target, opts)
   return reduce((target * (input2 - input1) + o.margin):clamp { min = 0 }, o.reduction)
 end
 
+-- The cosines of the rows of two tensors: of float32 and float64 by three sums, which leave less to
+-- compute backwards than the rows' directions.
+local function cosine(a, b)
+  local function wide(x) return core.is_tensor(x) and (x.dtype == "float32" or x.dtype == "float64") end
+  local alike = wide(a) and wide(b) and a.ndim > 0 and table.concat(a.shape, ",") == table.concat(b.shape,
+    ",")
+  if not alike then
+    return distance.cosine_similarity(a, b, { dim = -1, eps = 1e-12 })
+  end
+  local function length(x) return (x:square():sum(-1) + 1e-12):sqrt() end
+  return (a * b):sum(-1) / (length(a) * length(b))
+end
+
 --- Computes 1 - cos where target is 1, max(0, cos - margin) where it is -1; inputs (N, D) or (D).
 ---@param input1 accelerate.Tensor
 ---@param input2 accelerate.Tensor
@@ -65,7 +78,7 @@ end
 ---@return accelerate.Tensor
 function F.cosine_embedding_loss(input1, input2, target, opts)
   local o = options.check("cosine_embedding_loss", opts, { margin = num(0), reduction = REDUCTION })
-  local cos = distance.cosine_similarity(input1, input2, { dim = -1, eps = 1e-12 })
+  local cos = cosine(input1, input2)
   return reduce(core.where(target:eq(1), 1 - cos, (cos - o.margin):clamp { min = 0 }), o.reduction)
 end
 
