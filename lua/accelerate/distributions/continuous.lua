@@ -1,7 +1,6 @@
 --- Distributions over the reals whose draws are functions of uniform or normal ones.
 local base = require "accelerate.distributions.base"
 local core = require "accelerate.core"
-local special = require "accelerate.distributions.special"
 local tensor = require "accelerate.tensor"
 
 local M = {}
@@ -50,7 +49,7 @@ end
 
 function Normal:icdf(p)
   p = type(p) == "number" and tensor.tensor(p, like(self.loc)) or p
-  return self.loc + self.scale * special.erfinv(2 * p - 1) * math.sqrt(2)
+  return self.loc + self.scale * core.erfinv(2 * p - 1) * math.sqrt(2)
 end
 
 function Normal:entropy() return 0.5 + LOG_SQRT_2PI + self.scale:log() end

@@ -3,10 +3,9 @@ local base = require "accelerate.distributions.base"
 local core = require "accelerate.core"
 local discrete = require "accelerate.distributions.discrete"
 local gamma = require "accelerate.distributions.gamma"
-local special = require "accelerate.distributions.special"
 local tensor = require "accelerate.tensor"
 
-local lgamma = special.lgamma
+local lgamma = core.lgamma
 
 local M = {}
 

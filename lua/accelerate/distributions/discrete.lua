@@ -2,7 +2,6 @@
 local base = require "accelerate.distributions.base"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local special = require "accelerate.distributions.special"
 local tensor = require "accelerate.tensor"
 
 local M = {}
@@ -211,7 +210,7 @@ function Multinomial:log_prob(value)
   value = self:_value(value)
   local logits = self.logits
   local terms = core.where(value:eq(0), core.zeros_like(value + logits), value * logits)
-  return special.lgamma(value:sum(-1) + 1) - special.lgamma(value + 1):sum(-1) + terms:sum(-1)
+  return core.lgamma(value:sum(-1) + 1) - core.lgamma(value + 1):sum(-1) + terms:sum(-1)
 end
 
 M.Bernoulli, M.Categorical, M.Multinomial = Bernoulli, Categorical, Multinomial

@@ -2,10 +2,9 @@
 local base = require "accelerate.distributions.base"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local special = require "accelerate.distributions.special"
 local tensor = require "accelerate.tensor"
 
-local lgamma, digamma = special.lgamma, special.digamma
+local lgamma, digamma = core.lgamma, core.digamma
 
 local M = {}
 

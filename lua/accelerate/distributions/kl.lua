@@ -1,9 +1,8 @@
 --- Kullback-Leibler divergences.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local special = require "accelerate.distributions.special"
 
-local lgamma, digamma = special.lgamma, special.digamma
+local lgamma, digamma = core.lgamma, core.digamma
 
 local M = {}
 

@@ -3,7 +3,6 @@ local base = require "accelerate.distributions.base"
 local continuous = require "accelerate.distributions.continuous"
 local core = require "accelerate.core"
 local gamma = require "accelerate.distributions.gamma"
-local special = require "accelerate.distributions.special"
 local tensor = require "accelerate.tensor"
 
 local M = {}
@@ -75,14 +74,14 @@ end
 function StudentT:log_prob(value)
   local df = self.df
   local y = (self:_value(value) - self.loc) / self.scale
-  local z = self.scale:log() + 0.5 * df:log() + 0.5 * math.log(math.pi) + special.lgamma(0.5 * df)
-    - special.lgamma(0.5 * (df + 1))
+  local z = self.scale:log() + 0.5 * df:log() + 0.5 * math.log(math.pi) + core.lgamma(0.5 * df)
+    - core.lgamma(0.5 * (df + 1))
   return -0.5 * (df + 1) * (y * y / df):log1p() - z
 end
 function StudentT:entropy()
   local df = self.df
-  local beta = special.lgamma(0.5 * df) + math.log(math.pi) / 2 - special.lgamma(0.5 * (1 + df))
-  return self.scale:log() + 0.5 * (df + 1) * (special.digamma(0.5 * (df + 1)) - special.digamma(0.5 * df))
+  local beta = core.lgamma(0.5 * df) + math.log(math.pi) / 2 - core.lgamma(0.5 * (1 + df))
+  return self.scale:log() + 0.5 * (df + 1) * (core.digamma(0.5 * (df + 1)) - core.digamma(0.5 * df))
     + 0.5 * df:log() + beta
 end
 
