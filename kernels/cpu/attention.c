@@ -77,6 +77,7 @@ AX_FN float exp_below_f32(float x)
 #define LOG ax_log_f32
 #define FMA AX_VFMA_f32
 #include "attention_tile.h"
+#include "attention_pass.h"
 #undef T
 #undef N
 #undef EXP
@@ -91,6 +92,7 @@ AX_FN float exp_below_f32(float x)
 #define LOG log
 #define FMA AX_VFMA_f64
 #include "attention_tile.h"
+#include "attention_pass.h"
 #undef T
 #undef N
 #undef EXP
