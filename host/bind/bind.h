@@ -289,6 +289,7 @@ void ax_lua_open_profile(lua_State *L);
 void ax_lua_open_capture(lua_State *L);
 void ax_lua_open_yaml(lua_State *L);
 void ax_lua_open_text(lua_State *L);
+void ax_lua_open_tokenizer(lua_State *L);
 
 /* Adds functions to the table on the stack top. */
 void ax_lua_add_functions(lua_State *L, const luaL_Reg *list);
