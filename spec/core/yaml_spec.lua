@@ -1,5 +1,5 @@
--- host/core/io/yaml.c, yaml_words.c and lua/accelerate/utils/yaml.lua: YAML as PyYAML reads it,
--- within bounds.
+-- host/core/io/yaml.c, yaml_map.c, yaml_words.c and lua/accelerate/utils/yaml.lua: YAML as PyYAML
+-- reads it, within bounds.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"

@@ -1,8 +1,7 @@
 /* yaml.c: trees of libyaml's events; see yaml_tree.h. */
-#include "yaml_tree.h"
+#include "yaml_build.h"
 
 #include <dlfcn.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -84,30 +83,7 @@ const ax_yaml_node *ax_yaml_root(const ax_yaml *y) { return y->root; }
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-typedef struct level {
-  ax_yaml_node *node;
-  ax_yaml_node *last; /* entry so far */
-  int anchor;         /* its number, or -1: it may be referred to once it is closed */
-} level;
-
-typedef struct anchor {
-  char name[64];
-  const ax_yaml_node *node; /* NULL while it is open */
-} anchor;
-
-typedef struct builder {
-  const char *name;
-  bool json;
-  ax_yaml *tree;
-  level open[AX_YAML_DEPTH];
-  int depth, nodes, n_anchors;
-  int64_t compared; /* keys, for << */
-  anchor anchors[AX_YAML_ANCHORS];
-  int line; /* of the event */
-} builder;
-
-static ax_status fail_at(const builder *b, int line, const char *fmt, ...) AX_PRINTF(3, 4);
-static ax_status fail_at(const builder *b, int line, const char *fmt, ...)
+ax_status ax_yaml_fail(const ax_yaml_builder *b, int line, const char *fmt, ...)
 {
   char text[512];
   va_list ap;
@@ -118,26 +94,25 @@ static ax_status fail_at(const builder *b, int line, const char *fmt, ...)
   return ax_fail(AX_EIO, "%s:%d: %s", b->name, line, text);
 }
 
-static ax_status no_memory(const builder *b)
+ax_status ax_yaml_no_memory(const ax_yaml_builder *b)
 {
   return ax_fail(AX_ENOMEM, "%s: no memory to read it", b->name);
 }
 
-static ax_status new_node(builder *b, ax_yaml_kind kind, ax_yaml_node **out)
+ax_status ax_yaml_node_new(ax_yaml_builder *b, ax_yaml_kind kind, ax_yaml_node **out)
 {
   ax_yaml_node *n;
 
-  if (b->nodes++ == AX_YAML_NODES) return fail_at(b, b->line, "more than %d values", AX_YAML_NODES);
-  if (!(n = take(b->tree, sizeof *n))) return no_memory(b);
+  if (b->nodes++ == AX_YAML_NODES) return ax_yaml_fail(b, b->line, "more than %d values", AX_YAML_NODES);
+  if (!(n = take(b->tree, sizeof *n))) return ax_yaml_no_memory(b);
   *n = (ax_yaml_node){ .kind = kind, .line = b->line, .origin = n };
   *out = n;
   return AX_OK;
 }
 
-/* Appends to the innermost list or map, or makes it the root. */
-static void append(builder *b, ax_yaml_node *n)
+void ax_yaml_append(ax_yaml_builder *b, ax_yaml_node *n)
 {
-  level *l;
+  ax_yaml_level *l;
 
   if (b->depth == 0) {
     b->tree->root = n;
@@ -150,7 +125,7 @@ static void append(builder *b, ax_yaml_node *n)
   l->node->count++;
 }
 
-static int find_anchor(const builder *b, const char *name)
+static int find_anchor(const ax_yaml_builder *b, const char *name)
 {
   for (int i = b->n_anchors - 1; i >= 0; i--)
     if (strcmp(b->anchors[i].name, name) == 0) return i;
@@ -158,7 +133,7 @@ static int find_anchor(const builder *b, const char *name)
 }
 
 /* *out: the anchor's number; -1 where the value has none. */
-static ax_status add_anchor(builder *b, const yaml_char_t *text, int *out)
+static ax_status add_anchor(ax_yaml_builder *b, const yaml_char_t *text, int *out)
 {
   const char *name = (const char *)text;
   int i;
@@ -166,9 +141,11 @@ static ax_status add_anchor(builder *b, const yaml_char_t *text, int *out)
   *out = -1;
   if (!name) return AX_OK;
   if (strlen(name) >= sizeof b->anchors[0].name)
-    return fail_at(b, b->line, "an anchor's name of more than %zu letters", sizeof b->anchors[0].name - 1);
+    return ax_yaml_fail(b, b->line, "an anchor's name of more than %zu letters",
+                        sizeof b->anchors[0].name - 1);
   if ((i = find_anchor(b, name)) < 0) { /* a second anchor of a name takes its place */
-    if (b->n_anchors == AX_YAML_ANCHORS) return fail_at(b, b->line, "more than %d anchors", AX_YAML_ANCHORS);
+    if (b->n_anchors == AX_YAML_ANCHORS)
+      return ax_yaml_fail(b, b->line, "more than %d anchors", AX_YAML_ANCHORS);
     i = b->n_anchors++;
     strcpy(b->anchors[i].name, name);
   }
@@ -177,27 +154,27 @@ static ax_status add_anchor(builder *b, const yaml_char_t *text, int *out)
   return AX_OK;
 }
 
-static void settle_anchor(builder *b, int i, ax_yaml_node *n)
+static void settle_anchor(ax_yaml_builder *b, int i, ax_yaml_node *n)
 {
   if (i < 0) return;
   n->anchored = true;
   b->anchors[i].node = n;
 }
 
-static ax_status add_alias(builder *b, const char *name)
+static ax_status add_alias(ax_yaml_builder *b, const char *name)
 {
   const int i = find_anchor(b, name);
   ax_yaml_node *n;
   ax_status st;
 
-  if (i < 0) return fail_at(b, b->line, "*%s: there is no anchor &%s before it", name, name);
+  if (i < 0) return ax_yaml_fail(b, b->line, "*%s: there is no anchor &%s before it", name, name);
   if (!b->anchors[i].node)
-    return fail_at(b, b->line, "*%s inside of &%s: a value cannot contain itself", name, name);
-  if ((st = new_node(b, AX_YAML_NULL, &n)) != AX_OK) return st;
+    return ax_yaml_fail(b, b->line, "*%s inside of &%s: a value cannot contain itself", name, name);
+  if ((st = ax_yaml_node_new(b, AX_YAML_NULL, &n)) != AX_OK) return st;
   *n = *b->anchors[i].node;
   n->next = NULL;
   n->line = b->line;
-  append(b, n);
+  ax_yaml_append(b, n);
   return AX_OK;
 }
 
@@ -220,11 +197,11 @@ static int tagged_kind(const yaml_char_t *tag)
   return -2;
 }
 
-static ax_status bad_tag(const builder *b, const yaml_char_t *tag)
+static ax_status bad_tag(const ax_yaml_builder *b, const yaml_char_t *tag)
 {
-  return fail_at(b, b->line,
-                 "the tag %.200s: tags other than those of texts, numbers, lists and maps are refused",
-                 (const char *)tag);
+  return ax_yaml_fail(b, b->line,
+                      "the tag %.200s: tags other than those of texts, numbers, lists and maps are refused",
+                      (const char *)tag);
 }
 
 /* The number as JSON has them: -12.5e3. */
@@ -240,7 +217,7 @@ static bool json_number(const char *text, double *out)
   return !*end && end[-1] != '.';
 }
 
-static ax_status json_word(const builder *b, ax_yaml_node *n)
+static ax_status json_word(const ax_yaml_builder *b, ax_yaml_node *n)
 {
   const char *text = n->text;
 
@@ -251,12 +228,12 @@ static ax_status json_word(const builder *b, ax_yaml_node *n)
   } else if (json_number(text, &n->number)) {
     n->kind = strpbrk(text, ".eE") ? AX_YAML_FLOAT : AX_YAML_INT;
   } else
-    return fail_at(b, n->line, "'%.60s': JSON has texts in double quotes, numbers, true, false and null",
-                   text);
+    return ax_yaml_fail(b, n->line, "'%.60s': JSON has texts in double quotes, numbers, true, false and null",
+                        text);
   return AX_OK;
 }
 
-static ax_status resolve(const builder *b, ax_yaml_node *n, const yaml_event_t *e)
+static ax_status resolve(const ax_yaml_builder *b, ax_yaml_node *n, const yaml_event_t *e)
 {
   const int said = tagged_kind(e->data.scalar.tag);
 
@@ -269,12 +246,12 @@ static ax_status resolve(const builder *b, ax_yaml_node *n, const yaml_event_t *
   n->kind = ax_yaml_resolve(n->text, n->size, &n->truth, &n->number);
   if (said == AX_YAML_FLOAT && n->kind == AX_YAML_INT) n->kind = AX_YAML_FLOAT;
   if (said >= 0 && (int)n->kind != said)
-    return fail_at(b, b->line, "'%.60s' is not %s, as its tag says", n->text,
-                   ax_yaml_kind_name((ax_yaml_kind)said));
+    return ax_yaml_fail(b, b->line, "'%.60s' is not %s, as its tag says", n->text,
+                        ax_yaml_kind_name((ax_yaml_kind)said));
   return AX_OK;
 }
 
-static ax_status add_scalar(builder *b, const yaml_event_t *e)
+static ax_status add_scalar(ax_yaml_builder *b, const yaml_event_t *e)
 {
   const size_t size = e->data.scalar.length;
   ax_yaml_node *n;
@@ -282,21 +259,21 @@ static ax_status add_scalar(builder *b, const yaml_event_t *e)
   char *text;
   int at;
 
-  if ((st = new_node(b, AX_YAML_TEXT, &n)) != AX_OK ||
+  if ((st = ax_yaml_node_new(b, AX_YAML_TEXT, &n)) != AX_OK ||
       (st = add_anchor(b, e->data.scalar.anchor, &at)) != AX_OK)
     return st;
-  if (!(text = take(b->tree, size + 1))) return no_memory(b);
+  if (!(text = take(b->tree, size + 1))) return ax_yaml_no_memory(b);
   memcpy(text, e->data.scalar.value, size);
   text[size] = '\0';
   n->text = text;
   n->size = size;
   if ((st = resolve(b, n, e)) != AX_OK) return st;
   settle_anchor(b, at, n);
-  append(b, n);
+  ax_yaml_append(b, n);
   return AX_OK;
 }
 
-static ax_status open_collection(builder *b, ax_yaml_kind kind, const yaml_char_t *tag,
+static ax_status open_collection(ax_yaml_builder *b, ax_yaml_kind kind, const yaml_char_t *tag,
                                  const yaml_char_t *name)
 {
   const int said = tagged_kind(tag);
@@ -306,136 +283,21 @@ static ax_status open_collection(builder *b, ax_yaml_kind kind, const yaml_char_
 
   if (said != -1 && said != (int)kind) return bad_tag(b, tag);
   if (b->depth == AX_YAML_DEPTH)
-    return fail_at(b, b->line, "lists and maps inside each other more than %d times", AX_YAML_DEPTH);
-  if ((st = new_node(b, kind, &n)) != AX_OK || (st = add_anchor(b, name, &at)) != AX_OK) return st;
-  append(b, n);
-  b->open[b->depth++] = (level){ .node = n, .anchor = at };
+    return ax_yaml_fail(b, b->line, "lists and maps inside each other more than %d times", AX_YAML_DEPTH);
+  if ((st = ax_yaml_node_new(b, kind, &n)) != AX_OK || (st = add_anchor(b, name, &at)) != AX_OK) return st;
+  ax_yaml_append(b, n);
+  b->open[b->depth++] = (ax_yaml_level){ .node = n, .anchor = at };
   return AX_OK;
 }
 
-/* ---- maps ------------------------------------------------------------------------------------ */
-
-static int compare_keys(const void *left, const void *right)
+static ax_status close_collection(ax_yaml_builder *b)
 {
-  const ax_yaml_node *a = *(const ax_yaml_node *const *)left, *b = *(const ax_yaml_node *const *)right;
-  const bool numbers = a->kind == AX_YAML_INT || a->kind == AX_YAML_FLOAT;
-  const int ka = numbers ? AX_YAML_INT : a->kind, kb = b->kind == AX_YAML_FLOAT ? AX_YAML_INT : b->kind;
-
-  if (ka != kb) return ka < kb ? -1 : 1;
-  if (ka == AX_YAML_INT) return (a->number > b->number) - (a->number < b->number);
-  if (ka == AX_YAML_BOOL) return (int)a->truth - (int)b->truth;
-  if (a->size != b->size) return a->size < b->size ? -1 : 1;
-  return a->size ? memcmp(a->text, b->text, a->size) : 0; /* a map as a key has no text */
-}
-
-/* The keys of a map, sorted; NULL without memory. */
-static const ax_yaml_node **sorted_keys(const ax_yaml_node *map)
-{
-  const ax_yaml_node **keys = malloc((size_t)(map->count / 2 + 1) * sizeof *keys), *k;
-  int n = 0;
-
-  if (!keys) return NULL;
-  for (k = map->first; k; k = k->next->next) keys[n++] = k;
-  qsort(keys, (size_t)n, sizeof *keys, compare_keys);
-  return keys;
-}
-
-static ax_status check_keys(const builder *b, const ax_yaml_node *map, const ax_yaml_node *const *keys)
-{
-  const int n = map->count / 2;
-  const ax_yaml_node *k;
-
-  for (k = map->first; k; k = k->next->next)
-    if (k->kind == AX_YAML_LIST || k->kind == AX_YAML_MAP || k->kind == AX_YAML_NULL ||
-        (k->kind == AX_YAML_FLOAT && isnan(k->number)))
-      return fail_at(b, k->line, "a key is %s; expected a text, a number, true or false",
-                     k->kind == AX_YAML_FLOAT ? "not a number" : ax_yaml_kind_name(k->kind));
-  for (int i = 0; i + 1 < n; i++)
-    if (compare_keys(&keys[i], &keys[i + 1]) == 0) {
-      const int one = keys[i]->line, two = keys[i + 1]->line;
-      return fail_at(b, one > two ? one : two, "the key %.100s is there twice (line %d)", keys[i]->text,
-                     one > two ? two : one);
-    }
-  return AX_OK;
-}
-
-static bool is_merge(const ax_yaml_node *k)
-{
-  return k->plain && k->kind == AX_YAML_TEXT && k->size == 2 && memcmp(k->text, "<<", 2) == 0;
-}
-
-static const ax_yaml_node *find_key(const ax_yaml_node *map, const ax_yaml_node *key)
-{
-  const ax_yaml_node *k;
-
-  for (k = map->first; k; k = k->next->next)
-    if (compare_keys(&k, &key) == 0) return k;
-  return NULL;
-}
-
-/* Appends to the innermost map what `from` has beyond it. */
-static ax_status merge_map(builder *b, const ax_yaml_node *from, const ax_yaml_node *map)
-{
-  const ax_yaml_node *k;
-
-  for (k = from->first; k; k = k->next->next) {
-    ax_yaml_node *key, *value;
-    ax_status st;
-    if ((b->compared += map->count / 2) > AX_YAML_COMPARED)
-      return fail_at(b, k->line, "<<: too many entries");
-    if (find_key(map, k)) continue;
-    if ((st = new_node(b, AX_YAML_NULL, &key)) != AX_OK || (st = new_node(b, AX_YAML_NULL, &value)) != AX_OK)
-      return st;
-    *key = *k;
-    *value = *k->next;
-    key->next = value->next = NULL;
-    append(b, key);
-    append(b, value);
-  }
-  return AX_OK;
-}
-
-/* `<<: *other` gives a map the entries of other maps that it has not itself. */
-static ax_status merge(builder *b, ax_yaml_node *map)
-{
-  const ax_yaml_node *value = NULL, *one;
-  ax_yaml_node *k, *before = NULL;
-  ax_status st = AX_OK;
-
-  if (b->json) return AX_OK;
-  for (k = (ax_yaml_node *)map->first; k && !is_merge(k); k = (ax_yaml_node *)k->next->next)
-    before = (ax_yaml_node *)k->next;
-  if (!k) return AX_OK;
-  value = k->next;
-  if (before) before->next = value->next;
-  else map->first = value->next;
-  if (b->open[b->depth - 1].last == value) b->open[b->depth - 1].last = before;
-  map->count -= 2;
-  if (value->kind == AX_YAML_MAP) return merge_map(b, value, map);
-  if (value->kind != AX_YAML_LIST)
-    return fail_at(b, k->line, "<<: expected a map or a list of maps, got %s",
-                   ax_yaml_kind_name(value->kind));
-  for (one = value->first; one && st == AX_OK; one = one->next)
-    st = one->kind == AX_YAML_MAP
-             ? merge_map(b, one, map)
-             : fail_at(b, one->line, "<<: expected maps, got %s", ax_yaml_kind_name(one->kind));
-  return st;
-}
-
-static ax_status close_collection(builder *b)
-{
-  level *l = &b->open[b->depth - 1];
+  ax_yaml_level *l = &b->open[b->depth - 1];
   ax_yaml_node *n = l->node;
   const int at = l->anchor;
   ax_status st = AX_OK;
 
-  if (n->kind == AX_YAML_MAP) {
-    const ax_yaml_node **keys = sorted_keys(n);
-    if (!keys) return no_memory(b);
-    st = check_keys(b, n, keys);
-    free(keys);
-    if (st == AX_OK) st = merge(b, n);
-  }
+  if (n->kind == AX_YAML_MAP) st = ax_yaml_close_map(b, n);
   b->depth--;
   if (st == AX_OK) settle_anchor(b, at, n);
   return st;
@@ -443,12 +305,12 @@ static ax_status close_collection(builder *b)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static ax_status take_event(builder *b, const yaml_event_t *e, int *documents)
+static ax_status take_event(ax_yaml_builder *b, const yaml_event_t *e, int *documents)
 {
   b->line = (int)e->start_mark.line + 1;
   switch (e->type) {
   case YAML_DOCUMENT_START_EVENT:
-    return ++*documents == 1 ? AX_OK : fail_at(b, b->line, "a second document; expected one");
+    return ++*documents == 1 ? AX_OK : ax_yaml_fail(b, b->line, "a second document; expected one");
   case YAML_ALIAS_EVENT: return add_alias(b, (const char *)e->data.alias.anchor);
   case YAML_SCALAR_EVENT: return add_scalar(b, e);
   case YAML_SEQUENCE_START_EVENT:
@@ -461,14 +323,14 @@ static ax_status take_event(builder *b, const yaml_event_t *e, int *documents)
   }
 }
 
-static ax_status wrong_text(const builder *b, const yaml_parser_t *p)
+static ax_status wrong_text(const ax_yaml_builder *b, const yaml_parser_t *p)
 {
-  if (p->error == YAML_MEMORY_ERROR) return no_memory(b);
-  return fail_at(b, (int)p->problem_mark.line + 1, "%s%s%s", p->problem ? p->problem : "not a YAML text",
-                 p->context ? ", " : "", p->context ? p->context : "");
+  if (p->error == YAML_MEMORY_ERROR) return ax_yaml_no_memory(b);
+  return ax_yaml_fail(b, (int)p->problem_mark.line + 1, "%s%s%s", p->problem ? p->problem : "not a YAML text",
+                      p->context ? ", " : "", p->context ? p->context : "");
 }
 
-static ax_status build(builder *b, yaml_parser_t *p)
+static ax_status build(ax_yaml_builder *b, yaml_parser_t *p)
 {
   int documents = 0;
 
@@ -486,7 +348,7 @@ static ax_status build(builder *b, yaml_parser_t *p)
   if (!b->tree->root) { /* an empty text is null */
     ax_yaml_node *n;
     b->line = 1;
-    if (new_node(b, AX_YAML_NULL, &n) != AX_OK) return no_memory(b);
+    if (ax_yaml_node_new(b, AX_YAML_NULL, &n) != AX_OK) return ax_yaml_no_memory(b);
     b->tree->root = n;
   }
   return AX_OK;
@@ -518,7 +380,7 @@ ax_status ax_yaml_parse(const char *name, const char *text, size_t size, bool js
 {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   yaml_parser_t parser;
-  builder *b = NULL;
+  ax_yaml_builder *b = NULL;
   char *joined = NULL;
   ax_status st = AX_ENOMEM;
 
