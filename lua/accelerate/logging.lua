@@ -180,7 +180,7 @@ end
 local function write(self, where, level, text, ...)
   local here = partial()
   local shown, opts = read(where, text, ...)
-  if not self:isEnabledFor(level) then return end  -- also in order: a call below the level waits for nobody
+  if not self:isEnabledFor(level) then return end  -- also in order: a call below the level waits for no rank
   if opts.in_order then
     for rank = 0, here.num_processes - 1 do
       if rank == here.process_index then emit(self, level, shown, rank, opts.stacklevel - 1) end

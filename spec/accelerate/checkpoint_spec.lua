@@ -141,7 +141,7 @@ describe("a checkpoint", function()
     -- In a coroutine, so that no dead slot of this function's stack holds what was read.
     local function load() coroutine.wrap(w.accelerator.load_state)(w.accelerator, path) end
     local function mapped()
-      jit.flush() -- a trace may refer to a tensor that lies in a file
+      jit.flush() -- a trace may refer to a tensor whose memory is a mapped file
       collectgarbage()
       collectgarbage()
       local n = 0

@@ -80,7 +80,7 @@ local Wrapper = properties.wrapper("AcceleratedOptimizer", "optimizer", {
   forward = { "state_dict", "load_state_dict" },
   optional = { "train", "eval" },
   get = {
-    -- What the device found is not kept: a recorded step that is replayed answers anew.
+    -- What the device found is not kept: a replay of a captured step finds it again.
     step_was_skipped = function(self)
       local skipped = self._skipped
       if type(skipped) == "boolean" then return skipped end

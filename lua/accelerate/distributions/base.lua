@@ -85,7 +85,7 @@ function M.parameters(name, ...)
   return tensor.broadcast_tensors(list)
 end
 
--- What a constraint asks of x: a tensor of booleans, and words.
+-- The test of each constraint on x, a tensor of booleans, and its words.
 M.CONSTRAINTS = {
   positive = { "greater than 0", function(x) return x:gt(0) end },
   nonnegative = { "at least 0", function(x) return x:ge(0) end },

@@ -101,7 +101,7 @@ function M.write(flat, tensors)
       return remember(reference)
     end
     local entry = flat.tables[reference.table]
-    -- An empty table is a dict: nobody can tell.
+    -- An empty table is a dict: nothing distinguishes it from a list.
     local list = entry.list and #entry.list > 0 and entry.list
     emit(list and "]" or entry.ordered and NO_HOOKS or "}")
     remember(reference)

@@ -83,7 +83,7 @@ function M.note_misspelt(where, given, schema)
   end
 end
 
--- Keys that Transformers wants as floats, which Lua does not tell from integers.
+-- Keys that Transformers wants as floats, which Lua does not distinguish from integers.
 local FLOATS = { rope_theta = true, factor = true, low_freq_factor = true, high_freq_factor = true,
   temperature = true, top_p = true, repetition_penalty = true, length_penalty = true }
 

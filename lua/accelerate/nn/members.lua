@@ -153,7 +153,7 @@ end
 ---@param opts? { recurse: boolean }
 ---@return accelerate.Tensor[] a fresh list
 function Module:parameters(opts)
-  -- every step asks, for clipping: the walk is done again only after a registration anywhere
+  -- every step calls this, for clipping: the walk is done again only after a registration anywhere
   if opts == nil then
     local listed = self._registered.listed
     if not listed or listed.registrations ~= registrations() then

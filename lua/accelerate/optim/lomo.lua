@@ -108,7 +108,7 @@ local function take(self, at)
   else
     core.no_grad(core.scope, move, self, p, grad, entry.group, pass)
   end
-  -- inside backward, where nobody else has got hold of it: not only when it is collected
+  -- inside backward, where nothing else holds it: not only when it is collected
   if pass.here then core.release(grad) end
 end
 

@@ -30,7 +30,7 @@ M.METHODS = {
   map_ = "x:tolist(), or ops on the whole tensor",
 }
 
-local searching = false -- a module that lacks the name asks here in its turn
+local searching = false -- a module that lacks the name calls this again
 
 local function has(module, name)
   local fine, value = pcall(function() return require(module)[name] end)

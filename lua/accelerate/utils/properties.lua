@@ -1,6 +1,6 @@
 --- Objects with computed fields that refuse names they do not have: `accelerator.sync_gradient`
 --- raises and names
---- `sync_gradients`, where a plain table would answer nil.
+--- `sync_gradients`, where a plain table would return nil.
 local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
 

@@ -59,7 +59,7 @@ local function finish(leave, ok, ...)
     leave()
     return ...
   end
-  pcall(leave)  -- the first error is the one to tell; a second one out of the cleaning up would hide it
+  pcall(leave)  -- the first error is raised; a second one out of the cleaning up would hide it
   error((...), 0)
 end
 

@@ -126,7 +126,7 @@ local INTERPOLATE = {
   recompute_scale_factor = { "boolean", default = false },
   antialias = { "boolean", default = false },
 }
--- what a mode asks of the input, and what it does along each dim
+-- the input that a mode needs, and what it does along each dim
 local DIMS = { linear = 1, bilinear = 2, bicubic = 2, trilinear = 3 }
 local KIND = { nearest = "nearest", ["nearest-exact"] = "nearest-exact", linear = "linear",
   bilinear = "linear",

@@ -105,7 +105,7 @@ Orthogonal._builtin = true
 
 local function tall(x) return x.shape[x.ndim - 1] >= x.shape[x.ndim] end
 
--- The orthogonal matrix nearest in direction to x's columns, completed to a square where asked.
+-- The orthogonal matrix nearest in direction to x's columns, completed to a square on request.
 local function orthonormal(x, square)
   local Q, R = core._linalg.qr(x, square and "complete" or "reduced")
   local signs = R:diagonal(0, -2, -1):sign()
