@@ -361,6 +361,21 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
       refused("manual_seed: a generator cannot be set", function(x) tensor.manual_seed(1) return x end)
     end)
 
+    it("what the CPU computes in the device's place, or cuSOLVER, by its name", function()
+      local linalg = tensor.linalg
+      local a = (tensor.eye(3) * 2):to(D)
+      for name, fn in pairs {
+        ["linalg.cholesky"] = linalg.cholesky, ["linalg.solve"] = function(x) return linalg.solve(x, x) end,
+        ["linalg.inv"] = linalg.inv, ["linalg.det"] = linalg.det, ["linalg.qr"] = linalg.qr,
+        ["linalg.svd"] = linalg.svdvals, ["linalg.eigh"] = linalg.eigvalsh,
+        ["linalg.eig"] = linalg.eigvals, ["linalg.lstsq"] = function(x) return (linalg.lstsq(x, x)) end,
+      } do
+        assert(fn(a)) -- the libraries and their handles are there
+        refused(name .. ": the CPU computes it while a step is recorded", function() return fn(a) end)
+        assert.are.equal(3, linalg.inv(a):mul(2):sum():item())
+      end
+    end)
+
     it("draws that were made before an error do not count, gradients are as they were", function()
       refused("on purpose", function(x)
         (F.dropout(x, 0.5, { training = true }) * w):sum():backward()

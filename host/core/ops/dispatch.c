@@ -181,6 +181,17 @@ out:
   return st;
 }
 
+/* A replay runs no code of the host. */
+static ax_status refuse_recording(const ax_infer *q)
+{
+  const bool linalg = strncmp(q->name, "_linalg_", 8) == 0;
+  const char *const name = linalg ? q->name + 8 : q->name[0] == '_' ? q->name + 1 : q->name;
+  return ax_fail(AX_EINVAL,
+                 "%s%s: the CPU computes it while a step is recorded, which a replay could not repeat: call "
+                 "it outside the step",
+                 linalg ? "linalg." : "", name);
+}
+
 /* A kernel that only the CPU has: inputs are copied there where they are elsewhere, and the results
  * back. */
 static ax_status run_on_cpu(ax_infer *q, ax_tensor **out)
@@ -190,6 +201,7 @@ static ax_status run_on_cpu(ax_infer *q, ax_tensor **out)
   ax_args args = *given;
   ax_status st = AX_OK;
 
+  if (ax_recording) return refuse_recording(q);
   for (int k = 0; k < args.n_in; k++) {
     ax_tensor *const t = given->in[k];
     if (!t) continue;
