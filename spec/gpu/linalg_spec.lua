@@ -176,6 +176,22 @@ describe(("linear algebra on %s (%s)"):format(D, device.kind), function()
     assert.are.equal(after.uploads, core.memory_stats(D).uploads)
   end)
 
+  it("goes through the CPU where cuSOLVER's int does not hold the size of the work space", function()
+    if device.kind ~= "emulated" or not through then return pending("for the stand-in") end
+    local script = [[
+      local linalg = require "accelerate.tensor".linalg
+      local x = require "accelerate.tensor".tensor { { 4, 1 }, { 1, 3 } }
+      for _, name in ipairs { "cholesky", "inv", "det", "qr", "svdvals", "eigvalsh" } do
+        local y = linalg[name](x:to("cuda")):to("cpu")
+        io.write(name, " ", tostring((y - linalg[name](x)):abs():max():item() < 1e-5), "\n")
+      end
+    ]]
+    local _, out, err = host.run({ "-" }, { stdin = script, env = { FAKE_CUSOLVER_WORK = "-7",
+      ACCEL_CUDA_LIBRARIES = os.getenv "ACCEL_CUDA_LIBRARIES",
+      ACCEL_CUDA_PLUGIN = os.getenv "ACCEL_CUDA_PLUGIN" } })
+    assert.are.equal("cholesky true\ninv true\ndet true\nqr true\nsvdvals true\neigvalsh true\n", out, err)
+  end)
+
   it("goes through the CPU where the libraries are missing or turned off", function()
     if device.kind ~= "emulated" then return pending("for the emulated device") end
     local script = [[

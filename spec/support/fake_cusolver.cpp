@@ -86,6 +86,13 @@ template <class S> static bool array(const S *p, size_t n)
 }
 template <class S> static void spoil(S *work, int n) { memset((void *)work, 0xff, sizeof(S) * (size_t)n); }
 
+/* FAKE_CUSOLVER_WORK: the work space of all routines, as where int does not hold their own. */
+static int sized(int elements)
+{
+  const char *const given = getenv("FAKE_CUSOLVER_WORK");
+  return given ? atoi(given) : elements;
+}
+
 static bool is_part(cublasFillMode_t f) { return f == CUBLAS_FILL_MODE_LOWER || f == CUBLAS_FILL_MODE_UPPER; }
 static const char *part(cublasFillMode_t f) { return f == CUBLAS_FILL_MODE_UPPER ? "U" : "L"; }
 
@@ -97,7 +104,7 @@ static const char *part(cublasFillMode_t f) { return f == CUBLAS_FILL_MODE_UPPER
   { \
     NEED_HANDLE; \
     NEED(is_part(uplo) && n >= 0 && matrix(a, n, n, lda) && lwork); \
-    *lwork = 7 * n + 3; \
+    *lwork = sized(7 * n + 3); \
     return CUSOLVER_STATUS_SUCCESS; \
   } \
   EXPORT cusolverStatus_t cusolverDn##T##potrf(cusolverDnHandle_t h, cublasFillMode_t uplo, int n, N *a, \
@@ -126,7 +133,7 @@ static const char *part(cublasFillMode_t f) { return f == CUBLAS_FILL_MODE_UPPER
   { \
     NEED_HANDLE; \
     NEED(m >= 0 && n >= 0 && matrix(a, m, n, lda) && lwork); \
-    *lwork = m * n + 5; \
+    *lwork = sized(m * n + 5); \
     return CUSOLVER_STATUS_SUCCESS; \
   } \
   EXPORT cusolverStatus_t cusolverDn##T##getrf(cusolverDnHandle_t h, int m, int n, N *a, int lda, N *work, \
@@ -154,7 +161,7 @@ static const char *part(cublasFillMode_t f) { return f == CUBLAS_FILL_MODE_UPPER
   { \
     NEED_HANDLE; \
     NEED(m >= 0 && n >= 0 && matrix(a, m, n, lda) && lwork); \
-    *lwork = 32 * (n + 1); \
+    *lwork = sized(32 * (n + 1)); \
     return CUSOLVER_STATUS_SUCCESS; \
   } \
   EXPORT cusolverStatus_t cusolverDn##T##geqrf(cusolverDnHandle_t h, int m, int n, N *a, int lda, N *tau, \
@@ -173,7 +180,7 @@ static const char *part(cublasFillMode_t f) { return f == CUBLAS_FILL_MODE_UPPER
   { \
     NEED_HANDLE; \
     NEED(m >= n && n >= k && k >= 0 && matrix(a, m, n, lda) && array(tau, (size_t)k) && lwork); \
-    *lwork = 32 * (n + 2); \
+    *lwork = sized(32 * (n + 2)); \
     return CUSOLVER_STATUS_SUCCESS; \
   } \
   EXPORT cusolverStatus_t cusolverDn##T##Q(cusolverDnHandle_t h, int m, int n, int k, N *a, int lda, \
@@ -193,7 +200,7 @@ static const char *part(cublasFillMode_t f) { return f == CUBLAS_FILL_MODE_UPPER
   { \
     NEED_HANDLE; \
     NEED(is_part(uplo) && n >= 0 && matrix(a, n, n, lda) && array(w, (size_t)n) && lwork); \
-    *lwork = 2 * n * n + 9 * n + 1; \
+    *lwork = sized(2 * n * n + 9 * n + 1); \
     return CUSOLVER_STATUS_SUCCESS; \
   } \
   EXPORT cusolverStatus_t cusolverDn##T##E(cusolverDnHandle_t h, cusolverEigMode_t mode, \
@@ -218,7 +225,7 @@ static const char *part(cublasFillMode_t f) { return f == CUBLAS_FILL_MODE_UPPER
     NEED(params && params->tag == JACOBI && (econ == 0 || econ == 1) && m >= 0 && n >= 0 && lwork); \
     NEED(matrix(a, m, n, lda) && matrix(u, m, econ ? std::min(m, n) : m, ldu) && \
          matrix(v, n, econ ? std::min(m, n) : n, ldv) && array(s, (size_t)std::min(m, n))); \
-    *lwork = 3 * m * n + 11; \
+    *lwork = sized(3 * m * n + 11); \
     return CUSOLVER_STATUS_SUCCESS; \
   } \
   EXPORT cusolverStatus_t cusolverDn##T##gesvdj(cusolverDnHandle_t h, cusolverEigMode_t mode, int econ, \

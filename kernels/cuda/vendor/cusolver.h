@@ -101,6 +101,14 @@ template <class S> struct ax_solver_of : ax_solver {
   const table &f;
   explicit ax_solver_of(const ax_call *call) : ax_solver(call), f(ax_solver_functions<S>()) {}
 
+  /* Work space of as many elements as the library requests.  It counts them as int: where that
+   * was too narrow, the row is left to the CPU. */
+  N *work_space(int elements)
+  {
+    if (ok() && elements < 0) st = AX_EAWAY;
+    return room<N>(elements);
+  }
+
   static cublasFillMode_t part(bool upper) { return upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER; }
   enum { SMALL = 256 }; /* up to it, the batched routines of cuBLAS factorise and solve */
 
@@ -115,7 +123,7 @@ template <class S> struct ax_solver_of : ax_solver {
     }
     if (!ok() || !check(f.potrf_bufferSize(dn, part(upper), n, (N *)a, n, &lwork), "potrf_bufferSize"))
       return;
-    N *const work = room<N>(lwork);
+    N *const work = work_space(lwork);
     if (ok()) check(f.potrf(dn, part(upper), n, (N *)a, n, work, lwork, info), "potrf");
   }
 
@@ -131,7 +139,7 @@ template <class S> struct ax_solver_of : ax_solver {
       return;
     }
     if (!ok() || !check(f.getrf_bufferSize(dn, m, n, (N *)a, m, &lwork), "getrf_bufferSize")) return;
-    N *const work = room<N>(lwork);
+    N *const work = work_space(lwork);
     for (int64_t i = 0; i < count && ok(); i++)
       check(f.getrf(dn, m, n, (N *)((char *)a + (size_t)i * bytes), m, work, pivots + i * k, info + i),
             "getrf");
@@ -185,7 +193,7 @@ template <class S> struct ax_solver_of : ax_solver {
     const int k = m < n ? m : n;
     int lwork = 0;
     if (!ok() || !check(f.geqrf_bufferSize(dn, m, n, (N *)a, m, &lwork), "geqrf_bufferSize")) return;
-    N *const work = room<N>(lwork);
+    N *const work = work_space(lwork);
     int *const info = room<int>(1);
     for (int64_t i = 0; i < count && ok(); i++)
       check(f.geqrf(dn, m, n, (N *)(a + i * m * n), m, (N *)(tau + i * k), work, lwork, info), "geqrf");
@@ -198,7 +206,7 @@ template <class S> struct ax_solver_of : ax_solver {
     if (!ok() ||
         !check(f.orgqr_bufferSize(dn, m, cols, k, (N *)a, m, (const N *)tau, &lwork), "orgqr_bufferSize"))
       return;
-    N *const work = room<N>(lwork);
+    N *const work = work_space(lwork);
     int *const info = room<int>(1);
     for (int64_t i = 0; i < count && ok(); i++)
       check(f.orgqr(dn, m, cols, k, (N *)(a + i * m * cols), m, (const N *)(tau + i * k), work, lwork, info),
@@ -213,7 +221,7 @@ template <class S> struct ax_solver_of : ax_solver {
     if (!ok() ||
         !check(f.syevd_bufferSize(dn, mode, part(upper), n, (N *)a, n, values, &lwork), "syevd_bufferSize"))
       return;
-    N *const work = room<N>(lwork);
+    N *const work = work_space(lwork);
     for (int64_t i = 0; i < count && ok(); i++)
       check(f.syevd(dn, mode, part(upper), n, (N *)(a + i * n * n), n, values + i * n, work, lwork, info + i),
             "syevd");
@@ -229,7 +237,7 @@ template <class S> struct ax_solver_of : ax_solver {
                                             &lwork, jacobi),
                         "gesvdj_bufferSize"))
       return;
-    N *const work = room<N>(lwork);
+    N *const work = work_space(lwork);
     for (int64_t i = 0; i < count && ok(); i++)
       check(f.gesvdj(dn, mode, !full, m, n, (N *)(a + i * m * n), m, values + i * k,
                      (N *)(vectors ? u + i * m * u_cols : u), m, (N *)(vectors ? v + i * n * v_cols : v), n,

@@ -26,10 +26,10 @@ LEFT(_linalg_cofactor)
 
 #include <limits.h>
 
-/* Matrices of more elements than cuSOLVER's work space counts are left to the CPU. */
+/* cuSOLVER counts the elements of a matrix, and its work space, as int. */
 static bool takes(const ax_tensor *a)
 {
-  return AX_ROWS(a) < (1 << 15) * 2 && AX_COLS(a) < (1 << 15) * 2 && ax_matrices_of(a) < INT_MAX;
+  return AX_ROWS(a) < INT_MAX && AX_COLS(a) <= INT_MAX / AX_ROWS(a) && ax_matrices_of(a) < INT_MAX;
 }
 
 /* ---- passes of ours */

@@ -21,9 +21,14 @@ LEFT(_linalg_eigh)
 
 #include "core/ops/factor.h"
 
-static bool takes(const ax_tensor *x)
+/* The work space of eigenvalues and singular values is some three times as large as the matrix, and
+ * cuSOLVER counts its elements as int.  square: a result is the square of the larger side. */
+static bool takes(const ax_tensor *x, bool square)
 {
-  return AX_ROWS(x) < 1 << 16 && AX_COLS(x) < 1 << 16 && ax_matrices_of(x) < INT_MAX && x->numel > 0;
+  if (x->numel == 0) return false;
+  const int64_t m = AX_ROWS(x), n = AX_COLS(x), side = m > n ? m : n;
+  const int64_t rows = square ? side : m, cols = square ? side : n;
+  return rows < INT_MAX && cols <= INT_MAX / 4 / rows && ax_matrices_of(x) < INT_MAX;
 }
 
 /* to (count, cols, rows) = f of from (count, rows, cols) */
@@ -60,7 +65,7 @@ template <class S> static ax_status geqrf(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
   const int64_t m = AX_ROWS(x), n = AX_COLS(x), count = ax_matrices_of(x);
-  if (!takes(x)) return AX_EAWAY;
+  if (!takes(x, false)) return AX_EAWAY;
   ax_solver_of<S> s(call);
   S *const a = s.template room<S>(x->numel);
   turn(&s, count, m, n, ax_data(x), a, ax_as_it_is());
@@ -75,7 +80,7 @@ template <class S> static ax_status qr(const ax_call *call)
   const ax_tensor *x = call->in[0];
   const int64_t mode = call->a->linalg_qr.mode, m = AX_ROWS(x), n = AX_COLS(x), k = m < n ? m : n,
                 cols = mode == AX_QR_COMPLETE ? m : k, count = ax_matrices_of(x);
-  if (!takes(x)) return AX_EAWAY;
+  if (!takes(x, mode == AX_QR_COMPLETE)) return AX_EAWAY;
   ax_solver_of<S> s(call);
   S *const a = s.template room<S>(x->numel), *const tau = s.template room<S>(count * k);
   turn(&s, count, m, n, ax_data(x), a, ax_as_it_is());
@@ -157,7 +162,7 @@ template <class S> static ax_status svd(const ax_call *call)
   const ax_tensor *x = call->in[0], *const *out = call->out;
   const bool vectors = call->a->linalg_svd.vectors, full = call->a->linalg_svd.full_matrices;
   const int64_t m = AX_ROWS(x), n = AX_COLS(x), k = m < n ? m : n, count = ax_matrices_of(x);
-  if (!takes(x)) return AX_EAWAY;
+  if (!takes(x, vectors && full)) return AX_EAWAY;
   ax_solver_of<S> s(call);
   S *const a = s.template room<S>(x->numel), *const u = s.template room<S>(vectors ? out[0]->numel : m * k),
            *const v = vectors ? (S *)ax_data(out[2]) : s.template room<S>(n * k);
@@ -182,7 +187,7 @@ template <class S> static ax_status eigh(const ax_call *call)
   const ax_tensor *x = call->in[0];
   const bool vectors = call->a->linalg_eigh.vectors, upper = call->a->linalg_eigh.upper;
   const int64_t n = AX_COLS(x), count = ax_matrices_of(x);
-  if (!takes(x)) return AX_EAWAY;
+  if (!takes(x, true)) return AX_EAWAY;
   ax_solver_of<S> s(call);
   S *const a = s.template room<S>(x->numel);
   int *const info = s.template room<int>(2 * count);
