@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <string>
 #include <vector>
 
@@ -50,37 +51,77 @@ template <class N, class... A> static void fake_call(const char *routine, A... a
                                                                                            1, 1);
 }
 
+/* A matrix in memory of its own, with room behind it, for as long as LAPACK works on it: OpenBLAS
+ * 0.3.21's cgemv and zgemv read one element behind a vector (rows % 4 == 2), which is on the closed
+ * page of the emulator's mode "behind". */
+template <class N> class fake_matrix {
+public:
+  fake_matrix(N *a, int rows, int cols, int ld)
+      : home(a), n(rows > 0 && cols > 0 ? (size_t)(cols - 1) * ld + rows : 0), copy(n + 16)
+  {
+    if (n) memcpy((void *)copy.data(), (const void *)home, n * sizeof(N));
+  }
+  ~fake_matrix()
+  {
+    if (n) memcpy((void *)home, (const void *)copy.data(), n * sizeof(N));
+  }
+  fake_matrix(const fake_matrix &) = delete;
+  operator N *() { return copy.data(); }
+
+private:
+  N *const home;
+  const size_t n;
+  std::vector<N> copy;
+};
+/* One that is only read. */
+template <class N> static std::vector<N> fake_read(const N *a, int rows, int cols, int ld)
+{
+  const size_t n = (size_t)(cols - 1) * ld + rows;
+  std::vector<N> copy(n + 16);
+  memcpy((void *)copy.data(), (const void *)a, n * sizeof(N));
+  return copy;
+}
+
 template <class N> static void fake_potrf(const char *uplo, int n, N *a, int lda, int *info)
 {
-  fake_call<N>("potrf", uplo, &n, a, &lda, info);
+  fake_matrix<N> x(a, n, n, lda);
+  fake_call<N>("potrf", uplo, &n, (N *)x, &lda, info);
 }
 template <class N> static void fake_getrf(int m, int n, N *a, int lda, int *pivots, int *info)
 {
-  fake_call<N>("getrf", &m, &n, a, &lda, pivots, info);
+  fake_matrix<N> x(a, m, n, lda);
+  fake_call<N>("getrf", &m, &n, (N *)x, &lda, pivots, info);
 }
 template <class N>
 static void fake_getrs(const char *op, int n, int k, const N *a, int lda, const int *pivots, N *b, int ldb,
                        int *info)
 {
-  fake_call<N>("getrs", op, &n, &k, a, &lda, pivots, b, &ldb, info);
+  const std::vector<N> lu = fake_read(a, n, n, lda);
+  fake_matrix<N> x(b, n, k, ldb);
+  fake_call<N>("getrs", op, &n, &k, lu.data(), &lda, pivots, (N *)x, &ldb, info);
 }
 template <class N>
 static void fake_trsm(const char *side, const char *uplo, const char *op, const char *diag, int m, int n,
                       const N &alpha, const N *a, int lda, N *b, int ldb)
 {
-  fake_call<N>("trsm", side, uplo, op, diag, &m, &n, &alpha, a, &lda, b, &ldb);
+  const int order = *side == 'L' ? m : n;
+  const std::vector<N> by = fake_read(a, order, order, lda);
+  fake_matrix<N> x(b, m, n, ldb);
+  fake_call<N>("trsm", side, uplo, op, diag, &m, &n, &alpha, by.data(), &lda, (N *)x, &ldb);
 }
 template <class N> static void fake_geqrf(int m, int n, N *a, int lda, N *tau, int *info)
 {
   int lwork = 64 * (n + 1);
   std::vector<N> work((size_t)lwork);
-  fake_call<N>("geqrf", &m, &n, a, &lda, tau, work.data(), &lwork, info);
+  fake_matrix<N> x(a, m, n, lda);
+  fake_call<N>("geqrf", &m, &n, (N *)x, &lda, tau, work.data(), &lwork, info);
 }
 template <class N> static void fake_orgqr(int m, int n, int k, N *a, int lda, const N *tau, int *info)
 {
   int lwork = 64 * (n + 1);
   std::vector<N> work((size_t)lwork);
-  fake_call<N>(fake_type<N>::q(), &m, &n, &k, a, &lda, tau, work.data(), &lwork, info);
+  fake_matrix<N> x(a, m, n, lda);
+  fake_call<N>(fake_type<N>::q(), &m, &n, &k, (N *)x, &lda, tau, work.data(), &lwork, info);
 }
 
 template <class N, class R>
@@ -90,11 +131,13 @@ static void fake_syevd(const char *wants, const char *uplo, int n, N *a, int lda
   std::vector<N> work((size_t)lwork);
   std::vector<R> reals((size_t)lrwork);
   std::vector<int> integers((size_t)liwork);
+  fake_matrix<N> x(a, n, n, lda);
   if (fake_type<N>::is_complex)
-    fake_call<N>("heevd", wants, uplo, &n, a, &lda, w, work.data(), &lwork, reals.data(), &lrwork,
+    fake_call<N>("heevd", wants, uplo, &n, (N *)x, &lda, w, work.data(), &lwork, reals.data(), &lrwork,
                  integers.data(), &liwork, info);
   else
-    fake_call<N>("syevd", wants, uplo, &n, a, &lda, w, work.data(), &lwork, integers.data(), &liwork, info);
+    fake_call<N>("syevd", wants, uplo, &n, (N *)x, &lda, w, work.data(), &lwork, integers.data(), &liwork,
+                 info);
 }
 
 /* v is V, not its conjugate transpose; the number of no convergence is cuSOLVER's. */
@@ -108,18 +151,19 @@ static void fake_svd(bool vectors, bool econ, int m, int n, N *a, int lda, R *s,
   std::vector<R> reals((size_t)(5 * k * k + 7 * k + 2 * (m + n) * k + 100));
   std::vector<int> integers((size_t)(8 * k + 8));
   const char *const wants = !vectors ? "N" : econ ? "S" : "A";
+  fake_matrix<N> x(a, m, n, lda), left(u, vectors ? m : 0, econ ? k : m, ldu);
   if (fake_type<N>::is_complex)
-    fake_call<N>("gesdd", wants, &m, &n, a, &lda, s, u, &ldu, vt.data(), &ldvt, work.data(), &lwork,
-                 reals.data(), integers.data(), info);
+    fake_call<N>("gesdd", wants, &m, &n, (N *)x, &lda, s, (N *)left, &ldu, vt.data(), &ldvt, work.data(),
+                 &lwork, reals.data(), integers.data(), info);
   else
-    fake_call<N>("gesdd", wants, &m, &n, a, &lda, s, u, &ldu, vt.data(), &ldvt, work.data(), &lwork,
-                 integers.data(), info);
+    fake_call<N>("gesdd", wants, &m, &n, (N *)x, &lda, s, (N *)left, &ldu, vt.data(), &ldvt, work.data(),
+                 &lwork, integers.data(), info);
   if (*info > 0) *info = k + 1;
   for (int i = 0; vectors && i < rows; i++)
     for (int j = 0; j < n; j++) {
-      N x = vt[(size_t)(j * ldvt + i)];
-      if (fake_type<N>::is_complex) ((R *)&x)[1] = -((R *)&x)[1];
-      v[(size_t)i * ldv + j] = x;
+      N of = vt[(size_t)(j * ldvt + i)];
+      if (fake_type<N>::is_complex) ((R *)&of)[1] = -((R *)&of)[1];
+      v[(size_t)i * ldv + j] = of;
     }
 }
 
