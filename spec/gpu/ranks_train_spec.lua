@@ -232,6 +232,33 @@ describe("training on GPUs of several ranks", function()
     ]])
   end)
 
+  it("has one loss scale on all ranks after ranks with fewer batches", function()
+    if most < 2 then return pending("needs 2 GPUs") end
+    on(2, [[
+      local nn, optim = require "accelerate.nn", require "accelerate.optim"
+      local accelerator = accelerate.Accelerator { mixed_precision = "fp16",
+        kwargs_handlers = { accelerate.GradScalerKwargs { init_scale = 4, growth_interval = 2 } } }
+      core.manual_seed(3)
+      local model = nn.Linear(6, 1)
+      local optimizer
+      model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.05 }))
+      local function steps(n)
+        for _ = 1, n do
+          accelerator:backward(model(core.ones(2, 6):to(accelerator.device)):square():mean())
+          optimizer:step()
+          optimizer:zero_grad()
+        end
+      end
+      accelerator:join_uneven_inputs({ model }, { even_batches = false }, function() steps(1 + 2 * rank) end)
+      local state = accelerator.scaler:state_dict()
+      check(state.scale == 8 and state._growth_tracker == 1, state.scale .. " " .. state._growth_tracker)
+      steps(1)
+      local all = accelerate.utils.gather(model.weight:detach())
+      check((all - all:narrow(1, 1, 1)):abs():max():item() == 0, "the ranks' models differ")
+      accelerator:end_training()
+    ]])
+  end)
+
   it("compresses gradients as PyTorch's hooks do", function()
     if most < 2 then return pending("needs 2 GPUs") end
     local reference = require "spec.support.ddp_hooks_reference"

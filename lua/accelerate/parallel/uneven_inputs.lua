@@ -97,12 +97,13 @@ local function shadow(self)
 end
 
 -- Gives every rank the state of a rank that finished last. Otherwise the optimizers of ranks that
--- finished early would be behind, and so would the models of later epochs.
+-- finished early would be behind, and so would the models of later epochs. Loss scales that differ
+-- would weigh the ranks' gradients, and each rank would divide their mean by its own.
 local function catch_up(self, accelerator)
   local root = self.latest
   if not root then return end
   for _, model in ipairs(self.models) do replica.share_from(model, root) end
-  for _, list in ipairs { accelerator._optimizers, accelerator._schedulers } do
+  for _, list in ipairs { accelerator._optimizers, accelerator._schedulers, { accelerator._scaler } } do
     for _, object in ipairs(list) do
       local here = core.dist.rank() == root
       local text = core.dist.broadcast_bytes(here and operations.serialize(object:state_dict(), "the state")
