@@ -62,6 +62,12 @@ ax_status ax_cudnn_attention(ax_device d, bool backward, const ax_cuda_attention
 #include <string>
 #include <vector>
 
+#if CUDNN_VERSION < 90800 /* later headers have them, for a device that is only described */
+static const cudnnBackendAttributeName_t CUDNN_ATTR_ENGINEHEUR_DEVICEPROP = (cudnnBackendAttributeName_t)204,
+                                         CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP =
+                                             (cudnnBackendAttributeName_t)407;
+#endif
+
 /* The target of a plan: cuDNN's handle of a device or, in tests without a GPU, the description of
  * one. */
 struct ax_cudnn_target {
