@@ -195,7 +195,7 @@ template <class S> struct to_weight {
 
 /* One block for each (tile of rows, tile of columns, group, piece of the depth); a thread computes
  * 4 x 4 results. */
-template <class J> static __global__ void tiles(J j, int64_t pieces)
+template <class J> static __global__ void __launch_bounds__(THREADS, 2) tiles(J j, int64_t pieces)
 {
   typedef typename J::T T;
   __shared__ T a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
