@@ -102,6 +102,33 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
   CAST(from, c128, TI, ax_cpu_c128, as_double)
 SOURCES(ALL_CASTS)
 
+/* Floats to int64: processors before AVX-512 have instructions for int32 alone, which a block of
+ * small numbers goes through. */
+#define TO_I64(from, T) \
+  static void from##_to_i64_blocks(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
+  { \
+    if (stride[0] != sizeof(int64_t) || stride[1] != sizeof(T)) { \
+      from##_to_i64(data, stride, n, ctx); \
+      return; \
+    } \
+    for (int64_t lo = 0; lo < n; lo += 1024) { \
+      const int64_t count = n - lo < 1024 ? n - lo : 1024; \
+      const T *x = (const T *)data[1] + lo; \
+      int64_t *out = (int64_t *)data[0] + lo; \
+      int large = 0; \
+      _Pragma("omp simd reduction(| : large)") for (int64_t i = 0; i < count; i++) large |= \
+          !(x[i] > -0x1p31f && x[i] < 0x1p31f); \
+      if (large) { \
+        from##_to_i64((char *const[2]){ (char *)out, (char *)x }, stride, count, ctx); \
+        continue; \
+      } \
+      AX_SIMD \
+      for (int64_t i = 0; i < count; i++) out[i] = (int32_t)x[i]; \
+    } \
+  }
+TO_I64(f32, float)
+TO_I64(f64, double)
+
 /* between the complex types, and their truth value */
 CAST(c64, wide, ax_cpu_c64, ax_cpu_c128, x)
 CAST(c128, narrow, ax_cpu_c128, ax_cpu_c64, x)
@@ -134,13 +161,22 @@ static const ax_loop casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
                [AX_F64] = f32_to_f64,
                [AX_F16] = f32_to_f16_runs,
                [AX_BF16] = f32_to_bf16_runs,
-               [AX_I64] = f32_to_i64,
+               [AX_I64] = f32_to_i64_blocks,
                [AX_I32] = f32_to_i32,
                [AX_U8] = f32_to_u8,
                [AX_BOOL] = f32_to_bool,
                [AX_C64] = f32_to_c64,
                [AX_C128] = f32_to_c128 },
-  [AX_F64] = ROW(f64),
+  [AX_F64] = { [AX_F32] = f64_to_f32,
+               [AX_F64] = f64_to_f64,
+               [AX_F16] = f64_to_f16,
+               [AX_BF16] = f64_to_bf16,
+               [AX_I64] = f64_to_i64_blocks,
+               [AX_I32] = f64_to_i32,
+               [AX_U8] = f64_to_u8,
+               [AX_BOOL] = f64_to_bool,
+               [AX_C64] = f64_to_c64,
+               [AX_C128] = f64_to_c128 },
   [AX_F16] = { [AX_F32] = f16_to_f32_runs,
                [AX_F64] = f16_to_f64,
                [AX_F16] = f16_to_f16,

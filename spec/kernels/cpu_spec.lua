@@ -361,6 +361,22 @@ describe("copies", function()
   end)
 end)
 
+describe("casts to int64", function()
+  it("truncate in blocks of small numbers as beside large ones", function()
+    for _, dtype in ipairs { "float32", "float64" } do
+      local x = (tensor.randn(2500, { dtype = "float64" }) * 1e5):to(dtype)
+      local ends = { 2 ^ 31, -2 ^ 31, -2 ^ 31 - 256, 2 ^ 40, -2 ^ 62, inf, -inf, nan, -0.5, 2 ^ 31 - 128 }
+      local want = { 2 ^ 31, -2 ^ 31, -2 ^ 31 - 256, 2 ^ 40, -2 ^ 62, -2 ^ 63, -2 ^ 63, -2 ^ 63, 0,
+        2 ^ 31 - 128 }
+      local got, each = x:long():double():totable(), x:trunc():totable()
+      for i, v in ipairs(got) do assert.are.equal(each[i], v) end
+      x:narrow(1, 1, #ends):copy_(tensor.tensor(ends, { dtype = dtype }))
+      local beside = x:long():double():totable()
+      for i, v in ipairs(beside) do assert.are.equal(want[i] or got[i], v) end
+    end
+  end)
+end)
+
 describe("logical ops", function()
   it("ask whether an element is 0, in every type and in pairs of types", function()
     local values = { 0, -0.0, 1, -3, nan, inf, 1e-44, 0.5 }
