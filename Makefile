@@ -296,8 +296,8 @@ $(OUT)/libax_cuda_traffic.so: $(TRAFFIC_OBJ) $(EMULATE_SRC:kernels/cuda/%.cpp=$(
 # NVIDIA's libraries as the emulated device meets them: what their documentation says, in plain
 # loops, strict about what it refuses.
 FAKE_OF  := cublasLt cudnn nccl cufft cublas cusolver
-FAKE_SRC := $(if $(CUDA_HOME),$(wildcard $(FAKE_OF:%=spec/support/fake_%.cpp)))
-FAKES    := $(patsubst spec/support/fake_%.cpp,$(OUT)/fakes/lib%.so,$(FAKE_SRC))
+FAKES    := $(if $(CUDA_HOME),$(FAKE_OF:%=$(OUT)/fakes/lib%.so))
+FAKE_PARTS = $(wildcard spec/support/fake_$(1).* spec/support/fake_$(1)_*)
 SONAME_cublasLt := 13
 SONAME_cudnn    := 9
 SONAME_nccl     := 2
@@ -305,11 +305,12 @@ SONAME_cufft    := 12
 SONAME_cublas   := 13
 SONAME_cusolver := 12
 fakes: $(FAKES)
-$(OUT)/fakes/lib%.so: spec/support/fake_%.cpp kernels/cuda/vendor/vendor.h kernels/cuda/emulate/emulate.h Makefile
+$(OUT)/fakes/lib%.so: kernels/cuda/vendor/vendor.h kernels/cuda/emulate/emulate.h Makefile
 	@mkdir -p $(@D)
-	$(call say,c++ $<)
-	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -O2 -shared -o $@.$(SONAME_$*) $< -ldl
+	$(call say,c++ $(filter %.cpp,$^))
+	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -O2 -shared -o $@.$(SONAME_$*) $(filter %.cpp,$^) -ldl
 	@ln -sf $(@F).$(SONAME_$*) $@
+$(foreach f,$(FAKE_OF),$(eval $(OUT)/fakes/lib$(f).so: $(call FAKE_PARTS,$(f))))
 $(OUT)/fakes/libcublas.so $(OUT)/fakes/libcusolver.so: spec/support/fake_lapack.h
 
 # Which plans NVIDIA's own cuDNN has for our graphs, asked without a GPU.
