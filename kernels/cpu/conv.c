@@ -49,11 +49,12 @@ out:
   return st;
 }
 
-/* ---- the gradient of the weight
+/* ---- pieces of the batch
  *
- * oneDNN divides the batch among threads, and the sum then depends on their number.  So the batch
- * is cut here into pieces whose number follows from the sizes; each piece runs on one thread, and
- * the results are added in order. */
+ * For the gradient of the weight, oneDNN divides the batch among threads, and the sum then depends
+ * on their number.  So the batch is cut here into pieces whose number follows from the sizes; each
+ * piece runs on one thread, and the results are added in order.  Gradients of inputs are cut where
+ * oneDNN computes them by matrix products whose sums it divides. */
 
 enum {
   MAX_PIECES = 16,
@@ -63,7 +64,7 @@ enum {
 typedef struct pieces {
   const ax_conv *v;
   const ax_conv_data *d;
-  float *sums; /* one set of weights for each piece */
+  float *sums; /* WEIGHT: one set of weights for each piece */
   char *scratch;
   size_t scratch_bytes; /* for each piece */
   int64_t count, weights;
@@ -84,8 +85,10 @@ static void run_pieces(int64_t lo, int64_t hi, void *ud)
     const int64_t from = v->n * k / p->count, to = v->n * (k + 1) / p->count;
     ax_conv part = *v;
     part.n = to - from;
-    const ax_conv_data d = { (char *)p->d->x + from * ax_conv_x(v) * size, p->sums + k * p->weights,
-                             (char *)p->d->y + from * ax_conv_positions(v) * v->o * size, NULL, true };
+    const ax_conv_data d = { (char *)p->d->x + from * ax_conv_x(v) * size,
+                             p->sums ? p->sums + k * p->weights : p->d->w,
+                             (char *)p->d->y + from * ax_conv_positions(v) * v->o * size, NULL,
+                             p->sums != NULL };
     p->status[k] = ax_dnnl_conv(&part, &d, p->scratch + (size_t)k * p->scratch_bytes, &p->done[k]);
   }
   omp_set_num_threads(threads);
@@ -133,12 +136,36 @@ static ax_status scratch_of_pieces(pieces *p)
   return st;
 }
 
+/* Runs all pieces.  Fails where one did. */
+static ax_status all_pieces(pieces *p, int64_t work, bool *done)
+{
+  size_t bytes = 0;
+  void *scratch = NULL;
+  ax_status st;
+
+  *done = false;
+  AX_TRY(scratch_of_pieces(p));
+  bytes = (size_t)p->count * p->scratch_bytes;
+  if (bytes) AX_TRY(ax_alloc(bytes, &scratch));
+  p->scratch = scratch;
+  ax_cpu_for(p->count, work, run_pieces, p);
+  for (int64_t k = 0; k < p->count; k++) {
+    if (p->status[k] != AX_OK)
+      AX_TRY(ax_fail(p->status[k], "a convolution: a gradient: %s in oneDNN", ax_status_text(p->status[k])));
+    if (!p->done[k]) goto out; /* all or none, since pieces differ only in their batch */
+  }
+  *done = true;
+out:
+  if (scratch) ax_free(scratch, bytes);
+  return st;
+}
+
 static ax_status weight_by_dnnl(const ax_conv *v, const ax_conv_data *d, bool accumulate, bool *done)
 {
   const int64_t positions = v->n * ax_conv_positions(v);
   pieces p = { .v = v, .d = d, .weights = ax_conv_weights(v), .accumulate = accumulate };
-  size_t bytes, scratch_bytes = 0;
-  void *sums = NULL, *scratch = NULL;
+  size_t bytes;
+  void *sums = NULL;
   ax_status st;
 
   p.count = positions / PIECE_POSITIONS < 1 ? 1 : positions / PIECE_POSITIONS;
@@ -152,23 +179,17 @@ static ax_status weight_by_dnnl(const ax_conv *v, const ax_conv_data *d, bool ac
     AX_TRY(ax_alloc(bytes, &sums));
     p.sums = sums;
   }
-  AX_TRY(scratch_of_pieces(&p));
-  scratch_bytes = (size_t)p.count * p.scratch_bytes;
-  if (scratch_bytes) AX_TRY(ax_alloc(scratch_bytes, &scratch));
-  p.scratch = scratch;
-  ax_cpu_for(p.count, positions * p.weights / 16, run_pieces, &p);
-  for (int64_t k = 0; k < p.count; k++) {
-    if (p.status[k] != AX_OK)
-      AX_TRY(ax_fail(p.status[k], "a convolution: the gradient of the weight: %s in oneDNN",
-                     ax_status_text(p.status[k])));
-    if (!p.done[k]) goto out; /* all or none, since pieces differ only in their batch */
-  }
-  *done = true;
-  if (!direct) ax_cpu_for(p.weights, p.weights * p.count, add_pieces, &p);
+  AX_TRY(all_pieces(&p, positions * p.weights / 16, done));
+  if (*done && !direct) ax_cpu_for(p.weights, p.weights * p.count, add_pieces, &p);
 out:
   if (sums) ax_free(sums, bytes);
-  if (scratch) ax_free(scratch, scratch_bytes);
   return st;
+}
+
+static ax_status input_in_pieces(const ax_conv *v, const ax_conv_data *d, bool *done)
+{
+  pieces p = { .v = v, .d = d, .count = v->n < MAX_PIECES ? v->n : MAX_PIECES };
+  return all_pieces(&p, v->n * ax_conv_positions(v) * ax_conv_weights(v) / 16, done);
 }
 
 /* ---- the three kernels */
@@ -204,6 +225,7 @@ static ax_status run(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   if (ax_wino_fits(v)) return ax_wino(v, d, accumulate);
   if ((v->dtype == AX_F32 || v->dtype == AX_BF16) && v->d && v->h && v->w && moderate(v)) {
     if (v->what == AX_CONV_WEIGHT) st = weight_by_dnnl(v, d, accumulate, &done);
+    else if (v->what == AX_CONV_INPUT && ax_dnnl_conv_divides_sums(v)) st = input_in_pieces(v, d, &done);
     else st = by_dnnl(v, d, &done);
     if (st != AX_OK || done) return st;
   }

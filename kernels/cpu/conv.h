@@ -40,6 +40,8 @@ typedef struct ax_conv_data {
  * ax_dnnl_conv_scratch gives for the case and number of threads. */
 ax_status ax_dnnl_conv(const ax_conv *v, const ax_conv_data *d, void *scratch, bool *done);
 ax_status ax_dnnl_conv_scratch(const ax_conv *v, size_t *bytes);
+/* Whether sums of the case depend on the number of threads. */
+bool ax_dnnl_conv_divides_sums(const ax_conv *v);
 
 /* winograd.c: float32 and bfloat16 (computed in float32), where ax_wino_fits.  WEIGHT adds to w
  * when `accumulate`. */

@@ -4,6 +4,7 @@
  * dnnl.h keeps the primitives of a thread's last shapes.  Images are passed as they are; the small
  * weights are reordered for each call, since oneDNN's code needs them in blocks. */
 #include "conv.h"
+#include "gemm.h"
 
 #include "dnnl.h"
 
@@ -88,6 +89,7 @@ typedef struct entry {
   dnnl_primitive_t reorder; /* of the weights, into blocks or (WEIGHT) out of them; NULL: not needed */
   dnnl_memory_t x, w, bias, y, packed;
   size_t packed_bytes;
+  bool divides_sums;
 } entry;
 _Static_assert(offsetof(entry, key) == sizeof(ax_dnnl_head), "the key follows the head");
 
@@ -190,6 +192,7 @@ static dnnl_status_t entry_build(void *ud, const void *key)
     st = dnnl_unimplemented;
     goto out;
   }
+  e->divides_sums = strstr(code, "gemm") && ax_dnnl_divides_sums();
   const desc packed = dnnl_primitive_desc_query_md(pd,
                                                    v->what == AX_CONV_WEIGHT ? dnnl_query_diff_weights_md
                                                                              : dnnl_query_weights_md,
@@ -258,6 +261,12 @@ ax_status ax_dnnl_conv_scratch(const ax_conv *v, size_t *bytes)
   const ax_status st = lookup(v, &e);
   *bytes = st == AX_OK ? e->packed_bytes : 0;
   return st;
+}
+
+bool ax_dnnl_conv_divides_sums(const ax_conv *v)
+{
+  entry *e;
+  return lookup(v, &e) == AX_OK && e->divides_sums;
 }
 
 ax_status ax_dnnl_conv(const ax_conv *v, const ax_conv_data *d, void *packed, bool *done)

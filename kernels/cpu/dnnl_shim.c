@@ -167,6 +167,16 @@ bool ax_dnnl_multiplies_bf16(void)
   return (isa & least) == least;
 }
 
+bool ax_dnnl_divides_sums(void)
+{
+  static __thread int known; /* 1: no, 2: yes */
+  if (!known) {
+    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), least = dnnl_cpu_isa_avx512_core;
+    known = (isa & least) == least ? 1 : 2;
+  }
+  return known == 2;
+}
+
 const char *ax_dnnl_version(void)
 {
   static char text[32];

@@ -123,3 +123,22 @@ void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c)
   job j = { g, a, b, c, (g->n + TILE - 1) / TILE, (g->m + TILE - 1) / TILE };
   ax_cpu_for(g->batch * j.across * j.down, g->batch * g->m * g->n * (g->k / 4 + 1), ranges[g->dtype], &j);
 }
+
+/* c = bias in each row, for kernels that can only add to c. */
+static void spread_bias(const ax_gemm *g, const void *bias, void *c)
+{
+  const size_t size = ax_dtype_size((ax_dtype)g->dtype);
+  for (int64_t i = 0; i < g->batch; i++)
+    for (int64_t y = 0; y < g->m; y++)
+      memcpy((char *)c + (size_t)(i * g->c[0] + y * g->c[1]) * size, bias, (size_t)g->n * size);
+}
+
+void ax_cpu_gemm_bias(ax_gemm g, const void *a, const void *b, const void *bias, void *c)
+{
+  if (g.bias) {
+    spread_bias(&g, bias, c);
+    g.bias = 0;
+    g.accumulate = 1;
+  }
+  ax_cpu_gemm(&g, a, b, c);
+}

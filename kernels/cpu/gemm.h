@@ -21,9 +21,14 @@ static inline ax_dtype ax_gemm_bias(const ax_gemm *g) { return g->wide_bias ? AX
 /* matmul.c: the fastest way for g; any float or integer type; sizes may be 0. */
 ax_status ax_cpu_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
 
+/* matmul.c: half types by converting both operands to float32, and rounding once unless g is
+ * wide. */
+ax_status ax_cpu_widened_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
+
 /* gemm.c: any steps; float32, float64, int64, int32, uint8 (integers wrap around).  No bias, no
  * wide results. */
 void ax_cpu_gemm(const ax_gemm *g, const void *a, const void *b, void *c);
+void ax_cpu_gemm_bias(ax_gemm g, const void *a, const void *b, const void *bias, void *c); /* with one */
 
 /* narrow.c: float32 and half types; a few rows by a matrix whose columns are each adjacent.  Types
  * that the processor does not multiply (their matrices would be converted as a whole) go there with
@@ -39,6 +44,15 @@ ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const voi
 /* Whether the processor multiplies bfloat16.  Where it does not, oneDNN imitates the instructions
  * and takes three times as long as it takes for float32. */
 bool ax_dnnl_multiplies_bf16(void);
+/* Whether sums of float32 products depend on the number of threads, whatever the sizes. */
+bool ax_dnnl_divides_sums(void);
 const char *ax_dnnl_version(void); /* "2.6.3" */
+
+/* gemm_pieces.c: ways to use oneDNN whose bits do not depend on the number of threads.  slices: of
+ * a product that is too deep, with float32 results.  pieces: float32, where oneDNN divides sums. */
+bool ax_dnnl_too_deep(const ax_gemm *g);
+ax_status ax_dnnl_gemm_slices(const ax_gemm *all, const void *a, const void *b, const void *bias, void *c,
+                              bool *done);
+ax_status ax_dnnl_gemm_pieces(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
 
 #endif

@@ -40,56 +40,7 @@ static ax_status widen(const ax_gemm *g, int64_t rows, int64_t cols, int64_t *st
   return st;
 }
 
-/* c = bias in each row, for kernels that can only add to c. */
-static void spread_bias(const ax_gemm *g, const void *bias, void *c)
-{
-  const size_t size = ax_dtype_size((ax_dtype)g->dtype);
-  for (int64_t i = 0; i < g->batch; i++)
-    for (int64_t y = 0; y < g->m; y++)
-      memcpy((char *)c + (size_t)(i * g->c[0] + y * g->c[1]) * size, bias, (size_t)g->n * size);
-}
-
-static void own(ax_gemm g, const void *a, const void *b, const void *bias, void *c)
-{
-  if (g.bias) {
-    spread_bias(&g, bias, c);
-    g.bias = 0;
-    g.accumulate = 1;
-  }
-  ax_cpu_gemm(&g, a, b, c);
-}
-
 static ax_status run(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
-static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c);
-
-/* oneDNN divides k among threads when a is transposed and k is at least 2048 (the gradient of a
- * weight over a large batch), and the result then depends on their number.  So no single product is
- * that deep. */
-#define DEEP 2048
-#define SLICE 1024
-
-static ax_status in_slices(const ax_gemm *all, const void *a, const void *b, const void *bias, void *c,
-                           bool *done)
-{
-  const int64_t size = (int64_t)ax_dtype_size((ax_dtype)all->dtype), k = all->k;
-  ax_gemm g = *all;
-  ax_status st = AX_OK;
-
-  for (int64_t at = 0; at < k; at += SLICE) {
-    g.k = k - at < SLICE ? k - at : SLICE;
-    const char *slice_a = (const char *)a + at * g.a[2] * size,
-               *slice_b = (const char *)b + at * g.b[1] * size;
-    AX_TRY(ax_dnnl_gemm(&g, slice_a, slice_b, bias, c, done));
-    if (!*done && at == 0) break; /* nothing has been written: the caller has other ways */
-    if (!*done && g.wide) AX_TRY(widened(&g, slice_a, slice_b, NULL, c));
-    else if (!*done) ax_cpu_gemm(&g, slice_a, slice_b, c);
-    *done = true;
-    g.bias = 0;
-    g.accumulate = 1;
-  }
-out:
-  return st;
-}
 
 /* float32, and half types where oneDNN has them. */
 static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bias, void *c, bool *done)
@@ -104,7 +55,7 @@ static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bi
   ax_tidy_steps(g.k, g.n, g.b);
   if (g.m == 1) g.c[1] = g.n;
   if (g.batch == 1) g.a[0] = g.b[0] = g.c[0] = 0;
-  const bool deep = g.batch == 1 && g.k >= DEEP && g.a[1] == 1 && g.m > 1;
+  const bool deep = ax_dnnl_too_deep(&g);
   /* half results would be rounded after each slice */
   if (!ax_blas_takes(g.m, g.k, g.a) || (deep && ax_gemm_out(&g) != AX_F32)) {
     AX_TRY(pack((ax_dtype)g.dtype, &g, g.m, g.k, g.a, a, &own_a, &bytes_a));
@@ -114,7 +65,10 @@ static ax_status by_dnnl(ax_gemm g, const void *a, const void *b, const void *bi
     AX_TRY(pack((ax_dtype)g.dtype, &g, g.k, g.n, g.b, b, &own_b, &bytes_b));
     b = own_b;
   }
-  AX_TRY((deep && !own_a ? in_slices : ax_dnnl_gemm)(&g, a, b, bias, c, done));
+  if (g.dtype == AX_F32 && ax_dnnl_divides_sums()) {
+    *done = true;
+    AX_TRY(ax_dnnl_gemm_pieces(&g, a, b, bias, c));
+  } else AX_TRY((deep && !own_a ? ax_dnnl_gemm_slices : ax_dnnl_gemm)(&g, a, b, bias, c, done));
 out:
   if (own_a) ax_free(own_a, bytes_a);
   if (own_b) ax_free(own_b, bytes_b);
@@ -123,7 +77,7 @@ out:
 
 /* Computes half types in float32: converts both operands, and rounds the result once unless it is
  * wide. */
-static ax_status widened(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+ax_status ax_cpu_widened_product(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
   const ax_dtype d = (ax_dtype)g->dtype;
   const int64_t c_shape[3] = { g->batch, g->m, g->n }, c_step[3] = { g->c[0], g->c[1], 1 };
@@ -249,10 +203,10 @@ static ax_status run(const ax_gemm *g, const void *a, const void *b, const void 
   if (done) return AX_OK;
   if (ax_is_half((ax_dtype)g->dtype)) {
     count(g, true);
-    return widened(g, a, b, bias, c);
+    return ax_cpu_widened_product(g, a, b, bias, c);
   }
   count(g, false);
-  own(*g, a, b, bias, c);
+  ax_cpu_gemm_bias(*g, a, b, bias, c);
 out:
   return st;
 }

@@ -1,0 +1,134 @@
+/* Products by oneDNN whose bits do not depend on the number of threads.
+ *
+ * With AVX-512, oneDNN divides k among threads when a is transposed and k is at least 2048 (the
+ * gradient of a weight over a large batch).  So no single product is that deep.
+ *
+ * Without AVX-512 it divides k for most sizes.  So a product is cut into pieces of the result,
+ * whose number follows from the sizes alone, and each piece runs on one thread. */
+#include "gemm.h"
+
+#include <omp.h>
+
+/* ---- slices of k */
+
+#define DEEP 2048
+#define SLICE 1024
+
+bool ax_dnnl_too_deep(const ax_gemm *g)
+{
+  return !ax_dnnl_divides_sums() && g->batch == 1 && g->k >= DEEP && g->a[1] == 1 && g->m > 1;
+}
+
+ax_status ax_dnnl_gemm_slices(const ax_gemm *all, const void *a, const void *b, const void *bias, void *c,
+                              bool *done)
+{
+  const int64_t size = (int64_t)ax_dtype_size((ax_dtype)all->dtype), k = all->k;
+  ax_gemm g = *all;
+  ax_status st = AX_OK;
+
+  for (int64_t at = 0; at < k; at += SLICE) {
+    g.k = k - at < SLICE ? k - at : SLICE;
+    const char *slice_a = (const char *)a + at * g.a[2] * size,
+               *slice_b = (const char *)b + at * g.b[1] * size;
+    AX_TRY(ax_dnnl_gemm(&g, slice_a, slice_b, bias, c, done));
+    if (!*done && at == 0) break; /* nothing has been written: the caller has other ways */
+    if (!*done && g.wide) AX_TRY(ax_cpu_widened_product(&g, slice_a, slice_b, NULL, c));
+    else if (!*done) ax_cpu_gemm(&g, slice_a, slice_b, c);
+    *done = true;
+    g.bias = 0;
+    g.accumulate = 1;
+  }
+out:
+  return st;
+}
+
+/* ---- pieces of the result */
+
+enum {
+  MOST = 16,
+  LEAST = 1 << 18, /* multiplications of a piece: 10 microseconds */
+  SPAN = 128,      /* rows or columns */
+  UNIT = 48        /* of cuts: whole tiles of oneDNN's */
+};
+
+typedef struct pieces {
+  const ax_gemm *g;
+  const char *a, *b, *bias;
+  char *c;
+  enum { ROWS, COLUMNS, MATRICES } cut;
+  int64_t count;
+  ax_status status[MOST];
+  bool done[MOST];
+} pieces;
+
+/* Where piece k begins. */
+static int64_t start_of(const pieces *p, int64_t length, int64_t k)
+{
+  const int64_t unit = p->cut == MATRICES ? 1 : UNIT, units = length / unit;
+  return k == p->count ? length : units * k / p->count * unit;
+}
+
+static void run_pieces(int64_t lo, int64_t hi, void *ud)
+{
+  pieces *p = ud;
+  const ax_gemm *g = p->g;
+  const int threads = omp_get_max_threads();
+
+  if (threads > 1) omp_set_num_threads(1); /* of this thread: its primitives are made for one */
+  for (int64_t k = lo; k < hi; k++) {
+    ax_gemm part = *g;
+    int64_t *length = p->cut == ROWS ? &part.m : p->cut == COLUMNS ? &part.n : &part.batch;
+    const int64_t from = start_of(p, *length, k), until = start_of(p, *length, k + 1),
+                  size = (int64_t)sizeof(float);
+    const char *a = p->a, *b = p->b, *bias = p->bias;
+    char *c = p->c;
+    *length = until - from;
+    if (p->cut != COLUMNS) a += from * g->a[p->cut == ROWS] * size;
+    if (p->cut != ROWS) b += from * g->b[p->cut == COLUMNS ? 2 : 0] * size;
+    if (p->cut == COLUMNS && bias) bias += from * size;
+    c += from * (p->cut == ROWS ? g->c[1] : p->cut == COLUMNS ? 1 : g->c[0]) * size;
+    if (part.batch == 1) part.a[0] = part.b[0] = part.c[0] = 0;
+    p->status[k] = ax_dnnl_gemm(&part, a, b, bias, c, &p->done[k]);
+    if (p->status[k] == AX_OK && !p->done[k]) ax_cpu_gemm_bias(part, a, b, bias, c);
+  }
+  if (threads > 1) omp_set_num_threads(threads);
+}
+
+/* The least length of a piece of a matrix with `other` columns or rows.  oneDNN packs matrices
+ * whose 1/m + 1/n is below 0.0038, and reads smaller ones in place, which is half as fast where
+ * rows are 4 KB apart.  So pieces of a product that is packed are packed too. */
+static int64_t span_of(int64_t length, int64_t other)
+{
+  const double limit = 0.0038 - 1.0 / (double)other;
+  if (1.0 / (double)length >= limit) return SPAN;
+  return limit * SPAN < 1 ? (int64_t)(1 / limit) + 1 : SPAN;
+}
+
+/* How many pieces, and of what. */
+static int64_t count_of(const ax_gemm *g, pieces *p)
+{
+  /* The other matrix is packed for each piece: the shorter one. */
+  p->cut = g->batch > 1 ? MATRICES : g->m >= g->n ? ROWS : COLUMNS;
+  const int64_t length = p->cut == MATRICES ? g->batch
+                         : p->cut == ROWS   ? g->m
+                                            : g->n,
+                least = g->batch * g->m * g->n * g->k / LEAST;
+  int64_t count = length;
+  if (p->cut != MATRICES) {
+    count /= span_of(length, p->cut == ROWS ? g->n : g->m);
+    if (count < 2 && length >= 2 * UNIT) count = 2;
+  }
+  if (count > least) count = least;
+  return count > MOST ? MOST : count < 1 ? 1 : count;
+}
+
+ax_status ax_dnnl_gemm_pieces(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
+{
+  pieces p;
+  p.g = g, p.a = a, p.b = b, p.bias = bias, p.c = c;
+  p.count = count_of(g, &p);
+  ax_cpu_for(p.count, g->batch * g->m * g->n * g->k, run_pieces, &p);
+  for (int64_t k = 0; k < p.count; k++)
+    if (p.status[k] != AX_OK) return p.status[k];
+  return AX_OK;
+}
