@@ -118,6 +118,7 @@ static const int GRACE = 3; /* ticks before it acts: the owner may raise the err
 struct watch_state {
   uint64_t finished, ticket; /* ended; the oldest open one */
   int64_t waited, before;
+  bool queued;  /* it is in the stream */
   bool running; /* its time runs */
   int bad;
 };
@@ -135,12 +136,13 @@ static bool find_open(communicator *g, watch_state *w)
   cudaGetLastError();
   const uint64_t ticket = g->joined.load() ? w->finished + 1 : 0;
   if (ticket > begun) return false;
-  if (ticket != w->ticket) w->running = false;
+  const bool queued = ticket > 0 && ticket <= issued;
+  if (ticket != w->ticket || queued != w->queued) w->running = false;
   w->ticket = ticket;
+  w->queued = queued;
   if (!w->running)
-    w->running = ticket > 0 && ticket <= issued
-                     ? cudaEventQuery(g->ready[ax_nccl_slot(ticket)]) == cudaSuccess
-                     : g->inside.load() != 0;
+    w->running =
+        queued ? cudaEventQuery(g->ready[ax_nccl_slot(ticket)]) == cudaSuccess : g->inside.load() != 0;
   cudaGetLastError();
   return true;
 }
@@ -204,7 +206,7 @@ static void tick(communicator *g, watch_state *w)
 static void *watchdog(void *argument)
 {
   communicator *g = (communicator *)argument;
-  watch_state w = { 0, 0, 0, ax_monotonic_ns(), false, 0 };
+  watch_state w = { 0, 0, 0, ax_monotonic_ns(), false, false, 0 };
   struct timespec next;
 
   cudaSetDevice(g->device);

@@ -98,6 +98,8 @@ define("vander", "x:T N:int? increasing:bool=false",
   "powers of the elements of a vector, N - 1 to 0 or rising",
   function(x, n, increasing)
     if x.ndim ~= 1 then options.fail("vander: expected a vector, got shape %s", define.shape_text(x)) end
+    if n and n < 0 then options.fail("vander: N must be at least 0, got %d", n) end
+    if n == 0 then return x:new_empty(x:numel(), 0) end
     local powers = linalg().vander(x, { N = n })
     return increasing and powers or powers:flip(-1)
   end, "function")

@@ -89,16 +89,6 @@ define.plain("scalar_tensor", "tensor.scalar_tensor(value, { dtype, device })", 
 define("diagflat", "x:T offset:int=0", "a matrix with the elements of x on a diagonal", function(x, offset)
   return x:reshape(-1):diag(offset)
 end)
-define("vander", "x:T N:int? increasing:bool=false", "the powers of a vector's elements, as columns",
-  function(x, n, increasing)
-    if x.ndim ~= 1 then options.fail("vander: expected a vector, got %s", shape_text(x)) end
-    n = n or x:numel()
-    if n < 0 then options.fail("vander: N must be at least 0, got %d", n) end
-    local powers = core.arange(n, { device = x.device }):to(x.dtype)
-    if not increasing then powers = powers:flip(1) end
-    return x:unsqueeze(2) ^ powers
-  end)
-
 -- ---- cuts and changed copies
 
 for _, entry in ipairs { { "vsplit", 1 }, { "dsplit", 3 } } do
