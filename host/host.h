@@ -250,6 +250,6 @@ void ax_session_push(lua_State *L);
 
 /* Runs the plan in forked processes, one for each rank of this machine.  Returns the exit status of
  * the run. */
-int ax_launch(ax_plan *plan);
+int ax_launch_ranks(ax_plan *plan);
 
 #endif

@@ -270,7 +270,7 @@ static int start_again(launching *l, ax_launched *r)
   return status;
 }
 
-int ax_launch(ax_plan *plan)
+int ax_launch_ranks(ax_plan *plan)
 {
   launching l = { .plan = plan, .ranks = ax_config_ranks_here(plan), .launcher = getpid() };
   static ax_launched r;

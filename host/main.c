@@ -74,7 +74,7 @@ static int run(ax_plan *plan)
     if ((status = read_stdin(plan)) != 0) return status;
   report_ranks(plan);
   ax_options_check_script(plan);
-  if (ranks > 1 || plan->join.who || needs_launcher(plan)) return ax_launch(plan);
+  if (ranks > 1 || plan->join.who || needs_launcher(plan)) return ax_launch_ranks(plan);
   ax_config_export(plan, 1);
   ax_family_alone();
   return ax_interp_run(plan, NULL);
