@@ -94,17 +94,18 @@ static void run_pieces(int64_t lo, int64_t hi, void *ud)
   if (threads > 1) omp_set_num_threads(threads);
 }
 
-/* The least length of a piece of a matrix with `other` columns or rows.  oneDNN packs matrices
- * whose 1/m + 1/n is below 0.0038, and reads smaller ones in place, which is half as fast where
- * rows are 4 KB apart.  So pieces of a product that is packed are packed too. */
+/* oneDNN packs matrices where 1/m + 1/n is below PACKS, and reads smaller ones in place, which is
+ * half as fast where rows are 4 KB apart.  So pieces of a product that is packed are packed too.
+ * Returns their least length, for a matrix with `other` columns or rows. */
+#define PACKS 0.0038
 static int64_t span_of(int64_t length, int64_t other)
 {
-  const double limit = 0.0038 - 1.0 / (double)other;
+  const double limit = PACKS - 1.0 / (double)other;
   if (1.0 / (double)length >= limit) return SPAN;
   return limit * SPAN < 1 ? (int64_t)(1 / limit) + 1 : SPAN;
 }
 
-/* How many pieces, and of what. */
+/* How many pieces, and of what.  0: a product that is packed and cannot be cut into such. */
 static int64_t count_of(const ax_gemm *g, pieces *p)
 {
   /* The other matrix is packed for each piece: the shorter one. */
@@ -115,7 +116,9 @@ static int64_t count_of(const ax_gemm *g, pieces *p)
                 least = g->batch * g->m * g->n * g->k / LEAST;
   int64_t count = length;
   if (p->cut != MATRICES) {
-    count /= span_of(length, p->cut == ROWS ? g->n : g->m);
+    const int64_t span = span_of(length, p->cut == ROWS ? g->n : g->m);
+    count /= span;
+    if (count < 2 && span > SPAN) return 0;
     if (count < 2 && length >= 2 * UNIT) count = 2;
   }
   if (count > least) count = least;
@@ -127,6 +130,10 @@ ax_status ax_dnnl_gemm_pieces(const ax_gemm *g, const void *a, const void *b, co
   pieces p;
   p.g = g, p.a = a, p.b = b, p.bias = bias, p.c = c;
   p.count = count_of(g, &p);
+  if (p.count == 0) {
+    ax_cpu_gemm_bias(*g, a, b, bias, c);
+    return AX_OK;
+  }
   ax_cpu_for(p.count, g->batch * g->m * g->n * g->k, run_pieces, &p);
   for (int64_t k = 0; k < p.count; k++)
     if (p.status[k] != AX_OK) return p.status[k];
