@@ -136,7 +136,8 @@ $(LUAJIT)/src/libluajit.a: $(LUAJIT).flags host/tools/get_luajit
 $(HOST_OBJ): | $(LUAJIT)/src/libluajit.a $(ATTRS)
 
 OP_TABLE := $(wildcard host/core/*.def host/core/*/*.def)
-$(ATTRS): host/tools/attrs.c host/core/ops/signature.c host/signature.h host/plugin.h $(OP_TABLE) Makefile
+$(ATTRS): host/tools/attrs.c host/core/ops/signature.c host/signature.h host/plugin.h \
+          host/optim_table.h $(OP_TABLE) Makefile
 	@mkdir -p $(@D)
 	$(call say,write $@)
 	$(Q)$(HOST_CC) -std=gnu11 $(WARN) -Ihost -DAX_NO_OP_ATTRS -o $(@D)/attrs $(filter %.c,$^) -lpthread

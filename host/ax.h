@@ -335,10 +335,10 @@ AX_API double ax_optim_first(ax_optim_kind kind, const ax_hyper *h, int k);
 AX_API double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t step, double before);
 
 /* Runs the backend's kernel over runs that share dtype (float32, float64) and are on `device`.
- * live: NULL, or numbers in the device's memory to use instead of the host's; ENOIMPL then for
- * kinds with a state of form NUMBER, which the host computes. */
+ * device_args: NULL, or numbers in the device's memory to use instead of the host's; ENOIMPL then
+ * for kinds with a state of form NUMBER, which the host computes. */
 AX_API ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs,
-                               int n, const ax_hyper *h, const ax_optim_live *live);
+                               int n, const ax_hyper *h, const ax_optim_device_args *device_args);
 
 /* Many floating-point tensors of any layout at once; entries may be NULL.  The norm over all their
  * elements: p any number but 0, also INFINITY and -INFINITY; in float64, in fixed order. */

@@ -158,7 +158,8 @@ typedef struct ax_optim_call {
   /* float32, one element, on the parameters' device: not 0 means that the step changes nothing;
    * NULL: never */
   ax_tensor *skip;
-  const ax_optim_live *live; /* device memory to read instead of the group's own numbers; NULL: none */
+  /* device memory to read instead of the group's own numbers; NULL: none */
+  const ax_optim_device_args *device_args;
   /* NULL: none are made; else receives a list, possibly empty, for ax_optim_record_free */
   ax_optim_record **records;
 } ax_optim_call;

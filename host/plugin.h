@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #define AX_API __attribute__((visibility("default")))
+#define AX_COLD __attribute__((cold)) /* calls lie apart from the code that runs at every op */
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define AX_ABI 10       /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
@@ -27,7 +28,7 @@ typedef enum {
 
 /* Writes the thread's message and returns `st`, so that `return ax_fail(AX_ESHAPE, "...", ...)`
  * reads well. */
-AX_API ax_status ax_fail(ax_status st, const char *fmt, ...) AX_PRINTF(2, 3);
+AX_API AX_COLD ax_status ax_fail(ax_status st, const char *fmt, ...) AX_PRINTF(2, 3);
 /* The message of the last ax_fail on this thread.  Borrowed until the next one. */
 AX_API const char *ax_last_error(void);
 AX_API const char *ax_status_text(ax_status st);
@@ -323,80 +324,9 @@ AX_API bool ax_convolution_tf32(void);
  * torch.use_deterministic_algorithms; true at first. */
 AX_API bool ax_deterministic(void);
 
-/* ---- optimizers: one pass over a segment table ----------------------------------------------- */
-
-enum { AX_MAX_STATES = 3 };
-
-typedef enum {
-#define OPTIM(ID, ...) AX_OPTIM_##ID,
-#include "core/optim.def"
-  AX_OPTIM_COUNT
-} ax_optim_kind;
-
-/* The hyperparameters of a step, named in optim.def; those that a kind does not take are 0. */
-typedef struct ax_hyper {
-#define NUMBER(name) double name;
-#define PAIR(name) double name[2];
-#define FLAG(name) bool name;
-#define HYPER(name, form) form(name)
-#include "core/optim.def"
-#undef FLAG
-#undef PAIR
-#undef NUMBER
-} ax_hyper;
-
-typedef enum { AX_STATE_EACH, AX_STATE_ROWS, AX_STATE_COLS, AX_STATE_SMALL, AX_STATE_NUMBER } ax_state_form;
-typedef struct ax_optim_state {
-  const char *name;
-  ax_state_form form;
-} ax_optim_state;
-typedef struct ax_optim_row {
-  const char *name;
-  const char *hyper; /* names of ax_hyper's fields, separated by a space */
-  bool by_matrix;
-  int n_states;
-  ax_optim_state states[AX_MAX_STATES];
-} ax_optim_row;
-AX_API extern const ax_optim_row ax_optims[AX_OPTIM_COUNT];
-
-/* One run of parameters: neighbouring members of an optimizer group (flat.h) that are stepped as
- * one. */
-typedef struct ax_segment {
-  void *param, *state[AX_MAX_STATES]; /* of the param's dtype; states NULL where they are not kept */
-  /* the working copy, of work_dtype (bfloat16 or float16): the kernel writes the new parameter
-   * there, rounded; NULL: none */
-  void *work;
-  const void *grad;
-  ax_dtype work_dtype;
-  int64_t n;
-  /* count including this step.  SGD: 1 means that the momentum buffer is not yet filled */
-  int64_t step;
-  int64_t rows, cols; /* by_matrix: size of each of the n / (rows * cols) matrices; 0: fewer than two dims */
-  double number;      /* the state of form NUMBER, as the step before has left it */
-} ax_segment;
-/* Device memory that a step reads, for values that the host does not know when it issues the
- * step. */
-typedef struct ax_optim_live {
-  const float *skip; /* non-zero: the step changes nothing (gradients overflowed); NULL: never skip */
-  /* steps skipped so far, subtracted from the segments' `step`; a skipped step adds 1.  NULL: 0,
-   * and not counted */
-  int64_t *skipped;
-  /* read instead of the host's copy (captured steps); NULL: the host's copy.  Both must keep the
-   * same states */
-  const ax_hyper *hyper;
-  const int64_t *ran; /* added to the segments' `step` (captured steps: replays so far); NULL: 0 */
-  /* gradients count as multiplied by min(1, max_norm / (*norm + 1e-6)), rounded, or by NaN; NULL:
-   * as they are.  Not for kinds that are `by_matrix` */
-  const double *norm;
-  double max_norm;
-} ax_optim_live;
-/* Whether any of the numbers but the norm come from the device. */
-static inline bool ax_optim_counts(const ax_optim_live *l)
-{
-  return l && (l->skip || l->skipped || l->hyper || l->ran);
-}
-
 /* ---- backends -------------------------------------------------------------------------------- */
+
+#include "optim_table.h"
 
 /* One operand of a pointwise or reducing kernel. */
 typedef struct ax_operand {
@@ -494,7 +424,7 @@ typedef struct ax_backend {
    * entries: the one above.  NULL: the ones above take complex numbers too. */
   const ax_kernel *complex_kernels;
   ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
-                     const ax_hyper *h, const ax_optim_live *live);
+                     const ax_hyper *h, const ax_optim_device_args *device_args);
   /* sum over all segments of |grad|^p (p = INFINITY: the largest, -INFINITY: the least; NaN if
    * there is one), in float64, in an order that does not depend on threads */
   ax_status (*norm)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);

@@ -137,7 +137,7 @@ static int optim_needs(lua_State *L)
 }
 
 /* core.optim_hyper(kind, hyper) -> a uint8 tensor on the CPU: the hyperparameters in the form that
- * a step reads from device memory (live.hyper) */
+ * a step reads from device memory (device_args.hyper) */
 static int optim_hyper(lua_State *L)
 {
   const int64_t size = (int64_t)sizeof(ax_hyper);

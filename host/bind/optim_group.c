@@ -259,9 +259,9 @@ static int group_zero_grad(lua_State *L)
 
 /* ---- steps */
 
-/* The memory of field `name` of the table of live numbers at idx, or NULL.  The field must be a
+/* The memory of field `name` of the table of device numbers at idx, or NULL.  The field must be a
  * contiguous tensor of `dtype` on the parameters' device. */
-static void *live_field(lua_State *L, int idx, const char *fn, const char *name, ax_dtype dtype,
+static void *device_arg(lua_State *L, int idx, const char *fn, const char *name, ax_dtype dtype,
                         int64_t numel, ax_device device, bool written)
 {
   char a[16], b[16];
@@ -270,13 +270,13 @@ static void *live_field(lua_State *L, int idx, const char *fn, const char *name,
   lua_getfield(L, idx, name);
   if (lua_isnil(L, -1)) return lua_pop(L, 1), NULL;
   t = ax_lua_opt_tensor(L, -1, fn);
-  if (!t) ax_lua_error(L, fn, "live: %s: expected a tensor, got %s", name, ax_lua_describe(L, -1));
+  if (!t) ax_lua_error(L, fn, "device_args: %s: expected a tensor, got %s", name, ax_lua_describe(L, -1));
   if (t->dtype != dtype || t->numel != numel || !ax_tensor_is_contiguous(t))
-    ax_lua_error(L, fn, "live: %s must be %lld elements of %s, contiguous, got %lld of %s", name,
+    ax_lua_error(L, fn, "device_args: %s must be %lld elements of %s, contiguous, got %lld of %s", name,
                  (long long)numel, ax_dtype_name(dtype), (long long)t->numel,
                  ax_dtype_name((ax_dtype)t->dtype));
   if (!ax_same_device(t->device, device))
-    ax_lua_error(L, fn, "live: %s lies on %s and the parameters on %s", name,
+    ax_lua_error(L, fn, "device_args: %s lies on %s and the parameters on %s", name,
                  ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
   if (written) {
     ax_will_write(t);
@@ -298,18 +298,18 @@ static void push_records(lua_State *L, ax_optim_record **records)
   }
 }
 
-/* group:step(hyper, live, recorded): one update.  live: nil; a float32 tensor on the parameters'
- * device, not 0 where the step is to be skipped; or { skip = float32, skipped = int64, hyper =
- * optim_hyper's, ran = int64 }, tensors on that device, each optional: see ax_optim_live.  Step
- * counts rise whether or not the device skips the step.  recorded true: returns a list of records,
- * one for each kernel call. */
+/* group:step(hyper, device_args, recorded): one update.  device_args: nil; a float32 tensor on the
+ * parameters' device, not 0 where the step is to be skipped; or { skip = float32, skipped = int64,
+ * hyper = optim_hyper's, ran = int64 }, tensors on that device, each optional: see
+ * ax_optim_device_args.  Step counts rise whether or not the device skips the step.  recorded true:
+ * returns a list of records, one for each kernel call. */
 static int group_step(lua_State *L)
 {
   group_box *box = ax_lua_check_object(L, 1, &group_class, "step");
   ax_optim_group *g = check_group(L, 1, box->step);
   ax_optim_record *records = NULL;
   ax_optim_call call = { 0 };
-  ax_optim_live live;
+  ax_optim_device_args device_args;
   ax_hyper h;
   ax_status st;
 
@@ -317,11 +317,11 @@ static int group_step(lua_State *L)
   ax_lua_read_hyper(L, 2, box->step, ax_optim_group_kind(g), &h);
   if (lua_istable(L, 3) && ax_optim_group_size(g) > 0) {
     const ax_device d = ax_optim_group_param(g, 0)->device;
-    live.skip = live_field(L, 3, box->step, "skip", AX_F32, 1, d, false);
-    live.skipped = live_field(L, 3, box->step, "skipped", AX_I64, 1, d, true);
-    live.hyper = live_field(L, 3, box->step, "hyper", AX_U8, (int64_t)sizeof(ax_hyper), d, false);
-    live.ran = live_field(L, 3, box->step, "ran", AX_I64, 1, d, false);
-    call.live = &live;
+    device_args.skip = device_arg(L, 3, box->step, "skip", AX_F32, 1, d, false);
+    device_args.skipped = device_arg(L, 3, box->step, "skipped", AX_I64, 1, d, true);
+    device_args.hyper = device_arg(L, 3, box->step, "hyper", AX_U8, (int64_t)sizeof(ax_hyper), d, false);
+    device_args.ran = device_arg(L, 3, box->step, "ran", AX_I64, 1, d, false);
+    call.device_args = &device_args;
   } else if (!lua_isnil(L, 3)) call.skip = ax_lua_check_tensor(L, 3, box->step, "skip");
   if (lua_toboolean(L, 4)) call.records = &records;
   st = ax_optim_group_step(g, &h, &call);

@@ -110,7 +110,7 @@ void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst,
 
 /* ---- optim.c */
 ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
-                       const ax_hyper *h, const ax_optim_live *live);
+                       const ax_hyper *h, const ax_optim_device_args *device_args);
 ax_status ax_cpu_norm_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
 ax_status ax_cpu_scale_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);
 ax_status ax_cpu_clamp_all(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit);

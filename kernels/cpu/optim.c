@@ -146,26 +146,28 @@ static ax_status step(ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs
 }
 
 ax_status ax_cpu_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
-                       const ax_hyper *h, const ax_optim_live *live)
+                       const ax_hyper *h, const ax_optim_device_args *device_args)
 {
   ax_status st = check_dtype(dtype);
   ax_segment *counted;
 
   if (st != AX_OK) return st;
-  const double factor = live && live->norm ? live->max_norm / (*live->norm + 1e-6) : 1;
+  const double factor =
+      device_args && device_args->norm ? device_args->max_norm / (*device_args->norm + 1e-6) : 1;
   const double by = factor >= 1 ? 1 : factor; /* also NaN */
-  if (!ax_optim_counts(live)) return step(kind, dtype, segs, n, h, by);
-  if (live->skip && *live->skip != 0) {
-    if (live->skipped) ++*live->skipped;
+  if (!ax_optim_counts(device_args)) return step(kind, dtype, segs, n, h, by);
+  if (device_args->skip && *device_args->skip != 0) {
+    if (device_args->skipped) ++*device_args->skipped;
     return AX_OK;
   }
   counted = ax_malloc((size_t)(n ? n : 1) * sizeof *counted);
   if (!counted) return AX_ENOMEM;
   for (int k = 0; k < n; k++) {
     counted[k] = segs[k];
-    counted[k].step += (live->ran ? *live->ran : 0) - (live->skipped ? *live->skipped : 0);
+    counted[k].step +=
+        (device_args->ran ? *device_args->ran : 0) - (device_args->skipped ? *device_args->skipped : 0);
   }
-  st = step(kind, dtype, counted, n, live->hyper ? live->hyper : h, by);
+  st = step(kind, dtype, counted, n, device_args->hyper ? device_args->hyper : h, by);
   ax_mfree(counted);
   return st;
 }

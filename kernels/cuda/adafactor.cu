@@ -189,18 +189,20 @@ template <class T> static __global__ void update(job<T> j)
 
 /* One thread for each parameter; afterwards the kernel counts a skipped step. */
 template <class T>
-static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here, ax_optim_live live,
-                                      numbers<T> *out)
+static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here,
+                                      ax_optim_device_args device_args, numbers<T> *out)
 {
-  const ax_hyper h = live.hyper ? *live.hyper : here;
-  const int64_t more = (live.ran ? *live.ran : 0) - (live.skipped ? *live.skipped : 0);
+  const ax_hyper h = device_args.hyper ? *device_args.hyper : here;
+  const int64_t more =
+      (device_args.ran ? *device_args.ran : 0) - (device_args.skipped ? *device_args.skipped : 0);
   for (int k = threadIdx.x; k < n; k += blockDim.x) {
     numbers<T> made;
     made.set(steps[k] + more, h);
     out[k] = made;
   }
   __syncthreads(); /* all threads have read the count of skipped steps */
-  if (threadIdx.x == 0 && live.skip && live.skipped && *live.skip != 0) ++*live.skipped;
+  if (threadIdx.x == 0 && device_args.skip && device_args.skipped && *device_args.skip != 0)
+    ++*device_args.skipped;
 }
 
 /* there: this parameter's coefficients in device memory; NULL: the host computes them */
@@ -261,7 +263,8 @@ static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const 
 }
 
 template <class T>
-static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper *h,
+                     const ax_optim_device_args *device_args)
 {
   const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(int64_t),
                room = (size_t)(n > 0 ? n : 1) * sizeof(numbers<T>);
@@ -269,7 +272,7 @@ static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper 
   void *there = NULL;
   ax_status st = AX_OK;
 
-  if (live) {
+  if (device_args) {
     int64_t *here = (int64_t *)malloc(bytes);
     if (!here)
       return ax_fail(AX_ENOMEM, "adafactor: out of memory: no room for the counts of %d parameters", n);
@@ -279,17 +282,18 @@ static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper 
     if (st == AX_OK) st = ax_cuda_take(d, room, &there);
     if (st == AX_OK)
       st = ax_cuda_launch("adafactor", d, 1, n < 32 ? 32 : 256, numbers_kernel<T>, (const int64_t *)steps, n,
-                          *h, *live, (numbers<T> *)there);
+                          *h, *device_args, (numbers<T> *)there);
   }
   for (int k = 0; k < n && st == AX_OK; k++)
     if (segs[k].n)
-      st = one<T>(d, &segs[k], h, there ? (const numbers<T> *)there + k : NULL, live ? live->skip : NULL);
+      st = one<T>(d, &segs[k], h, there ? (const numbers<T> *)there + k : NULL,
+                  device_args ? device_args->skip : NULL);
   if (there) ax_cuda_give(d, there, room);
   return st;
 }
 
 ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
-                            const ax_optim_live *live)
+                            const ax_optim_device_args *device_args)
 {
-  return dtype == AX_F32 ? all<float>(d, segs, n, h, live) : all<double>(d, segs, n, h, live);
+  return dtype == AX_F32 ? all<float>(d, segs, n, h, device_args) : all<double>(d, segs, n, h, device_args);
 }

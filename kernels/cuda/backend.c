@@ -13,7 +13,7 @@
 #undef OP
 
 ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
-                             const ax_hyper *h, const ax_optim_live *live);
+                             const ax_hyper *h, const ax_optim_device_args *device_args);
 ax_status ax_cuda_grad_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p,
                             double *out);
 ax_status ax_cuda_grad_scale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor);

@@ -2,9 +2,9 @@
  * memory. The formulas are those of kernels/cpu/optim_*.c.
  *
  * Coefficients that do not depend on the element come from optim_numbers.h.  Where all parameters
- * have the same, the host computes them and passes them with the launch.  With live numbers, a
- * kernel of one block computes them first, and also counts a skipped step.  The table of addresses
- * is usually that of the step before, so a steady step copies nothing. */
+ * have the same, the host computes them and passes them with the launch.  With numbers on the
+ * device, a kernel of one block computes them first, and also counts a skipped step.  The table of
+ * addresses is usually that of the step before, so a steady step copies nothing. */
 #include "segments.cuh"
 
 #include "optim_numbers.h"
@@ -288,21 +288,22 @@ static __device__ __forceinline__ void step_run(const entry<T> &e, const R &rule
 }
 
 /* The factor of the gradients: 1 where they are not to be clipped.  NaN spreads. */
-static __device__ __forceinline__ double clip_factor(const ax_optim_live &live)
+static __device__ __forceinline__ double clip_factor(const ax_optim_device_args &device_args)
 {
-  const double factor = live.norm ? live.max_norm / (*live.norm + 1e-6) : 1;
+  const double factor = device_args.norm ? device_args.max_norm / (*device_args.norm + 1e-6) : 1;
   return factor >= 1 ? 1 : factor;
 }
 
 /* rules: one for each entry (each 1) or one for all (each 0); NULL: `rule` for all.  Where
- * *live.skip is not 0 nothing is done. */
+ * *device_args.skip is not 0 nothing is done. */
 template <class T, class R>
 static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
-    step_kernel(ax_cuda_segment_table<entry<T>> t, R rule, const R *rules, int each, ax_optim_live live)
+    step_kernel(ax_cuda_segment_table<entry<T>> t, R rule, const R *rules, int each,
+                ax_optim_device_args device_args)
 {
   constexpr int V = 16 / (int)sizeof(T);
-  if (live.skip && *live.skip != 0) return;
-  const T clip = (T)clip_factor(live);
+  if (device_args.skip && *device_args.skip != 0) return;
+  const T clip = (T)clip_factor(device_args);
   ax_cuda_each_chunk(t, [&](int k, const entry<T> &e, int64_t lo, int64_t hi, int64_t) {
     const R mine = rules ? rules[k * each] : rule;
     uintptr_t address = (uintptr_t)e.param | (uintptr_t)e.grad | (uintptr_t)e.work * 2;
@@ -317,10 +318,11 @@ static __global__ void __launch_bounds__(AX_SEGMENT_THREADS)
  * NULL: `step` for all) and the counts on the device. */
 template <class T, class R>
 static __global__ void rules_kernel(const entry<T> *entries, int count, const int64_t *steps, int64_t step,
-                                    ax_hyper here, ax_optim_live live, R *rules)
+                                    ax_hyper here, ax_optim_device_args device_args, R *rules)
 {
-  const ax_hyper h = live.hyper ? *live.hyper : here;
-  const int64_t more = (live.ran ? *live.ran : 0) - (live.skipped ? *live.skipped : 0);
+  const ax_hyper h = device_args.hyper ? *device_args.hyper : here;
+  const int64_t more =
+      (device_args.ran ? *device_args.ran : 0) - (device_args.skipped ? *device_args.skipped : 0);
   for (int k = threadIdx.x; k < count; k += blockDim.x) {
     ax_segment s = {};
     for (int i = 0; i < AX_MAX_STATES; i++) s.state[i] = entries[k].state[i];
@@ -330,7 +332,8 @@ static __global__ void rules_kernel(const entry<T> *entries, int count, const in
     rules[k] = made;
   }
   __syncthreads(); /* all threads have read the count of skipped steps */
-  if (threadIdx.x == 0 && live.skip && live.skipped && *live.skip != 0) ++*live.skipped;
+  if (threadIdx.x == 0 && device_args.skip && device_args.skipped && *device_args.skip != 0)
+    ++*device_args.skipped;
 }
 
 /* ---- the host's side */
@@ -365,7 +368,8 @@ static ax_status with_values(ax_device d, const ax_segment *segs, int n, GET get
 }
 
 template <class T, class R>
-static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper *h, const ax_optim_live *live)
+static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper *h,
+                     const ax_optim_device_args *device_args)
 {
   static const char what[] = "optimizer";
   const bool same = alike(segs, n);
@@ -378,7 +382,7 @@ static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper 
   };
   return ax_cuda_with_table<entry<T>>(what, d, segs, n, fill,
                                       [&](const ax_cuda_segment_table<entry<T>> &t, unsigned blocks) {
-    const ax_optim_live read = live ? *live : ax_optim_live{};
+    const ax_optim_device_args read = device_args ? *device_args : ax_optim_device_args{};
     const int count = same ? 1 : t.count;
     R rule = {};
     auto step = [&](const R *rules) {
@@ -386,7 +390,7 @@ static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper 
                             same ? 0 : 1, read);
     };
     if (!blocks) return AX_OK;
-    if (!ax_optim_counts(live)) {
+    if (!ax_optim_counts(device_args)) {
       rule.set(&segs[0], h);
       return same ? step(NULL)
                   : with_values<R>(
@@ -397,7 +401,7 @@ static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper 
     if (st != AX_OK) return st;
     auto make = [&](const int64_t *steps) {
       return ax_cuda_launch(what, d, 1, count < 32 ? 32 : 256, rules_kernel<T, R>, t.entries, count, steps,
-                            segs[0].step, *h, *live, (R *)rules);
+                            segs[0].step, *h, *device_args, (R *)rules);
     };
     st = same ? make(NULL)
               : with_values<int64_t>(
@@ -409,17 +413,17 @@ static ax_status run(ax_device d, const ax_segment *segs, int n, const ax_hyper 
 }
 
 ax_status ax_cuda_adafactor(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, const ax_hyper *h,
-                            const ax_optim_live *live);
+                            const ax_optim_device_args *device_args);
 
 #define OPTIM(ID, name, kernel, ...) \
   case AX_OPTIM_##ID: \
-    return dtype == AX_F32 ? run<float, kernel<float>>(d, segs, n, h, live) \
-                           : run<double, kernel<double>>(d, segs, n, h, live);
+    return dtype == AX_F32 ? run<float, kernel<float>>(d, segs, n, h, device_args) \
+                           : run<double, kernel<double>>(d, segs, n, h, device_args);
 #define OPTIM_MATRIX(ID, name, kernel, ...) \
-  case AX_OPTIM_##ID: return ax_cuda_##kernel(d, dtype, segs, n, h, live);
+  case AX_OPTIM_##ID: return ax_cuda_##kernel(d, dtype, segs, n, h, device_args);
 extern "C" ax_status ax_cuda_optim_step(ax_device d, ax_optim_kind kind, ax_dtype dtype,
                                         const ax_segment *segs, int n, const ax_hyper *h,
-                                        const ax_optim_live *live)
+                                        const ax_optim_device_args *device_args)
 {
   if (dtype != AX_F32 && dtype != AX_F64)
     return ax_fail(AX_EDTYPE, "optimizer: not defined for %s parameters, only for float32 and float64",

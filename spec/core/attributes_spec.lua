@@ -1,7 +1,8 @@
 -- host/tools/attrs.c: the names of attributes, made from signatures, and what ends the build.
 local host = require "spec.support.host"
 
-local FILES = "host/plugin.h host/signature.h host/core/ops/signature.c host/tools/attrs.c " ..
+local FILES = "host/plugin.h host/optim_table.h host/signature.h host/core/ops/signature.c " ..
+  "host/tools/attrs.c " ..
   "host/core/status.def host/core/dtype.def host/core/optim.def"
 
 local function succeeded(status) return status == true or status == 0 end -- by the version of Lua

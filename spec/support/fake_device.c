@@ -174,10 +174,10 @@ static const char *describe(void)
 }
 
 static ax_status fake_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
-                            const ax_hyper *h, const ax_optim_live *live)
+                            const ax_hyper *h, const ax_optim_device_args *device_args)
 {
   open_memory();
-  const ax_status st = cpu->optim(d, kind, dtype, segs, n, h, live);
+  const ax_status st = cpu->optim(d, kind, dtype, segs, n, h, device_args);
   close_memory();
   return st;
 }

@@ -58,7 +58,7 @@ ax_status ax_optim_arrange(ax_optim_group *g);
 /* Makes state k of a member, at its place in the layout. */
 ax_status ax_optim_make_state(ax_optim_group *g, member *m, int k, double first);
 ax_status ax_optim_settle_batch(ax_optim_group *g, batch *b);
-/* A member that a recorded step stepped, as it was before. */
+/* A member that a captured step stepped, as it was before. */
 typedef struct recorded {
   int member;
   int64_t step;

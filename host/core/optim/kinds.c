@@ -61,13 +61,13 @@ double ax_optim_number(ax_optim_kind kind, const ax_hyper *h, int64_t step, doub
 }
 
 ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
-                        const ax_hyper *h, const ax_optim_live *live)
+                        const ax_hyper *h, const ax_optim_device_args *device_args)
 {
   const ax_backend *backend;
   char name[64];
   ax_status st;
 
-  for (int k = 0; ax_optim_counts(live) && k < ax_optims[kind].n_states; k++)
+  for (int k = 0; ax_optim_counts(device_args) && k < ax_optims[kind].n_states; k++)
     if (ax_optims[kind].states[k].form == AX_STATE_NUMBER)
       return ax_fail(AX_ENOIMPL,
                      "optimizer: %s keeps %s, which the host reckons: its steps can neither be skipped nor "
@@ -76,13 +76,13 @@ ax_status ax_optim_step(ax_device device, ax_optim_kind kind, ax_dtype dtype, co
   if ((st = ax_backend_of(device, &backend)) != AX_OK) return st;
   if (__builtin_expect(!ax_profiling, 1)) {
     ax_launch_begin(device, ax_optims[kind].name);
-    st = backend->optim(device, kind, dtype, segs, n, h, live);
+    st = backend->optim(device, kind, dtype, segs, n, h, device_args);
     ax_launch_end();
     return st;
   }
   snprintf(name, sizeof name, "optimizer.%s", ax_optims[kind].name);
   const ax_profile_mark m = ax_profile_begin(name, AX_PROFILE_OPTIM, 0);
-  st = backend->optim(device, kind, dtype, segs, n, h, live);
+  st = backend->optim(device, kind, dtype, segs, n, h, device_args);
   if (st == AX_OK) ax_profile_wait(device);
   ax_profile_end(m);
   return st;

@@ -227,15 +227,16 @@ static ax_status fill_segments(const step *s, int *n)
 /* What it takes for skips: those since the counts were settled are taken from them by the kernels.
  * Counts of different members are settled together, so the same ones must have been stepped ever
  * since. */
-static ax_status live_of(const step *s, const ax_optim_call *call, ax_optim_live *live, bool *any)
+static ax_status device_args_of(const step *s, const ax_optim_call *call, ax_optim_device_args *device_args,
+                                bool *any)
 {
   const int64_t one = 1;
   batch *b = s->b;
   bool same = true;
   ax_status st;
 
-  *any = call->live != NULL;
-  if (call->live) *live = *call->live;
+  *any = call->device_args != NULL;
+  if (call->device_args) *device_args = *call->device_args;
   if (*any || (!call->skip && !b->unsettled)) return AX_OK;
   for (int k = 0; k < b->n; k++)
     same &= s->g->members[s->g->order[b->first + k]].stepped == is_present(s->g, b, k);
@@ -249,7 +250,8 @@ static ax_status live_of(const step *s, const ax_optim_call *call, ax_optim_live
       return st;
     }
   }
-  *live = (ax_optim_live){ .skip = call->skip ? ax_data(call->skip) : NULL, .skipped = ax_data(b->skipped) };
+  *device_args = (ax_optim_device_args){ .skip = call->skip ? ax_data(call->skip) : NULL,
+                                         .skipped = ax_data(b->skipped) };
   *any = true;
   ax_touch(b->skipped);
   if (call->skip && !b->unsettled) {
@@ -273,9 +275,10 @@ static ax_status check_skip(const ax_tensor *skip, ax_device device)
   return AX_OK;
 }
 
-/* While a step is recorded: what the kernels touch stays alive, and the numbers come from the
- * recording's live block. */
-static ax_status hold_for_recording(const step *s, const ax_optim_call *call, ax_optim_live *live)
+/* While a step is captured: what the kernels touch stays alive, and the numbers come from the
+ * recording's device block. */
+static ax_status hold_for_recording(const step *s, const ax_optim_call *call,
+                                    ax_optim_device_args *device_args)
 {
   for (int k = 0; k < s->b->n; k++) {
     const member *m = &s->g->members[s->g->order[s->b->first + k]];
@@ -289,7 +292,7 @@ static ax_status hold_for_recording(const step *s, const ax_optim_call *call, ax
   }
   if (call->skip) ax_capture_hold(call->skip->storage);
   if (s->b->skipped) ax_capture_hold(s->b->skipped->storage);
-  return ax_capture_optim(s->h, &live->hyper, &live->ran);
+  return ax_capture_optim(s->h, &device_args->hyper, &device_args->ran);
 }
 
 /* ---- the step */
@@ -339,16 +342,16 @@ static void drop_copies(const step *s)
 static ax_status run_batch(const step *s, const ax_optim_call *call)
 {
   ax_optim_record *record = NULL;
-  ax_optim_live live = { 0 };
+  ax_optim_device_args device_args = { 0 };
   bool any;
   int n;
   ax_status st = AX_OK;
 
   if (call->skip) AX_TRY(check_skip(call->skip, s->b->device));
-  AX_TRY(live_of(s, call, &live, &any));
+  AX_TRY(device_args_of(s, call, &device_args, &any));
   if (s->clip) {
-    live.norm = ax_data(s->clip->in[0]);
-    live.max_norm = s->clip->clipping->max_norm;
+    device_args.norm = ax_data(s->clip->in[0]);
+    device_args.max_norm = s->clip->clipping->max_norm;
     any = true;
   }
   AX_TRY(fill_segments(s, &n));
@@ -357,12 +360,13 @@ static ax_status run_batch(const step *s, const ax_optim_call *call)
     goto out;
   }
   if (__builtin_expect(ax_recording != NULL, 0)) {
-    AX_TRY(hold_for_recording(s, call, &live));
+    AX_TRY(hold_for_recording(s, call, &device_args));
     any = true;
   }
   touch(s);
   s->g->n_segments += n;
-  AX_TRY(ax_optim_step(s->b->device, s->g->kind, s->b->dtype, s->g->segs, n, s->h, any ? &live : NULL));
+  AX_TRY(
+      ax_optim_step(s->b->device, s->g->kind, s->b->dtype, s->g->segs, n, s->h, any ? &device_args : NULL));
   advance(s);
   if (record) {
     record->next = *call->records;
@@ -395,7 +399,7 @@ ax_status ax_optim_group_step(ax_optim_group *g, const ax_hyper *h, const ax_opt
                      .needs = needs,
                      .bridge = bridge,
                      .clip = clip_of(g, &g->batches[b]),
-                     .skippable = call->skip || (call->live && call->live->skip) };
+                     .skippable = call->skip || (call->device_args && call->device_args->skip) };
     if (any_present(g, s.b)) AX_TRY(run_batch(&s, call));
   }
 out:

@@ -47,7 +47,7 @@ graph *recordings[AX_MOST_DEVICES]; /* by device: the current recording */
 ax_status remember(graph *g, void *data, size_t bytes)
 {
   kept *k = (kept *)malloc(sizeof *k);
-  if (!k) return ax_fail(AX_ENOMEM, "out of memory: no room for what a recorded step keeps");
+  if (!k) return ax_fail(AX_ENOMEM, "out of memory: no room for what a captured step keeps");
   *k = kept{ g->places, data, bytes };
   g->places = k;
   return AX_OK;
@@ -124,7 +124,7 @@ ax_status begin(int device, void **out)
   ax_status st;
 
   *out = NULL;
-  if (!g) return ax_fail(AX_ENOMEM, "out of memory: no room for a recorded step");
+  if (!g) return ax_fail(AX_ENOMEM, "out of memory: no room for a captured step");
   g->device = ax_device{ AX_CUDA, (uint8_t)device };
   if ((st = ax_cuda_use(g->device, &g->stream)) != AX_OK) {
     free(g);
@@ -199,7 +199,7 @@ ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **ther
   if (!g) return ax_cuda_memory.copy(d, *there, ax_device{ AX_CPU, 0 }, here, bytes);
   table *t = (table *)malloc(sizeof *t + bytes);
   *there = NULL;
-  if (!t) return ax_fail(AX_ENOMEM, "out of memory: no room for a table of a recorded step");
+  if (!t) return ax_fail(AX_ENOMEM, "out of memory: no room for a table of a captured step");
   if ((st = take_outside(g, bytes, there)) != AX_OK) {
     free(t);
     *there = NULL;

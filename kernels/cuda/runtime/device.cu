@@ -174,7 +174,7 @@ bool ax_cuda_recording(int index) { return ax_cuda_devices[index].recording != N
 ax_status ax_cuda_refuse_recording(int index, const char *what)
 {
   if (!ax_cuda_recording(index)) return AX_OK;
-  return ax_fail(AX_EINVAL, "the host cannot %s cuda:%d while a step is recorded: do it outside the step",
+  return ax_fail(AX_EINVAL, "the host cannot %s cuda:%d while a step is captured: do it outside the step",
                  what, index);
 }
 

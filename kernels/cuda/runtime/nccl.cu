@@ -76,7 +76,7 @@ static int start_all(communicator *g, const ax_collective *c, int n)
   return result == NCCL_OK ? ended : result;
 }
 
-/* ---- in a recorded step
+/* ---- in a captured step
  *
  * The events take NCCL's stream into the recording and back, so that the graph keeps the overlap.
  * They are no others' events: the watchdog may not query one that a recording has recorded.

@@ -107,7 +107,7 @@ struct plan {
   key k;
   cufftHandle handle;
   size_t work;
-  bool kept; /* a recorded step replays it */
+  bool kept; /* a captured step replays it */
   cufftResult refused;
   int64_t *calls;
 };
@@ -146,7 +146,7 @@ static cufftResult make(plan *p)
   return r;
 }
 
-/* Drops plans that were used longest ago, but for those of recorded steps.  cuFFT frees their
+/* Drops plans that were used longest ago, but for those of captured steps.  cuFFT frees their
  * tables when the device has finished with them. */
 static void drop_old(void)
 {
