@@ -56,7 +56,12 @@ void ax_memory_untrack(ax_storage *s);
 
 /* ---- alloc.c */
 bool ax_alloc_injecting(void); /* a test counts allocations: take no short cut past them */
-void ax_structs_add(int n);    /* a structure left or entered a spare list */
+void ax_structs_add(int n);    /* structures left or entered a list of spare ones */
+
+/* ---- memory/spare.c */
+/* Memory for a structure of so many bytes, not cleared: a spare one, or as ax_malloc. */
+void *ax_spare_new(size_t bytes);
+void ax_spare_free(void *p, size_t bytes);
 
 /* ---- autocast.c */
 extern _Thread_local ax_autocast ax_autocast_now;

@@ -2,28 +2,6 @@
 #include "core/ops/infer.h"
 #include "core/device/meta.h"
 
-/* As for tensors: a short list of free structures, one a thread. */
-enum { SPARE = 64 };
-static _Thread_local struct {
-  ax_storage *list[SPARE];
-  int n;
-} spare;
-
-static ax_storage *new_struct(void)
-{
-  if (spare.n == 0 || ax_alloc_injecting()) return ax_malloc(sizeof(ax_storage));
-  ax_structs_add(1);
-  return spare.list[--spare.n];
-}
-
-static void free_struct(ax_storage *s)
-{
-  if (spare.n < SPARE) {
-    spare.list[spare.n++] = s;
-    ax_structs_add(-1);
-  } else ax_mfree(s);
-}
-
 static void release_cpu(ax_storage *s) { ax_free(s->data, s->bytes); }
 static void release_pinned(ax_storage *s)
 {
@@ -38,7 +16,7 @@ static inline void track(ax_storage *s)
 ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_storage *), void *owner,
                           ax_storage **out)
 {
-  ax_storage *s = new_struct();
+  ax_storage *s = ax_spare_new(sizeof *s);
   *out = s;
   if (!s) return AX_ENOMEM;
   *s = (ax_storage){
@@ -141,5 +119,5 @@ void ax_storage_release(ax_storage *s)
   if (__builtin_expect(s->later != NULL, 0)) ax_later_gone(s);
   if (__builtin_expect(s->group, 0)) ax_memory_untrack(s);
   if (s->release) s->release(s);
-  free_struct(s);
+  ax_spare_free(s, sizeof *s);
 }

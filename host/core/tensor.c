@@ -5,32 +5,13 @@
 
 #include <string.h>
 
-/* Tensor structures are made and dropped at the rate of ops: a short list of free ones saves malloc
- * its work.  One thread each. */
-enum { SPARE = 64 };
-static _Thread_local struct {
-  ax_tensor *list[SPARE];
-  int n;
-} spare;
-
 static ax_tensor *new_struct(void)
 {
-  ax_tensor *t;
-  if (spare.n > 0 && !ax_alloc_injecting()) {
-    t = spare.list[--spare.n];
-    ax_structs_add(1);
-  } else if (!(t = ax_malloc(sizeof *t))) return NULL;
+  ax_tensor *t = ax_spare_new(sizeof *t);
+  if (!t) return NULL;
   memset(t, 0, sizeof *t);
   t->refs = 1;
   return t;
-}
-
-static void free_struct(ax_tensor *t)
-{
-  if (spare.n < SPARE) {
-    spare.list[spare.n++] = t;
-    ax_structs_add(-1);
-  } else ax_mfree(t);
 }
 
 static void version_release(ax_version *v)
@@ -200,7 +181,7 @@ void ax_tensor_release(ax_tensor *t)
   ax_tensor_release(t->base); /* (a base has none itself) */
   version_release(t->version);
   ax_storage_release(t->storage);
-  free_struct(t);
+  ax_spare_free(t, sizeof *t);
   if (node) ax_node_release(node);
 }
 

@@ -92,6 +92,12 @@ void ax_autocast_leave(ax_autocast former)
 
 /* ---- casting one input */
 
+static ax_status record_cast(ax_tensor *t, ax_dtype to, ax_tensor **out)
+{
+  const ax_attrs a = AX_ATTRS(cast, .dtype = to);
+  return ax_record(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t }, &a, 1, out, 0);
+}
+
 /* The leaf's working copy, written anew if need be, as the result of a cast. */
 static ax_status from_work(ax_tensor *t, ax_tensor **out)
 {
@@ -104,10 +110,7 @@ static ax_status from_work(ax_tensor *t, ax_tensor **out)
     t->work_edits = t->version->edits;
   }
   AX_TRY(ax_tensor_alias(t->work, out));
-  if (ax_would_record(1, &t))
-    st =
-        ax_record(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = AX_ATTRS(cast, .dtype = t->work->dtype) },
-                  1, out, 0);
+  if (ax_would_record(1, &t)) st = record_cast(t, (ax_dtype)t->work->dtype, out);
 out:
   if (st != AX_OK) {
     ax_tensor_release(*out);
@@ -121,7 +124,7 @@ static ax_status from_norm(ax_tensor *t, ax_dtype to, ax_tensor **out)
 {
   ax_status st = ax_later_rounded(t, to, out);
   if (st != AX_OK || !*out || !ax_would_record(1, &t)) return st;
-  st = ax_record(AX_OP_CAST, &(ax_args){ .n_in = 1, .in = &t, .a = AX_ATTRS(cast, .dtype = to) }, 1, out, 0);
+  st = record_cast(t, to, out);
   if (st == AX_OK) return st;
   ax_tensor_release(*out);
   *out = NULL;

@@ -187,7 +187,7 @@ static ax_status refuse_recording(const ax_infer *q)
   const bool linalg = strncmp(q->name, "_linalg_", 8) == 0;
   const char *const name = linalg ? q->name + 8 : q->name[0] == '_' ? q->name + 1 : q->name;
   return ax_fail(AX_EINVAL,
-                 "%s%s: the CPU computes it while a step is recorded, which a replay could not repeat: call "
+                 "%s%s: the CPU computes it while a step is captured, which a replay could not repeat: call "
                  "it outside the step",
                  linalg ? "linalg." : "", name);
 }
@@ -340,12 +340,12 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
 {
   const ax_op_impl *impl = &ax_op_impls[op];
   ax_tensor *in[AX_MAX_INPUTS], *narrow = NULL;
-  ax_args recorded, narrowed;
+  ax_args narrowed;
   ax_infer q;
   ax_status st;
   bool former, joined;
 
-  memset(&q, 0, offsetof(ax_infer, out));
+  memset(&q, 0, offsetof(ax_infer, a));
   q.op = op;
   q.name = ax_ops[op].name;
   q.args = args;
@@ -395,9 +395,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
   ax_tensor_release(narrow);
   narrow = NULL;
   if (!recordable(op, args)) return AX_OK;
-  recorded = *args;
-  recorded.a = q.a;
-  st = ax_record(op, &recorded, q.n_out, out, impl->saves);
+  st = ax_record(op, args, &q.a, q.n_out, out, impl->saves);
 out:
   ax_tensor_release(narrow);
   if (st != AX_OK)

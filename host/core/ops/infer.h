@@ -8,7 +8,6 @@ typedef struct ax_infer {
   ax_op op;
   const char *name;
   const ax_args *args;
-  ax_attrs a; /* a copy that the rule may complete; the kernel and the tape get this one */
   /* kernels */
   int n_out;
   ax_dtype compute; /* inputs with a bit in `cast` are cast to this first */
@@ -20,7 +19,10 @@ typedef struct ax_infer {
   uint32_t axes;   /* REDUCE: bit d set: dim d is reduced */
   /* views, host and composite ops: the results themselves (new references) */
   ax_tensor **result;
-  ax_meta out[AX_MAX_OUT]; /* last: not cleared beforehand; a rule fills those that it uses */
+  /* not cleared beforehand: a copy of the call's attributes that the rule may complete, which the
+   * kernel and the tape get, and of the results those that the rule fills */
+  ax_attrs a;
+  ax_meta out[AX_MAX_OUT];
 } ax_infer;
 
 typedef ax_status (*ax_infer_fn)(ax_infer *q);

@@ -128,7 +128,6 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
   ax_tensor *dst = *at;
   const ax_op_impl *impl = &ax_op_impls[op];
   ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
-  ax_args recorded;
   ax_tensor *temp = NULL;
   ax_node *node = NULL;
   ax_rewrite rewrite = { 0 };
@@ -159,9 +158,7 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
   AX_TRY(ax_dispatch_check_gradient(&q));
   AX_TRY(check_destination(&q, dst, recording));
   if (recording) {
-    recorded = *args;
-    recorded.a = q.a;
-    AX_TRY(ax_node_new_op(op, &recorded, 1, impl->saves, dst, &node));
+    AX_TRY(ax_node_new_op(op, args, &q.a, 1, impl->saves, dst, &node));
     AX_TRY(ax_node_reserve(node, dst, impl->saves)); /* once dst is written nothing may fail any more */
     if (dst->base) AX_TRY(ax_rewrite_begin(q.name, node, dst, &rewrite));
   }

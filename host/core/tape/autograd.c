@@ -38,48 +38,17 @@ const char *ax_grad_fn_name(const ax_tensor *t)
 
 /* ---- nodes */
 
-/* Each thread keeps short lists of free nodes, by size, as for tensors and storages.  malloc would
- * take its slow path for most of them. */
-enum { NODE_STEP = 128, NODE_SIZES = 12, NODE_SPARE = 64 };
-static _Thread_local struct {
-  ax_node *list[NODE_SPARE];
-  int n;
-} spare_nodes[NODE_SIZES];
-
-static ax_node *take_node(size_t bytes)
-{
-  const size_t size = (bytes + NODE_STEP - 1) / NODE_STEP;
-  ax_node *n;
-
-  if (size >= NODE_SIZES || spare_nodes[size].n == 0 || ax_alloc_injecting())
-    n = ax_calloc(1, size * NODE_STEP);
-  else {
-    n = memset(spare_nodes[size].list[--spare_nodes[size].n], 0, bytes);
-    ax_structs_add(1);
-  }
-  if (n) n->size = (uint32_t)size;
-  return n;
-}
-
-static void give_node(ax_node *n)
-{
-  const size_t size = n->size;
-  if (size >= NODE_SIZES || spare_nodes[size].n == NODE_SPARE) {
-    ax_mfree(n);
-    return;
-  }
-  spare_nodes[size].list[spare_nodes[size].n++] = n;
-  ax_structs_add(-1);
-}
-
 ax_status ax_node_new(ax_node_kind kind, int n_in, int n_out, ax_node **out)
 {
   const size_t per_in = sizeof(ax_edge) + sizeof(ax_meta) + sizeof(ax_saved);
   const size_t per_out = sizeof(ax_meta) + sizeof(ax_saved) + sizeof(ax_tensor *);
-  ax_node *n = take_node(sizeof *n + (size_t)n_in * per_in + (size_t)n_out * per_out);
+  const size_t bytes = sizeof(ax_node) + (size_t)n_in * per_in + (size_t)n_out * per_out;
+  ax_node *n = ax_spare_new(bytes);
 
   *out = n;
   if (!n) return AX_ENOMEM;
+  memset(n, 0, bytes);
+  n->bytes = bytes;
   char *at = (char *)(n + 1); /* every part is a multiple of 8 bytes long */
   n->edges = (ax_edge *)at, at += sizeof(ax_edge) * (size_t)n_in;
   n->in_meta = (ax_meta *)at, at += sizeof(ax_meta) * (size_t)n_in;
@@ -144,7 +113,7 @@ void ax_node_release(ax_node *n)
       ax_tensor_release(n->leaf);
     }
     if (n->args.a.gen) ax_generator_release(n->args.a.gen);
-    give_node(n);
+    ax_spare_free(n, n->bytes);
   }
   dead.working = false;
 }
@@ -229,7 +198,7 @@ static bool saves_input(const ax_node *n, int k, uint32_t saves)
   return false;
 }
 
-ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves,
+ax_status ax_node_new_op(ax_op op, const ax_args *args, const ax_attrs *a, int n_out, uint32_t saves,
                          const ax_tensor *overwritten, ax_node **out)
 {
   ax_node *n = NULL;
@@ -238,7 +207,8 @@ ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t save
   *out = NULL;
   AX_TRY(ax_node_new(AX_NODE_OP, args->n_in, n_out, &n));
   n->op = op;
-  n->args = *args;
+  memcpy(&n->args, args, offsetof(ax_args, a));
+  n->args.a = *a;
   n->args.in = NULL;
   n->args.a.gen = NULL; /* the draw is in rng */
   AX_TRY(link_inputs(n, args->n_in, args->in));
@@ -279,10 +249,11 @@ ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves)
   return saves & O0 ? save(&n->out[0], dst, true) : AX_OK;
 }
 
-ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, uint32_t saves)
+ax_status ax_record(ax_op op, const ax_args *args, const ax_attrs *a, int n_out, ax_tensor **out,
+                    uint32_t saves)
 {
   ax_node *n;
-  ax_status st = ax_node_new_op(op, args, n_out, saves, NULL, &n);
+  ax_status st = ax_node_new_op(op, args, a, n_out, saves, NULL, &n);
   if (st != AX_OK) return st;
   st = ax_node_attach(n, n_out, out, saves);
   ax_node_release(n);

@@ -47,8 +47,8 @@ struct ax_node {
   bool released; /* backward ran and freed what was saved */
   bool needed;   /* in search `search`: this is a wanted input, or leads to one */
   uint64_t seq;
-  ax_args args;  /* attributes and number operands of the call; its `in` is not used */
-  uint32_t size; /* bytes of its block, for the list of free ones */
+  ax_args args; /* attributes and number operands of the call; its `in` is not used */
+  size_t bytes; /* of the node with its arrays */
   int n_in, n_out;
   ax_edge *edges;    /* [n_in] */
   ax_meta *in_meta;  /* [n_in] */
@@ -113,11 +113,13 @@ enum {
   HIDDEN = 1 << 24,
 };
 
-/* Records a call whose results are `out`.  saves: the row's (ops.def). */
-ax_status ax_record(ax_op op, const ax_args *args, int n_out, ax_tensor **out, uint32_t saves);
+/* Records a call whose results are `out`.  a: its attributes as the rule completed them (args->a is
+ * not read); saves: the row's (ops.def). */
+ax_status ax_record(ax_op op, const ax_args *args, const ax_attrs *a, int n_out, ax_tensor **out,
+                    uint32_t saves);
 /* The two halves of ax_record, for in-place ops: make the node (saving inputs, `overwritten` as a
  * copy) before the kernel, attach the results after it. */
-ax_status ax_node_new_op(ax_op op, const ax_args *args, int n_out, uint32_t saves,
+ax_status ax_node_new_op(ax_op op, const ax_args *args, const ax_attrs *a, int n_out, uint32_t saves,
                          const ax_tensor *overwritten, ax_node **out);
 ax_status ax_node_attach(ax_node *n, int n_out, ax_tensor **out, uint32_t saves);
 /* Makes room for what the gradient needs of the result, so that ax_node_attach to `dst` cannot
