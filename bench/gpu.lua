@@ -34,7 +34,7 @@ local began = common.now()
 local PEAK = 989e12 -- an H100's or H200's dense bf16 products, without sparsity, by NVIDIA's data sheet
 
 -- name, our script and its arguments, PyTorch's arguments, what a unit is.  capture: also with
--- recorded steps.  compile: by default also compiled.  smoke: other arguments, ours and theirs.
+-- captured steps.  compile: by default also compiled.  smoke: other arguments, ours and theirs.
 local ROWS = {
   { "GPT-2 124M, T 1024, batch 8, bf16", "gpt", "124m 20 5 --batch 8 --dtype bf16",
     "gpt --preset 124m --batch 8 --dtype bf16 --steps 20", "tokens",

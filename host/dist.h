@@ -61,7 +61,7 @@ AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
  *   BARRIER         no rank leaves before all have entered
  *   JOIN            ALL_GATHER of facts about the ranks' devices, before the devices join a
  *                   group
- *   RECORDING       no data: a recorded step (capture.h) ends, with `count` collectives, whose
+ *   RECORDING       no data: a captured step (capture.h) ends, with `count` collectives, whose
  *                   arguments `model` is a digest of
  *   REPLAY          such a step runs again, and its collectives as one */
 typedef struct ax_collective {
@@ -113,12 +113,12 @@ typedef struct ax_transport {
   /* ---- collectives */
 
   /* Starts c[0 .. n - 1], as one, after all work queued on their memory so far.  *ticket: a number
-   * for `order`; 0: they have ended.  While a step is recorded they become part of it. */
+   * for `order`; 0: they have ended.  While a step is captured they become part of it. */
   ax_status (*issue)(ax_group *g, const ax_collective *c, int n, uint64_t *ticket);
   /* Orders work queued on the memory from now on after the end of `ticket`.  (optional) NULL: there
    * are no tickets. */
   ax_status (*order)(ax_group *g, uint64_t ticket);
-  /* Before (begins) and after a recorded step is launched whose collectives this transport has
+  /* Before (begins) and after a captured step is launched whose collectives this transport has
    * issued while it was recorded: the launch is one collective, the next after the last `issue`.
    * (optional) NULL: collectives cannot be recorded. */
   ax_status (*replay)(ax_group *g, bool begins);
@@ -281,7 +281,7 @@ ax_status ax_dist_alone(const ax_collective *c, int n);
 /* Issues n collectives of a device as one; `compared` is the call that ranks compare. */
 ax_status ax_device_issue(ax_group *g, const ax_collective *compared, const ax_collective *c, int n,
                           ax_work **work);
-/* A recorded step with n collectives of the device ends (ranks compare them), is about to be
+/* A captured step with n collectives of the device ends (ranks compare them), is about to be
  * launched, has been launched. */
 ax_status ax_device_recorded(const ax_collective *as_one);
 ax_status ax_device_replay(const ax_collective *as_one);

@@ -1,6 +1,6 @@
 /* bind/capture.c: captured steps, for lua/accelerate/capture/step.lua.
  *
- * The collector is paused while a step is recorded.  A finaliser that frees a tensor would do no
+ * The collector is paused while a step is captured.  A finaliser that frees a tensor would do no
  * harm: memory of the recording returns to the recording's pool, where a later op of the recording
  * may reuse it, as it would outside; the recording itself holds memory from outside that it refers
  * to.  Two reasons remain.  The moment of a collection depends on the garbage that the script made
@@ -41,13 +41,13 @@ static void clear_state(lua_State *L, void *object)
   *s = NULL;
 }
 
-static const ax_lua_class capture_class = { "a recorded step", sizeof(box), clear_capture, NULL };
+static const ax_lua_class capture_class = { "a captured step", sizeof(box), clear_capture, NULL };
 static const ax_lua_class state_class = { "a saved state", sizeof(ax_saved_state *), clear_state, NULL };
 
 static box *check_box(lua_State *L, int idx, const char *fn)
 {
   box *b = ax_lua_check_object(L, idx, &capture_class, fn);
-  if (!b->c) ax_lua_error(L, fn, "the recorded step was released");
+  if (!b->c) ax_lua_error(L, fn, "the captured step was released");
   return b;
 }
 

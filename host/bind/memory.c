@@ -252,7 +252,7 @@ static int empty_cache(lua_State *L)
 {
   const ax_backend *b;
   ax_lua_enter(L);
-  if (ax_recording) return ax_lua_error(L, "empty_cache", "cannot be called while a step is recorded");
+  if (ax_recording) return ax_lua_error(L, "empty_cache", "cannot be called while a step is captured");
   b = backend_at(L, 1, "empty_cache");
   if (b->memory) b->memory->empty_cache(ax_lua_check_device(L, 1, "empty_cache", "device").index);
   else ax_memory_empty_cache();

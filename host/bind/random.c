@@ -48,7 +48,7 @@ static void refuse_while_recording(lua_State *L, const char *fn)
 {
   if (ax_recording)
     ax_lua_error(L, fn,
-                 "a generator cannot be set while a step is recorded: a replay would not do it again; do it "
+                 "a generator cannot be set while a step is captured: a replay would not do it again; do it "
                  "outside the step");
 }
 

@@ -31,7 +31,7 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
     assert.are.equal((6 * line.params + 12 * 32 * 16) * 32, line.flops)
   end)
 
-  it("train with recorded steps", function()
+  it("train with captured steps", function()
     if device.fake then return pending("the fake device records nothing") end
     local line = bench("gpt", "smoke", "2", "4", "--device", "cuda", "--capture")
     trained(line)

@@ -349,7 +349,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
 
     it("what waits or copies, by the script's line", function()
       refused("capture_spec.lua:", function(x) return x:sum():item() end)
-      refused("item: the host cannot read from cuda:0 while a step is recorded",
+      refused("item: the host cannot read from cuda:0 while a step is captured",
         function(x) return x:sum():item() end)
       refused("the host cannot read from", function(x) return x:to("cpu") end)
       refused("the host cannot read from", function(x) return x:totable() end)
@@ -357,7 +357,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
       refused("empty_cache: cannot be called", function(x) core.empty_cache(D) return x end)
       refused("tensor: the host cannot send data to",
         function(x) return x + tensor({ 1, 2, 3 }, { device = D }) end)
-      refused("computes on cpu while a step is recorded", function(x) return x, tensor.ones(2) + 1 end)
+      refused("computes on cpu while a step is captured", function(x) return x, tensor.ones(2) + 1 end)
       refused("manual_seed: a generator cannot be set", function(x) tensor.manual_seed(1) return x end)
     end)
 
@@ -371,7 +371,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
         ["linalg.eig"] = linalg.eigvals, ["linalg.lstsq"] = function(x) return (linalg.lstsq(x, x)) end,
       } do
         assert(fn(a)) -- the libraries and their handles are there
-        refused(name .. ": the CPU computes it while a step is recorded", function() return fn(a) end)
+        refused(name .. ": the CPU computes it while a step is captured", function() return fn(a) end)
         assert.are.equal(3, linalg.inv(a):mul(2):sum():item())
       end
     end)

@@ -316,7 +316,7 @@ describe(("joined calls on %s (%s): norms"):format(D, device.kind), function()
     for k, t in ipairs(there) do same(here[k], t) end
   end)
 
-  it("takes what a recorded step had written, not what its replay writes", function()
+  it("takes what a captured step had written, not what its replay writes", function()
     local utils = require("accelerate").utils
     if device.fake then return pending "the fake device records nothing" end
     local x, b = tensor.randn(80, 64):to(D), tensor.randn(80, 64):to(D)

@@ -121,7 +121,7 @@ describe(("casts that wait on %s (%s)"):format(device.name, device.kind), functi
     assert.are.equal("float32", there[4].dtype)
   end)
 
-  it("are done before a step is recorded, and not put off in one", function()
+  it("are done before a step is captured, and not put off in one", function()
     local utils = require("accelerate").utils
     if device.fake then return pending "the fake device records nothing" end
     local x = tensor.randn(ROWS, CLASSES):to(device.name)

@@ -1,5 +1,5 @@
 -- Captured steps on several ranks: their reductions are part of the recording; see
--- kernels/cuda/runtime/nccl.cu ("in a recorded step") and support/gpu_ranks.lua.
+-- kernels/cuda/runtime/nccl.cu ("in a captured step") and support/gpu_ranks.lua.
 local gpu_ranks = require "spec.support.gpu_ranks"
 local ranks = require "spec.support.ranks"
 
@@ -153,7 +153,7 @@ describe("a captured step of several ranks", function()
         else last.shortened(core.randn(6, 12):to(last.device)):item() end
       end
     ]], { timeout = "600" })
-    assert.matches("ranks disagree in collective #%d+: rank 0 calls a replay of a recorded step with %d+ " ..
+    assert.matches("ranks disagree in collective #%d+: rank 0 calls a replay of a captured step with %d+ " ..
       "collectives [^\n]*; rank 1 calls", err)
   end)
 
@@ -174,8 +174,8 @@ describe("a captured step of several ranks", function()
       rank = former
       step(x)
     ]], { timeout = "600" })
-    assert.matches("ranks disagree in collective #%d+: rank 0 calls a recorded step with 1 collective " ..
-      "%(digest %x+%)[^\n]*; rank 1 calls a recorded step with 1 collective", err)
+    assert.matches("ranks disagree in collective #%d+: rank 0 calls a captured step with 1 collective " ..
+      "%(digest %x+%)[^\n]*; rank 1 calls a captured step with 1 collective", err)
   end)
 
   it("cannot begin with the first collective", function()
@@ -212,7 +212,7 @@ describe("a captured step of several ranks", function()
     assert.matches("the link to another rank went down", err)
     -- the host does not wait: the watchdog finds it
     err = fails(launching, { env = fake "hang:1:120" })
-    assert.matches("collective #%d+, a replay of a recorded step with %d+ collectives[^\n]* has waited " ..
+    assert.matches("collective #%d+, a replay of a captured step with %d+ collectives[^\n]* has waited " ..
       "%d+%.%d s for", err)
   end)
 end)

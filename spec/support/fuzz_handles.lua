@@ -72,7 +72,7 @@ for _, name in ipairs(names) do
   note(mt, name)
 end
 assert(#finalisers >= 10, "only " .. #finalisers .. " finalisers were found: are they elsewhere now?")
-for _, class in ipairs { "a csv reader", "a gatherer", "a worker", "a message", "a recorded step",
+for _, class in ipairs { "a csv reader", "a gatherer", "a worker", "a message", "a captured step",
   "a collective under way", "a file of tokens" } do
   assert(classes[class], class .. " is no class of the registry")
 end

@@ -1,4 +1,4 @@
-/* Recorded steps: what the core keeps of one beside the backend's graph.  See capture.h. */
+/* Captured steps: what the core keeps of one beside the backend's graph.  See capture.h. */
 #include "core/core.h"
 #include "core/device/recording.h"
 #include "core/dist/watch.h"
@@ -64,7 +64,7 @@ static ax_status take_device_args(ax_capture *c, size_t bytes, size_t *at)
   *at = (c->used + 15) / 16 * 16;
   if (*at + bytes > LIVE_BYTES)
     return ax_fail(AX_ENOMEM,
-                   "the recorded step has too many optimizer steps and generators: their numbers take more "
+                   "the captured step has too many optimizer steps and generators: their numbers take more "
                    "than %d bytes",
                    LIVE_BYTES);
   c->used = *at + bytes;
@@ -109,7 +109,7 @@ ax_status ax_capture_end(ax_capture *c)
 
   if (ax_recording != c) return ax_fail(AX_EINVAL, "this step is not being recorded");
   if (st != AX_OK)
-    return ax_fail(st, "out of memory while a step was recorded: no room for what it refers to");
+    return ax_fail(st, "out of memory while a step was captured: no room for what it refers to");
   if (c->collectives.count && (st = ax_device_recorded(&c->collectives)) != AX_OK) return st;
   ax_recording = NULL;
   ax_autocast_forget();
@@ -212,7 +212,7 @@ ax_status ax_capture_input(const char *name, ax_tensor *t)
 {
   if (t->grad_fn && t->grad_fn->seq < ax_recording->first && ax_grad_enabled())
     return ax_fail(AX_EGRAD,
-                   "%s: a recorded step is given a tensor with a history from before it, which a replay "
+                   "%s: a captured step is given a tensor with a history from before it, which a replay "
                    "would not have; detach it, or compute it inside",
                    name);
   ax_capture_note(t);
@@ -227,7 +227,7 @@ ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, in
 
   if (!ax_same_device(d, ax_recording->device))
     return ax_fail(AX_EINVAL,
-                   "%s: computes on %s while a step is recorded for %s: a replay would not do it again; keep "
+                   "%s: computes on %s while a step is captured for %s: a replay would not do it again; keep "
                    "it out of the step",
                    name[0] == '_' ? name + 1 : name, ax_device_text(d, here, sizeof here),
                    ax_device_text(ax_recording->device, there, sizeof there));
@@ -237,7 +237,7 @@ ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, in
     if (out[k]) ax_capture_hold(out[k]->storage);
   return ax_recording->failed == AX_OK
              ? AX_OK
-             : ax_fail(AX_ENOMEM, "out of memory while a step was recorded: no room for what it refers to");
+             : ax_fail(AX_ENOMEM, "out of memory while a step was captured: no room for what it refers to");
 }
 
 static uint32_t mixed(uint32_t digest, uint64_t v)
@@ -359,7 +359,7 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   ax_status st = AX_OK;
 
   if (ax_recording)
-    st = ax_fail(AX_EINVAL, "a recorded step cannot be replayed while another one is recorded");
+    st = ax_fail(AX_EINVAL, "a captured step cannot be replayed while another one is captured");
   else if (!c->ended) st = ax_fail(AX_EINVAL, "the step was not recorded to its end");
   if (st != AX_OK) goto out;
   AX_TRY(ax_later_all()); /* they may read what the step writes */
@@ -375,7 +375,7 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   if (c->used)
     AX_TRY(c->backend->memory->copy(c->device, c->there, (ax_device){ AX_CPU, 0 }, c->here, c->used));
   if (c->collectives.count) AX_TRY(ax_device_replay(&c->collectives));
-  ax_launch_begin(c->device, "a recorded step");
+  ax_launch_begin(c->device, "a captured step");
   st = c->backend->capture->replay(c->graph);
   ax_launch_end();
   if (st == AX_OK && c->collectives.count) st = ax_device_replayed();

@@ -1,4 +1,4 @@
-/* recording.h: what a recorded step consists of, for capture.c and saved_state.c. */
+/* recording.h: what a captured step consists of, for capture.c and saved_state.c. */
 #ifndef AX_RECORDING_H
 #define AX_RECORDING_H
 

@@ -1,4 +1,4 @@
-/* Saving what a recorded step reads and writes, restoring it, and comparing two such states. */
+/* Saving what a captured step reads and writes, restoring it, and comparing two such states. */
 #include "core/core.h"
 #include "core/device/recording.h"
 #include "core/tape/graph.h"

@@ -14,8 +14,8 @@ static const char *const op_names[AX_COLLECTIVES] = {
   [AX_GATHER] = "gather",
   [AX_BARRIER] = "barrier",
   [AX_JOIN] = "joining of the ranks' GPUs",
-  [AX_RECORDING] = "a recorded step",
-  [AX_REPLAY] = "a replay of a recorded step",
+  [AX_RECORDING] = "a captured step",
+  [AX_REPLAY] = "a replay of a captured step",
 };
 
 const char *ax_collective_name(ax_collective_op op)

@@ -167,7 +167,7 @@ static ax_status check_open(void)
   return joined && !here.closed ? AX_OK : ax_fail(AX_EABORTED, "the GPUs' group has been left");
 }
 
-/* While a step is recorded nothing runs, so nothing is compared either: ranks compare all of its
+/* While a step is captured nothing runs, so nothing is compared either: ranks compare all of its
  * collectives when it ends. */
 static ax_status record(const ax_collective *compared, const ax_collective *c, int n, ax_work **work)
 {

@@ -190,7 +190,7 @@ static ax_status unpack(ax_grad *c, ax_tensor **own)
     const int at = result ? k - n->n_in : k;
     const ax_saved *s = result ? &n->out[at] : &n->in[at];
     if (!s->t) continue;
-    /* While a step is recorded nothing runs: the graph of a forward pass that was recorded before
+    /* While a step is captured nothing runs: the graph of a forward pass that was recorded before
      * is gone through again after its replays have written its inputs.  In an ordinary step the
      * eager calls before have had this error. */
     if (s->t->version->edits != s->edits && !ax_recording)

@@ -6,7 +6,7 @@ local states = require "accelerate.optim.states"
 
 local M = {}
 
---- Steps a group while a step is recorded, or run to be compared with its replay.
+--- Steps a group while a step is captured, or run to be compared with its replay.
 ---@param optimizer accelerate.optim.Optimizer
 ---@param group table
 ---@param object userdata the core's object of the group

@@ -61,7 +61,7 @@ function M.register(again, undo)
   active.undo[#active.undo + 1] = undo
 end
 
---- Raises while a step is recorded.
+--- Raises while a step is captured.
 ---@param what string what cannot be recorded: "LOMO's backward"
 ---@param why string
 function M.refuse(what, why)

@@ -370,7 +370,7 @@ local function call(self, ...)
     return hand_out(variant.results)
   end
   if #entry.variants >= MOST_VARIANTS then
-    fail("capture: the step was recorded %d times for the same arguments, since %s; clear gradients at " ..
+    fail("capture: the step was captured %d times for the same arguments, since %s; clear gradients at " ..
       "the same place in each step", #entry.variants, why)
   end
   variant = record(self, args, device)
@@ -424,7 +424,7 @@ end
 ---
 --- A replay repeats optimizer:step() with the groups' current numbers, schedulers, whether
 --- gradients exist, random draws and the Accelerator's counters. It does not repeat anything else
---- that the function does in Lua. While a step is recorded, a copy to or from the host, item() and
+--- that the function does in Lua. While a step is captured, a copy to or from the host, item() and
 --- other calls that wait raise an error that names the script's line; nothing has changed then.
 ---
 --- On the CPU every call runs the function, with the same checks of arguments and results.

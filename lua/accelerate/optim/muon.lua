@@ -94,7 +94,7 @@ end
 ---@param closure? fun(): any computes the loss anew, with gradients on; its result is returned
 ---@return any
 function Muon:step(closure)
-  recording.refuse("Muon's step", "its numbers would be those of the recorded step")
+  recording.refuse("Muon's step", "its numbers would be those of the captured step")
   local result = self:_evaluate(closure)
   if not first_step.seen[self] then first_step.optimizer(self) end
   for _, group in ipairs(self.param_groups) do

@@ -64,7 +64,7 @@ end
 ---@param closure? fun(): any computes the loss anew, with gradients on; its result is returned
 ---@return any
 function SparseAdam:step(closure)
-  recording.refuse("SparseAdam's step", "its rows would be those of the recorded step")
+  recording.refuse("SparseAdam's step", "its rows would be those of the captured step")
   local result = self:_evaluate(closure)
   if not first_step.seen[self] then first_step.optimizer(self) end
   for g, group in ipairs(self.param_groups) do
