@@ -479,7 +479,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
   end)
 
   describe("with dynamo_backend = 'cudagraphs'", function()
-    local graphed = require "accelerate.capture.model"
+    local captured = require "accelerate.capture.model"
     after_each(function() state.reset() end)
 
     local function train(backend, precision, change)
@@ -508,7 +508,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
       local losses_, model_ = train("cudagraphs", ...)
       assert.are.same(losses, losses_)
       for name, p in model:named_parameters() do same(p, model_:get_parameter(name), name) end
-      return graphed.stats(model_)
+      return captured.stats(model_)
     end
 
     it("forward and backward are replayed, with the bits of an ordinary loop", function()

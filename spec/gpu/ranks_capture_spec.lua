@@ -93,7 +93,7 @@ describe("a captured step of several ranks", function()
     function()
     assert(gpu_ranks.on(2, [[
       local nn, optim = require "accelerate.nn", require "accelerate.optim"
-      local state, graphed = require "accelerate.state", require "accelerate.capture.model"
+      local state, captured = require "accelerate.state", require "accelerate.capture.model"
       local function train(backend, change)
         state.reset()
         core.manual_seed(4)
@@ -126,7 +126,7 @@ describe("a captured step of several ranks", function()
       for _, change in ipairs { "none", "accumulate", "decay", "twice" } do
         local a = train("no", change)
         local b, model = train("cudagraphs", change)
-        check(graphed.stats(model).replayed >= 6, change .. ": " .. graphed.stats(model).replayed)
+        check(captured.stats(model).replayed >= 6, change .. ": " .. captured.stats(model).replayed)
         for i = 1, #a do
           -- where a replay and an eager pass both bring gradients, they round one by one
           local bound = (change == "twice" or change == "decay") and 1e-6 * math.abs(a[i]) or 0

@@ -166,7 +166,7 @@ end
 -- ---- the op on the tape -------------------------------------------------------------------------
 
 local op = core.Function {
-  name = "graphed",
+  name = "captured_model",
   -- (pair, tensors..., parameter) -> the result's tensors. One parameter stands for all of them.
   forward = function(ctx, pair, ...)
     ctx.pair, ctx.needs = pair, {}
