@@ -51,13 +51,13 @@ end
 ---@param Class table
 function M.base(Class)
   --- `model(input_ids, opts)` or `model { input_ids = ... }`.
-  ---@param first accelerate.Tensor|table input_ids int64 (batch, length), or all inputs by name
+  ---@param inputs accelerate.Tensor|table input_ids int64 (batch, length), or all inputs by name
   ---@param opts? { attention_mask: accelerate.Tensor, position_ids: accelerate.Tensor, cache:
   ---  accelerate.models.KeyValueCache, output_hidden_states: boolean } attention_mask: (batch,
   ---  length), 0 for padding, with the cached positions before
   ---@return { last_hidden_state: accelerate.Tensor, hidden_states: accelerate.Tensor[]? }
-  function Class:forward(first, opts)
-    local o = pretrained.inputs(self, first, opts, M.INPUTS)
+  function Class:forward(inputs, opts)
+    local o = pretrained.inputs(self, inputs, opts, M.INPUTS)
     return core.scope(function()
       local x, all = self:_hidden(o)
       return { last_hidden_state = x, hidden_states = all }
@@ -84,8 +84,8 @@ function M.causal_lm(Class, base, scores_of)
   --- token. labels: the ids themselves, -100 where no loss is wanted; they are shifted here.
   ---@return { loss: accelerate.Tensor?, logits: accelerate.Tensor, hidden_states:
   ---  accelerate.Tensor[]? } logits: (batch, length, vocab_size)
-  function Class:forward(first, opts)
-    local o = pretrained.inputs(self, first, opts, WITH_LABELS)
+  function Class:forward(inputs, opts)
+    local o = pretrained.inputs(self, inputs, opts, WITH_LABELS)
     return core.scope(function()
       local x, all = self._values[base]:_hidden(o)
       local logits = scores_of(self, x)
@@ -181,8 +181,8 @@ function M.classifier(Class, base)
   --- row's last token.
   ---@return { loss: accelerate.Tensor?, logits: accelerate.Tensor, hidden_states:
   ---  accelerate.Tensor[]? } logits: (batch, num_labels)
-  function Class:forward(first, opts)
-    local o = pretrained.inputs(self, first, opts, WITH_LABELS)
+  function Class:forward(inputs, opts)
+    local o = pretrained.inputs(self, inputs, opts, WITH_LABELS)
     return core.scope(function()
       local x, all = self._values[base]:_hidden(o)
       local at = last_token(self, o):view(-1, 1, 1):expand(x:size(1), 1, x:size(3))

@@ -290,14 +290,14 @@ function M.base(Class)
   end
 
   --- `model(input_ids, opts)` or `model { input_ids = ..., attention_mask = ... }`.
-  ---@param first accelerate.Tensor|table input_ids int64 (batch, length), or all inputs by name
+  ---@param inputs accelerate.Tensor|table input_ids int64 (batch, length), or all inputs by name
   ---@param opts? { attention_mask: accelerate.Tensor, token_type_ids: accelerate.Tensor,
   ---  position_ids: accelerate.Tensor, output_hidden_states: boolean } attention_mask: (batch,
   ---  length), 0 for padding; token_type_ids: default zeros, where the type has them
   ---@return { last_hidden_state: accelerate.Tensor, pooler_output: accelerate.Tensor?,
   ---  hidden_states: accelerate.Tensor[]? }
-  function Class:forward(first, opts)
-    local o = pretrained.inputs(self, first, opts, self.traits.inputs)
+  function Class:forward(inputs, opts)
+    local o = pretrained.inputs(self, inputs, opts, self.traits.inputs)
     return core.scope(function()
       local x, pooled, all = self:_hidden(o)
       return { last_hidden_state = x, pooler_output = pooled, hidden_states = all }
@@ -327,8 +327,8 @@ function M.headed(Class, scores, loss_of)
   --- `model { input_ids = ..., attention_mask = ..., labels = ... }`.
   ---@return { loss: accelerate.Tensor?, logits: accelerate.Tensor, hidden_states:
   ---  accelerate.Tensor[]? }
-  function Class:forward(first, opts)
-    local o = pretrained.inputs(self, first, opts, self.traits.with_labels)
+  function Class:forward(inputs, opts)
+    local o = pretrained.inputs(self, inputs, opts, self.traits.with_labels)
     return core.scope(function()
       local x, pooled, all = self._values[self.traits.prefix]:_hidden(o)
       local logits = scores(self, x, pooled)

@@ -126,12 +126,12 @@ function ResNetModel:_hidden(o)
 end
 
 --- `model(pixel_values)` or `model { pixel_values = ... }`.
----@param first accelerate.Tensor|table pixel_values (batch, num_channels, height, width)
+---@param inputs accelerate.Tensor|table pixel_values (batch, num_channels, height, width)
 ---@param opts? { output_hidden_states: boolean }
 ---@return { last_hidden_state: accelerate.Tensor, pooler_output: accelerate.Tensor, hidden_states:
 ---  accelerate.Tensor[]? } pooler_output: (batch, channels, 1, 1)
-function ResNetModel:forward(first, opts)
-  local o = pretrained.inputs(self, first, opts, images.INPUTS, "pixel_values")
+function ResNetModel:forward(inputs, opts)
+  local o = pretrained.inputs(self, inputs, opts, images.INPUTS, "pixel_values")
   return core.scope(function()
     local x, all = self:_hidden(o)
     return { last_hidden_state = x, pooler_output = x:mean({ 3, 4 }, true), hidden_states = all }

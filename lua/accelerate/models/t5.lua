@@ -263,8 +263,8 @@ function T5EncoderModel:_build(config) build(self, config, false) end
 
 --- `model { input_ids = ..., attention_mask = ... }`.
 ---@return { last_hidden_state: accelerate.Tensor }
-function T5EncoderModel:forward(first, opts)
-  local o = pretrained.inputs(self, first, opts, { input_ids = INPUTS.input_ids,
+function T5EncoderModel:forward(inputs, opts)
+  local o = pretrained.inputs(self, inputs, opts, { input_ids = INPUTS.input_ids,
     attention_mask = INPUTS.attention_mask })
   return core.scope(function() return { last_hidden_state = encode(self, o) } end)
 end
@@ -278,8 +278,8 @@ function T5Model:_build(config) build(self, config, true) end
 
 --- `model { input_ids = ..., decoder_input_ids = ... }`.
 ---@return { last_hidden_state: accelerate.Tensor, encoder_last_hidden_state: accelerate.Tensor }
-function T5Model:forward(first, opts)
-  local o = pretrained.inputs(self, first, opts, INPUTS)
+function T5Model:forward(inputs, opts)
+  local o = pretrained.inputs(self, inputs, opts, INPUTS)
   return core.scope(function()
     local memory = encode(self, o)
     return { last_hidden_state = decode(self, o, memory), encoder_last_hidden_state = memory }
@@ -306,8 +306,8 @@ end
 --- unless decoder_input_ids are given.
 ---@return { loss: accelerate.Tensor?, logits: accelerate.Tensor, encoder_last_hidden_state:
 ---  accelerate.Tensor }
-function T5ForConditionalGeneration:forward(first, opts)
-  local o = pretrained.inputs(self, first, opts, INPUTS)
+function T5ForConditionalGeneration:forward(inputs, opts)
+  local o = pretrained.inputs(self, inputs, opts, INPUTS)
   return core.scope(function()
     local memory = encode(self, o)
     local logits = scores(self, decode(self, o, memory))

@@ -149,12 +149,12 @@ function ViTModel:_hidden(o)
 end
 
 --- `model(pixel_values)` or `model { pixel_values = ... }`.
----@param first accelerate.Tensor|table pixel_values (batch, num_channels, image_size, image_size)
+---@param inputs accelerate.Tensor|table pixel_values (batch, num_channels, image_size, image_size)
 ---@param opts? { output_hidden_states: boolean }
 ---@return { last_hidden_state: accelerate.Tensor, pooler_output: accelerate.Tensor?, hidden_states:
 ---  accelerate.Tensor[]? }
-function ViTModel:forward(first, opts)
-  local o = pretrained.inputs(self, first, opts, images.INPUTS, "pixel_values")
+function ViTModel:forward(inputs, opts)
+  local o = pretrained.inputs(self, inputs, opts, images.INPUTS, "pixel_values")
   return core.scope(function()
     local x, all = self:_hidden(o)
     local pooler = self._values.pooler

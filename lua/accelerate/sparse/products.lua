@@ -100,13 +100,7 @@ local function check_operand(where, name, v)
   end
 end
 
---- Multiplies two matrices. At least one is sparse. The product of two sparse ones is sparse.
----@param a accelerate.sparse.SparseTensor|accelerate.Tensor (n, m)
----@param b accelerate.sparse.SparseTensor|accelerate.Tensor (m, p), of a's element type
----@return accelerate.Tensor|accelerate.sparse.SparseTensor product (n, p); gradients go to both
----  operands
-function M.mm(a, b, where)
-  where = where or "sparse.mm"
+local function multiply(where, a, b)
   check_operand(where, "mat1", a)
   check_operand(where, "mat2", b)
   if SparseTensor._is(a) then
@@ -117,6 +111,13 @@ function M.mm(a, b, where)
   if a.ndim ~= 2 then fail("%s: expected a matrix, got %s", where, options.show(a)) end
   return times_dense(where, b:t(), a:t()):t()
 end
+
+--- Multiplies two matrices. At least one is sparse. The product of two sparse ones is sparse.
+---@param a accelerate.sparse.SparseTensor|accelerate.Tensor (n, m)
+---@param b accelerate.sparse.SparseTensor|accelerate.Tensor (m, p), of a's element type
+---@return accelerate.Tensor|accelerate.sparse.SparseTensor product (n, p); gradients go to both
+---  operands
+function M.mm(a, b) return multiply("sparse.mm", a, b) end
 
 local SCALES = { beta = { "number", default = 1 }, alpha = { "number", default = 1 } }
 
@@ -133,7 +134,7 @@ function M.addmm(input, mat1, mat2, opts)
     fail("sparse.addmm: mat1: expected a sparse matrix, got %s", options.show(mat1))
   end
   check_operand("sparse.addmm", "mat2", mat2)
-  local y = M.mm(mat1, mat2, "sparse.addmm")
+  local y = multiply("sparse.addmm", mat1, mat2)
   if SparseTensor._is(y) then y = y:to_dense() end
   if o.alpha ~= 1 then y = y * o.alpha end
   if o.beta == 0 then return y end
@@ -172,7 +173,7 @@ end
 --- Multiplies with a matrix: see sparse.mm.
 ---@param other accelerate.Tensor|accelerate.sparse.SparseTensor
 ---@return accelerate.Tensor|accelerate.sparse.SparseTensor
-function SparseTensor:mm(other) return M.mm(self, other, "sparse mm") end
+function SparseTensor:mm(other) return multiply("sparse mm", self, other) end
 SparseTensor.spmm = SparseTensor.mm
 
 --- Multiplies with a vector.
@@ -181,7 +182,7 @@ SparseTensor.spmm = SparseTensor.mm
 function SparseTensor:mv(vector)
   options.value("sparse mv", "vector", vector, { "tensor" })
   if vector.ndim ~= 1 then fail("sparse mv: expected a vector, got %s", options.show(vector)) end
-  return M.mm(self, vector:unsqueeze(2), "sparse mv"):squeeze(2)
+  return multiply("sparse mv", self, vector:unsqueeze(2)):squeeze(2)
 end
 
 --- Multiplies with a matrix or a vector.
@@ -189,7 +190,7 @@ end
 ---@return accelerate.Tensor|accelerate.sparse.SparseTensor
 function SparseTensor:matmul(other)
   if core.is_tensor(other) and other.ndim == 1 then return self:mv(other) end
-  return M.mm(self, other, "sparse matmul")
+  return multiply("sparse matmul", self, other)
 end
 
 return M

@@ -143,61 +143,61 @@ local LABELS = { title = { "string", optional = true }, x_label = { "string", op
   y_label = { "string", optional = true }, log = { "boolean", default = false } }
 
 --- Returns a figure of curves.
----@param given any numbers (a list or a tensor), { x = numbers, y = numbers }, or several of these
+---@param values any numbers (a list or a tensor), { x = numbers, y = numbers }, or several of these
 ---  by name; NaN leaves a gap
 ---@param opts { title: string?, x_label: string?, y_label: string?, log: boolean? }? log: a
 ---  logarithmic scale for y, which leaves values up to 0 out
 ---@return accelerate.Figure
-function M.curves(given, opts)
+function M.curves(values, opts)
   local o = options.check("plot.curves", opts, LABELS)
-  local list = series_of("plot.curves", given)
+  local list = series_of("plot.curves", values)
   return figure(function(canvas) layout.curves(canvas, list, o) end)
 end
 
 --- Returns a figure of bars.
----@param given any numbers, or a table of numbers by name, or a list of { name, number }
+---@param values any numbers, or a table of numbers by name, or a list of { name, number }
 ---@param opts { title: string? }?
 ---@return accelerate.Figure
-function M.bars(given, opts)
+function M.bars(values, opts)
   local o = options.check("plot.bars", opts, { title = LABELS.title })
   local list = {}
-  if type(given) == "table" and not core.is_tensor(given) and type(given[1]) == "table" then
-    for i, pair in ipairs(given) do
+  if type(values) == "table" and not core.is_tensor(values) and type(values[1]) == "table" then
+    for i, pair in ipairs(values) do
       list[i] = { tostring(pair[1]), numbers("plot.bars", "a value", { pair[2] })[1] }
     end
-  elseif core.is_tensor(given) or type(given) == "table" and #given > 0 then
-    for i, value in ipairs(numbers("plot.bars", "values", given)) do list[i] = { tostring(i), value } end
-  elseif type(given) == "table" then
+  elseif core.is_tensor(values) or type(values) == "table" and #values > 0 then
+    for i, value in ipairs(numbers("plot.bars", "values", values)) do list[i] = { tostring(i), value } end
+  elseif type(values) == "table" then
     for _, one in ipairs(series_of("plot.bars", (function()
       local lists = {}
-      for name, value in next, given do lists[name] = { value } end
+      for name, value in next, values do lists[name] = { value } end
       return lists
     end)())) do list[#list + 1] = { one.name, one.y[1] } end
   else
-    numbers("plot.bars", "values", given)
+    numbers("plot.bars", "values", values)
   end
   return figure(function(canvas) layout.bars(canvas, list, o) end)
 end
 
 --- Returns a figure of how often values occur.
----@param given any a list or a tensor; NaN and the infinities are left out
+---@param values any a list or a tensor; NaN and the infinities are left out
 ---@param opts { title: string?, bins: integer? }? bins: default 20
 ---@return accelerate.Figure
-function M.histogram(given, opts)
+function M.histogram(values, opts)
   local o = options.check("plot.histogram", opts,
     { title = LABELS.title, bins = { "integer", min = 1, max = 1000, default = 20 } })
-  local values, least, most = {}, math.huge, -math.huge
-  for _, value in ipairs(numbers("plot.histogram", "values", given)) do
+  local finite, least, most = {}, math.huge, -math.huge
+  for _, value in ipairs(numbers("plot.histogram", "values", values)) do
     if value == value and math.abs(value) <= 1e300 then
-      values[#values + 1] = value
+      finite[#finite + 1] = value
       least, most = math.min(least, value), math.max(most, value)
     end
   end
-  if #values == 0 then least, most = 0, 1 end
+  if #finite == 0 then least, most = 0, 1 end
   least, most = layout.widened(least, most)
   local counts = {}
   for i = 1, o.bins do counts[i] = 0 end
-  for _, value in ipairs(values) do
+  for _, value in ipairs(finite) do
     local at = math.min(o.bins, math.floor((value - least) / (most - least) * o.bins) + 1)
     counts[at] = counts[at] + 1
   end
