@@ -288,6 +288,14 @@ static int is_tensor(lua_State *L)
   return 1;
 }
 
+/* Whether the value is a tensor of a real floating type. */
+static int is_float(lua_State *L)
+{
+  ax_tensor **b = ax_lua_to_box(L, 1);
+  lua_pushboolean(L, b && *b && ax_is_float((ax_dtype)(*b)->dtype));
+  return 1;
+}
+
 /* ---- length and text */
 
 static int tensor_len(lua_State *L)
@@ -420,6 +428,7 @@ void ax_lua_open_tensor(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "is_tensor", is_tensor },
+    { "_is_float", is_float },
     { "release", release },
     { "is_released", is_released },
     { "rebind", rebind },

@@ -15,7 +15,7 @@ local function leaves_of(where, inputs)
   end
   local list = {}
   for i, x in ipairs(one and { inputs } or inputs) do
-    if not core.is_tensor(x) or not x.dtype:find("float", 1, true) then
+    if not core._is_float(x) then
       fail("%s: input %d: expected a tensor of a floating type, got %s", where, i, options.show(x))
     end
     -- within another gradient the record of x goes on

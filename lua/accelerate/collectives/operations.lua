@@ -171,7 +171,7 @@ end
 local function reduce(data, reduction, scale)
   local alone = state.PartialState().num_processes == 1
   recursively_apply(function(t, path)
-    if reduction == "mean" and not t.dtype:find("float") then
+    if reduction == "mean" and not core._is_float(t) then
       fail("reduce: the mean of %s tensors is not defined; use \"sum\", or convert them with :float()%s",
         t.dtype,
         path == "" and "" or " (at " .. path .. ")")

@@ -102,7 +102,7 @@ local function tensor_texts(t)
   end
   local text = t.dtype == "bool" and tostring or t.dtype == "float64" and double_text or float32_text
   for i, v in ipairs(t:totable()) do list[i] = text(v) end
-  return t.dtype:find("float", 1, true) and as_floats(list) or list
+  return core._is_float(t) and as_floats(list) or list
 end
 
 local function column_texts(name, column, quoted)

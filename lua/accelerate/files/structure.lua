@@ -222,9 +222,9 @@ local function tensors_of(bad, file, entries, device, lent)
     local ok, t = pcall(find, { piece = numbers[e.name], shape = e.shape, strides = e.strides,
       offset = e.offset })
     if not ok then bad("tensor %d ('%s'): %s", i - 1, e.name, tostring(t)) end
-    local float = t.dtype:find("float", 1, true)
+    local float = core._is_float(t)
     if e.parameter then
-      t = parameter.new(t, { requires_grad = e.requires_grad == true and float ~= nil })
+      t = parameter.new(t, { requires_grad = e.requires_grad == true and float })
     elseif e.requires_grad == true and float then
       t.requires_grad = true
     end

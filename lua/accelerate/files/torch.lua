@@ -121,7 +121,7 @@ function M.hooks(path, storage)
     storage = storage,
     tensor = function(over, offset, shape, strides, requires_grad)
       local t = checked(path, over._window, over, shape, strides, offset)
-      if requires_grad and t.dtype:find("float", 1, true) then t.requires_grad = true end
+      if requires_grad and core._is_float(t) then t.requires_grad = true end
       return t
     end,
     parameter = function(t, requires_grad)

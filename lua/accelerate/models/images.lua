@@ -19,7 +19,7 @@ for name, entry in next, M.INPUTS do WITH_LABELS[name] = entry end
 ---@param channels integer
 ---@param size integer? their height and width; nil: any
 function M.check(where, x, channels, size)
-  local ok = x:dim() == 4 and x:size(2) == channels and x.dtype:find("float", 1, true)
+  local ok = x:dim() == 4 and x:size(2) == channels and core._is_float(x)
     and (not size or x:size(3) == size and x:size(4) == size)
   if not ok then
     options.fail("%s: pixel_values must be a floating tensor (batch, %d, %s), got %s", where, channels,
@@ -35,8 +35,8 @@ function M.classifier(Class, scores)
   --- `model { pixel_values = ..., labels = ... }`.
   ---@return { loss: accelerate.Tensor?, logits: accelerate.Tensor, hidden_states:
   ---  accelerate.Tensor[]? } logits: (batch, num_labels)
-  function Class:forward(first, opts)
-    local o = pretrained.inputs(self, first, opts, WITH_LABELS, "pixel_values")
+  function Class:forward(inputs, opts)
+    local o = pretrained.inputs(self, inputs, opts, WITH_LABELS, "pixel_values")
     return core.scope(function()
       local logits, all = scores(self, o)
       local loss = o.labels and pretrained.class_loss(self.config, logits, o.labels)

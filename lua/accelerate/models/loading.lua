@@ -1,6 +1,7 @@
 --- from_pretrained: a model of a folder in Hugging Face's layout.
 
 local config = require "accelerate.models.config"
+local core = require "accelerate.core"
 local folders = require "accelerate.models.folder"
 local fs = require "accelerate.utils.fs"
 local nn = require "accelerate.nn"
@@ -76,13 +77,13 @@ end
 
 local function in_dtype(dict, dtype)
   for name, t in ordered.pairs(dict) do
-    if t.dtype:find("float", 1, true) and t.dtype ~= dtype then dict[name] = t:to(dtype) end
+    if core._is_float(t) and t.dtype ~= dtype then dict[name] = t:to(dtype) end
   end
 end
 
 local function first_float(dict)
   for _, t in ordered.pairs(dict) do
-    if t.dtype:find("float", 1, true) then return t.dtype end
+    if core._is_float(t) then return t.dtype end
   end
   return "float32"
 end

@@ -22,13 +22,13 @@ local PreTrainedModel = nn.class("PreTrainedModel")
 M.PreTrainedModel = PreTrainedModel
 
 --- Makes a model with new weights.
----@param given? table the configuration: keys of config.json; the others get Transformers' defaults
-function PreTrainedModel:init(given)
-  self.config = config.check(self.__name, given or {}, self.traits.config)
+---@param opts? table the configuration: keys of config.json; the others get Transformers' defaults
+function PreTrainedModel:init(opts)
+  self.config = config.check(self.__name, opts or {}, self.traits.config)
   self.config.model_type = self.traits.model_type
   if self.traits.check then self.traits.check(self.__name, self.config) end
   local made_by_script = not nn.init._is_skipped() -- else the configuration is a file's, or an outer model's
-  if made_by_script and given then config.note_misspelt(self.__name, given, self.traits.config) end
+  if made_by_script and opts then config.note_misspelt(self.__name, opts, self.traits.config) end
   self:_build(self.config)
   if made_by_script then self:init_weights() end
 end
@@ -62,21 +62,21 @@ M.check_input = check_input
 
 --- Returns the named inputs of a call: `model(batch)` with a table, or `model(input_ids, opts)`.
 ---@param self accelerate.models.PreTrainedModel
----@param first table|accelerate.Tensor
+---@param inputs table|accelerate.Tensor
 ---@param opts table?
 ---@param schema table<string, table>
 ---@param main string? the name of the first input, default "input_ids"
 ---@return table
-function M.inputs(self, first, opts, schema, main)
+function M.inputs(self, inputs, opts, schema, main)
   local given = {}
-  if core.is_tensor(first) then
-    given[main or "input_ids"] = first
+  if core.is_tensor(inputs) then
+    given[main or "input_ids"] = inputs
     for name, value in next, opts or {} do given[name] = value end
-  elseif type(first) == "table" and opts == nil then
-    for name, value in next, first do given[name] = value end
+  elseif type(inputs) == "table" and opts == nil then
+    for name, value in next, inputs do given[name] = value end
   else
     fail("%s: expected a table of inputs by name, or %s and a table of options, got %s", self.__name,
-      main or "input_ids", options.show(first))
+      main or "input_ids", options.show(inputs))
   end
   return options.check(self.__name, given, schema)
 end
@@ -131,7 +131,7 @@ function M.class_loss(configuration, logits, labels)
   local kind = configuration.problem_type
   if not kind then
     kind = classes == 1 and "regression"
-      or labels.dtype:find("float", 1, true) and "multi_label_classification"
+      or core._is_float(labels) and "multi_label_classification"
       or "single_label_classification"
   end
   if kind == "regression" then
@@ -158,9 +158,9 @@ function M.class(name, traits, base)
   Class.traits = traits
 
   --- Returns a model of this class with new weights.
-  ---@param given? table keys of config.json; the others get Transformers' defaults
+  ---@param opts? table keys of config.json; the others get Transformers' defaults
   ---@return accelerate.models.PreTrainedModel
-  Class.from_config = function(given) return Class(given) end
+  Class.from_config = function(opts) return Class(opts) end
 
   --- Returns a model of this class with the weights of a folder, and what did not fit by name; see
   --- `models.from_pretrained`.

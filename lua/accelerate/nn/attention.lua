@@ -88,7 +88,7 @@ end
 local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 local function check_mask(name, mask)
-  if not core.is_tensor(mask) or not (mask.dtype == "bool" or mask.dtype:find("float", 1, true)) then
+  if not core.is_tensor(mask) or not (mask.dtype == "bool" or core._is_float(mask)) then
     error(("%s must be a bool tensor (true: hidden) or a floating one (added to the scores), got %s"):format(
       name, options.show(mask)), 0)
   end

@@ -89,7 +89,7 @@ local function through(fn, state, values)
   local list, at = {}, {}
   for i = 1, values.n do
     local v = values[i]
-    if core.is_tensor(v) and v.dtype:find("float", 1, true) then
+    if core._is_float(v) then
       list[#list + 1] = v
       at[#at + 1] = i
     end

@@ -19,7 +19,7 @@ end
 
 local function floating(where, t)
   check(where, t)
-  if not t.dtype:find("float", 1, true) then
+  if not core._is_float(t) then
     fail("%s: only floating-point tensors can be drawn, got %s", where, t.dtype)
   end
 end

@@ -57,7 +57,7 @@ function parameter.new(data, opts)
   if not core.is_tensor(data) then
     options.fail("Parameter: expected a tensor, got %s", options.show(data))
   end
-  if o.requires_grad and not data.dtype:find("float", 1, true) then
+  if o.requires_grad and not core._is_float(data) then
     options.fail("Parameter: only floating-point tensors can require gradients, got %s; pass " ..
       "requires_grad = false", data.dtype)
   end

@@ -16,7 +16,7 @@ local function as_parameter(self, at, value)
     fail("%s: entry %s must be a parameter or a tensor, got %s", self.__name, tostring(at),
       options.show(value))
   end
-  return parameter.new(value, { requires_grad = value.dtype:find("float", 1, true) ~= nil })
+  return parameter.new(value, { requires_grad = core._is_float(value) })
 end
 
 local function parameter_lines(self)

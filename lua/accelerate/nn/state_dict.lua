@@ -76,7 +76,7 @@ local LOAD = { strict = { "boolean", default = true }, assign = { "boolean", def
 -- Makes a module's tensor show the elements of `value`, with its type and device; the object stays,
 -- and so do ties.
 local function adopt(t, value)
-  if t.requires_grad and not value.dtype:find("float", 1, true) then
+  if t.requires_grad and not core._is_float(value) then
     fail("load_state_dict: assign: a parameter cannot become %s", value.dtype)
   end
   t.grad = nil

@@ -37,7 +37,7 @@ end
 -- Moves each average by a share of the way to the model's value, in place.
 local function move(averaged, current, share)
   for i, t in ipairs(averaged) do
-    if t.dtype:find("float", 1, true) then t:lerp_(current[i], share)
+    if core._is_float(t) then t:lerp_(current[i], share)
     else t:copy_(t * (1 - share) + current[i] * share) end
   end
 end

@@ -46,7 +46,7 @@ function M.of(p)
   return number and by_number[number]
 end
 
-local function floating(t) return t.dtype:find("float", 1, true) ~= nil end
+local floating = core._is_float
 
 --- Makes the gradient buffer.
 ---@param flat accelerate.Flat

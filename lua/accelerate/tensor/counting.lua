@@ -139,7 +139,7 @@ define("histogramdd", "x:T bins:any range:any? weight:T? density:bool=false",
 local STARTS = { sum = 0, mean = 0, prod = 1, max = -math.huge, min = math.huge }
 local function segments(x, reduce, lengths, offsets, axis, unsafe, initial)
   local where = "segment_reduce"
-  if not x.dtype:find("float", 1, true) then
+  if not core._is_float(x) then
     options.fail("%s: expected a floating-point tensor, got %s", where, x.dtype)
   end
   if (lengths == nil) == (offsets == nil) then options.fail("%s: expected lengths or offsets", where) end
@@ -241,7 +241,7 @@ define("gradient", "x:T spacing:any? dim:dims? edge_order:int=1",
       dim = {}
       for d = 1, x.ndim do dim[d] = d end
     end
-    if not x.dtype:find("float", 1, true) and not x.dtype:find("complex", 1, true) then x = x:float() end
+    if not core._is_float(x) and not x.dtype:find("complex", 1, true) then x = x:float() end
     local out = {}
     for i, d in ipairs(dim) do
       local h = spacing == nil and 1 or spacing

@@ -42,7 +42,7 @@ define("fmin", "a:T b:T", "the smaller element; NaN only where both are", functi
 end)
 
 local function float_of(x)
-  return x.dtype:find("float", 1, true) and x or x:float()
+  return core._is_float(x) and x or x:float()
 end
 
 define("logit", "x:T eps:num?", "log(x / (1 - x)), x first brought into [eps, 1 - eps]", function(x, eps)
@@ -65,7 +65,7 @@ define("positive", "x:T", "x itself", function(x) return x end)
 
 -- The sign bit of a zero shows in its reciprocal.
 local function signbit(x)
-  if not x.dtype:find("float", 1, true) then return x:lt(0) end
+  if not core._is_float(x) then return x:lt(0) end
   return core.no_grad(function() return x:lt(0):logical_or(x:eq(0):logical_and(x:reciprocal():lt(0))) end)
 end
 define("signbit", "x:T", "whether the sign bit is set, also of -0", signbit)

@@ -31,7 +31,7 @@ local function check_type(where, x)
   if x.dtype == "float16" or x.dtype == "bfloat16" then
     options.fail("fft.%s: not defined for %s; cast it to float32", where, x.dtype)
   end
-  return x.dtype:find("float", 1, true) and x or x:float()
+  return core._is_float(x) and x or x:float()
 end
 
 local function to_complex(where, x)

@@ -31,7 +31,7 @@ local function kept(inplace, x)
   return inplace and core.is_grad_enabled() and x:clone() or x
 end
 
-local function is_float(x) return core.is_tensor(x) and x.dtype:find("float", 1, true) ~= nil end
+local is_float = core._is_float
 
 -- ---- dtype: x is cast first
 

@@ -9,7 +9,7 @@ local reduce_into = core._row "_scatter_reduce"
 local function identity(reduce, x)
   if reduce == "prod" then return 1 end
   if reduce ~= "amax" and reduce ~= "amin" then return 0 end
-  if x.dtype:find("float", 1, true) then return reduce == "amax" and -math.huge or math.huge end
+  if core._is_float(x) then return reduce == "amax" and -math.huge or math.huge end
   local limits = define.functions.iinfo(x)
   return reduce == "amax" and limits.min or math.min(limits.max, 2 ^ 63 - 1024)
 end
@@ -19,7 +19,7 @@ local function scatter_mean(x, sum, dim, index, include_self)
   local count = core[include_self and "ones_like" or "zeros_like"](x)
   count = count:scatter_add(dim, index, core.ones(index.shape, { dtype = x.dtype, device = x.device }))
   count = count:clamp { min = 1 }
-  if x.dtype:find("float", 1, true) then return sum / count end
+  if core._is_float(x) then return sum / count end
   return core.floor_divide(sum, count)
 end
 

@@ -53,7 +53,7 @@ define.plain("is_cuda", "x.is_cuda", "whether the tensor is on a GPU", "field",
   function(x) return x.device:find("cuda", 1, true) == 1 end)
 define("nelement", "x:T", "the number of elements", function(x) return x:numel() end, "method")
 define("is_floating_point", "x:T", "whether elements are of a floating type", function(x)
-  return x.dtype:find("float", 1, true) ~= nil
+  return core._is_float(x)
 end)
 
 -- eps, largest number, smallest normal number, decimal digits (IEEE 754; bfloat16: 8 bits of

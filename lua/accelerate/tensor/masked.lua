@@ -15,7 +15,7 @@ local function filled(where, x, mask, value)
   return core.where(mask:expand(x.shape), x, core.full({}, value, { dtype = x.dtype, device = x.device }))
 end
 
-local function is_float(x) return x.dtype:find("float", 1, true) ~= nil end
+local is_float = core._is_float
 local function lowest(x)
   if is_float(x) then return -huge end
   return x.dtype == "bool" and 0 or define.functions.iinfo(x).min

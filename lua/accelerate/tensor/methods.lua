@@ -7,7 +7,7 @@ local shape_text = define.shape_text
 
 -- ---- kinds of tensors and of types
 
-local function is_float(x) return x.dtype:find("float", 1, true) ~= nil end
+local is_float = core._is_float
 
 define.plain("is_sparse", "x.is_sparse", "false: `accelerate.sparse` has the sparse ones", "field",
   function() return false end)

@@ -44,7 +44,7 @@ end
 define("frexp", "x:T", "mantissa (its absolute value in [1/2, 1), or 0) and exponent, int32: x = " ..
   "mantissa 2^exponent",
   function(x)
-    if not x.dtype:find("float", 1, true) then
+    if not core._is_float(x) then
       options.fail("frexp: expected a floating-point tensor, got %s", x.dtype)
     end
     local e = core.no_grad(function() return exponent_of(x:detach():double()) end)

@@ -34,7 +34,7 @@ define("addbmm", "input:T batch1:T batch2:T beta:num=1 alpha:num=1",
   "beta input + alpha sum of batch1 @ batch2",
   function(input, a, b, beta, alpha)
     for name, factor in pairs { beta = beta, alpha = alpha } do
-      if factor ~= math.floor(factor) and not input.dtype:find("float", 1, true)
+      if factor ~= math.floor(factor) and not core._is_float(input)
         and not input:is_complex() then
         options.fail("addbmm: %s %g does not fit tensors of %s", name, factor, input.dtype)
       end

@@ -27,7 +27,7 @@ local function probability(where, p)
   if not (p >= 0 and p <= 1) then options.fail("%s: p must be in [0, 1], got %g", where, p) end
 end
 local function floating(where, x)
-  if not x.dtype:find("float", 1, true) then options.fail("%s: expected a floating type, got %s", where,
+  if not core._is_float(x) then options.fail("%s: expected a floating type, got %s", where,
     x.dtype) end
 end
 

@@ -82,7 +82,7 @@ define("nanmedian", "x:T dim:dim? keepdim:bool=false",
 
 local function check_integers(name, a, b)
   for i, t in ipairs { a, b } do
-    if t.dtype:find("float", 1, true) or t.dtype == "bool" then
+    if core._is_float(t) or t.dtype == "bool" then
       options.fail("%s: argument %d: expected integers, got %s", name, i, t.dtype)
     end
   end

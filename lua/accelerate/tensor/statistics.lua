@@ -145,7 +145,7 @@ local function check_weights(name, w, n, whole)
   if w.ndim ~= 1 or w:numel() ~= n then
     options.fail("cov: %s: expected a vector of %d numbers, got %s", name, n, shape_text(w))
   end
-  if w.dtype:find("float", 1, true) and whole then
+  if core._is_float(w) and whole then
     options.fail("cov: %s: expected integers, got %s", name, w.dtype)
   end
   if w:numel() > 0 and w:lt(0):any():item() then options.fail("cov: %s must not be below 0", name) end
@@ -158,7 +158,7 @@ define("cov", "x:T correction:int=1 fweights:T? aweights:T?",
   function(x, correction, fweights, aweights)
     if x.ndim > 2 then options.fail("cov: expected at most 2 dims, got %s", shape_text(x)) end
     local rows = x.ndim == 2 and x or x:reshape(1, -1)
-    if not rows.dtype:find("float", 1, true) and not rows.dtype:find("complex", 1, true) then
+    if not core._is_float(rows) and not rows.dtype:find("complex", 1, true) then
       rows = rows:float()
     end
     local n = rows.shape[2]

@@ -25,7 +25,7 @@ local function plain_values(x)
     local list = x:totable()
     for i = 1, #list do list[i] = list[i] and "True" or "False" end
     return list
-  elseif x.dtype:find("float", 1, true) then
+  elseif core._is_float(x) then
     return x:totable()
   elseif is_complex(x) then
     local list = x:totable()
@@ -141,7 +141,7 @@ end
 local function body_text(x, indent)
   if x.device == "meta" then return "..." end
   if x:numel() == 0 then return "[]" end
-  local choose = x.dtype:find("float", 1, true) and float_format or is_complex(x) and complex_format
+  local choose = core._is_float(x) and float_format or is_complex(x) and complex_format
     or text_format
   if x.ndim == 0 then
     local values = plain_values(x:reshape(1))

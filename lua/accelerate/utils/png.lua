@@ -66,7 +66,7 @@ function M.pictures(where, x, formats)
   local at = by_letters(where, x, formats)
   x = x:detach():to("cpu")
   if x.dtype == "bool" then x = x:to("uint8") * 255
-  elseif x.dtype:find("float", 1, true) then
+  elseif core._is_float(x) then
     x = ((x:to("float32")):nan_to_num(0):clamp(0, 1) * 255):round():to("uint8")
   else x = x:clamp(0, 255):to("uint8") end
   local order = {}

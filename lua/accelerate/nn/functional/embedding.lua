@@ -18,7 +18,7 @@ local function check(where, input, weight)
   if not core.is_tensor(input) or input.dtype ~= "int64" then
     options.fail("%s: input: expected int64 numbers of rows, got %s", where, options.show(input))
   end
-  if not core.is_tensor(weight) or weight.ndim ~= 2 or not weight.dtype:find("float", 1, true) then
+  if not core.is_tensor(weight) or weight.ndim ~= 2 or not core._is_float(weight) then
     options.fail("%s: weight: expected a floating-point tensor (count, size), got %s", where,
       options.show(weight))
   end

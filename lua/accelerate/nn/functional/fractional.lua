@@ -75,7 +75,7 @@ local function pool(where, dims, x, kernel_size, ...)
   local o = options.check(where, options.gather(where, ORDER, ...), OPTIONS)
   local kernel = sizes.tuple(where, "kernel_size", kernel_size, dims, 1)
   if not core.is_tensor(x) or (x.ndim ~= dims + 1 and x.ndim ~= dims + 2)
-    or not x.dtype:find("float", 1, true) then
+    or not core._is_float(x) then
     options.fail("%s: expected a floating-point (n, c, %s) or (c, %s), got %s", where, spatial_text(dims),
       spatial_text(dims), options.show(x))
   end

@@ -175,7 +175,7 @@ local function check(x, o)
   if (o.size == nil) == (o.scale_factor == nil) then
     options.fail("interpolate: give either size or scale_factor")
   end
-  if not core.is_tensor(x) or x.ndim < 3 or x.ndim > 5 or not x.dtype:find("float", 1, true) then
+  if not core.is_tensor(x) or x.ndim < 3 or x.ndim > 5 or not core._is_float(x) then
     options.fail("interpolate: expected a floating-point tensor (n, c, l), (n, c, h, w) or (n, c, d, h, w), "
       .. "got %s",
       options.show(x))
@@ -262,7 +262,7 @@ function M.affine_grid(theta, size, ...)
     options.fail("affine_grid: size: expected {n, c, h, w} or {n, c, d, h, w}, got %s", options.show(size))
   end
   for i = 1, #size do options.value("affine_grid", "size", size[i], { "integer", min = 1 }) end
-  if not core.is_tensor(theta) or theta.ndim ~= 3 or not theta.dtype:find("float", 1, true)
+  if not core.is_tensor(theta) or theta.ndim ~= 3 or not core._is_float(theta)
     or theta.shape[1] ~= size[1] or theta.shape[2] ~= dims or theta.shape[3] ~= dims + 1 then
     options.fail("affine_grid: theta: expected a floating-point tensor [%d, %d, %d], got %s", size[1], dims,
       dims + 1, options.show(theta))

@@ -113,7 +113,7 @@ end
 function M.fold(x, output_size, kernel_size, ...)
   local o = read("fold", kernel_size, ...)
   local size = sizes.tuple("fold", "output_size", output_size, 2, 1)
-  if not core.is_tensor(x) or (x.ndim ~= 2 and x.ndim ~= 3) or not x.dtype:find("float", 1, true) then
+  if not core.is_tensor(x) or (x.ndim ~= 2 and x.ndim ~= 3) or not core._is_float(x) then
     options.fail("fold: expected a floating-point tensor (n, c kh kw, windows) or (c kh kw, windows), got %s",
       options.show(x))
   end

@@ -44,7 +44,7 @@ end
 
 -- ---- the function on the tape -------------------------------------------------------------------
 
-local function floating(t) return t.dtype:find("float", 1, true) ~= nil end
+local floating = core._is_float
 
 local function text_of(t) return ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) end
 

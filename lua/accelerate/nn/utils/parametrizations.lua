@@ -17,7 +17,7 @@ local function weight_of(where, module, name)
     fail("%s: expected a module, got %s", where, options.show(module))
   end
   local weight = module[name]
-  if not core.is_tensor(weight) or not weight.dtype:find("float", 1, true) then
+  if not core._is_float(weight) then
     fail("%s: %s has no floating-point tensor '%s'", where, module.__name, tostring(name))
   end
   return weight

@@ -26,7 +26,7 @@ end
 
 --- Raises where x is neither floating nor complex.
 function M.check_float(where, x)
-  if not x.dtype:find("float", 1, true) and not x:is_complex() then
+  if not core._is_float(x) and not x:is_complex() then
     options.fail("linalg.%s: expected a floating-point or complex tensor, got %s %s", where, x.dtype,
       M.shape_text(x))
   end
