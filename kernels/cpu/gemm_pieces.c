@@ -136,6 +136,9 @@ ax_status ax_dnnl_gemm_pieces(const ax_gemm *g, const void *a, const void *b, co
   }
   ax_cpu_for(p.count, g->batch * g->m * g->n * g->k, run_pieces, &p);
   for (int64_t k = 0; k < p.count; k++)
-    if (p.status[k] != AX_OK) return p.status[k];
+    if (p.status[k] != AX_OK) /* the message is that of the thread which it failed on */
+      return ax_fail(p.status[k], "product of %lld x %lld x %lld: %s in piece %lld of %lld", (long long)g->m,
+                     (long long)g->k, (long long)g->n, ax_status_text(p.status[k]), (long long)k + 1,
+                     (long long)p.count);
   return AX_OK;
 }

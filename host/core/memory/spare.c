@@ -7,9 +7,13 @@
 #include <stdlib.h>
 
 enum {
-  STEP = 32,       /* bytes between two sizes */
-  SIZES = 48,      /* larger ones go to malloc */
+  STEP = 32,  /* bytes between two sizes */
+  SIZES = 48, /* larger ones go to malloc */
+#ifdef __SANITIZE_ADDRESS__
+  KEPT = 0 /* so that AddressSanitizer sees a use after free */
+#else
   KEPT = 512 << 10 /* bytes that a size keeps at most */
+#endif
 };
 
 typedef struct spare {
