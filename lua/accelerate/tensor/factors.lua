@@ -90,7 +90,7 @@ define("lu_unpack", "LU:T pivots:T", "P, L and U with P L U = a, where lu gave L
   if LU.ndim < 2 then
     options.fail("lu_unpack: expected at least two dims, got shape %s", define.shape_text(LU))
   end
-  return require("accelerate.tensor.linalg.solving").unpack(LU, pivots)
+  return require("accelerate.tensor.linalg.systems").unpack(LU, pivots)
 end)
 define("chain_matmul", "tensors:T*", "the product of matrices; see tensor.linalg.multi_dot",
   function(tensors) return #tensors == 1 and tensors[1] or linalg().multi_dot(tensors) end, "function")

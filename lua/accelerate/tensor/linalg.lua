@@ -18,7 +18,7 @@
 
 local M = {}
 
-for _, part in ipairs { "solving", "spectra", "reflections", "norms", "products" } do
+for _, part in ipairs { "systems", "spectra", "reflections", "norms", "products" } do
   for name, fn in pairs(require("accelerate.tensor.linalg." .. part)) do M[name] = fn end
 end
 -- what the parts use among themselves

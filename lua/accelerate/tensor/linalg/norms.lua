@@ -1,9 +1,9 @@
 --- Norms of vectors and matrices.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local reading = require "accelerate.tensor.linalg.reading"
+local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text, records = reading.reads, reading.shape_text, reading.records
+local reads, shape_text, records = matrix.reads, matrix.shape_text, matrix.records
 
 local M = {}
 
@@ -15,7 +15,7 @@ local function cast(where, x, dtype)
     end
     return x:to(dtype)
   end
-  reading.check_float(where, x)
+  matrix.check_float(where, x)
   return x
 end
 

@@ -1,9 +1,9 @@
 --- Powers, chains and products of matrices and vectors.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local reading = require "accelerate.tensor.linalg.reading"
+local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text = reading.reads, reading.shape_text
+local reads, shape_text = matrix.reads, matrix.shape_text
 
 local M = {}
 
@@ -17,7 +17,7 @@ end
 ---@param n integer
 ---@return accelerate.Tensor
 M.matrix_power = reads("matrix_power", "x:T n:int", function(x, n)
-  reading.check_square("matrix_power", x)
+  matrix.check_square("matrix_power", x)
   if n < 0 then
     x, n = core._linalg.inv(x), -n
   end
@@ -39,8 +39,8 @@ local TERMS = 16
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor
 M.matrix_exp = reads("matrix_exp", "x:T", function(x)
-  reading.check_square("matrix_exp", x)
-  reading.check_float("matrix_exp", x)
+  matrix.check_square("matrix_exp", x)
+  matrix.check_float("matrix_exp", x)
   if x:numel() == 0 then return x:clone() end
   local size = x:detach():abs():sum(-2):max():double():item()
   local halvings = 0
@@ -123,7 +123,7 @@ end)
 ---@param options { dim: integer? }? default the last one
 ---@return accelerate.Tensor
 M.vecdot = reads("vecdot", "a:T b:T dim:int=-1", function(a, b, dim)
-  reading.check_float("vecdot", a)
+  matrix.check_float("vecdot", a)
   return (a:conj() * b):sum(dim)
 end)
 

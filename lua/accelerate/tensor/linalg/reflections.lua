@@ -1,22 +1,22 @@
 --- QR as LAPACK keeps it, products of its reflections, and L D L^T.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local reading = require "accelerate.tensor.linalg.reading"
+local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text = reading.reads, reading.shape_text
+local reads, shape_text = matrix.reads, matrix.shape_text
 
 local M = {}
 
 -- a (.., m, n) and tau (.., k) of one batch and type, k <= n <= m.
 local function check_reflections(where, a, tau)
-  reading.check_float(where, a)
+  matrix.check_float(where, a)
   if a.ndim < 2 or a.shape[a.ndim - 1] < a.shape[a.ndim] then
     options.fail("linalg.%s: expected matrices with at least as many rows as columns, got shape %s", where,
       shape_text(a))
   end
   local n = a.shape[a.ndim]
   if tau.ndim ~= a.ndim - 1 or tau.shape[tau.ndim] > n
-    or not reading.same(reading.leading(tau, 1), reading.leading(a, 2)) then
+    or not matrix.same(matrix.leading(tau, 1), matrix.leading(a, 2)) then
     options.fail("linalg.%s: tau must have the batch of x and at most its %d columns, got shapes %s and %s",
       where, n, shape_text(tau), shape_text(a))
   end
@@ -44,7 +44,7 @@ function M.reflect(a, tau, q, transposed)
   for t = 1, k do
     local i = transposed and t or k + 1 - t
     local v, factor = vector(a, i), tau:narrow(-1, i, 1):unsqueeze(-1)
-    q = q - v:matmul(reading.adjoint(v):matmul(q) * (transposed and factor:conj() or factor))
+    q = q - v:matmul(matrix.adjoint(v):matmul(q) * (transposed and factor:conj() or factor))
   end
   return q
 end
@@ -72,13 +72,13 @@ function M.ormqr(x, tau, other, left, transpose)
   check_reflections("ormqr", x, tau)
   local side = left and other or other:transpose(-2, -1)
   if other.ndim ~= x.ndim or side.shape[side.ndim - 1] ~= x.shape[x.ndim - 1]
-    or not reading.same(reading.leading(side, 2), reading.leading(x, 2)) then
+    or not matrix.same(matrix.leading(side, 2), matrix.leading(x, 2)) then
     options.fail("linalg.ormqr: other must have the batch and %d %s, got shapes %s and %s",
       x.shape[x.ndim - 1], left and "rows" or "columns", shape_text(other), shape_text(x))
   end
   if not left then side = side:conj() end
   local y = M.reflect(x, tau, side, transpose == left)
-  return left and y or reading.adjoint(y)
+  return left and y or matrix.adjoint(y)
 end
 
 -- ---- L D L^T
@@ -121,14 +121,14 @@ M.ldl_factor_ex = reads("ldl_factor_ex", "x:T hermitian:bool=false check_errors:
 ---@param options { hermitian: boolean? }?
 ---@return accelerate.Tensor x of b's shape
 M.ldl_solve = reads("ldl_solve", "LD:T pivots:T b:T hermitian:bool=false", function(LD, pivots, b, hermitian)
-  reading.check_square("ldl_solve", LD)
+  matrix.check_square("ldl_solve", LD)
   if pivots.ndim ~= LD.ndim - 1 then
     options.fail("linalg.ldl_solve: pivots must have the shape of LD without its last dim, got %s and %s",
       shape_text(pivots), shape_text(LD))
   end
-  local matrices, sides = reading.one_batch("ldl_solve", LD, b)
-  local wide = reading.leading(matrices, 1)
-  if not reading.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
+  local matrices, sides = matrix.one_batch("ldl_solve", LD, b)
+  local wide = matrix.leading(matrices, 1)
+  if not matrix.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
   return core._linalg.ldl_solve(matrices, pivots, sides, hermitian)
 end)
 

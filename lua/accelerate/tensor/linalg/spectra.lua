@@ -2,9 +2,9 @@
 --- pseudoinverse, least squares, condition.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local reading = require "accelerate.tensor.linalg.reading"
+local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text, records = reading.reads, reading.shape_text, reading.records
+local reads, shape_text, records = matrix.reads, matrix.shape_text, matrix.records
 
 local M = {}
 
@@ -81,7 +81,7 @@ M.eigvals = reads("eigvals", "x:T", function(x) return (core._linalg.eig(x, reco
 ---@return accelerate.Tensor X
 M.matrix_sqrth = reads("matrix_sqrth", "x:T", function(x)
   local l, v = core._linalg.eigh(x)
-  return (v * l:sqrt():unsqueeze(-2)):matmul(reading.adjoint(v))
+  return (v * l:sqrt():unsqueeze(-2)):matmul(matrix.adjoint(v))
 end)
 
 --- Returns U with orthonormal columns and H, symmetric and positive-semidefinite, with U H = x. The
@@ -95,7 +95,7 @@ M.polar = reads("polar", "x:T", function(x)
       shape_text(x))
   end
   local u, s, vh = core._linalg.svd(x, false)
-  return u:matmul(vh), reading.adjoint(vh):matmul(s:unsqueeze(-1) * vh)
+  return u:matmul(vh), matrix.adjoint(vh):matmul(s:unsqueeze(-1) * vh)
 end)
 
 -- ---- rank
@@ -110,7 +110,7 @@ local function bound(where, x, values, atol, rtol)
         or "rtol")
     end
   end
-  local default, real = reading.eps(x) * math.max(m, n), reading.real_type(x)
+  local default, real = matrix.eps(x) * math.max(m, n), matrix.real_type(x)
   local function per_matrix(v)
     if type(v) == "number" then return v end
     if v.device ~= x.device then
@@ -140,7 +140,7 @@ local function check_matrix(where, x)
 end
 
 -- Shape of x without its last two dims.
-local function batch_of(x) return reading.leading(x, 2) end
+local function batch_of(x) return matrix.leading(x, 2) end
 
 --- Returns how many singular values are above max(atol, rtol * the largest one), int64. Default:
 --- atol 0, and rtol the type's eps times max(m, n), or 0 where atol is given.
@@ -151,7 +151,7 @@ local function batch_of(x) return reading.leading(x, 2) end
 M.matrix_rank = reads("matrix_rank", "x:T atol:TN? rtol:TN? hermitian:bool=false",
   function(x, atol, rtol, hermitian)
     check_matrix("matrix_rank", x)
-    if hermitian then reading.check_square("matrix_rank", x) end
+    if hermitian then matrix.check_square("matrix_rank", x) end
     if x.shape[x.ndim] == 0 or x.shape[x.ndim - 1] == 0 then
       return core.zeros(batch_of(x), { dtype = "int64", device = x.device })
     end
@@ -168,7 +168,7 @@ local function reciprocal(s, magnitude, least)
 end
 
 local function transposed(x) return x:transpose(-2, -1) end
-local adjoint = reading.adjoint
+local adjoint = matrix.adjoint
 
 --- Returns the pseudoinverse of Moore and Penrose. Singular values up to max(atol, rtol * the
 --- largest one) count as zero; defaults as in matrix_rank. The gradient holds while the rank does
@@ -179,7 +179,7 @@ local adjoint = reading.adjoint
 ---@return accelerate.Tensor (.., n, m)
 M.pinv = reads("pinv", "x:T atol:TN? rtol:TN? hermitian:bool=false", function(x, atol, rtol, hermitian)
   check_matrix("pinv", x)
-  if hermitian then reading.check_square("pinv", x) end
+  if hermitian then matrix.check_square("pinv", x) end
   if x:numel() == 0 then return transposed(x):contiguous() end
   if hermitian then
     local l, v = core._linalg.eigh(x)
@@ -213,10 +213,10 @@ end)
 M.lstsq = reads("lstsq", "a:T b:T rcond:num? driver:gels|gelsy|gelsd|gelss=gelsy",
   function(a, b, rcond, driver)
   check_matrix("lstsq", a)
-  local vectors = reading.holds_vectors(a, b)
+  local vectors = matrix.holds_vectors(a, b)
   local m, n = a.shape[a.ndim - 1], a.shape[a.ndim]
-  a, b = reading.one_batch("lstsq", a, vectors and b:unsqueeze(-1) or b)
-  local solution, rank, values = core._linalg.lstsq(a, b, driver, rcond or reading.eps(a) * math.max(m, n))
+  a, b = matrix.one_batch("lstsq", a, vectors and b:unsqueeze(-1) or b)
+  local solution, rank, values = core._linalg.lstsq(a, b, driver, rcond or matrix.eps(a) * math.max(m, n))
   local function empty(like) return core.empty(0, { dtype = like.dtype, device = like.device }) end
   local residuals = empty(solution)
   if m > n and (driver == "gels" or driver ~= "gelsy" and rank:eq(n):all():item()) then
@@ -241,7 +241,7 @@ M.cond = reads("cond", "x:T p:any?", function(x, p)
   local norms = require "accelerate.tensor.linalg.norms"
   norms.check_matrix_ord("cond", p)
   if x:numel() == 0 then
-    return core.zeros(batch_of(x), { dtype = reading.real_type(x), device = x.device })
+    return core.zeros(batch_of(x), { dtype = matrix.real_type(x), device = x.device })
   end
   if p == 2 or p == -2 then
     local s = svdvals(x)
@@ -249,7 +249,7 @@ M.cond = reads("cond", "x:T p:any?", function(x, p)
     if p == 2 then return largest / least end
     return least / largest
   end
-  reading.check_square("cond", x)
+  matrix.check_square("cond", x)
   if p == "nuc" then
     local s = svdvals(x)
     return s:sum(-1) * s:reciprocal():sum(-1)

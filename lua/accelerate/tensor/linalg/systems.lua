@@ -1,9 +1,9 @@
 --- Cholesky, LU, linear systems, inverse, determinant.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local reading = require "accelerate.tensor.linalg.reading"
+local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text = reading.reads, reading.shape_text
+local reads, shape_text = matrix.reads, matrix.shape_text
 
 local M = {}
 
@@ -31,13 +31,13 @@ M.cholesky_ex = reads("cholesky_ex", "x:T upper:bool=false check_errors:bool=fal
 -- a x = b for matrices b. One matrix for a whole batch of b: its sides are put next to each other,
 -- so that it is factorised once.
 local function solve_matrices(a, b, check)
-  a, b = reading.one_type(a, b)
+  a, b = matrix.one_type(a, b)
   if a.ndim == 2 and b.ndim > 2 and b:numel() > 0 then
     local wide = b:movedim(b.ndim - 1, 1)
     local x = core._linalg.solve(a, wide:reshape(a.shape[1], -1), check)
     return x:reshape(wide.shape):movedim(1, b.ndim - 1)
   end
-  a, b = reading.one_batch("solve", a, b)
+  a, b = matrix.one_batch("solve", a, b)
   return core._linalg.solve(a, b, check)
 end
 
@@ -51,8 +51,8 @@ local function check_side(where, a, b, left)
 end
 
 local function solve(where, a, b, left, check)
-  reading.check_square(where, a)
-  if reading.holds_vectors(a, b) then
+  matrix.check_square(where, a)
+  if matrix.holds_vectors(a, b) then
     if not left then options.fail("linalg.%s: with left = false b must be matrices, got shape %s", where,
       shape_text(b)) end
     return solve_matrices(a, b:unsqueeze(-1), check):squeeze(-1)
@@ -89,10 +89,10 @@ end)
 
 local function solve_triangular(a, b, upper, left, unit)
   if left then
-    a, b = reading.one_batch("solve_triangular", a, b)
+    a, b = matrix.one_batch("solve_triangular", a, b)
     return core._linalg.solve_triangular(a, b, upper, false, unit)
   end
-  a, b = reading.one_batch("solve_triangular", a, b:transpose(-2, -1))
+  a, b = matrix.one_batch("solve_triangular", a, b:transpose(-2, -1))
   return core._linalg.solve_triangular(a, b, upper, true, unit):transpose(-2, -1)
 end
 
@@ -105,7 +105,7 @@ end
 ---@return accelerate.Tensor x of b's shape
 M.solve_triangular = reads("solve_triangular", "a:T b:T upper:bool left:bool=true unitriangular:bool=false",
   function(a, b, upper, left, unit)
-    reading.check_square("solve_triangular", a)
+    matrix.check_square("solve_triangular", a)
     check_side("solve_triangular", a, b, left)
     return solve_triangular(a, b, upper, left, unit)
   end)
@@ -227,7 +227,7 @@ end
 ---@return accelerate.Tensor x of b's shape
 M.lu_solve = reads("lu_solve", "LU:T pivots:T b:T left:bool=true adjoint:bool=false",
   function(LU, pivots, b, left, adjoint)
-    reading.check_square("lu_solve", LU)
+    matrix.check_square("lu_solve", LU)
     check_side("lu_solve", LU, b, left)
     local side = left and b or b:transpose(-2, -1)
     local transposed = adjoint ~= not left
@@ -236,10 +236,10 @@ M.lu_solve = reads("lu_solve", "LU:T pivots:T b:T left:bool=true adjoint:bool=fa
       options.fail("linalg.lu_solve: pivots must have the shape of LU without its last dim, got %s and %s",
         shape_text(pivots), shape_text(LU))
     end
-    local batch_lu, batch_b = reading.one_batch("lu_solve", LU, side)
-    local wide = reading.leading(batch_lu, 1)
-    if not reading.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
-    local x = reading.records(LU) and solve_triangles(batch_lu, pivots, batch_b, transposed)
+    local batch_lu, batch_b = matrix.one_batch("lu_solve", LU, side)
+    local wide = matrix.leading(batch_lu, 1)
+    if not matrix.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
+    local x = matrix.records(LU) and solve_triangles(batch_lu, pivots, batch_b, transposed)
       or core._linalg.lu_solve(batch_lu, pivots, batch_b, transposed)
     return left and x or x:transpose(-2, -1)
   end)

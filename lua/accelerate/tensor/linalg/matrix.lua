@@ -1,4 +1,4 @@
---- What the files of tensor.linalg share: reading arguments, batches of matrices.
+--- What the files of tensor.linalg share: checks of matrices, batches of them, adjoints.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local lists = require "accelerate.utils.lists"
