@@ -170,7 +170,6 @@ typedef struct ax_optim_call {
 AX_API ax_status ax_optim_group_step(ax_optim_group *g, const ax_hyper *h, const ax_optim_call *call);
 /* Subtracts the steps that a device skipped from the counts; waits for the device. */
 AX_API ax_status ax_optim_group_settle(ax_optim_group *g);
-AX_API bool ax_optim_group_is_settled(const ax_optim_group *g);
 
 /* Called before a replay: writes the current hyperparameters and count into the recording, and
  * counts the step. */

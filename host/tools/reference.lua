@@ -153,10 +153,10 @@ local function write_object(out, call, name, made, files, where)
   if block ~= maker then paragraphs(out, block) end
   details(out, maker)
   field_list(out, block)
-  local told = {}
-  for _, f in ipairs(block and block.fields or {}) do told[f.name] = true end
+  local described = {}
+  for _, f in ipairs(block and block.fields or {}) do described[f.name] = true end
   for _, field in ipairs(public.sorted_names(made.get)) do
-    if not told[field] and not made.schema then
+    if not described[field] and not made.schema then
       undocumented[#undocumented + 1] = where .. name .. "." .. field
     end
   end

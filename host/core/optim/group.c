@@ -443,10 +443,3 @@ ax_status ax_optim_group_settle(ax_optim_group *g)
   }
   return AX_OK;
 }
-
-bool ax_optim_group_is_settled(const ax_optim_group *g)
-{
-  for (int b = 0; b < g->n_batches; b++)
-    if (g->batches[b].unsettled) return false;
-  return true;
-}

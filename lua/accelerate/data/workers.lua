@@ -199,9 +199,10 @@ end
 -- Returns the reply to the oldest request.
 function Pass:await(entry)
   local pool, timeout = self.pool, self.loader.timeout
-  local started, told = core._monotonic(), false
+  local started, announced = core._monotonic(), false
   while true do
-    local left = timeout > 0 and math.max(0, timeout - (core._monotonic() - started)) or told and -1 or NOTICE
+    local left = timeout > 0 and math.max(0, timeout - (core._monotonic() - started))
+      or announced and -1 or NOTICE
     local reply = scope.pack(core._worker_wait(pool.list, entry.worker, left))
     if reply[1] == entry.ticket then return reply end
     if reply[1] == nil and reply[2] == "died" then
@@ -217,7 +218,7 @@ function Pass:await(entry)
       self:finish(true)
       error(("DataLoader: %s gave no batch %d in %g s (timeout)"):format(name, entry.number, timeout), 0)
     elseif reply[1] == nil then
-      told = true
+      announced = true
       notice.here("DataLoader: still waiting for batch %d from %s after %d s", entry.number,
         name_of(pool.list[entry.worker], entry.worker), NOTICE)
     end -- else: a reply for a pass that was given up
