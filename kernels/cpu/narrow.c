@@ -3,9 +3,11 @@
  * weights bounds them, so they are read once, in order, in the type that they have, and converted
  * in registers; nothing is packed.
  *
- * A tile of ROWS x COLUMNS sums stays in registers while it runs along k.  Each sum is added in the
- * lanes of one vector, whatever tile it is in, so a row's results do not depend on the rows beside
- * it. */
+ * A tile of ROWS x COLUMNS sums stays in registers while it runs along k.  Its columns lie a
+ * quarter of a piece apart: each is then read in order from one tile to the next, which the
+ * processor's prefetcher follows (columns that lie side by side take 1.4 times as long on Zen 4).
+ * Each sum is added in the lanes of one vector, whatever tile it is in, so a row's results do not
+ * depend on the rows beside it. */
 #include "gemm.h"
 #include "vector.h"
 
@@ -18,7 +20,8 @@
 #endif
 #define COLUMNS 4
 #define ROOM 16384 /* floats on the stack for a's rows: a token's, of a large model */
-#define PIECE 16   /* columns of a piece of work: threads do not write to one cache line */
+#define PIECE 32   /* columns of a piece of work: threads do not write to one cache line */
+#define AHEAD 1024
 
 enum { LANES = AX_BYTES / 4, BLOCK = 2 * LANES };
 
@@ -60,8 +63,7 @@ static void arrange(float *row)
   for (int i = 0; i < BLOCK; i++) row[i % 2 * LANES + i / 2] = old[i];
 }
 
-/* out[i * COLUMNS + j] = the product of row i of x by column j of w.  What the next tile reads is
- * fetched meanwhile: the processor's own prefetcher stops at the end of each page. */
+/* out[i * COLUMNS + j] = the product of row i of x by column j of w. */
 #define TILE(name, T) \
   static inline \
       __attribute__((always_inline)) void add_##name(int rows, int columns, const float *x, int64_t x_step, \
@@ -92,7 +94,7 @@ static void arrange(float *row)
       for (int j = 0; j < columns; j++) { \
         at[j] = w + j * w_step + p; \
         for (size_t line = 0; line < BLOCK * sizeof(T); line += 64) \
-          __builtin_prefetch((const char *)(at[j] + columns * w_step) + line, 0, 2); \
+          __builtin_prefetch((const char *)at[j] + AHEAD + line, 0, 2); \
       } \
       add_##name(rows, columns, x + p, x_step, at, sum); \
     } \
@@ -135,15 +137,17 @@ static void arrange(float *row)
     for (int64_t piece = lo; piece < hi; piece++) { \
       const int64_t n = piece / across, at = piece % across * PIECE, \
                     end = at + PIECE < g->n ? at + PIECE : g->n; \
-      for (int64_t j = at; j < end; j += COLUMNS) \
+      const int64_t apart = (end - at) / COLUMNS, rest = at + apart * COLUMNS; \
+      for (int64_t tile = 0; tile < apart + end - rest; tile++) \
         for (int64_t i = 0; i < g->m; i += ROWS) { \
-          const int rows = (int)(g->m - i < ROWS ? g->m - i : ROWS), \
-                    columns = (int)(end - j < COLUMNS ? end - j : COLUMNS); \
+          const bool whole = tile < apart; \
+          const int rows = (int)(g->m - i < ROWS ? g->m - i : ROWS), columns = whole ? COLUMNS : 1; \
+          const int64_t j = whole ? at + tile : rest + tile - apart; \
           float out[ROWS * COLUMNS]; \
           tiles_##name(rows, columns, jb->a + n * jb->a_batch + i * jb->a_row, jb->a_row, \
-                       (const T *)jb->b + n * g->b[0] + j * g->b[2], g->b[2], g->k, out); \
+                       (const T *)jb->b + n * g->b[0] + j * g->b[2], apart * g->b[2], g->k, out); \
           for (int r = 0; r < rows; r++) \
-            store(jb, n * g->c[0] + (i + r) * g->c[1] + j, j, columns, out + r * COLUMNS); \
+            store(jb, n * g->c[0] + (i + r) * g->c[1], j, apart, columns, out + r * COLUMNS); \
         } \
     } \
   }
@@ -155,17 +159,19 @@ static inline float number(ax_dtype d, const void *p, int64_t i)
   return d == AX_BF16 ? ax_bf16_to_float(h) : ax_half_to_float(h);
 }
 
-/* Writes `count` sums to c from element `at` on; they are of columns `column` and on. */
-static void store(const job *jb, int64_t at, int64_t column, int count, const float *sums)
+/* Writes `count` sums to the row of c at element `row`; they are of columns `column`, column +
+ * apart and so on. */
+static void store(const job *jb, int64_t row, int64_t column, int64_t apart, int count, const float *sums)
 {
   const ax_dtype d = ax_gemm_out(jb->g), bias = ax_gemm_bias(jb->g);
-  for (int j = 0; j < count; j++) {
-    const float add = jb->g->bias         ? number(bias, jb->bias, column + j)
-                      : jb->g->accumulate ? number(d, jb->c, at + j)
+  for (int j = 0; j < count; j++, column += apart) {
+    const int64_t at = row + column;
+    const float add = jb->g->bias         ? number(bias, jb->bias, column)
+                      : jb->g->accumulate ? number(d, jb->c, at)
                                           : 0;
     const float y = sums[j] + add;
-    if (d == AX_F32) ((float *)jb->c)[at + j] = y;
-    else ((uint16_t *)jb->c)[at + j] = d == AX_BF16 ? ax_float_to_bf16(y) : ax_float_to_half(y);
+    if (d == AX_F32) ((float *)jb->c)[at] = y;
+    else ((uint16_t *)jb->c)[at] = d == AX_BF16 ? ax_float_to_bf16(y) : ax_float_to_half(y);
   }
 }
 
