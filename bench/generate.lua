@@ -33,7 +33,8 @@ local function generate()
     prompt_lookup_num_tokens = drafts > 0 and drafts or nil })
 end
 
--- A sum of each element reads as fast as memory gives. (Zeros that nothing has written to are one page.)
+-- A sum of each element reads as fast as memory gives. Zeros that nothing has written to would be
+-- one page.
 local bytes = tensor.ones(math.ceil(weights / 4))
 local function seconds(fn)
   local began = common.now()
