@@ -6,8 +6,6 @@ local activations = require "accelerate.models.activations"
 local encoder = require "accelerate.models.encoder"
 local pretrained = require "accelerate.models.pretrained"
 
-local sdpa, dropout = core.scaled_dot_product_attention, core.dropout
-
 local function rate(default) return { "number", default = default, min = 0, max = 1 } end
 
 local CONFIG = encoder.schema {
@@ -31,23 +29,20 @@ local TRAITS = encoder.traits("albert", "albert", CONFIG)
 
 local function layer_norm(config) return nn.LayerNorm(config.hidden_size, { eps = config.layer_norm_eps }) end
 
-local Attention = nn.class "AlbertAttention"
+local SelfAttention = encoder.self_attention("AlbertSelfAttention", { "query", "key", "value", "dense" })
+
+local Attention = nn.class("AlbertAttention", SelfAttention)
 
 function Attention:init(config)
-  self.heads, self.drop = config.num_attention_heads, config.attention_probs_dropout_prob
-  self.resid_drop = config.hidden_dropout_prob
-  for _, name in ipairs { "query", "key", "value", "dense" } do
-    self[name] = nn.Linear(config.hidden_size, config.hidden_size)
-  end
+  SelfAttention.init(self, config)
+  self.output_drop = config.hidden_dropout_prob
   self.LayerNorm = layer_norm(config)
 end
 
 function Attention:forward(x, mask)
-  local v, N, T = self._values, x:size(1), x:size(2)
-  local function heads(t) return t:view(N, T, v.heads, -1):transpose(2, 3) end
-  local y = sdpa(heads(v.query(x)), heads(v.key(x)), heads(v.value(x)), mask, self.training and v.drop or 0)
-  y = v.dense(y:transpose(2, 3):reshape(N, T, -1))
-  if self.training then y = dropout(y, v.resid_drop) end
+  local v = self._values
+  local y = SelfAttention.forward(self, x, mask)
+  if self.training then y = core.dropout(y, v.output_drop) end
   return v.LayerNorm(x + y)
 end
 

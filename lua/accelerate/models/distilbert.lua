@@ -8,7 +8,7 @@ local encoder = require "accelerate.models.encoder"
 local masks = require "accelerate.models.masks"
 local pretrained = require "accelerate.models.pretrained"
 
-local sdpa, dropout = core.scaled_dot_product_attention, core.dropout
+local dropout = core.dropout
 
 local function rate(default) return { "number", default = default, min = 0, max = 1 } end
 
@@ -53,21 +53,8 @@ function Embeddings:forward(ids, positions)
   return self.training and dropout(x, v.drop) or x
 end
 
-local Attention = nn.class "DistilBertSelfAttention"
-
-function Attention:init(config)
-  self.heads, self.drop = config.n_heads, config.attention_dropout
-  for _, name in ipairs { "q_lin", "k_lin", "v_lin", "out_lin" } do
-    self[name] = nn.Linear(config.dim, config.dim)
-  end
-end
-
-function Attention:forward(x, mask)
-  local v, N, T = self._values, x:size(1), x:size(2)
-  local function heads(t) return t:view(N, T, v.heads, -1):transpose(2, 3) end
-  local y = sdpa(heads(v.q_lin(x)), heads(v.k_lin(x)), heads(v.v_lin(x)), mask, self.training and v.drop or 0)
-  return v.out_lin(y:transpose(2, 3):reshape(N, T, -1))
-end
+local Attention = encoder.self_attention("DistilBertSelfAttention", { "q_lin", "k_lin", "v_lin", "out_lin" },
+  { "dim", "n_heads", "attention_dropout" })
 
 local FFN = nn.class "DistilBertFFN"
 

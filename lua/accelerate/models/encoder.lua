@@ -143,22 +143,36 @@ function Embeddings:forward(ids, kinds, positions)
   return self.training and dropout(x, v.drop) or x
 end
 
-local SelfAttention = nn.class "BertSelfAttention"
+--- Returns a class of self-attention: softmax(q k^T / sqrt(width of a head) + mask) v.
+---@param name string
+---@param layers string[] names of its linear layers: of queries, keys, values, and of the result
+---  where that has one
+---@param sizes? string[] the keys of width, heads and dropout, default BERT's
+---@return table
+function M.self_attention(name, layers, sizes)
+  local width, heads, drop = unpack(sizes or { "hidden_size", "num_attention_heads",
+    "attention_probs_dropout_prob" })
+  local query, key, value, out = unpack(layers)
+  local Class = nn.class(name)
 
-function SelfAttention:init(config)
-  local width = config.hidden_size
-  self.heads, self.drop = config.num_attention_heads, config.attention_probs_dropout_prob
-  self.query = nn.Linear(width, width)
-  self.key = nn.Linear(width, width)
-  self.value = nn.Linear(width, width)
+  function Class:init(config)
+    self.heads, self.drop = config[heads], config[drop]
+    for _, layer in ipairs(layers) do self[layer] = nn.Linear(config[width], config[width]) end
+  end
+
+  function Class:forward(x, mask)
+    local v, N, T = self._values, x:size(1), x:size(2)
+    local function split(t) return t:view(N, T, v.heads, -1):transpose(2, 3) end
+    local y = sdpa(split(v[query](x)), split(v[key](x)), split(v[value](x)), mask,
+      self.training and v.drop or 0)
+    y = y:transpose(2, 3):reshape(N, T, -1)
+    return out and v[out](y) or y
+  end
+
+  return Class
 end
 
-function SelfAttention:forward(x, mask)
-  local v, N, T = self._values, x:size(1), x:size(2)
-  local function heads(t) return t:view(N, T, v.heads, -1):transpose(2, 3) end
-  local y = sdpa(heads(v.query(x)), heads(v.key(x)), heads(v.value(x)), mask, self.training and v.drop or 0)
-  return y:transpose(2, 3):reshape(N, T, -1)
-end
+local SelfAttention = M.self_attention("BertSelfAttention", { "query", "key", "value" })
 
 -- A linear layer, dropout, and a norm over the sum with the input of the sublayer.
 local Output = nn.class "BertOutput"
@@ -200,26 +214,37 @@ function Intermediate:forward(x)
   return v.act(v.dense(x))
 end
 
-local Layer = nn.class "BertLayer"
-
-function Layer:init(config)
-  self.attention = Attention(config)
-  self.intermediate = Intermediate(config)
-  self.output = Output(config, config.intermediate_size)
-end
-
 local function layer(v, x, mask)
   x = v.attention(x, mask)
   return v.output(v.intermediate(x), x)
 end
 
-function Layer:forward(x, mask) return core.scope(layer, self._values, x, mask) end
+--- Returns a class of layers: an attention, whose class is given, and two linear layers.
+---@param name string
+---@param Attend table its forward takes x and the mask, and adds x
+---@return table
+function M.layer(name, Attend)
+  local Class = nn.class(name)
+
+  function Class:init(config)
+    self.attention = Attend(config)
+    self.intermediate = Intermediate(config)
+    self.output = Output(config, config.intermediate_size)
+  end
+
+  function Class:forward(x, mask) return core.scope(layer, self._values, x, mask) end
+
+  return Class
+end
+
+local BertLayer = M.layer("BertLayer", Attention)
 
 local Encoder = nn.class "BertEncoder"
 
-function Encoder:init(config)
+-- Layer: the class of its layers, default BERT's.
+function Encoder:init(config, Layer)
   local layers = {}
-  for i = 1, config.num_hidden_layers do layers[i] = Layer(config) end
+  for i = 1, config.num_hidden_layers do layers[i] = (Layer or BertLayer)(config) end
   self.layer = nn.ModuleList(layers)
 end
 
@@ -268,8 +293,7 @@ function LMHead:forward(x)
   return v.decoder(v.layer_norm(core.gelu(v.dense(x))))
 end
 
-M.Embeddings, M.Output, M.Intermediate = Embeddings, Output, Intermediate
-M.Encoder, M.Pooler, M.ClassHead, M.LMHead = Encoder, Pooler, ClassHead, LMHead
+M.Embeddings, M.Encoder, M.Pooler, M.ClassHead, M.LMHead = Embeddings, Encoder, Pooler, ClassHead, LMHead
 
 -- ---- models -------------------------------------------------------------------------------------
 

@@ -6,8 +6,6 @@ local encoder = require "accelerate.models.encoder"
 local pretrained = require "accelerate.models.pretrained"
 local relative = require "accelerate.models.relative"
 
-local sdpa, dropout = core.scaled_dot_product_attention, core.dropout
-
 -- Distances have 32 buckets, up to 128, whatever the configuration says: Transformers has it so.
 local BUCKETS, FARTHEST = 32, 128
 
@@ -25,21 +23,7 @@ local TRAITS = encoder.traits("mpnet", "mpnet", CONFIG,
 
 -- ---- parts --------------------------------------------------------------------------------------
 
-local SelfAttention = nn.class "MPNetSelfAttention"
-
-function SelfAttention:init(config)
-  self.heads, self.drop = config.num_attention_heads, config.attention_probs_dropout_prob
-  for _, name in ipairs { "q", "k", "v", "o" } do
-    self[name] = nn.Linear(config.hidden_size, config.hidden_size)
-  end
-end
-
-function SelfAttention:forward(x, bias)
-  local v, N, T = self._values, x:size(1), x:size(2)
-  local function heads(t) return t:view(N, T, v.heads, -1):transpose(2, 3) end
-  local y = sdpa(heads(v.q(x)), heads(v.k(x)), heads(v.v(x)), bias, self.training and v.drop or 0)
-  return v.o(y:transpose(2, 3):reshape(N, T, -1))
-end
+local SelfAttention = encoder.self_attention("MPNetSelfAttention", { "q", "k", "v", "o" })
 
 local Attention = nn.class "MPNetAttention"
 
@@ -52,31 +36,16 @@ end
 function Attention:forward(x, bias)
   local v = self._values
   local y = v.attn(x, bias)
-  if self.training then y = dropout(y, v.drop) end
+  if self.training then y = core.dropout(y, v.drop) end
   return v.LayerNorm(y + x)
 end
 
-local Layer = nn.class "MPNetLayer"
+local Layer = encoder.layer("MPNetLayer", Attention)
 
-function Layer:init(config)
-  self.attention = Attention(config)
-  self.intermediate = encoder.Intermediate(config)
-  self.output = encoder.Output(config, config.intermediate_size)
-end
-
-local function layer(v, x, bias)
-  x = v.attention(x, bias)
-  return v.output(v.intermediate(x), x)
-end
-
-function Layer:forward(x, bias) return core.scope(layer, self._values, x, bias) end
-
-local Encoder = nn.class "MPNetEncoder"
+local Encoder = nn.class("MPNetEncoder", encoder.Encoder)
 
 function Encoder:init(config)
-  local layers = {}
-  for i = 1, config.num_hidden_layers do layers[i] = Layer(config) end
-  self.layer = nn.ModuleList(layers)
+  encoder.Encoder.init(self, config, Layer)
   self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets,
     config.num_attention_heads)
 end
@@ -90,14 +59,7 @@ local function bias_of(v, x, mask)
 end
 
 function Encoder:forward(x, mask, all)
-  local v = self._values
-  local bias = bias_of(v, x, mask)
-  if all then all[1] = x end
-  for _, one in ipairs(v.layer:_child_list()) do
-    x = one(x, bias)
-    if all then all[#all + 1] = x end
-  end
-  return x
+  return encoder.Encoder.forward(self, x, bias_of(self._values, x, mask), all)
 end
 
 -- ---- models -------------------------------------------------------------------------------------
