@@ -1,6 +1,7 @@
 -- spec/support/run_specs: whatever goes wrong in a file counts, and what it leaves behind does.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
+local has = require("spec.support.messages").has
 
 -- The runner's status and output for files { name = text }.
 local function run(files, env)
@@ -11,8 +12,6 @@ local function run(files, env)
   end)
   return status, out, err
 end
-
-local function has(text, part) assert.is_truthy(text:find(part, 1, true), text) end
 
 describe("the runner of the specs", function()
   if not io.open "spec/support/run_specs" then return end

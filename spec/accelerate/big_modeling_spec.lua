@@ -2,15 +2,10 @@
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
+local raises = require("spec.support.messages").raises
 local models, nn, tensor = accelerate.models, accelerate.nn, accelerate.tensor
 
 local NOTHING = "a tensor of the device meta has no elements"
-
-local function raises(words, fn, ...)
-  local ok, why = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(why):find(words, 1, true), tostring(why))
-end
 
 local function network()
   return nn.Sequential(nn.Embedding(50, 8, { padding_idx = 0 }), nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4),

@@ -4,12 +4,7 @@ local accelerate = require "accelerate"
 local capture = require "accelerate.capture.step".capture
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
-
-local function fails(pattern, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(pattern, 1, true), tostring(message))
-end
+local raises = require("spec.support.messages").raises
 
 describe("a captured step on the CPU", function()
   it("is utils.capture, runs each time, and gives results without history", function()
@@ -33,19 +28,19 @@ describe("a captured step on the CPU", function()
 
   it("checks arguments, results and options", function()
     local x = tensor.ones(1)
-    fails("capture: expected a function, got nil", capture)
-    fails("did you mean 'warmup'", capture, print, { warmpu = 1 })
-    fails("capture: argument 2 must be a tensor, a number, a string, a boolean, or a table of these, got " ..
+    raises("capture: expected a function, got nil", capture)
+    raises("did you mean 'warmup'", capture, print, { warmpu = 1 })
+    raises("capture: argument 2 must be a tensor, a number, a string, a boolean, or a table of these, got " ..
       "a function", capture(function() end), x, print)
-    fails("capture: argument 1 requires a gradient", capture(function() end),
+    raises("capture: argument 1 requires a gradient", capture(function() end),
       tensor.ones(1, { requires_grad = true }))
-    fails("capture: result 1.n is 3", capture(function() return { n = 3 } end), x)
-    fails("capture: argument 1 lies on cpu; the step is captured for cuda:0",
+    raises("capture: result 1.n is 3", capture(function() return { n = 3 } end), x)
+    raises("capture: argument 1 lies on cpu; the step is captured for cuda:0",
       capture(function() end, { device = "cuda:0" }), x)
   end)
 
   it("a backend that records nothing says so", function()
-    fails("the cpu backend cannot record steps", core.capture_begin, "cpu")
+    raises("the cpu backend cannot record steps", core.capture_begin, "cpu")
     assert.is_false(core.is_recording())
   end)
 end)

@@ -9,10 +9,7 @@ local optim = require "accelerate.optim"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
 local tensor = require "accelerate.tensor"
-
-local function has(text, pattern)
-  assert.truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text))
-end
+local matches = require("spec.support.messages").matches
 
 -- Before scripts: `full(bytes)` makes each write beyond so many bytes of a file fail.
 local FULL = [[
@@ -234,7 +231,7 @@ describe("an asynchronous save", function()
             accelerator:save_state(folder .. "/c", { async = true })
           ]] .. last, { arguments = { path } })
           assert.equal(1, status)
-          has(err, "the last checkpoint was not written: .*model.safetensors.: cannot write it: File " ..
+          matches(err, "the last checkpoint was not written: .*model.safetensors.: cannot write it: File " ..
             "too large")
           assert.is_false(fs.exists(path .. "/c"))
         end)

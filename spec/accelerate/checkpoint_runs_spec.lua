@@ -6,12 +6,11 @@ local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
+local messages = require "spec.support.messages"
+
+local has, matches = messages.has, messages.matches
 
 local SCRIPT = "spec/support/resumable.lua"
-
-local function has(text, pattern)
-  assert.truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text))
-end
 
 local function sorted_lines(text)
   local lines = {}
@@ -64,7 +63,7 @@ describe("a run that was killed", function()
         end
         assert.equal(expected, got or finish(folder, variant, 2), "round " .. round)
         for _, name in ipairs(assert(fs.list(folder .. "/checkpoints"))) do
-          has(name, "^checkpoint_%d+$")
+          matches(name, "^checkpoint_%d+$")
         end
       end)
     end

@@ -9,10 +9,9 @@ local optim = require "accelerate.optim"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
 local tensor = require "accelerate.tensor"
+local messages = require "spec.support.messages"
 
-local function has(text, pattern)
-  assert.truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text))
-end
+local has, matches = messages.has, messages.matches
 
 -- What is written to stderr while fn() runs.
 local function stderr_of(fn)
@@ -153,7 +152,7 @@ describe("a checkpoint", function()
     local name = path .. "/optimizer.bin"
     local bytes = assert(fs.read(name))
     assert(fs.write(name, bytes:sub(1, -2) .. string.char((bytes:byte(-1) + 1) % 256)))
-    has(select(2, pcall(w.accelerator.load_state, w.accelerator, path)), "optimizer.bin is damaged")
+    matches(select(2, pcall(w.accelerator.load_state, w.accelerator, path)), "optimizer.bin is damaged")
     assert(fs.write(name, bytes))
     load()
     assert.equal(0, mapped())
@@ -246,7 +245,7 @@ describe("a checkpoint", function()
       local path, lines
       lines = stderr_of(function() path = w.accelerator:load_state() end)
       assert.equal(folder .. "/checkpoints/checkpoint_0", path)
-      has(lines, "passed over [^\n]*checkpoint_1: [^\n]*" .. case[3])
+      matches(lines, "passed over [^\n]*checkpoint_1: [^\n]*" .. case[3])
       assert.same(first, w.bits())
       fs.remove_tree(folder)
       state.reset()
@@ -276,7 +275,7 @@ describe("a checkpoint", function()
     require("accelerate.checkpoint.automatic").surplus = function() return { folder .. "/none" } end
     local lines = stderr_of(function() w.accelerator:save_state() end)
     require("accelerate.checkpoint.automatic").surplus = plan
-    has(lines, "checkpoint_1 is saved, but an older one stays: cannot rename [^\n]*/none to")
+    matches(lines, "checkpoint_1 is saved, but an older one stays: cannot rename [^\n]*/none to")
     assert(fs.make_dirs(folder .. "/checkpoints/.checkpoint_7.saving"))
     assert(fs.make_dirs(folder .. "/checkpoints/.checkpoint_8.removed"))
     w.accelerator:save_state()
@@ -475,8 +474,8 @@ describe("a checkpoint", function()
         accelerate.local_sgd.LocalSGD(accelerator, model, 4, function() accelerator:save_state(arg[1]) end)
         accelerator:save_state(arg[1])
       ]], { arguments = { path .. "/c" } })
-      has(err, "save_state: LocalSGD trains model 1: parameters and optimizer states that each rank has " ..
-        "for itself are not saved but those of rank 0")
+      matches(err, "save_state: LocalSGD trains model 1: parameters and optimizer states that each rank " ..
+        "has for itself are not saved but those of rank 0")
       assert.equal(1, select(2, err:gsub("LocalSGD", "")))
     end)
   end)

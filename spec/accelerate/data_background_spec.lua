@@ -2,19 +2,12 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
 local ffi = require "ffi"
+local raises = require("spec.support.messages").raises
+local samples = require "spec.support.samples"
+
+local plain = samples.plain
 
 ffi.cdef "int getpid(void);"
-
-local function plain(n, get)
-  return { len = function() return n end, get = function(_, i) return get(i) end }
-end
-
-local function fails_with(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-  return err
-end
 
 describe("the background thread", function()
   local x, y = core.arange(4000, { dtype = "float32" }):view(100, 40), core.arange(100)
@@ -96,7 +89,7 @@ describe("the background thread", function()
     end
     for _, background in ipairs { false, true } do
       local got = 0
-      fails_with("expected a position from 1 to 100, got 101", function()
+      raises("expected a position from 1 to 100, got 101", function()
         for _ in data.DataLoader(set, { batch_sampler = samplers(), background = background }):iter() do
           got = got + 1
         end
@@ -107,11 +100,11 @@ describe("the background thread", function()
 
   it("is refused where it cannot be had, and not tried there by itself", function()
     local needs = "needs a TensorDataset, or parts of one, read in batches and without a collate_fn"
-    fails_with(needs, data.DataLoader, plain(3, function(i) return i end), { background = true })
-    fails_with(needs, data.DataLoader, set, { background = true, collate_fn = print })
-    fails_with(needs, data.DataLoader, set, { background = true, batch_size = false })
+    raises(needs, data.DataLoader, plain(3, function(i) return i end), { background = true })
+    raises(needs, data.DataLoader, set, { background = true, collate_fn = print })
+    raises(needs, data.DataLoader, set, { background = true, batch_size = false })
     local strided = data.TensorDataset(core.rand(4, 6):transpose(1, 2))
-    fails_with("'background' cannot be had for this dataset: tensor 1 must be contiguous", function()
+    raises("'background' cannot be had for this dataset: tensor 1 must be contiguous", function()
       data.DataLoader(strided, { background = true }):iter()
     end)
     assert.same(read(data.TensorDataset(x:transpose(1, 2), core.arange(40)), false),

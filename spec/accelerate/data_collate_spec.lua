@@ -1,22 +1,10 @@
 -- How samples become a batch.
 local core = require "accelerate.core"
 local data = require "accelerate.data"
+local messages = require "spec.support.messages"
+local plain = require("spec.support.samples").plain
 
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  return err
-end
-
-local function fails_with(text, fn, ...)
-  local err = message(fn, ...)
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
-
--- A dataset of the user's own: a plain table.
-local function plain(n, get)
-  return { len = function() return n end, get = function(_, i) return get(i) end }
-end
+local message, raises = messages.message, messages.raises
 
 describe("collate", function()
   local function batch_of(...)
@@ -55,16 +43,16 @@ describe("collate", function()
   end)
 
   it("says which samples do not fit together", function()
-    fails_with("sample 1 is [2], sample 3 is [3]", batch_of, core.ones(2), core.ones(2), core.ones(3))
-    fails_with("'x' of sample 1 is [2], 'x' of sample 2 is [2, 1]", batch_of, { x = core.ones(2) },
+    raises("sample 1 is [2], sample 3 is [3]", batch_of, core.ones(2), core.ones(2), core.ones(3))
+    raises("'x' of sample 1 is [2], 'x' of sample 2 is [2, 1]", batch_of, { x = core.ones(2) },
       { x = core.ones(2, 1) })
-    fails_with("sample 1 is a number, sample 2 a string", batch_of, 1, "1")
-    fails_with("'a[2]' of sample 1 is a number, 'a[2]' of sample 2 a boolean", batch_of, { a = { 1, 1 } },
+    raises("sample 1 is a number, sample 2 a string", batch_of, 1, "1")
+    raises("'a[2]' of sample 1 is a number, 'a[2]' of sample 2 a boolean", batch_of, { a = { 1, 1 } },
       { a = { 1, true } })
-    fails_with("sample 2 has no 'y', but sample 1 has", batch_of, { x = 1, y = 1 }, { x = 1 })
-    fails_with("sample 2 has 2 keys, sample 1 has 1", batch_of, { x = 1 }, { x = 1, y = 1 })
-    fails_with("sample 1 is a function, which cannot be put into a batch", batch_of, print)
-    fails_with("sample 1 is a Count, which cannot be put into a batch", batch_of, data.class("Count")())
+    raises("sample 2 has no 'y', but sample 1 has", batch_of, { x = 1, y = 1 }, { x = 1 })
+    raises("sample 2 has 2 keys, sample 1 has 1", batch_of, { x = 1 }, { x = 1, y = 1 })
+    raises("sample 1 is a function, which cannot be put into a batch", batch_of, print)
+    raises("sample 1 is a Count, which cannot be put into a batch", batch_of, data.class("Count")())
   end)
 
   it("refuses a field that changes kind between batches, and says how to mend it", function()
@@ -105,6 +93,6 @@ describe("collate", function()
     local x, y = unpack(data.default_collate { { 1, true }, { 2, false } })
     assert.same({ 1, 2 }, x:totable())
     assert.same({ true, false }, y:totable())
-    fails_with("default_collate: expected a list of at least one sample", data.default_collate, {})
+    raises("default_collate: expected a list of at least one sample", data.default_collate, {})
   end)
 end)

@@ -1,17 +1,9 @@
 -- FashionMNIST: its files, and the errors for damaged ones.
 local data = require "accelerate.data"
 local host = require "spec.support.host"
+local messages = require "spec.support.messages"
 
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  return err
-end
-
-local function fails_with(text, fn, ...)
-  local err = message(fn, ...)
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
+local message, raises = messages.message, messages.raises
 
 describe("FashionMNIST", function()
   local folder = os.getenv("FASHION_MNIST_DIR") or "/usr/share/datasets/fashion-mnist"
@@ -81,15 +73,15 @@ describe("FashionMNIST", function()
   it("refuses files that do not belong together", function()
     write("train-images-idx3-ubyte", images(2, 255))
     write("train-labels-idx1-ubyte", labels(3, 9, 1))
-    fails_with("has 2 images", data.FashionMNIST, { root = base })
+    raises("has 2 images", data.FashionMNIST, { root = base })
     write("train-labels-idx1-ubyte", labels(3, 10))
-    fails_with("has a label 10; expected 0 to 9", data.FashionMNIST, { root = base })
+    raises("has a label 10; expected 0 to 9", data.FashionMNIST, { root = base })
     write("train-labels-idx1-ubyte", images(2, 1))
-    fails_with("holds uint8 [2, 28, 28]; expected uint8 labels [n]", data.FashionMNIST, { root = base })
+    raises("holds uint8 [2, 28, 28]; expected uint8 labels [n]", data.FashionMNIST, { root = base })
     write("train-labels-idx1-ubyte", labels(3, 9):sub(1, -2))
-    fails_with("which is 2 bytes after the header; found 1", data.FashionMNIST, { root = base })
-    fails_with("option 'split' must be one of train, test, got 'tset'", data.FashionMNIST, { split = "tset" })
-    fails_with("unknown option 'download'", data.FashionMNIST, { download = true })
-    fails_with("option 'std' must be above 0", data.FashionMNIST, { std = 0 })
+    raises("which is 2 bytes after the header; found 1", data.FashionMNIST, { root = base })
+    raises("option 'split' must be one of train, test, got 'tset'", data.FashionMNIST, { split = "tset" })
+    raises("unknown option 'download'", data.FashionMNIST, { download = true })
+    raises("option 'std' must be above 0", data.FashionMNIST, { std = 0 })
   end)
 end)

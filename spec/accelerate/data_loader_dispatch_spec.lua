@@ -19,14 +19,7 @@ local SCRIPT = [[
     local set = kind == "map" and data.TensorDataset(core.arange(n)) or stream_of(n)
     return data.DataLoader(set, { batch_size = size, drop_last = drop })
   end
-  local function walk(loader, each)
-    local list = {}
-    for x in loader:iter() do
-      list[#list + 1] = table.concat(x:totable(), ",")
-      if each then each(x) end
-    end
-    return table.concat(list, " ")
-  end
+  local batches = require("spec.support.samples").batches
   local function accelerator(config)
     return accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration(config) }
   end
@@ -64,7 +57,7 @@ describe("a prepared loader, as in Accelerate,", function()
     compare("dispatch", [[
       local loader, remainder = accelerator { dispatch_batches = true,
         split_batches = a == 1 }:prepare(make(set, n, size, b == 1)), -2
-      same("batches", expected[rank + 1], walk(loader, function()
+      same("batches", expected[rank + 1], batches(loader, function()
         remainder = loader.remainder
         check(loader.end_of_dataloader or remainder == -1)
       end))
@@ -79,7 +72,7 @@ describe("a prepared loader, as in Accelerate,", function()
       local config = accelerator { dispatch_batches = false, split_batches = a == 1, even_batches = c == 1 }
       local loader, remainders = config:prepare(make(set, n, size, b == 1)), {}
       same("batches", expected[rank + 1],
-        walk(loader, function() remainders[#remainders + 1] = loader.remainder end))
+        batches(loader, function() remainders[#remainders + 1] = loader.remainder end))
       if set == "map" then
         if rank == 0 then
           same("remainders", fields[2], #remainders > 0 and remainders[1] .. " " .. remainders[#remainders]
@@ -98,7 +91,7 @@ describe("a prepared loader, as in Accelerate,", function()
   it("gives the same items to metrics", function()
     compare("metrics", [[
       local config, items = accelerator { dispatch_batches = a == 1 }, {}
-      walk(config:prepare(make(set, n, size)), function(x)
+      batches(config:prepare(make(set, n, size)), function(x)
         for _, v in ipairs(config:gather_for_metrics(x):totable()) do items[#items + 1] = v end
       end)
       same("items", expected[1], table.concat(items, ","))
@@ -109,12 +102,12 @@ describe("a prepared loader, as in Accelerate,", function()
     compare("resume", [[
       local config = accelerator { dispatch_batches = a == 1, use_stateful_dataloader = true }
       local loader, states, found = config:prepare(make(set, n, size)), {}, {}
-      walk(loader, function() states[#states + 1] = loader:state_dict() end)
+      batches(loader, function() states[#states + 1] = loader:state_dict() end)
       for _, at in ipairs(states) do
         local again = config:prepare(make(set, n, size))
         again:load_state_dict(at)
-        found[#found + 1] = walk(again)
-        found[#found + 1] = walk(again)
+        found[#found + 1] = batches(again)
+        found[#found + 1] = batches(again)
       end
       same("batches", expected[rank + 1], table.concat(found, "/"))
     ]])
@@ -179,7 +172,7 @@ describe("a dispatching loader", function()
       local loader = accelerator { dispatch_batches = true }:prepare(data.DataLoader(set,
         { batch_size = 2, shuffle = true }))
       check(tostring(loader) == "DataLoaderDispatcher")
-      walk(loader)
+      batches(loader)
       check(read == (rank == 0 and 12 or 0), read .. " read")
       local started = 0
       local stream = {
@@ -188,7 +181,7 @@ describe("a dispatching loader", function()
           local i = 0
           return function() i = i + 1 if i < 8 then return i end end
         end }
-      check(#walk(accelerate.Accelerator():prepare(data.DataLoader(stream, { batch_size = 1 }))) > 0)
+      check(#batches(accelerate.Accelerator():prepare(data.DataLoader(stream, { batch_size = 1 }))) > 0)
       -- the default for streams whose batches are placed on the device
       check(started == (rank == 0 and 1 or 0))
       local own = accelerate.Accelerator { device_placement = false }:prepare(data.DataLoader(stream,
@@ -226,7 +219,7 @@ describe("a dispatching loader", function()
         opts = opts or {}
         opts.batch_size = 2
         local set = { len = function() return 8 end, get = function(_, i) return get(i) end }
-        local ok, message = pcall(walk, config:prepare(data.DataLoader(set, opts)))
+        local ok, message = pcall(batches, config:prepare(data.DataLoader(set, opts)))
         check(not ok)
         return message
       end
@@ -263,7 +256,7 @@ describe("a dispatching loader", function()
       check(not ok)
       expect(message, "step 1 has 3 items for 2 processes", "only the last step may be uneven")
       -- and the ranks are still together
-      check(walk(config:prepare(make("map", 4, 2))) == (rank == 0 and "0,1" or "2,3"))
+      check(batches(config:prepare(make("map", 4, 2))) == (rank == 0 and "0,1" or "2,3"))
     ]])
   end)
 
@@ -272,10 +265,10 @@ describe("a dispatching loader", function()
       for _, kind in ipairs { "map", "stream" } do
         local config = accelerator { dispatch_batches = true }
         local loader, items = config:prepare(make(kind, 1, 2)), {}
-        check(walk(loader, function(x) items = config:gather_for_metrics(x):totable() end) == "0")
+        check(batches(loader, function(x) items = config:gather_for_metrics(x):totable() end) == "0")
         check(#items == 1 and loader.remainder == 1)
-        check(walk(config:prepare(make(kind, 0, 2))) == "")
-        check(walk(config:prepare(make(kind, 3, 2, true))) == "")
+        check(batches(config:prepare(make(kind, 0, 2))) == "")
+        check(batches(config:prepare(make(kind, 3, 2, true))) == "")
       end
     ]])
   end)
@@ -288,10 +281,10 @@ describe("a dispatching loader", function()
       for _ in loader:iter() do
         check(gradient.active_dataloader == loader)
         for _ in inner:iter() do break end
-        check(walk(inner) == (rank == 0 and "0 2" or "1 3") and gradient.active_dataloader == loader)
+        check(batches(inner) == (rank == 0 and "0 2" or "1 3") and gradient.active_dataloader == loader)
         if loader.end_of_dataloader then break end
       end
-      check(walk(loader) == (rank == 0 and "0 2 4 6" or "1 3 5 7"))
+      check(batches(loader) == (rank == 0 and "0 2 4 6" or "1 3 5 7"))
       check(not gradient.in_dataloader)
     ]])
   end)
@@ -305,11 +298,11 @@ describe("a dispatching loader", function()
       local plain = config:prepare_data_loader(data.DataLoader(data.TensorDataset(core.arange(20)),
         { batch_size = 5,
         sampler = data.RandomSampler(20, { generator = loader.sampler.generator }) }))
-      local first, second = walk(loader), walk(loader)
+      local first, second = batches(loader), batches(loader)
       check(first ~= second)
       local states = accelerate.utils.gather_object { loader.sampler.generator:get_state() }
       check(states[1] == states[2])
-      check(walk(plain) ~= second)
+      check(batches(plain) ~= second)
     ]])
   end)
 

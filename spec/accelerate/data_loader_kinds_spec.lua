@@ -7,25 +7,16 @@ local core = require "accelerate.core"
 local data = require "accelerate.data"
 local data_loader = require "accelerate.data_loader"
 local ranks = require "spec.support.ranks"
+local batches = require("spec.support.samples").batches
 local state = require "accelerate.state"
 
 local function set_of(n) return data.TensorDataset(core.arange(n)) end
 
-local function walk(loader)
-  local list = {}
-  for x in loader:iter() do list[#list + 1] = table.concat(x:totable(), ",") end
-  return table.concat(list, " ")
-end
-
 local HELPERS = [[
   local data = accelerate.data
-  local function walk(loader)
-    local list = {}
-    for x in loader:iter() do list[#list + 1] = table.concat(x:totable(), ",") end
-    return table.concat(list, " ")
-  end
+  local batches = require("spec.support.samples").batches
   local function expect(loader, ...)
-    local found, wanted = walk(loader), (select(rank + 1, ...))
+    local found, wanted = batches(loader), (select(rank + 1, ...))
     check(found == wanted, ("got '%s', expected '%s'"):format(found, wanted))
   end
   local function listed(batches, fields)
@@ -83,16 +74,16 @@ describe("a prepared loader with", function()
       return data.DataLoader(set,
         { sampler = data.BatchSampler(data.SequentialSampler(5), { batch_size = 2 }), batch_size = false })
     end
-    assert.are.equal("0,1 2,3 4", walk(batched()))
+    assert.are.equal("0,1 2,3 4", batches(batched()))
     local loader = accelerator:prepare(batched())
-    assert.are.equal("0,1 2,3 4", walk(loader))
+    assert.are.equal("0,1 2,3 4", batches(loader))
     assert.are.equal(2, loader.total_batch_size)
     local asked = {}
     local own = { len = function() return 4 end, get = function(_, positions)
       asked[#asked + 1] = #positions
       return core.tensor(positions)
     end }
-    assert.are.equal("1,2,3 4", walk(accelerator:prepare(data.DataLoader(own, { batch_size = false,
+    assert.are.equal("1,2,3 4", batches(accelerator:prepare(data.DataLoader(own, { batch_size = false,
       sampler = data.BatchSampler(data.SequentialSampler(4), { batch_size = 3 }) }))))
     assert.are.same({ 3, 1 }, asked)
     ranks.ok(2, HELPERS .. [[
@@ -249,7 +240,7 @@ describe("a prepared loader with", function()
     local config = accelerate.DataLoaderConfiguration { non_blocking = true }
     local loader = accelerate.Accelerator { dataloader_config = config }:prepare(data.DataLoader(set_of(5),
       { batch_size = 2, pin_memory = true }))
-    assert.are.equal("0,1 2,3 4", walk(loader))
+    assert.are.equal("0,1 2,3 4", batches(loader))
     assert.is_true(loader.non_blocking)
     assert.is_true(loader.pin_memory)
     for x in loader:iter() do assert.are.equal("cpu", x.device) end
@@ -280,29 +271,30 @@ describe("a prepared loader with", function()
     local function once() return function() end end
     local set = listener("set", { len = function() return 1 end, get = function() return 1 end })
     local sampler = listener("sampler", { iter = once, len = function() return 0 end })
-    local batches = listener("batches", { iter = once, len = function() return 0 end, sampler = sampler })
-    local loader = accelerator:prepare(data.DataLoader(set, { batch_sampler = batches }))
+    local batch_sampler = listener("batches",
+      { iter = once, len = function() return 0 end, sampler = sampler })
+    local loader = accelerator:prepare(data.DataLoader(set, { batch_sampler = batch_sampler }))
     loader:set_epoch(4)
     table.sort(heard)
     assert.are.same({ "batches4", "sampler4", "set4" }, heard)
     assert.are.equal(4, loader.iteration)
     heard = {}
-    walk(loader)
+    batches(loader)
     table.sort(heard)
     assert.are.same({ "batches4", "sampler4", "set4" }, heard)
     assert.error_matches(function() loader:set_epoch(-1) end, "set_epoch: epoch must be at least 0, got %-1")
     assert.error_matches(function() loader:set_epoch() end, "set_epoch: epoch is missing")
     local shuffled = accelerator:prepare(data.DataLoader(set_of(30), { batch_size = 30, shuffle = true }))
     shuffled:set_epoch(5)
-    local first = walk(shuffled)
-    assert.are_not.equal(first, walk(shuffled))
+    local first = batches(shuffled)
+    assert.are_not.equal(first, batches(shuffled))
     shuffled:set_epoch(5)
-    assert.are.equal(first, walk(shuffled))
+    assert.are.equal(first, batches(shuffled))
     local stream = listener("stream", { iter = once })
     heard = {}
     loader = accelerate.Accelerator { dispatch_batches = true }:prepare(data.DataLoader(stream, {}))
     loader:set_epoch(2)
-    walk(loader)
+    batches(loader)
     assert.are.same({ "stream2", "stream2" }, heard)
   end)
 
@@ -315,19 +307,19 @@ describe("a prepared loader with", function()
     end
     local loader = prepared { data_seed = 7 }
     assert.are.equal("SeedableRandomSampler", class.of(loader.sampler).__name)
-    local first, second = walk(loader), walk(loader)
+    local first, second = batches(loader), batches(loader)
     assert.are_not.equal(first, second)
     core.manual_seed(123)
     local again = prepared { data_seed = 7 }
     for _ in again:iter() do break end -- a pass that was not walked to its end is repeated
-    assert.are.equal(first, walk(again))
-    assert.are.equal(second, walk(again))
-    assert.are_not.equal(first, walk(prepared { data_seed = 8 }))
-    local by_seed = walk(prepared {})
+    assert.are.equal(first, batches(again))
+    assert.are.equal(second, batches(again))
+    assert.are_not.equal(first, batches(prepared { data_seed = 8 }))
+    local by_seed = batches(prepared {})
     core.rand(5)
-    assert.are.equal(by_seed, walk(prepared {})) -- of manual_seed, whatever was drawn since
+    assert.are.equal(by_seed, batches(prepared {})) -- of manual_seed, whatever was drawn since
     core.manual_seed(124)
-    assert.are_not.equal(by_seed, walk(prepared {}))
+    assert.are_not.equal(by_seed, batches(prepared {}))
     -- what the sampler was like is kept; other samplers are left alone
     local drawn = prepared({ data_seed = 1 },
       { batch_size = 3, sampler = data.RandomSampler(40, { replacement = true, num_samples = 6 }) })
@@ -336,7 +328,7 @@ describe("a prepared loader with", function()
     local weighted = data.WeightedRandomSampler({ 1, 2 }, 4)
     assert.are.equal(weighted, prepared({}, { batch_size = 2, sampler = weighted }).sampler)
     assert.are.equal("0,1,2",
-      walk(prepared({},
+      batches(prepared({},
       { batch_sampler = data.BatchSampler(data.SequentialSampler(3), { batch_size = 3 }) })))
   end)
 
@@ -416,12 +408,12 @@ describe("prepare_data_loader", function()
     local function raw() return data.DataLoader(set_of(7), { batch_size = 2 }) end
     local found = {}
     for rank = 0, 2 do
-      found[rank + 1] = walk(data_loader.prepare_data_loader(raw(),
+      found[rank + 1] = batches(data_loader.prepare_data_loader(raw(),
         { num_processes = 3, process_index = rank }))
     end
     assert.are.same({ "0,1 6,0", "2,3 1,2", "4,5 3,4" }, found)
     assert.are.equal("4,5",
-      walk(data_loader.prepare_data_loader(raw(),
+      batches(data_loader.prepare_data_loader(raw(),
       { num_processes = 3, process_index = 2, even_batches = false })))
     assert.error_matches(function()
       data_loader.prepare_data_loader(raw(), { num_processes = 3, process_index = 3 })
@@ -441,10 +433,10 @@ describe("prepare_data_loader", function()
     local function raw() return data.DataLoader(set_of(5), { batch_size = 2 }) end
     local loader = data_loader.DataLoaderShard(raw(), { num_processes = 2, process_index = 1 })
     assert.are.equal("DataLoaderShard", tostring(loader))
-    assert.are.equal("2,3 1,2", walk(loader))
+    assert.are.equal("2,3 1,2", batches(loader))
     loader = data_loader.DataLoaderDispatcher(raw())
     assert.are.equal("DataLoaderDispatcher", tostring(loader))
-    assert.are.equal("0,1 2,3 4", walk(loader))
+    assert.are.equal("0,1 2,3 4", batches(loader))
     assert.error_matches(function() data_loader.DataLoaderShard(raw(), { process = 1 }) end,
       "unknown option 'process'")
     assert.error_matches(function() data_loader.DataLoaderDispatcher(raw(), 3) end,

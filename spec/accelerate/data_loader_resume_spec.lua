@@ -6,19 +6,14 @@ local core = require "accelerate.core"
 local data = require "accelerate.data"
 local data_loader = require "accelerate.data_loader"
 local ranks = require "spec.support.ranks"
+local samples = require "spec.support.samples"
 local sharding = require "accelerate.data_loader.shard_samplers"
 local state = require "accelerate.state"
 
-local function loader_of(n, opts) return data.DataLoader(data.TensorDataset(core.arange(n)), opts) end
+local loader_of = samples.loader_of
 
-local function walk(loader, stop)
-  local list = {}
-  for x in loader:iter() do
-    list[#list + 1] = table.concat(x:totable(), ",")
-    if #list == stop then break end
-  end
-  return table.concat(list, " ")
-end
+-- The batches of a pass, or its first `stop` ones.
+local function walk(loader, stop) return samples.batches(loader, function(_, i) return i == stop end) end
 
 -- The last `count` words.
 local function tail(text, count)
@@ -360,11 +355,7 @@ describe("leaving out the beginning", function()
   it("of a dispatched loader leaves out whole steps, and fills from the first one", function()
     ranks.ok(2, [[
       local data = accelerate.data
-      local function walk(loader)
-        local list = {}
-        for x in loader:iter() do list[#list + 1] = table.concat(x:totable(), ",") end
-        return table.concat(list, " ")
-      end
+      local walk = require("spec.support.samples").batches
       local accelerator = accelerate.Accelerator { dispatch_batches = true }
       local stream = {
         iter = function() local i = -1 return function() i = i + 1 if i < 13 then return i end end end }

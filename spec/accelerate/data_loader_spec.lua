@@ -4,15 +4,10 @@ local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local data = require "accelerate.data"
 local ranks = require "spec.support.ranks"
+local samples = require "spec.support.samples"
 local state = require "accelerate.state"
 
-local function loader_of(n, opts) return data.DataLoader(data.TensorDataset(core.arange(n)), opts) end
-
-local function batches(loader)
-  local list = {}
-  for x in loader:iter() do list[#list + 1] = table.concat(x:totable(), ",") end
-  return table.concat(list, " ")
-end
+local batches, loader_of = samples.batches, samples.loader_of
 
 describe("a prepared loader on one process", function()
   local accelerator, gradient
@@ -206,12 +201,8 @@ describe("a prepared loader on ranks", function()
   local SCRIPT = [[
     local data = require "accelerate.data"
     local accelerator = accelerate.Accelerator()
-    local function loader_of(n, opts) return data.DataLoader(data.TensorDataset(core.arange(n)), opts) end
-    local function batches(loader)
-      local list = {}
-      for x in loader:iter() do list[#list + 1] = table.concat(x:totable(), ",") end
-      return table.concat(list, " ")
-    end
+    local samples = require "spec.support.samples"
+    local batches, loader_of = samples.batches, samples.loader_of
     local function gathered(loader)
       local all = {}
       for x in loader:iter() do

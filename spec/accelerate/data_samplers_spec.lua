@@ -1,11 +1,6 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
-
-local function fails_with(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
+local raises = require("spec.support.messages").raises
 
 local function all(sampler, skip)
   local list = {}
@@ -85,12 +80,12 @@ describe("WeightedRandomSampler", function()
   end)
 
   it("refuses weights that are none", function()
-    fails_with("weight 2 must be a number of 0 or more, got -1", data.WeightedRandomSampler, { 1, -1 }, 3)
-    fails_with("must be a number of 0 or more, got nan", data.WeightedRandomSampler, { 0 / 0 }, 3)
-    fails_with("must have a sum above 0, got 0", data.WeightedRandomSampler, { 0, 0 }, 3)
-    fails_with("num_samples must be at least 1, got 0", data.WeightedRandomSampler, { 1 }, 0)
-    fails_with("only 1 weights are above 0", data.WeightedRandomSampler, { 1, 0 }, 2, { replacement = false })
-    fails_with("expected a list of weights or a tensor, got 5", data.WeightedRandomSampler, 5, 2)
+    raises("weight 2 must be a number of 0 or more, got -1", data.WeightedRandomSampler, { 1, -1 }, 3)
+    raises("must be a number of 0 or more, got nan", data.WeightedRandomSampler, { 0 / 0 }, 3)
+    raises("must have a sum above 0, got 0", data.WeightedRandomSampler, { 0, 0 }, 3)
+    raises("num_samples must be at least 1, got 0", data.WeightedRandomSampler, { 1 }, 0)
+    raises("only 1 weights are above 0", data.WeightedRandomSampler, { 1, 0 }, 2, { replacement = false })
+    raises("expected a list of weights or a tensor, got 5", data.WeightedRandomSampler, 5, 2)
   end)
 end)
 
@@ -144,6 +139,6 @@ describe("DistributedSampler", function()
     assert.same(first, all(sampler))
     sampler:set_epoch(1)
     assert.not_same(first, all(sampler))
-    fails_with("rank must be 0 to 1, got 2", data.DistributedSampler, 20, { num_replicas = 2, rank = 2 })
+    raises("rank must be 0 to 1, got 2", data.DistributedSampler, 20, { num_replicas = 2, rank = 2 })
   end)
 end)

@@ -1,11 +1,6 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
-
-local function fails_with(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
+local raises = require("spec.support.messages").raises
 
 local function drain(set)
   local list = {}
@@ -47,15 +42,15 @@ describe("a table", function()
   end)
 
   it("refuses what is no table", function()
-    fails_with("columns must be equally long; 'a' has 2 rows, 'b' has 1", data.Dataset.from_table,
+    raises("columns must be equally long; 'a' has 2 rows, 'b' has 1", data.Dataset.from_table,
       { a = { 1, 2 }, b = { 1 } })
-    fails_with("column 'a' must be a list of values or a tensor, got 5", data.Dataset.from_table, { a = 5 })
-    fails_with("from_list: row 2 has no 'b', but row 1 has", data.Dataset.from_list,
+    raises("column 'a' must be a list of values or a tensor, got 5", data.Dataset.from_table, { a = 5 })
+    raises("from_list: row 2 has no 'b', but row 1 has", data.Dataset.from_list,
       { { a = 1, b = 2 }, { a = 1 } })
-    fails_with("from_list: row 2 has 2 fields, row 1 has 1", data.Dataset.from_list,
+    raises("from_list: row 2 has 2 fields, row 1 has 1", data.Dataset.from_list,
       { { a = 1 }, { a = 1, b = 2 } })
-    fails_with("expected a position from 1 to 5, got 6", words().get, words(), 6)
-    fails_with("there is no column 'txt'; did you mean 'text'?", words().column, words(), "txt")
+    raises("expected a position from 1 to 5, got 6", words().get, words(), 6)
+    raises("there is no column 'txt'; did you mean 'text'?", words().column, words(), "txt")
   end)
 
   it("runs the migration script's lines", function()
@@ -111,18 +106,18 @@ describe("a table", function()
   end)
 
   it("says what map's function did wrong", function()
-    fails_with("must give a table of columns, or nil, got 5 for row 1", words().map, words(),
+    raises("must give a table of columns, or nil, got 5 for row 1", words().map, words(),
       function() return 5 end)
-    fails_with("gave 1 rows for 5, but column 'label' stays", words().map, words(),
+    raises("gave 1 rows for 5, but column 'label' stays", words().map, words(),
       function() return { x = { 1 } } end, { batched = true })
-    fails_with("column 'x' must be a list or a tensor, got 1", words().map, words(),
+    raises("column 'x' must be a list or a tensor, got 1", words().map, words(),
       function() return { x = 1 } end, { batched = true })
-    fails_with("gave the columns b for row 2, and a before", words().map, words(), function(row)
+    raises("gave the columns b for row 2, and a before", words().map, words(), function(row)
       return row.text == "a" and { a = 1 } or { b = 1 }
     end)
-    fails_with("map: unknown option 'batchd'; did you mean 'batched'?", words().map, words(), print,
+    raises("map: unknown option 'batchd'; did you mean 'batched'?", words().map, words(), print,
       { batchd = true })
-    fails_with("there is no column 'x'", words().map, words(), print, { remove_columns = "x" })
+    raises("there is no column 'x'", words().map, words(), print, { remove_columns = "x" })
   end)
 
   it("filters, selects, sorts, splits", function()
@@ -156,7 +151,7 @@ describe("a table", function()
     split = set:train_test_split { test_size = 0.4, shuffle = false }
     assert.same({ "dddd", "eeeee" }, split.test:column "text")
     assert.equal(1, set:train_test_split { test_size = 1, train_size = 1 }.train:len())
-    fails_with("5 samples to train on and 1 to test with cannot be had from 5", set.train_test_split, set,
+    raises("5 samples to train on and 1 to test with cannot be had from 5", set.train_test_split, set,
       { test_size = 1, train_size = 5 })
   end)
 
@@ -174,13 +169,13 @@ describe("a table", function()
     assert.same({ "id", "label" }, set:select_columns { "id", "label" }.column_names)
     local shuffled = words():shuffle { seed = 1 }
     assert.equal(shuffled:get(1).text, shuffled:add_column("id", { 5, 4, 3, 2, 1 }):get(1).text)
-    fails_with("there would be two columns 'text'", words().rename_column, words(), "label", "text")
-    fails_with("there are 5 rows, got 1 values", words().add_column, words(), "x", { 1 })
-    fails_with("no column would be left", words().remove_columns, words(), { "label", "text" })
+    raises("there would be two columns 'text'", words().rename_column, words(), "label", "text")
+    raises("there are 5 rows, got 1 values", words().add_column, words(), "x", { 1 })
+    raises("no column would be left", words().remove_columns, words(), { "label", "text" })
     local both = data.concatenate_datasets { words(), words():take(1) }
     assert.equal(6, both:len())
     assert.equal("a", both:get(6).text)
-    fails_with("all must have the same columns", data.concatenate_datasets,
+    raises("all must have the same columns", data.concatenate_datasets,
       { words(), words():remove_columns "text" })
   end)
 
@@ -213,7 +208,7 @@ describe("a table", function()
     assert.equal(2.5, some:get(2).x)
     set:reset_format()
     assert.same({ 2, 3 }, set:get(2).ragged)
-    fails_with("the format must be one of torch, got 'numpy'", set.set_format, set, "numpy")
+    raises("the format must be one of torch, got 'numpy'", set.set_format, set, "numpy")
   end)
 end)
 
@@ -234,7 +229,7 @@ describe("any dataset", function()
       sum = sum + a:sum():item()
     end
     assert.equal(45, sum)
-    fails_with("the function gave nothing for sample 1", set.map, set, function() end)
+    raises("the function gave nothing for sample 1", set.map, set, function() end)
   end)
 
   it("can be transformed as it is read", function()
@@ -255,8 +250,8 @@ describe("any dataset", function()
     for i, expected in pairs { [1] = 0, [10] = 9, [11] = 0, [12] = 0, [21] = 9 } do
       assert.equal(expected, joined:get(i):item())
     end
-    fails_with("expected a position from 1 to 21, got 22", joined.get, joined, 22)
-    fails_with("entry 2 of the list must be a dataset with get(i) and len(), got 5", data.ConcatDataset,
+    raises("expected a position from 1 to 21, got 22", joined.get, joined, 22)
+    raises("entry 2 of the list must be a dataset with get(i) and len(), got 5", data.ConcatDataset,
       { set, 5 })
     assert.equal(105 - 15, data.DataLoader(joined, { batch_size = 21 }):iter()():sum():item())
   end)
@@ -311,7 +306,7 @@ describe("a stream", function()
     local chain = data.ChainDataset { Count(2), Count(0), Count(3) }
     assert.same({ 1, 2, 1, 2, 3 }, drain(chain))
     assert.equal(5, chain:len())
-    fails_with("entry 1 of the list must be a stream with iter(), got 5", data.ChainDataset, { 5 })
+    raises("entry 1 of the list must be a stream with iter(), got 5", data.ChainDataset, { 5 })
     assert.same({}, drain(data.ChainDataset { Count(0) }))
   end)
 end)
@@ -328,12 +323,12 @@ describe("padding", function()
     assert.same({ 2, 4, 2 }, data.pad_sequence({ core.ones(3, 2), core.ones(4, 2) }).shape)
     assert.same({ 1, 5 }, data.pad_sequence({ { 1 } }, { length = 5 }).shape)
     assert.same({ 2, 0 }, data.pad_sequence({ {}, {} }).shape)
-    fails_with("sequence 2 must be a list of numbers, got 5", data.pad_sequence, { { 1 }, 5 })
-    fails_with("sequences must agree in dtype and in all sizes but that of dim 1", data.pad_sequence,
+    raises("sequence 2 must be a list of numbers, got 5", data.pad_sequence, { { 1 }, 5 })
+    raises("sequences must agree in dtype and in all sizes but that of dim 1", data.pad_sequence,
       { core.ones(2, 3), core.ones(2, 4) })
-    fails_with("sequence 1 has 3 entries, more than length = 2", data.pad_sequence, { { 1, 2, 3 } },
+    raises("sequence 1 has 3 entries, more than length = 2", data.pad_sequence, { { 1, 2, 3 } },
       { length = 2 })
-    fails_with("entry 2 of sequence 1 must be a number, got 'x'", data.pad_sequence, { { 1, "x" } })
+    raises("entry 2 of sequence 1 must be a number, got 'x'", data.pad_sequence, { { 1, "x" } })
   end)
 
   it("collates samples of tables", function()
@@ -351,11 +346,11 @@ describe("padding", function()
     assert.same({ a = { { 0, 1 }, { 1, 2 } }, b = { { 5, 1 }, { 5, 5 } } },
       { a = batch.a:totable(), b = batch.b:totable() })
     assert.is_nil(batch.attention_mask)
-    fails_with("'a' has a sequence of 3 entries, more than max_length = 2",
+    raises("'a' has a sequence of 3 entries, more than max_length = 2",
       data.collate.pad { max_length = 2 }, { { a = { 1, 2, 3 } } })
-    fails_with("'a' of sample 2 must be a list of numbers or a tensor, got 5", data.collate.pad(),
+    raises("'a' of sample 2 must be a list of numbers or a tensor, got 5", data.collate.pad(),
       { { a = { 1 } }, { a = 5 } })
-    fails_with("expected samples that are tables, got 5", data.collate.pad(), { 5 })
+    raises("expected samples that are tables, got 5", data.collate.pad(), { 5 })
   end)
 end)
 
@@ -384,8 +379,8 @@ describe("a plain list", function()
     assert.equal(3, data.RandomSampler({ 5, 6, 7 }):len())
     local joined = data.ConcatDataset { { 1, 2 }, data.Subset({ 5, 6, 7 }, { 3 }) }
     assert.same({ 3, 2, 7 }, { #joined, joined[2], joined[3] })
-    fails_with("DataLoader: expected a dataset with get(i) and len(), or with iter(), got a table",
+    raises("DataLoader: expected a dataset with get(i) and len(), or with iter(), got a table",
       data.DataLoader, {})
-    fails_with("got a table", data.DataLoader, { x = 1 })
+    raises("got a table", data.DataLoader, { x = 1 })
   end)
 end)

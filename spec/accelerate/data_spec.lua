@@ -1,22 +1,10 @@
 -- TensorDataset, subsets, samplers and the DataLoader in one process.
 local core = require "accelerate.core"
 local data = require "accelerate.data"
+local messages = require "spec.support.messages"
+local samples = require "spec.support.samples"
 
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  return err
-end
-
-local function fails_with(text, fn, ...)
-  local err = message(fn, ...)
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
-
--- A dataset of the user's own: a plain table.
-local function plain(n, get)
-  return { len = function() return n end, get = function(_, i) return get(i) end }
-end
+local message, raises, plain = messages.message, messages.raises, samples.plain
 
 local function all(iterable)
   local list = {}
@@ -56,16 +44,16 @@ describe("TensorDataset", function()
   end)
 
   it("refuses what does not fit", function()
-    fails_with("TensorDataset: expected at least one tensor, got none", data.TensorDataset)
-    fails_with("argument 2 must be a tensor, got a table", data.TensorDataset, x, {})
-    fails_with("argument 1 has no dims", data.TensorDataset, core.tensor(1))
-    fails_with("argument 1 has 4, argument 2 has 3", data.TensorDataset, x, core.zeros(3))
+    raises("TensorDataset: expected at least one tensor, got none", data.TensorDataset)
+    raises("argument 2 must be a tensor, got a table", data.TensorDataset, x, {})
+    raises("argument 1 has no dims", data.TensorDataset, core.tensor(1))
+    raises("argument 1 has 4, argument 2 has 3", data.TensorDataset, x, core.zeros(3))
     local set = data.TensorDataset(x)
     for _, i in ipairs { 0, 5, 1.5, -1, 0 / 0 } do
-      fails_with("expected a position from 1 to 4", set.get, set, i)
+      raises("expected a position from 1 to 4", set.get, set, i)
     end
-    fails_with("expected a position from 1 to 4, got 5", set.get_batch, set, { 1, 5 })
-    fails_with("expected a position from 1 to 4, got 'a'", set.get_batch, set, { 1, "a" })
+    raises("expected a position from 1 to 4, got 5", set.get_batch, set, { 1, 5 })
+    raises("expected a position from 1 to 4, got 'a'", set.get_batch, set, { 1, "a" })
   end)
 end)
 
@@ -87,9 +75,9 @@ describe("Subset and random_split", function()
   end)
 
   it("refuses positions outside", function()
-    fails_with("Subset: entry 2 of the list: expected a position from 1 to 10, got 11", data.Subset, set,
+    raises("Subset: entry 2 of the list: expected a position from 1 to 10, got 11", data.Subset, set,
       { 1, 11 })
-    fails_with("expected a list of positions, got 5", data.Subset, set, 5)
+    raises("expected a list of positions, got 5", data.Subset, set, 5)
   end)
 
   it("cuts a dataset into parts that do not overlap, the same for the same generator", function()
@@ -104,8 +92,8 @@ describe("Subset and random_split", function()
     assert.same({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 }, seen)
     local parts = { data.random_split(set, { 0.5, 0.25, 0.25 }) }
     assert.same({ 6, 2, 2 }, { parts[1]:len(), parts[2]:len(), parts[3]:len() })
-    fails_with("must add up to the 10 samples", data.random_split, set, { 5, 6 })
-    fails_with("random_split: unknown option 'generater'; did you mean 'generator'?", data.random_split, set,
+    raises("must add up to the 10 samples", data.random_split, set, { 5, 6 })
+    raises("random_split: unknown option 'generater'; did you mean 'generator'?", data.random_split, set,
       { 10 },
       { generater = 1 })
   end)
@@ -192,14 +180,14 @@ describe("samplers", function()
   end)
 
   it("refuse what they cannot take", function()
-    fails_with("BatchSampler: option 'batch_size' is missing", data.BatchSampler, data.SequentialSampler(3))
-    fails_with("BatchSampler: expected a sampler with iter(), got 5", data.BatchSampler, 5,
+    raises("BatchSampler: option 'batch_size' is missing", data.BatchSampler, data.SequentialSampler(3))
+    raises("BatchSampler: expected a sampler with iter(), got 5", data.BatchSampler, 5,
       { batch_size = 1 })
-    fails_with("RandomSampler: give a generator or a seed, not both", data.RandomSampler, 3,
+    raises("RandomSampler: give a generator or a seed, not both", data.RandomSampler, 3,
       { seed = 1, generator = core.Generator(1) })
-    fails_with("RandomSampler: expected a dataset with len(), or a number of positions, got -1",
+    raises("RandomSampler: expected a dataset with len(), or a number of positions, got -1",
       data.RandomSampler, -1)
-    fails_with("expected an integer of 0 or more, got 1.5", data.RandomSampler(3).set_epoch,
+    raises("expected an integer of 0 or more, got 1.5", data.RandomSampler(3).set_epoch,
       data.RandomSampler(3), 1.5)
   end)
 end)
@@ -315,7 +303,7 @@ describe("DataLoader", function()
     assert.equal(2, loader:len())
     -- yields keys instead of lists
     local batches = { iter = function() return next, { { 5, 5, 6 } } end }
-    fails_with("a batch sampler must give lists of at least one position, got 1",
+    raises("a batch sampler must give lists of at least one position, got 1",
       function() all(data.DataLoader(set, { batch_sampler = batches })) end)
     local given
     batches.iter = function()
@@ -325,12 +313,12 @@ describe("DataLoader", function()
     loader, labels = data.DataLoader(set, { batch_sampler = batches }), {}
     for _, y in loader:iter() do labels[#labels + 1] = y:totable() end
     assert.same({ { 4, 4, 5 }, { 0 } }, labels)
-    fails_with("DataLoader:len: the length is not known, because the batch sampler has no len()", loader.len,
+    raises("DataLoader:len: the length is not known, because the batch sampler has no len()", loader.len,
       loader)
     batches.iter = function() return function() return {} end end
-    fails_with("got an empty list", function() all(loader) end)
+    raises("got an empty list", function() all(loader) end)
     batches.iter = function() return function() return { 11 } end end
-    fails_with("expected a position from 1 to 10, got 11", function() all(loader) end)
+    raises("expected a position from 1 to 10, got 11", function() all(loader) end)
   end)
 
   it("gives samples as they are without batches", function()
@@ -356,10 +344,10 @@ describe("DataLoader", function()
     assert.same({ { { 1, 2 }, { false, true } }, { { 3, 4 }, { false, true } }, { { 5 }, { false } } }, got)
     assert.equal(2, #all(data.DataLoader(Count(), { batch_size = 2, drop_last = true })))
     assert.same({ 1, 2, 3, 4, 5 }, all(data.DataLoader(Count(), { batch_size = false })))
-    fails_with("the length is not known, because the stream has no len()", loader.len, loader)
+    raises("the length is not known, because the stream has no len()", loader.len, loader)
     function Count:len() return 5 end
     assert.equal(3, loader:len())
-    fails_with("option 'shuffle' has no place here: the dataset is a stream", data.DataLoader, Count(),
+    raises("option 'shuffle' has no place here: the dataset is a stream", data.DataLoader, Count(),
       { shuffle = true })
   end)
 
@@ -376,23 +364,23 @@ describe("DataLoader", function()
   end)
 
   it("names what is wrong with its options", function()
-    fails_with("DataLoader: unknown option 'batchsize'; did you mean 'batch_size'?", data.DataLoader, set,
+    raises("DataLoader: unknown option 'batchsize'; did you mean 'batch_size'?", data.DataLoader, set,
       { batchsize = 3 })
-    fails_with("option 'batch_size' must be at least 1, got 0", data.DataLoader, set, { batch_size = 0 })
-    fails_with("option 'num_workers' must be at least 0 and at most 128, got 129", data.DataLoader, set,
+    raises("option 'batch_size' must be at least 1, got 0", data.DataLoader, set, { batch_size = 0 })
+    raises("option 'num_workers' must be at least 0 and at most 128, got 129", data.DataLoader, set,
       { num_workers = 129 })
-    fails_with("'prefetch_factor' is about worker processes; num_workers is 0", data.DataLoader, set,
+    raises("'prefetch_factor' is about worker processes; num_workers is 0", data.DataLoader, set,
       { prefetch_factor = 3 })
-    fails_with("'background' is for reading without worker processes", data.DataLoader, set,
+    raises("'background' is for reading without worker processes", data.DataLoader, set,
       { background = true, num_workers = 1 })
-    fails_with("option 'shuffle' has no place here: the sampler decides", data.DataLoader, set,
+    raises("option 'shuffle' has no place here: the sampler decides", data.DataLoader, set,
       { shuffle = true, sampler = data.SequentialSampler(3) })
-    fails_with("option 'batch_size' has no place here: the batch_sampler decides", data.DataLoader, set,
+    raises("option 'batch_size' has no place here: the batch_sampler decides", data.DataLoader, set,
       { batch_size = 2, batch_sampler = data.BatchSampler(data.SequentialSampler(3), { batch_size = 2 }) })
-    fails_with("option 'sampler' must be an object with iter()", data.DataLoader, set, { sampler = {} })
-    fails_with("expected a dataset with get(i) and len(), or with iter(), got a table", data.DataLoader, {})
-    fails_with("expected a dataset with get(i) and len(), or with iter(), got nil", data.DataLoader)
-    fails_with("data_spec.lua:", data.DataLoader, set, { num_workers = -1 }) -- the script's line
+    raises("option 'sampler' must be an object with iter()", data.DataLoader, set, { sampler = {} })
+    raises("expected a dataset with get(i) and len(), or with iter(), got a table", data.DataLoader, {})
+    raises("expected a dataset with get(i) and len(), or with iter(), got nil", data.DataLoader)
+    raises("data_spec.lua:", function() data.DataLoader(set, { num_workers = -1 }) end) -- the caller's line
   end)
 
   it("says which sample failed", function()
@@ -406,9 +394,9 @@ describe("DataLoader", function()
     local own = {}
     loader = data.DataLoader(plain(9, function() error(own) end))
     assert.equal(own, message(all, loader)) -- errors that are not text come as they are
-    fails_with("part 2 of sample 1 is nil", all, data.DataLoader(plain(2, function(i) return i, nil, i end)))
-    fails_with("the dataset gave nothing for sample 1", all, data.DataLoader(plain(2, function() end)))
-    fails_with("sample 1 has 1 parts, sample 2 has 2", all,
+    raises("part 2 of sample 1 is nil", all, data.DataLoader(plain(2, function(i) return i, nil, i end)))
+    raises("the dataset gave nothing for sample 1", all, data.DataLoader(plain(2, function() end)))
+    raises("sample 1 has 1 parts, sample 2 has 2", all,
       data.DataLoader(plain(2, function(i) return unpack({ 1, 2 }, 1, i) end), { batch_size = 2 }))
   end)
 

@@ -3,17 +3,12 @@ local accelerate = require "accelerate"
 local data = require "accelerate.data"
 local host = require "spec.support.host"
 local tensor = require "accelerate.tensor"
+local raises = require("spec.support.messages").raises
 
 local function write(path, text)
   local f = assert(io.open(path, "wb"))
   f:write(text)
   f:close()
-end
-
-local function raises(words, fn, ...)
-  local ok, why = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(why):find(words, 1, true), tostring(why))
 end
 
 describe("load_glue", function()

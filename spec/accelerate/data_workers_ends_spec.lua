@@ -4,26 +4,11 @@ local data = require "accelerate.data"
 local ffi = require "ffi"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
+local samples = require "spec.support.samples"
+
+local plain = samples.plain
 
 ffi.cdef "int getpid(void);"
-
-local function plain(n, get)
-  return { len = function() return n end, get = function(_, i) return get(i) end }
-end
-
--- Pids of this process's children.
-local function children()
-  local list = {}
-  local pipe = io.popen("cat /proc/[0-9]*/stat 2>/dev/null")
-  for line in pipe:lines() do
-    local pid, name, state, parent = line:match("^(%d+) (%b()) (%a) (%d+)")
-    if tonumber(parent) == ffi.C.getpid() and name == "(accel-worker)" and state ~= "Z" then
-      list[#list + 1] = tonumber(pid)
-    end
-  end
-  pipe:close()
-  return list
-end
 
 describe("worker processes", function()
   teardown(processes.clean)
@@ -153,17 +138,17 @@ describe("worker processes", function()
       { num_workers = 2 }))
     local next_batch = loader:iter()
     next_batch()
-    local first = children()
+    local first = samples.workers()
     assert.equal(2, #first)
     local n = 0
     for _ in loader:iter() do
       n = n + 1
       if n == 1 then
-        for _, pid in ipairs(children()) do assert.is_true(pid ~= first[1] and pid ~= first[2]) end
+        for _, pid in ipairs(samples.workers()) do assert.is_true(pid ~= first[1] and pid ~= first[2]) end
       end
     end
     assert.equal(40, n)
-    assert.same({}, children())
+    assert.same({}, samples.workers())
   end)
 
   it("of passes left by break do not pile up, of one loader or of many", function()
@@ -192,14 +177,15 @@ describe("worker processes", function()
         loader = make(loader)
         for _ in loader:iter() do break end
         if k % 10 == 0 then
-          assert.is_true(#children() <= 4, kind .. ": " .. #children() .. " processes after " .. k ..
+          assert.is_true(#samples.workers() <= 4, kind .. ": " .. #samples.workers() .. " processes after " ..
+            k ..
             " breaks")
         end
       end
     end
     collectgarbage()
     collectgarbage()
-    assert.is_true(#children() <= 2) -- what the last loop's own variables may still hold
+    assert.is_true(#samples.workers() <= 2) -- what the last loop's own variables may still hold
   end)
 
   it("of a pass that goes on inside another one of the same loader are started again", function()

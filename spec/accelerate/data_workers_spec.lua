@@ -4,33 +4,12 @@ local core = require "accelerate.core"
 local data = require "accelerate.data"
 local ffi = require "ffi"
 local processes = require "spec.support.processes"
+local raises = require("spec.support.messages").raises
+local samples = require "spec.support.samples"
+
+local plain = samples.plain
 
 ffi.cdef "int getpid(void);"
-
-local function plain(n, get)
-  return { len = function() return n end, get = function(_, i) return get(i) end }
-end
-
-local function fails_with(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-  return err
-end
-
--- Pids of this process's children.
-local function children()
-  local list = {}
-  local pipe = io.popen("cat /proc/[0-9]*/stat 2>/dev/null")
-  for line in pipe:lines() do
-    local pid, name, state, parent = line:match("^(%d+) (%b()) (%a) (%d+)")
-    if tonumber(parent) == ffi.C.getpid() and name == "(accel-worker)" and state ~= "Z" then
-      list[#list + 1] = tonumber(pid)
-    end
-  end
-  pipe:close()
-  return list
-end
 
 local function walk(loader)
   for _ in loader:iter() do end -- luacheck: ignore
@@ -212,25 +191,25 @@ describe("worker processes", function()
       return i
     end)
     local got = 0
-    local err = fails_with("batch 7: DataLoader: sample 25: ", function()
+    local err = raises("batch 7: DataLoader: sample 25: ", function()
       for _ in data.DataLoader(set, { batch_size = 4, num_workers = 2 }):iter() do got = got + 1 end
     end)
     assert.equal(6, got)
     assert.truthy(err:find("DataLoader: worker 0 (process ", 1, true), err)
     assert.truthy(err:find("data_workers_spec.lua:%d+: no such picture"), err)
     assert.equal(1, select(2, err:gsub("stack traceback:", "")))
-    assert.same({}, children())
+    assert.same({}, samples.workers())
   end)
 
   it("say what cannot go from one process to another", function()
     local loader = data.DataLoader(plain(4, function(i) return i end),
       { num_workers = 1, collate_fn = function() return { inner = { 1, print } } end })
-    fails_with("part 1.inner[2] is a function, which cannot go from one process to another", walk, loader)
+    raises("part 1.inner[2] is a function, which cannot go from one process to another", walk, loader)
     local cycle = {}
     cycle.me = cycle
     loader = data.DataLoader(plain(4, function(i) return i end),
       { num_workers = 1, collate_fn = function() return cycle end })
-    fails_with("part 1.me is part 1 itself: a table that holds itself cannot go", walk, loader)
+    raises("part 1.me is part 1 itself: a table that holds itself cannot go", walk, loader)
   end)
 
   it("are missed within a second when they are killed, even one whose turn it is not", function()
@@ -240,21 +219,21 @@ describe("worker processes", function()
     end)
     local next_batch = data.DataLoader(set, { num_workers = 2 }):iter()
     next_batch()
-    local pids = children()
+    local pids = samples.workers()
     assert.equal(2, #pids)
     processes.kill(pids[2], processes.SIGKILL)
     local elapsed = processes.stopwatch()
-    local err = fails_with("was killed by SIGKILL", function()
+    local err = raises("was killed by SIGKILL", function()
       while next_batch() do end -- luacheck: ignore
     end)
     local seconds = elapsed()
     assert.is_true(seconds < 1.5, ("took %g s"):format(seconds))
     assert.truthy(err:find("worker %d ended before its time: process " .. pids[2]), err)
-    assert.same({}, children())
+    assert.same({}, samples.workers())
   end)
 
   it("may not leave by os.exit, which is told", function()
-    fails_with("exited with status 3", walk,
+    raises("exited with status 3", walk,
       data.DataLoader(plain(4, function() os.exit(3) end), { num_workers = 1 }))
   end)
 
@@ -264,10 +243,10 @@ describe("worker processes", function()
       return i
     end)
     local elapsed = processes.stopwatch()
-    fails_with("gave no batch 3 in 0.3 s (timeout)", walk,
+    raises("gave no batch 3 in 0.3 s (timeout)", walk,
       data.DataLoader(set, { num_workers = 1, timeout = 0.3 }))
     assert.is_true(elapsed() < 3)
-    assert.same({}, children())
+    assert.same({}, samples.workers())
   end)
 
   it("run worker_init_fn and know who they are", function()
@@ -287,7 +266,7 @@ describe("worker processes", function()
       { 5, 0, 2, 100, 1 },
       { 6, 1, 2, 101, 1 } }, got)
     assert.is_nil(started)
-    fails_with("worker_init_fn: ", walk,
+    raises("worker_init_fn: ", walk,
       data.DataLoader(set, { num_workers = 1, worker_init_fn = function() error("cannot") end }))
   end)
 
@@ -312,7 +291,7 @@ describe("worker processes", function()
       read { batch_size = 4, num_workers = 2 })
     assert.same({ { 1, 3 }, { 2, 4 }, { 5, 7 }, { 6, 8 }, { 9, 11 } },
       read { batch_size = 2, num_workers = 2, drop_last = true })
-    assert.same({}, children())
+    assert.same({}, samples.workers())
   end)
 
   it("stay for the next pass when asked to, and end with it otherwise", function()
@@ -327,14 +306,14 @@ describe("worker processes", function()
     assert.equal(first[1], first[3])
     assert.not_equal(first[1], first[2])
     assert.same(first, pids(loader))
-    assert.equal(2, #children())
+    assert.equal(2, #samples.workers())
     loader:close()
-    assert.same({}, children())
+    assert.same({}, samples.workers())
     assert.not_same(first, pids(loader)) -- starts new ones
     loader:close()
     loader = data.DataLoader(set, { num_workers = 2 })
     first = pids(loader)
-    assert.same({}, children())
+    assert.same({}, samples.workers())
     assert.not_same(first, pids(loader))
   end)
 
@@ -355,7 +334,7 @@ describe("worker processes", function()
       end
       assert.same(expected, got)
       loader:close()
-      assert.same({}, children())
+      assert.same({}, samples.workers())
     end
   end)
 
@@ -376,20 +355,20 @@ describe("worker processes", function()
     jit.flush()
     collectgarbage()
     collectgarbage()
-    assert.is_true(processes.wait_until(2, function() return #children() == 0 end))
+    assert.is_true(processes.wait_until(2, function() return #samples.workers() == 0 end))
   end)
 
   it("take part in no collective and start no workers", function()
-    fails_with("only the ranks themselves take part in collectives", walk,
+    raises("only the ranks themselves take part in collectives", walk,
       data.DataLoader(plain(1, function() return core.dist.all_reduce(core.ones(1)) end),
       { num_workers = 1 }))
-    fails_with("a worker process cannot start workers of its own", walk, data.DataLoader(plain(1, function()
+    raises("a worker process cannot start workers of its own", walk, data.DataLoader(plain(1, function()
       return data.DataLoader(plain(1, function() return 1 end), { num_workers = 1 }):iter()()
     end), { num_workers = 1 }))
   end)
 
   it("have one thread", function()
-    fails_with("a loader's worker process has one thread, got 2", walk,
+    raises("a loader's worker process has one thread, got 2", walk,
       data.DataLoader(plain(1, function() return core.set_num_threads(2) end), { num_workers = 1 }))
   end)
 

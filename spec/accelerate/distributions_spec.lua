@@ -2,6 +2,7 @@
 local accelerate = require "accelerate"
 local json = require "accelerate.utils.json"
 local tensor = require "accelerate.tensor"
+local raises = require("spec.support.messages").raises
 
 local D = accelerate.distributions
 
@@ -70,12 +71,6 @@ local function near(wanted, got, what, tolerance)
       error(("%s[%d]: %.12g, expected %.12g"):format(what, i, list[i], value), 0)
     end
   end
-end
-
-local function raises(words, fn, ...)
-  local ok, why = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(why):find(words, 1, true), tostring(why))
 end
 
 describe("a distribution", function()

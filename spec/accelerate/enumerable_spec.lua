@@ -4,6 +4,7 @@ local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local data = require "accelerate.data"
 local sharding = require "accelerate.data_loader.shard_samplers"
+local raises = require("spec.support.messages").raises
 
 -- What a walk gives, as a list of { first, second, ... }.
 local function walk(...)
@@ -22,12 +23,6 @@ local function column(list, k)
   local values = {}
   for i, item in ipairs(list) do values[i] = item[k] end
   return values
-end
-
-local function fails(text, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert(tostring(message):find(text, 1, true), tostring(message))
 end
 
 describe("a container of modules", function()
@@ -121,7 +116,7 @@ describe("a data set", function()
     assert.equal(2, set[-1][2]:item())
     assert.is_nil(set[4])
     for _, at in ipairs { 0, 5, -4, 1.5 } do
-      fails("TensorDataset: position " .. at .. " is out of range: it has 3 items",
+      raises("TensorDataset: position " .. at .. " is out of range: it has 3 items",
         function() return set[at] end)
     end
     for _, walker in ipairs { ipairs, pairs } do
@@ -170,10 +165,11 @@ describe("a data set", function()
 
     local Failing = data.class("Failing")
     function Failing:get() end
-    fails("#: the length of this Failing is not known, for it has no len()", function() return #Failing() end)
+    raises("#: the length of this Failing is not known, for it has no len()",
+      function() return #Failing() end)
     function Failing:len() error("no length today") end
-    fails("no length today", function() return #Failing() end)
-    fails("no length today", function() return #Failing() end) -- the failure left nothing behind
+    raises("no length today", function() return #Failing() end)
+    raises("no length today", function() return #Failing() end) -- the failure left nothing behind
   end)
 
   it("that is a stream is counted where it has len(), and walked", function()
@@ -181,7 +177,7 @@ describe("a data set", function()
     function Words:iter() return ipairs { "a", "b" } end
     assert.same({ { 1, 1, "a" }, { 2, 2, "b" } }, walk(ipairs(Words())))
     assert.same({ { 1, 1, "a" } }, walk(pairs(Words():take(1))))
-    fails("#: the length of this Words is not known", function() return #Words() end)
+    raises("#: the length of this Words is not known", function() return #Words() end)
     function Words:len() return 2 end
     assert.same({ 2, 1 }, { #Words(), #Words():take(1) })
   end)
@@ -228,7 +224,7 @@ describe("a loader", function()
   it("over a stream without len() has no #", function()
     local Words = data.class("Words", data.IterableDataset)
     function Words:iter() return ipairs { "a", "b" } end
-    fails("the length is not known", function() return #data.DataLoader(Words(), { batch_size = 1 }) end)
+    raises("the length is not known", function() return #data.DataLoader(Words(), { batch_size = 1 }) end)
   end)
 
   it("knows its last batch when it is enumerated", function()

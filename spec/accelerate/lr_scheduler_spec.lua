@@ -4,14 +4,9 @@ local optim = require "accelerate.optim"
 local class = require "accelerate.utils.class"
 local ordered = require "accelerate.utils.ordered"
 local json = require "accelerate.utils.json"
+local message = require("spec.support.messages").message
 local lr_scheduler = optim.lr_scheduler
 local reference = dofile("spec/support/optim_reference.lua").schedules
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
 
 local function two_groups(Class, opts)
   opts = opts or {}

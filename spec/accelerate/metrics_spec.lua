@@ -2,12 +2,7 @@ local core = require "accelerate.core"
 local metrics = require "accelerate.metrics"
 local ranks = require "spec.support.ranks"
 local reference = require "spec.support.metrics_reference"
-
-local function fails_with(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
+local raises = require("spec.support.messages").raises
 
 local function near(expected, got, what)
   if type(expected) == "table" then
@@ -118,7 +113,7 @@ describe("metrics", function()
     local metric = metrics.load "accuracy"
     metric:add(1, 1)
     assert.equal(1, metric:compute().accuracy)
-    fails_with("accuracy:compute: nothing was added", metric.compute, metric)
+    raises("accuracy:compute: nothing was added", metric.compute, metric)
     metric:add(0, 1)
     assert.equal(0, metric:compute().accuracy)
     metric:add(core.tensor(true), true)
@@ -145,28 +140,28 @@ describe("metrics", function()
       assert.same(whole:compute(), other:compute())
     end
     os.remove(path)
-    fails_with("f1:load_state_dict: expected what state_dict() of 'f1' returned, got that of 'mean'",
+    raises("f1:load_state_dict: expected what state_dict() of 'f1' returned, got that of 'mean'",
       metrics.F1().load_state_dict, metrics.F1(), metrics.load("mean"):state_dict())
-    fails_with("load_state_dict: expected the state of 2 metrics, got 1",
+    raises("load_state_dict: expected the state of 2 metrics, got 1",
       metrics.load("glue", "qqp").load_state_dict, metrics.load("glue", "qqp"), { metrics = { {} } })
   end)
 
   it("say what is wrong", function()
-    fails_with("there is no metric 'acuracy'; did you mean 'accuracy'?", metrics.load, "acuracy")
-    fails_with("glue has no task 'sst'", metrics.load, "glue", "sst")
-    fails_with("F1: unknown option 'averge'; did you mean 'average'?", metrics.load, "f1",
+    raises("there is no metric 'acuracy'; did you mean 'accuracy'?", metrics.load, "acuracy")
+    raises("glue has no task 'sst'", metrics.load, "glue", "sst")
+    raises("F1: unknown option 'averge'; did you mean 'average'?", metrics.load, "f1",
       { averge = "macro" })
     local f1 = metrics.load "f1"
-    fails_with("there are 3 predictions and 2 references", f1.add_batch, f1, { 1, 2, 3 }, { 1, 2 })
-    fails_with("f1:add_batch: references are missing", f1.add_batch, f1, { 1 })
-    fails_with("unknown input 'refs'", f1.add_batch, f1, { predictions = { 1 }, refs = { 1 } })
-    fails_with("labels are numbers or strings, got nan", f1.add_batch, f1, { 0 / 0 }, { 1 })
+    raises("there are 3 predictions and 2 references", f1.add_batch, f1, { 1, 2, 3 }, { 1, 2 })
+    raises("f1:add_batch: references are missing", f1.add_batch, f1, { 1 })
+    raises("unknown input 'refs'", f1.add_batch, f1, { predictions = { 1 }, refs = { 1 } })
+    raises("labels are numbers or strings, got nan", f1.add_batch, f1, { 0 / 0 }, { 1 })
     f1:add_batch({ 0, 1, 2 }, { 0, 1, 2 })
-    fails_with("there are 3 labels; average = 'binary' is for two", f1.compute, f1)
+    raises("there are 3 labels; average = 'binary' is for two", f1.compute, f1)
     local mean = metrics.load "mean"
-    fails_with("weights must be 0 or more, got -1", mean.add, mean, 1, -1)
+    raises("weights must be 0 or more, got -1", mean.add, mean, 1, -1)
     mean:add(1, 0)
-    fails_with("the weights add up to 0", mean.compute, mean)
+    raises("the weights add up to 0", mean.compute, mean)
   end)
 
   it("count every sample once on two ranks, through gather_for_metrics", function()

@@ -4,13 +4,8 @@ local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local accelerate = require "accelerate"
+local message = require("spec.support.messages").message
 local checkpoint = nn.utils.checkpoint
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
 
 local function block(width)
   return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(0.3), nn.Linear(width, width),

@@ -1,14 +1,9 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local raises = require("spec.support.messages").raises
 local F = nn.functional
 
 local function ids(v) return core.tensor(v, { dtype = "int64" }) end
-local function raises(text, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  assert.truthy(message:find(text, 1, true), message)
-end
-
 describe("nn.Embedding", function()
   it("looks rows up, for inputs of any shape", function()
     local e = nn.Embedding(5, 3)

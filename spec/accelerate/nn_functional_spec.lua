@@ -1,28 +1,15 @@
 --- nn.functional: how arguments may be given, and broadcasting as in PyTorch.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local close = require("spec.support.nets").close
+local raises = require("spec.support.messages").raises
 local F = nn.functional
-
-local function near(expected, got)
-  local values = got:reshape(-1):totable()
-  assert.are.equal(#expected, #values)
-  for i, e in ipairs(expected) do
-    assert.is_true(math.abs(values[i] - e) <= 1e-5 * math.max(1, math.abs(e)),
-      ("%d: got %.9g, expected %.9g"):format(i, values[i], e))
-  end
-end
-
-local function raises(text, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(text, 1, true), message)
-end
 
 describe("cosine_similarity", function()
   it("broadcasts before it takes norms", function()
-    near({ 1 }, F.cosine_similarity(core.tensor { 1, 1 }, core.tensor { 1 }, { dim = 1 }))
-    near({ 1, 1 }, F.cosine_similarity(core.ones(2, 3), core.tensor { { 1 }, { 2 } }))
-    near({ 0.292893231, 0 }, F.cosine_embedding_loss(core.tensor { { 1, 1 }, { 1, 0 } },
+    close({ 1 }, F.cosine_similarity(core.tensor { 1, 1 }, core.tensor { 1 }, { dim = 1 }))
+    close({ 1, 1 }, F.cosine_similarity(core.ones(2, 3), core.tensor { { 1 }, { 2 } }))
+    close({ 0.292893231, 0 }, F.cosine_embedding_loss(core.tensor { { 1, 1 }, { 1, 0 } },
       core.tensor { { 1, 0 }, { 0, 0 } },
       core.tensor { 1, -1 }, { reduction = "none" }))
     raises("cosine_similarity: shapes [2] and [3] do not broadcast", F.cosine_similarity, core.ones(2),
@@ -34,15 +21,15 @@ describe("cosine_similarity", function()
       local x = core.tensor(start)
       x.requires_grad = true
       F.cosine_similarity(x, core.tensor { 1, 0 }, { dim = 1 }):backward()
-      near({ 1e8, 0 }, x.grad)
+      close({ 1e8, 0 }, x.grad)
     end
   end)
 end)
 
 describe("normalize", function()
   it("takes a list of dims", function()
-    near({ 0.6, 0.8, 0, 0 }, F.normalize(core.tensor { { 3, 4 }, { 0, 0 } }, { dim = { 1, 2 } }))
-    near({ 0.6, 0.8, 1, 0 }, F.normalize(core.tensor { { 3, 4 }, { 5, 0 } }))
+    close({ 0.6, 0.8, 0, 0 }, F.normalize(core.tensor { { 3, 4 }, { 0, 0 } }, { dim = { 1, 2 } }))
+    close({ 0.6, 0.8, 1, 0 }, F.normalize(core.tensor { { 3, 4 }, { 5, 0 } }))
     raises("x must be a tensor", F.normalize, 3)
   end)
 end)
@@ -53,13 +40,13 @@ describe("gaussian_nll_loss", function()
 
   it("takes a variance for each row, for each column, or one", function()
     local by_row = { 0.5, 0, 0.5, 1.34657359, 2.59657359, 4.34657359 }
-    near(by_row, loss(core.tensor { 1, 2 }))
-    near(by_row, loss(core.tensor { { 1 }, { 2 } }))
-    near({ 0.5, 0.34657359, 0.715972841, 2, 2.59657359, 3.2159729 }, loss(core.tensor { { 1, 2, 3 } }))
-    near({ 0.59657359, 0.34657359, 0.59657359, 1.34657359, 2.59657359, 4.34657359 }, loss(2))
+    close(by_row, loss(core.tensor { 1, 2 }))
+    close(by_row, loss(core.tensor { { 1 }, { 2 } }))
+    close({ 0.5, 0.34657359, 0.715972841, 2, 2.59657359, 3.2159729 }, loss(core.tensor { { 1, 2, 3 } }))
+    close({ 0.59657359, 0.34657359, 0.59657359, 1.34657359, 2.59657359, 4.34657359 }, loss(2))
     local square = F.gaussian_nll_loss(core.arange(9):to("float32"):view(3, 3), core.ones(3, 3),
       core.tensor { 1, 2, 4 }, { reduction = "none" })
-    near({ 0.5, 0, 0.5, 1.34657359, 2.59657359, 4.34657359, 3.81814718, 5.19314718, 6.81814718 }, square)
+    close({ 0.5, 0, 0.5, 1.34657359, 2.59657359, 4.34657359, 3.81814718, 5.19314718, 6.81814718 }, square)
   end)
 
   it("refuses what PyTorch refuses", function()
@@ -99,9 +86,9 @@ describe("options in a table", function()
   it("reach instance_norm", function()
     local y = core.tensor { { { 1, 2, 3 } } }
     local expected = { -0.522232967, 0, 0.522232967 }
-    near(expected, F.instance_norm(y, nil, nil, nil, nil, { eps = 3 }))
-    near(expected, F.instance_norm(y, { eps = 3 }))
-    near(expected, F.instance_norm(y, nil, nil, nil, nil, true, 0.1, 3))
+    close(expected, F.instance_norm(y, nil, nil, nil, nil, { eps = 3 }))
+    close(expected, F.instance_norm(y, { eps = 3 }))
+    close(expected, F.instance_norm(y, nil, nil, nil, nil, true, 0.1, 3))
   end)
 
   it("may follow the positions of modules", function()

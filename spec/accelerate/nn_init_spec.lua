@@ -3,13 +3,8 @@
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
+local message = require("spec.support.messages").message
 local init = nn.init
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
 
 local function moments(t)
   local d = t:double()

@@ -1,26 +1,10 @@
 -- Linear, Sequential and other layers, losses, and how weights are initialised.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local message = require("spec.support.messages").message
+local nets = require "spec.support.nets"
 
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
-
-local function names(iterator)
-  local list = {}
-  for name in iterator do list[#list + 1] = name end
-  return list
-end
-
-local function numbers(t) return t:detach():flatten():totable() end
-
-local function near(expected, t, tolerance)
-  local list = numbers(t)
-  assert.equal(#expected, #list)
-  for i, v in ipairs(expected) do assert.near(v, list[i], tolerance or 1e-6) end
-end
+local names, near, numbers = nets.names, nets.near, nets.numbers
 
 describe("Linear", function()
   it("computes x W^T + b", function()

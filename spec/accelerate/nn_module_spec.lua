@@ -5,18 +5,8 @@ local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local accelerate = require "accelerate"
 local host = require "spec.support.host"
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
-
-local function names(iterator)
-  local list = {}
-  for name in iterator do list[#list + 1] = name end
-  return list
-end
+local message = require("spec.support.messages").message
+local names = require("spec.support.nets").names
 
 local Net = nn.class("Net")
 function Net:init()

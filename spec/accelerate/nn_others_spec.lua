@@ -2,14 +2,9 @@
 --- compared with PyTorch's in spec/kernels/torch_spec.lua.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local raises = require("spec.support.messages").raises
 
 local F = nn.functional
-
-local function raises(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
 
 describe("AdaptiveLogSoftmaxWithLoss", function()
   it("names its parameters as PyTorch does, and gives probabilities that sum to 1", function()

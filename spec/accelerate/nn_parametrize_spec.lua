@@ -2,13 +2,9 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
+local raises = require("spec.support.messages").raises
 local parametrize, parametrizations = nn.utils.parametrize, nn.utils.parametrizations
 
-local function raises(text, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(text, 1, true), message)
-end
 local function names(module)
   local list = {}
   for name in module:named_parameters() do list[#list + 1] = name end

@@ -5,13 +5,8 @@ local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local reference = require "spec.support.torch.rnn_modules"
+local message = require("spec.support.messages").message
 local rnn = nn.utils.rnn
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
 
 local function formula(k, shape)
   local n, list = 1, {}

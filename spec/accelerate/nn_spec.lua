@@ -2,38 +2,10 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local ordered = require "accelerate.utils.ordered"
+local message = require("spec.support.messages").message
+local nets = require "spec.support.nets"
 
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
-
-local function names(iterator)
-  local list = {}
-  for name in iterator do list[#list + 1] = name end
-  return list
-end
-
-local function numbers(t) return t:detach():flatten():totable() end
-
-local function near(expected, t, tolerance)
-  local list = numbers(t)
-  assert.equal(#expected, #list)
-  for i, v in ipairs(expected) do assert.near(v, list[i], tolerance or 1e-6) end
-end
-
-local Net = nn.class("Net")
-
-function Net:init(width)
-  self.width = width
-  self.fc2 = nn.Linear(width, 3)
-  self.fc1 = nn.Linear(2, width)
-  self.scale = nn.Parameter(core.ones(1))
-  self:register_buffer("count", core.zeros(1, { dtype = "int64" }))
-end
-
-function Net:forward(x) return self.fc2(self.fc1(x):relu()) * self.scale end
+local Net, names, near, numbers = nets.Net, nets.names, nets.near, nets.numbers
 
 describe("registration", function()
   it("keeps the order of assignment, own parameters before children's", function()

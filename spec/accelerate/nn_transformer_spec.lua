@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
+local message = require("spec.support.messages").message
 
 local function names(module)
   local list = {}
@@ -10,12 +11,6 @@ local function names(module)
     list[#list + 1] = ("%s[%s]"):format(name, table.concat(p.shape, ","))
   end
   return table.concat(list, " ")
-end
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
 end
 
 local function largest(a, b) return (a - b):abs():max():item() end

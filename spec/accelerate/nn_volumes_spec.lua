@@ -2,13 +2,9 @@
 --- nn.functional. Values and gradients stand in spec/support/torch.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local raises = require("spec.support.messages").raises
 local F = nn.functional
 
-local function raises(text, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(text, 1, true), message)
-end
 local function int64(v) return core.tensor(v, { dtype = "int64" }) end
 local function apart(a, b) return (a:double() - b:double()):abs():max():item() end
 

@@ -6,12 +6,7 @@ local host = require "spec.support.host"
 local ordered = require "accelerate.utils.ordered"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
-
-local function fails(pattern, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(err):find(pattern), err)
-end
+local raises = require("spec.support.messages").raises
 
 local function dict_of(list)
   local dict = ordered.new()
@@ -94,22 +89,23 @@ describe("a state dict on disk", function()
     host.in_folder(function(folder)
       utils.offload_state_dict(folder, dict_of(LIST))
       local loader = utils.OffloadedWeightsLoader { save_folder = folder }
-      fails("no weight 'a.wieght'; did you mean 'a.weight'", function() return loader["a.wieght"] end)
+      raises("no weight 'a.wieght'; did you mean 'a.weight'", function() return loader["a.wieght"] end)
       assert(fs.write(folder .. "/d.dat", "1234567"))
-      fails("d.dat': it has 7 bytes; 1 elements of float64 have 8", function() return loader.d end)
+      raises("d.dat': it has 7 bytes; 1 elements of float64 have 8", function() return loader.d end)
       os.remove(folder .. "/h.dat")
-      fails("h.dat': cannot be opened: No such file", function() return loader.h end)
-      fails("no element type \"float\"; did you mean", utils.load_offloaded_weight, folder .. "/u.dat",
+      raises("h.dat': cannot be opened: No such file", function() return loader.h end)
+      raises("no element type \"float\"; did you mean", utils.load_offloaded_weight, folder .. "/u.dat",
         { dtype = "float", shape = { 1 } })
-      fails("must have dtype and shape", utils.load_offloaded_weight, folder .. "/u.dat", { dtype = "uint8" })
+      raises("must have dtype and shape", utils.load_offloaded_weight, folder .. "/u.dat",
+        { dtype = "uint8" })
       for _, size in ipairs { -1, 2 ^ 60, "x" } do
-        fails("load_offloaded_weight", utils.load_offloaded_weight, folder .. "/u.dat",
+        raises("load_offloaded_weight", utils.load_offloaded_weight, folder .. "/u.dat",
           { dtype = "uint8", shape = { size, 2 ^ 10 } })
       end
-      fails("offload_state_dict: x must be a tensor", utils.offload_state_dict, folder, { x = 1 })
-      fails("give state_dict, save_folder or index", utils.OffloadedWeightsLoader, {})
-      fails("index.json", utils.OffloadedWeightsLoader, { save_folder = folder .. "/nowhere" })
-      fails("read only", function() loader.x = 1 end)
+      raises("offload_state_dict: x must be a tensor", utils.offload_state_dict, folder, { x = 1 })
+      raises("give state_dict, save_folder or index", utils.OffloadedWeightsLoader, {})
+      raises("index.json", utils.OffloadedWeightsLoader, { save_folder = folder .. "/nowhere" })
+      raises("read only", function() loader.x = 1 end)
     end)
   end)
 end)
@@ -127,7 +123,7 @@ describe("a map of weights", function()
       assert.same({ 1 }, loader.x:totable())
       assert.same({ { 1, 1 }, { 1, 1 } }, loader["fc.weight"]:totable())
       assert.equal("float16", loader.half.dtype)
-      fails("save_folder, which was not given", function() return loader.lost end)
+      raises("save_folder, which was not given", function() return loader.lost end)
       local view = utils.PrefixedDataset(loader, "fc.")
       assert.same({ { 1, 1 }, { 1, 1 } }, view.weight:totable())
       assert.equal(1, #view)

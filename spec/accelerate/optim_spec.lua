@@ -2,12 +2,7 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
+local message = require("spec.support.messages").message
 
 -- Parameters and gradients in flat buffers, as accelerator:prepare lays them out.
 -- parameter -> layout: what ends with the layout is the parameters' place in it

@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
+local message = require("spec.support.messages").message
 local reference = dofile("spec/support/optim_steps_reference.lua")
 local ordered = require "accelerate.utils.ordered"
 
@@ -197,12 +198,6 @@ for _, kind in ipairs { "trained", "plain", "free", "minimized", "muon" } do
       end)
     end
   end)
-end
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
 end
 
 local function vector() return nn.Parameter(core.ones(3)) end

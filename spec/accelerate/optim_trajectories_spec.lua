@@ -3,13 +3,8 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
+local message = require("spec.support.messages").message
 local reference = dofile("spec/support/optim_reference.lua").optim
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
 
 -- ---- the network of gen_optim_reference.py ------------------------------------------------------
 

@@ -2,12 +2,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local scope = require "accelerate.utils.scope"
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
+local message = require("spec.support.messages").message
 
 describe("options", function()
   local SCHEMA = {

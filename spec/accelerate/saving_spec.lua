@@ -8,18 +8,15 @@ local optim = require "accelerate.optim"
 local ordered = require "accelerate.utils.ordered"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
+local messages = require "spec.support.messages"
+
+local raises, raises_like = messages.raises, messages.raises_like
 
 local folder, path = nil, nil
 
 local function round(value)
   utils.save(value, path)
   return utils.load(path)
-end
-
-local function fails(pattern, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(err):find(pattern), err)
 end
 
 local function refuses(text, value)
@@ -243,7 +240,7 @@ for _, ending in ipairs { "safetensors", "pt" } do
       local pipe = io.popen("ls '" .. folder .. "'")
       assert.equal("value." .. ending .. "\n", pipe:read("*a"))
       pipe:close()
-      fails("/nowhere/x", utils.save, 1, "/nowhere/x." .. ending)
+      raises("/nowhere/x", utils.save, 1, "/nowhere/x." .. ending)
     end)
 
     it("free everything when an allocation fails while they read", function()
@@ -346,8 +343,8 @@ describe("accelerate.load_safetensors", function()
       tensors = utils.load_safetensors(file, { keys = { "a" } })
       assert.same({ "a" }, ordered.keys(tensors))
       assert.same({ "b", "a" }, ordered.keys(utils.load(file)))
-      fails("get_tensor: '.*' has no tensor 'c'", accelerate.load_safetensors, file, { keys = { "c" } })
-      fails("keys%[1%]", accelerate.load_safetensors, file, { keys = { 1 } })
+      raises_like("get_tensor: '.*' has no tensor 'c'", accelerate.load_safetensors, file, { keys = { "c" } })
+      raises("keys[1]", accelerate.load_safetensors, file, { keys = { 1 } })
     end)
   end)
 end)

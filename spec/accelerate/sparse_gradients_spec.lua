@@ -4,12 +4,7 @@ local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
-
-local function raises(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
+local raises = require("spec.support.messages").raises
 
 local function count_of(shape) return shape[1] * (shape[2] or 1) end
 local function pattern(shape, a, b)

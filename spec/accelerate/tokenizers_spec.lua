@@ -4,6 +4,7 @@ local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local json = require "accelerate.utils.json"
 local tensor = require "accelerate.tensor"
+local raises = require("spec.support.messages").raises
 
 local tokenizers = accelerate.tokenizers
 
@@ -33,13 +34,6 @@ local function make(kind)
     if role ~= "padding_side" then t:add_special_tokens { [role] = token } else t.padding_side = token end
   end
   return t, wanted
-end
-
--- fn(...) raises an error that holds the words.
-local function raises(words, fn, ...)
-  local ok, why = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(why):find(words, 1, true), tostring(why))
 end
 
 local function write(path, text)

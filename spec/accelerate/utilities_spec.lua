@@ -7,13 +7,10 @@ local host = require "spec.support.host"
 local nn = require "accelerate.nn"
 local ordered = require "accelerate.utils.ordered"
 local ranks = require "spec.support.ranks"
-local utils = accelerate.utils
+local messages = require "spec.support.messages"
 
-local function fails(pattern, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local raises, raises_like = messages.raises, messages.raises_like
+local utils = accelerate.utils
 
 describe("nested values", function()
   it("send_to_device moves tensors and what has a method to, and leaves the rest", function()
@@ -35,10 +32,10 @@ describe("nested values", function()
     o.b = batch
     o.a = x
     assert.are.same({ "b", "a" }, ordered.keys(utils.send_to_device(o, "cpu")))
-    fails("send_to_device: device is missing", utils.send_to_device, x)
-    fails("unknown option 'nonblocking'; did you mean 'non_blocking'", utils.send_to_device, x, "cpu",
+    raises("send_to_device: device is missing", utils.send_to_device, x)
+    raises("unknown option 'nonblocking'; did you mean 'non_blocking'", utils.send_to_device, x, "cpu",
       { nonblocking = true })
-    fails("option 'skip_keys' must be a string or a list, got 3", utils.send_to_device, x, "cpu",
+    raises("option 'skip_keys' must be a string or a list, got 3", utils.send_to_device, x, "cpu",
       { skip_keys = 3 })
   end)
 
@@ -52,9 +49,9 @@ describe("nested values", function()
     utils.recursively_apply(function(_, path) paths[#paths + 1] = path end,
       { "a", { b = "c", ["d e"] = "f" } }, function(v) return type(v) == "string" end)
     assert.are.same({ "[1]", "[2].b", '[2]["d e"]' }, paths)
-    fails("recursively_apply: fn must be a function, got 3", utils.recursively_apply, 3)
-    fails("recursively_apply: fn is missing", utils.recursively_apply)
-    fails("here: expected a tensor, or a table of them, got a Linear at a", utils.recursively_apply, print,
+    raises("recursively_apply: fn must be a function, got 3", utils.recursively_apply, 3)
+    raises("recursively_apply: fn is missing", utils.recursively_apply)
+    raises("here: expected a tensor, or a table of them, got a Linear at a", utils.recursively_apply, print,
       { a = nn.Linear(1, 1) }, nil, "here")
     local o = ordered.new()
     o.z = 1
@@ -62,7 +59,8 @@ describe("nested values", function()
     like.a = 7
     assert.are.same({ "b", "x", "a" }, ordered.keys(like))
     assert.are.same({ 1, 2 }, utils.honor_type({}, { 1, 2 }))
-    fails("honor_type: argument 1 must be a plain table, got a Linear", utils.honor_type, nn.Linear(1, 1), {})
+    raises("honor_type: argument 1 must be a plain table, got a Linear", utils.honor_type, nn.Linear(1, 1),
+      {})
     assert.is_false(utils.is_namedtuple({ 1 }))
   end)
 
@@ -71,14 +69,14 @@ describe("nested values", function()
     assert.are.equal("cpu", utils.find_device(data))
     assert.is_nil(utils.find_device { 1, "x" })
     assert.are.equal(4, utils.find_batch_size(data)) -- keys in order: a comes first
-    fails("find_batch_size: an empty table at x has no batch size", utils.find_batch_size, { x = {} })
-    fails("find_batch_size: expected a tensor, got a string at %[1%]", utils.find_batch_size,
+    raises("find_batch_size: an empty table at x has no batch size", utils.find_batch_size, { x = {} })
+    raises("find_batch_size: expected a tensor, got a string at [1]", utils.find_batch_size,
       { "text", core.ones(1) })
-    fails("find_batch_size: a tensor without dims", utils.find_batch_size, core.tensor(1))
-    fails("find_batch_size: expected a tensor, got nil", utils.find_batch_size)
+    raises("find_batch_size: a tensor without dims", utils.find_batch_size, core.tensor(1))
+    raises("find_batch_size: expected a tensor, got nil", utils.find_batch_size)
     local cyclic = {}
     cyclic[1] = cyclic
-    fails("nested more than 200 deep", utils.find_batch_size, cyclic)
+    raises("nested more than 200 deep", utils.find_batch_size, cyclic)
     assert.are.equal(4, utils.ignorant_find_batch_size(data))
     for _, nothing in ipairs { {}, "x", cyclic } do assert.is_nil(utils.ignorant_find_batch_size(nothing)) end
     local form = utils.get_data_structure(data)
@@ -100,13 +98,14 @@ describe("nested values", function()
       2)[1]:totable())
     assert.are.equal("one", utils.concatenate { "one" })
     assert.are.equal("one", utils.concatenate({ { a = { "one" } } }).a[1])
-    fails("concatenate: expected tensors, got a string at a", utils.concatenate, { { a = "x" }, { a = "y" } })
-    fails("concatenate: value 2 lacks x", utils.concatenate, { { x = core.ones(1) }, {} })
-    fails("concatenate: the values differ in form at x: .* in value 1, 3 in value 2", utils.concatenate,
+    raises("concatenate: expected tensors, got a string at a", utils.concatenate,
+      { { a = "x" }, { a = "y" } })
+    raises("concatenate: value 2 lacks x", utils.concatenate, { { x = core.ones(1) }, {} })
+    raises_like("concatenate: the values differ in form at x: .* in value 1, 3 in value 2", utils.concatenate,
       { { x = core.ones(1) }, { x = 3 } })
-    fails("concatenate: expected at least one value", utils.concatenate, {})
-    fails("concatenate: list is missing", utils.concatenate)
-    fails("concatenate: dim must be an integer, got 'x'", utils.concatenate, { core.ones(1) }, "x")
+    raises("concatenate: expected at least one value", utils.concatenate, {})
+    raises("concatenate: list is missing", utils.concatenate)
+    raises("concatenate: dim must be an integer, got 'x'", utils.concatenate, { core.ones(1) }, "x")
   end)
 
   it("slice_tensors takes positions, pad_input_tensors fills with zeros", function()
@@ -114,14 +113,14 @@ describe("nested values", function()
     assert.are.same({ 1, 2 }, utils.slice_tensors({ x }, 2, 3)[1]:totable())
     assert.are.same({ 3, 4 }, utils.slice_tensors(x, 4, 9):totable())
     assert.are.same({}, utils.slice_tensors(x, 6, 9):totable())
-    fails("slice_tensors: a tensor without dims at a", utils.slice_tensors, { a = core.tensor(1) }, 1, 1)
-    fails("slice_tensors: first must be at least 1, got 0", utils.slice_tensors, x, 0, 1)
+    raises("slice_tensors: a tensor without dims at a", utils.slice_tensors, { a = core.tensor(1) }, 1, 1)
+    raises("slice_tensors: first must be at least 1, got 0", utils.slice_tensors, x, 0, 1)
     assert.are.same({ 0, 1, 2, 3, 4, 0, 0, 0 }, utils.pad_input_tensors({ x }, 5, 4)[1]:totable())
     assert.are.same({ { 1, 0 } }, utils.pad_input_tensors(core.ones(1, 1), 1, 2, 2):totable())
     assert.are.equal(x, utils.pad_input_tensors(x, 5, 5))
-    fails("pad_input_tensors: a tensor of shape %[5%] does not have batch_size 4 in dim 1",
+    raises("pad_input_tensors: a tensor of shape [5] does not have batch_size 4 in dim 1",
       utils.pad_input_tensors, x, 4, 3)
-    fails("pad_input_tensors: num_processes is missing", utils.pad_input_tensors, x, 5)
+    raises("pad_input_tensors: num_processes is missing", utils.pad_input_tensors, x, 5)
   end)
 
   it("convert_to_fp32 converts the two half types only", function()
@@ -145,7 +144,7 @@ describe("scopes of the environment", function()
     assert.are.same({ "1.5", "12", "true", "more" },
       { utils.patch_environment({ ax_spec_old = 1.5, AX_SPEC_NEW = 12, ax_spec_flag = true }, look, "more") })
     assert.are.same({ "old" }, { look() })
-    fails("boom", utils.patch_environment, { ax_spec_new = 1 }, function()
+    raises("boom", utils.patch_environment, { ax_spec_new = 1 }, function()
       env.set("AX_SPEC_NEW", nil)
       error("boom")
     end)
@@ -155,11 +154,11 @@ describe("scopes of the environment", function()
         function() assert.are.equal("b", os.getenv("AX_SPEC_OLD")) end)
       assert.are.equal("a", os.getenv("AX_SPEC_OLD"))
     end)
-    fails("patch_environment: 'a=b' cannot be a variable's name", utils.patch_environment, { ["a=b"] = 1 },
+    raises("patch_environment: 'a=b' cannot be a variable's name", utils.patch_environment, { ["a=b"] = 1 },
       print)
-    fails("patch_environment: the value of a must be", utils.patch_environment, { a = {} }, print)
-    fails("patch_environment: variables must be a table, got 3", utils.patch_environment, 3, print)
-    fails("patch_environment: fn is missing", utils.patch_environment, {})
+    raises("patch_environment: the value of a must be", utils.patch_environment, { a = {} }, print)
+    raises("patch_environment: variables must be a table, got 3", utils.patch_environment, 3, print)
+    raises("patch_environment: fn is missing", utils.patch_environment, {})
     env.set("AX_SPEC_OLD", nil)
   end)
 
@@ -174,9 +173,9 @@ describe("scopes of the environment", function()
     end, 5)
     assert.are.equal(5, inside)
     assert.are.same(before, env.snapshot())
-    fails("boom", utils.clear_environment, function() error("boom") end)
+    raises("boom", utils.clear_environment, function() error("boom") end)
     assert.are.same(before, env.snapshot())
-    fails("clear_environment: fn is missing", utils.clear_environment)
+    raises("clear_environment: fn is missing", utils.clear_environment)
   end)
 
   it("purge_accelerate_environment undoes what a function did to ACCELERATE_ variables", function()
@@ -196,13 +195,13 @@ describe("scopes of the environment", function()
     end
     assert.are.same({ 3, "changed" }, { fn(3) })
     assert.are.same({ a = "a", b = "b" }, now())
-    fails("boom", fn, "fail")
+    raises("boom", fn, "fail")
     assert.are.same({ a = "a", b = "b" }, now())
     assert.are.equal("kept", os.getenv("AX_SPEC_OTHER"))
     for _, name in ipairs { "ACCELERATE_SPEC_A", "ACCELERATE_SPEC_B", "AX_SPEC_OTHER" } do
       env.set(name, nil)
     end
-    fails("fn must be a function, got 'x'", utils.purge_accelerate_environment, "x")
+    raises("fn must be a function, got 'x'", utils.purge_accelerate_environment, "x")
   end)
 
   it("variables are read with their words for yes and no, and numbers", function()
@@ -212,17 +211,17 @@ describe("scopes of the environment", function()
     for _, word in ipairs { "n", "No", "f", "FALSE", "off", "0" } do
       assert.is_false(utils.str_to_bool(word))
     end
-    fails("expected one of y yes t true on 1, n no f false off 0, got 'maybe'", utils.str_to_bool, "maybe")
+    raises("expected one of y yes t true on 1, n no f false off 0, got 'maybe'", utils.str_to_bool, "maybe")
     utils.patch_environment({ AX_N = 7, AX_NEGATIVE = -1, AX_FLAG = "on", AX_WORD = "bf16", AX_BAD = "x" },
       function()
       assert.are.equal(7, utils.get_int_from_env({ "AX_NONE", "AX_NEGATIVE", "AX_N" }, 3))
       assert.are.equal(3, utils.get_int_from_env({ "AX_NONE" }, 3))
-      fails("get_int_from_env: AX_BAD must hold a whole number, got 'x'", utils.get_int_from_env,
+      raises("get_int_from_env: AX_BAD must hold a whole number, got 'x'", utils.get_int_from_env,
         { "AX_BAD" }, 3)
       assert.is_true(utils.parse_flag_from_env("AX_FLAG"))
       assert.is_false(utils.parse_flag_from_env("AX_NONE"))
       assert.is_true(utils.parse_flag_from_env("AX_NONE", true))
-      fails("AX_BAD: expected one of", utils.parse_flag_from_env, "AX_BAD")
+      raises("AX_BAD: expected one of", utils.parse_flag_from_env, "AX_BAD")
       assert.are.same({ "bf16", "no", "fp16" },
         { utils.parse_choice_from_env("AX_WORD"), utils.parse_choice_from_env("AX_NONE"),
         utils.parse_choice_from_env("AX_NONE", "fp16") })
@@ -234,9 +233,9 @@ describe("scopes of the environment", function()
     for _, name in ipairs { "C=", "D=a b", "E=a;b" } do
       assert.is_truthy(err:find(name .. " is left out", 1, true), err)
     end
-    fails("names must be a list, got 'x'", utils.get_int_from_env, "x")
-    fails("the value of A must be a string, got 3", utils.convert_dict_to_env_variables, { A = 3 })
-    fails("parse_choice_from_env: name is missing", utils.parse_choice_from_env)
+    raises("names must be a list, got 'x'", utils.get_int_from_env, "x")
+    raises("the value of A must be a string, got 3", utils.convert_dict_to_env_variables, { A = 3 })
+    raises("parse_choice_from_env: name is missing", utils.parse_choice_from_env)
   end)
 end)
 
@@ -260,7 +259,7 @@ describe("what there is", function()
       utils.is_lomo_available())
     assert.is_false(utils.is_deepspeed_available() or utils.is_fp8_available()
       or utils.is_torch_xla_available() or utils.is_habana_gaudi1())
-    fails("has no 'is_tensorbord_available'; did you mean 'is_tensorboard_available'",
+    raises("has no 'is_tensorbord_available'; did you mean 'is_tensorboard_available'",
       function() return utils.is_tensorbord_available end)
     for name in pairs(require "accelerate.utils.available") do assert.is_function(utils[name], name) end
   end)
@@ -274,11 +273,11 @@ describe("what there is", function()
       assert.is_true(compare(unpack(case)), table.concat(case, " "))
     end
     assert.is_true(compare("accelerate", "==", accelerate.__version__) and compare("luajit", ">=", "2.0"))
-    fails("there is no library 'torch' here; known: accelerate, luajit", compare, "torch", ">", "1.0")
-    fails("operation must be one of >, >=, ==, !=, <=, <, got '~'", compare, "1.0", "~", "1.0")
-    fails("requirement_version must be a version such as", compare, "1.0", ">", "new")
-    fails("requirement_version is missing", compare, "1.0", ">")
-    fails("is_torch_version: there is no PyTorch here", utils.is_torch_version, ">", "2.0")
+    raises("there is no library 'torch' here; known: accelerate, luajit", compare, "torch", ">", "1.0")
+    raises("operation must be one of >, >=, ==, !=, <=, <, got '~'", compare, "1.0", "~", "1.0")
+    raises("requirement_version must be a version such as", compare, "1.0", ">", "new")
+    raises("requirement_version is missing", compare, "1.0", ">")
+    raises("is_torch_version: there is no PyTorch here", utils.is_torch_version, ">", "2.0")
   end)
 
   it("GPUs are asked of the driver", function()
@@ -328,8 +327,8 @@ esac]])
     assert.is_true(utils.is_port_in_use(port))
     ffi.C.close(fd)
     assert.are.equal("boolean", type(utils.is_port_in_use()))
-    fails("is_port_in_use: port must be at least 1 and at most 65535, got 0", utils.is_port_in_use, 0)
-    fails("is_port_in_use: port must be an integer, got 'x'", utils.is_port_in_use, "x")
+    raises("is_port_in_use: port must be at least 1 and at most 65535, got 0", utils.is_port_in_use, 0)
+    raises("is_port_in_use: port must be an integer, got 'x'", utils.is_port_in_use, "x")
   end)
 
   it("write_basic_config writes what Accelerate reads, and leaves a file that is there", function()
@@ -354,10 +353,10 @@ esac]])
       end
       assert.matches("mixed_precision: 'no'", fs.read(folder .. "/deep/er/my.yaml"))
     end)
-    fails("mixed_precision must be one of no, fp16, bf16, fp8, got 'fp17'; did you mean 'fp16'",
+    raises("mixed_precision must be one of no, fp16, bf16, fp8, got 'fp17'; did you mean 'fp16'",
       utils.write_basic_config, "fp17")
-    fails("mixed_precision must be a string, got 3", utils.write_basic_config, 3)
-    fails("save_location is empty", utils.write_basic_config, "no", "")
+    raises("mixed_precision must be a string, got 3", utils.write_basic_config, 3)
+    raises("save_location is empty", utils.write_basic_config, "no", "")
   end)
 end)
 
@@ -371,20 +370,21 @@ describe("small helpers", function()
       texts[i] = utils.convert_bytes(size)
     end
     assert.are.same({ "0 bytes", "512 bytes", "1.0 KB", "1.5 KB", "1.25 MB", "2.35 GB", "3.0 PB" }, texts)
-    fails("convert_bytes: size must be a number, got 'x'", utils.convert_bytes, "x")
+    raises("convert_bytes: size must be a number, got 'x'", utils.convert_bytes, "x")
     local model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 3)))
     assert.are.same({ 3, 2 }, utils.recursive_getattr(model, "1.1.weight").shape)
     assert.are.equal(5, utils.recursive_getattr({ a = { { b = 5 } } }, "a.1.b"))
-    fails("recursive_getattr: '1' has no '5'", utils.recursive_getattr, model, "1.5.weight")
-    fails("recursive_getattr: 'a.b' is 3, which has no fields", utils.recursive_getattr, { a = { b = 3 } },
+    raises("recursive_getattr: '1' has no '5'", utils.recursive_getattr, model, "1.5.weight")
+    raises("recursive_getattr: 'a.b' is 3, which has no fields", utils.recursive_getattr,
+      { a = { b = 3 } },
       "a.b.c")
-    fails("recursive_getattr: path is missing", utils.recursive_getattr, model)
+    raises("recursive_getattr: path is missing", utils.recursive_getattr, model)
     local into = { a = { x = 1, keep = 2 }, b = 3 }
     assert.are.equal(into, utils.merge_dicts({ a = { x = 9, deep = { 1 } }, c = { d = 4 } }, into))
     assert.are.same({ a = { x = 9, keep = 2, deep = { 1 } }, b = 3, c = { d = 4 } }, into)
-    fails("merge_dicts: 'b' is a table in the source, 3 in the destination", utils.merge_dicts, { b = {} },
+    raises("merge_dicts: 'b' is a table in the source, 3 in the destination", utils.merge_dicts, { b = {} },
       into)
-    fails("merge_dicts: destination is missing", utils.merge_dicts, {})
+    raises("merge_dicts: destination is missing", utils.merge_dicts, {})
   end)
 
   it("modules from the inside out, and the model behind a prepared one", function()
@@ -396,7 +396,7 @@ describe("small helpers", function()
     assert.are.equal("0:Linear 1.0:ReLU 1.1:Linear 1:Sequential :Sequential", table.concat(names, " "))
     local list = utils.get_module_children_bottom_up(model)
     assert.are.equal(model, list[5])
-    fails("model must be a module, got 3", utils.get_module_children_bottom_up, 3)
+    raises("model must be a module, got 3", utils.get_module_children_bottom_up, 3)
     ranks.ok(2, [[
       local nn = accelerate.nn
       local accelerator = accelerate.Accelerator { mixed_precision = "bf16" }
@@ -410,7 +410,7 @@ describe("small helpers", function()
       check(not pcall(extract, prepared, { keep_fp32 = true }) and not pcall(extract, 3))
     ]])
     assert.is_false(utils.model_has_dtensor(model) or utils.is_peft_model(model))
-    fails("is_peft_model: model must be a module, got nil", utils.is_peft_model)
+    raises("is_peft_model: model must be a module, got nil", utils.is_peft_model)
   end)
 
   it("clean_state_dict_for_safetensors keeps one name of each tensor, contiguous", function()
@@ -423,17 +423,17 @@ describe("small helpers", function()
     assert.are.same({ { 0, 3 }, { 1, 4 }, { 2, 5 } }, clean.c:totable())
     assert.are.same({ "x", { 0, 1, 2 } }, { clean.text, clean.part:totable() })
     assert.are.equal(w, dict.b)
-    fails("state_dict must be a table, got 3", utils.clean_state_dict_for_safetensors, 3)
+    raises("state_dict must be a table, got 3", utils.clean_state_dict_for_safetensors, 3)
   end)
 
   it("what needs other libraries says so", function()
-    fails("install_xla: torch_xla is a library for PyTorch on TPUs", utils.install_xla)
+    raises("install_xla: torch_xla is a library for PyTorch on TPUs", utils.install_xla)
     local p = core.ones(1)
     assert.are.equal(5, utils.GatheredParameters({ p }, { modifier_rank = 0 }, function(x) return x end, 5))
     assert.are.equal(5, utils.GatheredParameters(p, function() return 5 end))
-    fails("GatheredParameters: params must be a tensor or a list, got 3", utils.GatheredParameters, 3, print)
-    fails("GatheredParameters: fn is missing", utils.GatheredParameters, p)
-    fails("prepare_pippy: pipeline parallelism is not there yet", accelerate.prepare_pippy, nn.Linear(1, 1),
+    raises("GatheredParameters: params must be a tensor or a list, got 3", utils.GatheredParameters, 3, print)
+    raises("GatheredParameters: fn is missing", utils.GatheredParameters, p)
+    raises("prepare_pippy: pipeline parallelism is not there yet", accelerate.prepare_pippy, nn.Linear(1, 1),
       { split_points = "auto", num_chunks = 2 })
   end)
 

@@ -6,10 +6,7 @@ local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local tensor = require "accelerate.tensor"
 local yaml = require "accelerate.utils.yaml"
-
-local function has(text, part)
-  assert.is_truthy(text:find(part, 1, true), ("%q is not in:\n%s"):format(part, text))
-end
+local has = require("spec.support.messages").has
 
 local function run(status, folder, words, options)
   options = options or {}

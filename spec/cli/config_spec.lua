@@ -1,13 +1,10 @@
 -- host/config_file.c, options.c, config.c: the configuration file, and launch options beside it.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
+local has = require("spec.support.messages").has
 
 local PRINT = [[print(os.getenv "RANK", os.getenv "WORLD_SIZE", os.getenv "ACCELERATE_MIXED_PRECISION",
   os.getenv "ACCELERATE_USE_CPU", os.getenv "ACCELERATE_DYNAMO_BACKEND", os.getenv "ACCELERATE_DEBUG_MODE")]]
-
-local function has(text, part)
-  assert.is_truthy(text:find(part, 1, true), ("%q is not in:\n%s"):format(part, text))
-end
 
 -- Runs words with files in a fresh folder; checks the status; returns stdout, stderr, with the
 -- folder as HERE.

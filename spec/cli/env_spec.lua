@@ -1,6 +1,7 @@
 --- `accel-run env`: what there is, and why a GPU is not used.
 local core = require "accelerate.core"
 local host = require "spec.support.host"
+local has = require("spec.support.messages").has
 
 local build = host.path:match("^(.*)/")
 
@@ -10,10 +11,6 @@ local function env(settings)
   local status, out, err = host.run({ "env" }, { env = all })
   assert.are.equal(0, status, err)
   return out
-end
-
-local function has(out, text)
-  assert.is_truthy(out:find(text, 1, true), ("%q is not in\n%s"):format(text, out))
 end
 
 local function exists(path)

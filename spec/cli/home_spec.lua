@@ -1,8 +1,7 @@
 --- The user's folders: HOME that is unset, empty, not there or not writable; TMPDIR likewise.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
-
-local function has(text, part) assert.truthy(text:find(part, 1, true), text) end
+local has = require("spec.support.messages").has
 
 -- Runs the host with these variables set and those named left out.
 local function run(arguments, env, unset, path)

@@ -2,10 +2,7 @@
 -- --quiet.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
-
-local function has(text, part)
-  assert.is_truthy(text:find(part, 1, true), ("%q is not in:\n%s"):format(part, text))
-end
+local has = require("spec.support.messages").has
 
 -- Runs words with a script in a fresh folder; body(out, err, folder) looks at what is there.
 local function run(status, text, words, body)

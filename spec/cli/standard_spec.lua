@@ -1,7 +1,6 @@
 -- What the host changes in Lua's own library.
 local host = require "spec.support.host"
-
-local function has(text, pattern) assert(text:find(pattern), ("%q is not in: %s"):format(pattern, text)) end
+local matches = require("spec.support.messages").matches
 
 describe("print", function()
   it("shows plain tables, and all else as Lua does", function()
@@ -51,10 +50,10 @@ describe("require", function()
       ]])
       local status, out, err = host.run({ folder .. "/main.lua", folder })
       assert.are.equal(0, status, err)
-      has(out, "^false\t[^\n]*fails_once.lua:1: first\ntrue\t2\n1\t2\n")
-      has(out, "false\t[^\n]*not enough memory\ntrue\t3\n")
-      has(out, "false\t[^\n]*loop of requires: module 'a' is required again while it is being loaded\n")
-      has(out, "false\tmodule 'nowhere' not found:\n\tno field package.preload%['nowhere'%]\n")
+      matches(out, "^false\t[^\n]*fails_once.lua:1: first\ntrue\t2\n1\t2\n")
+      matches(out, "false\t[^\n]*not enough memory\ntrue\t3\n")
+      matches(out, "false\t[^\n]*loop of requires: module 'a' is required again while it is being loaded\n")
+      matches(out, "false\tmodule 'nowhere' not found:\n\tno field package.preload%['nowhere'%]\n")
     end)
   end)
 end)
@@ -102,8 +101,8 @@ describe("os.setlocale", function()
         print(os.setlocale("C"), os.setlocale("no_SUCH"), pcall(os.setlocale, "C", "x"))
       ]] }, { env = { LOCPATH = folder } })
       assert.are.equal(0, status, err)
-      has(out, "^Januar\tC\tnil\n0.03\t1.5\nfalse\t[^\n]*got 1%.5\n")
-      has(out, "\nC\tnil\tfalse\tbad argument #2 to '[^\n]*invalid option 'x'%)\n$")
+      matches(out, "^Januar\tC\tnil\n0.03\t1.5\nfalse\t[^\n]*got 1%.5\n")
+      matches(out, "\nC\tnil\tfalse\tbad argument #2 to '[^\n]*invalid option 'x'%)\n$")
     end)
   end)
 end)

@@ -1,13 +1,7 @@
 -- Arguments of ops: positional and named, conversion of dims, messages.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
-
-local function fails(expected, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true),
-    ("expected %q in %q"):format(expected, tostring(message)))
-end
+local raises = require("spec.support.messages").raises
 
 local x = tensor.arange(6):float():view(2, 3)
 
@@ -37,13 +31,13 @@ describe("arguments", function()
   end)
 
   it("say how a type or a device is given", function()
-    fails("argument 3 (shape): expected an integer, or one list of integers, got string \"int64\"; " ..
+    raises("argument 3 (shape): expected an integer, or one list of integers, got string \"int64\"; " ..
       "it is an option: { dtype = \"int64\" }", core.zeros, 2, 3, "int64")
-    fails("argument 2: expected a table of options behind the list of sizes, got string \"bool\"; " ..
+    raises("argument 2: expected a table of options behind the list of sizes, got string \"bool\"; " ..
       "it is an option: { dtype = \"bool\" }", core.ones, { 2, 3 }, "bool")
-    fails("it is an option: { device = \"cuda:1\" }", tensor.tensor, { 1, 2 }, "cuda:1")
-    fails("behind the list of sizes, got number 4", core.zeros, { 2, 3 }, 4)
-    fails("index must be int64, got float32 (write x:long() for x)", core.gather, x, 1, x)
+    raises("it is an option: { device = \"cuda:1\" }", tensor.tensor, { 1, 2 }, "cuda:1")
+    raises("behind the list of sizes, got number 4", core.zeros, { 2, 3 }, 4)
+    raises("index must be int64, got float32 (write x:long() for x)", core.gather, x, 1, x)
   end)
 
   it("take lists of tensors", function()
@@ -52,10 +46,10 @@ describe("arguments", function()
     assert.same({ 2, 6 }, tensor.cat({ x, x }, { dim = -1 }).shape)
     assert.same({ 2, 3, 2 }, tensor.stack({ x, x }, 3).shape)
     assert.same({ 2, 3, 2 }, tensor.stack({ x, x }, -1).shape)
-    fails("cat: argument 1 (tensors) is missing: expected a list of tensors", tensor.cat)
-    fails("cat: tensors: expected at least one tensor, got an empty list", tensor.cat, {})
-    fails("tensors, entry 2", tensor.cat, { x, 3 })
-    fails("expected a list of tensors, got tensor float32 [2, 3]", tensor.cat, x)
+    raises("cat: argument 1 (tensors) is missing: expected a list of tensors", tensor.cat)
+    raises("cat: tensors: expected at least one tensor, got an empty list", tensor.cat, {})
+    raises("tensors, entry 2", tensor.cat, { x, 3 })
+    raises("expected a list of tensors, got tensor float32 [2, 3]", tensor.cat, x)
   end)
 
   it("give several results as several values", function()
@@ -74,7 +68,7 @@ describe("arguments", function()
     assert.same({ { 1, 1, 2 }, { 3, 4, 5 } }, x:clamp(1):totable())
     assert.same({ { 0, 1, 2 }, { 2, 2, 2 } }, x:clamp(nil, 2):totable())
     assert.same({ { 0, 1, 2 }, { 2, 2, 2 } }, x:clamp({ max = 2 }):totable())
-    fails("clamp", x.clamp, x)
+    raises("clamp", x.clamp, x)
   end)
 
   it("count dims from 1, or from -1 backward", function()
@@ -85,11 +79,11 @@ describe("arguments", function()
     assert.same({ 2, 3 }, x:unsqueeze(1):squeeze(1).shape)
     assert.same({ 6 }, x:flatten().shape)
     assert.same({ 2, 3 }, x:flatten(2).shape)
-    fails("sum: dim 3 is out of range; expected 1..2 or -2..-1 for a tensor of 2 dims", x.sum, x, 3)
-    fails("sum: dim -3 is out of range", x.sum, x, -3)
-    fails("sum: dim: dims count from 1 (and from -1 backward); got 0", x.sum, x, 0)
-    fails("unsqueeze: dim 4 is out of range; expected 1..3", x.unsqueeze, x, 4)
-    fails("flatten: start_dim 3 is out of range", x.flatten, x, 3)
+    raises("sum: dim 3 is out of range; expected 1..2 or -2..-1 for a tensor of 2 dims", x.sum, x, 3)
+    raises("sum: dim -3 is out of range", x.sum, x, -3)
+    raises("sum: dim: dims count from 1 (and from -1 backward); got 0", x.sum, x, 0)
+    raises("unsqueeze: dim 4 is out of range; expected 1..3", x.unsqueeze, x, 4)
+    raises("flatten: start_dim 3 is out of range", x.flatten, x, 3)
     assert.equal(5, tensor(5):sum(1):item())
     assert.equal(5, tensor(5):sum(-1):item())
   end)
@@ -99,54 +93,55 @@ describe("arguments", function()
     assert.same({ 2, 5 }, x:select(2, -1):totable())
     assert.same({ { 1, 2 }, { 4, 5 } }, x:narrow(2, 2, 2):totable())
     assert.same({ 2, 0 }, x:narrow(2, 4, 0).shape)
-    fails("select: index 3 is out of range for dim 1 of size 2", x.select, x, 1, 3)
-    fails("select: index: positions count from 1", x.select, x, 1, 0)
-    fails("narrow", x.narrow, x, 2, 2, 3)
-    fails("narrow: start 5 is out of range for dim 2 of size 3", x.narrow, x, 2, 5, 0)
-    fails("narrow", x.narrow, x, 2, 1, -1)
-    fails("a 0-d tensor has no positions", x.select, tensor(1), 1, 1)
+    raises("select: index 3 is out of range for dim 1 of size 2", x.select, x, 1, 3)
+    raises("select: index: positions count from 1", x.select, x, 1, 0)
+    raises("narrow", x.narrow, x, 2, 2, 3)
+    raises("narrow: start 5 is out of range for dim 2 of size 3", x.narrow, x, 2, 5, 0)
+    raises("narrow", x.narrow, x, 2, 1, -1)
+    raises("a 0-d tensor has no positions", x.select, tensor(1), 1, 1)
   end)
 end)
 
 describe("messages", function()
   it("say which argument, what was expected and what was given", function()
-    fails("sum: argument 2 (dim): expected an integer or a list of integers, got string \"a\"", x.sum, x, "a")
-    fails("sum: argument 3 (keepdim): expected a boolean, got number 1", x.sum, x, 1, 1)
-    fails("sum: keepdim: expected a boolean, got number 1", x.sum, x, { keepdim = 1 })
-    fails("sum: argument 2 (dim, entry 2): expected an integer, got string \"b\"", x.sum, x, { 1, "b" })
-    fails("softmax: argument 2 (dim) is missing: expected an integer", x.softmax, x)
-    fails("softmax: argument 2 (dim): expected an integer, got number 1.5", x.softmax, x, 1.5)
-    fails("softmax: argument 2 (dim): expected an integer, got number inf", x.softmax, x, math.huge)
-    fails("relu: argument 1 (x): expected a tensor, got number 3", core.relu, 3)
-    fails("relu: argument 1 (x) is missing: expected a tensor", core.relu)
-    fails("relu: 2 arguments given, at most 1 expected", core.relu, x, 3)
-    fails("where: argument 1 (condition): expected a tensor, got boolean true", core.where, true, x, x)
-    fails("add: expected at least one tensor, got numbers only", core.add, 1, 2)
-    fails("masked_fill: argument 3 (value): expected a number, got tensor float32 [2, 3]", x.masked_fill, x,
+    raises("sum: argument 2 (dim): expected an integer or a list of integers, got string \"a\"", x.sum, x,
+      "a")
+    raises("sum: argument 3 (keepdim): expected a boolean, got number 1", x.sum, x, 1, 1)
+    raises("sum: keepdim: expected a boolean, got number 1", x.sum, x, { keepdim = 1 })
+    raises("sum: argument 2 (dim, entry 2): expected an integer, got string \"b\"", x.sum, x, { 1, "b" })
+    raises("softmax: argument 2 (dim) is missing: expected an integer", x.softmax, x)
+    raises("softmax: argument 2 (dim): expected an integer, got number 1.5", x.softmax, x, 1.5)
+    raises("softmax: argument 2 (dim): expected an integer, got number inf", x.softmax, x, math.huge)
+    raises("relu: argument 1 (x): expected a tensor, got number 3", core.relu, 3)
+    raises("relu: argument 1 (x) is missing: expected a tensor", core.relu)
+    raises("relu: 2 arguments given, at most 1 expected", core.relu, x, 3)
+    raises("where: argument 1 (condition): expected a tensor, got boolean true", core.where, true, x, x)
+    raises("add: expected at least one tensor, got numbers only", core.add, 1, 2)
+    raises("masked_fill: argument 3 (value): expected a number, got tensor float32 [2, 3]", x.masked_fill, x,
       x:gt(1), x)
-    fails("view: shape: 9 numbers, but tensors have at most 8 dims",
+    raises("view: shape: 9 numbers, but tensors have at most 8 dims",
       function() return x:view(1, 1, 1, 1, 1, 1, 1, 1, 6) end)
-    fails("a list of 9, but tensors have at most 8 dims",
+    raises("a list of 9, but tensors have at most 8 dims",
       function() return x:view({ 1, 1, 1, 1, 1, 1, 1, 1, 6 }) end)
-    fails("generator: expected a Generator, got number 1", x.dropout, x, { generator = 1 })
+    raises("generator: expected a Generator, got number 1", x.dropout, x, { generator = 1 })
   end)
 
   it("name the nearest option and word", function()
-    fails("sum: there is no option \"dmi\"; did you mean \"dim\"?", x.sum, x, { dmi = 1 })
-    fails("sum: there is no option \"keep_dim\"; did you mean \"keepdim\"?", x.sum, x, { keep_dim = true })
-    fails("sum: there is no option \"zzz\"; there are x, dim, keepdim", x.sum, x, { zzz = 1 })
-    fails("cross_entropy: reduction: expected \"mean\", \"sum\" or \"none\", got \"maen\"; did you mean " ..
+    raises("sum: there is no option \"dmi\"; did you mean \"dim\"?", x.sum, x, { dmi = 1 })
+    raises("sum: there is no option \"keep_dim\"; did you mean \"keepdim\"?", x.sum, x, { keep_dim = true })
+    raises("sum: there is no option \"zzz\"; there are x, dim, keepdim", x.sum, x, { zzz = 1 })
+    raises("cross_entropy: reduction: expected \"mean\", \"sum\" or \"none\", got \"maen\"; did you mean " ..
       "\"mean\"?", tensor.cross_entropy, x,
       tensor({ 0, 1 }, { dtype = "int64" }), { reduction = "maen" })
-    fails("did you mean zeros?", function() return tensor.zeroes(2) end)
+    raises("did you mean zeros?", function() return tensor.zeroes(2) end)
   end)
 
   it("refuse what is given twice or mixed up", function()
-    fails("sum: dim is given twice, by position and by name", x.sum, x, 1, { dim = 1 })
-    fails("dim: a list must not hold named entries (\"keepdim\")", x.sum, x, { 1, 2, keepdim = true })
-    fails("expected a boolean, got a list of 1", x.sum, x, 1, { keepdim = true, [1] = 2 })
-    fails("options: expected names as keys, got number 7", x.sum, x, 1, { keepdim = true, [7] = 2 })
-    fails("expected a boolean, got", x.sum, x, 1, setmetatable({}, { __index = {} }))
+    raises("sum: dim is given twice, by position and by name", x.sum, x, 1, { dim = 1 })
+    raises("dim: a list must not hold named entries (\"keepdim\")", x.sum, x, { 1, 2, keepdim = true })
+    raises("expected a boolean, got a list of 1", x.sum, x, 1, { keepdim = true, [1] = 2 })
+    raises("options: expected names as keys, got number 7", x.sum, x, 1, { keepdim = true, [7] = 2 })
+    raises("expected a boolean, got", x.sum, x, 1, setmetatable({}, { __index = {} }))
   end)
 
   it("carry the script's line", function()

@@ -3,14 +3,8 @@
 local accelerate = require "accelerate"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
+local raises = require("spec.support.messages").raises
 local autograd, func = tensor.autograd, accelerate.func
-
-local function fails(expected, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true),
-    ("expected %q in %q"):format(expected, tostring(message)))
-end
 
 local function double(values, grad)
   return tensor(values, { dtype = "float64", requires_grad = grad ~= false })
@@ -33,30 +27,30 @@ describe("autograd", function()
     assert.matches("the gradient of result 1 %(element 1%) in input 1 %(element 1%) is 3, finite " ..
       "differences give 1",
       message)
-    fails("gradcheck: the gradient of result 1", autograd.gradcheck, function(x) return wrong(x) end,
+    raises("gradcheck: the gradient of result 1", autograd.gradcheck, function(x) return wrong(x) end,
       double { 0.5 })
-    fails("no input requires a gradient", autograd.gradcheck, function(x) return x end, double({ 1 }, false))
-    fails("gradcheck: fn must be a function, got 3", autograd.gradcheck, 3, double { 1 })
-    fails("gradcheck: inputs, entry 1: expected a tensor, got 1", autograd.gradcheck, tensor.sin, { 1 })
+    raises("no input requires a gradient", autograd.gradcheck, function(x) return x end, double({ 1 }, false))
+    raises("gradcheck: fn must be a function, got 3", autograd.gradcheck, 3, double { 1 })
+    raises("gradcheck: inputs, entry 1: expected a tensor, got 1", autograd.gradcheck, tensor.sin, { 1 })
     assert.is_true(autograd.gradgradcheck(function(x) return x:exp() * x end, double { 0.5, -1 }))
   end)
 
   it("detect_anomaly names the op whose gradient has a NaN", function()
     local x = double { 0, 1 }
-    fails("backward: the gradient of sqrt in its argument 1 has a NaN, float64 [2]", autograd.detect_anomaly,
+    raises("backward: the gradient of sqrt in its argument 1 has a NaN, float64 [2]", autograd.detect_anomaly,
       function() (x:sqrt() * 0):sum():backward() end)
     assert.equal(3, autograd.detect_anomaly(function(a) return a end, 3))
     ;(x:sqrt() * 0):sum():backward() -- the watch is over
     assert.is_false(autograd.set_detect_anomaly(true))
     assert.is_true(autograd.set_detect_anomaly(false))
-    fails("detect_anomaly: fn must be a function, got 3", autograd.detect_anomaly, 3)
+    raises("detect_anomaly: fn must be a function, got 3", autograd.detect_anomaly, 3)
   end)
 
   it("backward takes several tensors", function()
     local x = double { 1, 2 }
     autograd.backward({ x * 2, x:sum() }, { double({ 1, 10 }, false) })
     near({ 3, 21 }, x.grad)
-    fails("tensor 1 has 2 elements: give its gradient in grad_tensors", autograd.backward, x * 2)
+    raises("tensor 1 has 2 elements: give its gradient in grad_tensors", autograd.backward, x * 2)
   end)
 
   it("retain_grad keeps the gradient of a result", function()
@@ -70,7 +64,7 @@ describe("autograd", function()
     near({ 12, 24 }, y.grad)
     near({ 36, 72 }, x.grad)
     x:retain_grad()
-    fails("retain_grad: the tensor does not require a gradient", function() tensor.ones(2):retain_grad() end)
+    raises("retain_grad: the tensor does not require a gradient", function() tensor.ones(2):retain_grad() end)
     local weak = setmetatable({}, { __mode = "v" })
     do
       local z = x * 2
@@ -100,10 +94,10 @@ describe("func", function()
     local j = func.jacobian(function(v) return v * v end, x, { create_graph = true })
     near({ 2, 2, 2 }, tensor.grad(j:sum(), x))
     assert.is_nil(x.grad)
-    fails("jacobian: expected the function to return a tensor, got 3", func.jacobian,
+    raises("jacobian: expected the function to return a tensor, got 3", func.jacobian,
       function() return 3 end, x)
-    fails("hessian: expected the function to return one number", func.hessian, function(v) return v end, x)
-    fails("jacobian: input 1: expected a tensor of a floating type", func.jacobian, tensor.abs,
+    raises("hessian: expected the function to return one number", func.hessian, function(v) return v end, x)
+    raises("jacobian: input 1: expected a tensor of a floating type", func.jacobian, tensor.abs,
       tensor.arange(3))
   end)
 
@@ -121,7 +115,7 @@ describe("func", function()
     local g, v = func.grad_and_value(function(a, b) return (a * b):sum() end, 2)(x, double { 1, 1, 1 })
     near({ 1, 2, 3 }, g)
     assert.equal(6, v:item())
-    fails("jvp: 1 inputs, but 2 tangents", func.jvp, tensor.sin, x, { x, x })
+    raises("jvp: 1 inputs, but 2 tangents", func.jvp, tensor.sin, x, { x, x })
   end)
 
   it("vmap loops over a dim and stacks", function()
@@ -131,8 +125,8 @@ describe("func", function()
     local sums, rows = func.vmap(function(r) return r:sum(), r end, { out_dims = { 1, 2 } })(a)
     near({ 3, 7, 11 }, sums)
     assert.same({ 2, 3 }, rows.shape)
-    fails("vmap: argument 2 has 2 positions to map over, those before it 3", func.vmap(tensor.add), a, b)
-    fails("vmap: no argument is a tensor", func.vmap(tensor.add), 1, 2)
+    raises("vmap: argument 2 has 2 positions to map over, those before it 3", func.vmap(tensor.add), a, b)
+    raises("vmap: no argument is a tensor", func.vmap(tensor.add), 1, 2)
   end)
 
   it("functional_call uses other parameters and puts its own back", function()
@@ -146,10 +140,10 @@ describe("func", function()
     assert(w.grad)
     assert.equal(own, net[1].weight)
     assert.is_nil(own.grad)
-    fails("has no parameter or buffer 0.wait", func.functional_call, net, { ["0.wait"] = w },
+    raises("has no parameter or buffer 0.wait", func.functional_call, net, { ["0.wait"] = w },
       tensor.ones(1, 2))
     assert.equal(own, net[1].weight)
-    fails("functional_call: module: expected a module, got 3", func.functional_call, 3, {})
+    raises("functional_call: module: expected a module, got 3", func.functional_call, 3, {})
   end)
 end)
 
@@ -166,8 +160,8 @@ describe("set_printoptions", function()
     assert.equal(1, tensor.get_printoptions().edgeitems)
     tensor.set_printoptions { profile = "default" }
     assert.equal(before, tostring(x))
-    fails("unknown option 'precison'; did you mean 'precision'", tensor.set_printoptions, { precison = 3 })
-    fails("profile", tensor.set_printoptions, { profile = "long" })
+    raises("unknown option 'precison'; did you mean 'precision'", tensor.set_printoptions, { precison = 3 })
+    raises("profile", tensor.set_printoptions, { profile = "long" })
   end)
 end)
 

@@ -2,13 +2,7 @@
 -- and off.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
-
-local function fails(expected, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true),
-    ("expected %q in %q"):format(expected, tostring(message)))
-end
+local raises = require("spec.support.messages").raises
 
 local function leaf(list) return tensor(list, { requires_grad = true }) end
 
@@ -32,12 +26,12 @@ describe("backward", function()
     z:backward(nil, { retain_graph = true })
     z:backward()
     assert.same({ 8, 52 }, x.grad:totable())
-    fails("was released by an earlier backward pass", z.backward, z)
-    fails("did you mean \"retain_graph\"", z.backward, z, { retian_graph = true })
-    fails("retain_graph: expected a boolean, got number 1", z.backward, z, { retain_graph = 1 })
-    fails("backward: argument 2 (gradient): expected a tensor, got number 1", z.backward, z, 1)
-    fails("a gradient must be given for a tensor of shape [2]", function() return (x * 2):backward() end)
-    fails("does not require a gradient", function() return tensor(1):backward() end)
+    raises("was released by an earlier backward pass", z.backward, z)
+    raises("did you mean \"retain_graph\"", z.backward, z, { retian_graph = true })
+    raises("retain_graph: expected a boolean, got number 1", z.backward, z, { retain_graph = 1 })
+    raises("backward: argument 2 (gradient): expected a tensor, got number 1", z.backward, z, 1)
+    raises("a gradient must be given for a tensor of shape [2]", function() return (x * 2):backward() end)
+    raises("does not require a gradient", function() return tensor(1):backward() end)
   end)
 
   it("records itself with create_graph", function()
@@ -83,12 +77,12 @@ describe("grad", function()
     local gx, gw = tensor.grad((x * 2):sum(), { x, w }, { allow_unused = true })
     assert.same({ 2 }, gx:totable())
     assert.is_nil(gw)
-    fails("does not depend on input 2", tensor.grad, (x * 2):sum(), { x, w })
-    fails("grad: input 1 does not require a gradient", tensor.grad, x:sum(), tensor.ones(1))
-    fails("expected at least one output and one input", tensor.grad, x:sum(), {})
-    fails("grad: argument 2 (inputs): expected a tensor or a list of tensors, got nil", tensor.grad, x:sum())
-    fails("did you mean \"allow_unused\"", tensor.grad, x:sum(), x, { allow_unsued = true })
-    fails("grad_outputs: 1 given for 2 outputs", tensor.grad, { x, w }, x, { grad_outputs = tensor.ones(1) })
+    raises("does not depend on input 2", tensor.grad, (x * 2):sum(), { x, w })
+    raises("grad: input 1 does not require a gradient", tensor.grad, x:sum(), tensor.ones(1))
+    raises("expected at least one output and one input", tensor.grad, x:sum(), {})
+    raises("grad: argument 2 (inputs): expected a tensor or a list of tensors, got nil", tensor.grad, x:sum())
+    raises("did you mean \"allow_unused\"", tensor.grad, x:sum(), x, { allow_unsued = true })
+    raises("grad_outputs: 1 given for 2 outputs", tensor.grad, { x, w }, x, { grad_outputs = tensor.ones(1) })
   end)
 end)
 
@@ -120,7 +114,7 @@ describe("no_grad and its kin", function()
     local object = {}
     local _, raised = pcall(tensor.no_grad, error, object)
     assert.is_true(rawequal(object, raised))
-    fails("no_grad: argument 1 (fn): expected a function, got nil", tensor.no_grad)
+    raises("no_grad: argument 1 (fn): expected a function, got nil", tensor.no_grad)
   end)
 
   it("let coroutines yield", function()
@@ -190,18 +184,18 @@ describe("hooks", function()
     assert.is_true(rawequal(object, raised))
     handle:remove()
     x:register_hook(function() return "no tensor" end)
-    fails("hook: expected a tensor or nil as result, got string \"no tensor\"",
+    raises("hook: expected a tensor or nil as result, got string \"no tensor\"",
       function() return (x * 2):sum():backward() end)
     assert.is_true(tensor.is_grad_enabled())
-    fails("register_hook: argument 2 (hook): expected a function, got number 1", x.register_hook, x, 1)
-    fails("does not require a gradient", function() tensor.ones(1):register_hook(print) end)
-    fails("only a leaf accumulates", function() (x * 2):register_post_accumulate_grad_hook(print) end)
+    raises("register_hook: argument 2 (hook): expected a function, got number 1", x.register_hook, x, 1)
+    raises("does not require a gradient", function() tensor.ones(1):register_hook(print) end)
+    raises("only a leaf accumulates", function() (x * 2):register_post_accumulate_grad_hook(print) end)
   end)
 
   it("refuse a gradient of another shape", function()
     local x = leaf { 1, 2 }
     x:register_hook(function() return tensor.ones(3) end)
-    fails("hook: returned a gradient of shape [3] in place of [2]",
+    raises("hook: returned a gradient of shape [3] in place of [2]",
       function() return (x * 2):sum():backward() end)
   end)
 
@@ -347,11 +341,11 @@ describe("Function", function()
       return tensor.Function { name = "Odd", forward = function(_, x) return x * 1 end,
         backward = backward }(leaf { 1, 2 }):sum()
     end
-    fails("Odd: backward: result 1 has shape [3], but argument 1 of forward had shape [2]",
+    raises("Odd: backward: result 1 has shape [3], but argument 1 of forward had shape [2]",
       function() with(function() return tensor.ones(3) end):backward() end)
-    fails("Odd: backward: result 1: expected a tensor or nil, got number 1",
+    raises("Odd: backward: result 1: expected a tensor or nil, got number 1",
       function() with(function() return 1 end):backward() end)
-    fails("Odd: backward: 2 results, but forward had 1 arguments", function()
+    raises("Odd: backward: 2 results, but forward had 1 arguments", function()
       with(function(_, g) return g, g end):backward()
     end)
     with(function() return nil end):backward()
@@ -360,13 +354,13 @@ describe("Function", function()
 
   it("passes errors of forward and backward on", function()
     local f = tensor.Function { forward = function() error("in forward") end, backward = print }
-    fails("in forward", f, leaf { 1 })
+    raises("in forward", f, leaf { 1 })
     assert.is_true(tensor.is_grad_enabled())
     local g = tensor.Function { forward = function(_, x) return x * 1 end,
       backward = function() error("in backward") end }
-    fails("in backward", function() g(leaf { 1 }):sum():backward() end)
-    fails("Function: backward: expected a function, got nil", tensor.Function, { forward = print })
-    fails("did you mean \"forward\"", tensor.Function, { forwrad = print, backward = print })
+    raises("in backward", function() g(leaf { 1 }):sum():backward() end)
+    raises("Function: backward: expected a function, got nil", tensor.Function, { forward = print })
+    raises("did you mean \"forward\"", tensor.Function, { forwrad = print, backward = print })
   end)
 
   it("notices that a saved tensor was edited", function()
@@ -374,7 +368,7 @@ describe("Function", function()
     local h = x * 1
     local y = square(h)
     tensor.no_grad(function() h:add_(1) end)
-    fails("saved tensor 1 was changed in place", function() y:sum():backward() end)
+    raises("saved tensor 1 was changed in place", function() y:sum():backward() end)
   end)
 
   it("leaves nothing behind", function()
@@ -413,8 +407,8 @@ describe("detach and requires_grad", function()
     assert.is_true(z.requires_grad)
     z:requires_grad_(false)
     assert.is_false(z.requires_grad)
-    fails("use detach()", function() y.requires_grad = false end)
-    fails("only floating-point tensors", function() tensor.arange(3):requires_grad_() end)
+    raises("use detach()", function() y.requires_grad = false end)
+    raises("only floating-point tensors", function() tensor.arange(3):requires_grad_() end)
     assert.is_true(y:detach_().is_leaf)
   end)
 end)

@@ -2,12 +2,7 @@
 --- compared with PyTorch's in spec/kernels/torch_spec.lua.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
+local message = require("spec.support.messages").message
 
 -- Mean and variance of n draws are within five of their standard errors.
 local function check_moments(x, mean, variance, fourth)

@@ -3,14 +3,9 @@
 --- views.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
+local raises = require("spec.support.messages").raises
 
 local function leaf(values) return tensor.tensor(values, { dtype = "float64", requires_grad = true }) end
-
-local function raises(pattern, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(pattern, 1, true), message)
-end
 
 describe("hooks", function()
   it("may remove themselves and each other while they run", function()

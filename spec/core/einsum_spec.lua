@@ -1,10 +1,5 @@
 local core = require "accelerate.core"
-
-local function raises(text, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  assert.truthy(message:find(text, 1, true), message)
-end
+local raises = require("spec.support.messages").raises
 
 describe("einsum", function()
   local a, b = core.randn(2, 3), core.randn(3, 4)

@@ -4,6 +4,9 @@ local data = require "accelerate.data"
 local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
+local messages = require "spec.support.messages"
+
+local raises, raises_like = messages.raises, messages.raises_like
 
 local function write(path, text)
   local f = assert(io.open(path, "wb"))
@@ -15,12 +18,6 @@ end
 local function shell(command)
   local result = os.execute(command)
   assert(result == true or result == 0, command)
-end
-
-local function fails(pattern, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(err):find(pattern), err)
 end
 
 --- Names in a folder, with folders below it.
@@ -73,10 +70,10 @@ describe("a file that another program truncates", function()
       cut(150050)
       assert.equal(1, windows(tokens, 0)[{ 1, 100 }]:item()) -- what is there still reads
       -- the rest of a page: no signal
-      fails("shard.bin': it had 200000 bytes when it was opened", windows, tokens, 74960)
-      fails("shard.bin': .*truncated", windows, tokens, 99000)
+      raises("shard.bin': it had 200000 bytes when it was opened", windows, tokens, 74960)
+      raises_like("shard.bin': .*truncated", windows, tokens, 99000)
       cut(0)
-      fails("shard.bin': .*truncated", windows, tokens, 0)
+      raises_like("shard.bin': .*truncated", windows, tokens, 0)
       tokens = nil -- luacheck: ignore 311
       collectgarbage()
       local again = core._tokens(write(shard, ("\1\0"):rep(100000)), 2, 0)
@@ -104,7 +101,7 @@ describe("a file that another program truncates", function()
         shell(("truncate -s 8192 '%s'"):format(path))
         assert.equal(0, lent.big[100000]:item())
         lent.big:add_(1) -- no signal where the file was
-        fails(name:sub(2) .. "': .*truncated", check)
+        raises_like(name:sub(2) .. "': .*truncated", check)
       end
     end)
   end)
@@ -115,7 +112,7 @@ describe("a file that another program truncates", function()
         shard = write(folder .. "/shard.bin", ("\1\0"):rep(100000))
         local set = data.TokenDataset({ shard }, { block_size = 100 })
         local seen = 0
-        fails("shard.bin': .*truncated", function()
+        raises_like("shard.bin': .*truncated", function()
           for _ in data.DataLoader(set, { batch_size = 10, num_workers = workers }):iter() do
             seen = seen + 1
             if seen == 3 then cut(20000) end

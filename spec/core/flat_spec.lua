@@ -3,14 +3,9 @@
 local core = require "accelerate.core"
 local optim = require "accelerate.optim"
 local tensor = require "accelerate.tensor"
+local message = require("spec.support.messages").message
 
 local function leaf(...) return tensor.ones(...):requires_grad_() end
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
 
 local KINDS = {
   { "SGD", { lr = 0.1 } }, { "SGD", { lr = 0.1, momentum = 0.9 } }, { "Adam", {} }, { "AdamW", {} },

@@ -3,57 +3,51 @@
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local F = require "accelerate.nn.functional"
-
-local function fails(expected, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true),
-    ("expected %q in %q"):format(expected, tostring(message)))
-end
+local raises = require("spec.support.messages").raises
 
 local function longs(list) return tensor(list, { dtype = "int64" }) end
 
 describe("forms of ops", function()
   it("refuse what has no meaning", function()
     local x, i = core.randn(3, 4), tensor.arange(12):view(3, 4)
-    fails("add: alpha: expected an integer for tensors of integers, got 0.5", i.add, i, i, { alpha = 0.5 })
-    fails('div: rounding_mode: expected "floor" or "trunc", got "flor"; did you mean "floor"?', x.div, x, 2,
+    raises("add: alpha: expected an integer for tensors of integers, got 0.5", i.add, i, i, { alpha = 0.5 })
+    raises('div: rounding_mode: expected "floor" or "trunc", got "flor"; did you mean "floor"?', x.div, x, 2,
       { rounding_mode = "flor" })
-    fails("round: decimals: expected 0 for a tensor of int64, got 2", i.round, i, { decimals = 2 })
-    fails("max: expected a dim or another tensor, got both", x.max, x, 1, { other = x })
-    fails("max: argument 2: expected a dim or a tensor", x.max, x, { other = "a" })
-    fails("masked_fill: argument 3 (value) is missing", x.masked_fill, x, x:gt(0))
-    fails("masked_fill: a value of float32 does not fit a tensor of int64", i.masked_fill, i, i:gt(0),
+    raises("round: decimals: expected 0 for a tensor of int64, got 2", i.round, i, { decimals = 2 })
+    raises("max: expected a dim or another tensor, got both", x.max, x, 1, { other = x })
+    raises("max: argument 2: expected a dim or a tensor", x.max, x, { other = "a" })
+    raises("masked_fill: argument 3 (value) is missing", x.masked_fill, x, x:gt(0))
+    raises("masked_fill: a value of float32 does not fit a tensor of int64", i.masked_fill, i, i:gt(0),
       core.ones(1):sum())
-    fails("index_fill: argument 4 (value): expected a number, got tensor float32 [2]; a tensor must " ..
+    raises("index_fill: argument 4 (value): expected a number, got tensor float32 [2]; a tensor must " ..
       "have 0 dims",
       x.index_fill, x, 1, longs { 0 }, core.ones(2))
-    fails('contradict each other', tensor.searchsorted, core.ones(2), 1, true, { side = "left" })
-    fails("sorter: expected int64 of the sequence's shape", tensor.searchsorted, core.ones(2), 1,
+    raises('contradict each other', tensor.searchsorted, core.ones(2), 1, true, { side = "left" })
+    raises("sorter: expected int64 of the sequence's shape", tensor.searchsorted, core.ones(2), 1,
       { sorter = longs { 0 } })
-    fails("repeat_interleave: output_size is 5, but the repeats come to 6", x.repeat_interleave, x, 2,
+    raises("repeat_interleave: output_size is 5, but the repeats come to 6", x.repeat_interleave, x, 2,
       { dim = 1, output_size = 5 })
-    fails('scatter: reduce: expected "add" or "multiply", got "sum"', x.scatter, x, 1, longs { { 0 } }, x,
+    raises('scatter: reduce: expected "add" or "multiply", got "sum"', x.scatter, x, 1, longs { { 0 } }, x,
       { reduce = "sum" })
-    fails("mse_loss: weight: expected the shape of input", F.mse_loss, x, x, { weight = core.ones(4) })
-    fails('sum: dtype: expected', x.sum, x, { dtype = 3 })
-    fails('scatter_reduce: reduce: expected "sum", "prod", "mean", "amax" or "amin", got "max"',
+    raises("mse_loss: weight: expected the shape of input", F.mse_loss, x, x, { weight = core.ones(4) })
+    raises('sum: dtype: expected', x.sum, x, { dtype = 3 })
+    raises('scatter_reduce: reduce: expected "sum", "prod", "mean", "amax" or "amin", got "max"',
       x.scatter_reduce, x,
       1, longs { { 0 } }, x, "max")
-    fails("index_reduce: source [2, 4] does not fit dim 1 of [3, 4] and index [1]", x.index_reduce, x, 1,
+    raises("index_reduce: source [2, 4] does not fit dim 1 of [3, 4] and index [1]", x.index_reduce, x, 1,
       longs { 0 },
       core.ones(2, 4), "prod")
   end)
 
   it("tensordot checks its lists", function()
     local a, b = core.randn(2, 3, 4), core.randn(4, 3)
-    fails("tensordot: dims: expected a number or two lists", tensor.tensordot, a, b, { { 1 } })
-    fails("tensordot: dims of a: 4 is out of range; expected 1..3 or -3..-1", tensor.tensordot, a, b,
+    raises("tensordot: dims: expected a number or two lists", tensor.tensordot, a, b, { { 1 } })
+    raises("tensordot: dims of a: 4 is out of range; expected 1..3 or -3..-1", tensor.tensordot, a, b,
       { { 4 }, { 1 } })
-    fails("tensordot: dims of b: dim 1 is listed twice", tensor.tensordot, a, b, { { 3, 1 }, { 1, -2 } })
-    fails("tensordot: dims: 1 of a and 2 of b do not go together", tensor.tensordot, a, b,
+    raises("tensordot: dims of b: dim 1 is listed twice", tensor.tensordot, a, b, { { 3, 1 }, { 1, -2 } })
+    raises("tensordot: dims: 1 of a and 2 of b do not go together", tensor.tensordot, a, b,
       { { 3 }, { 1, 2 } })
-    fails("have sizes 2 and 4", tensor.tensordot, a, b, { { 1 }, { 1 } })
+    raises("have sizes 2 and 4", tensor.tensordot, a, b, { { 1 }, { 1 } })
   end)
 
   it("write in place, into the tensor itself and through its type", function()

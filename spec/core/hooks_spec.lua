@@ -2,12 +2,7 @@
 --- backward passes of their own.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
+local message = require("spec.support.messages").message
 
 describe("a hook's handle", function()
   it("removes the hook also after the result was changed in place or detached", function()

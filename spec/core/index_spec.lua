@@ -1,12 +1,6 @@
 -- x[key] and x[key] = value.
 local tensor = require "accelerate.tensor"
-
-local function fails(expected, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true),
-    ("expected %q in %q"):format(expected, tostring(message)))
-end
+local raises = require("spec.support.messages").raises
 
 local function grid() return tensor.arange(12):view(3, 4) end  -- {0..3}, {4..7}, {8..11}
 local function longs(list) return tensor(list, { dtype = "int64" }) end
@@ -81,19 +75,19 @@ describe("reading", function()
     assert.same({ 9, 1 }, x[{ rows, longs { 1 } }]:totable())
     assert.same({ 9, 3 }, x[{ tensor({ true, false, true }), longs { 1, 3 }:flip(1) }]:flip(1):totable())
     assert.same({ 9, 3 }, x[{ rows:to("int32"), columns }]:totable())
-    fails("the positions for dim 1 have shape [2], those for dim 2 [3]", function()
+    raises("the positions for dim 1 have shape [2], those for dim 2 [3]", function()
       return x[{ rows, longs { 0, 1, 2 } }]
     end)
-    fails("position 4 (counted from 0) is out of range for dim 2 of size 4 (shape [3, 4])", function()
+    raises("position 4 (counted from 0) is out of range for dim 2 of size 4 (shape [3, 4])", function()
       return x[{ rows, longs { 0, 4 } }]
     end)
-    fails("position -5 (counted from 0) is out of range for dim 2", function()
+    raises("position -5 (counted from 0) is out of range for dim 2", function()
       return x[{ rows, longs { 0, -5 } }]
     end)
-    fails("position 4 (counted from 0) is out of range for dim 2", function()
+    raises("position 4 (counted from 0) is out of range for dim 2", function()
       x[{ rows, longs { 0, 4 } }] = 1
     end)
-    fails("expected a tensor of bool (a mask) or int64", function() return x[{ rows, tensor { 0, 1 } }] end)
+    raises("expected a tensor of bool (a mask) or int64", function() return x[{ rows, tensor { 0, 1 } }] end)
   end)
 
   it("dims of lists stay where they are when they are neighbours, else they come first", function()
@@ -117,12 +111,12 @@ describe("reading", function()
     assert.same({ 2, 1, 4, 1 }, x[{ {}, 3, tensor.newaxis, "...", tensor.newaxis }].shape)
     assert.same({ 1 }, tensor(3)[{ tensor.newaxis }].shape)
     assert.same({}, tensor(3)[{ "..." }].shape)
-    fails("entry 3: \"...\" may be there once", function() return x[{ "...", 1, "..." }] end)
-    fails("4 entries for a tensor of 3 dims", function() return x[{ 1, 1, 1, 1 }] end)
-    fails("the key takes 4 dims, the tensor has 3", function()
+    raises("entry 3: \"...\" may be there once", function() return x[{ "...", 1, "..." }] end)
+    raises("4 entries for a tensor of 3 dims", function() return x[{ 1, 1, 1, 1 }] end)
+    raises("the key takes 4 dims, the tensor has 3", function()
       return x[{ "...", tensor.newaxis, 1, x:gt(3) }]
     end)
-    fails("would make 9 dims", function()
+    raises("would make 9 dims", function()
       local key = {}
       for i = 1, 6 do key[i] = tensor.newaxis end
       return x[key]
@@ -153,42 +147,42 @@ describe("reading", function()
     local z = tensor.zeros(3, { requires_grad = true })
     z[longs { -1, -1, 0 }]:sum():backward()
     assert.same({ 1, 0, 2 }, z.grad:totable())
-    fails("index_select", function() return x:index_select(1, longs { -1 }) end)
+    raises("index_select", function() return x:index_select(1, longs { -1 }) end)
   end)
 
   it("refuses what lies outside", function()
     local x = grid()
-    fails("index: position 4 is out of range for dim 1 of size 3 (shape [3, 4])", function() return x[4] end)
-    fails("position -4 is out of range", function() return x[-4] end)
-    fails("positions count from 1 (and from -1 backward); got 0", function() return x[0] end)
-    fails("position 5 is out of range for dim 2 of size 4", function() return x[{ 1, 5 }] end)
-    fails("entry 1: the range {2, 4} does not fit a dim of size 3", function() return x[{ { 2, 4 } }] end)
-    fails("entry 1: the range {3, 1} does not fit", function() return x[{ { 3, 1 } }] end)
-    fails("3 entries for a tensor of 2 dims", function() return x[{ 1, 2, 3 }] end)
-    fails("a 0-d tensor has no positions", function() return tensor(1)[1] end)
-    fails("index", function() return x[longs { 3 }] end)
-    fails("position -4 (counted from 0) is out of range for dim 1 of size 3",
+    raises("index: position 4 is out of range for dim 1 of size 3 (shape [3, 4])", function() return x[4] end)
+    raises("position -4 is out of range", function() return x[-4] end)
+    raises("positions count from 1 (and from -1 backward); got 0", function() return x[0] end)
+    raises("position 5 is out of range for dim 2 of size 4", function() return x[{ 1, 5 }] end)
+    raises("entry 1: the range {2, 4} does not fit a dim of size 3", function() return x[{ { 2, 4 } }] end)
+    raises("entry 1: the range {3, 1} does not fit", function() return x[{ { 3, 1 } }] end)
+    raises("3 entries for a tensor of 2 dims", function() return x[{ 1, 2, 3 }] end)
+    raises("a 0-d tensor has no positions", function() return tensor(1)[1] end)
+    raises("index", function() return x[longs { 3 }] end)
+    raises("position -4 (counted from 0) is out of range for dim 1 of size 3",
       function() return x[longs { 0, -4 }] end)
-    fails("position -5 (counted from 0) is out of range for dim 2 of size 4",
+    raises("position -5 (counted from 0) is out of range for dim 2 of size 4",
       function() return x[{ 1, tensor(-5, { dtype = "int64" }) }] end)
   end)
 
   it("refuses keys of other kinds", function()
     local x = grid()
-    fails("expected a position, a list or a tensor as key, got number 1.5", function() return x[1.5] end)
-    fails("got number nan", function() return x[0 / 0] end)
-    fails("got boolean true", function() return x[true] end)
-    fails("entry 2: expected a position, {}, {first, last} or a tensor, got string \"a\"",
+    raises("expected a position, a list or a tensor as key, got number 1.5", function() return x[1.5] end)
+    raises("got number nan", function() return x[0 / 0] end)
+    raises("got boolean true", function() return x[true] end)
+    raises("entry 2: expected a position, {}, {first, last} or a tensor, got string \"a\"",
       function() return x[{ 1, "a" }] end)
-    fails("entry 1: expected {}, {first, last} or {first, last, step}, got a list of 1",
+    raises("entry 1: expected {}, {first, last} or {first, last, step}, got a list of 1",
       function() return x[{ { 1 } }] end)
-    fails("entry 1: the step must be at least 1, got 0", function() return x[{ { 1, 2, 0 } }] end)
-    fails("entry 1: expected integers in a range, got string", function() return x[{ { 1, "b" } }] end)
-    fails("expected a list with one entry a dim", function() return x[{ a = 1 }] end)
-    fails("expected a tensor of bool (a mask) or int64", function() return x[tensor({ 1, 2 })] end)
-    fails("a mask of shape [2] does not match the first dims of shape [3, 4]",
+    raises("entry 1: the step must be at least 1, got 0", function() return x[{ { 1, 2, 0 } }] end)
+    raises("entry 1: expected integers in a range, got string", function() return x[{ { 1, "b" } }] end)
+    raises("expected a list with one entry a dim", function() return x[{ a = 1 }] end)
+    raises("expected a tensor of bool (a mask) or int64", function() return x[tensor({ 1, 2 })] end)
+    raises("a mask of shape [2] does not match the first dims of shape [3, 4]",
       function() return x[tensor({ true, false })] end)
-    fails("a mask of 2 does not fit a dim of size 4",
+    raises("a mask of 2 does not fit a dim of size 4",
       function() return x[{ {}, tensor({ true, false }) }] end)
   end)
 end)
@@ -215,7 +209,7 @@ describe("writing", function()
     x[1] = tensor({ 3.0 })
     x[2] = true
     assert.same({ 3, 1 }, x:totable())
-    fails("1.5 does not fit a tensor of int64", function() x[1] = 1.5 end)
+    raises("1.5 does not fit a tensor of int64", function() x[1] = 1.5 end)
   end)
 
   it("goes where a mask is true", function()
@@ -252,7 +246,7 @@ describe("writing", function()
     assert.same({ 6, 6 }, x[1]:totable())
     x[longs { 1, 2 }] = 8
     assert.same({ { 6, 6 }, { 8, 8 }, { 8, 8 } }, x:totable())
-    fails("position 3 (counted from 0) is out of range for dim 1 of size 3",
+    raises("position 3 (counted from 0) is out of range for dim 1 of size 3",
       function() x[longs { 3 }] = 1 end)
   end)
 
@@ -295,7 +289,7 @@ describe("writing", function()
 
   it("refuses to write into a leaf that is being trained", function()
     local x = tensor.ones(2, { requires_grad = true })
-    fails("a leaf that requires a gradient cannot be changed in place", function() x[1] = 0 end)
+    raises("a leaf that requires a gradient cannot be changed in place", function() x[1] = 0 end)
     tensor.no_grad(function() x[1] = 0 end)
     assert.same({ 0, 1 }, x:totable())
   end)
@@ -317,11 +311,12 @@ describe("writing", function()
     local y = x:index_put({ 1 }, 1, { accumulate = true })
     assert.same({ { 3, 16 }, { 4, 0 }, { 6, 0 } }, y:totable())
     assert.same({ { 2, 15 }, { 4, 0 }, { 6, 0 } }, x:totable())
-    fails("unknown option 'acumulate'; did you mean 'accumulate'", function()
+    raises("unknown option 'acumulate'; did you mean 'accumulate'", function()
       x:index_put_({ 1 }, 1, { acumulate = true })
     end)
-    fails("index_put: argument 1 (x): expected a tensor, got 1", function() tensor.index_put(1, { 1 }, 1) end)
-    fails("not defined for bool", function()
+    raises("index_put: argument 1 (x): expected a tensor, got 1",
+      function() tensor.index_put(1, { 1 }, 1) end)
+    raises("not defined for bool", function()
       x:gt(0):index_put_({ longs { 0 } }, true, { accumulate = true })
     end)
   end)
@@ -335,10 +330,10 @@ describe("writing", function()
     assert.same({ { 8, 2, 7 }, { 0, 0, 0 } }, x:totable())
     x[{}] = { { true }, { false } }
     assert.same({ { 1, 1, 1 }, { 0, 0, 0 } }, x:totable())
-    fails("0.5 does not fit int64", function() x[1] = { 0.5, 1, 2 } end)
-    fails("ragged table", function() x[{}] = { { 1, 2, 3 }, { 1 } } end)
-    fails("a value of shape [2] does not fit the place of shape [3]", function() x[1] = { 1, 2 } end)
-    fails("expected lists", function() x[1] = { a = 1 } end)
+    raises("0.5 does not fit int64", function() x[1] = { 0.5, 1, 2 } end)
+    raises("ragged table", function() x[{}] = { { 1, 2, 3 }, { 1 } } end)
+    raises("a value of shape [2] does not fit the place of shape [3]", function() x[1] = { 1, 2 } end)
+    raises("expected lists", function() x[1] = { a = 1 } end)
   end)
 
   it("writes through strided views and merged dims", function()
@@ -349,20 +344,20 @@ describe("writing", function()
       whole:totable())
     x[x:eq(5)] = x[x:eq(6)]
     assert.equal(6, whole[{ 3, 5 }]:item())
-    fails("is expanded", function() tensor.zeros(3, 1):expand(3, 2)[{ longs { 0 }, longs { 1 } }] = 1 end)
+    raises("is expanded", function() tensor.zeros(3, 1):expand(3, 2)[{ longs { 0 }, longs { 1 } }] = 1 end)
   end)
 
   it("refuses values that do not fit", function()
     local x = grid()
-    fails("index: a value of shape [3] does not fit the place of shape [4]",
+    raises("index: a value of shape [3] does not fit the place of shape [4]",
       function() x[1] = tensor.ones(3) end)
-    fails("a value of shape [2, 4] does not fit the place of shape [4]",
+    raises("a value of shape [2, 4] does not fit the place of shape [4]",
       function() x[1] = tensor.ones(2, 4) end)
-    fails("expected a number, a boolean or a tensor to assign, got nil", function() x[1] = nil end)
-    fails("got string", function() x[1] = "a" end)
-    fails("a value of shape [5]", function() x[x:gt(8)] = longs { 1, 2, 3, 4, 5 } end)
-    fails("expected a position, a list or a tensor as key", function() x[1.5] = 1 end)
-    fails("position 4 is out of range", function() x[4] = 1 end)
+    raises("expected a number, a boolean or a tensor to assign, got nil", function() x[1] = nil end)
+    raises("got string", function() x[1] = "a" end)
+    raises("a value of shape [5]", function() x[x:gt(8)] = longs { 1, 2, 3, 4, 5 } end)
+    raises("expected a position, a list or a tensor as key", function() x[1.5] = 1 end)
+    raises("position 4 is out of range", function() x[4] = 1 end)
   end)
 
   it("goes through rows with ipairs", function()
@@ -379,9 +374,9 @@ describe("writing", function()
     for i, value in ipairs(tensor.arange(3)) do numbers[i] = value:item() end
     assert.same({ 0, 1, 2 }, numbers)
     for _ in ipairs(tensor.zeros(0, 2)) do error("there is no row") end
-    fails("ipairs: a 0-d tensor has no rows; x:item() is its number", ipairs, tensor(3))
+    raises("ipairs: a 0-d tensor has no rows; x:item() is its number", ipairs, tensor(3))
     local step, subject = ipairs(x)
-    fails("ipairs", step, nil, 0)
+    raises("ipairs", step, nil, 0)
     assert.is_nil(step(subject, 2 ^ 60))
     assert.is_nil(step(subject, -5))
     assert.is_nil(step(subject, 0 / 0))

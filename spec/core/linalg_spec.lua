@@ -4,15 +4,10 @@
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local host = require "spec.support.host"
+local message = require("spec.support.messages").message
 
 local linalg = tensor.linalg
 local nan, inf = 0 / 0, math.huge
-
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
 
 local function random(...)
   return tensor.randn({ ... }, { generator = tensor.Generator(5), dtype = "float64" })

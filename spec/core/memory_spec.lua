@@ -2,18 +2,12 @@
 -- allocation leaves nothing behind.
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
+local raises = require("spec.support.messages").raises
 
 local flat_memory = require "spec.support.flat"
 local host = require "spec.support.host"
 
 local MB = 1024 * 1024
-
-local function fails(expected, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true),
-    ("expected %q in %q"):format(expected, tostring(message)))
-end
 
 local function collect()
   for _ = 1, 3 do
@@ -150,7 +144,7 @@ describe("the limit", function()
     for _ = 1, 100 do tensor.empty(6 * MB) end  -- 24 MB each
     do
       local held = {}
-      fails("out of memory", function()
+      raises("out of memory", function()
         for i = 1, 100 do held[i] = tensor.empty(6 * MB) end
       end)
       assert.equal(2, #held)
@@ -200,9 +194,9 @@ describe("the limit", function()
   end)
 
   it("must be a size", function()
-    fails("set_memory_limit: bytes: expected an integer of at least 0", core.set_memory_limit, -1)
-    fails("expected an integer", core.set_memory_limit, 0 / 0)
-    fails("expected an integer", core.set_memory_limit, "1 GB")
+    raises("set_memory_limit: bytes: expected an integer of at least 0", core.set_memory_limit, -1)
+    raises("expected an integer", core.set_memory_limit, 0 / 0)
+    raises("expected an integer", core.set_memory_limit, "1 GB")
   end)
 end)
 

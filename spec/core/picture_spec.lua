@@ -3,6 +3,7 @@ local data = require "accelerate.data"
 local fuzz = require "spec.support.fuzz_files"
 local host = require "spec.support.host"
 local reference = require "spec.support.files_reference"
+local raises = require("spec.support.messages").raises
 
 local T = data.transforms
 local has_plugin, why = pcall(data.decode_image, fuzz.from_hex(reference.pictures.png[1]))
@@ -17,12 +18,6 @@ local function test(name, body)
 end
 
 local function difference(a, b) return (a:to("float32") - core.tensor(b):to("float32")):abs():max():item() end
-
-local function fails_with(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  assert.truthy(tostring(err):find(text, 1, true), tostring(err))
-end
 
 describe("pictures", function()
   local path = os.tmpname()
@@ -46,7 +41,7 @@ describe("pictures", function()
     assert.is_true(difference(data.decode_image(colour, "GRAY"), reference.pictures.png_grey[2]) <= 2)
     assert.same({ 1, 9, 12 }, data.decode_image(fuzz.from_hex(reference.pictures.jpeg[1]), "GRAY").shape)
     assert.same({ 3, 9, 12 }, data.decode_image(fuzz.from_hex(reference.pictures.jpeg_grey[1])).shape)
-    fails_with("the mode must be one of RGB, GRAY, UNCHANGED", data.decode_image, colour, "rgb")
+    raises("the mode must be one of RGB, GRAY, UNCHANGED", data.decode_image, colour, "rgb")
   end)
 
   test("say what is wrong with their file", function()
@@ -56,19 +51,19 @@ describe("pictures", function()
     end
     for _, name in ipairs { "png", "jpeg", "jpeg_progressive" } do
       local bytes = fuzz.from_hex(reference.pictures[name][1])
-      fails_with("damaged " .. name:match("^%a+"):upper(), read, bytes:sub(1, math.floor(#bytes * 0.7)))
+      raises("damaged " .. name:match("^%a+"):upper(), read, bytes:sub(1, math.floor(#bytes * 0.7)))
     end
-    fails_with("neither JPEG nor PNG: it starts with 68 65 6c 6c", read, "hello, world")
-    fails_with("0 bytes; expected a JPEG or PNG file", read, "")
-    fails_with("a JPEG in CMYK colours", read, fuzz.from_hex(reference.jpeg_cmyk))
-    fails_with("'/nowhere/x.png': cannot be opened", data.read_image, "/nowhere/x.png")
+    raises("neither JPEG nor PNG: it starts with 68 65 6c 6c", read, "hello, world")
+    raises("0 bytes; expected a JPEG or PNG file", read, "")
+    raises("a JPEG in CMYK colours", read, fuzz.from_hex(reference.jpeg_cmyk))
+    raises("'/nowhere/x.png': cannot be opened", data.read_image, "/nowhere/x.png")
     local png = fuzz.from_hex(reference.pictures.png[1])
     local zlib_crc = png:sub(30, 33) -- of the header chunk; a larger width makes it wrong
-    fails_with("damaged PNG", read, png:sub(1, 16) .. "\0\15\66\64" .. png:sub(21, 29) .. zlib_crc ..
+    raises("damaged PNG", read, png:sub(1, 16) .. "\0\15\66\64" .. png:sub(21, 29) .. zlib_crc ..
       png:sub(34))
     local jpeg = fuzz.from_hex(reference.pictures.jpeg[1])
     local frame = jpeg:find("\255\192", 1, true)
-    fails_with("bytes cannot hold that much", read, jpeg:sub(1, frame + 4) .. "\40\0\40\0" ..
+    raises("bytes cannot hold that much", read, jpeg:sub(1, frame + 4) .. "\40\0\40\0" ..
       jpeg:sub(frame + 9))
   end)
 
@@ -86,7 +81,7 @@ describe("pictures", function()
       fuzz.write(root .. "/dog/a.jpg", fuzz.from_hex(reference.pictures.jpeg[1]))
       fuzz.write(root .. "/cat/more/c.jpeg", fuzz.from_hex(reference.pictures.jpeg_grey[1]))
       fuzz.write(root .. "/dog/notes.txt", "not a picture")
-      fails_with("/empty has no pictures", data.ImageFolder, root)
+      raises("/empty has no pictures", data.ImageFolder, root)
       os.execute(("rmdir '%s/empty'"):format(root))
       local set = data.ImageFolder(root,
         { transform = T.Compose { T.ToTensor(), T.Normalize({ 0.5, 0.5, 0.5 }, 0.5) } })
@@ -101,8 +96,8 @@ describe("pictures", function()
       end
       assert.equal(3, data.load_dataset("imagefolder", { data_dir = root }).train:len())
       fuzz.write(root .. "/cat/more/c.jpeg", "broken")
-      fails_with("sample 1: ", function() return data.DataLoader(set, { batch_size = 3 }):iter()() end)
-      fails_with("cannot read the directory", data.ImageFolder, root .. "/nowhere")
+      raises("sample 1: ", function() return data.DataLoader(set, { batch_size = 3 }):iter()() end)
+      raises("cannot read the directory", data.ImageFolder, root .. "/nowhere")
     end)
   end)
 
@@ -134,10 +129,10 @@ describe("transforms", function()
     assert.same({ 3, 6, 8 }, T.Resize(6)(image).shape)
     assert.equal(image, T.Resize({ 9, 12 })(image))
     assert.same({ 3, 1, 1 }, T.Resize({ 1, 1 }, { antialias = false })(image).shape)
-    fails_with("expected a picture [channels, height, width], got a float32 tensor of shape [2, 3]",
+    raises("expected a picture [channels, height, width], got a float32 tensor of shape [2, 3]",
       T.Resize(3), core.ones(2, 3))
-    fails_with("expected a picture, uint8 or float32", T.Resize(3), core.ones(1, 2, 3, { dtype = "int64" }))
-    fails_with("the height must be at least 1, got 0", T.Resize, 0)
+    raises("expected a picture, uint8 or float32", T.Resize(3), core.ones(1, 2, 3, { dtype = "int64" }))
+    raises("the height must be at least 1, got 0", T.Resize, 0)
   end)
 
   it("crop, flip and pad", function()
@@ -153,7 +148,7 @@ describe("transforms", function()
     assert.same({ 1, 5, 5 }, T.RandomCrop(5, { padding = 1 })(small).shape)
     assert.same({ 1, 9, 9 }, T.RandomCrop(9, { pad_if_needed = true, fill = 7 })(small).shape)
     assert.same({ 1, 8, 6 }, T.RandomResizedCrop({ 8, 6 })(small:to("float32")).shape)
-    fails_with("a picture of 3 x 4 pixels, padded by 0, is smaller than 4 x 4", T.RandomCrop(4), small)
+    raises("a picture of 3 x 4 pixels, padded by 0, is smaller than 4 x 4", T.RandomCrop(4), small)
     assert.same({ 1, 4, 3 }, T.CenterCrop({ 4, 3 })(small:transpose(2, 3)).shape)
   end)
 
@@ -161,10 +156,10 @@ describe("transforms", function()
     assert.near(reference.pictures.png[2][1][1][2] / 255, T.ToTensor()(image)[{ 1, 1, 2 }]:item(), 1e-7)
     local x = T.Normalize({ 0.5, 0.25, 0 }, { 0.5, 0.25, 1 })(core.full({ 3, 1, 1 }, 0.75))
     assert.same({ { { 0.5 } }, { { 2 } }, { { 0.75 } } }, x:totable())
-    fails_with("use ToTensor before it", T.Normalize(0.5, 0.5), image)
-    fails_with("mean has 2 entries, the picture 3 channels", T.Normalize({ 0, 0 }, 1), core.ones(3, 2, 2))
-    fails_with("std[1] must be above 0", T.Normalize, 0, 0)
-    fails_with("Compose: entry 2 must be a function, got 5", T.Compose, { T.ToTensor(), 5 })
+    raises("use ToTensor before it", T.Normalize(0.5, 0.5), image)
+    raises("mean has 2 entries, the picture 3 channels", T.Normalize({ 0, 0 }, 1), core.ones(3, 2, 2))
+    raises("std[1] must be above 0", T.Normalize, 0, 0)
+    raises("Compose: entry 2 must be a function, got 5", T.Compose, { T.ToTensor(), 5 })
   end)
 
   it("draw the same for any number of workers", function()

@@ -6,16 +6,8 @@ local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local sparse = require "accelerate.sparse"
 local tensor = require "accelerate.tensor"
+local raises = require("spec.support.messages").raises
 
-local function message(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "expected an error")
-  return tostring(err)
-end
-local function raises(text, fn, ...)
-  local err = message(fn, ...)
-  assert.truthy(err:find(text, 1, true), err)
-end
 local coo = sparse.sparse_coo_tensor
 local function int64(v) return tensor.tensor(v, { dtype = "int64" }) end
 

@@ -2,15 +2,9 @@
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 local ffi = require "ffi"
+local raises = require("spec.support.messages").raises
 
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
-
-local function fails(expected, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(message):find(expected, 1, true),
-    ("expected %q in %q"):format(expected, tostring(message)))
-end
 
 describe("tensor(value)", function()
   it("takes nested lists as float32", function()
@@ -55,40 +49,40 @@ describe("tensor(value)", function()
   end)
 
   it("names the entry that makes a table ragged", function()
-    fails("tensor: ragged table: entry {2} has 1 entries, expected 2", tensor, { { 1, 2 }, { 3 } })
-    fails("entry {2}: expected a list of 2, got number 3", tensor, { { 1, 2 }, 3 })
-    fails("entry {1, 2} is a list", tensor, { { 1, { 2 } } })
-    fails("entry {2, 1}: expected a number, got string \"a\"", tensor, { { 1 }, { "a" } })
-    fails("entry {2}: expected a boolean, like the first entry, got number 1", tensor, { true, 1 })
-    fails("entry {3}: expected a number, got nil", tensor, { 1, 2, nil, 4 })
+    raises("tensor: ragged table: entry {2} has 1 entries, expected 2", tensor, { { 1, 2 }, { 3 } })
+    raises("entry {2}: expected a list of 2, got number 3", tensor, { { 1, 2 }, 3 })
+    raises("entry {1, 2} is a list", tensor, { { 1, { 2 } } })
+    raises("entry {2, 1}: expected a number, got string \"a\"", tensor, { { 1 }, { "a" } })
+    raises("entry {2}: expected a boolean, like the first entry, got number 1", tensor, { true, 1 })
+    raises("entry {3}: expected a number, got nil", tensor, { 1, 2, nil, 4 })
   end)
 
   it("refuses numbers that the element type cannot hold", function()
-    fails("entry {2}: 1.5 does not fit int64", tensor, { 1, 1.5 }, { dtype = "int64" })
-    fails("entry {1}: 256 does not fit uint8", tensor, { 256 }, { dtype = "uint8" })
-    fails("entry {1}: -1 does not fit uint8", tensor, { -1 }, { dtype = "uint8" })
-    fails("does not fit int32", tensor, { 2 ^ 31 }, { dtype = "int32" })
-    fails("does not fit int64", tensor, { 0 / 0 }, { dtype = "int64" })
-    fails("does not fit int64", tensor, { math.huge }, { dtype = "int64" })
+    raises("entry {2}: 1.5 does not fit int64", tensor, { 1, 1.5 }, { dtype = "int64" })
+    raises("entry {1}: 256 does not fit uint8", tensor, { 256 }, { dtype = "uint8" })
+    raises("entry {1}: -1 does not fit uint8", tensor, { -1 }, { dtype = "uint8" })
+    raises("does not fit int32", tensor, { 2 ^ 31 }, { dtype = "int32" })
+    raises("does not fit int64", tensor, { 0 / 0 }, { dtype = "int64" })
+    raises("does not fit int64", tensor, { math.huge }, { dtype = "int64" })
   end)
 
   it("refuses what is no data", function()
-    fails("tensor: argument 1 (value): expected a list, a number, a boolean or a tensor, got string \"a\"",
+    raises("tensor: argument 1 (value): expected a list, a number, a boolean or a tensor, got string \"a\"",
       tensor, "a")
-    fails("got nil", tensor, nil)
-    fails("expected lists, got a table with the key string \"x\"", tensor, { x = 1 })
-    fails("there is no option \"dytpe\"; did you mean \"dtype\"?", tensor, { 1 }, { dytpe = "int64" })
-    fails("there is no element type \"flaot32\"; did you mean \"float32\"?", tensor, { 1 },
+    raises("got nil", tensor, nil)
+    raises("expected lists, got a table with the key string \"x\"", tensor, { x = 1 })
+    raises("there is no option \"dytpe\"; did you mean \"dtype\"?", tensor, { 1 }, { dytpe = "int64" })
+    raises("there is no element type \"flaot32\"; did you mean \"float32\"?", tensor, { 1 },
       { dtype = "flaot32" })
-    fails("only floating-point tensors can require a gradient", tensor, { 1 },
+    raises("only floating-point tensors can require a gradient", tensor, { 1 },
       { dtype = "int64", requires_grad = true })
     local deep = 1
     for _ = 1, 9 do deep = { deep } end
-    fails("nested more than 8 deep", tensor, deep)
+    raises("nested more than 8 deep", tensor, deep)
     local loop = {}
     loop[1] = loop
-    fails("nested more than 8 deep", tensor, loop)
-    fails("tensor.stack", tensor, { tensor(1), tensor(2) })
+    raises("nested more than 8 deep", tensor, loop)
+    raises("tensor.stack", tensor, { tensor(1), tensor(2) })
   end)
 end)
 
@@ -109,17 +103,17 @@ describe("a constructor", function()
   end)
 
   it("refuses bad sizes", function()
-    fails("zeros: size 2 is negative: -1", tensor.zeros, 2, -1)
-    fails("zeros: argument 1 (shape): expected an integer", tensor.zeros, 1.5)
-    fails("zeros: argument 1 (shape): expected sizes", tensor.zeros)
-    fails("9 sizes given, but tensors have at most 8 dims", tensor.zeros, 1, 1, 1, 1, 1, 1, 1, 1, 1)
-    fails("zeros: ", tensor.zeros, 2 ^ 40, 2 ^ 40)
-    fails("zeros: ", tensor.zeros, 0 / 0)
-    fails("zeros: ", tensor.zeros, math.huge)
-    fails("a list must not hold named entries", tensor.zeros, { 2, 3, dtype = "int64" })
-    fails("the list has holes", tensor.zeros, { 2, [4] = 3 })
-    fails("there is no option", tensor.zeros, 2, { typo = 1 })
-    fails("out of memory", tensor.empty, 2 ^ 45)
+    raises("zeros: size 2 is negative: -1", tensor.zeros, 2, -1)
+    raises("zeros: argument 1 (shape): expected an integer", tensor.zeros, 1.5)
+    raises("zeros: argument 1 (shape): expected sizes", tensor.zeros)
+    raises("9 sizes given, but tensors have at most 8 dims", tensor.zeros, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    raises("zeros: ", tensor.zeros, 2 ^ 40, 2 ^ 40)
+    raises("zeros: ", tensor.zeros, 0 / 0)
+    raises("zeros: ", tensor.zeros, math.huge)
+    raises("a list must not hold named entries", tensor.zeros, { 2, 3, dtype = "int64" })
+    raises("the list has holes", tensor.zeros, { 2, [4] = 3 })
+    raises("there is no option", tensor.zeros, 2, { typo = 1 })
+    raises("out of memory", tensor.empty, 2 ^ 45)
   end)
 
   it("makes sequences", function()
@@ -132,18 +126,18 @@ describe("a constructor", function()
     assert.same({ 0, 0.25, 0.5, 0.75, 1 }, tensor.linspace(0, 1, 5):totable())
     assert.same({ { 1, 0 }, { 0, 1 } }, tensor.eye(2):totable())
     assert.same({ { 1, 0, 0 }, { 0, 1, 0 } }, tensor.eye(2, 3, { dtype = "int64" }):totable())
-    fails("step must not be 0", tensor.arange, 0, 1, 0)
-    fails("give it the other sign", tensor.arange, 3, 0)
-    fails("does not fit uint8", tensor.arange, 300, { dtype = "uint8" })
-    fails("finite", tensor.arange, math.huge)
+    raises("step must not be 0", tensor.arange, 0, 1, 0)
+    raises("give it the other sign", tensor.arange, 3, 0)
+    raises("does not fit uint8", tensor.arange, 300, { dtype = "uint8" })
+    raises("finite", tensor.arange, math.huge)
   end)
 
   it("fills", function()
     assert.same({ 2.5, 2.5 }, tensor.full({ 2 }, 2.5):totable())
     assert.equal("bool", tensor.full({ 2 }, true).dtype)
     assert.same({ 7 }, tensor.full(1, 7, { dtype = "int64" }):totable())
-    fails("0.5 does not fit int64", tensor.full, { 2 }, 0.5, { dtype = "int64" })
-    fails("expected a number or a boolean, got string", tensor.full, { 2 }, "x")
+    raises("0.5 does not fit int64", tensor.full, { 2 }, 0.5, { dtype = "int64" })
+    raises("expected a number or a boolean, got string", tensor.full, { 2 }, "x")
   end)
 
   it("takes shape and type from another tensor", function()
@@ -168,10 +162,11 @@ describe("a constructor", function()
     local p = tensor.randperm(10):totable()
     table.sort(p)
     assert.same({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 }, p)
-    fails("low (3) must be below high (3)", tensor.randint, 3, 3, { 1 })
-    fails("do not fit uint8", tensor.randint, 0, 1000, { 1 }, { dtype = "uint8" })
-    fails("expected a floating-point or complex element type, got int64", tensor.rand, 2, { dtype = "int64" })
-    fails("expected a Generator, got number 3", tensor.rand, 2, { generator = 3 })
+    raises("low (3) must be below high (3)", tensor.randint, 3, 3, { 1 })
+    raises("do not fit uint8", tensor.randint, 0, 1000, { 1 }, { dtype = "uint8" })
+    raises("expected a floating-point or complex element type, got int64", tensor.rand, 2,
+      { dtype = "int64" })
+    raises("expected a Generator, got number 3", tensor.rand, 2, { generator = 3 })
   end)
 end)
 
@@ -186,8 +181,8 @@ describe("a generator", function()
     assert.same(x, tensor.randn(4, { generator = a }):totable())
     assert.equal(5, a:initial_seed())
     assert.equal(9, a:manual_seed(9):initial_seed())
-    fails("expected a state of 16 bytes, got 3", a.set_state, a, "abc")
-    fails("seed", tensor.manual_seed, 1.5)
+    raises("expected a state of 16 bytes, got 3", a.set_state, a, "abc")
+    raises("seed", tensor.manual_seed, 1.5)
   end)
 end)
 
@@ -223,10 +218,10 @@ describe("fields", function()
 
   it("refuse unknown names, and name the nearest", function()
     local x = tensor.ones(2)
-    fails("did you mean \"requires_grad\"", function() return x.requires_gard end)
-    fails("did you mean \"reshape\"", function() return x:reshpae(2) end)
-    fails("cannot be set", function() x.shape = { 1 } end)
-    fails("did you mean \"grad\"", function() x.grda = 1 end)
+    raises("did you mean \"requires_grad\"", function() return x.requires_gard end)
+    raises("did you mean \"reshape\"", function() return x:reshpae(2) end)
+    raises("cannot be set", function() x.shape = { 1 } end)
+    raises("did you mean \"grad\"", function() x.grda = 1 end)
   end)
 
   it("keep grad the same object until it is replaced", function()
@@ -242,8 +237,8 @@ describe("fields", function()
     local h = tensor.ones(2)
     x.grad = h
     assert.is_true(rawequal(h, x.grad))
-    fails("grad: expected a tensor of float32 [2]", function() x.grad = tensor.ones(3) end)
-    fails("grad: argument 3 (value): expected a tensor, got number 1", function() x.grad = 1 end)
+    raises("grad: expected a tensor of float32 [2]", function() x.grad = tensor.ones(3) end)
+    raises("grad: argument 3 (value): expected a tensor, got number 1", function() x.grad = 1 end)
   end)
 
   it("let data move to other elements", function()
@@ -284,20 +279,20 @@ describe("conversion", function()
 
   it("refuses unknown types and devices", function()
     local x = tensor.ones(1)
-    fails("did you mean \"float32\"", x.to, x, "flot32")
-    fails("to: ", x.to, x, "cuda:x")
-    fails("to: expected", x.to, x)
-    fails("to: argument 2: expected", x.to, x, 3)
+    raises("did you mean \"float32\"", x.to, x, "flot32")
+    raises("to: ", x.to, x, "cuda:x")
+    raises("to: expected", x.to, x)
+    raises("to: argument 2: expected", x.to, x, 3)
   end)
 
   it("item wants one element and exact integers", function()
     assert.equal(2.5, tensor({ { 2.5 } }):item())
-    fails("item: expected a tensor of one element, got one of shape [2]",
+    raises("item: expected a tensor of one element, got one of shape [2]",
       function() return tensor({ 1, 2 }):item() end)
     local big = tensor({ 0 }, { dtype = "int64" })
     big:data_ptr()[0] = 9007199254740993LL
-    fails("9007199254740993 lies beyond 2^53", big.item, big)
-    fails("beyond 2^53", big.totable, big)
+    raises("9007199254740993 lies beyond 2^53", big.item, big)
+    raises("beyond 2^53", big.totable, big)
     assert.equal(2 ^ 53, tensor({ 2 ^ 53 }, { dtype = "int64" }):item())
   end)
 
@@ -330,7 +325,7 @@ describe("data_ptr", function()
   end)
 
   it("wants contiguous elements", function()
-    fails("not contiguous", function() return tensor.ones(2, 3):t():data_ptr() end)
+    raises("not contiguous", function() return tensor.ones(2, 3):t():data_ptr() end)
   end)
 
   it("starts at a view's own first element", function()
@@ -368,12 +363,12 @@ describe("operators", function()
 
   it("refuse other values", function()
     local x = tensor({ 1 })
-    fails("add: argument 2 (b): expected a tensor or a number, got nil", function() return x + nil end)
-    fails("add: argument 1 (a): expected a tensor or a number, got string \"1\"",
+    raises("add: argument 2 (b): expected a tensor or a number, got nil", function() return x + nil end)
+    raises("add: argument 1 (a): expected a tensor or a number, got string \"1\"",
       function() return "1" + x end)
-    fails("add: argument 2 (b): expected a tensor or a number, got an empty table",
+    raises("add: argument 2 (b): expected a tensor or a number, got an empty table",
       function() return x + {} end)
-    fails("add: shapes", function() return tensor.ones(2) + tensor.ones(3) end)
+    raises("add: shapes", function() return tensor.ones(2) + tensor.ones(3) end)
   end)
 end)
 
@@ -392,11 +387,11 @@ describe("in-place forms", function()
 
   it("refuse what does not fit", function()
     local x = tensor({ 1, 2 }, { dtype = "int64" })
-    fails("fill_: 1.5 does not fit a tensor of int64", x.fill_, x, 1.5)
-    fails("add_: ", x.add_, x, 1.5)
-    fails("copy_: ", x.copy_, x, tensor.ones(3))
-    fails("expected a tensor or a number, got nothing", x.copy_, x)
-    fails("add_: argument 1 (a): expected a tensor, got number 1", x.add_, 1, x)
+    raises("fill_: 1.5 does not fit a tensor of int64", x.fill_, x, 1.5)
+    raises("add_: ", x.add_, x, 1.5)
+    raises("copy_: ", x.copy_, x, tensor.ones(3))
+    raises("expected a tensor or a number, got nothing", x.copy_, x)
+    raises("add_: argument 1 (a): expected a tensor, got number 1", x.add_, 1, x)
   end)
 end)
 
@@ -419,7 +414,7 @@ describe("a released tensor", function()
         x.grad = nil
       end, function() return tensor.ones(2):to(x) end, function() return tensor.ones(2)[x] end,
     } do
-      fails("this tensor was released", use)
+      raises("this tensor was released", use)
     end
     assert.is_true(core.is_tensor(x))
   end)
@@ -438,8 +433,8 @@ describe("allclose and equal", function()
     assert.is_false(tensor.allclose(odd, odd))
     assert.is_true(tensor.allclose(odd, odd, { equal_nan = true }))
     assert.is_false(tensor.allclose(tensor({ 1 }), tensor({ 1 / 0 })))
-    fails("did you mean", tensor.allclose, a, a, { atool = 1 })
-    fails("allclose: argument 2 (b): expected a tensor, got number 1", tensor.allclose, a, 1)
+    raises("did you mean", tensor.allclose, a, a, { atool = 1 })
+    raises("allclose: argument 2 (b): expected a tensor, got number 1", tensor.allclose, a, 1)
   end)
 end)
 

@@ -2,6 +2,9 @@
 -- how soon, and what is left.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
+local messages = require "spec.support.messages"
+
+local has, matches = messages.has, messages.matches
 
 -- Status, stderr and seconds of a run of n ranks; the line numbers of `body` start at 3.
 local function run(n, body, options)
@@ -16,9 +19,6 @@ local function run(n, body, options)
 end
 
 local function last_line(text) return text:match("([^\n]*)\n?$") end
-local function has(text, pattern)
-  assert.is_truthy(text:find(pattern), ("%q is not in:\n%s"):format(pattern, text))
-end
 local function lacks(text, pattern)
   assert.is_nil(text:find(pattern), ("%q is in:\n%s"):format(pattern, text))
 end
@@ -32,8 +32,8 @@ describe("a failing rank", function()
       "inner()\nend\ndist.all_reduce(core.ones(7))")
     assert.equal(1, status)
     assert.is_true(seconds < 3, seconds)
-    has(err, "rank 1 of 3 failed: [^\n]*:4: boom\nstack traceback:\n")
-    has(err, ":4: in function 'inner'\n[^\n]*:6: in main chunk\n")
+    matches(err, "rank 1 of 3 failed: [^\n]*:4: boom\nstack traceback:\n")
+    matches(err, ":4: in function 'inner'\n[^\n]*:6: in main chunk\n")
     assert.equal(("accel-run: rank 1 failed at %s:4 (exit status 1)"):format(path), last_line(err))
     local _, count = err:gsub("stack traceback", "")
     assert.equal(1, count)
@@ -54,9 +54,9 @@ describe("a failing rank", function()
       error(message, 0)
     ]])
     assert.equal(1, status)
-    has(err, "caught: [^\n]*:9: all_reduce: rank 1 failed: [^\n]*:7: boom\n")
-    has(err, "rank 0 +in #2, all_reduce%(float32, 3 elements, sum%) at [^\n]*:9, for %d+%.%d s\n")
-    has(last_line(err), "^accel%-run: rank 1 failed at .*:7 %(exit status 1%)$")
+    matches(err, "caught: [^\n]*:9: all_reduce: rank 1 failed: [^\n]*:7: boom\n")
+    matches(err, "rank 0 +in #2, all_reduce%(float32, 3 elements, sum%) at [^\n]*:9, for %d+%.%d s\n")
+    matches(last_line(err), "^accel%-run: rank 1 failed at .*:7 %(exit status 1%)$")
     lacks(err, "rank 0 of 2 failed")
   end)
 
@@ -66,7 +66,7 @@ describe("a failing rank", function()
       "end\nerror('boom')")
     assert.equal(1, status)
     assert.is_true(seconds < 2.5, seconds)
-    has(err, "rank 0 +running for")
+    matches(err, "rank 0 +running for")
     has(err, "rank 2 failed at")
   end)
 
@@ -88,7 +88,7 @@ describe("a failing rank", function()
       "dist.barrier()\nif rank == 1 then os.exit(3) end\ndist.barrier()")
     assert.equal(3, status)
     assert.is_true(seconds < 3, seconds)
-    has(err, "rank 1 of 2 failed: os.exit%(3%) was called\nstack traceback:")
+    matches(err, "rank 1 of 2 failed: os.exit%(3%) was called\nstack traceback:")
     assert.equal(("accel-run: rank 1 failed at %s:4 (exit status 3)"):format(path), last_line(err))
     assert.equal(1, (run(2, "if rank == 0 then os.exit(false) end dist.barrier()")))
   end)
@@ -98,7 +98,7 @@ describe("a failing rank", function()
       "dist.barrier()\nif rank == 1 then require('ffi').cdef 'void _exit(int);' " ..
       "require('ffi').C._exit(7) end\ndist.barrier()")
     assert.equal(7, status)
-    has(last_line(err), "^accel%-run: rank 1 exited with status 7, last seen at .*:3 %(exit status 7%)$")
+    matches(last_line(err), "^accel%-run: rank 1 exited with status 7, last seen at .*:3 %(exit status 7%)$")
   end)
 
   it("that is done while others wait for it is named to them", function()
@@ -108,9 +108,9 @@ describe("a failing rank", function()
         " end\ndist.all_reduce(core.ones(2))")
       assert.equal(1, status)
       assert.is_true(seconds < 3, seconds)
-      has(err, "all_reduce: rank 1 has finished and will not take part in this %(it last called #1, " ..
+      matches(err, "all_reduce: rank 1 has finished and will not take part in this %(it last called #1, " ..
         "barrier%(%) at [^\n]*:3%)")
-      has(last_line(err), "rank [02] failed at .*:5 ")
+      matches(last_line(err), "rank [02] failed at .*:5 ")
     end
   end)
 
@@ -128,8 +128,8 @@ describe("a failing rank", function()
         "require('ffi').C.kill(require('ffi').C.getpid(), %d) end\ndist.barrier()"):format(sig))
       assert.equal(128 + sig, status)
       assert.is_true(seconds < 3, seconds)
-      has(err, "rank 2 of 3 was killed by " .. name)
-      has(last_line(err), "rank 2 was killed by " .. name .. ".*, last seen at .*:3 %(exit status " ..
+      matches(err, "rank 2 of 3 was killed by " .. name)
+      matches(last_line(err), "rank 2 was killed by " .. name .. ".*, last seen at .*:3 %(exit status " ..
         128 + sig .. "%)$")
     end
   end)
@@ -137,23 +137,23 @@ describe("a failing rank", function()
   it("may fail before its first line", function()
     local status, err = run(2, "this is no Lua")
     assert.equal(1, status)
-    has(err, "rank [01] of 2 failed: .*'=' expected near 'is'")
+    matches(err, "rank [01] of 2 failed: .*'=' expected near 'is'")
   end)
 
   it("may fail with anything, also nothing or a huge text", function()
     local status, err = run(2, "error()")
     assert.equal(1, status)
-    has(err, "the script ended with error%(%)")
+    has(err, "the script ended with error()")
     status, err = run(2, "error({})")
     assert.equal(1, status)
-    has(err, "%(error object is a table value%)")
+    has(err, "(error object is a table value)")
     status, err = run(2, "error(setmetatable({}, { __tostring = function() return 'told' end }))")
     assert.equal(1, status)
     has(err, "failed: told\n")
     status, err = run(2, "error(('x'):rep(1e6))")
     assert.equal(1, status)
     assert.is_true(#err < 20000)
-    has(err, "xxx%.%.%.\n")
+    matches(err, "xxx%.%.%.\n")
   end)
 
   it("names the script line of an error that the library passed on", function()
@@ -166,7 +166,7 @@ describe("a failing rank", function()
       error(message, 0)
     ]])
     assert.equal(1, status)
-    has(last_line(err), host.shown_path(path):gsub("%p", "%%%0") .. ":6 %(exit status 1%)$")
+    matches(last_line(err), host.shown_path(path):gsub("%p", "%%%0") .. ":6 %(exit status 1%)$")
     local _, count = err:gsub("stack traceback", "")
     assert.equal(1, count)
   end)
@@ -181,7 +181,8 @@ describe("ranks that disagree", function()
       b))
     assert.equal(1, status)
     assert.is_true(seconds < 3, seconds)
-    has(err, "ranks disagree in collective #2: rank 0 calls " .. text_a .. " at [^\n]*:5; rank 1 calls " ..
+    matches(err, "ranks disagree in collective #2: rank 0 calls " .. text_a ..
+      " at [^\n]*:5; rank 1 calls " ..
       text_b .. " at [^\n]*:7\n")
   end
 
@@ -234,9 +235,9 @@ describe("ranks that disagree", function()
     ]])
     assert.equal(0, status)
     for rank = 0, 3 do
-      has(err, rank .. " caught: [^\n]*:4: all_reduce: ranks disagree in collective #2: rank 0 calls " ..
+      matches(err, rank .. " caught: [^\n]*:4: all_reduce: ranks disagree in collective #2: rank 0 calls " ..
         "[^\n]*4 elements[^\n]*; rank 2 calls [^\n]*3 elements")
-      has(err, rank .. " again: [^\n]*:6: barrier: an earlier collective failed: ranks disagree")
+      matches(err, rank .. " again: [^\n]*:6: barrier: an earlier collective failed: ranks disagree")
     end
   end)
 
@@ -249,7 +250,7 @@ describe("ranks that disagree", function()
       f:close()
       local status, _, err = host.run { "--num_processes", "2", path }
       assert.equal(1, status)
-      has(err, "rank 0 calls all_reduce%(float32, 1 element, sum%) at [^\n]*/train%.lua:3; rank 1 calls")
+      matches(err, "rank 0 calls all_reduce%(float32, 1 element, sum%) at [^\n]*/train%.lua:3; rank 1 calls")
     end)
   end)
 end)
@@ -264,12 +265,12 @@ describe("a wait", function()
       { "--stall_report", "0.3", "--timeout", "1.2" })
     assert.equal(1, status)
     assert.is_true(seconds < 4, seconds)
-    has(err, "no progress for %d+ s; waits end after 1.2 s %(%-%-timeout%)\n  rank 0 +in #2, " ..
+    matches(err, "no progress for %d+ s; waits end after 1.2 s %(%-%-timeout%)\n  rank 0 +in #2, " ..
       "all_reduce%(float32, 7 elements, sum%) at [^\n]*:5, for %d+%.%d s\n  rank 1 +running for %d+%.%d " ..
       "s since #1, barrier%(%) at [^\n]*:3\n")
-    has(err, "all_reduce: waited 1.2 s for rank 1, which last called #1, barrier%(%) at [^\n]*:3 " ..
+    matches(err, "all_reduce: waited 1.2 s for rank 1, which last called #1, barrier%(%) at [^\n]*:3 " ..
       "%(%-%-timeout sets the limit%)")
-    has(last_line(err), "rank 0 failed at .*:5 ")
+    matches(last_line(err), "rank 0 failed at .*:5 ")
   end)
 
   it("takes its limits from the environment too", function()
@@ -339,9 +340,9 @@ describe("a stopped rank", function()
     local status, _, err = r:wait(3)
     assert.equal(128 + processes.SIGSTOP, status)
     has(err, "rank 2 of 3 was stopped by SIGSTOP and did not go on within 0.5 s; it was ")
-    has(err, "\n  rank 0 +in #%d+, all_reduce%(float32, 10 elements, sum%) at [^\n]+:%d+, for %d+%.%d " ..
+    matches(err, "\n  rank 0 +in #%d+, all_reduce%(float32, 10 elements, sum%) at [^\n]+:%d+, for %d+%.%d " ..
       "s\n  rank 1 +in #")
-    has(last_line(err), "rank 2 was stopped by SIGSTOP and did not go on within 0.5 s, last seen at " ..
+    matches(last_line(err), "rank 2 was stopped by SIGSTOP and did not go on within 0.5 s, last seen at " ..
       "[^\n]*:%d+ %(exit status 147%)$")
     assert.is_true(r:nothing_left(1))
   end)
@@ -367,7 +368,7 @@ describe("the launcher", function()
     processes.kill(-r.pid, processes.SIGINT) -- to all, as the terminal does
     local status, _, err = r:wait(2)
     assert.equal(130, status)
-    has(err, "the run was ended by SIGINT; the ranks were\n  rank 0 +.*\n  rank 1 ")
+    matches(err, "the run was ended by SIGINT; the ranks were\n  rank 0 +.*\n  rank 1 ")
     lacks(err, "failed")
     assert.is_true(r:nothing_left(1))
   end)
@@ -408,8 +409,8 @@ describe("the launcher", function()
   it("runs a script from stdin, and -e, on every rank", function()
     local _, out = host.run({ "--num_processes", "2", "-", "word" },
       { stdin = "print(arg[0], ..., require('accelerate.core').dist.rank())" })
-    has(out, "%-\tword\t0\n")
-    has(out, "%-\tword\t1\n")
+    matches(out, "%-\tword\t0\n")
+    matches(out, "%-\tword\t1\n")
     _, out = host.run { "--num_processes", "2", "-e",
       "print('rank ' .. require('accelerate.core').dist.rank())" }
     has(out, "rank 0\n")
@@ -422,9 +423,9 @@ describe("the launcher", function()
     local _, lines = out:gsub("1\tpassive\n", "")
     assert.equal(64, lines)
     _, out = host.run { "--num_processes", "2", "--num_cpu_threads_per_process", "3", "-e", show }
-    has(out, "^3\t[^\n]*\n3\t")
+    matches(out, "^3\t[^\n]*\n3\t")
     _, out = host.run({ "--num_processes", "2", "-e", show }, { env = { OMP_NUM_THREADS = "5" } })
-    has(out, "^5\t[^\n]*\n5\t")
+    matches(out, "^5\t[^\n]*\n5\t")
   end)
 
   it("waits less between parallel regions where other processes want the cores", function()

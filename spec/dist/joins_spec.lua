@@ -3,8 +3,9 @@ local clusters = require "spec.support.clusters"
 local host = require "spec.support.host"
 local machines = require "spec.support.machines"
 local processes = require "spec.support.processes"
+local messages = require "spec.support.messages"
 
-local function has(text, pattern) assert(text:find(pattern), ("%q is not in: %s"):format(pattern, text)) end
+local has, matches = messages.has, messages.matches
 
 local SUM = [[
   local core = require "accelerate.core"
@@ -31,7 +32,7 @@ for _, kind in ipairs { "mpirun", "torchrun", "srun" } do
       local status, out, err = clusters.run(kind, 3, SUM)
       assert.are.equal(0, status, err)
       for r = 0, 2 do
-        has(out, ("rank %d of 3, local %d of 3, backend shm, sum 6, %d %d 3\n"):format(r, r, r, r))
+        matches(out, ("rank %d of 3, local %d of 3, backend shm, sum 6, %d %d 3\n"):format(r, r, r, r))
       end
     end)
 
@@ -45,8 +46,8 @@ for _, kind in ipairs { "mpirun", "torchrun", "srun" } do
       assert.are_not.equal(0, status)
       local _, times = err:gsub("rank 2 of 3 failed: [^\n]*out of luck", "")
       assert.are.equal(1, times, err)
-      has(err, "accel%-run: the other ranks were\n  rank 0 [^\n]*\n  rank 1 ")
-      has(err, "accel%-run: rank 2 failed at [^\n]*:3 %(exit status 1%)\n")
+      matches(err, "accel%-run: the other ranks were\n  rank 0 [^\n]*\n  rank 1 ")
+      matches(err, "accel%-run: rank 2 failed at [^\n]*:3 %(exit status 1%)\n")
       assert.is_nil(err:find("ended by SIGTERM", 1, true), err)
     end)
 
@@ -62,7 +63,7 @@ for _, kind in ipairs { "mpirun", "torchrun", "srun" } do
           for _ = 1, 1e6 do dist.barrier() end
         ]]):format(whom))
         assert.are_not.equal(0, status)
-        if whom == "getpid" then has(err, "accel%-run: rank 1 of 3 was killed by SIGKILL") end
+        if whom == "getpid" then has(err, "accel-run: rank 1 of 3 was killed by SIGKILL") end
         assert.is_true(elapsed() < 15)
       end
     end)
@@ -78,7 +79,7 @@ describe("a process that another launcher started", function()
     local status, out, err = host.run(words, { env = env })
     assert.are.equal(2, status, err)
     assert.are.equal("", out)
-    for _, pattern in ipairs { ... } do has(err, pattern) end
+    for _, pattern in ipairs { ... } do matches(err, pattern) end
   end
 
   it("is refused when what it says does not fit, with what was said", function()
@@ -103,7 +104,7 @@ describe("a process that another launcher started", function()
       env.OMPI_COMM_WORLD_RANK, env.OMPI_COMM_WORLD_LOCAL_RANK = case[1], case[1]
       local status, _, err = host.run({ "--timeout", "0.3", "-e", "" }, { env = env })
       assert.are.equal(1, status)
-      has(err, case[2])
+      matches(err, case[2])
     end
   end)
 

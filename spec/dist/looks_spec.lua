@@ -5,10 +5,9 @@ local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
+local matches = require("spec.support.messages").matches
 
 local SIGUSR1, SIGUSR2 = 10, 12
-
-local function has(text, pattern) assert(text:find(pattern), ("%q is not in: %s"):format(pattern, text)) end
 
 local HEAD = [[
 local core = require "accelerate.core"
@@ -45,11 +44,11 @@ describe("SIGUSR1 to the launcher", function()
     end
     local err = run:stderr()
     for _, r in ipairs { 0, 2 } do
-      has(err, ("SIGUSR1: rank %d is in #2, barrier%%(%%) at [^\n]*, for [^\n]*\nstack traceback:\n" ..
+      matches(err, ("SIGUSR1: rank %d is in #2, barrier%%(%%) at [^\n]*, for [^\n]*\nstack traceback:\n" ..
         "[^\n]*barrier'\n[^\n]*'waits'"):format(r))
     end
-    has(err, "SIGUSR1: rank 1 is running for [^\n]* since #1, barrier%(%) at [^\n]*\nstack traceback:\n" ..
-      "[^\n]*'compiled'")
+    matches(err, "SIGUSR1: rank 1 is running for [^\n]* since #1, barrier%(%) at [^\n]*\nstack " ..
+      "traceback:\n[^\n]*'compiled'")
     assert.is_nil(run:ended())
     run:signal(processes.SIGTERM)
     assert.are.equal(143, (run:wait(10)))
@@ -143,7 +142,7 @@ describe("a rank that is late again and again", function()
       "rank 1 is late: between collectives it takes [%d.]+ times as long as the others",
       "")
     assert.are.equal(1, times, err)
-    has(err, "%(32 collectives, the last at [^\n]*script.lua:%d+%)")
+    matches(err, "%(32 collectives, the last at [^\n]*script.lua:%d+%)")
   end)
 
   it("is not named when all are alike", function()
@@ -182,7 +181,7 @@ describe("a rank that is blocked outside of collectives", function()
     ]]):format(began), { launch = { "--timeout", "1.5" } })
     os.remove(began)
     assert.are.equal(1, status)
-    has(err, "rank 1 +in a wait for a loader's worker for [%d.]+ s, after #1, barrier%(%)")
+    matches(err, "rank 1 +in a wait for a loader's worker for [%d.]+ s, after #1, barrier%(%)")
   end)
 end)
 
@@ -217,8 +216,8 @@ describe("on_signal", function()
         local status, out, err = run:wait(20)
         assert.are.equal(0, status, err)
         local steps = out:match("rank 0: " .. sig[2] .. " after (%d+)\n")
-        for r = 0, n - 1 do has(out, ("rank %d: %s after %s\n"):format(r, sig[2], steps)) end
-        if n > 1 then has(err, sig[2] .. ": the script's function runs before the next batch") end
+        for r = 0, n - 1 do matches(out, ("rank %d: %s after %s\n"):format(r, sig[2], steps)) end
+        if n > 1 then matches(err, sig[2] .. ": the script's function runs before the next batch") end
       end
     end
   end)
@@ -261,6 +260,6 @@ describe("on_signal", function()
     local status, out, err = run:wait(30)
     assert.are.equal(0, status, err)
     local steps = out:match "rank 0: SIGUSR2 after (%d+)\n"
-    has(out, ("rank 1: SIGUSR2 after %s\n"):format(steps))
+    matches(out, ("rank 1: SIGUSR2 after %s\n"):format(steps))
   end)
 end)

@@ -4,11 +4,12 @@ local ffi = require "ffi"
 local host = require "spec.support.host"
 local machines = require "spec.support.machines"
 local processes = require "spec.support.processes"
+local messages = require "spec.support.messages"
+
+local has, matches = messages.has, messages.matches
 
 ffi.cdef "long recv(int fd, void *to, size_t size, int flags);"
 local C = ffi.C
-
-local function has(text, pattern) assert(text:find(pattern), ("%q is not in: %s"):format(pattern, text)) end
 
 local SCRIPT = "require('accelerate.core').dist.barrier() print('rank ' .. " ..
   "require('accelerate.core').dist.rank())"
@@ -93,11 +94,11 @@ describe("a stranger at machine 0's port", function()
       processes.sleep(0.5)
       return open
     end)
-    has(err, "a connection from 127%.0%.0%.1 to 127%.0%.0%.1:%d+ is none of accel%-run's: it begins " ..
+    matches(err, "a connection from 127%.0%.0%.1 to 127%.0%.0%.1:%d+ is none of accel%-run's: it begins " ..
       "with other " ..
       "bytes")
     has(err, "it speaks another version of the protocol; it was closed")
-    has(err, "more such connections to [^\n]* are closed without a line")
+    matches(err, "more such connections to [^\n]* are closed without a line")
     assert.is_true(select(2, err:gsub("is none of accel%-run's", "")) <= 4)
   end)
 
@@ -163,7 +164,8 @@ describe("machines with a secret", function()
       local status, _, err = machines.start(1, port, path, { ranks = 2,
         env = given and { ACCELERATE_SECRET = given } or nil }):wait(10)
       assert.are.equal(1, status)
-      has(err, "machine 0 at 127%.0%.0%.1:%d+ and machine 1 do not have the same secret %(here it is from " ..
+      matches(err, "machine 0 at 127%.0%.0%.1:%d+ and machine 1 do not have the same secret %(here it " ..
+        "is from " ..
         (given and "ACCELERATE_SECRET" or "nowhere"))
     end
     local second = machines.start(1, port, path, { ranks = 2, env = env })
@@ -180,7 +182,7 @@ describe("machines with a secret", function()
       local status, _, err = host.run({ "--num_machines", "2", "--num_processes", "2", "--main_process_ip",
         "127.0.0.1", "--main_process_port", tostring(machines.free_port()), "-e", "" }, { env = env })
       assert.are.equal(2, status)
-      has(err, text)
+      matches(err, text)
     end
   end)
 end)
@@ -198,7 +200,7 @@ describe("machine 0 and those that wait for it", function()
     local first = machines.start(0, port, path, options)
     local status, _, err = first:wait(10)
     assert.are.equal(0, status)
-    has(err, "the machines have no secret: whoever can reach 0%.0%.0%.0:%d+ is trusted %(%-%-secret_file")
+    matches(err, "the machines have no secret: whoever can reach 0%.0%.0%.0:%d+ is trusted %(%-%-secret_file")
     assert.are.equal(0, (second:wait(10)))
   end)
 end)

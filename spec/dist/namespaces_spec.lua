@@ -4,8 +4,9 @@ local clusters = require "spec.support.clusters"
 local host = require "spec.support.host"
 local namespaces = require "spec.support.namespaces"
 local processes = require "spec.support.processes"
+local messages = require "spec.support.messages"
 
-local function has(text, pattern) assert(text:find(pattern), ("%q is not in: %s"):format(pattern, text)) end
+local has, matches = messages.has, messages.matches
 
 -- Ranks that add up what they hold; then, where `arg[1]` says so, all the time.
 local SCRIPT = [[
@@ -58,7 +59,7 @@ describe("machines with networks of their own", function()
     for i = 0, 2 do
       local status, out, err = runs[i]:wait(30)
       assert.equal(0, status, err)
-      for r = 2 * i, 2 * i + 1 do has(out, ("rank %d: 4 of 21\n"):format(r)) end
+      for r = 2 * i, 2 * i + 1 do matches(out, ("rank %d: 4 of 21\n"):format(r)) end
     end
   end)
 
@@ -68,17 +69,17 @@ describe("machines with networks of their own", function()
     namespaces.cut(1)
     local status, _, err = runs[0]:wait(30)
     assert.equal(1, status)
-    has(err, "waited 4 s for rank [23] %(machine 1%), which last called #")
+    matches(err, "waited 4 s for rank [23] %(machine 1%), which last called #")
     status, _, err = runs[1]:wait(30)
     assert.equal(1, status)
-    has(err, "rank [23] %(machine 1%) of 4 failed: [^\n]*waited [^\n]* for rank 0 %(machine 0%)")
+    matches(err, "rank [23] %(machine 1%) of 4 failed: [^\n]*waited [^\n]* for rank 0 %(machine 0%)")
   end)
 
   on_machines("of mpirun: each rank's launcher is there, and nothing is said", function()
     local run = namespaces.mpirun(2, 2, { processes.script(SCRIPT), "once", "300000" })
     local status, out, err = run:wait(60)
     assert.equal(0, status, err)
-    for r = 0, 3 do has(out, ("rank %d: 300000 of 10\n"):format(r)) end
+    for r = 0, 3 do matches(out, ("rank %d: 300000 of 10\n"):format(r)) end
     assert.equal("", err)
   end, clusters.why.mpirun)
 
@@ -86,7 +87,7 @@ describe("machines with networks of their own", function()
     local run = namespaces.mpirun(2, 2, { processes.script(SCRIPT), "error" })
     local status, _, err = run:wait(60)
     assert.not_equal(0, status)
-    has(err, "rank 3 %(machine 1%) of 4 failed: [^\n]*: boom\n")
-    has(err, "rank 3 %(machine 1%) failed")
+    matches(err, "rank 3 %(machine 1%) of 4 failed: [^\n]*: boom\n")
+    has(err, "rank 3 (machine 1) failed")
   end, clusters.why.mpirun)
 end)

@@ -3,8 +3,9 @@
 local host = require "spec.support.host"
 local machines = require "spec.support.machines"
 local processes = require "spec.support.processes"
+local messages = require "spec.support.messages"
 
-local function has(text, pattern) assert(text:find(pattern), ("%q is not in: %s"):format(pattern, text)) end
+local has, matches = messages.has, messages.matches
 
 -- Saves at each start, and fails in the attempts below FAILS on the last rank; then goes on while
 -- the file that arg[1] names is there.
@@ -57,11 +58,11 @@ describe("--max_restarts on several machines", function()
         local status, out, err = runs[i]:wait(60)
         assert.equal(0, status, err)
         for r = 2 * i, 2 * i + 1 do
-          has(out, ("rank %d: attempt 0 from nothing\n"):format(r))
-          has(out, ("rank %d: attempt 1 from checkpoint_0\n"):format(r))
-          has(out, ("rank %d: attempt 2 from checkpoint_1\n"):format(r))
+          matches(out, ("rank %d: attempt 0 from nothing\n"):format(r))
+          matches(out, ("rank %d: attempt 1 from checkpoint_0\n"):format(r))
+          matches(out, ("rank %d: attempt 2 from checkpoint_1\n"):format(r))
         end
-        has(err, i == 0 and "restart 2 of 3; the newest checkpoint is [^\n]*checkpoint_1\n"
+        matches(err, i == 0 and "restart 2 of 3; the newest checkpoint is [^\n]*checkpoint_1\n"
           or "restart 2 of 3 with the other machines\n")
       end
     end)
@@ -97,7 +98,7 @@ describe("--max_restarts on several machines", function()
       local third = start(1, port, path, 3)
       local status, out, err = first:wait(60)
       assert.equal(0, status, err)
-      has(err, "machine 1 %([^\n]*%) is gone")
+      matches(err, "machine 1 %([^\n]*%) is gone")
       has(out, "rank 0: attempt 1 from checkpoint_0\n")
       status, out, err = third:wait(20)
       assert.equal(0, status, err)

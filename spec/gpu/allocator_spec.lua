@@ -6,6 +6,7 @@ local cuda = require "accelerate.cuda"
 local emulator = require "spec.support.emulator"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
+local has = require("spec.support.messages").has
 
 if not device.name then
   describe("memory of a device", function() it("needs one", function() pending(device.reason) end) end)
@@ -18,10 +19,6 @@ local MB = 1024 * 1024
 local function bytes(n)
   local t = tensor.empty(n, { dtype = "uint8", device = D })
   return t -- no tail call, which would leave no line
-end
-
-local function has(text, piece)
-  assert.is_truthy(text:find(piece, 1, true), ("%q is not in\n%s"):format(piece, text))
 end
 
 -- Fills the device with blocks of n bytes; returns them and the message of the end.

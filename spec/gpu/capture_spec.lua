@@ -8,6 +8,7 @@ local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local state = require "accelerate.state"
 local tensor = require "accelerate.tensor"
+local raises = require("spec.support.messages").raises
 local F = nn.functional
 
 if not device.name then
@@ -24,12 +25,6 @@ end
 
 local D = device.name
 local STEPS = 20
-
-local function fails(pattern, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(pattern, 1, true), tostring(message))
-end
 
 local function same(a, b, what) assert.is_true(core.same_bits(a, b), what .. " differs") end
 
@@ -341,7 +336,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
         { warmup = 1 })
       local x, draws = tensor.ones(3, { device = D }), tensor.default_generator():get_state()
       step(x)
-      for _ = 1, 2 do fails(pattern, step, x, ...) end
+      for _ = 1, 2 do raises(pattern, step, x, ...) end
       assert.is_false(core.is_recording())
       assert.are.equal(draws, tensor.default_generator():get_state())
       assert.are.equal(6, (x + 1):sum():item())
@@ -385,16 +380,16 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
     end)
 
     it("arguments and results that a replay could not have", function()
-      fails("capture: argument 1 must be a tensor, a number", capture(same), print)
-      fails("capture: argument 1.x lies on cpu; the step is captured for " .. D,
+      raises("capture: argument 1 must be a tensor, a number", capture(same), print)
+      raises("capture: argument 1.x lies on cpu; the step is captured for " .. D,
         capture(same, { device = D }), { x = tensor.ones(1) })
-      fails("capture: argument 1 requires a gradient", capture(same), w)
-      fails("capture: result 1 is 7", capture(function() return 7 end, { device = D }))
-      fails("capture: result 1.y lies on cpu",
+      raises("capture: argument 1 requires a gradient", capture(same), w)
+      raises("capture: result 1 is 7", capture(function() return 7 end, { device = D }))
+      raises("capture: result 1.y lies on cpu",
         capture(function() return { y = tensor.ones(1) } end, { device = D }))
       refused("changes argument 1 in place", function(x) return x:add_(1) end)
-      fails("capture: expected a function, got nil", capture)
-      fails("did you mean 'verify'", capture, same, { verfy = 2 })
+      raises("capture: expected a function, got nil", capture)
+      raises("did you mean 'verify'", capture, same, { verfy = 2 })
     end)
 
     it("a history from outside", function()
@@ -405,7 +400,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
         return loss
       end, { warmup = 1 })
       step(tensor.ones(3, { device = D }))
-      fails("a tensor with a history from before it", step, tensor.ones(3, { device = D }))
+      raises("a tensor with a history from before it", step, tensor.ones(3, { device = D }))
     end)
 
     it("an optimizer's first step, LOMO, and windows of several batches inside", function()
@@ -422,7 +417,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
       local step = capture(function(x) return x + 1 end, { max_graphs = 2 })
       step(tensor.ones(1, { device = D }))
       step(tensor.ones(2, { device = D }))
-      fails("the step was called with 3 different sets of shapes", step, tensor.ones(3, { device = D }))
+      raises("the step was called with 3 different sets of shapes", step, tensor.ones(3, { device = D }))
     end)
   end)
 
@@ -462,7 +457,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
     local x = tensor.ones(2, 3, { device = D })
     step(x) step(x) step(x)
     calls = 5
-    fails("result 1 differs between the replay and the eager step", step, x)
+    raises("result 1 differs between the replay and the eager step", step, x)
 
     local quiet = capture(function(y)
       calls = calls + 1
@@ -475,7 +470,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
     quiet(x)
     quiet(x)
     calls = 5
-    fails("differs between the replay and the eager step, in replay 1", quiet, x)
+    raises("differs between the replay and the eager step, in replay 1", quiet, x)
   end)
 
   describe("with dynamo_backend = 'cudagraphs'", function()
@@ -532,7 +527,7 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
       local model = accelerator:prepare(Net())
       local x = tensor.ones(1, 2, { device = D })
       for _ = 1, 3 do model(x):sum():backward() end
-      fails("item: the host cannot read from", model, x)
+      raises("item: the host cannot read from", model, x)
       assert.is_false(core.is_recording())
     end)
   end)

@@ -3,6 +3,7 @@ local device = require "spec.support.device"
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local host = require "spec.support.host"
+local raises = require("spec.support.messages").raises
 
 if not device.name then
   describe("devices", function() it("need one", function() pending(device.reason) end) end)
@@ -10,12 +11,6 @@ if not device.name then
 end
 
 local D = device.name
-
-local function fails(pattern, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(pattern, 1, true), tostring(message))
-end
 
 describe("a tensor on a device", function()
   it("is made there by every constructor", function()
@@ -89,19 +84,19 @@ describe("a tensor on a device", function()
   end)
 
   it("does not meet tensors of another device", function()
-    fails(("add: tensors lie on different devices: %s and cpu"):format(D),
+    raises(("add: tensors lie on different devices: %s and cpu"):format(D),
       function() return tensor.ones(2, { device = D }) + tensor.ones(2) end)
-    fails("add_: the tensor being changed lies on cpu, an argument on " .. D,
+    raises("add_: the tensor being changed lies on cpu, an argument on " .. D,
       function() tensor.ones(2):add_(tensor.ones(2, { device = D })) end)
-    fails("data_ptr: the tensor is on another device",
+    raises("data_ptr: the tensor is on another device",
       function() tensor.ones(2, { device = D }):data_ptr() end)
   end)
 
   it("needs a device that is there", function()
     local n = core.device_count("cuda")
-    fails(("cuda:%d: this process sees %d CUDA device"):format(n, n), tensor.zeros, 2,
+    raises(("cuda:%d: this process sees %d CUDA device"):format(n, n), tensor.zeros, 2,
       { device = "cuda:" .. n })
-    fails('expected "cpu", "cuda" or "cuda:N", got "cuda:-1"', tensor.zeros, 2, { device = "cuda:-1" })
+    raises('expected "cpu", "cuda" or "cuda:N", got "cuda:-1"', tensor.zeros, 2, { device = "cuda:-1" })
   end)
 
   it("gives its memory back", function()
@@ -114,7 +109,7 @@ describe("a tensor on a device", function()
   end)
 
   it("runs out of memory with an error that says what is live, and goes on", function()
-    fails("out of memory", tensor.empty, 2 ^ 44, { device = D, dtype = "uint8" })
+    raises("out of memory", tensor.empty, 2 ^ 44, { device = D, dtype = "uint8" })
     assert.are.equal(4, tensor.ones(4, { device = D }):sum():item())
   end)
 

@@ -5,6 +5,7 @@ local core = require "accelerate.core"
 local data = require "accelerate.data"
 local ffi = require "ffi"
 local tensor = require "accelerate.tensor"
+local has = require("spec.support.messages").has
 
 if not device.name then
   describe("forks and devices", function() it("need a device", function() pending(device.reason) end) end)
@@ -43,10 +44,6 @@ local function in_child(fn)
   ffi.C.close(ends[0])
   ffi.C.waitpid(pid, nil, 0)
   return table.concat(parts)
-end
-
-local function has(text, piece)
-  assert.is_truthy(text:find(piece, 1, true), ("%q is not in\n%s"):format(piece, text))
 end
 
 describe("a child of a process that used a device", function()

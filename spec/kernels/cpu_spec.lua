@@ -5,14 +5,9 @@ local core = require "accelerate.core"
 local optim = require "accelerate.optim"
 local tensor = require "accelerate.tensor"
 local host = require "spec.support.host"
+local raises = require("spec.support.messages").raises
 
 local nan, inf = 0 / 0, math.huge
-
-local function raises(pattern, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(pattern, 1, true), message)
-end
 
 -- Runs at a level of processor, if this one has it.
 local function at_level(level, code)

@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local F = require "accelerate.nn.functional"
+local raises = require("spec.support.messages").raises
 
 local inf, nan = math.huge, 0 / 0
 
@@ -16,12 +17,6 @@ local function same(expected, got, signs)
     if signs and e == 0 then fits = fits and 1 / e == 1 / v end
     assert.is_true(fits, ("%d: got %.9g, expected %.9g"):format(i, v, e))
   end
-end
-
-local function raises(text, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(message):find(text, 1, true), message)
 end
 
 describe("functions of two numbers", function()

@@ -2,14 +2,9 @@
 --- place, threads, large sizes.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
+local raises = require("spec.support.messages").raises
 
 local function int64(v) return core.tensor(v, { dtype = "int64" }) end
-local function raises(text, f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok, "expected: " .. text)
-  assert.truthy(message:find(text, 1, true), message)
-end
-
 describe("an index out of range", function()
   local x = core.randn(3, 4)
   it("is named with its place and the size", function()

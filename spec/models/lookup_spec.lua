@@ -2,6 +2,7 @@
 local core = require "accelerate.core"
 local lookup = require "accelerate.models.lookup"
 local models = require "accelerate.models"
+local raises = require("spec.support.messages").raises
 
 local FOLDERS = { "gpt2", "llama", "llama_linear", "llama_yarn", "mistral", "qwen2", "qwen3", "gemma",
   "gemma2",
@@ -24,12 +25,6 @@ local function with(...)
     for key, value in pairs(more) do o[key] = value end
   end
   return o
-end
-
-local function fails(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert(tostring(message):find(pattern, 1, true), tostring(message))
 end
 
 describe("generation with prompt lookup", function()
@@ -108,18 +103,18 @@ describe("generation with prompt lookup", function()
   it("refuses what it does not go with", function()
     local gpt2, row = load "gpt2", prompt_of(1)
     local o = with { prompt_lookup_num_tokens = 3 }
-    fails("is for one row of tokens, got 2", gpt2.generate, gpt2, core.cat({ row, row }, 1), o)
-    fails("is for one row of tokens, got 3", gpt2.generate, gpt2, row,
+    raises("is for one row of tokens, got 2", gpt2.generate, gpt2, core.cat({ row, row }, 1), o)
+    raises("is for one row of tokens, got 3", gpt2.generate, gpt2, row,
       with(o, { do_sample = true, num_return_sequences = 3 }))
-    fails("needs num_beams = 1, got 2", gpt2.generate, gpt2, row, with(o, { num_beams = 2 }))
+    raises("needs num_beams = 1, got 2", gpt2.generate, gpt2, row, with(o, { num_beams = 2 }))
     local mask = core.ones_like(row)
     mask:narrow(2, 1, 1):zero_()
-    fails("without padding", gpt2.generate, gpt2, row, with(o, { attention_mask = mask }))
-    fails("'prompt_lookup_num_tokens' must be at least 1", gpt2.generate, gpt2, row,
+    raises("without padding", gpt2.generate, gpt2, row, with(o, { attention_mask = mask }))
+    raises("'prompt_lookup_num_tokens' must be at least 1", gpt2.generate, gpt2, row,
       with { prompt_lookup_num_tokens = 0 })
     for _, name in ipairs { "phi3", "llama_dynamic", "llama_longrope", "t5" } do
       local model = load(name)
-      fails("is for decoders whose positions do not turn by the length", model.generate, model, row, o)
+      raises("is for decoders whose positions do not turn by the length", model.generate, model, row, o)
     end
   end)
 end)

@@ -7,16 +7,11 @@ local models = require "accelerate.models"
 local nn = require "accelerate.nn"
 local notice = require "accelerate.utils.notice"
 local weights = require "accelerate.weights"
+local raises = require("spec.support.messages").raises
 
 local GPT2 = "spec/models/folders/gpt2"
 local LLAMA = "spec/models/folders/llama"
 local BERT = "spec/models/folders/bert_classes"
-
-local function fails(pattern, fn, ...)
-  local ok, message = pcall(fn, ...)
-  assert.is_false(ok)
-  assert(tostring(message):find(pattern, 1, true), tostring(message))
-end
 
 -- A copy of a folder with its config.json changed.
 local function with_config(folder, changes, fn)
@@ -71,10 +66,10 @@ describe("from_pretrained", function()
       local model = models.from_pretrained("some/tiny", { cache_dir = cache })
       assert.equal("bert", model.config.model_type)
       models.from_pretrained("some/tiny", { cache_dir = cache, revision = "abc123" })
-      fails("snapshots/other", models.from_pretrained, "some/tiny",
+      raises("snapshots/other", models.from_pretrained, "some/tiny",
         { cache_dir = cache, revision = "other" })
-      fails(cache .. "/models--no--where", models.from_pretrained, "no/where", { cache_dir = cache })
-      fails("'/no/such/folder' is no folder", models.from_pretrained, "/no/such/folder")
+      raises(cache .. "/models--no--where", models.from_pretrained, "no/where", { cache_dir = cache })
+      raises("'/no/such/folder' is no folder", models.from_pretrained, "/no/such/folder")
     end)
   end)
 
@@ -108,7 +103,7 @@ describe("from_pretrained", function()
   end)
 
   it("names weights of other shapes, and starts them new when asked to", function()
-    fails("classifier.weight: the files have [3, 16], the model has [2, 16]",
+    raises("classifier.weight: the files have [3, 16], the model has [2, 16]",
       models.BertForSequenceClassification.from_pretrained, BERT, { num_labels = 2 })
     local model, info = quietly(models.BertForSequenceClassification.from_pretrained, BERT,
       { num_labels = 2, ignore_mismatched_sizes = true })
@@ -136,7 +131,7 @@ describe("from_pretrained", function()
 
   it("refuses values that would change results", function()
     local function refuses(pattern, folder, changes)
-      with_config(folder, changes, function(copy) fails(pattern, models.from_pretrained, copy) end)
+      with_config(folder, changes, function(copy) raises(pattern, models.from_pretrained, copy) end)
     end
     refuses("config.hidden_act must be one of", BERT, { hidden_act = "gelo" })
     refuses("config.position_embedding_type must be one of absolute", BERT,
@@ -170,26 +165,26 @@ describe("from_pretrained", function()
     refuses("config.use_bidirectional_attention must be one of false", "spec/models/folders/gemma",
       { use_bidirectional_attention = true })
     with_config(BERT, { model_type = "roberta" }, function(copy)
-      fails("holds a model of type 'roberta'", models.BertModel.from_pretrained, copy)
+      raises("holds a model of type 'roberta'", models.BertModel.from_pretrained, copy)
     end)
   end)
 
   it("says which file is missing or damaged", function()
     host.in_folder(function(folder)
-      fails("config.json", models.from_pretrained, folder)
+      raises("config.json", models.from_pretrained, folder)
       assert(fs.write(folder .. "/config.json", "{\"model_type\": \"bert\""))
-      fails(folder .. "/config.json", models.from_pretrained, folder)
+      raises(folder .. "/config.json", models.from_pretrained, folder)
       assert(fs.write(folder .. "/config.json", "{\"model_type\": \"bert\"}"))
-      fails(folder .. " has no weights; expected one of model.safetensors", models.from_pretrained, folder)
+      raises(folder .. " has no weights; expected one of model.safetensors", models.from_pretrained, folder)
     end)
     host.in_folder(function(folder)
       assert(os.execute(("cp %s/config.json %s"):format(BERT, folder)))
       -- the beginning of what torch.save wrote before PyTorch 1.6
       assert(fs.write(folder .. "/pytorch_model.bin", "\128\2\138\10l\252\156F\249 j\168P\25.\128\2M\233\3."))
-      fails("pytorch_model.bin': the pickle ends inside a value", models.from_pretrained, folder)
+      raises("pytorch_model.bin': the pickle ends inside a value", models.from_pretrained, folder)
     end)
-    fails("is a file", models.from_pretrained, BERT .. "/config.json")
-    fails("unknown option 'dtipe'", models.from_pretrained, BERT, { dtipe = "float32" })
+    raises("is a file", models.from_pretrained, BERT .. "/config.json")
+    raises("unknown option 'dtipe'", models.from_pretrained, BERT, { dtipe = "float32" })
   end)
 end)
 
@@ -253,7 +248,7 @@ describe("models", function()
       local x = core.rand(2, 1, 28, 28)
       assert.same(model(x).logits:totable(), models.from_pretrained(folder)(x).logits:totable())
     end)
-    fails("pixel_values must be a floating tensor (batch, 1, 28, 28), got a float32 tensor of shape [2, " ..
+    raises("pixel_values must be a floating tensor (batch, 1, 28, 28), got a float32 tensor of shape [2, " ..
       "1, 27, 28]",
       model, core.rand(2, 1, 27, 28))
     core.manual_seed(5)
@@ -333,14 +328,14 @@ describe("models", function()
     local model = models.from_pretrained(BERT)
     local ids = core.tensor({ { 3, 4, 5 } }, { dtype = "int64" })
     assert.same(model(ids).logits:totable(), model { input_ids = ids }.logits:totable())
-    fails("unknown option 'inputs_ids'", model, { inputs_ids = ids })
-    fails("input_ids must be an int64 tensor (batch, length)", model, ids:view(3))
-    fails("21 positions are more than config.max_position_embeddings (20)", model,
+    raises("unknown option 'inputs_ids'", model, { inputs_ids = ids })
+    raises("input_ids must be an int64 tensor (batch, length)", model, ids:view(3))
+    raises("21 positions are more than config.max_position_embeddings (20)", model,
       core.ones({ 1, 21 }, { dtype = "int64" }))
     local roberta = models.from_pretrained "spec/models/folders/xlm_roberta"
-    fails("19 positions are more than config.max_position_embeddings has behind pad_token_id (18)", roberta,
+    raises("19 positions are more than config.max_position_embeddings has behind pad_token_id (18)", roberta,
       core.full({ 1, 19 }, 5, { dtype = "int64" }))
-    fails("unknown option 'token_type_ids'", models.from_pretrained "spec/models/folders/distilbert_tokens",
+    raises("unknown option 'token_type_ids'", models.from_pretrained "spec/models/folders/distilbert_tokens",
       { input_ids = ids, token_type_ids = ids })
     assert.equal(3, #model(ids, { output_hidden_states = true }).hidden_states)
   end)
@@ -370,7 +365,7 @@ describe("models", function()
   it("is empty of values inside nn.init._skip alone", function()
     assert.is_true(nn.init._skip(nn.init._is_skipped))
     assert.is_false(nn.init._is_skipped())
-    fails("no", nn.init._skip, function() error("no") end)
+    raises("no", nn.init._skip, function() error("no") end)
     assert.is_false(nn.init._is_skipped())
   end)
 end)
