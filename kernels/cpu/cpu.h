@@ -99,11 +99,15 @@ const ax_kernel_stat *ax_cpu_stats(int *n, bool reset);
 /* Whether a result of this size is better written past the caches. */
 bool ax_cpu_streams(int64_t bytes);
 
-/* ---- copy.c */
+/* ---- cast.c */
+/* Loops from a type (the first index) to another; NULL: the dispatcher refuses the pair. */
+extern const ax_loop ax_cpu_casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT];
 /* n elements of half type `d`, `stride` bytes apart, to float; and from float, rounded to nearest
  * even. */
 void ax_cpu_half_to_float(ax_dtype d, const char *src, int64_t stride, float *dst, int64_t n);
 void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t stride, int64_t n);
+
+/* ---- copy.c */
 /* dst (contiguous, `to`) = src (any strides, in elements, `from`), cast. */
 void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst, ax_dtype from,
                          const void *src, const int64_t *strides);
