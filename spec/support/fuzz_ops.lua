@@ -275,7 +275,8 @@ function Program:arguments(op, x)
   return args, n
 end
 
-local function flat_result(...)
+--- Returns the tensors among the arguments.
+function M.flat_result(...)
   local list = {}
   for i = 1, select("#", ...) do
     local v = select(i, ...)
@@ -314,11 +315,11 @@ function Program:backward(t)
   if #inputs == 0 then return end
   options.grad_outputs = { seed }
   options.allow_unused = true
-  local grads = flat_result(self:try("grad", names, core.grad, 3, { t }, inputs, options))
+  local grads = M.flat_result(self:try("grad", names, core.grad, 3, { t }, inputs, options))
   for _, g in ipairs(grads) do
     self:digest(g, "grad")
     if options.create_graph and g.requires_grad and c:once_in(2) then
-      local again = flat_result(self:try("grad (second)", names, core.grad, 3, { g }, inputs,
+      local again = M.flat_result(self:try("grad (second)", names, core.grad, 3, { g }, inputs,
         { grad_outputs = { tensor.randn(g.shape):to(g.dtype) }, allow_unused = true }))
       for _, h in ipairs(again) do self:digest(h, "second gradient") end
     end
@@ -399,7 +400,7 @@ function Program:op_step()
     return
   end
   local args, n = self:arguments(op, x)
-  local results = flat_result(self:try(op.name, { op.name }, core[op.name], n, unpack(args, 1, n)))
+  local results = M.flat_result(self:try(op.name, { op.name }, core[op.name], n, unpack(args, 1, n)))
   for _, r in ipairs(results) do
     self:digest(r, op.name)
     self:keep(r)
@@ -407,74 +408,16 @@ function Program:op_step()
   end
 end
 
--- ---- attributes that nobody means: huge, negative, zero, fractional, not a number
-
-local EXTREME = { 0, -1, 0.5, 1e300, math.huge, -math.huge, 0 / 0, 2 ^ 31 - 1, 2 ^ 31, 2 ^ 32, 2 ^ 53,
-  -2 ^ 31, -2 ^ 53, 2 ^ 62, 65537 }
-
--- Puts one of them, or a few, in the place of numbers among the arguments: in lists and options
--- too.
-local function perturb(c, args, n)
-  local places = {}
-  for i = 1, n do
-    local v = args[i]
-    if type(v) == "number" then places[#places + 1] = { args, i }
-    elseif type(v) == "table" then
-      local keys = {}
-      for k, inner in next, v do if type(inner) == "number" then keys[#keys + 1] = k end end
-      table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-      local copy = {}
-      for k, inner in next, v do copy[k] = inner end
-      args[i] = copy
-      for _, k in ipairs(keys) do places[#places + 1] = { copy, k } end
-    end
-  end
-  if #places == 0 then return end
-  for _ = 1, c:int(2) do
-    local place = c:of(places)
-    place[1][place[2]] = c:of(EXTREME)
-  end
-end
-
--- x, at times with a size of 0 in the place of one of its own: factors of a dim divide that one
--- all.
-local function hollowed(c, x)
-  if x.ndim == 0 or not c:once_in(3) then return x end
-  local shape = x.shape
-  shape[c:int(#shape)] = 0
-  return tensor.zeros(shape, { dtype = x.dtype })
-end
-
---- Calls every row `rounds` times with such attributes, forward and backward. Tensors may take 256
---- MB meanwhile. Raises where a promise is broken; a crash or a call that never ends is named by
---- FUZZ_TRACE=1.
+--- Returns a program that begins with a seed.
 ---@param seed integer
----@param rounds integer
-function M.extremes(seed, rounds)
+---@param fields table<string, any> what else it has
+---@return table
+function M.program(seed, fields)
   core.manual_seed(seed)
-  core.set_memory_limit(2 ^ 28)
-  local p = setmetatable({ c = chance(seed), pool = {}, hash = 0, step = 0, passed = 0,
-    trace = os.getenv("FUZZ_TRACE"), log = true }, Program)
-  p.short = true -- memory may well not suffice
-  local ok, message = pcall(function()
-    for _, op in ipairs(core.ops()) do
-      for _ = 1, op.hidden and 0 or rounds do
-        local x = hollowed(p.c, p:pick())
-        local args, n = p:arguments(op, x)
-        if core.is_tensor(args[1]) then args[1] = hollowed(p.c, args[1]) end
-        perturb(p.c, args, n)
-        for _, r in ipairs(flat_result(p:try(op.name, { op.name }, core[op.name], n, unpack(args, 1, n)))) do
-          -- (beside a size of 0 another may be huge)
-          if r:numel() <= 4000 and math.max(1, unpack(r.shape)) < 2 ^ 31 then
-            p:digest(r, op.name)
-            if r.requires_grad then p:backward(r) end
-          end
-        end
-      end
-    end
-  end)
-  core.set_memory_limit(0)
-  if not ok then error(("seed %d: %s\nafter %s"):format(seed, tostring(message), tostring(p.last)), 2) end
+  local p = setmetatable(fields, Program)
+  p.c, p.pool, p.hash, p.step, p.passed = chance(seed), {}, 0, 0, 0
+  p.trace, p.log = os.getenv("FUZZ_TRACE"), true
+  return p
 end
 
 --- Runs `steps` random steps. Raises, with the step, where a promise is broken.
@@ -485,9 +428,7 @@ end
 ---@return integer passed how many calls succeeded
 ---@return integer tried
 function M.run(seed, steps, faults)
-  core.manual_seed(seed)
-  local p = setmetatable({ c = chance(seed), pool = {}, hash = 0, step = 0, passed = 0, ops = {},
-    trace = os.getenv("FUZZ_TRACE"), log = true, faults = faults }, Program)
+  local p = M.program(seed, { ops = {}, faults = faults })
   for _, op in ipairs(core.ops()) do if not op.hidden then p.ops[#p.ops + 1] = op end end
   for _ = 1, steps do
     local ok, message = pcall(function()
