@@ -217,7 +217,7 @@ static void copy_nest(const ax_iter *it);
 static void fill_nest(const ax_iter *it)
 {
   const int64_t none[2] = { 0, 0 };
-  ax_c128 value = 0; /* room for the largest type */
+  ax_c128 value = { 0 }; /* room for the largest type */
   ax_iter own = *it;
 
   ax_cpu_casts[it->op[1].dtype][it->op[0].dtype]((char *const[2]){ (char *)&value, it->op[1].data }, none, 1,
