@@ -1,5 +1,5 @@
 /* More scalar functions of the pointwise ops, written like those of pointwise.h: branch-free
- * polynomials in float32, libm in float64. */
+ * polynomials in float32; those of float64 are in doubles.h. */
 #ifndef AX_FUNCTIONS_H
 #define AX_FUNCTIONS_H
 
@@ -127,6 +127,7 @@ AX_FN float ax_atan2_f32(float a, float b)
   return copysignf(ax_as_bits(b) >> 31 ? (3.14159274f - z) + 8.74227766e-8f : z, a);
 }
 
+#if !AX_HAS_DOUBLES
 /* 5 ulp; 0 beyond 10.5, where it underflows.  t exp(-x^2 + P(t)) with t = 1 / (1 + x/2); a factor
  * restores the bits that the square lost. */
 AX_FN float ax_erfc_f32(float x)
@@ -152,6 +153,7 @@ AX_FN float ax_erfc_f32(float x)
   e = x < 0.0f ? 2.0f - e : e;
   return a < 0.5f ? 1.0f - ax_erf_f32(x) : e;
 }
+#endif
 
 AX_FN float ax_trunc_f32(float x) { return truncf(x); }
 AX_FN float ax_frac_f32(float x) { return x - truncf(x); }
@@ -160,9 +162,6 @@ AX_FN float ax_tan_f32(float x)
   const float y = ax_trig_f32(x, 0) / ax_trig_f32(x, 1);
   return x == 0.0f ? x : y;
 }
-AX_FN double ax_log2_f64(double x) { return log2(x); }
-AX_FN double ax_log10_f64(double x) { return log10(x); }
-AX_FN double ax_erfc_f64(double x) { return erfc(x); }
 AX_FN double ax_trunc_f64(double x) { return trunc(x); }
 AX_FN double ax_frac_f64(double x) { return x - trunc(x); }
 

@@ -255,7 +255,6 @@ AX_FN double ax_floor_f64(double x) { return floor(x); }
 AX_FN double ax_ceil_f64(double x) { return ceil(x); }
 AX_FN double ax_round_f64(double x) { return rint(x); }
 AX_FN double ax_abs_f64(double x) { return fabs(x); }
-AX_FN double ax_pow_f64(double a, double b) { return pow(a, b); }
 
 /* C's fmodf(a, b) where the quotient is below 2^28: there the quotient, its whole part times b and
  * the difference have room in float64, so that the result is exact. */

@@ -4,7 +4,8 @@ local tensor = require "accelerate.tensor"
 
 local ffi = require "ffi"
 ffi.cdef [[double expm1(double); double log1p(double); double erf(double); double exp2(double);
-  double asinh(double); double acosh(double); double atanh(double);]]
+  double asinh(double); double acosh(double); double atanh(double); double log2(double);
+  double log10(double); double erfc(double);]]
 
 local inf, nan = math.huge, 0 / 0
 
@@ -33,24 +34,25 @@ end
 
 describe("float64 functions", function()
   local ends = { 0, -0.0, inf, -inf, nan, 1, -1, 5e-324, -5e-324, 2.3e-308, 1.7e308, -1.7e308, 709.7, 709.9,
-    -708.5, -744.9, -745.2, 1e-300, 0.5, 22.1 }
+    -708.5, -744.9, -745.2, 1e-300, 0.5, 22.1, 1000, 26.6, 27.2, 27.3 }
   local exact = {
     exp = math.exp, log = math.log, sin = math.sin, cos = math.cos, tanh = math.tanh,
     tan = math.tan, sinh = math.sinh, cosh = math.cosh,
     asin = math.asin, acos = math.acos, atan = math.atan,
     sigmoid = function(x) return 1 / (1 + math.exp(-x)) end,
   }
-  for _, name in ipairs { "expm1", "log1p", "erf", "exp2", "asinh", "acosh", "atanh" } do
+  for _, name in ipairs { "expm1", "log1p", "erf", "exp2", "asinh", "acosh", "atanh", "log2", "log10",
+    "erfc" } do
     exact[name] = function(x) return ffi.C[name](x) end
   end
   local limits = { exp = 1.5, log = 1.5, sin = 1.5, cos = 1.5, tan = 3, sinh = 4, cosh = 3, tanh = 4,
     expm1 = 3, log1p = 3, erf = 3, exp2 = 2, asin = 3, acos = 3, atan = 3, asinh = 3, acosh = 3, atanh = 3,
-    sigmoid = 3 }
+    sigmoid = 3, log2 = 1.5, log10 = 2.5, erfc = 2.5 }
   for name, fn in pairs(exact) do
     it(name .. " is close to libm's, at the ends of the range too", function()
       local samples = { tensor.tensor(ends, { dtype = "float64" }), random(1201, 1) * 2 - 1,
         random(1201, 2) * 1400 - 700, (random(1201, 3) * 60 - 30):exp2(), 1 + random(1001, 4) * 1e-6,
-        (random(1001, 5) * 1e9):round() * math.pi / 2 }
+        (random(1001, 5) * 1e9):round() * math.pi / 2, random(1001, 15) * 28 }
       for _, x in ipairs(samples) do
         local got, strided, from = x[name](x):totable(), apart(x)[name](apart(x)):totable(), x:totable()
         for i, v in ipairs(got) do
@@ -91,6 +93,28 @@ describe("float64 pow", function()
         holds(2, 53, -1021, "pow " .. power, v, from[i] ^ power, from[i])
         holds(2, 53, -1021, "pow " .. power, each[i], from[i] ^ power, from[i])
         assert.is_true(alike(v, strided[i]))
+      end
+    end
+  end)
+
+  it("has the results of pow for any two numbers", function()
+    local special = { 0, -0.0, inf, -inf, nan, 1, -1, 0.5, -0.5, 2, -3, 1e-310, -5e-324, 1e300, 0.9999999,
+      2 ^ 53,
+      -2 ^ 53 - 2, 2 ^ 52 + 1 }
+    local ends = tensor.tensor(special, { dtype = "float64" })
+    local got = ends:unsqueeze(2):pow(ends):totable()
+    for i, a in ipairs(special) do
+      for j, b in ipairs(special) do holds(1, 53, -1021, "pow " .. b, got[i][j], a ^ b, a) end
+    end
+    local samples = {
+      { (random(2001, 16) * 1400 - 700):exp(), random(2001, 17) * 2.2 - 1.1 },
+      { 1 + (random(2001, 18) - 0.5) * 1e-3, random(2001, 19) * 1e6 - 5e5 },
+      { (random(2001, 20) * -100):exp(), 7.2 + random(2001, 21) * 0.3 },
+    }
+    for _, sample in ipairs(samples) do
+      local x, y = sample[1]:totable(), sample[2]:totable()
+      for i, v in ipairs(sample[1]:pow(sample[2]):totable()) do
+        holds(1.5, 53, -1021, "pow " .. y[i], v, x[i] ^ y[i], x[i])
       end
     end
   end)
