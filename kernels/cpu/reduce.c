@@ -50,11 +50,11 @@ ax_group ax_cpu_group(const ax_split *s, int64_t t)
     p = g.first;
   }
   g.in = s->in + ax_dims_at(&s->kept, p, s->kept.n);
-  for (int k = s->kept.n - 1; k >= 0; k--) {
+  for (int k = s->kept.n - 1; k > 0; k--) {
     at_out += p % s->kept.shape[k] * s->kept.out[k];
     p /= s->kept.shape[k];
   }
-  g.out = s->out + at_out;
+  g.out = s->out + at_out + (s->kept.n > 0 ? p * s->kept.out[0] : 0);
   return g;
 }
 
@@ -73,11 +73,13 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
 
 #define RUN 512 /* elements added in float32 */
 
-/* 32 running sums, combined in a fixed order that is equal for every processor level. */
+/* 32 running sums, combined in a fixed order that is equal for every processor level.  They stay in
+ * registers as long as what is left of a row is added elsewhere. */
 #define LANES 32
-#define FOLD(w) \
+#define FOLD(w) FOLD_BY(+=, w)
+#define FOLD_BY(op, w) \
   AX_SIMD \
-  for (int j = 0; j < w; j++) lane[j] += lane[j + w];
+  for (int j = 0; j < w; j++) lane[j] op lane[j + w];
 #define SUM_RUN(name, T, LOAD) \
   static inline float name(const T *p, int64_t n) \
   { \
@@ -132,69 +134,72 @@ static void row_bf16(const char *p, int64_t stride, int64_t n, total *to)
 
 static void row_f64(const char *p, int64_t stride, int64_t n, total *to)
 {
-  double lane[8] = { 0 };
+  double lane[LANES] = { 0 }, rest = 0;
   int64_t i = 0;
 
   if (stride == sizeof(double)) {
     const double *x = (const double *)p;
-    for (; i + 8 <= n; i += 8) {
+    for (; i + LANES <= n; i += LANES) {
       AX_SIMD
-      for (int j = 0; j < 8; j++) lane[j] += x[i + j];
+      for (int j = 0; j < LANES; j++) lane[j] += x[i + j];
     }
+    FOLD(16) FOLD(8) FOLD(4) FOLD(2) FOLD(1)
   }
-  for (; i < n; i++) lane[0] += *(const double *)(p + i * stride);
-  to->d += ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+  for (; i < n; i++) rest += *(const double *)(p + i * stride);
+  to->d += lane[0] + rest;
 }
 
 /* Sums of integers and counts of nonzero elements, which do not depend on the order. */
 #define ROW_INT(name, T, expr) \
   static void row_##name(const char *p, int64_t stride, int64_t n, total *to) \
   { \
-    uint64_t s = 0; \
+    uint64_t lane[LANES] = { 0 }, rest = 0; \
+    int64_t i = 0; \
     if (stride == sizeof(T)) { \
-      const T *v = (const T *)p; \
-      for (int64_t i = 0; i < n; i++) { \
-        const T x = v[i]; \
-        s += (uint64_t)(expr); \
+      for (; i + LANES <= n; i += LANES) { \
+        const T *v = (const T *)p + i; \
+        AX_SIMD \
+        for (int j = 0; j < LANES; j++) { \
+          const T x = v[j]; \
+          lane[j] += (uint64_t)(expr); \
+        } \
       } \
-    } else \
-      for (int64_t i = 0; i < n; i++) { \
-        const T x = *(const T *)(p + i * stride); \
-        s += (uint64_t)(expr); \
-      } \
-    to->i = (int64_t)((uint64_t)to->i + s); \
+      FOLD(16) FOLD(8) FOLD(4) FOLD(2) FOLD(1) \
+    } \
+    for (; i < n; i++) { \
+      const T x = *(const T *)(p + i * stride); \
+      rest += (uint64_t)(expr); \
+    } \
+    to->u += lane[0] + rest; \
   }
 
-/* Rows come in blocks of at most 64, so that float32 sums stay short. */
-#define COLUMNS_BEGIN(name, A) \
+/* Rows come in blocks of at most 64, so that float32 sums stay short.  Four of them are added
+ * between a load and a store of the sums. */
+#define COLUMNS(name, A, T, expr, field, type) \
+  static inline A element_##name(T x) { return expr; } \
   static void column_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, \
                             total *to) \
   { \
     A sum[AX_TILE] = { 0 }; \
-    for (int64_t r = 0; r < rows; r++) { \
-      const char *row = p + at[r];
-#define COLUMNS_ADD(T, expr) \
-  if (stride == sizeof(T)) { \
-    const T *v = (const T *)row; \
-    AX_SIMD \
-    for (int64_t j = 0; j < n; j++) { \
-      const T x = v[j]; \
-      sum[j] += expr; \
+    int64_t r = 0; \
+    for (; stride == sizeof(T) && r + 4 <= rows; r += 4) { \
+      const T *a = (const T *)(p + at[r]), *b = (const T *)(p + at[r + 1]), *c = (const T *)(p + at[r + 2]), \
+              *d = (const T *)(p + at[r + 3]); \
+      AX_SIMD \
+      for (int64_t j = 0; j < n; j++) \
+        sum[j] = (((sum[j] + element_##name(a[j])) + element_##name(b[j])) + element_##name(c[j])) + \
+                 element_##name(d[j]); \
     } \
-  } else \
-    for (int64_t j = 0; j < n; j++) { \
-      const T x = *(const T *)(row + j * stride); \
-      sum[j] += expr; \
-    }
-#define COLUMNS_END(field, type) \
-  } \
-  for (int64_t j = 0; j < n; j++) to[j].field = (type)to[j].field + sum[j]; \
+    for (; r < rows; r++) { \
+      const char *row = p + at[r]; \
+      if (stride == sizeof(T)) { \
+        AX_SIMD \
+        for (int64_t j = 0; j < n; j++) sum[j] += element_##name(((const T *)row)[j]); \
+      } else \
+        for (int64_t j = 0; j < n; j++) sum[j] += element_##name(*(const T *)(row + j * stride)); \
+    } \
+    for (int64_t j = 0; j < n; j++) to[j].field = (type)to[j].field + sum[j]; \
   }
-
-#define COLUMNS(name, T, from, expr, field, type) \
-  COLUMNS_BEGIN(name, T) \
-  COLUMNS_ADD(from, expr) \
-  COLUMNS_END(field, type)
 
 COLUMNS(f32, float, float, x, d, double)
 COLUMNS(f64, double, double, x, d, double)
@@ -217,29 +222,34 @@ INT_PAIR(count_f64, double, x != 0)
 
 /* ---- products */
 
-#define FACTORS 16 /* running products of a row, combined in a fixed order */
 #define PRODUCTS(name, T, A, field, LOAD) \
   static void row_prod_##name(const char *p, int64_t stride, int64_t n, total *to) \
   { \
-    A lane[FACTORS]; \
+    A lane[LANES], rest = 1; \
     int64_t i = 0; \
-    for (int j = 0; j < FACTORS; j++) lane[j] = 1; \
+    for (int j = 0; j < LANES; j++) lane[j] = 1; \
     if (stride == sizeof(T)) { \
       const T *x = (const T *)p; \
-      for (; i + FACTORS <= n; i += FACTORS) { \
+      for (; i + LANES <= n; i += LANES) { \
         AX_SIMD \
-        for (int j = 0; j < FACTORS; j++) lane[j] *= (A)LOAD(x[i + j]); \
+        for (int j = 0; j < LANES; j++) lane[j] *= (A)LOAD(x[i + j]); \
       } \
     } \
-    for (; i < n; i++) lane[0] *= (A)LOAD(*(const T *)(p + i * stride)); \
-    for (int w = FACTORS / 2; w > 0; w /= 2) \
-      for (int j = 0; j < w; j++) lane[j] *= lane[j + w]; \
-    to->field *= lane[0]; \
+    for (; i < n; i++) rest *= (A)LOAD(*(const T *)(p + i * stride)); \
+    FOLD_BY(*=, 16) FOLD_BY(*=, 8) FOLD_BY(*=, 4) FOLD_BY(*=, 2) FOLD_BY(*=, 1) to->field *= lane[0] * rest; \
   } \
   static void column_prod_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, \
                                  total *to) \
   { \
-    for (int64_t r = 0; r < rows; r++) { \
+    int64_t r = 0; \
+    for (; stride == sizeof(T) && r + 4 <= rows; r += 4) { \
+      const T *a = (const T *)(p + at[r]), *b = (const T *)(p + at[r + 1]), *c = (const T *)(p + at[r + 2]), \
+              *d = (const T *)(p + at[r + 3]); \
+      AX_SIMD \
+      for (int64_t j = 0; j < n; j++) \
+        to[j].field = (((to[j].field * (A)LOAD(a[j])) * (A)LOAD(b[j])) * (A)LOAD(c[j])) * (A)LOAD(d[j]); \
+    } \
+    for (; r < rows; r++) { \
       const char *row = p + at[r]; \
       if (stride == sizeof(T)) { \
         AX_SIMD \
@@ -287,8 +297,10 @@ static void add_range(const job *j, const ax_group *g, int64_t lo, int64_t hi, t
       return;
     }
     while (lo < hi) {
-      const int64_t x = lo % r->shape[last], left = r->shape[last] - x, n = left < hi - lo ? left : hi - lo;
-      j->add.row(g->in + ax_dims_at(r, lo / r->shape[last], last) + x * r->in[last], r->in[last], n, to);
+      const int64_t x = last ? lo % r->shape[last] : lo, left = r->shape[last] - x,
+                    n = left < hi - lo ? left : hi - lo;
+      j->add.row(g->in + (last ? ax_dims_at(r, lo / r->shape[last], last) : 0) + x * r->in[last], r->in[last],
+                 n, to);
       lo += n;
     }
     return;
@@ -355,10 +367,11 @@ static void reduce_range(int64_t lo, int64_t hi, void *ud)
   total to[AX_TILE];
 
   for (int64_t p = lo; p < hi; p++) {
-    const ax_group g = ax_cpu_group(&j->s, p / j->s.chunks);
-    total *sums = j->partial ? j->partial + p % j->s.chunks * j->s.kept.count + g.first : to;
-    int64_t from, until;
-    ax_chunk_bounds(&j->s, p % j->s.chunks, &from, &until);
+    const int64_t tile = j->s.chunks == 1 ? p : p / j->s.chunks, chunk = p - tile * j->s.chunks;
+    const ax_group g = ax_cpu_group(&j->s, tile);
+    total *sums = j->partial ? j->partial + chunk * j->s.kept.count + g.first : to;
+    int64_t from = 0, until = j->s.reduced.count;
+    if (j->s.chunks > 1) ax_chunk_bounds(&j->s, chunk, &from, &until);
     begin(j, sums, g.n);
     add_range(j, &g, from, until, sums);
     if (j->partial) continue;

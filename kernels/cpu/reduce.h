@@ -35,15 +35,16 @@ typedef struct ax_split {
 
 void ax_cpu_split(const ax_iter *it, ax_split *s);
 
-/* The byte offset in the input of position p (row-major count). */
+/* The byte offset in the input of position p (row-major count).  Divisions take as long as a short
+ * row: the outermost dim has none. */
 static inline int64_t ax_dims_at(const ax_dims *d, int64_t p, int ndim)
 {
   int64_t at = 0;
-  for (int k = ndim - 1; k >= 0; k--) {
+  for (int k = ndim - 1; k > 0; k--) {
     at += p % d->shape[k] * d->in[k];
     p /= d->shape[k];
   }
-  return at;
+  return ndim > 0 ? at + p * d->in[0] : at;
 }
 
 /* Group t: the position of its first result among all, its place in the input and output, and its
