@@ -82,15 +82,19 @@ end
 -- The distances of rows of two float64 stacks, by |x|^2 + |y|^2 - 2 x y. nil where that would not
 -- be exact: numbers that are not finite, or many pairs that are near.
 local function by_products(x, y)
-  local scale = x:square():sum(-1, true) + y:square():sum(-1, true):transpose(-1, -2)
-  if not scale:isfinite():all():item() then return nil end
-  local squares = scale - 2 * x:matmul(y:transpose(-1, -2))
-  local places = squares:le(scale * NEAR):nonzero()
+  local x2, y2 = x:square():sum(-1, true), y:square():sum(-1, true)
+  if not (x2:isfinite():all():item() and y2:isfinite():all():item()) then return nil end
+  -- one product adds up all three terms
+  local left, right = core.cat({ x * -2, x2, core.ones_like(x2) },
+    -1), core.cat({ y, core.ones_like(y2), y2 }, -1)
+  local squares = left:matmul(right:transpose(-1, -2))
+  if squares:min():item() > NEAR * (x2:max():item() + y2:max():item()) then return squares:sqrt_() end
+  local places = squares:le((x2 + y2:transpose(-1, -2)) * NEAR):nonzero()
   if places:size(1) > squares:numel() / 8 then return nil end
   local at = {}
   for d = 1, places:size(2) do at[d] = places:select(2, d) end
   if places:size(1) > 0 then squares:index_put_(at, differences(x, y, at)) end
-  return squares:sqrt()
+  return squares:sqrt_()
 end
 
 -- Both in float64, around the mean row of the second.
