@@ -8,9 +8,11 @@
 
 enum { AX_SCAN_THREADS = 256, AX_SCAN_CHUNK = 2048 };
 
-/* The sum of the values of all threads up to this one; *total: the sum over all threads.  `shared`:
- * 32 places. */
-template <class T> static __device__ __forceinline__ T ax_cuda_block_scan(T v, T *shared, T *total)
+/* The sum of the values of all threads up to this one; *total: the sum over all threads; *ahead,
+ * unless it is NULL: the sum of the values of the threads before this one.  That is not the
+ * difference of the others: an infinity or a NaN here must not reach it.  `shared`: 32 places. */
+template <class T>
+static __device__ __forceinline__ T ax_cuda_block_scan(T v, T *shared, T *total, T *ahead = NULL)
 {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   T before = 0, all = 0;
@@ -26,6 +28,10 @@ template <class T> static __device__ __forceinline__ T ax_cuda_block_scan(T v, T
     all += shared[w];
   }
   *total = all;
+  if (ahead) {
+    const T former = __shfl_up_sync(0xffffffffu, v, 1);
+    *ahead = lane ? before + former : before;
+  }
   return before + v;
 }
 
@@ -51,12 +57,11 @@ template <class T> static __global__ void ax_cuda_scan_chunks(T *sums, int64_t l
 {
   __shared__ T shared[32];
   for (int64_t line = blockIdx.x; line < lines; line += gridDim.x) {
-    T carry = 0, total;
+    T carry = 0, total, ahead;
     for (int64_t lo = 0; lo < chunks; lo += blockDim.x) {
       const int64_t i = lo + threadIdx.x;
-      const T own = i < chunks ? sums[line * chunks + i] : (T)0,
-              up_to = ax_cuda_block_scan(own, shared, &total);
-      if (i < chunks) sums[line * chunks + i] = carry + (up_to - own);
+      ax_cuda_block_scan(i < chunks ? sums[line * chunks + i] : (T)0, shared, &total, &ahead);
+      if (i < chunks) sums[line * chunks + i] = carry + ahead;
       carry += total;
     }
   }

@@ -278,6 +278,17 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       local x = tensor.randn(unpack(shape))
       against("cumsum", function(v) return v:cumsum(2) end, { x }, 1e-5)
     end
+    -- what is in front of an infinity or a NaN is finite, in its chunk too
+    for _, odd in ipairs { 1 / 0, -1 / 0, 0 / 0 } do
+      for _, n in ipairs { 1900, 5001, 300000 } do
+        local x = tensor.randn(n)
+        x[n - 900] = odd
+        local y = x:to(D):cumsum(1):to("cpu")
+        assert.is_true(y:narrow(1, 1, n - 901):isfinite():all():item())
+        assert.is_false(y:narrow(1, n - 900, 901):isfinite():any():item())
+        against("cumsum", function(v) return v:cumsum(1):narrow(1, 1, n - 901) end, { x }, 1e-5)
+      end
+    end
     local x = tensor.randint(-9, 9, { 2, 3000 })
     same("integers", x:to(D):cumsum(2), x:cumsum(2))
     local mask = tensor.rand(7000):gt(0.7)
