@@ -49,6 +49,12 @@ local ENDLESS = [[
   end)
 ]]
 
+-- A kernel that ends in so many seconds.
+local BUSY = [[
+  ffi.cdef "void ax_emulated_busy(double seconds);"
+  local function busy(time) ffi.load(os.getenv "ACCEL_CUDA_PLUGIN").ax_emulated_busy(time) end
+]]
+
 --- The seconds that a rank's own clock counted.
 local function seconds(err, what)
   return tonumber(err:match(what .. ", after (%d+) s: ")) or error("no time in:\n" .. err)
@@ -126,6 +132,35 @@ describe("the watchdog of a rank with a GPU", function()
     assert.matches("rank 0 of 2 failed: collective #%d+, all_reduce[^\n]+ has waited %d+%.%d s for rank 1",
       err)
     assert.is_true(took < 45)
+  end)
+
+  -- A call of NCCL that takes its time, as the first of a kind does, comes before the collective is
+  -- in the stream; the computation that it waits for comes after.
+  it("does not count computation before a collective, however long it is", function()
+    local out = assert(gpu_ranks.on(2, START .. BUSY .. [[
+      busy(4)
+      x = x * 1
+      core.dist.all_reduce(x, "sum")
+      sleep(5)
+      check(x:sum():item() == 16)
+      print("done " .. rank)
+    ]], { env = { ACCEL_FAKE_NCCL = "slow:0:1" }, seconds = 90,
+      launch = { "--timeout", "1.5", "--stall_report", "0.7" } }))
+    assert.matches("done 0", out)
+    assert.matches("done 1", out)
+  end)
+
+  it("ends one that hangs behind a computation, its time counted from the computation's end", function()
+    local err = fails(BUSY .. [[
+      busy(4)
+      if rank == 1 then
+        core.dist.all_reduce(x, "sum")
+        sleep(60)
+      end
+    ]] .. ENDLESS, { fake = "slow:0:1,hang:1:1" })
+    assert.matches("rank 0, launching, after %d+ s: [^\n]*all_reduce%(float32, 4 elements, sum, on the " ..
+      "GPU%) at [^\n]*, has waited %d+%.%d s for the GPUs and the links between them", err)
+    assert.is_true(seconds(err, "rank 0, launching") >= 4, err)
   end)
 
   it("raises what NCCL reports", function()

@@ -8,9 +8,10 @@
  * or go wrong in NCCL.  A communicator that does not block puts an operation into its stream only
  * after it was asked a few times whether it is done, as NCCL may.
  *
- * $ACCEL_FAKE_NCCL = "KIND:RANK:K" lets operation K (from 0) of a rank go wrong: "hang", it never
- * goes on; "stuck", its call does not return before the communicator is aborted; "deaf", nor then;
- * "error", the communicator fails; "die", the process is killed.
+ * $ACCEL_FAKE_NCCL = "KIND:RANK:K,..." lets operation K (from 0) of a rank go wrong: "hang", it
+ * never goes on; "stuck", its call does not return before the communicator is aborted; "deaf", nor
+ * then; "slow", its call takes half a second; "error", the communicator fails; "die", the process
+ * is killed.
  *
  * The id names a memfd of the process that made it.  Each rank has two slots in it, used in turn;
  * operation k (from 0, of a communicator) may fill its slot when all ranks are done with operation

@@ -103,12 +103,16 @@ static bool spoil(ncclComm *c, const std::string &why)
 /* Whether operation k of this rank goes wrong in this way. */
 static bool goes_wrong(const char *kind, const ncclComm *c, uint64_t k)
 {
-  static const char *const text = getenv("ACCEL_FAKE_NCCL");
   const size_t n = strlen(kind);
   int rank;
   unsigned long long at;
-  return text && strncmp(text, kind, n) == 0 && sscanf(text + n, ":%d:%llu", &rank, &at) == 2 &&
-         rank == c->rank && at == k;
+  for (const char *text = getenv("ACCEL_FAKE_NCCL"); text; text = strchr(text, ',')) {
+    if (*text == ',') text++;
+    if (strncmp(text, kind, n) == 0 && sscanf(text + n, ":%d:%llu", &rank, &at) == 2 && rank == c->rank &&
+        at == k)
+      return true;
+  }
+  return false;
 }
 
 struct collective {
@@ -210,6 +214,7 @@ static std::function<bool()> begun(const operation &o)
 {
   auto op = std::make_shared<collective>(collective{ o, o.comm->issued++, false });
   if (goes_wrong("die", o.comm, op->k)) kill(getpid(), SIGKILL);
+  if (goes_wrong("slow", o.comm, op->k)) usleep(500000);
   while (goes_wrong("stuck", o.comm, op->k) && !o.comm->aborted) usleep(1000);
   while (goes_wrong("deaf", o.comm, op->k)) usleep(1000);
   return [op]() { return op->step(); };

@@ -2,6 +2,7 @@
  * and the runtime's functions for streams and events.  See emulate.h. */
 #include "runtime.h"
 
+#include <chrono>
 #include <stdlib.h>
 #include <thread>
 #include <unistd.h>
@@ -190,6 +191,21 @@ extern "C" __attribute__((visibility("default"))) void ax_emulated_schedule(unsi
   ax_emulate_run_all();
   schedule = seed;
   draws = seed;
+}
+
+/* For specs: a kernel in the computing stream of the thread's device that ends in so many
+ * seconds. */
+extern "C" __attribute__((visibility("default"))) void ax_emulated_busy(double seconds)
+{
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  cudaStream_t stream = NULL;
+  {
+    ax_emulate_holding held(ax_emulate_lock);
+    for (ax_emulated_stream *s : streams)
+      if (s->first && s->device == ax_emulate_device) stream = s;
+  }
+  ax_emulate_library_poll(stream,
+                          [end]() { return [end]() { return std::chrono::steady_clock::now() >= end; }; });
 }
 
 /* ---- for stand-ins of libraries */
