@@ -48,9 +48,9 @@ AX_API void ax_memory_reset_peak(void);
  * ranks here). */
 AX_API void ax_memory_set_limit(int64_t bytes);
 AX_API void ax_memory_empty_cache(void);
-/* Called before an allocation of `wanted` bytes fails, with attempt 0, 1, 2 ... until the
- * allocation succeeds or the hook returns false: there is nothing more that it can do.  (The host
- * collects Lua garbage there, harder with each attempt.)  NULL: none. */
+/* Sets what is called before an allocation of `wanted` bytes fails.  The allocation is tried again
+ * after each call; `attempt` counts them from 0.  The hook returns false when it can free nothing
+ * more.  (The host collects Lua garbage there, harder with each attempt.)  NULL: none. */
 AX_API void ax_memory_set_hook(bool (*hook)(size_t wanted, int attempt));
 AX_API void ax_memory_count_collection(void); /* the host ran a collection for us */
 /* Live bytes plus a share for structures, without a lock: the binding looks at it on every call. */
@@ -105,10 +105,10 @@ AX_API ax_status ax_tensor_zeros_on(ax_device device, ax_dtype dtype, int ndim, 
 AX_API ax_status ax_tensor_pinned(ax_tensor *t, ax_tensor **out);
 /* New reference to t's elements on the CPU, contiguous: t itself if it is so. */
 AX_API ax_status ax_tensor_bring(ax_tensor *t, ax_tensor **out);
-/* Starts moving t, which is on the CPU, to `to`, in parallel with what that device is computing:
- * new reference, not to be used before ax_device_arrive with *ticket.  t has been read on return
- * unless it is pinned (then: when it has arrived).  *out NULL with AX_OK: this device cannot, or
- * has no room; move it with ax_run(AX_OP_TO_DEVICE).  No gradient is recorded. */
+/* Starts moving t, which is on the CPU, to `to`, in parallel with what that device is computing.
+ * *out is a new reference, not to be used before ax_device_arrive with *ticket.  t has been read on
+ * return; a pinned t is read until the result has arrived.  No gradient is recorded.
+ * *out NULL with AX_OK: this device cannot, or has no room; move t with ax_run(AX_OP_TO_DEVICE). */
 AX_API ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *ticket);
 /* Orders work queued on `d` from now on after all sends up to this ticket.  Only the device
  * waits. */
@@ -264,9 +264,10 @@ typedef ax_status (*ax_hook_fn)(void *ud, ax_tensor *grad, ax_tensor **replaceme
 AX_API ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(void *), void *ud,
                              uint64_t *id);
 AX_API void ax_hook_remove(ax_tensor *t, uint64_t id);
-/* What a leaf's hooks need may live beside the leaf's object in a script, which can die before a
- * graph that has the leaf in it.  `hold` is called when a leaf with hooks gets into a graph;
- * *drop(*ud) when no graph has it any more.  *drop may stay NULL. */
+/* Sets who keeps alive what the hooks of leaves need.  It may live beside the leaf's object in a
+ * script, and that object can die before a graph that has the leaf in it.  `hold` is called when a
+ * leaf with hooks gets into a graph.  *drop(*ud) is called when no graph has the leaf any more;
+ * *drop may stay NULL. */
 typedef ax_status (*ax_leaf_holder)(ax_tensor *leaf, void (**drop)(void *), void **ud);
 AX_API void ax_leaf_set_holder(ax_leaf_holder hold);
 
@@ -355,9 +356,10 @@ AX_API ax_status ax_clip_all(int n, ax_tensor *const *list, double max_norm, ax_
 /* Divides every element by scale, and writes 1 to found where one of them is then infinite or NaN;
  * else found stays.  Both float32 of one element, on the tensors' device. */
 AX_API ax_status ax_unscale_all(int n, ax_tensor *const *list, ax_tensor *scale, ax_tensor *found);
-/* torch's rule for the loss scale.  state: float64, { scale, clean steps since it changed }.  found
- * (float32, one element) non-zero: the scale times backoff, counted from 0 again; else one more
- * clean step, and after `interval` of them the scale times growth where float32 holds that. */
+/* Updates the loss scale by PyTorch's rule.  state: float64, { scale, clean steps since it
+ * changed }.  found: float32, one element.  Where it is not 0, the scale is multiplied by `backoff`
+ * and the count begins at 0.  Else the step counts as clean; after `interval` of them the scale is
+ * multiplied by `growth`, if float32 holds the product, and the count begins at 0. */
 AX_API ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double growth, double backoff,
                                  int64_t interval);
 

@@ -101,9 +101,9 @@ AX_API bool ax_flat_is_watched(const ax_flat *f, int bucket);
  * one, and writes the presence.  *current false: a parameter has left the layout, and nothing may
  * be reduced. */
 AX_API ax_status ax_flat_collect(ax_flat *f, int bucket, bool *current);
-/* Called after the reduction of the presence: a parameter without a gradient on this rank, but with
- * one on another, gets the contents of its slot.  again: the presence that was read before still
- * holds, and the call does not wait for the device. */
+/* Gives a parameter that has a gradient on another rank alone the contents of its slot.  Called
+ * after the reduction of the presence.  again: the presence that was read before still holds, and
+ * the call does not wait for the device. */
 AX_API ax_status ax_flat_adopt(ax_flat *f, bool again);
 
 /* ---- optimizer groups */
