@@ -218,6 +218,7 @@ static inline ax_arg call(ax_grad *c, ax_op op, int n, const ax_arg *v, const ax
     if (v[k].integral) args.integral |= 1u << k;
   }
   const ax_status st = ax_run(op, &args, results);
+  for (int k = 1; k < AX_MAX_OUT; k++) ax_tensor_release(results[k]);
   return keep(c, st, results[0]);
 }
 
