@@ -58,6 +58,26 @@ local function check_gradient(name, case, layout, order)
   gradcheck[order](name .. ", " .. layout, function(...) return case.call(inputs(...)) end, leaves)
 end
 
+-- The structures that are alive when nothing but the case holds any.
+local function held()
+  collectgarbage()
+  collectgarbage()
+  return core.memory_stats().structs
+end
+
+local function differentiate(case)
+  local leaves, inputs = build(case, "contiguous")
+  for _, leaf in ipairs(leaves) do leaf:requires_grad_() end
+  local total
+  for _, result in ipairs { case.call(inputs(unpack(leaves))) } do
+    if result.requires_grad then
+      if result:is_complex() then result = result:abs() end
+      total = total and total + result:sum() or result:sum()
+    end
+  end
+  if total then total:backward() end
+end
+
 describe("the op table", function()
   for _, row in ipairs(core.ops()) do
     local case = cases[row.name]
@@ -78,6 +98,14 @@ describe("the op table", function()
         if differentiable and not case.exact and not case.no_differences then
           it(("%s, %s: gradient"):format(row.name, layout),
             function() check_gradient(row.name, case, layout, "first") end)
+          if layout == "contiguous" then
+            it(row.name .. ": its gradient lets go of what it made", function()
+              differentiate(case)
+              local before = held()
+              for _ = 1, 3 do differentiate(case) end
+              assert.equal(before, held())
+            end)
+          end
           if case.once then -- the fused row that raises
             it(("%s, %s: the gradient's gradient is refused by name"):format(row.name, layout), function()
               local ok, err = pcall(check_gradient, row.name, case, layout, "second")
