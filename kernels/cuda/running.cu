@@ -15,22 +15,63 @@ struct lines {
   }
 };
 
-template <class S> struct product {
-  typedef double T;
-  static __device__ __forceinline__ T read(S x) { return (T)ax_cuda_load(x); }
-};
-template <> struct product<int64_t> {
+struct multiply_int64 {
   typedef uint64_t T;
-  static __device__ __forceinline__ T read(int64_t x) { return (T)x; }
+  const int64_t *x;
+  int64_t *y;
+  __device__ __forceinline__ T none() const { return 1; }
+  __device__ __forceinline__ T load(int64_t at, int64_t) const { return (T)x[at]; }
+  __device__ __forceinline__ T join(T a, T b) const { return a * b; }
+  __device__ __forceinline__ void store(int64_t at, T v) const { y[at] = (int64_t)v; }
 };
+
+/* A product of a run of a line may leave float64's range though the running product does not, so it
+ * is kept as m * 2^e.  A running product that has left the range stays an infinity, or 0, as it
+ * does where numbers are multiplied one by one: `low` and `high` are the least and the largest
+ * exponent of the running products within the run.  They may be too large by one for each join that
+ * made them, so MOST has room for 40.  Exponents are cut off at FAR, where any running product has
+ * left the range. */
 template <class S> struct multiply {
-  typedef typename product<S>::T T;
+  enum { FAR = 1 << 28, MOST = 1024 + 40, LEAST = -1074 };
+  struct T {
+    double m; /* 0.5 <= |m| < 1, or 0, an infinity, NaN */
+    int e, low, high;
+  };
   const S *x;
   S *y;
-  __device__ __forceinline__ T none() const { return (T)1; }
-  __device__ __forceinline__ T load(int64_t at, int64_t) const { return product<S>::read(x[at]); }
-  __device__ __forceinline__ T join(T a, T b) const { return a * b; }
-  __device__ __forceinline__ void store(int64_t at, T v) const { y[at] = ax_cuda_store<S>(v); }
+  static __device__ __forceinline__ bool plain(double m) { return m != 0 && m - m == 0; }
+  static __device__ __forceinline__ int lesser(int a, int b) { return a < b ? a : b; }
+  static __device__ __forceinline__ int greater(int a, int b) { return a > b ? a : b; }
+  static __device__ __forceinline__ int sum(int a, int b) { return lesser(greater(a + b, -FAR), FAR); }
+  __device__ __forceinline__ T none() const { return T{ 0.5, 1, FAR, -FAR }; }
+  __device__ __forceinline__ T load(int64_t at, int64_t) const
+  {
+    const double v = (double)ax_cuda_load(x[at]);
+    int e = 0;
+    if (!plain(v)) return T{ v, 0, FAR, -FAR };
+    const double m = frexp(v, &e);
+    return T{ m, e, e, e };
+  }
+  __device__ __forceinline__ T join(T a, T b) const /* b comes after a */
+  {
+    T c = { a.m * b.m, 0, a.low, a.high };
+    if (plain(a.m)) {
+      c.low = lesser(a.low, sum(a.e, b.low));
+      c.high = greater(a.high, sum(a.e, b.high));
+    }
+    if (!plain(c.m)) return c;
+    const bool small = fabs(c.m) < 0.5;
+    if (small) c.m *= 2;
+    c.e = sum(a.e, b.e) - small;
+    return c;
+  }
+  __device__ __forceinline__ void store(int64_t at, T v) const
+  {
+    double r = plain(v.m) ? ldexp(v.m, v.e) : v.m;
+    if (v.high > MOST) r = v.m * (double)INFINITY;
+    else if (v.low < LEAST) r = v.m * 0;
+    y[at] = ax_cuda_store<S>(r);
+  }
 };
 
 /* sign 1: the largest; -1: the smallest. */
@@ -139,7 +180,7 @@ AX_CUDA_KERNEL(_cumprod)
   const int64_t dim = call->a->cumprod_of.dim;
   if (y->numel == 0) return AX_OK;
   if (y->dtype == AX_I64)
-    return run(call, dim, multiply<int64_t>{ ax_cuda_data<int64_t>(x), ax_cuda_data<int64_t>(y) });
+    return run(call, dim, multiply_int64{ ax_cuda_data<int64_t>(x), ax_cuda_data<int64_t>(y) });
   return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return run(call, dim, multiply<S>{ ax_cuda_data<S>(x), ax_cuda_data<S>(y) });

@@ -291,6 +291,23 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     end
     local x = tensor.randint(-9, 9, { 2, 3000 })
     same("integers", x:to(D):cumsum(2), x:cumsum(2))
+    -- products of runs leave float64's range; the running product does not, or stays outside
+    local line = {}
+    for i = 1, 3000 do line[i] = i == 1 and 1e300 or (i - 2) % 32 < 16 and 2 ^ -100 or 2 ^ 100 end
+    x = tensor.tensor(line, { dtype = "float64" })
+    local ratio = x:to(D):cumprod(1):to("cpu") / x:cumprod(1)
+    assert.is_true((ratio - 1):abs():max():item() < 1e-12)
+    for name, change in pairs { infinite = { [700] = 2 ^ 1000, [702] = 2 ^ 900 }, zero = { [900] = 0 },
+      ["not a number"] = { [650] = 1 / 0, [651] = 0 }, infinity = { [40] = -1 / 0 },
+      ["far below"] = { [3] = 1e-300, [4] = 1e-300 } } do
+      local y = x:clone()
+      for at, value in pairs(change) do y[at] = value end
+      local there, here = y:to(D):cumprod(1), y:cumprod(1)
+      same("cumprod, " .. name, there:isnan(), here:isnan())
+      same("cumprod, " .. name, there:isinf(), here:isinf())
+      close("cumprod, " .. name, there:clamp(-1e3, 1e3):nan_to_num(), here:clamp(-1e3, 1e3):nan_to_num(),
+        1e-9)
+    end
     local mask = tensor.rand(7000):gt(0.7)
     same("nonzero", mask:to(D):nonzero(), mask:nonzero())
     same("masked_select", tensor.arange(7000, { device = D }):masked_select(mask:to(D)),
