@@ -69,24 +69,7 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
   X(i32, int32_t, (float)x, x, x, x, x != 0) \
   X(u8, uint8_t, x, x, x, x, x != 0)
 
-#define CAST(from, to, TI, TO, expr) \
-  static void from##_to_##to(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
-  { \
-    if (stride[0] == sizeof(TO) && stride[1] == sizeof(TI)) { \
-      const TI *p = (const TI *)data[1]; \
-      TO *out = (TO *)data[0]; \
-      AX_SIMD \
-      for (int64_t i = 0; i < n; i++) { \
-        const TI x = p[i]; \
-        out[i] = (TO)(expr); \
-      } \
-      return; \
-    } \
-    for (int64_t i = 0; i < n; i++) { \
-      const TI x = *(const TI *)(data[1] + i * stride[1]); \
-      *(TO *)(data[0] + i * stride[0]) = (TO)(expr); \
-    } \
-  }
+#define CAST(from, to, TI, TO, expr) AX_LOOP1(from##_to_##to, TO, TI, expr)
 #define ALL_CASTS(from, TI, as_float, as_double, as_i64, as_i32, as_truth) \
   CAST(from, f32, TI, float, as_float) \
   CAST(from, f64, TI, double, as_double) \

@@ -95,6 +95,18 @@ function M.one_batch(where, a, b)
   return spread(a, batch), spread(b, batch)
 end
 
+--- A factorisation (.., n, n), its pivots (.., n) and the right sides b, expanded to one batch.
+---@param name string what the factorisation is called in messages
+function M.one_batch_with_pivots(where, name, factors, pivots, b)
+  if pivots.ndim ~= factors.ndim - 1 then
+    options.fail("linalg.%s: pivots must have the shape of %s without its last dim, got %s and %s", where,
+      name, M.shape_text(pivots), M.shape_text(factors))
+  end
+  local batch, sides = M.one_batch(where, factors, b)
+  local wide = leading(batch, 1)
+  return batch, lists.same(wide, pivots.shape) and pivots or pivots:expand(wide), sides
+end
+
 --- Returns whether b holds vectors for the matrices of a, not matrices: PyTorch's rule.
 function M.holds_vectors(a, b)
   if b.ndim == 1 then return true end

@@ -122,14 +122,8 @@ M.ldl_factor_ex = reads("ldl_factor_ex", "x:T hermitian:bool=false check_errors:
 ---@return accelerate.Tensor x of b's shape
 M.ldl_solve = reads("ldl_solve", "LD:T pivots:T b:T hermitian:bool=false", function(LD, pivots, b, hermitian)
   matrix.check_square("ldl_solve", LD)
-  if pivots.ndim ~= LD.ndim - 1 then
-    options.fail("linalg.ldl_solve: pivots must have the shape of LD without its last dim, got %s and %s",
-      shape_text(pivots), shape_text(LD))
-  end
-  local matrices, sides = matrix.one_batch("ldl_solve", LD, b)
-  local wide = matrix.leading(matrices, 1)
-  if not matrix.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
-  return core._linalg.ldl_solve(matrices, pivots, sides, hermitian)
+  local matrices, rows, sides = matrix.one_batch_with_pivots("ldl_solve", "LD", LD, pivots, b)
+  return core._linalg.ldl_solve(matrices, rows, sides, hermitian)
 end)
 
 return M

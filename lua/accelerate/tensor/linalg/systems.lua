@@ -232,15 +232,9 @@ M.lu_solve = reads("lu_solve", "LU:T pivots:T b:T left:bool=true adjoint:bool=fa
     local side = left and b or b:transpose(-2, -1)
     local transposed = adjoint ~= not left
     if adjoint then LU = LU:conj() end
-    if pivots.ndim ~= LU.ndim - 1 then
-      options.fail("linalg.lu_solve: pivots must have the shape of LU without its last dim, got %s and %s",
-        shape_text(pivots), shape_text(LU))
-    end
-    local batch_lu, batch_b = matrix.one_batch("lu_solve", LU, side)
-    local wide = matrix.leading(batch_lu, 1)
-    if not matrix.same(wide, pivots.shape) then pivots = pivots:expand(wide) end
-    local x = matrix.records(LU) and solve_triangles(batch_lu, pivots, batch_b, transposed)
-      or core._linalg.lu_solve(batch_lu, pivots, batch_b, transposed)
+    local batch_lu, rows, batch_b = matrix.one_batch_with_pivots("lu_solve", "LU", LU, pivots, side)
+    local x = matrix.records(LU) and solve_triangles(batch_lu, rows, batch_b, transposed)
+      or core._linalg.lu_solve(batch_lu, rows, batch_b, transposed)
     return left and x or x:transpose(-2, -1)
   end)
 
