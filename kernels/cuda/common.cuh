@@ -36,11 +36,10 @@ int ax_cuda_multiprocessors(int device);
 /* Memory for the duration of a call, in stream order: take, launch, give back. */
 ax_status ax_cuda_take(ax_device d, size_t bytes, void **out);
 void ax_cuda_give(ax_device d, void *p, size_t bytes);
-/* Copies host data that a kernel reads, such as a table of pointers, to device memory until it is
- * given back.  In a captured step the data is constant: it is sent once, when the recording ends,
- * and lives as long as the recording.  (capture.cu) */
+/* In a captured step: device memory for host data that a kernel reads, such as a table of pointers.
+ * The data is constant: it is sent once, when the recording ends, and lives as long as the
+ * recording.  (capture.cu) */
 ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **there);
-void ax_cuda_table_give(ax_device d, void *there, size_t bytes);
 /* Clears memory in stream order. */
 ax_status ax_cuda_clear(const char *what, ax_device d, void *p, size_t bytes);
 /* Whether a step is being recorded: nothing runs then, so nothing can be waited for. */

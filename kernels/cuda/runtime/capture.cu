@@ -190,14 +190,9 @@ extern "C" const struct ax_device_capture ax_cuda_capture = { begin, end, replay
 ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **there)
 {
   graph *g = recordings[d.index];
-  ax_status st = g ? AX_OK : ax_cuda_take(d, bytes, there);
-
-  if (st != AX_OK) {
-    *there = NULL;
-    return st;
-  }
-  if (!g) return ax_cuda_memory.copy(d, *there, ax_device{ AX_CPU, 0 }, here, bytes);
   table *t = (table *)malloc(sizeof *t + bytes);
+  ax_status st;
+
   *there = NULL;
   if (!t) return ax_fail(AX_ENOMEM, "out of memory: no room for a table of a captured step");
   if ((st = take_outside(g, bytes, there)) != AX_OK) {
@@ -211,9 +206,4 @@ ax_status ax_cuda_table(ax_device d, const void *here, size_t bytes, void **ther
   memcpy(t->here, here, bytes);
   g->tables = t;
   return AX_OK;
-}
-
-void ax_cuda_table_give(ax_device d, void *there, size_t bytes)
-{
-  if (!recordings[d.index]) ax_cuda_give(d, there, bytes);
 }
