@@ -395,7 +395,7 @@ static void export_settings(const ax_plan *plan)
  * millisecond, bridge the gaps inside a step.  Beside processes that want these cores a spinning
  * thread keeps a working one out: two busy loops beside two threads make a small step take 1.6
  * times as long with 10000 rounds as with 1000. */
-static bool shared_machine(int ranks, int threads)
+static bool shared_machine(int ranks, int threads, int cores)
 {
   int running, others;
   bool busy = false;
@@ -404,7 +404,7 @@ static bool shared_machine(int ranks, int threads)
   if (!f) return false;
   if (fscanf(f, "%*f %*f %*f %d/", &running) == 1) {
     others = running > ranks ? running - ranks : 0; /* the ranks run, too */
-    busy = others + (long)ranks * threads > ax_config_cores();
+    busy = others + (long)ranks * threads > cores;
   }
   fclose(f);
   return busy;
@@ -414,7 +414,7 @@ static bool shared_machine(int ranks, int threads)
 void ax_config_export(const ax_plan *plan, int ranks)
 {
   bool given;
-  const int threads = ax_config_threads(plan, ranks, &given);
+  const int threads = ax_config_threads(plan, ranks, &given), cores = ax_config_cores();
   char text[16];
 
   snprintf(text, sizeof text, "%d", threads);
@@ -425,8 +425,8 @@ void ax_config_export(const ax_plan *plan, int ranks)
     setenv("OMP_NUM_THREADS", text, 1);
     setenv("ACCEL_RUN_THREADS", text, 1);
   }
-  if ((long)ranks * threads <= ax_config_cores() && !getenv("OMP_WAIT_POLICY"))
-    setenv("GOMP_SPINCOUNT", shared_machine(ranks, threads) ? "1000" : "10000", 0);
+  if ((long)ranks * threads <= cores && !getenv("OMP_WAIT_POLICY"))
+    setenv("GOMP_SPINCOUNT", shared_machine(ranks, threads, cores) ? "1000" : "10000", 0);
   if (!isnan(plan->set[AX_SET_gpu_ids].number)) /* numbered by bus id as nvidia-smi does, not by speed */
     setenv("CUDA_VISIBLE_DEVICES", plan->set[AX_SET_gpu_ids].text, 1),
         setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0),

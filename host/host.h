@@ -169,6 +169,8 @@ int ax_gpus_visible(void);
 
 /* Message handler: returns the error as text, with the stack once. */
 int ax_errors_handler(lua_State *L);
+/* Message handler: returns the error, a call of nil with what may have been meant. */
+int ax_errors_explain_call(lua_State *L);
 /* Adds the stack from `level` on to the text on the stack top. */
 void ax_errors_add_stack(lua_State *L, int level);
 /* Replaces the error on the stack top, when it is text, by the form to show: with hints, and with

@@ -301,27 +301,36 @@ static int run_script(lua_State *L, const ax_plan *plan)
   return ax_interp_call(L, n, 0);
 }
 
-/* Users may build with their own LuaJIT source, so its required features are checked at run
- * time. */
-static void check_build(lua_State *L)
-{
-  static const char probe[] = "if not require('ffi').abi('gc64') then return 'without GC64: it can address "
-                              "only 2 GB of Lua data' end\n"
-                              "if #setmetatable({}, { __len = function() return 1 end }) ~= 1 then return "
-                              "'without LUAJIT_ENABLE_LUA52COMPAT' end\n";
+/* The header of LuaJIT's bytecode: "\033LJ", version, flags. */
+struct header {
+  unsigned char bytes[5];
+  size_t count;
+};
+enum { TWO_SLOTS = 0x08 }; /* flag: a call's frame has two slots, which is so with GC64 */
 
-  if (luaL_loadbuffer(L, probe, sizeof probe - 1, "=check_build") != 0) lua_error(L);
-  lua_call(L, 0, 1);
-  if (lua_isstring(L, -1))
-    luaL_error(L, "the LuaJIT in this program was built %s; build the program again, with make",
-               lua_tostring(L, -1));
-  lua_pop(L, 1);
+static int keep_header(lua_State *L, const void *piece, size_t size, void *kept)
+{
+  struct header *h = kept;
+  (void)L;
+  for (size_t i = 0; i < size && h->count < sizeof h->bytes; i++)
+    h->bytes[h->count++] = ((const unsigned char *)piece)[i];
+  return 0;
 }
 
-void ax_interp_run_text(lua_State *L, const char *name, const char *text)
+/* Users may build with their own LuaJIT source, so its required features are checked at run time.
+ * rawlen is there with those of Lua 5.2. */
+static void check_build(lua_State *L)
 {
-  if (luaL_loadbuffer(L, text, strlen(text), name) != 0) lua_error(L);
-  lua_call(L, 0, 0);
+  const char *lacks = NULL;
+  struct header h = { .count = 0 };
+
+  if (luaL_loadbuffer(L, "", 0, "=check_build") != 0 || lua_dump(L, keep_header, &h) != 0) lua_error(L);
+  lua_getglobal(L, "rawlen");
+  if (!(h.bytes[4] & TWO_SLOTS)) lacks = "without GC64: it can address only 2 GB of Lua data";
+  else if (lua_isnil(L, -1)) lacks = "without LUAJIT_ENABLE_LUA52COMPAT";
+  if (lacks)
+    luaL_error(L, "the LuaJIT in this program was built %s; build the program again, with make", lacks);
+  lua_pop(L, 2);
 }
 
 /* Compiled code must be within 2 GB of the interpreter's own code.  Its memory is reserved in one
@@ -330,11 +339,19 @@ void ax_interp_run_text(lua_State *L, const char *name, const char *text)
  * would drop all compiled code again and again. */
 static void reserve_trace_memory(lua_State *L)
 {
-  static const char setup[] =
-      "jit.opt.start('sizemcode=4096', 'maxmcode=40960', 'maxtrace=8000', 'maxrecord=16000')\n"
-      "for _ = 1, 200 do end\n"; /* compiled, into the first piece */
+  static const char compiled[] = "for _ = 1, 200 do end"; /* into the first piece */
 
-  ax_interp_run_text(L, "=reserve_trace_memory", setup);
+  lua_getglobal(L, "jit");
+  lua_getfield(L, -1, "opt");
+  lua_getfield(L, -1, "start");
+  lua_pushliteral(L, "sizemcode=4096");
+  lua_pushliteral(L, "maxmcode=40960");
+  lua_pushliteral(L, "maxtrace=8000");
+  lua_pushliteral(L, "maxrecord=16000");
+  lua_call(L, 4, 0);
+  lua_pop(L, 2);
+  if (luaL_loadbuffer(L, compiled, sizeof compiled - 1, "=reserve_trace_memory") != 0) lua_error(L);
+  lua_call(L, 0, 0);
 }
 
 typedef struct job {

@@ -6,8 +6,6 @@
 
 /* Sets package.path, package.cpath and package.preload. */
 void ax_interp_set_paths(lua_State *L, const ax_plan *plan);
-/* Runs a part of the host that is written in Lua; raises what it raises. */
-void ax_interp_run_text(lua_State *L, const char *name, const char *text);
 /* standard.c: changes Lua's own library; after ax_require_open. */
 void ax_standard_open(lua_State *L);
 /* Opens accelerate.host: what notebooks need of the host, and the user's folders. */

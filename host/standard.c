@@ -73,48 +73,56 @@ static void replace_in_os(lua_State *L)
 }
 
 /* An error is explained where it is raised, because only there the stack shows what was called.  A
- * plain pcall has no message handler; this one has, and is xpcall otherwise.  The handler looks at
- * calls of nil alone: scripts use pcall to try whether a field is there, and an explanation takes
- * 50 times as long as the error.  It must not raise. */
+ * plain pcall has no message handler; this one has, and is xpcall otherwise.  It is a Lua function
+ * because the compiler follows those. */
 static void explain_in_pcall(lua_State *L)
 {
-  static const char setup[] =
-      "local plain, xpcall, require, type, find = pcall, xpcall, require, type, string.find\n"
-      "local function explained(err)\n"
-      "  if type(err) ~= 'string' or not find(err, 'attempt to call .*%(a nil value%)') then return err end\n"
-      "  local found, explain = plain(require, 'accelerate.utils.explain')\n"
-      "  return found and explain.raised(err) or err\n"
-      "end\n"
-      "function pcall(f, ...) return xpcall(f, explained, ...) end\n";
+  static const char text[] = "local xpcall, explain = xpcall, ...\n"
+                             "function pcall(f, ...) return xpcall(f, explain, ...) end\n";
 
-  ax_interp_run_text(L, "=pcall", setup);
+  if (luaL_loadbuffer(L, text, sizeof text - 1, "=pcall") != 0) lua_error(L);
+  lua_pushcfunction(L, ax_errors_explain_call);
+  lua_call(L, 1, 0);
+}
+
+/* Replaces the plain table at idx by its text.  Upvalue 2 is require. */
+static void show_table(lua_State *L, int idx)
+{
+  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_pushliteral(L, "accelerate.utils.show");
+  if (lua_pcall(L, 1, 1, 0) == 0) {
+    lua_getfield(L, -1, "pformat");
+    lua_pushvalue(L, idx);
+    lua_call(L, 1, 1);
+    lua_replace(L, idx);
+  }
+  lua_pop(L, 1);
 }
 
 /* print(x.shape) prints { 2, 3 }: a plain table is shown, as the prompt shows it, in place of its
- * address.  tostring is Lua's own. */
+ * address.  tostring is Lua's own; so is print otherwise, upvalue 1. */
+static int print(lua_State *L)
+{
+  const int n = lua_gettop(L);
+
+  luaL_checkstack(L, LUA_MINSTACK, "print");
+  for (int i = 1; i <= n; i++) {
+    if (!lua_istable(L, i)) continue;
+    if (lua_getmetatable(L, i)) lua_pop(L, 1);
+    else show_table(L, i);
+  }
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, n, 0);
+  return 0;
+}
+
 static void show_in_print(lua_State *L)
 {
-  static const char setup[] =
-      "local plain, pcall, require, type, select = print, pcall, require, type, select\n"
-      "local getmetatable = debug.getmetatable\n"
-      "local function shown(value)\n"
-      "  if type(value) ~= 'table' or getmetatable(value) then return value end\n"
-      "  local found, show = pcall(require, 'accelerate.utils.show')\n"
-      "  return found and show.pformat(value) or value\n"
-      "end\n"
-      "local function each(n, first, ...)\n"
-      "  if n < 2 then return shown(first) end\n"
-      "  return shown(first), each(n - 1, ...)\n"
-      "end\n"
-      "function print(...)\n"
-      "  local n = select('#', ...)\n"
-      "  for i = 1, n do\n"
-      "    if type((select(i, ...))) == 'table' then return plain(each(n, ...)) end\n"
-      "  end\n"
-      "  plain(...)\n"
-      "end\n";
-
-  ax_interp_run_text(L, "=print", setup);
+  lua_getglobal(L, "print");
+  lua_getglobal(L, "require");
+  lua_pushcclosure(L, print, 2);
+  lua_setglobal(L, "print");
 }
 
 void ax_standard_open(lua_State *L)
