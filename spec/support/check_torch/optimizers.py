@@ -49,7 +49,10 @@ SCHEDULERS = [
 
 
 def optimizer_request(info, options, dtype):
-    sample = Sample()
+    sample, steps = Sample(), STEPS
+    if info.optim_cls is torch.optim.LBFGS and dtype == torch.float32:
+        # the next iteration makes the rounding of the first three a thousand times as large
+        steps, options = 1, {"max_iter": 3, **options}
     torch.manual_seed(1)
     p, q = (torch.randn(4, 3, dtype=dtype, requires_grad=True) for _ in range(2))
     t = torch.randn(4, 3, dtype=dtype)
@@ -59,7 +62,7 @@ def optimizer_request(info, options, dtype):
         if isinstance(value, torch.nn.Parameter):
             raise Unsupported("a parameter as an option")
         named[name] = sample.text(value)
-    text = BODY.format(name=info.optim_cls.__name__, options=sample.options(named), steps=STEPS, sign=sign,
+    text = BODY.format(name=info.optim_cls.__name__, options=sample.options(named), steps=steps, sign=sign,
         p=sample.text(p.detach().clone().requires_grad_()), q=sample.text(q.detach().clone().requires_grad_()),
         t=sample.text(t))
     optimizer = info.optim_cls([p, q], **options)
@@ -70,7 +73,7 @@ def optimizer_request(info, options, dtype):
         loss.backward()
         return loss
 
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.step(closure)
     return sample.tensors, text, "{}", [p.detach(), q.detach()], [], \
         f"optim.{info.optim_cls.__name__}({sample.options(named)})", None, None
