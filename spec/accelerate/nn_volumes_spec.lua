@@ -170,6 +170,12 @@ describe("ctc_loss", function()
     local loss = F.ctc_loss(x:bfloat16(), int64 { { 1 }, { 2 } }, { 4, 4 }, { 1, 1 })
     assert.are.equal("float32", loss.dtype)
   end)
+
+  it("takes targets and lengths of int32 for the same loss", function()
+    local targets, full, one = int64 { { 1 }, { 2 } }, int64 { 4, 4 }, int64 { 1, 1 }
+    local loss = F.ctc_loss(x, targets:int(), full:int(), one:int())
+    assert.are.equal(F.ctc_loss(x, targets, full, one):item(), loss:item())
+  end)
 end)
 
 describe("bags", function()

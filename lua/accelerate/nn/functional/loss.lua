@@ -240,9 +240,12 @@ local CTC_ORDER = { "blank", "reduction", "zero_infinity" }
 local CTC = { blank = { "integer", default = 0, min = 0 }, reduction = REDUCTION,
   zero_infinity = { "boolean", default = false } }
 
+-- PyTorch takes int32 as well: cuDNN's kernel wants it there.
+local function as_int64(given) return core.is_tensor(given) and given.dtype == "int32" and given:long() or given end
+
 -- Lengths as a tensor beside x; those of a GPU's sequences are often on the CPU.
 local function lengths(name, given, x)
-  if core.is_tensor(given) then return core.is_tensor(x) and given:to(x.device) or given end
+  if core.is_tensor(given) then return as_int64(given):to(x.device) end
   if type(given) ~= "number" and (type(given) ~= "table" or getmetatable(given) ~= nil) then
     options.fail("ctc_loss: %s: expected a list of integers or an int64 tensor, got %s", name,
       options.show(given))
@@ -253,7 +256,7 @@ end
 --- Computes -log of the probability that log_probs read the targets, with blanks and repetitions
 --- taken out.
 ---@param log_probs accelerate.Tensor (t, n, classes) or (t, classes), as log_softmax gives them
----@param targets accelerate.Tensor int64 (n, longest), or the targets of all sequences in one row
+---@param targets accelerate.Tensor int64 or int32 (n, longest), or the targets of all sequences in one row
 ---@param input_lengths accelerate.Tensor|integer[] one for each sequence, at most t
 ---@param target_lengths accelerate.Tensor|integer[]
 ---@param ... any blank = 0 (a class, from 0), reduction = "mean" (of loss / target length), "sum"
@@ -264,7 +267,7 @@ function F.ctc_loss(log_probs, targets, input_lengths, target_lengths, ...)
   if not core.is_tensor(log_probs) then
     options.fail("ctc_loss: log_probs: expected a tensor, got %s", options.show(log_probs))
   end
-  return core.ctc_loss(log_probs, targets, lengths("input_lengths", input_lengths, log_probs),
+  return core.ctc_loss(log_probs, as_int64(targets), lengths("input_lengths", input_lengths, log_probs),
     lengths("target_lengths", target_lengths, log_probs), o.blank, o.reduction, o.zero_infinity)
 end
 
