@@ -1,6 +1,6 @@
 --- What the CPU kernels promise beyond the values of ops_spec: the same bits for any number of
 --- threads, the same random bits on every processor level, accuracy of our own functions, the
---- corners of integers, casts and NaN, products of every layout and type.
+--- corners of integers and NaN.
 local core = require "accelerate.core"
 local optim = require "accelerate.optim"
 local tensor = require "accelerate.tensor"
@@ -280,98 +280,6 @@ describe("extremes", function()
   end)
 end)
 
-describe("products", function()
-  local function plain(a, b)
-    local m, k, n = a.shape[1], a.shape[2], b.shape[2]
-    local x, y, out = a:totable(), b:totable(), {}
-    for i = 1, m do
-      out[i] = {}
-      for j = 1, n do
-        local s = 0
-        for p = 1, k do s = s + x[i][p] * y[p][j] end
-        out[i][j] = s
-      end
-    end
-    return out
-  end
-  -- the same numbers in memory of another layout
-  local layouts = {
-    rows = function(t) return t end,
-    columns = function(t) return t:t():contiguous():t() end,
-    gaps = function(t) return core.cat({ t, t }, 2):t():contiguous():t()[{ {}, { 1, t.shape[2] } }] end,
-    neither = function(t)
-      local wide = core.stack({ t, t }, 3)
-      return wide:select(3, 1)
-    end,
-  }
-
-  for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8" } do
-    it("of " .. dtype .. " in every layout", function()
-      for _, size in ipairs { { 1, 1, 1 }, { 3, 5, 2 }, { 17, 33, 70 }, { 65, 130, 9 }, { 1, 40, 7 },
-        { 40, 7, 1 } } do
-        local m, k, n = unpack(size)
-        local a = tensor.randint(0, 4, { m, k }, { generator = tensor.Generator(m) }):to(dtype)
-        local b = tensor.randint(0, 4, { k, n }, { generator = tensor.Generator(n) }):to(dtype)
-        local expected = plain(a, b)
-        if dtype == "uint8" then
-          for i = 1, m do for j = 1, n do expected[i][j] = expected[i][j] % 256 end end
-        end
-        local want = tensor.tensor(expected, { dtype = "float64" }):to(dtype)
-        for name, of_a in pairs(layouts) do
-          for other, of_b in pairs(layouts) do
-            local got = core.mm(of_a(a), of_b(b))
-            assert.is_true(got:eq(want):all():item(), ("%s %s %d x %d x %d"):format(name, other, m, k, n))
-          end
-        end
-      end
-    end)
-  end
-
-  it("with nothing to add up are zeros, and bool has none", function()
-    assert.are.same({ { 0, 0 }, { 0, 0 }, { 0, 0 } },
-      core.mm(tensor.zeros(3, 0), tensor.zeros(0, 2)):totable())
-    assert.are.same({ { 1, 2 }, { 1, 2 } },
-      core.linear(tensor.zeros(2, 0), tensor.zeros(2, 0), tensor.tensor { 1, 2 }):totable())
-    raises("bool", core.mm, tensor.ones(2, 2, { dtype = "bool" }), tensor.ones(2, 2, { dtype = "bool" }))
-  end)
-end)
-
-describe("copies", function()
-  it("transpose in tiles of any size and type", function()
-    for _, dtype in ipairs { "float32", "float64", "bfloat16", "uint8" } do
-      for _, size in ipairs { { 33, 65 }, { 100, 31 }, { 8, 200 } } do
-        local x = tensor.arange(size[1] * size[2]):remainder(200):to(dtype):view(size)
-        local y = x:t():contiguous()
-        assert.are.same(x:totable(), y:t():contiguous():totable())
-        assert.are.equal(x[3][7]:item(), y[7][3]:item())
-      end
-    end
-  end)
-
-  it("round half types to nearest even", function()
-    assert.are.same({ 1, 1.0009765625 + 0.0009765625, inf, 65504 },
-      tensor.tensor { 1 + 2 ^ -11, 1 + 3 * 2 ^ -11, 65520, 65519 }:to("float16"):double():totable())
-    assert.are.same({ 1, 1 + 2 ^ -6 },
-      tensor.tensor { 1 + 2 ^ -8, 1 + 3 * 2 ^ -8 }:to("bfloat16"):double():totable())
-  end)
-end)
-
-describe("casts to int64", function()
-  it("truncate in blocks of small numbers as beside large ones", function()
-    for _, dtype in ipairs { "float32", "float64" } do
-      local x = (tensor.randn(2500, { dtype = "float64" }) * 1e5):to(dtype)
-      local ends = { 2 ^ 31, -2 ^ 31, -2 ^ 31 - 256, 2 ^ 40, -2 ^ 62, inf, -inf, nan, -0.5, 2 ^ 31 - 128 }
-      local want = { 2 ^ 31, -2 ^ 31, -2 ^ 31 - 256, 2 ^ 40, -2 ^ 62, -2 ^ 63, -2 ^ 63, -2 ^ 63, 0,
-        2 ^ 31 - 128 }
-      local got, each = x:long():double():totable(), x:trunc():totable()
-      for i, v in ipairs(got) do assert.are.equal(each[i], v) end
-      x:narrow(1, 1, #ends):copy_(tensor.tensor(ends, { dtype = dtype }))
-      local beside = x:long():double():totable()
-      for i, v in ipairs(beside) do assert.are.equal(want[i] or got[i], v) end
-    end
-  end)
-end)
-
 describe("logical ops", function()
   it("ask whether an element is 0, in every type and in pairs of types", function()
     local values = { 0, -0.0, 1, -3, nan, inf, 1e-44, 0.5 }
@@ -471,47 +379,6 @@ describe("bfloat16", function()
   end)
 end)
 
-describe("copies that turn dims over", function()
-  -- The elements of x in the order of a permutation, read one by one.
-  local function permuted(values, shape, order)
-    local stride, step = {}, 1
-    for d = #shape, 1, -1 do stride[d], step = step, step * shape[d] end
-    local list, at = {}, {}
-    for d = 1, #shape do at[d] = 0 end
-    for i = 1, step do
-      local from = 1
-      for k, d in ipairs(order) do from = from + at[k] * stride[d] end
-      list[i] = values[from]
-      for k = #order, 1, -1 do
-        at[k] = at[k] + 1
-        if at[k] < shape[order[k]] then break end
-        at[k] = 0
-      end
-    end
-    return list
-  end
-
-  it("move each element, of every size and type", function()
-    for _, case in ipairs { { { 70, 37 }, { 2, 1 } }, { { 64, 64 }, { 2, 1 } }, { { 33, 8 }, { 2, 1 } },
-      { { 2, 3, 9, 11 }, { 1, 3, 4, 2 } }, { { 2, 9, 11, 3 }, { 1, 4, 2, 3 } },
-      { { 3, 7, 40 }, { 3, 1, 2 } }, { { 2, 5, 2, 3, 4, 9 }, { 1, 2, 5, 3, 6, 4 } },
-      { { 1, 16, 40 }, { 1, 3, 2 } }, { { 40, 2 }, { 2, 1 } }, { { 2, 40 }, { 2, 1 } } } do
-      local shape, order = unpack(case)
-      for _, dtype in ipairs { "bool", "uint8", "bfloat16", "int32", "float32", "float64", "complex128" } do
-        local n = 1
-        for _, size in ipairs(shape) do n = n * size end
-        local x = dtype == "bool" and tensor.rand(n):lt(0.5)
-          or tensor.randint(0, 200, { n }):to(dtype == "complex128" and "float64" or dtype)
-        local values = x:totable()
-        if dtype == "complex128" then x = x:to(dtype) end
-        local y = x:view(shape):permute(order):contiguous():view(-1)
-        assert.same(permuted(values, shape, order), (dtype == "complex128" and y:real() or y):totable(),
-          dtype .. " of " .. table.concat(shape, " x "))
-      end
-    end
-  end)
-end)
-
 describe("results of 16 MB and more, which go past the caches,", function()
   it("have the bits of smaller ones", function()
     local rows, n = 4096, 1024
@@ -540,45 +407,5 @@ describe("results of 16 MB and more, which go past the caches,", function()
         assert.is_true(same:eq(part):all():item(), ("result %d of half %d"):format(k, half))
       end
     end
-  end)
-
-  it("are copied whole, from and to any place", function()
-    for _, case in ipairs { { "uint8", 2 ^ 24 + 1, 1, 1 }, { "uint8", 2 ^ 24 + 12345, 7, 63 },
-      { "bfloat16", 2 ^ 23 + 77, 3, 2 }, { "float32", 2 ^ 22 + 4099, 2, 6 },
-      { "float64", 2 ^ 21 + 9, 5, 1 } } do
-      local dtype, n, from, to = unpack(case)
-      local source = tensor.randint(0, 100, { n + 64 }):to(dtype)
-      local target = tensor.full({ n + 128 }, 101, { dtype = dtype })
-      target:narrow(1, to, n):copy_(source:narrow(1, from, n))
-      local what = ("%s, %d elements from %d to %d"):format(dtype, n, from, to)
-      assert.is_true(target:narrow(1, to, n):eq(source:narrow(1, from, n)):all():item(), what)
-      -- Nothing beside them is written.
-      assert.equal(128, target:eq(101):sum():item(), what)
-    end
-  end)
-end)
-
-describe("products of bfloat16 on a processor without its instructions", function()
-  it("go through float32, whatever their layout, and round once", function()
-    local status, out, err = host.run({ "-e", [[
-      local core, tensor = require "accelerate.core", require "accelerate.tensor"
-      tensor.manual_seed(1)
-      local a, b = tensor.randn(70, 33):to("bfloat16"), tensor.randn(33, 45):to("bfloat16")
-      local at, bt = a:t():contiguous():t(), b:t():contiguous():t()
-      local wide = a:float():mm(b:float())
-      core.kernel_stats { reset = true }
-      for _, x in ipairs { a, at, a:to("float64"):to("bfloat16") } do
-        for _, y in ipairs { b, bt } do assert(core.same_bits(x:mm(y), wide:to("bfloat16"))) end
-      end
-      assert(core.same_bits(a[{ { 1, -1, 2 } }]:mm(b), wide[{ { 1, -1, 2 } }]:to("bfloat16")))
-      local sum = tensor.ones(70, 45, { dtype = "bfloat16" })
-      assert((sum:addmm(at, bt):float() - (wide + 1)):abs():max():item() < 0.1)
-      for name, calls in pairs(core.kernel_stats()) do
-        if name:find "^mm bfloat16" then print(name, calls) end
-      end
-    ]] }, { env = { DNNL_MAX_CPU_ISA = "AVX512_CORE" } })
-    assert.equal(0, status, err)
-    for line in out:gmatch "[^\n]+" do assert.truthy(line:find("through float32", 1, true), out) end
-    assert.truthy(out:find("mm bfloat16 -> bfloat16, through float32", 1, true), out)
   end)
 end)
