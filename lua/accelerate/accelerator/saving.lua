@@ -13,8 +13,8 @@ local SAVE = { safe_serialization = { "boolean", default = true } }
 local SAVE_STATE = { safe_serialization = SAVE.safe_serialization, async = { "boolean", default = false },
   max_shard_size = { "number|string", default = "10GB" } }
 
---- Returns whether this process writes files.
-local function writes(self)
+-- Does this process write files?
+function Accelerator:_writes()
   if self._project_configuration.save_on_each_node then return self.is_local_main_process end
   return self.is_main_process
 end
@@ -26,7 +26,7 @@ end
 ---@param path string
 function Accelerator:save(object, path, opts)
   opts = options.check("save", opts, SAVE)
-  if writes(self) then require("accelerate.weights").save(object, path, opts.safe_serialization) end
+  if self:_writes() then require("accelerate.weights").save(object, path, opts.safe_serialization) end
 end
 
 --- Writes the model's weights to model.safetensors, or to shards with an index if they are larger
@@ -41,7 +41,7 @@ function Accelerator:save_model(model, directory, opts)
   })
   if not kinds.is_model(model) then fail("save_model: expected a module, got %s", options.show(model)) end
   options.value("save_model", "directory", directory, { "string" })
-  if writes(self) then require("accelerate.weights").save_model(model, directory, opts) end
+  if self:_writes() then require("accelerate.weights").save_model(model, directory, opts) end
 end
 
 --- Returns the weights of a model by name.

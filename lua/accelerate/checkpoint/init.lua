@@ -18,11 +18,6 @@ local M = {}
 
 -- ---- saving -------------------------------------------------------------------------------------
 
-local function leads(accelerator)
-  if accelerator._project_configuration.save_on_each_node then return accelerator.is_local_main_process end
-  return accelerator.is_main_process
-end
-
 -- Where the next checkpoint goes.
 local function destination(project, given)
   if not project.automatic_checkpoint_naming then
@@ -48,7 +43,7 @@ end
 -- Collects all that this rank writes.
 local function collect(accelerator, draft, weights, opts)
   local save = { draft = draft, files = core._save_new(draft, accelerator.process_index), async = opts.async }
-  if leads(accelerator) then
+  if accelerator:_writes() then
     contents.save_weights(weights, save, opts)
     contents.save_shared(accelerator, save)
   end
@@ -69,7 +64,7 @@ end
 
 -- Writes and commits, or lets a thread do so.
 local function write(accelerator, draft, path, weights, opts)
-  local first, save, plan, note = leads(accelerator), nil, nil, nil
+  local first, save, plan, note = accelerator:_writes(), nil, nil, nil
   commit.together("save_state", function()
     save = collect(accelerator, draft, weights, opts)
     plan = first and commit_of(accelerator, draft, path)
@@ -95,7 +90,7 @@ end
 ---@return string path
 function M.save(accelerator, output_dir, opts)
   M.wait()
-  local project, first = accelerator._project_configuration, leads(accelerator)
+  local project, first = accelerator._project_configuration, accelerator:_writes()
   local path = commit.on_leaders("save_state", true, function() return destination(project, output_dir) end)
   local weights = contents.weights_of(accelerator._models)
   contents.note_local(accelerator._models)
@@ -167,7 +162,7 @@ end
 function M.load(accelerator, input_dir, opts)
   M.wait()
   local project = accelerator._project_configuration
-  local found = commit.on_leaders("load_state", leads(accelerator), function()
+  local found = commit.on_leaders("load_state", accelerator:_writes(), function()
     if project.automatic_checkpoint_naming then automatic.finish_removals(project) end
     if input_dir == nil then return find_newest(project) end
     return check_given(options.value("load_state", "input_dir", input_dir, { "string" }))

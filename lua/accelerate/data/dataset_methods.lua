@@ -3,6 +3,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 
@@ -109,19 +110,13 @@ end
 ---@param opts? { seed: integer?, generator: accelerate.Generator? }
 function M.shuffle(self, opts) return self:select(M.permutation("shuffle", self:len(), opts)) end
 
-local function range(from, to)
-  local list = {}
-  for i = from, to do list[#list + 1] = i end
-  return list
-end
-
 local function check_count(where, n) return options.value(where, "argument 1", n, { "integer", min = 0 }) end
 
 --- Returns the first n samples, or all if there are fewer.
-function M.take(self, n) return self:select(range(1, math.min(check_count("take", n), self:len()))) end
+function M.take(self, n) return self:select(lists.range(1, math.min(check_count("take", n), self:len()))) end
 
 --- Returns the samples after the first n.
-function M.skip(self, n) return self:select(range(check_count("skip", n) + 1, self:len())) end
+function M.skip(self, n) return self:select(lists.range(check_count("skip", n) + 1, self:len())) end
 
 local SHARD = {
   num_shards = { "integer", min = 1 }, index = { "integer", min = 0 },
@@ -140,7 +135,7 @@ function M.shard(self, opts)
   if o.contiguous then
     local least, more = math.floor(n / o.num_shards), n % o.num_shards
     local from = o.index * least + math.min(o.index, more)
-    return self:select(range(from + 1, from + least + (o.index < more and 1 or 0)))
+    return self:select(lists.range(from + 1, from + least + (o.index < more and 1 or 0)))
   end
   for i = o.index + 1, n, o.num_shards do list[#list + 1] = i end
   return self:select(list)
@@ -178,7 +173,7 @@ function M.train_test_split(self, opts)
     fail("train_test_split: %d samples to train on and %d to test with cannot be had from %d", train, test, n)
   end
   local order = o.shuffle and M.permutation("train_test_split", n, { seed = o.seed, generator = o.generator })
-    or range(1, n)
+    or lists.range(1, n)
   -- shuffled: the test part comes first, as in scikit-learn; in order: it is the end of the data
   local at = o.shuffle and { test + 1, test + train, 1, test } or { 1, train, train + 1, train + test }
   local function part(from, to)

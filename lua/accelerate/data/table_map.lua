@@ -1,5 +1,6 @@
 --- `filter` and `map` of tables: functions over rows, or over batches of rows as columns.
 local derive = require "accelerate.data.dataset_methods"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -25,12 +26,6 @@ return function(Table, parts)
     return batch
   end
 
-  local function positions(from, to)
-    local list = {}
-    for i = from, to do list[#list + 1] = i end
-    return list
-  end
-
   --- Returns the rows for which fn(row) is true. If batched, fn gets a table of lists and returns a
   --- list of booleans.
   ---@param fn function
@@ -46,7 +41,7 @@ return function(Table, parts)
     end
     for from = 1, self.num_rows, o.batch_size do
       local to = math.min(from + o.batch_size - 1, self.num_rows)
-      local keep = fn(self:_rows_of(from, to, self.column_names), o.with_indices and positions(from, to)
+      local keep = fn(self:_rows_of(from, to, self.column_names), o.with_indices and lists.range(from, to)
         or nil)
       if type(keep) ~= "table" or #keep ~= to - from + 1 then
         fail("filter: the function must give a list of %d booleans, got %s", to - from + 1,
@@ -102,7 +97,7 @@ return function(Table, parts)
         local batch = self:_rows_of(from, to, self.column_names)
         arguments = inputs and {} or { batch }
         for k, name in ipairs(inputs or {}) do arguments[k] = batch[name] end
-        if o.with_indices then arguments[#arguments + 1] = positions(from, to) end
+        if o.with_indices then arguments[#arguments + 1] = lists.range(from, to) end
       else
         local row = self:_plain(from)
         arguments = inputs and {} or { row }

@@ -19,6 +19,7 @@ local core = require "accelerate.core"
 local json = require "accelerate.utils.json"
 local layout = require "accelerate.files.layout"
 local nested = require "accelerate.files.nested"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
@@ -106,12 +107,6 @@ local function encoder(items, unique)
   return encode
 end
 
-local function each(list, fn)
-  local result = {}
-  for i, v in ipairs(list) do result[i] = fn(v) end
-  return result
-end
-
 --- Writes a nested value to a safetensors file.
 ---@param value any
 ---@param path string
@@ -131,8 +126,9 @@ function M.save(value, path, where, save)
   end
   structure.value = encode(flat.value)
   for i, entry in ipairs(flat.tables) do
-    structure.tables[i] = entry.list and { list = each(entry.list, encode) }
-      or { keys = each(entry.keys, encode), values = each(entry.values, encode), ordered = entry.ordered }
+    structure.tables[i] = entry.list and { list = lists.map(entry.list, encode) }
+      or { keys = lists.map(entry.keys, encode), values = lists.map(entry.values, encode),
+      ordered = entry.ordered }
   end
   core.safetensors_save(path, items, { format = "pt", structure = json.encode(structure) }, save)
 end

@@ -7,6 +7,7 @@
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
 local notice = require "accelerate.utils.notice"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -24,13 +25,6 @@ local COMMON = {
   architectures = { "list", optional = true },
   model_type = { "string", optional = true },
 }
-
-local function copied(value)
-  if type(value) ~= "table" then return value end
-  local copy = {}
-  for key, item in next, value do copy[key] = copied(item) end
-  return copy
-end
 
 -- The number of classes: that of the labels' names, or 2.
 local function set_labels(config)
@@ -54,7 +48,7 @@ function M.check(where, given, schema)
   if type(given) ~= "table" or getmetatable(given) ~= nil then
     fail("%s: the configuration must be a table, got %s", where, options.show(given))
   end
-  local config = copied(given)
+  local config = lists.copied(given)
   for _, entries in ipairs { COMMON, schema } do
     for _, key in ipairs(ordered.sorted_keys(entries)) do
       local name, entry = ("config.%s"):format(key), entries[key]

@@ -6,6 +6,7 @@ local folders = require "accelerate.models.folder"
 local fs = require "accelerate.utils.fs"
 local nn = require "accelerate.nn"
 local notice = require "accelerate.utils.notice"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local weights = require "accelerate.weights"
@@ -49,16 +50,14 @@ end
 
 -- ---- values -------------------------------------------------------------------------------------
 
-local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
-
 -- Takes tensors of other shapes than the model's out of dict; returns them as lines.
 local function take_mismatched(model, dict)
   local lines, mine = {}, model:state_dict()
   for name, t in ordered.pairs(mine) do
     local value = dict[name]
-    if value and shape_text(value) ~= shape_text(t) then
-      lines[#lines + 1] = ("%s: the files have %s, the model has %s"):format(name, shape_text(value),
-        shape_text(t))
+    if value and not lists.same(value.shape, t.shape) then
+      lines[#lines + 1] = ("%s: the files have %s, the model has %s"):format(name, lists.shape_text(value),
+        lists.shape_text(t))
       dict[name] = nil
     end
   end

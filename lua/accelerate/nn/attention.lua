@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
@@ -85,8 +86,6 @@ end
 
 -- ---- masks: in these, true (or -inf) hides a key ------------------------------------------------
 
-local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
-
 local function check_mask(name, mask)
   if not core.is_tensor(mask) or not (mask.dtype == "bool" or core._is_float(mask)) then
     error(("%s must be a bool tensor (true: hidden) or a floating one (added to the scores), got %s"):format(
@@ -100,7 +99,8 @@ local function check_shape(name, mask, ...)
   end
   local wanted = {}
   for i, shape in ipairs { ... } do wanted[i] = ("[%s]"):format(table.concat(shape, ", ")) end
-  error(("%s must have shape %s, got %s"):format(name, table.concat(wanted, " or "), shape_text(mask)), 0)
+  error(("%s must have shape %s, got %s"):format(name, table.concat(wanted, " or "),
+    lists.shape_text(mask)), 0)
 end
 
 local function additive(mask, dtype)
@@ -187,8 +187,8 @@ local function forward(self, query, key, value, o)
   local expected = single and 2 or 3
   if query:dim() ~= expected or key:dim() ~= expected or value:dim() ~= expected then
     error(("query, key and value must all be (L, E), or all with a batch, got %s, %s, %s"):format(
-      shape_text(query), shape_text(key),
-      shape_text(value)), 0)
+      lists.shape_text(query), lists.shape_text(key),
+      lists.shape_text(value)), 0)
   end
   local alike = rawequal(key, value)
   local function batched(t)

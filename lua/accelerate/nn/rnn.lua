@@ -12,6 +12,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local notice = require "accelerate.utils.notice"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
@@ -31,8 +32,6 @@ local function schema(more)
   for name, entry in next, PLACE do more[name] = entry end
   return more
 end
-
-local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 local function check_tensor(where, what, value, expected)
   if not core.is_tensor(value) then
@@ -236,7 +235,7 @@ local function first_states(self, what, given, batch, width, like, packed, batch
   local s = given.shape
   if #s ~= 3 or s[1] ~= n or s[2] ~= batch or s[3] ~= width then
     fail("%s: %s must be [%d, %s%d] for this input, got %s", self.mode, what, n, batched and batch .. ", "
-      or "", width, shape_text(given))
+      or "", width, lists.shape_text(given))
   end
   if packed and packed.sorted_indices then given = given:index_select(2, packed.sorted_indices) end
   for k = 1, n do list[k] = given:select(1, k) end
@@ -253,10 +252,11 @@ local function forward(self, x, h, c)
   if not packed and dims ~= 2 and dims ~= 3 then
     fail("%s: the input must be %s or unbatched (T, %d), got %s", self.mode,
       self.batch_first and ("(B, T, %d)"):format(self.input_size) or ("(T, B, %d)"):format(self.input_size),
-      self.input_size, shape_text(data))
+      self.input_size, lists.shape_text(data))
   end
   if data:size(-1) ~= self.input_size then
-    fail("%s: the input %s has %d features, the layer expects %d", self.mode, shape_text(data), data:size(-1),
+    fail("%s: the input %s has %d features, the layer expects %d", self.mode, lists.shape_text(data),
+      data:size(-1),
       self.input_size)
   end
   if not packed then

@@ -43,8 +43,6 @@ function Module:state_dict(opts)
   return dict
 end
 
-local function shape_text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
-
 local function compare(self, dict)
   local mine, names, satisfied = {}, {}, {}
   local missing, unexpected, wrong, parameters = {}, {}, {}, {}
@@ -62,7 +60,7 @@ local function compare(self, dict)
       wrong[#wrong + 1] = ("'%s' must be a tensor, got %s"):format(name, options.show(value))
     elseif not lists.same(value.shape, t.shape) then
       wrong[#wrong + 1] = ("size mismatch for '%s': the state dict has %s, the module has %s"):format(
-        name, shape_text(value), shape_text(t))
+        name, lists.shape_text(value), lists.shape_text(t))
     end
   end
   for _, name in ipairs(ordered.keys(dict)) do

@@ -42,13 +42,6 @@ function Saving:_has_state() return states.any(self) end
 -- What is kept of the parameter at a place of a group; nil: it was never stepped.
 function Saving:_kept(group, index) return states.of(self, group, index) end
 
-local function copied(value)
-  if type(value) ~= "table" then return value end
-  local copy = {}
-  for k, v in next, value do copy[k] = copied(v) end
-  return copy
-end
-
 --- Returns PyTorch's structure: state by parameter number (from 0, through all groups), and
 --- param_groups, whose params are these numbers. The tensors are the optimizer's own.
 ---@return { state: table<integer, table>, param_groups: table[] }
@@ -58,7 +51,7 @@ function Saving:state_dict()
   for g, group in ipairs(self.param_groups) do
     local packed = {}
     for name, value in next, group do
-      if name ~= "params" then packed[name] = copied(value) end
+      if name ~= "params" then packed[name] = lists.copied(value) end
     end
     packed.params = {}
     for i in ipairs(group.params) do
@@ -245,7 +238,7 @@ function Saving:_merged(group, saved, g)
   for _, name in ipairs(ordered.sorted_keys(saved)) do
     local value = saved[name]
     if schema[name] then
-      given[name] = copied(core.is_tensor(value) and value:item() or value)
+      given[name] = lists.copied(core.is_tensor(value) and value:item() or value)
     elseif name ~= "params" and value and not IMPLEMENTATION[name] then
       fail("%s:load_state_dict: group %d was saved with %s = %s, which %s does not have", self.__name, g,
         tostring(name),

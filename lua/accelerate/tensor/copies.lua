@@ -1,6 +1,7 @@
 --- Changed copies: what views give, as copies; what ops in place do, as copies.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local signatures = {}
@@ -65,7 +66,7 @@ define("fill", "x:T value:TN", "a tensor like x with one number everywhere", fun
       device = x.device }), x)
   end
   if value.ndim > 0 then
-    options.fail("fill: value: expected a number or a tensor of 0 dims, got %s", define.shape_text(value))
+    options.fail("fill: value: expected a number or a tensor of 0 dims, got %s", lists.shape_text(value))
   end
   return value:to(x.dtype):expand(x.shape):clone()
 end)
@@ -102,7 +103,7 @@ define.plain("mH", "x.mH", "matrices transposed, complex numbers conjugated", "f
   function(x) return x:transpose(-2, -1):conj() end)
 define.plain("H", "x.H", "a matrix transposed, complex numbers conjugated", "field", function(x)
   if x.ndim ~= 2 and x.ndim ~= 0 then
-    options.fail("H: expected a matrix, got %s", define.shape_text(x))
+    options.fail("H: expected a matrix, got %s", lists.shape_text(x))
   end
   return x.ndim == 0 and x:conj() or x:t():conj()
 end)

@@ -1,9 +1,9 @@
 --- Histograms, reductions of segments, slopes of samples.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
-local shape_text = define.shape_text
 
 -- ---- histograms ---------------------------------------------------------------------------------
 
@@ -12,7 +12,7 @@ local shape_text = define.shape_text
 local function edges_of(where, values, bins, range)
   if core.is_tensor(bins) then
     if bins.ndim ~= 1 or bins:numel() < 2 then
-      options.fail("%s: bins: expected a vector of at least 2 edges, got %s", where, shape_text(bins))
+      options.fail("%s: bins: expected a vector of at least 2 edges, got %s", where, lists.shape_text(bins))
     end
     if not bins:diff():ge(0):all():item() then
       options.fail("%s: bins: expected edges that rise, got %s", where, options.show(bins:totable()))
@@ -67,7 +67,7 @@ local function boxes(where, x, edges, lines, weight, density)
     or core.ones(place:numel(), { dtype = x.dtype, device = x.device })
   if weights:numel() ~= place:numel() then
     options.fail("%s: weight: expected one number for each sample (%d), got %s", where, place:numel(),
-      shape_text(weight))
+      lists.shape_text(weight))
   end
   local hist = core.zeros(total + 1, { dtype = x.dtype, device = x.device })
     :index_add(1, place, weights:to(x.dtype)):narrow(1, 1, total):reshape(sizes)
@@ -114,7 +114,7 @@ define("histogramdd", "x:T bins:any range:any? weight:T? density:bool=false",
   .. "numbers or of vectors of edges; range: low and high of each dim in one list",
   function(x, bins, range, weight, density)
     check_float("histogramdd", x)
-    if x.ndim < 2 then options.fail("histogramdd: expected at least 2 dims, got %s", shape_text(x)) end
+    if x.ndim < 2 then options.fail("histogramdd: expected at least 2 dims, got %s", lists.shape_text(x)) end
     local dims = x.shape[x.ndim]
     check_range("histogramdd", range, 2 * dims)
     if type(bins) == "table" and #bins ~= dims then
@@ -146,13 +146,13 @@ local function segments(x, reduce, lengths, offsets, axis, unsafe, initial)
   local given = lengths or offsets
   if given.dtype ~= "int64" or given.ndim ~= axis then
     options.fail("%s: expected int64 of %d dims for dim %d, got %s %s", where, axis, axis, given.dtype,
-      shape_text(given))
+      lists.shape_text(given))
   end
   lengths = lengths or offsets:diff()
   local shape, outer, inner = x.shape, 1, 1
   for d = 1, axis - 1 do
     if lengths.shape[d] ~= shape[d] then
-      options.fail("%s: %s does not begin as x, %s", where, shape_text(lengths), shape_text(x))
+      options.fail("%s: %s does not begin as x, %s", where, lists.shape_text(lengths), lists.shape_text(x))
     end
     outer = outer * shape[d]
   end
@@ -194,7 +194,7 @@ define("segment_reduce",
 local function slope(x, dim, spacing, order)
   local n = x.shape[dim]
   if n < order + 1 then
-    options.fail("gradient: dim %d of %s needs at least %d positions", dim, shape_text(x), order + 1)
+    options.fail("gradient: dim %d of %s needs at least %d positions", dim, lists.shape_text(x), order + 1)
   end
   local function part(from, length) return x:narrow(dim, from, length) end
   local first, last = part(1, 1), part(n, 1)
@@ -208,7 +208,7 @@ local function slope(x, dim, spacing, order)
     return core.cat({ left, (part(3, n - 2) - part(1, n - 2)) / (2 * h), right }, dim)
   end
   if spacing.ndim ~= 1 or spacing:numel() ~= n then
-    options.fail("gradient: spacing: expected a vector of %d places, got %s", n, shape_text(spacing))
+    options.fail("gradient: spacing: expected a vector of %d places, got %s", n, lists.shape_text(spacing))
   end
   local shape = {}
   for d = 1, x.ndim do shape[d] = d == dim and -1 or 1 end

@@ -20,11 +20,6 @@ local core = require "accelerate.core"
 ---@field functions table<string, function> what is called as tensor.name(...)
 local M = { list = {}, functions = {} }
 
---- "[2, 3]", for messages.
----@param x accelerate.Tensor
----@return string
-function M.shape_text(x) return ("[%s]"):format(table.concat(x.shape, ", ")) end
-
 local function add(entry, fn)
   local name, form = entry.name, entry.form
   M.list[#M.list + 1] = entry

@@ -1,6 +1,7 @@
 --- Linear algebra under the names that PyTorch has beside torch.linalg.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local function linalg() return require "accelerate.tensor.linalg" end
@@ -88,7 +89,7 @@ define("lu_unpack", "LU:T pivots:T", "P, L and U with P L U = a, where lu gave L
   function(LU,
   pivots)
   if LU.ndim < 2 then
-    options.fail("lu_unpack: expected at least two dims, got shape %s", define.shape_text(LU))
+    options.fail("lu_unpack: expected at least two dims, got shape %s", lists.shape_text(LU))
   end
   return require("accelerate.tensor.linalg.systems").unpack(LU, pivots)
 end)
@@ -97,7 +98,7 @@ define("chain_matmul", "tensors:T*", "the product of matrices; see tensor.linalg
 define("vander", "x:T N:int? increasing:bool=false",
   "powers of the elements of a vector, N - 1 to 0 or rising",
   function(x, n, increasing)
-    if x.ndim ~= 1 then options.fail("vander: expected a vector, got shape %s", define.shape_text(x)) end
+    if x.ndim ~= 1 then options.fail("vander: expected a vector, got shape %s", lists.shape_text(x)) end
     if n and n < 0 then options.fail("vander: N must be at least 0, got %d", n) end
     if n == 0 then return x:new_empty(x:numel(), 0) end
     local powers = linalg().vander(x, { N = n })
@@ -131,7 +132,7 @@ end
 
 local function few_values(where, x, q, niter)
   if x.ndim < 2 then
-    options.fail("%s: expected at least two dims, got shape %s", where, define.shape_text(x))
+    options.fail("%s: expected at least two dims, got shape %s", where, lists.shape_text(x))
   end
   local m, n = x.shape[x.ndim - 1], x.shape[x.ndim]
   if q < 0 or q > math.min(m, n) then
@@ -154,7 +155,7 @@ define("pca_lowrank", "x:T q:int? center:bool=true niter:int=2",
   "svd_lowrank of x, less the means of its columns where `center`; q is min(6, m, n) where it is not given",
   function(x, q, center, niter)
     if x.ndim < 2 then
-      options.fail("pca_lowrank: expected at least two dims, got shape %s", define.shape_text(x))
+      options.fail("pca_lowrank: expected at least two dims, got shape %s", lists.shape_text(x))
     end
     q = q or math.min(6, x.shape[x.ndim - 1], x.shape[x.ndim])
     return few_values("pca_lowrank", center and x - x:mean(-2, true) or x, q, niter)

@@ -8,6 +8,7 @@
 --- `norm` says which direction is divided by the number of positions: "backward" (the default) the
 --- inverse one, "forward" the other one, "ortho" both by its square root.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local M = {}
@@ -17,8 +18,6 @@ local ONE = "x:T n:int? dim:dim=-1 " .. NORM
 local MANY = "x:T s:ints? dim:dims? " .. NORM
 
 local function reads(name, signature, fn) return core._composed("fft." .. name, signature, fn) end
-
-local function shape_text(x) return ("[%s]"):format(table.concat(x.shape, ", ")) end
 
 local function scale_of(norm, n, inverse)
   if norm == "ortho" then return 1 / math.sqrt(n) end
@@ -94,7 +93,7 @@ local function spread(where, x, s, dims)
   if not dims then
     local count = s and #s or x.ndim
     if count > x.ndim then
-      options.fail("fft.%s: %d sizes for shape %s", where, count, shape_text(x))
+      options.fail("fft.%s: %d sizes for shape %s", where, count, lists.shape_text(x))
     end
     dims = {}
     for k = 1, count do dims[k] = x.ndim - count + k end
@@ -111,7 +110,7 @@ end
 
 local function two(where, x, dims)
   if x.ndim < 2 and not dims then
-    options.fail("fft.%s: expected at least 2 dims, got shape %s", where, shape_text(x))
+    options.fail("fft.%s: expected at least 2 dims, got shape %s", where, lists.shape_text(x))
   end
   return dims or { x.ndim - 1, x.ndim }
 end

@@ -3,9 +3,9 @@
 --- arguments as accelerate.tensor.define describes them.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.composed"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
-local shape_text = define.shape_text
 
 local M = {}
 
@@ -133,7 +133,7 @@ local function check_value(name, place_of, x, value)
   if value.ndim > 0 then
     options.fail("%s: argument %d (value): expected a number, got tensor %s %s; a tensor must have 0 dims",
       name,
-      place_of, value.dtype, shape_text(value))
+      place_of, value.dtype, lists.shape_text(value))
   end
   if is_float(value) and not is_float(x) then
     options.fail("%s: a value of %s does not fit a tensor of %s", name, value.dtype, x.dtype)
@@ -176,7 +176,7 @@ function M.searchsorted(_, sequence, values, right, side, out_int32, sorter)
     options.fail('searchsorted: right = true and side = "left" contradict each other')
   end
   if sorter then
-    if sorter.dtype ~= "int64" or shape_text(sorter) ~= shape_text(sequence) then
+    if sorter.dtype ~= "int64" or lists.shape_text(sorter) ~= lists.shape_text(sequence) then
       options.fail("searchsorted: sorter: expected int64 of the sequence's shape, got %s",
         options.show(sorter))
     end
@@ -232,12 +232,12 @@ local function permuted(x, first, second)
   return #order > 0 and x:permute(order) or x
 end
 
-function M.tensordot(_, a, b, _, lists)
-  if type(lists) ~= "table" or #lists ~= 2 then
-    options.fail("tensordot: dims: expected a number or two lists, got %s", options.show(lists))
+function M.tensordot(_, a, b, _, both)
+  if type(both) ~= "table" or #both ~= 2 then
+    options.fail("tensordot: dims: expected a number or two lists, got %s", options.show(both))
   end
-  local of_a, free_a = check_dims(a, "a", lists[1])
-  local of_b, free_b = check_dims(b, "b", lists[2])
+  local of_a, free_a = check_dims(a, "a", both[1])
+  local of_b, free_b = check_dims(b, "b", both[2])
   if #of_a ~= #of_b then
     options.fail("tensordot: dims: %d of a and %d of b do not go together", #of_a, #of_b)
   end
@@ -275,7 +275,7 @@ end
 -- ---- losses with a weight for each element
 
 local function check_weight(name, input, weight)
-  if shape_text(weight) ~= shape_text(input) then
+  if lists.shape_text(weight) ~= lists.shape_text(input) then
     options.fail("%s: weight: expected the shape of input, %s, got %s", name, options.show(input),
       options.show(weight))
   end

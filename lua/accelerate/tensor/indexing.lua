@@ -1,6 +1,7 @@
 --- Writing at the places of a key, as x[key] = value does.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local reduce_into = core._row "_scatter_reduce"
@@ -47,9 +48,9 @@ define("scatter_reduce_", ("x:T dim:dim index:T src:T reduce:%s include_self:boo
 
 local function index_reduce(x, dim, index, source, reduce, include_self)
   if index.ndim > 1 or source.ndim ~= x.ndim or x.ndim > 0 and source.shape[dim] ~= index:numel() then
-    options.fail("index_reduce: source %s does not fit dim %d of %s and index %s", define.shape_text(source),
+    options.fail("index_reduce: source %s does not fit dim %d of %s and index %s", lists.shape_text(source),
       dim,
-      define.shape_text(x), define.shape_text(index))
+      lists.shape_text(x), lists.shape_text(index))
   end
   local shape = {}
   for d = 1, x.ndim do shape[d] = d == dim and index:numel() or 1 end

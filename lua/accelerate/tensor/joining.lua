@@ -1,6 +1,7 @@
 --- Joins and cuts of several tensors.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 -- Each with at least n dims: PyTorch puts new dims in front, and the third one behind.
@@ -11,12 +12,6 @@ local function at_least(n, x)
   return x
 end
 
-local function each(list, fn)
-  local out = {}
-  for i, x in ipairs(list) do out[i] = fn(x) end
-  return out
-end
-
 for n = 1, 3 do
   define(("atleast_%dd"):format(n), "x:T", ("x with at least %d dims"):format(n), function(x)
     return at_least(n, x)
@@ -24,24 +19,24 @@ for n = 1, 3 do
 end
 
 define("hstack", "tensors:T*", "joined along dim 2; vectors along dim 1", function(list)
-  list = each(list, function(x) return at_least(1, x) end)
+  list = lists.map(list, function(x) return at_least(1, x) end)
   return core.cat(list, list[1].ndim == 1 and 1 or 2)
 end, "function")
-local function vstack(list) return core.cat(each(list, function(x) return at_least(2, x) end), 1) end
+local function vstack(list) return core.cat(lists.map(list, function(x) return at_least(2, x) end), 1) end
 define("vstack", "tensors:T*", "joined along dim 1; vectors are rows", vstack, "function")
 define("row_stack", "tensors:T*", "another name of `vstack`", vstack, "function")
 define("dstack", "tensors:T*", "joined along dim 3", function(list)
-  return core.cat(each(list, function(x) return at_least(3, x) end), 3)
+  return core.cat(lists.map(list, function(x) return at_least(3, x) end), 3)
 end, "function")
 define("column_stack", "tensors:T*", "joined along dim 2; vectors are columns", function(list)
-  return core.cat(each(list, function(x) return x.ndim <= 1 and x:reshape(-1, 1) or x end), 2)
+  return core.cat(lists.map(list, function(x) return x.ndim <= 1 and x:reshape(-1, 1) or x end), 2)
 end, "function")
 
 define("block_diag", "tensors:T*", "matrices along the diagonal of a matrix of zeros", function(list)
   local rows, columns, before = {}, 0, 0
   for i, x in ipairs(list) do
     if x.ndim > 2 then
-      options.fail("block_diag: entry %d: expected at most 2 dims, got %s", i, define.shape_text(x))
+      options.fail("block_diag: entry %d: expected at most 2 dims, got %s", i, lists.shape_text(x))
     end
     list[i] = at_least(2, x)
     columns = columns + list[i].shape[2]
@@ -55,7 +50,7 @@ end, "function")
 
 define("cartesian_prod", "tensors:T*", "all choices of one element of each vector, as rows", function(list)
   if #list == 1 then return list[1] end
-  return core.stack(each({ core.meshgrid(list) }, function(x) return x:reshape(-1) end), 2)
+  return core.stack(lists.map({ core.meshgrid(list) }, function(x) return x:reshape(-1) end), 2)
 end, "function")
 
 local MOST_CHOSEN = 2 ^ 26 -- they are listed in Lua first
@@ -63,7 +58,7 @@ define("combinations", "x:T r:int=2 with_replacement:bool=false",
   "all choices of r elements of a vector, as rows",
   function(x, r, with_replacement)
     if x.ndim ~= 1 then
-      options.fail("combinations: expected a vector, got %s", define.shape_text(x))
+      options.fail("combinations: expected a vector, got %s", lists.shape_text(x))
     end
     if r < 1 then options.fail("combinations: r must be at least 1, got %d", r) end
     local n, rows = x:numel(), {}
@@ -98,7 +93,7 @@ local function common_shape(where, shapes)
     for back = 1, #shape do
       local have, size = out[back], shape[#shape + 1 - back]
       if have and have ~= size and have ~= 1 and size ~= 1 then
-        local texts = each(shapes, function(s) return ("[%s]"):format(table.concat(s, ", ")) end)
+        local texts = lists.map(shapes, lists.shape_text)
         options.fail("%s: shapes %s do not broadcast", where, table.concat(texts, " and "))
       end
       if not have or have == 1 then out[back] = size end
@@ -122,8 +117,8 @@ define.plain("broadcast_shapes", "tensor.broadcast_shapes(shape...)",
   end)
 define("broadcast_tensors", "tensors:T*", "each expanded to their common shape, as several values",
   function(list)
-    local shape = common_shape("broadcast_tensors", each(list, function(x) return x.shape end))
-    return unpack(each(list, function(x) return x:expand(shape) end))
+    local shape = common_shape("broadcast_tensors", lists.map(list, function(x) return x.shape end))
+    return unpack(lists.map(list, function(x) return x:expand(shape) end))
   end, "function")
 
 local MOST_PARTS = 4096 -- a Lua function does not return many more values

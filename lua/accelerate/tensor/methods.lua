@@ -1,9 +1,9 @@
 --- Small functions and methods of PyTorch's that scripts carry along.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
-local shape_text = define.shape_text
 
 -- ---- kinds of tensors and of types
 
@@ -43,7 +43,9 @@ define("type", "x:T dtype:dtype?", "x's element type, or x with another one", fu
   return dtype and x:to(dtype) or x.dtype
 end, "method")
 define("is_nonzero", "x:T", "whether the one element of x is not 0", function(x)
-  if x:numel() ~= 1 then options.fail("is_nonzero: expected one element, got shape %s", shape_text(x)) end
+  if x:numel() ~= 1 then
+    options.fail("is_nonzero: expected one element, got shape %s", lists.shape_text(x))
+  end
   local v = x:item()
   return v ~= 0 and v ~= false
 end)
@@ -95,7 +97,7 @@ for _, entry in ipairs { { "vsplit", 1 }, { "dsplit", 3 } } do
   local name, dim = entry[1], entry[2]
   define(name, "x:T sections:ints", ("tensor_split along dim %d"):format(dim), function(x, sections)
     if x.ndim < dim then
-      options.fail("%s: expected at least %d dims, got %s", name, dim, shape_text(x))
+      options.fail("%s: expected at least %d dims, got %s", name, dim, lists.shape_text(x))
     end
     return define.functions.tensor_split(x, sections, dim)
   end)
@@ -139,7 +141,7 @@ define("sum_to_size", "x:T shape:ints", "x summed over dims until it has the sha
     elseif size ~= x.shape[d] then lead = -1 end
   end
   if lead < 0 then
-    options.fail("sum_to_size: %s does not come from [%s] by broadcasting", shape_text(x),
+    options.fail("sum_to_size: %s does not come from [%s] by broadcasting", lists.shape_text(x),
       table.concat(shape, ", "))
   end
   return #dims > 0 and x:sum(dims, true):view(shape) or x

@@ -1,14 +1,14 @@
 --- Products and distances of vectors.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
-local shape_text = define.shape_text
 
 define("inner", "a:T b:T", "sums of products over the last dim of both", function(a, b)
   if a.ndim == 0 or b.ndim == 0 then return a * b end
   if a.shape[a.ndim] ~= b.shape[b.ndim] then
-    options.fail("inner: the last sizes differ: %s and %s", shape_text(a), shape_text(b))
+    options.fail("inner: the last sizes differ: %s and %s", lists.shape_text(a), lists.shape_text(b))
   end
   local k = a.shape[a.ndim]
   local shape = {}
@@ -60,8 +60,8 @@ define("cross", "a:T b:T dim:dim=-1", "the cross product of vectors of 3 element
   dim = dim - a.ndim - 1 -- from the end: both are broadcast
   for _, x in ipairs { a, b } do
     if -dim > x.ndim or x.shape[x.ndim + 1 + dim] ~= 3 then
-      options.fail("cross: expected size 3 along dim %d, got shapes %s and %s", dim, shape_text(a),
-        shape_text(b))
+      options.fail("cross: expected size 3 along dim %d, got shapes %s and %s", dim, lists.shape_text(a),
+        lists.shape_text(b))
     end
   end
   local p, q = { a:unbind(dim) }, { b:unbind(dim) }

@@ -2,6 +2,7 @@
 --- device.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 -- Numbers like x from core.rand or core.randn; float32 where x is of a half or an integer type.
@@ -134,7 +135,7 @@ define("multinomial", "x:T num_samples:int replacement:bool=false generator:gen?
   "positions, counted from 0, drawn with the weights in the rows of x", function(x, n, replacement, generator)
     floating("multinomial", x)
     if x.ndim < 1 or x.ndim > 2 then
-      options.fail("multinomial: expected 1 or 2 dims, got %s", define.shape_text(x))
+      options.fail("multinomial: expected 1 or 2 dims, got %s", lists.shape_text(x))
     end
     if n < 1 then options.fail("multinomial: num_samples must be at least 1, got %d", n) end
     return core.no_grad(function()

@@ -1,9 +1,9 @@
 --- Orders and places of elements.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
-local shape_text = define.shape_text
 
 define.plain("T", "x.T", "all dims in reverse order", "field", function(x)
   local dims = {}
@@ -11,7 +11,9 @@ define.plain("T", "x.T", "all dims in reverse order", "field", function(x)
   return x.ndim > 0 and x:permute(dims) or x
 end)
 define.plain("mT", "x.mT", "the last two dims swapped", "field", function(x)
-  if x.ndim < 2 then options.fail("mT: expected a matrix or a batch of matrices, got %s", shape_text(x)) end
+  if x.ndim < 2 then
+    options.fail("mT: expected a matrix or a batch of matrices, got %s", lists.shape_text(x))
+  end
   return x:transpose(-2, -1)
 end)
 define.alias("ravel", "flatten")
@@ -45,7 +47,9 @@ define("take", "x:T index:T",
 define("fill_diagonal_", "x:T value:num wrap:bool=false",
   "fills the main diagonal; wrap: again below a tall matrix",
   function(x, value, wrap)
-    if x.ndim < 2 then options.fail("fill_diagonal_: expected at least 2 dims, got %s", shape_text(x)) end
+    if x.ndim < 2 then
+      options.fail("fill_diagonal_: expected at least 2 dims, got %s", lists.shape_text(x))
+    end
     if x.ndim == 2 then
       local rows, columns = x.shape[1], x.shape[2]
       for first = 1, wrap and rows or 1, columns + 1 do
@@ -55,7 +59,8 @@ define("fill_diagonal_", "x:T value:num wrap:bool=false",
     end
     for _, size in ipairs(x.shape) do
       if size ~= x.shape[1] then
-        options.fail("fill_diagonal_: with more than 2 dims all sizes must be equal, got %s", shape_text(x))
+        options.fail("fill_diagonal_: with more than 2 dims all sizes must be equal, got %s",
+          lists.shape_text(x))
       end
     end
     local view = x

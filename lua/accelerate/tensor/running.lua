@@ -1,6 +1,7 @@
 --- Running sums of exponentials; modes and ranks of what is not NaN.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local where = core.where
@@ -42,7 +43,7 @@ define("mode", "x:T dim:dim=-1 keepdim:bool=false",
   .. "occurrence",
   function(x, dim, keepdim)
     if x.ndim == 0 then return x:clone(), core.zeros({}, { dtype = "int64", device = x.device }) end
-    if x.shape[dim] == 0 then options.fail("mode: dim %d of %s is empty", dim, define.shape_text(x)) end
+    if x.shape[dim] == 0 then options.fail("mode: dim %d of %s is empty", dim, lists.shape_text(x)) end
     local at = core.no_grad(function()
       local sorted, from = x:detach():sort(dim)
       local place, n = places(x, dim), x.shape[dim]
@@ -65,7 +66,7 @@ define("nanmedian", "x:T dim:dim? keepdim:bool=false",
     if flat.ndim == 0 then flat, dim = flat:view(1), 1 end
     if flat.shape[dim] == 0 then
       if all then return core.full({}, 0 / 0, { dtype = x.dtype, device = x.device }) end
-      options.fail("nanmedian: dim %d of %s is empty", dim, define.shape_text(x))
+      options.fail("nanmedian: dim %d of %s is empty", dim, lists.shape_text(x))
     end
     local at = core.no_grad(function()
       local _, from = flat:detach():sort(dim) -- NaN comes last
@@ -112,7 +113,7 @@ define("renorm", "x:T p:num dim:dim maxnorm:num",
   function(x, p, dim, maxnorm)
     if not (p > 0) then options.fail("renorm: p must be above 0, got %g", p) end
     if not (maxnorm >= 0) then options.fail("renorm: maxnorm must be at least 0, got %g", maxnorm) end
-    if x.ndim < 2 then options.fail("renorm: expected at least 2 dims, got %s", define.shape_text(x)) end
+    if x.ndim < 2 then options.fail("renorm: expected at least 2 dims, got %s", lists.shape_text(x)) end
     local others = {}
     for d = 1, x.ndim do if d ~= dim then others[#others + 1] = d end end
     local norm = x:norm(p, others, true)

@@ -2,9 +2,9 @@
 local analytic = require "accelerate.tensor.analytic"
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
-local shape_text = define.shape_text
 
 -- ---- windows
 
@@ -64,7 +64,7 @@ local function framed(where, x, n_fft, win_length, given)
   local w = given
   if not w then w = core.ones(win_length, { dtype = real, device = x.device })
   elseif w.ndim ~= 1 or w.shape[1] ~= win_length then
-    options.fail("%s: expected a window of shape [%d], got %s", where, win_length, shape_text(w))
+    options.fail("%s: expected a window of shape [%d], got %s", where, win_length, lists.shape_text(w))
   end
   if win_length == n_fft then return w end
   local before = math.floor((n_fft - win_length) / 2)
@@ -98,7 +98,7 @@ define("stft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:b
   .. "return_complex = false: the parts as a last dim",
   function(x, n_fft, hop, win_length, given, center, pad_mode, normalized, onesided, return_complex)
     if x.ndim ~= 1 and x.ndim ~= 2 then
-      options.fail("stft: expected shape [samples] or [batch, samples], got %s", shape_text(x))
+      options.fail("stft: expected shape [samples] or [batch, samples], got %s", lists.shape_text(x))
     end
     hop = check_hop("stft", n_fft, hop)
     check_onesided("stft", onesided)
@@ -132,7 +132,7 @@ define("istft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:
   .. "divided by the sum of the squared windows; length: samples of the result",
   function(x, n_fft, hop, win_length, given, center, normalized, onesided, length, return_complex)
     if not x:is_complex() or (x.ndim ~= 2 and x.ndim ~= 3) then
-      options.fail("istft: expected a complex tensor of 2 or 3 dims, got %s %s", x.dtype, shape_text(x))
+      options.fail("istft: expected a complex tensor of 2 or 3 dims, got %s %s", x.dtype, lists.shape_text(x))
     end
     hop = check_hop("istft", n_fft, hop)
     check_onesided("istft", onesided)
@@ -145,7 +145,7 @@ define("istft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:
     local expected = onesided and half or n_fft
     if rows.shape[2] ~= expected then
       options.fail("istft: expected %d frequencies for n_fft %d, got shape %s", expected, n_fft,
-        shape_text(x))
+        lists.shape_text(x))
     end
     local w = framed("istft", x, n_fft, win_length, given)
     local batch, frames = rows.shape[1], rows.shape[3]

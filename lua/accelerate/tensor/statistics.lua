@@ -1,9 +1,9 @@
 --- Differences, integrals, moments and orders of samples.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
-local shape_text = define.shape_text
 
 -- Neighbours along dim: all but the last one, all but the first one.
 local function neighbours(x, dim)
@@ -94,10 +94,10 @@ local function quantile(where, ignored)
     local ndim = x.ndim
     if not dim then x, dim = x:reshape(-1), 1 end
     local n = x.shape[dim] or 1
-    if n == 0 then options.fail("%s: dim %d of %s is empty", where, dim, shape_text(x)) end
+    if n == 0 then options.fail("%s: dim %d of %s is empty", where, dim, lists.shape_text(x)) end
     local qs = core.is_tensor(q) and q:double() or core.tensor(q, { dtype = "float64", device = x.device })
     if qs.ndim > 1 then
-      options.fail("%s: q: expected a number or a vector, got %s", where, shape_text(qs))
+      options.fail("%s: q: expected a number or a vector, got %s", where, lists.shape_text(qs))
     end
     if core.no_grad(function() return qs:lt(0):logical_or(qs:gt(1)):any():item() end) then
       options.fail("%s: q must be in [0, 1]", where)
@@ -143,7 +143,7 @@ define("histc", "x:T bins:int=100 min:num=0 max:num=0",
 local function check_weights(name, w, n, whole)
   if not w then return end
   if w.ndim ~= 1 or w:numel() ~= n then
-    options.fail("cov: %s: expected a vector of %d numbers, got %s", name, n, shape_text(w))
+    options.fail("cov: %s: expected a vector of %d numbers, got %s", name, n, lists.shape_text(w))
   end
   if core._is_float(w) and whole then
     options.fail("cov: %s: expected integers, got %s", name, w.dtype)
@@ -156,7 +156,7 @@ define("cov", "x:T correction:int=1 fweights:T? aweights:T?",
   "aweights their "
   .. "importance",
   function(x, correction, fweights, aweights)
-    if x.ndim > 2 then options.fail("cov: expected at most 2 dims, got %s", shape_text(x)) end
+    if x.ndim > 2 then options.fail("cov: expected at most 2 dims, got %s", lists.shape_text(x)) end
     local rows = x.ndim == 2 and x or x:reshape(1, -1)
     if not core._is_float(rows) and not rows.dtype:find("complex", 1, true) then
       rows = rows:float()
@@ -184,7 +184,7 @@ define("cov", "x:T correction:int=1 fweights:T? aweights:T?",
     return rows.shape[1] == 1 and out:view({}) or out
   end)
 define("corrcoef", "x:T", "correlations of the rows, which are variables", function(x)
-  if x.ndim > 2 then options.fail("corrcoef: expected at most 2 dims, got %s", shape_text(x)) end
+  if x.ndim > 2 then options.fail("corrcoef: expected at most 2 dims, got %s", lists.shape_text(x)) end
   local c = x:cov()
   if c.ndim == 0 then return c / c end
   local deviation = c:diagonal()

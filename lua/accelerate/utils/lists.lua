@@ -1,4 +1,4 @@
---- Plain lists.
+--- Plain tables: lists, shapes among them, and tables in tables.
 local M = {}
 
 --- Returns whether two lists, shapes say, have the same entries.
@@ -11,6 +11,41 @@ function M.same(a, b)
     if a[i] ~= b[i] then return false end
   end
   return true
+end
+
+--- Returns the shape of a tensor, or a list of sizes, as messages show it: "[2, 3]".
+---@param x accelerate.Tensor|integer[]
+---@return string
+function M.shape_text(x) return ("[%s]"):format(table.concat(x.shape or x, ", ")) end
+
+--- Returns the integers from `from` to `to`.
+---@param from integer
+---@param to integer
+---@return integer[]
+function M.range(from, to)
+  local list = {}
+  for i = from, to do list[#list + 1] = i end
+  return list
+end
+
+--- Returns what fn makes of each entry.
+---@param list any[]
+---@param fn fun(value: any): any
+---@return any[]
+function M.map(list, fn)
+  local out = {}
+  for i, value in ipairs(list) do out[i] = fn(value) end
+  return out
+end
+
+--- Returns a copy of tables in tables; other values, tensors say, are those of the original.
+---@param value any
+---@return any
+function M.copied(value)
+  if type(value) ~= "table" then return value end
+  local copy = {}
+  for key, item in next, value do copy[key] = M.copied(item) end
+  return copy
 end
 
 --- Splits a line at its tabs.

@@ -1,11 +1,10 @@
 --- nn.functional: norms, similarities, distances and bilinear forms, built from ops.
 
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local M = {}
-
-local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 local function check(where, name, t)
   if not core.is_tensor(t) then
@@ -35,7 +34,7 @@ local function broadcast(where, a, b)
   for d = 1, n do
     local l, r = left[d - n + #left] or 1, right[d - n + #right] or 1
     if l ~= r and l ~= 1 and r ~= 1 then
-      options.fail("%s: shapes %s and %s do not broadcast", where, text(a), text(b))
+      options.fail("%s: shapes %s and %s do not broadcast", where, lists.shape_text(a), lists.shape_text(b))
     end
     shape[d] = l == 1 and r or l
   end
@@ -147,7 +146,8 @@ function M.cdist(x1, x2, opts)
   check("cdist", "x1", x1)
   check("cdist", "x2", x2)
   if x1:dim() < 2 or x2:dim() < 2 or x1:size(-1) ~= x2:size(-1) then
-    options.fail("cdist: expected (.., m, k) and (.., n, k), got %s and %s", text(x1), text(x2))
+    options.fail("cdist: expected (.., m, k) and (.., n, k), got %s and %s", lists.shape_text(x1),
+      lists.shape_text(x2))
   end
   local d = fits(x1, x2, o.p) and euclidean(x1:float(), x2:float())
   return d and d:to(x1.dtype) or core.norm(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p, -1)
@@ -162,7 +162,7 @@ local PDIST = { p = { "number", default = 2, min = 0 } }
 function M.pdist(x, ...)
   local o = options.check("pdist", options.gather("pdist", { "p" }, ...), PDIST)
   check("pdist", "x", x)
-  if x:dim() ~= 2 then options.fail("pdist: expected (n, k), got %s", text(x)) end
+  if x:dim() ~= 2 then options.fail("pdist: expected (n, k), got %s", lists.shape_text(x)) end
   local n = x.shape[1]
   local pairs_of = core.ones({ n, n }, { device = x.device }):triu(1):nonzero()
   local from, to = pairs_of:select(2, 1), pairs_of:select(2, 2)
@@ -196,8 +196,9 @@ function M.bilinear(x1, x2, weight, bias)
   check("bilinear", "weight", weight)
   if weight:dim() ~= 3 or x1:dim() < 1 or x1:size(-1) ~= weight:size(2) or x2:dim() ~= x1:dim()
     or x2:size(-1) ~= weight:size(3) then
-    options.fail("bilinear: x1 %s and x2 %s do not fit weight %s (out, in1, in2)", text(x1), text(x2),
-      text(weight))
+    options.fail("bilinear: x1 %s and x2 %s do not fit weight %s (out, in1, in2)", lists.shape_text(x1),
+      lists.shape_text(x2),
+      lists.shape_text(weight))
   end
   local out, in1, in2 = unpack(weight.shape)
   local rows = x1.shape

@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local gradients = require "accelerate.sparse.gradients"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local M = {}
@@ -85,8 +86,6 @@ local BAG = {
 }
 for name, entry in next, SHARED do BAG[name] = entry end
 
-local function shape_text(t) return table.concat(t.shape, ", ") end
-
 local function check_bags(input, weight, o)
   check("embedding_bag", input, weight)
   local offsets, factors = o.offsets, o.per_sample_weights
@@ -108,9 +107,9 @@ local function check_bags(input, weight, o)
   if o.mode ~= "sum" then
     options.fail("embedding_bag: per_sample_weights goes with mode = \"sum\", got %q", o.mode)
   end
-  if shape_text(factors) ~= shape_text(input) or factors.dtype ~= weight.dtype then
-    options.fail("embedding_bag: per_sample_weights: expected %s of input's shape [%s], got %s", weight.dtype,
-      shape_text(input), options.show(factors))
+  if not lists.same(factors.shape, input.shape) or factors.dtype ~= weight.dtype then
+    options.fail("embedding_bag: per_sample_weights: expected %s of input's shape %s, got %s", weight.dtype,
+      lists.shape_text(input), options.show(factors))
   end
 end
 

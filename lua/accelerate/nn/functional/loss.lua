@@ -1,6 +1,7 @@
 --- nn.functional: losses built from ops.
 
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local distance = require "accelerate.nn.functional.distance"
 
@@ -13,8 +14,6 @@ local function reduce(x, how)
   if how == "none" then return x end
   return how == "sum" and x:sum() or x:mean()
 end
-
-local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 local SWAP = { "boolean", default = false }
 
@@ -121,8 +120,8 @@ local function check_classes(where, input, target, shape)
     options.fail("%s: input: expected (n, classes) or (classes), got %s", where, options.show(input))
   end
   if not core.is_tensor(target) or target.dtype ~= "int64"
-    or text(target) ~= ("[%s]"):format(table.concat(shape, ", ")) then
-    options.fail("%s: target: expected int64 of shape [%s], got %s", where, table.concat(shape, ", "),
+    or not lists.same(target.shape, shape) then
+    options.fail("%s: target: expected int64 of shape %s, got %s", where, lists.shape_text(shape),
       options.show(target))
   end
 end
@@ -210,7 +209,7 @@ local function variance(input, var)
   for d = 1, #shape do differ = differ + (given[d] == shape[d] and 0 or given[d] == 1 and 1 or 2) end
   if #given ~= #shape or differ > 1 then
     options.fail("gaussian_nll_loss: var must have the shape of input %s, a size of 1 in one dim, or no " ..
-      "last dim; got %s", text(input), text(var))
+      "last dim; got %s", lists.shape_text(input), lists.shape_text(var))
   end
   return var
 end

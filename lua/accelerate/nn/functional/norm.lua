@@ -1,11 +1,10 @@
 --- nn.functional: instance normalisation and local response normalisation, built from ops.
 
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local M = {}
-
-local function text(t) return ("[%s]"):format(table.concat(t.shape, ", ")) end
 
 -- Sets running = (1 - momentum) running + momentum stat, where stat is the mean over the samples.
 local function track(x, running_mean, running_var, momentum)
@@ -37,7 +36,7 @@ function M.instance_norm(x, running_mean, ...)
   local o = options.check("instance_norm", options.gather("instance_norm", ORDER, running_mean, ...), OPTIONS)
   if not core.is_tensor(x) or x:dim() < 3 then
     options.fail("instance_norm: x: expected a tensor (n, c, ..) of at least 3 dims, got %s",
-      core.is_tensor(x) and text(x) or type(x))
+      core.is_tensor(x) and lists.shape_text(x) or type(x))
   end
   if (o.running_mean == nil) ~= (o.running_var == nil) then
     options.fail("instance_norm: running_mean and running_var go together")
@@ -50,7 +49,8 @@ function M.instance_norm(x, running_mean, ...)
   end
   local shape = x.shape
   if x:numel() == shape[1] * shape[2] then
-    options.fail("instance_norm: a channel of one element has no variance to speak of (shape %s)", text(x))
+    options.fail("instance_norm: a channel of one element has no variance to speak of (shape %s)",
+      lists.shape_text(x))
   end
   if o.running_mean then track(x, o.running_mean, o.running_var, o.momentum) end
   return core.group_norm(x, shape[2], o.weight, o.bias, o.eps)
@@ -71,7 +71,7 @@ function M.local_response_norm(x, size, ...)
   options.value(where, "size", size, { "integer", min = 1 })
   if not core.is_tensor(x) or x:dim() < 3 then
     options.fail("%s: expected (n, c, ..) of at least 3 dims, got %s", where,
-      core.is_tensor(x) and text(x) or type(x))
+      core.is_tensor(x) and lists.shape_text(x) or type(x))
   end
   if x:numel() == 0 then return x end
   local shape = x.shape

@@ -6,6 +6,7 @@
 --- ops want it, so nothing is copied.
 
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local sizes = require "accelerate.nn.sizes"
 
@@ -282,7 +283,7 @@ local function max_unpool(where, dims)
       options.fail("%s: expected an input of %d or %d dims, got %s", where, dims + 1, dims + 2, text(x))
     end
     if not core.is_tensor(indices) or indices.dtype ~= "int64"
-      or table.concat(indices.shape, ", ") ~= table.concat(x.shape, ", ") then
+      or not lists.same(indices.shape, x.shape) then
       options.fail("%s: indices: expected int64 of the input's shape, %s, got %s", where, options.show(x),
         options.show(indices))
     end

@@ -13,14 +13,11 @@ local M = {}
 ---@return function
 function M.reads(name, signature, fn) return core._composed("linalg." .. name, signature, fn) end
 
---- "[2, 3]", for messages.
-function M.shape_text(x) return ("[%s]"):format(table.concat(x.shape or x, ", ")) end
-
 --- Raises where x is not a stack of square matrices.
 function M.check_square(where, x)
   local n = x.ndim
   if n < 2 or x.shape[n] ~= x.shape[n - 1] then
-    options.fail("linalg.%s: expected square matrices, got shape %s", where, M.shape_text(x))
+    options.fail("linalg.%s: expected square matrices, got shape %s", where, lists.shape_text(x))
   end
 end
 
@@ -28,7 +25,7 @@ end
 function M.check_float(where, x)
   if not core._is_float(x) and not x:is_complex() then
     options.fail("linalg.%s: expected a floating-point or complex tensor, got %s %s", where, x.dtype,
-      M.shape_text(x))
+      lists.shape_text(x))
   end
 end
 
@@ -69,8 +66,9 @@ local function joint(where, a, b)
   for d = 1, n do
     local p, q = x[d - n + #x] or 1, y[d - n + #y] or 1
     if p ~= q and p ~= 1 and q ~= 1 then
-      options.fail("linalg.%s: the batches of shapes %s and %s do not fit together", where, M.shape_text(a),
-        M.shape_text(b))
+      options.fail("linalg.%s: the batches of shapes %s and %s do not fit together", where,
+        lists.shape_text(a),
+        lists.shape_text(b))
     end
     out[d] = p == 1 and q or p
   end
@@ -88,7 +86,7 @@ end
 function M.one_batch(where, a, b)
   for _, x in ipairs { a, b } do
     if x.ndim < 2 then
-      options.fail("linalg.%s: expected at least two dims, got shape %s", where, M.shape_text(x))
+      options.fail("linalg.%s: expected at least two dims, got shape %s", where, lists.shape_text(x))
     end
   end
   local batch = joint(where, a, b)
@@ -100,7 +98,7 @@ end
 function M.one_batch_with_pivots(where, name, factors, pivots, b)
   if pivots.ndim ~= factors.ndim - 1 then
     options.fail("linalg.%s: pivots must have the shape of %s without its last dim, got %s and %s", where,
-      name, M.shape_text(pivots), M.shape_text(factors))
+      name, lists.shape_text(pivots), lists.shape_text(factors))
   end
   local batch, sides = M.one_batch(where, factors, b)
   local wide = leading(batch, 1)

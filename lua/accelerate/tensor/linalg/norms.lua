@@ -1,9 +1,10 @@
 --- Norms of vectors and matrices.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text, records = matrix.reads, matrix.shape_text, matrix.records
+local reads, records = matrix.reads, matrix.records
 
 local M = {}
 
@@ -31,7 +32,7 @@ local function vector_norm(where, x, ord, dim, keepdim)
       if taken and x.shape[d] == 0 then
         options.fail("linalg.%s: a norm of order %s has no value for shape %s, which has no elements " ..
           "to reduce",
-          where, ord, shape_text(x))
+          where, ord, lists.shape_text(x))
       end
     end
   end
@@ -90,7 +91,7 @@ end
 local function matrix_norm(where, x, ord, dim, keepdim)
   M.check_matrix_ord(where, ord)
   if x.ndim < 2 then
-    options.fail("linalg.%s: expected at least two dims, got shape %s", where, shape_text(x))
+    options.fail("linalg.%s: expected at least two dims, got shape %s", where, lists.shape_text(x))
   end
   local a, b = x.ndim - 1, x.ndim
   if dim then
@@ -104,7 +105,7 @@ local function matrix_norm(where, x, ord, dim, keepdim)
   if (x.shape[a] == 0 or x.shape[b] == 0) and ord ~= "nuc" then
     options.fail("linalg.%s: a norm of order %s has no value for matrices without elements, shape %s", where,
       ord,
-      shape_text(x))
+      lists.shape_text(x))
   end
   if ord == "nuc" or ord == 2 or ord == -2 then return by_values(x, ord, a, b, keepdim) end
   return by_sums(x, ord, a, b, keepdim)
@@ -141,7 +142,7 @@ M.norm = reads("norm", "x:T ord:any? dim:dims? keepdim:bool=false dtype:dtype?",
   if ord == nil then return vector_norm("norm", x, 2, dim, keepdim) end
   if not dim and x.ndim ~= 1 and x.ndim ~= 2 and type(ord) ~= "string" then
     options.fail("linalg.norm: with ord and without dim expected one or two dims, got shape %s",
-      shape_text(x))
+      lists.shape_text(x))
   end
   local n = dim and #dim or x.ndim
   if n == 1 and type(ord) ~= "string" then return vector_norm("norm", x, ord, dim, keepdim) end

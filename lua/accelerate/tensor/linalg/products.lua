@@ -1,9 +1,10 @@
 --- Powers, chains and products of matrices and vectors.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text = matrix.reads, matrix.shape_text
+local reads = matrix.reads
 
 local M = {}
 
@@ -83,12 +84,12 @@ M.multi_dot = reads("multi_dot", "tensors:T*", function(tensors)
     local inner = i > 1 and i < n
     if x.ndim ~= 2 and (inner or x.ndim ~= 1) then
       options.fail("linalg.multi_dot: tensor %d must %s, got shape %s", i, inner and "be a matrix"
-        or "be a matrix or a vector", shape_text(x))
+        or "be a matrix or a vector", lists.shape_text(x))
     end
     if x.ndim == 1 then x = i == 1 and x:unsqueeze(1) or x:unsqueeze(2) end
     if i > 1 and x.shape[1] ~= sizes[i] then
       options.fail("linalg.multi_dot: tensors %d and %d cannot be multiplied: %s x %s", i - 1, i,
-        shape_text(tensors[i - 1]), shape_text(tensors[i]))
+        lists.shape_text(tensors[i - 1]), lists.shape_text(tensors[i]))
     end
     list[i], sizes[i], sizes[i + 1] = x, x.shape[1], x.shape[2]
   end
@@ -110,8 +111,9 @@ end)
 ---@return accelerate.Tensor
 M.cross = reads("cross", "a:T b:T dim:dim=-1", function(a, b, dim)
   if a.ndim ~= b.ndim then
-    options.fail("linalg.cross: expected as many dims on both sides, got shapes %s and %s", shape_text(a),
-      shape_text(b))
+    options.fail("linalg.cross: expected as many dims on both sides, got shapes %s and %s",
+      lists.shape_text(a),
+      lists.shape_text(b))
   end
   return a:cross(b, dim)
 end)
@@ -167,7 +169,7 @@ M.tensorinv = reads("tensorinv", "x:T ind:int=2", function(x, ind)
   local rows, cols = product_of(shape, 1, math.min(ind, x.ndim)), product_of(shape, ind + 1, x.ndim)
   if rows ~= cols then
     options.fail("linalg.tensorinv: the first %d sizes of shape %s multiply to %d, the others to %d", ind,
-      shape_text(x), rows, cols)
+      lists.shape_text(x), rows, cols)
   end
   local out = slice(shape, ind + 1, x.ndim)
   for d = 1, math.min(ind, x.ndim) do out[#out + 1] = shape[d] end
@@ -189,7 +191,7 @@ M.tensorsolve = reads("tensorsolve", "a:T b:T dims:dims?", function(a, b, dims)
   local cols = product_of(shape, 1, #shape)
   if n ~= cols or a:numel() ~= n * cols then
     options.fail("linalg.tensorsolve: a must hold as many equations as unknowns, got shapes %s and %s",
-      shape_text(a), shape_text(b))
+      lists.shape_text(a), lists.shape_text(b))
   end
   return core._linalg.solve(a:reshape(n, cols), b:reshape(n, 1)):reshape(shape)
 end)

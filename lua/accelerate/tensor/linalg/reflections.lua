@@ -1,9 +1,10 @@
 --- QR as LAPACK keeps it, products of its reflections, and L D L^T.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text = matrix.reads, matrix.shape_text
+local reads = matrix.reads
 
 local M = {}
 
@@ -12,13 +13,13 @@ local function check_reflections(where, a, tau)
   matrix.check_float(where, a)
   if a.ndim < 2 or a.shape[a.ndim - 1] < a.shape[a.ndim] then
     options.fail("linalg.%s: expected matrices with at least as many rows as columns, got shape %s", where,
-      shape_text(a))
+      lists.shape_text(a))
   end
   local n = a.shape[a.ndim]
   if tau.ndim ~= a.ndim - 1 or tau.shape[tau.ndim] > n
     or not matrix.same(matrix.leading(tau, 1), matrix.leading(a, 2)) then
     options.fail("linalg.%s: tau must have the batch of x and at most its %d columns, got shapes %s and %s",
-      where, n, shape_text(tau), shape_text(a))
+      where, n, lists.shape_text(tau), lists.shape_text(a))
   end
   if tau.dtype ~= a.dtype then
     options.fail("linalg.%s: element types differ: %s and %s", where, a.dtype, tau.dtype)
@@ -74,7 +75,7 @@ function M.ormqr(x, tau, other, left, transpose)
   if other.ndim ~= x.ndim or side.shape[side.ndim - 1] ~= x.shape[x.ndim - 1]
     or not matrix.same(matrix.leading(side, 2), matrix.leading(x, 2)) then
     options.fail("linalg.ormqr: other must have the batch and %d %s, got shapes %s and %s",
-      x.shape[x.ndim - 1], left and "rows" or "columns", shape_text(other), shape_text(x))
+      x.shape[x.ndim - 1], left and "rows" or "columns", lists.shape_text(other), lists.shape_text(x))
   end
   if not left then side = side:conj() end
   local y = M.reflect(x, tau, side, transpose == left)

@@ -1,10 +1,11 @@
 --- QR, singular values, eigenvalues of symmetric matrices, and what follows from them: rank,
 --- pseudoinverse, least squares, condition.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text, records = matrix.reads, matrix.shape_text, matrix.records
+local reads, records = matrix.reads, matrix.records
 
 local M = {}
 
@@ -92,7 +93,7 @@ end)
 M.polar = reads("polar", "x:T", function(x)
   if x.ndim >= 2 and x.shape[x.ndim - 1] < x.shape[x.ndim] then
     options.fail("linalg.polar: expected matrices with at least as many rows as columns, got shape %s",
-      shape_text(x))
+      lists.shape_text(x))
   end
   local u, s, vh = core._linalg.svd(x, false)
   return u:matmul(vh), matrix.adjoint(vh):matmul(s:unsqueeze(-1) * vh)
@@ -135,7 +136,7 @@ end
 
 local function check_matrix(where, x)
   if x.ndim < 2 then
-    options.fail("linalg.%s: expected at least two dims, got shape %s", where, shape_text(x))
+    options.fail("linalg.%s: expected at least two dims, got shape %s", where, lists.shape_text(x))
   end
 end
 

@@ -1,9 +1,10 @@
 --- Cholesky, LU, linear systems, inverse, determinant.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local matrix = require "accelerate.tensor.linalg.matrix"
 
-local reads, shape_text = matrix.reads, matrix.shape_text
+local reads = matrix.reads
 
 local M = {}
 
@@ -45,8 +46,8 @@ end
 local function check_side(where, a, b, left)
   if b.ndim < 2 or b.shape[left and b.ndim - 1 or b.ndim] ~= a.shape[a.ndim] then
     options.fail("linalg.%s: a of shape %s and b of shape %s do not fit: b must have %d %s", where,
-      shape_text(a),
-      shape_text(b), a.shape[a.ndim], left and "rows" or "columns")
+      lists.shape_text(a),
+      lists.shape_text(b), a.shape[a.ndim], left and "rows" or "columns")
   end
 end
 
@@ -54,7 +55,7 @@ local function solve(where, a, b, left, check)
   matrix.check_square(where, a)
   if matrix.holds_vectors(a, b) then
     if not left then options.fail("linalg.%s: with left = false b must be matrices, got shape %s", where,
-      shape_text(b)) end
+      lists.shape_text(b)) end
     return solve_matrices(a, b:unsqueeze(-1), check):squeeze(-1)
   end
   check_side(where, a, b, left)
