@@ -1,7 +1,7 @@
 -- Every example runs for a few steps on one rank and on two, and learns.
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local check = require "spec.support.example_checks"
-local fuzz = require "spec.support.fuzz_files"
 local pictures = require("spec.support.files_reference").pictures
 
 local function run(name)
@@ -60,7 +60,7 @@ describe("examples", function()
         os.execute(("mkdir -p '%s/%s'"):format(folder, class))
         for i = 1, 4 do
           local file = class:find "cat" and pictures.png[1] or pictures.jpeg[1]
-          fuzz.write(("%s/%s/%d.png"):format(folder, class, i), fuzz.from_hex(file))
+          disk.write(("%s/%s/%d.png"):format(folder, class, i), disk.from_hex(file))
         end
       end
       for name, epochs in pairs { ["cv_example.lua"] = "--epochs",

@@ -1,5 +1,6 @@
 -- The laws that `make lint` holds: the tree keeps those that are on, and each rule sees a file that
 -- breaks it.
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local lint = require "host.tools.lint"
 
@@ -7,12 +8,6 @@ local function exists(path)
   local file = io.open(path)
   if file then file:close() end
   return file ~= nil
-end
-
-local function write(path, text)
-  local file = assert(io.open(path, "w"))
-  file:write(text)
-  file:close()
 end
 
 -- Runs one rule over a tree of these files (`copied`: files of ours that it needs).  It must find
@@ -25,7 +20,7 @@ local function finds(rule, places, files, message, copied)
     end
     for path, text in pairs(files) do
       os.execute(("mkdir -p '%s/%s'"):format(root, path:match "^(.*)/" or "."))
-      write(root .. "/" .. path, text)
+      disk.write(root .. "/" .. path, text)
     end
     for _, f in ipairs((lint.run { root = root, rules = { [rule] = true } })) do
       got[#got + 1] = f.path .. ":" .. f.line
@@ -65,12 +60,12 @@ describe("lint", function()
   it("prints the place and ends with status 1 when a law is broken, else with 0", function()
     host.in_folder(function(root)
       local arguments = { "host/tools/lint.lua", "--root", root, "--rule", "globals" }
-      write(root .. "/a.lua", "")
+      disk.write(root .. "/a.lua", "")
       os.execute(("mkdir '%s/lua'"):format(root))
-      write(root .. "/lua/a.lua", "local a = 1\nreturn a\n")
+      disk.write(root .. "/lua/a.lua", "local a = 1\nreturn a\n")
       local status, out = host.run(arguments)
       assert.are.same({ 0, "lint: 2 files, 0 broken\n" }, { status, out })
-      write(root .. "/lua/a.lua", "local a = 1\nb = a\n")
+      disk.write(root .. "/lua/a.lua", "local a = 1\nb = a\n")
       status, out = host.run(arguments)
       assert.are.same({ 1, "lua/a.lua:2: globals: sets the global b\nlint: 2 files, 1 broken\n" },
         { status, out })
@@ -233,7 +228,7 @@ describe("lint", function()
     finds("size", { "a.lua:801" }, { ["a.lua"] = ("\n"):rep(801), ["b.lua"] = ("\n"):rep(500) },
       "at most 800")
     host.in_folder(function(root)
-      write(root .. "/a.lua", ("\n"):rep(501))
+      disk.write(root .. "/a.lua", ("\n"):rep(501))
       local found = lint.run { root = root, rules = { size = true } }
       assert.are.same({ 1, true }, { #found, found[1].warning })
     end)

@@ -2,6 +2,7 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
 local ffi = require "ffi"
+local fuzz = require "spec.support.fuzz_files"
 local raises = require("spec.support.messages").raises
 local samples = require "spec.support.samples"
 
@@ -142,20 +143,15 @@ describe("the background thread", function()
   it("leaks nothing when a pass is left, or memory runs out", function()
     jit.off()
     local function pass() data.DataLoader(set, { batch_size = 7, background = true }):iter()() end
-    local function held()
-      for _ = 1, 3 do collectgarbage() end
-      local s = core.memory_stats()
-      return s.live_bytes, s.structs
-    end
     pass()
-    local bytes, structs = held()
+    local bytes, structs = fuzz.held()
     for n = 1, 12 do
       core.debug_fail_alloc(n)
       pcall(pass)
       core.debug_fail_alloc(0)
     end
     pass()
-    local bytes_after, structs_after = held()
+    local bytes_after, structs_after = fuzz.held()
     jit.on()
     assert.equal(bytes, bytes_after)
     assert.equal(structs, structs_after)

@@ -1,5 +1,6 @@
 -- FashionMNIST: its files, and the errors for damaged ones.
 local data = require "accelerate.data"
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local messages = require "spec.support.messages"
 
@@ -15,9 +16,7 @@ describe("FashionMNIST", function()
 
   local function write(name, bytes)
     os.execute("mkdir -p '" .. base .. "'")
-    local f = assert(io.open(base .. "/" .. name, "wb"))
-    f:write(bytes)
-    f:close()
+    disk.write(base .. "/" .. name, bytes)
   end
   local function images(n, byte) return "\0\0\8\3\0\0\0" .. string.char(n) .. "\0\0\0\28\0\0\0\28"
     .. string.char(byte):rep(n * 784) end

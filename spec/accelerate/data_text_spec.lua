@@ -1,33 +1,28 @@
 --- GLUE's folders, CIFAR's files, JSON Lines, token shards, batches of like lengths.
 local accelerate = require "accelerate"
 local data = require "accelerate.data"
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local tensor = require "accelerate.tensor"
 local raises = require("spec.support.messages").raises
-
-local function write(path, text)
-  local f = assert(io.open(path, "wb"))
-  f:write(text)
-  f:close()
-end
 
 describe("load_glue", function()
   it("reads tasks with and without a line of names, and their labels", function()
     host.in_folder(function(folder)
       os.execute(("mkdir '%s/SST-2' '%s/CoLA' '%s/MNLI'"):format(folder, folder, folder))
-      write(folder .. "/SST-2/train.tsv", "sentence\tlabel\na \"fine\" film \t1\nbad \t0\n")
-      write(folder .. "/SST-2/dev.tsv", "sentence\tlabel\r\nso so\t0\r\n")
-      write(folder .. "/SST-2/test.tsv", "index\tsentence\n0\twho knows\n")
+      disk.write(folder .. "/SST-2/train.tsv", "sentence\tlabel\na \"fine\" film \t1\nbad \t0\n")
+      disk.write(folder .. "/SST-2/dev.tsv", "sentence\tlabel\r\nso so\t0\r\n")
+      disk.write(folder .. "/SST-2/test.tsv", "index\tsentence\n0\twho knows\n")
       local dict = data.load_glue("sst2", folder)
       assert.same({ "test", "train", "validation" }, dict:splits())
       assert.same({ sentence = "a \"fine\" film ", label = 1, idx = 0 }, dict.train:get(1))
       assert.same({ sentence = "so so", label = 0, idx = 0 }, dict.validation:get(1))
       assert.same({ sentence = "who knows", idx = 0 }, dict.test:get(1))
-      write(folder .. "/CoLA/train.tsv", "gj04\t1\t\tThey came.\ngj04\t0\t*\tThey came them.\n")
+      disk.write(folder .. "/CoLA/train.tsv", "gj04\t1\t\tThey came.\ngj04\t0\t*\tThey came them.\n")
       local cola = data.load_glue("cola", folder .. "/CoLA", { split = "train" })
       assert.same({ 1, 0 }, { cola:get(1).label, cola:get(2).label })
       assert.equal("They came them.", cola:get(2).sentence)
-      write(folder .. "/MNLI/dev_matched.tsv",
+      disk.write(folder .. "/MNLI/dev_matched.tsv",
         "index\tsentence1\tsentence2\tgold_label\n0\tA\tB\tcontradiction\n")
       assert.equal(2, data.load_glue("mnli", folder).validation_matched:get(1).label)
     end)
@@ -35,11 +30,11 @@ describe("load_glue", function()
 
   it("names the line that is wrong", function()
     host.in_folder(function(folder)
-      write(folder .. "/train.tsv", "sentence\tlabel\nfine\t1\nno label\n")
+      disk.write(folder .. "/train.tsv", "sentence\tlabel\nfine\t1\nno label\n")
       raises("line 3 has 1 fields", data.load_glue, "sst2", folder)
-      write(folder .. "/train.tsv", "sentence\tlabel\nfine\tgood\n")
+      disk.write(folder .. "/train.tsv", "sentence\tlabel\nfine\tgood\n")
       raises("line 2: the label 'good'", data.load_glue, "sst2", folder)
-      write(folder .. "/train.tsv", "text\tlabel\nfine\t1\n")
+      disk.write(folder .. "/train.tsv", "text\tlabel\nfine\t1\n")
       raises("no column 'sentence'", data.load_glue, "sst2", folder)
       raises("split 'validation'", data.load_glue, "sst2", folder, { split = "validation" })
       raises("task", data.load_glue, "sst", folder)
@@ -53,9 +48,9 @@ describe("CIFAR", function()
       local record = {}
       for i = 0, 3071 do record[i + 1] = string.char(i % 251) end
       local pixels = table.concat(record)
-      for k = 1, 5 do write(("%s/data_batch_%d.bin"):format(folder, k), string.char(k) .. pixels) end
-      write(folder .. "/test_batch.bin", "\9" .. pixels .. "\0" .. pixels)
-      write(folder .. "/batches.meta.txt", "airplane\nautomobile\n")
+      for k = 1, 5 do disk.write(("%s/data_batch_%d.bin"):format(folder, k), string.char(k) .. pixels) end
+      disk.write(folder .. "/test_batch.bin", "\9" .. pixels .. "\0" .. pixels)
+      disk.write(folder .. "/batches.meta.txt", "airplane\nautomobile\n")
       local train = data.CIFAR10 { root = folder }
       assert.equal(5, train:len())
       local image, label = train:get(3)
@@ -64,13 +59,13 @@ describe("CIFAR", function()
       assert.equal((2 * 1024 + 5 * 32 + 7) % 251, image[{ 3, 6, 8 }]:item())
       assert.equal("automobile", train.classes[2])
       assert.same({ 9, 0 }, data.CIFAR10({ root = folder, split = "test" }).targets:tolist())
-      write(folder .. "/train.bin", "\3\77" .. pixels)
+      disk.write(folder .. "/train.bin", "\3\77" .. pixels)
       local hundred = data.CIFAR100 { root = folder, transform = function(x) return x:to "float32" end }
       image, label = hundred:get(1)
       assert.same({ "float32", 77 }, { image.dtype, label:item() })
-      write(folder .. "/train.bin", "\3\77" .. pixels .. "x")
+      disk.write(folder .. "/train.bin", "\3\77" .. pixels .. "x")
       raises("no whole number of records", data.CIFAR100, { root = folder })
-      write(folder .. "/test_batch.bin", "\10" .. pixels)
+      disk.write(folder .. "/test_batch.bin", "\10" .. pixels)
       raises("a label 10", data.CIFAR10, { root = folder, split = "test" })
     end)
   end)
@@ -79,8 +74,8 @@ end)
 describe("JsonLines", function()
   it("streams the objects of files, again in each pass", function()
     host.in_folder(function(folder)
-      write(folder .. "/a.jsonl", '{"text": "one"}\n\n{"text": "two"}\r\n')
-      write(folder .. "/b.jsonl", '{"text": "three"}')
+      disk.write(folder .. "/a.jsonl", '{"text": "one"}\n\n{"text": "two"}\r\n')
+      disk.write(folder .. "/b.jsonl", '{"text": "three"}')
       local stream = data.JsonLines { folder .. "/a.jsonl", folder .. "/b.jsonl" }
       for _ = 1, 2 do
         local seen = {}
@@ -91,7 +86,7 @@ describe("JsonLines", function()
       local batches = {}
       for x in loader:iter() do batches[#batches + 1] = x:tolist() end
       assert.same({ { 3, 3 }, { 5 } }, batches)
-      write(folder .. "/b.jsonl", '{}\n{"text": }\n')
+      disk.write(folder .. "/b.jsonl", '{}\n{"text": }\n')
       raises("line 2", function() for _ in data.JsonLines(folder .. "/b.jsonl"):iter() do end end)
       raises("absent", function() for _ in data.JsonLines(folder .. "/absent"):iter() do end end)
     end)

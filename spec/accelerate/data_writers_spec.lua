@@ -1,7 +1,7 @@
 -- data.write_npy, write_npz, write_csv and write_image: what they write, their readers read.
 local core = require "accelerate.core"
 local data = require "accelerate.data"
-local fuzz = require "spec.support.fuzz_files"
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local readers = require "accelerate.data.readers"
 local reference = require "spec.support.files_reference"
@@ -9,32 +9,25 @@ local reference = require "spec.support.files_reference"
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool",
   "complex64", "complex128" }
 
-local function read(path)
-  local f = assert(io.open(path, "rb"))
-  local bytes = f:read("*a")
-  f:close()
-  return bytes
-end
-
 describe("write_npy and write_npz", function()
   it("write what NumPy writes", function()
     host.in_folder(function(dir)
       local seen = 0
       for _, case in ipairs(reference.npy) do
         local descr, dtype, _, hex = unpack(case)
-        local bytes = fuzz.from_hex(hex)
+        local bytes = disk.from_hex(hex)
         if descr:find("^[<|]") and not bytes:find("True", 1, true) and DTYPES[dtype] ~= false
           and ({ ["<f4"] = 1, ["<f8"] = 1, ["<f2"] = 1, ["<i8"] = 1, ["<i4"] = 1, ["|u1"] = 1,
           ["|b1"] = 1 })[descr] then
-          fuzz.write(dir .. "/numpy", bytes)
+          disk.write(dir .. "/numpy", bytes)
           data.write_npy(dir .. "/ours", core.read_npy(dir .. "/numpy"))
-          assert.equal(bytes, read(dir .. "/ours"), descr)
+          assert.equal(bytes, disk.read(dir .. "/ours"), descr)
           seen = seen + 1
         end
       end
       assert.equal(7, seen)
       data.write_npy(dir .. "/ours", core.tensor(2.5))
-      assert.equal(fuzz.from_hex(reference.npy_scalar), read(dir .. "/ours"))
+      assert.equal(disk.from_hex(reference.npy_scalar), disk.read(dir .. "/ours"))
     end)
   end)
 
@@ -125,14 +118,14 @@ describe("write_csv", function()
       local set = data.Dataset.from_table({ b = { "x", "y" }, a = { 1.5, 2 } },
         { column_names = { "b", "a" } })
       data.write_csv(dir .. "/x.tsv", set)
-      assert.equal("b\ta\nx\t1.5\ny\t2\n", read(dir .. "/x.tsv"))
+      assert.equal("b\ta\nx\t1.5\ny\t2\n", disk.read(dir .. "/x.tsv"))
       local floats = data.Dataset.from_table { f = core.tensor { 0.1, 0.2, 0.3 } }
       data.write_csv(dir .. "/x", floats:select { 3, 1 })
-      assert.equal("f\n0.3\n0.1\n", read(dir .. "/x"))
+      assert.equal("f\n0.3\n0.1\n", disk.read(dir .. "/x"))
       data.write_csv(dir .. "/x", set:select { 2 }, { column_names = { "a" }, header = false })
-      assert.equal("2\n", read(dir .. "/x"))
+      assert.equal("2\n", disk.read(dir .. "/x"))
       data.write_csv(dir .. "/x", { a = { "1;2" }, b = { true } }, { delimiter = ";" })
-      assert.equal('a;b\n"1;2";true\n', read(dir .. "/x"))
+      assert.equal('a;b\n"1;2";true\n', disk.read(dir .. "/x"))
     end)
   end)
 
@@ -158,7 +151,7 @@ describe("write_image", function()
       local path = dir .. "/x.png"
       local image = core.randint(0, 256, { 3, 5, 7 }, { dtype = "uint8" })
       data.write_image(path, image)
-      assert.equal("\137PNG\r\n\26\n", read(path):sub(1, 8))
+      assert.equal("\137PNG\r\n\26\n", disk.read(path):sub(1, 8))
       local ok, back = pcall(data.read_image, path)
       if not ok then return pending(back) end
       assert.same(image:totable(), back:totable())

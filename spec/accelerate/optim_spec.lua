@@ -2,18 +2,8 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
+local lay_out = require("spec.support.trajectories").lay_out
 local message = require("spec.support.messages").message
-
--- Parameters and gradients in flat buffers, as accelerator:prepare lays them out.
--- parameter -> layout: what ends with the layout is the parameters' place in it
-local layouts = setmetatable({}, { __mode = "k" })
-local function lay_out(params)
-  local reversed = {}
-  for i = #params, 1, -1 do reversed[#reversed + 1] = params[i] end
-  local layout = core.flat(reversed)
-  layout:give_grads()
-  for _, p in ipairs(params) do layouts[p] = layout end
-end
 
 describe("state as a script sees it", function()
   local function stepped(p, o)

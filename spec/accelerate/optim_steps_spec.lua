@@ -6,44 +6,12 @@ local optim = require "accelerate.optim"
 local message = require("spec.support.messages").message
 local reference = dofile("spec/support/optim_steps_reference.lua")
 local ordered = require "accelerate.utils.ordered"
+local trajectories = require "spec.support.trajectories"
 
+local Net = trajectories.Net
 local STEPS = 20
 
-local function pattern(shape, a, b, dtype)
-  local n, list = 1, {}
-  for _, s in ipairs(shape) do n = n * s end
-  for i = 0, n - 1 do list[i + 1] = ((i * a + b) % 17 - 8) / 16 end
-  return core.tensor(list, { dtype = dtype }):view(shape)
-end
-
-local SHAPES = { { 4, 3 }, { 4 }, { 4, 4 }, { 4 }, { 2, 4 }, { 2 } }
-
--- The network of gen_optim_reference.py.
-local Net = nn.class("Net")
-
-function Net:init(dtype)
-  self.dtype = dtype
-  for k, shape in ipairs(SHAPES) do
-    self["p" .. k] = nn.Parameter(pattern(shape, 4 + k, 3 * (k - 1), dtype))
-  end
-end
-
-function Net:forward(t, times)
-  local h = core.tanh(core.linear(pattern({ 5, 3 }, 3, t, self.dtype), self.p1, self.p2))
-  for _ = 1, times or 1 do h = core.tanh(core.linear(h, self.p3, self.p4)) end
-  return (core.linear(h, self.p5, self.p6) - pattern({ 5, 2 }, 7, 2 * t, self.dtype)):square():mean()
-end
-
-local function digest(net)
-  local sum, i = 0, 0
-  for _, p in ipairs(net:parameters()) do
-    for _, v in ipairs(p:detach():flatten():totable()) do
-      sum = sum + v * ((i * 11 + 5) % 23 + 1) / 23
-      i = i + 1
-    end
-  end
-  return sum
-end
+local function digest(net) return trajectories.digest { net } end
 
 local MAKERS = {
   adadelta = { "Adadelta", {} },

@@ -5,62 +5,10 @@ local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local message = require("spec.support.messages").message
 local reference = dofile("spec/support/optim_reference.lua").optim
+local trajectories = require "spec.support.trajectories"
 
--- ---- the network of gen_optim_reference.py ------------------------------------------------------
-
-local function pattern(shape, a, b, dtype)
-  local n, list = 1, {}
-  for _, s in ipairs(shape) do n = n * s end
-  for i = 0, n - 1 do list[i + 1] = ((i * a + b) % 17 - 8) / 16 end
-  return core.tensor(list, { dtype = dtype }):view(shape)
-end
-
-local Net = nn.class("Net")
-
-local SHAPES = { { 4, 3 }, { 4 }, { 4, 4 }, { 4 }, { 2, 4 }, { 2 } }
-
-function Net:init(dtype, seed)
-  self.dtype = dtype
-  for k, shape in ipairs(SHAPES) do
-    self["p" .. k] = nn.Parameter(pattern(shape, 4 + k, 3 * (k - 1) + (seed or 0), dtype))
-  end
-end
-
-function Net:forward(t, times)
-  local h = core.tanh(core.linear(pattern({ 5, 3 }, 3, t, self.dtype), self.p1, self.p2))
-  for _ = 1, times or 1 do h = core.tanh(core.linear(h, self.p3, self.p4)) end
-  return (core.linear(h, self.p5, self.p6) - pattern({ 5, 2 }, 7, 2 * t, self.dtype)):square():mean()
-end
-
-local function params_of(nets)
-  local list = {}
-  for _, net in ipairs(nets) do
-    for _, p in ipairs(net:parameters()) do list[#list + 1] = p end
-  end
-  return list
-end
-
-local function digest(nets)
-  local sum, i = 0, 0
-  for _, p in ipairs(params_of(nets)) do
-    for _, v in ipairs(p:detach():flatten():totable()) do
-      sum = sum + v * ((i * 11 + 5) % 23 + 1) / 23
-      i = i + 1
-    end
-  end
-  return sum
-end
-
--- Parameters and gradients in flat buffers, as accelerator:prepare lays them out.
--- parameter -> layout: what ends with the layout is the parameters' place in it
-local layouts = setmetatable({}, { __mode = "k" })
-local function lay_out(params)
-  local reversed = {}
-  for i = #params, 1, -1 do reversed[#reversed + 1] = params[i] end
-  local layout = core.flat(reversed)
-  layout:give_grads()
-  for _, p in ipairs(params) do layouts[p] = layout end
-end
+local Net, params_of = trajectories.Net, trajectories.params_of
+local digest, lay_out = trajectories.digest, trajectories.lay_out
 
 local function slice(list, first, last, step)
   local part = {}
@@ -253,11 +201,13 @@ describe("trajectories equal PyTorch's:", function()
       for _, dtype in ipairs { "float64", "float32" } do
         local params = {}
         for k, shape in ipairs { { 3, 2, 4, 5 }, {}, { 7 }, { 700, 90 }, { 2, 20, 1000 }, { 40000 } } do
-          params[k] = nn.Parameter(pattern(shape, 4 + k, k - 1, dtype))
+          params[k] = nn.Parameter(trajectories.pattern(shape, 4 + k, k - 1, dtype))
         end
         local o = optim.Adafactor(params, MAKERS[maker][2])
         for t = 1, 3 do
-          for k, p in ipairs(params) do p.grad = pattern(p.shape, 2 + k, 2 * t, dtype) * (t + 1) end
+          for k, p in ipairs(params) do
+            p.grad = trajectories.pattern(p.shape, 2 + k, 2 * t, dtype) * (t + 1)
+          end
           o:step()
           local got = digest { { parameters = function() return params end } }
           local expected = reference[maker].shapes[t]

@@ -2,6 +2,7 @@
 -- nothing when it is off.
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local profiler = require "accelerate.profiler"
@@ -16,13 +17,6 @@ local function rows_of(prof, opts)
     found[row.key .. (row.place ~= "" and "@" .. row.place:match("%d+$") or "")] = row
   end
   return found
-end
-
-local function read(path)
-  local f = assert(io.open(path))
-  local text = f:read("*a")
-  f:close()
-  return text
 end
 
 describe("accelerator:profile", function()
@@ -157,7 +151,7 @@ describe("accelerator:profile", function()
         "/deep/er" }, function()
         tensor.rand(3, 4):mm(tensor.rand(4, 5))
       end)
-      local trace = assert(json.decode(read(folder .. "/deep/er/profile_0.json")))
+      local trace = assert(json.decode(disk.read(folder .. "/deep/er/profile_0.json")))
       local found
       for _, e in ipairs(trace.traceEvents) do
         if e.name == "mm" then found = e end
@@ -290,7 +284,7 @@ describe("accelerator:profile", function()
         for r = 0, 1 do check(io.open(("%s/profile_%d.json"):format(arg[1], r)), "the file of rank " .. r) end
       ]], { arguments = { folder } })
       for rank = 0, 1 do
-        local trace = assert(json.decode(read(("%s/profile_%d.json"):format(folder, rank))))
+        local trace = assert(json.decode(disk.read(("%s/profile_%d.json"):format(folder, rank))))
         assert.are.equal(rank, trace.distributedInfo.rank)
         local names = {}
         for _, e in ipairs(trace.traceEvents) do names[e.name] = e end

@@ -2,6 +2,7 @@
 --- (spec/support/gen_tokenizers_reference.py).
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
+local disk = require "spec.support.disk"
 local json = require "accelerate.utils.json"
 local tensor = require "accelerate.tensor"
 local raises = require("spec.support.messages").raises
@@ -16,14 +17,7 @@ end
 local FOLDER = "spec/support/tokenizers/"
 local KINDS = { "bert", "gpt2", "llama3", "roberta", "unigram", "fallback", "pieces" }
 
-local function read(path)
-  local f = assert(io.open(path, "rb"))
-  local text = f:read "*a"
-  f:close()
-  return text
-end
-
-local function reference(name) return assert(json.decode(read(FOLDER .. name .. ".json"))) end
+local function reference(name) return assert(json.decode(disk.read(FOLDER .. name .. ".json"))) end
 local others = reference "others"
 
 -- A tokenizer of a kind with the roles that the reference gave its special tokens.
@@ -34,12 +28,6 @@ local function make(kind)
     if role ~= "padding_side" then t:add_special_tokens { [role] = token } else t.padding_side = token end
   end
   return t, wanted
-end
-
-local function write(path, text)
-  local f = assert(io.open(path, "wb"))
-  f:write(text)
-  f:close()
 end
 
 describe("a tokenizer", function()
@@ -227,18 +215,19 @@ describe("a tokenizer", function()
     local folder = os.tmpname()
     os.remove(folder)
     os.execute(("mkdir '%s'"):format(folder))
-    local config = assert(json.decode(read(FOLDER .. "bert.json")))
+    local config = assert(json.decode(disk.read(FOLDER .. "bert.json")))
     local list = {}
     for token, id in pairs(config.model.vocab) do list[id + 1] = token end
-    write(folder .. "/vocab.txt", table.concat(list, "\n") .. "\n")
+    disk.write(folder .. "/vocab.txt", table.concat(list, "\n") .. "\n")
     local t, wanted = tokenizers.from_pretrained(folder), reference "bert.reference"
     for i, row in ipairs(wanted.rows) do same_list(row.ids, t:encode(others.texts[i])) end
     assert.equal(0, t.pad_token_id)
     os.remove(folder .. "/vocab.txt")
-    config = assert(json.decode(read(FOLDER .. "gpt2.json")))
+    config = assert(json.decode(disk.read(FOLDER .. "gpt2.json")))
     for i, merge in ipairs(config.model.merges) do list[i] = table.concat(merge, " ") end
-    write(folder .. "/vocab.json", json.encode(config.model.vocab))
-    write(folder .. "/merges.txt", "#version: 0.2\n" .. table.concat(list, "\n", 1, #config.model.merges) ..
+    disk.write(folder .. "/vocab.json", json.encode(config.model.vocab))
+    disk.write(folder .. "/merges.txt", "#version: 0.2\n" ..
+      table.concat(list, "\n", 1, #config.model.merges) ..
       "\n")
     t, wanted = tokenizers.from_pretrained(folder), reference "gpt2.reference"
     for i = 1, 20 do assert.same(wanted.rows[i].ids, t:encode(others.texts[i])) end
@@ -281,7 +270,7 @@ describe("a tokenizer", function()
     end
     local text = "Ça va? ﬁ x\204\129\204\163y 人人 <s> word " .. ("abcdefgh"):rep(20)
     for _, kind in ipairs { "bert", "roberta", "unigram" } do
-      local config = assert(json.decode(read(FOLDER .. kind .. ".json")))
+      local config = assert(json.decode(disk.read(FOLDER .. kind .. ".json")))
       local function step()
         local t = accelerate.tokenizers.Tokenizer("memory", config)
         t({ text, "b" }, { return_offsets_mapping = true })
@@ -328,9 +317,9 @@ describe("a tokenizer", function()
   it("names what a file has that it does not understand", function()
     local path = os.tmpname()
     local function refused(change, ...)
-      local config = assert(json.decode(read(FOLDER .. "bert.json")))
+      local config = assert(json.decode(disk.read(FOLDER .. "bert.json")))
       change(config)
-      write(path, json.encode(config))
+      disk.write(path, json.encode(config))
       for _, words in ipairs { path, ... } do raises(words, tokenizers.from_file, path) end
     end
     refused(function(c) c.normalizer = { type = "Precompile" } end, "normalizer", "'Precompile'",
@@ -348,7 +337,7 @@ describe("a tokenizer", function()
       "merge 1", "'ab'")
     local _, why = pcall(tokenizers.from_file, path)
     assert.is_nil(why:match "'.-':.*_spec") -- where the script is comes first, if at all
-    write(path, "{")
+    disk.write(path, "{")
     raises(path, tokenizers.from_file, path)
     os.remove(path)
     raises("no tokenizer", tokenizers.from_pretrained, "spec")
@@ -376,7 +365,7 @@ describe("training a byte-level BPE", function()
       local folder = os.tmpname()
       os.remove(folder)
       t:save_pretrained(folder)
-      local merges = assert(json.decode(read(folder .. "/tokenizer.json"))).model.merges
+      local merges = assert(json.decode(disk.read(folder .. "/tokenizer.json"))).model.merges
       for i, merge in ipairs(merges) do merges[i] = table.concat(merge, " ") end
       assert.equal(wanted.size, t:len())
       assert.same(wanted.merges, merges)

@@ -1,5 +1,6 @@
 -- Files that PyTorch and safetensors wrote, and damaged ones.
 local core = require "accelerate.core"
+local disk = require "spec.support.disk"
 local fuzz = require "spec.support.fuzz_files"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
@@ -11,7 +12,7 @@ local utils = require "accelerate.utils"
 local path = os.tmpname()
 
 local function load(hex, opts)
-  fuzz.write(path, fuzz.from_hex(hex))
+  disk.write(path, disk.from_hex(hex))
   return utils.load(path, opts)
 end
 
@@ -117,7 +118,7 @@ describe("a file of Python's", function()
       tuple_key = "a table as key of a dict", module = "the name torch.nn.modules.linear.Linear",
     }
     for name, hex in pairs(reference.refused) do refused(expected[name], hex) end
-    fuzz.write(path, "\128\2K\1.")
+    disk.write(path, "\128\2K\1.")
     local ok, err = pcall(utils.load, path)
     assert.is_false(ok)
     assert.truthy(err:find(path .. "': a pickle that torch.save did not write", 1, true), err)
@@ -206,7 +207,7 @@ describe("a pickle", function()
   end)
 
   it("survives thousands of changes, and holds no memory", function()
-    fuzz.write(path, fuzz.from_hex(reference.values[2]))
+    disk.write(path, disk.from_hex(reference.values[2]))
     local zip, text = core._zip_open(path, "load"), nil
     for i, name in ipairs(zip:names()) do
       if name:find("data.pkl$") then text = zip:text(i) end
@@ -237,20 +238,20 @@ describe("a damaged file", function()
   teardown(function() os.remove(path) end)
 
   it("is refused or gives a value, and holds no memory: no archive", function()
-    local refusals = fuzz.damage(path, fuzz.from_hex(reference.legacy_values), utils.load,
+    local refusals = fuzz.damage(path, disk.from_hex(reference.legacy_values), utils.load,
       { every = 3, rounds = 1500 })
     assert.is_true(refusals > 1000, refusals)
   end)
 
   it("says what its storages lack, where it is no archive", function()
-    local bytes = fuzz.from_hex(reference.legacy)
-    refused("the bytes of storage", fuzz.to_hex(bytes:sub(1, -2)))
-    refused("the bytes of storage", fuzz.to_hex(bytes:sub(1, -9)))
+    local bytes = disk.from_hex(reference.legacy)
+    refused("the bytes of storage", disk.to_hex(bytes:sub(1, -2)))
+    refused("the bytes of storage", disk.to_hex(bytes:sub(1, -9)))
     refused("has 2 elements; expected 1",
-      fuzz.to_hex(bytes:sub(1, -13) .. "\2\0\0\0\0\0\0\0" .. bytes:sub(-4)))
+      disk.to_hex(bytes:sub(1, -13) .. "\2\0\0\0\0\0\0\0" .. bytes:sub(-4)))
     refused("protocol 1000 of torch.save; known is 1001",
-      fuzz.to_hex((bytes:gsub("\128\2M\233\3", "\128\2M\232\3", 1))))
-    refused("nothing uses its storage 'x'", fuzz.to_hex(bytes:sub(1, #bytes - 12):gsub("%]q.*$", "")
+      disk.to_hex((bytes:gsub("\128\2M\233\3", "\128\2M\232\3", 1))))
+    refused("nothing uses its storage 'x'", disk.to_hex(bytes:sub(1, #bytes - 12):gsub("%]q.*$", "")
       .. "](X\1\0\0\0xe." .. bytes:sub(-12)))
   end)
 
@@ -312,7 +313,7 @@ describe("a damaged file", function()
 
   it("is named when it is none of ours", function()
     local function other(text, bytes)
-      fuzz.write(path, bytes)
+      disk.write(path, bytes)
       local ok, err = pcall(utils.load, path)
       assert.is_false(ok)
       assert.truthy(err:find(text, 1, true), err)

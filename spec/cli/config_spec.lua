@@ -1,7 +1,9 @@
 -- host/config_file.c, options.c, config.c: the configuration file, and launch options beside it.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
-local has = require("spec.support.messages").has
+local messages = require "spec.support.messages"
+
+local has = messages.has
 
 local PRINT = [[print(os.getenv "RANK", os.getenv "WORLD_SIZE", os.getenv "ACCELERATE_MIXED_PRECISION",
   os.getenv "ACCELERATE_USE_CPU", os.getenv "ACCELERATE_DYNAMO_BACKEND", os.getenv "ACCELERATE_DEBUG_MODE")]]
@@ -29,12 +31,6 @@ end
 local function config(text) return { ["c.yaml"] = text } end
 local function with(text, status)
   return run(status or 0, config(text), { "--config_file", "c.yaml", "print.lua" })
-end
-local function lines(text)
-  local list = {}
-  for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
-  table.sort(list)
-  return list
 end
 
 describe("a configuration file", function()
@@ -80,7 +76,8 @@ describe("a configuration file", function()
   it("starts ranks that see its settings", function()
     local out = with("distributed_type: MULTI_CPU\nnum_processes: 2\nmixed_precision: bf16\n" ..
       "use_cpu: yes\ndebug: on\n")
-    assert.are.same({ "0\t2\tbf16\ttrue\tnil\ttrue", "1\t2\tbf16\ttrue\tnil\ttrue" }, lines(out))
+    assert.are.same({ "0\t2\tbf16\ttrue\tnil\ttrue", "1\t2\tbf16\ttrue\tnil\ttrue" },
+      messages.sorted_lines(out))
     -- what it does not say keeps the environment's value
     out = run(0, config "distributed_type: NO\n", { "--config_file", "c.yaml", "print.lua" },
       { ACCELERATE_DYNAMO_BACKEND = "x" })
@@ -92,7 +89,8 @@ describe("a configuration file", function()
       '"bf16"\n}\n'
     for _, name in ipairs { "c.json", "c.yaml" } do
       local out = run(0, { [name] = text }, { "--config_file", name, "print.lua" })
-      assert.are.same({ "0\t2\tbf16\ttrue\tnil\tnil", "1\t2\tbf16\ttrue\tnil\tnil" }, lines(out))
+      assert.are.same({ "0\t2\tbf16\ttrue\tnil\tnil", "1\t2\tbf16\ttrue\tnil\tnil" },
+        messages.sorted_lines(out))
     end
     local _, err = run(2, { ["c.json"] = '{"use_cpu": no}' }, { "--config_file", "c.json", "print.lua" })
     has(err, "accel-run: c.json:1: 'no': JSON has")
@@ -183,7 +181,8 @@ describe("a configuration file", function()
     local nested = ("os.execute [['%s' print.lua]]"):format(host.path)
     files["nested.lua"] = nested
     local out = run(0, files, { "nested.lua" })
-    assert.are.same({ "0\t2\tbf16\ttrue\tnil\tnil", "1\t2\tbf16\ttrue\tnil\tnil" }, lines(out))
+    assert.are.same({ "0\t2\tbf16\ttrue\tnil\tnil", "1\t2\tbf16\ttrue\tnil\tnil" },
+      messages.sorted_lines(out))
   end)
 
   it("that is not distributed starts one rank, and says so where it names more", function()
@@ -278,7 +277,7 @@ describe("launch options of Accelerate", function()
       "2" }
     words[#words + 1] = "print.lua"
     local line = "true\ttrue\tcudagraphs\t127.0.0.1\t29500"
-    assert.are.same({ line, line }, lines((run(0, files, words))))
+    assert.are.same({ line, line }, messages.sorted_lines((run(0, files, words))))
     table.insert(words, 1, "--main_process_port=0")
     local port = tonumber(run(0, files, words):match "127.0.0.1\t(%d+)\n")
     assert.is_true(port > 0 and port ~= 29500)
@@ -294,7 +293,7 @@ describe("launch options of Accelerate", function()
     has(err, "--module: there is no module 'my.other':")
     local out = run(0, {},
       { "--no_python", "--num_processes", "2", "sh", "-c", "echo $RANK of $WORLD_SIZE $0", "x" })
-    assert.are.same({ "0 of 2 x", "1 of 2 x" }, lines(out))
+    assert.are.same({ "0 of 2 x", "1 of 2 x" }, messages.sorted_lines(out))
     _, err = run(3, {}, { "--no_python", "--num_processes", "2", "sh", "-c", "exit 3" })
     has(err, "exited with status 3")
     _, err = run(127, {}, { "--no_python", "no_such_program" })

@@ -1,4 +1,5 @@
 -- host/tools/get_luajit: where LuaJIT's source comes from, and the error when there is none.
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 
 local TREE = host.path:match("^(.*)/") .. "/luajit"
@@ -45,13 +46,6 @@ test -n "$done"
   file:close()
 end
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
 local function in_source_tree(name, fn)
   it(name, function()
     if not io.open("host/tools/get_luajit") or not io.open(TREE .. "/.relver") then
@@ -67,8 +61,8 @@ describe("LuaJIT's source", function()
     for _, source in ipairs { TREE, folder .. "/some.tar" } do
       local ok, text = get(folder, source)
       assert(ok, text)
-      assert.equal(read(TREE .. "/src/lj_record.c"), read(folder .. "/got/src/lj_record.c"))
-      assert.equal(read(TREE .. "/.relver"), read(folder .. "/got/.relver"))
+      assert.equal(disk.read(TREE .. "/src/lj_record.c"), disk.read(folder .. "/got/src/lj_record.c"))
+      assert.equal(disk.read(TREE .. "/.relver"), disk.read(folder .. "/got/.relver"))
       assert.is_nil(io.open(folder .. "/got/src/libluajit.a")) -- nothing of another build
     end
   end)

@@ -1,21 +1,9 @@
 --- The archive of compiled modules (host/modules.c): used while the files are those that it was
 --- made from, and never seen.
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 
 local build = host.path:match("^(.*)/")
-
-local function write(path, text)
-  local file = assert(io.open(path, "wb"))
-  assert(file:write(text))
-  file:close()
-end
-
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read "*a"
-  file:close()
-  return text
-end
 
 -- The files of an installation: the host, an archive, and a library of two modules.
 local NEAR = "return { value = 1, fail = function() error('here') end, path = ... }\n"
@@ -25,8 +13,8 @@ local function installed(body)
       folder, folder)))
     assert(os.execute(("cp '%s' '%s/bin/'"):format(host.path, folder)))
     local lua = folder .. "/share/accel/lua"
-    write(lua .. "/accelerate/near.lua", NEAR)
-    write(lua .. "/accelerate/far/init.lua", "local a = ...\nreturn a\n")
+    disk.write(lua .. "/accelerate/near.lua", NEAR)
+    disk.write(lua .. "/accelerate/far/init.lua", "local a = ...\nreturn a\n")
     local archive = folder .. "/lib/accel/accelerate.modules"
     local status, _, err = host.run({ "host/tools/modules.lua", lua, archive })
     assert(status == 0, err)
@@ -43,12 +31,12 @@ local FROM_ARCHIVE = 'io.write(type((package.loaders[2]("accelerate.near"))), " 
 
 describe("the archive of compiled modules", function()
   it("stands beside the plugins and has every module of the library", function()
-    local text = read(build .. "/accelerate.modules")
+    local text = disk.read(build .. "/accelerate.modules")
     local files = io.popen("find lua/accelerate -name '*.lua'")
     local n = 0
     for path in files:lines() do
       n = n + 1
-      assert.is_truthy(text:find(read(path), 1, true), path)
+      assert.is_truthy(text:find(disk.read(path), 1, true), path)
     end
     files:close()
     assert(n > 100)
@@ -57,9 +45,9 @@ describe("the archive of compiled modules", function()
   it("is used for a file that has not changed, and for no other", function()
     installed(function(_, lua, _, run)
       assert.equal("function 1", run(FROM_ARCHIVE))
-      write(lua .. "/accelerate/near.lua", (NEAR:gsub("1", "2"))) -- as many bytes
+      disk.write(lua .. "/accelerate/near.lua", (NEAR:gsub("1", "2"))) -- as many bytes
       assert.equal("nil 2", run(FROM_ARCHIVE))
-      write(lua .. "/accelerate/near.lua", NEAR .. "\n")
+      disk.write(lua .. "/accelerate/near.lua", NEAR .. "\n")
       assert.equal("nil 1", run(FROM_ARCHIVE))
     end)
   end)
@@ -82,7 +70,7 @@ describe("the archive of compiled modules", function()
   it("follows package.path", function()
     installed(function(folder, _, _, run)
       assert(os.execute(("mkdir '%s/mine' '%s/mine/accelerate'"):format(folder, folder)))
-      write(folder .. "/mine/accelerate/near.lua", "return { value = 7 }")
+      disk.write(folder .. "/mine/accelerate/near.lua", "return { value = 7 }")
       assert.equal("nil 7", run(("package.path = '%s/mine/?.lua;' .. package.path\n%s"):format(folder,
         FROM_ARCHIVE)))
     end)
@@ -90,15 +78,15 @@ describe("the archive of compiled modules", function()
 
   it("is passed over when it is cut, of another form, or empty", function()
     installed(function(_, _, archive, run)
-      local whole = read(archive)
+      local whole = disk.read(archive)
       for cut = 0, #whole - 1, 7 do
-        write(archive, whole:sub(1, cut))
+        disk.write(archive, whole:sub(1, cut))
         assert.matches("^%a+ 1$", run(FROM_ARCHIVE))
       end
-      write(archive, (whole:gsub("modules 1", "modules 2")))
+      disk.write(archive, (whole:gsub("modules 1", "modules 2")))
       assert.equal("1", run 'io.write(require("accelerate.near").value)')
       -- code of another version of LuaJIT
-      write(archive, (whole:gsub("\27LJ.", "\27LJ\99")))
+      disk.write(archive, (whole:gsub("\27LJ.", "\27LJ\99")))
       assert.equal("nil 1", run(FROM_ARCHIVE))
       os.remove(archive)
       assert.equal("1", run 'io.write(require("accelerate.near").value)')

@@ -1,4 +1,5 @@
 -- What the host changes in Lua's own library.
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local matches = require("spec.support.messages").matches
 
@@ -27,11 +28,7 @@ end)
 describe("require", function()
   it("tries a module again that did not load, whatever stopped it", function()
     host.in_folder(function(folder)
-      local function write(name, text)
-        local f = assert(io.open(("%s/%s.lua"):format(folder, name), "w"))
-        f:write(text)
-        f:close()
-      end
+      local function write(name, text) disk.write(("%s/%s.lua"):format(folder, name), text) end
       write("fails_once", "tries = (tries or 0) + 1 if tries == 1 then error 'first' end return tries")
       write("large", "if not large_now then large_text = ('xx'):rep(2 ^ 30 + 5) end return 3")
       write("a", "return require 'b'")

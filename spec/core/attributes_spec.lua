@@ -1,4 +1,5 @@
 -- host/tools/attrs.c: the names of attributes, made from signatures, and what ends the build.
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 
 local FILES = "host/plugin.h host/optim_table.h host/signature.h host/core/ops/signature.c " ..
@@ -6,13 +7,6 @@ local FILES = "host/plugin.h host/optim_table.h host/signature.h host/core/ops/s
   "host/core/status.def host/core/dtype.def host/core/optim.def"
 
 local function succeeded(status) return status == true or status == 0 end -- by the version of Lua
-
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
 
 -- What the program writes for a table of these rows: its output, or nil and its message.
 local function written(rows)
@@ -25,7 +19,7 @@ local function written(rows)
     assert(succeeded(os.execute(([[cd '%s' && cc -std=gnu11 -Ihost -DAX_NO_OP_ATTRS -o attrs \
       host/tools/attrs.c host/core/ops/signature.c -lpthread]]):format(root))))
     local ok = succeeded(os.execute(("cd '%s' && ./attrs >out 2>err"):format(root)))
-    text, message = ok and read(root .. "/out") or nil, read(root .. "/err")
+    text, message = ok and disk.read(root .. "/out") or nil, disk.read(root .. "/err")
   end)
   return text, message
 end

@@ -3,6 +3,7 @@
 --- spec/kernels/torch_spec.lua, with finite differences in spec/kernels/ops_spec.lua.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local numbers = require "spec.support.numbers"
 local optim = require "accelerate.optim"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
@@ -277,10 +278,6 @@ describe("Fourier transforms", function()
     return tensor.randn({ ... }, { generator = tensor.Generator(3), dtype = "float64" })
   end
   local function signal(...) return tensor.complex(random(...), random(...):flip(1)) end
-  local function close(a, b, tolerance)
-    local d = (a - b):abs():max():item()
-    assert(d <= (tolerance or 1e-12), ("differ by %g"):format(d))
-  end
 
   it("are the sums of their definition, whatever the length", function()
     for _, n in ipairs { 1, 2, 9, 60, 97, 101, 127, 128, 194, 202, 343, 509 } do
@@ -288,8 +285,8 @@ describe("Fourier transforms", function()
       local k = tensor.arange(n):double()
       local turns = (k:unsqueeze(2) * k):remainder(n) * (-2 * math.pi / n)
       local matrix = tensor.polar(tensor.ones_like(turns), turns)
-      close(fft.fft(x), x:matmul(matrix), 1e-11)
-      close(fft.fft(x:cfloat()):cdouble(), x:cfloat():cdouble():matmul(matrix), 3e-6 * n ^ 0.5)
+      numbers.close(fft.fft(x), x:matmul(matrix), 1e-11)
+      numbers.close(fft.fft(x:cfloat()):cdouble(), x:cfloat():cdouble():matmul(matrix), 3e-6 * n ^ 0.5)
     end
   end)
 
@@ -300,8 +297,9 @@ describe("Fourier transforms", function()
       local matrix = tensor.polar(tensor.ones_like(turns), turns)
       for _, lines in ipairs { 1, 5, 19 } do
         local x = signal(lines, n)
-        close(fft.ifft(x, { norm = "forward" }), x:matmul(matrix), 1e-11)
-        close(fft.ifft(x:cfloat(), { norm = "forward" }):cdouble(), x:cfloat():cdouble():matmul(matrix),
+        numbers.close(fft.ifft(x, { norm = "forward" }), x:matmul(matrix), 1e-11)
+        numbers.close(fft.ifft(x:cfloat(), { norm = "forward" }):cdouble(),
+          x:cfloat():cdouble():matmul(matrix),
           3e-6 * n ^ 0.5)
       end
     end
@@ -325,22 +323,22 @@ describe("Fourier transforms", function()
   it("turn back, along any dim, in any memory order", function()
     local x = signal(6, 35, 4)
     for d = 1, 3 do
-      close(fft.ifft(fft.fft(x, { dim = d }), { dim = d }), x)
-      close(fft.fft(x:transpose(1, d), { dim = 1 }), fft.fft(x, { dim = d }):transpose(1, d))
+      numbers.close(fft.ifft(fft.fft(x, { dim = d }), { dim = d }), x)
+      numbers.close(fft.fft(x:transpose(1, d), { dim = 1 }), fft.fft(x, { dim = d }):transpose(1, d))
       local r = x:real()
-      close(fft.irfft(fft.rfft(r, { dim = d }), r.shape[d], d), r)
+      numbers.close(fft.irfft(fft.rfft(r, { dim = d }), r.shape[d], d), r)
     end
-    close(fft.ifftn(fft.fftn(x)), x)
-    close(fft.irfftn(fft.rfftn(x:imag()), x.shape), x:imag())
+    numbers.close(fft.ifftn(fft.fftn(x)), x)
+    numbers.close(fft.irfftn(fft.rfftn(x:imag()), x.shape), x:imag())
   end)
 
   it("of real tensors agree with those of complex ones", function()
     for _, n in ipairs { 1, 2, 3, 8, 18, 34, 45, 64, 66, 101, 130, 256, 1000, 1056, 2018 } do
       local x = random(17, n)
       local half = fft.fft(x):narrow(2, 1, math.floor(n / 2) + 1)
-      close(fft.rfft(x), half, 1e-11)
-      close(fft.rfft(x:float()):to("complex128"), half, 1e-3)
-      if n > 1 then close(fft.irfft(half:to("complex64"), n):double(), x, 1e-4) end
+      numbers.close(fft.rfft(x), half, 1e-11)
+      numbers.close(fft.rfft(x:float()):to("complex128"), half, 1e-3)
+      if n > 1 then numbers.close(fft.irfft(half:to("complex64"), n):double(), x, 1e-4) end
     end
   end)
 

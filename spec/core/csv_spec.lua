@@ -1,12 +1,13 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
+local disk = require "spec.support.disk"
 local fuzz = require "spec.support.fuzz_files"
 local host = require "spec.support.host"
 
 local path = host.free_path ".csv"
 
 local function read(text, opts)
-  fuzz.write(path, text)
+  disk.write(path, text)
   return data.read_csv(path, opts)
 end
 
@@ -56,7 +57,7 @@ describe("read_csv", function()
     assert.same({ "x", "y" }, read("1,2\n", { header = false, column_names = { "x", "y" } }).column_names)
     assert.same({ { 2 } }, rows(read("# made by hand\na,b\n1,2\n", { skip_lines = 1, columns = { "b" } })))
     local tsv = host.free_path ".tsv"
-    fuzz.write(tsv, "a\tb\n1,5\tx\n")
+    disk.write(tsv, "a\tb\n1,5\tx\n")
     assert.same({ { "1,5", "x" } }, rows(data.read_csv(tsv)))
     os.remove(tsv)
   end)
@@ -90,13 +91,13 @@ describe("read_csv", function()
 
   it("reads gzip", function()
     local zipped = host.free_path ".csv.gz"
-    fuzz.write(path, "a,b\n1,x\n")
+    disk.write(path, "a,b\n1,x\n")
     os.execute(("gzip -c '%s' > '%s'"):format(path, zipped))
     assert.same({ { 1, "x" } }, rows(data.read_csv(zipped)))
     local f = io.open(zipped, "rb")
     local bytes = f:read "*a"
     f:close()
-    fuzz.write(zipped, bytes:sub(1, -6))
+    disk.write(zipped, bytes:sub(1, -6))
     local ok, err = pcall(data.read_csv, zipped)
     assert.is_false(ok)
     assert.truthy(err:find("the compressed data ends too early", 1, true), err)
@@ -130,21 +131,16 @@ describe("read_csv", function()
   end)
 
   it("leaks nothing when memory runs out", function()
-    fuzz.write(path, "a,b\n1,x\n2.5,y\n")
+    disk.write(path, "a,b\n1,x\n2.5,y\n")
     jit.off()
-    local function held()
-      for _ = 1, 3 do collectgarbage() end
-      local s = core.memory_stats()
-      return s.live_bytes, s.structs
-    end
     data.read_csv(path)
-    local bytes, structs = held()
+    local bytes, structs = fuzz.held()
     for n = 1, 10 do
       core.debug_fail_alloc(n)
       pcall(data.read_csv, path)
       core.debug_fail_alloc(0)
     end
-    local bytes_after, structs_after = held()
+    local bytes_after, structs_after = fuzz.held()
     jit.on()
     assert.same({ bytes, structs }, { bytes_after, structs_after })
   end)
@@ -155,20 +151,20 @@ describe("read_json", function()
   teardown(function() os.remove(file) end)
 
   it("reads an object on each line, or a list", function()
-    fuzz.write(file, '{"a": 1, "b": "x"}\n\n{"a": 2, "b": "y"}')
+    disk.write(file, '{"a": 1, "b": "x"}\n\n{"a": 2, "b": "y"}')
     assert.same({ { a = 1, b = "x" }, { a = 2, b = "y" } }, data.Dataset.from_json(file):to_list())
-    fuzz.write(file, ' [{"a": [1, 2]}, {"a": []}]\n')
+    disk.write(file, ' [{"a": [1, 2]}, {"a": []}]\n')
     assert.same({ 1, 2 }, data.Dataset.from_json(file):get(1).a)
     local set = data.load_dataset("json", { data_files = file, split = "train" })
     assert.equal(2, set:len())
   end)
 
   it("says which line is wrong", function()
-    fuzz.write(file, '{"a": 1}\n{"a": \n')
+    disk.write(file, '{"a": 1}\n{"a": \n')
     local ok, err = pcall(data.Dataset.from_json, file)
     assert.is_false(ok)
     assert.truthy(err:find(file, 1, true) and err:find("line 2: expected a value", 1, true), err)
-    fuzz.write(file, '5\n')
+    disk.write(file, '5\n')
     assert.truthy(select(2, pcall(data.Dataset.from_json, file)):find("line 1: expected an object, got 5", 1,
       true))
     assert.truthy(select(2,

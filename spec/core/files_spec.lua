@@ -1,19 +1,13 @@
 -- Files that are no files, that shrink while they are read, and disks that end.
 local core = require "accelerate.core"
 local data = require "accelerate.data"
+local disk = require "spec.support.disk"
 local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local messages = require "spec.support.messages"
 
 local raises, raises_like = messages.raises, messages.raises_like
-
-local function write(path, text)
-  local f = assert(io.open(path, "wb"))
-  f:write(text)
-  f:close()
-  return path
-end
 
 local function shell(command)
   local result = os.execute(command)
@@ -64,7 +58,7 @@ describe("a file that another program truncates", function()
 
   it("is an error that names it: a shard of tokens", function()
     host.in_folder(function(folder)
-      shard = write(folder .. "/shard.bin", ("\1\0"):rep(100000))
+      shard = disk.write(folder .. "/shard.bin", ("\1\0"):rep(100000))
       local tokens = core._tokens(shard, 2, 0)
       assert.equal(1, windows(tokens, 99000)[{ 1, 100 }]:item())
       cut(150050)
@@ -76,7 +70,7 @@ describe("a file that another program truncates", function()
       raises_like("shard.bin': .*truncated", windows, tokens, 0)
       tokens = nil -- luacheck: ignore 311
       collectgarbage()
-      local again = core._tokens(write(shard, ("\1\0"):rep(100000)), 2, 0)
+      local again = core._tokens(disk.write(shard, ("\1\0"):rep(100000)), 2, 0)
       assert.equal(1, windows(again, 99000)[{ 1, 100 }]:item())
     end)
   end)
@@ -109,7 +103,7 @@ describe("a file that another program truncates", function()
   it("is an error of the loader, with and without workers", function()
     for workers = 0, 2 do
       host.in_folder(function(folder)
-        shard = write(folder .. "/shard.bin", ("\1\0"):rep(100000))
+        shard = disk.write(folder .. "/shard.bin", ("\1\0"):rep(100000))
         local set = data.TokenDataset({ shard }, { block_size = 100 })
         local seen = 0
         raises_like("shard.bin': .*truncated", function()
@@ -125,7 +119,7 @@ describe("a file that another program truncates", function()
 
   it("does not hide a bus error elsewhere", function()
     host.in_folder(function(folder)
-      shard = write(folder .. "/shard.bin", ("\1\0"):rep(100000))
+      shard = disk.write(folder .. "/shard.bin", ("\1\0"):rep(100000))
       local status = host.run { "-e", ([[
         local core, ffi = require "accelerate.core", require "ffi"
         local tokens = core._tokens("%s", 2, 0)
@@ -141,7 +135,7 @@ end)
 describe("a disk that ends", function()
   -- 100 blocks of 512 bytes or of 1 KB, as the shell counts
   local function run(folder, script)
-    local path = write(folder .. "/run.lua", script)
+    local path = disk.write(folder .. "/run.lua", script)
     local pipe = io.popen(("cd '%s' && ulimit -f 100 && timeout 60 '%s' '%s' 2>&1; echo $?"):format(folder,
       host.path, path))
     local text = pipe:read("*a")
@@ -182,7 +176,7 @@ end)
 describe("a start without descriptors 0 to 2", function()
   it("keeps what is printed out of the script's files, with workers and ranks", function()
     host.in_folder(function(folder)
-      write(folder .. "/run.lua", [[
+      disk.write(folder .. "/run.lua", [[
         local core, data = require "accelerate.core", require "accelerate.data"
         local rank = core.dist.rank()
         local f = io.open("file" .. rank, "w")

@@ -1,16 +1,9 @@
 local core = require "accelerate.core"
+local disk = require "spec.support.disk"
 
 local path = os.tmpname()
 
-local function write(bytes)
-  local f = assert(io.open(path, "wb"))
-  f:write(bytes)
-  f:close()
-end
-
-local function from_hex(hex)
-  return (hex:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end))
-end
+local function write(bytes) disk.write(path, bytes) end
 
 -- The header of an IDX file: type byte, then sizes.
 local function header(kind, ...)
@@ -24,7 +17,8 @@ local function header(kind, ...)
 end
 
 -- uint8 [3, 4] with 0 to 11, as `gzip -9` writes it
-local GZIP = from_hex "1f8b08000000000002036360e0606260606006621606462666165636760e4e2e6e0045d3c08418000000"
+local GZIP = disk.from_hex(
+  "1f8b08000000000002036360e0606260606006621606462666165636760e4e2e6e0045d3c08418000000")
 local PLAIN = header(8, 3, 4) .. "\0\1\2\3\4\5\6\7\8\9\10\11"
 
 local function failure(bytes)
@@ -86,7 +80,7 @@ describe("read_idx", function()
       true))
     assert.truthy(failure(header(0x0e, 0xffffffff, 0xffffffff)):find("too large to be true", 1, true))
     -- a header of 1000 x 1000 x 100, no data
-    local claim = from_hex "1f8b08000000000002036360e0606660607e01c10c2900acfa1edc10000000"
+    local claim = disk.from_hex "1f8b08000000000002036360e0606660607e01c10c2900acfa1edc10000000"
     assert.truthy(failure(claim):find("100000000 bytes; 31 compressed bytes cannot hold that much", 1, true))
     assert.equal(before, core.memory_stats().peak_bytes)
   end)

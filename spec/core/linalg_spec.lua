@@ -2,6 +2,7 @@
 --- and gradients are compared with PyTorch's in spec/kernels/torch_spec.lua, with finite
 --- differences in spec/kernels/ops_spec.lua.
 local core = require "accelerate.core"
+local numbers = require "spec.support.numbers"
 local tensor = require "accelerate.tensor"
 local host = require "spec.support.host"
 local message = require("spec.support.messages").message
@@ -16,10 +17,6 @@ local function eye(n) return tensor.eye(n, { dtype = "float64" }) end
 local function regular(...)
   local x = random(...)
   return x + eye(x.shape[x.ndim]) * 4
-end
-local function close(a, b, tolerance)
-  local d = (a - b):abs():max():item()
-  assert(d <= (tolerance or 1e-12), ("differ by %g"):format(d))
 end
 
 describe("tensor.linalg raises", function()
@@ -188,8 +185,8 @@ describe("tensor.linalg", function()
     x[2][1][3] = nan
     local y = linalg.inv(x)
     assert.is_true(y[2]:isnan():all():item())
-    close(y[1], expected[1], 0)
-    close(y[3], expected[3], 0)
+    numbers.close(y[1], expected[1], 0)
+    numbers.close(y[3], expected[3], 0)
     assert.same({ false, true, false }, linalg.det(x):isnan():totable())
     assert.is_true(linalg.solve(x, random(4, 1))[2]:isnan():all():item())
   end)
@@ -219,10 +216,10 @@ describe("tensor.linalg", function()
 
   it("takes views, expanded batches and empty ones", function()
     local x = regular(4, 5, 5)
-    close(linalg.inv(x.mT), linalg.inv(x).mT)
-    close(linalg.solve(x[{ {}, {}, {} }]:transpose(2, 3), random(5, 2)),
+    numbers.close(linalg.inv(x.mT), linalg.inv(x).mT)
+    numbers.close(linalg.solve(x[{ {}, {}, {} }]:transpose(2, 3), random(5, 2)),
       linalg.solve(x.mT:contiguous(), random(5, 2)), 0)
-    close(linalg.inv(x[1]:expand(3, 5, 5))[3], linalg.inv(x[1]), 0)
+    numbers.close(linalg.inv(x[1]:expand(3, 5, 5))[3], linalg.inv(x[1]), 0)
     assert.same({ 0, 5, 5 }, linalg.inv(x[{ x:select(2, 1):sum(2):ne(x:select(2, 1):sum(2)) }]).shape)
     for _, shape in ipairs { { 0, 3, 3 }, { 2, 0, 0 }, { 0, 0 } } do
       local e = tensor.zeros(shape):double()
@@ -238,13 +235,13 @@ describe("tensor.linalg", function()
   it("solves in float32 about as well as the type allows", function()
     local x = (random(2, 30, 30) + eye(30) * 20):float()
     assert(linalg.solve(x, random(30, 2):float()).dtype == "float32")
-    close(x:matmul(linalg.inv(x)), eye(30):float(), 1e-5)
-    close(linalg.inv(x):double(), linalg.inv(x:double()), 1e-4)
+    numbers.close(x:matmul(linalg.inv(x)), eye(30):float(), 1e-5)
+    numbers.close(linalg.inv(x):double(), linalg.inv(x:double()), 1e-4)
   end)
 
   it("forms a determinant whose product leaves the range on the way", function()
     local d = tensor.tensor({ 1e200, 1e200, 1e-200, 1e-200, 3 }, { dtype = "float64" }):diag()
-    close(linalg.det(d), tensor.tensor(3, { dtype = "float64" }), 1e-12)
+    numbers.close(linalg.det(d), tensor.tensor(3, { dtype = "float64" }), 1e-12)
     assert.equal(inf, linalg.det(eye(4) * 1e100):item() * linalg.det(eye(4) * 1e100):item())
     assert.equal(0, linalg.det(eye(400) * 1e-3):item())
     assert.equal(inf, linalg.det(eye(400) * 1e3):item())
@@ -266,7 +263,7 @@ describe("tensor.linalg", function()
     local before = core.memory_stats().peak_bytes
     local d = linalg.multi_dot { a, b, c }
     assert(core.memory_stats().peak_bytes - before < 1e6)  -- a b alone has 32 MB
-    close(d, a:mm(b):mm(c), 1e-9)
+    numbers.close(d, a:mm(b):mm(c), 1e-9)
   end)
 
   it("has gradients of gradients through functions written in Lua", function()
@@ -289,7 +286,7 @@ describe("tensor.linalg", function()
         return tensor.grad(f(at):sum(), at)
       end
       local differences = (gradient_at(x + v * h) - gradient_at(x - v * h)) / (2 * h)
-      close(twice, differences, 1e-5 * math.max(1, twice:abs():max():item()))
+      numbers.close(twice, differences, 1e-5 * math.max(1, twice:abs():max():item()))
     end
   end)
 

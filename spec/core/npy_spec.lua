@@ -1,9 +1,10 @@
 local core = require "accelerate.core"
+local disk = require "spec.support.disk"
 local fuzz = require "spec.support.fuzz_files"
 local reference = require "spec.support.files_reference"
 
 local path = os.tmpname()
-local function write(bytes) fuzz.write(path, bytes) end
+local function write(bytes) disk.write(path, bytes) end
 
 local function failure(bytes, read)
   write(bytes)
@@ -24,7 +25,7 @@ describe("read_npy", function()
   it("reads every type, in both orders of bytes and of dims", function()
     for _, case in ipairs(reference.npy) do
       local descr, dtype, values, hex = unpack(case)
-      write(fuzz.from_hex(hex))
+      write(disk.from_hex(hex))
       local t = core.read_npy(path)
       assert.equal(dtype, t.dtype, descr)
       assert.is_true(t:is_contiguous(), descr)
@@ -36,11 +37,11 @@ describe("read_npy", function()
   end)
 
   it("reads numbers without dims, and no numbers", function()
-    write(fuzz.from_hex(reference.npy_scalar))
+    write(disk.from_hex(reference.npy_scalar))
     local t = core.read_npy(path)
     assert.equal(0, t.ndim)
     assert.equal(2.5, t:item())
-    write(fuzz.from_hex(reference.npy_empty))
+    write(disk.from_hex(reference.npy_empty))
     assert.same({ 0, 3 }, core.read_npy(path).shape)
   end)
 
@@ -50,7 +51,7 @@ describe("read_npy", function()
   end)
 
   it("reads complex numbers", function()
-    write(fuzz.from_hex(reference.npy_complex))
+    write(disk.from_hex(reference.npy_complex))
     assert.equal("complex64", core.read_npy(path).dtype)
   end)
 
@@ -62,8 +63,8 @@ describe("read_npy", function()
       true))
     assert.truthy(failure(with_header("{'descr': '<c32', 'fortran_order': False, 'shape': ()}")):find(
       "the elements are '<c32'", 1, true))
-    assert.truthy(failure(fuzz.from_hex(reference.npy_records)):find("it holds records", 1, true))
-    assert.truthy(failure(fuzz.from_hex(reference.npy_too_big)):find("18446744073709551615 does not fit " ..
+    assert.truthy(failure(disk.from_hex(reference.npy_records)):find("it holds records", 1, true))
+    assert.truthy(failure(disk.from_hex(reference.npy_too_big)):find("18446744073709551615 does not fit " ..
       "into int64", 1, true))
     assert.truthy(failure(with_header("{'descr': '<f4', 'shape': (1,), }", "1234")):find(
       "lacks 'fortran_order'", 1, true))
@@ -84,7 +85,7 @@ describe("read_npy", function()
   end)
 
   it("survives damage", function()
-    local bytes = fuzz.from_hex(reference.npy[2][4])
+    local bytes = disk.from_hex(reference.npy[2][4])
     assert.is_true(fuzz.damage(path, bytes, core.read_npy) > 100)
   end)
 end)
@@ -94,7 +95,7 @@ describe("read_npz", function()
 
   it("reads archives, stored and deflated", function()
     for _, name in ipairs { "npz_stored", "npz_deflated" } do
-      write(fuzz.from_hex(reference[name]))
+      write(disk.from_hex(reference[name]))
       local arrays, names = core.read_npz(path)
       assert.same({ "weights", "steps" }, names)
       assert.same({ { 1, 2 }, { 3, 4 } }, arrays.weights:totable())
@@ -104,7 +105,7 @@ describe("read_npz", function()
   end)
 
   it("says what is wrong", function()
-    local bytes = fuzz.from_hex(reference.npz_stored)
+    local bytes = disk.from_hex(reference.npz_stored)
     assert.truthy(failure("", core.read_npz):find("not a zip archive, or cut off", 1, true))
     assert.truthy(failure(bytes:sub(1, -2), core.read_npz):find("not a zip archive, or cut off", 1, true))
     local at = bytes:find("\63\128\0\0", 1, true) or bytes:find("\0\0\128\63", 1, true)
@@ -114,7 +115,7 @@ describe("read_npz", function()
 
   it("survives damage", function()
     for _, name in ipairs { "npz_stored", "npz_deflated" } do
-      assert.is_true(fuzz.damage(path, fuzz.from_hex(reference[name]), core.read_npz,
+      assert.is_true(fuzz.damage(path, disk.from_hex(reference[name]), core.read_npz,
         { every = 3, rounds = 300 }) > 100)
     end
   end)

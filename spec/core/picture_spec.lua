@@ -1,12 +1,13 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
+local disk = require "spec.support.disk"
 local fuzz = require "spec.support.fuzz_files"
 local host = require "spec.support.host"
 local reference = require "spec.support.files_reference"
 local raises = require("spec.support.messages").raises
 
 local T = data.transforms
-local has_plugin, why = pcall(data.decode_image, fuzz.from_hex(reference.pictures.png[1]))
+local has_plugin, why = pcall(data.decode_image, disk.from_hex(reference.pictures.png[1]))
 
 local function test(name, body)
   it(name, function()
@@ -25,7 +26,7 @@ describe("pictures", function()
 
   test("are read as Pillow reads them", function()
     for name, case in pairs(reference.pictures) do
-      local image = data.decode_image(fuzz.from_hex(case[1]), "UNCHANGED")
+      local image = data.decode_image(disk.from_hex(case[1]), "UNCHANGED")
       assert.equal("uint8", image.dtype)
       assert.same({ #case[2], 9, 12 }, image.shape, name)
       -- libraries may round JPEG otherwise
@@ -34,34 +35,34 @@ describe("pictures", function()
   end)
 
   test("come in colour or grey as asked", function()
-    local grey, colour = fuzz.from_hex(reference.pictures.png_grey[1]), fuzz.from_hex(
+    local grey, colour = disk.from_hex(reference.pictures.png_grey[1]), disk.from_hex(
       reference.pictures.png[1])
     assert.same({ 3, 9, 12 }, data.decode_image(grey).shape)
     assert.same({ 1, 9, 12 }, data.decode_image(colour, "GRAY").shape)
     assert.is_true(difference(data.decode_image(colour, "GRAY"), reference.pictures.png_grey[2]) <= 2)
-    assert.same({ 1, 9, 12 }, data.decode_image(fuzz.from_hex(reference.pictures.jpeg[1]), "GRAY").shape)
-    assert.same({ 3, 9, 12 }, data.decode_image(fuzz.from_hex(reference.pictures.jpeg_grey[1])).shape)
+    assert.same({ 1, 9, 12 }, data.decode_image(disk.from_hex(reference.pictures.jpeg[1]), "GRAY").shape)
+    assert.same({ 3, 9, 12 }, data.decode_image(disk.from_hex(reference.pictures.jpeg_grey[1])).shape)
     raises("the mode must be one of RGB, GRAY, UNCHANGED", data.decode_image, colour, "rgb")
   end)
 
   test("say what is wrong with their file", function()
     local function read(bytes)
-      fuzz.write(path, bytes)
+      disk.write(path, bytes)
       return data.read_image(path)
     end
     for _, name in ipairs { "png", "jpeg", "jpeg_progressive" } do
-      local bytes = fuzz.from_hex(reference.pictures[name][1])
+      local bytes = disk.from_hex(reference.pictures[name][1])
       raises("damaged " .. name:match("^%a+"):upper(), read, bytes:sub(1, math.floor(#bytes * 0.7)))
     end
     raises("neither JPEG nor PNG: it starts with 68 65 6c 6c", read, "hello, world")
     raises("0 bytes; expected a JPEG or PNG file", read, "")
-    raises("a JPEG in CMYK colours", read, fuzz.from_hex(reference.jpeg_cmyk))
+    raises("a JPEG in CMYK colours", read, disk.from_hex(reference.jpeg_cmyk))
     raises("'/nowhere/x.png': cannot be opened", data.read_image, "/nowhere/x.png")
-    local png = fuzz.from_hex(reference.pictures.png[1])
+    local png = disk.from_hex(reference.pictures.png[1])
     local zlib_crc = png:sub(30, 33) -- of the header chunk; a larger width makes it wrong
     raises("damaged PNG", read, png:sub(1, 16) .. "\0\15\66\64" .. png:sub(21, 29) .. zlib_crc ..
       png:sub(34))
-    local jpeg = fuzz.from_hex(reference.pictures.jpeg[1])
+    local jpeg = disk.from_hex(reference.pictures.jpeg[1])
     local frame = jpeg:find("\255\192", 1, true)
     raises("bytes cannot hold that much", read, jpeg:sub(1, frame + 4) .. "\40\0\40\0" ..
       jpeg:sub(frame + 9))
@@ -69,7 +70,7 @@ describe("pictures", function()
 
   test("survive damage", function()
     for _, name in ipairs { "png", "png_palette", "jpeg", "jpeg_progressive" } do
-      assert.is_true(fuzz.damage(path, fuzz.from_hex(reference.pictures[name][1]), data.read_image,
+      assert.is_true(fuzz.damage(path, disk.from_hex(reference.pictures[name][1]), data.read_image,
         { every = 11, rounds = 100 }) > 20)
     end
   end)
@@ -77,10 +78,10 @@ describe("pictures", function()
   test("lie in folders, one for each class", function()
     host.in_folder(function(root)
       os.execute(("mkdir -p '%s/dog' '%s/cat/more' '%s/empty'"):format(root, root, root))
-      fuzz.write(root .. "/dog/b.PNG", fuzz.from_hex(reference.pictures.png[1]))
-      fuzz.write(root .. "/dog/a.jpg", fuzz.from_hex(reference.pictures.jpeg[1]))
-      fuzz.write(root .. "/cat/more/c.jpeg", fuzz.from_hex(reference.pictures.jpeg_grey[1]))
-      fuzz.write(root .. "/dog/notes.txt", "not a picture")
+      disk.write(root .. "/dog/b.PNG", disk.from_hex(reference.pictures.png[1]))
+      disk.write(root .. "/dog/a.jpg", disk.from_hex(reference.pictures.jpeg[1]))
+      disk.write(root .. "/cat/more/c.jpeg", disk.from_hex(reference.pictures.jpeg_grey[1]))
+      disk.write(root .. "/dog/notes.txt", "not a picture")
       raises("/empty has no pictures", data.ImageFolder, root)
       os.execute(("rmdir '%s/empty'"):format(root))
       local set = data.ImageFolder(root,
@@ -95,7 +96,7 @@ describe("pictures", function()
         assert.same({ 0, 1, 1 }, y:totable())
       end
       assert.equal(3, data.load_dataset("imagefolder", { data_dir = root }).train:len())
-      fuzz.write(root .. "/cat/more/c.jpeg", "broken")
+      disk.write(root .. "/cat/more/c.jpeg", "broken")
       raises("sample 1: ", function() return data.DataLoader(set, { batch_size = 3 }):iter()() end)
       raises("cannot read the directory", data.ImageFolder, root .. "/nowhere")
     end)

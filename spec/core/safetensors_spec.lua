@@ -1,24 +1,10 @@
 local bit = require "bit"
 local core = require "accelerate.core"
+local disk = require "spec.support.disk"
 
 local path = os.tmpname()
 
-local function write(bytes)
-  local f = assert(io.open(path, "wb"))
-  f:write(bytes)
-  f:close()
-end
-
-local function read()
-  local f = assert(io.open(path, "rb"))
-  local bytes = f:read("*a")
-  f:close()
-  return bytes
-end
-
-local function from_hex(hex)
-  return (hex:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end))
-end
+local function write(bytes) disk.write(path, bytes) end
 
 -- A file with this header and data.
 local function file(json, data)
@@ -38,7 +24,7 @@ local REFERENCE = file('{"__metadata__":{"format":"pt"},' .. entry("steps", "I64
   .. entry("fc.weight", "F32", "2,3", 8, 32) .. ","
   .. entry("none", "F32", "0,4", 32, 32) .. "," .. entry("fc.bias", "F16", "2", 32, 36) .. ","
     .. entry("mask", "BOOL", "3", 36, 39) .. "}    ",
-  from_hex "0700000000000000000000000000003f0000803f0000c03f0000004000002040003e00c0010001")
+  disk.from_hex "0700000000000000000000000000003f0000803f0000c03f0000004000002040003e00c0010001")
 
 local function failure(bytes)
   write(bytes)
@@ -273,7 +259,7 @@ describe("safetensors_save", function()
       .. entry("w", "F32", "2", 8, 16) .. ","
       .. entry("n", "I64", "", 0, 8) .. "}"
     json = json .. (" "):rep(-#json % 8)
-    assert.equal(file(json, from_hex "03000000000000000000803f000000c0010001"), read())
+    assert.equal(file(json, disk.from_hex "03000000000000000000803f000000c0010001"), disk.read(path))
   end)
 
   it("brings back every element type, shape and name, and views as they look", function()
@@ -308,7 +294,7 @@ describe("safetensors_save", function()
 
   it("keeps the old file when it cannot write the new one", function()
     core.safetensors_save(path, { { "x", core.ones(3) } })
-    local before = read()
+    local before = disk.read(path)
     assert.is_false(pcall(core.safetensors_save, path, { { "x", core.ones(3) }, { "x", core.ones(3) } }))
     -- a view: its copy is made while the file is written
     local list, failed = { { "x", core.ones(3, 4):t() } }, 0
@@ -318,10 +304,10 @@ describe("safetensors_save", function()
       core.debug_fail_alloc(0)
       if ok then break end
       failed = n
-      assert.equal(before, read())
+      assert.equal(before, disk.read(path))
     end
     assert.is_true(failed > 3 and failed < 100)
-    assert.not_equal(before, read())
+    assert.not_equal(before, disk.read(path))
     local pipe = io.popen("ls '" .. path .. "'*")
     assert.equal(path .. "\n", pipe:read("*a"))
     pipe:close()

@@ -1,4 +1,5 @@
 local data = require "accelerate.data"
+local disk = require "spec.support.disk"
 local ffi = require "ffi"
 local fuzz = require "spec.support.fuzz_files"
 
@@ -29,7 +30,7 @@ describe("TokenDataset", function()
   end)
 
   it("gives windows, and the same one token later", function()
-    fuzz.write(path, numbers("uint16_t", 0, 20))
+    disk.write(path, numbers("uint16_t", 0, 20))
     local set = data.TokenDataset(path, { block_size = 5 })
     assert.equal(4, set:len())
     assert.equal(21, set.num_tokens)
@@ -39,18 +40,18 @@ describe("TokenDataset", function()
     assert.equal("int64", x.dtype)
     assert.same({ 16, 17, 18, 19, 20 }, select(2, set:get(4)):totable())
     assert.is_false(pcall(set.get, set, 5))
-    fuzz.write(path, numbers("uint16_t", 0, 19))
+    disk.write(path, numbers("uint16_t", 0, 19))
     assert.equal(3, data.TokenDataset(path, { block_size = 5 }):len())
     assert.equal(15, data.TokenDataset(path, { block_size = 5, stride = 1 }):len())
   end)
 
   it("reads uint32, headers, and several files", function()
-    fuzz.write(path, numbers("uint32_t", 65530, 65545))
+    disk.write(path, numbers("uint32_t", 65530, 65545))
     assert.same({ 65534, 65535, 65536, 65537 },
       data.TokenDataset(path, { block_size = 4, dtype = "uint32" }):get(2):totable())
-    fuzz.write(second, header(20240520, 1, 6) .. numbers("uint16_t", 1, 6))
+    disk.write(second, header(20240520, 1, 6) .. numbers("uint16_t", 1, 6))
     assert.same({ 1, 2, 3 }, data.TokenDataset(second, { block_size = 3 }):get(1):totable())
-    fuzz.write(path, header(20240801, 7, 9) .. numbers("uint32_t", 101, 109))
+    disk.write(path, header(20240801, 7, 9) .. numbers("uint32_t", 101, 109))
     local set = data.TokenDataset({ second, path }, { block_size = 3, stride = 2 })
     assert.equal(2 + 3, set:len())
     assert.equal(15, set.num_tokens)
@@ -62,23 +63,23 @@ describe("TokenDataset", function()
     end
     set = nil -- luacheck: ignore 311 (its files are mapped: they must not change)
     collectgarbage()
-    fuzz.write(path, "abc" .. numbers("uint16_t", 7, 9))
+    disk.write(path, "abc" .. numbers("uint16_t", 7, 9))
     assert.same({ 7, 8 }, data.TokenDataset(path, { block_size = 2, header_bytes = 3 }):get(1):totable())
   end)
 
   it("says what is wrong", function()
-    fuzz.write(path, "abc")
+    disk.write(path, "abc")
     fails_with("3 bytes after 0 of header are no whole number of uint16 tokens", path, { block_size = 1 })
     fails_with("3 bytes, fewer than the 9 of its header", path, { block_size = 1, header_bytes = 9 })
-    fuzz.write(path, numbers("uint16_t", 1, 4))
+    disk.write(path, numbers("uint16_t", 1, 4))
     fails_with("4 tokens, too few for one window of 4 and the token after it", path, { block_size = 4 })
-    fuzz.write(path, header(20240520, 1, 7) .. numbers("uint16_t", 1, 6))
+    disk.write(path, header(20240520, 1, 7) .. numbers("uint16_t", 1, 6))
     fails_with("its header says 7 tokens; found 6", path, { block_size = 1 })
     fails_with("its header says uint16 tokens; uint32 were asked for", path,
       { block_size = 1, dtype = "uint32" })
     fails_with("cannot be opened: No such file", "/nowhere/x.bin", { block_size = 1 })
     fails_with("expected a path or a list of paths, got 5", 5, { block_size = 1 })
-    fuzz.write(path, "")
+    disk.write(path, "")
     fails_with("0 tokens", path, { block_size = 1 })
   end)
 

@@ -1,11 +1,14 @@
 -- host/core/dist/mpi.c, mpi_reduce.c, host/joins.c: ranks of several machines that mpirun starts,
 -- here on one that stands for several.
 local clusters = require "spec.support.clusters"
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
-local matches = require("spec.support.messages").matches
+local messages = require "spec.support.messages"
+
+local matches, sorted_lines = messages.matches, messages.sorted_lines
 
 local HEAD = [[
 local core = require "accelerate.core"
@@ -111,14 +114,10 @@ describe("several machines", function()
 
   with_mpi("which --mpirun_hostfile names are started by mpirun", function()
     host.in_folder(function(folder)
-      local function write(name, text)
-        local f = assert(io.open(folder .. "/" .. name, "w"))
-        f:write(text)
-        f:close()
-      end
-      write("hosts", "localhost\n")
+      disk.write(folder .. "/hosts", "localhost\n")
       -- this one machine stands for two
-      write("mpirun", ("#!/bin/sh\n[ \"$1 $2 $3 $4\" = '--hostfile %s/hosts --map-by ppr:1:node' ] || " ..
+      disk.write(folder .. "/mpirun",
+        ("#!/bin/sh\n[ \"$1 $2 $3 $4\" = '--hostfile %s/hosts --map-by ppr:1:node' ] || " ..
         "exit 9\n" ..
         "shift 4\nexec mpirun.openmpi --oversubscribe \"$@\"\n"):format(folder))
       os.execute(("chmod +x '%s/mpirun'"):format(folder))
@@ -204,12 +203,6 @@ describe("several machines", function()
         end
       end
     ]]
-    local function sorted_lines(text)
-      local list = {}
-      for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
-      table.sort(list)
-      return list
-    end
     local one = sorted_lines(ranks.ok(4, RANDOM))
     assert.are.equal(4 * 9, #one)
     for _, machine_count in ipairs { 2, 4 } do

@@ -34,7 +34,7 @@ end
 local TOLERANCE = { complex64 = 1e-5, complex128 = 1e-12, float32 = 1e-5, float64 = 1e-12 }
 local PARTS = { complex64 = "float32", complex128 = "float64" }
 
-local same = device.agree
+local same, numbers = device.agree, device.numbers
 
 -- Where cuFFT is there, fn may neither wait nor send anything.
 local function stays(fn)
@@ -42,11 +42,6 @@ local function stays(fn)
   return fn()
 end
 
-local function numbers(dtype, ...)
-  local x = tensor.randn(...)
-  if not PARTS[dtype] then return x:to(dtype) end
-  return tensor.complex(x:to(PARTS[dtype]), tensor.randn(...):to(PARTS[dtype]))
-end
 
 -- fn(x) and the gradient of its weighted sum, on `on`.
 local function run(fn, x, on)

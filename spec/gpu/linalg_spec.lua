@@ -24,13 +24,8 @@ local TOLERANCE = { float32 = 2e-4, float64 = 1e-10, complex64 = 2e-4, complex12
 local PARTS = { complex64 = "float32", complex128 = "float64" }
 local TYPES = { "float32", "float64", "complex64", "complex128" }
 
-local same = device.agree
+local same, numbers = device.agree, device.numbers
 
-local function numbers(dtype, ...)
-  local x = tensor.randn(...)
-  if not PARTS[dtype] then return x:to(dtype) end
-  return tensor.complex(x:to(PARTS[dtype]), tensor.randn(...):to(PARTS[dtype]))
-end
 -- Matrices well away from singular ones; Hermitian ones with positive eigenvalues.
 local function regular(dtype, ...)
   local shape = { ... }

@@ -2,8 +2,8 @@
 --- folders are those of spec/models/folders, whose results on the CPU are Transformers'.
 local device = require "spec.support.device"
 local core = require "accelerate.core"
+local folders = require "spec.support.model_folders"
 local fs = require "accelerate.utils.fs"
-local json = require "accelerate.utils.json"
 local models = require "accelerate.models"
 
 if not device.name then
@@ -11,19 +11,8 @@ if not device.name then
   return
 end
 
-local FOLDERS, D, TOLERANCE = "spec/models/folders", device.name, 1e-4
-
-local function expected_of(name)
-  return assert(json.decode(assert(fs.read(FOLDERS .. "/" .. name .. "/expected.json"))))
-end
-
-local function inputs_of(expected, on)
-  local inputs = {}
-  for key, t in pairs(expected.inputs) do
-    inputs[key] = core.tensor(t.values, { dtype = t.dtype }):view(t.shape):to(on)
-  end
-  return inputs
-end
+local FOLDERS, expected_of, inputs_of = folders.path, folders.expected_of, folders.inputs_of
+local D, TOLERANCE = device.name, 1e-4
 
 local function same(there, here, what)
   local off = (there:to("cpu"):double() - here:double()):abs():max():item()

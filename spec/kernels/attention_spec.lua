@@ -1,6 +1,7 @@
 --- Attention at sizes that cross its blocks, against the same thing from plain rows; dropout;
 --- layouts; threads.
 local core = require "accelerate.core"
+local numbers = require "spec.support.numbers"
 
 local sdpa = core.scaled_dot_product_attention
 
@@ -13,8 +14,6 @@ local function qkv(dtype, batch, heads, queries, keys, size, value_size, shared)
     randn(2, dtype, batch, shared or heads, keys, size):requires_grad_(),
     randn(3, dtype, batch, shared or heads, keys, value_size or size):requires_grad_()
 end
-
-local function largest(a, b) return (a:double() - b:double()):abs():max():item() end
 
 -- Result and gradients of attention both ways: a mask that wants a gradient makes the op take plain
 -- rows.
@@ -43,7 +42,7 @@ local function both_ways(tolerance, q, k, v, options)
     q.grad, k.grad, v.grad = nil, nil, nil
   end
   for i, what in ipairs { "result", "gradient of query", "gradient of key", "gradient of value" } do
-    local off = largest(results[1][i], results[2][i])
+    local off = numbers.largest(results[1][i], results[2][i])
     assert.is_true(off <= tolerance, ("%s is off by %g"):format(what, off))
   end
 end
@@ -105,7 +104,7 @@ describe("attention", function()
       local q, k, v = qkv(dtype, 2, 3, 2, 90, 37)
       local y = sdpa(q, k, v)
       assert.are.equal(dtype, y.dtype)
-      assert.is_true(largest(y, sdpa(q:double(), k:double(), v:double())) < tolerance)
+      assert.is_true(numbers.largest(y, sdpa(q:double(), k:double(), v:double())) < tolerance)
     end
     local q, k, v = qkv("float32", 2, 3, 2, 90, 40)
     q, k, v = q:detach(), k:detach(), v:detach()
@@ -113,7 +112,7 @@ describe("attention", function()
     local function columns(t) return t:transpose(3, 4):contiguous():transpose(3, 4) end
     local y = sdpa(q, k, v)
     assert.is_true(core.same_bits(y, sdpa(turned(q), turned(k), turned(v))))
-    assert.is_true(largest(y, sdpa(q, columns(k), columns(v))) < 1e-5)
+    assert.is_true(numbers.largest(y, sdpa(q, columns(k), columns(v))) < 1e-5)
     local threads = core.get_num_threads()
     core.set_num_threads(3)
     local other = sdpa(q, k, v)
@@ -144,9 +143,10 @@ describe("attention", function()
         v:detach():float():requires_grad_()
       local exact = sdpa(fq, fk, fv, { is_causal = true })
       exact:sum():backward()
-      assert.is_true(largest(y, exact) < tolerance)
-      assert.is_true(largest(q.grad, fq.grad) < tolerance and largest(k.grad, fk.grad) < 4 * tolerance
-        and largest(v.grad, fv.grad) < 8 * tolerance)
+      assert.is_true(numbers.largest(y, exact) < tolerance)
+      assert.is_true(numbers.largest(q.grad, fq.grad) < tolerance
+        and numbers.largest(k.grad, fk.grad) < 4 * tolerance
+        and numbers.largest(v.grad, fv.grad) < 8 * tolerance)
     end
   end)
 
@@ -191,7 +191,7 @@ describe("attention", function()
     sdpa(apart[1], apart[2], apart[3], { is_causal = true }):sum():backward()
     for i = 1, 3 do
       local third = x.grad:narrow(3, (i - 1) * 32 + 1, 32):reshape(2, 70, 2, 16):transpose(2, 3)
-      assert.are.equal(0, largest(third, apart[i].grad))
+      assert.are.equal(0, numbers.largest(third, apart[i].grad))
     end
   end)
 
@@ -204,10 +204,10 @@ describe("attention", function()
     local kept = y:ne(0):double():mean():item()
     assert.is_true(math.abs(kept - 0.75) < 0.01, "kept " .. kept)
     local exact = sdpa(q, k, v:detach())
-    assert.is_true(largest(y, core.where(y:ne(0), exact / 0.75, 0)) < 1e-12)
+    assert.is_true(numbers.largest(y, core.where(y:ne(0), exact / 0.75, 0)) < 1e-12)
     local g = randn(3, "float64", 1, 2, T, T)
     y:backward(g)
-    assert.is_true(largest(v.grad, y:detach():transpose(3, 4):matmul(g)) < 1e-11)
+    assert.is_true(numbers.largest(v.grad, y:detach():transpose(3, 4):matmul(g)) < 1e-11)
     -- and with respect to the query, by a difference
     local dq = randn(6, "float64", 1, 2, T, 4)
     local function at(step)
@@ -242,8 +242,8 @@ describe("attention", function()
     core.set_num_threads(2)
     local y2, g2 = run()
     core.set_num_threads(threads)
-    assert.are.equal(0, largest(y1, y2))
-    assert.are.equal(0, largest(g1, g2))
+    assert.are.equal(0, numbers.largest(y1, y2))
+    assert.are.equal(0, numbers.largest(g1, g2))
   end)
 
   it("uses memory linear in the sequence", function()

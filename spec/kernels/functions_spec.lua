@@ -1,5 +1,6 @@
 --- Functions that run in vector code: their errors beside libm's, in every position of a tensor.
 local core = require "accelerate.core"
+local numbers = require "spec.support.numbers"
 local tensor = require "accelerate.tensor"
 
 local ffi = require "ffi"
@@ -14,22 +15,14 @@ local function unit(v, digits, least)
   local _, e = math.frexp(v)
   return math.ldexp(1, math.max(e, least) - digits)
 end
-local function alike(a, b) return a == b and (a ~= 0 or 1 / a == 1 / b) or a ~= a and b ~= b end
 local function holds(limit, digits, least, name, got, want, at)
-  if alike(got, want) then return end
+  if numbers.alike(got, want) then return end
   local off = math.abs(got - want) / unit(want, digits, least)
   assert.is_true(off <= limit, ("%s of %.17g: got %.17g, expected %.17g"):format(name, at, got, want))
 end
 
 local function random(n, seed)
   return tensor.rand(n, { dtype = "float64", generator = tensor.Generator(seed) })
-end
-
--- A transposed copy of x, whose elements are not adjacent.
-local function apart(x)
-  local wide = core.zeros({ x:numel(), 3 }, { dtype = x.dtype })
-  wide:select(2, 2):copy_(x)
-  return wide:select(2, 2)
 end
 
 describe("float64 functions", function()
@@ -54,9 +47,10 @@ describe("float64 functions", function()
         random(1201, 2) * 1400 - 700, (random(1201, 3) * 60 - 30):exp2(), 1 + random(1001, 4) * 1e-6,
         (random(1001, 5) * 1e9):round() * math.pi / 2, random(1001, 15) * 28 }
       for _, x in ipairs(samples) do
-        local got, strided, from = x[name](x):totable(), apart(x)[name](apart(x)):totable(), x:totable()
+        local got, strided, from = x[name](x):totable(), numbers.spaced(x)[name](
+          numbers.spaced(x)):totable(), x:totable()
         for i, v in ipairs(got) do
-          assert.is_true(alike(v, strided[i]), name .. " differs with the layout")
+          assert.is_true(numbers.alike(v, strided[i]), name .. " differs with the layout")
           holds(limits[name], 53, -1021, name, v, fn(from[i]), from[i])
         end
       end
@@ -76,7 +70,7 @@ describe("float64 functions", function()
     local x = random(19, 6) * 8 - 2
     for name in pairs(exact) do
       local whole = x[name](x)
-      for i = 1, 19 do assert.is_true(alike(whole[i]:item(), x[i][name](x[i]):item()), name) end
+      for i = 1, 19 do assert.is_true(numbers.alike(whole[i]:item(), x[i][name](x[i]):item()), name) end
     end
   end)
 end)
@@ -87,12 +81,12 @@ describe("float64 pow", function()
       { dtype = "float64" }),
       random(301, 14) * 20 - 10 }
     for _, power in ipairs { 2, 3, 1, 0.5, -1, -2, 2.5, -3 } do
-      local got, strided, from = x:pow(power):totable(), apart(x):pow(power):totable(), x:totable()
+      local got, strided, from = x:pow(power):totable(), numbers.spaced(x):pow(power):totable(), x:totable()
       local each = x:pow(core.full_like(x, power)):totable()
       for i, v in ipairs(got) do
         holds(2, 53, -1021, "pow " .. power, v, from[i] ^ power, from[i])
         holds(2, 53, -1021, "pow " .. power, each[i], from[i] ^ power, from[i])
-        assert.is_true(alike(v, strided[i]))
+        assert.is_true(numbers.alike(v, strided[i]))
       end
     end
   end)
@@ -166,9 +160,9 @@ describe("float32 remainders", function()
     end }
     local x, y = a:totable(), b:totable()
     for name, fn in pairs(names) do
-      local got, strided = a[name](a, b):totable(), apart(a)[name](apart(a), b):totable()
+      local got, strided = a[name](a, b):totable(), numbers.spaced(a)[name](numbers.spaced(a), b):totable()
       for i, v in ipairs(got) do
-        assert.is_true(alike(v, fn(x[i], y[i])) and alike(v, strided[i]),
+        assert.is_true(numbers.alike(v, fn(x[i], y[i])) and numbers.alike(v, strided[i]),
           ("%s(%.9g, %.9g) gave %.9g"):format(name, x[i], y[i], v))
       end
     end

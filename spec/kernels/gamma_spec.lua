@@ -1,6 +1,7 @@
 --- The gamma function's logarithm, its derivatives and the inverse of erf beside exact values, over
 --- their whole range.
 local core = require "accelerate.core"
+local numbers = require "spec.support.numbers"
 local tensor = require "accelerate.tensor"
 
 local inf, nan = math.huge, 0 / 0
@@ -139,14 +140,6 @@ local function unit(v, digits)
   return math.ldexp(1, e - digits)
 end
 
-local function alike(a, b) return a == b and (a ~= 0 or 1 / a == 1 / b) or a ~= a and b ~= b end
-
--- A copy of x whose elements are not adjacent.
-local function apart(x)
-  local wide = core.zeros({ x:numel(), 3 }, { dtype = x.dtype })
-  wide:select(2, 2):copy_(x)
-  return wide:select(2, 2)
-end
 
 describe("gamma functions", function()
   for _, name in ipairs(NAMES) do
@@ -178,15 +171,15 @@ describe("gamma functions", function()
     it(name .. " gives an element one value beside any others and in any layout", function()
       for _, dtype in ipairs { "float32", "float64" } do
         local v = x:to(dtype)
-        local whole, strided = call(v):totable(), call(apart(v)):totable()
+        local whole, strided = call(v):totable(), call(numbers.spaced(v)):totable()
         local positive = call(v[v:gt(0)]):totable()
         local k = 0
         for i, row in ipairs(rows) do
-          assert.is_true(alike(whole[i], strided[i]))
-          assert.is_true(alike(whole[i], call(v[i]):item()))
+          assert.is_true(numbers.alike(whole[i], strided[i]))
+          assert.is_true(numbers.alike(whole[i], call(v[i]):item()))
           if row[1] > 0 then
             k = k + 1
-            assert.is_true(alike(whole[i], positive[k]))
+            assert.is_true(numbers.alike(whole[i], positive[k]))
           end
         end
       end
@@ -208,7 +201,7 @@ describe("gamma functions", function()
       local got = CALLS[name](x):totable()
       for i, v in ipairs(want) do
         local near = v == v and math.abs(v) < inf and v ~= 0 and math.abs(got[i] - v) <= math.abs(v) * 0.2
-        assert.is_true(alike(got[i], v) or near or v == 0 and math.abs(got[i]) == 0,
+        assert.is_true(numbers.alike(got[i], v) or near or v == 0 and math.abs(got[i]) == 0,
           ("%s of %g: got %.17g, expected %.17g"):format(name, ends[i], got[i], v))
       end
     end

@@ -1,25 +1,14 @@
 -- Models of small folders that Transformers wrote (spec/support/gen_model_folders.py) have its
 -- results, gradients and generated tokens, and write what they have read.
 local core = require "accelerate.core"
+local folders = require "spec.support.model_folders"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local models = require "accelerate.models"
 local ordered = require "accelerate.utils.ordered"
 
-local FOLDERS = "spec/models/folders"
-
-local function expected_of(name)
-  return assert(json.decode(assert(fs.read(FOLDERS .. "/" .. name .. "/expected.json"))))
-end
-
-local function inputs_of(expected)
-  local inputs = {}
-  for key, t in pairs(expected.inputs) do
-    inputs[key] = core.tensor(t.values, { dtype = t.dtype }):view(t.shape)
-  end
-  return inputs
-end
+local FOLDERS, expected_of, inputs_of = folders.path, folders.expected_of, folders.inputs_of
 
 -- The largest difference, relative to the largest element.
 local function distance(t, values)

@@ -30,6 +30,15 @@ function M.with(fn, ...)
   return unpack(results, 2, table.maxn(results))
 end
 
+local PARTS = { complex64 = "float32", complex128 = "float64" }
+
+--- Returns random numbers of a type and shape on the CPU, complex ones by their parts.
+function M.numbers(dtype, ...)
+  local x = core.randn(...)
+  if not PARTS[dtype] then return x:to(dtype) end
+  return core.complex(x:to(PARTS[dtype]), core.randn(...):to(PARTS[dtype]))
+end
+
 --- Fails unless a and b agree in shape, type and values: differences relative to the largest
 --- number, both parts of complex ones. Either may be on a device.
 function M.agree(a, b, tolerance, what)

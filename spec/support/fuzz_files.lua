@@ -3,22 +3,12 @@
 -- sanitizer's business, too), hold on to memory or take what a false header claims.
 local bit = require "bit"
 local core = require "accelerate.core"
+local disk = require "spec.support.disk"
 
 local M = {}
 
-function M.from_hex(hex) return (hex:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
-
-function M.to_hex(bytes)
-  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
-end
-
-function M.write(path, bytes)
-  local f = assert(io.open(path, "wb"))
-  f:write(bytes)
-  f:close()
-end
-
-local function held()
+--- Returns the bytes and the structures that tensors hold when nothing is garbage.
+function M.held()
   for _ = 1, 3 do collectgarbage() end
   local s = core.memory_stats()
   return s.live_bytes, s.structs
@@ -39,9 +29,9 @@ end
 function M.damage(path, bytes, read, opts)
   local every, refused = opts and opts.every or 1, 0
   jit.off()
-  local before, structs = held()
+  local before, structs = M.held()
   local function try(damaged)
-    M.write(path, damaged)
+    disk.write(path, damaged)
     local ok, result = pcall(read, path)
     if not ok then
       refused = refused + 1
@@ -62,7 +52,7 @@ function M.damage(path, bytes, read, opts)
     for _ = 1, 1 + random(8) do list[1 + random(#list)] = random(256) end
     try(string.char(unpack(list)))
   end
-  local after, structs_after = held()
+  local after, structs_after = M.held()
   jit.on()
   assert(before == after and structs == structs_after,
     ("memory is held: %d bytes, %d structures"):format(after - before, structs_after - structs))

@@ -1,5 +1,6 @@
 -- Runs the host under test in a process of its own: for what only shows from outside (exit status,
 -- stderr, ranks, crashes).
+local disk = require "spec.support.disk"
 local M = {}
 
 --- The binary that this very process runs: what is tested is what is started.
@@ -12,13 +13,6 @@ end)()
 
 local function quote(word)
   return "'" .. tostring(word):gsub("'", [['\'']]) .. "'"
-end
-
-local function read(path)
-  local f = assert(io.open(path, "rb"))
-  local text = f:read("*a")
-  f:close()
-  return text
 end
 
 local processors = (function()
@@ -76,7 +70,7 @@ function M.run(arguments, options)
     options.stdin and quote(base .. ".in") or "/dev/null", quote(base .. ".out"), quote(base .. ".err")))
   local status = tonumber(pipe:read("*a"))
   pipe:close()
-  local out, err = read(base .. ".out"), read(base .. ".err")
+  local out, err = disk.read(base .. ".out"), disk.read(base .. ".err")
   for _, suffix in ipairs { "", ".in", ".out", ".err" } do os.remove(base .. suffix) end
   if status == 124 then
     error(("accel-run %s: still running after %g s\nstdout: %s\nstderr: %s"):format(table.concat(arguments,

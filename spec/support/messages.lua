@@ -18,6 +18,14 @@ function M.matches(text, pattern)
   if not text:find(pattern) then error(("%q does not match:\n%s"):format(pattern, text), 2) end
 end
 
+--- Returns the lines of a text that are not empty, sorted.
+function M.sorted_lines(text)
+  local list = {}
+  for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
+  table.sort(list)
+  return list
+end
+
 -- At level 3 is the caller of the function below that calls this one.
 local function raised(plain, expected, fn, ...)
   local fine, err = pcall(fn, ...)
