@@ -51,4 +51,17 @@ describe("the runner of the specs", function()
     assert.matches("left_spec.lua: left in its TMPDIR: lua_%w+", text)
     assert.matches("\n2 passed, 1 failed\n$", text)
   end)
+
+  it("counts what is left in /dev/shm and in the tree, and names what ran then", function()
+    local name = "left-by-runner-spec-" .. require("spec.support.processes").own_pid()
+    for _, path in ipairs { "/dev/shm/" .. name, name } do
+      local status, text = run { quick = "it('x', function() end)",
+        leaves = ("it('x', function() io.open(%q, 'w'):close() end)"):format(path) }
+      assert(os.remove(path))
+      assert.are.equal(1, status)
+      assert.matches("\nleft behind: " .. path:gsub("%p", "%%%0") .. ", written while there ran:[^\n]*" ..
+        "/leaves_spec.lua", text)
+      assert.matches("\n2 passed, 1 failed\n$", text)
+    end
+  end)
 end)
