@@ -240,7 +240,9 @@ local CTC = { blank = { "integer", default = 0, min = 0 }, reduction = REDUCTION
   zero_infinity = { "boolean", default = false } }
 
 -- PyTorch takes int32 as well: cuDNN's kernel wants it there.
-local function as_int64(given) return core.is_tensor(given) and given.dtype == "int32" and given:long() or given end
+local function as_int64(given)
+  return core.is_tensor(given) and given.dtype == "int32" and given:long() or given
+end
 
 -- Lengths as a tensor beside x; those of a GPU's sequences are often on the CPU.
 local function lengths(name, given, x)
@@ -255,7 +257,7 @@ end
 --- Computes -log of the probability that log_probs read the targets, with blanks and repetitions
 --- taken out.
 ---@param log_probs accelerate.Tensor (t, n, classes) or (t, classes), as log_softmax gives them
----@param targets accelerate.Tensor int64 or int32 (n, longest), or the targets of all sequences in one row
+---@param targets accelerate.Tensor int64 or int32 (n, longest), or those of all sequences in a row
 ---@param input_lengths accelerate.Tensor|integer[] one for each sequence, at most t
 ---@param target_lengths accelerate.Tensor|integer[]
 ---@param ... any blank = 0 (a class, from 0), reduction = "mean" (of loss / target length), "sum"
