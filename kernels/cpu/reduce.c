@@ -3,6 +3,7 @@
  * are multiplied in float64.  Integers are added and multiplied in int64 and wrap around.  Threads
  * share results, or chunks of a long reduction; memory bounds the kernel. */
 #include "reduce.h"
+#include "vector.h"
 
 #include <string.h>
 
@@ -73,31 +74,51 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
 
 #define RUN 512 /* elements added in float32 */
 
-/* 32 running sums, combined in a fixed order that is equal for every processor level.  They stay in
- * registers as long as what is left of a row is added elsewhere. */
+/* 32 running totals of n adjacent elements, combined in a fixed order that is equal for every
+ * processor level: halves are joined until one total is left, then the elements that do not fill
+ * all 32 are.  Whole vectors V of totals of type A stay in registers. */
 #define LANES 32
 #define FOLD(w) FOLD_BY(+=, w)
 #define FOLD_BY(op, w) \
   AX_SIMD \
   for (int j = 0; j < w; j++) lane[j] op lane[j + w];
-#define SUM_RUN(name, T, LOAD) \
-  static inline float name(const T *p, int64_t n) \
+#define IN_REGISTERS _Pragma("GCC unroll 16")
+#define RUN_OF(name, T, A, V, VECTOR, ELEMENT, op, none) \
+  static inline A name(const T *p, int64_t n) \
   { \
-    float lane[LANES] = { 0 }, s = 0; \
+    enum { WIDTH = AX_BYTES / sizeof(A), COUNT = LANES / WIDTH }; \
+    A lane[WIDTH] = { none }, rest = none; \
     int64_t i = 0; \
     if (n >= LANES) { \
+      V part[COUNT]; \
+      IN_REGISTERS \
+      for (int k = 0; k < COUNT; k++) part[k] = (V){ 0 } + (A)none; \
       for (; i + LANES <= n; i += LANES) { \
-        AX_SIMD \
-        for (int j = 0; j < LANES; j++) lane[j] += LOAD(p[i + j]); \
+        IN_REGISTERS \
+        for (int k = 0; k < COUNT; k++) part[k] op VECTOR(p + i + k * WIDTH); \
       } \
-      FOLD(16) FOLD(8) FOLD(4) FOLD(2) FOLD(1) \
+      IN_REGISTERS \
+      for (int k = COUNT - 1; k > 0; k--) part[k - (1 << (31 - __builtin_clz(k)))] op part[k]; \
+      *(V *)lane = part[0]; \
+      IN_REGISTERS \
+      for (int w = WIDTH / 2; w > 0; w /= 2) FOLD_BY(op, w) \
     } \
-    for (; i < n; i++) s += LOAD(p[i]); \
-    return lane[0] + s; \
+    for (; i < n; i++) rest op(A) ELEMENT(p[i]); \
+    lane[0] op rest; \
+    return lane[0]; \
   }
+typedef uint64_t vec_u64 __attribute__((vector_size(AX_BYTES), aligned(8), may_alias));
 #define AS_IS(x) (x)
-SUM_RUN(sum_run, float, AS_IS)
-SUM_RUN(sum_run_bf16, uint16_t, ax_bf16_to_float)
+#define VEC_F32(p) (*(const ax_vec_f32 *)(p))
+#define VEC_F64(p) (*(const ax_vec_f64 *)(p))
+#define VEC_U64(p) (*(const vec_u64 *)(p))
+RUN_OF(sum_run, float, float, ax_vec_f32, VEC_F32, AS_IS, +=, 0)
+RUN_OF(sum_run_bf16, uint16_t, float, ax_vec_f32, ax_vec_from_bf16, ax_bf16_to_float, +=, 0)
+RUN_OF(sum_run_f16, uint16_t, float, ax_vec_f32, ax_vec_from_f16, ax_half_to_float, +=, 0)
+RUN_OF(sum_run_f64, double, double, ax_vec_f64, VEC_F64, AS_IS, +=, 0)
+RUN_OF(sum_run_i64, int64_t, uint64_t, vec_u64, VEC_U64, AS_IS, +=, 0)
+RUN_OF(prod_run_f32, float, double, ax_vec_f64, ax_vec_widen, AS_IS, *=, 1)
+RUN_OF(prod_run_f64, double, double, ax_vec_f64, VEC_F64, AS_IS, *=, 1)
 
 static void row_f32(const char *p, int64_t stride, int64_t n, total *to)
 {
@@ -109,45 +130,34 @@ static void row_f32(const char *p, int64_t stride, int64_t n, total *to)
   for (int64_t i = 0; i < n; i++) to->d += (double)*(const float *)(p + i * stride);
 }
 
-static void row_f16(const char *p, int64_t stride, int64_t n, total *to)
-{
-  float run[RUN];
-  for (int64_t i = 0; i < n; i += RUN) {
-    const int64_t count = n - i < RUN ? n - i : RUN;
-    ax_cpu_half_to_float(AX_F16, p + i * stride, stride, run, count);
-    to->d += (double)sum_run(run, count);
+#define ROW_HALF(name, D) \
+  static void row_##name(const char *p, int64_t stride, int64_t n, total *to) \
+  { \
+    float run[RUN]; \
+    for (int64_t i = 0; i < n; i += RUN) { \
+      const int64_t count = n - i < RUN ? n - i : RUN; \
+      if (stride == 2) to->d += (double)sum_run_##name((const uint16_t *)p + i, count); \
+      else { \
+        ax_cpu_half_to_float(D, p + i * stride, stride, run, count); \
+        to->d += (double)sum_run(run, count); \
+      } \
+    } \
   }
-}
+ROW_HALF(f16, AX_F16)
+ROW_HALF(bf16, AX_BF16)
 
-static void row_bf16(const char *p, int64_t stride, int64_t n, total *to)
-{
-  float run[RUN];
-  for (int64_t i = 0; i < n; i += RUN) {
-    const int64_t count = n - i < RUN ? n - i : RUN;
-    if (stride == 2) to->d += (double)sum_run_bf16((const uint16_t *)p + i, count);
-    else {
-      ax_cpu_half_to_float(AX_BF16, p + i * stride, stride, run, count);
-      to->d += (double)sum_run(run, count);
-    }
+/* Rows of elements as wide as their totals. */
+#define ROW_WIDE(name, T, run, op, field) \
+  static void row_##name(const char *p, int64_t stride, int64_t n, total *to) \
+  { \
+    if (stride == sizeof(T)) to->field op run((const T *)p, n); \
+    else \
+      for (int64_t i = 0; i < n; i++) to->field op *(const T *)(p + i * stride); \
   }
-}
-
-static void row_f64(const char *p, int64_t stride, int64_t n, total *to)
-{
-  double lane[LANES] = { 0 }, rest = 0;
-  int64_t i = 0;
-
-  if (stride == sizeof(double)) {
-    const double *x = (const double *)p;
-    for (; i + LANES <= n; i += LANES) {
-      AX_SIMD
-      for (int j = 0; j < LANES; j++) lane[j] += x[i + j];
-    }
-    FOLD(16) FOLD(8) FOLD(4) FOLD(2) FOLD(1)
-  }
-  for (; i < n; i++) rest += *(const double *)(p + i * stride);
-  to->d += lane[0] + rest;
-}
+ROW_WIDE(f64, double, sum_run_f64, +=, d)
+ROW_WIDE(i64, int64_t, sum_run_i64, +=, u)
+ROW_WIDE(prod_f32, float, prod_run_f32, *=, d)
+ROW_WIDE(prod_f64, double, prod_run_f64, *=, d)
 
 /* Sums of integers and counts of nonzero elements, which do not depend on the order. */
 #define ROW_INT(name, T, expr) \
@@ -209,7 +219,7 @@ COLUMNS(bf16, float, uint16_t, ax_bf16_to_float(x), d, double)
 #define INT_PAIR(name, T, expr) \
   ROW_INT(name, T, expr) \
   COLUMNS(name, uint64_t, T, (uint64_t)(expr), i, uint64_t)
-INT_PAIR(i64, int64_t, x)
+COLUMNS(i64, uint64_t, int64_t, (uint64_t)x, i, uint64_t)
 INT_PAIR(i32, int32_t, (int64_t)x)
 INT_PAIR(u8, uint8_t, x)
 INT_PAIR(count_1, uint8_t, x != 0)
@@ -222,7 +232,7 @@ INT_PAIR(count_f64, double, x != 0)
 
 /* ---- products */
 
-#define PRODUCTS(name, T, A, field, LOAD) \
+#define ROW_PRODUCTS(name, T, A, field, LOAD) \
   static void row_prod_##name(const char *p, int64_t stride, int64_t n, total *to) \
   { \
     A lane[LANES], rest = 1; \
@@ -237,7 +247,8 @@ INT_PAIR(count_f64, double, x != 0)
     } \
     for (; i < n; i++) rest *= (A)LOAD(*(const T *)(p + i * stride)); \
     FOLD_BY(*=, 16) FOLD_BY(*=, 8) FOLD_BY(*=, 4) FOLD_BY(*=, 2) FOLD_BY(*=, 1) to->field *= lane[0] * rest; \
-  } \
+  }
+#define COLUMN_PRODUCTS(name, T, A, field, LOAD) \
   static void column_prod_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, \
                                  total *to) \
   { \
@@ -260,14 +271,15 @@ INT_PAIR(count_f64, double, x != 0)
   }
 #define IS_TRUE(x) ((x) != 0)
 #define SIGNED(x) ((int64_t)(x))
-PRODUCTS(f32, float, double, d, AS_IS)
-PRODUCTS(f64, double, double, d, AS_IS)
+#define PRODUCTS(...) ROW_PRODUCTS(__VA_ARGS__) COLUMN_PRODUCTS(__VA_ARGS__)
+COLUMN_PRODUCTS(f32, float, double, d, AS_IS)
+COLUMN_PRODUCTS(f64, double, double, d, AS_IS)
 PRODUCTS(f16, uint16_t, double, d, ax_half_to_float)
 PRODUCTS(bf16, uint16_t, double, d, ax_bf16_to_float)
 PRODUCTS(i64, int64_t, uint64_t, u, AS_IS)
 PRODUCTS(i32, int32_t, uint64_t, u, SIGNED)
 PRODUCTS(u8, uint8_t, uint64_t, u, AS_IS)
-PRODUCTS(bool, uint8_t, uint64_t, u, IS_TRUE)
+PRODUCTS(truth, uint8_t, uint64_t, u, IS_TRUE)
 
 /* ---- driver */
 
@@ -361,10 +373,28 @@ static void join(const job *j, total *to, total with)
   else to->u = j->what == PROD ? to->u * with.u : to->u + with.u;
 }
 
+/* Rows of one dim, each with a result: what is around the loop along a short row counts. */
+static void reduce_rows(const job *j, int64_t lo, int64_t hi)
+{
+  const ax_dims *kept = &j->s.kept, *r = &j->s.reduced;
+
+  for (int64_t p = lo; p < hi; p++) {
+    total t;
+    begin(j, &t, 1);
+    j->add.row(j->s.in + p * kept->in[0], r->in[0], r->count, &t);
+    put(j, j->s.out + p * kept->out[0], t);
+  }
+}
+
 static void reduce_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
   total to[AX_TILE];
+
+  if (!j->s.columns && j->s.chunks == 1 && j->s.reduced.n == 1 && j->s.kept.n == 1) {
+    reduce_rows(j, lo, hi);
+    return;
+  }
 
   for (int64_t p = lo; p < hi; p++) {
     const int64_t tile = j->s.chunks == 1 ? p : p / j->s.chunks, chunk = p - tile * j->s.chunks;
@@ -432,9 +462,9 @@ static const adder counts[AX_DTYPE_COUNT] = {
   [AX_U8] = ADDER(count_1),    [AX_BOOL] = ADDER(count_1),
 };
 static const adder products[AX_DTYPE_COUNT] = {
-  [AX_F32] = ADDER(prod_f32),   [AX_F64] = ADDER(prod_f64),   [AX_F16] = ADDER(prod_f16),
-  [AX_BF16] = ADDER(prod_bf16), [AX_I64] = ADDER(prod_i64),   [AX_I32] = ADDER(prod_i32),
-  [AX_U8] = ADDER(prod_u8),     [AX_BOOL] = ADDER(prod_bool),
+  [AX_F32] = ADDER(prod_f32),   [AX_F64] = ADDER(prod_f64),    [AX_F16] = ADDER(prod_f16),
+  [AX_BF16] = ADDER(prod_bf16), [AX_I64] = ADDER(prod_i64),    [AX_I32] = ADDER(prod_i32),
+  [AX_U8] = ADDER(prod_u8),     [AX_BOOL] = ADDER(prod_truth),
 };
 
 ax_status ax_cpu_sum(const ax_call *call) { return reduce(call, sums, SUM); }

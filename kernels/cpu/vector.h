@@ -84,6 +84,18 @@ static inline __attribute__((always_inline)) void ax_vec_to_bf16(void *p, ax_vec
 #endif
 }
 
+/* As many floats as a vector has doubles, as doubles. */
+static inline __attribute__((always_inline)) ax_vec_f64 ax_vec_widen(const float *p)
+{
+#if defined(__AVX512F__)
+  return (ax_vec_f64)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+#elif defined(__AVX__)
+  return (ax_vec_f64)_mm256_cvtps_pd(_mm_loadu_ps(p));
+#else
+  return (ax_vec_f64){ p[0], p[1] };
+#endif
+}
+
 /* a > b ? a : b, so the result is b where one is NaN. */
 static inline __attribute__((always_inline)) ax_vec_f32 ax_vec_max(ax_vec_f32 a, ax_vec_f32 b)
 {
