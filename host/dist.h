@@ -69,8 +69,8 @@ typedef struct ax_collective {
   ax_dtype dtype;
   ax_reduction reduction; /* for the ops that reduce, else AX_SUM */
   int root;               /* for BROADCAST and GATHER, else 0 */
-  /* for gradients: the number of their prepared model, from 1; 0: none.  It distinguishes buffers
-   * of equal size from two models */
+  /* for gradients: the number of their prepared model, from 1; 0: none.  It separates buffers of
+   * equal size that belong to two models */
   int model;
   uint8_t kind, index; /* ax_device: the buffers' device */
   int64_t count;
@@ -118,8 +118,8 @@ typedef struct ax_transport {
   /* Orders work queued on the memory from now on after the end of `ticket`.  (optional) NULL: there
    * are no tickets. */
   ax_status (*order)(ax_group *g, uint64_t ticket);
-  /* Before (begins) and after a captured step is launched whose collectives this transport has
-   * issued while it was recorded: the launch is one collective, the next after the last `issue`.
+  /* Called before (begins) and after the launch of a captured step whose collectives `issue` got
+   * during the recording.  The launch counts as one collective, the next after the last `issue`.
    * (optional) NULL: collectives cannot be recorded. */
   ax_status (*replay)(ax_group *g, bool begins);
   /* Leaves the group and frees what it holds; not a collective.  abort: ends running collectives at
@@ -171,12 +171,12 @@ AX_API void ax_dist_set_timeout(double seconds);
  * when the run is being ended; ETIMEOUT when a collective would have waited long enough.  since:
  * when it began (ax_monotonic_ns). */
 AX_API ax_status ax_dist_patience(int64_t since);
-/* Save number `number` (above 0) is lost on this rank; whether it is on a rank of this machine.
- * For ranks whose disk takes no word about it; from any thread. */
+/* Marks save `number` (above 0) as lost on this rank; returns whether `rank` of this machine lost
+ * it.  Used when the disk cannot record the loss.  From any thread. */
 AX_API void ax_dist_lose_save(uint32_t number);
 AX_API bool ax_dist_save_lost(int rank, uint32_t number);
-/* Signals that the script has a function for.  handle: the launcher leaves this one to the script;
- * false: there is no launcher.  due: the one on which all ranks are to act now, once; 0: none. */
+/* Signals that the script handles.  ax_signal_handle: leaves `sig` to the script; false: there is
+ * no launcher.  ax_signal_due: the signal on which all ranks act now, once; 0: none. */
 AX_API bool ax_signal_handle(int sig);
 AX_API int ax_signal_due(void);
 /* This rank leaves the world for good: its collectives fail from now on, and so do collectives of
@@ -222,9 +222,9 @@ AX_API ax_status ax_dist_look(int64_t since, ax_status st);
 /* Called in a forked child: it has no part in the devices' group. */
 void ax_dist_forget_device(void);
 
-/* ---- for a watchdog: a thread of a backend that watches the devices' group,
- * because the rank's own
- * thread may be blocked inside the driver or the library.  See dist/watch.c. */
+/* ---- for a watchdog: a thread of a backend that watches the devices' group.
+ * The rank's own thread may be blocked inside the driver or the library.
+ * See core/dist/watch.c. */
 
 /* Before the thread starts, and after it has ended. */
 AX_API void ax_dist_watch_begin(void);
@@ -255,9 +255,9 @@ AX_API void ax_dist_set_world(ax_group *g);
 AX_API void ax_dist_reduce(ax_dtype dtype, ax_reduction r, void *out, const void *const *in, int n,
                            size_t count);
 
-/* A reduction in parts: combines in[0 .. n - 1] into `acc`, whose elements have the type of
- * ax_dist_accumulator, and writes the result of `ranks` of them in all, over acc if need be.
- * Accumulators are combined as elements of their own type. */
+/* A reduction in parts.  ax_dist_accumulate combines in[0 .. n - 1] into `acc`, whose type is
+ * ax_dist_accumulator(dtype); accumulators are combined as elements of that type.
+ * ax_dist_accumulated writes the result over `ranks` inputs in all, and may change acc. */
 AX_API ax_dtype ax_dist_accumulator(ax_dtype dtype);
 AX_API void ax_dist_accumulate(ax_dtype dtype, ax_reduction r, void *acc, const void *const *in, int n,
                                size_t count);
@@ -281,8 +281,8 @@ ax_status ax_dist_alone(const ax_collective *c, int n);
 /* Issues n collectives of a device as one; `compared` is the call that ranks compare. */
 ax_status ax_device_issue(ax_group *g, const ax_collective *compared, const ax_collective *c, int n,
                           ax_work **work);
-/* A captured step with n collectives of the device ends (ranks compare them), is about to be
- * launched, has been launched. */
+/* Called when the recording of a step with collectives of the device ends (ranks compare them),
+ * before a launch of that step, and after it. */
 ax_status ax_device_recorded(const ax_collective *as_one);
 ax_status ax_device_replay(const ax_collective *as_one);
 ax_status ax_device_replayed(void);
@@ -291,7 +291,7 @@ ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
 
 /* ---- between device_group.c and watch.c */
 
-/* The devices' group begins to join by `c`; is about to issue `c`. */
+/* Called before the devices' group joins by `c`, and before it issues `c`. */
 void ax_watch_joining(const ax_collective *c);
 void ax_watch_issuing(const ax_collective *c);
 void ax_watch_forget(void); /* in a forked child: nobody watches */

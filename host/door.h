@@ -11,7 +11,7 @@
 #define AX_GUESTS 256 /* connections that have not introduced themselves yet; older ones are closed */
 #define AX_FROM 64    /* bytes of an address's text */
 
-/* Machine 0 begins, so that an old hello proves nothing. */
+/* What machine 0 sends first.  Its nonce makes a recorded hello of an earlier run worthless. */
 typedef struct ax_challenge {
   uint32_t magic, version;
   uint8_t nonce[16];
@@ -33,7 +33,7 @@ typedef struct ax_welcome {
 
 typedef struct ax_secret {
   uint8_t bytes[256];
-  size_t n; /* 0: there is none, and whoever reaches the port is believed */
+  size_t n; /* 0: there is no secret, and anybody who reaches the port may join */
   const char *origin;
 } ax_secret;
 
@@ -41,7 +41,7 @@ typedef struct ax_secret {
 int ax_secret_read(ax_secret *s, const ax_plan *plan);
 void ax_door_random(void *to, size_t n);
 
-/* One that has connected. */
+/* A connection to machine 0's port. */
 typedef struct ax_guest {
   int fd;
   int64_t since;
@@ -64,19 +64,19 @@ void ax_door_prepare(int fd);
 void ax_door_close(ax_door *d);
 /* Sends or receives n bytes until `deadline`; 0, or an errno (ECONNRESET: the other end closed). */
 int ax_door_move(int fd, void *buf, size_t n, bool sends, int64_t deadline);
-/* Hears whoever has connected, all at once, for at most `ms` milliseconds, and sends strangers
- * away.  *out: one that has introduced itself and knows the secret; false: none has.  The
- * connection is then the caller's. */
+/* Reads from all connections for at most `ms` milliseconds, and closes those of strangers.  Returns
+ * true for a guest that has introduced itself and knows the secret: *out, whose connection is the
+ * caller's. */
 bool ax_door_hear(ax_door *d, int ms, ax_guest *out);
-/* Replies; refusal "" takes it in. */
+/* Replies to the guest.  refusal: why it may not join; "": it may. */
 void ax_door_reply(const ax_door *d, const ax_guest *g, uint64_t run, const char *refusal);
 
-/* The other side: exchanges challenge, hello and welcome on a fresh connection.  0, an errno,
- * or: */
+/* The other side: exchanges challenge, hello and welcome on a fresh connection.  Returns 0, an
+ * errno, or one of these. */
 enum {
-  AX_DOOR_STRANGE = -1, /* what answers is no accel-run of this version */
-  AX_DOOR_LIAR = -2
-}; /* it does not know the secret */
+  AX_DOOR_STRANGE = -1, /* the other end is no accel-run of this version */
+  AX_DOOR_LIAR = -2     /* the other end does not know the secret */
+};
 int ax_door_knock(int fd, const ax_secret *s, ax_hello *h, ax_welcome *w, int64_t deadline);
 
 #endif

@@ -75,13 +75,13 @@ void ax_worker_become_rank(bool devices);
 bool ax_worker_forked(void);
 /* Whether `w` is the worker's own end, and not its parent's. */
 bool ax_worker_is_child(const ax_worker *w);
-/* 0: it has ended. */
+/* Returns the worker's process id; 0: it has ended. */
 int ax_worker_pid(const ax_worker *w);
 
 /* Parent: sends a request without waiting for the worker to read it.  What the socket does not take
  * is sent by later calls and by ax_worker_wait.  EIO when the worker is gone. */
 ax_status ax_worker_send(ax_worker *w, const void *bytes, size_t n);
-/* Child: the next request, in memory that is valid until the next call.  *n 0: there are no
+/* Child: waits for the next request.  *bytes is valid until the next call; *n 0: there are no
  * more. */
 ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n);
 /* Child: a slot of at least `bytes`, which belongs to the child until ax_worker_reply. */

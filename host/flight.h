@@ -14,12 +14,12 @@ typedef struct ax_straggler {
   uint64_t seen; /* collectives that were looked at */
   bool named;
   int rank;          /* of this machine */
-  double factor;     /* its time between collectives, by the others' */
-  double waited, of; /* seconds that the others waited for it, of so many */
+  double factor;     /* its time between collectives over the others' */
+  double waited, of; /* seconds that the others waited for it; seconds observed */
   int collectives;
   char where[AX_WHERE_TEXT];
 } ax_straggler;
-/* Whether a rank was found, the first time. */
+/* Returns true once: when such a rank is found. */
 bool ax_straggler_look(ax_straggler *s, const ax_control *c);
 
 #endif

@@ -24,7 +24,7 @@ typedef enum {
 } ax_setting_id;
 
 typedef struct ax_setting {
-  double number;      /* the value; switches: 0 or 1; NaN where the value is computed later ("auto") */
+  double number;      /* switches: 0 or 1; NaN: computed later ("auto") */
   const char *text;   /* as the user wrote it */
   const char *origin; /* "default", "--num_processes", "environment variable ACCELERATE_..." */
 } ax_setting;
@@ -121,12 +121,12 @@ int ax_command_run(ax_plan *plan);
 
 /* Opens stdin, stdout and stderr where the process was started without them.  Otherwise the next
  * files, a socket of a worker or the script's own, would get their numbers, and printed text would
- * go there.  Nobody wants text for a stdout that was closed from the start: it is no loss. */
+ * go there.  Text for a stdout that was closed from the start is dropped without an error. */
 void ax_streams_open(void);
 /* Makes each printed line one write. */
 void ax_streams_by_line(void);
-/* Whether a write to stdout has failed, the last one included; `text` gets the reason.  Reported
- * once. */
+/* Returns whether a write to stdout has failed, and writes the reason into `text`.  Returns true
+ * once for a failure. */
 bool ax_streams_lost(char *text, size_t size);
 /* Makes io.stderr:write(...) one write. */
 void ax_streams_join_stderr(lua_State *L);
@@ -162,14 +162,14 @@ const char *ax_interp_plugin_dir(void);
 
 /* ---- gpus.c ---------------------------------------------------------------------------------- */
 
-/* The GPUs that ranks of this machine can have; 0 where this build has no CUDA backend. */
+/* Returns the number of GPUs that ranks of this machine can use; 0 without a CUDA backend. */
 int ax_gpus_visible(void);
 
 /* ---- errors.c: errors as users see them ------------------------------------------------------ */
 
 /* Message handler: returns the error as text, with the stack once. */
 int ax_errors_handler(lua_State *L);
-/* Message handler: returns the error, a call of nil with what may have been meant. */
+/* Message handler: returns the error; for a call of nil, with the name that may have been meant. */
 int ax_errors_explain_call(lua_State *L);
 /* Adds the stack from `level` on to the text on the stack top. */
 void ax_errors_add_stack(lua_State *L, int level);
@@ -205,7 +205,7 @@ _Noreturn void ax_family_guard(const char *mark);
 
 /* ---- output.c: --tee ------------------------------------------------------------------------- */
 
-/* The ranks' streams that --tee names, on their way through the launcher. */
+/* Carries the ranks' streams that --tee names through the launcher. */
 typedef struct ax_output ax_output;
 /* Checks --tee; 0, or the exit status after printing what is wrong. */
 int ax_output_check(const ax_plan *plan);
@@ -213,8 +213,8 @@ int ax_output_check(const ax_plan *plan);
  * of all.  *out: NULL where --tee names none.  0, or the exit status after printing what is
  * wrong. */
 int ax_output_begin(const ax_plan *plan, int from, int to, int first, int attempt, ax_output **out);
-/* In a rank; NULL is fine, here and below.  watches: it calls ax_output_settle; the others have
- * done with `o`. */
+/* In a rank.  watches: this rank calls ax_output_settle; the others have no use for `o` after this
+ * call.  NULL is fine, here and below. */
 void ax_output_join(ax_output *o, int rank, bool watches);
 /* In the launcher, when all ranks are forked: writes what they print, whole lines, until they
  * end. */
@@ -230,7 +230,7 @@ void ax_output_settle(ax_output *o);
 struct ax_control;
 /* In the launcher, before ranks are forked; false after printing what is wrong. */
 bool ax_session_open(struct ax_control *c, ax_output *output);
-/* In the launcher, when no rank is left: the terminal is as it was. */
+/* In the launcher, when no rank is left: restores the terminal. */
 void ax_session_close(void);
 /* In a rank, and in the launcher (-1) when they are forked: closes the others' ends. */
 void ax_session_keep(int rank);

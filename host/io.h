@@ -49,44 +49,44 @@ AX_API ax_status ax_safetensors_check(const ax_safetensors *f);
 /* The files of a rank, for a checkpoint: written now or by a thread, from a snapshot of the memory
  * at the call.  See core/io/save.c. */
 typedef struct ax_save ax_save;
-/* folder: the draft that all ranks write into; it is there. */
+/* folder: the draft that all ranks write into, which exists. */
 AX_API ax_status ax_save_new(const char *folder, int rank, ax_save **out);
 AX_API void ax_save_free(ax_save *s); /* NULL is fine; not for one that was started */
 
-/* What the rank that leads does when all have written: the manifest, the folder's name, and then
- * older checkpoints go.  Lists are lines, each with a line feed at its end. */
+/* What the leading rank does when all have written: it writes the manifest, renames the folder and
+ * removes older checkpoints.  Lists are lines, each with a line feed at its end. */
 typedef struct ax_commit {
   int first, ranks;   /* the ranks that write into the draft */
   const char *draft;  /* the folder beside `path` */
   const char *path;   /* the name that it gets */
   const char *facts;  /* members of the manifest's JSON besides `files` */
-  const char *former; /* names of the files of the checkpoint that has the name now; NULL: none */
-  const char *old;    /* paths of checkpoints that go; NULL: none */
-  uint32_t number;    /* of the save that threads write; 0: none does */
+  const char *former; /* names of the files of the checkpoint at `path` now; NULL: none */
+  const char *old;    /* paths of the checkpoints to remove; NULL: none */
+  uint32_t number;    /* of the save that threads write; 0: no thread writes it */
 } ax_commit;
-#define AX_NOTE 1024 /* bytes of a text that says what went wrong after the checkpoint was there */
+#define AX_NOTE 1024 /* bytes of a text that says what went wrong after the commit */
 /* Writes and syncs the files, and the report that the commit waits for.  EIO, ENOMEM. */
 AX_API ax_status ax_save_write(ax_save *s);
-/* Waits for the reports, then commits.  own: what became of this rank's files; its message is the
- * thread's.  Removes the draft and fails where a rank has failed, the run is being ended, or
- * nothing came within the group's time limit.  note: [AX_NOTE], "" or why an older checkpoint
- * stays. */
+/* Waits for the ranks' reports, then commits.  own: the status of this rank's files, whose message
+ * is ax_last_error.  Removes the draft and fails when a rank has failed, the run is being ended, or
+ * a report did not come within the group's time limit.  note: [AX_NOTE], "" or why an older
+ * checkpoint was not removed. */
 AX_API ax_status ax_commit_run(const ax_commit *c, ax_status own, char *note);
-/* Does all that by a thread and returns.  commit NULL: another rank commits.  Takes s where it
- * succeeds; it is copied: tensors may change from now on.  EINVAL while another save is under
- * way. */
+/* Starts a thread that writes and commits.  commit NULL: another rank commits.  The call copies the
+ * tensors, which may change afterwards, and takes s when it succeeds.  EINVAL while another save is
+ * under way. */
 AX_API ax_status ax_save_start(ax_save *s, const ax_commit *commit);
 AX_API bool ax_save_under_way(void);
-/* For tests: the thread does not begin until this is off, or it is waited for. */
+/* For tests: holds the thread back until this is off, or ax_save_wait is called. */
 AX_API void ax_save_hold(bool on);
 /* Waits for the save that was started, and returns what became of it; AX_OK without one. */
 AX_API ax_status ax_save_wait(void);
-/* The note of the save that was waited for last; borrowed until the next one.  Passes it once. */
+/* Returns, once, the note of the save that was waited for last; borrowed until the next one. */
 AX_API const char *ax_save_note(void);
 
 /* Writes `n` tensors, listed in the given order; in the data part wider element types come first,
  * so that each tensor is aligned to its element size without padding (the format allows no holes).
- * meta as above.  Tensors of a device come down one by one.  The file appears whole or not at all:
+ * meta as above.  Tensors of a device are copied one by one.  The file appears whole or not at all:
  * it is written beside `path`, synced and renamed, and what was there before stays until then.
  * save: NULL, or the file is added to it.  EINVAL for a name that is given twice, reserved or not
  * UTF-8. */

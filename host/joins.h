@@ -5,13 +5,14 @@
 #include "host.h"
 #include "ranks.h"
 
-/* Reads what the other launcher has set.  A process that it started as a rank gets plan->join, and
- * the settings that follow from it; one that it started once for each machine gets the machine's
- * number.  0, or the exit status after printing what is wrong. */
+/* Reads the variables that the other launcher has set.  A process that it started as a rank gets
+ * plan->join and the settings that follow from it.  One that it started once for each machine gets
+ * the machine's number.  Returns 0, or the exit status after printing what is wrong. */
 int ax_joins_read(ax_plan *plan);
 
-/* Whether --mpirun_hostfile is to start the machines; starts mpirun in the place of this process,
- * and returns only when that fails: the exit status. */
+/* ax_joins_wants_mpirun returns whether --mpirun_hostfile is to start the machines.
+ * ax_joins_start_mpirun runs mpirun in the place of this process; it returns the exit status when
+ * that fails. */
 bool ax_joins_wants_mpirun(const ax_plan *plan);
 int ax_joins_start_mpirun(const ax_plan *plan);
 
@@ -30,9 +31,9 @@ typedef struct ax_local {
   const char *who;
 } ax_local;
 
-/* In local rank 0: waits for the others, and maps the memory.  In the others: finds local rank 0,
- * which hands it over; *inherited: its connection to rank 0 of all machines, or -1.  *cores: those
- * that this rank may keep busy.  0, or the exit status after printing what is wrong. */
+/* In local rank 0: waits for the others, and maps the memory.  In the others: gets it from local
+ * rank 0.  *inherited: the connection to rank 0 of all machines, or -1.  *cores: the number that
+ * this rank may keep busy.  Returns 0, or the exit status after printing what is wrong. */
 int ax_local_meet(ax_local *l, const ax_plan *plan, ax_control **control, int *inherited, int *cores);
 /* In local rank 0: lets the others go on.  hand_on[r]: a connection for local rank r, or -1. */
 int ax_local_release(ax_local *l, const int *hand_on);

@@ -32,13 +32,13 @@ typedef struct ax_launched {
   ax_child child[AX_MAX_RANKS];
   double stall_report, stall_timeout; /* seconds */
   int64_t tick;                       /* nanoseconds between two checks of the records */
-  bool quiet;                         /* of a failure the script's error alone is shown */
-  bool prompt;                        /* rank 0 has the terminal, and Ctrl-C stops its chunk alone */
-  /* when the launcher itself did not run, though it should have: it was stopped (Ctrl-Z), or the
-   * machine slept; waits do not count this time */
+  bool quiet;                         /* after a failure, only the script's error is printed */
+  bool prompt;                        /* rank 0 has the terminal; Ctrl-C stops the chunk, not the run */
+  /* when the launcher itself was stopped (Ctrl-Z) or the machine slept: time that the limits of
+   * waits leave out.  A ring of the latest pauses */
   struct {
     int64_t from, to;
-  } pause[AX_PAUSES]; /* the last ones, round about */
+  } pause[AX_PAUSES];
   unsigned pauses;
   int64_t last_tick;
   double next_stall;
@@ -88,7 +88,7 @@ void ax_launched_doing(const ax_launched *r, int rank, int64_t now, char *buf, s
 /* One line for each rank but `except`, up to AX_SHOWN of them; how many. */
 int ax_launched_fill_table(ax_launched *r, int except, int64_t now);
 void ax_launched_print_table(ax_launched *r, int lines);
-/* Reports, at growing intervals, that ranks have been waiting for long. */
+/* Reports, at growing intervals, ranks that have waited for long. */
 void ax_launched_watch_stalls(ax_launched *r, int64_t now);
 /* SIGUSR1: asks the ranks of this machine where they are, and prints what they say. */
 void ax_launched_begin_look(ax_launched *r, int64_t now);

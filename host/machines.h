@@ -18,7 +18,7 @@ typedef struct ax_machines {
   int count, mine;           /* machines; the number of this one */
   int ranks, here, first;    /* ranks in all, on each machine, and the first one here */
   char address[300];         /* "10.0.0.1:29500" of machine 0 */
-  bool mpi, tried;           /* MPI carries the tensors; this launcher has looked for machine 0's */
+  bool mpi, tried;           /* MPI carries the tensors; this launcher has looked for machine 0 */
   ax_door door;              /* machine 0's, open as long as the run lasts: it keeps the port */
   int control[AX_MAX_RANKS]; /* by machine: to the other launchers in machine 0, elsewhere only [0] */
   char from[AX_MAX_RANKS][64];
@@ -31,36 +31,36 @@ typedef struct ax_machines {
   bool look;               /* another launcher was asked where all ranks are */
   bool notified;           /* the other launchers know that the run ends */
   int attempt;             /* which start of the ranks this is, from 0, as machine 0 counts */
-  uint32_t verdict;        /* machine 0's word whether the ranks start again; 0: none yet */
+  uint32_t verdict;        /* whether the ranks start again, by machine 0; 0: not known yet */
 } ax_machines;
 
-/* Numbers machines and ranks as the plan has them; no connection is there. */
+/* Numbers machines and ranks by the plan, and makes no connection. */
 void ax_machines_number(ax_machines *m, const ax_plan *plan);
 /* Finds the other launchers and connects all ranks to rank 0; with MPI, writes into `c` where they
  * will find machine 0.  attempt: which start of the ranks this is; elsewhere than on machine 0,
  * m->attempt and ACCELERATE_NEWEST_CHECKPOINT become what machine 0 says.  Returns 0, or the exit
  * status after printing to stderr what is wrong. */
 int ax_machines_meet(ax_machines *m, const ax_plan *plan, int attempt, ax_control *c);
-/* Where each rank of this machine has a launcher: by local rank, the connections that the others
- * get from that of local rank 0, and what such a one has got. */
+/* Where each rank of this machine has a launcher of its own.  ax_machines_ends returns, by local
+ * rank, the connections that the launcher of local rank 0 hands to the others; ax_machines_inherit
+ * takes one of them. */
 const int *ax_machines_ends(const ax_machines *m);
 void ax_machines_inherit(ax_machines *m, int local_rank, int fd);
 /* In a forked rank: takes its connections, closes the others' and joins the group. */
 ax_status ax_machines_join(ax_machines *m, int local_rank);
-/* In a rank that ends well. */
+/* Called in a rank that ends well. */
 void ax_machines_finished(const ax_machines *m);
 /* In the launcher, when all its ranks have been forked: closes the connections that are theirs. */
 void ax_machines_forked(ax_machines *m);
 /* Reads the other launchers' messages, and sends them one when the run ends here.  Returns whether
  * other machines still run. */
 bool ax_machines_watch(ax_machines *m, ax_control *c);
-/* Passes on that tracebacks of all ranks are wanted; `but`: the machine that knows already, or
- * -1. */
+/* Asks the other launchers for the tracebacks of all ranks.  but: the machine that asked, or -1. */
 void ax_machines_look(ax_machines *m, int but);
 /* Sends the other launchers this one's last note; `failed` NULL: all went well. */
 void ax_machines_tell(ax_machines *m, const char *failed);
-/* After a run that failed.  Machine 0 sends the others whether it starts again.  The others wait
- * for that word, `seconds` at most; false, after printing why, where none comes. */
+/* Called after a run that failed.  Machine 0 sends the others whether it starts again.  They wait
+ * for that for at most `seconds`, and return false, after printing why, where nothing comes. */
 bool ax_machines_again(ax_machines *m, ax_control *c, bool again, double seconds);
 void ax_machines_close(ax_machines *m);
 

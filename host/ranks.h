@@ -26,7 +26,7 @@ typedef enum {
 /* A collective that a rank has entered.  Times are CLOCK_MONOTONIC nanoseconds. */
 typedef struct ax_flight {
   uint64_t number;
-  int64_t entered, left; /* left 0: it is in it */
+  int64_t entered, left; /* left 0: the rank is still in it */
   int32_t status;        /* ax_status, when it has left */
   bool posted;           /* a device carries it: the rank does not wait there */
   ax_collective facts;
@@ -43,7 +43,7 @@ typedef struct ax_rank_record {
 
   _Alignas(64) _Atomic uint32_t state; /* ax_rank_state */
   int32_t pid;
-  _Atomic int64_t timeout;      /* nanoseconds that it waits in one collective */
+  _Atomic int64_t timeout;      /* the longest wait in one collective, in nanoseconds */
   _Atomic uint64_t collectives; /* entered so far: the number of the last one */
   _Atomic int64_t since;        /* CLOCK_MONOTONIC nanoseconds, when `state` last changed */
   ax_collective last;           /* the last one entered; its buffers mean nothing here */
@@ -55,19 +55,19 @@ typedef struct ax_rank_record {
 
   /* Written by the rank's watchdog (dist/watch.c): the launch in which the rank is blocked.  The
    * texts are set before launch_since, and change only while it is 0. */
-  _Atomic int64_t launch_since; /* CLOCK_MONOTONIC nanoseconds; 0: it is in none, or not for long */
+  _Atomic int64_t launch_since; /* CLOCK_MONOTONIC nanoseconds; 0: no launch, or a short one so far */
   int32_t launch_device;
   char launch[48], launch_at[AX_WHERE_TEXT];
-  _Atomic int64_t overdue; /* the launcher ends the run then; 0: nothing is overdue */
-  char stuck[2048];        /* why; set before `overdue` */
+  _Atomic int64_t overdue; /* when the launcher ends the run; 0: never */
+  char stuck[2048];        /* why it does; set before `overdue` */
 
   ax_flight flight[AX_FLIGHT]; /* by number */
 
   /* Where the rank is blocked outside of collectives.  The text is set before `busy_since`. */
-  _Atomic int64_t busy_since; /* 0: nowhere */
+  _Atomic int64_t busy_since; /* 0: it is not blocked */
   char busy[96];              /* "a worker of a loader" */
 
-  _Atomic uint32_t looks, looked; /* Lua tracebacks that were wanted, and that `trace` holds */
+  _Atomic uint32_t looks, looked; /* the number of the last traceback requested; of that in `trace` */
   char trace[4096];
 
   char failed_at[256];    /* the script line of the error that ended the rank */
@@ -79,8 +79,8 @@ typedef enum { AX_ABORT_NONE, AX_ABORT_CLAIMED, AX_ABORT_PUBLISHED } ax_abort_st
 
 #define AX_SECRET 64 /* bytes of a secret that a launcher makes */
 
-/* Where the launchers of several machines meet, when they do so while their ranks run: MPI carries
- * it from machine 0's to the others. */
+/* Where the launchers of several machines meet while their ranks run.  MPI carries it from machine
+ * 0 to the others. */
 typedef struct ax_point {
   int32_t port;
   int32_t every;       /* every rank is a process of MPI's; else local rank 0 of each machine */
@@ -106,7 +106,7 @@ typedef struct ax_control {
   _Atomic uint32_t ended;       /* a signal to a launcher ends the run */
   _Atomic uint32_t handled;     /* signals that the script has a function for: 1 << number */
   _Atomic uint32_t signal;      /* the one that came; 0: none */
-  _Atomic uint64_t signal_from; /* all ranks act on it once they have entered this collective */
+  _Atomic uint64_t signal_from; /* the collective from which on all ranks act on it */
 
   ax_point point;
   _Atomic uint32_t has_point, may_end; /* the point has come; all machines have ended well */
@@ -127,15 +127,16 @@ ax_status ax_shm_join(ax_control *c, int rank);
 /* Ends the run for everybody: wakes all that wait.  Returns whether the caller was the first; if
  * not, nothing changes. */
 bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason);
-/* In a rank's own thread: it may block now in what the text says ("a worker of a loader"), and goes
- * on.  Workers that it forked do nothing here. */
+/* In a rank's own thread, around a call that may block.  what: on what ("a worker of a loader").
+ * Does nothing in workers that the rank forked. */
 void ax_busy_begin(const char *what, const char *name);
 void ax_busy_end(void);
 /* In a rank: `fn` writes a traceback into the record when one is wanted; called inside waits. */
 void ax_shm_on_look(void (*fn)(void));
 ax_rank_record *ax_rank_own(void); /* NULL: this is no rank */
 void ax_shm_look(void);
-/* In a rank: a checkpoint is complete, the folder `path`.  Without a launcher it does nothing. */
+/* In a rank: notes that the checkpoint in the folder `path` is complete.  Does nothing without a
+ * launcher. */
 void ax_shm_saved(const char *path);
 /* Gives the memory back that ax_shm_create mapped.  In the launcher. */
 void ax_shm_free(ax_control *c);
@@ -146,18 +147,18 @@ void ax_shm_finished(ax_control *c, int rank);
  * rank that has ended its chunk is awaited no more, and a collective that failed is forgotten with
  * its chunk. */
 
-/* In rank 0, while all are idle: the ranks take part again.  afresh: a collective of the last chunk
- * failed, and the ranks may be at different steps: they begin at the first one. */
+/* In rank 0, while all are idle: lets the ranks take part again.  afresh: a collective of the last
+ * chunk failed, so that ranks may be at different steps; all begin at the first one. */
 void ax_shm_gather(ax_control *c, bool afresh);
-/* In a rank, before its chunk; afresh: as rank 0 was called. */
+/* In a rank, before its chunk.  afresh: what rank 0 passed to ax_shm_gather. */
 void ax_shm_begin_chunk(bool afresh);
 /* In a rank, after its chunk.  Returns whether one of its collectives failed. */
 bool ax_shm_end_chunk(void);
-/* Waits in collectives end with an error while *flag is not 0. */
+/* Makes waits in collectives end with an error while *flag is not 0. */
 void ax_shm_interrupts(volatile const int *flag);
 
 /* ---- ranks of several machines
-
+ *
  * Each machine has its shared memory between its launchers and its ranks: where each is, and the
  * abort flag, which launchers pass on to one another.
  *
@@ -169,9 +170,9 @@ ax_status ax_mpi_join(const char *folder, int rank, int size, int local_size);
 /* At the end of a rank that has joined so: waits for the other machines, which may still run. */
 void ax_mpi_finished(void);
 
-/* core/dist/tcp.c: without MPI, what ranks say to each other (barriers, texts, the id by which GPUs
- * join) goes over connections to rank 0, which the launchers have made (machines.c) before they
- * forked; on rank 0's own machine they are pairs of local sockets.  Tensors do not. */
+/* core/dist/tcp.c: without MPI, barriers, texts and the id by which GPUs join travel over sockets
+ * to rank 0.  The launchers make these before they fork (machines.c); on rank 0's own machine they
+ * are pairs of local sockets.  They carry no tensors of more than 64 KB. */
 
 /* In a rank, after ax_shm_join of its machine's memory: makes the connections the world group.
  * fd[r] leads to rank r: in rank 0 to all others, elsewhere only fd[0] counts. */

@@ -34,7 +34,7 @@ typedef enum {
 } ax_engine;
 
 typedef struct ax_engine_row {
-  const char *option; /* that chooses it; NULL: none does, its options never have an effect */
+  const char *option; /* the one that chooses it; NULL: none, so that its options have no effect */
   const char *reason;
 } ax_engine_row;
 extern const ax_engine_row ax_engines[AX_ENGINE_COUNT];
@@ -67,7 +67,7 @@ int ax_word_distance(const char *a, const char *b);
 /* The one of n names that was probably meant, or NULL: at most half of the letters may differ, and
  * a word of few letters is not turned into another. */
 const char *ax_word_nearest(const char *given, const char *(*name_at)(int), int n);
-/* Names variables that begin as ours do and are nearly one of them. */
+/* Prints environment variables whose names are nearly one of ours. */
 void ax_environment_check(void);
 
 /* config_file.c: reads the configuration file, if there is one, into the settings that nothing else

@@ -34,8 +34,7 @@ typedef struct ax_param {
    * places in ax_attrs.integers */
   uint8_t slot, places;
   bool optional;
-  /* a list of an op that has one already: it fills ax_attrs.integers, its length (-1: not given)
-   * first */
+  /* the op's second list: it stands in ax_attrs.integers, behind its length (-1: not given) */
   bool second;
   double value; /* the default, in the core's counting */
   int n_words;
