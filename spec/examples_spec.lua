@@ -1,16 +1,10 @@
 -- Every example runs for a few steps on one rank and on two, and learns.
 local disk = require "spec.support.disk"
 local host = require "spec.support.host"
-local check = require "spec.support.example_checks"
+local example_checks = require "spec.support.example_checks"
 local pictures = require("spec.support.files_reference").pictures
 
-local function run(name)
-  return function(ranks, ...)
-    local status, out, err = host.run { "--num_processes", tostring(ranks), "examples/" .. name, ... }
-    assert(status == 0, ("status %d\n%s%s"):format(status, out, err))
-    return out
-  end
-end
+local check, run = example_checks.check, example_checks.runner
 
 describe("examples", function()
   local list = io.popen("cd examples && find * -name '*.lua' | LC_ALL=C sort")

@@ -2,6 +2,7 @@
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local near = require("spec.support.numbers").lists_near
 local optim = require "accelerate.optim"
 local ranks = require "spec.support.ranks"
 local reference = require "spec.support.lomo_reference"
@@ -44,15 +45,6 @@ local function values_of(model)
     for _, v in ipairs(p:detach():reshape(-1):totable()) do values[#values + 1] = v end
   end
   return values
-end
-
-local function near(expected, got, tolerance, what)
-  assert.are.equal(#expected, #got, what)
-  for i = 1, #expected do
-    if not (math.abs(expected[i] - got[i]) <= tolerance) then
-      error(("%s: value %d is %.9g, expected %.9g"):format(what, i, got[i], expected[i]), 2)
-    end
-  end
 end
 
 describe("LOMO and AdaLOMO", function()

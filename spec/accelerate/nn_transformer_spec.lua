@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local message = require("spec.support.messages").message
+local largest = require("spec.support.numbers").largest
 
 local function names(module)
   local list = {}
@@ -12,8 +13,6 @@ local function names(module)
   end
   return table.concat(list, " ")
 end
-
-local function largest(a, b) return (a - b):abs():max():item() end
 
 describe("norm modules", function()
   it("have PyTorch's parameters and start at ones and zeros", function()

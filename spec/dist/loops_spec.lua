@@ -6,6 +6,7 @@ local core = require "accelerate.core"
 local common = require "spec.dist.loops.common"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
+local near = require("spec.support.numbers").lists_near
 local optim = require "accelerate.optim"
 local state = require "accelerate.state"
 
@@ -20,15 +21,6 @@ local function result(n, name, length)
     end)
   end
   return results[n][("%s %d"):format(name, length)]
-end
-
-local function near(expected, got, tolerance, what)
-  assert.are.equal(#expected, #got, what)
-  for i = 1, #expected do
-    if not (math.abs(expected[i] - got[i]) <= tolerance) then
-      error(("%s: number %d is %.9g, expected %.9g"):format(what, i, got[i], expected[i]), 2)
-    end
-  end
 end
 
 local function momentum(params) return optim.SGD(params, { lr = 0.1, momentum = 0.9 }) end

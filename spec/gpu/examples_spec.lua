@@ -1,7 +1,7 @@
 --- The examples on a device, as they are: on a GPU until they have learned what
 --- spec/examples_spec.lua asks of them on the CPU; on the devices that are none for a few steps.
 local device = require "spec.support.device"
-local check = require "spec.support.example_checks"
+local example_checks = require "spec.support.example_checks"
 local host = require "spec.support.host"
 
 if not device.name then
@@ -39,14 +39,8 @@ local FOUR_STEPS = { { "--max_steps", "4" }, "loss %d" }
 -- What is small enough for threads that are run one by one.
 local EMULATED = { ["lstm_copy.lua"] = true, ["by_feature/tracking.lua"] = true }
 
-local function run(name)
-  return function(ranks, ...)
-    local status, out, err = host.run({ "--num_processes", tostring(ranks), "examples/" .. name, ... },
-      { seconds = 100 })
-    assert(status == 0, ("status %d\n%s%s"):format(status, out, err))
-    return out
-  end
-end
+local check = example_checks.check
+local function run(name) return example_checks.runner(name, 100) end
 
 describe(("examples on %s (%s)"):format(device.name, device.kind), function()
   local list = io.popen("cd examples && find * -name '*.lua' | LC_ALL=C sort")

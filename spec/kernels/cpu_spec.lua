@@ -5,17 +5,12 @@ local core = require "accelerate.core"
 local optim = require "accelerate.optim"
 local tensor = require "accelerate.tensor"
 local host = require "spec.support.host"
+local numbers = require "spec.support.numbers"
 local raises = require("spec.support.messages").raises
 
 local nan, inf = 0 / 0, math.huge
 
--- Runs at a level of processor, if this one has it.
-local function at_level(level, code)
-  local status, out, err = host.run({ "-e", code }, { env = { ACCEL_CPU_LEVEL = level } })
-  if status ~= 0 and err:find("this processor runs", 1, true) then return nil end
-  assert.are.equal(0, status, err)
-  return out
-end
+local function at_level(level, code) return host.at_level(level, { "-e", code }) end
 
 describe("threads", function()
   local before = core.get_num_threads()
@@ -109,15 +104,15 @@ describe("processor levels", function()
       print(x:log_softmax(2):double():sum():item())
       print(x:argmax():item())
       print(x:max():item())]]
-    local function numbers(text)
+    local function values(text)
       local list = {}
       for word in text:gmatch("%S+") do list[#list + 1] = tonumber(word) end
       return list
     end
-    local v2 = numbers(at_level("v2", code))
+    local v2 = values(at_level("v2", code))
     for _, level in ipairs { "v3", "v4" } do
       local other = at_level(level, code)
-      for i, v in ipairs(other and numbers(other) or {}) do
+      for i, v in ipairs(other and values(other) or {}) do
         assert.is_true(math.abs(v - v2[i]) <= 1e-6 * math.abs(v2[i]),
           ("%s: number %d is %.17g, on v2 %.17g"):format(level, i, v, v2[i]))
       end
@@ -126,11 +121,6 @@ describe("processor levels", function()
 end)
 
 describe("float32 functions", function()
-  -- units in the last place of a float32 near v
-  local function unit(v)
-    local _, e = math.frexp(v)
-    return math.ldexp(1, math.max(e, -125) - 24)
-  end
   local ranges = {
     exp = { -87, 88, 1.5 }, expm1 = { -20, 88, 2 }, log = { 1e-30, 1e30, 1.5 }, log1p = { -0.99, 1e3, 2 },
       tanh = { -12, 12, 2.5 },
@@ -149,7 +139,7 @@ describe("float32 functions", function()
       for _, sample in ipairs { x, small } do
         local got, want = sample[name](sample):totable(), sample:double()[name](sample:double()):totable()
         for i = 1, #got do
-          local off = math.abs(got[i] - want[i]) / unit(want[i])
+          local off = math.abs(got[i] - want[i]) / numbers.unit(want[i], 24, -125)
           if off > range[3] then error(("%s: %.2f units off at element %d"):format(name, off, i)) end
         end
       end

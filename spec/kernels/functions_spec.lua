@@ -10,14 +10,9 @@ ffi.cdef [[double expm1(double); double log1p(double); double erf(double); doubl
 
 local inf, nan = math.huge, 0 / 0
 
--- units in the last place near v, of float64 or float32
-local function unit(v, digits, least)
-  local _, e = math.frexp(v)
-  return math.ldexp(1, math.max(e, least) - digits)
-end
 local function holds(limit, digits, least, name, got, want, at)
   if numbers.alike(got, want) then return end
-  local off = math.abs(got - want) / unit(want, digits, least)
+  local off = math.abs(got - want) / numbers.unit(want, digits, least)
   assert.is_true(off <= limit, ("%s of %.17g: got %.17g, expected %.17g"):format(name, at, got, want))
 end
 

@@ -134,12 +134,6 @@ local NAMES = {}
 for name in pairs(CALLS) do NAMES[#NAMES + 1] = name end
 table.sort(NAMES)
 
--- units in the last place of v, for so many digits
-local function unit(v, digits)
-  local _, e = math.frexp(v)
-  return math.ldexp(1, e - digits)
-end
-
 
 describe("gamma functions", function()
   for _, name in ipairs(NAMES) do
@@ -151,7 +145,7 @@ describe("gamma functions", function()
     it(name .. " is exact to two units in the last place of float32", function()
       local got = call(x):totable()
       for i, row in ipairs(rows) do
-        local most = 2 * unit(row[2], 24)
+        local most = 2 * numbers.unit(row[2], 24)
         assert.is_true(got[i] == row[2] or math.abs(got[i] - row[2]) <= most,
           ("%s of %.9g: got %.9g, expected %.9g"):format(name, row[1], got[i], row[2]))
       end
@@ -160,7 +154,7 @@ describe("gamma functions", function()
     it(name .. " is exact to twelve units of the value or of 1 in float64", function()
       local got, at = call(x:double()):totable(), x:double():totable()
       for i, row in ipairs(rows) do
-        local most = 12 * unit(math.max(1, math.abs(row[2])), 53)
+        local most = 12 * numbers.unit(math.max(1, math.abs(row[2])), 53)
         -- what cancels below 0 is of the size of x log x
         if row[1] < 0 then most = most * math.max(1, math.abs(row[1]) * math.log(1 - row[1])) end
         assert.is_true(got[i] == row[2] or math.abs(got[i] - row[2]) <= most,

@@ -4,13 +4,6 @@
 local host = require "spec.support.host"
 local tolerances = require "spec.support.tolerances"
 
-local function at_level(level)
-  local status, out, err = host.run({ "spec/support/level_cases.lua" }, { env = { ACCEL_CPU_LEVEL = level } })
-  if status ~= 0 and err:find("this processor runs", 1, true) then return nil end
-  assert.are.equal(0, status, err)
-  return out
-end
-
 local function number(word)
   return word:find("nan") and 0 / 0 or word:find("inf")
     and (word:sub(1, 1) == "-" and -math.huge or math.huge) or tonumber(word)
@@ -20,7 +13,7 @@ describe("processor levels", function()
   local first
   for _, level in ipairs { "v2", "v3", "v4" } do
     it(level .. " computes every case within the tolerances", function()
-      local out = at_level(level)
+      local out = host.at_level(level, { "spec/support/level_cases.lua" })
       if not out then return pending("this processor does not run " .. level) end
       local far, rows = {}, 0
       local values = {}

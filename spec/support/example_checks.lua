@@ -1,5 +1,6 @@
 --- What each example has to show when it is run: used on the CPU (spec/examples_spec.lua) and on a
 --- GPU (spec/gpu/examples_spec.lua).
+local host = require "spec.support.host"
 
 -- File name -> what to check, given a function that runs it: run(ranks, arguments...) -> stdout.
 -- An example that is not here takes --max_steps and prints lines with `loss 1.2345`, the first and
@@ -129,8 +130,24 @@ CHECKS["reinforce.lua"] = function(run, ranks)
   assert(length and length > 40, out)
 end
 
+local M = {}
+
+--- Returns run(ranks, arguments...) -> stdout for examples/`name`.
+---@param name string
+---@param seconds? number the longest that it may take
+function M.runner(name, seconds)
+  return function(ranks, ...)
+    local status, out, err = host.run({ "--num_processes", tostring(ranks), "examples/" .. name, ... },
+      { seconds = seconds })
+    assert(status == 0, ("status %d\n%s%s"):format(status, out, err))
+    return out
+  end
+end
+
 --- Runs the check of examples/`name`, on `ranks` ranks, with run(ranks, arguments...) -> stdout.
-return function(name, run, ranks)
+function M.check(name, run, ranks)
   local check = CHECKS[name] or falls
   check(run, ranks)
 end
+
+return M

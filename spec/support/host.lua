@@ -111,4 +111,16 @@ function M.in_folder(body)
   if not ok then error(message, 0) end
 end
 
+--- Runs the host with the kernels of a processor level. Returns what it prints, or nil where this
+--- processor has no such level.
+---@param level "v2"|"v3"|"v4"
+---@param arguments string[]
+---@return string?
+function M.at_level(level, arguments)
+  local status, out, err = M.run(arguments, { env = { ACCEL_CPU_LEVEL = level } })
+  if status ~= 0 and err:find("this processor runs", 1, true) then return nil end
+  if status ~= 0 then error(("level %s: status %d\n%s"):format(level, status, err), 2) end
+  return out
+end
+
 return M
