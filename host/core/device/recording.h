@@ -11,14 +11,14 @@
 typedef struct ax_noted {
   ax_tensor *t;                 /* counted */
   const void *data;             /* the address of its elements */
-  uint32_t edits, written;      /* its version when it was met; how many edits the recording made */
+  uint32_t edits, written;      /* its version when it was met; edits that the recording made */
   bool work_before, work_after; /* was its working copy current? */
   ax_tensor *before, *after;    /* its gradient; counted */
 } ax_noted;
 
 typedef struct ax_drawn {
   ax_generator *g;       /* counted */
-  uint64_t draws, count; /* at the first draw; how many there were */
+  uint64_t draws, count; /* its position at the first draw; the number of draws */
   size_t at;             /* in the block of device arguments */
 } ax_drawn;
 

@@ -9,7 +9,8 @@
 
 /* Where this rank is. */
 extern struct ax_chain_place {
-  int rank, size, here, first; /* ranks in all, on each machine; the first one of this */
+  int rank, size;  /* of all */
+  int here, first; /* ranks of each machine; the first one of this machine */
   int machine, machines;
 } ax_chain;
 

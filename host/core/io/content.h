@@ -19,19 +19,20 @@ typedef struct ax_snapshot {
 } ax_snapshot;
 
 typedef struct ax_piece {
-  const char *at;      /* NULL: the elements of `tensor`, which are brought when they are written */
+  const char *at;      /* NULL: the elements of `tensor`, copied to the CPU when they are written */
   int64_t begin, n;    /* bytes: the place in the file, the size */
-  int sum;             /* the number of the CRC-32 that they count towards; -1: none */
+  int sum;             /* the number of the CRC-32 that covers them; -1: none */
   ax_tensor *tensor;   /* counted, or NULL */
   ax_storage *storage; /* counted: what `at` points into; NULL: `release` frees it */
   void (*release)(void *p);
   bool live;       /* a script can write to it while it is being written */
-  int64_t taken;   /* bytes that the writer needs no more; with the snapshot's lock */
-  int64_t skipped; /* bytes in front of `at`, which the writer had taken when the rest was copied */
+  int64_t taken;   /* bytes that the writer no longer needs; under the snapshot's lock */
+  int64_t skipped; /* bytes in front of `at`: those taken before the rest was copied */
   uint32_t crc;    /* CRC-32C, when it was written */
 } ax_piece;
 
-/* CRC-32 number `sum` belongs into the four bytes `at` .. of the piece, little-endian. */
+/* Where CRC-32 number `sum` is written: into four bytes of the piece from `at` on,
+ * little-endian. */
 typedef struct ax_sum_place {
   int piece, at, sum;
 } ax_sum_place;
@@ -57,18 +58,19 @@ ax_status ax_content_text(ax_content *c, const void *p, size_t n, void (*release
 /* Adds the elements of a tensor of any device, row-major. */
 ax_status ax_content_tensor(ax_content *c, ax_tensor *t);
 ax_status ax_content_part(ax_content *c, const ax_part *part);
-/* The last piece gets a checksum at `at`. */
+/* Reserves four bytes of the last piece, at `at`, for checksum `sum`. */
 ax_status ax_content_fill(ax_content *c, int at, int sum);
-/* Before the first piece: makes room for `n` checksums. */
+/* Makes room for `n` checksums.  Called before the first piece. */
 ax_status ax_content_sums(ax_content *c, int n);
 
-/* Brings what is not contiguous memory of the CPU.  From then on writing touches no tensor.  Pieces
- * that a script can still write to are `live`. */
+/* Copies what is not contiguous memory of the CPU, so that writing touches no tensor afterwards.
+ * Marks pieces that a script can still write to as `live`. */
 ax_status ax_content_freeze(ax_content *c);
-/* With the snapshot's lock, while the writer reads nothing: copies what it has not read yet of live
- * pieces.  all: false for those alone that scripts have pointers to. */
+/* Copies the parts of live pieces that the writer has not read yet.  Called under the snapshot's
+ * lock, while the writer reads nothing.  all: false: only of pieces that scripts have pointers
+ * to. */
 ax_status ax_content_settle(ax_content *c, bool all);
-/* From now on ax_will_write settles first.  ax_content_taken: no more, for all has been read. */
+/* ax_content_await makes ax_will_write settle first, until ax_content_taken: all has been read. */
 void ax_content_await(ax_content *c);
 void ax_content_taken(ax_content *c);
 /* Writes all pieces to c->to, which is open. */
@@ -76,7 +78,7 @@ ax_status ax_content_put(ax_content *c);
 /* The CRC-32C of all bytes, after they were written. */
 uint32_t ax_content_crc32c(const ax_content *c);
 
-/* Beside its path, synced, renamed. */
+/* Writes the file beside its path, syncs it and renames it. */
 ax_status ax_content_write(ax_content *c);
 /* Ends the making of a content: adds it to `save`, or writes and frees it (save NULL).  Takes c,
  * whatever `st` is, which it returns when it is an error. */

@@ -9,7 +9,7 @@ typedef struct member {
   ax_tensor *state[AX_MAX_STATES]; /* counted; NULL: not kept */
   int64_t step;
   double number;   /* the state of form NUMBER */
-  bool begun;      /* it was stepped, or given states: they are to be seen */
+  bool begun;      /* it was stepped or given states, which ax_optim_group_get returns */
   bool stepped;    /* by the steps that are not settled yet */
   ax_tensor *work; /* borrowed: the working copy that the step under way writes; NULL: none */
   /* where it was when the group was arranged */
@@ -34,8 +34,8 @@ typedef struct batch {
   ax_dtype dtype;
   ax_device device;
   int first, n; /* places in `order` */
-  /* int64, one element, on the device: steps that it skipped since the counts were settled; NULL:
-   * none can have been */
+  /* int64, one element, on the device: steps skipped since the counts were settled; NULL: no step
+   * can be skipped */
   ax_tensor *skipped;
   bool unsettled;
 } batch;
@@ -48,7 +48,7 @@ struct ax_optim_group {
   int *order;                           /* [n] members by batch, then by place in memory */
   batch *batches;
   run *runs;
-  uint64_t arrangement; /* counts how often the three were made anew */
+  uint64_t arrangement; /* counts how often order, batches and runs were made anew */
   ax_segment *segs;     /* [n] room for a step */
   ax_tensor **copies;   /* [n] room for gradients that had to be copied */
 };
@@ -71,14 +71,14 @@ struct ax_optim_record {
   ax_optim_group *group; /* counted */
   uint64_t arrangement;
   int batch, n;
-  /* the place of its numbers in the recording; -1: not recorded, only to be undone */
+  /* the place of its numbers in the recording; -1: it is not recorded, and serves undo alone */
   int place;
   uint32_t needs;
   bool skippable;
   recorded of[];
 };
 
-/* A record of a batch that is about to be stepped.  NULL: no memory. */
+/* Returns a record of a batch before its step; NULL: no memory. */
 ax_optim_record *ax_optim_record_new(ax_optim_group *g, const batch *b, uint32_t needs, bool skippable);
 /* Can t be state k of member i, as its parameter is now?  EINVAL if not. */
 ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_tensor *t);
