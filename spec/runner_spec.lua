@@ -53,7 +53,7 @@ describe("the runner of the specs", function()
   end)
 
   it("counts what is left in /dev/shm and in the tree, and names what ran then", function()
-    local name = "left-by-runner-spec-" .. require("spec.support.processes").own_pid()
+    local name = "accel-left-by-runner-spec-" .. require("spec.support.processes").own_pid()
     for _, path in ipairs { "/dev/shm/" .. name, name } do
       local status, text = run { quick = "it('x', function() end)",
         leaves = ("it('x', function() io.open(%q, 'w'):close() end)"):format(path) }
