@@ -27,6 +27,9 @@ typedef struct kind {
 
 /* Adds up `term`, a function of T v and double c. */
 #define ADDING(name, S, T, term) \
+  ADDING_ROWS(name, S, T, term) \
+  ADDING_COLUMNS(name, S, T, term)
+#define ADDING_ROWS(name, S, T, term) \
   static void name##_row_##S(const void *p, int64_t n, double c, double *to) \
   { \
     const T *x = p; \
@@ -46,7 +49,8 @@ typedef struct kind {
     for (int w = LANES / 2; w > 0; w /= 2) \
       for (int j = 0; j < w; j++) lane[j] += lane[j + w]; \
     *to += lane[0] + rest; \
-  } \
+  }
+#define ADDING_COLUMNS(name, S, T, term) \
   static void name##_column_##S(const void *p, int64_t n, const double *centre, double *to) \
   { \
     const T *x = p; \
@@ -93,8 +97,26 @@ typedef struct kind {
   }
 #define BOTH(maker, name, ...) maker(name, f32, float, __VA_ARGS__) maker(name, f64, double, __VA_ARGS__)
 
-BOTH(ADDING, sum, v)
-BOTH(ADDING, squares, ((double)v - c) * ((double)v - c))
+/* The rows that are used most, in registers. */
+#define VALUE(x) x
+#define SQUARE(x) ((double)x * (double)x)
+#define OFF(x) (((double)x - c) * ((double)x - c))
+#define WIDE_f32(p) ax_vec_widen(p)
+#define WIDE_f64(p) (*(const ax_vec_f64 *)p)
+#define WIDE_SQUARE_f32(p) (WIDE_f32(p) * WIDE_f32(p))
+#define WIDE_SQUARE_f64(p) (WIDE_f64(p) * WIDE_f64(p))
+#define WIDE_OFF_f32(p) ((WIDE_f32(p) - c) * (WIDE_f32(p) - c))
+#define WIDE_OFF_f64(p) ((WIDE_f64(p) - c) * (WIDE_f64(p) - c))
+#define ADDING_RUNS(name, S, T, VECTORS, VALUES) \
+  AX_RUN(name##_run_##S, LANES, T, double, ax_vec_f64, VECTORS##_##S, VALUES, +=, 0) \
+  static void name##_row_##S(const void *p, int64_t n, double c, double *to) \
+  { \
+    *to += name##_run_##S(p, n, c); \
+  } \
+  ADDING_COLUMNS(name, S, T, VALUES(v))
+BOTH(ADDING_RUNS, sum, WIDE, VALUE)
+BOTH(ADDING_RUNS, squares, WIDE_SQUARE, SQUARE)
+BOTH(ADDING_RUNS, spreads, WIDE_OFF, OFF)
 BOTH(ADDING, sizes, fabs((double)v))
 BOTH(ADDING, counts, v != 0)
 ADDING(exps, f32, float, ax_exp_f32((float)(v - c)))
@@ -116,8 +138,8 @@ CHOOSING(least, f64, double, <, fabs(v))
   { \
     { name##_row_f32, name##_row_f64 }, { name##_column_f32, name##_column_f64 }, from, true \
   }
-static const kind sums = KIND(sum), squares = KIND(squares), sizes = KIND(sizes), counts = KIND(counts),
-                  exps = KIND(exps), powers = KIND(powers);
+static const kind sums = KIND(sum), squares = KIND(squares), spreads = KIND(spreads), sizes = KIND(sizes),
+                  counts = KIND(counts), exps = KIND(exps), powers = KIND(powers);
 static const kind tops = KIND_MAX(top, -INFINITY), widests = KIND_MAX(widest, -INFINITY),
                   leasts = KIND_MAX(least, INFINITY);
 
@@ -164,9 +186,9 @@ static void join_range(const job *j, const kind *k, const ax_group *g, int64_t l
       continue;
     }
     const int64_t across = r->n ? r->shape[last] : 1, step = r->n ? r->in[last] : 0;
-    const int64_t at = lo % across, left = across - at < hi - lo ? across - at : hi - lo,
+    const int64_t at = r->n > 1 ? lo % across : lo, left = across - at < hi - lo ? across - at : hi - lo,
                   n = left < RUN ? left : RUN;
-    const char *p = g->in + (r->n ? ax_dims_at(r, lo / across, last) + at * step : 0);
+    const char *p = g->in + (r->n > 1 ? ax_dims_at(r, lo / across, last) : 0) + at * step;
     k->row[j->wide](fetch(j, p, step, n, run), n, c[0], to);
     lo += n;
   }
@@ -273,7 +295,7 @@ static double deviation(const job *j, double mean, double total) { return sqrt(v
 ax_status ax_cpu_var(const ax_call *call)
 {
   return run(call, &(job){ .first = &sums,
-                           .second = &squares,
+                           .second = &spreads,
                            .centre = mean_of,
                            .finish = variance,
                            .number = call->a->var.correction });
@@ -281,7 +303,7 @@ ax_status ax_cpu_var(const ax_call *call)
 ax_status ax_cpu_std(const ax_call *call)
 {
   return run(call, &(job){ .first = &sums,
-                           .second = &squares,
+                           .second = &spreads,
                            .centre = mean_of,
                            .finish = deviation,
                            .number = call->a->std.correction });

@@ -3,7 +3,6 @@
  * are multiplied in float64.  Integers are added and multiplied in int64 and wrap around.  Threads
  * share results, or chunks of a long reduction; memory bounds the kernel. */
 #include "reduce.h"
-#include "vector.h"
 
 #include <string.h>
 
@@ -74,57 +73,27 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
 
 #define RUN 512 /* elements added in float32 */
 
-/* 32 running totals of n adjacent elements, combined in a fixed order that is equal for every
- * processor level: halves are joined until one total is left, then the elements that do not fill
- * all 32 are.  Whole vectors V of totals of type A stay in registers. */
 #define LANES 32
 #define FOLD(w) FOLD_BY(+=, w)
-#define FOLD_BY(op, w) \
-  AX_SIMD \
-  for (int j = 0; j < w; j++) lane[j] op lane[j + w];
-#define IN_REGISTERS _Pragma("GCC unroll 16")
-#define RUN_OF(name, T, A, V, VECTOR, ELEMENT, op, none) \
-  static inline A name(const T *p, int64_t n) \
-  { \
-    enum { WIDTH = AX_BYTES / sizeof(A), COUNT = LANES / WIDTH }; \
-    A lane[WIDTH] = { none }, rest = none; \
-    int64_t i = 0; \
-    if (n >= LANES) { \
-      V part[COUNT]; \
-      IN_REGISTERS \
-      for (int k = 0; k < COUNT; k++) part[k] = (V){ 0 } + (A)none; \
-      for (; i + LANES <= n; i += LANES) { \
-        IN_REGISTERS \
-        for (int k = 0; k < COUNT; k++) part[k] op VECTOR(p + i + k * WIDTH); \
-      } \
-      IN_REGISTERS \
-      for (int k = COUNT - 1; k > 0; k--) part[k - (1 << (31 - __builtin_clz(k)))] op part[k]; \
-      *(V *)lane = part[0]; \
-      IN_REGISTERS \
-      for (int w = WIDTH / 2; w > 0; w /= 2) FOLD_BY(op, w) \
-    } \
-    for (; i < n; i++) rest op(A) ELEMENT(p[i]); \
-    lane[0] op rest; \
-    return lane[0]; \
-  }
+#define FOLD_BY(op, w) AX_FOLD_BY(op, w)
 typedef uint64_t vec_u64 __attribute__((vector_size(AX_BYTES), aligned(8), may_alias));
 #define AS_IS(x) (x)
 #define VEC_F32(p) (*(const ax_vec_f32 *)(p))
 #define VEC_F64(p) (*(const ax_vec_f64 *)(p))
 #define VEC_U64(p) (*(const vec_u64 *)(p))
-RUN_OF(sum_run, float, float, ax_vec_f32, VEC_F32, AS_IS, +=, 0)
-RUN_OF(sum_run_bf16, uint16_t, float, ax_vec_f32, ax_vec_from_bf16, ax_bf16_to_float, +=, 0)
-RUN_OF(sum_run_f16, uint16_t, float, ax_vec_f32, ax_vec_from_f16, ax_half_to_float, +=, 0)
-RUN_OF(sum_run_f64, double, double, ax_vec_f64, VEC_F64, AS_IS, +=, 0)
-RUN_OF(sum_run_i64, int64_t, uint64_t, vec_u64, VEC_U64, AS_IS, +=, 0)
-RUN_OF(prod_run_f32, float, double, ax_vec_f64, ax_vec_widen, AS_IS, *=, 1)
-RUN_OF(prod_run_f64, double, double, ax_vec_f64, VEC_F64, AS_IS, *=, 1)
+AX_RUN(sum_run, LANES, float, float, ax_vec_f32, VEC_F32, AS_IS, +=, 0)
+AX_RUN(sum_run_bf16, LANES, uint16_t, float, ax_vec_f32, ax_vec_from_bf16, ax_bf16_to_float, +=, 0)
+AX_RUN(sum_run_f16, LANES, uint16_t, float, ax_vec_f32, ax_vec_from_f16, ax_half_to_float, +=, 0)
+AX_RUN(sum_run_f64, LANES, double, double, ax_vec_f64, VEC_F64, AS_IS, +=, 0)
+AX_RUN(sum_run_i64, LANES, int64_t, uint64_t, vec_u64, VEC_U64, AS_IS, +=, 0)
+AX_RUN(prod_run_f32, LANES, float, double, ax_vec_f64, ax_vec_widen, AS_IS, *=, 1)
+AX_RUN(prod_run_f64, LANES, double, double, ax_vec_f64, VEC_F64, AS_IS, *=, 1)
 
 static void row_f32(const char *p, int64_t stride, int64_t n, total *to)
 {
   if (stride == sizeof(float)) {
     for (int64_t i = 0; i < n; i += RUN)
-      to->d += (double)sum_run((const float *)p + i, n - i < RUN ? n - i : RUN);
+      to->d += (double)sum_run((const float *)p + i, n - i < RUN ? n - i : RUN, 0);
     return;
   }
   for (int64_t i = 0; i < n; i++) to->d += (double)*(const float *)(p + i * stride);
@@ -136,21 +105,21 @@ static void row_f32(const char *p, int64_t stride, int64_t n, total *to)
     float run[RUN]; \
     for (int64_t i = 0; i < n; i += RUN) { \
       const int64_t count = n - i < RUN ? n - i : RUN; \
-      if (stride == 2) to->d += (double)sum_run_##name((const uint16_t *)p + i, count); \
+      if (stride == 2) to->d += (double)sum_run_##name((const uint16_t *)p + i, count, 0); \
       else { \
         ax_cpu_half_to_float(D, p + i * stride, stride, run, count); \
-        to->d += (double)sum_run(run, count); \
+        to->d += (double)sum_run(run, count, 0); \
       } \
     } \
   }
 ROW_HALF(f16, AX_F16)
 ROW_HALF(bf16, AX_BF16)
 
-/* Rows of elements as wide as their totals. */
+/* Rows that are one run. */
 #define ROW_WIDE(name, T, run, op, field) \
   static void row_##name(const char *p, int64_t stride, int64_t n, total *to) \
   { \
-    if (stride == sizeof(T)) to->field op run((const T *)p, n); \
+    if (stride == sizeof(T)) to->field op run((const T *)p, n, 0); \
     else \
       for (int64_t i = 0; i < n; i++) to->field op *(const T *)(p + i * stride); \
   }

@@ -9,6 +9,7 @@
 #define AX_CPU_REDUCE_H
 
 #include "cpu.h"
+#include "vector.h"
 
 /* results in a column tile: runs of memory long enough for the processor's prefetcher */
 #define AX_TILE 512
@@ -64,5 +65,38 @@ static inline void ax_chunk_bounds(const ax_split *s, int64_t c, int64_t *lo, in
         (c < s->reduced.count % s->chunks ? c : s->reduced.count % s->chunks);
   *hi = *lo + s->reduced.count / s->chunks + (c < s->reduced.count % s->chunks);
 }
+
+/* A run: `lanes` running totals of n adjacent elements, combined in a fixed order that is equal for
+ * every processor level: halves are joined until one total is left, then the elements that do not
+ * fill all lanes are.  Whole vectors V of totals of type A stay in registers, which arrays of the
+ * compiler's own vectors do not.  VECTOR is of a place, ELEMENT of an element; both may use c. */
+#define AX_FOLD_BY(op, w) \
+  AX_SIMD \
+  for (int j = 0; j < w; j++) lane[j] op lane[j + w];
+#define AX_IN_REGISTERS _Pragma("GCC unroll 16")
+#define AX_RUN(name, lanes, T, A, V, VECTOR, ELEMENT, op, none) \
+  static inline A name(const T *p, int64_t n, double c) \
+  { \
+    enum { WIDTH = AX_BYTES / sizeof(A), COUNT = lanes / WIDTH }; \
+    A lane[WIDTH] = { none }, rest = none; \
+    int64_t i = 0; \
+    if (n >= lanes) { \
+      V part[COUNT]; \
+      AX_IN_REGISTERS \
+      for (int k = 0; k < COUNT; k++) part[k] = (V){ 0 } + (A)none; \
+      for (; i + lanes <= n; i += lanes) { \
+        AX_IN_REGISTERS \
+        for (int k = 0; k < COUNT; k++) part[k] op VECTOR((p + i + k * WIDTH)); \
+      } \
+      AX_IN_REGISTERS \
+      for (int k = COUNT - 1; k > 0; k--) part[k - (1 << (31 - __builtin_clz(k)))] op part[k]; \
+      *(V *)lane = part[0]; \
+      AX_IN_REGISTERS \
+      for (int w = WIDTH / 2; w > 0; w /= 2) AX_FOLD_BY(op, w) \
+    } \
+    for (; i < n; i++) rest op(A) ELEMENT((p[i])); \
+    lane[0] op rest; \
+    return lane[0]; \
+  }
 
 #endif
