@@ -124,6 +124,10 @@ describe("a constructor", function()
     assert.same({ 0, 0.25, 0.5, 0.75 }, tensor.arange(0, 1, 0.25):totable())
     assert.same({ 3, 2, 1 }, tensor.arange(3, 0, -1):totable())
     assert.same({ 0, 0.25, 0.5, 0.75, 1 }, tensor.linspace(0, 1, 5):totable())
+    for _, n in ipairs { 15, 16, 17, 33, 1000 } do -- both halves begin with runs of eight
+      local line, wide = tensor.linspace(-3, 7, n), tensor.linspace(-3, 7, n, { dtype = "float64" })
+      assert.is_true(tensor.equal(wide:float(), line))
+    end
     assert.same({ { 1, 0 }, { 0, 1 } }, tensor.eye(2):totable())
     assert.same({ { 1, 0, 0 }, { 0, 1, 0 } }, tensor.eye(2, 3, { dtype = "int64" }):totable())
     raises("step must not be 0", tensor.arange, 0, 1, 0)
