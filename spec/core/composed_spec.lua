@@ -414,4 +414,27 @@ describe("results that are left out", function()
     assert.equal("int64", i[1]:addbmm(i, i, 2, 3).dtype)
     assert.matches("addbmm: beta 0.5 does not fit tensors of int64", message(tensor.addbmm, i[1], i, i, 0.5))
   end)
+
+  it("kron: short rows, one row, no elements", function()
+    local function blocks(a, b) -- of matrices: a block of b for each element of a
+      local rows = {}
+      for i = 1, a:size(1) do
+        local row = {}
+        for j = 1, a:size(2) do row[j] = b * a[i][j] end
+        rows[i] = tensor.cat(row, 2)
+      end
+      return tensor.cat(rows, 1)
+    end
+    for _, sizes in ipairs { { 9, 5, 12, 3 }, { 9, 5, 1, 3 }, { 1, 7, 9, 4 }, { 8, 1, 8, 1 },
+      { 16, 2, 8, 300 } } do
+      local a, b = tensor.randn(sizes[1], sizes[2]):t():contiguous():t(), tensor.randn(sizes[3], sizes[4])
+      assert.is_true(tensor.equal(blocks(a, b), tensor.kron(a, b)), table.concat(sizes, " "))
+      local c, d = a:double():requires_grad_(), b:double():requires_grad_()
+      local seed = tensor.randn(sizes[1] * sizes[3], sizes[2] * sizes[4]):double()
+      local got = { core.grad((tensor.kron(c, d) * seed):sum(), { c, d }) }
+      local expected = { core.grad((blocks(c, d) * seed):sum(), { c, d }) }
+      for k = 1, 2 do assert.is_true((got[k] - expected[k]):abs():max():item() < 1e-10) end
+    end
+    assert.same({ 160, 0 }, tensor.kron(tensor.ones(16, 0), tensor.ones(10, 3)).shape)
+  end)
 end)

@@ -43,6 +43,10 @@ define("addbmm", "input:T batch1:T batch2:T beta:num=1 alpha:num=1",
     if beta == 0 then return product end
     return input * beta + product
   end)
+-- Products of rows shorter than this are formed of repeated rows: loops along short ones take
+-- longer than the copies, which are of a part of the result where both have several rows.
+local SHORT, SEVERAL = 256, 8
+
 define("kron", "a:T b:T", "the Kronecker product", function(a, b)
   local n = math.max(a.ndim, b.ndim)
   local wide, narrow, shape = {}, {}, {}
@@ -52,7 +56,13 @@ define("kron", "a:T b:T", "the Kronecker product", function(a, b)
     narrow[2 * i - 1], narrow[2 * i] = 1, q
     shape[i] = p * q
   end
-  return (a:reshape(wide) * b:reshape(narrow)):reshape(shape)
+  local left, right = a:reshape(wide), b:reshape(narrow)
+  local p, q = wide[2 * n - 1], narrow[2 * n]
+  if n > 0 and q < SHORT and a:numel() >= SEVERAL * p and b:numel() >= SEVERAL * q then
+    wide[2 * n], narrow[2 * n - 1] = q, p
+    left, right = left:expand(wide):contiguous(), right:expand(narrow):contiguous()
+  end
+  return (left * right):reshape(shape)
 end)
 
 define("cross", "a:T b:T dim:dim=-1", "the cross product of vectors of 3 elements along dim", function(a, b,
