@@ -54,7 +54,7 @@ template <class S, int V, bool MASK> struct product {
   }
 };
 template <class S, int V, bool MASK>
-static __global__ void __launch_bounds__(BATCH_THREADS)
+static __global__ void __launch_bounds__(BATCH_THREADS, 2)
     products(job j, const S *g, const S *x, const S *y, S *masked, const compute<S> *mean,
              const compute<S> *a, const compute<S> *b, compute<S> *sums)
 {
