@@ -165,19 +165,24 @@ typedef struct large {
   const char *src;
 } large;
 
-/* Groups [lo, hi).  The pages of a group are read in turns: memory has several of them open at a
- * time, and a third more bytes pass in a second than page by page. */
+/* Intel's cores pass a third more bytes in a second where the pages of a group are read in turns:
+ * memory has several of them open at a time.  Zen 4 passes 0.7 times as many then. */
+static bool reads_in_turns(void) { return __builtin_cpu_is("intel"); }
+
+/* Groups [lo, hi). */
 static void large_range(int64_t lo, int64_t hi, void *ud)
 {
   const large *l = ud;
 
-  for (int64_t g = lo; g < hi; g++)
-    for (int i = 0; i < PAGE; i += LINES)
-      for (int p = 0; p < PAGES; p++) {
-        const int64_t at = g * GROUP + p * PAGE + i;
-        for (int line = 0; line < LINES; line += 64) __builtin_prefetch(l->src + at + GROUP + line);
-        ax_cpu_stream(l->dst + at, l->src + at, LINES);
-      }
+  if (!reads_in_turns()) ax_cpu_stream(l->dst + lo * GROUP, l->src + lo * GROUP, (hi - lo) * GROUP);
+  else
+    for (int64_t g = lo; g < hi; g++)
+      for (int i = 0; i < PAGE; i += LINES)
+        for (int p = 0; p < PAGES; p++) {
+          const int64_t at = g * GROUP + p * PAGE + i;
+          for (int line = 0; line < LINES; line += 64) __builtin_prefetch(l->src + at + GROUP + line);
+          ax_cpu_stream(l->dst + at, l->src + at, LINES);
+        }
   ax_cpu_stream_end();
 }
 
