@@ -32,7 +32,7 @@ function M.close(a, b, tolerance)
   assert(d <= (tolerance or 1e-12), ("differ by %g"):format(d))
 end
 
---- Returns a copy of a vector whose elements lie two places apart.
+--- Returns a copy of a vector whose elements lie three places apart.
 function M.spaced(x)
   local wide = core.zeros({ x:numel(), 3 }, { dtype = x.dtype })
   wide:select(2, 2):copy_(x)
