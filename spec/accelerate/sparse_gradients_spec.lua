@@ -5,6 +5,7 @@ local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local raises = require("spec.support.messages").raises
+local weighted_sum = require("spec.support.trajectories").weighted_sum
 
 local function count_of(shape) return shape[1] * (shape[2] or 1) end
 local function pattern(shape, a, b)
@@ -16,17 +17,6 @@ local function ids(shape, a, b, m)
   local list = {}
   for i = 0, count_of(shape) - 1 do list[i + 1] = (i * a + b) % m end
   return core.tensor(list, { dtype = "int64" }):view(shape)
-end
-
-local function digest(weights)
-  local sum, i = 0, 0
-  for _, w in ipairs(weights) do
-    for _, v in ipairs(w:detach():flatten():totable()) do
-      sum = sum + v * ((i * 11 + 5) % 23 + 1) / 23
-      i = i + 1
-    end
-  end
-  return sum
 end
 
 local function modules(mode, sparse)
@@ -98,7 +88,7 @@ local function run(case, resume_at)
     optimizer:zero_grad()
     loss_of(e, bag, t):backward()
     optimizer:step()
-    out[t] = digest { e.weight, bag.weight }
+    out[t] = weighted_sum { e.weight, bag.weight }
   end
   return out, optimizer
 end

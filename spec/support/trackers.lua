@@ -1,18 +1,13 @@
 --- What the specs of trackers share: a run with trackers in a folder of its own, and readers of
 --- the files that trackers write.
 local accelerate = require "accelerate"
+local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local state = require "accelerate.state"
 
 local M = {}
 
---- Returns a file's bytes.
-function M.read(path)
-  local f = assert(io.open(path, "rb"))
-  local text = f:read("*a")
-  f:close()
-  return text
-end
+M.read = disk.read
 
 --- Returns the files below a folder, sorted, with paths from there.
 function M.names(folder)

@@ -41,10 +41,11 @@ function M.params_of(nets)
   return list
 end
 
---- Returns a weighted sum of all parameters: what the reference has of a step.
-function M.digest(nets)
+--- Returns a weighted sum of all elements: what the references have of a step.
+---@param tensors accelerate.Tensor[]
+function M.weighted_sum(tensors)
   local sum, i = 0, 0
-  for _, p in ipairs(M.params_of(nets)) do
+  for _, p in ipairs(tensors) do
     for _, v in ipairs(p:detach():flatten():totable()) do
       sum = sum + v * ((i * 11 + 5) % 23 + 1) / 23
       i = i + 1
@@ -52,6 +53,9 @@ function M.digest(nets)
   end
   return sum
 end
+
+--- Returns the weighted sum of all parameters of a list of modules.
+function M.digest(nets) return M.weighted_sum(M.params_of(nets)) end
 
 -- parameter -> layout: what ends with the layout is the parameters' place in it
 local layouts = setmetatable({}, { __mode = "k" })
