@@ -29,7 +29,7 @@ end
 ---@return any ... results of fn
 function M.init_empty_weights(...)
   return (function(opts, ...) return run("init_empty_weights", "meta", opts, ...) end)(
-    scope.arguments("init_empty_weights", ...))
+    scope.arguments("init_empty_weights", OPTIONS, ...))
 end
 
 --- Calls fn(...), in which the parameters of modules are made on a device and drawn there.
@@ -45,7 +45,7 @@ function M.init_on_device(device, ...)
       options.show(device))
   end
   return (function(opts, ...) return run("init_on_device", device, opts, ...) end)(
-    scope.arguments("init_on_device", ...))
+    scope.arguments("init_on_device", OPTIONS, ...))
 end
 
 return M

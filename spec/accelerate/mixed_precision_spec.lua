@@ -124,6 +124,11 @@ describe("mixed_precision", function()
       a:autocast({ autocast_handler = accelerate.AutocastKwargs { enabled = false } }, dtype, x))
     assert.error_matches(function() a:autocast({ enable = false }, dtype) end, "did you mean 'enabled'")
     assert.error_matches(function() a:autocast() end, "expected a function")
+    assert.error_matches(function() a:autocast(dtype, { enabled = false }) end,
+      "autocast: the options come before the function: { enabled = ... }, fn")
+    assert.error_matches(function() tensor.autocast(dtype, { dtype = "float16" }) end,
+      "autocast: the options come before the function: { dtype = ... }, fn")
+    a:autocast(function(t) assert.are.equal(x, t.dtype) end, { dtype = x })
     state.reset()
     local off = accelerate.Accelerator { mixed_precision = "bf16",
       kwargs_handlers = { accelerate.AutocastKwargs { enabled = false } } }

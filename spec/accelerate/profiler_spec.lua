@@ -264,6 +264,8 @@ describe("accelerator:profile", function()
       rows_of(own:profile({}, function(p) tensor.rand(2, 2):mm(tensor.rand(2, 2)) return p end),
       { group_by_line = false }).mm.flops)
     assert.error_matches(function() own:profile() end, "expected a function as the last argument, got nil")
+    assert.error_matches(function() own:profile(print, { with_flops = true }) end,
+      "profile: the options come before the function: { with_flops = ... }, fn")
     assert.error_matches(function() own:profile(5, print) end, "the handler must be a ProfileKwargs, got 5")
     assert.error_matches(function() own:profile({ with_flop = true }, print) end, "did you mean 'with_flops'")
     assert.error_matches(function() own:profile({ activities = { "xpu" } }, print) end,

@@ -1,6 +1,7 @@
 --- Profiling from an Accelerator.  Methods of accelerate.Accelerator.
 local dataclasses = require "accelerate.config.dataclasses"
 local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
@@ -8,11 +9,13 @@ local fail = options.fail
 ---@class accelerate.Accelerator
 local Accelerator = {}
 
+local PROFILE = { profile_handler = { "table" } }
+
 -- The handler that options stand for: a ProfileKwargs, its fields, or { profile_handler = ... }.
 local function profile_handler(opts)
   if type(opts) == "table" and getmetatable(opts) == nil then
     if opts.profile_handler == nil then return dataclasses.ProfileKwargs(opts) end
-    opts = options.check("profile", opts, { profile_handler = { "table" } }).profile_handler
+    opts = options.check("profile", opts, PROFILE).profile_handler
   end
   if opts ~= nil and not dataclasses.is(opts, dataclasses.ProfileKwargs) then
     fail("profile: the handler must be a ProfileKwargs, got %s", options.show(opts))
@@ -49,6 +52,9 @@ end
 ---@param fn fun(prof: accelerate.Profiler, ...): ...
 ---@param ... any what fn gets after prof
 ---@return any ... what fn returns
-function Accelerator:profile(...) return profile(self, scope.arguments("profile", ...)) end
+function Accelerator:profile(...)
+  local names = properties.merge(PROFILE, dataclasses.ProfileKwargs._schema)
+  return profile(self, scope.arguments("profile", names, ...))
+end
 
 return Accelerator

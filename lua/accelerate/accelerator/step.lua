@@ -8,6 +8,7 @@ local notice = require "accelerate.utils.notice"
 local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
+local properties = require "accelerate.utils.properties"
 local recording = require "accelerate.capture.recording"
 local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
@@ -275,7 +276,7 @@ end
 ---@param ... any what fn gets
 ---@return any ... what fn returns
 function Accelerator:join_uneven_inputs(joinables, ...)
-  return join(self, joinables, scope.arguments("join_uneven_inputs", ...))
+  return join(self, joinables, scope.arguments("join_uneven_inputs", JOIN, ...))
 end
 
 local AUTOCAST = { autocast_handler = { "table" } }
@@ -303,7 +304,10 @@ end
 ---@param fn function
 ---@param ... any what fn gets
 ---@return any ... what fn returns
-function Accelerator:autocast(...) return cast(self, scope.arguments("autocast", ...)) end
+function Accelerator:autocast(...)
+  local names = properties.merge(AUTOCAST, dataclasses.AutocastKwargs._schema)
+  return cast(self, scope.arguments("autocast", names, ...))
+end
 
 --- Gradients as they are to be clipped: reduced, and without the loss scale.
 local function ready_gradients(self)

@@ -104,7 +104,7 @@ function M.split(rank, ranks, inputs, ...)
   end
   local opts, fn = ...
   if not scope.callable(opts) then options.value("split_between_processes", "fn", fn, { "function" }) end
-  return split(rank, ranks, inputs, scope.arguments("split_between_processes", ...))
+  return split(rank, ranks, inputs, scope.arguments("split_between_processes", OPTIONS, ...))
 end
 
 return M

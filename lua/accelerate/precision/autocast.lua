@@ -35,7 +35,7 @@ end
 ---@param fn function
 ---@param ... any arguments of fn
 ---@return any ...
-function M.autocast(...) return run(scope.arguments("autocast", ...)) end
+function M.autocast(...) return run(scope.arguments("autocast", OPTIONS, ...)) end
 
 --- Returns whether casting is on here.
 ---@return boolean

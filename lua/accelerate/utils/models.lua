@@ -126,7 +126,7 @@ end
 function M.GatheredParameters(params, ...)
   local opts, fn = ...
   if not scope.callable(opts) then options.value("GatheredParameters", "fn", fn, { "function" }) end
-  return gathered(params, scope.arguments("GatheredParameters", ...))
+  return gathered(params, scope.arguments("GatheredParameters", GATHERED, ...))
 end
 
 --- Raises: there are no TPUs here. Upstream installs torch_xla.

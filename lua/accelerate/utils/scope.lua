@@ -3,6 +3,7 @@
 --- A context is called with its subject, at most one table of options, the function, and what the
 --- function gets. Whatever can be called is a function: a module, too.
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 
 local scope = {}
 
@@ -20,14 +21,31 @@ function scope.refuse(where, what, value)
   options.fail("%s: expected a function as the last argument, got %s", where, options.show(value))
 end
 
+-- Whether a value is a plain table of nothing but options.
+local function is_options(value, names)
+  if type(value) ~= "table" or getmetatable(value) ~= nil or next(value) == nil then return false end
+  for name in pairs(value) do
+    if names[name] == nil then return false end
+  end
+  return true
+end
+
 --- The arguments `[opts,] fn, ...` of a context as opts (nil where they were left out), fn, ...
+--- A table of options that is all that follows fn raises: fn would get it, and the context none.
 ---@param where string
+---@param names table<string, any> the options by name
 ---@return any opts
 ---@return function fn
 ---@return any ...
-function scope.arguments(where, ...)
+function scope.arguments(where, names, ...)
   local opts, fn = ...
-  if options.callable(opts) then return nil, ... end
+  if options.callable(opts) then
+    if select("#", ...) == 2 and is_options(fn, names) then
+      options.fail("%s: the options come before the function: { %s = ... }, fn", where,
+        ordered.sorted_keys(fn)[1])
+    end
+    return nil, ...
+  end
   if not options.callable(fn) then
     scope.refuse(where, nil, fn == nil and type(opts) ~= "table" and opts or fn)
   end
