@@ -36,7 +36,7 @@ typedef struct ax_lua_globals {
   lua_State *L;         /* of the innermost call into the binding */
   bool open;            /* a state is open; finalisers that run while it closes do not call Lua */
   bool methods_loaded;  /* those written in Lua; see bind/tensor.c */
-  bool pause_shortened; /* of the collector, at the first backward; see bind/memory.c */
+  bool pause_shortened; /* of the collector, in training; see bind/memory.c */
   int ref_tensor_mt;    /* in the registry */
   int ref_methods;      /* name -> method, number of a field, or a table with a field's function */
   int ref_require;
@@ -89,6 +89,8 @@ static inline void ax_lua_enter(lua_State *L)
     ax_lua_slow(L);
 }
 void ax_lua_drop_dead(lua_State *L);
+/* Of the collector: call it when something that was recorded has died. */
+void ax_lua_shorten_pause(lua_State *L);
 /* Around a backward pass, with nothing owned: the second may run a collection, and raise. */
 void ax_lua_backward_begins(lua_State *L);
 void ax_lua_backward_ends(lua_State *L);

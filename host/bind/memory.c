@@ -117,10 +117,11 @@ void ax_lua_slow(lua_State *L)
   if (collect(L, false) != 0) lua_error(L);
 }
 
-/* A dead handle weighs little in Lua's heap and pins a tensor until its cycle ends.  So in training
- * a cycle begins when the last one ends; while modules load, and in a script that set a pause of
- * its own, the pause stays. */
-static void shorten_pause(lua_State *L)
+/* A dead handle weighs little in Lua's heap and pins a tensor, and the graph behind it, until its
+ * cycle ends.  So once something is recorded for autograd, a cycle begins when the last one ends:
+ * the next results find the memory of the last ones in the cache.  While modules load, where
+ * nothing is recorded, and in a script that set a pause of its own, the pause stays. */
+void ax_lua_shorten_pause(lua_State *L)
 {
   const int former = lua_gc(L, LUA_GCSETPAUSE, 100);
 
@@ -130,7 +131,7 @@ static void shorten_pause(lua_State *L)
 
 void ax_lua_backward_begins(lua_State *L)
 {
-  if (!ax_lua.pause_shortened) shorten_pause(L);
+  if (!ax_lua.pause_shortened) ax_lua_shorten_pause(L);
   last.need = last.clean ? ax_memory_pressure() : 0;
 }
 

@@ -237,6 +237,7 @@ static int tensor_gc(lua_State *L)
 {
   ax_tensor **box = ax_lua_to_box(L, 1);
   if (!box || !*box) return 0;
+  if ((*box)->grad_fn && !ax_lua.pause_shortened && ax_lua.open) ax_lua_shorten_pause(L);
   if ((*box)->hooks && ax_lua.open) ax_lua_tensor_finalise(L, 1, box);
   else ax_tensor_release(ax_lua_empty_box(box));
   return 0;

@@ -35,6 +35,26 @@ local function growth(n, fn)
 end
 
 describe("garbage tensors", function()
+  -- The collector's pause, in percent, in a process of its own after `code`.
+  local function pause_after(code)
+    local status, out, err = host.run { "--cpu", "-e", [[
+      local tensor = require "accelerate.tensor"
+      local leaf = tensor.ones(4, { requires_grad = true })
+      ]] .. code .. [[
+      collectgarbage()
+      collectgarbage()
+      print(collectgarbage("setpause", 200))]] }
+    assert.are.equal(0, status, err)
+    return tonumber(out)
+  end
+
+  it("begin a collector's cycle when the last one ends, once something is recorded", function()
+    assert.are.equal(200, pause_after "local _ = tensor.ones(4) + 1; _ = nil;")
+    assert.are.equal(100, pause_after "local _ = leaf + 1; _ = nil;")
+    assert.are.equal(100, pause_after "leaf:sum():backward();")
+    assert.are.equal(150, pause_after "collectgarbage('setpause', 150) leaf:sum():backward();")
+  end)
+
   it("are collected without a call to collectgarbage", function()
     -- 1 MB each: 3 GB in all
     assert.is_true(growth(3000, function() return tensor.empty(256 * 1024) end) < 256 * MB)

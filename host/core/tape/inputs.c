@@ -7,6 +7,7 @@
 typedef struct reached {
   ax_node **list;
   int n, size;
+  bool unordered; /* a node is younger than one in front of it */
 } reached;
 
 static ax_status reach(reached *f, ax_node *n, uint64_t search)
@@ -23,19 +24,21 @@ static ax_status reach(reached *f, ax_node *n, uint64_t search)
   }
   n->search = search;
   n->needed = false;
+  if (f->n && f->list[f->n - 1]->seq < n->seq) f->unordered = true;
   f->list[f->n++] = n;
   return AX_OK;
 }
 
-static int by_age(const void *a, const void *b)
+static int youngest_first(const void *a, const void *b)
 {
   const ax_node *const *x = a, *const *y = b;
-  return ((*x)->seq > (*y)->seq) - ((*x)->seq < (*y)->seq);
+  return ((*x)->seq < (*y)->seq) - ((*x)->seq > (*y)->seq);
 }
 
 /* Marks the nodes from which a wanted input can be reached; the walk visits no others.  So a part
  * of the graph that is not needed may have been released, and what is visited depends on the graph
- * alone.  An edge points to an older node: in order of age, a node comes after all behind it. */
+ * alone.  An edge points to an older node: from the oldest on, a node comes after all behind it.  A
+ * chain is reached in order of age. */
 static ax_status mark_needed(ax_walk *r, int n, ax_tensor *const *roots)
 {
   static _Thread_local uint64_t searches;
@@ -55,10 +58,10 @@ static ax_status mark_needed(ax_walk *r, int n, ax_tensor *const *roots)
   }
   for (int at = 0; at < f.n; at++)
     for (int k = 0; k < f.list[at]->n_in; k++) AX_TRY(reach(&f, f.list[at]->edges[k].node, r->search));
-  if (f.n > 1) qsort(f.list, (size_t)f.n, sizeof *f.list, by_age);
+  if (f.unordered) qsort(f.list, (size_t)f.n, sizeof *f.list, youngest_first);
   for (int w = 0; w < r->n_wanted; w++)
     if (r->wanted[w].node->search == r->search) r->wanted[w].node->needed = true;
-  for (int at = 0; at < f.n; at++)
+  for (int at = f.n - 1; at >= 0; at--)
     for (int k = 0; k < f.list[at]->n_in && !f.list[at]->needed; k++) {
       const ax_node *to = f.list[at]->edges[k].node;
       f.list[at]->needed = to && to->needed;
