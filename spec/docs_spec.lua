@@ -59,6 +59,21 @@ describe("docs", function()
     end
   end)
 
+  it("list every field and method of a tensor, with its arguments", function()
+    local page = assert(fs.read("docs/reference/tensor.md"))
+    local missing = {}
+    for name in pairs(require("accelerate.core")._tensor_names()) do
+      local entry = page:find("\n### x[:.]" .. name .. "%f[%s(]")
+        or page:find("\n* [`x:" .. name .. "(", 1, true)
+        or page:find("\n* [`x." .. name .. "`", 1, true) or page:find("\n* [`tensor." .. name .. "(", 1, true)
+        or page:find('\n* [`x["' .. name .. '"](x, ', 1, true)
+      if not entry then missing[#missing + 1] = name end
+    end
+    assert.are.same({}, missing)
+    assert.is_truthy(page:find("\n### x:backward([gradient], [options])\n", 1, true))
+    assert.is_truthy(page:find("\n## tensor.grad(outputs, inputs, [options])\n", 1, true))
+  end)
+
   it("begin each page with a script that runs", function()
     local names = assert(fs.list("docs/synopsis"))
     assert.is_true(#names > 10)

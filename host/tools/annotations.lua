@@ -37,6 +37,39 @@ local function split_type(text)
   return text:sub(1, i - 1), (text:sub(i):gsub("^%s+", ""))
 end
 
+-- The pieces of a text between commas outside brackets.
+local function pieces_of(text)
+  local list, depth, first = {}, 0, 1
+  for at, c in text:gmatch("()([,%(%)%[%]{}<>])") do
+    if c == "," and depth == 0 then
+      list[#list + 1] = text:sub(first, at - 1)
+      first = at + 1
+    elseif c ~= "," then
+      depth = depth + (c:find("[%(%[{<]") and 1 or -1)
+    end
+  end
+  if text:find("%S") then list[#list + 1] = text:sub(first) end
+  return list
+end
+
+--- Reads a type of functions: "fun(a: T, b?: { c: U }): V". Other types have neither.
+---@param text string
+---@return { name: string, type: string, text: string, optional: boolean }[] params
+---@return { type: string, text: string }[] returns
+function M.signature(text)
+  local params, returns = {}, {}
+  local arguments, results = text:match("^fun(%b())%s*:?%s*(.*)$")
+  for _, piece in ipairs(pieces_of((arguments or "()"):sub(2, -2))) do
+    local name, kind = piece:match("^%s*([%w_.]+%??)%s*:?%s*(.-)%s*$")
+    params[#params + 1] = { name = name:gsub("%?$", ""), type = kind, text = "",
+      optional = name:sub(-1) == "?" or kind:sub(-1) == "?" and not kind:find("^fun%(") }
+  end
+  for _, piece in ipairs(pieces_of(results or "")) do
+    returns[#returns + 1] = { type = piece:match("^%s*(.-)%s*$"), text = "" }
+  end
+  return params, returns
+end
+
 ---@class annotations.Block
 ---@field text string[] the description, line by line
 ---@field params { name: string, type: string, text: string, optional: boolean }[]
@@ -52,7 +85,7 @@ local function joined(lines)
       list[#list] = list[#list] .. " " .. line:match("^%s*(.-)%s*$")
     else
       list[#list + 1] = line
-      tagged = line:find("^@param") or line:find("^@field") or line:find("^@return")
+      tagged = line:find("^@%w")
     end
   end
   return list
@@ -73,6 +106,8 @@ local function parse(lines)
     elseif tag == "return" then
       local type, text = split_type(rest)
       table.insert(block.returns, { type = type, text = text })
+    elseif tag == "type" and #block.params == 0 then
+      block.params, block.returns = M.signature(rest)
     elseif tag == "class" then
       block.class = rest:match("^[^%s:]+")
     elseif not tag then

@@ -109,6 +109,55 @@ local function composed_text(entry)
     other_name and "" or FORMS[entry.form] .. "\n\n")
 end
 
+-- How a function of this usage is called as a method: "tensor.equal(a, b)" as "x:equal(b)".
+local function usage_as_method(usage, name)
+  if usage:find("^x[:.]") then return usage end
+  local rest = usage:match("^[%w_.]+%([%w_]+,%s*(.*)%)$")
+  return ("x:%s(%s)"):format(name, rest or "")
+end
+
+-- "x:sum([dim], [keepdim = false])": the first argument stands before the colon. A list has no
+-- methods.
+local function signature_as_method(signature, name)
+  local arguments = parse(signature)
+  if arguments[1].kind == KINDS["T*"] then return "tensor." .. call_text(name, arguments) end
+  table.remove(arguments, 1)
+  return "x:" .. call_text(name, arguments)
+end
+
+--- How each op is called as a method, by its name.
+---@return table<string, { call: string, summary: string, of: string, field: boolean }> of: the op's
+---  entry on the page
+function M.methods()
+  local map, aliases = {}, {}
+  local function put(name, call, summary, of, field)
+    map[name] = map[name] or { call = call, summary = summary, of = of or name, field = field or false }
+  end
+  for _, row in ipairs(core.ops()) do
+    if not row.hidden then
+      put(row.name, signature_as_method(row.signature, row.name), row.summary)
+      if row.inplace then
+        local name = row.name .. "_"
+        put(name, signature_as_method(row.signature, name), ("`%s` in place"):format(row.name), row.name)
+      end
+    end
+  end
+  for _, entry in ipairs(require("accelerate.tensor.composed").list) do
+    local name = entry.name
+    if entry.form == "field" then put(name, "x." .. name, entry.summary, name, true)
+    elseif entry.signature then put(name, signature_as_method(entry.signature, name), entry.summary)
+    elseif entry.usage then put(name, usage_as_method(entry.usage, name), entry.summary)
+    else aliases[#aliases + 1] = entry end
+  end
+  for _, entry in ipairs(aliases) do
+    local of = map[entry.summary:match "another name of `([%w_]+)`"]
+    if of then
+      put(entry.name, (of.call:gsub("^([%w_]+[:.])[%w_]+", "%1" .. entry.name)), entry.summary)
+    end
+  end
+  return map
+end
+
 --- The text of docs/reference/ops.md.
 function M.ops_page()
   local rows = {}

@@ -9,6 +9,7 @@
 -- pages = function() -> map of file name to text, undocumented = function() -> list of names }:
 -- spec/docs_spec.lua compares both.
 local annotations = require "host.tools.annotations"
+local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local properties = require "accelerate.utils.properties"
 local public = require "host.tools.public"
@@ -188,22 +189,37 @@ end
 
 --- A member that the module's class block describes: `---@field zeros fun(…): accelerate.Tensor
 --- text`.
-local function write_field(out, call, field)
-  local arguments, result = field.type:match("^fun(%b())%s*:?%s*(.*)$")
-  local list = {}
-  for name, kind in (arguments or ""):sub(2, -2):gmatch("([%w_.]+%??):%s*([^,]*)") do
-    list[#list + 1] = (name:find("%?$") or kind:find("%?$")) and "[" .. name:gsub("%?$", "") .. "]" or name
-  end
-  if arguments and arguments:find("%.%.%.%)$") then list[#list + 1] = "..." end
-  add(out, "## ", call, arguments and "(" .. table.concat(list, ", ") .. ")" or "")
+local function write_field(out, level, call, field)
+  local params = annotations.signature(field.type)
+  if params[1] and params[1].name == "self" then table.remove(params, 1) end
+  add(out, level, "## ", call, field.type:find("^fun%(") and "(" .. call_text { params = params } .. ")"
+    or "")
   add(out, "")
   if field.text ~= "" then
     add(out, field.text:sub(1, 1):upper(), field.text:sub(2), ".")
     add(out, "")
   end
   add(out, "* `", field.type, "`")
-  if result and result:find("^%.%.%.") then out[#out] = ("* `%s`"):format(field.type) end
   add(out, "")
+end
+
+-- The members of a table of functions: an entry for each that the page's own module does not have.
+local function write_functions(out, page, prefix, value, module, where)
+  local own, rest, names = {}, {}, public.members(value)
+  for _, name in ipairs(public.members(require(page[2]))) do own[name] = true end
+  local files = module and public.files_under { public.header_file(module) } or {}
+  for _, name in ipairs(names) do
+    if type(value[name]) ~= "function" or own[name] then rest[#rest + 1] = name end
+  end
+  if #rest > 0 then
+    add(out, "`", table.concat(rest, "` `"), "`")
+    add(out, "")
+  end
+  for _, name in ipairs(names) do
+    if type(value[name]) == "function" and not own[name] then
+      write_function(out, "###", prefix, name, value[name], files, where)
+    end
+  end
 end
 
 local function write_member(out, page, name, value, files, fields)
@@ -211,7 +227,7 @@ local function write_member(out, page, name, value, files, fields)
   local call = alias == "accelerate" and "accelerate." .. name or alias .. "." .. name
   local where = page[1] .. ": "
   if fields[name] then
-    write_field(out, call, fields[name])
+    write_field(out, "", call, fields[name])
   elseif type(value) == "function" then
     write_function(out, "##", alias .. ".", name, value, files, where)
   elseif public.is_class(value) and value.__name ~= name and (rawget(value, "name") == name) then
@@ -236,8 +252,12 @@ local function write_member(out, page, name, value, files, fields)
       or annotations.find(files, name, public.described)
     if not block then undocumented[#undocumented + 1] = where .. call end
     paragraphs(out, block)
-    add(out, "`", table.concat(public.members(value), "` `"), "`")
-    add(out, "")
+    if page[1] == "nn.utils" then
+      write_functions(out, page, alias .. "." .. name .. ".", value, module, where)
+    elseif #public.members(value) > 0 then
+      add(out, "`", table.concat(public.members(value), "` `"), "`")
+      add(out, "")
+    end
   else
     add(out, ("## %s = `%s`"):format(call, tostring(value)))
     add(out, "")
@@ -254,6 +274,50 @@ local function write_example(out, name)
   add(out, "")
 end
 
+-- What a tensor has: entries for fields and methods of its class, and a line for each method that
+-- is an op. A name without either is undocumented.
+local function write_tensor_members(out, header)
+  local methods, ops = {}, require("host.tools.gendoc").methods()
+  for _, field in ipairs(annotations.class({ header }, "Tensor").fields) do methods[field.name] = field end
+  local names, lines = public.sorted_names(core._tensor_names()), {}
+  add(out, "## Tensors")
+  add(out, "")
+  add(out, "The fields and methods of a tensor `x`. Those that are ops follow, with links to their entries.")
+  add(out, "")
+  for _, name in ipairs(names) do
+    local field, op = methods[name], ops[name]
+    if not op and public.ops[core[name]] then
+      local other = ops[public.ops[core[name]]]
+      local call = other.call:gsub("^([%w_]+[:.])[%w_]+", "%1" .. name)
+      -- "repeat" is a keyword of Lua
+      if name == "repeat" then call = other.call:gsub("^x:[%w_]+%(", 'x["repeat"](x, ') end
+      op = { call = call, of = other.of,
+        summary = ("another name of `%s`"):format(other.of) }
+    end
+    if field then
+      write_field(out, "#", (field.type:find("^fun%(") and "x:" or "x.") .. name, field)
+    elseif op then
+      lines[#lines + 1] = ("* [`%s`](ops.md#%s): %s"):format(op.call, op.of:lower(), op.summary)
+    else
+      undocumented[#undocumented + 1] = "tensor: x." .. name
+    end
+  end
+  add(out, "### Ops as methods")
+  add(out, "")
+  add(out, table.concat(lines, "\n"))
+  add(out, "")
+end
+
+-- A module's members; of accelerate.tensor also those that it loads when they are first read, for
+-- which its class has fields.
+local function names_of(page, module, fields)
+  if page[1] ~= "tensor" then return public.members(module) end
+  local there = {}
+  for _, name in ipairs(public.members(module)) do there[name] = true end
+  for name in pairs(fields) do there[name] = true end
+  return public.sorted_names(there)
+end
+
 local function write_page(page)
   local out, files = {}, public.files_under(page[4])
   local module = require(page[2])
@@ -267,7 +331,7 @@ local function write_page(page)
   local later, op_names, answers, fields = {}, {}, {}, {}
   local class = annotations.class({ public.header_file(page[2]) }, page[2]:match("[%w_]+$"))
   for _, field in ipairs(class and class.fields or {}) do fields[field.name] = field end
-  for _, name in ipairs(public.members(module)) do
+  for _, name in ipairs(names_of(page, module, fields)) do
     local value = module[name]
     local linked = public.page_of["accelerate." .. (page[1] == "accelerate" and "" or page[1] .. ".") .. name]
       or (page[1] == "nn" and name == "init" and "nn.init")
@@ -288,6 +352,15 @@ local function write_page(page)
     paragraphs(out, annotations.header("lua/accelerate/utils/available.lua"))
     add(out, table.concat(answers, ", "))
     add(out, "")
+  end
+  if page[1] == "tensor" then write_tensor_members(out, public.header_file(page[2])) end
+  if page[1] == "tensor" then
+    for _, entry in ipairs(require("accelerate.tensor.composed").list) do
+      if entry.form == "both" or entry.form == "function" then
+        op_names[#op_names + 1] = ("[%s](ops.md#%s)"):format(entry.name, entry.name:lower())
+      end
+    end
+    table.sort(op_names)
   end
   if #op_names > 0 then
     add(out, "## Ops")

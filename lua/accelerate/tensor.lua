@@ -23,6 +23,60 @@ local core = require "accelerate.core"
 ---  show other elements
 ---@field is_leaf boolean
 ---@field grad_fn string? the op that made it, where that was recorded
+---@field backward fun(self: accelerate.Tensor, gradient?: accelerate.Tensor, options?: {
+---  retain_graph: boolean?, create_graph: boolean? }) adds the gradients of x to `grad` of the
+---  leaves that it comes from; `gradient`, of x's shape, is needed where x has several elements
+---@field bfloat16 fun(self: accelerate.Tensor): accelerate.Tensor `x:to("bfloat16")`
+---@field bool fun(self: accelerate.Tensor): accelerate.Tensor `x:to("bool")`: whether an element is
+---  not 0
+---@field byte fun(self: accelerate.Tensor): accelerate.Tensor `x:to("uint8")`
+---@field cdouble fun(self: accelerate.Tensor): accelerate.Tensor `x:to("complex128")`
+---@field cfloat fun(self: accelerate.Tensor): accelerate.Tensor `x:to("complex64")`
+---@field copy_ fun(self: accelerate.Tensor, source: accelerate.Tensor): accelerate.Tensor writes
+---  source, broadcast and cast, into x, and returns x
+---@field data_ptr fun(self: accelerate.Tensor): ffi.cdata* a pointer to the elements, of their type
+---  in C; valid while x lives
+---@field detach fun(self: accelerate.Tensor): accelerate.Tensor the same elements without history
+---@field detach_ fun(self: accelerate.Tensor): accelerate.Tensor drops x's own history
+---@field dim fun(self: accelerate.Tensor): integer the number of dims, as `ndim`
+---@field double fun(self: accelerate.Tensor): accelerate.Tensor `x:to("float64")`
+---@field element_size fun(self: accelerate.Tensor): integer bytes of an element
+---@field fill_ fun(self: accelerate.Tensor, value: number|boolean|accelerate.Tensor):
+---  accelerate.Tensor writes one number everywhere, and returns x
+---@field float fun(self: accelerate.Tensor): accelerate.Tensor `x:to("float32")`
+---@field half fun(self: accelerate.Tensor): accelerate.Tensor `x:to("float16")`
+---@field int fun(self: accelerate.Tensor): accelerate.Tensor `x:to("int32")`
+---@field is_contiguous fun(self: accelerate.Tensor): boolean whether the elements stand one behind
+---  the other, the last dim innermost
+---@field is_pinned fun(self: accelerate.Tensor): boolean whether x is in pinned memory
+---@field item fun(self: accelerate.Tensor): number|boolean, number? the one element of x; of a
+---  complex one the real and the imaginary part
+---@field long fun(self: accelerate.Tensor): accelerate.Tensor `x:to("int64")`
+---@field nbytes fun(self: accelerate.Tensor): integer bytes of all elements
+---@field numel fun(self: accelerate.Tensor): integer the number of elements
+---@field pin_memory fun(self: accelerate.Tensor): accelerate.Tensor copies x to pinned memory,
+---  which a GPU reads by itself; gives x itself where it is there
+---@field register_hook fun(self: accelerate.Tensor, hook: fun(gradient: accelerate.Tensor):
+---  accelerate.Tensor?): table calls hook with each gradient of x; what it returns replaces the
+---  gradient. The handle's `handle:remove()` takes the hook away
+---@field register_post_accumulate_grad_hook fun(self: accelerate.Tensor, hook: fun(x:
+---  accelerate.Tensor)): table calls hook with a leaf after its `grad` has been added to
+---@field requires_grad_ fun(self: accelerate.Tensor, requires_grad?: boolean): accelerate.Tensor
+---  sets `requires_grad` (default true), and returns x
+---@field size fun(self: accelerate.Tensor, dim?: integer): integer|integer[] the size of a dim, or
+---  a list of all
+---@field storage_offset fun(self: accelerate.Tensor): integer elements of the memory before the
+---  first one, from 0
+---@field stride fun(self: accelerate.Tensor, dim?: integer): integer|integer[] the distance of
+---  neighbours in a dim, in elements, or a list of all
+---@field to fun(self: accelerate.Tensor, target: accelerate.DType|string|accelerate.Tensor|{ dtype:
+---  accelerate.DType?, device: string?, copy: boolean?, non_blocking: boolean? }, ...: any):
+---  accelerate.Tensor converts to an element type, moves to a device, or both; gives x itself where
+---  nothing changes. A tensor stands for its type and its device
+---@field tolist fun(self: accelerate.Tensor): any the elements as nested lists; of 0 dims one
+---  number
+---@field totable fun(self: accelerate.Tensor): any another name of tolist
+---@field zero_ fun(self: accelerate.Tensor): accelerate.Tensor writes 0 everywhere, and returns x
 
 ---@alias accelerate.DType "float32"|"float64"|"float16"|"bfloat16"|"int64"|"int32"|"uint8"|"bool"|
 ---  "complex64"|"complex128"

@@ -41,10 +41,9 @@ local function loss(title, fn, order, schema, extra)
 end
 
 --- -log softmax(input)[target]: input (N, C, ..) or (C); target int64 class labels (counted from 0)
----  of shape (N, ..), or class
---- probabilities of input's shape. Labels equal to ignore_index add nothing, and mean divides by
---- the weights of the others. Options: weight (one for each class), ignore_index = -100,
---- label_smoothing = 0.
+--- of shape (N, ..), or class probabilities of input's shape. Labels equal to ignore_index add
+--- nothing, and mean divides by the weights of the others. Options: weight (one for each class),
+--- ignore_index = -100, label_smoothing = 0.
 ---@class accelerate.nn.CrossEntropyLoss : accelerate.nn.Module
 loss("CrossEntropyLoss", core.cross_entropy, { "ignore_index", "reduction", "label_smoothing", "weight" }, {
   weight = WEIGHT, ignore_index = { "integer", default = -100 },
@@ -52,8 +51,8 @@ loss("CrossEntropyLoss", core.cross_entropy, { "ignore_index", "reduction", "lab
 }, function(self) return self.ignore_index == -100 and ""
   or ("ignore_index=%d"):format(self.ignore_index) end)
 
---- -input[target] of log-probabilities, as LogSoftmax gives them. Options: weight, ignore_index =
----  -100.
+--- -input[target] of log-probabilities, as LogSoftmax gives them. Options: weight, ignore_index
+--- (default -100).
 ---@class accelerate.nn.NLLLoss : accelerate.nn.Module
 loss("NLLLoss", core.nll_loss, { "ignore_index", "reduction", "weight" },
   { weight = WEIGHT, ignore_index = { "integer", default = -100 } })

@@ -105,8 +105,7 @@ end
 --- `nn.MaxPool2d(kernel_size, stride?, padding?, dilation?, ceil_mode?)` takes the largest element
 --- of each window of (n, c, h, w). A table of options may replace any arguments after kernel_size:
 --- `nn.MaxPool2d(3, 2, { padding = 1 })`. Option return_indices: a second result has the place of
---- each
---- in its plane (int64, from 0), as MaxUnpool2d takes it.
+--- each in its plane (int64, from 0), as MaxUnpool2d takes it.
 ---@class accelerate.nn.MaxPool2d : accelerate.nn.Module
 define_max("MaxPool2d", 2, F.max_pool2d, F.max_pool2d_with_indices)
 --- Takes the largest element of each window of (n, c, l). Takes the arguments of MaxPool2d.

@@ -112,16 +112,25 @@ local function convolution(where, conv, dims)
   end
 end
 
---- Convolves (n, in, l) with weight (out, in / groups, k): (x, weight, bias?, stride = 1, padding =
---- 0, dilation = 1, groups = 1). padding: an integer, "same" (with stride 1) or "valid".
+--- Convolves (n, in, l) with weight (out, in / groups, k). padding may be "same" (with stride 1)
+--- or "valid". A table of options may replace any arguments after weight; stride, dilation and
+--- groups are 1 by default, padding 0.
+---@type fun(x: accelerate.Tensor, weight: accelerate.Tensor, bias?: accelerate.Tensor, stride?:
+---  integer, padding?: integer|string, dilation?: integer, groups?: integer): accelerate.Tensor
 F.conv1d = convolution("conv1d", core.conv1d, 1)
---- Convolves (n, in, h, w) with weight (out, in / groups, kh, kw): (x, weight, bias?, stride = 1,
---- padding = 0, dilation = 1, groups = 1), each an integer or a list of two. padding: also "same"
---- (with stride 1) or "valid".
+--- Convolves (n, in, h, w) with weight (out, in / groups, kh, kw). Sizes are integers or lists of
+--- two; padding may be "same" (with stride 1) or "valid". A table of options may replace any
+--- arguments after weight; stride, dilation and groups are 1 by default, padding 0.
+---@type fun(x: accelerate.Tensor, weight: accelerate.Tensor, bias?: accelerate.Tensor, stride?:
+---  integer|integer[], padding?: integer|integer[]|string, dilation?: integer|integer[], groups?:
+---  integer): accelerate.Tensor
 F.conv2d = convolution("conv2d", core.conv2d, 2)
---- Convolves (n, in, d, h, w) with weight (out, in / groups, kd, kh, kw): (x, weight, bias?, stride
---- = 1, padding = 0, dilation = 1, groups = 1), each an integer or a list of three. padding: also
---- "same" (with stride 1) or "valid".
+--- Convolves (n, in, d, h, w) with weight (out, in / groups, kd, kh, kw). Sizes are integers or
+--- lists of three; padding may be "same" (with stride 1) or "valid". A table of options may replace
+--- any arguments after weight; stride, dilation and groups are 1 by default, padding 0.
+---@type fun(x: accelerate.Tensor, weight: accelerate.Tensor, bias?: accelerate.Tensor, stride?:
+---  integer|integer[], padding?: integer|integer[]|string, dilation?: integer|integer[], groups?:
+---  integer): accelerate.Tensor
 F.conv3d = convolution("conv3d", core.conv3d, 3)
 
 return F

@@ -20,19 +20,26 @@ local function in_place(name)
   end
 end
 
---- relu into x itself.
+--- Writes relu into x itself.
+---@type fun(x: accelerate.Tensor): accelerate.Tensor
 M.relu_ = in_place "relu_"
---- elu into x itself: (x, alpha = 1).
+--- Writes elu into x itself; alpha is 1 by default.
+---@type fun(x: accelerate.Tensor, alpha?: number): accelerate.Tensor
 M.elu_ = in_place "elu_"
---- celu into x itself: (x, alpha = 1).
+--- Writes celu into x itself; alpha is 1 by default.
+---@type fun(x: accelerate.Tensor, alpha?: number): accelerate.Tensor
 M.celu_ = in_place "celu_"
---- selu into x itself.
+--- Writes selu into x itself.
+---@type fun(x: accelerate.Tensor): accelerate.Tensor
 M.selu_ = in_place "selu_"
---- hardtanh into x itself: (x, min_val = -1, max_val = 1).
+--- Writes hardtanh into x itself; the limits are -1 and 1 by default.
+---@type fun(x: accelerate.Tensor, min_val?: number, max_val?: number): accelerate.Tensor
 M.hardtanh_ = in_place "hardtanh_"
---- leaky_relu into x itself: (x, negative_slope = 0.01).
+--- Writes leaky_relu into x itself; negative_slope is 0.01 by default.
+---@type fun(x: accelerate.Tensor, negative_slope?: number): accelerate.Tensor
 M.leaky_relu_ = in_place "leaky_relu_"
---- threshold into x itself: (x, threshold, value).
+--- Writes value into x where it is not above the threshold.
+---@type fun(x: accelerate.Tensor, threshold: number, value: number): accelerate.Tensor
 M.threshold_ = in_place "threshold_"
 
 --- rrelu into x itself.

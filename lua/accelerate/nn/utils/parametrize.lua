@@ -3,8 +3,7 @@
 ---   parametrize.register_parametrization(layer, "weight", Symmetric())
 ---
 --- `layer.weight` is then Symmetric's result of `layer.parametrizations.weight.original`, which is
---- what
---- is trained and saved, under the names that PyTorch gives it.
+--- what is trained and saved, under the names that PyTorch gives it.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"

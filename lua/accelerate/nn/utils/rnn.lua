@@ -1,12 +1,5 @@
 --- nn.utils.rnn: padded and packed batches of sequences of different lengths.
 ---
----   local rnn = nn.utils.rnn
----   local x = rnn.pad_sequence({ a, b, c }, { batch_first = true })              -- (3, longest,
----     F)
----   local packed = rnn.pack_padded_sequence(x, { 7, 5, 2 }, { batch_first = true })
----   local y, state = lstm(packed)
----   local out, lengths = rnn.pad_packed_sequence(y, { batch_first = true })
----
 --- A packed batch holds no padding: the rows of all sequences at step 1, then the rows at step 2 of
 --- the sequences that have one, and so on, the longest sequence first.
 
