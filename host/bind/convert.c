@@ -81,14 +81,6 @@ static int to(lua_State *L)
   return convert(L, t, &want);
 }
 
-/* x:float(), x:long() ...: the upvalue is the element type. */
-static int cast_method(lua_State *L)
-{
-  const ax_dtype d = (ax_dtype)lua_tointeger(L, lua_upvalueindex(1));
-  ax_tensor *t = ax_lua_self(L, ax_dtype_name(d));
-  return convert(L, t, &(target){ d, t->device, false, false });
-}
-
 static const struct {
   const char *name;
   ax_dtype dtype;
@@ -98,6 +90,14 @@ static const struct {
   { "cfloat", AX_C64 }, { "cdouble", AX_C128 },
 };
 
+/* x:float(), x:long() ...: the upvalue is a place in casts. */
+static int cast_method(lua_State *L)
+{
+  const size_t i = (size_t)lua_tointeger(L, lua_upvalueindex(1));
+  ax_tensor *t = ax_lua_self(L, casts[i].name);
+  return convert(L, t, &(target){ casts[i].dtype, t->device, false, false });
+}
+
 void ax_lua_open_convert(lua_State *L)
 {
   static const luaL_Reg methods[] = { { "to", to }, { NULL, NULL } };
@@ -105,7 +105,7 @@ void ax_lua_open_convert(lua_State *L)
   ax_lua_add_methods(L, methods);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_methods);
   for (size_t i = 0; i < sizeof casts / sizeof *casts; i++) {
-    lua_pushinteger(L, casts[i].dtype);
+    lua_pushinteger(L, (lua_Integer)i);
     lua_pushcclosure(L, cast_method, 1);
     lua_setfield(L, -2, casts[i].name);
   }

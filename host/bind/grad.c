@@ -52,10 +52,10 @@ static bool option(lua_State *L, int idx, const char *fn, const char *name)
   return v;
 }
 
-/* t:backward(gradient, { retain_graph, create_graph }) */
+/* t:backward(gradient, { retain_graph, create_graph }); the gradient may be an option, too */
 static int backward(lua_State *L)
 {
-  static const char *const names[] = { "retain_graph", "create_graph" };
+  static const char *const names[] = { "retain_graph", "create_graph", "gradient" };
   ax_tensor *t, *seed = NULL;
   int options = 0, last = lua_gettop(L);
   bool retain, create;
@@ -67,7 +67,14 @@ static int backward(lua_State *L)
     return ax_lua_error(L, "backward", "expected a gradient and options, got %d arguments", last - 1);
   if (last == 2 && !lua_isnil(L, 2) && !(seed = ax_lua_opt_tensor(L, 2, "backward")))
     return ax_lua_arg_error(L, "backward", 2, "gradient", "a tensor", 2);
-  if (options) ax_lua_check_options(L, options, "backward", names, 2);
+  if (options) {
+    ax_lua_check_options(L, options, "backward", names, 3);
+    lua_getfield(L, options, "gradient");
+    if (!lua_isnil(L, -1)) {
+      if (seed) return ax_lua_error(L, "backward", "gradient: given by position and as an option");
+      seed = ax_lua_check_tensor(L, lua_gettop(L), "backward", "gradient");
+    }
+  }
   retain = option(L, options, "backward", "retain_graph");
   create = option(L, options, "backward", "create_graph");
   ax_lua_backward_begins(L);

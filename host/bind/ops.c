@@ -219,6 +219,95 @@ static void push_clamp(lua_State *L, bool inplace)
   lua_pushcclosure(L, clamp, 3);
 }
 
+/* ---- calls that PyTorch has and the signature of a row does not say */
+
+/* The last argument where it is a table of options with the field, else 0. */
+static int options_with(lua_State *L, const char *field)
+{
+  const int last = lua_gettop(L);
+  bool there;
+
+  if (last < 2 || !ax_lua_is_options(L, last, false)) return 0;
+  lua_getfield(L, last, field);
+  there = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  return there ? last : 0;
+}
+
+/* x:where(condition, b) of a tensor that is no condition: PyTorch's method. */
+static void turn_where(lua_State *L)
+{
+  const ax_tensor *x = ax_lua_opt_tensor(L, 1, "where"), *condition = ax_lua_opt_tensor(L, 2, "where");
+  if (!x || !condition || x->dtype == AX_BOOL || condition->dtype != AX_BOOL) return;
+  lua_pushvalue(L, 1);
+  lua_remove(L, 1);
+  lua_insert(L, 2);
+}
+
+/* { value = 1 } for { src = 1 }. */
+static void name_value(lua_State *L)
+{
+  const int last = options_with(L, "value");
+  if (!last || options_with(L, "src")) return;
+  lua_newtable(L);
+  lua_pushnil(L);
+  while (lua_next(L, last)) {
+    const bool value = lua_type(L, -2) == LUA_TSTRING && strcmp(lua_tostring(L, -2), "value") == 0;
+    if (value) lua_pushliteral(L, "src");
+    else lua_pushvalue(L, -2);
+    lua_insert(L, -2);
+    lua_rawset(L, -4);
+  }
+  lua_replace(L, last);
+}
+
+/* x:std(1, false): PyTorch's second flag is `unbiased`, the row's is `keepdim`. */
+static void refuse_flag(lua_State *L, const char *fn)
+{
+  if (!lua_isboolean(L, 3)) return;
+  const char *flag = lua_toboolean(L, 3) ? "true" : "false";
+  ax_lua_error(
+      L, fn,
+      "argument 3: %s by position may mean keepdim or unbiased; write { keepdim = %s } or { unbiased = %s }",
+      flag, flag, flag);
+}
+
+static void other_forms(lua_State *L, ax_op op)
+{
+  switch (op) {
+  case AX_OP_WHERE: turn_where(L); break;
+  case AX_OP_SCATTER: name_value(L); break;
+  default: refuse_flag(L, ax_ops[op].name); break;
+  }
+}
+
+static int other_form(lua_State *L)
+{
+  const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
+  ax_lua_enter(L);
+  if (op == AX_OP_WHERE && lua_gettop(L) == 1 && ax_lua_opt_tensor(L, 1, "where")) { /* where(condition) */
+    lua_getfield(L, 1, "nonzero");
+    lua_insert(L, 1);
+    lua_pushboolean(L, true); /* as_tuple */
+    lua_call(L, 2, LUA_MULTRET);
+    return lua_gettop(L);
+  }
+  other_forms(L, op);
+  return op_call(L);
+}
+
+static int other_form_inplace(lua_State *L)
+{
+  ax_lua_enter(L);
+  other_forms(L, (ax_op)lua_tointeger(L, lua_upvalueindex(1)));
+  return op_inplace(L);
+}
+
+static bool has_other_form(int op)
+{
+  return op == AX_OP_WHERE || op == AX_OP_SCATTER || op == AX_OP_VAR || op == AX_OP_STD;
+}
+
 /* ---- copy_, fill_, zero_ */
 
 static int copy_into(lua_State *L, const char *fn, bool number_wanted)
@@ -373,7 +462,7 @@ void ax_lua_open_ops(lua_State *L)
     const ax_op_row *row = &ax_ops[op];
     if (row->name[0] == '_') continue;
     lua_pushinteger(L, op);
-    lua_pushcclosure(L, op_call, 1);
+    lua_pushcclosure(L, has_other_form(op) ? other_form : op_call, 1);
     if (op == AX_OP_CLAMP) lua_pop(L, 1), push_clamp(L, false);
     lua_pushvalue(L, -1);
     lua_setfield(L, -3, row->name); /* the method */
@@ -382,7 +471,7 @@ void ax_lua_open_ops(lua_State *L)
     lua_pushfstring(L, "%s_", row->name);
     lua_pushinteger(L, op);
     lua_pushvalue(L, -2);
-    lua_pushcclosure(L, op_inplace, 2);
+    lua_pushcclosure(L, has_other_form(op) ? other_form_inplace : op_inplace, 2);
     if (op == AX_OP_CLAMP) lua_pop(L, 1), push_clamp(L, true);
     lua_rawset(L, -3);
   }

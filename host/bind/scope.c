@@ -13,7 +13,8 @@ static const char contexts[] =
     "local function traced(e)\n" /* the stack is added once, however deep contexts nest */
     "  if type(e) ~= 'string' or find(e, '\\nstack traceback:', 1, true) then return e end\n"
     "  if find(e, '(a nil value)', 1, true) then e = require('accelerate.utils.explain').raised(e) end\n"
-    "  return traceback(e, 2)\n"
+    "  local text = traceback(e, 2)\n" /* a tail call would have no frame, and 2 be one too many */
+    "  return text\n"
     "end\n"
     "local function restored(context, ok, ...)\n"
     "  close(context)\n"

@@ -102,6 +102,26 @@ describe("no_grad and its kin", function()
     assert.is_false(tensor.set_grad_enabled(true))
   end)
 
+  it("have the function that raised at the top of the traceback", function()
+    local function inner(x)
+      local y = x.field
+      return y
+    end
+    local function body()
+      local y = inner(nil)
+      return y
+    end
+    local scope = require "accelerate.utils.scope"
+    for name, context in pairs {
+      no_grad = core.no_grad, enable_grad = core.enable_grad, scope = core.scope,
+      run = function(fn) return scope.run(nil, function() end, fn) end,
+    } do
+      local _, message = pcall(context, body)
+      local first = message:match "stack traceback:\n\t([^\n]*)"
+      assert.matches("in function 'inner'", first, name)
+    end
+  end)
+
   it("restore when the function raises, and keep the message and one traceback", function()
     local ok, message = pcall(tensor.no_grad, function()
       tensor.no_grad(function() error("oops") end)

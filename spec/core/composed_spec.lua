@@ -38,7 +38,7 @@ describe("functions written of rows", function()
     assert.matches('interpolation: expected "linear", .* got "cubic"', message(x.quantile, x, 0.5, {
       interpolation = "cubic",
     }))
-    assert.matches("5 arguments given, at most 4 expected", message(x.std_mean, x, 1, true, 0, 5))
+    assert.matches("6 arguments given, at most 5 expected", message(x.std_mean, x, 1, nil, 0, true, 5))
     assert.matches("hstack: tensors: expected at least one tensor", message(tensor.hstack, {}))
   end)
 

@@ -8,6 +8,37 @@ local raises = require("spec.support.messages").raises
 local function longs(list) return tensor(list, { dtype = "int64" }) end
 
 describe("forms of ops", function()
+  it("are those that PyTorch's calls have", function()
+    local x = tensor.arange(6, { dtype = "float64" }):view(2, 3)
+    local rows, columns = tensor.where(x:gt(3))                     -- torch.where(condition)
+    assert.same({ { 1, 1 }, { 1, 2 } }, { rows:tolist(), columns:tolist() })
+    assert.same({ { 0, 0, 0 }, { 0, 4, 5 } }, x:where(x:gt(3), 0):tolist()) -- x.where(condition, other)
+    assert.same({ { 0, 0, 0 }, { 0, 4, 5 } }, x:gt(3):where(x, 0):tolist())
+    local place = longs { { 2 }, { 0 } }
+    assert.same({ { 0, 0, 7 }, { 7, 0, 0 } }, core.zeros(2, 3):scatter(2, place, { value = 7 }):tolist())
+    assert.same({ { 1, 1, 3 }, { 3, 1, 1 } },
+      core.ones(2, 3):scatter_({ dim = 2, index = place, value = 3, reduce = "multiply" }):tolist())
+    local truths = tensor({ true, false, true }, { dtype = "bool" })
+    assert.same({ false, false, true },
+      truths:scatter_reduce(1, longs { 0, 1, 1 }, tensor({ false, true, true }, { dtype = "bool" }), "amin")
+        :tolist())
+    local w = core.ones(3):requires_grad_();
+    (w * 2):backward { gradient = tensor { 1, 2, 3 } }
+    assert.same({ 2, 4, 6 }, w.grad:tolist())
+    local draws = core.zeros(1000):random_(4)                       -- x.random_(to)
+    assert.same({ 0, 3 }, { draws:amin():item(), draws:amax():item() })
+    assert.is_true(core.zeros(100):random_({ from = 5 }):amin():item() >= 5)
+    assert.same({ 1.5, 1.5, 1.5 }, (x:std_mean({ dim = 1, unbiased = false })):tolist())
+  end)
+
+  it("do not guess which flag of var and std a boolean is", function()
+    local x = core.randn(3, 4)
+    for _, name in ipairs { "var", "std", "var_mean", "std_mean" } do
+      raises(name .. ": argument 3: false by position may mean keepdim or unbiased; write " ..
+        "{ keepdim = false } or { unbiased = false }", x[name], x, 1, false)
+    end
+  end)
+
   it("refuse what has no meaning", function()
     local x, i = core.randn(3, 4), tensor.arange(12):view(3, 4)
     raises("add: alpha: expected an integer for tensors of integers, got 0.5", i.add, i, i, { alpha = 0.5 })
@@ -34,6 +65,8 @@ describe("forms of ops", function()
     raises('scatter_reduce: reduce: expected "sum", "prod", "mean", "amax" or "amin", got "max"',
       x.scatter_reduce, x,
       1, longs { { 0 } }, x, "max")
+    raises("scatter: there is no option \"value\"", x.scatter, x, 1, longs { { 0 } }, { value = 1, src = 2 })
+    raises("backward: gradient: given by position and as an option", x.backward, x, x, { gradient = x })
     raises("index_reduce: source [2, 4] does not fit dim 1 of [3, 4] and index [1]", x.index_reduce, x, 1,
       longs { 0 },
       core.ones(2, 4), "prod")

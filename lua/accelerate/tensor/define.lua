@@ -41,6 +41,20 @@ function M.alias(name, of, in_place)
   end
 end
 
+--- A function with calls that its signature does not say: `prepare` gets the arguments as they were
+--- given, and returns them as the signature has them.
+---@param name string
+---@param signature string
+---@param summary string
+---@param prepare fun(...: any): ...
+---@param fn function
+---@param form? "both"|"method"|"function"
+function M.prepared(name, signature, summary, prepare, fn, form)
+  local read = core._composed(name, signature, fn)
+  add({ name = name, signature = signature, summary = summary, form = form or "both" },
+    function(...) return read(prepare(...)) end)
+end
+
 --- A function whose arguments are not read by a signature.
 ---@param name string
 ---@param usage string how it is called, "x:new_full(shape, value)"

@@ -54,7 +54,7 @@ end
 
 for _, name in ipairs { "var", "std" } do
   M[name] = function(_, x, dim, keepdim, correction, unbiased)
-    return core[name](x, dim, keepdim, unbiased and correction or 0)
+    return core[name](x, { dim = dim, keepdim = keepdim, correction = unbiased and correction or 0 })
   end
 end
 

@@ -28,7 +28,11 @@ end
 local function kept(x) return core.is_grad_enabled() and x:clone() or x end
 
 local REDUCTIONS = "sum|prod|mean|amax|amin"
-local function scatter_reduce(x, dim, index, src, reduce, include_self)
+local scatter_reduce
+function scatter_reduce(x, dim, index, src, reduce, include_self)
+  if x.dtype == "bool" and src.dtype == "bool" and reduce ~= "sum" and reduce ~= "mean" then
+    return scatter_reduce(x:byte(), dim, index, src:byte(), reduce, include_self):bool()
+  end
   for d, size in ipairs(index.shape) do
     if src.ndim == index.ndim and src.shape[d] > size then src = src:narrow(d, 1, size) end
   end

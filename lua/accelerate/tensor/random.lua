@@ -79,14 +79,19 @@ in_place("geometric_", "p:num", "fills x with how many trials of probability p i
 local EXACT = { uint8 = 256, int32 = 2 ^ 31, int64 = 2 ^ 53, float64 = 2 ^ 53, float32 = 2 ^ 24,
   float16 = 2 ^ 11,
   bfloat16 = 2 ^ 8, bool = 2 }
-in_place("random_", "from:int=0 to:int?",
+-- x:random_(10): a number alone is `to`.
+local function bounds(x, from, to, ...)
+  if type(from) == "number" and type(to) ~= "number" then return x, 0, from, to, ... end
+  return x, from, to, ...
+end
+define.prepared("random_", "x:T from:int=0 to:int? generator:gen?",
   "fills x with integers from `from` on, below `to`: without it, all that "
-  .. "its type holds", function(x, from, to, generator)
+  .. "its type holds; one number alone is `to`", bounds, function(x, from, to, generator)
     to = to or EXACT[x.dtype]
     if from >= to then options.fail("random_: from (%d) must be below to (%d)", from, to) end
     return fill("random_", x, function() return core.randint(from, to, x.shape, { device = x.device,
       generator = generator }) end)
-  end)
+  end, "method")
 
 local function bernoulli(where, x, p, generator)
   if type(p) == "number" then probability(where, p) end

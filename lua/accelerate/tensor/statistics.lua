@@ -55,14 +55,23 @@ define("trapz", INTEGRAL, "another name of `trapezoid`", trapezoid, "function")
 define("cumulative_trapezoid", INTEGRAL, "running integrals along dim by the trapezoidal rule",
   function(y, x, dx, dim) return areas("cumulative_trapezoid", y, x, dx, dim):cumsum(dim) end, "function")
 
-local MOMENTS = "x:T dim:dims? keepdim:bool=false correction:num=1"
-define("var_mean", MOMENTS, "variance and mean, as two values", function(x, dim, keepdim, correction)
-  return x:var(dim, keepdim, correction), x:mean(dim, keepdim)
-end)
-define("std_mean", MOMENTS, "standard deviation and mean, as two values", function(x, dim, keepdim,
-  correction)
-  return x:std(dim, keepdim, correction), x:mean(dim, keepdim)
-end)
+local MOMENTS = "x:T dim:dims? keepdim:bool=false correction:num=1 unbiased:bool=true"
+local function with_mean(name, op, summary)
+  -- PyTorch's flag behind dim is `unbiased`
+  local function prepare(x, dim, flag, ...)
+    if type(flag) == "boolean" then
+      options.fail("%s: argument 3: %s by position may mean keepdim or unbiased; write { keepdim = %s } or "
+        .. "{ unbiased = %s }", name, flag, flag, flag)
+    end
+    return x, dim, flag, ...
+  end
+  define.prepared(name, MOMENTS, summary, prepare, function(x, dim, keepdim, correction, unbiased)
+    local o = { dim = dim, keepdim = keepdim, correction = unbiased and correction or 0 }
+    return op(x, o), x:mean(dim, keepdim)
+  end)
+end
+with_mean("var_mean", core.var, "variance and mean, as two values (unbiased = false: correction 0)")
+with_mean("std_mean", core.std, "standard deviation and mean, as two values")
 define("aminmax", "x:T dim:dim? keepdim:bool=false", "smallest and largest element, as two values",
   function(x, dim, keepdim) return x:amin(dim, keepdim), x:amax(dim, keepdim) end)
 define("nanmean", "x:T dim:dims? keepdim:bool=false dtype:dtype?",

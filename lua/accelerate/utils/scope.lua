@@ -68,7 +68,8 @@ end
 function scope.traced(err)
   if type(err) ~= "string" or err:find("\nstack traceback:\n", 1, true) then return err end
   if err:find("(a nil value)", 1, true) then err = require("accelerate.utils.explain").raised(err) end
-  return debug.traceback(err, 2)
+  local text = debug.traceback(err, 2)  -- a tail call would have no frame, and 2 be one too many
+  return text
 end
 local traced = scope.traced
 

@@ -56,10 +56,11 @@ case("isclose", "z:isclose(z + w * 1e-9)", lambda z, w: z.isclose(z + w * 1e-9),
 # ---- reductions and running products
 for lua, args in (("", {}), ("2", {"dim": 1}), ("{ 1, 2 }, true", {"dim": (0, 1), "keepdim": True})):
     for name in "var", "std":
-        case(name, "z:%s(%s)" % (name, lua), lambda z, name=name, args=args: getattr(z, name)(**args))
+        options = lua.replace("{ 1, 2 }, true", "{ dim = { 1, 2 }, keepdim = true }")
+        case(name, "z:%s(%s)" % (name, options), lambda z, name=name, args=args: getattr(z, name)(**args))
     if lua != "":
         shown("logsumexp", "z:logsumexp(%s)" % lua, lambda z, args=args: torch.logsumexp(z, **args))
-case("var", "z:var(1, false, 0)", lambda z: z.var(0, correction=0))
+case("var", "z:var(1, { correction = 0 })", lambda z: z.var(0, correction=0))
 case("std", "(z * 0):std(1)", lambda z: (z * 0).std(0))
 case("var_mean", "(tensor.var_mean(z, 2))", lambda z: torch.var_mean(z, 1)[0])
 shown("prod", "z:prod()", lambda z: z.prod())
