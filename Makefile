@@ -108,12 +108,15 @@ RUN       := $(RUN_$(MODE)) $(if $(filter off,$(JIT)),SPEC_FLAGS='-e jit.off()')
 Q   := $(if $(V),,@)
 say  = $(if $(V),,@echo "  $(1)")
 
+# At a fixed address the host has no pointers to relocate when it starts: 2 to 4 % of an empty run.
+PLACE_release := -no-pie
 # Linked beside and moved in place: what runs meanwhile keeps the file that it has mapped.
 all: $(OUT)/accel-run $(CPU_PLUGINS) modules image mpi  ## build the host and its plugins (MODE=asan: sanitized)
 
 $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 	$(call say,link $@)
-	$(Q)$(CC) $(OPT) -rdynamic -Wl,--wrap=popen,--wrap=system -o $@.new $(HOST_OBJ) $(HOST_RPATH) $(LDFLAGS) $(HOST_LIBS)
+	$(Q)$(CC) $(OPT) $(PLACE_$(MODE)) -rdynamic -Wl,--wrap=popen,--wrap=system -o $@.new $(HOST_OBJ) \
+	  $(HOST_RPATH) $(LDFLAGS) $(HOST_LIBS)
 	@mv $@.new $@
 
 modules: $(OUT)/accelerate.modules
