@@ -330,6 +330,25 @@ describe(("joined calls on %s (%s): norms"):format(D, device.kind), function()
     for k = 1, 4 do same(sums[k], expected[k], 1e-5) end
   end)
 
+  it("takes gradients of their own time, in whose place the next backward pass writes", function()
+    local accelerate, nn = require "accelerate", require "accelerate.nn"
+    local function total(reads)
+      accelerate.state.reset()
+      local model = accelerate.Accelerator():prepare(nn.Linear(64, 64))
+      local sum = tensor.zeros(64, 64, { device = D })
+      for k = 1, 3 do
+        model(tensor.full({ 8, 64 }, k):to(D)):sum():backward()
+        sum = sum + model.weight.grad
+        if reads then look(sum) end
+        for _, p in ipairs(model:parameters()) do p.grad = nil end
+      end
+      return sum:to("cpu")
+    end
+    assert.are.equal(48, total(true)[1][1]:item())
+    same(total(false), total(true))
+    accelerate.state.reset()
+  end)
+
   it("sees the weights of its own time after an optimizer's step", function()
     local optim = require "accelerate.optim"
     tensor.manual_seed(10)

@@ -90,6 +90,11 @@ describe("ranks on GPUs", function()
       check(t:max():item() == ranks - 1 + (i == 3 and 0.5 or 0) and t:min():item() == t:max():item(),
         "broadcast_all")
     end
+    -- a sum that waits until it is read has what was there before
+    local written = core.full({ 64, 64 }, rank):float():to(gpu)
+    local sum = written + core.zeros({ 64, 64 }, { device = gpu })
+    dist.broadcast_all({ written, core.ones(8):to(gpu) }, ranks - 1)
+    check(sum:max():item() == rank and written:max():item() == ranks - 1, "written behind a sum")
     -- begun without waiting
     local a, works = {}, {}
     for k = 1, 100 do

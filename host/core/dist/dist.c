@@ -210,6 +210,7 @@ ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root)
   }
   if (!(all = ax_calloc((size_t)n, sizeof *all))) return AX_ENOMEM;
   for (int k = 0; k < n; k++) {
+    ax_will_write(list[k]);
     all[k] = (ax_collective){ .op = AX_BROADCAST,
                               .root = root,
                               .count = list[k]->numel,

@@ -75,6 +75,12 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
     const ax_status noted = ax_capture_kernel(ax_ops[op].name, n_in, in, n_out, out);
     if (noted != AX_OK) return noted;
   }
+  /* Into a gradient's slot, say: calls that wait read what was there before. */
+  for (int k = 0; k < n_out; k++)
+    if (out[k] && __builtin_expect(out[k]->storage->later_reads, 0)) {
+      const ax_status settled = ax_later_now(out[k]->storage, true);
+      if (settled != AX_OK) return settled;
+    }
   const ax_call call = { .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it };
   ax_launch_begin(out[0]->device, ax_ops[op].name);
   const ax_status run = kernel(&call);

@@ -10,8 +10,8 @@
  * The graph knows nothing of this: nodes, hooks and saved tensors are those of calls at once, and
  * so are the bits.
  *
- * Writes: kernels write in place only into fresh results, gradients and states of their own, and
- * what ax_will_write knows of; it has those calls run that read the memory. */
+ * Writes: ax_kernel_call, and before any other write ax_will_write, have those calls run that read
+ * the memory. */
 #include "capture.h"
 #include "core/ops/later.h"
 

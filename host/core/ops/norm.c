@@ -109,7 +109,6 @@ static ax_tensor *parameter_place(ax_grad *c, int k, ax_dtype dtype, bool *in_sl
       ax_tensor_is_contiguous(slot) && slot->dtype == dtype) {
     *in_slot = true;
     *add = accumulate;
-    ax_will_write(slot);
     return slot;
   }
   const ax_status st = ax_tensor_new_on(c->g[0]->device, dtype, META(k)->ndim, META(k)->shape, &t);
