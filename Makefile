@@ -385,7 +385,7 @@ gpu-report: $(ON_GPU)  ## test-gpu, then bench-gpu, within ten minutes; logs and
 	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' OUT='$(REPORT)' spec/support/on_gpu report
 
 EMULATED := $(OUT)/libax_cuda_emulated.so $(OUT)/libax_cuda_traffic.so
-test-emulated: all $(EMULATED) fakes  ## run spec/gpu on an emulated device (MODES=, SEED=)
+test-emulated: all $(EMULATED) fakes  ## run spec/gpu on an emulated device (MODES=, SEED=, ALL=1)
 	@$(RUN) EMULATE_FMA=$(EMULATE_FMA) ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' spec/support/test_emulated $(MODES)
 
 # The kernels are those of the ordinary build, as fast as they are there.
