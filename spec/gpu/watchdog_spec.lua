@@ -150,6 +150,35 @@ describe("the watchdog of a rank with a GPU", function()
     assert.matches("done 1", out)
   end)
 
+  -- The host waits, not the watchdog: with no collective open, with one behind the computation, and
+  -- with one that has ended before it.
+  it("does not count computation that the host waits for", function()
+    local out = assert(gpu_ranks.on(2, START .. BUSY .. [[
+      busy(3)
+      check((x * 1):sum():item() == 8)
+      busy(3)
+      core.dist.all_reduce(x, "sum")
+      check(x:sum():item() == 16)
+      core.dist.all_reduce(x, "sum")
+      busy(3)
+      check(x:sum():item() == 32)
+      print("done " .. rank)
+    ]], { seconds = 90, launch = { "--timeout", "1.5", "--stall_report", "0.7" } }))
+    assert.matches("done 0", out)
+    assert.matches("done 1", out)
+  end)
+
+  it("has the host's wait for a collective end, its time counted from the computation's end", function()
+    local err = fails(BUSY .. [[
+      busy(3)
+      core.dist.all_reduce(x, "sum")
+      if rank == 1 then sleep(60) end
+      tell("waiting", function() x:sum():item() end)
+    ]], { fake = "hang:1:1" })
+    assert.matches("rank 0, waiting, after %d+ s: [^\n]*waited 1.5 s for the ranks' devices", err)
+    assert.is_true(seconds(err, "rank 0, waiting") >= 4, err)
+  end)
+
   it("ends one that hangs behind a computation, its time counted from the computation's end", function()
     local err = fails(BUSY .. [[
       busy(4)
@@ -161,6 +190,25 @@ describe("the watchdog of a rank with a GPU", function()
     assert.matches("rank 0, launching, after %d+ s: [^\n]*all_reduce%(float32, 4 elements, sum, on the " ..
       "GPU%) at [^\n]*, has waited %d+%.%d s for the GPUs and the links between them", err)
     assert.is_true(seconds(err, "rank 0, launching") >= 4, err)
+  end)
+
+  -- The watchdog stays inside NCCL, and with it what keeps the owner's calls out of it.
+  it("does not keep a rank inside an abort that does not return", function()
+    local err = fails([[
+      if rank == 1 then sleep(60) end
+      tell("queueing", function()
+        while true do core.dist.all_reduce(x, "sum") end
+      end)
+    ]], { fake = "numb:0:0" })
+    assert.matches("rank 0, queueing, after %d+ s: [^\n]*collective #%d+, all_reduce[^\n]* has waited", err)
+    -- nor at its end, when it has not used the device since
+    local began = processes.now()
+    ranks.run(2, START .. [[
+      if rank == 0 then core.dist.all_reduce(x, "sum") end
+      sleep(4)
+    ]], { env = gpu_ranks.env { ACCEL_FAKE_NCCL = "numb:0:0" }, seconds = 60,
+      launch = { "--timeout", "1.5" } })
+    assert.is_true(processes.now() - began < 45)
   end)
 
   it("raises what NCCL reports", function()

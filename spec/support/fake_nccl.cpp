@@ -11,7 +11,8 @@
  * $ACCEL_FAKE_NCCL = "KIND:RANK:K,..." lets operation K (from 0) of a rank go wrong: "hang", it
  * never goes on; "stuck", its call does not return before the communicator is aborted; "deaf", nor
  * then; "slow", its call takes half a second; "error", the communicator fails; "die", the process
- * is killed.
+ * is killed.  "numb": the rank's abort of the communicator ends what is under way and does not
+ * return, K is 0.
  *
  * The id names a memfd of the process that made it.  Each rank has two slots in it, used in turn;
  * operation k (from 0, of a communicator) may fill its slot when all ranks are done with operation
@@ -240,6 +241,7 @@ static ncclResult_t end_of(ncclComm *c, bool abort)
   if (abort) c->aborted = true; /* what is under way ends */
   c->later.clear();
   c->magic = 0; /* the record stays for what is in streams */
+  while (abort && goes_wrong("numb", c, 0)) usleep(1000);
   return ncclSuccess;
 }
 SHOWN ncclResult_t ncclCommDestroy(ncclComm_t c) { return end_of(c, false); }

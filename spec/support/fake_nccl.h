@@ -70,6 +70,8 @@ static const unsigned LIVE = 0x4e43434c;
 ncclResult_t no(ncclResult_t result, const std::string &why);
 size_t size_of(int type); /* 0: the type is not known here */
 std::string told(const facts &f);
+/* Whether operation k of this rank goes wrong in this way ($ACCEL_FAKE_NCCL). */
+bool goes_wrong(const char *kind, const ncclComm *c, uint64_t k);
 /* Puts operations into their streams; those of a group together. */
 ncclResult_t start(const std::vector<operation> &list);
 

@@ -100,8 +100,7 @@ static bool spoil(ncclComm *c, const std::string &why)
   return true;
 }
 
-/* Whether operation k of this rank goes wrong in this way. */
-static bool goes_wrong(const char *kind, const ncclComm *c, uint64_t k)
+bool goes_wrong(const char *kind, const ncclComm *c, uint64_t k)
 {
   const size_t n = strlen(kind);
   int rank;

@@ -223,8 +223,8 @@ template <class T> static inline T atomicMax(T *at, T v)
  * call returns, one to pageable memory is complete; pinned memory is read and written when the copy
  * runs.  In a forked child every call fails, as with a GPU.
  *
- * ACCEL_EMULATED_QUEUE=40: a launch blocks while 40 steps of its stream have not run, as a driver's
- * does from some thousand on; the default is no limit.
+ * ACCEL_EMULATED_QUEUE=40: a launch, or a stream's wait for an event, blocks while 40 steps of its
+ * stream have not run, as a driver's does from some thousand on; the default is no limit.
  *
  * There are $ACCEL_EMULATED_DEVICES devices (2), from which $CUDA_VISIBLE_DEVICES selects as usual.
  * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none);

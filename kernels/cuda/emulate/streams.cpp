@@ -132,8 +132,8 @@ void ax_emulate_enqueue(cudaStream_t stream, std::function<void()> work)
   else ax_emulate_queue(stream, ax_emulated_step{ std::move(work), NULL, 0, nullptr });
 }
 
-/* A launch blocks while $ACCEL_EMULATED_QUEUE steps of its stream have not run, as a driver's does
- * from some thousand on; without it, none does. */
+/* A launch, and a stream's wait, blocks while $ACCEL_EMULATED_QUEUE steps of its stream have not
+ * run, as a driver's does from some thousand on; without it, none does. */
 static void wait_for_room(cudaStream_t stream)
 {
   static const char *const text = getenv("ACCEL_EMULATED_QUEUE");
@@ -277,6 +277,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
+  wait_for_room(s);
   CALLED();
   cudaError_t captured;
   if (ax_emulate_event_waited(s, e, !e->stream, &captured)) return captured;

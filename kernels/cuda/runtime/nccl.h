@@ -128,6 +128,8 @@ static const int64_t AX_NCCL_LEAVING = 5 * INT64_C(1000000000);
 /* Waits for `event` or, when it is NULL, for all work queued in `stream`, as long as the other
  * ranks are alive. */
 ax_status ax_nccl_wait(const char *what, cudaStream_t stream, cudaEvent_t event);
+/* Takes the owner into NCCL (calls, inside).  False: the communicator has been ended. */
+bool ax_nccl_take_calls(ax_nccl_communicator *g);
 /* Around calls of NCCL on the owner's thread.  EABORTED: the communicator is gone. */
 ax_status ax_nccl_enter_call(ax_nccl_communicator *g);
 ax_status ax_nccl_leave_call(ax_nccl_communicator *g, const char *what, int result);

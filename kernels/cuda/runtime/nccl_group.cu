@@ -190,9 +190,8 @@ static void finalize(communicator *g)
   }
   cudaGetLastError();
   g->leaving.store(true);
-  pthread_mutex_lock(&g->calls);
-  g->inside.store(ax_monotonic_ns());
-  if (!g->ended.load()) g->finalized = ax_nccl.CommFinalize(g->comm) == NCCL_OK;
+  if (!ax_nccl_take_calls(g)) return;
+  g->finalized = ax_nccl.CommFinalize(g->comm) == NCCL_OK;
   g->inside.store(0);
   pthread_mutex_unlock(&g->calls);
 }

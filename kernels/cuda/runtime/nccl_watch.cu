@@ -11,115 +11,21 @@
 
 typedef ax_nccl_communicator communicator;
 
-/* Sleeps longer the longer a wait lasts; at first not at all. */
-static void rest(int64_t looks)
-{
-  if (looks > 2000) usleep(looks < 20000 ? 20 : 200);
-}
-
-/* The watchdog's reason as the owner's error.  It frees the group. */
-ax_status ax_nccl_stopped(communicator *g)
-{
-  char text[sizeof g->reason];
-
-  pthread_mutex_lock(&g->lock);
-  memcpy(text, g->reason, sizeof text);
-  pthread_mutex_unlock(&g->lock);
-  ax_cuda_stop.store(false);
-  return ax_dist_look(0, ax_fail(AX_EABORTED, "%s", text));
-}
-ax_status ax_nccl_stop_owner(void)
-{
-  communicator *g = ax_nccl_group;
-  return g && g->ended.load() && pthread_equal(pthread_self(), g->owner) ? ax_nccl_stopped(g) : AX_OK;
-}
-
-/* Around calls of NCCL on the owner's thread.  EABORTED: the communicator is gone. */
-ax_status ax_nccl_enter_call(communicator *g)
-{
-  pthread_mutex_lock(&g->calls);
-  if (!g->ended.load()) {
-    g->inside.store(ax_monotonic_ns());
-    return AX_OK;
-  }
-  pthread_mutex_unlock(&g->calls);
-  return ax_nccl_stopped(g);
-}
-ax_status ax_nccl_leave_call(communicator *g, const char *what, int result)
-{
-  const bool ended = g->ended.load();
-  const ax_status st = ended || result == NCCL_OK ? AX_OK : ax_nccl_failed(what, g->comm, result);
-
-  g->inside.store(0);
-  pthread_mutex_unlock(&g->calls);
-  return ended ? ax_nccl_stopped(g) : st;
-}
-
-/* One look of a wait of the host that began at `since`. */
-static ax_status look_around(const char *what, int64_t since)
-{
-  int async = NCCL_OK;
-  ax_status st = ax_nccl_stop_owner();
-
-  if (st != AX_OK || (st = ax_dist_look(since, AX_OK)) != AX_OK || !ax_nccl_group) return st;
-  if (pthread_mutex_trylock(&ax_nccl_group->calls) != 0) return AX_OK; /* it is being aborted */
-  if (!ax_nccl_group->ended.load() && ax_nccl.CommGetAsyncError(ax_nccl_group->comm, &async) == NCCL_OK &&
-      async != NCCL_OK)
-    st = ax_nccl_failed(what, ax_nccl_group->comm, async);
-  pthread_mutex_unlock(&ax_nccl_group->calls);
-  return st == AX_OK ? st : ax_dist_look(0, st);
-}
-
-/* Waits for `event` or, when it is NULL, for all work queued in `stream`, as long as the other
- * ranks are alive. */
-ax_status ax_nccl_wait(const char *what, cudaStream_t stream, cudaEvent_t event)
-{
-  cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
-  const int64_t since = ax_monotonic_ns();
-  ax_status st = AX_OK;
-
-  if (e != cudaErrorNotReady) return ax_cuda_status(what, e);
-  if (ax_nccl_group) ax_nccl_group->waiting.store(true);
-  for (int64_t looks = 1;
-       st == AX_OK && (e = event ? cudaEventQuery(event) : cudaStreamQuery(stream)) == cudaErrorNotReady;
-       looks++) {
-    if (looks % 64 == 0) st = look_around(what, since);
-    rest(looks);
-  }
-  cudaGetLastError(); /* "not ready" would be reported again by the next launch */
-  if (ax_nccl_group) ax_nccl_group->waiting.store(false);
-  if (st == AX_OK) st = ax_nccl_stop_owner(); /* it ended because it was aborted */
-  if (st == AX_OK) st = ax_dist_look(0, AX_OK);
-  return st == AX_OK ? ax_cuda_status(what, e) : st;
-}
-
-/* ---- the watchdog: a thread beside the owner's
- *
- * It finds the oldest open collective: the first whose `done` event has not happened.  Its time
- * runs from when its `ready` event has happened, so that computation before it does not count, or,
- * before it is in the stream, from when the owner went into NCCL for it.  When waiting for it is
- * pointless (another rank failed or has ended, the clock, an error of the communicator), and the
- * owner is not waiting itself, the communicator is aborted.  That ends the kernels that wait, the
- * queue drains, the driver lets go of the owner, and the owner's next use of the device raises the
- * reason (ax_cuda_stop).  If the owner does not come back all the same, the launcher ends the run.
- *
- * Locking.  `lock` guards `over` and `reason` and is held across no call.  `calls` is held by the
- * owner inside NCCL.  For an abort the watchdog waits for it a moment, so that nothing runs in the
- * communicator that it frees; an owner that is blocked inside NCCL does not give it back, and the
- * abort is what ends its call.  `ended` is set before, so that the owner begins no other call.
- * Only the owner's `leave` frees `g`, after the thread has ended.  The thread makes CUDA calls on
- * the group's device: queries of events that live as long as it.  A recording step does not mind
- * them: steps are captured in the relaxed mode. */
-
 static const int64_t SECOND = 1000000000;
 static const int64_t TICK = 50000000;
-static const int GRACE = 3; /* ticks before it acts: the owner may raise the error by itself */
+
+/* ---- the oldest open collective
+ *
+ * The first whose `done` event has not happened.  Its time runs from when its `ready` event has
+ * happened, so that computation before it does not count, or, before it is in the stream, from when
+ * the owner went into NCCL for it.  Who looks repeatedly, the watchdog or a wait of the owner,
+ * keeps a state of its own. */
 
 struct watch_state {
   uint64_t finished, ticket; /* ended; the oldest open one */
-  int64_t waited, before;
-  bool queued;  /* it is in the stream */
-  bool running; /* its time runs */
+  int64_t waited, before;    /* for it; when it was last looked at */
+  bool queued;               /* it is in the stream */
+  bool running;              /* its time runs */
   int bad;
 };
 
@@ -146,6 +52,139 @@ static bool find_open(communicator *g, watch_state *w)
   cudaGetLastError();
   return true;
 }
+
+/* Likewise, and counts its time: w->waited, 0 where none is open and running. */
+static bool count_open(communicator *g, watch_state *w, int64_t now)
+{
+  const int64_t passed = now - w->before;
+  const uint64_t former = w->ticket;
+  const bool ran = w->running, open = find_open(g, w);
+
+  w->before = now;
+  if (!open || w->ticket != former || !ran) w->waited = 0;
+  /* A look that came much later was spent stopped (Ctrl-Z, a debugger). */
+  else w->waited += passed < SECOND ? passed : SECOND;
+  return open;
+}
+
+/* ---- the owner's calls and waits */
+
+/* Sleeps longer the longer a wait lasts; at first not at all. */
+static void rest(int64_t looks)
+{
+  if (looks > 2000) usleep(looks < 20000 ? 20 : 200);
+}
+
+/* The watchdog's reason as the owner's error.  It frees the group. */
+ax_status ax_nccl_stopped(communicator *g)
+{
+  char text[sizeof g->reason];
+
+  pthread_mutex_lock(&g->lock);
+  memcpy(text, g->reason, sizeof text);
+  pthread_mutex_unlock(&g->lock);
+  ax_cuda_stop.store(false);
+  return ax_dist_look(0, ax_fail(AX_EABORTED, "%s", text));
+}
+ax_status ax_nccl_stop_owner(void)
+{
+  communicator *g = ax_nccl_group;
+  return g && g->ended.load() && pthread_equal(pthread_self(), g->owner) ? ax_nccl_stopped(g) : AX_OK;
+}
+
+/* Takes the owner into NCCL.  False: the communicator has been ended, by an abort that may not
+ * return and keeps `calls` for as long. */
+bool ax_nccl_take_calls(communicator *g)
+{
+  struct timespec until;
+
+  while (!g->ended.load()) {
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += TICK;
+    until.tv_sec += until.tv_nsec / SECOND;
+    until.tv_nsec %= SECOND;
+    if (pthread_mutex_timedlock(&g->calls, &until) != 0) continue;
+    if (!g->ended.load()) {
+      g->inside.store(ax_monotonic_ns());
+      return true;
+    }
+    pthread_mutex_unlock(&g->calls);
+  }
+  return false;
+}
+
+/* Around calls of NCCL on the owner's thread.  EABORTED: the communicator is gone. */
+ax_status ax_nccl_enter_call(communicator *g) { return ax_nccl_take_calls(g) ? AX_OK : ax_nccl_stopped(g); }
+ax_status ax_nccl_leave_call(communicator *g, const char *what, int result)
+{
+  const bool ended = g->ended.load();
+  const ax_status st = ended || result == NCCL_OK ? AX_OK : ax_nccl_failed(what, g->comm, result);
+
+  g->inside.store(0);
+  pthread_mutex_unlock(&g->calls);
+  return ended ? ax_nccl_stopped(g) : st;
+}
+
+/* One look of a wait of the host.  The limit is for the time in which a collective has kept it
+ * waiting: this rank's own computation does not count. */
+static ax_status look_around(const char *what, watch_state *w)
+{
+  const int64_t now = ax_monotonic_ns();
+  int async = NCCL_OK;
+  ax_status st = ax_nccl_stop_owner();
+
+  if (st != AX_OK || !ax_nccl_group) return st;
+  count_open(ax_nccl_group, w, now);
+  if ((st = ax_dist_look(now - w->waited, AX_OK)) != AX_OK || !ax_nccl_group) return st;
+  if (pthread_mutex_trylock(&ax_nccl_group->calls) != 0) return AX_OK; /* it is being aborted */
+  if (!ax_nccl_group->ended.load() && ax_nccl.CommGetAsyncError(ax_nccl_group->comm, &async) == NCCL_OK &&
+      async != NCCL_OK)
+    st = ax_nccl_failed(what, ax_nccl_group->comm, async);
+  pthread_mutex_unlock(&ax_nccl_group->calls);
+  return st == AX_OK ? st : ax_dist_look(0, st);
+}
+
+/* Waits for `event` or, when it is NULL, for all work queued in `stream`, as long as the other
+ * ranks are alive. */
+ax_status ax_nccl_wait(const char *what, cudaStream_t stream, cudaEvent_t event)
+{
+  cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
+  watch_state w = {};
+  ax_status st = AX_OK;
+
+  if (e != cudaErrorNotReady) return ax_cuda_status(what, e);
+  w.before = ax_monotonic_ns();
+  if (ax_nccl_group) ax_nccl_group->waiting.store(true);
+  for (int64_t looks = 1;
+       st == AX_OK && (e = event ? cudaEventQuery(event) : cudaStreamQuery(stream)) == cudaErrorNotReady;
+       looks++) {
+    if (looks % 64 == 0) st = look_around(what, &w);
+    rest(looks);
+  }
+  cudaGetLastError(); /* "not ready" would be reported again by the next launch */
+  if (ax_nccl_group) ax_nccl_group->waiting.store(false);
+  if (st == AX_OK) st = ax_nccl_stop_owner(); /* it ended because it was aborted */
+  if (st == AX_OK) st = ax_dist_look(0, AX_OK);
+  return st == AX_OK ? ax_cuda_status(what, e) : st;
+}
+
+/* ---- the watchdog: a thread beside the owner's
+ *
+ * When waiting for the oldest open collective is pointless (another rank failed or has ended, the
+ * clock, an error of the communicator), and the owner is not waiting itself, the communicator is
+ * aborted.  That ends the kernels that wait, the
+ * queue drains, the driver lets go of the owner, and the owner's next use of the device raises the
+ * reason (ax_cuda_stop).  If the owner does not come back all the same, the launcher ends the run.
+ *
+ * Locking.  `lock` guards `over` and `reason` and is held across no call.  `calls` is held by the
+ * owner inside NCCL.  For an abort the watchdog waits for it a moment, so that nothing runs in the
+ * communicator that it frees; an owner that is blocked inside NCCL does not give it back, and the
+ * abort is what ends its call.  `ended` is set before, so that the owner begins no other call.
+ * Only the owner's `leave` frees `g`, after the thread has ended.  The thread makes CUDA calls on
+ * the group's device: queries of events that live as long as it.  A recording step does not mind
+ * them: steps are captured in the relaxed mode. */
+
+static const int GRACE = 3; /* ticks before it acts: the owner may raise the error by itself */
 
 /* An error of the communicator counts also when nothing is open: its collectives may have ended by
  * it. */
@@ -182,11 +221,9 @@ static void end_comm(communicator *g, bool blocked)
 
 static void tick(communicator *g, watch_state *w)
 {
-  const int64_t now = ax_monotonic_ns(), passed = now - w->before, inside = g->inside.load();
-  const bool blocked = ax_dist_watch_launch(g->device, now) || inside != 0, ran = w->running;
-  const uint64_t before = w->ticket;
+  const int64_t now = ax_monotonic_ns(), inside = g->inside.load();
+  const bool blocked = ax_dist_watch_launch(g->device, now) || inside != 0;
 
-  w->before = now;
   if (g->ended.load()) {
     if (!blocked) ax_dist_watch_free();
     return;
@@ -195,10 +232,7 @@ static void tick(communicator *g, watch_state *w)
     if (inside != 0 && now - inside > AX_NCCL_LEAVING) end_comm(g, false);
     return;
   }
-  const bool open = find_open(g, w);
-  if (!open || w->ticket != before || !ran) w->waited = 0;
-  /* A tick that took much longer was spent stopped (Ctrl-Z, a debugger). */
-  else w->waited += passed < SECOND ? passed : SECOND;
+  const bool open = count_open(g, w, now);
   if (g->waiting.load() || judge(g, w, open) == AX_OK) w->bad = 0;
   else if (++w->bad >= GRACE) end_comm(g, blocked);
 }
@@ -206,10 +240,11 @@ static void tick(communicator *g, watch_state *w)
 static void *watchdog(void *argument)
 {
   communicator *g = (communicator *)argument;
-  watch_state w = { 0, 0, 0, ax_monotonic_ns(), false, false, 0 };
+  watch_state w = {};
   struct timespec next;
 
   cudaSetDevice(g->device);
+  w.before = ax_monotonic_ns();
   pthread_mutex_lock(&g->lock);
   while (!g->over) {
     clock_gettime(CLOCK_MONOTONIC, &next);
