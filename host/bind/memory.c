@@ -1,12 +1,12 @@
 /* bind/memory.c: runs the Lua collector when tensors have piled up.  The collector itself sees
  * eight bytes where a tensor holds a gigabyte.
  *
- * A collection is due when live bytes have grown by half of what the last one left (at least 32 MB,
- * at most 256 MB or, where a device is in use, a 64th of its memory: an evaluation on a large GPU
- * would else collect several times a forward pass).  It is postponed while the last one is recent
- * in relation to its cost (a large Lua heap takes tens of milliseconds), but never past four times
- * that growth: memory stays flat whatever the clock shows.  The clock counts this thread's
- * processor time, so other load on the machine changes nothing.
+ * A collection is due when live bytes have grown by half of what the last one left, at least 32 MB
+ * and at most 256 MB.  Where a device is in use, a 64th of its memory takes the place of both if it
+ * is more: an evaluation on a large GPU would else collect several times a forward pass.  It is
+ * postponed while the last one is recent in relation to its cost (a large Lua heap takes tens of
+ * milliseconds), but never past four times that growth: memory stays flat whatever the clock shows.
+ * The clock counts this thread's processor time, so other load on the machine changes nothing.
  *
  * Before an allocation fails there are two more attempts: a collection, and a collection without
  * LuaJIT's traces.  A trace holds the objects that it was specialised on, tensors among them, for
@@ -54,8 +54,9 @@ static double now(void)
 static int64_t growth_over(int64_t pressure)
 {
   const int64_t half = pressure / 2, device = ax_memory_of_device() / 64,
+                least = device > LEAST_GROWTH ? device : LEAST_GROWTH,
                 most = device > MOST_GROWTH ? device : MOST_GROWTH;
-  return half < LEAST_GROWTH ? LEAST_GROWTH : half > most ? most : half;
+  return half < least ? least : half > most ? most : half;
 }
 
 static int64_t growth_allowed(void) { return growth_over(last.left); }

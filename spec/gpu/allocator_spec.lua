@@ -7,6 +7,7 @@ local emulator = require "spec.support.emulator"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
 local has = require("spec.support.messages").has
+local host = require "spec.support.host"
 
 if not device.name then
   describe("memory of a device", function() it("needs one", function() pending(device.reason) end) end)
@@ -126,6 +127,20 @@ describe("memory of a device", function()
       assert.are.equal(before.failures + 1, cuda.memory_stats().failures)
       assert.are.equal(80 * MB, bytes(80 * MB):fill_(1):sum():item())
       tensor.release(x)
+    end)
+
+    it("of a large device sees fewer collections", function()
+      local function collections(gigabytes)
+        local status, out, err = host.run({ "-e", [[
+          local tensor = require "accelerate.tensor"
+          for _ = 1, 250 do tensor.empty(4 * 2^20, { dtype = "uint8", device = "cuda" }) end
+          print(require("accelerate.core").memory_stats().pressure_collections)]] },
+          { env = { ACCEL_EMULATED_GB = gigabytes } })
+        assert.are.equal(0, status, err)
+        return tonumber(out)
+      end
+      assert.is_true(collections "1" > 4)  -- at the latest each 128 MB
+      assert.is_true(collections "80" < 2)  -- the first comes before the device's memory is known
     end)
 
     it("of a large cached block is not cut for small requests while there is other memory", function()

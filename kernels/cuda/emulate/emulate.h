@@ -226,6 +226,7 @@ template <class T> static inline T atomicMax(T *at, T v)
  * ACCEL_EMULATED_QUEUE=40: a launch, or a stream's wait for an event, blocks while 40 steps of its
  * stream have not run, as a driver's does from some thousand on; the default is no limit.
  *
+ * ACCEL_EMULATED_GB=80: a device says that it has 80 GB; it has one.
  * There are $ACCEL_EMULATED_DEVICES devices (2), from which $CUDA_VISIBLE_DEVICES selects as usual.
  * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none);
  * CUDA_VISIBLE_DEVICES="": no device is visible. */

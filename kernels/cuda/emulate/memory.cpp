@@ -228,14 +228,20 @@ cudaError_t cudaFreeHost(void *p)
   return cudaSuccess;
 }
 
+size_t ax_emulate_total(void)
+{
+  const char *gb = getenv("ACCEL_EMULATED_GB");
+  return gb && *gb ? (size_t)atoi(gb) << 30 : ARENA;
+}
+
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
   CALLED();
   ax_emulate_context();
   size_t used = 0;
   for (const auto &each : memories[ax_emulate_device].used) used += each.second.size;
-  *total = ARENA;
-  *available = ARENA - used;
+  *total = ax_emulate_total();
+  *available = *total - used;
   return cudaSuccess;
 }
 

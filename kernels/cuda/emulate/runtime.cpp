@@ -161,7 +161,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
   snprintf(p->name, sizeof p->name, "emulated");
   p->major = 9;
   p->multiProcessorCount = 4;
-  p->totalGlobalMem = AX_EMULATED_ARENA;
+  p->totalGlobalMem = ax_emulate_total();
   return cudaSuccess;
 }
 

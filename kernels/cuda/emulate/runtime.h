@@ -12,6 +12,9 @@
 
 enum { AX_EMULATED_DEVICES = 8 };
 static const size_t AX_EMULATED_ARENA = AX_EMULATED_BYTES / AX_EMULATED_DEVICES; /* of each */
+/* What a device says that it has: $ACCEL_EMULATED_GB, else its arena, which is all that there
+ * is. */
+size_t ax_emulate_total(void);
 
 /* ---- runtime.cpp */
 
