@@ -11,6 +11,7 @@
 local annotations = require "host.tools.annotations"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
+local positions = require "accelerate.utils.positions"
 local properties = require "accelerate.utils.properties"
 local public = require "host.tools.public"
 
@@ -70,7 +71,7 @@ end
 
 local function write_function(out, level, prefix, name, fn, files, where)
   local block, arguments = public.function_block(name, fn, files)
-  add(out, ("%s %s(%s)"):format(level, prefix .. name, call_text(block, arguments)))
+  add(out, ("%s %s(%s)"):format(level, prefix .. name, positions.shown(fn) or call_text(block, arguments)))
   add(out, "")
   if not public.described(block) then undocumented[#undocumented + 1] = where .. prefix .. name end
   paragraphs(out, block)
@@ -120,7 +121,7 @@ local function write_class(out, call, name, Class, files, where)
     local own = annotations.find(files, name, public.described)
     if not public.described(block) and own then block = own end
   end
-  add(out, ("## %s(%s)"):format(call, call_text(made, arguments)))
+  add(out, ("## %s(%s)"):format(call, positions.shown(init) or call_text(made, arguments)))
   add(out, "")
   if not public.described(block) and not public.described(made) then  -- a class that has a file to itself
     for _, method in ipairs(public.sorted_names(Class)) do

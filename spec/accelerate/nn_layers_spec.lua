@@ -45,7 +45,7 @@ describe("Linear", function()
     assert.matches("Linear: out_features is missing", message(nn.Linear, 2))
     assert.matches("Linear: unknown option 'bais'; did you mean 'bias'",
       message(nn.Linear, 2, 2, { bais = false }))
-    assert.matches("Linear: options must be a table, got false", message(nn.Linear, 2, 2, false))
+    assert.matches("Linear: option 'bias' must be true or false, got 1", message(nn.Linear, 2, 2, 1))
   end)
 
   it("names itself and its place when the input does not fit", function()

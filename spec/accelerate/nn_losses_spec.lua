@@ -48,7 +48,7 @@ describe("activation modules", function()
 
   it("name a wrong option", function()
     raises_like("LeakyReLU: .*negative_slop.*did you mean", nn.LeakyReLU, { negative_slop = 1 })
-    raises("SiLU: 1 arguments given, at most 0", nn.SiLU, 3)
+    raises("SiLU: option 'inplace' must be true or false, got 3", nn.SiLU, 3)
     raises_like("Threshold: .*threshold", nn.Threshold)
   end)
 

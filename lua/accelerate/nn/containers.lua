@@ -165,6 +165,16 @@ local function add_methods(Class)
   Class.len = len
 end
 
+-- A table of modules by name has no order, and what ipairs does not reach would be lost.
+local function refuse_names(title, list, instead)
+  for key in next, list do
+    if type(key) ~= "number" then
+      fail("%s: expected a list of modules, got one with the key %s; write %s", title, options.show(key),
+        instead)
+    end
+  end
+end
+
 -- ---- Sequential ---------------------------------------------------------------------------------
 
 ---@class accelerate.nn.Sequential : accelerate.nn.Module
@@ -176,6 +186,7 @@ Sequential.__index, Sequential.__newindex = index, newindex
 function Sequential:init(...)
   local given, n = { ... }, select("#", ...)
   if n == 1 and type(given[1]) == "table" and getmetatable(given[1]) == nil then
+    refuse_names("Sequential", given[1], 'nn.Sequential({ { "conv", a }, { "act", b } })')
     given, n = given[1], #given[1]
   end
   for i = 1, n do
@@ -247,6 +258,7 @@ function ModuleList:init(modules)
   if type(modules) ~= "table" or getmetatable(modules) ~= nil then
     fail("ModuleList: expected a list of modules, got %s", options.show(modules))
   end
+  refuse_names("ModuleList", modules, "nn.ModuleDict for modules by name")
   for i = 1, #modules do append(self, modules[i]) end
 end
 

@@ -1,4 +1,10 @@
 --- accelerate.nn: modules, losses, initialisation. `local nn = require "accelerate.nn"`.
+---
+--- Arguments go by position, in PyTorch's order, as the headings below show it; those in brackets
+--- may be left out. The last argument may be a table that gives any of the others by name, and
+--- options that have no position: `nn.Linear(8, 2, false)`, `nn.Linear(8, 2, { bias = false })`,
+--- `nn.Linear { in_features = 8, out_features = 2 }`. The rule holds for constructors of modules,
+--- optimizers and schedulers, for functions, and for ops.
 
 -- `require "accelerate.nn.init"` finds this file too; what it means is nn.init.
 if (...) == "accelerate.nn.init" then return require("accelerate.nn.initializers") end
@@ -42,6 +48,8 @@ for _, file in ipairs {
 } do
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end
+
+require("accelerate.utils.positions").constructors(nn, require "accelerate.nn.orders")
 
 --- Makes a class of modules: methods `init` (called with the constructor's arguments) and `forward`
 --- are the user's to define. Assign modules and parameters one at a time: in `self.a, self.b = X(),

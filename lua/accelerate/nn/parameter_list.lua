@@ -69,6 +69,12 @@ function ParameterList:extend(values)
   if type(values) ~= "table" or getmetatable(values) ~= nil then
     fail("ParameterList: expected a list of tensors, got %s", options.show(values))
   end
+  for key in next, values do
+    if type(key) ~= "number" then
+      fail("ParameterList: expected a list of tensors, got one with the key %s; write nn.ParameterDict for "
+        .. "parameters by name", options.show(key))
+    end
+  end
   for i = 1, #values do self:append(values[i]) end
   return self
 end

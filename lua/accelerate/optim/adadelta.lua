@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Scales the gradient by the root of the mean of squared updates over that of squared gradients:
 --- `optim.Adadelta(model:parameters())`. With v = rho * v + (1 - rho) * g^2 and d = sqrt(u + eps) /
@@ -17,5 +18,7 @@ Adadelta._schema = {
   weight_decay = { "number", default = 0, min = 0 },
   maximize = { "boolean", default = false },
 }
+
+Adadelta.init = positions.arrange("Adadelta", "params [lr] [rho] [eps] [weight_decay]", Adadelta.init, true)
 
 return Adadelta

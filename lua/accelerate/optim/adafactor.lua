@@ -3,6 +3,7 @@
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Adam without a mean gradient, and with the mean of squares kept as one number for each row and
 --- each column of a matrix (the last two dims), so that the state is next to nothing:
@@ -39,5 +40,8 @@ function Adafactor:_hyper(group, hyper)
   hyper.d, hyper.beta2_decay = group.d, group.beta2_decay
   hyper.eps1, hyper.eps2 = group.eps[1] or -1, group.eps[2]
 end
+
+Adafactor.init = positions.arrange("Adafactor",
+  "params [lr] [beta2_decay] [eps] [d] [weight_decay]", Adafactor.init, true)
 
 return Adafactor

@@ -5,6 +5,7 @@ local core = require "accelerate.core"
 local gradients = require "accelerate.sparse.gradients"
 local states = require "accelerate.optim.states"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Divides the gradient by the root of the sum of all its squares:
 --- `optim.Adagrad(model:parameters(), { lr = 0.01 })`. The learning rate of step t is lr / (1 + (t
@@ -52,5 +53,8 @@ function Adagrad:_step_rows(group)
   end
   states.take(self)
 end
+
+Adagrad.init = positions.arrange("Adagrad",
+  "params [lr] [lr_decay] [weight_decay] [initial_accumulator_value] [eps]", Adagrad.init, true)
 
 return Adagrad

@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Adam: `optim.Adam(model:parameters(), { lr = 1e-3 })`. A step moves p by lr * m / (sqrt(v) +
 --- eps), where m and v are the running means of the gradient and of its square (betas), corrected
@@ -21,5 +22,7 @@ Adam._schema = {
   maximize = { "boolean", default = false },
   decoupled_weight_decay = { "boolean", default = false },
 }
+
+Adam.init = positions.arrange("Adam", "params [lr] [betas] [eps] [weight_decay] [amsgrad]", Adam.init, true)
 
 return Adam

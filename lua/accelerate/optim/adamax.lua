@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Adam with the infinity norm: `optim.Adamax(model:parameters(), { lr = 2e-3 })`. In place of the
 --- root of a mean of squares stands u = max(beta2 * u, |g| + eps).
@@ -16,5 +17,7 @@ Adamax._schema = {
   weight_decay = { "number", default = 0, min = 0 },
   maximize = { "boolean", default = false },
 }
+
+Adamax.init = positions.arrange("Adamax", "params [lr] [betas] [eps] [weight_decay]", Adamax.init, true)
 
 return Adamax

@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local Adam = require "accelerate.optim.adam"
+local positions = require "accelerate.utils.positions"
 
 --- Adam with decoupled weight decay: `optim.AdamW(model:parameters(), { lr = 2e-3 })`. A step first
 --- shrinks p by lr * weight_decay of itself, then moves it as Adam does without a weight decay.
@@ -17,5 +18,8 @@ function AdamW:_hyper(group, hyper)
   Adam._hyper(self, group, hyper)
   hyper.decoupled_weight_decay = true
 end
+
+AdamW.init = positions.arrange("AdamW",
+  "params [lr] [betas] [eps] [weight_decay] [amsgrad]", AdamW.init, true)
 
 return AdamW

@@ -3,6 +3,7 @@
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ScheduleFree = require "accelerate.optim.schedule_free"
+local positions = require "accelerate.utils.positions"
 
 --- AdamW that needs no learning rate schedule: `optim.AdamWScheduleFree(model:parameters(), { lr =
 --- 0.0025 })`. Call optimizer:train() before training and optimizer:eval() before an evaluation or
@@ -29,5 +30,8 @@ function AdamWScheduleFree:_hyper(group, hyper)
   ScheduleFree._hyper(self, group, hyper)
   hyper.bias2 = 1 - group.betas[2] ^ math.max(group.k, 1)
 end
+
+AdamWScheduleFree.init = positions.arrange("AdamWScheduleFree",
+  "params [lr] [betas] [eps] [weight_decay]", AdamWScheduleFree.init, true)
 
 return AdamWScheduleFree

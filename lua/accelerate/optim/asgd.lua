@@ -3,6 +3,7 @@
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Averaged gradient descent: `optim.ASGD(model:parameters(), { lr = 0.01 })`. The step size of
 --- step t is lr / (1 + lambd * lr * (t - 1)) ^ alpha; p shrinks by lambd * step size of itself and
@@ -38,5 +39,7 @@ function ASGD:_check_entry(entry, p, number)
   own.mu = nil
   Optimizer._check_entry(self, own, p, number)
 end
+
+ASGD.init = positions.arrange("ASGD", "params [lr] [lambd] [alpha] [t0] [weight_decay]", ASGD.init, true)
 
 return ASGD

@@ -6,6 +6,7 @@ local line_search = require "accelerate.optim.line_search"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local TableOptimizer = require "accelerate.optim.tables"
+local positions = require "accelerate.utils.positions"
 
 local fail = options.fail
 
@@ -277,5 +278,9 @@ function LBFGS:_restored(state, entry)
     state[name] = value
   end
 end
+
+LBFGS.init = positions.arrange("LBFGS",
+  "params [lr] [max_iter] [max_eval] [tolerance_grad] [tolerance_change] [history_size] [line_search_fn]",
+    LBFGS.init, true)
 
 return LBFGS

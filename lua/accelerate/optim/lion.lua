@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Steps by the sign of a mean gradient: `optim.Lion(model:parameters(), { lr = 1e-4, weight_decay
 --- = 0.1 })`. p shrinks by lr * weight_decay of itself and loses lr * sign(beta1 * m + (1 - beta1)
@@ -22,5 +23,7 @@ Lion._schema = {
 function Lion:_check_saved(entry, p, number, kept)
   return Optimizer._check_saved(self, { step = entry.step or 0, exp_avg = entry.exp_avg }, p, number, kept)
 end
+
+Lion.init = positions.arrange("Lion", "params [lr] [betas] [weight_decay]", Lion.init, true)
 
 return Lion

@@ -7,6 +7,7 @@ local first_step = require "accelerate.optim.first_step"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local TableOptimizer = require "accelerate.optim.tables"
+local positions = require "accelerate.utils.positions"
 
 local fail = options.fail
 
@@ -110,5 +111,8 @@ function Muon:_check_saved(entry, p, number, kept)
 end
 
 function Muon:_restored(state) state.step = nil end
+
+Muon.init = positions.arrange("Muon",
+  "params [lr] [weight_decay] [momentum] [nesterov] [ns_coefficients] [eps] [ns_steps]", Muon.init, true)
 
 return Muon

@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Adam with Nesterov momentum: `optim.NAdam(model:parameters(), { lr = 2e-3 })`. The momentum of
 --- step t is beta1 * (1 - 0.96 ^ (t * momentum_decay) / 2); the product of those so far is part of
@@ -19,5 +20,8 @@ NAdam._schema = {
   decoupled_weight_decay = { "boolean", default = false },
   maximize = { "boolean", default = false },
 }
+
+NAdam.init = positions.arrange("NAdam",
+  "params [lr] [betas] [eps] [weight_decay] [momentum_decay] [decoupled_weight_decay]", NAdam.init, true)
 
 return NAdam

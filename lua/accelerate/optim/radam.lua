@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Rectified Adam: `optim.RAdam(model:parameters(), { lr = 1e-3 })`. While the mean of squares
 --- covers too few steps for its variance to be known, a step is lr times the mean gradient; after
@@ -18,5 +19,8 @@ RAdam._schema = {
   decoupled_weight_decay = { "boolean", default = false },
   maximize = { "boolean", default = false },
 }
+
+RAdam.init = positions.arrange("RAdam",
+  "params [lr] [betas] [eps] [weight_decay] [decoupled_weight_decay]", RAdam.init, true)
 
 return RAdam

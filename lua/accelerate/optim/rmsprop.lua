@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Divides the gradient by the root of the running mean of its squares (alpha):
 --- `optim.RMSprop(model:parameters(), { lr = 0.01, momentum = 0.9 })`. With centered, the square of
@@ -20,5 +21,8 @@ RMSprop._schema = {
   centered = { "boolean", default = false },
   maximize = { "boolean", default = false },
 }
+
+RMSprop.init = positions.arrange("RMSprop",
+  "params [lr] [alpha] [eps] [weight_decay] [momentum] [centered]", RMSprop.init, true)
 
 return RMSprop

@@ -3,6 +3,7 @@
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Resilient propagation, for full batches: `optim.Rprop(model:parameters(), { lr = 0.01 })`. Each
 --- element has a step size, lr at first. It grows by etas[2] while the gradient keeps its sign and
@@ -36,5 +37,7 @@ function Rprop:_checked(given, schema)
   end
   return o
 end
+
+Rprop.init = positions.arrange("Rprop", "params [lr] [etas] [step_sizes]", Rprop.init, true)
 
 return Rprop

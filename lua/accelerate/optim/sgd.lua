@@ -5,6 +5,7 @@ local core = require "accelerate.core"
 local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
+local positions = require "accelerate.utils.positions"
 
 --- Stochastic gradient descent: `optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })`. With
 --- g the gradient (plus weight_decay * p), the buffer is b = momentum * b + (1 - dampening) * g
@@ -56,5 +57,8 @@ end
 function SGD:_restored(state, entry)
   state.step = entry.momentum_buffer and 1 or 0
 end
+
+SGD.init = positions.arrange("SGD",
+  "params [lr] [momentum] [dampening] [weight_decay] [nesterov]", SGD.init, true)
 
 return SGD

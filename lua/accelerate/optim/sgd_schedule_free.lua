@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local ScheduleFree = require "accelerate.optim.schedule_free"
+local positions = require "accelerate.utils.positions"
 
 --- Gradient descent with momentum that needs no learning rate schedule:
 --- `optim.SGDScheduleFree(model:parameters(), { lr = 1 })`. Call optimizer:train() before training
@@ -16,5 +17,8 @@ SGDScheduleFree._schema = ScheduleFree.schema {
   lr = { "number", default = 1, min = 0 },
   momentum = { "number", default = 0.9, above = 0, below = 1 },
 }
+
+SGDScheduleFree.init = positions.arrange("SGDScheduleFree",
+  "params [lr] [momentum] [weight_decay]", SGDScheduleFree.init, true)
 
 return SGDScheduleFree

@@ -7,6 +7,7 @@ local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local TableOptimizer = require "accelerate.optim.tables"
+local positions = require "accelerate.utils.positions"
 
 --- Adam for sparse gradients: `optim.SparseAdam(embedding:parameters(), { lr = 1e-3 })` with
 --- `nn.Embedding(count, size, { sparse = true })`. Only the rows that the gradient has are looked
@@ -85,5 +86,7 @@ function SparseAdam:zero_grad(set_to_none)
   TableOptimizer.zero_grad(self, set_to_none)
   for _, group in ipairs(self.param_groups) do gradients.drop(group.params) end
 end
+
+SparseAdam.init = positions.arrange("SparseAdam", "params [lr] [betas] [eps]", SparseAdam.init, true)
 
 return SparseAdam

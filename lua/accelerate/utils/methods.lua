@@ -17,6 +17,11 @@ local plain = setmetatable({}, { __mode = "k" })
 ---@return T
 function M.plain(method) return plain[method] or method end
 
+--- Notes that `outer` stands for `method`, for tools that read its source.
+---@param outer function
+---@param method function
+function M.stands_for(outer, method) plain[outer] = plain[method] or method end
+
 --- Returns whether `value` is a function whose first parameter is called self.
 ---@param value any
 ---@return boolean

@@ -1,7 +1,9 @@
 --- nn.functional: the modules' computations as functions. Many of them are ops.
 
 local core = require "accelerate.core"
+local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 
 ---@class accelerate.nn.functional
 local F = {
@@ -64,6 +66,50 @@ function F.gumbel_softmax(logits, ...)
     options.fail("gumbel_softmax: logits must be a tensor, got %s", options.show(logits))
   end
   return logits:gumbel_softmax(...)
+end
+
+-- The order of arguments of functions that read a table of options; see accelerate.utils.positions.
+-- What is not in brackets is a tensor.
+local ORDERS = {
+  normalize = "x [p] [dim] [eps]",
+  cosine_similarity = "x1 x2 [dim] [eps]",
+  pairwise_distance = "x1 x2 [p] [eps] [keepdim]",
+  cdist = "x1 x2 [p]",
+  interpolate = "x [size] [scale_factor] [mode] [align_corners] [recompute_scale_factor] [antialias]",
+  upsample = "x [size] [scale_factor] [mode] [align_corners]",
+  hinge_embedding_loss = "input target [margin]",
+  soft_margin_loss = "input target",
+  margin_ranking_loss = "input1 input2 target [margin]",
+  cosine_embedding_loss = "input1 input2 target [margin]",
+  triplet_margin_loss = "anchor positive negative [margin] [p] [eps] [swap]",
+  triplet_margin_with_distance_loss = "anchor positive negative",
+  multi_margin_loss = "input target [p] [margin] [weight]",
+  multilabel_margin_loss = "input target",
+  multilabel_soft_margin_loss = "input target [weight]",
+  poisson_nll_loss = "input target [log_input] [full]",
+}
+
+-- fn, which gets tensors for these names and then its options.
+local function of_tensors(title, names, fn)
+  local function checked(...)
+    for i, name in ipairs(names) do
+      local value = (select(i, ...))
+      if not core.is_tensor(value) then
+        options.fail("%s: %s must be a tensor, got %s", title, name, options.show(value))
+      end
+    end
+    return fn(...)
+  end
+  methods.stands_for(checked, fn)
+  return checked
+end
+
+for name, order in next, ORDERS do
+  local names = {}
+  for word in order:gmatch "%S+" do
+    if word:sub(1, 1) ~= "[" then names[#names + 1] = word end
+  end
+  F[name] = positions.arrange(name, order, of_tensors(name, names, F[name]))
 end
 
 return require("accelerate.utils.properties").strict("accelerate.nn.functional", F)

@@ -7,4 +7,21 @@ for _, part in ipairs { "lambda", "step", "linear", "cosine", "cycle", "sequence
   for name, value in next, require("accelerate.optim.lr_scheduler." .. part) do lr_scheduler[name] = value end
 end
 
+require("accelerate.utils.positions").constructors(lr_scheduler, {
+  LambdaLR = "optimizer lr_lambda [last_epoch]",
+  MultiplicativeLR = "optimizer lr_lambda [last_epoch]",
+  StepLR = "optimizer +step_size [gamma] [last_epoch]",
+  MultiStepLR = "optimizer +milestones [gamma] [last_epoch]",
+  ConstantLR = "optimizer [factor] [total_iters] [last_epoch]",
+  LinearLR = "optimizer [start_factor] [end_factor] [total_iters] [last_epoch]",
+  ExponentialLR = "optimizer +gamma [last_epoch]",
+  PolynomialLR = "optimizer [total_iters] [power] [last_epoch]",
+  CosineAnnealingLR = "optimizer +T_max [eta_min] [last_epoch]",
+  CosineAnnealingWarmRestarts = "optimizer +T_0 [T_mult] [eta_min] [last_epoch]",
+  OneCycleLR = "optimizer +max_lr [total_steps] [epochs] [steps_per_epoch] [pct_start] [anneal_strategy]",
+  CyclicLR = "optimizer +base_lr +max_lr [step_size_up] [step_size_down] [mode] [gamma]",
+  SequentialLR = "optimizer +schedulers +milestones [last_epoch]",
+  ReduceLROnPlateau = "optimizer [mode] [factor] [patience] [threshold] [threshold_mode] [cooldown] [min_lr]",
+})
+
 return require("accelerate.utils.properties").strict("accelerate.optim.lr_scheduler", lr_scheduler)

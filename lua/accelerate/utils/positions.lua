@@ -1,0 +1,131 @@
+--- One rule for the arguments of constructors and functions, whatever reads them behind it:
+---
+---   Arguments go by position, in PyTorch's order; the last argument may be a table that gives any
+---   of the others by name.
+---
+--- An order is a text: "in_features out_features [bias]". `init` gets the words at its beginning by
+--- position and those in brackets in a table of options; `+word` is required, too, but read from
+--- the table. An order that ends with "..." passes on what follows as it came.
+---
+---   Linear.init = positions.arrange("Linear", "in_features out_features [bias]", Linear.init,
+---     true)
+local methods = require "accelerate.utils.methods"
+local options = require "accelerate.utils.options"
+
+local M = {}
+
+-- class or function -> its order, for the reference
+local orders = setmetatable({}, { __mode = "k" })
+
+--- Returns the arguments of a function that was arranged, or nil: "in_features, out_features,
+--- [bias], [opts]".
+---@param fn any
+---@return string?
+function M.shown(fn)
+  local order = orders[fn]
+  if not order then return nil end
+  if not order:find("...", 1, true) then order = order .. " [opts]" end
+  return (order:gsub("%+", ""):gsub("%s+", ", "))
+end
+
+local function parse(order)
+  local required, named, open = {}, {}, false
+  for word in order:gmatch("%S+") do
+    if word == "..." then open = true
+    elseif word:find("^[%[%+]") then named[#named + 1] = word:match("[%w_]+")
+    else required[#required + 1] = word end
+  end
+  return required, named, open
+end
+
+local function is_named(value)
+  return type(value) == "table" and getmetatable(value) == nil and value[1] == nil
+end
+
+-- Whether a table at the place of a required argument gives it, or one behind it, by name.
+local function names_one(list, required, from)
+  for i = from, #required do
+    if list[required[i]] ~= nil then return true end
+  end
+  return false
+end
+
+-- The arguments as fn has them: `first` of them stand before the order (self).
+local function arranged(title, required, named, open, first, ...)
+  local given, n = { ... }, select("#", ...)
+  while n > first and given[n] == nil do n = n - 1 end
+  local opts
+  if n > first and is_named(given[n])
+    and (n > first + #required or names_one(given[n], required, n - first)) then
+    opts = {}
+    for key, value in next, given[n] do opts[key] = value end
+    given[n] = nil
+    n = n - 1
+  end
+  for i, name in ipairs(required) do
+    if opts and opts[name] ~= nil then
+      if first + i <= n then
+        options.fail("%s: %s is given twice, by position and by name", title, name)
+      end
+      given[first + i], opts[name] = opts[name], nil
+    end
+  end
+  local behind = first + #required
+  if open then
+    n = math.max(n, behind)
+    return n + 1, given, opts
+  end
+  for i = behind + 1, n do
+    local name, value = named[i - behind], given[i]
+    if not name then
+      options.fail("%s: an argument too many: %s; there are %s", title, options.show(value),
+        table.concat(required, ", ") .. (#required > 0 and #named > 0 and ", " or "")
+          .. table.concat(named, ", "))
+    end
+    if value ~= nil then
+      opts = opts or {}
+      if opts[name] ~= nil then
+        options.fail("%s: %s is given twice, by position and by name", title, name)
+      end
+      opts[name] = value
+    end
+    given[i] = nil
+  end
+  return behind + 1, given, opts
+end
+
+--- Returns fn, called by the rule.
+---@param title string what messages begin with
+---@param order string
+---@param fn function gets the required arguments, then a table of options (or nil)
+---@param method? boolean fn's first argument is self
+---@return function
+function M.arrange(title, order, fn, method)
+  local required, named, open = parse(order)
+  local first = method and 1 or 0
+  local usual = first + #required
+  local function call(...)
+    local n = select("#", ...)
+    local at_end = n > 0 and (select(n, ...)) or nil
+    if n == usual and not is_named(at_end) then return fn(...) end
+    if n == usual + 1 and is_named(at_end) and not names_one(at_end, required, 1) then return fn(...) end
+    local last, given, opts = arranged(title, required, named, open, first, ...)
+    given[last] = opts
+    return fn(unpack(given, 1, last))
+  end
+  orders[call] = order
+  methods.stands_for(call, fn)
+  return call
+end
+
+--- Arranges the constructors of classes: a map of names to orders.
+---@param classes table<string, table>
+---@param list table<string, string>
+function M.constructors(classes, list)
+  for name, order in next, list do
+    local Class = classes[name]
+    rawset(Class, "init", M.arrange(name, order, Class.init, true))
+  end
+end
+
+return M
