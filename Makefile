@@ -381,7 +381,10 @@ test-gpu: $(ON_GPU)  ## run spec/gpu on a GPU
 bench-gpu: $(ON_GPU)  ## measure against PyTorch on a GPU; six minutes (ROUNDS=3, ONLY=gpt, PYTHON=...)
 	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' spec/support/on_gpu bench-gpu
 
-gpu-report: $(ON_GPU)  ## test-gpu, then bench-gpu, within ten minutes; logs and tables in $OUT or ./gpu-report
+bench-collectives: $(ON_GPU)  ## check and time collectives between the GPUs here (RANKS=2, ARGS="--max 1G")
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' RANKS='$(RANKS)' spec/support/on_gpu bench-collectives $(ARGS)
+
+gpu-report: $(ON_GPU)  ## test-gpu, bench-collectives, bench-gpu in ten minutes; logs and tables in $OUT or ./gpu-report
 	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' OUT='$(REPORT)' spec/support/on_gpu report
 
 EMULATED := $(OUT)/libax_cuda_emulated.so $(OUT)/libax_cuda_traffic.so
@@ -487,5 +490,5 @@ help:  ## this list
 always:
 
 .PHONY: all modules mpi fakes fuzz plan-cudnn image cuda check-cuda release features demo test test-faults test-gpu \
-        test-emulated check-torch traffic bench bench-calls bench-gpu gpu-report \
-        bundle deps build-deps install docs fmt lint clean help always
+        test-emulated check-torch traffic bench bench-calls bench-gpu bench-collectives \
+        gpu-report bundle deps build-deps install docs fmt lint clean help always

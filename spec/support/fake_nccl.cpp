@@ -11,8 +11,8 @@
  * $ACCEL_FAKE_NCCL = "KIND:RANK:K,..." lets operation K (from 0) of a rank go wrong: "hang", it
  * never goes on; "stuck", its call does not return before the communicator is aborted; "deaf", nor
  * then; "slow", its call takes half a second; "error", the communicator fails; "die", the process
- * is killed.  "numb": the rank's abort of the communicator ends what is under way and does not
- * return, K is 0.
+ * is killed; "corrupt", a bit of its result's last element is wrong.  "numb": the rank's abort of
+ * the communicator ends what is under way and does not return, K is 0.
  *
  * The id names a memfd of the process that made it.  Each rank has two slots in it, used in turn;
  * operation k (from 0, of a communicator) may fill its slot when all ranks are done with operation

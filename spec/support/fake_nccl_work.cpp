@@ -154,6 +154,8 @@ struct collective {
       break;
     default: reduce(o.what.type, o.what.op, c->size, o.out, in, o.what.count);
     }
+    if (goes_wrong("corrupt", c, k) && bytes)
+      ((char *)o.out)[(o.what.kind == ALL_GATHER ? bytes * n : bytes) - 1] ^= 1;
     me.done = k + 1;
     return true;
   }
