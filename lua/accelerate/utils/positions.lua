@@ -101,10 +101,13 @@ end
 ---@param method? boolean fn's first argument is self
 ---@return function
 function M.arrange(title, order, fn, method)
-  local required, named, open = parse(order)
   local first = method and 1 or 0
-  local usual = first + #required
+  local required, named, open, usual
   local function call(...)
+    if not required then -- at the first call: a script uses few of the classes
+      required, named, open = parse(order)
+      usual = first + #required
+    end
     local n = select("#", ...)
     local at_end = n > 0 and (select(n, ...)) or nil
     if n == usual and not is_named(at_end) then return fn(...) end
