@@ -56,7 +56,8 @@ function common.fashion_mnist(data, flags)
   return x:reshape(dataset:len(), 784), y
 end
 
-local SWITCHES = { capture = true, tf32 = true, serve = true, fused = true, traffic = true }
+local SWITCHES = { capture = true, tf32 = true, ["conv-tf32"] = true, nondeterministic = true, serve = true,
+  fused = true, traffic = true }
 local VALUES = { device = true, dtype = true, batch = true, steps = true, warmup = true, mb = true,
   side = true, width = true, launches = true }
 local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
@@ -66,7 +67,10 @@ local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
 ---   --dtype fp32|bf16|fp16
 ---   --batch N --steps N --warmup N
 ---   --capture            steps are recorded once and replayed (accelerate.utils.capture)
----   --tf32               float32 products on the GPU's matrix units, rounded to ten bits
+---   --tf32               float32 products and convolutions on the GPU's matrix units, rounded to
+---                        ten bits
+---   --conv-tf32          likewise for convolutions alone, which is PyTorch's default
+---   --nondeterministic   tensor.use_deterministic_algorithms(false), which is PyTorch's default
 ---   --serve              measures once for each line that is read, until one says `stop`
 ---   --traffic            prints the bytes that the kernels of one step move, on a device that
 ---                        counts them (make traffic), and measures no time
@@ -116,7 +120,10 @@ function common.accelerator(flags)
     local count, reason = core.device_count("cuda")
     if count == 0 then error(reason, 0) end
   end
-  if flags.tf32 then require("accelerate.tensor").set_float32_matmul_precision("high") end
+  local tensor = require "accelerate.tensor"
+  if flags.tf32 then tensor.set_float32_matmul_precision("high") end
+  if flags["conv-tf32"] then tensor.backends.cudnn.allow_tf32 = true end
+  if flags.nondeterministic then tensor.use_deterministic_algorithms(false) end
   return accelerate.Accelerator { cpu = flags.device == "cpu", mixed_precision = flags.mixed_precision }
 end
 
@@ -179,6 +186,9 @@ function common.train(accelerator, flags, about, next_batch, train_step)
   end
   about.before, about.ranks, about.device, about.dtype = nil, accelerator.num_processes, device, flags.dtype
   about.captured = flags.capture and 1 or nil
+  local tensor = require "accelerate.tensor"
+  about.deterministic = tensor.are_deterministic_algorithms_enabled() and 1 or 0
+  about.conv_tf32 = tensor.backends.cudnn.allow_tf32 and 1 or 0
 
   local function measure()
     local times = {}

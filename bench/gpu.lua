@@ -34,11 +34,12 @@ local began = common.now()
 local PEAK = 989e12 -- an H100's or H200's dense bf16 products, without sparsity, by NVIDIA's data sheet
 
 -- name, our script and its arguments, PyTorch's arguments, what a unit is.  capture: also with
--- captured steps.  compile: by default also compiled.  smoke: other arguments, ours and theirs.
+-- captured steps.  free: also without deterministic algorithms, which are our default.  compile: by
+-- default also compiled.  smoke: other arguments, ours and theirs.
 local ROWS = {
   { "GPT-2 124M, T 1024, batch 8, bf16", "gpt", "124m 20 5 --batch 8 --dtype bf16",
     "gpt --preset 124m --batch 8 --dtype bf16 --steps 20", "tokens",
-    compile = true, mfu = true,
+    compile = true, mfu = true, free = true,
     smoke = { "smoke 2 1 --dtype bf16", "gpt --preset smoke --steps 2 --dtype bf16" } },
   { "BERT base, seq 128, batch 8, bf16", "bert", "base 40 5 --dtype bf16",
     "bert --preset base --batch 8 --dtype bf16 --steps 40", "samples",
@@ -51,7 +52,7 @@ local ROWS = {
     capture = true, smoke = { "smoke 2 1", "gpt --preset smoke --steps 2" } },
   { "ResNet-50, 224 x 224, batch 64, bf16", "resnet50", "--batch 64 --dtype bf16 --steps 30 --warmup 5",
     "resnet50 --batch 64 --dtype bf16 --steps 30",
-    "samples", compile = true,
+    "samples", compile = true, free = true,
     smoke = { "--batch 2 --side 32 --steps 1 --warmup 1", "resnet50 --batch 2 --side 64 --steps 1" } },
   { "GPT-2 124M, T 1024, batch 8, tf32", "gpt", "124m 15 4 --batch 8 --tf32",
     "gpt --preset 124m --batch 8 --tf32 --steps 15", "tokens",
@@ -65,6 +66,8 @@ local ROWS = {
   { "CNN, batch 64, bf16", "cnn", "64 100 20 --dtype bf16", "cnn --batch 64 --dtype bf16 --steps 100",
     "samples", capture = true },
   { "CNN, batch 64, fp32", "cnn", "64 100 20", "cnn --batch 64 --steps 100", "samples" },
+  { "CNN, batch 64, fp32, convolutions in TF32", "cnn", "64 100 20 --conv-tf32",
+    "cnn --batch 64 --steps 100 --conv-tf32", "samples" },
   { "ResNet-50, 224 x 224, batch 64, fp16", "resnet50", "--batch 64 --dtype fp16 --steps 20 --warmup 5",
     "resnet50 --batch 64 --dtype fp16 --steps 20", "samples" },
   { "GPT 4 x 128, T 128, batch 8, fp32", "gpt", "tiny 150 20",
@@ -73,6 +76,10 @@ local ROWS = {
     "gpt --preset small --batch 64 --steps 30", "tokens" },
   { "ResNet-50, 224 x 224, batch 64, fp32", "resnet50", "--batch 64 --steps 20 --warmup 5",
     "resnet50 --batch 64 --steps 20", "samples" },
+  { "ResNet-50, 224 x 224, batch 64, fp32, convolutions in TF32", "resnet50",
+    "--batch 64 --steps 20 --warmup 5 --conv-tf32", "resnet50 --batch 64 --steps 20 --conv-tf32", "samples",
+    smoke = { "--batch 2 --side 32 --width 8 --steps 1 --warmup 1 --conv-tf32",
+      "resnet50 --batch 2 --side 64 --steps 1 --conv-tf32" } },
 }
 -- After so many of them come the single kernels.
 local KERNELS_AFTER = 4
@@ -188,6 +195,7 @@ local function measure(row)
   end
   mine_of("accel", mine)
   if row.capture then mine_of("captured", mine .. " --capture") end
+  if row.free then mine_of("free", mine .. " --nondeterministic") end
   if torch == nil then start_torch() end
   if torch then
     local modes = "eager,accelerate"
@@ -286,6 +294,9 @@ end
 
 local function middle(values) return values and #values > 0 and common.median(values) or nil end
 
+-- Our sides of a row, and what their lines have behind the row's name.
+local OURS = { { "accel", "" }, { "captured", ", captured" }, { "free", ", not deterministic" } }
+
 local function say_steps()
   if smoke then say("These are the figures of a smoke run at tiny sizes: they mean nothing.\n") end
   row_of { "training steps", "accel", "a step, waited for", "over eager", "over compile", "over Accelerate",
@@ -293,7 +304,8 @@ local function say_steps()
     "memory, of eager's", "MFU", "loss, eager's" }
   say("|---|---|---|---|---|---|---|---|---|---|---|---|")
   for _, row in ipairs(ROWS) do
-    for _, name in ipairs { "accel", "captured" } do
+    for _, each in ipairs(OURS) do
+      local name, behind = unpack(each)
       local side = row.sides and row.sides[name]
       if side then
         local rate, peer = middle(side.rate), {}
@@ -303,7 +315,7 @@ local function say_steps()
         local function over(mode) return peer[mode] and ("%.2f"):format(rate / peer[mode]) or "" end
         local memory = row.sides.eager and middle(row.sides.eager.memory)
         local mine = middle(side.memory)
-        row_of { row[1] .. (name == "captured" and ", captured" or ""), show(rate, row.unit .. "/s"),
+        row_of { row[1] .. behind, show(rate, row.unit .. "/s"),
           show(middle(side.step), "ms"), over "eager", over "compile",
           over "accelerate", show(peer.eager), show(peer.compile), show(peer.accelerate),
           mine and memory and memory > 0 and ("%.2f (%.0f MB)"):format(mine / memory, mine) or mine
@@ -311,6 +323,17 @@ local function say_steps()
           row.mfu and side.flops and ("%.1f %%"):format(side.flops / side.units * rate / PEAK * 100) or "",
           show(row.loss[name]) .. (row.loss.eager and ", " .. show(row.loss.eager) or "") }
       end
+    end
+  end
+end
+
+-- Throughput with deterministic algorithms beside that without.
+local function say_determinism()
+  for _, row in ipairs(ROWS) do
+    local free = row.sides and row.sides.free
+    if free and row.sides.accel then
+      say("\nThe price of determinism, %s: %.1f %% of the throughput.", row[1],
+        100 * (1 - middle(row.sides.accel.rate) / middle(free.rate)))
     end
   end
 end
@@ -368,7 +391,8 @@ local function say_facts()
   say("%s", io.popen("nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader " ..
     "2>/dev/null"):read("*l") or "No nvidia-smi here.")
   say("Medians of up to %d rounds in which the sides took turns; all sides with fused optimizers, " ..
-    "PyTorch's images channels-last. MFU: 6 FLOP for each "
+    "PyTorch's images channels-last. Rows in fp32 are without TF32 on all sides but where they name it; " ..
+    "PyTorch's sides are not deterministic. MFU: 6 FLOP for each "
     .. "parameter and token and 12 x layers x width x T for attention, against %.0f TFLOP/s.", rounds,
       PEAK / 1e12)
   if #unmeasured > 0 then
@@ -387,6 +411,7 @@ end
 local function report()
   page = {}
   say_steps()
+  say_determinism()
   if next(kernels[1]) then say_kernels() end
   say_facts()
   write("bench-gpu.md", table.concat(page, "\n"))

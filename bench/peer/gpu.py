@@ -33,7 +33,8 @@ def parser():
     p.add_argument("--side", type=int, default=224)
     p.add_argument("--steps", type=int, default=30)
     p.add_argument("--warmup", type=int, default=5)
-    p.add_argument("--tf32", action="store_true")
+    p.add_argument("--tf32", action="store_true", help="in products and convolutions of float32")
+    p.add_argument("--conv-tf32", action="store_true", help="in convolutions alone, PyTorch's default")
     p.add_argument("--serve", action="store_true")
     return p
 
@@ -189,7 +190,7 @@ class Mode:
         return dict(mode=self.name, step_ms=statistics.median(times) * 1e3, least_ms=min(times) * 1e3,
             loop_step_ms=loop * 1e3,
                     per_second=self.units / loop, peak_device_mb=peak / 1e6, loss=float(loss), params=self.params,
-                    warmup_s=self.warmup_s)
+                    warmup_s=self.warmup_s, conv_tf32=int(torch.backends.cudnn.allow_tf32))
 
 
 def versions():
@@ -213,7 +214,7 @@ def prepare(args):
     """The modes of a line; what went wrong instead of those that cannot be had."""
     import torch
     torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = args.tf32
+    torch.backends.cudnn.allow_tf32 = args.tf32 or args.conv_tf32
     device = torch.device(args.device)
     modes, errors = {}, {}
     work = job(args, device)

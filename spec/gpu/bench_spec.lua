@@ -29,6 +29,13 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
     local line = bench("gpt", "smoke", "2", "1", "--device", "cuda", "--dtype", "bf16")
     trained(line)
     assert.are.equal((6 * line.params + 12 * 32 * 16) * 32, line.flops)
+    assert.are.same({ 1, 0 }, { line.deterministic, line.conv_tf32 })
+  end)
+
+  it("train with the switches that flags name", function()
+    local line = bench("gpt", "smoke", "1", "1", "--device", "cuda", "--nondeterministic", "--conv-tf32")
+    assert.are.same({ 0, 1 }, { line.deterministic, line.conv_tf32 })
+    assert.are.equal(1, bench("gpt", "smoke", "1", "1", "--device", "cuda", "--tf32").conv_tf32)
   end)
 
   it("train with captured steps", function()
@@ -55,22 +62,41 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
     if device.kind == "cuda" then assert(line.bare_launch_ns > 0) end
   end)
 
-  it("make tables of a row, without PyTorch, and name rows that do not exist", function()
+  it("make tables of a row with and without determinism, without PyTorch; name rows that do not exist",
+    function()
     host.in_folder(function(folder)
       local env = { BENCH_SMOKE = "cuda", BENCH_OUT = folder, ROUNDS = "2", PYTHON = "/nowhere/python",
         ONLY = "^GPT%-2 124M, T 1024, batch 8, bf16" }
       local status, out, err = host.run({ "bench/gpu.lua" }, { env = env, seconds = 120 })
       assert.are.equal(0, status, out .. err)
       assert.is_truthy(out:find("| GPT%-2 124M, T 1024, batch 8, bf16 | %d"), out)
+      assert.is_truthy(out:find("| GPT%-2 124M, T 1024, batch 8, bf16, not deterministic | %d"), out)
+      assert.is_truthy(out:find("The price of determinism, GPT%-2 [^\n]*: %-?[%d.]+ %% of the throughput"),
+        out)
       assert.is_truthy(out:find("has no PyTorch", 1, true), out)
       local f = assert(io.open(folder .. "/bench-gpu.jsonl"))
-      local _, lines = f:read("*a"):gsub("\n", "\n")
+      local measured = f:read("*a")
       f:close()
-      assert.are.equal(2, lines)
+      local _, lines = measured:gsub("\n", "\n")
+      assert.are.equal(4, lines)
+      assert.is_truthy(measured:find('"side": "accel", [^\n]*"deterministic": 1'), measured)
+      assert.is_truthy(measured:find('"side": "free", [^\n]*"deterministic": 0'), measured)
       env.ONLY = "no such row"
       status, _, err = host.run({ "bench/gpu.lua" }, { env = env })
       assert.are.equal(1, status)
       assert.is_truthy(err:find("matches no row", 1, true), err)
+    end)
+  end)
+
+  it("measure float32 convolutions in TF32", function()
+    if device.kind == "emulated" then return pending("takes too long on the emulated device") end
+    host.in_folder(function(folder)
+      local status, out, err = host.run({ "bench/gpu.lua" }, { seconds = 120, env = { BENCH_SMOKE = "cuda",
+        BENCH_OUT = folder, ROUNDS = "1", PYTHON = "/nowhere/python", ONLY = "^ResNet.*fp32, conv" } })
+      assert.are.equal(0, status, out .. err)
+      assert.is_truthy(out:find("| ResNet%-50, [^|]*, fp32, convolutions in TF32 | %d"), out)
+      assert.is_truthy(require("spec.support.disk").read(folder .. "/bench-gpu.jsonl")
+        :find('"conv_tf32": 1', 1, true))
     end)
   end)
 
