@@ -94,24 +94,32 @@ end
 
 M.jacfwd = M.jacrev
 
---- The Hessian of fn, which gives one number, at one input: a tensor of the input's dims twice.
----@param fn fun(x: accelerate.Tensor): accelerate.Tensor
----@param input accelerate.Tensor
+--- The Hessian of fn, which gives one number, at one input: a tensor of the input's dims twice. At
+--- a list of inputs: a list for each, of the derivatives of its gradient by each. Without an input:
+--- a function of the input, which can be differentiated.
+---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+---@param input? accelerate.Tensor|accelerate.Tensor[]
 ---@param opts? { create_graph: boolean }
----@return accelerate.Tensor
+---@return accelerate.Tensor|accelerate.Tensor[][]|function
 function M.hessian(fn, input, opts)
+  if input == nil and opts == nil then
+    options.value("hessian", "fn", fn, { "function|table" })
+    return function(x) return M.hessian(fn, x, { create_graph = true }) end
+  end
   local o = options.check("hessian", opts, GRAPH)
   return core.enable_grad(function()
     local leaves, one = leaves_of("hessian", input)
-    if not one then fail("hessian: input: expected one tensor, got a list of %d", #leaves) end
-    local out = result_of("hessian", fn, leaves[1])
+    local out = result_of("hessian", fn, unpack(leaves))
     if out:numel() ~= 1 then
       fail("hessian: expected the function to return one number, got %s", options.show(out))
     end
-    local grad = out.requires_grad
-      and core.grad(out:sum(), leaves[1], { create_graph = true, allow_unused = true })
-      or core.zeros_like(leaves[1])
-    return jacobians(grad, leaves, o.create_graph)[1]
+    local grads = out.requires_grad
+      and { core.grad(out:sum(), leaves, { create_graph = true, allow_unused = true }) } or {}
+    local rows = {}
+    for k, leaf in ipairs(leaves) do
+      rows[k] = jacobians(grads[k] or core.zeros_like(leaf), leaves, o.create_graph)
+    end
+    return one and rows[1][1] or rows
   end)
 end
 
@@ -161,34 +169,47 @@ function M.jvp(fn, inputs, tangents)
   end)
 end
 
+local AUX = { argnum = { "integer", default = 1, min = 1 }, has_aux = { "boolean", default = false } }
+
 --- A function that gives the gradient of fn, which gives one number, in its first argument (or that
---- of a number from 1).
+--- of a number from 1). With has_aux fn's other results follow it.
 ---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
----@param argnum? integer
+---@param argnum? integer|{ argnum: integer, has_aux: boolean }
 ---@return fun(...: accelerate.Tensor): accelerate.Tensor
 function M.grad(fn, argnum)
-  argnum = options.value("grad", "argnum", argnum == nil and 1 or argnum, { "integer", min = 1 })
-  local both = M.grad_and_value(fn, argnum)
+  local o = options.check("grad", options.gather("grad", { "argnum" }, argnum), AUX)
+  local both = M.grad_and_value(fn, o)
+  if o.has_aux then
+    return function(...)
+      local function without_value(g, _, ...) return g, ... end
+      return without_value(both(...))
+    end
+  end
   return function(...) return (both(...)) end
 end
 
 --- Likewise, with fn's result as a second value.
 ---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
----@param argnum? integer
+---@param argnum? integer|{ argnum: integer, has_aux: boolean }
 ---@return fun(...: accelerate.Tensor): accelerate.Tensor, accelerate.Tensor
 function M.grad_and_value(fn, argnum)
-  argnum = argnum or 1
+  local o = options.check("grad_and_value", options.gather("grad_and_value", { "argnum" }, argnum), AUX)
+  argnum = o.argnum
   return function(...)
     local given, n = { ... }, select("#", ...)
     return core.enable_grad(function()
       local leaf = leaves_of("grad", { given[argnum] })[1]
       given[argnum] = leaf
-      local out = result_of("grad", fn, unpack(given, 1, n))
-      if out:numel() ~= 1 then
+      options.value("grad", "fn", fn, { "function|table" })
+      local results = { fn(unpack(given, 1, n)) }
+      local out = results[1]
+      if not core.is_tensor(out) or out:numel() ~= 1 then
         fail("grad: expected the function to return one number, got %s", options.show(out))
       end
-      return core.grad(out:sum(), leaf, { create_graph = true, allow_unused = true })
-        or core.zeros_like(leaf), out
+      local grad = core.grad(out:sum(), leaf, { create_graph = true, allow_unused = true })
+        or core.zeros_like(leaf)
+      if o.has_aux then return grad, unpack(results) end
+      return grad, out
     end)
   end
 end

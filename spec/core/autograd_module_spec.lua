@@ -77,6 +77,20 @@ describe("autograd", function()
 end)
 
 describe("func", function()
+  it("hessian is a function without an input, and takes several; grad returns other results", function()
+    local x, y = double { 1, 2, 3 }, double { 4, 5, 6 }
+    near({ { 6, 0, 0 }, { 0, 12, 0 }, { 0, 0, 18 } }, func.hessian(function(v) return (v ^ 3):sum() end)(x))
+    local rows = func.hessian(function(a, b) return (a * a * b):sum() end, { x, y })
+    near({ { 8, 0, 0 }, { 0, 10, 0 }, { 0, 0, 12 } }, rows[1][1])
+    near({ { 2, 0, 0 }, { 0, 4, 0 }, { 0, 0, 6 } }, rows[1][2])
+    near({ { 2, 0, 0 }, { 0, 4, 0 }, { 0, 0, 6 } }, rows[2][1])
+    near({ { 0, 0, 0 }, { 0, 0, 0 }, { 0, 0, 0 } }, rows[2][2])
+    local slope, other = func.grad(function(v) return (v * v):sum(), v * 7 end, { has_aux = true })(x)
+    near({ 2, 4, 6 }, slope)
+    near({ 7, 14, 21 }, other)
+    raises("grad: unknown option 'aux'", func.grad, print, { aux = true })
+  end)
+
   it("jacobian and hessian have the dims of result and input", function()
     local x = double { 1, 2, 3 }
     near({ { 2, 0, 0 }, { 0, 4, 0 }, { 0, 0, 6 } }, func.jacobian(function(v) return v * v end, x))

@@ -31,6 +31,28 @@ describe("forms of ops", function()
     assert.same({ 1.5, 1.5, 1.5 }, (x:std_mean({ dim = 1, unbiased = false })):tolist())
   end)
 
+  it("of several tensors take them one by one, or as a list", function()
+    local a, b = core.ones(1, 2), core.ones(2, 1)
+    assert.same({ { 1, 1, 0 }, { 0, 0, 1 }, { 0, 0, 1 } }, tensor.block_diag(a, b):tolist())
+    assert.same(tensor.block_diag({ a, b }):tolist(), tensor.block_diag(a, b):tolist())
+    assert.same({ { 1, 3 }, { 1, 4 }, { 2, 3 }, { 2, 4 } },
+      tensor.cartesian_prod(tensor { 1, 2 }, tensor { 3, 4 }):tolist())
+    assert.same({ 2, 2 }, tensor.chain_matmul(b, a).shape)
+    assert.same({ 2, 2 }, (tensor.broadcast_tensors(a, b)).shape)
+    raises("block_diag: argument 1 (tensors, entry 2): expected a tensor, got number 3", tensor.block_diag,
+      a, 3)
+  end)
+
+  it("written into their tensor are recorded", function()
+    local x = tensor { 1, 2, 3 }
+    assert.same({ 0, 1, 1 }, x:clone():gt_(1.5):tolist())
+    assert.same({ true, false }, x:gt(0):narrow(1, 1, 2):logical_and_(x:lt(2):narrow(1, 1, 2)):tolist())
+    x:requires_grad_();
+    (x * 1):cumsum_(1):sum():backward()
+    assert.same({ 3, 2, 1 }, x.grad:tolist())
+    raises("cumsum_: argument 1 (x): expected a tensor, got nil", x.cumsum_)
+  end)
+
   it("do not guess which flag of var and std a boolean is", function()
     local x = core.randn(3, 4)
     for _, name in ipairs { "var", "std", "var_mean", "std_mean" } do

@@ -101,9 +101,26 @@ define("nonzero_static", "x:T size:int fill_value:int=-1",
 
 define.plain("mH", "x.mH", "matrices transposed, complex numbers conjugated", "field",
   function(x) return x:transpose(-2, -1):conj() end)
+define("adjoint", "x:T", "matrices transposed, complex numbers conjugated: `x.mH`",
+  function(x) return x.mH end)
 define.plain("H", "x.H", "a matrix transposed, complex numbers conjugated", "field", function(x)
   if x.ndim ~= 2 and x.ndim ~= 0 then
     options.fail("H: expected a matrix, got %s", lists.shape_text(x))
   end
   return x.ndim == 0 and x:conj() or x:t():conj()
 end)
+
+-- ---- in place, through a copy
+
+for _, name in ipairs { "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
+  "logical_not", "cumsum", "cumprod", "addmm", "addmv", "addbmm", "addr", "baddbmm", "copysign", "deg2rad",
+  "rad2deg", "heaviside", "gcd", "lcm", "ldexp", "logit", "nextafter", "sgn", "sinc", "renorm" } do
+  define.plain(name .. "_", ("x:%s_(...)"):format(name), ("`%s` written into x"):format(name), "method",
+    function(x, ...)
+      if not core.is_tensor(x) then
+        options.fail("%s_: argument 1 (x): expected a tensor, got %s", name, options.show(x))
+      end
+      local before = core.is_grad_enabled() and x:clone() or x -- the gradient needs x as it was
+      return x:copy_(before[name](before, ...))
+    end)
+end

@@ -42,6 +42,9 @@ define.plain("as_tensor", "tensor.as_tensor(value, { dtype, device })",
     return value:to { dtype = o.dtype, device = o.device }
   end)
 
+define.plain("asarray", "tensor.asarray(value, { dtype, device })", "another name of `as_tensor`", "function",
+  define.functions.as_tensor)
+
 define("type_as", "x:T other:T", "x with the element type of other", function(x, other)
   return x:to(other.dtype)
 end, "method")

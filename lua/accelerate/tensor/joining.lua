@@ -32,7 +32,14 @@ define("column_stack", "tensors:T*", "joined along dim 2; vectors are columns", 
   return core.cat(lists.map(list, function(x) return x.ndim <= 1 and x:reshape(-1, 1) or x end), 2)
 end, "function")
 
-define("block_diag", "tensors:T*", "matrices along the diagonal of a matrix of zeros", function(list)
+-- PyTorch takes the tensors of these one by one; a list will do, too.
+local function listed(first, ...)
+  if core.is_tensor(first) then return { first, ... } end
+  return first, ...
+end
+
+define.prepared("block_diag", "tensors:T*", "matrices along the diagonal of a matrix of zeros", listed,
+  function(list)
   local rows, columns, before = {}, 0, 0
   for i, x in ipairs(list) do
     if x.ndim > 2 then
@@ -48,7 +55,8 @@ define("block_diag", "tensors:T*", "matrices along the diagonal of a matrix of z
   return core.cat(rows, 1)
 end, "function")
 
-define("cartesian_prod", "tensors:T*", "all choices of one element of each vector, as rows", function(list)
+define.prepared("cartesian_prod", "tensors:T*", "all choices of one element of each vector, as rows", listed,
+  function(list)
   if #list == 1 then return list[1] end
   return core.stack(lists.map({ core.meshgrid(list) }, function(x) return x:reshape(-1) end), 2)
 end, "function")
@@ -115,7 +123,8 @@ define.plain("broadcast_shapes", "tensor.broadcast_shapes(shape...)",
   end
   return common_shape("broadcast_shapes", shapes)
   end)
-define("broadcast_tensors", "tensors:T*", "each expanded to their common shape, as several values",
+define.prepared("broadcast_tensors", "tensors:T*", "each expanded to their common shape, as several values",
+  listed,
   function(list)
     local shape = common_shape("broadcast_tensors", lists.map(list, function(x) return x.shape end))
     return unpack(lists.map(list, function(x) return x:expand(shape) end))

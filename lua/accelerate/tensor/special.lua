@@ -198,9 +198,10 @@ end
 for _, name in ipairs { "polygamma", "i0", "logit", "sinc" } do
   M[name] = define.functions[name]
 end
+M.expit, M.gammainc, M.gammaincc = core.sigmoid, define.functions.igamma, define.functions.igammac
 M.gammaln, M.psi, M.multigammaln = core.lgamma, core.digamma, define.functions.mvlgamma
 for _, name in ipairs { "digamma", "erf", "erfc", "erfinv", "exp2", "expm1", "log1p", "xlogy",
-  "logsumexp" } do
+  "logsumexp", "softmax", "log_softmax", "round" } do
   M[name] = core[name]
 end
 

@@ -41,6 +41,8 @@ case("put_", "(x1 * 1):put_(x2, x3)", lambda x, i, s: (x * 1).put_(i, s), x34, i
 case("nonzero_static", "x1:nonzero_static(2), x1:nonzero_static(5, -7)",
     lambda x: (torch.nonzero_static(x, size=2), torch.nonzero_static(x, size=5, fill_value=-7)), ints(0, 3, 0, 4, 5))
 case("mH", "x1.mH", lambda x: x.mH, x34)
+case("adjoint", "x1:adjoint()", lambda x: x.adjoint(), x34)
+case("asarray", "tensor.asarray(x1)", lambda x: torch.asarray(x), x34)
 case("H", "x1.H", lambda x: x.H, x34)
 
 # numbers taken apart
