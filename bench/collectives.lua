@@ -208,7 +208,12 @@ end
 
 -- ---- the table
 
-local function say(...) if rank == 0 then print(string.format(...)) end end
+-- A run that is stopped has printed what it measured.
+local function say(...)
+  if rank > 0 then return end
+  print(string.format(...))
+  io.stdout:flush()
+end
 
 local LINE = "%-15s %11s %11s %-9s %-4s %-5s %11s %8s %8s %7s"
 

@@ -78,7 +78,7 @@ local ROWS = {
     "resnet50 --batch 64 --steps 20", "samples" },
   { "ResNet-50, 224 x 224, batch 64, fp32, convolutions in TF32", "resnet50",
     "--batch 64 --steps 20 --warmup 5 --conv-tf32", "resnet50 --batch 64 --steps 20 --conv-tf32", "samples",
-    smoke = { "--batch 2 --side 32 --width 8 --steps 1 --warmup 1 --conv-tf32",
+    smoke = { "--batch 2 --side 32 --width 2 --steps 1 --warmup 1 --conv-tf32",
       "resnet50 --batch 2 --side 64 --steps 1 --conv-tf32" } },
 }
 -- After so many of them come the single kernels.

@@ -89,7 +89,6 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
   end)
 
   it("measure float32 convolutions in TF32", function()
-    if device.kind == "emulated" then return pending("takes too long on the emulated device") end
     host.in_folder(function(folder)
       local status, out, err = host.run({ "bench/gpu.lua" }, { seconds = 120, env = { BENCH_SMOKE = "cuda",
         BENCH_OUT = folder, ROUNDS = "1", PYTHON = "/nowhere/python", ONLY = "^ResNet.*fp32, conv" } })
