@@ -49,6 +49,7 @@ describe("functions written of rows", function()
     assert.matches("inner: the last sizes differ: %[3, 4%] and %[3%]", message(x.inner, x, core.randn(3)))
     assert.matches("mT: expected a matrix", message(function() return core.randn(3).mT end))
     assert.matches("quantile: q must be in %[0, 1%]", message(x.quantile, x, 1.5))
+    assert.matches("quantile: q must be in %[0, 1%], got nan", message(x.quantile, x, 0 / 0))
     assert.matches("quantile: expected float32 or float64, got int64", message(tensor.quantile,
       tensor.arange(3), 0.5))
     assert.matches("all sizes must be equal, got %[2, 2, 3%]",

@@ -108,8 +108,8 @@ local function quantile(where, ignored)
     if qs.ndim > 1 then
       options.fail("%s: q: expected a number or a vector, got %s", where, lists.shape_text(qs))
     end
-    if core.no_grad(function() return qs:lt(0):logical_or(qs:gt(1)):any():item() end) then
-      options.fail("%s: q must be in [0, 1]", where)
+    if not core.no_grad(function() return qs:ge(0):logical_and(qs:le(1)):all():item() end) then
+      options.fail("%s: q must be in [0, 1], got %s", where, options.show(q))
     end
     if x.ndim == 0 then x = x:view(1) end
     local sorted = x:movedim(dim, -1):sort(-1)

@@ -146,7 +146,8 @@ for name in "trapezoid", "trapz", "cumulative_trapezoid":
         rand(2, 3, 4, seed=3))
 for name in "var_mean", "std_mean":
     case(name, "tensor.%s(x1)" % name, getattr(torch, name), x23)
-    case(name, "x1:%s({ dim = { 1, 3 }, keepdim = true })" % name, lambda x: getattr(torch, name)(x, dim=(0, 2), keepdim=True))
+    case(name, "x1:%s({ dim = { 1, 3 }, keepdim = true })" % name,
+        lambda x: getattr(torch, name)(x, dim=(0, 2), keepdim=True))
     case(name, "x1:%s(2, { correction = 0 })" % name, lambda x: getattr(torch, name)(x, dim=1, correction=0))
 case("aminmax", "x1:aminmax()", lambda x: tuple(x.aminmax()), x23)
 case("aminmax", "x1:aminmax(2, true)", lambda x: tuple(x.aminmax(dim=1, keepdim=True)), x23)
