@@ -1,12 +1,19 @@
 /* The gradients of layer_norm, rms_norm and group_norm; kernels/cpu/norm.c has the formulas.
  *
  * Gradients of weight and bias are sums over rows, in two stages: over chunks of rows, whose number
- * follows from the sizes, then over the chunks.  Where registers hold a thread's share of both
- * sums, the first stage is part of the pass that computes the input's gradient: with one warp for
- * each row, so that no warp waits for others, or with one block for each long row. */
+ * follows from the sizes and from the number of the GPU's multiprocessors, then over the chunks.
+ * Where registers hold a thread's share of both sums, the first stage is part of the pass that
+ * computes the input's gradient: with one warp for each row, so that no warp waits for others, or
+ * with one block for each long row. */
 #include "norm.cuh"
 
-enum { CHUNK_ROWS = 4, FOLD = 16, WARPS = 4 };
+enum { CHUNK_ROWS = 4, FOLD = 16, WARPS = 4, LONGEST_BLOCK = 1024 };
+
+/* Blocks of the first stage on a multiprocessor.  A grid has as many as fit at a time, since one
+ * block more would take as long again as all the others.  Of backward_warps these fit by its launch
+ * bounds (168 registers a thread); of backward_chunks, LONGEST_BLOCK threads (64 registers), up to
+ * MOST_BLOCKS.  kernels/cuda/budgets.txt has both. */
+enum { WARP_BLOCKS = 3, MOST_BLOCKS = 4 };
 
 typedef norm_job job;
 
@@ -65,7 +72,7 @@ static __global__ void backward_rows(job j, bool add, S *dx, const G *g, const S
 /* Likewise with the parameters' sums: a block has a chunk of rows, each of its warps takes every
  * WARPS-th row, and a lane has the same columns of each.  dx, g, x and w are aligned. */
 template <class S, class G, int V>
-static __global__ void __launch_bounds__(32 * WARPS)
+static __global__ void __launch_bounds__(32 * WARPS, WARP_BLOCKS)
     backward_warps(job j, bool add, S *dx, const G *g, const S *x, const S *w, const compute<S> *mean_in,
                    const compute<S> *rstd_in, compute<S> *sums)
 {
@@ -147,7 +154,7 @@ static __global__ void __launch_bounds__(32 * WARPS)
 /* Likewise for longer rows: a block has a chunk of rows, and a thread has the same columns of
  * each. */
 template <class S, class G, int V>
-static __global__ void __launch_bounds__(1024)
+static __global__ void __launch_bounds__(LONGEST_BLOCK)
     backward_chunks(job j, bool add, S *dx, const G *g, const S *x, const S *w, const compute<S> *mean_in,
                     const compute<S> *rstd_in, compute<S> *sums)
 {
@@ -336,12 +343,23 @@ static __global__ void group_backward(job j, S *dx, const S *g, const S *x, cons
   }
 }
 
-/* At most as many as a GPU holds blocks of backward_warps at a time, by their registers: one block
- * more than that would take as long again as all the others. */
+/* The threads of a block of backward_chunks for a row of so many runs. */
+static int64_t chunk_threads(int64_t packs)
+{
+  int64_t threads = (packs + 31) / 32 * 32;
+  while (threads > LONGEST_BLOCK) threads = (threads / 2 + 31) / 32 * 32;
+  return threads;
+}
+
+/* The chunks, a block each.  Rows that are not aligned have those of rows that are: the bits of the
+ * second stage follow from the sizes and the GPU. */
 template <class S> static int64_t chunks_of(const job &j, ax_device d)
 {
-  const int64_t wanted = j.rows / CHUNK_ROWS,
-                most = (int64_t)ax_cuda_multiprocessors(d.index) * (sizeof(S) == 2 ? 4 : 3);
+  constexpr int V = 16 / (int)sizeof(S);
+  const int64_t fit = V >= 4 && j.n <= 32 * NORM_HELD ? WARP_BLOCKS
+                                                      : LONGEST_BLOCK / chunk_threads((j.n + V - 1) / V),
+                wanted = j.rows / CHUNK_ROWS,
+                most = ax_cuda_multiprocessors(d.index) * (fit < MOST_BLOCKS ? fit : MOST_BLOCKS);
   return wanted < 1 ? 1 : wanted < most ? wanted : most;
 }
 
@@ -400,10 +418,8 @@ template <class S, class G> static ax_status backward_last_dims(job j, const gra
                           w, mean, rstd, sums);
   }
   if (warps) {
-  } else if (sums && packs <= 1024 * (aligned ? held<V>::runs : held<1>::runs)) {
-    int64_t threads = (packs + 31) / 32 * 32;
-    while (threads > 1024) threads = (threads / 2 + 31) / 32 * 32;
-    st = ax_cuda_launch(c.name, d, (unsigned)chunks, (unsigned)threads,
+  } else if (sums && packs <= LONGEST_BLOCK * (aligned ? held<V>::runs : held<1>::runs)) {
+    st = ax_cuda_launch(c.name, d, (unsigned)chunks, (unsigned)chunk_threads(packs),
                         aligned ? backward_chunks<S, G, V> : backward_chunks<S, G, 1>, j, add, to, g, x, w,
                         mean, rstd, sums);
   } else {
