@@ -53,11 +53,34 @@ describe("check-cuda", function()
     assert.are.same({}, broken({ stack = 80 }, 'norm apply threads=256 reason="a copy" sm_90=48/80/1/1'))
   end)
 
-  it("compares a grid with the slots of a GPU, and threads with registers", function()
-    assert.are.equal("norm.cu: apply, sm_90: a grid of 1000 blocks for 792 slots (132 multiprocessors x 6): "
-      .. "a second round of 208", broken({}, "norm apply threads=256 grid=1000 sm_90=48/0/1/1")[1])
+  it("compares a launch's blocks with what a multiprocessor holds, and threads with registers",
+    function()
+    local line = "norm apply threads=256 blocks=%d sm_90=0/0/1/1"
+    assert.are.same({}, broken({}, line:format(6)))
+    local function second(blocks, held, registers, shared, more)
+      return { ("norm.cu: apply, sm_90: a launch has %d blocks for each multiprocessor, which holds %d " ..
+        "(%d registers a thread, %d bytes of shared memory): a second round of %d"):format(blocks, held,
+        registers, shared, more) }
+    end
+    assert.are.same(second(7, 6, 40, 0, 132), broken({}, line:format(7)))
+    assert.are.same(second(6, 2, 128, 0, 528), broken({ registers = 128 }, line:format(6)))
+    assert.are.same(second(6, 2, 40, 90000, 528), broken({ shared = 90000 }, line:format(6)))
+    assert.are.same(second(2, 1, 40, 0, 132), broken({}, "norm apply threads=1024 blocks=2 sm_90=0/0/1/1"))
     assert.truthy(broken({ registers = 128 }, "norm apply threads=1024 sm_90=0/0/1/1")[1]:find(
       "128 registers a thread x 1024 threads are more than 65536", 1, true))
+  end)
+
+  it("counts the rounds of a grid that follows from the sizes", function()
+    local line = "norm apply threads=256 grid=1000 sm_90=0/0/1/1/%d"
+    assert.are.same({}, broken({}, line:format(2)))
+    assert.are.same(
+      { "norm.cu: apply, sm_90: rounds: 2, the budget is at most 1 (a grid of 1000 blocks for " ..
+      "792 slots, 132 multiprocessors x 6)" }, broken({}, line:format(1)))
+    assert.are.same(
+      { "norm.cu: apply, sm_90: rounds: 4, the budget is at most 2 (a grid of 1000 blocks for " ..
+      "264 slots, 132 multiprocessors x 2)" }, broken({ registers = 128 }, line:format(2)))
+    assert.has_error(function() check.parse "norm apply threads=256 grid=1000 sm_90=0/0/1/1" end)
+    assert.has_error(function() check.parse "norm apply threads=256 sm_90=0/0/1/1/2" end)
   end)
 
   it("writes a table that it reads back", function()
@@ -66,5 +89,10 @@ describe("check-cuda", function()
     local b = check.parse(text)["norm apply"]
     assert.are.same({ warps = 48, stack = 0, wide = 1, narrow = 1 }, b.archs.sm_90)
     assert.are.equal(256, b.threads)
+    local given = check.parse "norm apply threads=128 blocks=3 grid=1000 sm_80=1/2/3/4/5"
+    worst = check.figures("norm", check.instances(made()), given)
+    b = check.parse(check.format("# head\n", given, worst))["norm apply"]
+    assert.are.same({ 128, 3, 1000, 5, 1 }, { b.threads, b.blocks, b.grid, b.archs.sm_80.rounds,
+      b.archs.sm_90.rounds })
   end)
 end)

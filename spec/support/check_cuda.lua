@@ -9,16 +9,18 @@
 --   wide     instances with accesses of 16 bytes to global memory
 --   narrow   accesses of less than 16 bytes in such an instance: what is left of a row, numbers of
 --            it, and what should have been a run
+--   rounds   of a launch with grid=N: how often its blocks fill the GPU
 -- A figure worse than its budget is an error, and so are a kernel that cannot be launched, one
--- without a budget, a stack above 64 bytes without a reason, and a grid of more blocks than a GPU
--- holds.  --write (make check-cuda BUDGETS=--write) replaces the figures of the architectures that
--- are there, and keeps threads, grids and reasons.
+-- without a budget, a stack above 64 bytes without a reason, and a launch that has more blocks for
+-- each multiprocessor (blocks=N) than one holds.  --write (make check-cuda BUDGETS=--write)
+-- replaces the figures of the architectures that are there, and keeps threads, blocks, grids and
+-- reasons.
 local M = {}
 
 local BUDGETS = "kernels/cuda/budgets.txt"
 -- multiprocessors of an A100, H100 and B200; shared memory of one, in bytes
 local GPUS = { sm_80 = { 108, 164 * 1024 }, sm_90 = { 132, 228 * 1024 }, sm_100 = { 148, 228 * 1024 } }
-local FIGURES = { "warps", "stack", "wide", "narrow" }
+local FIGURES = { "warps", "stack", "wide", "narrow" } -- and "rounds", where there is a grid
 local MOST_STACK = 64
 
 -- ---- reading ------------------------------------------------------------------------------------
@@ -65,7 +67,18 @@ local function resident(one, threads, gpu)
   return math.min(by_registers, by_shared, math.floor(64 / each), 32)
 end
 
--- The table: lines "FILE KERNEL threads=256 [grid=512] [reason="..."] sm_90=64/0/3/6 ...".
+-- A line's figures by name; nil: not as many as it has.
+local function figures_of(text, has_grid)
+  local found, n = {}, 0
+  for number in text:gmatch "[^/]+" do
+    n = n + 1
+    found[FIGURES[n] or "rounds"] = tonumber(number)
+  end
+  return n == #FIGURES + (has_grid and 1 or 0) and text:match "^%d[%d/]*%d$" and found or nil
+end
+
+-- The table: lines "FILE KERNEL threads=256 [blocks=3] [grid=512] [reason="..."] sm_90=64/0/3/6
+-- ...".
 function M.parse(text)
   local budgets = {}
   for line in text:gmatch "[^\n]+" do
@@ -76,10 +89,9 @@ function M.parse(text)
       rest = rest:gsub('reason="[^"]*"', "")
       for key, value in rest:gmatch "(%w[%w_]*)=(%S+)" do
         if GPUS[key] then
-          local figures = { value:match "^(%d+)/(%d+)/(%d+)/(%d+)$" }
-          assert(figures[4], ("%s: %s: four figures expected, got %s"):format(BUDGETS, key, value))
-          b.archs[key] = {}
-          for k, name in ipairs(FIGURES) do b.archs[key][name] = tonumber(figures[k]) end
+          b.archs[key] = figures_of(value, b.grid)
+          assert(b.archs[key], ("%s: %s %s: %s figures expected, got %s=%s"):format(BUDGETS, file, kernel,
+            b.grid and "five" or "four", key, value))
         else
           b[key] = assert(tonumber(value), ("%s: %s=%s is no number"):format(BUDGETS, key, value))
         end
@@ -96,16 +108,19 @@ function M.figures(file, instances, budgets)
   for _, one in pairs(instances) do
     local key, gpu = file .. " " .. one.kernel, GPUS[one.arch]
     if gpu then
-      local threads = budgets[key] and budgets[key].threads or 256
+      local threads, grid = budgets[key] and budgets[key].threads or 256, budgets[key] and budgets[key].grid
       worst[key] = worst[key] or { file = file, kernel = one.kernel, archs = {} }
       local blocks = resident(one, threads, gpu)
       local w = worst[key].archs[one.arch]
       if not w then
-        w = { warps = math.huge, stack = 0, wide = 0, narrow = 0, registers = 0, blocks = math.huge }
+        w = { warps = math.huge, stack = 0, wide = 0, narrow = 0, registers = 0, blocks = math.huge,
+          shared = 0 }
         worst[key].archs[one.arch] = w
       end
       w.warps, w.blocks = math.min(w.warps, blocks * math.ceil(threads / 32)), math.min(w.blocks, blocks)
       w.stack, w.registers = math.max(w.stack, one.stack), math.max(w.registers, one.registers)
+      w.shared = math.max(w.shared, one.shared)
+      w.rounds = grid and w.blocks > 0 and math.ceil(grid / (w.blocks * gpu[1])) or nil
       if one.wide > 0 then w.wide, w.narrow = w.wide + 1, math.max(w.narrow, one.narrow) end
     end
   end
@@ -128,7 +143,7 @@ function M.compare(key, worst, budget)
     end
     if not b then wrong("has no budget in %s", BUDGETS) end
     for _, name in ipairs(b and FIGURES or {}) do
-      local more = name == "warps" or name == "wide"
+      local more = name == "warps" or name == "wide" -- the better
       if more and w[name] < b[name] or not more and w[name] > b[name] then
         wrong("%s: %d, the budget is %s %d%s", name, w[name], more and "at least" or "at most", b[name],
           name == "warps" and (" (%d registers a thread)"):format(w.registers) or "")
@@ -137,11 +152,16 @@ function M.compare(key, worst, budget)
     if b and w.stack > MOST_STACK and not budget.reason then
       wrong("%d bytes of stack: above %d a reason is expected in %s", w.stack, MOST_STACK, BUDGETS)
     end
-    local slots = w.blocks * GPUS[arch][1]
-    if budget and budget.grid and slots > 0 and budget.grid > slots then
-      wrong("a grid of %d blocks for %d slots (%d multiprocessors x %d): a second round of %d", budget.grid,
-        slots,
-        GPUS[arch][1], w.blocks, budget.grid - slots)
+    local each, limit = GPUS[arch][1], budget and budget.blocks
+    if limit and w.blocks > 0 and limit > w.blocks then
+      wrong("a launch has %d blocks for each multiprocessor, which holds %d (%d registers a thread, %d " ..
+        "bytes of shared memory): a second round of %d", limit, w.blocks, w.registers, w.shared,
+        (limit - w.blocks) * each)
+    end
+    if b and b.rounds and w.rounds and w.rounds > b.rounds then
+      wrong("rounds: %d, the budget is at most %d (a grid of %d blocks for %d slots, %d multiprocessors x " ..
+        "%d)",
+        w.rounds, b.rounds, budget.grid, w.blocks * each, each, w.blocks)
     end
   end
   table.sort(broken)
@@ -177,12 +197,16 @@ function M.format(head, budgets, worst)
   for _, key in ipairs(sorted(worst)) do
     local w, b = worst[key], budgets[key] or { threads = 256, archs = {} }
     local line = { ("%-16s %-28s threads=%d"):format(w.file, w.kernel, b.threads) }
+    if b.blocks then line[#line + 1] = ("blocks=%d"):format(b.blocks) end
     if b.grid then line[#line + 1] = ("grid=%d"):format(b.grid) end
     if b.reason then line[#line + 1] = ('reason="%s"'):format(b.reason) end
     for arch, figures in pairs(w.archs) do b.archs[arch] = figures end
     for _, arch in ipairs { "sm_80", "sm_90", "sm_100" } do
       local f = b.archs[arch]
-      if f then line[#line + 1] = ("%s=%d/%d/%d/%d"):format(arch, f.warps, f.stack, f.wide, f.narrow) end
+      if f then
+        line[#line + 1] = ("%s=%d/%d/%d/%d"):format(arch, f.warps, f.stack, f.wide, f.narrow) ..
+          (b.grid and ("/%d"):format(f.rounds or 0) or "")
+      end
     end
     lines[#lines + 1] = table.concat(line, " ")
   end
