@@ -11,6 +11,8 @@ if not device.name then
 end
 
 local D = device.name
+local emulator = require "spec.support.emulator"
+local gpu_ranks = require "spec.support.gpu_ranks"
 
 describe("a tensor on a device", function()
   it("is made there by every constructor", function()
@@ -81,6 +83,39 @@ describe("a tensor on a device", function()
     x:copy_(w * 2)
     x:sum():backward()
     assert.are.same({ 2, 2 }, w.grad:totable())
+  end)
+
+  it("reaches another one's memory without the host, asked once for each way", function()
+    if not emulator then return pending("the emulated device counts the runtime's calls") end
+    local script = [[
+      local ffi = require "ffi"
+      ffi.cdef "long ax_emulated_calls(const char *name); void ax_emulated_reach(int device, int peer);"
+      local plugin = ffi.load(os.getenv "ACCEL_CUDA_PLUGIN")
+      local function calls(name) return tonumber(plugin.ax_emulated_calls(name)) end
+      local function counted(asked, turned_on, staged)
+        local found = { calls "cudaDeviceCanAccessPeer", calls "cudaDeviceEnablePeerAccess",
+          calls "cudaMemcpyAsync by way of the host" }
+        check(found[1] == asked and found[2] == turned_on and found[3] == staged, table.concat(found, " "))
+      end
+      local x = core.tensor { 1, 2, 3 }
+      local function moved(from, to)
+        local y = x:to("cuda:" .. from):to("cuda:" .. to)
+        check(text((y * 2):to("cpu")) == "2 4 6")
+      end
+    ]]
+    gpu_ranks.on(1, script .. [[
+      for _ = 1, 3 do moved(0, 1) end
+      counted(1, 1, 0)
+      for _ = 1, 3 do moved(1, 0) end
+      counted(2, 2, 0)
+      plugin.ax_emulated_reach(2, 0)
+      for _ = 1, 3 do moved(0, 2) end
+      counted(3, 3, 0)
+    ]])
+    gpu_ranks.on(1, script .. [[
+      for _ = 1, 3 do moved(0, 1) end
+      counted(1, 0, 3)
+    ]], { env = { ACCEL_EMULATED_PEERS = "0" } })
   end)
 
   it("does not meet tensors of another device", function()

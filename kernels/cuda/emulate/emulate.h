@@ -228,6 +228,7 @@ template <class T> static inline T atomicMax(T *at, T v)
  *
  * ACCEL_EMULATED_GB=80: a device says that it has 80 GB; it has one.
  * There are $ACCEL_EMULATED_DEVICES devices (2), from which $CUDA_VISIBLE_DEVICES selects as usual.
+ * They can reach each other's memory, unless ACCEL_EMULATED_PEERS=0.
  * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none);
  * CUDA_VISIBLE_DEVICES="": no device is visible. */
 
@@ -243,7 +244,9 @@ enum {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorPeerAccessUnsupported = 217,
   cudaErrorNotReady = 600,
+  cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
@@ -270,6 +273,8 @@ enum { cudaStreamNonBlocking = 1, cudaHostAllocPortable = 1, cudaHostAllocMapped
 
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t e);

@@ -95,14 +95,16 @@ void ax_emulate_catch_faults(void)
   sigaction(SIGSEGV, &act, &former);
 }
 
-static bool on_device(const void *p)
+/* The device whose memory it is in; -1: none. */
+static int device_of(const void *p)
 {
   for (int d = 0; d < AX_EMULATED_DEVICES; d++)
     if (memories[d].arena && (const char *)p >= memories[d].arena &&
         (const char *)p < memories[d].arena + ARENA)
-      return true;
-  return false;
+      return d;
+  return -1;
 }
+static bool on_device(const void *p) { return device_of(p) >= 0; }
 
 static bool is_pinned(const void *p)
 {
@@ -260,6 +262,11 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
     ax_emulate_enqueue(stream, [=]() { memcpy(dst, seen->data(), bytes); });
   } else {
     const bool moves = on_device(src) && on_device(dst);
+    const int from = device_of(src), to = device_of(dst);
+    if (moves && from != to && !ax_emulate_reaches(to, from)) {
+      static long *const staged = &ax_emulate_counts()["cudaMemcpyAsync by way of the host"];
+      ++*staged;
+    }
     ax_emulate_enqueue(stream, [=]() {
       if (moves) ax_emulate_moved("copy", bytes, bytes);
       memmove(dst, src, bytes);

@@ -119,6 +119,48 @@ cudaError_t cudaSetDevice(int d)
   return cudaSuccess;
 }
 
+/* ---- peer access */
+
+static thread_local cudaError_t refused_access; /* until cudaGetLastError */
+static bool reached[AX_EMULATED_DEVICES][AX_EMULATED_DEVICES];
+
+bool ax_emulate_reaches(int device, int peer) { return reached[device][peer]; }
+
+static bool can_reach(int device, int peer)
+{
+  const char *text = getenv("ACCEL_EMULATED_PEERS");
+  return device != peer && (!text || atoi(text));
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+  CALLED();
+  const int n = device_count();
+  if (device < 0 || device >= n || peer < 0 || peer >= n) return refused_access = cudaErrorInvalidDevice;
+  *can = can_reach(device, peer);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+  CALLED();
+  if (flags) return refused_access = cudaErrorInvalidValue;
+  if (peer < 0 || peer >= device_count() || peer == ax_emulate_device)
+    return refused_access = cudaErrorInvalidDevice;
+  if (!can_reach(ax_emulate_device, peer)) return refused_access = cudaErrorPeerAccessUnsupported;
+  if (reached[ax_emulate_device][peer]) return refused_access = cudaErrorPeerAccessAlreadyEnabled;
+  ax_emulate_context();
+  reached[ax_emulate_device][peer] = true;
+  return cudaSuccess;
+}
+
+/* For specs: peer access, as another library of the process may have turned it on. */
+extern "C" __attribute__((visibility("default"))) void ax_emulated_reach(int device, int peer)
+{
+  ax_emulate_holding held(ax_emulate_lock);
+  reached[device][peer] = true;
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
   CALLED();
@@ -129,7 +171,11 @@ cudaError_t cudaDeviceSynchronize(void)
 
 cudaError_t cudaGetLastError(void)
 {
-  return ax_emulate_forked() ? (cudaError_t)cudaErrorInitializationError : ax_emulate_lasting;
+  const cudaError_t refused = refused_access;
+
+  if (ax_emulate_forked()) return cudaErrorInitializationError;
+  refused_access = cudaSuccess;
+  return ax_emulate_lasting ? ax_emulate_lasting : refused;
 }
 
 const char *cudaGetErrorString(cudaError_t e)
@@ -141,6 +187,8 @@ const char *cudaGetErrorString(cudaError_t e)
   case cudaErrorInitializationError: return "initialization error";
   case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
   case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+  case cudaErrorPeerAccessUnsupported: return "peer access is not supported between these two devices";
+  case cudaErrorPeerAccessAlreadyEnabled: return "peer access is already enabled";
   case cudaErrorInvalidDevice: return "invalid device ordinal";
   case cudaErrorNotReady: return "device not ready";
   case cudaErrorLaunchFailure: return ax_emulate_trouble.c_str();

@@ -43,6 +43,9 @@ typedef std::lock_guard<std::recursive_mutex> ax_emulate_holding;
   static long *const calls = &ax_emulate_counts()[__func__]; \
   ++*calls
 
+/* Whether `device` has peer access to the memory of `peer`. */
+bool ax_emulate_reaches(int device, int peer);
+
 /* ---- memory.cpp */
 
 /* With guard pages, memory is open from its allocation to its end. */

@@ -73,6 +73,8 @@ struct ax_cuda_device {
   int n_sent, room_for_sent;
   uint64_t last_ticket, arrived;
 
+  bool asked[AX_MOST_DEVICES]; /* transfer.cu: for peer access to that device's memory */
+
   ax_cuda_stage stages[AX_STAGES]; /* transfer.cu: staging memory for copies to the device */
   int next_stage;
 };

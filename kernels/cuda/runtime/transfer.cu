@@ -107,6 +107,24 @@ static ax_status wait_for_stream(const char *what, cudaStream_t waiting, int ind
   return st;
 }
 
+/* Gives device `to`, the thread's, access to the memory of `from`: copies go over the link or the
+ * bus between them, without it by way of the host.  The driver is called for it once.  Where it
+ * refuses (no such way, too many peers) copies go on by way of the host; NCCL may have turned it on
+ * before. */
+static void reach(int to, int from)
+{
+  ax_cuda_device *dev = &ax_cuda_devices[to];
+  int can = 0;
+
+  pthread_mutex_lock(&ax_cuda_lock);
+  const bool asked = dev->asked[from];
+  dev->asked[from] = true;
+  if (!asked && cudaDeviceCanAccessPeer(&can, to, from) == cudaSuccess && can)
+    cudaDeviceEnablePeerAccess(from, 0);
+  pthread_mutex_unlock(&ax_cuda_lock);
+  if (!asked) cudaGetLastError(); /* a refusal would be reported again by the next launch */
+}
+
 /* Copies between two devices, in the stream of the receiving one.  Both streams are ordered around
  * the copy, and the host does not wait. */
 static ax_status copy_over(ax_device to, void *dst, ax_device from, const void *src, size_t bytes)
@@ -116,8 +134,10 @@ static ax_status copy_over(ax_device to, void *dst, ax_device from, const void *
 
   if ((st = ax_cuda_use(from, &there)) != AX_OK || (st = ax_cuda_use(to, &here)) != AX_OK ||
       (st = wait_for_stream("copy", here, from.index, there)) != AX_OK ||
-      (st = ax_cuda_use(to, &here)) != AX_OK ||
-      (st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, here))) != AX_OK)
+      (st = ax_cuda_use(to, &here)) != AX_OK)
+    return st;
+  reach(to.index, from.index);
+  if ((st = ax_cuda_status("copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, here))) != AX_OK)
     return st;
   return wait_for_stream("copy", there, to.index, here); /* later writes to `src` come behind the copy */
 }
