@@ -31,9 +31,10 @@ local function padding_module(kind, mode, dims, takes_value)
   local Class = class(name, Module)
   Class._builtin = true
 
-  function Class:init(padding, value)
+  function Class:init(padding, value, opts)
     self.padding = margins(name, padding, dims)
     if takes_value then
+      options.check(name, opts, {})
       self.value = options.value(name, "value", value, { "number" })
     elseif value ~= nil then
       options.fail("%s: takes the padding alone, got also %s", name, options.show(value))

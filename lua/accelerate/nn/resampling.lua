@@ -102,7 +102,8 @@ ChannelShuffle._builtin = true
 
 --- Deals channels out to `groups` heaps and puts the heaps one after the other.
 ---@param groups integer
-function ChannelShuffle:init(groups)
+function ChannelShuffle:init(groups, opts)
+  options.check("ChannelShuffle", opts, {})
   self.groups = options.value("ChannelShuffle", "groups", groups, GROUPS)
 end
 function ChannelShuffle:forward(x) return self:_run(F.channel_shuffle, x, self._values.groups) end

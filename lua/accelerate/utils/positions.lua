@@ -75,14 +75,6 @@ local function arranged(title, required, named, open, first, ...)
     n = math.max(n, behind)
     return n + 1, given, opts
   end
-  if #named == 0 and opts then
-    local unknown = next(opts)
-    if unknown ~= nil then
-      options.fail("%s: unknown option '%s'; known: %s", title, tostring(unknown),
-        table.concat(required, ", "))
-    end
-    opts = nil
-  end
   for i = behind + 1, n do
     local name, value = named[i - behind], given[i]
     if not name then
@@ -119,10 +111,7 @@ function M.arrange(title, order, fn, method)
     local n = select("#", ...)
     local at_end = n > 0 and (select(n, ...)) or nil
     if n == usual and not is_named(at_end) then return fn(...) end
-    if n == usual + 1 and (open or #named > 0) and is_named(at_end)
-      and not names_one(at_end, required, 1) then
-      return fn(...)
-    end
+    if n == usual + 1 and is_named(at_end) and not names_one(at_end, required, 1) then return fn(...) end
     local last, given, opts = arranged(title, required, named, open, first, ...)
     given[last] = opts
     return fn(unpack(given, 1, last))
