@@ -114,7 +114,8 @@ describe("help", function()
   end)
 
   it("shows signature and documentation of modules' members, ops, methods and option tables", function()
-    assert.matches("^nn%.Linear%(in_features, out_features, %[bias%], %[opts%]%)\n\ny = x W^T", help.text("nn.Linear"))
+    assert.matches("^nn%.Linear%(in_features, out_features, %[bias%], %[opts%]%)\n\ny = x W^T",
+      help.text("nn.Linear"))
     assert.matches("^nn%.Linear%(", help.text("accelerate.nn.Linear"))
     assert.matches("^nn%.Linear%(", help.text("Linear"))
     assert.matches("^nn%.Linear%(", help.text(nn.Linear(2, 3)))
