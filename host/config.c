@@ -390,24 +390,33 @@ static void export_settings(const ax_plan *plan)
   }
 }
 
-/* How long libgomp's threads spin between parallel regions.  By default it is milliseconds, and a
- * process that keeps one core busy then slows a two-thread step down tenfold.  10000 rounds, half a
- * millisecond, bridge the gaps inside a step.  Beside processes that want these cores a spinning
- * thread keeps a working one out: two busy loops beside two threads make a small step take 1.6
- * times as long with 10000 rounds as with 1000. */
-static bool shared_machine(int ranks, int threads, int cores)
+/* How many tasks run or wait for a core now; 0: not known. */
+static int running_tasks(void)
 {
-  int running, others;
-  bool busy = false;
+  int running;
   FILE *f = fopen("/proc/loadavg", "re");
 
-  if (!f) return false;
-  if (fscanf(f, "%*f %*f %*f %d/", &running) == 1) {
-    others = running > ranks ? running - ranks : 0; /* the ranks run, too */
-    busy = others + (long)ranks * threads > cores;
-  }
+  if (!f) return 0;
+  if (fscanf(f, "%*f %*f %*f %d/", &running) != 1) running = 0;
   fclose(f);
-  return busy;
+  return running;
+}
+
+/* How long libgomp's threads spin between parallel regions.  By default it is milliseconds, and a
+ * process that keeps one core busy then slows a two-thread step down tenfold.  10000 rounds, half a
+ * millisecond, bridge the gaps inside a step; with 1000, two threads of a small GPT take 1.2 times
+ * as long.  Beside processes that want these cores a spinning thread keeps a working one out: two
+ * busy loops beside two threads make a small step take 1.6 times as long with 10000 rounds as with
+ * 1000.  What wants a core for a moment, such as the shell that started this process, does not
+ * count: it is gone after a few milliseconds. */
+static bool shared_machine(int ranks, int threads, int cores)
+{
+  for (int wait = 500; wait <= 4000; wait *= 2) { /* the ranks run, too */
+    const int running = running_tasks(), others = running > ranks ? running - ranks : 0;
+    if (others + (long)ranks * threads <= cores) return false;
+    if (wait < 4000) usleep((useconds_t)wait);
+  }
+  return true;
 }
 
 /* libgomp respects the affinity mask but knows neither the cgroup's quota nor other ranks. */
