@@ -248,8 +248,8 @@ describe("the prompt", function()
 
   at_terminal("shows documentation at ?name, and measures after :time, :mem and :profile", function()
     start()
-    s:ask("?nn.Linear", "^nn%.Linear%(in_features, out_features, %[opts%]%)\n")
-    s:ask("nn.Linear?", "^nn%.Linear%(in_features, out_features, %[opts%]%)\n")
+    s:ask("?nn.Linear", "^nn%.Linear%(in_features, out_features, %[bias%], %[opts%]%)\n")
+    s:ask("nn.Linear?", "^nn%.Linear%(in_features, out_features, %[bias%], %[opts%]%)\n")
     s:ask("help 'tensor.add'", "^tensor%.add%(a, b, %[alpha = 1%]%)\n")
     s:ask(":time 6 * 7", "^[%d.]+ %a+ %([^\n]*%)\n42\n")
     s:ask(":mem kept = tensor.ones(1024, 256)",
