@@ -341,6 +341,7 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
   end)
 
   it("adds at positions named thousands of times, in parts: always the same bits", function()
+    tensor.manual_seed(3)
     for _, case in ipairs { { 2, 3000 }, { 1, 256 }, { 1, 257 }, { 3, 512 }, { 1, 1025 }, { 7, 4099 },
       { 40, 5000 } } do
       local rows, picked = unpack(case)
