@@ -111,6 +111,9 @@ ax_status ax_cuda_use_own(void)
 int ax_cuda_multiprocessors(int index)
 {
   cudaStream_t stream;
+
+  /* ax_cuda_use reports a stop once, and here nobody would hear it */
+  if (ax_cuda_devices[index].multiprocessors) return ax_cuda_devices[index].multiprocessors;
   return ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK
              ? ax_cuda_devices[index].multiprocessors
              : 1;
