@@ -19,8 +19,8 @@ local core = require "accelerate.core"
 ---@field ndim integer
 ---@field requires_grad boolean may be set on leaves
 ---@field grad accelerate.Tensor? of a leaf, the same object until it is replaced; may be set
----@field data accelerate.Tensor the same elements without history; setting it makes this object
----  show other elements
+---@field data accelerate.Tensor holds the same elements without history; what is assigned to it
+---  becomes the elements of x
 ---@field is_leaf boolean
 ---@field grad_fn string? the op that made it, where that was recorded
 ---@field backward fun(self: accelerate.Tensor, gradient?: accelerate.Tensor, options?: {
@@ -36,7 +36,8 @@ local core = require "accelerate.core"
 ---  source, broadcast and cast, into x, and returns x
 ---@field data_ptr fun(self: accelerate.Tensor): ffi.cdata* a pointer to the elements, of their type
 ---  in C; valid while x lives
----@field detach fun(self: accelerate.Tensor): accelerate.Tensor the same elements without history
+---@field detach fun(self: accelerate.Tensor): accelerate.Tensor gives the same elements without
+---  history
 ---@field detach_ fun(self: accelerate.Tensor): accelerate.Tensor drops x's own history
 ---@field dim fun(self: accelerate.Tensor): integer the number of dims, as `ndim`
 ---@field double fun(self: accelerate.Tensor): accelerate.Tensor `x:to("float64")`

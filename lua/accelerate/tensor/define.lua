@@ -55,6 +55,12 @@ function M.prepared(name, signature, summary, prepare, fn, form)
     function(...) return read(prepare(...)) end)
 end
 
+--- For M.prepared: PyTorch takes the tensors of some functions one by one; a list will do, too.
+function M.listed(first, ...)
+  if core.is_tensor(first) then return { first, ... } end
+  return first, ...
+end
+
 --- A function whose arguments are not read by a signature.
 ---@param name string
 ---@param usage string how it is called, "x:new_full(shape, value)"

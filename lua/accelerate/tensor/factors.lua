@@ -94,10 +94,7 @@ define("lu_unpack", "LU:T pivots:T", "P, L and U with P L U = a, where lu gave L
   return require("accelerate.tensor.linalg.systems").unpack(LU, pivots)
 end)
 define.prepared("chain_matmul", "tensors:T*", "the product of matrices; see tensor.linalg.multi_dot",
-  function(first, ...)
-    if core.is_tensor(first) then return { first, ... } end
-    return first, ...
-  end,
+  define.listed,
   function(tensors) return #tensors == 1 and tensors[1] or linalg().multi_dot(tensors) end, "function")
 define("vander", "x:T N:int? increasing:bool=false",
   "powers of the elements of a vector, N - 1 to 0 or rising",

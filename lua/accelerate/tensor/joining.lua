@@ -32,13 +32,8 @@ define("column_stack", "tensors:T*", "joined along dim 2; vectors are columns", 
   return core.cat(lists.map(list, function(x) return x.ndim <= 1 and x:reshape(-1, 1) or x end), 2)
 end, "function")
 
--- PyTorch takes the tensors of these one by one; a list will do, too.
-local function listed(first, ...)
-  if core.is_tensor(first) then return { first, ... } end
-  return first, ...
-end
-
-define.prepared("block_diag", "tensors:T*", "matrices along the diagonal of a matrix of zeros", listed,
+define.prepared("block_diag", "tensors:T*", "matrices along the diagonal of a matrix of zeros",
+  define.listed,
   function(list)
   local rows, columns, before = {}, 0, 0
   for i, x in ipairs(list) do
@@ -55,7 +50,8 @@ define.prepared("block_diag", "tensors:T*", "matrices along the diagonal of a ma
   return core.cat(rows, 1)
 end, "function")
 
-define.prepared("cartesian_prod", "tensors:T*", "all choices of one element of each vector, as rows", listed,
+define.prepared("cartesian_prod", "tensors:T*", "all choices of one element of each vector, as rows",
+  define.listed,
   function(list)
   if #list == 1 then return list[1] end
   return core.stack(lists.map({ core.meshgrid(list) }, function(x) return x:reshape(-1) end), 2)
@@ -124,7 +120,7 @@ define.plain("broadcast_shapes", "tensor.broadcast_shapes(shape...)",
   return common_shape("broadcast_shapes", shapes)
   end)
 define.prepared("broadcast_tensors", "tensors:T*", "each expanded to their common shape, as several values",
-  listed,
+  define.listed,
   function(list)
     local shape = common_shape("broadcast_tensors", lists.map(list, function(x) return x.shape end))
     return unpack(lists.map(list, function(x) return x:expand(shape) end))
