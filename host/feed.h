@@ -100,6 +100,10 @@ ax_wait ax_worker_wait(ax_worker *const *list, int n, int at, double seconds, ax
 ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data);
 /* Parent: a storage over a part of the open slot; it keeps the slot in use. */
 ax_status ax_worker_storage(ax_worker *w, const ax_note *note, char *data, size_t bytes, ax_storage **out);
+/* Parent: where `s` is part of an open slot, d's memory pins the slot, once for its life: what is
+ * sent to d is read there when the copy runs, and the worker gets the slot back after that.
+ * Nothing happens where d cannot. */
+void ax_worker_pin(const ax_storage *s, ax_device d);
 /* Parent: releases its own hold on the slot.  The slot is free when its storages are released
  * too. */
 void ax_worker_drop(ax_worker *w, const ax_note *note);

@@ -13,7 +13,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_COLD __attribute__((cold)) /* calls lie apart from the code that runs at every op */
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 10       /* the version of the structures here */
+#define AX_ABI 11       /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -395,6 +395,12 @@ typedef struct ax_device_memory {
   void (*choose)(int device);
   /* The device's address on the PCI bus, in lower case: "0000:1b:00.0".  (optional by itself) */
   ax_status (*bus)(int device, char id[32]);
+  /* Memory of the host that is not the backend's own (optional, all of it or none).  pin: from now
+   * on `send` reads these pages when its copy runs.  pin_idle: whether all such copies are done;
+   * the pages must stay as they are until then.  unpin waits for the copies. */
+  ax_status (*pin)(void *p, size_t bytes);
+  bool (*pin_idle)(const void *p);
+  void (*unpin)(void *p);
 } ax_device_memory;
 
 typedef struct ax_transport ax_transport; /* dist.h */

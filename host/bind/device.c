@@ -2,6 +2,7 @@
  * line. */
 #include "bind/bind.h"
 #include "bind/group.h"
+#include "feed.h"
 
 #include <stdio.h>
 
@@ -69,6 +70,7 @@ static int send(lua_State *L)
   t = ax_lua_check_tensor(L, 1, "_send", "t");
   to = ax_lua_check_device(L, 2, "_send", "device");
   box = ax_lua_push_box(L);
+  ax_worker_pin(t->storage, to);
   if (ax_tensor_send(t, to, box, &ticket) != AX_OK) return ax_lua_raise(L, "_send");
   if (!*box) return 0;
   lua_pushnumber(L, (double)ticket);

@@ -39,8 +39,7 @@ static double now(void) { return (double)ax_monotonic_ns() * 1e-9; }
 
 static void free_worker(ax_worker *w)
 {
-  for (int i = 0; i < AX_WORKER_SLOTS; i++)
-    if (w->slots[i].data) munmap(w->slots[i].data, w->slots[i].capacity);
+  for (int i = 0; i < AX_WORKER_SLOTS; i++) ax_worker_unmap(&w->slots[i]);
   if (w->control) munmap(w->control, sizeof *w->control);
   if (w->memory >= 0) close(w->memory);
   if (w->fd >= 0) close(w->fd);
@@ -189,6 +188,7 @@ void ax_worker_close(ax_worker *w, double seconds)
   if (w->fd >= 0) close(w->fd);
   w->fd = -1;
   w->pid = 0;
+  ax_worker_reclaim(w, true);
   ax_worker_release(w);
 }
 
@@ -267,6 +267,7 @@ ax_status ax_worker_send(ax_worker *w, const void *bytes, size_t n)
   const uint64_t length = n;
   if (w->fd < 0)
     return ax_fail(AX_EIO, "process %d takes no more requests: %s", (int)w->pid, strerror(EPIPE));
+  ax_worker_reclaim(w, false);
   const ax_status st = send_part(w, &length, sizeof length);
   return st == AX_OK ? send_part(w, bytes, n) : st;
 }

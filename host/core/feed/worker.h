@@ -22,6 +22,10 @@ typedef struct ax_slot_map {
   char *data;   /* the parent's mapping, kept from one use to the next */
   uint64_t offset, capacity;
   int64_t counted; /* the bytes that the memory statistics count for it now */
+  /* the device memory that has pinned the mapping; refused: it would not */
+  const struct ax_device_memory *pins;
+  bool refused;
+  _Atomic bool read; /* no tensor uses the slot; copies to a device may still read it */
 } ax_slot_map;
 
 struct ax_worker {
@@ -32,6 +36,7 @@ struct ax_worker {
   int stop_looks; /* parent: in how many consecutive checks it was found stopped */
   ax_worker_flags *control;
   ax_worker *next;                    /* parent: list of the live workers */
+  _Atomic int n_read;                 /* parent: slots that copies may still read */
   int n_slots;                        /* child: made so far */
   uint64_t end;                       /* child: the end of the memory file */
   ax_slot_map slots[AX_WORKER_SLOTS]; /* child: offset, capacity and mapping are its own */
@@ -45,5 +50,10 @@ struct ax_worker {
 
 /* Drops a reference; frees the worker with the last one. */
 void ax_worker_release(ax_worker *w);
+/* Parent: gives slots back to the worker whose copies are done; all: also the others, when the
+ * worker has ended and nothing writes its slots any more. */
+void ax_worker_reclaim(ax_worker *w, bool all);
+/* Parent: ends a slot's mapping. */
+void ax_worker_unmap(ax_slot_map *s);
 
 #endif

@@ -87,10 +87,7 @@ ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data)
 {
   ax_slot_map *s = &w->slots[note->slot];
 
-  if (s->data && s->offset != note->offset) { /* the slot has moved */
-    munmap(s->data, s->capacity);
-    s->data = NULL;
-  }
+  if (s->data && s->offset != note->offset) ax_worker_unmap(s); /* the slot has moved */
   if (!s->data) {
     char *p = mmap(NULL, note->capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, w->memory,
                    (off_t)note->offset);
@@ -113,14 +110,44 @@ ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data)
   return AX_OK;
 }
 
+void ax_worker_unmap(ax_slot_map *s)
+{
+  if (s->pins) s->pins->unpin(s->data);
+  if (s->data) munmap(s->data, s->capacity);
+  s->data = NULL;
+  s->pins = NULL;
+  s->refused = false;
+}
+
+static void give_back(ax_slot_map *s)
+{
+  ax_worker *w = s->worker;
+  atomic_store_explicit(&w->control->busy[s->index], 0, memory_order_release);
+  ax_worker_release(w);
+}
+
 static void release_slot(ax_slot_map *s)
 {
   ax_worker *w = s->worker;
   if (w->parent != getpid()) return; /* a worker's copy of its parent's storage */
   if (__atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
   ax_memory_count_foreign(-s->counted);
-  atomic_store_explicit(&w->control->busy[s->index], 0, memory_order_release);
-  ax_worker_release(w);
+  if (!s->pins || w->pid == 0 || s->pins->pin_idle(s->data)) give_back(s);
+  else {
+    atomic_store(&s->read, true);
+    atomic_fetch_add(&w->n_read, 1);
+  }
+}
+
+void ax_worker_reclaim(ax_worker *w, bool all)
+{
+  for (int i = 0; i < AX_WORKER_SLOTS && atomic_load(&w->n_read) > 0; i++) {
+    ax_slot_map *s = &w->slots[i];
+    if (!atomic_load(&s->read) || (!all && !s->pins->pin_idle(s->data))) continue;
+    atomic_store(&s->read, false);
+    atomic_fetch_sub(&w->n_read, 1);
+    give_back(s);
+  }
 }
 
 static void release_storage(ax_storage *s) { release_slot(s->owner); }
@@ -131,6 +158,20 @@ ax_status ax_worker_storage(ax_worker *w, const ax_note *note, char *data, size_
   ax_status st = ax_storage_wrap(data, bytes, release_storage, s, out);
   if (st == AX_OK) __atomic_add_fetch(&s->refs, 1, __ATOMIC_RELAXED);
   return st;
+}
+
+void ax_worker_pin(const ax_storage *storage, ax_device d)
+{
+  ax_slot_map *s = storage->release == release_storage ? storage->owner : NULL;
+  const ax_backend *backend;
+
+  if (!s || s->pins || s->refused) return;
+  s->refused = true;
+  if (ax_backend_of(d, &backend) != AX_OK || !backend->memory || !backend->memory->pin ||
+      backend->memory->pin(s->data, s->capacity) != AX_OK)
+    return;
+  s->refused = false;
+  s->pins = backend->memory;
 }
 
 void ax_worker_drop(ax_worker *w, const ax_note *note) { release_slot(&w->slots[note->slot]); }

@@ -228,7 +228,8 @@ template <class T> static inline T atomicMax(T *at, T v)
  *
  * ACCEL_EMULATED_GB=80: a device says that it has 80 GB; it has one.
  * There are $ACCEL_EMULATED_DEVICES devices (2), from which $CUDA_VISIBLE_DEVICES selects as usual.
- * They can reach each other's memory, unless ACCEL_EMULATED_PEERS=0.
+ * They can reach each other's memory, unless ACCEL_EMULATED_PEERS=0.  Pages of other owners can be
+ * registered, unless ACCEL_EMULATED_REGISTER=0.
  * ACCEL_EMULATED_DRIVER=12040: the driver is for CUDA 12.4 (0: there is none);
  * CUDA_VISIBLE_DEVICES="": no device is visible. */
 
@@ -248,6 +249,7 @@ enum {
   cudaErrorNotReady = 600,
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
+  cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorStreamCaptureMerge = 902,
@@ -270,6 +272,7 @@ struct cudaDeviceProp {
 };
 enum { cudaEventDisableTiming = 2 };
 enum { cudaStreamNonBlocking = 1, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
+enum { cudaHostRegisterPortable = 1 };
 
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int device);
@@ -282,6 +285,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *p);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <vector>
 
@@ -228,6 +229,26 @@ cudaError_t cudaFreeHost(void *p)
   pinned.erase((char *)p);
   free(p);
   return cudaSuccess;
+}
+
+/* Another owner's pages: copies read them when they run, as pinned memory.  A copy that has not run
+ * when they are unregistered reads what its owner has made of them, if they are still mapped. */
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned)
+{
+  CALLED();
+  ax_emulate_context();
+  const char *allowed = getenv("ACCEL_EMULATED_REGISTER");
+  if (const cudaError_t refused = ax_emulate_unsafe(false)) return refused;
+  if (allowed && !strcmp(allowed, "0")) return cudaErrorNotSupported;
+  if ((size_t)p % 4096 || is_pinned(p)) return cudaErrorInvalidValue;
+  pinned[(char *)p] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+  CALLED();
+  return pinned.erase((char *)p) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 size_t ax_emulate_total(void)

@@ -187,6 +187,7 @@ const char *cudaGetErrorString(cudaError_t e)
   case cudaErrorInitializationError: return "initialization error";
   case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
   case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+  case cudaErrorNotSupported: return "operation not supported";
   case cudaErrorPeerAccessUnsupported: return "peer access is not supported between these two devices";
   case cudaErrorPeerAccessAlreadyEnabled: return "peer access is already enabled";
   case cudaErrorInvalidDevice: return "invalid device ordinal";

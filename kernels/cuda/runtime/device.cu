@@ -70,20 +70,28 @@ static ax_status first_use(ax_cuda_device *dev, int index)
   return AX_OK;
 }
 
-ax_status ax_cuda_use(ax_device d, cudaStream_t *stream)
+ax_status ax_cuda_select(int index)
 {
-  ax_cuda_device *dev = &ax_cuda_devices[d.index];
+  ax_cuda_device *dev = &ax_cuda_devices[index];
   ax_status st;
 
   if (__builtin_expect(in_child, 0)) return refuse_child();
-  if (__builtin_expect(ax_cuda_stop.load(std::memory_order_relaxed), 0) && (st = ax_cuda_stopped()) != AX_OK)
-    return st;
-  if (current != d.index) {
-    if ((st = ax_cuda_status("cudaSetDevice", cudaSetDevice(d.index))) != AX_OK) return st;
-    current = d.index;
+  if (current != index) {
+    if ((st = ax_cuda_status("cudaSetDevice", cudaSetDevice(index))) != AX_OK) return st;
+    current = index;
   }
-  if (__builtin_expect(!dev->multiprocessors, 0) && (st = first_use(dev, d.index)) != AX_OK) return st;
-  *stream = dev->stream;
+  return __builtin_expect(!dev->multiprocessors, 0) ? first_use(dev, index) : AX_OK;
+}
+
+ax_status ax_cuda_use(ax_device d, cudaStream_t *stream)
+{
+  ax_status st;
+
+  if (__builtin_expect(ax_cuda_stop.load(std::memory_order_relaxed), 0) && !in_child &&
+      (st = ax_cuda_stopped()) != AX_OK)
+    return st;
+  if ((st = ax_cuda_select(d.index)) != AX_OK) return st;
+  *stream = ax_cuda_devices[d.index].stream;
   return AX_OK;
 }
 
@@ -110,13 +118,7 @@ ax_status ax_cuda_use_own(void)
 
 int ax_cuda_multiprocessors(int index)
 {
-  cudaStream_t stream;
-
-  /* ax_cuda_use reports a stop once, and here nobody would hear it */
-  if (ax_cuda_devices[index].multiprocessors) return ax_cuda_devices[index].multiprocessors;
-  return ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK
-             ? ax_cuda_devices[index].multiprocessors
-             : 1;
+  return ax_cuda_select(index) == AX_OK ? ax_cuda_devices[index].multiprocessors : 1;
 }
 
 ax_status ax_cuda_event(ax_cuda_device *dev, cudaEvent_t *out)
@@ -247,7 +249,10 @@ extern "C" const ax_device_memory ax_cuda_memory = { count,
                                                      ax_cuda_pinned_free,
                                                      ax_cuda_memory_small,
                                                      choose,
-                                                     ax_cuda_bus };
+                                                     ax_cuda_bus,
+                                                     ax_cuda_pin,
+                                                     ax_cuda_pin_idle,
+                                                     ax_cuda_unpin };
 
 /* ---- finding out whether there is a usable device */
 

@@ -101,6 +101,9 @@ ax_status ax_cuda_arch_built(int index, const char *name, int major, int minor);
 ax_status ax_cuda_use_own(void);
 /* The address on the PCI bus: "0000:1b:00.0".  Makes no context. */
 ax_status ax_cuda_bus(int index, char id[32]);
+/* Makes `index` the thread's device, without a look at what stops the rank: for calls that cannot
+ * report it.  ax_cuda_use reports a stop once. */
+ax_status ax_cuda_select(int index);
 bool ax_cuda_forked(void); /* whether this is a child of a process that used CUDA */
 
 /* ---- allocator.cu */
@@ -138,6 +141,14 @@ void ax_cuda_pinned_free(void *p, size_t bytes);
 ax_status ax_cuda_pinned_used(const void *p, int index, cudaStream_t stream);
 bool ax_cuda_is_pinned(const void *p);
 void ax_cuda_pinned_empty(void);
+/* Pins pages that another part of the process owns.  They do not count as pinned for copies of
+ * their owner's, who may write them when such a copy has returned: only `send` reads them in place,
+ * and their owner writes or unmaps them when they are idle. */
+ax_status ax_cuda_pin(void *p, size_t bytes);
+bool ax_cuda_pin_idle(const void *p);
+void ax_cuda_unpin(void *p);
+/* whether `send` may read at p when its copy runs */
+bool ax_cuda_sends_in_place(const void *p);
 
 /* ---- transfer.cu */
 

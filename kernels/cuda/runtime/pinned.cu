@@ -3,8 +3,12 @@
  * Pinning takes milliseconds, so blocks are kept for later requests of their size (four sizes for
  * each power of two).  Copies that use a freed block may still be running: each leaves an event
  * with the block, and the block is reused when all of them have happened, which is polled, not
- * waited for. */
+ * waited for.
+ *
+ * Pages that belong to another part of the process, such as the memory in which a loader's workers
+ * hand over their batches, are pinned where they lie. */
 #include "device.h"
+#include "watch.h"
 
 #include <stdlib.h>
 
@@ -17,7 +21,7 @@ struct use {
 struct pinned {
   char *data;
   size_t bytes;
-  bool used;
+  bool used, lent; /* lent: pages of another owner's, which the driver has registered */
   use *uses;
 };
 
@@ -51,25 +55,31 @@ static pinned *block_of(const void *p)
   return k > 0 && (const char *)p < blocks[k - 1]->data + blocks[k - 1]->bytes ? blocks[k - 1] : NULL;
 }
 
+static void drop_use(pinned *b)
+{
+  use *u = b->uses;
+  ax_cuda_event_back(&ax_cuda_devices[u->device], u->done);
+  b->uses = u->next;
+  u->next = spare_uses;
+  spare_uses = u;
+}
+
 static bool idle(pinned *b)
 {
   while (b->uses) {
-    use *u = b->uses;
-    if (cudaEventQuery(u->done) == cudaErrorNotReady) {
+    if (cudaEventQuery(b->uses->done) == cudaErrorNotReady) {
       cudaGetLastError(); /* it would be reported again by the next launch */
       return false;
     }
-    ax_cuda_event_back(&ax_cuda_devices[u->device], u->done);
-    b->uses = u->next;
-    u->next = spare_uses;
-    spare_uses = u;
+    drop_use(b);
   }
   return true;
 }
 
-static ax_status add_block(size_t bytes, pinned **out)
+/* Adds a block of `bytes`: at p, or of new memory where p is NULL. */
+static ax_status add_block(void *p, size_t bytes, pinned **out)
 {
-  void *p = NULL;
+  const bool lent = p != NULL;
   pinned *b;
 
   if (n_blocks == room) {
@@ -80,7 +90,8 @@ static ax_status add_block(size_t bytes, pinned **out)
   }
   if (!(b = (pinned *)calloc(1, sizeof *b)))
     return ax_fail(AX_ENOMEM, "out of memory: no room for the allocator's own records");
-  if (cudaHostAlloc(&p, bytes, cudaHostAllocPortable) != cudaSuccess) {
+  if ((lent ? cudaHostRegister(p, bytes, cudaHostRegisterPortable)
+            : cudaHostAlloc(&p, bytes, cudaHostAllocPortable)) != cudaSuccess) {
     cudaGetLastError(); /* it would be reported again by the next launch */
     free(b);
     return ax_fail(AX_ENOMEM, "out of memory: the driver cannot pin %.1f MB of the host's memory",
@@ -88,6 +99,7 @@ static ax_status add_block(size_t bytes, pinned **out)
   }
   b->data = (char *)p;
   b->bytes = bytes;
+  b->used = b->lent = lent;
   const int k = blocks_to(p);
   memmove(blocks + k + 1, blocks + k, (size_t)(n_blocks++ - k) * sizeof *blocks);
   *out = blocks[k] = b;
@@ -105,7 +117,7 @@ ax_status ax_cuda_pinned_new(size_t bytes, void **out)
   pthread_mutex_lock(&ax_cuda_lock);
   for (int k = 0; k < n_blocks && !b; k++)
     if (!blocks[k]->used && blocks[k]->bytes == size && idle(blocks[k])) b = blocks[k];
-  if (!b) st = add_block(size, &b);
+  if (!b) st = add_block(NULL, size, &b);
   if (b) {
     b->used = true;
     *out = b->data;
@@ -155,9 +167,65 @@ ax_status ax_cuda_pinned_used(const void *p, int index, cudaStream_t stream)
 bool ax_cuda_is_pinned(const void *p)
 {
   pthread_mutex_lock(&ax_cuda_lock);
+  const pinned *b = block_of(p);
+  const bool yes = b && !b->lent;
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return yes;
+}
+
+bool ax_cuda_sends_in_place(const void *p)
+{
+  pthread_mutex_lock(&ax_cuda_lock);
   const bool yes = block_of(p) != NULL;
   pthread_mutex_unlock(&ax_cuda_lock);
   return yes;
+}
+
+/* ---- pages of other owners */
+
+ax_status ax_cuda_pin(void *p, size_t bytes)
+{
+  pinned *b;
+  ax_status st = ax_cuda_use_own();
+
+  if (st != AX_OK) return st;
+  pthread_mutex_lock(&ax_cuda_lock);
+  st = add_block(p, bytes, &b);
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return st;
+}
+
+bool ax_cuda_pin_idle(const void *p)
+{
+  pthread_mutex_lock(&ax_cuda_lock);
+  pinned *b = block_of(p);
+  const bool yes = !b || idle(b);
+  pthread_mutex_unlock(&ax_cuda_lock);
+  return yes;
+}
+
+void ax_cuda_unpin(void *p)
+{
+  ax_status st = AX_OK;
+
+  if (ax_cuda_forked()) return;
+  pthread_mutex_lock(&ax_cuda_lock);
+  pinned *b = block_of(p);
+  while (b && st == AX_OK && !idle(b)) {
+    const cudaEvent_t done = b->uses->done;
+    pthread_mutex_unlock(&ax_cuda_lock);
+    st = ax_cuda_wait_event("send", done); /* an error: nothing runs on the device any more */
+    pthread_mutex_lock(&ax_cuda_lock);
+  }
+  if (b) {
+    const int k = blocks_to(p) - 1;
+    while (b->uses) drop_use(b);
+    cudaHostUnregister(b->data);
+    cudaGetLastError(); /* of a driver that is shutting down */
+    memmove(blocks + k, blocks + k + 1, (size_t)(--n_blocks - k) * sizeof *blocks);
+    free(b);
+  }
+  pthread_mutex_unlock(&ax_cuda_lock);
 }
 
 /* Called with the lock held. */

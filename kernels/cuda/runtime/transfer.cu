@@ -191,7 +191,7 @@ ax_status ax_cuda_copy_later(ax_device to, void *dst, ax_device from, const void
 /* On return `src` has been read: it is copied into pinned memory, unless it is pinned itself. */
 static ax_status copy_ahead(ax_cuda_device *dev, int index, char *dst, const char *src, size_t bytes)
 {
-  const bool direct = ax_cuda_is_pinned(src);
+  const bool direct = ax_cuda_sends_in_place(src);
   ax_status st = AX_OK;
 
   for (size_t at = 0; at < bytes && st == AX_OK; at += direct ? bytes : PIECE) {

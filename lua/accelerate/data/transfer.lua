@@ -15,15 +15,19 @@ local is_tensor = core.is_tensor
 ---@param device string? nil, "cpu": nothing is copied
 ---@param direct boolean whether pinned tensors are read when the copy runs; otherwise `finish`
 ---  copies them at once
+---@param own boolean? whether nobody else holds the batch's tensors: those that were sent are
+---  released, so that a worker gets their memory back without the collector
 ---@return table batch
-function M.start(batch, device, direct)
+function M.start(batch, device, direct, own)
   if not device or device == "cpu" then return batch end
   local last
+  local sent = {}
   local function walk(value, depth)
     if is_tensor(value) then
       if value.device ~= "cpu" or not direct and value:is_pinned() then return value end
       local moved, ticket = core._send(value, device)
       last = ticket or last
+      if moved and own then sent[#sent + 1] = value end
       return moved or value
     end
     -- `finish` raises for deeper nesting
@@ -39,6 +43,7 @@ function M.start(batch, device, direct)
     return result or value
   end
   for i = 1, batch.n do batch[i] = walk(batch[i], 1) end
+  for _, t in ipairs(sent) do core.release(t) end
   batch.ticket = last
   return batch
 end

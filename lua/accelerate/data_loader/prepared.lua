@@ -302,9 +302,10 @@ function Loader:_finish(pass)
   self:finish()
 end
 
---- Starts copying a batch that was read ahead to the device. Returns nil for nil.
-function Loader:_sent(batch)
-  return batch and sending.start(batch, self._device, self._non_blocking or self._base.pin_memory)
+--- Starts copying a batch that was read ahead to the device. Returns nil for nil. own: nobody else
+--- holds its tensors.
+function Loader:_sent(batch, own)
+  return batch and sending.start(batch, self._device, self._non_blocking or self._base.pin_memory, own)
 end
 
 --- Returns the batch's parts on the device.

@@ -75,7 +75,8 @@ function Shard:iter()
   local pass = self:_start_pass()
   local next_batch = reader(self, pass)
   self:begin()
-  local ahead, over = self:_sent(next_batch()), false
+  local own = (self._base.num_workers or 0) > 0  -- a worker makes each of its batches anew
+  local ahead, over = self:_sent(next_batch(), own), false
   if not ahead then
     over = true
     self:_finish(pass)
@@ -92,7 +93,7 @@ function Shard:iter()
       return nil
     end
     local batch = ahead
-    ahead = self:_sent(next_batch())
+    ahead = self:_sent(next_batch(), own)
     self:_give(pass, ahead == nil)
     if self._end then self._remainder = last_remainder(self) end
     self:_placed(batch)
