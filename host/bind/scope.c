@@ -8,14 +8,7 @@
 
 static const char contexts[] =
     "local core, open_scope, close_scope, open_grad, close = ...\n"
-    "local error, find, type, unpack, xpcall = error, string.find, type, unpack, xpcall\n"
-    "local traceback = debug.traceback\n"
-    "local function traced(e)\n" /* the stack is added once, however deep contexts nest */
-    "  if type(e) ~= 'string' or find(e, '\\nstack traceback:', 1, true) then return e end\n"
-    "  if find(e, '(a nil value)', 1, true) then e = require('accelerate.utils.explain').raised(e) end\n"
-    "  local text = traceback(e, 2)\n" /* a tail call would have no frame, and 2 be one too many */
-    "  return text\n"
-    "end\n"
+    "local error, type, xpcall, traced = error, type, xpcall, core._traced\n"
     "local function restored(context, ok, ...)\n"
     "  close(context)\n"
     "  if not ok then error((...), 0) end\n"
@@ -43,6 +36,47 @@ static const char contexts[] =
     "  check('scope', fn)\n"
     "  return left(open_scope(), xpcall(fn, traced, ...))\n"
     "end\n";
+
+/* Whether a function outside the library runs in the innermost xpcall, which is the upvalue.  A
+ * function of C right inside it may stand for one of the script's that ended with a tail call. */
+static bool script_inside(lua_State *L)
+{
+  bool in_c = false;
+  lua_Debug ar;
+
+  for (int level = 1; lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Slf", &ar);
+    const bool end = lua_rawequal(L, -1, lua_upvalueindex(1));
+    lua_pop(L, 1);
+    if (end) return in_c;
+    in_c = ar.currentline <= 0;
+    if (!in_c && !ax_lua_in_library(ar.source)) return true;
+  }
+  return false;
+}
+
+/* core._traced(e) -> e with the stack of the place that raised: the message handler of contexts.
+ * The stack is added once, however deep contexts nest, and where it shows lines of the script's:
+ * of what the library runs in a context of its own, the message says what there is to know. */
+static int traced(lua_State *L)
+{
+  const char *text = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : NULL;
+
+  lua_settop(L, 1);
+  if (!text || strstr(text, "\nstack traceback:")) return 1;
+  if (strstr(text, "(a nil value)")) {
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "accelerate.utils.explain");
+    lua_call(L, 1, 1);
+    lua_getfield(L, -1, "raised");
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    lua_replace(L, 1);
+  }
+  if (script_inside(L)) luaL_traceback(L, L, lua_tostring(L, 1), 1);
+  else lua_settop(L, 1);
+  return 1;
+}
 
 /* ---- tensor.scope: when it ends, the results of ops made inside are emptied, unless they are
  * returned (alone or in tables) or kept.  Results of constructors stay: they tend to be state. */
@@ -173,6 +207,9 @@ void ax_lua_open_scope(lua_State *L)
 
   lua_pushcfunction(L, keep);
   lua_setfield(L, -2, "keep");
+  lua_getglobal(L, "xpcall");
+  lua_pushcclosure(L, traced, 1);
+  lua_setfield(L, -2, "_traced");
   if (luaL_loadbuffer(L, contexts, sizeof contexts - 1, ax_lua_core_chunk(name, sizeof name)) != 0)
     lua_error(L);
   lua_pushvalue(L, -2);

@@ -278,6 +278,32 @@ tensor.no_grad(function() local y = inner(tensor.zeros(2)) return y end)
   end)
 end)
 
+describe("a message that is caught", function()
+  it("has no stack of what the library runs in contexts of its own", function()
+    local func = require "accelerate.func"
+    for _, call in ipairs {
+      function() core.tensor({ -1, 2 }):multinomial(2) end,
+      function() core.zeros(3):bernoulli_(7) end,
+      function() core.ones(3):histogram(0) end,
+      function() func.grad(function(x) return x end)(core.ones(3)) end,
+      function() func.jacobian(function() end, core.ones(3)) end,
+    } do
+      local ok, message = pcall(call)
+      assert.is_false(ok)
+      assert.matches("^[^\n]*messages_spec.lua:%d+: [^\n]*$", message)
+    end
+  end)
+
+  it("has that of the script's own function, also inside such a context", function()
+    for _, run in ipairs { core.no_grad, require("accelerate.func").jacobian } do
+      local ok, message = pcall(run, function() error("mine") end, core.ones(3))
+      assert.is_false(ok)
+      assert.matches("messages_spec.lua:%d+: mine\nstack traceback:\n[^\n]*\n[^\n]*messages_spec.lua:%d+: in",
+        message)
+    end
+  end)
+end)
+
 describe("running out of memory", function()
   it("is told from a script's own words", function()
     local reduce = utils.should_reduce_batch_size

@@ -2,6 +2,7 @@
 ---
 --- A context is called with its subject, at most one table of options, the function, and what the
 --- function gets. Whatever can be called is a function: a module, too.
+local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
@@ -61,16 +62,11 @@ function scope.body(where, fn)
   return fn
 end
 
---- The message with the stack of the place that raised added once, however deep scopes nest. Values
---- that are not text pass.
+--- The message with the stack of the place that raised, where that shows lines of the script's:
+--- once, however deep scopes nest. Values that are not text pass. A message handler for xpcall.
 ---@param err any
 ---@return any
-function scope.traced(err)
-  if type(err) ~= "string" or err:find("\nstack traceback:\n", 1, true) then return err end
-  if err:find("(a nil value)", 1, true) then err = require("accelerate.utils.explain").raised(err) end
-  local text = debug.traceback(err, 2)  -- a tail call would have no frame, and 2 be one too many
-  return text
-end
+scope.traced = core._traced
 local traced = scope.traced
 
 local function finish(leave, ok, ...)
