@@ -256,6 +256,24 @@ describe("tensor.linalg", function()
     assert.equal("int64", linalg.matrix_rank(d).dtype)
   end)
 
+  it("takes bounds under NumPy's names, which stand by position as in PyTorch", function()
+    local d = tensor.tensor({ 4, 2, 1 }, { dtype = "float64" }):diag()
+    for _, rank in ipairs { linalg.matrix_rank(d, 1), linalg.matrix_rank(d, { tol = 1 }),
+      linalg.matrix_rank(d, 1, true) } do
+      assert.equal(2, rank:item())
+    end
+    local pinv = linalg.pinv(d, { rtol = 0.4 })
+    assert.equal(0.75, pinv:diagonal():sum():item())
+    for _, same in ipairs { linalg.pinv(d, 0.4), linalg.pinv(d, { rcond = 0.4 }),
+      linalg.pinv(d, 0.4, true) } do
+      numbers.close(same, pinv, 1e-12)
+    end
+    assert.matches("linalg.pinv: rcond and rtol are one bound: give one of them",
+      message(linalg.pinv, d, 0.4, { rtol = 0.4 }))
+    assert.matches("linalg.matrix_rank: tol and atol are one bound: give one of them",
+      message(linalg.matrix_rank, d, { tol = 1, atol = 1 }))
+  end)
+
   it("multiplies a chain in the order with the fewest operations", function()
     local a, b, c = random(2000, 1), random(1, 2000), random(2000, 1)
     collectgarbage()

@@ -143,14 +143,25 @@ end
 -- Shape of x without its last two dims.
 local function batch_of(x) return matrix.leading(x, 2) end
 
+-- A bound that has two names, as in PyTorch: that of NumPy may stand by position.
+local function either(where, numpy, a, name, b)
+  if a ~= nil and b ~= nil then
+    options.fail("linalg.%s: %s and %s are one bound: give one of them", where, numpy, name)
+  end
+  if a ~= nil then return a end
+  return b
+end
+
 --- Returns how many singular values are above max(atol, rtol * the largest one), int64. Default:
 --- atol 0, and rtol the type's eps times max(m, n), or 0 where atol is given.
 ---@param x accelerate.Tensor (.., m, n)
----@param options { atol: (number|accelerate.Tensor)?, rtol: (number|accelerate.Tensor)?, hermitian:
----  boolean? }? hermitian: x is symmetric, and only its lower triangle is read
+---@param tol (number|accelerate.Tensor)? another name of atol, as in NumPy
+---@param hermitian boolean? x is symmetric, and only its lower triangle is read; default false
+---@param options { atol: (number|accelerate.Tensor)?, rtol: (number|accelerate.Tensor)? }?
 ---@return accelerate.Tensor (..)
-M.matrix_rank = reads("matrix_rank", "x:T atol:TN? rtol:TN? hermitian:bool=false",
-  function(x, atol, rtol, hermitian)
+M.matrix_rank = reads("matrix_rank", "x:T tol:TN? hermitian:bool=false + atol:TN? rtol:TN?",
+  function(x, tol, hermitian, atol, rtol)
+    atol = either("matrix_rank", "tol", tol, "atol", atol)
     check_matrix("matrix_rank", x)
     if hermitian then matrix.check_square("matrix_rank", x) end
     if x.shape[x.ndim] == 0 or x.shape[x.ndim - 1] == 0 then
@@ -175,25 +186,28 @@ local adjoint = matrix.adjoint
 --- largest one) count as zero; defaults as in matrix_rank. The gradient holds while the rank does
 --- not change.
 ---@param x accelerate.Tensor (.., m, n)
----@param options { atol: (number|accelerate.Tensor)?, rtol: (number|accelerate.Tensor)?, hermitian:
----  boolean? }? hermitian: x is symmetric, and only its lower triangle is read
+---@param rcond (number|accelerate.Tensor)? another name of rtol, as in NumPy
+---@param hermitian boolean? x is symmetric, and only its lower triangle is read; default false
+---@param options { atol: (number|accelerate.Tensor)?, rtol: (number|accelerate.Tensor)? }?
 ---@return accelerate.Tensor (.., n, m)
-M.pinv = reads("pinv", "x:T atol:TN? rtol:TN? hermitian:bool=false", function(x, atol, rtol, hermitian)
-  check_matrix("pinv", x)
-  if hermitian then matrix.check_square("pinv", x) end
-  if x:numel() == 0 then return transposed(x):contiguous() end
-  if hermitian then
-    local l, v = core._linalg.eigh(x)
-    local size = l:detach():abs()
-    return (v * reciprocal(l, size, bound("pinv", x, size, atol, rtol)):unsqueeze(-2)):matmul(adjoint(v))
-  end
-  local inverse = core.no_grad(function()
-    local u, s, vh = core._linalg.svd(x, false)
-    local scaled = u * reciprocal(s, s, bound("pinv", x, s, atol, rtol)):unsqueeze(-2)
-    return adjoint(scaled:matmul(vh)):contiguous()
+M.pinv = reads("pinv", "x:T rcond:TN? hermitian:bool=false + atol:TN? rtol:TN?",
+  function(x, rcond, hermitian, atol, rtol)
+    rtol = either("pinv", "rcond", rcond, "rtol", rtol)
+    check_matrix("pinv", x)
+    if hermitian then matrix.check_square("pinv", x) end
+    if x:numel() == 0 then return transposed(x):contiguous() end
+    if hermitian then
+      local l, v = core._linalg.eigh(x)
+      local size = l:detach():abs()
+      return (v * reciprocal(l, size, bound("pinv", x, size, atol, rtol)):unsqueeze(-2)):matmul(adjoint(v))
+    end
+    local inverse = core.no_grad(function()
+      local u, s, vh = core._linalg.svd(x, false)
+      local scaled = u * reciprocal(s, s, bound("pinv", x, s, atol, rtol)):unsqueeze(-2)
+      return adjoint(scaled:matmul(vh)):contiguous()
+    end)
+    return records(x) and core._linalg.pinv(x, inverse) or inverse
   end)
-  return records(x) and core._linalg.pinv(x, inverse) or inverse
-end)
 
 -- ---- least squares
 
