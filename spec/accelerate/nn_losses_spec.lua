@@ -79,6 +79,9 @@ describe("loss modules", function()
       { nn.NLLLoss { weight = weight }(a, label), F.nll_loss(a, label, { weight = weight }) },
       { nn.CrossEntropyLoss { weight = weight, label_smoothing = 0.1 }(a, label),
         F.cross_entropy(a, label, { weight = weight, label_smoothing = 0.1 }) },
+      -- class weights stand third, as in PyTorch
+      { F.nll_loss(a, label, weight), F.nll_loss(a, label, { weight = weight }) },
+      { F.cross_entropy(a, label, weight), F.cross_entropy(a, label, { weight = weight }) },
     } do assert.are.equal(case[2]:item(), case[1]:item()) end
   end)
 

@@ -45,7 +45,7 @@ end
 --- nothing, and mean divides by the weights of the others. Options: weight (one for each class),
 --- ignore_index = -100, label_smoothing = 0.
 ---@class accelerate.nn.CrossEntropyLoss : accelerate.nn.Module
-loss("CrossEntropyLoss", core.cross_entropy, { "ignore_index", "reduction", "label_smoothing", "weight" }, {
+loss("CrossEntropyLoss", core.cross_entropy, { "weight", "ignore_index", "reduction", "label_smoothing" }, {
   weight = WEIGHT, ignore_index = { "integer", default = -100 },
     label_smoothing = { "number", default = 0, min = 0, max = 1 },
 }, function(self) return self.ignore_index == -100 and ""
@@ -54,7 +54,7 @@ loss("CrossEntropyLoss", core.cross_entropy, { "ignore_index", "reduction", "lab
 --- -input[target] of log-probabilities, as LogSoftmax gives them. Options: weight, ignore_index
 --- (default -100).
 ---@class accelerate.nn.NLLLoss : accelerate.nn.Module
-loss("NLLLoss", core.nll_loss, { "ignore_index", "reduction", "weight" },
+loss("NLLLoss", core.nll_loss, { "weight", "ignore_index", "reduction" },
   { weight = WEIGHT, ignore_index = { "integer", default = -100 } })
 
 --- (input - target)^2; the shapes must be the same.
