@@ -44,6 +44,29 @@ describe("the emulator", function()
     assert.truthy(guarded("two warps", "1"):match "^%d")
   end)
 
+  it("gives results of captured steps back one by one without the allocator's cache", function()
+    local status, out, err = host.run({ "-" }, { env = { ACCEL_CUDA_CACHE = "0" }, stdin = [[
+      local accelerate, tensor = require "accelerate", require "accelerate.tensor"
+      local results = {}
+      for round = 1, 3 do
+        local step = accelerate.utils.capture(function(v)
+          tensor.release(tensor.cat { v, v, v, v }) -- its block is divided among the results
+          return v * 2, v * 3, v + 1, v - 1
+        end, { warmup = 1 })
+        local x = tensor.arange(1000):float():to "cuda"
+        for _ = 1, 3 do results[round] = { step(x) } end
+      end
+      collectgarbage() collectgarbage() -- the steps: their memory becomes the allocator's, divided as it is
+      local sum = 0
+      for k = 1, 4 do
+        for round = 1, 3 do sum = sum + results[round][k]:sum():item() tensor.release(results[round][k]) end
+      end
+      print(sum)
+    ]] })
+    assert.are.equal(0, status, err)
+    assert.are.equal(3 * (2 + 3 + 1 + 1) * 499500, tonumber(out))
+  end)
+
   it("fills new memory with NaNs where it has guard pages", function()
     assert.truthy(guarded("not written", "1"):find "nan")
     assert.truthy(guarded("not written", "2"):find "nan")

@@ -1,5 +1,6 @@
 -- Ranks on GPUs: host/core/dist/device_group.c, dist/ring.c, kernels/cuda/runtime/nccl.cu; see
 -- support/gpu_ranks.lua.
+local emulator = require "spec.support.emulator"
 local gpu_ranks = require "spec.support.gpu_ranks"
 local processes = require "spec.support.processes"
 local ranks = require "spec.support.ranks"
@@ -300,6 +301,7 @@ describe("ranks on GPUs", function()
 
   it("see it in an allocation that has to wait, which is not out of memory", function()
     if not emulated then return pending("the emulated device refuses memory on demand") end
+    if emulator.uncached then return pending(emulator.uncached) end
     local err = fails(2, [[
       local ffi = require "ffi"
       ffi.cdef "int usleep(unsigned); void ax_emulated_refuse_memory(long from, long n);"

@@ -47,6 +47,10 @@ function M.mode(name, value) lib.ax_emulated_mode(MODES[name], value) end
 --- What a kernel of emulate/trial.cpp gives: its message, or eight numbers.
 function M.trial(name, value) return ffi.string(lib.ax_emulated_trial(name, value)) end
 
+--- Why a test does not run without the allocator's cache, as in modes with closed pages: each block
+--- is an allocation of the driver's then, which waits when it ends. nil with the cache.
+M.uncached = os.getenv "ACCEL_CUDA_CACHE" == "0" and "needs the allocator's cache" or nil
+
 --- Whether products and sums of kernels are contracted.
 M.contracts = os.getenv "EMULATE_FMA" ~= "off" and (function()
   local file = io.open "/proc/cpuinfo"

@@ -45,9 +45,10 @@ static bool caching(void)
   static const char *const text = getenv("ACCEL_CUDA_CACHE");
   return !text || strcmp(text, "0") != 0;
 }
-static size_t rounded(size_t bytes)
+/* A graph's pool divides its segments all the same: its blocks begin where they do with a cache. */
+static size_t rounded(size_t bytes, bool divided)
 {
-  const size_t step = caching() ? ALIGN : 16;
+  const size_t step = caching() || divided ? ALIGN : 16;
   return bytes ? (bytes + step - 1) / step * step : step;
 }
 
@@ -265,7 +266,7 @@ ax_status ax_cuda_alloc(int index, size_t bytes, void **out)
   *out = NULL;
   if ((st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream)) != AX_OK) return st;
   pthread_mutex_lock(&ax_cuda_lock);
-  if (bytes <= (size_t)1 << 46) st = take_hard(dev, rounded(bytes), &b);
+  if (bytes <= (size_t)1 << 46) st = take_hard(dev, rounded(bytes, dev->recording != NULL), &b);
   if (st == AX_OK && !b) st = out_of_memory(dev, index, bytes);
   if (st == AX_OK) count(dev, b, bytes, out);
   pthread_mutex_unlock(&ax_cuda_lock);
@@ -280,7 +281,7 @@ ax_status ax_cuda_alloc_sending(int index, size_t bytes, void **out)
 
   *out = NULL;
   pthread_mutex_lock(&ax_cuda_lock);
-  st = take(dev, &dev->pools[AX_POOL_SENDING], rounded(bytes), &b);
+  st = take(dev, &dev->pools[AX_POOL_SENDING], rounded(bytes, false), &b);
   if (st == AX_OK && b) count(dev, b, bytes, out);
   pthread_mutex_unlock(&ax_cuda_lock);
   return st == AX_OK && !b ? ax_fail(AX_ENOMEM, "cuda:%d: no room to send %zu bytes ahead", index, bytes)
@@ -327,7 +328,8 @@ static void give_back(ax_cuda_device *dev, ax_cuda_block *b)
   b = join(dev, b, b->before);
   b = join(dev, b, b->after);
   push(free_list(b), b);
-  if (!caching() && b->pool->kind == AX_POOL_MAIN && !dev->recording && !ax_cuda_forked())
+  const bool whole = !b->before && !b->after; /* a graph's pool divides its segments */
+  if (!caching() && whole && b->pool->kind == AX_POOL_MAIN && !dev->recording && !ax_cuda_forked())
     free_segment(dev, b);
 }
 
@@ -447,7 +449,6 @@ void ax_cuda_memory_stats(int index, ax_memory_stats *out)
 {
   ax_cuda_device *dev = &ax_cuda_devices[index];
   size_t available = 0, total = 0;
-  cudaStream_t stream;
   cudaDeviceProp p;
 
   pthread_mutex_lock(&ax_cuda_lock);
@@ -457,8 +458,7 @@ void ax_cuda_memory_stats(int index, ax_memory_stats *out)
   if (ax_cuda_forked()) return;
   if (!dev->multiprocessors) {
     if (cudaGetDeviceProperties(&p, index) == cudaSuccess) out->limit_bytes = (int64_t)p.totalGlobalMem;
-  } else if (ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) == AX_OK &&
-             cudaMemGetInfo(&available, &total) == cudaSuccess) {
+  } else if (ax_cuda_select(index) == AX_OK && cudaMemGetInfo(&available, &total) == cudaSuccess) {
     out->limit_bytes = (int64_t)total;
     out->available_bytes = (int64_t)available;
   }
@@ -480,10 +480,7 @@ void ax_cuda_reset_peak(int index)
 
 void ax_cuda_empty_cache(int index)
 {
-  cudaStream_t stream;
-  if (!ax_cuda_devices[index].multiprocessors ||
-      ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)index }, &stream) != AX_OK)
-    return;
+  if (!ax_cuda_devices[index].multiprocessors || ax_cuda_select(index) != AX_OK) return;
   pthread_mutex_lock(&ax_cuda_lock);
   (void)empty_cache(&ax_cuda_devices[index]); /* the next wait reports an error */
   ax_cuda_pinned_empty();
