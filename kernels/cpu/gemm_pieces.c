@@ -57,8 +57,8 @@ typedef struct pieces {
   char *c;
   enum { ROWS, COLUMNS, MATRICES } cut;
   int64_t count;
-  ax_status status[MOST];
-  bool done[MOST];
+  bool joins;             /* whether a thread computes its pieces at once: see joins() */
+  ax_status status[MOST]; /* of the product that begins with this piece */
 } pieces;
 
 /* Where piece k begins. */
@@ -68,29 +68,37 @@ static int64_t start_of(const pieces *p, int64_t length, int64_t k)
   return k == p->count ? length : units * k / p->count * unit;
 }
 
+/* Pieces lo .. hi as one product. */
+static void run_product(pieces *p, int64_t lo, int64_t hi)
+{
+  const ax_gemm *g = p->g;
+  ax_gemm part = *g;
+  int64_t *length = p->cut == ROWS ? &part.m : p->cut == COLUMNS ? &part.n : &part.batch;
+  const int64_t from = start_of(p, *length, lo), until = start_of(p, *length, hi),
+                size = (int64_t)sizeof(float);
+  const char *a = p->a, *b = p->b, *bias = p->bias;
+  char *c = p->c;
+  bool done;
+
+  *length = until - from;
+  if (p->cut != COLUMNS) a += from * g->a[p->cut == ROWS] * size;
+  if (p->cut != ROWS) b += from * g->b[p->cut == COLUMNS ? 2 : 0] * size;
+  if (p->cut == COLUMNS && bias) bias += from * size;
+  c += from * (p->cut == ROWS ? g->c[1] : p->cut == COLUMNS ? 1 : g->c[0]) * size;
+  if (part.batch == 1) part.a[0] = part.b[0] = part.c[0] = 0;
+  p->status[lo] = ax_dnnl_gemm(&part, a, b, bias, c, &done);
+  if (p->status[lo] == AX_OK && !done) ax_cpu_gemm_bias(part, a, b, bias, c);
+}
+
 static void run_pieces(int64_t lo, int64_t hi, void *ud)
 {
   pieces *p = ud;
-  const ax_gemm *g = p->g;
   const int threads = omp_get_max_threads();
 
   if (threads > 1) omp_set_num_threads(1); /* of this thread: its primitives are made for one */
-  for (int64_t k = lo; k < hi; k++) {
-    ax_gemm part = *g;
-    int64_t *length = p->cut == ROWS ? &part.m : p->cut == COLUMNS ? &part.n : &part.batch;
-    const int64_t from = start_of(p, *length, k), until = start_of(p, *length, k + 1),
-                  size = (int64_t)sizeof(float);
-    const char *a = p->a, *b = p->b, *bias = p->bias;
-    char *c = p->c;
-    *length = until - from;
-    if (p->cut != COLUMNS) a += from * g->a[p->cut == ROWS] * size;
-    if (p->cut != ROWS) b += from * g->b[p->cut == COLUMNS ? 2 : 0] * size;
-    if (p->cut == COLUMNS && bias) bias += from * size;
-    c += from * (p->cut == ROWS ? g->c[1] : p->cut == COLUMNS ? 1 : g->c[0]) * size;
-    if (part.batch == 1) part.a[0] = part.b[0] = part.c[0] = 0;
-    p->status[k] = ax_dnnl_gemm(&part, a, b, bias, c, &p->done[k]);
-    if (p->status[k] == AX_OK && !p->done[k]) ax_cpu_gemm_bias(part, a, b, bias, c);
-  }
+  if (p->joins) run_product(p, lo, hi);
+  else
+    for (int64_t k = lo; k < hi; k++) run_product(p, k, k + 1);
   if (threads > 1) omp_set_num_threads(threads);
 }
 
@@ -98,12 +106,14 @@ static void run_pieces(int64_t lo, int64_t hi, void *ud)
  * half as fast where rows are 4 KB apart.  So pieces of a product that is packed are packed too. */
 #define PACKS 0.0038
 
+static bool is_packed(int64_t m, int64_t n) { return 1.0 / (double)m + 1.0 / (double)n < PACKS; }
+
 /* Whether oneDNN reads in place, and along rows that are multiples of 2 KB apart, whose cache lines
  * evict each other: ax_cpu_gemm, which packs, is 1.2 to 1.9 times as fast on Zen 4. */
 static bool evicts(const ax_gemm *g)
 {
   enum { FAR = 2048 / sizeof(float), FEW = 32 };
-  if (g->m < FEW || g->n < FEW || 1.0 / (double)g->m + 1.0 / (double)g->n < PACKS) return false;
+  if (g->m < FEW || g->n < FEW || is_packed(g->m, g->n)) return false;
   return (g->a[1] == 1 && g->a[2] % FAR == 0) || (g->b[2] == 1 && g->b[1] % FAR == 0);
 }
 
@@ -137,15 +147,26 @@ static int64_t count_of(const ax_gemm *g, pieces *p)
   return count > MOST ? MOST : count < 1 ? 1 : count;
 }
 
+/* Whether a thread may compute its pieces at once.  An element of a packed product has the same
+ * bits whatever stands beside it; one that is read in place has not, nor one of a repeated matrix,
+ * whose batch oneDNN takes for rows.  Packing is what a piece costs. */
+static bool joins(const pieces *p)
+{
+  const ax_gemm *g = p->g;
+  if (p->cut == MATRICES) return g->a[0] && g->b[0];
+  const int64_t least = (p->cut == ROWS ? g->m : g->n) / UNIT / p->count * UNIT;
+  return least > 0 && is_packed(least, p->cut == ROWS ? g->n : g->m);
+}
+
 ax_status ax_dnnl_gemm_pieces(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c)
 {
-  pieces p;
-  p.g = g, p.a = a, p.b = b, p.bias = bias, p.c = c;
+  pieces p = { .g = g, .a = a, .b = b, .bias = bias, .c = c };
   p.count = count_of(g, &p);
   if (p.count == 0) {
     ax_cpu_gemm_bias(*g, a, b, bias, c);
     return AX_OK;
   }
+  p.joins = joins(&p);
   ax_cpu_for(p.count, g->batch * g->m * g->n * g->k, run_pieces, &p);
   for (int64_t k = 0; k < p.count; k++)
     if (p.status[k] != AX_OK) /* the message is that of the thread which it failed on */

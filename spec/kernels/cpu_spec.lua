@@ -51,6 +51,19 @@ describe("threads", function()
     same_for_any_number(function() return core.mm(random(65, 300):double(), random(300, 70):double()) end)
   end)
 
+  it("do not change products that are cut, read in place or packed, at odd places", function()
+    for _, size in ipairs { { 513, 255, 33 }, { 1000, 1001, 65 }, { 1537, 769, 40 }, { 770, 2049, 300 } } do
+      local m, n, k = unpack(size)
+      local x, w = random(m, k), random(n, k)
+      same_for_any_number(function() return core.linear(x, w, random(n)) end)
+      same_for_any_number(function() return core.mm(random(k, m):t(), random(k, n)) end)
+    end
+    same_for_any_number(function() return core.bmm(random(7, 300, 40), random(7, 40, 301)) end)
+    same_for_any_number(function()
+      return core.bmm(random(7, 100, 40), random(1, 40, 901):expand(7, 40, 901))
+    end)
+  end)
+
   it("do not change an optimizer's steps, nor the norm of gradients", function()
     for name, opts in pairs {
       SGD = { momentum = 0.9 }, Adam = { amsgrad = true, weight_decay = 0.1 }, AdamW = {}, Adamax = {},
