@@ -21,19 +21,32 @@
 #define NB 64       /* columns of a block; a multiple of 4 and of PANEL */
 #define PANEL 16    /* columns that are factorised one after the other */
 #define HB 32       /* reflections that are applied together */
-#define NARROW 4    /* this few right-hand sides are solved one by one */
+#define NARROW AX_DENSE_NARROW
+#define FEW AX_DENSE_FEW
+_Static_assert(FEW <= PANEL && PANEL <= NB, "lu_panel factorises matrices of a few rows");
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
+
+/* Fused where the vectors are, also in a loop that the compiler would divide into products and
+ * additions. */
+#ifdef __FMA__
+#define FUSED_WITH(fma, a, b, c) fma(a, b, c)
+#else
+#define FUSED_WITH(fma, a, b, c) ((a) * (b) + (c))
+#endif
 
 #define T float
 #define WIDE double
 #define V ax_vec_f32
 #define FN(name) name##_f32
 #define LEAST 0x1p-126f
+#define FUSED(a, b, c) FUSED_WITH(__builtin_fmaf, a, b, c)
 #include "dense_product.h"
 
 #include "dense_lu.h"
+
+#include "dense_few.h"
 
 #include "dense_qr.h"
 #undef T
@@ -41,26 +54,31 @@ static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 #undef V
 #undef FN
 #undef LEAST
+#undef FUSED
 
 #define T double
 #define WIDE double
 #define V ax_vec_f64
 #define FN(name) name##_f64
 #define LEAST 0x1p-1022
+#define FUSED(a, b, c) FUSED_WITH(__builtin_fma, a, b, c)
 #include "dense_product.h"
 
 #include "dense_lu.h"
 
+#include "dense_few.h"
+
 #include "dense_qr.h"
 
-#define FUNCTIONS(type) \
+#define FUNCTIONS(type, item) \
   { \
-    product_##type, triangular_##type, lu_##type, inverse_##type, cholesky_##type, qr_##type, reflect_##type \
+    product_##type, triangular_##type, lu_##type, inverse_##type, cholesky_##type, qr_##type, \
+        reflect_##type, (int)(AX_BYTES / sizeof(item)), lu_few_##type, solve_few_##type \
   }
 
 const ax_dense *ax_dense_of(ax_dtype dtype)
 {
-  static const ax_dense of[2] = { FUNCTIONS(f32), FUNCTIONS(f64) };
+  static const ax_dense of[2] = { FUNCTIONS(f32, float), FUNCTIONS(f64, double) };
   return &of[dtype == AX_F64];
 }
 

@@ -9,6 +9,9 @@
 
 #include "cpu.h"
 
+#define AX_DENSE_FEW 16   /* rows of the matrices that lu factorises one column after the other */
+#define AX_DENSE_NARROW 4 /* this few sides are solved one by one */
+
 /* What a product does with its result. */
 enum { AX_DENSE_SET, AX_DENSE_ADD, AX_DENSE_SUB };
 
@@ -36,6 +39,13 @@ typedef struct ax_dense {
    * `identity`: q is the identity, whose zeros are not multiplied. */
   void (*reflect)(int64_t m, int64_t k, const void *a, int64_t ld, const void *tau, bool transposed,
                   bool identity, int64_t cols, void *q, int64_t q_row, void *room);
+  /* Up to `lanes` systems at once, adjacent, of n <= AX_DENSE_FEW unknowns.  lu_few: lu of each of
+   * `count` matrices, n > 0.  Returns a bit for each that only lu can factorise: a singular one, or
+   * one with numbers that are not finite.  solve_few: with such factors and k <= AX_DENSE_NARROW
+   * sides, b (n, k) of each becomes x. */
+  int lanes;
+  uint32_t (*lu_few)(int64_t count, int64_t n, const void *a, void *lu, int *pivots);
+  void (*solve_few)(int64_t count, int64_t n, int64_t k, const void *lu, const int *pivots, void *b);
 } ax_dense;
 
 const ax_dense *ax_dense_of(ax_dtype dtype);

@@ -80,20 +80,20 @@ static void FN(solve_block)(FN(block) * b, int64_t cols, T *x, int64_t x_row, in
   ax_cpu_for((cols + NR - 1) / NR, cols * b->n * b->n / 16, FN(forward_columns), b);
 }
 
-/* A few sides, one by one, along the rows of the matrix: y (k, n). */
+/* Fewer than FEW products are added one by one, as in dense_few.h. */
 static T FN(dot)(int64_t n, const T *a, const T *b)
 {
   V s0 = { 0 }, s1 = { 0 };
   T sum = 0;
   int64_t p = 0;
-  for (; p + NR <= n; p += NR) {
+  for (; n >= FEW && p + NR <= n; p += NR) {
     s0 += *(const V *)(a + p) * *(const V *)(b + p);
     s1 += *(const V *)(a + p + VN) * *(const V *)(b + p + VN);
   }
   s0 += s1;
   if (p)
     for (int i = 0; i < VN; i++) sum += s0[i];
-  for (; p < n; p++) sum += a[p] * b[p];
+  for (; p < n; p++) sum = FUSED(a[p], b[p], sum);
   return sum;
 }
 
@@ -104,6 +104,7 @@ static void FN(add_times)(int64_t n, T factor, const T *a, T *y)
   for (; p < n; p++) y[p] += factor * a[p];
 }
 
+/* A few sides, one by one, along the rows of the matrix: y (k, n). */
 static void FN(narrow)(int64_t n, int64_t k, const T *a, int64_t ld, bool upper, bool transposed, bool unit,
                        T *b, int64_t b_row, T *y)
 {

@@ -17,31 +17,52 @@ static double diagonal(const job *j, const char *a, int r)
   return ax_load_double(j->dtype, a, (int64_t)r * (j->n + 1));
 }
 
-/* Factorises a copy behind the room, with the pivots before it; returns the sign of the
- * permutation. */
-static double factor_copy(const job *j, int64_t i, char *scratch, char **lu)
+/* ax_factor_group of copies behind the room: the factors, their pivots, whether they are
+ * singular. */
+static char *factor_copies(const job *j, int64_t i, char *scratch, int **pivots)
 {
-  int *const pivots = (int *)(scratch + j->room);
+  char *const lu = scratch + j->room;
+  int *const info = (int *)(lu + ax_lines((size_t)j->group * ax_factor_matrix(j)));
+  *pivots = info + j->group;
+  ax_factor_group(j, i, lu, *pivots, info, scratch);
+  return lu;
+}
+static size_t room_for_copies(const job *j)
+{
+  return j->room + ax_lines((size_t)j->group * ax_factor_matrix(j)) +
+         sizeof(int) * (size_t)j->group * (size_t)(j->n + 1);
+}
+
+static double sign_of_swaps(const job *j, const int *pivots)
+{
   double sign = 1;
-  *lu = (char *)pivots + ax_factor_pivots(j);
-  memcpy(*lu, j->a + (size_t)i * ax_factor_matrix(j), ax_factor_matrix(j));
-  ax_factor_lu(j, j->n, j->n, *lu, pivots, scratch);
   for (int r = 0; r < j->n; r++)
     if (pivots[r] != r + 1) sign = -sign;
   return sign;
 }
 
-/* The product is formed as mantissa and exponent: it may leave the range on the way. */
+/* Products of two such numbers stay in the range. */
+static bool is_near_1(double v) { return fabs(v) > 0x1p-500 && fabs(v) < 0x1p500; }
+
+/* The product is formed as mantissa and exponent where it would leave the range on the way. */
 static double product(const job *j, const char *lu, double sign)
 {
   double value = sign;
   int64_t exponent = 0;
   for (int r = 0; r < j->n; r++) {
+    const double d = diagonal(j, lu, r), next = value * d;
     int e = 0;
-    value = frexp(value * diagonal(j, lu, r), &e);
+    if (is_near_1(d) && is_near_1(next)) {
+      value = next;
+      continue;
+    }
+    value = frexp(value, &e);
+    exponent += e;
+    value = frexp(value * d, &e);
     exponent += e;
   }
-  return ldexp(value, exponent > 4096 ? 4096 : exponent < -4096 ? -4096 : (int)exponent);
+  const int e = exponent > 4096 ? 4096 : exponent < -4096 ? -4096 : (int)exponent;
+  return e ? ldexp(value, e) : value;
 }
 
 /* Elements of complex matrices. */
@@ -76,27 +97,30 @@ static double complex complex_product(const job *j, const char *lu, double sign)
 static int determine(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  char *lu;
-  const double sign = factor_copy(j, i, scratch, &lu);
-  if (j->is_complex) store_number(j, j->x, i, complex_product(j, lu, sign));
-  else ax_store_double(j->dtype, j->x, i, product(j, lu, sign));
+  int *pivots;
+  const char *lu = factor_copies(j, i, scratch, &pivots);
+  for (int64_t t = ax_factor_first(j, i), until = t + ax_factor_of(j, i); t < until;
+       t++, lu += ax_factor_matrix(j), pivots += j->n) {
+    const double sign = sign_of_swaps(j, pivots);
+    if (j->is_complex) store_number(j, j->x, t, complex_product(j, lu, sign));
+    else ax_store_double(j->dtype, j->x, t, product(j, lu, sign));
+  }
   return 0;
 }
 
 ax_status ax_cpu__linalg_det(const ax_call *call)
 {
-  const int64_t count = ax_matrices(call->in[0]);
   job j;
   const ax_status st = ax_factor_begin(call, &j);
   if (st != AX_OK) return st;
-  return ax_dense_each(count, ax_factor_cube(&j) * count, ax_factor_room_to_invert(&j), determine, &j, NULL);
+  return ax_dense_each(ax_factor_groups(&j), ax_factor_cube(&j) * j.count, room_for_copies(&j), determine, &j,
+                       NULL);
 }
 
-static int log_determine(int64_t i, char *scratch, const void *ud)
+/* Of matrix t. */
+static void log_determinant(const job *j, int64_t t, const char *lu, double sign)
 {
-  const job *j = ud;
-  char *lu;
-  double sign = factor_copy(j, i, scratch, &lu), sum = 0;
+  double sum = 0;
   if (j->is_complex) {
     double complex turn = sign;
     for (int r = 0; r < j->n; r++) {
@@ -104,29 +128,38 @@ static int log_determine(int64_t i, char *scratch, const void *ud)
       sum += log(cabs(d));
       turn *= d == 0 ? 0 : d / cabs(d);
     }
-    store_number(j, j->x, i, turn);
-    ax_store_double(ax_part_dtype(j->dtype), j->lu, i, sum);
-    return 0;
+    store_number(j, j->x, t, turn);
+    ax_store_double(ax_part_dtype(j->dtype), j->lu, t, sum);
+    return;
   }
   for (int r = 0; r < j->n; r++) {
     const double d = diagonal(j, lu, r);
     sum += log(fabs(d));
     sign *= d > 0 ? 1 : d < 0 ? -1 : d; /* 0, or NaN */
   }
-  ax_store_double(j->dtype, j->x, i, sign);
-  ax_store_double(j->dtype, j->lu, i, sum);
+  ax_store_double(j->dtype, j->x, t, sign);
+  ax_store_double(j->dtype, j->lu, t, sum);
+}
+
+static int log_determine(int64_t i, char *scratch, const void *ud)
+{
+  const job *j = ud;
+  int *pivots;
+  const char *lu = factor_copies(j, i, scratch, &pivots);
+  for (int64_t t = ax_factor_first(j, i), until = t + ax_factor_of(j, i); t < until;
+       t++, lu += ax_factor_matrix(j), pivots += j->n)
+    log_determinant(j, t, lu, sign_of_swaps(j, pivots));
   return 0;
 }
 
 ax_status ax_cpu__linalg_slogdet(const ax_call *call)
 {
-  const int64_t count = ax_matrices(call->in[0]);
   job j;
   const ax_status st = ax_factor_begin(call, &j);
   if (st != AX_OK) return st;
   j.lu = ax_data(call->out[1]);
-  return ax_dense_each(count, ax_factor_cube(&j) * count, ax_factor_room_to_invert(&j), log_determine, &j,
-                       NULL);
+  return ax_dense_each(ax_factor_groups(&j), ax_factor_cube(&j) * j.count, room_for_copies(&j), log_determine,
+                       &j, NULL);
 }
 
 /* ---- cofactors */
@@ -234,10 +267,12 @@ static int cofactors(int64_t i, char *scratch, const void *ud)
   const cofactor_job *c = ud;
   const job *j = &c->j;
   const int n = j->n;
-  char *const x = j->x + (size_t)i * ax_factor_matrix(j), *lu;
+  char *const x = j->x + (size_t)i * ax_factor_matrix(j);
+  int *pivots;
 
   if (n == 0) return 0;
-  const double sign = factor_copy(j, i, scratch, &lu), det = j->is_complex ? 0 : product(j, lu, sign);
+  const char *const lu = factor_copies(j, i, scratch, &pivots);
+  const double sign = sign_of_swaps(j, pivots), det = j->is_complex ? 0 : product(j, lu, sign);
   const double complex z = j->is_complex ? complex_product(j, lu, sign) : 0;
   if (ax_factor_invert(j, j->a + (size_t)i * ax_factor_matrix(j), scratch + c->at.u, scratch))
     return cofactors_of_singular(c, i, scratch);
@@ -262,7 +297,9 @@ ax_status ax_cpu__linalg_cofactor(const ax_call *call)
   const int n = c.j.n;
   call_gesvd(&c, NULL, NULL, NULL, NULL, answer, -1, NULL, &info);
   c.at.lwork = (int)ax_lapack_work(part, answer);
-  c.at.u = ax_lines(ax_factor_room_to_invert(&c.j));
+  c.j.group = 1;
+  const size_t copies = room_for_copies(&c.j), invert = ax_factor_room_to_invert(&c.j);
+  c.at.u = ax_lines(copies > invert ? copies : invert);
   c.at.vt = c.at.u + ax_lines(ax_factor_matrix(&c.j));
   c.at.s = c.at.vt + ax_lines(ax_factor_matrix(&c.j));
   c.at.reals = c.at.s + ax_lines(c.j.item * (size_t)n);

@@ -22,11 +22,16 @@ ax_status ax_factor_begin(const ax_call *call, job *j)
               .dtype = d,
               .is_complex = ax_is_complex(d),
               .item = ax_itemsize(a),
+              .count = ax_matrices(a),
+              .group = 1,
               .m = (int)AX_ROWS(a),
               .n = (int)AX_COLS(a),
               .a = ax_data(a),
               .x = ax_data(call->out[0]) };
   j->room = ax_lines(ax_factor_room(j, j->m, j->n));
+  /* from two lanes on, as fast as one after the other */
+  if (!j->is_complex && j->m == j->n && j->n > 1 && j->n <= AX_DENSE_FEW && j->count > 1)
+    j->group = j->dense->lanes;
   return j->is_complex ? ax_dense_complex_open(call->op, d) : AX_OK;
 }
 
@@ -75,6 +80,20 @@ int ax_factor_lu(const job *j, int m, int n, char *a, int *pivots, char *room)
   ax_lapack_fill(j->dtype, a, (int64_t)m * n, NAN);
   for (int i = 0; i < k; i++) pivots[i] = i + 1;
   return 0;
+}
+
+void ax_factor_group(const job *j, int64_t i, char *lu, int *pivots, int *info, char *room)
+{
+  const int64_t count = ax_factor_of(j, i);
+  const char *const a = j->a + (size_t)ax_factor_first(j, i) * ax_factor_matrix(j);
+  const uint32_t alone = count > 1 ? j->dense->lu_few(count, j->n, a, lu, pivots) : 1;
+  for (int64_t t = 0; t < count; t++) {
+    const size_t at = (size_t)t * ax_factor_matrix(j);
+    info[t] = 0;
+    if (!(alone >> t & 1)) continue;
+    memcpy(lu + at, a + at, ax_factor_matrix(j));
+    info[t] = ax_factor_lu(j, j->n, j->n, lu + at, pivots + t * j->n, room);
+  }
 }
 
 static int factor_rows(int64_t i, char *scratch, const void *ud)
@@ -174,35 +193,39 @@ static size_t room_to_solve(const job *j)
   return j->room > room ? j->room : room;
 }
 
-static int solve_one(int64_t i, char *scratch, const void *ud)
+static int solve_group(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
-  char *const lu = j->lu + (size_t)i * ax_factor_matrix(j), *const x = j->x + (size_t)i * side(j);
-  int *const pivots = j->pivots + i * j->n;
-  memcpy(lu, j->a + (size_t)i * ax_factor_matrix(j), ax_factor_matrix(j));
-  memcpy(x, j->b + (size_t)i * side(j), side(j));
-  const int info = ax_factor_lu(j, j->n, j->n, lu, pivots, scratch);
-  solve_with(j, lu, pivots, false, x, scratch);
-  return info;
+  const int64_t first = ax_factor_first(j, i), count = ax_factor_of(j, i);
+  char *const lu = j->lu + (size_t)first * ax_factor_matrix(j), *const x = j->x + (size_t)first * side(j);
+  int *const pivots = j->pivots + first * j->n;
+  memcpy(x, j->b + (size_t)first * side(j), (size_t)count * side(j));
+  ax_factor_group(j, i, lu, pivots, j->info + first, scratch);
+  if (count > 1 && j->k > 0 && j->k <= AX_DENSE_NARROW) j->dense->solve_few(count, j->n, j->k, lu, pivots, x);
+  else
+    for (int64_t t = 0; t < count; t++)
+      solve_with(j, lu + (size_t)t * ax_factor_matrix(j), pivots + t * j->n, false, x + (size_t)t * side(j),
+                 scratch);
+  return 0;
 }
 
 ax_status ax_cpu__linalg_solve(const ax_call *call)
 {
   const ax_tensor *a = call->in[0], *b = call->in[1];
-  const int64_t count = ax_matrices(a);
-  const size_t bytes = sizeof(int) * (size_t)count + 1;
+  const size_t bytes = sizeof(int) * (size_t)ax_matrices(a) + 1;
   void *info = NULL;
   job j;
   ax_status st;
 
   if ((st = ax_factor_begin(call, &j)) != AX_OK || (st = ax_alloc(bytes, &info)) != AX_OK) return st;
+  j.info = info;
   j.b = ax_data(b);
   j.k = (int)AX_COLS(b);
   j.lu = ax_data(call->out[1]);
   j.pivots = ax_data(call->out[2]);
-  st = ax_dense_each(count, (ax_factor_cube(&j) + (int64_t)j.n * j.n * j.k) * count, room_to_solve(&j),
-                     solve_one, &j, info);
-  if (st == AX_OK && call->a->linalg_solve.check) st = ax_factor_singular(call, info, count);
+  st = ax_dense_each(ax_factor_groups(&j), (ax_factor_cube(&j) + (int64_t)j.n * j.n * j.k) * j.count,
+                     room_to_solve(&j), solve_group, &j, NULL);
+  if (st == AX_OK && call->a->linalg_solve.check) st = ax_factor_singular(call, info, j.count);
   ax_free(info, bytes);
   return st;
 }

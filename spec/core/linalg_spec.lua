@@ -19,6 +19,8 @@ local function regular(...)
   return x + eye(x.shape[x.ndim]) * 4
 end
 
+local EXACTLY = { rtol = 0, atol = 0, equal_nan = true }
+
 describe("tensor.linalg raises", function()
   local good = eye(3)
   local batch = tensor.stack({ good, good, tensor.zeros(3, 3):double() })
@@ -214,6 +216,51 @@ describe("tensor.linalg", function()
     assert.is_true((select(2, linalg.svd(x[5]))):equal(expected[6][5]))
   end)
 
+  it("gives a few unknowns the bits that they have alone, also of what is singular or not finite", function()
+    for _, dtype in ipairs { "float32", "float64" } do
+      for _, size in ipairs { { 1, 1 }, { 2, 3 }, { 3, 4 }, { 7, 1 }, { 9, 2 }, { 15, 1 }, { 16, 4 },
+        { 16, 5 }, { 17, 1 } } do
+        local n, k = unpack(size)
+        local x, b = random(11, n, n):to(dtype), random(11, n, k):to(dtype)
+        x[{ 2, 1, n }], x[{ 3, n, 1 }] = inf, nan
+        x[{ 4, {}, n }] = 0
+        x[5] = x[5] * (dtype == "float32" and 4e-39 or 7e-309) -- pivots without a precise inverse
+        local solved, det = linalg.solve_ex(x, b), linalg.det(x)
+        local sign, log = linalg.slogdet(x)
+        for i = 1, 11 do
+          local where = ("%s, %d unknowns, %d sides, matrix %d"):format(dtype, n, k, i)
+          local alone_sign, alone_log = linalg.slogdet(x[i])
+          assert.is_true(tensor.allclose(solved[i], linalg.solve_ex(x[i], b[i]), EXACTLY), where)
+          assert.is_true(tensor.allclose(det[i], linalg.det(x[i]), EXACTLY), where)
+          assert.is_true(tensor.allclose(sign[i], alone_sign, EXACTLY), where)
+          assert.is_true(tensor.allclose(log[i], alone_log, EXACTLY), where)
+        end
+      end
+    end
+  end)
+
+  it("does not take a matrix with a NaN for singular, whatever it has in other columns", function()
+    local x = regular(3, 4, 4)
+    x[{ 2, {}, 2 }], x[{ 2, 4, 1 }] = 0, nan
+    local solved = linalg.solve(x, random(3, 4, 1))
+    assert.are.same({ false, true, false }, solved:isnan():all(2):select(2, 1):totable())
+  end)
+
+  it("forms a determinant whose factors leave the range of float64", function()
+    for _, case in ipairs { { 1e200, 1e200, 1e-300 }, { 1e308, 1e-308, 3 }, { 1e-300, 1e-300, 1e300, 1e300 },
+      { -1e160, 1e160, 1e-200, 1e-100 } } do
+      local expected, exponent = 1, 0
+      for _, v in ipairs(case) do
+        local m, e = math.frexp(v)
+        expected, exponent = expected * m, exponent + e
+      end
+      local det = linalg.det(tensor.tensor(case, { dtype = "float64" }):diag()):item()
+      assert.is_true(math.abs(det / math.ldexp(expected, exponent) - 1) < 1e-14)
+    end
+    assert.equal(math.huge, linalg.det(tensor.tensor({ 1e300, 1e300 }, { dtype = "float64" }):diag()):item())
+    assert.equal(0, linalg.det(tensor.tensor({ 0, 1e308, 1e308 }, { dtype = "float64" }):diag()):item())
+  end)
+
   it("takes views, expanded batches and empty ones", function()
     local x = regular(4, 5, 5)
     numbers.close(linalg.inv(x.mT), linalg.inv(x).mT)
@@ -237,6 +284,13 @@ describe("tensor.linalg", function()
     assert(linalg.solve(x, random(30, 2):float()).dtype == "float32")
     numbers.close(x:matmul(linalg.inv(x)), eye(30):float(), 1e-5)
     numbers.close(linalg.inv(x):double(), linalg.inv(x:double()), 1e-4)
+  end)
+
+  it("does not take a matrix with a NaN for singular, whatever it has in other columns", function()
+    local x = regular(3, 4, 4)
+    x[{ 2, {}, 2 }], x[{ 2, 4, 1 }] = 0, nan
+    local solved = linalg.solve(x, random(3, 4, 1))
+    assert.are.same({ false, true, false }, solved:isnan():all(2):select(2, 1):totable())
   end)
 
   it("forms a determinant whose product leaves the range on the way", function()
