@@ -122,22 +122,45 @@ int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...)
   return lua_error(L);
 }
 
+/* The op of this name, in place or not; or AX_OP_COUNT. */
+static int op_named(const char *name, size_t n)
+{
+  for (int k = 0; k < AX_OP_COUNT; k++) {
+    const size_t m = strlen(ax_ops[k].name);
+    if ((m == n || (m + 1 == n && name[m] == '_')) && strncmp(ax_ops[k].name, name, m) == 0) return k;
+  }
+  return AX_OP_COUNT;
+}
+static bool names_op(const char *name, size_t n) { return op_named(name, n) < AX_OP_COUNT; }
+
+/* Whether fn, where it is an op, has a type among its arguments. */
+static bool takes_dtype(const char *fn)
+{
+  const int op = op_named(fn, strlen(fn));
+  if (op == AX_OP_COUNT) return true;
+  const ax_signature *sig = ax_signature_of((ax_op)op);
+  for (int k = 0; k < sig->n; k++)
+    if (sig->param[k].kind == AX_P_DTYPE) return true;
+  return false;
+}
+
 /* What to write for a type or a device among positional arguments, as PyTorch's calls never have
- * them; or "". */
-static const char *as_option(lua_State *L, int idx)
+ * them (but for x.view(dtype)); or "". */
+static const char *as_option(lua_State *L, const char *fn, int idx)
 {
   const char *text = lua_type(L, idx) == LUA_TSTRING ? lua_tostring(L, idx) : "";
   const bool device = strcmp(text, "cpu") == 0 || strncmp(text, "cuda", 4) == 0;
   ax_dtype dtype;
 
   if (!device && ax_dtype_parse(text, &dtype) != AX_OK) return "";
+  if (!takes_dtype(fn)) return lua_pushfstring(L, "; x:to(\"%s\") %s", text, device ? "moves" : "converts");
   return lua_pushfstring(L, "; it is an option: { %s = \"%s\" }", device ? "device" : "dtype", text);
 }
 
 /* arg 0: `name` alone says what the value is (an option). */
 int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
 {
-  const char *option = arg > 0 ? as_option(L, idx) : "", *got = ax_lua_describe(L, idx);
+  const char *option = arg > 0 ? as_option(L, fn, idx) : "", *got = ax_lua_describe(L, idx);
   if (arg > 0 && name)
     return ax_lua_error(L, fn, "argument %d (%s): expected %s, got %s%s", arg, name, expected, got, option);
   if (arg > 0) return ax_lua_error(L, fn, "argument %d: expected %s, got %s%s", arg, expected, got, option);
@@ -176,16 +199,6 @@ int ax_lua_out_of_memory(lua_State *L)
   for (int i = 0; i < FULL_KEPT && !found; i++) found = full[i][0] && strstr(text, full[i]);
   lua_pushboolean(L, found);
   return 1;
-}
-
-/* Whether `name` is the name of an op, in place or not. */
-static bool names_op(const char *name, size_t n)
-{
-  for (int k = 0; k < AX_OP_COUNT; k++) {
-    const size_t m = strlen(ax_ops[k].name);
-    if ((m == n || (m + 1 == n && name[m] == '_')) && strncmp(ax_ops[k].name, name, m) == 0) return true;
-  }
-  return false;
 }
 
 /* Returns the message without the names of inner ops at its beginning, such as "mm: " where the op
