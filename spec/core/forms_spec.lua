@@ -61,6 +61,15 @@ describe("forms of ops", function()
     end
   end)
 
+  it("put one number into a bucket", function()
+    local boundaries = tensor.tensor { 1, 3, 5 }
+    assert.equal(1, tensor.bucketize(3, boundaries):item())
+    assert.equal(2, tensor.bucketize(3, boundaries, { right = true }):item())
+    assert.equal("int32", tensor.bucketize(3, boundaries, { out_int32 = true }).dtype)
+    assert.equal(2, tensor.bucketize(4.5, boundaries:long()):item())
+    raises("boundaries must have one dim, got [1, 3]", tensor.bucketize, 3, boundaries:unsqueeze(1))
+  end)
+
   it("refuse what has no meaning", function()
     local x, i = core.randn(3, 4), tensor.arange(12):view(3, 4)
     raises("add: alpha: expected an integer for tensors of integers, got 0.5", i.add, i, i, { alpha = 0.5 })

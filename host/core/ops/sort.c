@@ -138,7 +138,10 @@ ax_status ax_infer_bucketize(ax_infer *q)
   if (in[0]->ndim != 1)
     return ax_fail(AX_ESHAPE, "bucketize: boundaries must have one dim, got %s", TEXT(in[0]));
   return ax_run(AX_OP_SEARCHSORTED,
-                &(ax_args){ .n_in = 2, .in = in, .a = AX_ATTRS(searchsorted, .right = q->a.bucketize.right) },
+                &(ax_args){ .n_in = 2,
+                            .in = in,
+                            .num = { 0, q->args->num[0] },
+                            .a = AX_ATTRS(searchsorted, .right = q->a.bucketize.right) },
                 q->result);
 }
 
