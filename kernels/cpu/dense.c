@@ -28,8 +28,8 @@ _Static_assert(FEW <= PANEL && PANEL <= NB, "lu_panel factorises matrices of a f
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 
-/* Fused where the vectors are, also in a loop that the compiler would divide into products and
- * additions. */
+/* Fused where the processor has an instruction for it, whatever the compiler makes of the loop:
+ * dense_few.h and the functions for one matrix have the same bits. */
 #ifdef __FMA__
 #define FUSED_WITH(fma, a, b, c) fma(a, b, c)
 #else
@@ -42,6 +42,7 @@ static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 #define FN(name) name##_f32
 #define LEAST 0x1p-126f
 #define FUSED(a, b, c) FUSED_WITH(__builtin_fmaf, a, b, c)
+#define VFUSED AX_VFMA_f32
 #include "dense_product.h"
 
 #include "dense_lu.h"
@@ -55,6 +56,7 @@ static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 #undef FN
 #undef LEAST
 #undef FUSED
+#undef VFUSED
 
 #define T double
 #define WIDE double
@@ -62,6 +64,7 @@ static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 #define FN(name) name##_f64
 #define LEAST 0x1p-1022
 #define FUSED(a, b, c) FUSED_WITH(__builtin_fma, a, b, c)
+#define VFUSED AX_VFMA_f64
 #include "dense_product.h"
 
 #include "dense_lu.h"

@@ -53,9 +53,10 @@ static FN(mask) FN(lu_lanes_column)(int64_t n, T *a, int64_t j, int *at)
   const V pivot = *(const V *)(top + j * VN), inverse = 1 / pivot;
   for (int64_t i = j + 1; i < n; i++) {
     T *const row = a + i * n * VN;
-    const V l = *(V *)(row + j * VN) * inverse;
+    const V l = *(V *)(row + j * VN) * inverse, minus = -l;
     *(V *)(row + j * VN) = l;
-    for (int64_t c = (j + 1) * VN; c < n * VN; c += VN) *(V *)(row + c) -= l * *(const V *)(top + c);
+    for (int64_t c = (j + 1) * VN; c < n * VN; c += VN)
+      *(V *)(row + c) = VFUSED(minus, *(const V *)(top + c), *(V *)(row + c));
   }
   return (pivot >= LEAST) | (-pivot >= LEAST);
 }
@@ -99,7 +100,8 @@ static void FN(solve_few)(int64_t count, int64_t n, int64_t k, const void *lu, c
     for (int64_t j = 0; j < k; j++) {
       V sum = { 0 };
       T *const own = x + (i * k + j) * VN;
-      for (int64_t p = from; p < until; p++) sum += *(const V *)(row + p * VN) * *(V *)(x + (p * k + j) * VN);
+      for (int64_t p = from; p < until; p++)
+        sum = VFUSED(*(const V *)(row + p * VN), *(V *)(x + (p * k + j) * VN), sum);
       *(V *)own -= sum;
       if (upper) *(V *)own = *(V *)own / *(const V *)(row + i * VN);
     }

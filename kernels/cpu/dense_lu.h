@@ -183,8 +183,10 @@ static int FN(lu_panel)(int64_t m, int64_t w, T *p, int *pivots)
     for (int64_t i = j + 1; i < m; i++) {
       T *const row = p + i * PANEL;
       const T l = zero ? 0 : divides ? row[j] / pivot : row[j] * inverse;
+      const V minus = -l - (V){ 0 };
 #pragma GCC unroll 16
-      for (int64_t c = 0; c < PANEL; c += VN) *(V *)(row + c) -= l * *(const V *)(u + c);
+      for (int64_t c = 0; c < PANEL; c += VN)
+        *(V *)(row + c) = VFUSED(minus, *(const V *)(u + c), *(V *)(row + c));
       row[j] = l;
       const T size = row[next] < 0 ? -row[next] : row[next];
       if (size > most) most = size, at = i;
