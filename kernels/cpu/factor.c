@@ -29,8 +29,8 @@ ax_status ax_factor_begin(const ax_call *call, job *j)
               .a = ax_data(a),
               .x = ax_data(call->out[0]) };
   j->room = ax_lines(ax_factor_room(j, j->m, j->n));
-  /* from two lanes on, as fast as one after the other */
-  if (!j->is_complex && j->m == j->n && j->n > 1 && j->n <= AX_DENSE_FEW && j->count > 1)
+  /* Three matrices or more: lanes pay, and the bits are the same either way. */
+  if (!j->is_complex && j->m == j->n && j->n > 1 && j->n <= AX_DENSE_FEW && j->count > 2)
     j->group = j->dense->lanes;
   return j->is_complex ? ax_dense_complex_open(call->op, d) : AX_OK;
 }
