@@ -99,8 +99,9 @@ describe("a checkpoint", function()
     for i = 1, 2 ^ 16 do text[i] = ("%05d,"):format(i * 7919 % 99991) end
     text = table.concat(text):rep(33) -- 12976128 bytes: four threads
     -- By another program: the checksum of the definition, bit by bit.
-    for _, case in ipairs { { 49151, 0xc8262684 }, { 49152, 0x7a27981e }, { 49153, 0x541b1dff },
-      { 98311, 0x8f819d46 }, { #text, 0x7ee2fbba } } do
+    for _, case in ipairs { { 3071, 0x8bb70c55 }, { 3072, 0x5bdc6b9c }, { 3073, 0x9b8f12a4 },
+      { 49151, 0xc8262684 }, { 98311, 0x8f819d46 }, { 393215, 0x35bf92ab }, { 393216, 0x0474b350 },
+      { 393217, 0x33bfb480 }, { 399361, 0x1aef2d48 }, { #text, 0x7ee2fbba } } do
       assert(fs.write(folder .. "/text", text:sub(1, case[1])))
       for threads = 1, 4 do
         assert.same(case, { fs.digest(folder .. "/text", threads) })

@@ -71,7 +71,7 @@ static ax_status read_all(int fd, const char *path, const struct stat *info, int
 
   *out = (ax_digest){ info->st_size, 0 };
   if (info->st_size == 0) return AX_OK;
-  st = ax_mapping_new(fd, info, &m, &data);
+  st = ax_mapping_new(fd, info, keep, &m, &data);
   if (st == AX_EIO) return ax_fail(AX_EIO, "cannot read %s: %s", path, strerror(errno));
   if (st != AX_OK) return st;
   out->crc32c = checksum(data, (size_t)info->st_size, threads);

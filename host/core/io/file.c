@@ -60,7 +60,7 @@ ax_status ax_file_map(const char *fn, const char *path, ax_bytes *out)
   *out = (ax_bytes){ 0 };
   if ((st = open_regular(fn, path, &fd, &info)) != AX_OK) return st;
   if (info.st_size > 0) {
-    st = ax_mapping_new(fd, &info, &out->mapping, &data);
+    st = ax_mapping_new(fd, &info, false, &out->mapping, &data);
     if (st == AX_EIO) st = AX_FILE_FAIL(AX_EIO, fn, path, "cannot be mapped: %s", strerror(errno));
     if (st == AX_OK) out->n = (size_t)info.st_size;
     out->data = data;

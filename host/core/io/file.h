@@ -71,7 +71,10 @@ ax_status ax_folder_sync(const char *path);
 
 /* mapping.c: a mapped file that may be truncated */
 struct stat;
-ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **out, void **data);
+/* to_write: all of it is going to be lent, and is made writable now: a change of pages that have
+ * been read costs a sixth of reading them. */
+ax_status ax_mapping_new(int fd, const struct stat *info, bool to_write, struct ax_mapping **out,
+                         void **data);
 void ax_mapping_release(struct ax_mapping *m);
 /* In place of ax_mapping_release by its only holder: the next ax_mapping_new of the file takes it
  * over.  Nothing may have been lent from it. */

@@ -25,6 +25,7 @@ struct ax_mapping {
   _Atomic bool cut;
   _Atomic int refs;
   bool kept; /* no reader has it; under the lock */
+  bool writable;
   dev_t device;
   ino_t inode;
 };
@@ -124,7 +125,7 @@ void ax_mapping_forget_kept(void)
   pthread_mutex_unlock(&lock);
 }
 
-ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **out, void **data)
+ax_status ax_mapping_new(int fd, const struct stat *info, bool to_write, struct ax_mapping **out, void **data)
 {
   const size_t n = (size_t)info->st_size;
   struct ax_mapping *m;
@@ -134,13 +135,18 @@ ax_status ax_mapping_new(int fd, const struct stat *info, struct ax_mapping **ou
     *data = (void *)atomic_load(&(*out)->begin);
     return AX_OK;
   }
-  p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+  p = to_write ? mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0) : MAP_FAILED;
+  if (p == MAP_FAILED) {
+    to_write = false;
+    p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+  }
   if (p == MAP_FAILED) return AX_EIO;
   pthread_mutex_lock(&lock);
   if ((m = install() ? free_slot() : NULL)) {
     m->n = n;
     m->device = info->st_dev;
     m->inode = info->st_ino;
+    m->writable = to_write;
     atomic_store(&m->cut, false);
     atomic_store(&m->refs, 1);
     atomic_store(&m->begin, (uintptr_t)p);
@@ -170,7 +176,8 @@ ax_status ax_mapping_lend(struct ax_mapping *m, const void *data, size_t n, ax_s
   ax_status st;
 
   *out = NULL;
-  if (mprotect((void *)at, (uintptr_t)data + n - at, PROT_READ | PROT_WRITE) != 0) return AX_EIO;
+  if (!m->writable && mprotect((void *)at, (uintptr_t)data + n - at, PROT_READ | PROT_WRITE) != 0)
+    return AX_EIO;
   if ((st = ax_storage_wrap((void *)data, n, release_lent, m, out)) == AX_OK) atomic_fetch_add(&m->refs, 1);
   return st;
 }
