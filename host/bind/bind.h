@@ -254,6 +254,12 @@ static inline int64_t ax_lua_position(int64_t p, int64_t size) { return p < 0 ? 
 /* Runs op and pushes its visible results.  A result that is input k itself is pushed as the Lua
  * value at r->at[k]. */
 int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read_result *r);
+/* A row as a Lua function, and as a method that writes into its tensor.  Upvalues: the op; of the
+ * second also the name that messages use. */
+int ax_lua_op_call(lua_State *L);
+int ax_lua_op_inplace(lua_State *L);
+/* One of these two, or what reads calls of its own before them (other_calls.c). */
+lua_CFunction ax_lua_function_of(ax_op op, bool inplace);
 
 /* ---- parts: each expects the table of accelerate.core on the stack top and leaves it there */
 

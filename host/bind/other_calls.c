@@ -1,0 +1,171 @@
+/* bind/other_calls.c: calls that PyTorch has and the signature of a row does not say. */
+#include "bind/bind.h"
+
+#include <string.h>
+
+/* ---- clamp; with tensors as limits it is another row */
+
+/* Finds the limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table
+ * of options, which are pushed.  Returns whether one of them is a tensor. */
+static bool tensor_limits(lua_State *L, int at[2])
+{
+  const int last = lua_gettop(L);
+  for (int k = 0; k < 2; k++) {
+    at[k] = 2 + k <= last && !lua_isnil(L, 2 + k) ? 2 + k : 0;
+    if (!ax_lua_is_options(L, last, false) || last < 2) continue;
+    if (at[k] == last) at[k] = 0;
+    lua_getfield(L, last, k ? "max" : "min");
+    if (!lua_isnil(L, -1)) at[k] = lua_gettop(L);
+  }
+  return (at[0] && ax_lua_to_box(L, at[0])) || (at[1] && ax_lua_to_box(L, at[1]));
+}
+
+/* Returns a limit as a tensor: a number becomes a tensor of x's type. */
+static ax_tensor *check_limit(lua_State *L, int idx, const char *shown, const char *name, const ax_tensor *x)
+{
+  ax_tensor *t = ax_lua_opt_tensor(L, idx, shown), **box;
+  const double v = t ? 0 : ax_lua_check_number(L, idx, shown, name);
+  if (t) return t;
+  if (!ax_lua_number_fits((ax_dtype)x->dtype, v))
+    ax_lua_error(L, shown, "%s: %.14g does not fit a tensor of %s", name, v,
+                 ax_dtype_name((ax_dtype)x->dtype));
+  box = ax_lua_push_box(L);
+  if (ax_tensor_new_on(x->device, (ax_dtype)x->dtype, 0, NULL, box) != AX_OK || ax_fill(*box, v) != AX_OK)
+    ax_lua_raise(L, shown);
+  return *box;
+}
+
+static int clamp(lua_State *L, bool inplace)
+{
+  static const char *const names[] = { "min", "max" };
+  const char *shown = inplace ? "clamp_" : "clamp";
+  const int last = lua_gettop(L);
+  ax_tensor *in[3] = { NULL, NULL, NULL }, *dst, **box;
+  ax_lua_read_result r = { .args = { .n_in = 3, .in = in, .a = { .n_list = -1 } } };
+  int at[2];
+
+  ax_lua_enter(L);
+  if (last < 2 || !tensor_limits(L, at)) {
+    lua_settop(L, last);
+    return (inplace ? ax_lua_op_inplace : ax_lua_op_call)(L);
+  }
+  if (last > 3) return ax_lua_error(L, shown, "%d arguments given, at most 3 expected", last);
+  if (ax_lua_is_options(L, last, false)) ax_lua_check_options(L, last, shown, names, 2);
+  in[0] = ax_lua_check_tensor(L, 1, shown, "x");
+  for (int k = 0; k < 2; k++)
+    if (at[k]) in[1 + k] = check_limit(L, at[k], shown, names[k], in[0]);
+  dst = in[0];
+  if (inplace && ax_would_record(3, in)) { /* the gradient needs x as it was */
+    box = ax_lua_push_box(L);
+    if (ax_run1(AX_OP_CLONE, dst, box) != AX_OK) return ax_lua_raise(L, shown);
+    in[0] = *box;
+  }
+  ax_lua_run_push(L, AX_OP_CLAMP_TENSOR, shown, &r);
+  if (!inplace) return 1;
+  box = ax_lua_to_box(L, -1);
+  if (ax_run_inplace(AX_OP_COPY, &(ax_args){ .n_in = 1, .in = box, .a = { .n_list = -1 } }, dst) != AX_OK)
+    return ax_lua_raise(L, shown);
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int clamp_call(lua_State *L) { return clamp(L, false); }
+static int clamp_inplace(lua_State *L) { return clamp(L, true); }
+
+/* ---- where, scatter, var, std */
+
+/* The last argument where it is a table of options with the field, else 0. */
+static int options_with(lua_State *L, const char *field)
+{
+  const int last = lua_gettop(L);
+  bool there;
+
+  if (last < 2 || !ax_lua_is_options(L, last, false)) return 0;
+  lua_getfield(L, last, field);
+  there = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  return there ? last : 0;
+}
+
+/* x:where(condition, b) of a tensor that is no condition: PyTorch's method. */
+static void turn_where(lua_State *L)
+{
+  const ax_tensor *x = ax_lua_opt_tensor(L, 1, "where"), *condition = ax_lua_opt_tensor(L, 2, "where");
+  if (!x || !condition || x->dtype == AX_BOOL || condition->dtype != AX_BOOL) return;
+  lua_pushvalue(L, 1);
+  lua_remove(L, 1);
+  lua_insert(L, 2);
+}
+
+/* { value = 1 } for { src = 1 }. */
+static void name_value(lua_State *L)
+{
+  const int last = options_with(L, "value");
+  if (!last || options_with(L, "src")) return;
+  lua_newtable(L);
+  lua_pushnil(L);
+  while (lua_next(L, last)) {
+    const bool value = lua_type(L, -2) == LUA_TSTRING && strcmp(lua_tostring(L, -2), "value") == 0;
+    if (value) lua_pushliteral(L, "src");
+    else lua_pushvalue(L, -2);
+    lua_insert(L, -2);
+    lua_rawset(L, -4);
+  }
+  lua_replace(L, last);
+}
+
+/* x:std(1, false): PyTorch's second flag is `unbiased`, the row's is `keepdim`. */
+static void refuse_flag(lua_State *L, const char *fn)
+{
+  if (!lua_isboolean(L, 3)) return;
+  const char *flag = lua_toboolean(L, 3) ? "true" : "false";
+  ax_lua_error(
+      L, fn,
+      "argument 3: %s by position may mean keepdim or unbiased; write { keepdim = %s } or { unbiased = %s }",
+      flag, flag, flag);
+}
+
+static void other_forms(lua_State *L, ax_op op)
+{
+  switch (op) {
+  case AX_OP_WHERE: turn_where(L); break;
+  case AX_OP_SCATTER: name_value(L); break;
+  default: refuse_flag(L, ax_ops[op].name); break;
+  }
+}
+
+static int other_form(lua_State *L)
+{
+  const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
+  ax_lua_enter(L);
+  if (op == AX_OP_WHERE && lua_gettop(L) == 1 && ax_lua_opt_tensor(L, 1, "where")) { /* where(condition) */
+    lua_getfield(L, 1, "nonzero");
+    lua_insert(L, 1);
+    lua_pushboolean(L, true); /* as_tuple */
+    lua_call(L, 2, LUA_MULTRET);
+    return lua_gettop(L);
+  }
+  other_forms(L, op);
+  return ax_lua_op_call(L);
+}
+
+static int other_form_inplace(lua_State *L)
+{
+  ax_lua_enter(L);
+  other_forms(L, (ax_op)lua_tointeger(L, lua_upvalueindex(1)));
+  return ax_lua_op_inplace(L);
+}
+
+/* ---- which function serves a row */
+
+lua_CFunction ax_lua_function_of(ax_op op, bool inplace)
+{
+  switch (op) {
+  case AX_OP_CLAMP: return inplace ? clamp_inplace : clamp_call;
+  case AX_OP_WHERE:
+  case AX_OP_SCATTER:
+  case AX_OP_VAR:
+  case AX_OP_STD: return inplace ? other_form_inplace : other_form;
+  default: return inplace ? ax_lua_op_inplace : ax_lua_op_call;
+  }
+}
