@@ -127,6 +127,9 @@ AX_API ax_status ax_tensor_scalar(ax_dtype dtype, double value, ax_tensor **out)
  * (_shared: for users, who may write through either.) */
 AX_API ax_status ax_tensor_alias_shared(ax_tensor *t, ax_tensor **out);
 AX_API ax_status ax_tensor_alias(const ax_tensor *t, ax_tensor **out);
+/* New reference to the same bytes as elements of another type, for users as above: the last dim has
+ * as many as they make.  ESHAPE where the strides do not allow it, EDTYPE for bool. */
+AX_API ax_status ax_tensor_view_as(ax_tensor *t, ax_dtype dtype, ax_tensor **out);
 AX_API ax_tensor *ax_tensor_retain(ax_tensor *t);
 AX_API bool ax_tensor_is_contiguous(const ax_tensor *t);
 /* Turns `t` into a view of `flat` (1-d, same dtype and device) at element `offset`: its elements

@@ -156,12 +156,66 @@ static int other_form_inplace(lua_State *L)
   return ax_lua_op_inplace(L);
 }
 
+/* ---- view in another type */
+
+/* Whether the arguments are a tensor and a type, by position or as { dtype = }: then the type. */
+static bool asks_type(lua_State *L, ax_dtype *dtype)
+{
+  if (lua_gettop(L) != 2 || !ax_lua_opt_tensor(L, 1, "view")) return false;
+  if (lua_type(L, 2) == LUA_TSTRING) return ax_dtype_parse(lua_tostring(L, 2), dtype) == AX_OK;
+  if (!options_with(L, "dtype")) return false;
+  ax_lua_check_options(L, 2, "view", (const char *const[]){ "dtype" }, 1);
+  lua_getfield(L, 2, "dtype");
+  *dtype = ax_lua_check_dtype(L, -1, "view", "dtype");
+  return true;
+}
+
+static int view(lua_State *L)
+{
+  ax_dtype dtype;
+
+  ax_lua_enter(L);
+  if (!asks_type(L, &dtype)) return ax_lua_op_call(L);
+  if (ax_tensor_view_as(ax_lua_check_tensor(L, 1, "view", "x"), dtype, ax_lua_push_result(L)) != AX_OK)
+    return ax_lua_raise(L, "view");
+  return 1;
+}
+
+/* ---- repeat_interleave(repeats): each position as often as repeats says */
+
+static int repeat_interleave(lua_State *L)
+{
+  static const char *const names[] = { "output_size" };
+  const int last = lua_gettop(L);
+  const bool options = last == 2 && ax_lua_is_options(L, 2, true) && !options_with(L, "repeats");
+  ax_tensor *repeats, **positions;
+
+  ax_lua_enter(L);
+  if (last != 1 && !options) return ax_lua_op_call(L);
+  repeats = ax_lua_check_tensor(L, 1, "repeat_interleave", "repeats");
+  if (options) ax_lua_check_options(L, 2, "repeat_interleave", names, 1);
+  if (repeats->ndim != 1 || (repeats->dtype != AX_I64 && repeats->dtype != AX_I32))
+    return ax_lua_error(L, "repeat_interleave",
+                        "repeats alone must be a 1-d tensor of int64 or int32, got %s of %s",
+                        ax_shape_text(repeats->ndim, repeats->shape, (char[192]){ 0 }, 192),
+                        ax_dtype_name((ax_dtype)repeats->dtype));
+  positions = ax_lua_push_box(L);
+  if (ax_tensor_new_on(repeats->device, (ax_dtype)repeats->dtype, 1, repeats->shape, positions) != AX_OK ||
+      (repeats->numel && ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = AX_ATTRS(arange, .start = 0, .step = 1) },
+                                     *positions) != AX_OK))
+    return ax_lua_raise(L, "repeat_interleave");
+  lua_insert(L, 1);
+  return ax_lua_op_call(L);
+}
+
 /* ---- which function serves a row */
 
 lua_CFunction ax_lua_function_of(ax_op op, bool inplace)
 {
   switch (op) {
   case AX_OP_CLAMP: return inplace ? clamp_inplace : clamp_call;
+  case AX_OP_VIEW: return view;
+  case AX_OP_REPEAT_INTERLEAVE: return repeat_interleave;
   case AX_OP_WHERE:
   case AX_OP_SCATTER:
   case AX_OP_VAR:

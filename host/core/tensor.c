@@ -154,6 +154,62 @@ ax_status ax_tensor_alias_shared(ax_tensor *t, ax_tensor **out)
   return st;
 }
 
+/* The strides of `t` in elements `ratio` times as large (or, where `smaller`, as small). */
+static ax_status strides_in(const ax_tensor *t, ax_dtype d, bool smaller, int64_t ratio, int64_t *strides)
+{
+  const char *from = ax_dtype_name((ax_dtype)t->dtype), *to = ax_dtype_name(d);
+  const int last = t->ndim - 1;
+  char text[AX_SHAPE_TEXT];
+
+  if (ratio == 1) return AX_OK;
+  if (last < 0)
+    return ax_fail(AX_ESHAPE, "view: one %s has another size than one %s, and a 0-d tensor has no dim for it",
+                   from, to);
+  if (strides[last] != 1)
+    return ax_fail(AX_ESHAPE, "view: %s as %s needs elements side by side in the last dim, got strides %s",
+                   from, to, ax_shape_text(t->ndim, strides, text, sizeof text));
+  if (!smaller && (t->shape[last] % ratio || t->offset % ratio))
+    return ax_fail(
+        AX_ESHAPE,
+        "view: %lld %s make one %s, which the last dim of shape %s or its place (%lld) is no multiple of",
+        (long long)ratio, from, to, ax_shape_text(t->ndim, t->shape, text, sizeof text),
+        (long long)t->offset);
+  for (int i = 0; i < last; i++) {
+    if (!smaller && strides[i] % ratio)
+      return ax_fail(AX_ESHAPE, "view: %lld %s make one %s, which the strides %s are no multiples of",
+                     (long long)ratio, from, to, ax_shape_text(t->ndim, t->strides, text, sizeof text));
+    strides[i] = smaller ? strides[i] * ratio : strides[i] / ratio;
+  }
+  return AX_OK;
+}
+
+ax_status ax_tensor_view_as(ax_tensor *t, ax_dtype d, ax_tensor **out)
+{
+  const int64_t was = (int64_t)ax_itemsize(t), is = (int64_t)ax_dtype_size(d);
+  const int64_t ratio = was > is ? was / is : is / was;
+  int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS], offset = t->offset;
+  ax_status st;
+
+  memcpy(shape, t->shape, sizeof shape);
+  memcpy(strides, t->strides, sizeof strides);
+  if (d == AX_BOOL && t->dtype != AX_BOOL)
+    return ax_fail(AX_EDTYPE,
+                   "view: the bytes of %s need not be 0 or 1, as those of bool are; x:ne(0) compares",
+                   ax_dtype_name((ax_dtype)t->dtype));
+  if ((st = strides_in(t, d, was > is, ratio, strides)) != AX_OK) return st;
+  if (was > is) shape[t->ndim - 1] *= ratio, offset *= ratio;
+  if (was < is) shape[t->ndim - 1] /= ratio, offset /= ratio;
+  if ((uintptr_t)t->storage->data % (uintptr_t)is)
+    return ax_fail(AX_ESHAPE,
+                   "view: the memory of this %s tensor does not begin where a %s may; clone it first",
+                   ax_dtype_name((ax_dtype)t->dtype), ax_dtype_name(d));
+  st = ax_tensor_view(t, t->ndim, shape, strides, offset, out);
+  if (st != AX_OK) return st;
+  (*out)->dtype = (uint8_t)d;
+  (*out)->shared = t->shared = true;
+  return AX_OK;
+}
+
 ax_status ax_tensor_scalar(ax_dtype dtype, double value, ax_tensor **out)
 {
   const ax_status st = ax_tensor_new(dtype, 0, NULL, out);

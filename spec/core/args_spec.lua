@@ -36,7 +36,7 @@ describe("arguments", function()
     raises("argument 2: expected a table of options behind the list of sizes, got string \"bool\"; " ..
       "it is an option: { dtype = \"bool\" }", core.ones, { 2, 3 }, "bool")
     raises("it is an option: { device = \"cuda:1\" }", tensor.tensor, { 1, 2 }, "cuda:1")
-    raises('got string "int32"; x:to("int32") converts', x.view, x, "int32")
+    raises('got string "int32"; x:to("int32") converts', x.reshape, x, "int32")
     raises('got string "cuda"; x:to("cuda") moves', x.expand, x, "cuda")
     raises("behind the list of sizes, got number 4", core.zeros, { 2, 3 }, 4)
     raises("index must be int64, got float32 (write x:long() for x)", core.gather, x, 1, x)

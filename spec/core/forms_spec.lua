@@ -157,4 +157,69 @@ describe("forms of ops", function()
       assert.truthy(err:find(name .. ": dim is 1, and x has no dims", 1, true), err)
     end
   end)
+
+  it("view in another type shares the bytes, and has no history", function()
+    local x = tensor.arange(1, 9):float():view(2, 4) -- the numbers here are PyTorch's
+    assert.same({ { 4611686019492741120 }, { 4665729215040061440 } },
+      x:narrow(2, 1, 2):view("int64"):double():tolist())
+    assert.same({ { 1065353216, 1084227584 }, { 1073741824, 1086324736 }, { 1077936128, 1088421888 },
+      { 1082130432, 1090519040 } }, x:t():view("int32"):tolist())
+    assert.same({ { 0, 1, 0, 2, 0, 3, 0, 4 }, { 0, 5, 0, 6, 0, 7, 0, 8 } }, x:view("bfloat16"):tolist())
+    local right = x:narrow(2, 3, 2):view { dtype = "float64" }
+    assert.same({ { 2, 1 }, { 2, 1 } }, { right.shape, right:stride() })
+    assert.equal(512.0001225471497, tensor.view(x, "float64")[1][2]:item())
+    assert.same(x:tolist(), x:view("complex64"):view("uint8"):view("float32"):tolist())
+    assert.same({ 2, 0 }, x:narrow(2, 1, 0):view("float64").shape)
+    x:view("int32"):fill_(0)
+    assert.equal(0, x:abs():sum():item())
+
+    local w = core.ones(3):requires_grad_()
+    assert.is_false(w:view("float32").requires_grad)
+    local y = (w * w):sum()
+    tensor.no_grad(function() w:view("int32"):fill_(0) end)
+    raises("was changed in place after the forward pass", function() y:backward() end)
+  end)
+
+  it("view in another type raises where the bytes do not make its elements", function()
+    local x = core.zeros(4, 3)
+    raises("view: the bytes of float32 need not be 0 or 1, as those of bool are",
+      function() x:view("bool") end)
+    raises("a 0-d tensor has no dim for it", function() tensor(1):view("float64") end)
+    raises("needs elements side by side in the last dim, got strides [1, 3]",
+      function() x:t():view("uint8") end)
+    raises("2 float32 make one float64, which the last dim of shape [4, 3]", function() x:view("float64") end)
+    raises("or its place (1) is no multiple of", function() x:narrow(2, 2, 2):view("float64") end)
+    raises("which the strides [3, 1] are no multiples of", function() x:narrow(2, 1, 2):view("float64") end)
+    raises('there is no option "shape"', function() x:view { dtype = "int32", shape = { 12 } } end)
+    raises('got string "int32"', function() x:view("int32", 12) end)
+  end)
+
+  it("repeats alone give the positions", function()
+    local repeats = tensor({ 2, 0, 3 }, { dtype = "int32" })
+    local positions = tensor.repeat_interleave(repeats)
+    assert.same({ "int32", { 0, 0, 2, 2, 2 } }, { positions.dtype, positions:tolist() })
+    assert.equal("int64", tensor.repeat_interleave(longs { 1 }).dtype)
+    assert.same({ 0, 0, 2, 2, 2 }, tensor.repeat_interleave(repeats, { output_size = 5 }):tolist())
+    assert.same({ 0 }, tensor.repeat_interleave(core.zeros({ 0 }, { dtype = "int64" })).shape)
+    assert.same({ 1, 1, 2, 2 }, tensor.repeat_interleave(tensor { 1, 2 }, { repeats = 2 }):tolist())
+    raises("repeats alone must be a 1-d tensor of int64 or int32, got [2] of float32",
+      function() tensor.repeat_interleave(tensor { 1, 2 }) end)
+    raises("got [1, 1] of int64", function() tensor.repeat_interleave(longs { { 1 } }) end)
+    raises('did you mean "output_size"?',
+      function() tensor.repeat_interleave(repeats, { output_sizes = 5 }) end)
+    raises("argument 1 (repeats): expected a tensor, got number 3",
+      function() tensor.repeat_interleave(3) end)
+  end)
+
+  it("-1 keeps a size in adaptive pools", function()
+    local nn = require "accelerate.nn"
+    local x = core.randn(1, 2, 5, 7)
+    assert.same(F.adaptive_avg_pool2d(x, { 5, 3 }):tolist(), F.adaptive_avg_pool2d(x, { -1, 3 }):tolist())
+    assert.same(F.adaptive_max_pool1d(x[1], 7):tolist(), F.adaptive_max_pool1d(x[1], -1):tolist())
+    assert.same({ 1, 2, 2, 7 }, nn.AdaptiveMaxPool2d({ 2, -1 })(x).shape)
+    assert.same({ 1, 2, 3, 2, 5 }, nn.AdaptiveAvgPool3d({ -1, 2, -1 })(core.randn(1, 2, 3, 4, 5)).shape)
+    assert.same({ 1, 2, 2, 4, 5 }, F.adaptive_max_pool3d(core.randn(1, 2, 3, 4, 5), { 2, -1, -1 }).shape)
+    raises("output_size must be at least 1, got -2", function() F.adaptive_avg_pool2d(x, { -2, 3 }) end)
+    raises("expected sizes from 1 on, or -1, got 0", function() nn.AdaptiveAvgPool2d { 0, 3 } end)
+  end)
 end)

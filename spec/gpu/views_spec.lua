@@ -189,4 +189,17 @@ describe(("views and mixed types on %s (%s)"):format(D, device.kind), function()
       end)
     end
   end)
+
+  it("reads memory as another type", function()
+    local x, half = draw(5, 6), draw(3, 8):to("bfloat16")
+    local image = draw(1, 2, 5, 7)
+    agrees("float32", function(put)
+      local d = put(x)
+      return d:view("float64"):view("int32") % 1024, d:narrow(2, 3, 4):view("complex64"):abs(),
+        d:t():view("int32"):double(),
+        tensor.repeat_interleave(put(tensor.tensor({ 2, 0, 3 }, { dtype = "int64" })))
+    end)
+    agrees("bfloat16", function(put) return put(half):view("float32"):view("bfloat16"):t() * 2 end)
+    agrees("a size kept", function(put) return F.adaptive_avg_pool2d(put(image), { -1, 3 }) end)
+  end)
 end)

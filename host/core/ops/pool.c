@@ -225,8 +225,12 @@ ax_status ax_infer_avg_pool1d(ax_infer *q)
                                   average_flags(a->avg_pool1d.ceil_mode, a->avg_pool1d.count_include_pad) });
 }
 
+/* -1 keeps the input's size, as None does in PyTorch. */
 static ax_status adaptive_with(ax_infer *q, ax_op op, int dims, int64_t height, int64_t width, bool places)
 {
+  const ax_tensor *x = q->args->in[0];
+  if (height == -1 && x->ndim > 1) height = x->shape[x->ndim - 2];
+  if (width == -1 && x->ndim > 0) width = x->shape[x->ndim - 1];
   return run_pool_with(q, op, dims,
                        &(ax_pool){ .kernel = { height, width },
                                    .stride = { 1, 1 },

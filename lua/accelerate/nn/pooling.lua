@@ -91,7 +91,10 @@ local function define_adaptive(name, dims, op, with_indices)
   function Class:init(...)
     local order = { "output_size", with_indices and "return_indices" }
     local o = options.check(name, options.gather(name, order, ...), with_indices and OUTPUT_MAX or OUTPUT)
-    self.output_size = tuple(name, "output_size", o.output_size, dims, 1)
+    self.output_size = tuple(name, "output_size", o.output_size, dims, -1)
+    for _, size in ipairs(self.output_size) do
+      if size == 0 then options.fail("%s: output_size: expected sizes from 1 on, or -1, got 0", name) end
+    end
     self.return_indices = o.return_indices
   end
   function Class:forward(x)
@@ -126,7 +129,7 @@ define_avg("AvgPool1d", 1, F.avg_pool1d)
 ---@class accelerate.nn.AvgPool3d : accelerate.nn.Module
 define_avg("AvgPool3d", 3, F.avg_pool3d)
 --- `nn.AdaptiveAvgPool2d(output_size)` averages each of output_size regions of (n, c, h, w).
---- output_size is an integer or a list of two.
+--- output_size is an integer or a list of two; -1 keeps the input's size, as None does in PyTorch.
 ---@class accelerate.nn.AdaptiveAvgPool2d : accelerate.nn.Module
 define_adaptive("AdaptiveAvgPool2d", 2, F.adaptive_avg_pool2d)
 --- `nn.AdaptiveAvgPool1d(output_size)` averages each of output_size regions of (n, c, l).

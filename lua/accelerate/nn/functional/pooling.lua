@@ -123,7 +123,7 @@ end
 local SIZE = { output_size = { "integer|table" }, return_indices = { "boolean", default = false } }
 
 local function adaptive(where, x, o, pool)
-  local size = triple(where, "output_size", o.output_size, 1)
+  local size = triple(where, "output_size", o.output_size, -1)
   return batched(where, x, function(volume)
     return in_two_steps(volume, function(planes) return pool(planes, last_two(size)) end,
       function(columns) return pool(columns, { size[1], columns.shape[4] }) end)
@@ -132,8 +132,8 @@ end
 
 --- Takes the largest of each of output_size boxes that cover a volume.
 ---@param x accelerate.Tensor (n, c, d, h, w) or (c, d, h, w)
----@param ... any output_size (an integer or a list of three), return_indices = false, or a table of
----  them
+---@param ... any output_size (an integer or a list of three, -1 for the input's), return_indices =
+---  false, or a table of them
 ---@return accelerate.Tensor values
 ---@return accelerate.Tensor? indices int64, from 0
 function M.adaptive_max_pool3d(x, ...)
