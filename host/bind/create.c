@@ -278,7 +278,8 @@ static void fill_floats(float *y, int64_t n, double at, double step, int64_t fir
   for (; k < n; k++) y[k] = (float)(at + step * (double)(first + by * k));
 }
 
-/* n elements from start to stop.  Either half is counted from its end, so that both are exact. */
+/* n elements from start to stop.  Either half is counted from its end, so that both are exact.
+ * Integers are cut off, as in PyTorch. */
 static void fill_line(ax_dtype d, void *data, int64_t n, double start, double stop)
 {
   const double step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
@@ -307,9 +308,15 @@ static int linspace(lua_State *L)
   start = ax_lua_check_number(L, 1, "linspace", "start");
   stop = ax_lua_check_number(L, 2, "linspace", "stop");
   n = ax_lua_check_integer(L, 3, "linspace", "steps", 0, INT64_C(1) << 40);
-  if (!ax_is_float(f.dtype))
-    return ax_lua_error(L, "linspace", "expected a floating-point element type, got %s",
+  if (ax_is_complex(f.dtype) || f.dtype == AX_BOOL)
+    return ax_lua_error(L, "linspace", "expected a floating-point or integer element type, got %s",
                         ax_dtype_name(f.dtype));
+  if (!ax_is_float(f.dtype)) {
+    start = trunc(start), stop = trunc(stop);
+    if (!ax_lua_number_fits(f.dtype, start) || !ax_lua_number_fits(f.dtype, stop))
+      return ax_lua_error(L, "linspace", "values from %.14g to %.14g do not fit %s", start, stop,
+                          ax_dtype_name(f.dtype));
+  }
   t = push_draft(L, "linspace", &f, 1, &n);
   fill_line(f.dtype, ax_data(t), n, start, stop);
   return land(L, "linspace", &f, t);

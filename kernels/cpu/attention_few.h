@@ -40,7 +40,7 @@ enum { FEW_LANES = AX_BYTES / 4 };
       ax_vec_f32 sum[4] = { 0 }; \
       for (int64_t k = 0; k < rows; k++) \
         for (int j = 0; j < vectors; j++) \
-          sum[j] = AX_VFMA_f32((ax_vec_f32){ 0 } + p[k], \
+          sum[j] = AX_VFMA_f32(p[k] - (ax_vec_f32){ 0 }, \
                                few_at_##name(row + k * step, i + j * FEW_LANES, n), sum[j]); \
       for (int j = 0; j < vectors; j++) *(ax_vec_f32 *)(y + i + j * FEW_LANES) = sum[j]; \
     } \

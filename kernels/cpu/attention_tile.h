@@ -19,7 +19,8 @@ enum { N(V) = BYTES / sizeof(T) };
 typedef T N(some) __attribute__((vector_size(sizeof(T) * (BYTES / sizeof(T) < 4 ? 4 : BYTES / sizeof(T))),
                                  aligned(sizeof(T)), may_alias));
 
-/* c (MR rows, NV vectors) = a b, or += a b; a(m, k) is a[m * AM + k * AK]. */
+/* c (MR rows, NV vectors) = a b, or += a b; a(m, k) is a[m * AM + k * AK].  Subtracting 0 repeats
+ * an element over a vector; adding it would cost an instruction, for -0. */
 #define TILE(name, NV, AM, AK) \
   static void N(name)(const T *a, int64_t step, const T *b, int64_t ldb, T *c, int64_t ldc, int64_t depth, \
                       bool add) \
@@ -36,7 +37,7 @@ typedef T N(some) __attribute__((vector_size(sizeof(T) * (BYTES / sizeof(T) < 4 
       for (int j = 0; j < NV; j++) row[j] = *(const VEC *)(b + j * N(V)); \
       AX_UNROLL \
       for (int i = 0; i < MR; i++) { \
-        const VEC x = (VEC){ 0 } + a[i * (AM) + k * (AK)]; \
+        const VEC x = a[i * (AM) + k * (AK)] - (VEC){ 0 }; \
         AX_UNROLL \
         for (int j = 0; j < NV; j++) acc[i][j] = FMA(x, row[j], acc[i][j]); \
       } \

@@ -17,7 +17,7 @@
 #define KC 256      /* depth of a slice */
 #define MC 48       /* rows of a piece of work; a multiple of MR */
 #define NC 2048     /* columns that are packed together; a multiple of every NR */
-#define GROUP 256   /* columns of a piece of work; likewise */
+#define GROUP 64    /* columns of a piece of work; likewise */
 #define NB 64       /* columns of a block; a multiple of 4 and of PANEL */
 #define PANEL 16    /* columns that are factorised one after the other */
 #define HB 32       /* reflections that are applied together */

@@ -98,15 +98,39 @@ static void FN(gather)(const FN(reflections) * r, int64_t m, int64_t w, const T 
   }
 }
 
-/* c (m, cols) -= V S V^T c, or V S^T V^T c. */
+typedef struct FN(target) {
+  const FN(reflections) * r;
+  int64_t m, w, cols, c_row;
+  bool transposed;
+  T *c;
+} FN(target);
+
+/* Groups of GROUP columns, with these columns' part of the places. */
+static void FN(apply_range)(int64_t lo, int64_t hi, void *ud)
+{
+  const FN(target) *t = ud;
+  const FN(reflections) *r = t->r;
+  const int64_t col = lo * GROUP, n = lesser(t->cols, hi * GROUP) - col, w = t->w;
+  T *const c = t->c + col, *const packed = r->packed + KC * col;
+
+  FN(product)(w, n, t->m, r->v, 1, HB, c, t->c_row, 1, r->w + col, t->cols, AX_DENSE_SET, packed);
+  FN(product)
+  (w, n, w, r->s, t->transposed ? 1 : HB, t->transposed ? HB : 1, r->w + col, t->cols, 1, r->x + col, t->cols,
+   AX_DENSE_SET, packed);
+  FN(product)(t->m, n, w, r->v, HB, 1, r->x + col, t->cols, 1, c, t->c_row, AX_DENSE_SUB, packed);
+}
+
+/* c (m, cols) -= V S V^T c, or V S^T V^T c.  Each thread has columns of its own, where there are
+ * enough; else they share each product. */
 static void FN(apply)(const FN(reflections) * r, int64_t m, int64_t w, bool transposed, int64_t cols, T *c,
                       int64_t c_row)
 {
-  FN(product)(w, cols, m, r->v, 1, HB, c, c_row, 1, r->w, cols, AX_DENSE_SET, r->packed);
-  FN(product)
-  (w, cols, w, r->s, transposed ? 1 : HB, transposed ? HB : 1, r->w, cols, 1, r->x, cols, AX_DENSE_SET,
-   r->packed);
-  FN(product)(m, cols, w, r->v, HB, 1, r->x, cols, 1, c, c_row, AX_DENSE_SUB, r->packed);
+  for (int64_t at = 0; at < cols; at += NC) {
+    FN(target) t = { r, m, w, lesser(cols - at, NC), c_row, transposed, c + at };
+    const int64_t groups = (t.cols + GROUP - 1) / GROUP;
+    if (groups < ax_cpu_get_threads()) FN(apply_range)(0, groups, &t);
+    else ax_cpu_for(groups, m * w * t.cols / 8, FN(apply_range), &t);
+  }
 }
 
 static void FN(load_panel)(int64_t m, int64_t w, const T *a, int64_t ld, T *v)

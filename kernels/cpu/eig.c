@@ -30,7 +30,7 @@ typedef struct job {
   char *values, *x;
   const int *pivots_in;
   int *pivots;
-  size_t at[4], end; /* places in scratch memory */
+  size_t at[5], end; /* places in scratch memory */
 } job;
 
 static ax_status begin(const ax_call *call, const char *name, job *j)
@@ -55,7 +55,9 @@ static void room(job *j, int i, size_t bytes)
   j->end += ax_lines(bytes);
 }
 
-/* ---- eigenvalues; scratch: the matrix, the vectors, both parts of the values, work space */
+/* ---- eigenvalues; scratch: the matrix, the vectors, both parts of the values, work space, the
+ * complex
+ * vectors of real matrices */
 
 static void call_geev(const job *j, void *a, void *values, void *imaginary, void *right, void *work,
                       int lwork, void *reals, int *info)
@@ -70,26 +72,25 @@ static void call_geev(const job *j, void *a, void *values, void *imaginary, void
                        1, 1);
 }
 
-/* Real matrices: pairs of conjugate values have the parts of one vector in two columns. */
-static void spread_pairs(const job *j, const char *re, const char *im, const char *right, char *values,
-                         char *x)
-{
-  const int64_t n = j->n;
-  for (int64_t c = 0; c < n; c++) {
-    const double part = ax_load_double(j->part, im, c);
-    ax_store_double(j->part, values, 2 * c, ax_load_double(j->part, re, c));
-    ax_store_double(j->part, values, 2 * c + 1, part);
-    if (!j->vectors) continue;
-    /* the column of the real part: its own, or for the second one of a pair the one before */
-    const int64_t first = part < 0 && c > 0 ? c - 1 : c;
-    for (int64_t r = 0; r < n; r++) {
-      const double other =
-          part == 0 || first + 1 >= n ? 0 : ax_load_double(j->part, right, (first + 1) * n + r);
-      ax_store_double(j->part, x, 2 * (r * n + c), ax_load_double(j->part, right, first * n + r));
-      ax_store_double(j->part, x, 2 * (r * n + c) + 1, part < 0 ? -other : other);
-    }
+/* Real matrices: complex numbers of the values' parts, and of the vectors column by column.  A pair
+ * of conjugate values has both parts of its first vector in two columns. */
+#define SPREAD(name, T) \
+  static void name(int64_t n, const void *parts, const void *vectors, void *pairs, void *out) \
+  { \
+    const T *re = parts, *im = re + n, *right = vectors; \
+    T *values = pairs, *columns = out; \
+    for (int64_t c = 0; c < n; c++) values[2 * c] = re[c], values[2 * c + 1] = im[c]; \
+    for (int64_t c = 0; columns && c < n; c++, columns += 2 * n) { \
+      const T *real = right + (im[c] < 0 && c > 0 ? c - 1 : c) * n, *imaginary = real + n; \
+      if (im[c] == 0 || imaginary == right + n * n) \
+        for (int64_t r = 0; r < n; r++) columns[2 * r] = real[r], columns[2 * r + 1] = 0; \
+      else \
+        for (int64_t r = 0; r < n; r++) \
+          columns[2 * r] = real[r], columns[2 * r + 1] = im[c] < 0 ? -imaginary[r] : imaginary[r]; \
+    } \
   }
-}
+SPREAD(spread_f32, float)
+SPREAD(spread_f64, double)
 
 static int decompose(int64_t i, char *scratch, const void *ud)
 {
@@ -107,8 +108,9 @@ static int decompose(int64_t i, char *scratch, const void *ud)
   call_geev(j, scratch, j->complex ? values : parts, parts + j->real * (size_t)n, right, scratch + j->at[3],
             j->lwork, parts, &info);
   if (info) return info > 0 ? info : 1;
-  if (!j->complex) spread_pairs(j, parts, parts + j->real * (size_t)n, right, values, x);
-  else if (j->vectors) ax_lapack_transpose(j->item, n, n, right, x);
+  char *const columns = j->complex ? right : j->vectors ? scratch + j->at[4] : NULL;
+  if (!j->complex) (j->part == AX_F64 ? spread_f64 : spread_f32)(n, parts, right, values, columns);
+  if (j->vectors) ax_lapack_transpose(2 * j->real, n, n, columns, x);
   return 0;
 }
 
@@ -138,6 +140,7 @@ ax_status ax_cpu__linalg_eig(const ax_call *call)
   room(&j, 1, j.vectors ? matrix(&j) : 0);
   room(&j, 2, 2 * j.real * (size_t)j.n);
   room(&j, 3, j.item * (size_t)j.lwork);
+  room(&j, 4, j.vectors && !j.complex ? 2 * matrix(&j) : 0);
   if ((st = ax_alloc(bytes, &info)) != AX_OK) return st;
   st = ax_lapack_each(count, 25 * (int64_t)j.n * j.n * j.n * count, j.end, decompose, &j, info);
   const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;

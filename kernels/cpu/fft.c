@@ -2,10 +2,11 @@
  *
  * None of the usual libraries fits: FFTW is under the GPL, KISS FFT needs time that grows with the
  * square of a large prime factor and has one type for each build, and pocketfft is C++.  What is
- * here is a transform of factors 2, 3, 4, 5, 8 and other odd numbers (fft_lanes.h), lines put
- * together of it (fft_lines.h), Rader's and Bluestein's methods for large primes (fft_primes.h),
- * plans (fft_plans.h) and their use on tensors (fft_tensors.h).  The work is divided by lines, or
- * by parts of a line, so that results do not depend on the number of threads. */
+ * here is a transform of factors 2, 3, 4, 5, 8 and other odd numbers (fft_lanes.h), which reads and
+ * writes through fft_moves.h, lines put together of it (fft_lines.h), Rader's and Bluestein's
+ * methods for large primes (fft_primes.h), plans (fft_plans.h) and their use on tensors
+ * (fft_tensors.h).  The work is divided by lines, or by parts of a line, so that results do not
+ * depend on the number of threads. */
 #include "complex.h"
 
 #include <math.h>
@@ -155,6 +156,8 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #define FMA(a, b, c) AX_VFMA_f64(a, b, c)
 #include "fft_lanes.h"
 
+#include "fft_moves.h"
+
 #include "fft_lines.h"
 
 #include "fft_plans.h"
@@ -174,6 +177,8 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #define FN(name) fft_##name##_f32
 #define FMA(a, b, c) AX_VFMA_f32(a, b, c)
 #include "fft_lanes.h"
+
+#include "fft_moves.h"
 
 #include "fft_lines.h"
 

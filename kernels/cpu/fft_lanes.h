@@ -293,9 +293,8 @@ static void FN(pass_any)(int f, const T *roots, int ido, int l1, const V *restri
   else FN(pass_odd)(f, roots, ido, l1, xr, xi, yr, yi, w, false);
 }
 
-/* Transforms the lanes of x[0] (re), x[1] (im), using y; the result's places come back in *r,
- * *i. */
-static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V **r, V **i)
+/* Transforms lanes of any length; returns whether the result is in y. */
+static bool FN(run_any)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi)
 {
   const T *roots = p->roots;
   int l1 = 1;
@@ -333,8 +332,39 @@ static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V *
     t = xi, xi = yi, yi = t;
     l1 *= f;
   }
-  *r = xr;
-  *i = xi;
+  return p->count % 2 == 1;
+}
+
+/* Split lines are mostly made of transforms of 16, 32 and 64: with constant sizes the compiler
+ * knows every address but that of the arrays.  Each returns whether the result is in y. */
+#define FIXED_2(n, f, g) \
+  static bool FN(run_##n)(const T *const *w, V *xr, V *xi, V *yr, V *yi) \
+  { \
+    FN(pass##f)(g, 1, xr, xi, yr, yi, w[0], false); \
+    FN(pass##g)(1, f, yr, yi, xr, xi, w[1], true); \
+    return false; \
+  }
+FIXED_2(32, 8, 4)
+FIXED_2(64, 8, 8)
+#undef FIXED_2
+
+static bool FN(run_16)(const T *const *w, V *xr, V *xi, V *yr, V *yi)
+{
+  FN(pass16)(1, 1, xr, xi, yr, yi, w[0], true);
+  return true;
+}
+
+/* Transforms the lanes of x[0] (re), x[1] (im), using y; the result's places come back in *r,
+ * *i. */
+static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V **r, V **i)
+{
+  const T *const *w = (const T *const *)p->twiddle;
+  const bool in_y = p->n == 16   ? FN(run_16)(w, xr, xi, yr, yi)
+                    : p->n == 32 ? FN(run_32)(w, xr, xi, yr, yi)
+                    : p->n == 64 ? FN(run_64)(w, xr, xi, yr, yi)
+                                 : FN(run_any)(p, xr, xi, yr, yi);
+  *r = in_y ? yr : xr;
+  *i = in_y ? yi : xi;
 }
 
 #undef PASS
@@ -342,149 +372,3 @@ static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V *
 #undef OUT
 #undef PUT
 #undef SPLAT
-
-/* ---- between memory and lanes */
-
-/* One step of `turn`: blocks of s x s numbers off the diagonal change places.  (A function for each
- * s, so that the compiler knows the masks when it unrolls.) */
-static inline __attribute__((always_inline)) void FN(turn_blocks)(V *v, const int s)
-{
-  MASK low, high;
-  FFT_UNROLL
-  for (int t = 0; t < FN(LANES); t++) {
-    low[t] = t & s ? FN(LANES) + t - s : t;
-    high[t] = t & s ? FN(LANES) + t : t + s;
-  }
-  FFT_UNROLL
-  for (int p = 0; p < FN(LANES) / 2; p++) {
-    const int i = p / s * 2 * s + p % s;
-    const V a = v[i], b = v[i + s];
-    v[i] = __builtin_shuffle(a, b, low);
-    v[i + s] = __builtin_shuffle(a, b, high);
-  }
-}
-
-/* The square of LANES vectors turned over its diagonal, by blocks that double in size. */
-static inline __attribute__((always_inline)) void FN(turn)(V *v)
-{
-  FN(turn_blocks)(v, 1);
-  if (FN(LANES) > 2) FN(turn_blocks)(v, 2);
-  if (FN(LANES) > 4) FN(turn_blocks)(v, 4);
-  if (FN(LANES) > 8) FN(turn_blocks)(v, 8);
-}
-
-/* LANES pairs (re, im) to two vectors, and back. */
-static inline __attribute__((always_inline)) void FN(part)(const T *p, V *re, V *im)
-{
-  const V a = *(const V *)p, b = *(const V *)(p + FN(LANES));
-  MASK even, odd;
-  for (int t = 0; t < FN(LANES); t++) even[t] = 2 * t, odd[t] = 2 * t + 1;
-  *re = __builtin_shuffle(a, b, even);
-  *im = __builtin_shuffle(a, b, odd);
-}
-static inline __attribute__((always_inline)) void FN(pair)(T *p, V re, V im)
-{
-  MASK low, high;
-  for (int t = 0; t < FN(LANES); t++) {
-    low[t] = t / 2 + (t & 1 ? FN(LANES) : 0);
-    high[t] = low[t] + FN(LANES) / 2;
-  }
-  *(V *)p = __builtin_shuffle(re, im, low);
-  *(V *)(p + FN(LANES)) = __builtin_shuffle(re, im, high);
-}
-static inline void FN(part_some)(const T *p, int64_t count, V *re, V *im)
-{
-  T room[2 * FN(LANES)] = { 0 };
-  if (count >= FN(LANES)) {
-    FN(part)(p, re, im);
-    return;
-  }
-  memcpy(room, p, sizeof(T) * 2 * (size_t)count);
-  FN(part)(room, re, im);
-}
-static inline void FN(pair_some)(T *p, int64_t count, V re, V im)
-{
-  T room[2 * FN(LANES)];
-  if (count >= FN(LANES)) {
-    FN(pair)(p, re, im);
-    return;
-  }
-  FN(pair)(room, re, im);
-  memcpy(p, room, sizeof(T) * 2 * (size_t)count);
-}
-
-/* n complex numbers of `count` lines, `step` numbers apart, into lanes: squares of LANES lines and
- * LANES / 2 numbers are turned, which parts the real from the imaginary ones.
- * to: where these lines' results go, or NULL; see fft_fetch. */
-static void FN(gather)(const T *from, int64_t step, int count, int n, V *re, V *im, const T *to)
-{
-  enum { L = FN(LANES) };
-  V block[L] __attribute__((aligned(AX_BYTES)));
-  int j = 0;
-  for (; j + L / 2 <= n; j += L / 2) {
-    for (int l = 0; l < L; l++) block[l] = *(const V *)(from + 2 * ((l < count ? l : 0) * step + j));
-    if (to)
-      for (int l = 0; l < count; l++) fft_fetch(to + 2 * (l * step + j));
-    FN(turn)(block);
-    for (int t = 0; t < L / 2; t++) re[j + t] = block[2 * t], im[j + t] = block[2 * t + 1];
-  }
-  for (; j < n; j++)
-    for (int l = 0; l < L; l++) {
-      const T *p = from + 2 * ((l < count ? l : 0) * step + j);
-      re[j][l] = p[0], im[j][l] = p[1];
-    }
-}
-/* next: lines that are read after these, or NULL. */
-static void FN(scatter)(T *to, int64_t step, int count, int n, const V *re, const V *im, T scale,
-                        const T *next)
-{
-  enum { L = FN(LANES) };
-  V block[L] __attribute__((aligned(AX_BYTES)));
-  int j = 0;
-  for (; j + L / 2 <= n; j += L / 2) {
-    for (int t = 0; t < L / 2; t++) block[2 * t] = re[j + t] * scale, block[2 * t + 1] = im[j + t] * scale;
-    if (next)
-      for (int l = 0; l < count; l++) fft_fetch(next + 2 * (l * step + j));
-    FN(turn)(block);
-    for (int l = 0; l < count; l++) *(V *)(to + 2 * (l * step + j)) = block[l];
-  }
-  for (; j < n; j++)
-    for (int l = 0; l < count; l++) {
-      to[2 * (l * step + j)] = re[j][l] * scale;
-      to[2 * (l * step + j) + 1] = im[j][l] * scale;
-    }
-}
-
-/* Vectors of P complex numbers: the parts swapped; the numbers in reverse; both parts of each
- * number its real, its imaginary one. */
-enum { FN(P) = FN(LANES) / 2 };
-#define SHUFFLED(name, expression) \
-  static inline V FN(name)(V x) \
-  { \
-    MASK at; \
-    for (int i = 0; i < FN(LANES); i++) at[i] = expression; \
-    return __builtin_shuffle(x, at); \
-  }
-SHUFFLED(swapped, i ^ 1)
-SHUFFLED(reversed, (FN(LANES) - 2 - (i & ~1)) | (i & 1))
-SHUFFLED(reals, i & ~1)
-SHUFFLED(imaginaries, i | 1)
-#undef SHUFFLED
-
-/* Ones with the sign of `even` at real and of `odd` at imaginary parts. */
-static inline V FN(signs)(T even, T odd)
-{
-  V s;
-  for (int i = 0; i < FN(LANES); i++) s[i] = i % 2 ? odd : even;
-  return s;
-}
-
-/* The parts of (r + i im) times a twiddle. */
-static inline __attribute__((always_inline)) V FN(times_re)(V r, V i, const T *wr, const T *wi)
-{
-  return FMA(r, *(const V *)wr, -(i * *(const V *)wi));
-}
-static inline __attribute__((always_inline)) V FN(times_im)(V r, V i, const T *wr, const T *wi)
-{
-  return FMA(r, *(const V *)wi, i * *(const V *)wr);
-}

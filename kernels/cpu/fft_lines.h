@@ -18,7 +18,7 @@ typedef struct FN(plan) {
   int refs; /* under the lock */
   uint64_t used;
   FN(passes) first, second; /* LANES: first; SPLIT: the columns' and the rows' */
-  T *twiddle;               /* SPLIT: n1 rows of n2 (rounded up to lanes), real parts, then imaginary ones */
+  T *twiddle;               /* SPLIT: as split_columns reads them */
   T *half;                  /* FFT_HALF..: exp(-2 pi i k / 2n), k < n */
   FN(prime) * prime;        /* PRIME */
 } FN(plan);
@@ -85,19 +85,23 @@ static int64_t FN(rows_of)(int64_t n)
   return least <= 4 * n ? best : 0;
 }
 
+/* Twiddles for squares of LANES columns and LANES rows, in the order of lanes (lane_of): real parts
+ * of a square, then its imaginary ones. */
 static ax_status FN(make_split)(FN(plan) * p, int64_t rows)
 {
-  const int64_t columns = p->n / rows, wide = FN(rounded)(columns);
+  enum { L = FN(LANES) };
+  const int64_t columns = p->n / rows, high = FN(rounded)(rows), wide = FN(rounded)(columns);
   double root[2];
+  T *w;
   if (!FN(passes_make)(&p->first, (int)rows) || !FN(passes_make)(&p->second, (int)columns) ||
-      !(p->twiddle = malloc(sizeof(T) * 2 * (size_t)(rows * wide))))
+      !(w = p->twiddle = malloc(sizeof(T) * 2 * (size_t)(high * wide))))
     return fft_no_memory();
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < wide; j++) {
-      unit_root(i * j % p->n, p->n, root);
-      p->twiddle[i * wide + j] = (T)root[0];
-      p->twiddle[(rows + i) * wide + j] = (T)-root[1];
-    }
+  for (int64_t c = 0; c < wide; c += L)
+    for (int64_t k = 0; k < high; k += L, w += 2 * L * L)
+      for (int t = 0; t < L * L; t++) {
+        unit_root((k + FN(lane_of)(t / L)) * (c + FN(lane_of)(t % L)) % p->n, p->n, root);
+        w[t] = (T)root[0], w[L * L + t] = (T)-root[1];
+      }
   return AX_OK;
 }
 
@@ -263,14 +267,32 @@ static inline __attribute__((always_inline)) void FN(split_load)(const FN(split)
     return;
   }
   for (int64_t j = 0; j < n1; j++) {
-    if (fetch) {
-      fft_fetch(next + 2 * j * n2);
-      fft_fetch(next + 2 * j * n2 + L);
-    } else {
-      fft_fetch_far(next + 2 * j * n2);
-      fft_fetch_far(next + 2 * j * n2 + L);
-    }
+    fft_fetch_far(next + 2 * j * n2);
+    fft_fetch_far(next + 2 * j * n2 + L);
     FN(part)(from + 2 * j * n2, re + j, im + j);
+  }
+}
+
+/* LANES results of LANES columns times their twiddles, turned: vectors of rows.  Only `rows`
+ * results and `columns` columns exist. */
+static inline __attribute__((always_inline)) void FN(split_square)(const V *r, const V *i, int64_t rows,
+                                                                   const T *w, V *to, int64_t columns,
+                                                                   int64_t step)
+{
+  enum { L = FN(LANES) };
+  FFT_UNROLL
+  for (int part = 0; part < 2; part++, to += step) {
+    V a[L];
+    FFT_UNROLL
+    for (int t = 0; t < L; t++) {
+      const int at = FN(lane_of)(t), k = at < rows ? at : 0; /* lanes beyond the last row are never read */
+      const T *wr = w + t * L, *wi = w + L * L + t * L;
+      a[t] = part ? FN(times_im)(r[k], i[k], wr, wi) : FN(times_re)(r[k], i[k], wr, wi);
+    }
+    FN(turn)(a);
+    FFT_UNROLL
+    for (int t = 0; t < L; t++)
+      if (FN(lane_of)(t) < columns) to[FN(lane_of)(t)] = a[t];
   }
 }
 
@@ -279,40 +301,18 @@ static void FN(split_columns)(const FN(split) * s, int64_t lo, int64_t hi, bool 
 {
   enum { L = FN(LANES) };
   const FN(plan) *p = s->p;
-  const int64_t n1 = p->first.n, n2 = p->second.n, wide = FN(rounded)(n2), step = FN(apart)(n2);
-  V block[2][L] __attribute__((aligned(AX_BYTES)));
+  const int64_t n1 = p->first.n, n2 = p->second.n, step = FN(apart)(n2);
+  const T *w = p->twiddle + lo * 2 * L * FN(rounded)(n1);
 
   for (int64_t c = lo * L; c < hi * L && c < n2; c += L) {
     FN(lanes) x = FN(lanes_in)(room, n1);
     FN(split_load)(s, c, fetch, s->inverse ? x.im : x.re, s->inverse ? x.re : x.im);
     FN(run_lanes)(&p->first, &x);
-    for (int64_t k = 0; k < n1; k += L) {
-      const int64_t some = n1 - k < L ? n1 - k : L, rows = n2 - c < L ? n2 - c : L;
-      const T *wr = p->twiddle + k * wide + c, *wi = wr + n1 * wide;
+    for (int64_t k = 0; k < n1; k += L, w += 2 * L * L) {
       const V *r = x.re + k, *i = x.im + k;
       V *to = s->middle + k / L * 2 * step + c;
-      if (some == L && rows == L) {
-        V a[L];
-        FFT_UNROLL
-        for (int t = 0; t < L; t++) a[t] = FN(times_re)(r[t], i[t], wr + t * wide, wi + t * wide);
-        FN(turn)(a);
-        FFT_UNROLL
-        for (int t = 0; t < L; t++) to[t] = a[t];
-        FFT_UNROLL
-        for (int t = 0; t < L; t++) a[t] = FN(times_im)(r[t], i[t], wr + t * wide, wi + t * wide);
-        FN(turn)(a);
-        FFT_UNROLL
-        for (int t = 0; t < L; t++) to[step + t] = a[t];
-        continue;
-      }
-      for (int t = 0; t < L; t++) {
-        const int64_t at = t < some ? t : 0; /* what is beyond the last row is never read */
-        block[0][t] = FN(times_re)(r[at], i[at], wr + at * wide, wi + at * wide);
-        block[1][t] = FN(times_im)(r[at], i[at], wr + at * wide, wi + at * wide);
-      }
-      FN(turn)(block[0]);
-      FN(turn)(block[1]);
-      for (int64_t t = 0; t < rows; t++) to[t] = block[0][t], to[step + t] = block[1][t];
+      if (n1 - k >= L && n2 - c >= L) FN(split_square)(r, i, L, w, to, L, step);
+      else FN(split_square)(r, i, n1 - k, w, to, n2 - c, step);
     }
   }
 }
@@ -337,13 +337,8 @@ static void FN(split_rows)(const FN(split) * s, int64_t lo, int64_t hi, bool fet
       continue;
     }
     for (int64_t j = 0; j < n2; j++) {
-      if (fetch) {
-        fft_fetch(next + 2 * j * n1);
-        fft_fetch(next + 2 * j * n1 + L);
-      } else {
-        fft_fetch_far(next + 2 * j * n1);
-        fft_fetch_far(next + 2 * j * n1 + L);
-      }
+      fft_fetch_far(next + 2 * j * n1);
+      fft_fetch_far(next + 2 * j * n1 + L);
       FN(pair)(to + 2 * j * n1, re[j] * scale, im[j] * scale);
     }
   }

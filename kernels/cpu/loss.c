@@ -10,6 +10,8 @@
  * read once forward, and read and written once backward. */
 #include "rows.h"
 
+#include "loss_few.h"
+
 enum { MEAN, SUM, NONE }; /* the words of the signature, in order */
 
 typedef struct job {
@@ -45,30 +47,6 @@ static void weigh(job *j, const ax_tensor *weight, double smoothing)
   for (int64_t c = 0; c < j->classes; c++) j->all_weights += value(j, j->weight, c);
 }
 static const ax_tensor *input(const ax_call *call, int k) { return call->n_in > k ? call->in[k] : NULL; }
-
-/* Few classes: a row does not fill the vectors, so 16 rows are computed side by side. */
-#define FEW 32
-#define ROWS 16
-
-static void lse_few(const float *x, int64_t n, int64_t rows, float *lse)
-{
-  float v[FEW][ROWS], top[ROWS], sum[ROWS] = { 0 };
-
-  for (int64_t r = 0; r < ROWS; r++)
-    for (int64_t c = 0; c < n; c++) v[c][r] = x[(r < rows ? r : 0) * n + c];
-  for (int r = 0; r < ROWS; r++) top[r] = -INFINITY;
-  for (int64_t c = 0; c < n; c++) {
-    AX_SIMD
-    for (int r = 0; r < ROWS; r++) top[r] = v[c][r] > top[r] ? v[c][r] : top[r];
-  }
-  for (int64_t c = 0; c < n; c++) {
-    AX_SIMD
-    for (int r = 0; r < ROWS; r++) sum[r] += AX_TERM_f32(v[c][r], top[r]);
-  }
-  AX_SIMD
-  for (int r = 0; r < ROWS; r++) sum[r] = top[r] + ax_log_f32(sum[r]);
-  memcpy(lse, sum, (size_t)rows * sizeof(float));
-}
 
 /* Many classes: blocks that stay in the first-level cache, each with its own largest element, which
  * is searched while the block before it is computed. */
@@ -243,9 +221,11 @@ static void row_gradient_f32(const float *x, int64_t n, int64_t target, float ls
       ax_vec_put(out + i + k * AX_ROW_LANES,
                  ax_row_term(*(const ax_vec_f32 *)(x + i + k * AX_ROW_LANES), lse) * scale, past);
   }
-  for (; i < n; i += AX_ROW_LANES) {
+  for (; i + AX_ROW_LANES <= n; i += AX_ROW_LANES)
+    *(ax_vec_f32 *)(out + i) = ax_row_term(*(const ax_vec_f32 *)(x + i), lse) * scale;
+  if (i < n) {
     const ax_vec_f32 v = ax_row_term(ax_row_rest(x + i, n - i, -INFINITY), lse) * scale;
-    for (int64_t k = i; k < n && k < i + AX_ROW_LANES; k++) out[k] = v[k - i];
+    memcpy(out + i, &v, sizeof(float) * (size_t)(n - i));
   }
   out[target] -= scale;
 }
@@ -271,6 +251,19 @@ static void row_gradient_f32(const float *x, int64_t n, int64_t target, float ls
 ROW_GRADIENT(f32, float, AX_TERM_f32)
 ROW_GRADIENT(f64, double, AX_TERM_f64)
 
+static void gradients_of_few(const job *j, int64_t lo, int64_t hi)
+{
+  const int64_t n = j->classes;
+  float scale[ROWS];
+
+  for (int64_t r = lo; r < hi; r += ROWS) {
+    const int64_t rows = hi - r < ROWS ? hi - r : ROWS;
+    for (int64_t i = 0; i < rows; i++) scale[i] = (float)(value(j, j->g, (r + i) * j->g_step) * j->scale);
+    gradient_few((const float *)j->input + r * n, n, rows, (const float *)j->lse + r, scale, j->target + r,
+                 j->ignore, (float *)j->out + r * n);
+  }
+}
+
 static void gradient_range(int64_t lo, int64_t hi, void *ud)
 {
   const job *j = ud;
@@ -279,6 +272,10 @@ static void gradient_range(int64_t lo, int64_t hi, void *ud)
              stream = j->dtype == AX_F32 && ax_cpu_streams(j->rows * n * size);
   float buffer[AX_ROW_MAX] __attribute__((aligned(64)));
 
+  if (j->dtype == AX_F32 && n > 0 && n <= FEW && plain && !j->probability) {
+    gradients_of_few(j, lo, hi);
+    return;
+  }
   for (int64_t r = lo; r < hi; r++) {
     float *place = (float *)(j->out + r * n * size);
     char *out = (char *)ax_row_place(stream, place, n, buffer);

@@ -174,9 +174,14 @@ ROW_WIDE(prod_f64, double, prod_run_f64, *=, d)
       if (stride == sizeof(T)) { \
         AX_SIMD \
         for (int64_t j = 0; j < n; j++) sum[j] += element_##name(((const T *)row)[j]); \
+      } else if (stride == 0) { \
+        const A x = element_##name(*(const T *)row); \
+        AX_SIMD \
+        for (int64_t j = 0; j < n; j++) sum[j] += x; \
       } else \
         for (int64_t j = 0; j < n; j++) sum[j] += element_##name(*(const T *)(row + j * stride)); \
     } \
+    AX_SIMD \
     for (int64_t j = 0; j < n; j++) to[j].field = (type)to[j].field + sum[j]; \
   }
 

@@ -8,6 +8,8 @@
 
 #include "rnn_rows.h"
 
+#include "rnn_weight.h"
+
 #include <string.h>
 
 /* ---- operands: in place, or converted to the type computed in */
@@ -201,15 +203,28 @@ typedef struct one_sequence {
 ONE(f32, float)
 ONE(f64, double)
 
-/* to (n, gates) = h (n, H) w^T + bias; h and w are of type d */
-static ax_status times_weight(const sequence *s, ax_dtype d, int64_t n, const void *h, const void *w,
-                              const void *bias, void *to)
+/* The operands of a product of the state with the weight, or of a step's gradients: converted, or
+ * the tensors themselves.  In the latter case results that products read are rounded at every step,
+ * and not again at the end. */
+typedef struct factors {
+  ax_dtype dtype;
+  int64_t size;
+  const char *weight, *first;
+  char *rounded;
+  weight w; /* packed, where that pays */
+} factors;
+
+/* to (n, gates) = h (n, H) w^T + bias */
+static ax_status times_weight(const sequence *s, const factors *f, int64_t n, const void *h, const void *bias,
+                              void *to)
 {
+  const ax_dtype d = f->dtype;
   if (n == 1 && d != AX_BF16) {
-    one_sequence v = { s->hidden, h, w, bias, to };
+    one_sequence v = { s->hidden, h, f->weight, bias, to };
     ax_cpu_for(s->gates, s->gates * s->hidden / 4, d == AX_F64 ? one_f64 : one_f32, &v);
     return AX_OK;
   }
+  if (f->w.packed) return weigh(&f->w, n, h, bias, false, to), AX_OK;
   const ax_gemm g = { .dtype = d,
                       .batch = 1,
                       .m = n,
@@ -221,13 +236,15 @@ static ax_status times_weight(const sequence *s, ax_dtype d, int64_t n, const vo
                       .bias = bias != NULL,
                       .wide = d == AX_BF16,
                       .wide_bias = bias && d == AX_BF16 };
-  return ax_cpu_product(&g, h, w, bias, to);
+  return ax_cpu_product(&g, h, f->weight, bias, to);
 }
 
 /* to (n, H) = dg (n, gates) w, or to += dg w */
-static ax_status times_transposed(const sequence *s, ax_dtype d, int64_t n, const void *dg, const void *w,
-                                  bool add, void *to)
+static ax_status times_transposed(const sequence *s, const factors *f, int64_t n, const void *dg, bool add,
+                                  void *to)
 {
+  const ax_dtype d = f->dtype;
+  if (f->w.packed) return weigh(&f->w, n, dg, NULL, add, to), AX_OK;
   const ax_gemm g = { .dtype = d,
                       .batch = 1,
                       .m = n,
@@ -238,27 +255,33 @@ static ax_status times_transposed(const sequence *s, ax_dtype d, int64_t n, cons
                       .c = { 0, s->hidden },
                       .accumulate = add,
                       .wide = d == AX_BF16 };
-  return ax_cpu_product(&g, dg, w, NULL, to);
+  return ax_cpu_product(&g, dg, f->weight, NULL, to);
 }
 
-/* The operands of a product of the state with the weight, or of a step's gradients: converted, or
- * the tensors themselves.  In the latter case results that products read are rounded at every step,
- * and not again at the end. */
-typedef struct factors {
-  ax_dtype dtype;
-  int64_t size;
-  const char *weight, *first;
-  char *rounded;
-} factors;
-
-static factors factors_of(job *j, const ax_tensor *w, const ax_tensor *first, const ax_tensor *result)
+/* forward: the weight is used transposed. */
+static factors factors_of(job *j, const sequence *s, const ax_tensor *w, const ax_tensor *first,
+                          const ax_tensor *result)
 {
+  const bool forward = first != NULL;
   factors f = { .dtype = j->dtype, .size = (int64_t)ax_dtype_size(j->dtype) };
   if (!can_multiply(w)) {
     f.weight = read_from(j, w);
+    if (f.dtype != AX_F32 || s->batch < WEIGHT_LEAST || s->batch > WEIGHT_ROWS || s->steps < WEIGHT_STEPS)
+      return f;
+    f.w = (weight){ .from = (const float *)f.weight,
+                    .k = forward ? s->hidden : s->gates,
+                    .n = forward ? s->gates : s->hidden,
+                    .row = forward ? 1 : s->hidden,
+                    .col = forward ? s->hidden : 1 };
+    f.w.packed = scratch(j, weight_groups(f.w.n) * WEIGHT_COLS * f.w.k);
+    if (f.w.packed) pack_weight(&f.w);
     return f;
   }
-  f = (factors){ AX_BF16, 2, ax_data(w), first ? ax_data(first) : NULL, ax_data(result) };
+  f = (factors){ .dtype = AX_BF16,
+                 .size = 2,
+                 .weight = ax_data(w),
+                 .first = first ? ax_data(first) : NULL,
+                 .rounded = ax_data(result) };
   for (int k = 0; k < j->n; k++)
     if (j->list[k].t == result) j->list[k].result = false;
   return f;
@@ -295,7 +318,7 @@ ax_status ax_cpu_lstm_layer(const ax_call *call)
     return j.st;
   const void *x = read_from(&j, gx), *h = read_from(&j, h0), *c = read_from(&j, call->in[3]);
   void *y = write_to(&j, call->out[0]), *c_last = write_to(&j, last), *gates = write_to(&j, call->out[2]);
-  const factors f = factors_of(&j, w, h0, call->out[0]);
+  const factors f = factors_of(&j, &s, w, h0, call->out[0]);
   if (j.st != AX_OK) return finish(&j);
   void *all_c = AT(gates, s.rows, AX_LSTM_GATES * H);
   while (j.st == AX_OK && ax_rnn_next(&s, false, &k)) {
@@ -306,8 +329,7 @@ ax_status ax_cpu_lstm_layer(const ax_call *call)
                 .state = AT(all_c, k.at, H),
                 .h = AT(y, k.at, H) };
     p.gh = p.gates;
-    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.gates)) != AX_OK)
-      break;
+    if ((j.st = times_weight(&s, &f, k.n, state_for(&f, &k, h, y, H), NULL, p.gates)) != AX_OK) break;
     run_rows(j.dtype, LSTM, k.n, &p);
     rounded(&f, p.h, k.at, k.n, H);
     /* packed: only sequences that go on are copied, so each row keeps its last state */
@@ -331,7 +353,7 @@ ax_status ax_cpu__lstm_layer_backward(const ax_call *call)
   const void *gy = read_from(&j, call->in[0]), *gc = read_from(&j, call->in[1]),
              *gates = read_from(&j, call->in[2]), *c = read_from(&j, c0);
   void *dg = write_to(&j, call->out[0]), *dh = write_to(&j, call->out[1]), *dc = write_to(&j, call->out[2]);
-  const factors f = factors_of(&j, w, NULL, call->out[0]);
+  const factors f = factors_of(&j, &s, w, NULL, call->out[0]);
   copy_or_zero(&j, dc, gc, s.batch * H);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   if (j.st != AX_OK) return finish(&j);
@@ -346,8 +368,7 @@ ax_status ax_cpu__lstm_layer_backward(const ax_call *call)
                 .dc = dc,
                 .dgx = AT(dg, k.at, AX_LSTM_GATES * H) };
     run_rows(j.dtype, LSTM_BACK, k.n, &p);
-    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgx, k.at, k.n, AX_LSTM_GATES * H), f.weight,
-                            false, dh);
+    j.st = times_transposed(&s, &f, k.n, rounded(&f, p.dgx, k.at, k.n, AX_LSTM_GATES * H), false, dh);
   }
   return finish(&j);
 }
@@ -366,7 +387,7 @@ ax_status ax_cpu_gru_layer(const ax_call *call)
   const void *x = read_from(&j, gx), *bias = read_from(&j, call->in[2]), *h = read_from(&j, h0);
   void *y = write_to(&j, call->out[0]), *gates = write_to(&j, call->out[1]),
        *gh = scratch(&j, s.batch * AX_GRU_GATES * H);
-  const factors f = factors_of(&j, w, h0, call->out[0]);
+  const factors f = factors_of(&j, &s, w, h0, call->out[0]);
   while (j.st == AX_OK && ax_rnn_next(&s, false, &k)) {
     cells p = { .hidden = H,
                 .gx = AT(x, k.at, AX_GRU_GATES * H),
@@ -374,8 +395,7 @@ ax_status ax_cpu_gru_layer(const ax_call *call)
                 .gates = AT(gates, k.at, AX_GRU_SAVED * H),
                 .before = k.former < 0 ? h : AT(y, k.former, H),
                 .h = AT(y, k.at, H) };
-    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, bias, gh)) != AX_OK)
-      break;
+    if ((j.st = times_weight(&s, &f, k.n, state_for(&f, &k, h, y, H), bias, gh)) != AX_OK) break;
     run_rows(j.dtype, GRU, k.n, &p);
     rounded(&f, p.h, k.at, k.n, H);
   }
@@ -397,7 +417,7 @@ ax_status ax_cpu__gru_layer_backward(const ax_call *call)
   const void *gy = read_from(&j, call->in[0]), *gates = read_from(&j, call->in[1]),
              *y = read_from(&j, call->in[2]), *h = read_from(&j, h0);
   void *dgx = write_to(&j, call->out[0]), *dgh = write_to(&j, call->out[1]), *dh = write_to(&j, call->out[2]);
-  const factors f = factors_of(&j, w, NULL, call->out[1]);
+  const factors f = factors_of(&j, &s, w, NULL, call->out[1]);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   while (j.st == AX_OK && ax_rnn_next(&s, true, &k)) {
     cells p = { .hidden = H,
@@ -408,8 +428,7 @@ ax_status ax_cpu__gru_layer_backward(const ax_call *call)
                 .dgx = AT(dgx, k.at, AX_GRU_GATES * H),
                 .dgh = AT(dgh, k.at, AX_GRU_GATES * H) };
     run_rows(j.dtype, GRU_BACK, k.n, &p);
-    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgh, k.at, k.n, AX_GRU_GATES * H), f.weight, true,
-                            dh);
+    j.st = times_transposed(&s, &f, k.n, rounded(&f, p.dgh, k.at, k.n, AX_GRU_GATES * H), true, dh);
   }
   return finish(&j);
 }
@@ -427,13 +446,12 @@ ax_status ax_cpu_rnn_layer(const ax_call *call)
     return j.st;
   const void *x = read_from(&j, gx), *h = read_from(&j, h0);
   void *y = write_to(&j, call->out[0]);
-  const factors f = factors_of(&j, w, h0, call->out[0]);
+  const factors f = factors_of(&j, &s, w, h0, call->out[0]);
   while (j.st == AX_OK && ax_rnn_next(&s, false, &k)) {
     cells p = {
       .hidden = H, .relu = call->a->rnn_layer.nonlinearity, .gx = AT(x, k.at, H), .h = AT(y, k.at, H)
     };
-    if ((j.st = times_weight(&s, f.dtype, k.n, state_for(&f, &k, h, y, H), f.weight, NULL, p.h)) != AX_OK)
-      break;
+    if ((j.st = times_weight(&s, &f, k.n, state_for(&f, &k, h, y, H), NULL, p.h)) != AX_OK) break;
     run_rows(j.dtype, RNN, k.n, &p);
     rounded(&f, p.h, k.at, k.n, H);
   }
@@ -454,7 +472,7 @@ ax_status ax_cpu__rnn_layer_backward(const ax_call *call)
     return j.st;
   const void *gy = read_from(&j, call->in[0]), *y = read_from(&j, call->in[1]);
   void *dg = write_to(&j, call->out[0]), *dh = write_to(&j, call->out[1]);
-  const factors f = factors_of(&j, w, NULL, call->out[0]);
+  const factors f = factors_of(&j, &s, w, NULL, call->out[0]);
   copy_or_zero(&j, dh, NULL, s.batch * H);
   while (j.st == AX_OK && ax_rnn_next(&s, true, &k)) {
     cells p = { .hidden = H,
@@ -464,7 +482,7 @@ ax_status ax_cpu__rnn_layer_backward(const ax_call *call)
                 .dh = dh,
                 .dgx = AT(dg, k.at, H) };
     run_rows(j.dtype, RNN_BACK, k.n, &p);
-    j.st = times_transposed(&s, f.dtype, k.n, rounded(&f, p.dgx, k.at, k.n, H), f.weight, false, dh);
+    j.st = times_transposed(&s, &f, k.n, rounded(&f, p.dgx, k.at, k.n, H), false, dh);
   }
   return finish(&j);
 }

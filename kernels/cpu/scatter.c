@@ -203,6 +203,7 @@ ADDS(bf16, uint16_t, float, *X = ax_float_to_bf16(ax_bf16_to_float(*X) + alpha *
 ADDS(i64, int64_t, int64_t, *X = (int64_t)((uint64_t)*X + (uint64_t)alpha * (uint64_t)*S))
 ADDS(i32, int32_t, int64_t, *X = (int32_t)((uint32_t)*X + (uint32_t)alpha * (uint32_t)*S))
 ADDS(u8, uint8_t, int64_t, *X = (uint8_t)(*X + (uint8_t)alpha * *S))
+ADDS(bool, uint8_t, bool, *X = (uint8_t)(*X | (alpha & *S)))
 
 #define LARGER(a, b) ((a) > (b) || (a) != (a)) /* NaN is kept */
 #define SMALLER(a, b) ((a) < (b) || (a) != (a))
@@ -236,7 +237,7 @@ static const ax_range_fn sets[9] = {
 };
 static const ax_range_fn adds[AX_DTYPE_COUNT] = {
   [AX_F32] = add_f32_range, [AX_F64] = add_f64_range, [AX_F16] = add_f16_range, [AX_BF16] = add_bf16_range,
-  [AX_I64] = add_i64_range, [AX_I32] = add_i32_range, [AX_U8] = add_u8_range,
+  [AX_I64] = add_i64_range, [AX_I32] = add_i32_range, [AX_U8] = add_u8_range,   [AX_BOOL] = add_bool_range,
 };
 
 static int64_t size_along(const ax_tensor *x, int64_t dim) { return x->ndim ? x->shape[dim] : 1; }

@@ -38,6 +38,10 @@ template <> struct summed<int32_t> {
 template <> struct summed<uint8_t> {
   typedef uint32_t type;
 };
+/* true + true is true: a sum is how many there are */
+template <> struct summed<ax_cuda_bool> {
+  typedef uint64_t type;
+};
 
 /* The update of an element of x. */
 template <class S> struct adding {
@@ -330,7 +334,6 @@ template <class S, class F> static ax_status run_places(ax_device d, const walk 
 /* Calls g for the types that can be added. */
 template <class G> static ax_status with_number(ax_op op, ax_dtype d, G g)
 {
-  if (d == AX_BOOL) return ax_cuda_no_dtype(op, d);
   switch (d) {
   case AX_I64: return g(ax_cuda_type<int64_t>());
   case AX_I32: return g(ax_cuda_type<int32_t>());
@@ -371,7 +374,6 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
   walk w = {};
   ax_status st = AX_OK;
 
-  if (add && y->dtype == AX_BOOL) return ax_cuda_no_dtype(call->op, (ax_dtype)y->dtype);
   if (y->numel == 0 && index->numel == 0) return AX_OK;
   if (!x) st = ax_cuda_clear(ax_ops[call->op].name, d, ax_data(y), (size_t)y->numel * ax_itemsize(y));
   else if (ax_data(x) != ax_data(y) && y->numel) st = ax_cuda_clone(call);
@@ -407,6 +409,12 @@ static ax_status write_at(const ax_call *call, const ax_tensor *x, const ax_tens
       f.reduce = (int)call->a->scatter_reduce.reduce;
       return run_places(d, w, f, ax_cuda_data<S>(y));
     });
+  if (add && y->dtype == AX_BOOL) {
+    const double alpha = call->op == AX_OP_INDEX_ADD ? call->a->index_add.alpha : 1;
+    const adding<ax_cuda_bool> f = adder<ax_cuda_bool>(ax_cuda_data<ax_cuda_bool>(s), alpha != 0);
+    return slices ? run_slices(d, w, f, ax_cuda_data<ax_cuda_bool>(y))
+                  : run_places(d, w, f, ax_cuda_data<ax_cuda_bool>(y));
+  }
   if (add)
     return with_number(call->op, (ax_dtype)y->dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;

@@ -173,6 +173,25 @@ describe("a checkpoint", function()
     assert.equal(also, math.random())
   end)
 
+  it("is read by all cores, and the run has its own number of threads again, also when that fails", function()
+    local w = world()
+    w.step()
+    w.accelerator:save_state()
+    local former, seen = core.get_num_threads(), nil
+    core.set_num_threads(1)
+    local function threads_after(load)
+      w.optimizer.optimizer.load_state_dict = load
+      local ok, why = pcall(w.accelerator.load_state, w.accelerator)
+      return core.get_num_threads(), ok, why
+    end
+    local n, ok = threads_after(function() seen = core.get_num_threads() end)
+    local m, _, why = threads_after(function() error "no such state" end)
+    core.set_num_threads(former)
+    assert.equal(core._cores(), seen)
+    assert.same({ 1, true, 1 }, { n, ok, m })
+    matches(why, "no such state")
+  end)
+
   it("is read into the memory that the optimizers' states have, and into new memory where it cannot",
     function()
     host.in_folder(function(root)

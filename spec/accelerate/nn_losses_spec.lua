@@ -2,6 +2,7 @@
 --- written in Lua.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local tensor = require "accelerate.tensor"
 local close = require("spec.support.nets").close
 local messages = require "spec.support.messages"
 
@@ -167,5 +168,34 @@ describe("options of modules", function()
       nn.MultiLabelSoftMarginLoss()(x, x:gt(0):float()))
     close({ F.triplet_margin_loss(x, -x, x * 2, { swap = true }):item() },
       nn.TripletMarginLoss { swap = true }(x, -x, x * 2))
+  end)
+end)
+
+describe("cross_entropy in float32", function()
+  local generator = core.Generator(3)
+
+  -- The loss and its gradient; each row has a share of its own where nothing is reduced.
+  local function loss_and_gradient(x, target, reduction)
+    local leaf = x:clone():requires_grad_()
+    local loss = F.cross_entropy(leaf, target, { reduction = reduction })
+    loss:backward(reduction == "none" and core.arange(x.shape[1]):to(x.dtype) or nil)
+    return loss:detach(), leaf.grad
+  end
+
+  it("agrees with float64 for any number of classes and rows, some of which are ignored", function()
+    for _, classes in ipairs { 1, 2, 7, 8, 10, 16, 21, 31, 32, 33, 50, 64 } do
+      for _, rows in ipairs { 1, 5, 16, 17, 40 } do
+        local x = core.randn(rows, classes, { generator = generator })
+        local target = core.randint(0, classes, { rows }, { generator = generator })
+        if rows > 1 then target[2] = -100 end
+        for _, reduction in ipairs { "mean", "sum", "none" } do
+          local loss, g = loss_and_gradient(x, target, reduction)
+          local exact, exact_g = loss_and_gradient(x:double(), target, reduction)
+          local what = ("%d x %d, %s"):format(rows, classes, reduction)
+          assert.is_true(tensor.allclose(loss:double(), exact, 1e-5, 1e-5), what)
+          assert.is_true(tensor.allclose(g:double(), exact_g, 1e-5, 1e-5), what)
+        end
+      end
+    end
   end)
 end)

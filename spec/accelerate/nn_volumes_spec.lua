@@ -45,6 +45,10 @@ describe("volumes", function()
     raises("max_pool3d: a window of 5 does not fit the padded input", F.max_pool3d, x, 5)
     raises("max_pool3d: padding must be within 0 and half of the kernel (1)", F.max_pool3d, x, 2, 1, 2)
     raises("avg_pool3d: divisor_override must not be 0", F.avg_pool3d, x, 2, { divisor_override = 0 })
+    raises("adaptive_max_pool3d: output_size must be at least 1, or -1 for the input's size, got 0",
+      F.adaptive_max_pool3d, core.ones(1, 1, 2, 2, 2), { 2, 0, 2 })
+    raises("adaptive_avg_pool3d: output_size must be at least -1 and at most 2147483647, got -2",
+      F.adaptive_avg_pool3d, core.ones(1, 1, 2, 2, 2), -2)
     raises("adaptive_avg_pool3d: expected (n, c, d, h, w) or (c, d, h, w)", F.adaptive_avg_pool3d,
       core.randn(2, 2), 1)
     raises("Conv3d: kernel_size: expected an integer or a list of 3", nn.Conv3d, 1, 2, { 1, 2 })

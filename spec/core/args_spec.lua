@@ -39,7 +39,7 @@ describe("arguments", function()
     raises('got string "int32"; x:to("int32") converts', x.reshape, x, "int32")
     raises('got string "cuda"; x:to("cuda") moves', x.expand, x, "cuda")
     raises("behind the list of sizes, got number 4", core.zeros, { 2, 3 }, 4)
-    raises("index must be int64, got float32 (write x:long() for x)", core.gather, x, 1, x)
+    raises("index must be int64 or int32, got float32 (write x:long() for x)", core.gather, x, 1, x)
   end)
 
   it("take lists of tensors", function()

@@ -316,9 +316,9 @@ describe("writing", function()
     end)
     raises("index_put: argument 1 (x): expected a tensor, got 1",
       function() tensor.index_put(1, { 1 }, 1) end)
-    raises("not defined for bool", function()
-      x:gt(0):index_put_({ longs { 0 } }, true, { accumulate = true })
-    end)
+    local positive = tensor({ 1, 0, 0 }):gt(0)
+    positive:index_put_({ longs { 1, 1 } }, true, { accumulate = true })
+    assert.same({ true, true, false }, positive:totable())
   end)
 
   it("takes nested lists, in the tensor's type", function()

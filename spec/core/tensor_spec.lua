@@ -128,6 +128,14 @@ describe("a constructor", function()
       local line, wide = tensor.linspace(-3, 7, n), tensor.linspace(-3, 7, n, { dtype = "float64" })
       assert.is_true(tensor.equal(wide:float(), line))
     end
+    local function whole(a, b, n, dtype) return tensor.linspace(a, b, n, { dtype = dtype }):totable() end
+    assert.same({ 0, 3, 6, 10 }, whole(0, 10, 4, "int64")) -- PyTorch's values
+    assert.same({ 10, 7, 5, 2, 0, -2 }, whole(10, -2, 6, "int32"))
+    assert.same({ 2, 3, 5, 7, 9 }, whole(2.7, 9.3, 5, "int64"))
+    assert.same({ 0, 31, 63, 95, 127, 159, 191, 223, 255 }, whole(0, 255, 9, "uint8"))
+    assert.same({ 1, 2, 6, 15, 39, 100 }, tensor.logspace(0, 2.5, 6, { dtype = "int64" }):totable())
+    raises("linspace: values from 0 to 256 do not fit uint8", whole, 0, 256, 3, "uint8")
+    raises("linspace: expected a floating-point or integer element type, got bool", whole, 0, 1, 2, "bool")
     assert.same({ { 1, 0 }, { 0, 1 } }, tensor.eye(2):totable())
     assert.same({ { 1, 0, 0 }, { 0, 1, 0 } }, tensor.eye(2, 3, { dtype = "int64" }):totable())
     raises("step must not be 0", tensor.arange, 0, 1, 0)

@@ -202,4 +202,38 @@ describe(("views and mixed types on %s (%s)"):format(D, device.kind), function()
     agrees("bfloat16", function(put) return put(half):view("float32"):view("bfloat16"):t() * 2 end)
     agrees("a size kept", function(put) return F.adaptive_avg_pool2d(put(image), { -1, 3 }) end)
   end)
+
+  it("reads and writes at int32 positions with strides", function()
+    local base, rows = draw(40, 9), draw(30, 14)
+    local picks = tensor.randint(0, 40, { 60, 18 }, { dtype = "int32", generator = generator })
+    agrees("int32 positions", function(put)
+      local leaf_x, leaf_s = leaf(put, base), leaf(put, rows)
+      local x, s = leaf_x:narrow(2, 2, 7), leaf_s[{ {}, { 1, 14, 2 } }]
+      local index = put(picks)[{ { 1, 60, 2 }, { 2, 15, 2 } }]
+      local list = put(picks)[{ { 1, 60, 2 }, 1 }]
+      local ys = { x:gather(1, index), x:scatter_add(1, index, s), x:scatter(1, index, 2),
+        x:scatter_reduce(1, index, s, "amax"), x:index_add(1, list, s, { alpha = 2 }),
+        x:index_select(1, list), x:index_reduce(1, list, s, "amin"), tensor.embedding(index % 40, x),
+        x:take_along_dim(index:long() - 40, 1) }
+      local loss = 0
+      for _, y in ipairs(ys) do loss = loss + (y * y):sum() end
+      loss:backward()
+      ys[#ys + 1], ys[#ys + 2] = leaf_x.grad, leaf_s.grad
+      return unpack(ys)
+    end)
+    local z = tensor.tensor(3)
+    agrees("0-d", function(put)
+      return put(z):index_select(1, put(tensor.zeros({ 1 }, { dtype = "int64" })))
+    end)
+  end)
+
+  it("adds to bool tensors with strides", function()
+    local x, s = draw(40, 9):gt(1), draw(300, 14):gt(0.5)
+    local picks = classes(40, 300, 7)
+    agrees("bool", function(put)
+      local to, from, index = put(x):narrow(2, 2, 7), put(s)[{ {}, { 1, 14, 2 } }], put(picks)
+      return to:scatter_add(1, index, from), to:index_add(1, index:select(2, 1), from),
+        to:index_add(1, index:select(2, 1), from, { alpha = 0 })
+    end)
+  end)
 end)

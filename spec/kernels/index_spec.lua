@@ -255,7 +255,7 @@ describe("messages of the shape family", function()
     ["scatter: x is float32, but what goes into it is float64"] = function()
       x:scatter(1, int64 { { 0 } }, core.ones(1, 1):double())
     end,
-    ["gather: index must be int64, got float32"] = function() x:gather(1, x) end,
+    ["gather: index must be int64 or int32, got float32"] = function() x:gather(1, x) end,
     ["gather: index [1] must have as many dims as [2, 3]"] = function() x:gather(1, int64 { 0 }) end,
     ["masked_scatter: the mask has 6 true elements, source only 2"] = function()
       x:masked_scatter(x:gt(0), core.ones(2))

@@ -119,12 +119,14 @@ static ax_status prepare_inputs(const ax_infer *q, ax_device device, ax_tensor *
   for (int k = 0; k < q->args->n_in; k++) {
     ax_tensor *t = in[k] = q->args->in[k];
     if (!t) continue;
-    const bool cast = q->cast >> k & 1 && t->dtype != q->compute && !(widens >> t->dtype & 1);
+    const bool widen = q->positions >> k & 1 && t->dtype != AX_I64;
+    const ax_dtype wanted = widen ? AX_I64 : q->cast >> k & 1 ? q->compute : (ax_dtype)t->dtype;
+    const bool cast = t->dtype != wanted && !(widens >> t->dtype & 1);
     const bool spread =
         q->channels_last >> k & 1 && !ax_strides_are_channels_last(t->ndim, t->shape, t->strides);
     if (!cast && !spread && !(q->contiguous >> k & 1 && !ax_tensor_is_contiguous(t))) continue;
     ax_status st =
-        ax_tensor_new_on(t->device, cast ? q->compute : (ax_dtype)t->dtype, t->ndim, t->shape, &own[k]);
+        ax_tensor_new_on(t->device, cast ? wanted : (ax_dtype)t->dtype, t->ndim, t->shape, &own[k]);
     if (st == AX_OK && q->channels_last >> k & 1)
       ax_strides_channels_last(t->ndim, t->shape, own[k]->strides);
     else if (st == AX_OK && !(q->contiguous >> k & 1) && ax_strides_are_dense(t->ndim, t->shape, t->strides))

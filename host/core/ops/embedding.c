@@ -7,7 +7,7 @@ ax_status ax_infer_embedding(ax_infer *q)
 {
   const ax_tensor *w = INPUT(1);
   int64_t shape[AX_MAX_DIMS];
-  const ax_status st = need_dtype(q, X, AX_I64, "input");
+  const ax_status st = need_positions(q, 0, "input");
   if (st != AX_OK) return st;
   if (w->ndim != 2) return ax_fail(AX_ESHAPE, "embedding: weight must be (count, size), got %s", TEXT(w));
   if (X->ndim == AX_MAX_DIMS)
@@ -28,7 +28,7 @@ ax_status ax_infer_embedding(ax_infer *q)
 ax_status ax_infer_embedding_backward(ax_infer *q)
 {
   const ax_tensor *g = X, *input = INPUT(1);
-  const ax_status st = need_dtype(q, input, AX_I64, "input");
+  const ax_status st = need_positions(q, 1, "input");
   if (st != AX_OK) return st;
   if (g->ndim != input->ndim + 1)
     return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit input %s", q->name, TEXT(g), TEXT(input));

@@ -7,13 +7,14 @@ ax_status ax_infer_index_select(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0), *index = INPUT(1);
   int64_t shape[AX_MAX_DIMS];
-  const ax_status st = need_dtype(q, index, AX_I64, "index");
+  const ax_status st = need_positions(q, 1, "index");
   if (st != AX_OK) return st;
-  if (index->ndim != 1)
-    return ax_fail(AX_ESHAPE, "%s: index must have one dim, got %s", q->name, TEXT(index));
-  if (x->ndim == 0) return ax_fail(AX_ESHAPE, "%s: a 0-d tensor has no positions to select", q->name);
+  if (index->ndim > 1) return ax_fail(AX_ESHAPE, "%s: index must have one dim, got %s", q->name, TEXT(index));
+  if (x->ndim == 0 && index->numel != 1)
+    return ax_fail(AX_ESHAPE, "%s: index of a 0-d tensor must have one element, got %s", q->name,
+                   TEXT(index));
   memcpy(shape, x->shape, sizeof shape);
-  shape[q->a.index_select.dim] = index->shape[0];
+  if (x->ndim) shape[q->a.index_select.dim] = index->numel;
   q->contiguous = ~0u;
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, shape);
   return AX_OK;
@@ -23,12 +24,12 @@ ax_status ax_infer_index_select_backward(ax_infer *q)
 {
   const ax_tensor *g = INPUT(0), *index = INPUT(1);
   int64_t shape[AX_MAX_DIMS];
-  const ax_status st = need_dtype(q, index, AX_I64, "index");
+  const ax_status st = need_positions(q, 1, "index");
   if (st != AX_OK) return st;
-  if (index->ndim != 1 || g->ndim == 0 || g->shape[q->a.index_select_backward.dim] != index->shape[0])
+  if (index->ndim > 1 || (g->ndim ? g->shape[q->a.index_select_backward.dim] : 1) != index->numel)
     return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit index %s", q->name, TEXT(g), TEXT(index));
   memcpy(shape, g->shape, sizeof shape);
-  shape[q->a.index_select_backward.dim] = q->a.index_select_backward.size;
+  if (g->ndim) shape[q->a.index_select_backward.dim] = q->a.index_select_backward.size;
   q->contiguous = ~0u;
   out_like(q, 0, (ax_dtype)g->dtype, g->ndim, shape);
   return AX_OK;
@@ -73,7 +74,7 @@ RULE(index_select)
   give(c, 0,
        call(c, AX_OP_INDEX_SELECT_BACKWARD, 2, (ax_arg[]){ G, IN(1) },
             &AX_ATTRS(index_select_backward, .dim = A->index_select.dim,
-                      .size = META(0)->shape[A->index_select.dim])));
+                      .size = META(0)->ndim ? META(0)->shape[A->index_select.dim] : 1)));
 }
 
 RULE(index_select_backward)

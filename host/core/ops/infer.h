@@ -13,6 +13,7 @@ typedef struct ax_infer {
   ax_dtype compute; /* inputs with a bit in `cast` are cast to this first */
   uint32_t cast;
   uint32_t contiguous; /* inputs made contiguous first */
+  uint32_t positions;  /* inputs that kernels read as int64, whatever integers they are given as */
   /* inputs (from bit 0) and results (from bit 8) laid out with the channels, dim 1, innermost */
   uint32_t channels_last;
   uint32_t padded; /* results whose rows begin at multiples of 64 elements (backend->pads_rows) */

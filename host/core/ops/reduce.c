@@ -424,8 +424,10 @@ RULE(vector_norm) /* g x |x|^(p-2) / y^(p-1); 0 where that is 0 / 0 */
   const ax_arg x = IN(0), y = spread_like(c, OUT(0)), g = spread_like(c, G);
   if (p == 0) give(c, 0, filled(c, 0, 0)); /* a count: flat */
   else if (p == 1) give(c, 0, mul(c, g, un(c, AX_OP_SIGN, x)));
-  else if (p == 2) give(c, 0, where(c, bin(c, AX_OP_EQ, y, NUM(0)), NUM(0), mul(c, x, over(c, g, y))));
-  else if (isinf(p)) {
+  else if (p == 2) { /* in the shape of y as far as it goes: x is large beside it */
+    const ax_arg share = where(c, bin(c, AX_OP_EQ, OUT(0), NUM(0)), NUM(0), over(c, G, OUT(0)));
+    give(c, 0, mul(c, x, spread_like(c, share)));
+  } else if (isinf(p)) {
     const ax_arg chosen = bin(c, AX_OP_EQ, un(c, AX_OP_ABS, x), y);
     const ax_arg share = over(c, g, kept(c, AX_OP_SUM, chosen));
     give(c, 0, where(c, chosen, mul(c, share, un(c, AX_OP_SIGN, x)), NUM(0)));

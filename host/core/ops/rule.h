@@ -104,6 +104,16 @@ static inline ax_status need_dtype(const ax_infer *q, const ax_tensor *t, ax_dty
                  dtype == AX_I64 && ax_is_float((ax_dtype)t->dtype) ? " (write x:long() for x)" : "");
 }
 
+/* Positions along a dim in input k: int64, or int32, which is widened for the kernel. */
+static inline ax_status need_positions(ax_infer *q, int k, const char *what)
+{
+  const ax_tensor *t = INPUT(k);
+  q->positions |= 1u << k;
+  if (t->dtype == AX_I64 || t->dtype == AX_I32) return AX_OK;
+  return ax_fail(AX_EDTYPE, "%s: %s must be int64 or int32, got %s%s", q->name, what, TYPE(t),
+                 ax_is_float((ax_dtype)t->dtype) ? " (write x:long() for x)" : "");
+}
+
 static inline ax_status need_float(const ax_infer *q, const ax_tensor *t)
 {
   if (ax_is_float((ax_dtype)t->dtype)) return AX_OK;

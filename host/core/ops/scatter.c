@@ -8,9 +8,9 @@
 static int64_t size_of(const ax_tensor *t, int64_t dim) { return t->ndim ? t->shape[dim] : 1; }
 
 /* Does index pick from (or write to) x: same dims, not longer where it is not along dim? */
-static ax_status check_picks(const ax_infer *q, const ax_tensor *x, const ax_tensor *index, int64_t dim)
+static ax_status check_picks(ax_infer *q, const ax_tensor *x, const ax_tensor *index, int64_t dim)
 {
-  const ax_status st = need_dtype(q, index, AX_I64, "index");
+  const ax_status st = need_positions(q, 1, "index");
   if (st != AX_OK) return st;
   bool fits = (x->ndim ? x->ndim : 1) == (index->ndim ? index->ndim : 1);
   if (index->numel == 0) return AX_OK; /* nothing to pick, whatever the shape */
@@ -39,7 +39,7 @@ void ax_sum_in_float(ax_infer *q, ax_dtype d)
 ax_status ax_infer_gather_backward(ax_infer *q)
 {
   const ax_tensor *index = INPUT(1);
-  const ax_status st = need_dtype(q, index, AX_I64, "index");
+  const ax_status st = need_positions(q, 1, "index");
   if (st != AX_OK) return st;
   if (!ax_same_shape(X, index->ndim, index->shape))
     return ax_fail(AX_ESHAPE, "%s: gradient %s does not fit index %s", q->name, TEXT(X), TEXT(index));
@@ -63,19 +63,51 @@ static ax_arg gather_backward(ax_grad *c, ax_arg g, int64_t dim, ax_arg index)
 RULE(gather) { give(c, 0, gather_backward(c, G, A->gather.dim, IN(1))); }
 RULE(gather_backward) { give(c, 0, gather(c, G, A->gather_backward.dim, IN(1))); }
 
+/* Positions counted from the start: negative ones count from the end.  An index on the CPU, where
+ * its least element is known without a wait, is taken as it is when it has none. */
+static ax_status from_start(ax_tensor *index, int64_t size, ax_tensor **out)
+{
+  ax_tensor *negative = NULL, *above = NULL, *results[AX_MAX_OUT] = { 0 };
+  double least = -1;
+  ax_status st = AX_OK;
+
+  if (index->device.kind == AX_CPU) {
+    least = 0;
+    if (index->numel) AX_TRY(ax_value_of(AX_OP_MIN, index, &least));
+  }
+  if (least >= 0) {
+    *out = ax_tensor_retain(index);
+    return AX_OK;
+  }
+  AX_TRY(ax_run_num(AX_OP_LT, index, 0, &negative));
+  AX_TRY(ax_run_num(AX_OP_ADD, index, (double)size, &above));
+  AX_TRY(
+      ax_run(AX_OP_WHERE,
+             &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ negative, above, index }, .a = { .n_list = -1 } },
+             results));
+  *out = results[0];
+out:
+  ax_tensor_release(negative), ax_tensor_release(above);
+  return st;
+}
+
 ax_status ax_infer_take_along_dim(ax_infer *q)
 {
   ax_tensor *x = X, *index = INPUT(1), *flat_x = NULL, *flat_index = NULL, *wide_x = NULL, *wide_index = NULL,
-            *results[AX_MAX_OUT] = { 0 };
+            *results[AX_MAX_OUT] = { 0 }, *counted = NULL;
   int64_t dim = q->a.take_along_dim.dim, sx[AX_MAX_DIMS], si[AX_MAX_DIMS];
-  ax_status st = AX_OK;
+  ax_status st = need_dtype(q, index, AX_I64, "index");
 
+  if (st != AX_OK) return st;
   if (dim == AX_NO_DIM) {
     AX_TRY(run_list(AX_OP_RESHAPE, x, 1, &x->numel, &flat_x));
     AX_TRY(run_list(AX_OP_RESHAPE, index, 1, &index->numel, &flat_index));
     x = flat_x;
     index = flat_index;
     dim = 0;
+  } else if (x->ndim) {
+    AX_TRY(from_start(index, x->shape[dim], &counted));
+    index = counted;
   }
   if (x->ndim != index->ndim) {
     st = ax_fail(AX_ESHAPE, "take_along_dim: index %s must have as many dims as %s", TEXT(index), TEXT(x));
@@ -101,7 +133,7 @@ ax_status ax_infer_take_along_dim(ax_infer *q)
   q->result[0] = results[0];
 out:
   ax_tensor_release(flat_x), ax_tensor_release(flat_index), ax_tensor_release(wide_x),
-      ax_tensor_release(wide_index);
+      ax_tensor_release(wide_index), ax_tensor_release(counted);
   return st;
 }
 
@@ -148,7 +180,8 @@ ax_status ax_infer_scatter(ax_infer *q)
 
 ax_status ax_infer_scatter_add(ax_infer *q)
 {
-  if (X->dtype == AX_BOOL) return ax_fail(AX_EDTYPE, "%s: not defined for bool", q->name);
+  if (X->dtype == AX_BOOL && q->op == AX_OP_SCATTER_REDUCE)
+    return ax_fail(AX_EDTYPE, "%s: not defined for bool", q->name);
   return ax_infer_scatter(q);
 }
 
@@ -236,11 +269,12 @@ RULE(scatter_reduce)
 
 /* ---- slices */
 
-static ax_status check_slices(const ax_infer *q, const ax_tensor *source)
+static ax_status check_slices(ax_infer *q, const ax_tensor *source)
 {
   const ax_tensor *index = INPUT(1);
   const int64_t dim = q->a.slices.dim;
-  ax_status st = need_dtype(q, index, AX_I64, "index");
+  ax_status st =
+      q->op == AX_OP_INDEX_ADD ? need_positions(q, 1, "index") : need_dtype(q, index, AX_I64, "index");
   if (st != AX_OK) return st;
   if (index->ndim > 1) return ax_fail(AX_ESHAPE, "%s: index must have one dim, got %s", q->name, TEXT(index));
   if (!source) return AX_OK;
@@ -256,7 +290,6 @@ ax_status ax_infer_index_add(ax_infer *q)
 {
   const ax_status st = check_slices(q, INPUT(2));
   if (st != AX_OK) return st;
-  if (X->dtype == AX_BOOL) return ax_fail(AX_EDTYPE, "index_add: not defined for bool");
   if (!ax_is_float((ax_dtype)X->dtype) && q->a.index_add.alpha != floor(q->a.index_add.alpha))
     return ax_fail(AX_EDTYPE, "index_add: alpha %g does not fit a tensor of %s", q->a.index_add.alpha,
                    TYPE(X));

@@ -337,13 +337,24 @@ local function restore_own(accelerator, source, found)
   restore_random(accelerator, source, own.random)
 end
 
+-- Copying is all that happens meanwhile, so it has every core that this process may use.
+local function on_all_cores(fn)
+  local usual = core.get_num_threads()
+  core.set_num_threads(math.max(usual, core._cores()))
+  local ok, why = pcall(fn)
+  core.set_num_threads(usual)
+  if not ok then error(why, 0) end
+end
+
 --- Puts what `read` found, and the weights, into the prepared objects.
 function M.restore(accelerator, source, found, opts, models)
-  load_weights(models, source, opts)
-  for i, optimizer in ipairs(accelerator._optimizers) do
-    optimizer:load_state_dict(found.optimizers[i].dict)
-    found.optimizers[i].check()
-  end
+  on_all_cores(function()
+    load_weights(models, source, opts)
+    for i, optimizer in ipairs(accelerator._optimizers) do
+      optimizer:load_state_dict(found.optimizers[i].dict)
+      found.optimizers[i].check()
+    end
+  end)
   for i, scheduler in ipairs(accelerator._schedulers) do scheduler:load_state_dict(found.schedulers[i]) end
   if found.scaler then accelerator._scaler:load_state_dict(found.scaler) end
   for i, object in ipairs(accelerator._custom_objects) do object:load_state_dict(found.custom[i]) end

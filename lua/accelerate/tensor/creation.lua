@@ -101,8 +101,9 @@ define.plain("inference_mode", "tensor.inference_mode(fn, ...)", "`no_grad` unde
   core.no_grad)
 
 define("logspace", "start:num stop:num steps:int base:num=10 dtype:dtype?",
-  "base ^ linspace(start, stop, steps)",
+  "base ^ linspace(start, stop, steps); for an integer type start and stop are cut off first",
   function(start, stop, steps, base, dtype)
+    if INTEGERS[dtype] and steps > 1 then start, stop = (math.modf(start)), (math.modf(stop)) end
     return core.pow(base, core.linspace(start, stop, steps, { dtype = "float64" })):to(dtype or "float32")
   end, "function")
 

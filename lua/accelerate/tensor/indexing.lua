@@ -33,6 +33,7 @@ function scatter_reduce(x, dim, index, src, reduce, include_self)
   if x.dtype == "bool" and src.dtype == "bool" and reduce ~= "sum" and reduce ~= "mean" then
     return scatter_reduce(x:byte(), dim, index, src:byte(), reduce, include_self):bool()
   end
+  if x.dtype == "bool" and reduce == "mean" then options.fail("scatter_reduce: bool has no mean") end
   for d, size in ipairs(index.shape) do
     if src.ndim == index.ndim and src.shape[d] > size then src = src:narrow(d, 1, size) end
   end

@@ -192,10 +192,10 @@ local function limits(entry, value)
     or entry.max and value > entry.max or entry.below and value >= entry.below
   if not bad then return nil end
   local text = {}
-  if entry.min then text[#text + 1] = ("at least %g"):format(entry.min) end
-  if entry.above then text[#text + 1] = ("above %g"):format(entry.above) end
-  if entry.max then text[#text + 1] = ("at most %g"):format(entry.max) end
-  if entry.below then text[#text + 1] = ("below %g"):format(entry.below) end
+  if entry.min then text[#text + 1] = ("at least %.14g"):format(entry.min) end
+  if entry.above then text[#text + 1] = ("above %.14g"):format(entry.above) end
+  if entry.max then text[#text + 1] = ("at most %.14g"):format(entry.max) end
+  if entry.below then text[#text + 1] = ("below %.14g"):format(entry.below) end
   return table.concat(text, " and ")
 end
 

@@ -16,8 +16,8 @@ local SHARED = {
 }
 
 local function check(where, input, weight)
-  if not core.is_tensor(input) or input.dtype ~= "int64" then
-    options.fail("%s: input: expected int64 numbers of rows, got %s", where, options.show(input))
+  if not core.is_tensor(input) or input.dtype ~= "int64" and input.dtype ~= "int32" then
+    options.fail("%s: input: expected int64 or int32 numbers of rows, got %s", where, options.show(input))
   end
   if not core.is_tensor(weight) or weight.ndim ~= 2 or not core._is_float(weight) then
     options.fail("%s: weight: expected a floating-point tensor (count, size), got %s", where,
@@ -68,7 +68,10 @@ local ORDER = { "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "s
 ---@return accelerate.Tensor input's shape and size
 function M.embedding(input, weight, ...)
   local o = options.check("embedding", options.gather("embedding", ORDER, ...), SHARED)
-  if o.max_norm or o.scale_grad_by_freq or o.sparse then check("embedding", input, weight) end
+  if o.max_norm or o.scale_grad_by_freq or o.sparse then
+    check("embedding", input, weight)
+    input = input:long()
+  end
   local padding = o.padding_idx
   if padding and padding < 0 and core.is_tensor(weight) then padding = padding + weight.shape[1] end
   return rows_of("embedding", input, weight, padding, o)
@@ -185,6 +188,7 @@ end
 function M.embedding_bag(input, weight, ...)
   local o = options.check("embedding_bag", options.gather("embedding_bag", BAG_ORDER, ...), BAG)
   check_bags(input, weight, o)
+  input = input:long()
   local bag, count
   if input.ndim == 2 then
     count = input.shape[1]

@@ -124,6 +124,11 @@ local SIZE = { output_size = { "integer|table" }, return_indices = { "boolean", 
 
 local function adaptive(where, x, o, pool)
   local size = triple(where, "output_size", o.output_size, -1)
+  for _, n in ipairs(size) do
+    if n == 0 then
+      options.fail("%s: output_size must be at least 1, or -1 for the input's size, got 0", where)
+    end
+  end
   return batched(where, x, function(volume)
     return in_two_steps(volume, function(planes) return pool(planes, last_two(size)) end,
       function(columns) return pool(columns, { size[1], columns.shape[4] }) end)
