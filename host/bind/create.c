@@ -12,16 +12,43 @@ typedef struct factory {
   ax_generator *gen;
 } factory;
 
-/* Reads the options at the end, if there are any; returns the last index before them.  An empty
- * table counts as options only after more than `least` + 1 arguments: zeros({}) is a 0-d tensor. */
-static int read_options(lua_State *L, const char *fn, bool random, int least, factory *f)
+/* Puts parameters that the options name at their places before the options, the topmost value.
+ * n: how many were given by place.  Returns how many there are now. */
+static int take_named(lua_State *L, const char *fn, const char *const *param, int n)
 {
-  static const char *const names[] = { "dtype", "device", "requires_grad", "generator" };
-  const int last = lua_gettop(L);
+  for (int i = 0; param[i]; i++) {
+    lua_getfield(L, -1, param[i]);
+    if (lua_isnil(L, -1)) {
+      lua_pop(L, 1);
+      continue;
+    }
+    if (i < n) return ax_lua_error(L, fn, "%s is given twice: as argument %d and by name", param[i], i + 1);
+    if (i > n) return ax_lua_error(L, fn, "%s is given, but %s before it is not", param[i], param[n]);
+    lua_insert(L, ++n);
+  }
+  return n;
+}
 
-  if (last <= least || !ax_lua_is_options(L, last, last > least + 1)) return last;
-  luaL_checkstack(L, 8, fn);
-  ax_lua_check_options(L, last, fn, names, random ? 4 : 3);
+enum { MOST_PARAMS = 3 };
+
+/* Reads the options at the end, if there are any; returns the last index before them.  An empty
+ * table counts as options only after more than `least` + 1 arguments: zeros({}) is a 0-d tensor.
+ * param: the constructor's own parameters in their order, MOST_PARAMS at most, then NULL; the
+ * options may name them. */
+static int read_options(lua_State *L, const char *fn, const char *const *param, bool random, int least,
+                        factory *f)
+{
+  static const char *const common[] = { "dtype", "device", "requires_grad", "generator" };
+  const char *names[4 + MOST_PARAMS];
+  const int shared = random ? 4 : 3;
+  int last = lua_gettop(L), n = shared;
+
+  if (last == 0 || !ax_lua_is_options(L, last, last > least + 1)) return last;
+  luaL_checkstack(L, 12, fn);
+  memcpy(names, common, (size_t)shared * sizeof *common);
+  for (; param[n - shared]; n++) names[n] = param[n - shared];
+  ax_lua_check_options(L, last, fn, names, n);
+  last = take_named(L, fn, param, last - 1) + 1;
   lua_getfield(L, last, "dtype");
   if ((f->has_dtype = !lua_isnil(L, -1))) f->dtype = ax_lua_check_dtype(L, -1, fn, "dtype");
   lua_getfield(L, last, "device");
@@ -34,6 +61,8 @@ static int read_options(lua_State *L, const char *fn, bool random, int least, fa
   lua_settop(L, last);
   return last - 1;
 }
+
+static const char *const no_params[] = { NULL }, *const size_param[] = { "size", NULL };
 
 static ax_tensor *push_zeros(lua_State *L, const char *fn, const factory *f, int ndim, const int64_t *shape)
 {
@@ -129,7 +158,7 @@ static int make_shape(lua_State *L)
   int last, n;
 
   ax_lua_enter(L);
-  last = read_options(L, maker_names[m], m >= MAKE_RAND, 0, &f);
+  last = read_options(L, maker_names[m], size_param, m >= MAKE_RAND, 0, &f);
   n = ax_lua_check_sizes(L, 1, last, maker_names[m], shape);
   return make(L, maker_names[m], m, &f, n, shape);
 }
@@ -146,7 +175,7 @@ static int make_like(lua_State *L)
   x = ax_lua_check_tensor(L, 1, fn, "x");
   f.dtype = (ax_dtype)x->dtype;
   f.device = x->device;
-  last = read_options(L, fn, m >= MAKE_RAND, 0, &f);
+  last = read_options(L, fn, no_params, m >= MAKE_RAND, 0, &f);
   if (last > 1) return ax_lua_arg_error(L, fn, 2, "options", "a table of options", 2);
   return make(L, fn, m, &f, x->ndim, x->shape);
 }
@@ -157,7 +186,7 @@ static double fill_value(lua_State *L, int idx, const char *fn, factory *f, bool
 {
   const int type = lua_type(L, idx);
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
-    return ax_lua_arg_error(L, fn, idx, "value", "a number or a boolean", idx);
+    return ax_lua_arg_error(L, fn, idx, "fill_value", "a number or a boolean", idx);
   if (infer && !f->has_dtype && type == LUA_TBOOLEAN) f->dtype = AX_BOOL;
   return type == LUA_TBOOLEAN ? lua_toboolean(L, idx) : lua_tonumber(L, idx);
 }
@@ -165,6 +194,7 @@ static double fill_value(lua_State *L, int idx, const char *fn, factory *f, bool
 /* full(shape, value): float32 for a number, bool for a boolean, unless a dtype is given */
 static int full(lua_State *L)
 {
+  static const char *const params[] = { "size", "fill_value", NULL };
   factory f = { .dtype = AX_F32, .device = ax_lua.device };
   int64_t shape[AX_MAX_DIMS];
   int last, n;
@@ -172,7 +202,7 @@ static int full(lua_State *L)
   ax_tensor *t;
 
   ax_lua_enter(L);
-  last = read_options(L, "full", false, 1, &f);
+  last = read_options(L, "full", params, false, 1, &f);
   if (last != 2) return ax_lua_error(L, "full", "expected a shape and a value, got %d arguments", last);
   n = ax_lua_check_sizes(L, 1, 1, "full", shape);
   v = fill_value(L, 2, "full", &f, true);
@@ -183,6 +213,7 @@ static int full(lua_State *L)
 
 static int full_like(lua_State *L)
 {
+  static const char *const params[] = { "x", "fill_value", NULL };
   factory f = { .dtype = AX_F32, .device = ax_lua.device };
   const ax_tensor *x;
   double v;
@@ -192,7 +223,7 @@ static int full_like(lua_State *L)
   x = ax_lua_check_tensor(L, 1, "full_like", "x");
   f.dtype = (ax_dtype)x->dtype;
   f.device = x->device;
-  if (read_options(L, "full_like", false, 1, &f) != 2)
+  if (read_options(L, "full_like", params, false, 1, &f) != 2)
     return ax_lua_error(L, "full_like", "expected a tensor, a value and options");
   v = fill_value(L, 2, "full_like", &f, false);
   t = push_new(L, "full_like", &f, x->ndim, x->shape);
@@ -202,10 +233,26 @@ static int full_like(lua_State *L)
 
 /* ---- sequences */
 
+/* Whether arange is given nothing but options that name stop and leave start out. */
+static bool only_stop_is_named(lua_State *L)
+{
+  bool answer = false;
+
+  if (lua_gettop(L) != 1 || !ax_lua_is_options(L, 1, false)) return false;
+  lua_getfield(L, 1, "stop");
+  if (!lua_isnil(L, -1)) {
+    lua_getfield(L, 1, "start");
+    answer = lua_isnil(L, -1);
+  }
+  lua_settop(L, 1);
+  return answer;
+}
+
 /* arange(n), arange(start, stop), arange(start, stop, step): stop is not included; int64 when all
  * arguments are integral */
 static int arange(lua_State *L)
 {
+  static const char *const params[] = { "start", "stop", "step", NULL };
   factory f = { .dtype = AX_I64, .device = ax_lua.device };
   double v[3] = { 0, 0, 1 }, count;
   int last;
@@ -213,7 +260,11 @@ static int arange(lua_State *L)
   ax_tensor *t;
 
   ax_lua_enter(L);
-  last = read_options(L, "arange", false, 0, &f);
+  if (only_stop_is_named(L)) {
+    lua_pushinteger(L, 0);
+    lua_insert(L, 1);
+  }
+  last = read_options(L, "arange", params, false, 0, &f);
   if (last < 1 || last > 3)
     return ax_lua_error(L, "arange",
                         "expected (stop), (start, stop) or (start, stop, step), got %d arguments", last);
@@ -297,13 +348,14 @@ static void fill_line(ax_dtype d, void *data, int64_t n, double start, double st
 /* linspace(start, stop, steps): both ends are included and exact */
 static int linspace(lua_State *L)
 {
+  static const char *const params[] = { "start", "stop", "steps", NULL };
   factory f = { .dtype = AX_F32, .device = ax_lua.device };
   double start, stop;
   int64_t n;
   ax_tensor *t;
 
   ax_lua_enter(L);
-  if (read_options(L, "linspace", false, 2, &f) != 3)
+  if (read_options(L, "linspace", params, false, 2, &f) != 3)
     return ax_lua_error(L, "linspace", "expected (start, stop, steps) and options");
   start = ax_lua_check_number(L, 1, "linspace", "start");
   stop = ax_lua_check_number(L, 2, "linspace", "stop");
@@ -325,13 +377,14 @@ static int linspace(lua_State *L)
 /* eye(n), eye(n, m) */
 static int eye(lua_State *L)
 {
+  static const char *const params[] = { "n", "m", NULL };
   factory f = { .dtype = AX_F32, .device = ax_lua.device };
   int64_t shape[2];
   int last;
   ax_tensor *t;
 
   ax_lua_enter(L);
-  last = read_options(L, "eye", false, 0, &f);
+  last = read_options(L, "eye", params, false, 0, &f);
   if (last < 1 || last > 2) return ax_lua_error(L, "eye", "expected (n) or (n, m), got %d arguments", last);
   shape[0] = ax_lua_check_integer(L, 1, "eye", "n", 0, INT64_C(1) << 53);
   shape[1] = last == 2 ? ax_lua_check_integer(L, 2, "eye", "m", 0, INT64_C(1) << 53) : shape[0];
@@ -344,21 +397,37 @@ static int eye(lua_State *L)
 
 /* ---- random integers */
 
-/* randint(low, high, shape), randint(high, shape): low <= value < high; int64 unless a dtype is
+/* Whether randint's first argument is low: that is known by what is given by place and by name. */
+static bool low_comes_first(lua_State *L)
+{
+  const int top = lua_gettop(L);
+  bool low, high;
+
+  if (top == 0 || !ax_lua_is_options(L, top, top > 3)) return top >= 2 && !lua_istable(L, 2);
+  lua_getfield(L, top, "low");
+  lua_getfield(L, top, "high");
+  low = !lua_isnil(L, -2);
+  high = !lua_isnil(L, -1);
+  lua_settop(L, top);
+  return low || (high && top > 1) || (top > 2 && !lua_istable(L, 2));
+}
+
+/* randint(low, high, size), randint(high, size): low <= value < high; int64 unless a dtype is
  * given */
 static int randint(lua_State *L)
 {
+  static const char *const params[] = { "low", "high", "size", NULL };
   factory f = { .dtype = AX_I64, .device = ax_lua.device };
   int64_t shape[AX_MAX_DIMS], low = 0, high;
-  int last, n, first = 3;
+  int last, n, first;
   ax_tensor *t;
 
   ax_lua_enter(L);
-  last = read_options(L, "randint", true, 2, &f);
+  first = low_comes_first(L) ? 3 : 2;
+  last = read_options(L, "randint", first == 3 ? params : params + 1, true, 2, &f);
   if (last < 2)
     return ax_lua_error(L, "randint", "expected (low, high, shape) or (high, shape), got %d arguments", last);
-  if (lua_istable(L, 2)) first = 2;
-  else low = ax_lua_check_integer(L, 1, "randint", "low", -(INT64_C(1) << 53), INT64_C(1) << 53);
+  if (first == 3) low = ax_lua_check_integer(L, 1, "randint", "low", -(INT64_C(1) << 53), INT64_C(1) << 53);
   high = ax_lua_check_integer(L, first - 1, "randint", "high", -(INT64_C(1) << 53), INT64_C(1) << 53);
   if (low >= high)
     return ax_lua_error(L, "randint", "low (%lld) must be below high (%lld)", (long long)low,
@@ -379,12 +448,13 @@ static int randint(lua_State *L)
 
 static int randperm(lua_State *L)
 {
+  static const char *const params[] = { "n", NULL };
   factory f = { .dtype = AX_I64, .device = ax_lua.device };
   int64_t n;
   ax_tensor *t;
 
   ax_lua_enter(L);
-  if (read_options(L, "randperm", true, 0, &f) != 1)
+  if (read_options(L, "randperm", params, true, 0, &f) != 1)
     return ax_lua_error(L, "randperm", "expected (n) and options");
   n = ax_lua_check_integer(L, 1, "randperm", "n", 0, INT64_C(1) << 40);
   if (f.dtype != AX_I64) return ax_lua_error(L, "randperm", "expected int64, got %s", ax_dtype_name(f.dtype));

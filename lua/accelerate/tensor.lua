@@ -7,8 +7,10 @@
 ---   print(x.grad)
 ---
 --- Sizes come as several numbers or as one list: tensor.zeros(2, 3), tensor.zeros({ 2, 3 }, { dtype
---- = "int64" }). A number that names a position (a dim, x[1]) counts from 1; integers stored in a
---- tensor count from 0. `==` is identity; x:eq(y) compares.
+--- = "int64" }). Constructors take their parameters by name as well, in the table of options:
+--- tensor.zeros { size = { 2, 3 } }, tensor.linspace(0, 1, { steps = 5 }). A number that names a
+--- position (a dim, x[1]) counts from 1; integers stored in a tensor count from 0. `==` is
+--- identity; x:eq(y) compares.
 
 local core = require "accelerate.core"
 
@@ -83,6 +85,8 @@ local core = require "accelerate.core"
 ---  "complex64"|"complex128"
 ---@alias accelerate.TensorOptions { dtype: accelerate.DType?, device: string?, requires_grad:
 ---  boolean? }
+---@alias accelerate.SizedOptions accelerate.TensorOptions | { size: integer[]? }
+---@alias accelerate.SizedRandomOptions accelerate.RandomOptions | { size: integer[]? }
 ---@alias accelerate.RandomOptions { dtype: accelerate.DType?, device: string?, requires_grad:
 ---  boolean?, generator: userdata? }
 
@@ -91,22 +95,23 @@ local core = require "accelerate.core"
 ---@field tensor fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor from nested
 ---  lists, a number, a boolean, or a copy of a tensor: numbers are float32 and booleans bool unless
 ---  dtype is given
----@field zeros fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor
----@field ones fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor
----@field empty fun(...: integer|integer[]|accelerate.TensorOptions): accelerate.Tensor not cleared
----@field full fun(shape: integer[]|integer, value: number|boolean, options?:
+---@field zeros fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor
+---@field ones fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor
+---@field empty fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor not cleared
+---@field full fun(size: integer[]|integer, fill_value: number|boolean, options?:
 ---  accelerate.TensorOptions): accelerate.Tensor
 ---@field arange fun(...: number|accelerate.TensorOptions): accelerate.Tensor (stop), (start, stop)
 ---  or (start, stop, step); stop is not in it; int64 when all are integral
 ---@field linspace fun(start: number, stop: number, steps: integer, options?:
 ---  accelerate.TensorOptions): accelerate.Tensor both ends are in it
 ---@field eye fun(n: integer, m?: integer, options?: accelerate.TensorOptions): accelerate.Tensor
----@field rand fun(...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor uniform in
----  [0, 1)
----@field randn fun(...: integer|integer[]|accelerate.RandomOptions): accelerate.Tensor standard
----  normal
----@field randint fun(low: integer, high: integer, ...: integer|integer[]|accelerate.RandomOptions):
----  accelerate.Tensor int64 in low .. high - 1; (high, shape) starts from 0
+---@field rand fun(...: integer|integer[]|accelerate.SizedRandomOptions): accelerate.Tensor uniform
+---  in [0, 1)
+---@field randn fun(...: integer|integer[]|accelerate.SizedRandomOptions): accelerate.Tensor
+---  standard normal
+---@field randint fun(low: integer, high: integer, ...:
+---  integer|integer[]|accelerate.SizedRandomOptions): accelerate.Tensor int64 in low ..
+---  high - 1; (high, size) starts from 0
 ---@field randperm fun(n: integer, options?: accelerate.RandomOptions): accelerate.Tensor 0 .. n-1
 ---  in random order, int64
 ---@field zeros_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions):
@@ -114,7 +119,7 @@ local core = require "accelerate.core"
 ---@field ones_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
 ---@field empty_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions):
 ---  accelerate.Tensor
----@field full_like fun(x: accelerate.Tensor, value: number|boolean, options?:
+---@field full_like fun(x: accelerate.Tensor, fill_value: number|boolean, options?:
 ---  accelerate.TensorOptions): accelerate.Tensor
 ---@field rand_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions): accelerate.Tensor
 ---@field randn_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions):
