@@ -41,8 +41,8 @@ ax_status ax_cpu_narrow(const ax_gemm *g, const void *a, const void *b, const vo
 /* dnnl_shim.c: float32 and half types.  *done: whether oneDNN has fast code for the case and has
  * computed it.  Sizes must not be 0. */
 ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done);
-/* Whether the processor multiplies bfloat16.  Where it does not, oneDNN imitates the instructions
- * and takes three times as long as it takes for float32. */
+/* Whether oneDNN's products in bfloat16 are faster than those of numbers widened to float32.  Where
+ * the processor has no instructions for them, oneDNN's take three times as long. */
 bool ax_dnnl_multiplies_bf16(void);
 /* Whether sums of float32 products depend on the number of threads, whatever the sizes. */
 bool ax_dnnl_divides_sums(void);
