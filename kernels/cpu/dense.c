@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "lapack.h"
 #include "vector.h"
 
 #if defined(__AVX512F__)
@@ -21,12 +22,28 @@
 #define NB 64       /* columns of a block; a multiple of 4 and of PANEL */
 #define PANEL 16    /* columns that are factorised one after the other */
 #define HB 32       /* reflections that are applied together */
+#define TB 32       /* rows of a symmetric matrix that are reduced together; a multiple of VN */
+#define PARTS 8     /* of its product with a vector */
+#define PARTED 256  /* rows; a product of fewer is one part */
+#define LEAF 32     /* rows of a tridiagonal matrix that are not divided */
+#define TILE 32     /* rows and columns that are turned over at a time */
 #define NARROW AX_DENSE_NARROW
 #define FEW AX_DENSE_FEW
 _Static_assert(FEW <= PANEL && PANEL <= NB, "lu_panel factorises matrices of a few rows");
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
+
+typedef int32_t mask_f32 __attribute__((vector_size(AX_BYTES)));
+typedef int64_t mask_f64 __attribute__((vector_size(AX_BYTES)));
+
+size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
+{
+  const int64_t most = rows > cols ? rows : cols, packed = KC * whole(lesser(most, NC), 64);
+  /* what qr and reflect keep: the vectors of a block, its products with the columns, twice */
+  const int64_t blocks = HB * (rows + 2 * cols + 2 * HB) + 64;
+  return ax_dtype_size(dtype) * (size_t)(packed + blocks) + 128;
+}
 
 /* Fused where the processor has an instruction for it, whatever the compiler makes of the loop:
  * dense_few.h and the functions for one matrix have the same bits. */
@@ -41,6 +58,10 @@ static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 #define V ax_vec_f32
 #define FN(name) name##_f32
 #define LEAST 0x1p-126f
+#define EPS 0x1p-24f
+#define FAR 0x1p60f
+#define LANE int32_t /* as wide as T */
+#define MASK mask_f32
 #define FUSED(a, b, c) FUSED_WITH(__builtin_fmaf, a, b, c)
 #define VFUSED AX_VFMA_f32
 #include "dense_product.h"
@@ -50,11 +71,20 @@ static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 #include "dense_few.h"
 
 #include "dense_qr.h"
+
+#include "dense_tridiagonal.h"
+
+#include "dense_conquer.h"
+#undef VN
 #undef T
 #undef WIDE
 #undef V
 #undef FN
 #undef LEAST
+#undef EPS
+#undef FAR
+#undef LANE
+#undef MASK
 #undef FUSED
 #undef VFUSED
 
@@ -63,6 +93,10 @@ static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 #define V ax_vec_f64
 #define FN(name) name##_f64
 #define LEAST 0x1p-1022
+#define EPS 0x1p-53
+#define FAR 0x1p400
+#define LANE int64_t
+#define MASK mask_f64
 #define FUSED(a, b, c) FUSED_WITH(__builtin_fma, a, b, c)
 #define VFUSED AX_VFMA_f64
 #include "dense_product.h"
@@ -73,10 +107,14 @@ static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 
 #include "dense_qr.h"
 
+#include "dense_tridiagonal.h"
+
+#include "dense_conquer.h"
+
 #define FUNCTIONS(type, item) \
   { \
     product_##type, triangular_##type, lu_##type, inverse_##type, cholesky_##type, qr_##type, \
-        reflect_##type, (int)(AX_BYTES / sizeof(item)), lu_few_##type, solve_few_##type \
+        reflect_##type, (int)(AX_BYTES / sizeof(item)), lu_few_##type, solve_few_##type, symmetric_##type \
   }
 
 const ax_dense *ax_dense_of(ax_dtype dtype)
@@ -85,10 +123,7 @@ const ax_dense *ax_dense_of(ax_dtype dtype)
   return &of[dtype == AX_F64];
 }
 
-size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
+size_t ax_dense_symmetric_room(ax_dtype dtype, int64_t n, bool vectors)
 {
-  const int64_t most = rows > cols ? rows : cols, packed = KC * whole(lesser(most, NC), 64);
-  /* what qr and reflect keep: the vectors of a block, its products with the columns, twice */
-  const int64_t blocks = HB * (rows + 2 * cols + 2 * HB) + 64;
-  return ax_dtype_size(dtype) * (size_t)(packed + blocks) + 128;
+  return dtype == AX_F64 ? symmetric_room_f64(n, vectors) : symmetric_room_f32(n, vectors);
 }

@@ -46,11 +46,17 @@ typedef struct ax_dense {
   int lanes;
   uint32_t (*lu_few)(int64_t count, int64_t n, const void *a, void *lu, int *pivots);
   void (*solve_few)(int64_t count, int64_t n, int64_t k, const void *lu, const int *pivots, void *b);
+  /* values (n), ascending, and vectors (n, n), one a column: those of x (n, n), whose lower
+   * triangle alone is read, or its upper one.  Without vectors, values and e (n - 1) are a
+   * tridiagonal matrix with x's eigenvalues.  memory: ax_dense_symmetric_room.  Returns whether it
+   * converged. */
+  bool (*symmetric)(int64_t n, const void *x, bool upper, void *values, void *e, void *vectors, void *memory);
 } ax_dense;
 
 const ax_dense *ax_dense_of(ax_dtype dtype);
 
 /* For matrices, sides included, of at most `rows` and `cols`. */
 size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols);
+size_t ax_dense_symmetric_room(ax_dtype dtype, int64_t n, bool vectors);
 
 #endif

@@ -175,4 +175,3 @@ static void FN(reflect)(int64_t m, int64_t k, const void *matrix, int64_t ld, co
     FN(apply)(&r, m - j, w, transposed, cols - left, q + j * q_row + left, q_row);
   }
 }
-#undef VN

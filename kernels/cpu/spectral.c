@@ -1,7 +1,8 @@
 /* QR, singular values, symmetric eigenvalues, least squares: see core/ops/factor.def.
  *
- * QR is dense.h's.  For LAPACK matrices are transposed into scratch memory and back, so that it
- * factorises the matrix itself and the signs of vectors are those that it gives. */
+ * QR, and eigenvalues of real matrices that are not small, are dense.h's.  For LAPACK matrices are
+ * transposed into scratch memory and back, so that it factorises the matrix itself and the signs of
+ * vectors are those that it gives. */
 #include "core/ops/factor.h"
 
 #include <limits.h>
@@ -168,8 +169,10 @@ enum { NOT_FINITE = -1 };
 
 /* Calls fn for each of x's matrices.  Fails with the place of the first one that fn refused: it or
  * what is `beside` it is not finite, or, as LAPACK's number says, it `failed`. */
-static ax_status each(const ax_call *call, const ax_tensor *x, int64_t cost, ax_matrix_fn fn, job *j,
-                      const char *beside, const char *failed)
+typedef ax_status each_fn(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
+                          int *info);
+static ax_status each_with(each_fn *batch, const ax_call *call, const ax_tensor *x, int64_t cost,
+                           ax_matrix_fn fn, job *j, const char *beside, const char *failed)
 {
   const int64_t count = ax_matrices(x);
   const size_t bytes = sizeof(int) * (size_t)count + 1;
@@ -177,7 +180,7 @@ static ax_status each(const ax_call *call, const ax_tensor *x, int64_t cost, ax_
   ax_status st;
 
   if ((st = ax_alloc(bytes, &info)) != AX_OK) return st;
-  st = ax_lapack_each(count, cost * cube(j) * count, j->end, fn, j, info);
+  st = batch(count, cost * cube(j) * count, j->end, fn, j, info);
   const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
   if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
     st = ax_fail(AX_EINVAL, "%s: %s%s has elements that are not finite", SHOWN(call), PLACE(x, bad), beside);
@@ -186,6 +189,12 @@ static ax_status each(const ax_call *call, const ax_tensor *x, int64_t cost, ax_
                  ((int *)info)[bad]);
   ax_free(info, bytes);
   return st;
+}
+
+static ax_status each(const ax_call *call, const ax_tensor *x, int64_t cost, ax_matrix_fn fn, job *j,
+                      const char *beside, const char *failed)
+{
+  return each_with(ax_lapack_each, call, x, cost, fn, j, beside, failed);
 }
 
 typedef void (*gesdd_fn)(const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s,
@@ -287,11 +296,16 @@ ax_status ax_cpu__linalg_svd(const ax_call *call)
               "did not converge: it is ill-conditioned or has too many equal singular values");
 }
 
-/* ---- symmetric eigenvalues; scratch: the matrix, work space, integers, real work space */
+/* ---- symmetric eigenvalues: dense.h's for large real matrices; scratch: its room, e.  LAPACK's
+ * for
+ * others; scratch: the matrix, work space, integers, real work space */
+
+enum { OWN_LEAST = 48 }; /* rows; smaller matrices are faster in LAPACK */
 
 typedef void (*heevd_fn)(const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w,
                          void *work, const int *lwork, void *reals, const int *lrwork, int *iwork,
                          const int *liwork, int *info, size_t, size_t);
+typedef void (*sterf_fn)(const int *n, void *d, void *e, int *info);
 
 static void call_eigh(const job *j, char *a, char *values, void *work, int lwork, void *numbers, int lrwork,
                       int *integers, int liwork, int *info)
@@ -310,30 +324,64 @@ static bool finite_on_diagonal(const job *j, const char *a, int64_t at)
   return isfinite(ax_load_double(j->part, a, j->is_complex ? 2 * at : at));
 }
 
+/* The other triangle is not read: NaN may stand there. */
+static bool finite_triangle(const job *j, const char *a)
+{
+  const int64_t n = j->n;
+  for (int64_t row = 0; row < n; row++) {
+    const int64_t from = j->upper ? row + 1 : 0, count = j->upper ? n - from : row;
+    if (!finite_on_diagonal(j, a, row * (n + 1)) ||
+        ax_lapack_not_finite(j->dtype, a + elements(j, row * n + from), count))
+      return false;
+  }
+  return true;
+}
+
 static int decompose(int64_t i, char *scratch, const void *ud)
 {
   const job *j = ud;
   const int n = j->n;
+  char *const values = j->q + (size_t)i * reals(j, n), *const vectors = j->r + (size_t)i * matrix(j);
   int info = 0;
 
   if (n == 0) return 0;
+  if (!finite_triangle(j, j->a + (size_t)i * matrix(j))) return NOT_FINITE;
   char *const a = load(j, i, scratch);
-  /* the other triangle is not read: NaN may stand there */
-  for (int64_t col = 0; col < n; col++) {
-    const int64_t row = j->upper ? 0 : col + 1, some = j->upper ? col : n - row;
-    if (!finite_on_diagonal(j, a, col * (n + 1)) ||
-        ax_lapack_not_finite(j->dtype, a + elements(j, col * n + row), some))
-      return NOT_FINITE;
-  }
-  call_eigh(j, a, j->q + (size_t)i * reals(j, n), scratch + j->at[1], j->lwork, scratch + j->at[3], j->lrwork,
+  call_eigh(j, a, values, scratch + j->at[1], j->lwork, scratch + j->at[3], j->lrwork,
             (int *)(scratch + j->at[2]), j->liwork, &info);
-  if (j->vectors) ax_lapack_transpose(j->item, n, n, a, j->r + (size_t)i * matrix(j));
+  if (j->vectors) ax_lapack_transpose(j->item, n, n, a, vectors);
   return info;
+}
+
+static int decompose_own(int64_t i, char *scratch, const void *ud)
+{
+  const job *j = ud;
+  const char *const a = j->a + (size_t)i * matrix(j);
+  char *const values = j->q + (size_t)i * reals(j, j->n), *const e = scratch + j->at[1];
+  int info = 0;
+
+  if (!finite_triangle(j, a)) return NOT_FINITE;
+  const bool found = j->dense->symmetric(j->n, a, j->upper, values, e,
+                                         j->vectors ? j->r + (size_t)i * matrix(j) : NULL, scratch);
+  if (!found) return 1;
+  if (!j->vectors) ((sterf_fn)j->fn)(&j->n, values, e, &info);
+  return info;
+}
+
+#define EIGH_FAILED "did not converge: it is ill-conditioned or has too many equal eigenvalues"
+
+static ax_status own_eigh(const ax_call *call, job *j)
+{
+  const ax_status st = ax_lapack_function(call->op, j->dtype, "sterf", &j->fn);
+  if (st != AX_OK) return st;
+  j->dense = ax_dense_of(j->dtype);
+  room(j, 0, ax_dense_symmetric_room(j->dtype, j->n, j->vectors));
+  room(j, 1, elements(j, j->n));
+  return each_with(ax_dense_each, call, call->in[0], 10, decompose_own, j, "", EIGH_FAILED);
 }
 
 ax_status ax_cpu__linalg_eigh(const ax_call *call)
 {
-  const ax_tensor *x = call->in[0];
   double answer[2] = { 0 }, numbers = 0;
   int status;
   job j;
@@ -344,6 +392,7 @@ ax_status ax_cpu__linalg_eigh(const ax_call *call)
   j.vectors = call->a->linalg_eigh.vectors;
   j.q = ax_data(call->out[0]);
   j.r = ax_data(call->out[1]);
+  if (!j.is_complex && j.n >= OWN_LEAST) return own_eigh(call, &j);
   if ((st = work_fits(call, &j, 2.0 * j.n * j.n + 70.0 * j.n + 1)) != AX_OK) return st;
   call_eigh(&j, NULL, NULL, answer, -1, &numbers, -1, &j.liwork, -1, &status);
   j.lwork = least((int)ax_lapack_work(j.part, answer));
@@ -353,8 +402,7 @@ ax_status ax_cpu__linalg_eigh(const ax_call *call)
   room(&j, 1, elements(&j, j.lwork));
   room(&j, 2, sizeof(int) * (size_t)j.liwork);
   room(&j, 3, j.is_complex ? reals(&j, j.lrwork) : 0);
-  return each(call, x, 10, decompose, &j, "",
-              "did not converge: it is ill-conditioned or has too many equal eigenvalues");
+  return each(call, call->in[0], 10, decompose, &j, "", EIGH_FAILED);
 }
 
 /* ---- least squares; scratch: a, b (max(m, n) rows), work space, integers, singular values */
