@@ -26,6 +26,7 @@
 #define PARTS 8     /* of its product with a vector */
 #define PARTED 256  /* rows; a product of fewer is one part */
 #define LEAF 32     /* rows of a tridiagonal matrix that are not divided */
+#define STEPS 16    /* reflections of a QR step that are applied together */
 #define TILE 32     /* rows and columns that are turned over at a time */
 #define NARROW AX_DENSE_NARROW
 #define FEW AX_DENSE_FEW
@@ -75,6 +76,8 @@ size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
 #include "dense_tridiagonal.h"
 
 #include "dense_conquer.h"
+
+#include "dense_schur.h"
 #undef VN
 #undef T
 #undef WIDE
@@ -111,10 +114,13 @@ size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
 
 #include "dense_conquer.h"
 
+#include "dense_schur.h"
+
 #define FUNCTIONS(type, item) \
   { \
     product_##type, triangular_##type, lu_##type, inverse_##type, cholesky_##type, qr_##type, \
-        reflect_##type, (int)(AX_BYTES / sizeof(item)), lu_few_##type, solve_few_##type, symmetric_##type \
+        reflect_##type, (int)(AX_BYTES / sizeof(item)), lu_few_##type, solve_few_##type, symmetric_##type, \
+        schur_##type \
   }
 
 const ax_dense *ax_dense_of(ax_dtype dtype)

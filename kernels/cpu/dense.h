@@ -11,6 +11,7 @@
 
 #define AX_DENSE_FEW 16   /* rows of the matrices that lu factorises one column after the other */
 #define AX_DENSE_NARROW 4 /* this few sides are solved one by one */
+#define AX_DENSE_WIDE 16  /* elements of every type fill whole vectors */
 
 /* What a product does with its result. */
 enum { AX_DENSE_SET, AX_DENSE_ADD, AX_DENSE_SUB };
@@ -51,6 +52,13 @@ typedef struct ax_dense {
    * tridiagonal matrix with x's eigenvalues.  memory: ax_dense_symmetric_room.  Returns whether it
    * converged. */
   bool (*symmetric)(int64_t n, const void *x, bool upper, void *values, void *e, void *vectors, void *memory);
+  /* The Schur form of h (n, n), whose rows and columns lo .. hi are Hessenberg and whose others are
+   * triangular: h becomes it, z (n, n) is multiplied by its vectors, re and im (n) are the
+   * eigenvalues.  z: NULL where they alone are sought; h is of no use then.  Column by column, as
+   * in LAPACK, whose lanv2 is given; ld: a multiple of AX_DENSE_WIDE, as many finite numbers stand
+   * behind both matrices.  Returns whether it converged. */
+  bool (*schur)(int64_t n, int64_t lo, int64_t hi, void *h, int64_t ld, void *re, void *im, void *z,
+                void *lanv2);
 } ax_dense;
 
 const ax_dense *ax_dense_of(ax_dtype dtype);

@@ -156,6 +156,8 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #define FMA(a, b, c) AX_VFMA_f64(a, b, c)
 #include "fft_lanes.h"
 
+#include "turn.h"
+
 #include "fft_moves.h"
 
 #include "fft_lines.h"
@@ -177,6 +179,8 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #define FN(name) fft_##name##_f32
 #define FMA(a, b, c) AX_VFMA_f32(a, b, c)
 #include "fft_lanes.h"
+
+#include "turn.h"
 
 #include "fft_moves.h"
 
