@@ -239,16 +239,36 @@ static int FN(lu_tall)(int64_t m, int64_t w, T *p, int64_t stride, int *pivots)
   return info;
 }
 
+/* Columns of PANEL numbers from rows of a, `stride` apart, or back into them. */
+static void FN(turn_panel)(int64_t rows, int64_t w, T *a, int64_t ld, T *columns, int64_t stride, bool back)
+{
+  int64_t i = 0;
+  for (; w == PANEL && i + VN <= rows; i += VN)
+    for (int64_t c = 0; c < PANEL; c += VN) {
+      V v[FN(LANES)];
+#pragma GCC unroll 16
+      for (int q = 0; q < FN(LANES); q++)
+        v[q] = back ? *(V *)(columns + (c + q) * stride + i) : *(V *)(a + (i + q) * ld + c);
+      FN(turn)(v);
+#pragma GCC unroll 16
+      for (int q = 0; q < FN(LANES); q++)
+        if (back) *(V *)(a + (i + q) * ld + c) = v[q];
+        else *(V *)(columns + (c + q) * stride + i) = v[q];
+    }
+  for (; i < rows; i++)
+    for (int64_t c = 0; c < w; c++)
+      if (back) a[i * ld + c] = columns[c * stride + i];
+      else columns[c * stride + i] = a[i * ld + c];
+}
+
 /* lu_tall of the w columns of a, which stand in `room` meanwhile. */
 static int FN(lu_turned)(int64_t rows, int64_t w, T *a, int64_t ld, int *pivots, T *room)
 {
   const int64_t stride = whole(rows, 16) + 16;
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t c = 0; c < w; c++) room[c * stride + i] = a[i * ld + c];
+  FN(turn_panel)(rows, w, a, ld, room, stride, false);
   for (int64_t c = 0; c < w; c++) memset(room + c * stride + rows, 0, sizeof(T) * (size_t)(stride - rows));
   const int info = FN(lu_tall)(rows, w, room, stride, pivots);
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t c = 0; c < w; c++) a[i * ld + c] = room[c * stride + i];
+  FN(turn_panel)(rows, w, a, ld, room, stride, true);
   return info;
 }
 

@@ -1,6 +1,9 @@
 /* Products of dense.c in type T.  Slices of both matrices are packed: of b once for all threads, of
  * a by the thread that needs them. */
 #define VN ((int64_t)(AX_BYTES / sizeof(T)))
+enum { FN(LANES) = AX_BYTES / sizeof(T) };
+
+#include "turn.h"
 
 /* c (MR, NR) =, +=, -= pa (depth x MR) x pb (depth x NR) */
 static __attribute__((noinline)) void FN(tile)(int64_t depth, const T *pa, const T *pb, T *c, int64_t c_row,
@@ -53,13 +56,37 @@ static void FN(pack_b)(int64_t lo, int64_t hi, void *ud)
   }
 }
 
-/* Groups of MR rows of a, each depth x MR, with zeros past the end. */
+/* MR rows whose elements are adjacent, VN columns at a time, turned over.  A vector may reach
+ * beyond its MR numbers, into those that are stored next.  Returns how many columns it packed. */
+static int64_t FN(pack_rows)(const T *from, int64_t step, int64_t depth, T *to)
+{
+  int64_t p = 0;
+  for (; p + VN <= depth; p += VN) {
+    V v[(MR + VN - 1) / VN * VN];
+#pragma GCC unroll 16
+    for (int r = 0; r < (int)(sizeof v / sizeof *v); r++)
+      v[r] = *(const V *)(from + (r < MR ? r : MR - 1) * step + p);
+#pragma GCC unroll 4
+    for (int r = 0; r < MR; r += FN(LANES)) FN(turn)(v + r);
+#pragma GCC unroll 16
+    for (int q = 0; q < FN(LANES); q++)
+#pragma GCC unroll 4
+      for (int r = 0; r < MR; r += FN(LANES)) *(V *)(to + (p + q) * MR + r) = v[r + q];
+  }
+  return p;
+}
+
+/* Groups of MR rows of a, each depth x MR, with zeros past the end; there is room for a vector
+ * behind them. */
 static void FN(pack_a)(const FN(slice) * s, int64_t row, int64_t rows, T *to)
 {
   for (int64_t i = 0; i < rows; i += MR, to += MR * s->depth) {
     const T *from = s->a + (row + i) * s->a_row;
     const int64_t m = lesser(rows - i, MR);
-    if (s->a_row == 1 && m == MR)
+    if (s->a_col == 1 && m == MR)
+      for (int64_t p = FN(pack_rows)(from, s->a_row, s->depth, to); p < s->depth; p++)
+        for (int64_t r = 0; r < MR; r++) to[p * MR + r] = from[r * s->a_row + p];
+    else if (s->a_row == 1 && m == MR)
       for (int64_t p = 0; p < s->depth; p++)
         for (int64_t r = 0; r < MR; r++) to[p * MR + r] = from[p * s->a_col + r];
     else
@@ -71,7 +98,7 @@ static void FN(pack_a)(const FN(slice) * s, int64_t row, int64_t rows, T *to)
 static void FN(multiply)(int64_t lo, int64_t hi, void *ud)
 {
   const FN(slice) *s = ud;
-  T pa[MC * KC] __attribute__((aligned(64))), edge[MR * NR];
+  T pa[MC * KC + VN] __attribute__((aligned(64))), edge[MR * NR];
   int64_t packed = -1;
   for (int64_t t = lo; t < hi; t++) { /* pieces of one group of rows follow one another */
     const int64_t across = (s->n + GROUP - 1) / GROUP, row = t / across * MC, col = t % across * GROUP,

@@ -6,9 +6,7 @@
  * right of it, and the vectors get them afterwards, a vector of rows or columns at a time.
  * Matrices are column by column, as LAPACK has them; columns are `ld` apart, a multiple of VN. */
 
-enum { FN(SQUARE) = STEPS + 3, FN(SQUARE_ROW) = STEPS + 16, FN(LANES) = VN };
-
-#include "turn.h"
+enum { FN(SQUARE) = STEPS + 3, FN(SQUARE_ROW) = STEPS + 16 };
 
 typedef void (*FN(lanv2_fn))(T *a, T *b, T *c, T *d, T *re1, T *im1, T *re2, T *im2, T *cos, T *sin);
 
