@@ -20,7 +20,10 @@ define.plain("equal", "tensor.equal(a, b)", "true when shapes and elements are e
   "both", equal)
 
 -- In float64 or complex128; equal infinities are close.
-local function isclose(a, b, rtol, atol, equal_nan)
+local function isclose(where, a, b, rtol, atol, equal_nan)
+  for name, v in pairs { rtol = rtol, atol = atol } do
+    if not (v >= 0) then options.fail("%s: %s must be at least 0, got %g", where, name, v) end
+  end
   return core.no_grad(function()
     local wide = (a:is_complex() or b:is_complex()) and "complex128" or "float64"
     local x, y = a:to(wide), b:to(wide)
@@ -33,7 +36,7 @@ end
 
 local TOLERANCES = "a:T b:T rtol:num=1e-05 atol:num=1e-08 equal_nan:bool=false"
 define("isclose", TOLERANCES, "element by element: |a - b| <= atol + rtol |b|, in float64 or complex128",
-  isclose)
+  function(...) return isclose("isclose", ...) end)
 define("allclose", TOLERANCES, "true when all elements are close; see isclose", function(...)
-  return isclose(...):all():item()
+  return isclose("allclose", ...):all():item()
 end)

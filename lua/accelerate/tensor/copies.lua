@@ -1,6 +1,7 @@
 --- Changed copies: what views give, as copies; what ops in place do, as copies.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local kinds = require "accelerate.tensor.kinds"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
@@ -114,13 +115,19 @@ end)
 
 for _, name in ipairs { "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
   "logical_not", "cumsum", "cumprod", "addmm", "addmv", "addbmm", "addr", "baddbmm", "copysign", "deg2rad",
-  "rad2deg", "heaviside", "gcd", "lcm", "ldexp", "logit", "nextafter", "sgn", "sinc", "renorm" } do
+  "rad2deg", "heaviside", "gcd", "lcm", "ldexp", "logit", "nextafter", "sgn", "sinc", "renorm", "i0", "igamma",
+  "igammac", "mvlgamma", "conj_physical" } do
   define.plain(name .. "_", ("x:%s_(...)"):format(name), ("`%s` written into x"):format(name), "method",
     function(x, ...)
       if not core.is_tensor(x) then
         options.fail("%s_: argument 1 (x): expected a tensor, got %s", name, options.show(x))
       end
       local before = core.is_grad_enabled() and x:clone() or x -- the gradient needs x as it was
-      return x:copy_(before[name](before, ...))
+      local result = before[name](before, ...)
+      if result.dtype ~= "bool" and not kinds.fits(result.dtype, x.dtype) then
+        options.fail("%s_: the result is %s and does not fit the tensor being changed, %s", name, result.dtype,
+          x.dtype)
+      end
+      return x:copy_(result)
     end)
 end

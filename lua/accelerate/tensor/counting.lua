@@ -242,8 +242,10 @@ define("gradient", "x:T spacing:any? dim:dims? edge_order:int=1",
       for d = 1, x.ndim do dim[d] = d end
     end
     if not core._is_float(x) and not x.dtype:find("complex", 1, true) then x = x:float() end
-    local out = {}
+    local out, seen = {}, {}
     for i, d in ipairs(dim) do
+      if seen[d] then options.fail("gradient: dim %d is listed twice", d) end
+      seen[d] = true
       local h = spacing == nil and 1 or spacing
       if type(h) == "table" then
         if #h ~= #dim then

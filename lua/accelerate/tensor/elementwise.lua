@@ -1,6 +1,8 @@
 --- Element by element, of rows.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local kinds = require "accelerate.tensor.kinds"
+local options = require "accelerate.utils.options"
 
 for _, pair in ipairs {
   { "clip", "clamp" }, { "absolute", "abs" }, { "negative", "neg" }, { "fix", "trunc" },
@@ -54,10 +56,10 @@ define("logit", "x:T eps:num?", "log(x / (1 - x)), x first brought into [eps, 1 
   return (x / (1 - x)):log()
 end)
 define("sinc", "x:T", "sin(pi x) / (pi x), 1 at 0", function(x)
-  x = float_of(x)
-  local zero = x:eq(0)
-  local angle = x:masked_fill(zero, 1) * math.pi
-  return (angle:sin() / angle):masked_fill(zero, 1)
+  local wide, dtype = kinds.float(x)
+  local zero = wide:eq(0)
+  local angle = wide:masked_fill(zero, 1) * math.pi
+  return (angle:sin() / angle):masked_fill(zero, 1):to(dtype)
 end)
 define("deg2rad", "x:T", "x * pi / 180", function(x) return float_of(x) * (math.pi / 180) end)
 define("rad2deg", "x:T", "x * 180 / pi", function(x) return float_of(x) * (180 / math.pi) end)
@@ -70,11 +72,17 @@ local function signbit(x)
 end
 define("signbit", "x:T", "whether the sign bit is set, also of -0", signbit)
 define("copysign", "a:T b:TN", "the magnitude of a with the sign of b", function(a, b)
-  a = float_of(a)
-  if type(b) == "number" then b = core.tensor(b, { dtype = a.dtype, device = a.device }) end
-  return core.where(signbit(a):ne(signbit(b)), -a, a)
+  if a:is_complex() or type(b) ~= "number" and b:is_complex() then
+    options.fail("copysign: not defined for complex numbers")
+  end
+  local x, _, dtype = kinds.floats(a, b)
+  if type(b) == "number" then b = core.tensor(b, { dtype = "float64", device = a.device }) end
+  return core.where(signbit(x):ne(signbit(b)), -x, x):to(dtype)
 end)
 define("heaviside", "x:T values:T", "0 below 0, 1 above 0, values at 0", function(x, values)
+  if x:is_complex() or values:is_complex() then
+    options.fail("heaviside: not defined for complex numbers")
+  end
   return core.where(x:eq(0), values, x:gt(0):to(values.dtype))
 end)
 define("isposinf", "x:T", "whether the element is +inf", function(x) return x:eq(math.huge) end)

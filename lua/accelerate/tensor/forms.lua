@@ -135,7 +135,7 @@ local function check_value(name, place_of, x, value)
       name,
       place_of, value.dtype, lists.shape_text(value))
   end
-  if is_float(value) and not is_float(x) then
+  if is_float(value) and not is_float(x) and not x:is_complex() then
     options.fail("%s: a value of %s does not fit a tensor of %s", name, value.dtype, x.dtype)
   end
   return value:to { dtype = x.dtype, device = x.device }

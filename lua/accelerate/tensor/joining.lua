@@ -53,6 +53,11 @@ end, "function")
 define.prepared("cartesian_prod", "tensors:T*", "all choices of one element of each vector, as rows",
   define.listed,
   function(list)
+  for i, x in ipairs(list) do
+    if x.ndim ~= 1 then
+      options.fail("cartesian_prod: entry %d: expected a vector, got %s", i, lists.shape_text(x))
+    end
+  end
   if #list == 1 then return list[1] end
   return core.stack(lists.map({ core.meshgrid(list) }, function(x) return x:reshape(-1) end), 2)
 end, "function")
@@ -64,7 +69,8 @@ define("combinations", "x:T r:int=2 with_replacement:bool=false",
     if x.ndim ~= 1 then
       options.fail("combinations: expected a vector, got %s", lists.shape_text(x))
     end
-    if r < 1 then options.fail("combinations: r must be at least 1, got %d", r) end
+    if r < 0 then options.fail("combinations: r must be at least 0, got %d", r) end
+    if r == 0 then return x:new_empty(0) end
     local n, rows = x:numel(), {}
     local count = 1 -- of the choices: the product of (free + i) / i
     local free = with_replacement and n - 1 or n - r

@@ -90,7 +90,8 @@ for name, value in pairs { cumsum = 0, cumprod = 1 } do
   public(name, RUNNING, ("running %s along dim"):format(name == "cumsum" and "sums" or "products"),
     function(where, x, dim, dtype, mask)
       if dtype then x = x:to(dtype) end
-      return filled(where, x, mask, value)[name](filled(where, x, mask, value), dim)
+      local out = filled(where, x, mask, value)[name](filled(where, x, mask, value), dim)
+      return x.dtype == "bool" and out or out:to(x.dtype)
     end)
 end
 
@@ -115,7 +116,7 @@ local function variance(where, x, dim, unbiased, correction, keepdim, dtype, mas
   local mean = filled(where, x, mask, 0):sum(dim, true) / counted
   local square = filled(where, (x - mean):square(), mask, 0):sum(dim, keepdim)
   local divisor = keepdim and counted or counted:view(square.shape)
-  return square / (divisor - (unbiased and correction or 0)):clamp { min = 0 }
+  return (square / (divisor - (unbiased and correction or 0)):clamp { min = 0 }):to(x.dtype)
 end
 public("var", DEVIATION, "variance over dims (unbiased = false: correction 0)", variance)
 public("std", DEVIATION, "square root of var", function(...) return variance(...):sqrt() end)

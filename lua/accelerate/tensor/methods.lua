@@ -1,6 +1,7 @@
 --- Small functions and methods of PyTorch's that scripts carry along.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
+local kinds = require "accelerate.tensor.kinds"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
@@ -148,7 +149,11 @@ define("sum_to_size", "x:T shape:ints", "x summed over dims until it has the sha
 end)
 define("unravel_index", "indices:T shape:ints", "the coordinates of flat positions, one tensor for each dim",
   function(indices, shape)
+    if core._is_float(indices) or indices:is_complex() or indices.dtype == "bool" then
+      options.fail("unravel_index: indices: expected integers, got %s", indices.dtype)
+    end
     local parts = {}
+    indices = indices:long()
     for d = #shape, 1, -1 do
       parts[d] = indices:remainder(shape[d])
       indices = indices:floor_divide(shape[d])
@@ -167,10 +172,14 @@ define("float_power", "a:TN b:TN", "a to the power b, in float64 or complex128",
   return core.pow(double(a), double(b))
 end)
 define("ldexp", "x:T other:T", "x * 2 ^ other", function(x, other)
-  return x * core.pow(2, is_float(other) and other or other:float())
+  local a, exponent, dtype = kinds.floats(x, other)
+  if exponent:is_complex() then return (a * core.pow(2, exponent)):to(dtype) end
+  local half = (exponent * 0.5):trunc() -- 2 ^ exponent alone may be too large or too small
+  return (a * core.pow(2, half) * core.pow(2, exponent - half)):to(dtype)
 end)
 define("logaddexp2", "a:T b:T", "log2(2 ^ a + 2 ^ b), safe for large numbers", function(a, b)
-  return core.logaddexp(a * math.log(2), b * math.log(2)) / math.log(2)
+  local x, y, dtype = kinds.floats(a, b)
+  return (core.logaddexp(x * math.log(2), y * math.log(2)) / math.log(2)):to(dtype)
 end)
 
 -- ---- gradients of results

@@ -39,7 +39,8 @@ define("addbmm", "input:T batch1:T batch2:T beta:num=1 alpha:num=1",
         options.fail("addbmm: %s %g does not fit tensors of %s", name, factor, input.dtype)
       end
     end
-    local product = a:bmm(b):sum(1) * alpha
+    local product = a:bmm(b)
+    product = product:sum(1):to(product.dtype) * alpha
     if beta == 0 then return product end
     return input * beta + product
   end)

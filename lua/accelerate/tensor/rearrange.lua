@@ -20,7 +20,10 @@ define.alias("ravel", "flatten")
 define.alias("argwhere", "nonzero")
 define("msort", "x:T", "sorted along dim 1", function(x) return (x:sort(1)) end)
 define("fliplr", "x:T", "flipped along dim 2", function(x) return x:flip(2) end)
-define("flipud", "x:T", "flipped along dim 1", function(x) return x:flip(1) end)
+define("flipud", "x:T", "flipped along dim 1", function(x)
+  if x.ndim == 0 then options.fail("flipud: expected at least 1 dim, got a 0-d tensor") end
+  return x:flip(1)
+end)
 
 define("rot90", "x:T k:int=1 dims:dims?",
   "turned k times by 90 degrees in the plane of two dims, from the first "

@@ -58,8 +58,15 @@ define("mode", "x:T dim:dim=-1 keepdim:bool=false",
     return squeezed(x:gather(dim, at), dim, keepdim), squeezed(at, dim, keepdim)
   end)
 
+-- A value of x as the largest of what is not above it: its equals share the gradient.
+local function shared(x, value)
+  local below = core.no_grad(function() return x:le(value) end)
+  return where(value:isnan(), value, where(below, x, -math.huge):amax())
+end
+
 define("nanmedian", "x:T dim:dim? keepdim:bool=false",
-  "the middle element, the lower of two, of what is not NaN; with dim also its position (int64, from 0)",
+  "the middle element, the lower of two, of what is not NaN; without dim equal ones share the gradient; with dim "
+  .. "also its position (int64, from 0)",
   function(x, dim, keepdim)
     local all, flat = not dim, x
     if all then flat, dim = x:reshape(-1), 1 end
@@ -74,19 +81,22 @@ define("nanmedian", "x:T dim:dim? keepdim:bool=false",
       return from:gather(dim, ((count - 1):clamp { min = 0 } / 2):floor():long())
     end)
     local value = squeezed(flat:gather(dim, at), dim, keepdim and not all)
-    if all then return value end
+    if all then return x.requires_grad and shared(flat, value) or value end
     if x.ndim == 0 then return value:view({}), at:view({}) end
     return value, squeezed(at, dim, keepdim)
   end)
 
 -- ---- integers -----------------------------------------------------------------------------------
 
-local function check_integers(name, a, b)
+-- Both in their common type; a bool counts as 0 or 1 beside integers.
+local function integers(name, a, b)
   for i, t in ipairs { a, b } do
-    if core._is_float(t) or t.dtype == "bool" then
+    if core._is_float(t) or t:is_complex() or t.dtype == "bool" and (i == 1 and b or a).dtype == "bool" then
       options.fail("%s: argument %d: expected integers, got %s", name, i, t.dtype)
     end
   end
+  local dtype = define.functions.result_type(a, b)
+  return a:to(dtype), b:to(dtype)
 end
 
 -- Euclid's algorithm, until no element has a remainder.
@@ -99,11 +109,10 @@ local function gcd(a, b)
   return a:clone()
 end
 define("gcd", "a:T b:T", "the greatest common divisor of integers", function(a, b)
-  check_integers("gcd", a, b)
-  return gcd(a, b)
+  return gcd(integers("gcd", a, b))
 end)
 define("lcm", "a:T b:T", "the least common multiple of integers", function(a, b)
-  check_integers("lcm", a, b)
+  a, b = integers("lcm", a, b)
   local common = gcd(a, b)
   return core.floor_divide(a, common:clamp { min = 1 }):mul(b):abs()
 end)

@@ -31,8 +31,10 @@ define("diff", "x:T n:int=1 dim:dim=-1 prepend:T? append:T?", "differences of ne
 
 -- The areas between neighbours: under y at distances dx, or at places x.
 local function areas(where, y, x, dx, dim)
+  local function wide(v) return core._is_float(v) and v or v:is_complex() and v or v:float() end
+  y, x = wide(y), x and wide(x) -- sums of two integers may be too large for their type
   if y.shape[dim] < 2 then
-    return core.zeros_like(y:narrow(dim, 1, 0))
+    return y:narrow(dim, 1, 0)
   end
   local a, b = neighbours(y, dim)
   local sum = (a + b) / 2
@@ -131,14 +133,18 @@ define("quantile", QUANTILE,
 define("nanquantile", QUANTILE, "quantile of what is not NaN", quantile("nanquantile", true))
 
 define("histc", "x:T bins:int=100 min:num=0 max:num=0",
-  "how many elements are in each of `bins` equal parts of [min, max]; both 0: of the range of x",
+  "how many elements are in each of `bins` equal parts of [min, max]; where these are equal, of the range of x",
   function(x, bins, min, max)
     if bins < 1 then options.fail("histc: bins must be at least 1, got %d", bins) end
+    if x.dtype == "bool" or x:is_complex() then options.fail("histc: not defined for %s", x.dtype) end
     if max < min then options.fail("histc: max (%g) must not be below min (%g)", max, min) end
     return core.no_grad(function()
       local flat = x:reshape(-1)
-      if min == max and flat:numel() > 0 and min == 0 then
+      if min == max and flat:numel() > 0 then
         min, max = flat:amin():item(), flat:amax():item()
+      end
+      if not (max - min < math.huge) then
+        options.fail("histc: the range from %g to %g is not finite", min, max)
       end
       if min == max then min, max = min - 1, max + 1 end
       local place = (flat - min) * bins / (max - min)

@@ -18,6 +18,7 @@ M.OTHERS = {
   compile = 'accelerate.Accelerator { dynamo_backend = "cudagraphs" } records steps on a GPU',
   jit = 'accelerate.Accelerator { dynamo_backend = "cudagraphs" } records steps on a GPU',
   distributed = "accelerator:gather(x), accelerator:reduce(x) and accelerate.utils.broadcast(x)",
+  prune = "nn.utils.parametrize with a module that multiplies by a mask (pruning is not there)",
   multiprocessing = "accelerate.notebook_launcher(fn, args, { num_processes = n })",
   AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
 }

@@ -183,6 +183,10 @@ function M.cdist(x1, x2, opts)
     options.fail("cdist: expected (.., m, k) and (.., n, k), got %s and %s", lists.shape_text(x1),
       lists.shape_text(x2))
   end
+  for name, x in pairs { x1 = x1, x2 = x2 } do
+    if x:is_complex() then options.fail("cdist: %s: expected real numbers, got %s", name, x.dtype) end
+  end
+  if x1:size(-1) == 0 then return (x1:unsqueeze(-2) - x2:unsqueeze(-3)):sum(-1) end
   local d = fits(x1, x2, o.p) and euclidean(x1:float(), x2:float())
   return d and d:to(x1.dtype) or core.norm(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p, -1)
 end

@@ -17,7 +17,8 @@ end
 
 local SWAP = { "boolean", default = false }
 
-local function triplet(between, anchor, positive, negative, o)
+local function triplet(where, between, anchor, positive, negative, o)
+  if not (o.margin > 0) then options.fail("%s: margin must be above 0, got %g", where, o.margin) end
   local far = between(anchor, negative)
   if o.swap then far = far:minimum(between(positive, negative)) end
   return reduce((between(anchor, positive) - far + o.margin):clamp { min = 0 }, o.reduction)
@@ -93,8 +94,8 @@ function F.triplet_margin_loss(anchor, positive, negative, opts)
   local o = options.check("triplet_margin_loss", opts,
     { margin = num(1), p = num(2), eps = num(1e-6), swap = SWAP, reduction = REDUCTION })
   local by = { p = o.p, eps = o.eps }
-  return triplet(function(a, b) return distance.pairwise_distance(a, b, by) end, anchor, positive,
-    negative, o)
+  return triplet("triplet_margin_loss", function(a, b) return distance.pairwise_distance(a, b, by) end,
+    anchor, positive, negative, o)
 end
 
 --- triplet_margin_loss with a distance of your own.
@@ -111,7 +112,7 @@ function F.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
       swap = SWAP,
     reduction = REDUCTION,
   })
-  return triplet(o.distance_function, anchor, positive, negative, o)
+  return triplet("triplet_margin_with_distance_loss", o.distance_function, anchor, positive, negative, o)
 end
 
 -- (n, c) or (c), and positions of classes of shape (n) or () beside it.
