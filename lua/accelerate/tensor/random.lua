@@ -40,7 +40,15 @@ in_place("uniform_", "from:num=0 to:num=1", "fills x with draws from [from, to)"
   generator)
   floating("uniform_", x)
   if not (from <= to) then options.fail("uniform_: from (%g) must not be above to (%g)", from, to) end
-  return fill("uniform_", x, function() return drawn(core.rand, x, generator) * (to - from) + from end)
+  if to - from == math.huge then
+    options.fail("uniform_: to - from must be finite, got from %g to %g", from, to)
+  end
+  return fill("uniform_", x, function()
+    local y = drawn(core.rand, x, generator) * (to - from) + from
+    -- rounding to x's type may have led to `to`, which is not among the draws
+    local rounded = y:to(x.dtype):to(y.dtype)
+    return core.where(rounded:ge(to), from, rounded)
+  end)
 end)
 in_place("normal_", "mean:num=0 std:num=1", "fills x with normal draws", function(x, mean, std, generator)
   if not x:is_complex() then floating("normal_", x) end
@@ -72,13 +80,18 @@ in_place("geometric_", "p:num", "fills x with how many trials of probability p i
     if not (p > 0 and p < 1) then options.fail("geometric_: p must be in (0, 1), got %g", p) end
     return fill("geometric_", x, function()
       local u = drawn(core.rand, x, generator, true)
-      return ((-u):log1p() / math.log(1 - p)):ceil():clamp { min = 1 }
+      local fails = core.tensor(-p, { dtype = "float64" }):log1p():item() -- 1 - p is 1 for a tiny p
+      return ((-u):log1p() / fails):ceil():clamp { min = 1 }
     end)
   end)
 -- The largest integer below which a type holds all.
 local EXACT = { uint8 = 256, int32 = 2 ^ 31, int64 = 2 ^ 53, float64 = 2 ^ 53, float32 = 2 ^ 24,
   float16 = 2 ^ 11,
   bfloat16 = 2 ^ 8, bool = 2 }
+-- The least and the largest number of a type.
+local RANGES = { bool = { 0, 1 }, uint8 = { 0, 255 }, int32 = { -2 ^ 31, 2 ^ 31 - 1 },
+  int64 = { -2 ^ 63, 2 ^ 63 }, float64 = { -math.huge, math.huge }, float32 = { -2 ^ 127, 2 ^ 127 },
+  float16 = { -65504, 65504 }, bfloat16 = { -2 ^ 127, 2 ^ 127 } }
 -- x:random_(10): a number alone is `to`.
 local function bounds(x, from, to, ...)
   if type(from) == "number" and type(to) ~= "number" then return x, 0, from, to, ... end
@@ -87,24 +100,39 @@ end
 define.prepared("random_", "x:T from:int=0 to:int? generator:gen?",
   "fills x with integers from `from` on, below `to`: without it, all that "
   .. "its type holds; one number alone is `to`", bounds, function(x, from, to, generator)
+    local ends = RANGES[x.dtype]
+    if not ends then options.fail("random_: not defined for %s", x.dtype) end
+    if from < ends[1] or to and to - 1 > ends[2] then
+      options.fail("random_: %s holds numbers from %g to %g, got from = %d and to = %d", x.dtype, ends[1],
+        ends[2], from, to or EXACT[x.dtype])
+    end
     to = to or EXACT[x.dtype]
     if from >= to then options.fail("random_: from (%d) must be below to (%d)", from, to) end
     return fill("random_", x, function() return core.randint(from, to, x.shape, { device = x.device,
       generator = generator }) end)
   end, "method")
 
+-- Probabilities below this are compared with draws of float64: those of float32 are multiples of
+-- 2^-24.
+local SMALL = 2 ^ -8
+
 local function bernoulli(where, x, p, generator)
-  if type(p) == "number" then probability(where, p) end
-  return core.no_grad(function() return drawn(core.rand, x, generator):lt(p) end)
+  if type(p) == "number" then
+    probability(where, p)
+    return core.no_grad(function() return drawn(core.rand, x, generator, p > 0 and p < SMALL):lt(p) end)
+  end
+  return core.no_grad(function()
+    if not p:ge(0):logical_and(p:le(1)):all():item() then
+      options.fail("%s: expected probabilities in [0, 1]", where)
+    end
+    return drawn(core.rand, x, generator, p:gt(0):logical_and(p:lt(SMALL)):any():item()):lt(p)
+  end)
 end
 in_place("bernoulli_", "p:TN=0.5", "fills x with 1 of probability p, else 0", function(x, p, generator)
   return fill("bernoulli_", x, function() return bernoulli("bernoulli_", x, p or 0.5, generator) end)
 end)
 define("bernoulli", "x:T generator:gen?", "1 with the probability that x says, else 0", function(x, generator)
   floating("bernoulli", x)
-  if core.no_grad(function() return x:ge(0):logical_and(x:le(1)):all():item() end) == false then
-    options.fail("bernoulli: expected probabilities in [0, 1]")
-  end
   return bernoulli("bernoulli", x, x, generator):to(x.dtype)
 end)
 
@@ -121,6 +149,9 @@ define.plain("normal", "tensor.normal(mean, std, [shape], { dtype, device, gener
     end
     if type(std) == "number" and not (std >= 0) then
       options.fail("%s: std must be at least 0, got %g", where, std)
+    end
+    if core.is_tensor(std) and not core.no_grad(function() return std:ge(0):all():item() end) then
+      options.fail("%s: std must be at least 0 everywhere", where)
     end
     if core.is_tensor(mean) or core.is_tensor(std) then
       local given = options.check(where, opts or shape, NORMAL)
