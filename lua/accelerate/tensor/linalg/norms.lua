@@ -69,11 +69,16 @@ local function values_of(x, a, b)
   return (select(2, core._linalg.svd(moved, false, records(x))))
 end
 
+-- The largest along dim, which is kept; of nothing 0.
+local function largest(x, dim)
+  return x.shape[dim] == 0 and x:sum(dim, true) or x:amax(dim, true)
+end
+
 local function by_values(x, ord, a, b, keepdim)
   local s = values_of(x, a, b)
   local out
   if ord == "nuc" then out = s:sum(-1)
-  elseif ord == 2 then out = s:amax(-1)
+  elseif ord == 2 then out = largest(s, s.ndim):squeeze(-1)
   else out = s:amin(-1) end
   if not keepdim then return out end
   local low, high = math.min(a, b), math.max(a, b)
@@ -84,7 +89,7 @@ end
 local function by_sums(x, ord, a, b, keepdim)
   if ord == math.huge or ord == -math.huge then a, b = b, a end
   local sums = x:abs():sum(a, true)
-  local out = ord > 0 and sums:amax(b, true) or sums:amin(b, true)
+  local out = ord > 0 and largest(sums, b) or sums:amin(b, true)
   return keepdim and out or out:squeeze({ a, b })
 end
 
@@ -102,7 +107,9 @@ local function matrix_norm(where, x, ord, dim, keepdim)
     if a == b then options.fail("linalg.%s: the dims of a matrix must differ, got %d twice", where, a) end
   end
   if ord == "fro" then return x:norm(2, { a, b }, keepdim) end
-  if (x.shape[a] == 0 or x.shape[b] == 0) and ord ~= "nuc" then
+  -- the least of no sums and of no singular values
+  if ord == -2 and (x.shape[a] == 0 or x.shape[b] == 0) or ord == -1 and x.shape[b] == 0
+    or ord == -math.huge and x.shape[a] == 0 then
     options.fail("linalg.%s: a norm of order %s has no value for matrices without elements, shape %s", where,
       ord,
       lists.shape_text(x))

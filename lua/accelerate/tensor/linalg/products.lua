@@ -22,7 +22,9 @@ M.matrix_power = reads("matrix_power", "x:T n:int", function(x, n)
   if n < 0 then
     x, n = core._linalg.inv(x), -n
   end
-  if n == 0 then return identity(x) end
+  if n == 0 then -- of x, for its gradient 0
+    return core.where(core.ones_like(x, { dtype = "bool" }), identity(x), x)
+  end
   local result
   while true do
     if n % 2 == 1 then result = result and result:matmul(x) or x end

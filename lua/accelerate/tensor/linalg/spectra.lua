@@ -233,7 +233,7 @@ M.lstsq = reads("lstsq", "a:T b:T rcond:num? driver:gels|gelsy|gelsd|gelss=gelsy
   a, b = matrix.one_batch("lstsq", a, vectors and b:unsqueeze(-1) or b)
   local solution, rank, values = core._linalg.lstsq(a, b, driver, rcond or matrix.eps(a) * math.max(m, n))
   local function empty(like) return core.empty(0, { dtype = like.dtype, device = like.device }) end
-  local residuals = empty(solution)
+  local residuals = empty(values)
   if m > n and (driver == "gels" or driver ~= "gelsy" and rank:eq(n):all():item()) then
     residuals = (a:matmul(solution) - b):abs():square():sum(-2)
   end
@@ -255,6 +255,7 @@ M.cond = reads("cond", "x:T p:any?", function(x, p)
   p = p or 2
   local norms = require "accelerate.tensor.linalg.norms"
   norms.check_matrix_ord("cond", p)
+  if p == "fro" or p == "nuc" then matrix.check_square("cond", x) end
   if x:numel() == 0 then
     return core.zeros(batch_of(x), { dtype = matrix.real_type(x), device = x.device })
   end
