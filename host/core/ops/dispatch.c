@@ -30,6 +30,8 @@
 #define INPLACE_addc ~, 1
 #define INPLACE_bits ~, 1
 #define INPLACE_magnitude ~, 1
+#define INPLACE_hardtanh ~, 1
+#define INPLACE_softshrink ~, 1
 const ax_op_row ax_ops[AX_OP_COUNT] = {
 #define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
   [AX_OP_##ID] = { \

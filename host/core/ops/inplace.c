@@ -50,7 +50,7 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
     return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", name,
                    ax_dtype_name(m->dtype), ax_dtype_name((ax_dtype)dst->dtype));
   for (int d = 0; d < dst->ndim; d++)
-    if (dst->strides[d] == 0 && dst->shape[d] > 1)
+    if (dst->numel && dst->strides[d] == 0 && dst->shape[d] > 1)
       return ax_fail(AX_EINVAL,
                      "%s_: dim %d of the tensor being changed is expanded: several positions share an "
                      "element; clone it first",

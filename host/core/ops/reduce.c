@@ -223,15 +223,18 @@ ax_status ax_infer_prod(ax_infer *q)
   AX_TRY(ax_cast(x, in, &now));
   for (int d = 0; d < x->ndim; d++) {
     if (!(axes >> d & 1)) continue;
-    if (x->shape[d] == 0) { /* a product of nothing: ones */
-      memcpy(shape, now->shape, sizeof shape);
-      shape[d] = 1;
+    if (x->shape[d] == 0) { /* a product of nothing: ones, and a sum of nothing for the history */
       ax_tensor *ones = NULL;
-      AX_TRY(ax_tensor_new_on(x->device, in, x->ndim, shape, &ones));
+      AX_TRY(replace(&now, AX_OP_SUM,
+                     &(ax_attrs){ .n_list = 1, .list = { d }, .reduction = { .keepdim = true } }));
+      AX_TRY(ax_tensor_new_on(x->device, in, 0, NULL, &ones));
       st = ax_fill(ones, 1);
-      ax_tensor_release(now);
-      now = ones;
+      if (st == AX_OK) st = ax_run2(AX_OP_ADD, now, ones, &both);
+      ax_tensor_release(ones);
       AX_TRY(st);
+      ax_tensor_release(now);
+      now = both;
+      both = NULL;
     }
     for (int64_t size = x->shape[d]; size > 1; size = size / 2 + size % 2) {
       AX_TRY(part_of(now, d, 0, size / 2, &left));

@@ -35,7 +35,8 @@ static inline void out_like(ax_infer *q, int k, ax_dtype dtype, int ndim, const 
 }
 
 /* PyTorch's promotion: tensors with dims come first, then 0-d tensors, then numbers; a later kind
- * only counts when its category is higher. */
+ * only counts when its category is higher.  A complex one makes the complex type of a floating
+ * result, whatever its own precision. */
 static inline ax_dtype promoted(const ax_infer *q, int from)
 {
   int best[3] = { -1, -1, -1 }; /* with dims, 0-d, numbers */
@@ -54,8 +55,9 @@ static inline ax_dtype promoted(const ax_infer *q, int from)
     if (best[kind] < 0) continue;
     if (result < 0) result = best[kind];
     else if (ax_dtype_category((ax_dtype)best[kind]) > ax_dtype_category((ax_dtype)result))
-      result =
-          best[kind] >= AX_C64 ? (int)ax_dtype_promote((ax_dtype)result, (ax_dtype)best[kind]) : best[kind];
+      result = best[kind] < AX_C64 || !ax_is_float((ax_dtype)result) ? best[kind]
+               : result == AX_F64                                     ? AX_C128
+                                                                      : AX_C64;
   }
   return (ax_dtype)result;
 }

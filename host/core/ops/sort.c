@@ -65,17 +65,45 @@ ax_status ax_infer_median_of(ax_infer *q)
   return one_of(q, dim, q->a.median_of.keepdim);
 }
 
+/* The median of x, a vector, as the largest of what is not above it: equal ones share the gradient,
+ * as in PyTorch. */
+static ax_status shared_by_equals(ax_tensor *x, ax_tensor *value, ax_tensor **out)
+{
+  ax_tensor *above = NULL, *low = NULL, *kept = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_status st;
+
+  AX_TRY(ax_run2(AX_OP_GT, x, value, &above));
+  AX_TRY(ax_tensor_new_on(x->device, (ax_dtype)x->dtype, 0, NULL, &low));
+  AX_TRY(ax_fill(low, -INFINITY));
+  AX_TRY(ax_run(AX_OP_WHERE, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ above, low, x }, .a = { .n_list = -1 } },
+                results));
+  kept = results[0];
+  st = run_with(AX_OP_AMAX, kept, &(ax_attrs){ .n_list = -1 }, out);
+out:
+  ax_tensor_release(above), ax_tensor_release(low), ax_tensor_release(kept);
+  return st;
+}
+
 ax_status ax_infer_median(ax_infer *q)
 {
-  ax_tensor *flat = NULL;
+  ax_tensor *flat = NULL, *value = NULL;
   ax_status st;
 
   if (q->a.median.dim != AX_NO_DIM)
     return ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = q->args->in, .a = q->a }, q->result);
   AX_TRY(run_list(AX_OP_RESHAPE, X, 1, &X->numel, &flat));
+  if (X->numel == 0 && ax_has_gradient((ax_dtype)X->dtype)) { /* NaN, as the mean of nothing */
+    AX_TRY(run_with(AX_OP_MEAN, flat, &(ax_attrs){ .n_list = -1 }, &q->result[0]));
+    goto out;
+  }
   AX_TRY(ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } }, q->result));
   ax_tensor_release(q->result[1]);
   q->result[1] = NULL;
+  if (X->requires_grad && ax_grad_enabled()) {
+    AX_TRY(shared_by_equals(flat, q->result[0], &value));
+    ax_tensor_release(q->result[0]);
+    q->result[0] = value;
+  }
 out:
   ax_tensor_release(flat);
   return st;

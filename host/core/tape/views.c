@@ -172,7 +172,7 @@ ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_re
   ax_status st;
 
   for (int d = 0; d < base->ndim; d++)
-    if (base->strides[d] == 0 && base->shape[d] > 1)
+    if (base->numel && base->strides[d] == 0 && base->shape[d] > 1)
       return ax_fail(AX_EINVAL,
                      "%s_: dim %d of the tensor that this is a view of is expanded: several positions share "
                      "an element; clone it first",
