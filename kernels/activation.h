@@ -8,10 +8,11 @@
 
 /* ---- gelu(x) = x Phi(x) with the normal distribution function Phi (Hendrycks and Gimpel 2016) */
 
-/* Phi(-a) for a >= 0 as 2^Q(a), where the polynomial Q minimises the error of a Phi(-a); 0 where
- * the product is negligible (a > 12 or so). */
-AX_FN float ax_normal_tail_f32(float a)
+/* Phi(-a) for a = x >= 0 as 2^Q(a), where the polynomial Q minimises the error of a Phi(-a); 0
+ * where the product is negligible (a > 12 or so). */
+AX_FN float ax_normal_tail_f32(float x)
 {
+  const float a = x < 64.0f ? x : 64.0f; /* powers of a large number are infinite */
   const float s = a * a, w = s * s;
   const float high =
       AX_FMAF(AX_FMAF(3.06610531e-5f, a, -1.45486628e-4f), s, AX_FMAF(-2.33149737e-4f, a, 7.18584633e-3f));

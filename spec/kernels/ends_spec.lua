@@ -19,6 +19,20 @@ local function same(expected, got, signs)
   end
 end
 
+describe("gelu", function()
+  it("is x, or 0, for numbers whose powers are infinite", function()
+    local function cleared(v) return v:masked_fill(v:abs():lt(1e-6), 0) end
+    local list = { 1e10, 1e14, 1e20, 3e38, -1e14, -1e20, -3e38 }
+    for _, form in ipairs { "none", "tanh" } do
+      local x = tensor.tensor(list, { requires_grad = true })
+      local y = F.gelu(x, form)
+      same({ 1e10, 1e14, 1e20, 3e38, 0, 0, 0 }, cleared(y:detach()))
+      y:sum():backward()
+      same({ 1, 1, 1, 1, 0, 0, 0 }, cleared(x.grad))
+    end
+  end)
+end)
+
 describe("functions of two numbers", function()
   local A = { inf, inf, -inf, -inf, inf, nan, 1, -inf, nan, 0 }
   local B = { inf, -inf, -inf, inf, nan, inf, inf, 1, -inf, 0 }
