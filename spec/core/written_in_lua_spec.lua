@@ -35,9 +35,11 @@ describe("functions written of rows: types", function()
   end)
 
   it("scale beyond what 2 ^ other holds", function()
-    assert.is_true(math.abs(vector({ 1e-38 }):ldexp(vector({ 200 }, "int64")):item() / 1.606938e22 - 1) < 1e-5)
+    assert.is_true(
+      math.abs(vector({ 1e-38 }):ldexp(vector({ 200 }, "int64")):item() / 1.606938e22 - 1) < 1e-5)
     assert.same({ 0.25 }, vector({ 2 }):ldexp(vector({ -3 }, "int64")):totable())
     assert.same({ math.huge }, vector({ 1 }):ldexp(vector({ 200 }, "int64")):totable())
+    assert.same({ math.huge, 0 }, vector({ 1, 1 }):ldexp(vector { math.huge, -math.huge }):totable())
   end)
 
   it("do not write results into tensors that cannot hold them", function()
@@ -66,7 +68,8 @@ describe("functions written of rows: types", function()
 
   it("add integers without leaving their type", function()
     assert.equal(358, tensor.trapezoid(vector({ 200, 3, 255, 0 }, "uint8")):item())
-    assert.same({ 101.5, 230.5, 358 }, tensor.cumulative_trapezoid(vector({ 200, 3, 255, 0 }, "uint8")):totable())
+    assert.same({ 101.5, 230.5, 358 },
+      tensor.cumulative_trapezoid(vector({ 200, 3, 255, 0 }, "uint8")):totable())
   end)
 
   it("refuse complex numbers where there is no order or distance", function()
@@ -132,6 +135,20 @@ describe("functions written of rows: gradients", function()
     assert.is_true(x:median():isnan():item())
   end)
 
+  it("of rounded quotients and of signs copied to 0 are 0", function()
+    for _, mode in ipairs { "floor", "trunc" } do
+      local a, b = leaf { 1, 0, 5 }, leaf { 0, 0, 1e-40 }
+      tensor.div(a, b, { rounding_mode = mode }):sum():backward()
+      assert.same({ 0, 0, 0 }, a.grad:totable())
+      assert.same({ 0, 0, 0 }, b.grad:totable())
+    end
+    local x = leaf { 0, 1, -2 }
+    local y = x:copysign(vector { -1, -1, -1 })
+    assert.same({ -math.huge, -1, -0.5 }, y:detach():reciprocal():totable())
+    y:sum():backward()
+    assert.same({ 0, -1, 1 }, x.grad:totable())
+  end)
+
   it("of the power 0 of a matrix are 0", function()
     local x = leaf { { math.huge, 2 }, { 3, 4 } }
     local y = tensor.linalg.matrix_power(x, 0)
@@ -145,8 +162,10 @@ describe("functions written of rows: gradients", function()
     local at = vector({ 0 }, "int64")
     z:index_select(1, at):real():sum():backward()
     assert.same({ 1, 0 }, { z.grad:item() })
-    assert.same({ 5, 0 }, { z:detach():index_add(1, at, tensor.full({}, 3, { dtype = "complex128" })):item() })
-    assert.same({ 3, 0 }, { z:detach():index_copy(1, at, tensor.full({}, 3, { dtype = "complex128" })):item() })
+    assert.same({ 5, 0 },
+      { z:detach():index_add(1, at, tensor.full({}, 3, { dtype = "complex128" })):item() })
+    assert.same({ 3, 0 },
+      { z:detach():index_copy(1, at, tensor.full({}, 3, { dtype = "complex128" })):item() })
   end)
 end)
 

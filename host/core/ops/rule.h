@@ -56,8 +56,8 @@ static inline ax_dtype promoted(const ax_infer *q, int from)
     if (result < 0) result = best[kind];
     else if (ax_dtype_category((ax_dtype)best[kind]) > ax_dtype_category((ax_dtype)result))
       result = best[kind] < AX_C64 || !ax_is_float((ax_dtype)result) ? best[kind]
-               : result == AX_F64                                     ? AX_C128
-                                                                      : AX_C64;
+               : result == AX_F64                                    ? AX_C128
+                                                                     : AX_C64;
   }
   return (ax_dtype)result;
 }

@@ -75,7 +75,8 @@ static ax_status shared_by_equals(ax_tensor *x, ax_tensor *value, ax_tensor **ou
   AX_TRY(ax_run2(AX_OP_GT, x, value, &above));
   AX_TRY(ax_tensor_new_on(x->device, (ax_dtype)x->dtype, 0, NULL, &low));
   AX_TRY(ax_fill(low, -INFINITY));
-  AX_TRY(ax_run(AX_OP_WHERE, &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ above, low, x }, .a = { .n_list = -1 } },
+  AX_TRY(ax_run(AX_OP_WHERE,
+                &(ax_args){ .n_in = 3, .in = (ax_tensor *[]){ above, low, x }, .a = { .n_list = -1 } },
                 results));
   kept = results[0];
   st = run_with(AX_OP_AMAX, kept, &(ax_attrs){ .n_list = -1 }, out);

@@ -115,7 +115,8 @@ end)
 
 for _, name in ipairs { "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
   "logical_not", "cumsum", "cumprod", "addmm", "addmv", "addbmm", "addr", "baddbmm", "copysign", "deg2rad",
-  "rad2deg", "heaviside", "gcd", "lcm", "ldexp", "logit", "nextafter", "sgn", "sinc", "renorm", "i0", "igamma",
+  "rad2deg", "heaviside", "gcd", "lcm", "ldexp", "logit", "nextafter", "sgn", "sinc", "renorm", "i0",
+  "igamma",
   "igammac", "mvlgamma", "conj_physical" } do
   define.plain(name .. "_", ("x:%s_(...)"):format(name), ("`%s` written into x"):format(name), "method",
     function(x, ...)
@@ -125,7 +126,8 @@ for _, name in ipairs { "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logi
       local before = core.is_grad_enabled() and x:clone() or x -- the gradient needs x as it was
       local result = before[name](before, ...)
       if result.dtype ~= "bool" and not kinds.fits(result.dtype, x.dtype) then
-        options.fail("%s_: the result is %s and does not fit the tensor being changed, %s", name, result.dtype,
+        options.fail("%s_: the result is %s and does not fit the tensor being changed, %s", name,
+          result.dtype,
           x.dtype)
       end
       return x:copy_(result)

@@ -77,7 +77,9 @@ define("copysign", "a:T b:TN", "the magnitude of a with the sign of b", function
   end
   local x, _, dtype = kinds.floats(a, b)
   if type(b) == "number" then b = core.tensor(b, { dtype = "float64", device = a.device }) end
-  return core.where(signbit(x):ne(signbit(b)), -x, x):to(dtype)
+  local turned = signbit(x):ne(signbit(b))
+  if x.requires_grad then x = core.where(x:eq(0), x:detach(), x) end -- no slope at 0, as in PyTorch
+  return core.where(turned, -x, x):to(dtype)
 end)
 define("heaviside", "x:T values:T", "0 below 0, 1 above 0, values at 0", function(x, values)
   if x:is_complex() or values:is_complex() then

@@ -6,8 +6,8 @@ local M = {}
 
 local HALF = { float16 = true, bfloat16 = true }
 
---- Returns a and b, one of which may be a number, in the type to compute in, and the type of the
---- result: float32 for integers, and halves computed in float32.
+--- Returns a and b in the type to compute in, and the type of the result: float32 for integers, and
+--- halves are computed in float32. One of a and b may be a number.
 ---@param a accelerate.Tensor|number
 ---@param b accelerate.Tensor|number
 ---@return accelerate.Tensor a
@@ -35,7 +35,7 @@ end
 
 local RANKS = { bool = 0, uint8 = 1, int32 = 1, int64 = 1, complex64 = 3, complex128 = 3 }
 
---- Whether a result may be written into a tensor of another type: into bool only bool, into
+--- Returns whether a result may be written into a tensor of another type: into bool only bool, into
 --- integers no floats, into real numbers no complex ones.
 ---@param from accelerate.DType of the result
 ---@param into accelerate.DType of the tensor

@@ -8,7 +8,6 @@ local options = require "accelerate.utils.options"
 
 -- ---- kinds of tensors and of types
 
-local is_float = core._is_float
 
 define.plain("is_sparse", "x.is_sparse", "false: `accelerate.sparse` has the sparse ones", "field",
   function() return false end)
@@ -171,9 +170,12 @@ define("float_power", "a:TN b:TN", "a to the power b, in float64 or complex128",
   end
   return core.pow(double(a), double(b))
 end)
+local LARGEST = 4400 -- 2 ^ 2200 is infinite in float64, and 2 ^ -2200 is 0
+
 define("ldexp", "x:T other:T", "x * 2 ^ other", function(x, other)
   local a, exponent, dtype = kinds.floats(x, other)
   if exponent:is_complex() then return (a * core.pow(2, exponent)):to(dtype) end
+  exponent = exponent:clamp(-LARGEST, LARGEST) -- the parts of an infinite one would be NaN
   local half = (exponent * 0.5):trunc() -- 2 ^ exponent alone may be too large or too small
   return (a * core.pow(2, half) * core.pow(2, exponent - half)):to(dtype)
 end)

@@ -65,7 +65,8 @@ local function shared(x, value)
 end
 
 define("nanmedian", "x:T dim:dim? keepdim:bool=false",
-  "the middle element, the lower of two, of what is not NaN; without dim equal ones share the gradient; with dim "
+  "the middle element, the lower of two, of what is not NaN; without dim equal ones share the gradient; " ..
+  "with dim "
   .. "also its position (int64, from 0)",
   function(x, dim, keepdim)
     local all, flat = not dim, x

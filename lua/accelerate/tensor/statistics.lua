@@ -133,7 +133,8 @@ define("quantile", QUANTILE,
 define("nanquantile", QUANTILE, "quantile of what is not NaN", quantile("nanquantile", true))
 
 define("histc", "x:T bins:int=100 min:num=0 max:num=0",
-  "how many elements are in each of `bins` equal parts of [min, max]; where these are equal, of the range of x",
+  "how many elements are in each of `bins` equal parts of [min, max]; where these are equal, of the " ..
+  "range of x",
   function(x, bins, min, max)
     if bins < 1 then options.fail("histc: bins must be at least 1, got %d", bins) end
     if x.dtype == "bool" or x:is_complex() then options.fail("histc: not defined for %s", x.dtype) end
