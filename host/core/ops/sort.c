@@ -87,25 +87,21 @@ out:
 
 ax_status ax_infer_median(ax_infer *q)
 {
-  ax_tensor *flat = NULL, *value = NULL;
+  ax_tensor *flat = NULL, *results[AX_MAX_OUT] = { 0 };
   ax_status st;
 
   if (q->a.median.dim != AX_NO_DIM)
     return ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = q->args->in, .a = q->a }, q->result);
   AX_TRY(run_list(AX_OP_RESHAPE, X, 1, &X->numel, &flat));
   if (X->numel == 0 && ax_has_gradient((ax_dtype)X->dtype)) { /* NaN, as the mean of nothing */
-    AX_TRY(run_with(AX_OP_MEAN, flat, &(ax_attrs){ .n_list = -1 }, &q->result[0]));
+    st = run_with(AX_OP_MEAN, flat, &(ax_attrs){ .n_list = -1 }, &q->result[0]);
     goto out;
   }
-  AX_TRY(ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } }, q->result));
-  ax_tensor_release(q->result[1]);
-  q->result[1] = NULL;
-  if (X->requires_grad && ax_grad_enabled()) {
-    AX_TRY(shared_by_equals(flat, q->result[0], &value));
-    ax_tensor_release(q->result[0]);
-    q->result[0] = value;
-  }
+  AX_TRY(ax_run(AX_OP_MEDIAN_OF, &(ax_args){ .n_in = 1, .in = &flat, .a = { .n_list = -1 } }, results));
+  if (X->requires_grad && ax_grad_enabled()) st = shared_by_equals(flat, results[0], &q->result[0]);
+  else q->result[0] = ax_tensor_retain(results[0]);
 out:
+  ax_tensor_release(results[0]), ax_tensor_release(results[1]);
   ax_tensor_release(flat);
   return st;
 }
