@@ -259,3 +259,20 @@ describe("batch_norm", function()
     assert.has_no.errors(function() (first:square():sum() + second:sum()):backward() end)
   end)
 end)
+
+describe("sums of integers", function()
+  local function whole(v) return core.tensor(v, { dtype = "int64" }) end
+
+  it("are exact up to 2^53, and refused where they may be larger", function()
+    local x, w = whole({ { 2 ^ 26, 3 } }), whole({ { { 2 ^ 26, -1 } } })
+    assert.same({ { 2 ^ 52 - 3 } }, core.conv1d(x, w):totable())
+    assert.error_matches(function() core.conv1d(x * 2, w) end,
+      "^conv1d: results may reach 1.80144e%+16, and integers are computed in float64")
+    assert.error_matches(function() core.conv1d(x, w:int()) end, "conv1d: element types differ: int64")
+    assert.same({ { { 5 } } }, core.max_pool2d(whole { { { 5, 1 }, { -2, 4 } } }, 2):totable())
+    assert.error_matches(function() core.max_pool2d(whole { { { 2 ^ 60, 1 }, { -2, 4 } } }, 2) end,
+      "^max_pool2d: results may reach")
+    assert.error_matches(function() core.avg_pool2d(whole { { { 5, 1 }, { -2, 4 } } }, 2) end,
+      "avg_pool2d: expected a floating%-point tensor")
+  end)
+end)

@@ -54,6 +54,19 @@ describe("an int32 index", function()
     same({ { 7, 7 }, { 0, 0 }, { 1, 1 } }, x)
   end)
 
+  it("is of any type where it lists nothing", function()
+    local x, none = core.ones(3, 4):requires_grad_(), core.tensor {}
+    assert.same({ 0, 4 }, x:index_select(1, none).shape)
+    for _, index in ipairs { none:view(0, 1), none:view(0, 1):byte() } do
+      local y = x:gather(1, index)
+      assert.same({ 0, 1 }, y.shape)
+      y:sum():backward()
+      assert.equal(0, x.grad:abs():sum():item())
+      assert.same(x:totable(), x:scatter(1, index, 5):totable())
+    end
+    assert.same(x:totable(), x:index_add(1, none, core.ones(0, 4)):totable())
+  end)
+
   it("is refused by those that take int64 alone", function()
     local x = core.zeros(3, 4)
     raises("index_copy: index must be int64, got int32", x.index_copy, x, 1, int32 { 0 }, core.ones(1, 4))

@@ -193,10 +193,26 @@ static ax_status weight_of(const ax_infer *q, int dims, ax_tensor **out)
   return AX_OK;
 }
 
+/* Sums of products of integers. */
+static ax_status of_integers(ax_infer *q)
+{
+  ax_tensor *const bias = q->args->n_in > 2 ? INPUT(2) : NULL;
+  double most = (double)INPUT(1)->numel, added = bias ? 1 : 0;
+  ax_status st;
+
+  AX_TRY(run_magnitude(INPUT(0), &most));
+  if (is_whole(INPUT(1))) AX_TRY(run_magnitude(INPUT(1), &most));
+  if (bias && is_whole(bias)) AX_TRY(run_magnitude(bias, &added));
+  st = run_whole(q, most + added);
+out:
+  return st;
+}
+
 static ax_status forward(ax_infer *q, int dims, const ax_attrs *a)
 {
   ax_tensor *in[3] = { NULL, NULL, q->args->n_in > 2 ? INPUT(2) : NULL }, *y = NULL;
   ax_status st;
+  if (is_whole(INPUT(0))) return of_integers(q);
   AX_TRY(widen(q, INPUT(0), dims, &in[0]));
   AX_TRY(weight_of(q, dims, &in[1]));
   AX_TRY(run_row(AX_OP_CONVOLUTION, in[2] ? 3 : 2, in, a, NULL, &y));
@@ -240,10 +256,12 @@ static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int6
   const int64_t groups = a->convolution.groups;
   ax_tensor *x = NULL, *w = NULL, *y = NULL, *rows = NULL, *sum = NULL,
             *bias = q->args->n_in > 2 ? INPUT(2) : NULL;
-  int64_t shape[5];
+  ax_attrs whole = *a, margins = { .n_list = 0 };
+  int64_t shape[5], reached[5];
   int deep;
   ax_status st;
 
+  if (is_whole(INPUT(0))) return of_integers(q);
   AX_TRY(widen(q, INPUT(0), dims, &x));
   AX_TRY(weight_of(q, dims, &w));
   deep = dims_of(x);
@@ -256,8 +274,8 @@ static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int6
   if (w->shape[0] % groups != 0)
     AX_TRY(ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld input channels", q->name,
                    (long long)groups, (long long)w->shape[0]));
-  shape[0] = x->shape[0];
-  shape[1] = w->shape[1] * groups;
+  shape[0] = reached[0] = x->shape[0];
+  shape[1] = reached[1] = w->shape[1] * groups;
   if (bias && (bias->ndim != 1 || bias->shape[0] != shape[1]))
     AX_TRY(ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)shape[1],
                    TEXT(INPUT(1)), TEXT(bias)));
@@ -273,12 +291,24 @@ static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int6
     if (x->shape[2 + k] < 1 || shape[2 + k] < 1)
       AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s and weight %s give a result with dim %d of %lld", q->name,
                      TEXT(INPUT(0)), TEXT(INPUT(1)), k + 3, (long long)shape[2 + k]));
-    /* a stride below the dilation: more windows would fit */
-    if (windows(a, d, shape[2 + k], w->shape[2 + k]) != x->shape[2 + k])
-      AX_TRY(ax_fail(AX_ENOIMPL, "%s: output_padding %lld with stride %lld is not available", q->name,
-                     (long long)extra[d], (long long)a->convolution.stride[d]));
+    reached[2 + k] = shape[2 + k];
+    /* a stride below the dilation: more windows would fit, so the whole result is computed and
+     * cut */
+    if (windows(a, d, shape[2 + k], w->shape[2 + k]) != x->shape[2 + k]) {
+      const int64_t cut = a->convolution.padding[d];
+      reached[2 + k] += 2 * cut - extra[d];
+      whole.convolution.padding[d] = 0;
+      margins.n_list = 2 * deep;
+      margins.list[2 * (deep - 1 - k)] = -cut;
+      margins.list[2 * (deep - 1 - k) + 1] = shape[2 + k] - (reached[2 + k] - cut);
+    }
   }
-  AX_TRY(run_row(AX_OP_CONVOLUTION_INPUT, 2, (ax_tensor *[]){ x, w }, a, shape, &y));
+  AX_TRY(run_row(AX_OP_CONVOLUTION_INPUT, 2, (ax_tensor *[]){ x, w }, &whole, reached, &y));
+  if (margins.n_list) {
+    AX_TRY(run_with(AX_OP_PAD_CONSTANT, y, &margins, &sum));
+    ax_tensor_release(y);
+    y = sum;
+  }
   if (bias) {
     AX_TRY(run_list(AX_OP_RESHAPE, bias, 1 + deep, (int64_t[]){ shape[1], 1, 1, 1 }, &rows));
     AX_TRY(ax_run2(AX_OP_ADD, y, rows, &sum));

@@ -95,6 +95,11 @@ static ax_status run_pool_with(ax_infer *q, ax_op op, int dims, const ax_pool *p
   const bool adaptive = p->flags & AX_POOL_ADAPTIVE;
   ax_status st;
 
+  if (op == AX_OP_MAX_POOL && is_whole(x)) {
+    double most = 1;
+    AX_TRY(run_magnitude(x, &most));
+    return run_whole(q, most);
+  }
   AX_TRY(need_float(q, x));
   if (x->ndim != dims + 1 && x->ndim != dims + 2)
     AX_TRY(ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name,

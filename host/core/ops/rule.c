@@ -1,4 +1,4 @@
-/* Gradients that rows of several families share. */
+/* Gradients that rows of several families share, and steps of their rules. */
 #include "core/ops/rule.h"
 
 /* For fused backward rows: their results can be used, but not differentiated once more. */
@@ -93,5 +93,48 @@ ax_status run_narrow_as(const ax_tensor *x, int dims, ax_tensor *y, ax_tensor **
   y = NULL;
 out:
   ax_tensor_release(y);
+  return st;
+}
+
+ax_status run_magnitude(ax_tensor *t, double *most)
+{
+  double high = 0, low = 0;
+  ax_status st = AX_OK;
+  if (t->numel) {
+    AX_TRY(ax_value_of(AX_OP_MAX, t, &high));
+    AX_TRY(ax_value_of(AX_OP_MIN, t, &low));
+  }
+  *most *= fmax(high, -low);
+out:
+  return st;
+}
+
+ax_status run_whole(ax_infer *q, double most)
+{
+  ax_tensor *in[AX_MAX_INPUTS] = { 0 }, *results[AX_MAX_OUT] = { 0 };
+  ax_args args = *q->args;
+  ax_status st = AX_OK;
+
+  for (int k = 1; k < args.n_in; k++)
+    if (INPUT(k) && INPUT(k)->dtype != INPUT(0)->dtype)
+      return ax_fail(AX_EDTYPE, "%s: element types differ: %s %s and %s %s", q->name, TYPE(INPUT(0)),
+                     TEXT(INPUT(0)), TYPE(INPUT(k)), TEXT(INPUT(k)));
+  if (most > 0x1p53)
+    return ax_fail(
+        AX_ERANGE,
+        "%s: results may reach %g, and integers are computed in float64, which is exact up to 2^53", q->name,
+        most);
+  for (int k = 0; k < args.n_in; k++)
+    if (INPUT(k)) AX_TRY(ax_cast(INPUT(k), AX_F64, &in[k]));
+  args.in = in;
+  AX_TRY(ax_run(q->op, &args, results));
+  AX_TRY(ax_cast(results[0], (ax_dtype)INPUT(0)->dtype, &q->result[0]));
+  for (int k = 1; k < AX_MAX_OUT; k++) {
+    q->result[k] = results[k];
+    results[k] = NULL;
+  }
+out:
+  for (int k = 0; k < AX_MAX_INPUTS; k++) ax_tensor_release(in[k]);
+  for (int k = 0; k < AX_MAX_OUT; k++) ax_tensor_release(results[k]);
   return st;
 }

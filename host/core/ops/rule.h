@@ -111,7 +111,8 @@ static inline ax_status need_positions(ax_infer *q, int k, const char *what)
 {
   const ax_tensor *t = INPUT(k);
   q->positions |= 1u << k;
-  if (t->dtype == AX_I64 || t->dtype == AX_I32) return AX_OK;
+  /* no positions are of any type: an empty list makes a float32 tensor */
+  if (t->dtype == AX_I64 || t->dtype == AX_I32 || t->numel == 0) return AX_OK;
   return ax_fail(AX_EDTYPE, "%s: %s must be int64 or int32, got %s%s", q->name, what, TYPE(t),
                  ax_is_float((ax_dtype)t->dtype) ? " (write x:long() for x)" : "");
 }
@@ -173,6 +174,17 @@ static inline ax_status run_unsqueeze(ax_tensor *x, int64_t dim, ax_tensor **out
 {
   return run_with(AX_OP_UNSQUEEZE, x, &AX_ATTRS(unsqueeze, .dim = dim), out);
 }
+
+/* An integer type (bool is none)? */
+static inline bool is_whole(const ax_tensor *t)
+{
+  return t->dtype == AX_I64 || t->dtype == AX_I32 || t->dtype == AX_U8;
+}
+/* *most times the largest |element| of t, of an integer type. */
+ax_status run_magnitude(ax_tensor *t, double *most);
+/* The row of float64 in place of integers, all of one type, and its first result in that type.
+ * most: what a sum may reach; beyond 2^53 float64 is not exact, and the call is refused. */
+ax_status run_whole(ax_infer *q, double most);
 
 /* Takes y (released) back to as many dims as x had: without the batch and, for signals (dims is 1),
  * without the height that were added. */

@@ -70,4 +70,30 @@ f.case("conv_transpose3d",
     w(4, 2, 2, 3, 3))
 f.case("conv_transpose3d", "F.conv_transpose3d(x1, x2, x3, 2)", lambda x, k, b: F.conv_transpose3d(x, k, b, 2),
     rand(2, 2, 3, 2).float(), w(2, 3, 2, 2, 2).float(), rand(3, seed=2).float(), tolerance=2e-5)
+
+# a stride below the dilation, and an output_padding that only the dilation allows
+STRIDE, CUT, EXTRA, APART = [2, 1, 1], [0, 2, 1], [2, 2, 1], [3, 3, 2]
+for n in 1, 2, 3:
+    name, of = "conv_transpose%dd" % n, [v[:n] for v in (STRIDE, CUT, EXTRA, APART)]
+    text = ["{ %s }" % ", ".join(map(str, v)) if n > 1 else str(v[0]) for v in of]
+    f.case(name, "F.%s(x1, x2, x3, %s, %s, %s, 1, %s)" % (name, *text),
+        lambda x, k, b: getattr(F, name)(x, k, b, *of[:3], 1, of[3]), rand(2, 3, *[4, 3, 5][:n]),
+        w(3, 2, *[2, 3, 2][:n]), rand(2, seed=2))
+f.case("conv_transpose1d", "F.conv_transpose1d(x1, x2, nil, { padding = 3, output_padding = 1, dilation = 2 })",
+    lambda x, k: F.conv_transpose1d(x, k, None, 1, 3, 1, 1, 2), rand(1, 2, 4), w(2, 2, 3))
+
+
+# integers
+def whole(*shape, seed=0, dtype=torch.int64): return (rand(*shape, seed=seed) * 50).to(dtype)
+
+
+f.case("conv1d", "F.conv1d(x1, x2, x3, { padding = 1 })", lambda x, k, b: F.conv1d(x, k, b, padding=1), whole(2, 3, 6),
+    whole(2, 3, 3, seed=1), whole(2, seed=2))
+for dtype in torch.int64, torch.int32:
+    f.case("conv2d", "F.conv2d(x1, x2, nil, { stride = 2, groups = 2 })",
+        lambda x, k: F.conv2d(x, k, None, 2, groups=2), whole(4, 5, 4, dtype=dtype),
+        whole(2, 2, 2, 3, seed=1, dtype=dtype))
+f.case("conv3d", "F.conv3d(x1, x2)", F.conv3d, whole(1, 2, 3, 4, 3), whole(2, 2, 2, 2, 2, seed=1))
+f.case("conv_transpose2d", "F.conv_transpose2d(x1, x2, x3, 2)", lambda x, k, b: F.conv_transpose2d(x, k, b, 2),
+    whole(2, 3, 3, 4), whole(3, 2, 2, 3, seed=1), whole(2, seed=2))
 f.write()

@@ -98,4 +98,13 @@ for dims, shape in ((1, (2, 3, 7)), (2, (2, 2, 5, 4)), (3, (1, 2, 4, 3, 4))):
     f.case("lp_pool%dd" % dims, "F.lp_pool%dd(x1, 2, 2)" % dims, lambda x: fn(x, 2, 2), rand(*shape))
     f.case("lp_pool%dd" % dims, "F.lp_pool%dd(x1, 3, 3, { stride = 1, ceil_mode = true })" % dims,
         lambda x: fn(x, 3, 3, 1, True), rand(*shape, lo=0.5))
+# integers
+WHOLE = (rand(2, 3, 5, 6) * 50).long()
+for x in WHOLE, WHOLE.int(), WHOLE.abs().byte():
+    f.case("max_pool2d", "F.max_pool2d(x1, 3, 2, 1, { ceil_mode = true })",
+        lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True), x)
+f.case("max_pool2d", "F.max_pool2d(x1, 2, { return_indices = true })",
+    lambda x: F.max_pool2d(x, 2, return_indices=True), WHOLE)
+f.case("max_pool3d", "F.max_pool3d(x1, 2, { stride = 1, return_indices = true })",
+    lambda x: F.max_pool3d(x, 2, 1, return_indices=True), WHOLE)
 f.write()
