@@ -145,12 +145,14 @@ AX_FN double ax_mish_slope_f64(double x)
   X(mish, FN(mish)(x)) \
   X(softplus, x * p0 > p1 ? x : FN(softplus)(x * p0) / p0) \
   X(logsigmoid, FN(log_sigmoid)(x)) \
-  X(hardtanh, x < p0 ? p0 : x > p1 ? p1 : x) \
-  X(relu6, x < 0 ? (T)0 : x > 6 ? (T)6 : x) \
   X(hardsigmoid, x <= -3 ? (T)0 : x >= 3 ? (T)1 : x / 6 + (T)0.5) \
   X(hardswish, x <= -3 ? (T)0 : x >= 3 ? x : x * (x + 3) / 6) \
   X(softshrink, x > p0 ? x - p0 : x < -p0 ? x + p0 : x * 0) \
-  X(hardshrink, x >= -p0 && x <= p0 ? (T)0 : x) \
+  X(hardshrink, x >= -p0 && x <= p0 ? (T)0 : x)
+/* those that integers have, too */
+#define AX_LIMITS(X) \
+  X(hardtanh, x < p0 ? p0 : x > p1 ? p1 : x) \
+  X(relu6, x < 0 ? (T)0 : x > 6 ? (T)6 : x) \
   X(threshold, x <= p0 ? p1 : x)
 #define AX_ACTIVATION_SLOPES(X, FN) \
   X(_leaky_relu_backward, b > 0 ? a : a * p0) \

@@ -8,6 +8,7 @@
 #define OF(f) ax_##f##_f32
 #define ONE(name, expr) AX_LOOP1_WITH(name##_f32, T, T, AX_NUMBERS(T), expr)
 #define TWO(name, expr) AX_LOOP2_WITH(name##_f32, T, T, AX_NUMBERS(T), expr)
+AX_LIMITS(ONE)
 AX_ACTIVATIONS(ONE, OF)
 AX_ACTIVATION_SLOPES(TWO, OF)
 #undef T
@@ -19,6 +20,7 @@ AX_ACTIVATION_SLOPES(TWO, OF)
 #define OF(f) ax_##f##_f64
 #define ONE(name, expr) AX_LOOP1_WITH(name##_f64, T, T, AX_NUMBERS(T), expr)
 #define TWO(name, expr) AX_LOOP2_WITH(name##_f64, T, T, AX_NUMBERS(T), expr)
+AX_LIMITS(ONE)
 AX_ACTIVATIONS(ONE, OF)
 AX_ACTIVATION_SLOPES(TWO, OF)
 
@@ -30,6 +32,37 @@ AX_ACTIVATION_SLOPES(TWO, OF)
   }
 AX_ACTIVATIONS(KERNEL, OF)
 AX_ACTIVATION_SLOPES(KERNEL, OF)
+#undef T
+
+/* ---- limits, of integers as well */
+
+#define T int64_t
+#define WHOLE_I64(name, expr) AX_LOOP1_WITH(name##_i64, T, T, AX_NUMBERS(T), expr)
+AX_LIMITS(WHOLE_I64)
+#undef T
+#define T int32_t
+#define WHOLE_I32(name, expr) AX_LOOP1_WITH(name##_i32, T, T, AX_NUMBERS(T), expr)
+AX_LIMITS(WHOLE_I32)
+#undef T
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtype-limits" /* x < 0 of an unsigned x */
+#define T uint8_t
+#define WHOLE_U8(name, expr) AX_LOOP1_WITH(name##_u8, T, T, AX_NUMBERS(T), expr)
+AX_LIMITS(WHOLE_U8)
+#undef T
+#pragma GCC diagnostic pop
+
+#define LIMITS(name, expr) \
+  ax_status ax_cpu_##name(const ax_call *call) \
+  { \
+    static const ax_loop loops[AX_DTYPE_COUNT] = { [AX_F32] = name##_f32, \
+                                                   [AX_F64] = name##_f64, \
+                                                   [AX_I64] = name##_i64, \
+                                                   [AX_I32] = name##_i32, \
+                                                   [AX_U8] = name##_u8 }; \
+    return ax_cpu_pointwise(call, loops, 1, call->a->numbers); \
+  }
+AX_LIMITS(LIMITS)
 
 /* ---- gelu: the attribute selects the form */
 

@@ -4,6 +4,7 @@
 #include "pointwise.cuh"
 
 #define DECLARE(name, expr) template <class T> struct name##_fn;
+AX_LIMITS(DECLARE)
 AX_ACTIVATIONS(DECLARE, )
 AX_ACTIVATION_SLOPES(DECLARE, )
 
@@ -11,6 +12,7 @@ AX_ACTIVATION_SLOPES(DECLARE, )
 #define OF(f) ax_##f##_f32
 #define ONE(name, expr) AX_FUNCTOR(name, float, float x, expr)
 #define TWO(name, expr) AX_FUNCTOR(name, float, float a AX_COMMA float b, expr)
+AX_LIMITS(ONE)
 AX_ACTIVATIONS(ONE, OF)
 AX_ACTIVATION_SLOPES(TWO, OF)
 #undef T
@@ -22,6 +24,7 @@ AX_ACTIVATION_SLOPES(TWO, OF)
 #define OF(f) ax_##f##_f64
 #define ONE(name, expr) AX_FUNCTOR(name, double, double x, expr)
 #define TWO(name, expr) AX_FUNCTOR(name, double, double a AX_COMMA double b, expr)
+AX_LIMITS(ONE)
 AX_ACTIVATIONS(ONE, OF)
 AX_ACTIVATION_SLOPES(TWO, OF)
 
@@ -32,6 +35,41 @@ AX_ACTIVATION_SLOPES(TWO, OF)
 AX_ACTIVATIONS(ROW1, )
 AX_ACTIVATION_SLOPES(ROW2, )
 #undef T
+#undef ONE
+
+/* ---- limits, of integers as well */
+
+#define T int64_t
+#define ONE(name, expr) AX_FUNCTOR(name, int64_t, int64_t x, expr)
+AX_LIMITS(ONE)
+#undef T
+#undef ONE
+#define T int32_t
+#define ONE(name, expr) AX_FUNCTOR(name, int32_t, int32_t x, expr)
+AX_LIMITS(ONE)
+#undef T
+#undef ONE
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 186 /* x < 0 of an unsigned x */
+#endif
+#define T uint8_t
+#define ONE(name, expr) AX_FUNCTOR(name, uint8_t, uint8_t x, expr)
+AX_LIMITS(ONE)
+#undef T
+#undef ONE
+
+#define LIMITS(name, expr) \
+  AX_CUDA_KERNEL(name) \
+  { \
+    if (call->iter->numel == 0) return AX_OK; \
+    switch (ax_cuda_input_dtype(call)) { \
+    case AX_I64: return ax_cuda_pointwise<int64_t, int64_t, 1>(call, name##_fn<int64_t>(call->a->numbers)); \
+    case AX_I32: return ax_cuda_pointwise<int32_t, int32_t, 1>(call, name##_fn<int32_t>(call->a->numbers)); \
+    case AX_U8: return ax_cuda_pointwise<uint8_t, uint8_t, 1>(call, name##_fn<uint8_t>(call->a->numbers)); \
+    default: return ax_cuda_pointwise_float<name##_fn, 1>(call); \
+    } \
+  }
+AX_LIMITS(LIMITS)
 
 /* ---- gelu: the attribute selects the form */
 

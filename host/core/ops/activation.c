@@ -5,14 +5,6 @@
  * differentiating goes on as far as one likes. */
 #include "core/ops/rule.h"
 
-ax_status ax_infer_hardtanh(ax_infer *q)
-{
-  if (!(q->a.hardtanh.min_val <= q->a.hardtanh.max_val))
-    return ax_fail(AX_ERANGE, "%s: min_val (%g) must not be above max_val (%g)", q->name,
-                   q->a.hardtanh.min_val, q->a.hardtanh.max_val);
-  return ax_infer_floats(q);
-}
-
 ax_status ax_infer_softshrink(ax_infer *q)
 {
   if (!(q->a.softshrink.lambd >= 0))

@@ -200,8 +200,8 @@ static bool promotes(ax_op op)
 static bool widens(ax_op op)
 {
   const ax_infer_fn rule = ax_op_impls[op].infer;
-  return rule == ax_infer_floats || rule == ax_infer_promote || op == AX_OP_SUM || op == AX_OP_MEAN ||
-         op == AX_OP_CROSS_ENTROPY_ROWS;
+  return rule == ax_infer_floats || rule == ax_infer_promote || rule == ax_infer_limits ||
+         rule == ax_infer_square || op == AX_OP_SUM || op == AX_OP_MEAN || op == AX_OP_CROSS_ENTROPY_ROWS;
 }
 
 /* Inputs that the kernel takes in float32 beside others in a half type.  (cuBLASLt takes a bias in

@@ -31,6 +31,45 @@ ax_status ax_infer_floats(ax_infer *q)
   return elementwise(q, d, d);
 }
 
+/* v without what is behind its point, as in PyTorch, and within the integer type. */
+static double cut(ax_dtype d, double v)
+{
+  const double most = d == AX_I64   ? 0x1.fffffffffffffp62
+                      : d == AX_I32 ? 0x1.fffffffcp30
+                                    : 255,
+               least = d == AX_I64   ? -0x1p63
+                       : d == AX_I32 ? -0x1p31
+                                     : 0;
+  return fmin(most, fmax(least, trunc(v)));
+}
+
+/* Integers keep their type. */
+ax_status ax_infer_limits(ax_infer *q)
+{
+  const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
+  if (q->op == AX_OP_HARDTANH && !(q->a.hardtanh.min_val <= q->a.hardtanh.max_val))
+    return ax_fail(AX_ERANGE, "%s: min_val (%g) must not be above max_val (%g)", q->name,
+                   q->a.hardtanh.min_val, q->a.hardtanh.max_val);
+  if (!is_whole(INPUT(0))) return ax_infer_floats(q);
+  if (q->op == AX_OP_HARDTANH) {
+    q->a.hardtanh.min_val = cut(d, q->a.hardtanh.min_val);
+    q->a.hardtanh.max_val = cut(d, q->a.hardtanh.max_val);
+  } else if (q->op == AX_OP_THRESHOLD) {
+    const double value = q->a.threshold.value;
+    q->a.threshold.threshold = cut(d, q->a.threshold.threshold);
+    q->a.threshold.value = cut(d, value);
+    if (q->a.threshold.value != trunc(value))
+      return ax_fail(AX_EDTYPE, "threshold: value %g does not fit a tensor of %s", value, ax_dtype_name(d));
+  }
+  return elementwise(q, d, d);
+}
+
+ax_status ax_infer_square(ax_infer *q)
+{
+  if (INPUT(0)->dtype == AX_BOOL) return elementwise(q, AX_I64, AX_I64);
+  return ax_infer_promote(q);
+}
+
 ax_status ax_infer_magnitude(ax_infer *q)
 {
   const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
@@ -89,10 +128,9 @@ ax_status ax_infer_clamp(ax_infer *q)
   const ax_dtype d = (ax_dtype)INPUT(0)->dtype;
   const bool no_min = isnan(q->a.clamp.min), no_max = isnan(q->a.clamp.max);
   if (no_min && no_max) return ax_fail(AX_EINVAL, "clamp: expected min, max or both");
-  if (d == AX_BOOL) return ax_fail(AX_EDTYPE, "clamp: not defined for bool");
   const bool whole = (no_min || q->a.clamp.min == floor(q->a.clamp.min)) &&
                      (no_max || q->a.clamp.max == floor(q->a.clamp.max));
-  const ax_dtype r = ax_is_float(d) || whole ? d : AX_F32;
+  const ax_dtype r = ax_is_float(d) ? d : !whole ? AX_F32 : d == AX_BOOL ? AX_I64 : d;
   if (no_min) q->a.clamp.min = -INFINITY;
   if (no_max) q->a.clamp.max = INFINITY;
   return elementwise(q, r, r);
@@ -104,7 +142,6 @@ ax_status ax_infer_clamp_tensor(ax_infer *q)
   ax_status st = AX_OK;
 
   if (!min && !max) return ax_fail(AX_EINVAL, "clamp: expected min, max or both");
-  if (x->dtype == AX_BOOL) return ax_fail(AX_EDTYPE, "clamp: not defined for bool");
   if (min) AX_TRY(ax_run2(AX_OP_MAXIMUM, x, min, &raised));
   if (max) st = ax_run2(AX_OP_MINIMUM, raised ? raised : x, max, &q->result[0]);
   else q->result[0] = raised, raised = NULL;

@@ -119,6 +119,18 @@ activation("hardswish", "F.hardswish(x1)", F.hardswish, infinite=False)  # -inf 
 activation("softshrink", "F.softshrink(x1, 0.7)", lambda x: F.softshrink(x, 0.7))
 activation("hardshrink", "F.hardshrink(x1)", F.hardshrink)
 activation("threshold", "F.threshold(x1, 0.3, -1)", lambda x: F.threshold(x, 0.3, -1))
+# integers keep their type; the numbers lose what is behind their point
+WHOLE = torch.tensor([-9, -3, -2, -1, 0, 1, 3, 4, 6, 7])
+for x in WHOLE, WHOLE.int(), WHOLE[4:].byte(), torch.zeros(0, 3, dtype=torch.int64):
+    f.case("hardtanh", "F.hardtanh(x1)", F.hardtanh, x)
+    f.case("hardtanh", "F.hardtanh(x1, -2.7, 3.9)", lambda x: F.hardtanh(x, -2.7, 3.9), x)
+    f.case("relu6", "F.relu6(x1)", F.relu6, x)
+    f.case("threshold", "F.threshold(x1, 5.5, 1.5)", lambda x: F.threshold(x, 5.5, 1.5), x)
+f.case("threshold", "F.threshold(x1, -0.5, -3)", lambda x: F.threshold(x, -0.5, -3), WHOLE)
+FLAGS = torch.tensor([True, False, True])
+f.case("square", "x1:square()", torch.square, FLAGS)
+f.case("clamp", "x1:clamp(0, 1)", lambda x: x.clamp(0, 1), FLAGS)
+f.case("clamp", "x1:clamp { min = 1 }", lambda x: x.clamp(min=1), FLAGS)
 activation("softsign", "F.softsign(x1)", F.softsign)
 activation("tanhshrink", "F.tanhshrink(x1)", F.tanhshrink)
 f.case("prelu", "F.prelu(x1, x2)", F.prelu, rand(2, 3, 2), rand(3, lo=0.1, hi=0.5, seed=1))
