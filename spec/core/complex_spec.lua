@@ -404,3 +404,30 @@ describe("complex vectors and scalars", function()
     assert.same({ 1, 3 }, { a[1]:cumsum(1):item() })
   end)
 end)
+
+describe("dropout of complex numbers", function()
+  local z = complex({ 1, 2, 3, 4 }, { -1, 5, 0.5, 2 }):repeat_interleave(50)
+
+  it("drops both parts of a number, and scales the others", function()
+    local y = tensor.dropout(z, 0.5, true, tensor.Generator(7))
+    local ratio = (y / z):real()
+    assert.equal("complex64", y.dtype)
+    assert.is_true(ratio:eq(0):logical_or((ratio - 2):abs():lt(1e-6)):all():item())
+    assert.is_true(ratio:mean():item() > 0.6 and ratio:mean():item() < 1.4)
+    assert.is_true(((y / z):imag():abs():lt(1e-6)):all():item())
+    assert.are.equal(z, tensor.dropout(z, { training = false }))
+  end)
+
+  it("has a gradient, and serves channels and SELU", function()
+    local x = tensor.complex(tensor.ones(2, 3, 2, 2), tensor.ones(2, 3, 2, 2)):requires_grad_()
+    local y = nn.functional.dropout2d(x, 0.5)
+    y:abs():sum():backward()
+    assert.same(y:detach():ne(0):totable(), x.grad:ne(0):totable())
+    assert.same(y[{ {}, {}, 1, 1 }]:view_as_real():totable(), y[{ {}, {}, 2, 2 }]:view_as_real():totable())
+    for _, name in ipairs { "alpha_dropout", "feature_alpha_dropout" } do
+      assert.same({ "complex64", { 2, 3, 2, 2 } },
+        { nn.functional[name](x, 0.5).dtype, nn.functional[name](x, 0.5).shape })
+    end
+    assert.equal(z, nn.functional.feature_alpha_dropout(z, { training = false }))
+  end)
+end)

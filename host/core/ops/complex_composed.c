@@ -317,3 +317,19 @@ out:
   ax_tensor_release(size);
   return st;
 }
+
+ax_status ax_complex_drop(ax_infer *q)
+{
+  ax_tensor *ones = NULL, *factors = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_status st = AX_OK;
+
+  if (!q->a.dropout.training || q->a.dropout.p == 0) return ax_op_impls[q->op].infer(q);
+  AX_TRY(ax_tensor_new_on(X->device, ax_part_dtype((ax_dtype)X->dtype), X->ndim, X->shape, &ones));
+  AX_TRY(ax_fill(ones, 1));
+  AX_TRY(ax_run(q->op, &(ax_args){ .n_in = 1, .in = &ones, .a = q->a }, results));
+  factors = results[0];
+  st = ax_run2(AX_OP_MUL, X, factors, &q->result[0]);
+out:
+  ax_tensor_release(ones), ax_tensor_release(factors);
+  return st;
+}

@@ -32,5 +32,7 @@ ax_status ax_complex_distance(ax_infer *q);
 ax_status ax_complex_of_parts(ax_infer *q);
 /* The row of |x|. */
 ax_status ax_complex_of_size(ax_infer *q);
+/* One draw for each number, not for each part. */
+ax_status ax_complex_drop(ax_infer *q);
 
 #endif

@@ -69,29 +69,6 @@ static ax_status keep_pairs(ax_infer *q)
   return over_pairs(q, &q->a, complex_inputs);
 }
 
-/* Rows that pick along a dim.  A tensor of no dims is a vector of one number. */
-static ax_status picked_pairs(ax_infer *q)
-{
-  ax_tensor *in[AX_MAX_INPUTS], *own[AX_MAX_INPUTS] = { 0 }, *results[AX_MAX_OUT] = { 0 };
-  ax_args args = *q->args;
-  ax_status st = AX_OK;
-
-  if (X->ndim) return keep_pairs(q);
-  for (int k = 0; k < args.n_in; k++) {
-    in[k] = args.in[k];
-    if (!ax_complex_is(in[k]) || in[k]->ndim) continue;
-    AX_TRY(run_list(AX_OP_RESHAPE, in[k], 1, (int64_t[]){ 1 }, &own[k]));
-    in[k] = own[k];
-  }
-  args.in = in;
-  AX_TRY(ax_run(q->op, &args, results));
-  st = run_list(AX_OP_RESHAPE, results[0], 0, NULL, &q->result[0]);
-out:
-  for (int k = 0; k < AX_MAX_INPUTS; k++) ax_tensor_release(own[k]);
-  for (int k = 0; k < AX_MAX_OUT; k++) ax_tensor_release(results[k]);
-  return st;
-}
-
 /* Running sums.  The one dim that a tensor of no dims seems to have is not that of the parts. */
 static ax_status running_pairs(ax_infer *q)
 {
@@ -149,6 +126,9 @@ out:
   return st;
 }
 
+/* Rows that take slices along a dim, which the parts of a tensor of no dims are not. */
+static ax_status slices(ax_infer *q) { return X->ndim == 0 ? each_part(q) : keep_pairs(q); }
+
 /* ---- which rows take complex operands */
 
 static const struct {
@@ -174,7 +154,8 @@ static const struct {
   KEEP(CLONE), KEEP(CAST), KEEP(TO_DEVICE), KEEP(COPY), KEEP(WHERE), KEEP(MASKED_FILL), KEEP(MASKED_SELECT),
   KEEP(INDEX_SELECT), KEEP(TILE), KEEP(TRACE), KEEP(OUTER), KEEP(MV), KEEP(EQ), KEEP(NE),
   KEEP(PROD), KEEP(CUMPROD), KEEP(ADDMV), KEEP(TENSORDOT), KEEP(REPEAT_INTERLEAVE), KEEP(UNFOLD),
-  KEEP(MASKED_SCATTER), KEEP(TAKE_ALONG_DIM), KEEP(SOFTSIGN), KEEP(TANHSHRINK),
+  KEEP(MASKED_SCATTER), KEEP(TAKE_ALONG_DIM), KEEP(SOFTSIGN), KEEP(TANHSHRINK), KEEP(PIXEL_SHUFFLE),
+  KEEP(PIXEL_UNSHUFFLE),
   KEEP(ADD), KEEP(SUB), KEEP(NEG),
   TURN(TAN), TURN(ASIN), TURN(ACOS), TURN(ATAN), TURN(ASINH), TURN(ACOSH), TURN(ATANH), TURN(EXP2),
   TURN(EXPM1),
@@ -182,8 +163,8 @@ static const struct {
   KEEP(MUL), TURN(DIV), TURN(SQUARE), TURN(RECIPROCAL), TURN(EXP), TURN(LOG), TURN(SQRT), TURN(SIN),
   TURN(COS), TURN(SINH), TURN(COSH), TURN(TANH), TURN(POW),
   OTHERS(SUM, reduce_pairs), OTHERS(MEAN, reduce_pairs), OTHERS(CUMSUM, running_pairs),
-  OTHERS(CUMSUM_BACKWARD, running_pairs), OTHERS(INDEX_SELECT_BACKWARD, picked_pairs),
-  OTHERS(INDEX_ADD, picked_pairs), OTHERS(INDEX_COPY, picked_pairs), COMPOSED(MM, bilinear),
+  OTHERS(CUMSUM_BACKWARD, running_pairs), OTHERS(INDEX_SELECT_BACKWARD, slices),
+  OTHERS(INDEX_ADD, slices), OTHERS(INDEX_COPY, slices), COMPOSED(MM, bilinear),
   COMPOSED(BMM, bilinear), COMPOSED(MATMUL, bilinear), COMPOSED(BATCHED_MATMUL, bilinear),
   COMPOSED(DOT, bilinear), OTHERS(PAD_MODE, pad_pairs), OTHERS(PAD_MODE_BACKWARD, pad_pairs),
   OTHERS(GATHER, each_part), OTHERS(GATHER_BACKWARD, each_part), OTHERS(SCATTER, each_part),
@@ -197,7 +178,7 @@ static const struct {
   COMPOSED(VAR, spread_of_parts), COMPOSED(STD, spread_of_parts), COMPOSED(LOGSUMEXP, log_of_sums),
   COMPOSED(LOGADDEXP, log_of_two), COMPOSED(SILU, times_sigmoid), COMPOSED(L1_LOSS, distance),
   COMPOSED(ISNAN, of_parts), COMPOSED(ISINF, of_parts), COMPOSED(ISFINITE, of_parts),
-  COMPOSED(NORM, of_size),
+  COMPOSED(NORM, of_size), COMPOSED(DROPOUT, drop),
   /* clang-format on */
 };
 

@@ -44,7 +44,7 @@ define("fmin", "a:T b:T", "the smaller element; NaN only where both are", functi
 end)
 
 local function float_of(x)
-  return core._is_float(x) and x or x:float()
+  return (core._is_float(x) or x:is_complex()) and x or x:float()
 end
 
 define("logit", "x:T eps:num?", "log(x / (1 - x)), x first brought into [eps, 1 - eps]", function(x, eps)

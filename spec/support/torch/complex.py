@@ -94,8 +94,27 @@ shown("index_put", "z:index_put({ int64 { 0, 2, 0 } }, w, { accumulate = true })
       lambda z, w: z.index_put((torch.tensor([0, 2, 0]),), w, accumulate=True), x34, y34, rand(4, seed=2),
       rand(4, seed=3))
 
+ONE = torch.tensor(1.5), torch.tensor(2.5), torch.tensor(0.5), torch.tensor(-1.0)
+shown("index_add", "z:index_add(1, int64 { 0 }, w, { alpha = 2 })",
+      lambda z, w: z.index_add(0, torch.tensor([0]), w, alpha=2), *ONE)
+shown("index_copy", "z:index_copy(1, int64 { 0 }, w)", lambda z, w: z.index_copy(0, torch.tensor([0]), w), *ONE)
+shown("index_select", "z:index_select(1, int64 { 0 })", lambda z: z.index_select(0, torch.tensor([0])), *ONE[:2])
+shown("sinc", "z:sinc()", torch.sinc)
+shown("ldexp", "z:ldexp(x3)", lambda z, w: torch.ldexp(z, w.real), x5, y5, rand(5, seed=2), rand(5, seed=3),
+      grad=False)
+shown("pixel_shuffle", "F.pixel_shuffle(z, 2)", lambda z: F.pixel_shuffle(z, 2), rand(2, 8, 2, 3),
+      rand(2, 8, 2, 3, seed=1))
+shown("pixel_unshuffle", "F.pixel_unshuffle(z, 2)", lambda z: F.pixel_unshuffle(z, 2), rand(2, 2, 4, 2),
+      rand(2, 2, 4, 2, seed=1))
+MASK = torch.tensor([[True, False, True, True], [False, True, True, True], [True, True, False, True]])
+mask_text = "tensor.tensor { { true, false, true, true }, { false, true, true, true }, { true, true, false, true } }"
+for name in "var", "std", "logsumexp", "mean":
+    shown("masked." + name, "tensor.masked.%s(z, { dim = 2, mask = %s })" % (name, mask_text),
+          lambda z, name=name: getattr(torch.masked, name)(z, dim=1, mask=MASK), grad=False)
+
 # ---- products
 L = (x34, y34, rand(2, 4, seed=2), rand(2, 4, seed=3), rand(2, seed=4), rand(2, seed=5))
+shown("linear", "F.linear(z, w)", F.linear, x34, y34, rand(4, seed=2), rand(4, seed=3))
 shown("linear", "F.linear(z, w, v)", F.linear, *L)
 shown("linear", "F.linear(z, w)", F.linear, x234, y234, *L[2:4])
 M = (rand(3, 2, seed=6), rand(3, 2, seed=7), x34, y34, rand(4, 2, seed=2), rand(4, 2, seed=3))

@@ -79,8 +79,8 @@ function M.feature_alpha_dropout(x, p, ...)
   local where = "feature_alpha_dropout"
   local o = options.check(where, options.gather(where, ORDER, p, ...), DROPOUT)
   check(where, x)
-  if x.ndim < 2 then options.fail("%s: expected (n, c, ..), got %s", where, options.show(x)) end
   if not o.training or o.p == 0 then return x end
+  if x.ndim < 2 then options.fail("%s: expected (n, c, ..), got %s", where, options.show(x)) end
   if o.p == 1 then return x * 0 end
   local shape = x.shape
   for d = 3, #shape do shape[d] = 1 end
