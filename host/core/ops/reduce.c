@@ -55,6 +55,18 @@ ax_status ax_infer_mean(ax_infer *q)
   return reduced(q, axes, q->a.reduction.keepdim, result_dtype(q, (ax_dtype)INPUT(0)->dtype), 0);
 }
 
+/* Integers count as float32. */
+ax_status ax_infer_log_of_sums(ax_infer *q)
+{
+  uint32_t axes;
+  ax_status st;
+  if (ax_is_float((ax_dtype)INPUT(0)->dtype)) return ax_infer_mean(q);
+  if ((st = listed_axes(q, &axes)) != AX_OK) return st;
+  q->compute = AX_F32;
+  q->cast = 1;
+  return reduced(q, axes, q->a.reduction.keepdim, AX_F32, 0);
+}
+
 ax_status ax_infer_truth(ax_infer *q)
 {
   uint32_t axes;
@@ -223,18 +235,14 @@ ax_status ax_infer_prod(ax_infer *q)
   AX_TRY(ax_cast(x, in, &now));
   for (int d = 0; d < x->ndim; d++) {
     if (!(axes >> d & 1)) continue;
-    if (x->shape[d] == 0) { /* a product of nothing: ones, and a sum of nothing for the history */
-      ax_tensor *ones = NULL;
+    if (x->shape[d] == 0) { /* a product of nothing: ones, recorded as a sum of nothing and 1 */
       AX_TRY(replace(&now, AX_OP_SUM,
-                     &(ax_attrs){ .n_list = 1, .list = { d }, .reduction = { .keepdim = true } }));
-      AX_TRY(ax_tensor_new_on(x->device, in, 0, NULL, &ones));
-      st = ax_fill(ones, 1);
-      if (st == AX_OK) st = ax_run2(AX_OP_ADD, now, ones, &both);
-      ax_tensor_release(ones);
+                     &(ax_attrs){ .reduction = { .keepdim = true }, .n_list = 1, .list = { d } }));
+      ax_tensor *zeros = now;
+      now = NULL;
+      st = ax_run_num(AX_OP_ADD, zeros, 1, &now);
+      ax_tensor_release(zeros);
       AX_TRY(st);
-      ax_tensor_release(now);
-      now = both;
-      both = NULL;
     }
     for (int64_t size = x->shape[d]; size > 1; size = size / 2 + size % 2) {
       AX_TRY(part_of(now, d, 0, size / 2, &left));

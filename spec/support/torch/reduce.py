@@ -45,6 +45,11 @@ f.case("std", "x1:std { dim = { 1, 2 }, correction = 0, keepdim = true }",
 f.case("std", "x1:std(1)", lambda x: torch.std(x, 0), torch.full((3, 2), 1.5))
 f.case("std", "x1:std()", torch.std, torch.tensor([2.0]), grad=False)
 f.case("logsumexp", "x1:logsumexp(1)", lambda x: torch.logsumexp(x, 0), torch.tensor([1000.0, 1001.0]))
+for x in INTS, INTS.int(), INTS > 0:
+    f.case("logsumexp", "x1:logsumexp(2)", lambda x: torch.logsumexp(x.float(), 1), x, tolerance=1e-6)
+f.case("prod", "x1:prod()", torch.prod, EMPTY)
+f.case("prod", "x1:prod(2)", lambda x: x.prod(1), EMPTY)
+f.case("prod", "x1:prod(1, true)", lambda x: x.prod(0, True), EMPTY)
 for p in (2, 1, 0, 3, 0.5, inf, -inf):
     text = {inf: "math.huge", -inf: "-math.huge"}.get(p, "%g" % p)
     f.case("norm", "x1:norm(%s)" % text, lambda x, p=p: torch.linalg.vector_norm(x, p), X)
