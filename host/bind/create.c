@@ -360,10 +360,9 @@ static int linspace(lua_State *L)
   start = ax_lua_check_number(L, 1, "linspace", "start");
   stop = ax_lua_check_number(L, 2, "linspace", "stop");
   n = ax_lua_check_integer(L, 3, "linspace", "steps", 0, INT64_C(1) << 40);
-  if (ax_is_complex(f.dtype) || f.dtype == AX_BOOL)
-    return ax_lua_error(L, "linspace", "expected a floating-point or integer element type, got %s",
-                        ax_dtype_name(f.dtype));
-  if (!ax_is_float(f.dtype)) {
+  if (f.dtype == AX_BOOL)
+    return ax_lua_error(L, "linspace", "expected an element type of numbers, got %s", ax_dtype_name(f.dtype));
+  if (!ax_is_float(f.dtype) && !ax_is_complex(f.dtype)) {
     start = trunc(start), stop = trunc(stop);
     if (!ax_lua_number_fits(f.dtype, start) || !ax_lua_number_fits(f.dtype, stop))
       return ax_lua_error(L, "linspace", "values from %.14g to %.14g do not fit %s", start, stop,
@@ -417,7 +416,7 @@ static bool low_comes_first(lua_State *L)
 static int randint(lua_State *L)
 {
   static const char *const params[] = { "low", "high", "size", NULL };
-  factory f = { .dtype = AX_I64, .device = ax_lua.device };
+  factory f = { .dtype = AX_I64, .device = ax_lua.device }, drawn;
   int64_t shape[AX_MAX_DIMS], low = 0, high;
   int last, n, first;
   ax_tensor *t;
@@ -432,17 +431,25 @@ static int randint(lua_State *L)
   if (low >= high)
     return ax_lua_error(L, "randint", "low (%lld) must be below high (%lld)", (long long)low,
                         (long long)high);
-  if (!ax_lua_number_fits(f.dtype, (double)low) || !ax_lua_number_fits(f.dtype, (double)(high - 1)) ||
-      f.dtype == AX_BOOL)
+  if (f.dtype == AX_BOOL
+          ? low < 0 || high > 2
+          : !ax_lua_number_fits(f.dtype, (double)low) || !ax_lua_number_fits(f.dtype, (double)(high - 1)))
     return ax_lua_error(L, "randint", "values from %lld to %lld do not fit %s", (long long)low,
                         (long long)high - 1, ax_dtype_name(f.dtype));
   if (last < first)
     return ax_lua_error(L, "randint", "argument %d (shape): expected sizes, or a list of them, got nothing",
                         first);
   n = ax_lua_check_sizes(L, first, last, "randint", shape);
-  t = push_new(L, "randint", &f, n, shape);
+  drawn = f;
+  if (f.dtype == AX_BOOL) drawn.dtype = AX_U8;
+  t = push_new(L, "randint", &drawn, n, shape);
   run_into(L, "randint", AX_OP_RANDINT,
            &(ax_args){ .a = { .randint = { .low = low, .high = high }, .n_list = -1, .gen = f.gen } }, t);
+  if (f.dtype == AX_BOOL) {
+    ax_tensor *flags = push_new(L, "randint", &f, n, shape);
+    if (ax_copy(flags, t) != AX_OK) return ax_lua_raise(L, "randint");
+    t = flags;
+  }
   return finish(L, "randint", &f, t);
 }
 

@@ -117,7 +117,7 @@ static void name_value(lua_State *L)
 /* x:std(1, false): PyTorch's second flag is `unbiased`, the row's is `keepdim`. */
 static void refuse_flag(lua_State *L, const char *fn)
 {
-  if (!lua_isboolean(L, 3)) return;
+  if (!lua_isboolean(L, 3) || options_with(L, "unbiased")) return;
   const char *flag = lua_toboolean(L, 3) ? "true" : "false";
   ax_lua_error(
       L, fn,
@@ -154,6 +154,22 @@ static int other_form_inplace(lua_State *L)
   ax_lua_enter(L);
   other_forms(L, (ax_op)lua_tointeger(L, lua_upvalueindex(1)));
   return ax_lua_op_inplace(L);
+}
+
+/* ---- linear(x, weight) with a weight of one dim: the products of rows with it */
+
+static int linear(lua_State *L)
+{
+  ax_tensor *in[2] = { NULL, NULL };
+  ax_lua_read_result r = { .args = { .n_in = 2, .in = in, .a = { .n_list = -1 } } };
+
+  ax_lua_enter(L);
+  if (lua_gettop(L) != 2 || !ax_lua_to_box(L, 1) || !ax_lua_to_box(L, 2)) return ax_lua_op_call(L);
+  in[0] = *ax_lua_to_box(L, 1);
+  in[1] = *ax_lua_to_box(L, 2);
+  if (in[1]->ndim != 1) return ax_lua_op_call(L);
+  ax_lua_run_push(L, AX_OP_MATMUL, "linear", &r);
+  return 1;
 }
 
 /* ---- view in another type */
@@ -215,6 +231,7 @@ lua_CFunction ax_lua_function_of(ax_op op, bool inplace)
   switch (op) {
   case AX_OP_CLAMP: return inplace ? clamp_inplace : clamp_call;
   case AX_OP_VIEW: return view;
+  case AX_OP_LINEAR: return linear;
   case AX_OP_REPEAT_INTERLEAVE: return repeat_interleave;
   case AX_OP_WHERE:
   case AX_OP_SCATTER:

@@ -64,6 +64,15 @@ describe("random numbers", function()
     end
   end)
 
+  it("randint draws flags", function()
+    local r = tensor.randint(0, 2, { 10000 }, { generator = tensor.Generator(5), dtype = "bool" })
+    assert.are.equal("bool", r.dtype)
+    assert.is_true(math.abs(r:sum():item() - 5000) < 200)
+    assert.are.same({ false, false }, tensor.randint(1, { 2 }, { dtype = "bool" }):totable())
+    assert.error_matches(function() tensor.randint(3, { 2 }, { dtype = "bool" }) end,
+      "randint: values from 0 to 2 do not fit bool")
+  end)
+
   it("dropout zeroes about p of the elements, scales the rest, and its gradient uses the same mask",
     function()
     local x = tensor.ones({ 100000 }, { requires_grad = true })

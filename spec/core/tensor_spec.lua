@@ -135,7 +135,12 @@ describe("a constructor", function()
     assert.same({ 0, 31, 63, 95, 127, 159, 191, 223, 255 }, whole(0, 255, 9, "uint8"))
     assert.same({ 1, 2, 6, 15, 39, 100 }, tensor.logspace(0, 2.5, 6, { dtype = "int64" }):totable())
     raises("linspace: values from 0 to 256 do not fit uint8", whole, 0, 256, 3, "uint8")
-    raises("linspace: expected a floating-point or integer element type, got bool", whole, 0, 1, 2, "bool")
+    raises("linspace: expected an element type of numbers, got bool", whole, 0, 1, 2, "bool")
+    for _, dtype in ipairs { "complex64", "complex128" } do
+      local line = tensor.linspace(-1, 2, 4, { dtype = dtype })
+      assert.equal(dtype, line.dtype)
+      assert.same({ { -1, 0 }, { 0, 0 }, { 1, 0 }, { 2, 0 } }, line:view_as_real():totable())
+    end
     assert.same({ { 1, 0 }, { 0, 1 } }, tensor.eye(2):totable())
     assert.same({ { 1, 0, 0 }, { 0, 1, 0 } }, tensor.eye(2, 3, { dtype = "int64" }):totable())
     raises("step must not be 0", tensor.arange, 0, 1, 0)

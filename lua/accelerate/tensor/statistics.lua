@@ -61,7 +61,9 @@ local MOMENTS = "x:T dim:dims? keepdim:bool=false correction:num=1 unbiased:bool
 local function with_mean(name, op, summary)
   -- PyTorch's flag behind dim is `unbiased`
   local function prepare(x, dim, flag, ...)
-    if type(flag) == "boolean" then
+    local named = select("#", ...) > 0 and select(-1, ...)
+    local clear = type(named) == "table" and named.unbiased ~= nil
+    if type(flag) == "boolean" and not clear then
       options.fail("%s: argument 3: %s by position may mean keepdim or unbiased; write { keepdim = %s } or "
         .. "{ unbiased = %s }", name, flag, flag, flag)
     end

@@ -31,6 +31,8 @@ case("matmul", "x1:matmul(x2)", torch.matmul, rand(2, 0, 3, 4), rand(2, 1, 4, 2)
 case("matmul", "x1:matmul(x2)", torch.matmul, rand(3, 2), rand(2, 2, 3, seed=1))
 case("linear", "F.linear(x1, x2, x3)", F.linear, rand(2, 3, 5), rand(4, 5, seed=1), rand(4, seed=2))
 case("linear", "F.linear(x1, x2)", F.linear, rand(5), rand(4, 5, seed=1))
+for shape in (5,), (3, 5), (2, 3, 5), (0, 5): # a weight of one dim
+    case("linear", "F.linear(x1, x2)", F.linear, rand(*shape), rand(5, seed=1))
 case("linear_gelu", "F.linear_gelu(x1, x2, x3)", lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"),
     rand(2, 3, 5), rand(4, 5, seed=1), rand(4, seed=2))
 case("linear_gelu", "F.linear_gelu(x1, x2)", lambda x, w: F.gelu(F.linear(x, w), approximate="tanh"), rand(5),
