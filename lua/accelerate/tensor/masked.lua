@@ -12,7 +12,10 @@ local M = {}
 local function filled(where, x, mask, value)
   if not mask then return x end
   if mask.dtype ~= "bool" then options.fail("%s: mask: expected bool, got %s", where, mask.dtype) end
-  return core.where(mask:expand(x.shape), x, core.full({}, value, { dtype = x.dtype, device = x.device }))
+  if not core.is_tensor(value) then
+    value = core.full({}, value, { dtype = x.dtype, device = x.device })
+  end
+  return core.where(mask:expand(x.shape), x, value)
 end
 
 local is_float = core._is_float
@@ -22,7 +25,9 @@ local function lowest(x)
 end
 local function highest(x)
   if is_float(x) then return huge end
-  return x.dtype == "bool" and 1 or math.min(define.functions.iinfo(x).max, 2 ^ 63 - 1024)
+  if x.dtype == "bool" then return 1 end
+  -- of int64 no Lua number, but all bits of the lowest one inverted
+  return core.full({}, lowest(x), { dtype = x.dtype, device = x.device }):bitwise_not()
 end
 
 local REDUCTION = "x:T dim:dims? keepdim:bool=false dtype:dtype? mask:T?"
@@ -61,7 +66,8 @@ reduction("mean", "mean over dims", function(where, x, dim, keepdim, mask)
   return sum / count(where, x, dim, keepdim, mask)
 end)
 reduction("logsumexp", "log(sum(exp(x))) over dims", function(where, x, dim, keepdim, mask)
-  return filled(where, is_float(x) and x or x:float(), mask, -huge):logsumexp(dim, keepdim)
+  return filled(where, (is_float(x) or x:is_complex()) and x or x:float(), mask, -huge)
+    :logsumexp(dim, keepdim)
 end)
 
 local ONE = "x:T dim:dim? keepdim:bool=false dtype:dtype? mask:T?"
@@ -70,7 +76,8 @@ for name, ends in pairs { argmax = lowest, argmin = highest } do
     or "smallest"),
     function(where, x, dim, keepdim, dtype, mask)
       if dtype then x = x:to(dtype) end
-      return filled(where, x, mask, ends(x))[name](filled(where, x, mask, ends(x)), dim, keepdim)
+      local at = core[name](filled(where, x, mask, ends(x)), dim, keepdim)
+      return dtype and at:to(dtype) or at
     end)
 end
 public("median", ONE, "the median of what counts along dim (the lower of two); NaN where nothing does",
@@ -111,11 +118,13 @@ public("normalize", "x:T ord:num dim:dim eps:num=1e-12 dtype:dtype? mask:T?", "x
 
 local DEVIATION = "x:T dim:dims? unbiased:bool=true correction:num=1 keepdim:bool=false dtype:dtype? mask:T?"
 local function variance(where, x, dim, unbiased, correction, keepdim, dtype, mask)
-  if dtype then x = x:to(dtype) elseif not is_float(x) then x = x:float() end
+  if dtype then x = x:to(dtype) elseif not is_float(x) and not x:is_complex() then x = x:float() end
   local counted = count(where, x, dim, true, mask)
   local mean = filled(where, x, mask, 0):sum(dim, true) / counted
-  local square = filled(where, (x - mean):square(), mask, 0):sum(dim, keepdim)
+  local size = x:is_complex() and (x - mean):abs() or x - mean
+  local square = filled(where, size:square(), mask, 0):sum(dim, keepdim)
   local divisor = keepdim and counted or counted:view(square.shape)
+  -- of complex numbers a complex one, as PyTorch's
   return (square / (divisor - (unbiased and correction or 0)):clamp { min = 0 }):to(x.dtype)
 end
 public("var", DEVIATION, "variance over dims (unbiased = false: correction 0)", variance)

@@ -24,6 +24,14 @@ case("var", "x1, { dim = 2, correction = 0.5, mask = x2 }",
 for name in "argmax", "argmin":
     fn = getattr(torch.masked, name)
     case(name, "x1, { dim = 2, mask = x2 }", lambda v, m: fn(v, dim=1, mask=m).long(), x, mask, grad=False)
+for name in "argmax", "argmin":
+    fn = getattr(torch.masked, name)
+    case(name, "x1, { dim = 2, dtype = 'int32', mask = x2 }", lambda v, m: fn(v, dim=1, dtype=torch.int32, mask=m),
+        3 * x, mask, grad=False)
+whole = (4 * x).long()
+case("amax", "x1, { dim = 2, mask = x2 }", lambda v, m: torch.masked.amax(v, dim=1, mask=m), whole, mask)
+case("amin", "x1:int(), { dim = 2, mask = x2 }", lambda v, m: torch.masked.amin(v.int(), dim=1, mask=m), whole,
+    mask.logical_and(mask.flip(1)))
 case("median", "x1, { dim = 2, mask = x2 }", lambda v, m: torch.masked.median(v, dim=1, mask=m), x, mask)
 for name in "cumsum", "cumprod", "softmax", "log_softmax", "softmin":
     fn = getattr(torch.masked, name)
