@@ -114,6 +114,29 @@ describe("loss modules", function()
       { ignore_index = 1 })
   end)
 
+  it("of integers are float32", function()
+    local i, j = core.tensor({ 3, 1, 0 }, { dtype = "int64" }), core.tensor({ 1, 2, 0 }, { dtype = "int64" })
+    local y = core.tensor({ 1, -1, 1 }, { dtype = "int64" })
+    for reduction, expected in pairs { none = { 0, 0, 0 }, sum = 0, mean = 0 } do
+      local loss = F.margin_ranking_loss(i, j, y, { reduction = reduction })
+      assert.equal("float32", loss.dtype)
+      assert.same(expected, loss.ndim == 0 and loss:item() or loss:totable())
+    end
+    close({ 3, 2, 1 }, F.margin_ranking_loss(j, i, y, { margin = 1, reduction = "none" }))
+    close({ 0.2928932 }, F.cosine_embedding_loss(core.tensor({ { 1, 1 } }, { dtype = "int64" }),
+      core.tensor({ { 1, 0 } }, { dtype = "int64" }), core.tensor({ 1 }, { dtype = "int64" })):view(1))
+    close({ math.sqrt(5) }, F.pairwise_distance(i, j):view(1)) -- |(2, -1, 0)|
+  end)
+
+  it("of margins take one class as a number, and one target in a batch of one", function()
+    local x, label = core.tensor { 0.3, 0.2, 0.9 }, core.tensor({ 0 }, { dtype = "int64" })
+    close({ 2.5 / 3 }, F.multi_margin_loss(x, label, { reduction = "none" })) -- PyTorch's values
+    assert.same({}, F.multi_margin_loss(x, label[1], { reduction = "none" }).shape)
+    assert.equal(0, F.multi_margin_loss(x[1], label[1]):item())
+    assert.same({ 0 }, F.multi_margin_loss(x[1], label, { reduction = "none" }):totable())
+    assert.equal(0, F.multilabel_margin_loss(x[1], label[1]):item())
+  end)
+
   it("made of ops follow their formulas", function()
     local y = core.tensor { 1, -1 }
     local c = a * 0.5 + b

@@ -24,6 +24,11 @@ local function triplet(where, between, anchor, positive, negative, o)
   return reduce((between(anchor, positive) - far + o.margin):clamp { min = 0 }, o.reduction)
 end
 
+-- Integers as float32: PyTorch's margins are floating-point numbers.
+local function of_float(x)
+  return (core._is_float(x) or x:is_complex()) and x or x:float()
+end
+
 --- Computes x where target is 1, max(0, margin - x) where it is -1.
 ---@param input accelerate.Tensor
 ---@param target accelerate.Tensor of 1 and -1
@@ -54,7 +59,7 @@ end
 ---@return accelerate.Tensor
 function F.margin_ranking_loss(input1, input2, target, opts)
   local o = options.check("margin_ranking_loss", opts, { margin = num(0), reduction = REDUCTION })
-  return reduce((target * (input2 - input1) + o.margin):clamp { min = 0 }, o.reduction)
+  return reduce((of_float(target * (input2 - input1)) + o.margin):clamp { min = 0 }, o.reduction)
 end
 
 -- The cosines of the rows of two tensors: of float32 and float64 by three sums, which leave less to
@@ -78,7 +83,7 @@ end
 ---@return accelerate.Tensor
 function F.cosine_embedding_loss(input1, input2, target, opts)
   local o = options.check("cosine_embedding_loss", opts, { margin = num(0), reduction = REDUCTION })
-  local cos = cosine(input1, input2)
+  local cos = cosine(of_float(input1), of_float(input2))
   return reduce(core.where(target:eq(1), 1 - cos, (cos - o.margin):clamp { min = 0 }), o.reduction)
 end
 
@@ -127,16 +132,25 @@ local function check_classes(where, input, target, shape)
   end
 end
 
+-- PyTorch takes a number for one class, and (classes) with a target of shape (1) for a batch of
+-- one.
+local function with_classes(input, target)
+  if not core.is_tensor(input) or not core.is_tensor(target) or input.ndim > 1 then return input, target end
+  if lists.same(target.shape, { 1 }) then return input:reshape(1, -1), target end
+  return input.ndim == 0 and input:view(1) or input, target
+end
+
 --- Computes the mean over the classes of weight[target] max(0, margin - input[target] +
 --- input[i])^p, where i is not the target.
 ---@param input accelerate.Tensor (n, classes) or (classes)
----@param target accelerate.Tensor int64 (n) or (): classes, from 0
+---@param target accelerate.Tensor int64 (n), or () or (1) beside (classes): classes, from 0
 ---@param opts? { p: number, margin: number, weight: accelerate.Tensor, reduction:
 ---  "mean"|"sum"|"none" } weight (classes)
 ---@return accelerate.Tensor
 function F.multi_margin_loss(input, target, opts)
   local o = options.check("multi_margin_loss", opts, { p = { "integer", default = 1, min = 1, max = 2 },
     margin = num(1), weight = { "tensor", optional = true }, reduction = REDUCTION })
+  input, target = with_classes(input, target)
   check_classes("multi_margin_loss", input, target, input.ndim == 2 and { input.shape[1] } or {})
   local index = target:unsqueeze(-1)
   local short = (o.margin - input:gather(-1, index) + input):clamp { min = 0 }
@@ -153,6 +167,9 @@ end
 ---@return accelerate.Tensor
 function F.multilabel_margin_loss(input, target, opts)
   local o = options.check("multilabel_margin_loss", opts, { reduction = REDUCTION })
+  if core.is_tensor(input) and core.is_tensor(target) and input.ndim == 0 and target.ndim == 0 then
+    input, target = input:view(1), target:view(1)
+  end
   check_classes("multilabel_margin_loss", input, target, input.shape)
   local valid = target:lt(0):to("int64"):cumsum(-1):eq(0)
   local index = target:clamp { min = 0 }
