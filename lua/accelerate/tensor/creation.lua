@@ -108,10 +108,10 @@ define("logspace", "start:num stop:num steps:int base:num=10 dtype:dtype?",
   end, "function")
 
 for _, part in ipairs { "tril", "triu" } do
-  define(part .. "_indices", "rows:int columns:int offset:int=0",
+  define(part .. "_indices", "rows:int columns:int offset:int=0 dtype:dtype?",
     ("positions of %s, counted from 0, as a tensor of 2 rows"):format(part),
-    function(rows, columns, offset)
+    function(rows, columns, offset, dtype)
       local ones = core.ones(rows, columns)
-      return ones[part](ones, offset):nonzero():t():contiguous()
+      return ones[part](ones, offset):nonzero():t():contiguous():to(dtype or "int64")
     end, "function")
 end

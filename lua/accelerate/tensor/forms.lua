@@ -242,12 +242,14 @@ function M.tensordot(_, a, b, _, both)
   local shape, inner = {}, 1
   for i, d in ipairs(of_a) do
     local m, n = a.shape[d], b.shape[of_b[i]]
-    if m ~= n then
+    if m == 1 then b = b:sum(of_b[i], true) -- PyTorch broadcasts a size of 1
+    elseif n == 1 then a = a:sum(d, true)
+    elseif m ~= n then
       options.fail("tensordot: dim %d of %s and dim %d of %s have sizes %d and %d", d, options.show(a),
         of_b[i],
         options.show(b), m, n)
     end
-    inner = inner * m
+    inner = inner * math.min(m, n)
   end
   local rows, columns = 1, 1
   for _, d in ipairs(free_a) do shape[#shape + 1], rows = a.shape[d], rows * a.shape[d] end

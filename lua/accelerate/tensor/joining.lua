@@ -13,9 +13,10 @@ local function at_least(n, x)
 end
 
 for n = 1, 3 do
-  define(("atleast_%dd"):format(n), "x:T", ("x with at least %d dims"):format(n), function(x)
-    return at_least(n, x)
-  end, "function")
+  define.prepared(("atleast_%dd"):format(n), "tensors:T*",
+    ("each with at least %d dims, as several values"):format(n), define.listed, function(list)
+      return unpack(lists.map(list, function(x) return at_least(n, x) end))
+    end, "function")
 end
 
 define("hstack", "tensors:T*", "joined along dim 2; vectors along dim 1", function(list)

@@ -144,6 +144,7 @@ define("sum_to_size", "x:T shape:ints", "x summed over dims until it has the sha
     options.fail("sum_to_size: %s does not come from [%s] by broadcasting", lists.shape_text(x),
       table.concat(shape, ", "))
   end
+  if #shape == 0 then return x:sum() end -- as PyTorch does: of a bool an int64
   return #dims > 0 and x:sum(dims, true):view(shape) or x
 end)
 define("unravel_index", "indices:T shape:ints", "the coordinates of flat positions, one tensor for each dim",

@@ -138,7 +138,7 @@ define("istft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:
     check_onesided("istft", onesided)
     local rows = x.ndim == 2 and x:unsqueeze(1) or x
     local half = math.floor(n_fft / 2) + 1
-    if onesided == nil then onesided = not return_complex end
+    if onesided == nil then onesided = not return_complex and rows.shape[2] ~= n_fft end
     if onesided and return_complex then
       options.fail("istft: a complex result needs both sides: onesided = false")
     end

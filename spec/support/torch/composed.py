@@ -23,6 +23,10 @@ for name in "multiply", "divide", "true_divide", "subtract", "arctan2", "greater
 case("sgn", "x1:sgn()", torch.sgn, ends[3:], grad=False)
 case("clamp_min", "x1:clamp_min(0.5)", lambda x: x.clamp_min(0.5), x5)
 case("clamp_min", "x1:clamp_min(x2)", lambda x, y: x.clamp_min(y), x23, rand(3, seed=2))
+flags = torch.tensor([True, False, True]), torch.tensor([False, False, True])
+for name in "clamp_min", "clamp_max":
+    case(name, "x1:%s(x2)" % name, lambda a, b: getattr(a, name)(b), *flags)
+    case(name, "x1:%s(x2)" % name, lambda a, b: getattr(a, name)(b), flags[0], ints(2, -1, 0))
 case("clamp_max", "x1:clamp_max(-0.25)", lambda x: x.clamp_max(-0.25), x5)
 case("clamp_min_", "x1:clone():clamp_min_(0.5)", lambda x: x.clone().clamp_min_(0.5), x5)
 case("clamp_max_", "x1:clone():clamp_max_(0.5)", lambda x: x.clone().clamp_max_(0.5), x5)
@@ -75,6 +79,24 @@ f.case("logspace", "tensor.logspace(-1, 2, 5, { dtype = 'float64' })", lambda: t
 f.case("logspace", "tensor.logspace(-1, 2, 5, 2, { dtype = 'float64' })", lambda: torch.logspace(-1, 2, 5, base=2))
 f.case("tril_indices", "tensor.tril_indices(3, 4, 1)", lambda: torch.tril_indices(3, 4, 1))
 f.case("triu_indices", "tensor.triu_indices(3, 4)", lambda: torch.triu_indices(3, 4))
+for part in "tril", "triu":
+    f.case(part + "_indices", "tensor.%s_indices(3, 4, -1, { dtype = 'int32' })" % part,
+        lambda: getattr(torch, part + "_indices")(3, 4, -1, dtype=torch.int32))
+for shape in (), (1, 1), (3, 1), (1, 2), (2,):
+    text = "{ %s }" % ", ".join(map(str, shape))
+    case("sum_to_size", "x1:sum_to_size(%s)" % text, lambda x: x.sum_to_size(shape),
+        ints(1, 0, 1, 1, 1, 0).view(3, 2) > 0)
+case("sum_to_size", "x1:sum_to_size({})", lambda x: x.sum_to_size(()), torch.tensor(True))
+case("sum_to_size", "x1:sum_to_size({})", lambda x: x.sum_to_size(()), torch.tensor(1.5))
+for name in "atleast_1d", "atleast_2d", "atleast_3d":
+    for text in "{ x1, x2, x3 }", "x1, x2, x3":
+        case(name, "tensor.%s(%s)" % (name, text), lambda *x: getattr(torch, name)(x), rand(), x5, x23)
+case("std", "x1:std(2, true, { unbiased = false })", lambda x: x.std(1, keepdim=True, unbiased=False), x34)
+case("var", "x1:var(2, false, { unbiased = true })", lambda x: x.var(1, keepdim=False, unbiased=True), x34)
+for name in "var_mean", "std_mean":
+    case(name, "tensor.%s(x1, 2, true, { unbiased = false })" % name,
+        lambda x: getattr(torch, name)(x, 1, keepdim=True, unbiased=False), x34)
+case("ldexp", "x1:ldexp(x2)", torch.ldexp, x5.float(), ints(-2, 0, 1, 3, 9), tolerance=1e-6)
 types = [(n, getattr(torch, n)) for n in ("float64", "float32", "float16", "bfloat16")]
 for n, t in types:
     i = torch.finfo(t)

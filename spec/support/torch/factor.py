@@ -216,6 +216,13 @@ for p in 2, 0, 1, 3, -1, 0.5, float("inf"), float("-inf"):
         lambda x: L.vector_norm(x, p, (0, 2)), rand(2, 3, 2))
     case("linalg.norm", "tensor.linalg.norm(x1, %s)" % t, lambda x: L.norm(x, p), b3)
     case("linalg.norm", "tensor.linalg.norm(x1, %s, 1)" % t, lambda x: L.norm(x, p, 0), rand(2, 3, 2))
+for shape, of in ((0, 5), (1, -1, 2, float("inf"))), ((2, 5, 0), (1, 2, float("inf"), float("-inf"))):
+    for p in of: # the largest of nothing is 0
+        t = "math.huge" if p == float("inf") else "-math.huge" if p == float("-inf") else str(p)
+        for keepdim in False, True:
+            case("linalg.matrix_norm",
+                "tensor.linalg.matrix_norm(x1, %s, { keepdim = %s })" % (t, str(keepdim).lower()),
+                lambda x: L.matrix_norm(x, p, keepdim=keepdim), torch.zeros(shape), grad=False)
 case("linalg.vector_norm", "tensor.linalg.vector_norm(x1)", L.vector_norm, rand())
 case("linalg.vector_norm", "tensor.linalg.vector_norm(x1)", L.vector_norm, torch.zeros(0))
 case("linalg.vector_norm", "tensor.linalg.vector_norm(x1, { dtype = 'float64' })",
@@ -249,6 +256,7 @@ def powers(x, n): return torch.stack([x ** k for k in range(n)], -1)
 case("linalg.vander", "tensor.linalg.vander(x1)", lambda x: powers(x, 3), rand(2, 3))
 case("linalg.vander", "tensor.linalg.vander(x1, { N = 5 })", lambda x: powers(x, 5), b3)
 case("linalg.vander", "tensor.linalg.vander(x1, { N = 5 })", lambda x: L.vander(x, N=5), b3, grad=False)
+case("linalg.vander", "tensor.linalg.vander(x1, { N = 4 })", lambda x: L.vander(x, N=4), rand(), grad=False)
 case("vander", "tensor.vander(x1)", lambda x: powers(x, 3).flip(-1), b3)
 case("vander", "tensor.vander(x1, 4, true)", lambda x: torch.vander(x, 4, True), b3, grad=False)
 case("vander", "tensor.vander(x1)", torch.vander, b3, grad=False)
@@ -315,6 +323,13 @@ for left in True, False:
             other = other if left else other.mT.contiguous()
             case("ormqr", "x1:ormqr(x2, x3, %s)" % ("%s, %s" % (left, transpose)).lower(),
                 lambda x, t, o: torch.ormqr(x, t, o, left, transpose), x, t, other, grad=False)
+
+for left in True, False: # wide ones: as many columns are read as there are factors
+    for x, k, other in (rand(2, 5), 2, rand(2, 4)), (rand(2, 2, 5), 2, rand(2, 2, 3)):
+        t = rand(*x.shape[:-2], k, lo=0.1, hi=0.9, seed=4)
+        other = other if left else other.mT.contiguous()
+        case("ormqr", "x1:ormqr(x2, x3, %s)" % str(left).lower(), lambda x, t, o: torch.ormqr(x, t, o, left), x, t,
+            other, grad=False)
 
 # L D L^T
 for x in s3, s23 - 3 * torch.eye(3), torch.tensor([[0., 2, 3], [2, 0, 5], [3, 5, 0]]), none[0]:

@@ -171,6 +171,7 @@ case("istft", "x1:stft(8, { window = x2 }):istft(8, { window = x2 })",
      lambda x, w: torch.istft(torch.stft(x, 8, window=w, return_complex=True), 8, window=w), s40, w8)
 p, q = rand(2, 5, 7, seed=21), rand(2, 5, 7, seed=22)
 both("istft", "z:istft(8, { window = x3, length = 10 })", lambda z, w: torch.istft(z, 8, window=w, length=10), p, q, w8)
+both("istft", "z:istft(8)", lambda z: torch.istft(z, 8), rand(2, 8, 5), rand(2, 8, 5, seed=1)) # both sides
 both("istft", "z[1]:istft(8, 3, 6, x3, { normalized = true, center = true })",
      lambda z, w: torch.istft(z[0], 8, 3, 6, w, normalized=True), p, q, w6)
 both("istft", "z:istft(9, { window = x3, center = false, length = 30 })",

@@ -140,6 +140,10 @@ a, b = rand(2, 3, 4), rand(4, 3, 5, seed=2)
 for lua, dims in ("{ { 3, 2 }, { 1, 2 } }", ([2, 1], [0, 1])), ("{ { -1 }, { 1 } }", ([-1], [0])), ("{ 2, 2 }",
     ([1], [1])):
     case("tensordot", "tensor.tensordot(x1, x2, %s)" % lua, lambda a, b: torch.tensordot(a, b, dims), a, b)
+case("tensordot", "tensor.tensordot(x1, x2, { { 1, 2 }, { 3, 1 } })", # a size of 1 is broadcast
+    lambda a, b: torch.tensordot(a, b, ([0, 1], [2, 0])), rand(1, 1, 3), rand(2, 4, 2, seed=2))
+case("tensordot", "tensor.tensordot(x1, x2, { { 3, 2 }, { 1, 2 } })",
+    lambda a, b: torch.tensordot(a, b, ([2, 1], [0, 1])), rand(2, 3, 4), rand(1, 3, 5, seed=2))
 case("tensordot", "tensor.tensordot(x1, x2, { dims = { {}, {} } })",
     lambda a, b: torch.tensordot(a, b, ([], [])), x23, x5)
 

@@ -107,12 +107,13 @@ local function matrix_norm(where, x, ord, dim, keepdim)
     if a == b then options.fail("linalg.%s: the dims of a matrix must differ, got %d twice", where, a) end
   end
   if ord == "fro" then return x:norm(2, { a, b }, keepdim) end
-  -- the least of no sums and of no singular values
-  if ord == -2 and (x.shape[a] == 0 or x.shape[b] == 0) or ord == -1 and x.shape[b] == 0
-    or ord == -math.huge and x.shape[a] == 0 then
-    options.fail("linalg.%s: a norm of order %s has no value for matrices without elements, shape %s", where,
-      ord,
-      lists.shape_text(x))
+  if (x.shape[a] == 0 or x.shape[b] == 0) and ord ~= "nuc" then
+    local chosen = x.shape[math.abs(ord) == 1 and b or a]
+    if ord == -2 or ord < 0 and chosen == 0 then
+      options.fail("linalg.%s: a norm of order %s has no value for matrices without elements, shape %s",
+        where, ord, lists.shape_text(x))
+    end
+    return x:abs():sum({ a, b }, keepdim) -- as in PyTorch the largest of nothing is 0
   end
   if ord == "nuc" or ord == 2 or ord == -2 then return by_values(x, ord, a, b, keepdim) end
   return by_sums(x, ord, a, b, keepdim)

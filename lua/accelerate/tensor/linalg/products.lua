@@ -136,7 +136,7 @@ end)
 ---@param options { N: integer? }? default n
 ---@return accelerate.Tensor (.., n, N)
 M.vander = reads("vander", "x:T N:int?", function(x, n)
-  if x.ndim == 0 then options.fail("linalg.vander: expected at least 1 dim, got a 0-d tensor") end
+  if x.ndim == 0 then x = x:view(1) end
   n = n or x.shape[x.ndim]
   if n < 1 then options.fail("linalg.vander: N must be at least 1, got %d", n) end
   local shape = { unpack(x.shape) }

@@ -8,18 +8,19 @@ local reads = matrix.reads
 
 local M = {}
 
--- a (.., m, n) and tau (.., k) of one batch and type, k <= n <= m.
-local function check_reflections(where, a, tau)
+-- a (.., m, n) and tau (.., k) of one batch and type, k <= m and n; n <= m but for `wide` ones.
+local function check_reflections(where, a, tau, wide)
   matrix.check_float(where, a)
-  if a.ndim < 2 or a.shape[a.ndim - 1] < a.shape[a.ndim] then
+  if a.ndim < 2 or not wide and a.shape[a.ndim - 1] < a.shape[a.ndim] then
     options.fail("linalg.%s: expected matrices with at least as many rows as columns, got shape %s", where,
       lists.shape_text(a))
   end
-  local n = a.shape[a.ndim]
-  if tau.ndim ~= a.ndim - 1 or tau.shape[tau.ndim] > n
+  local m, n = a.shape[a.ndim - 1], a.shape[a.ndim]
+  local most = math.min(m, n)
+  if tau.ndim ~= a.ndim - 1 or tau.shape[tau.ndim] > most
     or not matrix.same(matrix.leading(tau, 1), matrix.leading(a, 2)) then
-    options.fail("linalg.%s: tau must have the batch of x and at most its %d columns, got shapes %s and %s",
-      where, n, lists.shape_text(tau), lists.shape_text(a))
+    options.fail("linalg.%s: tau must have the batch of x and at most its %d %s, got shapes %s and %s",
+      where, most, n <= m and "columns" or "rows", lists.shape_text(tau), lists.shape_text(a))
   end
   if tau.dtype ~= a.dtype then
     options.fail("linalg.%s: element types differ: %s and %s", where, a.dtype, tau.dtype)
@@ -63,14 +64,14 @@ end)
 
 --- Returns q other, or q^T other with `transpose` (q^H of complex q); other q with `left = false`.
 --- q is the square matrix that tensor.geqrf gave as reflections.
----@param x accelerate.Tensor (.., m, k)
----@param tau accelerate.Tensor (.., k)
+---@param x accelerate.Tensor (.., m, n)
+---@param tau accelerate.Tensor (.., k), k at most m and n: as many columns of x are read
 ---@param other accelerate.Tensor (.., m, n); with left = false (.., n, m)
 ---@param left boolean
 ---@param transpose boolean
 ---@return accelerate.Tensor of other's shape
 function M.ormqr(x, tau, other, left, transpose)
-  check_reflections("ormqr", x, tau)
+  check_reflections("ormqr", x, tau, true)
   local side = left and other or other:transpose(-2, -1)
   if other.ndim ~= x.ndim or side.shape[side.ndim - 1] ~= x.shape[x.ndim - 1]
     or not matrix.same(matrix.leading(side, 2), matrix.leading(x, 2)) then
