@@ -164,7 +164,8 @@ def overload(name):
 
 POOL = "x:T kernel_size:int3 stride:int3 padding:int3 dilation:int3 ceil_mode:bool return_indices:bool"
 UNPOOL = "x:T indices:T kernel_size:int3 stride:int3 padding:int3 output_size:ints"
-RESAMPLE = "F.interpolate x:T | size:ints scale_factor:ints mode:any align_corners:bool antialias:bool"
+RESAMPLE = "F.interpolate x:T | size:ints scale_factor:ints mode:any align_corners:bool recompute_scale_factor:bool " \
+    "antialias:bool"
 NORM = "x:T ord:any dim:dims keepdim:bool dtype:dtype"
 
 CALLS = {
@@ -190,7 +191,10 @@ CALLS = {
     "new_empty": made_like("new_empty", 0),
     "new_full": made_like("new_full", 1),
     "zero_": by("{0}:clone():zero_()"),
-    "cdist": without({"compute_mode"}, "F.cdist x1:T x2:T | p:num"),
+    "cdist": lambda sample, x, args, kwargs: "F.cdist(%s)" % arguments(sample, "x1:T x2:T | p:num", (x, args[0]),
+        {**({"p": args[1]} if len(args) > 1 else {}), **{k: v for k, v in kwargs.items() if k != "compute_mode"}}, {}),
+    "sum_to_size": lambda sample, x, args, kwargs: "tensor.sum_to_size(%s, %s)" % (sample.text(x),
+        sample.text(list(args[0]) if args and isinstance(args[0], (list, tuple)) else list(args))),
     "polygamma": by("tensor.polygamma({1}, {0})"),
     "special.polygamma": by("special.polygamma({1}, {0})"),
     "where": by("tensor.where({1}, {0}, {2})"),
@@ -239,6 +243,9 @@ CALLS = {
     "linalg.lstsq [grad_oriented]": lambda sample, x, args, kwargs: \
         "unpack({ linalg.lstsq(%s) }, 1, 2)" % arguments(sample, "a:T b:T | rcond:num driver:any",
             (x, args[0]), {**({"driver": args[1]} if len(args) > 1 else {}), **kwargs}, {}),
+    # how PyTorch cuts the work into pieces does not change what it computes
+    "nn.functional.linear_cross_entropy": without({"options"}, "F.linear_cross_entropy "
+        "input:T linear_weight:T target:T | linear_bias:T weight:T reduction:any ignore_index:int label_smoothing:num"),
     "linalg.svd": "linalg.svd x:T | full_matrices:bool",
     "linalg.vecdot": "linalg.vecdot a:T b:T | dim:dim",
     "linalg.diagonal": "linalg.diagonal x:T | offset:int dim1:dim dim2:dim",
