@@ -55,6 +55,12 @@ describe("a recorded in-place op on a view", function()
       u:copy_((w + v):sin())
       return p * q, t, v
     end, x, y)
+    both("a column and a window, older than a change of the whole", function(a, b)
+      local t = a * 1
+      local windows, wide = t:unfold(2, 2, 1), t[1]:expand(4, 3)
+      t:mul_(b)
+      return windows * windows, wide:narrow(1, 1, 2) * a
+    end, x, y)
     both("of memory with gaps", function(a, b)
       local t = tensor.zeros({ 4, 3 }, { dtype = "float64" }):narrow(2, 1, 2):detach()
       t[2]:copy_(a[1]:narrow(1, 1, 2))

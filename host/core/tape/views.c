@@ -224,13 +224,13 @@ static ax_status fill(ax_tensor *dst, double v)
 }
 
 /* A new tensor with the base's shape and strides. */
-static ax_status like_base(const place *p, ax_tensor **out)
+static ax_status like_base(const place *p, ax_dtype dtype, ax_tensor **out)
 {
   const int64_t n = span(p->base_ndim, p->base_shape, p->base_strides);
   ax_tensor *memory;
-  ax_status st = ax_tensor_new_on(p->device, p->dtype, 1, &n, &memory);
+  ax_status st = ax_tensor_new_on(p->device, dtype, 1, &n, &memory);
   if (st != AX_OK) return st;
-  st = ax_tensor_over(memory->storage, p->dtype, p->base_ndim, p->base_shape, p->base_strides, 0, out);
+  st = ax_tensor_over(memory->storage, dtype, p->base_ndim, p->base_shape, p->base_strides, 0, out);
   ax_tensor_release(memory);
   return st;
 }
@@ -247,6 +247,77 @@ static ax_status show(const place *p, ax_tensor *whole, ax_tensor **out)
   return st;
 }
 
+/* May several positions of the place share an element, as those of expand and unfold do? */
+static bool overlaps_itself(const place *p)
+{
+  int64_t reach = 1; /* elements of memory from the first to the last of the dims so far */
+  bool done[AX_MAX_DIMS] = { false };
+
+  for (int k = 0; k < p->ndim; k++) {
+    int next = -1; /* the dim of the least stride */
+    if (p->shape[k] == 0) return false;
+    for (int d = 0; d < p->ndim; d++)
+      if (!done[d] && (next < 0 || p->strides[d] < p->strides[next])) next = d;
+    done[next] = true;
+    if (p->shape[next] == 1) continue;
+    if (p->strides[next] < reach) return true;
+    reach += (p->shape[next] - 1) * p->strides[next];
+  }
+  return false;
+}
+
+static ax_status reshaped(ax_tensor *x, int ndim, const int64_t *shape, ax_tensor **out)
+{
+  ax_args a = { .n_in = 1, .in = &x, .a = { .n_list = ndim } };
+  memcpy(a.a.list, shape, sizeof *shape * (size_t)ndim);
+  return ax_run(AX_OP_RESHAPE, &a, out);
+}
+
+/* For each position of the place, in order, the number of the base's element there. */
+static ax_status elements_of(const place *p, ax_tensor **out)
+{
+  ax_tensor *ramp = NULL, *numbers = NULL, *part = NULL;
+  int64_t n = ax_shape_numel(p->ndim, p->shape);
+  ax_status st;
+
+  AX_TRY(ax_tensor_new_on(p->device, AX_I64, p->base_ndim, p->base_shape, &ramp));
+  AX_TRY(ax_run_into(AX_OP_ARANGE, &(ax_args){ .a = AX_ATTRS(arange, .start = 0, .step = 1) }, ramp));
+  AX_TRY(like_base(p, AX_I64, &numbers));
+  AX_TRY(copy_into(numbers, ramp));
+  AX_TRY(ax_tensor_over(numbers->storage, AX_I64, p->ndim, p->shape, p->strides, p->offset, &part));
+  AX_TRY(reshaped(part, 1, &n, out));
+out:
+  ax_tensor_release(part);
+  ax_tensor_release(numbers);
+  ax_tensor_release(ramp);
+  return st;
+}
+
+/* The base's gradient of a view whose positions share elements: these get the sum. */
+static ax_status overlapping_backward(const place *p, ax_tensor *grad, ax_tensor **result)
+{
+  ax_tensor *at = NULL, *flat = NULL, *zeros = NULL, *sums = NULL;
+  const int64_t n = ax_shape_numel(p->base_ndim, p->base_shape);
+  ax_status st;
+
+  AX_TRY(elements_of(p, &at));
+  AX_TRY(reshaped(grad, 1, &at->shape[0], &flat));
+  AX_TRY(ax_tensor_new_on(p->device, p->dtype, 1, &n, &zeros));
+  AX_TRY(fill(zeros, 0));
+  AX_TRY(ax_run(AX_OP_INDEX_ADD,
+                &(ax_args){ .n_in = 3,
+                            .in = (ax_tensor *[]){ zeros, at, flat },
+                            .a = AX_ATTRS(index_add, .dim = 0, .alpha = 1) },
+                &sums));
+  AX_TRY(reshaped(sums, p->base_ndim, p->base_shape, result));
+out:
+  ax_tensor_release(sums);
+  ax_tensor_release(zeros);
+  ax_tensor_release(flat);
+  ax_tensor_release(at);
+  return st;
+}
+
 static ax_status as_strided_backward(void *ud, int n_out, ax_tensor *const *grads, int n_in,
                                      ax_tensor **result)
 {
@@ -255,7 +326,8 @@ static ax_status as_strided_backward(void *ud, int n_out, ax_tensor *const *grad
   ax_status st;
   (void)n_out, (void)n_in;
 
-  AX_TRY(like_base(p, &whole));
+  if (overlaps_itself(p)) return overlapping_backward(p, grads[0], &result[0]);
+  AX_TRY(like_base(p, p->dtype, &whole));
   AX_TRY(fill(whole, 0));
   AX_TRY(show(p, whole, &part));
   AX_TRY(copy_into(part, grads[0]));
@@ -285,7 +357,7 @@ static ax_status copy_slices_backward(void *ud, int n_out, ax_tensor *const *gra
 
   if (usable(p, grads[0])) whole = ax_tensor_retain(grads[0]);
   else {
-    AX_TRY(like_base(p, &whole));
+    AX_TRY(like_base(p, p->dtype, &whole));
     AX_TRY(copy_into(whole, grads[0]));
   }
   AX_TRY(show(p, whole, &part));
