@@ -33,6 +33,35 @@ describe("the tape", function()
     assert.are.same({ 12 }, x.grad:totable())
   end)
 
+  it("does not need the results of these, which may be changed in place", function()
+    local x = tensor.tensor({ 0.5, 0.25, 0.125 }, { requires_grad = true })
+    local function gradient(fn)
+      x.grad = nil
+      local y = fn(x)
+      y:add_(1):mul_(2)
+      y:sum():backward()
+      return x.grad:tolist()
+    end
+    assert.same({ 2, 1, 0.5 }, gradient(function(v) return v ^ 2 end))
+    assert.same({ 1.5, 0.375, 0.09375 }, gradient(function(v) return v:pow(3) end))
+    assert.same({ 1, 1, 1 }, gradient(function(v) return (v * 0):pow(1) + v / 2 end))
+    assert.same({ 2, 0, 0 }, gradient(function(v) return (v:max { dim = 1 }) end))
+    assert.same({ 0, 0, 2 }, gradient(function(v) return (v:min { dim = 1, keepdim = true }) end))
+    assert.same({ 2, 0, 0 }, gradient(function(v) return (v:max()) end))
+    local slope = gradient(function(v) return v:erfinv() end)
+    for i, v in ipairs { 0.5, 0.25, 0.125 } do
+      local y = tensor.tensor(v, { dtype = "float64" }):erfinv():item()
+      assert.near(math.sqrt(math.pi) * math.exp(y * y), slope[i], 1e-5)
+    end
+    local w = tensor.tensor({ 2 }, { requires_grad = true }) -- also for the exponent
+    local y = x:detach() ^ w
+    y:mul_(3)
+    y:sum():backward()
+    local expected = 0
+    for _, v in ipairs { 0.5, 0.25, 0.125 } do expected = expected + 3 * v ^ 2 * math.log(v) end
+    assert.near(expected, w.grad:item(), 1e-5)
+  end)
+
   it("notices that a saved tensor was changed in place", function()
     local x, w = leaf { 2, 3 }, tensor.tensor({ 1, 1 }, { dtype = "float64" })
     local y = x * w

@@ -254,7 +254,8 @@ RULE(pow) /* g b a^(b-1), 0 where b = 0;  g a^b log a, 0 where a = 0 and b >= 0 
     }
   }
   if (WANTS(1)) {
-    const ax_arg d = mul(c, mul(c, G, OUT(0)), a.t ? un(c, AX_OP_LOG, a) : NUM(log(a.num)));
+    const ax_arg y = bin(c, AX_OP_POW, a, b);
+    const ax_arg d = mul(c, mul(c, G, y), a.t ? un(c, AX_OP_LOG, a) : NUM(log(a.num)));
     const bool flat = !a.t && a.num != 0; /* no zero to look out for */
     const ax_arg grows = flat ? NUM(0) : not_negative(c, b);
     give(c, 1,
@@ -443,7 +444,8 @@ RULE(erfc)
 RULE(erfinv) /* sqrt(pi) / 2 exp(y^2) */
 {
   const double k = 0.88622692545275801365;
-  give(c, 0, mul(c, G, mul(c, un(c, AX_OP_EXP, un(c, AX_OP_SQUARE, OUT(0))), NUM(k))));
+  const ax_arg y = un(c, AX_OP_ERFINV, IN(0));
+  give(c, 0, mul(c, G, mul(c, un(c, AX_OP_EXP, un(c, AX_OP_SQUARE, y)), NUM(k))));
 }
 
 static ax_arg polygamma(ax_grad *c, int64_t n, ax_arg x)

@@ -386,8 +386,10 @@ RULE(select_minmax)
   int64_t shape[AX_MAX_DIMS];
 
   if (dim == AX_NO_DIM || m->ndim == 0) {
-    const ax_arg both_nan = bin(c, AX_OP_LOGICAL_AND, un(c, AX_OP_ISNAN, IN(0)), un(c, AX_OP_ISNAN, OUT(0)));
-    const ax_arg chosen = bin(c, AX_OP_LOGICAL_OR, bin(c, AX_OP_EQ, IN(0), OUT(0)), both_nan);
+    const ax_op extreme = c->node->op == AX_OP_MAX ? AX_OP_AMAX : AX_OP_AMIN;
+    const ax_arg y = with_list(c, extreme, IN(0), -1, NULL);
+    const ax_arg both_nan = bin(c, AX_OP_LOGICAL_AND, un(c, AX_OP_ISNAN, IN(0)), un(c, AX_OP_ISNAN, y));
+    const ax_arg chosen = bin(c, AX_OP_LOGICAL_OR, bin(c, AX_OP_EQ, IN(0), y), both_nan);
     const ax_arg count = with_list(c, AX_OP_SUM, chosen, -1, NULL);
     give(c, 0, where(c, chosen, over(c, spread(c, G, -1, NULL, 1), count), NUM(0)));
     return;
