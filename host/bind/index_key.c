@@ -241,11 +241,16 @@ static void read_tensor(reader *r, ax_tensor *index)
   } else pick(r, on_device(r->w, index, r->k->x->device));
 }
 
+static bool is_rest(lua_State *L, int idx)
+{
+  return lua_type(L, idx) == LUA_TSTRING && strcmp(lua_tostring(L, idx), "...") == 0;
+}
+
 /* The dims of x that the entry at idx takes; -1: "...". */
 static int dims_taken(lua_State *L, int idx)
 {
   ax_tensor *index;
-  if (lua_type(L, idx) == LUA_TSTRING && strcmp(lua_tostring(L, idx), "...") == 0) return -1;
+  if (is_rest(L, idx)) return -1;
   if (ax_lua_is_newaxis(L, idx)) return 0;
   index = ax_lua_opt_tensor(L, idx, "index");
   return index && index->dtype == AX_BOOL ? index->ndim : 1;
@@ -328,7 +333,7 @@ void ax_lua_read_key(ax_lua_work *w, ax_tensor *x, int idx, ax_lua_key *k)
                    SHAPE(x));
     if (index->dtype != AX_BOOL && x->ndim == 0) ax_lua_error(L, "index", "a 0-d tensor has no positions");
     read_tensor(&r, index);
-  } else
+  } else if (!is_rest(L, idx))
     ax_lua_error(L, "index", "expected a position, a list or a tensor as key, got %s",
                  ax_lua_describe(L, idx));
 }

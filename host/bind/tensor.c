@@ -124,6 +124,9 @@ static bool load_methods(lua_State *L)
   return true;
 }
 
+/* Is the key at index 2 "...", all of the tensor? */
+static bool is_rest(lua_State *L) { return strcmp(lua_tostring(L, 2), "...") == 0; }
+
 /* The __index of tensors.  Every method call comes through here, so strings are handled first. */
 static int tensor_index(lua_State *L)
 {
@@ -133,6 +136,10 @@ static int tensor_index(lua_State *L)
     switch (lua_type(L, -1)) {
     case LUA_TFUNCTION: return 1;
     case LUA_TNIL:
+      if (is_rest(L)) {
+        lua_settop(L, 2);
+        return ax_lua_index_read(L);
+      }
       if (!load_methods(L)) return unknown_name(L, "field or method");
       lua_settop(L, 2);
       return tensor_index(L);
@@ -213,7 +220,11 @@ static int tensor_newindex(lua_State *L)
   t = ax_lua_check_tensor(L, 1, lua_tostring(L, 2), "self");
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(1));
-  if (lua_isnil(L, -1)) return unknown_name(L, "field");
+  if (lua_isnil(L, -1)) {
+    if (!is_rest(L)) return unknown_name(L, "field");
+    lua_settop(L, 3);
+    return ax_lua_index_write(L);
+  }
   switch (lua_type(L, -1) == LUA_TNUMBER ? (field)lua_tointeger(L, -1) : 0) {
   case FIELD_REQUIRES_GRAD:
     if (ax_history(t) != AX_OK ||

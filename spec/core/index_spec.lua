@@ -102,6 +102,19 @@ describe("reading", function()
     assert.same(x[{ 2, 3 }]:totable(), x[{ longs(1), longs(2) }]:totable())
   end)
 
+  it("\"...\" alone is all of the tensor", function()
+    local x = tensor.tensor { { 1, 2 }, { 3, 4 } }
+    local view = x["..."]
+    assert.same({ { 1, 2 }, { 3, 4 } }, view:tolist())
+    view[1] = 0
+    assert.same({ { 0, 0 }, { 3, 4 } }, x:tolist())
+    x["..."] = tensor.tensor { 5, 6 }
+    assert.same({ { 5, 6 }, { 5, 6 } }, x:tolist())
+    assert.equal(7, tensor.tensor(7)["..."]:item())
+    assert.same({ { 5, 6 }, { 5, 6 } }, x:index_put("...", 5):add(x):sub(5):tolist())
+    raises('there is no field or method ".."', function() return x[".."] end)
+  end)
+
   it("\"...\" stands for all dims between, tensor.newaxis for a new one", function()
     local x = tensor.arange(24):view(2, 3, 4)
     assert.same(x[{ {}, {}, 1 }]:totable(), x[{ "...", 1 }]:totable())
