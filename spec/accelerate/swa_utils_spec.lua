@@ -120,6 +120,22 @@ describe("update_bn", function()
     assert.equal(0.1, model[2].momentum)
     swa.update_bn(loader { 5 }, nn.Linear(1, 1)) -- nothing to do
   end)
+
+  it("knows the batch norms of all dims and ranks, and takes a list of batches", function()
+    for _, case in ipairs { { nn.BatchNorm3d(2), { 3, 2, 2, 2, 2 } }, { nn.SyncBatchNorm(2), { 5, 2 } } } do
+      local norm, shape = unpack(case)
+      norm(core.randn(shape))
+      local x = core.randn(shape)
+      swa.update_bn({ x, { x * 3, 0 } }, nn.Sequential(norm))
+      local means = x:transpose(1, 2):reshape(2, -1):mean(2) * 2
+      for i = 1, 2 do assert.near(means[i]:item(), norm.running_mean[i]:item(), 1e-5) end
+      assert.equal(2, norm.num_batches_tracked:item())
+    end
+    local ok, err = pcall(swa.update_bn, 3, nn.Sequential(nn.BatchNorm1d(2)))
+    assert.is_false(ok)
+    assert.truthy(err:find("update_bn: loader: expected a loader with iter(), or a list of batches, got 3", 1,
+      true), err)
+  end)
 end)
 
 describe("SWALR", function()

@@ -166,7 +166,27 @@ M.AveragedModel = AveragedModel
 -- ---- update_bn ----------------------------------------------------------------------------------
 
 local function is_batch_norm(module)
-  return class.is(module, nn.BatchNorm1d) or class.is(module, nn.BatchNorm2d)
+  for _, name in ipairs { "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm" } do
+    if class.is(module, nn[name]) then return true end
+  end
+  return false
+end
+
+-- A loader's batches, or those of a plain list.
+local function batches_of(loader)
+  if type(loader) == "table" and getmetatable(loader) == nil and loader.iter == nil and loader[1] ~= nil then
+    local at = 0
+    return function()
+      at = at + 1
+      return loader[at]
+    end
+  end
+  if not (type(loader) == "table" or type(loader) == "userdata") or core.is_tensor(loader)
+    or not options.callable(loader.iter) then
+    fail("update_bn: loader: expected a loader with iter(), or a list of batches, got %s",
+      options.show(loader))
+  end
+  return loader:iter()
 end
 
 local function first_of(batch, device)
@@ -179,7 +199,7 @@ end
 
 --- Computes the running statistics of a model's batch norms anew in one pass over a loader: their
 --- means over all batches. Modes and momenta are restored.
----@param loader table with iter(); the first part of each batch is the model's argument
+---@param loader table with iter(), or a list of batches; the first part of each batch is the model's argument
 ---@param model accelerate.nn.Module
 ---@param opts? { device: string? } device: where batches are moved
 function M.update_bn(loader, model, opts)
@@ -197,7 +217,7 @@ function M.update_bn(loader, model, opts)
   model:train()
   for _, norm in ipairs(norms) do norm[1].momentum = false end
   local ok, why = pcall(core.no_grad, function()
-    for batch in loader:iter() do model(first_of(batch, o.device)) end
+    for batch in batches_of(loader) do model(first_of(batch, o.device)) end
   end)
   for _, norm in ipairs(norms) do norm[1].momentum = norm[2] end
   for i, module in ipairs(modules) do module.training = modes[i] end
