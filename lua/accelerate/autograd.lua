@@ -1,5 +1,6 @@
 --- Gradients: what `torch.autograd` has, also as `tensor.autograd`.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
@@ -42,6 +43,10 @@ function M.backward(tensors, grad_tensors, opts)
   for i, t in ipairs(tensors) do
     if not seeds[i] and t:numel() ~= 1 then
       fail("backward: tensor %d has %d elements: give its gradient in grad_tensors", i, t:numel())
+    end
+    if seeds[i] and not lists.same(seeds[i].shape, t.shape) then
+      fail("backward: grad_tensors, entry %d: expected shape %s, as its tensor's, got %s", i,
+        lists.shape_text(t), lists.shape_text(seeds[i]))
     end
     local part = seeds[i] and (t * seeds[i]):sum() or t:sum()
     total = total and total + part or part
@@ -188,7 +193,90 @@ function M.gradgradcheck(fn, inputs, opts)
   end, inputs, opts)
 end
 
---- Whole Jacobians and Hessians: see accelerate.func.
-M.functional = setmetatable({}, { __index = function(_, name) return require("accelerate.func")[name] end })
+-- ---- torch.autograd.functional
+
+local functional = {}
+
+local function leaves_of(where, inputs)
+  local leaves = {}
+  for i, x in ipairs(list_of(where, "inputs", inputs)) do
+    if not core._is_float(x) then
+      fail("%s: inputs, entry %d: expected a tensor of a floating type, got %s", where, i, options.show(x))
+    end
+    leaves[i] = x.requires_grad and x:view(x.shape) or x:detach():requires_grad_()
+  end
+  return leaves
+end
+
+-- The vector v for tensors: of their shapes; 1 where there is one number and none is given.
+local function vectors_of(where, v, tensors)
+  if v == nil and #tensors == 1 and tensors[1]:numel() == 1 then return { core.ones_like(tensors[1]) } end
+  local list = list_of(where, "v", v)
+  if #list ~= #tensors then fail("%s: v: expected %d tensors, got %d", where, #tensors, #list) end
+  for i, t in ipairs(tensors) do
+    if not lists.same(list[i].shape, t.shape) then
+      fail("%s: v, entry %d: expected shape %s, got %s", where, i, lists.shape_text(t),
+        lists.shape_text(list[i]))
+    end
+  end
+  return list
+end
+
+local function gradients(outs, leaves, seeds, create_graph)
+  local used, weights = {}, {}
+  for i, out in ipairs(outs) do
+    if core.is_tensor(out) and out.requires_grad then
+      used[#used + 1], weights[#weights + 1] = out, seeds[i]
+    end
+  end
+  local grads = #used > 0 and { core.grad(used, leaves, { grad_outputs = weights,
+    create_graph = create_graph, allow_unused = true }) } or {}
+  for k, leaf in ipairs(leaves) do grads[k] = grads[k] or core.zeros_like(leaf) end
+  return grads
+end
+
+-- As PyTorch has it: one tensor for one input, a list for a list.
+local function as_given(inputs, grads) return core.is_tensor(inputs) and grads[1] or grads end
+
+local function number_at(where, fn, leaves)
+  local out = fn(unpack(leaves))
+  if not core.is_tensor(out) or out:numel() ~= 1 then
+    fail("%s: expected the function to return one number, got %s", where, options.show(out))
+  end
+  return out
+end
+
+function functional.vjp(fn, inputs, v)
+  options.value("vjp", "fn", fn, { "function|table" })
+  return core.enable_grad(function()
+    local leaves = leaves_of("vjp", inputs)
+    local out = fn(unpack(leaves))
+    if not core.is_tensor(out) then
+      fail("vjp: expected the function to return a tensor, got %s", options.show(out))
+    end
+    local grads = gradients({ out }, leaves, vectors_of("vjp", v, { out }), false)
+    return out:detach(), as_given(inputs, grads)
+  end)
+end
+
+-- The Hessian of fn times v, which it also is from the left.
+local function hessian_product(where, fn, inputs, v)
+  options.value(where, "fn", fn, { "function|table" })
+  return core.enable_grad(function()
+    local leaves = leaves_of(where, inputs)
+    local out = number_at(where, fn, leaves)
+    v = vectors_of(where, v, leaves)
+    local slopes = gradients({ out }, leaves, { core.ones_like(out) }, true)
+    return out:detach(), as_given(inputs, gradients(slopes, leaves, v, false))
+  end)
+end
+function functional.vhp(fn, inputs, v) return hessian_product("vhp", fn, inputs, v) end
+function functional.hvp(fn, inputs, v) return hessian_product("hvp", fn, inputs, v) end
+
+--- Whole Jacobians and Hessians of accelerate.func, and PyTorch's `vjp(fn, inputs, v)`,
+--- `vhp(fn, inputs, v)` and `hvp(fn, inputs, v)`: fn's result, and the product with its Jacobian or
+--- Hessian.
+M.functional = setmetatable(functional,
+  { __index = function(_, name) return require("accelerate.func")[name] end })
 
 return M

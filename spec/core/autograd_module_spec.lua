@@ -53,6 +53,34 @@ describe("autograd", function()
     raises("tensor 1 has 2 elements: give its gradient in grad_tensors", autograd.backward, x * 2)
   end)
 
+  it("backward wants gradients of the tensors' shapes", function()
+    local x = double { 1, 2 }
+    raises("backward: grad_tensors, entry 1: expected shape [2], as its tensor's, got [1]", autograd.backward,
+      x * 2, double({ 1 }, false))
+  end)
+
+  it("functional.vjp, vhp and hvp multiply by a vector", function()
+    local x, y, v = double { 1, 2 }, double { 3 }, double({ 1, -1 }, false)
+    local out, g = autograd.functional.vjp(function(a) return a ^ 3 end, x, v)
+    near({ 1, 8 }, out)
+    near({ 3, -12 }, g)
+    for _, name in ipairs { "vhp", "hvp" } do
+      local value, along = autograd.functional[name](function(a) return (a ^ 3):sum() end, x, v)
+      assert.equal(9, value:item())
+      near({ 6, -12 }, along)
+    end
+    local _, list = autograd.functional.hvp(function(a, b) return (a * a):sum() * b:sum() end, { x, y },
+      { v, double({ 2 }, false) })
+    near({ 6 + 4, -6 + 8 }, list[1])
+    near({ 2 - 4 }, list[2])
+    near({ { 2, 0 }, { 0, 4 } }, autograd.functional.jacobian(function(a) return a * a end, x,
+      { vectorize = true }))
+    raises("hvp: v, entry 1: expected shape [2], got [1]", autograd.functional.hvp,
+      function(a) return a:sum() end, x, y)
+    raises("vhp: expected the function to return one number", autograd.functional.vhp,
+      function(a) return a end, x, v)
+  end)
+
   it("retain_grad keeps the gradient of a result", function()
     local x = double { 1, 2 }
     local y = x * 3
@@ -63,7 +91,16 @@ describe("autograd", function()
     loss:backward()
     near({ 12, 24 }, y.grad)
     near({ 36, 72 }, x.grad)
+    y = x * 3
+    assert.is_false(y.retains_grad)
+    y:retain_grad()
+    y:retain_grad() -- a second time changes nothing
+    assert.is_true(y.retains_grad)
+    local five = y * 5
+    five:sum():backward()
+    near({ 5, 5 }, y.grad)
     x:retain_grad()
+    assert.is_false(x.retains_grad)
     raises("retain_grad: the tensor does not require a gradient", function() tensor.ones(2):retain_grad() end)
     local weak = setmetatable({}, { __mode = "v" })
     do
@@ -158,6 +195,62 @@ describe("func", function()
       tensor.ones(1, 2))
     assert.equal(own, net[1].weight)
     raises("functional_call: module: expected a module, got 3", func.functional_call, 3, {})
+  end)
+
+  it("jacobian gives a value for each result, grad and jacrev one for each number of a list", function()
+    local x, y = double { 1, 2 }, double { 3, 4 }
+    local first, second = func.jacobian(function(v) return v:sum(), v * 2 end, x)
+    near({ 1, 1 }, first)
+    near({ { 2, 0 }, { 0, 2 } }, second)
+    first, second = func.jacobian(function(v, w) return v:sum() * w, v * 1 end, { x, y })
+    near({ { 3, 3 }, { 4, 4 } }, first[1])
+    near({ { 3, 0 }, { 0, 3 } }, first[2])
+    near({ { 1, 0 }, { 0, 1 } }, second[1])
+    near({ { 0, 0 }, { 0, 0 } }, second[2])
+    raises("jacobian: strict: result 1 of the function does not depend on input 2", func.jacobian,
+      function(v, _) return v * 1 end, { x, y }, { strict = true })
+    raises("hessian: expected the function to return one tensor, got 2 results", func.hessian,
+      function(v) return v:sum(), v end, x)
+    local function product(v, w) return (v * w * w):sum() end
+    local list = func.grad(product, { 1, 2 })(x, y)
+    near({ 9, 16 }, list[1])
+    near({ 6, 16 }, list[2])
+    near({ 6, 16 }, func.grad(product, { argnums = { 2 } })(x, y)[1])
+    local grads, value = func.grad_and_value(product, { 2, 1 })(x, y)
+    near({ 9, 16 }, grads[2])
+    assert.equal(41, value:item())
+    local a, b = func.jacrev(function(v, w) return v * w end, { 1, 2 })(x, y)
+    near({ { 3, 0 }, { 0, 4 } }, a)
+    near({ { 1, 0 }, { 0, 2 } }, b)
+    raises("grad: an entry of argnum must be at least 1, got 0", func.grad, product, { 1, 0 })
+    raises("jvp: tangent 1: expected a tensor of shape [2], as its input, got a float64 tensor of shape [1]",
+      func.jvp, tensor.sin, x, double { 1 })
+  end)
+
+  it("vmap takes PyTorch's other options, and names the argument that has no such dim", function()
+    local a = double { { 1, 2 }, { 3, 4 } }
+    near({ 3, 7 }, func.vmap(tensor.sum, { chunk_size = 1, randomness = "different" })(a))
+    raises("vmap: in_dims: dim 3 of argument 1, which has shape [2, 2]",
+      func.vmap(tensor.sum, { in_dims = 3 }), a)
+  end)
+
+  it("functional_call takes lists of tables, and replaces tied tensors under all their names", function()
+    local net = nn.Sequential(nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2, { bias = false }))
+    net[2].weight = net[1].weight
+    local x = tensor { 1, 1 }
+    local doubled = tensor { { 2, 0 }, { 0, 2 } }
+    assert.same({ 4, 4 }, func.functional_call(net, { ["0.weight"] = doubled }, x):tolist())
+    local own = net(x):tolist()
+    local one, other = tensor.eye(2), tensor.eye(2) * 3
+    assert.same({ 3, 3 }, func.functional_call(net, { { ["0.weight"] = one }, { ["1.weight"] = other } },
+      x):tolist())
+    assert.same(own, net(x):tolist())
+    local norm = nn.BatchNorm1d(2)
+    norm:eval()
+    local old, new = norm.weight, norm.bias -- two that change places
+    assert.same({ { 1, 1 } }, func.functional_call(norm, { weight = new, bias = old },
+      tensor { { 5, 6 } }):tolist())
+    assert.equal(old, norm.weight)
   end)
 end)
 

@@ -187,6 +187,9 @@ end)
 
 -- ---- gradients of results
 
+-- What retain_grad was called on -> the number of changes that the tensor had seen then.
+local retained = setmetatable({}, { __mode = "k" })
+
 --- The hook must not hold the tensor that it is on.
 define.plain("retain_grad", "x:retain_grad()",
   "keeps the gradient of a result in x.grad; of a leaf nothing changes",
@@ -195,14 +198,19 @@ define.plain("retain_grad", "x:retain_grad()",
       options.fail("retain_grad: argument 1 (x): expected a tensor, got %s", options.show(x))
     end
     if not x.requires_grad then options.fail("retain_grad: the tensor does not require a gradient") end
-    if x.is_leaf then return end
+    local version = x._version
+    if x.is_leaf or retained[x] == version then return end
+    retained[x] = version
     local weak = setmetatable({ x }, { __mode = "v" })
     x:register_hook(function(g)
       local kept = weak[1]
-      if not kept then return end
+      if not kept or retained[kept] ~= version then return end -- a later call took over
       core._keep_grad(kept, kept.grad and kept.grad + g or core.no_grad(function() return g:clone() end))
     end)
   end)
+
+define.plain("retains_grad", "x.retains_grad", "whether retain_grad was called on this result", "field",
+  function(x) return retained[x] ~= nil and not x.is_leaf end)
 
 -- ---- how tensors are shown
 
