@@ -208,6 +208,17 @@ static int word_of(reader *q, const ax_param *p, int arg, int idx)
                       near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
+/* A list of one integer in place of it, { 2 }, as conv1d and the pools of one dim take it. */
+static bool read_single(const reader *q, const ax_param *p, int idx)
+{
+  bool fits;
+  if (!strstr(q->fn, "1d") || !lua_istable(q->L, idx) || lua_objlen(q->L, idx) != 1) return false;
+  lua_rawgeti(q->L, idx, 1);
+  fits = ax_lua_to_integer(q->L, lua_gettop(q->L), &q->r->args.a.integers[p->slot]);
+  lua_pop(q->L, 1);
+  return fits;
+}
+
 /* Reads the value at idx as p.  arg: its number in the call, 0 when it was given by name. */
 static void read_param(reader *q, const ax_param *p, int arg, int idx)
 {
@@ -235,13 +246,15 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
     a->integers[p->slot] = pos_of(q, p, v);
     break;
   case AX_P_INT:
-    if (!ax_lua_to_integer(L, idx, &a->integers[p->slot])) wrong(q, p, arg, idx);
+    if (!ax_lua_to_integer(L, idx, &a->integers[p->slot]) && !read_single(q, p, idx)) wrong(q, p, arg, idx);
     break;
   case AX_P_INT2:
   case AX_P_INT3: read_several(q, p, arg, idx); break;
   case AX_P_NUM:
     if (lua_type(L, idx) != LUA_TNUMBER) wrong(q, p, arg, idx);
     a->numbers[p->slot] = lua_tonumber(L, idx);
+    if (isnan(a->numbers[p->slot]) && p->optional && isnan(p->value)) /* it stands for none there */
+      ax_lua_error(L, q->fn, "%s: expected a number, got NaN", p->name);
     break;
   case AX_P_BOOL:
     if (lua_type(L, idx) != LUA_TBOOLEAN) wrong(q, p, arg, idx);

@@ -73,8 +73,11 @@ local INTEGERS = {
   uint8 = { bits = 8, min = 0, max = 255 },
 }
 
+local PARTS = { complex64 = "float32", complex128 = "float64" }
+
 local function info(where, types, kind, dtype)
   local name = core.is_tensor(dtype) and dtype.dtype or dtype
+  if types[PARTS[name]] then name = PARTS[name] end
   local found = types[name]
   if not found then
     options.fail("%s: expected %s type, got %s", where, kind, options.show(dtype))
@@ -83,9 +86,11 @@ local function info(where, types, kind, dtype)
   for key, value in pairs(found) do copy[key] = value end
   return copy
 end
-define.plain("finfo", "tensor.finfo(dtype)",
-  "limits of a floating type: bits, eps, max, min, tiny, smallest_normal, resolution",
+define.plain("finfo", "tensor.finfo([dtype])",
+  "limits of a floating type (float32), or of a complex one's parts: bits, eps, max, min, tiny, "
+  .. "smallest_normal, resolution",
   "function", function(dtype)
+    if dtype == nil then dtype = "float32" end
     local f = info("finfo", FLOATS, "a floating", dtype)
     f.min, f.smallest_normal = -f.max, f.tiny
     return f

@@ -60,6 +60,8 @@ end
 
 -- ---- arithmetic
 
+local INTEGRAL = { bool = true, uint8 = true, int8 = true, int16 = true, int32 = true, int64 = true }
+
 local function is_bool(x) return type(x) == "boolean" or core.is_tensor(x) and x.dtype == "bool" end
 
 for _, name in ipairs { "add", "sub" } do
@@ -68,10 +70,16 @@ for _, name in ipairs { "add", "sub" } do
     if is_bool(a) and is_bool(b) and alpha ~= 0 then
       options.fail("%s: alpha: expected 0 or 1 for tensors of bool, got %g", name, alpha)
     end
-    if not is_float(a) and not is_float(b) and alpha ~= math.floor(alpha) then
+    local dtype = define.functions.result_type(a, b)
+    if INTEGRAL[dtype] and alpha ~= math.floor(alpha) then
       options.fail("%s: alpha: expected an integer for tensors of integers, got %g", name, alpha)
     end
-    local scaled = type(b) == "boolean" and (b and alpha or 0) or b * alpha
+    -- The product is made in the sum's type: b's own may not hold it (-1 times an uint8).
+    if type(b) == "boolean" then b = b and 1 or 0 end
+    local scaled = core.is_tensor(b) and b:to(dtype) * alpha or b * alpha
+    if type(b) == "number" and not INTEGRAL[dtype] and not is_float(a) then -- 2 * 2.5 stays a float
+      scaled = core.tensor(scaled, { dtype = dtype, device = a.device })
+    end
     if is_bool(a) and is_bool(b) then scaled = core.is_tensor(b) and core.zeros_like(b) or false end
     if inplace then return a[name .. "_"](a, scaled) end
     return core[name](a, scaled)
