@@ -41,7 +41,7 @@ describe("docs", function()
       env.x = env.tensor.arange(12):view(3, 4)
       for line in block:gmatch "[^\n]+" do count = count + check_line(line, env) end
     end
-    assert.are.equal(33, count)
+    assert.are.equal(34, count)
   end)
 
   it("have the page of ops that `make docs` writes", function()
