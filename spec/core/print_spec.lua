@@ -27,6 +27,18 @@ describe("tostring", function()
       tostring(tensor.arange(6):view(2, 3):t()))
   end)
 
+  it("rounds halves to even", function()
+    assert.equal("tensor([ 0.2812,  0.2188, -0.2812,  0.4688])",
+      tostring(tensor.tensor { 0.28125, 0.21875, -0.28125, 0.46875 }))
+    tensor.set_printoptions { precision = 1, sci_mode = true }
+    local text = tostring(tensor.tensor { 1.25, 1.75, -2.25 })
+    tensor.set_printoptions { precision = 0, sci_mode = false }
+    local whole = tostring(tensor.tensor { 0.5, 1.5, 2.5 })
+    tensor.set_printoptions { profile = "default" }
+    assert.equal("tensor([ 1.2e+00,  1.8e+00, -2.2e+00])", text)
+    assert.equal("tensor([0, 2, 2])", whole)
+  end)
+
   it("prints integers beyond 2^53 exactly", function()
     local x = tensor({ 0 }, { dtype = "int64" })
     x:data_ptr()[0] = 9007199254740993LL

@@ -66,6 +66,19 @@ local function odd_text(v)
   return v > 0 and "inf" or "-inf"
 end
 
+-- Returns the text of a number with so many digits, rounded as C and Python do: halves to even.
+-- (LuaJIT rounds them up: 0.28125 to 0.2813.)
+local MORE, HALF = 30, "5" .. ("0"):rep(29)
+local function rounder(kind, precision)
+  local short, long = ("%%.%d%s"):format(precision, kind), ("%%.%d%s"):format(precision + MORE, kind)
+  return function(v)
+    local digits, exponent = long:format(v):match("^([^e]*)(.*)$")
+    if digits:sub(-MORE) ~= HALF then return short:format(v) end
+    local cut = digits:sub(1, -MORE - 1):gsub("%.$", "")
+    return tonumber(cut:sub(-1)) % 2 == 0 and cut .. exponent or short:format(v)
+  end
+end
+
 local function float_format(values)
   local least, most, integral, sample = math.huge, 0, true, {}
   each(values, function(v)
@@ -81,11 +94,11 @@ local function float_format(values)
   end
   local exponent = most / least > 1000 or most > 1e8 or least < 1e-4
   if shown.sci_mode ~= nil then exponent = shown.sci_mode end
-  local template = exponent and ("%%.%de"):format(shown.precision) or integral and "%.0f."
-    or ("%%.%df"):format(shown.precision)
+  local text = rounder(exponent and "e" or "f", shown.precision)
+  if integral and not exponent then text = function(v) return ("%.0f."):format(v) end end
   local width = 1
-  for _, v in ipairs(sample) do width = math.max(width, #template:format(v)) end
-  return width, function(v) return is_finite(v) and template:format(v) or odd_text(v) end
+  for _, v in ipairs(sample) do width = math.max(width, #text(v)) end
+  return width, function(v) return is_finite(v) and text(v) or odd_text(v) end
 end
 
 local function text_format(values)
