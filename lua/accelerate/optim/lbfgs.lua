@@ -7,6 +7,7 @@ local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local TableOptimizer = require "accelerate.optim.tables"
 local positions = require "accelerate.utils.positions"
+local rates = require "accelerate.optim.rates"
 
 local fail = options.fail
 
@@ -181,6 +182,7 @@ function LBFGS:step(closure)
     fail("%s:step: expected a closure that computes the loss and its gradients and returns the loss, got %s",
       self.__name, options.show(closure))
   end
+  rates.agree(self)
   local group = self.param_groups[1]
   local sign = group.maximize and -1 or 1
   local function evaluate()

@@ -14,6 +14,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 local TableOptimizer = require "accelerate.optim.tables"
+local rates = require "accelerate.optim.rates"
 
 local fail = options.fail
 
@@ -223,6 +224,7 @@ function LOMO:step(closure)
   local result = self:_evaluate(closure)
   if self._applied then return result end
   self:_began()
+  rates.agree(self)
   scope.with(self, "_pass", {}, function()
     for at = 1, #self._order do take(self, at) end
   end)

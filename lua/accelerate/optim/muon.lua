@@ -8,6 +8,7 @@ local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local TableOptimizer = require "accelerate.optim.tables"
 local positions = require "accelerate.utils.positions"
+local rates = require "accelerate.optim.rates"
 
 local fail = options.fail
 
@@ -98,6 +99,7 @@ function Muon:step(closure)
   recording.refuse("Muon's step", "its numbers would be those of the captured step")
   local result = self:_evaluate(closure)
   if not first_step.seen[self] then first_step.optimizer(self) end
+  rates.agree(self)
   for _, group in ipairs(self.param_groups) do
     for _, p in ipairs(group.params) do
       if p.grad then core.no_grad(core.scope, move, self, p, group) end

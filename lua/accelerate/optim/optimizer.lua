@@ -16,6 +16,7 @@ local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
 local recorded = require "accelerate.capture.optimizers"
 local recording = require "accelerate.capture.recording"
+local rates = require "accelerate.optim.rates"
 local saving = require "accelerate.optim.saving"
 local states = require "accelerate.optim.states"
 
@@ -109,6 +110,8 @@ function Optimizer:add_param_group(group)
     added[p] = i
   end
   for i = 1, #params do self._owned[params[i]] = number end
+  local lr = group.lr == nil and self._lr or group.lr
+  if core.is_tensor(lr) then rates.bind(self.__name, made, lr) end
   self.param_groups[number] = made
 end
 
@@ -131,12 +134,7 @@ local function own_options(self, given)
         name)
     end
   end
-  if core.is_tensor(own.lr) then
-    if own.lr:numel() ~= 1 then
-      fail("%s: lr: expected a number or a tensor of one element, got %s", self.__name, options.show(own.lr))
-    end
-    own.lr = own.lr:item()
-  end
+  if core.is_tensor(own.lr) then own.lr = rates.number(self.__name, own.lr) end
   return own
 end
 
@@ -163,6 +161,7 @@ function Optimizer:init(params, opts)
   end
   self._row = self._row or KINDS[self._kind]
   self.defaults = self:_checked(opts or {}, self._schema)
+  self._lr = core.is_tensor(opts and opts.lr) and opts.lr or false -- groups without an lr share the tensor
   self.param_groups = {}
   self._owned = {}               -- parameter -> number of its group
   self._cores = {}               -- group -> the core's object
@@ -205,6 +204,7 @@ local hyper = {}  -- the numbers of the step under way
 local function step_all(self, skip)
   if not first_step.seen[self] then first_step.optimizer(self) end
   states.take(self)
+  rates.agree(self)
   for _, group in ipairs(self.param_groups) do
     local object = states.core_of(self, group)
     self:_hyper(group, hyper)

@@ -5,6 +5,7 @@ local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local lists = require "accelerate.utils.lists"
 local states = require "accelerate.optim.states"
+local rates = require "accelerate.optim.rates"
 
 local fail = options.fail
 
@@ -48,6 +49,7 @@ function Saving:_kept(group, index) return states.of(self, group, index) end
 function Saving:state_dict()
   local dict, number = { state = {}, param_groups = {} }, 0
   self:_settle()
+  rates.agree(self)
   for g, group in ipairs(self.param_groups) do
     local packed = {}
     for name, value in next, group do

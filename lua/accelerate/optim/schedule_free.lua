@@ -10,6 +10,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local Optimizer = require "accelerate.optim.optimizer"
+local rates = require "accelerate.optim.rates"
 
 local fail = options.fail
 
@@ -114,6 +115,7 @@ function ScheduleFree:step(closure)
   end
   local result = self:_evaluate(closure)
   local back = recording.active and counts_of(self)
+  rates.agree(self)
   advance_all(self)
   if back then recording.register(function() advance_all(self) end, back) end
   Optimizer.step(self)

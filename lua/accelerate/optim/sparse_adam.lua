@@ -8,6 +8,7 @@ local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local TableOptimizer = require "accelerate.optim.tables"
 local positions = require "accelerate.utils.positions"
+local rates = require "accelerate.optim.rates"
 
 --- Adam for sparse gradients: `optim.SparseAdam(embedding:parameters(), { lr = 1e-3 })` with
 --- `nn.Embedding(count, size, { sparse = true })`. Only the rows that the gradient has are looked
@@ -68,6 +69,7 @@ function SparseAdam:step(closure)
   recording.refuse("SparseAdam's step", "its rows would be those of the captured step")
   local result = self:_evaluate(closure)
   if not first_step.seen[self] then first_step.optimizer(self) end
+  rates.agree(self)
   for g, group in ipairs(self.param_groups) do
     for i, p in ipairs(group.params) do check_dense(self, g, i, p) end
   end

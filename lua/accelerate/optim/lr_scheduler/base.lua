@@ -8,6 +8,7 @@ local class = require "accelerate.utils.class"
 local first_step = require "accelerate.optim.first_step"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
+local live_rates = require "accelerate.optim.rates"
 
 local fail = options.fail
 
@@ -159,6 +160,7 @@ end
 
 --- Begins a step.
 function base.begin(self)
+  live_rates.agree(self.optimizer)
   if not first_step.seen[self] and not self._is_initial then first_step.scheduler(self) end
 end
 
@@ -196,6 +198,7 @@ function LRScheduler:_apply(rates)
     end
     group.lr = rates[i]
   end
+  live_rates.agree(self.optimizer)
   self._last_lr = base.scaled(self)
 end
 

@@ -4,6 +4,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local base = require "accelerate.optim.lr_scheduler.base"
+local live_rates = require "accelerate.optim.rates"
 
 local fail = options.fail
 
@@ -72,6 +73,7 @@ local function reduce(self)
     local lr = math.max(group.lr * self.factor, self.min_lrs[i])
     if group.lr - lr > self.eps then group.lr = lr end
   end
+  live_rates.agree(self.optimizer)
 end
 
 local function take_metric(self, metrics)
