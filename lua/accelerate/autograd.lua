@@ -266,8 +266,8 @@ local function hessian_product(where, fn, inputs, v)
     local leaves = leaves_of(where, inputs)
     local out = number_at(where, fn, leaves)
     v = vectors_of(where, v, leaves)
-    local slopes = gradients({ out }, leaves, { core.ones_like(out) }, true)
-    return out:detach(), as_given(inputs, gradients(slopes, leaves, v, false))
+    local first = gradients({ out }, leaves, { core.ones_like(out) }, true)
+    return out:detach(), as_given(inputs, gradients(first, leaves, v, false))
   end)
 end
 function functional.vhp(fn, inputs, v) return hessian_product("vhp", fn, inputs, v) end

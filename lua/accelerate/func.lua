@@ -28,12 +28,11 @@ end
 -- All results of fn, which are tensors.
 local function results_of(where, fn, ...)
   options.value(where, "fn", fn, { "function|table" })
-  local results, n = { fn(...) }, select("#", ...)
-  if n == 0 or #results == 0 then results[1] = results[1] or false end
-  for i, out in ipairs(results) do
-    if not core.is_tensor(out) then
-      fail("%s: expected the function to return a tensor, got %s", where,
-        i == 1 and options.show(out or nil) or ("%s as result %d"):format(options.show(out), i))
+  local results = { fn(...) }
+  for i = 1, math.max(1, #results) do
+    if not core.is_tensor(results[i]) then
+      fail("%s: expected the function to return a tensor, got %s%s", where, options.show(results[i]),
+        i > 1 and (" as result %d"):format(i) or "")
     end
   end
   return results
@@ -90,8 +89,8 @@ local GRAPH = { create_graph = { "boolean", default = false }, strict = { "boole
 
 --- The Jacobian of fn at inputs: of a tensor a tensor of shape (dims of the result, dims of the
 --- input), of a list one value for each. It takes a backward pass for each element of the result.
---- Where fn returns several tensors there is one value for each of them: the Jacobian, or for a list
---- of inputs the list of Jacobians.
+--- Where fn returns several tensors there is one value for each of them: the Jacobian, or for a
+--- list of inputs the list of Jacobians.
 ---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
 ---@param inputs accelerate.Tensor|accelerate.Tensor[]
 ---@param opts? { create_graph: boolean, strict: boolean, vectorize: boolean } create_graph: the
@@ -380,8 +379,7 @@ function M.functional_call(module, values, ...)
     fail("functional_call: module: expected a module, got %s", options.show(module))
   end
   options.value("functional_call", "values", values, { "table" })
-  local former, names = {}, nil
-  values, names = joined_values(values)
+  local former, all, names = {}, joined_values(values)
   local function swap()
     local new, named = {}, {} -- the tensors that go -> those that come; modules -> keys that were named
     for _, name in ipairs(names) do
@@ -393,8 +391,8 @@ function M.functional_call(module, values, ...)
         fail("functional_call: the module has no parameter or buffer %s", name)
       end
       named[owner] = named[owner] or {}
-      named[owner][key] = values[name]
-      new[old] = values[name]
+      named[owner][key] = all[name]
+      new[old] = all[name]
     end
     for _, owner in ipairs(module:modules()) do
       for key, old in next, owner._values do

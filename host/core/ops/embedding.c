@@ -98,7 +98,8 @@ ax_status ax_infer_one_hot(ax_infer *q)
       return ax_fail(AX_EINVAL, "one_hot: num_classes must be given for a tensor without elements, %s",
                      TEXT(X));
     if ((st = ax_value_of(AX_OP_MAX, X, &most)) != AX_OK) return st;
-    if (most < 0) return ax_fail(AX_ERANGE, "one_hot: x must hold numbers from 0 on, got %lld", (long long)most);
+    if (most < 0)
+      return ax_fail(AX_ERANGE, "one_hot: x must hold numbers from 0 on, got %lld", (long long)most);
     classes = (int64_t)most + 1;
   }
   if (classes < (X->numel > 0))

@@ -199,7 +199,8 @@ end
 
 --- Computes the running statistics of a model's batch norms anew in one pass over a loader: their
 --- means over all batches. Modes and momenta are restored.
----@param loader table with iter(), or a list of batches; the first part of each batch is the model's argument
+---@param loader table with iter(), or a list of batches; the first part of each batch is the
+---  model's argument
 ---@param model accelerate.nn.Module
 ---@param opts? { device: string? } device: where batches are moved
 function M.update_bn(loader, model, opts)
