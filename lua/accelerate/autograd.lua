@@ -48,7 +48,10 @@ function M.backward(tensors, grad_tensors, opts)
       fail("backward: grad_tensors, entry %d: expected shape %s, as its tensor's, got %s", i,
         lists.shape_text(t), lists.shape_text(seeds[i]))
     end
-    local part = seeds[i] and (t * seeds[i]):sum() or t:sum()
+    local part = t
+    if seeds[i] then part = t * seeds[i]:conj() end
+    if part:is_complex() and seeds[i] then part = core.real(part) end
+    part = part:sum()
     total = total and total + part or part
   end
   total:backward(opts)

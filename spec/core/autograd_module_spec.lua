@@ -53,6 +53,18 @@ describe("autograd", function()
     raises("tensor 1 has 2 elements: give its gradient in grad_tensors", autograd.backward, x * 2)
   end)
 
+  it("backward takes complex gradients", function()
+    local x, y = double { 1, 2 }, double { 3 }
+    autograd.backward({ tensor.complex(x, x * 3), y * 2 }, { tensor.complex(double({ 1, 2 }, false),
+      double({ 1, -1 }, false)), double({ 5 }, false) })
+    near({ 1 + 3, 2 - 3 }, x.grad)
+    near({ 10 }, y.grad)
+    local z = tensor.complex(double { 1 }, double { 2 }):detach():requires_grad_()
+    autograd.backward(z * 1, tensor.complex(double({ 4 }, false), double({ -7 }, false)))
+    near({ 4 }, tensor.real(z.grad))
+    near({ -7 }, tensor.imag(z.grad))
+  end)
+
   it("backward wants gradients of the tensors' shapes", function()
     local x = double { 1, 2 }
     raises("backward: grad_tensors, entry 1: expected shape [2], as its tensor's, got [1]", autograd.backward,
