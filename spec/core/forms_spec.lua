@@ -151,6 +151,7 @@ describe("forms of ops", function()
     assert.equal(tensor.finfo("float32").tiny, tensor.finfo("complex64").smallest_normal)
     raises("allclose: atol: expected at least 0, got -1", tensor.allclose, core.ones(1), core.ones(1),
       { atol = -1 })
+    raises("new_tensor: argument 2 (value): expected a list", function() core.ones(1):new_tensor() end)
     raises("isclose: rtol: expected at least 0", tensor.isclose, core.ones(1), core.ones(1), 0 / 0)
   end)
 

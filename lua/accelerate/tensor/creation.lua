@@ -30,7 +30,12 @@ define.plain("new_full", "x:new_full(shape, value, { dtype, device, requires_gra
   function(x, ...) return core.full(like("new_full", x, ...)) end)
 define.plain("new_tensor", "x:new_tensor(value, { dtype, device, requires_grad })",
   "`tensor` with the element type and device of x", "method",
-  function(x, ...) return core.tensor(like("new_tensor", x, ...)) end)
+  function(x, value, ...)
+    if value == nil then
+      options.fail("new_tensor: argument 2 (value): expected a list, a number, a boolean or a tensor, got nil")
+    end
+    return core.tensor(like("new_tensor", x, value, ...))
+  end)
 
 local AS_TENSOR = { dtype = { "string", optional = true }, device = { "string", optional = true } }
 define.plain("as_tensor", "tensor.as_tensor(value, { dtype, device })",
