@@ -32,7 +32,8 @@ define.plain("new_tensor", "x:new_tensor(value, { dtype, device, requires_grad }
   "`tensor` with the element type and device of x", "method",
   function(x, value, ...)
     if value == nil then
-      options.fail("new_tensor: argument 2 (value): expected a list, a number, a boolean or a tensor, got nil")
+      options.fail("new_tensor: argument 2 (value): expected a list, a number, a boolean or a tensor, "
+        .. "got nil")
     end
     return core.tensor(like("new_tensor", x, value, ...))
   end)
