@@ -78,6 +78,8 @@ size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
 #include "dense_conquer.h"
 
 #include "dense_schur.h"
+
+#include "dense_bidiagonal.h"
 #undef VN
 #undef T
 #undef WIDE
@@ -116,17 +118,24 @@ size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
 
 #include "dense_schur.h"
 
+#include "dense_bidiagonal.h"
+
 #define FUNCTIONS(type, item) \
   { \
     product_##type, triangular_##type, lu_##type, inverse_##type, cholesky_##type, qr_##type, \
         reflect_##type, (int)(AX_BYTES / sizeof(item)), lu_few_##type, solve_few_##type, symmetric_##type, \
-        schur_##type \
+        schur_##type, bidiagonal_##type \
   }
 
 const ax_dense *ax_dense_of(ax_dtype dtype)
 {
   static const ax_dense of[2] = { FUNCTIONS(f32, float), FUNCTIONS(f64, double) };
   return &of[dtype == AX_F64];
+}
+
+size_t ax_dense_bidiagonal_panel(ax_dtype dtype, int64_t m, int64_t ld)
+{
+  return ax_dtype_size(dtype) * (size_t)(2 * TB * (m + 2 * AX_DENSE_WIDE + ld));
 }
 
 size_t ax_dense_symmetric_room(ax_dtype dtype, int64_t n, bool vectors)

@@ -59,6 +59,12 @@ typedef struct ax_dense {
    * behind both matrices.  Returns whether it converged. */
   bool (*schur)(int64_t n, int64_t lo, int64_t hi, void *h, int64_t ld, void *re, void *im, void *z,
                 void *lanv2);
+  /* Q^T a P of a (m, n), m >= n, is upper bidiagonal: d (n) and e (n - 1).  Row by row, `ld` apart,
+   * a multiple of AX_DENSE_WIDE, with zeros behind column n.  Q's reflections are in a as qr()
+   * leaves them, with tau_q (n); those of P are in the rows of a, from one column right of the
+   * diagonal on, with tau_p (n).  panel: ax_dense_bidiagonal_panel bytes. */
+  void (*bidiagonal)(int64_t m, int64_t n, void *a, int64_t ld, void *d, void *e, void *tau_q, void *tau_p,
+                     void *panel, void *room);
 } ax_dense;
 
 const ax_dense *ax_dense_of(ax_dtype dtype);
@@ -66,5 +72,6 @@ const ax_dense *ax_dense_of(ax_dtype dtype);
 /* For matrices, sides included, of at most `rows` and `cols`. */
 size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols);
 size_t ax_dense_symmetric_room(ax_dtype dtype, int64_t n, bool vectors);
+size_t ax_dense_bidiagonal_panel(ax_dtype dtype, int64_t m, int64_t ld);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct job {
   const char *a, *b;
   char *q, *r, *s; /* results, in the order of the row */
   int64_t *rank;
-  size_t at[7], end; /* places in scratch memory */
+  size_t at[8], end; /* places in scratch memory */
 } job;
 
 static void describe(const ax_call *call, job *j)
@@ -247,6 +247,127 @@ static int split(int64_t i, char *scratch, const void *ud)
   return info;
 }
 
+/* ---- the same of large real matrices, by dense.h's bidiagonal form and LAPACK's bdsdc */
+
+enum { OWN_LEAST = 48 }; /* rows and columns; smaller matrices are faster in LAPACK */
+
+typedef void (*bdsdc_fn)(const char *uplo, const char *compq, const int *n, void *d, void *e, void *u,
+                         const int *ldu, void *vt, const int *ldvt, void *q, int *iq, void *work, int *iwork,
+                         int *info, size_t, size_t);
+
+/* Places behind j->at[6]: the matrix, tall or turned so; reflections; both sides' vectors, work. */
+typedef struct own_places {
+  int64_t m, n, ld, cols; /* m >= n; cols: of the left vectors */
+  char *a, *panel, *e, *tau_q, *tau_p, *u, *vt, *left, *work, *room;
+  int *integers;
+  size_t bytes;
+} own_places;
+
+static own_places own_of(const job *j, char *scratch)
+{
+  own_places p = { .m = j->most, .n = j->k };
+  p.ld = (p.n + 2 * AX_DENSE_WIDE - 1) / AX_DENSE_WIDE * AX_DENSE_WIDE;
+  p.cols = j->full ? p.m : p.n;
+  const int64_t n = p.n, square = j->vectors ? n * n : 0,
+                moved = p.m * p.n > 4 * n * n ? p.m * p.n : 4 * n * n;
+  const size_t sizes[] = { elements(j, p.m * p.ld),
+                           ax_dense_bidiagonal_panel(j->dtype, p.m, p.ld),
+                           elements(j, n),
+                           elements(j, n),
+                           elements(j, n),
+                           elements(j, square),
+                           elements(j, square),
+                           elements(j, j->vectors ? p.m * p.cols : 0),
+                           elements(j, moved + 8 * n),
+                           sizeof(int) * 8 * (size_t)n,
+                           ax_dense_room(j->dtype, p.m, p.m) };
+  char **const places[] = { &p.a,   &p.panel, &p.e,    &p.tau_q, &p.tau_p,
+                            &p.u,   &p.vt,    &p.left, &p.work,  (char **)&p.integers,
+                            &p.room };
+  for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    *places[k] = scratch ? scratch + p.bytes : NULL;
+    p.bytes += ax_lines(sizes[k]);
+  }
+  return p;
+}
+
+/* The matrix, turned where it is wide, in rows `ld` apart, times a power of 2 that keeps squares in
+ * range.  Returns the power. */
+#define LOAD_TALL(name, T, FAR) \
+  static int name(const own_places *p, const T *from) \
+  { \
+    T most = 0, *const a = (T *)p->a; \
+    int power = 0; \
+    for (int64_t i = 0; i < p->m * p->n; i++) { \
+      const T size = from[i] < 0 ? -from[i] : from[i]; \
+      most = size > most ? size : most; \
+    } \
+    if (most > (T)FAR || (most > 0 && most < 1 / (T)FAR)) (void)frexp((double)most, &power); \
+    const T factor = (T)ldexp(1, -power / 2), again = (T)ldexp(1, -power - -power / 2); \
+    for (int64_t r = 0; r < p->m; r++) { \
+      for (int64_t c = 0; c < p->n; c++) a[r * p->ld + c] = from[r * p->n + c] * factor * again; \
+      memset(a + r * p->ld + p->n, 0, sizeof(T) * (size_t)(p->ld - p->n)); \
+    } \
+    return power; \
+  }
+LOAD_TALL(load_tall_f32, float, 0x1p60)
+LOAD_TALL(load_tall_f64, double, 0x1p400)
+
+/* left = Q [U 0; 0 I]; vt, as the columns of V, becomes P V. */
+static void multiply_back(const job *j, const own_places *p)
+{
+  const int64_t n = p->n, below = n - 1;
+  ax_lapack_transpose(j->item, n, n, p->u, p->work);
+  for (int64_t r = 0; r < p->m; r++) {
+    char *const row = p->left + elements(j, r * p->cols);
+    const int64_t from = r < n ? n : 0;
+    if (r < n) memcpy(row, p->work + elements(j, r * n), elements(j, n));
+    memset(row + elements(j, from), 0, elements(j, p->cols - from));
+    if (r >= n && r < p->cols) ax_store_double(j->dtype, row, r, 1);
+  }
+  j->dense->reflect(p->m, n, p->a, p->ld, p->tau_q, false, false, p->cols, p->left, p->cols, p->room);
+  char *const turned = p->work + elements(j, n * n);
+  for (int64_t r = 0; r < below; r++)
+    memcpy(p->work + elements(j, r * below), p->a + elements(j, r * p->ld + 1), elements(j, below));
+  ax_lapack_transpose(j->item, below, below, p->work, turned);
+  j->dense->reflect(below, below, turned, below, p->tau_p, false, false, n, p->vt + elements(j, n), n,
+                    p->room);
+}
+
+static int split_own(int64_t i, char *scratch, const void *ud)
+{
+  const job *j = ud;
+  const own_places p = own_of(j, scratch + j->at[6]);
+  const int n = (int)p.n;
+  const bool wide = j->m < j->n;
+  const char *from = j->a + (size_t)i * matrix(j);
+  char *const s = j->r + (size_t)i * reals(j, n);
+  int info = 0;
+
+  if (ax_lapack_not_finite(j->dtype, from, p.m * p.n)) return NOT_FINITE;
+  if (wide) ax_lapack_transpose(j->item, j->m, j->n, from, p.work), from = p.work;
+  const int power =
+      j->dtype == AX_F64 ? load_tall_f64(&p, (const double *)from) : load_tall_f32(&p, (const float *)from);
+  j->dense->bidiagonal(p.m, n, p.a, p.ld, s, p.e, p.tau_q, p.tau_p, p.panel, p.room);
+  ((bdsdc_fn)j->second)("U", j->vectors ? "I" : "N", &n, s, p.e, p.u, &n, p.vt, &n, NULL, NULL, p.work,
+                        p.integers, &info, 1, 1);
+  if (info) return split(i, scratch, ud);
+  for (int64_t k = 0; power && k < n; k++)
+    ax_store_double(j->dtype, s, k, ldexp(ax_load_double(j->dtype, s, k), power));
+  if (!j->vectors) return 0;
+  multiply_back(j, &p);
+  char *const u_out = j->q + (size_t)i * elements(j, (int64_t)j->m * (j->full ? j->m : j->k)),
+              *const vt_out = j->s + (size_t)i * elements(j, (int64_t)(j->full ? j->n : j->k) * j->n);
+  if (wide) {
+    memcpy(u_out, p.vt, elements(j, (int64_t)n * n));
+    ax_lapack_transpose(j->item, p.m, p.cols, p.left, vt_out);
+  } else {
+    memcpy(u_out, p.left, elements(j, p.m * p.cols));
+    ax_lapack_transpose(j->item, n, n, p.vt, vt_out);
+  }
+  return 0;
+}
+
 /* The larger of what gesdd and gesvd want. */
 static ax_status room_to_split(const ax_call *call, job *j)
 {
@@ -272,6 +393,8 @@ static int64_t reals_to_split(const job *j)
   return 5 * k * k + 5 * k > 2 * most * k + 2 * k * k + k ? 5 * k * k + 5 * k : 2 * most * k + 2 * k * k + k;
 }
 
+#define SVD_FAILED "did not converge: it is ill-conditioned or has too many equal singular values"
+
 ax_status ax_cpu__linalg_svd(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
@@ -292,15 +415,19 @@ ax_status ax_cpu__linalg_svd(const ax_call *call)
   room(&j, 3, elements(&j, j.lwork));
   room(&j, 4, sizeof(int) * 8 * (size_t)j.k);
   room(&j, 5, reals(&j, reals_to_split(&j)));
-  return each(call, x, 20, split, &j, "",
-              "did not converge: it is ill-conditioned or has too many equal singular values");
+  /* a matrix that is much longer one way is reduced to a square one first, by LAPACK */
+  if (j.is_complex || j.k < OWN_LEAST || j.most > j.k + j.k / 2)
+    return each(call, x, 20, split, &j, "", SVD_FAILED);
+  if ((st = ax_lapack_function(call->op, j.dtype, "bdsdc", &j.second)) != AX_OK) return st;
+  j.dense = ax_dense_of(j.dtype);
+  j.at[6] = j.end;
+  j.end += own_of(&j, NULL).bytes;
+  return each_with(ax_dense_each, call, x, 20, split_own, &j, "", SVD_FAILED);
 }
 
 /* ---- symmetric eigenvalues: dense.h's for large real matrices; scratch: its room, e.  LAPACK's
  * for
  * others; scratch: the matrix, work space, integers, real work space */
-
-enum { OWN_LEAST = 48 }; /* rows; smaller matrices are faster in LAPACK */
 
 typedef void (*heevd_fn)(const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w,
                          void *work, const int *lwork, void *reals, const int *lrwork, int *iwork,
