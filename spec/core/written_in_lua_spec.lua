@@ -173,8 +173,8 @@ describe("functions written of rows: arguments", function()
   it("that have no meaning raise", function()
     local x = tensor.ones(3, 3)
     assert.matches("gradient: dim 2 is listed twice", message(tensor.gradient, x, 1, { 2, 2 }))
-    assert.matches("isclose: rtol must be at least 0, got %-1", message(tensor.isclose, x, x, -1))
-    assert.matches("allclose: atol must be at least 0, got nan", message(tensor.allclose, x, x,
+    assert.matches("isclose: rtol: expected at least 0, got %-1", message(tensor.isclose, x, x, -1))
+    assert.matches("allclose: atol: expected at least 0, got nan", message(tensor.allclose, x, x,
       { atol = 0 / 0 }))
     assert.matches("histc: the range from nan to nan is not finite", message(tensor.histc, x * (0 / 0)))
     assert.matches("cartesian_prod: entry 1: expected a vector, got %[%]", message(tensor.cartesian_prod,

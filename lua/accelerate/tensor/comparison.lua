@@ -22,7 +22,7 @@ define.plain("equal", "tensor.equal(a, b)", "true when shapes and elements are e
 -- In float64 or complex128; equal infinities are close.
 local function isclose(where, a, b, rtol, atol, equal_nan)
   for name, v in pairs { rtol = rtol, atol = atol } do
-    if not (v >= 0) then options.fail("%s: %s must be at least 0, got %g", where, name, v) end
+    if not (v >= 0) then options.fail("%s: %s: expected at least 0, got %g", where, name, v) end
   end
   return core.no_grad(function()
     local wide = (a:is_complex() or b:is_complex()) and "complex128" or "float64"

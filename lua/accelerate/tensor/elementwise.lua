@@ -72,11 +72,11 @@ local function signbit(x)
 end
 define("signbit", "x:T", "whether the sign bit is set, also of -0", signbit)
 define("copysign", "a:T b:TN", "the magnitude of a with the sign of b", function(a, b)
-  if a:is_complex() or type(b) ~= "number" and b:is_complex() then
+  if a:is_complex() or core.is_tensor(b) and b:is_complex() then
     options.fail("copysign: not defined for complex numbers")
   end
+  if not core.is_tensor(b) then b = core.tensor(b, { device = a.device }) end
   local x, _, dtype = kinds.floats(a, b)
-  if type(b) == "number" then b = core.tensor(b, { dtype = "float64", device = a.device }) end
   local turned = signbit(x):ne(signbit(b))
   if x.requires_grad then x = core.where(x:eq(0), x:detach(), x) end -- no slope at 0, as in PyTorch
   return core.where(turned, -x, x):to(dtype)
