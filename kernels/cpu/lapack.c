@@ -133,6 +133,14 @@ ax_status ax_lapack_function(ax_op op, ax_dtype dtype, const char *name, void *p
                  ax_lapack_shown(op, text, sizeof text), symbol);
 }
 
+int ax_lapack_begin(void)
+{
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  return threads;
+}
+void ax_lapack_end(int threads) { omp_set_num_threads(threads); }
+
 /* ---- the batch */
 
 typedef struct batch {
@@ -166,9 +174,9 @@ static ax_status run_batch(int64_t count, int64_t work, size_t scratch, ax_matri
   b.scratch = room;
   if (alone && keeps_threads) run_range(0, count, &b);
   else if (alone) {
-    omp_set_num_threads(1); /* an OpenBLAS over OpenMP follows this number */
+    const int kept = ax_lapack_begin();
     run_range(0, count, &b);
-    omp_set_num_threads(threads);
+    ax_lapack_end(kept);
   } else ax_cpu_for(count, work, run_range, &b);
   ax_free(room, bytes);
   return AX_OK;

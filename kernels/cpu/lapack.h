@@ -55,6 +55,11 @@ typedef int (*ax_matrix_fn)(int64_t i, char *scratch, const void *ud);
 ax_status ax_lapack_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
                          int *info);
 
+/* Between the two, LAPACK computes with one thread, as it does for ax_lapack_each: an OpenBLAS over
+ * OpenMP follows the number of threads that is set.  Returns the number to give back. */
+int ax_lapack_begin(void);
+void ax_lapack_end(int threads);
+
 /* Likewise for functions of dense.h, which use the threads themselves where there are few
  * matrices. */
 ax_status ax_dense_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,

@@ -16,7 +16,7 @@
 
 typedef struct job {
   const ax_lapack *lapack;
-  void *fn, *second; /* of complex matrices */
+  void *fn, *second; /* of complex matrices; second: bdsdc, too */
   const ax_dense *dense;
   ax_dtype dtype, part; /* float32 or float64: the type of singular values */
   bool is_complex;
@@ -349,9 +349,13 @@ static int split_own(int64_t i, char *scratch, const void *ud)
   const int power =
       j->dtype == AX_F64 ? load_tall_f64(&p, (const double *)from) : load_tall_f32(&p, (const float *)from);
   j->dense->bidiagonal(p.m, n, p.a, p.ld, s, p.e, p.tau_q, p.tau_p, p.panel, p.room);
+  const int threads = ax_lapack_begin();
   ((bdsdc_fn)j->second)("U", j->vectors ? "I" : "N", &n, s, p.e, p.u, &n, p.vt, &n, NULL, NULL, p.work,
                         p.integers, &info, 1, 1);
-  if (info) return split(i, scratch, ud);
+  const bool found = info == 0;
+  if (!found) info = split(i, scratch, ud);
+  ax_lapack_end(threads);
+  if (!found) return info;
   for (int64_t k = 0; power && k < n; k++)
     ax_store_double(j->dtype, s, k, ldexp(ax_load_double(j->dtype, s, k), power));
   if (!j->vectors) return 0;
@@ -422,7 +426,9 @@ ax_status ax_cpu__linalg_svd(const ax_call *call)
   j.dense = ax_dense_of(j.dtype);
   j.at[6] = j.end;
   j.end += own_of(&j, NULL).bytes;
-  return each_with(ax_dense_each, call, x, 20, split_own, &j, "", SVD_FAILED);
+  /* one matrix: all threads; of several, each is one thread's, as its part in LAPACK must be */
+  return each_with(ax_matrices(x) > 1 ? ax_lapack_each : ax_dense_each, call, x, 20, split_own, &j, "",
+                   SVD_FAILED);
 }
 
 /* ---- symmetric eigenvalues: dense.h's for large real matrices; scratch: its room, e.  LAPACK's
