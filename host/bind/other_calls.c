@@ -164,10 +164,11 @@ static int linear(lua_State *L)
   ax_lua_read_result r = { .args = { .n_in = 2, .in = in, .a = { .n_list = -1 } } };
 
   ax_lua_enter(L);
-  if (lua_gettop(L) != 2 || !ax_lua_to_box(L, 1) || !ax_lua_to_box(L, 2)) return ax_lua_op_call(L);
-  in[0] = *ax_lua_to_box(L, 1);
-  in[1] = *ax_lua_to_box(L, 2);
-  if (in[1]->ndim != 1) return ax_lua_op_call(L);
+  if (lua_gettop(L) == 2) {
+    in[0] = ax_lua_opt_tensor(L, 1, "linear");
+    in[1] = ax_lua_opt_tensor(L, 2, "linear");
+  }
+  if (!in[0] || !in[1] || in[1]->ndim != 1) return ax_lua_op_call(L);
   ax_lua_run_push(L, AX_OP_MATMUL, "linear", &r);
   return 1;
 }
