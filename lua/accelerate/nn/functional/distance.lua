@@ -219,9 +219,9 @@ function M.pairwise_distance(x1, x2, opts)
   local o = options.check("pairwise_distance", opts, PAIRWISE)
   check("pairwise_distance", "x1", x1)
   check("pairwise_distance", "x2", x2)
-  local apart = x1 - x2
-  if not core._is_float(apart) and not apart:is_complex() then apart = apart:float() end
-  return core.norm(apart + o.eps, o.p, -1, o.keepdim)
+  local difference = x1 - x2
+  if not core._is_float(difference) and not difference:is_complex() then difference = difference:float() end
+  return core.norm(difference + o.eps, o.p, -1, o.keepdim)
 end
 
 --- Returns y[.., o] = x1[.., :] weight[o] x2[.., :] + bias[o].
