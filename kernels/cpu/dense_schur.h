@@ -14,7 +14,7 @@ typedef struct FN(schur_form) {
   int64_t n, ld;
   T *h, *z; /* z: NULL where eigenvalues alone are sought */
   T *re, *im;
-  int64_t l, i;      /* the active rows, and the last row and column of the matrix that counts */
+  int64_t l, i;      /* the first and the last row of the active block */
   int64_t k0, count; /* reflections k0 .. of this square */
   bool pair;         /* the last one is of two rows */
   T t1[STEPS], v2[STEPS], v3[STEPS];

@@ -41,7 +41,7 @@ static T FN(dot_from)(int64_t at, int64_t n, const T *a, const T *b)
   return sum;
 }
 
-/* Rows lo * VN .. of the triangle times x: each row's own sum, and what it adds to later ones. */
+/* Rows from .. to of the triangle times x: each row's own sum, and what it adds to later ones. */
 static void FN(symv_rows)(const FN(panel) * p, int64_t from, int64_t to, T *y)
 {
   const int64_t n = p->n, ld = p->ld;
