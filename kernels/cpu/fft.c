@@ -22,6 +22,7 @@ enum {
   FFT_MOST_FETCHED = 8192, /* lines up to it wait in the caches while another one is computed */
   FFT_PRIME_MOST = 4096,   /* numbers of a convolution that goes through the passes as lanes */
   FFT_RADER_MOST = 32768,  /* numbers of a line that may be read and written in any order */
+  FFT_LANES_KEPT = 16384,  /* bytes of lanes that go through all passes at once */
   FFT_MOST_COLUMNS = 4096, /* longer columns do not fit in the caches as lanes */
 };
 typedef enum { FFT_LANES, FFT_SPLIT, FFT_PRIME } fft_kind;

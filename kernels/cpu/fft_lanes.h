@@ -17,14 +17,14 @@ typedef struct FN(passes) {
   T *roots; /* cosines and sines of 2 pi k / f, for each of the odd factors above 5, one by one */
 } FN(passes);
 
-/* plain: the last pass, whose twiddles are all 1 */
+/* step: from one output to the next; plain: the last pass, whose twiddles are all 1 */
 #define PASS(name) \
-  static inline __attribute__((always_inline)) void name(int ido, int l1, const V *restrict xr, \
+  static inline __attribute__((always_inline)) void name(int ido, int l1, int step, const V *restrict xr, \
                                                          const V *restrict xi, V *restrict yr, \
                                                          V *restrict yi, const T *w, bool plain)
 #define SPLAT(number) ((number) - (V){ 0 }) /* adding 0 would cost an instruction, for -0 */
 #define IN(j) (i + ido * ((j) + RADIX * k))
-#define OUT(j) (i + ido * (k + l1 * (j)))
+#define OUT(j) (i + ido * k + step * (j))
 
 /* y[at] = (re + i im) times the twiddle j of position i */
 #define PUT(j, re, im) \
@@ -253,9 +253,9 @@ PASS(FN(pass16))
 
 /* Any odd factor: sums and differences of positions that stand opposite each other. */
 static inline __attribute__((always_inline)) void FN(pass_odd)(int f, const T *roots, int ido, int l1,
-                                                               const V *restrict xr, const V *restrict xi,
-                                                               V *restrict yr, V *restrict yi, const T *w,
-                                                               bool plain)
+                                                               int step, const V *restrict xr,
+                                                               const V *restrict xi, V *restrict yr,
+                                                               V *restrict yi, const T *w, bool plain)
 {
   V sr[LARGEST / 2 + 1], si[LARGEST / 2 + 1], dr[LARGEST / 2 + 1], di[LARGEST / 2 + 1];
   const int RADIX = f, half = f / 2;
@@ -286,11 +286,42 @@ static inline __attribute__((always_inline)) void FN(pass_odd)(int f, const T *r
     }
 }
 
-static void FN(pass_any)(int f, const T *roots, int ido, int l1, const V *restrict xr, const V *restrict xi,
-                         V *restrict yr, V *restrict yi, const T *w)
+static void FN(pass_any)(int f, const T *roots, int ido, int l1, int step, const V *restrict xr,
+                         const V *restrict xi, V *restrict yr, V *restrict yi, const T *w)
 {
-  if (ido == 1) FN(pass_odd)(f, roots, 1, l1, xr, xi, yr, yi, w, true);
-  else FN(pass_odd)(f, roots, ido, l1, xr, xi, yr, yi, w, false);
+  if (step == l1) FN(pass_odd)(f, roots, 1, l1, l1, xr, xi, yr, yi, w, true);
+  else FN(pass_odd)(f, roots, ido, l1, step, xr, xi, yr, yi, w, false);
+}
+
+/* The pass of a factor: the last one where step = l1. */
+static void FN(pass)(int f, const T *roots, int ido, int l1, int step, const V *restrict xr,
+                     const V *restrict xi, V *restrict yr, V *restrict yi, const T *w)
+{
+#define FIXED(radix) \
+  case radix: \
+    if (step == l1) FN(pass##radix)(1, l1, l1, xr, xi, yr, yi, w, true); \
+    else FN(pass##radix)(ido, l1, step, xr, xi, yr, yi, w, false); \
+    break
+#define ODD(radix) \
+  case radix: \
+    if (step == l1) FN(pass_odd)(radix, roots, 1, l1, l1, xr, xi, yr, yi, w, true); \
+    else FN(pass_odd)(radix, roots, ido, l1, step, xr, xi, yr, yi, w, false); \
+    break
+  switch (f) {
+    FIXED(2);
+    FIXED(3);
+    FIXED(4);
+    FIXED(5);
+    FIXED(8);
+    FIXED(9);
+    FIXED(16);
+    ODD(7);
+    ODD(11);
+    ODD(13);
+  default: FN(pass_any)(f, roots, ido, l1, step, xr, xi, yr, yi, w);
+  }
+#undef FIXED
+#undef ODD
 }
 
 /* Transforms lanes of any length; returns whether the result is in y. */
@@ -300,32 +331,7 @@ static bool FN(run_any)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi)
   int l1 = 1;
   for (int k = 0; k < p->count; k++) {
     const int f = p->factor[k], ido = p->n / (l1 * f);
-    const T *w = p->twiddle[k];
-#define FIXED(radix) \
-  case radix: \
-    if (ido == 1) FN(pass##radix)(1, l1, xr, xi, yr, yi, w, true); \
-    else FN(pass##radix)(ido, l1, xr, xi, yr, yi, w, false); \
-    break
-#define ODD(radix) \
-  case radix: \
-    if (ido == 1) FN(pass_odd)(radix, roots, 1, l1, xr, xi, yr, yi, w, true); \
-    else FN(pass_odd)(radix, roots, ido, l1, xr, xi, yr, yi, w, false); \
-    break
-    switch (f) {
-      FIXED(2);
-      FIXED(3);
-      FIXED(4);
-      FIXED(5);
-      FIXED(8);
-      FIXED(9);
-      FIXED(16);
-      ODD(7);
-      ODD(11);
-      ODD(13);
-    default: FN(pass_any)(f, roots, ido, l1, xr, xi, yr, yi, w);
-    }
-#undef FIXED
-#undef ODD
+    FN(pass)(f, roots, ido, l1, ido * l1, xr, xi, yr, yi, p->twiddle[k]);
     if (fft_has_roots(f)) roots += 2 * f;
     V *t;
     t = xr, xr = yr, yr = t;
@@ -340,8 +346,8 @@ static bool FN(run_any)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi)
 #define FIXED_2(n, f, g) \
   static bool FN(run_##n)(const T *const *w, V *xr, V *xi, V *yr, V *yi) \
   { \
-    FN(pass##f)(g, 1, xr, xi, yr, yi, w[0], false); \
-    FN(pass##g)(1, f, yr, yi, xr, xi, w[1], true); \
+    FN(pass##f)(g, 1, g, xr, xi, yr, yi, w[0], false); \
+    FN(pass##g)(1, f, f, yr, yi, xr, xi, w[1], true); \
     return false; \
   }
 FIXED_2(32, 8, 4)
@@ -350,7 +356,7 @@ FIXED_2(64, 8, 8)
 
 static bool FN(run_16)(const T *const *w, V *xr, V *xi, V *yr, V *yi)
 {
-  FN(pass16)(1, 1, xr, xi, yr, yi, w[0], true);
+  FN(pass16)(1, 1, 1, xr, xi, yr, yi, w[0], true);
   return true;
 }
 

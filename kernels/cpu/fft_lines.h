@@ -160,27 +160,63 @@ static void FN(lines_in_lanes)(const FN(plan) * p, int count, const T *from, int
    from + 2 * count * from_step);
 }
 
-/* Lines that stand side by side: position j of all of them at from + 2 j step.  The places of the
+/* The passes after the first one, which transform each of its outputs on their own. */
+static const FN(passes) * FN(after_first)(const FN(passes) * p, FN(passes) * rest)
+{
+  rest->n = p->n / p->factor[0];
+  rest->count = p->count - 1;
+  for (int k = 0; k < rest->count; k++)
+    rest->factor[k] = p->factor[k + 1], rest->twiddle[k] = p->twiddle[k + 1];
+  rest->roots = p->roots + (fft_has_roots(p->factor[0]) ? 2 * p->factor[0] : 0);
+  return rest;
+}
+
+/* Positions at, at + step, .. of `count` lines that stand side by side, into lanes. */
+static inline __attribute__((always_inline)) void FN(load_columns)(const T *from, int64_t step, int64_t n,
+                                                                   int64_t count, V *re, V *im)
+{
+  for (int64_t j = 0; j < n && count >= FN(LANES); j++) FN(part)(from + j * step, re + j, im + j);
+  for (int64_t j = 0; j < n && count < FN(LANES); j++) FN(part_some)(from + j * step, count, re + j, im + j);
+}
+
+/* Lines that stand side by side: position j of all of them at from + 2 j step.  The first pass
+ * reads them, a few of its inputs at a time, so that all lanes are written once and read once;
+ * the others transform n / factor lanes at a time in the first-level cache.  The places of the
  * next results are fetched meanwhile, unless their steps put all into the same few sets of the
  * caches. */
 static void FN(columns_in_lanes)(const FN(plan) * p, int64_t count, const T *from, T *to, int64_t step,
                                  bool inverse, T scale, V *room)
 {
-  enum { L = FN(LANES) };
+  enum { L = FN(LANES), AT_ONCE = 8 };
   const bool full = count >= L, fetch = full && step * (int64_t)sizeof(T) % 4096 != 0;
-  FN(lanes) x = FN(lanes_in)(room, p->n);
-  if (inverse) FN(swap_parts)(&x);
-  for (int64_t j = 0; full && j < p->n; j++) { FN(part)(from + 2 * j * step, x.re + j, x.im + j); }
-  for (int64_t j = 0; !full && j < p->n; j++) FN(part_some)(from + 2 * j * step, count, x.re + j, x.im + j);
-  if (inverse) FN(swap_parts)(&x);
-  FN(run_lanes)(&p->first, &x);
-  if (inverse) FN(swap_parts)(&x);
-  for (int64_t j = 0; full && j < p->n; j++) {
-    if (fetch) fft_fetch_far(to + 2 * (j * step + L)), fft_fetch_far(to + 2 * (j * step + L) + L);
-    FN(pair)(to + 2 * j * step, x.re[j] * scale, x.im[j] * scale);
+  const bool splits = p->first.count > 1 && 4 * p->n * (int64_t)sizeof(V) > FFT_LANES_KEPT;
+  FN(passes) after;
+  const FN(passes) *const rest = splits ? FN(after_first)(&p->first, &after) : &p->first;
+  const int n = (int)p->n, m = rest->n, f = n / m;
+  const FN(lanes) x = FN(lanes_in)(room, n);
+  V *const from_re = inverse ? x.im_other : x.re_other, *const from_im = inverse ? x.re_other : x.im_other;
+
+  if (!splits) FN(load_columns)(from, 2 * step, n, count, inverse ? x.im : x.re, inverse ? x.re : x.im);
+  for (int i = 0; splits && i < m; i += AT_ONCE) {
+    const int some = m - i < AT_ONCE ? m - i : AT_ONCE;
+    for (int j = 0; j < f; j++) FN(load_columns)
+    (from + 2 * (i + (int64_t)j * m) * step, 2 * step, some, count, from_re + j * some, from_im + j * some);
+    FN(pass)
+    (f, p->first.roots, some, 1, m, x.re_other, x.im_other, x.re + i, x.im + i,
+     p->first.twiddle[0] + 2 * i * (f - 1));
   }
-  for (int64_t j = 0; !full && j < p->n; j++)
-    FN(pair_some)(to + 2 * j * step, count, x.re[j] * scale, x.im[j] * scale);
+  for (int k = 0; k < f; k++) {
+    V *r, *i;
+    FN(run_passes)(rest, x.re + k * m, x.im + k * m, x.re_other, x.im_other, &r, &i);
+    const V *const re = inverse ? i : r, *const im = inverse ? r : i;
+    T *at = to + 2 * k * step;
+    for (int q = 0; full && q < m; q++, at += 2 * f * step) {
+      if (fetch) fft_fetch_far(at + 2 * L), fft_fetch_far(at + 3 * L);
+      FN(pair)(at, re[q] * scale, im[q] * scale);
+    }
+    for (int q = 0; !full && q < m; q++, at += 2 * f * step)
+      FN(pair_some)(at, count, re[q] * scale, im[q] * scale);
+  }
 }
 
 /* A real transform's positions 0 .. m of its halves z, in place; see to_half. */

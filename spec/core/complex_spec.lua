@@ -320,6 +320,20 @@ describe("Fourier transforms", function()
     end
   end)
 
+  it("of columns are those of rows: all factors, and fewer columns than lanes", function()
+    for _, n in ipairs { 2, 16, 97, 128, 194, 243, 256, 257, 360, 512, 1001, 1155, 2048, 4096, 4097, 4500 } do
+      for _, columns in ipairs { 1, 5, 8, 17 } do
+        local x = signal(n, columns)
+        for _, turn in ipairs { fft.fft, fft.ifft } do
+          local rows = turn(x:t():contiguous()):t()
+          numbers.close(turn(x, { dim = 1 }), rows, 1e-10)
+          local d = turn(x:cfloat(), { dim = 1 }):cdouble() - rows
+          assert(d:abs():max():item() < 4e-6 * rows:abs():max():item(), ("%d x %d"):format(n, columns))
+        end
+      end
+    end
+  end)
+
   it("turn back, along any dim, in any memory order", function()
     local x = signal(6, 35, 4)
     for d = 1, 3 do
