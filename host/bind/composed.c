@@ -136,6 +136,32 @@ static int add_method(lua_State *L)
   return 0;
 }
 
+/* core._take_over(x, y, name) -> x: the object x is from now on the tensor of y, and y is released.
+ * A leaf that requires a gradient is an object to others, too: to modules, optimizers and hooks. */
+static int take_over(lua_State *L)
+{
+  const char *fn = luaL_checkstring(L, 3);
+  const ax_tensor *x = ax_lua_check_tensor(L, 1, fn, "self");
+  ax_tensor **box;
+
+  ax_lua_check_tensor(L, 2, fn, "value");
+  lua_settop(L, 2);
+  if (x->requires_grad && !x->grad_fn)
+    return ax_lua_error(L, fn, "a leaf that requires a gradient keeps its shape: take a view of it");
+  if (x->flat)
+    return ax_lua_error(L, fn, "a tensor with a place in a flat buffer keeps its shape: take a view of it");
+  if (lua_rawequal(L, 1, 2)) {
+    lua_settop(L, 1);
+    return 1;
+  }
+  box = ax_lua_to_box(L, 1);
+  ax_tensor_release(ax_lua_empty_box(box));
+  *box = ax_lua_empty_box(ax_lua_to_box(L, 2));
+  ax_lua_remember_handle(L, 1);
+  lua_settop(L, 1);
+  return 1;
+}
+
 /* core._tensor_names() -> the names of all fields and methods of tensors, as keys. */
 static int tensor_names(lua_State *L)
 {
@@ -159,6 +185,7 @@ void ax_lua_open_composed(lua_State *L)
     { "_tensor_names", tensor_names },
     { "_composed", make_composed },
     { "_add_method", add_method },
+    { "_take_over", take_over },
     { NULL, NULL },
   };
   ax_lua_add_functions(L, functions);

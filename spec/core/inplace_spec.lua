@@ -280,3 +280,49 @@ describe("x:view on a result whose channels lie innermost", function()
     } do raises(name .. ": dim 2 of the tensor being changed is expanded", call) end
   end)
 end)
+
+describe("another shape in place", function()
+  local changes = {
+    { "squeeze", {}, {} }, { "squeeze", { 2 }, { 2 } }, { "unsqueeze", { 1 }, { 1 } },
+    { "unsqueeze", { -1 }, { -1 } }, { "transpose", { 1, 3 }, { 1, 3 } },
+      { "swapaxes", { 1, -1 }, { 1, -1 } },
+    { "swapdims", { 2, 3 }, { 2, 3 } },
+  }
+  it("is that of the view, of the same object and the same memory", function()
+    for _, change in ipairs(changes) do
+      local name, arguments = change[1], change[2]
+      local x = double { { { 1, 2, 3 } }, { { 4, 5, 6 } } }
+      local before, view = x:detach(), x[name](x, unpack(arguments))
+      local same = x[name .. "_"](x, unpack(arguments))
+      assert(rawequal(same, x), name)
+      assert.are.same(view:tolist(), x:tolist(), name)
+      assert.are.same(view.shape, x.shape, name)
+      x:mul_(2)
+      assert.are.equal(42, before:sum():item(), name)
+    end
+    local m = double { { 1, 2, 3 }, { 4, 5, 6 } }
+    assert.are.same({ { 1, 4 }, { 2, 5 }, { 3, 6 } }, m:t_():tolist())
+  end)
+
+  it("is recorded, and later changes in place reach the base and its other views", function()
+    local x, y = leaf { 0.3, -0.7, 1.1, 0.5, 0.2, -0.4 }, leaf { { 0.9, -1.3 }, { 0.6, 1 }, { 2, 0.1 } }
+    both("transposed, multiplied", function(a, b)
+      local t = (a * a):view(2, 3)
+      local row = t:narrow(1, 1, 1)
+      t:transpose_(1, 2):mul_(b)
+      return t:unsqueeze_(1) * 2, row
+    end, x, y)
+  end)
+
+  it("raises for a leaf that requires a gradient, and for a dim that is not there", function()
+    local x = leaf { 1, 2 }
+    raises("unsqueeze_: a leaf that requires a gradient keeps its shape", function() x:unsqueeze_(1) end)
+    tensor.no_grad(function()
+      raises("t_: a leaf that requires a gradient keeps its shape", function() x:t_() end)
+    end)
+    assert.are.same({ 2 }, x.shape)
+    raises("dim 4 is out of range", function() tensor.ones(2):unsqueeze_(4) end)
+    raises("transpose_", function() tensor.ones(2, 2):transpose_(1, 3) end)
+    raises("unsqueeze_", function() tensor.ones(2):unsqueeze_("first") end)
+  end)
+end)

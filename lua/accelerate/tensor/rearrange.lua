@@ -18,6 +18,25 @@ define.plain("mT", "x.mT", "the last two dims swapped", "field", function(x)
 end)
 define.alias("ravel", "flatten")
 define.alias("argwhere", "nonzero")
+
+-- ---- another shape for the same object
+
+-- The object becomes a view of what it was. Views that were made of it before stay views of it.
+local function reshaped(name, signature, view)
+  define(name .. "_", signature,
+    ("`x:%s(..)` as x itself; a leaf that requires a gradient is refused"):format(name),
+    function(x, ...) return core._take_over(x, view(x, ...), name .. "_") end, "method")
+end
+reshaped("squeeze", "x:T dim:dims?", function(x, dims)
+  if dims then return x:squeeze(dims) end
+  return x:squeeze()
+end)
+reshaped("unsqueeze", "x:T dim:dim+", core.unsqueeze)
+for _, name in ipairs { "transpose", "swapaxes", "swapdims" } do
+  reshaped(name, "x:T dim0:dim dim1:dim", core.transpose)
+end
+reshaped("t", "x:T", core.t)
+
 define("msort", "x:T", "sorted along dim 1", function(x) return (x:sort(1)) end)
 define("fliplr", "x:T", "flipped along dim 2", function(x) return x:flip(2) end)
 define("flipud", "x:T", "flipped along dim 1", function(x)

@@ -39,6 +39,12 @@ def old_view(x, v):
     return b, first, last
 
 
+def change(x, how):
+    b = x * 2
+    row = b[0]
+    return how(b).mul_(x[0].sum()), row
+
+
 def unbound(x):
     b = x * 1
     p, q = b[1], b[2]
@@ -166,4 +172,12 @@ def program(seed):
 
 
 for seed in range(1, 41): program(seed)
+
+# Another shape in place. PyTorch counts dims from 0.
+for name, here, there in [("squeeze_", "2", "1"), ("unsqueeze_", "1", "0"), ("transpose_", "1, 3", "0, 2"),
+                          ("swapaxes_", "1, 3", "0, 2"), ("swapdims_", "2, -1", "1, -1"), ("t_", "", "")]:
+    shape = (2, 3) if name == "t_" else (2, 1, 3)
+    f.case(name, lua("local b = x1 * 2", "local row = b[1]", "b:%s(%s):mul_(x1[1]:sum())" % (name, here),
+               "return b, row"),
+           eval("lambda x: change(x, lambda b: b.%s(%s))" % (name, there)), rand(*shape))
 f.write()
