@@ -20,6 +20,7 @@
 #define NC 2048     /* columns that are packed together; a multiple of every NR */
 #define GROUP 64    /* columns of a piece of work; likewise */
 #define NB 64       /* columns of a block; a multiple of 4 and of PANEL */
+#define WIDE_NB 256 /* columns of a matrix that are factorised before those behind them change */
 #define PANEL 16    /* columns that are factorised one after the other */
 #define HB 32       /* reflections that are applied together */
 #define TB 32       /* rows of a symmetric matrix that are reduced together; a multiple of VN */

@@ -328,22 +328,42 @@ static void FN(lu_update)(int64_t m, int64_t end, T *a, int64_t ld, int64_t at, 
   (m - at - w, cols, w, a + (at + w) * ld + at, ld, 1, u, ld, 1, u + w * ld, ld, AX_DENSE_SUB, room);
 }
 
-static int FN(lu)(int64_t m, int64_t n, void *matrix, int64_t ld, int *pivots, void *room)
+/* Columns from..end, NB at a time; those behind get their swaps alone. */
+static int FN(lu_block)(int64_t m, int64_t n, T *a, int64_t ld, int64_t from, int64_t end, int *pivots,
+                        void *room)
 {
-  const int64_t k = lesser(m, n);
-  T *const a = matrix;
   FN(block) block;
   int info = 0;
-
-  for (int64_t j = 0; j < k; j += NB) {
-    const int64_t end = lesser(j + NB, k);
-    for (int64_t at = j; at < end; at += PANEL) {
-      const int64_t w = lesser(end - at, PANEL);
+  for (int64_t j = from; j < end; j += NB) {
+    const int64_t next = lesser(j + NB, end);
+    for (int64_t at = j; at < next; at += PANEL) {
+      const int64_t w = lesser(next - at, PANEL);
       const int bad = FN(lu_columns)(m, n, a, ld, at, w, pivots, room);
       if (bad && !info) info = bad;
-      FN(lu_update)(m, end, a, ld, at, w, &block, room);
+      FN(lu_update)(m, next, a, ld, at, w, &block, room);
     }
-    FN(lu_update)(m, n, a, ld, j, end - j, &block, room);
+    FN(lu_update)(m, end, a, ld, j, next - j, &block, room);
+  }
+  return info;
+}
+
+/* What is behind a block of columns is read and written once for all of them, where the matrix is
+ * too large for the second-level cache. */
+static int FN(lu)(int64_t m, int64_t n, void *matrix, int64_t ld, int *pivots, void *room)
+{
+  const int64_t k = lesser(m, n), block = k > 2 * WIDE_NB ? WIDE_NB : k;
+  T *const a = matrix;
+  int info = 0;
+
+  for (int64_t j = 0; j < k; j += block) {
+    const int64_t end = lesser(j + block, k), w = end - j;
+    const int bad = FN(lu_block)(m, n, a, ld, j, end, pivots, room);
+    T *const u = a + j * ld + end;
+    if (bad && !info) info = bad;
+    if (end == n) break;
+    FN(triangular)(w, n - end, a + j * (ld + 1), ld, false, false, true, u, ld, room);
+    FN(product)
+    (m - end, n - end, w, a + end * ld + j, ld, 1, u, ld, 1, a + end * (ld + 1), ld, AX_DENSE_SUB, room);
   }
   return info;
 }

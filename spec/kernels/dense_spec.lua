@@ -61,6 +61,17 @@ for _, dtype in ipairs { "float32", "float64" } do
       end
     end)
 
+    it("have the backward error of LAPACK: LU of many columns, in blocks that change the rest once",
+      function()
+      for _, shape in ipairs { { 513, 513 }, { 770, 770 }, { 600, 540 }, { 530, 700 }, { 768, 1026 } } do
+        check_lu(random(dtype, unpack(shape)), 8)
+      end
+      local x = random(dtype, 600, 600)
+      check_lu(graded(dtype, 600, 600), 8)
+      x[{ {}, 590 }]:zero_()
+      assert.equal(590, (select(3, linalg.lu_factor_ex(x))):item())
+    end)
+
     it("have the backward error of LAPACK: solutions, inverse, Cholesky", function()
       for _, n in ipairs(SIZES) do
         local x = random(dtype, n, n) + eye(n, dtype) * 3
@@ -140,11 +151,11 @@ for _, dtype in ipairs { "float32", "float64" } do
     it("give the same bits for any number of threads", function()
       local before = core.get_num_threads()
       local x, b = random(dtype, 300, 300) + eye(300, dtype) * 9, random(dtype, 300, 130)
-      local p, few = x:matmul(x.mT), random(dtype, 2, 120, 120)
+      local p, few, many = x:matmul(x.mT), random(dtype, 2, 120, 120), random(dtype, 520, 530)
       local function all()
         local q, r = linalg.qr(x)
         return { linalg.solve(x, b), linalg.inv(x), linalg.det(x), linalg.cholesky(p), q, r,
-          (linalg.lu_factor(x)),
+          (linalg.lu_factor(x)), (linalg.lu_factor(many)),
           linalg.solve_triangular(x, b, { upper = false }), linalg.inv(few), x:double():mm(x:double()) }
       end
       core.set_num_threads(1)
