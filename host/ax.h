@@ -25,6 +25,9 @@ AX_API void ax_text_clean(char *text);
 AX_API ax_category ax_dtype_category(ax_dtype d);
 /* *out: the type called `name`.  EINVAL, with the list of names, when there is none. */
 AX_API ax_status ax_dtype_parse(const char *name, ax_dtype *out);
+/* The type of new tensors without one, of a number that is not whole beside integers, and of the
+ * functions of integers whose results are not whole: float32, until a script sets another one. */
+extern AX_API ax_dtype ax_default_dtype;
 /* PyTorch's promotion of two tensor types (both with at least one dim). */
 AX_API ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b);
 

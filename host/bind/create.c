@@ -153,7 +153,7 @@ static int make(lua_State *L, const char *fn, maker m, const factory *f, int ndi
 static int make_shape(lua_State *L)
 {
   const maker m = (maker)lua_tointeger(L, lua_upvalueindex(1));
-  factory f = { .dtype = AX_F32, .device = ax_lua.device };
+  factory f = { .dtype = ax_default_dtype, .device = ax_lua.device };
   int64_t shape[AX_MAX_DIMS];
   int last, n;
 
@@ -168,7 +168,7 @@ static int make_like(lua_State *L)
   const maker m = (maker)lua_tointeger(L, lua_upvalueindex(1));
   const char *fn = like_names[m];
   const ax_tensor *x;
-  factory f = { .dtype = AX_F32, .device = ax_lua.device };
+  factory f = { .dtype = ax_default_dtype, .device = ax_lua.device };
   int last;
 
   ax_lua_enter(L);
@@ -191,11 +191,11 @@ static double fill_value(lua_State *L, int idx, const char *fn, factory *f, bool
   return type == LUA_TBOOLEAN ? lua_toboolean(L, idx) : lua_tonumber(L, idx);
 }
 
-/* full(shape, value): float32 for a number, bool for a boolean, unless a dtype is given */
+/* full(shape, value): the default type for a number, bool for a boolean, unless a dtype is given */
 static int full(lua_State *L)
 {
   static const char *const params[] = { "size", "fill_value", NULL };
-  factory f = { .dtype = AX_F32, .device = ax_lua.device };
+  factory f = { .dtype = ax_default_dtype, .device = ax_lua.device };
   int64_t shape[AX_MAX_DIMS];
   int last, n;
   double v;
@@ -214,7 +214,7 @@ static int full(lua_State *L)
 static int full_like(lua_State *L)
 {
   static const char *const params[] = { "x", "fill_value", NULL };
-  factory f = { .dtype = AX_F32, .device = ax_lua.device };
+  factory f = { .dtype = ax_default_dtype, .device = ax_lua.device };
   const ax_tensor *x;
   double v;
   ax_tensor *t;
@@ -274,7 +274,7 @@ static int arange(lua_State *L)
                                          : i == 1            ? "start"
                                                              : "step");
     if (!isfinite(x)) return ax_lua_arg_error(L, "arange", i, NULL, "a finite number", i);
-    if (!f.has_dtype && !ax_lua_to_integer(L, i, &whole)) f.dtype = AX_F32;
+    if (!f.has_dtype && !ax_lua_to_integer(L, i, &whole)) f.dtype = ax_default_dtype;
     v[last == 1 ? 1 : i - 1] = x;
   }
   if (v[2] == 0) return ax_lua_error(L, "arange", "step must not be 0");
@@ -349,7 +349,7 @@ static void fill_line(ax_dtype d, void *data, int64_t n, double start, double st
 static int linspace(lua_State *L)
 {
   static const char *const params[] = { "start", "stop", "steps", NULL };
-  factory f = { .dtype = AX_F32, .device = ax_lua.device };
+  factory f = { .dtype = ax_default_dtype, .device = ax_lua.device };
   double start, stop;
   int64_t n;
   ax_tensor *t;
@@ -377,7 +377,7 @@ static int linspace(lua_State *L)
 static int eye(lua_State *L)
 {
   static const char *const params[] = { "n", "m", NULL };
-  factory f = { .dtype = AX_F32, .device = ax_lua.device };
+  factory f = { .dtype = ax_default_dtype, .device = ax_lua.device };
   int64_t shape[2];
   int last;
   ax_tensor *t;

@@ -341,6 +341,23 @@ static int set_default_device(lua_State *L)
   return 1;
 }
 
+/* core.set_default_dtype(dtype): see ax_default_dtype */
+static int set_default_dtype(lua_State *L)
+{
+  ax_lua_enter(L);
+  const ax_dtype d = ax_lua_check_dtype(L, 1, "set_default_dtype", "dtype");
+  if (ax_dtype_category(d) != AX_FLOATING)
+    return ax_lua_error(L, "set_default_dtype", "dtype: expected a floating type, got %s", ax_dtype_name(d));
+  ax_default_dtype = d;
+  return 0;
+}
+
+static int get_default_dtype(lua_State *L)
+{
+  lua_pushstring(L, ax_dtype_name(ax_default_dtype));
+  return 1;
+}
+
 /* core.synchronize(device): waits until the device has finished all queued work */
 static int synchronize(lua_State *L)
 {
@@ -453,6 +470,8 @@ void ax_lua_open_memory(lua_State *L)
     { "device_count", device_count },
     { "synchronize", synchronize },
     { "set_default_device", set_default_device },
+    { "set_default_dtype", set_default_dtype },
+    { "get_default_dtype", get_default_dtype },
     { "kernel_stats", kernel_stats },
     { "set_float32_matmul_precision", set_float32_matmul_precision },
     { "get_float32_matmul_precision", get_float32_matmul_precision },

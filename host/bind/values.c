@@ -63,7 +63,7 @@ static void measure(filler *f, int idx)
   }
   if (!f->given) {
     const int type = lua_type(L, -1);
-    f->dtype = type == LUA_TBOOLEAN ? AX_BOOL : AX_F32;
+    f->dtype = type == LUA_TBOOLEAN ? AX_BOOL : ax_default_dtype;
   }
   lua_settop(L, top);
 }
@@ -188,7 +188,7 @@ ax_tensor *ax_lua_push_from_table(lua_State *L, int idx, ax_dtype dtype, ax_devi
 static int tensor(lua_State *L)
 {
   static const char *const names[] = { "dtype", "device", "requires_grad" };
-  filler f = { .L = L, .dtype = AX_F32 };
+  filler f = { .L = L, .dtype = ax_default_dtype };
   ax_device device = ax_lua.device;
   bool requires_grad = false;
   ax_tensor *source, **box;

@@ -17,6 +17,8 @@ static const struct {
 #undef DTYPE
 };
 
+ax_dtype ax_default_dtype = AX_F32;
+
 size_t ax_dtype_size(ax_dtype d) { return rows[d].size; }
 const char *ax_dtype_name(ax_dtype d) { return rows[d].name; }
 ax_category ax_dtype_category(ax_dtype d) { return rows[d].category; }

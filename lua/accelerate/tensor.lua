@@ -93,8 +93,8 @@ local core = require "accelerate.core"
 ---@class accelerate.tensor
 ---@overload fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor
 ---@field tensor fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor from nested
----  lists, a number, a boolean, or a copy of a tensor: numbers are float32 and booleans bool unless
----  dtype is given
+---  lists, a number, a boolean, or a copy of a tensor: numbers have the default type and booleans
+---  bool unless dtype is given
 ---@field zeros fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor
 ---@field ones fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor
 ---@field empty fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor not cleared
@@ -157,6 +157,10 @@ local core = require "accelerate.core"
 ---  none also why
 ---@field set_default_device fun(device: string): string default device of constructors; returns the
 ---  former one
+---@field set_default_dtype fun(dtype: "float32"|"float64"|"float16"|"bfloat16") the type of new
+---  tensors without one (float32 until then), of parameters too, of a number that is not whole
+---  beside integers, and of functions of integers as `sqrt`; for this process
+---@field get_default_dtype fun(): string
 ---@field cuda table GPUs and their memory: see accelerate.cuda
 ---@field autograd table gradcheck, detect_anomaly and more: see accelerate.autograd
 ---@field linalg table linear algebra: see accelerate.tensor.linalg
@@ -205,7 +209,7 @@ for _, name in ipairs {
   "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "scope", "keep", "release", "is_released",
     "grad", "Function",
   "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "device_count",
-    "set_default_device", "synchronize", "ops",
+    "set_default_device", "set_default_dtype", "get_default_dtype", "synchronize", "ops",
   "set_float32_matmul_precision", "get_float32_matmul_precision", "newaxis",
 } do
   M[name] = core[name]
@@ -217,6 +221,7 @@ end
 for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", "broadcast_to", "einsum" } do
   M[name] = core[name]
 end
+M.concatenate = core.concat
 
 -- PyTorch's names of types, and of numbers that are not finite
 for _, dtype in ipairs { "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",

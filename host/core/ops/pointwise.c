@@ -27,7 +27,7 @@ ax_status ax_infer_promote(ax_infer *q)
 ax_status ax_infer_floats(ax_infer *q)
 {
   ax_dtype d = result_dtype(q, promoted(q, 0));
-  if (!ax_has_gradient(d)) d = AX_F32;
+  if (!ax_has_gradient(d)) d = ax_default_dtype;
   return elementwise(q, d, d);
 }
 
@@ -130,7 +130,7 @@ ax_status ax_infer_clamp(ax_infer *q)
   if (no_min && no_max) return ax_fail(AX_EINVAL, "clamp: expected min, max or both");
   const bool whole = (no_min || q->a.clamp.min == floor(q->a.clamp.min)) &&
                      (no_max || q->a.clamp.max == floor(q->a.clamp.max));
-  const ax_dtype r = ax_is_float(d) ? d : !whole ? AX_F32 : d == AX_BOOL ? AX_I64 : d;
+  const ax_dtype r = ax_is_float(d) ? d : !whole ? ax_default_dtype : d == AX_BOOL ? AX_I64 : d;
   if (no_min) q->a.clamp.min = -INFINITY;
   if (no_max) q->a.clamp.max = INFINITY;
   return elementwise(q, r, r);

@@ -55,16 +55,16 @@ ax_status ax_infer_mean(ax_infer *q)
   return reduced(q, axes, q->a.reduction.keepdim, result_dtype(q, (ax_dtype)INPUT(0)->dtype), 0);
 }
 
-/* Integers count as float32. */
+/* Integers count as the default type. */
 ax_status ax_infer_log_of_sums(ax_infer *q)
 {
   uint32_t axes;
   ax_status st;
   if (ax_is_float((ax_dtype)INPUT(0)->dtype)) return ax_infer_mean(q);
   if ((st = listed_axes(q, &axes)) != AX_OK) return st;
-  q->compute = AX_F32;
+  q->compute = ax_default_dtype;
   q->cast = 1;
-  return reduced(q, axes, q->a.reduction.keepdim, AX_F32, 0);
+  return reduced(q, axes, q->a.reduction.keepdim, ax_default_dtype, 0);
 }
 
 ax_status ax_infer_truth(ax_infer *q)

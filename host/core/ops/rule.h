@@ -48,7 +48,8 @@ static inline ax_dtype promoted(const ax_infer *q, int from)
     if (t) {
       kind = t->ndim > 0 ? 0 : 1;
       dtype = t->dtype;
-    } else dtype = q->args->booleans >> k & 1 ? AX_BOOL : q->args->integral >> k & 1 ? AX_I64 : AX_F32;
+    } else
+      dtype = q->args->booleans >> k & 1 ? AX_BOOL : q->args->integral >> k & 1 ? AX_I64 : ax_default_dtype;
     best[kind] = best[kind] < 0 ? dtype : (int)ax_dtype_promote((ax_dtype)best[kind], (ax_dtype)dtype);
   }
   for (int kind = 0; kind < 3; kind++) {

@@ -9,7 +9,7 @@ local M = {}
 ---@param x accelerate.Tensor
 ---@return string
 function M.type_of(x)
-  return core._is_float(x) and x.dtype or "float32"
+  return core._is_float(x) and x.dtype or core.get_default_dtype()
 end
 
 --- I0, the modified Bessel function, of a number: its power series, whose terms are all positive.

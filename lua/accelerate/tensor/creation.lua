@@ -60,6 +60,8 @@ define("cuda", "x:T index:int?", "x on a GPU: the current one, or that of the in
 end, "method")
 define.plain("is_cuda", "x.is_cuda", "whether the tensor is on a GPU", "field",
   function(x) return x.device:find("cuda", 1, true) == 1 end)
+define.plain("is_cpu", "x.is_cpu", "whether the tensor is on the CPU", "field",
+  function(x) return x.device == "cpu" end)
 define("nelement", "x:T", "the number of elements", function(x) return x:numel() end, "method")
 define("is_floating_point", "x:T", "whether elements are of a floating type", function(x)
   return core._is_float(x)
@@ -93,10 +95,10 @@ local function info(where, types, kind, dtype)
   return copy
 end
 define.plain("finfo", "tensor.finfo([dtype])",
-  "limits of a floating type (float32), or of a complex one's parts: bits, eps, max, min, tiny, "
+  "limits of a floating type (the default one), or of a complex one's parts: bits, eps, max, min, tiny, "
   .. "smallest_normal, resolution",
   "function", function(dtype)
-    if dtype == nil then dtype = "float32" end
+    if dtype == nil then dtype = core.get_default_dtype() end
     local f = info("finfo", FLOATS, "a floating", dtype)
     f.min, f.smallest_normal = -f.max, f.tiny
     return f
@@ -115,7 +117,8 @@ define("logspace", "start:num stop:num steps:int base:num=10 dtype:dtype?",
   "base ^ linspace(start, stop, steps); for an integer type start and stop are cut off first",
   function(start, stop, steps, base, dtype)
     if INTEGERS[dtype] and steps > 1 then start, stop = (math.modf(start)), (math.modf(stop)) end
-    return core.pow(base, core.linspace(start, stop, steps, { dtype = "float64" })):to(dtype or "float32")
+    return core.pow(base, core.linspace(start, stop, steps, { dtype = "float64" }))
+      :to(dtype or core.get_default_dtype())
   end, "function")
 
 for _, part in ipairs { "tril", "triu" } do

@@ -6,8 +6,8 @@ local M = {}
 
 local HALF = { float16 = true, bfloat16 = true }
 
---- Returns a and b in the type to compute in, and the type of the result: float32 for integers, and
---- halves are computed in float32. One of a and b may be a number.
+--- Returns a and b in the type to compute in, and the type of the result: the default one for
+--- integers, and halves are computed in float32. One of a and b may be a number.
 ---@param a accelerate.Tensor|number
 ---@param b accelerate.Tensor|number
 ---@return accelerate.Tensor a
@@ -15,7 +15,9 @@ local HALF = { float16 = true, bfloat16 = true }
 ---@return accelerate.DType dtype
 function M.floats(a, b)
   local dtype = define.functions.result_type(a, b)
-  if not dtype:find("float", 1, true) and not dtype:find("complex", 1, true) then dtype = "float32" end
+  if not dtype:find("float", 1, true) and not dtype:find("complex", 1, true) then
+    dtype = core.get_default_dtype()
+  end
   local wide = HALF[dtype] and "float32" or dtype
   local function cast(v, other)
     return core.is_tensor(v) and v:to(wide) or core.tensor(v, { dtype = wide, device = other.device })
@@ -28,8 +30,8 @@ end
 ---@return accelerate.Tensor x
 ---@return accelerate.DType dtype
 function M.float(x)
+  if not core._is_float(x) and not x:is_complex() then x = x:to(core.get_default_dtype()) end
   if HALF[x.dtype] then return x:float(), x.dtype end
-  if not core._is_float(x) and not x:is_complex() then x = x:float() end
   return x, x.dtype
 end
 

@@ -278,3 +278,30 @@ define("poisson", "input:T generator:gen?", "draws of Poisson variables with the
     end
     return core.no_grad(poisson, rate, generator)
   end)
+
+-- ---- the state of the default generator, as manual_seed seeds it
+
+define.plain("get_rng_state", "tensor.get_rng_state()", "the state of this rank's default generator",
+  "function",
+  function() return core.default_generator():get_state() end)
+define.plain("set_rng_state", "tensor.set_rng_state(state)",
+  "continues with the draws that followed get_rng_state",
+  "function", function(state)
+    if type(state) ~= "string" or #state ~= 16 then
+      options.fail("set_rng_state: argument 1 (state): expected a string of 16 bytes from " ..
+        "get_rng_state, got %s",
+        options.show(state))
+    end
+    core.default_generator():set_state(state)
+  end)
+define.plain("initial_seed", "tensor.initial_seed()", "the seed of this rank's default generator", "function",
+  function() return core.default_generator():initial_seed() end)
+define.plain("seed", "tensor.seed()", "manual_seed with a number that the system draws, which it returns",
+  "function", function()
+    local source = assert(io.open("/dev/urandom", "rb"))
+    local bytes, seed = source:read(6), 0
+    source:close()
+    for k = 1, #bytes do seed = seed * 256 + bytes:byte(k) end
+    core.manual_seed(seed)
+    return seed
+  end)

@@ -11,7 +11,7 @@ local options = require "accelerate.utils.options"
 -- value(t) for t = 0 .. 1 over the window; a periodic one leaves out the last of length + 1.
 local function window(where, length, periodic, dtype, value)
   if length < 0 then options.fail("%s: window_length must be at least 0, got %d", where, length) end
-  dtype = dtype or "float32"
+  dtype = dtype or core.get_default_dtype()
   if not dtype:find("float", 1, true) then
     options.fail("%s: dtype must be a floating type, got %s", where, dtype)
   end

@@ -8,7 +8,7 @@ local options = require "accelerate.utils.options"
 -- value(k, last) for positions k of a window whose last one is `last`.
 local function window(where, length, sym, dtype, value)
   if length < 0 then options.fail("%s: M must be at least 0, got %d", where, length) end
-  dtype = dtype or "float32"
+  dtype = dtype or core.get_default_dtype()
   if not dtype:find("float", 1, true) then
     options.fail("%s: dtype must be a floating type, got %s", where, dtype)
   end

@@ -19,6 +19,12 @@ M.OTHERS = {
   jit = 'accelerate.Accelerator { dynamo_backend = "cudagraphs" } records steps on a GPU',
   distributed = "accelerator:gather(x), accelerator:reduce(x) and accelerate.utils.broadcast(x)",
   prune = "nn.utils.parametrize with a module that multiplies by a mask (pruning is not there)",
+  DataParallel = "accelerator:prepare(model), with a process for each device",
+  Variable = "a tensor itself, with requires_grad = true",
+  Buffer = 'module:register_buffer("name", x)',
+  Sampler = "any object with iter(), which yields positions from 1, and len()",
+  lstm = "nn.LSTM", gru = "nn.GRU",
+  set_default_tensor_type = 'tensor.set_default_dtype("float64") and tensor.set_default_device("cuda")',
   multiprocessing = "accelerate.notebook_launcher(fn, args, { num_processes = n })",
   AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
 }

@@ -171,13 +171,15 @@ end
 
 local function suffixes_of(x)
   local list = {}
-  local named = x.dtype ~= "float32" and x.dtype ~= "int64" and x.dtype ~= "bool" and x.dtype ~= "complex64"
+  local default = core.get_default_dtype()
+  local named = x.dtype ~= default and x.dtype ~= "int64" and x.dtype ~= "bool"
+    and x.dtype ~= (default == "float64" and "complex128" or "complex64")
   if x.device ~= "cpu" then list[#list + 1] = ("device='%s'"):format(x.device) end
   if x:numel() == 0 or x.device == "meta" then
     if x.ndim ~= 1 or x.device == "meta" then
       list[#list + 1] = "size=(" .. table.concat(x.shape, ", ") .. ")"
     end
-    named = x.dtype ~= "float32"
+    named = x.dtype ~= default
   end
   if named then list[#list + 1] = "dtype=" .. x.dtype end
   if x.grad_fn then

@@ -1,6 +1,7 @@
 -- Written by composed.py with PyTorch 2.15.0+cu132.
 return {absent={"is_sparse","rand_like","randn_like","empty_like","result_type","retain_grad",
-  "retains_grad","set_printoptions","get_printoptions","cuda","is_cuda","new_empty","promote_types",
+  "retains_grad","set_printoptions","get_printoptions","cuda","is_cuda","is_cpu","get_rng_state",
+  "set_rng_state","initial_seed","seed","new_empty","promote_types",
   "inference_mode","uniform_","normal_","log_normal_","exponential_","cauchy_","geometric_","random_",
   "bernoulli_","bernoulli","normal","multinomial","poisson","gumbel_softmax"},cases={
 {row="clip",call=[=[x1:clip(-0.5, 0.5)]=],tolerance=1e-09,

@@ -301,7 +301,7 @@ case("lcm", "tensor.lcm(x1, x2)", torch.lcm, ints(12, -18, 0, 7, 0), ints(8, 27,
 case("renorm", "x1:renorm(2, 1, 1.5), x1:renorm(1, 2, 2)", lambda x: (x.renorm(2, 0, 1.5), x.renorm(1, 1, 2)), x234)
 f.not_in_torch("is_sparse", "rand_like", "randn_like", "empty_like", "result_type", "retain_grad",
     "retains_grad", "set_printoptions", "get_printoptions")
-f.not_in_torch("cuda", "is_cuda", "new_empty", "promote_types", "inference_mode", "uniform_", "normal_", "log_normal_",
-    "exponential_", "cauchy_", "geometric_", "random_", "bernoulli_", "bernoulli", "normal", "multinomial", "poisson",
-    "gumbel_softmax")
+f.not_in_torch("cuda", "is_cuda", "is_cpu", "get_rng_state", "set_rng_state", "initial_seed", "seed", "new_empty",
+    "promote_types", "inference_mode", "uniform_", "normal_", "log_normal_", "exponential_",
+    "cauchy_", "geometric_", "random_", "bernoulli_", "bernoulli", "normal", "multinomial", "poisson", "gumbel_softmax")
 f.write()
