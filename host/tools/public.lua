@@ -32,7 +32,7 @@ M.PAGES = {
     "lua/accelerate/data_loader/shard_samplers.lua", "lua/accelerate/data/sampler.lua" } },
   { "cuda", "accelerate.cuda", "cuda", { "lua/accelerate/cuda.lua" } },
   { "autograd", "accelerate.autograd", "autograd", { "lua/accelerate/autograd.lua" } },
-  { "func", "accelerate.func", "func", { "lua/accelerate/func.lua" } },
+  { "func", "accelerate.func", "func", { "lua/accelerate/func.lua", "lua/accelerate/func" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
   { "models", "accelerate.models", "models", { "lua/accelerate/models" } },
   { "distributions", "accelerate.distributions", "distributions", { "lua/accelerate/distributions" } },

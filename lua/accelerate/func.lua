@@ -1,12 +1,51 @@
 --- Functions of functions: what `torch.func` and `torch.autograd.functional` have.
 local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
+local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 
 local fail = options.fail
 
 ---@class accelerate.func
 local M = {}
+
+local function is_nested(value) return nested.is_container(value) and next(value) ~= nil end
+
+-- A leaf of its own for an input; within another gradient the record of x goes on.
+local function leaf_of(where, number, x, path)
+  if not core._is_float(x) then
+    fail("%s: input %d%s: expected a tensor of a floating type, got %s", where, number,
+      path and path ~= "" and " at " .. path or "", options.show(x))
+  end
+  return x.requires_grad and x:view(x.shape) or x:detach():requires_grad_()
+end
+
+-- An argument, a tensor or nested tables of them, with leaves in place of its tensors; they follow
+-- those in the list.
+local function opened(where, number, value, leaves)
+  local function open(x, path)
+    leaves[#leaves + 1] = leaf_of(where, number, x, path)
+    return leaves[#leaves]
+  end
+  if not is_nested(value) then return open(value) end
+  return nested.recursively_apply(open, value, function(x) return not is_nested(x) end)
+end
+
+-- The same with the next values of the list in place of its leaves; at: how many were used.
+local function closed(value, list, at)
+  return nested.recursively_apply(function()
+    at[1] = at[1] + 1
+    return list[at[1]]
+  end, value)
+end
+
+-- Values in the form of the arguments `numbers`, one for each.
+local function formed(given, numbers, list)
+  local at, values = { 0 }, {}
+  for i, number in ipairs(numbers) do values[i] = closed(given[number], list, at) end
+  return values
+end
 
 -- Inputs as a list of leaves of their own, and whether one tensor was given.
 local function leaves_of(where, inputs)
@@ -16,11 +55,7 @@ local function leaves_of(where, inputs)
   end
   local list = {}
   for i, x in ipairs(one and { inputs } or inputs) do
-    if not core._is_float(x) then
-      fail("%s: input %d: expected a tensor of a floating type, got %s", where, i, options.show(x))
-    end
-    -- within another gradient the record of x goes on
-    list[i] = x.requires_grad and x:view(x.shape) or x:detach():requires_grad_()
+    list[i] = leaf_of(where, i, x)
   end
   return list, one
 end
@@ -132,20 +167,32 @@ local ARGNUM = { argnum = { "integer|list", default = 1, min = 1 },
   argnums = { "integer|list", optional = true, min = 1 } }
 
 --- A function that gives the Jacobian of fn in its first argument (or that of a number from 1; of a
---- list of numbers one value for each); it can be differentiated. Another name of it is jacfwd:
---- both take a backward pass for each element of the result.
----@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+--- list of numbers one value for each); it can be differentiated. An argument may be nested tables
+--- of tensors, as parameters by name: the Jacobian has their form; fn's result may be, too: each of
+--- its tensors becomes a Jacobian. Another name of it is jacfwd: both take a backward pass for each
+--- element of the result.
+---@param fn fun(...: any): any
 ---@param argnum? integer|integer[]
----@return fun(...: accelerate.Tensor): accelerate.Tensor
+---@return fun(...: any): any ...
 function M.jacrev(fn, argnum)
   local numbers, one = numbers_of("jacrev", read_argnum("jacrev", argnum, ARGNUM))
+  options.value("jacrev", "fn", fn, { "function|table" })
   return function(...)
-    local given, n, chosen = { ... }, select("#", ...), {}
-    for i, number in ipairs(numbers) do chosen[i] = given[number] or false end
-    return M.jacobian(function(...)
-      for i, number in ipairs(numbers) do given[number] = (select(i, ...)) end
-      return fn(unpack(given, 1, n))
-    end, one and chosen[1] or chosen, { create_graph = true })
+    local given, n, leaves = { ... }, select("#", ...), {}
+    return core.enable_grad(function()
+      for _, number in ipairs(numbers) do
+        given[number] = opened("jacrev", number, given[number], leaves)
+      end
+      local results = { fn(unpack(given, 1, n)) }
+      local several = not one and #results == 1 and core.is_tensor(results[1])
+      for i = 1, math.max(1, #results) do
+        results[i] = nested.recursively_apply(function(out)
+          local values = formed(given, numbers, jacobians(out, leaves, true))
+          return one and values[1] or values
+        end, results[i], nil, "jacrev: the function's result")
+      end
+      return unpack(several and results[1] or results)
+    end)
   end
 end
 
@@ -153,7 +200,8 @@ M.jacfwd = M.jacrev
 
 --- The Hessian of fn, which gives one number, at one input: a tensor of the input's dims twice. At
 --- a list of inputs: a list for each, of the derivatives of its gradient by each. Without an input:
---- a function of the input, which can be differentiated.
+--- a function of the input, which can be differentiated; the input may be parameters by name, whose
+--- Hessian has a table by name for each.
 ---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
 ---@param input? accelerate.Tensor|accelerate.Tensor[]
 ---@param opts? { create_graph: boolean, strict: boolean, vectorize: boolean }
@@ -161,7 +209,10 @@ M.jacfwd = M.jacrev
 function M.hessian(fn, input, opts)
   if input == nil and opts == nil then
     options.value("hessian", "fn", fn, { "function|table" })
-    return function(x) return M.hessian(fn, x, { create_graph = true }) end
+    return function(x, ...)
+      if is_nested(x) and x[1] == nil then return M.jacrev(M.jacrev(fn))(x, ...) end
+      return M.hessian(fn, x, { create_graph = true })
+    end
   end
   local o = options.check("hessian", opts, GRAPH)
   return core.enable_grad(function()
@@ -181,42 +232,63 @@ function M.hessian(fn, input, opts)
   end)
 end
 
---- fn's result, and a function that maps a gradient of the result to those of the inputs.
----@param fn fun(...: accelerate.Tensor): accelerate.Tensor
----@param ... accelerate.Tensor
+--- fn's result, and a function that maps a gradient of the result to those of the inputs, which
+--- have their form.
+---@param fn fun(...: any): accelerate.Tensor
+---@param ... any tensors, or nested tables of them
 ---@return accelerate.Tensor, fun(gradient: accelerate.Tensor): ...
 function M.vjp(fn, ...)
-  local given = { ... }
+  local given, numbers, leaves = { ... }, {}, {}
+  if #given == 0 then fail("vjp: expected at least one input") end
   return core.enable_grad(function()
-    local leaves = leaves_of("vjp", given)
-    local out = result_of("vjp", fn, unpack(leaves))
+    for k = 1, #given do numbers[k], given[k] = k, opened("vjp", k, given[k], leaves) end
+    local out = result_of("vjp", fn, unpack(given))
     return out, function(gradient)
       local grads = { core.grad(out, leaves, { grad_outputs = gradient, retain_graph = true,
         create_graph = core.is_grad_enabled(), allow_unused = true }) }
       for k, leaf in ipairs(leaves) do grads[k] = grads[k] or core.zeros_like(leaf) end
-      return unpack(grads)
+      return unpack(formed(given, numbers, grads))
     end
   end)
 end
 
+-- The tensors of tangents, in the order of the leaves of the inputs.
+local function tangents_of(inputs, tangents)
+  local list = {}
+  local function walk(x, t, path)
+    if is_nested(x) then
+      for _, key in ipairs(ordered.keys(x)) do
+        walk(x[key], type(t) == "table" and t[key] or nil, path .. "." .. tostring(key))
+      end
+      return
+    end
+    if not core.is_tensor(t) or not lists.same(t.shape, x.shape) then
+      fail("jvp: tangent %s: expected a tensor of shape %s, as its input, got %s", path, lists.shape_text(x),
+        options.show(t))
+    end
+    list[#list + 1] = t
+  end
+  for i, x in ipairs(inputs) do walk(x, tangents[i], tostring(i)) end
+  return list
+end
+
 --- fn's result at the inputs, and its derivative along the tangents, by two backward passes.
----@param fn fun(...: accelerate.Tensor): accelerate.Tensor
----@param inputs accelerate.Tensor|accelerate.Tensor[]
----@param tangents accelerate.Tensor|accelerate.Tensor[] of the inputs' shapes
+---@param fn fun(...: any): accelerate.Tensor
+---@param inputs accelerate.Tensor|any[] a tensor, or a list of fn's arguments: tensors, or nested
+---  tables of them
+---@param tangents accelerate.Tensor|any[] of the inputs' form and shapes
 ---@return accelerate.Tensor, accelerate.Tensor
 function M.jvp(fn, inputs, tangents)
   return core.enable_grad(function()
-    local leaves = leaves_of("jvp", inputs)
+    local given, leaves = {}, {}
+    if core.is_tensor(inputs) then inputs = { inputs } end
+    options.value("jvp", "inputs", inputs, { "list" })
     if core.is_tensor(tangents) then tangents = { tangents } end
     options.value("jvp", "tangents", tangents, { "list" })
-    if #tangents ~= #leaves then fail("jvp: %d inputs, but %d tangents", #leaves, #tangents) end
-    for k, leaf in ipairs(leaves) do
-      if not core.is_tensor(tangents[k]) or not lists.same(tangents[k].shape, leaf.shape) then
-        fail("jvp: tangent %d: expected a tensor of shape %s, as its input, got %s", k,
-          lists.shape_text(leaf), options.show(tangents[k]))
-      end
-    end
-    local out = result_of("jvp", fn, unpack(leaves))
+    if #tangents ~= #inputs then fail("jvp: %d inputs, but %d tangents", #inputs, #tangents) end
+    for k, x in ipairs(inputs) do given[k] = opened("jvp", k, x, leaves) end
+    tangents = tangents_of(given, tangents)
+    local out = result_of("jvp", fn, unpack(given))
     if not out.requires_grad then return out, core.zeros_like(out) end
     local seed = core.zeros_like(out):requires_grad_() -- the first pass is linear in it
     local grads = { core.grad(out, leaves,
@@ -236,9 +308,10 @@ end
 local AUX = { argnum = ARGNUM.argnum, argnums = ARGNUM.argnums, has_aux = { "boolean", default = false } }
 
 --- A function that gives the gradient of fn, which gives one number, in its first argument (or that
---- of a number from 1; of a list of numbers the list of gradients). With has_aux fn's other results
---- follow it.
----@param fn fun(...: accelerate.Tensor): accelerate.Tensor
+--- of a number from 1; of a list of numbers the list of gradients). An argument may be nested
+--- tables of tensors, as parameters by name; its gradient has their form. With has_aux fn's other
+--- results follow it.
+---@param fn fun(...: any): accelerate.Tensor
 ---@param argnum? integer|integer[]|{ argnum: integer|integer[], has_aux: boolean } argnums is
 ---  another name of argnum
 ---@return fun(...: accelerate.Tensor): accelerate.Tensor
@@ -262,11 +335,9 @@ function M.grad_and_value(fn, argnum)
   local o = read_argnum("grad_and_value", argnum, AUX)
   local numbers, one = numbers_of("grad", o)
   return function(...)
-    local given, n, chosen = { ... }, select("#", ...), {}
-    for i, number in ipairs(numbers) do chosen[i] = given[number] or false end
+    local given, n, leaves = { ... }, select("#", ...), {}
     return core.enable_grad(function()
-      local leaves = leaves_of("grad", chosen)
-      for i, number in ipairs(numbers) do given[number] = leaves[i] end
+      for _, number in ipairs(numbers) do given[number] = opened("grad", number, given[number], leaves) end
       options.value("grad", "fn", fn, { "function|table" })
       local results = { fn(unpack(given, 1, n)) }
       local out = results[1]
@@ -276,6 +347,7 @@ function M.grad_and_value(fn, argnum)
       local grads = out.requires_grad
         and { core.grad(out:sum(), leaves, { create_graph = true, allow_unused = true }) } or {}
       for i, leaf in ipairs(leaves) do grads[i] = grads[i] or core.zeros_like(leaf) end
+      grads = formed(given, numbers, grads)
       local grad = one and grads[1] or grads
       if o.has_aux then return grad, unpack(results) end
       return grad, out
@@ -283,133 +355,8 @@ function M.grad_and_value(fn, argnum)
   end
 end
 
--- ---- vmap
-
--- chunk_size and randomness say how PyTorch computes: fn is called for one position at a time here,
--- and draws anew each time.
-local VMAP = { in_dims = { "integer|table", default = 1 }, out_dims = { "integer|table", default = 1 },
-  chunk_size = { "integer", optional = true, min = 1 },
-  randomness = { "string", default = "different", one_of = { "error", "different" } } }
-
-local function dim_at(dims, i)
-  if type(dims) ~= "table" then return dims end
-  return dims[i] or nil
-end
-
---- A function that calls fn once for each position of dim 1 of its tensors and stacks the results.
---- It is a loop: fn runs as often as the dim is long.
----@param fn fun(...): ...
----@param opts? { in_dims: integer|table, out_dims: integer|table, chunk_size: integer,
----  randomness: string } dims that are mapped: one for all arguments, or a list; false in the list:
----  the argument is given as it is. chunk_size changes nothing
----@return fun(...): ...
-function M.vmap(fn, opts)
-  local o = options.check("vmap", opts, VMAP)
-  options.value("vmap", "fn", fn, { "function|table" })
-  return function(...)
-    local given, n, size = { ... }, select("#", ...), nil
-    for i = 1, n do
-      local dim = dim_at(o.in_dims, i)
-      if dim and core.is_tensor(given[i]) then
-        local x = given[i]
-        if dim == 0 or dim > x.ndim or -dim > x.ndim then
-          fail("vmap: in_dims: dim %d of argument %d, which has shape %s", dim, i, lists.shape_text(x))
-        end
-        local length = x:size(dim)
-        if size and size ~= length then
-          fail("vmap: argument %d has %d positions to map over, those before it %d", i, length, size)
-        end
-        size = length
-      end
-    end
-    if not size then fail("vmap: no argument is a tensor to map over") end
-    if size == 0 then fail("vmap: there is no position to map over") end
-    local columns, count = {}, 0
-    for at = 1, size do
-      local args = {}
-      for i = 1, n do
-        local dim = dim_at(o.in_dims, i)
-        args[i] = dim and core.is_tensor(given[i]) and given[i]:select(dim, at) or given[i]
-      end
-      local results = { fn(unpack(args, 1, n)) }
-      count = #results
-      for k, result in ipairs(results) do
-        if not core.is_tensor(result) then
-          fail("vmap: expected the function to return tensors, result %d is %s", k, options.show(result))
-        end
-        columns[k] = columns[k] or {}
-        columns[k][at] = result
-      end
-    end
-    local stacked = {}
-    for k = 1, count do stacked[k] = core.stack(columns[k], dim_at(o.out_dims, k) or 1) end
-    return unpack(stacked, 1, count)
-  end
-end
-
--- ---- modules
-
--- The names of values, in order; a list of tables is one table.
-local function joined_values(values)
-  local all, names = {}, {}
-  for _, list in ipairs(values[1] ~= nil and values or { values }) do
-    options.value("functional_call", "values", list, { "table" })
-    for name, value in next, list do
-      if type(name) ~= "string" or not core.is_tensor(value) then
-        fail("functional_call: values: expected tensors by name, got %s = %s", options.show(name),
-          options.show(value))
-      end
-      if all[name] == nil then names[#names + 1] = name end
-      all[name] = value
-    end
-  end
-  table.sort(names)
-  return all, names
-end
-
---- Calls the module with other parameters and buffers, which need not be leaves. Those that are not
---- named stay its own; a tensor that the module has under several names is replaced under each.
----@param module accelerate.nn.Module
----@param values table<string, accelerate.Tensor>|table[] by the names of named_parameters and
----  named_buffers, or a list of such tables
----@param ... any the module's arguments
----@return any ...
-function M.functional_call(module, values, ...)
-  if type(module) ~= "table" or type(module.get_submodule) ~= "function" then
-    fail("functional_call: module: expected a module, got %s", options.show(module))
-  end
-  options.value("functional_call", "values", values, { "table" })
-  local former, all, names = {}, joined_values(values)
-  local function swap()
-    local new, named = {}, {} -- the tensors that go -> those that come; modules -> keys that were named
-    for _, name in ipairs(names) do
-      local path, key = name:match "^(.*)%.([^.]+)$"
-      local owner = module:get_submodule(path or "")
-      key = key or name
-      local old = owner._values[key]
-      if not core.is_tensor(old) then
-        fail("functional_call: the module has no parameter or buffer %s", name)
-      end
-      named[owner] = named[owner] or {}
-      named[owner][key] = all[name]
-      new[old] = all[name]
-    end
-    for _, owner in ipairs(module:modules()) do
-      for key, old in next, owner._values do
-        local value = named[owner] and named[owner][key] or core.is_tensor(old) and new[old]
-        if value then former[#former + 1] = { owner, key, old, value } end
-      end
-    end
-    for _, entry in ipairs(former) do entry[1]._values[entry[2]] = entry[4] end
-  end
-  local function restore()
-    for i = #former, 1, -1 do former[i][1]._values[former[i][2]] = former[i][3] end
-  end
-  local args, n = { ... }, select("#", ...)
-  return require("accelerate.utils.scope").run(function() end, restore, function()
-    swap()
-    return module(unpack(args, 1, n))
-  end)
+for _, part in ipairs { "mapping", "modules" } do
+  for name, fn in pairs(require("accelerate.func." .. part)) do M[name] = fn end
 end
 
 return M
