@@ -33,6 +33,24 @@ describe("gelu", function()
   end)
 end)
 
+describe("losses of differences", function()
+  it("have PyTorch's gradients where the difference is infinite or NaN", function()
+    local A, B = { inf, -inf, inf, nan, 1, 0, inf }, { 0, 0, inf, 0, nan, inf, -inf }
+    local sides = { 1, -1, nan, nan, nan, -1, 1 }
+    for name, expected in pairs { smooth_l1_loss = sides, huber_loss = sides,
+      l1_loss = { 1, -1, 0, 0, 0, -1, 1 },
+      mse_loss = { inf, -inf, nan, nan, nan, -inf, inf } } do
+      for _, dtype in ipairs { "float32", "float64" } do
+        local x = tensor.tensor(A, { dtype = dtype, requires_grad = true })
+        local loss = F[name](x, tensor.tensor(B, { dtype = dtype }), { reduction = "none" })
+        same({ inf, inf, nan, nan, nan, inf, inf }, loss:detach())
+        loss:sum():backward()
+        same(expected, x.grad)
+      end
+    end
+  end)
+end)
+
 describe("functions of two numbers", function()
   local A = { inf, inf, -inf, -inf, inf, nan, 1, -inf, nan, 0 }
   local B = { inf, -inf, -inf, inf, nan, inf, inf, 1, -inf, 0 }
