@@ -9,6 +9,8 @@
 
 #include "cpu.h"
 
+#include <math.h>
+
 #define AX_DENSE_FEW 16   /* rows of the matrices that lu factorises one column after the other */
 #define AX_DENSE_NARROW 4 /* this few sides are solved one by one */
 #define AX_DENSE_WIDE 16  /* elements of every type fill whole vectors */
@@ -73,5 +75,20 @@ const ax_dense *ax_dense_of(ax_dtype dtype);
 size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols);
 size_t ax_dense_symmetric_room(ax_dtype dtype, int64_t n, bool vectors);
 size_t ax_dense_bidiagonal_panel(ax_dtype dtype, int64_t m, int64_t ld);
+
+/* How a matrix is scaled whose squares could leave the type's range: its elements times `first`
+ * times `second`, which are in range each, are elements / 2^power. */
+typedef struct ax_dense_scale {
+  int power;
+  double first, second;
+} ax_dense_scale;
+
+/* most: the largest element; sizes between 1 / far and far stay as they are. */
+static inline ax_dense_scale ax_dense_scale_of(double most, double far)
+{
+  int power = 0;
+  if (most > far || (most > 0 && most < 1 / far)) (void)frexp(most, &power);
+  return (ax_dense_scale){ power, ldexp(1, -power / 2), ldexp(1, -power - -power / 2) };
+}
 
 #endif

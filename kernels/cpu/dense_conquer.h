@@ -474,14 +474,13 @@ static size_t FN(symmetric_room)(int64_t n, bool vectors)
 static int FN(load_triangle)(int64_t n, const T *x, bool upper, T *a, int64_t ld)
 {
   T most = 0, tile[TILE][TILE];
-  int power = 0;
   memset(a, 0, sizeof(T) * (size_t)(whole(n, VN) * ld));
   for (int64_t i = 0; i < n; i++) {
     const T size = FN(largest)(upper ? n - i : i + 1, x + i * n + (upper ? i : 0));
     most = size > most ? size : most;
   }
-  if (most > FAR || (most > 0 && most < 1 / FAR)) (void)frexp((double)most, &power);
-  const T factor = (T)ldexp(1, -power / 2), again = (T)ldexp(1, -power - -power / 2);
+  const ax_dense_scale scale = ax_dense_scale_of((double)most, (double)FAR);
+  const T factor = (T)scale.first, again = (T)scale.second;
   for (int64_t i = 0; i < n; i += TILE)
     for (int64_t j = i; j < n; j += TILE) { /* what is below the diagonal is never read */
       const int64_t high = lesser(n - i, TILE), wide = lesser(n - j, TILE);
@@ -494,7 +493,7 @@ static int FN(load_triangle)(int64_t n, const T *x, bool upper, T *a, int64_t ld
     }
   for (int64_t i = 0; i < n; i++) /* but for the squares on it */
     for (int64_t j = i / VN * VN; j < i; j++) a[i * ld + j] = a[j * ld + i];
-  return power;
+  return scale.power;
 }
 
 static bool FN(symmetric)(int64_t n, const void *matrix, bool upper, void *values, void *couplings,

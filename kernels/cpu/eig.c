@@ -150,18 +150,17 @@ static int64_t padded(int64_t n) { return (n + 2 * AX_DENSE_WIDE - 1) / AX_DENSE
   static int name(int64_t n, const T *a, T *to, int64_t ld, T *room) \
   { \
     T most = 0; \
-    int power = 0; \
     for (int64_t i = 0; i < n * n; i++) { \
       const T size = a[i] < 0 ? -a[i] : a[i]; \
       most = size > most ? size : most; \
     } \
-    if (most > (T)FAR || (most > 0 && most < 1 / (T)FAR)) (void)frexp((double)most, &power); \
-    const T factor = (T)ldexp(1, -power / 2), again = (T)ldexp(1, -power - -power / 2); \
+    const ax_dense_scale scale = ax_dense_scale_of((double)most, FAR); \
+    const T factor = (T)scale.first, again = (T)scale.second; \
     ax_lapack_transpose(sizeof(T), n, n, a, room); \
     memset(to, 0, sizeof(T) * (size_t)((n + 1) * ld)); \
     for (int64_t c = 0; c < n; c++) \
       for (int64_t r = 0; r < n; r++) to[c * ld + r] = room[c * n + r] * factor * again; \
-    return power; \
+    return scale.power; \
   }
 LOAD(load_f32, float, 0x1p40)
 LOAD(load_f64, double, 0x1p400)

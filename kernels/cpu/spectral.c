@@ -297,18 +297,17 @@ static own_places own_of(const job *j, char *scratch)
   static int name(const own_places *p, const T *from) \
   { \
     T most = 0, *const a = (T *)p->a; \
-    int power = 0; \
     for (int64_t i = 0; i < p->m * p->n; i++) { \
       const T size = from[i] < 0 ? -from[i] : from[i]; \
       most = size > most ? size : most; \
     } \
-    if (most > (T)FAR || (most > 0 && most < 1 / (T)FAR)) (void)frexp((double)most, &power); \
-    const T factor = (T)ldexp(1, -power / 2), again = (T)ldexp(1, -power - -power / 2); \
+    const ax_dense_scale scale = ax_dense_scale_of((double)most, FAR); \
+    const T factor = (T)scale.first, again = (T)scale.second; \
     for (int64_t r = 0; r < p->m; r++) { \
       for (int64_t c = 0; c < p->n; c++) a[r * p->ld + c] = from[r * p->n + c] * factor * again; \
       memset(a + r * p->ld + p->n, 0, sizeof(T) * (size_t)(p->ld - p->n)); \
     } \
-    return power; \
+    return scale.power; \
   }
 LOAD_TALL(load_tall_f32, float, 0x1p60)
 LOAD_TALL(load_tall_f64, double, 0x1p400)
