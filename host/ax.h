@@ -28,6 +28,9 @@ AX_API ax_status ax_dtype_parse(const char *name, ax_dtype *out);
 /* The type of new tensors without one, of a number that is not whole beside integers, and of the
  * functions of integers whose results are not whole: float32, until a script sets another one. */
 extern AX_API ax_dtype ax_default_dtype;
+/* Whether an element of the type can be v: an integer of an integer type in its range, and no
+ * finite number that rounds to infinity.  A bool takes any number: is it not 0? */
+AX_API bool ax_number_fits(ax_dtype d, double v);
 /* PyTorch's promotion of two tensor types (both with at least one dim). */
 AX_API ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b);
 

@@ -334,5 +334,5 @@ void ax_lua_track(lua_State *L, int idx);
 void ax_lua_break_circles(lua_State *L);
 void ax_lua_scope_keep(lua_State *L, int idx); /* a scope around does not empty it */
 void ax_lua_scope_track(lua_State *L);         /* the result on the stack top was made in a scope */
-bool ax_lua_number_fits(ax_dtype d, double v); /* integer types: is v integral and in range? */
+bool ax_lua_number_fits(ax_dtype d, double v); /* ax_number_fits, but floating types round to infinity */
 #endif

@@ -86,7 +86,7 @@ static int finish(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
 
 static void set_all(lua_State *L, const char *fn, ax_tensor *t, double v)
 {
-  if (!ax_lua_number_fits((ax_dtype)t->dtype, v))
+  if (!ax_number_fits((ax_dtype)t->dtype, v))
     ax_lua_error(L, fn, "%.14g does not fit %s", v, ax_dtype_name((ax_dtype)t->dtype));
   if (v == 0 && t->device.kind == AX_CPU && !signbit(v))
     memset(ax_data(t), 0, (size_t)t->numel * ax_itemsize(t));

@@ -165,7 +165,7 @@ static int copy_into(lua_State *L, const char *fn, bool number_wanted)
     a.num[0] = type == LUA_TBOOLEAN ? lua_toboolean(L, 2) : lua_tonumber(L, 2);
     if (type == LUA_TBOOLEAN) a.booleans = a.integral = 1;
     else if (a.num[0] == floor(a.num[0]) && fabs(a.num[0]) < 9.2e18) a.integral = 1;
-    if (!ax_lua_number_fits((ax_dtype)dst->dtype, a.num[0]))
+    if (!ax_number_fits((ax_dtype)dst->dtype, a.num[0]))
       return ax_lua_error(L, fn, "%.14g does not fit a tensor of %s", a.num[0],
                           ax_dtype_name((ax_dtype)dst->dtype));
   }

@@ -6,17 +6,7 @@
 
 #define EXACT (INT64_C(1) << 53)
 
-bool ax_lua_number_fits(ax_dtype d, double v)
-{
-  if (ax_has_gradient(d) || d == AX_BOOL) return true;
-  if (v != floor(v)) return false; /* also NaN */
-  switch (d) {
-  case AX_I64: return v >= -0x1p63 && v < 0x1p63;
-  case AX_I32: return v >= INT32_MIN && v <= INT32_MAX;
-  case AX_U8: return v >= 0 && v <= 255;
-  default: return true;
-  }
-}
+bool ax_lua_number_fits(ax_dtype d, double v) { return ax_has_gradient(d) || ax_number_fits(d, v); }
 
 /* ---- tables to tensors */
 

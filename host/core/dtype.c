@@ -38,6 +38,21 @@ ax_status ax_dtype_parse(const char *name, ax_dtype *out)
                  name);
 }
 
+bool ax_number_fits(ax_dtype d, double v)
+{
+  if (isinf(v) && ax_has_gradient(d)) return true;
+  switch (d) {
+  case AX_I64: return v == floor(v) && v >= -0x1p63 && v < 0x1p63; /* NaN fails the first test */
+  case AX_I32: return v == floor(v) && v >= -0x1p31 && v < 0x1p31;
+  case AX_U8: return v == floor(v) && v >= 0 && v < 256;
+  case AX_F16: return !(fabs(v) >= 65520); /* halfway between the largest number and the next one */
+  case AX_BF16: return !(fabs(v) >= 0x1.ffp127);
+  case AX_F32:
+  case AX_C64: return !(fabs(v) >= 0x1.ffffffp127);
+  default: return true;
+  }
+}
+
 /* Rank within a category; the table in torch/csrc/utils/tensor_types and "type promotion" in
  * PyTorch's documentation: uint8 with int32 gives int32, float16 with bfloat16 float32, complex64
  * with float64 complex128. */

@@ -87,7 +87,7 @@ ax_status ax_infer_pad(ax_infer *q)
     if (mode != CIRCULAR) return ax_run(AX_OP_PAD_MODE, &args, q->result);
     return pad_circular(q, args.a);
   }
-  if (!ax_is_float((ax_dtype)X->dtype) && v != floor(v))
+  if (!ax_number_fits((ax_dtype)X->dtype, v))
     return ax_fail(AX_EDTYPE, "pad: the value %g does not fit a tensor of %s", v, TYPE(X));
   return ax_run(AX_OP_PAD_CONSTANT, &args, q->result);
 }

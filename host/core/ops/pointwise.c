@@ -131,6 +131,11 @@ ax_status ax_infer_clamp(ax_infer *q)
   const bool whole = (no_min || q->a.clamp.min == floor(q->a.clamp.min)) &&
                      (no_max || q->a.clamp.max == floor(q->a.clamp.max));
   const ax_dtype r = ax_is_float(d) ? d : !whole ? ax_default_dtype : d == AX_BOOL ? AX_I64 : d;
+  for (int k = 0; k < 2; k++) {
+    const double v = k ? q->a.clamp.max : q->a.clamp.min;
+    if (isfinite(v) && !ax_number_fits(r, v))
+      return ax_fail(AX_EDTYPE, "%s: %s %g does not fit %s", q->name, k ? "max" : "min", v, ax_dtype_name(r));
+  }
   if (no_min) q->a.clamp.min = -INFINITY;
   if (no_max) q->a.clamp.max = INFINITY;
   return elementwise(q, r, r);
@@ -167,15 +172,6 @@ ax_status ax_infer_where(ax_infer *q)
   return AX_OK;
 }
 
-/* Can an element of the type hold v without losing more than digits?  A bool takes any number: is
- * it not 0? */
-static bool number_fits(ax_dtype d, double v)
-{
-  if (ax_has_gradient(d) || d == AX_BOOL) return true;
-  const double limit = d == AX_I64 ? 0x1p63 : d == AX_I32 ? 0x1p31 : 256;
-  return v == floor(v) && v < limit && v >= (d == AX_U8 ? 0 : -limit); /* NaN fails the first test */
-}
-
 ax_status ax_infer_masked_fill(ax_infer *q)
 {
   ax_status st;
@@ -184,7 +180,7 @@ ax_status ax_infer_masked_fill(ax_infer *q)
   const ax_tensor *x = INPUT(0), *mask = INPUT(1);
 
   if ((st = need_dtype(q, mask, AX_BOOL, "mask")) != AX_OK) return st;
-  if (!number_fits((ax_dtype)x->dtype, q->a.masked_fill.value))
+  if (!ax_number_fits((ax_dtype)x->dtype, q->a.masked_fill.value))
     return ax_fail(AX_EDTYPE, "masked_fill: value %g does not fit a tensor of %s", q->a.masked_fill.value,
                    TYPE(x));
   if ((st = ax_shape_broadcast(q->name, x->ndim, x->shape, mask->ndim, mask->shape, &ndim, shape)) != AX_OK)

@@ -155,7 +155,7 @@ static ax_status same_type(const ax_infer *q, const ax_tensor *src)
 static ax_status check_number(const ax_infer *q, double v)
 {
   const ax_dtype d = (ax_dtype)X->dtype;
-  if (ax_is_float(d) || d == AX_BOOL || v == floor(v)) return AX_OK;
+  if (ax_number_fits(d, v)) return AX_OK;
   return ax_fail(AX_EDTYPE, "%s: the value %g does not fit a tensor of %s", q->name, v, TYPE(X));
 }
 
