@@ -25,7 +25,8 @@ local POSITIONAL = { Normal = { "loc", "scale" }, LogNormal = { "loc", "scale" }
   Cauchy = { "loc", "scale" }, StudentT = { "df", "loc", "scale" }, Gumbel = { "loc", "scale" },
   HalfNormal = { "scale" }, Chi2 = { "df" }, Poisson = { "rate" } }
 -- Parameters before the options.
-local FIRST = { NegativeBinomial = "total_count", RelaxedBernoulli = "temperature",
+local FIRST = { NegativeBinomial = "total_count", Binomial = "total_count", RelaxedBernoulli = "temperature",
+  ExpRelaxedCategorical = "temperature", RelaxedOneHotCategorical = "temperature",
   MultivariateNormal = "loc" }
 -- Of several parts, as spec/support/gen_distributions_reference.py builds them.
 local function transformed(of)
@@ -86,7 +87,7 @@ describe("a distribution", function()
       for name, gradient in pairs(case.gradients) do
         near(gradient, parameters[name].grad, "gradient of " .. name, 1e-8)
       end
-      for _, name in ipairs { "mean", "variance" } do
+      for _, name in ipairs { "mean", "mode", "variance" } do
         if case[name] then near(case[name], d[name], name) end
       end
       if case.variance then near(case.variance, d.stddev * d.stddev, "stddev") end
@@ -114,6 +115,12 @@ describe("a distribution", function()
       assert.is_false(draws.requires_grad)
       table.remove(shape, 1)
       assert.same(shape, d:sample().shape)
+      if case.cdf then -- Kolmogorov and Smirnov's distance, below 2 / sqrt(n) but for 7 in 10000
+        local p = d:cdf(draws):detach():reshape({ n, -1 }):sort(1)
+        local steps = tensor.arange(1, n + 1, { dtype = "float64" }):unsqueeze(-1) / n
+        local below, above = (steps - p):max():item(), (p - steps + 1 / n):max():item()
+        assert.is_true(math.max(below, above) < 2 / math.sqrt(n), "distance " .. math.max(below, above))
+      end
       local mean, variance = d.mean, d.variance
       if case.name == "Categorical" then
         local classes = tensor.arange(3):to "float64"
@@ -265,7 +272,9 @@ describe("a distribution", function()
       D.Multinomial(3, tensor.ones(2)), D.Bernoulli(0.5), D.Beta(1, 1), D.Gamma(1, 1), D.Uniform(0, 1),
       D.Cauchy(0, 1), D.StudentT(3), D.Gumbel(0, 1), D.HalfNormal(1), D.Chi2(2), D.Poisson(3),
       D.Geometric(0.5), D.NegativeBinomial(3, 0.5), D.OneHotCategorical(tensor.ones(3)),
-      D.RelaxedBernoulli(1, 0.5), D.MultivariateNormal(tensor.ones(2), { scale_tril = tensor.eye(2) }),
+      D.RelaxedBernoulli(1, 0.5), D.Binomial(3, 0.5), D.ExpRelaxedCategorical(1, tensor.ones(3)),
+      D.RelaxedOneHotCategorical(1, tensor.ones(3)), D.OneHotCategoricalStraightThrough(tensor.ones(3)),
+      D.MultivariateNormal(tensor.ones(2), { scale_tril = tensor.eye(2) }),
       D.MixtureSameFamily(D.Categorical(tensor.ones(2)), D.Normal(tensor.ones(2), 1)),
       D.TransformedDistribution(D.Normal(0, 1), D.ExpTransform()) } do
       assert.same({ 4 }, other:expand { 4 }.batch_shape)
@@ -295,6 +304,12 @@ describe("a distribution", function()
     raises("(.., n, n)", D.MultivariateNormal, tensor.ones(3), { scale_tril = tensor.eye(2) })
     raises("an integer of at least 0", function() D.Poisson(1):log_prob(0.5) end)
     raises("in (0, 1]", D.Geometric, 0)
+    raises("Binomial: expected parameter total_count", D.Binomial, 2.5, 0.5)
+    raises("Binomial: expected parameter probs", D.Binomial, 2, 1.5)
+    raises("from 0 to total_count", function() D.Binomial(3, 0.5):log_prob(4) end)
+    raises("all counts are equal", function() D.Binomial(tensor.tensor { 2, 3 }, 0.5):entropy() end)
+    raises("fewer trials", D.kl_divergence, D.Binomial(2, 0.5), D.Binomial(3, 0.5))
+    raises("temperature", D.RelaxedOneHotCategorical, 0, tensor.ones(2))
     raises("in [0, 1)", D.NegativeBinomial, 1, 1)
     raises("a one in each row", function() D.OneHotCategorical(tensor.ones(2)):log_prob(tensor.ones(2)) end)
     raises("has 2 components", D.MixtureSameFamily, D.Categorical(tensor.ones(2)),
@@ -303,6 +318,70 @@ describe("a distribution", function()
     raises("there is no cdf", function() D.Gamma(1, 1):cdf(1) end)
     assert.equal(-math.huge, D.Uniform(0, 1, { validate_args = false }):log_prob(2):item())
     D.Normal(0, -1, { validate_args = false })
+  end)
+
+  it("lists the values that can come", function()
+    local d = D.Binomial(tensor.tensor({ 2, 2 }, { dtype = "int64" }), 0.5)
+    assert.same({ { 0, 0 }, { 1, 1 }, { 2, 2 } }, d:enumerate_support():tolist())
+    assert.same({ 3, 1 }, d:enumerate_support(false).shape)
+    assert.same({ 0, 1 }, D.Bernoulli(0.5):enumerate_support():tolist())
+    assert.same({ { 0 }, { 1 }, { 2 } }, D.Categorical(tensor.ones(4, 3)):enumerate_support(false):tolist())
+    local one_hot = D.OneHotCategorical(tensor.ones(4, 2))
+    assert.same({ 2, 4, 2 }, one_hot:enumerate_support().shape)
+    assert.same({ { 1, 0 }, { 0, 1 } }, one_hot:enumerate_support()[{ {}, 3 }]:tolist())
+    raises("there is no enumerate_support", d.enumerate_support, D.Normal(0, 1))
+  end)
+
+  it("draws binomial counts in the range, of many trials and of few", function()
+    tensor.manual_seed(4)
+    local counts = double { 0, 1, 7, 60, 1e6 }
+    for _, p in ipairs { 0, 0.02, 0.3, 0.9, 1 } do
+      local d = D.Binomial(counts, p)
+      local draws = d:sample { 20000 }
+      assert.is_true(draws:ge(0):all():item() and draws:le(counts):all():item())
+      local away = (draws:mean(1) - d.mean):abs()
+      assert.is_true(away:le((d.variance / 20000):sqrt() * 5):all():item(), "mean for " .. p)
+      for k = 0, 7 do -- how often each count comes of 7 trials
+        local chance = d:log_prob(double { 0, 0, k, 0, 0 })[3]:exp():item()
+        local found = draws[{ {}, 3 }]:eq(k):to("float64"):mean():item()
+        assert.is_true(math.abs(found - chance) < 0.02, k .. " of 7 for " .. p)
+      end
+    end
+    local d = D.Binomial(100, double(0.5)) -- by rejection
+    local draws = d:sample { 40000 }
+    for k = 35, 65 do
+      local found = draws:eq(k):to("float64"):mean():item()
+      local chance = d:log_prob(k):exp():item()
+      assert.is_true(math.abs(found - chance) < 5 * math.sqrt(chance / 40000), k)
+    end
+  end)
+
+  it("draws classes with gradients", function()
+    tensor.manual_seed(4)
+    local logits = double({ 0.5, 1, -1 }, true)
+    local weights = double { 1, 2, 3 }
+    local d = D.OneHotCategoricalStraightThrough { logits = logits }
+    local draws = d:rsample { 5 }
+    near({ 1, 1, 1, 1, 1 }, draws:amax(-1), "one")
+    near({ 1, 1, 1, 1, 1 }, draws:sum(-1), "and zeros")
+    local total = (draws * weights):sum()
+    total:backward()
+    local p = logits:detach():softmax(-1)
+    near((5 * p * (weights - (p * weights):sum())):tolist(), logits.grad, "as the probabilities'")
+
+    -- the largest part of a relaxed draw is at a class as often as the class comes
+    local relaxed = D.RelaxedOneHotCategorical(0.5, { logits = logits }):rsample { 20000 }
+    near(tensor.ones(20000):tolist(), relaxed:sum(-1), "on the simplex", 1e-12)
+    local often = tensor.one_hot(relaxed:argmax(-1), 3):to("float64"):mean(1)
+    near(p:tolist(), often, "how often", 0.015)
+    logits.grad = nil
+    relaxed[{ {}, 1 }]:sum():backward()
+    assert.is_true(logits.grad[1]:item() > 0 and logits.grad[2]:item() < 0)
+    local log = D.ExpRelaxedCategorical(0.5, { logits = logits })
+    tensor.manual_seed(9)
+    local x = log:sample()
+    tensor.manual_seed(9)
+    near(x:exp():tolist(), D.RelaxedOneHotCategorical(0.5, { logits = logits }):sample(), "exp")
   end)
 
   it("is the same draws for a seed", function()

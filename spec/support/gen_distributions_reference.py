@@ -6,6 +6,7 @@ import json
 
 import torch
 from torch import distributions as D
+from torch.distributions import relaxed_categorical
 
 torch.set_default_dtype(torch.float64)
 
@@ -45,6 +46,16 @@ CASES = [
     ("NegativeBinomial", {"total_count": [0.5, 3.0, 10.0], "logits": [-1.0, 0.5, 1.0]}, None, [3.0, 0.0, 41.0]),
     ("OneHotCategorical", {"probs": [[1.0, 2.0, 1.0], [0.2, 0.5, 0.3]]}, {"probs": [0.2, 0.5, 0.3]},
      [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]),
+    ("OneHotCategoricalStraightThrough", {"logits": [[1.0, 2.0, 1.0], [0.2, 0.5, 0.3]]},
+     {"logits": [0.2, 0.5, 0.3]}, [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]),
+    ("ExpRelaxedCategorical", {"temperature": 0.7, "logits": [[1.0, 2.0, 1.0], [0.2, 0.5, 0.3]]}, None,
+     [[-0.5, -1.5, -3.0], [-2.0, -0.4, -2.5]]),
+    ("RelaxedOneHotCategorical", {"temperature": [0.7], "probs": [0.2, 0.5, 0.3]}, None, SIMPLEX),
+    ("RelaxedOneHotCategorical", {"temperature": 1.7, "logits": [[1.0, 2.0, 1.0], [0.2, 0.5, 0.3]]}, None, SIMPLEX),
+    ("Binomial", {"total_count": [40.0, 40.0, 40.0], "probs": [0.1, 0.5, 0.8]},
+     {"total_count": 40.0, "probs": [0.3, 0.4, 0.9]}, [3.0, 0.0, 31.0]),
+    ("Binomial", {"total_count": [0.0, 3.0, 100.0], "logits": [-1.0, 0.0, 1.5]},
+     {"total_count": [0.0, 2.0, 100.0], "logits": [1.0, 0.0, 0.5]}, [0.0, 2.0, 80.0]),
     ("RelaxedBernoulli", {"temperature": [0.5, 1.0, 2.0], "probs": [0.1, 0.5, 0.8]}, None, [0.1, 0.4, 0.99]),
     ("RelaxedBernoulli", {"temperature": [0.5, 1.0, 2.0], "logits": [-1.0, 0.5, 1.0]}, None, [0.1, 0.4, 0.99]),
     ("MultivariateNormal", {"loc": [1.0, -2.0], "covariance_matrix": [[2.0, 0.5], [0.5, 1.0]]},
@@ -82,8 +93,9 @@ BUILT = {
 }
 CDF = ("Normal", "LogNormal", "Laplace", "Uniform", "Exponential", "Cauchy", "Gumbel", "HalfNormal", "FallingLogNormal",
        "SquashedNormal", "SigmoidPower", "SoftplusNormal")
-NO_MOMENTS = ("Categorical", "RelaxedBernoulli", "FallingLogNormal", "SquashedNormal", "SigmoidPower",
-              "SoftplusNormal")
+NO_MOMENTS = ("Categorical", "RelaxedBernoulli", "ExpRelaxedCategorical", "RelaxedOneHotCategorical",
+              "FallingLogNormal", "SquashedNormal", "SigmoidPower", "SoftplusNormal")
+NO_MODE = NO_MOMENTS[1:] + ("Multinomial", "NormalMixture", "VectorMixture")
 NO_ENTROPY = NO_MOMENTS[1:] + ("Multinomial", "Poisson", "NegativeBinomial", "NormalMixture", "VectorMixture")
 # Draws of standard gamma variables with their derivatives by the concentration.
 DRAWS = [(a, z) for a in (0.05, 0.3, 1.0) for z in (0.05, 0.5, 3.0)] + [
@@ -103,7 +115,8 @@ PAIRS_OF_TWO = [("Uniform", [0.0, 2.0], "Normal", [0.5, 2.0]), ("Laplace", [0.5,
                 ("Uniform", [0.5, 3.0], "Chi2", [3.0]), ("Exponential", [0.4], "Gumbel", [0.7, 1.3]),
                 ("Gamma", [2.5, 0.7], "Gumbel", [0.7, 1.3]), ("Chi2", [3.0], "Gumbel", [0.7, 1.3]),
                 ("Normal", [0.5, 2.0], "Gumbel", [0.7, 1.3]), ("Normal", [0.5, 2.0], "Laplace", [-1.0, 0.6]),
-                ("Bernoulli", [0.3], "Poisson", [1.7]), ("Poisson", [1.7], "Bernoulli", [0.3])]
+                ("Bernoulli", [0.3], "Poisson", [1.7]), ("Poisson", [1.7], "Bernoulli", [0.3]),
+                ("Poisson", [1.7], "Binomial", [3.0, 0.3])]
 
 
 def values(x):
@@ -113,7 +126,8 @@ def values(x):
 def build(name, parameters):
     tensors = {k: torch.tensor(v, requires_grad=True) for k, v in parameters.items()}
     extra = {"total_count": 5} if name == "Multinomial" else {}
-    return BUILT.get(name, getattr(D, name, None))(**tensors, **extra), tensors
+    return BUILT.get(name, getattr(D, name, None) or getattr(relaxed_categorical, name, None))(
+        **tensors, **extra), tensors
 
 
 rows = []
@@ -127,7 +141,9 @@ for name, parameters, other, value in CASES:
     row["gradients"] = {k: values(g) for k, g in zip(tensors, grads)}
     if name not in NO_MOMENTS:
         row["mean"], row["variance"] = values(d.mean), values(d.variance)
-    if name not in NO_ENTROPY:
+    if name not in NO_MODE:
+        row["mode"] = values(d.mode)
+    if name not in NO_ENTROPY and not (name == "Binomial" and len(set(parameters["total_count"])) > 1):
         row["entropy"] = values(d.entropy())
     if name == "NormalMixture":
         row["cdf"] = values(d.cdf(x))

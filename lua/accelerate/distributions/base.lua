@@ -9,16 +9,19 @@ local fail, show = options.fail, options.show
 local M = {}
 
 --- A distribution over tensors. Parameters are tensors or numbers, which are broadcast; their
---- common shape is the batch shape. Names, shapes and values are PyTorch's; `mean`, `variance`
---- and `stddev` are fields.
+--- common shape is the batch shape. Names, shapes and values are PyTorch's; `mean`, `mode`,
+--- `variance` and `stddev` are fields, which are nil where there is no formula.
 ---@class accelerate.Distribution
 ---@field batch_shape integer[]
 ---@field event_shape integer[] of one draw of one element of the batch
 ---@field mean accelerate.Tensor
+---@field mode accelerate.Tensor the likeliest value
 ---@field variance accelerate.Tensor
 ---@field stddev accelerate.Tensor
 ---@field has_rsample boolean
+---@field has_enumerate_support boolean
 local Distribution = class "Distribution"
+Distribution.has_enumerate_support = false
 
 -- Fields that are computed when they are read.
 local function reader(Class)
@@ -198,7 +201,10 @@ function Distribution:_value(value)
 end
 
 function Distribution:_dtype() return self.mean.dtype end
-function Distribution:_get_stddev() return self.variance:sqrt() end
+function Distribution:_get_stddev()
+  local variance = self.variance
+  return variance and variance:sqrt()
+end
 
 --- Returns exp of the entropy.
 ---@return accelerate.Tensor
@@ -226,6 +232,19 @@ function Distribution:icdf(p) return missing "icdf"(self, p) end
 --- Returns the entropy, in nats.
 ---@return accelerate.Tensor
 function Distribution:entropy() return missing "entropy"(self) end
+
+--- Returns all values that can come, in the first dimension. Raises where they are not a list.
+---@param expand boolean? over the batch shape; default true, else the batch dimensions are 1
+---@return accelerate.Tensor
+function Distribution:enumerate_support(expand)
+  if not self.has_enumerate_support then missing "enumerate_support"(self) end
+  local values, ones = self:_outcomes(), {}
+  for i = 1, #self.batch_shape do ones[i] = 1 end
+  local n = { values.shape[1] }
+  values = values:reshape(M.joined(n, ones, self.event_shape))
+  if expand == false then return values end
+  return values:expand(M.joined(n, self.batch_shape, self.event_shape))
+end
 
 --- Returns the distribution with its parameters expanded to a batch shape.
 ---@param shape integer[]

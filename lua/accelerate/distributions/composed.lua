@@ -1,4 +1,5 @@
---- Distributions made of others: OneHotCategorical, RelaxedBernoulli, MixtureSameFamily.
+--- Distributions made of others: OneHotCategorical and its straight-through kind, RelaxedBernoulli,
+--- MixtureSameFamily.
 local base = require "accelerate.distributions.base"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
@@ -15,7 +16,7 @@ local M = {}
 ---@field probs accelerate.Tensor [.., n]
 ---@field logits accelerate.Tensor [.., n]
 local OneHotCategorical = base.class "OneHotCategorical"
-OneHotCategorical.has_rsample = false
+OneHotCategorical.has_rsample, OneHotCategorical.has_enumerate_support = false, true
 
 ---@param opts { probs: accelerate.Tensor?, logits: accelerate.Tensor?, validate_args: boolean?
 ---  }|accelerate.Tensor one of both, [.., n], which need not be normalized; a tensor: probs
@@ -28,10 +29,14 @@ end
 function OneHotCategorical:_get_probs() return self._categorical.probs end
 function OneHotCategorical:_get_logits() return self._categorical.logits end
 function OneHotCategorical:_get_mean() return self.probs end
+function OneHotCategorical:_get_mode()
+  return core.one_hot(self.probs:argmax(-1), self._categorical._n):to(self.probs.dtype)
+end
+function OneHotCategorical:_outcomes() return tensor.eye(self._categorical._n, base.like(self.probs)) end
 function OneHotCategorical:_get_variance() return self.probs * (1 - self.probs) end
 function OneHotCategorical:_support(value)
   if not self._validate then return end
-  base.expect("OneHotCategorical", "the value", value, "zeros with a one in each row",
+  base.expect(self.__name, "the value", value, "zeros with a one in each row",
     core.logical_and(core.logical_or(value:eq(0), value:eq(1)):all(-1), value:sum(-1):eq(1)))
 end
 function OneHotCategorical:_draw(_, sample_shape)
@@ -42,12 +47,27 @@ end
 function OneHotCategorical:_expanded(shape)
   local inner = self._categorical:expand(shape)
   local key = rawget(inner, "probs") and "probs" or "logits"
-  return OneHotCategorical { [key] = inner[key], validate_args = self._validate }
+  return getmetatable(self) { [key] = inner[key], validate_args = self._validate }
 end
 function OneHotCategorical:log_prob(value)
   return self._categorical:log_prob(self:_value(value):argmax(-1))
 end
 function OneHotCategorical:entropy() return self._categorical:entropy() end
+
+--- A class as a row of zeros with a one; gradients pass through its draws as if they were the
+--- probabilities.
+---@class accelerate.OneHotCategoricalStraightThrough: accelerate.OneHotCategorical
+local StraightThrough = base.class("OneHotCategoricalStraightThrough", OneHotCategorical)
+StraightThrough.has_rsample = true
+
+---@param opts { probs: accelerate.Tensor?, logits: accelerate.Tensor?, validate_args: boolean?
+---  }|accelerate.Tensor one of both, [.., n], which need not be normalized; a tensor: probs
+function StraightThrough:init(opts) OneHotCategorical.init(self, opts) end
+
+function StraightThrough:_draw(shape, sample_shape)
+  local probs = self.probs
+  return OneHotCategorical._draw(self, shape, sample_shape) + (probs - probs:detach())
+end
 
 -- ---- RelaxedBernoulli
 
@@ -166,7 +186,8 @@ function MixtureSameFamily:cdf(value)
   return (self.component_distribution:cdf(padded(self, value)) * self.mixture_distribution.probs):sum(-1)
 end
 
-M.OneHotCategorical, M.RelaxedBernoulli = OneHotCategorical, RelaxedBernoulli
+M.OneHotCategorical, M.OneHotCategoricalStraightThrough = OneHotCategorical, StraightThrough
+M.RelaxedBernoulli = RelaxedBernoulli
 M.MixtureSameFamily = MixtureSameFamily
 
 return M

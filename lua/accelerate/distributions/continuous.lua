@@ -30,6 +30,7 @@ function Normal:init(loc, scale, opts)
 end
 
 function Normal:_get_mean() return self.loc end
+function Normal:_get_mode() return self.loc end
 function Normal:_get_stddev() return self.scale end
 function Normal:_get_variance() return self.scale * self.scale end
 function Normal:_support(value) base.check(self, "the value", value, "real") end
@@ -71,6 +72,7 @@ function LogNormal:init(loc, scale, opts)
 end
 
 function LogNormal:_get_mean() return (self.loc + self.scale * self.scale / 2):exp() end
+function LogNormal:_get_mode() return (self.loc - self.scale * self.scale):exp() end
 function LogNormal:_get_variance()
   local square = self.scale * self.scale
   return square:expm1() * (2 * self.loc + square):exp()
@@ -111,6 +113,7 @@ function Laplace:init(loc, scale, opts)
 end
 
 function Laplace:_get_mean() return self.loc end
+function Laplace:_get_mode() return self.loc end
 function Laplace:_get_variance() return 2 * self.scale * self.scale end
 function Laplace:_support(value) base.check(self, "the value", value, "real") end
 function Laplace:_draw(shape)
@@ -159,6 +162,7 @@ function Uniform:init(low, high, opts)
 end
 
 function Uniform:_get_mean() return (self.low + self.high) / 2 end
+function Uniform:_get_mode() return core.full_like(self.high, 0 / 0) end
 function Uniform:_get_variance() return (self.high - self.low) ^ 2 / 12 end
 function Uniform:_support(value)
   if not self._validate then return end
@@ -203,6 +207,7 @@ function Exponential:init(rate, opts)
 end
 
 function Exponential:_get_mean() return 1 / self.rate end
+function Exponential:_get_mode() return core.zeros_like(self.rate) end
 function Exponential:_get_variance() return 1 / (self.rate * self.rate) end
 function Exponential:_support(value) base.check(self, "the value", value, "nonnegative") end
 function Exponential:_draw(shape) return -uniform(shape, self.rate):log() / self.rate end

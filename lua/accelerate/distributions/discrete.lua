@@ -34,6 +34,9 @@ function M.take_odds(self, opts, constraint, other, value)
   local o = read(name, opts, { "probs", "logits", "validate_args" })
   local key = given(name, o)
   if other then
+    if core.is_tensor(value) and not value.dtype:find "float" then -- counts may be whole numbers
+      value = value:to(core.is_tensor(o[key]) and o[key].dtype or tensor.tensor(0.5).dtype)
+    end
     self[key], self[other] = base.parameters(name, key, o[key], other, value)
   else
     self[key] = base.parameters(name, key, o[key])
@@ -60,7 +63,7 @@ end
 ---@field probs accelerate.Tensor
 ---@field logits accelerate.Tensor log(p / (1 - p))
 local Bernoulli = base.class "Bernoulli"
-Bernoulli.has_rsample = false
+Bernoulli.has_rsample, Bernoulli.has_enumerate_support = false, true
 
 ---@param opts { probs: accelerate.Tensor|number|nil, logits: accelerate.Tensor|number|nil,
 ---  validate_args: boolean? }|accelerate.Tensor|number one of both; a tensor or a number: probs
@@ -68,7 +71,12 @@ function Bernoulli:init(opts) M.take_odds(self, opts, "unit") end
 
 Bernoulli._get_probs, Bernoulli._get_logits = M.probs_of, M.logits_of
 function Bernoulli:_get_mean() return self.probs end
+function Bernoulli:_get_mode()
+  local p = self.probs
+  return core.where(p:eq(0.5), core.full_like(p, 0 / 0), p:ge(0.5):to(p.dtype))
+end
 function Bernoulli:_get_variance() return self.probs * (1 - self.probs) end
+function Bernoulli:_outcomes() return tensor.arange(0, 2, base.like(self.probs)) end
 function Bernoulli:_support(value) base.check(self, "the value", value, "boolean") end
 function Bernoulli:_draw(shape)
   local p = self.probs
@@ -91,7 +99,7 @@ end
 ---@field probs accelerate.Tensor [.., n], with a sum of 1
 ---@field logits accelerate.Tensor [.., n], normalized
 local Categorical = base.class "Categorical"
-Categorical.has_rsample = false
+Categorical.has_rsample, Categorical.has_enumerate_support = false, true
 
 -- Takes probabilities or logits, and normalizes them.
 local function take_weights(self, name, o)
@@ -113,7 +121,10 @@ local function take_weights(self, name, o)
 end
 
 local function get_probs(self) return self.logits:softmax(-1) end
-local function get_logits(self) return self.probs:clamp { min = 2 ^ -23, max = 1 - 2 ^ -23 }:log() end
+local function get_logits(self)
+  local least = self.probs.dtype == "float64" and 2 ^ -52 or 2 ^ -23
+  return self.probs:clamp { min = least, max = 1 - least }:log()
+end
 
 ---@param opts { probs: accelerate.Tensor?, logits: accelerate.Tensor?, validate_args: boolean?
 ---  }|accelerate.Tensor one of both, [.., n], which need not be normalized; a tensor: probs
@@ -126,6 +137,8 @@ end
 
 Categorical._get_probs, Categorical._get_logits = get_probs, get_logits
 function Categorical:_get_mean() return core.full_like(self.probs:sum(-1), 0 / 0) end
+function Categorical:_get_mode() return self.probs:argmax(-1) end
+function Categorical:_outcomes() return tensor.arange(self._n):to(self.probs.device) end
 function Categorical:_get_variance() return core.full_like(self.probs:sum(-1), 0 / 0) end
 function Categorical:_dtype() return self.probs.dtype end
 -- int64 of the shape: the draws of each row, brought to the front.

@@ -110,6 +110,7 @@ function Gamma:init(concentration, rate, opts)
 end
 
 function Gamma:_get_mean() return self.concentration / self.rate end
+function Gamma:_get_mode() return ((self.concentration - 1) / self.rate):clamp { min = 0 } end
 function Gamma:_get_variance() return self.concentration / (self.rate * self.rate) end
 function Gamma:_support(value) base.check(self, "the value", value, "nonnegative") end
 function Gamma:_draw(shape) return standard_gamma(shape, self.concentration) / self.rate end
@@ -163,6 +164,15 @@ function Dirichlet:init(concentration, opts)
 end
 
 function Dirichlet:_get_mean() return self.concentration / self.concentration:sum({ -1 }, true) end
+-- Of concentrations (.., n): where all are below 1 the density has no bound at the corners, and the
+-- mode is the first of them.
+local function mode_of(concentration)
+  local over = (concentration - 1):clamp { min = 0 }
+  local total = over:sum({ -1 }, true)
+  local corner = core.one_hot(concentration:argmax(-1) * 0, concentration.shape[concentration:dim()])
+  return core.where(concentration:lt(1):all(-1):unsqueeze(-1), corner:to(over.dtype), over / total)
+end
+function Dirichlet:_get_mode() return mode_of(self.concentration) end
 function Dirichlet:_get_variance()
   local total = self.concentration:sum({ -1 }, true)
   return self.concentration * (total - self.concentration) / (total * total * (total + 1))
@@ -210,6 +220,9 @@ function Beta:init(concentration1, concentration0, opts)
 end
 
 function Beta:_get_mean() return self.concentration1 / (self.concentration1 + self.concentration0) end
+function Beta:_get_mode()
+  return mode_of(core.stack({ self.concentration1, self.concentration0 }, -1)):select(-1, 1)
+end
 function Beta:_get_variance()
   local a, b = self.concentration1, self.concentration0
   return a * b / ((a + b) ^ 2 * (a + b + 1))

@@ -39,6 +39,7 @@ end
 Independent._summed = summed
 
 function Independent:_get_mean() return self.base_dist.mean end
+function Independent:_get_mode() return self.base_dist.mode end
 function Independent:_get_variance() return self.base_dist.variance end
 function Independent:_draw(shape, sample_shape) return self.base_dist:_draw(shape, sample_shape) end
 function Independent:_expanded(shape)

@@ -68,6 +68,15 @@ function FORMULAS.Categorical(p, q)
   return core.where(never, core.full_like(terms, math.huge), terms):sum(-1)
 end
 
+function FORMULAS.Binomial(p, q)
+  local fewer, more = p.total_count:lt(q.total_count), p.total_count:gt(q.total_count)
+  if fewer:any():item() then
+    options.fail("kl_divergence: there is no formula for a Binomial of fewer trials than the other has")
+  end
+  local value = p.total_count * (p.probs * (p.logits - q.logits) + (-p.probs):log1p() - (-q.probs):log1p())
+  return core.where(more, core.full_like(value, math.huge), value)
+end
+
 function FORMULAS.OneHotCategorical(p, q) return FORMULAS.Categorical(p, q) end
 
 function FORMULAS.Poisson(p, q) return p.rate * (p.rate:log() - q.rate:log()) - (p.rate - q.rate) end
@@ -230,7 +239,24 @@ for _, name in ipairs { "Exponential", "Gamma", "Chi2" } do
   end
 end
 
-FORMULAS["Poisson Bernoulli"] = function(p, q) return never(p) + 0 * q.mean end
+for _, other in ipairs { "Bernoulli", "Binomial" } do
+  FORMULAS["Poisson " .. other] = function(p, q) return never(p) + 0 * q.mean end
+end
+
+-- The formula of two classes, or of the nearest classes that they are made from.
+local function formula_of(first, last)
+  local from = first
+  while from do
+    local to = last
+    while to do
+      local a, b = from.__name, to.__name
+      local formula = FORMULAS[a == b and a or a .. " " .. b]
+      if formula then return formula end
+      to = to.__base
+    end
+    from = from.__base
+  end
+end
 
 --- Returns the Kullback-Leibler divergence of q from p, in nats: of two distributions of one kind,
 --- or of pairs such as Gamma and Normal.
@@ -239,7 +265,7 @@ FORMULAS["Poisson Bernoulli"] = function(p, q) return never(p) + 0 * q.mean end
 ---@return accelerate.Tensor of their batch shape
 function M.kl_divergence(p, q)
   local a, b = type(p) == "table" and p.__name, type(q) == "table" and q.__name
-  local formula = a and b and FORMULAS[a == b and a or a .. " " .. b]
+  local formula = a and b and formula_of(getmetatable(p), getmetatable(q))
   if not formula then
     options.fail("kl_divergence: there is no formula for %s and %s", a or options.show(p), b
       or options.show(q))

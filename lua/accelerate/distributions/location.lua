@@ -28,6 +28,7 @@ Cauchy.has_rsample, Cauchy._parameters, Cauchy._support = true, PLACED, real
 function Cauchy:init(loc, scale, opts) self:_take(opts, loc, scale) end
 
 function Cauchy:_get_mean() return filled(self.loc, 0 / 0) end
+function Cauchy:_get_mode() return self.loc end
 function Cauchy:_get_variance() return filled(self.loc, math.huge) end
 function Cauchy:_draw(shape)
   return self.loc + self.scale * ((base.uniform(shape, self.loc) - 0.5) * math.pi):tan()
@@ -60,6 +61,7 @@ StudentT._parameters = { { "df", "positive" }, { "loc", "real" }, { "scale", "po
 function StudentT:init(df, loc, scale, opts) self:_take(opts, df, loc or 0, scale or 1) end
 
 function StudentT:_get_mean() return core.where(self.df:gt(1), self.loc, filled(self.loc, 0 / 0)) end
+function StudentT:_get_mode() return self.loc end
 function StudentT:_get_variance()
   local df, square = self.df, self.scale * self.scale
   local wide = core.where(df:gt(2), square * df / (df - 2), filled(df, math.huge))
@@ -100,6 +102,7 @@ Gumbel.has_rsample, Gumbel._parameters, Gumbel._support = true, PLACED, real
 function Gumbel:init(loc, scale, opts) self:_take(opts, loc, scale) end
 
 function Gumbel:_get_mean() return self.loc + self.scale * EULER end
+function Gumbel:_get_mode() return self.loc end
 function Gumbel:_get_variance() return self.scale * self.scale * (math.pi ^ 2 / 6) end
 function Gumbel:_draw(shape) return self:icdf(base.uniform(shape, self.loc)) end
 function Gumbel:log_prob(value)
@@ -127,6 +130,7 @@ end
 
 function HalfNormal:_support(value) base.check(self, "the value", value, "nonnegative") end
 function HalfNormal:_get_mean() return self.scale * math.sqrt(2 / math.pi) end
+function HalfNormal:_get_mode() return core.zeros_like(self.scale) end
 function HalfNormal:_get_variance() return self.scale * self.scale * (1 - 2 / math.pi) end
 function HalfNormal:_draw(shape) return self._normal:_draw(shape):abs() end
 function HalfNormal:log_prob(value)

@@ -84,6 +84,7 @@ function MultivariateNormal:_get_precision_matrix()
   return linalg.inv(self._factor:matmul(self._factor:transpose(-2, -1))):expand(square(self))
 end
 function MultivariateNormal:_get_mean() return self.loc end
+function MultivariateNormal:_get_mode() return self.loc end
 function MultivariateNormal:_get_variance()
   return (self._factor * self._factor):sum(-1):expand(base.joined(self.batch_shape, self.event_shape))
 end
