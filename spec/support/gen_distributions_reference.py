@@ -39,6 +39,26 @@ CASES = [
      [0.1, -2.0, 5.0]),
     ("HalfNormal", {"scale": PAIRS}, {"scale": [1.0, 2.0, 0.5]}, [0.1, 2.0, 5.0]),
     ("Chi2", {"df": POSITIVE}, {"df": [1.5, 0.4, 3.0]}, [0.1, 2.0, 5.0]),
+    ("HalfCauchy", {"scale": PAIRS}, {"scale": [1.0, 2.0, 0.5]}, [0.1, 2.0, 5.0]),
+    ("Pareto", {"scale": [0.5, 1.5, 3.0], "alpha": [5.0, 6.5, 12.0]}, {"scale": [0.4, 2.0, 3.0], "alpha": 2.0},
+     [0.6, 2.0, 5.0]),
+    ("Pareto", {"scale": 1.5, "alpha": [0.5, 1.0, 1.5]}, None, [1.6, 2.0, 50.0]),
+    ("GeneralizedPareto", {"loc": [0.5, -1.0, 3.0], "scale": [0.5, 1.5, 3.0], "concentration": [0.1, 0.0, -0.4]},
+     None, [0.6, 2.0, 5.0]),
+    ("GeneralizedPareto", {"loc": 0.5, "scale": [0.5, 1.5, 3.0], "concentration": [0.7, 1.3, -1.0]}, None,
+     [0.6, 2.0, 1.0]),
+    ("Weibull", {"scale": PAIRS, "concentration": [1.5, 1.0, 4.0]}, None, [0.1, 2.0, 5.0]),
+    ("Weibull", {"scale": [1.5, 2.0], "concentration": [0.7, 2.0]}, None, [0.1, 2.0]),
+    ("InverseGamma", {"concentration": [5.5, 7.0, 9.0], "rate": PAIRS}, {"concentration": 2.0, "rate": [1.0, 2.0, 3.0]},
+     [0.1, 2.0, 5.0]),
+    ("InverseGamma", {"concentration": [0.5, 1.5, 2.5], "rate": 2.0}, None, [0.1, 2.0, 5.0]),
+    ("FisherSnedecor", {"df1": [2.5, 7.0, 30.0], "df2": [12.0, 14.0, 20.0]}, None, [0.1, 2.0, 5.0]),
+    ("FisherSnedecor", {"df1": [0.5, 2.0, 3.0], "df2": [1.0, 3.0, 4.5]}, None, [0.1, 2.0, 5.0]),
+    ("Kumaraswamy", {"concentration1": [0.5, 1.5, 3.0], "concentration0": [0.7, 2.5, 12.0]}, None, [0.1, 0.4, 0.7]),
+    ("ContinuousBernoulli", {"probs": [0.1, 0.4995, 0.8]}, {"probs": [0.4, 0.25, 0.5005]}, [0.1, 0.4, 0.9]),
+    ("ContinuousBernoulli", {"logits": [-3.0, 0.001, 2.0]}, {"logits": [0.4, -0.25, 0.8]}, [0.1, 0.4, 0.9]),
+    ("VonMises", {"loc": [0.5, -1.0, 3.0], "concentration": [[0.1, 1.5, 3.7], [3.8, 12.0, 70.0]]}, None,
+     [0.1, -2.0, 2.8]),
     ("Poisson", {"rate": [0.3, 4.0, 60.0]}, {"rate": [1.0, 3.0, 50.0]}, [0.0, 3.0, 70.0]),
     ("Geometric", {"probs": [0.1, 0.5, 0.8]}, {"probs": [0.4, 0.25, 0.8]}, [3.0, 0.0, 1.0]),
     ("Geometric", {"logits": [-1.0, 0.5, 2.0]}, {"logits": [0.4, -0.25, 0.8]}, [3.0, 0.0, 1.0]),
@@ -92,11 +112,13 @@ BUILT = {
     "SoftplusNormal": lambda loc, scale: D.TransformedDistribution(D.Normal(loc, scale), D.SoftplusTransform()),
 }
 CDF = ("Normal", "LogNormal", "Laplace", "Uniform", "Exponential", "Cauchy", "Gumbel", "HalfNormal", "FallingLogNormal",
+       "HalfCauchy", "Pareto", "GeneralizedPareto", "Weibull", "Kumaraswamy", "ContinuousBernoulli",
        "SquashedNormal", "SigmoidPower", "SoftplusNormal")
 NO_MOMENTS = ("Categorical", "RelaxedBernoulli", "ExpRelaxedCategorical", "RelaxedOneHotCategorical",
               "FallingLogNormal", "SquashedNormal", "SigmoidPower", "SoftplusNormal")
-NO_MODE = NO_MOMENTS[1:] + ("Multinomial", "NormalMixture", "VectorMixture")
-NO_ENTROPY = NO_MOMENTS[1:] + ("Multinomial", "Poisson", "NegativeBinomial", "NormalMixture", "VectorMixture")
+NO_MODE = NO_MOMENTS[1:] + ("Multinomial", "ContinuousBernoulli", "Kumaraswamy", "NormalMixture", "VectorMixture")
+NO_ENTROPY = NO_MOMENTS[1:] + ("FisherSnedecor", "VonMises", "Multinomial", "Poisson", "NegativeBinomial",
+                                "NormalMixture", "VectorMixture")
 # Draws of standard gamma variables with their derivatives by the concentration.
 DRAWS = [(a, z) for a in (0.05, 0.3, 1.0) for z in (0.05, 0.5, 3.0)] + [
     (a, a + k * a**0.5) for a in (2.5, 9.0, 40.0, 300.0, 2500.0) for k in (-1.3, 0.0, 2.5)]
@@ -116,7 +138,22 @@ PAIRS_OF_TWO = [("Uniform", [0.0, 2.0], "Normal", [0.5, 2.0]), ("Laplace", [0.5,
                 ("Gamma", [2.5, 0.7], "Gumbel", [0.7, 1.3]), ("Chi2", [3.0], "Gumbel", [0.7, 1.3]),
                 ("Normal", [0.5, 2.0], "Gumbel", [0.7, 1.3]), ("Normal", [0.5, 2.0], "Laplace", [-1.0, 0.6]),
                 ("Bernoulli", [0.3], "Poisson", [1.7]), ("Poisson", [1.7], "Bernoulli", [0.3]),
-                ("Poisson", [1.7], "Binomial", [3.0, 0.3])]
+                ("Poisson", [1.7], "Binomial", [3.0, 0.3]),
+                ("Pareto", [0.4, 2.5], "Normal", [0.5, 2.0]), ("Pareto", [0.4, 1.5], "Normal", [0.5, 2.0]),
+                ("Pareto", [0.4, 2.5], "Exponential", [0.7]), ("Pareto", [0.4, 0.5], "Exponential", [0.7]),
+                ("Pareto", [0.4, 2.5], "Gamma", [2.5, 0.7]), ("Pareto", [0.4, 0.5], "Gamma", [2.5, 0.7]),
+                ("Pareto", [0.4, 2.5], "Beta", [2.5, 0.7]), ("Beta", [2.5, 0.7], "Pareto", [0.4, 0.5]),
+                ("Normal", [2.5, 0.7], "Pareto", [0.4, 0.5]), ("Chi2", [2.5], "Pareto", [0.4, 0.5]),
+                ("Uniform", [0.5, 3.0], "Pareto", [0.4, 2.5]), ("Uniform", [0.3, 3.0], "Pareto", [0.4, 2.5]),
+                ("ContinuousBernoulli", [0.3], "Normal", [0.5, 2.0]),
+                ("ContinuousBernoulli", [0.3], "Exponential", [0.7]),
+                ("ContinuousBernoulli", [0.3], "Pareto", [0.7, 1.0]),
+                ("ContinuousBernoulli", [0.3], "Uniform", [-0.5, 1.5]),
+                ("ContinuousBernoulli", [0.3], "Uniform", [0.5, 1.5]),
+                ("Beta", [2.5, 0.7], "ContinuousBernoulli", [0.3]),
+                ("Uniform", [0.2, 0.7], "ContinuousBernoulli", [0.3]),
+                ("Uniform", [-0.2, 0.7], "ContinuousBernoulli", [0.3]),
+                ("Laplace", [0.2, 0.7], "ContinuousBernoulli", [0.3])]
 
 
 def values(x):

@@ -1,6 +1,7 @@
 --- Kullback-Leibler divergences.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local tensor = require "accelerate.tensor"
 
 local lgamma, digamma = core.lgamma, core.digamma
 
@@ -92,6 +93,22 @@ function FORMULAS.Cauchy(p, q)
   return ((p.scale + q.scale) ^ 2 + (p.loc - q.loc) ^ 2):log() - (4 * p.scale * q.scale):log()
 end
 
+-- The absolute value of what is alike on both sides of 0 loses nothing.
+function FORMULAS.HalfCauchy(p, q) return FORMULAS.Cauchy(p._cauchy, q._cauchy) end
+
+function FORMULAS.InverseGamma(p, q) return FORMULAS.Gamma(p, q) end
+
+function FORMULAS.Pareto(p, q)
+  local ratio = q.alpha / p.alpha
+  local value = q.alpha * (p.scale / q.scale):log() - ratio:log() + ratio - 1
+  return core.where(p.scale:lt(q.scale), core.full_like(value, math.huge), value)
+end
+
+function FORMULAS.ContinuousBernoulli(p, q)
+  return p.mean * (p.logits - q.logits) + p:_log_norm() + (-p.probs):log1p() - q:_log_norm()
+    - (-q.probs):log1p()
+end
+
 function FORMULAS.Gumbel(p, q)
   local ratio = p.scale / q.scale
   local shift = (q.loc - p.loc) / q.scale
@@ -136,13 +153,16 @@ local function from_normal(p, q)
   local away = (p.mean - q.loc) / q.scale
   return -p:entropy() + 0.5 * (LOG_2PI + p.variance / q.scale ^ 2 + away * away) + q.scale:log()
 end
-for _, name in ipairs { "Uniform", "Laplace", "Exponential", "Gamma", "Chi2", "Gumbel", "Beta" } do
+for _, name in ipairs { "Uniform", "Laplace", "Exponential", "Gamma", "Chi2", "Gumbel", "Beta", "Pareto",
+  "ContinuousBernoulli" } do
   FORMULAS[name .. " Normal"] = from_normal
 end
 
 -- Of q, an exponential distribution, from one over numbers above 0.
 local function from_exponential(p, q) return -p:entropy() - q.rate:log() + q.rate * p.mean end
-for _, name in ipairs { "Gamma", "Chi2", "Beta" } do FORMULAS[name .. " Exponential"] = from_exponential end
+for _, name in ipairs { "Gamma", "Chi2", "Beta", "Pareto", "ContinuousBernoulli" } do
+  FORMULAS[name .. " Exponential"] = from_exponential
+end
 
 FORMULAS["Exponential Gamma"] = function(p, q)
   local ratio, a = q.rate / p.rate, q.concentration
@@ -167,6 +187,7 @@ local LOGS = {
     local both = digamma(a + b)
     return digamma(a) - both, digamma(b) - both
   end,
+  Pareto = function(p) return p.scale:log() + 1 / p.alpha end,
 }
 
 -- value, where p stays within what q is over; elsewhere infinity.
@@ -184,6 +205,25 @@ FORMULAS["Uniform Gamma"] = function(p, q)
 end
 FORMULAS["Uniform Chi2"], FORMULAS["Beta Chi2"] = FORMULAS["Uniform Gamma"], FORMULAS["Beta Gamma"]
 
+FORMULAS["Pareto Gamma"] = function(p, q)
+  local c = q.concentration
+  return -p:entropy() - c * q.rate:log() + lgamma(c) - (c - 1) * LOGS.Pareto(p) + q.rate * p.mean
+end
+
+FORMULAS["Uniform Pareto"] = function(p, q)
+  local value = -p:entropy() - q.alpha:log() - q.alpha * q.scale:log() + (q.alpha + 1) * LOGS.Uniform(p)
+  return within(p.low:ge(q.scale), value)
+end
+
+-- Of q, a continuous Bernoulli distribution, from one over [0, 1].
+local function from_continuous_bernoulli(p, q)
+  return -p:entropy() - p.mean * q.logits - (-q.probs):log1p() - q:_log_norm()
+end
+FORMULAS["Beta ContinuousBernoulli"] = from_continuous_bernoulli
+FORMULAS["Uniform ContinuousBernoulli"] = function(p, q)
+  return within(core.logical_and(p.low:ge(0), p.high:le(1)), from_continuous_bernoulli(p, q))
+end
+
 FORMULAS["Uniform Exponential"] = function(p, q) return within(p.low:ge(0), from_exponential(p, q)) end
 
 FORMULAS["Uniform Beta"] = function(p, q)
@@ -193,9 +233,10 @@ FORMULAS["Uniform Beta"] = function(p, q)
   return within(core.logical_and(p.low:ge(0), p.high:le(1)), value)
 end
 
-FORMULAS["Beta Uniform"] = function(p, q)
+local function from_uniform(p, q)
   return within(core.logical_and(q.low:le(0), q.high:ge(1)), (q.high - q.low):log() - p:entropy())
 end
+FORMULAS["Beta Uniform"], FORMULAS["ContinuousBernoulli Uniform"] = from_uniform, from_uniform
 
 -- ---- to Gumbel, Laplace and counts, "p q"
 
@@ -227,20 +268,20 @@ end
 FORMULAS["Bernoulli Poisson"] = function(p, q) return -p:entropy() - p.probs * q.rate:log() + q.rate end
 
 -- What can come from p and not from q.
-local function never(p) return core.full_like(p.mean, math.huge) end
-for _, name in ipairs { "Normal", "Laplace", "Gumbel", "Cauchy" } do
-  for _, other in ipairs { "Uniform", "Beta", "Exponential", "Gamma", "Chi2" } do
-    FORMULAS[name .. " " .. other] = function(p, q) return never(p) + 0 * q.mean end
-  end
+local function never(p, q)
+  local shape = tensor.broadcast_shapes(p.batch_shape, q.batch_shape)
+  return core.full_like(p.mean, math.huge):expand(shape)
 end
-for _, name in ipairs { "Exponential", "Gamma", "Chi2" } do
-  for _, other in ipairs { "Uniform", "Beta" } do
-    FORMULAS[name .. " " .. other] = function(p, q) return never(p) + 0 * q.mean end
+for names, others in next, {
+  ["Normal Laplace Gumbel Cauchy"] = "Uniform Beta Exponential Gamma Chi2 Pareto ContinuousBernoulli",
+  ["Exponential Gamma Chi2"] = "Uniform Beta Pareto ContinuousBernoulli",
+  Pareto = "Uniform Beta ContinuousBernoulli",
+  ["Beta ContinuousBernoulli"] = "Pareto",
+  Poisson = "Bernoulli Binomial",
+} do
+  for name in names:gmatch "%w+" do
+    for other in others:gmatch "%w+" do FORMULAS[name .. " " .. other] = never end
   end
-end
-
-for _, other in ipairs { "Bernoulli", "Binomial" } do
-  FORMULAS["Poisson " .. other] = function(p, q) return never(p) + 0 * q.mean end
 end
 
 -- The formula of two classes, or of the nearest classes that they are made from.

@@ -1,4 +1,4 @@
---- Distributions with a location and a scale: Cauchy, StudentT, Gumbel, HalfNormal.
+--- Distributions with a location and a scale: Cauchy, StudentT, Gumbel, HalfNormal, HalfCauchy.
 local base = require "accelerate.distributions.base"
 local continuous = require "accelerate.distributions.continuous"
 local core = require "accelerate.core"
@@ -142,6 +142,36 @@ function HalfNormal:cdf(value) return 2 * self._normal:cdf(self:_value(value)) -
 function HalfNormal:icdf(p) return self._normal:icdf((base.probability(p, self.scale) + 1) / 2) end
 function HalfNormal:entropy() return self._normal:entropy() - math.log(2) end
 
+-- ---- HalfCauchy
+
+--- The distribution of the absolute value of a Cauchy variable around 0.
+---@class accelerate.HalfCauchy: accelerate.Distribution
+---@field scale accelerate.Tensor
+local HalfCauchy = base.class "HalfCauchy"
+HalfCauchy.has_rsample, HalfCauchy._parameters = true, { { "scale", "positive" } }
+HalfCauchy._support = HalfNormal._support
+
+---@param scale accelerate.Tensor|number of the Cauchy variable, above 0
+---@param opts { validate_args: boolean? }?
+function HalfCauchy:init(scale, opts)
+  self:_take(opts, scale)
+  self._cauchy = Cauchy(self.scale * 0, self.scale, { validate_args = false })
+end
+
+function HalfCauchy:_get_mean() return filled(self.scale, math.huge) end
+function HalfCauchy:_get_mode() return core.zeros_like(self.scale) end
+function HalfCauchy:_get_variance() return filled(self.scale, math.huge) end
+function HalfCauchy:_draw(shape) return self._cauchy:_draw(shape):abs() end
+function HalfCauchy:log_prob(value)
+  value = self:_value(value)
+  local log = self._cauchy:log_prob(value) + math.log(2)
+  return core.where(value:ge(0), log, filled(log, -math.huge))
+end
+function HalfCauchy:cdf(value) return 2 * self._cauchy:cdf(self:_value(value)) - 1 end
+function HalfCauchy:icdf(p) return self._cauchy:icdf((base.probability(p, self.scale) + 1) / 2) end
+function HalfCauchy:entropy() return self._cauchy:entropy() - math.log(2) end
+
 M.Cauchy, M.StudentT, M.Gumbel, M.HalfNormal = Cauchy, StudentT, Gumbel, HalfNormal
+M.HalfCauchy = HalfCauchy
 
 return M
