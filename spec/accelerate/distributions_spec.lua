@@ -27,16 +27,18 @@ local POSITIONAL = { Normal = { "loc", "scale" }, LogNormal = { "loc", "scale" }
   GeneralizedPareto = { "loc", "scale", "concentration" }, InverseGamma = { "concentration", "rate" },
   FisherSnedecor = { "df1", "df2" }, Kumaraswamy = { "concentration1", "concentration0" },
   VonMises = { "loc", "concentration" },
+  LowRankMultivariateNormal = { "loc", "cov_factor", "cov_diag" },
   HalfNormal = { "scale" }, Chi2 = { "df" }, Poisson = { "rate" } }
 -- Parameters before the options.
 local FIRST = { NegativeBinomial = "total_count", Binomial = "total_count", RelaxedBernoulli = "temperature",
   ExpRelaxedCategorical = "temperature", RelaxedOneHotCategorical = "temperature",
-  MultivariateNormal = "loc" }
+  MultivariateNormal = "loc", Wishart = "df" }
 -- Of several parts, as spec/support/gen_distributions_reference.py builds them.
 local function transformed(of)
   return function(t) return D.TransformedDistribution(D.Normal(t.loc, t.scale), of()) end
 end
 local BUILT = {
+  LKJCholesky = function(t) return D.LKJCholesky(3, t.concentration) end,
   NormalMixture = function(t)
     return D.MixtureSameFamily(D.Categorical(t.probs), D.Normal(t.loc, t.scale))
   end,
@@ -294,6 +296,8 @@ describe("a distribution", function()
       D.RelaxedBernoulli(1, 0.5), D.Binomial(3, 0.5), D.HalfCauchy(1), D.Pareto(1, 2),
       D.GeneralizedPareto(0, 1, 0.1), D.Weibull(1, 2), D.InverseGamma(1, 2), D.FisherSnedecor(3, 4),
       D.Kumaraswamy(1, 2), D.ContinuousBernoulli(0.3), D.VonMises(0, 1),
+      D.LowRankMultivariateNormal(tensor.ones(2), tensor.ones(2, 1), tensor.ones(2)), D.LKJCholesky(2),
+      D.Wishart(2, { scale_tril = tensor.eye(2) }),
       D.ExpRelaxedCategorical(1, tensor.ones(3)),
       D.RelaxedOneHotCategorical(1, tensor.ones(3)), D.OneHotCategoricalStraightThrough(tensor.ones(3)),
       D.MultivariateNormal(tensor.ones(2), { scale_tril = tensor.eye(2) }),
@@ -339,6 +343,17 @@ describe("a distribution", function()
     raises("two numbers", D.ContinuousBernoulli, { probs = 0.5, lims = 3 })
     raises("VonMises: expected parameter concentration", D.VonMises, 0, 0)
     raises("VonMises: there is no rsample", function() D.VonMises(0, 1):rsample() end)
+    raises("cov_factor (.., n, m)", D.LowRankMultivariateNormal, tensor.ones(2), tensor.ones(2),
+      tensor.ones(2))
+    raises("LowRankMultivariateNormal: expected parameter cov_diag", D.LowRankMultivariateNormal,
+      tensor.ones(2), tensor.ones(2, 1), tensor.zeros(2))
+    raises("dim", D.LKJCholesky, 1)
+    raises("rows of length 1", function() D.LKJCholesky(2):log_prob(tensor.ones(2, 2):tril()) end)
+    raises("above 1, the rows less 1", D.Wishart, 1, { scale_tril = tensor.eye(2) })
+    raises("Wishart: exactly one of", D.Wishart, 3, {})
+    raises("symmetric", function()
+      D.Wishart(3, { scale_tril = tensor.eye(2) }):log_prob(tensor.ones(2, 2):tril())
+    end)
     raises("temperature", D.RelaxedOneHotCategorical, 0, tensor.ones(2))
     raises("in [0, 1)", D.NegativeBinomial, 1, 1)
     raises("a one in each row", function() D.OneHotCategorical(tensor.ones(2)):log_prob(tensor.ones(2)) end)
@@ -419,6 +434,49 @@ describe("a distribution", function()
     local d = D.GeneralizedPareto(0, 2, double(0.3))
     near({ d:cdf(1.5):log():item() }, d:log_cdf(1.5):view(1), "log_cdf")
     near({ math.log(1 - d:cdf(1.5):item()) }, d:log_survival_function(1.5):view(1), "log_survival_function")
+  end)
+
+  it("has one covariance in its forms", function()
+    local w, d = double { { 1, 0.3 }, { 0.5, -0.2 }, { 0, 2 } }, double { 0.3, 0.4, 1 }
+    local low = D.LowRankMultivariateNormal(double { 1, -2, 0.5 }, w, d)
+    local full = w:matmul(w.mT) + d:diag_embed()
+    near(full:reshape({ -1 }):tolist(), low.covariance_matrix, "covariance_matrix")
+    near(full:reshape({ -1 }):tolist(), low.scale_tril:matmul(low.scale_tril.mT), "scale_tril")
+    near(tensor.eye(3):reshape({ -1 }):tolist(), low.precision_matrix:matmul(full), "precision_matrix")
+    local other = D.MultivariateNormal(double { 0, 0.5, 1 },
+      { covariance_matrix = full * 0.7 + tensor.eye(3) })
+    local same = D.MultivariateNormal(low.loc, { covariance_matrix = full })
+    near(D.kl_divergence(same, other):view(1):tolist(), D.kl_divergence(low, other), "from low rank")
+    near(D.kl_divergence(other, same):view(1):tolist(), D.kl_divergence(other, low), "to low rank")
+    local wishart = D.Wishart(4, { precision_matrix = full })
+    near(full:reshape({ -1 }):tolist(), wishart.precision_matrix, "of Wishart")
+    near(tensor.linalg.inv(full):reshape({ -1 }):tolist(), wishart.covariance_matrix, "of Wishart")
+    local batch = D.Wishart(double { 4, 5 }, { precision_matrix = full })
+    local each = {}
+    for i, df in ipairs { 4, 5 } do
+      local one = D.Wishart(df, { precision_matrix = full })
+      each[i] = D.kl_divergence(one, D.Wishart(3.5, { covariance_matrix = full })):item()
+    end
+    near(each, D.kl_divergence(batch, D.Wishart(3.5, { covariance_matrix = full })), "of a batch")
+  end)
+
+  it("draws factors of correlations, and matrices whose gradients are right", function()
+    tensor.manual_seed(4)
+    for _, concentration in ipairs { 0.7, 1, 5 } do
+      local d = D.LKJCholesky(4, double(concentration))
+      local factor = d:sample { 20000 }
+      d:log_prob(factor) -- which checks them
+      local correlation = factor:matmul(factor.mT)
+      near(tensor.eye(4):reshape({ -1 }):tolist(), correlation:mean(1), "mean", 0.03)
+      local spread = 1 / (2 * concentration + 3) -- of 2 b - 1, of a beta variable b
+      local wanted = spread * (1 - tensor.eye(4))
+      near(wanted:reshape({ -1 }):tolist(), correlation:var(1), "variance", 0.01)
+    end
+    local df, l = double(6, true), double({ { 1, 0 }, { 0.5, 2 } }, true) -- the mean df l l^T
+    local total = D.Wishart(df, { scale_tril = l }):rsample({ 40000 }):mean(1):sum()
+    total:backward()
+    near({ 6.25 }, df.grad:view(1), "df", 0.02)
+    near({ 18, 0, 18, 24 }, l.grad:tril(), "scale_tril", 0.02)
   end)
 
   it("draws classes with gradients", function()

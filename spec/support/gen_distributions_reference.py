@@ -87,6 +87,21 @@ CASES = [
                             "precision_matrix": [[2.0, 0.5, 0.1], [0.5, 1.0, 0.0], [0.1, 0.0, 3.0]]},
      {"loc": [0.5, 1.0, 0.0], "precision_matrix": [[1.0, 0.0, 0.0], [0.0, 1.0, 0.3], [0.0, 0.3, 1.0]]},
      [0.1, 0.4, 1.0]),
+    ("LowRankMultivariateNormal", {"loc": [1.0, -2.0, 0.5], "cov_factor": [[1.0, 0.3], [0.5, -0.2], [0.0, 2.0]],
+                                   "cov_diag": [0.3, 0.4, 1.0]},
+     {"loc": [[0.0, 1.0, -0.5], [0.0, 0.0, 0.0]], "cov_factor": [[2.0], [0.5], [-1.0]],
+      "cov_diag": [[1.0, 2.0, 0.1], [1.0, 1.0, 1.0]]}, [[0.1, -2.0, 1.5], [1.0, 0.0, 0.0]]),
+    ("LowRankMultivariateNormal", {"loc": [[1.0, -2.0], [0.0, 0.0]], "cov_factor": [[1.0], [0.5]],
+                                   "cov_diag": [[0.3, 0.4], [1.0, 2.0]]}, None, [0.1, -2.0]),
+    ("LKJCholesky", {"concentration": [0.5, 1.0, 4.0]}, None,
+     [[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.48, 0.36, 0.8]]),
+    # PyTorch's divergence sums too much over a batch of Wishart distributions.
+    ("Wishart", {"df": [4.5, 9.0], "scale_tril": [[1.0, 0.0], [0.5, 2.0]]}, None, [[2.0, 0.5], [0.5, 7.0]]),
+    ("Wishart", {"df": 4.5, "scale_tril": [[1.0, 0.0], [0.5, 2.0]]},
+     {"df": 6.0, "scale_tril": [[1.5, 0.0], [-0.5, 1.0]]}, [[2.0, 0.5], [0.5, 7.0]]),
+    ("Wishart", {"df": 3.5, "covariance_matrix": [[1.0, 0.3, 0.0], [0.3, 2.0, 0.1], [0.0, 0.1, 0.5]]},
+     {"df": 4.0, "covariance_matrix": [[1.0, 0.0, 0.0], [0.0, 2.0, 0.1], [0.0, 0.1, 0.7]]},
+     [[2.0, 0.5, 0.0], [0.5, 7.0, 0.3], [0.0, 0.3, 1.0]]),
     ("NormalMixture", {"probs": [0.2, 0.5, 0.3], "loc": [-1.0, 0.0, 4.0], "scale": [0.5, 1.0, 2.0]}, None,
      [0.1, -2.0, 5.0]),
     ("VectorMixture", {"logits": [0.5, 1.0], "loc": [[-1.0, 0.0], [4.0, 1.0]], "scale": [[0.5, 1.0], [2.0, 1.0]]}, None,
@@ -114,7 +129,7 @@ BUILT = {
 CDF = ("Normal", "LogNormal", "Laplace", "Uniform", "Exponential", "Cauchy", "Gumbel", "HalfNormal", "FallingLogNormal",
        "HalfCauchy", "Pareto", "GeneralizedPareto", "Weibull", "Kumaraswamy", "ContinuousBernoulli",
        "SquashedNormal", "SigmoidPower", "SoftplusNormal")
-NO_MOMENTS = ("Categorical", "RelaxedBernoulli", "ExpRelaxedCategorical", "RelaxedOneHotCategorical",
+NO_MOMENTS = ("Categorical", "LKJCholesky", "RelaxedBernoulli", "ExpRelaxedCategorical", "RelaxedOneHotCategorical",
               "FallingLogNormal", "SquashedNormal", "SigmoidPower", "SoftplusNormal")
 NO_MODE = NO_MOMENTS[1:] + ("Multinomial", "ContinuousBernoulli", "Kumaraswamy", "NormalMixture", "VectorMixture")
 NO_ENTROPY = NO_MOMENTS[1:] + ("FisherSnedecor", "VonMises", "Multinomial", "Poisson", "NegativeBinomial",
@@ -162,7 +177,7 @@ def values(x):
 
 def build(name, parameters):
     tensors = {k: torch.tensor(v, requires_grad=True) for k, v in parameters.items()}
-    extra = {"total_count": 5} if name == "Multinomial" else {}
+    extra = {"Multinomial": {"total_count": 5}, "LKJCholesky": {"dim": 3}}.get(name, {})
     return BUILT.get(name, getattr(D, name, None) or getattr(relaxed_categorical, name, None))(
         **tensors, **extra), tensors
 
@@ -175,7 +190,8 @@ for name, parameters, other, value in CASES:
     row = {"name": name, "parameters": parameters, "value": value, "log_prob": values(log_prob),
            "batch_shape": list(d.batch_shape), "event_shape": list(d.event_shape)}
     grads = torch.autograd.grad(log_prob.sum(), list(tensors.values()))
-    row["gradients"] = {k: values(g) for k, g in zip(tensors, grads)}
+    # Nothing is read above the diagonal of a factor; PyTorch has gradients there for Wishart.
+    row["gradients"] = {k: values(g.tril() if k == "scale_tril" else g) for k, g in zip(tensors, grads)}
     if name not in NO_MOMENTS:
         row["mean"], row["variance"] = values(d.mean), values(d.variance)
     if name not in NO_MODE:

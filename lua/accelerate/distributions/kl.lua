@@ -1,5 +1,7 @@
 --- Kullback-Leibler divergences.
 local core = require "accelerate.core"
+local low_rank = require "accelerate.distributions.low_rank"
+local matrices = require "accelerate.distributions.matrices"
 local options = require "accelerate.utils.options"
 local tensor = require "accelerate.tensor"
 
@@ -126,6 +128,10 @@ function FORMULAS.MultivariateNormal(p, q)
   local spread = (each * each):sum(-1):sum(-1)
   return q:_half_log_det() - p:_half_log_det() + 0.5 * (spread + (far * far):sum(-1) - n)
 end
+
+for names, formula in next, low_rank.FORMULAS do FORMULAS[names] = formula end
+
+FORMULAS.Wishart = matrices.wishart_divergence
 
 function FORMULAS.TransformedDistribution(p, q)
   local alike = #p.transforms == #q.transforms

@@ -1,6 +1,6 @@
 --- The normal distribution of vectors.
 local base = require "accelerate.distributions.base"
-local core = require "accelerate.core"
+local covariance = require "accelerate.distributions.covariance"
 local linalg = require "accelerate.tensor.linalg"
 local options = require "accelerate.utils.options"
 local tensor = require "accelerate.tensor"
@@ -14,49 +14,13 @@ local tensor = require "accelerate.tensor"
 local MultivariateNormal = base.class "MultivariateNormal"
 MultivariateNormal.has_rsample = true
 
-local FORMS = { "covariance_matrix", "precision_matrix", "scale_tril" }
-local OPTIONS = { covariance_matrix = { "tensor", optional = true },
-  precision_matrix = { "tensor", optional = true }, scale_tril = { "tensor", optional = true },
-  validate_args = { "boolean", default = true } }
-
--- Which of the three matrices was given.
-local function form_of(o)
-  local found
-  for _, form in ipairs(FORMS) do
-    if o[form] then
-      if found then found = nil break end
-      found = form
-    end
-  end
-  return found or options.fail(
-    "MultivariateNormal: exactly one of covariance_matrix, precision_matrix and " ..
-    "scale_tril must be given")
-end
-
-local function check_matrix(form, matrix, validate)
-  if not validate then return end
-  local m = matrix:detach()
-  if form == "scale_tril" then
-    base.expect("MultivariateNormal", "parameter scale_tril", matrix,
-      "lower-triangular with a positive diagonal",
-      core.logical_and(m:tril():eq(m):all(), m:diagonal({ dim1 = -2, dim2 = -1 }):gt(0):all()))
-    return
-  end
-  local like_transpose = (m - m:transpose(-2, -1)):abs():le(1e-6 * m:abs():amax() + 1e-30):all()
-  local words = "symmetric and positive-definite"
-  base.expect("MultivariateNormal", "parameter " .. form, matrix, words, like_transpose)
-  local _, info = linalg.cholesky_ex(m)
-  base.expect("MultivariateNormal", "parameter " .. form, matrix, words, info:eq(0))
-end
-
 ---@param loc accelerate.Tensor [.., n] mean
 ---@param opts { covariance_matrix: accelerate.Tensor?, precision_matrix: accelerate.Tensor?,
 ---  scale_tril: accelerate.Tensor?, validate_args: boolean? } exactly one matrix, [.., n, n]
 function MultivariateNormal:init(loc, opts)
   local name = "MultivariateNormal"
-  local o = options.check(name, opts, OPTIONS)
-  local form = form_of(o)
-  local matrix = base.parameters(name, form, o[form])
+  local o = options.check(name, opts, covariance.OPTIONS)
+  local form, matrix = covariance.given(name, o)
   loc = base.parameters(name, "loc", loc)
   local m = matrix.shape
   local n = loc.shape[#loc.shape]
@@ -65,13 +29,12 @@ function MultivariateNormal:init(loc, opts)
       options.show(matrix))
   end
   local batch = tensor.broadcast_shapes({ unpack(loc.shape, 1, #loc.shape - 1) }, { unpack(m, 1, #m - 2) })
-  check_matrix(form, matrix, o.validate_args)
+  if o.validate_args then covariance.check(name, form, matrix) end
   self.loc = loc:expand(base.joined(batch, { n }))
   self[form] = matrix:expand(base.joined(batch, { n, n }))
   self:_shapes(batch, { n }, o.validate_args)
   -- one factorisation for each matrix that was given, not for each element of the batch
-  self._factor = form == "scale_tril" and matrix
-    or linalg.cholesky(form == "covariance_matrix" and matrix or linalg.inv(matrix))
+  self._factor = covariance.factor(form, matrix)
 end
 
 local function square(self) return base.joined(self.batch_shape, self.event_shape, self.event_shape) end
@@ -100,9 +63,7 @@ function MultivariateNormal:_expanded(shape)
 end
 
 -- Half of the logarithm of the covariance's determinant.
-function MultivariateNormal:_half_log_det()
-  return self._factor:diagonal({ dim1 = -2, dim2 = -1 }):log():sum(-1)
-end
+function MultivariateNormal:_half_log_det() return covariance.half_log_det(self._factor) end
 
 -- (x factor^-T) for rows of vectors x (.., n): x L^-T has the squared length of x by the precision.
 local function whitened(factor, x)
