@@ -27,6 +27,7 @@ local POSITIONAL = { Normal = { "loc", "scale" }, LogNormal = { "loc", "scale" }
   GeneralizedPareto = { "loc", "scale", "concentration" }, InverseGamma = { "concentration", "rate" },
   FisherSnedecor = { "df1", "df2" }, Kumaraswamy = { "concentration1", "concentration0" },
   VonMises = { "loc", "concentration" },
+  LogisticNormal = { "loc", "scale" },
   LowRankMultivariateNormal = { "loc", "cov_factor", "cov_diag" },
   HalfNormal = { "scale" }, Chi2 = { "df" }, Poisson = { "rate" } }
 -- Parameters before the options.
@@ -49,6 +50,14 @@ local BUILT = {
   FallingLogNormal = transformed(function() return { D.AffineTransform(1, -2), D.ExpTransform() } end),
   SquashedNormal = transformed(function() return D.TanhTransform() end),
   SigmoidPower = transformed(function() return { D.SigmoidTransform(), D.PowerTransform(2) } end),
+  NormalCorrelation = transformed(function() return D.CorrCholeskyTransform() end),
+  ReshapedLogNormal = function(t)
+    return D.TransformedDistribution(D.LogNormal(t.loc, t.scale), D.ReshapeTransform({ 4 }, { 2, 2 }))
+  end,
+  IndependentAffine = function(t)
+    return D.TransformedDistribution(D.Independent(D.Normal(t.loc, t.scale), 1),
+      D.AffineTransform(double { 1, 2 }, 3))
+  end,
   SoftplusNormal = transformed(function() return D.SoftplusTransform() end),
 }
 
@@ -297,6 +306,8 @@ describe("a distribution", function()
       D.GeneralizedPareto(0, 1, 0.1), D.Weibull(1, 2), D.InverseGamma(1, 2), D.FisherSnedecor(3, 4),
       D.Kumaraswamy(1, 2), D.ContinuousBernoulli(0.3), D.VonMises(0, 1),
       D.LowRankMultivariateNormal(tensor.ones(2), tensor.ones(2, 1), tensor.ones(2)), D.LKJCholesky(2),
+      D.LogisticNormal(0, 1),
+      D.TransformedDistribution(D.Normal(tensor.zeros(3), 1), D.CorrCholeskyTransform()),
       D.Wishart(2, { scale_tril = tensor.eye(2) }),
       D.ExpRelaxedCategorical(1, tensor.ones(3)),
       D.RelaxedOneHotCategorical(1, tensor.ones(3)), D.OneHotCategoricalStraightThrough(tensor.ones(3)),

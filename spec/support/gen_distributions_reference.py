@@ -110,6 +110,13 @@ CASES = [
     ("SquashedNormal", {"loc": [0.5, -1.0, 0.3], "scale": [0.5, 1.5, 0.7]}, None, [0.1, -0.9, 0.5]),
     ("SigmoidPower", {"loc": [0.5, -1.0], "scale": [0.5, 1.5]}, None, [0.1, 0.8]),
     ("SoftplusNormal", {"loc": [0.5, -1.0], "scale": [0.5, 1.5]}, None, [0.1, 3.0]),
+    ("LogisticNormal", {"loc": [[0.5, -1.0], [0.0, 0.3]], "scale": [0.5, 1.5]},
+     {"loc": [0.0, 1.0], "scale": [1.0, 2.0]}, SIMPLEX),
+    ("NormalCorrelation", {"loc": [0.5, -1.0, 0.3], "scale": [0.5, 1.5, 0.7]}, None,
+     [[[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.48, 0.36, 0.8]], [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.6, 0.8]]]),
+    ("ReshapedLogNormal", {"loc": [0.5, -1.0, 0.3, 0.0], "scale": [0.5, 1.5, 0.7, 1.0]}, None,
+     [[0.5, 1.5], [0.7, 1.0]]),
+    ("IndependentAffine", {"loc": [0.5, -1.0], "scale": [[0.5, 1.5], [0.7, 1.0], [1.0, 1.0]]}, None, [0.1, 3.0]),
     ("Multinomial", {"probs": [[1.0, 2.0, 1.0], [0.2, 0.5, 0.3]]}, None, [[1.0, 3.0, 1.0], [0.0, 5.0, 0.0]]),
 ]
 
@@ -124,13 +131,19 @@ BUILT = {
     "SquashedNormal": lambda loc, scale: D.TransformedDistribution(D.Normal(loc, scale), D.TanhTransform()),
     "SigmoidPower": lambda loc, scale: D.TransformedDistribution(
         D.Normal(loc, scale), [D.SigmoidTransform(), D.PowerTransform(torch.tensor(2.0))]),
+    "NormalCorrelation": lambda loc, scale: D.TransformedDistribution(D.Normal(loc, scale), D.CorrCholeskyTransform()),
+    "ReshapedLogNormal": lambda loc, scale: D.TransformedDistribution(
+        D.LogNormal(loc, scale), [D.ReshapeTransform((4,), (2, 2))]),
+    "IndependentAffine": lambda loc, scale: D.TransformedDistribution(
+        D.Independent(D.Normal(loc, scale), 1), [D.AffineTransform(torch.tensor([1.0, 2.0]), 3.0)]),
     "SoftplusNormal": lambda loc, scale: D.TransformedDistribution(D.Normal(loc, scale), D.SoftplusTransform()),
 }
 CDF = ("Normal", "LogNormal", "Laplace", "Uniform", "Exponential", "Cauchy", "Gumbel", "HalfNormal", "FallingLogNormal",
        "HalfCauchy", "Pareto", "GeneralizedPareto", "Weibull", "Kumaraswamy", "ContinuousBernoulli",
        "SquashedNormal", "SigmoidPower", "SoftplusNormal")
 NO_MOMENTS = ("Categorical", "LKJCholesky", "RelaxedBernoulli", "ExpRelaxedCategorical", "RelaxedOneHotCategorical",
-              "FallingLogNormal", "SquashedNormal", "SigmoidPower", "SoftplusNormal")
+              "FallingLogNormal", "SquashedNormal", "SigmoidPower", "SoftplusNormal",
+              "LogisticNormal", "NormalCorrelation", "ReshapedLogNormal", "IndependentAffine")
 NO_MODE = NO_MOMENTS[1:] + ("Multinomial", "ContinuousBernoulli", "Kumaraswamy", "NormalMixture", "VectorMixture")
 NO_ENTROPY = NO_MOMENTS[1:] + ("FisherSnedecor", "VonMises", "Multinomial", "Poisson", "NegativeBinomial",
                                 "NormalMixture", "VectorMixture")
@@ -182,6 +195,48 @@ def build(name, parameters):
         **tensors, **extra), tensors
 
 
+# Transforms by their names in spec/accelerate/distribution_transforms_spec.lua, with a value to transform.
+VECTORS = [[0.3, -1.2, 0.8], [2.0, 0.0, -0.5]]
+MATRICES = [[[0.3, -1.2], [0.8, -0.4]], [[0.5, 0.1], [0.2, 1.0]]]
+TRANSFORMS = [
+    ("softmax", D.SoftmaxTransform(), VECTORS), ("stick", D.StickBreakingTransform(), VECTORS),
+    ("one_stick", D.StickBreakingTransform(), [0.7]), ("lower", D.LowerCholeskyTransform(), MATRICES),
+    ("definite", D.PositiveDefiniteTransform(), MATRICES), ("correlation", D.CorrCholeskyTransform(), VECTORS),
+    ("two_correlations", D.CorrCholeskyTransform(), [0.7]),
+    ("many_correlations", D.CorrCholeskyTransform(), [[0.3, -1.2, 0.8, 0.1, -0.4, 1.3]]),
+    ("cat", D.CatTransform([D.ExpTransform(), D.AffineTransform(1.0, 2.0)], -1, [2, 1]), VECTORS),
+    ("cat_rows", D.CatTransform([D.ExpTransform(), D.TanhTransform()]), VECTORS),
+    ("cat_vectors", D.CatTransform([D.StickBreakingTransform(), D.StickBreakingTransform()], -2), VECTORS),
+    ("cat_within", D.CatTransform([D.IndependentTransform(D.ExpTransform(), 1),
+                                   D.IndependentTransform(D.TanhTransform(), 1)], -1, [1, 2]), VECTORS),
+    ("stack", D.StackTransform([D.ExpTransform(), D.AffineTransform(1.0, 2.0), D.TanhTransform()], -1), VECTORS),
+    ("stack_rows", D.StackTransform([D.ExpTransform(), D.SigmoidTransform()]), VECTORS),
+    ("reshape", D.ReshapeTransform((3,), (3, 1)), VECTORS), ("rows", D.ReshapeTransform((2, 2), (4,)), MATRICES),
+    ("independent", D.IndependentTransform(D.TanhTransform(), 1), VECTORS),
+    ("matrix", D.IndependentTransform(D.ExpTransform(), 2), MATRICES),
+    ("cumulative", D.CumulativeDistributionTransform(D.Normal(0.5, 2.0)), VECTORS),
+    ("affine", D.AffineTransform(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([-0.5, 2.0, 1.0]), 1), VECTORS),
+    ("chain", D.ComposeTransform([D.AffineTransform(1.0, 2.0), D.StickBreakingTransform(), D.ExpTransform()]), VECTORS),
+    ("folded", D.ComposeTransform([D.ReshapeTransform((2, 2), (4,)), D.TanhTransform(), D.StickBreakingTransform()]),
+     MATRICES),
+    ("one", D.ComposeTransform([]), VECTORS),
+]
+changes = []
+for name, t, value in TRANSFORMS:
+    x = torch.tensor(value, requires_grad=True)
+    y = t(x)
+    row = {"name": name, "x": value, "y": values(y), "shape": list(y.shape), "back": values(t.inv(y)),
+           "bijective": t.bijective}
+    if not isinstance(t, (D.CatTransform, D.StackTransform)):
+        row["dims"] = [t.domain.event_dim, t.codomain.event_dim]
+        row["shapes"] = [list(t.forward_shape(x.shape)), list(t.inverse_shape(y.shape))]
+    weights = torch.arange(1, y.numel() + 1).reshape(y.shape)
+    row["gradient"] = values(torch.autograd.grad((y * weights).sum(), x, retain_graph=True)[0])
+    if name not in ("softmax", "lower", "definite"):
+        jacobian = t.log_abs_det_jacobian(x, y)
+        row["jacobian"], row["jacobian_shape"] = values(jacobian), list(jacobian.shape)
+    changes.append(row)
+
 rows = []
 for name, parameters, other, value in CASES:
     d, tensors = build(name, parameters)
@@ -213,5 +268,5 @@ draws = [{"a": a, "z": z, "slope": torch._standard_gamma_grad(torch.tensor(a), t
          for a, z in DRAWS]
 pairs = [{"p": a, "of_p": x, "q": b, "of_q": y, "kl": values(D.kl_divergence(
     getattr(D, a)(*x, validate_args=False), getattr(D, b)(*y, validate_args=False)))} for a, x, b, y in PAIRS_OF_TWO]
-rows = {"cases": rows, "gamma": draws, "pairs": pairs}
+rows = {"cases": rows, "gamma": draws, "pairs": pairs, "transforms": changes}
 print(json.dumps(rows, separators=(",", ":")))

@@ -38,6 +38,7 @@ local function summed(self, x)
 end
 Independent._summed = summed
 
+function Independent:_dtype() return self.base_dist:_dtype() end
 function Independent:_get_mean() return self.base_dist.mean end
 function Independent:_get_mode() return self.base_dist.mode end
 function Independent:_get_variance() return self.base_dist.variance end

@@ -142,6 +142,8 @@ function FORMULAS.TransformedDistribution(p, q)
   return M.kl_divergence(p.base_dist, q.base_dist)
 end
 
+function FORMULAS.LogisticNormal(p, q) return M.kl_divergence(p.base_dist, q.base_dist) end
+
 function FORMULAS.Independent(p, q)
   if p.reinterpreted_batch_ndims ~= q.reinterpreted_batch_ndims then
     options.fail("kl_divergence: Independent over %d and %d dimensions", p.reinterpreted_batch_ndims,

@@ -2,6 +2,7 @@
 local base = require "accelerate.distributions.base"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local Independent = require "accelerate.distributions.independent"
 local options = require "accelerate.utils.options"
 local tensor = require "accelerate.tensor"
 local transforms = require "accelerate.distributions.transforms"
@@ -21,41 +22,47 @@ function Transformed:init(distribution, list, opts)
   if not class.is(distribution, base.Distribution) then
     options.fail("%s: expected a distribution, got %s", name, options.show(distribution))
   end
-  self.base_dist, self.transforms = distribution, transforms.list(name, list)
+  self.transforms = transforms.list(name, list)
   self.has_rsample = distribution.has_rsample
-  local shape = base.joined(distribution.batch_shape, distribution.event_shape)
-  for _, part in ipairs(self.transforms) do -- parameters of transforms may be larger
-    shape = tensor.broadcast_shapes(shape, part.loc and part.loc.shape or {},
-      part.scale and part.scale.shape or {}, part.exponent and part.exponent.shape or {})
+  local chain, events = transforms.ComposeTransform(self.transforms), #distribution.event_shape
+  local given = base.joined(distribution.batch_shape, distribution.event_shape)
+  local shape = chain:forward_shape(given)
+  local wide = chain:inverse_shape(shape) -- parameters of transforms may be larger
+  if table.concat(wide, ",") ~= table.concat(given, ",") then
+    distribution = distribution:expand { unpack(wide, 1, #wide - events) }
   end
-  local events = #distribution.event_shape
-  local batch = { unpack(shape, 1, #shape - events) }
-  if table.concat(batch, ",") ~= table.concat(distribution.batch_shape, ",") then
-    self.base_dist = distribution:expand(batch)
+  if chain.domain_event_dim > events then -- batch dimensions that a transform takes together
+    distribution = Independent(distribution, chain.domain_event_dim - events)
   end
-  self:_shapes(batch, { unpack(shape, #shape - events + 1) }, validate)
+  self.base_dist = distribution
+  local cut = #shape - math.max(chain.codomain_event_dim,
+    events + chain.codomain_event_dim - chain.domain_event_dim)
+  self:_shapes({ unpack(shape, 1, cut) }, { unpack(shape, cut + 1) }, validate)
 end
 
 function Transformed:_dtype() return self.base_dist:_dtype() end
-function Transformed:_draw(shape, sample_shape)
-  local x = self.base_dist:_draw(shape, sample_shape)
+function Transformed:_draw(_, sample_shape)
+  local inner = self.base_dist
+  local x = inner:_draw(base.joined(sample_shape, inner.batch_shape, inner.event_shape), sample_shape)
   for _, part in ipairs(self.transforms) do x = part(x) end
   return x
 end
 function Transformed:_expanded(shape)
-  return Transformed(self.base_dist:expand(shape), self.transforms, { validate_args = self._validate })
+  local inner, wide = self.base_dist, base.joined(shape, self.event_shape)
+  for i = #self.transforms, 1, -1 do wide = self.transforms[i]:inverse_shape(wide) end
+  return Transformed(inner:expand { unpack(wide, 1, #wide - #inner.event_shape) }, self.transforms,
+    { validate_args = self._validate })
 end
 
 function Transformed:log_prob(value)
-  local y, total = self:_value(value), 0
+  local y, total, dims = self:_value(value), 0, #self.event_shape
   for i = #self.transforms, 1, -1 do
     local part = self.transforms[i]
     local x = part:_inverse(y)
-    local stretch = part:_jacobian(x, y)
-    for _ = 1, #self.event_shape do stretch = stretch:sum(-1) end
-    total, y = total - stretch, x
+    dims = dims + part.domain_event_dim - part.codomain_event_dim
+    total, y = total - transforms.summed(part:_jacobian(x, y), dims - part.domain_event_dim), x
   end
-  return self.base_dist:log_prob(y) + total
+  return transforms.summed(self.base_dist:log_prob(y), dims - #self.base_dist.event_shape) + total
 end
 
 local function sign_of(self)

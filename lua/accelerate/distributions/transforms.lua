@@ -6,29 +6,56 @@ local tensor = require "accelerate.tensor"
 
 local M = {}
 
---- An elementwise function with an inverse: `t(x)` is its value, `t.inv(y)` goes back.
+--- A function with an inverse: `t(x)` is its value, `t.inv(y)` goes back. Most are elementwise;
+--- others take vectors or matrices, which are the last dimensions of x.
 ---@class accelerate.Transform
 ---@field inv accelerate.Transform
 ---@field bijective boolean
 ---@field sign integer|accelerate.Tensor 1 where it rises, -1 where it falls
+---@field domain_event_dim integer dimensions of what it takes: 0 where it is elementwise
+---@field codomain_event_dim integer dimensions of what comes out
+---@field event_dim integer|nil both, where they are one number
 local Transform = class "Transform"
 Transform.bijective, Transform.sign = true, 1
+Transform.domain_event_dim, Transform.codomain_event_dim = 0, 0
 
 local Inverse = class("InverseTransform", Transform)
+
+local function event_dim_of(self)
+  local dims = self.domain_event_dim
+  return dims == self.codomain_event_dim and dims or nil
+end
 
 local function reader(Class)
   return function(self, key)
     if key == "inv" then return Inverse(self) end
+    if key == "event_dim" then return event_dim_of(self) end
     return Class[key]
   end
 end
 
-local function define(name)
+--- Makes a class of transforms.
+---@param name string
+function M.class(name)
   local Class = class(name, Transform)
   Class.__index = reader(Class)
-  M[name] = Class
   return Class
 end
+
+local function define(name)
+  M[name] = M.class(name)
+  return M[name]
+end
+
+--- Returns x summed over its last n dimensions.
+---@param x accelerate.Tensor
+---@param n integer
+---@return accelerate.Tensor
+function M.summed(x, n)
+  for _ = 1, n do x = x:sum(-1) end
+  return x
+end
+local summed = M.summed
 
 local function tensor_of(where, x)
   if type(x) == "number" then return tensor.tensor(x) end
@@ -38,9 +65,42 @@ local function tensor_of(where, x)
   return x
 end
 
-function Transform:__call(x) return self:_call(tensor_of(self.__name, x)) end
+local function fits(self, dims, needed)
+  if dims >= needed then return end
+  options.fail("%s: expected at least %d dimensions, got %d", self.__name, needed, dims)
+end
 
---- Returns the logarithm of |dy / dx| of each element.
+function Transform:__call(x)
+  x = tensor_of(self.__name, x)
+  fits(self, x:dim(), self.domain_event_dim)
+  return self:_call(x)
+end
+
+--- Returns the shape of t(x) for the shape of x.
+---@param shape integer[]
+---@return integer[]
+function Transform:forward_shape(shape)
+  fits(self, #shape, self.domain_event_dim)
+  return self:_forward_shape(shape)
+end
+
+--- Returns the shape of x for the shape of t(x).
+---@param shape integer[]
+---@return integer[]
+function Transform:inverse_shape(shape)
+  fits(self, #shape, self.codomain_event_dim)
+  return self:_inverse_shape(shape)
+end
+
+function Transform:_forward_shape(shape) return shape end
+function Transform:_inverse_shape(shape) return self:_forward_shape(shape) end
+
+function Transform:_jacobian()
+  options.fail("%s: there is no log_abs_det_jacobian", self.__name)
+end
+
+--- Returns the logarithm of |dy / dx| of each element, or of the determinant's absolute value for
+--- each vector or matrix.
 ---@param x accelerate.Tensor
 ---@param y accelerate.Tensor t(x)
 ---@return accelerate.Tensor
@@ -51,21 +111,33 @@ end
 -- A metamethod is taken over when a class is made, so derived ones are made from here on.
 function Inverse:init(transform) self.transform = transform end
 Inverse.__call = Transform.__call
+-- Fields of an inverse, which are fields of what it is the inverse of.
+local SAME = { sign = "sign", bijective = "bijective", domain_event_dim = "codomain_event_dim",
+  codomain_event_dim = "domain_event_dim" }
 Inverse.__index = function(self, key)
   if key == "inv" then return rawget(self, "transform") end
-  if key == "sign" or key == "bijective" then return rawget(self, "transform")[key] end
+  if key == "event_dim" then return event_dim_of(self) end
+  local same = SAME[key]
+  if same then return rawget(self, "transform")[same] end
   return Inverse[key]
 end
 function Inverse:_call(y) return self.transform:_inverse(y) end
 function Inverse:_inverse(x) return self.transform:_call(x) end
 function Inverse:_jacobian(y, x) return -self.transform:_jacobian(x, y) end
+function Inverse:_forward_shape(shape) return self.transform:_inverse_shape(shape) end
+function Inverse:_inverse_shape(shape) return self.transform:_forward_shape(shape) end
 
 --- y = loc + scale x.
 ---@class accelerate.AffineTransform: accelerate.Transform
 local Affine = define "AffineTransform"
 ---@param loc accelerate.Tensor|number
 ---@param scale accelerate.Tensor|number
-function Affine:init(loc, scale)
+---@param event_dim integer? how many of the last dimensions are one value; default 0
+function Affine:init(loc, scale, event_dim)
+  if event_dim ~= nil then
+    options.value("AffineTransform", "event_dim", event_dim, { "integer", min = 0 })
+    self.domain_event_dim, self.codomain_event_dim = event_dim, event_dim
+  end
   self.loc, self.scale = tensor_of("AffineTransform", loc), tensor_of("AffineTransform", scale)
   self.sign = self.scale:detach():sign()
 end
@@ -73,7 +145,12 @@ end
 local function beside(value, x) return value:dim() == 0 and value:to(x.dtype):to(x.device) or value end
 function Affine:_call(x) return beside(self.loc, x) + beside(self.scale, x) * x end
 function Affine:_inverse(y) return (y - beside(self.loc, y)) / beside(self.scale, y) end
-function Affine:_jacobian(x) return beside(self.scale, x):abs():log() + core.zeros_like(x) end
+function Affine:_jacobian(x)
+  return summed(beside(self.scale, x):abs():log() + core.zeros_like(x), self.domain_event_dim)
+end
+function Affine:_forward_shape(shape)
+  return tensor.broadcast_shapes(shape, self.loc.shape, self.scale.shape)
+end
 
 --- y = exp(x).
 ---@class accelerate.ExpTransform: accelerate.Transform
@@ -126,6 +203,7 @@ function Power:init(exponent)
 end
 function Power:_call(x) return x:pow(beside(self.exponent, x)) end
 function Power:_inverse(y) return y:pow(1 / beside(self.exponent, y)) end
+function Power:_forward_shape(shape) return tensor.broadcast_shapes(shape, self.exponent.shape) end
 function Power:_jacobian(x, y) return (beside(self.exponent, x) * y / x):abs():log() end
 
 --- y = |x|; its inverse is the value itself.
@@ -134,7 +212,6 @@ local Abs = define "AbsTransform"
 Abs.bijective = false
 function Abs:_call(x) return x:abs() end
 function Abs:_inverse(y) return y end
-function Abs:_jacobian() options.fail("AbsTransform: there is no log_abs_det_jacobian") end
 
 --- Several transforms, the first one first.
 ---@class accelerate.ComposeTransform: accelerate.Transform
@@ -155,9 +232,19 @@ end
 ---@param parts accelerate.Transform[]
 function Compose:init(parts)
   self.parts = M.list("ComposeTransform", parts)
+  local n = #self.parts
+  if n == 0 then return end
   for _, part in ipairs(self.parts) do
     self.bijective, self.sign = self.bijective and part.bijective, self.sign * part.sign
   end
+  -- the dimensions that all parts need, seen from either end
+  local before, after = self.parts[n].codomain_event_dim, self.parts[1].domain_event_dim
+  for i = 1, n do
+    local part, back = self.parts[i], self.parts[n + 1 - i]
+    after = math.max(after + part.codomain_event_dim - part.domain_event_dim, part.codomain_event_dim)
+    before = math.max(before + back.domain_event_dim - back.codomain_event_dim, back.domain_event_dim)
+  end
+  self.domain_event_dim, self.codomain_event_dim = before, after
 end
 function Compose:_call(x)
   for _, part in ipairs(self.parts) do x = part(x) end
@@ -168,12 +255,21 @@ function Compose:_inverse(y)
   return y
 end
 function Compose:_jacobian(x)
-  local total = core.zeros_like(x)
+  local total, dims = nil, self.domain_event_dim
   for _, part in ipairs(self.parts) do
     local y = part(x)
-    total, x = total + part:_jacobian(x, y), y
+    local term = summed(part:_jacobian(x, y), dims - part.domain_event_dim)
+    total, x, dims = total and total + term or term, y, dims + part.codomain_event_dim - part.domain_event_dim
   end
-  return total
+  return total or core.zeros_like(x)
+end
+function Compose:_forward_shape(shape)
+  for _, part in ipairs(self.parts) do shape = part:forward_shape(shape) end
+  return shape
+end
+function Compose:_inverse_shape(shape)
+  for i = #self.parts, 1, -1 do shape = self.parts[i]:inverse_shape(shape) end
+  return shape
 end
 
 M.Transform = Transform
