@@ -422,6 +422,8 @@ describe("a distribution", function()
     near((1 - d.variance):tolist(), cosine, "cosine", 0.02)
     near({ 0, 0, 0, 0 }, sine, "sine", 0.02)
     assert.is_true(math.abs(draws[{ {}, 4 }]:var():item() * 500 - 1) < 0.05)
+    near({ 0.5 }, D.VonMises(double { 0.5 }, 1e300):sample(), "at a point")
+    near({ "nan" }, D.VonMises(double { 0.5 }, 0 / 0, { validate_args = false }):sample(), "nan")
   end)
 
   it("knows what PyTorch does not: a mode, and divergences where an interval ends at 0 or 1", function()

@@ -51,7 +51,8 @@ function VonMises:_draw(shape)
   local tau = 1 + (1 + 4 * k * k):sqrt()
   local rho = (tau - (2 * tau):sqrt()) / (2 * k)
   local r = core.where(k:lt(1e-5), 1 / k + k, (1 + rho * rho) / (2 * rho))
-  local result, open = core.zeros_like(k), core.full_like(k, 1):gt(0)
+  -- where k * k is too large for a number, the draw is loc
+  local result, open = core.where(k:eq(k), core.zeros_like(k), k), r:eq(r)
   repeat
     local z, u = (base.uniform(shape, k) * math.pi):cos(), base.uniform(shape, k)
     local f = (1 + r * z) / (r + z)

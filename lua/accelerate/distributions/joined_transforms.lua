@@ -58,7 +58,7 @@ end
 
 -- ---- CatTransform
 
---- Transforms of the parts of a tensor along a dimension, as core.cat joins them.
+--- Transforms of the parts of a tensor along a dimension, as tensor.cat joins them.
 ---@class accelerate.CatTransform: accelerate.Transform
 ---@field transforms accelerate.Transform[]
 ---@field dim integer
@@ -103,7 +103,7 @@ end
 
 -- ---- StackTransform
 
---- Transforms of the elements of a dimension, as core.stack joins them.
+--- Transforms of the elements of a dimension, as tensor.stack joins them.
 ---@class accelerate.StackTransform: accelerate.Transform
 ---@field transforms accelerate.Transform[]
 ---@field dim integer
