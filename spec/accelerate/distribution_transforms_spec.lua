@@ -1,32 +1,12 @@
 --- Transforms of accelerate.distributions beside PyTorch's values
 --- (spec/support/gen_distributions_reference.py).
 local accelerate = require "accelerate"
-local json = require "accelerate.utils.json"
 local tensor = require "accelerate.tensor"
 local raises = require("spec.support.messages").raises
+local support = require "spec.support.distributions"
 
 local D = accelerate.distributions
-
-local function double(list, requires_grad)
-  return tensor.tensor(list, { dtype = "float64", requires_grad = requires_grad })
-end
-
-local function reference()
-  local f = assert(io.open("spec/support/distributions_reference.json"))
-  local text = f:read "*a"
-  f:close()
-  return assert(json.decode(text)).transforms
-end
-
-local function near(wanted, got, what, tolerance)
-  local list = got:detach():reshape({ -1 }):tolist()
-  assert.equal(#wanted, #list, what)
-  for i, value in ipairs(wanted) do
-    if math.abs(list[i] - value) > (tolerance or 1e-9) * math.max(1, math.abs(value)) then
-      error(("%s[%d]: %.12g, expected %.12g"):format(what, i, list[i], value), 0)
-    end
-  end
-end
+local double, near = support.double, support.near
 
 -- As the generator builds them.
 local MADE = {
@@ -53,7 +33,7 @@ local MADE = {
 }
 
 describe("a transform", function()
-  for _, case in ipairs(reference()) do
+  for _, case in ipairs(support.reference().transforms) do
     it("has PyTorch's values: " .. case.name, function()
       local t, x = MADE[case.name], double(case.x, true)
       local y = t(x)
