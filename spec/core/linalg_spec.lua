@@ -355,6 +355,26 @@ describe("tensor.linalg", function()
     end
   end)
 
+  it("gives eigenvectors of a symmetric matrix a symmetric gradient, twice", function() -- PyTorch's values
+    local i = tensor.arange(1, 10):view(3, 3):double()
+    local a = (i:sin() + i:sin().mT):requires_grad_()
+    local L, V = linalg.eigh(a)
+    local loss = (V:abs() * tensor.arange(9):view(3, 3)):sum() + (L * tensor.tensor { 1, 2, 4 }):sum()
+    local g = tensor.grad(loss, a, { create_graph = true })
+    local function close(expected, x)
+      numbers.close(tensor.tensor(expected, { dtype = "float64" }), x:detach(), 1e-4)
+      assert.is_true(x:allclose(x.mT, 1e-12, 1e-12))
+    end
+    close({ { 2.6137, 0.1557, 1.2634 }, { 0.1557, 1.7949, 1.8003 }, { 1.2634, 1.8003, 2.5914 } }, g)
+    g:square():sum():backward()
+    close({ { 2.1134, -0.2449, -2.1497 }, { -0.2449, 1.4037, -3.8328 }, { -2.1497, -3.8328, -3.5171 } },
+      a.grad)
+    local z = tensor.complex(i:sin(), i:cos())
+    local h = (z + z.mT:conj()):requires_grad_()
+    local gh = tensor.grad((select(2, linalg.eigh(h)):abs() * i):sum(), h)
+    assert.is_true(gh:allclose(gh.mT:conj(), 1e-12, 1e-12))
+  end)
+
   it("runs in float32 under autocast", function()
     local x = regular(3, 3):float()
     local y = tensor.autocast({ dtype = "bfloat16" }, function() return linalg.inv(x:matmul(x)) end)

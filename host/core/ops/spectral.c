@@ -158,7 +158,8 @@ RULE(linalg_svd)
 
 /* ---- symmetric eigenvalues */
 
-/* V L V^H = A, with E_jk = L_k - L_j off the diagonal:  dA = V [(V^H dV) / E + diag(dL)] V^H. */
+/* V L V^H = A, with E_jk = L_k - L_j off the diagonal:  dA = V [(V^H dV) / E + diag(dL)] V^H, of
+ * which the Hermitian part is taken, as in PyTorch: a step along it stays among such matrices. */
 RULE(linalg_eigh)
 {
   const ax_arg l = OUT(0), v = OUT(1), gl = { .t = c->g[0] }, gv = { .t = c->g[1] };
@@ -173,7 +174,8 @@ RULE(linalg_eigh)
     const ax_arg inner = mm(c, mh(c, v), gv);
     if (complex_matrices(v))
       check_angles(c, "eigh", "eigenvectors", un(c, AX_OP_IMAG, diagonal_of(c, inner)));
-    core = without_diagonal(c, over(c, inner, differences(c, l)));
+    const ax_arg rates = without_diagonal(c, over(c, inner, differences(c, l)));
+    core = mul(c, bin(c, AX_OP_ADD, rates, mh(c, rates)), NUM(0.5));
   }
   if (gl.t) core = plus(c, core, diagonal_matrix(c, gl));
   give(c, 0, mm(c, mm(c, v, in_type_of(c, core, v)), mh(c, v)));
