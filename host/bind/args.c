@@ -352,6 +352,12 @@ static bool read_rest(reader *q, const ax_param *p, int first, int last)
   return true;
 }
 
+static bool takes_rest(const ax_signature *sig)
+{
+  const ax_param *p = &sig->param[sig->n_row - 1];
+  return (p->kind == AX_P_INTS || p->kind == AX_P_DIMS) && !p->second;
+}
+
 static void read_all(reader *q)
 {
   lua_State *L = q->L;
@@ -368,6 +374,11 @@ static void read_all(reader *q)
   for (int i = sig->n_row; i < sig->n; i++) r->where[i] = 0;
 
   while (last > 0 && lua_isnil(L, last)) last--; /* a wrapper passes on arguments that it did not get */
+  if (last < lua_gettop(L) && last >= sig->n_row && takes_rest(sig) && lua_type(L, sig->n_row) == LUA_TNUMBER)
+    ax_lua_error(L, shown, "argument %d (%s): expected an integer, got nil%s", last + 1,
+                 sig->param[sig->n_row - 1].name,
+                 strcmp(sig->param[sig->n_row - 1].name, "shape") == 0 ? "; the last size of x is x:size(-1)"
+                                                                       : "");
   if (last > 0 && lua_type(L, last) == LUA_TTABLE) {
     const uint8_t kind = last <= sig->n ? sig->param[last - 1].kind : AX_P_BOOL;
     const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS || kind == AX_P_INT2 ||
@@ -397,8 +408,7 @@ static void read_all(reader *q)
     if (!given) {
       if (i < sig->n_row) r->where[i] = 0; /* the others may have the value of a row's parameter */
       use_default(q, p, arg);
-    } else if (arg == sig->n_row && last > sig->n && (p->kind == AX_P_INTS || p->kind == AX_P_DIMS) &&
-               !p->second) {
+    } else if (arg == sig->n_row && last > sig->n && takes_rest(sig)) {
       r->where[i] = arg;
       read_rest(q, p, arg, last);
       last = arg;

@@ -162,7 +162,11 @@ static inline ax_tensor **ax_lua_to_box(lua_State *L, int idx)
 /* Borrowed.  Raises when the value is not a tensor, or was released. */
 ax_tensor *ax_lua_check_tensor(lua_State *L, int idx, const char *fn, const char *name);
 /* The tensor whose method `fn` is called, at 1: borrowed. */
-ax_tensor *ax_lua_self(lua_State *L, const char *fn);
+/* The tensor that a method is called on, with at most so many arguments behind it. */
+ax_tensor *ax_lua_self(lua_State *L, const char *fn, int arguments);
+/* Raises where more than `most` values were given, the tensor of a method among them; nils at the
+ * end do not count. */
+void ax_lua_at_most(lua_State *L, const char *fn, int most);
 /* Pushes a list of whole numbers. */
 void ax_lua_push_numbers(lua_State *L, int n, const int64_t *v);
 /* Borrowed, or NULL when the value is not a tensor.  Raises when it was released. */

@@ -28,12 +28,22 @@ static void to_word(lua_State *L, int idx, target *to)
 static void read_target(lua_State *L, int last, target *to)
 {
   static const char *const names[] = { "dtype", "device", "copy", "non_blocking" };
+  bool typed = false, flags = false;
   for (int i = 2; i <= last; i++) {
     const ax_tensor *like = ax_lua_opt_tensor(L, i, "to");
     if (like) {
       to->dtype = (ax_dtype)like->dtype;
       to->device = like->device;
-    } else if (lua_type(L, i) == LUA_TSTRING) to_word(L, i, to);
+    } else if (lua_type(L, i) == LUA_TSTRING) {
+      ax_dtype d;
+      const bool type = ax_dtype_parse(lua_tostring(L, i), &d) == AX_OK;
+      if (type && typed) ax_lua_error(L, "to", "a second element type is given, \"%s\"", lua_tostring(L, i));
+      typed |= type;
+      to_word(L, i, to);
+    } else if (lua_isboolean(L, i)) { /* PyTorch's order: non_blocking, copy */
+      *(flags ? &to->copy : &to->later) = lua_toboolean(L, i);
+      flags = true;
+    } else if (lua_isnil(L, i)) continue;
     else if (i == last && ax_lua_is_options(L, i, true)) {
       ax_lua_check_options(L, i, "to", names, 4);
       lua_getfield(L, i, "dtype");
@@ -71,7 +81,7 @@ static int convert(lua_State *L, ax_tensor *t, const target *to)
 
 static int to(lua_State *L)
 {
-  ax_tensor *t = ax_lua_self(L, "to");
+  ax_tensor *t = ax_lua_self(L, "to", 4);
   target want = { (ax_dtype)t->dtype, t->device, false, false };
   const int last = lua_gettop(L);
 
@@ -94,7 +104,7 @@ static const struct {
 static int cast_method(lua_State *L)
 {
   const size_t i = (size_t)lua_tointeger(L, lua_upvalueindex(1));
-  ax_tensor *t = ax_lua_self(L, casts[i].name);
+  ax_tensor *t = ax_lua_self(L, casts[i].name, 0);
   return convert(L, t, &(target){ casts[i].dtype, t->device, false, false });
 }
 

@@ -1,9 +1,17 @@
 /* bind/facts.c: what a tensor says of itself: sizes, strides, memory. */
 #include "bind/bind.h"
 
-ax_tensor *ax_lua_self(lua_State *L, const char *fn)
+void ax_lua_at_most(lua_State *L, const char *fn, int most)
+{
+  int given = lua_gettop(L);
+  while (given > most && lua_isnil(L, given)) given--;
+  if (given > most) ax_lua_error(L, fn, "%d arguments given, at most %d expected", given, most);
+}
+
+ax_tensor *ax_lua_self(lua_State *L, const char *fn, int arguments)
 {
   ax_lua_enter(L);
+  ax_lua_at_most(L, fn, 1 + arguments);
   return ax_lua_check_tensor(L, 1, fn, "self");
 }
 
@@ -18,13 +26,13 @@ void ax_lua_push_numbers(lua_State *L, int n, const int64_t *v)
 
 static int dim(lua_State *L)
 {
-  lua_pushinteger(L, ax_lua_self(L, "dim")->ndim);
+  lua_pushinteger(L, ax_lua_self(L, "dim", 0)->ndim);
   return 1;
 }
 
 static int numel(lua_State *L)
 {
-  lua_pushnumber(L, (double)ax_lua_self(L, "numel")->numel);
+  lua_pushnumber(L, (double)ax_lua_self(L, "numel", 0)->numel);
   return 1;
 }
 
@@ -38,31 +46,31 @@ static int one_or_all(lua_State *L, const char *fn, const ax_tensor *t, const in
 
 static int size(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "size");
+  const ax_tensor *t = ax_lua_self(L, "size", 1);
   return one_or_all(L, "size", t, t->shape);
 }
 
 static int stride(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "stride");
+  const ax_tensor *t = ax_lua_self(L, "stride", 1);
   return one_or_all(L, "stride", t, t->strides);
 }
 
 static int is_contiguous(lua_State *L)
 {
-  lua_pushboolean(L, ax_tensor_is_contiguous(ax_lua_self(L, "is_contiguous")));
+  lua_pushboolean(L, ax_tensor_is_contiguous(ax_lua_self(L, "is_contiguous", 0)));
   return 1;
 }
 
 static int element_size(lua_State *L)
 {
-  lua_pushinteger(L, (lua_Integer)ax_itemsize(ax_lua_self(L, "element_size")));
+  lua_pushinteger(L, (lua_Integer)ax_itemsize(ax_lua_self(L, "element_size", 0)));
   return 1;
 }
 
 static int storage_offset(lua_State *L)
 {
-  lua_pushnumber(L, (double)ax_lua_self(L, "storage_offset")->offset);
+  lua_pushnumber(L, (double)ax_lua_self(L, "storage_offset", 0)->offset);
   return 1;
 }
 
@@ -77,7 +85,7 @@ static int check_list(lua_State *L, int arg, const char *name, int64_t *out)
  * in elements of the storage, from 0. */
 static int window(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "_window");
+  const ax_tensor *t = ax_lua_self(L, "_window", 3);
   int64_t shape[AX_MAX_DIMS], strides[AX_MAX_DIMS], offset;
   const int ndim = check_list(L, 2, "shape", shape);
   ax_tensor **box;
@@ -92,7 +100,7 @@ static int window(lua_State *L)
 
 static int nbytes(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "nbytes");
+  const ax_tensor *t = ax_lua_self(L, "nbytes", 0);
   lua_pushnumber(L, (double)t->numel * (double)ax_itemsize(t));
   return 1;
 }
@@ -100,7 +108,7 @@ static int nbytes(lua_State *L)
 /* The number of edits of this tensor's memory, which the check of saved tensors compares. */
 static int version(lua_State *L)
 {
-  lua_pushnumber(L, ax_lua_self(L, "_version")->version->edits);
+  lua_pushnumber(L, ax_lua_self(L, "_version", 1)->version->edits);
   return 1;
 }
 
@@ -108,7 +116,7 @@ static int version(lua_State *L)
  * of the same memory.  Does not count as an edit. */
 static int address(lua_State *L)
 {
-  lua_pushnumber(L, (double)(uintptr_t)ax_data(ax_lua_self(L, "_address")));
+  lua_pushnumber(L, (double)(uintptr_t)ax_data(ax_lua_self(L, "_address", 0)));
   return 1;
 }
 
@@ -127,7 +135,7 @@ static const char cast_pointer[] =
  * counts as an edit, since the caller may write through it. */
 static int data_ptr(lua_State *L)
 {
-  ax_tensor *t = ax_lua_self(L, "data_ptr");
+  ax_tensor *t = ax_lua_self(L, "data_ptr", 0);
   if (t->device.kind != AX_CPU)
     return ax_lua_error(L, "data_ptr", "the tensor is on another device; x:to(\"cpu\") copies it");
   if (!ax_tensor_is_contiguous(t))

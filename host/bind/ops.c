@@ -153,6 +153,8 @@ static int copy_into(lua_State *L, const char *fn, bool number_wanted)
 
   ax_lua_enter(L);
   dst = ax_lua_check_tensor(L, 1, fn, "x");
+  ax_lua_at_most(L, fn, number_wanted ? 2 : 3);
+  if (!lua_isnoneornil(L, 3)) ax_lua_check_boolean(L, 3, fn, "non_blocking"); /* copies are in order */
   in[0] = ax_lua_opt_tensor(L, 2, fn);
   if (number_wanted && in[0] && in[0]->numel != 1)
     return ax_lua_arg_error(L, fn, 2, "value", "a number, a boolean or a tensor of one element", 2);
@@ -179,6 +181,7 @@ static int fill_(lua_State *L) { return copy_into(L, "fill_", true); }
 
 static int zero_(lua_State *L)
 {
+  ax_lua_at_most(L, "zero_", 1);
   lua_settop(L, 1);
   lua_pushnumber(L, 0);
   return copy_into(L, "zero_", true);

@@ -62,6 +62,7 @@ static int manual_seed(lua_State *L)
   uint64_t seed;
   ax_lua_enter(L);
   refuse_while_recording(L, "manual_seed");
+  ax_lua_at_most(L, "manual_seed", 1);
   seed = check_seed(L, 1, "manual_seed");
   ax_manual_seed(seed);
   lua_pushlightuserdata(L, (void *)&RANDOMSEED);

@@ -312,7 +312,7 @@ static int is_float(lua_State *L)
 
 static int tensor_len(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "#");
+  const ax_tensor *t = ax_lua_self(L, "#", 1);
   if (t->ndim == 0) return ax_lua_error(L, "#", "a 0-d tensor has no length");
   lua_pushnumber(L, (double)t->shape[0]);
   return 1;
@@ -320,7 +320,7 @@ static int tensor_len(lua_State *L)
 
 static int next_row(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "ipairs");
+  const ax_tensor *t = ax_lua_self(L, "ipairs", 9);
   const int64_t i = (int64_t)luaL_checknumber(L, 2) + 1;
 
   if (t->ndim == 0 || i < 1 || i > t->shape[0]) return 0;
@@ -333,7 +333,7 @@ static int next_row(lua_State *L)
 /* for i, row in ipairs(x): the rows are x[1], x[2], ... */
 static int tensor_ipairs(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "ipairs");
+  const ax_tensor *t = ax_lua_self(L, "ipairs", 9);
   if (t->ndim == 0) return ax_lua_error(L, "ipairs", "a 0-d tensor has no rows; x:item() is its number");
   lua_pushcfunction(L, next_row);
   lua_pushvalue(L, 1);
@@ -363,21 +363,21 @@ static int tensor_tostring(lua_State *L)
 
 static int detach(lua_State *L)
 {
-  ax_tensor *t = ax_lua_self(L, "detach"), **box = ax_lua_push_result(L);
+  ax_tensor *t = ax_lua_self(L, "detach", 0), **box = ax_lua_push_result(L);
   if (ax_tensor_alias_shared(t, box) != AX_OK) return ax_lua_raise(L, "detach");
   return 1;
 }
 
 static int detach_(lua_State *L)
 {
-  ax_detach_inplace(ax_lua_self(L, "detach_"));
+  ax_detach_inplace(ax_lua_self(L, "detach_", 0));
   lua_settop(L, 1);
   return 1;
 }
 
 static int requires_grad_(lua_State *L)
 {
-  ax_tensor *t = ax_lua_self(L, "requires_grad_");
+  ax_tensor *t = ax_lua_self(L, "requires_grad_", 1);
   const bool on = lua_isnoneornil(L, 2) || ax_lua_check_boolean(L, 2, "requires_grad_", "requires_grad");
   if (ax_history(t) != AX_OK || ax_set_requires_grad(t, on) != AX_OK)
     return ax_lua_raise(L, "requires_grad_");

@@ -258,6 +258,7 @@ static int totable(lua_State *L)
   ax_tensor *t;
   ax_lua_enter(L);
   ax_lua_check_tensor(L, 1, "totable", "self");
+  ax_lua_at_most(L, "totable", 1);
   luaL_checkstack(L, AX_MAX_DIMS + 8, "totable");
   t = ax_lua_push_on_cpu(L, 1, "totable");
   if (t->ndim == 0) push_element(L, "totable", (ax_dtype)t->dtype, ax_data(t), 0);
@@ -271,6 +272,7 @@ static int item(lua_State *L)
   char shape[192];
   ax_lua_enter(L);
   t = ax_lua_check_tensor(L, 1, "item", "self");
+  ax_lua_at_most(L, "item", 1);
   if (t->numel != 1)
     return ax_lua_error(L, "item", "expected a tensor of one element, got one of shape %s",
                         ax_shape_text(t->ndim, t->shape, shape, sizeof shape));

@@ -176,3 +176,32 @@ describe("core.ops()", function()
     assert.is_true(seen._cast.hidden)
   end)
 end)
+
+describe("arguments that are too many", function()
+  it("raise for methods that are no ops", function()
+    local y = tensor.ones(2, 3)
+    for name, arguments in pairs { numel = { 3 }, detach = { 5 }, double = { 1 }, fill_ = { 1, 2 },
+      zero_ = { 1 },
+      dim = { 4 }, is_contiguous = { 4 }, requires_grad_ = { false, 4 }, element_size = { 1 },
+      size = { 1, 2 },
+      stride = { 1, 2 }, tolist = { 1 } } do
+      local shown = name == "tolist" and "totable" or name
+      raises(("%s: %d arguments given, at most %d expected"):format(shown, #arguments + 1, #arguments),
+        function() y[name](y, unpack(arguments)) end)
+    end
+    raises("copy_: 4 arguments given, at most 3 expected", function() y:copy_(y, true, 2) end)
+    raises("copy_: argument 3 (non_blocking)", function() y:copy_(y, "later") end)
+    raises("manual_seed: 2 arguments given", function() tensor.manual_seed(1, 2) end)
+    raises('to: a second element type is given, "float64"', function() y:to("float32", "float64") end)
+    assert.equal("float64", y:to("cpu", "float64", true, true).dtype)
+    assert.equal(6, y:numel(nil)) -- a wrapper passes on what it did not get
+  end)
+
+  it("are no nil among the sizes of a shape", function()
+    raises("view: argument 3 (shape): expected an integer, got nil; the last size of x is x:size(-1)",
+      function() x:view(-1, x.shape[-1]) end)
+    raises("reshape: argument 3 (shape): expected an integer, got nil", function() x:reshape(-1, nil) end)
+    raises("permute: argument 4 (dims): expected an integer, got nil", function() x:permute(2, 1, nil) end)
+    assert.same({ 3, 2 }, x:view({ 3, 2 }, nil).shape)
+  end)
+end)
