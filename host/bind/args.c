@@ -51,13 +51,16 @@ static const char *expected_text(lua_State *L, const ax_param *p)
   }
 }
 
-/* Returns a hint where the op was called with a dot, x.op(...).  Lua reports tensor.op(...) and
- * F.op(...) the same way; the hint is right for them too. */
+/* Returns a hint where the op was called with a dot, x.op(...), or a module's function with a
+ * colon, F:op(...).  Lua reports tensor.op(...) and F.op(...) as it reports x.op(...); the hint is
+ * right for them too. */
 static const char *dot_hint(reader *q)
 {
   lua_Debug ar;
-  if (!lua_getstack(q->L, 0, &ar) || !lua_getinfo(q->L, "n", &ar) || strcmp(ar.namewhat, "field") != 0)
-    return "";
+  if (!lua_getstack(q->L, 0, &ar) || !lua_getinfo(q->L, "n", &ar)) return "";
+  if (strcmp(ar.namewhat, "method") == 0 && lua_istable(q->L, 1))
+    return "; the functions of a module are called with a dot, not with a colon";
+  if (strcmp(ar.namewhat, "field") != 0) return "";
   return lua_pushfstring(q->L, "; did you mean x:%s(%s)?", q->fn, lua_gettop(q->L) ? "..." : "");
 }
 

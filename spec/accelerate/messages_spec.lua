@@ -122,6 +122,12 @@ describe("a name that is not there", function()
     end
     assert.is_nil(rawget(nn, "Conv4d"))
     assert.is_false(utils.hasattr(nn, "Conv4d"))
+    assert.is_true(utils.isinstance(nn.Linear(1, 1), nn.Linear))
+    assert.is_true(utils.isinstance(nn.Linear(1, 1), { nn.Conv2d, nn.Linear }))
+    assert.is_false(utils.isinstance(nn.Linear(1, 1), nn.Conv2d))
+    assert.is_false(utils.isinstance(3, nn.Linear))
+    says("Class", function() return utils.isinstance(3, "Linear") end)
+    says("isinstance: entry 1: expected a class, got 3", function() return utils.isinstance(3, { 3 }) end)
     assert.is_true(utils.hasattr(nn, "Conv2d") and utils.hasattr(optim, "Adamax"))
   end)
 

@@ -138,7 +138,8 @@ local function written(name, level)
         value = fine and next_value or nil
       end
     end
-    if type(value) == "table" then return value end
+    local fine, has = pcall(function() return value[name] ~= nil end)
+    if type(value) == "table" and not (fine and has) then return value end
   end
 end
 

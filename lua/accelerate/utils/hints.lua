@@ -28,7 +28,8 @@ local FUNCTIONS = { len = "#x is the length", str = "tostring(x)", int = "math.f
   float = "tonumber(x)",
   range = "for i = 1, n do ... end", enumerate = "for i, x in ipairs(list) do ... end",
   super = "a method of the base class is called as Base.method(self, ...)",
-  isinstance = "type(x) is the type's name, nn.is_module(x) and tensor.is_tensor(x) ask for these",
+  isinstance = "type(x) is the type's name; tensor.is_tensor(x), nn.is_module(x) and "
+    .. "accelerate.utils.isinstance(x, nn.Linear) ask for these",
   import = "require \"name\"" }
 
 local RAISED = {
@@ -37,6 +38,7 @@ local RAISED = {
     "a method has `self` when it is written with a colon: function Net:forward(x) ... end" },
   { "local 'self' %(a nil value%)$", NO_OBJECT },
   { "bad argument #1 to 'rawget' %(table expected, got nil%)$", NO_OBJECT },
+  { "attempt to call a table value$", "a list is walked by ipairs: for i, x in ipairs(list) do ... end" },
   { "attempt to compare two userdata values$", NO_ORDER },
   { "attempt to compare number with userdata$", NO_ORDER },
   { "attempt to compare userdata with number$", NO_ORDER },

@@ -88,7 +88,8 @@ add("accelerate.utils.memory",
 add("accelerate.utils.environment", [[str_to_bool get_int_from_env parse_flag_from_env
   parse_choice_from_env convert_dict_to_env_variables patch_environment clear_environment
   purge_accelerate_environment]])
-add("accelerate.utils.objects", "get_pretty_name merge_dicts convert_bytes hasattr recursive_getattr")
+add("accelerate.utils.objects",
+  "get_pretty_name merge_dicts convert_bytes hasattr isinstance recursive_getattr")
 add("accelerate.utils.offload", [[offload_state_dict offload_weight load_offloaded_weight
   save_offload_index OffloadedWeightsLoader PrefixedDataset extract_submodules_state_dict]])
 add("accelerate.files", "save load safe_open load_safetensors")

@@ -75,6 +75,24 @@ function M.hasattr(object, name)
   return ok and value ~= nil
 end
 
+--- Returns whether a value is an object of a class, of one derived from it, or of one of a list of
+--- classes: `if utils.isinstance(layer, nn.Linear) then`.
+---@param value any
+---@param Class table a class, or a list of classes
+---@return boolean
+function M.isinstance(value, Class)
+  local list = class.itself(Class) and { Class } or Class
+  options.value("isinstance", "Class", list, { "list" })
+  local found = false
+  for i, one in ipairs(list) do
+    if not class.itself(one) then
+      fail("isinstance: entry %d: expected a class, got %s", i, options.show(one))
+    end
+    found = found or class.is(value, one)
+  end
+  return found
+end
+
 --- `recursive_getattr(model, "encoder.1.weight")`: fields of fields.  Words of digits are tried as
 --- positions as well.
 ---@param object any
