@@ -54,6 +54,9 @@ function Module:forward()
   fail("%s has no forward method: define `function %s:forward(x) ... end`", self.__name, self.__name)
 end
 
+-- Classes of scripts define forward as they like; those of the library take what theirs says.
+Module.__exact = { forward = true }
+
 hooks.install(Module)
 
 -- ---- modes, gradients, placement ----------------------------------------------------------------

@@ -3,7 +3,9 @@
 --- from the base when the class is made.
 --- `class.is(value, Class)` is true for instances of Class and of classes made from it.
 ---
---- A class's `__made(object)` is called after init; it is inherited like a metamethod.
+--- A class's `__made(object)` is called after init; it is inherited like a metamethod. So is
+--- `__exact`, a set of names of methods: those that a class of the library defines raise when they
+--- are called with more arguments than they have.
 ---
 --- Public methods (functions whose first parameter is `self` and whose name does not begin with
 --- '_') refuse to be called with '.' in place of ':'. Classes of scripts, made by `class.open`,
@@ -69,7 +71,8 @@ local function define(Class, key, value)
   if type(key) == "string" and key ~= "init" and key:sub(1, 1) ~= "_" then
     local method = methods.plain(value)
     if methods.takes_self(method) then
-      value = methods.guard(Class, Class.__name, noun_of(Class), key, method)
+      value = methods.guard(Class, Class.__name, noun_of(Class), key, method,
+        Class.__exact and Class.__exact[key] and methods.most(method))
     end
   end
   rawset(Class, key, value)

@@ -60,6 +60,24 @@ function M.refuse(what, noun, name, self, bare)
     M.advice(noun, name, bare, level)), level)
 end
 
+--- Returns how many arguments a method takes after self; nil: any number, or none.
+---@param method function
+---@return integer?
+function M.most(method)
+  local info = debug.getinfo(method, "u")
+  return not info.isvararg and info.nparams > 1 and info.nparams - 1 or nil
+end
+
+-- Raises when more than `most` arguments were given, nils at the end not counted.
+local function refuse_more(what, most, ...)
+  local n = select("#", ...)
+  while n > most and select(n, ...) == nil do n = n - 1 end
+  if n > most then
+    require("accelerate.utils.options").fail("%s: %d argument%s expected, got %d", what, most, most == 1
+      and "" or "s", n)
+  end
+end
+
 --- `method`, refusing every `self` that is not an instance of `Class`. The call of the method is a
 --- tail call: it adds no frame.
 ---@param Class table the metatable of its objects, or one of their metatable's bases (`__base`)
@@ -67,13 +85,17 @@ end
 ---@param noun string how messages call an object of it: "model"
 ---@param name string
 ---@param method function
+---@param most? integer how many arguments after self are not too many; nil: any number
 ---@return function
-function M.guard(Class, what, noun, name, method)
+function M.guard(Class, what, noun, name, method, most)
   local function guarded(self, ...)
     if type(self) == "table" then
       local meta = getmetatable(self)
       while meta ~= Class and type(meta) == "table" do meta = rawget(meta, "__base") end
-      if meta == Class then return method(self, ...) end
+      if meta == Class then
+        if most and select("#", ...) > most then refuse_more(getmetatable(self).__name, most, ...) end
+        return method(self, ...)
+      end
     end
     return M.refuse(what, noun, name, self, self == nil and select("#", ...) == 0)
   end
