@@ -177,6 +177,7 @@ local CALL = {
   average_attn_weights = { "boolean", default = true },
   is_causal = { "boolean", default = false },
 }
+local ORDER = { "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal" }
 
 local function forward(self, query, key, value, o)
   local v, same = self._values, rawequal(query, key) and rawequal(key, value)
@@ -269,12 +270,13 @@ MultiheadAttention._attend = forward
 ---@param query accelerate.Tensor
 ---@param key accelerate.Tensor
 ---@param value accelerate.Tensor
----@param opts? { key_padding_mask: accelerate.Tensor, need_weights: boolean, attn_mask:
----  accelerate.Tensor, average_attn_weights: boolean, is_causal: boolean }
+---@param ... any key_padding_mask, need_weights = true, attn_mask, average_attn_weights = true,
+---  is_causal = false; by position, by name in a table at the end, or both
 ---@return accelerate.Tensor output
 ---@return accelerate.Tensor? weights
-function MultiheadAttention:forward(query, key, value, opts)
-  return self:_run(forward, self, query, key, value, options.check("MultiheadAttention", opts, CALL))
+function MultiheadAttention:forward(query, key, value, ...)
+  local o = options.check("MultiheadAttention", options.gather("MultiheadAttention", ORDER, ...), CALL)
+  return self:_run(forward, self, query, key, value, o)
 end
 
 return { MultiheadAttention = MultiheadAttention }

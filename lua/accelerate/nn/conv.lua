@@ -3,6 +3,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 local Module = require "accelerate.nn.module"
@@ -128,6 +129,42 @@ local function extra_repr(self)
   return table.concat(parts, ", ")
 end
 
+local CALL = { output_size = { "integer|list", optional = true } }
+
+-- The output_padding with which a transposed convolution of x has this size: an integer, or a list
+-- for the dims behind the channels, or for all dims.
+local function padding_for(self, where, dims, x, output_size)
+  local v = self._values
+  local given = options.check(where, options.gather(where, { "output_size" }, output_size), CALL).output_size
+  if given == nil then return v.output_padding end
+  if not core.is_tensor(x) or (x.ndim ~= dims + 1 and x.ndim ~= dims + 2) then
+    options.fail("%s: expected an input of %d dims, or %d without a batch, got %s", where, dims + 2, dims + 1,
+      options.show(x))
+  end
+  local front = x.ndim - dims
+  if type(given) == "table" and #given == x.ndim then given = { unpack(given, front + 1) } end
+  if type(given) == "table" and #given ~= dims then
+    options.fail("%s: for an input of %d dims output_size must have %d or %d elements, got %d", where, x.ndim,
+      dims, x.ndim, #given)
+  end
+  local sizes_given = tuple(where, "output_size", given, dims, 0)
+  local least, most, more = {}, {}, {}
+  for d = 1, dims do
+    least[d] = (x:size(front + d) - 1) * v.stride[d] - 2 * v.padding[d]
+      + v.dilation[d] * (v.kernel_size[d] - 1) + 1
+    most[d] = least[d] + v.stride[d] - 1
+    more[d] = sizes_given[d] - least[d]
+  end
+  for d = 1, dims do
+    if more[d] < 0 or sizes_given[d] > most[d] then
+      options.fail("%s: requested an output size of %s, but valid sizes range from %s to %s (for an input of "
+        .. "%s)", where, lists.shape_text(sizes_given), lists.shape_text(least), lists.shape_text(most),
+        lists.shape_text({ unpack(x.shape, front + 1) }))
+    end
+  end
+  return more
+end
+
 local function define(name, dims, transposed, op)
   local Class = class(name, Module)
   Class._builtin = true
@@ -146,13 +183,14 @@ local function define(name, dims, transposed, op)
   end
 
   if transposed then
-    function Class:forward(x)
+    function Class:forward(x, output_size)
       local v = self._values
+      local more = v.output_padding
+      if output_size ~= nil then more = padding_for(self, name, dims, x, output_size) end
       if dims == 1 then
-        return self:_run(op, x, v.weight, v.bias, v.stride[1], v.padding[1], v.output_padding[1], v.groups,
-          v.dilation[1])
+        return self:_run(op, x, v.weight, v.bias, v.stride[1], v.padding[1], more[1], v.groups, v.dilation[1])
       end
-      return self:_run(op, x, v.weight, v.bias, v.stride, v.padding, v.output_padding, v.groups, v.dilation)
+      return self:_run(op, x, v.weight, v.bias, v.stride, v.padding, more, v.groups, v.dilation)
     end
   else
     function Class:forward(x)
@@ -200,7 +238,8 @@ define("Conv1d", 1, false, F.conv1d)
 
 --- `nn.ConvTranspose2d(in_channels, out_channels, kernel_size, stride?, padding?, output_padding?,
 --- groups?, bias?, dilation?)` applies the transpose of Conv2d as a linear map. A table of options
---- may follow kernel_size.
+--- may follow kernel_size. Where several sizes have one convolution, output_padding chooses, or a
+--- call does: `layer(x, { 9, 10 })`, `layer(x, { output_size = { 9, 10 } })`, or sizes of all dims.
 ---@class accelerate.nn.ConvTranspose2d : accelerate.nn.Module
 ---@field weight accelerate.Tensor (in_channels, out_channels / groups, kh, kw)
 ---@field bias accelerate.Tensor? (out_channels)

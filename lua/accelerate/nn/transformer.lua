@@ -34,6 +34,11 @@ local LAYER = {
   device = { "string", optional = true },
 }
 
+-- The options of a call: by position in this order, by name in a table at the end, or both.
+local function called(where, order, schema, ...)
+  return options.check(where, options.gather(where, order, ...), schema)
+end
+
 -- What both layers share: checks options, makes attention, the two linear layers, norms and
 -- dropouts.
 local function build(self, where, d_model, nhead, opts, attentions)
@@ -129,13 +134,14 @@ local ENCODE = {
   src_key_padding_mask = { "tensor", optional = true },
   is_causal = { "boolean", default = false },
 }
+local ENCODE_ORDER = { "src_mask", "src_key_padding_mask", "is_causal" }
 
 ---@param src accelerate.Tensor (T, N, E), or (N, T, E) with batch_first, or (T, E)
----@param opts? { src_mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, is_causal:
----  boolean } in masks true hides
+---@param ... any src_mask, src_key_padding_mask (in masks true hides), is_causal = false; by
+---  position, by name in a table at the end, or both
 ---@return accelerate.Tensor
-function EncoderLayer:forward(src, opts)
-  local o = options.check("TransformerEncoderLayer", opts, ENCODE)
+function EncoderLayer:forward(src, ...)
+  local o = called("TransformerEncoderLayer", ENCODE_ORDER, ENCODE, ...)
   local how = { attn_mask = o.src_mask, key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal,
     need_weights = false }
   local free = private(self)
@@ -167,15 +173,17 @@ local DECODE = {
   tgt_is_causal = { "boolean", default = false },
   memory_is_causal = { "boolean", default = false },
 }
+local DECODE_ORDER = { "tgt_mask", "memory_mask", "tgt_key_padding_mask", "memory_key_padding_mask",
+  "tgt_is_causal", "memory_is_causal" }
 
 ---@param tgt accelerate.Tensor
 ---@param memory accelerate.Tensor the encoder's result
----@param opts? { tgt_mask: accelerate.Tensor, memory_mask: accelerate.Tensor, tgt_key_padding_mask:
----  accelerate.Tensor, memory_key_padding_mask: accelerate.Tensor, tgt_is_causal: boolean,
----  memory_is_causal: boolean }
+---@param ... any tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
+---  tgt_is_causal = false, memory_is_causal = false; by position, by name in a table at the end, or
+---  both
 ---@return accelerate.Tensor
-function DecoderLayer:forward(tgt, memory, opts)
-  local o = options.check("TransformerDecoderLayer", opts, DECODE)
+function DecoderLayer:forward(tgt, memory, ...)
+  local o = called("TransformerDecoderLayer", DECODE_ORDER, DECODE, ...)
   local own = { attn_mask = o.tgt_mask, key_padding_mask = o.tgt_key_padding_mask,
     is_causal = o.tgt_is_causal, need_weights = false }
   local other = { attn_mask = o.memory_mask, key_padding_mask = o.memory_key_padding_mask,
@@ -261,13 +269,14 @@ local ENCODE_ALL = {
   src_key_padding_mask = { "tensor", optional = true },
   is_causal = { "boolean", optional = true },
 }
+local ENCODE_ALL_ORDER = { "mask", "src_key_padding_mask", "is_causal" }
 
 ---@param src accelerate.Tensor
----@param opts? { mask: accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, is_causal:
----  boolean } is_causal: found out when not given
+---@param ... any mask, src_key_padding_mask, is_causal (found out when not given); by position, by
+---  name in a table at the end, or both
 ---@return accelerate.Tensor
-function Encoder:forward(src, opts)
-  local o = options.check("TransformerEncoder", opts, ENCODE_ALL)
+function Encoder:forward(src, ...)
+  local o = called("TransformerEncoder", ENCODE_ALL_ORDER, ENCODE_ALL, ...)
   if o.is_causal == nil then o.is_causal = is_causal(o.mask) end
   local how = { src_mask = o.mask, src_key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal }
   return run(self, src, function(layer, x) return layer(x, how) end)
@@ -292,10 +301,10 @@ DECODE_ALL.tgt_is_causal = { "boolean", optional = true }
 
 ---@param tgt accelerate.Tensor
 ---@param memory accelerate.Tensor
----@param opts? table as for TransformerDecoderLayer; tgt_is_causal is found out when not given
+---@param ... any as for TransformerDecoderLayer; tgt_is_causal is found out when not given
 ---@return accelerate.Tensor
-function Decoder:forward(tgt, memory, opts)
-  local o = options.check("TransformerDecoder", opts, DECODE_ALL)
+function Decoder:forward(tgt, memory, ...)
+  local o = called("TransformerDecoder", DECODE_ORDER, DECODE_ALL, ...)
   if o.tgt_is_causal == nil then o.tgt_is_causal = is_causal(o.tgt_mask) end
   return run(self, tgt, function(layer, x) return layer(x, memory, o) end)
 end
@@ -345,16 +354,17 @@ local TRANSLATE = {
   tgt_is_causal = { "boolean", optional = true },
   memory_is_causal = { "boolean", default = false },
 }
+local TRANSLATE_ORDER = { "src_mask", "tgt_mask", "memory_mask", "src_key_padding_mask",
+  "tgt_key_padding_mask", "memory_key_padding_mask", "src_is_causal", "tgt_is_causal", "memory_is_causal" }
 
 ---@param src accelerate.Tensor
 ---@param tgt accelerate.Tensor
----@param opts? { src_mask: accelerate.Tensor, tgt_mask: accelerate.Tensor, memory_mask:
----  accelerate.Tensor, src_key_padding_mask: accelerate.Tensor, tgt_key_padding_mask:
----  accelerate.Tensor, memory_key_padding_mask: accelerate.Tensor, src_is_causal: boolean,
----  tgt_is_causal: boolean, memory_is_causal: boolean }
+---@param ... any src_mask, tgt_mask, memory_mask, src_key_padding_mask, tgt_key_padding_mask,
+---  memory_key_padding_mask, src_is_causal, tgt_is_causal (both found out when not given),
+---  memory_is_causal = false; by position, by name in a table at the end, or both
 ---@return accelerate.Tensor
-function Transformer:forward(src, tgt, opts)
-  local o = options.check("Transformer", opts, TRANSLATE)
+function Transformer:forward(src, tgt, ...)
+  local o = called("Transformer", TRANSLATE_ORDER, TRANSLATE, ...)
   local memory = self.encoder(src, { mask = o.src_mask, src_key_padding_mask = o.src_key_padding_mask,
     is_causal = o.src_is_causal })
   return self.decoder(tgt, memory, {
