@@ -2,7 +2,9 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
+local near = require("spec.support.nets").near
 local raises = require("spec.support.messages").raises
+local stepped = require "spec.support.stepped"
 local parametrize, parametrizations = nn.utils.parametrize, nn.utils.parametrizations
 
 local function names(module)
@@ -132,6 +134,49 @@ describe("norms of weights", function()
     raises("remove_weight_norm: 'weight' of Linear has none", nn.utils.remove_weight_norm, layer)
   end)
 
+  it("weight_norm with dim = -1 has one norm for all, as PyTorch's", function()
+    local layer = nn.utils.weight_norm(stepped.fill(nn.Linear(3, 2)), { dim = -1 })
+    assert.same({}, layer.weight_g.shape)
+    near({ 0.8246211251 }, layer.weight_g, 1e-9)
+    layer = parametrizations.weight_norm(stepped.fill(nn.Linear(3, 2)), "weight", -1)
+    assert.same({}, layer.parametrizations.weight.original0.shape)
+    near({ 0.8246211251 }, layer.parametrizations.weight.original0, 1e-9)
+    layer = parametrizations.weight_norm(stepped.fill(nn.Linear(3, 2)), { dim = -2 })
+    assert.same({ 2, 1 }, layer.parametrizations.weight.original0.shape)
+    near({ 0.5744562647, 0.5916079783 }, layer.parametrizations.weight.original0, 1e-9)
+  end)
+
+  -- The numbers are PyTorch's, from the same weight, u and v.
+  it("the older spectral_norm takes v from u, then u from v", function()
+    local function give(t, list)
+      core.no_grad(function() t:copy_(core.tensor(list, { dtype = t.dtype })) end)
+    end
+    local x, layer = stepped.tensor(2, 3), nn.utils.spectral_norm(stepped.fill(nn.Linear(3, 2)))
+    near({ -0.5, 0.2, -0.2, 0.5, 0.1, -0.3 }, layer.weight, 1e-12)
+    give(layer.weight_u, { 0.6, 0.8 })
+    give(layer.weight_v, { 1, 0, 0 })
+    near({ 0.2423914348, -1.081141585, -0.0788042826, -0.8884241544 }, layer(x), 1e-9)
+    near({ 0.3289321392, 0.9443535608 }, layer.weight_u, 1e-9)
+    near({ 0.2359645891, 0.4719291782, -0.8494725207 }, layer.weight_v, 1e-9)
+    near({ 0.1031324069, -0.7817346749, -0.1484337965, -0.6307949528 }, layer(x), 1e-9)
+    near({ -0.186030355, 0.9825439975 }, layer.weight_u, 1e-9)
+    near({ 0.6252236495, 0.3255474864, -0.7093054506 }, layer.weight_v, 1e-9)
+    layer:eval()
+    local y = layer(x)
+    near({ 0.1031324069, -0.7817346749, -0.1484337965, -0.6307949528 }, y, 1e-9)
+    y:sum():backward()
+    near({ -2.773289314, -0.1341438593, 2.807935741, -1.154969383, 0.7084985877, 0.9719796812 },
+      layer.weight_orig.grad, 1e-8)
+    layer = nn.utils.spectral_norm(stepped.fill(nn.ConvTranspose1d(2, 3, 2)), { n_power_iterations = 2 })
+    give(layer.weight_u, { 0.6, 0.8, 0 })
+    give(layer.weight_v, { 1, 0, 0, 0 })
+    layer(stepped.tensor(1, 2, 2))
+    near({ -0.5642883633, 0.2257153453, -0.2257153453, 0.5642883633, 0.1128576727, -0.338573018,
+      0.4514306907, 0, -0.4514306907, 0.338573018, -0.1128576727, -0.5642883633 }, layer.weight, 1e-9)
+    near({ 0.4089204134, 0.7035609419, -0.5811936824 }, layer.weight_u, 1e-9)
+    near({ -0.4926171026, 0.6888717231, -0.0543751334, 0.5289872249 }, layer.weight_v, 1e-9)
+  end)
+
   it("spectral_norm comes to the largest singular value", function()
     local layer = nn.Linear(4, 3)
     local normed = parametrizations.spectral_norm(layer, { n_power_iterations = 30 })
@@ -173,7 +218,8 @@ describe("lazy modules", function()
 
   it("become what they stand for", function()
     local model = nn.Sequential(nn.LazyConv1d(4, 3, { padding = 1, bias = false }), nn.LazyBatchNorm1d(),
-      nn.LazyInstanceNorm1d({ affine = true }), nn.LazyConvTranspose1d(2, 2), nn.Flatten(), nn.LazyLinear(3))
+      nn.LazyInstanceNorm1d({ track_running_stats = false }), nn.LazyConvTranspose1d(2, 2), nn.Flatten(),
+      nn.LazyLinear(3))
     local y = model(core.randn(2, 5, 6))
     assert.are.same({ 2, 3 }, y.shape)
     assert.are.equal([[Sequential(
@@ -185,6 +231,15 @@ describe("lazy modules", function()
   (5): Linear(in_features=14, out_features=3, bias=True)
 )]], tostring(model))
     assert.are.equal(9, #model:parameters())
+    for dims, Lazy in ipairs { nn.LazyInstanceNorm1d, nn.LazyInstanceNorm2d, nn.LazyInstanceNorm3d } do
+      local shape = { 2, 2, 3, 1, 1 }
+      local layer = Lazy()
+      layer(core.ones { unpack(shape, 1, dims + 2) })
+      assert.are.equal(("InstanceNorm%dd(2, eps=1e-05, momentum=0.1, affine=True, bias=True, "
+        .. "track_running_stats=True)"):format(dims), tostring(layer))
+      assert.are.equal("weight bias", names(layer))
+      near({ 0.1, 0.1 }, layer.running_mean)
+    end
     raises("LazyConv2d: expected an input of 4 dims", nn.LazyConv2d(1, 1), core.randn(2))
   end)
 end)

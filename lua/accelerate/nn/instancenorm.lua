@@ -1,5 +1,6 @@
 --- nn.InstanceNorm1d .. 3d, and their lazy forms, whose num_features is that of the first input:
---- `nn.LazyInstanceNorm2d(opts)`.
+--- `nn.LazyInstanceNorm2d(opts)`. As in PyTorch, the lazy forms have affine = true and
+--- track_running_stats = true by default, and the others false.
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -21,6 +22,9 @@ local OPTIONS = {
   dtype = { "string", optional = true },
   device = { "string", optional = true },
 }
+local LAZY = {}
+for name, entry in next, OPTIONS do LAZY[name] = entry end
+LAZY.affine, LAZY.track_running_stats = { "boolean", default = true }, { "boolean", default = true }
 
 local function define(name, dims)
   local InstanceNorm = class(name, Module)
@@ -59,7 +63,7 @@ local function define(name, dims)
 
   local Lazy = lazy.class("Lazy" .. name, InstanceNorm)
   function Lazy:init(opts)
-    local o = options.check("Lazy" .. name, opts, OPTIONS)
+    local o = options.check("Lazy" .. name, opts, LAZY)
     self.num_features, self.eps, self.momentum, self.affine = 0, o.eps, o.momentum, o.affine
     self.track_running_stats = o.track_running_stats
     self.bias = o.affine and o.bias or nil -- for print

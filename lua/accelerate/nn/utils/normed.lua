@@ -24,15 +24,15 @@ local function check(where, module, name)
   end
 end
 
--- Computes the attribute before each forward from now on. Copies of the module (clone) share the
--- hook, so what it needs is read from the module that it gets.
-local function keep(module, key, name, compute)
+-- Computes the attribute before each forward from now on; until then it is `first`. Copies of the
+-- module (clone) share the hook, so what it needs is read from the module that it gets.
+local function keep(module, key, name, compute, first)
   local state = { compute = compute }
   state.handle = module:register_forward_pre_hook(function(self) self[name] = compute(self) end)
   states[module] = states[module] or {}
   if states[module][key] then fail("%s: is there twice", key) end
   states[module][key] = state
-  module[name] = compute(module)
+  module[name] = first or compute(module)
 end
 
 local function take(where, module, key, name)
@@ -59,14 +59,15 @@ local WEIGHT = { name = { "string", default = "weight" }, dim = { "integer|boole
 --- Makes a weight the product of a direction and norms: `name`_v, scaled to norm `name`_g for each
 --- position of dim. Both are parameters in the weight's place.
 ---@param module accelerate.nn.Module
----@param ... any name = "weight", dim = 1 (false: one norm for all), or a table of them
+---@param ... any name = "weight", dim = 1 (false, and -1 as in PyTorch: one norm for all), or a
+---  table of them
 ---@return accelerate.nn.Module module
 function M.weight_norm(module, ...)
   local o = options.check("weight_norm", options.gather("weight_norm", { "name", "dim" }, ...), WEIGHT)
   if o.dim == true then fail("weight_norm: dim: expected an integer, or false for one norm of all") end
   check("weight_norm", module, o.name)
   local name, weight = o.name, module[o.name]
-  local dim = norms.dim_of("weight_norm", o.dim, weight)
+  local dim = norms.weight_dim("weight_norm", o.dim, weight)
   local g = core.no_grad(function() return norms.norm_except(weight, dim):clone() end)
   module[name] = nil
   module[name .. "_g"] = parameter.new(g, { requires_grad = weight.requires_grad })
@@ -104,8 +105,8 @@ local function default_dim(module)
 end
 
 --- Divides a weight by an estimate of its largest singular value, which power iterations improve at
---- each forward in training. `name`_orig is trained in the weight's place; `name`_u and `name`_v
---- are buffers.
+--- each forward in training: v from u, then u from that v. `name`_orig is trained in the weight's
+--- place; `name`_u and `name`_v are buffers. Before the first forward the weight reads as it was.
 ---@param module accelerate.nn.Module
 ---@param ... any name = "weight", n_power_iterations = 1, eps = 1e-12, dim (1; 2 for transposed
 ---  convolutions), or a table of them
@@ -125,9 +126,9 @@ function M.spectral_norm(module, ...)
     local original = self[name .. "_orig"]
     local matrix = norms.matrix(original, dim)
     local left, right = self[name .. "_u"], self[name .. "_v"]
-    if self.training then norms.iterate(matrix, left, right, o.n_power_iterations, o.eps) end
+    if self.training then norms.iterate(matrix, left, right, o.n_power_iterations, o.eps, true) end
     return norms.over_sigma(original, matrix, left:clone(), right:clone())
-  end)
+  end, weight:detach())
   return module
 end
 

@@ -6,6 +6,13 @@ local options = require "accelerate.utils.options"
 
 local M = {}
 
+--- Returns the dim that weight_norm takes norms for: as dim_of, but -1 is false, as in PyTorch.
+---@param where string
+---@param dim integer|false
+---@param tensor accelerate.Tensor
+---@return integer|false
+function M.weight_dim(where, dim, tensor) return M.dim_of(where, dim ~= -1 and dim, tensor) end
+
 --- Returns the dim that a norm is taken for, as a number from 1 to the tensor's dims; false for the
 --- norm of the whole tensor.
 ---@param where string
@@ -59,11 +66,13 @@ local function unit(x, eps) return x / core.norm(x):clamp { min = eps } end
 ---@param v accelerate.Tensor (columns)
 ---@param steps integer
 ---@param eps number
-function M.iterate(matrix, u, v, steps, eps)
+---@param v_first? boolean v comes of the old u and then u of the new v; default: u of the old v
+function M.iterate(matrix, u, v, steps, eps, v_first)
   core.no_grad(function()
     for _ = 1, steps do
+      if v_first then v:copy_(unit(matrix:t():matmul(u), eps)) end
       u:copy_(unit(matrix:matmul(v), eps))
-      v:copy_(unit(matrix:t():matmul(u), eps))
+      if not v_first then v:copy_(unit(matrix:t():matmul(u), eps)) end
     end
   end)
 end

@@ -36,13 +36,14 @@ local WEIGHT = { name = { "string", default = "weight" }, dim = { "integer|boole
 --- Makes a weight the product of a direction (original1) and norms (original0), one for each
 --- position of dim.
 ---@param module accelerate.nn.Module
----@param ... any name = "weight", dim = 1 (false: one norm for all), or a table of them
+---@param ... any name = "weight", dim = 1 (false, and -1 as in PyTorch: one norm for all), or a
+---  table of them
 ---@return accelerate.nn.Module module
 function M.weight_norm(module, ...)
   local o = options.check("weight_norm", options.gather("weight_norm", { "name", "dim" }, ...), WEIGHT)
   if o.dim == true then fail("weight_norm: dim: expected an integer, or false for one norm of all") end
   local weight = weight_of("weight_norm", module, o.name)
-  local dim = norms.dim_of("weight_norm", o.dim, weight)
+  local dim = norms.weight_dim("weight_norm", o.dim, weight)
   return parametrize.register_parametrization(module, o.name, WeightNorm(dim), { unsafe = true })
 end
 
