@@ -148,6 +148,77 @@ describe("hooks", function()
     assert.equal(21, count)
     assert.matches("hook must be a function, got 3", message(layer.register_forward_hook, layer, 3))
   end)
+
+  -- The orders are PyTorch's.
+  it("run first with prepend, and after errors with always_call", function()
+    local Net2 = nn.class("Net2")
+    function Net2.forward(_, x)
+      if x:sum():item() < 0 then error("negative", 0) end
+      return x * 2
+    end
+    local log, net = {}, Net2()
+    local function hook(name)
+      return function(_, _, out) log[#log + 1] = name .. (out == nil and "" or " has") end
+    end
+    local function pre(name) return function() log[#log + 1] = name end end
+    local function logged()
+      local text = table.concat(log, ", ")
+      log = {}
+      return text
+    end
+    net:register_forward_hook(hook "a")
+    net:register_forward_hook(hook "b", { always_call = true })
+    net:register_forward_hook(hook "c", { prepend = true })
+    net:register_forward_pre_hook(pre "p1")
+    net:register_forward_pre_hook(pre "p2", { prepend = true })
+    net:register_full_backward_hook(pre "g1")
+    net:register_full_backward_hook(pre "g2", { prepend = true })
+    net:register_full_backward_pre_hook(pre "h1")
+    net:register_full_backward_pre_hook(pre "h2", { prepend = true })
+    net(core.ones(2, { requires_grad = true })):sum():backward()
+    assert.equal("p2, p1, c has, a has, b has, h2, h1, g2, g1", logged())
+    assert.equal("negative", message(net, -core.ones(2)))
+    assert.equal("p2, p1, b", logged())
+    assert.equal("negative", message(net:clone(), -core.ones(2)))
+    assert.equal("p2, p1, b", logged())
+
+    net:register_forward_hook(function()
+      log[#log + 1] = "bad"
+      error("x", 0)
+    end)
+    net:register_forward_hook(hook "late", { always_call = true })
+    assert.equal("x", message(net, core.ones(2)))
+    assert.equal("p2, p1, c has, a has, b has, bad, late has", logged())
+  end)
+
+  it("with always_call do not hide an error by their own", function()
+    local notice, said = require "accelerate.utils.notice", nil
+    local here = notice.here
+    notice.here = function(text, ...) said = text:format(...) end
+    local layer = nn.Linear(2, 2)
+    layer:register_forward_hook(function() error("second", 0) end, { always_call = true })
+    local text = message(layer, core.ones(3))
+    notice.here = here
+    assert.matches("linear", text)
+    assert.matches("Linear: a forward hook with always_call = true failed after forward had, .*second", said)
+    assert.equal("second", message(layer, core.ones(2)))
+  end)
+
+  it("refuse options that they do not have", function()
+    local layer, hook = nn.ReLU(), function() end
+    assert.matches("register_forward_hook: with_kwargs: calls have no keyword arguments in Lua",
+      message(layer.register_forward_hook, layer, hook, { with_kwargs = true }))
+    assert.matches("register_forward_pre_hook: with_kwargs: calls have no keyword",
+      message(layer.register_forward_pre_hook, layer, hook, { with_kwargs = true }))
+    layer:register_forward_hook(hook, { with_kwargs = false }):remove()
+    assert.matches("register_forward_pre_hook: unknown option 'always_call'",
+      message(layer.register_forward_pre_hook, layer, hook, { always_call = true }))
+    assert.matches("register_full_backward_hook: unknown option 'first'",
+      message(layer.register_full_backward_hook, layer, hook, { first = true }))
+    assert.matches("'prepend' must be true or false, got 1",
+      message(layer.register_full_backward_pre_hook, layer, hook, { prepend = 1 }))
+    assert.is_false(layer._hooked)
+  end)
 end)
 
 describe("state_dict", function()

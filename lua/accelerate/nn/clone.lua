@@ -31,7 +31,7 @@ function Module.__deepcopy(self, copy, seen)
   values.forward = own_forward(self._values)
   computed.copy(self, made)
   for kind, list in next, self._hooked or {} do
-    for _, handle in ipairs(list) do hooks.add(made, kind, handle.hook) end
+    for _, handle in ipairs(list) do hooks.add(made, kind, handle.hook, handle) end
   end
   return made
 end

@@ -8,6 +8,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local notice = require "accelerate.utils.notice"
 local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
@@ -107,30 +108,71 @@ end
 
 -- ---- calling ------------------------------------------------------------------------------------
 
---- Runs forward with its hooks.
-function M.call(self, ...)
+-- Runs forward with its hooks. `state` gets what hooks that always run see when it fails: the
+-- arguments, the results, and which of these hooks have run.
+local function run(self, state, ...)
   local args = scope.pack(...)
+  state.args = args
   for _, handle in ipairs(list_of(self, "forward_pre")) do
     args = replaced(args, handle.hook(self, args))
+    state.args = args
   end
   local watched = core.is_grad_enabled()
     and (list_of(self, "backward")[1] or list_of(self, "backward_pre")[1])
-  local state = watched and { module = self }
-  if watched then args, state.entered = through(enter, state, args) end
+  local around = watched and { module = self }
+  if watched then args, around.entered = through(enter, around, args) end
   local out = scope.pack(self:forward(unpack(args, 1, args.n)))
+  state.out = out
   for _, handle in ipairs(list_of(self, "forward")) do
+    state[handle] = true
     out = replaced(out, handle.hook(self, args, unpack(out, 1, out.n)))
+    state.out = out
   end
-  if watched then out = through(leave, state, out) end
+  if watched then out = through(leave, around, out) end
   return unpack(out, 1, out.n)
+end
+
+-- After an error: the hooks that always run and have not, whose own errors do not hide it.
+local function run_always(self, state)
+  for _, handle in ipairs(list_of(self, "forward")) do
+    if handle.always_call and not state[handle] then
+      local out = state.out or { n = 0 }
+      local results = scope.pack(pcall(handle.hook, self, state.args, unpack(out, 1, out.n)))
+      if results[1] then state.out = replaced(out, unpack(results, 2, results.n))
+      else
+        notice.here("%s: a forward hook with always_call = true failed after forward had, which is "
+          .. "raised: %s", self.__name, tostring(results[2]))
+      end
+    end
+  end
+end
+
+local function finish(self, state, fine, ...)
+  if fine then return ... end
+  run_always(self, state)
+  error((...), 0)
+end
+
+local function always(self)
+  for _, handle in ipairs(list_of(self, "forward")) do
+    if handle.always_call then return true end
+  end
+  return false
+end
+
+--- Runs forward with its hooks.
+function M.call(self, ...)
+  local state = {}
+  if always(self) then return finish(self, state, pcall(run, self, state, ...)) end
+  return run(self, state, ...)
 end
 
 -- ---- handles ------------------------------------------------------------------------------------
 
 local Handle = class("RemovableHandle")
 
-function Handle:init(module, kind, hook)
-  self.module, self.kind, self.hook = module, kind, hook
+function Handle:init(module, kind, hook, always_call)
+  self.module, self.kind, self.hook, self.always_call = module, kind, hook, always_call
 end
 
 -- Replaces a list. `_hooked` becomes false when the last list is empty, so that Module.__call has
@@ -153,13 +195,38 @@ function Handle:remove()
   self.module = nil
 end
 
-function M.add(self, kind, hook)
-  options.value(self.__name, "hook", hook, { "function" })
-  local handle = Handle(self, kind, hook)
+local PREPEND = { "boolean", default = false }
+local OPTIONS = {
+  forward_pre = { prepend = PREPEND, with_kwargs = { "boolean", default = false } },
+  forward = { prepend = PREPEND, with_kwargs = { "boolean", default = false },
+    always_call = { "boolean", default = false } },
+  backward_pre = { prepend = PREPEND },
+  backward = { prepend = PREPEND },
+}
+
+--- Adds a hook to a module.
+---@param self accelerate.nn.Module
+---@param kind string
+---@param hook function
+---@param o? { prepend: boolean?, always_call: boolean? }
+---@return table handle
+function M.add(self, kind, hook, o)
+  o = o or {}
+  local handle = Handle(self, kind, hook, o.always_call)
   local list = { unpack(list_of(self, kind)) }
-  list[#list + 1] = handle
+  table.insert(list, o.prepend and 1 or #list + 1, handle)
   replace(self, kind, list)
   return handle
+end
+
+local function register(self, where, kind, hook, opts)
+  options.value(self.__name, "hook", hook, { "function" })
+  local o = options.check(where, opts, OPTIONS[kind])
+  if o.with_kwargs then
+    fail("%s: with_kwargs: calls have no keyword arguments in Lua; a table of options is the last entry "
+      .. "of the hook's args", where)
+  end
+  return M.add(self, kind, hook, o)
 end
 
 --- Returns whether functions of a script see a module's arguments or results.
@@ -173,14 +240,21 @@ function M.install(Module)
   --- (args.n of them), which the hook may edit. What it returns, if anything, replaces the
   --- arguments.
   ---@param hook fun(module: accelerate.nn.Module, args: table): ...
+  ---@param opts? { prepend: boolean } prepend: it runs before those that are there
   ---@return table handle with handle:remove()
-  function Module:register_forward_pre_hook(hook) return M.add(self, "forward_pre", hook) end
+  function Module:register_forward_pre_hook(hook, opts)
+    return register(self, "register_forward_pre_hook", "forward_pre", hook, opts)
+  end
 
   --- Registers `hook(module, args, output, ...)`, which runs after forward. What it returns, if
   --- anything, replaces the results.
   ---@param hook fun(module: accelerate.nn.Module, args: table, ...): ...
+  ---@param opts? { prepend: boolean, always_call: boolean } always_call: it runs also when the call
+  ---  raises, with the results that there are (none when forward raised)
   ---@return table handle with handle:remove()
-  function Module:register_forward_hook(hook) return M.add(self, "forward", hook) end
+  function Module:register_forward_hook(hook, opts)
+    return register(self, "register_forward_hook", "forward", hook, opts)
+  end
 
   --- Registers `hook(module, grad_input, grad_output)`, which runs in backward when the gradients
   --- of the module's arguments are complete. grad_input and grad_output are lists (of n entries)
@@ -189,14 +263,20 @@ function M.install(Module)
   --- replaces grad_input. Tensors inside tables do not count. forward gets new objects for its
   --- tensor arguments.
   ---@param hook fun(module: accelerate.nn.Module, grad_input: table, grad_output: table): table?
+  ---@param opts? { prepend: boolean }
   ---@return table handle with handle:remove()
-  function Module:register_full_backward_hook(hook) return M.add(self, "backward", hook) end
+  function Module:register_full_backward_hook(hook, opts)
+    return register(self, "register_full_backward_hook", "backward", hook, opts)
+  end
 
   --- Registers `hook(module, grad_output)`, which runs in backward before gradients pass through
   --- the module. A list that it returns replaces them.
   ---@param hook fun(module: accelerate.nn.Module, grad_output: table): table?
+  ---@param opts? { prepend: boolean }
   ---@return table handle with handle:remove()
-  function Module:register_full_backward_pre_hook(hook) return M.add(self, "backward_pre", hook) end
+  function Module:register_full_backward_pre_hook(hook, opts)
+    return register(self, "register_full_backward_pre_hook", "backward_pre", hook, opts)
+  end
 end
 
 return M
