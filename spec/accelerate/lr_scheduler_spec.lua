@@ -296,6 +296,56 @@ describe("schedulers", function()
     assert.near(0.2, o.param_groups[1].lr, 1e-15)
   end)
 
+  -- the learning rate after step(5), and after one more step, of PyTorch
+  for name, case in next, {
+    StepLR = { { 2, 0.1 }, 0.01, 0.001 },
+    MultiStepLR = { { { 2, 4 }, 0.5 }, 0.25, 0.25 },
+    ExponentialLR = { { 0.5 }, 0.03125, 0.015625 },
+    ConstantLR = { { 0.25, 6 }, 0.25, 1 },
+    LinearLR = { { 0.5, 1, 8 }, 0.8125, 0.875 },
+    PolynomialLR = { { 8, 2 }, 0.140625, 0.0625 },
+    CosineAnnealingLR = { { 10, 0.1 }, 0.55, 0.41094235253127376 },
+    LambdaLR = { { function(epoch) return 1 / (epoch + 1) end }, 1 / 6, 1 / 7 },
+    MultiplicativeLR = { { function(epoch) return epoch / 10 end }, 0.5, 0.3 },
+    CyclicLR = { { 0.1, 1, 4 }, 0.775, 0.55 },
+    OneCycleLR = { { 1, 10 }, 0.6112620219362893, 0.38874197806371075 },
+    CosineAnnealingWarmRestarts = { { 4 }, 0.8535533905932737, 0.5 },
+  } do
+    it(("of class %s step to an epoch"):format(name), function()
+      local o = optim.SGD({ core.zeros(1, { requires_grad = true }) }, 1, 0.9)
+      local scheduler = S[name](o, unpack(case[1]))
+      scheduler:step(5)
+      assert.equal(5, scheduler.last_epoch)
+      assert.near(case[2], o.param_groups[1].lr, 1e-15)
+      assert.near(case[2], scheduler:get_last_lr()[1], 1e-15)
+      scheduler:step()
+      assert.equal(6, scheduler.last_epoch)
+      assert.near(case[3], o.param_groups[1].lr, 1e-15)
+      local again = S[name](optim.SGD({ core.zeros(1, { requires_grad = true }) }, 1, 0.9), unpack(case[1]))
+      again:step { epoch = 5 }
+      assert.near(case[2], again:get_last_lr()[1], 1e-15)
+    end)
+  end
+
+  it("take an epoch with a metric, and check it", function()
+    local plateau = S.ReduceLROnPlateau(two_groups())
+    plateau:step(0.5, 7)
+    assert.equal(7, plateau.last_epoch)
+    plateau:step { metrics = 0.5 }
+    assert.equal(8, plateau.last_epoch)
+    local step = S.StepLR(two_groups(), 2)
+    assert.matches("StepLR:step: option 'epoch' must be a number, got 'five'",
+      message(step.step, step, "five"))
+    assert.matches("StepLR:step: option 'epoch' must be at least %-1, got %-3", message(step.step, step, -3))
+    assert.matches("StepLR:step: an argument too many: 2", message(step.step, step, 1, 2))
+    assert.matches("StepLR:step: unknown option 'epoc'; did you mean 'epoch'",
+      message(step.step, step, { epoc = 1 }))
+    local chain = S.ChainedScheduler { step }
+    assert.matches("ChainedScheduler:step takes no arguments, got 5", message(chain.step, chain, 5))
+    local sequence = S.SequentialLR(step.optimizer, { S.StepLR(step.optimizer, 2), step }, { 3 })
+    assert.matches("SequentialLR:step takes no arguments, got 5", message(sequence.step, sequence, 5))
+  end)
+
   it("save everything but the optimizer and functions", function()
     local dict = MAKERS.cosine_min(two_groups()):state_dict()
     assert.same({ T_max = 7, eta_min = 0.01, base_lrs = { 0.4, 0.05 }, last_epoch = 0, _step_count = 1,

@@ -164,14 +164,25 @@ function base.begin(self)
   if not first_step.seen[self] and not self._is_initial then first_step.scheduler(self) end
 end
 
-local function move(self)
+local function move(self, epoch)
   base.begin(self)
   self._step_count = self._step_count + 1
-  self:_update_lr()
+  self:_update_lr(epoch)
 end
 
---- Sets the next learning rates. Call it after optimizer:step().
-function LRScheduler:step() return recording.schedule(self, move) end
+local EPOCH = { epoch = { "number", optional = true, min = -1 } }
+
+--- Returns the epoch among the arguments of step, or nil.
+function base.epoch(self, ...)
+  if select("#", ...) == 0 then return nil end
+  local where = self.__name .. ":step"
+  return options.check(where, options.gather(where, { "epoch" }, ...), EPOCH).epoch
+end
+
+--- Sets the next learning rates, or those of `epoch`, by the closed form where there is one. Call
+--- it after optimizer:step().
+---@param epoch? number
+function LRScheduler:step(epoch, ...) return recording.schedule(self, move, base.epoch(self, epoch, ...)) end
 
 -- Sets the learning rates of the next step, or of step `epoch`.
 function LRScheduler:_update_lr(epoch)

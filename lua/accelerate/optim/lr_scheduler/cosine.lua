@@ -99,6 +99,8 @@ end
 --- Sets the next learning rates, or those of `epoch`, which may be fractional: step(epoch + batch /
 --- batches).
 ---@param epoch? number at least 0
-function CosineAnnealingWarmRestarts:step(epoch) return recording.schedule(self, move_restarts, epoch) end
+function CosineAnnealingWarmRestarts:step(epoch, ...)
+  return recording.schedule(self, move_restarts, base.epoch(self, epoch, ...))
+end
 
 return { CosineAnnealingLR = CosineAnnealingLR, CosineAnnealingWarmRestarts = CosineAnnealingWarmRestarts }

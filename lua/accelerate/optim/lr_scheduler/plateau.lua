@@ -76,11 +76,10 @@ local function reduce(self)
   live_rates.agree(self.optimizer)
 end
 
-local function take_metric(self, metrics)
-  options.value("ReduceLROnPlateau:step", "metrics", metrics, { "number|tensor" })
+local function take_metric(self, metrics, epoch)
   base.begin(self)
   local value = type(metrics) == "number" and metrics or metrics:item()
-  self.last_epoch = self.last_epoch + 1
+  self.last_epoch = epoch or self.last_epoch + 1
   if is_better(self, value) then
     self.best, self.num_bad_epochs = value, 0
   else
@@ -96,9 +95,17 @@ local function take_metric(self, metrics)
   self._last_lr = base.scaled(self)
 end
 
---- Updates the learning rates from the metric of one more epoch.
+local STEP = { metrics = { "any", optional = true }, epoch = { "number", optional = true, min = -1 } }
+
+--- Updates the learning rates from the metric of one more epoch, or of `epoch`.
 ---@param metrics number|accelerate.Tensor one number
-function ReduceLROnPlateau:step(metrics) return recording.schedule(self, take_metric, metrics) end
+---@param epoch? number
+function ReduceLROnPlateau:step(metrics, epoch, ...)
+  local where = "ReduceLROnPlateau:step"
+  local o = options.check(where, options.gather(where, { "metrics", "epoch" }, metrics, epoch, ...), STEP)
+  options.value(where, "metrics", o.metrics, { "number|tensor" })
+  return recording.schedule(self, take_metric, o.metrics, o.epoch)
+end
 
 -- An infinite best is left out: file formats cannot represent it.
 function ReduceLROnPlateau:state_dict()

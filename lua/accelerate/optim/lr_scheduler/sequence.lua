@@ -117,8 +117,16 @@ local function move_sequence(self)
   self._last_lr = scheduler:get_last_lr()
 end
 
+-- Raises when step is given an argument, as in PyTorch: the parts have epochs of their own.
+local function no_epoch(self, given)
+  if given ~= nil then fail("%s:step takes no arguments, got %s", self.__name, options.show(given)) end
+end
+
 --- Sets the next learning rates. Call it after optimizer:step().
-function SequentialLR:step() return recording.schedule(self, move_sequence) end
+function SequentialLR:step(...)
+  no_epoch(self, ...)
+  return recording.schedule(self, move_sequence)
+end
 
 SequentialLR.state_dict, SequentialLR.load_state_dict = states_of, load_states
 
@@ -145,7 +153,10 @@ local function move_chain(self)
 end
 
 --- Steps all schedulers, in order. Call it after optimizer:step().
-function ChainedScheduler:step() return recording.schedule(self, move_chain) end
+function ChainedScheduler:step(...)
+  no_epoch(self, ...)
+  return recording.schedule(self, move_chain)
+end
 
 -- For use inside a SequentialLR.
 function ChainedScheduler:_initial_step()
