@@ -125,9 +125,9 @@ local BUFFER = { persistent = { "boolean", default = true } }
 --- = false) and follows to().
 ---@param name string
 ---@param value accelerate.Tensor?
----@param opts? { persistent: boolean }
-function Module:register_buffer(name, value, opts)
-  local o = options.check("register_buffer", opts, BUFFER)
+---@param ... any persistent = true, or a table with it
+function Module:register_buffer(name, value, ...)
+  local o = options.read("register_buffer", { "persistent" }, BUFFER, ...)
   if value ~= nil and not core.is_tensor(value) then
     fail("%s: register_buffer('%s') takes a tensor, got %s", self.__name, tostring(name), options.show(value))
   end

@@ -61,13 +61,15 @@ local function joined(prefix, name)
   return prefix == "" and name or prefix .. "." .. name
 end
 
-local function collect_modules(self, prefix, seen, list)
+-- again: a module that has several names comes under each of them.
+local function collect_modules(self, prefix, seen, list, again)
   if seen[self] then return list end
   seen[self] = true
   list[#list + 1] = { prefix, self }
   for _, child in ipairs(own(self, "module", {})) do
-    collect_modules(child[2], joined(prefix, child[1]), seen, list)
+    collect_modules(child[2], joined(prefix, child[1]), seen, list, again)
   end
+  if again then seen[self] = nil end
   return list
 end
 
@@ -84,11 +86,12 @@ Module._check_settled = check_settled
 
 local function collect(self, kind, o)
   local list, seen = {}, {}
-  local modules = o.recurse and collect_modules(self, o.prefix, {}, {}) or { { o.prefix, self } }
+  local again = not o.remove_duplicate
+  local modules = o.recurse and collect_modules(self, o.prefix, {}, {}, again) or { { o.prefix, self } }
   for _, module in ipairs(modules) do
     check_settled(module[2], module[1])
     for _, item in ipairs(own(module[2], kind, {})) do
-      if not (o.remove_duplicate and seen[item[2]]) then
+      if again or not seen[item[2]] then
         seen[item[2]] = true
         list[#list + 1] = { joined(module[1], item[1]), item[2] }
       end
@@ -102,6 +105,12 @@ local WALK = {
   recurse = { "boolean", default = true },
   remove_duplicate = { "boolean", default = true },
 }
+
+local MODULES = { memo = { "table", optional = true }, prefix = WALK.prefix,
+  remove_duplicate = WALK.remove_duplicate }
+local PARAMETERS = { "recurse" }
+local NAMED = { "prefix", "recurse", "remove_duplicate" }
+local NAMED_MODULES = { "memo", "prefix", "remove_duplicate" }
 
 local EVERYTHING = { prefix = "", recurse = true, remove_duplicate = true }
 local WEAK = { __mode = "v" }
@@ -150,11 +159,11 @@ end
 
 --- Returns all parameters in order of registration, a module's own before its children's. Tied ones
 --- occur once.
----@param opts? { recurse: boolean }
+---@param recurse? boolean|{ recurse: boolean } default true; false: the module's own ones only
 ---@return accelerate.Tensor[] a fresh list
-function Module:parameters(opts)
+function Module:parameters(recurse, ...)
   -- every step calls this, for clipping: the walk is done again only after a registration anywhere
-  if opts == nil then
+  if recurse == nil and select("#", ...) == 0 then
     local listed = self._registered.listed
     if not listed or listed.registrations ~= registrations() then
       listed = setmetatable(values_of(collect(self, "parameter", EVERYTHING)), WEAK)
@@ -166,25 +175,27 @@ function Module:parameters(opts)
     for i = 1, listed.n do list[i] = listed[i] end
     return list
   end
-  return values_of(collect(self, "parameter", options.check("parameters", opts, WALK)))
+  return values_of(collect(self, "parameter", options.read("parameters", PARAMETERS, WALK, recurse, ...)))
 end
 
 --- `for name, p in model:named_parameters() do`: names like "fc.weight", the order of parameters().
----@param opts? { prefix: string, recurse: boolean, remove_duplicate: boolean }
+---@param ... any prefix = "", recurse = true, remove_duplicate = true, or a table of them
 ---@return fun(): string, accelerate.Tensor
-function Module:named_parameters(opts)
-  return over(collect(self, "parameter", options.check("named_parameters", opts, WALK)))
+function Module:named_parameters(...)
+  return over(collect(self, "parameter", options.read("named_parameters", NAMED, WALK, ...)))
 end
 
 --- Returns all buffers, in order of registration.
+---@param ... any recurse = true, or a table with it
 ---@return accelerate.Tensor[]
-function Module:buffers(opts)
-  return values_of(collect(self, "buffer", options.check("buffers", opts, WALK)))
+function Module:buffers(...)
+  return values_of(collect(self, "buffer", options.read("buffers", PARAMETERS, WALK, ...)))
 end
 
+---@param ... any prefix = "", recurse = true, remove_duplicate = true, or a table of them
 ---@return fun(): string, accelerate.Tensor
-function Module:named_buffers(opts)
-  return over(collect(self, "buffer", options.check("named_buffers", opts, WALK)))
+function Module:named_buffers(...)
+  return over(collect(self, "buffer", options.read("named_buffers", NAMED, WALK, ...)))
 end
 
 --- Returns the direct submodules in order of registration. One that has two names occurs once.
@@ -216,11 +227,12 @@ end
 
 --- `for name, module in model:named_modules() do`: the module itself comes first, under the name
 --- "".
----@param opts? { prefix: string }
+---@param ... any memo (a table whose keys are the modules to leave out; those that are walked are
+---  added), prefix = "", remove_duplicate = true, or a table of them
 ---@return fun(): string, accelerate.nn.Module
-function Module:named_modules(opts)
-  local o = options.check("named_modules", opts, { prefix = WALK.prefix })
-  return over(collect_modules(self, o.prefix, {}, {}))
+function Module:named_modules(...)
+  local o = options.read("named_modules", NAMED_MODULES, MODULES, ...)
+  return over(collect_modules(self, o.prefix, o.memo or {}, {}, not o.remove_duplicate))
 end
 
 --- Returns the submodule at a path such as "net.0". "" is the module itself. Raises if there is

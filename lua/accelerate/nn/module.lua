@@ -62,9 +62,12 @@ hooks.install(Module)
 -- ---- modes, gradients, placement ----------------------------------------------------------------
 
 --- Puts the module and everything below it into training mode (dropout on), or out of it.
----@param mode? boolean default true
+---@param mode? boolean|{ mode: boolean } default true
 ---@return accelerate.nn.Module self
-function Module:train(mode)
+function Module:train(mode, ...)
+  if type(mode) == "table" or select("#", ...) > 0 then
+    mode = options.read("train", { "mode" }, { mode = { "any", optional = true } }, mode, ...).mode
+  end
   if mode == nil then mode = true end
   options.value(self.__name, "train's mode", mode, { "boolean" })
   for _, module in ipairs(self:modules()) do module.training = mode end
@@ -97,8 +100,8 @@ end
 
 --- Drops all gradients, or with set_to_none = false fills them with zeros.
 ---@param set_to_none? boolean|{ set_to_none: boolean } default true
-function Module:zero_grad(set_to_none)
-  parameter.zero_grad(self:parameters(), set_to_none)
+function Module:zero_grad(set_to_none, ...)
+  parameter.zero_grad(self:parameters(), set_to_none, ...)
 end
 
 --- Converts parameters and buffers of floating type to a type, and moves all to a device. The

@@ -72,11 +72,11 @@ local ZERO_GRAD = { set_to_none = { "boolean", default = true } }
 --- Drops the gradients of a list of tensors; set_to_none = false zeroes them in place.
 ---@param params accelerate.Tensor[]
 ---@param set_to_none? boolean|{ set_to_none: boolean } default true
-function parameter.zero_grad(params, set_to_none)
-  if type(set_to_none) == "table" then
-    set_to_none = options.check("zero_grad", set_to_none, ZERO_GRAD).set_to_none
-  elseif set_to_none == nil then
+function parameter.zero_grad(params, set_to_none, ...)
+  if set_to_none == nil and select("#", ...) == 0 then
     set_to_none = true
+  else
+    set_to_none = options.read("zero_grad", { "set_to_none" }, ZERO_GRAD, set_to_none, ...).set_to_none
   end
   if set_to_none then
     for i = 1, #params do params[i].grad = nil end

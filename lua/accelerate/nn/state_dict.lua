@@ -28,17 +28,19 @@ local function walk(self, prefix, above, visit)
   above[self] = nil
 end
 
-local OPTIONS = { prefix = { "string", default = "" }, keep_vars = { "boolean", default = false } }
+local OPTIONS = { destination = { "table", optional = true },
+  prefix = { "string", default = "" }, keep_vars = { "boolean", default = false } }
+local ORDER = { "destination", "prefix", "keep_vars" }
 
 --- Parameters and buffers by name ("fc.weight"), sharing memory with the module. The table
 --- remembers its order:
 --- `for name, t in ordered.pairs(sd)` (accelerate.utils.ordered) walks it in order of registration.
----@param opts? { prefix: string, keep_vars: boolean } keep_vars: the tensors themselves, not
----  detached ones
+---@param ... any destination (a table to fill, which is returned; default a new one), prefix = "",
+---  keep_vars = false (true: the tensors themselves, not detached ones), or a table of them
 ---@return table<string, accelerate.Tensor>
-function Module:state_dict(opts)
-  local o = options.check("state_dict", opts, OPTIONS)
-  local dict = ordered.new()
+function Module:state_dict(...)
+  local o = options.read("state_dict", ORDER, OPTIONS, ...)
+  local dict = o.destination or ordered.new()
   walk(self, o.prefix, {}, function(name, t) dict[name] = o.keep_vars and t or t:detach() end)
   return dict
 end
@@ -86,11 +88,11 @@ end
 --- that are missing or unknown raise; wrong shapes always do. All faults come in one message, and
 --- then nothing was changed.
 ---@param dict table<string, accelerate.Tensor>
----@param opts? { strict: boolean, assign: boolean } assign: the module's tensors take the values'
----  memory, type and device instead of a copy; do it before prepare
+---@param ... any strict = true, assign = false, or a table of them; assign: the module's tensors
+---  take the values' memory, type and device instead of a copy; do it before prepare
 ---@return { missing_keys: string[], unexpected_keys: string[] }
-function Module:load_state_dict(dict, opts)
-  local o = options.check("load_state_dict", opts, LOAD)
+function Module:load_state_dict(dict, ...)
+  local o = options.read("load_state_dict", { "strict", "assign" }, LOAD, ...)
   if type(dict) ~= "table" or class.of(dict) then
     fail("load_state_dict: expected a table of tensors by name, got %s", options.show(dict))
   end

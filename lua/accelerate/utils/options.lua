@@ -266,9 +266,10 @@ function options.check(where, given, schema)
   return result
 end
 
--- A table of options, and not a list or an object.
+-- A table of options, and not a list or an object; a sampler or a stream may be a plain table.
 local function is_named(value)
   return type(value) == "table" and getmetatable(value) == nil and value[1] == nil
+    and type(value.iter) ~= "function"
 end
 
 --- Optional arguments by name: those given by position, named in order by `names`, and those of a
@@ -299,6 +300,18 @@ function options.gather(where, names, ...)
     end
   end
   return found
+end
+
+--- Arguments by position, then by name, checked: what `gather` gives, through `check`.
+---
+---   local o = options.read("load_state_dict", { "strict", "assign" }, LOAD, ...)
+---@param where string what messages begin with
+---@param names string[] of the positions, in order
+---@param schema table<string, table>
+---@param ... any positions, then at most one table of options
+---@return table
+function options.read(where, names, schema, ...)
+  return options.check(where, options.gather(where, names, ...), schema)
 end
 
 -- The comment that a script opens with, or nil.

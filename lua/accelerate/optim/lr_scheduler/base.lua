@@ -175,8 +175,7 @@ local EPOCH = { epoch = { "number", optional = true, min = -1 } }
 --- Returns the epoch among the arguments of step, or nil.
 function base.epoch(self, ...)
   if select("#", ...) == 0 then return nil end
-  local where = self.__name .. ":step"
-  return options.check(where, options.gather(where, { "epoch" }, ...), EPOCH).epoch
+  return options.read(self.__name .. ":step", { "epoch" }, EPOCH, ...).epoch
 end
 
 --- Sets the next learning rates, or those of `epoch`, by the closed form where there is one. Call

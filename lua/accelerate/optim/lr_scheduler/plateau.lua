@@ -102,7 +102,7 @@ local STEP = { metrics = { "any", optional = true }, epoch = { "number", optiona
 ---@param epoch? number
 function ReduceLROnPlateau:step(metrics, epoch, ...)
   local where = "ReduceLROnPlateau:step"
-  local o = options.check(where, options.gather(where, { "metrics", "epoch" }, metrics, epoch, ...), STEP)
+  local o = options.read(where, { "metrics", "epoch" }, STEP, metrics, epoch, ...)
   options.value(where, "metrics", o.metrics, { "number|tensor" })
   return recording.schedule(self, take_metric, o.metrics, o.epoch)
 end
