@@ -1,7 +1,7 @@
 --- nn.init: fills tensors in place. Nothing here is recorded for gradients. Draws come from the
 --- default generator, or from { generator = tensor.Generator(seed) }; the same seed gives the same
 --- values on every device, rank and number of threads. Without a seed, too, the values are the same
---- on all ranks.
+--- on all ranks. Arguments go by position, in PyTorch's order, or by name.
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -22,10 +22,6 @@ local function floating(where, t)
   if not core._is_float(t) then
     fail("%s: only floating-point tensors can be drawn, got %s", where, t.dtype)
   end
-end
-
-local function number(where, what, value, default)
-  return options.value(where, what, value, { "number", default = default })
 end
 
 local skipped = false
@@ -53,6 +49,9 @@ function init._skip(fn, ...)
 end
 
 local DRAW = { generator = { "Generator", optional = true } }
+local UNIFORM = { a = { "number", default = 0 }, b = { "number", default = 1 }, generator = DRAW.generator }
+local NORMAL = { mean = { "number", default = 0 }, std = { "number", default = 1 },
+  generator = DRAW.generator }
 
 local function uniform(t, low, high, generator)
   return write(t, function()
@@ -72,36 +71,32 @@ end
 
 --- Uniform in [a, b).
 ---@param t accelerate.Tensor
----@param a? number default 0
----@param b? number default 1
----@param opts? { generator: accelerate.Generator }
+---@param ... any a = 0, b = 1, generator, or a table of them
 ---@return accelerate.Tensor t
-function init.uniform_(t, a, b, opts)
+function init.uniform_(t, ...)
   floating("uniform_", t)
-  a, b = number("uniform_", "a", a, 0), number("uniform_", "b", b, 1)
-  if a > b then fail("uniform_: a must not be above b, got %g and %g", a, b) end
-  return uniform(t, a, b, options.check("uniform_", opts, DRAW).generator)
+  local o = options.read("uniform_", { "a", "b", "generator" }, UNIFORM, ...)
+  if o.a > o.b then fail("uniform_: a must not be above b, got %g and %g", o.a, o.b) end
+  return uniform(t, o.a, o.b, o.generator)
 end
 
 --- Normal with a mean and a standard deviation.
 ---@param t accelerate.Tensor
----@param mean? number default 0
----@param std? number default 1
----@param opts? { generator: accelerate.Generator }
+---@param ... any mean = 0, std = 1, generator, or a table of them
 ---@return accelerate.Tensor t
-function init.normal_(t, mean, std, opts)
+function init.normal_(t, ...)
   floating("normal_", t)
-  mean, std = number("normal_", "mean", mean, 0), number("normal_", "std", std, 1)
-  if std < 0 then fail("normal_: std must be at least 0, got %g", std) end
-  return normal(t, mean, std, options.check("normal_", opts, DRAW).generator)
+  local o = options.read("normal_", { "mean", "std", "generator" }, NORMAL, ...)
+  if o.std < 0 then fail("normal_: std must be at least 0, got %g", o.std) end
+  return normal(t, o.mean, o.std, o.generator)
 end
 
 ---@param t accelerate.Tensor
----@param value number
+---@param ... any val (a number), or a table with it
 ---@return accelerate.Tensor t
-function init.constant_(t, value)
+function init.constant_(t, ...)
   check("constant_", t)
-  value = number("constant_", "value", value)
+  local value = options.read("constant_", { "val" }, { val = { "number" } }, ...).val
   return write(t, function() t:fill_(value) end)
 end
 
@@ -128,8 +123,9 @@ function init.eye_(t)
   end)
 end
 
-local function fans(where, t)
-  floating(where, t)
+-- fits: raises for a value that is no tensor to draw, or no tensor
+local function fans(where, t, fits)
+  (fits or floating)(where, t)
   local shape = t.shape
   if #shape < 2 then
     fail("%s: fan in and fan out need at least 2 dims, got a tensor of shape [%s]", where,
@@ -138,6 +134,28 @@ local function fans(where, t)
   local field = 1
   for i = 3, #shape do field = field * shape[i] end
   return shape[2] * field, shape[1] * field
+end
+
+--- Returns how many elements of the input make one of the output, and the reverse.
+---@param t accelerate.Tensor the weight of a layer (out, in, ...)
+---@return integer fan_in
+---@return integer fan_out
+function init._calculate_fan_in_and_fan_out(t)
+  return fans("_calculate_fan_in_and_fan_out", t, check)
+end
+
+local MODE = { "string", default = "fan_in", one_of = { "fan_in", "fan_out" } }
+
+--- Returns the fan that `mode` names.
+---@param t accelerate.Tensor the weight of a layer (out, in, ...)
+---@param mode "fan_in"|"fan_out" in letters of either case
+---@return integer
+function init._calculate_correct_fan(t, mode)
+  local where = "_calculate_correct_fan"
+  mode = options.value(where, "mode", type(mode) == "string" and mode:lower() or mode,
+    { "string", one_of = MODE.one_of })
+  local fan_in, fan_out = fans(where, t, check)
+  return mode == "fan_in" and fan_in or fan_out
 end
 
 local GAINS = {
@@ -149,13 +167,15 @@ local GAIN_NAMES = { "linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_tr
   "conv_transpose2d", "conv_transpose3d", "tanh",
   "relu", "leaky_relu", "selu" }
 
+local SLOPE = { param = { "number", default = 0.01 } }
+
 --- Returns the factor that keeps a signal's scale through a nonlinearity.
 ---@param nonlinearity string
----@param param? number negative slope, for "leaky_relu"; default 0.01
+---@param ... any param (the negative slope, for "leaky_relu"; default 0.01), or a table with it
 ---@return number
-function init.calculate_gain(nonlinearity, param)
+function init.calculate_gain(nonlinearity, ...)
+  local slope = options.read("calculate_gain", { "param" }, SLOPE, ...).param
   if nonlinearity == "leaky_relu" then
-    local slope = number("calculate_gain", "param", param, 0.01)
     return math.sqrt(2 / (1 + slope * slope))
   end
   local gain = GAINS[nonlinearity]
@@ -168,10 +188,12 @@ end
 
 local KAIMING = {
   a = { "number", default = 0 },
-  mode = { "string", default = "fan_in", one_of = { "fan_in", "fan_out" } },
+  mode = MODE,
   nonlinearity = { "string", default = "leaky_relu", one_of = GAIN_NAMES },
   generator = DRAW.generator,
 }
+
+local KAIMING_ORDER = { "a", "mode", "nonlinearity", "generator" }
 
 local function kaiming_std(where, t, o)
   local fan_in, fan_out = fans(where, t)
@@ -180,23 +202,27 @@ end
 
 --- Uniform in +-gain * sqrt(3 / fan).
 ---@param t accelerate.Tensor
----@param opts? { a: number, mode: "fan_in"|"fan_out", nonlinearity: string, generator:
----  accelerate.Generator }
+---@param ... any a = 0 (the negative slope of "leaky_relu"), mode = "fan_in" or "fan_out",
+---  nonlinearity = "leaky_relu", generator, or a table of them
 ---@return accelerate.Tensor t
-function init.kaiming_uniform_(t, opts)
-  local o = options.check("kaiming_uniform_", opts, KAIMING)
+function init.kaiming_uniform_(t, ...)
+  local o = options.read("kaiming_uniform_", KAIMING_ORDER, KAIMING, ...)
   local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, o)
   return uniform(t, -bound, bound, o.generator)
 end
 
 --- Normal with standard deviation gain / sqrt(fan).
+---@param t accelerate.Tensor
+---@param ... any as of kaiming_uniform_
 ---@return accelerate.Tensor t
-function init.kaiming_normal_(t, opts)
-  local o = options.check("kaiming_normal_", opts, KAIMING)
+function init.kaiming_normal_(t, ...)
+  local o = options.read("kaiming_normal_", KAIMING_ORDER, KAIMING, ...)
   return normal(t, 0, kaiming_std("kaiming_normal_", t, o), o.generator)
 end
 
 local XAVIER = { gain = { "number", default = 1 }, generator = DRAW.generator }
+
+local XAVIER_ORDER = { "gain", "generator" }
 
 local function xavier_std(where, t, o)
   local fan_in, fan_out = fans(where, t)
@@ -205,18 +231,20 @@ end
 
 --- Uniform in +-gain * sqrt(6 / (fan_in + fan_out)).
 ---@param t accelerate.Tensor
----@param opts? { gain: number, generator: accelerate.Generator }
+---@param ... any gain = 1, generator, or a table of them
 ---@return accelerate.Tensor t
-function init.xavier_uniform_(t, opts)
-  local o = options.check("xavier_uniform_", opts, XAVIER)
+function init.xavier_uniform_(t, ...)
+  local o = options.read("xavier_uniform_", XAVIER_ORDER, XAVIER, ...)
   local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, o)
   return uniform(t, -bound, bound, o.generator)
 end
 
 --- Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out)).
+---@param t accelerate.Tensor
+---@param ... any gain = 1, generator, or a table of them
 ---@return accelerate.Tensor t
-function init.xavier_normal_(t, opts)
-  local o = options.check("xavier_normal_", opts, XAVIER)
+function init.xavier_normal_(t, ...)
+  local o = options.read("xavier_normal_", XAVIER_ORDER, XAVIER, ...)
   return normal(t, 0, xavier_std("xavier_normal_", t, o), o.generator)
 end
 
@@ -264,23 +292,18 @@ local function normal_cdf(x)
   return x > 0 and 1 - tail / 2 or tail / 2
 end
 
-local TRUNC = { a = { "number", default = -2 }, b = { "number", default = 2 }, generator = DRAW.generator }
+local TRUNC = { mean = NORMAL.mean, std = NORMAL.std, a = { "number", default = -2 },
+  b = { "number", default = 2 }, generator = DRAW.generator }
 
 --- Normal, with values outside a..b drawn out: uniform over what the distribution function gives
 --- between them. The limits are values, not numbers of standard deviations.
 ---@param t accelerate.Tensor
----@param mean? number default 0
----@param std? number default 1
----@param a? number|{ a: number, b: number, generator: accelerate.Generator } default -2
----@param b? number default 2
----@param opts? { generator: accelerate.Generator }
+---@param ... any mean = 0, std = 1, a = -2, b = 2, generator, or a table of them
 ---@return accelerate.Tensor t
-function init.trunc_normal_(t, mean, std, a, b, opts)
+function init.trunc_normal_(t, ...)
   floating("trunc_normal_", t)
-  mean, std = number("trunc_normal_", "mean", mean, 0), number("trunc_normal_", "std", std, 1)
-  local given = type(a) == "table" and a
-    or { a = a, b = b, generator = opts and options.check("trunc_normal_", opts, DRAW).generator }
-  local o = options.check("trunc_normal_", given, TRUNC)
+  local o = options.read("trunc_normal_", { "mean", "std", "a", "b", "generator" }, TRUNC, ...)
+  local mean, std = o.mean, o.std
   if std <= 0 then fail("trunc_normal_: std must be above 0, got %g", std) end
   if o.a >= o.b then fail("trunc_normal_: a must be below b, got %g and %g", o.a, o.b) end
   local low, high = normal_cdf((o.a - mean) / std), normal_cdf((o.b - mean) / std)
@@ -307,15 +330,13 @@ local function orthonormal(m)
   return m
 end
 
-local ORTHOGONAL = { gain = { "number", default = 1 }, generator = DRAW.generator }
-
 --- A (semi-)orthogonal matrix times gain; dims after the first count as one.
 ---@param t accelerate.Tensor at least 2 dims
----@param gain? number|{ gain: number, generator: accelerate.Generator } default 1
+---@param ... any gain = 1, generator, or a table of them
 ---@return accelerate.Tensor t
-function init.orthogonal_(t, gain)
+function init.orthogonal_(t, ...)
   floating("orthogonal_", t)
-  local o = options.check("orthogonal_", type(gain) == "table" and gain or { gain = gain }, ORTHOGONAL)
+  local o = options.read("orthogonal_", XAVIER_ORDER, XAVIER, ...)
   if t:dim() < 2 then
     fail("orthogonal_: expected at least 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", "))
   end
@@ -330,24 +351,24 @@ function init.orthogonal_(t, gain)
   end)
 end
 
-local SPARSE = { std = { "number", default = 0.01, min = 0 }, generator = DRAW.generator }
+local SPARSE = { sparsity = { "number", min = 0, max = 1 }, std = { "number", default = 0.01, min = 0 },
+  generator = DRAW.generator }
 
 --- Normal, with a share of each column set to zero.
 ---@param t accelerate.Tensor 2 dims
----@param sparsity number the share of zeros in each column
----@param opts? { std: number, generator: accelerate.Generator } std: 0.01
+---@param ... any sparsity (the share of zeros in each column), std = 0.01, generator, or a table of
+---  them
 ---@return accelerate.Tensor t
-function init.sparse_(t, sparsity, opts)
+function init.sparse_(t, ...)
   floating("sparse_", t)
-  options.value("sparse_", "sparsity", sparsity, { "number", min = 0, max = 1 })
-  local o = options.check("sparse_", opts, SPARSE)
+  local o = options.read("sparse_", { "sparsity", "std", "generator" }, SPARSE, ...)
   if t:dim() ~= 2 then
     fail("sparse_: expected 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", "))
   end
   normal(t, 0, o.std, o.generator)
   return write(t, function()
     local rows, columns = t:size(1), t:size(2)
-    local zeros = math.ceil(sparsity * rows)
+    local zeros = math.ceil(o.sparsity * rows)
     for c = 1, zeros > 0 and columns or 0 do
       local at = core.randperm(rows, { generator = o.generator or COMMON }):totable()
       for i = 1, zeros do t[at[i] + 1][c] = 0 end
@@ -358,11 +379,12 @@ end
 --- The Dirac delta function for the weight of a convolution (out, in / groups, ...): it passes its
 --- input channels through.
 ---@param t accelerate.Tensor 3, 4 or 5 dims
----@param groups? integer default 1
+---@param ... any groups = 1, or a table with it
 ---@return accelerate.Tensor t
-function init.dirac_(t, groups)
+function init.dirac_(t, ...)
   check("dirac_", t)
-  groups = options.value("dirac_", "groups", groups, { "integer", default = 1, min = 1 })
+  local groups = options.read("dirac_", { "groups" }, { groups = { "integer", default = 1, min = 1 } },
+    ...).groups
   local shape = t.shape
   if #shape < 3 or #shape > 5 then
     fail("dirac_: expected 3, 4 or 5 dims, got a tensor of shape [%s]", table.concat(shape, ", "))
