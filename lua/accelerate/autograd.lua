@@ -1,21 +1,26 @@
 --- Gradients: what `torch.autograd` has, also as `tensor.autograd`.
 local core = require "accelerate.core"
+local calls = require "accelerate.autograd.calls"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
 ---@class accelerate.autograd
 ---@field grad function `tensor.grad(outputs, inputs, { grad_outputs, retain_graph, create_graph,
----  allow_unused })`
----@field Function function `tensor.Function { forward, backward }`: a differentiable function
+---  only_inputs, allow_unused, materialize_grads })`
+---@field Function function `tensor.Function { forward, backward, setup_context }`: a differentiable
+---  function
 ---@field no_grad function `no_grad(fn, ...)`
 ---@field enable_grad function `enable_grad(fn, ...)`
----@field set_grad_enabled function
----@field inference_mode function `no_grad` under another name
+---@field set_grad_enabled function `set_grad_enabled(on)`, or `set_grad_enabled(on, fn, ...)`
+---@field inference_mode function `no_grad` under another name; `inference_mode(false, fn, ...)` is
+---  `enable_grad`
 local M = {
-  grad = core.grad, Function = core.Function, no_grad = core.no_grad, enable_grad = core.enable_grad,
-  set_grad_enabled = core.set_grad_enabled, inference_mode = core.no_grad,
+  grad = calls.grad, Function = calls.Function, no_grad = core.no_grad,
+  enable_grad = core.enable_grad, set_grad_enabled = calls.set_grad_enabled,
+  inference_mode = calls.inference_mode,
 }
 
 local function list_of(where, name, value)
@@ -65,15 +70,20 @@ end
 function M.detect_anomaly(fn, ...)
   options.value("detect_anomaly", "fn", fn, { "function" })
   local former = core._detect_anomaly(true)
-  return require("accelerate.utils.scope").run(function() end, function() core._detect_anomaly(former) end,
-    fn, ...)
+  return scope.run(nil, function() core._detect_anomaly(former) end, fn, ...)
 end
 
---- Turns the watch of detect_anomaly on or off; returns the former setting.
+--- Turns the watch of detect_anomaly on or off; returns the former setting. With a function: runs
+--- fn(...) with the watch on or off, and returns what it returns.
 ---@param on boolean
----@return boolean
-function M.set_detect_anomaly(on)
-  return core._detect_anomaly(options.value("set_detect_anomaly", "on", on, { "boolean" }))
+---@param ... any fn and its arguments
+---@return any ...
+function M.set_detect_anomaly(on, ...)
+  options.value("set_detect_anomaly", "on", on, { "boolean" })
+  if select("#", ...) == 0 then return core._detect_anomaly(on) end
+  if not scope.callable((...)) then scope.refuse("set_detect_anomaly", "argument 2 (fn)", (...)) end
+  local former = core._detect_anomaly(on)
+  return scope.run(nil, function() core._detect_anomaly(former) end, ...)
 end
 
 -- ---- gradients against finite differences

@@ -129,7 +129,8 @@ local core = require "accelerate.core"
 ---  it returns
 ---@field enable_grad fun(fn: function, ...): ... runs fn(...) with gradients recorded
 ---@field is_grad_enabled fun(): boolean
----@field set_grad_enabled fun(on: boolean): boolean returns the former setting
+---@field set_grad_enabled fun(on: boolean, fn?: function, ...): ... sets whether gradients are
+---  recorded, and returns the former setting; with fn: runs fn(...) in that setting
 ---@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled:
 ---  boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see
 ---  Accelerator:autocast
@@ -144,9 +145,15 @@ local core = require "accelerate.core"
 ---@field grad fun(outputs: accelerate.Tensor|accelerate.Tensor[], inputs:
 ---  accelerate.Tensor|accelerate.Tensor[], options?: { grad_outputs:
 ---  accelerate.Tensor|accelerate.Tensor[]|nil, retain_graph: boolean?, create_graph: boolean?,
----  allow_unused: boolean? }): ... one gradient for each input, as several values
----@field Function fun(definition: { forward: function, backward: function, name: string? }): table
----  a differentiable function written in Lua; call it
+---  only_inputs: boolean?, allow_unused: boolean?, materialize_grads: boolean? }): ... one gradient
+---  for each input, as several values; grad_outputs, retain_graph, create_graph, only_inputs and
+---  allow_unused may stand by position, and all of them in one table: grad { outputs = u, inputs =
+---  x }. An input that the outputs do not come from raises; with allow_unused it has nil, with
+---  materialize_grads zeros
+---@field Function fun(definition: { forward: function, backward: function, setup_context:
+---  function?, name: string? }): table a differentiable function written in Lua; call it. forward
+---  gets ctx and the arguments; with setup_context(ctx, inputs, output) the arguments alone.
+---  ctx:mark_non_differentiable(y) makes a result y one without gradients
 ---@field Generator fun(seed?: integer): userdata with manual_seed, initial_seed, get_state,
 ---  set_state
 ---@field manual_seed fun(seed: integer) seeds all generators of this rank, and math.random
@@ -206,8 +213,7 @@ for _, name in ipairs {
   "tensor", "zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint",
     "randperm",
   "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "is_tensor",
-  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "scope", "keep", "release", "is_released",
-    "grad", "Function",
+  "no_grad", "enable_grad", "is_grad_enabled", "scope", "keep", "release", "is_released",
   "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "device_count",
     "set_default_device", "set_default_dtype", "get_default_dtype", "synchronize", "ops",
   "set_float32_matmul_precision", "get_float32_matmul_precision", "newaxis",
@@ -222,6 +228,8 @@ for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", 
   M[name] = core[name]
 end
 M.concatenate = core.concat
+local gradients = require "accelerate.autograd.calls"
+M.grad, M.Function, M.set_grad_enabled = gradients.grad, gradients.Function, gradients.set_grad_enabled
 
 -- PyTorch's names of types, and of numbers that are not finite
 for _, dtype in ipairs { "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",

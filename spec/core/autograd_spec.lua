@@ -81,12 +81,47 @@ describe("grad", function()
     raises("grad: input 1 does not require a gradient", tensor.grad, x:sum(), tensor.ones(1))
     raises("expected at least one output and one input", tensor.grad, x:sum(), {})
     raises("grad: argument 2 (inputs): expected a tensor or a list of tensors, got nil", tensor.grad, x:sum())
-    raises("did you mean \"allow_unused\"", tensor.grad, x:sum(), x, { allow_unsued = true })
+    raises("did you mean 'allow_unused'?", tensor.grad, x:sum(), x, { allow_unsued = true })
     raises("grad_outputs: 1 given for 2 outputs", tensor.grad, { x, w }, x, { grad_outputs = tensor.ones(1) })
   end)
 end)
 
 describe("no_grad and its kin", function()
+  it("grad takes its arguments by position and by name, as PyTorch", function()
+    local x, w, unused = leaf { 1, 2 }, leaf { 3, 4 }, leaf { 5, 6 }
+    local seed = tensor { 1, 10 }
+    local function u() return x * x * w end -- gradients 2 x w, x^2
+    local function same(...)
+      local gx, gw = ...
+      assert.same({ { 6, 160 }, { 1, 40 } }, { gx:totable(), gw:totable() })
+      return gx
+    end
+    same(tensor.grad(u(), { x, w }, seed))
+    assert.is_true(same(tensor.grad(u(), { x, w }, seed, { create_graph = true })).requires_grad)
+    assert.is_true(same(tensor.grad(u(), { x, w }, seed, nil, true)).requires_grad)
+    assert.is_false(same(tensor.grad(u(), { x, w }, { seed }, true, false, true, false)).requires_grad)
+    same(tensor.autograd.grad { outputs = u(), inputs = { x, w }, grad_outputs = seed })
+    same(tensor.grad({ u() }, { x, w }, { grad_outputs = { seed }, only_inputs = true }))
+    local kept = u()
+    same(tensor.grad(kept, { x, w }, seed, true))
+    same(tensor.grad(kept, { x, w }, seed))
+    raises("does not depend on input 2", tensor.grad, u(), { x, unused }, seed)
+    local gx, none = tensor.grad(u(), { x, unused }, seed, nil, false, true, true)
+    assert.same({ 6, 160 }, gx:totable())
+    assert.is_nil(none)
+    local _, zeros = tensor.grad(u(), { x, unused }, seed, { materialize_grads = true })
+    assert.same({ 0, 0 }, zeros:totable())
+    assert.is_false(zeros.requires_grad)
+    raises("grad: only_inputs must be true", tensor.grad, u(), x, seed, { only_inputs = false })
+    raises("grad: is_grads_batched must be false", tensor.grad, u(), x, { is_grads_batched = true })
+    raises("grad: with materialize_grads = true allow_unused must be true or left out, got false",
+      tensor.grad,
+      u(), x, seed, { materialize_grads = true, allow_unused = false })
+    raises("grad: grad_outputs is given twice", tensor.grad, u(), x, seed, { grad_outputs = seed })
+    raises("grad: 10 arguments given, at most 9 expected", tensor.grad, u(), x, seed, 1, 2, 3, 4, 5, 6, 7)
+    raises("grad: option 'retain_graph' must be true or false, got 1", tensor.grad, u(), x, seed, 1)
+  end)
+
   it("switch recording, pass values through, and restore", function()
     local x = leaf { 1 }
     local y, two, none = tensor.no_grad(function(a, b) return x * a, b, nil end, 3, 2)
@@ -100,6 +135,39 @@ describe("no_grad and its kin", function()
     end)
     assert.is_true(tensor.set_grad_enabled(false))
     assert.is_false(tensor.set_grad_enabled(true))
+  end)
+
+  it("set_grad_enabled, inference_mode and set_detect_anomaly take a switch and a function", function()
+    local autograd = tensor.autograd
+    for _, set in ipairs { tensor.set_grad_enabled, autograd.set_grad_enabled,
+      function(on, ...) return tensor.inference_mode(not on, ...) end,
+      function(on, ...) return autograd.inference_mode(not on, ...) end,
+    } do
+      for _, on in ipairs { true, false } do
+        local inside, sum = set(on, function(a, b) return tensor.is_grad_enabled(), a + b end, 1, 2)
+        assert.same({ on, 3 }, { inside, sum })
+        assert.is_true(tensor.is_grad_enabled())
+        tensor.no_grad(function()
+          assert.equal(on, set(on, tensor.is_grad_enabled))
+          assert.is_false(tensor.is_grad_enabled())
+        end)
+      end
+      raises("stop", set, false, error, "stop")
+      assert.is_true(tensor.is_grad_enabled())
+    end
+    raises("set_grad_enabled: argument 2 (fn): expected a function, got 3", tensor.set_grad_enabled, true, 3)
+    raises("set_grad_enabled: argument 1 (on) must be true or false, got 3", tensor.set_grad_enabled, 3,
+      print)
+    raises("inference_mode: argument 2 (fn): expected a function, got nil", tensor.inference_mode, true)
+    raises("inference_mode: argument 1 (fn): expected a function, got 3", tensor.inference_mode, 3)
+    local function bad() (leaf { 0 }:sqrt() * 0):sum():backward() end
+    raises("has a NaN", autograd.set_detect_anomaly, true, bad)
+    assert.equal(3, autograd.set_detect_anomaly(true, function(a) return a end, 3))
+    autograd.detect_anomaly(function() autograd.set_detect_anomaly(false, bad) end)
+    bad()
+    raises("set_detect_anomaly: argument 2 (fn): expected a function, got 3", autograd.set_detect_anomaly,
+      true, 3)
+    assert.is_false(autograd.set_detect_anomaly(false))
   end)
 
   it("have the function that raised at the top of the traceback", function()
@@ -381,6 +449,62 @@ describe("Function", function()
     raises("in backward", function() g(leaf { 1 }):sum():backward() end)
     raises("Function: backward: expected a function, got nil", tensor.Function, { forward = print })
     raises("did you mean \"forward\"", tensor.Function, { forwrad = print, backward = print })
+  end)
+
+  it("setup_context keeps what backward needs, and forward gets no context", function()
+    local seen
+    local f = tensor.Function {
+      forward = function(x, k) return x * x * k, x + k end,
+      setup_context = function(ctx, inputs, output)
+        seen = { #inputs, inputs[2], #output }
+        ctx:save_for_backward(inputs[1], output[1])
+        ctx.k = inputs[2]
+      end,
+      backward = function(ctx, g, h)
+        local x, y = ctx:saved_tensors()
+        return g * 2 * x * ctx.k + h + 0 * y
+      end,
+    }
+    local x = leaf { 1, 2 }
+    local a, b = f(x, 3)
+    assert.same({ { 3, 12 }, { 4, 5 } }, { a:totable(), b:totable() })
+    assert.same({ 2, 3, 2 }, seen)
+    ;(a + b):sum():backward()
+    assert.same({ 7, 13 }, x.grad:totable())
+    local one = tensor.Function {
+      forward = function(v) return v * 2 end,
+      setup_context = function(ctx, _, output) ctx.shape = output.shape end,
+      backward = function(ctx, g) return g * 2 * ctx.shape[1] end,
+    }
+    one.apply(one:apply(x)):sum():backward()
+    assert.same({ 7 + 16, 13 + 16 }, x.grad:totable())
+    raises("Function: option 'setup_context' must be a function, got 3", tensor.Function,
+      { forward = print, backward = print, setup_context = 3 })
+  end)
+
+  it("a result marked as not differentiable requires no gradient", function()
+    local f = tensor.Function {
+      forward = function(ctx, x)
+        local high = x:gt(1):float()
+        ctx:mark_non_differentiable(high)
+        return high, x * 2
+      end,
+      backward = function(_, g, h)
+        assert.same({ 0, 0 }, g:totable())
+        return h * 2
+      end,
+    }
+    local x = leaf { 1, 2 }
+    local high, twice = f(x)
+    assert.is_false(high.requires_grad)
+    assert.is_true(twice.requires_grad)
+    assert.same({ 0, 1 }, high:totable())
+    twice:sum():backward()
+    assert.same({ 2, 2 }, x.grad:totable())
+    raises("mark_non_differentiable: argument 1: expected a tensor, got 3", tensor.Function {
+      forward = function(ctx, v) ctx:mark_non_differentiable(3) return v end, backward = print }, x)
+    raises("mark_dirty: a Function cannot write into its argument: return a new tensor", tensor.Function {
+      forward = function(ctx, v) ctx:mark_dirty(v) return v:add_(1) end, backward = print }, x * 1)
   end)
 
   it("notices that a saved tensor was edited", function()

@@ -110,8 +110,9 @@ define.plain("iinfo", "tensor.iinfo(dtype)",
 define("promote_types", "a:dtype b:dtype", "the element type of a sum of tensors of two types", function(a, b)
   return (core.empty({ 0 }, { dtype = a }) + core.empty({ 0 }, { dtype = b })).dtype
 end, "function")
-define.plain("inference_mode", "tensor.inference_mode(fn, ...)", "`no_grad` under another name", "function",
-  core.no_grad)
+define.plain("inference_mode", "tensor.inference_mode([mode], fn, ...)",
+  "`no_grad` under another name; with mode = false `enable_grad`", "function",
+  require("accelerate.autograd.calls").inference_mode)
 
 define("logspace", "start:num stop:num steps:int base:num=10 dtype:dtype?",
   "base ^ linspace(start, stop, steps); for an integer type start and stop are cut off first",
