@@ -94,6 +94,8 @@ describe("arguments of functions", function()
     assert.is_true(F.normalize(a, 1, 1):equal(F.normalize(a, { p = 1, dim = 1 })))
     assert.is_true(F.cosine_similarity(a, b, 1):equal(F.cosine_similarity { x1 = a, x2 = b, dim = 1 }))
     assert.is_true(tensor.cdist(a, b, 1):equal(tensor.cdist(a, b, { p = 1 })))
+    assert.matches("cdist: option 'compute_mode' must be one of use_mm_for_euclid_dist_if_necessary,",
+      select(2, pcall(tensor.cdist, a, b, { compute_mode = "fast" })))
     local image = tensor.randn(1, 1, 4, 4)
     assert.is_true(F.interpolate(image, { 8, 8 }, nil, "bilinear"):equal(
       F.interpolate(image, { size = { 8, 8 }, mode = "bilinear" })))

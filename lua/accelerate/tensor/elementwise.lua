@@ -47,13 +47,28 @@ local function float_of(x)
   return (core._is_float(x) or x:is_complex()) and x or x:float()
 end
 
+local function log_odds(x) return (x / (1 - x)):log() end
+-- With the slope 1 / (x (1 - x)), which the parts of log_odds do not have at 0 and 1, and NaN where
+-- there is no value.
+local logit = core.Function {
+  name = "logit",
+  forward = function(ctx, x)
+    ctx:save_for_backward(x)
+    return log_odds(x)
+  end,
+  backward = function(ctx, g)
+    local x = ctx:saved_tensors()
+    return core.where(x:lt(0):logical_or(x:gt(1)), 0 / 0, g / (x * (1 - x)))
+  end,
+}
 define("logit", "x:T eps:num?", "log(x / (1 - x)), x first brought into [eps, 1 - eps]", function(x, eps)
   x = float_of(x)
+  if x:is_complex() then return log_odds(x) end
   if eps then -- the lower end wins where they cross
     local low, high = core.full_like(x, eps), core.full_like(x, 1 - eps)
     x = core.where(x:lt(eps), low, core.where(x:gt(1 - eps), high, x))
   end
-  return (x / (1 - x)):log()
+  return logit(x)
 end)
 define("sinc", "x:T", "sin(pi x) / (pi x), 1 at 0", function(x)
   local wide, dtype = kinds.float(x)

@@ -83,7 +83,8 @@ define("dist", "a:T b:T p:num=2", "the p-norm of a - b", function(a, b, p) retur
 local function functional(name)
   return function(...) return require("accelerate.nn.functional")[name](...) end
 end
-define.plain("cdist", "tensor.cdist(x1, x2, { p = 2 })", "the p-norm of each row of x1 minus each row of x2",
+define.plain("cdist", "tensor.cdist(x1, x2, { p = 2, compute_mode })",
+  "the p-norm of each row of x1 minus each row of x2",
   "both",
   functional "cdist")
 define.plain("cosine_similarity", "tensor.cosine_similarity(x1, x2, { dim = 2, eps = 1e-8 })",

@@ -34,6 +34,8 @@ for name in "fmax", "fmin":
     case(name, "x1:%s(x2)" % name, getattr(torch, name), x23, rand(3, seed=2))
     case(name, "x1:%s(x2)" % name, getattr(torch, name), ends, ends.flip(0), grad=False)
 case("logit", "x1:logit()", torch.logit, rand(5, lo=0.1, hi=0.9))
+case("logit", "x1:logit()", torch.logit, torch.tensor([0, 1, -0.5, 1.5, 0.3]))
+case("logit", "x1:logit(0)", lambda x: x.logit(0.0), torch.tensor([0, 1, -0.5, 1.5, 0.3]))
 case("logit", "x1:logit(0.2)", lambda x: x.logit(0.2), rand(5, lo=-0.1, hi=1.1))
 case("sinc", "x1:sinc()", torch.sinc, torch.tensor([0.0, 0.5, -1.25, 2.0]))
 case("deg2rad", "x1:deg2rad()", torch.deg2rad, x5)

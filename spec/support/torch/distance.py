@@ -23,6 +23,10 @@ f.case("cdist", "F.cdist(x1, x2, { p = 1 })", lambda a, b: torch.cdist(a, b, p=1
 f.case("cdist", "F.cdist(x1, x2, { p = 3 })", lambda a, b: torch.cdist(a, b, p=3), rand(3, 4), rand(2, 4, seed=1))
 f.case("cdist", "F.cdist(x1, x2, { p = math.huge })", lambda a, b: torch.cdist(a, b, p=float("inf")), rand(3, 4),
     rand(2, 4, seed=1))
+ties = torch.tensor([[1, 2, 0, 1], [0, 1, 0.5, 0]]), torch.tensor([[0, 1, 0.5, 0], [1, 2, 3, 1]])
+f.case("cdist", "F.cdist(x1, x2, math.huge, 'use_mm_for_euclid_dist')",
+    lambda a, b: torch.cdist(a, b, p=float("inf"), compute_mode="use_mm_for_euclid_dist"), *ties)
+f.case("pdist", "F.pdist(x1, math.huge)", lambda x: F.pdist(x, float("inf")), torch.cat(ties))
 f.case("instance_norm", "F.instance_norm(x1, nil, nil, x2, x3)", lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
     rand(2, 3, 4), rand(3, seed=1), rand(3, seed=2))
 f.case("instance_norm", "F.instance_norm(x1, x2, x3, nil, nil, false)",

@@ -167,13 +167,38 @@ local function fits(x1, x2, p)
     and x1:numel() * x2:size(-2) >= FEW
 end
 
-local CDIST = { p = { "number", default = 2, min = 0 } }
+-- The largest |x| along the last dim. The gradient goes to each element that is as large, as
+-- PyTorch's distances have it; that of a norm is divided among them.
+local largest = core.Function {
+  name = "cdist",
+  forward = function(ctx, x)
+    local size = x:abs()
+    local most = size:amax(-1, true)
+    ctx:save_for_backward(x:sign():masked_fill(size:ne(most), 0))
+    return most:squeeze(-1)
+  end,
+  backward = function(ctx, g) return g:unsqueeze(-1) * ctx:saved_tensors() end,
+}
+
+-- The p-norms of differences, along the last dim.
+local function lengths_of(x, p)
+  if p == math.huge and core._is_float(x) and x:size(-1) > 0 then
+    local narrow = x.dtype == "bfloat16" or x.dtype == "float16"
+    return largest(narrow and core.autocast_state() and x:float() or x) -- as norm is cast
+  end
+  return core.norm(x, p, -1)
+end
+
+local CDIST = { p = { "number", default = 2, min = 0 },
+  compute_mode = { "string", optional = true, one_of = { "use_mm_for_euclid_dist_if_necessary",
+    "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist" } } }
 
 --- Returns the p-norms of each row of x1 minus each row of x2. Two equal rows have distance 0, with
 --- a gradient of 0.
 ---@param x1 accelerate.Tensor (.., m, k)
 ---@param x2 accelerate.Tensor (.., n, k), leading dims broadcast
----@param opts? { p: number } 2
+---@param opts? { p: number, compute_mode: string } 2; compute_mode is PyTorch's, and changes
+---  nothing
 ---@return accelerate.Tensor (.., m, n)
 function M.cdist(x1, x2, opts)
   local o = options.check("cdist", opts, CDIST)
@@ -188,7 +213,7 @@ function M.cdist(x1, x2, opts)
   end
   if x1:size(-1) == 0 then return (x1:unsqueeze(-2) - x2:unsqueeze(-3)):sum(-1) end
   local d = fits(x1, x2, o.p) and euclidean(x1:float(), x2:float())
-  return d and d:to(x1.dtype) or core.norm(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p, -1)
+  return d and d:to(x1.dtype) or lengths_of(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p)
 end
 
 local PDIST = { p = { "number", default = 2, min = 0 } }
@@ -204,7 +229,7 @@ function M.pdist(x, ...)
   local n = x.shape[1]
   local pairs_of = core.ones({ n, n }, { device = x.device }):triu(1):nonzero()
   local from, to = pairs_of:select(2, 1), pairs_of:select(2, 2)
-  return core.norm(x:index_select(1, from) - x:index_select(1, to), o.p, -1)
+  return lengths_of(x:index_select(1, from) - x:index_select(1, to), o.p)
 end
 
 local PAIRWISE = { p = { "number", default = 2 }, eps = { "number", default = 1e-6 },
