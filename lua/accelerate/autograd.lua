@@ -3,6 +3,7 @@ local core = require "accelerate.core"
 local calls = require "accelerate.autograd.calls"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
@@ -289,7 +290,10 @@ function functional.hvp(fn, inputs, v) return hessian_product("hvp", fn, inputs,
 --- Whole Jacobians and Hessians of accelerate.func, and PyTorch's `vjp(fn, inputs, v)`,
 --- `vhp(fn, inputs, v)` and `hvp(fn, inputs, v)`: fn's result, and the product with its Jacobian or
 --- Hessian.
-M.functional = setmetatable(functional,
-  { __index = function(_, name) return require("accelerate.func")[name] end })
+M.functional = functional
+for _, name in ipairs { "jacobian", "hessian", "jvp" } do
+  functional[name] = require("accelerate.func")[name]
+end
+properties.strict("accelerate.autograd.functional", functional)
 
-return M
+return properties.strict("accelerate.autograd", M)

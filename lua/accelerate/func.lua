@@ -359,4 +359,4 @@ for _, part in ipairs { "mapping", "modules" } do
   for name, fn in pairs(require("accelerate.func." .. part)) do M[name] = fn end
 end
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.func", M)

@@ -131,9 +131,10 @@ local core = require "accelerate.core"
 ---@field is_grad_enabled fun(): boolean
 ---@field set_grad_enabled fun(on: boolean, fn?: function, ...): ... sets whether gradients are
 ---  recorded, and returns the former setting; with fn: runs fn(...) in that setting
----@field autocast fun(options?: { dtype: ("bfloat16"|"float16")?, enabled: boolean?, cache_enabled:
----  boolean? }, fn: function, ...): ... runs fn(...) with automatic casting; see
----  Accelerator:autocast
+---@field autocast fun(options?: { device_type: ("cpu"|"cuda")?, dtype: ("bfloat16"|"float16")?,
+---  enabled: boolean?, cache_enabled: boolean? }, fn: function, ...): ... runs fn(...) with
+---  automatic casting; see Accelerator:autocast. The type of device may come first:
+---  autocast("cuda", fn)
 ---@field is_autocast_enabled fun(): boolean
 ---@field get_autocast_dtype fun(): accelerate.DType the lower type
 ---@field scope fun(fn: function, ...): ... runs fn(...); results of ops made inside that are

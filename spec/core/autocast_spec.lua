@@ -34,6 +34,27 @@ local function rounded(t) return t:detach():to("bfloat16"):float() end
 describe("autocast", function()
   before_each(function() tensor.manual_seed(7) end)
 
+  it("takes PyTorch's type of device first", function()
+    local function state(a, b) return tensor.is_autocast_enabled(), tensor.get_autocast_dtype(), a, b end
+    local gpu = core.device_count "cuda" > 0
+    assert.same({ true, "bfloat16", 1, 2 }, { tensor.autocast("cpu", state, 1, 2) })
+    assert.same({ true, "float16", 1 }, { tensor.autocast("cpu", { dtype = "float16" }, state, 1) })
+    assert.same({ true, "float16" }, { tensor.autocast("cpu", tensor.float16, state) })
+    assert.same({ false, "bfloat16" }, { tensor.autocast("cpu", nil, false, state) })
+    assert.same({ true, "bfloat16" }, { tensor.autocast({ device_type = "cpu" }, state) })
+    assert.same({ gpu, "float16" }, { tensor.autocast("cuda", state) })
+    assert.same({ gpu, "bfloat16" }, { tensor.autocast("cuda", { dtype = "bfloat16" }, state) })
+    assert.same({ gpu, "float16" }, { tensor.autocast({ device_type = "cuda" }, state) })
+    assert.same({ false, "float16" }, { tensor.autocast({ device_type = "cuda", enabled = false }, state) })
+    for name, holder in pairs { ["tensor: there is no function amp"] = tensor,
+      ["accelerate.cuda has no 'amp'"] = tensor.cuda } do
+      local fine, err = pcall(function() return holder.amp end)
+      assert.is_false(fine)
+      assert.is_truthy(err:find(name, 1, true), err)
+      assert.is_truthy(err:find('instead: accelerate.Accelerator { mixed_precision = "fp16" }', 1, true), err)
+    end
+  end)
+
   it("casts the inputs of lower rows, and leaves float64, integers and in-place ops alone", function()
     local x, w = tensor.randn(3, 4), tensor.randn(4, 5)
     tensor.autocast(function()
@@ -115,6 +136,14 @@ describe("autocast", function()
   it("refuses options and types that it does not know", function()
     assert.error_matches(function() tensor.autocast({ enable = true }, print) end, "'enable'.*enabled")
     assert.error_matches(function() tensor.autocast({ dtype = "float32" }, print) end, "float32")
+    assert.error_matches(function() tensor.autocast("mps", print) end,
+      "autocast: option 'device_type' must be one of cpu, cuda, got 'mps'")
+    assert.error_matches(function() tensor.autocast("cuda", { device_type = "cpu" }, print) end,
+      "autocast: device_type is given twice")
+    assert.error_matches(function() tensor.autocast("cpu", { enable = true }, print) end, "'enable'.*enabled")
+    assert.error_matches(function() tensor.autocast("cpu") end, "expected a function as the last argument")
+    assert.error_matches(function() tensor.autocast("cpu", "float32", print) end,
+      "option 'dtype' must be one of bfloat16, float16, got 'float32'")
     assert.error_matches(function() tensor.autocast({ dtype = "bfloat16" }) end, "expected a function")
   end)
 

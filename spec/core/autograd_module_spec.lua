@@ -46,6 +46,23 @@ describe("autograd", function()
     raises("detect_anomaly: fn must be a function, got 3", autograd.detect_anomaly, 3)
   end)
 
+  it("modules of functions refuse names that they lack", function()
+    for name, module in pairs { ["accelerate.autograd"] = autograd, ["accelerate.func"] = func,
+      ["accelerate.autograd.functional"] = autograd.functional, ["accelerate.tensor.linalg"] = tensor.linalg,
+      ["accelerate.tensor.fft"] = tensor.fft, ["accelerate.tensor.special"] = tensor.special } do
+      raises(name .. " has no 'nothing_of_it'", function() return module.nothing_of_it end)
+    end
+    raises("has no 'Variable'; instead: a tensor itself, with requires_grad = true", function()
+      return autograd.Variable
+    end)
+    raises("has no 'svdval'; did you mean 'svdvals'?", function() return tensor.linalg.svdval end)
+    raises("has no 'hesian'; did you mean 'hessian'?", function() return func.hesian end)
+    raises("tensor: there is no function svdvals; it is accelerate.tensor.linalg.svdvals", function()
+      return tensor.svdvals
+    end)
+    raises("has no 'vmap'; it is accelerate.func.vmap", function() return autograd.functional.vmap end)
+  end)
+
   it("backward takes several tensors", function()
     local x = double { 1, 2 }
     autograd.backward({ x * 2, x:sum() }, { double({ 1, 10 }, false) })

@@ -378,4 +378,4 @@ M.fftshift = reads("fftshift", "x:T dim:dims?", function(x, dims) return shifted
 ---@return accelerate.Tensor
 M.ifftshift = reads("ifftshift", "x:T dim:dims?", function(x, dims) return shifted(x, dims, math.ceil) end)
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.tensor.fft", M)

@@ -25,4 +25,4 @@ end
 -- what the parts use among themselves
 M.unpack, M.check_matrix_ord, M.reflect, M.ormqr = nil, nil, nil, nil
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.tensor.linalg", M)

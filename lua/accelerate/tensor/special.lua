@@ -205,4 +205,4 @@ for _, name in ipairs { "digamma", "erf", "erfc", "erfinv", "exp2", "expm1", "lo
   M[name] = core[name]
 end
 
-return M
+return require("accelerate.utils.properties").strict("accelerate.tensor.special", M)

@@ -5,7 +5,8 @@ local M = {}
 -- In the order of the search. A name that several have is the first one's.
 local MODULES = { "accelerate", "accelerate.nn", "accelerate.optim", "accelerate.optim.lr_scheduler",
   "accelerate.data", "accelerate.nn.functional", "accelerate.utils", "accelerate.tensor",
-  "accelerate.distributions", "accelerate.func", "accelerate.nn.utils", "accelerate.nn.init" }
+  "accelerate.distributions", "accelerate.func", "accelerate.nn.utils", "accelerate.nn.init",
+  "accelerate.autograd", "accelerate.tensor.linalg", "accelerate.tensor.fft", "accelerate.tensor.special" }
 
 --- PyTorch's names of things that are written in another way here: of functions of torch, and of
 --- methods of its tensors.
@@ -26,6 +27,8 @@ M.OTHERS = {
   lstm = "nn.LSTM", gru = "nn.GRU",
   set_default_tensor_type = 'tensor.set_default_dtype("float64") and tensor.set_default_device("cuda")',
   multiprocessing = "accelerate.notebook_launcher(fn, args, { num_processes = n })",
+  amp = 'accelerate.Accelerator { mixed_precision = "fp16" } (or "bf16"), and tensor.autocast(fn)',
+  GradScaler = 'accelerate.Accelerator { mixed_precision = "fp16" }, which scales losses',
   AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
 }
 M.METHODS = {
