@@ -233,8 +233,9 @@ local gradients = require "accelerate.autograd.calls"
 M.grad, M.Function, M.set_grad_enabled = gradients.grad, gradients.Function, gradients.set_grad_enabled
 
 -- PyTorch's names of types, and of numbers that are not finite
-for _, dtype in ipairs { "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
-  "float64", "complex64", "complex128" } do
+for _, dtype in ipairs { "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+  "complex64",
+  "complex128" } do
   M[dtype] = dtype
 end
 M.half, M.float, M.double, M.int, M.long = "float16", "float32", "float64", "int32", "int64"

@@ -20,6 +20,8 @@ M.OTHERS = {
   jit = 'accelerate.Accelerator { dynamo_backend = "cudagraphs" } records steps on a GPU',
   distributed = "accelerator:gather(x), accelerator:reduce(x) and accelerate.utils.broadcast(x)",
   prune = "nn.utils.parametrize with a module that multiplies by a mask (pruning is not there)",
+  int8 = 'no tensor has this type; "int32" holds its numbers',
+  int16 = 'no tensor has this type; "int32" holds its numbers',
   DataParallel = "accelerator:prepare(model), with a process for each device",
   Variable = "a tensor itself, with requires_grad = true",
   Buffer = 'module:register_buffer("name", x)',
