@@ -403,6 +403,89 @@ describe("results that are left out", function()
     assert.same({ 0, 1 }, { gx:item(), gv:item() })
   end)
 
+  it("errors name the function that was called", function()
+    local x, nan = tensor { { 1, 2 }, { 3, 4 } }, tensor { { 0 / 0, 1 }, { 1, 2 } }
+    local places = tensor({ { 5, 0 } }, { dtype = "int64" })
+    for _, reduce in ipairs { "sum", "prod", "mean" } do
+      for _, include_self in ipairs { true, false } do
+        assert.matches("^[^ ]* scatter_reduce: index 5 at position",
+          message(tensor.scatter_reduce, x, 1, places, x, reduce, include_self))
+      end
+    end
+    assert.matches("^[^ ]* index_reduce: index 5 at position",
+      message(tensor.index_reduce, x, 1, places[1], x,
+      "prod"))
+    for _, name in ipairs { "eigvalsh", "eigvals", "svdvals", "cond", "matrix_rank", "pinv", "matrix_sqrth",
+      "polar" } do
+      assert.matches("^[^ ]* linalg." .. name .. ": the matrix has elements that are not finite",
+        message(tensor.linalg[name], nan))
+    end
+    assert.matches("^[^ ]* linalg.norm: the matrix has elements", message(tensor.linalg.norm, nan, "nuc"))
+    for _, name in ipairs { "vstack", "hstack", "dstack", "column_stack", "row_stack" } do
+      assert.matches("^[^ ]* " .. name .. ": tensor 2 of shape %[3, 5, 6%] does not join",
+        message(tensor[name], { tensor.ones(2, 3, 4), tensor.ones(3, 5, 6) }))
+    end
+    for _, name in ipairs { "zeros", "ones", "empty" } do
+      assert.matches("^[^ ]* new_" .. name .. ": size 1 is negative: %-1", message(x["new_" .. name], x, -1))
+    end
+    assert.matches("^[^ ]* new_full: argument 2 %(fill_value%)", message(x.new_full, x, { 2 }, "x"))
+    assert.matches("^[^ ]* new_tensor: ragged table", message(x.new_tensor, x, { { 1 }, { 2, 3 } }))
+  end)
+
+  it("full_like, randperm and normal take what PyTorch's take", function()
+    local x = tensor { { 1, 2 }, { 3, 4 } }
+    assert.matches("full_like: argument 2 %(value%): expected a number or a tensor of 0 dims without " ..
+      "gradient, "
+      .. "got a float32 tensor of shape %[1%]", message(tensor.full_like, x, tensor { 3 }))
+    assert.matches("shape %[%] that requires a gradient", message(tensor.full_like, x,
+      tensor(3, { requires_grad = true })))
+    for _, dtype in ipairs { "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64" } do
+      local function generator() return tensor.Generator(3) end
+      local p = tensor.randperm(200, { dtype = dtype, generator = generator() })
+      assert.equal(dtype, p.dtype)
+      assert.is_true(p:long():equal(tensor.randperm(200, { generator = generator() })))
+      assert.is_true(p:equal(tensor.randperm { n = 200, dtype = dtype, generator = generator() }))
+    end
+    assert.is_true(tensor.randperm(3, { dtype = "float32", requires_grad = true }).requires_grad)
+    assert.equal(257, tensor.randperm(257, { dtype = "bfloat16" }):numel())
+    assert.matches("randperm: uint8 holds the integers below 256, got n = 257", message(tensor.randperm, 257,
+      { dtype = "uint8" }))
+    assert.matches("randperm: float16 holds the integers below 2049", message(tensor.randperm, 2050,
+      { dtype = "float16" }))
+    assert.matches("randperm: dtype: expected a type of integers or of floating numbers, got bool",
+      message(tensor.randperm, 3, { dtype = "bool" }))
+    local mean = tensor { 0, 1e6 }
+    local function drawn(...)
+      tensor.manual_seed(4)
+      return tensor.normal(...)
+    end
+    local expected = drawn(mean, 1)
+    assert.is_true(expected:equal(drawn(mean)))
+    assert.is_true(expected:equal(drawn { mean = mean, std = 1 }))
+    assert.is_true(drawn(0, 2, { 3 }):equal(drawn { mean = 0, std = 2, size = { 3 } }))
+    assert.equal("float64", drawn({ mean = 0, std = 2, size = { 3 }, dtype = "float64" }).dtype)
+    assert.is_true(drawn(mean, { generator = tensor.Generator(4) }):equal(
+      drawn(mean, 1, { generator = tensor.Generator(4) })))
+    assert.matches("normal: expected mean, std and size either by position or in one table",
+      message(tensor.normal, { mean = 0 }, 3))
+    assert.matches("normal: size: expected none beside a tensor", message(tensor.normal,
+      { mean = mean, std = 1, size = { 2 } }))
+    for _, replacement in ipairs { true, false } do
+      assert.same({ 0, 2 }, tensor.ones(0, 3):multinomial(2, replacement).shape)
+    end
+    assert.matches("multinomial: 4 draws without replacement, but a row has 3 weights", message(
+      tensor.multinomial, tensor.ones(0, 3), 4))
+    assert.matches("multinomial: 1 draws with replacement, but a row has 0 weights", message(
+      tensor.multinomial, tensor.ones(2, 0), 1, true))
+    for _, name in ipairs { "manual_seed", "manual_seed_all" } do
+      tensor.cuda[name](9)
+      local first = tensor.rand(2)
+      tensor.manual_seed(9)
+      assert.is_true(first:equal(tensor.rand(2)))
+      assert.matches("cuda." .. name .. ": seed must be an integer, got 'a'", message(tensor.cuda[name], "a"))
+    end
+  end)
+
   it("softmin has a type", function()
     local y = require("accelerate.nn.functional").softmin(tensor.arange(3), 1, "float64")
     assert.equal("float64", y.dtype)

@@ -17,14 +17,7 @@ local function place(name, inplace, x, result)
   return x
 end
 
--- fn(...), whose errors name the op that was called in place of those inside.
-local function in_name(name, inside, fn, ...)
-  local fine, result = pcall(fn, ...)
-  if fine then return result end
-  local message = tostring(result):gsub("\nstack traceback:.*", "")
-  for _, op in ipairs(inside) do message = message:gsub("^.-%f[%w_]" .. op .. ": ", "") end
-  options.fail("%s: %s", name, message)
-end
+local in_name = require("accelerate.tensor.named").call
 
 -- x, or a copy of it where the gradient needs x as it was.
 local function kept(inplace, x)

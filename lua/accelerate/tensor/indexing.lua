@@ -2,6 +2,7 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
+local named = require "accelerate.tensor.named"
 local options = require "accelerate.utils.options"
 
 local reduce_into = core._row "_scatter_reduce"
@@ -44,6 +45,8 @@ function scatter_reduce(x, dim, index, src, reduce, include_self)
   end
   return reduce_into(x, dim, index, src, reduce)
 end
+scatter_reduce = named.wrap("scatter_reduce", { "scatter_reduce", "scatter_add", "scatter",
+  "_scatter_reduce" }, scatter_reduce)
 define("scatter_reduce", ("x:T dim:dim index:T src:T reduce:%s include_self:bool=true"):format(REDUCTIONS),
   "x reduced with src at the positions of dim that index gives; include_self = false: without the " ..
   "elements of x "
@@ -51,7 +54,8 @@ define("scatter_reduce", ("x:T dim:dim index:T src:T reduce:%s include_self:bool
 define("scatter_reduce_", ("x:T dim:dim index:T src:T reduce:%s include_self:bool=true"):format(REDUCTIONS),
   "scatter_reduce in place", function(x, ...) return x:copy_(scatter_reduce(kept(x), ...)) end, "method")
 
-local function index_reduce(x, dim, index, source, reduce, include_self)
+local index_reduce = named.wrap("index_reduce", { "scatter_reduce" },
+  function(x, dim, index, source, reduce, include_self)
   if index.ndim > 1 or source.ndim ~= x.ndim or x.ndim > 0 and source.shape[dim] ~= index:numel() then
     options.fail("index_reduce: source %s does not fit dim %d of %s and index %s", lists.shape_text(source),
       dim,
@@ -60,7 +64,7 @@ local function index_reduce(x, dim, index, source, reduce, include_self)
   local shape = {}
   for d = 1, x.ndim do shape[d] = d == dim and index:numel() or 1 end
   return scatter_reduce(x, dim, index:reshape(shape):expand(source.shape), source, reduce, include_self)
-end
+end)
 define("index_reduce", "x:T dim:dim index:T source:T reduce:prod|mean|amax|amin include_self:bool=true",
   "x reduced with slices of source at the positions of dim in index", index_reduce)
 define("index_reduce_", "x:T dim:dim index:T source:T reduce:prod|mean|amax|amin include_self:bool=true",

@@ -2,6 +2,7 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
+local named = require "accelerate.tensor.named"
 local options = require "accelerate.utils.options"
 
 -- Each with at least n dims: PyTorch puts new dims in front, and the third one behind.
@@ -19,19 +20,23 @@ for n = 1, 3 do
     end, "function")
 end
 
-define("hstack", "tensors:T*", "joined along dim 2; vectors along dim 1", function(list)
+-- A function of a list that core.cat joins, whose errors name it.
+local function join(name, summary, fn)
+  define(name, "tensors:T*", summary, named.wrap(name, { "cat" }, fn), "function")
+end
+join("hstack", "joined along dim 2; vectors along dim 1", function(list)
   list = lists.map(list, function(x) return at_least(1, x) end)
   return core.cat(list, list[1].ndim == 1 and 1 or 2)
-end, "function")
+end)
 local function vstack(list) return core.cat(lists.map(list, function(x) return at_least(2, x) end), 1) end
-define("vstack", "tensors:T*", "joined along dim 1; vectors are rows", vstack, "function")
-define("row_stack", "tensors:T*", "another name of `vstack`", vstack, "function")
-define("dstack", "tensors:T*", "joined along dim 3", function(list)
+join("vstack", "joined along dim 1; vectors are rows", vstack)
+join("row_stack", "another name of `vstack`", vstack)
+join("dstack", "joined along dim 3", function(list)
   return core.cat(lists.map(list, function(x) return at_least(3, x) end), 3)
-end, "function")
-define("column_stack", "tensors:T*", "joined along dim 2; vectors are columns", function(list)
+end)
+join("column_stack", "joined along dim 2; vectors are columns", function(list)
   return core.cat(lists.map(list, function(x) return x.ndim <= 1 and x:reshape(-1, 1) or x end), 2)
-end, "function")
+end)
 
 define.prepared("block_diag", "tensors:T*", "matrices along the diagonal of a matrix of zeros",
   define.listed,

@@ -2,6 +2,7 @@
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local lists = require "accelerate.utils.lists"
+local named = require "accelerate.tensor.named"
 
 local M = {}
 
@@ -10,8 +11,12 @@ local M = {}
 ---@param name string
 ---@param signature string
 ---@param fn function
+---@param inside? string[] functions that it calls, whose errors are to name it
 ---@return function
-function M.reads(name, signature, fn) return core._composed("linalg." .. name, signature, fn) end
+function M.reads(name, signature, fn, inside)
+  if inside then fn = named.wrap("linalg." .. name, inside, fn) end
+  return core._composed("linalg." .. name, signature, fn)
+end
 
 --- Raises where x is not a stack of square matrices.
 function M.check_square(where, x)

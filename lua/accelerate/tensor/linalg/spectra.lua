@@ -9,6 +9,9 @@ local reads, records = matrix.reads, matrix.records
 
 local M = {}
 
+local SVD, EIGH = { "linalg.svd" }, { "linalg.eigh" }
+local BOTH = { "linalg.svd", "linalg.eigh" }
+
 --- Returns Q with orthonormal columns and upper triangular R, Q R = x. "reduced": Q is (m, k) and R
 --- (k, n) with k = min(m, n). "complete": Q is (m, m) and R (m, n). "r": R as in "reduced", and an
 --- empty Q. The gradient needs "reduced", or "complete" with m <= n, and the first k columns of x
@@ -42,7 +45,7 @@ local function svdvals(x) return (select(2, core._linalg.svd(x, false, records(x
 --- Returns the singular values, falling.
 ---@param x accelerate.Tensor (.., m, n)
 ---@return accelerate.Tensor S (.., min(m, n))
-M.svdvals = reads("svdvals", "x:T", svdvals)
+M.svdvals = reads("svdvals", "x:T", svdvals, SVD)
 
 --- Returns the eigenvalues of symmetric (complex: Hermitian) matrices, real and rising, and their
 --- eigenvectors as columns. Reads
@@ -60,7 +63,9 @@ local function eigvalsh(x, upper) return (core._linalg.eigh(x, upper, records(x)
 ---@param x accelerate.Tensor (.., n, n)
 ---@param UPLO ("L"|"U")? the triangle that is read, default "L"
 ---@return accelerate.Tensor L (.., n)
-M.eigvalsh = reads("eigvalsh", "x:T UPLO:L|U=L", function(x, uplo) return eigvalsh(x, uplo == "U") end)
+M.eigvalsh = reads("eigvalsh", "x:T UPLO:L|U=L", function(x, uplo)
+  return eigvalsh(x, uplo == "U")
+end, EIGH)
 
 --- Returns the eigenvalues of square matrices, in no particular order, and their eigenvectors as
 --- columns of norm 1; both are complex. x is real or complex. The gradient needs eigenvalues that
@@ -74,7 +79,9 @@ M.eig = reads("eig", "x:T", function(x) return core._linalg.eig(x) end)
 --- Returns the eigenvalues of square matrices, complex, in no particular order.
 ---@param x accelerate.Tensor (.., n, n)
 ---@return accelerate.Tensor L (.., n)
-M.eigvals = reads("eigvals", "x:T", function(x) return (core._linalg.eig(x, records(x))) end)
+M.eigvals = reads("eigvals", "x:T", function(x)
+  return (core._linalg.eig(x, records(x)))
+end, { "linalg.eig" })
 
 --- Returns X, symmetric and positive-definite, with X X = x for symmetric positive-definite x,
 --- whose lower triangle alone is read. The gradient is finite only where all eigenvalues differ.
@@ -83,7 +90,7 @@ M.eigvals = reads("eigvals", "x:T", function(x) return (core._linalg.eig(x, reco
 M.matrix_sqrth = reads("matrix_sqrth", "x:T", function(x)
   local l, v = core._linalg.eigh(x)
   return (v * l:sqrt():unsqueeze(-2)):matmul(matrix.adjoint(v))
-end)
+end, EIGH)
 
 --- Returns U with orthonormal columns and H, symmetric and positive-semidefinite, with U H = x. The
 --- gradient is finite only where all singular values differ.
@@ -97,7 +104,7 @@ M.polar = reads("polar", "x:T", function(x)
   end
   local u, s, vh = core._linalg.svd(x, false)
   return u:matmul(vh), matrix.adjoint(vh):matmul(s:unsqueeze(-1) * vh)
-end)
+end, SVD)
 
 -- ---- rank
 
@@ -171,7 +178,7 @@ M.matrix_rank = reads("matrix_rank", "x:T tol:TN? hermitian:bool=false + atol:TN
       local values = magnitudes(x, hermitian)
       return values:gt(bound("matrix_rank", x, values, atol, rtol)):sum(-1)
     end)
-  end)
+  end, BOTH)
 
 -- 1 / s where s is above the bound, else 0.
 local function reciprocal(s, magnitude, least)
@@ -207,7 +214,7 @@ M.pinv = reads("pinv", "x:T rcond:TN? hermitian:bool=false + atol:TN? rtol:TN?",
       return adjoint(scaled:matmul(vh)):contiguous()
     end)
     return records(x) and core._linalg.pinv(x, inverse) or inverse
-  end)
+  end, BOTH)
 
 -- ---- least squares
 
@@ -272,6 +279,6 @@ M.cond = reads("cond", "x:T p:any?", function(x, p)
   end
   local inverse, info = core._linalg.inv(x, false)
   return (norms.matrix_norm(x, p) * norms.matrix_norm(inverse, p)):masked_fill(info:ne(0), math.huge)
-end)
+end, { "linalg.svd", "linalg.inv", "linalg.matrix_norm" })
 
 return M
