@@ -34,6 +34,20 @@ end
 ---@return string? reason for none
 function M.device_count() return core.device_count("cuda") end
 
+--- Seeds the draws, as tensor.manual_seed: those on GPUs and those on the CPU have one generator.
+---@param seed integer
+function M.manual_seed(seed)
+  options.value("cuda.manual_seed", "seed", seed, { "integer" })
+  core.manual_seed(seed)
+end
+
+--- Another name of manual_seed: a process draws for all its GPUs with one generator.
+---@param seed integer
+function M.manual_seed_all(seed)
+  options.value("cuda.manual_seed_all", "seed", seed, { "integer" })
+  core.manual_seed(seed)
+end
+
 --- Waits until a GPU has done all work queued on it.
 ---@param device (integer|string)? default: this process's
 function M.synchronize(device) core.synchronize(device_of("synchronize", device)) end

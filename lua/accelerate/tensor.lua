@@ -113,14 +113,15 @@ local core = require "accelerate.core"
 ---  integer|integer[]|accelerate.SizedRandomOptions): accelerate.Tensor int64 in low ..
 ---  high - 1; (high, size) starts from 0
 ---@field randperm fun(n: integer, options?: accelerate.RandomOptions): accelerate.Tensor 0 .. n-1
----  in random order, int64
+---  in random order, int64; `dtype` is any type of integers or of floating numbers
 ---@field zeros_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions):
 ---  accelerate.Tensor
 ---@field ones_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
 ---@field empty_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions):
 ---  accelerate.Tensor
----@field full_like fun(x: accelerate.Tensor, fill_value: number|boolean, options?:
----  accelerate.TensorOptions): accelerate.Tensor
+---@field full_like fun(x: accelerate.Tensor, fill_value:
+---  number|boolean|accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor; the
+---  value may be in a tensor of 0 dims
 ---@field rand_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions): accelerate.Tensor
 ---@field randn_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions):
 ---  accelerate.Tensor
@@ -191,7 +192,7 @@ local core = require "accelerate.core"
 ---@field backends table switches under torch.backends' names: cudnn.allow_tf32 (float32
 ---  convolutions on GPUs rounded to TF32; PyTorch's default is true, here
 ---  set_float32_matmul_precision decides until it is set), cudnn.deterministic,
----  cuda.matmul.allow_tf32
+---  cudnn.benchmark (may be set, and changes nothing), cuda.matmul.allow_tf32
 ---@field einsum fun(equation: string, ...: accelerate.Tensor|accelerate.Tensor[]):
 ---  accelerate.Tensor Einstein's sum, as einsum("bij,bjk->bik", a, b): labels of dims, those
 ---  missing behind the arrow are summed over; repeated ones are diagonals, "..." stands for any
@@ -229,6 +230,8 @@ for _, name in ipairs { "repeat", "swapaxes", "swapdims", "moveaxis", "concat", 
   M[name] = core[name]
 end
 M.concatenate = core.concat
+local calls = require "accelerate.tensor.calls"
+M.full_like, M.randperm = calls.full_like, calls.randperm
 local gradients = require "accelerate.autograd.calls"
 M.grad, M.Function, M.set_grad_enabled = gradients.grad, gradients.Function, gradients.set_grad_enabled
 

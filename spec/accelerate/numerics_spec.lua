@@ -56,6 +56,21 @@ describe("backends", function()
     assert.has_error(function() tensor.backends.cudnn.allow_tf32 = "yes" end)
     assert.has_error(function() tensor.backends.cuda.matmul.allow_tf32 = 1 end)
     assert.has_error(function() tensor.backends.cudnn.allow_tf23 = true end)
-    assert.has_error(function() return tensor.backends.cudnn.benchmark end)
+    assert.has_error(function() return tensor.backends.cudnn.benchmarks end)
+    assert.has_error(function() tensor.backends.cudnn.benchmark = 1 end)
+  end)
+
+  it("take cudnn.benchmark, which changes nothing, and say so once", function()
+    local status, out, err = host.run { "-e", [[
+      local cudnn = require("accelerate.tensor").backends.cudnn
+      local first = cudnn.benchmark
+      cudnn.benchmark = false
+      cudnn.benchmark = true
+      cudnn.benchmark = true
+      print(first, cudnn.benchmark)
+    ]] }
+    assert.are.equal(0, status, err)
+    assert.are.equal("false\ttrue\n", out)
+    assert.are.equal(1, select(2, err:gsub("backends.cudnn.benchmark changes nothing", "")))
   end)
 end)

@@ -327,9 +327,10 @@ end)
 local FREQUENCIES = "n:int d:num=1 dtype:dtype?"
 
 local function frequencies(where, list, n, d, dtype)
-  if n < 1 then options.fail("fft.%s: expected at least 1 position, got %d", where, n) end
+  if n < 0 then options.fail("fft.%s: expected at least 0 positions, got %d", where, n) end
   if d == 0 then options.fail("fft.%s: the distance of samples must not be 0", where) end
-  return core.tensor(list, { dtype = "float64" }):div(n * d):to(dtype or core.get_default_dtype())
+  return core.tensor(list, { dtype = "float64" }):reshape(#list):div(n * d):to(dtype
+    or core.get_default_dtype())
 end
 
 --- Returns the frequencies of the positions of `fft`, in cycles per unit of d: 0, 1 .. -1, over n

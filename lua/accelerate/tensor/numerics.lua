@@ -1,6 +1,7 @@
 --- How GPUs may compute: results that are equal in every run, float32 rounded to TF32. For the
 --- whole process, under PyTorch's names.
 local core = require "accelerate.core"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 
@@ -32,12 +33,21 @@ local function group(name, get, set)
   return properties.define(name, { get = get, set = set }).new()
 end
 
+local benchmark = false
+
 local cudnn = group("backends.cudnn", {
   allow_tf32 = core.get_convolution_tf32,
   deterministic = core.get_deterministic,
+  benchmark = function() return benchmark end,
 }, {
   allow_tf32 = function(_, value) core.set_convolution_tf32(value) end,
   deterministic = function(_, value) M.use_deterministic_algorithms(value) end,
+  benchmark = function(_, value)
+    benchmark = options.value("backends.cudnn", "benchmark", value, { "boolean" })
+    if benchmark then
+      notice.main_once("backends.cudnn.benchmark changes nothing: no algorithm is chosen by timing here")
+    end
+  end,
 })
 local matmul = group("backends.cuda.matmul", {
   allow_tf32 = function() return core.get_float32_matmul_precision() ~= "highest" end,
@@ -53,6 +63,7 @@ local matmul = group("backends.cuda.matmul", {
 --- Switches of CUDA's libraries, as torch.backends has them: cudnn.allow_tf32 (float32 convolutions
 --- may round their operands to TF32: as set_float32_matmul_precision says until it is set;
 --- PyTorch's default is true), cudnn.deterministic, cuda.matmul.allow_tf32.
+--- cudnn.benchmark may be set, and changes nothing.
 M.backends = { cudnn = cudnn, cuda = { matmul = matmul } }
 
 return M

@@ -137,10 +137,23 @@ define("bernoulli", "x:T generator:gen?", "1 with the probability that x says, e
 end)
 
 local NORMAL = { generator = { "Generator", optional = true } }
-define.plain("normal", "tensor.normal(mean, std, [shape], { dtype, device, generator })",
-  "normal draws; mean and std are tensors that broadcast, or numbers with a shape", "function",
+define.plain("normal", "tensor.normal(mean, [std], [shape], { dtype, device, generator })",
+  "normal draws; mean and std (1) are tensors that broadcast, or numbers with a shape; by name, too: "
+  .. "{ mean, std, size }", "function",
   function(mean, std, shape, opts)
     local where = "normal"
+    if type(mean) == "table" and getmetatable(mean) == nil then
+      if std ~= nil then
+        options.fail("normal: expected mean, std and size either by position or in one table")
+      end
+      local given = {}
+      for name, value in next, mean do given[name] = value end
+      mean, std, shape, opts = given.mean, given.std, given.size, given
+      given.mean, given.std, given.size = nil, nil, nil
+    elseif type(std) == "table" and getmetatable(std) == nil and not std[1] then
+      std, opts = nil, std
+    end
+    if std == nil and core.is_tensor(mean) then std = 1 end
     for i = 1, 2 do
       local name, v = i == 1 and "mean" or "std", (select(i, mean, std))
       if type(v) ~= "number" and not core.is_tensor(v) then
@@ -154,6 +167,9 @@ define.plain("normal", "tensor.normal(mean, std, [shape], { dtype, device, gener
       options.fail("%s: std must be at least 0 everywhere", where)
     end
     if core.is_tensor(mean) or core.is_tensor(std) then
+      if opts ~= nil and shape ~= nil then
+        options.fail("normal: size: expected none beside a tensor, got %s", options.show(shape))
+      end
       local given = options.check(where, opts or shape, NORMAL)
       local like = core.no_grad(function() return mean + (core.is_tensor(std) and std or 0) * 0 end)
       if not core.is_tensor(mean) then like = core.no_grad(function() return std * 0 + mean end) end
@@ -174,6 +190,14 @@ define("multinomial", "x:T num_samples:int replacement:bool=false generator:gen?
       options.fail("multinomial: expected 1 or 2 dims, got %s", lists.shape_text(x))
     end
     if n < 1 then options.fail("multinomial: num_samples must be at least 1, got %d", n) end
+    local columns = x.shape[x.ndim]
+    if x:numel() == 0 then -- no rows, or rows without weights
+      if columns < (replacement and 1 or n) then
+        options.fail("multinomial: %d draws %s replacement, but a row has %d weights", n,
+          replacement and "with" or "without", columns)
+      end
+      return core.empty(0, n, { dtype = "int64", device = x.device })
+    end
     return core.no_grad(function()
       local weights = x:double()
       if not weights:isfinite():logical_and(weights:ge(0)):all():item() then

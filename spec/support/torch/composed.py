@@ -33,6 +33,11 @@ case("clamp_max_", "x1:clone():clamp_max_(0.5)", lambda x: x.clone().clamp_max_(
 for name in "fmax", "fmin":
     case(name, "x1:%s(x2)" % name, getattr(torch, name), x23, rand(3, seed=2))
     case(name, "x1:%s(x2)" % name, getattr(torch, name), ends, ends.flip(0), grad=False)
+case("polygamma", "x1:polygamma(2)", lambda x: x.polygamma(2), rand(5, lo=0.5, hi=3))
+case("full_like", "tensor.full_like(x1, core.tensor(2.5))",
+    lambda x: torch.full_like(x, torch.tensor(2.5)), rand(2, 3))
+case("full_like", "tensor.full_like(x1, core.tensor(2.5), { dtype = 'int64' })",
+    lambda x: torch.full_like(x, torch.tensor(2.5), dtype=torch.int64), rand(2, 3))
 case("logit", "x1:logit()", torch.logit, rand(5, lo=0.1, hi=0.9))
 case("logit", "x1:logit()", torch.logit, torch.tensor([0, 1, -0.5, 1.5, 0.3]))
 case("logit", "x1:logit(0)", lambda x: x.logit(0.0), torch.tensor([0, 1, -0.5, 1.5, 0.3]))

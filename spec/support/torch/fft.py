@@ -176,4 +176,6 @@ both("istft", "z[1]:istft(8, 3, 6, x3, { normalized = true, center = true })",
      lambda z, w: torch.istft(z[0], 8, 3, 6, w, normalized=True), p, q, w6)
 both("istft", "z:istft(9, { window = x3, center = false, length = 30 })",
      lambda z, w: torch.istft(z, 9, window=w, center=False, length=30), p, q, rand(9, lo=0.5, hi=1))
+f.case("fft.fftfreq", "tensor.fft.fftfreq(0)", lambda: torch.fft.fftfreq(0, dtype=torch.float32))
+f.case("fft.rfftfreq", "tensor.fft.rfftfreq(0)", lambda: torch.fft.rfftfreq(0, dtype=torch.float32))
 f.write()
