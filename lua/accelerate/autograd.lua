@@ -96,64 +96,115 @@ local CHECK = {
   raise_exception = { "boolean", default = true },
 }
 
+local function has_gradient(x) return core.is_tensor(x) and (core._is_float(x) or x:is_complex()) end
+
 local function floating_results(where, fn, inputs)
   local list = {}
   for _, out in ipairs { fn(unpack(inputs)) } do
-    if core._is_float(out) then list[#list + 1] = out end
+    if has_gradient(out) then list[#list + 1] = out end
   end
-  if #list == 0 then fail("%s: the function gave no tensor of a floating type", where) end
+  if #list == 0 then fail("%s: the function gave no tensor of a floating or complex type", where) end
   return list
 end
 
--- The slope of each element of each result in one element of an input, by central differences.
-local function slopes(where, fn, inputs, flat, at, eps)
-  local value = flat[at]:item()
+local PARTS = { ", real part", ", imaginary part" }
+
+-- The real numbers of the results: { values, of a vector, result =, part = }, one for the real and
+-- one for the imaginary part of complex results.
+local function real_parts(results)
+  local list = {}
+  for number, out in ipairs(results) do
+    if out:is_complex() then
+      list[#list + 1] = { core.real(out):reshape(-1), result = number, part = PARTS[1] }
+      list[#list + 1] = { core.imag(out):reshape(-1), result = number, part = PARTS[2] }
+    else
+      list[#list + 1] = { out:reshape(-1), result = number, part = "" }
+    end
+  end
+  return list
+end
+
+-- The tensor with a last dim for the real and the imaginary part, where it has these.
+local function as_real(x) return x:is_complex() and core.view_as_real(x) or x end
+
+-- The element of x at a place of the flat order, counted from 0, as a view of 0 dims.
+local function cell_of(x, place)
+  for d = x.ndim, 1, -1 do
+    local size = x.shape[d]
+    x, place = x:select(d, place % size + 1), math.floor(place / size)
+  end
+  return x
+end
+
+-- The slope of each real number of the results in a real number of an input, by central
+-- differences.
+local function slopes(where, fn, inputs, cell, eps)
+  local value = cell:item()
   local function results_at(v)
-    flat[at] = v
+    cell:fill_(v)
     local list = {}
-    for k, out in ipairs(floating_results(where, fn, inputs)) do
-      list[k] = out:detach():double():reshape(-1)
+    for k, part in ipairs(real_parts(floating_results(where, fn, inputs))) do
+      list[k] = part[1]:detach():double()
     end
     return list
   end
   local above, below = results_at(value + eps), results_at(value - eps)
-  flat[at] = value
+  cell:fill_(value)
   for k = 1, #above do above[k] = (above[k] - below[k]) / (2 * eps) end
   return above
 end
 
 local function check_input(where, fn, inputs, number, o)
   local input = inputs[number]
-  local results = floating_results(where, fn, inputs)
-  local analytic = {} -- by result: (elements of the result, elements of the input)
-  for k, out in ipairs(results) do
-    local rows, flat_out = {}, out:reshape(-1)
-    for i = 1, out:numel() do
-      local g = out.requires_grad
+  local parts = real_parts(floating_results(where, fn, inputs))
+  local data = as_real(input.data)
+  local analytic = {} -- by part: (numbers of the part, numbers of the input)
+  for k, part in ipairs(parts) do
+    local rows, flat_out = {}, part[1]
+    for i = 1, flat_out:numel() do
+      local g = flat_out.requires_grad
         and core.grad(flat_out[i], input, { retain_graph = true, allow_unused = true }) or nil
-      rows[i] = (g or core.zeros_like(input)):double():reshape(-1)
+      rows[i] = as_real(g or core.zeros_like(input)):double():reshape(-1)
     end
-    analytic[k] = #rows > 0 and core.stack(rows, 1) or core.zeros(0, input:numel())
+    analytic[k] = #rows > 0 and core.stack(rows, 1) or core.zeros(0, data:numel())
   end
   return core.no_grad(function()
-    local flat = input.data:view(-1)
-    for j = 1, input:numel() do
-      for k, numeric in ipairs(slopes(where, fn, inputs, flat, j, o.eps)) do
+    for j = 1, data:numel() do
+      for k, numeric in ipairs(slopes(where, fn, inputs, cell_of(data, j - 1), o.eps)) do
         local column = analytic[k]:select(2, j)
         local off = (column - numeric):abs():gt(numeric:abs() * o.rtol + o.atol):logical_or(column:isnan())
         if off:any():item() then
           local i = off:to("uint8"):argmax():item() + 1
-          return ("the gradient of result %d (element %d) in input %d (element %d) is %.8g, finite " ..
-            "differences "
-            .. "give %.8g"):format(k, i, number, j, column[i]:item(), numeric[i]:item())
+          local element, part = j, ""
+          if input:is_complex() then element, part = math.ceil(j / 2), PARTS[(j - 1) % 2 + 1] end
+          return ("the gradient of result %d (element %d%s) in input %d (element %d%s) is %.8g, finite "
+            .. "differences give %.8g"):format(parts[k].result, i, parts[k].part, number, element, part,
+            column[i]:item(), numeric[i]:item())
         end
       end
     end
   end)
 end
 
+-- Raises where the elements of a leaf cannot be changed one by one.
+local function check_leaf(number, input)
+  if not input.is_leaf then
+    fail("gradcheck: input %d: expected a leaf, got %s, the result of %s", number, options.show(input),
+      tostring(input.grad_fn))
+  end
+  local strides = { input:stride() }
+  if type(strides[1]) == "table" then strides = strides[1] end
+  for d, size in ipairs(input.shape) do
+    if size > 1 and strides[d] == 0 then
+      fail("gradcheck: input %d: expected elements of their own, but those along dim %d of %s are one; take "
+        .. "x:contiguous()", number, d, options.show(input))
+    end
+  end
+end
+
 --- Compares the gradients of fn(inputs...) with finite differences. Inputs that require a gradient
---- are looked at; they should be float64 and contiguous.
+--- are looked at; they should be float64 or complex128. Of complex numbers the slopes are those of
+--- the real and the imaginary parts, along 1 and along i.
 ---@param fn fun(...: accelerate.Tensor): ...
 ---@param inputs accelerate.Tensor|accelerate.Tensor[]
 ---@param opts? { eps: number, atol: number, rtol: number, raise_exception: boolean } distance of
@@ -168,9 +219,7 @@ function M.gradcheck(fn, inputs, opts)
   for number, input in ipairs(inputs) do
     if input.requires_grad then
       looked = true
-      if not input.is_leaf or not input:is_contiguous() then
-        fail("gradcheck: input %d: expected a contiguous leaf, got %s", number, options.show(input))
-      end
+      check_leaf(number, input)
       local message = check_input("gradcheck", fn, inputs, number, o)
       if message and o.raise_exception then fail("gradcheck: %s", message) end
       if message then return false, message end
@@ -194,9 +243,10 @@ function M.gradgradcheck(fn, inputs, opts)
     local given = { ... }
     return core.enable_grad(function()
       local total
-      for k, out in ipairs(floating_results("gradgradcheck", fn, given)) do
+      for k, values in ipairs(real_parts(floating_results("gradgradcheck", fn, given))) do
+        local out = values[1]
         local weight = (core.arange(out:numel(), { device = out.device }):to(out.dtype) * 1.7 + k):sin() + 0.3
-        local part = (out * weight:view(out.shape)):sum()
+        local part = (out * weight):sum()
         total = total and total + part or part
       end
       local grads = { core.grad(total, wanted, { create_graph = true, allow_unused = true }) }

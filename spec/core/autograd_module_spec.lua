@@ -35,6 +35,47 @@ describe("autograd", function()
     assert.is_true(autograd.gradgradcheck(function(x) return x:exp() * x end, double { 0.5, -1 }))
   end)
 
+  it("gradcheck takes complex numbers, along 1 and along i", function()
+    local function complex(re, im)
+      return tensor.complex(double(re, false), double(im, false)):detach():requires_grad_()
+    end
+    local z, x = complex({ 1, -0.5 }, { 2, 0.3 }), double { 0.5, 2 }
+    for _, fn in ipairs { function(a) return a * a:conj() + a:exp() end, function(a) return a:abs() end,
+      function(a) return tensor.real(a) * 2 end,
+      function(a, b) return a * b, tensor.complex(b, b * b) end } do
+      assert.is_true(autograd.gradcheck(fn, { z, x }))
+    end
+    assert.is_true(autograd.gradgradcheck(function(a, b) return a:exp() * b end, { z, x }))
+    local function wrong(factor)
+      return tensor.Function {
+        forward = function(ctx, a) ctx:save_for_backward(a) return a * a end,
+        backward = function(ctx, g) return g * 2 * factor(ctx:saved_tensors()) end,
+      }
+    end
+    assert.is_true(autograd.gradcheck(wrong(tensor.conj), z))
+    -- d im(a^2) / d re(a) = 2 im(a), of which the turned sign is found
+    raises("the gradient of result 1 (element 1, imaginary part) in input 1 (element 1, real part) is " ..
+      "-4, finite "
+      .. "differences give 4", autograd.gradcheck, wrong(function(a) return a end), z)
+  end)
+
+  it("gradcheck takes leaves of any strides but those whose elements are one", function()
+    local x = double({ { 1, 2, 3 }, { 4, 5, 6 } }, false):t():requires_grad_()
+    assert.is_false(x:is_contiguous())
+    assert.is_true(autograd.gradcheck(function(a) return a:sin() * tensor.arange(6):double():view(3, 2) end,
+      x))
+    near({ { 1, 4 }, { 2, 5 }, { 3, 6 } }, x)
+    local ok, text = autograd.gradcheck(function(a) return (a * a:detach()):sum() end, x,
+      { raise_exception = false })
+    assert.is_false(ok)
+    assert.matches("in input 1 %(element 1%) is 1, finite differences give 2", text)
+    assert.is_true(autograd.gradcheck(function(a) return a * a end, double(3)))
+    raises("gradcheck: input 1: expected elements of their own, but those along dim 1", autograd.gradcheck,
+      tensor.sin, double({ 2 }, false):expand(3):requires_grad_())
+    raises("gradcheck: input 1: expected a leaf, got a float64 tensor of shape [3, 2], the result of mul",
+      autograd.gradcheck, tensor.sin, x * 2)
+  end)
+
   it("detect_anomaly names the op whose gradient has a NaN", function()
     local x = double { 0, 1 }
     raises("backward: the gradient of sqrt in its argument 1 has a NaN, float64 [2]", autograd.detect_anomaly,
