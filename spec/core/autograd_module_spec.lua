@@ -53,7 +53,7 @@ describe("autograd", function()
       }
     end
     assert.is_true(autograd.gradcheck(wrong(tensor.conj), z))
-    -- d im(a^2) / d re(a) = 2 im(a), of which the turned sign is found
+    -- d im(a^2) / d re(a) = 2 im(a), and the sign is turned
     raises("the gradient of result 1 (element 1, imaginary part) in input 1 (element 1, real part) is " ..
       "-4, finite "
       .. "differences give 4", autograd.gradcheck, wrong(function(a) return a end), z)
