@@ -201,7 +201,7 @@ M.jacfwd = M.jacrev
 --- The Hessian of fn, which gives one number, at one input: a tensor of the input's dims twice. At
 --- a list of inputs: a list for each, of the derivatives of its gradient by each. Without an input:
 --- a function of the input, which can be differentiated; the input may be parameters by name, whose
---- Hessian has a table by name for each.
+--- Hessian has a table by name for each, and fn may give several numbers, whose dims come first.
 ---@param fn fun(...: accelerate.Tensor): accelerate.Tensor
 ---@param input? accelerate.Tensor|accelerate.Tensor[]
 ---@param opts? { create_graph: boolean, strict: boolean, vectorize: boolean }
@@ -209,9 +209,10 @@ M.jacfwd = M.jacrev
 function M.hessian(fn, input, opts)
   if input == nil and opts == nil then
     options.value("hessian", "fn", fn, { "function|table" })
+    local whole = M.jacrev(M.jacrev(fn))
     return function(x, ...)
-      if is_nested(x) and x[1] == nil then return M.jacrev(M.jacrev(fn))(x, ...) end
-      return M.hessian(fn, x, { create_graph = true })
+      if is_nested(x) and x[1] ~= nil then return M.hessian(fn, x, { create_graph = true }) end
+      return whole(x, ...)
     end
   end
   local o = options.check("hessian", opts, GRAPH)

@@ -39,6 +39,44 @@ describe("func with parameters by name", function()
     end
   end)
 
+  it("functional_call takes the arguments one by one, or in one list", function()
+    local two = nn.Bilinear(3, 3, 2)
+    local p, a, b = by_name(two), tensor.randn(5, 3), tensor.randn(5, 3)
+    close(two(a, b), func.functional_call(two, p, a, b))
+    close(two(a, b), func.functional_call(two, p, { a, b }))
+    close(model(x), func.functional_call(model, params, { x }))
+    local Sum = nn.class("Sum")
+    function Sum.forward(_, list) return list[1] + list[2] end
+    close(a + b, func.functional_call(Sum(), {}, { { a, b } }))
+  end)
+
+  it("vmap draws the same numbers at each position with randomness = \"same\"", function()
+    local function noisy(v) return v + tensor.rand(2) end
+    for _, randomness in ipairs { "same", "different" } do
+      tensor.manual_seed(3)
+      local out = func.vmap(noisy, { randomness = randomness })(tensor.zeros(3))
+      local after = tensor.rand(1)
+      tensor.manual_seed(3)
+      local first, second = tensor.rand(2), tensor.rand(2)
+      close(first, out[1])
+      close(randomness == "same" and first or second, out[2])
+      -- as after one run of the function
+      if randomness == "same" then close(second[{ { 1, 1 } }], after) end
+    end
+    raises("vmap: option 'randomness' must be one of error, different, same, got 'other'", func.vmap, noisy,
+      { randomness = "other" })
+  end)
+
+  it("hessian takes functions that give several numbers, and more arguments", function()
+    local function f(v, k) return tensor.stack { v[1] ^ 2 * v[2], v[2] ^ 3 } * (k or 1) end
+    local at = tensor.tensor { 1, 2 }
+    close(tensor.tensor { { { 4, 2 }, { 2, 0 } }, { { 0, 0 }, { 0, 12 } } }, func.hessian(f)(at)) -- PyTorch's
+    close(func.hessian(f)(at) * 3, func.hessian(f)(at, 3))
+    assert.same({ 1, 1, 2, 2 },
+      func.hessian(function(v) return (v ^ 3)[{ { 1, 1 } }]:view(1, 1) end)(at).shape)
+    raises("hessian: expected the function to return one number", func.hessian, f, at)
+  end)
+
   it("runs an ensemble with stack_module_state", function()
     local models = { net(), net(), net() }
     local stacked, buffers = func.stack_module_state(models)

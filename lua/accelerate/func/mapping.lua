@@ -9,11 +9,11 @@ local fail = options.fail
 
 local M = {}
 
--- chunk_size and randomness say how PyTorch computes: fn is called for one position at a time here,
--- and draws anew each time.
+-- chunk_size says how PyTorch computes: fn is called for one position at a time here. It draws anew
+-- each time, unless randomness is "same".
 local VMAP = { in_dims = { "integer|table", default = 1 }, out_dims = { "integer|table", default = 1 },
   chunk_size = { "integer", optional = true, min = 1 },
-  randomness = { "string", default = "different", one_of = { "error", "different" } } }
+  randomness = { "string", default = "different", one_of = { "error", "different", "same" } } }
 
 local function dim_at(dims, i)
   if type(dims) ~= "table" then return dims end
@@ -55,7 +55,8 @@ end
 ---@param opts? { in_dims: integer|table, out_dims: integer|table, chunk_size: integer, randomness:
 ---  string } dims that are mapped: one for all arguments, or a list with one for each (of an
 ---  argument that is a table: one for all in it, or a table of them); false in the list: the
----  argument is given as it is. chunk_size changes nothing
+---  argument is given as it is. randomness: "different" (the default; "error" is taken for it), or
+---  "same": fn draws the same numbers at each position. chunk_size changes nothing
 ---@return fun(...): ...
 function M.vmap(fn, opts)
   local o = options.check("vmap", opts, VMAP)
@@ -85,7 +86,10 @@ function M.vmap(fn, opts)
     if not size then fail("vmap: no argument is a tensor to map over") end
     if size == 0 then fail("vmap: there is no position to map over") end
     local columns, count = {}, 0
+    local generator = o.randomness == "same" and core.default_generator()
+    local state = generator and generator:get_state()
     for at = 1, size do
+      if generator then generator:set_state(state) end
       local function pick(x, dim) return x:select(dim, at) end
       local results = { fn(unpack(each(function() return pick end), 1, n)) }
       count = #results

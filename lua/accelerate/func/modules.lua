@@ -30,7 +30,8 @@ end
 ---@param module accelerate.nn.Module
 ---@param values table<string, accelerate.Tensor>|table[] by the names of named_parameters and
 ---  named_buffers, or a list of such tables
----@param ... any the module's arguments
+---@param ... any the module's arguments, or one list of them, as PyTorch's tuple: a module that
+---  takes a list gets it as { list }
 ---@return any ...
 function M.functional_call(module, values, ...)
   if type(module) ~= "table" or type(module.get_submodule) ~= "function" then
@@ -64,6 +65,10 @@ function M.functional_call(module, values, ...)
     for i = #former, 1, -1 do former[i][1]._values[former[i][2]] = former[i][3] end
   end
   local args, n = { ... }, select("#", ...)
+  local list = args[1]
+  if n == 1 and type(list) == "table" and getmetatable(list) == nil and list[1] ~= nil then
+    args, n = list, table.maxn(list)
+  end
   return require("accelerate.utils.scope").run(function() end, restore, function()
     swap()
     return module(unpack(args, 1, n))
