@@ -37,14 +37,47 @@ local function list_of(where, name, value)
   return value
 end
 
---- Adds the gradients of the sum of tensors to their leaves.
+local ANY, FLAG = { "any", optional = true }, { "boolean", optional = true }
+local BACKWARD = { tensors = ANY, grad_tensors = ANY, retain_graph = FLAG, create_graph = FLAG, inputs = ANY }
+
+-- Adds the gradients of total to those of the inputs alone.
+local function backward_to(total, inputs, o)
+  local list, seen = {}, {}
+  for i, x in ipairs(inputs) do
+    if not x.requires_grad then
+      fail("backward: inputs, entry %d: expected a tensor that requires a gradient, got %s", i,
+        options.show(x))
+    end
+    if not seen[x] then list[#list + 1], seen[x] = x, true end
+  end
+  local grads = { core.grad(total, list, { retain_graph = o.retain_graph, create_graph = o.create_graph,
+    allow_unused = true }) }
+  local function add()
+    for i, x in ipairs(list) do
+      local g = grads[i]
+      if g then
+        g = x.grad and x.grad + g or g:clone() -- several inputs may have one tensor as gradient
+        if x.is_leaf then x.grad = g else core._keep_grad(x, g) end
+      end
+    end
+  end
+  if o.create_graph then add() else core.no_grad(add) end
+end
+
+--- Adds the gradients of the sum of tensors to their leaves, or to the tensors in `inputs` alone,
+--- which need not be leaves; no hook for sums of gradients runs then. By name, too: backward {
+--- tensors = loss, inputs = x }.
 ---@param tensors accelerate.Tensor|accelerate.Tensor[]
 ---@param grad_tensors? accelerate.Tensor|accelerate.Tensor[] gradients of the tensors; those of one
 ---  element need none
----@param opts? { retain_graph: boolean, create_graph: boolean }
-function M.backward(tensors, grad_tensors, opts)
-  tensors = list_of("backward", "tensors", tensors)
-  local seeds = grad_tensors ~= nil and list_of("backward", "grad_tensors", grad_tensors) or {}
+---@param ... any retain_graph, create_graph by position, or a table of these and inputs (a tensor
+---  or a list of tensors)
+function M.backward(tensors, grad_tensors, ...)
+  local o = calls.read("backward", { "tensors", "grad_tensors", "retain_graph", "create_graph" }, 1, BACKWARD,
+    tensors, grad_tensors, ...)
+  tensors = list_of("backward", "tensors", o.tensors)
+  local seeds = o.grad_tensors ~= nil and list_of("backward", "grad_tensors", o.grad_tensors) or {}
+  local inputs = o.inputs ~= nil and list_of("backward", "inputs", o.inputs)
   local total
   for i, t in ipairs(tensors) do
     if not seeds[i] and t:numel() ~= 1 then
@@ -60,7 +93,8 @@ function M.backward(tensors, grad_tensors, opts)
     part = part:sum()
     total = total and total + part or part
   end
-  total:backward(opts)
+  if inputs then return backward_to(total, inputs, o) end
+  total:backward { retain_graph = o.retain_graph, create_graph = o.create_graph }
 end
 
 --- Runs fn(...) and returns what it returns. A backward pass inside that makes a NaN raises at once

@@ -111,6 +111,41 @@ describe("autograd", function()
     raises("tensor 1 has 2 elements: give its gradient in grad_tensors", autograd.backward, x * 2)
   end)
 
+  it("backward takes its arguments by position and by name, and adds to the inputs that are named", function()
+    local x, w, unused = double { 1, 2 }, double { 3, 4 }, double { 5, 6 }
+    local function loss() return (x * w):sum() end
+    autograd.backward(loss(), nil, { inputs = x })
+    near({ 3, 4 }, x.grad)
+    assert.is_nil(w.grad)
+    autograd.backward { tensors = loss(), inputs = { x, unused, x } }
+    near({ 6, 8 }, x.grad)
+    assert.is_nil(unused.grad)
+    local h = x * 2
+    autograd.backward((h * w):sum(), nil, { inputs = { h } })
+    near({ 3, 4 }, h.grad)
+    near({ 6, 8 }, x.grad)
+    local sum = (x + w):sum()
+    autograd.backward(sum, nil, { inputs = { unused, w, x }, retain_graph = true })
+    near({ 7, 9 }, x.grad)
+    near({ 1, 1 }, w.grad)
+    autograd.backward(sum, nil, true)
+    autograd.backward(sum, { double(1, false) }, false)
+    near({ 9, 11 }, x.grad)
+    near({ 3, 3 }, w.grad)
+    local y = double { 2 }
+    autograd.backward(y * y * y, double({ 1 }, false), { create_graph = true, inputs = y })
+    assert.is_true(y.grad.requires_grad)
+    near({ 12 }, (autograd.grad(y.grad, y)))
+    raises("backward: inputs, entry 1: expected a tensor that requires a gradient", autograd.backward, loss(),
+      nil,
+      { inputs = { double({ 1 }, false) } })
+    raises("backward: inputs: expected a tensor or a list of tensors, got a table", autograd.backward, loss(),
+      nil,
+      { inputs = {} })
+    raises("backward: unknown option 'retain'", autograd.backward, loss(), nil, { retain = true })
+    raises("backward: option 'retain_graph' must be true or false, got 1", autograd.backward, loss(), nil, 1)
+  end)
+
   it("backward takes complex gradients", function()
     local x, y = double { 1, 2 }, double { 3 }
     autograd.backward({ tensor.complex(x, x * 3), y * 2 }, { tensor.complex(double({ 1, 2 }, false),

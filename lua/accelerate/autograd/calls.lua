@@ -39,7 +39,8 @@ end
 
 -- ---- grad
 
-local NAMES = { "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused",
+local NAMES = { "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
+  "allow_unused",
   "is_grads_batched", "materialize_grads" }
 local FLAG = { "boolean", optional = true }
 local ANY = { "any", optional = true }
@@ -53,28 +54,31 @@ local function is_named(value)
     and (next(value) == nil or type((next(value))) == "string")
 end
 
--- The arguments by name.
-local function grad_arguments(...)
+--- Arguments as PyTorch takes them: by position, those from `least` + 1 on in a table at the end,
+--- or all in one table.
+---@param where string
+---@param names string[] in the order of positions
+---@param least integer
+---@param schema table<string, table>
+---@param ... any
+---@return table<string, any>
+function M.read(where, names, least, schema, ...)
   local given, n, found = { ... }, select("#", ...), {}
-  if n > 2 and is_named(given[n]) then
+  while n > 1 and given[n] == nil do n = n - 1 end
+  if n == 1 and is_named(given[1]) then return options.check(where, given[1], schema) end
+  if n > least and is_named(given[n]) then
     for name, value in next, given[n] do found[name] = value end
     n = n - 1
   end
-  if n > 2 + #NAMES then
-    fail("grad: %d arguments given, at most %d expected", n, 2 + #NAMES)
-  end
-  for i = 3, n do
-    local name = NAMES[i - 2]
+  if n > #names then fail("%s: %d arguments given, at most %d expected", where, n, #names) end
+  for i = 1, n do
+    local name = names[i]
     if given[i] ~= nil and found[name] ~= nil then
-      fail("grad: %s is given twice, by position and by name", name)
+      fail("%s: %s is given twice, by position and by name", where, name)
     end
     if given[i] ~= nil then found[name] = given[i] end
   end
-  for i, name in ipairs { "outputs", "inputs" } do
-    if found[name] ~= nil then fail("grad: %s is given twice, by position and by name", name) end
-    found[name] = given[i]
-  end
-  return options.check("grad", found, GRAD)
+  return options.check(where, found, schema)
 end
 
 --- The gradients of outputs with respect to inputs, as several values; nothing is added to `grad`
@@ -88,8 +92,7 @@ end
 ---@return accelerate.Tensor ...
 function M.grad(outputs, inputs, ...)
   if inputs ~= nil and select("#", ...) == 0 then return core.grad(outputs, inputs) end
-  local o = inputs == nil and is_named(outputs) and options.check("grad", outputs, GRAD)
-    or grad_arguments(outputs, inputs, ...)
+  local o = M.read("grad", NAMES, 2, GRAD, outputs, inputs, ...)
   if o.only_inputs == false then
     fail("grad: only_inputs must be true: use autograd.backward to add up gradients of other leaves")
   end
