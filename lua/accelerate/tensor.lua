@@ -119,9 +119,8 @@ local core = require "accelerate.core"
 ---@field ones_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor
 ---@field empty_like fun(x: accelerate.Tensor, options?: accelerate.TensorOptions):
 ---  accelerate.Tensor
----@field full_like fun(x: accelerate.Tensor, fill_value:
----  number|boolean|accelerate.Tensor, options?: accelerate.TensorOptions): accelerate.Tensor; the
----  value may be in a tensor of 0 dims
+---@field full_like fun(x: accelerate.Tensor, fill_value: number|boolean|accelerate.Tensor,
+---  options?: accelerate.TensorOptions): accelerate.Tensor the value may be a tensor of 0 dims
 ---@field rand_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions): accelerate.Tensor
 ---@field randn_like fun(x: accelerate.Tensor, options?: accelerate.RandomOptions):
 ---  accelerate.Tensor

@@ -35,17 +35,16 @@ end
 local MOST_SHIFTS = 1000
 
 local derivative = core._row "_polygamma"
--- x:polygamma(n)
-local function number_first(a, b)
-  if core.is_tensor(a) then return b, a end
-  return a, b
-end
-define.prepared("polygamma", "n:int x:T", "the n-th derivative of digamma; also x:polygamma(n)", number_first,
-  function(n, x)
+local polygamma = core._composed("polygamma", "n:int x:T", function(n, x)
   if n < 0 then options.fail("polygamma: n must be at least 0, got %d", n) end
   if n == 0 then return core.digamma(x) end
   return derivative(x, n)
 end)
+define.plain("polygamma", "x:polygamma(n), tensor.polygamma(n, x)", "the n-th derivative of digamma", "both",
+  function(a, b)
+    if core.is_tensor(a) then return polygamma(b, a) end
+    return polygamma(a, b)
+  end)
 define("mvlgamma", "x:T p:int", "the logarithm of the gamma function of p dims; x above (p - 1) / 2",
   function(x, p)
     if p < 1 then options.fail("mvlgamma: p must be at least 1, got %d", p) end
