@@ -30,9 +30,7 @@ function Module.__deepcopy(self, copy, seen)
   end
   values.forward = own_forward(self._values)
   computed.copy(self, made)
-  for kind, list in next, self._hooked or {} do
-    for _, handle in ipairs(list) do hooks.add(made, kind, handle.hook, handle) end
-  end
+  hooks.copy(self, made)
   return made
 end
 

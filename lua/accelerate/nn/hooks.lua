@@ -1,9 +1,11 @@
---- Hooks of modules: functions that run before and after forward, and when gradients have passed
---- through a module.
+--- Hooks of modules: functions that run before and after forward, when gradients have passed
+--- through a module, and when its state is saved or loaded.
 ---
 --- A module's `_hooked` is false without hooks; otherwise it holds the lists of handles by kind:
 --- forward_pre, forward, backward_pre, backward. A list is never changed but replaced, so a hook
---- may remove itself while the list is in use.
+--- may remove itself while the list is in use. Hooks of state dicts do not concern calls, and are
+--- in `_registered.state_hooks`: nil or lists by kind, state_dict_pre, state_dict_post,
+--- load_state_dict_pre, load_state_dict_post (nn/state_dict.lua runs them).
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
@@ -175,12 +177,29 @@ function Handle:init(module, kind, hook, always_call)
   self.module, self.kind, self.hook, self.always_call = module, kind, hook, always_call
 end
 
+--- Returns the handles of a kind of hooks of state dicts, in order; do not change the list.
+---@param module accelerate.nn.Module
+---@param kind string
+---@return table[]
+function M.of_state(module, kind)
+  local lists = module._registered.state_hooks
+  return lists and lists[kind] or NONE
+end
+
+local function is_of_state(kind) return kind:find("state_dict", 1, true) ~= nil end
+
+local function present(module, kind)
+  return is_of_state(kind) and M.of_state(module, kind) or list_of(module, kind)
+end
+
 -- Replaces a list. `_hooked` becomes false when the last list is empty, so that Module.__call has
 -- one test for all kinds.
 local function replace(module, kind, list)
-  local lists = module._hooked or {}
+  local of_state = is_of_state(kind)
+  local lists = of_state and module._registered.state_hooks or not of_state and module._hooked or {}
   lists[kind] = list[1] and list or nil
-  module._hooked = next(lists) ~= nil and lists
+  lists = next(lists) ~= nil and lists
+  if of_state then module._registered.state_hooks = lists or nil else module._hooked = lists end
 end
 
 --- Removes the hook. A second call does nothing.
@@ -188,7 +207,7 @@ function Handle:remove()
   local module = self.module
   if not module then return end
   local kept = {}
-  for _, handle in ipairs(list_of(module, self.kind)) do
+  for _, handle in ipairs(present(module, self.kind)) do
     if handle ~= self then kept[#kept + 1] = handle end
   end
   replace(module, self.kind, kept)
@@ -202,6 +221,10 @@ local OPTIONS = {
     always_call = { "boolean", default = false } },
   backward_pre = { prepend = PREPEND },
   backward = { prepend = PREPEND },
+  state_dict_pre = {},
+  state_dict_post = {},
+  load_state_dict_pre = {},
+  load_state_dict_post = {},
 }
 
 --- Adds a hook to a module.
@@ -213,7 +236,7 @@ local OPTIONS = {
 function M.add(self, kind, hook, o)
   o = o or {}
   local handle = Handle(self, kind, hook, o.always_call)
-  local list = { unpack(list_of(self, kind)) }
+  local list = { unpack(present(self, kind)) }
   table.insert(list, o.prepend and 1 or #list + 1, handle)
   replace(self, kind, list)
   return handle
@@ -232,6 +255,17 @@ end
 --- Returns whether functions of a script see a module's arguments or results.
 function M.watch_forward(module)
   return list_of(module, "forward_pre")[1] ~= nil or list_of(module, "forward")[1] ~= nil
+end
+
+--- Gives a copy of a module the module's hooks.
+---@param from accelerate.nn.Module
+---@param to accelerate.nn.Module
+function M.copy(from, to)
+  for _, lists in ipairs { from._hooked or NONE, from._registered.state_hooks or NONE } do
+    for kind, list in next, lists do
+      for _, handle in ipairs(list) do M.add(to, kind, handle.hook, { always_call = handle.always_call }) end
+    end
+  end
 end
 
 --- Adds the methods to nn.Module.
@@ -276,6 +310,47 @@ function M.install(Module)
   ---@return table handle with handle:remove()
   function Module:register_full_backward_pre_hook(hook, opts)
     return register(self, "register_full_backward_pre_hook", "backward_pre", hook, opts)
+  end
+
+  --- Registers `hook(module, prefix, keep_vars)`, which runs in state_dict before the module's
+  --- tensors are listed. prefix is the module's path with a dot after it, "" for the whole.
+  ---@param hook fun(module: accelerate.nn.Module, prefix: string, keep_vars: boolean)
+  ---@return table handle with handle:remove()
+  function Module:register_state_dict_pre_hook(hook)
+    return register(self, "register_state_dict_pre_hook", "state_dict_pre", hook)
+  end
+
+  --- Registers `hook(module, state_dict, prefix, local_metadata)`, which runs in state_dict when
+  --- the tensors of the module and of those below it are listed. It may change the table, and
+  --- returns nothing. local_metadata is an empty table: modules have no versions.
+  ---@param hook fun(module: accelerate.nn.Module, state_dict: table, prefix: string,
+  ---  local_metadata: table)
+  ---@return table handle with handle:remove()
+  function Module:register_state_dict_post_hook(hook)
+    return register(self, "register_state_dict_post_hook", "state_dict_post", hook)
+  end
+
+  --- Registers `hook(module, state_dict, prefix, local_metadata, strict, missing_keys,
+  --- unexpected_keys, error_msgs)`, which runs in load_state_dict before the module's tensors are
+  --- looked up. state_dict is a table that the hook may change, of the entries that begin with
+  --- prefix; what the hook adds to the lists is reported. strict is always true, as in PyTorch. The
+  --- hooks of all modules run before anything is copied, so that faults change nothing.
+  ---@param hook fun(module: accelerate.nn.Module, state_dict: table, prefix: string,
+  ---  local_metadata: table, strict: boolean, missing_keys: string[], unexpected_keys: string[],
+  ---  error_msgs: string[])
+  ---@return table handle with handle:remove()
+  function Module:register_load_state_dict_pre_hook(hook)
+    return register(self, "register_load_state_dict_pre_hook", "load_state_dict_pre", hook)
+  end
+
+  --- Registers `hook(module, incompatible_keys)`, which runs in load_state_dict when the module and
+  --- those below it are loaded. incompatible_keys is what load_state_dict returns; the hook may
+  --- change its lists, by which strict goes then. It returns nothing.
+  ---@param hook fun(module: accelerate.nn.Module, incompatible_keys: { missing_keys: string[],
+  ---  unexpected_keys: string[] })
+  ---@return table handle with handle:remove()
+  function Module:register_load_state_dict_post_hook(hook)
+    return register(self, "register_load_state_dict_post_hook", "load_state_dict_post", hook)
   end
 end
 

@@ -19,6 +19,7 @@ function M.class(name, Base)
       options.fail("%s: expected a tensor, got %s", name, options.show(x))
     end
     local made = Base(self._values._arguments(x))
+    made._registered.state_hooks = self._registered.state_hooks
     rawset(self, "_values", made._values)
     rawset(self, "_registered", made._registered)
     setmetatable(self, Base)

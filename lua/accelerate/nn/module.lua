@@ -20,6 +20,7 @@
 ---                computed   nil, or name -> how an attribute is computed (nn/computed.lua)
 ---                children   the modules as a list, or nil (_child_list)
 ---                listed     what parameters() returned last, or nil
+---                state_hooks  nil, or the lists of hooks of state dicts by kind (nn/hooks.lua)
 ---   _hooked      false, or the lists of hooks by kind (nn/hooks.lua)
 ---
 --- Lua does not say in which order `self.a, self.b = X(), Y()` assigns (LuaJIT: the last first),

@@ -5,28 +5,42 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local lists = require "accelerate.utils.lists"
+local hooks = require "accelerate.nn.hooks"
 local Module = require "accelerate.nn.module"
 
 local fail = options.fail
 
--- Calls visit(name, tensor, parameter) for every parameter and saved buffer under every name it
--- has, in order of registration. A class with `_transposed = { weight = true }` has that matrix the
--- other way round in state dicts: visit gets a transposed view, and the parameter.
-local function walk(self, prefix, above, visit)
+-- Goes through a module and those below it under every path, in order of registration. What it
+-- calls, where it is given:
+--   enter(module, prefix)         before the module's entries
+--   tensor(name, t, parameter)    for every parameter and saved buffer
+--   own(module, prefix)           after its own entries
+--   leave(module, prefix)         after those of the modules below it
+-- A class with `_transposed = { weight = true }` has that matrix the other way round in state
+-- dicts: `tensor` gets a transposed view, and the parameter.
+local function walk(self, prefix, above, to)
   if above[self] then fail("state_dict: the module at '%s' contains itself", prefix) end
   above[self] = true
   Module._check_settled(self, prefix:sub(1, -2))
-  local transposed = self._transposed
-  for _, item in ipairs(self:_own("parameter")) do
-    local t = item[2]
-    visit(prefix .. item[1], transposed and transposed[item[1]] and t:detach():t() or t, t)
+  if to.enter then to.enter(self, prefix) end
+  if to.tensor then
+    local transposed = self._transposed
+    for _, item in ipairs(self:_own("parameter")) do
+      local t = item[2]
+      to.tensor(prefix .. item[1], transposed and transposed[item[1]] and t:detach():t() or t, t)
+    end
+    for _, item in ipairs(self:_own("buffer")) do
+      if not self:_is_transient(item[1]) then to.tensor(prefix .. item[1], item[2], item[2]) end
+    end
   end
-  for _, item in ipairs(self:_own("buffer")) do
-    if not self:_is_transient(item[1]) then visit(prefix .. item[1], item[2], item[2]) end
-  end
-  for _, item in ipairs(self:_own("module")) do walk(item[2], prefix .. item[1] .. ".", above, visit) end
+  if to.own then to.own(self, prefix) end
+  for _, item in ipairs(self:_own("module")) do walk(item[2], prefix .. item[1] .. ".", above, to) end
+  if to.leave then to.leave(self, prefix) end
   above[self] = nil
 end
+
+-- Under this name is what a class's get_extra_state() returns.
+local EXTRA = "_extra_state"
 
 local OPTIONS = { destination = { "table", optional = true },
   prefix = { "string", default = "" }, keep_vars = { "boolean", default = false } }
@@ -35,24 +49,94 @@ local ORDER = { "destination", "prefix", "keep_vars" }
 --- Parameters and buffers by name ("fc.weight"), sharing memory with the module. The table
 --- remembers its order:
 --- `for name, t in ordered.pairs(sd)` (accelerate.utils.ordered) walks it in order of registration.
+--- A class may define get_extra_state(), whose result comes under the name "_extra_state", and
+--- set_extra_state(state), which load_state_dict calls with it. Files of weights take tensors only.
 ---@param ... any destination (a table to fill, which is returned; default a new one), prefix = "",
 ---  keep_vars = false (true: the tensors themselves, not detached ones), or a table of them
 ---@return table<string, accelerate.Tensor>
 function Module:state_dict(...)
   local o = options.read("state_dict", ORDER, OPTIONS, ...)
   local dict = o.destination or ordered.new()
-  walk(self, o.prefix, {}, function(name, t) dict[name] = o.keep_vars and t or t:detach() end)
+  walk(self, o.prefix, {}, {
+    enter = function(module, prefix)
+      for _, handle in ipairs(hooks.of_state(module, "state_dict_pre")) do
+        handle.hook(module, prefix, o.keep_vars)
+      end
+    end,
+    tensor = function(name, t) dict[name] = o.keep_vars and t or t:detach() end,
+    own = function(module, prefix)
+      if module.get_extra_state then dict[prefix .. EXTRA] = module:get_extra_state() end
+    end,
+    leave = function(module, prefix)
+      for _, handle in ipairs(hooks.of_state(module, "state_dict_post")) do
+        if handle.hook(module, dict, prefix, {}) ~= nil then
+          fail("%s: a hook of register_state_dict_post_hook must return nothing; it changes the table",
+            module.__name)
+        end
+      end
+    end,
+  })
   return dict
 end
 
-local function compare(self, dict)
-  local mine, names, satisfied = {}, {}, {}
-  local missing, unexpected, wrong, parameters = {}, {}, {}, {}
-  walk(self, "", {}, function(name, t, parameter)
-    mine[name], parameters[name] = t, parameter
-    names[#names + 1] = name
-    if dict[name] ~= nil then satisfied[parameter] = true end
-  end)
+local function begins(key, prefix) return type(key) == "string" and key:sub(1, #prefix) == prefix end
+
+local function has(self, kind)
+  for _, module in ipairs(self:modules()) do
+    if hooks.of_state(module, kind)[1] then return true end
+  end
+  return false
+end
+
+local function copy_of(dict, prefix)
+  local copy = ordered.new()
+  for _, key in ipairs(ordered.keys(dict)) do
+    if prefix == "" or begins(key, prefix) then copy[key] = dict[key] end
+  end
+  return copy
+end
+
+-- What the hooks before loading make of a state dict: a table of its own, if there are such hooks.
+-- Each sees, and may change, the entries of its module.
+local function prepared(self, dict, report)
+  if not has(self, "load_state_dict_pre") then return dict end
+  dict = copy_of(dict, "")
+  walk(self, "", {}, { enter = function(module, prefix)
+    local list = hooks.of_state(module, "load_state_dict_pre")
+    if not list[1] then return end
+    local part = copy_of(dict, prefix)
+    for _, handle in ipairs(list) do
+      handle.hook(module, part, prefix, {}, true, report.missing, report.unexpected, report.wrong)
+    end
+    for _, key in ipairs(ordered.keys(dict)) do
+      if prefix == "" or begins(key, prefix) then dict[key] = nil end
+    end
+    for _, key in ipairs(ordered.keys(part)) do
+      if prefix == "" or begins(key, prefix) then dict[key] = part[key] end
+    end
+  end })
+  return dict
+end
+
+-- Adds to the report what of a state dict does not fit. Returns the module's tensors by name, their
+-- names, the parameters by name, and { module, state } for the extra states.
+local function compare(self, dict, report)
+  local mine, names, satisfied, parameters, extras, known = {}, {}, {}, {}, {}, {}
+  walk(self, "", {}, {
+    tensor = function(name, t, parameter)
+      mine[name], parameters[name] = t, parameter
+      names[#names + 1] = name
+      if dict[name] ~= nil then satisfied[parameter] = true end
+    end,
+    own = function(module, prefix)
+      if not module.set_extra_state then return end
+      local name = prefix .. EXTRA
+      known[name] = true
+      if dict[name] == nil then report.missing[#report.missing + 1] = name
+      else extras[#extras + 1] = { module, dict[name] } end
+    end,
+  })
+  local missing, wrong = report.missing, report.wrong
   for _, name in ipairs(names) do
     local value, t = dict[name], mine[name]
     if value == nil then
@@ -66,9 +150,11 @@ local function compare(self, dict)
     end
   end
   for _, name in ipairs(ordered.keys(dict)) do
-    if mine[name] == nil then unexpected[#unexpected + 1] = tostring(name) end
+    if mine[name] == nil and not known[name] then
+      report.unexpected[#report.unexpected + 1] = tostring(name)
+    end
   end
-  return mine, names, missing, unexpected, wrong, parameters
+  return mine, names, parameters, extras
 end
 
 local LOAD = { strict = { "boolean", default = true }, assign = { "boolean", default = false } }
@@ -84,9 +170,38 @@ local function adopt(t, value)
   t.data = value:detach()
 end
 
+-- Raises with all faults in one message, if there are any.
+local function judge(self, report, strict)
+  local faults = {}
+  if strict and #report.missing > 0 then
+    faults[1] = "missing keys: " .. table.concat(report.missing, ", ")
+  end
+  if strict and #report.unexpected > 0 then
+    faults[#faults + 1] = "unexpected keys: " .. table.concat(report.unexpected, ", ")
+  end
+  for _, text in ipairs(report.wrong) do faults[#faults + 1] = text end
+  if #faults > 0 then
+    fail("%s", ("load_state_dict: the state dict does not fit %s:\n  %s"):format(self.__name,
+      table.concat(faults, "\n  ")))
+  end
+end
+
+-- Runs the hooks after loading, of modules below before those above.
+local function conclude(self, result)
+  walk(self, "", {}, { leave = function(module)
+    for _, handle in ipairs(hooks.of_state(module, "load_state_dict_post")) do
+      if handle.hook(module, result) ~= nil then
+        fail("%s: a hook of register_load_state_dict_post_hook must return nothing; it changes the lists",
+          module.__name)
+      end
+    end
+  end })
+end
+
 --- Copies values into the module's parameters and buffers, cast to their types. With strict, names
 --- that are missing or unknown raise; wrong shapes always do. All faults come in one message, and
---- then nothing was changed.
+--- then nothing was changed; only a module with hooks after loading, which may forgive names, is
+--- loaded before missing and unknown names raise.
 ---@param dict table<string, accelerate.Tensor>
 ---@param ... any strict = true, assign = false, or a table of them; assign: the module's tensors
 ---  take the values' memory, type and device instead of a copy; do it before prepare
@@ -96,17 +211,11 @@ function Module:load_state_dict(dict, ...)
   if type(dict) ~= "table" or class.of(dict) then
     fail("load_state_dict: expected a table of tensors by name, got %s", options.show(dict))
   end
-  local mine, names, missing, unexpected, wrong, parameters = compare(self, dict)
-  local faults = {}
-  if o.strict and #missing > 0 then faults[1] = "missing keys: " .. table.concat(missing, ", ") end
-  if o.strict and #unexpected > 0 then
-    faults[#faults + 1] = "unexpected keys: " .. table.concat(unexpected, ", ")
-  end
-  for _, text in ipairs(wrong) do faults[#faults + 1] = text end
-  if #faults > 0 then
-    fail("%s", ("load_state_dict: the state dict does not fit %s:\n  %s"):format(self.__name,
-      table.concat(faults, "\n  ")))
-  end
+  local report = { missing = {}, unexpected = {}, wrong = {} }
+  dict = prepared(self, dict, report)
+  local mine, names, parameters, extras = compare(self, dict, report)
+  local late = has(self, "load_state_dict_post")
+  if not late or report.wrong[1] then judge(self, report, o.strict) end
   core.no_grad(function()
     for _, name in ipairs(names) do
       if dict[name] ~= nil then
@@ -116,7 +225,14 @@ function Module:load_state_dict(dict, ...)
       end
     end
   end)
-  return { missing_keys = missing, unexpected_keys = unexpected }
+  for _, extra in ipairs(extras) do extra[1]:set_extra_state(extra[2]) end
+  local result = { missing_keys = report.missing, unexpected_keys = report.unexpected }
+  if late then
+    conclude(self, result)
+    report.missing, report.unexpected = result.missing_keys, result.unexpected_keys
+    judge(self, report, o.strict)
+  end
+  return result
 end
 
 return Module
