@@ -19,6 +19,7 @@ local recording = require "accelerate.capture.recording"
 local rates = require "accelerate.optim.rates"
 local saving = require "accelerate.optim.saving"
 local states = require "accelerate.optim.states"
+local step_hooks = require "accelerate.optim.step_hooks"
 
 local notice = require "accelerate.utils.notice"
 
@@ -261,6 +262,8 @@ end
 -- ---- saving: accelerate.optim.saving ------------------------------------------------------------
 
 for name, method in next, saving do Optimizer[name] = method end
+
+step_hooks.install(Optimizer)
 
 function Optimizer.__tostring(self)
   local lines = {}
