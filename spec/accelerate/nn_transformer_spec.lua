@@ -150,6 +150,21 @@ describe("transformer layers", function()
     assert.is_false(stack.layers[2].dropout.training)
   end)
 
+  it("are copied with their hooks, also those of weight_norm", function()
+    local layer, calls = nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6, dropout = 0 }), 0
+    nn.utils.weight_norm(layer.linear1)
+    layer:register_forward_hook(function() calls = calls + 1 end)
+    local stack, x = nn.TransformerEncoder(layer, 2), tensor.randn(3, 2, 4)
+    local before = stack(x):detach()
+    assert.are.equal(2, calls)
+    tensor.no_grad(function() stack.layers[2].linear1.weight_g:mul_(3) end)
+    local after = stack(x)
+    assert.is_true(largest(before, after) > 1e-3)
+    after:sum():backward()
+    assert.is_truthy(stack.layers[1].linear1.weight_g.grad)
+    assert.is_nil(layer.linear1.weight_g.grad)
+  end)
+
   it("let hooks keep what they see", function()
     local layer = nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6 })
     local kept

@@ -4,9 +4,8 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local Module = require "accelerate.nn.module"
+local Module = require "accelerate.nn.clone"
 local hooks = require "accelerate.nn.hooks"
-local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
 local sizes = require "accelerate.nn.sizes"
 local Linear = require("accelerate.nn.linear").Linear
@@ -199,32 +198,13 @@ end
 
 -- ---- stacks -------------------------------------------------------------------------------------
 
--- A module with parameters and buffers of its own, which start with the same values.
-local function copied(module)
-  local twin = Module.__new(getmetatable(module))
-  for _, item in ipairs(module:_own()) do
-    local name, value, kind = item[1], item[2], module:_kind_of(item[1])
-    if kind == "module" then twin[name] = copied(value)
-    elseif kind == "parameter" then
-      twin[name] = parameter.new(value:detach():clone(), { requires_grad = value.requires_grad })
-    else
-      twin:register_buffer(name, value:detach():clone(), { persistent = not module:_is_transient(name) })
-    end
-  end
-  for name, value in next, module._values do
-    if not module:_kind_of(name) then twin._values[name] = value end
-  end
-  twin.training = module.training
-  return twin
-end
-
 local function stack(self, where, layer, count, norm)
   if not Module._is_module(layer) then
     options.fail("%s: expected a layer, got %s", where, options.show(layer))
   end
   options.value(where, "num_layers", count, sizes.LAYERS)
   local list = {}
-  for i = 1, count do list[i] = copied(layer) end
+  for i = 1, count do list[i] = layer:clone() end
   self.layers = ModuleList(list)
   self.num_layers = count
   if norm ~= nil then self.norm = norm end
