@@ -24,6 +24,12 @@ local function list_of(module, kind)
   return lists and lists[kind] or NONE
 end
 
+--- Returns the handles of a kind of hooks of calls, in order; do not change the list.
+---@param module accelerate.nn.Module
+---@param kind "forward_pre"|"forward"|"backward_pre"|"backward"
+---@return table[]
+M.list = list_of
+
 -- A hook that returns nothing (or nil) leaves the values unchanged.
 local function replaced(values, ...)
   if select("#", ...) > 0 and (...) ~= nil then return scope.pack(...) end

@@ -4,6 +4,7 @@
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local hooks = require "accelerate.nn.hooks"
 local Module = require "accelerate.nn.module"
 local norms = require "accelerate.nn.utils.norms"
 local parameter = require "accelerate.nn.parameter"
@@ -12,8 +13,16 @@ local fail = options.fail
 
 local M = {}
 
--- What is known of the modules that were changed: module -> { [kind .. name] = state }.
-local states = setmetatable({}, { __mode = "k" })
+-- What hooks compute: hook -> { key, compute }. Copies of a module share its hooks.
+local computed = setmetatable({}, { __mode = "k" })
+
+-- The handle of the hook that computes the attribute of a kind and name.
+local function find(module, key)
+  for _, handle in ipairs(hooks.list(module, "forward_pre")) do
+    local known = computed[handle.hook]
+    if known and known.key == key then return handle end
+  end
+end
 
 local function check(where, module, name)
   if not Module._is_module(module) then
@@ -27,23 +36,20 @@ end
 -- Computes the attribute before each forward from now on; until then it is `first`. Copies of the
 -- module (clone) share the hook, so what it needs is read from the module that it gets.
 local function keep(module, key, name, compute, first)
-  local state = { compute = compute }
-  state.handle = module:register_forward_pre_hook(function(self) self[name] = compute(self) end)
-  states[module] = states[module] or {}
-  if states[module][key] then fail("%s: is there twice", key) end
-  states[module][key] = state
+  local function hook(self) self[name] = compute(self) end
+  computed[hook] = { key = key, compute = compute }
+  module:register_forward_pre_hook(hook)
   module[name] = first or compute(module)
 end
 
 local function take(where, module, key, name)
-  local state = Module._is_module(module) and states[module] and states[module][key]
-  if not state then
+  local handle = Module._is_module(module) and find(module, key)
+  if not handle then
     fail("%s: '%s' of %s has none", where, tostring(name), Module._is_module(module) and module.__name
       or options.show(module))
   end
-  state.handle:remove()
-  states[module][key] = nil
-  return state
+  handle:remove()
+  return computed[handle.hook]
 end
 
 local function restored(module, name, value, requires_grad)
