@@ -18,6 +18,13 @@ local function parts(z) return z:view_as_real():totable() end
 describe("complex tensors", function()
   local z = complex({ 1, 3 }, { 2, -4 })
 
+  it("have a direction whose gradient is 0 at 0", function() -- PyTorch's values
+    local x = tensor.complex(tensor.tensor { 0, 3, 0 }, tensor.tensor { 0, 4, -1 }):requires_grad_()
+    local weight = tensor.complex(tensor.tensor { 2, 1, 2 }, tensor.tensor { 3, -1, 0 })
+    ;(x:sgn() * weight):real():sum():backward()
+    numbers.close(x.grad, tensor.complex(tensor.tensor { 0, 0.032, 2 }, tensor.tensor { 0, -0.024, 0 }), 1e-6)
+  end)
+
   it("are made of numbers, parts, pairs and other tensors", function()
     assert.are.same({ { 1, 0 }, { 2, 0 } }, parts(tensor({ 1, 2 }, { dtype = "complex64" })))
     assert.are.same({ { 3, 0 } }, parts(tensor.full({ 1 }, 3, { dtype = "complex128" })))

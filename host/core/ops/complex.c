@@ -207,16 +207,17 @@ out:
 
 ax_status ax_infer_sgn(ax_infer *q)
 {
-  ax_tensor *size = NULL, *none = NULL, *safe = NULL;
+  ax_tensor *size = NULL, *none = NULL, *safe = NULL, *turned = NULL;
   ax_status st;
 
   if (!is_complex(X)) return ax_run1(AX_OP_SIGN, X, &q->result[0]);
   AX_TRY(ax_run1(AX_OP_ABS, X, &size));
   AX_TRY(ax_run_num(AX_OP_EQ, size, 0, &none));
   AX_TRY(choose(none, NULL, 1, size, &safe));
-  st = ax_run2(AX_OP_DIV, X, safe, &q->result[0]);
+  AX_TRY(ax_run2(AX_OP_DIV, X, safe, &turned));
+  st = choose(none, NULL, 0, turned, &q->result[0]); /* whose gradient is 0 where x is 0 */
 out:
-  ax_tensor_release(size), ax_tensor_release(none), ax_tensor_release(safe);
+  ax_tensor_release(size), ax_tensor_release(none), ax_tensor_release(safe), ax_tensor_release(turned);
   return st;
 }
 
