@@ -2,6 +2,7 @@
 local class = require "accelerate.utils.class"
 local dataset = require "accelerate.data.dataset"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 
 local fail, show = options.fail, options.show
 
@@ -62,6 +63,67 @@ function ConcatDataset:get(i)
     if sizes[middle] >= i then hi = middle else lo = middle + 1 end
   end
   return self.datasets[lo]:get(i - (sizes[lo - 1] or 0))
+end
+
+--- Stacks datasets of one length: sample i is sample i of each of them, as parts, or under their
+--- names: `StackDataset(images, texts)`, `StackDataset { image = images, text = texts }`. A part of
+--- several values is a list of them.
+---@class accelerate.StackDataset: accelerate.Dataset
+---@field datasets table<integer|string, table>
+local StackDataset = class("StackDataset", dataset.Dataset)
+M.StackDataset = StackDataset
+
+-- Whether the only argument names the datasets.
+local function names_datasets(given)
+  return type(given) == "table" and getmetatable(given) == nil and given[1] == nil and next(given) ~= nil
+    and type(given.get) ~= "function"
+end
+
+---@param ... table with get(i) and len(), or plain lists of samples; or one table of them by name
+function StackDataset:init(...)
+  local named = select("#", ...) == 1 and names_datasets((...))
+  local given = named and (...) or { ... }
+  self.datasets, self._names = {}, {}
+  for k = 1, named and 0 or select("#", ...) do self._names[k] = k end
+  if named then self._names = ordered.sorted_keys(given) end
+  if #self._names == 0 then fail("StackDataset: expected at least one dataset, got none") end
+  local first, n
+  for _, name in ipairs(self._names) do
+    local part = dataset.of(given[name])
+    if not dataset.is_map(part) then
+      fail("StackDataset: %s must be a dataset with get(i) and len(), got %s",
+        named and ("'%s'"):format(tostring(name)) or "argument " .. name, show(part))
+    end
+    first, n = first or name, n or part:len()
+    if part:len() ~= n then
+      fail("StackDataset: the datasets must have one length; %s has %d, %s has %d", tostring(first), n,
+        tostring(name), part:len())
+    end
+    self.datasets[name] = part
+  end
+  self._named, self._length = named, n
+end
+
+function StackDataset:len() return self._length end
+
+StackDataset.set_epoch = function(self, epoch)
+  for _, name in ipairs(self._names) do
+    local part = self.datasets[name]
+    if type(part.set_epoch) == "function" then part:set_epoch(epoch) end
+  end
+end
+
+local function one_value(...)
+  if select("#", ...) == 1 then return (...) end
+  return { ... }
+end
+
+function StackDataset:get(i)
+  dataset.check_position("StackDataset:get", i, self._length)
+  local sample = {}
+  for _, name in ipairs(self._names) do sample[name] = one_value(self.datasets[name]:get(i)) end
+  if self._named then return sample end
+  return unpack(sample, 1, #self._names)
 end
 
 --- Concatenates streams.

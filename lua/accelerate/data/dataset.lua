@@ -92,6 +92,23 @@ local function check_position(where, i, n)
 end
 M.check_position = check_position
 
+--- Returns a list of positions, from 1, that is given as one, or as a tensor, which counts from 0.
+---@param where string start of messages
+---@param given integer[]|accelerate.Tensor
+---@return integer[]
+function M.positions(where, given)
+  if core.is_tensor(given) then
+    if given.ndim ~= 1 or core._is_float(given) or given.dtype == "bool" then
+      fail("%s: a tensor of positions must have integers and one dim, got %s", where, show(given))
+    end
+    return given:add(1):tolist()
+  end
+  if type(given) ~= "table" or getmetatable(given) then
+    fail("%s: expected a list of positions, got %s", where, show(given))
+  end
+  return given
+end
+
 --- Returns positions as an int64 tensor, from 0, as kernels need them. Release it after use.
 ---@param where string start of messages
 ---@param positions integer[] from 1
@@ -165,15 +182,13 @@ local Subset = class("Subset", M.Dataset)
 M.Subset = Subset
 
 ---@param dataset table with get(i) and len(), or a plain list of samples
----@param indices integer[] positions, from 1; may repeat
+---@param indices integer[]|accelerate.Tensor positions, from 1; may repeat; a tensor counts from 0
 function Subset:init(dataset, indices)
   dataset = M.of(dataset)
   if not M.is_map(dataset) then
     fail("Subset: expected a dataset with get(i) and len(), got %s", show(dataset))
   end
-  if type(indices) ~= "table" or getmetatable(indices) then
-    fail("Subset: expected a list of positions, got %s", show(indices))
-  end
+  indices = M.positions("Subset", indices)
   local n = dataset:len()
   for j = 1, #indices do check_position(("Subset: entry %d of the list"):format(j), indices[j], n) end
   self.dataset, self.indices = dataset, indices
@@ -255,10 +270,11 @@ end
 --- Splits a dataset at random into parts that do not overlap.
 ---@param dataset table with get(i) and len(), or a plain list of samples
 ---@param lengths number[] counts with sum dataset:len(), or fractions with sum 1
----@param opts? { generator: accelerate.Generator }
+---@param ... any generator, or a table with it
 ---@return accelerate.Subset ... one for each length
-function M.random_split(dataset, lengths, opts)
-  opts = options.check("random_split", opts, { generator = { "Generator", optional = true } })
+function M.random_split(dataset, lengths, ...)
+  local opts = options.read("random_split", { "generator" },
+    { generator = { "Generator", optional = true } }, ...)
   dataset = M.of(dataset)
   if not M.is_map(dataset) then
     fail("random_split: expected a dataset with get(i) and len(), got %s", show(dataset))

@@ -18,6 +18,7 @@ return require("accelerate.utils.properties").lazy("accelerate.data", {
   Subset = "accelerate.data.dataset:Subset",
   random_split = "accelerate.data.dataset:random_split",
   ConcatDataset = "accelerate.data.combine:ConcatDataset",
+  StackDataset = "accelerate.data.combine:StackDataset",
   ChainDataset = "accelerate.data.combine:ChainDataset",
   TableDataset = "accelerate.data.table",
   DatasetDict = "accelerate.data.dataset_dict:DatasetDict",

@@ -7,6 +7,7 @@ local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local enumerable = require "accelerate.utils.enumerable"
 local fetch = require "accelerate.data.fetch"
+local positions = require "accelerate.utils.positions"
 local sampler_module = require "accelerate.data.sampler"
 local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"
@@ -18,8 +19,8 @@ local fail, show = options.fail, options.show
 local OPTIONS = {
   batch_size = { "integer", optional = true, min = 1 },
   shuffle = { "boolean", optional = true },
-  sampler = { "table", optional = true },
-  batch_sampler = { "table", optional = true },
+  sampler = { "table|tensor", optional = true },
+  batch_sampler = { "table|tensor", optional = true },
   drop_last = { "boolean", optional = true },
   collate_fn = { "function", optional = true },
   generator = { "Generator", optional = true },
@@ -31,7 +32,11 @@ local OPTIONS = {
   timeout = { "number", default = 0, min = 0 },
   background = { "boolean", optional = true },
   pin_memory = { "boolean", default = false },
+  multiprocessing_context = { "string", optional = true, one_of = { "fork" } },
 }
+local ORDER = "dataset [batch_size] [shuffle] [sampler] [batch_sampler] [num_workers] [collate_fn] " ..
+  "[pin_memory] "
+  .. "[drop_last] [timeout] [worker_init_fn] [multiprocessing_context] [generator]"
 -- Options that a derived loader takes over, besides the dataset and the order.
 local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn",
   "timeout", "background",
@@ -63,25 +68,26 @@ local function refuse(given, names, because)
   end
 end
 
-local function check_iter(object, name)
-  if type(object.iter) ~= "function" then
-    fail("DataLoader: option '%s' must be an object with iter(), got %s", name, show(object))
+local function check_iter(given, name)
+  local object = sampler_module.of(given)
+  if type(object) ~= "table" or type(object.iter) ~= "function" then
+    fail("DataLoader: option '%s' must be an object with iter(), or a list, got %s", name, show(given))
   end
+  return object
 end
 
 -- Sets sampler and batch_sampler for a dataset with get and len.
 local function choose_samplers(self, o)
   if o.batch_sampler then
     refuse(o, { "batch_size", "shuffle", "sampler", "drop_last" }, "the batch_sampler decides it")
-    check_iter(o.batch_sampler, "batch_sampler")
-    self.batch_sampler, self.sampler = o.batch_sampler, o.batch_sampler.sampler
+    self.batch_sampler = check_iter(o.batch_sampler, "batch_sampler")
+    self.sampler = self.batch_sampler.sampler
     self.drop_last = false
     return
   end
   if o.sampler then
     refuse(o, { "shuffle" }, "the sampler decides the order")
-    check_iter(o.sampler, "sampler")
-    self.sampler = o.sampler
+    self.sampler = check_iter(o.sampler, "sampler")
   elseif o.shuffle then
     self.sampler = sampler_module.RandomSampler(self.dataset, { generator = o.generator })
   else
@@ -93,8 +99,9 @@ local function choose_samplers(self, o)
   end
 end
 
---- Options: batch_size (default 1; false: single samples, without batches), shuffle, sampler,
---- batch_sampler, drop_last (drop the short last batch), collate_fn, generator (for shuffling).
+--- Options: batch_size (default 1; false: single samples, without batches), shuffle, sampler (a
+--- list of positions will do, or a tensor of them, which counts from 0), batch_sampler (also a list
+--- of lists), drop_last (drop the short last batch), collate_fn, generator (for shuffling).
 --- collate_fn gets a list of samples and may return several values. A sample of several parts is a
 --- list of them.
 ---
@@ -427,5 +434,7 @@ function DataLoader:set_epoch(epoch)
     if part and type(part.set_epoch) == "function" then part:set_epoch(epoch) end
   end
 end
+
+DataLoader.init = positions.arrange("DataLoader", ORDER, DataLoader.init, true)
 
 return DataLoader

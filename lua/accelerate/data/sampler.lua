@@ -18,6 +18,7 @@ local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local enumerable = require "accelerate.utils.enumerable"
 local dataset = require "accelerate.data.dataset"
+local positions = require "accelerate.utils.positions"
 local seeding = require "accelerate.data.seeding"
 
 local fail, show = options.fail, options.show
@@ -301,15 +302,12 @@ access_of[SeedableRandomSampler.iter] = seeded
 local SubsetRandomSampler = class("SubsetRandomSampler", DrawnSampler)
 M.SubsetRandomSampler = SubsetRandomSampler
 
----@param indices integer[] positions, from 1
+---@param indices integer[]|accelerate.Tensor positions, from 1; a tensor counts from 0
 ---@param opts? { generator: accelerate.Generator?, seed: integer? }
 function SubsetRandomSampler:init(indices, opts)
   opts = options.check("SubsetRandomSampler", opts,
     { generator = { "Generator", optional = true }, seed = { "integer", optional = true } })
-  if type(indices) ~= "table" or getmetatable(indices) then
-    fail("SubsetRandomSampler: expected a list of positions, got %s", show(indices))
-  end
-  self.indices = indices
+  self.indices = dataset.positions("SubsetRandomSampler", indices)
   M.take_generator(self, "SubsetRandomSampler", opts)
 end
 
@@ -375,6 +373,37 @@ function DistributedSampler:iter(skip)
 end
 access_of[DistributedSampler.iter] = share_of
 
+-- Yields what is in a list.
+local Listed = class("ListSampler")
+enumerable.of_iter(Listed)
+Listed.seekable = true
+
+function Listed:init(items) self.items = items end
+
+function Listed:len() return #self.items end
+
+local function items_of(self)
+  return function(i) return self.items[i] end
+end
+
+function Listed:iter(skip) return walk(items_of(self), check_skip("ListSampler:iter", skip)) end
+access_of[Listed.iter] = items_of
+
+--- Returns a sampler of what is in a plain list, or in a tensor of integers, which counts from 0;
+--- anything else as it is. A list of lists, or the rows of a tensor, are batches.
+---@param given any
+---@return any
+function M.of(given)
+  if core.is_tensor(given) then
+    if given.ndim < 1 or given.ndim > 2 or core._is_float(given) or given.dtype == "bool" then
+      fail("a tensor of positions must have integers and one dim, or two for batches, got %s", show(given))
+    end
+    return Listed(given:add(1):tolist())
+  end
+  local plain = type(given) == "table" and getmetatable(given) == nil and given[1] ~= nil
+  return plain and given.iter == nil and Listed(given) or given
+end
+
 --- Yields lists of `batch_size` positions from a sampler. The last list may be shorter, unless
 --- drop_last.
 ---@class accelerate.BatchSampler
@@ -387,10 +416,11 @@ M.BatchSampler = BatchSampler
 
 local BATCH_OPTIONS = { batch_size = { "integer", min = 1 }, drop_last = { "boolean", default = false } }
 
----@param sampler table anything with iter()
+---@param sampler table|accelerate.Tensor anything with iter(), or what M.of takes
 ---@param opts { batch_size: integer, drop_last: boolean? }
 function BatchSampler:init(sampler, opts)
   opts = options.check("BatchSampler", opts, BATCH_OPTIONS)
+  sampler = M.of(sampler)
   if type(sampler) ~= "table" or type(sampler.iter) ~= "function" then
     fail("BatchSampler: expected a sampler with iter(), got %s", show(sampler))
   end
@@ -460,5 +490,14 @@ function BatchSampler:iter(skip)
   end
 end
 access_of[BatchSampler.iter] = batches_of
+
+positions.constructors(M, {
+  SequentialSampler = "data_source",
+  RandomSampler = "data_source [replacement] [num_samples] [generator]",
+  SeedableRandomSampler = "data_source [replacement] [num_samples] [generator] [data_seed]",
+  SubsetRandomSampler = "indices [generator]",
+  DistributedSampler = "dataset [num_replicas] [rank] [shuffle] [seed] [drop_last]",
+  BatchSampler = "sampler +batch_size [drop_last]",
+})
 
 return M

@@ -2,6 +2,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local sampler = require "accelerate.data.sampler"
 
 local fail, show = options.fail, options.show
@@ -113,5 +114,9 @@ function WeightedRandomSampler:_order(generator)
   return (self.replacement and with_replacement or without_replacement)(self.weights, self.num_samples,
     generator)
 end
+
+positions.constructors(M, {
+  WeightedRandomSampler = "weights num_samples [replacement] [generator]",
+})
 
 return M

@@ -38,8 +38,10 @@ local function parse(order)
   return required, named, open
 end
 
+-- A table of options, and not a list, an object, or a data set or a sampler that is a plain table.
 local function is_named(value)
   return type(value) == "table" and getmetatable(value) == nil and value[1] == nil
+    and type(value.iter) ~= "function" and type(value.get) ~= "function"
 end
 
 -- Whether a table at the place of a required argument gives it, or one behind it, by name.
