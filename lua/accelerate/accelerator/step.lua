@@ -322,19 +322,19 @@ end
 --- `sync_gradients` is true.
 ---@param parameters accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number
----@param opts { norm_type: number? }? norm_type: default 2; math.huge: the largest element
+---@param ... any norm_type = 2 (math.huge: the largest element), or a table with it
 ---@return accelerate.Tensor norm 0-d, before clipping, the same on every rank
-function Accelerator:clip_grad_norm_(parameters, max_norm, opts)
+function Accelerator:clip_grad_norm_(parameters, max_norm, ...)
   ready_gradients(self)
-  return require("accelerate.nn").utils.clip_grad_norm_(parameters, max_norm, opts)
+  return require("accelerate.nn").utils.clip_grad_norm_(parameters, max_norm, ...)
 end
 
 --- Limits every element of the gradients to -clip_value .. clip_value.
 ---@param parameters accelerate.Tensor[]|accelerate.Tensor
 ---@param clip_value number at least 0
-function Accelerator:clip_grad_value_(parameters, clip_value)
+function Accelerator:clip_grad_value_(parameters, clip_value, ...)
   ready_gradients(self)
-  return require("accelerate.nn").utils.clip_grad_value_(parameters, clip_value)
+  return require("accelerate.nn").utils.clip_grad_value_(parameters, clip_value, ...)
 end
 
 --- Divides gradients by the loss scale, so that a script can read or change them before the step.

@@ -9,6 +9,8 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
+local ORDER = { "batch_first", "padding_value", "padding_side", "length" }
+
 -- Returns whether `value` is a sequence: a list of numbers, or a tensor with dims, whose length is
 -- dim 1.
 local function is_sequence(value)
@@ -72,15 +74,15 @@ end
 --- Returns one tensor [n, longest, …] of sequences that differ in length. Lists of numbers become
 --- int64 when all are integral, else float32.
 ---@param sequences any[] lists of numbers, or tensors that differ in dim 1 only
----@param opts? { padding_value: number?, padding_side: "right"|"left"|nil, batch_first: boolean?,
----  length: integer? } default: 0, right, true; length: pad to this instead of the longest
+---@param ... any batch_first = true, padding_value = 0, padding_side = "right" or "left", length
+---  (pad to this instead of the longest), or a table of them
 ---@return accelerate.Tensor
-function M.pad_sequence(sequences, opts)
-  local o = options.check("pad_sequence", opts, {
+function M.pad_sequence(sequences, ...)
+  local o = options.read("pad_sequence", ORDER, {
     padding_value = { "number", default = 0 },
       padding_side = { "string", default = "right", one_of = { "right", "left" } },
     batch_first = { "boolean", default = true }, length = { "integer", optional = true, min = 0 },
-  })
+  }, ...)
   if type(sequences) ~= "table" or getmetatable(sequences) or #sequences == 0 then
     fail("pad_sequence: expected a list of at least one sequence, got %s", show(sequences))
   end

@@ -35,33 +35,38 @@ local function list_of(where, params)
 end
 
 local NORM_TYPE = { "number", default = 2 }
-local CLIP = { norm_type = NORM_TYPE, error_if_nonfinite = { "boolean", default = false } }
+local FOREACH = { "boolean", optional = true } -- PyTorch's choice of an implementation: there is one
+local CLIP = { max_norm = { "any", optional = true }, norm_type = NORM_TYPE,
+  error_if_nonfinite = { "boolean", default = false }, foreach = FOREACH }
+local TOTAL = { norm_type = NORM_TYPE, error_if_nonfinite = CLIP.error_if_nonfinite, foreach = FOREACH }
+local WITH_NORM = { max_norm = CLIP.max_norm, total_norm = CLIP.max_norm, foreach = FOREACH }
+local VALUE = { clip_value = CLIP.max_norm, foreach = FOREACH }
+local CLIP_ORDER = { "max_norm", "norm_type", "error_if_nonfinite", "foreach" }
+local TOTAL_ORDER = { "norm_type", "error_if_nonfinite", "foreach" }
 
 --- Scales gradients in place so that their joint norm is at most max_norm: by max_norm / (norm +
 --- 1e-6) when that is below 1. Parameters without a gradient are skipped.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
----@param max_norm number at least 0
----@param opts? { norm_type: number, error_if_nonfinite: boolean } norm_type: any but 0, default 2;
----  math.huge is the largest element
+---@param ... any max_norm (at least 0), norm_type = 2 (any number but 0; math.huge is the largest
+---  element), error_if_nonfinite = false, foreach (without effect), or a table of them
 ---@return accelerate.Tensor norm 0-d, before clipping
-function M.clip_grad_norm_(params, max_norm, opts)
-  if type(opts) == "number" then
-    fail("clip_grad_norm_: the kind of norm is an option: write clip_grad_norm_(parameters, max_norm, { " ..
-      "norm_type = %.14g })", opts)
-  end
-  local o = options.check("clip_grad_norm_", opts, CLIP)
-  options.value("clip_grad_norm_", "max_norm", max_norm, { "number", min = 0 })
+function M.clip_grad_norm_(params, ...)
+  local o = options.read("clip_grad_norm_", CLIP_ORDER, CLIP, ...)
+  options.value("clip_grad_norm_", "max_norm", o.max_norm, { "number", min = 0 })
   params = list_of("clip_grad_norm_", params)
   gradients.refuse("clip_grad_norm_", params)
-  return core.clip_grad_norm_(params, max_norm, o)
+  return core.clip_grad_norm_(params, o.max_norm,
+    { norm_type = o.norm_type, error_if_nonfinite = o.error_if_nonfinite })
 end
 
 --- Scales gradients by max_norm / (total_norm + 1e-6) when that is below 1: the second half of
 --- clip_grad_norm_.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
----@param max_norm number at least 0
----@param total_norm accelerate.Tensor|number
-function M.clip_grads_with_norm_(params, max_norm, total_norm)
+---@param ... any max_norm (at least 0), total_norm (a tensor or a number), foreach (without
+---  effect), or a table of them
+function M.clip_grads_with_norm_(params, ...)
+  local o = options.read("clip_grads_with_norm_", { "max_norm", "total_norm", "foreach" }, WITH_NORM, ...)
+  local max_norm, total_norm = o.max_norm, o.total_norm
   options.value("clip_grads_with_norm_", "max_norm", max_norm, { "number", min = 0 })
   options.value("clip_grads_with_norm_", "total_norm", total_norm, { "number|tensor" })
   local factor = max_norm / ((type(total_norm) == "number" and total_norm or total_norm:item()) + 1e-6)
@@ -71,8 +76,9 @@ end
 
 --- Clamps every element of the gradients to -clip_value .. clip_value, in place.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
----@param clip_value number at least 0
-function M.clip_grad_value_(params, clip_value)
+---@param ... any clip_value (at least 0), foreach (without effect), or a table of them
+function M.clip_grad_value_(params, ...)
+  local clip_value = options.read("clip_grad_value_", { "clip_value", "foreach" }, VALUE, ...).clip_value
   options.value("clip_grad_value_", "clip_value", clip_value, { "number", min = 0 })
   params = list_of("clip_grad_value_", params)
   gradients.refuse("clip_grad_value_", params)
@@ -81,19 +87,20 @@ end
 
 --- Returns the joint norm of the gradients, as a number.
 ---@param params accelerate.Tensor[]|accelerate.Tensor
----@param opts? { norm_type: number }
+---@param ... any norm_type = 2, or a table with it
 ---@return number
-function M.grad_norm(params, opts)
-  local o = options.check("grad_norm", opts, { norm_type = NORM_TYPE })
+function M.grad_norm(params, ...)
+  local o = options.read("grad_norm", { "norm_type" }, { norm_type = NORM_TYPE }, ...)
   return core.grad_norm(list_of("grad_norm", params), o.norm_type)
 end
 
 --- Returns the joint norm of the tensors themselves.
 ---@param tensors accelerate.Tensor[]|accelerate.Tensor of any floating-point types and shapes
----@param opts? { norm_type: number, error_if_nonfinite: boolean }
+---@param ... any norm_type = 2, error_if_nonfinite = false, foreach (without effect), or a table of
+---  them
 ---@return accelerate.Tensor norm 0-d
-function M.get_total_norm(tensors, opts)
-  local o = options.check("get_total_norm", opts, CLIP)
+function M.get_total_norm(tensors, ...)
+  local o = options.read("get_total_norm", TOTAL_ORDER, TOTAL, ...)
   local norm = core.total_norm(list_of("get_total_norm", tensors), o.norm_type)
   if o.error_if_nonfinite and not (norm:item() < math.huge) then
     fail("get_total_norm: the norm is %g", norm:item())

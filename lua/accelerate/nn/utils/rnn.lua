@@ -111,10 +111,11 @@ end
 --- Pads sequences of different lengths (L, ...) into one tensor: (longest, B, ...), or (B, longest,
 --- ...) with batch_first.
 ---@param sequences accelerate.Tensor[]
----@param opts? { batch_first: boolean, padding_value: number, padding_side: "right"|"left" }
+---@param ... any batch_first = false, padding_value = 0, padding_side = "right" or "left", or a
+---  table of them
 ---@return accelerate.Tensor
-function M.pad_sequence(sequences, opts)
-  local o = options.check("pad_sequence", opts, PAD)
+function M.pad_sequence(sequences, ...)
+  local o = options.read("pad_sequence", { "batch_first", "padding_value", "padding_side" }, PAD, ...)
   check_list("pad_sequence", sequences)
   local longest = 0
   for _, t in ipairs(sequences) do longest = math.max(longest, t:size(1)) end
@@ -131,7 +132,8 @@ function M.pad_sequence(sequences, opts)
   return core.stack(filled, o.batch_first and 1 or 2)
 end
 
-local function read_lengths(where, lengths, batch, longest)
+-- loose: lengths of 0, and above the longest, are fine
+local function read_lengths(where, lengths, batch, longest, loose)
   if core.is_tensor(lengths) then lengths = lengths:totable() end
   if type(lengths) ~= "table" or #lengths ~= batch then
     fail("%s: lengths must be a list or an int64 tensor with one entry for each of the %d sequences, got %s",
@@ -139,7 +141,9 @@ local function read_lengths(where, lengths, batch, longest)
   end
   local list = {}
   for i, n in ipairs(lengths) do
-    if type(n) ~= "number" or n % 1 ~= 0 or n < 1 or n > longest then
+    if type(n) == "number" and n % 1 == 0 and n >= 0 and loose then
+      list[i] = n
+    elseif type(n) ~= "number" or n % 1 ~= 0 or n < 1 or n > longest then
       fail("%s: length %d must be a whole number in 1..%d, got %s", where, i, longest, options.show(n))
     end
     list[i] = n
@@ -164,12 +168,12 @@ local PACK = { batch_first = { "boolean", default = false }, enforce_sorted = { 
 --- Packs a padded batch (T, B, ...), or (B, T, ...) with batch_first.
 ---@param x accelerate.Tensor
 ---@param lengths integer[]|accelerate.Tensor lengths of the B sequences, at least 1
----@param opts? { batch_first: boolean, enforce_sorted: boolean } enforce_sorted: raise unless the
----  longest come first; false: sort here
+---@param ... any batch_first = false, enforce_sorted = true (raise unless the longest come first;
+---  false: sort here), or a table of them
 ---@return accelerate.nn.PackedSequence
-function M.pack_padded_sequence(x, lengths, opts)
+function M.pack_padded_sequence(x, lengths, ...)
   local where = "pack_padded_sequence"
-  local o = options.check(where, opts, PACK)
+  local o = options.read(where, { "batch_first", "enforce_sorted" }, PACK, ...)
   if not core.is_tensor(x) or x:dim() < 2 then
     fail("%s: expected a tensor (T, B, ...), got %s", where, options.show(x))
   end
@@ -207,13 +211,13 @@ local UNPACK = { batch_first = PAD.batch_first, padding_value = PAD.padding_valu
 --- Returns the padded form of a packed batch, in the sequences' original order, and their lengths
 --- (int64).
 ---@param packed accelerate.nn.PackedSequence
----@param opts? { batch_first: boolean, padding_value: number, total_length: integer } total_length:
----  pad at least to this
+---@param ... any batch_first = false, padding_value = 0, total_length (pad at least to this), or a
+---  table of them
 ---@return accelerate.Tensor x
 ---@return accelerate.Tensor lengths
-function M.pad_packed_sequence(packed, opts)
+function M.pad_packed_sequence(packed, ...)
   local where = "pad_packed_sequence"
-  local o = options.check(where, opts, UNPACK)
+  local o = options.read(where, { "batch_first", "padding_value", "total_length" }, UNPACK, ...)
   if not M._is_packed(packed) then
     fail("%s: expected a packed sequence, got %s", where, options.show(packed))
   end
@@ -249,14 +253,33 @@ local SEQUENCES = { enforce_sorted = PACK.enforce_sorted }
 
 --- Packs a list of sequences (L, ...).
 ---@param sequences accelerate.Tensor[]
----@param opts? { enforce_sorted: boolean }
+---@param ... any enforce_sorted = true, or a table with it
 ---@return accelerate.nn.PackedSequence
-function M.pack_sequence(sequences, opts)
-  local o = options.check("pack_sequence", opts, SEQUENCES)
+function M.pack_sequence(sequences, ...)
+  local o = options.read("pack_sequence", { "enforce_sorted" }, SEQUENCES, ...)
   check_list("pack_sequence", sequences)
   local lengths = {}
   for i, t in ipairs(sequences) do lengths[i] = t:size(1) end
   return M.pack_padded_sequence(M.pad_sequence(sequences), lengths, o)
+end
+
+--- Returns the sequences of a padded batch (T, B, ...), or (B, T, ...) with batch_first, as a list.
+---@param x accelerate.Tensor
+---@param lengths integer[]|accelerate.Tensor one for each sequence; more than T is T
+---@param ... any batch_first = false, or a table with it
+---@return accelerate.Tensor[]
+function M.unpad_sequence(x, lengths, ...)
+  local where = "unpad_sequence"
+  local o = options.read(where, { "batch_first" }, { batch_first = PAD.batch_first }, ...)
+  if not core.is_tensor(x) or x:dim() < 2 then
+    fail("%s: expected a tensor (T, B, ...), got %s", where, options.show(x))
+  end
+  if not o.batch_first then x = x:transpose(1, 2) end
+  local longest, list = x:size(2), {}
+  for i, n in ipairs(read_lengths(where, lengths, x:size(1), longest, true)) do
+    list[i] = x:select(1, i):narrow(1, 1, math.min(n, longest))
+  end
+  return list
 end
 
 --- Returns the sequences of a packed batch as a list, in their original order.
