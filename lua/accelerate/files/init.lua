@@ -49,7 +49,8 @@ function M.save(value, path, opts)
   if writes then M.write(value, path, opts.safe_serialization) end
 end
 
-local LOAD = { map_location = { "string", default = "cpu" } }
+local LOAD = { map_location = { "string", default = "cpu" },
+  weights_only = { "boolean", default = true, one_of = { true } } }
 
 local function first_bytes(path)
   options.value("load", "path", path, { "string" })
@@ -104,10 +105,11 @@ end
 --- for a value of Python's that is no plain data (None is left out of dicts, and behind the tensors
 --- of a list).
 ---@param path string
----@param opts { map_location: string? }? map_location: where tensors go; default "cpu"
+---@param ... any map_location = "cpu" (where tensors go), or a table with it; weights_only, by
+---  name, can be true only: nothing else is read
 ---@return any
-function M.load(path, opts)
-  opts = options.check("load", opts, LOAD)
+function M.load(path, ...)
+  local opts = options.read("load", { "map_location" }, LOAD, ...)
   local value, file = read(path, opts.map_location ~= "cpu" and opts.map_location or nil)
   file:close()
   return value

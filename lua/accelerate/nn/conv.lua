@@ -32,8 +32,10 @@ local TRANSPOSED = { output_padding = { "integer|table", default = 0 } }
 for name, entry in next, COMMON do TRANSPOSED[name] = entry end
 TRANSPOSED.padding_mode = { "string", default = "zeros", one_of = { "zeros" } }
 
-local ORDER = { "stride", "padding", "dilation", "groups", "bias" }
-local ORDER_TRANSPOSED = { "stride", "padding", "output_padding", "groups", "bias", "dilation" }
+local ORDER = { "stride", "padding", "dilation", "groups", "bias", "padding_mode", "device", "dtype" }
+local ORDER_TRANSPOSED = { "stride", "padding", "output_padding", "groups", "bias", "dilation",
+  "padding_mode",
+  "device", "dtype" }
 
 -- What is put around the input, as F.pad takes it: {before, after} of the last dim first.
 local function margins(self, dims)

@@ -71,19 +71,19 @@ define("index_reduce_", "x:T dim:dim index:T source:T reduce:prod|mean|amax|amin
   "index_reduce in place", function(x, ...) return x:copy_(index_reduce(kept(x), ...)) end, "method")
 
 local OPTIONS = { accumulate = { "boolean", default = false } }
-local function put(name, x, key, value, opts)
-  local o = options.check(name, opts, OPTIONS)
+local function put(name, x, key, value, ...)
+  local o = options.read(name, { "accumulate" }, OPTIONS, ...)
   return core._index_put(x, key, value, o.accumulate)
 end
 
 define.plain("index_put_", "x:index_put_(key, values, { accumulate = false })",
   "x[key] = values; accumulate: adds them, a place that is named twice gets both", "method",
-  function(x, key, values, opts) return put("index_put_", x, key, values, opts) end)
+  function(x, key, values, ...) return put("index_put_", x, key, values, ...) end)
 define.plain("index_put", "x:index_put(key, values, { accumulate = false })",
   "a copy of x with values written (or added) at the places of the key", "both",
-  function(x, key, values, opts)
+  function(x, key, values, ...)
     if not core.is_tensor(x) then
       options.fail("index_put: argument 1 (x): expected a tensor, got %s", options.show(x))
     end
-    return put("index_put", x:clone(), key, values, opts)
+    return put("index_put", x:clone(), key, values, ...)
   end)
