@@ -384,8 +384,6 @@ describe("contexts", function()
       accelerator.on_local_process,
       accelerator, 2, print)
     says("write log(values, { step = 3 })", accelerator.log, accelerator, { loss = 1 }, 3)
-    says("write clip_grad_norm_(parameters, max_norm, { norm_type = 1 })", accelerator.clip_grad_norm_,
-      accelerator, {}, 1, 1)
     says("write reduce(data, \"mean\", { scale = 2 })", accelerator.reduce, accelerator, x, "mean", 2)
     says("write reduce(data, \"mean\")", accelerator.reduce, accelerator, x, { reduction = "mean" })
     says("init_trackers: unknown option 'lr'; known: config, init_kwargs; " ..

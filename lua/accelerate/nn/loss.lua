@@ -6,6 +6,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
 local functional = require "accelerate.nn.functional"
+local reduction = require "accelerate.nn.reduction"
 
 local M = {}
 
@@ -23,7 +24,7 @@ local function loss(title, fn, order, schema, extra)
   Class._builtin = true
   schema.reduction = schema.reduction or REDUCTION
   function Class:init(opts)
-    local o = options.check(title, opts, schema)
+    local o = options.check(title, reduction.settle(title, opts), schema)
     for _, key in ipairs(order) do
       if schema[key] ~= WEIGHT then self[key] = o[key]
       elseif o[key] then self:register_buffer(key, o[key]) end
@@ -100,7 +101,8 @@ local function of_functional(title, name, schema, inputs)
   Class._builtin = true
   schema.reduction = REDUCTION
   function Class:init(opts)
-    for key, value in pairs(options.check(title, opts, schema)) do self[key] = value end
+    local o = options.check(title, reduction.settle(title, opts), schema)
+    for key, value in pairs(o) do self[key] = value end
   end
   function Class:forward(a, b, c)
     local o, values = {}, self._values

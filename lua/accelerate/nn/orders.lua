@@ -6,6 +6,7 @@ local RUNNING = "[eps] [momentum] [affine] [track_running_stats]"
 local LAYER = "d_model nhead [dim_feedforward] [dropout] [activation] [layer_norm_eps] [batch_first] "
   .. "[norm_first] [bias]"
 local BAG = "num_embeddings embedding_dim [max_norm] [norm_type] [scale_grad_by_freq] [mode] [sparse]"
+local REDUCED = "[size_average] [reduce] [reduction]" -- see accelerate.nn.reduction
 
 local orders = {
   Linear = "in_features out_features [bias]",
@@ -58,17 +59,24 @@ local orders = {
 
   CosineSimilarity = "[dim] [eps]",
   PairwiseDistance = "[p] [eps] [keepdim]",
-  CrossEntropyLoss = "[weight]",
-  NLLLoss = "[weight]",
-  BCELoss = "[weight]",
-  BCEWithLogitsLoss = "[weight]",
-  MultiLabelSoftMarginLoss = "[weight]",
-  CosineEmbeddingLoss = "[margin]",
-  HingeEmbeddingLoss = "[margin]",
-  MarginRankingLoss = "[margin]",
-  MultiMarginLoss = "[p] [margin] [weight]",
-  TripletMarginLoss = "[margin] [p] [eps] [swap]",
-  PoissonNLLLoss = "[log_input] [full]",
+  CrossEntropyLoss = "[weight] [size_average] [ignore_index] [reduce] [reduction] [label_smoothing]",
+  NLLLoss = "[weight] [size_average] [ignore_index] [reduce] [reduction]",
+  MSELoss = REDUCED,
+  L1Loss = REDUCED,
+  SmoothL1Loss = REDUCED .. " [beta]",
+  HuberLoss = "[reduction] [delta]",
+  KLDivLoss = REDUCED .. " [log_target]",
+  BCELoss = "[weight] " .. REDUCED,
+  BCEWithLogitsLoss = "[weight] " .. REDUCED .. " [pos_weight]",
+  SoftMarginLoss = REDUCED,
+  MultiLabelMarginLoss = REDUCED,
+  MultiLabelSoftMarginLoss = "[weight] " .. REDUCED,
+  CosineEmbeddingLoss = "[margin] " .. REDUCED,
+  HingeEmbeddingLoss = "[margin] " .. REDUCED,
+  MarginRankingLoss = "[margin] " .. REDUCED,
+  MultiMarginLoss = "[p] [margin] [weight] " .. REDUCED,
+  TripletMarginLoss = "[margin] [p] [eps] [swap] " .. REDUCED,
+  PoissonNLLLoss = "[log_input] [full] [size_average] [eps] [reduce] [reduction]",
   CTCLoss = "[blank] [reduction] [zero_infinity]",
 }
 

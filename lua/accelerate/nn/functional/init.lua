@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
+local reduction = require "accelerate.nn.reduction"
 
 ---@class accelerate.nn.functional
 local F = {
@@ -47,6 +48,18 @@ for _, name in ipairs {
     "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
 } do F[name] = core[name] end
 
+-- Losses whose order in PyTorch has size_average and reduce; see accelerate.nn.reduction.
+for name, order in next, {
+  cross_entropy = "weight size_average ignore_index reduce reduction label_smoothing",
+  nll_loss = "weight size_average ignore_index reduce reduction",
+  mse_loss = "size_average reduce reduction weight",
+  l1_loss = "size_average reduce reduction weight",
+  smooth_l1_loss = "size_average reduce reduction beta",
+  binary_cross_entropy = "weight size_average reduce reduction",
+  binary_cross_entropy_with_logits = "weight size_average reduce reduction pos_weight",
+  kl_div = "size_average reduce reduction log_target",
+} do F[name] = reduction.ordered(name, order, F[name]) end
+
 --- Returns softmax(-x) along a dim.
 ---@param x accelerate.Tensor
 ---@param dim integer
@@ -70,6 +83,7 @@ end
 
 -- The order of arguments of functions that read a table of options; see accelerate.utils.positions.
 -- What is not in brackets is a tensor.
+local REDUCED = " [size_average] [reduce] [reduction]"
 local ORDERS = {
   normalize = "x [p] [dim] [eps]",
   cosine_similarity = "x1 x2 [dim] [eps]",
@@ -77,16 +91,16 @@ local ORDERS = {
   cdist = "x1 x2 [p] [compute_mode]",
   interpolate = "x [size] [scale_factor] [mode] [align_corners] [recompute_scale_factor] [antialias]",
   upsample = "x [size] [scale_factor] [mode] [align_corners]",
-  hinge_embedding_loss = "input target [margin]",
-  soft_margin_loss = "input target",
-  margin_ranking_loss = "input1 input2 target [margin]",
-  cosine_embedding_loss = "input1 input2 target [margin]",
-  triplet_margin_loss = "anchor positive negative [margin] [p] [eps] [swap]",
+  hinge_embedding_loss = "input target [margin]" .. REDUCED,
+  soft_margin_loss = "input target" .. REDUCED,
+  margin_ranking_loss = "input1 input2 target [margin]" .. REDUCED,
+  cosine_embedding_loss = "input1 input2 target [margin]" .. REDUCED,
+  triplet_margin_loss = "anchor positive negative [margin] [p] [eps] [swap]" .. REDUCED,
   triplet_margin_with_distance_loss = "anchor positive negative",
-  multi_margin_loss = "input target [p] [margin] [weight]",
-  multilabel_margin_loss = "input target",
-  multilabel_soft_margin_loss = "input target [weight]",
-  poisson_nll_loss = "input target [log_input] [full]",
+  multi_margin_loss = "input target [p] [margin] [weight]" .. REDUCED,
+  multilabel_margin_loss = "input target" .. REDUCED,
+  multilabel_soft_margin_loss = "input target [weight]" .. REDUCED,
+  poisson_nll_loss = "input target [log_input] [full] [size_average] [eps] [reduce] [reduction]",
 }
 
 -- fn, which gets tensors for these names and then its options.
@@ -98,7 +112,11 @@ local function of_tensors(title, names, fn)
         options.fail("%s: %s must be a tensor, got %s", title, name, options.show(value))
       end
     end
-    return fn(...)
+    local n = select("#", ...)
+    if n == #names then return fn(...) end
+    local given = { ... }
+    given[n] = reduction.settle(title, given[n])
+    return fn(unpack(given, 1, n))
   end
   methods.stands_for(checked, fn)
   return checked
