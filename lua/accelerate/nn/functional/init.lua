@@ -60,23 +60,68 @@ for name, order in next, {
   kl_div = "size_average reduce reduction log_target",
 } do F[name] = reduction.ordered(name, order, F[name]) end
 
+-- Activations, and where PyTorch has `inplace` behind x: true rewrites x, and returns it.
+for name, at in next, {
+  relu = 1, relu6 = 1, selu = 1, silu = 1, mish = 1, hardsigmoid = 1, hardswish = 1, leaky_relu = 2, elu = 2,
+  celu = 2, hardtanh = 3, threshold = 3,
+} do
+  local op = F[name]
+  local function activation(x, ...)
+    local n = select("#", ...)
+    if n == 0 then return op(x) end
+    local given, inplace = { ... }, nil
+    local at_end = given[n]
+    if type(at_end) == "table" and getmetatable(at_end) == nil and at_end.inplace ~= nil then
+      given[n] = {}
+      for key, value in next, at_end do given[n][key] = value end
+      given[n].inplace = nil
+      inplace = at_end.inplace
+    elseif n >= at and type(given[at]) == "boolean" then
+      inplace = table.remove(given, at)
+      n = n - 1
+    end
+    if inplace == nil then return op(x, ...) end
+    options.value(name, "inplace", inplace, { "boolean" })
+    if not inplace then return op(x, unpack(given, 1, n)) end
+    if not core.is_tensor(x) then options.fail("%s: x must be a tensor, got %s", name, options.show(x)) end
+    return x[name .. "_"](x, unpack(given, 1, n))
+  end
+  F[name] = activation
+end
+
+-- PyTorch's _stacklevel, a number, stands between dim and dtype, and has no effect.
+for _, name in ipairs { "softmax", "log_softmax" } do
+  local op = F[name]
+  F[name] = function(x, dim, level, ...)
+    if type(level) == "number" or level == nil and select("#", ...) > 0 then return op(x, dim, ...) end
+    return op(x, dim, level, ...)
+  end
+end
+
 --- Returns softmax(-x) along a dim.
 ---@param x accelerate.Tensor
 ---@param dim integer
----@param dtype? accelerate.DType the type to compute in; without it a floating-point x is expected
+---@param ... any dtype: the type to compute in; without it a floating-point x is expected. As in
+---  PyTorch a number, without effect, may stand before it.
 ---@return accelerate.Tensor
-function F.softmin(x, dim, dtype)
+function F.softmin(x, dim, ...)
   if not core.is_tensor(x) then options.fail("softmin: x must be a tensor, got %s", options.show(x)) end
-  return core.softmax(-x, dim, dtype)
+  return F.softmax(-x, dim, ...)
 end
 
 --- Returns softmax of (logits + Gumbel draws) / tau: see the op of this name.
 ---@param logits accelerate.Tensor
----@param ... any { tau = 1, hard = false, dim = -1, generator }
+---@param ... any tau = 1, hard = false, dim = -1, generator, or a table of them. PyTorch's eps,
+---  which has no effect, may stand before dim.
 ---@return accelerate.Tensor
 function F.gumbel_softmax(logits, ...)
   if not core.is_tensor(logits) then
     options.fail("gumbel_softmax: logits must be a tensor, got %s", options.show(logits))
+  end
+  local tau, hard, eps = ...
+  local fraction = type(eps) == "number" and eps % 1 ~= 0
+  if fraction or type(eps) ~= "table" and type((select(4, ...))) == "number" then
+    return logits:gumbel_softmax(tau, hard, select(4, ...))
   end
   return logits:gumbel_softmax(...)
 end
