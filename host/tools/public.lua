@@ -82,6 +82,11 @@ M.ops = {}
 for _, row in ipairs(core.ops()) do
   if not row.hidden then M.ops[core[row.name]] = row.name end
 end
+-- A function that stands for an op, as nn.functional has some, is that op.
+setmetatable(M.ops, { __index = function(list, value)
+  local plain = require("accelerate.utils.methods").plain(value)
+  return plain ~= value and plain ~= nil and rawget(list, plain) or nil
+end })
 
 function M.is_class(value)
   return type(value) == "table" and rawget(value, "__name") ~= nil and rawget(value, "__new") ~= nil

@@ -2,6 +2,7 @@
 --- stand before reduction. Either of them decides the reduction in its place: reduce = false is
 --- "none", size_average = false is "sum", and what else is "mean".
 
+local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
 
 local M = {}
@@ -60,6 +61,7 @@ function M.ordered(where, order, fn)
     local o = options.gather(where, names, ...)
     return fn(input, target, M.settle(where, o))
   end
+  methods.stands_for(loss, fn)
   return loss
 end
 

@@ -86,6 +86,7 @@ for name, at in next, {
     if not core.is_tensor(x) then options.fail("%s: x must be a tensor, got %s", name, options.show(x)) end
     return x[name .. "_"](x, unpack(given, 1, n))
   end
+  methods.stands_for(activation, op)
   F[name] = activation
 end
 
@@ -96,6 +97,7 @@ for _, name in ipairs { "softmax", "log_softmax" } do
     if type(level) == "number" or level == nil and select("#", ...) > 0 then return op(x, dim, ...) end
     return op(x, dim, level, ...)
   end
+  methods.stands_for(F[name], op)
 end
 
 --- Returns softmax(-x) along a dim.
