@@ -27,6 +27,7 @@ describe("arguments in PyTorch's order", function()
     assert.same({ 1, 2 }, utils.load(path, "cpu", { weights_only = true }).w:tolist())
     raises("load: option 'weights_only' must be one of true, got false", utils.load, path,
       { weights_only = false })
+    raises("load: option 'map_location': ", utils.load, path, "text")
     raises("load: an argument too many: 'junk'", utils.load, path, "cpu", "junk")
     os.remove(path)
   end)

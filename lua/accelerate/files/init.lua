@@ -110,6 +110,10 @@ end
 ---@return any
 function M.load(path, ...)
   local opts = options.read("load", { "map_location" }, LOAD, ...)
+  if opts.map_location ~= "cpu" then
+    local fine, err = pcall(core.empty, 0, { device = opts.map_location })
+    if not fine then fail("load: option 'map_location': %s", (tostring(err):gsub("^%S-:%d+: ", ""))) end
+  end
   local value, file = read(path, opts.map_location ~= "cpu" and opts.map_location or nil)
   file:close()
   return value
