@@ -51,11 +51,17 @@ local TOTAL_ORDER = { "norm_type", "error_if_nonfinite", "foreach" }
 ---  element), error_if_nonfinite = false, foreach (without effect), or a table of them
 ---@return accelerate.Tensor norm 0-d, before clipping
 function M.clip_grad_norm_(params, ...)
-  local o = options.read("clip_grad_norm_", CLIP_ORDER, CLIP, ...)
-  options.value("clip_grad_norm_", "max_norm", o.max_norm, { "number", min = 0 })
+  local max_norm, o = (...), nil
+  if type(max_norm) == "number" then -- what is unknown is not max_norm, then
+    o = options.read("clip_grad_norm_", TOTAL_ORDER, TOTAL, select(2, ...))
+  else
+    o = options.read("clip_grad_norm_", CLIP_ORDER, CLIP, ...)
+    max_norm = o.max_norm
+  end
+  options.value("clip_grad_norm_", "max_norm", max_norm, { "number", min = 0 })
   params = list_of("clip_grad_norm_", params)
   gradients.refuse("clip_grad_norm_", params)
-  return core.clip_grad_norm_(params, o.max_norm,
+  return core.clip_grad_norm_(params, max_norm,
     { norm_type = o.norm_type, error_if_nonfinite = o.error_if_nonfinite })
 end
 
