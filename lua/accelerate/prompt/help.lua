@@ -94,10 +94,12 @@ local function of_member(value, member)
   return of_class(debug.getmetatable(value), member) or of_class(value, member)
 end
 
--- The entry of an op under another name: nn.functional.relu is tensor.relu.
+-- The entry of an op under another name, or of a function that stands for one: nn.functional.relu
+-- is tensor.relu.
 local function of_op(fn)
   if type(fn) ~= "function" then return nil end
   local core = require "accelerate.core"
+  fn = require("accelerate.utils.methods").plain(fn)
   for _, row in ipairs(core.ops()) do
     if core[row.name] == fn then return index["tensor." .. row.name] end
   end
