@@ -333,16 +333,17 @@ describe("schedulers", function()
     assert.equal(7, plateau.last_epoch)
     plateau:step { metrics = 0.5 }
     assert.equal(8, plateau.last_epoch)
-    local step = S.StepLR(two_groups(), 2)
+    local steps = S.StepLR(two_groups(), 2)
     assert.matches("StepLR:step: option 'epoch' must be a number, got 'five'",
-      message(step.step, step, "five"))
-    assert.matches("StepLR:step: option 'epoch' must be at least %-1, got %-3", message(step.step, step, -3))
-    assert.matches("StepLR:step: an argument too many: 2", message(step.step, step, 1, 2))
+      message(steps.step, steps, "five"))
+    assert.matches("StepLR:step: option 'epoch' must be at least %-1, got %-3",
+      message(steps.step, steps, -3))
+    assert.matches("StepLR:step: an argument too many: 2", message(steps.step, steps, 1, 2))
     assert.matches("StepLR:step: unknown option 'epoc'; did you mean 'epoch'",
-      message(step.step, step, { epoc = 1 }))
-    local chain = S.ChainedScheduler { step }
+      message(steps.step, steps, { epoc = 1 }))
+    local chain = S.ChainedScheduler { steps }
     assert.matches("ChainedScheduler:step takes no arguments, got 5", message(chain.step, chain, 5))
-    local sequence = S.SequentialLR(step.optimizer, { S.StepLR(step.optimizer, 2), step }, { 3 })
+    local sequence = S.SequentialLR(steps.optimizer, { S.StepLR(steps.optimizer, 2), steps }, { 3 })
     assert.matches("SequentialLR:step takes no arguments, got 5", message(sequence.step, sequence, 5))
   end)
 

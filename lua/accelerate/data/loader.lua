@@ -7,7 +7,7 @@ local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local enumerable = require "accelerate.utils.enumerable"
 local fetch = require "accelerate.data.fetch"
-local positions = require "accelerate.utils.positions"
+local by_position = require "accelerate.utils.positions"
 local sampler_module = require "accelerate.data.sampler"
 local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"
@@ -435,6 +435,6 @@ function DataLoader:set_epoch(epoch)
   end
 end
 
-DataLoader.init = positions.arrange("DataLoader", ORDER, DataLoader.init, true)
+DataLoader.init = by_position.arrange("DataLoader", ORDER, DataLoader.init, true)
 
 return DataLoader

@@ -2,7 +2,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local positions = require "accelerate.utils.positions"
+local by_position = require "accelerate.utils.positions"
 local sampler = require "accelerate.data.sampler"
 
 local fail, show = options.fail, options.show
@@ -115,7 +115,7 @@ function WeightedRandomSampler:_order(generator)
     generator)
 end
 
-positions.constructors(M, {
+by_position.constructors(M, {
   WeightedRandomSampler = "weights num_samples [replacement] [generator]",
 })
 

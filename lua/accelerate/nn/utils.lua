@@ -51,7 +51,7 @@ local TOTAL_ORDER = { "norm_type", "error_if_nonfinite", "foreach" }
 ---  element), error_if_nonfinite = false, foreach (without effect), or a table of them
 ---@return accelerate.Tensor norm 0-d, before clipping
 function M.clip_grad_norm_(params, ...)
-  local max_norm, o = (...), nil
+  local max_norm, o = (...)
   if type(max_norm) == "number" then -- what is unknown is not max_norm, then
     o = options.read("clip_grad_norm_", TOTAL_ORDER, TOTAL, select(2, ...))
   else
