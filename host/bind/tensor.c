@@ -320,7 +320,7 @@ static int tensor_len(lua_State *L)
 
 static int next_row(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "ipairs", 9);
+  const ax_tensor *t = ax_lua_self(L, "ipairs", 1);
   const int64_t i = (int64_t)luaL_checknumber(L, 2) + 1;
 
   if (t->ndim == 0 || i < 1 || i > t->shape[0]) return 0;
@@ -333,7 +333,7 @@ static int next_row(lua_State *L)
 /* for i, row in ipairs(x): the rows are x[1], x[2], ... */
 static int tensor_ipairs(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_self(L, "ipairs", 9);
+  const ax_tensor *t = ax_lua_self(L, "ipairs", 1);
   if (t->ndim == 0) return ax_lua_error(L, "ipairs", "a 0-d tensor has no rows; x:item() is its number");
   lua_pushcfunction(L, next_row);
   lua_pushvalue(L, 1);

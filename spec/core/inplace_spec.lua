@@ -314,6 +314,15 @@ describe("another shape in place", function()
     end, x, y)
   end)
 
+  it("keeps what retain_grad was called on: the gradient has the new shape", function() -- as PyTorch's
+    local x = leaf { 1, 2, 3 } * 2
+    x:retain_grad()
+    x:unsqueeze_(1)
+    assert.is_true(x.retains_grad)
+    ;(x * 3):sum():backward()
+    assert.are.same({ { 3, 3, 3 } }, x.grad:tolist())
+  end)
+
   it("raises for a leaf that requires a gradient, and for a dim that is not there", function()
     local x = leaf { 1, 2 }
     raises("unsqueeze_: a leaf that requires a gradient keeps its shape", function() x:unsqueeze_(1) end)

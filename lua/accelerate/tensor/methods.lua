@@ -187,7 +187,7 @@ end)
 
 -- ---- gradients of results
 
--- What retain_grad was called on -> the number of changes that the tensor had seen then.
+-- What retain_grad was called on -> { the number of changes that the tensor had seen then }.
 local retained = setmetatable({}, { __mode = "k" })
 
 --- The hook must not hold the tensor that it is on.
@@ -199,12 +199,13 @@ define.plain("retain_grad", "x:retain_grad()",
     end
     if not x.requires_grad then options.fail("retain_grad: the tensor does not require a gradient") end
     local version = x._version
-    if x.is_leaf or retained[x] == version then return end
-    retained[x] = version
+    if x.is_leaf or retained[x] and retained[x][1] == version then return end
+    local call = { version }
+    retained[x] = call
     local weak = setmetatable({ x }, { __mode = "v" })
     x:register_hook(function(g)
       local kept = weak[1]
-      if not kept or retained[kept] ~= version then return end -- a later call took over
+      if not kept or retained[kept] ~= call then return end -- a later call took over
       core._keep_grad(kept, kept.grad and kept.grad + g or core.no_grad(function() return g:clone() end))
     end)
   end)
@@ -220,3 +221,13 @@ define.plain("set_printoptions",
   function(opts) return require("accelerate.utils.format").set_options(opts) end)
 define.plain("get_printoptions", "tensor.get_printoptions()", "the settings of set_printoptions", "function",
   function() return require("accelerate.utils.format").get_options() end)
+
+--- For an object that has become another tensor: retain_grad goes on there.
+---@param x accelerate.Tensor
+local function retain_again(x)
+  if not retained[x] then return end
+  retained[x] = nil
+  if not x.is_leaf then x:retain_grad() end
+end
+
+return { retain_again = retain_again }

@@ -2,6 +2,7 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
+local methods = require "accelerate.tensor.methods"
 local options = require "accelerate.utils.options"
 
 
@@ -25,7 +26,11 @@ define.alias("argwhere", "nonzero")
 local function reshaped(name, signature, view)
   define(name .. "_", signature,
     ("`x:%s(..)` as x itself; a leaf that requires a gradient is refused"):format(name),
-    function(x, ...) return core._take_over(x, view(x, ...), name .. "_") end, "method")
+    function(x, ...)
+      core._take_over(x, view(x, ...), name .. "_")
+      methods.retain_again(x)
+      return x
+    end, "method")
 end
 reshaped("squeeze", "x:T dim:dims?", function(x, dims)
   if dims then return x:squeeze(dims) end
