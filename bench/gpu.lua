@@ -355,7 +355,7 @@ local function say_kernels()
   end
   for _, dtype in ipairs { { "", "" }, { "_bf16", ", bf16" } } do
     line("copy" .. dtype[2], "copy" .. dtype[1] .. "_gbs", "GB/s", true)
-    for _, op in ipairs { "add", "relu", "relu_grad", "gelu", "gelu_grad", "softmax", "softmax_grad",
+    for _, op in ipairs { "mul", "relu", "relu_grad", "gelu", "gelu_grad", "softmax", "softmax_grad",
       "layer_norm", "layer_norm_grad", "cross_entropy",
       "cross_entropy_grad", "sum" } do
       line((op:gsub("_grad$", ", with its gradient")) .. dtype[2], op .. dtype[1] .. "_ms", "ms")

@@ -7,6 +7,8 @@
  * postponed while the last one is recent in relation to its cost (a large Lua heap takes tens of
  * milliseconds), but never past four times that growth: memory stays flat whatever the clock shows.
  * The clock counts this thread's processor time, so other load on the machine changes nothing.
+ * Where a device is in use it counts all time: the host waits for the device's queue, and a
+ * collection meanwhile costs the step nothing.
  *
  * Before an allocation fails there are two more attempts: a collection, and a collection without
  * LuaJIT's traces.  A trace holds the objects that it was specialised on, tensors among them, for
@@ -47,7 +49,7 @@ static _Thread_local struct {
 static double now(void)
 {
   struct timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  clock_gettime(ax_memory_of_device() > 0 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 

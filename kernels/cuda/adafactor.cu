@@ -48,7 +48,7 @@ template <class T> struct job {
   int64_t column_chunks, chunks;
 
   __device__ __forceinline__ bool skipped() const { return skip && *skip != 0; }
-  __device__ __forceinline__ const numbers<T> &with() const { return there ? *there : here; }
+  __device__ __forceinline__ numbers<T> with() const { return ax_cuda_numbers(there, here); }
   __device__ __forceinline__ T update_at(int64_t i, T limit) const
   {
     T by;
@@ -169,7 +169,7 @@ template <class T> static __global__ void step_size(job<T> j)
   squares = ax_cuda_block_reduce(squares, add, shared);
   moved = ax_cuda_block_reduce(moved, add, shared);
   if (threadIdx.x) return;
-  const numbers<T> &x = j.with();
+  const numbers<T> x = j.with();
   const double step =
       fmax(x.eps2, sqrt(squares / (double)j.n)) * x.lr / fmax(1.0, sqrt(moved / (double)j.n) / x.d);
   /* fmax would ignore NaN */
@@ -192,7 +192,7 @@ template <class T>
 static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here,
                                       ax_optim_device_args device_args, numbers<T> *out)
 {
-  const ax_hyper h = device_args.hyper ? *device_args.hyper : here;
+  const ax_hyper h = ax_cuda_numbers(device_args.hyper, here);
   const int64_t more =
       (device_args.ran ? *device_args.ran : 0) - (device_args.skipped ? *device_args.skipped : 0);
   for (int k = threadIdx.x; k < n; k += blockDim.x) {

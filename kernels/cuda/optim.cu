@@ -320,7 +320,7 @@ template <class T, class R>
 static __global__ void rules_kernel(const entry<T> *entries, int count, const int64_t *steps, int64_t step,
                                     ax_hyper here, ax_optim_device_args device_args, R *rules)
 {
-  const ax_hyper h = device_args.hyper ? *device_args.hyper : here;
+  const ax_hyper h = ax_cuda_numbers(device_args.hyper, here);
   const int64_t more =
       (device_args.ran ? *device_args.ran : 0) - (device_args.skipped ? *device_args.skipped : 0);
   for (int k = threadIdx.x; k < count; k += blockDim.x) {

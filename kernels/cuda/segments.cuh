@@ -109,4 +109,14 @@ static ax_status ax_cuda_launch_segments(const char *what, ax_device d, const ax
   });
 }
 
+/* An optimizer's numbers: those in device memory, where there are any.  nvcc 13.0 reads the first
+ * member of `there ? *there : here` from `here` in either case where that is a kernel's parameter,
+ * so this is no choice between two objects. */
+template <class X> static __device__ __forceinline__ X ax_cuda_numbers(const X *there, const X &here)
+{
+  X x = here;
+  if (there) x = *there;
+  return x;
+}
+
 #endif

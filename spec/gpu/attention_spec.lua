@@ -21,7 +21,7 @@ local D = device.name
 -- would exceed.
 local OVERALL = { bfloat16 = 6e-3, float16 = 1e-3, float32 = 1e-6, float64 = 1e-14 }
 local ANYWHERE = { bfloat16 = 3e-2, float16 = 4e-3, float32 = 4e-6, float64 = 1e-13 }
-local NOTHING = 1e-5 -- where the answer is 0: a query with a single key
+local NOTHING = 3e-5 -- where the answer is 0, the difference of rounded numbers: a query with a single key
 
 local function close(what, dtype, got, expected)
   assert.are.equal(dtype, got.dtype, what)

@@ -21,7 +21,7 @@ local function draw(...) return tensor.randn({ ... }, { generator = generator })
 local function classes(n, ...) return tensor.randint(0, n, { ... }, { generator = generator }) end
 
 --- fn(put) gives tensors, made of what put moves to the device under test.  `within`: the type
---- whose tolerance counts, where results are wider than what they come from.
+--- whose tolerance counts, where results are wider than what they come from; or a tolerance.
 local function agrees(what, fn, within)
   local here = { fn(function(t) return t:clone() end) }
   local there = { fn(function(t) return t:to(D, { copy = true }) end) }
@@ -29,7 +29,7 @@ local function agrees(what, fn, within)
   for k, expected in ipairs(here) do
     local own = TOLERANCE[expected.dtype] or 0
     local name = ("%s, result %d"):format(what, k)
-    device.agree(there[k], expected, math.max(own, within and TOLERANCE[within] or 0), name)
+    device.agree(there[k], expected, math.max(own, TOLERANCE[within] or tonumber(within) or 0), name)
   end
 end
 
@@ -48,13 +48,15 @@ describe(("views and mixed types on %s (%s)"):format(D, device.kind), function()
           local scales, shifts = (draw(n + 3) * 0.2 + 1):to(w_type), draw(n + 3):to(w_type)
           local weights = draw(3 * n)
           for _, start in ipairs { 1, 2 } do
+            -- One element's gradient is 0: what rounding leaves of it grows by 1 / sqrt(eps).
+            local within = n == 1 and x_type == "float32" and 1e-4 or x_type
             agrees(("layer_norm of %d, weight %s, from %d"):format(n, w_type, start), function(put)
               local x, w, b = leaf(put, buffer), leaf(put, scales), leaf(put, shifts)
               local y = F.layer_norm(x:narrow(1, start, 3 * n):view(3, n), { n },
                 { weight = w:narrow(1, start, n), bias = b:narrow(1, 4 - start, n) })
               backward(y, put(weights))
               return y, x.grad, w.grad, b.grad
-            end, x_type)
+            end, within)
             agrees(("rms_norm of %d, weight %s, from %d"):format(n, w_type, start), function(put)
               local x, w = leaf(put, buffer), leaf(put, scales)
               local y = F.rms_norm(x:narrow(1, start, 3 * n):view(3, n), { n },

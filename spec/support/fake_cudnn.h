@@ -76,11 +76,8 @@ struct descriptor {
     const value *v = find(attribute);
     return v ? v->children[0] : NULL;
   }
-  double number(int attribute, double otherwise) const
-  {
-    const value *v = find(attribute);
-    return !v ? otherwise : v->type == CUDNN_TYPE_FLOAT ? one<float>(attribute) : one<double>(attribute);
-  }
+  /* Read as a float where doubles were given too, as cuDNN 9.19 does for sums in float. */
+  double number(int attribute, float otherwise) const { return one<float>(attribute, otherwise); }
 };
 typedef std::shared_ptr<descriptor> ref;
 

@@ -90,7 +90,7 @@ public:
   void set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, cudnnBackendDescriptor_t value);
   void set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, cudnnDataType_t value);
   void set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, int64_t value);
-  void set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, double value);
+  void set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, float value);
   void finish(cudnnBackendDescriptor_t d);
 
   /* A tensor of the caller (uid > 0: its data is passed under that number at execution), or one

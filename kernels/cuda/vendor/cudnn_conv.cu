@@ -97,7 +97,7 @@ static void build(ax_cudnn_graph &g, const ax_cudnn_key &key)
   memcpy(&s, key.word + CONV, sizeof s);
   const cudnnDataType_t type = (cudnnDataType_t)key.word[TYPE];
   const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-  const double one = 1, zero = 0;
+  const float one = 1, zero = 0; /* of the type that sums have: given doubles, cuDNN reads other numbers */
   const ax_cuda_conv_kind kind = (ax_cuda_conv_kind)key.word[KIND];
 
   const cudnnBackendDescriptor_t x = image(g, X, type, s.dims, s.n, s.c, s.in, key.word[X_ALIGN]);

@@ -59,9 +59,9 @@ void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t
 {
   set(d, attribute, CUDNN_TYPE_INT64, 1, &value);
 }
-void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, double value)
+void ax_cudnn_graph::set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t attribute, float value)
 {
-  set(d, attribute, CUDNN_TYPE_DOUBLE, 1, &value);
+  set(d, attribute, CUDNN_TYPE_FLOAT, 1, &value);
 }
 
 void ax_cudnn_graph::finish(cudnnBackendDescriptor_t d)

@@ -166,19 +166,21 @@ C._linalg_qr = {
   ref = function(tall, wide) return tall, wide end,
 }
 local function recombined(u, s, vh) return (u * s:unsqueeze(-2)):matmul(vh) end
+-- Vectors by their size: each library has its own signs.
 C._linalg_svd = {
   inputs = { range(-1, 1.3, { 2, 4, 2 }), range(-1, 1.3, { 2, 2, 3 }) },
   call = function(tall, wide)
     local u, s, vh = core._linalg.svd(tall, false)
     local u2, s2, vh2 = core._linalg.svd(wide)
-    return recombined(u, s, vh), recombined(u2, s2, vh2:narrow(-2, 1, 2)), s, u, vh, u2, vh2:narrow(-2, 1, 2)
+    vh2 = vh2:narrow(-2, 1, 2)
+    return recombined(u, s, vh), recombined(u2, s2, vh2), s, u:abs(), vh:abs(), u2:abs(), vh2:abs()
   end,
   ref = function(tall, wide) return tall, wide end,
 }
 square("_linalg_eigh", function(x)
   local l, v = core._linalg.eigh(symmetric(x))
   local l2, v2 = core._linalg.eigh(symmetric(x), true)
-  return recombined(v, l, turned(v)), l - l2, l, v, v2
+  return recombined(v, l, turned(v)), l - l2, l, v:abs(), v2:abs()
 end, function(x)
   return each(x, function(a)
     local out = copy(a)
