@@ -16,13 +16,13 @@ enum {
   AX_GEMM_ROW_SUMS,
 };
 
-/* c[i] (m, n) = a[i] (m, k) x b[i] (k, n) + bias (n), or += without bias, for i < batch.  Steps are
+/* c[i] (m, n) = a[i] (m, k) x b[i] (k, n) + bias (n), or +=, for i < batch.  Steps are
  * strides in elements: batch, row, column; a batch step of 0 repeats the matrix.  The columns of c
  * are adjacent.  No padding bytes: this is the key of a cache. */
 typedef struct ax_cuda_gemm {
   int64_t dtype, out, batch, m, n, k; /* out: the type of c, bias and aux */
   int64_t a[3], b[3], c[2];
-  int64_t bias, accumulate; /* 0 or 1; not both */
+  int64_t bias, accumulate; /* 0 or 1 */
   /* aux has the layout of c; an epilogue takes one matrix, not a batch; only PLAIN and ROW_SUMS can
    * accumulate */
   int64_t epilogue;

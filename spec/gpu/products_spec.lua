@@ -212,6 +212,43 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
     end
   end)
 
+  -- 4099 classes: rows of 4160, of which the last 3 elements fill no run of 16 bytes.
+  it("of many classes in padded rows: the last few are products of their own, forward and backward", function()
+    local x, w = tensor.randn(64, 1024), tensor.randn(4099, 1024) * 0.03
+    local bias, seed = tensor.randn(4099), tensor.randn(64, 4099)
+    for _, dtype in ipairs { "bfloat16", "float16", "float32", "tf32" } do
+      local own = dtype == "tf32" and "float32" or dtype
+      local parts = dtype == "float32" and 1 or 2 -- plain float32 products do not use tensor cores
+      if dtype == "tf32" then tensor.set_float32_matmul_precision "high" end
+      for _, b in ipairs { false, bias } do
+        local function leaves(on, up)
+          local all = {}
+          for i, t in ipairs { x, w, b or nil } do
+            t = t:to(own)
+            all[i] = (up and t:double() or t):to(on):requires_grad_()
+          end
+          return all
+        end
+        local ref, at = leaves("cpu", true), leaves(D)
+        local expected = F.linear(unpack(ref))
+        expected:backward(seed:to(own):double())
+        local got = through(parts, function() return F.linear(unpack(at)) end)
+        close(dtype .. " result", got, expected:detach(), TOLERANCE[dtype])
+        local g = got:detach():copy_(seed:to(own)) -- in its padded rows
+        through(nil, function() got:backward(g) end)
+        for i, leaf in ipairs(at) do
+          close(("%s gradient %d"):format(dtype, i), leaf.grad, ref[i].grad, TOLERANCE[dtype])
+        end
+        local rows = g:t():narrow(1, 1, 4099) -- the weight's gradient by itself, and added to
+        local sum = through(parts, function() return rows:mm(at[1]:detach()) end)
+        close(dtype .. " rows", sum, ref[2].grad, TOLERANCE[dtype])
+        local inner = through(parts, function() return g:mm(at[2]:detach()) end)
+        close(dtype .. " sums", inner, ref[1].grad, TOLERANCE[dtype])
+      end
+      tensor.set_float32_matmul_precision "highest"
+    end
+  end)
+
   it("TF32 only when it is asked for, and for float32 alone", function()
     if not library_there then return pending("no cuBLASLt here") end
     local a, b = tensor.randn(64, 256), tensor.randn(256, 64)
