@@ -138,7 +138,9 @@ static int capture_replay(lua_State *L)
   box *b;
   ax_lua_enter(L);
   b = check_box(L, 1, "capture");
-  return ax_capture_replay(b->c, lua_toboolean(L, 2)) == AX_OK ? 0 : ax_lua_raise(L, "capture");
+  if (ax_capture_replay(b->c, lua_toboolean(L, 2)) != AX_OK) return ax_lua_raise(L, "capture");
+  ax_lua_backward_ends(L); /* what is left of the step are the batches of those before it */
+  return 0;
 }
 
 /* core.is_recording() */
