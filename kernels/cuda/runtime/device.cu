@@ -31,8 +31,12 @@ static std::atomic<int> chosen(-1);
 ax_status ax_cuda_status(const char *what, cudaError_t e)
 {
   if (e == cudaSuccess) return AX_OK;
-  return ax_fail(e == cudaErrorMemoryAllocation ? AX_ENOMEM : AX_ENOIMPL, "%s: CUDA: %s", what,
-                 cudaGetErrorString(e));
+  if (e == cudaErrorMemoryAllocation) /* tensors' memory has a message of its own (allocator.cu) */
+    return ax_fail(AX_ENOMEM,
+                   "%s: CUDA: %s: the driver found no memory on the GPU for this process or for the code of a "
+                   "kernel; nvidia-smi lists the programs that hold it",
+                   what, cudaGetErrorString(e));
+  return ax_fail(AX_ENOIMPL, "%s: CUDA: %s", what, cudaGetErrorString(e));
 }
 
 /* ---- forks: CUDA does not survive them.  A child may release tensors and exit; everything that
