@@ -52,31 +52,68 @@ static bool option(lua_State *L, int idx, const char *fn, const char *name)
   return v;
 }
 
-/* t:backward(gradient, { retain_graph, create_graph }); the gradient may be an option, too */
+static bool flag_at(lua_State *L, int idx, int last, const char *name, bool named)
+{
+  if (idx > last || lua_isnil(L, idx)) return named;
+  if (named) return ax_lua_error(L, "backward", "%s: given by position and as an option", name) != 0;
+  return ax_lua_check_boolean(L, idx, "backward", name);
+}
+
+/* The gradients of `inputs` alone: accelerate.autograd has that call. */
+static int backward_to(lua_State *L, int seed, bool retain, bool create)
+{
+  const int inputs = lua_gettop(L);
+
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "accelerate.autograd");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "backward");
+  lua_pushvalue(L, 1);
+  if (seed) lua_pushvalue(L, seed);
+  else lua_pushnil(L);
+  lua_createtable(L, 0, 3);
+  lua_pushboolean(L, retain);
+  lua_setfield(L, -2, "retain_graph");
+  lua_pushboolean(L, create);
+  lua_setfield(L, -2, "create_graph");
+  lua_pushvalue(L, inputs);
+  lua_setfield(L, -2, "inputs");
+  lua_call(L, 3, 0);
+  return 0;
+}
+
+/* t:backward(gradient, retain_graph, create_graph, { inputs }); each may be an option */
 static int backward(lua_State *L)
 {
-  static const char *const names[] = { "retain_graph", "create_graph", "gradient" };
+  static const char *const names[] = { "gradient", "retain_graph", "create_graph", "inputs" };
+  int options = 0, last = lua_gettop(L), seed_at = 0;
   ax_tensor *t, *seed = NULL;
-  int options = 0, last = lua_gettop(L);
-  bool retain, create;
 
   ax_lua_enter(L);
   t = ax_lua_check_tensor(L, 1, "backward", "self");
   if (last > 1 && ax_lua_is_options(L, last, true)) options = last--;
-  if (last > 2)
-    return ax_lua_error(L, "backward", "expected a gradient and options, got %d arguments", last - 1);
-  if (last == 2 && !lua_isnil(L, 2) && !(seed = ax_lua_opt_tensor(L, 2, "backward")))
-    return ax_lua_arg_error(L, "backward", 2, "gradient", "a tensor", 2);
+  if (last > 4)
+    return ax_lua_error(L, "backward", "expected gradient, retain_graph and create_graph, got %d arguments",
+                        last - 1);
+  if (last > 1 && !lua_isnil(L, 2)) {
+    if (!(seed = ax_lua_opt_tensor(L, 2, "backward")))
+      return ax_lua_arg_error(L, "backward", 2, "gradient", "a tensor", 2);
+    seed_at = 2;
+  }
   if (options) {
-    ax_lua_check_options(L, options, "backward", names, 3);
+    ax_lua_check_options(L, options, "backward", names, 4);
     lua_getfield(L, options, "gradient");
     if (!lua_isnil(L, -1)) {
       if (seed) return ax_lua_error(L, "backward", "gradient: given by position and as an option");
-      seed = ax_lua_check_tensor(L, lua_gettop(L), "backward", "gradient");
+      seed = ax_lua_check_tensor(L, seed_at = lua_gettop(L), "backward", "gradient");
     }
   }
-  retain = option(L, options, "backward", "retain_graph");
-  create = option(L, options, "backward", "create_graph");
+  const bool retain = flag_at(L, 3, last, "retain_graph", option(L, options, "backward", "retain_graph"));
+  const bool create = flag_at(L, 4, last, "create_graph", option(L, options, "backward", "create_graph"));
+  if (options) {
+    lua_getfield(L, options, "inputs");
+    if (!lua_isnil(L, -1)) return backward_to(L, seed_at, retain, create);
+  }
   ax_lua_backward_begins(L);
   if (ax_backward(1, &t, &seed, retain, create) != AX_OK) return ax_lua_raise(L, "backward");
   ax_lua_backward_ends(L);

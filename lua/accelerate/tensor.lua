@@ -25,9 +25,10 @@ local core = require "accelerate.core"
 ---  becomes the elements of x
 ---@field is_leaf boolean
 ---@field grad_fn string? the op that made it, where that was recorded
----@field backward fun(self: accelerate.Tensor, gradient?: accelerate.Tensor, options?: {
----  retain_graph: boolean?, create_graph: boolean? }) adds the gradients of x to `grad` of the
----  leaves that it comes from; `gradient`, of x's shape, is needed where x has several elements
+---@field backward fun(self: accelerate.Tensor, gradient?: accelerate.Tensor, ...: any) adds the
+---  gradients of x to `grad` of the leaves that it comes from, or of the tensors in `inputs` alone;
+---  `gradient`, of x's shape, is needed where x has several elements; retain_graph and create_graph
+---  follow by position, or in a table at the end with `inputs`
 ---@field bfloat16 fun(self: accelerate.Tensor): accelerate.Tensor `x:to("bfloat16")`
 ---@field bool fun(self: accelerate.Tensor): accelerate.Tensor `x:to("bool")`: whether an element is
 ---  not 0

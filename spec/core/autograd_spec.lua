@@ -34,6 +34,27 @@ describe("backward", function()
     raises("does not require a gradient", function() return tensor(1):backward() end)
   end)
 
+  it("backward takes PyTorch's positions, and the inputs that gradients are added to", function()
+    local x, w = tensor.ones(3, { requires_grad = true }), tensor.full({ 3 }, 2, { requires_grad = true })
+    local y = (x * w):sum()
+    y:backward(nil, true)
+    y:backward(nil, { retain_graph = true, inputs = x })
+    assert.are.same({ 4, 4, 4 }, x.grad:totable())
+    assert.are.same({ 1, 1, 1 }, w.grad:totable())
+    y:backward(tensor.tensor(3), { inputs = { w } })
+    assert.are.same({ 4, 4, 4 }, w.grad:totable())
+    x.grad = nil
+    local z = x ^ 3
+    z:backward(tensor.ones(3), nil, true)
+    assert.is_true(x.grad.requires_grad)
+    raises("backward: argument 3 (retain_graph): expected a boolean, got number 3",
+      function() y:backward(nil, 3) end)
+    raises("backward: retain_graph: given by position and as an option",
+      function() y:backward(nil, true, { retain_graph = true }) end)
+    raises("backward: expected gradient, retain_graph and create_graph, got 4 arguments",
+      function() y:backward(nil, true, false, 1) end)
+  end)
+
   it("records itself with create_graph", function()
     local x = leaf { 2 }
     local y = (x ^ 3):sum()
