@@ -36,6 +36,9 @@
 #define POSTPONE ((int64_t)4 << 20) /* growth until the clock is read again */
 #define MOST_ROUNDS 8               /* collections before an allocation fails */
 #define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
+/* ... at the end of a backward pass every 2 c, where a 256th of a device's memory is at stake: what
+ * takes that much memory keeps the device busy for longer. */
+#define SHARE_OF_MUCH 2.0
 
 static _Thread_local struct {
   int64_t left;     /* pressure after the last collection */
@@ -140,9 +143,11 @@ void ax_lua_backward_begins(lua_State *L)
 
 void ax_lua_backward_ends(lua_State *L)
 {
-  const bool much = ax_memory_pressure() - last.left >= LEAST_GROWTH;
+  const int64_t grown = ax_memory_pressure() - last.left, device = ax_memory_of_device();
+  const bool much = grown >= LEAST_GROWTH;
+  const double share = device > 0 && grown >= device / 256 ? SHARE_OF_MUCH : SHARE;
   const bool due =
-      much && !ax_lua.collecting && now() - last.ended >= SHARE * last.cost && lua_checkstack(L, 16);
+      much && !ax_lua.collecting && now() - last.ended >= share * last.cost && lua_checkstack(L, 16);
   last.clean = due || !much;
   if (due && collect(L, false) != 0) lua_error(L);
 }
