@@ -241,11 +241,12 @@ $(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile $(OUT)/cuda/flags
 	@mkdir -p $(@D)
 	$(call say,nvcc $<)
 	$(Q)$(NVCC) $(CUDA_FLAGS) -MMD -MP -c -o $@ $<
+# Private: build/cuda/flags, which these need too, has the flags of all.
 AX_ARCHS := $(subst $() ,:,$(strip $(CUDA_ARCH)))
-$(OUT)/cuda/runtime/device.o: CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
+$(OUT)/cuda/runtime/device.o: private CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
 $(OUT)/emulated/runtime/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
 # Their bits are the CPU's; centred RMSprop subtracts two numbers that are nearly equal.
-$(OUT)/cuda/random.o $(OUT)/cuda/optim.o: CUDA_FLAGS += -fmad=false
+$(OUT)/cuda/random.o $(OUT)/cuda/optim.o: private CUDA_FLAGS += -fmad=false
 $(OUT)/emulated/random.o $(OUT)/emulated/optim.o: KERNEL_FLAGS += -ffp-contract=off
 $(OUT)/emulated/emulate/trial.o: EMULATE_FLAGS += $(KERNEL_FLAGS)
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile

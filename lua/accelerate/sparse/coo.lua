@@ -136,7 +136,7 @@ function SparseTensor:coalesce()
   local places, data, shape = self._places, self._data, self.shape
   local dims = places.shape[1]
   if places.shape[2] < 2 then return SparseTensor._make(places, data, shape, true) end
-  local keys, inverse = keys_of(places, shape):unique(true)
+  local keys, inverse = keys_of(places, shape):unique { return_inverse = true }
   local wide = { keys:numel() }
   for d = 2, data.ndim do wide[d] = data.shape[d] end
   local sums = core.zeros(wide, { dtype = data.dtype, device = data.device }):index_add(1, inverse, data)

@@ -77,7 +77,7 @@ function M.embedding(input, weight, padding_idx)
     fail("embedding: sparse = true: the weight must be a leaf, got the result of %s",
       tostring(weight.grad_fn))
   end
-  local rows, places = input:reshape(-1):unique(true)
+  local rows, places = input:reshape(-1):unique { return_inverse = true }
   local leaf = weight:detach():index_select(1, rows):requires_grad_()
   leaf:register_hook(function(g)
     local named, values = rows, g:detach()

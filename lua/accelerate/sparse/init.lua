@@ -206,7 +206,7 @@ local function log_softmax(where, s, dim)
     if d ~= at then rest[#rest + 1], shape[#shape + 1] = d - 1, s.shape[d] end
   end
   local others = s._places:index_select(1, core.tensor(rest, { dtype = "int64", device = s.device }))
-  local groups, group = SparseTensor._keys_of(others, shape):unique(true)
+  local groups, group = SparseTensor._keys_of(others, shape):unique { return_inverse = true }
   return s, grouped_log_softmax(s._data, group, groups:numel())
 end
 

@@ -197,8 +197,8 @@ function M.repeat_interleave(_, x, repeats, dim, output_size)
   return result
 end
 
-function M.unique(_, x, return_inverse, return_counts, dim)
-  if not dim then return core.unique(x, return_inverse, return_counts) end
+function M.unique(_, x, sorted, return_inverse, return_counts, dim)
+  if not dim then return core.unique(x, sorted, return_inverse, return_counts) end
   return require("accelerate.tensor.slices").unique(x, dim, return_inverse, return_counts, true)
 end
 

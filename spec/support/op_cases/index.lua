@@ -160,7 +160,7 @@ end
 local function buckets(x) return each(x, function(r) return each(r, bucket) end) end
 plain("searchsorted", function(x) return core.searchsorted(core.tensor(BOUNDS):to(x.dtype), x) end, buckets)
 plain("bucketize", function(x) return core.bucketize(x, core.tensor(BOUNDS):to(x.dtype)) end, buckets)
-plain("unique", function() return int64({ 3, 1, 3, 0 }):unique(true, true) end,
+plain("unique", function() return int64({ 3, 1, 3, 0 }):unique(true, true, true) end,
   function() return { 0, 1, 3 }, { 2, 1, 2, 0 }, { 1, 1, 2 } end)
 plain("isin", function() return int64({ 3, 1, 3, 0 }):isin(int64 { { 3, 7 } }) end,
   function() return { true, false, true, false } end)

@@ -118,11 +118,11 @@ for right in ("false", "true"):
         torch.tensor([-1.0, 0.0, 0.5]), grad=False)
 mixed = torch.tensor([[3, 1, 3], [0, 1, 1]])
 case("unique", "x1:unique()", torch.unique, mixed)
-case("unique", "x1:unique(true)", lambda x: x.unique(return_inverse=True), mixed)
+case("unique", "x1:unique(true, true)", lambda x: x.unique(return_inverse=True), mixed)
 case("unique", "x1:unique({ return_counts = true })", lambda x: x.unique(return_counts=True),
     torch.tensor([0.5, -1.0, 0.5, float("nan"), 0.0]), grad=False)
-case("unique", "x1:unique(true, true)", lambda x: x.unique(return_inverse=True, return_counts=True), ties(40))
-case("unique", "x1:unique(true, true)", lambda x: x.unique(return_inverse=True, return_counts=True),
+case("unique", "x1:unique(true, true, true)", lambda x: x.unique(return_inverse=True, return_counts=True), ties(40))
+case("unique", "x1:unique(true, true, true)", lambda x: x.unique(return_inverse=True, return_counts=True),
     torch.zeros(0, 2).long())
 case("isin", "x1:isin(x2)", torch.isin, mixed, at(1, 7, 0))
 case("isin", "x1:isin(x2)", torch.isin, torch.tensor([0.5, float("nan"), 2.0]), torch.tensor([[2.0, float("nan")]]),
