@@ -9,110 +9,118 @@ typedef batch_job job;
 typedef batch_each each;
 
 template <class S, int V> struct spread {
-  static constexpr int AHEAD = 4; /* rows in flight */
   typedef compute<S> T;
-  struct loaded {
-    T x[V];
-  };
+  typedef ax_cuda_pack<S, V> row;
+  static constexpr bool SHIFTED = true;
   const S *x;
+  each weight, bias, running_mean, running_var;
+  double momentum, eps;
+  T *mean, *invstd, *a, *b;
   T first[V];
-  __device__ __forceinline__ void begin(const job &j, int64_t lo, int64_t c)
+
+  __device__ __forceinline__ void load(int64_t p, row &v) const { v = *(const row *)(x + p); }
+  __device__ __forceinline__ void begin(const job &j, const batch_place &place)
   {
-    ax_cuda_get(x, lo * j.channels + c, first);
+    if (place.there) ax_cuda_get(x, batch_first_row(j, blockIdx.y) * j.channels + place.c, first);
   }
-  __device__ __forceinline__ void load(int64_t at, loaded &v) const { ax_cuda_get(x, at, v.x); }
-  __device__ __forceinline__ void add(const job &, const loaded &v, T (&sum)[V], T (&square)[V]) const
+  __device__ __forceinline__ void add(const job &, int64_t, const row &v, bool counts, T (&sum)[V],
+                                      T (&square)[V]) const
   {
     for (int i = 0; i < V; i++) {
-      const T d = v.x[i] - first[i];
+      const T d = counts ? ax_cuda_load(v.v[i]) - first[i] : (T)0;
       sum[i] += d;
       square[i] += d * d;
     }
   }
-};
-template <class S, int V>
-static __global__ void __launch_bounds__(BATCH_THREADS) statistics(job j, const S *x, compute<S> *sums)
-{
-  spread<S, V> of;
-  of.x = x;
-  batch_chunk_sums<V>(j, sums, of);
-}
-
-/* Combined rows: their number, their mean, and the sum of squared differences from it. */
-struct part {
-  double count, centre, total;
-};
-static __device__ __forceinline__ part merged(const part &a, const part &b)
-{
-  const double n = a.count + b.count, apart = b.centre - a.centre;
-  if (a.count == 0) return b;
-  if (b.count == 0) return a;
-  const double share = b.count / n; /* divisions in float64 are what the kernel waits for */
-  return part{ n, a.centre + apart * share, a.total + b.total + apart * apart * a.count * share };
-}
-static __device__ __forceinline__ part merged_with(const part &own, int by, int lane)
-{
-  const part other = { __shfl_xor_sync(0xffffffffu, own.count, by),
-                       __shfl_xor_sync(0xffffffffu, own.centre, by),
-                       __shfl_xor_sync(0xffffffffu, own.total, by) };
-  return lane & by ? merged(other, own) : merged(own, other);
-}
-
-/* One warp for each channel. */
-template <class S>
-static __global__ void combine(job j, const S *x, const compute<S> *sums, each weight, each bias,
-                               each running_mean, each running_var, double momentum, double eps,
-                               compute<S> *mean, compute<S> *invstd, compute<S> *a, compute<S> *b)
-{
-  typedef compute<S> T;
-  const int lane = threadIdx.x % 32;
-  for (int64_t c = ax_cuda_team<false>::first_row(); c < j.channels; c += ax_cuda_team<false>::row_step()) {
-    part all = { 0, 0, 0 };
-    for (int64_t k = lane; k < j.chunks; k += 32) {
-      const int64_t lo = batch_first_row(j, k);
-      const double many = (double)(batch_first_row(j, k + 1) - lo),
-                   sum = (double)sums[2 * k * j.channels + c],
-                   square = (double)sums[(2 * k + 1) * j.channels + c], mean = sum / many;
-      const double here = (double)ax_cuda_load(x[lo * j.channels + c]) + mean, around = square - sum * mean;
-      all = merged(all, part{ many, here, around < 0 ? 0 : around });
+  __device__ __forceinline__ T shift(const job &j, int64_t k, int64_t c) const
+  {
+    return ax_cuda_load(x[batch_first_row(j, k) * j.channels + c]);
+  }
+  /* Sums are joined about the first row of chunk 0, unless that is no number. */
+  __device__ __forceinline__ double base(T shift0) const
+  {
+    return shift0 - shift0 == 0 ? (double)shift0 : 0.0;
+  }
+  __device__ __forceinline__ void join(const job &j, int64_t k, const double (&base)[V], const T (&shift)[V],
+                                       const T (&sum)[V], const T (&square)[V], double (&all)[V],
+                                       double (&squares)[V]) const
+  {
+    const double rows = (double)batch_rows_of(j, k), share = 1 / rows;
+    for (int i = 0; i < V; i++) {
+      const double apart = (double)sum[i] * share, around = (double)square[i] - (double)sum[i] * apart,
+                   d = (double)shift[i] - base[i] + apart;
+      all[i] += rows * d;
+      squares[i] += (around < 0 ? 0 : around) + rows * d * d;
     }
-    for (int by = 16; by > 0; by >>= 1) /* the lower lane's part is first in both lanes, so that they agree */
-      all = merged_with(all, by, lane);
-    if (lane != 0) continue;
-    mean[c] = (T)all.centre;
-    invstd[c] = (T)(1 / sqrt(all.total / (double)j.rows + eps));
+  }
+  __device__ __forceinline__ void finish(const job &j, int64_t c, double base, double sum, double square) const
+  {
+    const double apart = sum / (double)j.rows, centre = base + apart, around = square - sum * apart,
+                 total = around < 0 ? 0 : around;
+    mean[c] = (T)centre;
+    invstd[c] = (T)(1 / sqrt(total / (double)j.rows + eps));
     batch_coefficients(weight, bias, mean[c], invstd[c], c, &a[c], &b[c]);
     if (running_mean.data)
       ax_cuda_number_put(running_mean.dtype, (void *)running_mean.data, c,
-                         (1 - momentum) * batch_number(running_mean, c, 0) + momentum * all.centre);
+                         (1 - momentum) * batch_number(running_mean, c, 0) + momentum * centre);
     if (running_var.data)
       ax_cuda_number_put(running_var.dtype, (void *)running_var.data, c,
                          (1 - momentum) * batch_number(running_var, c, 0) +
-                             momentum * all.total / (double)(j.rows - 1));
+                             momentum * total / (double)(j.rows - 1));
   }
+};
+template <class S, int V>
+static __global__ void __launch_bounds__(BATCH_THREADS, 2) statistics(job j, spread<S, V> of, compute<S> *sums)
+{
+  batch_sums<V>(j, of, sums);
 }
 
 /* y = x a + b (+ residual), rectified */
-template <class S, int V>
+template <class T, class S>
+static __device__ __forceinline__ S applied(const job &j, S x, S residual, bool more, T a, T b)
+{
+  T v = ax_cuda_load(x) * a + b;
+  if (j.rounded) v = ax_cuda_load(ax_cuda_store<S>(v));
+  if (more) v += ax_cuda_load(residual);
+  if (j.relu) v = v < 0 ? (T)0 : v;
+  return ax_cuda_store<S>(v);
+}
+template <class S>
 static __global__ void apply(job j, S *y, const S *x, const S *residual, const compute<S> *a,
                              const compute<S> *b)
 {
-  typedef compute<S> T;
-  for (int64_t q = AX_FIRST; q * V < j.rows * j.channels; q += AX_STEP) {
-    const int64_t c = batch_channel_of(q * V, j.channels);
-    T v[V], z[V], av[V], bv[V];
-    ax_cuda_get(x, q * V, v);
-    if (residual) ax_cuda_get(residual, q * V, z);
-    batch_channel_numbers(a, c, av);
-    batch_channel_numbers(b, c, bv);
-    for (int k = 0; k < V; k++) {
-      v[k] = v[k] * av[k] + bv[k];
-      if (j.rounded) v[k] = ax_cuda_load(ax_cuda_store<S>(v[k]));
-      if (residual) v[k] += z[k];
-      if (j.relu) v[k] = v[k] < 0 ? (T)0 : v[k];
-    }
-    ax_cuda_put(y, q * V, v);
+  for (int64_t p = AX_FIRST; p < j.rows * j.channels; p += AX_STEP) {
+    const int64_t c = batch_channel_of(p, j.channels);
+    y[p] = applied(j, x[p], residual ? residual[p] : S(), residual != NULL, a[c], b[c]);
   }
+}
+/* MORE: with a residual. */
+template <class S, int V, bool MORE>
+static __global__ void __launch_bounds__(BATCH_THREADS, 3)
+    apply_runs(job j, S *y, const S *x, const S *residual, const compute<S> *a, const compute<S> *b)
+{
+  typedef ax_cuda_pack<S, V> pack;
+  const batch_place place = batch_place_of<V>(j);
+  const int64_t step = j.down * j.channels;
+  compute<S> by[V], plus[V];
+  if (place.there) {
+    batch_channel_numbers(a, place.c, by);
+    batch_channel_numbers(b, place.c, plus);
+  }
+  batch_pass(j, place, [&](int64_t at, auto rows) {
+    constexpr int R = AX_VALUE_OF(rows);
+    pack v[R], z[R];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      v[r] = *(const pack *)(x + at + r * step);
+      if (MORE) z[r] = *(const pack *)(residual + at + r * step);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      for (int i = 0; i < V; i++) v[r].v[i] = applied(j, v[r].v[i], z[r].v[i], MORE, by[i], plus[i]);
+      *(pack *)(y + at + r * step) = v[r];
+    }
+  });
 }
 
 template <class S>
@@ -124,10 +132,10 @@ static ax_status run_apply(const char *name, const ax_tensor *x, const ax_tensor
   S *to = ax_cuda_data<S>(y);
   const S *from = ax_cuda_data<S>(x), *more = residual ? ax_cuda_data<S>(residual) : NULL;
   if (j.channels % V == 0 && ((uintptr_t)to | (uintptr_t)from | (uintptr_t)more) % 16 == 0)
-    return ax_cuda_launch(name, d, ax_cuda_blocks(y->numel / V, 256, d.index), 256, apply<S, V>, j, to, from,
-                          more, a, b);
-  return ax_cuda_launch(name, d, ax_cuda_blocks(y->numel, 256, d.index), 256, apply<S, 1>, j, to, from, more,
-                        a, b);
+    return ax_cuda_launch(name, d, batch_grid_of_pass(j, V, d.index), BATCH_THREADS,
+                          more ? apply_runs<S, V, true> : apply_runs<S, V, false>, j, to, from, more, a, b);
+  return ax_cuda_launch(name, d, ax_cuda_blocks(y->numel, 256, d.index), 256, apply<S>, j, to, from, more, a,
+                        b);
 }
 
 static ax_status train(const ax_call *call, const ax_tensor *residual)
@@ -144,22 +152,25 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
     typedef AX_TYPE_OF(tag) S;
     typedef compute<S> T;
     constexpr int V = 16 / (int)sizeof(S);
-    const size_t bytes = (size_t)(2 * j.chunks + 2) * (size_t)j.channels * sizeof(T);
+    const size_t bytes = (size_t)(3 * j.chunks + 2) * (size_t)j.channels * sizeof(T);
     T *sums;
     ax_status st = ax_cuda_take(d, bytes, (void **)&sums);
     if (st != AX_OK) return st;
-    T *const a = apart ? ax_cuda_data<T>(call->out[3]) : sums + 2 * j.chunks * j.channels,
+    T *const a = apart ? ax_cuda_data<T>(call->out[3]) : sums + 3 * j.chunks * j.channels,
              *const b = apart ? ax_cuda_data<T>(call->out[4]) : a + j.channels;
-    st = j.channels % V == 0 && (uintptr_t)ax_data(x) % 16 == 0
-             ? ax_cuda_launch("batch_norm", d, batch_blocks(j, V), BATCH_THREADS, statistics<S, V>, j,
-                              ax_cuda_data<S>(x), sums)
-             : ax_cuda_launch("batch_norm", d, batch_blocks(j, 1), BATCH_THREADS, statistics<S, 1>, j,
-                              ax_cuda_data<S>(x), sums);
-    if (st == AX_OK)
-      st = ax_cuda_launch("batch_norm", d, ax_cuda_blocks(j.channels, BATCH_WARPS, d.index), BATCH_WARPS * 32,
-                          combine<S>, j, ax_cuda_data<S>(x), (const T *)sums, input(1), input(2), input(3),
-                          input(4), call->a->batch_norm_train.momentum, call->a->batch_norm_train.eps,
-                          ax_cuda_data<T>(call->out[1]), ax_cuda_data<T>(call->out[2]), a, b);
+    auto launch = [&](auto width) {
+      constexpr int W = AX_VALUE_OF(width);
+      spread<S, W> of = {};
+      of.x = ax_cuda_data<S>(x);
+      of.weight = input(1), of.bias = input(2), of.running_mean = input(3), of.running_var = input(4);
+      of.momentum = call->a->batch_norm_train.momentum, of.eps = call->a->batch_norm_train.eps;
+      of.mean = ax_cuda_data<T>(call->out[1]), of.invstd = ax_cuda_data<T>(call->out[2]);
+      of.a = a, of.b = b;
+      return ax_cuda_launch("batch_norm", d, batch_grid(j, W, j.chunks), BATCH_THREADS, statistics<S, W>, j,
+                            of, sums);
+    };
+    st = j.channels % V == 0 && (uintptr_t)ax_data(x) % 16 == 0 ? launch(ax_cuda_int<V>())
+                                                               : launch(ax_cuda_int<1>());
     if (st == AX_OK && !apart) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
     ax_cuda_give(d, sums, bytes);
     return st;

@@ -56,6 +56,11 @@ static __device__ __forceinline__ place place_of(int64_t p, int64_t a, int64_t b
   return at;
 }
 
+static __device__ __forceinline__ int64_t divided(int64_t a, int64_t by) /* neither is below 0 */
+{
+  return (a | by) >> 32 ? a / by : (int64_t)((uint32_t)a / (uint32_t)by);
+}
+
 template <class S, int V> static __global__ void largest(job j, S *to, int32_t *index, const S *from)
 {
   typedef compute<S> T;
@@ -69,9 +74,11 @@ template <class S, int V> static __global__ void largest(job j, S *to, int32_t *
       best[k] = -(T)INFINITY;
       at[k] = (int32_t)(y.lo * j.w + x.lo);
     }
+    const int64_t columns = x.hi > x.lo ? divided(x.hi - x.lo + x.step - 1, x.step) : 0;
     for (int64_t iy = y.lo; iy < y.hi; iy += y.step)
-      for (int64_t ix = x.lo; ix < x.hi; ix += x.step) {
-        const int64_t here = iy * j.w + ix;
+#pragma unroll 3
+      for (int64_t i = 0; i < columns; i++) {
+        const int64_t here = iy * j.w + x.lo + i * x.step;
         T v[V];
         ax_cuda_get(image, here * j.c, v);
         for (int k = 0; k < V; k++)
@@ -99,22 +106,21 @@ template <class S> static __global__ void average(job j, S *to, const S *from)
   }
 }
 
-/* The windows [*lo, *hi) of dim d that may contain position `at`. */
-static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows, int64_t at,
-                                             int64_t *lo, int64_t *hi)
+/* The windows [*lo, *hi) of dim d that contain one of the positions first .. last; where dilation
+ * leaves gaps, others too. */
+static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows, int64_t first,
+                                             int64_t last, int64_t *lo, int64_t *hi)
 {
   /* window k covers k size / n .. (k + 1) size / n, rounded outward */
   if (j.p.flags & AX_POOL_ADAPTIVE) {
-    *lo = at * windows / size;
-    *hi = ((at + 1) * windows + size - 1) / size;
+    *lo = divided(first * windows, size);
+    *hi = divided((last + 1) * windows + size - 1, size);
   } else {
     const int64_t stride = j.p.stride[d], span = j.p.dilation[d] * (j.p.kernel[d] - 1),
-                  from = at + j.p.padding[d];
-    *lo = from - span <= 0 ? 0 : (from - span + stride - 1) / stride;
-    *hi = from / stride + 1;
+                  from = first + j.p.padding[d] - span;
+    *lo = from <= 0 ? 0 : divided(from + stride - 1, stride);
+    *hi = divided(last + j.p.padding[d], stride) + 1;
   }
-  if (*lo > 0) --*lo; /* one more window costs little; each is checked exactly */
-  *hi = *hi < windows ? *hi + 1 : windows;
   if (*hi > windows) *hi = windows;
 }
 
@@ -125,8 +131,8 @@ template <class S> static __global__ void spread(job j, S *to, const S *g)
     const place at = place_of(p, j.h, j.w, j.c);
     int64_t y0, y1, x0, x1;
     T sum = 0;
-    reach(j, 0, j.h, j.oh, at.a, &y0, &y1);
-    reach(j, 1, j.w, j.ow, at.b, &x0, &x1);
+    reach(j, 0, j.h, j.oh, at.a, at.a, &y0, &y1);
+    reach(j, 1, j.w, j.ow, at.b, at.b, &x0, &x1);
     for (int64_t oy = y0; oy < y1; oy++) {
       const ax_window y = ax_pool_window(&j.p, 0, j.h, oy);
       if (at.a < y.lo || at.a >= y.hi) continue;
@@ -140,35 +146,39 @@ template <class S> static __global__ void spread(job j, S *to, const S *g)
   }
 }
 
-/* to = the sum of g over the windows that contain the element and chose it, in the windows' order,
- * which is the order of the positions of g. */
+/* to = the sum of g over the windows that chose the element, in the windows' order, which is the
+ * order of the positions of g.  A thread has a strip of positions, so that it loads a window once
+ * for all of them. */
+enum { STRIP = 4 };
 template <class S, int V> static __global__ void gather(job j, S *to, const S *g, const int32_t *index)
 {
   typedef compute<S> T;
-  for (int64_t p = AX_FIRST * V; p < j.n * j.h * j.w * j.c; p += AX_STEP * V) {
-    const place at = place_of(p, j.h, j.w, j.c);
-    const int32_t here = (int32_t)(at.a * j.w + at.b);
+  const int64_t strips = (j.w + STRIP - 1) / STRIP, runs = j.c / V;
+  for (int64_t p = AX_FIRST; p < j.n * j.h * strips * runs; p += AX_STEP) {
+    const place at = place_of(p, j.h, strips, runs);
+    const int64_t b = at.b * STRIP, end = b + STRIP < j.w ? b + STRIP : j.w, c = at.c * V;
+    const int32_t here = (int32_t)(at.a * j.w + b);
     int64_t y0, y1, x0, x1;
-    T sum[V];
-    for (int k = 0; k < V; k++) sum[k] = 0;
-    reach(j, 0, j.h, j.oh, at.a, &y0, &y1);
-    reach(j, 1, j.w, j.ow, at.b, &x0, &x1);
+    T sum[STRIP][V];
+    for (int q = 0; q < STRIP; q++)
+      for (int k = 0; k < V; k++) sum[q][k] = 0;
+    reach(j, 0, j.h, j.oh, at.a, at.a, &y0, &y1);
+    reach(j, 1, j.w, j.ow, b, end - 1, &x0, &x1);
     for (int64_t oy = y0; oy < y1; oy++) {
-      const ax_window y = ax_pool_window(&j.p, 0, j.h, oy);
-      if (at.a < y.lo || at.a >= y.hi) continue;
+      const int64_t row = ((at.image * j.oh + oy) * j.ow) * j.c + c;
+#pragma unroll 3
       for (int64_t ox = x0; ox < x1; ox++) {
-        const ax_window x = ax_pool_window(&j.p, 1, j.w, ox);
-        if (at.b < x.lo || at.b >= x.hi) continue;
-        const int64_t from = ((at.image * j.oh + oy) * j.ow + ox) * j.c + at.c;
         T v[V];
         int32_t chosen[V];
-        ax_cuda_get(g, from, v);
-        ax_cuda_get(index, from, chosen);
+        ax_cuda_get(g, row + ox * j.c, v);
+        ax_cuda_get(index, row + ox * j.c, chosen);
         for (int k = 0; k < V; k++)
-          if (chosen[k] == here) sum[k] += v[k];
+          for (int q = 0; q < STRIP; q++)
+            if (chosen[k] - here == q) sum[q][k] += v[k];
       }
     }
-    ax_cuda_put(to, p, sum);
+    for (int q = 0; q < STRIP; q++)
+      if (b + q < end) ax_cuda_put(to, ((at.image * j.h + at.a) * j.w + b + q) * j.c + c, sum[q]);
   }
 }
 
@@ -265,11 +275,12 @@ AX_CUDA_KERNEL(_pool_scatter)
     const int32_t *const at = ax_cuda_data<int32_t>(index);
     S *const to = ax_cuda_data<S>(x);
     if (j.p.kernel[0] > 0) { /* the gradient of _max_pool, whose windows are known */
+      const int64_t strips = j.n * j.h * ((j.w + STRIP - 1) / STRIP);
       if (runs<S>(j.c, from, to, at))
-        return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(x->numel / V, 256, d.index), 256, gather<S, V>,
-                              j, to, from, at);
-      return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(x->numel, 256, d.index), 256, gather<S, 1>, j, to,
-                            from, at);
+        return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(strips * (j.c / V), 256, d.index), 256,
+                              gather<S, V>, j, to, from, at);
+      return ax_cuda_launch("max_pool2d", d, ax_cuda_blocks(strips * j.c, 256, d.index), 256, gather<S, 1>, j,
+                            to, from, at);
     }
     const size_t bytes = (size_t)x->numel * sizeof(T);
     void *wide = ax_data(x);

@@ -111,6 +111,7 @@ double ax_emulate_near(double exact);
 
 static inline void __syncthreads(void) { ax_emulate_barrier(); }
 static inline void __syncwarp(unsigned mask = ~0u) { ax_emulate_warp_barrier(); }
+static inline void __threadfence(void) {} /* threads run one after the other */
 
 /* The value of another lane.  All lanes of the warp must take part, as in all kernels here. */
 template <class T> static inline T ax_emulate_from(T v, int lane)
