@@ -6,7 +6,8 @@
 #include "rows.cuh"
 
 enum { MEAN, SUM, NONE }; /* the words of the signature, in order */
-enum { TOTAL_THREADS = 512 };
+/* A thread loads so many rows' losses before it adds the first: one block has few loads in flight. */
+enum { TOTAL_THREADS = 512, TOTAL_AHEAD = 8 };
 
 struct job {
   int op;
@@ -31,9 +32,19 @@ static __global__ void total_kernel(parts p, int64_t rows, int reduction, double
 {
   __shared__ double shared[32];
   double loss = 0, weight = 0;
-  for (int64_t r = threadIdx.x; r < rows; r += blockDim.x) {
-    loss += p.loss[r];
-    if (p.weight) weight += p.weight[r];
+  for (int64_t r = threadIdx.x; r < rows; r += TOTAL_AHEAD * blockDim.x) {
+    double own[TOTAL_AHEAD], by[TOTAL_AHEAD];
+#pragma unroll
+    for (int u = 0; u < TOTAL_AHEAD; u++) {
+      const int64_t at = r + u * blockDim.x;
+      own[u] = at < rows ? p.loss[at] : 0;
+      by[u] = at < rows && p.weight ? p.weight[at] : 0;
+    }
+#pragma unroll
+    for (int u = 0; u < TOTAL_AHEAD; u++) {
+      loss += own[u];
+      weight += by[u];
+    }
   }
   auto add = [](double a, double b) { return a + b; };
   loss = ax_cuda_block_reduce(loss, add, shared);
@@ -76,13 +87,10 @@ static __global__ void loss_rows(job j, const S *x, const compute<S> *w, compute
     const bool smooth = j.smoothing != 0;
     ax_cuda_exps<T> e;
     double wx = 0, all = 0; /* sums of w x and of w */
-    ax_cuda_walk<V, team>(row, j.classes, [&](int64_t i, auto width) {
-      constexpr int W = AX_VALUE_OF(width);
-      T v[W];
-      ax_cuda_get(row, i, v);
+    ax_cuda_read<V, 4, team>(row, j.classes, [&](int64_t i, auto &v) {
       e.add(v);
       if (smooth)
-        for (int k = 0; k < W; k++) {
+        for (int k = 0; k < AX_WIDTH_OF(v); k++) {
           const double u = w ? (double)w[i + k] : 1.0;
           wx += u * (double)v[k];
           all += u;
@@ -170,30 +178,43 @@ static __global__ void gradient_rows(job j, S *dx, const S *x, const compute<S> 
   __shared__ double wide[32];
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     const int64_t at = r * j.step, t = j.target[r];
-    const bool counts = t != j.ignore && t >= 0 && t < j.classes;
+    if (t == j.ignore || t < 0 || t >= j.classes) { /* the row does not count */
+      ax_cuda_walk<V, team>(dx + at, j.classes, [&](int64_t i, auto width) {
+        const T zeros[AX_VALUE_OF(width)] = {};
+        ax_cuda_put(dx, at + i, zeros);
+      });
+      continue;
+    }
     const double scale =
-        !counts ? 0.0
-                : ax_cuda_number_at(g_dtype, g, j.every ? r : 0) * (mean ? 1 / (double)lse[j.rows] : 1.0);
+        ax_cuda_number_at(g_dtype, g, j.every ? r : 0) * (mean ? 1 / (double)lse[j.rows] : 1.0);
     double all = (double)j.classes;
     if (w && j.smoothing != 0) {
       all = 0;
       for (int64_t i = team::rank(); i < j.classes; i += team::size()) all += (double)w[i];
       all = team::sum(all, wide);
     }
-    const double own = !counts ? 0.0 : scale * (1 - j.smoothing) * (w ? (double)w[t] : 1.0),
+    const double own = scale * (1 - j.smoothing) * (w ? (double)w[t] : 1.0),
                  even = scale * j.smoothing / (double)j.classes;
     const T factor = (T)(own + even * all), less = (T)own, each = (T)even, l = lse[r];
-    ax_cuda_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
-      constexpr int W = AX_VALUE_OF(width);
-      T v[W];
-      ax_cuda_get(x, at + i, v);
-      for (int k = 0; k < W; k++) {
-        v[k] = ax_cuda_term(v[k], l) * factor - (w ? each * w[i + k] : each);
-        if (i + k == t) v[k] -= less;
-        if (!counts) v[k] = 0;
-      }
+    auto put = [&](int64_t i, auto &v) {
+      constexpr int W = AX_WIDTH_OF(v);
+      if (t >= i && t < i + W)
+        for (int k = 0; k < W; k++)
+          if (i + k == t) v[k] -= less;
       ax_cuda_put(dx, at + i, v);
-    });
+    };
+    if (w)
+      ax_cuda_walk<V, team>(x + at, j.classes, [&](int64_t i, auto width) {
+        T v[AX_VALUE_OF(width)];
+        ax_cuda_get(x, at + i, v);
+        for (int k = 0; k < AX_WIDTH_OF(v); k++) v[k] = ax_cuda_term(v[k], l) * factor - each * w[i + k];
+        put(i, v);
+      });
+    else
+      ax_cuda_read<V, 4, team>(x + at, j.classes, [&](int64_t i, auto &v) {
+        for (int k = 0; k < AX_WIDTH_OF(v); k++) v[k] = ax_cuda_term(v[k], l) * factor - each;
+        put(i, v);
+      });
   }
 }
 

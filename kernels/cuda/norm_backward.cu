@@ -7,7 +7,7 @@
  * with one block for each long row. */
 #include "norm.cuh"
 
-enum { CHUNK_ROWS = 4, FOLD = 16, WARPS = 4, LONGEST_BLOCK = 1024 };
+enum { CHUNK_ROWS = 4, FOLD = 32, WARPS = 4, LONGEST_BLOCK = 1024 };
 
 /* Blocks of the first stage on a multiprocessor.  A grid has as many as fit at a time, since one
  * block more would take as long again as all the others.  Of backward_warps these fit by its launch
@@ -70,15 +70,20 @@ static __global__ void backward_rows(job j, bool add, S *dx, const G *g, const S
 }
 
 /* Likewise with the parameters' sums: a block has a chunk of rows, each of its warps takes every
- * WARPS-th row, and a lane has the same columns of each.  dx, g, x and w are aligned. */
-template <class S, class G, int V>
+ * WARPS-th row, and a lane has the same columns of each, at most MOST elements.  dx, g, x and w are
+ * aligned.  All of a row is loaded before the first of it is used, and computed before the first is
+ * stored, since no load passes a store.  What dx is added to comes in two halves where registers do
+ * not hold it too. */
+template <class S, class G, int V, int MOST>
 static __global__ void __launch_bounds__(32 * WARPS, WARP_BLOCKS)
     backward_warps(job j, bool add, S *dx, const G *g, const S *x, const S *w, const compute<S> *mean_in,
                    const compute<S> *rstd_in, compute<S> *sums)
 {
   typedef compute<S> T;
-  constexpr int RUNS = NORM_HELD / V;
-  __shared__ T part[WARPS - 1][32 * NORM_HELD];
+  constexpr int RUNS = MOST / V;
+  constexpr bool EARLY = sizeof(S) == 2 || MOST <= 24;
+  constexpr int OLDS = EARLY ? RUNS : RUNS / 2;
+  __shared__ T part[WARPS - 1][32 * MOST];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = (int)j.n;
   const int64_t lo = j.rows * blockIdx.x / gridDim.x, hi = j.rows * (blockIdx.x + 1) / gridDim.x;
   T dw[RUNS][V], db[RUNS][V];
@@ -89,26 +94,29 @@ static __global__ void __launch_bounds__(32 * WARPS, WARP_BLOCKS)
     for (int k = 0; k < V; k++) dw[q][k] = db[q][k] = 0;
   for (int64_t r = lo + warp; r < hi; r += WARPS) {
     const T mean = mean_in ? mean_in[r] : (T)0, rstd = rstd_in[r];
-    ax_cuda_pack<G, V> gp[RUNS];
-    ax_cuda_pack<S, V> xp[RUNS];
+    ax_cuda_run<G, V> gs[RUNS];
+    ax_cuda_run<S, V> xs[RUNS], olds[OLDS];
     T s = 0, t = 0;
 #pragma unroll
     for (int q = 0; q < RUNS; q++) {
       const int i = (q * 32 + lane) * V;
       if (i >= n) continue;
-      gp[q] = *(const ax_cuda_pack<G, V> *)(g + r * j.n + i);
-      xp[q] = *(const ax_cuda_pack<S, V> *)(x + r * j.n + i);
+      gs[q].load(g + r * j.n + i);
+      xs[q].load(x + r * j.n + i);
+      if (EARLY && add) olds[q].load(dx + r * j.n + i);
     }
 #pragma unroll
     for (int q = 0; q < RUNS; q++) {
       const int i = (q * 32 + lane) * V;
-      T wv[V];
+      T gv[V], xv[V], wv[V];
       if (i >= n) continue;
+      gs[q].open(gv);
+      xs[q].open(xv);
       if (w) ax_cuda_get(w, i, wv);
       for (int k = 0; k < V; k++) {
-        const T gw = w ? ax_cuda_load(gp[q].v[k]) * wv[k] : ax_cuda_load(gp[q].v[k]);
+        const T gw = w ? gv[k] * wv[k] : gv[k];
         s += gw;
-        t += gw * (ax_cuda_load(xp[q].v[k]) - mean);
+        t += gw * (xv[k] - mean);
       }
     }
     s = j.centred ? ax_cuda_warp_reduce(s, plus) / (T)j.n : (T)0;
@@ -116,18 +124,41 @@ static __global__ void __launch_bounds__(32 * WARPS, WARP_BLOCKS)
 #pragma unroll
     for (int q = 0; q < RUNS; q++) {
       const int i = (q * 32 + lane) * V;
-      T wv[V], out[V], old[V];
+      T gv[V], xv[V], wv[V], old[V];
       if (i >= n) continue;
+      gs[q].open(gv);
+      xs[q].open(xv);
       if (w) ax_cuda_get(w, i, wv);
-      if (add) ax_cuda_get(dx + r * j.n, i, old);
+      if (EARLY && add) olds[q].open(old);
       for (int k = 0; k < V; k++) {
-        const T gv = ax_cuda_load(gp[q].v[k]), far = ax_cuda_load(xp[q].v[k]) - mean;
-        dw[q][k] += gv * (far * rstd);
-        db[q][k] += gv;
-        out[k] = ((w ? gv * wv[k] : gv) - s - far * t) * rstd;
-        if (add) out[k] += old[k];
+        const T far = xv[k] - mean;
+        dw[q][k] += gv[k] * (far * rstd);
+        db[q][k] += gv[k];
+        xv[k] = ((w ? gv[k] * wv[k] : gv[k]) - s - far * t) * rstd;
+        if (EARLY && add) xv[k] += old[k];
       }
-      ax_cuda_put(dx + r * j.n, i, out);
+      xs[q].close(xv);
+    }
+#pragma unroll
+    for (int half = 0; half < RUNS; half += OLDS) {
+      S *const to = dx + r * j.n + (half * 32 + lane) * V;
+      const int left = n - (half * 32 + lane) * V;
+      if (!EARLY && add)
+#pragma unroll
+        for (int q = 0; q < OLDS; q++)
+          if (q * 32 * V < left) olds[q].load(to + q * 32 * V);
+#pragma unroll
+      for (int q = 0; q < OLDS; q++) {
+        T xv[V], old[V];
+        if (q * 32 * V >= left) continue;
+        if (!EARLY && add) {
+          xs[half + q].open(xv);
+          olds[q].open(old);
+          for (int k = 0; k < V; k++) xv[k] += old[k];
+          xs[half + q].close(xv);
+        }
+        xs[half + q].store(to + q * 32 * V);
+      }
     }
   }
   /* the warps' sums in order: first dw, then db */
@@ -240,10 +271,12 @@ static folded folded_of(const ax_tensor *t, bool add)
   return t ? folded{ ax_data(t), (int)t->dtype, add } : folded{ NULL, 0, false };
 }
 
-/* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  Element i of chunk c
+/* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  A thread loads AHEAD of
+ * them before it adds the first, since few threads have few loads in flight.  Element i of chunk c
  * and of sum `which` is at (2 c + which) n + i or, with pairs, at 2 (c n + i) + which. */
+enum { AHEAD = 16 };
 template <class T>
-static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int first, bool pairs,
+static __global__ void __launch_bounds__(32 * FOLD) fold_chunks(const T *sums, int64_t chunks, int64_t n, int first, bool pairs,
                                    folded one, folded two)
 {
   const int which = (int)blockIdx.y ? 1 - first : first;
@@ -252,9 +285,17 @@ static __global__ void fold_chunks(const T *sums, int64_t chunks, int64_t n, int
   for (int64_t i0 = (int64_t)blockIdx.x * 32; i0 < n; i0 += (int64_t)gridDim.x * 32) {
     const int64_t i = i0 + threadIdx.x;
     T sum = 0;
-    if (i < n)
-      for (int64_t c = threadIdx.y; c < chunks; c += FOLD)
-        sum += pairs ? sums[2 * (c * n + i) + which] : sums[(2 * c + which) * n + i];
+    for (int64_t c = threadIdx.y; c < chunks; c += AHEAD * FOLD) {
+      T v[AHEAD];
+#pragma unroll
+      for (int u = 0; u < AHEAD; u++) {
+        const int64_t at = c + u * FOLD;
+        const bool there = i < n && at < chunks;
+        v[u] = !there ? (T)0 : pairs ? sums[2 * (at * n + i) + which] : sums[(2 * at + which) * n + i];
+      }
+#pragma unroll
+      for (int u = 0; u < AHEAD; u++) sum += v[u];
+    }
     part[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && i < n) {
@@ -414,8 +455,9 @@ template <class S, class G> static ax_status backward_last_dims(job j, const gra
   if constexpr (V >= 4) {
     warps = sums && aligned && j.n <= 32 * NORM_HELD && (uintptr_t)w % 16 == 0;
     if (warps)
-      st = ax_cuda_launch(c.name, d, (unsigned)chunks, 32 * WARPS, backward_warps<S, G, V>, j, add, to, g, x,
-                          w, mean, rstd, sums);
+      st = ax_cuda_launch(c.name, d, (unsigned)chunks, 32 * WARPS,
+                          j.n <= 32 * 24 ? backward_warps<S, G, V, 24> : backward_warps<S, G, V, 32>, j, add,
+                          to, g, x, w, mean, rstd, sums);
   }
   if (warps) {
   } else if (sums && packs <= LONGEST_BLOCK * (aligned ? held<V>::runs : held<1>::runs)) {

@@ -2,13 +2,13 @@
  *
  * A reducer R defines the accumulator, how an element joins it, how two are joined, and the result;
  * dims, blocks and order are handled here.  There are two ways through memory.  Rows: one block for
- * each result, with its threads side by side along the reduced positions.  Columns (the last dim is
- * kept): one thread for each result, or for a few adjacent ones.  Both read 16 bytes at once where
+ * each result, with its threads side by side along the reduced positions.  Columns: one thread for
+ * each result, or for a few adjacent ones.  Both read 16 bytes at once where
  * elements are aligned, and memory bounds both.
  *
  * Where there are few results and much to reduce, the reduced positions are cut into chunks; a
  * second kernel joins their accumulators.  The number of chunks and the order of joining follow
- * from the sizes alone. */
+ * from the sizes and strides alone. */
 #ifndef AX_CUDA_REDUCE_H
 #define AX_CUDA_REDUCE_H
 
@@ -86,7 +86,8 @@ static __device__ __forceinline__ typename R::acc ax_cuda_join_block(const R &re
 /* One block for each (result, chunk).  partial NULL: writes the result.  PACKED: the reduced
  * positions are adjacent, at least two packs. */
 template <bool PACKED, class R, class S>
-static __global__ void ax_cuda_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
+static __global__ void __launch_bounds__(AX_REDUCE_THREADS, 4)
+    ax_cuda_reduce_rows(R reducer, ax_reduction r, typename R::acc *partial)
 {
   typedef typename R::acc acc;
   __shared__ acc shared[AX_REDUCE_THREADS];
@@ -97,12 +98,10 @@ static __global__ void ax_cuda_reduce_rows(R reducer, ax_reduction r, typename R
     ax_cuda_chunk(r, c, &lo, &hi);
     acc a = reducer.start();
     if (PACKED) {
+      constexpr int U = sizeof(acc) > 8 ? 2 : 4; /* for four blocks on a multiprocessor */
       const S *line = (const S *)from + lo;
-      ax_cuda_walk<16 / (int)sizeof(S), ax_cuda_team<true>>(line, hi - lo, [&](int64_t i, auto width) {
-        constexpr int W = AX_VALUE_OF(width);
-        compute<S> v[W];
-        ax_cuda_get(line, i, v);
-        for (int k = 0; k < W; k++) a = reducer.add(a, v[k], lo + i + k, result);
+      ax_cuda_read<16 / (int)sizeof(S), U, ax_cuda_team<true>>(line, hi - lo, [&](int64_t i, auto &v) {
+        for (int k = 0; k < AX_WIDTH_OF(v); k++) a = reducer.add(a, v[k], lo + i + k, result);
       });
     } else
       for (int64_t p = lo + threadIdx.x; p < hi; p += blockDim.x)
@@ -127,7 +126,7 @@ static __global__ void ax_cuda_reduce_columns(R reducer, ax_reduction r, typenam
     ax_cuda_chunk(r, c, &lo, &hi);
     acc a[W];
     for (int k = 0; k < W; k++) a[k] = reducer.start();
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t p = lo; p < hi; p++) {
       compute<S> v[W];
       ax_cuda_get((const S *)(from + ax_cuda_in_at(r.reduced, p)), 0, v);
@@ -161,23 +160,27 @@ static __global__ void ax_cuda_reduce_chunks(R reducer, ax_reduction r, const ty
   }
 }
 
-/* Divides an ax_iter into kept and reduced dims; returns true when the last dim is kept. */
+/* Divides an ax_iter into kept and reduced dims; returns whether to reduce columns: where the results
+ * of the last kept dim are nearer in memory than the elements of a result, such as those of an image
+ * whose channels are last, or where a result has too few elements for a warp. */
 static inline bool ax_cuda_reduction_of(const ax_iter *it, ax_reduction *r)
 {
-  bool columns = false;
+  int64_t result = INT64_MAX, element = INT64_MAX; /* the steps to a neighbour */
   *r = ax_reduction{};
   r->in = it->op[1].data;
   r->out = it->op[0].data;
   r->kept.count = r->reduced.count = r->chunks = 1;
   for (int d = 0; d < it->ndim; d++) {
-    columns = it->op[0].stride[d] != 0;
-    ax_dims *to = columns ? &r->kept : &r->reduced;
+    const int64_t step = it->op[1].stride[d] < 0 ? -it->op[1].stride[d] : it->op[1].stride[d];
+    ax_dims *to = it->op[0].stride[d] ? &r->kept : &r->reduced;
+    if (to == &r->kept) result = step;
+    else if (step < element) element = step;
     to->shape[to->n] = it->shape[d];
     to->in[to->n] = it->op[1].stride[d];
     to->out[to->n++] = it->op[0].stride[d];
     to->count *= it->shape[d];
   }
-  return columns;
+  return r->kept.n && (result < element || r->reduced.count < 32);
 }
 
 /* The number of chunks that the reduced positions of `groups` blocks are cut into. */

@@ -11,19 +11,123 @@ template <class S, int V> struct alignas(sizeof(S) * V) ax_cuda_pack {
   S v[V];
 };
 
+/* The two elements of a half type in a word, of which the lower one comes first. */
+static __device__ __forceinline__ void ax_cuda_split(ax_cuda_bf16, uint32_t word, float *low, float *high)
+{
+  *low = ax_bits_to_float(word << 16);
+  *high = ax_bits_to_float(word & 0xffff0000u);
+}
+static __device__ __forceinline__ void ax_cuda_split(ax_cuda_f16, uint32_t word, float *low, float *high)
+{
+  *low = ax_half_to_float((uint16_t)word);
+  *high = ax_half_to_float((uint16_t)(word >> 16));
+}
+#ifdef __CUDA_ARCH__
+static __device__ __forceinline__ uint32_t ax_cuda_word(ax_cuda_bf16, float low, float high)
+{
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+static __device__ __forceinline__ uint32_t ax_cuda_word(ax_cuda_f16, float low, float high)
+{
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+#else
+template <class S> static inline uint32_t ax_cuda_word(S, float low, float high)
+{
+  return ax_cuda_store<S>(low).bits | (uint32_t)ax_cuda_store<S>(high).bits << 16;
+}
+#endif
+
+/* So many bytes of memory that are loaded or stored at once.  nvcc takes structs apart where a loop
+ * has choices in it, and vector types too where it stores them.  Eight stores of 16 bits take several
+ * times as long as one of 128. */
+template <int BYTES> struct ax_cuda_vector {
+  struct alignas(BYTES) type {
+    uint4 part[BYTES / 16];
+  };
+};
+template <> struct ax_cuda_vector<1> {
+  typedef uint8_t type;
+};
+template <> struct ax_cuda_vector<2> {
+  typedef uint16_t type;
+};
+template <> struct ax_cuda_vector<4> {
+  typedef uint32_t type;
+};
+template <> struct ax_cuda_vector<8> {
+  typedef uint2 type;
+};
+template <> struct ax_cuda_vector<16> {
+  typedef uint4 type;
+};
+
+template <class T> static __device__ __forceinline__ void ax_cuda_write(T *to, const T &v) { *to = v; }
+#ifdef __CUDA_ARCH__
+static __device__ __forceinline__ void ax_cuda_write(uint2 *to, uint2 v)
+{
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" : : "l"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+static __device__ __forceinline__ void ax_cuda_write(uint4 *to, uint4 v)
+{
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+#endif
+
+/* A run of V elements as it is in memory, and its elements in the type computed in. */
+template <class S, int V> struct ax_cuda_run {
+  typedef typename ax_cuda_vector<(int)sizeof(S) * V>::type vector;
+  static const bool words = sizeof(S) == 2 && sizeof(compute<S>) == 4 && V % 2 == 0; /* half types */
+  vector bits;
+  __device__ __forceinline__ void load(const S *x) { bits = *(const vector *)x; }
+  __device__ __forceinline__ void store(S *x) const { ax_cuda_write((vector *)x, bits); }
+  __device__ __forceinline__ void open(compute<S> (&v)[V]) const
+  {
+    if constexpr (words) {
+      uint32_t word[V / 2];
+      memcpy(word, &bits, sizeof word);
+      for (int j = 0; j < V; j += 2) ax_cuda_split(S(), word[j / 2], &v[j], &v[j + 1]);
+    } else {
+      S own[V];
+      memcpy(own, &bits, sizeof own);
+      for (int j = 0; j < V; j++) v[j] = ax_cuda_load(own[j]);
+    }
+  }
+  __device__ __forceinline__ void close(const compute<S> (&v)[V])
+  {
+    if constexpr (words) {
+      uint32_t word[V / 2];
+      for (int j = 0; j < V; j += 2) word[j / 2] = ax_cuda_word(S(), v[j], v[j + 1]);
+      memcpy(&bits, word, sizeof word);
+    } else {
+      S own[V];
+      for (int j = 0; j < V; j++) own[j] = ax_cuda_store<S>(v[j]);
+      memcpy(&bits, own, sizeof own);
+    }
+  }
+};
+
 /* Loads elements i .. i + V - 1 in the type computed in; and stores them. */
 template <int V, class S>
 static __device__ __forceinline__ void ax_cuda_get(const S *x, int64_t i, compute<S> (&v)[V])
 {
-  const ax_cuda_pack<S, V> pack = *(const ax_cuda_pack<S, V> *)(x + i);
-  for (int j = 0; j < V; j++) v[j] = ax_cuda_load(pack.v[j]);
+  ax_cuda_run<S, V> run;
+  run.load(x + i);
+  run.open(v);
 }
 template <int V, class S>
 static __device__ __forceinline__ void ax_cuda_put(S *x, int64_t i, const compute<S> (&v)[V])
 {
-  ax_cuda_pack<S, V> pack;
-  for (int j = 0; j < V; j++) pack.v[j] = ax_cuda_store<S>(v[j]);
-  *(ax_cuda_pack<S, V> *)(x + i) = pack;
+  ax_cuda_run<S, V> run;
+  run.close(v);
+  run.store(x + i);
 }
 
 /* The threads that share a row: a warp or, with WIDE, a block. */
@@ -120,6 +224,39 @@ static __device__ __forceinline__ void ax_cuda_walk(const S *from, int64_t n, F 
   if (tail + rank < n) f(tail + rank, ax_cuda_int<1>());
 }
 
+/* Likewise calls f(i, v) with the elements v[W] themselves, in the type computed in.  A thread loads U
+ * runs before it uses the first: with one at a time the memory would wait for the thread. */
+template <int V, int U, class TEAM, class S, class F>
+static __device__ __forceinline__ void ax_cuda_read(const S *from, int64_t n, F f)
+{
+  const int rank = TEAM::rank(), size = TEAM::size();
+  const int head = V == 1 ? 0 : (int)((16 - (uintptr_t)from % 16) % 16 / sizeof(S));
+  const int64_t runs = (n - head) / V, tail = head + runs * V;
+  compute<S> one[1];
+  if (rank < head) {
+    ax_cuda_get(from, rank, one);
+    f((int64_t)rank, one);
+  }
+  for (int64_t q = rank; q < runs; q += U * size) {
+    ax_cuda_run<S, V> run[U];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (q + u * size < runs) run[u].load(from + head + (q + u * size) * V);
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (q + u * size < runs) {
+        compute<S> v[V];
+        run[u].open(v);
+        f(head + (q + u * size) * V, v);
+      }
+  }
+  if (V > 1 && tail + rank < n) {
+    ax_cuda_get(from, tail + rank, one);
+    f(tail + rank, one);
+  }
+}
+#define AX_WIDTH_OF(v) ((int)(sizeof(v) / sizeof(v[0])))
+
 /* The sum of terms exp(x - top) under a rising top; starts with top -infinity and sum 0. */
 static __device__ __forceinline__ float ax_cuda_term(float x, float top)
 {
@@ -129,12 +266,16 @@ static __device__ __forceinline__ double ax_cuda_term(double x, double top) { re
 static __device__ __forceinline__ float ax_cuda_row_log(float x) { return ax_log_f32(x); }
 static __device__ __forceinline__ double ax_cuda_row_log(double x) { return log(x); }
 
+/* The larger number; one that is NaN does not count. */
+static __device__ __forceinline__ float ax_cuda_larger(float a, float b) { return fmaxf(a, b); }
+static __device__ __forceinline__ double ax_cuda_larger(double a, double b) { return fmax(a, b); }
+
 template <class T> struct ax_cuda_exps {
   T top = -(T)INFINITY, sum = 0;
   template <int V> __device__ __forceinline__ void add(const T (&v)[V])
   {
     T most = v[0];
-    for (int j = 1; j < V; j++) most = v[j] > most ? v[j] : most;
+    for (int j = 1; j < V; j++) most = ax_cuda_larger(most, v[j]);
     if (most > top) {
       sum *= ax_cuda_term(top, most);
       top = most;

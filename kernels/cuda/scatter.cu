@@ -8,6 +8,7 @@
  * index, a thread has a line along dim if there are many lines; else the written places are sorted.
  * Memory, and the sort, bound the kernels. */
 #include "core/ops/scatter.h"
+#include "rows.cuh"
 #include "sort.cuh"
 
 AX_CUDA_KERNEL(clone); /* copy.cu: any layout of in[0] into the contiguous out[0] */
@@ -52,6 +53,42 @@ template <class S> struct adding {
   __device__ __forceinline__ void begin(const S *x) { sum = (T)ax_cuda_load(*x); }
   __device__ __forceinline__ void next(int64_t at) { sum = sum + alpha * (T)ax_cuda_load(s[at]); }
   __device__ __forceinline__ void end(S *x) { *x = ax_cuda_store<S>(sum); }
+};
+/* Likewise of a run of V neighbours. */
+template <class S, int V> struct adding_run {
+  typedef typename summed<S>::type T;
+  const S *s;
+  T alpha;
+  T sum[V];
+  __device__ __forceinline__ adding_run(const adding<S> &f) : s(f.s), alpha(f.alpha) {}
+  __device__ __forceinline__ void clear()
+  {
+    for (int k = 0; k < V; k++) sum[k] = 0;
+  }
+  __device__ __forceinline__ void begin(const S *x)
+  {
+    compute<S> v[V];
+    ax_cuda_get(x, 0, v);
+    for (int k = 0; k < V; k++) sum[k] = (T)v[k];
+  }
+  __device__ __forceinline__ void add(const ax_cuda_run<S, V> &run)
+  {
+    compute<S> v[V];
+    run.open(v);
+    for (int k = 0; k < V; k++) sum[k] = sum[k] + alpha * (T)v[k];
+  }
+  __device__ __forceinline__ void end(S *x) const
+  {
+    ax_cuda_run<S, V> run;
+    S v[V];
+    for (int k = 0; k < V; k++) v[k] = ax_cuda_store<S>(sum[k]);
+    memcpy(&run.bits, v, sizeof v);
+    run.store(x);
+  }
+  __device__ __forceinline__ void part(T *to) const
+  {
+    for (int k = 0; k < V; k++) to[k] = sum[k];
+  }
 };
 template <class S> struct reducing {
   typedef compute<S> T;
@@ -157,10 +194,14 @@ template <class K> static __global__ void position_starts(int64_t picked, const 
   }
 }
 
-template <class S, class K>
-static __global__ void part_sums(walk w, adding<S> f, S *x, int64_t picked, columns c, const K *keys,
+/* Of V neighbouring columns each: w and c count them as one.  A thread loads AHEAD elements of a
+ * column before it adds the first. */
+enum { AHEAD = 4 };
+template <class S, int V, class K>
+static __global__ void part_sums(walk w, adding<S> one, S *x, int64_t picked, columns c, const K *keys,
                                  const uint32_t *at, const uint32_t *starts, typename adding<S>::T *parts)
 {
+  adding_run<S, V> f(one);
   for (int64_t p = AX_FIRST; p < w.numel; p += AX_STEP) {
     int64_t to, i, from;
     const int64_t first = place_of(w, p, &to, &i, &from), step = w.step_s[w.dim];
@@ -171,10 +212,24 @@ static __global__ void part_sums(walk w, adding<S> f, S *x, int64_t picked, colu
     const int64_t end = first + RUN < picked ? first + RUN : picked;
     int64_t j = first;
     if (begins) f.begin(place);
-    else f.sum = 0;
-    for (; j < end && keys[j] == key; j++) f.next(from + at[j] * step);
+    else f.clear();
+    for (int there = AHEAD; there == AHEAD && j < end; j += there) {
+      ax_cuda_run<S, V> run[AHEAD];
+      there = 0;
+#pragma unroll
+      for (int u = 0; u < AHEAD; u++)
+        if (j + u < end && keys[j + u] == key) { /* those that are equal come first */
+          run[u].load(one.s + from + at[j + u] * step);
+          there = u + 1;
+        }
+#pragma unroll
+      for (int u = 0; u < AHEAD; u++)
+        if (u < there) f.add(run[u]);
+    }
     if (begins && (j < end || j == picked || keys[j] != key)) f.end(place);
-    else parts[(2 * (first / RUN) + begins) * c.n + p / (c.inner * picked) * c.inner + p % c.inner] = f.sum;
+    else
+      f.part(parts + (2 * (first / RUN) + begins) * c.n +
+             (p / (c.inner * picked) * c.inner + p % c.inner) * V);
   }
 }
 
@@ -195,6 +250,22 @@ static __global__ void join_parts(walk w, adding<S> f, S *x, int64_t picked, col
       f.sum = f.sum + parts[2 * (p / RUN) * c.n + column];
     f.end(x + to + (int64_t)key * w.step_x[w.dim]);
   }
+}
+
+/* Makes V neighbours along the last dim one item of the walk, where those of both tensors are aligned
+ * runs of memory. */
+template <class S, int V> static bool in_runs(walk *w, const S *s, const S *x)
+{
+  const int last = w->ndim - 1;
+  if (last == w->dim || w->shape[last] % V || w->step_x[last] != 1 || w->step_s[last] != 1 ||
+      ((uintptr_t)s | (uintptr_t)x) % (sizeof(S) * V))
+    return false;
+  for (int d = 0; d < last; d++)
+    if (w->step_x[d] % V || w->step_s[d] % V) return false;
+  w->shape[last] /= V;
+  w->numel /= V;
+  w->step_x[last] = w->step_s[last] = V;
+  return true;
 }
 
 /* What is done with a sorted index: each position by one thread, or sums by parts. */
@@ -224,9 +295,16 @@ static ax_status walk_sorted(ax_device d, const walk &w, adding<S> f, S *x, cons
   if (st == AX_OK)
     st = ax_cuda_launch(name, d, ax_cuda_blocks(picked, 256, d.index), 256, position_starts<K>, picked, keys,
                         (uint32_t *)starts);
-  if (st == AX_OK)
-    st = ax_cuda_launch(name, d, ax_cuda_blocks(w.numel, 256, d.index), 256, part_sums<S, K>, w, f, x, picked,
-                        c, keys, at, (const uint32_t *)starts, (T *)parts);
+  if (st == AX_OK) {
+    constexpr int V = 16 / (int)sizeof(S);
+    walk runs = w;
+    columns own = c;
+    const bool wide = in_runs<S, V>(&runs, f.s, x);
+    if (wide) own.inner /= V;
+    st = ax_cuda_launch(name, d, ax_cuda_blocks(runs.numel, 256, d.index), 256,
+                        wide ? part_sums<S, V, K> : part_sums<S, 1, K>, runs, f, x, picked, own, keys, at,
+                        (const uint32_t *)starts, (T *)parts);
+  }
   if (st == AX_OK)
     st = ax_cuda_launch(name, d, ax_cuda_blocks(picked / RUN * c.n, 256, d.index), 256, join_parts<S, K>, w,
                         f, x, picked, c, keys, (const uint32_t *)starts, (const T *)parts);

@@ -7,6 +7,98 @@
 
 /* ---- rows */
 
+/* Blocks of these kernels on a multiprocessor, at least: with 64 bytes of a row, a thread needs no
+ * more than 64 registers. */
+template <class S, int MOST, bool WIDE> struct held_blocks {
+  static const int value = MOST * (int)sizeof(S) > 64 ? 1 : WIDE ? 2 : 8;
+};
+
+/* Rows that fit the registers of their team, at most MOST elements for each thread, are read once.
+ * All of a row is loaded before the first of it is used.  Rows are aligned. */
+template <class S, int V, int MOST, bool WIDE>
+static __global__ void __launch_bounds__(WIDE ? 512 : 128, held_blocks<S, MOST, WIDE>::value)
+    forward_held(S *y, const S *x, ax_around s, bool logs)
+{
+  typedef compute<S> T;
+  typedef ax_cuda_team<WIDE> team;
+  constexpr int RUNS = MOST / V;
+  __shared__ T shared[32];
+  const int first = team::rank() * V, step = team::size() * V, n = (int)s.n;
+  for (int64_t r = team::first_row(); r < s.outer; r += team::row_step()) {
+    ax_cuda_run<S, V> run[RUNS];
+    T v[RUNS][V], top = -(T)INFINITY, sum = 0;
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n) run[q].load(x + r * s.n + first + q * step);
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n) {
+        T own[V];
+        run[q].open(own);
+        for (int k = 0; k < V; k++) top = ax_cuda_larger(top, own[k]);
+      }
+    top = team::most(top, shared);
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n) {
+        run[q].open(v[q]);
+        for (int k = 0; k < V; k++) {
+          const T far = v[q][k] - top, term = ax_cuda_term(v[q][k], top);
+          v[q][k] = logs ? far : term;
+          sum += term;
+        }
+      }
+    sum = team::sum(sum, shared);
+    const T by = logs ? ax_cuda_row_log(sum) : (T)1 / sum;
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n) {
+        for (int k = 0; k < V; k++) v[q][k] = logs ? v[q][k] - by : v[q][k] * by;
+        ax_cuda_put(y + r * s.n, first + q * step, v[q]);
+      }
+  }
+}
+
+template <class S, int V, int MOST, bool WIDE>
+static __global__ void __launch_bounds__(WIDE ? 512 : 128, held_blocks<S, MOST, WIDE>::value)
+    backward_held(S *dx, const S *g, const S *y, ax_around s, bool logs)
+{
+  typedef compute<S> T;
+  typedef ax_cuda_team<WIDE> team;
+  constexpr int RUNS = MOST / V;
+  __shared__ T shared[32];
+  const int first = team::rank() * V, step = team::size() * V, n = (int)s.n;
+  for (int64_t r = team::first_row(); r < s.outer; r += team::row_step()) {
+    const int64_t at = r * s.n + first;
+    ax_cuda_run<S, V> gs[RUNS], ys[RUNS];
+    T gv[V], yv[V], sum = 0;
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n) {
+        gs[q].load(g + at + q * step);
+        ys[q].load(y + at + q * step);
+      }
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n) {
+        gs[q].open(gv);
+        ys[q].open(yv);
+        for (int k = 0; k < V; k++) sum += logs ? gv[k] : gv[k] * yv[k];
+      }
+    sum = team::sum(sum, shared);
+#pragma unroll
+    for (int q = 0; q < RUNS; q++)
+      if (first + q * step < n) {
+        gs[q].open(gv);
+        ys[q].open(yv);
+        for (int k = 0; k < V; k++)
+          gv[k] = logs ? gv[k] - ax_cuda_term(yv[k], (T)0) * sum : yv[k] * (gv[k] - sum);
+        ax_cuda_put(dx + at, q * step, gv);
+      }
+  }
+}
+
+/* Rows of any length and alignment, read twice: the second time most likely from a cache. */
 template <class S, int V, bool WIDE>
 static __global__ void forward_rows(S *y, const S *x, ax_around s, bool logs)
 {
@@ -17,18 +109,12 @@ static __global__ void forward_rows(S *y, const S *x, ax_around s, bool logs)
     const S *from = x + r * s.n;
     S *to = y + r * s.n;
     ax_cuda_exps<T> e;
-    ax_cuda_walk<V, team>(from, s.n, [&](int64_t i, auto width) {
-      T v[AX_VALUE_OF(width)];
-      ax_cuda_get(from, i, v);
-      e.add(v);
-    });
+    ax_cuda_read<V, 4, team>(from, s.n, [&](int64_t, auto &v) { e.add(v); });
     e.template join<team>(shared);
     const T by = logs ? ax_cuda_row_log(e.sum) : (T)1 / e.sum;
-    ax_cuda_walk<V, team>(from, s.n, [&](int64_t i, auto width) {
-      constexpr int W = AX_VALUE_OF(width);
-      T v[W];
-      ax_cuda_get(from, i, v);
-      for (int j = 0; j < W; j++) v[j] = logs ? (v[j] - e.top) - by : ax_cuda_term(v[j], e.top) * by;
+    ax_cuda_read<V, 4, team>(from, s.n, [&](int64_t i, auto &v) {
+      for (int j = 0; j < AX_WIDTH_OF(v); j++)
+        v[j] = logs ? (v[j] - e.top) - by : ax_cuda_term(v[j], e.top) * by;
       ax_cuda_put(to, i, v);
     });
   }
@@ -120,11 +206,28 @@ static ax_status run(const ax_call *call, bool logs, bool back)
       return back ? ax_cuda_launch(name, d, blocks, 128, backward_columns<S>, y, a, b, s, logs)
                   : ax_cuda_launch(name, d, blocks, 128, forward_columns<S>, y, a, s, logs);
     }
+    if constexpr (sizeof(S) <= 4) {
+      constexpr int V = 16 / (int)sizeof(S);
+      if (s.n % V == 0 && ((uintptr_t)y | (uintptr_t)a | (uintptr_t)b) % 16 == 0) {
+        const bool wide = s.n > AX_SHORT_ROW;
+        const int64_t each = (s.n - 1) / (wide ? ax_cuda_row_threads(s.n) : 32) + 1;
+        auto launch = [&](auto forward, auto backward) {
+          return back ? ax_cuda_launch_rows(name, d, s.outer, s.n, backward, y, a, b, s, logs)
+                      : ax_cuda_launch_rows(name, d, s.outer, s.n, forward, y, a, s, logs);
+        };
+        if (each <= 16)
+          return wide ? launch(forward_held<S, V, 16, true>, backward_held<S, V, 16, true>)
+                      : launch(forward_held<S, V, 16, false>, backward_held<S, V, 16, false>);
+        if (!wide) return launch(forward_held<S, V, 32, false>, backward_held<S, V, 32, false>);
+        if constexpr (sizeof(S) == 2) /* of float32, one such block would fill a multiprocessor */
+          if (each <= 32) return launch(forward_held<S, V, 32, true>, backward_held<S, V, 32, true>);
+      }
+    }
     return ax_cuda_with_any_rows<S>(s.n,
                                     ((uintptr_t)y ^ (uintptr_t)a) | (b ? (uintptr_t)y ^ (uintptr_t)b : 0),
-                                    [&](auto v, auto wide) {
+                                    [&](auto v, auto team) {
       constexpr int V = AX_VALUE_OF(v);
-      constexpr bool WIDE = AX_VALUE_OF(wide);
+      constexpr bool WIDE = AX_VALUE_OF(team);
       return back ? ax_cuda_launch_rows(name, d, s.outer, s.n, backward_rows<S, V, WIDE>, y, a, b, s, logs)
                   : ax_cuda_launch_rows(name, d, s.outer, s.n, forward_rows<S, V, WIDE>, y, a, s, logs);
     });
