@@ -6,6 +6,43 @@
 
 #include "functions.h"
 
+/* x between -limit and limit; a NaN stays one. */
+AX_FN float ax_within(float x, float limit)
+{
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("{ .reg .f32 t; max.NaN.f32 t, %1, %2; min.NaN.f32 %0, t, %3; }"
+      : "=f"(y)
+      : "f"(x), "f"(-limit), "f"(limit));
+  return y;
+#else
+  return x > limit ? limit : x < -limit ? -limit : x;
+#endif
+}
+
+/* x / 6, without the branch of a GPU's division. */
+AX_FN float ax_sixth_f32(float x)
+{
+#ifdef __CUDA_ARCH__
+  const float q = x * 0.166666672f, y = AX_FMAF(AX_FMAF(-6.0f, q, x), 0.166666672f, q);
+  return fabsf(x) < INFINITY ? y : q;
+#else
+  return x / 6;
+#endif
+}
+AX_FN double ax_sixth_f64(double x) { return x / 6; }
+
+/* 2^y, and infinity above 126: on a GPU above 128. */
+AX_FN float ax_exp2_of(float y)
+{
+  const float e = ax_exp2_part(y);
+#ifdef __CUDA_ARCH__
+  return e;
+#else
+  return y > 126.0f ? INFINITY : e;
+#endif
+}
+
 /* ---- gelu(x) = x Phi(x) with the normal distribution function Phi (Hendrycks and Gimpel 2016) */
 
 /* Phi(-a) for a = x >= 0 as 2^Q(a), where the polynomial Q minimises the error of a Phi(-a); 0
@@ -43,10 +80,10 @@ AX_FN double ax_gelu_slope_f64(double x)
 /* gelu by tanh: x (1 + tanh u) / 2 = x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3) */
 AX_FN float ax_gelu_tanh_part(float x) /* exp(-2u) */
 {
-  const float y = x * AX_FMAF(x * x, -0.102943240f, -2.30220819f), e = ax_exp2_part(y);
-  return y > 126.0f ? INFINITY : e;
+  const float y = x * AX_FMAF(x * x, -0.102943240f, -2.30220819f);
+  return ax_exp2_of(y);
 }
-AX_FN float ax_gelu_tanh_f32(float x) { return x / (1.0f + ax_gelu_tanh_part(x)); }
+AX_FN float ax_gelu_tanh_f32(float x) { return ax_ratio(x, 1.0f + ax_gelu_tanh_part(x)); }
 AX_FN double ax_gelu_tanh_f64(double x)
 {
   return 0.5 * x * (1.0 + ax_tanh_f64(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
@@ -55,10 +92,9 @@ AX_FN double ax_gelu_tanh_f64(double x)
 /* its derivative: s + x s (1 - s) 2u' with s = 1 / (1 + exp(-2u)) */
 AX_FN float ax_gelu_tanh_slope_f32(float x)
 {
-  const float c = x > 9.9f ? 9.9f : x < -9.9f ? -9.9f : x; /* no inf * 0 */
-  const float e = ax_gelu_tanh_part(c), s = 1.0f / (1.0f + e);
-  const float r = AX_FMAF(c * AX_FMAF(c * c, 0.214064449f, 1.59576912f), s * e, 1.0f) * s;
-  return x == x ? r : x;
+  const float c = ax_within(x, 9.9f); /* no inf * 0 */
+  const float e = ax_gelu_tanh_part(c), s = ax_ratio(1.0f, 1.0f + e);
+  return AX_FMAF(c * AX_FMAF(c * c, 0.214064449f, 1.59576912f), s * e, 1.0f) * s;
 }
 AX_FN double ax_gelu_tanh_slope_f64(double x)
 {
@@ -71,15 +107,14 @@ AX_FN double ax_gelu_tanh_slope_f64(double x)
 
 AX_FN float ax_logistic_f32(float x) /* faster than ax_sigmoid_f32, with a relative error of 1e-7 |x| */
 {
-  const float y = x * -AX_LOG2E, e = ax_exp2_part(y);
-  return 1.0f / (1.0f + (y > 126.0f ? INFINITY : e));
+  return ax_ratio(1.0f, 1.0f + ax_exp2_of(x * -AX_LOG2E));
 }
 AX_FN double ax_logistic_f64(double x) { return 1.0 / (1.0 + ax_exp_f64(-x)); }
 AX_FN float ax_silu_f32(float x) { return x * ax_logistic_f32(x); }
 AX_FN double ax_silu_f64(double x) { return x / (1.0 + ax_exp_f64(-x)); }
 AX_FN float ax_silu_slope_f32(float x)
 {
-  const float s = ax_logistic_f32(x), c = x < -100.0f ? -100.0f : x > 100.0f ? 100.0f : x;
+  const float s = ax_logistic_f32(x), c = ax_within(x, 100.0f);
   return s * AX_FMAF(c, 1.0f - s, 1.0f);
 }
 AX_FN double ax_silu_slope_f64(double x)
@@ -113,7 +148,7 @@ AX_FN double ax_log_sigmoid_f64(double x)
 AX_FN float ax_mish_gate_f32(float x)
 {
   const float e = ax_exp_f32(x > 20.0f ? 20.0f : x), n = e * (e + 2.0f);
-  return n / (n + 2.0f);
+  return ax_ratio_exact(n, n + 2.0f);
 }
 AX_FN double ax_mish_gate_f64(double x)
 {
@@ -124,7 +159,7 @@ AX_FN float ax_mish_f32(float x) { return x * ax_mish_gate_f32(x); }
 AX_FN double ax_mish_f64(double x) { return x * ax_mish_gate_f64(x); }
 AX_FN float ax_mish_slope_f32(float x)
 {
-  const float w = ax_mish_gate_f32(x), c = x < -100.0f ? -100.0f : x > 100.0f ? 100.0f : x;
+  const float w = ax_mish_gate_f32(x), c = ax_within(x, 100.0f);
   return AX_FMAF(c * ax_logistic_f32(x), AX_FMAF(-w, w, 1.0f), w);
 }
 AX_FN double ax_mish_slope_f64(double x)
@@ -145,8 +180,8 @@ AX_FN double ax_mish_slope_f64(double x)
   X(mish, FN(mish)(x)) \
   X(softplus, x * p0 > p1 ? x : FN(softplus)(x * p0) / p0) \
   X(logsigmoid, FN(log_sigmoid)(x)) \
-  X(hardsigmoid, x <= -3 ? (T)0 : x >= 3 ? (T)1 : x / 6 + (T)0.5) \
-  X(hardswish, x <= -3 ? (T)0 : x >= 3 ? x : x * (x + 3) / 6) \
+  X(hardsigmoid, x <= -3 ? (T)0 : x >= 3 ? (T)1 : FN(sixth)(x) + (T)0.5) \
+  X(hardswish, x <= -3 ? (T)0 : x >= 3 ? x : FN(sixth)(x * (x + 3))) \
   X(softshrink, x > p0 ? x - p0 : x < -p0 ? x + p0 : x * 0) \
   X(hardshrink, x >= -p0 && x <= p0 ? (T)0 : x)
 /* those that integers have, too */
@@ -162,8 +197,8 @@ AX_FN double ax_mish_slope_f64(double x)
   X(_softplus_backward, b * p0 > p1 ? a : a * FN(sigmoid)(b * p0)) \
   X(_logsigmoid_backward, a * FN(sigmoid)(-b)) \
   X(_hardtanh_backward, b <= p0 || b >= p1 ? (T)0 : a) \
-  X(_hardsigmoid_backward, b > -3 && b < 3 ? a / 6 : (T)0) \
-  X(_hardswish_backward, b <= -3 ? (T)0 : b < 3 ? a * (b / 3 + (T)0.5) : a) \
+  X(_hardsigmoid_backward, b > -3 && b < 3 ? FN(sixth)(a) : (T)0) \
+  X(_hardswish_backward, b <= -3 ? (T)0 : b < 3 ? a * (FN(sixth)(b + b) + (T)0.5) : a) \
   X(_hardshrink_backward, b >= -p0 && b <= p0 ? (T)0 : a) \
   X(_threshold_backward, b <= p0 ? (T)0 : a)
 /* clang-format on */

@@ -120,6 +120,15 @@ static inline unsigned ax_cuda_blocks(int64_t n, int threads, int device)
   return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
+/* The number of blocks of which each has `each` of n items: kernels without a loop.  A grid that
+ * covers everything once is faster than a loop over a smaller one: blocks start in the order of
+ * memory, and what is in flight at a time lies together. */
+static inline unsigned ax_cuda_tiles(int64_t n, int64_t each)
+{
+  const int64_t tiles = (n + each - 1) / each;
+  return (unsigned)(tiles < 1 ? 1 : tiles < INT32_MAX ? tiles : INT32_MAX);
+}
+
 /* Launches kernel(arguments) on the device and stream of `d`.  Messages call it `what`. */
 template <class... P, class... A>
 static ax_status ax_cuda_launch(const char *what, ax_device d, dim3 grid, dim3 block, void (*kernel)(P...),
@@ -289,13 +298,61 @@ template <class F> static ax_status ax_cuda_with_size(ax_op op, ax_dtype d, F f)
 
 /* ---- loop nests */
 
+#ifndef AX_NEST_MOST
+#define AX_NEST_MOST (INT64_C(1) << 30) /* items of a launch; the last threads count on to 2^31 at most */
+#endif
+
+/* Division of numbers below 2^31 by one that the host knows: i * by >> shift. */
+struct ax_cuda_divisor {
+  uint32_t by;
+  int shift;
+};
+static inline ax_cuda_divisor ax_cuda_divisor_of(int64_t n)
+{
+  int bits = 0;
+  while ((INT64_C(1) << bits) < n) bits++;
+  return ax_cuda_divisor{ (uint32_t)(((UINT64_C(1) << (31 + bits)) + (uint64_t)n - 1) / (uint64_t)n),
+                          31 + bits };
+}
+static __device__ __forceinline__ uint32_t ax_cuda_quotient(uint32_t i, const ax_cuda_divisor &d)
+{
+  return (uint32_t)((uint64_t)i * d.by >> d.shift);
+}
+
 /* An ax_iter as an argument of a kernel: N operands, by value. */
 template <int N> struct ax_cuda_nest {
   int ndim;
   int64_t numel, shape[AX_MAX_DIMS];
   int64_t stride[N][AX_MAX_DIMS]; /* in bytes */
   char *data[N];
+  ax_cuda_divisor by[AX_MAX_DIMS]; /* the sizes but the outermost one (ax_cuda_in_parts) */
 };
+
+/* Lays the dims in the order of the result's memory, so that neighbouring threads write neighbours,
+ * and merges those over which every operand steps evenly. */
+template <int N> static inline void ax_cuda_nest_order(ax_cuda_nest<N> *nest)
+{
+  int dims[AX_MAX_DIMS], last = 0;
+  const ax_cuda_nest<N> given = *nest;
+  const int64_t *const to = given.stride[0];
+  auto size = [](int64_t stride) { return stride < 0 ? -stride : stride; };
+
+  if (given.ndim < 2) return;
+  for (int d = 0; d < given.ndim; d++) {
+    int at = d;
+    for (; at > 0 && size(to[dims[at - 1]]) < size(to[d]); at--) dims[at] = dims[at - 1];
+    dims[at] = d;
+  }
+  for (int p = 0; p < given.ndim; p++) {
+    const int d = dims[p];
+    bool joins = p > 0;
+    for (int k = 0; joins && k < N; k++) joins = nest->stride[k][last] == given.stride[k][d] * given.shape[d];
+    if (p && !joins) last++;
+    nest->shape[last] = joins ? nest->shape[last] * given.shape[d] : given.shape[d];
+    for (int k = 0; k < N; k++) nest->stride[k][last] = given.stride[k][d];
+  }
+  nest->ndim = last + 1;
+}
 
 template <int N> static inline ax_cuda_nest<N> ax_cuda_nest_of(const ax_iter *it)
 {
@@ -307,28 +364,80 @@ template <int N> static inline ax_cuda_nest<N> ax_cuda_nest_of(const ax_iter *it
     nest.data[k] = it->op[k].data;
     for (int d = 0; d < it->ndim; d++) nest.stride[k][d] = it->op[k].stride[d];
   }
+  ax_cuda_nest_order(&nest);
   return nest;
+}
+
+/* Makes runs of `count` along the innermost dim the items of the nest. */
+template <int N> static inline void ax_cuda_nest_join(ax_cuda_nest<N> *nest, int64_t count)
+{
+  const int last = nest->ndim - 1;
+  for (int k = 0; k < N; k++) nest->stride[k][last] *= count;
+  nest->shape[last] /= count;
+  nest->numel /= count;
+}
+
+/* Calls f(part) for parts of the nest in order, each of AX_NEST_MOST items at most: kernels count
+ * them in 32 bits. */
+template <int N, class F> static ax_status ax_cuda_in_parts(ax_cuda_nest<N> nest, F f)
+{
+  int d = 0;
+  if (nest.numel <= AX_NEST_MOST) {
+    for (d = 1; d < nest.ndim; d++) nest.by[d] = ax_cuda_divisor_of(nest.shape[d]);
+    return f(nest);
+  }
+  while (nest.shape[d] == 1) d++;
+  ax_cuda_nest<N> part = nest;
+  part.shape[d] = nest.shape[d] / 2;
+  part.numel = nest.numel / nest.shape[d] * part.shape[d];
+  const ax_status st = ax_cuda_in_parts(part, f);
+  if (st != AX_OK) return st;
+  for (int k = 0; k < N; k++) nest.data[k] += part.shape[d] * nest.stride[k][d];
+  nest.shape[d] -= part.shape[d];
+  nest.numel -= part.numel;
+  return ax_cuda_in_parts(nest, f);
+}
+
+/* The byte offsets in every operand of items first, first + step and so on; no item is above
+ * 2^31. */
+template <int U, int N>
+static __device__ __forceinline__ void ax_cuda_nest_items(const ax_cuda_nest<N> &nest, uint32_t first,
+                                                          uint32_t step, int64_t (&at)[U][N])
+{
+  uint32_t i[U];
+#pragma unroll
+  for (int u = 0; u < U; u++) {
+    i[u] = first + u * step;
+#pragma unroll
+    for (int k = 0; k < N; k++) at[u][k] = 0;
+  }
+#pragma unroll 1
+  for (int d = nest.ndim - 1; d > 0; d--) {
+    const ax_cuda_divisor by = nest.by[d];
+    const uint32_t size = (uint32_t)nest.shape[d];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      const uint32_t q = ax_cuda_quotient(i[u], by), p = i[u] - q * size;
+      i[u] = q;
+#pragma unroll
+      for (int k = 0; k < N; k++) at[u][k] += p * nest.stride[k][d];
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < U; u++)
+#pragma unroll
+    for (int k = 0; k < N; k++) at[u][k] += i[u] * nest.stride[k][0];
 }
 
 /* The byte offsets of item i in every operand. */
 template <int N>
-static __host__ __device__ __forceinline__ void ax_cuda_nest_at(const ax_cuda_nest<N> &nest, int64_t i,
-                                                                int64_t *at)
+static __device__ __forceinline__ void ax_cuda_nest_at(const ax_cuda_nest<N> &nest, uint32_t i,
+                                                       int64_t (&at)[N])
 {
-  for (int k = 0; k < N; k++) at[k] = 0;
-  for (int d = nest.ndim - 1; d >= 0; d--) {
-    int64_t p = i; /* of the outermost dim: i is below its size by now */
-    if (d == 0) {
-    } else if (nest.numel < INT64_C(1) << 31) { /* 32-bit division is several times faster */
-      const uint32_t q = (uint32_t)i / (uint32_t)nest.shape[d];
-      p = (uint32_t)i - q * (uint32_t)nest.shape[d];
-      i = q;
-    } else {
-      p = i % nest.shape[d];
-      i /= nest.shape[d];
-    }
-    for (int k = 0; k < N; k++) at[k] += p * nest.stride[k][d];
-  }
+  int64_t one[1][N];
+  ax_cuda_nest_items(nest, i, 0, one);
+#pragma unroll
+  for (int k = 0; k < N; k++) at[k] = one[0][k];
 }
 
 /* ---- sums over a block: one shape of tree for every size */

@@ -113,7 +113,7 @@ static __global__ void each(F f, const __grid_constant__ ax_cuda_nest<N + 1> nes
   int64_t at[N + 1];
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
     CX(T) v[N];
-    ax_cuda_nest_at(nest, i, at);
+    ax_cuda_nest_at(nest, (uint32_t)i, at);
     for (int k = 0; k < N; k++)
       v[k] = fixed.number[k] ? fixed.value[k] : *(const CX(T) *)(nest.data[k + 1] + at[k + 1]);
     O *const to = (O *)(nest.data[0] + at[0]);
@@ -143,9 +143,10 @@ template <class O, class T, int N, class F> static ax_status launch(const ax_cal
     else if (it->op[k + 1].dtype != (sizeof(T) == 4 ? AX_C64 : AX_C128))
       return ax_cuda_wrong_operand(call, k + 1, "complex fixed of one type");
   }
-  const ax_cuda_nest<N + 1> nest = ax_cuda_nest_of<N + 1>(it);
-  return ax_cuda_launch(ax_ops[call->op].name, d, ax_cuda_blocks(nest.numel, 256, d.index), 256,
-                        each<F, O, T, N>, f, nest, fixed);
+  return ax_cuda_in_parts(ax_cuda_nest_of<N + 1>(it), [&](const ax_cuda_nest<N + 1> &part) {
+    return ax_cuda_launch(ax_ops[call->op].name, d, ax_cuda_blocks(part.numel, 256, d.index), 256,
+                          each<F, O, T, N>, f, part, fixed);
+  });
 }
 
 /* The type of the complex operands: all have been cast to one. */
@@ -246,7 +247,7 @@ template <class T> static __global__ void to_complex(const __grid_constant__ ax_
 {
   int64_t at[2];
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
-    ax_cuda_nest_at(nest, i, at);
+    ax_cuda_nest_at(nest, (uint32_t)i, at);
     const complex<double> v = number_at(s, nest.data[1] + at[1]);
     *(CX(T) *)(nest.data[0] + at[0]) = CX(T){ (T)v.re, (T)v.im };
   }
@@ -266,9 +267,10 @@ AX_CUDA_KERNEL(complex__copy)
   if (it->op[0].dtype != AX_C64 && it->op[0].dtype != AX_C128)
     return ax_cuda_wrong_operand(call, 0, "complex results");
   if (s.number) s.value = number_of(&it->op[1]);
-  const ax_cuda_nest<2> nest = ax_cuda_nest_of<2>(it);
-  return ax_cuda_launch("copy", d, ax_cuda_blocks(nest.numel, 256, d.index), 256,
-                        it->op[0].dtype == AX_C128 ? to_complex<double> : to_complex<float>, nest, s);
+  return ax_cuda_in_parts(ax_cuda_nest_of<2>(it), [&](const ax_cuda_nest<2> &part) {
+    return ax_cuda_launch("copy", d, ax_cuda_blocks(part.numel, 256, d.index), 256,
+                          it->op[0].dtype == AX_C128 ? to_complex<double> : to_complex<float>, part, s);
+  });
 }
 
 AX_CUDA_KERNEL(complex__cast) { return ax_cuda__cast(call); }
@@ -281,7 +283,7 @@ static __global__ void choose(const __grid_constant__ ax_cuda_nest<4> nest,
 {
   int64_t at[4];
   for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
-    ax_cuda_nest_at(nest, i, at);
+    ax_cuda_nest_at(nest, (uint32_t)i, at);
     const int k = *(const uint8_t *)(nest.data[1] + at[1]) ? 0 : 1;
     *(CX(T) *)(nest.data[0] + at[0]) =
         fixed.number[k] ? fixed.value[k] : *(const CX(T) *)(nest.data[2 + k] + at[2 + k]);
@@ -310,8 +312,11 @@ template <class T> static ax_status choose_of(const ax_call *call, const int *wh
     nest.data[k] = it->op[from].data;
     for (int s = 0; s < it->ndim; s++) nest.stride[k][s] = it->op[from].stride[s];
   }
-  return ax_cuda_launch(ax_ops[call->op].name, d, ax_cuda_blocks(nest.numel, 256, d.index), 256, choose<T>,
-                        nest, fixed);
+  ax_cuda_nest_order(&nest);
+  return ax_cuda_in_parts(nest, [&](const ax_cuda_nest<4> &part) {
+    return ax_cuda_launch(ax_ops[call->op].name, d, ax_cuda_blocks(part.numel, 256, d.index), 256, choose<T>,
+                          part, fixed);
+  });
 }
 
 AX_CUDA_KERNEL(complex_where)

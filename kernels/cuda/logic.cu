@@ -64,17 +64,16 @@ template <int V, class S> static __device__ __forceinline__ ax_cuda_pack<S, V> r
 template <class S, int V> static __global__ void choose(choice<S> c)
 {
   int64_t at[4];
-  for (int64_t i = AX_FIRST; i < c.nest.numel; i += AX_STEP) {
-    ax_cuda_nest_at(c.nest, i, at);
-    const ax_cuda_pack<uint8_t, V> yes = run_at<V, uint8_t>(c.nest.data[1] + at[1], c.one[0]);
-    ax_cuda_pack<S, V> from[2], to;
-    for (int k = 0; k < 2; k++)
-      if (c.number[k])
-        for (int j = 0; j < V; j++) from[k].v[j] = c.value[k];
-      else from[k] = run_at<V, S>(c.nest.data[2 + k] + at[2 + k], c.one[1 + k]);
-    for (int j = 0; j < V; j++) to.v[j] = yes.v[j] ? from[0].v[j] : from[1].v[j];
-    *(ax_cuda_pack<S, V> *)(c.nest.data[0] + at[0]) = to;
-  }
+  if (AX_FIRST >= c.nest.numel) return;
+  ax_cuda_nest_at(c.nest, (uint32_t)AX_FIRST, at);
+  const ax_cuda_pack<uint8_t, V> yes = run_at<V, uint8_t>(c.nest.data[1] + at[1], c.one[0]);
+  ax_cuda_pack<S, V> from[2], to;
+  for (int k = 0; k < 2; k++)
+    if (c.number[k])
+      for (int j = 0; j < V; j++) from[k].v[j] = c.value[k];
+    else from[k] = run_at<V, S>(c.nest.data[2 + k] + at[2 + k], c.one[1 + k]);
+  for (int j = 0; j < V; j++) to.v[j] = yes.v[j] ? from[0].v[j] : from[1].v[j];
+  *(ax_cuda_pack<S, V> *)(c.nest.data[0] + at[0]) = to;
 }
 
 /* Turns the nest into one of runs of V elements, where each operand has them in one place, aligned,
@@ -98,9 +97,7 @@ template <class S> static bool in_runs(choice<S> *c, int64_t V)
       if (nest->stride[k][d] % (item * V)) return false;
   }
   memcpy(c->one, one, sizeof one);
-  for (int k = 0; k < 4; k++) nest->stride[k][last] *= V;
-  nest->shape[last] /= V;
-  nest->numel /= V;
+  ax_cuda_nest_join(nest, V);
   return true;
 }
 
@@ -119,9 +116,12 @@ static ax_status run_choice(const ax_call *call, const ax_iter *it, const bool *
     c.number[k] = number[k];
     if (number[k]) memcpy(&c.value[k], it->op[2 + k].data, sizeof(S));
   }
-  if (in_runs(&c, V))
-    return ax_cuda_launch(name, d, ax_cuda_blocks(c.nest.numel, 256, d.index), 256, choose<S, V>, c);
-  return ax_cuda_launch(name, d, ax_cuda_blocks(c.nest.numel, 256, d.index), 256, choose<S, 1>, c);
+  const bool runs = in_runs(&c, V);
+  return ax_cuda_in_parts(c.nest, [&](const ax_cuda_nest<4> &part) {
+    c.nest = part;
+    return ax_cuda_launch(name, d, ax_cuda_tiles(part.numel, 256), 256, runs ? choose<S, V> : choose<S, 1>,
+                          c);
+  });
 }
 
 AX_CUDA_KERNEL(where)

@@ -1,12 +1,13 @@
 /* Pointwise rows on the device: F computes one element, everything else is here.
  *
  * Each row and type has two kernels; two more serve operands of several types
- * (pointwise_mixed.cuh).  Flat: every operand is contiguous or one element; a thread takes elements
- * in runs of 16 bytes of the widest operand.  Nest: any strides, in runs along the innermost dim
- * where it allows that, else one element for each thread.  Numbers are passed by value.
+ * (pointwise_mixed.cuh).  Flat: every operand is contiguous or one element; a thread takes a run of
+ * 16 bytes of the widest operand.  Nest: any strides, in runs along the innermost dim where it
+ * allows that, else four single elements for each thread.  Numbers are passed by value.
  *
  * Memory bounds the kernels.  To keep 4.8 TB/s busy, some 25 KB must be in flight for each
- * multiprocessor, 12 bytes for each of its threads; that is why runs matter. */
+ * multiprocessor, 12 bytes for each of its threads; that is why runs matter, and why a thread loads
+ * all that it reads before it converts any of it. */
 #ifndef AX_CUDA_POINTWISE_H
 #define AX_CUDA_POINTWISE_H
 
@@ -22,7 +23,7 @@ template <class O, class I> static __host__ __device__ constexpr int ax_cuda_run
 /* The inputs of a call: an address, or a number by value. */
 template <class I, int N> struct ax_cuda_inputs {
   const I *data[N];
-  int64_t step[N]; /* flat: 1, or 0 for a single element */
+  bool steps[N]; /* in runs; else one element serves all of a run */
   bool number[N];
   compute<I> value[N];
 };
@@ -45,68 +46,94 @@ static __device__ __forceinline__ O ax_cuda_apply(const F &f, const C (&v)[3])
 
 #include "pointwise_mixed.cuh" /* applies F as above */
 
-/* Loads a run of every input that steps, and the one element of the others. */
-template <int V, class I, int N>
-static __device__ __forceinline__ void ax_cuda_gather_run(const ax_cuda_inputs<I, N> &in,
-                                                          const I *const (&from)[N], compute<I> (&v)[V][N])
-{
-  for (int k = 0; k < N; k++) {
-    if (in.step[k]) {
-      const ax_cuda_pack<I, V> run = *(const ax_cuda_pack<I, V> *)from[k];
-      for (int j = 0; j < V; j++) v[j][k] = ax_cuda_load(run.v[j]);
-    } else {
-      const compute<I> c = in.number[k] ? in.value[k] : ax_cuda_load(*from[k]);
-      for (int j = 0; j < V; j++) v[j][k] = c;
+/* V elements of every input. */
+template <class I, int N, int V> struct ax_cuda_loaded {
+  ax_cuda_pack<I, V> run[N];
+  compute<I> one[N]; /* of an input that does not step */
+
+  /* Issues loads and waits for none of those of runs. */
+  __device__ __forceinline__ void load(const ax_cuda_inputs<I, N> &in, const I *const (&from)[N])
+  {
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      if (in.steps[k]) run[k] = *(const ax_cuda_pack<I, V> *)from[k];
+      else one[k] = in.number[k] ? in.value[k] : ax_cuda_load(*from[k]);
     }
   }
-}
+  template <class F, class O>
+  __device__ __forceinline__ void apply(const F &f, const ax_cuda_inputs<I, N> &in, O *out) const
+  {
+    compute<I> v[N][V], each[N];
+    compute<O> result[V];
+    ax_cuda_pack<O, V> to;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      if (in.steps[k]) ax_cuda_unpack(run[k], v[k]);
+      else
+#pragma unroll
+        for (int j = 0; j < V; j++) v[k][j] = one[k];
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+#pragma unroll
+      for (int k = 0; k < N; k++) each[k] = v[k][j];
+      result[j] = ax_cuda_apply<F, compute<O>>(f, each);
+    }
+    ax_cuda_repack(to, result);
+    *(ax_cuda_pack<O, V> *)out = to;
+  }
+};
 
-template <class F, class O, int V, class C, int N>
-static __device__ __forceinline__ void ax_cuda_apply_run(const F &f, O *out, const C (&v)[V][N])
-{
-  ax_cuda_pack<O, V> run;
-  for (int j = 0; j < V; j++) run.v[j] = ax_cuda_apply<F, O>(f, v[j]);
-  *(ax_cuda_pack<O, V> *)out = run;
-}
-
+/* A thread has a run; those of the first block have one of the elements that are left as well. */
 template <class F, class O, class I, int N>
 static __global__ void ax_cuda_pointwise_flat(F f, O *out, ax_cuda_inputs<I, N> in, int64_t n)
 {
   constexpr int V = ax_cuda_run_of<O, I>();
-  compute<I> v[V][N];
   const I *from[N];
-  const int64_t runs = n / V;
+  const int64_t first = AX_FIRST * V, rest = n / V * V + AX_FIRST;
 
-  for (int64_t q = AX_FIRST; q < runs; q += AX_STEP) {
-    for (int k = 0; k < N; k++) from[k] = in.data[k] + q * V * in.step[k];
-    ax_cuda_gather_run<V>(in, from, v);
-    ax_cuda_apply_run<F>(f, out + q * V, v);
+  if (first + V <= n) {
+    ax_cuda_loaded<I, N, V> runs;
+    for (int k = 0; k < N; k++) from[k] = in.steps[k] ? in.data[k] + first : in.data[k];
+    runs.load(in, from);
+    runs.apply(f, in, out + first);
   }
-  for (int64_t i = runs * V + AX_FIRST; i < n; i += AX_STEP) {
-    for (int k = 0; k < N; k++)
-      v[0][k] = in.number[k] ? in.value[k] : ax_cuda_load(in.data[k][i * in.step[k]]);
-    out[i] = ax_cuda_apply<F, O>(f, v[0]);
+  if (rest < n) {
+    ax_cuda_loaded<I, N, 1> left;
+    for (int k = 0; k < N; k++) from[k] = in.steps[k] ? in.data[k] + rest : in.data[k];
+    left.load(in, from);
+    left.apply(f, in, out + rest);
   }
 }
 
 /* RUNS: an item of the nest is a run along the former innermost dim, in which every input steps by
- * one element or not at all. */
+ * one element or not at all.  A thread has several items of single elements, for the bytes in
+ * flight; f stands in the code once, since some functions are long. */
+template <bool RUNS> static __host__ __device__ constexpr int ax_cuda_items_each() { return RUNS ? 1 : 4; }
 template <bool RUNS, class F, class O, class I, int N>
 static __global__ void ax_cuda_pointwise_nest(F f, ax_cuda_nest<N + 1> nest, ax_cuda_inputs<I, N> in)
 {
-  constexpr int V = RUNS ? ax_cuda_run_of<O, I>() : 1;
-  int64_t at[N + 1];
-  compute<I> v[V][N];
+  constexpr int V = RUNS ? ax_cuda_run_of<O, I>() : 1, U = ax_cuda_items_each<RUNS>();
+  const uint32_t first = blockIdx.x * (blockDim.x * U) + threadIdx.x;
+  int64_t at[U][N + 1];
   const I *from[N];
-  for (int64_t i = AX_FIRST; i < nest.numel; i += AX_STEP) {
-    ax_cuda_nest_at(nest, i, at);
-    for (int k = 0; k < N; k++) from[k] = (const I *)(nest.data[k + 1] + at[k + 1]);
-    if (RUNS) {
-      ax_cuda_gather_run<V>(in, from, v);
-      ax_cuda_apply_run<F>(f, (O *)(nest.data[0] + at[0]), v);
-    } else {
-      for (int k = 0; k < N; k++) v[0][k] = in.number[k] ? in.value[k] : ax_cuda_load(*from[k]);
-      *(O *)(nest.data[0] + at[0]) = ax_cuda_apply<F, O>(f, v[0]);
+  ax_cuda_loaded<I, N, V> items[U];
+  O *to[U];
+
+  ax_cuda_nest_items(nest, first, blockDim.x, at);
+#pragma unroll
+  for (int u = 0; u < U; u++) {
+    to[u] = (O *)(nest.data[0] + at[u][0]);
+    for (int k = 0; k < N; k++) from[k] = (const I *)(nest.data[k + 1] + at[u][k + 1]);
+    if (first + u * blockDim.x < nest.numel) items[u].load(in, from);
+  }
+#pragma unroll 1
+  for (int u = 0; u < U && first + u * blockDim.x < nest.numel; u++) {
+    items[0].apply(f, in, to[0]);
+#pragma unroll
+    for (int w = 1; w < U; w++) {
+      items[w - 1] = items[w];
+      to[w - 1] = to[w];
     }
   }
 }
@@ -120,7 +147,7 @@ static inline bool ax_cuda_is_flat(const ax_iter *it, ax_cuda_inputs<I, N> *in)
               (uintptr_t)it->op[0].data % (sizeof(O) * V) == 0;
   for (int k = 0; k < N; k++) {
     const int64_t stride = it->ndim ? it->op[k + 1].stride[0] : 0;
-    in->step[k] = stride == (int64_t)sizeof(I) && !in->number[k];
+    in->steps[k] = stride == (int64_t)sizeof(I) && !in->number[k];
     if (in->number[k]) continue;
     flat = flat && (stride == 0 ||
                     (stride == (int64_t)sizeof(I) && (uintptr_t)it->op[k + 1].data % (sizeof(I) * V) == 0));
@@ -145,21 +172,18 @@ static inline bool ax_cuda_in_runs(ax_cuda_nest<N + 1> *nest, ax_cuda_inputs<I, 
 {
   constexpr int64_t V = ax_cuda_run_of<O, I>();
   const int last = nest->ndim - 1;
+  bool steps[N] = {};
   if (last < 0 || nest->shape[last] % V) return false;
   for (int k = 0; k <= N; k++) {
     const int64_t item = k ? (int64_t)sizeof(I) : (int64_t)sizeof(O), step = nest->stride[k][last];
-    if (k && (in->number[k - 1] || step == 0)) {
-      in->step[k - 1] = 0;
-      continue;
-    }
+    if (k) steps[k - 1] = !in->number[k - 1] && step != 0;
+    if (k && !steps[k - 1]) continue;
     if (step != item || (uintptr_t)nest->data[k] % (size_t)(item * V)) return false;
     for (int d = 0; d < last; d++)
       if (nest->stride[k][d] % (item * V)) return false;
-    if (k) in->step[k - 1] = 1;
   }
-  for (int k = 0; k <= N; k++) nest->stride[k][last] *= V;
-  nest->shape[last] /= V;
-  nest->numel /= V;
+  memcpy(in->steps, steps, sizeof steps);
+  ax_cuda_nest_join(nest, V);
   return true;
 }
 
@@ -184,14 +208,18 @@ template <class O, class I, int N, class F> static ax_status ax_cuda_pointwise(c
     else in.value[k] = (compute<I>)ax_load_int(o->dtype, o->data, 0);
   }
   if (ax_cuda_is_flat<O, I, N>(it, &in))
-    return ax_cuda_launch(name, d, ax_cuda_blocks(it->numel / ax_cuda_run_of<O, I>() + 1, 256, d.index), 256,
+    return ax_cuda_launch(name, d, ax_cuda_tiles(it->numel / ax_cuda_run_of<O, I>(), 256), 256,
                           ax_cuda_pointwise_flat<F, O, I, N>, f, (O *)it->op[0].data, in, it->numel);
   ax_cuda_nest<N + 1> nest = ax_cuda_nest_of<N + 1>(it);
-  if (ax_cuda_in_runs<O, I, N>(&nest, &in))
-    return ax_cuda_launch(name, d, ax_cuda_blocks(nest.numel, 256, d.index), 256,
-                          ax_cuda_pointwise_nest<true, F, O, I, N>, f, nest, in);
-  return ax_cuda_launch(name, d, ax_cuda_blocks(nest.numel, 256, d.index), 256,
-                        ax_cuda_pointwise_nest<false, F, O, I, N>, f, nest, in);
+  const bool runs = ax_cuda_in_runs<O, I, N>(&nest, &in);
+  for (int k = 0; k < N && !runs; k++) in.steps[k] = !in.number[k];
+  return ax_cuda_in_parts(nest, [&](const ax_cuda_nest<N + 1> &part) {
+    constexpr int U = ax_cuda_items_each<false>();
+    return runs ? ax_cuda_launch(name, d, ax_cuda_tiles(part.numel, 256), 256,
+                                 ax_cuda_pointwise_nest<true, F, O, I, N>, f, part, in)
+                : ax_cuda_launch(name, d, ax_cuda_tiles(part.numel, 256 * U), 256,
+                                 ax_cuda_pointwise_nest<false, F, O, I, N>, f, part, in);
+  });
 }
 
 /* The type of the first tensor: of all of them, unless float32 and half types are mixed. */

@@ -42,6 +42,36 @@ template <class S> static inline uint32_t ax_cuda_word(S, float low, float high)
 }
 #endif
 
+/* The elements of a pack in the type computed in, and back: two of a half type at a time. */
+template <class S, int V>
+constexpr bool ax_cuda_words = sizeof(S) == 2 && sizeof(compute<S>) == 4 && V % 2 == 0;
+template <int V, class S>
+static __device__ __forceinline__ void ax_cuda_unpack(const ax_cuda_pack<S, V> &pack, compute<S> (&v)[V])
+{
+  if constexpr (ax_cuda_words<S, V>) {
+    uint32_t word[V / 2];
+    memcpy(word, &pack, sizeof word);
+#pragma unroll
+    for (int j = 0; j < V; j += 2) ax_cuda_split(S(), word[j / 2], &v[j], &v[j + 1]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < V; j++) v[j] = ax_cuda_load(pack.v[j]);
+  }
+}
+template <int V, class S>
+static __device__ __forceinline__ void ax_cuda_repack(ax_cuda_pack<S, V> &pack, const compute<S> (&v)[V])
+{
+  if constexpr (ax_cuda_words<S, V>) {
+    uint32_t word[V / 2];
+#pragma unroll
+    for (int j = 0; j < V; j += 2) word[j / 2] = ax_cuda_word(S(), v[j], v[j + 1]);
+    memcpy(&pack, word, sizeof word);
+  } else {
+#pragma unroll
+    for (int j = 0; j < V; j++) pack.v[j] = ax_cuda_store<S>(v[j]);
+  }
+}
+
 /* So many bytes of memory that are loaded or stored at once.  nvcc takes structs apart where a loop
  * has choices in it, and vector types too where it stores them.  Eight stores of 16 bits take several
  * times as long as one of 128. */
@@ -84,33 +114,20 @@ static __device__ __forceinline__ void ax_cuda_write(uint4 *to, uint4 v)
 /* A run of V elements as it is in memory, and its elements in the type computed in. */
 template <class S, int V> struct ax_cuda_run {
   typedef typename ax_cuda_vector<(int)sizeof(S) * V>::type vector;
-  static const bool words = sizeof(S) == 2 && sizeof(compute<S>) == 4 && V % 2 == 0; /* half types */
   vector bits;
   __device__ __forceinline__ void load(const S *x) { bits = *(const vector *)x; }
   __device__ __forceinline__ void store(S *x) const { ax_cuda_write((vector *)x, bits); }
   __device__ __forceinline__ void open(compute<S> (&v)[V]) const
   {
-    if constexpr (words) {
-      uint32_t word[V / 2];
-      memcpy(word, &bits, sizeof word);
-      for (int j = 0; j < V; j += 2) ax_cuda_split(S(), word[j / 2], &v[j], &v[j + 1]);
-    } else {
-      S own[V];
-      memcpy(own, &bits, sizeof own);
-      for (int j = 0; j < V; j++) v[j] = ax_cuda_load(own[j]);
-    }
+    ax_cuda_pack<S, V> pack;
+    memcpy(&pack, &bits, sizeof pack);
+    ax_cuda_unpack(pack, v);
   }
   __device__ __forceinline__ void close(const compute<S> (&v)[V])
   {
-    if constexpr (words) {
-      uint32_t word[V / 2];
-      for (int j = 0; j < V; j += 2) word[j / 2] = ax_cuda_word(S(), v[j], v[j + 1]);
-      memcpy(&bits, word, sizeof word);
-    } else {
-      S own[V];
-      for (int j = 0; j < V; j++) own[j] = ax_cuda_store<S>(v[j]);
-      memcpy(&bits, own, sizeof own);
-    }
+    ax_cuda_pack<S, V> pack;
+    ax_cuda_repack(pack, v);
+    memcpy(&bits, &pack, sizeof bits);
   }
 };
 

@@ -140,20 +140,29 @@ static ax_status relu_backward(const ax_infer *q, ax_tensor **out, bool *done)
   return AX_OK;
 }
 
+ax_status ax_batch_norm_backward_results(ax_tensor *const *in, ax_tensor **out)
+{
+  const ax_tensor *x = in[1];
+  ax_status st = AX_OK;
+  for (int k = 0; k < 3 && st == AX_OK; k++) {
+    if (out[k]) continue;
+    const ax_dtype d = (ax_dtype)(k == 0 ? x : in[k + 1] ? in[k + 1] : in[4])->dtype;
+    st = ax_tensor_new_on(x->device, d, k ? 1 : x->ndim, x->shape + (k != 0), &out[k]);
+    if (st == AX_OK && k == 0) memcpy(out[0]->strides, x->strides, sizeof x->strides);
+  }
+  return st;
+}
+
 /* The norm's gradient of g, which waits for relu's; the kernel writes g as well, for whoever else
  * holds it. */
 static ax_status with_mask(ax_later *l, ax_tensor *const *in, ax_tensor **out)
 {
   ax_tensor *const x = in[1], *const w = in[2], *const b = in[3];
-  const ax_dtype sums = (ax_dtype)in[4]->dtype;
   ax_tensor *const given = ax_tensor_retain(l->in[0]), *const y = ax_tensor_retain(l->in[1]);
   const ax_attrs a = AX_ATTRS(batch_norm_backward, .relu = false);
   ax_status st;
 
-  AX_TRY(ax_tensor_new_on(x->device, (ax_dtype)x->dtype, x->ndim, x->shape, &out[0]));
-  memcpy(out[0]->strides, x->strides, sizeof x->strides);
-  AX_TRY(ax_tensor_new_on(x->device, w ? (ax_dtype)w->dtype : sums, 1, x->shape + 1, &out[1]));
-  AX_TRY(ax_tensor_new_on(x->device, b ? (ax_dtype)b->dtype : sums, 1, x->shape + 1, &out[2]));
+  AX_TRY(ax_batch_norm_backward_results(in, out));
   ax_later_done(l);
   st = ax_kernel_call(AX_OP_BATCH_NORM_BACKWARD, &a, 7, (ax_tensor *[]){ given, x, w, b, in[4], in[5], y }, 4,
                       (ax_tensor *[]){ out[0], out[1], out[2], in[0] }, NULL);

@@ -194,19 +194,60 @@ static void in_steps(ax_grad *c, ax_arg g, bool relu)
   give(c, 0, mul(c, rest, w.t ? mul(c, invstd, spread(c, w)) : invstd));
 }
 
+/* Input k's slot of the flat gradient, if the kernel may write it: nothing has to be added. */
+static ax_tensor *empty_slot(ax_grad *c, int k)
+{
+  bool accumulate;
+  ax_tensor *const slot =
+      c->st == AX_OK && k < c->node->n_in && c->in[k] && WANTS(k) ? ax_grad_slot_of(c, k, &accumulate) : NULL;
+  return slot && !accumulate && slot->dtype == c->in[k]->dtype && slot->dtype == META(k)->dtype &&
+                 ax_same_shape(slot, META(k)->ndim, META(k)->shape) && ax_tensor_is_contiguous(slot)
+             ? slot
+             : NULL;
+}
+
+/* Are these the row's inputs as its kernel needs them? */
+static bool as_kernel_needs(ax_tensor *const *in)
+{
+  for (int k = 0; k < 6; k++) {
+    const ax_tensor *t = in[k];
+    if (!t) continue;
+    if (t->storage->later) return false;
+    if (!(k < 2 ? ax_strides_are_channels_last(t->ndim, t->shape, t->strides) : ax_tensor_is_contiguous(t)))
+      return false;
+  }
+  return in[0]->dtype == in[1]->dtype;
+}
+
+static ax_status run_backward(ax_tensor **in, bool relu, ax_tensor *const *slots, ax_tensor **results)
+{
+  bool done;
+  ax_status st;
+
+  for (int k = 1; k < 3; k++)
+    if (slots[k]) results[k] = ax_tensor_retain(slots[k]);
+  if ((st = ax_join_batch_norm_backward(in, &relu, results, &done)) != AX_OK || done) return st;
+  const ax_attrs a = AX_ATTRS(batch_norm_backward, .relu = relu);
+  if ((slots[1] || slots[2]) && as_kernel_needs(in)) {
+    if ((st = ax_batch_norm_backward_results(in, results)) != AX_OK) return st;
+    return ax_kernel_call(AX_OP_BATCH_NORM_BACKWARD, &a, 6, in, 3, results, NULL);
+  }
+  for (int k = 0; k < 3; k++) ax_tensor_release(results[k]);
+  return ax_run(AX_OP_BATCH_NORM_BACKWARD, &(ax_args){ .n_in = 6, .in = in, .a = a }, results);
+}
+
 static void in_one_pass(ax_grad *c, ax_arg g, bool relu)
 {
   ax_tensor *results[AX_MAX_OUT] = { 0 };
   ax_tensor *in[] = { g.t, IN(0).t, given(c, 1).t, given(c, 2).t, OUT(1).t, OUT(2).t };
-  bool done;
   if (c->st != AX_OK) return;
-  c->st = ax_join_batch_norm_backward(in, &relu, results, &done);
-  if (c->st == AX_OK && !done)
-    c->st =
-        ax_run(AX_OP_BATCH_NORM_BACKWARD,
-               &(ax_args){ .n_in = 6, .in = in, .a = AX_ATTRS(batch_norm_backward, .relu = relu) }, results);
+  ax_tensor *const slots[] = { NULL, empty_slot(c, 1), empty_slot(c, 2) };
+  c->st = run_backward(in, relu, slots, results);
   for (int k = 0; k < 3; k++) {
-    if (c->st == AX_OK && k < c->node->n_in && (k == 0 || c->in[k]) && WANTS(k))
+    if (c->st == AX_OK && slots[k] && results[k] == slots[k]) {
+      slots[k]->version->edits++;
+      ax_grad_slot_written(c, k);
+    } else if (c->st == AX_OK && k < c->node->n_in && (k == 0 || c->in[k]) && WANTS(k))
       give(c, k, (ax_arg){ .t = results[k] });
     ax_tensor_release(results[k]);
   }

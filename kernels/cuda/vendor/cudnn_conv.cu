@@ -11,6 +11,8 @@
  * as in PyTorch. */
 #include "cudnn.h"
 
+#include "cuda/rows.cuh"
+
 #ifndef AX_CUDNN
 
 ax_status ax_cudnn_convolve(ax_device, ax_cuda_conv_kind, const ax_cuda_conv *, ax_dtype, ax_dtype, void *,
@@ -27,25 +29,122 @@ ax_status ax_cudnn_convolve(ax_device, ax_cuda_conv_kind, const ax_cuda_conv *, 
 
 /* All counts are below 2^31: 32-bit division is several times faster. */
 
+/* A block turns `many` channels and `some` taps of one o through shared memory, so that both sides
+ * are accessed in runs: of all taps of these channels if they fit, and of the channels. */
+enum { TURN_THREADS = 256, TURN_EACH = 8, TURN_ROOM = TURN_THREADS * TURN_EACH };
+struct turn_job {
+  uint32_t c, taps, many, some, pitch; /* pitch: odd, so that neighbouring channels are in different banks */
+  uint32_t parts_c, parts;             /* blocks along c, and for each o */
+  ax_cuda_divisor by_many, by_some;
+};
+static turn_job turn_job_of(int64_t c, int64_t taps)
+{
+  const int64_t some = taps < 63 ? taps : 63, pitch = some | 1, most = TURN_ROOM / pitch / 32 * 32,
+                parts_c = (c + most - 1) / most, many = (c + parts_c - 1) / parts_c;
+  turn_job j = { (uint32_t)c, (uint32_t)taps, (uint32_t)many, (uint32_t)some, (uint32_t)pitch };
+  j.parts_c = (uint32_t)parts_c;
+  j.parts = (uint32_t)(parts_c * ((taps + some - 1) / some));
+  j.by_many = ax_cuda_divisor_of(many);
+  j.by_some = ax_cuda_divisor_of(some);
+  return j;
+}
+
+/* Where thread number `i` of the block's numbers reads or writes: along the taps of a channel, or
+ * along the channels. */
+struct turn_place {
+  uint32_t channel, tap;
+  bool inside;
+};
+static __device__ __forceinline__ turn_place turn_at(const turn_job &j, uint32_t c, uint32_t tap, int k,
+                                                     bool along_taps)
+{
+  const uint32_t i = k * TURN_THREADS + threadIdx.x,
+                 q = ax_cuda_quotient(i, along_taps ? j.by_some : j.by_many),
+                 r = i - q * (along_taps ? j.some : j.many);
+  const turn_place p = { along_taps ? q : r, along_taps ? r : q, false };
+  return turn_place{ p.channel, p.tap,
+                     p.channel < j.many && p.tap < j.some && c + p.channel < j.c && tap + p.tap < j.taps };
+}
+
 /* (o, c, taps) to (o, taps, c) */
 template <class S>
-static __global__ void turn(uint32_t count, uint32_t c, uint32_t taps, const S *from, S *to)
+static __global__ void __launch_bounds__(TURN_THREADS) turn(turn_job j, const S *from, S *to)
 {
-  for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
-    const uint32_t p = (uint32_t)i, channel = p % c, row = p / c, tap = row % taps, o = row / taps;
-    to[i] = from[((int64_t)o * c + channel) * taps + tap];
+  __shared__ S tile[TURN_ROOM];
+  const uint32_t o = blockIdx.x / j.parts, part = blockIdx.x - o * j.parts, row = part / j.parts_c,
+                 c = (part - row * j.parts_c) * j.many, tap = row * j.some;
+  S v[TURN_EACH];
+  from += ((int64_t)o * j.c + c) * j.taps + tap;
+  to += ((int64_t)o * j.taps + tap) * j.c + c;
+#pragma unroll
+  for (int k = 0; k < TURN_EACH; k++) {
+    const turn_place p = turn_at(j, c, tap, k, true);
+    if (p.inside) v[k] = from[(int64_t)p.channel * j.taps + p.tap];
+  }
+#pragma unroll
+  for (int k = 0; k < TURN_EACH; k++) {
+    const turn_place p = turn_at(j, c, tap, k, true);
+    if (p.inside) tile[p.channel * j.pitch + p.tap] = v[k];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < TURN_EACH; k++) {
+    const turn_place p = turn_at(j, c, tap, k, false);
+    if (p.inside) to[(int64_t)p.tap * j.c + p.channel] = tile[p.channel * j.pitch + p.tap];
   }
 }
 
 /* (o, taps, c) to (o, c, taps), in another type or added to what is there. */
 template <class S, class D>
-static __global__ void turn_back(uint32_t count, uint32_t c, uint32_t taps, bool add, const S *from, D *to)
+static __global__ void __launch_bounds__(TURN_THREADS) turn_back(turn_job j, bool add, const S *from, D *to)
 {
-  for (int64_t i = AX_FIRST; i < count; i += AX_STEP) {
-    const uint32_t p = (uint32_t)i, tap = p % taps, row = p / taps, channel = row % c, o = row / c;
-    const float v = ax_cuda_load(from[((int64_t)o * taps + tap) * c + channel]);
-    to[i] = ax_cuda_store<D>(add ? ax_cuda_load(to[i]) + v : v);
+  __shared__ S tile[TURN_ROOM];
+  const uint32_t o = blockIdx.x / j.parts, part = blockIdx.x - o * j.parts, row = part / j.parts_c,
+                 c = (part - row * j.parts_c) * j.many, tap = row * j.some;
+  S v[TURN_EACH];
+  from += ((int64_t)o * j.taps + tap) * j.c + c;
+  to += ((int64_t)o * j.c + c) * j.taps + tap;
+#pragma unroll
+  for (int k = 0; k < TURN_EACH; k++) {
+    const turn_place p = turn_at(j, c, tap, k, false);
+    if (p.inside) v[k] = from[(int64_t)p.tap * j.c + p.channel];
   }
+#pragma unroll
+  for (int k = 0; k < TURN_EACH; k++) {
+    const turn_place p = turn_at(j, c, tap, k, false);
+    if (p.inside) tile[p.channel * j.pitch + p.tap] = v[k];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < TURN_EACH; k++) {
+    const turn_place p = turn_at(j, c, tap, k, true);
+    if (!p.inside) continue;
+    D *const at = to + (int64_t)p.channel * j.taps + p.tap;
+    const float number = ax_cuda_load(tile[p.channel * j.pitch + p.tap]);
+    *at = ax_cuda_store<D>(add ? ax_cuda_load(*at) + number : number);
+  }
+}
+
+/* The same order in another type, or added to what is there; in runs of V. */
+template <class S, class D, int V>
+static __global__ void convert(uint32_t count, bool add, const S *from, D *to)
+{
+  const int64_t i = AX_FIRST * V;
+  compute<S> v[V];
+  compute<D> sum[V];
+  if (i >= count) return;
+  ax_cuda_get(from, i, v);
+  if (add) ax_cuda_get(to, i, sum);
+  for (int k = 0; k < V; k++) sum[k] = add ? sum[k] + v[k] : v[k];
+  ax_cuda_put(to, i, sum);
+}
+template <class S, class D>
+static ax_status launch_convert(ax_device d, int64_t count, bool add, const S *from, D *to)
+{
+  constexpr int V = 16 / (int)(sizeof(S) > sizeof(D) ? sizeof(S) : sizeof(D));
+  const bool runs = count % V == 0 && (uintptr_t)to % 16 == 0;
+  return ax_cuda_launch("conv2d", d, ax_cuda_tiles(runs ? count / V : count, 256), 256,
+                        runs ? convert<S, D, V> : convert<S, D, 1>, (uint32_t)count, add, from, to);
 }
 
 /* N neighbouring channels at a time: N divides o, and y is aligned for N elements. */
@@ -163,7 +262,8 @@ ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_c
   /* first into memory for the call, then to the weight */
   const bool through = kind == AX_CONV_WEIGHT && (turned || add || w_dtype != dtype);
   const size_t bytes = (size_t)weights * ax_dtype_size(dtype);
-  const unsigned blocks = ax_cuda_blocks(weights, 256, d.index);
+  const turn_job job = turn_job_of(cg, taps);
+  const unsigned blocks = (unsigned)(s->o * job.parts);
   std::shared_ptr<ax_cudnn_plan> plan;
   ax_cudnn_key key;
   char what[80];
@@ -193,8 +293,7 @@ ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_c
   if (turned && kind != AX_CONV_WEIGHT)
     st = with_type(dtype, [&](auto tag) {
       typedef AX_TYPE_OF(tag) S;
-      return ax_cuda_launch("conv2d", d, blocks, 256, turn<S>, (uint32_t)weights, (uint32_t)cg,
-                            (uint32_t)taps, (const S *)w, (S *)own);
+      return ax_cuda_launch("conv2d", d, blocks, TURN_THREADS, turn<S>, job, (const S *)w, (S *)own);
     });
   if (st == AX_OK) {
     const int64_t uids[3] = { X, W, Y };
@@ -206,8 +305,9 @@ ax_status ax_cudnn_convolve(ax_device d, ax_cuda_conv_kind kind, const ax_cuda_c
       typedef AX_TYPE_OF(from) S;
       return with_type(w_dtype, [&](auto to) {
         typedef AX_TYPE_OF(to) D;
-        return ax_cuda_launch("conv2d", d, blocks, 256, turn_back<S, D>, (uint32_t)weights, (uint32_t)cg,
-                              (uint32_t)taps, add, (const S *)own, (D *)w);
+        return turned ? ax_cuda_launch("conv2d", d, blocks, TURN_THREADS, turn_back<S, D>, job, add,
+                                       (const S *)own, (D *)w)
+                      : launch_convert<S, D>(d, weights, add, (const S *)own, (D *)w);
       });
     });
   if (*done && bias && kind == AX_CONV_FORWARD)
