@@ -64,25 +64,20 @@ static __global__ void forward_held(job j, Y *y, S *x, const S *w, const S *b, c
   const int first = team::rank() * V, step = team::size() * V, n = (int)j.n;
   for (int64_t r = team::first_row(); r < j.rows; r += team::row_step()) {
     T v[RUNS][V], mean = 0, squares = 0;
-    ax_cuda_run<Y, V> more[RUNS];
-    /* all loads come first: they do not pass a store */
 #pragma unroll
     for (int q = 0; q < RUNS; q++)
       if (first + q * step < n) {
         const int64_t at = r * j.n + first + q * step;
-        ax_cuda_get(p ? p : x, at, v[q]);
-        if (p) more[q].load(z + at);
-      }
-#pragma unroll
-    for (int q = 0; q < RUNS; q++)
-      if (p && first + q * step < n) {
-        const int64_t at = r * j.n + first + q * step;
-        T term[V];
-        more[q].open(term);
-        if constexpr (DROPS) ax_cuda_add_dropped<S, Y>(drop, at, v[q], term);
-        else
-          for (int k = 0; k < V; k++) v[q][k] = ax_cuda_load(ax_cuda_store<S>(v[q][k] + term[k]));
-        ax_cuda_put(x, at, v[q]);
+        if (!p) ax_cuda_get(x, at, v[q]);
+        else {
+          T more[V];
+          ax_cuda_get(p, at, v[q]);
+          ax_cuda_get(z, at, more);
+          if constexpr (DROPS) ax_cuda_add_dropped<S, Y>(drop, at, v[q], more);
+          else
+            for (int k = 0; k < V; k++) v[q][k] = ax_cuda_load(ax_cuda_store<S>(v[q][k] + more[k]));
+          ax_cuda_put(x, at, v[q]);
+        }
       }
     if (j.centred) {
 #pragma unroll
@@ -112,10 +107,8 @@ static __global__ void forward_held(job j, Y *y, S *x, const S *w, const S *b, c
         if (w) v[q][k] *= wv[k];
         if (b) v[q][k] += bv[k];
       }
+      ax_cuda_put(y + r * j.n, i, v[q]);
     }
-#pragma unroll
-    for (int q = 0; q < RUNS; q++)
-      if (first + q * step < n) ax_cuda_put(y + r * j.n, first + q * step, v[q]);
   }
 }
 
