@@ -120,7 +120,7 @@ static inline unsigned ax_cuda_blocks(int64_t n, int threads, int device)
   return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
-/* The number of blocks of which each has `each` of n items: kernels without a loop.  A grid that
+/* The number of blocks for n items, `each` for a block: kernels without a loop.  A grid that
  * covers everything once is faster than a loop over a smaller one: blocks start in the order of
  * memory, and what is in flight at a time lies together. */
 static inline unsigned ax_cuda_tiles(int64_t n, int64_t each)

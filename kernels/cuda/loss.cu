@@ -6,7 +6,8 @@
 #include "rows.cuh"
 
 enum { MEAN, SUM, NONE }; /* the words of the signature, in order */
-/* A thread loads so many rows' losses before it adds the first: one block has few loads in flight. */
+/* A thread loads so many rows' losses before it adds the first: one block has few loads in
+ * flight. */
 enum { TOTAL_THREADS = 512, TOTAL_AHEAD = 8 };
 
 struct job {

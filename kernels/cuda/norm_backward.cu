@@ -271,13 +271,13 @@ static folded folded_of(const ax_tensor *t, bool add)
   return t ? folded{ ax_data(t), (int)t->dtype, add } : folded{ NULL, 0, false };
 }
 
-/* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  A thread loads AHEAD of
- * them before it adds the first, since few threads have few loads in flight.  Element i of chunk c
- * and of sum `which` is at (2 c + which) n + i or, with pairs, at 2 (c n + i) + which. */
+/* Second stage: FOLD threads for each column, each with every FOLD-th chunk.  A thread loads AHEAD
+ * of them before it adds the first, since few threads have few loads in flight.  Element i of chunk
+ * c and of sum `which` is at (2 c + which) n + i or, with pairs, at 2 (c n + i) + which. */
 enum { AHEAD = 16 };
 template <class T>
-static __global__ void __launch_bounds__(32 * FOLD) fold_chunks(const T *sums, int64_t chunks, int64_t n, int first, bool pairs,
-                                   folded one, folded two)
+static __global__ void __launch_bounds__(32 * FOLD)
+    fold_chunks(const T *sums, int64_t chunks, int64_t n, int first, bool pairs, folded one, folded two)
 {
   const int which = (int)blockIdx.y ? 1 - first : first;
   const folded to = blockIdx.y ? two : one;

@@ -53,7 +53,8 @@ template <class S, int V> struct spread {
       squares[i] += (around < 0 ? 0 : around) + rows * d * d;
     }
   }
-  __device__ __forceinline__ void finish(const job &j, int64_t c, double base, double sum, double square) const
+  __device__ __forceinline__ void finish(const job &j, int64_t c, double base, double sum,
+                                         double square) const
   {
     const double apart = sum / (double)j.rows, centre = base + apart, around = square - sum * apart,
                  total = around < 0 ? 0 : around;
@@ -70,7 +71,8 @@ template <class S, int V> struct spread {
   }
 };
 template <class S, int V>
-static __global__ void __launch_bounds__(BATCH_THREADS, 2) statistics(job j, spread<S, V> of, compute<S> *sums)
+static __global__ void __launch_bounds__(BATCH_THREADS, 2)
+    statistics(job j, spread<S, V> of, compute<S> *sums)
 {
   batch_sums<V>(j, of, sums);
 }
@@ -170,7 +172,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
                             of, sums);
     };
     st = j.channels % V == 0 && (uintptr_t)ax_data(x) % 16 == 0 ? launch(ax_cuda_int<V>())
-                                                               : launch(ax_cuda_int<1>());
+                                                                : launch(ax_cuda_int<1>());
     if (st == AX_OK && !apart) st = run_apply<S>("batch_norm", x, residual, y, j, a, b);
     ax_cuda_give(d, sums, bytes);
     return st;

@@ -29,8 +29,8 @@ enum {
 
 struct batch_job {
   int64_t rows, channels;
-  int across, down; /* runs of channels in a tile; rows that the threads of a block stand for */
-  int64_t groups;   /* of down * BATCH_AHEAD rows */
+  int across, down;           /* runs of channels in a tile; rows that the threads of a block stand for */
+  int64_t groups;             /* of down * BATCH_AHEAD rows */
   int64_t chunks, each, more; /* each + (k < more) groups are chunk k's */
   bool relu;
   bool rounded; /* to the type of the rows before a residual is added */
@@ -114,8 +114,7 @@ static __device__ __forceinline__ void batch_channel_numbers(const T *from, int6
   }
 }
 
-template <int V, class T>
-static __device__ __forceinline__ void batch_put_numbers(T *to, const T (&v)[V])
+template <int V, class T> static __device__ __forceinline__ void batch_put_numbers(T *to, const T (&v)[V])
 {
   constexpr int W = V * (int)sizeof(T) > 16 ? 16 / (int)sizeof(T) : V;
 #pragma unroll
@@ -179,13 +178,12 @@ static __device__ __forceinline__ bool batch_is_last(const batch_job &j)
 /* Two sums over the rows of a channel, for all channels.  `of` (statistics, products) has
  *
  *   row                        what a thread loads of a row
- *   load(p, v)                 loads it, of the V channels from position p on
- *   begin(j, place)            called once by all threads, behind the first loads
- *   add(j, p, v, counts, one, two)     adds a row that counts to V sums each
- *   SHIFTED, shift(j, k, c)    whether chunk k's sums are about a number of its own, and that number
- *   base(shift0)               from that of chunk 0
- *   join(j, k, base, shift, a, b, one, two)   adds chunk k's sums to those over all rows
- *   finish(j, c, base, one, two)       takes the sums over all rows
+ *   load(p, v)                 loads it, of the V channels from position p on begin(j, place)
+ *   called once by all threads, behind the first loads add(j, p, v, counts, one, two)     adds a
+ *   row that counts to V sums each SHIFTED, shift(j, k, c)    whether chunk k's sums are about a
+ *   number of its own, and that number base(shift0)               from that of chunk 0 join(j, k,
+ *   base, shift, a, b, one, two)   adds chunk k's sums to those over all rows finish(j, c, base,
+ *   one, two)       takes the sums over all rows
  *
  * sums: (chunks, 2 or 3, channels). */
 template <int V, class L, class T>
@@ -203,8 +201,8 @@ static __device__ __forceinline__ void batch_sums(const batch_job &j, L &of, T *
     int64_t g = j.groups - 1 - k;
     const int64_t first = g * group + place.ty;
     for (int i = 0; i < V; i++) one[i] = two[i] = 0;
-    /* rows that are not there are loaded from one that is, and count for 0: behind conditions, loads
-     * would not be in flight together */
+      /* rows that are not there are loaded from one that is, and count for 0: behind conditions,
+     * loads would not be in flight together */
 #pragma unroll
     for (int i = 0; i < A; i++) {
       const int64_t r = first + i * j.down < j.rows ? first + i * j.down : j.rows - 1;
@@ -213,8 +211,8 @@ static __device__ __forceinline__ void batch_sums(const batch_job &j, L &of, T *
     of.begin(j, place);
 #pragma unroll
     for (int i = 0; i < A; i++)
-      of.add(j, (first + i * j.down) * j.channels + place.c, v[i],
-             place.there && first + i * j.down < j.rows, one, two);
+      of.add(j, (first + i * j.down) * j.channels + place.c, v[i], place.there && first + i * j.down < j.rows,
+             one, two);
     for (g = place.there ? g - j.chunks : -1; g >= 0; g -= j.chunks) {
       const int64_t at = (g * group + place.ty) * j.channels + place.c;
 #pragma unroll
@@ -285,8 +283,7 @@ static __device__ __forceinline__ void batch_pass(const batch_job &j, const batc
     const int64_t row = g * group + place.ty, at = row * j.channels + place.c;
     if (row + (BATCH_AHEAD - 1) * j.down < j.rows) f(at, ax_cuda_int<BATCH_AHEAD>());
     else
-      for (int64_t r = row, p = at; r < j.rows; r += j.down, p += j.down * j.channels)
-        f(p, ax_cuda_int<1>());
+      for (int64_t r = row, p = at; r < j.rows; r += j.down, p += j.down * j.channels) f(p, ax_cuda_int<1>());
   }
 }
 

@@ -5,7 +5,7 @@
 typedef batch_job job;
 typedef batch_each each;
 
-/* What the sums give: the parameters' gradients, and the numbers of the pass behind them,
+/* What the sums give: the parameters' gradients, and the factors of the pass behind them,
  *   dx = p g + q (x - mean) + s
  * p is a as well.  p, q, s and b follow each other in memory. */
 template <class T> struct results {
@@ -24,7 +24,7 @@ template <class S, int V, bool MASK> struct product {
   const S *g, *x, *y;
   S *masked;
   results<T> to;
-  T *numbers; /* shared: a and b of the tile's channels */
+  T *factors; /* shared: a and b of the tile's channels */
   T centre[V], by[V], plus[V];
 
   __device__ __forceinline__ void load(int64_t p, row &v) const
@@ -40,13 +40,13 @@ template <class S, int V, bool MASK> struct product {
       if (!j.relu) return;
       for (int k = threadIdx.x; k < place.width && place.c0 + k < j.channels; k += BATCH_THREADS) {
         const int64_t c = place.c0 + k;
-        batch_coefficients(to.weight, to.bias, to.mean[c], to.invstd[c], c, &numbers[k],
-                           &numbers[place.width + k]);
+        batch_coefficients(to.weight, to.bias, to.mean[c], to.invstd[c], c, &factors[k],
+                           &factors[place.width + k]);
       }
       __syncthreads();
       if (!place.there) return;
-      batch_channel_numbers(numbers, place.tx * V, by);
-      batch_channel_numbers(numbers, place.width + place.tx * V, plus);
+      batch_channel_numbers(factors, place.tx * V, by);
+      batch_channel_numbers(factors, place.width + place.tx * V, plus);
     }
   }
   __device__ __forceinline__ void add(const job &j, int64_t p, row &v, bool counts, T (&sum)[V],
@@ -95,7 +95,7 @@ static __global__ void __launch_bounds__(BATCH_THREADS, 2)
   constexpr int W = 16 / (int)sizeof(T);
   __shared__ ax_cuda_pack<T, W> held[2 * BATCH_LANES_ALONE * V / W];
   product<S, V, MASK> of;
-  of.g = g, of.x = x, of.y = y, of.masked = masked, of.to = to, of.numbers = held->v;
+  of.g = g, of.x = x, of.y = y, of.masked = masked, of.to = to, of.factors = held->v;
   batch_sums<V>(j, of, sums);
 }
 
@@ -122,10 +122,10 @@ static __global__ void __launch_bounds__(BATCH_THREADS, 2)
   typedef ax_cuda_pack<S, V> pack;
   const batch_place place = batch_place_of<V>(j);
   const int64_t step = j.down * j.channels;
-  compute<S> numbers[5][V];
+  compute<S> factors[5][V];
   if (place.there) {
-    batch_channel_numbers(mean, place.c, numbers[0]);
-    for (int k = 0; k < 4; k++) batch_channel_numbers(p + k * j.channels, place.c, numbers[k + 1]);
+    batch_channel_numbers(mean, place.c, factors[0]);
+    for (int k = 0; k < 4; k++) batch_channel_numbers(p + k * j.channels, place.c, factors[k + 1]);
   }
   batch_pass(j, place, [&](int64_t at, auto rows) {
     constexpr int R = AX_VALUE_OF(rows);
@@ -138,8 +138,8 @@ static __global__ void __launch_bounds__(BATCH_THREADS, 2)
 #pragma unroll
     for (int r = 0; r < R; r++) {
       for (int i = 0; i < V; i++)
-        v[r].v[i] = descended(j, u[r].v[i], v[r].v[i], numbers[0][i], numbers[1][i], numbers[2][i],
-                              numbers[3][i], numbers[4][i]);
+        v[r].v[i] = descended(j, u[r].v[i], v[r].v[i], factors[0][i], factors[1][i], factors[2][i],
+                              factors[3][i], factors[4][i]);
       *(pack *)(dx + at + r * step) = v[r];
     }
   });
@@ -153,8 +153,11 @@ AX_CUDA_KERNEL(_batch_norm_backward)
 
   if (j.channels == 0) return AX_OK;
   if (j.rows == 0) {
-    const ax_status st = ax_cuda_clear("batch_norm", d, ax_data(call->out[1]), (size_t)j.channels * ax_itemsize(call->out[1]));
-    return st != AX_OK ? st : ax_cuda_clear("batch_norm", d, ax_data(call->out[2]), (size_t)j.channels * ax_itemsize(call->out[2]));
+    const ax_status st =
+        ax_cuda_clear("batch_norm", d, ax_data(call->out[1]), (size_t)j.channels * ax_itemsize(call->out[1]));
+    return st != AX_OK ? st
+                       : ax_cuda_clear("batch_norm", d, ax_data(call->out[2]),
+                                       (size_t)j.channels * ax_itemsize(call->out[2]));
   }
   j.relu = call->a->batch_norm_backward.relu;
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
@@ -178,10 +181,10 @@ AX_CUDA_KERNEL(_batch_norm_backward)
                                ax_cuda_data<T>(call->in[5]),
                                p };
     const uintptr_t at = (uintptr_t)xp | (uintptr_t)m;
-    const bool wide = j.channels % V == 0 &&
-                      (at | (uintptr_t)gp | (uintptr_t)yp | (uintptr_t)masked) % 16 == 0;
+    const bool wide =
+        j.channels % V == 0 && (at | (uintptr_t)gp | (uintptr_t)yp | (uintptr_t)masked) % 16 == 0;
     auto kernel = yp     ? wide ? products<S, V, true> : products<S, 1, true>
-                  : wide ? products<S, V, false>
+                      : wide ? products<S, V, false>
                          : products<S, 1, false>;
     st = ax_cuda_launch("batch_norm", d, batch_grid(j, wide ? V : 1, j.chunks), BATCH_THREADS, kernel, j, gp,
                         xp, yp, masked, found, sums);

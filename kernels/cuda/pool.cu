@@ -108,8 +108,8 @@ template <class S> static __global__ void average(job j, S *to, const S *from)
 
 /* The windows [*lo, *hi) of dim d that contain one of the positions first .. last; where dilation
  * leaves gaps, others too. */
-static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows, int64_t first,
-                                             int64_t last, int64_t *lo, int64_t *hi)
+static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows,
+                                             int64_t first, int64_t last, int64_t *lo, int64_t *hi)
 {
   /* window k covers k size / n .. (k + 1) size / n, rounded outward */
   if (j.p.flags & AX_POOL_ADAPTIVE) {

@@ -160,9 +160,9 @@ static __global__ void ax_cuda_reduce_chunks(R reducer, ax_reduction r, const ty
   }
 }
 
-/* Divides an ax_iter into kept and reduced dims; returns whether to reduce columns: where the results
- * of the last kept dim are nearer in memory than the elements of a result, such as those of an image
- * whose channels are last, or where a result has too few elements for a warp. */
+/* Divides an ax_iter into kept and reduced dims; returns whether to reduce columns: where the
+ * results of the last kept dim are nearer in memory than the elements of a result, such as those of
+ * an image whose channels are last, or where a result has too few elements for a warp. */
 static inline bool ax_cuda_reduction_of(const ax_iter *it, ax_reduction *r)
 {
   int64_t result = INT64_MAX, element = INT64_MAX; /* the steps to a neighbour */

@@ -11,7 +11,7 @@ template <class S, int V> struct alignas(sizeof(S) * V) ax_cuda_pack {
   S v[V];
 };
 
-/* The two elements of a half type in a word, of which the lower one comes first. */
+/* The two elements of a half type in a word; the lower one comes first. */
 static __device__ __forceinline__ void ax_cuda_split(ax_cuda_bf16, uint32_t word, float *low, float *high)
 {
   *low = ax_bits_to_float(word << 16);
@@ -73,8 +73,8 @@ static __device__ __forceinline__ void ax_cuda_repack(ax_cuda_pack<S, V> &pack, 
 }
 
 /* So many bytes of memory that are loaded or stored at once.  nvcc takes structs apart where a loop
- * has choices in it, and vector types too where it stores them.  Eight stores of 16 bits take several
- * times as long as one of 128. */
+ * has choices in it, and vector types too where it stores them.  Eight stores of 16 bits take
+ * several times as long as one of 128. */
 template <int BYTES> struct ax_cuda_vector {
   struct alignas(BYTES) type {
     uint4 part[BYTES / 16];
@@ -96,6 +96,7 @@ template <> struct ax_cuda_vector<16> {
   typedef uint4 type;
 };
 
+/* Stores v at `to`, which is in global memory. */
 template <class T> static __device__ __forceinline__ void ax_cuda_write(T *to, const T &v) { *to = v; }
 #ifdef __CUDA_ARCH__
 static __device__ __forceinline__ void ax_cuda_write(uint2 *to, uint2 v)
@@ -241,8 +242,9 @@ static __device__ __forceinline__ void ax_cuda_walk(const S *from, int64_t n, F 
   if (tail + rank < n) f(tail + rank, ax_cuda_int<1>());
 }
 
-/* Likewise calls f(i, v) with the elements v[W] themselves, in the type computed in.  A thread loads U
- * runs before it uses the first: with one at a time the memory would wait for the thread. */
+/* Likewise calls f(i, v) with the elements v[W] themselves, in the type computed in.  A thread
+ * loads U runs before it uses the first: with one at a time the memory would wait for the
+ * thread. */
 template <int V, int U, class TEAM, class S, class F>
 static __device__ __forceinline__ void ax_cuda_read(const S *from, int64_t n, F f)
 {

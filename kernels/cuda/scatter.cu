@@ -252,8 +252,8 @@ static __global__ void join_parts(walk w, adding<S> f, S *x, int64_t picked, col
   }
 }
 
-/* Makes V neighbours along the last dim one item of the walk, where those of both tensors are aligned
- * runs of memory. */
+/* Makes V neighbours along the last dim one item of the walk, where those of both tensors are
+ * aligned runs of memory. */
 template <class S, int V> static bool in_runs(walk *w, const S *s, const S *x)
 {
   const int last = w->ndim - 1;

@@ -1,7 +1,8 @@
 /* softmax and log_softmax along one dim, and their gradients; kernels/cpu/softmax.c has the
  * formulas. The tensor is (outer, n, inner) around that dim.  Where inner is 1 rows are runs of
- * memory: read once for the largest element and the sum together, and once more, from a cache, for
- * the result.  Else neighbouring threads have neighbouring columns.  Memory bounds the kernels. */
+ * memory: read once into registers where they fit; else once for the largest element and the sum
+ * together, and once more, from a cache, for the result.  Otherwise neighbouring threads have
+ * neighbouring columns.  Memory bounds the kernels. */
 #include "rows.cuh"
 #include "around.h"
 

@@ -51,7 +51,8 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
 
   it("softmax of rows of every length, and of columns", function()
     for _, shape in ipairs { { 3, 1100 }, { 2, 1500 }, { 3, 1501 }, { 5, 1023 }, { 4, 97 }, { 2, 4500 },
-      { 2, 7, 9 } } do
+      { 2, 7, 9 }, { 6, 64 }, { 5, 520 }, { 5, 1000 }, { 3, 1024 }, { 2, 4096 }, { 1, 8192 }, { 1, 16384 },
+      { 1, 16400 } } do
       for _, dtype in ipairs { "float32", "bfloat16" } do
         local x = (tensor.randn(unpack(shape)) * 3):to(dtype)
         against("softmax " .. #shape, function(v) return F.softmax(v, 2) end, { x }, dtype == "float32"
@@ -60,10 +61,16 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
           or 2e-2)
       end
     end
-    local hidden = tensor({ { -math.huge, 1, -math.huge }, { -math.huge, -math.huge, -math.huge } })
-    local y = F.softmax(hidden:to(D), 2):to("cpu")
-    assert.are.same({ 0, 1, 0 }, y[1]:totable())
-    assert.is_true(y[2]:isnan():all():item())
+    for _, n in ipairs { 3, 64, 1024, 2048 } do
+      local hidden = tensor.full({ 3, n }, -math.huge)
+      hidden[1][2] = 1
+      hidden[3]:fill_(-3e38) -- one value, however low: all alike
+      local y = F.softmax(hidden:to(D), 2):to("cpu")
+      assert.are.equal(1, y[1][2]:item())
+      assert.are.equal(1, y[1]:sum():item())
+      assert.is_true(y[2]:isnan():all():item())
+      assert.is_true(tensor.allclose(y[3], tensor.full({ n }, 1 / n)))
+    end
   end)
 
   it("cross_entropy of many classes, with weights, smoothing and what is ignored", function()
@@ -172,7 +179,16 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
         same("odd start", y:flatten():narrow(1, 2, y:numel() - 1):sum(),
           x:flatten():narrow(1, 2, x:numel() - 1):sum())
         same("columns from an odd start", y:narrow(2, 2, 5):sum(1), x:narrow(2, 2, 5):sum(1))
-        if #shape == 3 then same("two dims", y:sum({ 1, 3 }), x:sum({ 1, 3 })) end
+        if #shape == 3 then
+          same("two dims", y:sum({ 1, 3 }), x:sum({ 1, 3 }))
+          -- a view whose last dim is not the one of neighbours
+          same("turned", y:transpose(2, 3):sum(3), x:transpose(2, 3):sum(3))
+          same("turned, two dims", y:transpose(2, 3):sum({ 1, 3 }), x:transpose(2, 3):sum({ 1, 3 }))
+          same("turned, largest", y:transpose(1, 3):max(3), x:transpose(1, 3):max(3))
+        else
+          same("turned", y:t():sum(1), x:t():sum(1))
+          same("turned, first of the largest", y:t():argmax(1), x:t():argmax(1))
+        end
       end
     end
   end)
@@ -328,6 +344,15 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     same("embedding", grad(D), grad("cpu"))
     same("index_add", tensor.ones(50, 8, { device = D }):index_add(1, index:to(D), g:to(D)),
       tensor.ones(50, 8):index_add(1, index, g))
+    for _, dtype in ipairs { "float64", "float16", "int64", "int32", "uint8", "bool" } do
+      for _, columns in ipairs { 32, 17 } do -- in runs, and one by one
+        local to, from = tensor.randint(0, 9, { 50, columns }):to(dtype), tensor.randint(0, 9,
+          { 3000, columns })
+        from = from:to(dtype)
+        same("index_add, " .. dtype, to:to(D):index_add(1, index:to(D), from:to(D)),
+          to:index_add(1, index, from))
+      end
+    end
     same("index_copy", tensor.ones(50, 8, { device = D }):index_copy(1, index:to(D), g:to(D)),
       tensor.ones(50, 8):index_copy(1, index, g))
     local places, source = tensor.randint(0, 100, { 4000 }), tensor.randn(4000)

@@ -33,8 +33,8 @@ ax_status ax_cuda_status(const char *what, cudaError_t e)
   if (e == cudaSuccess) return AX_OK;
   if (e == cudaErrorMemoryAllocation) /* tensors' memory has a message of its own (allocator.cu) */
     return ax_fail(AX_ENOMEM,
-                   "%s: CUDA: %s: the driver found no memory on the GPU for this process or for the code of a "
-                   "kernel; nvidia-smi lists the programs that hold it",
+                   "%s: CUDA: %s: the driver found no memory on the GPU for this process or for the code of "
+                   "a kernel; nvidia-smi lists the programs that hold it",
                    what, cudaGetErrorString(e));
   return ax_fail(AX_ENOIMPL, "%s: CUDA: %s", what, cudaGetErrorString(e));
 }

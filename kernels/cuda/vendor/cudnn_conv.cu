@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(TURN_THREADS) turn_back(turn_job j, boo
   }
 }
 
-/* The same order in another type, or added to what is there; in runs of V. */
+/* Converts to another type, or adds to what is there, in one order and in runs of V. */
 template <class S, class D, int V>
 static __global__ void convert(uint32_t count, bool add, const S *from, D *to)
 {
