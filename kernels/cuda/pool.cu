@@ -56,11 +56,6 @@ static __device__ __forceinline__ place place_of(int64_t p, int64_t a, int64_t b
   return at;
 }
 
-static __device__ __forceinline__ int64_t divided(int64_t a, int64_t by) /* neither is below 0 */
-{
-  return (a | by) >> 32 ? a / by : (int64_t)((uint32_t)a / (uint32_t)by);
-}
-
 template <class S, int V> static __global__ void largest(job j, S *to, int32_t *index, const S *from)
 {
   typedef compute<S> T;
@@ -74,11 +69,9 @@ template <class S, int V> static __global__ void largest(job j, S *to, int32_t *
       best[k] = -(T)INFINITY;
       at[k] = (int32_t)(y.lo * j.w + x.lo);
     }
-    const int64_t columns = x.hi > x.lo ? divided(x.hi - x.lo + x.step - 1, x.step) : 0;
     for (int64_t iy = y.lo; iy < y.hi; iy += y.step)
-#pragma unroll 3
-      for (int64_t i = 0; i < columns; i++) {
-        const int64_t here = iy * j.w + x.lo + i * x.step;
+      for (int64_t ix = x.lo; ix < x.hi; ix += x.step) {
+        const int64_t here = iy * j.w + ix;
         T v[V];
         ax_cuda_get(image, here * j.c, v);
         for (int k = 0; k < V; k++)
@@ -104,6 +97,11 @@ template <class S> static __global__ void average(job j, S *to, const S *from)
       for (int64_t ix = x.lo; ix < x.hi; ix++) sum += ax_cuda_load(image[(iy * j.w + ix) * j.c]);
     to[p] = ax_cuda_store<S>(sum / (T)divisor(j, y, x));
   }
+}
+
+static __device__ __forceinline__ int64_t divided(int64_t a, int64_t by) /* neither is below 0 */
+{
+  return (a | by) >> 32 ? a / by : (int64_t)((uint32_t)a / (uint32_t)by);
 }
 
 /* The windows [*lo, *hi) of dim d that contain one of the positions first .. last; where dilation
