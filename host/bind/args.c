@@ -282,7 +282,8 @@ static void use_default(reader *q, const ax_param *p, int arg);
 static int stand_in(const reader *q, const ax_param *p, int idx)
 {
   const bool number = p->kind == AX_P_DIM || p->kind == AX_P_NUM || p->kind == AX_P_INT;
-  if (!number || !(lua_istable(q->L, idx) || ax_lua_to_box(q->L, idx))) return -1;
+  const bool word = p->kind == AX_P_NUM && lua_type(q->L, idx) == LUA_TSTRING;
+  if (!number || !(word || lua_istable(q->L, idx) || ax_lua_to_box(q->L, idx))) return -1;
   for (int i = q->sig->n_row; i < q->sig->n; i++)
     if (q->sig->param[i].kind == AX_P_ANY) return i;
   return -1;

@@ -1,12 +1,14 @@
 /* bind/other_calls.c: calls that PyTorch has and the signature of a row does not say. */
 #include "bind/bind.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- clamp; with tensors as limits it is another row */
 
 /* Finds the limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table
- * of options, which are pushed.  Returns whether one of them is a tensor. */
+ * of options, which are pushed.  Returns whether one of them is a tensor, or NaN: an attribute
+ * that is NaN says that it was not given. */
 static bool tensor_limits(lua_State *L, int at[2])
 {
   const int last = lua_gettop(L);
@@ -17,7 +19,11 @@ static bool tensor_limits(lua_State *L, int at[2])
     lua_getfield(L, last, k ? "max" : "min");
     if (!lua_isnil(L, -1)) at[k] = lua_gettop(L);
   }
-  return (at[0] && ax_lua_to_box(L, at[0])) || (at[1] && ax_lua_to_box(L, at[1]));
+  for (int k = 0; k < 2; k++)
+    if (at[k] &&
+        (ax_lua_to_box(L, at[k]) || (lua_type(L, at[k]) == LUA_TNUMBER && isnan(lua_tonumber(L, at[k])))))
+      return true;
+  return false;
 }
 
 /* Returns a limit as a tensor: a number becomes a tensor of x's type. */
@@ -26,6 +32,8 @@ static ax_tensor *check_limit(lua_State *L, int idx, const char *shown, const ch
   ax_tensor *t = ax_lua_opt_tensor(L, idx, shown), **box;
   const double v = t ? 0 : ax_lua_check_number(L, idx, shown, name);
   if (t) return t;
+  if (isnan(v) && !ax_is_float((ax_dtype)x->dtype))
+    ax_lua_error(L, shown, "%s: NaN does not fit a tensor of %s", name, ax_dtype_name((ax_dtype)x->dtype));
   if (!ax_lua_number_fits((ax_dtype)x->dtype, v))
     ax_lua_error(L, shown, "%s: %.14g does not fit a tensor of %s", name, v,
                  ax_dtype_name((ax_dtype)x->dtype));

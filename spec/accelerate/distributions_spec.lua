@@ -272,9 +272,18 @@ describe("a distribution", function()
     raises("has 2 components", D.MixtureSameFamily, D.Categorical(tensor.ones(2)),
       D.Normal(tensor.zeros(3), 1))
     raises("must be a Categorical", D.MixtureSameFamily, D.Normal(0, 1), D.Normal(0, 1))
-    raises("there is no cdf", function() D.Gamma(1, 1):cdf(1) end)
+    raises("there is no cdf", function() D.Beta(1, 1):cdf(1) end)
     assert.equal(-math.huge, D.Uniform(0, 1, { validate_args = false }):log_prob(2):item())
     D.Normal(0, -1, { validate_args = false })
+  end)
+
+  it("integrates the densities of Gamma and Chi2", function()
+    local x = double { 0.1, 1, 4 }
+    near({ 1 - math.exp(-0.3) * 1.3, 1 - math.exp(-3) * 4, 1 - math.exp(-12) * 13 },
+      D.Gamma(double { 2 }, 3):cdf(x),
+      "Gamma")
+    near({ 1 - math.exp(-0.05), 1 - math.exp(-0.5), 1 - math.exp(-2) }, D.Chi2(double { 2 }):cdf(x), "Chi2")
+    raises("Gamma: expected the value", function() D.Gamma(1, 1):cdf(-1) end)
   end)
 
   it("lists the values that can come", function()

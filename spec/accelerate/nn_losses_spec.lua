@@ -128,6 +128,20 @@ describe("loss modules", function()
     close({ math.sqrt(5) }, F.pairwise_distance(i, j):view(1)) -- |(2, -1, 0)|
   end)
 
+  it("take classes as uint8, as images of labels have them", function()
+    local logits = core.randn(2, 5, 3, 2):requires_grad_()
+    local labels = core.randint(0, 5, { 2, 3, 2 })
+    labels[1][1][1] = 4
+    local byte = labels:to("uint8")
+    local long, short = F.cross_entropy(logits, labels, { ignore_index = 2 }), F.cross_entropy(logits, byte,
+      { ignore_index = 2 })
+    assert.equal(long:item(), short:item())
+    assert.equal(F.nll_loss(logits, labels):item(), F.nll_loss(logits, byte):item())
+    assert.is_true(tensor.equal(core.grad(long, logits), core.grad(short, logits)))
+    raises("target (0-based class indices) must be int64, got int32", F.cross_entropy, logits,
+      labels:to("int32"))
+  end)
+
   it("of margins take one class as a number, and one target in a batch of one", function()
     local x, label = core.tensor { 0.3, 0.2, 0.9 }, core.tensor({ 0 }, { dtype = "int64" })
     close({ 2.5 / 3 }, F.multi_margin_loss(x, label, { reduction = "none" })) -- PyTorch's values

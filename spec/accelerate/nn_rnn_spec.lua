@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
+local gradcheck = require "spec.support.gradcheck"
 local reference = require "spec.support.torch.rnn_modules"
 local message = require("spec.support.messages").message
 local rnn = nn.utils.rnn
@@ -127,6 +128,33 @@ describe("a recurrent layer", function()
       low:float():sum():backward()
       assert.equal("bfloat16", m.weight_hh_l0.grad.dtype)
     end
+  end)
+
+  it("can be differentiated twice and more, as gradient penalties need", function()
+    for _, kind in ipairs { "RNN", "GRU", "LSTM" } do
+      local m = nn[kind](2, 3, { num_layers = 2, bidirectional = true }):double()
+      local parts = { formula(1, { 2, 2 }), formula(2, { 4, 2 }) }
+      for k, part in ipairs(parts) do parts[k] = part:requires_grad_() end
+      gradcheck.second(kind .. ", packed", function(...)
+        local y, state = m(rnn.pack_sequence({ ... }, { enforce_sorted = false }))
+        return y.data, kind == "LSTM" and state[2] or state
+      end, parts)
+      local x = formula(3, { 3, 1, 2 }):requires_grad_()
+      local function penalty(v)
+        local slope = core.grad({ (m(v)):sum() }, { v }, { create_graph = true })
+        return slope:square():sum()
+      end
+      gradcheck.second(kind .. ", a penalty", penalty, { x, m.weight_hh_l0 })
+    end
+  end)
+
+  it("refuses a second gradient in half types by name", function()
+    local m = nn.GRU(2, 3):bfloat16()
+    local x = core.randn(4, 1, 2):to("bfloat16"):requires_grad_()
+    assert.equal("gru_layer: its gradient cannot be differentiated again in bfloat16; call the layer " ..
+      "with x:float()",
+      (message(core.grad, { (m(x)):sum() }, { x }, { create_graph = true }):gsub("^.-gru_layer",
+      "gru_layer")))
   end)
 
   it("gives the same bits for any number of threads", function()

@@ -155,9 +155,32 @@ describe("forms of ops", function()
     raises("isclose: rtol: expected at least 0", tensor.isclose, core.ones(1), core.ones(1), 0 / 0)
   end)
 
-  it("NaN is no limit", function()
-    raises("clamp: min: expected a number, got NaN", tensor.clamp, core.ones(2), 0 / 0, 1)
-    raises("clamp: max: expected a number, got NaN", tensor.clamp, core.ones(2), { max = 0 / 0 })
+  it("a limit of NaN makes all elements NaN", function()
+    for _, x in ipairs { core.ones(2):clamp(0 / 0, 1), core.ones(2):clamp { max = 0 / 0 },
+      core.ones(2):clamp_min(0 / 0), core.ones(2):clamp_(0 / 0) } do
+      assert.is_true(x:isnan():all():item())
+    end
+    raises("clamp: min: NaN does not fit a tensor of int64", tensor.clamp, longs { 1 }, 0 / 0)
+  end)
+
+  it("norm takes PyTorch's words for its order, and a type", function()
+    local x = tensor.tensor({ { 3, 0 }, { 0, 4 } }, { requires_grad = true })
+    assert.equal(5, x:norm("fro"):item())
+    assert.same({ 3, 4 }, x:norm("fro", 2):tolist())
+    assert.equal("float64", x:norm { p = "fro", dtype = "float64" }.dtype)
+    assert.equal(5, tensor.norm(longs { 3, 4 }, { dtype = "float32" }):item())
+    local nuclear = x:norm("nuc")
+    assert.is_true(math.abs(nuclear:item() - 7) < 1e-5)
+    nuclear:backward()
+    assert.is_true(tensor.allclose(x.grad, tensor.eye(2), { atol = 1e-6 }))
+    assert.same({ 2, 1, 1 }, core.ones(2, 3, 3):norm("nuc", { 2, 3 }, true).shape)
+    raises('norm: argument 2 (p): expected a number, "fro" or "nuc", got \'inf\'', x.norm, x, "inf")
+    raises('norm: p = "nuc": expected a matrix or two dims, got shape [2]', tensor.norm, core.ones(2), "nuc")
+    raises('norm: p = "fro": expected at most two dims, got 3', tensor.norm, core.ones(1, 1, 1), "fro",
+      { 1, 2, 3 })
+  end)
+
+  it("one_hot needs numbers from 0 on", function()
     raises("one_hot: x must hold numbers from 0 on, got -1", tensor.one_hot, longs { -1 })
   end)
 

@@ -226,6 +226,20 @@ static ax_status check_target_shape(const ax_infer *q, const ax_tensor *x, const
                  ax_shape_text(n, shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT), TEXT(x), TEXT(target));
 }
 
+/* With classes as target: int64, or as in PyTorch uint8 (images of labels), which is widened. */
+static ax_status by_classes(ax_infer *q, ax_op op, ax_tensor *x, ax_tensor *target, const ax_attrs *a,
+                            bool each)
+{
+  ax_tensor *wide = NULL;
+  ax_status st = check_target_shape(q, x, target);
+  if (st == AX_OK && target->dtype != AX_U8)
+    st = need_dtype(q, target, AX_I64, "target (0-based class indices)");
+  if (st == AX_OK) st = ax_cast(target, AX_I64, &wide);
+  if (st == AX_OK) st = by_rows(q, op, x, wide, false, a, each);
+  ax_tensor_release(wide);
+  return st;
+}
+
 ax_status ax_infer_cross_entropy_of(ax_infer *q)
 {
   ax_tensor *x = INPUT(0), *target = INPUT(1);
@@ -247,24 +261,18 @@ ax_status ax_infer_cross_entropy_of(ax_infer *q)
     ax_tensor_release(cast);
     return st;
   }
-  if ((st = check_target_shape(q, x, target)) != AX_OK ||
-      (st = need_dtype(q, target, AX_I64, "target (0-based class indices)")) != AX_OK)
-    return st;
-  return by_rows(q, AX_OP_CROSS_ENTROPY_ROWS, x, target, false,
-                 &AX_ATTRS(cross_entropy_rows, .ignore_index = ignore, .reduction = reduction,
-                           .label_smoothing = smoothing),
-                 reduction == NONE);
+  return by_classes(q, AX_OP_CROSS_ENTROPY_ROWS, x, target,
+                    &AX_ATTRS(cross_entropy_rows, .ignore_index = ignore, .reduction = reduction,
+                              .label_smoothing = smoothing),
+                    reduction == NONE);
 }
 
 ax_status ax_infer_nll_loss_of(ax_infer *q)
 {
-  ax_tensor *x = INPUT(0), *target = INPUT(1);
-  const ax_status st = check_target_shape(q, x, target);
-  if (st != AX_OK) return st;
-  return by_rows(q, AX_OP_NLL_LOSS_ROWS, x, target, false,
-                 &AX_ATTRS(nll_loss_rows, .ignore_index = q->a.nll_loss.ignore_index,
-                           .reduction = q->a.nll_loss.reduction),
-                 q->a.nll_loss.reduction == NONE);
+  return by_classes(q, AX_OP_NLL_LOSS_ROWS, INPUT(0), INPUT(1),
+                    &AX_ATTRS(nll_loss_rows, .ignore_index = q->a.nll_loss.ignore_index,
+                              .reduction = q->a.nll_loss.reduction),
+                    q->a.nll_loss.reduction == NONE);
 }
 
 /* ---- gradients */

@@ -124,6 +124,10 @@ function Gamma:log_prob(value)
   return core.xlogy(a, self.rate) + core.xlogy(a - 1, value) - self.rate * value - lgamma(a)
 end
 
+function Gamma:cdf(value)
+  return self.concentration:igamma(self.rate * self:_value(value))
+end
+
 function Gamma:entropy()
   local a = self.concentration
   return a - self.rate:log() + lgamma(a) + (1 - a) * digamma(a)

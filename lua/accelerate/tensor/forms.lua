@@ -51,6 +51,22 @@ for _, name in ipairs { "var", "std" } do
   end
 end
 
+function M.norm(_, x, p, dim, keepdim, dtype, ord)
+  if dtype then x = cast("norm", x, dtype) end
+  if ord == nil then return core.norm(x, p, dim, keepdim) end
+  if ord == "fro" then
+    if dim and #dim > 2 then options.fail('norm: p = "fro": expected at most two dims, got %d', #dim) end
+    return core.norm(x, 2, dim, keepdim)
+  end
+  if ord == "nuc" then
+    if not dim and x.ndim ~= 2 then
+      options.fail('norm: p = "nuc": expected a matrix or two dims, got shape %s', lists.shape_text(x))
+    end
+    return require("accelerate.tensor.linalg").matrix_norm(x, "nuc", dim, keepdim)
+  end
+  options.fail('norm: argument 2 (p): expected a number, "fro" or "nuc", got %s', options.show(ord))
+end
+
 -- ---- arithmetic
 
 local INTEGRAL = { bool = true, uint8 = true, int8 = true, int16 = true, int32 = true, int64 = true }

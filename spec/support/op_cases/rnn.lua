@@ -112,7 +112,6 @@ local function lstm_ref(w)
 end
 
 C.lstm_layer = {
-  once = "_lstm_layer_backward",
   inputs = { range(-1, 1, { 3, 2, 8 }), range(-1, 1, { 8, 2 }), range(-1, 1, { 2, 2 }),
     range(-1, 1, { 2, 2 }), range(-1, 1, { 5, 8 }) },
   call = function(gx, w, h, c, packed)
@@ -134,7 +133,6 @@ C._lstm_layer_backward = { through = "lstm_layer" }
 C._rnn_before = { through = "lstm_layer" }
 
 C.gru_layer = {
-  once = "_gru_layer_backward",
   inputs = { range(-1, 1, { 3, 2, 6 }), range(-1, 1, { 6, 2 }), range(-1, 1, { 6 }), range(-1, 1, { 2, 2 }),
     range(-1, 1, { 5, 6 }) },
   call = function(gx, w, b, h, packed)
@@ -152,7 +150,6 @@ C.gru_layer = {
 C._gru_layer_backward = { through = "gru_layer" }
 
 C.rnn_layer = {
-  once = "_rnn_layer_backward",
   inputs = { range(-1, 1, { 3, 2, 2 }), range(-1, 1, { 2, 2 }), range(-1, 1, { 2, 2 }),
     range(-1, 1, { 5, 2 }) },
   call = function(gx, w, h, packed)
