@@ -127,6 +127,24 @@ describe("running out of memory", function()
     step()
   end)
 
+  it("in any allocation of a second gradient through recurrent layers is an error and leaks nothing",
+    function()
+    local x = tensor.randn(3, 2, 2, { requires_grad = true })
+    for _, m in ipairs { nn.LSTM(2, 2), nn.GRU(2, 2), nn.RNN(2, 2) } do
+      local function reset()
+        x.grad = nil
+        for _, p in ipairs(m:parameters()) do p.grad = nil end
+      end
+      local function step()
+        local y = m(nn.utils.rnn.pack_padded_sequence(x, { 3, 1 })).data
+        core.grad({ y:sum() }, { x }, { create_graph = true }):square():sum():backward()
+      end
+      step()
+      assert.is_true(torture(step, reset) > 100)
+      step()
+    end
+  end)
+
   it("in any allocation of hooks and custom functions that capture their own result is an error and " ..
     "leaks nothing", function()
     local x = tensor.ones(3, { requires_grad = true })

@@ -57,8 +57,10 @@ static void lstm_step_back(ax_grad *c, ax_arg gates, ax_arg c0, ax_arg c1, ax_ar
                            ax_arg *dgates, ax_arg *dc0)
 {
   ax_arg y[AX_LSTM_GATES], more[AX_LSTM_GATES], d[AX_LSTM_GATES] = { 0 };
-  const ax_arg t = dh.t ? un(c, AX_OP_TANH, c1) : (ax_arg){ 0 };
 
+  *dgates = *dc0 = (ax_arg){ 0 };
+  if (c->st != AX_OK) return;
+  const ax_arg t = dh.t ? un(c, AX_OP_TANH, c1) : (ax_arg){ 0 };
   pieces(c, gates, AX_LSTM_GATES, y);
   pieces(c, extra, AX_LSTM_GATES, more);
   if (dh.t) {
@@ -111,8 +113,10 @@ static void gru_step_back(ax_grad *c, ax_arg gates, ax_arg h, ax_arg dh, ax_arg 
                           ax_arg *dgh, ax_arg *dh0)
 {
   ax_arg y[AX_GRU_SAVED], more[AX_GRU_SAVED], dz = { 0 }, dn = { 0 };
-  const int last = gates.t->ndim - 1;
 
+  *dgx = *dgh = *dh0 = (ax_arg){ 0 };
+  if (c->st != AX_OK) return;
+  const int last = gates.t->ndim - 1;
   pieces(c, gates, AX_GRU_SAVED, y);
   pieces(c, extra, AX_GRU_SAVED, more);
   if (dh.t) {
@@ -155,8 +159,7 @@ RULE(gru_gates)
   if (WANTS(2)) give(c, 2, d[2]);
 }
 
-/* d w_hh = (gradient of the gates)^T (h before each step): one product over all steps.  `before` is
- * made ahead of the fused row, whose name a second gradient then meets first. */
+/* d w_hh = (gradient of the gates)^T (h before each step): one product over all steps. */
 static ax_arg states_before(ax_grad *c, ax_tensor *y, ax_tensor *h, ax_tensor *sizes, int64_t reverse)
 {
   ax_arg before = { 0 };
