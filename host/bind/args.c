@@ -388,10 +388,8 @@ static void read_all(reader *q)
     const bool list = kind == AX_P_TENSORS || kind == AX_P_DIMS || kind == AX_P_INTS || kind == AX_P_INT2 ||
                       kind == AX_P_INT3;
     if (ax_lua_is_options(L, last, !list)) {
-      const char *names[AX_MAX_PARAMS];
-      for (int i = 0; i < sig->n; i++) names[i] = sig->param[i].name;
       options = last--;
-      ax_lua_check_options(L, options, shown, names, sig->n);
+      ax_lua_settle_names(L, options, shown, sig);
     }
   }
   for (int i = 0; i < sig->n; i++) {

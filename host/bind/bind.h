@@ -230,6 +230,12 @@ void ax_lua_push_arguments(lua_State *L, const ax_signature *sig, const ax_lua_r
 bool ax_lua_is_options(lua_State *L, int idx, bool empty_counts);
 /* Raises when the table at idx has a key that is not in `names`. */
 void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n);
+/* Checks the options at idx, an absolute index, of a function with a signature, and gives those
+ * that have PyTorch's name for a parameter ("input") the one that it has here ("x"): in a copy,
+ * which takes the table's place on the stack. */
+void ax_lua_settle_names(lua_State *L, int idx, const char *fn, const ax_signature *sig);
+/* Replaces the table at idx, an absolute index, by a copy in which `from` is called `to`. */
+void ax_lua_rename_option(lua_State *L, int idx, const char *fn, const char *from, const char *to);
 /* Whether the value at idx is an integral number that doubles hold exactly. */
 bool ax_lua_to_integer(lua_State *L, int idx, int64_t *out);
 int64_t ax_lua_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least,

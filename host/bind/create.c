@@ -233,6 +233,17 @@ static int full_like(lua_State *L)
 
 /* ---- sequences */
 
+/* PyTorch's name of the end, a word of Lua: { ["end"] = 4 }. */
+static void name_stop(lua_State *L, const char *fn)
+{
+  const int last = lua_gettop(L);
+
+  if (last == 0 || !ax_lua_is_options(L, last, false)) return;
+  lua_getfield(L, last, "end");
+  if (!lua_isnil(L, -1)) ax_lua_rename_option(L, last, fn, "end", "stop");
+  lua_settop(L, last);
+}
+
 /* Whether arange is given nothing but options that name stop and leave start out. */
 static bool only_stop_is_named(lua_State *L)
 {
@@ -260,6 +271,7 @@ static int arange(lua_State *L)
   ax_tensor *t;
 
   ax_lua_enter(L);
+  name_stop(L, "arange");
   if (only_stop_is_named(L)) {
     lua_pushinteger(L, 0);
     lua_insert(L, 1);
@@ -355,6 +367,7 @@ static int linspace(lua_State *L)
   ax_tensor *t;
 
   ax_lua_enter(L);
+  name_stop(L, "linspace");
   if (read_options(L, "linspace", params, false, 2, &f) != 3)
     return ax_lua_error(L, "linspace", "expected (start, stop, steps) and options");
   start = ax_lua_check_number(L, 1, "linspace", "start");

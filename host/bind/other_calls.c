@@ -216,7 +216,7 @@ static int repeat_interleave(lua_State *L)
   ax_tensor *repeats, **positions;
 
   ax_lua_enter(L);
-  if (last != 1 && !options) return ax_lua_op_call(L);
+  if ((last != 1 && !options) || ax_lua_is_options(L, 1, false)) return ax_lua_op_call(L);
   repeats = ax_lua_check_tensor(L, 1, "repeat_interleave", "repeats");
   if (options) ax_lua_check_options(L, 2, "repeat_interleave", names, 1);
   if (repeats->ndim != 1 || (repeats->dtype != AX_I64 && repeats->dtype != AX_I32))
