@@ -28,6 +28,35 @@ describe("a call of a layer", function()
     raises("Heir: 1 argument expected, got 2", Heir(2, 2), x, 1)
   end)
 
+  it("takes its tensors by name, too", function()
+    assert.equal(nn.CrossEntropyLoss()(x, labels):item(),
+      nn.CrossEntropyLoss()({ input = x, target = labels }):item())
+    raises("MSELoss: target is missing", nn.MSELoss(), { input = x, targt = x })
+    local attention = nn.MultiheadAttention(4, 2)
+    local q, k, v = core.randn(3, 1, 4), core.randn(5, 1, 4), core.randn(5, 1, 4)
+    local hidden = core.tensor({ { false, true, false, false, true } }, { dtype = "bool" })
+    local expected, weights = attention(q, k, v, { key_padding_mask = hidden })
+    for _, given in ipairs {
+      { { query = q, key = k, value = v, key_padding_mask = hidden, attn_mask = nil } },
+      { q, { key = k, value = v, key_padding_mask = hidden } },
+      { q, k, { value = v, key_padding_mask = hidden } },
+      { q, k, v, hidden, { need_weights = true } },
+    } do
+      local y, w = attention(unpack(given))
+      near(expected:flatten():totable(), y)
+      near(weights:flatten():totable(), w)
+    end
+    raises("MultiheadAttention: value is missing", attention, { query = q, key = k })
+    raises("MultiheadAttention: unknown option 'mask'", attention,
+      { query = q, key = k, value = v, mask = 1 })
+    local encoder, decoder = nn.TransformerEncoderLayer(4, 2), nn.TransformerDecoderLayer(4, 2)
+    encoder:eval()
+    decoder:eval()
+    near(encoder(q):flatten():totable(), encoder({ src = q, src_mask = nil }))
+    near(decoder(q, k):flatten():totable(), decoder({ tgt = q, memory = k }))
+    near(decoder(q, k):flatten():totable(), decoder(q, { memory = k }))
+  end)
+
   it("does not count nils at the end", function()
     assert.same({ 2, 2 }, nn.Linear(2, 2)(x, nil, nil).shape)
     raises("Linear: 1 argument expected, got 3", nn.Linear(2, 2), x, nil, 3, nil)

@@ -83,6 +83,29 @@ describe("options in a table", function()
     raises("option 'p' must be at least 0", F.dropout2d, x, { p = -1 })
   end)
 
+  it("may give the tensors, too, by PyTorch's names", function()
+    local y, theta = core.randn(2, 3, 4, 4), core.randn(2, 2, 3)
+    local size = { scale_factor = 2, mode = "bilinear" }
+    assert.same(F.interpolate(y, size):tolist(),
+      F.interpolate({ input = y, scale_factor = 2, mode = "bilinear" }):tolist())
+    assert.same(F.normalize(y, { dim = 2 }):tolist(), F.normalize({ input = y, dim = 2 }):tolist())
+    assert.same(F.unfold(y, 3):tolist(), F.unfold({ input = y, kernel_size = 3 }):tolist())
+    assert.same(F.fold(F.unfold(y, 2), 4, 2):tolist(),
+      F.fold({ input = F.unfold(y, 2), output_size = { 4, 4 }, kernel_size = 2 }):tolist())
+    assert.same(F.affine_grid(theta, { 2, 3, 4, 4 }, true):tolist(),
+      F.affine_grid({ theta = theta, size = y.shape, align_corners = true }):tolist())
+    assert.same(F.relu(y):tolist(), F.relu({ input = y, inplace = false }):tolist())
+    assert.same(F.conv2d(x, w):tolist(), F.conv2d({ input = x, weight = w }):tolist())
+    local p = nn.Linear(2, 2)
+    p(core.ones(1, 2)):sum():backward()
+    assert.near(6 ^ 0.5, nn.utils.clip_grad_norm_({ parameters = p:parameters(), max_norm = 1 }):item(), 1e-6)
+    nn.utils.clip_grad_value_({ parameters = p:parameters(), clip_value = 0.25 })
+    assert.same({ 0.25, 0.25 }, p.bias.grad:tolist())
+    raises("interpolate: input is given twice, by position and by name", F.interpolate, y, { input = y })
+    raises("unfold: kernel_size is missing", F.unfold, { input = y })
+    raises("clip_grad_norm_: max_norm is missing", nn.utils.clip_grad_norm_, p:parameters())
+  end)
+
   it("reach instance_norm", function()
     local y = core.tensor { { { 1, 2, 3 } } }
     local expected = { -0.522232967, 0, 0.522232967 }

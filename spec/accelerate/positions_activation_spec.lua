@@ -27,6 +27,28 @@ describe("arguments of activations", function()
     end)
   end
 
+  for _, name in ipairs { "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+    "feature_alpha_dropout" } do
+    it(("of %s end with inplace"):format(name), function()
+      local x = tensor.ones(unpack({ 2, 3, 2, 2, 2 }, 1, (tonumber(name:match "%d") or 1) + 2))
+      local function drawn(...)
+        tensor.manual_seed(3)
+        return F[name](...)
+      end
+      local expected = drawn(x, 0.5):tolist()
+      assert.same(expected, drawn(x, 0.5, true, false):tolist())
+      assert.equal(x:numel(), x:sum():item())
+      local y = x:clone()
+      assert.equal(y, drawn(y, { inplace = true }))
+      assert.same(expected, y:tolist())
+      assert.equal(x, drawn(x, 0.5, true, true))
+      assert.same(expected, x:tolist())
+      assert.equal(x, drawn(x, 0.5, false, true))
+      assert.same(expected, x:tolist())
+      raises(name .. ": inplace must be true or false, got 1", F[name], x, { inplace = 1 })
+    end)
+  end
+
   it("are checked", function()
     raises("leaky_relu: inplace must be true or false, got 1", F.leaky_relu, tensor.ones(1), { inplace = 1 })
     raises("relu: x must be a tensor, got 3", F.relu, 3, true)

@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
@@ -271,12 +272,15 @@ MultiheadAttention._attend = forward
 ---@param key accelerate.Tensor
 ---@param value accelerate.Tensor
 ---@param ... any key_padding_mask, need_weights = true, attn_mask, average_attn_weights = true,
----  is_causal = false; by position, by name in a table at the end, or both
+---  is_causal = false; by position, by name in a table at the end, or both. query, key and value
+---  may be in the table, too.
 ---@return accelerate.Tensor output
 ---@return accelerate.Tensor? weights
 function MultiheadAttention:forward(query, key, value, ...)
   local o = options.check("MultiheadAttention", options.gather("MultiheadAttention", ORDER, ...), CALL)
   return self:_run(forward, self, query, key, value, o)
 end
+rawset(MultiheadAttention, "forward", positions.arrange("MultiheadAttention", "query key value ...",
+  MultiheadAttention.forward, true))
 
 return { MultiheadAttention = MultiheadAttention }

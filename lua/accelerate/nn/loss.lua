@@ -4,6 +4,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.module"
 local functional = require "accelerate.nn.functional"
 local reduction = require "accelerate.nn.reduction"
@@ -37,6 +38,7 @@ local function loss(title, fn, order, schema, extra)
     if b then return self:_run(fn, input, target, self[a], self[b]) end
     return self:_run(fn, input, target, self[a])
   end
+  rawset(Class, "forward", positions.arrange(title, "input target ...", Class.forward, true))
   if extra then Class.extra_repr = extra end
   M[title] = Class
 end

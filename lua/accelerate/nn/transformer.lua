@@ -4,6 +4,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.clone"
 local hooks = require "accelerate.nn.hooks"
 local init = require "accelerate.nn.initializers"
@@ -367,5 +368,14 @@ end
 
 M.TransformerEncoderLayer, M.TransformerDecoderLayer = EncoderLayer, DecoderLayer
 M.TransformerEncoder, M.TransformerDecoder, M.Transformer = Encoder, Decoder, Transformer
+
+-- The tensors of a call, too, may be given by name.
+for title, tensors in next, {
+  TransformerEncoderLayer = "src", TransformerDecoderLayer = "tgt memory", TransformerEncoder = "src",
+  TransformerDecoder = "tgt memory", Transformer = "src tgt",
+} do
+  local Class = M[title]
+  rawset(Class, "forward", positions.arrange(title, tensors .. " ...", Class.forward, true))
+end
 
 return M

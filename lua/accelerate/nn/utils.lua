@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 
 local fail = options.fail
 
@@ -89,6 +90,10 @@ function M.clip_grad_value_(params, ...)
   params = list_of("clip_grad_value_", params)
   gradients.refuse("clip_grad_value_", params)
   core.clip_grad_value_(params, clip_value)
+end
+
+for _, name in ipairs { "clip_grad_norm_", "clip_grad_value_" } do
+  M[name] = positions.arrange(name, "parameters ...", M[name])
 end
 
 --- Returns the joint norm of the gradients, as a number.

@@ -44,10 +44,16 @@ local function is_named(value)
     and type(value.iter) ~= "function" and type(value.get) ~= "function"
 end
 
+-- What the table calls the argument: x is also called input.
+local function called(list, name)
+  if name == "x" and list.x == nil and list.input ~= nil then return "input" end
+  return name
+end
+
 -- Whether a table at the place of a required argument gives it, or one behind it, by name.
 local function names_one(list, required, from)
   for i = from, #required do
-    if list[required[i]] ~= nil then return true end
+    if list[called(list, required[i])] ~= nil then return true end
   end
   return false
 end
@@ -64,16 +70,21 @@ local function arranged(title, required, named, open, first, ...)
     given[n] = nil
     n = n - 1
   end
-  for i, name in ipairs(required) do
-    if opts and opts[name] ~= nil then
+  local by_name = false
+  for i, name in ipairs(opts and required or {}) do
+    local key = called(opts, name)
+    if opts[key] ~= nil then
       if first + i <= n then
-        options.fail("%s: %s is given twice, by position and by name", title, name)
+        options.fail("%s: %s is given twice, by position and by name", title, key)
       end
-      given[first + i], opts[name] = opts[name], nil
+      given[first + i], opts[key], by_name = opts[key], nil, true
     end
   end
   local behind = first + #required
   if open then
+    for i, name in ipairs(by_name and required or {}) do
+      if given[first + i] == nil then options.fail("%s: %s is missing", title, name) end
+    end
     n = math.max(n, behind)
     return n + 1, given, opts
   end
@@ -115,7 +126,7 @@ function M.arrange(title, order, fn, method)
     if n == usual and not is_named(at_end) then return fn(...) end
     if n == usual + 1 and is_named(at_end) and not names_one(at_end, required, 1) then return fn(...) end
     local last, given, opts = arranged(title, required, named, open, first, ...)
-    given[last] = opts
+    if opts and next(opts) ~= nil then given[last] = opts else last = last - 1 end
     return fn(unpack(given, 1, last))
   end
   orders[call] = order

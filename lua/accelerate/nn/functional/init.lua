@@ -68,6 +68,13 @@ for name, at in next, {
   local op = F[name]
   local function activation(x, ...)
     local n = select("#", ...)
+    if n == 0 and type(x) == "table" and getmetatable(x) == nil and x.inplace ~= nil then
+      local rest = {}  -- all by name
+      for key, value in next, x do rest[key] = value end
+      rest.x, rest.input = nil, nil
+      if x.x == nil then x = x.input else x = x.x end
+      return F[name](x, rest)
+    end
     if n == 0 then return op(x) end
     local given, inplace = { ... }, nil
     local at_end = given[n]
@@ -88,6 +95,33 @@ for name, at in next, {
   end
   methods.stands_for(activation, op)
   F[name] = activation
+end
+
+-- Dropout behind whose p and training PyTorch has `inplace`: x's memory takes the result, unless
+-- that is recorded; the tape would have to keep a copy.
+for _, name in ipairs { "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+  "feature_alpha_dropout" } do
+  local op = F[name]
+  F[name] = function(x, ...)
+    local n = select("#", ...)
+    local at_end = n > 0 and (select(n, ...))
+    local named = type(at_end) == "table" and getmetatable(at_end) == nil and at_end.inplace ~= nil
+    if not named and not (n >= 3 and type((select(3, ...))) == "boolean") then return op(x, ...) end
+    local given, inplace = { ... }, nil
+    if named then
+      given[n] = {}
+      for key, value in next, at_end do given[n][key] = value end
+      inplace, given[n].inplace = at_end.inplace, nil
+    else
+      inplace = table.remove(given, 3)
+      n = n - 1
+    end
+    options.value(name, "inplace", inplace, { "boolean" })
+    local y = op(x, unpack(given, 1, n))
+    if inplace and not rawequal(x, y) and not y.requires_grad then return x:copy_(y) end
+    return y
+  end
+  methods.stands_for(F[name], op)
 end
 
 -- PyTorch's _stacklevel, a number, stands between dim and dtype, and has no effect.
@@ -176,5 +210,10 @@ for name, order in next, ORDERS do
   end
   F[name] = positions.arrange(name, order, of_tensors(name, names, F[name]))
 end
+
+-- What else may be given by name, too.
+for name, order in next, {
+  affine_grid = "theta size ...", unfold = "x kernel_size ...", fold = "x output_size kernel_size ...",
+} do F[name] = positions.arrange(name, order, F[name]) end
 
 return require("accelerate.utils.properties").strict("accelerate.nn.functional", F)
