@@ -1,12 +1,14 @@
 /* standard.c: what the host changes in Lua's own library: math's seed, os.setlocale, os.tmpname,
- * pcall and print. */
+ * pcall, print and unpack. */
 #include "dist.h"
 #include "interp.h"
 
 #include <lauxlib.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <locale.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -125,10 +127,67 @@ static void show_in_print(lua_State *L)
   lua_setglobal(L, "print");
 }
 
+/* Whether the value is read by number through its metatable. */
+static bool is_indexed(lua_State *L, int idx)
+{
+  bool indexed;
+
+  if (lua_type(L, idx) == LUA_TSTRING || !lua_getmetatable(L, idx)) return false;
+  lua_pop(L, 1);
+  indexed = luaL_getmetafield(L, idx, "__index") != 0;
+  if (indexed) lua_pop(L, 1);
+  return indexed;
+}
+
+/* The number of elements that unpack takes without being told: Lua's own looks at no metamethod. */
+static lua_Integer length_of(lua_State *L)
+{
+  lua_Integer n;
+
+  if (!luaL_callmeta(L, 1, "__len")) return (lua_Integer)lua_objlen(L, 1);
+  n = lua_tointeger(L, -1);
+  lua_pop(L, 1);
+  return n;
+}
+
+/* unpack(list, i, j), also of an object that is read by number: a tensor, a list of modules. */
+static int unpack(lua_State *L)
+{
+  const bool object = is_indexed(L, 1);
+  lua_Integer i, j;
+
+  if (!object) luaL_checktype(L, 1, LUA_TTABLE);
+  i = luaL_optinteger(L, 2, 1);
+  if (!lua_isnoneornil(L, 3)) j = luaL_checkinteger(L, 3);
+  else j = object ? length_of(L) : (lua_Integer)lua_objlen(L, 1);
+  if (i > j) return 0;
+  if (j - i >= INT_MAX || !lua_checkstack(L, (int)(j - i + 1)))
+    return luaL_error(L, "too many results to unpack");
+  lua_settop(L, 1);
+  for (lua_Integer k = i; k <= j; k++) {
+    lua_pushinteger(L, k);
+    if (object) lua_gettable(L, 1);
+    else lua_rawget(L, 1);
+  }
+  return (int)(j - i + 1);
+}
+
+static void replace_unpack(lua_State *L)
+{
+  lua_pushcfunction(L, unpack);
+  lua_pushvalue(L, -1);
+  lua_setglobal(L, "unpack");
+  lua_getglobal(L, "table");
+  lua_insert(L, -2);
+  lua_setfield(L, -2, "unpack");
+  lua_pop(L, 1);
+}
+
 void ax_standard_open(lua_State *L)
 {
   seed_math_random(L);
   replace_in_os(L);
   explain_in_pcall(L);
   show_in_print(L);
+  replace_unpack(L);
 }

@@ -25,6 +25,27 @@ describe("print", function()
   end)
 end)
 
+describe("unpack", function()
+  it("takes objects that are read by number, and all else as Lua does", function()
+    local status, out, err = host.run({ "-e", [[
+      local tensor, nn = require "accelerate.tensor", require "accelerate.nn"
+      print(unpack(tensor.tensor { { 1, 2 }, { 3, 4 } }))
+      print(table.unpack(nn.ModuleList { nn.ReLU(), nn.Tanh(), nn.Flatten() }, 2))
+      print(unpack({ 1, nil, 3 }, 1, 3))
+      print(unpack({ 5, 6, 7 }, 2))
+      print(pcall(function() local a = unpack(nil) return a end))
+      print(pcall(function() local a = unpack("abc") return a end))
+      print(pcall(function() local a = unpack({}, 1, 1e8) return a end))
+    ]] })
+    assert.are.equal(0, status, err)
+    assert.are.equal(table.concat({ "tensor([1., 2.])\ttensor([3., 4.])",
+      "Tanh()\tFlatten(start_dim=2, end_dim=-1)", "1\tnil\t3", "6\t7",
+      "false\t(command line):6: bad argument #1 to 'unpack' (table expected, got nil)",
+      "false\t(command line):7: bad argument #1 to 'unpack' (table expected, got string)",
+      "false\t(command line):8: too many results to unpack", "" }, "\n"), out)
+  end)
+end)
+
 describe("require", function()
   it("tries a module again that did not load, whatever stopped it", function()
     host.in_folder(function(folder)
