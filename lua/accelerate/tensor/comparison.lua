@@ -19,6 +19,10 @@ end
 define.plain("equal", "tensor.equal(a, b)", "true when shapes and elements are equal; NaN equals nothing",
   "both", equal)
 
+define("is_same_size", "x:T other:T", "true when both have the same shape", function(x, other)
+  return lists.same(x.shape, other.shape)
+end)
+
 -- In float64 or complex128; equal infinities are close.
 local function isclose(where, a, b, rtol, atol, equal_nan)
   for name, v in pairs { rtol = rtol, atol = atol } do

@@ -66,6 +66,8 @@ flag = lambda v: torch.tensor([v])
 case("allclose", "tensor({ x1:allclose(x2) })", lambda a, b: flag(a.allclose(b)), x23, near, grad=False)
 case("allclose", "tensor({ x1:allclose(x2, 0.1, 0.1) })", lambda a, b: flag(a.allclose(b, 0.1, 0.1)), x23, near,
     grad=False)
+case("is_same_size", "tensor({ x1:is_same_size(x2), tensor.is_same_size(x1, x1:t()) })",
+    lambda a, b: torch.tensor([a.is_same_size(b), torch.is_same_size(a, a.t())]), x23, near, grad=False)
 case("equal", "tensor({ x1:equal(x2), x1:equal(x1), tensor.equal(x1, x1:t()) })",
     lambda a, b: torch.tensor([a.equal(b), a.equal(a), a.equal(a.t())]), x23, near, grad=False)
 
