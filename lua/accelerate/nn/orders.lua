@@ -27,7 +27,7 @@ local orders = {
     .. "[batch_first]",
   TransformerEncoderLayer = LAYER,
   TransformerDecoderLayer = LAYER,
-  TransformerEncoder = "encoder_layer num_layers [norm]",
+  TransformerEncoder = "encoder_layer num_layers [norm] [enable_nested_tensor] [mask_check]",
   TransformerDecoder = "decoder_layer num_layers [norm]",
   Transformer = "[d_model] [nhead] [num_encoder_layers] [num_decoder_layers] [dim_feedforward] [dropout] "
     .. "[activation]",

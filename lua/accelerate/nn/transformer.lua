@@ -231,6 +231,8 @@ local function is_causal(mask)
 end
 
 local STACK = { norm = { "any", optional = true } }
+local ENCODERS = { norm = STACK.norm, enable_nested_tensor = { "boolean", optional = true },
+  mask_check = { "boolean", optional = true } }
 
 ---@class accelerate.nn.TransformerEncoder : accelerate.nn.Module
 local Encoder = class("TransformerEncoder", Module)
@@ -239,10 +241,11 @@ Encoder._builtin = true
 --- num_layers copies of a layer, and a norm after them.
 ---@param encoder_layer accelerate.nn.Module
 ---@param num_layers integer
----@param opts? { norm: accelerate.nn.Module }
+---@param opts? { norm: accelerate.nn.Module, enable_nested_tensor: boolean, mask_check: boolean } the
+---  last two have no effect: there are no nested tensors
 function Encoder:init(encoder_layer, num_layers, opts)
   stack(self, "TransformerEncoder", encoder_layer, num_layers,
-    options.check("TransformerEncoder", opts, STACK).norm)
+    options.check("TransformerEncoder", opts, ENCODERS).norm)
 end
 
 local ENCODE_ALL = {
