@@ -169,6 +169,20 @@ describe("checkpoint", function()
     assert.equal(after, g:get_state())
   end)
 
+  it("takes its options behind the arguments, as PyTorch does", function()
+    local layer, x = nn.Linear(3, 3), core.randn(2, 3):requires_grad_()
+    local y = checkpoint(layer, x, { use_reentrant = false, determinism_check = "none" })
+    assert.is_true(tensor.equal(layer(x), y))
+    y:sum():backward()
+    assert.same({ 2, 3 }, x.grad.shape)
+    y = nn.utils.checkpoint_sequential(nn.Sequential(layer, layer), 2, x, { use_reentrant = false })
+    assert.is_true(tensor.equal(layer(layer(x)), y))
+    local given = checkpoint(function(_, options) return options end, x, { scale = 2 }) -- fn's own
+    assert.same({ scale = 2 }, given)
+    assert.matches("checkpoint: option 'preserve_rng_state' must be true or false, got 3",
+      message(checkpoint, layer, x, { preserve_rng_state = 3 }))
+  end)
+
   it("says what goes wrong", function()
     local layer = nn.Linear(3, 3)
     assert.matches("checkpoint: expected a function or a module first, got 3", message(checkpoint, 3))

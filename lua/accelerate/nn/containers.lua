@@ -61,8 +61,11 @@ local function index(self, key)
   return list_of(self)[position(self, key)]
 end
 
+local pop
+
 local function newindex(self, key, value)
   if type(key) ~= "number" then return Module.__newindex(self, key, value) end
+  if value == nil then return pop(self, key) end  -- Python's `del list[i]`
   if key == #list_of(self) + 1 then return append(self, value) end
   if not is_module(value) then not_a_module(self.__name, key, value) end
   local at = position(self, key)
@@ -90,7 +93,7 @@ local function insert(self, at, module)
   return renumber(self, list)
 end
 
-local function pop(self, at)
+function pop(self, at)
   at = position(self, at or -1)
   local list, taken = {}, list_of(self)[at]
   for i, own in ipairs(list_of(self)) do

@@ -166,9 +166,25 @@ local function check_tables(...)
   end
 end
 
+-- PyTorch's choices of an implementation and its checks have no effect: there is one of each.
+local ANY = { "any", optional = true }
 local OPTIONS = {
   preserve_rng_state = { "boolean", default = true }, generators = { "list", optional = true },
+  use_reentrant = ANY, determinism_check = ANY, debug = ANY, early_stop = ANY,
 }
+
+-- Takes a table of nothing but options off the end of a call's arguments.
+local function split_options(...)
+  local args = scope.pack(...)
+  local opts = args[args.n]
+  if type(opts) ~= "table" or getmetatable(opts) ~= nil or next(opts) == nil then return {}, args end
+  for key in next, opts do  -- any one will do
+    if not OPTIONS[key] then return {}, args end
+  end
+  args[args.n] = nil
+  args.n = args.n - 1
+  return opts, args
+end
 
 ---@class accelerate.nn.utils.checkpoint
 local checkpoint = {}
@@ -179,9 +195,13 @@ local checkpoint = {}
 --- side effects. Checkpoints nest. Pass results of earlier ops to fn as arguments: if fn took them
 --- as upvalues, its second backward pass would consume their graph.
 ---@param fn function|accelerate.nn.Module
----@param ... any its arguments
+---@param ... any its arguments; behind them may stand a table of options, those of checkpoint_with
+---  and PyTorch's use_reentrant, determinism_check, debug and early_stop, which have no effect
 ---@return any ... its results
-function checkpoint.checkpoint(fn, ...) return checkpoint.with({}, fn, ...) end
+function checkpoint.checkpoint(fn, ...)
+  local opts, args = split_options(...)
+  return checkpoint.with(opts, fn, unpack(args, 1, args.n))
+end
 
 --- Calls `checkpoint.checkpoint(fn, ...)` with options: `checkpoint.with({ generators = { g } },
 --- fn, ...)`.
@@ -212,9 +232,10 @@ end
 --- checkpoints all but the last one.
 ---@param functions accelerate.nn.Sequential|function[]
 ---@param segments integer
----@param ... any arguments of the first function
+---@param ... any arguments of the first function, and options as for checkpoint
 function checkpoint.sequential(functions, segments, ...)
   local list = {}
+  local opts, given = split_options(...)
   if type(functions) == "table" and getmetatable(functions) == nil then list = functions
   elseif type(functions) == "table" and functions.iter then
     for i, module in functions:iter() do list[i] = module end
@@ -229,9 +250,9 @@ function checkpoint.sequential(functions, segments, ...)
       return unpack(x, 1, x.n)
     end
   end
-  local size, at, x = math.floor(#list / segments), 1, scope.pack(...)
+  local size, at, x = math.floor(#list / segments), 1, given
   for _ = 1, segments - 1 do
-    x = scope.pack(checkpoint.checkpoint(part(at, at + size - 1), unpack(x, 1, x.n)))
+    x = scope.pack(checkpoint.with(opts, part(at, at + size - 1), unpack(x, 1, x.n)))
     at = at + size
   end
   return part(at, #list)(unpack(x, 1, x.n))
