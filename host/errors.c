@@ -74,7 +74,7 @@ int ax_errors_handler(lua_State *L)
   }
   text = lua_tostring(L, 1);
   if (strstr(text, "\nstack traceback:")) return 1;
-  if (strstr(text, "(a nil value)")) explain_top(L, "raised");
+  explain_top(L, "raised");
   ax_errors_add_stack(L, 1);
   return 1;
 }

@@ -45,6 +45,29 @@ describe("what is written as in Python", function()
     end)
   end)
 
+  it("is a function of a module with a colon", function()
+    local DOT = "; the functions of a module are called with a dot: "
+    host.in_folder(function(folder)
+      local modules = "local tensor, nn, F, optim = require 'accelerate.tensor', require 'accelerate.nn', " ..
+        "require 'accelerate.nn.functional', require 'accelerate.optim' local x = tensor.ones(2, 3) "
+      for text, hint in pairs {
+        ["local y = tensor:zeros(2, 3)"] = "tensor.zeros(...)",
+        ["local y = nn:Linear(2, 3)"] = "nn.Linear(...)",
+        ["local function f() return nn:Linear(2, 3) end local y = f()"] = "nn.Linear(...)",
+        ["local y = F:interpolate(x, { scale_factor = 2 })"] = "F.interpolate(...)",
+        ["local o = optim:Adam(nn.Linear(2, 2):parameters(), { lr = 1 })"] = "optim.Adam(...)",
+        ["local o = nn.init:ones_(x)"] = "nn.init.ones_(...)",
+      } do
+        local message = first(folder, modules .. text)
+        assert.equal(DOT .. hint, message:sub(-#DOT - #hint), message)
+      end
+      for _, text in ipairs { "local tensor = x local y = tensor:sum({ dim = 9 })",
+        "local y = x:sum({ dim = 9 })", "local y = F:relu(x)" } do
+        assert.is_nil(first(folder, modules .. text):find(DOT, 1, true), text)
+      end
+    end)
+  end)
+
   it("names Lua's values", function()
     local out, err, _
     host.in_folder(function(folder)

@@ -109,6 +109,8 @@ describe("loss modules", function()
       core.tensor({ 0, 0, 3 }, { dtype = "int64" })[{ { 2, 3 } }])
     raises("outside 0..1", F.binary_cross_entropy, a, a)
     raises("l1_loss: input [2, 3] and target [3] differ", F.l1_loss, a, core.ones(3))
+    raises("mse_loss: input [2, 3] and target [3] differ in shape; target:expand_as(input)", F.mse_loss, a,
+      core.ones(3))
     raises("delta must be positive", F.huber_loss, a, b, { delta = 0 })
     raises("ignore_index does not go with class probabilities", F.cross_entropy, a, a:softmax(2),
       { ignore_index = 1 })

@@ -11,7 +11,9 @@ static ax_status two_alike(ax_infer *q, int k)
   const ax_tensor *x = INPUT(k), *t = INPUT(k + 1);
   /* broadcasting here is nearly always a mistake, and gives a number that looks right */
   if (!ax_same_shape(x, t->ndim, t->shape))
-    return ax_fail(AX_ESHAPE, "%s: input %s and target %s differ in shape", q->name, TEXT(x), TEXT(t));
+    return ax_fail(AX_ESHAPE,
+                   "%s: input %s and target %s differ in shape; target:expand_as(input) where it is meant",
+                   q->name, TEXT(x), TEXT(t));
   q->compute = promoted(q, k);
   if (!ax_is_float(q->compute))
     return ax_fail(AX_EDTYPE, "%s: expected floating-point tensors, got %s and %s", q->name, TYPE(x),

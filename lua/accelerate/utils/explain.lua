@@ -157,12 +157,56 @@ local function lacking(kind, name, level)
   return first
 end
 
---- A message of Lua's own about a nil value, with what may have been meant. It must be called where
---- the error was raised: in the message handler.
+local function is_module(value)
+  if type(value) ~= "table" then return false end
+  for name, loaded in next, package.loaded do
+    if loaded == value and name:find "^accelerate" then return true end
+  end
+  return false
+end
+
+-- Whether "nn" or "nn.init" is a module, or a table of functions in one, at a level.
+local function names_module(path, level)
+  local value
+  for part in path:gmatch "[%w_]+" do
+    local inner = value
+    if inner == nil then value = visible(part, level + 1)
+    else value = select(2, pcall(function() return inner[part] end)) end
+    if type(value) ~= "table" or (inner == nil and not is_module(value)) then return false end
+  end
+  return not class.of(value) and not class.itself(value)
+end
+
+-- A function of a module that the script called with a colon, "nn.Linear": the function's error is
+-- about the module, which it got in front of its arguments. nil where the script wrote nothing of it.
+local function with_colon(message)
+  local called = message:match "^.-:%d+: ([%w_]+): "
+  if not called or message:find("called with a dot", 1, true) then return nil end
+  for level = 2, 60 do
+    local info = debug.getinfo(level, "Sl")
+    if not info then return nil end
+    if info.what ~= "C" and info.source:sub(2, #LIBRARY + 1) ~= LIBRARY and info.source ~= "=pcall" then
+      local line = source.line(info.source:sub(2), info.currentline) or ""
+      for name, member in line:gmatch "%f[%w_]([%a_][%w_%.]*):([%a_][%w_]*)%s*[%({\"']" do
+        if member == called and names_module(name, level) then return name .. "." .. member end
+      end
+      return nil
+    end
+  end
+end
+
+--- A message with what may have been meant, where it is of Lua's own about a nil value, or where a
+--- module's function was called with a colon. It must be called where the error was raised: in the
+--- message handler.
 ---@param message string
 ---@return string
 function M.raised(message)
   local act, kind, name = message:match("attempt to ([%l ]+) (%l+) '([%w_]+)' %(a nil value%)$")
+  if not kind then
+    local meant = with_colon(message)
+    return meant and ("%s; the functions of a module are called with a dot: %s(...)"):format(message, meant)
+      or message
+  end
   local level = kind and origin()
   if not level then return message end
   local hint
