@@ -68,6 +68,27 @@ describe("what is written as in Python", function()
     end)
   end)
 
+  it("is a class of layers with its objects' tensors", function()
+    host.in_folder(function(folder)
+      local modules = "local tensor, nn = require 'accelerate.tensor', require 'accelerate.nn' " ..
+        "local x = tensor.ones(2, 3) "
+      for text, name in pairs {
+        ["local l = nn.MSELoss(x, x)"] = "MSELoss",
+        ["local l = nn.CrossEntropyLoss(x, x:long())"] = "CrossEntropyLoss",
+        ["local y = nn.ReLU(x)"] = "ReLU", ["local y = nn.Softmax(x)"] = "Softmax",
+        ["local y = nn.Linear(x)"] = "Linear", ["local y = nn.Sigmoid(x)"] = "Sigmoid",
+      } do
+        local hint = ("; %s(...) makes an object, which is called with tensors: nn.%s(...)(x)"):format(name, name)
+        local message = first(folder, modules .. text)
+        assert.equal(hint, message:sub(-#hint), message)
+      end
+      for _, text in ipairs { "nn.ReLU()(x, x)", "nn.Linear(2, 3)(x)", "nn.BatchNorm2d(3)(x)" } do
+        local message = first(folder, modules .. text)
+        assert.is_nil(message:find("makes an object", 1, true), message)
+      end
+    end)
+  end)
+
   it("names Lua's values", function()
     local out, err, _
     host.in_folder(function(folder)

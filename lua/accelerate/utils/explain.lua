@@ -195,17 +195,28 @@ local function with_colon(message)
   end
 end
 
---- A message with what may have been meant, where it is of Lua's own about a nil value, or where a
---- module's function was called with a colon. It must be called where the error was raised: in the
---- message handler.
+-- A class of layers that was called with the tensors of its objects: what to write.
+local function with_tensors(message)
+  local called = message:match "^.-:%d+: (%u%w*): .* got an? %w+ tensor of shape %[[%d, ]*%]$"
+    or message:match "^.-:%d+: (%u%w*): an argument too many: an? %w+ tensor of shape "
+  local nn = called and package.loaded["accelerate.nn"]
+  local Class = nn and rawget(nn, called)
+  if not Class or not class.derives(Class, package.loaded["accelerate.nn.module"]) then return nil end
+  return ("%s(...) makes an object, which is called with tensors: nn.%s(...)(x)"):format(called, called)
+end
+
+--- A message with what may have been meant, where it is of Lua's own about a nil value, where a
+--- module's function was called with a colon, or a class with tensors. It must be called where the
+--- error was raised: in the message handler.
 ---@param message string
 ---@return string
 function M.raised(message)
   local act, kind, name = message:match("attempt to ([%l ]+) (%l+) '([%w_]+)' %(a nil value%)$")
   if not kind then
     local meant = with_colon(message)
-    return meant and ("%s; the functions of a module are called with a dot: %s(...)"):format(message, meant)
-      or message
+    local hint = meant and ("the functions of a module are called with a dot: %s(...)"):format(meant)
+      or with_tensors(message)
+    return hint and message .. "; " .. hint or message
   end
   local level = kind and origin()
   if not level then return message end
