@@ -335,3 +335,27 @@ describe("another shape in place", function()
     raises("unsqueeze_", function() tensor.ones(2):unsqueeze_("first") end)
   end)
 end)
+
+describe("an op in place", function()
+  it("may follow a batch normalisation, whose gradient needs no result", function()
+    local b = require("accelerate.nn").BatchNorm2d(3)
+    core.no_grad(function()
+      b.running_mean:copy_(core.tensor { 0.1, -0.2, 0.3 })
+      b.running_var:copy_(core.tensor { 0.5, 1.5, 2 })
+      b.weight:copy_(core.tensor { 1, -2, 0.5 })
+    end)
+    for _, training in ipairs { false, true } do
+      b:train(training)
+      for _, residual in ipairs { false, core.randn(2, 3, 4, 4) } do
+        local function gradients(change)
+          local x = core.linspace(-2, 2, 96):view(2, 3, 4, 4):requires_grad_()
+          b:zero_grad()
+          change(b(x, residual or nil)):square():sum():backward()
+          return { x.grad:tolist(), b.weight.grad:tolist(), b.bias.grad:tolist() }
+        end
+        local expected = gradients(function(y) return y:relu() + 1 end)
+        assert.same(expected, gradients(function(y) return y:relu_() + 1 end))
+      end
+    end
+  end)
+end)

@@ -407,7 +407,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
   ax_tensor_release(narrow);
   narrow = NULL;
   if (!recordable(op, args)) return AX_OK;
-  st = ax_record(op, args, &q.a, q.n_out, out, impl->saves);
+  st = ax_record(op, args, &q.a, q.n_out, out, impl->saves & ~q.unsaved);
 out:
   ax_tensor_release(narrow);
   if (st != AX_OK)

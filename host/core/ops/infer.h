@@ -18,6 +18,8 @@ typedef struct ax_infer {
   uint32_t channels_last;
   uint32_t padded; /* results whose rows begin at multiples of 64 elements (backend->pads_rows) */
   uint32_t axes;   /* REDUCE: bit d set: dim d is reduced */
+  /* of what the row saves (O0 and the like), what the gradient of this call does not need */
+  uint32_t unsaved;
   /* views, host and composite ops: the results themselves (new references) */
   ax_tensor **result;
   /* not cleared beforehand: a copy of the call's attributes that the rule may complete, which the

@@ -50,6 +50,7 @@ ax_status ax_infer_batch_norm_train(ax_infer *q)
     }
   q->contiguous = 2 | 4;
   q->channels_last = 1 | 32 | 1 << 8;
+  if (!q->a.batch_norm_train.relu) q->unsaved = O0;
   out_like(q, 0, (ax_dtype)X->dtype, X->ndim, X->shape);
   out_like(q, 1, stats_type(X), 1, X->shape + 1);
   out_like(q, 2, stats_type(X), 1, X->shape + 1);
@@ -78,6 +79,7 @@ ax_status ax_infer_scale_shift(ax_infer *q)
   }
   q->contiguous = 2 | 4;
   q->channels_last = 1 | 8 | 1 << 8;
+  if (!q->a.scale_shift.relu) q->unsaved = O0; /* an op in place may follow */
   out_like(q, 0, (ax_dtype)X->dtype, X->ndim, X->shape);
   return AX_OK;
 }
