@@ -247,7 +247,7 @@ describe("losses", function()
       "you mean 'mean'",
       message(nn.CrossEntropyLoss, { reduction = "men" }))
     assert.matches("^[^\n]*nn_layers_spec%.lua:%d+: mse_loss: input %[3, 1%] and target %[3%] differ " ..
-      "in shape " ..
+      "in shape; target:expand_as%(input%) where it is meant " ..
       "%(in MSELoss%(%)%)",
       message(function() nn.MSELoss()(core.zeros(3, 1), core.zeros(3)) end))
     assert.matches("^[^\n]*nn_layers_spec%.lua:%d+: mse_loss: input %[2%] and target %[3%] differ",

@@ -107,11 +107,11 @@ for _, name in ipairs { "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha
     local at_end = n > 0 and (select(n, ...))
     local named = type(at_end) == "table" and getmetatable(at_end) == nil and at_end.inplace ~= nil
     if not named and not (n >= 3 and type((select(3, ...))) == "boolean") then return op(x, ...) end
-    local given, inplace = { ... }, nil
+    local given, inplace = { ... }, named and at_end.inplace
     if named then
       given[n] = {}
       for key, value in next, at_end do given[n][key] = value end
-      inplace, given[n].inplace = at_end.inplace, nil
+      given[n].inplace = nil
     else
       inplace = table.remove(given, 3)
       n = n - 1
