@@ -139,7 +139,8 @@ static bool is_indexed(lua_State *L, int idx)
   return indexed;
 }
 
-/* The number of elements that unpack takes without being told: Lua's own looks at no metamethod. */
+/* The number of elements that unpack takes without being given one: Lua's own looks at no
+ * metamethod. */
 static lua_Integer length_of(lua_State *L)
 {
   lua_Integer n;

@@ -78,7 +78,8 @@ describe("what is written as in Python", function()
         ["local y = nn.ReLU(x)"] = "ReLU", ["local y = nn.Softmax(x)"] = "Softmax",
         ["local y = nn.Linear(x)"] = "Linear", ["local y = nn.Sigmoid(x)"] = "Sigmoid",
       } do
-        local hint = ("; %s(...) makes an object, which is called with tensors: nn.%s(...)(x)"):format(name, name)
+        local hint = ("; %s(...) makes an object, which is called with tensors: nn.%s(...)(x)"):format(name,
+          name)
         local message = first(folder, modules .. text)
         assert.equal(hint, message:sub(-#hint), message)
       end

@@ -241,8 +241,8 @@ Encoder._builtin = true
 --- num_layers copies of a layer, and a norm after them.
 ---@param encoder_layer accelerate.nn.Module
 ---@param num_layers integer
----@param opts? { norm: accelerate.nn.Module, enable_nested_tensor: boolean, mask_check: boolean } the
----  last two have no effect: there are no nested tensors
+---@param opts? { norm: accelerate.nn.Module, enable_nested_tensor: boolean, mask_check: boolean }
+---  the last two have no effect: there are no nested tensors
 function Encoder:init(encoder_layer, num_layers, opts)
   stack(self, "TransformerEncoder", encoder_layer, num_layers,
     options.check("TransformerEncoder", opts, ENCODERS).norm)

@@ -178,7 +178,8 @@ local function names_module(path, level)
 end
 
 -- A function of a module that the script called with a colon, "nn.Linear": the function's error is
--- about the module, which it got in front of its arguments. nil where the script wrote nothing of it.
+-- about the module, which it got in front of its arguments. nil where the script wrote nothing of
+-- it.
 local function with_colon(message)
   local called = message:match "^.-:%d+: ([%w_]+): "
   if not called or message:find("called with a dot", 1, true) then return nil end
