@@ -47,6 +47,12 @@ static int one_or_all(lua_State *L, const char *fn, const ax_tensor *t, const in
 static int size(lua_State *L)
 {
   const ax_tensor *t = ax_lua_self(L, "size", 1);
+
+  if (ax_lua_is_options(L, 2, false)) { /* x:size({ dim = 1 }) */
+    ax_lua_check_options(L, 2, "size", (const char *const[]){ "dim" }, 1);
+    lua_getfield(L, 2, "dim");
+    lua_replace(L, 2);
+  }
   return one_or_all(L, "size", t, t->shape);
 }
 

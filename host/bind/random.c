@@ -21,13 +21,30 @@ static uint64_t check_seed(lua_State *L, int idx, const char *fn)
   return (uint64_t)ax_lua_check_integer(L, idx, fn, "seed", -(INT64_C(1) << 53), INT64_C(1) << 53);
 }
 
+/* The seed of Generator's argument: a seed, PyTorch's device, or a table of them.  Any device will
+ * do: a generator draws for all of them. */
+static uint64_t read_seed(lua_State *L)
+{
+  static const char *const names[] = { "seed", "device" };
+
+  if (lua_isnoneornil(L, 1)) return 0;
+  if (lua_type(L, 1) == LUA_TSTRING && !lua_isnumber(L, 1))
+    return ax_lua_check_device(L, 1, "Generator", "device"), 0;
+  if (!ax_lua_is_options(L, 1, true)) return check_seed(L, 1, "Generator");
+  ax_lua_check_options(L, 1, "Generator", names, 2);
+  lua_getfield(L, 1, "device");
+  if (!lua_isnil(L, -1)) ax_lua_check_device(L, -1, "Generator", "device");
+  lua_getfield(L, 1, "seed");
+  return lua_isnil(L, -1) ? 0 : check_seed(L, lua_gettop(L), "Generator");
+}
+
 /* core.Generator(seed): seed 0 when none is given */
 static int generator(lua_State *L)
 {
   ax_generator **box;
   uint64_t seed;
   ax_lua_enter(L);
-  seed = lua_isnoneornil(L, 1) ? 0 : check_seed(L, 1, "Generator");
+  seed = read_seed(L);
   box = push_generator(L);
   if (ax_generator_new(seed, box) != AX_OK) return ax_lua_raise(L, "Generator");
   return 1;

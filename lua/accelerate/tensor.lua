@@ -156,8 +156,9 @@ local core = require "accelerate.core"
 ---  function?, name: string? }): table a differentiable function written in Lua; call it. forward
 ---  gets ctx and the arguments; with setup_context(ctx, inputs, output) the arguments alone.
 ---  ctx:mark_non_differentiable(y) makes a result y one without gradients
----@field Generator fun(seed?: integer): userdata with manual_seed, initial_seed, get_state,
----  set_state
+---@field Generator fun(seed?: integer|string|{ seed: integer, device: string }): userdata with
+---  manual_seed, initial_seed, get_state, set_state. A device, by itself or in the table, has no
+---  effect: a generator draws for all of them.
 ---@field manual_seed fun(seed: integer) seeds all generators of this rank, and math.random
 ---@field default_generator fun(): userdata
 ---@field get_num_threads fun(): integer

@@ -89,6 +89,9 @@ describe("options in a table", function()
     assert.same(F.interpolate(y, size):tolist(),
       F.interpolate({ input = y, scale_factor = 2, mode = "bilinear" }):tolist())
     assert.same(F.normalize(y, { dim = 2 }):tolist(), F.normalize({ input = y, dim = 2 }):tolist())
+    assert.equal("Fold(output_size=4, kernel_size=2, dilation=1, padding=0, stride=2)",
+      tostring(nn.Fold({ output_size = { 4, 4 }, kernel_size = 2, stride = 2 })))
+    assert.equal(tostring(nn.Unfold(2, { stride = 2 })), tostring(nn.Unfold({ kernel_size = 2, stride = 2 })))
     assert.same(F.unfold(y, 3):tolist(), F.unfold({ input = y, kernel_size = 3 }):tolist())
     assert.same(F.fold(F.unfold(y, 2), 4, 2):tolist(),
       F.fold({ input = F.unfold(y, 2), output_size = { 4, 4 }, kernel_size = 2 }):tolist())

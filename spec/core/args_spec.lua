@@ -43,6 +43,8 @@ describe("arguments", function()
     assert.same({ 0, 1 }, tensor.arange({ ["end"] = 2 }):totable())
     assert.same({ 0, 0.5, 1 }, tensor.linspace({ start = 0, ["end"] = 1, steps = 3 }):totable())
     assert.same({ 1, 10 }, tensor.logspace({ start = 0, ["end"] = 1, steps = 2 }):totable())
+    assert.equal(3, x:size({ dim = -1 }))
+    raises('size: there is no option "dims"', x.size, x, { dims = 1 })
     local given = { input = x, dim = 1 }
     tensor.sum(given)
     assert.same({ input = x, dim = 1 }, given)

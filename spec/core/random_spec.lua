@@ -1,5 +1,6 @@
 --- Random numbers: reproducible, keyed by seed and draw, with the right distribution.
 local tensor = require "accelerate.tensor"
+local raises = require("spec.support.messages").raises
 
 local function mean_and_variance(t)
   local m = t:mean():item()
@@ -7,6 +8,17 @@ local function mean_and_variance(t)
 end
 
 describe("random numbers", function()
+  it("come from generators that may be given a device, as PyTorch's", function()
+    local function drawn(...) return tensor.rand(4, { generator = tensor.Generator(...) }):tolist() end
+    assert.same(drawn(), drawn("cpu"))
+    assert.same(drawn(), drawn({ device = "cpu" }))
+    assert.same(drawn(7), drawn({ device = "cpu", seed = 7 }))
+    assert.same(drawn(7),
+      tensor.rand(4, { generator = tensor.Generator({ device = "cpu" }):manual_seed(7) }):tolist())
+    raises('Generator: there is no option "devise"', tensor.Generator, { devise = "cpu" })
+    raises("Generator: ", tensor.Generator, "gpu")
+  end)
+
   it("repeat from the same seed and differ from draw to draw", function()
     tensor.manual_seed(5)
     local a, b = tensor.rand(1000):totable(), tensor.rand(1000):totable()

@@ -55,6 +55,8 @@ local orders = {
   LogSoftmax = "+dim",
   Flatten = "[start_dim] [end_dim]",
   ChannelShuffle = "groups",
+  Unfold = "kernel_size ...",
+  Fold = "output_size kernel_size ...",
   Upsample = "[size] [scale_factor] [mode] [align_corners]",
 
   CosineSimilarity = "[dim] [eps]",
