@@ -1,6 +1,7 @@
 --- What distributions share: shapes, checks of parameters and values, drawing.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local orders = require "accelerate.distributions.orders"
 local options = require "accelerate.utils.options"
 local tensor = require "accelerate.tensor"
 
@@ -10,7 +11,11 @@ local M = {}
 
 --- A distribution over tensors. Parameters are tensors or numbers, which are broadcast; their
 --- common shape is the batch shape. Names, shapes and values are PyTorch's; `mean`, `mode`,
---- `variance` and `stddev` are fields, which are nil where there is no formula.
+--- `variance` and `stddev` are fields, which are nil where there is no formula. Constructors take
+--- their arguments by position, in PyTorch's order, or by name in a table at the end.
+---
+--- A script's own distribution is `accelerate.utils.class("Squashed", distributions.Normal)`; the
+--- field `mean` is then what its method `_get_mean` returns, and so for the others.
 ---@class accelerate.Distribution
 ---@field batch_shape integer[]
 ---@field event_shape integer[] of one draw of one element of the batch
@@ -23,14 +28,13 @@ local M = {}
 local Distribution = class "Distribution"
 Distribution.has_enumerate_support = false
 
--- Fields that are computed when they are read.
-local function reader(Class)
-  return function(self, key)
-    local value = Class[key]
-    if value ~= nil then return value end
-    local getter = Class["_get_" .. tostring(key)]
-    return getter and getter(self)
-  end
+-- Fields that are computed when they are read. Derived classes take this over.
+function Distribution:__index(key)
+  local Class = getmetatable(self)
+  local value = Class[key]
+  if value ~= nil then return value end
+  local getter = Class["_get_" .. tostring(key)]
+  return getter and getter(self)
 end
 
 --- Makes a class of distributions.
@@ -38,7 +42,7 @@ end
 ---@param base table?
 function M.class(name, base)
   local Class = class(name, base or Distribution)
-  Class.__index = reader(Class)
+  orders.arrange(Class)
   return Class
 end
 
@@ -62,6 +66,14 @@ local CHECK = { validate_args = { "boolean", default = true } }
 ---@return boolean
 function M.validates(name, opts) return options.check(name, opts, CHECK).validate_args end
 
+-- What to write for a parameter that is no tensor.
+local function instead(name, value)
+  if type(value) ~= "table" or getmetatable(value) then return "" end
+  if value[1] ~= nil then return "; tensor.tensor(list) makes a tensor" end
+  local shown = orders.shown(name)
+  return shown and ("; the arguments are %s"):format(shown) or ""
+end
+
 --- Parameters as tensors of one type and device, expanded to their common shape.
 ---@param name string of the distribution, for messages
 ---@param ... string|any name and value of each parameter
@@ -76,7 +88,8 @@ function M.parameters(name, ...)
       end
       like = like or value
     elseif type(value) ~= "number" then
-      fail("%s: parameter %s must be a number or a tensor, got %s", name, given[2 * i - 1], show(value))
+      fail("%s: parameter %s must be a number or a tensor, got %s%s", name, given[2 * i - 1], show(value),
+        instead(name, value))
     end
   end
   local list = {}
@@ -150,11 +163,16 @@ function Distribution:_shapes(batch, event, validate)
   self.batch_shape, self.event_shape, self._validate = batch, event or {}, validate
 end
 
--- A list of sizes: nil, a number or a list.
+local SHAPE = { sample_shape = { "any", optional = true } }
+
+-- A list of sizes: nil, a number or a list; also by name.
 local function sizes(where, shape)
+  if type(shape) == "table" and shape[1] == nil and next(shape) ~= nil then
+    shape = options.check(where, shape, SHAPE).sample_shape
+  end
   if shape == nil then return {} end
   if type(shape) == "number" then return { shape } end
-  options.value(where, "shape", shape, { "table" })
+  options.value(where, "sample_shape", shape, { "list" })
   return shape
 end
 
@@ -172,7 +190,7 @@ function Distribution:_extended(where, shape)
 end
 
 --- Draws without a gradient: a tensor of the shape, the batch shape and the event shape.
----@param shape integer|integer[]|nil how many draws; default one
+---@param shape integer|integer[]|{ sample_shape: integer[] }|nil how many draws; default one
 ---@return accelerate.Tensor
 function Distribution:sample(shape)
   local draw
@@ -182,7 +200,7 @@ end
 
 --- Draws through which gradients reach the parameters. Raises for distributions that have no such
 --- draws.
----@param shape integer|integer[]|nil
+---@param shape integer|integer[]|{ sample_shape: integer[] }|nil
 ---@return accelerate.Tensor
 function Distribution:rsample(shape)
   if not self.has_rsample then fail("%s: there is no rsample; use sample", self.__name) end

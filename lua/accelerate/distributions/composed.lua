@@ -119,10 +119,12 @@ end
 local MixtureSameFamily = base.class "MixtureSameFamily"
 MixtureSameFamily.has_rsample = false
 
----@param mixture accelerate.Categorical the weights
----@param component accelerate.Distribution its last batch dimension counts the components
+---@param mixture_distribution accelerate.Categorical the weights
+---@param component_distribution accelerate.Distribution its last batch dimension counts the
+---  components
 ---@param opts { validate_args: boolean? }?
-function MixtureSameFamily:init(mixture, component, opts)
+function MixtureSameFamily:init(mixture_distribution, component_distribution, opts)
+  local mixture, component = mixture_distribution, component_distribution
   local name = "MixtureSameFamily"
   local validate = base.validates(name, opts)
   if not class.is(mixture, discrete.Categorical) then

@@ -151,11 +151,11 @@ end
 local Binomial = base.class "Binomial"
 Binomial.has_rsample, Binomial.has_enumerate_support = false, true
 
----@param total_count accelerate.Tensor|number|nil whole, at least 0; default 1
----@param opts { probs: accelerate.Tensor|number|nil, logits: accelerate.Tensor|number|nil,
----  validate_args: boolean? }|accelerate.Tensor|number one of both; a tensor or a number: probs
-function Binomial:init(total_count, opts)
-  discrete.take_odds(self, opts, "unit", "total_count", total_count or 1)
+---@param opts { total_count: accelerate.Tensor|number|nil, probs: accelerate.Tensor|number|nil,
+---  logits: accelerate.Tensor|number|nil, validate_args: boolean? } total_count: whole, at least 0;
+---  default 1; one of probs and logits
+function Binomial:init(opts)
+  discrete.take_odds(self, opts, "unit", "total_count")
   base.check(self, "parameter total_count", self.total_count, "count")
 end
 

@@ -7,7 +7,7 @@ local tensor = require "accelerate.tensor"
 local M = {}
 
 local OPTIONS = { probs = { "any", optional = true }, logits = { "any", optional = true },
-  total_count = { "integer", optional = true, min = 0 }, validate_args = { "boolean", default = true } }
+  total_count = { "any", optional = true }, validate_args = { "boolean", default = true } }
 
 -- The one of probs and logits that was given, as a tensor; by its name.
 local function given(name, o)
@@ -28,10 +28,11 @@ end
 --- Takes the probability of one of two outcomes, or its logits, of a constructor's options.
 ---@param constraint string of probs
 ---@param other string? a further parameter of this name
----@param value any and its value
+---@param value any and its value; nil: that of the options, or 1
 function M.take_odds(self, opts, constraint, other, value)
   local name = self.__name
-  local o = read(name, opts, { "probs", "logits", "validate_args" })
+  local o = read(name, opts, { "probs", "logits", "validate_args", value == nil and other or nil })
+  if other and value == nil then value = o[other] or 1 end
   local key = given(name, o)
   if other then
     if core.is_tensor(value) and not value.dtype:find "float" then -- counts may be whole numbers
@@ -183,12 +184,12 @@ end
 local Multinomial = base.class "Multinomial"
 Multinomial.has_rsample = false
 
----@param total_count integer
----@param opts { probs: accelerate.Tensor?, logits: accelerate.Tensor?, validate_args: boolean?
----  }|accelerate.Tensor one of both, [.., n]; a tensor: probs
-function Multinomial:init(total_count, opts)
+---@param opts { total_count: integer?, probs: accelerate.Tensor?, logits: accelerate.Tensor?,
+---  validate_args: boolean? } total_count: default 1; one of probs and logits, [.., n]
+function Multinomial:init(opts)
+  local o = read("Multinomial", opts, { "total_count", "probs", "logits", "validate_args" })
+  local total_count = o.total_count or 1
   options.value("Multinomial", "total_count", total_count, { "integer", min = 0 })
-  local o = read("Multinomial", opts, { "probs", "logits", "validate_args" })
   local n, batch = take_weights(self, "Multinomial", o)
   self.total_count, self._n = total_count, n
   self:_shapes(batch, { n }, o.validate_args)

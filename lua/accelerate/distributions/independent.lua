@@ -10,9 +10,11 @@ local options = require "accelerate.utils.options"
 ---@field reinterpreted_batch_ndims integer
 local Independent = base.class "Independent"
 
----@param distribution accelerate.Distribution
----@param ndims integer how many batch dimensions, from the last one
-function Independent:init(distribution, ndims)
+---@param base_distribution accelerate.Distribution
+---@param reinterpreted_batch_ndims integer how many batch dimensions, from the last one
+---@param opts { validate_args: boolean? }? default: as the distribution does
+function Independent:init(base_distribution, reinterpreted_batch_ndims, opts)
+  local distribution, ndims = base_distribution, reinterpreted_batch_ndims
   if not class.is(distribution, base.Distribution) then
     options.fail("Independent: expected a distribution, got %s", options.show(distribution))
   end
@@ -29,7 +31,9 @@ function Independent:init(distribution, ndims)
   end
   self.base_dist, self.reinterpreted_batch_ndims = distribution, ndims
   self.has_rsample = distribution.has_rsample
-  self:_shapes(kept, base.joined(event, distribution.event_shape), distribution._validate)
+  local validate = distribution._validate
+  if opts then validate = base.validates("Independent", opts) end
+  self:_shapes(kept, base.joined(event, distribution.event_shape), validate)
 end
 
 local function summed(self, x)

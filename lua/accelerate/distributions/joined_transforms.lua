@@ -37,8 +37,6 @@ local function check(self, x, size)
 end
 
 local function dim_of(name, dim)
-  dim = dim or 1
-  options.value(name, "dim", dim, { "integer" })
   if dim == 0 then options.fail("%s: dimensions count from 1, or from -1 backward; got 0", name) end
   return dim
 end
@@ -47,7 +45,7 @@ end
 local function jacobian(self, x, y, join)
   local dims = self._dims
   local terms = self:_each(function(part, a, b)
-    return summed(part:_jacobian(a, b), dims - part.domain_event_dim)
+    return summed(part:log_abs_det_jacobian(a, b), dims - part.domain_event_dim)
   end, x, y)
   local dim = (self.dim > 0 and self.dim - 1 - x:dim() or self.dim) + dims
   if dim < 0 then return join(terms, dim) end
@@ -65,12 +63,15 @@ end
 ---@field lengths integer[]
 local Cat = define "CatTransform"
 
----@param list accelerate.Transform[]
----@param dim integer? default 1, the first
----@param lengths integer[]? of the parts; default 1 for each
-function Cat:init(list, dim, lengths)
-  take(self, transforms.list("CatTransform", list))
-  self.dim, self.lengths, self._length = dim_of("CatTransform", dim), {}, 0
+---@param tseq accelerate.Transform[]
+---@param opts { dim: integer?, lengths: integer[]?, cache_size: integer? }? dim: default 1, the
+---  first; lengths: of the parts, default 1 for each
+function Cat:init(tseq, opts)
+  take(self, transforms.list("CatTransform", tseq))
+  local o = transforms.take(self, opts, { dim = { "integer", default = 1 },
+    lengths = { "list", optional = true } })
+  local lengths = o.lengths
+  self.dim, self.lengths, self._length = dim_of("CatTransform", o.dim), {}, 0
   if lengths and #lengths ~= #self.transforms then
     options.fail("CatTransform: got %d lengths for %d transforms", #lengths, #self.transforms)
   end
@@ -95,7 +96,7 @@ function Cat:_each(of, x, y)
 end
 function Cat:_call(x) return core.cat(self:_each(function(part, a) return part(a) end, x), self.dim) end
 function Cat:_inverse(y)
-  return core.cat(self:_each(function(part, b) return part:_inverse(b) end, y), self.dim)
+  return core.cat(self:_each(function(part, b) return part:_inv_call(b) end, y), self.dim)
 end
 function Cat:_jacobian(x, y)
   return jacobian(self, x, y, core.cat)
@@ -109,11 +110,11 @@ end
 ---@field dim integer
 local Stack = define "StackTransform"
 
----@param list accelerate.Transform[]
----@param dim integer? default 1, the first
-function Stack:init(list, dim)
-  take(self, transforms.list("StackTransform", list))
-  self.dim = dim_of("StackTransform", dim)
+---@param tseq accelerate.Transform[]
+---@param opts { dim: integer?, cache_size: integer? }? dim: default 1, the first
+function Stack:init(tseq, opts)
+  take(self, transforms.list("StackTransform", tseq))
+  self.dim = dim_of("StackTransform", transforms.take(self, opts, { dim = { "integer", default = 1 } }).dim)
   if self.dim < 0 then -- it may be one of a value's dimensions
     if self.dim + self.domain_event_dim >= 0 then self.domain_event_dim = self.domain_event_dim + 1 end
     if self.dim + self.codomain_event_dim >= 0 then self.codomain_event_dim = self.codomain_event_dim + 1 end
@@ -130,7 +131,7 @@ function Stack:_each(of, x, y)
 end
 function Stack:_call(x) return core.stack(self:_each(function(part, a) return part(a) end, x), self.dim) end
 function Stack:_inverse(y)
-  return core.stack(self:_each(function(part, b) return part:_inverse(b) end, y), self.dim)
+  return core.stack(self:_each(function(part, b) return part:_inv_call(b) end, y), self.dim)
 end
 function Stack:_jacobian(x, y) return jacobian(self, x, y, core.stack) end
 
@@ -151,7 +152,9 @@ end
 
 ---@param in_shape integer[] of a value
 ---@param out_shape integer[] of what it becomes, with as many elements
-function Reshape:init(in_shape, out_shape)
+---@param opts { cache_size: integer? }?
+function Reshape:init(in_shape, out_shape, opts)
+  transforms.Transform.init(self, opts)
   local before, after = elements("in_shape", in_shape), elements("out_shape", out_shape)
   if before ~= after then
     options.fail("ReshapeTransform: in_shape has %d elements, and out_shape %d", before, after)
@@ -184,9 +187,12 @@ function Reshape:_jacobian(x) return summed(core.zeros_like(x), #self.in_shape) 
 ---@field reinterpreted_batch_ndims integer
 local Independent = define "IndependentTransform"
 
----@param transform accelerate.Transform
----@param ndims integer how many dimensions, from the last one
-function Independent:init(transform, ndims)
+---@param base_transform accelerate.Transform
+---@param reinterpreted_batch_ndims integer how many dimensions, from the last one
+---@param opts { cache_size: integer? }?
+function Independent:init(base_transform, reinterpreted_batch_ndims, opts)
+  local transform, ndims = base_transform, reinterpreted_batch_ndims
+  transforms.Transform.init(self, opts)
   if not class.is(transform, transforms.Transform) then
     options.fail("IndependentTransform: expected a transform, got %s", options.show(transform))
   end
@@ -197,9 +203,9 @@ function Independent:init(transform, ndims)
   self.codomain_event_dim = transform.codomain_event_dim + ndims
 end
 function Independent:_call(x) return self.base_transform(x) end
-function Independent:_inverse(y) return self.base_transform:_inverse(y) end
+function Independent:_inverse(y) return self.base_transform:_inv_call(y) end
 function Independent:_jacobian(x, y)
-  return summed(self.base_transform:_jacobian(x, y), self.reinterpreted_batch_ndims)
+  return summed(self.base_transform:log_abs_det_jacobian(x, y), self.reinterpreted_batch_ndims)
 end
 function Independent:_forward_shape(shape) return self.base_transform:forward_shape(shape) end
 function Independent:_inverse_shape(shape) return self.base_transform:inverse_shape(shape) end
@@ -212,7 +218,9 @@ function Independent:_inverse_shape(shape) return self.base_transform:inverse_sh
 local Cumulative = define "CumulativeDistributionTransform"
 
 ---@param distribution accelerate.Distribution with a cdf and an icdf
-function Cumulative:init(distribution)
+---@param opts { cache_size: integer? }?
+function Cumulative:init(distribution, opts)
+  transforms.Transform.init(self, opts)
   if not class.is(distribution, base.Distribution) then
     options.fail("CumulativeDistributionTransform: expected a distribution, got %s",
       options.show(distribution))

@@ -5,7 +5,7 @@ local core = require "accelerate.core"
 local Independent = require "accelerate.distributions.independent"
 local options = require "accelerate.utils.options"
 local tensor = require "accelerate.tensor"
-local transforms = require "accelerate.distributions.transforms"
+local transform = require "accelerate.distributions.transforms"
 
 --- The distribution of a variable that transforms are applied to.
 ---@class accelerate.TransformedDistribution: accelerate.Distribution
@@ -13,18 +13,19 @@ local transforms = require "accelerate.distributions.transforms"
 ---@field transforms accelerate.Transform[]
 local Transformed = base.class "TransformedDistribution"
 
----@param distribution accelerate.Distribution of the variable
----@param list accelerate.Transform|accelerate.Transform[] applied from the first one on
+---@param base_distribution accelerate.Distribution of the variable
+---@param transforms accelerate.Transform|accelerate.Transform[] applied from the first one on
 ---@param opts { validate_args: boolean? }?
-function Transformed:init(distribution, list, opts)
+function Transformed:init(base_distribution, transforms, opts)
+  local distribution = base_distribution
   local name = "TransformedDistribution"
   local validate = base.validates(name, opts)
   if not class.is(distribution, base.Distribution) then
     options.fail("%s: expected a distribution, got %s", name, options.show(distribution))
   end
-  self.transforms = transforms.list(name, list)
+  self.transforms = transform.list(name, transforms)
   self.has_rsample = distribution.has_rsample
-  local chain, events = transforms.ComposeTransform(self.transforms), #distribution.event_shape
+  local chain, events = transform.ComposeTransform(self.transforms), #distribution.event_shape
   local given = base.joined(distribution.batch_shape, distribution.event_shape)
   local shape = chain:forward_shape(given)
   local wide = chain:inverse_shape(shape) -- parameters of transforms may be larger
@@ -58,11 +59,11 @@ function Transformed:log_prob(value)
   local y, total, dims = self:_value(value), 0, #self.event_shape
   for i = #self.transforms, 1, -1 do
     local part = self.transforms[i]
-    local x = part:_inverse(y)
+    local x = part:_inv_call(y)
     dims = dims + part.domain_event_dim - part.codomain_event_dim
-    total, y = total - transforms.summed(part:_jacobian(x, y), dims - part.domain_event_dim), x
+    total, y = total - transform.summed(part:log_abs_det_jacobian(x, y), dims - part.domain_event_dim), x
   end
-  return transforms.summed(self.base_dist:log_prob(y), dims - #self.base_dist.event_shape) + total
+  return transform.summed(self.base_dist:log_prob(y), dims - #self.base_dist.event_shape) + total
 end
 
 local function sign_of(self)
@@ -82,7 +83,7 @@ local function beside(sign, p) return core.is_tensor(sign) and sign:to(p.dtype) 
 
 function Transformed:cdf(value)
   local sign, x = sign_of(self), self:_value(value)
-  for i = #self.transforms, 1, -1 do x = self.transforms[i]:_inverse(x) end
+  for i = #self.transforms, 1, -1 do x = self.transforms[i]:_inv_call(x) end
   local p = self.base_dist:cdf(x)
   return turned(beside(sign, p), p)
 end

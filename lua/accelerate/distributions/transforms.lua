@@ -1,13 +1,19 @@
 --- Invertible functions of tensors, with the logarithm of how much they stretch.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local orders = require "accelerate.distributions.orders"
 local options = require "accelerate.utils.options"
 local tensor = require "accelerate.tensor"
 
 local M = {}
 
 --- A function with an inverse: `t(x)` is its value, `t.inv(y)` goes back. Most are elementwise;
---- others take vectors or matrices, which are the last dimensions of x.
+--- others take vectors or matrices, which are the last dimensions of x. Each constructor has the
+--- option cache_size: 1 keeps the last x and y, so that the inverse of y is that x itself, with its
+--- gradient; 0, the default, keeps nothing.
+---
+--- A script's own transform is `accelerate.utils.class("Mine", distributions.Transform)` with the
+--- methods `_call(x)`, `_inverse(y)` and `log_abs_det_jacobian(x, y)`.
 ---@class accelerate.Transform
 ---@field inv accelerate.Transform
 ---@field bijective boolean
@@ -16,29 +22,29 @@ local M = {}
 ---@field codomain_event_dim integer dimensions of what comes out
 ---@field event_dim integer|nil both, where they are one number
 local Transform = class "Transform"
+orders.arrange(Transform)
 Transform.bijective, Transform.sign = true, 1
 Transform.domain_event_dim, Transform.codomain_event_dim = 0, 0
 
-local Inverse = class("InverseTransform", Transform)
+local Inverse
 
 local function event_dim_of(self)
   local dims = self.domain_event_dim
   return dims == self.codomain_event_dim and dims or nil
 end
 
-local function reader(Class)
-  return function(self, key)
-    if key == "inv" then return Inverse(self) end
-    if key == "event_dim" then return event_dim_of(self) end
-    return Class[key]
-  end
+-- Derived classes take this over.
+function Transform:__index(key)
+  if key == "inv" then return Inverse(self) end
+  if key == "event_dim" then return event_dim_of(self) end
+  return getmetatable(self)[key]
 end
 
 --- Makes a class of transforms.
 ---@param name string
 function M.class(name)
   local Class = class(name, Transform)
-  Class.__index = reader(Class)
+  orders.arrange(Class)
   return Class
 end
 
@@ -70,10 +76,58 @@ local function fits(self, dims, needed)
   options.fail("%s: expected at least %d dimensions, got %d", self.__name, needed, dims)
 end
 
+local CACHE = { cache_size = { "integer", default = 0, min = 0, max = 1 } }
+
+--- Takes the option that all transforms have.
+---@param opts? { cache_size: integer }
+function Transform:init(opts)
+  self._cache_size = options.check(self.__name, opts, CACHE).cache_size
+end
+
+--- Reads the options of a constructor that has others than cache_size.
+---@param opts table?
+---@param schema table of the others
+---@return table
+function M.take(self, opts, schema)
+  schema.cache_size = CACHE.cache_size
+  local o = options.check(self.__name, opts, schema)
+  self._cache_size = o.cache_size
+  return o
+end
+
+-- Keeps x and y, when there is a cache.
+local function keep(self, x, y)
+  if (rawget(self, "_cache_size") or 0) > 0 then self._kept = { x = x, y = y } end
+end
+
 function Transform:__call(x)
   x = tensor_of(self.__name, x)
   fits(self, x:dim(), self.domain_event_dim)
-  return self:_call(x)
+  local kept = rawget(self, "_kept")
+  if kept and rawequal(kept.x, x) then return kept.y end
+  local y = self:_call(x)
+  keep(self, x, y)
+  return y
+end
+
+--- Returns the x of y.
+function Transform:_inv_call(y)
+  local kept = rawget(self, "_kept")
+  if kept and rawequal(kept.y, y) then return kept.x end
+  local x = self:_inverse(y)
+  keep(self, x, y)
+  return x
+end
+
+--- Returns the transform with another cache.
+---@param cache_size? integer default 1
+---@return accelerate.Transform
+function Transform:with_cache(cache_size)
+  local size = options.check("with_cache", { cache_size = cache_size or 1 }, CACHE).cache_size
+  local copy = setmetatable({}, getmetatable(self))
+  for key, value in next, self do copy[key] = value end
+  copy._cache_size, copy._kept = size, nil
+  return copy
 end
 
 --- Returns the shape of t(x) for the shape of x.
@@ -109,8 +163,8 @@ function Transform:log_abs_det_jacobian(x, y)
 end
 
 -- A metamethod is taken over when a class is made, so derived ones are made from here on.
+Inverse = class("InverseTransform", Transform)
 function Inverse:init(transform) self.transform = transform end
-Inverse.__call = Transform.__call
 -- Fields of an inverse, which are fields of what it is the inverse of.
 local SAME = { sign = "sign", bijective = "bijective", domain_event_dim = "codomain_event_dim",
   codomain_event_dim = "domain_event_dim" }
@@ -121,9 +175,9 @@ Inverse.__index = function(self, key)
   if same then return rawget(self, "transform")[same] end
   return Inverse[key]
 end
-function Inverse:_call(y) return self.transform:_inverse(y) end
-function Inverse:_inverse(x) return self.transform:_call(x) end
-function Inverse:_jacobian(y, x) return -self.transform:_jacobian(x, y) end
+function Inverse:_call(y) return self.transform:_inv_call(y) end
+function Inverse:_inverse(x) return self.transform(x) end
+function Inverse:_jacobian(y, x) return -self.transform:log_abs_det_jacobian(x, y) end
 function Inverse:_forward_shape(shape) return self.transform:_inverse_shape(shape) end
 function Inverse:_inverse_shape(shape) return self.transform:_forward_shape(shape) end
 
@@ -132,12 +186,11 @@ function Inverse:_inverse_shape(shape) return self.transform:_forward_shape(shap
 local Affine = define "AffineTransform"
 ---@param loc accelerate.Tensor|number
 ---@param scale accelerate.Tensor|number
----@param event_dim integer? how many of the last dimensions are one value; default 0
-function Affine:init(loc, scale, event_dim)
-  if event_dim ~= nil then
-    options.value("AffineTransform", "event_dim", event_dim, { "integer", min = 0 })
-    self.domain_event_dim, self.codomain_event_dim = event_dim, event_dim
-  end
+---@param opts { event_dim: integer?, cache_size: integer? }? event_dim: how many of the last
+---  dimensions are one value, default 0
+function Affine:init(loc, scale, opts)
+  local dims = M.take(self, opts, { event_dim = { "integer", default = 0, min = 0 } }).event_dim
+  if dims > 0 then self.domain_event_dim, self.codomain_event_dim = dims, dims end
   self.loc, self.scale = tensor_of("AffineTransform", loc), tensor_of("AffineTransform", scale)
   self.sign = self.scale:detach():sign()
 end
@@ -194,7 +247,9 @@ function Softplus:_jacobian(x) return x:logsigmoid() end
 ---@class accelerate.PowerTransform: accelerate.Transform
 local Power = define "PowerTransform"
 ---@param exponent accelerate.Tensor|number not 0
-function Power:init(exponent)
+---@param opts { cache_size: integer? }?
+function Power:init(exponent, opts)
+  Transform.init(self, opts)
   self.exponent = tensor_of("PowerTransform", exponent)
   if self.exponent:detach():eq(0):any():item() then
     options.fail("PowerTransform: the exponent must not be 0, got %s", options.show(exponent))
@@ -230,7 +285,9 @@ function M.list(where, parts)
 end
 
 ---@param parts accelerate.Transform[]
-function Compose:init(parts)
+---@param opts { cache_size: integer? }?
+function Compose:init(parts, opts)
+  Transform.init(self, opts)
   self.parts = M.list("ComposeTransform", parts)
   local n = #self.parts
   if n == 0 then return end
@@ -251,14 +308,14 @@ function Compose:_call(x)
   return x
 end
 function Compose:_inverse(y)
-  for i = #self.parts, 1, -1 do y = self.parts[i]:_inverse(y) end
+  for i = #self.parts, 1, -1 do y = self.parts[i]:_inv_call(y) end
   return y
 end
 function Compose:_jacobian(x)
   local total, dims = nil, self.domain_event_dim
   for _, part in ipairs(self.parts) do
     local y = part(x)
-    local term = summed(part:_jacobian(x, y), dims - part.domain_event_dim)
+    local term = summed(part:log_abs_det_jacobian(x, y), dims - part.domain_event_dim)
     total, x, dims = total and total + term or term, y, dims + part.codomain_event_dim - part.domain_event_dim
   end
   return total or core.zeros_like(x)

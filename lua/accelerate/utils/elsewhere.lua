@@ -11,7 +11,8 @@ local MODULES = { "accelerate", "accelerate.nn", "accelerate.optim", "accelerate
 --- PyTorch's names of things that are written in another way here: of functions of torch, and of
 --- methods of its tensors.
 M.OTHERS = {
-  Tensor = "tensor.tensor(values)", FloatTensor = "tensor.tensor(values)",
+  Tensor = "tensor.tensor(values), or tensor.empty(sizes)",
+  FloatTensor = "tensor.tensor(values), or tensor.empty(sizes)",
   LongTensor = 'tensor.tensor(values, { dtype = "int64" })',
   device = 'a device is a text, as "cpu" or "cuda:0"',
   dtype = 'a type is a text, as "float32"',
@@ -27,6 +28,7 @@ M.OTHERS = {
   Variable = "a tensor itself, with requires_grad = true",
   Buffer = 'module:register_buffer("name", x)',
   Sampler = "any object with iter(), which yields positions from 1, and len()",
+  kl = "distributions.kl_divergence(p, q)",
   lstm = "nn.LSTM", gru = "nn.GRU",
   set_default_tensor_type = 'tensor.set_default_dtype("float64") and tensor.set_default_device("cuda")',
   multiprocessing = "accelerate.notebook_launcher(fn, args, { num_processes = n })",
