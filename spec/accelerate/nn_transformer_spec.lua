@@ -150,6 +150,16 @@ describe("transformer layers", function()
     assert.is_false(stack.layers[2].dropout.training)
   end)
 
+  it("take PyTorch's options for padding, which change nothing", function()
+    local layer = nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6, dropout = 0 })
+    local x, norm = tensor.randn(3, 2, 4), nn.LayerNorm(4)
+    local plain = nn.TransformerEncoder(layer, 2, norm)
+    local named = nn.TransformerEncoder(layer, { num_layers = 2, norm = norm, enable_nested_tensor = false,
+      mask_check = true })
+    assert.are.equal(0, largest(plain(x), named(x)))
+    assert.are.equal(0, largest(plain(x), nn.TransformerEncoder(layer, 2, norm, false, false)(x)))
+  end)
+
   it("are copied with their hooks, also those of weight_norm", function()
     local layer, calls = nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6, dropout = 0 }), 0
     nn.utils.weight_norm(layer.linear1)

@@ -242,6 +242,22 @@ describe("sparse tensors", function()
     end
   end)
 
+  it("take arguments by name", function()
+    local x = coo({ { 0, 0, 1 }, { 0, 2, 2 } }, { 1, 2, 3 }, { size = { 2, 3 } })
+    assert.are.same({ 2, 3 }, x.shape)
+    assert.are.same({ 1, 0, 5 }, x:sum({ dim = 1 }):to_dense():totable())
+    assert.are.same({ 3, 3 }, sparse.sum(x, { dim = -1, dtype = "float64" }):to_dense():totable())
+    assert.are.equal("float64", sparse.sum(x, { dtype = "float64" }).dtype)
+    assert.are.same(sparse.softmax(x, 2):to_dense():totable(), x:softmax({ dim = 2 }):to_dense():totable())
+    assert.are.equal("float64", sparse.log_softmax(x, { dim = 2, dtype = "float64" }).dtype)
+    raises("sparse.softmax: dim is missing (expected an integer)", sparse.softmax, x)
+    raises("sparse.softmax: dim 3 is out of range; expected 1..2 or -2..-1", sparse.softmax, x, 3)
+    raises("unknown option 'dims'; did you mean 'dim'?", sparse.sum, x, { dims = 1 })
+    raises("s:mm(x) a product", tensor.mm, x, tensor.ones(3, 2))
+    raises("instead: sparse.sparse_coo_tensor(indices, values, size)",
+      function() return sparse.FloatTensor end)
+  end)
+
   it("raise, and nothing else, at junk", function()
     local junk = { nil, 0, -1, 1.5, 0 / 0, "x", true, {}, { {} }, { 1 }, print, tensor.ones(2),
       int64 { { 0 }, { 0 } },

@@ -231,8 +231,9 @@ local function is_causal(mask)
 end
 
 local STACK = { norm = { "any", optional = true } }
-local ENCODERS = { norm = STACK.norm, enable_nested_tensor = { "boolean", optional = true },
-  mask_check = { "boolean", optional = true } }
+-- PyTorch's encoder skips what padding masks hide, when it may; the results are the same.
+local ENCODER = { norm = STACK.norm, enable_nested_tensor = { "boolean", default = true },
+  mask_check = { "boolean", default = true } }
 
 ---@class accelerate.nn.TransformerEncoder : accelerate.nn.Module
 local Encoder = class("TransformerEncoder", Module)
@@ -242,10 +243,10 @@ Encoder._builtin = true
 ---@param encoder_layer accelerate.nn.Module
 ---@param num_layers integer
 ---@param opts? { norm: accelerate.nn.Module, enable_nested_tensor: boolean, mask_check: boolean }
----  the last two have no effect: there are no nested tensors
+---  the last two change nothing
 function Encoder:init(encoder_layer, num_layers, opts)
   stack(self, "TransformerEncoder", encoder_layer, num_layers,
-    options.check("TransformerEncoder", opts, ENCODERS).norm)
+    options.check("TransformerEncoder", opts, ENCODER).norm)
 end
 
 local ENCODE_ALL = {

@@ -24,7 +24,8 @@ local fail = options.fail
 ---@field requires_grad boolean of the values
 ---@field grad accelerate.sparse.SparseTensor? the gradient of the values, at their positions
 local SparseTensor = class("SparseTensor")
-SparseTensor.__described = "a sparse tensor (s:to_dense() gives a tensor; see accelerate.sparse)"
+SparseTensor.__described =
+  "a sparse tensor (s:to_dense() gives a tensor, s:mm(x) a product; see accelerate.sparse)"
 
 local methods = SparseTensor -- what __index falls back to
 local FIELDS = {
@@ -205,10 +206,11 @@ function SparseTensor:numel() return size_of(self.shape, 1, #self.shape) end
 -- A dim counted from 1, or from the end below 0.
 function SparseTensor:_dim(where, dim)
   local n = #self.shape
-  options.value("sparse " .. where, "dim", dim, { "integer" })
+  where = where:find("^sparse") and where or "sparse " .. where
+  options.value(where, "dim", dim, { "integer" })
   local at = dim < 0 and dim + n + 1 or dim
   if at < 1 or at > n then
-    fail("sparse %s: dim %d is out of range; expected 1..%d or -%d..-1", where, dim, n, n)
+    fail("%s: dim %d is out of range; expected 1..%d or -%d..-1", where, dim, n, n)
   end
   return at
 end

@@ -10,7 +10,7 @@
 --- Sums have a fixed order, on any number of threads.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local ordered = require "accelerate.utils.ordered"
+local positions = require "accelerate.utils.positions"
 local SparseTensor = require "accelerate.sparse.coo"
 local products = require "accelerate.sparse.products"
 
@@ -25,6 +25,7 @@ local M = { mm = products.mm, addmm = products.addmm, sampled_addmm = products.s
 function M.is_sparse(value) return SparseTensor._is(value) end
 
 local MAKE = {
+  size = { "list", optional = true },
   dtype = { "string", optional = true },
   device = { "string", optional = true },
   requires_grad = { "boolean", default = false },
@@ -97,20 +98,17 @@ end
 ---@param indices accelerate.Tensor|integer[][] int64 (sparse dims, nnz), from 0; in any order, also
 ---  repeated (their values are summed)
 ---@param values accelerate.Tensor|number[]|number (nnz, dense dims ...), or one for all positions
----@param size? integer[] default: the largest positions + 1
----@param opts? { dtype: string, device: string, requires_grad: boolean, is_coalesced: boolean }
----  is_coalesced: the positions are sorted and differ, which is checked
+---@param opts? { size: integer[], dtype: string, device: string, requires_grad: boolean,
+---  is_coalesced: boolean } size: default the largest positions + 1; is_coalesced: the positions
+---  are sorted and differ, which is checked
 ---@return accelerate.sparse.SparseTensor
-function M.sparse_coo_tensor(indices, values, size, opts)
-  if opts == nil and type(size) == "table" and next(size) ~= nil and not ordered.is_list(size) then
-    size, opts = nil, size
-  end
+function M.sparse_coo_tensor(indices, values, opts)
   local o = options.check(MAKER, opts, MAKE)
   local device = o.device or core.is_tensor(values) and values.device
     or core.is_tensor(indices) and indices.device or nil
   local places = read_indices(indices, device)
   local data = read_values(values, { dtype = o.dtype, device = places.device }, places.shape[2])
-  local shape = checked_shape(size, places, data)
+  local shape = checked_shape(o.size, places, data)
   if o.requires_grad and not data.requires_grad then data = data:detach():requires_grad_() end
   if o.is_coalesced and places.shape[2] > 1 then
     local keys = SparseTensor._keys_of(places, shape)
@@ -154,16 +152,19 @@ local function dim_set(where, s, dim)
   return set
 end
 
+local SUM = { dim = { "integer|list", optional = true }, dtype = { "string", optional = true } }
+
 --- Sums all values, or over dims: a sparse tensor while a sparse dim is left, else a dense one.
----@param s accelerate.sparse.SparseTensor
----@param dim? integer|integer[]
----@param opts? { dtype: string } the values are cast first
+---@param input accelerate.sparse.SparseTensor
+---@param opts? { dim: integer|integer[], dtype: string } dim: default all; dtype: the values are
+---  cast first
 ---@return accelerate.Tensor|accelerate.sparse.SparseTensor
-function M.sum(s, dim, opts)
+function M.sum(input, opts)
+  local s = input
   if not SparseTensor._is(s) then fail("sparse.sum: expected a sparse tensor, got %s", options.show(s)) end
-  local dtype = options.check("sparse.sum", opts, { dtype = { "string", optional = true } }).dtype
-  local data, dims = s._data, s:sparse_dim()
-  if dtype then data = data:to(dtype) end
+  local o = options.check("sparse.sum", opts, SUM)
+  local dim, data, dims = o.dim, s._data, s:sparse_dim()
+  if o.dtype then data = data:to(o.dtype) end
   if dim == nil then return data:sum() end
   local summed = dim_set("sparse.sum", s, dim)
   local kept, shape, inner = {}, {}, {}
@@ -194,8 +195,12 @@ local function grouped_log_softmax(x, group, count)
   return below - sums:log():index_select(1, group)
 end
 
-local function log_softmax(where, s, dim)
+local CAST = { dtype = { "string", optional = true } }
+
+local function log_softmax(where, s, dim, opts)
   if not SparseTensor._is(s) then fail("%s: expected a sparse tensor, got %s", where, options.show(s)) end
+  local dtype = options.check(where, opts, CAST).dtype
+  if dtype then s = s:to(dtype) end
   local at, dims = s:_dim(where, dim), s:sparse_dim()
   s = s:coalesce()
   if at > dims then return s, s._data:log_softmax(at - dims + 1) end
@@ -212,20 +217,22 @@ end
 
 --- Softmax over the stored values along dim; elements that are not stored count as -infinity and
 --- stay 0.
----@param s accelerate.sparse.SparseTensor
+---@param input accelerate.sparse.SparseTensor
 ---@param dim integer
+---@param opts? { dtype: string } the values are cast first
 ---@return accelerate.sparse.SparseTensor
-function M.softmax(s, dim)
-  local of, data = log_softmax("sparse.softmax", s, dim)
+function M.softmax(input, dim, opts)
+  local of, data = log_softmax("sparse.softmax", input, dim, opts)
   return SparseTensor._make(of._places, of:nnz() > 0 and data:exp() or data, of.shape, true, of._plans)
 end
 
 --- The logarithm of softmax; elements that are not stored stay so.
----@param s accelerate.sparse.SparseTensor
+---@param input accelerate.sparse.SparseTensor
 ---@param dim integer
+---@param opts? { dtype: string } the values are cast first
 ---@return accelerate.sparse.SparseTensor
-function M.log_softmax(s, dim)
-  local of, data = log_softmax("sparse.log_softmax", s, dim)
+function M.log_softmax(input, dim, opts)
+  local of, data = log_softmax("sparse.log_softmax", input, dim, opts)
   return SparseTensor._make(of._places, data, of.shape, true, of._plans)
 end
 
@@ -269,8 +276,14 @@ end
 M.spmm = M.mm
 M.SparseTensor = SparseTensor
 
-function SparseTensor:sum(dim, opts) return M.sum(self, dim, opts) end
-function SparseTensor:softmax(dim) return M.softmax(self, dim) end
-function SparseTensor:log_softmax(dim) return M.log_softmax(self, dim) end
+-- Arguments by position or by name, in PyTorch's order.
+for name, order in next, { sparse_coo_tensor = "indices values [size] [dtype] [device] [requires_grad]",
+  sum = "input [dim] [dtype]", softmax = "input dim [dtype]", log_softmax = "input dim [dtype]" } do
+  M[name] = positions.arrange(name == MAKER and MAKER or "sparse." .. name, order, M[name])
+end
+
+function SparseTensor:sum(...) return M.sum(self, ...) end
+function SparseTensor:softmax(...) return M.softmax(self, ...) end
+function SparseTensor:log_softmax(...) return M.log_softmax(self, ...) end
 
 return require("accelerate.utils.properties").strict("accelerate.sparse", M)

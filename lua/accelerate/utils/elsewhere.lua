@@ -9,10 +9,11 @@ local MODULES = { "accelerate", "accelerate.nn", "accelerate.optim", "accelerate
   "accelerate.autograd", "accelerate.tensor.linalg", "accelerate.tensor.fft", "accelerate.tensor.special" }
 
 --- PyTorch's names of things that are written in another way here: of functions of torch, and of
---- methods of its tensors.
+--- methods of its tensors. A name with its module is one of that module alone.
 M.OTHERS = {
   Tensor = "tensor.tensor(values), or tensor.empty(sizes)",
   FloatTensor = "tensor.tensor(values), or tensor.empty(sizes)",
+  ["accelerate.sparse.FloatTensor"] = "sparse.sparse_coo_tensor(indices, values, size)",
   LongTensor = 'tensor.tensor(values, { dtype = "int64" })',
   device = 'a device is a text, as "cpu" or "cuda:0"',
   dtype = 'a type is a text, as "float32"',
@@ -75,7 +76,8 @@ end
 ---@param quote string? what stands around `near`
 ---@return string
 function M.hint(name, near, from, quote)
-  if M.OTHERS[name] then return "; instead: " .. M.OTHERS[name] end
+  local other = M.OTHERS[("%s.%s"):format(from, name)] or M.OTHERS[name]
+  if other then return "; instead: " .. other end
   local found = found_in(name, from)
   local same = near and near:lower() == tostring(name):lower() -- ReLU for relu
   near = near and (quote or "") .. near .. (quote or "")
