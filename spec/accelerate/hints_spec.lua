@@ -32,6 +32,21 @@ describe("what is written as in Python", function()
           "; a method has `self` when it is written with a colon",
         ["for i = 1, require 'accelerate.tensor'.zeros(2) do end"] =
           "'for' limit must be a number; if it is a tensor",
+        ["print(f(1, dim=2))"] =
+          "near '='; arguments by name are a table at the end: x:sum%(1, { keepdim = true }%)$",
+        ["print(~x)"] = "near '~'; of a tensor of booleans: x:logical_not%(%)$",
+        ["local x = (a < 1) & b"] = "near '&'; of tensors of booleans: x:logical_and%(y%)$",
+        ["local x = (a < 1) | b"] = "near '|'; of tensors of booleans: x:logical_or%(y%)$",
+        ["local x = a if b else c"] = "; a choice is written: condition and x or y$",
+        ["local x = { f(i) for i in y }"] = "; a list is filled in a loop: for i, x in ipairs%(list%)",
+        ["assert x == y"] = "; a call has parentheses: assert%(x%)$",
+        ["raise ValueError(1)"] = "; an error is raised by error%(message%)$",
+        ["del x"] = "; a variable is let go by: x = nil$",
+        ["local x = y is None"] = "; it is written: x == nil$",
+        ["local x = y is not None"] = "; it is written: x ~= nil$",
+        ["print(f\"{x}\")"] = "global 'f' %(a nil value%); in Lua: a text with values is made by ",
+        ["print(max(1, 2))"] = "; in Lua: math.max%(a, b%) is of numbers",
+        ["print('a' + 1)"] = "on a string value; texts are joined by \"..\"",
       } do
         assert.matches(pattern, first(folder, text))
       end
@@ -86,6 +101,31 @@ describe("what is written as in Python", function()
       for _, text in ipairs { "nn.ReLU()(x, x)", "nn.Linear(2, 3)(x)", "nn.BatchNorm2d(3)(x)" } do
         local message = first(folder, modules .. text)
         assert.is_nil(message:find("makes an object", 1, true), message)
+      end
+    end)
+  end)
+
+  -- Lua reads the two lines as one: f()(...).
+  it("is named where a line begins with a parenthesis", function()
+    host.in_folder(function(folder)
+      local function said(text)
+        local path = folder .. "/s.lua"
+        local f = assert(io.open(path, "w"))
+        f:write(text, "\n")
+        f:close()
+        return select(3, host.run { path })
+      end
+      local hint = "a line that begins with ( goes on with the line before it; write ;( to begin anew"
+      local x = 'local x = require("accelerate.tensor").ones(2)\n'
+      for _, text in ipairs { "local y = x:exp()\n(y * 2):sum()", "x = x\n-- words\n\n(x * 2):sum()" } do
+        local err = said(x .. text)
+        assert.is_truthy(err:find(hint, 1, true), err)
+      end
+      for _, text in ipairs { "local y = x:exp()\n;(y * 2):sum():backward()", "do\n(x * 2):backward()\nend",
+        "local function f()\n(x * 2):backward()\nend f()", "if x then\n(x * 2):backward()\nend" } do
+        local err = said(x .. text)
+        assert.is_truthy(err:find("does not require a gradient", 1, true), err)
+        assert.is_nil(err:find(hint, 1, true), err)
       end
     end)
   end)

@@ -333,7 +333,11 @@ local function folded(frames)
       out[#out + 1] = "\t" .. frame
       if users == 1 then
         local line = source_line(frame)
-        quoted = line and ("\t%s is: %s"):format(frame:match("^(.-:%d+): in "), line)
+        local place = frame:match("^(.-:%d+): in ")
+        quoted = line and ("\t%s is: %s"):format(place, line)
+        local path, number = (place or ""):match "^(.*):(%d+)$"
+        local hint = path and hints.of_parenthesis(path, tonumber(number))
+        if hint then quoted = ("%s\n\t%s"):format(quoted, hint) end
       end
     end
   end

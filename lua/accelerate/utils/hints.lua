@@ -30,7 +30,17 @@ local FUNCTIONS = { len = "#x is the length", str = "tostring(x)", int = "math.f
   super = "a method of the base class is called as Base.method(self, ...)",
   isinstance = "type(x) is the type's name; tensor.is_tensor(x), nn.is_module(x) and "
     .. "accelerate.utils.isinstance(x, nn.Linear) ask for these",
-  import = "require \"name\"" }
+  import = "require \"name\"", f = 'a text with values is made by ("loss %.3f"):format(loss:item())',
+  max = "math.max(a, b) is of numbers; x:max() and tensor.maximum(x, y) are of tensors",
+  min = "math.min(a, b) is of numbers; x:min() and tensor.minimum(x, y) are of tensors",
+  abs = "math.abs(a) is of a number; x:abs() is of a tensor",
+  sum = "x:sum() is of a tensor; the numbers of a list are added in a loop",
+  round = "math.floor(a + 0.5) is of a number; x:round() is of a tensor",
+  sorted = "table.sort(list) sorts in place; x:sort() is of a tensor",
+  reversed = "for i = #list, 1, -1 do ... end",
+    zip = "for i, x in ipairs(list) do local y = other[i] ... end",
+  list = "a list is written { x, y }", dict = "a table is written { name = value }",
+  hasattr = "accelerate.utils.hasattr(x, \"name\")", getattr = "x[name]", setattr = "x[name] = value" }
 
 local RAISED = {
   { "attempt to index global 'torch' %(a nil value%)$", TORCH },
@@ -39,6 +49,8 @@ local RAISED = {
   { "local 'self' %(a nil value%)$", NO_OBJECT },
   { "bad argument #1 to 'rawget' %(table expected, got nil%)$", NO_OBJECT },
   { "attempt to call a table value$", "a list is walked by ipairs: for i, x in ipairs(list) do ... end" },
+  { "attempt to perform arithmetic on a string value$",
+    'texts are joined by "..", and values put into them by ("%d steps"):format(n)' },
   { "attempt to compare two userdata values$", NO_ORDER },
   { "attempt to compare number with userdata$", NO_ORDER },
   { "attempt to compare userdata with number$", NO_ORDER },
@@ -94,18 +106,32 @@ local SYNTAX = {
   { "^%s*if%s.*:%s*[^%s:]*$", "it is written: if ... then ... else ... end" },
   { "^%s*else%s*:%s*$", "it is written: if ... then ... else ... end" },
   { "^%s*#", "a comment begins with --" },
+  { "[{%[].-%sfor%s+[%w_, ]+%sin%s",
+    "a list is filled in a loop: for i, x in ipairs(list) do out[i] = f(x) end" },
   { "%f[%w]lambda%f[%W]", "a function is written: function(x) return ... end" },
   { "!=", "unequal is written ~=" },
   { "[%w_%]%)]%s*[-+*/]=", "there is no += and the like: x = x + y" },
   { "[%w_%]%)]%s*//", "there is no //: math.floor(x / y); a comment begins with --" },
   { "[%w_%]%)]%s*%*%*", "a power is written x ^ y" },
   { "[%w_%]%)]%s*@", "a product of matrices is written x:matmul(y)" },
+  { "^%s*assert%s+[^%s(]", "a call has parentheses: assert(x)" },
+  { "^%s*raise%s", "an error is raised by error(message)" },
+  { "^%s*del%s", "a variable is let go by: x = nil" },
+  { "%f[%w]is%s+not%s+None", "it is written: x ~= nil" },
+  { "%f[%w]is%s+[%w_]+", "it is written: x == nil" },
+  { "%f[%w]if%s.-%selse%s", "a choice is written: condition and x or y" },
   { "&&", "it is written: x and y" },
   { "||", "it is written: x or y" },
+  { "[^~]~%s*[%a_(]", "of a tensor of booleans: x:logical_not()" },
+  { "[%w_%]%)]%s*&", "of tensors of booleans: x:logical_and(y)" },
+  { "[%w_%]%)]%s*|", "of tensors of booleans: x:logical_or(y)" },
   { "%?.*:", "a choice is written: condition and x or y" },
   { "%[[^%[%]\"']*:[^%[%]]*%]", "a range of positions is a list, both ends included: x[{ { 1, 3 } }]" },
   { "[=(,]%s*%[[^%[=]", "a list is written { 1, 2, 3 }" },
 }
+
+-- An argument by name, at the "=" that the parser does not expect.
+local BY_NAME = "arguments by name are a table at the end: x:sum(1, { keepdim = true })"
 
 local function of_line(line)
   for _, one in ipairs(SYNTAX) do
@@ -120,6 +146,9 @@ local function of_syntax(message)
   if not path then return nil end
   number = tonumber(number)
   local line = source.line(path, number)
+  if message:find "'%)' expected near '='$" and line and line:find "[(,]%s*[%a_][%w_]*%s*=" then
+    return BY_NAME
+  end
   local hint = line and of_line(line)
   for k = number - 1, math.max(number - 3, 1), -1 do
     if hint or (line and line:find "%S") then break end
@@ -127,6 +156,31 @@ local function of_syntax(message)
     hint = line and of_line(line)
   end
   return hint
+end
+
+-- The last line with code before a line, or nil.
+local function before(path, number)
+  for k = number - 1, math.max(number - 5, 1), -1 do
+    local line = source.line(path, k)
+    if line and line:find "%S" and not line:find "^%s*%-%-" then return line end
+  end
+end
+
+--- Returns what to write where a line that begins with a parenthesis was taken for the arguments of
+--- a call of the line before it; nil elsewhere.
+---@param path string
+---@param number integer of the line
+---@return string?
+function M.of_parenthesis(path, number)
+  local line = source.line(path, number)
+  local last = line and line:find "^%s*%(" and before(path, number)
+  if not last or not last:find "[%w_%]%)}\"']%s*$" then return nil end
+  local word = last:match "([%a_]+)%s*$"
+  if word == "do" or word == "then" or word == "else" or word == "end" or word == "repeat" or word == "return"
+    or word == "and" or word == "or" or word == "not" or last:find "function[%s%w_.:]*%b()%s*$" then
+      return nil
+    end
+  return "a line that begins with ( goes on with the line before it; write ;( to begin anew"
 end
 
 --- A message with what to write instead, behind its first line; without one the message itself.
