@@ -243,6 +243,7 @@ for _, dtype in ipairs { "bool", "uint8", "int32", "int64", "float16", "bfloat16
   M[dtype] = dtype
 end
 M.half, M.float, M.double, M.int, M.long = "float16", "float32", "float64", "int32", "int64"
+M.cfloat, M.cdouble = "complex64", "complex128"
 M.inf, M.nan, M.pi = math.huge, 0 / 0, math.pi
 
 local casting = require "accelerate.precision.autocast"

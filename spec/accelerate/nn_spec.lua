@@ -368,7 +368,7 @@ describe("modes and placement", function()
 
   it("to() refuses what is no destination", function()
     local net = Net(4)
-    assert.matches("can only become float32, float64, float16 or bfloat16, got 'int64'",
+    assert.matches("can only become of a floating or complex type, got 'int64'",
       message(net.to, net, "int64"))
     assert.matches("'floot32' is neither a dtype nor a device; did you mean 'float32'",
       message(net.to, net, "floot32"))

@@ -20,7 +20,7 @@ describe("nn.Parameter", function()
 
   it("refuses what cannot be trained", function()
     assert.matches("Parameter: expected a tensor, got 3", message(nn.Parameter, 3))
-    assert.matches("only floating%-point tensors can require gradients, got int64",
+    assert.matches("only floating%-point and complex tensors can require gradients, got int64",
       message(nn.Parameter, core.ones(2, { dtype = "int64" })))
     assert.is_false(nn.Parameter(core.ones(2, { dtype = "int64" }), { requires_grad = false }).requires_grad)
   end)

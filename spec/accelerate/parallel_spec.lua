@@ -141,6 +141,15 @@ describe("gradients on ranks", function()
     ]])
   end)
 
+  it("refuse complex parameters, whose gradients are not reduced", function()
+    local status, _, err = ranks.run(2, SCRIPT ..
+      [[accelerator:prepare(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3, { dtype = "complex64" })))]])
+    assert.are.equal(1, status)
+    assert.matches("prepare: parameter '1%.weight' is complex64, and gradients of complex numbers are " ..
+      "not reduced",
+      err)
+  end)
+
   it("name the entry in which models differ", function()
     local status, _, err = ranks.run(2, SCRIPT ..
       [[accelerator:prepare(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3 + rank)))]])

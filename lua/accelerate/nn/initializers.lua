@@ -24,6 +24,11 @@ local function floating(where, t)
   end
 end
 
+-- Of complex tensors, too.
+local function drawn(where, t)
+  if not check(where, t):is_complex() then floating(where, t) end
+end
+
 local skipped = false
 
 -- Runs fn without recording, so that leaves that require gradients may be written.
@@ -55,9 +60,11 @@ local NORMAL = { mean = { "number", default = 0 }, std = { "number", default = 1
 
 local function uniform(t, low, high, generator)
   return write(t, function()
-    local u = core.rand(t.shape, { dtype = t.dtype, device = t.device, generator = generator or COMMON })
+    local parts = t:is_complex() and t:view_as_real() or t -- each part by itself
+    local u = core.rand(parts.shape, { dtype = parts.dtype, device = t.device, generator = generator
+      or COMMON })
     u:mul_(high - low)
-    t:copy_(u:add_(low))
+    parts:copy_(u:add_(low))
   end)
 end
 
@@ -69,23 +76,24 @@ local function normal(t, mean, std, generator)
   end)
 end
 
---- Uniform in [a, b).
+--- Uniform in [a, b); each part of complex numbers is.
 ---@param t accelerate.Tensor
 ---@param ... any a = 0, b = 1, generator, or a table of them
 ---@return accelerate.Tensor t
 function init.uniform_(t, ...)
-  floating("uniform_", t)
+  drawn("uniform_", t)
   local o = options.read("uniform_", { "a", "b", "generator" }, UNIFORM, ...)
   if o.a > o.b then fail("uniform_: a must not be above b, got %g and %g", o.a, o.b) end
   return uniform(t, o.a, o.b, o.generator)
 end
 
---- Normal with a mean and a standard deviation.
+--- Normal with a mean and a standard deviation; the variance of complex numbers is half in each
+--- part.
 ---@param t accelerate.Tensor
 ---@param ... any mean = 0, std = 1, generator, or a table of them
 ---@return accelerate.Tensor t
 function init.normal_(t, ...)
-  floating("normal_", t)
+  drawn("normal_", t)
   local o = options.read("normal_", { "mean", "std", "generator" }, NORMAL, ...)
   if o.std < 0 then fail("normal_: std must be at least 0, got %g", o.std) end
   return normal(t, o.mean, o.std, o.generator)
@@ -125,7 +133,7 @@ end
 
 -- fits: raises for a value that is no tensor to draw, or no tensor
 local function fans(where, t, fits)
-  (fits or floating)(where, t)
+  (fits or drawn)(where, t)
   local shape = t.shape
   if #shape < 2 then
     fail("%s: fan in and fan out need at least 2 dims, got a tensor of shape [%s]", where,

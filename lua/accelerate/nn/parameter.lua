@@ -57,9 +57,9 @@ function parameter.new(data, opts)
   if not core.is_tensor(data) then
     options.fail("Parameter: expected a tensor, got %s", options.show(data))
   end
-  if o.requires_grad and not core._is_float(data) then
-    options.fail("Parameter: only floating-point tensors can require gradients, got %s; pass " ..
-      "requires_grad = false", data.dtype)
+  if o.requires_grad and not (core._is_float(data) or data:is_complex()) then
+    options.fail("Parameter: only floating-point and complex tensors can require gradients, got %s; " ..
+      "pass requires_grad = false", data.dtype)
   end
   local p = (place and placed(data) or data):detach()
   if o.requires_grad then p.requires_grad = true end
@@ -97,6 +97,7 @@ function parameter.zero_grad(params, set_to_none, ...)
 end
 
 local FLOATS = { float16 = true, bfloat16 = true, float32 = true, float64 = true }
+local COMPLEX = { complex64 = true, complex128 = true }
 local PLACE = { dtype = { "string", optional = true }, device = { "string", optional = true } }
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
   "bool" }
@@ -119,32 +120,33 @@ function parameter.destination(where, ...)
     if type(word) ~= "string" then
       options.fail("%s:to: expected a dtype or a device, got %s", where, options.show(word))
     end
-    if FLOATS[word] then
+    if FLOATS[word] or COMPLEX[word] then
       dtype = word
     elseif word:match("^cpu$") or word:match("^cuda") then
       device = word
     else
       for _, known in ipairs(DTYPES) do
         if word == known then
-          options.fail("%s:to: parameters can only become float32, float64, float16 or bfloat16, got '%s'",
+          options.fail("%s:to: parameters can only become of a floating or complex type, got '%s'",
             where, word)
         end
       end
       options.fail("%s:to: '%s' is neither a dtype nor a device%s", where, word,
-        options.hint(word, { "float32", "float64", "float16", "bfloat16", "cpu", "cuda" }))
+        options.hint(word, { "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "cpu",
+        "cuda" }))
     end
   end
   if not dtype and not device then options.fail("%s:to: give a dtype or a device", where) end
   return dtype, device
 end
 
---- Converts a tensor and its gradient; the object stays the same. Tensors that are not of floating
---- type keep their type.
+--- Converts a tensor and its gradient; the object stays the same. Integers keep their type, and
+--- complex numbers do not become real ones.
 ---@param t accelerate.Tensor
 ---@param dtype string?
 ---@param device string?
 function parameter.convert(t, dtype, device)
-  if dtype and not FLOATS[t.dtype] then dtype = nil end
+  if dtype and not FLOATS[t.dtype] and not (COMPLEX[t.dtype] and COMPLEX[dtype]) then dtype = nil end
   local target = { dtype = dtype or t.dtype, device = device or t.device }
   if target.dtype == t.dtype and target.device == t.device then return end
   local grad = t.grad

@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
+local parts = require "accelerate.nn.parts"
 
 local fail = options.fail
 
@@ -62,8 +63,8 @@ function M.clip_grad_norm_(params, ...)
   options.value("clip_grad_norm_", "max_norm", max_norm, { "number", min = 0 })
   params = list_of("clip_grad_norm_", params)
   gradients.refuse("clip_grad_norm_", params)
-  return core.clip_grad_norm_(params, max_norm,
-    { norm_type = o.norm_type, error_if_nonfinite = o.error_if_nonfinite })
+  local how = { norm_type = o.norm_type, error_if_nonfinite = o.error_if_nonfinite }
+  return parts.lend(params, function(list) return core.clip_grad_norm_(list, max_norm, how) end)
 end
 
 --- Scales gradients by max_norm / (total_norm + 1e-6) when that is below 1: the second half of
@@ -78,7 +79,8 @@ function M.clip_grads_with_norm_(params, ...)
   options.value("clip_grads_with_norm_", "total_norm", total_norm, { "number|tensor" })
   local factor = max_norm / ((type(total_norm) == "number" and total_norm or total_norm:item()) + 1e-6)
   params = list_of("clip_grads_with_norm_", params)
-  if not (factor >= 1) then core.scale_grads_(params, factor) end
+  if factor >= 1 then return end
+  parts.lend(params, function(list) core.scale_grads_(list, factor) end)
 end
 
 --- Clamps every element of the gradients to -clip_value .. clip_value, in place.
@@ -102,7 +104,7 @@ end
 ---@return number
 function M.grad_norm(params, ...)
   local o = options.read("grad_norm", { "norm_type" }, { norm_type = NORM_TYPE }, ...)
-  return core.grad_norm(list_of("grad_norm", params), o.norm_type)
+  return parts.lend(list_of("grad_norm", params), function(list) return core.grad_norm(list, o.norm_type) end)
 end
 
 --- Returns the joint norm of the tensors themselves.
@@ -112,7 +114,7 @@ end
 ---@return accelerate.Tensor norm 0-d
 function M.get_total_norm(tensors, ...)
   local o = options.read("get_total_norm", TOTAL_ORDER, TOTAL, ...)
-  local norm = core.total_norm(list_of("get_total_norm", tensors), o.norm_type)
+  local norm = core.total_norm(parts.list(list_of("get_total_norm", tensors)), o.norm_type)
   if o.error_if_nonfinite and not (norm:item() < math.huge) then
     fail("get_total_norm: the norm is %g", norm:item())
   end

@@ -15,6 +15,7 @@ local positions = require "accelerate.utils.positions"
 --- the parameter's type.
 ---@class accelerate.optim.Adafactor : accelerate.optim.Optimizer
 local Adafactor = class("Adafactor", Optimizer)
+Adafactor._no_complex = true
 
 Adafactor._kind = "adafactor"
 Adafactor._schema = {

@@ -4,6 +4,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local line_search = require "accelerate.optim.line_search"
 local options = require "accelerate.utils.options"
+local parts = require "accelerate.nn.parts"
 local recording = require "accelerate.capture.recording"
 local TableOptimizer = require "accelerate.optim.tables"
 local positions = require "accelerate.utils.positions"
@@ -58,19 +59,21 @@ end
 -- ---- the parameters as one vector ---------------------------------------------------------------
 
 local function flat_grad(self)
-  local parts, group = {}, self.param_groups[1]
+  local list, group = {}, self.param_groups[1]
   for i, p in ipairs(group.params) do
-    parts[i] = p.grad and p.grad:detach():flatten()
-      or core.zeros(p:numel(), { dtype = p.dtype, device = p.device })
+    local real, grad = parts.of(p), p.grad and p.grad:detach()
+    if grad and grad:is_complex() then grad = grad:view_as_real() end
+    list[i] = grad and grad:flatten()
+      or core.zeros(real:numel(), { dtype = real.dtype, device = real.device })
   end
-  local flat = core.cat(parts)
+  local flat = core.cat(list)
   return group.maximize and flat:neg_() or flat
 end
 
 -- Moves the parameters by t times a vector.
 local function move(self, t, vector)
   local at = 1
-  for _, p in ipairs(self.param_groups[1].params) do
+  for _, p in ipairs(parts.list(self.param_groups[1].params)) do
     local n = p:numel()
     p:add_(vector:narrow(1, at, n):view(p.shape):mul(t))
     at = at + n
@@ -224,7 +227,7 @@ end
 
 local function size_of(params)
   local n = 0
-  for _, p in ipairs(params) do n = n + p:numel() end
+  for _, p in ipairs(parts.list(params)) do n = n + p:numel() end
   return n
 end
 

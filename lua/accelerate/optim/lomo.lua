@@ -22,6 +22,7 @@ local fail = options.fail
 --- Plain gradient descent, p = (1 - lr * weight_decay) * p - lr * g, applied parameter by parameter
 --- inside backward.
 local LOMO = class("LOMO", TableOptimizer)
+LOMO._no_complex = true
 
 LOMO._kind = "lomo"
 LOMO._schema = {

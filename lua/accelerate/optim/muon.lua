@@ -23,6 +23,7 @@ local fail = options.fail
 --- 0.2 * sqrt(max(A, B)) with "match_rms_adamw"; sqrt(A / B) with "spectral_unclamped".
 ---@class accelerate.optim.Muon : accelerate.optim.TableOptimizer
 local Muon = class("Muon", TableOptimizer)
+Muon._no_complex = true
 
 Muon._kind = "muon"
 Muon._row = { states = { { name = "momentum_buffer", form = "each" } }, hyper = {} }

@@ -14,6 +14,7 @@ local gradients = require "accelerate.sparse.gradients"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
+local parts = require "accelerate.nn.parts"
 local recorded = require "accelerate.capture.optimizers"
 local recording = require "accelerate.capture.recording"
 local rates = require "accelerate.optim.rates"
@@ -55,6 +56,9 @@ local function check_param(self, p, where)
   if not p.is_leaf then
     fail("%s: %s is the result of '%s' and not a leaf; only leaves can be optimized", self.__name, where,
       tostring(p.grad_fn))
+  end
+  if self._no_complex and p:is_complex() then
+    fail("%s: %s is %s; complex parameters are not supported", self.__name, where, p.dtype)
   end
   if self._owned[p] then
     fail("%s: %s is already in parameter group %d; a parameter can be optimized only once", self.__name,
@@ -207,10 +211,11 @@ local function step_all(self, skip)
   states.take(self)
   rates.agree(self)
   for _, group in ipairs(self.param_groups) do
-    local object = states.core_of(self, group)
+    local object, complex = states.core_of(self, group)
     self:_hyper(group, hyper)
     if gradients.any() then self:_step_rows(group) end
     if recording.active then recorded.step(self, group, object, hyper, skip)
+    elseif complex then parts.lend(group.params, function() object:step(hyper, skip) end)
     else object:step(hyper, skip) end
   end
   states.show(self)
@@ -253,7 +258,9 @@ end
 ---@param set_to_none? boolean|{ set_to_none: boolean } default true
 function Optimizer:zero_grad(set_to_none)
   for _, group in ipairs(self.param_groups) do
-    if set_to_none == nil or set_to_none == true then states.core_of(self, group):zero_grad()
+    local whole = set_to_none == nil or set_to_none == true
+    local object, complex = states.core_of(self, group)
+    if whole and not complex then object:zero_grad()
     else parameter.zero_grad(group.params, set_to_none) end
     if gradients.any() then gradients.drop(group.params) end
   end

@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local parts = require "accelerate.nn.parts"
 local ordered = require "accelerate.utils.ordered"
 local lists = require "accelerate.utils.lists"
 local states = require "accelerate.optim.states"
@@ -56,10 +57,11 @@ function Saving:state_dict()
       if name ~= "params" then packed[name] = lists.copied(value) end
     end
     packed.params = {}
-    for i in ipairs(group.params) do
+    for i, p in ipairs(group.params) do
       packed.params[i] = number
       local kept = self:_kept(group, i)
       local saved = kept and self:_saved(kept, group)
+      if saved and not rawequal(self:_real(p), p) then saved = parts.joined(saved) end
       if saved and next(saved) ~= nil then dict.state[number] = saved end
       number = number + 1
     end
@@ -161,6 +163,8 @@ function Saving:load_state_dict(dict)
       local number = as_number(saved.params[i])
       local entry = entry_of(dict, number)
       if entry ~= nil then
+        local of = self:_real(p)
+        if not rawequal(of, p) then p, entry = of, parts.split(entry) end
         self:_check_entry(entry, p, number)
         self:_check_saved(entry, p, number, kept)
         work[#work + 1] = { group = group, index = i, p = p, entry = entry }
@@ -213,13 +217,16 @@ function Saving:_load(items, commit)
   end
   local cores = {}
   for _, group in ipairs(self.param_groups) do
-    cores[group] = { object = core.optim_group(self._kind, group.params, self.__name), count = #group.params }
+    cores[group] = states.make(self, group)
   end
   for _, item in ipairs(items) do cores[item.group].object:load(item.index, item.kept) end
   commit()
   self._cores = cores
   self._view = false
 end
+
+--- Returns what steps work on: the parts of a complex parameter.
+function Saving:_real(p) return parts.of(p) end
 
 --- Puts right what a file does not say about a parameter's state. A subclass' business.
 function Saving:_restored() end

@@ -16,6 +16,7 @@ local fail = options.fail
 
 ---@class accelerate.optim.ScheduleFree : accelerate.optim.Optimizer
 local ScheduleFree = class("ScheduleFree", Optimizer)
+ScheduleFree._no_complex = true
 
 -- What a group counts; the names are those of its authors' implementation.
 local COUNTS = {

@@ -19,6 +19,7 @@ local rates = require "accelerate.optim.rates"
 --- Parameters whose gradient is dense raise: they belong to another optimizer.
 ---@class accelerate.optim.SparseAdam : accelerate.optim.TableOptimizer
 local SparseAdam = class("SparseAdam", TableOptimizer)
+SparseAdam._no_complex = true
 
 SparseAdam._kind = "sparse_adam"
 SparseAdam._row = { states = { { name = "exp_avg", form = "each" }, { name = "exp_avg_sq", form = "each" } },

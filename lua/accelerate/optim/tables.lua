@@ -4,6 +4,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local parameter = require "accelerate.nn.parameter"
+local parts = require "accelerate.nn.parts"
 local Optimizer = require "accelerate.optim.optimizer"
 
 ---@class accelerate.optim.TableOptimizer : accelerate.optim.Optimizer
@@ -22,6 +23,8 @@ function TableOptimizer:_needs() return 2 ^ #self._row.states - 1 end
 
 function TableOptimizer:_settle() end
 
+function TableOptimizer:_real(p) return p end
+
 function TableOptimizer:_has_state() return next(self.state) ~= nil end
 
 function TableOptimizer:_kept(group, index) return self.state[group.params[index]] end
@@ -38,7 +41,7 @@ end
 function TableOptimizer:_load(items, commit)
   local state = {}
   for _, item in ipairs(items) do
-    state[item.p] = copied(item.kept, { dtype = item.p.dtype, device = item.p.device })
+    state[item.p] = copied(item.kept, { dtype = parts.of(item.p).dtype, device = item.p.device })
   end
   commit()
   self.state = state

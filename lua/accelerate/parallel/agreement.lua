@@ -19,9 +19,21 @@ local function describe(model)
   return lines
 end
 
---- Raises, on the ranks that differ from rank 0, unless names, dtypes and shapes agree.
+-- Collectives take real tensors.
+local function check_types(model)
+  for name, p in model:named_parameters() do
+    if p.requires_grad and p:is_complex() then
+      fail("prepare: parameter '%s' is %s, and gradients of complex numbers are not reduced over ranks; " ..
+        "keep its parts as a real parameter p, and take p:view_as_complex() in forward", name, p.dtype)
+    end
+  end
+end
+
+--- Raises, on the ranks that differ from rank 0, unless names, dtypes and shapes agree; and on all
+--- ranks where gradients cannot be reduced.
 ---@param model accelerate.nn.Module
 function M.check(model)
+  check_types(model)
   local mine = describe(model)
   local theirs = core.dist.broadcast_bytes(state.PartialState().process_index == 0
     and table.concat(mine, "\n") or nil, 0)
