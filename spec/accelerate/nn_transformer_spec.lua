@@ -150,6 +150,13 @@ describe("transformer layers", function()
     assert.is_false(stack.layers[2].dropout.training)
   end)
 
+  it("say which operand of attention is missing", function()
+    local attention, x = nn.MultiheadAttention(8, 2), tensor.ones(4, 2, 8)
+    local raises = require("spec.support.messages").raises
+    raises("key must be a tensor, got nil", attention, x)
+    raises("value must be a tensor, got nil", attention, x, x)
+  end)
+
   it("take PyTorch's options for padding, which change nothing", function()
     local layer = nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6, dropout = 0 })
     local x, norm = tensor.randn(3, 2, 4), nn.LayerNorm(4)

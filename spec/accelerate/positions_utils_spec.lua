@@ -84,6 +84,8 @@ describe("arguments of nn.utils.rnn", function()
     assert.same({ { 0, 2, 4 }, { 1, 3 } }, lists(rnn.unpad_sequence(x, tensor { 3, 2 }:long())))
     assert.same({ { 0, 2, 4, 6 }, {} }, lists(rnn.unpad_sequence(x:t(), { 9, 0 }, true)))
     assert.same({ { 0, 2, 4, 6 }, { 1 } }, lists(rnn.unpad_sequence(x:t(), { 4, 1 }, { batch_first = true })))
+    raises("each of the 2 sequences, got 1 entries", nn.utils.rnn.pack_padded_sequence, tensor.ones(5, 2, 3),
+      { 5 })
     raises("unpad_sequence: lengths must be a list or an int64 tensor with one entry for each of the 2",
       rnn.unpad_sequence, x, { 3 })
     raises("unpad_sequence: length 2 must be a whole number", rnn.unpad_sequence, x, { 3, 1.5 })

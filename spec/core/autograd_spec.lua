@@ -389,6 +389,43 @@ describe("Function", function()
     assert.same({ 6, 8 }, x.grad:tolist())
   end)
 
+  it("refuses a backward that forgets an argument", function()
+    local function product(backward)
+      return tensor.Function { name = "Product", forward = function(_, x, y) return x * y end,
+        backward = backward }
+    end
+    local x, y = leaf { 1, 3 }, leaf { 2, 4 }
+    local one = product(function(_, g) return g end)
+    raises("Product: backward returned 1 gradient, and argument 2 of forward requires one; return one for " ..
+      "each argument, nil for what has none", function() one(x, y):sum():backward() end)
+    raises("Product: backward returned 0 gradients, and argument 1", function()
+      product(function() end)(x, 2):sum():backward()
+    end)
+    one(x, 2):sum():backward() -- a number needs none
+    product(function(_, g) return g, nil end)(x, y):sum():backward() -- it says so
+    assert.same({ 2, 2 }, x.grad:totable())
+    assert.is_nil(y.grad)
+  end)
+
+  it("takes set_materialize_grads: unused results have gradients of zeros", function()
+    local seen
+    local two = tensor.Function {
+      forward = function(ctx, x)
+        ctx:set_materialize_grads(false)
+        return x * 2, x * 3
+      end,
+      backward = function(_, a, b)
+        seen = b:totable()
+        return 2 * a + 3 * b
+      end,
+    }
+    local x = leaf { 1, 3 }
+    local first = two(x)
+    first:sum():backward()
+    assert.same({ 0, 0 }, seen)
+    assert.same({ 2, 2 }, x.grad:totable())
+  end)
+
   it("has the gradient that it says", function()
     local x = leaf { 1, 3 }
     local y = square(x)

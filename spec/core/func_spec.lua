@@ -135,6 +135,8 @@ describe("func with parameters by name", function()
   it("names what does not fit", function()
     raises("grad: input 1 at a: expected a tensor of a floating type, got 1",
       function() func.grad(function() end)({ a = 1 }) end)
+    raises("vmap: in_dims: dim 0 of argument 1, which has shape [2]; dims count from 1",
+      func.vmap(function(v) return v end, { in_dims = 0 }), tensor.ones(2))
     raises("vmap: in_dims: dim 3 of argument 1 at a, which has shape [2]",
       function() func.vmap(function(p) return p.a end, { in_dims = 3 })({ a = tensor.ones(2) }) end)
     raises("vmap: argument 1 at b has 3 positions to map over, those before it 2",

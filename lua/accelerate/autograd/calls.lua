@@ -133,6 +133,24 @@ local function mark_dirty()
     .. "write x:copy_(f(x)) where it is called")
 end
 
+-- A result that is not used has a gradient of zeros with false, too.
+local function set_materialize_grads(_, on)
+  options.value("set_materialize_grads", "value", on, { "boolean" })
+end
+
+-- The results of backward. Those left out at the end are nil, which must not be a slip.
+local function gradients_of(ctx, name, ...)
+  local n, needs = select("#", ...), ctx.needs_input_grad
+  for i = n + 1, #needs do
+    if needs[i] then
+      fail("%s: backward returned %d gradient%s, and argument %d of forward requires one; return one " ..
+        "for each "
+        .. "argument, nil for what has none", name, n, n == 1 and "" or "s", i)
+    end
+  end
+  return ...
+end
+
 --- A differentiable function: forward(ctx, ...) gives its results, backward(ctx, ...) gets their
 --- gradients and gives those of the arguments. With setup_context(ctx, inputs, output), forward
 --- gets the arguments alone, and what backward needs is kept there; inputs is a list, output the
@@ -165,9 +183,14 @@ function M.Function(definition)
   if type(forward) == "function" then
     given.forward = function(ctx, ...)
       ctx.mark_non_differentiable, ctx.mark_dirty = mark_non_differentiable, mark_dirty
+      ctx.set_materialize_grads = set_materialize_grads
       if set then return set_up(ctx, { ... }, forward(...)) end
       return ended(ctx, forward(ctx, ...))
     end
+  end
+  local backward, name = definition.backward, definition.name or "Function"
+  if type(backward) == "function" then
+    given.backward = function(ctx, ...) return gradients_of(ctx, name, backward(ctx, ...)) end
   end
   local inner = core.Function(given)
   local function finish(...)

@@ -72,8 +72,8 @@ function M.vmap(fn, opts)
       return function(x, dim, path)
         local name = path == "" and tostring(i) or ("%d at %s"):format(i, path)
         if type(dim) ~= "number" or dim % 1 ~= 0 or dim == 0 or dim > x.ndim or -dim > x.ndim then
-          fail("vmap: in_dims: dim %s of argument %s, which has shape %s", options.show(dim), name,
-            lists.shape_text(x))
+          fail("vmap: in_dims: dim %s of argument %s, which has shape %s%s", options.show(dim), name,
+            lists.shape_text(x), dim == 0 and "; dims count from 1" or "")
         end
         local length = x:size(dim)
         if size and size ~= length then

@@ -182,7 +182,8 @@ local ORDER = { "key_padding_mask", "need_weights", "attn_mask", "average_attn_w
 
 local function forward(self, query, key, value, o)
   local v, same = self._values, rawequal(query, key) and rawequal(key, value)
-  for name, t in pairs { query = query, key = key, value = value } do
+  for i, name in ipairs { "query", "key", "value" } do
+    local t = select(i, query, key, value)
     if not core.is_tensor(t) then error(("%s must be a tensor, got %s"):format(name, options.show(t)), 0) end
   end
   local single = query:dim() == 2

@@ -69,8 +69,8 @@ end
 local function list_of_params(self, params, where)
   if core.is_tensor(params) then return { params } end
   if type(params) ~= "table" or getmetatable(params) ~= nil then
-    local hint = type(params) == "table" and type(params.parameters) == "function"
-      and "; give model:parameters()" or ""
+    local model = type(params) == "table" and type(params.parameters) == "function"
+    local hint = (model or type(params) == "function") and "; give model:parameters()" or ""
     fail("%s: %s must be a list of tensors, got %s%s", self.__name, where, options.show(params), hint)
   end
   local list = {}

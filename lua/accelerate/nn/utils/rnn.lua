@@ -136,8 +136,9 @@ end
 local function read_lengths(where, lengths, batch, longest, loose)
   if core.is_tensor(lengths) then lengths = lengths:totable() end
   if type(lengths) ~= "table" or #lengths ~= batch then
+    local got = type(lengths) == "table" and ("%d entries"):format(#lengths) or options.show(lengths)
     fail("%s: lengths must be a list or an int64 tensor with one entry for each of the %d sequences, got %s",
-      where, batch, options.show(lengths))
+      where, batch, got)
   end
   local list = {}
   for i, n in ipairs(lengths) do
