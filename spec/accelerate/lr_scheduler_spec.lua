@@ -430,4 +430,32 @@ describe("schedulers", function()
     o:add_param_group { params = { core.zeros(1, { requires_grad = true }) } }
     assert.matches("the optimizer has 3 parameter groups now and had 2", message(scheduler.step, scheduler))
   end)
+
+  it("name what a resumed one-cycle schedule lacks", function()
+    local o = two_groups()
+    for _, group in ipairs(o.param_groups) do group.initial_lr = group.lr end
+    assert.matches("OneCycleLR: last_epoch = 7 resumes a schedule, but parameter group 1 has no max_lr; load "
+      .. "the optimizer's state first", message(S.OneCycleLR, o, 0.1, 20, { last_epoch = 7 }))
+  end)
+
+  it("take all arguments by position", function()
+    local o = two_groups()
+    local by_name = S.OneCycleLR(o, { max_lr = 0.5, total_steps = 26, pct_start = 0.25,
+      anneal_strategy = "linear", cycle_momentum = false, div_factor = 10, final_div_factor = 100,
+      three_phase = true })
+    local other = two_groups()
+    local by_place = S.OneCycleLR(other, 0.5, 26, nil, nil, 0.25, "linear", false, 0.85, 0.95, 10, 100, true)
+    for _ = 1, 20 do
+      for k, rate in ipairs(by_name:get_last_lr()) do assert.equal(rate, by_place:get_last_lr()[k]) end
+      by_name:step()
+      by_place:step()
+    end
+    local cycle = S.CyclicLR(o, 0.1, 0.3, 2, 2, "triangular", 1, function() return 0.5 end, "cycle", false)
+    cycle:step()
+    assert.is_near(0.15, cycle:get_last_lr()[1], 1e-12)
+    local plateau = S.ReduceLROnPlateau(o, "min", 0.5, 0, 1e-4, "rel", 0, 0, 1)
+    plateau:step(1)
+    plateau:step(1) -- a change below eps = 1, which is not made
+    assert.is_near(0.15, plateau:get_last_lr()[1], 1e-12)
+  end)
 end)

@@ -107,3 +107,52 @@ describe("hooks of steps", function()
     assert.matches("a step with hooks cannot be part of a captured step: they would run once", text)
   end)
 end)
+
+describe("hooks of states", function()
+  it("run around state_dict and load_state_dict, in PyTorch's order", function()
+    local optimizer = sgd()
+    local log = {}
+    local function note(text) return function() log[#log + 1] = text end end
+    local handles = {
+      optimizer:register_state_dict_pre_hook(note "pre"),
+      optimizer:register_state_dict_pre_hook(note "first", true),
+      optimizer:register_state_dict_post_hook(note "post"),
+      optimizer:register_load_state_dict_pre_hook(note "load pre"),
+      optimizer:register_load_state_dict_post_hook(note "load post"),
+      optimizer:register_load_state_dict_post_hook(note "load first", { prepend = true }),
+    }
+    optimizer:load_state_dict(optimizer:state_dict())
+    assert.same({ "first", "pre", "post", "load pre", "load first", "load post" }, log)
+    for _, handle in ipairs(handles) do handle:remove() end
+    assert.is_nil(rawget(optimizer, "state_dict"))
+    assert.is_nil(rawget(optimizer, "load_state_dict"))
+    optimizer:load_state_dict(optimizer:state_dict())
+    assert.equal(6, #log)
+  end)
+
+  it("may give other tables", function()
+    local optimizer = sgd()
+    optimizer:register_state_dict_post_hook(function(self, dict)
+      assert.equal(optimizer, self)
+      return { wrapped = dict }
+    end)
+    local dict = optimizer:state_dict()
+    assert.equal(0.1, dict.wrapped.param_groups[1].lr)
+    dict.wrapped.param_groups[1].lr = 0.5
+    optimizer:register_load_state_dict_pre_hook(function(_, given)
+      assert.is_nil(given.extra)
+      given.extra = true -- in a copy
+      return given.wrapped
+    end)
+    optimizer:load_state_dict(dict)
+    assert.equal(0.5, optimizer.param_groups[1].lr)
+    assert.is_nil(dict.extra)
+  end)
+
+  it("say what is wrong", function()
+    local optimizer = sgd()
+    raises("SGD: hook is missing (expected a function)", optimizer.register_state_dict_pre_hook, optimizer)
+    raises("SGD: unknown option 'prepent'; did you mean 'prepend'?", optimizer.register_state_dict_post_hook,
+      optimizer, print, { prepent = true })
+  end)
+end)

@@ -167,4 +167,23 @@ describe("SWALR", function()
     end,
       "swa_lr")
   end)
+
+  it("takes its arguments by position, in PyTorch's order, as averages and update_bn do", function()
+    local optimizer = optim.SGD({ core.ones({ 1 }, { requires_grad = true }) }, { lr = 1 })
+    local scheduler = swa.SWALR(optimizer, 0.5, 4, "linear")
+    local rates = {}
+    for i = 1, 5 do
+      optimizer.param_groups[1].params[1].grad = core.ones(1)
+      optimizer:step()
+      scheduler:step()
+      rates[i] = scheduler:get_last_lr()[1]
+    end
+    assert.same({ 0.875, 0.75, 0.625, 0.5, 0.5 }, rates)
+    local model = net()
+    local averaged = swa.AveragedModel(model, "cpu", swa.get_ema_avg_fn(0.5), nil, true)
+    assert.is_true(averaged.use_buffers)
+    assert.equal("function", type(averaged.avg_fn))
+    swa.update_bn({ pattern({ 4, 2 }, 1) }, model, "cpu")
+    assert.equal(1, model[2].num_batches_tracked:item())
+  end)
 end)

@@ -62,7 +62,9 @@ function nn.class(name, base)
     options.fail("nn.class: expected a name, got %s", options.show(name))
   end
   if base ~= nil and not class.derives(base, Module) then
-    options.fail("nn.class: the base of '%s' must be a module class, got %s", name, options.show(base))
+    options.fail("nn.class: the base of '%s' must be a module class, got %s", name,
+      class.itself(base) and tostring(base) .. "; optim.class and data.class make other classes"
+        or options.show(base))
   end
   return class.open(name, base or Module)
 end

@@ -5,6 +5,7 @@ local properties = require "accelerate.utils.properties"
 ---@class accelerate.optim
 return properties.lazy("accelerate.optim", {
   Optimizer = "accelerate.optim.optimizer",
+  class = "accelerate.optim.custom:class",
   SGD = "accelerate.optim.sgd",
   Adam = "accelerate.optim.adam",
   AdamW = "accelerate.optim.adamw",

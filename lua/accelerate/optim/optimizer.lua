@@ -66,8 +66,36 @@ local function check_param(self, p, where)
   end
 end
 
+local function is_pair(value)
+  return type(value) == "table" and getmetatable(value) == nil and type(value[1]) == "string"
+    and core.is_tensor(value[2])
+end
+
+-- Takes the names off a list of { name, parameter }. Returns the parameters and the names.
+local function unnamed(self, list, where)
+  local params, names = {}, {}
+  for i, pair in ipairs(list) do
+    if not is_pair(pair) then
+      fail("%s: entry %d of %s must be { name, parameter } as the first one is, got %s", self.__name, i,
+        where,
+        options.show(pair))
+    end
+    names[i], params[i] = pair[1], pair[2]
+  end
+  return params, names
+end
+
+-- The pairs that an iterator gives: model:named_parameters().
+local function walked(iterator)
+  local list = {}
+  for name, p in iterator do list[#list + 1] = { name, p } end
+  return list
+end
+
+-- Returns a list, and the parameters' names where they were given with names.
 local function list_of_params(self, params, where)
   if core.is_tensor(params) then return { params } end
+  if type(params) == "function" then params = walked(params) end
   if type(params) ~= "table" or getmetatable(params) ~= nil then
     local model = type(params) == "table" and type(params.parameters) == "function"
     local hint = (model or type(params) == "function") and "; give model:parameters()" or ""
@@ -76,6 +104,7 @@ local function list_of_params(self, params, where)
   local list = {}
   for i = 1, #params do list[i] = params[i] end
   if #list == 0 then fail("%s: %s is empty: there is nothing to optimize", self.__name, where) end
+  if is_pair(list[1]) then return unnamed(self, list, where) end
   return list
 end
 
@@ -91,22 +120,45 @@ function Optimizer:_group_schema()
   return schema
 end
 
+-- Entries of a group that are the script's own: they are kept, and saved with the group. Raises for
+-- what looks like an option: a misspelt one, or one of another optimizer.
+function Optimizer:_own_entries(group, schema)
+  local own, known = {}, ordered.sorted_keys(schema)
+  for name, value in next, group do
+    if name ~= "params" and not schema[name] and not saving.implementation[name] then
+      if type(name) ~= "string" or options.misspelt(name, known) or saving.foreign[name] then
+        options.check(self.__name, { [name] = value }, schema) -- which raises
+      end
+      own[name] = value
+    end
+  end
+  return own
+end
+
 --- Adds a group: { params = list, lr = …, … }. Missing options are the optimizer's defaults. A
---- parameter may be in one group only.
+--- parameter may be in one group only. The parameters may come with names, as a list of { name,
+--- parameter } or as model:named_parameters(); these are then in group.param_names. Entries that
+--- are no options, `lr_scale = 0.5` say, are kept for the script and saved.
 ---@param group table
 function Optimizer:add_param_group(group)
   local number = #self.param_groups + 1
   if type(group) ~= "table" or getmetatable(group) ~= nil or group.params == nil then
     fail("%s: a parameter group must be a table with params = list, got %s", self.__name, options.show(group))
   end
-  local params = list_of_params(self, group.params, ("the params of group %d"):format(number))
+  local params, names = list_of_params(self, group.params, ("the params of group %d"):format(number))
+  if number > 1 and (names == nil) ~= (self.param_groups[1].param_names == nil) then
+    fail("%s: the parameters of group %d have %s, those of group 1 have %s: give all of them with names, "
+      .. "or none", self.__name, number, names and "names" or "no names", names and "none" or "some")
+  end
   local given, schema = {}, self:_group_schema()
+  local own = self:_own_entries(group, schema)
   for _, name in ipairs(ordered.sorted_keys(self.defaults)) do given[name] = self.defaults[name] end
   for name, value in next, group do
-    if name ~= "params" then given[name] = value end
+    if name ~= "params" and own[name] == nil then given[name] = value end
   end
   local made = self:_checked(given, schema)
-  made.params = params
+  for name, value in next, own do made[name] = value end
+  made.params, made.param_names = params, names
   local added = {}
   for i, p in ipairs(params) do
     local where = ("parameter %d of group %d"):format(i, number)
@@ -122,6 +174,9 @@ end
 
 -- How PyTorch is to take its steps: options that scripts carry along.
 local IMPLEMENTATION = { "fused", "foreach", "capturable", "differentiable" }
+
+-- What a group has beside its options.
+local BESIDE = { params = true, param_names = true }
 
 -- The options without those that change nothing here, and with lr as a number.
 local function own_options(self, given)
@@ -157,13 +212,15 @@ function Optimizer:_checked(given, schema)
   return o
 end
 
----@param params accelerate.Tensor[]|table[] model:parameters(), or a list of groups { params =
----  list, lr = …, … }
+---@param params accelerate.Tensor[]|table[]|function model:parameters(), model:named_parameters(),
+---  or a list of groups { params = list, lr = …, … }
 ---@param opts? table
 function Optimizer:init(params, opts)
   if not self._kind then
-    fail("Optimizer is the base of optimizers; use one of them, optim.AdamW for instance")
+    fail("Optimizer is the base of optimizers; use one of them, optim.AdamW for instance, or derive one: "
+      .. 'optim.class("Name")')
   end
+  self:_begin()
   self._row = self._row or KINDS[self._kind]
   self.defaults = self:_checked(opts or {}, self._schema)
   self._lr = core.is_tensor(opts and opts.lr) and opts.lr or false -- groups without an lr share the tensor
@@ -174,13 +231,17 @@ function Optimizer:init(params, opts)
   if core.is_tensor(params) then
     fail("%s: params must be a list of tensors or groups, got one tensor; write { tensor }", self.__name)
   end
-  params = list_of_params(self, params, "the list of parameters")
-  if type(params[1]) == "table" and not core.is_tensor(params[1]) and getmetatable(params[1]) == nil then
-    for i = 1, #params do self:add_param_group(params[i]) end
+  if type(params) == "function" then params = walked(params) end
+  local list = list_of_params(self, params, "the list of parameters")
+  if type(list[1]) == "table" and not core.is_tensor(list[1]) and getmetatable(list[1]) == nil then
+    for i = 1, #list do self:add_param_group(list[i]) end
   else
     self:add_param_group { params = params }
   end
 end
+
+-- Called before the groups are made.
+function Optimizer:_begin() end
 
 -- ---- steps --------------------------------------------------------------------------------------
 
@@ -268,7 +329,7 @@ end
 
 -- ---- saving: accelerate.optim.saving ------------------------------------------------------------
 
-for name, method in next, saving do Optimizer[name] = method end
+for name, method in next, saving.methods do Optimizer[name] = method end
 
 step_hooks.install(Optimizer)
 
@@ -278,12 +339,12 @@ function Optimizer.__tostring(self)
     lines[#lines + 1] = ("  group %d: %d parameters"):format(g, #group.params)
     for _, name in ipairs(ordered.sorted_keys(group)) do
       local value = group[name]
-      if type(value) == "table" and name ~= "params" then
+      if type(value) == "table" and not BESIDE[name] then
         local words = {}
         for i = 1, #value do words[i] = tostring(value[i]) end
         value = "{ " .. table.concat(words, ", ") .. " }"
       end
-      if name ~= "params" then lines[#lines + 1] = ("    %s = %s"):format(name, tostring(value)) end
+      if not BESIDE[name] then lines[#lines + 1] = ("    %s = %s"):format(name, tostring(value)) end
     end
   end
   return ("%s(\n%s\n)"):format(self.__name, table.concat(lines, "\n"))

@@ -171,16 +171,7 @@ function Saving:load_state_dict(dict)
       end
     end
   end
-  for _, item in ipairs(work) do
-    local fresh = { step = as_number(item.entry.step) or 0 }
-    for _, row in ipairs(self._row.states) do
-      local value = item.entry[row.name]
-      if row.form == "number" then value = as_number(value) end
-      fresh[row.name] = value
-    end
-    self:_restored(fresh, item.entry)
-    item.kept = fresh
-  end
+  for _, item in ipairs(work) do item.kept = self:_read(item.entry) end
   self:_load(work, function()
     for g, merged in ipairs(groups) do  -- the tables stay the same: schedulers hold them
       for name, value in next, merged do self.param_groups[g][name] = value end
@@ -228,6 +219,18 @@ end
 --- Returns what steps work on: the parts of a complex parameter.
 function Saving:_real(p) return parts.of(p) end
 
+--- Returns what is to be kept of a saved entry.
+function Saving:_read(entry)
+  local fresh = { step = as_number(entry.step) or 0 }
+  for _, row in ipairs(self._row.states) do
+    local value = entry[row.name]
+    if row.form == "number" then value = as_number(value) end
+    fresh[row.name] = value
+  end
+  self:_restored(fresh, entry)
+  return fresh
+end
+
 --- Puts right what a file does not say about a parameter's state. A subclass' business.
 function Saving:_restored() end
 
@@ -235,10 +238,18 @@ function Saving:_restored() end
 local IMPLEMENTATION = { foreach = true, capturable = true, differentiable = true, fused = true,
   decoupled_weight_decay = true }
 
+-- Options that an optimizer has and others have not.
+local FOREIGN = {}
+for name in ([[alpha amsgrad beta2_decay betas centered clip_threshold d dampening decay_rate eps etas
+  initial_accumulator_value lambd lr_decay max_iter momentum momentum_decay nesterov ns_coefficients ns_steps
+  rho step_sizes t0 weight_decay maximize]]):gmatch("%S+") do
+  FOREIGN[name] = true
+end
+
 --- A saved group's options over the group's own, checked. Options that only PyTorch has are passed
---- over when they change nothing.
+--- over when they change nothing. Entries that are no options are kept.
 function Saving:_merged(group, saved, g)
-  local given, schema = {}, self:_group_schema()
+  local given, schema, own = {}, self:_group_schema(), {}
   -- Schedulers move these in a running optimizer, also below 0.
   for _, name in ipairs { "lr", "momentum" } do
     if schema[name] then schema[name] = { schema[name][1], default = schema[name].default } end
@@ -248,13 +259,17 @@ function Saving:_merged(group, saved, g)
     local value = saved[name]
     if schema[name] then
       given[name] = lists.copied(core.is_tensor(value) and value:item() or value)
-    elseif name ~= "params" and value and not IMPLEMENTATION[name] then
+    elseif name ~= "params" and not IMPLEMENTATION[name] and not FOREIGN[name] then
+      own[name] = lists.copied(value)
+    elseif FOREIGN[name] and value then
       fail("%s:load_state_dict: group %d was saved with %s = %s, which %s does not have", self.__name, g,
         tostring(name),
         options.show(value), self.__name)
     end
   end
-  return self:_checked(given, schema)
+  local merged = self:_checked(given, schema)
+  for name, value in next, own do merged[name] = value end
+  return merged
 end
 
-return Saving
+return { methods = Saving, implementation = IMPLEMENTATION, foreign = FOREIGN }

@@ -10,6 +10,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local base = require "accelerate.optim.lr_scheduler.base"
 
 local fail = options.fail
@@ -267,5 +268,11 @@ function SWALR:get_lr()
 end
 
 M.SWALR = SWALR
+
+M.update_bn = positions.arrange("update_bn", "loader model [device]", M.update_bn)
+positions.constructors(M, {
+  AveragedModel = "model [device] [avg_fn] [multi_avg_fn] [use_buffers]",
+  SWALR = "optimizer +swa_lr [anneal_epochs] [anneal_strategy] [last_epoch]",
+})
 
 return require("accelerate.utils.properties").strict("accelerate.optim.swa_utils", M)

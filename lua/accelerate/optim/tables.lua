@@ -14,10 +14,7 @@ TableOptimizer.__newindex = nil -- `state` is a plain field: the tables themselv
 
 TableOptimizer._row = { states = {}, hyper = {} }
 
-function TableOptimizer:init(params, opts)
-  self.state = {}
-  Optimizer.init(self, params, opts)
-end
+function TableOptimizer:_begin() self.state = {} end
 
 function TableOptimizer:_needs() return 2 ^ #self._row.states - 1 end
 

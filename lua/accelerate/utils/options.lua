@@ -53,18 +53,27 @@ local function initials(name)
   return #first > 1 and first or nil
 end
 
---- The word of `known` that is nearest to `word`, or nil when none is near (more than about a third
---- of the letters differ).
+--- The word of `known` that `word` is a misspelling or an abbreviation of, or nil (more than about
+--- a third of the letters differ).
+---@param word string
+---@param known string[]
+---@return string?
+function options.misspelt(word, known)
+  local near = require("accelerate.core")._nearest(word, known)
+  if near then return near end
+  for _, candidate in ipairs(known) do  -- "lr" for "learning_rate", "weight_decay" for "wd"
+    if initials(word) == candidate or initials(candidate) == word then return candidate end
+  end
+end
+
+--- The word of `known` that is nearest to `word`, or nil when none is near.
 ---@param word string
 ---@param known string[]
 ---@return string?
 function options.nearest(word, known)
-  local near = require("accelerate.core")._nearest(word, known)
+  local near = options.misspelt(word, known)
   if near then return near end
   local lower = word:lower()
-  for _, candidate in ipairs(known) do  -- "lr" for "learning_rate", "weight_decay" for "wd"
-    if initials(word) == candidate or initials(candidate) == word then return candidate end
-  end
   for _, candidate in ipairs(known) do  -- a part of the name, or the name with more around it
     local c = candidate:lower()
     if #lower >= 3 and #c >= 3 and (c:find(lower, 1, true) or lower:find(c, 1, true)) then

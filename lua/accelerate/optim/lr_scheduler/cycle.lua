@@ -84,6 +84,15 @@ function OneCycleLR:init(optimizer, opts)
       group.min_lr = group.initial_lr / o.final_div_factor
     end
     if o.cycle_momentum then start_momentum(self, groups, most, least) end
+  else
+    for i, group in ipairs(groups) do
+      for _, name in ipairs { "max_lr", "min_lr" } do
+        if group[name] == nil then
+          fail("OneCycleLR: last_epoch = %d resumes a schedule, but parameter group %d has no %s; load the "
+            .. "optimizer's state first", o.last_epoch, i, name)
+        end
+      end
+    end
   end
   self:_attach(optimizer, o.last_epoch)
 end

@@ -18,10 +18,14 @@ require("accelerate.utils.positions").constructors(lr_scheduler, {
   PolynomialLR = "optimizer [total_iters] [power] [last_epoch]",
   CosineAnnealingLR = "optimizer +T_max [eta_min] [last_epoch]",
   CosineAnnealingWarmRestarts = "optimizer +T_0 [T_mult] [eta_min] [last_epoch]",
-  OneCycleLR = "optimizer +max_lr [total_steps] [epochs] [steps_per_epoch] [pct_start] [anneal_strategy]",
-  CyclicLR = "optimizer +base_lr +max_lr [step_size_up] [step_size_down] [mode] [gamma]",
+  OneCycleLR = "optimizer +max_lr [total_steps] [epochs] [steps_per_epoch] [pct_start] [anneal_strategy]"
+    .. " [cycle_momentum] [base_momentum] [max_momentum] [div_factor] [final_div_factor] [three_phase] " ..
+      "[last_epoch]",
+  CyclicLR = "optimizer +base_lr +max_lr [step_size_up] [step_size_down] [mode] [gamma]"
+    .. " [scale_fn] [scale_mode] [cycle_momentum] [base_momentum] [max_momentum] [last_epoch]",
   SequentialLR = "optimizer +schedulers +milestones [last_epoch]",
-  ReduceLROnPlateau = "optimizer [mode] [factor] [patience] [threshold] [threshold_mode] [cooldown] [min_lr]",
+  ReduceLROnPlateau = "optimizer [mode] [factor] [patience] [threshold] [threshold_mode] [cooldown] [min_lr]"
+    .. " [eps]",
 })
 
 return require("accelerate.utils.properties").strict("accelerate.optim.lr_scheduler", lr_scheduler)
