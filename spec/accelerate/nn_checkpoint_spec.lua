@@ -209,3 +209,35 @@ describe("checkpoint", function()
     assert.is_true(core.is_grad_enabled())
   end)
 end)
+
+describe("options of checkpoint", function()
+  it("may stand at the end of the arguments", function()
+    local layer = nn.Linear(3, 3)
+    local x = core.ones(2, 3)
+    local plain = layer(x)
+    for _, opts in ipairs { { use_reentrant = false }, { use_reentrant = true, preserve_rng_state = false },
+      { determinism_check = "default", debug = false, early_stop = true } } do
+      assert.is_true(checkpoint(layer, x, opts):eq(plain):all():item())
+    end
+    layer:zero_grad()
+    checkpoint(layer, x, { use_reentrant = false }):sum():backward()
+    assert.is_true(layer.bias.grad:eq(2):all():item())
+    local model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    local y = nn.utils.checkpoint_sequential(model, 2, x,
+      { use_reentrant = false, preserve_rng_state = false })
+    assert.is_true(y:eq(model(x)):all():item())
+  end)
+
+  it("are told from tables that fn takes", function()
+    local seen
+    checkpoint(function(v, opts)
+      seen = opts
+      return v * opts.by
+    end, core.ones(1), { by = 2, use_reentrant = false })
+    assert.same({ by = 2, use_reentrant = false }, seen)
+    assert.matches("checkpoint: context_fn is not there: enter what is needed in the function itself",
+      message(checkpoint, nn.Identity(), core.ones(1), { context_fn = print }))
+    assert.matches("option 'use_reentrant' must be true or false",
+      message(checkpoint, nn.Identity(), core.ones(1), { use_reentrant = 1 }))
+  end)
+end)

@@ -374,3 +374,73 @@ describe("Bilinear and distances", function()
     end)
   end)
 end)
+
+describe("registration", function()
+  it("does not take the place of what has the name", function()
+    local m = nn.Linear(2, 2)
+    m.act, m.note = nn.ReLU(), "mine"
+    m:register_buffer("counts", core.zeros(1))
+    for _, case in ipairs {
+      { "'weight' is a parameter already, and cannot be a buffer, too; call the buffer something else, " ..
+        "or set "
+        .. "the attribute to nil first", m.register_buffer, "weight", core.ones(1) },
+      { "'counts' is a buffer already, and cannot be a module", m.add_module, "counts", nn.ReLU() },
+      { "'act' is a module already, and cannot be a parameter", m.register_parameter, "act",
+        nn.Parameter(core.ones(1)) },
+      { "'note' is an attribute already, and cannot be a buffer", m.register_buffer, "note", core.ones(1) },
+      { "'weight' is a parameter already, and cannot be a buffer", m.register_buffer, "weight", nil },
+    } do
+      assert.matches("Linear: " .. case[1], message(case[2], m, case[3], case[4]))
+    end
+    assert.same({ 2, 2 }, m.weight.shape)
+    m:register_buffer("counts", core.ones(2))
+    m:register_module("act", nn.Tanh())
+    assert.same({ 2 }, m.counts.shape)
+    m.note = nil
+    m:register_buffer("note", core.ones(1))
+    assert.equal("float32", m:get_buffer("note").dtype)
+  end)
+
+  it("of a buffer that is nil holds for the tensor that is assigned", function()
+    local m = nn.Linear(2, 2)
+    m:register_buffer("mask", nil, { persistent = false })
+    m:register_buffer("scale", nil)
+    assert.is_nil(m.mask)
+    m = m:clone()
+    m.mask, m.scale = core.ones(2), core.ones(3)
+    local list = {}
+    for name in m:named_buffers() do list[#list + 1] = name end
+    table.sort(list)
+    assert.same({ "mask", "scale" }, list)
+    assert.is_nil(m:state_dict().mask)
+    assert.same({ 3 }, m:state_dict().scale.shape)
+    assert.equal("float64", m:double().mask.dtype)
+    m.mask = nil
+    assert.is_nil(m.mask)
+    assert.equal(1, #m:buffers())
+    m.mask = core.zeros(4)
+    assert.equal(2, #m:buffers())
+    assert.is_nil(m:state_dict().mask)
+  end)
+
+  it("of entries of a ParameterDict makes parameters of tensors", function()
+    local dict = nn.ParameterDict()
+    dict.a = core.ones(2)
+    dict["b"] = nn.Parameter(core.ones(1))
+    dict.c = core.ones(1, { dtype = "int64" })
+    assert.same({ "a", "b", "c" }, dict:keys())
+    assert.is_true(dict.a.requires_grad)
+    assert.is_false(dict.c.requires_grad)
+    assert.equal(3, #dict:parameters())
+  end)
+end)
+
+describe("to(tensor)", function()
+  it("gives parameters the tensor's type and device", function()
+    local m = nn.Linear(2, 2)
+    assert.equal(m, m:to(core.ones(1, { dtype = "float64" })))
+    assert.equal("float64", m.weight.dtype)
+    assert.matches("Linear:to: parameters can only become float32, float64, float16 or bfloat16, got 'int64'",
+      message(m.to, m, core.ones(1, { dtype = "int64" })))
+  end)
+end)

@@ -15,7 +15,7 @@ local Module = class("Module")
 -- ---- attributes ---------------------------------------------------------------------------------
 
 function Module.__new(Class)
-  local members = { kinds = {}, order = {}, transient = {} }
+  local members = { kinds = {}, order = {}, transient = {}, vacant = {} }
   return setmetatable({ training = true, _values = {}, _registered = members, _hooked = false }, Class)
 end
 
@@ -80,11 +80,18 @@ function Module.__newindex(self, key, value)
   local kind, former = kind_of(value), self._registered.kinds[key]
   local computed = self._registered.computed
   if computed and computed[key] then return computed[key].assign(self, value) end
+  local vacant = self._registered.vacant
   if kind then
+    vacant[key] = nil
     register(self, key, value, kind)
+  elseif former == nil and vacant[key] and core.is_tensor(value) then
+    register(self, key, parameter.buffer(value), "buffer")
+    self._registered.transient[key] = vacant[key] == "transient" or nil
+    vacant[key] = nil
   elseif former == nil then
     self._values[key] = value
   elseif value == nil then
+    if former == "buffer" then vacant[key] = self._registered.transient[key] and "transient" or "saved" end
     unregister(self, key)
     self._values[key] = nil
   elseif former == "buffer" and core.is_tensor(value) then
@@ -97,7 +104,17 @@ function Module.__newindex(self, key, value)
   end
 end
 
---- Registers a parameter under `name`, as `self[name] = value` does; nil removes it.
+-- Raises when something else has the name: what is registered by a method never takes its place.
+local function check_free(self, key, kind)
+  local former = self._registered.kinds[key]
+  if former ~= nil and former ~= kind or former == nil and self._values[key] ~= nil then
+    fail("%s: '%s' is %s already, and cannot be a %s, too; call the %s something else, or set the attribute "
+      .. "to nil first", self.__name, tostring(key), former and "a " .. former or "an attribute", kind, kind)
+  end
+end
+
+--- Registers a parameter under `name`, as `self[name] = value` does; nil removes it. Raises when a
+--- buffer, a module or another attribute has the name.
 ---@param name string
 ---@param value accelerate.Tensor?
 function Module:register_parameter(name, value)
@@ -105,16 +122,19 @@ function Module:register_parameter(name, value)
     fail("%s: register_parameter('%s') takes an nn.Parameter, got %s", self.__name, tostring(name),
       options.show(value))
   end
+  check_free(self, name, "parameter")
   self[name] = value
 end
 
---- Registers a submodule under `name`.
+--- Registers a submodule under `name`. Raises when a parameter, a buffer or another attribute has
+--- the name.
 ---@param name string
 ---@param value accelerate.nn.Module
 function Module:add_module(name, value)
   if not is_module(value) then
     fail("%s: add_module('%s') takes a module, got %s", self.__name, tostring(name), options.show(value))
   end
+  check_free(self, name, "module")
   self[name] = value
 end
 Module.register_module = Module.add_module
@@ -122,7 +142,10 @@ Module.register_module = Module.add_module
 local BUFFER = { persistent = { "boolean", default = true } }
 
 --- Registers a tensor that is not trained but belongs to the state: it is saved (unless persistent
---- = false) and follows to().
+--- = false) and follows to(). Raises when a parameter, a module or another attribute has the name.
+--- With nil the name is a buffer's from the first tensor on that is assigned to it, as after
+--- `self[name]
+--- = nil`.
 ---@param name string
 ---@param value accelerate.Tensor?
 ---@param ... any persistent = true, or a table with it
@@ -131,10 +154,13 @@ function Module:register_buffer(name, value, ...)
   if value ~= nil and not core.is_tensor(value) then
     fail("%s: register_buffer('%s') takes a tensor, got %s", self.__name, tostring(name), options.show(value))
   end
+  check_free(self, name, "buffer")
   if value == nil then
     if self._registered.kinds[name] then self[name] = nil end
+    self._registered.vacant[name] = o.persistent and "saved" or "transient"
     return
   end
+  self._registered.vacant[name] = nil
   register(self, name, parameter.buffer(value), "buffer")
   self._registered.transient[name] = not o.persistent or nil
 end

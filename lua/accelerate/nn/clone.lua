@@ -25,6 +25,7 @@ function Module.__deepcopy(self, copy, seen)
   for i, name in ipairs(from.order) do to.order[i] = name end
   for name, kind in next, from.kinds do to.kinds[name] = kind end
   for name in next, from.transient do to.transient[name] = true end
+  for name, how in next, from.vacant do to.vacant[name] = how end
   for name, value in next, self._values do
     if name ~= "forward" then values[name] = copy(value, seen) end
   end

@@ -17,6 +17,7 @@
 ---                kinds      name -> "parameter" | "buffer" | "module"
 ---                order      the names, in order of registration
 ---                transient  name -> true for buffers that are not saved
+---                vacant     name -> "saved" or "transient" for buffers that are nil
 ---                computed   nil, or name -> how an attribute is computed (nn/computed.lua)
 ---                children   the modules as a list, or nil (_child_list)
 ---                listed     what parameters() returned last, or nil

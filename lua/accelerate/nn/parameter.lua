@@ -108,6 +108,7 @@ local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", 
 ---@return string? device
 function parameter.destination(where, ...)
   local given = { ... }
+  if core.is_tensor(given[1]) then given = { given[1].dtype, given[1].device } end
   if type(given[1]) == "table" then
     local o = options.check(where .. ":to", given[1], PLACE)
     given = { o.dtype, o.dtype and o.device or nil }

@@ -39,6 +39,12 @@ end
 local ParameterDict = dictionary.make_dict("ParameterDict", "parameter", as_parameter)
 ParameterDict.__tostring = parameters_text
 
+-- dict.name = tensor, which becomes a parameter, as in the list.
+function ParameterDict.__newindex(self, key, value)
+  if core.is_tensor(value) then value = as_parameter(self, "'" .. tostring(key) .. "'", value) end
+  Module.__newindex(self, key, value)
+end
+
 ---@class accelerate.nn.ParameterList : accelerate.nn.Module
 local ParameterList = class("ParameterList", Module)
 

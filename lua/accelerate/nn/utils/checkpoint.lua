@@ -166,24 +166,26 @@ local function check_tables(...)
   end
 end
 
--- PyTorch's choices of an implementation and its checks have no effect: there is one of each.
-local ANY = { "any", optional = true }
+local FLAG = { "boolean", optional = true }
+
+-- The first two say what is done; the others are PyTorch's and say how.
 local OPTIONS = {
   preserve_rng_state = { "boolean", default = true }, generators = { "list", optional = true },
-  use_reentrant = ANY, determinism_check = ANY, debug = ANY, early_stop = ANY,
+  use_reentrant = FLAG, early_stop = FLAG, debug = FLAG, determinism_check = { "string", optional = true },
+  context_fn = { "any", optional = true },
 }
 
--- Takes a table of nothing but options off the end of a call's arguments.
-local function split_options(...)
+-- Takes a table of options off the end of the arguments: one whose keys are all options' names.
+local function with_options(...)
   local args = scope.pack(...)
-  local opts = args[args.n]
-  if type(opts) ~= "table" or getmetatable(opts) ~= nil or next(opts) == nil then return {}, args end
-  for key in next, opts do  -- any one will do
-    if not OPTIONS[key] then return {}, args end
+  local last = args[args.n]
+  if type(last) ~= "table" or getmetatable(last) ~= nil or next(last) == nil then return {}, args end
+  for name in next, last do
+    if not OPTIONS[name] then return {}, args end
   end
   args[args.n] = nil
   args.n = args.n - 1
-  return opts, args
+  return last, args
 end
 
 ---@class accelerate.nn.utils.checkpoint
@@ -193,13 +195,14 @@ local checkpoint = {}
 --- same random numbers (dropout) and automatic casting, so gradients have the same bits. Parameters
 --- that fn uses get gradients as usual. fn must compute equal results both times and should have no
 --- side effects. Checkpoints nest. Pass results of earlier ops to fn as arguments: if fn took them
---- as upvalues, its second backward pass would consume their graph.
+--- as upvalues, its second backward pass would consume their graph. A table at the end whose keys
+--- are options' names holds checkpoint_with's options, and PyTorch's use_reentrant, early_stop,
+--- debug and determinism_check, which change nothing.
 ---@param fn function|accelerate.nn.Module
----@param ... any its arguments; behind them may stand a table of options, those of checkpoint_with
----  and PyTorch's use_reentrant, determinism_check, debug and early_stop, which have no effect
+---@param ... any its arguments
 ---@return any ... its results
 function checkpoint.checkpoint(fn, ...)
-  local opts, args = split_options(...)
+  local opts, args = with_options(...)
   return checkpoint.with(opts, fn, unpack(args, 1, args.n))
 end
 
@@ -211,6 +214,9 @@ end
 ---@param fn function|accelerate.nn.Module
 function checkpoint.with(opts, fn, ...)
   local o = options.check("checkpoint", opts, OPTIONS)
+  if o.context_fn ~= nil then
+    fail("checkpoint: context_fn is not there: enter what is needed in the function itself")
+  end
   if type(fn) ~= "function"
     and not (type(fn) == "table" and getmetatable(fn) and getmetatable(fn).__call) then
     fail("checkpoint: expected a function or a module first, got %s", options.show(fn))
@@ -232,10 +238,9 @@ end
 --- checkpoints all but the last one.
 ---@param functions accelerate.nn.Sequential|function[]
 ---@param segments integer
----@param ... any arguments of the first function, and options as for checkpoint
+---@param ... any arguments of the first function; at the end, options as checkpoint has them
 function checkpoint.sequential(functions, segments, ...)
   local list = {}
-  local opts, given = split_options(...)
   if type(functions) == "table" and getmetatable(functions) == nil then list = functions
   elseif type(functions) == "table" and functions.iter then
     for i, module in functions:iter() do list[i] = module end
@@ -250,7 +255,8 @@ function checkpoint.sequential(functions, segments, ...)
       return unpack(x, 1, x.n)
     end
   end
-  local size, at, x = math.floor(#list / segments), 1, given
+  local opts, x = with_options(...)
+  local size, at = math.floor(#list / segments), 1
   for _ = 1, segments - 1 do
     x = scope.pack(checkpoint.with(opts, part(at, at + size - 1), unpack(x, 1, x.n)))
     at = at + size

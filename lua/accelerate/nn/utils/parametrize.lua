@@ -40,6 +40,15 @@ local function originals(list)
   return all
 end
 
+-- list[1], list[-1]: the parametrizations, in the order in which they are applied.
+function List.__index(self, key)
+  if type(key) ~= "number" then return Module.__index(self, key) end
+  local steps = chain(self)
+  return steps[key < 0 and #steps + 1 + key or key]
+end
+
+function List.__len(self) return #chain(self) end
+
 function List:forward()
   local x
   for i, step in ipairs(chain(self)) do
