@@ -268,9 +268,11 @@ AX_API void ax_detach_inplace(ax_tensor *t);
 
 /* A hook sees the gradient of a tensor.  call: *replacement may be set to a new reference.  drop:
  * frees ud, on the thread of the graph.  POST hooks run after a leaf's gradient is complete (one
- * call for each backward) and may not replace it. */
+ * call for each backward) and may not replace it.  KEEP hooks of a result run behind its others,
+ * and go along when an in-place op gives the tensor a new history. */
 typedef ax_status (*ax_hook_fn)(void *ud, ax_tensor *grad, ax_tensor **replacement);
-AX_API ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(void *), void *ud,
+typedef enum { AX_HOOK_GRADIENT, AX_HOOK_POST, AX_HOOK_KEEP } ax_hook_kind;
+AX_API ax_status ax_hook_add(ax_tensor *t, ax_hook_kind kind, ax_hook_fn call, void (*drop)(void *), void *ud,
                              uint64_t *id);
 AX_API void ax_hook_remove(ax_tensor *t, uint64_t id);
 /* Sets who keeps alive what the hooks of leaves need.  It may live beside the leaf's object in a

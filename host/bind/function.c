@@ -6,11 +6,11 @@
  *   }
  *   square(x):sum():backward()
  *
- * forward runs with nothing recorded.  Its tensors come out as fresh aliases that get a node in
- * the graph; other results are returned unchanged.  backward receives a gradient for each result
- * (zeros where none arrived) and returns one for each argument of forward, nil for an argument
- * without one.  The node anchors { ctx, backward } in the registry (anchors.c) until the graph is
- * released. */
+ * forward runs with nothing recorded.  Its tensors come out as fresh aliases that get a node in the
+ * graph; other results are returned unchanged.  backward receives a gradient for each result (zeros
+ * where none arrived, or nil after ctx:set_materialize_grads(false)) and returns one for each
+ * argument of forward, nil for an argument without one.  The node anchors { ctx, backward } in the
+ * registry (anchors.c) until the graph is released. */
 #include "bind/bind.h"
 
 #include <stdlib.h>
@@ -21,6 +21,7 @@ typedef struct place {
   int ndim;
   int64_t shape[AX_MAX_DIMS];
   int arg;
+  bool wanted; /* requires a gradient */
 } place;
 
 typedef struct custom {
@@ -44,7 +45,9 @@ typedef struct backward_call {
 
 static void fill_place(place *p, const ax_tensor *t, int arg)
 {
-  *p = (place){ .dtype = (ax_dtype)t->dtype, .device = t->device, .ndim = t->ndim, .arg = arg };
+  *p = (place){
+    .dtype = (ax_dtype)t->dtype, .device = t->device, .ndim = t->ndim, .arg = arg, .wanted = t->requires_grad
+  };
   memcpy(p->shape, t->shape, sizeof p->shape);
 }
 
@@ -82,13 +85,20 @@ static int run_backward(lua_State *L)
   backward_call *call = lua_touserdata(L, 1);
   const custom *c = call->c;
   int results, base;
+  bool bare;
 
   luaL_checkstack(L, c->n_out + c->n_args + 8, c->name);
   ax_lua_push_anchor(L, c->anchor.ref);
   base = lua_gettop(L);
   lua_rawgeti(L, base, 2);
   lua_rawgeti(L, base, 1);
-  for (int k = 0; k < c->n_out; k++) push_gradient(L, &c->out[k], call->grads[k]);
+  lua_getfield(L, -1, "_bare");
+  bare = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  for (int k = 0; k < c->n_out; k++) {
+    if (bare && !call->grads[k]) lua_pushnil(L);
+    else push_gradient(L, &c->out[k], call->grads[k]);
+  }
   lua_call(L, c->n_out + 1, LUA_MULTRET);
   results = lua_gettop(L) - base;
   for (int i = c->n_args + 1; i <= results; i++)
@@ -97,6 +107,12 @@ static int run_backward(lua_State *L)
                    "backward: %d results, but forward had %d arguments; return one gradient for each, nil "
                    "for what has none",
                    results, c->n_args);
+  for (int k = 0; k < c->n_in; k++)
+    if (c->in[k].arg > results && c->in[k].wanted)
+      ax_lua_error(L, c->name,
+                   "backward: %d result%s, but argument %d of forward requires a gradient; return one for "
+                   "each argument, nil for what has none",
+                   results, results == 1 ? "" : "s", c->in[k].arg);
   if (results < c->n_args) lua_settop(L, base + c->n_args); /* nil for those left out at the end */
   for (int i = 1, k = 0; i <= c->n_args; i++) {
     if (k < c->n_in && c->in[k].arg == i) checked_gradient(L, c, k++, base + i);

@@ -269,7 +269,7 @@ static int hook_remove(lua_State *L)
   return 0;
 }
 
-static int add_hook(lua_State *L, const char *fn, bool post)
+static int add_hook(lua_State *L, const char *fn, ax_hook_kind kind)
 {
   ax_tensor *t;
   hook *h;
@@ -304,10 +304,10 @@ static int add_hook(lua_State *L, const char *fn, bool post)
   ax_lua_track(L, 1);
   h = malloc(sizeof *h);
   if (h) {
-    *h = (hook){ .anchor.ref = ref, .leaf = t->grad_fn ? NULL : t, .key = key, .post = post };
+    *h = (hook){ .anchor.ref = ref, .leaf = t->grad_fn ? NULL : t, .key = key, .post = kind == AX_HOOK_POST };
     ax_lua.n_anchors += h->leaf != NULL;
   } else if (t->grad_fn) ax_lua_unanchor(L, ref);
-  if (!h || ax_hook_add(t, post, call_hook, ax_lua_drop_anchor, h, &id) != AX_OK) {
+  if (!h || ax_hook_add(t, kind, call_hook, ax_lua_drop_anchor, h, &id) != AX_OK) {
     if (!t->grad_fn) {
       lua_pushnil(L);
       lua_rawseti(L, -2, key);
@@ -341,11 +341,15 @@ static int keep_grad(lua_State *L)
   return 0;
 }
 
-static int register_hook(lua_State *L) { return add_hook(L, "register_hook", false); }
+static int register_hook(lua_State *L) { return add_hook(L, "register_hook", AX_HOOK_GRADIENT); }
 static int register_post_accumulate_grad_hook(lua_State *L)
 {
-  return add_hook(L, "register_post_accumulate_grad_hook", true);
+  return add_hook(L, "register_post_accumulate_grad_hook", AX_HOOK_POST);
 }
+
+/* core._keep_hook(x, fn): a hook for retain_grad: behind all others, it follows x through in-place
+ * ops */
+static int keep_hook(lua_State *L) { return add_hook(L, "retain_grad", AX_HOOK_KEEP); }
 
 /* While a graph contains a leaf with hooks, this keeps the leaf's object alive, and with it what
  * the hooks capture. */
@@ -471,6 +475,9 @@ void ax_lua_open_grad(lua_State *L)
   lua_pushcfunction(L, hook_remove);
   lua_setfield(L, -2, "remove");
   lua_setfield(L, -2, "__index");
+  lua_pushvalue(L, -1);
+  lua_pushcclosure(L, keep_hook, 1);
+  lua_setfield(L, -4, "_keep_hook");
   lua_pushvalue(L, -1);
   lua_pushcclosure(L, register_hook, 1);
   lua_setfield(L, -3, "register_hook");

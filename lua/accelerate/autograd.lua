@@ -18,10 +18,13 @@ local fail = options.fail
 ---@field set_grad_enabled function `set_grad_enabled(on)`, or `set_grad_enabled(on, fn, ...)`
 ---@field inference_mode function `no_grad` under another name; `inference_mode(false, fn, ...)` is
 ---  `enable_grad`
+---@field once_differentiable fun(backward: function): function makes a backward function of
+---  tensor.Function that must not be differentiated itself: a pass that records (create_graph)
+---  raises when it comes to its gradients
 local M = {
   grad = calls.grad, Function = calls.Function, no_grad = core.no_grad,
   enable_grad = core.enable_grad, set_grad_enabled = calls.set_grad_enabled,
-  inference_mode = calls.inference_mode,
+  inference_mode = calls.inference_mode, once_differentiable = calls.once_differentiable,
 }
 
 local function list_of(where, name, value)

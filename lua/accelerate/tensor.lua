@@ -155,7 +155,8 @@ local core = require "accelerate.core"
 ---@field Function fun(definition: { forward: function, backward: function, setup_context:
 ---  function?, name: string? }): table a differentiable function written in Lua; call it. forward
 ---  gets ctx and the arguments; with setup_context(ctx, inputs, output) the arguments alone.
----  ctx:mark_non_differentiable(y) makes a result y one without gradients
+---  ctx:mark_non_differentiable(y) makes a result y one without gradients;
+---  ctx:set_materialize_grads(false) gives backward nil, not zeros, for a result without a gradient
 ---@field Generator fun(seed?: integer|string|{ seed: integer, device: string }): userdata with
 ---  manual_seed, initial_seed, get_state, set_state. A device, by itself or in the table, has no
 ---  effect: a generator draws for all of them.

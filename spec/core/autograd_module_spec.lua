@@ -1,9 +1,10 @@
 --- accelerate.autograd and accelerate.func, retain_grad, set_printoptions, utils.time. PyTorch's
 --- values were taken from torch.func at these points.
 local accelerate = require "accelerate"
+local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
-local raises = require("spec.support.messages").raises
+local message, raises = require("spec.support.messages").message, require("spec.support.messages").raises
 local autograd, func = tensor.autograd, accelerate.func
 
 local function double(values, grad)
@@ -384,5 +385,73 @@ describe("utils.time", function()
     local later = accelerate.utils.time()
     for _ = 1, 1000 do if later > now then break end later = accelerate.utils.time() end
     assert(later > now)
+  end)
+end)
+
+describe("the backward of a tensor.Function", function()
+  local function leaf() return core.tensor({ 1, 2 }, { dtype = "float64", requires_grad = true }) end
+
+  it("gets nil for a result without a gradient after set_materialize_grads(false)", function()
+    for _, on in ipairs { true, false } do
+      local seen
+      local f = tensor.Function {
+        forward = function(x) return x * 2, x + 1 end,
+        setup_context = function(ctx) ctx:set_materialize_grads(on) end,
+        backward = function(_, first, second)
+          seen = { first, second }
+          return first * 2
+        end,
+      }
+      local x = leaf()
+      local y = f(x)
+      y:sum():backward()
+      assert.equal(on, seen[2] ~= nil)
+      if on then assert.same({ 0, 0 }, seen[2]:tolist()) end
+      assert.same({ 2, 2 }, x.grad:tolist())
+    end
+    local f = tensor.Function {
+      forward = function(ctx, x)
+        ctx:set_materialize_grads("no")
+        return x
+      end,
+      backward = function(_, g) return g end,
+    }
+    assert.matches("set_materialize_grads: value must be true or false, got 'no'", message(f, leaf()))
+  end)
+
+  it("returns one gradient for each argument that requires one", function()
+    local f = tensor.Function { name = "Product", forward = function(_, x, y) return x * y end,
+      backward = function(_, g) return g end }
+    local y = f(leaf(), leaf()):sum()
+    assert.matches("Product: backward: 1 result, but argument 2 of forward requires a gradient; return " ..
+      "one for "
+      .. "each argument, nil for what has none", message(y.backward, y))
+    local x = leaf()
+    f(x, core.ones(2, { dtype = "float64" })):sum():backward() -- nothing is lost
+    f(x, 3):sum():backward()
+    assert.same({ 2, 2 }, x.grad:tolist())
+  end)
+
+  it("that is once_differentiable is not differentiated itself", function()
+    local f = tensor.Function { name = "Square",
+      forward = function(ctx, x)
+        ctx:save_for_backward(x)
+        return x * x
+      end,
+      backward = tensor.autograd.once_differentiable(function(ctx, g)
+        assert.is_false(core.is_grad_enabled())
+        return 2 * ctx:saved_tensors() * g
+      end) }
+    local x = leaf()
+    f(x):sum():backward()
+    assert.same({ 2, 4 }, x.grad:tolist())
+    local g = tensor.grad(f(x):sum(), x, { create_graph = true })
+    assert.same({ 2, 4 }, g:tolist())
+    assert.is_true(g.requires_grad)
+    local second = g:sum()
+    assert.matches("once_differentiable: this gradient cannot be differentiated again",
+      message(second.backward, second))
+    assert.matches("once_differentiable: backward must be a function, got 3",
+      message(tensor.autograd.once_differentiable, 3))
   end)
 end)

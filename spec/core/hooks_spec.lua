@@ -358,3 +358,58 @@ describe("a circle through a graph that backward never sees", function()
     assert.same({ 6, 6 }, x.grad:totable())
   end)
 end)
+
+-- Values from PyTorch.
+describe("retain_grad", function()
+  local function result()
+    local x = core.ones(2, { requires_grad = true })
+    return x * 2, x
+  end
+
+  it("keeps what the tensor's hooks make of the gradient, also those that come later", function()
+    local y, x = result()
+    y:retain_grad()
+    y:register_hook(function(g) return g * 10 end)
+    y:sum():backward()
+    assert.same({ 10, 10 }, y.grad:tolist())
+    assert.same({ 20, 20 }, x.grad:tolist())
+  end)
+
+  it("goes along when the tensor is changed in place", function()
+    local y = result()
+    y:retain_grad()
+    y:mul_(3)
+    y:retain_grad()
+    y:square():sum():backward()
+    assert.same({ 12, 12 }, y.grad:tolist())
+
+    y = result()
+    y:retain_grad()
+    y:view(-1):mul_(3)
+    y:square():sum():backward()
+    assert.same({ 12, 12 }, y.grad:tolist())
+
+    y = result()
+    local part = y[1]
+    part:retain_grad()
+    part:mul_(3)
+    part:square():backward()
+    assert.equal(12, part.grad:item())
+
+    y = result()
+    y:retain_grad()
+    part = y[1]
+    part:mul_(3)
+    part:square():backward()
+    assert.same({ 12, 0 }, y.grad:tolist())
+  end)
+
+  it("leaves other hooks where they were added", function()
+    local y = result()
+    local seen
+    y:register_hook(function(g) seen = g:tolist() end)
+    y:mul_(3)
+    y:square():sum():backward()
+    assert.same({ 36, 36 }, seen)
+  end)
+end)

@@ -172,11 +172,13 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
   dst->version->edits++;
   if (node) {
     ax_node *old = dst->grad_fn;
+    const int out = dst->out_index;
     dst->grad_fn = NULL;
     ax_leaf_ends(dst);
     st = ax_node_attach(node, 1, &dst, impl->saves);
     if (dst->base) ax_rewrite_finish(&rewrite, dst);
     else dst->rewrites++;
+    ax_hooks_follow(old, out, dst);
     if (old) ax_node_release(old);
   }
 out:

@@ -71,7 +71,7 @@ bool ax_flat_is_watched(const ax_flat *f, int bucket)
 {
   for (int k = f->buckets[bucket].first; k < f->buckets[bucket].last; k++)
     for (const ax_hook *h = f->params[k]->hooks; h; h = h->next)
-      if (h->post && !h->gone) return true;
+      if (h->kind == AX_HOOK_POST && !h->gone) return true;
   return false;
 }
 

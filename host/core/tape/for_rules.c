@@ -24,7 +24,7 @@ ax_tensor *ax_grad_slot_of(ax_grad *c, int k, bool *accumulate_)
   if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
   if (ax_recording) ax_capture_note(leaf);
   for (const ax_hook *h = leaf->hooks; h; h = h->next)
-    if (!h->post) return NULL; /* the hook must see the gradient before it is added */
+    if (h->kind != AX_HOOK_POST) return NULL; /* the hook must see the gradient before it is added */
   *accumulate_ = leaf->grad != NULL;
   return leaf->grad_slot;
 }

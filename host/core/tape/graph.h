@@ -30,7 +30,7 @@ struct ax_hook {
   ax_hook **home;                  /* the list that holds it: a node's or a leaf's */
   ax_hook *next_live, **from_live; /* all hooks of the thread */
   uint64_t id;
-  bool post;
+  ax_hook_kind kind;
   bool gone; /* removed while its list is being run: freed afterwards */
   int out;
   ax_hook_fn call;
@@ -81,6 +81,8 @@ void ax_hooks_drop(ax_hook **list);
 /* No hook in the list runs again; those of a list that is being run stay in memory until it is
  * through. */
 void ax_hooks_end(ax_hook **list);
+/* Moves the KEEP hooks of result `out` of a node to the node that t has now. */
+void ax_hooks_follow(ax_node *from, int out, const ax_tensor *t);
 /* Runs the hooks of one result; *g may be replaced. */
 ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g);
 /* Calls the holder (ax_leaf_set_holder) for the leaf of an ACCUMULATE node with hooks, once. */

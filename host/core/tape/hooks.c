@@ -29,7 +29,8 @@ void ax_hooks_drop(ax_hook **list)
   }
 }
 
-ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(void *), void *ud, uint64_t *id)
+ax_status ax_hook_add(ax_tensor *t, ax_hook_kind kind, ax_hook_fn call, void (*drop)(void *), void *ud,
+                      uint64_t *id)
 {
   ax_hook **at, *h;
   ax_status st = ax_history(t);
@@ -37,7 +38,7 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   if (st != AX_OK) return st;
   if (!t->requires_grad)
     return ax_fail(AX_EGRAD, "hook: the tensor does not require a gradient, so a hook would never run");
-  if (post && t->grad_fn)
+  if (kind == AX_HOOK_POST && t->grad_fn)
     return ax_fail(AX_EGRAD, "hook: only a leaf accumulates its gradient; this is the result of %s",
                    ax_grad_fn_name(t));
   /* treats the hook as one added before the backward pass that released the graph */
@@ -51,7 +52,7 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
   at = t->grad_fn ? &t->grad_fn->hooks : &t->hooks;
   *h = (ax_hook){ .home = at,
                   .id = next_hook++,
-                  .post = post,
+                  .kind = kind,
                   .out = t->out_index,
                   .call = call,
                   .drop = drop,
@@ -60,7 +61,9 @@ ax_status ax_hook_add(ax_tensor *t, bool post, ax_hook_fn call, void (*drop)(voi
                   .from_live = &live_hooks };
   if (live_hooks) live_hooks->from_live = &h->next_live;
   live_hooks = h;
-  while (*at) at = &(*at)->next; /* hooks run in the order in which they were added */
+  /* hooks run in the order in which they were added */
+  while (*at && (kind == AX_HOOK_KEEP || (*at)->kind != AX_HOOK_KEEP)) at = &(*at)->next;
+  h->next = *at;
   *at = h;
   *id = h->id;
   return AX_OK;
@@ -114,6 +117,27 @@ void ax_hooks_end(ax_hook **list)
     for (ax_hook *h = *list; h; h = h->next) h->gone = true;
 }
 
+void ax_hooks_follow(ax_node *from, int out, const ax_tensor *t)
+{
+  ax_hook **end;
+
+  if (!from || !from->hooks || !t->grad_fn || from == t->grad_fn || is_running(&from->hooks)) return;
+  for (end = &t->grad_fn->hooks; *end;) end = &(*end)->next;
+  for (ax_hook **at = &from->hooks; *at;) {
+    ax_hook *h = *at;
+    if (h->kind != AX_HOOK_KEEP || h->out != out) {
+      at = &h->next;
+      continue;
+    }
+    *at = h->next;
+    h->next = NULL;
+    h->home = &t->grad_fn->hooks;
+    h->out = t->out_index;
+    *end = h;
+    end = &h->next;
+  }
+}
+
 static void sweep_hooks(ax_hook **list)
 {
   for (ax_hook **at = list; *at;) {
@@ -157,7 +181,7 @@ ax_status ax_hooks_run(ax_hook **list, bool post, int out, ax_tensor **g)
   now_running = &here;
   for (ax_hook *h = *list; h && st == AX_OK; h = h->next) {
     ax_tensor *replacement = NULL;
-    if (h->gone || h->post != post || h->out != out) continue;
+    if (h->gone || (h->kind == AX_HOOK_POST) != post || h->out != out) continue;
     st = h->call(h->ud, *g, &replacement);
     if (st == AX_OK && replacement) st = replace(g, replacement);
   }

@@ -135,9 +135,11 @@ out:
 static void set_history(ax_tensor *t, ax_node *n)
 {
   ax_node *old = t->grad_fn;
+  const int out = t->out_index;
   t->grad_fn = n;
   t->out_index = 0;
   t->requires_grad = true;
+  ax_hooks_follow(old, out, t);
   if (old) ax_node_release(old);
 }
 

@@ -116,6 +116,16 @@ end
 
 -- ---- functions with a gradient of their own
 
+-- What stands behind the gradients of a once_differentiable function.
+local Once = core.Function {
+  name = "once_differentiable",
+  forward = function(_, x) return x end,
+  backward = function()
+    fail("once_differentiable: this gradient cannot be differentiated again: the backward function of its "
+      .. "tensor.Function was made by once_differentiable")
+  end,
+}
+
 -- What is marked must be known where the call returns, which has no context.
 local function mark_non_differentiable(ctx, ...)
   for i = 1, select("#", ...) do
@@ -128,27 +138,40 @@ local function mark_non_differentiable(ctx, ...)
   end
 end
 
+local function set_materialize_grads(ctx, on)
+  ctx._bare = not options.value("set_materialize_grads", "value", on, { "boolean" })
+end
+
 local function mark_dirty()
   fail("mark_dirty: a Function cannot write into its argument: return a new tensor in forward, and "
     .. "write x:copy_(f(x)) where it is called")
 end
 
--- A result that is not used has a gradient of zeros with false, too.
-local function set_materialize_grads(_, on)
-  options.value("set_materialize_grads", "value", on, { "boolean" })
-end
-
--- The results of backward. Those left out at the end are nil, which must not be a slip.
-local function gradients_of(ctx, name, ...)
-  local n, needs = select("#", ...), ctx.needs_input_grad
-  for i = n + 1, #needs do
-    if needs[i] then
-      fail("%s: backward returned %d gradient%s, and argument %d of forward requires one; return one " ..
-        "for each "
-        .. "argument, nil for what has none", name, n, n == 1 and "" or "s", i)
+--- Makes a backward function of tensor.Function that must not be differentiated itself: a backward
+--- pass that records (create_graph) raises when it comes to its gradients. PyTorch has it as a
+--- decorator: `backward = autograd.once_differentiable(function(ctx, grad) ... end)`.
+---@param backward function
+---@return function
+function M.once_differentiable(backward)
+  options.value("once_differentiable", "backward", backward, { "function" })
+  return function(ctx, ...)
+    if not core.is_grad_enabled() then return backward(ctx, ...) end
+    local recorded = false
+    for i = 1, select("#", ...) do
+      local g = (select(i, ...))
+      recorded = recorded or core.is_tensor(g) and g.requires_grad
     end
+    local list = ctx.saved_tensors
+    for i = 1, list.n do recorded = recorded or core.is_tensor(list[i]) and list[i].requires_grad end
+    local grads = scope.pack(core.no_grad(backward, ctx, ...))
+    if recorded then
+      local once = core.zeros(1, { requires_grad = true })
+      for i = 1, grads.n do
+        if core.is_tensor(grads[i]) then grads[i] = Once(grads[i], once) end
+      end
+    end
+    return unpack(grads, 1, grads.n)
   end
-  return ...
 end
 
 --- A differentiable function: forward(ctx, ...) gives its results, backward(ctx, ...) gets their
@@ -187,10 +210,6 @@ function M.Function(definition)
       if set then return set_up(ctx, { ... }, forward(...)) end
       return ended(ctx, forward(ctx, ...))
     end
-  end
-  local backward, name = definition.backward, definition.name or "Function"
-  if type(backward) == "function" then
-    given.backward = function(ctx, ...) return gradients_of(ctx, name, backward(ctx, ...)) end
   end
   local inner = core.Function(given)
   local function finish(...)

@@ -187,7 +187,7 @@ end)
 
 -- ---- gradients of results
 
--- What retain_grad was called on -> { the number of changes that the tensor had seen then }.
+-- What retain_grad was called on -> a value of the last call.
 local retained = setmetatable({}, { __mode = "k" })
 
 --- The hook must not hold the tensor that it is on.
@@ -198,12 +198,11 @@ define.plain("retain_grad", "x:retain_grad()",
       options.fail("retain_grad: argument 1 (x): expected a tensor, got %s", options.show(x))
     end
     if not x.requires_grad then options.fail("retain_grad: the tensor does not require a gradient") end
-    local version = x._version
-    if x.is_leaf or retained[x] and retained[x][1] == version then return end
-    local call = { version }
+    if x.is_leaf then return end
+    local call = {}
     retained[x] = call
     local weak = setmetatable({ x }, { __mode = "v" })
-    x:register_hook(function(g)
+    core._keep_hook(x, function(g)
       local kept = weak[1]
       if not kept or retained[kept] ~= call then return end -- a later call took over
       core._keep_grad(kept, kept.grad and kept.grad + g or core.no_grad(function() return g:clone() end))
@@ -217,8 +216,8 @@ define.plain("retains_grad", "x.retains_grad", "whether retain_grad was called o
 
 define.plain("set_printoptions",
   "tensor.set_printoptions { precision, threshold, edgeitems, linewidth, profile, sci_mode }",
-  "how tensors are shown from now on", "function",
-  function(opts) return require("accelerate.utils.format").set_options(opts) end)
+  "how tensors are shown from now on; by position in this order, too", "function",
+  function(...) return require("accelerate.utils.format").set_options(...) end)
 define.plain("get_printoptions", "tensor.get_printoptions()", "the settings of set_printoptions", "function",
   function() return require("accelerate.utils.format").get_options() end)
 
