@@ -443,4 +443,67 @@ describe("to(tensor)", function()
     assert.matches("Linear:to: parameters can only become float32, float64, float16 or bfloat16, got 'int64'",
       message(m.to, m, core.ones(1, { dtype = "int64" })))
   end)
+
+  it("takes non_blocking, and says why there is no memory_format", function()
+    local m = nn.Linear(2, 2)
+    for _, call in ipairs {
+      { "cpu", { non_blocking = true } }, { "cpu", true }, { "cpu", "float64", true },
+      { { device = "cpu", non_blocking = true } }, { "float64", { device = "cpu" } },
+    } do
+      m:float()
+      assert.equal(m, m:to(unpack(call)))
+      local wide = call[1] == "float64" or call[2] == "float64"
+      assert.equal(wide and "float64" or "float32", m.weight.dtype)
+    end
+    assert.matches("Linear:to: give a dtype or a device", message(m.to, m, { non_blocking = true }))
+    assert.matches("Linear:to: expected a dtype or a device, got true", message(m.to, m, true))
+    assert.matches("Linear:to: memory_format is not there: layers choose how",
+      message(m.to, m, { memory_format = "channels_last" }))
+    assert.matches("no function channels_last; instead: leave memory_format out: layers choose",
+      message(function() return tensor.channels_last end))
+  end)
+end)
+
+-- The order is PyTorch's.
+describe("hooks of all modules", function()
+  it("run before each module's own, until they are removed", function()
+    local model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    local log = {}
+    local function note(what) return function(module) log[#log + 1] = what .. module.__name end end
+    local own = model[1]:register_forward_hook(note "own ")
+    local handles = {
+      nn.register_module_forward_pre_hook(note "pre "), nn.register_module_forward_hook(note ""),
+      nn.register_module_full_backward_pre_hook(note "back pre "),
+      nn.register_module_full_backward_hook(note "back "),
+    }
+    model(core.ones(1, 2, { requires_grad = true })):sum():backward()
+    assert.same({ "pre Sequential", "pre Linear", "Linear", "own Linear", "pre ReLU", "ReLU", "pre Linear",
+      "Linear", "Sequential", "back pre Sequential", "back pre Linear", "back Linear", "back pre ReLU",
+      "back ReLU", "back pre Linear", "back Linear", "back Sequential" }, log)
+    for _, handle in ipairs(handles) do
+      handle:remove()
+      handle:remove()
+    end
+    own:remove()
+    log = {}
+    model(core.ones(1, 2)):sum():backward()
+    assert.same({}, log)
+  end)
+
+  it("see layers that are one op otherwise, and may replace results", function()
+    local model = nn.Sequential(nn.Linear(2, 2), nn.GELU("tanh"))
+    local x, names = core.ones(1, 2), {}
+    local plain = model(x)
+    local handle = nn.register_module_forward_hook(function(module, _, y)
+      names[#names + 1] = module.__name
+      if module == model then return y * 2 end
+    end, { always_call = true })
+    local fine, doubled = pcall(model, x)
+    handle:remove()
+    assert.is_true(fine)
+    assert.same({ "Linear", "GELU", "Sequential" }, names)
+    assert.is_true(doubled:allclose(plain * 2))
+    assert.matches("register_module_forward_hook: hook must be a function, got 3",
+      message(nn.register_module_forward_hook, 3))
+  end)
 end)

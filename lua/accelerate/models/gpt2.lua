@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local hooks = require "accelerate.nn.hooks"
 local options = require "accelerate.utils.options"
 local activations = require "accelerate.models.activations"
 local decoder = require "accelerate.models.decoder"
@@ -100,7 +101,7 @@ end
 function MLP:forward(x)
   local v = self._values
   local up = v.c_fc
-  if v.fused and not up._hooked then
+  if v.fused and not up._hooked and not hooks.everywhere then
     x = linear_gelu(x, up.weight, up.bias)
   else
     x = v.act(up(x))

@@ -6,6 +6,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local dictionary = require "accelerate.nn.module_dict"
 local parameters = require "accelerate.nn.parameter_list"
+local hooks = require "accelerate.nn.hooks"
 local Module = require "accelerate.nn.module"
 local Linear = require("accelerate.nn.linear").Linear
 local GELU = require("accelerate.nn.activation").GELU
@@ -207,7 +208,8 @@ add_methods(Sequential)
 
 -- A layer of this library, as it came: nothing but itself sees its input and its result.
 local function is_plain(layer)
-  return rawget(getmetatable(layer), "_builtin") and layer._values.forward == nil and not layer._hooked
+  return rawget(getmetatable(layer), "_builtin") and layer._values.forward == nil
+    and not layer._hooked and not hooks.everywhere
 end
 
 local linear_gelu = core.linear_gelu

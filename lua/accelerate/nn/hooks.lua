@@ -19,9 +19,22 @@ local M = {}
 
 local NONE = {}
 
-local function list_of(module, kind)
+-- Hooks of all modules, by kind. `M.everywhere`: whether there are any.
+local global = {}
+M.everywhere = false
+
+local function own_list(module, kind)
   local lists = module._hooked
   return lists and lists[kind] or NONE
+end
+
+-- A module's hooks behind those of all modules.
+local function list_of(module, kind)
+  local own, all = own_list(module, kind), global[kind]
+  if not all or not all[1] then return own end
+  local list = { unpack(all) }
+  for i = 1, #own do list[#list + 1] = own[i] end
+  return list
 end
 
 --- Returns the handles of a kind of hooks of calls, in order; do not change the list.
@@ -195,12 +208,18 @@ end
 local function is_of_state(kind) return kind:find("state_dict", 1, true) ~= nil end
 
 local function present(module, kind)
-  return is_of_state(kind) and M.of_state(module, kind) or list_of(module, kind)
+  if not module then return global[kind] or NONE end
+  return is_of_state(kind) and M.of_state(module, kind) or own_list(module, kind)
 end
 
 -- Replaces a list. `_hooked` becomes false when the last list is empty, so that Module.__call has
 -- one test for all kinds.
 local function replace(module, kind, list)
+  if not module then
+    global[kind] = list[1] and list or nil
+    M.everywhere = next(global) ~= nil
+    return
+  end
   local of_state = is_of_state(kind)
   local lists = of_state and module._registered.state_hooks or not of_state and module._hooked or {}
   lists[kind] = list[1] and list or nil
@@ -211,7 +230,7 @@ end
 --- Removes the hook. A second call does nothing.
 function Handle:remove()
   local module = self.module
-  if not module then return end
+  if module == nil then return end
   local kept = {}
   for _, handle in ipairs(present(module, self.kind)) do
     if handle ~= self then kept[#kept + 1] = handle end
@@ -234,7 +253,7 @@ local OPTIONS = {
 }
 
 --- Adds a hook to a module.
----@param self accelerate.nn.Module
+---@param self accelerate.nn.Module|false false: to all modules
 ---@param kind string
 ---@param hook function
 ---@param o? { prepend: boolean?, always_call: boolean? }
@@ -256,6 +275,50 @@ local function register(self, where, kind, hook, opts)
       .. "of the hook's args", where)
   end
   return M.add(self, kind, hook, o)
+end
+
+-- Adds a hook to all modules.
+local function register_everywhere(where, kind, hook, opts)
+  options.value(where, "hook", hook, { "function" })
+  local o = options.check(where, opts, OPTIONS[kind])
+  if o.with_kwargs then
+    fail("%s: with_kwargs: calls have no keyword arguments in Lua; a table of options is the last entry "
+      .. "of the hook's args", where)
+  end
+  return M.add(false, kind, hook, { always_call = o.always_call })
+end
+
+--- Hooks that run at each call of any module, before the module's own.
+M.registering = {}
+
+--- Registers `hook(module, args)`, which runs before the forward of each module.
+---@param hook fun(module: accelerate.nn.Module, args: table): ...
+---@return table handle with handle:remove()
+function M.registering.register_module_forward_pre_hook(hook)
+  return register_everywhere("register_module_forward_pre_hook", "forward_pre", hook)
+end
+
+--- Registers `hook(module, args, output, ...)`, which runs after the forward of each module.
+---@param hook fun(module: accelerate.nn.Module, args: table, ...): ...
+---@param opts? { always_call: boolean } always_call: it runs also when the call raises
+---@return table handle with handle:remove()
+function M.registering.register_module_forward_hook(hook, opts)
+  return register_everywhere("register_module_forward_hook", "forward", hook, opts)
+end
+
+--- Registers `hook(module, grad_input, grad_output)`, which runs when gradients have passed through
+--- a module, as Module:register_full_backward_hook has it.
+---@param hook fun(module: accelerate.nn.Module, grad_input: table, grad_output: table): table|nil
+---@return table handle with handle:remove()
+function M.registering.register_module_full_backward_hook(hook)
+  return register_everywhere("register_module_full_backward_hook", "backward", hook)
+end
+
+--- Registers `hook(module, grad_output)`, which runs before gradients pass through a module.
+---@param hook fun(module: accelerate.nn.Module, grad_output: table): table|nil
+---@return table handle with handle:remove()
+function M.registering.register_module_full_backward_pre_hook(hook)
+  return register_everywhere("register_module_full_backward_pre_hook", "backward_pre", hook)
 end
 
 --- Returns whether functions of a script see a module's arguments or results.

@@ -24,6 +24,8 @@ local nn = {
   utils = require "accelerate.nn.utils",
 }
 
+for name, register in next, require("accelerate.nn.hooks").registering do nn[name] = register end
+
 for _, file in ipairs {
   "linear",
   "identity",

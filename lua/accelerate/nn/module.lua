@@ -47,7 +47,7 @@ local function pass(...) return ... end
 function Module.__call(self, ...)
   local seen = recording.modules
   if seen and not seen[self] then seen[#seen + 1], seen[self] = self, true end
-  if self._hooked then return pass(hooks.call(self, ...)) end
+  if self._hooked or hooks.everywhere then return pass(hooks.call(self, ...)) end
   return pass(self:forward(...))
 end
 
@@ -108,11 +108,13 @@ end
 
 --- Converts parameters and buffers of floating type to a type, and moves all to a device. The
 --- tensors stay the same objects, so ties and optimizers hold.
----@param target string|{ dtype: string?, device: string? } a dtype, a device, or both by name
----@param other string? the one of the two that `target` is not
+---@param target string|accelerate.Tensor|{ dtype: string?, device: string?, non_blocking: boolean?
+---  } a dtype, a device, both by name, or a tensor that has them
+---@param ... any the one of the two that `target` is not; non_blocking (without effect), or a table
+---  with it
 ---@return accelerate.nn.Module self
-function Module:to(target, other)
-  local dtype, device = parameter.destination(self.__name, target, other)
+function Module:to(target, ...)
+  local dtype, device = parameter.destination(self.__name, target, ...)
   local seen = {}
   for _, kind in ipairs { "parameter", "buffer" } do
     for _, item in ipairs(members.collect(self, kind,

@@ -98,44 +98,61 @@ end
 
 local FLOATS = { float16 = true, bfloat16 = true, float32 = true, float64 = true }
 local COMPLEX = { complex64 = true, complex128 = true }
-local PLACE = { dtype = { "string", optional = true }, device = { "string", optional = true } }
+local PLACE = { dtype = { "string", optional = true }, device = { "string", optional = true },
+  non_blocking = { "boolean", optional = true } }
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
   "bool" }
 
---- Reads the arguments of Module:to: a dtype, a device, both in either order, or { dtype =, device
---- = }.
+local function is_device(word) return word == "cpu" or word:match("^cuda") ~= nil end
+
+local function refuse_word(where, word)
+  for _, known in ipairs(DTYPES) do
+    if word == known then
+      options.fail("%s:to: parameters can only become of a floating or complex type, got '%s'", where, word)
+    end
+  end
+  options.fail("%s:to: '%s' is neither a dtype nor a device%s", where, word,
+    options.hint(word, { "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "cpu",
+      "cuda" }))
+end
+
+-- The arguments of Module:to as a list: tensors and tables of options give theirs.
+local function words_of(where, ...)
+  local words = {}
+  for i = 1, select("#", ...) do
+    local given = (select(i, ...))
+    if core.is_tensor(given) then
+      words[#words + 1] = given.dtype
+      words[#words + 1] = given.device
+    elseif type(given) == "table" and getmetatable(given) == nil then
+      if given.memory_format ~= nil then
+        options.fail("%s:to: memory_format is not there: layers choose how they lay out what they " ..
+          "compute; leave "
+          .. "it out", where)
+      end
+      local o = options.check(where .. ":to", given, PLACE)
+      words[#words + 1] = o.dtype
+      words[#words + 1] = o.device
+    elseif given ~= nil and (type(given) ~= "boolean" or i == 1) then -- a boolean is non_blocking
+      words[#words + 1] = given
+    end
+  end
+  return words
+end
+
+--- Reads the arguments of Module:to: a dtype, a device, both in either order, a tensor that has
+--- them, then non_blocking; or a table of these at the end.
 ---@return string? dtype
 ---@return string? device
 function parameter.destination(where, ...)
-  local given = { ... }
-  if core.is_tensor(given[1]) then given = { given[1].dtype, given[1].device } end
-  if type(given[1]) == "table" then
-    local o = options.check(where .. ":to", given[1], PLACE)
-    given = { o.dtype, o.dtype and o.device or nil }
-    if not o.dtype then given = { o.device } end
-  end
   local dtype, device
-  for i = 1, 2 do
-    local word = given[i]
-    if word == nil then break end
+  for _, word in ipairs(words_of(where, ...)) do
     if type(word) ~= "string" then
       options.fail("%s:to: expected a dtype or a device, got %s", where, options.show(word))
     end
-    if FLOATS[word] or COMPLEX[word] then
-      dtype = word
-    elseif word:match("^cpu$") or word:match("^cuda") then
-      device = word
-    else
-      for _, known in ipairs(DTYPES) do
-        if word == known then
-          options.fail("%s:to: parameters can only become of a floating or complex type, got '%s'",
-            where, word)
-        end
-      end
-      options.fail("%s:to: '%s' is neither a dtype nor a device%s", where, word,
-        options.hint(word, { "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "cpu",
-        "cuda" }))
-    end
+    if FLOATS[word] or COMPLEX[word] then dtype = word
+    elseif is_device(word) then device = word
+    else refuse_word(where, word) end
   end
   if not dtype and not device then options.fail("%s:to: give a dtype or a device", where) end
   return dtype, device

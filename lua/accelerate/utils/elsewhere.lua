@@ -8,6 +8,8 @@ local MODULES = { "accelerate", "accelerate.nn", "accelerate.optim", "accelerate
   "accelerate.distributions", "accelerate.func", "accelerate.nn.utils", "accelerate.nn.init",
   "accelerate.autograd", "accelerate.tensor.linalg", "accelerate.tensor.fft", "accelerate.tensor.special" }
 
+local LAYOUT = "leave memory_format out: layers choose how they lay out what they compute"
+
 --- PyTorch's names of things that are written in another way here: of functions of torch, and of
 --- methods of its tensors. A name with its module is one of that module alone.
 M.OTHERS = {
@@ -35,6 +37,7 @@ M.OTHERS = {
   multiprocessing = "accelerate.notebook_launcher(fn, args, { num_processes = n })",
   amp = 'accelerate.Accelerator { mixed_precision = "fp16" } (or "bf16"), and tensor.autocast(fn)',
   GradScaler = 'accelerate.Accelerator { mixed_precision = "fp16" }, which scales losses',
+  channels_last = LAYOUT, channels_last_3d = LAYOUT, contiguous_format = LAYOUT, preserve_format = LAYOUT,
   AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
 }
 M.METHODS = {
