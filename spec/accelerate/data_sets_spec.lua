@@ -384,3 +384,28 @@ describe("a plain list", function()
     raises("got a table", data.DataLoader, { x = 1 })
   end)
 end)
+
+describe("first + second", function()
+
+  it("has the samples of both", function()
+    local Squares = data.class("Squares")
+    function Squares:init(n) self.n = n end
+    function Squares:len() return self.n end
+    function Squares:get(i) return i * i, self.n end -- luacheck: ignore 212
+    local both = Squares(3) + Squares(4) + data.TensorDataset(require("accelerate.core").arange(2))
+    assert.equal(9, #both)
+    assert.same({ 4, 4 }, { both:get(5) })
+    assert.equal("ConcatDataset", both.__name)
+    local Count = data.class("Count", data.IterableDataset)
+    function Count:iter()
+      local i = 0
+      return function()
+        i = i + 1
+        if i <= 2 then return i end
+      end
+    end
+    local seen = {}
+    for i in (Count() + Count()):iter() do seen[#seen + 1] = i end
+    assert.same({ 1, 2, 1, 2 }, seen)
+  end)
+end)

@@ -126,6 +126,8 @@ describe("a name that is not there", function()
     assert.is_true(utils.isinstance(nn.Linear(1, 1), { nn.Conv2d, nn.Linear }))
     assert.is_false(utils.isinstance(nn.Linear(1, 1), nn.Conv2d))
     assert.is_false(utils.isinstance(3, nn.Linear))
+    says("isinstance: expected a value and a class; write several classes as a list: isinstance(x, { A, B })",
+      function() return utils.isinstance(nn.Linear(1, 1), nn.Conv2d, nn.Linear) end)
     says("Class", function() return utils.isinstance(3, "Linear") end)
     says("isinstance: entry 1: expected a class, got 3", function() return utils.isinstance(3, { 3 }) end)
     assert.is_true(utils.hasattr(nn, "Conv2d") and utils.hasattr(optim, "Adamax"))

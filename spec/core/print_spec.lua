@@ -57,4 +57,13 @@ describe("tostring", function()
     tensor.release(x)
     assert.equal("tensor(released)", tostring(x))
   end)
+
+  it("takes its settings by position", function()
+    tensor.set_printoptions(2, 10, 2, 60, nil, false)
+    local options = tensor.get_printoptions()
+    local text = tostring(tensor.arange(20))
+    tensor.set_printoptions { profile = "default" }
+    assert.same({ precision = 2, threshold = 10, edgeitems = 2, linewidth = 60, sci_mode = false }, options)
+    assert.equal("tensor([ 0,  1,  ..., 18, 19])", text)
+  end)
 end)

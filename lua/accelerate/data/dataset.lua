@@ -15,6 +15,7 @@ local M = {}
 
 --- Base class of datasets: `dataset[1]` is sample 1 (a list of its parts when it has several),
 --- `#dataset` is the number of samples, and `for i, x, y in ipairs(dataset) do` iterates over them.
+--- `first + second` is a ConcatDataset.
 --- A loader takes any table with `get` and `len`; the class adds Hugging Face's methods that derive
 --- datasets (dataset_methods.lua) and constructors: from_list, from_table, from_csv, from_json,
 --- from_generator.
@@ -24,6 +25,11 @@ local M = {}
 local Dataset = class("Dataset")
 enumerable.of_get(Dataset)
 M.Dataset = Dataset
+
+-- first + second: the samples of both, as PyTorch has it.
+function Dataset.__add(first, second)
+  return require("accelerate.data.combine").ConcatDataset { first, second }
+end
 
 local METHODS = { "map", "filter", "select", "shuffle", "take", "skip", "shard", "train_test_split",
   "with_transform" }
@@ -36,13 +42,18 @@ end
 --- Makes a TableDataset from columns, { name = list }.
 Dataset.from_dict = Dataset.from_table -- Hugging Face's name
 
---- Base class of streams, which also iterate with `for i, x, y in ipairs(stream) do`. `iter()`
+--- Base class of streams, which also iterate with `for i, x, y in ipairs(stream) do`. `first +
+--- second` is a ChainDataset. `iter()`
 --- returns an iterator over samples (several values each, or one table); `len()` is optional.
 ---@class accelerate.IterableDataset
 ---@field iter fun(self): function
 local IterableDataset = class("IterableDataset")
 enumerable.of_iter(IterableDataset)
 M.IterableDataset = IterableDataset
+
+function IterableDataset.__add(first, second)
+  return require("accelerate.data.combine").ChainDataset { first, second }
+end
 
 for _, name in ipairs { "map", "filter", "shuffle", "take", "skip" } do
   IterableDataset[name] = function(self, ...) return require("accelerate.data.streams")[name](self, ...) end

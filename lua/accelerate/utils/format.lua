@@ -208,10 +208,11 @@ local OPTIONS = {
 --- how many elements on only the ends of dims are shown (1000); edgeitems: how many are shown there
 --- (3); linewidth: columns (80); profile: all of these; sci_mode: always or never with exponents,
 --- chosen for each tensor when it is not given.
----@param opts { precision: integer, threshold: number, edgeitems: integer, linewidth: integer,
----  profile: "default"|"short"|"full", sci_mode: boolean }
-function M.set_options(opts)
-  local o = options.check("set_printoptions", opts, OPTIONS)
+---@param ... any precision, threshold, edgeitems, linewidth, profile ("default", "short" or "full")
+---  and sci_mode, or a table of them
+function M.set_options(...)
+  local o = options.read("set_printoptions",
+    { "precision", "threshold", "edgeitems", "linewidth", "profile", "sci_mode" }, OPTIONS, ...)
   for name, value in next, PROFILES[o.profile] or {} do shown[name] = value end
   for name in next, DEFAULT do if o[name] ~= nil then shown[name] = o[name] end end
   shown.sci_mode = o.sci_mode

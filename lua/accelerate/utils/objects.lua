@@ -80,7 +80,10 @@ end
 ---@param value any
 ---@param Class table a class, or a list of classes
 ---@return boolean
-function M.isinstance(value, Class)
+function M.isinstance(value, Class, ...)
+  if select("#", ...) > 0 then
+    fail("isinstance: expected a value and a class; write several classes as a list: isinstance(x, { A, B })")
+  end
   local list = class.itself(Class) and { Class } or Class
   options.value("isinstance", "Class", list, { "list" })
   local found = false
