@@ -273,7 +273,8 @@ AX_FN double ax_asinh_f64(double x)
 AX_FN double ax_acosh_f64(double x)
 {
   const double t = x - 1.0, s = t > 1e9 ? 1e9 : t;
-  return ax_log_of_sum_f64(s + sqrt(AX_FMA(s, s, s + s)), x, t > 1e9);
+  const double y = ax_log_of_sum_f64(s + sqrt(AX_FMA(s, s, s + s)), x, t > 1e9);
+  return t < 0.0 ? (double)NAN : y; /* far below 1 the sum above is 0 or -1 */
 }
 AX_FN double ax_atanh_f64(double x)
 {

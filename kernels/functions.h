@@ -62,7 +62,8 @@ AX_FN float ax_acosh_f32(float x)
 {
   const float t = x - 1.0f, s = t > 1e9f ? 1e9f : t;
   const float y = ax_log1p_f32(s + sqrtf(AX_FMAF(s, s, s + s)));
-  return t > 1e9f ? ax_log_f32(x) + 0x1.62e43p-1f : y;
+  const float z = t > 1e9f ? ax_log_f32(x) + 0x1.62e43p-1f : y;
+  return t < 0.0f ? NAN : z; /* far below 1 the sum above is 0 or -1 */
 }
 AX_FN float ax_atanh_f32(float x)
 {

@@ -492,16 +492,16 @@ describe("hooks of all modules", function()
 
   it("see layers that are one op otherwise, and may replace results", function()
     local model = nn.Sequential(nn.Linear(2, 2), nn.GELU("tanh"))
-    local x, names = core.ones(1, 2), {}
+    local x, called = core.ones(1, 2), {}
     local plain = model(x)
     local handle = nn.register_module_forward_hook(function(module, _, y)
-      names[#names + 1] = module.__name
+      called[#called + 1] = module.__name
       if module == model then return y * 2 end
     end, { always_call = true })
     local fine, doubled = pcall(model, x)
     handle:remove()
     assert.is_true(fine)
-    assert.same({ "Linear", "GELU", "Sequential" }, names)
+    assert.same({ "Linear", "GELU", "Sequential" }, called)
     assert.is_true(doubled:allclose(plain * 2))
     assert.matches("register_module_forward_hook: hook must be a function, got 3",
       message(nn.register_module_forward_hook, 3))

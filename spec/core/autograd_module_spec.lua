@@ -4,7 +4,7 @@ local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
-local message, raises = require("spec.support.messages").message, require("spec.support.messages").raises
+local raises = require("spec.support.messages").raises
 local autograd, func = tensor.autograd, accelerate.func
 
 local function double(values, grad)
@@ -389,6 +389,8 @@ describe("utils.time", function()
 end)
 
 describe("the backward of a tensor.Function", function()
+  local message = require("spec.support.messages").message
+
   local function leaf() return core.tensor({ 1, 2 }, { dtype = "float64", requires_grad = true }) end
 
   it("gets nil for a result without a gradient after set_materialize_grads(false)", function()

@@ -363,8 +363,11 @@ describe("copies, histograms, segments", function()
     assert.matches("nonzero_static: size must be at least 0, got %-1", message(x.nonzero_static, x, -1))
     assert.matches("frexp: expected a floating%-point tensor, got int64",
       message(tensor.frexp, tensor.arange(2)))
-    assert.matches("nextafter: expected floating%-point tensors, got int64 and float32",
-      message(tensor.nextafter, tensor.arange(3), x))
+    assert.matches("nextafter: one of the tensors must be of a floating%-point type, got int64 and int32",
+      message(tensor.nextafter, tensor.arange(3), tensor.arange(3):int()))
+    local mixed = tensor.nextafter(tensor.arange(3), tensor(5, { dtype = "float16" }):expand(3))
+    assert.equal("float16", mixed.dtype)
+    assert.same({ 2 ^ -24, 1 + 2 ^ -10, 2 + 2 ^ -9 }, mixed:tolist())
     assert.matches("histogram: bins: expected a number from 1", message(x.histogram, x, 0))
     assert.matches("histogram: bins: expected edges that rise",
       message(x.histogram, x, tensor.tensor { 1, 0 }))

@@ -109,6 +109,19 @@ describe("float64 pow", function()
   end)
 end)
 
+describe("acosh", function()
+  it("is NaN everywhere below 1", function()
+    for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+      local x = tensor.tensor({ 0.5, 0, -1, -2, -300, -6e4, -inf, nan }, { dtype = dtype })
+      if dtype == "float64" then
+        x = tensor.cat({ x, tensor.tensor({ -1e8, -3e9, -1e17, -1e300 }, { dtype = dtype }) }, 1)
+      end
+      assert.is_true(x:acosh():isnan():all():item(), dtype)
+      assert.same({ 0, inf }, tensor.tensor({ 1, inf }, { dtype = dtype }):acosh():totable())
+    end
+  end)
+end)
+
 describe("norms of any power", function()
   it("of float32 are those of its float64 sums", function()
     local x = tensor.tensor { 0, -0.0, 1, -3, 1e-20, 2.5, 1e12 }

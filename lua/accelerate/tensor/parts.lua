@@ -78,8 +78,9 @@ local nextafter = core.Function {
 }
 define("nextafter", "a:T b:T", "the next number of a's type on the way to b; its slope is 1", function(a, b)
   local pair = helpers.operands("nextafter", a, b)
-  if not FORMATS[a.dtype] or not FORMATS[b.dtype] then
-    options.fail("nextafter: expected floating-point tensors, got %s and %s", a.dtype, b.dtype)
+  if not FORMATS[a.dtype] and not FORMATS[b.dtype] then
+    options.fail("nextafter: one of the tensors must be of a floating-point type, got %s and %s", a.dtype,
+      b.dtype)
   end
   return nextafter(pair[1]:to(pair.dtype), pair[2]:to(pair.dtype))
 end)
