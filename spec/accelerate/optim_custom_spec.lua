@@ -34,7 +34,7 @@ local LRScheduler = optim.lr_scheduler.LRScheduler
 local Warmup = optim.class("Warmup", LRScheduler)
 function Warmup:init(optimizer, steps, last_epoch)
   self.steps = steps
-  LRScheduler.init(self, optimizer, { last_epoch = last_epoch })
+  LRScheduler.init(self, optimizer, last_epoch)
 end
 
 function Warmup:get_lr()

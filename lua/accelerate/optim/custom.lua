@@ -101,7 +101,7 @@ end
 --- goes through self.param_groups. self.state[p] is a table for what the class keeps of a
 --- parameter; it is saved and loaded. With a base, a class of optimizers derived from another one,
 --- or of schedulers: `optim.class("Warmup", optim.lr_scheduler.LRScheduler)`, which calls
---- `LRScheduler.init(self, optimizer, { last_epoch = -1 })` and defines get_lr.
+--- `LRScheduler.init(self, optimizer, last_epoch)` and defines get_lr.
 ---@param name string what print and messages call it
 ---@param base? table default optim.Optimizer
 ---@return table Class

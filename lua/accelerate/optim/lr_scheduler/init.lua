@@ -8,6 +8,7 @@ for _, part in ipairs { "lambda", "step", "linear", "cosine", "cycle", "sequence
 end
 
 require("accelerate.utils.positions").constructors(lr_scheduler, {
+  LRScheduler = "optimizer [last_epoch]",
   LambdaLR = "optimizer lr_lambda [last_epoch]",
   MultiplicativeLR = "optimizer lr_lambda [last_epoch]",
   StepLR = "optimizer +step_size [gamma] [last_epoch]",
