@@ -48,6 +48,9 @@ end
 
 function Custom:_group_schema() return {} end
 
+-- A script's step works on complex parameters as they are.
+function Custom:_real(p) return p end
+
 function Custom:_own_entries() return {} end
 
 function Custom:_has_state()
