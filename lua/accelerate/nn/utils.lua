@@ -125,10 +125,10 @@ end
 ---@param params accelerate.Tensor[]|accelerate.Tensor
 ---@return accelerate.Tensor vector 1-d
 function M.parameters_to_vector(params)
-  local parts = {}
-  for i, p in ipairs(list_of("parameters_to_vector", params)) do parts[i] = p:reshape(-1) end
-  if #parts == 0 then fail("parameters_to_vector: the list of tensors is empty") end
-  return core.cat(parts)
+  local list = {}
+  for i, p in ipairs(list_of("parameters_to_vector", params)) do list[i] = p:reshape(-1) end
+  if #list == 0 then fail("parameters_to_vector: the list of tensors is empty") end
+  return core.cat(list)
 end
 
 --- Copies the elements of a vector into the parameters, in order. Unlike in PyTorch, the parameters

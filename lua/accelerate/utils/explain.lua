@@ -333,9 +333,9 @@ local function folded(frames)
       out[#out + 1] = "\t" .. frame
       if users == 1 then
         local line = source_line(frame)
-        local place = frame:match("^(.-:%d+): in ")
-        quoted = line and ("\t%s is: %s"):format(place, line)
-        local path, number = (place or ""):match "^(.*):(%d+)$"
+        local at = frame:match("^(.-:%d+): in ")
+        quoted = line and ("\t%s is: %s"):format(at, line)
+        local path, number = (at or ""):match "^(.*):(%d+)$"
         local hint = path and hints.of_parenthesis(path, tonumber(number))
         if hint then quoted = ("%s\n\t%s"):format(quoted, hint) end
       end
