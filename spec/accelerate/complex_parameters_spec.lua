@@ -92,6 +92,19 @@ describe("a complex parameter", function()
     assert.is_nil(w.grad)
   end)
 
+  it("may have its gradient dropped between forward and backward", function()
+    local w = start()
+    local optimizer = optim.Adam({ w }, { lr = 0.1 })
+    for _ = 1, 2 do
+      local loss = (w * w):abs():square():sum() -- w is needed for the gradient
+      optimizer:zero_grad() -- which does not count as an edit
+      loss:backward()
+      nn.utils.clip_grad_norm_({ w }, 1)
+      optimizer:step()
+    end
+    assert.equal(2, optimizer.state[w].step)
+  end)
+
   it("is stepped on with its state when it was converted", function()
     local layer = nn.Linear(2, 1, { dtype = "complex64" })
     local optimizer = optim.SGD(layer:parameters(), { lr = 0.5, momentum = 0.5 })

@@ -15,7 +15,7 @@ local function is_complex(p) return core.is_tensor(p) and p:is_complex() end
 function M.of(p)
   if not is_complex(p) then return p end
   local leaf = real[p]
-  if not leaf or leaf:data_ptr() ~= p:data_ptr() then
+  if not leaf or leaf:_address() ~= p:_address() then
     leaf = p:detach():view_as_real()
     real[p] = leaf
   end
