@@ -27,7 +27,6 @@ M.OTHERS = {
   int8 = 'no tensor has this type; "int32" holds its numbers',
   int16 = 'no tensor has this type; "int32" holds its numbers',
   DataParallel = "accelerator:prepare(model), with a process for each device",
-  channels_last = "leave memory_format out: an image is stored in the order of its dims",
   Variable = "a tensor itself, with requires_grad = true",
   Buffer = 'module:register_buffer("name", x)',
   Sampler = "any object with iter(), which yields positions from 1, and len()",
