@@ -275,18 +275,22 @@ end
 local COST = "what the Accelerator costs on one rank"
 if #runs == 0 and not COST:find(only) then error(("ONLY=%q matches no row"):format(only), 0) end
 
-local about = {}
+local about, failed = {}, false
 -- Measures a run on all sides and adds the numbers to its rows.
 local function measure(run)
   for s, side in ipairs(sides) do
     if not side.setting or settings_of(run.first)[side.setting] then
       wait_quiet()
       local line, ok = capture(side.command(run.first))
-      if not ok then error(("failed: %s\n%s"):format(side.command(run.first), line), 0) end
-      about[s] = line
-      for _, row in ipairs(run.rows) do
-        table.insert(row.values[s], number(line, row[3]))
-        table.insert(row.memory[s], number(line, "peak_mb"))
+      if ok then
+        about[s] = line
+        for _, row in ipairs(run.rows) do
+          table.insert(row.values[s], number(line, row[3]))
+          table.insert(row.memory[s], number(line, "peak_mb"))
+        end
+      else
+        failed = true -- the other rows are shown all the same
+        io.stderr:write(("failed: %s\n%s\n"):format(side.command(run.first), line))
       end
     end
   end
@@ -425,3 +429,4 @@ if noisy then print("Other processes kept the machine busy during some measureme
 local out = assert(io.open(here .. "/results.json", "w"))
 out:write("[\n", table.concat(json, ",\n"), "\n]\n")
 out:close()
+if failed then os.exit(1) end

@@ -57,9 +57,9 @@ static int call_form(lua_State *L, ax_op op, bool inplace, const ax_lua_read_res
   return lua_gettop(L) - base - 1;
 }
 
-/* Rows that tensor.linalg and tensor.fft are made of: _linalg_solve is core._linalg.solve, and
- * linalg.solve in messages. */
-static const char *const part_of[] = { "linalg", "fft" };
+/* Rows that tensor.linalg, tensor.fft and cdist are made of: _linalg_solve is core._linalg.solve,
+ * and linalg.solve in messages. */
+static const char *const part_of[] = { "linalg", "fft", "distance" };
 
 static int part_call(lua_State *L)
 {

@@ -355,6 +355,37 @@ describe("Bilinear and distances", function()
       end
     end)
 
+    it("have every order, in both types, for stacks that broadcast and for any number of threads", function()
+      core.manual_seed(5)
+      local threads = tensor.get_num_threads()
+      for _, dtype in ipairs { "float32", "float64" } do
+        local x, y = core.randn(2, 1, 30, 19):to(dtype), core.randn(3, 25, 19):to(dtype)
+        for _, p in ipairs { 0, 0.5, 1, 2, 3, math.huge } do
+          local a, b = x:clone():requires_grad_(), y:clone():requires_grad_()
+          local c, d = x:double():clone():requires_grad_(), y:double():clone():requires_grad_()
+          local r, expected = tensor.cdist(a, b, p), core.norm(c:unsqueeze(-2) - d:unsqueeze(-3), p, -1)
+          assert.same({ 2, 3, 30, 25 }, r.shape)
+          assert.equal(dtype, r.dtype)
+          assert.is_false(far(r, expected, dtype == "float32" and 3e-7 or 1e-14), p)
+          local seed = core.randn(r.shape):to(dtype)
+          r:backward(seed)
+          if p > 0 then
+            expected:backward(seed:double())
+            assert.is_false(far(a.grad, c.grad, dtype == "float32" and 1e-6 or 1e-13), p)
+            assert.is_false(far(b.grad, d.grad, dtype == "float32" and 1e-6 or 1e-13), p)
+          else assert.equal(0, a.grad:abs():sum():item()) end
+          tensor.set_num_threads(3)
+          assert.is_true(tensor.equal(r, tensor.cdist(a, b, p)))
+          tensor.set_num_threads(threads)
+        end
+      end
+      local x = core.randn(7, 4)
+      assert.same(x:cdist(x)[core.ones(7, 7):triu(1):bool()]:tolist(), nn.functional.pdist(x):tolist())
+      assert.same({ 2, 0, 3 }, tensor.cdist(core.ones(2, 0, 4), core.ones(2, 3, 4)).shape)
+      assert.matches("cdist: the leading dims of %[2, 3, 4%] and %[3, 3, 4%] do not broadcast",
+        message(tensor.cdist, core.ones(2, 3, 4), core.ones(3, 3, 4)))
+    end)
+
     it("keep what is not finite, half types, and gradients of gradients", function()
       local x, y = core.randn(60, 40), core.randn(40, 40)
       x[1][2], x[2][3] = math.huge, 0 / 0

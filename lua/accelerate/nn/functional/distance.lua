@@ -65,8 +65,10 @@ end
 
 -- ---- distances of all pairs
 
--- Of fewer products the passes over them are short.
-local FEW = 2 ^ 15
+-- ---- by a product of matrices
+
+-- Rows of so many float32 numbers are faster as a product of matrices than pair by pair.
+local LONG = 48
 -- |x - y|^2 below this part of |x|^2 + |y|^2 is computed from the differences: above it the float64
 -- sums leave 1e-7 of it.
 local NEAR = 1e-8
@@ -158,13 +160,43 @@ local euclidean = core.Function {
   end,
 }
 
--- Whether by_products is for a pair of stacks: their passes pay, and their gradients need no sums.
-local function fits(x1, x2, p)
-  local n = x1:dim()
-  return p == 2 and x1.device == "cpu" and x2.device == "cpu" and x1.dtype == x2.dtype
-    and (x1.dtype == "float32" or x1.dtype == "bfloat16" or x1.dtype == "float16")
-    and n == x2:dim() and (n == 2 or n == 3 and x1:size(1) == x2:size(1))
-    and x1:numel() * x2:size(-2) >= FEW
+-- ---- pair by pair
+
+-- What the row of all distances takes: on the CPU, numbers of one floating type.
+local function fits(x1, x2)
+  return x1.device == "cpu" and x2.device == "cpu" and x1.dtype == x2.dtype and core._is_float(x1)
+end
+
+-- Stacks of matrices as (b, m, k) and (b, n, k), and the shape of the distances.
+local function as_stacks(x1, x2)
+  local n = math.max(x1:dim(), x2:dim())
+  local lead, count = {}, 1
+  for d = 1, n - 2 do
+    local a, b = x1.shape[d - n + x1:dim()] or 1, x2.shape[d - n + x2:dim()] or 1
+    if a ~= b and a ~= 1 and b ~= 1 then
+      options.fail("cdist: the leading dims of %s and %s do not broadcast", lists.shape_text(x1),
+        lists.shape_text(x2))
+    end
+    lead[d] = a == 1 and b or a
+    count = count * lead[d]
+  end
+  local function stack(x)
+    local shape = lists.copied(lead)
+    shape[n - 1], shape[n] = x:size(-2), x:size(-1)
+    return x:expand(shape):reshape(count, x:size(-2), x:size(-1))
+  end
+  local result = lists.copied(lead)
+  result[n - 1], result[n] = x1:size(-2), x2:size(-2)
+  return stack(x1), stack(x2), result
+end
+
+-- The p-norms of all differences by the row.
+local function distances(x1, x2, p)
+  local half = x1.dtype == "float16" or x1.dtype == "bfloat16"
+  local a, b, shape = as_stacks(half and x1:float() or x1, half and x2:float() or x2)
+  local long = p == 2 and a.dtype == "float32" and a:size(-1) >= LONG and a:numel() > 0 and b:numel() > 0
+  local d = (long and euclidean(a, b) or core._distance.cdist(a, b, p)):view(shape)
+  return half and not core.autocast_state() and d:to(x1.dtype) or d -- float32 where norm is cast
 end
 
 -- The largest |x| along the last dim. The gradient goes to each element that is as large, as
@@ -212,8 +244,8 @@ function M.cdist(x1, x2, opts)
     if x:is_complex() then options.fail("cdist: %s: expected real numbers, got %s", name, x.dtype) end
   end
   if x1:size(-1) == 0 then return (x1:unsqueeze(-2) - x2:unsqueeze(-3)):sum(-1) end
-  local d = fits(x1, x2, o.p) and euclidean(x1:float(), x2:float())
-  return d and d:to(x1.dtype) or lengths_of(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p)
+  if fits(x1, x2) then return distances(x1, x2, o.p) end
+  return lengths_of(x1:unsqueeze(-2) - x2:unsqueeze(-3), o.p)
 end
 
 local PDIST = { p = { "number", default = 2, min = 0 } }
@@ -229,6 +261,9 @@ function M.pdist(x, ...)
   local n = x.shape[1]
   local pairs_of = core.ones({ n, n }, { device = x.device }):triu(1):nonzero()
   local from, to = pairs_of:select(2, 1), pairs_of:select(2, 2)
+  if fits(x, x) and x:size(-1) > 0 then
+    return distances(x, x, o.p):view(-1):index_select(1, from * n + to)
+  end
   return lengths_of(x:index_select(1, from) - x:index_select(1, to), o.p)
 end
 
