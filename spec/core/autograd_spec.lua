@@ -396,8 +396,8 @@ describe("Function", function()
     end
     local x, y = leaf { 1, 3 }, leaf { 2, 4 }
     local one = product(function(_, g) return g end)
-    raises("Product: backward: 1 result, but argument 2 of forward requires a gradient; return one for each " ..
-      "argument, nil for what has none", function() one(x, y):sum():backward() end)
+    raises("Product: backward: 1 result, but argument 2 of forward requires a gradient; return one for " ..
+      "each argument, nil for what has none", function() one(x, y):sum():backward() end)
     raises("Product: backward: 0 results, but argument 1 of forward", function()
       product(function() end)(x, 2):sum():backward()
     end)
