@@ -201,14 +201,18 @@ typedef struct walk_back {
 static ax_status begin_back(ax_grad *c, walk_back *w, ax_tensor *y, ax_tensor *h, ax_tensor *sizes,
                             bool reverse)
 {
-  ax_status st;
+  ax_tensor *here = NULL;
+  ax_status st = AX_OK;
 
   *w = (walk_back){ .k = { .t = -1 } };
   if (ax_is_half((ax_dtype)y->dtype))
     return ax_fail(AX_EGRAD,
                    "%s: its gradient cannot be differentiated again in %s; call the layer with x:float()",
                    ax_ops[c->node->op].name, ax_dtype_name((ax_dtype)y->dtype));
-  if (sizes) AX_TRY(bring(sizes, (ax_device){ AX_CPU, 0 }, &w->sizes));
+  if (sizes) {
+    AX_TRY(bring(sizes, (ax_device){ AX_CPU, 0 }, &here));
+    AX_TRY(ax_contiguous(here, &w->sizes));
+  }
   w->s = (ax_rnn_sequence){ .steps = sizes ? sizes->shape[0] : y->shape[0],
                             .rows = sizes ? y->shape[0] : y->shape[0] * y->shape[1],
                             .batch = h->shape[0],
@@ -216,11 +220,12 @@ static ax_status begin_back(ax_grad *c, walk_back *w, ax_tensor *y, ax_tensor *h
                             .sizes = w->sizes ? ax_data(w->sizes) : NULL,
                             .reverse = reverse };
   w->all = ax_calloc((size_t)(3 * w->s.steps), sizeof *w->all);
-  if (!w->all) return AX_ENOMEM;
+  if (!w->all) AX_TRY(AX_ENOMEM);
   w->dx = w->all;
   w->dhid = w->all + w->s.steps;
   w->before = w->all + 2 * w->s.steps;
 out:
+  ax_tensor_release(here);
   return st;
 }
 
