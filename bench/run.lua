@@ -10,15 +10,18 @@
 --               "all%-reduce")
 --   QUIET_WAIT  seconds to wait, before each measurement, for other processes to leave the machine
 --               alone (default 30)
+--   LIMIT       seconds after which a command is stopped (default 300); its side of the row is left out
 --
+-- A row is shown as soon as its rounds are over, so a run that is stopped has shown what it measured.
 -- PyTorch runs as installed and at its best setting without changes to a script's model: glibc
 -- keeps big blocks instead of mapping fresh pages for each, AVX-512 kernels on where the processor
--- has them, the fused optimizer.  The sides take turns within a round, since machines drift.
+-- has them, the fused optimizer.  The sides take turns, round after round, since machines drift.
 local here = arg[0]:match("^(.*)/") or "."
 local host = os.getenv("ACCEL_RUN") or "build/accel-run"
 local rounds = tonumber(os.getenv("ROUNDS") or 5)
 local only = os.getenv("ONLY") or ""
 local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
+local limit = tonumber(os.getenv("LIMIT") or 300)
 
 -- name, unit, field of the line of JSON, then: script (ours and peer/<script>.py), ours, peer
 -- (arguments), ranks, threads (of each rank), best (flags of PyTorch's best setting; several: each
@@ -179,13 +182,13 @@ local function read(path)
   return text
 end
 
---- The output of a command and whether it ended well.
-local function capture(command)
-  local pipe = assert(io.popen(command .. "; echo status $?"))
+--- The output of a command and its exit status; 124 where it took more seconds than it may.
+local function capture(command, seconds)
+  local pipe = assert(io.popen(("timeout --foreground %g env %s; echo status $?"):format(seconds, command)))
   local text = pipe:read("*a")
   pipe:close()
   local status = tonumber(text:match("status (%d+)%s*$"))
-  return text:gsub("status %d+%s*$", ""), status == 0
+  return text:gsub("status %d+%s*$", ""), status
 end
 
 --- Seconds of processor time that the whole machine has used, all cores together.
@@ -246,7 +249,8 @@ local sides = {
       host, row.ranks or 1, row.threads or 1, here, row.script, row.ours or "")
   end },
 }
-local _, has_torch = capture(("'%s' -W ignore -c 'import torch' 2>/dev/null"):format(python))
+local _, import_status = capture(("'%s' -W ignore -c 'import torch' 2>/dev/null"):format(python), 300)
+local has_torch = import_status == 0
 if has_torch then
   sides[2] = { name = "PyTorch as installed", command = peer("", function() return "" end) }
   for k = 1, most_settings do
@@ -264,7 +268,7 @@ for _, row in ipairs(ROWS) do
   if not row.scale and row[1]:find(only) then
     local key = sides[1].command(row)
     if not by_key[key] then
-      by_key[key] = { first = row, rows = {} }
+      by_key[key] = { first = row, rows = {}, over = {} }
       runs[#runs + 1] = by_key[key]
     end
     table.insert(by_key[key].rows, row)
@@ -279,29 +283,22 @@ local about, failed = {}, false
 -- Measures a run on all sides and adds the numbers to its rows.
 local function measure(run)
   for s, side in ipairs(sides) do
-    if not side.setting or settings_of(run.first)[side.setting] then
+    if not run.over[s] and (not side.setting or settings_of(run.first)[side.setting]) then
       wait_quiet()
-      local line, ok = capture(side.command(run.first))
-      if ok then
+      local line, status = capture(side.command(run.first), limit)
+      if status == 0 then
         about[s] = line
         for _, row in ipairs(run.rows) do
           table.insert(row.values[s], number(line, row[3]))
           table.insert(row.memory[s], number(line, "peak_mb"))
         end
+      elseif status == 124 then
+        run.over[s] = true
+        io.stderr:write(("over the limit of %g s: %s\n"):format(limit, side.command(run.first)))
       else
         failed = true -- the other rows are shown all the same
         io.stderr:write(("failed: %s\n%s\n"):format(side.command(run.first), line))
       end
-    end
-  end
-end
-
-for round = 1, rounds do
-  for _, run in ipairs(runs) do
-    if round <= (run.first.rounds or rounds) then
-      io.stderr:write(("round %d of %d: %s\n"):format(round, math.min(rounds, run.first.rounds or rounds),
-        run.first[1]))
-      measure(run)
     end
   end
 end
@@ -327,25 +324,8 @@ end
 --- Whether a row is a training step, beside whose time its memory is shown.
 local function is_step(row) return row[3] == "step_ms" and row.script ~= "startup" end
 
--- Each row's medians: ours, PyTorch's as installed, its best; nil where it was not measured.
-local by_name = {}
-for _, row in ipairs(ROWS) do
-  if row.values then
-    row.medians = { median(row.values[1]), median(row.values[2] or {}), median(best_of(row)) }
-    by_name[row[1]] = row.medians
-  end
-end
-for _, row in ipairs(ROWS) do
-  local one, two = by_name[row.scale and row.scale[1]], by_name[row.scale and row.scale[2]]
-  if one and two then
-    row.medians = {}
-    for k = 1, 3 do row.medians[k] = one[k] and two[k] and 2 * one[k] / two[k] end
-  end
-end
-
 local head = { "", "accel", "PyTorch as installed", "ratio", "PyTorch at its best", "ratio",
   "memory: accel", "PyTorch at its best", "share" }
-local lines = { has_torch and head or { "", "accel", "memory" } }
 local json, steps_installed, steps_best, all_installed, all_best, shares = {}, {}, {}, {}, {}, {}
 
 -- The largest resident size of a rank's process in a training step, and what it is of PyTorch's.
@@ -358,13 +338,15 @@ local function memory_cells(row)
   return show(ours) .. " MB", show(theirs) .. " MB", ("%.2f"):format(ours / theirs)
 end
 
-for _, row in ipairs(ROWS) do
-  if row.medians then
-    local ours, plain, best = unpack(row.medians, 1, 3)
-    local cells = { row[1], show(ours) .. " " .. row[2] }
-    if has_torch and not (plain and best) then -- the other side has nothing like it
-      for k = 3, 6 do cells[k] = "" end
-    elseif has_torch then
+local function print_cells(cells) print("| " .. table.concat(cells, " | ") .. " |") end
+
+-- Shows a row from its medians: ours, PyTorch's as installed, its best; nil where it was not measured.
+local function show_row(row, medians)
+  local ours, plain, best = unpack(medians, 1, 3)
+  local cells = { row[1], ours and show(ours) .. " " .. row[2] or "" }
+  if has_torch then
+    for k = 3, 6 do cells[k] = "" end
+    if ours and plain and best then -- else a side has nothing like it, failed or ran into the limit
       local over_installed, over_best = plain / ours, best / ours
       if row.scale then over_installed, over_best = ours / plain, ours / best end -- more is better
       cells[3], cells[4] = show(plain) .. " " .. row[2], ("%.2f"):format(over_installed)
@@ -374,21 +356,47 @@ for _, row in ipairs(ROWS) do
         steps_installed[#steps_installed + 1], steps_best[#steps_best + 1] = over_installed, over_best
       end
     end
-    cells[#cells + 1], cells[#cells + 2], cells[#cells + 3] = memory_cells(row)
-    if not has_torch then cells[4], cells[5] = nil, nil end
-    lines[#lines + 1] = cells
-    if row.values then
-      json[#json + 1] = (
-        '  {"name": "%s", "unit": "%s", "accel": [%s], "installed": [%s], "best": [%s]}'):format(row[1],
-        row[2],
-        table.concat(row.values[1], ", "), table.concat(row.values[2] or {}, ", "),
-        table.concat(best_of(row), ", "))
+  end
+  cells[#cells + 1], cells[#cells + 2], cells[#cells + 3] = memory_cells(row)
+  if not has_torch then cells[4], cells[5] = nil, nil end
+  print_cells(cells)
+  if row.values then
+    json[#json + 1] = (
+      '  {"name": "%s", "unit": "%s", "accel": [%s], "installed": [%s], "best": [%s]}'):format(row[1],
+      row[2],
+      table.concat(row.values[1], ", "), table.concat(row.values[2] or {}, ", "),
+      table.concat(best_of(row), ", "))
+  end
+end
+
+local by_name = {} -- the medians of the rows that were shown
+
+--- Shows the rows of a run, and what compares one of them with a row before.
+local function show_run(run)
+  for _, row in ipairs(run.rows) do
+    by_name[row[1]] = { median(row.values[1]), median(row.values[2] or {}), median(best_of(row)) }
+    show_row(row, by_name[row[1]])
+  end
+  for _, row in ipairs(ROWS) do
+    local one, two = by_name[row.scale and row.scale[1]], by_name[row.scale and row.scale[2]]
+    if one and two and not by_name[row] then
+      local medians = {}
+      for k = 1, 3 do medians[k] = one[k] and two[k] and 2 * one[k] / two[k] end
+      by_name[row] = medians
+      show_row(row, medians)
     end
   end
 end
-for i, cells in ipairs(lines) do
-  print("| " .. table.concat(cells, " | ") .. " |")
-  if i == 1 then print(("|---"):rep(#cells) .. "|") end
+
+local columns = has_torch and head or { "", "accel", "memory" }
+print_cells(columns)
+print(("|---"):rep(#columns) .. "|")
+for k, run in ipairs(runs) do
+  local times = math.min(rounds, run.first.rounds or rounds)
+  io.stderr:write(("%d of %d, %d rounds: %s\n"):format(k, #runs, times, run.first[1]))
+  for _ = 1, times do measure(run) end
+  show_run(run)
+  io.stdout:flush()
 end
 print()
 local function say_median(what, installed, best)
@@ -418,8 +426,9 @@ if about[2] then
 end
 -- Both sides of this one are ours: the same steps with the Accelerator and as a bare loop.
 if COST:find(only) then
-  local line, ok = capture(("'%s' --num_cpu_threads_per_process 1 '%s/overhead.lua'"):format(host, here))
-  if not ok then error("failed: " .. line, 0) end
+  local line, status = capture(("'%s' --num_cpu_threads_per_process 1 '%s/overhead.lua'"):format(host,
+    here), limit)
+  if status ~= 0 then error("failed: " .. line, 0) end
   print(("The Accelerator adds %.1f %% to the processor time of a bare loop at the MLP step of batch 64 " ..
     "on one rank."):format(
     number(line, "overhead_percent")))
