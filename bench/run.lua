@@ -10,12 +10,14 @@
 --               "all%-reduce")
 --   QUIET_WAIT  seconds to wait, before each measurement, for other processes to leave the machine
 --               alone (default 30)
---   LIMIT       seconds after which a command is stopped (default 300); its side of the row is left out
+--   LIMIT       seconds after which a command is stopped (default 300); its side of the row is left
+--               out
 --
--- A row is shown as soon as its rounds are over, so a run that is stopped has shown what it measured.
--- PyTorch runs as installed and at its best setting without changes to a script's model: glibc
--- keeps big blocks instead of mapping fresh pages for each, AVX-512 kernels on where the processor
--- has them, the fused optimizer.  The sides take turns, round after round, since machines drift.
+-- A row is shown as soon as its rounds are over, so a run that is stopped has shown what it
+-- measured. PyTorch runs as installed and at its best setting without changes to a script's model:
+-- glibc keeps big blocks instead of mapping fresh pages for each, AVX-512 kernels on where the
+-- processor has them, the fused optimizer.  The sides take turns, round after round, since machines
+-- drift.
 local here = arg[0]:match("^(.*)/") or "."
 local host = os.getenv("ACCEL_RUN") or "build/accel-run"
 local rounds = tonumber(os.getenv("ROUNDS") or 5)
@@ -340,7 +342,8 @@ end
 
 local function print_cells(cells) print("| " .. table.concat(cells, " | ") .. " |") end
 
--- Shows a row from its medians: ours, PyTorch's as installed, its best; nil where it was not measured.
+-- Shows a row from its medians: ours, PyTorch's as installed, its best; nil where it was not
+-- measured.
 local function show_row(row, medians)
   local ours, plain, best = unpack(medians, 1, 3)
   local cells = { row[1], ours and show(ours) .. " " .. row[2] or "" }

@@ -258,6 +258,16 @@ template <class S> struct ax_cuda_type {
 };
 #define AX_TYPE_OF(tag) typename decltype(tag)::type
 
+/* float32 and float64 alone. */
+template <class F> static ax_status ax_cuda_with_wide(ax_op op, ax_dtype d, F f)
+{
+  switch (d) {
+  case AX_F32: return f(ax_cuda_type<float>());
+  case AX_F64: return f(ax_cuda_type<double>());
+  default: return ax_cuda_no_dtype(op, d);
+  }
+}
+
 /* Floating types that compute in float32. */
 template <class F> static ax_status ax_cuda_with_narrow(ax_op op, ax_dtype d, F f)
 {

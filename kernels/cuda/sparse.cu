@@ -78,15 +78,6 @@ template <class T> static __global__ void dots(plan p, int64_t width, const T *a
   }
 }
 
-template <class F> static ax_status with_type(const ax_call *call, F f)
-{
-  switch (call->out[0]->dtype) {
-  case AX_F32: return f(ax_cuda_type<float>());
-  case AX_F64: return f(ax_cuda_type<double>());
-  default: return ax_cuda_no_dtype((ax_op)call->op, (ax_dtype)call->out[0]->dtype);
-  }
-}
-
 AX_CUDA_KERNEL(_sparse_product)
 {
   const ax_tensor *values = call->in[0], *dense = call->in[1], *y = call->out[0];
@@ -94,7 +85,7 @@ AX_CUDA_KERNEL(_sparse_product)
   if (y->numel == 0) return AX_OK;
   const ax_status st = plan_of(call, y->shape[0], dense->shape[0], values->numel, &p);
   if (st != AX_OK) return st;
-  return with_type(call, [&](auto tag) {
+  return ax_cuda_with_wide(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) T;
     return ax_cuda_launch("sparse_product", y->device, ax_cuda_blocks(y->numel, 256, y->device.index), 256,
                           product<T>, p, dense->shape[1], ax_cuda_data<T>(values), ax_cuda_data<T>(dense),
@@ -109,7 +100,7 @@ AX_CUDA_KERNEL(_sparse_dots)
   if (y->numel == 0) return AX_OK;
   const ax_status st = plan_of(call, a->shape[0], b->shape[0], y->numel, &p);
   if (st != AX_OK) return st;
-  return with_type(call, [&](auto tag) {
+  return ax_cuda_with_wide(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) T;
     return ax_cuda_launch("sparse_dots", y->device, ax_cuda_blocks(p.rows * 32, 256, y->device.index), 256,
                           dots<T>, p, a->shape[1], ax_cuda_data<T>(a), ax_cuda_data<T>(b),

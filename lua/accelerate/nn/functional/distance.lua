@@ -67,7 +67,7 @@ end
 
 -- ---- by a product of matrices
 
--- Rows of so many float32 numbers are faster as a product of matrices than pair by pair.
+-- On CPUs, rows of so many float32 numbers are faster as a product of matrices than pair by pair.
 local LONG = 48
 -- |x - y|^2 below this part of |x|^2 + |y|^2 is computed from the differences: above it the float64
 -- sums leave 1e-7 of it.
@@ -162,10 +162,8 @@ local euclidean = core.Function {
 
 -- ---- pair by pair
 
--- What the row of all distances takes: on the CPU, numbers of one floating type.
-local function fits(x1, x2)
-  return x1.device == "cpu" and x2.device == "cpu" and x1.dtype == x2.dtype and core._is_float(x1)
-end
+-- What the row of all distances takes: numbers of one floating type.
+local function fits(x1, x2) return x1.dtype == x2.dtype and core._is_float(x1) end
 
 -- Stacks of matrices as (b, m, k) and (b, n, k), and the shape of the distances.
 local function as_stacks(x1, x2)
@@ -194,7 +192,8 @@ end
 local function distances(x1, x2, p)
   local half = x1.dtype == "float16" or x1.dtype == "bfloat16"
   local a, b, shape = as_stacks(half and x1:float() or x1, half and x2:float() or x2)
-  local long = p == 2 and a.dtype == "float32" and a:size(-1) >= LONG and a:numel() > 0 and b:numel() > 0
+  local long = p == 2 and a.device == "cpu" and a.dtype == "float32" and a:size(-1) >= LONG and a:numel() > 0
+    and b:numel() > 0
   local d = (long and euclidean(a, b) or core._distance.cdist(a, b, p)):view(shape)
   return half and not core.autocast_state() and d:to(x1.dtype) or d -- float32 where norm is cast
 end
