@@ -22,7 +22,8 @@
  * remains of the step are the dead handles of the user's forward, which keep its activations.  A
  * collection at that moment finds all of them.  A collection in the middle of the next forward
  * finds half of them and lets more pile up.  The pressure when backward began is therefore the need
- * of a step, and no reason to collect. */
+ * of a step, and no reason to collect.  Garbage of a 64th of a device's memory is collected there
+ * whatever the clock shows: the device was busy for longer than that takes. */
 #include "bind/bind.h"
 #include "capture.h"
 #include "feed.h"
@@ -36,12 +37,14 @@
 #define POSTPONE ((int64_t)4 << 20) /* growth until the clock is read again */
 #define MOST_ROUNDS 8               /* collections before an allocation fails */
 #define SHARE 10.0                  /* a collection of c seconds at most every 10 c */
-/* ... at the end of a backward pass every 2 c, where a 256th of a device's memory is at stake: what
- * takes that much memory keeps the device busy for longer. */
+/* ... at the end of a backward pass every 2 c, where a 256th of a device's memory is at stake. */
 #define SHARE_OF_MUCH 2.0
 
 static _Thread_local struct {
-  int64_t left;     /* pressure after the last collection */
+  int64_t left; /* pressure after the last collection */
+  /* after the last one at the end of a backward pass, or the least since: what lives from step to
+   * step.  A collection in the middle of a forward pass leaves the activations of that step too. */
+  int64_t lasting;
   int64_t unbroken; /* after the last one that broke circles; the least one since, where that is less */
   /* pressure when the last backward pass began; 0 where garbage of the step before was in it */
   int64_t need;
@@ -84,21 +87,24 @@ static int run_collector(lua_State *L)
   return 0;
 }
 
+typedef enum { DURING, BETWEEN_STEPS, THOROUGH } moment;
+
 /* Runs a full collection.  Returns the status of lua_cpcall (a user's finaliser may raise), with
  * the error on the stack. */
-static int collect(lua_State *L, bool thorough)
+static int collect(lua_State *L, moment when)
 {
   const double start = now();
   int status;
 
   ax_lua.collecting = true;
-  status = lua_cpcall(L, run_collector, thorough ? &last : NULL);
+  status = lua_cpcall(L, run_collector, when == THOROUGH ? &last : NULL);
   ax_lua.collecting = false;
   if (ax_lua.dead) ax_lua_drop_dead(L);
   ax_memory_count_collection();
   last.ended = now();
   last.cost = last.ended - start;
   last.left = ax_memory_pressure();
+  if (when == BETWEEN_STEPS || last.left < last.lasting) last.lasting = last.left;
   ax_lua.mark = last.left + growth_allowed();
   if (ax_lua.mark < last.need + LEAST_GROWTH) ax_lua.mark = last.need + LEAST_GROWTH;
   return status;
@@ -120,7 +126,7 @@ void ax_lua_slow(lua_State *L)
     ax_lua.mark = pressure + POSTPONE;
     return;
   }
-  if (collect(L, false) != 0) lua_error(L);
+  if (collect(L, DURING) != 0) lua_error(L);
 }
 
 /* A dead handle weighs little in Lua's heap and pins a tensor, and the graph behind it, until its
@@ -143,13 +149,13 @@ void ax_lua_backward_begins(lua_State *L)
 
 void ax_lua_backward_ends(lua_State *L)
 {
-  const int64_t grown = ax_memory_pressure() - last.left, device = ax_memory_of_device();
+  const int64_t grown = ax_memory_pressure() - last.lasting, device = ax_memory_of_device();
   const bool much = grown >= LEAST_GROWTH;
-  const double share = device > 0 && grown >= device / 256 ? SHARE_OF_MUCH : SHARE;
+  const double share = device == 0 || grown < device / 256 ? SHARE : grown < device / 64 ? SHARE_OF_MUCH : 0;
   const bool due =
       much && !ax_lua.collecting && now() - last.ended >= share * last.cost && lua_checkstack(L, 16);
   last.clean = due || !much;
-  if (due && collect(L, false) != 0) lua_error(L);
+  if (due && collect(L, BETWEEN_STEPS) != 0) lua_error(L);
 }
 
 static bool hook_called;
@@ -180,7 +186,7 @@ static void collect_all(lua_State *L)
   int round = 0;
   do {
     before = ax_memory_pressure();
-    if (collect(L, true) != 0) lua_pop(L, 1); /* no place to raise it */
+    if (collect(L, THOROUGH) != 0) lua_pop(L, 1); /* no place to raise it */
   } while (++round < 2 || (round < MOST_ROUNDS && ax_memory_pressure() < before));
 }
 
@@ -192,7 +198,7 @@ static bool last_chance(size_t wanted, int attempt)
 
   if (attempt > 1 || !ax_lua.open || ax_lua.collecting || !lua_checkstack(L, 16)) return false;
   if (attempt == 0) {
-    if (collect(L, true) != 0) lua_pop(L, 1);
+    if (collect(L, THOROUGH) != 0) lua_pop(L, 1);
     return true;
   }
   flush_traces(L);
@@ -489,7 +495,7 @@ void ax_lua_open_memory(lua_State *L)
     { NULL, NULL },
   };
   ax_lua_add_functions(L, functions);
-  last.left = ax_memory_pressure();
+  last.left = last.lasting = ax_memory_pressure();
   last.ended = last.cost = 0;
   ax_lua.mark = last.left + growth_allowed();
   ax_memory_set_hook(last_chance);

@@ -9,14 +9,17 @@
 #include "lapack.h"
 #include "vector.h"
 
+/* MR: rows of a tile; with AVX-512, 24 of 32 registers hold its sums.  KC: depth of a slice; one of
+ * each matrix fits the first-level cache beside the other. */
 #if defined(__AVX512F__)
-#define MR 12 /* rows of a tile: 24 of 32 registers hold its sums */
+#define MR 12
+#define KC 192
 #else
 #define MR 6
+#define KC 256
 #endif
 #define NR (2 * VN) /* columns of a tile */
-#define KC 256      /* depth of a slice */
-#define MC 48       /* rows of a piece of work; a multiple of MR */
+#define MC 96       /* rows of a piece of work; a multiple of MR */
 #define NC 2048     /* columns that are packed together; a multiple of every NR */
 #define GROUP 64    /* columns of a piece of work; likewise */
 #define NB 64       /* columns of a block; a multiple of 4 and of PANEL */

@@ -122,6 +122,34 @@ describe("garbage tensors", function()
     assert.is_true(most < 100 * MB, ("%.0f MB"):format(most / MB))
   end)
 
+  -- What a collection in the middle of a forward pass leaves is the step's, and no measure of what
+  -- lives between steps.
+  it("of a step are collected when its backward ends, also after a collection in its forward", function()
+    settle()
+    local before, cost = core.memory_stats(), os.clock()
+    collectgarbage()
+    cost = os.clock() - cost
+    local x = tensor.randn(MB):requires_grad_()
+    local function forward()
+      local kept, y = {}, x
+      for k = 1, 30 do -- 120 MB that live until the step ends
+        y = y * 1.5
+        kept[k] = y
+      end
+      local counted = core.memory_stats().pressure_collections
+      while core.memory_stats().pressure_collections == counted do tensor.empty(MB) end
+      assert.are.equal(30, #kept)
+      return y:sum()
+    end
+    forward():backward()
+    local loss = forward()
+    local stop = os.clock() + 20 * cost
+    while os.clock() < stop do end
+    loss:backward()
+    local left = core.memory_stats().live_bytes - before.live_bytes
+    assert.is_true(left < 40 * MB, ("%.0f MB"):format(left / MB))
+  end)
+
   it("are counted", function()
     local before = core.memory_stats().pressure_collections
     for _ = 1, 200 do tensor.empty(MB) end
