@@ -30,7 +30,7 @@
 #define PARTS 8     /* of its product with a vector */
 #define PARTED 256  /* rows; a product of fewer is one part */
 #define LEAF 32     /* rows of a tridiagonal matrix that are not divided */
-#define STEPS 16    /* reflections of a QR step that are applied together */
+#define STEPS 14    /* reflections of a QR step that are applied together: 16 rows, whole vectors */
 #define TILE 32     /* rows and columns that are turned over at a time */
 #define NARROW AX_DENSE_NARROW
 #define FEW AX_DENSE_FEW
