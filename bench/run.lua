@@ -349,16 +349,18 @@ local function show_row(row, medians)
   local cells = { row[1], ours and show(ours) .. " " .. row[2] or "" }
   if has_torch then
     for k = 3, 6 do cells[k] = "" end
-    if ours and plain and best then -- else a side has nothing like it, failed or ran into the limit
-      local over_installed, over_best = plain / ours, best / ours
-      if row.scale then over_installed, over_best = ours / plain, ours / best end -- more is better
-      cells[3], cells[4] = show(plain) .. " " .. row[2], ("%.2f"):format(over_installed)
-      cells[5], cells[6] = show(best) .. " " .. row[2], ("%.2f"):format(over_best)
-      all_installed[#all_installed + 1], all_best[#all_best + 1] = over_installed, over_best
-      if is_step(row) then
-        steps_installed[#steps_installed + 1], steps_best[#steps_best + 1] = over_installed, over_best
-      end
+    -- A side may have nothing like it, may have failed or run into the limit.
+    local function compare(k, theirs, all, steps)
+      if not theirs then return end
+      cells[k] = show(theirs) .. " " .. row[2]
+      if not ours then return end
+      local ratio = row.scale and ours / theirs or theirs / ours -- of a scale more is better
+      cells[k + 1] = ("%.2f"):format(ratio)
+      all[#all + 1] = ratio
+      if is_step(row) then steps[#steps + 1] = ratio end
     end
+    compare(3, plain, all_installed, steps_installed)
+    compare(5, best, all_best, steps_best)
   end
   cells[#cells + 1], cells[#cells + 2], cells[#cells + 3] = memory_cells(row)
   if not has_torch then cells[4], cells[5] = nil, nil end
@@ -382,10 +384,10 @@ local function show_run(run)
   end
   for _, row in ipairs(ROWS) do
     local one, two = by_name[row.scale and row.scale[1]], by_name[row.scale and row.scale[2]]
-    if one and two and not by_name[row] then
+    if one and two and not row.shown then
+      row.shown = true
       local medians = {}
       for k = 1, 3 do medians[k] = one[k] and two[k] and 2 * one[k] / two[k] end
-      by_name[row] = medians
       show_row(row, medians)
     end
   end

@@ -23,7 +23,7 @@
  * collection at that moment finds all of them.  A collection in the middle of the next forward
  * finds half of them and lets more pile up.  The pressure when backward began is therefore the need
  * of a step, and no reason to collect.  Garbage of a 64th of a device's memory is collected there
- * whatever the clock shows: the device was busy for longer than that takes. */
+ * whatever the clock shows: so much memory is worth the milliseconds. */
 #include "bind/bind.h"
 #include "capture.h"
 #include "feed.h"
@@ -87,6 +87,7 @@ static int run_collector(lua_State *L)
   return 0;
 }
 
+/* In the middle of a step, at the end of its backward pass, or before an allocation fails. */
 typedef enum { DURING, BETWEEN_STEPS, THOROUGH } moment;
 
 /* Runs a full collection.  Returns the status of lua_cpcall (a user's finaliser may raise), with

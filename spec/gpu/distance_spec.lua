@@ -47,6 +47,16 @@ describe("cdist on the device", function()
     end
   end
 
+  it("gives the same bits for few pairs as for many", function()
+    for _, p in ipairs(ORDERS) do
+      local x = tensor.randn({ 700, 37 }, { device = device.name })
+      local y = tensor.randn({ 800, 37 }, { device = device.name })
+      local few = F.cdist(x:narrow(1, 65, 20), y:narrow(1, 101, 30), { p = p })
+      local many = F.cdist(x, y, { p = p })
+      assert.is_true(tensor.equal(many:narrow(1, 65, 20):narrow(2, 101, 30), few), p)
+    end
+  end)
+
   it("reads gradients and distances in any order, and numbers that are not", function()
     local x = tensor.randn({ 2, 40, 7 }, { device = device.name }):requires_grad_()
     local y = tensor.randn({ 2, 50, 7 }, { device = device.name })
