@@ -18,6 +18,7 @@
 #define MR 6
 #define KC 256
 #endif
+#define THIN 6      /* rows of a tile whose rows are not packed */
 #define NR (2 * VN) /* columns of a tile */
 #define MC 96       /* rows of a piece of work; a multiple of MR */
 #define NC 2048     /* columns that are packed together; a multiple of every NR */

@@ -18,8 +18,15 @@ static void FN(load_block)(FN(block) * b, int64_t n, const T *a, int64_t row, in
   b->n = n;
   b->unit = unit;
   for (int64_t i = 0; i < whole(n, 4); i++) {
-    for (int64_t p = 0; p < whole(i + 1, 4); p++)
-      b->l[i * NB + p] = i < n && p < i ? a[i * row + p * col] : 0;
+    const int64_t read = i < n ? i : 0;
+    const T *const from = a + i * row;
+    T *const l = b->l + i * NB;
+    if (col == 1) memcpy(l, from, sizeof(T) * (size_t)read);
+    else if (col == -1)
+      for (int64_t p = 0; p < read; p++) l[p] = from[-p];
+    else
+      for (int64_t p = 0; p < read; p++) l[p] = from[p * col];
+    for (int64_t p = read; p < whole(i + 1, 4); p++) l[p] = 0;
     b->diagonal[i] = i < n && !unit ? a[i * (row + col)] : 1;
   }
 }
@@ -55,15 +62,24 @@ static void FN(forward_columns)(int64_t lo, int64_t hi, void *ud)
   for (int64_t g = lo; g < hi; g++) {
     T *const x = b->x + g * NR * b->x_col;
     const int64_t n = lesser(b->cols - g * NR, NR);
-    if (n == NR && b->x_col == 1)
-      for (int64_t i = 0; i < b->n; i++) memcpy(own + i * NR, x + i * b->x_row, NR * sizeof(T));
+    const size_t row = sizeof(T) * (size_t)n;
+    if (b->x_col == 1)
+      for (int64_t i = 0; i < b->n; i++) {
+        if (n == NR) memcpy(own + i * NR, x + i * b->x_row, NR * sizeof(T));
+        else {
+          memcpy(own + i * NR, x + i * b->x_row, row);
+          memset(own + i * NR + n, 0, NR * sizeof(T) - row);
+        }
+      }
     else
       for (int64_t i = 0; i < b->n; i++)
         for (int64_t j = 0; j < NR; j++) own[i * NR + j] = j < n ? x[i * b->x_row + j * b->x_col] : 0;
     for (int64_t i = b->n; i < whole(b->n, 4); i++) memset(own + i * NR, 0, NR * sizeof(T));
     FN(forward)(b, own);
-    if (n == NR && b->x_col == 1)
-      for (int64_t i = 0; i < b->n; i++) memcpy(x + i * b->x_row, own + i * NR, NR * sizeof(T));
+    if (b->x_col == 1)
+      for (int64_t i = 0; i < b->n; i++)
+        if (n == NR) memcpy(x + i * b->x_row, own + i * NR, NR * sizeof(T));
+        else memcpy(x + i * b->x_row, own + i * NR, row);
     else
       for (int64_t i = 0; i < b->n; i++)
         for (int64_t j = 0; j < n; j++) x[i * b->x_row + j * b->x_col] = own[i * NR + j];
@@ -195,47 +211,89 @@ static int FN(lu_panel)(int64_t m, int64_t w, T *p, int *pivots)
   return info;
 }
 
-/* Factorises p, w columns of m rows, `stride` apart and with zeros behind: each column gets all
- * that the ones before it subtract, then its pivot.  It is faster than lu_panel for many rows. */
+/* `count` vectors of column c of lu_tall, rows i on: the column before it gets its factors, and
+ * column c what those before it subtract.  `wanted`: the rows that are behind the diagonal. */
+static inline __attribute__((always_inline)) void FN(tall_step)(T *p, int64_t stride, int64_t c, int64_t i,
+                                                                T inverse, int count, const MASK *wanted,
+                                                                V *rest)
+{
+  T *const col = p + c * stride;
+#pragma GCC unroll 4
+  for (int v = 0; v < count; v++) rest[v] = *(V *)(col + i + v * VN);
+  for (int64_t j = 0; j + 1 < c; j++) {
+    const T *const l = p + j * stride + i;
+#pragma GCC unroll 4
+    for (int v = 0; v < count; v++) rest[v] -= col[j] * *(const V *)(l + v * VN);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < count; v++) {
+    V *const to = (V *)(col + i + v * VN);
+    if (c > 0) {
+      V *const last = (V *)(col - stride + i + v * VN);
+      V l = *last * inverse;
+      if (wanted) l = (V)(((MASK)l & *wanted) | ((MASK)*last & ~*wanted));
+      *last = l;
+      rest[v] -= col[c - 1] * l;
+    }
+    if (wanted) rest[v] = (V)(((MASK)rest[v] & *wanted) | ((MASK)*to & ~*wanted));
+    *to = rest[v];
+  }
+}
+
+/* Factorises p, w < m columns of m rows, `stride` apart and with zeros behind: each column gets all
+ * that the ones before it subtract, then its pivot, in one pass over it.  It is faster than
+ * lu_panel for many rows. */
 static int FN(lu_tall)(int64_t m, int64_t w, T *p, int64_t stride, int *pivots)
 {
   int info = 0;
+  T inverse = 1; /* of the last pivot: its column is multiplied when the next one is read */
+  MASK lanes;
+  for (int q = 0; q < FN(LANES); q++) lanes[q] = q;
   for (int64_t c = 0; c < w; c++) {
     T *const col = p + c * stride;
-    const int64_t before = lesser(c, m);
-    for (int64_t j = 0; j < before; j++)
-      for (int64_t i = j + 1; i < before; i++) col[i] -= p[j * stride + i] * col[j];
-    if (c >= m) continue;
-    for (int64_t i = c; i < m; i += VN) {
-      V rest = *(V *)(col + i);
-      for (int64_t j = 0; j < c; j++) rest -= col[j] * *(const V *)(p + j * stride + i);
-      *(V *)(col + i) = rest;
-    }
-    T most = -1;
-    int64_t at = c;
-    _Pragma("omp simd reduction(max : most)") for (int64_t i = c; i < m; i++)
-    {
-      const T size = col[i] < 0 ? -col[i] : col[i];
-      most = size > most ? size : most;
-    }
-    for (int64_t i = c; i < m; i++)
-      if (col[i] == most || -col[i] == most) {
-        at = i;
-        break;
+    for (int64_t j = 0; j < c; j++)
+      for (int64_t i = j + 1; i < c; i++) col[i] -= p[j * stride + i] * col[j];
+    const int64_t first = c / VN * VN;
+    const MASK wanted = lanes >= (LANE)(c - first), sign = (MASK)(V){ 0 } | (MASK)(-(V){ 0 });
+    V most = (V){ 0 } - 1;
+    MASK where = lanes + (LANE)first, row = where;
+    V rest[4];
+    int count = 1;
+    for (int64_t i = first; i < m; i += count * VN) {
+      count = i > first && i + 4 * VN <= m ? 4 : 1;
+      if (i == first) FN(tall_step)(p, stride, c, i, inverse, 1, &wanted, rest);
+      else if (count == 1) FN(tall_step)(p, stride, c, i, inverse, 1, NULL, rest);
+      else FN(tall_step)(p, stride, c, i, inverse, 4, NULL, rest);
+      for (int v = 0; v < count; v++, row += (LANE)VN) {
+        const V size = (V)((MASK)rest[v] & ~sign);
+        MASK more = size > most;
+        if (i == first) more &= wanted;
+        most = (V)(((MASK)size & more) | ((MASK)most & ~more));
+        where = (row & more) | (where & ~more);
       }
+    }
+    /* the first of the largest rows; c where no number is one, or where a zero behind row m is */
+    int64_t at = c;
+    T largest = -1;
+    for (int q = 0; q < FN(LANES); q++)
+      if (most[q] > largest || (largest >= 0 && most[q] == largest && where[q] < at))
+        largest = most[q], at = where[q];
+    if (at >= m) at = c;
     pivots[c] = (int)at + 1;
-    for (int64_t q = 0; q < w; q++) {
+    for (int64_t q = 0; q < w && at != c; q++) {
       const T kept = p[q * stride + c];
       p[q * stride + c] = p[q * stride + at];
       p[q * stride + at] = kept;
     }
-    const T pivot = col[c], inverse = 1 / pivot;
+    const T pivot = col[c];
+    inverse = 1 / pivot;
+    if (pivot >= LEAST || -pivot >= LEAST) continue;
+    inverse = 1;
     if (pivot == 0) info = info ? info : (int)c + 1;
-    else if (pivot >= LEAST || -pivot >= LEAST)
-      for (int64_t i = c + 1; i < m; i++) col[i] *= inverse;
     else
       for (int64_t i = c + 1; i < m; i++) col[i] /= pivot;
   }
+  for (int64_t i = w; i < m; i++) p[(w - 1) * stride + i] *= inverse;
   return info;
 }
 
@@ -315,20 +373,20 @@ static int FN(lu_columns)(int64_t m, int64_t n, T *a, int64_t ld, int64_t at, in
   return info ? info + (int)at : 0;
 }
 
-/* After columns at .. at + w: the rows beside them and what is below, up to column `end`. */
-static void FN(lu_update)(int64_t m, int64_t end, T *a, int64_t ld, int64_t at, int64_t w, FN(block) * block,
-                          void *room)
+/* Columns at .. at + w become what they are without the factors of columns from .. from + k. */
+static void FN(lu_update)(int64_t m, T *a, int64_t ld, int64_t from, int64_t k, int64_t at, int64_t w,
+                          FN(block) * block, void *room)
 {
-  const int64_t cols = end - at - w;
-  T *const u = a + at * ld + at + w;
-  if (cols <= 0) return;
-  FN(load_block)(block, w, a + at * (ld + 1), ld, 1, true);
-  FN(solve_block)(block, cols, u, ld, 1);
+  T *const u = a + from * ld + at;
+  if (k <= 0 || w <= 0) return;
+  FN(load_block)(block, k, a + from * (ld + 1), ld, 1, true);
+  FN(solve_block)(block, w, u, ld, 1);
   FN(product)
-  (m - at - w, cols, w, a + (at + w) * ld + at, ld, 1, u, ld, 1, u + w * ld, ld, AX_DENSE_SUB, room);
+  (m - from - k, w, k, a + (from + k) * ld + from, ld, 1, u, ld, 1, u + k * ld, ld, AX_DENSE_SUB, room);
 }
 
-/* Columns from..end, NB at a time; those behind get their swaps alone. */
+/* Columns from..end, NB at a time, PANEL of them after what the others subtract; those behind get
+ * their swaps alone. */
 static int FN(lu_block)(int64_t m, int64_t n, T *a, int64_t ld, int64_t from, int64_t end, int *pivots,
                         void *room)
 {
@@ -338,11 +396,11 @@ static int FN(lu_block)(int64_t m, int64_t n, T *a, int64_t ld, int64_t from, in
     const int64_t next = lesser(j + NB, end);
     for (int64_t at = j; at < next; at += PANEL) {
       const int64_t w = lesser(next - at, PANEL);
+      FN(lu_update)(m, a, ld, j, at - j, at, w, &block, room);
       const int bad = FN(lu_columns)(m, n, a, ld, at, w, pivots, room);
       if (bad && !info) info = bad;
-      FN(lu_update)(m, next, a, ld, at, w, &block, room);
     }
-    FN(lu_update)(m, end, a, ld, j, next - j, &block, room);
+    FN(lu_update)(m, a, ld, j, next - j, next, end - next, &block, room);
   }
   return info;
 }

@@ -27,6 +27,36 @@ static __attribute__((noinline)) void FN(tile)(int64_t depth, const T *pa, const
   }
 }
 
+/* c (rows <= THIN, up to `vectors` of columns) =, +=, -= a x pb (depth x NR), without packing a. */
+static inline __attribute__((always_inline)) void FN(thin_tile)(int64_t depth, const T *a, int64_t a_row,
+                                                                int64_t a_col, const T *pb, int vectors,
+                                                                int64_t rows, T *c, int64_t c_row, int how)
+{
+  V sum[THIN][2] = { 0 };
+  const T *from[THIN];
+#pragma GCC unroll 6
+  for (int i = 0; i < THIN; i++) from[i] = a + (i < rows ? i : rows - 1) * a_row;
+  for (int64_t p = 0; p < depth; p++, pb += NR) {
+    const V b0 = *(const V *)pb, b1 = vectors > 1 ? *(const V *)(pb + VN) : b0;
+#pragma GCC unroll 6
+    for (int i = 0; i < THIN; i++) {
+      sum[i][0] += from[i][p * a_col] * b0;
+      if (vectors > 1) sum[i][1] += from[i][p * a_col] * b1;
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < THIN; i++) {
+    if (i >= rows) break;
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; v++) {
+      V *const to = (V *)(c + i * c_row + v * VN);
+      if (how == AX_DENSE_SET) *to = sum[i][v];
+      else if (how == AX_DENSE_ADD) *to += sum[i][v];
+      else *to -= sum[i][v];
+    }
+  }
+}
+
 typedef struct FN(slice) {
   const T *a, *b;
   T *c, *packed;
@@ -95,6 +125,36 @@ static void FN(pack_a)(const FN(slice) * s, int64_t row, int64_t rows, T *to)
   }
 }
 
+/* Rows and columns of a tile's result. */
+static void FN(store)(const T *edge, int64_t rows, int64_t cols, T *c, int64_t c_row, int how)
+{
+  for (int64_t y = 0; y < rows; y++)
+    for (int64_t x = 0; x < cols; x++) {
+      T *const at = c + y * c_row + x;
+      const T sum = edge[y * NR + x];
+      *at = how == AX_DENSE_SET ? sum : how == AX_DENSE_ADD ? *at + sum : *at - sum;
+    }
+}
+
+/* Groups of THIN rows of a product with at most NR columns. */
+static void FN(multiply_thin)(int64_t lo, int64_t hi, void *ud)
+{
+  const FN(slice) *s = ud;
+  const int vectors = s->n <= VN ? 1 : 2;
+  T edge[THIN * NR] __attribute__((aligned(64)));
+  for (int64_t g = lo; g < hi; g++) {
+    const int64_t rows = lesser(s->m - g * THIN, THIN);
+    const bool whole_vectors = s->n == vectors * VN;
+    const T *const a = s->a + g * THIN * s->a_row;
+    T *const c = s->c + g * THIN * s->c_row, *const to = whole_vectors ? c : edge;
+    const int64_t to_row = whole_vectors ? s->c_row : NR;
+    const int how = whole_vectors ? s->how : AX_DENSE_SET;
+    if (vectors == 1) FN(thin_tile)(s->depth, a, s->a_row, s->a_col, s->packed, 1, rows, to, to_row, how);
+    else FN(thin_tile)(s->depth, a, s->a_row, s->a_col, s->packed, 2, rows, to, to_row, how);
+    if (!whole_vectors) FN(store)(edge, rows, s->n, c, s->c_row, s->how);
+  }
+}
+
 static void FN(multiply)(int64_t lo, int64_t hi, void *ud)
 {
   const FN(slice) *s = ud;
@@ -114,13 +174,7 @@ static void FN(multiply)(int64_t lo, int64_t hi, void *ud)
           continue;
         }
         FN(tile)(s->depth, from_a, from_b, edge, NR, AX_DENSE_SET);
-        for (int64_t y = 0; y < MR && i + y < rows; y++)
-          for (int64_t x = 0; x < NR && j + x < s->n; x++) {
-            T *const at = c + y * s->c_row + x;
-            *at = s->how == AX_DENSE_SET   ? edge[y * NR + x]
-                  : s->how == AX_DENSE_ADD ? *at + edge[y * NR + x]
-                                           : *at - edge[y * NR + x];
-          }
+        FN(store)(edge, lesser(rows - i, MR), lesser(s->n - j, NR), c, s->c_row, s->how);
       }
   }
 }
@@ -153,6 +207,7 @@ static void FN(product)(int64_t m, int64_t n, int64_t k, const void *a, int64_t 
             .how = p && how == AX_DENSE_SET ? AX_DENSE_ADD : how };
       const int64_t work = s.n * s.depth, pieces = (m + MC - 1) / MC * ((s.n + GROUP - 1) / GROUP);
       ax_cpu_for((s.n + NR - 1) / NR, work, FN(pack_b), &s);
-      ax_cpu_for(pieces, m * work / 16, FN(multiply), &s);
+      if (s.n <= NR) ax_cpu_for((m + THIN - 1) / THIN, m * work / 16, FN(multiply_thin), &s);
+      else ax_cpu_for(pieces, m * work / 16, FN(multiply), &s);
     }
 }

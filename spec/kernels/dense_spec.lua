@@ -84,7 +84,7 @@ for _, dtype in ipairs { "float32", "float64" } do
         small("Cholesky", n, L:matmul(L.mT) - p, largest(p) * math.sqrt(n), dtype, 4)
         assert.is_true(U.mT:equal(L))
         local LU, pivots = linalg.lu_factor(x)
-        for _, k in ipairs { 1, 4, 5, 40 } do
+        for _, k in ipairs { 1, 4, 5, 8, 16, 19, 32, 40 } do
           local b = random(dtype, n, k)
           local function solved(what, a, y)
             small(what, n, a:matmul(y) - b, (largest(a) * largest(y) + 1) * n, dtype, 4)
@@ -122,6 +122,23 @@ for _, dtype in ipairs { "float32", "float64" } do
     it("take the pivot that is largest, the first of equal ones", function()
       local x = tensor.tensor({ { 1, 2, 3 }, { -4, 1, 0 }, { 4, 5, 6 } }, { dtype = dtype })
       assert.same({ 2, 3, 3 }, (select(2, linalg.lu_factor(x))):totable())
+      -- many rows with equal sizes: all of a plain elimination's numbers are exact here
+      for _, rows in ipairs { 65, 100, 131 } do
+        local many, plain, pivots = (random(dtype, rows, 3) * 0.6):round():clamp(-1, 1) * 2, {}, {}
+        for i = 1, rows do plain[i] = many[i]:totable() end
+        for c = 1, 3 do
+          local at = c
+          for i = c, rows do
+            if math.abs(plain[i][c]) > math.abs(plain[at][c]) then at = i end
+          end
+          plain[c], plain[at], pivots[c] = plain[at], plain[c], at
+          for i = c + 1, rows do
+            local l = plain[i][c] / plain[c][c]
+            for k = c + 1, 3 do plain[i][k] = plain[i][k] - l * plain[c][k] end
+          end
+        end
+        assert.same(pivots, (select(2, linalg.lu_factor(many))):totable())
+      end
     end)
 
     it("keep numbers near the ends of the type", function()
@@ -133,6 +150,9 @@ for _, dtype in ipairs { "float32", "float64" } do
         assert.is_true(R:isfinite():all():item())
         local y = random("float64", 6, 6):to(dtype) * scale
         assert.is_true((linalg.lu_factor(y)):isfinite():all():item())
+        local many = random("float64", 90, 90):to(dtype) * scale
+        assert.is_true((linalg.lu_factor(many)):isfinite():all():item())
+        assert(largest((select(2, linalg.lu(many)))) <= 1)
       end
     end)
 
