@@ -3,8 +3,8 @@
  * None of the usual libraries fits: FFTW is under the GPL, KISS FFT needs time that grows with the
  * square of a large prime factor and has one type for each build, and pocketfft is C++.  What is
  * here is a transform of factors 2, 3, 4, 5, 8 and other odd numbers (fft_lanes.h), which reads and
- * writes through fft_moves.h, lines put together of it (fft_lines.h), Rader's and Bluestein's
- * methods for large primes (fft_primes.h), plans (fft_plans.h) and their use on tensors
+ * writes through fft_moves.h, lines put together of it (fft_lines.h, fft_split.h), Rader's and
+ * Bluestein's methods for large primes (fft_primes.h), plans (fft_plans.h) and their use on tensors
  * (fft_tensors.h).  The work is divided by lines, or by parts of a line, so that results do not
  * depend on the number of threads. */
 #include "complex.h"
@@ -163,6 +163,8 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 
 #include "fft_lines.h"
 
+#include "fft_split.h"
+
 #include "fft_plans.h"
 
 #include "fft_primes.h"
@@ -186,6 +188,8 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #include "fft_moves.h"
 
 #include "fft_lines.h"
+
+#include "fft_split.h"
 
 #include "fft_plans.h"
 

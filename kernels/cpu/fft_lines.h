@@ -1,10 +1,8 @@
 /* Fourier transforms of lines, for one element type, on the lanes of fft_lanes.h.
  *
  * A plan is one of three.  LANES: as many lines as there are lanes go through the passes together.
- * SPLIT: a line of n = n1 n2 is a matrix of n1 rows: its columns are transformed, as lanes,
- * multiplied by twiddles, turned, and transformed once more, so that one line keeps all lanes busy,
- * reads and writes memory in order, and can be shared among threads.  PRIME: n has a large prime
- * factor; a convolution of a length that has none (fft_primes.h). */
+ * SPLIT: one line fills the lanes by itself (fft_split.h).  PRIME: n has a large prime factor; a
+ * convolution of a length that has none (fft_primes.h). */
 
 typedef struct FN(prime) FN(prime);
 static void FN(prime_free)(FN(prime) * p);
@@ -20,6 +18,7 @@ typedef struct FN(plan) {
   FN(passes) first, second; /* LANES: first; SPLIT: the columns' and the rows' */
   T *twiddle;               /* SPLIT: as split_columns reads them */
   T *half;                  /* FFT_HALF..: exp(-2 pi i k / 2n), k < n */
+  T *forth, *back;          /* FFT_HALF, SPLIT: the same as real_rows and real_load read it, or NULL */
   FN(prime) * prime;        /* PRIME */
 } FN(plan);
 
@@ -67,43 +66,13 @@ static void FN(plan_free)(FN(plan) * p)
   FN(passes_free)(&p->second);
   free(p->twiddle);
   free(p->half);
+  free(p->forth);
+  free(p->back);
   FN(prime_free)(p->prime);
   free(p);
 }
 
 static int64_t FN(rounded)(int64_t n) { return (n + FN(LANES) - 1) / FN(LANES) * FN(LANES); }
-
-/* The number of rows with which a line fills its lanes best; 0: none fills half of them. */
-static int64_t FN(rows_of)(int64_t n)
-{
-  int64_t best = 0, least = INT64_MAX;
-  for (int64_t a = 2; a <= n / a; a++) {
-    if (n % a) continue;
-    const int64_t b = n / a, cost = a * FN(rounded)(b) + b * FN(rounded)(a);
-    if (cost <= least) least = cost, best = a;
-  }
-  return least <= 4 * n ? best : 0;
-}
-
-/* Twiddles for squares of LANES columns and LANES rows, in the order of lanes (lane_of): real parts
- * of a square, then its imaginary ones. */
-static ax_status FN(make_split)(FN(plan) * p, int64_t rows)
-{
-  enum { L = FN(LANES) };
-  const int64_t columns = p->n / rows, high = FN(rounded)(rows), wide = FN(rounded)(columns);
-  double root[2];
-  T *w;
-  if (!FN(passes_make)(&p->first, (int)rows) || !FN(passes_make)(&p->second, (int)columns) ||
-      !(w = p->twiddle = malloc(sizeof(T) * 2 * (size_t)(high * wide))))
-    return fft_no_memory();
-  for (int64_t c = 0; c < wide; c += L)
-    for (int64_t k = 0; k < high; k += L, w += 2 * L * L)
-      for (int t = 0; t < L * L; t++) {
-        unit_root((k + FN(lane_of)(t / L)) * (c + FN(lane_of)(t % L)) % p->n, p->n, root);
-        w[t] = (T)root[0], w[L * L + t] = (T)-root[1];
-      }
-  return AX_OK;
-}
 
 /* From the lanes' real parts to their imaginary ones, in vectors: more than n, since blocks of
  * LANES are read, and no multiple of the page, for which stores and loads would wait. */
@@ -275,158 +244,4 @@ static void FN(lines_to_real_in_lanes)(const FN(plan) * p, int count, const T *f
   FN(swap_parts)(&x);
   FN(run_lanes)(&p->first, &x);
   FN(scatter)(to, p->n, count, (int)p->n, x.im, x.re, scale, from + 2 * count * (p->n + 1));
-}
-
-/* ---- SPLIT */
-
-typedef struct FN(split) {
-  const FN(plan) * p;
-  const T *from;
-  T *to;
-  V *middle; /* for each group of LANES rows: n2 real parts, apart(n2) vectors on n2 imaginary ones */
-  bool inverse;
-  T scale;
-  bool failed;
-} FN(split);
-
-/* LANES columns from c on, into lanes, while what comes next is fetched. */
-static inline __attribute__((always_inline)) void FN(split_load)(const FN(split) * s, int64_t c, bool fetch,
-                                                                 V *re, V *im)
-{
-  enum { L = FN(LANES) };
-  const int64_t n1 = s->p->first.n, n2 = s->p->second.n;
-  const T *from = s->from + 2 * c;
-  const T *next =
-      fetch ? s->to + 2 * c : from + 2 * L; /* long lines: the next columns, which are far apart */
-  if (n2 - c < L) {
-    for (int64_t j = 0; j < n1; j++) FN(part_some)(from + 2 * j * n2, n2 - c, re + j, im + j);
-    return;
-  }
-  for (int64_t j = 0; j < n1; j++) {
-    fft_fetch_far(next + 2 * j * n2);
-    fft_fetch_far(next + 2 * j * n2 + L);
-    FN(part)(from + 2 * j * n2, re + j, im + j);
-  }
-}
-
-/* LANES results of LANES columns times their twiddles, turned: vectors of rows.  Only `rows`
- * results and `columns` columns exist. */
-static inline __attribute__((always_inline)) void FN(split_square)(const V *r, const V *i, int64_t rows,
-                                                                   const T *w, V *to, int64_t columns,
-                                                                   int64_t step)
-{
-  enum { L = FN(LANES) };
-  FFT_UNROLL
-  for (int part = 0; part < 2; part++, to += step) {
-    V a[L];
-    FFT_UNROLL
-    for (int t = 0; t < L; t++) {
-      const int at = FN(lane_of)(t), k = at < rows ? at : 0; /* lanes beyond the last row are never read */
-      const T *wr = w + t * L, *wi = w + L * L + t * L;
-      a[t] = part ? FN(times_im)(r[k], i[k], wr, wi) : FN(times_re)(r[k], i[k], wr, wi);
-    }
-    FN(turn)(a);
-    FFT_UNROLL
-    for (int t = 0; t < L; t++)
-      if (FN(lane_of)(t) < columns) to[FN(lane_of)(t)] = a[t];
-  }
-}
-
-/* Groups lo .. hi - 1 of LANES columns; fetch: short lines follow each other. */
-static void FN(split_columns)(const FN(split) * s, int64_t lo, int64_t hi, bool fetch, V *room)
-{
-  enum { L = FN(LANES) };
-  const FN(plan) *p = s->p;
-  const int64_t n1 = p->first.n, n2 = p->second.n, step = FN(apart)(n2);
-  const T *w = p->twiddle + lo * 2 * L * FN(rounded)(n1);
-
-  for (int64_t c = lo * L; c < hi * L && c < n2; c += L) {
-    FN(lanes) x = FN(lanes_in)(room, n1);
-    FN(split_load)(s, c, fetch, s->inverse ? x.im : x.re, s->inverse ? x.re : x.im);
-    FN(run_lanes)(&p->first, &x);
-    for (int64_t k = 0; k < n1; k += L, w += 2 * L * L) {
-      const V *r = x.re + k, *i = x.im + k;
-      V *to = s->middle + k / L * 2 * step + c;
-      if (n1 - k >= L && n2 - c >= L) FN(split_square)(r, i, L, w, to, L, step);
-      else FN(split_square)(r, i, n1 - k, w, to, n2 - c, step);
-    }
-  }
-}
-
-/* Groups lo .. hi - 1 of LANES rows. */
-static void FN(split_rows)(const FN(split) * s, int64_t lo, int64_t hi, bool fetch, V *room)
-{
-  enum { L = FN(LANES) };
-  const FN(plan) *p = s->p;
-  const int64_t n1 = p->first.n, n2 = p->second.n, step = FN(apart)(n2);
-  const V scale = s->scale - (V){ 0 };
-
-  for (int64_t k = lo * L; k < hi * L && k < n1; k += L) {
-    V *middle = s->middle + k / L * 2 * step;
-    FN(lanes) x = { middle, middle + step, room, room + step };
-    FN(run_lanes)(&p->second, &x);
-    const V *re = s->inverse ? x.im : x.re, *im = s->inverse ? x.re : x.im;
-    T *to = s->to + 2 * k;
-    const T *next = fetch ? s->from + 2 * (p->n + k) : to + 2 * L;
-    if (n1 - k < L) {
-      for (int64_t j = 0; j < n2; j++) FN(pair_some)(to + 2 * j * n1, n1 - k, re[j] * scale, im[j] * scale);
-      continue;
-    }
-    for (int64_t j = 0; j < n2; j++) {
-      fft_fetch_far(next + 2 * j * n1);
-      fft_fetch_far(next + 2 * j * n1 + L);
-      FN(pair)(to + 2 * j * n1, re[j] * scale, im[j] * scale);
-    }
-  }
-}
-
-static void FN(split_columns_range)(int64_t lo, int64_t hi, void *ud)
-{
-  FN(split) *s = ud;
-  const size_t bytes = FN(lane_bytes)(s->p);
-  V *room = fft_room(bytes);
-  if (room) FN(split_columns)(s, lo, hi, false, room);
-  else s->failed = true;
-  fft_give(room, bytes);
-}
-static void FN(split_rows_range)(int64_t lo, int64_t hi, void *ud)
-{
-  FN(split) *s = ud;
-  const size_t bytes = FN(lane_bytes)(s->p);
-  V *room = fft_room(bytes);
-  if (room) FN(split_rows)(s, lo, hi, false, room);
-  else s->failed = true;
-  fft_give(room, bytes);
-}
-
-/* One line, by this thread alone where it has room for it (line_bytes). */
-static ax_status FN(line_split)(const FN(plan) * p, const T *from, T *to, bool inverse, T scale, void *room)
-{
-  const int64_t columns = FN(rounded)(p->second.n) / FN(LANES), rows = FN(rounded)(p->first.n) / FN(LANES);
-  const size_t bytes = FN(middle_bytes)(p);
-  FN(split) s = { p, from, to, room ? room : fft_room(bytes), inverse, scale, false };
-  if (!s.middle) return fft_no_memory();
-  if (room) {
-    V *lanes = (V *)((char *)room + bytes);
-    const bool fetch = p->n <= FFT_MOST_FETCHED;
-    FN(split_columns)(&s, 0, columns, fetch, lanes);
-    FN(split_rows)(&s, 0, rows, fetch, lanes);
-    return AX_OK;
-  }
-  ax_cpu_for(columns, 4 * p->n, FN(split_columns_range), &s);
-  ax_cpu_for(rows, 4 * p->n, FN(split_rows_range), &s);
-  fft_give(s.middle, bytes);
-  return s.failed ? fft_no_memory() : AX_OK;
-}
-
-/* A line of a plan that is not PRIME; room: line_bytes, or NULL: all threads share the line. */
-static ax_status FN(line)(const FN(plan) * p, const T *from, T *to, bool inverse, T scale, void *room)
-{
-  if (p->kind == FFT_SPLIT) return FN(line_split)(p, from, to, inverse, scale, room);
-  const size_t bytes = FN(lane_bytes)(p);
-  V *lanes = room ? room : fft_room(bytes);
-  if (!lanes) return fft_no_memory();
-  FN(lines_in_lanes)(p, 1, from, 0, to, 0, inverse, scale, lanes);
-  if (!room) fft_give(lanes, bytes);
-  return AX_OK;
 }

@@ -20,6 +20,25 @@ static inline __attribute__((always_inline)) void FN(part)(const T *p, V *re, V 
   *re = __builtin_shuffle(a, b, even);
   *im = __builtin_shuffle(a, b, odd);
 }
+/* The lane that has pair k. */
+static inline __attribute__((always_inline)) int FN(lane_with)(int k)
+{
+  const int block = 16 / (int)sizeof(T), half = block / 2, r = k % (FN(LANES) / 2);
+  return r / half * block + r % half + (k < FN(LANES) / 2 ? 0 : half);
+}
+/* As `part`, the last pair first. */
+static inline __attribute__((always_inline)) void FN(part_reversed)(const T *p, V *re, V *im)
+{
+  const V a = *(const V *)p, b = *(const V *)(p + FN(LANES));
+  MASK even, odd;
+  FFT_UNROLL
+  for (int t = 0; t < FN(LANES); t++) {
+    even[t] = 2 * (FN(LANES) - 1 - FN(lane_of)(t));
+    odd[t] = even[t] + 1;
+  }
+  *re = __builtin_shuffle(a, b, even);
+  *im = __builtin_shuffle(a, b, odd);
+}
 static inline __attribute__((always_inline)) void FN(pair)(T *p, V re, V im)
 {
   const int block = 16 / (int)sizeof(T);

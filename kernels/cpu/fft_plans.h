@@ -30,6 +30,7 @@ static ax_status FN(plan_new)(int64_t n, fft_use use, FN(plan) * *out)
     else if (!FN(passes_make)(&p->first, (int)n)) st = fft_no_memory();
   }
   if (st == AX_OK && use >= FFT_HALF && !FN(make_half)(p)) st = fft_no_memory();
+  if (st == AX_OK && use == FFT_HALF && p->kind == FFT_SPLIT) st = FN(make_real)(p);
   if (st == AX_OK) return AX_OK;
   FN(plan_free)(p);
   *out = NULL;

@@ -91,6 +91,12 @@ static ax_status FN(some_lines)(const FN(job) * j, fft_what what, int64_t count,
                                                                              j->scale, j->weight, room);
     return AX_OK;
   }
+  if (n % 2 == 0 && j->p->forth && room) {
+    const int64_t wide = 2 * m, in = what == FFT_R2C ? n : wide, out = what == FFT_R2C ? wide : n;
+    for (int64_t k = 0; k < count; k++)
+      FN(real_line)(j->p, what, from + k * in, to + k * out, j->scale, j->weight, room);
+    return AX_OK;
+  }
   plain.scale = 1;
   if (what == FFT_R2C && n % 2 == 0) {
     AX_TRY(FN(some_c2c)(&plain, count, from, z, room));

@@ -353,12 +353,42 @@ describe("Fourier transforms", function()
   end)
 
   it("of real tensors agree with those of complex ones", function()
-    for _, n in ipairs { 1, 2, 3, 8, 18, 34, 45, 64, 66, 101, 130, 256, 1000, 1056, 2018 } do
-      local x = random(17, n)
+    for _, n in ipairs { 1, 2, 3, 8, 18, 34, 45, 64, 66, 101, 130, 256, 512, 1000, 1024, 1056, 1536, 2018,
+      4096,
+      16384, 32768 } do
+      local x = random(n > 5000 and 3 or 17, n)
       local half = fft.fft(x):narrow(2, 1, math.floor(n / 2) + 1)
       numbers.close(fft.rfft(x), half, 1e-11)
       numbers.close(fft.rfft(x:float()):to("complex128"), half, 1e-3)
-      if n > 1 then numbers.close(fft.irfft(half:to("complex64"), n):double(), x, 1e-4) end
+      if n > 1 then
+        numbers.close(fft.irfft(half:to("complex64"), n):double(), x, 1e-4)
+        local pairs = half:view_as_real():contiguous() -- imaginary parts that mean nothing
+        pairs[{ {}, 1, 2 }] = 7
+        if n % 2 == 0 then pairs[{ {}, n / 2 + 1, 2 }] = -3 end
+        numbers.close(fft.irfft(pairs:view_as_complex(), n), x, 1e-12)
+      end
+    end
+  end)
+
+  it("of real tensors have the gradients of complex ones", function()
+    for _, n in ipairs { 34, 64, 256, 512, 1536, 4096 } do
+      local m = n / 2 + 1
+      local x, y = random(3, n):requires_grad_(), random(3, n):requires_grad_()
+      local weight, inner = signal(3, m), signal(3, m)
+      ;(fft.rfft(x) * weight):real():sum():backward()
+      ;(fft.fft(y):narrow(2, 1, m) * weight):real():sum():backward()
+      numbers.close(x.grad, y.grad, 1e-11)
+      local ends = inner:view_as_real():contiguous()
+      ends[{ {}, 1, 2 }], ends[{ {}, m, 2 }] = 0, 0
+      local h = ends:view_as_complex()
+      local a, b = h:clone():requires_grad_(), h:clone():requires_grad_()
+      local w = random(3, n)
+      ;(fft.irfft(a, n) * w):sum():backward()
+      local rest = b:narrow(2, 2, m - 2):flip(2):conj()
+      ;(fft.ifft(tensor.cat({ b, rest }, 2)):real() * w):sum():backward()
+      local expected = b.grad:view_as_real():contiguous() -- imaginary parts that irfft does not read
+      expected[{ {}, 1, 2 }], expected[{ {}, m, 2 }] = 0, 0
+      numbers.close(a.grad, expected:view_as_complex(), 1e-11)
     end
   end)
 
