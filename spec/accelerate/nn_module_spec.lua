@@ -349,7 +349,7 @@ describe("Bilinear and distances", function()
         expected:backward(seed:double())
         assert.equal("float32", r.dtype)
         local worst = ((r:double() - expected):abs() / expected:clamp { min = 1e-30 }):max():item()
-        assert.is_true(worst < 1.2e-7, name .. ": " .. worst)
+        assert.is_true(worst < 4e-7, name .. ": " .. worst)
         assert.is_false(far(a.grad, c.grad, 1e-6), name)
         assert.is_false(far(b.grad, d.grad, 1e-6), name)
       end
@@ -366,7 +366,7 @@ describe("Bilinear and distances", function()
           local r, expected = tensor.cdist(a, b, p), core.norm(c:unsqueeze(-2) - d:unsqueeze(-3), p, -1)
           assert.same({ 2, 3, 30, 25 }, r.shape)
           assert.equal(dtype, r.dtype)
-          assert.is_false(far(r, expected, dtype == "float32" and 3e-7 or 1e-14), p)
+          assert.is_false(far(r, expected, dtype == "float32" and 6e-7 or 1e-14), p)
           local seed = core.randn(r.shape):to(dtype)
           r:backward(seed)
           if p > 0 then
@@ -384,6 +384,26 @@ describe("Bilinear and distances", function()
       assert.same({ 2, 0, 3 }, tensor.cdist(core.ones(2, 0, 4), core.ones(2, 3, 4)).shape)
       assert.matches("cdist: the leading dims of %[2, 3, 4%] and %[3, 3, 4%] do not broadcast",
         message(tensor.cdist, core.ones(2, 3, 4), core.ones(3, 3, 4)))
+    end)
+
+    it("keep their digits where powers leave float32", function()
+      core.manual_seed(3)
+      for _, scale in ipairs { 1e-30, 1e-22, 1e-15, 1e12, 1e18, 1e25 } do
+        local x, y = core.randn(33, 21) * scale, core.randn(45, 21) * scale
+        y[3] = x[5]
+        for _, p in ipairs { 0.5, 1, 1.5, 2, 3, math.huge } do
+          local a, b = x:clone():requires_grad_(), y:clone():requires_grad_()
+          local c, d = x:double():requires_grad_(), y:double():requires_grad_()
+          local r, expected = tensor.cdist(a, b, p), core.norm(c:unsqueeze(-2) - d:unsqueeze(-3), p, -1)
+          assert.is_false(far(r, expected, 6e-7), p)
+          local seed = core.randn(33, 45)
+          seed[5][3] = 0 -- the rows that are equal
+          r:backward(seed)
+          expected:backward(seed:double())
+          assert.is_false(far(a.grad, c.grad, 2e-6), p)
+          assert.is_false(far(b.grad, d.grad, 2e-6), p)
+        end
+      end
     end)
 
     it("keep what is not finite, half types, and gradients of gradients", function()

@@ -65,103 +65,6 @@ end
 
 -- ---- distances of all pairs
 
--- ---- by a product of matrices
-
--- On CPUs, rows of so many float32 numbers are faster as a product of matrices than pair by pair.
-local LONG = 48
--- |x - y|^2 below this part of |x|^2 + |y|^2 is computed from the differences: above it the float64
--- sums leave 1e-7 of it.
-local NEAR = 1e-8
-
--- The distances of pairs that are near each other, from the rows themselves, in float64.
-local function differences(x, y, at)
-  local i, j, k = at[#at - 1], at[#at], x:size(-1)
-  if #at == 3 then i, j = at[1] * x:size(-2) + i, at[1] * y:size(-2) + j end
-  local left, right = x:reshape(-1, k):index_select(1, i), y:reshape(-1, k):index_select(1, j)
-  return (left:double() - right):square():sum(2):sqrt_()
-end
-
--- |x|^2 + |y|^2 - 2 x y of all pairs. x2 and y2: the squares of the lengths.
-local function expanded(x, y, x2, y2)
-  local m, n, k = x:size(-2), y:size(-2), x:size(-1)
-  if m * n < (m + n) * k then
-    return x:matmul((y * -2):transpose(-1, -2)):add_(x2):add_(y2:transpose(-1, -2))
-  end
-  -- one product adds up all three terms
-  local left, right = core.cat({ x * -2, x2, core.ones_like(x2) }, -1),
-    core.cat({ y, core.ones_like(y2), y2 }, -1)
-  return left:matmul(right:transpose(-1, -2))
-end
-
--- Both in a type, around the mean row of the second.
-local function centered(x1, x2, dtype)
-  local y = x2:to(dtype)
-  local center = y:detach():mean(-2, true)
-  return x1:to(dtype) - center, y - center
-end
-
--- The squares of the lengths of rows, as a column.
-local function lengths(x) return core.norm(x, 2, -1, true):square_() end
-
--- The distances of rows of two stacks, by |x|^2 + |y|^2 - 2 x y in float64. nil where that would
--- not be exact: numbers that are not finite, or many pairs that are near.
-local function by_products(x1, x2)
-  local x, y = centered(x1, x2, "float64")
-  local x_squares, y_squares = lengths(x), lengths(y)
-  local most = x_squares:max():item() + y_squares:max():item()
-  if not (most < math.huge) then return nil end
-  local squares = expanded(x, y, x_squares, y_squares)
-  if squares:min():item() > NEAR * most then return squares:sqrt_() end
-  local places = squares:le((x_squares + y_squares:transpose(-1, -2)) * NEAR):nonzero()
-  if places:size(1) > squares:numel() / 8 then return nil end
-  local at = {}
-  for d = 1, places:size(2) do at[d] = places:select(2, d) end
-  squares:sqrt_()
-  if places:size(1) > 0 then squares:index_put_(at, differences(x1, x2, at)) end
-  return squares
-end
-
--- The gradient in float32 is a sum of terms w (x - y) whose parts w x and w y are not much longer.
--- That is so where every pair is as far apart as APART of |x|^2 + |y|^2, or equal, which has no
--- gradient; rows of fewer numbers than SHORTEST seldom are. Squares below TINY lose digits, and so
--- does a gradient over the root of a LARGE one.
-local APART, SHORTEST, TINY, LARGE = 0.25, 16, 1e-25, 1e16
-local function apart(x, y, d)
-  local x_squares, y_squares = lengths(x), lengths(y)
-  local most = x_squares:max():item() + y_squares:max():item()
-  if not (most > TINY and most < LARGE) then return false end
-  local near = d:square():le((x_squares + y_squares:transpose(-1, -2)) * APART)
-  return not near:logical_and(d:ne(0)):any():item()
-end
-
--- |x_i - y_j| of float32 without the tensor of all differences. nil as above.
-local euclidean = core.Function {
-  name = "cdist",
-  forward = function(ctx, x1, x2)
-    local d = by_products(x1, x2)
-    if not d then return nil end
-    d = d:float()
-    ctx:save_for_backward(x1, x2, d)
-    return d
-  end,
-  backward = function(ctx, g)
-    local x1, x2, d = ctx:saved_tensors()
-    local x, y
-    if x1:size(-1) >= SHORTEST then x, y = centered(x1, x2, "float32") end
-    if not x or not apart(x:detach(), y:detach(), d:detach()) then
-      x, y = centered(x1, x2, "float64")
-      g = g:double()
-    end
-    local same = d:eq(0) -- with a gradient of 0
-    local w = (g / (d + same)):masked_fill(same, 0)
-    local gx = x * w:sum(-1, true) - w:matmul(y)
-    local gy = y * w:sum(-2):unsqueeze(-1) - w:transpose(-1, -2):matmul(x)
-    return gx:float(), gy:float()
-  end,
-}
-
--- ---- pair by pair
-
 -- What the row of all distances takes: numbers of one floating type.
 local function fits(x1, x2) return x1.dtype == x2.dtype and core._is_float(x1) end
 
@@ -192,9 +95,7 @@ end
 local function distances(x1, x2, p)
   local half = x1.dtype == "float16" or x1.dtype == "bfloat16"
   local a, b, shape = as_stacks(half and x1:float() or x1, half and x2:float() or x2)
-  local long = p == 2 and a.device == "cpu" and a.dtype == "float32" and a:size(-1) >= LONG and a:numel() > 0
-    and b:numel() > 0
-  local d = (long and euclidean(a, b) or core._distance.cdist(a, b, p)):view(shape)
+  local d = core._distance.cdist(a, b, p):view(shape)
   return half and not core.autocast_state() and d:to(x1.dtype) or d -- float32 where norm is cast
 end
 
