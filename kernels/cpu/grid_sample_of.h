@@ -185,13 +185,21 @@ static void NAME(backward)(int64_t lo, int64_t hi, void *ud) /* whole images */
     const T *image = (const T *)j->x + n * j->plane * j->c, *g = (const T *)j->g + p * j->c;
     T *dx = (T *)j->dx + n * j->plane * j->c, *dgrid = (T *)j->dgrid + p * j->dims;
     NAME(gather)(j, p, true, &t);
+    T moved[MOST_DIMS] = { 0 };
     for (int k = 0; k < t.n; k++) {
       const T *from = image + t.at[k];
       T *to = dx + t.at[k], product = 0;
-      AX_SIMD
-      for (int64_t c = 0; c < j->c; c++) to[c] += t.weight[k] * g[c];
-      _Pragma("omp simd reduction(+ : product)") for (int64_t c = 0; c < j->c; c++) product += g[c] * from[c];
-      for (int d = 0; d < j->dims; d++) dgrid[d] += product * t.slope[k][d];
+      if (j->c == 1) { /* without the loops' beginnings and ends */
+        *to += t.weight[k] * *g;
+        product = *g * *from;
+      } else {
+        AX_SIMD
+        for (int64_t c = 0; c < j->c; c++) to[c] += t.weight[k] * g[c];
+        _Pragma("omp simd reduction(+ : product)") for (int64_t c = 0; c < j->c; c++) product +=
+            g[c] * from[c];
+      }
+      for (int d = 0; d < MOST_DIMS; d++) moved[d] += product * t.slope[k][d];
     }
+    for (int d = 0; d < j->dims; d++) dgrid[d] += moved[d];
   }
 }
