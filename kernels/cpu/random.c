@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "philox.h"
+#include "philox_lanes.h"
 
 #define BLOCK 1024
 
@@ -21,10 +21,21 @@ typedef struct job {
 /* The words of Philox blocks first .. first + blocks - 1. */
 static void words(const ax_attrs *a, int64_t first, int64_t blocks, uint32_t *out)
 {
+  enum { SOME = 64 };
   const uint64_t seed = a->rng.seed, stream = a->rng.stream, draw = a->rng.draw;
-  AX_SIMD
-  for (int64_t b = 0; b < blocks; b++)
-    ax_philox_run(ax_philox_at(seed, stream, draw, (uint64_t)(first + b)), out + 4 * b);
+  const ax_philox all = ax_philox_at(seed, stream, draw, 0);
+  uint32_t low[SOME], high[SOME], w[4][SOME];
+  for (int64_t at = 0; at < blocks; at += SOME) {
+    const int n = blocks - at < SOME ? (int)(blocks - at) : SOME;
+    for (int b = 0; b < SOME; b++) {
+      const ax_philox p = ax_philox_at(seed, stream, draw, (uint64_t)(first + at + b));
+      low[b] = p.counter[0], high[b] = p.counter[1];
+    }
+    ax_philox_lanes(all, (n + 15) / 16 * 16, low, high, w[0], w[1], w[2], w[3]);
+    uint32_t *const to = out + 4 * at;
+    for (int b = 0; b < n; b++)
+      for (int r = 0; r < 4; r++) to[4 * b + r] = w[r][b];
+  }
 }
 
 /* Block p: sets its first element, returns its number of elements. */
