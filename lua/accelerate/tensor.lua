@@ -160,7 +160,8 @@ local core = require "accelerate.core"
 ---@field Generator fun(seed?: integer|string|{ seed: integer, device: string }): userdata with
 ---  manual_seed, initial_seed, get_state, set_state. A device, by itself or in the table, has no
 ---  effect: a generator draws for all of them.
----@field manual_seed fun(seed: integer) seeds all generators of this rank, and math.random
+---@field manual_seed fun(seed: integer): userdata seeds the default generator of this rank and
+---  math.random, and gives that generator
 ---@field default_generator fun(): userdata
 ---@field get_num_threads fun(): integer
 ---@field set_num_threads fun(n: integer)
@@ -234,6 +235,7 @@ end
 M.concatenate = core.concat
 local calls = require "accelerate.tensor.calls"
 M.full_like, M.randperm = calls.full_like, calls.randperm
+M.manual_seed = calls.manual_seed
 local gradients = require "accelerate.autograd.calls"
 M.grad, M.Function, M.set_grad_enabled = gradients.grad, gradients.Function, gradients.set_grad_enabled
 

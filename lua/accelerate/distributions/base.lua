@@ -23,6 +23,7 @@ local M = {}
 ---@field mode accelerate.Tensor the likeliest value
 ---@field variance accelerate.Tensor
 ---@field stddev accelerate.Tensor
+---@field param_shape integer[]? of probs and logits, where the distribution has them
 ---@field has_rsample boolean
 ---@field has_enumerate_support boolean
 local Distribution = class "Distribution"
@@ -224,6 +225,11 @@ function Distribution:_get_stddev()
   return variance and variance:sqrt()
 end
 
+function Distribution:_get_param_shape()
+  local parameter = rawget(self, "probs") or self.logits
+  return parameter and parameter.shape
+end
+
 --- Returns exp of the entropy.
 ---@return accelerate.Tensor
 function Distribution:perplexity() return self:entropy():exp() end
@@ -251,24 +257,28 @@ function Distribution:icdf(p) return missing "icdf"(self, p) end
 ---@return accelerate.Tensor
 function Distribution:entropy() return missing "entropy"(self) end
 
+local EXPAND = { expand = { "boolean", default = true } }
+
 --- Returns all values that can come, in the first dimension. Raises where they are not a list.
----@param expand boolean? over the batch shape; default true, else the batch dimensions are 1
+---@param ... any expand = true (over the batch shape; with false the batch dimensions are 1), or a
+---  table with it
 ---@return accelerate.Tensor
-function Distribution:enumerate_support(expand)
+function Distribution:enumerate_support(...)
+  local expand = options.read("enumerate_support", { "expand" }, EXPAND, ...).expand
   if not self.has_enumerate_support then missing "enumerate_support"(self) end
   local values, ones = self:_outcomes(), {}
   for i = 1, #self.batch_shape do ones[i] = 1 end
   local n = { values.shape[1] }
   values = values:reshape(M.joined(n, ones, self.event_shape))
-  if expand == false then return values end
+  if not expand then return values end
   return values:expand(M.joined(n, self.batch_shape, self.event_shape))
 end
 
 --- Returns the distribution with its parameters expanded to a batch shape.
----@param shape integer[]
-function Distribution:expand(shape)
-  options.value("expand", "shape", shape, { "table" })
-  return self:_expanded(shape)
+---@param batch_shape integer[]
+function Distribution:expand(batch_shape)
+  options.value("expand", "batch_shape", batch_shape, { "table" })
+  return self:_expanded(batch_shape)
 end
 
 function Distribution:__tostring()
@@ -277,6 +287,7 @@ function Distribution:__tostring()
     table.concat(self.event_shape, ", "))
 end
 
+orders.methods(Distribution)
 M.Distribution = Distribution
 
 return M

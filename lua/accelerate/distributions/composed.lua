@@ -85,6 +85,10 @@ RelaxedBernoulli.has_rsample = true
 ---  validate_args: boolean? }|accelerate.Tensor|number one of both; a tensor or a number: probs
 function RelaxedBernoulli:init(temperature, opts)
   discrete.take_odds(self, opts, "unit", "temperature", temperature)
+  if not core.is_tensor(temperature) or temperature.ndim == 0 then -- one for all, as it was given
+    self.temperature = base.parameters("RelaxedBernoulli", "temperature",
+      base.probability(temperature, self.temperature))
+  end
   base.check(self, "parameter temperature", self.temperature, "positive")
 end
 
@@ -97,7 +101,8 @@ function RelaxedBernoulli:_draw(shape)
 end
 function RelaxedBernoulli:_expanded(shape)
   local key = rawget(self, "probs") and "probs" or "logits"
-  return RelaxedBernoulli(self.temperature:expand(shape),
+  local temperature = self.temperature
+  return RelaxedBernoulli(temperature.ndim == 0 and temperature or temperature:expand(shape),
     { [key] = self[key]:expand(shape), validate_args = self._validate })
 end
 function RelaxedBernoulli:log_prob(value)

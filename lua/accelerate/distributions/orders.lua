@@ -64,17 +64,23 @@ local ORDERS = {
   Transform = "[cache_size]",
 }
 
---- Makes the constructor that a class gets later take its arguments by the rule.
+local METHODS = { log_prob = "value", cdf = "value", icdf = "value", expand = "batch_shape" }
+
+--- Makes the methods of a class take their arguments by the rule.
+---@param Class table
+function M.methods(Class) positions.methods(Class, METHODS) end
+
+--- Makes the constructor and the methods that a class gets later take their arguments by the rule.
 ---@param Class table
 function M.arrange(Class)
   local name = Class.__name
   local order = ORDERS[name]
-  if not order then return end
   local meta = getmetatable(Class)
   local assign = meta.__newindex
   function meta.__newindex(self, key, value)
-    if key == "init" then value = positions.arrange(name, order, value, true) end
+    if key == "init" and order then value = positions.arrange(name, order, value, true) end
     assign(self, key, value)
+    if METHODS[key] then positions.methods(self, { [key] = METHODS[key] }) end
   end
 end
 

@@ -5,6 +5,7 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local parameter = require "accelerate.nn.parameter"
+local positions = require "accelerate.utils.positions"
 
 local fail, is_parameter = options.fail, parameter.is
 
@@ -24,6 +25,22 @@ function Module.__index(self, key)
   local value = rawget(self, "_values")[key]
   if value ~= nil then return value end
   return getmetatable(self)[key]
+end
+
+-- What scripts write for members that PyTorch's modules have, and that would be nil here.
+local INSTEAD = {
+  _modules = "the modules in it are named_children() and children(), and one of a name is module.name",
+  _parameters = "its own parameters are named_parameters { recurse = false }, and one of a name is " ..
+    "module.name",
+  _buffers = "its own buffers are named_buffers { recurse = false }, and one of a name is module.name",
+  __class__ = "its class is getmetatable(module), the class's name module.__name, and "
+    .. "accelerate.utils.isinstance(module, Class) asks for a class",
+}
+
+-- Where a name is in no class: it is not called for members that are there.
+getmetatable(Module).__index = function(_, key)
+  local instead = INSTEAD[key]
+  if instead then fail("modules have no '%s': %s", key, instead) end
 end
 
 local function is_module(value)
@@ -116,26 +133,27 @@ end
 --- Registers a parameter under `name`, as `self[name] = value` does; nil removes it. Raises when a
 --- buffer, a module or another attribute has the name.
 ---@param name string
----@param value accelerate.Tensor?
-function Module:register_parameter(name, value)
-  if value ~= nil and not is_parameter(value) then
+---@param param accelerate.Tensor?
+function Module:register_parameter(name, param)
+  if param ~= nil and not is_parameter(param) then
     fail("%s: register_parameter('%s') takes an nn.Parameter, got %s", self.__name, tostring(name),
-      options.show(value))
+      options.show(param))
   end
+  check_name(self, name, "parameter")
   check_free(self, name, "parameter")
-  self[name] = value
+  self[name] = param
 end
 
 --- Registers a submodule under `name`. Raises when a parameter, a buffer or another attribute has
 --- the name.
 ---@param name string
----@param value accelerate.nn.Module
-function Module:add_module(name, value)
-  if not is_module(value) then
-    fail("%s: add_module('%s') takes a module, got %s", self.__name, tostring(name), options.show(value))
+---@param module accelerate.nn.Module
+function Module:add_module(name, module)
+  if not is_module(module) then
+    fail("%s: add_module('%s') takes a module, got %s", self.__name, tostring(name), options.show(module))
   end
   check_free(self, name, "module")
-  self[name] = value
+  self[name] = module
 end
 Module.register_module = Module.add_module
 
@@ -147,23 +165,32 @@ local BUFFER = { persistent = { "boolean", default = true } }
 --- `self[name]
 --- = nil`.
 ---@param name string
----@param value accelerate.Tensor?
+---@param tensor accelerate.Tensor?
 ---@param ... any persistent = true, or a table with it
-function Module:register_buffer(name, value, ...)
+function Module:register_buffer(name, tensor, ...)
   local o = options.read("register_buffer", { "persistent" }, BUFFER, ...)
-  if value ~= nil and not core.is_tensor(value) then
-    fail("%s: register_buffer('%s') takes a tensor, got %s", self.__name, tostring(name), options.show(value))
+  if tensor ~= nil and not core.is_tensor(tensor) then
+    fail("%s: register_buffer('%s') takes a tensor, got %s", self.__name, tostring(name),
+      options.show(tensor))
   end
+  check_name(self, name, "buffer")
   check_free(self, name, "buffer")
-  if value == nil then
+  if tensor == nil then
     if self._registered.kinds[name] then self[name] = nil end
     self._registered.vacant[name] = o.persistent and "saved" or "transient"
     return
   end
   self._registered.vacant[name] = nil
-  register(self, name, parameter.buffer(value), "buffer")
+  register(self, name, parameter.buffer(tensor), "buffer")
   self._registered.transient[name] = not o.persistent or nil
 end
+
+positions.methods(Module, {
+  register_parameter = "name param",
+  register_buffer = "name tensor [persistent]",
+  add_module = "name module",
+  register_module = "name module",
+})
 
 Module._is_module = is_module
 

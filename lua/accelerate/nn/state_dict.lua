@@ -10,6 +10,22 @@ local Module = require "accelerate.nn.module"
 
 local fail = options.fail
 
+-- Methods of PyTorch's that a class defines to change what is saved or loaded, and that are never
+-- called here.
+local OVERRIDES = {
+  _load_from_state_dict = "register_load_state_dict_pre_hook",
+  _save_to_state_dict = "register_state_dict_post_hook",
+}
+
+local function refuse_overrides(self)
+  for name, instead in next, OVERRIDES do
+    if self[name] then
+      fail("%s: %s is never called; module:%s(hook) changes the table of a module", self.__name, name,
+        instead)
+    end
+  end
+end
+
 -- Goes through a module and those below it under every path, in order of registration. What it
 -- calls, where it is given:
 --   enter(module, prefix)         before the module's entries
@@ -22,6 +38,7 @@ local function walk(self, prefix, above, to)
   if above[self] then fail("state_dict: the module at '%s' contains itself", prefix) end
   above[self] = true
   Module._check_settled(self, prefix:sub(1, -2))
+  refuse_overrides(self)
   if to.enter then to.enter(self, prefix) end
   if to.tensor then
     local transposed = self._transposed

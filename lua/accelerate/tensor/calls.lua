@@ -57,4 +57,15 @@ function M.randperm(n, ...)
   return drawn:requires_grad_(o.requires_grad)
 end
 
+-- ---- manual_seed
+
+--- Seeds the draws of this rank and math.random.
+---@param seed integer
+---@return userdata generator the default one, whose draws are those of functions that are given
+---  none
+function M.manual_seed(seed, ...)
+  core.manual_seed(seed, ...)
+  return core.default_generator()
+end
+
 return M

@@ -33,6 +33,8 @@ local function group(name, get, set)
   return properties.define(name, { get = get, set = set }).new()
 end
 
+local function no() return false end
+
 local benchmark = false
 
 local cudnn = group("backends.cudnn", {
@@ -62,8 +64,13 @@ local matmul = group("backends.cuda.matmul", {
 
 --- Switches of CUDA's libraries, as torch.backends has them: cudnn.allow_tf32 (float32 convolutions
 --- may round their operands to TF32: as set_float32_matmul_precision says until it is set;
---- PyTorch's default is true), cudnn.deterministic, cuda.matmul.allow_tf32.
---- cudnn.benchmark may be set, and changes nothing.
-M.backends = { cudnn = cudnn, cuda = { matmul = matmul } }
+--- PyTorch's default is true), cudnn.deterministic, cuda.matmul.allow_tf32. cudnn.benchmark may be
+--- set, and changes nothing. mps.is_available() and mps.is_built() are false: there is no backend
+--- for Apple's GPUs.
+M.backends = properties.strict("tensor.backends", {
+  cudnn = cudnn,
+  cuda = properties.strict("tensor.backends.cuda", { matmul = matmul }),
+  mps = properties.strict("tensor.backends.mps", { is_available = no, is_built = no }),
+})
 
 return M

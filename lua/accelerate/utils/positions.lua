@@ -58,6 +58,20 @@ local function names_one(list, required, from)
   return false
 end
 
+-- How many arguments a function takes; nil: any number.
+local function most_of(fn)
+  local info = debug.getinfo(methods.plain(fn), "u")
+  return not info.isvararg and info.nparams or nil
+end
+
+-- Raises where there are options, and the function behind takes none.
+local function refuse_options(title, opts, required)
+  local key = next(opts)
+  if key ~= nil then
+    options.fail("%s: unknown option '%s'%s", title, tostring(key), options.hint(key, required))
+  end
+end
+
 -- The arguments as fn has them: `first` of them stand before the order (self).
 local function arranged(title, required, named, open, first, ...)
   local given, n = { ... }, select("#", ...)
@@ -115,17 +129,20 @@ end
 ---@return function
 function M.arrange(title, order, fn, method)
   local first = method and 1 or 0
-  local required, named, open, usual
+  local required, named, open, usual, most
   local function call(...)
     if not required then -- at the first call: a script uses few of the classes
       required, named, open = parse(order)
-      usual = first + #required
+      usual, most = first + #required, most_of(fn) or math.huge
     end
     local n = select("#", ...)
     local at_end = n > 0 and (select(n, ...)) or nil
     if n == usual and not is_named(at_end) then return fn(...) end
-    if n == usual + 1 and is_named(at_end) and not names_one(at_end, required, 1) then return fn(...) end
+    if n == usual + 1 and n <= most and is_named(at_end) and not names_one(at_end, required, 1) then
+      return fn(...)
+    end
     local last, given, opts = arranged(title, required, named, open, first, ...)
+    if opts and last > most then refuse_options(title, opts, required) end
     if opts and next(opts) ~= nil then given[last] = opts else last = last - 1 end
     return fn(unpack(given, 1, last))
   end
@@ -142,6 +159,13 @@ function M.constructors(classes, list)
     local Class = classes[name]
     rawset(Class, "init", M.arrange(name, order, Class.init, true))
   end
+end
+
+--- Arranges methods of a class: a map of names to orders. It stands behind their definitions.
+---@param Class table
+---@param list table<string, string>
+function M.methods(Class, list)
+  for name, order in next, list do rawset(Class, name, M.arrange(name, order, Class[name], true)) end
 end
 
 return M
