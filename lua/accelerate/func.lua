@@ -62,7 +62,7 @@ end
 
 -- All results of fn, which are tensors.
 local function results_of(where, fn, ...)
-  options.value(where, "fn", fn, { "function|table" })
+  options.value(where, "fn", fn, { "function" })
   local results = { fn(...) }
   for i = 1, math.max(1, #results) do
     if not core.is_tensor(results[i]) then
@@ -176,7 +176,7 @@ local ARGNUM = { argnum = { "integer|list", default = 1, min = 1 },
 ---@return fun(...: any): any ...
 function M.jacrev(fn, argnum)
   local numbers, one = numbers_of("jacrev", read_argnum("jacrev", argnum, ARGNUM))
-  options.value("jacrev", "fn", fn, { "function|table" })
+  options.value("jacrev", "fn", fn, { "function" })
   return function(...)
     local given, n, leaves = { ... }, select("#", ...), {}
     return core.enable_grad(function()
@@ -208,7 +208,7 @@ M.jacfwd = M.jacrev
 ---@return accelerate.Tensor|accelerate.Tensor[][]|function
 function M.hessian(fn, input, opts)
   if input == nil and opts == nil then
-    options.value("hessian", "fn", fn, { "function|table" })
+    options.value("hessian", "fn", fn, { "function" })
     local whole = M.jacrev(M.jacrev(fn))
     return function(x, ...)
       if is_nested(x) and x[1] ~= nil then return M.hessian(fn, x, { create_graph = true }) end
@@ -339,7 +339,7 @@ function M.grad_and_value(fn, argnum)
     local given, n, leaves = { ... }, select("#", ...), {}
     return core.enable_grad(function()
       for _, number in ipairs(numbers) do given[number] = opened("grad", number, given[number], leaves) end
-      options.value("grad", "fn", fn, { "function|table" })
+      options.value("grad", "fn", fn, { "function" })
       local results = { fn(unpack(given, 1, n)) }
       local out = results[1]
       if not core.is_tensor(out) or out:numel() ~= 1 then

@@ -3,6 +3,7 @@ local class = require "accelerate.utils.class"
 local dataset = require "accelerate.data.dataset"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local positions = require "accelerate.utils.positions"
 
 local fail, show = options.fail, options.show
 
@@ -192,5 +193,7 @@ function ChainDataset:iter()
   function again() return check(step()) end
   return again
 end
+
+positions.constructors(M, { ConcatDataset = "datasets", ChainDataset = "datasets" })
 
 return M

@@ -69,4 +69,5 @@ return require("accelerate.utils.properties").lazy("accelerate.distributions", {
   TransformedDistribution = "accelerate.distributions.transformed",
   Independent = "accelerate.distributions.independent",
   kl_divergence = "accelerate.distributions.kl:kl_divergence",
+  register_kl = "accelerate.distributions.kl:register_kl",
 })

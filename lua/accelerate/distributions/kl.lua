@@ -1,8 +1,11 @@
 --- Kullback-Leibler divergences.
+local base = require "accelerate.distributions.base"
+local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local low_rank = require "accelerate.distributions.low_rank"
 local matrices = require "accelerate.distributions.matrices"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local tensor = require "accelerate.tensor"
 
 local lgamma, digamma = core.lgamma, core.digamma
@@ -292,14 +295,18 @@ for names, others in next, {
   end
 end
 
--- The formula of two classes, or of the nearest classes that they are made from.
+-- Of a script: class -> class -> formula.
+local registered = setmetatable({}, { __mode = "k" })
+
+-- The formula of two classes, or of the nearest classes that they are made from. A script's own
+-- comes before those of the library.
 local function formula_of(first, last)
   local from = first
   while from do
     local to = last
     while to do
       local a, b = from.__name, to.__name
-      local formula = FORMULAS[a == b and a or a .. " " .. b]
+      local formula = registered[from] and registered[from][to] or FORMULAS[a == b and a or a .. " " .. b]
       if formula then return formula end
       to = to.__base
     end
@@ -321,5 +328,27 @@ function M.kl_divergence(p, q)
   end
   return formula(p, q)
 end
+
+--- Makes a function the formula of kl_divergence for two classes of distributions, and for classes
+--- that are made from them. Without the function it returns one that takes it, as PyTorch's
+--- decorator.
+---@param type_p table a class
+---@param type_q table a class
+---@param fn? fun(p: accelerate.Distribution, q: accelerate.Distribution): accelerate.Tensor
+---@return function fn
+function M.register_kl(type_p, type_q, fn)
+  for name, Class in pairs { type_p = type_p, type_q = type_q } do
+    if not class.derives(Class, base.Distribution) then
+      options.fail("register_kl: %s must be a class of distributions, got %s", name, options.show(Class))
+    end
+  end
+  if fn == nil then return function(later) return M.register_kl(type_p, type_q, later) end end
+  options.value("register_kl", "fn", fn, { "function" })
+  registered[type_p] = registered[type_p] or setmetatable({}, { __mode = "k" })
+  registered[type_p][type_q] = fn
+  return fn
+end
+
+positions.functions(M, { kl_divergence = "p q", register_kl = "type_p type_q fn" })
 
 return M

@@ -1,6 +1,7 @@
 --- Values in files: nested tables with tensors, as safetensors or as PyTorch has them.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local ordered = require "accelerate.utils.ordered"
 
 local fail = options.fail
@@ -36,17 +37,18 @@ local SAVE = { safe_serialization = { "boolean", optional = true },
 --- `torch.load(path, weights_only=True)` reads; all others as safetensors, whose metadata holds the
 --- structure as JSON, so that Python opens the tensors by names such as
 --- "optimizer.state.0.exp_avg". Raises for functions, objects and nil, naming where they are.
----@param value any
----@param path string
+---@param obj any
+---@param f string
 ---@param opts { safe_serialization: boolean?, save_on_each_node: boolean? }? safe_serialization:
 ---  true for safetensors, false for PyTorch's format, whatever the ending; save_on_each_node: the
 ---  main process of every machine writes
-function M.save(value, path, opts)
+function M.save(obj, f, opts)
   opts = options.check("save", opts, SAVE)
+  options.value("save", "f", f, { "string" })
   local state = require("accelerate.state").PartialState()
   local writes = state.is_main_process
   if opts.save_on_each_node then writes = state.is_local_main_process end
-  if writes then M.write(value, path, opts.safe_serialization) end
+  if writes then M.write(obj, f, opts.safe_serialization) end
 end
 
 local LOAD = { map_location = { "string", default = "cpu" },
@@ -104,17 +106,17 @@ end
 --- tensors by name. Reads data only: what a file says is never run. Raises for a damaged file, and
 --- for a value of Python's that is no plain data (None is left out of dicts, and behind the tensors
 --- of a list).
----@param path string
+---@param f string
 ---@param ... any map_location = "cpu" (where tensors go), or a table with it; weights_only, by
 ---  name, can be true only: nothing else is read
 ---@return any
-function M.load(path, ...)
+function M.load(f, ...)
   local opts = options.read("load", { "map_location" }, LOAD, ...)
   if opts.map_location ~= "cpu" then
     local fine, err = pcall(core.empty, 0, { device = opts.map_location })
     if not fine then fail("load: option 'map_location': %s", (tostring(err):gsub("^%S-:%d+: ", ""))) end
   end
-  local value, file = read(path, opts.map_location ~= "cpu" and opts.map_location or nil)
+  local value, file = read(f, opts.map_location ~= "cpu" and opts.map_location or nil)
   file:close()
   return value
 end
@@ -170,5 +172,7 @@ function M.load_safetensors(path, opts)
   file:close()
   return tensors, metadata
 end
+
+positions.functions(M, { save = "obj f [save_on_each_node] [safe_serialization]", load = "f ..." })
 
 return M

@@ -4,6 +4,7 @@ local lists = require "accelerate.utils.lists"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local positions = require "accelerate.utils.positions"
 
 local fail = options.fail
 
@@ -48,19 +49,19 @@ local function stacked(list, dim)
   return result
 end
 
---- A function that calls fn once for each position of dim 1 of its tensors and stacks the results.
---- It is a loop: fn runs as often as the dim is long. Arguments and results may be nested tables of
---- tensors, as parameters by name.
----@param fn fun(...): ...
+--- A function that calls func once for each position of dim 1 of its tensors and stacks the
+--- results. It is a loop: func runs as often as the dim is long. Arguments and results may be
+--- nested tables of tensors, as parameters by name.
+---@param func fun(...): ...
 ---@param opts? { in_dims: integer|table, out_dims: integer|table, chunk_size: integer, randomness:
 ---  string } dims that are mapped: one for all arguments, or a list with one for each (of an
 ---  argument that is a table: one for all in it, or a table of them); false in the list: the
 ---  argument is given as it is. randomness: "different" (the default; "error" is taken for it), or
 ---  "same": fn draws the same numbers at each position. chunk_size changes nothing
 ---@return fun(...): ...
-function M.vmap(fn, opts)
+function M.vmap(func, opts)
   local o = options.check("vmap", opts, VMAP)
-  options.value("vmap", "fn", fn, { "function|table" })
+  options.value("vmap", "func", func, { "function" })
   return function(...)
     local given, n, size = { ... }, select("#", ...), nil
     local function each(visit)
@@ -91,7 +92,7 @@ function M.vmap(fn, opts)
     for at = 1, size do
       if generator then generator:set_state(state) end
       local function pick(x, dim) return x:select(dim, at) end
-      local results = { fn(unpack(each(function() return pick end), 1, n)) }
+      local results = { func(unpack(each(function() return pick end), 1, n)) }
       count = #results
       for k, result in ipairs(results) do
         if not nested.all_tensors(result) then
@@ -106,5 +107,7 @@ function M.vmap(fn, opts)
     return unpack(results, 1, count)
   end
 end
+
+positions.functions(M, { vmap = "func [in_dims] [out_dims] [randomness]" })
 
 return M

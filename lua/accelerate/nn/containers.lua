@@ -269,6 +269,9 @@ end
 
 add_methods(ModuleList)
 
+--- Returns a list of the modules of both: `layers + { a, b }`. One of them may be a plain list.
+function ModuleList.__add(first, second) return ModuleList():extend(first):extend(second) end
+
 -- A new container of the same modules. A Sequential keeps their names, as PyTorch's does.
 function sliced(self, first, last, step)
   local named, modules = {}, {}

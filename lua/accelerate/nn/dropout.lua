@@ -42,62 +42,45 @@ function Dropout:extra_repr()
   return ("p=%s, inplace=%s"):format(Module._show(self.p), Module._show(self.inplace))
 end
 
--- What the others take.
-local CHANNELS = { p = OPTIONS.p, generator = OPTIONS.generator }
-
----@class accelerate.nn.AlphaDropout : accelerate.nn.Module
-local AlphaDropout = class("AlphaDropout", Module)
-AlphaDropout._builtin = true
-
---- In training, dropout that keeps mean and variance of what SELU made: a dropped element becomes
---- SELU's lowest value.
----@param p? number|{ p: number, generator: accelerate.Generator } default 0.5
-function AlphaDropout:init(p, ...)
-  local o = options.check("AlphaDropout", options.gather("AlphaDropout", { "p" }, p, ...), CHANNELS)
-  self.p, self.generator = o.p, o.generator
-end
-
-local alpha_dropout = F.alpha_dropout
-
-function AlphaDropout:forward(x)
-  local v = self._values
-  return alpha_dropout(x, { p = v.p, training = self.training, generator = v.generator })
-end
-
-function AlphaDropout:extra_repr() return ("p=%s, inplace=False"):format(Module._show(self.p)) end
-
-local M = { Dropout = Dropout, AlphaDropout = AlphaDropout }
-
+-- The others: the input's memory takes the result where it is not recorded, as above.
 local function define_dropout(name, op)
   local Class = class(name, Module)
   Class._builtin = true
   function Class:init(p, ...)
-    local o = options.check(name, options.gather(name, { "p" }, p, ...), CHANNELS)
-    self.p, self.generator = o.p, o.generator
+    local o = options.check(name, options.gather(name, ORDER, p, ...), OPTIONS)
+    self.p, self.inplace, self.generator = o.p, o.inplace, o.generator
   end
   function Class:forward(x)
     local v = self._values
     if not self.training or v.p == 0 then return x end
-    return op(x, { p = v.p, generator = v.generator })
+    local result = op(x, { p = v.p, generator = v.generator })
+    if v.inplace and not result.requires_grad then return x:copy_(result) end
+    return result
   end
-  function Class:extra_repr() return ("p=%s, inplace=False"):format(Module._show(self.p)) end
-  M[name] = Class
+  Class.extra_repr = Dropout.extra_repr
+  return Class
 end
 
+local M = { Dropout = Dropout }
+
+--- In training, dropout that keeps mean and variance of what SELU made: a dropped element becomes
+--- SELU's lowest value.
+---@class accelerate.nn.AlphaDropout : accelerate.nn.Module
+M.AlphaDropout = define_dropout("AlphaDropout", F.alpha_dropout)
 --- In training, zeroes whole channels of (n, c, h, w) with probability p (default 0.5) and scales
 --- the others by 1 / (1 - p).
 ---@class accelerate.nn.Dropout2d : accelerate.nn.Module
-define_dropout("Dropout2d", F.dropout2d)
+M.Dropout2d = define_dropout("Dropout2d", F.dropout2d)
 --- In training, zeroes whole channels of (n, c, l) with probability p (default 0.5) and scales the
 --- others by 1 / (1 - p).
 ---@class accelerate.nn.Dropout1d : accelerate.nn.Module
-define_dropout("Dropout1d", F.dropout1d)
+M.Dropout1d = define_dropout("Dropout1d", F.dropout1d)
 --- In training, zeroes whole channels of (n, c, d, h, w) with probability p (default 0.5) and
 --- scales the others by 1 / (1 - p).
 ---@class accelerate.nn.Dropout3d : accelerate.nn.Module
-define_dropout("Dropout3d", F.dropout3d)
+M.Dropout3d = define_dropout("Dropout3d", F.dropout3d)
 --- AlphaDropout of whole channels of (n, c, ..).
 ---@class accelerate.nn.FeatureAlphaDropout : accelerate.nn.Module
-define_dropout("FeatureAlphaDropout", F.feature_alpha_dropout)
+M.FeatureAlphaDropout = define_dropout("FeatureAlphaDropout", F.feature_alpha_dropout)
 
 return M

@@ -49,6 +49,20 @@ local function replaced(values, ...)
   return values
 end
 
+local function is_list(value)
+  return type(value) == "table" and getmetatable(value) == nil and value[1] ~= nil
+end
+
+-- The arguments that a pre-hook returned, one by one or as a list, PyTorch's tuple. Of a module
+-- that was called with one list, a list of tensors is that argument.
+local function given_again(args, ...)
+  local list = (...)
+  if select("#", ...) ~= 1 or not is_list(list) then return replaced(args, ...) end
+  if rawequal(list, args) then return args end
+  if args.n == 1 and is_list(args[1]) and not is_list(list[1]) then return replaced(args, list) end
+  return scope.pack(unpack(list, 1, list.n))
+end
+
 -- ---- gradients ----------------------------------------------------------------------------------
 --
 -- Two identity functions surround forward. The outer one sees the gradients of the results as they
@@ -135,7 +149,7 @@ local function run(self, state, ...)
   local args = scope.pack(...)
   state.args = args
   for _, handle in ipairs(list_of(self, "forward_pre")) do
-    args = replaced(args, handle.hook(self, args))
+    args = given_again(args, handle.hook(self, args))
     state.args = args
   end
   local watched = core.is_grad_enabled()
@@ -341,7 +355,7 @@ end
 function M.install(Module)
   --- Registers `hook(module, args)`, which runs before forward. args is the list of arguments
   --- (args.n of them), which the hook may edit. What it returns, if anything, replaces the
-  --- arguments.
+  --- arguments: `return x, y`, or a list of them, `return { x, y }`.
   ---@param hook fun(module: accelerate.nn.Module, args: table): ...
   ---@param opts? { prepend: boolean } prepend: it runs before those that are there
   ---@return table handle with handle:remove()

@@ -14,11 +14,12 @@ local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.state_dict"
 require "accelerate.nn.clone"
 local parameter = require "accelerate.nn.parameter"
+local positions = require "accelerate.utils.positions"
 
 ---@class accelerate.nn
 local nn = {
   Module = Module,
-  Parameter = parameter.new,
+  Parameter = positions.arrange("Parameter", "data [requires_grad]", parameter.new),
   functional = require "accelerate.nn.functional",
   init = require "accelerate.nn.initializers",
   utils = require "accelerate.nn.utils",
@@ -51,7 +52,7 @@ for _, file in ipairs {
   for name, Class in next, require("accelerate.nn." .. file) do nn[name] = Class end
 end
 
-require("accelerate.utils.positions").constructors(nn, require "accelerate.nn.orders")
+positions.constructors(nn, require "accelerate.nn.orders")
 
 --- Makes a class of modules: methods `init` (called with the constructor's arguments) and `forward`
 --- are the user's to define. Assign modules and parameters one at a time: in `self.a, self.b = X(),

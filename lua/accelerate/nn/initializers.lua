@@ -77,57 +77,57 @@ local function normal(t, mean, std, generator)
 end
 
 --- Uniform in [a, b); each part of complex numbers is.
----@param t accelerate.Tensor
+---@param tensor accelerate.Tensor
 ---@param ... any a = 0, b = 1, generator, or a table of them
----@return accelerate.Tensor t
-function init.uniform_(t, ...)
-  drawn("uniform_", t)
+---@return accelerate.Tensor tensor
+function init.uniform_(tensor, ...)
+  drawn("uniform_", tensor)
   local o = options.read("uniform_", { "a", "b", "generator" }, UNIFORM, ...)
   if o.a > o.b then fail("uniform_: a must not be above b, got %g and %g", o.a, o.b) end
-  return uniform(t, o.a, o.b, o.generator)
+  return uniform(tensor, o.a, o.b, o.generator)
 end
 
 --- Normal with a mean and a standard deviation; the variance of complex numbers is half in each
 --- part.
----@param t accelerate.Tensor
+---@param tensor accelerate.Tensor
 ---@param ... any mean = 0, std = 1, generator, or a table of them
----@return accelerate.Tensor t
-function init.normal_(t, ...)
-  drawn("normal_", t)
+---@return accelerate.Tensor tensor
+function init.normal_(tensor, ...)
+  drawn("normal_", tensor)
   local o = options.read("normal_", { "mean", "std", "generator" }, NORMAL, ...)
   if o.std < 0 then fail("normal_: std must be at least 0, got %g", o.std) end
-  return normal(t, o.mean, o.std, o.generator)
+  return normal(tensor, o.mean, o.std, o.generator)
 end
 
----@param t accelerate.Tensor
+---@param tensor accelerate.Tensor
 ---@param ... any val (a number), or a table with it
----@return accelerate.Tensor t
-function init.constant_(t, ...)
-  check("constant_", t)
+---@return accelerate.Tensor tensor
+function init.constant_(tensor, ...)
+  check("constant_", tensor)
   local value = options.read("constant_", { "val" }, { val = { "number" } }, ...).val
-  return write(t, function() t:fill_(value) end)
+  return write(tensor, function() tensor:fill_(value) end)
 end
 
----@return accelerate.Tensor t
-function init.zeros_(t)
-  check("zeros_", t)
-  return write(t, function() t:zero_() end)
+---@return accelerate.Tensor tensor
+function init.zeros_(tensor)
+  check("zeros_", tensor)
+  return write(tensor, function() tensor:zero_() end)
 end
 
----@return accelerate.Tensor t
-function init.ones_(t)
-  check("ones_", t)
-  return write(t, function() t:fill_(1) end)
+---@return accelerate.Tensor tensor
+function init.ones_(tensor)
+  check("ones_", tensor)
+  return write(tensor, function() tensor:fill_(1) end)
 end
 
 --- Ones on the main diagonal of a matrix, zeros elsewhere.
----@return accelerate.Tensor t
-function init.eye_(t)
-  check("eye_", t)
-  if t:dim() ~= 2 then fail("eye_: expected 2 dims, got %d", t:dim()) end
-  return write(t, function()
-    t:zero_()
-    t:diagonal():fill_(1)
+---@return accelerate.Tensor tensor
+function init.eye_(tensor)
+  check("eye_", tensor)
+  if tensor:dim() ~= 2 then fail("eye_: expected 2 dims, got %d", tensor:dim()) end
+  return write(tensor, function()
+    tensor:zero_()
+    tensor:diagonal():fill_(1)
   end)
 end
 
@@ -145,7 +145,7 @@ local function fans(where, t, fits)
 end
 
 --- Returns how many elements of the input make one of the output, and the reverse.
----@param t accelerate.Tensor the weight of a layer (out, in, ...)
+---@param tensor accelerate.Tensor the weight of a layer (out, in, ...)
 ---@return integer fan_in
 ---@return integer fan_out
 function init._calculate_fan_in_and_fan_out(t)
@@ -155,7 +155,7 @@ end
 local MODE = { "string", default = "fan_in", one_of = { "fan_in", "fan_out" } }
 
 --- Returns the fan that `mode` names.
----@param t accelerate.Tensor the weight of a layer (out, in, ...)
+---@param tensor accelerate.Tensor the weight of a layer (out, in, ...)
 ---@param mode "fan_in"|"fan_out" in letters of either case
 ---@return integer
 function init._calculate_correct_fan(t, mode)
@@ -209,23 +209,23 @@ local function kaiming_std(where, t, o)
 end
 
 --- Uniform in +-gain * sqrt(3 / fan).
----@param t accelerate.Tensor
+---@param tensor accelerate.Tensor
 ---@param ... any a = 0 (the negative slope of "leaky_relu"), mode = "fan_in" or "fan_out",
 ---  nonlinearity = "leaky_relu", generator, or a table of them
----@return accelerate.Tensor t
-function init.kaiming_uniform_(t, ...)
+---@return accelerate.Tensor tensor
+function init.kaiming_uniform_(tensor, ...)
   local o = options.read("kaiming_uniform_", KAIMING_ORDER, KAIMING, ...)
-  local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, o)
-  return uniform(t, -bound, bound, o.generator)
+  local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", tensor, o)
+  return uniform(tensor, -bound, bound, o.generator)
 end
 
 --- Normal with standard deviation gain / sqrt(fan).
----@param t accelerate.Tensor
+---@param tensor accelerate.Tensor
 ---@param ... any as of kaiming_uniform_
----@return accelerate.Tensor t
-function init.kaiming_normal_(t, ...)
+---@return accelerate.Tensor tensor
+function init.kaiming_normal_(tensor, ...)
   local o = options.read("kaiming_normal_", KAIMING_ORDER, KAIMING, ...)
-  return normal(t, 0, kaiming_std("kaiming_normal_", t, o), o.generator)
+  return normal(tensor, 0, kaiming_std("kaiming_normal_", tensor, o), o.generator)
 end
 
 local XAVIER = { gain = { "number", default = 1 }, generator = DRAW.generator }
@@ -238,22 +238,22 @@ local function xavier_std(where, t, o)
 end
 
 --- Uniform in +-gain * sqrt(6 / (fan_in + fan_out)).
----@param t accelerate.Tensor
+---@param tensor accelerate.Tensor
 ---@param ... any gain = 1, generator, or a table of them
----@return accelerate.Tensor t
-function init.xavier_uniform_(t, ...)
+---@return accelerate.Tensor tensor
+function init.xavier_uniform_(tensor, ...)
   local o = options.read("xavier_uniform_", XAVIER_ORDER, XAVIER, ...)
-  local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, o)
-  return uniform(t, -bound, bound, o.generator)
+  local bound = math.sqrt(3) * xavier_std("xavier_uniform_", tensor, o)
+  return uniform(tensor, -bound, bound, o.generator)
 end
 
 --- Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out)).
----@param t accelerate.Tensor
+---@param tensor accelerate.Tensor
 ---@param ... any gain = 1, generator, or a table of them
----@return accelerate.Tensor t
-function init.xavier_normal_(t, ...)
+---@return accelerate.Tensor tensor
+function init.xavier_normal_(tensor, ...)
   local o = options.read("xavier_normal_", XAVIER_ORDER, XAVIER, ...)
-  return normal(t, 0, xavier_std("xavier_normal_", t, o), o.generator)
+  return normal(tensor, 0, xavier_std("xavier_normal_", tensor, o), o.generator)
 end
 
 -- ---- truncated normal
@@ -305,20 +305,21 @@ local TRUNC = { mean = NORMAL.mean, std = NORMAL.std, a = { "number", default = 
 
 --- Normal, with values outside a..b drawn out: uniform over what the distribution function gives
 --- between them. The limits are values, not numbers of standard deviations.
----@param t accelerate.Tensor
+---@param tensor accelerate.Tensor
 ---@param ... any mean = 0, std = 1, a = -2, b = 2, generator, or a table of them
----@return accelerate.Tensor t
-function init.trunc_normal_(t, ...)
-  floating("trunc_normal_", t)
+---@return accelerate.Tensor tensor
+function init.trunc_normal_(tensor, ...)
+  floating("trunc_normal_", tensor)
   local o = options.read("trunc_normal_", { "mean", "std", "a", "b", "generator" }, TRUNC, ...)
   local mean, std = o.mean, o.std
   if std <= 0 then fail("trunc_normal_: std must be above 0, got %g", std) end
   if o.a >= o.b then fail("trunc_normal_: a must be below b, got %g and %g", o.a, o.b) end
   local low, high = normal_cdf((o.a - mean) / std), normal_cdf((o.b - mean) / std)
-  return write(t, function()
-    local u = core.rand(t.shape, { dtype = "float64", device = t.device, generator = o.generator or COMMON })
+  return write(tensor, function()
+    local u = core.rand(tensor.shape, { dtype = "float64", device = tensor.device, generator = o.generator
+      or COMMON })
     u:mul_(2 * (high - low)):add_(2 * low - 1)
-    t:copy_(erfinv(u:clamp(-1 + 1e-16, 1 - 1e-16)):mul_(std * math.sqrt(2)):add_(mean):clamp_(o.a, o.b))
+    tensor:copy_(erfinv(u:clamp(-1 + 1e-16, 1 - 1e-16)):mul_(std * math.sqrt(2)):add_(mean):clamp_(o.a, o.b))
   end)
 end
 
@@ -339,23 +340,25 @@ local function orthonormal(m)
 end
 
 --- A (semi-)orthogonal matrix times gain; dims after the first count as one.
----@param t accelerate.Tensor at least 2 dims
+---@param tensor accelerate.Tensor at least 2 dims
 ---@param ... any gain = 1, generator, or a table of them
----@return accelerate.Tensor t
-function init.orthogonal_(t, ...)
-  floating("orthogonal_", t)
+---@return accelerate.Tensor tensor
+function init.orthogonal_(tensor, ...)
+  floating("orthogonal_", tensor)
   local o = options.read("orthogonal_", XAVIER_ORDER, XAVIER, ...)
-  if t:dim() < 2 then
-    fail("orthogonal_: expected at least 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", "))
+  if tensor:dim() < 2 then
+    fail("orthogonal_: expected at least 2 dims, got a tensor of shape [%s]",
+      table.concat(tensor.shape, ", "))
   end
-  if t:numel() == 0 then return t end
-  return write(t, function()
-    local rows = t:size(1)
-    local columns = t:numel() / rows
-    local flat = core.randn(rows, columns, { dtype = "float64", device = t.device, generator = o.generator
+  if tensor:numel() == 0 then return tensor end
+  return write(tensor, function()
+    local rows = tensor:size(1)
+    local columns = tensor:numel() / rows
+    local flat = core.randn(rows, columns,
+      { dtype = "float64", device = tensor.device, generator = o.generator
       or COMMON })
     local q = rows <= columns and orthonormal(flat) or orthonormal(flat:t():contiguous()):t()
-    t:copy_(q:mul(o.gain):reshape(t.shape))
+    tensor:copy_(q:mul(o.gain):reshape(tensor.shape))
   end)
 end
 
@@ -363,37 +366,37 @@ local SPARSE = { sparsity = { "number", min = 0, max = 1 }, std = { "number", de
   generator = DRAW.generator }
 
 --- Normal, with a share of each column set to zero.
----@param t accelerate.Tensor 2 dims
+---@param tensor accelerate.Tensor 2 dims
 ---@param ... any sparsity (the share of zeros in each column), std = 0.01, generator, or a table of
 ---  them
----@return accelerate.Tensor t
-function init.sparse_(t, ...)
-  floating("sparse_", t)
+---@return accelerate.Tensor tensor
+function init.sparse_(tensor, ...)
+  floating("sparse_", tensor)
   local o = options.read("sparse_", { "sparsity", "std", "generator" }, SPARSE, ...)
-  if t:dim() ~= 2 then
-    fail("sparse_: expected 2 dims, got a tensor of shape [%s]", table.concat(t.shape, ", "))
+  if tensor:dim() ~= 2 then
+    fail("sparse_: expected 2 dims, got a tensor of shape [%s]", table.concat(tensor.shape, ", "))
   end
-  normal(t, 0, o.std, o.generator)
-  return write(t, function()
-    local rows, columns = t:size(1), t:size(2)
+  normal(tensor, 0, o.std, o.generator)
+  return write(tensor, function()
+    local rows, columns = tensor:size(1), tensor:size(2)
     local zeros = math.ceil(o.sparsity * rows)
     for c = 1, zeros > 0 and columns or 0 do
       local at = core.randperm(rows, { generator = o.generator or COMMON }):totable()
-      for i = 1, zeros do t[at[i] + 1][c] = 0 end
+      for i = 1, zeros do tensor[at[i] + 1][c] = 0 end
     end
   end)
 end
 
 --- The Dirac delta function for the weight of a convolution (out, in / groups, ...): it passes its
 --- input channels through.
----@param t accelerate.Tensor 3, 4 or 5 dims
+---@param tensor accelerate.Tensor 3, 4 or 5 dims
 ---@param ... any groups = 1, or a table with it
----@return accelerate.Tensor t
-function init.dirac_(t, ...)
-  check("dirac_", t)
+---@return accelerate.Tensor tensor
+function init.dirac_(tensor, ...)
+  check("dirac_", tensor)
   local groups = options.read("dirac_", { "groups" }, { groups = { "integer", default = 1, min = 1 } },
     ...).groups
-  local shape = t.shape
+  local shape = tensor.shape
   if #shape < 3 or #shape > 5 then
     fail("dirac_: expected 3, 4 or 5 dims, got a tensor of shape [%s]", table.concat(shape, ", "))
   end
@@ -401,16 +404,24 @@ function init.dirac_(t, ...)
     fail("dirac_: %d output channels cannot be cut into %d groups", shape[1], groups)
   end
   local per = shape[1] / groups
-  return write(t, function()
-    t:zero_()
+  return write(tensor, function()
+    tensor:zero_()
     for g = 0, groups - 1 do
       for d = 1, math.min(per, shape[2]) do
         local at = { g * per + d, d }
         for k = 3, #shape do at[k] = math.floor(shape[k] / 2) + 1 end
-        t[at] = 1
+        tensor[at] = 1
       end
     end
   end)
 end
+
+local orders = {}
+for name in next, init do
+  if name:find "_$" then
+    orders[name] = debug.getinfo(init[name], "u").isvararg and "tensor ..." or "tensor"
+  end
+end
+require("accelerate.utils.positions").functions(init, orders)
 
 return require("accelerate.utils.properties").strict("accelerate.nn.init", init)

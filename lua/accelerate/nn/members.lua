@@ -237,11 +237,12 @@ end
 
 --- Returns the submodule at a path such as "net.0". "" is the module itself. Raises if there is
 --- none.
----@param path string
+---@param target string
 ---@return accelerate.nn.Module
-function Module:get_submodule(path)
+function Module:get_submodule(target)
+  options.value("get_submodule", "target", target, { "string" })
   local at, done = self, {}
-  for name in path:gmatch("[^.]+") do
+  for name in target:gmatch("[^.]+") do
     if at._registered.kinds[name] ~= "module" then
       local names = {}
       for _, child in ipairs(own(at, "module", {})) do names[#names + 1] = child[1] end
@@ -257,7 +258,7 @@ end
 
 -- The last name of a path and the module that has it.
 local function owner(self, where, path)
-  options.value(where, "path", path, { "string" })
+  options.value(where, "target", path, { "string" })
   local above, name = path:match("^(.*)%.([^.]+)$")
   return self:get_submodule(above or ""), name or path
 end
@@ -271,22 +272,22 @@ local function get(self, where, path, kind)
 end
 
 --- Returns the parameter at a path such as "net.0.weight". Raises if there is none.
----@param path string
+---@param target string
 ---@return accelerate.Tensor
-function Module:get_parameter(path) return get(self, "get_parameter", path, "parameter") end
+function Module:get_parameter(target) return get(self, "get_parameter", target, "parameter") end
 
 --- Returns the buffer at a path. Raises if there is none.
----@param path string
+---@param target string
 ---@return accelerate.Tensor
-function Module:get_buffer(path) return get(self, "get_buffer", path, "buffer") end
+function Module:get_buffer(target) return get(self, "get_buffer", target, "buffer") end
 
 --- Replaces the submodule at a path by a module.
----@param path string
+---@param target string
 ---@param module accelerate.nn.Module
-function Module:set_submodule(path, module)
-  local at, name = owner(self, "set_submodule", path)
+function Module:set_submodule(target, module)
+  local at, name = owner(self, "set_submodule", target)
   if not is_module(module) then
-    fail("set_submodule: '%s' must be a module, got %s", path, options.show(module))
+    fail("set_submodule: '%s' must be a module, got %s", target, options.show(module))
   end
   at:get_submodule(name)
   at[name] = module

@@ -34,6 +34,7 @@ local description = require "accelerate.nn.description"
 local hooks = require "accelerate.nn.hooks"
 local members = require "accelerate.nn.members"
 local parameter = require "accelerate.nn.parameter"
+local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.attributes"
 
 local fail = options.fail
@@ -80,6 +81,8 @@ end
 ---@return accelerate.nn.Module self
 function Module:eval() return self:train(false) end
 
+local REQUIRES = { requires_grad = { "boolean", default = true } }
+
 --- Calls fn(module) for everything below the module, children first, and last for the module
 --- itself.
 ---@param fn fun(module: accelerate.nn.Module)
@@ -92,10 +95,10 @@ function Module:apply(fn)
 end
 
 --- Sets whether the parameters require gradients from now on.
----@param on? boolean default true
+---@param ... any requires_grad = true, or a table with it
 ---@return accelerate.nn.Module self
-function Module:requires_grad_(on)
-  if on == nil then on = true end
+function Module:requires_grad_(...)
+  local on = options.read("requires_grad_", { "requires_grad" }, REQUIRES, ...).requires_grad
   for _, p in ipairs(self:parameters()) do p.requires_grad = on end
   return self
 end
@@ -143,5 +146,16 @@ function Module:cuda() return self:to({ device = "cuda" }) end
 function Module:type(dtype) return self:to({ dtype = dtype }) end
 
 description.install(Module)
+positions.methods(Module, {
+  apply = "fn",
+  get_submodule = "target",
+  get_parameter = "target",
+  get_buffer = "target",
+  set_submodule = "target module",
+  register_forward_pre_hook = "hook ...",
+  register_forward_hook = "hook ...",
+  register_full_backward_hook = "hook ...",
+  register_full_backward_pre_hook = "hook ...",
+})
 
 return Module

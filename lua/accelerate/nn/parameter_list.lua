@@ -85,6 +85,10 @@ function ParameterList:extend(values)
   return self
 end
 
+--- Returns a list of the parameters of both: `scales + { tensor.ones(3) }`. One of them may be a
+--- plain list.
+function ParameterList.__add(first, second) return ParameterList():extend(first):extend(second) end
+
 ---@return accelerate.Tensor[]
 function ParameterList:values()
   local list = {}

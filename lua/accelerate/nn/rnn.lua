@@ -13,7 +13,9 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local notice = require "accelerate.utils.notice"
 local lists = require "accelerate.utils.lists"
+local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
@@ -452,4 +454,18 @@ function RNNCell:forward(x, h)
     v.nonlinearity)
 end
 
-return { RNN = RNN, LSTM = LSTM, GRU = GRU, RNNCell = RNNCell, LSTMCell = LSTMCell, GRUCell = GRUCell }
+local classes = { RNN = RNN, LSTM = LSTM, GRU = GRU, RNNCell = RNNCell, LSTMCell = LSTMCell,
+  GRUCell = GRUCell }
+
+-- The state may be given by name.
+for name, Class in next, classes do
+  local forward, arranged = Class.forward, positions.arrange(name, "x hx", Class.forward, true)
+  local function call(self, ...)
+    if select("#", ...) > 2 then return forward(self, ...) end -- which refuses them
+    return arranged(self, ...)
+  end
+  methods.stands_for(call, forward)
+  rawset(Class, "forward", call)
+end
+
+return classes

@@ -5,6 +5,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local lists = require "accelerate.utils.lists"
+local positions = require "accelerate.utils.positions"
 local hooks = require "accelerate.nn.hooks"
 local Module = require "accelerate.nn.module"
 
@@ -219,11 +220,12 @@ end
 --- that are missing or unknown raise; wrong shapes always do. All faults come in one message, and
 --- then nothing was changed; only a module with hooks after loading, which may forgive names, is
 --- loaded before missing and unknown names raise.
----@param dict table<string, accelerate.Tensor>
+---@param state_dict table<string, accelerate.Tensor>
 ---@param ... any strict = true, assign = false, or a table of them; assign: the module's tensors
 ---  take the values' memory, type and device instead of a copy; do it before prepare
 ---@return { missing_keys: string[], unexpected_keys: string[] }
-function Module:load_state_dict(dict, ...)
+function Module:load_state_dict(state_dict, ...)
+  local dict = state_dict
   local o = options.read("load_state_dict", { "strict", "assign" }, LOAD, ...)
   if type(dict) ~= "table" or class.of(dict) then
     fail("load_state_dict: expected a table of tensors by name, got %s", options.show(dict))
@@ -251,5 +253,7 @@ function Module:load_state_dict(dict, ...)
   end
   return result
 end
+
+positions.methods(Module, { load_state_dict = "state_dict [strict] [assign]" })
 
 return Module

@@ -3,6 +3,7 @@ local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local kinds = require "accelerate.tensor.kinds"
 local lists = require "accelerate.utils.lists"
+local named = require "accelerate.tensor.named"
 local options = require "accelerate.utils.options"
 
 
@@ -73,14 +74,17 @@ for _, name in ipairs { "zeros", "ones", "empty", "full", "rand", "randn" } do
 end
 define.plain("randint_like", "tensor.randint_like(x, low, high, { dtype, device })",
   "integers from low (0 when one number is given) to high - 1, of x's shape and type", "both",
-  function(x, low, high, opts)
+  function(x, ...)
     if not core.is_tensor(x) then
       options.fail("randint_like: argument 1 (x): expected a tensor, got %s", options.show(x))
     end
-    if type(high) ~= "number" then low, high, opts = 0, low, high end
-    local o = options.check("randint_like", opts, { dtype = { "string", default = x.dtype },
-      device = { "string", default = x.device }, generator = { "Generator", optional = true } })
-    return core.randint(low, high, x.shape, { device = o.device, generator = o.generator }):to(o.dtype)
+    local o = options.read("randint_like", { "low", "high" }, { low = { "integer", optional = true },
+      high = { "integer", optional = true }, dtype = { "string", default = x.dtype },
+      device = { "string", default = x.device }, generator = { "Generator", optional = true } }, ...)
+    if o.high == nil and type((...)) == "number" then o.low, o.high = nil, o.low end
+    if o.high == nil then options.fail("randint_like: high is missing (expected an integer)") end
+    return named.call("randint_like", { "randint" }, core.randint, o.low or 0, o.high, x.shape,
+      { device = o.device, generator = o.generator }):to(o.dtype)
   end)
 define.plain("scalar_tensor", "tensor.scalar_tensor(value, { dtype, device })", "a tensor of 0 dims",
   "function",

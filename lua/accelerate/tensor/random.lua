@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
+local named = require "accelerate.tensor.named"
 local options = require "accelerate.utils.options"
 
 -- Numbers like x from core.rand or core.randn; float32 where x is of a half or an integer type.
@@ -152,6 +153,11 @@ define.plain("normal", "tensor.normal(mean, [std], [shape], { dtype, device, gen
       given.mean, given.std, given.size = nil, nil, nil
     elseif type(std) == "table" and getmetatable(std) == nil and not std[1] then
       std, opts = nil, std
+    elseif opts == nil and type(shape) == "table" and getmetatable(shape) == nil and shape.size ~= nil then
+      local given = {}
+      for name, value in next, shape do given[name] = value end
+      shape, opts = given.size, given
+      given.size = nil
     end
     if std == nil and core.is_tensor(mean) then std = 1 end
     for i = 1, 2 do
@@ -177,7 +183,7 @@ define.plain("normal", "tensor.normal(mean, [std], [shape], { dtype, device, gen
       return core.no_grad(function() return core.randn(like.shape, o) * std + mean end)
     end
     if shape == nil then options.fail("normal: expected a shape beside two numbers, got none") end
-    return core.randn(shape, opts or {}) * std + mean
+    return named.call(where, { "randn" }, core.randn, shape, opts or {}) * std + mean
   end)
 
 -- Draws without replacement: the k largest of weight / exponential draws are distributed as k draws

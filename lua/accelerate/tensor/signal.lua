@@ -9,48 +9,52 @@ local options = require "accelerate.utils.options"
 -- ---- windows
 
 -- value(t) for t = 0 .. 1 over the window; a periodic one leaves out the last of length + 1.
-local function window(where, length, periodic, dtype, value)
+local function window(where, length, periodic, o, value)
   if length < 0 then options.fail("%s: window_length must be at least 0, got %d", where, length) end
-  dtype = dtype or core.get_default_dtype()
+  local dtype = o.dtype or core.get_default_dtype()
   if not dtype:find("float", 1, true) then
     options.fail("%s: dtype must be a floating type, got %s", where, dtype)
   end
   local list, last = {}, periodic and length or length - 1
   for k = 0, length - 1 do list[k + 1] = length == 1 and 1 or value(k / last) end
-  if length == 0 then return core.empty({ 0 }, { dtype = dtype }) end
-  return core.tensor(list, { dtype = "float64" }):to(dtype)
+  local y = length == 0 and core.empty({ 0 }, { dtype = dtype })
+    or core.tensor(list, { dtype = "float64" }):to(dtype)
+  if o.device then y = y:to { device = options.value(where, "device", o.device, { "string" }) } end
+  return y:requires_grad_(o.requires_grad)
 end
 
-local PLAIN = "window_length:int periodic:bool=true dtype:dtype?"
-define("hann_window", PLAIN, "(1 - cos(2 pi t)) / 2 for t = 0 .. 1; periodic: without the last position",
-  function(n, periodic, dtype)
-    return window("hann_window", n, periodic, dtype, function(t) return math.sin(math.pi * t) ^ 2 end)
-  end, "function")
-define("hamming_window", "window_length:int periodic:bool=true alpha:num=0.54 beta:num=0.46 dtype:dtype?",
+-- A window of this name; value(...) gets its own parameters and gives the function of t.
+local function define_window(name, own, summary, value)
+  local count = select(2, own:gsub(":", ""))
+  define(name, "window_length:int periodic:bool=true " .. own .. "dtype:dtype? device:any? "
+    .. "requires_grad:bool=false", summary, function(n, periodic, ...)
+      local dtype, device, requires_grad = select(count + 1, ...)
+      return window(name, n, periodic, { dtype = dtype, device = device, requires_grad = requires_grad },
+        value(...))
+    end, "function")
+end
+
+define_window("hann_window", "", "(1 - cos(2 pi t)) / 2 for t = 0 .. 1; periodic: without the last position",
+  function() return function(t) return math.sin(math.pi * t) ^ 2 end end)
+define_window("hamming_window", "alpha:num=0.54 beta:num=0.46 ",
   "alpha - beta cos(2 pi t) for t = 0 .. 1; periodic: without the last position",
-  function(n, periodic, alpha, beta, dtype)
-    return window("hamming_window", n, periodic, dtype, function(t)
-      return alpha - beta * math.cos(2 * math.pi * t)
-    end)
-  end, "function")
-define("blackman_window", PLAIN,
+  function(alpha, beta)
+    return function(t) return alpha - beta * math.cos(2 * math.pi * t) end
+  end)
+define_window("blackman_window", "",
   "0.42 - 0.5 cos(2 pi t) + 0.08 cos(4 pi t) for t = 0 .. 1; periodic: without the last position",
-  function(n, periodic, dtype)
-    return window("blackman_window", n, periodic, dtype, function(t)
-      return 0.42 - 0.5 * math.cos(2 * math.pi * t) + 0.08 * math.cos(4 * math.pi * t)
-    end)
-  end, "function")
-define("bartlett_window", PLAIN, "1 - |2 t - 1| for t = 0 .. 1; periodic: without the last position",
-  function(n, periodic, dtype)
-    return window("bartlett_window", n, periodic, dtype, function(t) return 1 - math.abs(2 * t - 1) end)
-  end, "function")
-define("kaiser_window", "window_length:int periodic:bool=true beta:num=12 dtype:dtype?",
+  function()
+    return function(t) return 0.42 - 0.5 * math.cos(2 * math.pi * t) + 0.08 * math.cos(4 * math.pi * t) end
+  end)
+define_window("bartlett_window", "", "1 - |2 t - 1| for t = 0 .. 1; periodic: without the last position",
+  function() return function(t) return 1 - math.abs(2 * t - 1) end end)
+define_window("kaiser_window", "beta:num=12 ",
   "I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta) for t = 0 .. 1; periodic: without the last position",
-  function(n, periodic, beta, dtype)
-    return window("kaiser_window", n, periodic, dtype, function(t)
+  function(beta)
+    return function(t)
       return analytic.i0(beta * math.sqrt(math.max(0, 1 - (2 * t - 1) ^ 2))) / analytic.i0(beta)
-    end)
-  end, "function")
+    end
+  end)
 
 -- ---- short pieces
 

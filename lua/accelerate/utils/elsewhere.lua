@@ -48,6 +48,14 @@ M.METHODS = {
   map_ = "x:tolist(), or ops on the whole tensor",
 }
 
+--- Options that PyTorch's functions have and none here: what to write.
+M.OPTIONS = {
+  out = "a result is written into a tensor y by y:copy_(f(x))",
+  memory_format = LAYOUT,
+  layout = "tensors are dense; sparse ones are made by tensor.sparse_coo_tensor and x:to_sparse()",
+  pin_memory = "x:pin_memory() copies a tensor to pinned memory",
+}
+
 local searching = false -- a module that lacks the name calls this again
 
 local function has(module, name)

@@ -246,8 +246,29 @@ function options.value(where, what, value, entry)
   return value
 end
 
+-- What PyTorch calls options in a second way.
+local ALIASES = { axis = "dim", keepdims = "keepdim" }
+
+-- The options with their names in the schema. Raises for those that are not in it.
+local function settled(where, given, schema)
+  local known = {}
+  for _, key in ipairs(ordered.sorted_keys(given)) do
+    local name = schema[key] and key or ALIASES[key]
+    if not schema[name] then
+      local instead = require("accelerate.utils.elsewhere").OPTIONS[key]
+      fail("%s: unknown option '%s'%s", where, key, instead and "; " .. instead
+        or options.hint(key, ordered.sorted_keys(schema)))
+    end
+    if name ~= key and given[name] ~= nil then
+      fail('%s: %s is given twice, as "%s" and as "%s"', where, name, name, key)
+    end
+    known[name] = given[key]
+  end
+  return known
+end
+
 --- Checks a table of options against a schema. Returns a fresh table with every option that has a
---- value, defaults included.
+--- value, defaults included. `axis` is another name of dim, and `keepdims` of keepdim.
 ---@param where string what messages begin with: the function or class that takes the options
 ---@param given table|nil the options as the caller gave them
 ---@param schema table<string, table>
@@ -265,8 +286,11 @@ function options.check(where, given, schema)
         options.hint(nil, names))
     end
   end
-  for _, key in ipairs(ordered.sorted_keys(given)) do
-    if not schema[key] then fail("%s: unknown option '%s'%s", where, key, options.hint(key, names)) end
+  for key in next, given do
+    if not schema[key] then
+      given = settled(where, given, schema)
+      break
+    end
   end
   local result = {}
   for _, name in ipairs(names) do

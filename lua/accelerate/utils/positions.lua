@@ -142,7 +142,7 @@ function M.arrange(title, order, fn, method)
       return fn(...)
     end
     local last, given, opts = arranged(title, required, named, open, first, ...)
-    if opts and last > most then refuse_options(title, opts, required) end
+    if opts and not open and last > most then refuse_options(title, opts, required) end
     if opts and next(opts) ~= nil then given[last] = opts else last = last - 1 end
     return fn(unpack(given, 1, last))
   end
@@ -159,6 +159,13 @@ function M.constructors(classes, list)
     local Class = classes[name]
     rawset(Class, "init", M.arrange(name, order, Class.init, true))
   end
+end
+
+--- Arranges functions of a module: a map of names to orders.
+---@param module table<string, function>
+---@param list table<string, string>
+function M.functions(module, list)
+  for name, order in next, list do module[name] = M.arrange(name, order, module[name]) end
 end
 
 --- Arranges methods of a class: a map of names to orders. It stands behind their definitions.

@@ -124,6 +124,24 @@ for _, name in ipairs { "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha
   methods.stands_for(F[name], op)
 end
 
+-- PyTorch takes true and false as the value that masks are padded with.
+local function pad(x, sizes, mode, value, ...)
+  local function number(v)
+    if type(v) == "boolean" then return v and 1 or 0 end
+    return v
+  end
+  local function numbered(list)
+    if type(list) ~= "table" or type(list.value) ~= "boolean" then return list end
+    local copy = {}
+    for name, v in next, list do copy[name] = v end
+    copy.value = number(list.value)
+    return copy
+  end
+  return core.pad(numbered(x), numbered(sizes), numbered(mode), numbered(number(value)), ...)
+end
+F.pad = pad
+methods.stands_for(pad, core.pad)
+
 -- PyTorch's _stacklevel, a number, stands between dim and dtype, and has no effect.
 for _, name in ipairs { "softmax", "log_softmax" } do
   local op = F[name]

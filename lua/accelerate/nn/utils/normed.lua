@@ -4,6 +4,7 @@
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local hooks = require "accelerate.nn.hooks"
 local Module = require "accelerate.nn.module"
 local norms = require "accelerate.nn.utils.norms"
@@ -153,5 +154,12 @@ function M.remove_spectral_norm(module, name)
   module[name .. "_orig"], module[name .. "_u"], module[name .. "_v"] = nil, nil, nil
   return restored(module, name, value, trained)
 end
+
+positions.functions(M, {
+  weight_norm = "module ...",
+  spectral_norm = "module ...",
+  remove_weight_norm = "module name",
+  remove_spectral_norm = "module name",
+})
 
 return M

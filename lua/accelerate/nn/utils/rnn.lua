@@ -6,11 +6,13 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 
 local fail = options.fail
 
 local M = {}
 
+--- Sequences of different lengths without padding: pack_padded_sequence and pack_sequence make it.
 ---@class accelerate.nn.PackedSequence
 ---@field data accelerate.Tensor (N, ...) all rows
 ---@field batch_sizes accelerate.Tensor int64, number of sequences at each step
@@ -18,6 +20,7 @@ local M = {}
 ---  sequence; nil: the batch was sorted
 ---@field unsorted_indices accelerate.Tensor? int64, the inverse
 local PackedSequence = class("PackedSequence")
+M.PackedSequence = PackedSequence
 
 function M._is_packed(value) return class.is(value, PackedSequence) end
 
@@ -211,28 +214,28 @@ local UNPACK = { batch_first = PAD.batch_first, padding_value = PAD.padding_valu
 
 --- Returns the padded form of a packed batch, in the sequences' original order, and their lengths
 --- (int64).
----@param packed accelerate.nn.PackedSequence
+---@param sequence accelerate.nn.PackedSequence
 ---@param ... any batch_first = false, padding_value = 0, total_length (pad at least to this), or a
 ---  table of them
 ---@return accelerate.Tensor x
 ---@return accelerate.Tensor lengths
-function M.pad_packed_sequence(packed, ...)
+function M.pad_packed_sequence(sequence, ...)
   local where = "pad_packed_sequence"
   local o = options.read(where, { "batch_first", "padding_value", "total_length" }, UNPACK, ...)
-  if not M._is_packed(packed) then
-    fail("%s: expected a packed sequence, got %s", where, options.show(packed))
+  if not M._is_packed(sequence) then
+    fail("%s: expected a packed sequence, got %s", where, options.show(sequence))
   end
-  local starts, lengths = layout(packed)
-  local steps, batch = #packed._sizes, #lengths
+  local starts, lengths = layout(sequence)
+  local steps, batch = #sequence._sizes, #lengths
   if o.total_length then
     if o.total_length < steps then
       fail("%s: total_length must be at least %d, the longest length, got %d", where, steps, o.total_length)
     end
     steps = o.total_length
   end
-  local data, n = packed.data, packed.data:size(1)
+  local data, n = sequence.data, sequence.data:size(1)
   local place = {}  -- position of each sequence among the sorted ones
-  for k, from in ipairs(packed._order) do place[from] = k end
+  for k, from in ipairs(sequence._order) do place[from] = k end
   local rows, own = {}, {}
   for t = 1, steps do
     for b = 1, batch do
@@ -265,11 +268,12 @@ function M.pack_sequence(sequences, ...)
 end
 
 --- Returns the sequences of a padded batch (T, B, ...), or (B, T, ...) with batch_first, as a list.
----@param x accelerate.Tensor
+---@param padded_sequences accelerate.Tensor
 ---@param lengths integer[]|accelerate.Tensor one for each sequence; more than T is T
 ---@param ... any batch_first = false, or a table with it
 ---@return accelerate.Tensor[]
-function M.unpad_sequence(x, lengths, ...)
+function M.unpad_sequence(padded_sequences, lengths, ...)
+  local x = padded_sequences
   local where = "unpad_sequence"
   local o = options.read(where, { "batch_first" }, { batch_first = PAD.batch_first }, ...)
   if not core.is_tensor(x) or x:dim() < 2 then
@@ -284,13 +288,22 @@ function M.unpad_sequence(x, lengths, ...)
 end
 
 --- Returns the sequences of a packed batch as a list, in their original order.
----@param packed accelerate.nn.PackedSequence
+---@param packed_sequences accelerate.nn.PackedSequence
 ---@return accelerate.Tensor[]
-function M.unpack_sequence(packed)
-  local x, lengths = M.pad_packed_sequence(packed, { batch_first = true })
+function M.unpack_sequence(packed_sequences)
+  local x, lengths = M.pad_packed_sequence(packed_sequences, { batch_first = true })
   local list = {}
   for i, n in ipairs(lengths:totable()) do list[i] = x:select(1, i):narrow(1, 1, n) end
   return list
 end
+
+positions.functions(M, {
+  pad_sequence = "sequences ...",
+  pack_padded_sequence = "x lengths ...",
+  pad_packed_sequence = "sequence ...",
+  pack_sequence = "sequences ...",
+  unpad_sequence = "padded_sequences lengths ...",
+  unpack_sequence = "packed_sequences",
+})
 
 return require("accelerate.utils.properties").strict("accelerate.nn.utils.rnn", M)
