@@ -4,7 +4,9 @@
 --- GPU. `allocated` memory is in tensors; `reserved` memory is what the allocator has taken from
 --- the driver, for present and later tensors.
 local core = require "accelerate.core"
+local driver = require "accelerate.utils.driver"
 local options = require "accelerate.utils.options"
+local properties = require "accelerate.utils.properties"
 
 local M = {}
 
@@ -33,6 +35,59 @@ end
 ---@return integer
 ---@return string? reason for none
 function M.device_count() return core.device_count("cuda") end
+
+local function expect_gpu(where)
+  local count, reason = core.device_count("cuda")
+  if count == 0 then options.fail("cuda.%s: there is no GPU: %s", where, tostring(reason)) end
+end
+
+--- Returns the number of this process's GPU, from 0. Raises where there is none.
+---@return integer
+function M.current_device()
+  expect_gpu("current_device")
+  return tonumber(device_of("current_device"):match "%d+$")
+end
+
+-- What the driver says of a GPU, or an error.
+local function known(where, device, ask)
+  expect_gpu(where)
+  local name = device_of(where, device)
+  local value, more = ask(name)
+  if value == nil then
+    options.fail("cuda.%s: the driver does not say it of %s; nvidia-smi may be missing", where, name)
+  end
+  return value, more
+end
+
+--- Returns the name of a GPU, as its driver has it: "NVIDIA H100 80GB HBM3".
+---@param device (integer|string)? default: this process's
+---@return string
+function M.get_device_name(device)
+  return (known("get_device_name", device, driver.name_of))
+end
+
+--- Returns the compute capability of a GPU, 9 and 0 of "9.0". nvidia-smi, which comes with
+--- the driver, says it.
+---@param device (integer|string)? default: this process's
+---@return integer major
+---@return integer minor
+function M.get_device_capability(device)
+  return known("get_device_capability", device, driver.capability_of)
+end
+
+--- Returns what is known of a GPU: name, major and minor (its compute capability), and total_memory
+--- in bytes. Another name raises.
+---@param device (integer|string)? default: this process's
+---@return { name: string, major: integer, minor: integer, total_memory: integer }
+function M.get_device_properties(device)
+  local major, minor = M.get_device_capability(device)
+  return properties.strict("the properties of a GPU", { name = M.get_device_name(device), major = major,
+    minor = minor, total_memory = core.memory_stats(device_of("get_device_properties", device)).limit_bytes })
+end
+
+--- Returns whether this process can use a GPU: all that it can use compute with bfloat16.
+---@return boolean
+function M.is_bf16_supported() return (M.is_available()) end
 
 --- Seeds the draws, as tensor.manual_seed: those on GPUs and those on the CPU have one generator.
 ---@param seed integer
@@ -144,4 +199,4 @@ function M.memory_summary(device)
   return table.concat(out, "\n")
 end
 
-return require("accelerate.utils.properties").strict("accelerate.cuda", M)
+return properties.strict("accelerate.cuda", M)

@@ -173,11 +173,15 @@ local core = require "accelerate.core"
 ---  tensors without one (float32 until then), of parameters too, of a number that is not whole
 ---  beside integers, and of functions of integers as `sqrt`; for this process
 ---@field get_default_dtype fun(): string
+---@field get_default_device fun(): string
 ---@field cuda table GPUs and their memory: see accelerate.cuda
 ---@field autograd table gradcheck, detect_anomaly and more: see accelerate.autograd
 ---@field linalg table linear algebra: see accelerate.tensor.linalg
 ---@field special table special functions under torch.special's names
 ---@field fft table Fourier transforms: see accelerate.tensor.fft
+---@field random table under torch.random's names: fork_rng([opts], fn, ...), which runs fn(...) and
+---  puts the generators back (enabled = false: it does not), manual_seed, seed, initial_seed,
+---  get_rng_state, set_rng_state
 ---@field synchronize fun(device: string) waits until the device has done all work queued
 ---  on it
 ---@field set_float32_matmul_precision fun(precision: "highest"|"high"|"medium") how GPUs multiply
@@ -235,7 +239,7 @@ end
 M.concatenate = core.concat
 local calls = require "accelerate.tensor.calls"
 M.full_like, M.randperm = calls.full_like, calls.randperm
-M.manual_seed = calls.manual_seed
+M.manual_seed, M.get_default_device = calls.manual_seed, calls.get_default_device
 local gradients = require "accelerate.autograd.calls"
 M.grad, M.Function, M.set_grad_enabled = gradients.grad, gradients.Function, gradients.set_grad_enabled
 
@@ -261,6 +265,14 @@ local function written_in_lua(key)
   return fn
 end
 
+-- Methods in place are functions, too, as in PyTorch: tensor.relu_(x).
+local function in_place(key)
+  if type(key) == "string" and key:find "%w_$" and core._tensor_names()[key] then
+    M[key] = core.empty(0)[key]
+    return M[key]
+  end
+end
+
 local NUMERICS = { use_deterministic_algorithms = true, are_deterministic_algorithms_enabled = true,
   is_deterministic_algorithms_warn_only_enabled = true, backends = true }
 
@@ -276,6 +288,10 @@ return setmetatable(M, {
     elseif key == "linalg" or key == "special" or key == "fft" or key == "masked" then
       M[key] = require("accelerate.tensor." .. key)
       return M[key]
+    elseif key == "random" then
+      require "accelerate.tensor.composed"
+      M.random = require "accelerate.tensor.generators"
+      return M.random
     elseif key == "sparse" then
       M.sparse = require "accelerate.sparse"
       return M.sparse
@@ -287,9 +303,9 @@ return setmetatable(M, {
       for name in pairs(NUMERICS) do M[name] = require("accelerate.tensor.numerics")[name] end
       return M[key]
     end
-    local fn = written_in_lua(key)
+    local fn = written_in_lua(key) or in_place(key)
     if fn then return fn end
-    local names = { "cuda", "autograd", "linalg", "special", "fft", "sparse", "masked", "signal" }
+    local names = { "random", "cuda", "autograd", "linalg", "special", "fft", "sparse", "masked", "signal" }
     for name in pairs(NUMERICS) do names[#names + 1] = name end
     for name in pairs(require("accelerate.tensor.composed").functions) do names[#names + 1] = name end
     for name in pairs(M) do names[#names + 1] = name end

@@ -163,7 +163,8 @@ function DataLoader:init(dataset, opts)
     refuse(o, { "shuffle", "sampler", "batch_sampler" },
       "the dataset is a stream (it has iter() and no get(i)) with an order of its own")
   else
-    fail("DataLoader: expected a dataset with get(i) and len(), or with iter(), got %s", show(dataset))
+    fail("DataLoader: expected a dataset with get(i) and len(), or with iter(), got %s%s", show(dataset),
+      core.is_tensor(dataset) and "; data.TensorDataset(x) has the rows of x" or "")
   end
   if o.background and (o.collate_fn or not self.batch_sampler or not dataset_module.rows_of(dataset)) then
     fail("DataLoader: option 'background' needs a TensorDataset, or parts of one, read in batches and " ..

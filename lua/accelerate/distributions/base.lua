@@ -248,10 +248,10 @@ function Distribution:log_prob(value) return missing "log_prob"(self, value) end
 ---@return accelerate.Tensor
 function Distribution:cdf(value) return missing "cdf"(self, value) end
 
---- Returns the value whose cdf is `p`. Raises where there is no formula.
----@param p accelerate.Tensor|number
+--- Returns where the cdf is `value`. Raises where there is no formula.
+---@param value accelerate.Tensor|number a probability
 ---@return accelerate.Tensor
-function Distribution:icdf(p) return missing "icdf"(self, p) end
+function Distribution:icdf(value) return missing "icdf"(self, value) end
 
 --- Returns the entropy, in nats.
 ---@return accelerate.Tensor

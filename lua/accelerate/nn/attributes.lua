@@ -33,6 +33,7 @@ local INSTEAD = {
   _parameters = "its own parameters are named_parameters { recurse = false }, and one of a name is " ..
     "module.name",
   _buffers = "its own buffers are named_buffers { recurse = false }, and one of a name is module.name",
+  register_backward_hook = "its hooks are register_full_backward_hook(hook) and register_forward_hook(hook)",
   __class__ = "its class is getmetatable(module), the class's name module.__name, and "
     .. "accelerate.utils.isinstance(module, Class) asks for a class",
 }

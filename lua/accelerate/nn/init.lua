@@ -66,7 +66,9 @@ function nn.class(name, base)
   end
   if base ~= nil and not class.derives(base, Module) then
     options.fail("nn.class: the base of '%s' must be a module class, got %s", name,
-      class.itself(base) and tostring(base) .. "; optim.class and data.class make other classes"
+      class.itself(base) and tostring(base) ..
+      "; optim.class and data.class make classes of optimizers and data sets, and "
+          .. "accelerate.utils.class others"
         or options.show(base))
   end
   return class.open(name, base or Module)

@@ -152,10 +152,10 @@ positions.methods(Module, {
   get_parameter = "target",
   get_buffer = "target",
   set_submodule = "target module",
-  register_forward_pre_hook = "hook ...",
-  register_forward_hook = "hook ...",
-  register_full_backward_hook = "hook ...",
-  register_full_backward_pre_hook = "hook ...",
+  register_forward_pre_hook = "hook",
+  register_forward_hook = "hook",
+  register_full_backward_hook = "hook",
+  register_full_backward_pre_hook = "hook",
 })
 
 return Module

@@ -85,10 +85,23 @@ end
 local OUTPUT = { output_size = { "integer|table" } }
 local OUTPUT_MAX = { output_size = OUTPUT.output_size, return_indices = MAX.return_indices }
 
+-- Raises for a list with nil or false in it, PyTorch's None.
+local function refuse_none(name, given, dims)
+  local size = type(given) == "table" and given.output_size or given
+  if type(size) ~= "table" or type(next(size)) ~= "number" then return end
+  for d = 1, dims do
+    if not size[d] then
+      options.fail("%s: output_size: entry %d of %d is %s; -1 stands for the input's size", name, d, dims,
+        tostring(size[d]))
+    end
+  end
+end
+
 local function define_adaptive(name, dims, op, with_indices)
   local Class = class(name, Module)
   Class._builtin = true
   function Class:init(...)
+    refuse_none(name, (...), dims)
     local order = { "output_size", with_indices and "return_indices" }
     local o = options.check(name, options.gather(name, order, ...), with_indices and OUTPUT_MAX or OUTPUT)
     self.output_size = tuple(name, "output_size", o.output_size, dims, -1)

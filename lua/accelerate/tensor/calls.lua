@@ -57,6 +57,12 @@ function M.randperm(n, ...)
   return drawn:requires_grad_(o.requires_grad)
 end
 
+-- ---- the default device
+
+--- Returns the default device of constructors.
+---@return string
+function M.get_default_device() return core.empty(0).device end
+
 -- ---- manual_seed
 
 --- Seeds the draws of this rank and math.random.

@@ -40,9 +40,19 @@ define("ndimension", "x:T", "the number of dims", function(x) return x.ndim end,
 define("get_device", "x:T", "the number of x's GPU, -1 on the CPU", function(x)
   return tonumber(x.device:match ":(%d+)$") or -1
 end)
-define("type", "x:T dtype:dtype?", "x's element type, or x with another one", function(x, dtype)
-  return dtype and x:to(dtype) or x.dtype
-end, "method")
+-- "torch.LongTensor" and "torch.cuda.LongTensor" as types are called here; anything else as it is.
+local CLASSES = { Float = "float32", Double = "float64", Half = "float16", BFloat16 = "bfloat16",
+  Long = "int64", Int = "int32", Byte = "uint8", Bool = "bool" }
+local function without_class(x, dtype, ...)
+  local class = type(dtype) == "string" and dtype:match "^torch%.([%w.]+)Tensor$"
+  local name = class and CLASSES[class:match "[^.]*$"]
+  if name then
+    options.fail('type: "%s" is x:to("%s")%s', dtype, name, class:find("cuda", 1, true) and ":cuda()" or "")
+  end
+  return x, dtype, ...
+end
+define.prepared("type", "x:T dtype:dtype?", "x's element type, or x with another one", without_class,
+  function(x, dtype) return dtype and x:to(dtype) or x.dtype end, "method")
 define("is_nonzero", "x:T", "whether the one element of x is not 0", function(x)
   if x:numel() ~= 1 then
     options.fail("is_nonzero: expected one element, got shape %s", lists.shape_text(x))

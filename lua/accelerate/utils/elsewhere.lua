@@ -10,13 +10,32 @@ local MODULES = { "accelerate", "accelerate.nn", "accelerate.optim", "accelerate
 
 local LAYOUT = "leave memory_format out: layers choose how they lay out what they compute"
 
+local RANKS = "accelerator:prepare(model), with a process for each device"
+local STREAMS = "nothing: each process has one stream, which orders its work"
+local WRITER = 'accelerate.Accelerator { log_with = "tensorboard", project_dir = folder }, whose '
+  .. 'accelerator:get_tracker("tensorboard", { unwrap = true }) is a SummaryWriter'
+local FLAT = "PyTorch's submodules are flat here: %s"
+local UNCONSTRAINED = "transforms as distributions.ExpTransform() and distributions.SigmoidTransform(); "
+  .. "distributions have no constraints"
+
+local function of_type(dtype)
+  return ('tensor.tensor(values, { dtype = "%s" }), or tensor.empty(sizes, { dtype = "%s" })'):format(dtype,
+    dtype)
+end
+
 --- PyTorch's names of things that are written in another way here: of functions of torch, and of
 --- methods of its tensors. A name with its module is one of that module alone.
 M.OTHERS = {
   Tensor = "tensor.tensor(values), or tensor.empty(sizes)",
   FloatTensor = "tensor.tensor(values), or tensor.empty(sizes)",
+  DoubleTensor = of_type "float64", HalfTensor = of_type "float16", BFloat16Tensor = of_type "bfloat16",
+  IntTensor = of_type "int32", BoolTensor = of_type "bool", ByteTensor = of_type "uint8",
+  ShortTensor = of_type "int32", CharTensor = of_type "int32",
+  Size = "a shape is a list of numbers; x.shape is a fresh one",
+  __version__ = "accelerate.__version__",
+  accelerator = "accelerate.Accelerator().device, and tensor.cuda.is_available()",
   ["accelerate.sparse.FloatTensor"] = "sparse.sparse_coo_tensor(indices, values, size)",
-  LongTensor = 'tensor.tensor(values, { dtype = "int64" })',
+  LongTensor = of_type "int64",
   device = 'a device is a text, as "cpu" or "cuda:0"',
   dtype = 'a type is a text, as "float32"',
   from_numpy = "accelerate.data.read_npy(path)",
@@ -26,7 +45,9 @@ M.OTHERS = {
   prune = "nn.utils.parametrize with a module that multiplies by a mask (pruning is not there)",
   int8 = 'no tensor has this type; "int32" holds its numbers',
   int16 = 'no tensor has this type; "int32" holds its numbers',
-  DataParallel = "accelerator:prepare(model), with a process for each device",
+  short = 'no tensor has this type; "int32" holds its numbers',
+  char = 'no tensor has this type; "int32" holds its numbers',
+  DataParallel = RANKS, DistributedDataParallel = RANKS, parallel = RANKS,
   Variable = "a tensor itself, with requires_grad = true",
   Buffer = 'module:register_buffer("name", x)',
   Sampler = "any object with iter(), which yields positions from 1, and len()",
@@ -38,8 +59,34 @@ M.OTHERS = {
   GradScaler = 'accelerate.Accelerator { mixed_precision = "fp16" }, which scales losses',
   channels_last = LAYOUT, channels_last_3d = LAYOUT, contiguous_format = LAYOUT, preserve_format = LAYOUT,
   AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
+  SummaryWriter = WRITER, ["accelerate.utils.tensorboard"] = WRITER,
+  ["accelerate.utils.ffi"] = 'require "ffi", which is LuaJIT\'s',
+  ["accelerate.nn.modules"] = FLAT:format "nn.Linear",
+  ["accelerate.nn.parameter"] = FLAT:format "nn.Parameter",
+  ["accelerate.data.distributed"] = FLAT:format "data.DistributedSampler",
+  ["accelerate.data.sampler"] = FLAT:format "data.RandomSampler, data.SubsetRandomSampler, ..",
+  ["accelerate.distributions.transforms"] = FLAT:format "distributions.AffineTransform, ..",
+  ["accelerate.distributions.utils"] = "nothing: its functions are written with those of tensors",
+  ["accelerate.distributions.class"] = 'accelerate.utils.class("Name", distributions.Normal)',
+  ["accelerate.distributions.constraints"] = UNCONSTRAINED,
+  ["accelerate.distributions.biject_to"] = UNCONSTRAINED,
+  ["accelerate.distributions.transform_to"] = UNCONSTRAINED,
+  set_device = "the launcher chooses the GPU of each process; tensor.set_default_device(\"cuda:1\") "
+    .. "chooses one in a script",
+  Event = "tensor.cuda.synchronize() before a clock is read, or accelerator:profile(fn)",
+  Stream = STREAMS, stream = STREAMS, current_stream = STREAMS, default_stream = STREAMS,
 }
 M.METHODS = {
+  new = "x:new_empty(sizes), or x:new_tensor(values)",
+  resize_ = "x:reshape(sizes), or tensor.empty(sizes)",
+  set_ = "x.data = y, or x:copy_(y)",
+  short = 'no tensor has this type; x:to("int32") holds its numbers',
+  char = 'no tensor has this type; x:to("int32") holds its numbers',
+  int8 = 'no tensor has this type; x:to("int32") holds its numbers',
+  record_stream = STREAMS,
+  untyped_storage = "x:data_ptr() and x:stride()",
+  values = "s:values() of a sparse tensor s = x:to_sparse()",
+  register_backward_hook = "x:register_hook(hook)",
   numpy = "x:tolist(), or accelerate.data.write_npy(path, x)",
   __getitem__ = "x[i]", __len__ = "#x",
   storage = "x:data_ptr() and x:stride()",

@@ -1,6 +1,7 @@
 --- The machine: ports, GPUs (queried from the driver, without touching a device), and a basic
 --- configuration file.
 local core = require "accelerate.core"
+local driver = require "accelerate.utils.driver"
 local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
 
@@ -24,32 +25,12 @@ function M.get_free_port() return core._free_port() end
 
 -- ---- GPUs ---------------------------------------------------------------------------------------
 
---- Returns the lines that the driver's tool prints; none where there is no such tool.
-local function nvidia_smi(query)
-  local pipe = io.popen("nvidia-smi --query-gpu=" .. query .. " --format=csv,noheader 2>/dev/null")
-  local lines = {}
-  if not pipe then return lines end
-  for line in pipe:lines() do lines[#lines + 1] = line:match("^%s*(.-)%s*$") end
-  local ok = pipe:close()
-  return ok ~= nil and ok ~= false and lines or {}
-end
-
---- Names from /proc, which the driver fills.
-local function driver_names()
-  local names = {}
-  for _, entry in ipairs(fs.list("/proc/driver/nvidia/gpus") or {}) do
-    local text = fs.read(fs.join("/proc/driver/nvidia/gpus", entry) .. "/information") or ""
-    names[#names + 1] = text:match("Model:%s*([^\n]-)%s*\n") or "unknown"
-  end
-  return names
-end
-
 --- Returns names and number of the machine's NVIDIA GPUs, without starting CUDA.
 ---@return string[] names
 ---@return integer count 0 where there is none
 function M.get_gpu_info()
-  local names = driver_names()
-  if #names == 0 then names = nvidia_smi("name") end
+  local names = driver.names()
+  if #names == 0 then names = driver.ask("name") end
   return names, #names
 end
 
@@ -57,7 +38,7 @@ end
 ---@return string?
 function M.get_driver_version()
   local text = fs.read("/proc/driver/nvidia/version")
-  return text and text:match("Kernel Module%s+([%d%.]+)") or nvidia_smi("driver_version")[1]
+  return text and text:match("Kernel Module%s+([%d%.]+)") or driver.ask("driver_version")[1]
 end
 
 --- Returns false if several GPUs cannot communicate directly: RTX 40 cards under drivers before
@@ -80,7 +61,7 @@ end
 --- GPU.
 ---@return boolean
 function M.check_cuda_fp8_capability()
-  local major, minor = (nvidia_smi("compute_cap")[1] or ""):match("^(%d+)%.(%d+)")
+  local major, minor = (driver.ask("compute_cap")[1] or ""):match("^(%d+)%.(%d+)")
   return major ~= nil and tonumber(major) * 10 + tonumber(minor) >= 89
 end
 

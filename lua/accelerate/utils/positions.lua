@@ -14,17 +14,25 @@ local options = require "accelerate.utils.options"
 
 local M = {}
 
--- class or function -> its order, for the reference
+-- function -> its order, what is behind it, and how many arguments stand before, for the reference
 local orders = setmetatable({}, { __mode = "k" })
+
+-- How many arguments a function takes; nil: any number.
+local function most_of(fn)
+  local info = debug.getinfo(methods.plain(fn), "u")
+  return not info.isvararg and info.nparams or nil
+end
 
 --- Returns the arguments of a function that was arranged, or nil: "in_features, out_features,
 --- [bias], [opts]".
 ---@param fn any
 ---@return string?
 function M.shown(fn)
-  local order = orders[fn]
-  if not order then return nil end
-  if not order:find("...", 1, true) then order = order .. " [opts]" end
+  local known = orders[fn]
+  if not known then return nil end
+  local order = known.order
+  local all = not order:find "[%[+.]" and most_of(known.fn) == known.first + select(2, order:gsub("%S+", ""))
+  if not all and not order:find("...", 1, true) then order = order .. " [opts]" end
   return (order:gsub("%+", ""):gsub("%s+", ", "))
 end
 
@@ -56,12 +64,6 @@ local function names_one(list, required, from)
     if list[called(list, required[i])] ~= nil then return true end
   end
   return false
-end
-
--- How many arguments a function takes; nil: any number.
-local function most_of(fn)
-  local info = debug.getinfo(methods.plain(fn), "u")
-  return not info.isvararg and info.nparams or nil
 end
 
 -- Raises where there are options, and the function behind takes none.
@@ -146,7 +148,7 @@ function M.arrange(title, order, fn, method)
     if opts and next(opts) ~= nil then given[last] = opts else last = last - 1 end
     return fn(unpack(given, 1, last))
   end
-  orders[call] = order
+  orders[call] = { order = order, fn = fn, first = first }
   methods.stands_for(call, fn)
   return call
 end

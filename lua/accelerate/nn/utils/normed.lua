@@ -85,12 +85,14 @@ function M.weight_norm(module, ...)
   return module
 end
 
+local NAME = { name = { "string", default = "weight" } }
+
 --- Takes weight_norm away: the weight is a parameter again, with its present value.
 ---@param module accelerate.nn.Module
----@param name? string default "weight"
+---@param ... any name = "weight", or a table with it
 ---@return accelerate.nn.Module module
-function M.remove_weight_norm(module, name)
-  name = options.value("remove_weight_norm", "name", name or "weight", { "string" })
+function M.remove_weight_norm(module, ...)
+  local name = options.read("remove_weight_norm", { "name" }, NAME, ...).name
   local state = take("remove_weight_norm", module, "weight_norm " .. name, name)
   local value = core.no_grad(function() return state.compute(module) end)
   local trained = module[name .. "_v"].requires_grad
@@ -141,10 +143,10 @@ end
 
 --- Takes spectral_norm away: the weight is a parameter again, with its present value.
 ---@param module accelerate.nn.Module
----@param name? string default "weight"
+---@param ... any name = "weight", or a table with it
 ---@return accelerate.nn.Module module
-function M.remove_spectral_norm(module, name)
-  name = options.value("remove_spectral_norm", "name", name or "weight", { "string" })
+function M.remove_spectral_norm(module, ...)
+  local name = options.read("remove_spectral_norm", { "name" }, NAME, ...).name
   local state = take("remove_spectral_norm", module, "spectral_norm " .. name, name)
   local training = module.training
   module.training = false
@@ -158,8 +160,8 @@ end
 positions.functions(M, {
   weight_norm = "module ...",
   spectral_norm = "module ...",
-  remove_weight_norm = "module name",
-  remove_spectral_norm = "module name",
+  remove_weight_norm = "module ...",
+  remove_spectral_norm = "module ...",
 })
 
 return M
