@@ -185,8 +185,8 @@ end)
 describe("a value of PyTorch's that is not taken", function()
   it("is told with what to write", function()
     raises("got a float32 tensor of shape [2]; data.TensorDataset(x) has the rows of x", data.DataLoader, x)
-    raises("optim.class and data.class make classes of optimizers and data sets, and accelerate.utils.class "
-      .. "others", nn.class, "Own", D.Normal)
+    raises("data.class make other classes, accelerate.utils.class those of distributions", nn.class, "Own",
+      D.Normal)
     local pool = nn.AdaptiveAvgPool2d
     raises("AdaptiveAvgPool2d: output_size: entry 1 of 2 is nil; -1 stands for the input's size", pool,
       { nil, 2 })
