@@ -95,6 +95,22 @@ describe("modules", function()
   end)
 end)
 
+describe("layers on the device meta", function()
+  it("have no elements until a state dict is assigned", function()
+    local on = { device = "meta" }
+    for _, layer in ipairs { nn.Linear(2, 3, on), nn.Conv2d(2, 3, 3, on), nn.LSTM(2, 3, on),
+      nn.Embedding(5, 3, { padding_idx = 0, device = "meta" }), nn.LayerNorm(3, on), nn.BatchNorm2d(3, on),
+      nn.InstanceNorm1d(3, { affine = true, track_running_stats = true, device = "meta" }),
+      nn.MultiheadAttention(4, 2, on), nn.TransformerEncoderLayer(4, 2, on), nn.Bilinear(2, 2, 2, on) } do
+      for name, t in pairs(layer:state_dict()) do assert.equal("meta", t.device, name) end
+    end
+    local layer, other = nn.Linear(2, 3, on), nn.Linear(2, 3)
+    raises("a tensor of the device meta has no elements", layer, tensor.ones(1, 2))
+    layer:load_state_dict(other:state_dict(), { assign = true })
+    assert.same(other(tensor.ones(1, 2)):tolist(), layer(tensor.ones(1, 2)):tolist())
+  end)
+end)
+
 describe("tensors", function()
   it("are drawn through the generator that manual_seed gives", function()
     local generator = tensor.manual_seed(3)

@@ -31,9 +31,10 @@ end
 
 local skipped = false
 
--- Runs fn without recording, so that leaves that require gradients may be written.
+-- Runs fn without recording, so that leaves that require gradients may be written. Tensors of the
+-- device meta have no elements, and stay so.
 local function write(t, fn)
-  if not skipped then core.no_grad(fn) end
+  if not skipped and t.device ~= "meta" then core.no_grad(fn) end
   return t
 end
 

@@ -23,9 +23,11 @@ function M.fill(self, name, num_features, o)
     if o.bias then self.bias = parameter.new(core.empty({ num_features }, place)) end
   end
   if o.track_running_stats then
-    self:register_buffer("running_mean", core.zeros({ num_features }, place))
-    self:register_buffer("running_var", core.ones({ num_features }, place))
-    self:register_buffer("num_batches_tracked", core.zeros({}, { dtype = "int64", device = o.device }))
+    local zeros, ones = core.zeros, core.ones
+    if o.device == "meta" then zeros, ones = core.empty, core.empty end
+    self:register_buffer("running_mean", zeros({ num_features }, place))
+    self:register_buffer("running_var", ones({ num_features }, place))
+    self:register_buffer("num_batches_tracked", zeros({}, { dtype = "int64", device = o.device }))
   end
   self:reset_parameters()
 end
