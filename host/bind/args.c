@@ -424,6 +424,8 @@ void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_res
   reader q = { .L = L, .fn = shown, .sig = ax_signature_of(op), .r = r, .at_least = op != AX_OP_SELECT };
 
   read_all(&q);
+  /* a and b of where, two numbers, have the default type, as numbers of full and tensor */
+  if (op == AX_OP_WHERE && (r->args.scalars & 6) == 6 && (r->args.booleans & 6) != 6) r->args.integral = 0;
   if (r->args.n_in > 0 && r->args.scalars &&
       (r->args.scalars & ((1u << r->args.n_in) - 1)) == (1u << r->args.n_in) - 1 && op != AX_OP_COPY)
     ax_lua_error(L, shown, "expected at least one tensor, got numbers only");

@@ -236,6 +236,8 @@ void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *con
 void ax_lua_settle_names(lua_State *L, int idx, const char *fn, const ax_signature *sig);
 /* Replaces the table at idx, an absolute index, by a copy in which `from` is called `to`. */
 void ax_lua_rename_option(lua_State *L, int idx, const char *fn, const char *from, const char *to);
+/* Puts what a table at the end gives by name at its place: names[0] is the argument at `first`. */
+void ax_lua_place_named(lua_State *L, const char *fn, int first, const char *const *names, int n);
 /* Whether the value at idx is an integral number that doubles hold exactly. */
 bool ax_lua_to_integer(lua_State *L, int idx, int64_t *out);
 int64_t ax_lua_check_integer(lua_State *L, int idx, const char *fn, const char *name, int64_t least,

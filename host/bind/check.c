@@ -428,6 +428,17 @@ bool ax_lua_is_options(lua_State *L, int idx, bool empty_counts)
   return true;
 }
 
+/* Pushes what is written in place of an option of PyTorch's, or nil. */
+static const char *push_instead(lua_State *L, const char *option)
+{
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_require);
+  lua_pushliteral(L, "accelerate.utils.elsewhere");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "OPTIONS");
+  lua_getfield(L, -1, option);
+  return lua_tostring(L, -1);
+}
+
 void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *const *names, int n)
 {
   if (idx < 0) idx += lua_gettop(L) + 1;
@@ -440,7 +451,9 @@ void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *con
     for (int i = 0; i < n && !known; i++) known = strcmp(lua_tostring(L, -1), names[i]) == 0;
     if (!known) {
       const char *given = lua_tostring(L, -1), *near = ax_lua_nearest(given, names, n);
+      const char *instead = push_instead(L, given);
       luaL_Buffer b;
+      if (instead) ax_lua_error(L, fn, "there is no option \"%s\"; %s", given, instead);
       if (near) ax_lua_error(L, fn, "there is no option \"%s\"; did you mean \"%s\"?", given, near);
       if (n == 0) ax_lua_error(L, fn, "there is no option \"%s\": it takes none", given);
       luaL_buffinit(L, &b);

@@ -62,7 +62,25 @@ static int read_options(lua_State *L, const char *fn, const char *const *param, 
   return last - 1;
 }
 
-static const char *const no_params[] = { NULL }, *const size_param[] = { "size", NULL };
+static const char *const x_param[] = { "x", NULL }, *const size_param[] = { "size", NULL };
+
+/* The tensor that a _like form is given: the first argument, or x, also called input, of a table
+ * that is the only one. */
+static const ax_tensor *like_what(lua_State *L, const char *fn)
+{
+  const ax_tensor *x;
+
+  while (lua_gettop(L) > 1 && lua_isnil(L, -1)) lua_pop(L, 1);
+  if (lua_gettop(L) != 1 || !ax_lua_is_options(L, 1, false)) return ax_lua_check_tensor(L, 1, fn, "x");
+  lua_getfield(L, 1, "input");
+  if (!lua_isnil(L, -1)) ax_lua_rename_option(L, 1, fn, "input", "x");
+  lua_settop(L, 1);
+  lua_getfield(L, 1, "x");
+  x = ax_lua_opt_tensor(L, -1, fn);
+  if (!x) return ax_lua_arg_error(L, fn, 1, "x", "a tensor", lua_isnil(L, -1) ? 1 : -1), NULL;
+  lua_pop(L, 1); /* the table holds it */
+  return x;
+}
 
 static ax_tensor *push_zeros(lua_State *L, const char *fn, const factory *f, int ndim, const int64_t *shape)
 {
@@ -172,10 +190,10 @@ static int make_like(lua_State *L)
   int last;
 
   ax_lua_enter(L);
-  x = ax_lua_check_tensor(L, 1, fn, "x");
+  x = like_what(L, fn);
   f.dtype = (ax_dtype)x->dtype;
   f.device = x->device;
-  last = read_options(L, fn, no_params, m >= MAKE_RAND, 0, &f);
+  last = read_options(L, fn, x_param, m >= MAKE_RAND, 0, &f);
   if (last > 1) return ax_lua_arg_error(L, fn, 2, "options", "a table of options", 2);
   return make(L, fn, m, &f, x->ndim, x->shape);
 }
@@ -220,7 +238,7 @@ static int full_like(lua_State *L)
   ax_tensor *t;
 
   ax_lua_enter(L);
-  x = ax_lua_check_tensor(L, 1, "full_like", "x");
+  x = like_what(L, "full_like");
   f.dtype = (ax_dtype)x->dtype;
   f.device = x->device;
   if (read_options(L, "full_like", params, false, 1, &f) != 2)

@@ -11,6 +11,8 @@ static const struct {
   { NULL, "a", "input" },
   { NULL, "b", "other" },
   { NULL, "shape", "size" },
+  { NULL, "dim", "axis" },
+  { NULL, "keepdim", "keepdims" },
   { "bmm", "b", "mat2" },
   { "mm", "b", "mat2" },
   { "mv", "mat", "input" },
@@ -89,4 +91,19 @@ void ax_lua_settle_names(lua_State *L, int idx, const char *fn, const ax_signatu
     lua_pop(L, 1);
     lua_pushnil(L); /* the table is another one: from its beginning */
   }
+}
+
+void ax_lua_place_named(lua_State *L, const char *fn, int first, const char *const *names, int n)
+{
+  const int last = lua_gettop(L);
+
+  if (last < first || !ax_lua_is_options(L, last, false)) return;
+  ax_lua_check_options(L, last, fn, names, n);
+  for (int i = 0; i < n; i++) {
+    lua_getfield(L, last, names[i]);
+    if (first + i >= last) continue;
+    if (!lua_isnil(L, -1)) ax_lua_error(L, fn, "%s is given twice, by position and by name", names[i]);
+    lua_pop(L, 1);
+  }
+  lua_remove(L, last);
 }

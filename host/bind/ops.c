@@ -148,11 +148,13 @@ static const struct {
 
 static int copy_into(lua_State *L, const char *fn, bool number_wanted)
 {
+  static const char *const value_name[] = { "value" }, *const copy_names[] = { "src", "non_blocking" };
   ax_tensor *dst, *in[1];
   ax_args a = { .n_in = 1, .in = in };
 
   ax_lua_enter(L);
   dst = ax_lua_check_tensor(L, 1, fn, "x");
+  ax_lua_place_named(L, fn, 2, number_wanted ? value_name : copy_names, number_wanted ? 1 : 2);
   ax_lua_at_most(L, fn, number_wanted ? 2 : 3);
   if (!lua_isnoneornil(L, 3)) ax_lua_check_boolean(L, 3, fn, "non_blocking"); /* copies are in order */
   in[0] = ax_lua_opt_tensor(L, 2, fn);

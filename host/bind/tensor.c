@@ -377,6 +377,8 @@ static int detach_(lua_State *L)
 
 static int requires_grad_(lua_State *L)
 {
+  static const char *const names[] = { "requires_grad" };
+  ax_lua_place_named(L, "requires_grad_", 2, names, 1);
   ax_tensor *t = ax_lua_self(L, "requires_grad_", 1);
   const bool on = lua_isnoneornil(L, 2) || ax_lua_check_boolean(L, 2, "requires_grad_", "requires_grad");
   if (ax_history(t) != AX_OK || ax_set_requires_grad(t, on) != AX_OK)

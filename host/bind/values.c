@@ -177,14 +177,19 @@ ax_tensor *ax_lua_push_from_table(lua_State *L, int idx, ax_dtype dtype, ax_devi
 /* core.tensor(value, { dtype, device, requires_grad }) */
 static int tensor(lua_State *L)
 {
-  static const char *const names[] = { "dtype", "device", "requires_grad" };
+  static const char *const names[] = { "dtype", "device", "requires_grad", "data" };
   filler f = { .L = L, .dtype = ax_default_dtype };
   ax_device device = ax_lua.device;
-  bool requires_grad = false;
+  bool requires_grad = false, by_name = false;
   ax_tensor *source, **box;
   const int last = lua_gettop(L);
 
   ax_lua_enter(L);
+  if (last == 1 && ax_lua_is_options(L, 1, false)) { /* tensor { data = { 1, 2 } } */
+    lua_getfield(L, 1, "data");
+    if ((by_name = !lua_isnil(L, -1))) lua_insert(L, 1);
+    else lua_pop(L, 1);
+  }
   if (last > 2)
     return ax_lua_error(L, "tensor", "%d arguments given, at most 2 expected; a list of numbers is one table",
                         last);
@@ -193,7 +198,7 @@ static int tensor(lua_State *L)
   if (!lua_isnoneornil(L, 2)) {
     if (!ax_lua_is_options(L, 2, true))
       return ax_lua_arg_error(L, "tensor", 2, "options", "a table of options", 2);
-    ax_lua_check_options(L, 2, "tensor", names, 3);
+    ax_lua_check_options(L, 2, "tensor", names, by_name ? 4 : 3);
     lua_getfield(L, 2, "dtype");
     if ((f.given = !lua_isnil(L, -1))) f.dtype = ax_lua_check_dtype(L, -1, "tensor", "dtype");
     lua_getfield(L, 2, "device");

@@ -35,8 +35,10 @@ local core = require "accelerate.core"
 ---@field byte fun(self: accelerate.Tensor): accelerate.Tensor `x:to("uint8")`
 ---@field cdouble fun(self: accelerate.Tensor): accelerate.Tensor `x:to("complex128")`
 ---@field cfloat fun(self: accelerate.Tensor): accelerate.Tensor `x:to("complex64")`
----@field copy_ fun(self: accelerate.Tensor, source: accelerate.Tensor): accelerate.Tensor writes
----  source, broadcast and cast, into x, and returns x
+---@field copy_ fun(self: accelerate.Tensor, source: accelerate.Tensor|number|{ src:
+---  accelerate.Tensor|number, non_blocking: boolean? }, non_blocking?: boolean|{ non_blocking:
+---  boolean }): accelerate.Tensor writes source, broadcast and cast, into x, and returns x;
+---  non_blocking changes nothing: copies are in order
 ---@field data_ptr fun(self: accelerate.Tensor): ffi.cdata* a pointer to the elements, of their type
 ---  in C; valid while x lives
 ---@field detach fun(self: accelerate.Tensor): accelerate.Tensor gives the same elements without
@@ -45,7 +47,7 @@ local core = require "accelerate.core"
 ---@field dim fun(self: accelerate.Tensor): integer the number of dims, as `ndim`
 ---@field double fun(self: accelerate.Tensor): accelerate.Tensor `x:to("float64")`
 ---@field element_size fun(self: accelerate.Tensor): integer bytes of an element
----@field fill_ fun(self: accelerate.Tensor, value: number|boolean|accelerate.Tensor):
+---@field fill_ fun(self: accelerate.Tensor, value: number|boolean|accelerate.Tensor|table):
 ---  accelerate.Tensor writes one number everywhere, and returns x
 ---@field float fun(self: accelerate.Tensor): accelerate.Tensor `x:to("float32")`
 ---@field half fun(self: accelerate.Tensor): accelerate.Tensor `x:to("float16")`
@@ -65,8 +67,8 @@ local core = require "accelerate.core"
 ---  gradient. The handle's `handle:remove()` takes the hook away
 ---@field register_post_accumulate_grad_hook fun(self: accelerate.Tensor, hook: fun(x:
 ---  accelerate.Tensor)): table calls hook with a leaf after its `grad` has been added to
----@field requires_grad_ fun(self: accelerate.Tensor, requires_grad?: boolean): accelerate.Tensor
----  sets `requires_grad` (default true), and returns x
+---@field requires_grad_ fun(self: accelerate.Tensor, requires_grad?: boolean|{ requires_grad:
+---  boolean }): accelerate.Tensor sets `requires_grad` (default true), and returns x
 ---@field size fun(self: accelerate.Tensor, dim?: integer): integer|integer[] the size of a dim, or
 ---  a list of all
 ---@field storage_offset fun(self: accelerate.Tensor): integer elements of the memory before the
