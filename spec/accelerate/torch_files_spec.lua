@@ -106,16 +106,64 @@ describe("a file of Python's", function()
     assert.same({ "complex64", { { 1, 0 } } }, { z.dtype, z:totable() })
   end)
 
+  it("holds values that have another form in Lua", function()
+    for _, protocol in ipairs { 2, 4, 5 } do
+      local v = load(reference.forms[protocol])
+      assert.is_true(ordered.is_ordered(v.counter))
+      assert.same({ 2, 1 }, { v.counter[8], v.counter[3] })
+      v.counter = nil
+      assert.same({ default = { a = { 1 } }, eps = { false, 1e-3 }, lists = { 1, false, { false } },
+        dtype = "int8", device = "cuda:1", cpu = "cpu", layout = "strided", set = { 4 }, frozen = { 5 },
+        complex = { 1, 2 }, size = { 2 }, array = "\0\255" }, v)
+    end
+  end)
+
+  it("is loaded without what has no form here where strict = false asks for it", function()
+    for _, name in ipairs { "mixed", "legacy_mixed" } do
+      refused("args is Python's argparse.Namespace, which has no form in Lua; with { strict = false } " ..
+        "everything "
+        .. "else is loaded", reference[name])
+      local v, left = load(reference[name], { strict = false })
+      assert.same({ 1, 1 }, v.model.w:totable())
+      assert.same({ "dict", "last", "model", "numpy", "p" }, ordered.sorted_keys(v))
+      assert.same({ 1 }, v.last:totable())
+      assert.same({ 1 }, v.p:totable())
+      assert.is_true(v.p.requires_grad)
+      assert.same({ false, 2 }, v.numpy)
+      assert.same({ k = 4 }, v.dict)
+      table.sort(left)
+      for i, line in ipairs(left) do left[i] = line:gsub(";.*$", "") end
+      assert.same({
+        "args: Python's argparse.Namespace",
+        "deque: Python's collections.deque",
+        "dict: an entry with a table as key of a dict",
+        "float8: a tensor of float8_e5m2",
+        "function: Python's builtins.len",
+        "huge: an integer of 9 bytes, which Lua's numbers do not hold",
+        "inexact: the integer 9007199254740993, which Lua's numbers do not hold exactly",
+        "int8: a tensor of int8",
+        "numpy[1]: Python's numpy.ndarray",
+      }, left)
+    end
+    local _, left = load(reference.whole, { strict = false })
+    assert.same({}, left)
+    assert.is_nil(select(2, load(reference.whole)))
+    local ok, err = pcall(load, reference.refused.module, { strict = false })
+    assert.is_false(ok)
+    assert.truthy(err:find("it is Python's torch.nn.modules.linear.Linear", 1, true), err)
+  end)
+
   it("is refused by name when it holds what is no plain data", function()
     local expected = {
-      numpy = "the name numpy", class = "the name fractions.Fraction",
-        ["function"] = "the name __builtin__.len",
-      set = "the name __builtin__.set",
-        complex32 = "the name torch._utils._rebuild_tensor_v3",
-      dtype = "the name torch.float32", int8 = "a tensor of torch.CharStorage",
-      none = "[2] is a None; expected a tensor", huge = "an integer of 9 bytes",
-      inexact = "the integer 9007199254740993, which Lua's numbers do not hold exactly",
-      tuple_key = "a table as key of a dict", module = "the name torch.nn.modules.linear.Linear",
+      numpy = "it is Python's numpy.ndarray", class = "it is Python's fractions.Fraction",
+        ["function"] = "it is Python's builtins.len",
+      complex32 = "x is a tensor of complex32; tensors here are float32, float64",
+      int8 = "x[1] is a tensor of int8; tensors here are float32, float64",
+      huge = "[1] is an integer of 9 bytes, which Lua's numbers do not hold",
+      inexact = "[1] is the integer 9007199254740993, which Lua's numbers do not hold exactly",
+      tuple_key = "the value: an entry with a table as key of a dict; expected a string, a number or a " ..
+        "boolean",
+      module = "it is Python's torch.nn.modules.linear.Linear, which has no form in Lua; save a state_dict()",
     }
     for name, hex in pairs(reference.refused) do refused(expected[name], hex) end
     disk.write(path, "\128\2K\1.")
@@ -132,16 +180,57 @@ local function archive(text, storages)
   core._zip_write(path, members, "save")
 end
 
-describe("None behind the tensors of a list", function()
+describe("None in a list", function()
   -- LBFGS keeps such a list: as many places as it remembers steps, filled one by one
-  it("is left out", function()
+  it("is false, also behind tensors", function()
     local one = "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000"
       .. "X\3\0\0\0cpuK\1tQK\0K\1\133K\1\133\137ccollections\nOrderedDict\n)RtR"
     archive("\128\2}(X\1\0\0\0a](" .. one .. "NNeX\1\0\0\0b](NNeu.", { ["0"] = "\0\0\128?" })
     local value = utils.load(path)
-    assert.equal(1, #value.a)
+    assert.equal(3, #value.a)
     assert.equal(1, value.a[1]:item())
-    assert.same({}, value.b)
+    assert.same({ false, false }, { value.a[2], value.a[3] })
+    assert.same({ false, false }, value.b)
+  end)
+end)
+
+-- The pickle of a value as utils.save writes it.
+local function pickled(value)
+  local file = path .. ".pt"
+  utils.save(value, file)
+  local zip, text = core._zip_open(file, "load"), nil
+  for i, name in ipairs(zip:names()) do
+    if name:find("data.pkl$") then text = zip:text(i) end
+  end
+  zip:close()
+  os.remove(file)
+  return text
+end
+
+describe("what PyTorch wrote", function()
+  it("has PyTorch's form again when it is saved, also by way of a copy or of safetensors", function()
+    local function check(value)
+      local text = pickled(value)
+      assert.truthy(text:find("ccollections\nCounter\n}(K\3K\1K\8K\2u\133R", 1, true))
+      assert.truthy(text:find("c__builtin__\nset\n](K\4e\133R", 1, true))
+      assert.truthy(text:find("X\4\0\0\0noneNs", 1, true))
+      assert.truthy(text:find("X\3\0\0\0eps%][rq].-%(NG"))
+    end
+    local value = load(reference.forms[2])
+    check(value)
+    check(utils.deepcopy(value))
+    utils.save(value, path)
+    check(utils.load(path))
+  end)
+
+  it("has what the script put in its place", function()
+    local value = load(reference.forms[2])
+    value.none, value.eps[1], value.lists[3] = 7, 0.5, nil
+    local text = pickled(value)
+    assert.falsy(text:find("noneN", 1, true))
+    assert.truthy(text:find("X\4\0\0\0noneK\7", 1, true))
+    assert.truthy(text:find("X\3\0\0\0eps%][rq].-%(GG?"))
+    assert.truthy(text:find("%(K\1Ne"))
   end)
 end)
 
@@ -168,11 +257,17 @@ describe("a pickle", function()
     wrong("the pickle ends inside a value", "\141\255\255\255\255\255\255\255\255abc.")
     wrong("protocol 6; known are 2 to 5", "\128\6.")
     wrong("the opcode INST, which plain values do not need", "(ios\nsystem\n.")
-    wrong("the opcode NEWOBJ", "N)\129.")
+    wrong("a call of None", "N)\129.")
     wrong("the opcode 0xff", "\255.")
-    wrong("the name os.system", "cos\nsystem\n.")
-    wrong("the name posix.system", "\140\5posix\140\6system\147.")
-    wrong("the name builtins.eval", "cbuiltins\neval\nX\1\0\0\0001\133R.")
+    wrong("it is Python's os.system", "cos\nsystem\n.")
+    wrong("it is Python's posix.system", "\140\5posix\140\6system\147.")
+    wrong("it is Python's builtins.eval", "cbuiltins\neval\nX\1\0\0\0001\133R.")
+    wrong("a is Python's os.system", "}X\1\0\0\0acos\nsystem\nX\1\0\0\0001\133Rs.")
+    wrong("a is Python's a.b", "}X\1\0\0\0aca\nb\n)\129}b(K\1es.")
+    wrong("a Counter of no dict", "ccollections\nCounter\nK\1\133R.")
+    wrong("a set of no list", "c__builtin__\nset\nK\1\133R.")
+    wrong("a complex number of no numbers", "c__builtin__\ncomplex\n)R.")
+    wrong("torch.device of no device", "ctorch\ndevice\n)R.")
     wrong("a name that is none", "ctorch storage\nx\n.")
     wrong("a value is missing", ".")
     wrong("a value is missing", "(K\1s.")
@@ -186,8 +281,8 @@ describe("a pickle", function()
     wrong("a call without a tuple", "ccollections\nOrderedDict\nK\1R.")
     wrong("a reference that is no storage", "K\1Q.")
     wrong("the state of an object of kind table", "}}b.")
-    wrong("is a name; expected a tensor", "ccollections\nOrderedDict\n.")
-    wrong("is a storage; expected a tensor", STORAGE .. ".", { ["0"] = ("\0"):rep(8) })
+    wrong("it is Python's collections.OrderedDict", "ccollections\nOrderedDict\n.")
+    wrong("it is a storage, which has no form in Lua", STORAGE .. ".", { ["0"] = ("\0"):rep(8) })
   end)
 
   it("shows no more memory than its storages have", function()

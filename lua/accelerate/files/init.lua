@@ -52,7 +52,7 @@ function M.save(obj, f, opts)
 end
 
 local LOAD = { map_location = { "string", default = "cpu" },
-  weights_only = { "boolean", default = true, one_of = { true } } }
+  weights_only = { "boolean", default = true, one_of = { true } }, strict = { "boolean", default = true } }
 
 local function first_bytes(path)
   options.value("load", "path", path, { "string" })
@@ -86,12 +86,12 @@ local function tensors_by_name(file, names, get, device)
 end
 
 -- Returns the value, and the file or archive that is open.
-local function read(path, device, lent)
+local function read(path, device, lent, left)
   local bytes = first_bytes(path)
-  if bytes:sub(1, 2) == "PK" then return require("accelerate.files.torch").load(path, device, lent) end
+  if bytes:sub(1, 2) == "PK" then return require("accelerate.files.torch").load(path, device, lent, left) end
   if is_pickle(bytes) then
     local legacy = require "accelerate.files.torch_legacy"
-    if legacy.begins(bytes) then return legacy.load(path, device) end
+    if legacy.begins(bytes) then return legacy.load(path, device, left) end
     fail("load: '%s': a pickle that torch.save did not write; save its tensors with torch.save", path)
   end
   local file = core.safetensors_open(path)
@@ -103,22 +103,27 @@ local function read(path, device, lent)
 end
 
 --- Returns the value of a file that `save` or torch.save wrote; of another safetensors file, its
---- tensors by name. Reads data only: what a file says is never run. Raises for a damaged file, and
---- for a value of Python's that is no plain data (None is left out of dicts, and behind the tensors
---- of a list).
+--- tensors by name. Reads data only: what a file says is never run. Of Python's values, tuples,
+--- sets and torch.Size become lists, a Counter a table of counts, dtypes, devices and layouts
+--- strings, a complex number { re, im }; None is left out of dicts and is false in lists. Raises
+--- for a damaged file, and for other objects of Python's, tensors of other types and integers that
+--- are not exact here: the message names where they are.
 ---@param f string
----@param ... any map_location = "cpu" (where tensors go), or a table with it; weights_only, by
----  name, can be true only: nothing else is read
----@return any
+---@param ... any map_location = "cpu" (where tensors go), or a table with it; by name too: strict =
+---  false leaves out what has no form here and loads the rest; weights_only can be true only:
+---  nothing else is read
+---@return any value
+---@return string[]? left_out with strict = false: where what was left out stood, and what it was
 function M.load(f, ...)
   local opts = options.read("load", { "map_location" }, LOAD, ...)
   if opts.map_location ~= "cpu" then
     local fine, err = pcall(core.empty, 0, { device = opts.map_location })
     if not fine then fail("load: option 'map_location': %s", (tostring(err):gsub("^%S-:%d+: ", ""))) end
   end
-  local value, file = read(f, opts.map_location ~= "cpu" and opts.map_location or nil)
+  local left = not opts.strict and {} or nil
+  local value, file = read(f, opts.map_location ~= "cpu" and opts.map_location or nil, nil, left)
   file:close()
-  return value
+  return value, left
 end
 
 --- Returns the value of a file for a caller that copies its tensors elsewhere at once: they are

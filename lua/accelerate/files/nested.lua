@@ -6,6 +6,7 @@ local core = require "accelerate.core"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local python = require "accelerate.utils.python"
 
 local fail = options.fail
 
@@ -17,7 +18,8 @@ local M = {}
 
 ---@class accelerate.files.Flat
 ---@field value any a number, string, boolean or reference
----@field tables { list: any[]?, keys: any[]?, values: any[]?, ordered: boolean? }[] of such values
+---@field tables { list: any[]?, keys: any[]?, values: any[]?, ordered: boolean?, nones: any[]?,
+---  kind: string? }[] of such values; nones and kind: what accelerate.utils.python notes
 ---@field tensors accelerate.Tensor[]
 ---@field names string[] where each tensor was met first: "optimizer.state.0.exp_avg"
 
@@ -53,12 +55,36 @@ local function refuse(where, parents, at, key, value)
   fail("%s: %s is %s; %s%s", where, path_of(parents, at, key), nested.kind_of(value), EXPECTED, hint)
 end
 
+-- Adds what is noted of a table to its entry. A key that got a value since has no None any more.
+local function add_note(entry, t, note)
+  local found = {}
+  for key in next, note.nones or {} do
+    local value, number = rawget(t, key), type(key) == "number"
+    if entry.list and value == false or not entry.list and not number and value == nil then
+      found[#found + 1] = key
+    end
+  end
+  table.sort(found, function(a, b) return tostring(a) < tostring(b) end)
+  entry.nones, entry.kind = #found > 0 and found or nil, note.kind
+  return entry
+end
+
+-- Whether a table is a list: also of PyTorch's entries.
+local function is_list(t, note)
+  if ordered.is_ordered(t) or not ordered.is_list(t) then return false end
+  for key in next, note and note.nones or {} do
+    if type(key) ~= "number" then return false end
+  end
+  return true
+end
+
 -- The lists of a table: its references.
 local function entry_of(t, refer, at, where, parents)
-  if not ordered.is_ordered(t) and ordered.is_list(t) then
+  local note = python.of(t)
+  if is_list(t, note) then
     local list = {}
     for i = 1, #t do list[i] = refer(t[i], at, i) end
-    return { list = list }
+    return note and add_note({ list = list }, t, note) or { list = list }
   end
   for key in next, t do
     if not LEAVES[type(key)] then
@@ -69,15 +95,19 @@ local function entry_of(t, refer, at, where, parents)
   end
   local keys, values = ordered.keys(t), {}
   for i, key in ipairs(keys) do values[i] = refer(rawget(t, key), at, key) end
-  return { keys = keys, values = values, ordered = ordered.is_ordered(t) or nil }
+  local entry = { keys = keys, values = values, ordered = ordered.is_ordered(t) or nil }
+  return note and add_note(entry, t, note) or entry
 end
 
 --- Returns the tables and tensors of a value as lists. Raises for what is no data, and names where
---- it is.
+--- it is, unless `leave_out` is given: it is called with the place of each such value and the
+--- value, which is then taken out of the table; false takes its place in a list. It raises for the
+--- whole.
 ---@param value any
 ---@param where string what messages begin with
+---@param leave_out? fun(path: string, value: any, is_whole: boolean)
 ---@return accelerate.files.Flat
-function M.flatten(value, where)
+function M.flatten(value, where, leave_out)
   local flat = { tables = {}, tensors = {}, names = {} }
   local queue, references, parents = {}, {}, {}
   local function refer(item, at, key)
@@ -92,6 +122,12 @@ function M.flatten(value, where)
       queue[#queue + 1] = item
       if at then parents[#queue] = { table = at, key = key } end
       known = { table = #queue }
+    elseif leave_out then
+      leave_out(path_of(parents, at, key), item, at == nil)
+      local blank = nil
+      if is_list(queue[at], python.of(queue[at])) then blank = false end
+      queue[at][key] = blank
+      return blank
     else
       refuse(where, parents, at, key, item)
     end

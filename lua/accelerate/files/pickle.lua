@@ -1,38 +1,31 @@
 --- Python's pickle, protocols 2 to 5, as far as torch.save writes it for plain values: a reader
---- that does nothing but make values. Opcodes and names outside the lists below are refused by
---- name; nothing is called, imported or looked up.
+--- that does nothing but make values. Opcodes outside the list below are refused by name. What
+--- names outside that of accelerate.files.pickle_names would make is refused by its place in the
+--- value, or left out; nothing is called, imported or looked up.
 local ffi = require "ffi"
-local core = require "accelerate.core"
 local flat = require "accelerate.files.nested"
+local names = require "accelerate.files.pickle_names"
 local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
-local ordered = require "accelerate.utils.ordered"
+local python = require "accelerate.utils.python"
 
 local fail = options.fail
+local stand_in, kind_of, lost = names.stand_in, names.kind_of, names.lost
 
 local M = {}
 
--- ---- values that Lua has not --------------------------------------------------------------------
-
--- Stand-ins are tables with a metatable, so that the last check of a value finds them.
-local function stand_in(kind, name) return setmetatable({ name = name }, { __name = kind }) end
-local NONE = stand_in("None")
-local MARK = stand_in("mark")
-
-local function kind_of(v)
-  local meta = type(v) == "table" and getmetatable(v)
-  return meta and rawget(meta, "__name") or type(v)
-end
+local NONE, MARK = stand_in("None"), stand_in("mark")
 
 -- ---- reading bytes ------------------------------------------------------------------------------
 
 local Reader = {}
 Reader.__index = Reader
 
-local function bad(self, message, ...)
+function Reader:bad(message, ...)
   fail("%s: %s at byte %d of %s", self.where, message:format(...), self.at - 1,
     self.more and "the file" or "data.pkl")
 end
+local bad = Reader.bad
 
 -- Whether another piece of a file was added to the text.
 local function grown(self)
@@ -73,7 +66,10 @@ end
 -- Python's integers of n bytes, lowest first, signed.
 function Reader:long(n)
   if n == 0 then return 0 end
-  if n > 8 then bad(self, "an integer of %d bytes, which Lua's numbers do not hold", n) end
+  if n > 8 then
+    self:take(n)
+    return lost("an integer of %d bytes, which Lua's numbers do not hold", n)
+  end
   local bytes = self:take(n)
   local negative = bytes:byte(n) >= 128
   bytes = bytes .. (negative and "\255" or "\0"):rep(8 - n)
@@ -81,7 +77,8 @@ function Reader:long(n)
   ffi.copy(value, bytes, 8)
   local number = tonumber(value[0])
   if math.abs(number) >= 2 ^ 53 and ffi.cast("int64_t", number) ~= value[0] then
-    bad(self, "the integer %s, which Lua's numbers do not hold exactly", tostring(value[0]):gsub("LL$", ""))
+    return lost("the integer %s, which Lua's numbers do not hold exactly",
+      (tostring(value[0]):gsub("LL$", "")))
   end
   return number
 end
@@ -127,14 +124,32 @@ function Reader:pop_mark()
   return list
 end
 
-function Reader:tuple(n)
-  local list = {}
-  for i = n, 1, -1 do list[i] = self:pop() end
+-- None in a list or tuple is false, and noted: written again it is None.
+local function place(t, i, v)
+  if v == NONE then
+    v = false
+    python.none(t, i)
+  end
+  t[i] = v
+end
+
+function Reader:tuple(list)
+  for i = 1, #list do
+    if list[i] == NONE then place(list, i, NONE) end
+  end
   self:push(list)
 end
 
+function Reader:pop_tuple(n)
+  local list = {}
+  for i = n, 1, -1 do list[i] = self:pop() end
+  self:tuple(list)
+end
+
+-- The table that items are for; nil when it is lost, and its items with it.
 function Reader:container(kind)
   local t = self:top()
+  if kind_of(t) == "lost" then return nil end
   if type(t) ~= "table" or not nested.is_container(t) then
     bad(self, "items for a %s, which is no %s", kind_of(t), kind)
   end
@@ -143,119 +158,56 @@ end
 
 function Reader:append(items)
   local t = self:container("list")
-  for i = 1, #items do t[#t + 1] = items[i] end
-  if t[#t] == NONE then self.open_lists[t] = true end
+  if not t then return end
+  for i = 1, #items do place(t, #t + 1, items[i]) end
 end
 
--- The number of tensors at the start of a list that holds nothing but None behind them, or nil.
-local function tensors_before_none(t)
-  local count = 0
-  while core.is_tensor(t[count + 1]) do count = count + 1 end
-  for i = count + 1, #t do
-    if t[i] ~= NONE then return nil end
-  end
-  return count
-end
-
--- A list of tensors with places that are not filled yet ends with the last tensor: LBFGS's state
--- has one.
-function Reader:cut_lists()
-  for t in next, self.open_lists do
-    local count = tensors_before_none(t)
-    if count then
-      for i = #t, count + 1, -1 do t[i] = nil end
-    end
-  end
+-- What stands for a key of a dict that no key in Lua can be, in messages; nil for others.
+local function no_key(key)
+  if key ~= key then return "a nan" end
+  if type(key) ~= "table" and type(key) ~= "userdata" then return nil end
+  return kind_of(key) == "lost" and key.name or "a " .. kind_of(key)
 end
 
 -- None in a dict is what nil is in a table: the key is not there.
 function Reader:set_items(items)
   if #items % 2 ~= 0 then bad(self, "a key without a value") end
   local t = self:container("dict")
+  if not t then return end
   for i = 1, #items, 2 do
     local key, v = items[i], items[i + 1]
-    if type(key) == "table" or type(key) == "userdata" or key ~= key then
-      bad(self, "a %s as key of a dict; expected a string, a number or a boolean", key ~= key and "nan"
-        or kind_of(key))
+    local wrong = no_key(key)
+    if wrong then self:lose(t, wrong)
+    elseif v ~= NONE then t[key] = v
+    else
+      if rawget(t, key) ~= nil then t[key] = nil end
+      if type(key) ~= "number" then python.none(t, key) end
     end
-    if v ~= NONE then t[key] = v elseif rawget(t, key) ~= nil then t[key] = nil end
   end
+end
+
+-- An entry whose key has no form here: the table keeps a stand-in until the last check.
+function Reader:lose(t, key)
+  local name = ("\0%d"):format(self.n_lost)
+  self.n_lost = self.n_lost + 1
+  t[name] = stand_in("key", key)
 end
 
 -- ---- names --------------------------------------------------------------------------------------
 
-local CALLS = {}
-
-CALLS["collections.OrderedDict"] = function(self, arguments)
-  local t = ordered.new()
-  self:push(t)
-  for _, pair in ipairs(arguments[1] or {}) do
-    if type(pair) ~= "table" or #pair ~= 2 then bad(self, "an OrderedDict of no pairs") end
-    self:set_items(pair)
-  end
-  self:pop()
-  self.plain[t] = true
-  return t
-end
-
-CALLS["_codecs.encode"] = function(self, arguments)
-  local text, name = arguments[1], arguments[2]
-  if type(text) ~= "string" or name ~= "latin1" and name ~= "latin-1" then
-    bad(self, "_codecs.encode of no text, or not to latin1")
-  end
-  local bytes = text:gsub("([\194\195])([\128-\191])", function(a, b)
-    return string.char(b:byte() + (a == "\195" and 64 or 0))
-  end)
-  return bytes
-end
-
-CALLS["torch.Size"] = function(self, arguments)
-  if type(arguments[1]) ~= "table" then bad(self, "torch.Size of no sizes") end
-  return arguments[1]
-end
-
-local TENSOR, PARAMETER = "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_parameter"
-
-local function whole_list(v)
-  if type(v) ~= "table" or getmetatable(v) then return false end
-  for _, size in ipairs(v) do
-    if type(size) ~= "number" or size % 1 ~= 0 or size < 0 or size > 2 ^ 53 then return false end
-  end
-  return true
-end
-
-CALLS[TENSOR] = function(self, a)
-  if kind_of(a[1]) ~= "storage" or type(a[2]) ~= "number" or not whole_list(a[3]) or not whole_list(a[4])
-    or type(a[5]) ~= "boolean" then
-    bad(self, "the arguments of %s are none", TENSOR)
-  end
-  return self.tensor(a[1].name, a[2], a[3], a[4], a[5])
-end
-
-CALLS[PARAMETER] = function(self, a)
-  if not core.is_tensor(a[1]) or type(a[2]) ~= "boolean" then
-    bad(self, "the arguments of %s are none", PARAMETER)
-  end
-  return self.parameter(a[1], a[2])
-end
-
 function Reader:name(module, name)
-  local full = module .. "." .. name
-  if not full:find("^[%w_.]+$") then bad(self, "a name that is none") end
-  if not CALLS[full] and not full:find("^torch%.%w+Storage$") then
-    bad(self, "the name %s, which is no part of plain values; known are %s, %s, collections.OrderedDict and "
-      .. "storages", full, TENSOR, PARAMETER)
-  end
-  self:push(stand_in("name", full))
+  local found = names.find(module, name)
+  if found == nil then bad(self, "a name that is none") end
+  self:push(found)
 end
 
 function Reader:call()
   local arguments, fn = self:pop(), self:pop()
-  if kind_of(fn) ~= "name" or not CALLS[fn.name] then
-    bad(self, "a call of %s", kind_of(fn) == "name" and fn.name or kind_of(fn))
-  end
+  local kind = kind_of(fn)
+  if kind == "lost" then return self:push(fn) end
+  if kind ~= "name" then bad(self, "a call of %s", kind) end
   if type(arguments) ~= "table" or getmetatable(arguments) then bad(self, "a call without a tuple") end
-  self:push(CALLS[fn.name](self, arguments))
+  self:push(names.call(self, fn, arguments))
 end
 
 -- ('storage', type, key, device, number of elements), and in files that are no archive a part of
@@ -266,8 +218,11 @@ function Reader:persistent()
     or type(id[3]) ~= "string" or type(id[5]) ~= "number" then
     bad(self, "a reference that is no storage")
   end
-  if id[6] ~= nil and id[6] ~= NONE then bad(self, "a storage that is a part of another one") end
-  self:push(stand_in("storage", self.storage(id[2].name, id[3], id[5])))
+  if id[6] then bad(self, "a storage that is a part of another one") end
+  if not names.is_storage(id[2].name) then bad(self, "a reference that is no storage") end
+  local other = names.other_storage(id[2].name)
+  local storage = self.storage(id[2].name, id[3], id[5])
+  self:push(storage and stand_in("storage", storage) or lost("%s", other or id[2].name))
 end
 
 -- ---- opcodes ------------------------------------------------------------------------------------
@@ -306,9 +261,9 @@ for code, bytes in pairs { X = 4, ["\140"] = 1, ["\141"] = 8, U = 1, T = 4, B = 
   RUN[code] = function(self) self:push(self:take(self:unsigned(bytes))) end
 end
 RUN[")"] = function(self) self:push {} end
-RUN["t"] = function(self) self:push(self:pop_mark()) end
+RUN["t"] = function(self) self:tuple(self:pop_mark()) end
 for n, code in ipairs { "\133", "\134", "\135" } do
-  RUN[code] = function(self) self:tuple(n) end
+  RUN[code] = function(self) self:pop_tuple(n) end
 end
 RUN["]"] = function(self) self:push {} end
 RUN["l"] = RUN["t"]
@@ -346,28 +301,60 @@ RUN["\147"] = function(self)
   self:name(module, name)
 end
 RUN["R"] = function(self) self:call() end
+RUN["\129"] = RUN["R"]
+RUN["\146"] = function(self)
+  self:pop()
+  self:call()
+end
 RUN["Q"] = function(self) self:persistent() end
 -- What a module's state dict remembers of versions, beside its entries.
 RUN["b"] = function(self)
   self:pop()
   local t = self:top()
-  if not self.plain[t] then bad(self, "the state of an object of kind %s", kind_of(t)) end
+  if kind_of(t) ~= "lost" and not self.plain[t] then
+    bad(self, "the state of an object of kind %s", kind_of(t))
+  end
 end
+RUN["\143"] = function(self) self:push(python.set {}) end
+RUN["\144"] = function(self) self:append(self:pop_mark()) end
+RUN["\145"] = function(self)
+  local items = self:pop_mark()
+  self:push(python.set {})
+  self:append(items)
+end
+RUN["\150"] = function(self) self:push(self:take(self:unsigned(8))) end
 
 -- Of the others: what they are called, for messages.
 local NAMES = { I = "INT", L = "LONG", F = "FLOAT", S = "STRING", V = "UNICODE", P = "PERSID", g = "GET",
-  p = "PUT", i = "INST", o = "OBJ", ["\129"] = "NEWOBJ", ["\130"] = "EXT1", ["\131"] = "EXT2",
-  ["\132"] = "EXT4", ["\143"] = "EMPTY_SET", ["\144"] = "ADDITEMS", ["\145"] = "FROZENSET",
-  ["\146"] = "NEWOBJ_EX", ["\150"] = "BYTEARRAY8", ["\151"] = "NEXT_BUFFER", ["\152"] = "READONLY_BUFFER" }
+  p = "PUT", i = "INST", o = "OBJ", ["\130"] = "EXT1", ["\131"] = "EXT2", ["\132"] = "EXT4",
+  ["\151"] = "NEXT_BUFFER", ["\152"] = "READONLY_BUFFER" }
 
 local function reader(text, where, more)
   return setmetatable({ text = text, where = where, more = more, at = 1 }, Reader)
 end
 
+-- Refuses what has no form in Lua, or leaves it out and notes it in `left`.
+function Reader:check(value, left)
+  flat.flatten(value, self.where, function(path, item, is_whole)
+    if kind_of(item) == "key" then
+      path = path:gsub("%[[^%[]*$", "")
+      item = lost("an entry with %s as key of a dict; expected a string, a number or a boolean", item.name)
+      if not left then fail("%s: %s: %s", self.where, path == "" and "the value" or path, item.name) end
+    end
+    local what = names.describe(item)
+    if is_whole then fail("%s: it is %s, which has no form in Lua; save a state_dict()", self.where, what) end
+    if not left then
+      fail("%s: %s is %s, which has no form in Lua; with { strict = false } everything else is loaded",
+        self.where, path, what)
+    end
+    left[#left + 1] = ("%s: %s"):format(path, what)
+  end)
+end
+
 -- The value that begins at self.at; self.at is behind it then.
-function Reader:value(hooks)
+function Reader:value(hooks, left)
   self.stack, self.n, self.marks, self.memo, self.memoized = {}, 0, {}, {}, 0
-  self.plain, self.open_lists = {}, {}
+  self.plain, self.n_lost = {}, 0
   self.storage, self.tensor, self.parameter = hooks.storage, hooks.tensor, hooks.parameter
   while true do
     local code = self:take(1)
@@ -381,27 +368,27 @@ function Reader:value(hooks)
   end
   local value = self:pop()
   if value == NONE then return nil end
-  self:cut_lists()
-  flat.flatten(value, self.where) -- nothing in it that is no data
+  self:check(value, left)
   return value
 end
 
---- Returns the value of a pickle. Tuples become lists; entries of dicts that are None, and None
---- behind the tensors of a list, are left out. Raises for anything else that has no form in Lua,
---- and names where it is.
+--- Returns the value of a pickle. Tuples and sets become lists; entries of dicts that are None are
+--- left out, None in a list is false. Raises for anything else that has no form in Lua, and names
+--- where it is; with `left` it is left out and noted there.
 ---@param text string
 ---@param where string what messages begin with
----@param hooks { storage: (fun(kind: string, key: string, count: number): any), tensor:
+---@param hooks { storage: (fun(kind: string, key: string, count: number): any?), tensor:
 ---  (fun(storage: any, offset: number, shape: integer[], strides: integer[], requires_grad:
 ---  boolean): accelerate.Tensor), parameter: fun(t: accelerate.Tensor, requires_grad: boolean):
----  accelerate.Tensor }
-function M.read(text, where, hooks) return reader(text, where):value(hooks) end
+---  accelerate.Tensor } storage: nil for elements that there are no tensors of
+---@param left string[]?
+function M.read(text, where, hooks, left) return reader(text, where):value(hooks, left) end
 
---- Returns a reader of pickles that follow each other in a file: `r:value(hooks)` is that of the
---- one at `r.at`, a place counted from 1, which is behind the pickle afterwards.
+--- Returns a reader of pickles that follow each other in a file: `r:value(hooks, left)` is that of
+--- the one at `r.at`, a place counted from 1, which is behind the pickle afterwards.
 ---@param more fun(): string? the next piece of the file
 ---@param where string what messages begin with
----@return { at: integer, value: fun(self: table, hooks: table): any }
+---@return { at: integer, value: fun(self: table, hooks: table, left: string[]?): any }
 function M.stream(more, where) return reader("", where, more) end
 
 return M

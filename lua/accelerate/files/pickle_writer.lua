@@ -82,6 +82,48 @@ local function tensor(t)
   return "ctorch._utils\n_rebuild_parameter\n(" .. made .. flag .. NO_HOOKS .. "tR"
 end
 
+-- The values of a list or of a dict's pairs, when they are no tables; nil otherwise.
+local function scalars(entry)
+  local out = {}
+  for i, v in ipairs(entry.list or entry.keys) do
+    local with = entry.values and entry.values[i]
+    if type(v) == "table" or type(with) == "table" then return nil end
+    out[i] = scalar(v) .. (with ~= nil and scalar(with) or "")
+  end
+  return table.concat(out)
+end
+
+-- How often each entry of a list of scalars is there, as a dict's pairs; nil for other lists.
+local function tally(list)
+  local order, counts = {}, {}
+  for i, v in ipairs(list) do
+    if type(v) == "table" then return nil end
+    if not counts[v] then order[#order + 1] = v end
+    counts[v] = (counts[v] or 0) + 1
+  end
+  for i, v in ipairs(order) do order[i] = scalar(v) .. integer(counts[v]) end
+  return table.concat(order)
+end
+
+-- What is written whole: a note's kind -> the pickle of an entry, or nil where it does not fit.
+local WHOLE = {}
+
+function WHOLE.Counter(entry)
+  local pairs_of = entry.list and tally(entry.list) or not entry.list and scalars(entry)
+  return pairs_of and "ccollections\nCounter\n}(" .. pairs_of .. "u\133R"
+end
+
+function WHOLE.set(entry)
+  local items = entry.list and scalars(entry)
+  return items and "c__builtin__\nset\n](" .. items .. "e\133R"
+end
+
+local function places(entry)
+  local found = {}
+  for _, i in ipairs(entry.nones or found) do found[i] = true end
+  return found
+end
+
 --- Returns the pickle of a nested value.
 ---@param flat accelerate.files.Flat
 ---@param tensors accelerate.files.PickledTensor[] one for each of flat.tensors
@@ -95,19 +137,29 @@ function M.write(flat, tensors)
     emit("r" .. little(remembered, 4))
     remembered = remembered + 1
   end
+  local function emit_nones(entry)
+    for _, key in ipairs(entry.nones or {}) do emit(scalar(key) .. "Ns") end
+  end
   local function begin(reference)
     if reference.tensor then
       emit(tensor(tensors[reference.tensor]))
       return remember(reference)
     end
     local entry = flat.tables[reference.table]
+    local whole = WHOLE[entry.kind] and WHOLE[entry.kind](entry)
+    if whole then
+      emit(whole)
+      return remember(reference)
+    end
     -- An empty table is a dict: nothing distinguishes it from a list.
     local list = entry.list and #entry.list > 0 and entry.list
     emit(list and "]" or entry.ordered and NO_HOOKS or "}")
     remember(reference)
+    if not list then emit_nones(entry) end
     if not list and #(entry.keys or {}) == 0 then return end
     emit("(")
-    todo[#todo + 1] = { code = list and "e" or "u", entry = entry, list = list, at = 1 }
+    todo[#todo + 1] = { code = list and "e" or "u", entry = entry, list = list, at = 1,
+      nones = list and places(entry) }
   end
   local function value(v)
     if type(v) ~= "table" then emit(scalar(v))
@@ -123,7 +175,7 @@ function M.write(flat, tensors)
       emit(work.code)
       todo[#todo] = nil
     elseif work.list then
-      value(work.list[at])
+      if work.nones and work.nones[at] then emit("N") else value(work.list[at]) end
     else
       emit(scalar(work.entry.keys[at]))
       value(work.entry.values[at])

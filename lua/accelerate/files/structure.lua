@@ -3,7 +3,7 @@
 ---
 ---   { "version": 1, "value": V,
 ---     "tables": [ { "list": [V, ...] }, { "keys": [V, ...], "values": [V, ...], "ordered": true? }
----       ],
+---       ], each with "nones": [V, ...]? and "kind": TEXT?, what accelerate.utils.python notes,
 ---     "tensors": [ { "name": NAME, "shape"?, "strides"?, "offset"?, "requires_grad"?, "parameter"?
 ---       } ] }
 ---
@@ -23,6 +23,7 @@ local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
+local python = require "accelerate.utils.python"
 
 local fail = options.fail
 
@@ -129,6 +130,8 @@ function M.save(value, path, where, save)
     structure.tables[i] = entry.list and { list = lists.map(entry.list, encode) }
       or { keys = lists.map(entry.keys, encode), values = lists.map(entry.values, encode),
       ordered = entry.ordered }
+    structure.tables[i].nones, structure.tables[i].kind = entry.nones and lists.map(entry.nones, encode),
+      entry.kind
   end
   core.safetensors_save(path, items, { format = "pt", structure = json.encode(structure) }, save)
 end
@@ -180,7 +183,23 @@ local function list_in(bad, where, entry, name)
   return list, n
 end
 
+local KINDS = { Counter = python.counter, set = python.set }
+
+local function read_note(bad, t, entry, where, decode)
+  if KINDS[entry.kind] then KINDS[entry.kind](t) end
+  if entry.nones == nil then return end
+  local nones, n = list_in(bad, where, entry, "nones")
+  for k = 1, n do
+    local key = decode(nones[k], where)
+    if type(key) == "table" or core.is_tensor(key) or key ~= key then
+      bad("%s has a key that is none", where)
+    end
+    python.none(t, key)
+  end
+end
+
 local function fill(bad, t, entry, where, decode)
+  read_note(bad, t, entry, where, decode)
   if entry.list then
     local list, n = list_in(bad, where, entry, "list")
     for k = 1, n do t[k] = decode(list[k], where) end

@@ -18,15 +18,10 @@ local STORAGES = { float32 = "FloatStorage", float64 = "DoubleStorage", float16 
 local DTYPES = {}
 for dtype, name in pairs(STORAGES) do DTYPES["torch." .. name] = dtype end
 
---- Returns the type of a storage's elements; raises for one that there are no tensors of.
+--- Returns the type of a storage's elements; nil where there are no tensors of it.
 ---@param kind string the storage's class, with its module
----@param path string
----@return string
-function M.dtype_of(kind, path)
-  return DTYPES[kind] or fail("load: '%s': a tensor of %s; tensors here are %s", path, kind,
-    "float32, float64, float16, bfloat16, "
-    .. "int64, int32, uint8 or bool")
-end
+---@return string?
+function M.dtype_of(kind) return DTYPES[kind] end
 
 -- ---- writing ------------------------------------------------------------------------------------
 
@@ -87,7 +82,8 @@ end
 local function storages_of(archive, entry, path, device, lent)
   local found, get = {}, lent and archive._lend or archive.tensor
   return function(kind, key, count)
-    local dtype = M.dtype_of(kind, path)
+    local dtype = M.dtype_of(kind)
+    if not dtype then return nil end
     if found[key] then
       if found[key].dtype ~= dtype then fail("load: '%s': storage '%s' has two types", path, key) end
       return found[key]
@@ -114,7 +110,7 @@ end
 
 --- Returns what makes tensors and parameters over storages while a pickle is read.
 ---@param path string
----@param storage fun(kind: string, key: string, count: number): accelerate.Tensor
+---@param storage fun(kind: string, key: string, count: number): accelerate.Tensor?
 ---@return table
 function M.hooks(path, storage)
   return {
@@ -130,13 +126,15 @@ function M.hooks(path, storage)
   }
 end
 
---- Returns the value of a file that torch.save wrote. Raises for values that are no plain data.
+--- Returns the value of a file that torch.save wrote. Raises for values that are no plain data, or
+--- leaves them out and notes them in `left`.
 ---@param path string
 ---@param device string? where tensors go; default: the CPU
 ---@param lent boolean? tensors are over the mapped file, and their checksums are not compared
+---@param left string[]?
 ---@return any value
 ---@return table archive open
-function M.load(path, device, lent)
+function M.load(path, device, lent, left)
   local archive = core._zip_open(path, "load")
   local entry = entries_of(archive, path)
   local order = entry("byteorder")
@@ -144,7 +142,7 @@ function M.load(path, device, lent)
     fail("load: '%s': its elements are in big-endian order; expected little-endian", path)
   end
   local value = pickle.read(archive:text(entry("data.pkl")), ("load: '%s'"):format(path),
-    M.hooks(path, storages_of(archive, entry, path, device, lent)))
+    M.hooks(path, storages_of(archive, entry, path, device, lent)), left)
   return value, archive
 end
 

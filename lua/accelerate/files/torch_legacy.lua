@@ -4,6 +4,7 @@
 local ffi = require "ffi"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local names = require "accelerate.files.pickle_names"
 local pickle = require "accelerate.files.pickle"
 local torch = require "accelerate.files.torch"
 
@@ -24,8 +25,13 @@ local function survey(path, needed)
   local none = core.zeros(1)
   return {
     storage = function(kind, key, count)
-      needed[key] = needed[key] or { dtype = torch.dtype_of(kind, path), count = count }
-      return none
+      local dtype, other, size = torch.dtype_of(kind), names.other_storage(kind)
+      if not dtype and not other then
+        fail("load: '%s': a tensor of %s, whose size is not known", path, kind)
+      end
+      size = size or core.empty({ 0 }, { dtype = dtype }):element_size()
+      needed[key] = needed[key] or { dtype = dtype, size = size, count = count }
+      return dtype and none
     end,
     tensor = function() return none:detach() end,
     parameter = function(t) return t end,
@@ -50,7 +56,8 @@ end
 
 local int64 = ffi.new("int64_t[1]")
 
--- The elements of the storage that begins at the file's place, a 1-d tensor.
+-- The elements of the storage that begins at the file's place, a 1-d tensor; nil, behind them,
+-- where there are no tensors of their type.
 local function elements(f, path, key, entry)
   local count = f:read(8)
   if not count or #count < 8 then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
@@ -59,12 +66,12 @@ local function elements(f, path, key, entry)
     fail("load: '%s': storage '%s' has %.0f elements; expected %s", path, key, tonumber(int64[0]),
       options.show(entry.count))
   end
-  local size = core.empty({ 0 }, { dtype = entry.dtype }):element_size()
-  local left = entry.count * size
+  local left = entry.count * entry.size
   local here = f:seek()
   if entry.count < 0 or entry.count % 1 ~= 0 or left > f:seek("end") - here then
     fail("load: '%s': the bytes of storage '%s' are missing", path, key)
   end
+  if not entry.dtype then return f:seek("set", here + left) and nil end
   f:seek("set", here)
   local t = core.empty({ entry.count }, { dtype = entry.dtype })
   local to = ffi.cast("char *", t:data_ptr())
@@ -87,12 +94,13 @@ local function storages(f, at, path, keys, needed, device)
       fail("load: '%s': nothing uses its storage %s", path, options.show(key))
     end
     local t = elements(f, path, key, needed[key])
-    found[key] = device and t:to(device) or t
+    found[key] = t and device and t:to(device) or t
   end
   return function(kind, key, count)
     local t = found[key]
+    if not torch.dtype_of(kind) then return nil end
     if not t then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
-    if t.dtype ~= torch.dtype_of(kind, path) then
+    if t.dtype ~= torch.dtype_of(kind) then
       fail("load: '%s': storage '%s' has two types", path, key)
     end
     if t:numel() ~= count then
@@ -102,29 +110,31 @@ local function storages(f, at, path, keys, needed, device)
   end
 end
 
-local function value_of(f, path, device)
+local function value_of(f, path, device, left)
   local r = pickle.stream(function() return f:read(PIECE) end, ("load: '%s'"):format(path))
   local needed, hooks = {}, plain(path)
   r.at = f:read(32):find(MAGIC, 1, true) + #MAGIC
   f:seek("set", 0)
   check_header(r, path, hooks)
   local start = r.at
-  r:value(survey(path, needed))
+  r:value(survey(path, needed), left and {})
   local keys = r:value(hooks)
   local read = storages(f, r.at - 1, path, keys or {}, needed, device)
   r.at = start
-  return r:value(torch.hooks(path, read))
+  return r:value(torch.hooks(path, read), left)
 end
 
---- Returns the value of such a file, and the file. Raises for values that are no plain data.
+--- Returns the value of such a file, and the file. Raises for values that are no plain data, or
+--- leaves them out and notes them in `left`.
 ---@param path string
 ---@param device string? where tensors go; default: the CPU
+---@param left string[]?
 ---@return any value
 ---@return { close: function, _check: function } file
-function M.load(path, device)
+function M.load(path, device, left)
   local f, why = io.open(path, "rb")
   if not f then fail("load: %s", why) end
-  local ok, value = pcall(value_of, f, path, device)
+  local ok, value = pcall(value_of, f, path, device, left)
   f:close()
   if not ok then error(value, 0) end
   return value, { close = function() end, _check = function() end }

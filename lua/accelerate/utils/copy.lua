@@ -4,6 +4,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local python = require "accelerate.utils.python"
 
 --- Classes whose objects stand for the whole process: a copy would be a second one.
 local ONE = { Accelerator = true, AcceleratorState = true, PartialState = true, GradientState = true }
@@ -36,6 +37,7 @@ local function begin(value, seen, todo)
       options.show(value))
   end
   seen[value] = is_ordered and ordered.new() or {}
+  python.copy(value, seen[value])
   todo[#todo + 1] = value
   return seen[value]
 end
