@@ -2,9 +2,12 @@ local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local optim = require "accelerate.optim"
 local class = require "accelerate.utils.class"
+local disk = require "spec.support.disk"
 local ordered = require "accelerate.utils.ordered"
 local json = require "accelerate.utils.json"
 local message = require("spec.support.messages").message
+local saved = require "spec.support.saving_reference"
+local utils = require "accelerate.utils"
 local lr_scheduler = optim.lr_scheduler
 local reference = dofile("spec/support/optim_reference.lua").schedules
 
@@ -222,6 +225,66 @@ describe("schedulers", function()
       end
       assert.same(scheduler:state_dict(), other:state_dict())
     end
+  end)
+
+  it("go on from PyTorch's states as PyTorch does", function()
+    local made = {
+      multistep = function(o) return S.MultiStepLR(o, { 4 }, 0.5) end,
+      multistep_first = function(o) return S.MultiStepLR(o, { 1, 2, 8 }, 0.5) end,
+      onecycle = function(o) return S.OneCycleLR(o, 0.4, 12) end,
+      onecycle_three = function(o)
+        return S.OneCycleLR(o, { 0.4, 0.3 }, { total_steps = 14, anneal_strategy = "linear" })
+      end,
+      onecycle_flat = function(o)
+        return S.OneCycleLR(o, 0.4, { total_steps = 12, cycle_momentum = false })
+      end,
+      cyclic = function(o) return S.CyclicLR(o, 0.1, 0.4, 3) end,
+      lambda = function(o) return S.LambdaLR(o, function(epoch) return 0.95 ^ epoch end) end,
+      sequence = function(o)
+        return S.SequentialLR(o, { S.ConstantLR(o, 0.5, 3), S.MultiStepLR(o, { 1, 2, 2 }, 0.5) }, { 7 })
+      end,
+    }
+    local seen, path = 0, os.tmpname()
+    disk.write(path, disk.from_hex(saved.schedules))
+    for _, entry in ipairs(utils.load(path)) do
+      local o = two_groups(optim.SGD, { momentum = 0.8 })
+      local scheduler = made[entry.name](o)
+      o:load_state_dict(entry.optimizer)
+      scheduler:load_state_dict(entry.scheduler)
+      for _, row in ipairs(entry.rows) do
+        scheduler:step()
+        local groups = o.param_groups
+        for i, found in ipairs { groups[1].lr, groups[1].momentum, groups[2].lr, groups[2].momentum } do
+          assert.near(row[i], found, 1e-9, entry.name)
+        end
+      end
+      seen = seen + 1
+    end
+    os.remove(path)
+    assert.equal(8, seen)
+    local scheduler = made.onecycle(two_groups(optim.SGD, { momentum = 0.8 }))
+    local dict = scheduler:state_dict()
+    dict._schedule_phases[2].start_lr = "lr"
+    assert.matches("phase 2 of _schedule_phases is none", message(scheduler.load_state_dict, scheduler, dict))
+    scheduler = made.multistep(two_groups())
+    dict = scheduler:state_dict()
+    dict.milestones = { ["3"] = 2, ["1"] = 1 } -- a Counter in JSON
+    scheduler:load_state_dict(dict)
+    assert.same({ 1, 3, 3 }, scheduler.milestones)
+    dict.milestones = { x = 2 }
+    assert.matches("a milestone is missing", message(scheduler.load_state_dict, scheduler, dict))
+  end)
+
+  it("save tables of a script's own class, and leave out objects", function()
+    local scheduler = S.ExponentialLR(two_groups(), 0.5)
+    scheduler.table_of, scheduler.model = { a = { 1, { b = 2 } } }, require("accelerate.nn").Linear(1, 1)
+    local dict = scheduler:state_dict()
+    assert.same({ a = { 1, { b = 2 } } }, dict.table_of)
+    assert.is_nil(dict.model)
+    scheduler.table_of.a[1] = 5
+    scheduler:load_state_dict(dict)
+    assert.equal(1, scheduler.table_of.a[1])
+    assert.equal("Linear", scheduler.model.__name)
   end)
 
   it("may take a learning rate below 0, with which an optimizer's state is loaded", function()

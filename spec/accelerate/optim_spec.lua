@@ -3,7 +3,10 @@ local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local lay_out = require("spec.support.trajectories").lay_out
+local disk = require "spec.support.disk"
 local message = require("spec.support.messages").message
+local saved = require "spec.support.saving_reference"
+local utils = require "accelerate.utils"
 
 describe("state as a script sees it", function()
   local function stepped(p, o)
@@ -308,5 +311,30 @@ describe("options that PyTorch's scripts carry along", function()
     assert.equal(0.25, muon.param_groups[1].lr)
     o.param_groups[1].lr = core.ones(2)
     assert.matches("SGD: lr: expected a number or a tensor of one element", message(o.step, o))
+  end)
+end)
+
+describe("a file of PyTorch's", function()
+  local path = os.tmpname()
+  teardown(function() os.remove(path) end)
+
+  it("holds Adafactor's eps, whose first number is None by default, as false", function()
+    disk.write(path, disk.from_hex(saved.adafactor))
+    local state = utils.load(path)
+    assert.same({ false, 1e-3 }, state.param_groups[1].eps)
+    local o = optim.Adafactor({ core.zeros({ 2, 2 }, { requires_grad = true }) }, { eps = { 0.5, 0.5 } })
+    o:load_state_dict(state)
+    assert.same({ false, 1e-3 }, o.param_groups[1].eps)
+  end)
+
+  it("gets None where PyTorch's optimizers expect it", function()
+    local python = require "accelerate.utils.python"
+    local params = { core.zeros({ 2, 2 }, { requires_grad = true }) }
+    local eps = optim.Adafactor(params):state_dict().param_groups[1].eps
+    assert.same({ [1] = true }, python.of(eps).nones)
+    local group = optim.LBFGS(params):state_dict().param_groups[1]
+    assert.is_true(python.of(group).nones.line_search_fn)
+    group = optim.LBFGS(params, { line_search_fn = "strong_wolfe" }):state_dict().param_groups[1]
+    assert.is_nil((python.of(group) or { nones = {} }).nones.line_search_fn)
   end)
 end)

@@ -3,6 +3,7 @@
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
+local python = require "accelerate.utils.python"
 local positions = require "accelerate.utils.positions"
 
 --- Adam without a mean gradient, and with the mean of squares kept as one number for each row and
@@ -40,6 +41,14 @@ function Adafactor:_hyper(group, hyper)
   hyper.lr, hyper.weight_decay, hyper.maximize = group.lr, group.weight_decay, group.maximize
   hyper.d, hyper.beta2_decay = group.d, group.beta2_decay
   hyper.eps1, hyper.eps2 = group.eps[1] or -1, group.eps[2]
+end
+
+--- Returns PyTorch's structure; in PyTorch's files eps[1] = false is None.
+---@return { state: table<integer, table>, param_groups: table[] }
+function Adafactor:state_dict()
+  local dict = Optimizer.state_dict(self)
+  for _, group in ipairs(dict.param_groups) do python.none(group.eps, 1) end
+  return dict
 end
 
 Adafactor.init = positions.arrange("Adafactor",

@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local parts = require "accelerate.nn.parts"
 local ordered = require "accelerate.utils.ordered"
+local python = require "accelerate.utils.python"
 local lists = require "accelerate.utils.lists"
 local states = require "accelerate.optim.states"
 local rates = require "accelerate.optim.rates"
@@ -55,6 +56,9 @@ function Saving:state_dict()
     local packed = {}
     for name, value in next, group do
       if name ~= "params" then packed[name] = lists.copied(value) end
+    end
+    for name, entry in next, self._schema do
+      if entry.optional and packed[name] == nil then python.none(packed, name) end
     end
     packed.params = {}
     for i, p in ipairs(group.params) do

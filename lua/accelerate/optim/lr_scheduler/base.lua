@@ -6,6 +6,8 @@
 
 local class = require "accelerate.utils.class"
 local first_step = require "accelerate.optim.first_step"
+local lists = require "accelerate.utils.lists"
+local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local live_rates = require "accelerate.optim.rates"
@@ -222,32 +224,39 @@ end
 
 local NOT_SAVED = { optimizer = true, lr_lambdas = true, _is_initial = true, _schedulers = true }
 
---- Returns everything but the optimizer and functions.
+-- Functions and objects are not saved: the script makes them again.
+local function is_saved(name, value)
+  if NOT_SAVED[name] or type(value) == "function" then return false end
+  return type(value) ~= "table" or nested.is_container(value)
+end
+
+--- Returns everything but the optimizer, functions and objects.
 ---@return table
 function LRScheduler:state_dict()
   local dict = {}
   for name, value in next, self do
-    if not NOT_SAVED[name] and type(value) ~= "function" then
-      if type(value) == "table" then
-        local copy = {}
-        for i = 1, #value do copy[i] = value[i] end
-        value = copy
-      end
-      dict[name] = value
-    end
+    if is_saved(name, value) then dict[name] = lists.copied(value) end
   end
   return dict
 end
 
-LRScheduler._may_miss = {}  -- keys that a state_dict may lack
+LRScheduler._may_miss = {}    -- keys that a state_dict may lack
+LRScheduler._any_length = {}  -- keys of lists that may have another length than here
 
---- Loads a state_dict. The optimizer's learning rates are in the optimizer's own state.
+--- Returns a state_dict with entries of other forms, PyTorch's or older ones, in this class's form.
+---@param dict table
+---@return table
+function LRScheduler:_given(dict) return dict end
+
+--- Loads a state_dict, PyTorch's included. The optimizer's learning rates are in the optimizer's
+--- own state.
 ---@param dict table
 function LRScheduler:load_state_dict(dict)
   if type(dict) ~= "table" then
     fail("%s:load_state_dict: expected a table, got %s", self.__name, options.show(dict))
   end
   local own = LRScheduler.state_dict(self)
+  dict = self:_given(dict)
   for name, value in next, own do
     local given = dict[name]
     if given == nil then
@@ -255,18 +264,13 @@ function LRScheduler:load_state_dict(dict)
     elseif type(given) ~= type(value) then
       fail("%s:load_state_dict: '%s' must be a %s, got %s", self.__name, name, type(value),
         options.show(given))
-    elseif type(value) == "table" and #value ~= #given then
+    elseif type(value) == "table" and #value ~= #given and not self._any_length[name] then
       fail("%s:load_state_dict: '%s' has %d entries, expected %d", self.__name, name, #given, #value)
     end
   end
   for name in next, own do
     local value = dict[name]
-    if type(value) == "table" then
-      local copy = {}
-      for i = 1, #value do copy[i] = value[i] end
-      value = copy
-    end
-    if value ~= nil then self[name] = value end
+    if value ~= nil then self[name] = lists.copied(value) end
   end
 end
 

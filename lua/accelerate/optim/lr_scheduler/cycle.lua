@@ -2,6 +2,7 @@
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local python = require "accelerate.utils.python"
 local base = require "accelerate.optim.lr_scheduler.base"
 
 local LRScheduler = base.LRScheduler
@@ -59,6 +60,24 @@ local ONE_CYCLE = {
   three_phase = { "boolean", default = false },
 }
 
+-- Returns the phases as PyTorch saves them: the last step of each, and the entries of a group that
+-- are the limits of lr and momentum.
+local function phases_of(total_steps, pct_start, three_phase)
+  local function phase(end_step, start_lr, end_lr, start_momentum, end_momentum)
+    return { end_step = end_step, start_lr = start_lr, end_lr = end_lr, start_momentum = start_momentum,
+      end_momentum = end_momentum }
+  end
+  local rising = phase(pct_start * total_steps - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum")
+  if not three_phase then
+    return { rising, phase(total_steps - 1, "max_lr", "min_lr", "base_momentum", "max_momentum") }
+  end
+  return {
+    rising,
+    phase(2 * pct_start * total_steps - 2, "max_lr", "initial_lr", "base_momentum", "max_momentum"),
+    phase(total_steps - 1, "initial_lr", "min_lr", "max_momentum", "max_momentum"),
+  }
+end
+
 --- max_lr, base_momentum and max_momentum may be lists with a number for each group. epochs and
 --- steps_per_epoch together replace total_steps. three_phase: lr falls to initial_lr in as many
 --- steps as it rose, then to its minimum in the remaining steps. The momentum falls from
@@ -72,8 +91,8 @@ function OneCycleLR:init(optimizer, opts)
     fail("OneCycleLR: total_steps is missing, or epochs and steps_per_epoch")
   end
   self.total_steps = o.total_steps or o.epochs * o.steps_per_epoch
-  self.pct_start, self.three_phase, self._anneal_func_type, self.cycle_momentum = o.pct_start, o.three_phase,
-    o.anneal_strategy, o.cycle_momentum
+  self._schedule_phases = phases_of(self.total_steps, o.pct_start, o.three_phase)
+  self._anneal_func_type, self.cycle_momentum = o.anneal_strategy, o.cycle_momentum
   local max_lrs = base.for_each_group(self, groups, "max_lr", o.max_lr)
   if o.cycle_momentum then find_momentum(self, optimizer) end
   local most = base.for_each_group(self, groups, "max_momentum", o.max_momentum)
@@ -97,44 +116,48 @@ function OneCycleLR:init(optimizer, opts)
   self:_attach(optimizer, o.last_epoch)
 end
 
--- Returns the phases: the last step of each, and the limits of lr and momentum.
-local function phases_of(self)
-  local rising = { self.pct_start * self.total_steps - 1, "initial_lr", "max_lr", "max_momentum",
-    "base_momentum" }
-  if not self.three_phase then
-    return { rising, { self.total_steps - 1, "max_lr", "min_lr", "base_momentum", "max_momentum" } }
-  end
-  return {
-    rising,
-    { 2 * self.pct_start * self.total_steps - 2, "max_lr", "initial_lr", "base_momentum", "max_momentum" },
-    { self.total_steps - 1, "initial_lr", "min_lr", "max_momentum", "max_momentum" },
-  }
-end
-
 local function anneal(self, from, to, share)
   if self._anneal_func_type == "linear" then return (to - from) * share + from end
   return to + (from - to) / 2 * (math.cos(math.pi * share) + 1)
 end
 
 function OneCycleLR:get_lr()
-  local t, phases, start = self.last_epoch, phases_of(self), 0
+  local t, phases, start = self.last_epoch, self._schedule_phases, 0
   if t > self.total_steps then
     fail("OneCycleLR: step %d of a schedule of total_steps = %d", t, self.total_steps)
   end
   local at = 1
-  while at < #phases and t > phases[at][1] do
-    start, at = phases[at][1], at + 1
+  while at < #phases and t > phases[at].end_step do
+    start, at = phases[at].end_step, at + 1
   end
-  local stop, lr_from, lr_to, momentum_from, momentum_to = unpack(phases[at])
-  local share = stop == start and 1 or (t - start) / (stop - start)
+  local phase = phases[at]
+  local share = phase.end_step == start and 1 or (t - start) / (phase.end_step - start)
   local rates = {}
   for i, group in ipairs(self.optimizer.param_groups) do
-    rates[i] = anneal(self, group[lr_from], group[lr_to], share)
+    rates[i] = anneal(self, group[phase.start_lr], group[phase.end_lr], share)
     if self.cycle_momentum then
-      set_momentum(self, group, anneal(self, group[momentum_from], group[momentum_to], share))
+      set_momentum(self, group, anneal(self, group[phase.start_momentum], group[phase.end_momentum], share))
     end
   end
   return rates
+end
+
+-- The phases of a file may be two or three, whatever those here are.
+OneCycleLR._any_length = { _schedule_phases = true }
+
+local LIMITS = { initial_lr = true, max_lr = true, min_lr = true, base_momentum = true, max_momentum = true }
+
+function OneCycleLR:_given(dict)
+  local phases = dict._schedule_phases
+  if type(phases) ~= "table" or #phases == 0 then return dict end
+  for i, phase in ipairs(phases) do
+    local fits = type(phase) == "table" and type(phase.end_step) == "number"
+    for _, name in ipairs { "start_lr", "end_lr", "start_momentum", "end_momentum" } do
+      fits = fits and LIMITS[phase[name]]
+    end
+    if not fits then fail("OneCycleLR:load_state_dict: phase %d of _schedule_phases is none", i) end
+  end
+  return dict
 end
 
 -- ---- CyclicLR -----------------------------------------------------------------------------------
@@ -184,6 +207,10 @@ function CyclicLR:init(optimizer, opts)
   end
   self:_attach(optimizer, o.last_epoch, base_lrs)
 end
+
+--- Returns everything but the optimizer and functions. In PyTorch's files scale_fn is None.
+---@return table
+function CyclicLR:state_dict() return python.none(LRScheduler.state_dict(self), "_scale_fn_custom") end
 
 local function height(self, cycle)
   local x = self.scale_mode == "cycle" and cycle or self.last_epoch

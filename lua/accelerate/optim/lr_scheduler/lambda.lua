@@ -1,9 +1,21 @@
 --- Schedules defined by functions: LambdaLR and MultiplicativeLR.
 
 local class = require "accelerate.utils.class"
+local python = require "accelerate.utils.python"
 local base = require "accelerate.optim.lr_scheduler.base"
 
 local LRScheduler = base.LRScheduler
+
+-- Returns everything but the optimizer and the functions: PyTorch has None for each function.
+local function without_functions(self)
+  local dict = LRScheduler.state_dict(self)
+  dict.lr_lambdas = {}
+  for i = 1, #self.lr_lambdas do
+    dict.lr_lambdas[i] = false
+    python.none(dict.lr_lambdas, i)
+  end
+  return dict
+end
 
 --- lr = initial_lr * fn(number of steps): `LambdaLR(optimizer, function(step) return math.min(1,
 --- (step + 1) / 100) end)`.
@@ -26,6 +38,8 @@ function LambdaLR:get_lr()
   return rates
 end
 
+LambdaLR.state_dict = without_functions
+
 --- lr is multiplied by fn(number of steps) at each step: `MultiplicativeLR(optimizer,
 --- function(step) return 0.95 end)`.
 ---@class accelerate.optim.MultiplicativeLR : accelerate.optim.LRScheduler
@@ -47,5 +61,7 @@ function MultiplicativeLR:get_lr()
   for i = 1, #rates do rates[i] = rates[i] * base.ask(self, i) end
   return rates
 end
+
+MultiplicativeLR.state_dict = without_functions
 
 return { LambdaLR = LambdaLR, MultiplicativeLR = MultiplicativeLR }

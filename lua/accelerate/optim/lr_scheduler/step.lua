@@ -2,6 +2,8 @@
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
+local python = require "accelerate.utils.python"
 local base = require "accelerate.optim.lr_scheduler.base"
 
 local LRScheduler = base.LRScheduler
@@ -54,6 +56,41 @@ end
 
 function MultiStepLR:_closed_form_lr()
   return base.from_base(self, self.gamma ^ base.count_up_to(self.milestones, self.last_epoch))
+end
+
+--- Returns everything but the optimizer; in PyTorch's files the milestones are a Counter, as there.
+---@return table
+function MultiStepLR:state_dict()
+  local dict = LRScheduler.state_dict(self)
+  python.counter(dict.milestones)
+  return dict
+end
+
+-- The list that a table of counts by milestone stands for: PyTorch's Counter, or one in JSON, whose
+-- keys are text.
+local function counted(counts)
+  local list = {}
+  for key, count in ordered.pairs(counts) do
+    local at = options.value("MultiStepLR:load_state_dict", "a milestone", tonumber(key), { "integer" })
+    options.value("MultiStepLR:load_state_dict", ("the count of milestone %d"):format(at), count,
+      { "integer", min = 0, max = 1e6 })
+    for _ = 1, count do list[#list + 1] = at end
+  end
+  table.sort(list)
+  return list
+end
+
+MultiStepLR._any_length = { milestones = true }
+
+function MultiStepLR:_given(dict)
+  local milestones = dict.milestones
+  if type(milestones) ~= "table" or not ordered.is_ordered(milestones) and ordered.is_list(milestones) then
+    return dict
+  end
+  local given = {}
+  for name, value in next, dict do given[name] = value end
+  given.milestones = counted(milestones)
+  return given
 end
 
 --- lr is multiplied by gamma at every step.
