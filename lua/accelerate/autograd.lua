@@ -29,8 +29,10 @@ local M = {
 
 local function list_of(where, name, value)
   if core.is_tensor(value) then return { value } end
-  if type(value) ~= "table" or #value == 0 then
-    fail("%s: %s: expected a tensor or a list of tensors, got %s", where, name, options.show(value))
+  local given = value
+  value = type(value) == "table" and lists.walked(value) or {}
+  if #value == 0 then
+    fail("%s: %s: expected a tensor or a list of tensors, got %s", where, name, options.show(given))
   end
   for i, t in ipairs(value) do
     if not core.is_tensor(t) then

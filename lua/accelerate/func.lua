@@ -50,11 +50,12 @@ end
 -- Inputs as a list of leaves of their own, and whether one tensor was given.
 local function leaves_of(where, inputs)
   local one = core.is_tensor(inputs)
-  if not one and (type(inputs) ~= "table" or #inputs == 0) then
+  local given = one and { inputs } or type(inputs) == "table" and lists.walked(inputs) or {}
+  if #given == 0 then
     fail("%s: inputs: expected a tensor or a list of tensors, got %s", where, options.show(inputs))
   end
   local list = {}
-  for i, x in ipairs(one and { inputs } or inputs) do
+  for i, x in ipairs(given) do
     list[i] = leaf_of(where, i, x)
   end
   return list, one

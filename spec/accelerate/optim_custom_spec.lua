@@ -1,6 +1,8 @@
 -- Optimizers and schedulers that scripts write, parameters with names, and groups' own entries.
 local accelerate = require "accelerate"
+local autograd = require "accelerate.autograd"
 local core = require "accelerate.core"
+local func = require "accelerate.func"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local raises = require("spec.support.messages").raises
@@ -220,14 +222,111 @@ describe("entries of groups that are no options", function()
     assert.same({ 0.25, 0.25, { 1, 2 } }, { second.lr, second.lr_scale, second.note })
   end)
 
-  it("are not what looks like an option", function()
-    local p = nn.Parameter(core.ones(1))
-    raises("AdamW: unknown option 'weigth_decay'; did you mean 'weight_decay'?", optim.AdamW,
-      { { params = { p }, weigth_decay = 0 } })
-    raises("AdamW: unknown option 'learning_rate'; did you mean 'lr'?", optim.AdamW,
-      { { params = { p }, learning_rate = 1 } })
-    local fine, text = pcall(optim.AdamW, { { params = { p }, momentum = 0.9 } })
-    assert.is_false(fine)
-    assert.matches("AdamW: unknown option 'momentum'", text)
+  it("may have the names of other optimizers' options", function()
+    local function sam(model) -- SAM hands its own groups to the optimizer that it stands on
+      return optim.SGD({ { params = { model.weight }, rho = 0.05, adaptive = true, alpha = 2 },
+        { params = { model.bias }, rho = 0.1 } }, { lr = 1 })
+    end
+    local optimizer, other = sam(layer()), sam(layer())
+    assert.same({ 0.05, 2, 0.1 }, { optimizer.param_groups[1].rho, optimizer.param_groups[1].alpha,
+      optimizer.param_groups[2].rho })
+    optimizer.param_groups[1].rho = 0.5
+    other:load_state_dict(optimizer:state_dict())
+    assert.equal(0.5, other.param_groups[1].rho)
+    local model = layer()
+    local plain = optim.SGD({ { params = { model.weight } }, { params = { model.bias } } }, { lr = 1 })
+    raises("SGD:load_state_dict: group 1 was saved with alpha = 2, which SGD does not have; an entry of " ..
+      "its own "
+      .. "with that name in the optimizer's group keeps it", plain.load_state_dict, plain,
+      optimizer:state_dict())
+  end)
+
+  it("are pointed out where an option may be meant, and refused as options of the optimizer", function()
+    local p, said = nn.Parameter(core.ones(1)), {}
+    local notice = require "accelerate.utils.notice"
+    local main = notice.main
+    notice.main = function(text, ...) said[#said + 1] = text:format(...) end
+    notice.reset()
+    local ok, group = pcall(function()
+      return optim.AdamW({ { params = { p }, weigth_decay = 0, learning_rate = 1,
+        momentum = 0.9 } }).param_groups[1]
+    end)
+    notice.main = main
+    assert.is_true(ok, group)
+    assert.same({ 0, 1, 0.9, 1e-3 }, { group.weigth_decay, group.learning_rate, group.momentum, group.lr })
+    table.sort(said)
+    assert.equal(2, #said)
+    assert.matches("optim_custom_spec.lua:%d+: AdamW: the entry 'learning_rate' of a parameter group is " ..
+      "no option: "
+      .. "it is kept and changes nothing; did you mean 'lr'%?", said[1])
+    assert.matches("the entry 'weigth_decay' of .*; did you mean 'weight_decay'%?", said[2])
+    raises("AdamW: unknown option 'weigth_decay'; did you mean 'weight_decay'?", optim.AdamW, { p },
+      { weigth_decay = 0 })
+    raises("AdamW: unknown option 'rho'", optim.AdamW, { p }, { rho = 0 })
+    raises("options are given by name, got a value at position 1", optim.AdamW, { { params = { p }, 0.5 } })
+  end)
+end)
+
+describe("groups", function()
+  local function trained(groups)
+    local o = optim.AdamW(groups, { lr = 0.5 })
+    for _, group in ipairs(o.param_groups) do
+      for _, p in ipairs(group.params) do p.grad = core.ones_like(p) end
+    end
+    o:step()
+    o:load_state_dict(o:state_dict())
+    o:zero_grad()
+    return o
+  end
+
+  it("may be empty, but not all of what is optimized", function()
+    local model = layer()
+    local o = trained { { params = {} }, { params = model:parameters(), weight_decay = 0 },
+      { params = nn.ParameterList() } }
+    assert.same({ 0, 2, 0 }, { #o.param_groups[1].params, #o.param_groups[2].params,
+      #o.param_groups[3].params })
+    assert.equal(0, #optim.SGD({ { params = {} } }).param_groups[1].params)
+    local names = optim.AdamW { { params = {} }, { params = model:named_parameters() }, { params = {} } }
+    assert.same({ "weight", "bias" }, names.param_groups[2].param_names)
+    raises("SGD: the list of parameters is empty: there is nothing to optimize", optim.SGD, {})
+    raises("SGD: the list of parameters is empty: there is nothing to optimize", optim.SGD,
+      nn.ParameterList())
+    raises("LBFGS: the group has no parameters: there is nothing to optimize", optim.LBFGS,
+      { { params = {} } })
+  end)
+
+  it("hold what a ParameterList or a function gives", function()
+    local list = nn.ParameterList { core.ones(2), core.ones(3) }
+    assert.same(list:values(), optim.SGD(list).param_groups[1].params)
+    assert.same(list:values(), trained { { params = list } }.param_groups[1].params)
+    local each = coroutine.wrap(function()
+      for _, p in ipairs(list) do coroutine.yield(p) end
+    end)
+    assert.same(list:values(), optim.SGD({ { params = each } }).param_groups[1].params)
+    raises("SGD: the list of parameters must be a list of tensors, got a ModuleList; give model:parameters()",
+      optim.SGD, nn.ModuleList { nn.Linear(1, 1) })
+  end)
+end)
+
+describe("a ParameterList", function()
+  it("is a list of tensors to functions over gradients", function()
+    local list = nn.ParameterList { core.ones(2), core.ones(1) }
+    local function loss() return (list[1] * core.tensor { 3, 4 }):sum() + list[2]:sum() * 12 end
+    local a, b = autograd.grad(loss(), list)
+    assert.same({ { 3, 4 }, { 12 } }, { a:totable(), b:totable() })
+    a, b = autograd.grad(loss(), list, { materialize_grads = true })
+    assert.same({ { 3, 4 }, { 12 } }, { a:totable(), b:totable() })
+    autograd.backward(loss(), nil, { inputs = list })
+    assert.near(13, nn.utils.clip_grad_norm_(list, 1):item(), 1e-5)
+    assert.near(1, nn.utils.grad_norm(list), 1e-5)
+    nn.utils.clip_grad_value_(list, 0.5)
+    assert.near(0.5, list[2].grad:item(), 1e-6)
+    assert.same({ 1, 1, 1 }, nn.utils.parameters_to_vector(list):totable())
+    nn.utils.vector_to_parameters(core.tensor { 1, 2, 3 }, list)
+    assert.same({ 3 }, list[2]:totable())
+    local _, second = func.jacobian(function(x, y) return x:sum() * y:sum() end, list)
+    assert.same({ 3 }, second:totable())
+    raises("clip_grad_norm_: expected a list of tensors (model:parameters()), got a ModuleList",
+      nn.utils.clip_grad_norm_, nn.ModuleList { nn.Linear(1, 1) }, 1)
   end)
 end)

@@ -1,6 +1,7 @@
 --- Gradients under PyTorch's calls: whether they are recorded, `grad`, and functions with a
 --- gradient of their own.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 
@@ -81,17 +82,20 @@ function M.read(where, names, least, schema, ...)
   return options.check(where, found, schema)
 end
 
+-- An object that holds tensors, a ParameterList say, as a plain list; what else is given as it is.
+local function plain(value) return type(value) == "table" and lists.walked(value) or value end
+
 --- The gradients of outputs with respect to inputs, as several values; nothing is added to `grad`
 --- of leaves. By name, too: grad { outputs = u, inputs = x }.
 ---@param outputs accelerate.Tensor|accelerate.Tensor[]
----@param inputs accelerate.Tensor|accelerate.Tensor[]
+---@param inputs accelerate.Tensor|accelerate.Tensor[]|accelerate.nn.ParameterList
 ---@param ... any grad_outputs (gradients of the outputs), retain_graph, create_graph, only_inputs
 ---  (only true), allow_unused (nil for an input that the outputs do not come from),
 ---  is_grads_batched (only false), materialize_grads (zeros for such an input), by position or in a
 ---  table at the end
 ---@return accelerate.Tensor ...
 function M.grad(outputs, inputs, ...)
-  if inputs ~= nil and select("#", ...) == 0 then return core.grad(outputs, inputs) end
+  if inputs ~= nil and select("#", ...) == 0 then return core.grad(plain(outputs), plain(inputs)) end
   local o = M.read("grad", NAMES, 2, GRAD, outputs, inputs, ...)
   if o.only_inputs == false then
     fail("grad: only_inputs must be true: use autograd.backward to add up gradients of other leaves")
@@ -103,7 +107,8 @@ function M.grad(outputs, inputs, ...)
   if zeros and o.allow_unused == false then
     fail("grad: with materialize_grads = true allow_unused must be true or left out, got false")
   end
-  local given = { grad_outputs = o.grad_outputs, retain_graph = o.retain_graph,
+  o.outputs, o.inputs = plain(o.outputs), plain(o.inputs)
+  local given = { grad_outputs = plain(o.grad_outputs), retain_graph = o.retain_graph,
     create_graph = o.create_graph, allow_unused = o.allow_unused or zeros }
   if not zeros then return core.grad(o.outputs, o.inputs, given) end
   local list = core.is_tensor(o.inputs) and { o.inputs } or o.inputs

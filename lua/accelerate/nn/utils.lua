@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local gradients = require "accelerate.sparse.gradients"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
 local parts = require "accelerate.nn.parts"
@@ -25,15 +26,17 @@ local M = {
 
 local function list_of(where, params)
   if core.is_tensor(params) then return { params } end
-  if type(params) ~= "table" or getmetatable(params) ~= nil then
+  local list = lists.walked(params)
+  local plain = rawequal(list, params)
+  if not list or not plain and #list > 0 and not core.is_tensor(list[1]) then
     fail("%s: expected a list of tensors (model:parameters()), got %s", where, options.show(params))
   end
-  for i = 1, #params do
-    if not core.is_tensor(params[i]) then
-      fail("%s: entry %d must be a tensor, got %s", where, i, options.show(params[i]))
+  for i = 1, #list do
+    if not core.is_tensor(list[i]) then
+      fail("%s: entry %d must be a tensor, got %s", where, i, options.show(list[i]))
     end
   end
-  return params
+  return list
 end
 
 local NORM_TYPE = { "number", default = 2 }
@@ -48,7 +51,7 @@ local TOTAL_ORDER = { "norm_type", "error_if_nonfinite", "foreach" }
 
 --- Scales gradients in place so that their joint norm is at most max_norm: by max_norm / (norm +
 --- 1e-6) when that is below 1. Parameters without a gradient are skipped.
----@param params accelerate.Tensor[]|accelerate.Tensor
+---@param params accelerate.Tensor[]|accelerate.nn.ParameterList|accelerate.Tensor
 ---@param ... any max_norm (at least 0), norm_type = 2 (any number but 0; math.huge is the largest
 ---  element), error_if_nonfinite = false, foreach (without effect), or a table of them
 ---@return accelerate.Tensor norm 0-d, before clipping
@@ -69,7 +72,7 @@ end
 
 --- Scales gradients by max_norm / (total_norm + 1e-6) when that is below 1: the second half of
 --- clip_grad_norm_.
----@param params accelerate.Tensor[]|accelerate.Tensor
+---@param params accelerate.Tensor[]|accelerate.nn.ParameterList|accelerate.Tensor
 ---@param ... any max_norm (at least 0), total_norm (a tensor or a number), foreach (without
 ---  effect), or a table of them
 function M.clip_grads_with_norm_(params, ...)
@@ -84,7 +87,7 @@ function M.clip_grads_with_norm_(params, ...)
 end
 
 --- Clamps every element of the gradients to -clip_value .. clip_value, in place.
----@param params accelerate.Tensor[]|accelerate.Tensor
+---@param params accelerate.Tensor[]|accelerate.nn.ParameterList|accelerate.Tensor
 ---@param ... any clip_value (at least 0), foreach (without effect), or a table of them
 function M.clip_grad_value_(params, ...)
   local clip_value = options.read("clip_grad_value_", { "clip_value", "foreach" }, VALUE, ...).clip_value
@@ -99,7 +102,7 @@ for _, name in ipairs { "clip_grad_norm_", "clip_grad_value_" } do
 end
 
 --- Returns the joint norm of the gradients, as a number.
----@param params accelerate.Tensor[]|accelerate.Tensor
+---@param params accelerate.Tensor[]|accelerate.nn.ParameterList|accelerate.Tensor
 ---@param ... any norm_type = 2, or a table with it
 ---@return number
 function M.grad_norm(params, ...)
@@ -122,7 +125,7 @@ function M.get_total_norm(tensors, ...)
 end
 
 --- Returns all elements of the parameters in one vector, through which gradients flow.
----@param params accelerate.Tensor[]|accelerate.Tensor
+---@param params accelerate.Tensor[]|accelerate.nn.ParameterList|accelerate.Tensor
 ---@return accelerate.Tensor vector 1-d
 function M.parameters_to_vector(params)
   local list = {}
@@ -134,7 +137,7 @@ end
 --- Copies the elements of a vector into the parameters, in order. Unlike in PyTorch, the parameters
 --- keep their own memory.
 ---@param vector accelerate.Tensor 1-d, with as many elements as the parameters together
----@param params accelerate.Tensor[]|accelerate.Tensor
+---@param params accelerate.Tensor[]|accelerate.nn.ParameterList|accelerate.Tensor
 function M.vector_to_parameters(vector, params)
   options.value("vector_to_parameters", "vector", vector, { "tensor" })
   params = list_of("vector_to_parameters", params)

@@ -54,6 +54,9 @@ function LBFGS:add_param_group(group)
     fail("%s: parameter groups are not supported: all parameters are one vector", self.__name)
   end
   TableOptimizer.add_param_group(self, group)
+  if #self.param_groups[1].params == 0 then
+    fail("%s: the group has no parameters: there is nothing to optimize", self.__name)
+  end
 end
 
 -- ---- the parameters as one vector ---------------------------------------------------------------

@@ -11,6 +11,7 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local first_step = require "accelerate.optim.first_step"
 local gradients = require "accelerate.sparse.gradients"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
@@ -85,25 +86,16 @@ local function unnamed(self, list, where)
   return params, names
 end
 
--- The pairs that an iterator gives: model:named_parameters().
-local function walked(iterator)
-  local list = {}
-  for name, p in iterator do list[#list + 1] = { name, p } end
-  return list
-end
-
 -- Returns a list, and the parameters' names where they were given with names.
 local function list_of_params(self, params, where)
   if core.is_tensor(params) then return { params } end
-  if type(params) == "function" then params = walked(params) end
-  if type(params) ~= "table" or getmetatable(params) ~= nil then
-    local model = type(params) == "table" and type(params.parameters) == "function"
-    local hint = (model or type(params) == "function") and "; give model:parameters()" or ""
-    fail("%s: %s must be a list of tensors, got %s%s", self.__name, where, options.show(params), hint)
+  local walked, list = lists.walked(params), {}
+  local model = type(params) == "table" and type(params.parameters) == "function"
+  if not walked or model and not core.is_tensor(walked[1]) and #walked > 0 then
+    fail("%s: %s must be a list of tensors, got %s%s", self.__name, where, options.show(params),
+      model and "; give model:parameters()" or "")
   end
-  local list = {}
-  for i = 1, #params do list[i] = params[i] end
-  if #list == 0 then fail("%s: %s is empty: there is nothing to optimize", self.__name, where) end
+  for i = 1, #walked do list[i] = walked[i] end
   if is_pair(list[1]) then return unnamed(self, list, where) end
   return list
 end
@@ -120,14 +112,19 @@ function Optimizer:_group_schema()
   return schema
 end
 
--- Entries of a group that are the script's own: they are kept, and saved with the group. Raises for
--- what looks like an option: a misspelt one, or one of another optimizer.
+-- Entries of a group that are the script's own: they are kept, and saved with the group. A notice
+-- names one that may be a misspelt option.
 function Optimizer:_own_entries(group, schema)
-  local own, known = {}, ordered.sorted_keys(schema)
+  local own, known = {}, ordered.sorted_keys(self._schema)
   for name, value in next, group do
     if name ~= "params" and not schema[name] and not saving.implementation[name] then
-      if type(name) ~= "string" or options.misspelt(name, known) or saving.foreign[name] then
-        options.check(self.__name, { [name] = value }, schema) -- which raises
+      -- which raises
+      if type(name) ~= "string" then options.check(self.__name, { [name] = value }, schema) end
+      local near = options.misspelt(name, known)
+      if near then
+        notice.trap(self.__name .. "." .. name,
+          "%s: the entry '%s' of a parameter group is no option: it is kept "
+          .. "and changes nothing; did you mean '%s'?", self.__name, name, near)
       end
       own[name] = value
     end
@@ -138,7 +135,8 @@ end
 --- Adds a group: { params = list, lr = …, … }. Missing options are the optimizer's defaults. A
 --- parameter may be in one group only. The parameters may come with names, as a list of { name,
 --- parameter } or as model:named_parameters(); these are then in group.param_names. Entries that
---- are no options, `lr_scale = 0.5` say, are kept for the script and saved.
+--- are no options of this optimizer, `lr_scale = 0.5` say, are kept for the script and saved. A
+--- group may be empty.
 ---@param group table
 function Optimizer:add_param_group(group)
   local number = #self.param_groups + 1
@@ -146,9 +144,11 @@ function Optimizer:add_param_group(group)
     fail("%s: a parameter group must be a table with params = list, got %s", self.__name, options.show(group))
   end
   local params, names = list_of_params(self, group.params, ("the params of group %d"):format(number))
-  if number > 1 and (names == nil) ~= (self.param_groups[1].param_names == nil) then
-    fail("%s: the parameters of group %d have %s, those of group 1 have %s: give all of them with names, "
-      .. "or none", self.__name, number, names and "names" or "no names", names and "none" or "some")
+  for g, other in ipairs(#params > 0 and self.param_groups or {}) do
+    if #other.params > 0 and (names == nil) ~= (other.param_names == nil) then
+      fail("%s: the parameters of group %d have %s, those of group %d have %s: give all of them with names, "
+        .. "or none", self.__name, number, names and "names" or "no names", g, names and "none" or "some")
+    end
   end
   local given, schema = {}, self:_group_schema()
   local own = self:_own_entries(group, schema)
@@ -212,8 +212,9 @@ function Optimizer:_checked(given, schema)
   return o
 end
 
----@param params accelerate.Tensor[]|table[]|function model:parameters(), model:named_parameters(),
----  or a list of groups { params = list, lr = …, … }
+---@param params accelerate.Tensor[]|table[]|accelerate.nn.ParameterList|function
+---  model:parameters(), model:named_parameters(), a ParameterList, a function that gives parameters
+---  until nil, or a list of groups { params = list, lr = …, … }
 ---@param opts? table
 function Optimizer:init(params, opts)
   if not self._kind then
@@ -231,8 +232,11 @@ function Optimizer:init(params, opts)
   if core.is_tensor(params) then
     fail("%s: params must be a list of tensors or groups, got one tensor; write { tensor }", self.__name)
   end
-  if type(params) == "function" then params = walked(params) end
+  if type(params) == "function" then params = lists.walked(params) end
   local list = list_of_params(self, params, "the list of parameters")
+  if #list == 0 then
+    fail("%s: the list of parameters is empty: there is nothing to optimize", self.__name)
+  end
   if type(list[1]) == "table" and not core.is_tensor(list[1]) and getmetatable(list[1]) == nil then
     for i = 1, #list do self:add_param_group(list[i]) end
   else

@@ -251,7 +251,8 @@ for name in ([[alpha amsgrad beta2_decay betas centered clip_threshold d dampeni
 end
 
 --- A saved group's options over the group's own, checked. Options that only PyTorch has are passed
---- over when they change nothing. Entries that are no options are kept.
+--- over when they change nothing. Entries that are no options are kept, and so are those that the
+--- group has of its own under the name of another optimizer's option.
 function Saving:_merged(group, saved, g)
   local given, schema, own = {}, self:_group_schema(), {}
   -- Schedulers move these in a running optimizer, also below 0.
@@ -263,12 +264,13 @@ function Saving:_merged(group, saved, g)
     local value = saved[name]
     if schema[name] then
       given[name] = lists.copied(core.is_tensor(value) and value:item() or value)
-    elseif name ~= "params" and not IMPLEMENTATION[name] and not FOREIGN[name] then
+    elseif name ~= "params" and not IMPLEMENTATION[name] and (not FOREIGN[name] or group[name] ~= nil) then
       own[name] = lists.copied(value)
     elseif FOREIGN[name] and value then
-      fail("%s:load_state_dict: group %d was saved with %s = %s, which %s does not have", self.__name, g,
-        tostring(name),
-        options.show(value), self.__name)
+      fail("%s:load_state_dict: group %d was saved with %s = %s, which %s does not have; an entry of its " ..
+        "own with "
+        .. "that name in the optimizer's group keeps it", self.__name, g, tostring(name), options.show(value),
+        self.__name)
     end
   end
   local merged = self:_checked(given, schema)

@@ -38,6 +38,26 @@ function M.map(list, fn)
   return out
 end
 
+--- Returns the list that a value is or walks: a plain table itself; the entries of an object with
+--- __ipairs, a ParameterList say; what a function gives until nil, { name, value } where it gives
+--- two. nil for other values.
+---@param value any
+---@return any[]?
+function M.walked(value)
+  if type(value) == "table" then
+    local meta = getmetatable(value)
+    if meta == nil then return value end
+    local walk, list = type(meta) == "table" and meta.__ipairs, {}
+    if not walk then return nil end
+    for i, item in walk(value) do list[i] = item end
+    return list
+  elseif type(value) == "function" then
+    local list = {}
+    for first, second in value do list[#list + 1] = second ~= nil and { first, second } or first end
+    return list
+  end
+end
+
 --- Returns a copy of tables in tables; other values, tensors say, are those of the original.
 ---@param value any
 ---@return any
