@@ -242,6 +242,7 @@ M.concatenate = core.concat
 local calls = require "accelerate.tensor.calls"
 M.full_like, M.randperm = calls.full_like, calls.randperm
 M.manual_seed, M.get_default_device = calls.manual_seed, calls.get_default_device
+M.mm, M.matmul, M.mv = calls.mm, calls.matmul, calls.mv
 local gradients = require "accelerate.autograd.calls"
 M.grad, M.Function, M.set_grad_enabled = gradients.grad, gradients.Function, gradients.set_grad_enabled
 

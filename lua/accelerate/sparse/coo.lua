@@ -25,7 +25,8 @@ local fail = options.fail
 ---@field grad accelerate.sparse.SparseTensor? the gradient of the values, at their positions
 local SparseTensor = class("SparseTensor")
 SparseTensor.__described =
-  "a sparse tensor (s:to_dense() gives a tensor, s:mm(x) a product; see accelerate.sparse)"
+  "a sparse tensor (s:to_dense() gives a tensor, s:mm(x) a product, and with the sparse one first "
+  .. "s + x a sum; see accelerate.sparse)"
 
 local methods = SparseTensor -- what __index falls back to
 local FIELDS = {
