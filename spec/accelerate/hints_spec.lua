@@ -32,6 +32,10 @@ describe("what is written as in Python", function()
           "; a method has `self` when it is written with a colon",
         ["for i = 1, require 'accelerate.tensor'.zeros(2) do end"] =
           "'for' limit must be a number; if it is a tensor",
+        ["local x = require 'accelerate.tensor'.ones(5) for i = 1, 5, 2 do local part = x[{ { i, i + 1 " ..
+          "} }] end"] =
+          "the range {5, 6} does not fit a dim of size 5; Python cuts a range at the end: write "
+          .. "math.min%(last, x:size%(1%)%), or x:split%(n%)",
         ["print(f(1, dim=2))"] =
           "near '='; arguments by name are a table at the end: x:sum%(1, { keepdim = true }%)$",
         ["print(~x)"] = "near '~'; of a tensor of booleans: x:logical_not%(%)$",

@@ -266,6 +266,14 @@ describe("schedulers", function()
     local dict = scheduler:state_dict()
     dict._schedule_phases[2].start_lr = "lr"
     assert.matches("phase 2 of _schedule_phases is none", message(scheduler.load_state_dict, scheduler, dict))
+    dict = scheduler:state_dict()
+    local phases = dict._schedule_phases
+    dict._schedule_phases, dict.pct_start, dict.three_phase = nil, 0.5, true -- an earlier version's
+    scheduler:load_state_dict(dict)
+    assert.same({ 5, 10, 11 },
+      { scheduler._schedule_phases[1].end_step, scheduler._schedule_phases[2].end_step,
+      scheduler._schedule_phases[3].end_step })
+    assert.equal(2, #phases)
     scheduler = made.multistep(two_groups())
     dict = scheduler:state_dict()
     dict.milestones = { ["3"] = 2, ["1"] = 1 } -- a Counter in JSON

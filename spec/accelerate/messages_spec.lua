@@ -117,6 +117,15 @@ describe("a name that is not there", function()
       ["there is no field or method \"numpy\"; instead: x:tolist()"] = function()
         return core.zeros(1):numpy()
       end,
+      ["there is no field or method \"values\"; instead: local values, indices = x:max(2): several " ..
+        "results are "
+        .. "several values"] = function() return core.ones(2, 2):max(2).values end,
+      ["there is no field or method \"indices\"; instead: local values, indices = x:topk(3)"] = function()
+        return core.ones(2, 2):topk(1).indices
+      end,
+      ["instead: local U, S, Vh = tensor.linalg.svd(x)"] = function()
+        return tensor.linalg.svd(core.ones(2, 2)).S
+      end,
     } do
       says(text, read)
     end

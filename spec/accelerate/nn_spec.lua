@@ -396,6 +396,14 @@ describe("modes and placement", function()
     assert.matches("'0' has no submodule '1'; known: 0", message(net.get_submodule, net, "0.1"))
   end)
 
+  it("has the name of its class", function()
+    local Net = nn.class("Net")
+    assert.same({ "Net", "Net", "Conv2d" },
+      { Net():_get_name(), Net().__name, nn.Conv2d(1, 1, 1):_get_name() })
+    function Net:_get_name() return "Named" end
+    assert.equal("Named()", tostring(Net()))
+  end)
+
   it("prints as PyTorch does", function()
     local net = nn.Sequential(nn.Linear(20, 10), nn.Sequential(nn.ReLU(), nn.Dropout(0.25)),
       nn.Linear(10, 2, { bias = false }))

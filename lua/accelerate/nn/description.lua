@@ -55,6 +55,11 @@ function M.install(base)
   ---@return string
   function Module:extra_repr() return "" end
 
+  --- Returns the name of the module's class, "Linear", which print shows; `module.__name` is the
+  --- same.
+  ---@return string
+  function Module:_get_name() return self.__name end
+
   --- A value as PyTorch prints it in extra_repr: True, False, None, 0.1, 1e-05.
   function Module._show(value)
     if value == true then return "True" end
@@ -86,10 +91,10 @@ function M.install(base)
 
   --- As PyTorch prints modules.
   function Module.__tostring(self)
-    local extra, lines = self:extra_repr(), self:_child_lines()
-    if #lines == 0 and not extra:find("\n", 1, true) then return ("%s(%s)"):format(self.__name, extra) end
+    local extra, lines, name = self:extra_repr(), self:_child_lines(), self:_get_name()
+    if #lines == 0 and not extra:find("\n", 1, true) then return ("%s(%s)"):format(name, extra) end
     if extra ~= "" then table.insert(lines, 1, indented(extra)) end
-    return ("%s(\n  %s\n)"):format(self.__name, table.concat(lines, "\n  "))
+    return ("%s(\n  %s\n)"):format(name, table.concat(lines, "\n  "))
   end
 
   --- Returns the layer as one line of text.

@@ -8,6 +8,9 @@ local MODULES = { "accelerate", "accelerate.nn", "accelerate.optim", "accelerate
   "accelerate.distributions", "accelerate.func", "accelerate.nn.utils", "accelerate.nn.init",
   "accelerate.autograd", "accelerate.tensor.linalg", "accelerate.tensor.fft", "accelerate.tensor.special" }
 
+local function results(text)
+  return ("local %s: several results are several values"):format(text)
+end
 local LAYOUT = "leave memory_format out: layers choose how they lay out what they compute"
 
 local RANKS = "accelerator:prepare(model), with a process for each device"
@@ -93,6 +96,15 @@ M.METHODS = {
   share_memory_ = "accelerate.notebook_launcher's function sees tensors of the script",
   apply_ = "x:tolist(), or ops on the whole tensor",
   map_ = "x:tolist(), or ops on the whole tensor",
+  -- fields of PyTorch's named tuples
+  values = results "values, indices = x:max(2)" .. " (a sparse tensor has s:values())",
+  indices = results "values, indices = x:topk(3)" .. " (a sparse tensor has s:indices())",
+  S = results "U, S, Vh = tensor.linalg.svd(x)",
+  Vh = results "U, S, Vh = tensor.linalg.svd(x)",
+  Q = results "Q, R = tensor.linalg.qr(x)",
+  eigenvalues = results "values, vectors = tensor.linalg.eigh(x)",
+  eigenvectors = results "values, vectors = tensor.linalg.eigh(x)",
+  logabsdet = results "sign, logabsdet = tensor.linalg.slogdet(x)",
 }
 
 --- Options that PyTorch's functions have and none here: what to write.

@@ -55,6 +55,8 @@ local RAISED = {
   { "attempt to compare number with userdata$", NO_ORDER },
   { "attempt to compare userdata with number$", NO_ORDER },
   { "%(number expected, got userdata%)$", NO_NUMBER },
+  { "the range %b{} does not fit a dim of size %d+",
+    "Python cuts a range at the end: write math.min(last, x:size(1)), or x:split(n) for parts of n" },
   { "'for' %a+ must be a number$", "if it is a tensor, x:item() is its number and x:size(1) its length" },
 }
 

@@ -147,8 +147,15 @@ OneCycleLR._any_length = { _schedule_phases = true }
 
 local LIMITS = { initial_lr = true, max_lr = true, min_lr = true, base_momentum = true, max_momentum = true }
 
+-- States of earlier versions have what the phases are made of.
 function OneCycleLR:_given(dict)
   local phases = dict._schedule_phases
+  if phases == nil and type(dict.total_steps) == "number" and type(dict.pct_start) == "number" then
+    local given = {}
+    for name, value in next, dict do given[name] = value end
+    given._schedule_phases = phases_of(dict.total_steps, dict.pct_start, dict.three_phase)
+    return given
+  end
   if type(phases) ~= "table" or #phases == 0 then return dict end
   for i, phase in ipairs(phases) do
     local fits = type(phase) == "table" and type(phase.end_step) == "number"
