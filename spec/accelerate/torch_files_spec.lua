@@ -223,6 +223,16 @@ describe("what PyTorch wrote", function()
     check(utils.load(path))
   end)
 
+  it("has it for lists of a kind that files in PyTorch's format know", function()
+    local python = require "accelerate.utils.python"
+    assert.truthy(pickled(python.set { 3, 4 }):find("c__builtin__\nset\n](K\3K\4e\133R", 1, true))
+    assert.truthy(pickled(python.none(python.set { false, 3 }, 1)):find("](NK\3e\133R", 1, true))
+    assert.truthy(pickled(python.set {}):find("](e\133R", 1, true))
+    assert.truthy(pickled(python.counter { 5, 2, 5 }):find("}(K\5K\2K\2K\1u\133R", 1, true))
+    assert.falsy(pickled(python.counter { 0 / 0, { 1 } }):find("Counter", 1, true))
+    assert.falsy(pickled(python.set { { 1 } }):find("set", 1, true))
+  end)
+
   it("has what the script put in its place", function()
     local value = load(reference.forms[2])
     value.none, value.eps[1], value.lists[3] = 7, 0.5, nil

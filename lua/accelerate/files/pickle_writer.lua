@@ -82,13 +82,20 @@ local function tensor(t)
   return "ctorch._utils\n_rebuild_parameter\n(" .. made .. flag .. NO_HOOKS .. "tR"
 end
 
+-- The places of a list at which PyTorch has None.
+local function places(entry)
+  local found = {}
+  for _, i in ipairs(entry.nones or found) do found[i] = true end
+  return found
+end
+
 -- The values of a list or of a dict's pairs, when they are no tables; nil otherwise.
 local function scalars(entry)
-  local out = {}
+  local out, nones = {}, entry.list and places(entry) or {}
   for i, v in ipairs(entry.list or entry.keys) do
     local with = entry.values and entry.values[i]
     if type(v) == "table" or type(with) == "table" then return nil end
-    out[i] = scalar(v) .. (with ~= nil and scalar(with) or "")
+    out[i] = nones[i] and "N" or scalar(v) .. (with ~= nil and scalar(with) or "")
   end
   return table.concat(out)
 end
@@ -97,7 +104,7 @@ end
 local function tally(list)
   local order, counts = {}, {}
   for i, v in ipairs(list) do
-    if type(v) == "table" then return nil end
+    if type(v) == "table" or v ~= v then return nil end
     if not counts[v] then order[#order + 1] = v end
     counts[v] = (counts[v] or 0) + 1
   end
@@ -116,12 +123,6 @@ end
 function WHOLE.set(entry)
   local items = entry.list and scalars(entry)
   return items and "c__builtin__\nset\n](" .. items .. "e\133R"
-end
-
-local function places(entry)
-  local found = {}
-  for _, i in ipairs(entry.nones or found) do found[i] = true end
-  return found
 end
 
 --- Returns the pickle of a nested value.
