@@ -244,7 +244,6 @@ M.full_like, M.randperm = calls.full_like, calls.randperm
 M.manual_seed, M.get_default_device = calls.manual_seed, calls.get_default_device
 local gradients = require "accelerate.autograd.calls"
 M.grad, M.Function, M.set_grad_enabled = gradients.grad, gradients.Function, gradients.set_grad_enabled
-M.mm, M.matmul, M.mv = calls.mm, calls.matmul, calls.mv
 
 -- PyTorch's names of types, and of numbers that are not finite
 for _, dtype in ipairs { "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64",

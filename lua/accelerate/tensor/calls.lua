@@ -1,33 +1,10 @@
 --- Calls of functions of C that PyTorch has, and that C does not read.
 local core = require "accelerate.core"
-local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
 
 local M = {}
-
--- ---- products with sparse matrices
-
--- A product of the op table; where one of the two is sparse, what accelerate.sparse has for it.
-local function product(name)
-  local row = core[name]
-  local function multiply(a, b, ...)
-    if type(a) == "table" or type(b) == "table" then
-      local sparse = require "accelerate.sparse"
-      if sparse.is_sparse(a) then return a[name](a, b, ...) end
-      if sparse.is_sparse(b) and core.is_tensor(a) and name ~= "mv" then
-        if name == "matmul" and a.ndim == 1 then return b:t():mv(a) end
-        return sparse.mm(a, b)
-      end
-    end
-    return row(a, b, ...)
-  end
-  methods.stands_for(multiply, row)
-  return multiply
-end
-
-M.mm, M.matmul, M.mv = product "mm", product "matmul", product "mv"
 
 -- ---- full_like with a number in a tensor
 
