@@ -9,7 +9,10 @@
 #include "rows.h"
 #include "around.h"
 
-#define TILE 64 /* columns that are computed together */
+#define TILE 1024  /* most columns that are computed together */
+#define NARROW 64  /* fewest */
+#define NEAR 24576 /* bytes of a tile that stays in the first-level cache */
+#define FAR 131072 /* and of one that stays in the second */
 
 /* ---- rows */
 
@@ -123,6 +126,58 @@ static void backward_rows(const float *g, const float *y, int64_t rows, int64_t 
 
 /* ---- columns: `n` rows of up to TILE columns, `step` elements apart */
 
+/* `vec` for whole vectors of columns at j, `one` for each of the others. */
+#define EACH_COLUMN(vec, one) \
+  { \
+    int64_t j = 0; \
+    for (; j + AX_ROW_LANES <= cols; j += AX_ROW_LANES) { vec; } \
+    for (; j < cols; j++) { one; } \
+  }
+#define AT(p) (*(ax_vec_f32 *)((p) + j))
+
+static void softmax_columns_f32(const float *x, int64_t n, int64_t step, int64_t cols, float *y, bool logs)
+{
+  float top[TILE], sum[TILE] = { 0 };
+  memcpy(top, x, (size_t)cols * sizeof *x);
+  for (int64_t r = 1; r < n; r++) {
+    const float *const row = x + r * step;
+    EACH_COLUMN(AT(top) = ax_vec_max(AT(row), AT(top)), top[j] = row[j] > top[j] ? row[j] : top[j])
+  }
+  for (int64_t r = 0; r < n; r++) {
+    const float *const row = x + r * step;
+    float *const out = y + r * step;
+    EACH_COLUMN(const ax_vec_f32 e = ax_vec_exp2((AT(row) - AT(top)) * AX_LOG2E); AT(sum) += e;
+                if (!logs) AT(out) = e, const float e = AX_TERM_f32(row[j], top[j]); sum[j] += e;
+                if (!logs) out[j] = e)
+  }
+  for (int64_t j = 0; j < cols; j++) sum[j] = logs ? ax_row_log_f32(sum[j]) : 1 / sum[j];
+  for (int64_t r = 0; r < n; r++) {
+    const float *const row = x + r * step;
+    float *const out = y + r * step;
+    if (logs) EACH_COLUMN(AT(out) = (AT(row) - AT(top)) - AT(sum), out[j] = (row[j] - top[j]) - sum[j])
+    else EACH_COLUMN(AT(out) *= AT(sum), out[j] *= sum[j])
+  }
+}
+
+static void back_columns_f32(const float *g, const float *y, int64_t n, int64_t step, int64_t cols,
+                             float *out, bool logs)
+{
+  float sum[TILE] = { 0 };
+  for (int64_t r = 0; r < n; r++) {
+    const float *const gs = g + r * step, *const ys = y + r * step;
+    if (logs) EACH_COLUMN(AT(sum) += AT(gs), sum[j] += gs[j])
+    else EACH_COLUMN(AT(sum) += AT(gs) * AT(ys), sum[j] += gs[j] * ys[j])
+  }
+  for (int64_t r = 0; r < n; r++) {
+    const float *const gs = g + r * step, *const ys = y + r * step;
+    float *const to = out + r * step;
+    if (logs)
+      EACH_COLUMN(AT(to) = AT(gs) - ax_row_term(AT(ys), 0) * AT(sum),
+                  to[j] = gs[j] - AX_TERM_f32(ys[j], 0) * sum[j])
+    else EACH_COLUMN(AT(to) = AT(ys) * (AT(gs) - AT(sum)), to[j] = ys[j] * (gs[j] - sum[j]))
+  }
+}
+
 #define COLUMNS(S, T, EXP) \
   static void softmax_columns_##S(const T *x, int64_t n, int64_t step, int64_t cols, T *y, bool logs) \
   { \
@@ -167,7 +222,6 @@ static void backward_rows(const float *g, const float *y, int64_t rows, int64_t 
       } \
     } \
   }
-COLUMNS(f32, float, ax_exp_f32)
 COLUMNS(f64, double, ax_exp_f64)
 
 /* ---- driver: threads share rows, or tiles of columns */
@@ -176,7 +230,8 @@ typedef struct job {
   ax_around s;
   ax_dtype dtype;
   bool logs, back;
-  bool stream; /* float32 rows are written past the caches */
+  bool stream;  /* float32 rows are written past the caches */
+  int64_t tile; /* columns that are computed together, a multiple of NARROW */
   const char *in[2];
   char *out;
 } job;
@@ -184,7 +239,7 @@ typedef struct job {
 static void softmax_range(int64_t lo, int64_t hi, void *ud) /* rows, or tiles of columns */
 {
   const job *j = ud;
-  const int64_t n = j->s.n, step = j->s.inner, across = (step + TILE - 1) / TILE,
+  const int64_t n = j->s.n, step = j->s.inner, across = (step + j->tile - 1) / j->tile,
                 size = (int64_t)ax_dtype_size(j->dtype);
   const bool wide = j->dtype == AX_F64;
 
@@ -198,7 +253,7 @@ static void softmax_range(int64_t lo, int64_t hi, void *ud) /* rows, or tiles of
     return;
   }
   for (int64_t t = lo; t < hi; t++) {
-    const int64_t column = t % across * TILE, cols = step - column < TILE ? step - column : TILE;
+    const int64_t column = t % across * j->tile, cols = step - column < j->tile ? step - column : j->tile;
     const int64_t at = (t / across * n * step + column) * size;
     const void *x = j->in[0] + at, *y = j->back ? j->in[1] + at : NULL;
     void *out = j->out + at;
@@ -209,6 +264,17 @@ static void softmax_range(int64_t lo, int64_t hi, void *ud) /* rows, or tiles of
     else if (wide) softmax_columns_f64(x, n, step, cols, out, j->logs);
     else softmax_columns_f32(x, n, step, cols, out, j->logs);
   }
+}
+
+/* Tiles that stay in a cache between the passes, or as wide as what one thread gets: rows of memory
+ * are read in order then. */
+static int64_t tile_of(const job *j)
+{
+  const int64_t row = j->s.n * (int64_t)ax_dtype_size(j->dtype), threads = ax_cpu_get_threads();
+  const int64_t share = (j->s.outer * j->s.inner / threads + NARROW - 1) / NARROW * NARROW;
+  int64_t tile = row * NARROW > FAR ? TILE : NEAR / row / NARROW * NARROW;
+  if (tile > share) tile = share;
+  return tile < NARROW ? NARROW : tile > TILE ? TILE : tile;
 }
 
 static ax_status run(const ax_call *call, int64_t dim, bool logs, bool back)
@@ -236,7 +302,8 @@ static ax_status run(const ax_call *call, int64_t dim, bool logs, bool back)
     j.dtype = AX_F32;
   }
   j.stream = d == AX_F32 && j.s.inner == 1 && ax_cpu_streams((int64_t)bytes);
-  ax_cpu_for(j.s.outer * ((j.s.inner + TILE - 1) / TILE), y->numel * 4, softmax_range, &j);
+  j.tile = tile_of(&j);
+  ax_cpu_for(j.s.outer * ((j.s.inner + j.tile - 1) / j.tile), y->numel * 4, softmax_range, &j);
   if (half) ax_cpu_float_to_half(d, wide[2], ax_data(y), 2, y->numel);
 out:
   for (int k = 0; k < 3; k++)

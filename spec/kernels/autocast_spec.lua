@@ -10,7 +10,8 @@ local build = require("spec.support.op_inputs").build
 -- only one of them names an op, that one counts here.
 local LISTS = {
   lower = [[matmul mm bmm baddbmm addmm addbmm addmv addr mv linear conv1d conv2d conv3d
-    conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention prelu]],
+    conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention prelu
+    lstm_cell gru_cell]],
   float = [[acos asin cosh tan sinh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt pow softplus sum
     prod norm cumsum cumprod softmax log_softmax layer_norm group_norm cross_entropy nll_loss mse_loss
     l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy binary_cross_entropy_with_logits

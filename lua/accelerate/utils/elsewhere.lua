@@ -88,7 +88,6 @@ M.METHODS = {
   int8 = 'no tensor has this type; x:to("int32") holds its numbers',
   record_stream = STREAMS,
   untyped_storage = "x:data_ptr() and x:stride()",
-  values = "s:values() of a sparse tensor s = x:to_sparse()",
   register_backward_hook = "x:register_hook(hook)",
   numpy = "x:tolist(), or accelerate.data.write_npy(path, x)",
   __getitem__ = "x[i]", __len__ = "#x",
