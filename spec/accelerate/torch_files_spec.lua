@@ -145,7 +145,9 @@ describe("a file of Python's", function()
         "numpy[1]: Python's numpy.ndarray",
       }, left)
     end
-    local _, left = load(reference.whole, { strict = false })
+    local _, left = load(reference.refused.tuple_key, { strict = false })
+    assert.truthy(left[1]:find("^the value: an entry with a table as key of a dict"), left[1])
+    _, left = load(reference.whole, { strict = false })
     assert.same({}, left)
     assert.is_nil(select(2, load(reference.whole)))
     local ok, err = pcall(load, reference.refused.module, { strict = false })
@@ -179,6 +181,25 @@ local function archive(text, storages)
   for key, bytes in pairs(storages or {}) do members[#members + 1] = { "a/data/" .. key, bytes } end
   core._zip_write(path, members, "save")
 end
+
+describe("a list of values that have no form here", function()
+  teardown(function() os.remove(path) end)
+
+  -- losses that are NumPy's numbers, say
+  it("is looked at once, not for each of them", function()
+    archive("\128\2](" .. ("ca\nb\n"):rep(500) .. "e.")
+    local is_list, calls = ordered.is_list, 0
+    ordered.is_list = function(t)
+      calls = calls + 1
+      return is_list(t)
+    end
+    local ok, value, left = pcall(utils.load, path, { strict = false })
+    ordered.is_list = is_list
+    assert.is_true(ok)
+    assert.same({ 500, 500, false, false }, { #value, #left, value[1], value[500] })
+    assert.is_true(calls < 10, calls)
+  end)
+end)
 
 describe("None in a list", function()
   -- LBFGS keeps such a list: as many places as it remembers steps, filled one by one

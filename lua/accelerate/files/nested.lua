@@ -58,13 +58,12 @@ end
 -- Adds what is noted of a table to its entry. A key that got a value since has no None any more.
 local function add_note(entry, t, note)
   local found = {}
-  for key in next, note.nones or {} do
+  for _, key in ipairs(ordered.sorted_keys(note.nones or found)) do
     local value, number = rawget(t, key), type(key) == "number"
     if entry.list and value == false or not entry.list and not number and value == nil then
       found[#found + 1] = key
     end
   end
-  table.sort(found, function(a, b) return tostring(a) < tostring(b) end)
   entry.nones, entry.kind = #found > 0 and found or nil, note.kind
   return entry
 end
@@ -83,7 +82,7 @@ local function entry_of(t, refer, at, where, parents)
   local note = python.of(t)
   if is_list(t, note) then
     local list = {}
-    for i = 1, #t do list[i] = refer(t[i], at, i) end
+    for i = 1, #t do list[i] = refer(t[i], at, i, false) end
     return note and add_note({ list = list }, t, note) or { list = list }
   end
   for key in next, t do
@@ -110,7 +109,7 @@ end
 function M.flatten(value, where, leave_out)
   local flat = { tables = {}, tensors = {}, names = {} }
   local queue, references, parents = {}, {}, {}
-  local function refer(item, at, key)
+  local function refer(item, at, key, blank)
     if LEAVES[type(item)] then return item end
     local known = references[item]
     if known then return known end
@@ -124,8 +123,6 @@ function M.flatten(value, where, leave_out)
       known = { table = #queue }
     elseif leave_out then
       leave_out(path_of(parents, at, key), item, at == nil)
-      local blank = nil
-      if is_list(queue[at], python.of(queue[at])) then blank = false end
       queue[at][key] = blank
       return blank
     else

@@ -338,8 +338,9 @@ function Reader:check(value, left)
   flat.flatten(value, self.where, function(path, item, is_whole)
     if kind_of(item) == "key" then
       path = path:gsub("%[[^%[]*$", "")
+      if path == "" then path = "the value" end
       item = lost("an entry with %s as key of a dict; expected a string, a number or a boolean", item.name)
-      if not left then fail("%s: %s: %s", self.where, path == "" and "the value" or path, item.name) end
+      if not left then fail("%s: %s: %s", self.where, path, item.name) end
     end
     local what = names.describe(item)
     if is_whole then fail("%s: it is %s, which has no form in Lua; save a state_dict()", self.where, what) end
