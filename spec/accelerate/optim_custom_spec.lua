@@ -291,6 +291,10 @@ describe("groups", function()
     raises("SGD: the list of parameters is empty: there is nothing to optimize", optim.SGD, {})
     raises("SGD: the list of parameters is empty: there is nothing to optimize", optim.SGD,
       nn.ParameterList())
+    raises("SGD: the params of group 1 must be a list of tensors, got a table", optim.SGD,
+      { { params = { weight = model.weight } } })
+    raises("SGD: the list of parameters must be a list of tensors, got a table", optim.SGD,
+      { weight = model.weight })
     raises("LBFGS: the group has no parameters: there is nothing to optimize", optim.LBFGS,
       { { params = {} } })
   end)

@@ -337,7 +337,8 @@ end
 ---@param fn? fun(p: accelerate.Distribution, q: accelerate.Distribution): accelerate.Tensor
 ---@return function fn
 function M.register_kl(type_p, type_q, fn)
-  for name, Class in pairs { type_p = type_p, type_q = type_q } do
+  for i, name in ipairs { "type_p", "type_q" } do
+    local Class = select(i, type_p, type_q)
     if not class.derives(Class, base.Distribution) then
       options.fail("register_kl: %s must be a class of distributions, got %s", name, options.show(Class))
     end

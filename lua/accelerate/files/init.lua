@@ -55,7 +55,7 @@ local LOAD = { map_location = { "string", default = "cpu" },
   weights_only = { "boolean", default = true, one_of = { true } }, strict = { "boolean", default = true } }
 
 local function first_bytes(path)
-  options.value("load", "path", path, { "string" })
+  options.value("load", "f", path, { "string" })
   local f, why = io.open(path, "rb")
   if not f then fail("load: %s", why) end
   local bytes = f:read(32)

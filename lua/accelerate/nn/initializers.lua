@@ -149,8 +149,8 @@ end
 ---@param tensor accelerate.Tensor the weight of a layer (out, in, ...)
 ---@return integer fan_in
 ---@return integer fan_out
-function init._calculate_fan_in_and_fan_out(t)
-  return fans("_calculate_fan_in_and_fan_out", t, check)
+function init._calculate_fan_in_and_fan_out(tensor)
+  return fans("_calculate_fan_in_and_fan_out", tensor, check)
 end
 
 local MODE = { "string", default = "fan_in", one_of = { "fan_in", "fan_out" } }
@@ -159,11 +159,11 @@ local MODE = { "string", default = "fan_in", one_of = { "fan_in", "fan_out" } }
 ---@param tensor accelerate.Tensor the weight of a layer (out, in, ...)
 ---@param mode "fan_in"|"fan_out" in letters of either case
 ---@return integer
-function init._calculate_correct_fan(t, mode)
+function init._calculate_correct_fan(tensor, mode)
   local where = "_calculate_correct_fan"
   mode = options.value(where, "mode", type(mode) == "string" and mode:lower() or mode,
     { "string", one_of = MODE.one_of })
-  local fan_in, fan_out = fans(where, t, check)
+  local fan_in, fan_out = fans(where, tensor, check)
   return mode == "fan_in" and fan_in or fan_out
 end
 

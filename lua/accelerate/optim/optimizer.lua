@@ -91,7 +91,8 @@ local function list_of_params(self, params, where)
   if core.is_tensor(params) then return { params } end
   local walked, list = lists.walked(params), {}
   local model = type(params) == "table" and type(params.parameters) == "function"
-  if not walked or model and not core.is_tensor(walked[1]) and #walked > 0 then
+  local by_name = walked and #walked == 0 and next(walked) ~= nil
+  if not walked or by_name or model and not core.is_tensor(walked[1]) and #walked > 0 then
     fail("%s: %s must be a list of tensors, got %s%s", self.__name, where, options.show(params),
       model and "; give model:parameters()" or "")
   end

@@ -249,13 +249,19 @@ end
 -- What PyTorch calls options in a second way.
 local ALIASES = { axis = "dim", keepdims = "keepdim" }
 
+-- What is written in place of an option that functions of PyTorch's have, and none here; nil for
+-- other names. Options of classes, whose names begin with a capital, are none of these.
+local function instead_of(where, key)
+  return not where:find "^%u" and require("accelerate.utils.elsewhere").OPTIONS[key] or nil
+end
+
 -- The options with their names in the schema. Raises for those that are not in it.
 local function settled(where, given, schema)
   local known = {}
   for _, key in ipairs(ordered.sorted_keys(given)) do
     local name = schema[key] and key or ALIASES[key]
     if not schema[name] then
-      local instead = require("accelerate.utils.elsewhere").OPTIONS[key]
+      local instead = instead_of(where, key)
       fail("%s: unknown option '%s'%s", where, key, instead and "; " .. instead
         or options.hint(key, ordered.sorted_keys(schema)))
     end

@@ -124,20 +124,19 @@ for _, name in ipairs { "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha
   methods.stands_for(F[name], op)
 end
 
--- PyTorch takes true and false as the value that masks are padded with.
+-- PyTorch takes true and false as the value that masks are padded with: 1 and 0, also in a table of
+-- options.
+local function numbered(v)
+  if type(v) == "boolean" then return v and 1 or 0 end
+  if type(v) ~= "table" or type(v.value) ~= "boolean" then return v end
+  local copy = {}
+  for name, option in next, v do copy[name] = option end
+  copy.value = numbered(v.value)
+  return copy
+end
+
 local function pad(x, sizes, mode, value, ...)
-  local function number(v)
-    if type(v) == "boolean" then return v and 1 or 0 end
-    return v
-  end
-  local function numbered(list)
-    if type(list) ~= "table" or type(list.value) ~= "boolean" then return list end
-    local copy = {}
-    for name, v in next, list do copy[name] = v end
-    copy.value = number(list.value)
-    return copy
-  end
-  return core.pad(numbered(x), numbered(sizes), numbered(mode), numbered(number(value)), ...)
+  return core.pad(numbered(x), numbered(sizes), numbered(mode), numbered(value), ...)
 end
 F.pad = pad
 methods.stands_for(pad, core.pad)
