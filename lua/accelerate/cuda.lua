@@ -80,9 +80,10 @@ end
 ---@param device (integer|string)? default: this process's
 ---@return { name: string, major: integer, minor: integer, total_memory: integer }
 function M.get_device_properties(device)
-  local major, minor = M.get_device_capability(device)
-  return properties.strict("the properties of a GPU", { name = M.get_device_name(device), major = major,
-    minor = minor, total_memory = core.memory_stats(device_of("get_device_properties", device)).limit_bytes })
+  local where = "get_device_properties"
+  local major, minor = known(where, device, driver.capability_of)
+  return properties.strict("the properties of a GPU", { name = (known(where, device, driver.name_of)),
+    major = major, minor = minor, total_memory = core.memory_stats(device_of(where, device)).limit_bytes })
 end
 
 --- Returns whether this process can use a GPU: all that it can use compute with bfloat16.

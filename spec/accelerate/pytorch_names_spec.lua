@@ -116,6 +116,8 @@ esac]]
         bus = "0000:01:00.0"
         raises("cuda.get_device_capability: the driver does not say it of cuda:1",
           cuda.get_device_capability, 1)
+        raises("cuda.get_device_properties: the driver does not say it of cuda:1",
+          cuda.get_device_properties, 1)
       end)
       core.device_count, core._device_bus, core.memory_stats = unpack(kept)
       if not fine then error(err, 0) end
