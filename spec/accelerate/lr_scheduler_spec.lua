@@ -266,6 +266,8 @@ describe("schedulers", function()
     local dict = scheduler:state_dict()
     dict._schedule_phases[2].start_lr = "lr"
     assert.matches("phase 2 of _schedule_phases is none", message(scheduler.load_state_dict, scheduler, dict))
+    dict._schedule_phases = {}
+    assert.matches("phase 1 of _schedule_phases is none", message(scheduler.load_state_dict, scheduler, dict))
     dict = scheduler:state_dict()
     local phases = dict._schedule_phases
     dict._schedule_phases, dict.pct_start, dict.three_phase = nil, 0.5, true -- an earlier version's
@@ -280,7 +282,8 @@ describe("schedulers", function()
     scheduler:load_state_dict(dict)
     assert.same({ 1, 3, 3 }, scheduler.milestones)
     dict.milestones = { x = 2 }
-    assert.matches("a milestone is missing", message(scheduler.load_state_dict, scheduler, dict))
+    assert.matches("a milestone must be an integer, got 'x'", message(scheduler.load_state_dict, scheduler,
+      dict))
   end)
 
   it("save tables of a script's own class, and leave out objects", function()

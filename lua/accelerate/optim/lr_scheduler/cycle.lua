@@ -156,8 +156,9 @@ function OneCycleLR:_given(dict)
     given._schedule_phases = phases_of(dict.total_steps, dict.pct_start, dict.three_phase)
     return given
   end
-  if type(phases) ~= "table" or #phases == 0 then return dict end
-  for i, phase in ipairs(phases) do
+  if type(phases) ~= "table" then return dict end
+  for i = 1, math.max(1, #phases) do
+    local phase = phases[i]
     local fits = type(phase) == "table" and type(phase.end_step) == "number"
     for _, name in ipairs { "start_lr", "end_lr", "start_momentum", "end_momentum" } do
       fits = fits and LIMITS[phase[name]]
