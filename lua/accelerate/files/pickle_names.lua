@@ -125,9 +125,10 @@ end
 -- ---- Python's own -------------------------------------------------------------------------------
 
 CALLS["collections.OrderedDict"] = function(self, arguments)
-  local t = ordered.new()
+  local t, list = ordered.new(), arguments[1] or {}
+  if type(list) ~= "table" then self:bad("an OrderedDict of no pairs") end
   self:push(t)
-  for _, pair in ipairs(arguments[1] or {}) do
+  for _, pair in ipairs(list) do
     if type(pair) ~= "table" or #pair ~= 2 then self:bad("an OrderedDict of no pairs") end
     self:set_items(pair)
   end
