@@ -27,7 +27,8 @@ describe("options of functions", function()
     raises("unknown option 'memory_format'; leave memory_format out", tensor.as_tensor, x,
       { memory_format = 1 })
     raises("unknown option 'pin_memory'; x:pin_memory()", tensor.as_tensor, x, { pin_memory = true })
-    raises("Linear: unknown option 'out'; known: bias, device, dtype", nn.Linear, { in_features = 2, out = 3 })
+    raises("Linear: unknown option 'out'; known: bias, device, dtype", nn.Linear,
+      { in_features = 2, out = 3 })
   end)
 
   it("are numbers or booleans for the value of pad", function()

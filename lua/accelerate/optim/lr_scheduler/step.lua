@@ -71,7 +71,8 @@ end
 local function counted(counts)
   local list = {}
   for key, count in ordered.pairs(counts) do
-    local at = options.value("MultiStepLR:load_state_dict", "a milestone", tonumber(key) or key, { "integer" })
+    local at = options.value("MultiStepLR:load_state_dict", "a milestone", tonumber(key) or key,
+      { "integer" })
     options.value("MultiStepLR:load_state_dict", ("the count of milestone %d"):format(at), count,
       { "integer", min = 0, max = 1e6 })
     for _ = 1, count do list[#list + 1] = at end
