@@ -397,11 +397,11 @@ describe("modes and placement", function()
   end)
 
   it("has the name of its class", function()
-    local Net = nn.class("Net")
-    assert.same({ "Net", "Net", "Conv2d" },
-      { Net():_get_name(), Net().__name, nn.Conv2d(1, 1, 1):_get_name() })
-    function Net:_get_name() return "Named" end
-    assert.equal("Named()", tostring(Net()))
+    local Own = nn.class("Own")
+    assert.same({ "Own", "Own", "Conv2d" },
+      { Own():_get_name(), Own().__name, nn.Conv2d(1, 1, 1):_get_name() })
+    function Own:_get_name() return "Named" end
+    assert.equal("Named()", tostring(Own()))
   end)
 
   it("prints as PyTorch does", function()

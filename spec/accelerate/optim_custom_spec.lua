@@ -268,7 +268,7 @@ describe("entries of groups that are no options", function()
 end)
 
 describe("groups", function()
-  local function trained(groups)
+  local function stepped(groups)
     local o = optim.AdamW(groups, { lr = 0.5 })
     for _, group in ipairs(o.param_groups) do
       for _, p in ipairs(group.params) do p.grad = core.ones_like(p) end
@@ -281,7 +281,7 @@ describe("groups", function()
 
   it("may be empty, but not all of what is optimized", function()
     local model = layer()
-    local o = trained { { params = {} }, { params = model:parameters(), weight_decay = 0 },
+    local o = stepped { { params = {} }, { params = model:parameters(), weight_decay = 0 },
       { params = nn.ParameterList() } }
     assert.same({ 0, 2, 0 }, { #o.param_groups[1].params, #o.param_groups[2].params,
       #o.param_groups[3].params })
@@ -302,7 +302,7 @@ describe("groups", function()
   it("hold what a ParameterList or a function gives", function()
     local list = nn.ParameterList { core.ones(2), core.ones(3) }
     assert.same(list:values(), optim.SGD(list).param_groups[1].params)
-    assert.same(list:values(), trained { { params = list } }.param_groups[1].params)
+    assert.same(list:values(), stepped { { params = list } }.param_groups[1].params)
     local each = coroutine.wrap(function()
       for _, p in ipairs(list) do coroutine.yield(p) end
     end)

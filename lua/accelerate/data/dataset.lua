@@ -7,7 +7,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local positions = require "accelerate.utils.positions"
+local by_position = require "accelerate.utils.positions"
 local enumerable = require "accelerate.utils.enumerable"
 
 local fail, show = options.fail, options.show
@@ -310,7 +310,7 @@ function M.random_split(dataset, lengths, ...)
   return unpack(parts)
 end
 
-positions.constructors(M, { Subset = "dataset indices" })
-positions.functions(M, { random_split = "dataset lengths ..." })
+by_position.constructors(M, { Subset = "dataset indices" })
+by_position.functions(M, { random_split = "dataset lengths ..." })
 
 return M

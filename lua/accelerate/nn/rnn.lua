@@ -459,12 +459,12 @@ local classes = { RNN = RNN, LSTM = LSTM, GRU = GRU, RNNCell = RNNCell, LSTMCell
 
 -- The state may be given by name.
 for name, Class in next, classes do
-  local forward, arranged = Class.forward, positions.arrange(name, "x hx", Class.forward, true)
+  local plain, arranged = Class.forward, positions.arrange(name, "x hx", Class.forward, true)
   local function call(self, ...)
-    if select("#", ...) > 2 then return forward(self, ...) end -- which refuses them
+    if select("#", ...) > 2 then return plain(self, ...) end -- which refuses them
     return arranged(self, ...)
   end
-  methods.stands_for(call, forward)
+  methods.stands_for(call, plain)
   rawset(Class, "forward", call)
 end
 

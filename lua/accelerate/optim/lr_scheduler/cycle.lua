@@ -63,9 +63,9 @@ local ONE_CYCLE = {
 -- Returns the phases as PyTorch saves them: the last step of each, and the entries of a group that
 -- are the limits of lr and momentum.
 local function phases_of(total_steps, pct_start, three_phase)
-  local function phase(end_step, start_lr, end_lr, start_momentum, end_momentum)
-    return { end_step = end_step, start_lr = start_lr, end_lr = end_lr, start_momentum = start_momentum,
-      end_momentum = end_momentum }
+  local function phase(last, lr_from, lr_to, momentum_from, momentum_to)
+    return { end_step = last, start_lr = lr_from, end_lr = lr_to, start_momentum = momentum_from,
+      end_momentum = momentum_to }
   end
   local rising = phase(pct_start * total_steps - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum")
   if not three_phase then
