@@ -1,5 +1,5 @@
 -- Functions of one call each, one thread: images at given positions, windows, sums by index, draws,
--- orders, distances; one line of JSON.  The same work as peer/functions.py.
+-- orders; one line of JSON.  The same work as peer/functions.py.
 --
 --   accel-run --num_cpu_threads_per_process 1 bench/functions.lua
 local tensor = require "accelerate.tensor"
@@ -13,7 +13,6 @@ local leaf = images:clone():requires_grad_()
 local columns, wide = tensor.randn(8, 32 * 9, 56 * 56), tensor.randn(8, 32, 56, 56)
 local rows, index = tensor.randn(256, 1024), tensor.randint(0, 256, { 256, 1024 })
 local weights, sums = tensor.rand(256, 1024), tensor.zeros(256, 1024)
-local points, others = tensor.randn(1000, 64):requires_grad_(), tensor.randn(1000, 64):requires_grad_()
 local double = tensor.randn({ 512, 512 }, { dtype = "float64" })
 
 local work = {
@@ -27,8 +26,6 @@ local work = {
   multinomial = function() return weights:multinomial(8) end,
   sort = function() return rows:sort() end,
   topk = function() return rows:topk(10) end,
-  cdist = function() return tensor.cdist(points:detach(), others:detach()) end,
-  cdist_backward = function() tensor.cdist(points, others):sum():backward() end,
   mm_double = function() return double:mm(double) end,
 }
 

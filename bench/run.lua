@@ -174,8 +174,6 @@ local ROWS = {
   { "multinomial: 8 of 1024, 256 rows", "ms", "multinomial_ms", script = "functions" },
   { "sort of 256 lines of 1024", "ms", "sort_ms", script = "functions" },
   { "the 10 largest of 256 lines of 1024", "ms", "topk_ms", script = "functions" },
-  { "distances of 1000 rows of 64 to 1000 others", "ms", "cdist_ms", script = "functions" },
-  { "the same, with their gradients", "ms", "cdist_backward_ms", script = "functions" },
   { "product of float64 matrices, 512 x 512", "ms", "mm_double_ms", script = "functions" },
 }
 

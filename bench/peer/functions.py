@@ -1,4 +1,4 @@
-"""PyTorch: functions of one call each: images at given positions, windows, sums by index, draws, orders, distances."""
+"""PyTorch: functions of one call each: images at given positions, windows, sums by index, draws, orders."""
 import peer
 
 REPEATS = 15
@@ -14,7 +14,6 @@ def main():
     columns, wide = torch.randn(8, 32 * 9, 56 * 56), torch.randn(8, 32, 56, 56)
     rows, index = torch.randn(256, 1024), torch.randint(0, 256, (256, 1024))
     weights, sums = torch.rand(256, 1024), torch.zeros(256, 1024)
-    points, others = torch.randn(1000, 64, requires_grad=True), torch.randn(1000, 64, requires_grad=True)
     double = torch.randn(512, 512, dtype=torch.float64)
     work = dict(
         grid_sample=lambda: F.grid_sample(images, grid, align_corners=False),
@@ -25,8 +24,6 @@ def main():
         multinomial=lambda: weights.multinomial(8),
         sort=lambda: rows.sort(),
         topk=lambda: rows.topk(10),
-        cdist=lambda: torch.cdist(points.detach(), others.detach()),
-        cdist_backward=lambda: torch.cdist(points, others).sum().backward(),
         mm_double=lambda: double.mm(double))
     peer.emit(args, **{name + "_ms": 1e3 * peer.median_seconds(fn, REPEATS, 1) for name, fn in work.items()})
 
