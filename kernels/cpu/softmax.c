@@ -178,51 +178,49 @@ static void back_columns_f32(const float *g, const float *y, int64_t n, int64_t 
   }
 }
 
-#define COLUMNS(S, T, EXP) \
-  static void softmax_columns_##S(const T *x, int64_t n, int64_t step, int64_t cols, T *y, bool logs) \
-  { \
-    T top[TILE], sum[TILE] = { 0 }; \
-    memcpy(top, x, (size_t)cols * sizeof(T)); \
-    for (int64_t r = 1; r < n; r++) { \
-      AX_SIMD \
-      for (int64_t j = 0; j < cols; j++) top[j] = x[r * step + j] > top[j] ? x[r * step + j] : top[j]; \
-    } \
-    for (int64_t r = 0; r < n; r++) { \
-      AX_SIMD \
-      for (int64_t j = 0; j < cols; j++) { \
-        const T d = x[r * step + j] - top[j], e = EXP(d); \
-        y[r * step + j] = logs ? d : e; \
-        sum[j] += e; \
-      } \
-    } \
-    for (int64_t j = 0; j < cols; j++) sum[j] = logs ? ax_row_log_##S(sum[j]) : (T)1 / sum[j]; \
-    for (int64_t r = 0; r < n; r++) { \
-      AX_SIMD \
-      for (int64_t j = 0; j < cols; j++) \
-        y[r * step + j] = logs ? y[r * step + j] - sum[j] : y[r * step + j] * sum[j]; \
-    } \
-  } \
-  static void back_columns_##S(const T *g, const T *y, int64_t n, int64_t step, int64_t cols, T *out, \
-                               bool logs) \
-  { \
-    T sum[TILE] = { 0 }; \
-    for (int64_t r = 0; r < n; r++) { \
-      AX_SIMD \
-      for (int64_t j = 0; j < cols; j++) \
-        sum[j] += logs ? g[r * step + j] : g[r * step + j] * y[r * step + j]; \
-    } \
-    for (int64_t r = 0; r < n; r++) { \
-      if (logs) { \
-        AX_SIMD \
-        for (int64_t j = 0; j < cols; j++) \
-          out[r * step + j] = g[r * step + j] - EXP(y[r * step + j]) * sum[j]; \
-      } else { \
-        AX_SIMD \
-        for (int64_t j = 0; j < cols; j++) out[r * step + j] = y[r * step + j] * (g[r * step + j] - sum[j]); \
-      } \
-    } \
+static void softmax_columns_f64(const double *x, int64_t n, int64_t step, int64_t cols, double *y, bool logs)
+{
+  double top[TILE], sum[TILE] = { 0 };
+  memcpy(top, x, (size_t)cols * sizeof *x);
+  for (int64_t r = 1; r < n; r++) {
+    AX_SIMD
+    for (int64_t j = 0; j < cols; j++) top[j] = x[r * step + j] > top[j] ? x[r * step + j] : top[j];
   }
-COLUMNS(f64, double, ax_exp_f64)
+  for (int64_t r = 0; r < n; r++) {
+    AX_SIMD
+    for (int64_t j = 0; j < cols; j++) {
+      const double d = x[r * step + j] - top[j], e = ax_exp_f64(d);
+      y[r * step + j] = logs ? d : e;
+      sum[j] += e;
+    }
+  }
+  for (int64_t j = 0; j < cols; j++) sum[j] = logs ? ax_row_log_f64(sum[j]) : 1 / sum[j];
+  for (int64_t r = 0; r < n; r++) {
+    AX_SIMD
+    for (int64_t j = 0; j < cols; j++)
+      y[r * step + j] = logs ? y[r * step + j] - sum[j] : y[r * step + j] * sum[j];
+  }
+}
+
+static void back_columns_f64(const double *g, const double *y, int64_t n, int64_t step, int64_t cols,
+                             double *out, bool logs)
+{
+  double sum[TILE] = { 0 };
+  for (int64_t r = 0; r < n; r++) {
+    AX_SIMD
+    for (int64_t j = 0; j < cols; j++) sum[j] += logs ? g[r * step + j] : g[r * step + j] * y[r * step + j];
+  }
+  for (int64_t r = 0; r < n; r++) {
+    if (logs) {
+      AX_SIMD
+      for (int64_t j = 0; j < cols; j++)
+        out[r * step + j] = g[r * step + j] - ax_exp_f64(y[r * step + j]) * sum[j];
+    } else {
+      AX_SIMD
+      for (int64_t j = 0; j < cols; j++) out[r * step + j] = y[r * step + j] * (g[r * step + j] - sum[j]);
+    }
+  }
+}
 
 /* ---- driver: threads share rows, or tiles of columns */
 

@@ -39,6 +39,19 @@ describe("threads", function()
     same_for_any_number(function() return x:tanh() end)
     same_for_any_number(function() return x:sin() end)
     same_for_any_number(function() return x:softmax(1) end)
+    for _, shape in ipairs { { 700, 1301 }, { 21, 2000 }, { 9, 70 } } do -- columns in tiles of each width
+      for _, dtype in ipairs { "float32", "float64" } do
+        local y, g = random(unpack(shape)):to(dtype), random(unpack(shape)):to(dtype)
+        for _, name in ipairs { "softmax", "log_softmax" } do
+          same_for_any_number(function()
+            local leaf = y:clone():requires_grad_()
+            local result = leaf[name](leaf, 1)
+            result:backward(g)
+            return tensor.cat { result:detach(), leaf.grad }
+          end)
+        end
+      end
+    end
     same_for_any_number(function() return random(50001) end)
     same_for_any_number(function() return tensor.randperm(50001, { generator = tensor.Generator(4) }) end)
   end)
@@ -229,6 +242,19 @@ describe("cross-entropy of long rows", function()
       assert.is_true(r == 4 or r == 5 or off <= 1e-6, ("row %d: softmax is off by %g"):format(r, off))
     end
     assert.are.equal(0, soft[{ 1, { 1, 1024 } }]:max():item())
+    -- the same numbers as columns, also where they fill no whole vector
+    local logs, columns = x:double():log_softmax(2), x:t():contiguous()
+    for _, pair in ipairs { { columns:softmax(1), exact, 1e-6 }, { columns:log_softmax(1), logs, 1e-6 },
+      { columns:repeat_interleave(9, 2):softmax(1):reshape(-1, 6, 9):select(3, 9), exact, 1e-6 } } do
+      for _, r in ipairs { 1, 2, 3, 6 } do
+        local a, b = pair[1]:select(2, r):double(), pair[2][r]
+        local finite = b:isfinite()
+        assert.is_true(a:isfinite():equal(finite), r)
+        local off = ((a - b) / (b:abs() + 1)):masked_fill(finite:logical_not(), 0):abs():max():item()
+        assert.is_true(off <= pair[3], ("row %d as a column is off by %g"):format(r, off))
+      end
+      assert.is_true(pair[1]:select(2, 4):isnan():all():item() and pair[1]:select(2, 5):isnan():all():item())
+    end
   end)
 end)
 

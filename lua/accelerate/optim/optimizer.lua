@@ -113,19 +113,19 @@ function Optimizer:_group_schema()
   return schema
 end
 
--- Entries of a group that are the script's own: they are kept, and saved with the group. A notice
--- names one that may be a misspelt option.
+-- The groups that optimizers have: their entries were checked.
+local groups = setmetatable({}, { __mode = "k" })
+
+-- Entries of a group that are the script's own: they are kept, and saved with the group. Raises for
+-- what looks like an option: a misspelt one, or one of another optimizer. A group of another
+-- optimizer keeps all: one that stands on this one (SAM) hands over its own, options with them.
 function Optimizer:_own_entries(group, schema)
-  local own, known = {}, ordered.sorted_keys(self._schema)
+  local own, known = {}, ordered.sorted_keys(schema)
   for name, value in next, group do
     if name ~= "params" and not schema[name] and not saving.implementation[name] then
-      -- which raises
-      if type(name) ~= "string" then options.check(self.__name, { [name] = value }, schema) end
-      local near = options.misspelt(name, known)
-      if near then
-        notice.trap(self.__name .. "." .. name,
-          "%s: the entry '%s' of a parameter group is no option: it is kept "
-          .. "and changes nothing; did you mean '%s'?", self.__name, name, near)
+      local strange = type(name) ~= "string" or options.misspelt(name, known) or saving.foreign[name]
+      if strange and not groups[group] then
+        options.check(self.__name, { [name] = value }, schema) -- which raises
       end
       own[name] = value
     end
@@ -136,8 +136,9 @@ end
 --- Adds a group: { params = list, lr = …, … }. Missing options are the optimizer's defaults. A
 --- parameter may be in one group only. The parameters may come with names, as a list of { name,
 --- parameter } or as model:named_parameters(); these are then in group.param_names. Entries that
---- are no options of this optimizer, `lr_scale = 0.5` say, are kept for the script and saved. A
---- group may be empty.
+--- are no options, `lr_scale = 0.5` say, are kept for the script and saved; what looks like a
+--- misspelt option, or is one of another optimizer, raises, but for groups of another optimizer
+--- (SAM's, which hands over its own). A group may be empty.
 ---@param group table
 function Optimizer:add_param_group(group)
   local number = #self.param_groups + 1
@@ -170,7 +171,7 @@ function Optimizer:add_param_group(group)
   for i = 1, #params do self._owned[params[i]] = number end
   local lr = group.lr == nil and self._lr or group.lr
   if core.is_tensor(lr) then rates.bind(self.__name, made, lr) end
-  self.param_groups[number] = made
+  self.param_groups[number], groups[made] = made, true
 end
 
 -- How PyTorch is to take its steps: options that scripts carry along.

@@ -1,12 +1,11 @@
-/* Distances of all pairs of rows and their gradient in type T: see distance.c. */
+/* The gradient of distances of all pairs of rows in type T: see distance.c. */
 #define VN ((int64_t)(AX_BYTES / sizeof(T)))
 #define PANEL (2 * VN)
-enum { FN(LANES) = AX_BYTES / sizeof(T), FN(WIDE) = VECS * FN(LANES) };
 
 typedef struct FN(job) {
-  int64_t m, n, k, blocks; /* blocks: of WIDE rows of y, of PANEL numbers */
+  int64_t m, n, k, panels; /* panels: of PANEL numbers of a row */
   T p;
-  const T *x, *y, *turned; /* turned: y as turn_rows or pack_rows has it */
+  const T *x, *y, *packed; /* packed: y as pack_rows has it */
   T *out;
   const T *g, *d;
   const int64_t *g_step, *d_step; /* strides, in elements */
@@ -14,112 +13,8 @@ typedef struct FN(job) {
 
 static V FN(spread)(T v) { return v - (V){ 0 }; }
 static V FN(size_of)(V v) { return (V)((MASK)v & ~(MASK)(-(V){ 0 })); }
-static V FN(choose)(MASK m, V a, V b) { return (V)(((MASK)a & m) | ((MASK)b & ~m)); }
 static T FN(sign)(T v) { return (T)(v > 0) - (T)(v < 0); }
 static V FN(signs)(V v) { return (V)(((MASK)FN(spread)(1) & (v > 0)) | ((MASK)FN(spread)(-1) & (v < 0))); }
-static V FN(larger)(V sum, V a) { return FN(choose)((a > sum) | (a != a), a, sum); }
-static V FN(powers)(V a, T p)
-{
-  for (int i = 0; i < VN; i++) a[i] = POW(a[i], p);
-  return a;
-}
-
-/* ---- distances */
-
-/* to: what a term of the differences `a` of two rows of x adds over k, for WIDE rows of y. */
-#define SUMS(name, term) \
-  static void FN(name)(const T *const x[2], const T *y, int64_t k, T p, V *to) \
-  { \
-    V of[2][VECS]; \
-    for (int v = 0; v < VECS; v++) of[0][v] = of[1][v] = (V){ 0 }; \
-    (void)p; \
-    for (int64_t i = 0; i < k; i++) \
-      _Pragma("GCC unroll 4") for (int v = 0; v < VECS; v++) \
-          _Pragma("GCC unroll 2") for (int r = 0; r < 2; r++) \
-      { \
-        const V a = x[r][i] - *(const V *)(y + i * FN(WIDE) + v * VN), sum = of[r][v]; \
-        of[r][v] = term; \
-      } \
-    for (int v = 0; v < VECS; v++) to[v] = of[0][v], to[VECS + v] = of[1][v]; \
-  }
-SUMS(squares, FMA(a, a, sum))
-SUMS(sizes, sum + FN(size_of)(a))
-SUMS(largest, FN(larger)(sum, FN(size_of)(a)))
-SUMS(counts, sum + (V)((MASK)FN(spread)(1) & (a != 0)))
-SUMS(any_power, sum + FN(powers)(FN(size_of)(a), p))
-
-static void FN(roots)(T *sum, T p)
-{
-  if (p == 2) {
-    AX_SIMD
-    for (int i = 0; i < FN(WIDE); i++) sum[i] = SQRT(sum[i]);
-  } else if (p != 0 && p != 1 && !isinf(p)) {
-    for (int i = 0; i < FN(WIDE); i++) sum[i] = (T)pow(sum[i], 1 / (double)p); /* 1 / p has to be exact */
-  }
-}
-
-/* Whether one of WIDE sums has left the numbers in which powers keep their digits. */
-static bool FN(any_strange)(const T *sum, T p)
-{
-  int any = 0;
-  for (int i = 0; i < FN(WIDE); i++) any |= STRANGE(sum[i]);
-  return any && p != 0 && p != 1 && !isinf(p);
-}
-
-/* The distance of such rows. */
-static T FN(exact)(const FN(job) * j, int64_t x_row, int64_t y_row)
-{
-  const T *const x = j->x + x_row * j->k, *const y = j->y + y_row * j->k;
-  double sum = 0;
-  for (int64_t e = 0; e < j->k; e++) {
-    const double a = fabs((double)x[e] - (double)y[e]);
-    sum += j->p == 2 ? a * a : a == 0 ? 0 : pow(a, j->p);
-  }
-  return (T)pow(sum, 1 / (double)j->p);
-}
-
-static void FN(distances)(int64_t lo, int64_t hi, void *ctx)
-{
-  const FN(job) *j = ctx;
-  const T p = j->p;
-  void (*const sums)(const T *const *, const T *, int64_t, T, V *) = p == 2     ? FN(squares)
-                                                                     : p == 1   ? FN(sizes)
-                                                                     : p == 0   ? FN(counts)
-                                                                     : isinf(p) ? FN(largest)
-                                                                                : FN(any_power);
-
-  for (int64_t from = lo; from < hi;) { /* rows of one batch, so that a block of y serves them all */
-    const int64_t b = from / j->m, to = hi < (b + 1) * j->m ? hi : (b + 1) * j->m;
-    for (int64_t block = 0; block < j->blocks; block++) {
-      const int64_t first = block * FN(WIDE), count = j->n - first < FN(WIDE) ? j->n - first : FN(WIDE);
-      const T *y = j->turned + (b * j->blocks + block) * j->k * FN(WIDE);
-      for (int64_t i = from; i < to; i += 2) {
-        const int64_t rows = to - i < 2 ? 1 : 2;
-        V sum[2 * VECS] = { 0 }, part[2 * VECS];
-        T one[2][FN(WIDE)];
-        for (int64_t e = 0; e < j->k; e += SLICE) {
-          const T *const x = j->x + i * j->k + e, *const both[] = { x, rows > 1 ? x + j->k : x };
-          sums(both, y + e * FN(WIDE), j->k - e < SLICE ? j->k - e : SLICE, p, part);
-          for (int v = 0; v < 2 * VECS; v++)
-            if (isinf(p)) sum[v] = FN(larger)(sum[v], part[v]);
-            else sum[v] += part[v];
-        }
-        memcpy(one, sum, sizeof one);
-        for (int64_t r = 0; r < rows; r++) {
-          T *const at = j->out + (i + r) * j->n + first, kept[FN(WIDE)];
-          memcpy(kept, one[r], sizeof kept);
-          FN(roots)(one[r], p);
-          memcpy(at, one[r], sizeof(T) * (size_t)count);
-          for (int64_t c = 0; FN(any_strange)(kept, p) && c < count; c++)
-            if (STRANGE(kept[c])) at[c] = FN(exact)(j, i + r, b * j->n + first + c);
-        }
-      }
-    }
-    from = to;
-  }
-}
-
-/* ---- the gradient */
 
 /* to: what two rows of x, PANEL numbers of each, get from `count` rows of y: the sums of w times a
  * slope of a = x - y.  d: the distances.  Rows in turns have sums of their own. */
@@ -240,7 +135,7 @@ static void FN(gradients)(int64_t lo, int64_t hi, void *ctx)
       FN(weights)(j, b, i, rows, first, count, w, d);
       for (int64_t e = 0; e < j->k; e += PANEL) {
         const int64_t width = j->k - e < PANEL ? j->k - e : PANEL;
-        const T *const y = j->turned + (b * j->blocks * PANEL + e) * even + first * PANEL;
+        const T *const y = j->packed + (b * j->panels * PANEL + e) * even + first * PANEL;
         for (int64_t q = 0; q < rows; q += 2) {
           const int64_t two = rows - q < 2 ? 1 : 2, at = (row + q) * j->k + e;
           V x[2][2] = { 0 }, sum[2][2] = { 0 };
@@ -255,11 +150,11 @@ static void FN(gradients)(int64_t lo, int64_t hi, void *ctx)
 }
 
 /* The rows of y, an even number of them, in panels of PANEL numbers of all rows, and zeros behind:
- * (b, blocks, n, PANEL). */
+ * (b, panels, n, PANEL). */
 static void FN(pack_rows)(const FN(job) * j, int64_t batches, T *to)
 {
   const int64_t even = (j->n + 1) / 2 * 2;
-  memset(to, 0, sizeof *to * (size_t)(batches * j->blocks * even * PANEL));
+  memset(to, 0, sizeof *to * (size_t)(batches * j->panels * even * PANEL));
   for (int64_t b = 0; b < batches; b++)
     for (int64_t e = 0; e < j->k; e += PANEL, to += even * PANEL) {
       const int64_t width = j->k - e < PANEL ? j->k - e : PANEL;
@@ -268,61 +163,29 @@ static void FN(pack_rows)(const FN(job) * j, int64_t batches, T *to)
     }
 }
 
-/* The rows of y in blocks of WIDE, in which the numbers of neighbours are side by side; what is
- * missing of the last block is 0. */
-static void FN(turn_rows)(const FN(job) * j, int64_t batches, T *to)
-{
-  memset(to, 0, sizeof *to * (size_t)(batches * j->blocks * j->k * FN(WIDE)));
-  for (int64_t b = 0; b < batches; b++)
-    for (int64_t r = 0; r < j->n; r++) {
-      T *const block = to + (b * j->blocks + r / FN(WIDE)) * j->k * FN(WIDE) + r % FN(WIDE);
-      const T *const row = j->y + (b * j->n + r) * j->k;
-      for (int64_t e = 0; e < j->k; e++) block[e * FN(WIDE)] = row[e];
-    }
-}
-
-static FN(job) FN(job_of)(const ax_call *call, const ax_tensor *x, const ax_tensor *y)
-{
-  return (FN(job)){ .m = x->shape[1],
-                    .n = y->shape[1],
-                    .k = x->shape[2],
-                    .p = (T)call->a->cdist.p,
-                    .x = ax_data(x),
-                    .y = ax_data(y),
-                    .out = ax_data(call->out[0]) };
-}
-
-static ax_status FN(forward)(const ax_call *call)
-{
-  const ax_tensor *x = call->in[0];
-  FN(job) j = FN(job_of)(call, x, call->in[1]);
-  const int64_t batches = x->shape[0], rows = batches * j.m;
-  void *scratch;
-  j.blocks = (j.n + FN(WIDE) - 1) / FN(WIDE);
-  const size_t bytes = sizeof(T) * (size_t)(batches * j.blocks * j.k * FN(WIDE)) + 1;
-  const ax_status st = ax_alloc(bytes, &scratch);
-  if (st != AX_OK) return st;
-  FN(turn_rows)(&j, batches, scratch);
-  j.turned = scratch;
-  ax_cpu_for(rows, rows * j.n * (j.k + 1) / (4 * VN), FN(distances), &j);
-  ax_free(scratch, bytes);
-  return AX_OK;
-}
-
 static ax_status FN(backward)(const ax_call *call)
 {
-  const ax_tensor *x = call->in[1];
-  FN(job) j = FN(job_of)(call, x, call->in[2]);
+  const ax_tensor *g = call->in[0], *x = call->in[1], *y = call->in[2], *d = call->in[3];
+  FN(job)
+  j = { .m = x->shape[1],
+        .n = y->shape[1],
+        .k = x->shape[2],
+        .panels = (x->shape[2] + PANEL - 1) / PANEL,
+        .p = (T)call->a->cdist.p,
+        .x = ax_data(x),
+        .y = ax_data(y),
+        .out = ax_data(call->out[0]),
+        .g = ax_data(g),
+        .d = ax_data(d),
+        .g_step = g->strides,
+        .d_step = d->strides };
   const int64_t batches = x->shape[0], groups = batches * ((j.m + ROWS - 1) / ROWS);
+  const size_t bytes = sizeof(T) * (size_t)(batches * j.panels * ((j.n + 1) / 2 * 2) * PANEL) + 1;
   void *scratch;
-  j.blocks = (j.k + PANEL - 1) / PANEL;
-  const size_t bytes = sizeof(T) * (size_t)(batches * j.blocks * ((j.n + 1) / 2 * 2) * PANEL) + 1;
   const ax_status st = ax_alloc(bytes, &scratch);
   if (st != AX_OK) return st;
   FN(pack_rows)(&j, batches, scratch);
-  j.turned = scratch;
-  j.g = ax_data(call->in[0]), j.d = ax_data(call->in[3]);
-  j.g_step = call->in[0]->strides, j.d_step = call->in[3]->strides;
+  j.packed = scratch;
   ax_cpu_for(groups, batches * j.m * j.n * (j.k + 1) / (4 * VN), FN(gradients), &j);
   ax_free(scratch, bytes);
   return AX_OK;
@@ -331,5 +194,4 @@ static ax_status FN(backward)(const ax_call *call)
 #undef VN
 #undef PANEL
 #undef STRANGE
-#undef SUMS
 #undef SLOPES
