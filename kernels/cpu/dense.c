@@ -21,6 +21,7 @@
 #define THIN 6      /* rows of a tile whose rows are not packed */
 #define NR (2 * VN) /* columns of a tile */
 #define MC 96       /* rows of a piece of work; a multiple of MR */
+#define TOGETHER 8  /* groups of NR columns that are packed row by row */
 #define NC 2048     /* columns that are packed together; a multiple of every NR */
 #define GROUP 64    /* columns of a piece of work; likewise */
 #define NB 64       /* columns of a block; a multiple of 4 and of PANEL */

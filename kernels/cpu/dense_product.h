@@ -10,6 +10,11 @@ static __attribute__((noinline)) void FN(tile)(int64_t depth, const T *pa, const
                                                int how)
 {
   V sum[MR][2] = { 0 };
+#pragma GCC unroll 12
+  for (int i = 0; i < MR; i++) { /* rows of c start anywhere, so that one may reach into two lines */
+    __builtin_prefetch(c + i * c_row, 1);
+    __builtin_prefetch(c + i * c_row + NR - 1, 1);
+  }
   for (int64_t p = 0; p < depth; p++, pa += MR, pb += NR) {
     const V b0 = *(const V *)pb, b1 = *(const V *)(pb + VN);
 #pragma GCC unroll 12
@@ -64,7 +69,8 @@ typedef struct FN(slice) {
   int how;
 } FN(slice);
 
-/* Groups of NR columns of b, each depth x NR, with zeros past the end. */
+/* Groups of NR columns of b, each depth x NR, with zeros past the end.  Where rows are adjacent, some
+ * groups are packed together, row by row: what a row has in one is too short to be read ahead. */
 static void FN(pack_b)(int64_t lo, int64_t hi, void *ud)
 {
   const FN(slice) *s = ud;
@@ -72,12 +78,15 @@ static void FN(pack_b)(int64_t lo, int64_t hi, void *ud)
     const int64_t n = lesser(s->n - g * NR, NR);
     const T *from = s->b + g * NR * s->b_col;
     T *to = s->packed + g * NR * s->depth;
-    if (n == NR && s->b_col == 1)
-      for (int64_t p = 0; p < s->depth; p++, from += s->b_row, to += NR) {
-        *(V *)to = *(const V *)from;
-        *(V *)(to + VN) = *(const V *)(from + VN);
-      }
-    else if (s->b_row == 1)
+    if (n == NR && s->b_col == 1) {
+      const int64_t groups = lesser(lesser(hi, s->n / NR) - g, TOGETHER);
+      for (int64_t p = 0; p < s->depth; p++, from += s->b_row, to += NR)
+        for (int64_t h = 0; h < groups; h++) {
+          *(V *)(to + h * NR * s->depth) = *(const V *)(from + h * NR);
+          *(V *)(to + h * NR * s->depth + VN) = *(const V *)(from + h * NR + VN);
+        }
+      g += groups - 1;
+    } else if (s->b_row == 1)
       for (int64_t j = 0; j < NR; j++)
         for (int64_t p = 0; p < s->depth; p++) to[p * NR + j] = j < n ? from[j * s->b_col + p] : 0;
     else

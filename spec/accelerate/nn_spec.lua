@@ -2,8 +2,10 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local ordered = require "accelerate.utils.ordered"
-local message = require("spec.support.messages").message
+local messages = require "spec.support.messages"
 local nets = require "spec.support.nets"
+
+local message, raises = messages.message, messages.raises
 
 local Net, names, near, numbers = nets.Net, nets.names, nets.near, nets.numbers
 
@@ -250,6 +252,27 @@ describe("state_dict", function()
     assert.equal("float64", weight.dtype)
     assert.same(numbers(a.fc1.weight), numbers(weight))
     assert.is_true(weight.requires_grad)
+  end)
+
+  it("tells where a checkpoint holds the names that are missing", function()
+    local net, dict = Net(4), Net(4):state_dict()
+    raises("unexpected keys: epoch, net\n  'net' holds a state dict with these names: pass checkpoint.net",
+      net.load_state_dict, net, { epoch = 3, net = dict })
+    local wrapped = ordered.new()
+    for name, value in ordered.pairs(dict) do wrapped["module." .. name] = value end
+    wrapped.epoch = 3
+    raises("the names begin with 'module.': nn.utils.consume_prefix_in_state_dict_if_present(state_dict, "
+      .. "'module.') takes it off", net.load_state_dict, net, wrapped)
+    nn.utils.consume_prefix_in_state_dict_if_present(wrapped, "module.")
+    assert.same({ unexpected_keys = { "epoch" }, missing_keys = {} },
+      net:load_state_dict(wrapped, { strict = false }))
+    assert.same(numbers(dict["fc1.weight"]), numbers(net.fc1.weight))
+    wrapped.epoch = nil
+    assert.same(ordered.keys(dict), ordered.keys(wrapped))
+    raises("prefix: expected a string such as 'module.', got nil",
+      nn.utils.consume_prefix_in_state_dict_if_present, dict)
+    raises("expected a table of tensors by name, got a Net",
+      nn.utils.consume_prefix_in_state_dict_if_present, net, "module.")
   end)
 
   it("tells all faults in one message and changes nothing", function()

@@ -188,8 +188,34 @@ local function adopt(t, value)
   t.data = value:detach()
 end
 
+-- Whether a table has all names.
+local function holds(dict, names, prefix)
+  for _, name in ipairs(names) do
+    if dict[prefix .. name] == nil then return false end
+  end
+  return true
+end
+
+-- Where the missing names stand: in a table of a checkpoint, or behind a prefix that a wrapped
+-- model's names have. Returns a line to print, or nothing.
+local function elsewhere(dict, report)
+  local missing = report.missing
+  if not missing[1] then return end
+  for _, key in ipairs(report.unexpected) do
+    local value = dict[key]
+    if type(value) == "table" and not class.of(value) and holds(value, missing, "") then
+      return ("'%s' holds a state dict with these names: pass checkpoint.%s"):format(key, key)
+    end
+    local prefix = key:sub(1, -#missing[1] - 1)
+    if key == prefix .. missing[1] and holds(dict, missing, prefix) then
+      return ("the names begin with '%s': nn.utils.consume_prefix_in_state_dict_if_present("
+        .. "state_dict, '%s') takes it off"):format(prefix, prefix)
+    end
+  end
+end
+
 -- Raises with all faults in one message, if there are any.
-local function judge(self, report, strict)
+local function judge(self, dict, report, strict)
   local faults = {}
   if strict and #report.missing > 0 then
     faults[1] = "missing keys: " .. table.concat(report.missing, ", ")
@@ -198,6 +224,7 @@ local function judge(self, report, strict)
     faults[#faults + 1] = "unexpected keys: " .. table.concat(report.unexpected, ", ")
   end
   for _, text in ipairs(report.wrong) do faults[#faults + 1] = text end
+  if strict then faults[#faults + 1] = elsewhere(dict, report) end
   if #faults > 0 then
     fail("%s", ("load_state_dict: the state dict does not fit %s:\n  %s"):format(self.__name,
       table.concat(faults, "\n  ")))
@@ -234,7 +261,7 @@ function Module:load_state_dict(state_dict, ...)
   dict = prepared(self, dict, report)
   local mine, names, parameters, extras = compare(self, dict, report)
   local late = has(self, "load_state_dict_post")
-  if not late or report.wrong[1] then judge(self, report, o.strict) end
+  if not late or report.wrong[1] then judge(self, dict, report, o.strict) end
   core.no_grad(function()
     for _, name in ipairs(names) do
       if dict[name] ~= nil then
@@ -249,7 +276,7 @@ function Module:load_state_dict(state_dict, ...)
   if late then
     conclude(self, result)
     report.missing, report.unexpected = result.missing_keys, result.unexpected_keys
-    judge(self, report, o.strict)
+    judge(self, dict, report, o.strict)
   end
   return result
 end

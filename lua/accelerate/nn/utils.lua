@@ -1,9 +1,11 @@
 --- nn.utils: functions over many parameters or their gradients.
 
 local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
 local gradients = require "accelerate.sparse.gradients"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 local positions = require "accelerate.utils.positions"
 local parts = require "accelerate.nn.parts"
 
@@ -154,5 +156,27 @@ function M.vector_to_parameters(vector, params)
     end
   end)
 end
+
+--- Takes a prefix off the names of a state dict, in place. Names of a model that was saved within a
+--- wrapper begin with "module." (data parallel) or "_orig_mod." (compiled).
+---@param state_dict table<string, accelerate.Tensor>
+---@param prefix string such as "module."
+function M.consume_prefix_in_state_dict_if_present(state_dict, prefix)
+  local where = "consume_prefix_in_state_dict_if_present"
+  if type(state_dict) ~= "table" or class.of(state_dict) then
+    fail("%s: expected a table of tensors by name, got %s", where, options.show(state_dict))
+  elseif type(prefix) ~= "string" or prefix == "" then
+    fail("%s: prefix: expected a string such as 'module.', got %s", where, options.show(prefix))
+  end
+  for _, name in ipairs(ordered.keys(state_dict)) do
+    if type(name) == "string" and name:sub(1, #prefix) == prefix then
+      local value = state_dict[name]
+      state_dict[name] = nil
+      state_dict[name:sub(#prefix + 1)] = value
+    end
+  end
+end
+
+positions.functions(M, { consume_prefix_in_state_dict_if_present = "state_dict prefix" })
 
 return require("accelerate.utils.properties").strict("accelerate.nn.utils", M)

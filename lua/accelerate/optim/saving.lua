@@ -1,6 +1,7 @@
 --- What optimizers save, and how it is read back: methods of accelerate.optim.Optimizer.
 
 local core = require "accelerate.core"
+local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local parts = require "accelerate.nn.parts"
 local ordered = require "accelerate.utils.ordered"
@@ -85,12 +86,23 @@ local function as_number(value)
   return core.is_tensor(value) and value:item() or value
 end
 
+-- Where a checkpoint holds the state dict of an optimizer: "; its entry .. holds them", or nothing.
+local function nested(dict)
+  for _, key in ipairs(ordered.keys(dict)) do
+    local value = dict[key]
+    if type(value) == "table" and not class.of(value) and value.state and value.param_groups then
+      return ("; its entry '%s' has both: pass checkpoint.%s"):format(key, key)
+    end
+  end
+  return ""
+end
+
 local function check_groups(self, dict)
   local lacks = type(dict) == "table" and (type(dict.state) ~= "table" and "state"
     or type(dict.param_groups) ~= "table" and "param_groups")
   if type(dict) ~= "table" or lacks then
     fail("%s:load_state_dict: expected a table with state and param_groups, got %s%s", self.__name,
-      options.show(dict), lacks and " without " .. lacks or "")
+      options.show(dict), lacks and " without " .. lacks .. nested(dict) or "")
   end
   if #dict.param_groups ~= #self.param_groups then
     fail("%s:load_state_dict: the state dict has %d parameter group(s), the optimizer has %d", self.__name,
