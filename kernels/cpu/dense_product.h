@@ -69,8 +69,30 @@ typedef struct FN(slice) {
   int how;
 } FN(slice);
 
-/* Groups of NR columns of b, each depth x NR, with zeros past the end.  Where rows are adjacent, some
- * groups are packed together, row by row: what a row has in one is too short to be read ahead. */
+/* `rows` lines whose elements are adjacent, VN elements at a time, turned over.  A vector may reach
+ * beyond its numbers, into those that are stored next: the last lines come first.  Returns how many
+ * elements it packed. */
+static inline __attribute__((always_inline)) int64_t FN(pack_lines)(const int rows, const T *from,
+                                                                    int64_t step, int64_t depth, T *to)
+{
+  int64_t p = 0;
+  for (; p + VN <= depth; p += VN)
+#pragma GCC unroll 4
+    for (int r = (rows - 1) / FN(LANES) * FN(LANES); r >= 0; r -= FN(LANES)) {
+      V v[FN(LANES)];
+#pragma GCC unroll 16
+      for (int q = 0; q < FN(LANES); q++)
+        v[q] = *(const V *)(from + (r + q < rows ? r + q : rows - 1) * step + p);
+      FN(turn)(v);
+#pragma GCC unroll 16
+      for (int q = 0; q < FN(LANES); q++) *(V *)(to + (p + q) * rows + r) = v[q];
+    }
+  return p;
+}
+
+/* Groups of NR columns of b, each depth x NR, with zeros past the end.  Where rows are adjacent,
+ * some groups are packed together, row by row: what a row has in one is too short to be read
+ * ahead. */
 static void FN(pack_b)(int64_t lo, int64_t hi, void *ud)
 {
   const FN(slice) *s = ud;
@@ -86,33 +108,16 @@ static void FN(pack_b)(int64_t lo, int64_t hi, void *ud)
           *(V *)(to + h * NR * s->depth + VN) = *(const V *)(from + h * NR + VN);
         }
       g += groups - 1;
-    } else if (s->b_row == 1)
+    } else if (n == NR && s->b_row == 1)
+      for (int64_t p = FN(pack_lines)(NR, from, s->b_col, s->depth, to); p < s->depth; p++)
+        for (int64_t j = 0; j < NR; j++) to[p * NR + j] = from[j * s->b_col + p];
+    else if (s->b_row == 1)
       for (int64_t j = 0; j < NR; j++)
         for (int64_t p = 0; p < s->depth; p++) to[p * NR + j] = j < n ? from[j * s->b_col + p] : 0;
     else
       for (int64_t p = 0; p < s->depth; p++, from += s->b_row)
         for (int64_t j = 0; j < NR; j++) *to++ = j < n ? from[j * s->b_col] : 0;
   }
-}
-
-/* MR rows whose elements are adjacent, VN columns at a time, turned over.  A vector may reach
- * beyond its MR numbers, into those that are stored next.  Returns how many columns it packed. */
-static int64_t FN(pack_rows)(const T *from, int64_t step, int64_t depth, T *to)
-{
-  int64_t p = 0;
-  for (; p + VN <= depth; p += VN) {
-    V v[(MR + VN - 1) / VN * VN];
-#pragma GCC unroll 16
-    for (int r = 0; r < (int)(sizeof v / sizeof *v); r++)
-      v[r] = *(const V *)(from + (r < MR ? r : MR - 1) * step + p);
-#pragma GCC unroll 4
-    for (int r = 0; r < MR; r += FN(LANES)) FN(turn)(v + r);
-#pragma GCC unroll 16
-    for (int q = 0; q < FN(LANES); q++)
-#pragma GCC unroll 4
-      for (int r = 0; r < MR; r += FN(LANES)) *(V *)(to + (p + q) * MR + r) = v[r + q];
-  }
-  return p;
 }
 
 /* Groups of MR rows of a, each depth x MR, with zeros past the end; there is room for a vector
@@ -123,7 +128,7 @@ static void FN(pack_a)(const FN(slice) * s, int64_t row, int64_t rows, T *to)
     const T *from = s->a + (row + i) * s->a_row;
     const int64_t m = lesser(rows - i, MR);
     if (s->a_col == 1 && m == MR)
-      for (int64_t p = FN(pack_rows)(from, s->a_row, s->depth, to); p < s->depth; p++)
+      for (int64_t p = FN(pack_lines)(MR, from, s->a_row, s->depth, to); p < s->depth; p++)
         for (int64_t r = 0; r < MR; r++) to[p * MR + r] = from[r * s->a_row + p];
     else if (s->a_row == 1 && m == MR)
       for (int64_t p = 0; p < s->depth; p++)

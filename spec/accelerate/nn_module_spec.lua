@@ -339,6 +339,7 @@ describe("Bilinear and distances", function()
       for name, pair in pairs { plain = { x, y }, equal = { x, x }, far_off = { x + 1e4, y + 1e4 },
         near = { x, x + core.randn(100, 33) * 1e-5 }, large = { x * 1e15, y * 1e15 },
         cluster = { x * 1e-6 + 1, x * 1e-6 + 1 }, few = { x[{ { 1, 3 } }], y }, rows_of_0 = { x * 0, y * 0 },
+        many = { core.randn(400, 17), core.randn(1050, 17) },
         stacks = { core.randn(3, 40, 20), core.randn(3, 50, 20) }, spread = { x, core.randn(2, 70, 33) },
         strided = { core.randn(33, 100):t(), core.randn(70, 66)[{ {}, { 1, 66, 2 } }] } } do
         local a, b = pair[1]:detach():clone():requires_grad_(), pair[2]:detach():clone():requires_grad_()
@@ -413,6 +414,12 @@ describe("Bilinear and distances", function()
       assert.equal(math.huge, d[1]:amin():item())
       assert.is_true(d[2]:isnan():all():item())
       assert.is_true(d[{ { 3, 60 } }]:isfinite():all():item())
+      y[7][2], y[8][5] = math.huge, -math.huge
+      local r, expected = x:cdist(y), direct(x:double(), y:double())
+      assert.is_true(r[1][7]:isnan():item())
+      assert.is_true(r:isnan():equal(expected:isnan()))
+      assert.is_true(r:isinf():equal(expected:isinf()))
+      assert.is_false(far(r:nan_to_num(0, { posinf = 0 }), expected:nan_to_num(0, { posinf = 0 }), 1.2e-7))
       local half = tensor.cdist(core.randn(60, 40):bfloat16(), y:bfloat16())
       assert.equal("bfloat16", half.dtype)
       local function second(distance, a, b)
