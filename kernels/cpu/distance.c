@@ -1,17 +1,16 @@
 /* Distances of all pairs of rows, |x_i - y_j|_p, and their gradient.
  *
- * Distances are computed in double in both types: the differences of float32 rows are exact there,
- * so that rows near each other have a distance as exact as any.  Many Euclidean ones of float32
- * rows come from a product of matrices (distance_product.h).  Elsewhere, a vector holds the
- * distances of a row of x to neighbouring rows of y, which are turned for it.  The gradient is in
- * the tensors' own type (distance_gradient.h); there, a vector holds neighbouring numbers of a row.
- * A row of a result is one thread's, and its sums have one order. */
+ * Distances are computed in double in both types: the differences of float32 rows are exact
+ * there, so that rows near each other have a distance as exact as any, which a product of
+ * matrices has not.  A vector holds the distances of a row of x to neighbouring rows of y, which
+ * are turned for it.  The gradient is in the tensors' own type (distance_gradient.h); there, a
+ * vector holds neighbouring numbers of a row.  A row of a result is one thread's, and its sums
+ * have one order. */
 #include "cpu.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "gemm.h"
 #include "vector.h"
 
 typedef int32_t mask_f32 __attribute__((vector_size(AX_BYTES), aligned(4), may_alias));
@@ -128,8 +127,6 @@ static void turn_rows(const job *j, const ax_tensor *y, double *to)
     }
 }
 
-#include "distance_product.h"
-
 ax_status ax_cpu__distance_cdist(const ax_call *call)
 {
   const ax_tensor *x = call->in[0], *y = call->in[1];
@@ -144,7 +141,6 @@ ax_status ax_cpu__distance_cdist(const ax_call *call)
   const size_t bytes = sizeof(double) * (size_t)(x->numel + x->shape[0] * j.blocks * j.k * WIDE);
   void *scratch;
   if (call->out[0]->numel == 0) return AX_OK;
-  if (by_product(x, j.n, j.p)) return distances_by_product(x, y, call->out[0]);
   const ax_status st = ax_alloc(bytes, &scratch);
   if (st != AX_OK) return st;
   double *const wide_x = scratch, *const turned = wide_x + x->numel;
