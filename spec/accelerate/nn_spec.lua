@@ -269,6 +269,8 @@ describe("state_dict", function()
     assert.same(numbers(dict["fc1.weight"]), numbers(net.fc1.weight))
     wrapped.epoch = nil
     assert.same(ordered.keys(dict), ordered.keys(wrapped))
+    net:register_load_state_dict_post_hook(function(_, keys) keys.unexpected_keys[1] = 7 end)
+    raises("unexpected keys: 7", net.load_state_dict, net, {})
     raises("prefix: expected a string such as 'module.', got nil",
       nn.utils.consume_prefix_in_state_dict_if_present, dict)
     raises("expected a table of tensors by name, got a Net",

@@ -425,6 +425,7 @@ describe("state_dict", function()
     assert.matches("got a table without state$", message(o.load_state_dict, o, {}))
     assert.matches("without state; its entry 'opt' has both: pass checkpoint.opt$",
       message(o.load_state_dict, o, { epoch = 3, opt = o:state_dict(), net = {} }))
+    assert.matches("got a table without state$", message(o.load_state_dict, o, { [core.ones(1)] = {} }))
     assert.matches("got a table without param_groups$", message(o.load_state_dict, o, { state = {} }))
     assert.matches("has 2 parameter group%(s%), the optimizer has 1", load({}, group, group))
     assert.matches("group 1 of the state dict has 2 parameter%(s%), the optimizer's has 1",

@@ -191,7 +191,7 @@ end
 -- Whether a table has all names.
 local function holds(dict, names, prefix)
   for _, name in ipairs(names) do
-    if dict[prefix .. name] == nil then return false end
+    if dict[prefix .. tostring(name)] == nil then return false end
   end
   return true
 end
@@ -200,14 +200,14 @@ end
 -- model's names have. Returns a line to print, or nothing.
 local function elsewhere(dict, report)
   local missing = report.missing
-  if not missing[1] then return end
+  if type(missing[1]) ~= "string" then return end -- none, or what a hook put there
   for _, key in ipairs(report.unexpected) do
-    local value = dict[key]
+    local value, text = dict[key], tostring(key)
     if type(value) == "table" and not class.of(value) and holds(value, missing, "") then
-      return ("'%s' holds a state dict with these names: pass checkpoint.%s"):format(key, key)
+      return ("'%s' holds a state dict with these names: pass checkpoint.%s"):format(text, text)
     end
-    local prefix = key:sub(1, -#missing[1] - 1)
-    if key == prefix .. missing[1] and holds(dict, missing, prefix) then
+    local prefix = text:sub(1, -#missing[1] - 1)
+    if text == prefix .. missing[1] and holds(dict, missing, prefix) then
       return ("the names begin with '%s': nn.utils.consume_prefix_in_state_dict_if_present("
         .. "state_dict, '%s') takes it off"):format(prefix, prefix)
     end

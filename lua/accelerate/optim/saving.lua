@@ -86,15 +86,17 @@ local function as_number(value)
   return core.is_tensor(value) and value:item() or value
 end
 
--- Where a checkpoint holds the state dict of an optimizer: "; its entry .. holds them", or nothing.
+-- Where a checkpoint holds the state dict of an optimizer: "; its entry .. has both", or "". Keys
+-- may be anything, tensors (of optimizer.state) too.
 local function nested(dict)
-  for _, key in ipairs(ordered.keys(dict)) do
-    local value = dict[key]
-    if type(value) == "table" and not class.of(value) and value.state and value.param_groups then
-      return ("; its entry '%s' has both: pass checkpoint.%s"):format(key, key)
+  local found
+  for key, value in next, dict do
+    if type(key) == "string" and (not found or key < found) and type(value) == "table"
+      and not class.of(value) and value.state and value.param_groups then
+      found = key
     end
   end
-  return ""
+  return found and ("; its entry '%s' has both: pass checkpoint.%s"):format(found, found) or ""
 end
 
 local function check_groups(self, dict)
