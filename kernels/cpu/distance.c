@@ -19,13 +19,18 @@ typedef int64_t mask_f64 __attribute__((vector_size(AX_BYTES), aligned(8), may_a
 /* ---- distances */
 
 typedef ax_vec_f64 vec;
-enum { LANES = AX_BYTES / 8, VECS = 4, WIDE = VECS * LANES };
+typedef double number __attribute__((may_alias)); /* one of a vector's */
+/* ROWS_OF_X x VECS sums are enough for the latency of an addition, and with what they are made of
+ * they fit in 16 registers. */
+enum { LANES = AX_BYTES / 8, VECS = 2, WIDE = VECS * LANES, ROWS_OF_X = 5, IN_CACHE = 1 << 14 };
 
 typedef struct job {
   int64_t m, n, k, blocks; /* blocks: of WIDE rows of y */
   double p;
-  bool wide;                /* the tensors are float64 */
-  const double *x, *turned; /* turned: y as (b, blocks, k, WIDE) */
+  bool wide; /* the tensors are float64 */
+  const void *from_x, *from_y;
+  const double *x;         /* in float64 */
+  double *wide_x, *turned; /* turned: y as (b, blocks, k, WIDE) */
   void *out;
 } job;
 
@@ -38,21 +43,29 @@ static vec powers(vec a, double p)
   return a;
 }
 
-/* to: what a term of the differences `a` of two rows of x adds over k, for WIDE rows of y. */
+#define EACH_SUM \
+  _Pragma("GCC unroll 5") for (int r = 0; r < ROWS_OF_X; r++) \
+      _Pragma("GCC unroll 2") for (int v = 0; v < VECS; v++)
+
+/* to: what a term of the differences `a` of some rows of x adds over k, for WIDE rows of y. */
 #define SUMS(name, term) \
-  static void name(const double *const x[2], const double *y, int64_t k, double p, vec *to) \
+  static void name(const double *const x[ROWS_OF_X], const double *y, int64_t k, double p, \
+                   vec to[ROWS_OF_X][VECS]) \
   { \
-    vec of[2][VECS]; \
-    for (int v = 0; v < VECS; v++) of[0][v] = of[1][v] = (vec){ 0 }; \
+    vec of[ROWS_OF_X][VECS]; \
     (void)p; \
-    for (int64_t i = 0; i < k; i++) \
-      _Pragma("GCC unroll 4") for (int v = 0; v < VECS; v++) \
-          _Pragma("GCC unroll 2") for (int r = 0; r < 2; r++) \
+    EACH_SUM of[r][v] = (vec){ 0 }; \
+    for (int64_t i = 0; i < k; i++) { \
+      vec beside[VECS]; \
+      _Pragma("GCC unroll 2") for (int v = 0; v < VECS; v++) beside[v] = \
+          *(const vec *)(y + i * WIDE + v * LANES); \
+      EACH_SUM \
       { \
-        const vec a = x[r][i] - *(const vec *)(y + i * WIDE + v * LANES), sum = of[r][v]; \
+        const vec a = x[r][i] - beside[v], sum = of[r][v]; \
         of[r][v] = term; \
       } \
-    for (int v = 0; v < VECS; v++) to[v] = of[0][v], to[VECS + v] = of[1][v]; \
+    } \
+    EACH_SUM to[r][v] = of[r][v]; \
   }
 SUMS(squares, AX_VFMA_f64(a, a, sum))
 SUMS(sizes, sum + size_of(a))
@@ -60,7 +73,7 @@ SUMS(largest, larger(sum, size_of(a)))
 SUMS(counts, sum + (vec)((mask_f64)(1 - (vec){ 0 }) & (a != 0)))
 SUMS(any_power, sum + powers(size_of(a), p))
 
-static void roots(double *sum, double p)
+static void roots(number *sum, double p)
 {
   if (p == 2) {
     AX_SIMD
@@ -70,61 +83,85 @@ static void roots(double *sum, double p)
   }
 }
 
-static void put(const job *j, int64_t at, const double *from, int64_t n)
+static void put(const job *j, int64_t at, const number *from, int64_t n)
 {
   float *const narrow = (float *)j->out + at;
   if (j->wide) memcpy((double *)j->out + at, from, sizeof *from * (size_t)n);
-  else
+  else if (n == WIDE) {
+    AX_SIMD
+    for (int i = 0; i < WIDE; i++) narrow[i] = (float)from[i];
+  } else
     for (int64_t i = 0; i < n; i++) narrow[i] = (float)from[i];
 }
 
+/* Rows from .. to - 1 of x, of batch b, and all rows of y. */
+static void distances_of(const job *j, int64_t b, int64_t from, int64_t to)
+{
+  const double p = j->p;
+  void (*const sums)(const double *const *, const double *, int64_t, double, vec(*)[VECS]) = p == 2 ? squares
+                                                                                             : p == 1 ? sizes
+                                                                                             : p == 0 ? counts
+                                                                                             : isinf(p)
+                                                                                                 ? largest
+                                                                                                 : any_power;
+
+  for (int64_t block = 0; block < j->blocks; block++) {
+    const int64_t first = block * WIDE, count = j->n - first < WIDE ? j->n - first : WIDE;
+    const double *y = j->turned + (b * j->blocks + block) * j->k * WIDE;
+    for (int64_t i = from; i < to; i += ROWS_OF_X) {
+      const int64_t rows = to - i < ROWS_OF_X ? to - i : ROWS_OF_X;
+      const double *x[ROWS_OF_X];
+      vec part[ROWS_OF_X][VECS];
+      for (int64_t r = 0; r < ROWS_OF_X; r++) x[r] = j->x + (i + (r < rows ? r : rows - 1)) * j->k;
+      sums(x, y, j->k, p, part);
+      for (int64_t r = 0; r < rows; r++) {
+        roots((number *)part[r], p);
+        put(j, (i + r) * j->n + first, (number *)part[r], count);
+      }
+    }
+  }
+}
+
+/* As many rows of x at a time as stay in the second-level cache beside a block of y. */
 static void distances(int64_t lo, int64_t hi, void *ctx)
 {
   const job *j = ctx;
-  const double p = j->p;
-  void (*const sums)(const double *const *, const double *, int64_t, double, vec *) = p == 2     ? squares
-                                                                                      : p == 1   ? sizes
-                                                                                      : p == 0   ? counts
-                                                                                      : isinf(p) ? largest
-                                                                                                 : any_power;
+  const int64_t fit = 1 + IN_CACHE / (j->k + 1) / ROWS_OF_X;
 
-  for (int64_t from = lo; from < hi;) { /* rows of one batch, so that a block of y serves them all */
-    const int64_t b = from / j->m, to = hi < (b + 1) * j->m ? hi : (b + 1) * j->m;
-    for (int64_t block = 0; block < j->blocks; block++) {
-      const int64_t first = block * WIDE, count = j->n - first < WIDE ? j->n - first : WIDE;
-      const double *y = j->turned + (b * j->blocks + block) * j->k * WIDE;
-      for (int64_t i = from; i < to; i += 2) {
-        const int64_t rows = to - i < 2 ? 1 : 2;
-        const double *const x = j->x + i * j->k, *const both[] = { x, rows > 1 ? x + j->k : x };
-        vec part[2 * VECS];
-        double sum[2][WIDE];
-        sums(both, y, j->k, p, part);
-        memcpy(sum, part, sizeof sum);
-        for (int64_t r = 0; r < rows; r++) {
-          roots(sum[r], p);
-          put(j, (i + r) * j->n + first, sum[r], count);
-        }
-      }
-    }
+  for (int64_t from = lo; from < hi;) {
+    const int64_t b = from / j->m;
+    int64_t to = from + fit * ROWS_OF_X;
+    if (to > hi) to = hi;
+    if (to > (b + 1) * j->m) to = (b + 1) * j->m;
+    distances_of(j, b, from, to);
     from = to;
   }
 }
 
-static double element(const ax_tensor *t, int64_t at)
+static void widen_numbers(int64_t lo, int64_t hi, void *ctx)
 {
-  return t->dtype == AX_F64 ? ((const double *)ax_data(t))[at] : ((const float *)ax_data(t))[at];
+  const job *j = ctx;
+  AX_SIMD
+  for (int64_t i = lo; i < hi; i++) j->wide_x[i] = (double)((const float *)j->from_x)[i];
 }
 
-/* The rows of y in blocks of WIDE, in which the numbers of neighbours are side by side; what is
- * missing of the last block is 0. */
-static void turn_rows(const job *j, const ax_tensor *y, double *to)
+/* Blocks of WIDE rows of y, in which the numbers of neighbours are side by side; what is missing of
+ * the last block is 0. */
+static void turn_rows(int64_t lo, int64_t hi, void *ctx)
 {
-  memset(to, 0, sizeof *to * (size_t)(y->shape[0] * j->blocks * j->k * WIDE));
-  for (int64_t b = 0; b < y->shape[0]; b++)
-    for (int64_t r = 0; r < j->n; r++) {
-      double *const block = to + (b * j->blocks + r / WIDE) * j->k * WIDE + r % WIDE;
-      for (int64_t e = 0; e < j->k; e++) block[e * WIDE] = element(y, (b * j->n + r) * j->k + e);
+  const job *j = ctx;
+  for (int64_t at = lo; at < hi; at++) {
+    const int64_t b = at / j->blocks, first = at % j->blocks * WIDE;
+    double *const to = j->turned + at * j->k * WIDE;
+    if (j->n - first < WIDE) memset(to, 0, sizeof *to * (size_t)(j->k * WIDE));
+    for (int64_t r = 0; r < WIDE && first + r < j->n; r++) {
+      const int64_t row = (b * j->n + first + r) * j->k;
+      if (j->wide)
+        for (int64_t e = 0; e < j->k; e++) to[e * WIDE + r] = ((const double *)j->from_y)[row + e];
+      else
+        for (int64_t e = 0; e < j->k; e++) to[e * WIDE + r] = (double)((const float *)j->from_y)[row + e];
     }
+  }
 }
 
 ax_status ax_cpu__distance_cdist(const ax_call *call)
@@ -136,18 +173,20 @@ ax_status ax_cpu__distance_cdist(const ax_call *call)
             .blocks = (y->shape[1] + WIDE - 1) / WIDE,
             .p = call->a->cdist.p,
             .wide = x->dtype == AX_F64,
+            .from_x = ax_data(x),
+            .from_y = ax_data(y),
             .out = ax_data(call->out[0]) };
-  const int64_t rows = x->shape[0] * j.m;
-  const size_t bytes = sizeof(double) * (size_t)(x->numel + x->shape[0] * j.blocks * j.k * WIDE);
+  const int64_t rows = x->shape[0] * j.m, blocks = x->shape[0] * j.blocks, turned = blocks * j.k * WIDE;
+  const size_t bytes = sizeof(double) * (size_t)(turned + (j.wide ? 0 : x->numel));
   void *scratch;
   if (call->out[0]->numel == 0) return AX_OK;
   const ax_status st = ax_alloc(bytes, &scratch);
   if (st != AX_OK) return st;
-  double *const wide_x = scratch, *const turned = wide_x + x->numel;
-  for (int64_t i = 0; i < x->numel; i++) wide_x[i] = element(x, i);
-  turn_rows(&j, y, turned);
-  j.x = wide_x;
-  j.turned = turned;
+  j.turned = scratch;
+  j.wide_x = j.turned + turned;
+  j.x = j.wide ? j.from_x : j.wide_x;
+  if (!j.wide) ax_cpu_for(x->numel, x->numel, widen_numbers, &j);
+  ax_cpu_for(blocks, turned, turn_rows, &j);
   ax_cpu_for(rows, rows * j.n * (j.k + 1) / (4 * LANES), distances, &j);
   ax_free(scratch, bytes);
   return AX_OK;

@@ -387,6 +387,26 @@ describe("Bilinear and distances", function()
         message(tensor.cdist, core.ones(2, 3, 4), core.ones(3, 3, 4)))
     end)
 
+    it("have the same bits for few pairs as among many", function()
+      core.manual_seed(6)
+      for _, dtype in ipairs { "float32", "float64" } do
+        for _, k in ipairs { 1, 7, 64, 20000 } do -- of the longest, few rows are computed together
+          local x, y = core.randn(2, 13, k):to(dtype), core.randn(2, 35, k):to(dtype)
+          for _, p in ipairs { 0, 1, 1.5, 2, math.huge } do
+            if p ~= 1.5 or k < 100 then
+              local all = tensor.cdist(x, y, p)
+              for m = 1, 13 do
+                local from, n = 14 - m, m % 4 * 8 + m
+                local part = tensor.cdist(x:narrow(2, from, m), y:narrow(2, 36 - n, n), p)
+                assert.is_true(tensor.equal(all:narrow(2, from, m):narrow(3, 36 - n, n), part),
+                  ("%s, %d rows of %d, p = %g"):format(dtype, m, k, p))
+              end
+            end
+          end
+        end
+      end
+    end)
+
     it("keep their digits where powers leave float32", function()
       core.manual_seed(3)
       for _, scale in ipairs { 1e-30, 1e-22, 1e-15, 1e12, 1e18, 1e25 } do

@@ -327,6 +327,22 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
       close("cumprod, " .. name, there:clamp(-1e3, 1e3):nan_to_num(), here:clamp(-1e3, 1e3):nan_to_num(),
         1e-9)
     end
+    -- the gradients of running products: one line, lines of a block each, a thread for each line
+    for _, case in ipairs { { { 3000 }, 1 }, { { 3, 1500 }, 2 }, { { 3, 1100, 5 }, 2 },
+      { { 2, 9, 5000 }, 2 } } do
+      local shape, dim = unpack(case)
+      local base = tensor.rand(shape, { dtype = "float64" }):add_(0.5)
+      base:view(-1):narrow(1, 601, 2):zero_()
+      local g = tensor.randn(shape, { dtype = "float64" })
+      for dtype, bound in pairs { float32 = 1e-6, float64 = 1e-12, float16 = 4e-3, bfloat16 = 3e-2 } do
+        local here = base:to(dtype):double():clone():requires_grad_()
+        here:cumprod(dim):backward(g:to(dtype):double())
+        local there = base:to(D):to(dtype):requires_grad_()
+        local strided = g:to(dtype):to(D)
+        there:cumprod(dim):backward(tensor.stack({ strided, strided }, -1):select(-1, 2))
+        close("gradient of cumprod, " .. dtype, there.grad, here.grad, bound)
+      end
+    end
     local mask = tensor.rand(7000):gt(0.7)
     same("nonzero", mask:to(D):nonzero(), mask:nonzero())
     same("masked_select", tensor.arange(7000, { device = D }):masked_select(mask:to(D)),

@@ -415,6 +415,73 @@ describe("searches and running sums", function()
     end
   end)
 
+  it("give running products the gradients of their terms, also where elements are 0", function()
+    -- of line x and weights g: the sum of g[k] times the product of x[1] .. x[k] without x[i]
+    local function slopes(x, g)
+      local out = {}
+      for i = 1, #x do
+        local sum, product = 0, 1
+        for k = 1, #x do
+          if k ~= i then product = product * x[k] end
+          if k >= i then sum = sum + g[k] * product end
+        end
+        out[i] = sum
+      end
+      return out
+    end
+    local bounds = { float32 = 3e-7, float64 = 1e-14, float16 = 2e-3, bfloat16 = 2e-2 }
+    for dtype, bound in pairs(bounds) do
+      for _, lines in ipairs { 1, 7, 8, 9, 19 } do
+        local generator = core.Generator(lines)
+        local x = (core.rand(lines, 11, 2, { generator = generator }) + 0.5):to(dtype)
+        x[{ {}, 4, 1 }] = 0
+        x[{ 1, { 6, 7 }, 2 }] = 0
+        local g = core.randn(lines, 2, 11, { generator = generator }):to(dtype):transpose(2, 3)
+        local along, lined = x:clone():requires_grad_(), x:transpose(2, 3):contiguous():requires_grad_()
+        along:cumprod(2):backward(g)
+        lined:cumprod(3):backward(g:transpose(2, 3))
+        assert.is_true(tensor.equal(along.grad:transpose(2, 3), lined.grad), dtype)
+        local rows, weights = x:transpose(2, 3):double():totable(), g:transpose(2, 3):double():totable()
+        local got = lined.grad:double():totable()
+        for r = 1, lines do
+          for c = 1, 2 do
+            for k, expected in ipairs(slopes(rows[r][c], weights[r][c])) do
+              assert.near(expected, got[r][c][k], bound * (1 + math.abs(expected)) * 4, dtype)
+            end
+          end
+        end
+      end
+    end
+    local wide = core.randn(5, 300, { dtype = "float64" }) -- more columns than are computed together
+    local one, all = wide:narrow(2, 299, 1):clone():requires_grad_(), wide:clone():requires_grad_()
+    one:cumprod(1):sum():backward()
+    all:cumprod(1):sum():backward()
+    assert.is_true(tensor.equal(one.grad, all.grad:narrow(2, 299, 1)))
+    for _, shape in ipairs { {}, { 1 }, { 0 }, { 3, 0 }, { 2, 1 } } do
+      local leaf = core.ones(shape):requires_grad_()
+      leaf:cumprod(-1):sum():backward()
+      assert.is_true(tensor.equal(core.ones(shape), leaf.grad))
+    end
+  end)
+
+  it("differentiate the gradients of running products again", function()
+    local autograd = tensor.autograd
+    for _, n in ipairs { 1, 2, 3, 4, 7, 9 } do
+      local x = core.randn(2, n, 3, { dtype = "float64", generator = core.Generator(n) })
+      if n > 2 then x[{ 1, 2, 1 }] = 0 end
+      x:requires_grad_()
+      local function product(v) return v:cumprod(2) end
+      assert.is_true(autograd.gradcheck(product, { x }))
+      assert.is_true(autograd.gradgradcheck(product, { x }))
+    end
+    local x = core.tensor({ 2, 3, 5 }, { dtype = "float64" }):requires_grad_()
+    local slope = autograd.grad(x:cumprod(1):sum(), x, { create_graph = true })
+    assert.are.same({ 1 + 3 + 15, 2 + 10, 6 }, slope:totable())
+    local second = autograd.grad(slope:sum(), x, { create_graph = true })
+    assert.are.same({ 1 + 5 + 3, 1 + 5 + 2, 3 + 2 }, second:totable())
+    assert.are.same({ 2, 2, 2 }, autograd.grad(second:sum(), x):totable())
+  end)
+
   it("find extremes along lines as one by one, with NaN and equal elements", function()
     local dtypes = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
     for _, dtype in ipairs(dtypes) do

@@ -150,26 +150,6 @@ ax_status ax_infer_norm(ax_infer *q)
   return AX_OK;
 }
 
-ax_status ax_infer_scan(ax_infer *q)
-{
-  const ax_tensor *x = INPUT(0);
-  q->compute = ax_is_float((ax_dtype)x->dtype) ? (ax_dtype)x->dtype : AX_I64;
-  q->cast = q->contiguous = 1;
-  out_like(q, 0, q->compute, x->ndim, x->shape);
-  return AX_OK;
-}
-
-ax_status ax_infer_running_products(ax_infer *q) { return ax_infer_scan(q); }
-
-ax_status ax_infer_running_best(ax_infer *q)
-{
-  const ax_tensor *x = INPUT(0);
-  q->contiguous = 1;
-  out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
-  out_like(q, 1, AX_I64, x->ndim, x->shape);
-  return AX_OK;
-}
-
 ax_status ax_infer_prod_of(ax_infer *q)
 {
   const ax_dtype own = (ax_dtype)INPUT(0)->dtype;
@@ -209,11 +189,6 @@ static ax_status replace(ax_tensor **t, ax_op op, const ax_attrs *a)
   return st;
 }
 
-static ax_status part_of(ax_tensor *x, int64_t dim, int64_t from, int64_t n, ax_tensor **out)
-{
-  return run_narrow(x, dim, from, n, out);
-}
-
 /* Halves are multiplied until one position is left: the rounding of a tree, and a gradient that is
  * right where elements are 0, since no step divides. */
 ax_status ax_infer_prod(ax_infer *q)
@@ -245,16 +220,16 @@ ax_status ax_infer_prod(ax_infer *q)
       AX_TRY(st);
     }
     for (int64_t size = x->shape[d]; size > 1; size = size / 2 + size % 2) {
-      AX_TRY(part_of(now, d, 0, size / 2, &left));
-      AX_TRY(part_of(now, d, size / 2, size / 2, &right));
+      AX_TRY(run_narrow(now, d, 0, size / 2, &left));
+      AX_TRY(run_narrow(now, d, size / 2, size / 2, &right));
       AX_TRY(ax_run2(AX_OP_MUL, left, right, &both));
       multiplied = true;
       if (size % 2) {
-        AX_TRY(part_of(now, d, size - 1, 1, &rest));
-        ax_tensor *list[2] = { both, rest }, *results[AX_MAX_OUT];
-        AX_TRY(ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = list, .a = AX_ATTRS(cat, .dim = d) }, results));
-        ax_tensor_release(both);
-        both = results[0];
+        AX_TRY(run_narrow(now, d, size - 1, 1, &rest));
+        ax_tensor *paired = both;
+        st = run_cat(paired, rest, d, &both);
+        ax_tensor_release(paired);
+        AX_TRY(st);
       }
       ax_tensor_release(now);
       ax_tensor_release(left);
@@ -279,51 +254,6 @@ out:
   ax_tensor_release(right);
   ax_tensor_release(both);
   ax_tensor_release(rest);
-  return st;
-}
-
-/* Every element times the one 1, 2, 4 .. positions before it: right where elements are 0, as
- * prod. */
-ax_status ax_infer_cumprod(ax_infer *q)
-{
-  ax_tensor *x = INPUT(0), *now = NULL, *head = NULL, *tail = NULL, *body = NULL, *product = NULL;
-  const ax_dtype own = (ax_dtype)x->dtype, in = ax_is_half(own)        ? AX_F32
-                                                : ax_has_gradient(own) ? own
-                                                                       : AX_I64;
-  const int64_t dim = q->a.cumprod.dim, size = x->ndim ? x->shape[dim] : 1;
-  ax_status st;
-
-  if (in_one_pass(x)) return run_with(AX_OP_CUMPROD_OF, x, &AX_ATTRS(cumprod_of, .dim = dim), &q->result[0]);
-  AX_TRY(ax_cast(x, in, &now));
-  for (int64_t by = 1; by < size; by *= 2) {
-    ax_tensor *results[AX_MAX_OUT];
-    AX_TRY(part_of(now, dim, 0, by, &head));
-    AX_TRY(part_of(now, dim, by, size - by, &tail));
-    AX_TRY(part_of(now, dim, 0, size - by, &body));
-    AX_TRY(ax_run2(AX_OP_MUL, tail, body, &product));
-    AX_TRY(ax_run(AX_OP_CAT,
-                  &(ax_args){
-                      .n_in = 2, .in = (ax_tensor *[]){ head, product }, .a = AX_ATTRS(cat, .dim = dim) },
-                  results));
-    ax_tensor_release(now);
-    ax_tensor_release(head);
-    ax_tensor_release(tail);
-    ax_tensor_release(body);
-    ax_tensor_release(product);
-    now = results[0];
-    head = tail = body = product = NULL;
-  }
-  if (in != own && ax_is_float(own)) AX_TRY(replace(&now, AX_OP_CAST, &AX_ATTRS(cast, .dtype = own)));
-  if (size > 1 && !ax_is_complex(own))
-    AX_TRY(take_values(x, AX_OP_CUMPROD_OF, &AX_ATTRS(cumprod_of, .dim = dim), now));
-  if (now == x) AX_TRY(ax_run1(AX_OP_CLONE, x, &q->result[0]));
-  else q->result[0] = ax_tensor_retain(now);
-out:
-  ax_tensor_release(now);
-  ax_tensor_release(head);
-  ax_tensor_release(tail);
-  ax_tensor_release(body);
-  ax_tensor_release(product);
   return st;
 }
 
@@ -455,21 +385,4 @@ RULE(logsumexp) /* g exp(x - y), 0 where all of it is -infinity */
 {
   const ax_arg y = where(c, bin(c, AX_OP_EQ, OUT(0), NUM(-INFINITY)), NUM(0), OUT(0));
   give(c, 0, mul(c, spread_like(c, G), un(c, AX_OP_EXP, sub(c, IN(0), spread_like(c, y)))));
-}
-
-RULE(cumsum)
-{
-  give(c, 0, call1(c, AX_OP_CUMSUM_BACKWARD, G, &AX_ATTRS(cumsum_backward, .dim = A->cumsum.dim)));
-}
-RULE(cumsum_backward)
-{
-  give(c, 0, call1(c, AX_OP_CUMSUM, G, &AX_ATTRS(cumsum, .dim = A->cumsum_backward.dim)));
-}
-
-RULE(running_best) /* g goes back where the elements came from */
-{
-  ax_attrs a = { .gather_backward = { .dim = A->running_best.dim }, .n_list = META(0)->ndim };
-  if (!c->g[0]) return;
-  memcpy(a.list, META(0)->shape, sizeof a.list);
-  give(c, 0, call(c, AX_OP_GATHER_BACKWARD, 2, (ax_arg[]){ G, OUT(1) }, &a));
 }

@@ -175,6 +175,14 @@ static inline ax_status run_unsqueeze(ax_tensor *x, int64_t dim, ax_tensor **out
 {
   return run_with(AX_OP_UNSQUEEZE, x, &AX_ATTRS(unsqueeze, .dim = dim), out);
 }
+static inline ax_status run_cat(ax_tensor *left, ax_tensor *right, int64_t dim, ax_tensor **out)
+{
+  ax_tensor *results[AX_MAX_OUT] = { 0 }, *list[2] = { left, right };
+  const ax_status st =
+      ax_run(AX_OP_CAT, &(ax_args){ .n_in = 2, .in = list, .a = AX_ATTRS(cat, .dim = dim) }, results);
+  *out = results[0];
+  return st;
+}
 
 /* An integer type (bool is none)? */
 static inline bool is_whole(const ax_tensor *t)

@@ -136,7 +136,8 @@ C.cumprod = { inputs = { range(-2, 2) }, call = function(x) return x:cumprod(1),
       each(x, function(r) return running(r, times) end)
   end }
 C._cumsum_backward = { through = "cumsum" }
-C._prod, C._cumprod = { through = "prod" }, { through = "cumprod" }
+C._prod = { through = "prod" }
+C._cumprod, C._cumprod_backward = { through = "cumprod" }, { through = "cumprod" }
 local function extremes(name, better)
   local function pick(a, b) return better(a, b) and a or b end -- equal: the later one
   local function both(r)
