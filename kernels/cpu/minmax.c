@@ -2,6 +2,7 @@
  * wins, in logical order.  Threads share results, or chunks of a long reduction; memory bounds the
  * kernel. */
 #include "reduce.h"
+#include "vector.h"
 
 #include <string.h>
 
@@ -24,27 +25,38 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
 #define FLOAT_BETTER(op, x, y) (((x)op(y)) | (((x) != (x)) & ((y) == (y))))
 #define INT_BETTER(op, x, y) ((x)op(y))
 
-#define LANES 64
+/* Of two vectors: the better numbers, those of b where one is NaN. */
+#define BETTER_OF(op, a, b) (vec)(((mask)(a) & (mask)((a)op(b))) | ((mask)(b) & ~(mask)((a)op(b))))
+
+#define VECTORS 4 /* compared in turns: one waits for its own last comparison alone */
 #define BLOCK 1024
 
-/* Finds the best value of a block with vector code; only if it beats *b, finds where it first
- * occurs. */
-#define ROW(fn, T, field, op, better) \
+/* Finds the best value of a block with vector code, in VECTORS turns; only if it beats *b, finds
+ * where it first occurs. */
+#define ROW(fn, T, M, field, op, better) \
   static void fn##_block(const T *x, int64_t n, int64_t base, best *b) \
   { \
-    T lane[LANES], top = x[0]; \
+    enum { WIDE = AX_BYTES / sizeof(T), LANES = VECTORS * WIDE }; \
+    typedef T vec __attribute__((vector_size(AX_BYTES), aligned(sizeof(T)), may_alias)); \
+    typedef M mask __attribute__((vector_size(AX_BYTES))); \
+    T top = x[0]; \
     int64_t i = 0; \
-    int nan = 0; \
     if (n >= LANES) { \
-      for (int j = 0; j < LANES; j++) lane[j] = x[j]; \
-      for (i = 0; i + LANES <= n; i += LANES) { \
-        _Pragma("omp simd reduction(|:nan)") for (int j = 0; j < LANES; j++) \
+      vec lane[VECTORS]; \
+      mask odd = { 0 }; \
+      T all[WIDE]; \
+      bool nan = false; \
+      _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) lane[v] = *(const vec *)(x + v * WIDE); \
+      for (; i + LANES <= n; i += LANES) _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) \
         { \
-          lane[j] = x[i + j] op lane[j] ? x[i + j] : lane[j]; \
-          nan |= x[i + j] != x[i + j]; \
+          const vec now = *(const vec *)(x + i + v * WIDE); \
+          lane[v] = BETTER_OF(op, now, lane[v]); \
+          odd |= (mask)(now != now); \
         } \
-      } \
-      for (int j = 0; j < LANES; j++) top = lane[j] op top ? lane[j] : top; \
+      _Pragma("GCC unroll 4") for (int v = 1; v < VECTORS; v++) lane[0] = BETTER_OF(op, lane[v], lane[0]); \
+      memcpy(all, lane, sizeof all); \
+      for (int j = 0; j < WIDE; j++) top = all[j] op top ? all[j] : top; \
+      for (int j = 0; j < WIDE; j++) nan |= odd[j] != 0; \
       for (i = nan ? 0 : i; nan && x[i] == x[i]; i++) \
         ; /* the first NaN is the best element */ \
       top = nan ? x[i] : top; \
@@ -76,10 +88,11 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
     } \
   }
 
-/* Rows come in blocks of at most 64. */
+/* Rows come in blocks of at most 64.  gcc 12 does not vectorise a copy that it makes for the
+ * callers below, hence noclone. */
 #define COLUMN(fn, T, field, op, better) \
-  static void fn(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, int64_t base, \
-                 best *b) \
+  __attribute__((noinline, noclone)) static void fn(const char *p, int64_t stride, int64_t n, \
+                                                    const int64_t *at, int64_t rows, int64_t base, best *b) \
   { \
     T top[AX_TILE]; \
     int64_t where[AX_TILE]; \
@@ -114,18 +127,20 @@ typedef void (*column_fn)(const char *p, int64_t stride, int64_t n, const int64_
       } \
   }
 
-#define BOTH(name, T, field, better) \
-  ROW(max_row_##name, T, field, >, better) \
-  ROW(min_row_##name, T, field, <, better) \
+/* M: integers as long as T's, which masks have. */
+#define BOTH(name, T, M, field, better) \
+  ROW(max_row_##name, T, M, field, >, better) \
+  ROW(min_row_##name, T, M, field, <, better) \
   COLUMN(max_column_##name, T, field, >, better) \
   COLUMN(min_column_##name, T, field, <, better)
-BOTH(f32, float, d, FLOAT_BETTER)
-BOTH(f64, double, d, FLOAT_BETTER)
-BOTH(i64, int64_t, i, INT_BETTER)
-BOTH(i32, int32_t, i, INT_BETTER)
-BOTH(u8, uint8_t, i, INT_BETTER)
+BOTH(f32, float, int32_t, d, FLOAT_BETTER)
+BOTH(f64, double, int64_t, d, FLOAT_BETTER)
+BOTH(i64, int64_t, int64_t, i, INT_BETTER)
+BOTH(i32, int32_t, int32_t, i, INT_BETTER)
+BOTH(u8, uint8_t, int8_t, i, INT_BETTER)
 
 /* Half types are compared in float32, which keeps values and order. */
+enum { HALF_ROWS = 16 }; /* widened at a time */
 #define HALF(dir, name, D) \
   static void dir##_row_##name(const char *p, int64_t stride, int64_t n, int64_t base, best *b) \
   { \
@@ -139,11 +154,15 @@ BOTH(u8, uint8_t, i, INT_BETTER)
   static void dir##_column_##name(const char *p, int64_t stride, int64_t n, const int64_t *at, int64_t rows, \
                                   int64_t base, best *b) \
   { \
-    float row[AX_TILE]; \
-    const int64_t here = 0; \
-    for (int64_t r = 0; r < rows; r++) { \
-      ax_cpu_half_to_float(D, p + at[r], stride, row, n); \
-      dir##_column_f32((const char *)row, sizeof(float), n, &here, 1, base + r, b); \
+    float some[HALF_ROWS][AX_TILE]; \
+    int64_t starts[HALF_ROWS]; \
+    for (int64_t r = 0; r < rows; r += HALF_ROWS) { \
+      const int64_t count = rows - r < HALF_ROWS ? rows - r : HALF_ROWS; \
+      for (int64_t q = 0; q < count; q++) { \
+        ax_cpu_half_to_float(D, p + at[r + q], stride, some[q], n); \
+        starts[q] = q * (int64_t)sizeof *some; \
+      } \
+      dir##_column_f32((const char *)some, sizeof(float), n, starts, count, base + r, b); \
     } \
   }
 HALF(max, f16, AX_F16)

@@ -513,6 +513,45 @@ describe("searches and running sums", function()
     end
   end)
 
+  it("choose the first extreme of rows and of columns of any length, NaN before all numbers", function()
+    local lows = { uint8 = 0, bool = 0 }
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8",
+      "bool" } do
+      for _, n in ipairs { 1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 130, 255, 1023, 1024, 1025, 2100 } do
+        local generator = core.Generator(n)
+        local x = core.randint(lows[dtype] or -100, 200, { 3, n }, { generator = generator }):to(dtype)
+        if dtype:find "float" then
+          x[{ 2, 1 }] = -1 / 0
+          x[{ 3, 1 + math.floor(n * 0.6) % n }] = 0 / 0
+          x[{ 3, n }] = 0 / 0
+        end
+        local rows = x:double():totable()
+        for name, sign in pairs { max = 1, min = -1 } do
+          local values, places = x[name](x, 2)
+          local columns, down = x:t():contiguous()[name](x:t():contiguous(), 1)
+          assert.is_true(tensor.equal(places, down)
+            and tensor.equal(values:nan_to_num(7), columns:nan_to_num(7)))
+          for r = 1, 3 do
+            local best, at = rows[r][1], 0
+            for k = 2, n do
+              local e = rows[r][k]
+              if best == best and (e ~= e or (e - best) * sign > 0) then best, at = e, k - 1 end
+            end
+            local what = ("%s of row %d of %d, %s"):format(name, r, n, dtype)
+            assert.are.equal(at, places[r]:item(), what)
+            assert.are.equal(at, x[r]["arg" .. name](x[r]):item(), what)
+            local got = x[r][name](x[r]):double():item()
+            assert.is_true(got == best or got ~= got and best ~= best, what)
+          end
+        end
+      end
+    end
+    local wide = core.randn(70, 1100):bfloat16() -- tiles of columns, more rows than are widened at once
+    local values, places = wide:max(1)
+    local expected, there = wide:float():max(1)
+    assert.is_true(tensor.equal(values:float(), expected) and tensor.equal(places, there))
+  end)
+
   it("find extremes whose gradients go back where they came from", function()
     local x = core.tensor({ { 1, 3, 2, 3 }, { 2, 1, 0, 4 } }):requires_grad_()
     ;((x:cummax(2)) * core.tensor({ 1, 10, 100, 1000 })):sum():backward()
