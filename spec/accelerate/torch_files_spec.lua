@@ -7,6 +7,7 @@ local optim = require "accelerate.optim"
 local ordered = require "accelerate.utils.ordered"
 local pickle = require "accelerate.files.pickle"
 local reference = require "spec.support.saving_reference"
+local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
 
 local path = os.tmpname()
@@ -396,6 +397,29 @@ describe("a damaged file", function()
       os.remove(file)
     end)
   end
+
+  it("is found in an archive's tensors of any length, wherever the byte is", function()
+    local file = path .. ".pt"
+    for _, n in ipairs { 262143, 262144, 300001 } do -- a copy past the caches begins at a megabyte
+      local x = core.arange(n, { dtype = "int32" })
+      utils.save({ x = x, y = x:narrow(1, 3, n - 5):to("uint8") }, file)
+      local read = utils.load(file)
+      assert.is_true(tensor.equal(x, read.x))
+      assert.is_true(tensor.equal(x:narrow(1, 3, n - 5):to("uint8"), read.y))
+      local f = io.open(file, "rb")
+      local bytes = f:read("*a")
+      f:close()
+      local first = bytes:find("\0\0\0\0\1\0\0\0\2\0\0\0", 1, true) -- 0, 1, 2
+      for _, at in ipairs { 1, 63, 64, 65, 128, 2 * n, 4 * n - 15, 4 * n } do
+        local k = first + at - 1
+        disk.write(file, bytes:sub(1, k - 1) .. string.char((bytes:byte(k) + 16) % 256) .. bytes:sub(k + 1))
+        local ok, err = pcall(utils.load, file)
+        assert.is_false(ok)
+        assert.matches("is damaged: its checksum is %x+, expected %x+", err)
+      end
+    end
+    os.remove(file)
+  end)
 
   -- A safetensors file with this structure.
   local function structured(text, structure)

@@ -122,9 +122,12 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, c
 #define LOAD(p) _mm_loadu_si128((const __m128i *)(p))
 
 /* n: at least 64.  The constants are x^(d + 32) and x^(d - 32) modulo the polynomial, reflected,
- * for distances d of 512 and 128 bits. */
-__attribute__((target("pclmul,sse4.1"))) static uint32_t by_folding(uint32_t crc, const unsigned char *p,
-                                                                    size_t n)
+ * for distances d of 512 and 128 bits.  to: where the bytes are written, past the caches, a
+ * multiple of 16; NULL: nowhere. */
+__attribute__((target("pclmul,sse4.1"), always_inline)) static inline uint32_t folded(uint32_t crc,
+                                                                                      const unsigned char *p,
+                                                                                      size_t n,
+                                                                                      unsigned char *to)
 {
   const __m128i by_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
   const __m128i by_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
@@ -132,9 +135,20 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t by_folding(uint32_t crc
   unsigned char rest[16];
 
   for (int i = 0; i < 4; i++) x[i] = LOAD(p + 16 * i);
+  for (int i = 0; to && i < 4; i++) _mm_stream_si128((__m128i *)(to + 16 * i), x[i]);
   x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)~crc));
-  for (n -= 64, p += 64; n >= 64; n -= 64, p += 64)
-    for (int i = 0; i < 4; i++) x[i] = FOLD(x[i], by_64, LOAD(p + 16 * i));
+  for (n -= 64, p += 64; n >= 64; n -= 64, p += 64) {
+    if (to) to += 64;
+    for (int i = 0; i < 4; i++) {
+      const __m128i bytes = LOAD(p + 16 * i);
+      x[i] = FOLD(x[i], by_64, bytes);
+      if (to) _mm_stream_si128((__m128i *)(to + 16 * i), bytes);
+    }
+  }
+  if (to) {
+    memcpy(to + 64, p, n);
+    _mm_sfence();
+  }
   for (int i = 1; i < 4; i++) x[0] = FOLD(x[0], by_16, x[i]);
   for (; n >= 16; n -= 16, p += 16) x[0] = FOLD(x[0], by_16, LOAD(p));
   _mm_storeu_si128((__m128i *)rest, x[0]);
@@ -142,11 +156,24 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t by_folding(uint32_t crc
   return plain_crc32(crc, p, n);
 }
 
+__attribute__((target("pclmul,sse4.1"))) static uint32_t by_folding(uint32_t crc, const unsigned char *p,
+                                                                    size_t n)
+{
+  return folded(crc, p, n, NULL);
+}
+
+__attribute__((target("pclmul,sse4.1"))) static uint32_t streamed(const unsigned char *p, size_t n,
+                                                                  unsigned char *to)
+{
+  return folded(0, p, n, to);
+}
+
 static bool has_crc32c(void) { return __builtin_cpu_supports("sse4.2"); }
 static bool has_folding(void) { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
 #else
 #define by_instruction by_table
 #define by_folding plain_crc32
+#define streamed(p, n, to) 0
 static bool has_crc32c(void) { return false; }
 static bool has_folding(void) { return false; }
 #endif
@@ -159,4 +186,14 @@ uint32_t ax_crc32c(uint32_t crc, const void *p, size_t n)
 uint32_t ax_crc32(uint32_t crc, const void *p, size_t n)
 {
   return n >= 64 && has_folding() ? by_folding(crc, p, n) : plain_crc32(crc, p, n);
+}
+
+/* Bytes from which a copy is larger than the caches that hold it for its reader. */
+#define STREAMED ((size_t)1 << 20)
+
+uint32_t ax_crc32_copy(void *to, const void *from, size_t n)
+{
+  if (n >= STREAMED && (uintptr_t)to % 16 == 0 && has_folding()) return streamed(from, n, to);
+  if (n) memcpy(to, from, n);
+  return ax_crc32(0, to, n);
 }

@@ -232,7 +232,14 @@ static ax_status unpack(const ax_zip *z, const entry *e, const uint8_t *from, vo
   return whole ? AX_OK : FAIL(AX_EIO, "'%.*s' in it cannot be unpacked: its data is damaged", SHOWN(e));
 }
 
-ax_status ax_zip_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, void **owned)
+static ax_status check_sum(const ax_zip *z, const entry *e, uint32_t crc)
+{
+  if (crc == e->crc) return AX_OK;
+  return FAIL(AX_EIO, "'%.*s' in it is damaged: its checksum is %08x, expected %08x", SHOWN(e), crc, e->crc);
+}
+
+/* ax_zip_bytes before the checksum is known. */
+static ax_status unchecked_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, void **owned)
 {
   const entry *e = &z->entries[i];
   ax_status st;
@@ -247,14 +254,22 @@ ax_status ax_zip_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, 
     AX_TRY(FAIL(AX_EIO, "'%.*s' in it is packed by method %d; expected 0 (stored) or 8 (deflated)", SHOWN(e),
                 e->method));
   else if (e->packed != e->size) AX_TRY(FAIL(AX_EIO, "'%.*s' in it has two sizes", SHOWN(e)));
-  const uint32_t crc = ax_crc32(0, *data, e->size);
-  if (crc != e->crc)
-    st = FAIL(AX_EIO, "'%.*s' in it is damaged: its checksum is %08x, expected %08x", SHOWN(e), crc, e->crc);
 out:
   if (st != AX_OK) {
     free(*owned);
     *owned = NULL;
   }
+  return st;
+}
+
+ax_status ax_zip_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, void **owned)
+{
+  ax_status st = unchecked_bytes(z, i, data, n, owned);
+
+  if (st != AX_OK) return st;
+  if ((st = check_sum(z, &z->entries[i], ax_crc32(0, *data, *n))) == AX_OK) return AX_OK;
+  free(*owned);
+  *owned = NULL;
   return st;
 }
 
@@ -308,12 +323,14 @@ ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out)
 
   *out = NULL;
   if ((st = count_elements(z, i, dtype, &count)) != AX_OK) return st;
-  if ((st = ax_zip_bytes(z, i, &data, &n, &owned)) != AX_OK) return st;
-  if ((st = ax_file_tensor(z->fn, z->path, dtype, 1, &count, out)) == AX_OK && n > 0)
-    memcpy(ax_data(*out), data, n);
+  if ((st = unchecked_bytes(z, i, &data, &n, &owned)) != AX_OK) return st;
+  if ((st = ax_file_tensor(z->fn, z->path, dtype, 1, &count, out)) == AX_OK) {
+    const uint32_t crc = ax_crc32_copy(ax_data(*out), data, n);
+    if ((st = ax_zip_check(z, AX_OK)) == AX_OK) st = check_sum(z, &z->entries[i], crc);
+  }
   free(owned);
   if (st == AX_OK && dtype == AX_BOOL) ax_bools_tidy(*out);
-  if (st == AX_OK && (st = ax_zip_check(z, AX_OK)) != AX_OK) {
+  if (st != AX_OK) {
     ax_tensor_release(*out);
     *out = NULL;
   }
