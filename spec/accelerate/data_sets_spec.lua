@@ -385,6 +385,29 @@ describe("a plain list", function()
   end)
 end)
 
+describe("a tensor", function()
+  it("is a dataset of its rows", function()
+    local x = core.arange(10):view(5, 2)
+    local seen = {}
+    for batch in data.DataLoader(x, { batch_size = 3 }):iter() do seen[#seen + 1] = batch:totable() end
+    assert.same({ { { 0, 1 }, { 2, 3 }, { 4, 5 } }, { { 6, 7 }, { 8, 9 } } }, seen)
+    local rows
+    local loader = data.DataLoader(x, { batch_size = 2, sampler = data.SequentialSampler(x),
+      collate_fn = function(batch)
+        rows = batch
+        return core.stack(batch)
+      end })
+    assert.same({ { 0, 1 }, { 2, 3 } }, loader:iter()():totable())
+    assert.same({ { 0, 1 }, { 2, 3 } }, { rows[1]:totable(), rows[2]:totable() })
+    assert.same({ 4, 5 }, data.Subset(x, { 3, 1 })[1]:totable())
+    local first, second = data.random_split(x, { 3, 2 })
+    assert.same({ 3, 2, 5 }, { #first, #second, data.RandomSampler(x):len() })
+    assert.same({ 2, 3 }, data.ConcatDataset({ x, { 7 } })[2]:totable())
+    raises("expected a dataset with get(i) and len(), or with iter(), got a float32 tensor", data.DataLoader,
+      core.tensor(5))
+  end)
+end)
+
 describe("first + second", function()
 
   it("has the samples of both", function()

@@ -186,7 +186,6 @@ end)
 
 describe("a value of PyTorch's that is not taken", function()
   it("is told with what to write", function()
-    raises("got a float32 tensor of shape [2]; data.TensorDataset(x) has the rows of x", data.DataLoader, x)
     raises("data.class make other classes, accelerate.utils.class those of distributions", nn.class, "Own",
       D.Normal)
     local pool = nn.AdaptiveAvgPool2d

@@ -18,7 +18,7 @@ local function check_list(where, list, test, what)
   end
 end
 
--- The list with plain lists in it made datasets; anything else as it is.
+-- The list with plain lists and tensors in it made datasets; anything else as it is.
 local function each_of(datasets)
   if type(datasets) ~= "table" or getmetatable(datasets) then return datasets end
   local list = {}
@@ -33,7 +33,7 @@ end
 local ConcatDataset = class("ConcatDataset", dataset.Dataset)
 M.ConcatDataset = ConcatDataset
 
----@param datasets table[] with get(i) and len(), or plain lists of samples
+---@param datasets any[] tables with get(i) and len(), plain lists of samples, or tensors of them
 function ConcatDataset:init(datasets)
   datasets = each_of(datasets)
   check_list("ConcatDataset", datasets, dataset.is_map, "a dataset with get(i) and len()")
@@ -80,7 +80,8 @@ local function names_datasets(given)
     and type(given.get) ~= "function"
 end
 
----@param ... table with get(i) and len(), or plain lists of samples; or one table of them by name
+---@param ... any tables with get(i) and len(), plain lists of samples, or tensors of them; or one
+---  table of them by name
 function StackDataset:init(...)
   local named = select("#", ...) == 1 and names_datasets((...))
   local given = named and (...) or { ... }

@@ -88,15 +88,6 @@ function List:get(i)
   return item
 end
 
---- Returns the dataset itself, or a dataset of the items where a plain list is given.
----@param dataset any
----@return any
-function M.of(dataset)
-  local plain = type(dataset) == "table" and getmetatable(dataset) == nil and #dataset > 0
-    and dataset.get == nil and dataset.iter == nil
-  return plain and List(dataset) or dataset
-end
-
 local function check_position(where, i, n)
   if type(i) ~= "number" or i % 1 ~= 0 or i < 1 or i > n then
     fail("%s: expected a position from 1 to %d, got %s", where, n, show(i))
@@ -186,6 +177,17 @@ function TensorDataset:get_batch(positions)
   return unpack(parts)
 end
 
+--- Returns the dataset itself, or a dataset of the items where a plain list is given, of the rows
+--- where a tensor is.
+---@param dataset any
+---@return any
+function M.of(dataset)
+  if core.is_tensor(dataset) and dataset.ndim > 0 then return TensorDataset(dataset) end
+  local plain = type(dataset) == "table" and getmetatable(dataset) == nil and #dataset > 0
+    and dataset.get == nil and dataset.iter == nil
+  return plain and List(dataset) or dataset
+end
+
 --- Samples of another dataset at given positions, in that order.
 ---@class accelerate.Subset: accelerate.Dataset
 ---@field dataset table
@@ -193,7 +195,7 @@ end
 local Subset = class("Subset", M.Dataset)
 M.Subset = Subset
 
----@param dataset table with get(i) and len(), or a plain list of samples
+---@param dataset any a table with get(i) and len(), a plain list of samples, or a tensor of them
 ---@param indices integer[]|accelerate.Tensor positions, from 1; may repeat; a tensor counts from 0
 function Subset:init(dataset, indices)
   dataset = M.of(dataset)
@@ -280,7 +282,7 @@ local function to_counts(lengths, n)
 end
 
 --- Splits a dataset at random into parts that do not overlap.
----@param dataset table with get(i) and len(), or a plain list of samples
+---@param dataset any a table with get(i) and len(), a plain list of samples, or a tensor of them
 ---@param lengths number[] counts with sum dataset:len(), or fractions with sum 1
 ---@param ... any generator, or a table with it
 ---@return accelerate.Subset ... one for each length

@@ -118,8 +118,8 @@ end
 --- pin_memory copies the tensors of a batch (at any depth) into pinned memory, which a GPU reads by
 --- itself: x:to("cuda", { non_blocking = true }) then waits for nothing. Without a GPU it has no
 --- effect, as in PyTorch. A prepared loader sends its batches ahead with or without it.
----@param dataset table with get(i) and len(), a stream with iter(), or a plain list of samples (a
----  sample that is a list has its entries as parts)
+---@param dataset any a table with get(i) and len(), a stream with iter(), a plain list of samples (a
+---  sample that is a list has its entries as parts), or a tensor, whose rows are the samples
 ---@param opts? table
 function DataLoader:init(dataset, opts)
   local unbatched = type(opts) == "table" and opts.batch_size == false
@@ -163,8 +163,7 @@ function DataLoader:init(dataset, opts)
     refuse(o, { "shuffle", "sampler", "batch_sampler" },
       "the dataset is a stream (it has iter() and no get(i)) with an order of its own")
   else
-    fail("DataLoader: expected a dataset with get(i) and len(), or with iter(), got %s%s", show(dataset),
-      core.is_tensor(dataset) and "; data.TensorDataset(x) has the rows of x" or "")
+    fail("DataLoader: expected a dataset with get(i) and len(), or with iter(), got %s", show(dataset))
   end
   if o.background and (o.collate_fn or not self.batch_sampler or not dataset_module.rows_of(dataset)) then
     fail("DataLoader: option 'background' needs a TensorDataset, or parts of one, read in batches and " ..
