@@ -222,6 +222,34 @@ describe("a name that is not there", function()
   end)
 end)
 
+describe("a field that is called, and a method that is not,", function()
+  it("are told how they are written", function()
+    local head = "local nn = require 'accelerate.nn'\nlocal x = require('accelerate.tensor').ones(2, 3)\n" ..
+      "local model, F, list = nn.Linear(2, 2), nn.functional, {}\n"
+    local read = "'%s' is a field, which is read without a call: %s.%s\n"
+    host.in_folder(function(folder)
+      for code, text in pairs {
+        ["print(x:T())"] = read:format("T", "x", "T"),
+        ["print(x:shape()[1])"] = read:format("shape", "x", "shape"),
+        ["print(x:grad())"] = read:format("grad", "x", "grad"),
+        ["print(model.weight:grad())"] = read:format("grad", "model.weight", "grad"),
+        ["print(x:abs():grad())"] = read:format("grad", "x", "grad"),
+        ["print(x.real + 1)"] = "'real' is a function, which is called: x:real(...)\n",
+        ["print(model.parameters[1])"] =
+          "'parameters' is a function, which is called: model:parameters(...)\n",
+        ["print(2 * F.relu)"] = "'relu' is a function, which is called: F.relu(...)\n",
+        ["print(list:grad())"] = "attempt to call method 'grad' (a nil value)\n",
+      } do
+        local path = folder .. "/train.lua"
+        assert(fs.write(path, head .. code))
+        local status, _, err = host.run { path }
+        assert.are.equal(1, status)
+        assert.is_truthy(err:find(text, 1, true), err)
+      end
+    end)
+  end)
+end)
+
 describe("messages of tensors", function()
   local x = core.zeros(2, 3)
 
@@ -257,6 +285,20 @@ describe("messages of tensors", function()
       assert.is_truthy(err:find("x:item() is the number", 1, true), err)
     end
     assert.is_false(x == core.zeros(2, 3))
+  end)
+
+  it("and of a loop over a tensor, or over an iterator in ipairs, name the loop to write", function()
+    for code, text in pairs {
+      ["for y in require('accelerate.tensor').zeros(2) do end"] =
+        "the rows of a tensor are walked by ipairs: for i, row in ipairs(x) do ... end",
+      ["for n, p in pairs(require('accelerate.nn').Linear(1, 1):named_parameters()) do end"] =
+        "an iterator stands alone: for name, p in model:named_parameters() do ... end",
+      ["for m in require('accelerate.nn').ModuleList() do end"] =
+        "or walk it: for i, m in ipairs(list) do ... end",
+    } do
+      local _, _, err = host.run { "-e", code }
+      assert.is_truthy(err:find(text, 1, true), err)
+    end
   end)
 end)
 

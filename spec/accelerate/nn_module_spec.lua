@@ -85,7 +85,9 @@ describe("ModuleDict", function()
     assert.equal(0, dict:len())
     assert.matches("'keys' is the name of a method", message(nn.ModuleDict, { keys = nn.ReLU() }))
     assert.matches("there is no 'bb'", message(dict.pop, dict, "bb"))
-    assert.matches("entry 'x' must be a module, got 3", message(nn.ModuleDict, { x = 3 }))
+    assert.matches("entry 'x' must be a module, got 3$", message(nn.ModuleDict, { x = 3 }))
+    assert.matches("ModuleList: entry 1 must be a module, got nil; nn.Identity%(%) holds a place",
+      message(function() nn.ModuleList():append(nil) end))
   end)
 end)
 

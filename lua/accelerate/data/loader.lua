@@ -118,8 +118,8 @@ end
 --- pin_memory copies the tensors of a batch (at any depth) into pinned memory, which a GPU reads by
 --- itself: x:to("cuda", { non_blocking = true }) then waits for nothing. Without a GPU it has no
 --- effect, as in PyTorch. A prepared loader sends its batches ahead with or without it.
----@param dataset any a table with get(i) and len(), a stream with iter(), a plain list of samples (a
----  sample that is a list has its entries as parts), or a tensor, whose rows are the samples
+---@param dataset any a table with get(i) and len(), a stream with iter(), a plain list of samples
+---  (a sample that is a list has its entries as parts), or a tensor, whose rows are the samples
 ---@param opts? table
 function DataLoader:init(dataset, opts)
   local unbatched = type(opts) == "table" and opts.batch_size == false

@@ -300,7 +300,8 @@ function ModuleList:_child_lines()
 end
 
 function ModuleList:forward()
-  fail("ModuleList is a list and cannot be called; call its modules: list[1](x)")
+  fail("ModuleList is a list and cannot be called; call its modules: list[1](x), or walk it: " ..
+    "for i, m in ipairs(list) do ... end")
 end
 return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = dictionary.ModuleDict,
   ParameterList = parameters.ParameterList, ParameterDict = parameters.ParameterDict }

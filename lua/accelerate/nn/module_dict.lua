@@ -18,7 +18,8 @@ function M.not_a_module(where, at, value)
     fail("%s: entry %s is the class %s; make a module of it: nn.%s(...)", where, at, value.__name,
       value.__name)
   end
-  fail("%s: entry %s must be a module, got %s", where, at, options.show(value))
+  fail("%s: entry %s must be a module, got %s%s", where, at, options.show(value),
+    not value and "; nn.Identity() holds a place without a module" or "")
 end
 
 -- What ModuleDict and ParameterDict share. `kind`: what they hold; read(self, name, value) -> the
@@ -111,7 +112,8 @@ function M.make_dict(name, kind, read)
   end
 
   function Class:forward()
-    fail("%s is a dictionary and cannot be called; call what it holds: dict.name(x)", name)
+    fail("%s is a dictionary and cannot be called; call what it holds: dict.name(x), or walk it: " ..
+      "for name, value in dict:items() do ... end", name)
   end
 
   return Class

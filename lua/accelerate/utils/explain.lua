@@ -124,8 +124,9 @@ local function visible(name, level)
   return rawget(getfenv(fn), name)
 end
 
--- The table that lacks the name, as the line was written: "a.b:name(". nil where that is not known.
-local function written(name, level)
+-- What stands before the name, as the line was written: "a.b:name(", of a value that fits. Returns
+-- the path and the value; nil where that is not known.
+local function before(name, level, fits)
   local info = debug.getinfo(level + 1, "Sl")
   local line = source.line(info.source:sub(2), info.currentline) or ""
   for path in line:gmatch("([%a_][%w_%.]*)%s*[.:]%s*" .. name .. "%f[^%w_]") do
@@ -138,14 +139,34 @@ local function written(name, level)
         value = fine and next_value or nil
       end
     end
-    local fine, has = pcall(function() return value[name] ~= nil end)
-    if type(value) == "table" and not (fine and has) then return value end
+    local fine, held = pcall(function() return value[name] end)
+    if value ~= nil and fits(value, fine and held or nil) then return path, value end
   end
 end
 
+-- The table that lacks the name, as the line was written.
+local function written(name, level)
+  return select(2, before(name, level + 1, function(value, held)
+    return type(value) == "table" and held == nil
+  end))
+end
+
+-- What to write for a field that was called as a method: a path is nil where the line does not say
+-- it.
+local function read_only(name, path)
+  return ("'%s' is a field, which is read without a call: %s.%s"):format(name, path or "x", name)
+end
+
+-- The fields of tensors that may be nil.
+local EMPTY = { grad = true, grad_fn = true }
+
 local function lacking(kind, name, level)
-  local table_written = written(name, level + 1)
-  if table_written then return (about(table_written, name)) end
+  local path, value = before(name, level + 1, function(_, held) return held == nil end)
+  if type(value) == "table" then return (about(value, name)) end
+  if kind == "method" and EMPTY[name] and (path == nil or type(value) == "userdata") then
+    return read_only(name, path)
+  end
+  if path then return nil end
   local first
   for _, value in ipairs(tables_at(level + 1)) do
     if rawget(value, name) == nil then
@@ -206,9 +227,23 @@ local function with_tensors(message)
   return ("%s(...) makes an object, which is called with tensors: nn.%s(...)(x)"):format(called, called)
 end
 
+-- A field that was called as a method, or a method that was used as a field.
+local function confused(message)
+  local act, kind, name, held_type =
+    message:match "attempt to ([%l ]+) (%l+) '([%w_]+)' %(a (%l+) value%)$"
+  local method = kind == "field" and held_type == "function" and act ~= "call"
+  if not method and not (kind == "method" and act == "call" and held_type ~= "nil") then return nil end
+  local level = origin()
+  if not level then return nil end
+  local path, value = before(name, level, function(_, held) return type(held) == held_type end)
+  if not method then return read_only(name, path) end
+  local mark = type(value) == "table" and class.of(value) == nil and "." or ":"
+  return ("'%s' is a function, which is called: %s%s%s(...)"):format(name, path or "x", mark, name)
+end
+
 --- A message with what may have been meant, where it is of Lua's own about a nil value, where a
---- module's function was called with a colon, or a class with tensors. It must be called where the
---- error was raised: in the message handler.
+--- field was called, or a method not, where a module's function was called with a colon, or a class
+--- with tensors. It must be called where the error was raised: in the message handler.
 ---@param message string
 ---@return string
 function M.raised(message)
@@ -216,7 +251,7 @@ function M.raised(message)
   if not kind then
     local meant = with_colon(message)
     local hint = meant and ("the functions of a module are called with a dot: %s(...)"):format(meant)
-      or with_tensors(message)
+      or with_tensors(message) or confused(message)
     return hint and message .. "; " .. hint or message
   end
   local level = kind and origin()

@@ -24,8 +24,9 @@ local USUAL = { accelerate = "accelerate", core = "accelerate.core", data = "acc
   tokenizers = "accelerate.tokenizers", utils = "accelerate.utils" }
 
 -- Python's functions.
-local FUNCTIONS = { len = "#x is the length", str = "tostring(x)", int = "math.floor(x)",
-  float = "tonumber(x)",
+local FUNCTIONS = { len = "#x is the length", str = "tostring(x)",
+  int = "math.floor(x) is of a number; x:item() is the number of a tensor of one element",
+  float = "tonumber(x) is the number that a text holds; x:item() is that of a tensor of one element",
   range = "for i = 1, n do ... end", enumerate = "for i, x in ipairs(list) do ... end",
   super = "a method of the base class is called as Base.method(self, ...)",
   isinstance = "type(x) is the type's name; tensor.is_tensor(x), nn.is_module(x) and "
@@ -49,6 +50,10 @@ local RAISED = {
   { "local 'self' %(a nil value%)$", NO_OBJECT },
   { "bad argument #1 to 'rawget' %(table expected, got nil%)$", NO_OBJECT },
   { "attempt to call a table value$", "a list is walked by ipairs: for i, x in ipairs(list) do ... end" },
+  { "attempt to call a userdata value$",
+    "the rows of a tensor are walked by ipairs: for i, row in ipairs(x) do ... end" },
+  { "bad argument #1 to 'i?pairs' %(table expected, got function%)$",
+    "an iterator stands alone: for name, p in model:named_parameters() do ... end" },
   { "attempt to perform arithmetic on a string value$",
     'texts are joined by "..", and values put into them by ("%d steps"):format(n)' },
   { "attempt to compare two userdata values$", NO_ORDER },
