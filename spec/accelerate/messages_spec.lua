@@ -223,7 +223,7 @@ describe("a name that is not there", function()
 end)
 
 describe("a field that is called, and a method that is not,", function()
-  it("are told how they are written", function()
+  it("are told how they are written, and a loop over a tensor, too", function()
     local head = "local nn = require 'accelerate.nn'\nlocal x = require('accelerate.tensor').ones(2, 3)\n" ..
       "local model, F, list = nn.Linear(2, 2), nn.functional, {}\n"
     local read = "'%s' is a field, which is read without a call: %s.%s\n"
@@ -239,6 +239,9 @@ describe("a field that is called, and a method that is not,", function()
           "'parameters' is a function, which is called: model:parameters(...)\n",
         ["print(2 * F.relu)"] = "'relu' is a function, which is called: F.relu(...)\n",
         ["print(list:grad())"] = "attempt to call method 'grad' (a nil value)\n",
+        ["for y in x do print(y) end"] =
+          "the rows of a tensor are walked by ipairs: for i, row in ipairs(x) do ... end\n",
+        ["local y = x:abs()\n(x + 1):sum()"] = "attempt to call a userdata value\n",
       } do
         local path = folder .. "/train.lua"
         assert(fs.write(path, head .. code))
@@ -289,8 +292,6 @@ describe("messages of tensors", function()
 
   it("and of a loop over a tensor, or over an iterator in ipairs, name the loop to write", function()
     for code, text in pairs {
-      ["for y in require('accelerate.tensor').zeros(2) do end"] =
-        "the rows of a tensor are walked by ipairs: for i, row in ipairs(x) do ... end",
       ["for n, p in pairs(require('accelerate.nn').Linear(1, 1):named_parameters()) do end"] =
         "an iterator stands alone: for name, p in model:named_parameters() do ... end",
       ["for m in require('accelerate.nn').ModuleList() do end"] =

@@ -50,8 +50,6 @@ local RAISED = {
   { "local 'self' %(a nil value%)$", NO_OBJECT },
   { "bad argument #1 to 'rawget' %(table expected, got nil%)$", NO_OBJECT },
   { "attempt to call a table value$", "a list is walked by ipairs: for i, x in ipairs(list) do ... end" },
-  { "attempt to call a userdata value$",
-    "the rows of a tensor are walked by ipairs: for i, row in ipairs(x) do ... end" },
   { "bad argument #1 to 'i?pairs' %(table expected, got function%)$",
     "an iterator stands alone: for name, p in model:named_parameters() do ... end" },
   { "attempt to perform arithmetic on a string value$",
@@ -75,6 +73,14 @@ local function of_name(message)
   if verb == "call" and FUNCTIONS[name] then return "in Lua: " .. FUNCTIONS[name] end
   local module = USUAL[name]
   return module and ('it was not required: local %s = require "%s"'):format(name, module)
+end
+
+-- For a loop over a tensor.
+local function of_loop(message)
+  local path, number = message:match "^(.-):(%d+): attempt to call a userdata value$"
+  local line = path and source.line(path, tonumber(number))
+  return line and line:find "%f[%w_]for%s.-%sin%s" and
+    "the rows of a tensor are walked by ipairs: for i, row in ipairs(x) do ... end"
 end
 
 -- Python's packages, by their first names.
@@ -195,7 +201,8 @@ end
 ---@param compiling boolean? it is about a text that could not be compiled
 ---@return string
 function M.add(message, compiling)
-  local hint = of_name(message) or of_module(message) or (compiling and of_syntax(message) or nil)
+  local hint = of_name(message) or of_module(message) or of_loop(message) or
+    (compiling and of_syntax(message) or nil)
   for _, one in ipairs(RAISED) do
     if hint then break end
     if message:find(one[1]) then hint = one[2] end
