@@ -114,6 +114,11 @@ describe("a name that is not there", function()
       end,
       ["there is no function load; it is accelerate.utils.load"] = function() return tensor.load end,
       ["there is no function device; instead: a device is a text"] = function() return tensor.device end,
+      ["there is no function detach; instead: x:detach()"] = function() return tensor.detach end,
+      ["accelerate.nn.init has no 'normal'; did you mean 'normal_', or accelerate.tensor.normal?"] =
+        function()
+        return nn.init.normal
+      end,
       ["there is no field or method \"numpy\"; instead: x:tolist()"] = function()
         return core.zeros(1):numpy()
       end,

@@ -89,24 +89,31 @@ end
 local FROM = { freeze = { "boolean", default = true }, padding_idx = OPTIONS.padding_idx,
   max_norm = OPTIONS.max_norm, norm_type = OPTIONS.norm_type,
   scale_grad_by_freq = OPTIONS.scale_grad_by_freq, sparse = OPTIONS.sparse }
+local FROM_ORDER = { "freeze", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse" }
+
+-- A module of Class over existing rows.
+local function over_rows(Class, embeddings, schema, order, ...)
+  local where = Class.__name .. ".from_pretrained"
+  local o = options.read(where, order, schema, ...)
+  if not core.is_tensor(embeddings) or embeddings:dim() ~= 2 then
+    options.fail("%s: expected a tensor of two dims, got %s", where, options.show(embeddings))
+  end
+  local given = { dtype = embeddings.dtype, device = embeddings.device }
+  for name in next, schema do given[name] = o[name] end
+  given.freeze = nil
+  local made = Class(embeddings.shape[1], embeddings.shape[2], given)
+  made.weight = parameter.new(embeddings, { requires_grad = not o.freeze })
+  return made
+end
 
 --- Returns an Embedding over existing rows.
 ---@param embeddings accelerate.Tensor (count, size), floating point; it becomes the weight, not a
 ---  copy
----@param opts? { freeze: boolean, padding_idx: integer, max_norm: number, norm_type: number,
----  scale_grad_by_freq: boolean, sparse: boolean } freeze (default true): the rows are not trained
+---@param ... any freeze (default true: the rows are not trained), padding_idx, max_norm, norm_type,
+---  scale_grad_by_freq, sparse, or a table of them
 ---@return accelerate.nn.Embedding
-function Embedding.from_pretrained(embeddings, opts)
-  local o = options.check("Embedding.from_pretrained", opts, FROM)
-  if not core.is_tensor(embeddings) or embeddings:dim() ~= 2 then
-    options.fail("Embedding.from_pretrained: expected a tensor of two dims, got %s", options.show(embeddings))
-  end
-  local made = Embedding(embeddings.shape[1], embeddings.shape[2],
-    { padding_idx = o.padding_idx, max_norm = o.max_norm, norm_type = o.norm_type,
-      scale_grad_by_freq = o.scale_grad_by_freq, sparse = o.sparse, dtype = embeddings.dtype,
-      device = embeddings.device })
-  made.weight = parameter.new(embeddings, { requires_grad = not o.freeze })
-  return made
+function Embedding.from_pretrained(embeddings, ...)
+  return over_rows(Embedding, embeddings, FROM, FROM_ORDER, ...)
 end
 
 function Embedding:forward(x)
@@ -147,6 +154,21 @@ function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
   end
   self.mode, self.include_last_offset = o.mode, o.include_last_offset
   setup(self, "EmbeddingBag", num_embeddings, embedding_dim, o)
+end
+
+local BAG_FROM = { mode = BAG.mode, include_last_offset = BAG.include_last_offset }
+for name, entry in next, FROM do BAG_FROM[name] = entry end
+local BAG_ORDER = { "freeze", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
+  "include_last_offset", "padding_idx" }
+
+--- Returns an EmbeddingBag over existing rows.
+---@param embeddings accelerate.Tensor (count, size), floating point; it becomes the weight, not a
+---  copy
+---@param ... any freeze (default true: the rows are not trained), max_norm, norm_type,
+---  scale_grad_by_freq, mode ("mean"), sparse, include_last_offset, padding_idx, or a table of them
+---@return accelerate.nn.EmbeddingBag
+function EmbeddingBag.from_pretrained(embeddings, ...)
+  return over_rows(EmbeddingBag, embeddings, BAG_FROM, BAG_ORDER, ...)
 end
 
 function EmbeddingBag:forward(input, offsets, per_sample_weights)

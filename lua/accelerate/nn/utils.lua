@@ -12,6 +12,7 @@ local parts = require "accelerate.nn.parts"
 local fail = options.fail
 
 local checkpointing = require "accelerate.nn.utils.checkpoint"
+local fusion = require "accelerate.nn.utils.fusion"
 local normed = require "accelerate.nn.utils.normed"
 
 ---@class accelerate.nn.utils
@@ -24,6 +25,9 @@ local M = {
   checkpoint = checkpointing.checkpoint,
     checkpoint_with = checkpointing.with,
   checkpoint_sequential = checkpointing.sequential,
+  fusion = fusion,
+  fuse_conv_bn_eval = fusion.fuse_conv_bn_eval, fuse_conv_bn_weights = fusion.fuse_conv_bn_weights,
+  fuse_linear_bn_eval = fusion.fuse_linear_bn_eval, fuse_linear_bn_weights = fusion.fuse_linear_bn_weights,
 }
 
 local function list_of(where, params)

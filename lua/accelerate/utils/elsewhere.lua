@@ -21,6 +21,9 @@ local FLAT = "PyTorch's submodules are flat here: %s"
 local UNCONSTRAINED = "transforms as distributions.ExpTransform() and distributions.SigmoidTransform(); "
   .. "distributions have no constraints"
 
+local STRIDED = "x:unfold(dim, size, step), x:expand(sizes) or ranges, which are views; "
+  .. "x:as_strided_copy(size, stride) is a copy"
+
 local function of_type(dtype)
   return ('tensor.tensor(values, { dtype = "%s" }), or tensor.empty(sizes, { dtype = "%s" })'):format(dtype,
     dtype)
@@ -56,6 +59,17 @@ M.OTHERS = {
   Sampler = "any object with iter(), which yields positions from 1, and len()",
   kl = "distributions.kl_divergence(p, q)",
   lstm = "nn.LSTM", gru = "nn.GRU",
+  ["accelerate.tensor.detach"] = "x:detach()",
+  ["accelerate.tensor.range"] = "tensor.arange(first, last + 1), whose end is not included",
+  ["accelerate.tensor.as_strided"] = STRIDED,
+  ["accelerate.tensor.hub"] = "accelerate.models.from_pretrained(folder)",
+  symeig = "tensor.linalg.eigh(x)",
+  ["accelerate.tensor.binomial"] =
+    "accelerate.distributions.Binomial { total_count = n, probs = p }:sample()",
+  stateless = "accelerate.func.functional_call(model, params, x)",
+  RNNBase = "accelerate.utils.isinstance(module, { nn.LSTM, nn.GRU, nn.RNN })",
+  skip_init = "the layer itself, as nn.Linear(2, 3)",
+  ["accelerate.nn.attention"] = "nothing: F.scaled_dot_product_attention chooses its kernel",
   set_default_tensor_type = 'tensor.set_default_dtype("float64") and tensor.set_default_device("cuda")',
   multiprocessing = "accelerate.notebook_launcher(fn, args, { num_processes = n })",
   amp = 'accelerate.Accelerator { mixed_precision = "fp16" } (or "bf16"), and tensor.autocast(fn)',
@@ -80,6 +94,7 @@ M.OTHERS = {
   Stream = STREAMS, stream = STREAMS, current_stream = STREAMS, default_stream = STREAMS,
 }
 M.METHODS = {
+  as_strided = STRIDED,
   new = "x:new_empty(sizes), or x:new_tensor(values)",
   resize_ = "x:reshape(sizes), or tensor.empty(sizes)",
   set_ = "x.data = y, or x:copy_(y)",
@@ -147,7 +162,8 @@ function M.hint(name, near, from, quote)
   local other = M.OTHERS[("%s.%s"):format(from, name)] or M.OTHERS[name]
   if other then return "; instead: " .. other end
   local found = found_in(name, from)
-  local same = near and near:lower() == tostring(name):lower() -- ReLU for relu
+  local same = near and (near:lower() == tostring(name):lower() -- ReLU for relu
+    or near == tostring(name) .. "_") -- init.normal_ for init.normal
   near = near and (quote or "") .. near .. (quote or "")
   if found and not same then return "; it is " .. found end
   if found then return ("; did you mean %s, or %s?"):format(near, found) end
