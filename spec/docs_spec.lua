@@ -59,6 +59,21 @@ describe("docs", function()
     end
   end)
 
+  it("write a class's functions that take no object with a dot, its methods with a colon", function()
+    local pages = dofile("host/tools/reference.lua").pages()
+    for name, headings in pairs {
+      ["nn.md"] = { "### nn.Embedding.from_pretrained(",
+        "### nn.SyncBatchNorm.convert_sync_batchnorm(module)", "### embedding:reset_parameters()",
+          "### lazylinear:reset_parameters()" },
+      ["data.md"] = { "### data.Dataset.from_list(rows)", "### dataset:map(" },
+      ["models.md"] = { "### models.BertModel.from_pretrained(folder, [opts])" },
+    } do
+      for _, heading in ipairs(headings) do
+        assert.is_truthy(pages[name]:find("\n" .. heading, 1, true), heading)
+      end
+    end
+  end)
+
   it("list every field and method of a tensor, with its arguments", function()
     local page = assert(fs.read("docs/reference/tensor.md"))
     local missing = {}

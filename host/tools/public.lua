@@ -3,6 +3,7 @@
 local annotations = require "host.tools.annotations"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
+local methods = require "accelerate.utils.methods"
 
 local M = {}
 
@@ -135,6 +136,18 @@ end
 -- Methods that every module or object has and that no one calls by name; and `end`, a former name
 -- that raises.
 M.OWN = { init = true, forward = true, extra_repr = true, ["end"] = true }
+
+--- Returns whether a class's function is written with a dot and takes no object: it is called as
+--- nn.Embedding.from_pretrained(rows). One without any parameter may be a method that needs no
+--- self.
+function M.of_class(fn)
+  local path, line = annotations.place(fn)
+  local text = path and annotations.lines(path)[line] or ""
+  fn = methods.plain(fn)
+  local how = debug.getinfo(fn, "u")
+  local dotted = text:find "function%s+[%w_]+%.[%w_]+%s*%(" or text:find "=%s*function%s*%("
+  return dotted ~= nil and not methods.takes_self(fn) and (how.nparams > 0 or how.isvararg)
+end
 
 function M.methods_of(Class)
   local names = {}

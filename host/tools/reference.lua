@@ -138,7 +138,9 @@ local function write_class(out, call, name, Class, files, where)
   field_list(out, block)
   option_list(out, rawget(Class, "_schema"))
   for _, method in ipairs(public.methods_of(Class)) do
-    write_function(out, "###", name:lower() .. ":", method, rawget(Class, method), files, where)
+    local fn = rawget(Class, method)
+    local prefix = public.of_class(fn) and call .. "." or name:lower() .. ":"
+    write_function(out, "###", prefix, method, fn, files, where)
   end
 end
 

@@ -87,6 +87,28 @@ describe("what is written as in Python", function()
     end)
   end)
 
+  it("is a function of a class with a colon", function()
+    local DOT = "; this function of a class is called with a dot: "
+    host.in_folder(function(folder)
+      local modules = "local nn, data = require 'accelerate.nn', require 'accelerate.data' " ..
+        "local x = require('accelerate.tensor').ones(2, 3) "
+      for text, hint in pairs {
+        ["local e = nn.Embedding:from_pretrained(x)"] = "nn.Embedding.from_pretrained(...)",
+        ["local E = nn.Embedding local e = E:from_pretrained(x)"] = "E.from_pretrained(...)",
+        ["local m = nn.SyncBatchNorm:convert_sync_batchnorm(nn.ReLU())"] =
+          "nn.SyncBatchNorm.convert_sync_batchnorm(...)",
+        ["local d = data.Dataset:from_list({ { a = 1 } })"] = "data.Dataset.from_list(...)",
+      } do
+        local message = first(folder, modules .. text)
+        assert.equal(DOT .. hint, message:sub(-#DOT - #hint), message)
+      end
+      for _, text in ipairs { "nn.Embedding.from_pretrained(3)", "nn.Linear(2, 2):load_state_dict(3)" } do
+        local message = first(folder, modules .. text)
+        assert.is_nil(message:find(DOT, 1, true), message)
+      end
+    end)
+  end)
+
   it("is a class of layers with its objects' tensors", function()
     host.in_folder(function(folder)
       local modules = "local tensor, nn = require 'accelerate.tensor', require 'accelerate.nn' " ..

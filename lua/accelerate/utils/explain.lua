@@ -3,6 +3,7 @@
 --- gone wrong; it must not raise.
 local class = require "accelerate.utils.class"
 local hints = require "accelerate.utils.hints"
+local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
 local source = require "accelerate.utils.source"
 
@@ -186,23 +187,31 @@ local function is_module(value)
   return false
 end
 
--- Whether "nn" or "nn.init" is a module, or a table of functions in one, at a level.
-local function names_module(path, level)
+-- What is called with a dot, where "nn" or "nn.init" is a module, or a table of functions in one,
+-- at a level, or "nn.Embedding" a class whose member takes no object. false elsewhere.
+local function names_module(path, member, level)
   local value
   for part in path:gmatch "[%w_]+" do
     local inner = value
     if inner == nil then value = visible(part, level + 1)
     else value = select(2, pcall(function() return inner[part] end)) end
-    if type(value) ~= "table" or (inner == nil and not is_module(value)) then return false end
+    if type(value) ~= "table" or (inner == nil and not is_module(value) and not class.itself(value)) then
+      return false
+    end
   end
-  return not class.of(value) and not class.itself(value)
+  if class.itself(value) then
+    local fn = methods.plain(rawget(value, member))
+    return type(fn) == "function" and not methods.takes_self(fn) and "this function of a class is"
+  end
+  return not class.of(value) and "the functions of a module are"
 end
 
--- A function of a module that the script called with a colon, "nn.Linear": the function's error is
--- about the module, which it got in front of its arguments. nil where the script wrote nothing of
--- it.
+-- What to write for a function of a module, or of a class, that the script called with a colon: the
+-- function's error is about the module, which it got in front of its arguments. nil where the
+-- script wrote nothing of it.
 local function with_colon(message)
-  local called = message:match "^.-:%d+: ([%w_]+): "
+  local called = message:match "^.-:%d+: ([%w_.]+): "
+  called = called and called:match "[%w_]+$"
   if not called or message:find("called with a dot", 1, true) then return nil end
   for level = 2, 60 do
     local info = debug.getinfo(level, "Sl")
@@ -210,7 +219,8 @@ local function with_colon(message)
     if info.what ~= "C" and info.source:sub(2, #LIBRARY + 1) ~= LIBRARY and info.source ~= "=pcall" then
       local line = source.line(info.source:sub(2), info.currentline) or ""
       for name, member in line:gmatch "%f[%w_]([%a_][%w_%.]*):([%a_][%w_]*)%s*[%({\"']" do
-        if member == called and names_module(name, level) then return name .. "." .. member end
+        local what = member == called and names_module(name, member, level)
+        if what then return ("%s called with a dot: %s.%s(...)"):format(what, name, member) end
       end
       return nil
     end
@@ -249,9 +259,7 @@ end
 function M.raised(message)
   local act, kind, name = message:match("attempt to ([%l ]+) (%l+) '([%w_]+)' %(a nil value%)$")
   if not kind then
-    local meant = with_colon(message)
-    local hint = meant and ("the functions of a module are called with a dot: %s(...)"):format(meant)
-      or with_tensors(message) or confused(message)
+    local hint = with_colon(message) or with_tensors(message) or confused(message)
     return hint and message .. "; " .. hint or message
   end
   local level = kind and origin()
