@@ -9,6 +9,7 @@ local raises = require("spec.support.messages").raises
 
 local D, F, rnn, utils = accelerate.distributions, nn.functional, nn.utils.rnn, accelerate.utils
 local x = tensor.arange(6):float():reshape(2, 3)
+local long = { dtype = "int64" }
 
 local function same(a, b) assert.same(a:tolist(), b:tolist()) end
 
@@ -158,6 +159,38 @@ describe("modules and their methods", function()
     local cell, h = nn.GRUCell(4, 5), tensor.ones(1, 5)
     same(cell(input[1], h), cell(input[1], { hx = h }))
     raises("GRUCell: 2 arguments expected, got 3", cell, input[1], h, 3)
+    same((lstm(input)), (lstm(input, { hx = nil }))) -- where there is no state yet
+    same(cell(input[1]), cell(input[1], {}))
+  end)
+
+  it("take what they are called with by name", function()
+    local numbers, offsets = tensor.tensor({ 1, 2, 3 }, long), tensor.tensor({ 0, 2 }, long)
+    local bag, weights = nn.EmbeddingBag(10, 4, { mode = "sum" }), tensor.tensor { 1, 2, 3 }
+    same(bag(numbers, offsets, weights), bag(numbers, { offsets = offsets, per_sample_weights = weights }))
+    same(bag(numbers, offsets), bag(numbers, offsets, { per_sample_weights = nil }))
+    raises("EmbeddingBag: unknown option 'offset'; did you mean 'offsets'?", bag, numbers,
+      { offset = offsets })
+    raises("EmbeddingBag: offsets is given twice", bag, numbers, offsets, { offsets = offsets })
+    local scores, targets = tensor.zeros(4, 1, 3), tensor.ones(1, 2, long)
+    local lengths = { input_lengths = { 4 }, target_lengths = { 2 } }
+    same(nn.CTCLoss()(scores, targets, { 4 }, { 2 }), nn.CTCLoss()(scores, targets, lengths))
+    same(F.ctc_loss(scores, targets, { 4 }, { 2 }), F.ctc_loss(scores, targets, lengths))
+    same(F.ctc_loss(scores, targets, { 4 }, { 2 }, { reduction = "sum" }), F.ctc_loss {
+      log_probs = scores, targets = targets, input_lengths = { 4 }, target_lengths = { 2 },
+        reduction = "sum" })
+    local a, b, c = tensor.rand(2, 3), tensor.rand(2, 3), tensor.rand(2, 3) + 1
+    same(nn.TripletMarginLoss()(a, b, c), nn.TripletMarginLoss() { anchor = a, positive = b, negative = c })
+    same(nn.GaussianNLLLoss()(a, b, c), nn.GaussianNLLLoss()(a, b, { var = c }))
+    same(F.gaussian_nll_loss(a, b, c, { full = true }), F.gaussian_nll_loss(a, b, { var = c, full = true }))
+    same(nn.PoissonNLLLoss()(a, b), nn.PoissonNLLLoss() { log_input = a, target = b })
+    same(nn.CosineSimilarity()(a, b), nn.CosineSimilarity() { x1 = a, x2 = b })
+    local bilinear = nn.Bilinear(3, 3, 2)
+    same(bilinear(a, b), bilinear(a, { input2 = b }))
+    same(F.embedding_bag(numbers, bag.weight, offsets, { mode = "sum" }),
+      F.embedding_bag(numbers, { weight = bag.weight, offsets = offsets, mode = "sum" }))
+    same(F.local_response_norm(a[tensor.newaxis], 2),
+      F.local_response_norm { input = a[tensor.newaxis], size = 2 })
+    assert.same({ 2, 3 }, F.gumbel_softmax({ logits = a, tau = 2, hard = true }).shape)
   end)
 end)
 

@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.module"
 local containers = require "accelerate.nn.containers"
 local Linear = require("accelerate.nn.linear").Linear
@@ -155,5 +156,7 @@ function Adaptive:predict(input)
   local best = self:_run(function() return all_log_prob(self, check_input(self, input)):argmax(2) end)
   return input.ndim == 1 and best:squeeze(1) or best
 end
+
+positions.forward("AdaptiveLogSoftmaxWithLoss", Adaptive, "input target")
 
 return { AdaptiveLogSoftmaxWithLoss = Adaptive }

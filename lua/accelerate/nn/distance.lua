@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
@@ -77,5 +78,9 @@ function Bilinear:extra_repr()
     self.in2_features, self.out_features,
     Module._show(self.bias ~= nil))
 end
+
+positions.forward("CosineSimilarity", CosineSimilarity, "x1 x2")
+positions.forward("PairwiseDistance", PairwiseDistance, "x1 x2")
+positions.forward("Bilinear", Bilinear, "input1 input2")
 
 return { CosineSimilarity = CosineSimilarity, PairwiseDistance = PairwiseDistance, Bilinear = Bilinear }

@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.module"
 local parameter = require "accelerate.nn.parameter"
 local init = require "accelerate.nn.initializers"
@@ -178,6 +179,8 @@ function EmbeddingBag:forward(input, offsets, per_sample_weights)
     per_sample_weights = per_sample_weights, include_last_offset = v.include_last_offset,
     padding_idx = v.padding_idx })
 end
+
+positions.forward("EmbeddingBag", EmbeddingBag, "input offsets per_sample_weights")
 
 function EmbeddingBag:extra_repr()
   local padding = self.padding_idx and (", padding_idx=%d"):format(self.padding_idx) or ""

@@ -96,9 +96,10 @@ loss("KLDivLoss", core.kl_div, { "reduction", "log_target" }, {
     reduction = { "string", default = "mean", one_of = { "mean", "sum", "none", "batchmean" } },
 })
 
---- Modules over losses of two inputs and labels of 1 or -1, or of three inputs: functions of
---- nn.functional.
+--- Modules over losses of two inputs and labels of 1 or -1, or of three inputs, by their names:
+--- functions of nn.functional.
 local function of_functional(title, name, schema, inputs)
+  local _, count = inputs:gsub("%S+", "")
   local Class = class(title, Module)
   Class._builtin = true
   schema.reduction = REDUCTION
@@ -109,45 +110,47 @@ local function of_functional(title, name, schema, inputs)
   function Class:forward(a, b, c)
     local o, values = {}, self._values
     for key in next, schema do o[key] = values[key] end
-    if inputs == 3 then return self:_run(functional[name], a, b, c, o) end
+    if count == 3 then return self:_run(functional[name], a, b, c, o) end
     return self:_run(functional[name], a, b, o)
   end
+  positions.forward(title, Class, inputs)
   M[title] = Class
 end
 local function num(default) return { "number", default = default } end
 
 --- The input where the target is 1, max(0, margin - input) where it is -1; margin = 1.
-of_functional("HingeEmbeddingLoss", "hinge_embedding_loss", { margin = num(1) }, 2)
+of_functional("HingeEmbeddingLoss", "hinge_embedding_loss", { margin = num(1) }, "input target")
 --- log(1 + exp(-target * input)), targets 1 or -1.
-of_functional("SoftMarginLoss", "soft_margin_loss", {}, 2)
+of_functional("SoftMarginLoss", "soft_margin_loss", {}, "input target")
 --- max(0, -target * (input1 - input2) + margin): called with input1, input2 and targets of 1 or -1;
 --- margin = 0.
-of_functional("MarginRankingLoss", "margin_ranking_loss", { margin = num(0) }, 3)
+of_functional("MarginRankingLoss", "margin_ranking_loss", { margin = num(0) }, "input1 input2 target")
 --- 1 - cosine(input1, input2) where the target is 1, max(0, cosine - margin) where it is -1; margin
 --- = 0.
-of_functional("CosineEmbeddingLoss", "cosine_embedding_loss", { margin = num(0) }, 3)
+of_functional("CosineEmbeddingLoss", "cosine_embedding_loss", { margin = num(0) }, "input1 input2 target")
 --- max(0, d(anchor, positive) - d(anchor, negative) + margin) with the p-norm of the difference as
 --- d; margin = 1, p = 2.
 of_functional("TripletMarginLoss", "triplet_margin_loss", { margin = num(1), p = num(2), eps = num(1e-6),
-  swap = { "boolean", default = false } }, 3)
+  swap = { "boolean", default = false } }, "anchor positive negative")
 --- The mean over the classes of max(0, margin - input[target] + input[i])^p; p = 1, margin = 1,
 --- weight: one for each class.
 of_functional("MultiMarginLoss", "multi_margin_loss",
-  { p = { "integer", default = 1 }, margin = num(1), weight = WEIGHT }, 2)
+  { p = { "integer", default = 1 }, margin = num(1), weight = WEIGHT }, "input target")
 --- The sum of max(0, 1 - input[t] + input[i]) over targets t and other classes i, divided by the
 --- number of classes.
-of_functional("MultiLabelMarginLoss", "multilabel_margin_loss", {}, 2)
+of_functional("MultiLabelMarginLoss", "multilabel_margin_loss", {}, "input target")
 --- The mean over the classes of the binary cross-entropy of sigmoid(input); weight: one for each
 --- class.
-of_functional("MultiLabelSoftMarginLoss", "multilabel_soft_margin_loss", { weight = WEIGHT }, 2)
+of_functional("MultiLabelSoftMarginLoss", "multilabel_soft_margin_loss", { weight = WEIGHT }, "input target")
 --- exp(input) - target * input, or input - target * log(input + eps) with log_input = false; full =
 --- true adds Stirling's term.
 of_functional("PoissonNLLLoss", "poisson_nll_loss",
-  { log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8) }, 2)
+  { log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8) },
+  "log_input target")
 --- (log(max(var, eps)) + (input - target)^2 / max(var, eps)) / 2: called with input, target and
 --- var; full = true adds log(2 pi) / 2.
 of_functional("GaussianNLLLoss", "gaussian_nll_loss",
-  { full = { "boolean", default = false }, eps = num(1e-6) }, 3)
+  { full = { "boolean", default = false }, eps = num(1e-6) }, "input target var")
 
 -- The distance must be a function or a module of its own.
 local WithDistance = class("TripletMarginWithDistanceLoss", Module)
@@ -175,6 +178,8 @@ function WithDistance:forward(anchor, positive, negative)
     { distance_function = v.distance_function, margin = v.margin, swap = v.swap, reduction = v.reduction })
 end
 
+positions.forward("TripletMarginWithDistanceLoss", WithDistance, "anchor positive negative")
+
 local CTCLoss = class("CTCLoss", Module)
 CTCLoss._builtin = true
 
@@ -196,5 +201,7 @@ function CTCLoss:forward(log_probs, targets, input_lengths, target_lengths)
   return self:_run(functional.ctc_loss, log_probs, targets, input_lengths, target_lengths,
     { blank = v.blank, reduction = v.reduction, zero_infinity = v.zero_infinity })
 end
+
+positions.forward("CTCLoss", CTCLoss, "log_probs targets input_lengths target_lengths")
 
 return M

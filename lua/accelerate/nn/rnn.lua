@@ -13,7 +13,6 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local notice = require "accelerate.utils.notice"
 local lists = require "accelerate.utils.lists"
-local methods = require "accelerate.utils.methods"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
 local Module = require "accelerate.nn.module"
@@ -458,14 +457,6 @@ local classes = { RNN = RNN, LSTM = LSTM, GRU = GRU, RNNCell = RNNCell, LSTMCell
   GRUCell = GRUCell }
 
 -- The state may be given by name.
-for name, Class in next, classes do
-  local plain, arranged = Class.forward, positions.arrange(name, "x hx", Class.forward, true)
-  local function call(self, ...)
-    if select("#", ...) > 2 then return plain(self, ...) end -- which refuses them
-    return arranged(self, ...)
-  end
-  methods.stands_for(call, plain)
-  rawset(Class, "forward", call)
-end
+for name, Class in next, classes do positions.forward(name, Class, "x hx") end
 
 return classes

@@ -74,6 +74,15 @@ local function refuse_options(title, opts, required)
   end
 end
 
+-- Raises for a key that is none of the names.
+local function refuse_unknown(title, list, names)
+  for key in next, list do
+    local known = key == "input" and names[1] == "x"
+    for _, name in ipairs(names) do known = known or key == name end
+    if not known then refuse_options(title, { [key] = true }, names) end
+  end
+end
+
 -- The arguments as fn has them: `first` of them stand before the order (self).
 local function arranged(title, required, named, open, first, ...)
   local given, n = { ... }, select("#", ...)
@@ -151,6 +160,36 @@ function M.arrange(title, order, fn, method)
   orders[call] = { order = order, fn = fn, first = first }
   methods.stands_for(call, fn)
   return call
+end
+
+--- Arranges the forward of a class: what it is called with may be given by name. An empty table at
+--- the end, as `{ hx = state }` is where there is no state yet, gives nothing.
+---@param title string what messages begin with
+---@param Class table
+---@param order string the names, PyTorch's
+function M.forward(title, Class, order)
+  local plain, names = Class.forward, nil
+  local function call(self, ...)
+    local n = select("#", ...)
+    local last = n > 0 and (select(n, ...)) or nil
+    if not is_named(last) then return plain(self, ...) end
+    local given = { ... }
+    given[n] = nil
+    names = names or parse(order)
+    local left = 0
+    for _ in next, last do left = left + 1 end
+    for i, name in ipairs(names) do
+      local key = called(last, name)
+      if last[key] ~= nil then
+        if i < n then options.fail("%s: %s is given twice, by position and by name", title, key) end
+        given[i], left = last[key], left - 1
+      end
+    end
+    if left > 0 then refuse_unknown(title, last, names) end
+    return plain(self, unpack(given, 1, math.max(#names, n - 1)))
+  end
+  methods.stands_for(call, plain)
+  rawset(Class, "forward", call)
 end
 
 --- Arranges the constructors of classes: a map of names to orders.

@@ -231,6 +231,11 @@ end
 -- What else may be given by name, too.
 for name, order in next, {
   affine_grid = "theta size ...", unfold = "x kernel_size ...", fold = "x output_size kernel_size ...",
+  ctc_loss = "log_probs targets input_lengths target_lengths ...", gaussian_nll_loss = "input target var ...",
+  embedding_bag = "input weight ...", gumbel_softmax = "logits ...", local_response_norm = "x size ...",
+  lp_pool1d = "x norm_type kernel_size ...", lp_pool2d = "x norm_type kernel_size ...",
+  lp_pool3d = "x norm_type kernel_size ...", max_unpool1d = "x indices kernel_size ...",
+  max_unpool2d = "x indices kernel_size ...", max_unpool3d = "x indices kernel_size ...",
 } do F[name] = positions.arrange(name, order, F[name]) end
 
 return require("accelerate.utils.properties").strict("accelerate.nn.functional", F)
