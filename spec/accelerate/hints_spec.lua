@@ -109,6 +109,28 @@ describe("what is written as in Python", function()
     end)
   end)
 
+  it("is a module of an object with a colon, or without the object", function()
+    host.in_folder(function(folder)
+      local head = "local nn = require 'accelerate.nn' local x = require('accelerate.tensor').ones(1, 2)\n"
+        .. "local B = nn.class 'B' function B:init() self.l = nn.Linear(2, 2) end\n"
+        .. "function B:forward(x) local y = self.l(x) return y end\n"
+        .. "local N = nn.class 'N'\n"
+        .. "function N:init() self.b, self.fc, self.lstm = B(), nn.Linear(2, 2), nn.LSTM(2, 2) end\n"
+      for text, hint in pairs {
+        ["local y = self:b(x) return y"] = "; 'b' is a module, which is called with a dot: self.b(...)",
+        ["local y = self:lstm(x) return y"] =
+          "; 'lstm' is a module, which is called with a dot: self.lstm(...)",
+        ["return self:fc(x)"] = "Linear: 1 argument expected, got 2, the first of them a N; a module that an "
+          .. "object has is called with a dot: self.name(x)",
+        ["local y = fc(x) return y"] = "attempt to call global 'fc' (a nil value); did you mean self.fc?",
+      } do
+        local message = first(folder, ("%sfunction N:forward(x)\n%s\nend\nlocal y = N()(x)"):format(head,
+          text))
+        assert.equal(hint, message:sub(-#hint), message)
+      end
+    end)
+  end)
+
   it("is a class of layers with its objects' tensors", function()
     host.in_folder(function(folder)
       local modules = "local tensor, nn = require 'accelerate.tensor', require 'accelerate.nn' " ..

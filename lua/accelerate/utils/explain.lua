@@ -206,6 +206,10 @@ local function names_module(path, member, level)
   return not class.of(value) and "the functions of a module are"
 end
 
+local function is_script(info)
+  return info.what ~= "C" and info.source:sub(2, #LIBRARY + 1) ~= LIBRARY and info.source ~= "=pcall"
+end
+
 -- What to write for a function of a module, or of a class, that the script called with a colon: the
 -- function's error is about the module, which it got in front of its arguments. nil where the
 -- script wrote nothing of it.
@@ -216,7 +220,7 @@ local function with_colon(message)
   for level = 2, 60 do
     local info = debug.getinfo(level, "Sl")
     if not info then return nil end
-    if info.what ~= "C" and info.source:sub(2, #LIBRARY + 1) ~= LIBRARY and info.source ~= "=pcall" then
+    if is_script(info) then
       local line = source.line(info.source:sub(2), info.currentline) or ""
       for name, member in line:gmatch "%f[%w_]([%a_][%w_%.]*):([%a_][%w_]*)%s*[%({\"']" do
         local what = member == called and names_module(name, member, level)
@@ -235,6 +239,39 @@ local function with_tensors(message)
   local Class = nn and rawget(nn, called)
   if not Class or not class.derives(Class, package.loaded["accelerate.nn.module"]) then return nil end
   return ("%s(...) makes an object, which is called with tensors: nn.%s(...)(x)"):format(called, called)
+end
+
+-- What "a.b" is at a level; nil where that is not known.
+local function value_of(path, level)
+  local value, first = nil, true
+  for part in path:gmatch "[%w_]+" do
+    if first then
+      value, first = visible(part, level + 1), false
+    else
+      local fine, held = pcall(function() return value[part] end)
+      value = fine and held or nil
+    end
+  end
+  return value
+end
+
+-- A module of an object that the script called with a colon, "self:fc(x)": it got the object in
+-- front of its arguments. nil where no line under way has such a call.
+local function module_with_colon(message)
+  local Module = package.loaded["accelerate.nn.module"]
+  if not Module or message:find("called with a dot", 1, true) then return nil end
+  for level = 2, 60 do
+    local info = debug.getinfo(level, "Sl")
+    if not info then return nil end
+    local line = is_script(info) and source.line(info.source:sub(2), info.currentline) or ""
+    for path, member in line:gmatch "%f[%w_]([%a_][%w_%.]*):([%a_][%w_]*)%s*[%({\"']" do
+      local owner = value_of(path, level)
+      local fine, held = pcall(function() return owner[member] end)
+      if fine and Module._is_module(held) then
+        return ("'%s' is a module, which is called with a dot: %s.%s(...)"):format(member, path, member)
+      end
+    end
+  end
 end
 
 -- A field that was called as a method, or a method that was used as a field.
@@ -259,7 +296,8 @@ end
 function M.raised(message)
   local act, kind, name = message:match("attempt to ([%l ]+) (%l+) '([%w_]+)' %(a nil value%)$")
   if not kind then
-    local hint = with_colon(message) or with_tensors(message) or confused(message)
+    local hint = with_colon(message) or module_with_colon(message) or with_tensors(message)
+      or confused(message)
     return hint and message .. "; " .. hint or message
   end
   local level = kind and origin()
@@ -269,6 +307,8 @@ function M.raised(message)
     local missing_from = kind == "field" and written(name, level)
     hint = missing_from and about(missing_from, name)
   elseif kind == "global" then
+    local fine, own = pcall(function() return visible("self", level + 2)[name] ~= nil end)
+    if fine and own then return ("%s; did you mean self.%s?"):format(message, name) end
     if hints.knows(name) then return message end -- the report says what Lua has instead
     local near = options.nearest(name, names_of(_G))
     hint = near and ("did you mean '%s'?"):format(near)

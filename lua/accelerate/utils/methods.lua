@@ -73,8 +73,12 @@ local function refuse_more(what, most, ...)
   local n = select("#", ...)
   while n > most and select(n, ...) == nil do n = n - 1 end
   if n > most then
-    require("accelerate.utils.options").fail("%s: %d argument%s expected, got %d", what, most, most == 1
-      and "" or "s", n)
+    local Module = package.loaded["accelerate.nn.module"]
+    local owner = Module and Module._is_module((...)) and (...)
+    require("accelerate.utils.options").fail("%s: %d argument%s expected, got %d%s", what, most, most == 1
+      and "" or "s", n, owner
+      and (", the first of them a %s; a module that an object has is called with a dot: "
+        .. "self.name(x)"):format(owner.__name) or "")
   end
 end
 
