@@ -131,6 +131,25 @@ describe("what is written as in Python", function()
     end)
   end)
 
+  it("is a method of Python's tables and texts", function()
+    host.in_folder(function(folder)
+      local head = "local nn = require 'accelerate.nn' local m, list, s = nn.ReLU(), {}, 'a b'\n"
+      for text, hint in pairs {
+        ["for k in m:state_dict():items() do end"] =
+          "'items' (a nil value); a table is walked by pairs: for name, value in pairs(t) do ... end",
+        ["list:append(3)"] = "'append' (a nil value); a list grows by table.insert(list, x)",
+        ["local v = list:get('lr', 1)"] = "'get' (a nil value); an entry of a table is t[name] or default",
+        ["local y = s:startswith('a')"] = "'startswith' (a nil value); in Lua: s:sub(1, #start) == start",
+        ["m:keys()"] = "'keys' (a nil value); ReLU has no 'keys'",
+        ["nn.ModuleDict():updat()"] =
+          "'updat' (a nil value); ModuleDict has no 'updat'; did you mean 'update'?",
+      } do
+        local message = first(folder, head .. text)
+        assert.equal(hint, message:sub(-#hint), message)
+      end
+    end)
+  end)
+
   it("is a class of layers with its objects' tensors", function()
     host.in_folder(function(folder)
       local modules = "local tensor, nn = require 'accelerate.tensor', require 'accelerate.nn' " ..

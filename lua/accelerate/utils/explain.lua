@@ -158,11 +158,32 @@ local function read_only(name, path)
   return ("'%s' is a field, which is read without a call: %s.%s"):format(name, path or "x", name)
 end
 
+-- Methods of Python's dictionaries, lists and texts.
+local WALK = "a table is walked by pairs: for name, value in pairs(t) do ... end"
+local PLAIN = { items = WALK, keys = WALK, values = WALK, get = "an entry of a table is t[name] or default",
+  append = "a list grows by table.insert(list, x)", insert = "a list grows by table.insert(list, at, x)",
+  pop = "an entry is taken out by table.remove(list, at)", extend = "a list grows in a loop by table.insert",
+  update = "a table is filled in a loop: for name, value in pairs(other) do t[name] = value end",
+  sort = "a list is sorted by table.sort(list)" }
+local TEXT = { split = 'a text is taken apart by for word in s:gmatch "[^,]+" do ... end',
+  strip = 'in Lua: s:match "^%s*(.-)%s*$"', join = "texts are joined by table.concat(list, separator)",
+  replace = "in Lua: s:gsub(pattern, other)", startswith = "in Lua: s:sub(1, #start) == start",
+  endswith = "in Lua: s:sub(-#ending) == ending" }
+
+-- What Lua has for a method of a plain table, of a text, or, where it is not known of what, of
+-- Python's.
+local function of_python(name, known, value)
+  if type(value) == "string" then return TEXT[name] end
+  if not known or type(value) == "table" and not title(value) then return PLAIN[name] end
+end
+
 -- The fields of tensors that may be nil.
 local EMPTY = { grad = true, grad_fn = true }
 
 local function lacking(kind, name, level)
   local path, value = before(name, level + 1, function(_, held) return held == nil end)
+  local python = kind == "method" and of_python(name, path ~= nil, value)
+  if python then return python end
   if type(value) == "table" then return (about(value, name)) end
   if kind == "method" and EMPTY[name] and (path == nil or type(value) == "userdata") then
     return read_only(name, path)
