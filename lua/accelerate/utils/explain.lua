@@ -190,11 +190,11 @@ local function lacking(kind, name, level)
   end
   if path then return nil end
   local first
-  for _, value in ipairs(tables_at(level + 1)) do
-    if rawget(value, name) == nil then
-      local text, near = about(value, name)
+  for _, candidate in ipairs(tables_at(level + 1)) do
+    if rawget(candidate, name) == nil then
+      local text, near = about(candidate, name)
       if near then return text end
-      if kind == "method" and title(value) then first = first or text end
+      if kind == "method" and title(candidate) then first = first or text end
     end
   end
   return first
