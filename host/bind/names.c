@@ -23,6 +23,7 @@ static const struct {
   { "logspace", "stop", "end" },
   { "one_hot", "x", "tensor" },
   { "searchsorted", "values", "input" },
+  { "slice_scatter", "stop", "end" },
   { "split", "x", "tensor" },
   { "split", "split_size", "split_size_or_sections" },
   { "take_along_dim", "index", "indices" },

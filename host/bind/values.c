@@ -31,6 +31,30 @@ static const char *place(const filler *f, int depth, char *buf, size_t size)
   return buf;
 }
 
+/* The 0-d tensor on the stack top; NULL: it is none. */
+static ax_tensor *element_at_top(lua_State *L)
+{
+  ax_tensor *const *box = ax_lua_to_box(L, -1);
+  return box && *box && (*box)->ndim == 0 ? *box : NULL;
+}
+
+/* Makes the type one that holds all entries of the list on the stack top, 0-d tensors among them,
+ * as PyTorch does. */
+static void promote(filler *f, int depth)
+{
+  lua_State *L = f->L;
+  const int n = (int)lua_objlen(L, -1);
+
+  for (int i = 1; i <= n && depth < AX_MAX_DIMS; i++) {
+    lua_rawgeti(L, -1, i);
+    const ax_tensor *t = element_at_top(L);
+    if (t) f->dtype = ax_dtype_promote(f->dtype, (ax_dtype)t->dtype);
+    else if (lua_type(L, -1) == LUA_TNUMBER) f->dtype = ax_dtype_promote(f->dtype, ax_default_dtype);
+    else if (lua_istable(L, -1)) promote(f, depth + 1);
+    lua_pop(L, 1);
+  }
+}
+
 /* Reads the shape from the first entries all the way down; `fill` compares the other entries with
  * it.  The table is at idx. */
 static void measure(filler *f, int idx)
@@ -53,7 +77,13 @@ static void measure(filler *f, int idx)
   }
   if (!f->given) {
     const int type = lua_type(L, -1);
-    f->dtype = type == LUA_TBOOLEAN ? AX_BOOL : ax_default_dtype;
+    const ax_tensor *first = element_at_top(L);
+    f->dtype = type == LUA_TBOOLEAN ? AX_BOOL : first ? (ax_dtype)first->dtype : ax_default_dtype;
+    lua_settop(L, top);
+    if (first && f->ndim > 0) {
+      lua_pushvalue(L, idx);
+      promote(f, 0);
+    }
   }
   lua_settop(L, top);
 }
@@ -66,8 +96,9 @@ static void bad_leaf(filler *f, int depth)
 
   if (lua_istable(L, -1))
     ax_lua_error(L, "tensor", "ragged table: entry %s is a list, but the first entries are not", at);
-  if (ax_lua_to_box(L, -1))
-    ax_lua_error(L, "tensor", "entry %s is a tensor; join tensors with tensor.stack or tensor.cat", at);
+  if (ax_lua_to_box(L, -1) && !element_at_top(L))
+    ax_lua_error(L, "tensor", "entry %s is a tensor with dims; join tensors with tensor.stack or tensor.cat",
+                 at);
   ax_lua_error(L, "tensor", "entry %s: expected a %s, got %s", at,
                f->given              ? "number or a boolean"
                : f->dtype == AX_BOOL ? "boolean, like the first entry"
@@ -75,12 +106,32 @@ static void bad_leaf(filler *f, int depth)
                ax_lua_describe(L, -1));
 }
 
+/* Writes the value of a 0-d tensor, of any device and type. */
+static void put_element(filler *f, ax_tensor *t)
+{
+  lua_State *L = f->L;
+  const size_t size = ax_dtype_size(f->dtype);
+  ax_tensor **here = ax_lua_push_box(L);
+
+  if (ax_tensor_new(f->dtype, 0, NULL, here) != AX_OK || ax_copy(*here, t) != AX_OK)
+    ax_lua_raise(L, "tensor");
+  memcpy((char *)f->data + (size_t)f->next++ * size, ax_data(*here), size);
+  lua_pop(L, 1);
+}
+
 /* Writes the value on the stack top. */
 static void put(filler *f, int depth)
 {
   lua_State *L = f->L;
+  ax_tensor *const element = element_at_top(L);
   char where[128];
   double v;
+
+  if (element && !f->given && f->dtype == AX_BOOL && element->dtype != AX_BOOL) bad_leaf(f, depth);
+  if (element) {
+    put_element(f, element);
+    return;
+  }
 
   switch (lua_type(L, -1)) {
   case LUA_TNUMBER:

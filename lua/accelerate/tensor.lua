@@ -97,7 +97,8 @@ local core = require "accelerate.core"
 ---@overload fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor
 ---@field tensor fun(value: any, options?: accelerate.TensorOptions): accelerate.Tensor from nested
 ---  lists, a number, a boolean, or a copy of a tensor: numbers have the default type and booleans
----  bool unless dtype is given
+---  bool unless dtype is given. 0-d tensors may stand for numbers, whose history the result has
+---  not; where the first entry is one, the type holds them all
 ---@field zeros fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor
 ---@field ones fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor
 ---@field empty fun(...: integer|integer[]|accelerate.SizedOptions): accelerate.Tensor not cleared

@@ -57,6 +57,27 @@ describe("tensor(value)", function()
     raises("entry {3}: expected a number, got nil", tensor, { 1, 2, nil, 4 })
   end)
 
+  it("takes 0-d tensors among the numbers, of the type that holds them all", function()
+    local loss, count = (tensor { 1, 2 } * 0.25):requires_grad_():sum(), tensor({ 3, 4 },
+      { dtype = "int64" }):sum()
+    assert.same({ 0.75, 7, 2 }, tensor({ loss, count, 2 }):totable())
+    assert.is_false(tensor({ loss, count }).requires_grad)
+    assert.equal("int64", tensor({ count, count + 1 }).dtype)
+    assert.equal(2 ^ 53, (tensor({ count * 0 + 2 ^ 53 + 1 }) - 1)[1]:item())
+    assert.equal("float32", tensor({ { count, 1 }, { 2.5, loss } }).dtype)
+    assert.same({ { 7, 1 }, { 2.5, 0.75 } }, tensor({ { count, 1 }, { 2.5, loss } }):totable())
+    assert.equal("float64", tensor({ loss:double(), 1 }).dtype)
+    assert.same({ true, false }, tensor({ tensor(true), tensor(false) }):totable())
+    assert.same({ 0, 7 }, tensor({ loss, count }, { dtype = "int32" }):totable())
+    local x = tensor({ 0, 0, 0 })
+    x[{ { 1, 2 } }] = { loss, count }
+    assert.same({ 0.75, 7, 0 }, x:totable())
+    raises("entry {2} is a tensor with dims; join tensors with tensor.stack or tensor.cat", tensor,
+      { loss, x })
+    raises("entry {2}: expected a boolean, like the first entry, got", tensor, { true, count })
+    raises("complex64 does not fit", tensor, { 1, core.complex(loss:detach(), loss:detach()) })
+  end)
+
   it("refuses numbers that the element type cannot hold", function()
     raises("entry {2}: 1.5 does not fit int64", tensor, { 1, 1.5 }, { dtype = "int64" })
     raises("entry {1}: 256 does not fit uint8", tensor, { 256 }, { dtype = "uint8" })
@@ -82,7 +103,7 @@ describe("tensor(value)", function()
     local loop = {}
     loop[1] = loop
     raises("nested more than 8 deep", tensor, loop)
-    raises("tensor.stack", tensor, { tensor(1), tensor(2) })
+    raises("tensor.stack", tensor, { tensor { 1 }, tensor { 2 } })
   end)
 end)
 
