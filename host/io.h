@@ -118,8 +118,9 @@ AX_API const char *ax_zip_name(const ax_zip *z, int i, size_t *n);
 AX_API uint64_t ax_zip_size(const ax_zip *z, int i); /* bytes, unpacked */
 /* The bytes of an entry.  *out is malloc's.  EIO when they are damaged, ENOMEM. */
 AX_API ax_status ax_zip_text(const ax_zip *z, int i, char **out, size_t *n);
-/* *out: a new reference to a 1-d tensor of the entry's bytes as elements. */
-AX_API ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out);
+/* *out: a new reference to a 1-d tensor of the entry's bytes as elements, which at most `threads`
+ * threads read. */
+AX_API ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, int threads, ax_tensor **out);
 /* As ax_safetensors_lend: a tensor over the mapped archive where that can be; the bytes are not
  * compared with their checksum. */
 AX_API ax_status ax_zip_lend(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out);

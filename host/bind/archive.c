@@ -94,7 +94,8 @@ static int zip_text(lua_State *L)
   return 1;
 }
 
-/* archive:tensor(i, dtype) -> 1-d tensor of the entry's bytes */
+/* archive:tensor(i, dtype, threads?) -> 1-d tensor of the entry's bytes, read by at most so many
+ * threads */
 static int zip_tensor(lua_State *L)
 {
   const ax_zip *z = check_zip(L, "tensor");
@@ -102,7 +103,8 @@ static int zip_tensor(lua_State *L)
   const ax_dtype dtype = ax_lua_check_dtype(L, 3, "tensor", "dtype");
   ax_tensor **box = ax_lua_push_result(L);
 
-  if (ax_zip_tensor(z, i, dtype, box) != AX_OK) return ax_lua_raise(L, "tensor");
+  if (ax_zip_tensor(z, i, dtype, (int)luaL_optinteger(L, 4, 1), box) != AX_OK)
+    return ax_lua_raise(L, "tensor");
   return 1;
 }
 

@@ -67,9 +67,10 @@ static const char *dot_hint(reader *q)
 static int wrong(reader *q, const ax_param *p, int arg, int idx)
 {
   if (arg == 1 && (p->kind == AX_P_TENSOR || p->kind == AX_P_OPERAND) && !lua_isnil(q->L, idx)) {
-    const char *hint = dot_hint(q);
-    return ax_lua_error(q->L, q->fn, "argument 1 (%s): expected %s, got %s%s", p->name,
-                        expected_text(q->L, p), ax_lua_describe(q->L, idx), hint);
+    const char *expected = expected_text(q->L, p), *hint = ax_lua_uncalled(q->L, expected, idx);
+    if (!*hint) hint = dot_hint(q);
+    return ax_lua_error(q->L, q->fn, "argument 1 (%s): expected %s, got %s%s", p->name, expected,
+                        ax_lua_describe(q->L, idx), hint);
   }
   return ax_lua_arg_error(q->L, q->fn, arg, p->name, expected_text(q->L, p), idx);
 }

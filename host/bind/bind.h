@@ -117,6 +117,8 @@ void ax_lua_context_free(void); /* the state goes away */
 /* Raises "where: message" with the message of the last ax_fail (no second "where:" when it starts
  * with one), or, when a Lua function called from C raised, that error as it was. */
 int ax_lua_raise(lua_State *L, const char *where);
+/* A hint where a tensor was expected and a function is given: x.real for x:real(). */
+const char *ax_lua_uncalled(lua_State *L, const char *expected, int idx);
 /* Raises "fn: argument N (name): expected ..., got ..." about the value at `idx`. */
 int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx);
 /* Raises "fn: ..." with the caller's position. */

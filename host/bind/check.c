@@ -78,6 +78,11 @@ const char *ax_lua_describe(lua_State *L, int idx)
   case LUA_TTABLE:
     /* a class that says itself what to do about it */
     if (luaL_getmetafield(L, idx, "__described")) return lua_tostring(L, -1);
+    if (luaL_getmetafield(L, idx, "__name")) { /* an object of a class */
+      const char *name = lua_tostring(L, -1);
+      if (name) return lua_pushfstring(L, strchr("AEIOU", name[0]) ? "an %s" : "a %s", name);
+      lua_pop(L, 1);
+    }
     if (ax_lua_is_options(L, idx, false)) {
       lua_pushnil(L);
       lua_next(L, idx);
@@ -158,13 +163,19 @@ static const char *as_option(lua_State *L, const char *fn, int idx)
 }
 
 /* arg 0: `name` alone says what the value is (an option). */
+const char *ax_lua_uncalled(lua_State *L, const char *expected, int idx)
+{
+  return lua_isfunction(L, idx) && strstr(expected, "tensor") ? "; a method is called, as in x:abs()" : "";
+}
+
 int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
 {
   const char *option = arg > 0 ? as_option(L, fn, idx) : "", *got = ax_lua_describe(L, idx);
+  if (!*option) option = ax_lua_uncalled(L, expected, idx);
   if (arg > 0 && name)
     return ax_lua_error(L, fn, "argument %d (%s): expected %s, got %s%s", arg, name, expected, got, option);
   if (arg > 0) return ax_lua_error(L, fn, "argument %d: expected %s, got %s%s", arg, expected, got, option);
-  return ax_lua_error(L, fn, "%s: expected %s, got %s", name ? name : "value", expected, got);
+  return ax_lua_error(L, fn, "%s: expected %s, got %s%s", name ? name : "value", expected, got, option);
 }
 
 const char *ax_lua_check_path(lua_State *L, const char *fn)

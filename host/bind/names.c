@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* fn NULL: in every function that has the parameter. */
+/* fn NULL: in every function that has the parameter; with a dot at its end: in those of a
+ * module. */
 static const struct {
   const char *fn, *name, *pytorch;
 } others[] = {
@@ -13,6 +14,11 @@ static const struct {
   { NULL, "shape", "size" },
   { NULL, "dim", "axis" },
   { NULL, "keepdim", "keepdims" },
+  { "linalg.vecdot", "a", "x" },
+  { "linalg.vecdot", "b", "y" },
+  { "linalg.", "x", "A" },
+  { "linalg.", "a", "A" },
+  { "linalg.", "b", "B" },
   { "bmm", "b", "mat2" },
   { "mm", "b", "mat2" },
   { "mv", "mat", "input" },
@@ -31,11 +37,11 @@ static const struct {
   { "unfold", "dim", "dimension" },
 };
 
-/* Whether fn is the function of this name, or its form in place. */
+/* Whether fn is the function of this name, or its form in place; or one of the module "name.". */
 static bool same_function(const char *fn, const char *name)
 {
   const size_t n = strlen(name);
-  return strncmp(fn, name, n) == 0 && (fn[n] == '\0' || strcmp(fn + n, "_") == 0);
+  return strncmp(fn, name, n) == 0 && (fn[n] == '\0' || strcmp(fn + n, "_") == 0 || name[n - 1] == '.');
 }
 
 static bool has_param(const ax_signature *sig, const char *name)

@@ -43,6 +43,15 @@ describe("arguments", function()
     assert.same({ 0, 1 }, tensor.arange({ ["end"] = 2 }):totable())
     assert.same({ 0, 0.5, 1 }, tensor.linspace({ start = 0, ["end"] = 1, steps = 3 }):totable())
     assert.same({ 1, 10 }, tensor.logspace({ start = 0, ["end"] = 1, steps = 2 }):totable())
+    assert.same({ 1, 5, 2 },
+      tensor.slice_scatter(tensor { 1, 1, 2 }, tensor { 5 }, { start = 2, ["end"] = 2 })
+      :totable())
+    local linalg, two = tensor.linalg, tensor { { 2, 0 }, { 0, 4 } }
+    assert.same({ { 1 }, { 2 } }, linalg.solve({ A = two, B = tensor { { 2 }, { 8 } } }):totable())
+    assert.equal(8, linalg.det({ A = two }):item())
+    assert.equal(11, linalg.vecdot({ x = tensor { 1, 2 }, y = tensor { 3, 4 } }):item())
+    raises('linalg.solve: a is given twice, as "a" and as "A"', linalg.solve, { a = two, A = two, B = two })
+    raises('abs: there is no option "A"', tensor.abs, { A = two })
     assert.equal(3, x:size({ dim = -1 }))
     raises('size: there is no option "dims"', x.size, x, { dims = 1 })
     local given = { input = x, dim = 1 }
@@ -53,6 +62,16 @@ describe("arguments", function()
     raises('arange: stop is given twice, as "stop" and as "end"', tensor.arange, { stop = 1, ["end"] = 2 })
     raises('sum: there is no option "inputs"; there are x, dim', tensor.sum, { inputs = x })
     raises('sum: there is no option "mat2"; there are x, dim', tensor.sum, { input = x, mat2 = x })
+  end)
+
+  it("are shown by their class, and a method that was not called as one", function()
+    local nn = require "accelerate.nn"
+    raises("matmul: argument 2 (b): expected a tensor, got a Linear", tensor.matmul, x, nn.Linear(2, 2))
+    raises("got an Embedding", tensor.cat, { x, nn.Embedding(2, 2) })
+    raises("abs: argument 1 (x): expected a tensor, got function; a method is called, as in x:abs()",
+      tensor.abs,
+      x.real)
+    raises("got function; a method is called, as in x:abs()", tensor.add, x, x.real)
   end)
 
   it("take sizes and dims as several numbers or one list", function()

@@ -12,6 +12,8 @@ uint32_t ax_crc32c(uint32_t crc, const void *p, size_t n);
 uint32_t ax_crc32(uint32_t crc, const void *p, size_t n);
 /* Copies n bytes and returns the CRC-32 of what it wrote; the bytes are read once. */
 uint32_t ax_crc32_copy(void *to, const void *from, size_t n);
+/* Does it by as many threads as n is worth, `threads` at most. */
+uint32_t ax_crc32_copy_by(int threads, void *to, const void *from, size_t n);
 /* The CRC-32C of two runs of bytes one after the other; the second one has n bytes. */
 uint32_t ax_crc32c_join(uint32_t first, uint32_t second, uint64_t n);
 

@@ -1,5 +1,5 @@
-/* digest.c: the size and CRC-32C of a file's bytes, which differ between a damaged file and a whole
- * one; and the CRC-32C of a tensor's. */
+/* digest.c: checksums by several threads: of a file's bytes, which differ between a damaged file
+ * and a whole one, and of bytes that are copied; and the CRC-32C of a tensor's. */
 #define _GNU_SOURCE /* O_CLOEXEC */
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "core/core.h"
 #include "core/io/crc.h"
@@ -16,9 +17,11 @@
 
 enum { LEAST = 1 << 22, MOST_THREADS = 16 }; /* bytes for which a thread is worth its start */
 
-/* A run of bytes, read by one thread. */
+/* A run of bytes, read by one thread.  to: where they are copied, and the checksum is their CRC-32;
+ * NULL: it is their CRC-32C. */
 typedef struct part {
   const unsigned char *at;
+  unsigned char *to;
   size_t n;
   uint32_t crc;
 } part;
@@ -26,38 +29,53 @@ typedef struct part {
 static void *read_part(void *arg)
 {
   part *p = arg;
-  p->crc = ax_crc32c(0, p->at, p->n);
+  p->crc = p->to ? ax_crc32_copy(p->to, p->at, p->n) : ax_crc32c(0, p->at, p->n);
   return NULL;
 }
 
-/* The checksum of n parts one after the other, read at the same time, the first one by this
- * thread. */
-static uint32_t read_parts(part *parts, int n)
-{
-  pthread_t threads[MOST_THREADS];
-  bool begun[MOST_THREADS] = { false };
-  uint32_t crc = 0;
-
-  for (int i = 1; i < n; i++) begun[i] = pthread_create(&threads[i], NULL, read_part, &parts[i]) == 0;
-  for (int i = 0; i < n; i++)
-    if (!begun[i]) read_part(&parts[i]);
-  for (int i = 1; i < n; i++)
-    if (begun[i]) pthread_join(threads[i], NULL);
-  for (int i = 0; i < n; i++) crc = ax_crc32c_join(crc, parts[i].crc, parts[i].n);
-  return crc;
-}
-
-static uint32_t checksum(const unsigned char *p, size_t n, int threads)
+/* Reads n bytes in parts at the same time, the first one by this thread; returns how many. */
+static int read_parts(part *parts, const unsigned char *p, unsigned char *to, size_t n, int threads)
 {
   const size_t most = n / LEAST + 1;
   const int count = (size_t)threads < most ? threads : (int)most;
-  part parts[MOST_THREADS];
+  const size_t each = n / (size_t)count / 64 * 64; /* whole lines of the cache */
+  pthread_t ids[MOST_THREADS];
+  bool begun[MOST_THREADS] = { false };
 
   for (int i = 0; i < count; i++) {
-    const size_t each = n / (size_t)count, at = each * (size_t)i;
-    parts[i] = (part){ .at = p + at, .n = i + 1 < count ? each : n - at };
+    const size_t at = each * (size_t)i;
+    parts[i] = (part){ .at = p + at, .to = to ? to + at : NULL, .n = i + 1 < count ? each : n - at };
   }
-  return read_parts(parts, count);
+  for (int i = 1; i < count; i++) begun[i] = pthread_create(&ids[i], NULL, read_part, &parts[i]) == 0;
+  for (int i = 0; i < count; i++)
+    if (!begun[i]) read_part(&parts[i]);
+  for (int i = 1; i < count; i++)
+    if (begun[i]) pthread_join(ids[i], NULL);
+  return count;
+}
+
+static int usable(int threads) { return threads < 1 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS; }
+
+static uint32_t checksum(const unsigned char *p, size_t n, int threads)
+{
+  part parts[MOST_THREADS];
+  const int count = read_parts(parts, p, NULL, n, threads);
+  uint32_t crc = 0;
+
+  for (int i = 0; i < count; i++) crc = ax_crc32c_join(crc, parts[i].crc, parts[i].n);
+  return crc;
+}
+
+uint32_t ax_crc32_copy_by(int threads, void *to, const void *from, size_t n)
+{
+  part parts[MOST_THREADS];
+  uint32_t crc;
+
+  if (n == 0) return 0; /* `to` may be NULL */
+  const int count = read_parts(parts, from, to, n, usable(threads));
+  crc = parts[0].crc;
+  for (int i = 1; i < count; i++) crc = (uint32_t)crc32_combine(crc, parts[i].crc, (z_off_t)parts[i].n);
+  return crc;
 }
 
 /* The file is mapped: reading it into a buffer costs half as much again. */
@@ -88,7 +106,7 @@ ax_status ax_file_digest(const char *path, int threads, bool keep, ax_digest *ou
   struct stat s;
   ax_status st;
 
-  threads = threads < 1 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS;
+  threads = usable(threads);
   if (fd < 0 || fstat(fd, &s) != 0) st = ax_fail(AX_EIO, "cannot read %s: %s", path, strerror(errno));
   else if (!S_ISREG(s.st_mode)) st = ax_fail(AX_EIO, "cannot read %s: it is no regular file", path);
   else st = read_all(fd, path, &s, threads, keep, out);

@@ -306,14 +306,14 @@ ax_status ax_zip_lend(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out)
   ax_status st;
 
   *out = NULL;
-  if (e->method != STORED || e->packed != e->size) return ax_zip_tensor(z, i, dtype, out);
+  if (e->method != STORED || e->packed != e->size) return ax_zip_tensor(z, i, dtype, 1, out);
   if ((st = count_elements(z, i, dtype, &count)) != AX_OK || (st = find_bytes(z, e, &data)) != AX_OK)
     return st;
   st = ax_bytes_lend(&z->file, data, dtype, 1, &count, out);
-  return st == AX_OK && !*out ? ax_zip_tensor(z, i, dtype, out) : st;
+  return st == AX_OK && !*out ? ax_zip_tensor(z, i, dtype, 1, out) : st;
 }
 
-ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out)
+ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, int threads, ax_tensor **out)
 {
   const uint8_t *data;
   int64_t count;
@@ -325,7 +325,7 @@ ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, ax_tensor **out)
   if ((st = count_elements(z, i, dtype, &count)) != AX_OK) return st;
   if ((st = unchecked_bytes(z, i, &data, &n, &owned)) != AX_OK) return st;
   if ((st = ax_file_tensor(z->fn, z->path, dtype, 1, &count, out)) == AX_OK) {
-    const uint32_t crc = ax_crc32_copy(ax_data(*out), data, n);
+    const uint32_t crc = ax_crc32_copy_by(threads, ax_data(*out), data, n);
     if ((st = ax_zip_check(z, AX_OK)) == AX_OK) st = check_sum(z, &z->entries[i], crc);
   }
   free(owned);

@@ -78,9 +78,9 @@ local function entries_of(archive, path)
   return function(name) return entries[folder .. "/" .. name] end
 end
 
--- Gives storages by key as 1-d tensors, each read once.
+-- Gives storages by key as 1-d tensors, each read once, by all cores that the process may use.
 local function storages_of(archive, entry, path, device, lent)
-  local found, get = {}, lent and archive._lend or archive.tensor
+  local found, get, threads = {}, lent and archive._lend or archive.tensor, core._cores()
   return function(kind, key, count)
     local dtype = M.dtype_of(kind)
     if not dtype then return nil end
@@ -90,7 +90,7 @@ local function storages_of(archive, entry, path, device, lent)
     end
     local i = entry("data/" .. key)
     if not i then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
-    local t = get(archive, i, dtype)
+    local t = get(archive, i, dtype, threads)
     if t:numel() ~= count then
       fail("load: '%s': storage '%s' has %d elements; expected %s", path, key, t:numel(), options.show(count))
     end
