@@ -162,12 +162,12 @@ static const char *as_option(lua_State *L, const char *fn, int idx)
   return lua_pushfstring(L, "; it is an option: { %s = \"%s\" }", device ? "device" : "dtype", text);
 }
 
-/* arg 0: `name` alone says what the value is (an option). */
 const char *ax_lua_uncalled(lua_State *L, const char *expected, int idx)
 {
   return lua_isfunction(L, idx) && strstr(expected, "tensor") ? "; a method is called, as in x:abs()" : "";
 }
 
+/* arg 0: `name` alone says what the value is (an option). */
 int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx)
 {
   const char *option = arg > 0 ? as_option(L, fn, idx) : "", *got = ax_lua_describe(L, idx);

@@ -93,10 +93,11 @@ static void bad_leaf(filler *f, int depth)
   lua_State *L = f->L;
   char where[128];
   const char *at = depth < 0 ? "value" : place(f, depth, where, sizeof where);
+  ax_tensor *const *box = ax_lua_to_box(L, -1);
 
   if (lua_istable(L, -1))
     ax_lua_error(L, "tensor", "ragged table: entry %s is a list, but the first entries are not", at);
-  if (ax_lua_to_box(L, -1) && !element_at_top(L))
+  if (box && *box && (*box)->ndim > 0)
     ax_lua_error(L, "tensor", "entry %s is a tensor with dims; join tensors with tensor.stack or tensor.cat",
                  at);
   ax_lua_error(L, "tensor", "entry %s: expected a %s, got %s", at,

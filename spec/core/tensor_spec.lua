@@ -76,6 +76,9 @@ describe("tensor(value)", function()
       { loss, x })
     raises("entry {2}: expected a boolean, like the first entry, got", tensor, { true, count })
     raises("complex64 does not fit", tensor, { 1, core.complex(loss:detach(), loss:detach()) })
+    local gone
+    tensor.scope(function() gone = x:sum() end)
+    raises("entry {2}: expected a number, got a tensor that was released", tensor, { 1, gone })
   end)
 
   it("refuses numbers that the element type cannot hold", function()
