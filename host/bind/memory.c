@@ -113,7 +113,7 @@ static int collect(lua_State *L, moment when)
 
 void ax_lua_slow(lua_State *L)
 {
-  const int64_t pressure = ax_memory_pressure();
+  const int64_t pressure = ax_memory_pressure(), most = last.left + PATIENCE * growth_allowed();
 
   if (ax_lua.collecting) return; /* a finaliser written in Lua uses tensors */
   if (&ax_interrupted && ax_interrupted) {
@@ -123,8 +123,8 @@ void ax_lua_slow(lua_State *L)
   if (!lua_checkstack(L, 16)) return;
   if (ax_lua.dead) ax_lua_drop_dead(L);
   if (pressure <= ax_lua.mark) return;
-  if (now() - last.ended < SHARE * last.cost && pressure - last.left < PATIENCE * growth_allowed()) {
-    ax_lua.mark = pressure + POSTPONE;
+  if (now() - last.ended < SHARE * last.cost && pressure < most) {
+    ax_lua.mark = pressure + POSTPONE < most ? pressure + POSTPONE : most - 1;
     return;
   }
   if (collect(L, DURING) != 0) lua_error(L);
