@@ -133,6 +133,37 @@ describe("windows", function()
       nn.Fold(3, 2)(nn.Unfold(2)(core.ones(1, 1, 3, 3))):totable())
   end)
 
+  it("of every type and in any order of memory are those of a contiguous float64", function()
+    local image = core.randint(0, 2, { 2, 5, 6, 3 }, { dtype = "float64" }):permute(1, 4, 3, 2)
+    local options = { dilation = { 1, 2 }, padding = { 1, 3 }, stride = { 2, 1 } }
+    local want = F.unfold(image:contiguous(), { 3, 2 }, options)
+    for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8",
+      "bool" } do
+      local got = F.unfold(image:to(dtype), { 3, 2 }, options)
+      assert.are.equal(dtype, got.dtype)
+      assert.is_true(got:double():equal(want), dtype)
+    end
+    local z = core.complex(image, -image)
+    assert.is_true(F.unfold(z, { 3, 2 }, options):imag():equal(-want))
+  end)
+
+  it("of a half type are summed in float32 and rounded once", function()
+    for _, dtype in ipairs { "bfloat16", "float16" } do
+      local columns = core.randn(2, 16, 24):to(dtype):transpose(2, 3):contiguous():transpose(2, 3)
+      local got = F.fold(columns, { 5, 7 }, { 2, 4 }, { stride = { 1, 2 }, padding = { 1, 2 } })
+      local want = F.fold(columns:float(), { 5, 7 }, { 2, 4 }, { stride = { 1, 2 }, padding = { 1, 2 } })
+      assert.are.equal(dtype, got.dtype)
+      assert.is_true(got:equal(want:to(dtype)), dtype)
+    end
+  end)
+
+  it("that no image or channel has are empty", function()
+    assert.are.same({ 0, 8, 9 }, F.unfold(core.zeros(0, 2, 4, 4), 2).shape)
+    assert.are.same({ 1, 0, 9 }, F.unfold(core.zeros(1, 0, 4, 4), 2).shape)
+    assert.are.same({ 0, 2, 4, 4 }, F.fold(core.zeros(0, 8, 9), 4, 2).shape)
+    assert.are.same({ 1, 0, 4, 4 }, core.col2im(core.zeros(1, 0, 9), { 4, 4 }, 2).shape)
+  end)
+
   it("have gradients of gradients", function()
     local x = core.randn(1, 2, 4, 4, { dtype = "float64" }):requires_grad_()
     local y = F.fold(F.unfold(x, 2) ^ 2, 4, 2)
@@ -145,6 +176,24 @@ describe("windows", function()
   end)
 
   it("refuse what does not fit", function()
+    local x = core.zeros(1, 2, 4, 3)
+    raises("im2col: expected (n, c, h, w), got [2, 4, 3]", core.im2col, x:squeeze(1), 2)
+    raises("im2col: a window of 5 does not fit images 4 x 3 with padding 0 x 0", core.im2col, x, { 5, 1 })
+    raises("im2col: stride must be at least 1, got 0", core.im2col, x, 2, { stride = 0 })
+    raises("im2col: dilation must be at most 2147483647", core.im2col, x, 2, { dilation = 2 ^ 40 })
+    raises("im2col: padding must be at least 0, got -1", core.im2col, x, 2, { padding = -1 })
+    raises("im2col: not defined for complex64", core.im2col, core.complex(x, x), 2)
+    raises("too many elements", core.im2col, core.zeros(1, 1, 1, 1):expand(1, 2 ^ 20, 1, 1), 2 ^ 21,
+      { padding = 2 ^ 21 })
+    raises("have too many windows to count", core.im2col, x, 1, { padding = 2 ^ 31 - 1 })
+    raises("col2im: expected (n, c kh kw, windows), got [1, 2, 4, 3]", core.col2im, x, { 4, 3 }, 2)
+    raises("col2im: output_size needs a height and a width, got 1", core.col2im, core.zeros(1, 8, 6),
+      { 4 }, 2)
+    raises("col2im: a column must be a multiple of 2 x 3", core.col2im, core.zeros(1, 8, 6), { 4, 3 },
+      { 2, 3 })
+    raises("col2im: an image of 4 x 4 has 3 x 3 windows, and [1, 8, 6] has 6 columns", core.col2im,
+      core.zeros(1, 8, 6), { 4, 4 }, 2)
+    raises("col2im: height must be at least 1, got 0", core.col2im, core.zeros(1, 4, 6), { 0, 4 }, 2)
     raises("unfold: a window of 6 does not fit dim 1 of size 5", core.zeros(5).unfold, core.zeros(5), 1, 6, 1)
     raises("unfold: step must be at least 1", core.zeros(5).unfold, core.zeros(5), 1, 2, 0)
     raises("fold: a column must be a multiple of 2 x 2 elements long", F.fold, core.zeros(1, 3, 4), 3, 2)

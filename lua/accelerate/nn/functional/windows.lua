@@ -27,56 +27,11 @@ local function count(o, d, size)
   return room < 0 and 0 or math.floor(room / o.stride[d]) + 1
 end
 
--- The windows of (n, c, h, w) as a view (n, c, rows, columns, kh, kw) of the padded image.
-local function view(x, o)
-  local p = o.padding
-  if p[1] > 0 or p[2] > 0 then x = core.pad(x, { p[2], p[2], p[1], p[1] }) end
-  for d = 1, 2 do
-    local span = o.dilation[d] * (o.kernel[d] - 1) + 1
-    x = x:unfold(2 + d, span, o.stride[d])
-    if o.dilation[d] > 1 then
-      local every = {}
-      for i = 1, x.ndim - 1 do every[i] = {} end
-      every[x.ndim] = { 1, span, o.dilation[d] }
-      x = x[every]
-    end
-  end
-  return x
-end
-
 -- (n, c kh kw, windows)
 local function columns(x, o)
-  local windows = view(x, o)
-  local n, c, rows, across, kh, kw = unpack(windows.shape)
-  return windows:permute(1, 2, 5, 6, 3, 4):reshape(n, c * kh * kw, rows * across)
+  if x:is_complex() then return core.complex(columns(x:real(), o), columns(x:imag(), o)) end
+  return core.im2col(x, o.kernel, o.dilation, o.padding, o.stride)
 end
-
--- fold is the transpose of `columns` as a linear map, and each is the other's gradient.
-local folded
-folded = core.Function {
-  name = "Fold",
-  forward = function(ctx, x, shape, o)
-    ctx.o = o
-    local n, c, h, w = unpack(shape)
-    local kh, kw, rows, across = o.kernel[1], o.kernel[2], count(o, 1, h), count(o, 2, w)
-    local half = x.dtype == "float16" or x.dtype == "bfloat16" -- summed in float32
-    local taps = (half and x:float() or x):detach():view(n, c, kh * kw, rows, across)
-    local image = core.zeros({ n, c, h + 2 * o.padding[1], w + 2 * o.padding[2] },
-      { dtype = taps.dtype, device = x.device })
-    local function places(d, i, windows) -- of element i of all windows along dim d
-      local first = 1 + (i - 1) * o.dilation[d]
-      return { first, first + (windows - 1) * o.stride[d], o.stride[d] }
-    end
-    for i = 1, kh do
-      for j = 1, kw do
-        image[{ {}, {}, places(1, i, rows), places(2, j, across) }]:add_(taps:select(3, (i - 1) * kw + j))
-      end
-    end
-    image = image:narrow(3, o.padding[1] + 1, h):narrow(4, o.padding[2] + 1, w):contiguous()
-    return half and image:to(x.dtype) or image
-  end,
-  backward = function(ctx, g) return columns(g, ctx.o) end,
-}
 
 local function check_image(where, x, o)
   if not core.is_tensor(x) or (x.ndim ~= 3 and x.ndim ~= 4) then
@@ -129,7 +84,7 @@ function M.fold(x, output_size, kernel_size, ...)
       rows, across, x:size(-1))
   end
   local batch = x.ndim == 2 and x:unsqueeze(1) or x
-  local y = folded(batch, { batch.shape[1], batch.shape[2] / taps, size[1], size[2] }, o)
+  local y = core.col2im(batch, size, o.kernel, o.dilation, o.padding, o.stride)
   return x.ndim == 2 and y:squeeze(1) or y
 end
 
