@@ -32,6 +32,7 @@ typedef struct job {
   const double *x;         /* in float64 */
   double *wide_x, *turned; /* turned: y as (b, blocks, k, WIDE) */
   void *out;
+  int64_t x_step, y_step; /* elements of the result from a row of x, and of y, to the next */
 } job;
 
 static vec size_of(vec v) { return (vec)((mask_f64)v & INT64_MAX); }
@@ -83,19 +84,28 @@ static void roots(number *sum, double p)
   }
 }
 
+#define PUT(T, from) \
+  { \
+    T *const to = (T *)j->out + at; \
+    if (j->y_step == 1 && n == WIDE) AX_SIMD \
+    for (int i = 0; i < WIDE; i++) to[i] = (T)(from)[i]; \
+    else for (int64_t i = 0; i < n; i++) to[i * j->y_step] = (T)(from)[i]; }
+/* Writes the distances of a row of x to n rows of y in a block. */
 static void put(const job *j, int64_t at, const number *from, int64_t n)
 {
-  float *const narrow = (float *)j->out + at;
-  if (j->wide) memcpy((double *)j->out + at, from, sizeof *from * (size_t)n);
-  else if (n == WIDE) {
+  float narrow[WIDE];
+
+  if (j->wide) PUT(double, from)
+  else if (j->y_step == 1) PUT(float, from)
+  else {
     AX_SIMD
     for (int i = 0; i < WIDE; i++) narrow[i] = (float)from[i];
-  } else
-    for (int64_t i = 0; i < n; i++) narrow[i] = (float)from[i];
+    PUT(float, narrow)
+  }
 }
 
-/* Rows from .. to - 1 of x, of batch b, and all rows of y. */
-static void distances_of(const job *j, int64_t b, int64_t from, int64_t to)
+/* Of batch b: rows from .. to - 1 of x and blocks first .. last - 1 of y. */
+static void distances_of(const job *j, int64_t b, int64_t from, int64_t to, int64_t first, int64_t last)
 {
   const double p = j->p;
   void (*const sums)(const double *const *, const double *, int64_t, double, vec(*)[VECS]) = p == 2 ? squares
@@ -105,36 +115,51 @@ static void distances_of(const job *j, int64_t b, int64_t from, int64_t to)
                                                                                                  ? largest
                                                                                                  : any_power;
 
-  for (int64_t block = 0; block < j->blocks; block++) {
-    const int64_t first = block * WIDE, count = j->n - first < WIDE ? j->n - first : WIDE;
+  for (int64_t block = first; block < last; block++) {
+    const int64_t column = block * WIDE, count = j->n - column < WIDE ? j->n - column : WIDE;
     const double *y = j->turned + (b * j->blocks + block) * j->k * WIDE;
     for (int64_t i = from; i < to; i += ROWS_OF_X) {
       const int64_t rows = to - i < ROWS_OF_X ? to - i : ROWS_OF_X;
       const double *x[ROWS_OF_X];
       vec part[ROWS_OF_X][VECS];
-      for (int64_t r = 0; r < ROWS_OF_X; r++) x[r] = j->x + (i + (r < rows ? r : rows - 1)) * j->k;
+      for (int64_t r = 0; r < ROWS_OF_X; r++) x[r] = j->x + (b * j->m + i + (r < rows ? r : rows - 1)) * j->k;
       sums(x, y, j->k, p, part);
       for (int64_t r = 0; r < rows; r++) {
         roots((number *)part[r], p);
-        put(j, (i + r) * j->n + first, (number *)part[r], count);
+        put(j, b * j->m * j->n + (i + r) * j->x_step + column * j->y_step, (number *)part[r], count);
       }
     }
   }
 }
 
 /* As many rows of x at a time as stay in the second-level cache beside a block of y. */
-static void distances(int64_t lo, int64_t hi, void *ctx)
+static int64_t rows_at_a_time(const job *j) { return (1 + IN_CACHE / (j->k + 1) / ROWS_OF_X) * ROWS_OF_X; }
+
+static void distances_by_rows(int64_t lo, int64_t hi, void *ctx)
 {
   const job *j = ctx;
-  const int64_t fit = 1 + IN_CACHE / (j->k + 1) / ROWS_OF_X;
 
-  for (int64_t from = lo; from < hi;) {
-    const int64_t b = from / j->m;
-    int64_t to = from + fit * ROWS_OF_X;
-    if (to > hi) to = hi;
-    if (to > (b + 1) * j->m) to = (b + 1) * j->m;
-    distances_of(j, b, from, to);
-    from = to;
+  for (int64_t at = lo; at < hi;) {
+    const int64_t b = at / j->m, from = at % j->m;
+    int64_t to = from + rows_at_a_time(j);
+    if (to > from + hi - at) to = from + hi - at;
+    if (to > j->m) to = j->m;
+    distances_of(j, b, from, to, 0, j->blocks);
+    at += to - from;
+  }
+}
+
+static void distances_by_blocks(int64_t lo, int64_t hi, void *ctx)
+{
+  const job *j = ctx;
+  const int64_t rows = rows_at_a_time(j);
+
+  for (int64_t at = lo; at < hi;) {
+    const int64_t b = at / j->blocks, first = at % j->blocks;
+    const int64_t last = j->blocks - first < hi - at ? j->blocks : first + hi - at;
+    for (int64_t from = 0; from < j->m; from += rows)
+      distances_of(j, b, from, j->m - from < rows ? j->m : from + rows, first, last);
+    at += last - first;
   }
 }
 
@@ -145,49 +170,96 @@ static void widen_numbers(int64_t lo, int64_t hi, void *ctx)
   for (int64_t i = lo; i < hi; i++) j->wide_x[i] = (double)((const float *)j->from_x)[i];
 }
 
-/* Blocks of WIDE rows of y, in which the numbers of neighbours are side by side; what is missing of
- * the last block is 0. */
-static void turn_rows(int64_t lo, int64_t hi, void *ctx)
+#define T double
+#define V vec
+#define MASK mask_f64
+#define FN(name) name##_of_doubles
+enum { FN(LANES) = LANES };
+#include "turn.h"
+#undef T
+#undef V
+#undef MASK
+#undef FN
+
+typedef float floats __attribute__((vector_size(AX_BYTES / 2), aligned(4), may_alias));
+
+static vec read_vector(const job *j, int64_t at)
+{
+  if (j->wide) return *(const vec *)((const double *)j->from_y + at);
+  return __builtin_convertvector(*(const floats *)((const float *)j->from_y + at), vec);
+}
+
+/* Puts `rows` rows of y from element `from` on side by side, WIDE at most; what is missing is 0. */
+static void turn_block(const job *j, int64_t from, int64_t rows, double *to)
+{
+  const int64_t k = j->k;
+
+  if (rows < WIDE) memset(to, 0, sizeof *to * (size_t)(k * WIDE));
+  for (int64_t r = 0; r < rows; r += LANES) {
+    const int64_t count = rows - r < LANES ? rows - r : LANES;
+    int64_t e = 0;
+    for (; count == LANES && e + LANES <= k; e += LANES) {
+      vec square[LANES];
+      for (int i = 0; i < LANES; i++) square[i] = read_vector(j, from + (r + i) * k + e);
+      turn_of_doubles(square);
+      for (int i = 0; i < LANES; i++) *(vec *)(to + (e + i) * WIDE + r) = square[i];
+    }
+    for (; e < k; e++)
+      for (int64_t i = 0; i < count; i++) {
+        const int64_t at = from + (r + i) * k + e;
+        to[e * WIDE + r + i] =
+            j->wide ? ((const double *)j->from_y)[at] : (double)((const float *)j->from_y)[at];
+      }
+  }
+}
+
+static void turn_blocks(int64_t lo, int64_t hi, void *ctx)
 {
   const job *j = ctx;
   for (int64_t at = lo; at < hi; at++) {
-    const int64_t b = at / j->blocks, first = at % j->blocks * WIDE;
-    double *const to = j->turned + at * j->k * WIDE;
-    if (j->n - first < WIDE) memset(to, 0, sizeof *to * (size_t)(j->k * WIDE));
-    for (int64_t r = 0; r < WIDE && first + r < j->n; r++) {
-      const int64_t row = (b * j->n + first + r) * j->k;
-      if (j->wide)
-        for (int64_t e = 0; e < j->k; e++) to[e * WIDE + r] = ((const double *)j->from_y)[row + e];
-      else
-        for (int64_t e = 0; e < j->k; e++) to[e * WIDE + r] = (double)((const float *)j->from_y)[row + e];
-    }
+    const int64_t first = at % j->blocks * WIDE, rows = j->n - first < WIDE ? j->n - first : WIDE;
+    turn_block(j, (at / j->blocks * j->n + first) * j->k, rows, j->turned + at * j->k * WIDE);
   }
 }
+
+static int64_t blocks_of(int64_t rows) { return (rows + WIDE - 1) / WIDE; }
 
 ax_status ax_cpu__distance_cdist(const ax_call *call)
 {
   const ax_tensor *x = call->in[0], *y = call->in[1];
+  const int64_t batch = x->shape[0];
   job j = { .m = x->shape[1],
             .n = y->shape[1],
             .k = x->shape[2],
-            .blocks = (y->shape[1] + WIDE - 1) / WIDE,
             .p = call->a->cdist.p,
             .wide = x->dtype == AX_F64,
             .from_x = ax_data(x),
             .from_y = ax_data(y),
-            .out = ax_data(call->out[0]) };
-  const int64_t rows = x->shape[0] * j.m, blocks = x->shape[0] * j.blocks, turned = blocks * j.k * WIDE;
-  const size_t bytes = sizeof(double) * (size_t)(turned + (j.wide ? 0 : x->numel));
-  void *scratch;
+            .out = ax_data(call->out[0]),
+            .x_step = y->shape[1],
+            .y_step = 1 };
   if (call->out[0]->numel == 0) return AX_OK;
+  /* |x - y| = |y - x|: vectors that few rows of y would leave half empty are filled with rows of
+   * x. */
+  if (j.n * blocks_of(j.m) < j.m * blocks_of(j.n)) {
+    j.from_x = ax_data(y), j.from_y = ax_data(x);
+    j.m = y->shape[1], j.n = x->shape[1];
+    j.x_step = 1, j.y_step = j.m;
+  }
+  j.blocks = blocks_of(j.n);
+  const int64_t rows = batch * j.m, blocks = batch * j.blocks, turned = blocks * j.k * WIDE;
+  const int64_t numbers = rows * j.k, work = rows * j.n * (j.k + 1) / (4 * LANES);
+  const size_t bytes = sizeof(double) * (size_t)(turned + (j.wide ? 0 : numbers));
+  void *scratch;
   const ax_status st = ax_alloc(bytes, &scratch);
   if (st != AX_OK) return st;
   j.turned = scratch;
   j.wide_x = j.turned + turned;
   j.x = j.wide ? j.from_x : j.wide_x;
-  if (!j.wide) ax_cpu_for(x->numel, x->numel, widen_numbers, &j);
-  ax_cpu_for(blocks, turned, turn_rows, &j);
-  ax_cpu_for(rows, rows * j.n * (j.k + 1) / (4 * LANES), distances, &j);
+  if (!j.wide) ax_cpu_for(numbers, numbers, widen_numbers, &j);
+  ax_cpu_for(blocks, turned, turn_blocks, &j);
+  if (blocks > rows / ROWS_OF_X) ax_cpu_for(blocks, work, distances_by_blocks, &j);
+  else ax_cpu_for(rows, work, distances_by_rows, &j);
   ax_free(scratch, bytes);
   return AX_OK;
 }
