@@ -9,15 +9,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* log(e^a + e^b + e^c) */
+/* log(e^a + e^b + e^c); what is not a number stays. */
 AX_FN double ax_ctc_add_up(double a, double b, double c)
 {
   const double m = fmax(a, fmax(b, c));
   double sum = 0;
-  if (m == -INFINITY) return m;
-  if (a > -INFINITY) sum += exp(a - m);
-  if (b > -INFINITY) sum += exp(b - m);
-  if (c > -INFINITY) sum += exp(c - m);
+  if (m == -INFINITY) return a + b + c;
+  if (a != -INFINITY) sum += exp(a - m);
+  if (b != -INFINITY) sum += exp(b - m);
+  if (c != -INFINITY) sum += exp(c - m);
   return m + log(sum);
 }
 

@@ -226,6 +226,88 @@ describe("ctc_loss", function()
     assert.are.equal("float32", loss.dtype)
   end)
 
+  -- log(e^a + e^b + ..) of what is given
+  local function total(...)
+    local sum = 0
+    for _, v in ipairs { ... } do sum = sum + math.exp(v) end
+    return math.log(sum)
+  end
+
+  -- The loss of one sequence, place by place; rows: log-probabilities of the times.
+  local function plain(rows, target)
+    local never, places = -math.huge, { 0 }
+    for _, class in ipairs(target) do
+      places[#places + 1] = class
+      places[#places + 1] = 0
+    end
+    local reached = { [0] = never }
+    for s = 1, #places do reached[s] = s <= 2 and rows[1][places[s] + 1] or never end
+    for t = 2, #rows do
+      local now = { [0] = never }
+      for s, class in ipairs(places) do
+        local leap = class ~= 0 and s > 2 and class ~= places[s - 2]
+        now[s] = total(reached[s], reached[s - 1], leap and reached[s - 2] or never) + rows[t][class + 1]
+      end
+      reached = now
+    end
+    return -total(reached[#places], reached[#places - 1])
+  end
+
+  it("is the plain sum over ways, for targets of every length, with its gradient", function()
+    core.manual_seed(12)
+    local times, classes, n = 24, 5, 12
+    local probs = core.randn(times, n, classes, { dtype = "float64" }):log_softmax(3)
+    probs[{ 3, 4, 1 }] = -math.huge -- no blank at this time
+    probs[{ 5, 5, 2 }] = -math.huge
+    local targets, lengths, wide = core.randint(1, classes, { n, 11 }), {}, {}
+    for b = 1, n do lengths[b], wide[b] = b - 1, b == 7 and 11 or times end
+    local function losses(p)
+      return F.ctc_loss(p, targets, wide, lengths, { reduction = "none" })
+    end
+    local want = {}
+    for b = 1, n do
+      local rows = probs:select(2, b):totable()
+      for t = times, wide[b] + 1, -1 do rows[t] = nil end
+      want[b] = plain(rows, { unpack(targets[b]:totable(), 1, lengths[b]) })
+    end
+    want = core.tensor(want, { dtype = "float64" })
+    local leaf = probs:clone():requires_grad_()
+    local got = losses(leaf)
+    assert.is_true(got:allclose(want, { rtol = 1e-13 }))
+    assert.is_true(losses(probs:float()):double():allclose(want, { rtol = 1e-6 }))
+    got:sum():backward()
+    assert.is_true(leaf.grad:isfinite():all():item())
+    assert.are.equal(0, leaf.grad:select(2, 7)[{ { 12, times } }]:abs():max():item())
+    -- along one log-probability the loss falls by its share of all ways; the gradient adds e^p
+    for _, at in ipairs { { 1, 1, 1 }, { 7, 2, 3 }, { 9, 6, 1 }, { 4, 7, 2 }, { 24, 12, 5 }, { 11, 9, 4 } } do
+      local up, down = probs:clone(), probs:clone()
+      up[at], down[at] = up[at]:item() + 1e-6, down[at]:item() - 1e-6
+      local slope = (losses(up) - losses(down)):sum():item() / 2e-6
+      local expected = leaf.grad[at]:item() - math.exp(probs[at]:item())
+      assert.is_true(math.abs(slope - expected) < 1e-8, table.concat(at, ","))
+    end
+    local low = probs:float():requires_grad_()
+    losses(low):sum():backward()
+    assert.is_true(low.grad:double():allclose(leaf.grad, { atol = 1e-5 }))
+  end)
+
+  it("keeps what is not a number, and has no gradient where no way reads the targets", function()
+    local p = core.randn(6, 2, 4):log_softmax(3)
+    p[{ 2, 1, 2 }] = 0 / 0
+    local function losses(zero)
+      return F.ctc_loss(p, int64 { { 1, 1, 2 }, { 3, 3, 3 } }, { 6, 4 }, { 3, 3 },
+        { reduction = "none", zero_infinity = zero })
+    end
+    assert.is_true(losses()[1]:isnan():item())
+    assert.are.equal(math.huge, losses()[2]:item())
+    p:requires_grad_()
+    losses(true)[2]:backward()
+    assert.are.equal(0, p.grad:select(2, 2):abs():max():item())
+    p.grad = nil
+    losses(false)[2]:backward()
+    assert.is_true(p.grad[{ 1, 2 }]:isnan():all():item())
+  end)
+
   it("takes targets and lengths of int32 for the same loss", function()
     local targets, full, one = int64 { { 1 }, { 2 } }, int64 { 4, 4 }, int64 { 1, 1 }
     local loss = F.ctc_loss(x, targets:int(), full:int(), one:int())

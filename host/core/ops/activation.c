@@ -187,20 +187,19 @@ out:
 
 ax_status ax_infer_glu(ax_infer *q)
 {
-  ax_tensor *x = INPUT(0), *left = NULL, *right = NULL, *gate = NULL;
+  ax_tensor *x = INPUT(0), *half[2] = { 0 }, *gate = NULL;
   const int64_t dim = q->a.glu.dim;
   ax_status st;
 
   if (x->ndim == 0 || x->shape[dim] % 2)
     return ax_fail(AX_ESHAPE, "glu: dim %lld must have an even size, got %s", (long long)dim + 1, TEXT(x));
-  const int64_t half = x->shape[dim] / 2;
-  AX_TRY(run_narrow(x, dim, 0, half, &left));
-  AX_TRY(run_narrow(x, dim, half, half, &right));
-  AX_TRY(ax_run1(AX_OP_SIGMOID, right, &gate));
-  st = ax_run2(AX_OP_MUL, left, gate, &q->result[0]);
+  const int64_t sizes[2] = { x->shape[dim] / 2, x->shape[dim] / 2 };
+  AX_TRY(ax_split_into(x, (int)dim, 2, sizes, half)); /* one gradient for both halves */
+  AX_TRY(ax_run1(AX_OP_SIGMOID, half[1], &gate));
+  st = ax_run2(AX_OP_MUL, half[0], gate, &q->result[0]);
 out:
-  ax_tensor_release(left);
-  ax_tensor_release(right);
+  ax_tensor_release(half[0]);
+  ax_tensor_release(half[1]);
   ax_tensor_release(gate);
   return st;
 }

@@ -1,5 +1,4 @@
-/* Rules and gradients of im2col and col2im, each of which is the other one's transpose as a linear
- * map. */
+/* Rules and gradients of im2col and col2im.  As linear maps each is the transpose of the other. */
 #include "core/ops/windows.h"
 #include "core/ops/rule.h"
 
