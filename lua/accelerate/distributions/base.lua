@@ -191,21 +191,23 @@ function Distribution:_extended(where, shape)
 end
 
 --- Draws without a gradient: a tensor of the shape, the batch shape and the event shape.
----@param shape integer|integer[]|{ sample_shape: integer[] }|nil how many draws; default one
+---@param sample_shape integer|integer[]|{ sample_shape: integer[] }|nil how many draws; default one
 ---@return accelerate.Tensor
-function Distribution:sample(shape)
+function Distribution:sample(sample_shape)
   local draw
-  tensor.no_grad(function() draw = self:_draw(self:_extended("sample", shape), sizes("sample", shape)) end)
+  tensor.no_grad(function()
+    draw = self:_draw(self:_extended("sample", sample_shape), sizes("sample", sample_shape))
+  end)
   return draw:detach()
 end
 
 --- Draws through which gradients reach the parameters. Raises for distributions that have no such
 --- draws.
----@param shape integer|integer[]|{ sample_shape: integer[] }|nil
+---@param sample_shape integer|integer[]|{ sample_shape: integer[] }|nil
 ---@return accelerate.Tensor
-function Distribution:rsample(shape)
+function Distribution:rsample(sample_shape)
   if not self.has_rsample then fail("%s: there is no rsample; use sample", self.__name) end
-  return self:_draw(self:_extended("rsample", shape), sizes("rsample", shape))
+  return self:_draw(self:_extended("rsample", sample_shape), sizes("rsample", sample_shape))
 end
 
 --- Reads a value, which is checked against the support.

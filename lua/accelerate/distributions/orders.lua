@@ -64,7 +64,10 @@ local ORDERS = {
   Transform = "[cache_size]",
 }
 
-local METHODS = { log_prob = "value", cdf = "value", icdf = "value", expand = "batch_shape" }
+local METHODS = {
+  log_prob = "value", cdf = "value", icdf = "value", expand = "batch_shape",
+  sample = "[sample_shape]", rsample = "[sample_shape]",
+}
 
 --- Makes the methods of a class take their arguments by the rule.
 ---@param Class table
