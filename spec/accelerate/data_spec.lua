@@ -355,7 +355,7 @@ describe("DataLoader", function()
     local Stream = data.class("Stream", data.IterableDataset)
     function Stream:iter() return { 1, 2 } end -- luacheck: ignore self
     assert.error_matches(function() data.DataLoader(Stream(), { batch_size = 2 }):iter()() end,
-      "the dataset: iter%(%) must return a function .* got a table")
+      "the dataset: iter%(%) must return a function .* got a list of 2")
     local Holes = data.class("Holes")
     function Holes:len() return 2 end -- luacheck: ignore self
     function Holes:get(i) return i == 1 and 1 or nil end -- luacheck: ignore self

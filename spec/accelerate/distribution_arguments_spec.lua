@@ -62,7 +62,7 @@ describe("the constructors of distributions", function()
   it("say what their arguments are", function()
     raises("parameter loc must be a number or a tensor, got a table; the arguments are loc, scale, " ..
       "[validate_args]", D.Normal, { mean = 1, std = 2 })
-    raises("got a table; tensor.tensor(list) makes a tensor", D.Normal, { 1, 2 }, 1)
+    raises("got a list of 2; tensor.tensor(list) makes a tensor", D.Normal, { 1, 2 }, 1)
     raises("unknown option 'validate'; did you mean 'validate_args'?", D.Normal, 1, 2, { validate = false })
     raises("an argument too many: 5; there are loc, scale, validate_args", D.Normal, 1, 2, true, 5)
   end)

@@ -450,7 +450,7 @@ describe("contexts", function()
       accelerator.init_trackers, accelerator,
       "run", { lr = 1 })
     local a, b = nn.Linear(1, 1), nn.Linear(1, 1)
-    says("accumulate: argument 1 must be a module, got a table; several models follow each other: " ..
+    says("accumulate: argument 1 must be a module, got a list of 2; several models follow each other: " ..
       "accumulate(a, b, fn)", accelerator.accumulate, accelerator, { a, b }, print)
     local loader = accelerator:prepare(data.DataLoader(data.TensorDataset(core.zeros(2, 1)),
       { batch_size = 1 }))

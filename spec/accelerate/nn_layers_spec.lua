@@ -92,7 +92,7 @@ describe("Sequential", function()
     assert.same({ 5, 3 }, net[{ { 1, -2 } }](core.ones(5, 2)).shape)
     for key, text in pairs {
       [{ 1, 2 }] = "expected a position or a range, such as %[1%], %[%-1%] or %[{ { 1, %-1 } }%], got " ..
-        "%[a table%]",
+        "%[a list of 2%]",
       [{ { 1 } }] = "expected a position or a range",
       [{ { 1, 9 } }] = "position 9 is out of range: it has 3 modules",
       [{ { 0, -1 } }] = "position 0 is out of range",

@@ -193,7 +193,7 @@ describe("options of modules", function()
     raises("padding_mode' must be one of zeros, got 'reflect'", nn.ConvTranspose2d, 1, 1, 1,
       { padding_mode = "reflect" })
     raises("Softmax2d: expected (n, c, h, w) or (c, h, w)", nn.Softmax2d(), core.ones(2, 2))
-    raises("multi_margin_loss: target: expected int64 of shape [2], got a int64 tensor of shape [3]",
+    raises("multi_margin_loss: target: expected int64 of shape [2], got an int64 tensor of shape [3]",
       F.multi_margin_loss, core.ones(2, 3), core.zeros({ 3 }, { dtype = "int64" }))
     raises("multilabel_margin_loss: target: expected int64 of shape [2, 3]", F.multilabel_margin_loss,
       core.ones(2, 3), core.ones(2, 3))

@@ -15,6 +15,19 @@ describe("options", function()
   }
   local function check(given) return options.check("Thing", given, SCHEMA) end
 
+  it("shows lists by their length, and tensors by type and shape", function()
+    local tensor = require "accelerate.tensor"
+    assert.equal("a list of 2", options.show { 1, 2 })
+    assert.equal("a list of 1", options.show { 1, lr = 2 })
+    assert.equal("a table", options.show {})
+    assert.equal("a table", options.show { lr = 1 })
+    assert.equal("an int64 tensor of shape [3]", options.show(tensor.zeros(3, { dtype = "int64" })))
+    assert.equal("a float32 tensor of shape []", options.show(tensor.zeros {}))
+    local optim, w = require "accelerate.optim", tensor.ones(2):requires_grad_()
+    assert.matches("SGD: a parameter group must be a table with params = list, got a list of 1",
+      message(optim.Optimizer.add_param_group, optim.SGD({ w }), { tensor.ones(2):requires_grad_() }))
+  end)
+
   it("fills in defaults and leaves optional ones nil", function()
     local o = check { steps = 3, lr = 1 }
     assert.same({ steps = 3, lr = 1, momentum = 0, reduction = "mean", betas = { 0.9, 0.999 } }, o)

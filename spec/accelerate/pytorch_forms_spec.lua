@@ -68,8 +68,8 @@ describe("modules", function()
     assert.equal(4, #m:buffers())
     raises("add_module: unknown option 'modul'; did you mean 'module'?", m.add_module, m,
       { name = "x", modul = nn.ReLU() })
-    raises("a buffer's name must be a string without dots that is not empty, got a table", m.register_buffer,
-      m, { {} })
+    raises("a buffer's name must be a string without dots that is not empty, got a list of 1",
+      m.register_buffer, m, { {} })
     raises("a parameter's name must be a string", m.register_parameter, m, { weights })
   end)
 

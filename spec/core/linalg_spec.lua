@@ -129,7 +129,7 @@ describe("tensor.linalg raises", function()
     assert.matches('mode: expected "reduced", "complete" or "r", got "rr"', message(linalg.qr, eye(2), "rr"))
     assert.matches('UPLO: expected "L" or "U", got "l"', message(linalg.eigh, eye(2), "l"))
     assert.matches('the order of a matrix norm is 1, .* got 3', message(linalg.matrix_norm, eye(2), 3))
-    assert.matches("the order of a matrix norm is .* got a table", message(linalg.cond, eye(2), { 1 }))
+    assert.matches("the order of a matrix norm is .* got a list of 1", message(linalg.cond, eye(2), { 1 }))
     assert.matches("the order of a matrix norm is .* got nan", message(linalg.matrix_norm, eye(2), nan))
     assert.matches("the order of a vector's norm is a number, got a function", message(linalg.norm, random(2),
       print))

@@ -109,10 +109,12 @@ function options.show(value)
   end
   local core = package.loaded["accelerate.core"]
   if core and core.is_tensor(value) then
-    return ("a %s tensor of shape [%s]"):format(value.dtype, table.concat(value.shape, ", "))
+    local article = value.dtype:find "^int" and "an" or "a"
+    return ("%s %s tensor of shape [%s]"):format(article, value.dtype, table.concat(value.shape, ", "))
   end
   local Class = class.of(value)
   if Class then return "a " .. Class.__name end
+  if kind == "table" and getmetatable(value) == nil and #value > 0 then return "a list of " .. #value end
   return "a " .. kind
 end
 
