@@ -32,6 +32,17 @@ describe("normalize", function()
     close({ 0.6, 0.8, 1, 0 }, F.normalize(core.tensor { { 3, 4 }, { 5, 0 } }))
     raises("x must be a tensor", F.normalize, 3)
   end)
+
+  it("says its own name where a dim is not there, as cosine_similarity does", function()
+    local v = core.ones(3)
+    raises("normalize: dim 2 is out of range; expected 1..1 or -1..-1 for a tensor of shape [3]",
+      F.normalize, v)
+    raises("normalize: dim: dims count from 1 (and from -1 backward); got 0", F.normalize, v, { dim = 0 })
+    raises("normalize: dim 3 is out of range; expected 1..2 or -2..-1 for a tensor of shape [2, 3]",
+      F.normalize, core.ones(2, 3), { dim = { 1, 3 } })
+    raises("cosine_similarity: dim 2 is out of range", F.cosine_similarity, v, v)
+    assert.equal(1, F.normalize(core.full({}, 5), { dim = 1 }):item())
+  end)
 end)
 
 describe("gaussian_nll_loss", function()

@@ -12,6 +12,18 @@ local function check(where, name, t)
   end
 end
 
+-- Raises for a dim that x has not: the ops behind a function would name themselves instead.
+local function check_dims(where, x, dims)
+  local n = math.max(x:dim(), 1) -- a tensor of no dims is taken as a vector of one element
+  for _, dim in ipairs(type(dims) == "table" and dims or { dims }) do
+    if dim == 0 then options.fail("%s: dim: dims count from 1 (and from -1 backward); got 0", where) end
+    if type(dim) == "number" and (dim > n or dim < -n) then
+      options.fail("%s: dim %d is out of range; expected 1..%d or -%d..-1 for a tensor of shape %s", where,
+        dim, n, n, lists.shape_text(x))
+    end
+  end
+end
+
 local NORMALIZE = { p = { "number", default = 2 }, dim = { "integer|list", default = 2 },
   eps = { "number", default = 1e-12, min = 0 } }
 
@@ -22,6 +34,7 @@ local NORMALIZE = { p = { "number", default = 2 }, dim = { "integer|list", defau
 function M.normalize(x, opts)
   local o = options.check("normalize", opts, NORMALIZE)
   check("normalize", "x", x)
+  check_dims("normalize", x, o.dim)
   return x / core.norm(x, o.p, o.dim, true):clamp { min = o.eps }
 end
 
@@ -60,6 +73,7 @@ function M.cosine_similarity(x1, x2, opts)
   check("cosine_similarity", "x1", x1)
   check("cosine_similarity", "x2", x2)
   local a, b = broadcast("cosine_similarity", x1, x2)
+  check_dims("cosine_similarity", a, o.dim)
   return core.sum(unit(a, o.dim, o.eps) * unit(b, o.dim, o.eps), o.dim)
 end
 
