@@ -116,6 +116,25 @@ describe("loss modules", function()
       { ignore_index = 1 })
   end)
 
+  it("made of ops say their own names where shapes do not go together", function()
+    local x, y = core.ones(3, 4), core.ones(5)
+    for _, name in ipairs { "hinge_embedding_loss", "soft_margin_loss", "multilabel_soft_margin_loss",
+      "poisson_nll_loss" } do
+      raises(name .. ": shapes [", F[name], x, y)
+    end
+    raises("margin_ranking_loss: shapes [5] and [3, 4] do not broadcast", F.margin_ranking_loss, x, y, x)
+    raises("margin_ranking_loss: shapes [5] and [3, 4] do not broadcast", F.margin_ranking_loss, x, x, y)
+    raises("gaussian_nll_loss: shapes [3, 4] and [5] do not broadcast", F.gaussian_nll_loss, x, y, 1)
+    raises("cosine_embedding_loss: shapes [3, 4] and [5] do not broadcast", F.cosine_embedding_loss, x, y, y)
+    raises("cosine_embedding_loss: shapes [5] and [3] do not broadcast", F.cosine_embedding_loss, x, x, y)
+    raises("triplet_margin_loss: shapes [3, 4] and [5] do not broadcast", F.triplet_margin_loss, x, x, y)
+    raises("pairwise_distance: shapes [3, 4] and [5] do not broadcast", F.pairwise_distance, x, y)
+    raises("softmin: dim 7 is out of range", F.softmin, x, 7)
+    raises("linalg.vecdot: dim 7 is out of range", tensor.linalg.vecdot, x, x, 7)
+    raises("zeta: shapes [3, 4] and [5] do not broadcast", tensor.special.zeta, x, y)
+    assert.is_nil(messages.message(tensor.special.zeta, x, y):find("traceback", 1, true))
+  end)
+
   it("of integers are float32", function()
     local i, j = core.tensor({ 3, 1, 0 }, { dtype = "int64" }), core.tensor({ 1, 2, 0 }, { dtype = "int64" })
     local y = core.tensor({ 1, -1, 1 }, { dtype = "int64" })

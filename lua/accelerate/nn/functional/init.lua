@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local methods = require "accelerate.utils.methods"
+local naming = require "accelerate.tensor.named"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
 local reduction = require "accelerate.nn.reduction"
@@ -159,7 +160,7 @@ end
 ---@return accelerate.Tensor
 function F.softmin(x, dim, ...)
   if not core.is_tensor(x) then options.fail("softmin: x must be a tensor, got %s", options.show(x)) end
-  return F.softmax(-x, dim, ...)
+  return naming.call("softmin", { "softmax" }, F.softmax, -x, dim, ...)
 end
 
 --- Returns softmax of (logits + Gumbel draws) / tau: see the op of this name.

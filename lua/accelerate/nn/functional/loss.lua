@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local distance = require "accelerate.nn.functional.distance"
+local naming = require "accelerate.tensor.named"
 
 local F = {}
 
@@ -14,6 +15,12 @@ local function reduce(x, how)
   if how == "none" then return x end
   return how == "sum" and x:sum() or x:mean()
 end
+
+-- a * b and a - b of what a caller gave: shapes that do not go together are said to be the loss's.
+local function times(a, b) return a * b end
+local function minus(a, b) return a - b end
+local function product(where, a, b) return naming.call(where, { "mul" }, times, a, b) end
+local function difference(where, a, b) return naming.call(where, { "sub" }, minus, a, b) end
 
 local SWAP = { "boolean", default = false }
 
@@ -36,7 +43,8 @@ end
 ---@return accelerate.Tensor
 function F.hinge_embedding_loss(input, target, opts)
   local o = options.check("hinge_embedding_loss", opts, { margin = num(1), reduction = REDUCTION })
-  local far = core.where(target:ne(1), (o.margin - input):clamp { min = 0 }, 0)
+  local far = naming.call("hinge_embedding_loss", { "where" }, core.where, target:ne(1),
+    (o.margin - input):clamp { min = 0 }, 0)
   local near = core.where(target:ne(-1), input, 0)
   return reduce(far + near, o.reduction)
 end
@@ -48,7 +56,7 @@ end
 ---@return accelerate.Tensor
 function F.soft_margin_loss(input, target, opts)
   local o = options.check("soft_margin_loss", opts, { reduction = REDUCTION })
-  return reduce(-core.logsigmoid(target * input), o.reduction)
+  return reduce(-core.logsigmoid(product("soft_margin_loss", target, input)), o.reduction)
 end
 
 --- Computes max(0, -target (input1 - input2) + margin).
@@ -59,7 +67,8 @@ end
 ---@return accelerate.Tensor
 function F.margin_ranking_loss(input1, input2, target, opts)
   local o = options.check("margin_ranking_loss", opts, { margin = num(0), reduction = REDUCTION })
-  return reduce((of_float(target * (input2 - input1)) + o.margin):clamp { min = 0 }, o.reduction)
+  local ahead = product("margin_ranking_loss", target, difference("margin_ranking_loss", input2, input1))
+  return reduce((of_float(ahead) + o.margin):clamp { min = 0 }, o.reduction)
 end
 
 -- The cosines of the rows of two tensors: of float32 and float64 by three sums, which leave less to
@@ -69,7 +78,8 @@ local function cosine(a, b)
   local alike = wide(a) and wide(b) and a.ndim > 0 and table.concat(a.shape, ",") == table.concat(b.shape,
     ",")
   if not alike then
-    return distance.cosine_similarity(a, b, { dim = -1, eps = 1e-12 })
+    return naming.call("cosine_embedding_loss", { "cosine_similarity" }, distance.cosine_similarity, a, b,
+      { dim = -1, eps = 1e-12 })
   end
   local function length(x) return (x:square():sum(-1) + 1e-12):sqrt() end
   return (a * b):sum(-1) / (length(a) * length(b))
@@ -84,7 +94,9 @@ end
 function F.cosine_embedding_loss(input1, input2, target, opts)
   local o = options.check("cosine_embedding_loss", opts, { margin = num(0), reduction = REDUCTION })
   local cos = cosine(of_float(input1), of_float(input2))
-  return reduce(core.where(target:eq(1), 1 - cos, (cos - o.margin):clamp { min = 0 }), o.reduction)
+  local each = naming.call("cosine_embedding_loss", { "where" }, core.where, target:eq(1), 1 - cos,
+    (cos - o.margin):clamp { min = 0 })
+  return reduce(each, o.reduction)
 end
 
 --- Computes max(0, |anchor - positive| - |anchor - negative| + margin), where |.| is the p-norm
@@ -99,8 +111,10 @@ function F.triplet_margin_loss(anchor, positive, negative, opts)
   local o = options.check("triplet_margin_loss", opts,
     { margin = num(1), p = num(2), eps = num(1e-6), swap = SWAP, reduction = REDUCTION })
   local by = { p = o.p, eps = o.eps }
-  return triplet("triplet_margin_loss", function(a, b) return distance.pairwise_distance(a, b, by) end,
-    anchor, positive, negative, o)
+  local function between(a, b)
+    return naming.call("triplet_margin_loss", { "pairwise_distance" }, distance.pairwise_distance, a, b, by)
+  end
+  return triplet("triplet_margin_loss", between, anchor, positive, negative, o)
 end
 
 --- triplet_margin_loss with a distance of your own.
@@ -187,7 +201,8 @@ end
 function F.multilabel_soft_margin_loss(input, target, opts)
   local o = options.check("multilabel_soft_margin_loss", opts, { weight = { "tensor", optional = true },
     reduction = REDUCTION })
-  local each = -(target * core.logsigmoid(input) + (1 - target) * core.logsigmoid(-input))
+  local positive = product("multilabel_soft_margin_loss", target, core.logsigmoid(input))
+  local each = -(positive + (1 - target) * core.logsigmoid(-input))
   if o.weight then each = each * o.weight end
   return reduce(each:mean(-1), o.reduction)
 end
@@ -203,7 +218,8 @@ function F.poisson_nll_loss(input, target, opts)
     log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8),
       reduction = REDUCTION,
   })
-  local x = o.log_input and input:exp() - target * input or input - target * (input + o.eps):log()
+  local seen = product("poisson_nll_loss", target, o.log_input and input or (input + o.eps):log())
+  local x = (o.log_input and input:exp() or input) - seen
   if o.full then
     local many = target:clamp { min = 1 }  -- keeps the logarithm of unused elements finite
     x = x + core.where(target:gt(1), target * many:log() - target + 0.5 * (2 * math.pi * many):log(), 0)
@@ -248,7 +264,8 @@ function F.gaussian_nll_loss(input, target, var, opts)
     options.fail("gaussian_nll_loss: var has entries below 0")
   end
   local floor = var + (fixed:clamp { min = o.eps } - fixed)  -- the gradient ignores the limit
-  local x = 0.5 * (floor:log() + (input - target):square() / floor)
+  local miss = difference("gaussian_nll_loss", input, target)
+  local x = 0.5 * (floor:log() + miss:square() / floor)
   if o.full then x = x + 0.5 * math.log(2 * math.pi) end
   return reduce(x, o.reduction)
 end

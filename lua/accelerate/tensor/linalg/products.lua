@@ -3,6 +3,7 @@ local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local matrix = require "accelerate.tensor.linalg.matrix"
+local named = require "accelerate.tensor.named"
 
 local reads = matrix.reads
 
@@ -120,6 +121,8 @@ M.cross = reads("cross", "a:T b:T dim:dim=-1", function(a, b, dim)
   return a:cross(b, dim)
 end)
 
+local function dotted(a, b, dim) return (a:conj() * b):sum(dim) end
+
 --- Returns the sums of products of vectors along dim, complex ones of a with their signs turned;
 --- other dims are broadcast.
 ---@param a accelerate.Tensor
@@ -128,7 +131,7 @@ end)
 ---@return accelerate.Tensor
 M.vecdot = reads("vecdot", "a:T b:T dim:int=-1", function(a, b, dim)
   matrix.check_float("vecdot", a)
-  return (a:conj() * b):sum(dim)
+  return named.call("linalg.vecdot", { "mul", "sum" }, dotted, a, b, dim)
 end)
 
 --- Returns the powers 0 to N - 1 of each element, as a last dim.
