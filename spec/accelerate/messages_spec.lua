@@ -258,6 +258,33 @@ describe("a field that is called, and a method that is not,", function()
   end)
 end)
 
+describe("a method that is written with a dot, and a list taken for its entries,", function()
+  it("are told how they are written", function()
+    local head = "local nn, tensor = require 'accelerate.nn', require 'accelerate.tensor'\n" ..
+      "local F, x, Net = nn.functional, tensor.ones(2, 3), nn.class 'Net'\n"
+    local itself = "'x' is the Net itself: a method is written with a colon, function Net:%s(...)\n"
+    host.in_folder(function(folder)
+      for code, text in pairs {
+        ["function Net.forward(x) local y = x * 2 return y end Net()(x)"] = itself:format "forward",
+        ["function Net.forward(x) return F.relu(x) end Net()(x)"] = itself:format "forward",
+        ["function Net.encode(x) return 2 + x end Net():encode(x)"] = itself:format "encode",
+        ["function Net.encode(m, x) return m and x + 1 end Net():encode({})"] =
+          "arithmetic on local 'x' (a table value)\n",
+        ["function Net:forward(x) return x + 1 end Net()({})"] = "arithmetic on local 'x' (a table value)\n",
+        ["local rows, columns = x.shape print(rows * 2)"] =
+          "'rows' is a list of 2; its entries are rows[1], ... or local a, b = unpack(rows)\n",
+        ["local rows = {} print(rows * 2)"] = "arithmetic on local 'rows' (a table value)\n",
+      } do
+        local path = folder .. "/train.lua"
+        assert(fs.write(path, head .. code))
+        local status, _, err = host.run { path }
+        assert.are.equal(1, status)
+        assert.is_truthy(err:find(text, 1, true), err)
+      end
+    end)
+  end)
+end)
+
 describe("messages of tensors", function()
   local x = core.zeros(2, 3)
 

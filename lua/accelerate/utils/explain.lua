@@ -309,16 +309,59 @@ local function confused(message)
   return ("'%s' is a function, which is called: %s%s%s(...)"):format(name, path or "x", mark, name)
 end
 
+-- What to write for a method of an object's class that the script wrote with a dot, "function
+-- Net.forward(x)": its x is the object.
+local function with_self(value, method, fn, of)
+  local name = debug.getlocal(methods.plain(fn), 1)
+  if name == nil or name == "self" or name == "_" or (of and of ~= name) then return nil end
+  return ("'%s' is the %s itself: a method is written with a colon, function %s:%s(...)"):format(name,
+    title(value), title(value), method)
+end
+
+-- The same for an error about an object where something else was expected, or about a table. A
+-- forward that ends in a call is no longer under way; its object still is, in the module's call.
+local function written_with_dot(message)
+  local got = message:match " got an? (%u%w*)%f[^%w_]"
+  local of = message:match "'([%w_]+)' %(a table value%)$"
+  if not got and not of then return nil end
+  for level = 2, 60 do
+    local info = debug.getinfo(level, "Sf")
+    if not info then return nil end
+    local _, value = debug.getlocal(level, 1)
+    local Class = class.of(value)
+    if Class and got == Class.__name and type(Class.forward) == "function" then
+      local hint = with_self(value, "forward", Class.forward)
+      if hint then return hint end
+    end
+    for method, fn in next, Class and is_script(info) and Class or {} do
+      local same = type(method) == "string" and type(fn) == "function" and methods.plain(fn) == info.func
+      local hint = same and with_self(value, method, fn, of)
+      if hint then return hint end
+    end
+  end
+end
+
+-- A list that a script took for its first entry: "local rows, columns = x.shape".
+local function of_list(message)
+  local act, kind, name = message:match "attempt to ([%l ]+) (%l+) '([%w_]+)' %(a table value%)$"
+  local level = act == "perform arithmetic on" and (kind == "local" or kind == "upvalue") and origin()
+  local value = level and visible(name, level)
+  if type(value) ~= "table" or getmetatable(value) ~= nil or type(value[1]) ~= "number" then return nil end
+  return ("'%s' is a list of %d; its entries are %s[1], ... or local a, b = unpack(%s)"):format(name, #value,
+    name, name)
+end
+
 --- A message with what may have been meant, where it is of Lua's own about a nil value, where a
---- field was called, or a method not, where a module's function was called with a colon, or a class
---- with tensors. It must be called where the error was raised: in the message handler.
+--- field was called, or a method not, where a method was written with a dot, a list was taken for a
+--- number, where a module's function was called with a colon, or a class with tensors. It must be
+--- called where the error was raised: in the message handler.
 ---@param message string
 ---@return string
 function M.raised(message)
   local act, kind, name = message:match("attempt to ([%l ]+) (%l+) '([%w_]+)' %(a nil value%)$")
   if not kind then
     local hint = with_colon(message) or module_with_colon(message) or with_tensors(message)
-      or confused(message)
+      or confused(message) or written_with_dot(message) or of_list(message)
     return hint and message .. "; " .. hint or message
   end
   local level = kind and origin()

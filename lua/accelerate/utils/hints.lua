@@ -126,6 +126,9 @@ local SYNTAX = {
   { "[%w_%]%)]%s*[-+*/]=", "there is no += and the like: x = x + y" },
   { "[%w_%]%)]%s*//", "there is no //: math.floor(x / y); a comment begins with --" },
   { "[%w_%]%)]%s*%*%*", "a power is written x ^ y" },
+  { "[(,]%s*%*%*[%a_{]", "options by name are a table at the end: f(x, options)" },
+  { "[(,]%s*%*[%a_]",
+    "the entries of a list are unpack(list); where modules or sizes are taken, so is the list itself" },
   { "[%w_%]%)]%s*@", "a product of matrices is written x:matmul(y)" },
   { "^%s*assert%s+[^%s(]", "a call has parentheses: assert(x)" },
   { "^%s*raise%s", "an error is raised by error(message)" },
@@ -146,6 +149,13 @@ local SYNTAX = {
 -- An argument by name, at the "=" that the parser does not expect.
 local BY_NAME = "arguments by name are a table at the end: x:sum(1, { keepdim = true })"
 
+-- The name of "x:shape", which is not called.
+local function of_colon(line)
+  for name, behind in line:gmatch "[%w_%]%)]:([%a_][%w_]*)%s*(.?)" do
+    if not behind:find "[({\"']" then return name end
+  end
+end
+
 local function of_line(line)
   for _, one in ipairs(SYNTAX) do
     if line:find(one[1]) then return one[2] end
@@ -161,6 +171,10 @@ local function of_syntax(message)
   local line = source.line(path, number)
   if message:find "'%)' expected near '='$" and line and line:find "[(,]%s*[%a_][%w_]*%s*=" then
     return BY_NAME
+  end
+  local name = message:find("function arguments expected", 1, true) and line and of_colon(line)
+  if name then
+    return ("a field is read with a dot, x.%s, and a method is called, x:%s()"):format(name, name)
   end
   local hint = line and of_line(line)
   for k = number - 1, math.max(number - 3, 1), -1 do
