@@ -251,6 +251,9 @@ describe("any dataset", function()
       assert.equal(expected, joined:get(i):item())
     end
     raises("expected a position from 1 to 21, got 22", joined.get, joined, 22)
+    raises("ConcatDataset: expected a list of datasets, but it has no entry 2", data.ConcatDataset,
+      { set, nil, set })
+    raises("Subset: expected a list of positions, but it has no entry 2", data.Subset, set, { 1, nil, 1 })
     raises("entry 2 of the list must be a dataset with get(i) and len(), got 5", data.ConcatDataset,
       { set, 5 })
     assert.equal(105 - 15, data.DataLoader(joined, { batch_size = 21 }):iter()():sum():item())

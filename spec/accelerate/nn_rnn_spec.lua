@@ -235,6 +235,10 @@ describe("a recurrent layer", function()
     assert.matches("length 2 must be a whole number in 1..4, got 5",
       message(rnn.pack_padded_sequence, core.randn(4, 2, 3), { 4, 5 }))
     assert.matches("entry 2 is %[2, 4%]", message(rnn.pad_sequence, { core.zeros(3, 3), core.zeros(2, 4) }))
+    assert.matches("pad_sequence: expected a list of tensors, but it has no entry 2",
+      message(rnn.pad_sequence, { core.zeros(3), nil, core.zeros(2) }))
+    assert.matches("pad_sequence: expected a list of tensors, but it has the key 'batch_first'",
+      message(rnn.pad_sequence, { core.zeros(3), core.zeros(2), batch_first = true }))
     assert.matches("batch_sizes add up to 3, gx has 4 rows",
       message(core.lstm_layer, core.zeros(4, 20), m.weight_hh_l0, core.zeros(2, 5), core.zeros(2, 5),
       tensor({ 2, 1 }, { dtype = "int64" })))

@@ -280,6 +280,15 @@ describe("groups", function()
     raises("SGD: the list of parameters is empty: there is nothing to optimize", optim.SGD, {})
     raises("SGD: the list of parameters is empty: there is nothing to optimize", optim.SGD,
       nn.ParameterList())
+    local a, b = core.ones(2, { requires_grad = true }), core.ones(3, { requires_grad = true })
+    raises("SGD: the list of parameters must be a list of tensors, but it has the key 'lr'; options are a " ..
+      "table of their own behind it", optim.SGD, { a, b, lr = 0.5 })
+    raises("SGD: the list of parameters must be a list of tensors, but it has the key 'lr'; options are",
+      optim.SGD, { { params = { a } }, { params = { b } }, lr = 0.5 })
+    raises("SGD: the list of parameters must be a list of tensors, but it has no entry 2", optim.SGD,
+      { a, nil, b })
+    raises("SGD: the params of group 1 must be a list of tensors, but it has no entry 2", optim.SGD,
+      { { params = { a, nil, b } } })
     raises("SGD: the params of group 1 must be a list of tensors, got a table", optim.SGD,
       { { params = { weight = model.weight } } })
     raises("SGD: the list of parameters must be a list of tensors, got a table", optim.SGD,

@@ -1,6 +1,7 @@
 --- Datasets that combine other datasets.
 local class = require "accelerate.utils.class"
 local dataset = require "accelerate.data.dataset"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local positions = require "accelerate.utils.positions"
@@ -13,6 +14,8 @@ local function check_list(where, list, test, what)
   if type(list) ~= "table" or getmetatable(list) or #list == 0 then
     fail("%s: expected a list of at least one dataset, got %s", where, show(list))
   end
+  local fault = lists.fault(list)
+  if fault then fail("%s: expected a list of datasets, but it has %s", where, fault) end
   for k, part in ipairs(list) do
     if not test(part) then fail("%s: entry %d of the list must be %s, got %s", where, k, what, show(part)) end
   end
@@ -22,7 +25,7 @@ end
 local function each_of(datasets)
   if type(datasets) ~= "table" or getmetatable(datasets) then return datasets end
   local list = {}
-  for k, part in ipairs(datasets) do list[k] = dataset.of(part) end
+  for k, part in next, datasets do list[k] = dataset.of(part) end
   return list
 end
 

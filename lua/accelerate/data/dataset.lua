@@ -6,6 +6,7 @@
 --- calls it instead of `get`.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local by_position = require "accelerate.utils.positions"
 local enumerable = require "accelerate.utils.enumerable"
@@ -109,6 +110,8 @@ function M.positions(where, given)
   if type(given) ~= "table" or getmetatable(given) then
     fail("%s: expected a list of positions, got %s", where, show(given))
   end
+  local fault = lists.fault(given)
+  if fault then fail("%s: expected a list of positions, but it has %s", where, fault) end
   return given
 end
 

@@ -96,6 +96,11 @@ local function list_of_params(self, params, where)
     fail("%s: %s must be a list of tensors, got %s%s", self.__name, where, options.show(params),
       model and "; give model:parameters()" or "")
   end
+  local fault = walked == params and lists.fault(walked)
+  if fault then
+    fail("%s: %s must be a list of tensors, but it has %s%s", self.__name, where, fault,
+      fault:find("the key", 1, true) and "; options are a table of their own behind it" or "")
+  end
   for i = 1, #walked do list[i] = walked[i] end
   if is_pair(list[1]) then return unnamed(self, list, where) end
   return list

@@ -58,6 +58,23 @@ function M.walked(value)
   end
 end
 
+--- Returns what a plain table has that a list has not, "the key 'lr'" or "no entry 2": what reads it
+--- as a list would pass over it. nil where its entries are 1 to n and no others.
+---@param list table
+---@return string?
+function M.fault(list)
+  local n, most = 0, 0
+  for key in next, list do
+    if type(key) ~= "number" or key < 1 or key % 1 ~= 0 then
+      return ("the key %s"):format(type(key) == "string" and ("'%s'"):format(key) or tostring(key))
+    end
+    n, most = n + 1, math.max(most, key)
+  end
+  for i = 1, n < most and most or 0 do
+    if rawget(list, i) == nil then return ("no entry %d"):format(i) end
+  end
+end
+
 --- Returns a copy of tables in tables; other values, tensors say, are those of the original.
 ---@param value any
 ---@return any

@@ -16,6 +16,7 @@
 --- caller's script: the innermost frame outside this library.
 
 local class = require "accelerate.utils.class"
+local lists = require "accelerate.utils.lists"
 local ordered = require "accelerate.utils.ordered"
 
 local options = {}
@@ -114,7 +115,10 @@ function options.show(value)
   end
   local Class = class.of(value)
   if Class then return "a " .. Class.__name end
-  if kind == "table" and getmetatable(value) == nil and #value > 0 then return "a list of " .. #value end
+  if kind == "table" and getmetatable(value) == nil and #value > 0 then
+    local fault = lists.fault(value)
+    return fault and "a list with " .. fault or "a list of " .. #value
+  end
   return "a " .. kind
 end
 

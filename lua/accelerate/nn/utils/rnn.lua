@@ -5,6 +5,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
 
@@ -97,6 +98,8 @@ local function check_list(where, list)
   if type(list) ~= "table" or getmetatable(list) ~= nil or #list == 0 then
     fail("%s: expected a list of tensors that is not empty, got %s", where, options.show(list))
   end
+  local fault = lists.fault(list)
+  if fault then fail("%s: expected a list of tensors, but it has %s", where, fault) end
   for i, t in ipairs(list) do
     if not core.is_tensor(t) or t:dim() == 0 then
       fail("%s: entry %d must be a tensor with at least one dim, got %s", where, i, options.show(t))
