@@ -1,7 +1,7 @@
 --- What special functions share: they compute in float64 whatever the type of their argument, and
 --- integers give float32.
 local core = require "accelerate.core"
-local named = require "accelerate.tensor.named"
+local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 local M = {}

@@ -1,7 +1,7 @@
 --- Tensors like other tensors, and what types can hold.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
-local named = require "accelerate.tensor.named"
+local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 -- The arguments of a constructor with x's type and device where the options do not say others.

@@ -17,7 +17,7 @@ local function place(name, inplace, x, result)
   return x
 end
 
-local in_name = require("accelerate.tensor.named").call
+local in_name = require("accelerate.utils.named").call
 
 -- x, or a copy of it where the gradient needs x as it was.
 local function kept(inplace, x)

@@ -2,7 +2,7 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.tensor.named"
+local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 -- Each with at least n dims: PyTorch puts new dims in front, and the third one behind.

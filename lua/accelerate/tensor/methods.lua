@@ -3,7 +3,7 @@ local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local kinds = require "accelerate.tensor.kinds"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.tensor.named"
+local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 

@@ -3,7 +3,7 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.tensor.named"
+local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 -- Numbers like x from core.rand or core.randn; float32 where x is of a half or an integer type.

@@ -58,8 +58,8 @@ function M.walked(value)
   end
 end
 
---- Returns what a plain table has that a list has not, "the key 'lr'" or "no entry 2": what reads it
---- as a list would pass over it. nil where its entries are 1 to n and no others.
+--- Returns what a plain table has that a list has not, "the key 'lr'" or "no entry 2": what reads
+--- it as a list would pass over it. nil where its entries are 1 to n and no others.
 ---@param list table
 ---@return string?
 function M.fault(list)

@@ -2,7 +2,7 @@
 
 local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.tensor.named"
+local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 local M = {}

@@ -2,7 +2,7 @@
 
 local core = require "accelerate.core"
 local methods = require "accelerate.utils.methods"
-local naming = require "accelerate.tensor.named"
+local naming = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
 local reduction = require "accelerate.nn.reduction"

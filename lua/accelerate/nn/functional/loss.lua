@@ -4,7 +4,7 @@ local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local distance = require "accelerate.nn.functional.distance"
-local naming = require "accelerate.tensor.named"
+local naming = require "accelerate.utils.named"
 
 local F = {}
 
@@ -16,7 +16,7 @@ local function reduce(x, how)
   return how == "sum" and x:sum() or x:mean()
 end
 
--- a * b and a - b of what a caller gave: shapes that do not go together are said to be the loss's.
+-- a * b and a - b of what a caller gave: an error of shapes that do not go together names the loss.
 local function times(a, b) return a * b end
 local function minus(a, b) return a - b end
 local function product(where, a, b) return naming.call(where, { "mul" }, times, a, b) end

@@ -3,7 +3,7 @@ local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local matrix = require "accelerate.tensor.linalg.matrix"
-local named = require "accelerate.tensor.named"
+local named = require "accelerate.utils.named"
 
 local reads = matrix.reads
 
