@@ -254,6 +254,12 @@ describe("any dataset", function()
     raises("ConcatDataset: expected a list of datasets, but it has no entry 2", data.ConcatDataset,
       { set, nil, set })
     raises("Subset: expected a list of positions, but it has no entry 2", data.Subset, set, { 1, nil, 1 })
+    raises("random_split: expected a list of lengths, but it has no entry 2", data.random_split, set,
+      { 5, nil, 5 })
+    raises("random_split: expected a list of lengths, but it has the key 'generator'", data.random_split, set,
+      { 5, 5, generator = 1 })
+    raises("WeightedRandomSampler: expected a list of weights, but it has no entry 2",
+      data.WeightedRandomSampler, { 1, nil, 2 }, 3)
     raises("entry 2 of the list must be a dataset with get(i) and len(), got 5", data.ConcatDataset,
       { set, 5 })
     assert.equal(105 - 15, data.DataLoader(joined, { batch_size = 21 }):iter()():sum():item())

@@ -299,6 +299,8 @@ function M.random_split(dataset, lengths, ...)
   if type(lengths) ~= "table" or #lengths == 0 then
     fail("random_split: expected a list of lengths, got %s", show(lengths))
   end
+  local fault = lists.fault(lengths)
+  if fault then fail("random_split: expected a list of lengths, but it has %s", fault) end
   local n = dataset:len()
   local counts = to_counts(lengths, n)
   local order = core.randperm(n, { generator = opts.generator or core._common_generator() }):totable()

@@ -1,6 +1,7 @@
 --- A sampler that draws positions in proportion to weights.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local by_position = require "accelerate.utils.positions"
 local sampler = require "accelerate.data.sampler"
@@ -19,6 +20,8 @@ local function read_weights(weights)
   elseif type(weights) ~= "table" or getmetatable(weights) then
     fail("WeightedRandomSampler: expected a list of weights or a tensor, got %s", show(weights))
   end
+  local fault = lists.fault(weights)
+  if fault then fail("WeightedRandomSampler: expected a list of weights, but it has %s", fault) end
   local list, sum = {}, 0
   for i = 1, #weights do
     local w = weights[i]
