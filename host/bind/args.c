@@ -119,6 +119,7 @@ static void read_tensors(reader *q, const ax_param *p, int arg, int idx)
 
   if (!lua_istable(L, idx)) wrong(q, p, arg, idx);
   n = (int)lua_objlen(L, idx);
+  ax_lua_check_list(L, idx, q->fn, p->name);
   if (n == 0) ax_lua_error(L, q->fn, "%s: expected at least one tensor, got an empty list", p->name);
   /* freed by the collector: it stays on the stack during the call */
   list = lua_newuserdata(L, sizeof *list * (size_t)n);

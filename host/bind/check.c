@@ -478,24 +478,52 @@ void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *con
   }
 }
 
-/* A list holds integers and no other keys: {1, 2, keepdim = true} mixes a list and options. */
-int ax_lua_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out)
+/* Of a list without holes nothing comes after the last entry, unless entries are kept as keys
+ * are. */
+bool ax_lua_ends_with_list(lua_State *L, int idx)
+{
+  const int n = (int)lua_objlen(L, idx);
+
+  if (n > 0) lua_pushinteger(L, n);
+  else lua_pushnil(L);
+  if (!lua_next(L, idx)) return true;
+  lua_pop(L, 2);
+  return false;
+}
+
+/* {1, 2, keepdim = true} mixes a list and options. */
+void ax_lua_check_list(lua_State *L, int idx, const char *fn, const char *name)
 {
   const int n = (int)lua_objlen(L, idx);
   int keys = 0;
 
+  luaL_checkstack(L, 4, fn);
   lua_pushnil(L);
   while (lua_next(L, idx)) {
+    if (lua_type(L, -2) == LUA_TSTRING)
+      ax_lua_error(L, fn,
+                   "%s: a list must not hold named entries (\"%s\"); give options in a table of their own",
+                   name, lua_tostring(L, -2));
     if (lua_type(L, -2) != LUA_TNUMBER)
-      return ax_lua_error(
-          L, fn, "%s: a list must not hold named entries (\"%s\"); give options in a table of their own",
-          name, lua_tostring(L, (lua_pushvalue(L, -2), -1)));
+      ax_lua_error(L, fn, "%s: expected a list, got a table with the key %s", name, ax_lua_describe(L, -2));
     keys++;
     lua_pop(L, 1);
   }
+  for (int i = 1; keys != n; i++) {
+    lua_rawgeti(L, idx, i);
+    if (lua_isnil(L, -1)) ax_lua_error(L, fn, "%s: the list has holes: entry %d is nil", name, i);
+    lua_pop(L, 1);
+  }
+}
+
+/* A list of integers. */
+int ax_lua_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out)
+{
+  const int n = (int)lua_objlen(L, idx);
+
+  ax_lua_check_list(L, idx, fn, name);
   if (n > AX_MAX_DIMS)
     return ax_lua_error(L, fn, "%s: a list of %d, but tensors have at most %d dims", name, n, AX_MAX_DIMS);
-  if (keys != n) return ax_lua_error(L, fn, "%s: the list has holes", name);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, idx, i + 1);
     if (!ax_lua_to_integer(L, -1, &out[i])) {

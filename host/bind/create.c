@@ -242,7 +242,8 @@ static int full_like(lua_State *L)
   f.dtype = (ax_dtype)x->dtype;
   f.device = x->device;
   if (read_options(L, "full_like", params, false, 1, &f) != 2)
-    return ax_lua_error(L, "full_like", "expected a tensor, a value and options");
+    return ax_lua_error(L, "full_like", "expected a tensor, a value and options, got %d argument%s",
+                        lua_gettop(L), lua_gettop(L) == 1 ? "" : "s");
   v = fill_value(L, 2, "full_like", &f, false);
   t = push_new(L, "full_like", &f, x->ndim, x->shape);
   set_all(L, "full_like", t, v);
@@ -387,7 +388,8 @@ static int linspace(lua_State *L)
   ax_lua_enter(L);
   name_stop(L, "linspace");
   if (read_options(L, "linspace", params, false, 2, &f) != 3)
-    return ax_lua_error(L, "linspace", "expected (start, stop, steps) and options");
+    return ax_lua_error(L, "linspace", "expected (start, stop, steps) and options, got %d argument%s",
+                        lua_gettop(L), lua_gettop(L) == 1 ? "" : "s");
   start = ax_lua_check_number(L, 1, "linspace", "start");
   stop = ax_lua_check_number(L, 2, "linspace", "stop");
   n = ax_lua_check_integer(L, 3, "linspace", "steps", 0, INT64_C(1) << 40);
@@ -493,7 +495,8 @@ static int randperm(lua_State *L)
 
   ax_lua_enter(L);
   if (read_options(L, "randperm", params, true, 0, &f) != 1)
-    return ax_lua_error(L, "randperm", "expected (n) and options");
+    return ax_lua_error(L, "randperm", "expected (n) and options, got %d argument%s", lua_gettop(L),
+                        lua_gettop(L) == 1 ? "" : "s");
   n = ax_lua_check_integer(L, 1, "randperm", "n", 0, INT64_C(1) << 40);
   if (f.dtype != AX_I64) return ax_lua_error(L, "randperm", "expected int64, got %s", ax_dtype_name(f.dtype));
   t = push_new(L, "randperm", &f, 1, &n);

@@ -290,6 +290,7 @@ static void read_list(reader *r, int idx)
 
   if (n == 0 && !empty_table(L, idx))
     ax_lua_error(L, "index", "expected a list with one entry a dim, got %s", ax_lua_describe(L, idx));
+  if (n > 0 && !ax_lua_ends_with_list(L, idx)) ax_lua_check_list(L, idx, "index", "key");
   for (int k = 1; k <= n; k++) {
     lua_rawgeti(L, idx, k);
     const int taken = dims_taken(L, lua_gettop(L));

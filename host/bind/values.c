@@ -182,6 +182,8 @@ static void fill(filler *f, int depth)
   if (n != f->shape[depth])
     ax_lua_error(L, "tensor", "ragged table: entry %s has %lld entries, expected %lld",
                  place(f, depth - 1, where, sizeof where), (long long)n, (long long)f->shape[depth]);
+  if (!ax_lua_ends_with_list(L, lua_gettop(L)))
+    ax_lua_check_list(L, lua_gettop(L), "tensor", depth ? place(f, depth - 1, where, sizeof where) : "data");
   if (depth == f->ndim - 1) {
     fill_row(f, depth);
     return;

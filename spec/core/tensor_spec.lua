@@ -57,6 +57,27 @@ describe("tensor(value)", function()
     raises("entry {3}: expected a number, got nil", tensor, { 1, 2, nil, 4 })
   end)
 
+  it("refuses lists with named entries or holes, which would be cut", function()
+    local x = tensor({ { 1, 2 }, { 3, 4 } })
+    local options = "give options in a table of their own"
+    raises("tensor: data: a list must not hold named entries (\"dtype\"); " .. options, tensor,
+      { 1, 2, dtype = "int64" })
+    raises("tensor: {2}: a list must not hold named entries (\"n\")", tensor, { { 1, 2 }, { 3, 4, n = 2 } })
+    raises("tensor: data: the list has holes: entry 2 is nil", tensor, { 1, [3] = 3 })
+    raises("cat: tensors: a list must not hold named entries (\"dim\"); " .. options, core.cat,
+      { x, x, dim = 2 })
+    raises("stack: tensors: the list has holes: entry 2 is nil", core.stack, { x, [3] = x })
+    raises("index: key: the list has holes: entry 2 is nil", function() return x[{ 1, [3] = 2 }] end)
+    raises("index: key: a list must not hold named entries (\"step\")",
+      function() return x[{ 1, step = 2 }] end)
+    raises("a list must not hold named entries (\"a\")", function() x[1] = { 1, 2, a = 3 } end)
+    raises("cat: tensors: expected a list, got a table with the key", core.cat, { x, [{}] = x })
+    local backwards = {}
+    for i = 50, 1, -1 do backwards[i] = i end -- kept as keys, and a list all the same
+    assert.are.equal(1275, tensor(backwards):sum():item())
+    assert.are.same({ 4, 2 }, core.cat({ [2] = x, [1] = x }).shape)
+  end)
+
   it("takes 0-d tensors among the numbers, of the type that holds them all", function()
     local loss, count = (tensor { 1, 2 } * 0.25):requires_grad_():sum(), tensor({ 3, 4 },
       { dtype = "int64" }):sum()

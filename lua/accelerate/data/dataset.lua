@@ -188,7 +188,10 @@ function M.of(dataset)
   if core.is_tensor(dataset) and dataset.ndim > 0 then return TensorDataset(dataset) end
   local plain = type(dataset) == "table" and getmetatable(dataset) == nil and #dataset > 0
     and dataset.get == nil and dataset.iter == nil
-  return plain and List(dataset) or dataset
+  if not plain then return dataset end
+  local fault = lists.fault(dataset)
+  if fault then fail("expected a list of samples, but it has %s", fault) end
+  return List(dataset)
 end
 
 --- Samples of another dataset at given positions, in that order.

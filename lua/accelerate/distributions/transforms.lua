@@ -2,6 +2,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local orders = require "accelerate.distributions.orders"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local tensor = require "accelerate.tensor"
 
@@ -276,6 +277,8 @@ local Compose = define "ComposeTransform"
 function M.list(where, parts)
   if class.is(parts, Transform) then parts = { parts } end
   options.value(where, "transforms", parts, { "table" })
+  local fault = lists.fault(parts)
+  if fault then options.fail("%s: expected a list of transforms, but it has %s", where, fault) end
   for i, part in ipairs(parts) do
     if not class.is(part, Transform) then
       options.fail("%s: transforms[%d] must be a transform, got %s", where, i, options.show(part))
