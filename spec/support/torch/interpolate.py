@@ -86,4 +86,11 @@ for lua, args in (("2", dict(kernel_size=2)), ("{2, 3}, { stride = {2, 1}, paddi
     y = F.unfold(rand(2, 2, 4, 6), **args)
     f.case("fold", "F.fold(x1, {4, 6}, %s)" % lua, lambda x: F.fold(x, (4, 6), **args), y)
     f.case("fold", "F.fold(x1, {4, 6}, %s)" % lua, lambda x: F.fold(x, (4, 6), **args), y[0])
+# ---- the rows that unfold and fold call
+odd = dict(kernel_size=(2, 3), dilation=(1, 2), padding=(1, 2), stride=(2, 1))
+lua = "{2, 3}, {1, 2}, {1, 2}, {2, 1}"
+image = rand(2, 2, 4, 6)
+f.case("im2col", "x1:im2col(%s)" % lua, lambda x: torch.ops.aten.im2col(x, *odd.values()), image)
+f.case("col2im", "x1:col2im({4, 6}, %s)" % lua, lambda x: torch.ops.aten.col2im(x, (4, 6), *odd.values()),
+    F.unfold(image, **odd))
 f.write()
