@@ -345,6 +345,20 @@ static ax_status leading(ax_infer *q, const ax_tensor *a, const ax_tensor *k, co
   return st;
 }
 
+/* shape: of the scores, which the mask must broadcast to. */
+static ax_status check_mask(const ax_infer *q, const ax_tensor *mask, int n, const int64_t *shape)
+{
+  char text[AX_SHAPE_TEXT];
+  bool fits = mask->ndim <= n;
+  for (int d = 1; fits && d <= mask->ndim; d++) {
+    const int64_t size = mask->shape[mask->ndim - d];
+    fits = size == 1 || size == shape[n - d];
+  }
+  if (fits) return AX_OK;
+  return ax_fail(AX_ESHAPE, "%s: attn_mask %s does not broadcast to the scores, %s (.., queries, keys)",
+                 q->name, TEXT(mask), ax_shape_text(n, shape, text, sizeof text));
+}
+
 ax_status ax_infer_sdpa(ax_infer *q)
 {
   ax_tensor *a = INPUT(0), *k = INPUT(1), *v = INPUT(2), *mask = q->args->n_in > 3 ? INPUT(3) : NULL;
@@ -364,6 +378,7 @@ ax_status ax_infer_sdpa(ax_infer *q)
     int64_t shape[AX_MAX_DIMS];
     if (n > 0) memcpy(shape, lead, sizeof *lead * (size_t)n);
     shape[n] = a->shape[a->ndim - 2], shape[n + 1] = k->shape[k->ndim - 2];
+    AX_TRY(check_mask(q, mask, n + 2, shape));
     AX_TRY(run_list(AX_OP_EXPAND, mask, n + 2, shape, &wide[3]));
   }
   for (int i = 0; i < 4; i++)
