@@ -256,13 +256,13 @@ int64_t ax_lua_check_position(lua_State *L, int idx, const char *fn, const char 
 int ax_lua_check_sizes(lua_State *L, int first, int last, const char *fn, int64_t *shape);
 ax_generator *ax_lua_check_generator(lua_State *L, int idx, const char *fn, const char *name);
 ax_generator *ax_lua_to_generator(lua_State *L, int idx); /* NULL when it is none */
-/* The integers of the list at idx; returns their number, at most AX_MAX_DIMS.  Raises for other
- * entries, holes and named ones. */
 /* Raises unless the table at idx, which is no negative one, holds entries 1 .. n and nothing
  * else. */
 void ax_lua_check_list(lua_State *L, int idx, const char *fn, const char *name);
-/* Whether that is so at first sight: there is nothing behind entry n. */
+/* Whether that is so at first sight: nothing is behind entry n, or at 0. */
 bool ax_lua_ends_with_list(lua_State *L, int idx);
+/* The integers of the list at idx; returns their number, at most AX_MAX_DIMS.  Raises for other
+ * entries, holes and named ones. */
 int ax_lua_read_list(lua_State *L, int idx, const char *fn, const char *name, int arg, int64_t *out);
 /* Converts a position as users count, from 1 or from -1 backward, to 0 .. size-1.  A position out
  * of range stays out of range (0 gives -1). */

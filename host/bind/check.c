@@ -478,12 +478,17 @@ void ax_lua_check_options(lua_State *L, int idx, const char *fn, const char *con
   }
 }
 
-/* Of a list without holes nothing comes after the last entry, unless entries are kept as keys
- * are. */
+/* Of a list without holes nothing comes after the last entry, unless entries are kept as keys are.
+ * An entry 0 comes before the first. */
 bool ax_lua_ends_with_list(lua_State *L, int idx)
 {
   const int n = (int)lua_objlen(L, idx);
+  bool zeroth;
 
+  lua_rawgeti(L, idx, 0);
+  zeroth = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  if (zeroth) return false;
   if (n > 0) lua_pushinteger(L, n);
   else lua_pushnil(L);
   if (!lua_next(L, idx)) return true;
@@ -504,8 +509,9 @@ void ax_lua_check_list(lua_State *L, int idx, const char *fn, const char *name)
       ax_lua_error(L, fn,
                    "%s: a list must not hold named entries (\"%s\"); give options in a table of their own",
                    name, lua_tostring(L, -2));
-    if (lua_type(L, -2) != LUA_TNUMBER)
-      ax_lua_error(L, fn, "%s: expected a list, got a table with the key %s", name, ax_lua_describe(L, -2));
+    if (lua_type(L, -2) != LUA_TNUMBER || lua_tonumber(L, -2) < 1)
+      ax_lua_error(L, fn, "%s: expected a list, got a table with the key %s%s", name, ax_lua_describe(L, -2),
+                   lua_type(L, -2) == LUA_TNUMBER ? "; entries count from 1" : "");
     keys++;
     lua_pop(L, 1);
   }

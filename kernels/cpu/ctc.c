@@ -8,8 +8,9 @@
 
 #include <string.h>
 
-/* A sequence's lines have room for LANES places more than there are: loops run in whole vectors.
- * Two numbers before the first place are the logarithms of 0. */
+/* A sequence's lines have room for two vectors more than its places: loops run in whole vectors,
+ * and a way comes from two places on.  Two numbers before the first place are the logarithms of
+ * 0. */
 enum { LANES = 8, BEFORE = 2 };
 
 typedef struct job {
@@ -66,7 +67,7 @@ static sequence sequence_of(const job *j, int64_t b, int64_t ahead)
   for (int64_t s = 0; s < j->line; s++) {
     const int64_t to = s + ahead;
     q.leap[s] = to < q.places && ax_ctc_leaps(j->blank, q.target, to);
-    q.here[s] = 0;
+    q.here[s] = q.way[s] = 0;
   }
   return q;
 }

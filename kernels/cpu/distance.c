@@ -84,24 +84,20 @@ static void roots(number *sum, double p)
   }
 }
 
-#define PUT(T, from) \
-  { \
-    T *const to = (T *)j->out + at; \
-    if (j->y_step == 1 && n == WIDE) AX_SIMD \
-    for (int i = 0; i < WIDE; i++) to[i] = (T)(from)[i]; \
-    else for (int64_t i = 0; i < n; i++) to[i * j->y_step] = (T)(from)[i]; }
 /* Writes the distances of a row of x to n rows of y in a block. */
 static void put(const job *j, int64_t at, const number *from, int64_t n)
 {
-  float narrow[WIDE];
+  const bool whole = j->y_step == 1 && n == WIDE;
+  double *const wide = (double *)j->out + at;
+  float *const narrow = (float *)j->out + at, rounded[WIDE], *const to = whole ? narrow : rounded;
 
-  if (j->wide) PUT(double, from)
-  else if (j->y_step == 1) PUT(float, from)
-  else {
-    AX_SIMD
-    for (int i = 0; i < WIDE; i++) narrow[i] = (float)from[i];
-    PUT(float, narrow)
+  if (j->wide) {
+    for (int64_t i = 0; i < n; i++) wide[i * j->y_step] = from[i];
+    return;
   }
+  AX_SIMD
+  for (int i = 0; i < WIDE; i++) to[i] = (float)from[i];
+  for (int64_t i = 0; !whole && i < n; i++) narrow[i * j->y_step] = rounded[i];
 }
 
 /* Of batch b: rows from .. to - 1 of x and blocks first .. last - 1 of y. */

@@ -16,7 +16,7 @@ typedef struct job {
 
 static job job_of(const ax_call *call, const ax_tensor *image)
 {
-  job j = { .w = ax_windows_of(call->a, image->shape),
+  job j = { .w = ax_windows_of(call->a, image->ndim, image->shape),
             .x = ax_data(call->in[0]),
             .y = ax_data(call->out[0]) };
   j.taps = j.w.kernel[0] * j.w.kernel[1];
@@ -78,7 +78,7 @@ ax_status ax_cpu_im2col(const ax_call *call)
   const size_t size = ax_dtype_size((ax_dtype)y->dtype);
 
   if (y->numel == 0) return AX_OK;
-  ax_cpu_for(y->shape[0] * y->shape[1], y->numel,
+  ax_cpu_for(j.w.n * j.w.c * j.taps, y->numel,
              size == 1   ? take_uint8_t
              : size == 2 ? take_uint16_t
              : size == 4 ? take_uint32_t
@@ -133,7 +133,7 @@ ax_status ax_cpu_col2im(const ax_call *call)
     j.x = own;
     j.y = (char *)((float *)own + x->numel);
   }
-  ax_cpu_for(y->shape[0] * y->shape[1], x->numel, type == AX_F64 ? add_f64 : add_f32, &j);
+  ax_cpu_for(j.w.n * j.w.c, x->numel, type == AX_F64 ? add_f64 : add_f32, &j);
   if (half) {
     ax_cpu_float_to_half(type, (const float *)(const void *)j.y, ax_data(y), 2, y->numel);
     ax_free(own, bytes);

@@ -99,11 +99,6 @@ template <class S> static __global__ void average(job j, S *to, const S *from)
   }
 }
 
-static __device__ __forceinline__ int64_t divided(int64_t a, int64_t by) /* neither is below 0 */
-{
-  return (a | by) >> 32 ? a / by : (int64_t)((uint32_t)a / (uint32_t)by);
-}
-
 /* The windows [*lo, *hi) of dim d that contain one of the positions first .. last; where dilation
  * leaves gaps, others too. */
 static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, int64_t windows,
@@ -111,13 +106,13 @@ static __device__ __forceinline__ void reach(const job &j, int d, int64_t size, 
 {
   /* window k covers k size / n .. (k + 1) size / n, rounded outward */
   if (j.p.flags & AX_POOL_ADAPTIVE) {
-    *lo = divided(first * windows, size);
-    *hi = divided((last + 1) * windows + size - 1, size);
+    *lo = ax_cuda_divided(first * windows, size);
+    *hi = ax_cuda_divided((last + 1) * windows + size - 1, size);
   } else {
     const int64_t stride = j.p.stride[d], span = j.p.dilation[d] * (j.p.kernel[d] - 1),
                   from = first + j.p.padding[d] - span;
-    *lo = from <= 0 ? 0 : divided(from + stride - 1, stride);
-    *hi = divided(last + j.p.padding[d], stride) + 1;
+    *lo = from <= 0 ? 0 : ax_cuda_divided(from + stride - 1, stride);
+    *hi = ax_cuda_divided(last + j.p.padding[d], stride) + 1;
   }
   if (*hi > windows) *hi = windows;
 }

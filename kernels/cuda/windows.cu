@@ -3,26 +3,15 @@
  * the order of the kernel's places, so that sums have one order.  Memory bounds the kernels. */
 #include "common.cuh"
 
-#ifdef __CUDACC__
-#define inline __host__ __device__ __forceinline__
-#endif
 #include "core/ops/windows.h"
-#ifdef __CUDACC__
-#undef inline
-#endif
-
-/* 32-bit division is several times faster. */
-static __device__ __forceinline__ int64_t divided(int64_t a, int64_t by) /* neither is below 0 */
-{
-  return (a | by) >> 32 ? a / by : (int64_t)((uint32_t)a / (uint32_t)by);
-}
 
 template <class S> static __global__ void columns(ax_windows w, S *to, const S *from)
 {
   const int64_t across = w.count[1], windows = w.count[0] * across, taps = w.kernel[0] * w.kernel[1];
   for (int64_t p = AX_FIRST; p < w.n * w.c * taps * windows; p += AX_STEP) {
-    const int64_t row = divided(p, windows), at = p - row * windows, r = divided(at, across);
-    const int64_t plane = divided(row, taps), tap = row - plane * taps, i = divided(tap, w.kernel[1]);
+    const int64_t row = ax_cuda_divided(p, windows), at = p - row * windows, r = ax_cuda_divided(at, across);
+    const int64_t plane = ax_cuda_divided(row, taps), tap = row - plane * taps,
+                  i = ax_cuda_divided(tap, w.kernel[1]);
     const int64_t y = r * w.stride[0] + i * w.dilation[0] - w.padding[0],
                   x = (at - r * across) * w.stride[1] + (tap - i * w.kernel[1]) * w.dilation[1] -
                       w.padding[1];
@@ -37,7 +26,7 @@ static __device__ __forceinline__ int64_t window(const ax_windows &w, int d, int
 {
   const int64_t first = at - tap * w.dilation[d];
   if (first < 0) return -1;
-  const int64_t k = divided(first, w.stride[d]);
+  const int64_t k = ax_cuda_divided(first, w.stride[d]);
   return k * w.stride[d] == first && k < w.count[d] ? k : -1;
 }
 
@@ -46,7 +35,7 @@ template <class S> static __global__ void images(ax_windows w, S *to, const S *f
   typedef compute<S> T;
   const int64_t across = w.count[1], windows = w.count[0] * across, taps = w.kernel[0] * w.kernel[1];
   for (int64_t p = AX_FIRST; p < w.n * w.c * w.size[0] * w.size[1]; p += AX_STEP) {
-    const int64_t line = divided(p, w.size[1]), plane = divided(line, w.size[0]);
+    const int64_t line = ax_cuda_divided(p, w.size[1]), plane = ax_cuda_divided(line, w.size[0]);
     const int64_t y = line - plane * w.size[0] + w.padding[0], x = p - line * w.size[1] + w.padding[1];
     const S *place = from + plane * taps * windows;
     T sum = 0;
@@ -70,7 +59,7 @@ AX_CUDA_KERNEL(im2col)
   return ax_cuda_with_size(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("im2col", d, ax_cuda_blocks(y->numel, 256, d.index), 256, columns<S>,
-                          ax_windows_of(call->a, x->shape), ax_cuda_data<S>(y), ax_cuda_data<S>(x));
+                          ax_windows_of(call->a, x->ndim, x->shape), ax_cuda_data<S>(y), ax_cuda_data<S>(x));
   });
 }
 
@@ -82,6 +71,6 @@ AX_CUDA_KERNEL(col2im)
   return ax_cuda_with_float(call->op, (ax_dtype)x->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("col2im", d, ax_cuda_blocks(y->numel, 256, d.index), 256, images<S>,
-                          ax_windows_of(call->a, y->shape), ax_cuda_data<S>(y), ax_cuda_data<S>(x));
+                          ax_windows_of(call->a, y->ndim, y->shape), ax_cuda_data<S>(y), ax_cuda_data<S>(x));
   });
 }

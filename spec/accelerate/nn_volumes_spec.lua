@@ -147,6 +147,17 @@ describe("windows", function()
     assert.is_true(F.unfold(z, { 3, 2 }, options):imag():equal(-want))
   end)
 
+  it("of an image alone are those of a batch of one, with their gradients", function()
+    local x = core.randn(3, 5, 6):requires_grad_()
+    local y = core.im2col(x, 2, { padding = 1 })
+    assert.is_true(y:equal(core.im2col(x:unsqueeze(1), 2, { padding = 1 }):squeeze(1)))
+    local image = core.col2im(y, { 5, 6 }, 2, { padding = 1 })
+    assert.is_true(image:equal(core.col2im(y:unsqueeze(1), { 5, 6 }, 2, { padding = 1 }):squeeze(1)))
+    image:sum():backward() -- each number is in four windows
+    assert.are.same({ 3, 5, 6 }, x.grad.shape)
+    assert.is_true(x.grad:eq(4):all():item())
+  end)
+
   it("of a half type are summed in float32 and rounded once", function()
     for _, dtype in ipairs { "bfloat16", "float16" } do
       local columns = core.randn(2, 16, 24):to(dtype):transpose(2, 3):contiguous():transpose(2, 3)
@@ -177,8 +188,12 @@ describe("windows", function()
 
   it("refuse what does not fit", function()
     local x = core.zeros(1, 2, 4, 3)
-    raises("im2col: expected (n, c, h, w), got [2, 4, 3]", core.im2col, x:squeeze(1), 2)
-    raises("im2col: a window of 5 does not fit images 4 x 3 with padding 0 x 0", core.im2col, x, { 5, 1 })
+    raises("im2col: expected (n, c, h, w) or (c, h, w), got [4, 3]", core.im2col, x[{ 1, 1 }], 2)
+    raises("unfold: expected (n, c, h, w) or (c, h, w), got [4, 3]", F.unfold, x[{ 1, 1 }], 2)
+    raises("unfold: a window of 5 does not fit the padded input [1, 2, 4, 3]", F.unfold, x, { 5, 1 })
+    raises("unfold: argument 1 (x): expected a tensor, got string \"x\"", F.unfold, "x", 2)
+    raises("fold: expected a floating-point tensor, got int64", F.fold, core.zeros(4, 4):long(), 3, 2)
+    raises("im2col: a window of 5 does not fit the padded input [1, 2, 4, 3]", core.im2col, x, { 5, 1 })
     raises("im2col: stride must be at least 1, got 0", core.im2col, x, 2, { stride = 0 })
     raises("im2col: dilation must be at most 2147483647", core.im2col, x, 2, { dilation = 2 ^ 40 })
     raises("im2col: padding must be at least 0, got -1", core.im2col, x, 2, { padding = -1 })
@@ -186,12 +201,15 @@ describe("windows", function()
     raises("too many elements", core.im2col, core.zeros(1, 1, 1, 1):expand(1, 2 ^ 20, 1, 1), 2 ^ 21,
       { padding = 2 ^ 21 })
     raises("have too many windows to count", core.im2col, x, 1, { padding = 2 ^ 31 - 1 })
-    raises("col2im: expected (n, c kh kw, windows), got [1, 2, 4, 3]", core.col2im, x, { 4, 3 }, 2)
+    raises("col2im: expected (n, c kh kw, windows) or (c kh kw, windows), got [1, 2, 4, 3]", core.col2im, x,
+      { 4, 3 }, 2)
+    raises("col2im: an image of 4 x 3 has 0 x 2 windows, and the input has 0 columns", core.col2im,
+      core.zeros(1, 10, 0), { 4, 3 }, { 5, 2 })
     raises("col2im: output_size needs a height and a width, got 1", core.col2im, core.zeros(1, 8, 6),
       { 4 }, 2)
     raises("col2im: a column must be a multiple of 2 x 3", core.col2im, core.zeros(1, 8, 6), { 4, 3 },
       { 2, 3 })
-    raises("col2im: an image of 4 x 4 has 3 x 3 windows, and [1, 8, 6] has 6 columns", core.col2im,
+    raises("col2im: an image of 4 x 4 has 3 x 3 windows, and the input has 6 columns", core.col2im,
       core.zeros(1, 8, 6), { 4, 4 }, 2)
     raises("col2im: height must be at least 1, got 0", core.col2im, core.zeros(1, 4, 6), { 0, 4 }, 2)
     raises("unfold: a window of 6 does not fit dim 1 of size 5", core.zeros(5).unfold, core.zeros(5), 1, 6, 1)

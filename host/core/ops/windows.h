@@ -12,16 +12,16 @@ typedef struct ax_windows {
   int64_t count[2];                                      /* of the windows along each dim */
 } ax_windows;
 
-/* n, c, h, w: of the images. */
-static inline ax_windows ax_windows_of(const ax_attrs *a, const int64_t *image)
+/* image: (n, c, h, w) or (c, h, w), by its dims. */
+static inline ax_windows ax_windows_of(const ax_attrs *a, int dims, const int64_t *image)
 {
-  ax_windows w = { .n = image[0], .c = image[1] };
+  ax_windows w = { .n = dims > 3 ? image[0] : 1, .c = image[dims - 3] };
   for (int d = 0; d < 2; d++) {
     w.kernel[d] = a->windows.kernel_size[d];
     w.dilation[d] = a->windows.dilation[d];
     w.padding[d] = a->windows.padding[d];
     w.stride[d] = a->windows.stride[d];
-    w.size[d] = image[2 + d];
+    w.size[d] = image[dims - 2 + d];
     const int64_t room = w.size[d] + 2 * w.padding[d] - w.dilation[d] * (w.kernel[d] - 1) - 1;
     w.count[d] = room < 0 ? 0 : room / w.stride[d] + 1;
   }

@@ -25,7 +25,7 @@ end
 local function each_of(datasets)
   if type(datasets) ~= "table" or getmetatable(datasets) then return datasets end
   local list = {}
-  for k, part in next, datasets do list[k] = dataset.of(part) end
+  for k, part in next, datasets do list[k] = dataset.of("ConcatDataset", part) end
   return list
 end
 
@@ -94,7 +94,7 @@ function StackDataset:init(...)
   if #self._names == 0 then fail("StackDataset: expected at least one dataset, got none") end
   local first, n
   for _, name in ipairs(self._names) do
-    local part = dataset.of(given[name])
+    local part = dataset.of("StackDataset", given[name])
     if not dataset.is_map(part) then
       fail("StackDataset: %s must be a dataset with get(i) and len(), got %s",
         named and ("'%s'"):format(tostring(name)) or "argument " .. name, show(part))

@@ -182,15 +182,16 @@ end
 
 --- Returns the dataset itself, or a dataset of the items where a plain list is given, of the rows
 --- where a tensor is.
+---@param where string the function that was called
 ---@param dataset any
 ---@return any
-function M.of(dataset)
+function M.of(where, dataset)
   if core.is_tensor(dataset) and dataset.ndim > 0 then return TensorDataset(dataset) end
   local plain = type(dataset) == "table" and getmetatable(dataset) == nil and #dataset > 0
     and dataset.get == nil and dataset.iter == nil
   if not plain then return dataset end
   local fault = lists.fault(dataset)
-  if fault then fail("expected a list of samples, but it has %s", fault) end
+  if fault then fail("%s: expected a list of samples, but it has %s", where, fault) end
   return List(dataset)
 end
 
@@ -204,7 +205,7 @@ M.Subset = Subset
 ---@param dataset any a table with get(i) and len(), a plain list of samples, or a tensor of them
 ---@param indices integer[]|accelerate.Tensor positions, from 1; may repeat; a tensor counts from 0
 function Subset:init(dataset, indices)
-  dataset = M.of(dataset)
+  dataset = M.of("Subset", dataset)
   if not M.is_map(dataset) then
     fail("Subset: expected a dataset with get(i) and len(), got %s", show(dataset))
   end
@@ -295,7 +296,7 @@ end
 function M.random_split(dataset, lengths, ...)
   local opts = options.read("random_split", { "generator" },
     { generator = { "Generator", optional = true } }, ...)
-  dataset = M.of(dataset)
+  dataset = M.of("random_split", dataset)
   if not M.is_map(dataset) then
     fail("random_split: expected a dataset with get(i) and len(), got %s", show(dataset))
   end

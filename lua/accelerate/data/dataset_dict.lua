@@ -40,7 +40,7 @@ function DatasetDict:init(datasets)
     if type(name) ~= "string" or DatasetDict[name] ~= nil then
       fail("DatasetDict: %s cannot name a dataset", show(name))
     end
-    value = dataset.of(value)
+    value = dataset.of("DatasetDict", value)
     if not dataset.is_map(value) and not dataset.is_stream(value) then
       fail("DatasetDict: '%s' must be a dataset, got %s", name, show(value))
     end

@@ -139,7 +139,7 @@ function DataLoader:init(dataset, opts)
     fail("DataLoader: option 'background' is for reading without worker processes; num_workers is %d",
       o.num_workers)
   end
-  dataset = dataset_module.of(dataset)
+  dataset = dataset_module.of("DataLoader", dataset)
   self.dataset = dataset
   self.generator = o.generator
   for _, name in ipairs(CARRIED) do self[name] = o[name] end

@@ -27,7 +27,7 @@ local M = {}
 
 local function check_source(where, source)
   if type(source) == "number" and source % 1 == 0 and source >= 0 then return source end
-  source = dataset.of(source)
+  source = dataset.of(where, source)
   if type(source) == "table" and type(source.len) == "function" then return source end
   fail("%s: expected a dataset with len(), or a number of positions, got %s", where, show(source))
 end
