@@ -152,7 +152,7 @@ static ax_status ax_cuda_launch(const char *what, ax_device d, dim3 grid, dim3 b
 #define AX_FIRST ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define AX_STEP ((int64_t)gridDim.x * blockDim.x)
 
-/* a / by, neither of which is below 0: 32-bit division is several times faster. */
+/* a / by, both at least 0: 32-bit division is several times faster. */
 static __device__ __forceinline__ int64_t ax_cuda_divided(int64_t a, int64_t by)
 {
   return (a | by) >> 32 ? a / by : (int64_t)((uint32_t)a / (uint32_t)by);

@@ -74,7 +74,8 @@ describe("tensor(value)", function()
     raises("cat: tensors: expected a list, got a table with the key", core.cat, { x, [{}] = x })
     raises("tensor: data: expected a list, got a table with the key number 0; entries count from 1", tensor,
       { [0] = 1, 2, 3 })
-    raises("index: key: expected a list, got a table with the key number 0", function() return x[{ [0] = 1, 2 }] end)
+    raises("index: key: expected a list, got a table with the key number 0",
+      function() return x[{ [0] = 1, 2 }] end)
     local backwards = {}
     for i = 50, 1, -1 do backwards[i] = i end -- kept as keys, and a list all the same
     assert.are.equal(1275, tensor(backwards):sum():item())
