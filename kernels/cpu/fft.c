@@ -48,6 +48,9 @@ static void fft_give(void *p, size_t bytes)
   if (p) ax_free(p, bytes ? bytes : 1);
 }
 
+/* Memory that `free` frees, on a line of the cache, so that no vector of it is on two. */
+static void *fft_table(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64 * 64); }
+
 static int64_t largest_prime(int64_t n)
 {
   int64_t most = 1;
@@ -95,6 +98,12 @@ static inline __attribute__((always_inline)) void fft_fetch(const void *p) { __b
 static inline __attribute__((always_inline)) void fft_fetch_far(const void *p)
 {
   __builtin_prefetch(p, 0, 2);
+}
+/* The same where vectors have at most 32 bytes.  With those of 64 the loops are shorter, so that
+ * the processor's own fetching keeps up, and the instructions cost more than they gain. */
+static inline __attribute__((always_inline)) void fft_fetch_narrow(const void *p)
+{
+  if (AX_BYTES < 64) fft_fetch_far(p);
 }
 
 /* What a transform of n numbers costs, in additions for each number. */
@@ -155,11 +164,12 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #define MASK ax_mask_f64
 #define FN(name) fft_##name##_f64
 #define FMA(a, b, c) AX_VFMA_f64(a, b, c)
-#include "fft_lanes.h"
-
+enum { FN(LANES) = AX_BYTES / sizeof(T) };
 #include "turn.h"
 
 #include "fft_moves.h"
+
+#include "fft_lanes.h"
 
 #include "fft_lines.h"
 
@@ -181,11 +191,12 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #define MASK ax_mask_f32
 #define FN(name) fft_##name##_f32
 #define FMA(a, b, c) AX_VFMA_f32(a, b, c)
-#include "fft_lanes.h"
-
+enum { FN(LANES) = AX_BYTES / sizeof(T) };
 #include "turn.h"
 
 #include "fft_moves.h"
+
+#include "fft_lanes.h"
 
 #include "fft_lines.h"
 

@@ -6,8 +6,6 @@
  * buffer and writes the other (Stockham's order, so nothing is permuted at the end).  Only the
  * forward transform exists; the inverse one swaps real and imaginary parts before and after. */
 
-enum { FN(LANES) = AX_BYTES / sizeof(T) };
-
 /* A transform of n positions in passes of one factor each.  twiddle[p] has the factors of pass p,
  * those of position i and output j at 2 (i (f - 1) + j - 1). */
 typedef struct FN(passes) {
@@ -17,11 +15,38 @@ typedef struct FN(passes) {
   T *roots; /* cosines and sines of 2 pi k / f, for each of the odd factors above 5, one by one */
 } FN(passes);
 
+/* Complex numbers in memory that a first pass reads: position j of all lanes at at + j step.  at
+ * NULL: it reads lanes.  next: what is fetched meanwhile, in the same steps. */
+typedef struct FN(numbers) {
+  const T *at, *next;
+  int64_t step;
+  bool inverse; /* the parts change places */
+} FN(numbers);
+
+static inline __attribute__((always_inline)) void FN(read)(const FN(numbers) from, const V *xr, const V *xi,
+                                                           int j, V *re, V *im)
+{
+  if (!from.at) {
+    *re = xr[j], *im = xi[j];
+    return;
+  }
+  fft_fetch_narrow(from.next + j * from.step);
+  fft_fetch_narrow(from.next + j * from.step + FN(LANES));
+  FN(part)(from.at + j * from.step, from.inverse ? im : re, from.inverse ? re : im);
+}
+
 /* step: from one output to the next; plain: the last pass, whose twiddles are all 1 */
 #define PASS(name) \
   static inline __attribute__((always_inline)) void name(int ido, int l1, int step, const V *restrict xr, \
                                                          const V *restrict xi, V *restrict yr, \
                                                          V *restrict yi, const T *w, bool plain)
+#define FIRST_PASS(name) \
+  static inline __attribute__((always_inline)) void name(const FN(numbers) from, int ido, int l1, int step, \
+                                                         const V *restrict xr, const V *restrict xi, \
+                                                         V *restrict yr, V *restrict yi, const T *w, \
+                                                         bool plain)
+#define LATER_PASS(radix) \
+  PASS(FN(pass##radix)) { FN(first##radix)((FN(numbers)){ 0 }, ido, l1, step, xr, xi, yr, yi, w, plain); }
 #define SPLAT(number) ((number) - (V){ 0 }) /* adding 0 would cost an instruction, for -0 */
 #define IN(j) (i + ido * ((j) + RADIX * k))
 #define OUT(j) (i + ido * k + step * (j))
@@ -89,7 +114,7 @@ PASS(FN(pass4))
 #undef RADIX
 
 #define RADIX 8
-PASS(FN(pass8))
+FIRST_PASS(FN(first8))
 {
   const T h = (T)0.70710678118654752440;
   for (int k = 0; k < l1; k++)
@@ -97,8 +122,10 @@ PASS(FN(pass8))
       V sr[4], si[4], dr[4], di[4];
       FFT_UNROLL
       for (int j = 0; j < 4; j++) {
-        sr[j] = xr[IN(j)] + xr[IN(j + 4)], si[j] = xi[IN(j)] + xi[IN(j + 4)];
-        dr[j] = xr[IN(j)] - xr[IN(j + 4)], di[j] = xi[IN(j)] - xi[IN(j + 4)];
+        V ar, ai, br, bi;
+        FN(read)(from, xr, xi, IN(j), &ar, &ai);
+        FN(read)(from, xr, xi, IN(j + 4), &br, &bi);
+        sr[j] = ar + br, si[j] = ai + bi, dr[j] = ar - br, di[j] = ai - bi;
       }
       { /* even places: a transform of 4 sums */
         const V ar = sr[0] + sr[2], ai = si[0] + si[2], br = sr[1] + sr[3], bi = si[1] + si[3];
@@ -120,6 +147,7 @@ PASS(FN(pass8))
       }
     }
 }
+LATER_PASS(8)
 #undef RADIX
 
 #define RADIX 5
@@ -214,7 +242,7 @@ PASS(FN(pass9))
 #undef RADIX
 
 #define RADIX 16
-PASS(FN(pass16))
+FIRST_PASS(FN(first16))
 {
   const T c1 = (T)0.92387953251128675613, s1 = (T)0.38268343236508977173, h = (T)0.70710678118654752440;
   const T c[] = { 1, c1, h, s1, 0, 0, -h, 0, 0, -c1 };
@@ -224,8 +252,9 @@ PASS(FN(pass16))
       V ur[4][4], ui[4][4], vr[4], vi[4];
       FFT_UNROLL
       for (int a = 0; a < 4; a++) {
-        const V r[4] = { xr[IN(a)], xr[IN(a + 4)], xr[IN(a + 8)], xr[IN(a + 12)] };
-        const V m[4] = { xi[IN(a)], xi[IN(a + 4)], xi[IN(a + 8)], xi[IN(a + 12)] };
+        V r[4], m[4];
+        FFT_UNROLL
+        for (int j = 0; j < 4; j++) FN(read)(from, xr, xi, IN(a + 4 * j), r + j, m + j);
         FN(four)(r, m, vr, vi);
         FFT_UNROLL
         for (int b = 0; b < 4; b++) {
@@ -249,6 +278,7 @@ PASS(FN(pass16))
       }
     }
 }
+LATER_PASS(16)
 #undef RADIX
 
 /* Any odd factor: sums and differences of positions that stand opposite each other. */
@@ -344,9 +374,10 @@ static bool FN(run_any)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi)
 /* Split lines are mostly made of transforms of 16, 32 and 64: with constant sizes the compiler
  * knows every address but that of the arrays.  Each returns whether the result is in y. */
 #define FIXED_2(n, f, g) \
-  static bool FN(run_##n)(const T *const *w, V *xr, V *xi, V *yr, V *yi) \
+  static inline __attribute__((always_inline)) bool FN(run_##n)(const FN(numbers) from, const T *const *w, \
+                                                                V *xr, V *xi, V *yr, V *yi) \
   { \
-    FN(pass##f)(g, 1, g, xr, xi, yr, yi, w[0], false); \
+    FN(first##f)(from, g, 1, g, xr, xi, yr, yi, w[0], false); \
     FN(pass##g)(1, f, f, yr, yi, xr, xi, w[1], true); \
     return false; \
   }
@@ -354,26 +385,50 @@ FIXED_2(32, 8, 4)
 FIXED_2(64, 8, 8)
 #undef FIXED_2
 
-static bool FN(run_16)(const T *const *w, V *xr, V *xi, V *yr, V *yi)
+static inline __attribute__((always_inline)) bool FN(run_16)(const FN(numbers) from, const T *const *w, V *xr,
+                                                             V *xi, V *yr, V *yi)
 {
-  FN(pass16)(1, 1, 1, xr, xi, yr, yi, w[0], true);
+  FN(first16)(from, 1, 1, 1, xr, xi, yr, yi, w[0], true);
   return true;
 }
+
+static inline __attribute__((always_inline)) bool FN(run_fixed)(const FN(numbers) from, const FN(passes) * p,
+                                                                V *xr, V *xi, V *yr, V *yi)
+{
+  const T *const *w = (const T *const *)p->twiddle;
+  return p->n == 16   ? FN(run_16)(from, w, xr, xi, yr, yi)
+         : p->n == 32 ? FN(run_32)(from, w, xr, xi, yr, yi)
+                      : FN(run_64)(from, w, xr, xi, yr, yi);
+}
+static bool FN(is_fixed)(const FN(passes) * p) { return p->n == 16 || p->n == 32 || p->n == 64; }
 
 /* Transforms the lanes of x[0] (re), x[1] (im), using y; the result's places come back in *r,
  * *i. */
 static void FN(run_passes)(const FN(passes) * p, V *xr, V *xi, V *yr, V *yi, V **r, V **i)
 {
-  const T *const *w = (const T *const *)p->twiddle;
-  const bool in_y = p->n == 16   ? FN(run_16)(w, xr, xi, yr, yi)
-                    : p->n == 32 ? FN(run_32)(w, xr, xi, yr, yi)
-                    : p->n == 64 ? FN(run_64)(w, xr, xi, yr, yi)
-                                 : FN(run_any)(p, xr, xi, yr, yi);
+  const bool in_y =
+      FN(is_fixed)(p) ? FN(run_fixed)((FN(numbers)){ 0 }, p, xr, xi, yr, yi) : FN(run_any)(p, xr, xi, yr, yi);
   *r = in_y ? yr : xr;
   *i = in_y ? yi : xi;
 }
 
+/* run_fixed of numbers in memory: with the parts as they are, and with their places changed. */
+static __attribute__((noinline)) bool FN(run_forward)(FN(numbers) from, const FN(passes) * p, V *xr, V *xi,
+                                                      V *yr, V *yi)
+{
+  from.inverse = false;
+  return FN(run_fixed)(from, p, xr, xi, yr, yi);
+}
+static __attribute__((noinline)) bool FN(run_inverse)(FN(numbers) from, const FN(passes) * p, V *xr, V *xi,
+                                                      V *yr, V *yi)
+{
+  from.inverse = true;
+  return FN(run_fixed)(from, p, xr, xi, yr, yi);
+}
+
 #undef PASS
+#undef FIRST_PASS
+#undef LATER_PASS
 #undef IN
 #undef OUT
 #undef PUT

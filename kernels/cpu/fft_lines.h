@@ -180,7 +180,7 @@ static void FN(columns_in_lanes)(const FN(plan) * p, int64_t count, const T *fro
     const V *const re = inverse ? i : r, *const im = inverse ? r : i;
     T *at = to + 2 * k * step;
     for (int q = 0; full && q < m; q++, at += 2 * f * step) {
-      if (fetch) fft_fetch_far(at + 2 * L), fft_fetch_far(at + 3 * L);
+      if (fetch) fft_fetch_narrow(at + 2 * L), fft_fetch_narrow(at + 3 * L);
       FN(pair)(at, re[q] * scale, im[q] * scale);
     }
     for (int q = 0; !full && q < m; q++, at += 2 * f * step)

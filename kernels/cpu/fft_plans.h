@@ -3,7 +3,7 @@
 static bool FN(make_half)(FN(plan) * p)
 {
   double root[2];
-  if (!(p->half = malloc(sizeof(T) * 2 * (size_t)p->n))) return false;
+  if (!(p->half = fft_table(sizeof(T) * 2 * (size_t)p->n))) return false;
   for (int64_t k = 0; k < p->n; k++) {
     unit_root(k, 2 * p->n, root);
     p->half[2 * k] = (T)root[0], p->half[2 * k + 1] = (T)-root[1];

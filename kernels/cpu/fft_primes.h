@@ -59,7 +59,7 @@ static bool FN(make_rader)(FN(prime) * p, double *filter)
 
 static bool FN(make_chirp)(FN(prime) * p, double *filter)
 {
-  if (!(p->chirp = malloc(sizeof(T) * 2 * (size_t)p->n))) return false;
+  if (!(p->chirp = fft_table(sizeof(T) * 2 * (size_t)p->n))) return false;
   memset(filter, 0, sizeof(double) * 2 * (size_t)p->m);
   for (int64_t k = 0, square = 0; k < p->n; k++) { /* k^2 modulo 2 n */
     double root[2];
@@ -101,7 +101,7 @@ static ax_status FN(prime_make)(int64_t n, bool together, FN(prime) * *out)
   p->m = fft_convolution(n, together);
   const int64_t rader = FN(rader_length)(n, together, p->m);
   if (rader) p->m = rader;
-  p->filter = malloc(sizeof(T) * 2 * (size_t)p->m);
+  p->filter = fft_table(sizeof(T) * 2 * (size_t)p->m);
   filter = malloc(sizeof *filter * 2 * (size_t)p->m);
   if (!p->filter || !filter || !(rader ? FN(make_rader) : FN(make_chirp))(p, filter)) {
     st = fft_no_memory();

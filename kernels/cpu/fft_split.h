@@ -26,7 +26,7 @@ static ax_status FN(make_split)(FN(plan) * p, int64_t rows)
   double root[2];
   T *w;
   if (!FN(passes_make)(&p->first, (int)rows) || !FN(passes_make)(&p->second, (int)columns) ||
-      !(w = p->twiddle = malloc(sizeof(T) * 2 * (size_t)(high * wide))))
+      !(w = p->twiddle = fft_table(sizeof(T) * 2 * (size_t)(high * wide))))
     return fft_no_memory();
   for (int64_t c = 0; c < wide; c += L)
     for (int64_t k = 0; k < high; k += L, w += 2 * L * L)
@@ -44,8 +44,8 @@ static ax_status FN(make_real)(FN(plan) * p)
   enum { L = FN(LANES) };
   const int64_t n1 = p->first.n, n2 = p->second.n;
   if (p->n > FFT_MOST_FETCHED || n1 % L || n2 % L) return AX_OK;
-  p->forth = malloc(sizeof(T) * 2 * (size_t)p->n);
-  p->back = malloc(sizeof(T) * 2 * (size_t)p->n);
+  p->forth = fft_table(sizeof(T) * 2 * (size_t)p->n);
+  p->back = fft_table(sizeof(T) * 2 * (size_t)p->n);
   if (!p->forth || !p->back) return fft_no_memory();
   for (int64_t t = 0; t < p->n; t++) {
     const int64_t lane = FN(lane_of)((int)(t % L));
@@ -71,24 +71,27 @@ typedef struct FN(split) {
   bool failed;
 } FN(split);
 
-/* LANES columns from c on, into lanes, while what comes next is fetched. */
-static inline __attribute__((always_inline)) void FN(split_load)(const FN(split) * s, int64_t c, bool fetch,
-                                                                 V *re, V *im)
+/* LANES columns from c on, transformed, while what comes next is fetched: the places of the
+ * results, or for long lines the next columns, which are far apart. */
+static inline __attribute__((always_inline)) void FN(split_first)(const FN(split) * s, int64_t c, bool fetch,
+                                                                  FN(lanes) * x)
 {
   enum { L = FN(LANES) };
-  const int64_t n1 = s->p->first.n, n2 = s->p->second.n;
+  const FN(passes) *const p = &s->p->first;
+  const int64_t n2 = s->p->second.n;
   const T *from = s->from + 2 * c;
-  const T *next =
-      fetch ? s->to + 2 * c : from + 2 * L; /* long lines: the next columns, which are far apart */
-  if (n2 - c < L) {
-    for (int64_t j = 0; j < n1; j++) FN(part_some)(from + 2 * j * n2, n2 - c, re + j, im + j);
+  const FN(numbers) columns = { from, fetch ? s->to + 2 * c : from + 2 * L, 2 * n2, s->inverse };
+  const bool whole = n2 - c >= L;
+  if (whole && FN(is_fixed)(p)) {
+    if ((s->inverse ? FN(run_inverse) : FN(run_forward))(columns, p, x->re, x->im, x->re_other, x->im_other))
+      *x = (FN(lanes)){ x->re_other, x->im_other, x->re, x->im };
     return;
   }
-  for (int64_t j = 0; j < n1; j++) {
-    fft_fetch_far(next + 2 * j * n2);
-    fft_fetch_far(next + 2 * j * n2 + L);
-    FN(part)(from + 2 * j * n2, re + j, im + j);
-  }
+  V *const re = s->inverse ? x->im : x->re, *const im = s->inverse ? x->re : x->im;
+  for (int j = 0; j < p->n; j++)
+    if (whole) FN(read)(columns, NULL, NULL, j, x->re + j, x->im + j);
+    else FN(part_some)(from + 2 * j * n2, n2 - c, re + j, im + j);
+  FN(run_lanes)(p, x);
 }
 
 /* LANES columns of what a real transform's halves h are put together to, as in from_half: numbers
@@ -103,7 +106,7 @@ static inline __attribute__((always_inline)) void FN(real_load)(const FN(split) 
     const int64_t k = c + j * n2;
     const V wr = *(const V *)w, wi = *(const V *)(w + L);
     V ar, ai, br, bi;
-    if (fetch) fft_fetch_far(s->to + 2 * k), fft_fetch_far(s->to + 2 * k + L);
+    if (fetch) fft_fetch_narrow(s->to + 2 * k), fft_fetch_narrow(s->to + 2 * k + L);
     FN(part)(s->from + 2 * k, &ar, &ai);
     FN(part_reversed)(s->from + 2 * (m - k - L + 1), &br, &bi);
     const V dr = ar - br, di = ai + bi;
@@ -146,10 +149,10 @@ static void FN(split_columns)(const FN(split) * s, int64_t lo, int64_t hi, bool 
 
   for (int64_t c = lo * L; c < hi * L && c < n2; c += L) {
     FN(lanes) x = FN(lanes_in)(room, n1);
-    V *const re = s->inverse ? x.im : x.re, *const im = s->inverse ? x.re : x.im;
-    if (s->what == FFT_C2R) FN(real_load)(s, c, fetch, re, im);
-    else FN(split_load)(s, c, fetch, re, im);
-    FN(run_lanes)(&p->first, &x);
+    if (s->what == FFT_C2R) {
+      FN(real_load)(s, c, fetch, x.im, x.re);
+      FN(run_lanes)(&p->first, &x);
+    } else FN(split_first)(s, c, fetch, &x);
     for (int64_t k = 0; k < n1; k += L, w += 2 * L * L) {
       const V *r = x.re + k, *i = x.im + k;
       V *to = s->middle + k / L * 2 * step + c;
@@ -179,22 +182,35 @@ static void FN(split_rows)(const FN(split) * s, int64_t lo, int64_t hi, bool fet
       continue;
     }
     for (int64_t j = 0; j < n2; j++) {
-      fft_fetch_far(next + 2 * j * n1);
-      fft_fetch_far(next + 2 * j * n1 + L);
+      fft_fetch_narrow(next + 2 * j * n1);
+      fft_fetch_narrow(next + 2 * j * n1 + L);
       FN(pair)(to + 2 * j * n1, re[j] * scale, im[j] * scale);
     }
   }
 }
 
-/* All rows, parted into a real transform's halves as in to_half: numbers 2 h = e - i w d with
- * e = z[k] + conj(z[m - k]), d = z[k] - conj(z[m - k]).  k is row + n1 j, and m - k is in row
- * n1 - row: lanes in reverse of the group of rows opposite, but for the first lane. */
-static void FN(real_rows)(const FN(split) * s, bool fetch, V *room)
+/* A vector of a real transform's halves: numbers 2 h = e - i w d with e = z[k] + conj(z[m - k]),
+ * d = z[k] - conj(z[m - k]).  r, i: z[k]; other, first: what z[m - k] is taken from. */
+static inline __attribute__((always_inline)) void FN(real_put)(const V *r, const V *other, const V *first,
+                                                               int64_t step, MASK opposite, const T *w,
+                                                               V half, T *to)
+{
+  const V br = __builtin_shuffle(other[0], first[0], opposite);
+  const V bi = __builtin_shuffle(other[step], first[step], opposite);
+  const V wr = *(const V *)w, wi = *(const V *)(w + FN(LANES)), dr = r[0] - br, di = r[step] + bi;
+  FN(pair)
+  (to, FMA(di, wr, FMA(dr, wi, r[0] + br)) * half, FMA(di, wi, FMA(-dr, wr, r[step] - bi)) * half);
+}
+
+/* All rows, parted into a real transform's halves as in to_half.  k is row + n1 j, and m - k is in
+ * row n1 - row: lanes in reverse of the group of rows opposite, but for the first lane. */
+static void FN(real_rows)(const FN(split) * s, V *room)
 {
   enum { L = FN(LANES) };
   const FN(plan) *p = s->p;
   const int64_t n1 = p->first.n, n2 = p->second.n, m = p->n, step = FN(apart)(n2), groups = n1 / L;
-  const T half = s->scale * s->weight / 2, *w = p->forth;
+  const V half = s->scale * s->weight / 2 - (V){ 0 };
+  const T *w = p->forth;
   T *const to = s->to;
   MASK opposite;
 
@@ -209,17 +225,14 @@ static void FN(real_rows)(const FN(split) * s, bool fetch, V *room)
   FFT_UNROLL
   for (int l = 0; l < L; l++) opposite[l] = l ? FN(lane_with)(L - FN(lane_of)(l)) : L;
   for (int64_t g = 0; g < groups; g++) {
-    const V *const re = s->middle + g * 2 * step, *const others = s->middle + (groups - 1 - g) * 2 * step;
-    const V *const firsts = g ? others + 2 * step : re;
-    for (int64_t j = 0; j < n2; j++, w += 2 * L) {
-      const int64_t other = n2 - 1 - j, first = g ? other : j ? n2 - j : 0, k = g * L + n1 * j;
-      const V br = __builtin_shuffle(others[other], firsts[first], opposite);
-      const V bi = __builtin_shuffle(others[step + other], firsts[step + first], opposite);
-      const V wr = *(const V *)w, wi = *(const V *)(w + L), dr = re[j] - br, di = re[step + j] + bi;
-      if (fetch) fft_fetch_far(s->from + 2 * (m + k)), fft_fetch_far(s->from + 2 * (m + k) + L);
-      FN(pair)
-      (to + 2 * k, FMA(di, wr, FMA(dr, wi, re[j] + br)) * half,
-       FMA(di, wi, FMA(-dr, wr, re[step + j] - bi)) * half);
+    const V *re = s->middle + g * 2 * step, *const others = s->middle + (groups - 1 - g) * 2 * step;
+    /* re + n2: of no one; the vector that has its first lane is written once more below */
+    const V *other = others + n2 - 1, *first = g ? other + 2 * step : re + n2;
+    const T *next = s->from + 2 * (m + g * L);
+    T *at = to + 2 * g * L;
+    for (int64_t j = 0; j < n2; j++, re++, other--, first--, w += 2 * L, at += 2 * n1, next += 2 * n1) {
+      fft_fetch_far(next), fft_fetch_far(next + L);
+      FN(real_put)(re, other, first, step, opposite, w, half, at);
     }
   }
   const T r = s->middle[0][0], i = s->middle[step][0];
@@ -254,7 +267,7 @@ static void FN(split_alone)(FN(split) * s, void *room)
   const bool fetch = p->n <= FFT_MOST_FETCHED;
   s->middle = room;
   FN(split_columns)(s, 0, FN(rounded)(p->second.n) / FN(LANES), fetch, lanes);
-  if (s->what == FFT_R2C) FN(real_rows)(s, fetch, lanes);
+  if (s->what == FFT_R2C) FN(real_rows)(s, lanes);
   else FN(split_rows)(s, 0, FN(rounded)(p->first.n) / FN(LANES), fetch, lanes);
 }
 
@@ -275,15 +288,15 @@ static ax_status FN(line_split)(const FN(plan) * p, const T *from, T *to, bool i
   return s.failed ? fft_no_memory() : AX_OK;
 }
 
-/* A real line to its half, or back (what); p has forth, back. */
-static void FN(real_line)(const FN(plan) * p, fft_what what, const T *from, T *to, T scale, T weight,
-                          void *room)
+/* `count` lines that follow each other, by this thread alone; from_step, to_step: from one to the
+ * next.  Real ones (what) need a plan with forth, back. */
+static void FN(lines_split)(const FN(plan) * p, fft_what what, int64_t count, const T *from,
+                            int64_t from_step, T *to, int64_t to_step, bool inverse, T scale, T weight,
+                            void *room)
 {
   FN(split)
-  s = {
-    .p = p, .from = from, .to = to, .inverse = what == FFT_C2R, .scale = scale, .what = what, .weight = weight
-  };
-  FN(split_alone)(&s, room);
+  s = { .p = p, .from = from, .to = to, .inverse = inverse, .scale = scale, .what = what, .weight = weight };
+  for (int64_t k = 0; k < count; k++, s.from += from_step, s.to += to_step) FN(split_alone)(&s, room);
 }
 
 /* A line of a plan that is not PRIME; room: line_bytes, or NULL: all threads share the line. */

@@ -73,8 +73,8 @@ static ax_status FN(some_c2c)(const FN(job) * j, int64_t count, const T *from, T
     FN(lines_in_lanes)(j->p, (int)count, from, n, to, n, j->inverse, j->scale, room);
     return AX_OK;
   }
-  for (int64_t k = 0; k < count && st == AX_OK; k++)
-    st = FN(line)(j->p, from + 2 * k * n, to + 2 * k * n, j->inverse, j->scale, room);
+  if (room) FN(lines_split)(j->p, FFT_C2C, count, from, 2 * n, to, 2 * n, j->inverse, j->scale, 1, room);
+  else st = FN(line)(j->p, from, to, j->inverse, j->scale, NULL);
   return st;
 }
 
@@ -82,7 +82,6 @@ static ax_status FN(some_lines)(const FN(job) * j, fft_what what, int64_t count,
                                 void *room)
 {
   const int64_t n = j->n, m = n / 2 + 1;
-  FN(job) plain = *j;
   ax_status st;
 
   if (what == FFT_C2C) return FN(some_c2c)(j, count, from, to, room);
@@ -93,10 +92,11 @@ static ax_status FN(some_lines)(const FN(job) * j, fft_what what, int64_t count,
   }
   if (n % 2 == 0 && j->p->forth && room) {
     const int64_t wide = 2 * m, in = what == FFT_R2C ? n : wide, out = what == FFT_R2C ? wide : n;
-    for (int64_t k = 0; k < count; k++)
-      FN(real_line)(j->p, what, from + k * in, to + k * out, j->scale, j->weight, room);
+    FN(lines_split)
+    (j->p, what, count, from, in, to, out, what == FFT_C2R, j->scale, j->weight, room);
     return AX_OK;
   }
+  FN(job) plain = *j;
   plain.scale = 1;
   if (what == FFT_R2C && n % 2 == 0) {
     AX_TRY(FN(some_c2c)(&plain, count, from, z, room));
@@ -140,15 +140,19 @@ static void FN(blocks)(int64_t lo, int64_t hi, FN(job) * j, fft_what what)
   /* a single line of this call is shared among the threads, which have rooms of their own */
   const bool alone = j->p->kind != FFT_LANES && !fft_is_together(j->p->use) && j->outer * j->inner == 1;
   const size_t lanes = alone ? 0 : FN(line_bytes)(j->p);
-  const size_t work = what == FFT_C2C || (j->n % 2 == 0 && j->p->kind == FFT_LANES)
-                          ? 0
-                          : sizeof(T) * (size_t)B * 4 * (size_t)j->n;
+  const bool direct =
+      what == FFT_C2C || (j->n % 2 == 0 && (j->p->kind == FFT_LANES || (j->p->forth && !alone)));
+  const size_t work = direct ? 0 : sizeof(T) * (size_t)B * 4 * (size_t)j->n;
   const size_t in = sizeof(T) * (size_t)(B * j->in_step), out = sizeof(T) * (size_t)(B * j->out_step);
   const size_t bytes = lanes + work + (apart ? in + out : 0) + 64;
   char *memory = fft_room(bytes), *room = lanes ? memory : NULL;
   T *z = (T *)(memory + lanes), *x = (T *)(memory + lanes + work), *y = x + B * j->in_step;
   ax_status st = memory ? AX_OK : AX_ENOMEM;
 
+  if (st == AX_OK && B == 1 && !apart && work == 0) { /* no line needs a place for others of its block */
+    st = FN(some_lines)(j, what, hi - lo, j->from + lo * j->in_step, j->to + lo * j->out_step, z, room);
+    lo = hi;
+  }
   for (int64_t b = lo; st == AX_OK && b < hi; b++) {
     if (!apart) {
       const int64_t first = b * B, count = j->outer - first < B ? j->outer - first : B;
