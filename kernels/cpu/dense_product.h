@@ -5,32 +5,49 @@ enum { FN(LANES) = AX_BYTES / sizeof(T) };
 
 #include "turn.h"
 
-/* c (MR, NR) =, +=, -= pa (depth x MR) x pb (depth x NR) */
-static __attribute__((noinline)) void FN(tile)(int64_t depth, const T *pa, const T *pb, T *c, int64_t c_row,
-                                               int how)
+/* c (rows, NR) =, +=, -= pa (depth x MR) x pb (depth x NR).  pb stays in the first-level cache from
+ * one tile to the next, and pa is fetched from the second-level one a few steps ahead. */
+static inline __attribute__((always_inline)) void FN(tile_of)(const int rows, int64_t depth, const T *pa,
+                                                              const T *pb, T *c, int64_t c_row, int how)
 {
+  enum { LINE = 64 / sizeof(T), AHEAD = 8 * MR };
   V sum[MR][2] = { 0 };
 #pragma GCC unroll 12
-  for (int i = 0; i < MR; i++) { /* rows of c start anywhere, so that one may reach into two lines */
+  for (int i = 0; i < rows; i++) { /* rows of c start anywhere, so that one may reach into two lines */
     __builtin_prefetch(c + i * c_row, 1);
     __builtin_prefetch(c + i * c_row + NR - 1, 1);
   }
   for (int64_t p = 0; p < depth; p++, pa += MR, pb += NR) {
     const V b0 = *(const V *)pb, b1 = *(const V *)(pb + VN);
+#pragma GCC unroll 2
+    for (int i = 0; i < MR; i += LINE) __builtin_prefetch(pa + AHEAD + i);
 #pragma GCC unroll 12
-    for (int i = 0; i < MR; i++) {
+    for (int i = 0; i < rows; i++) {
       sum[i][0] += pa[i] * b0;
       sum[i][1] += pa[i] * b1;
     }
   }
 #pragma GCC unroll 12
-  for (int i = 0; i < MR; i++, c += c_row) {
+  for (int i = 0; i < rows; i++, c += c_row) {
     V *const to = (V *)c, *const next = (V *)(c + VN);
     if (how == AX_DENSE_SET) *to = sum[i][0], *next = sum[i][1];
     else if (how == AX_DENSE_ADD) *to += sum[i][0], *next += sum[i][1];
     else *to -= sum[i][0], *next -= sum[i][1];
   }
 }
+
+/* Tiles of MR rows, of two thirds and of a third of them, for the last rows of a matrix. */
+typedef void (*FN(tile_fn))(int64_t depth, const T *pa, const T *pb, T *c, int64_t c_row, int how);
+#define TILE_OF(name, rows) \
+  static __attribute__((noinline)) void FN(name)(int64_t depth, const T *pa, const T *pb, T *c, \
+                                                 int64_t c_row, int how) \
+  { \
+    FN(tile_of)(rows, depth, pa, pb, c, c_row, how); \
+  }
+TILE_OF(tile, MR)
+TILE_OF(tile_two_thirds, 2 * MR / 3)
+TILE_OF(tile_third, MR / 3)
+#undef TILE_OF
 
 /* c (rows <= THIN, up to `vectors` of columns) =, +=, -= a x pb (depth x NR), without packing a. */
 static inline __attribute__((always_inline)) void FN(thin_tile)(int64_t depth, const T *a, int64_t a_row,
@@ -183,12 +200,14 @@ static void FN(multiply)(int64_t lo, int64_t hi, void *ud)
       for (int64_t i = 0; i < rows; i += MR) {
         T *const c = s->c + (row + i) * s->c_row + j;
         const T *const from_a = pa + i * s->depth, *const from_b = s->packed + j * s->depth;
-        if (rows - i >= MR && s->n - j >= NR) {
-          FN(tile)(s->depth, from_a, from_b, c, s->c_row, s->how);
+        const int64_t left = lesser(rows - i, MR), thirds = (left * 3 + MR - 1) / MR;
+        const FN(tile_fn) tile = thirds == 3 ? FN(tile) : thirds == 2 ? FN(tile_two_thirds) : FN(tile_third);
+        if (left * 3 == thirds * MR && s->n - j >= NR) {
+          tile(s->depth, from_a, from_b, c, s->c_row, s->how);
           continue;
         }
-        FN(tile)(s->depth, from_a, from_b, edge, NR, AX_DENSE_SET);
-        FN(store)(edge, lesser(rows - i, MR), lesser(s->n - j, NR), c, s->c_row, s->how);
+        tile(s->depth, from_a, from_b, edge, NR, AX_DENSE_SET);
+        FN(store)(edge, left, lesser(s->n - j, NR), c, s->c_row, s->how);
       }
   }
 }
