@@ -87,6 +87,7 @@ size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
 
 #include "dense_bidiagonal.h"
 #undef VN
+#undef SQUARE
 #undef T
 #undef WIDE
 #undef V

@@ -452,11 +452,11 @@ static bool FN(eigenvectors)(int64_t n, T *d, T *e, T *z, void *memory, void *ro
 /* ---- the whole way */
 
 /* From a row of a to the next: no multiple of a page apart. */
-static int64_t FN(padded)(int64_t n) { return whole(n, VN) + VN; }
+static int64_t FN(padded)(int64_t n) { return whole(n, SQUARE) + SQUARE; }
 
 static size_t FN(tridiagonal_bytes)(int64_t n)
 {
-  return ax_lines(sizeof(T) * (size_t)(FN(padded)(n) * (whole(n, VN) + 3 * TB + PARTS) + n));
+  return ax_lines(sizeof(T) * (size_t)(FN(padded)(n) * (whole(n, SQUARE) + 3 * TB + PARTS) + n));
 }
 static size_t FN(vectors_bytes)(int64_t n)
 {
@@ -474,7 +474,7 @@ static size_t FN(symmetric_room)(int64_t n, bool vectors)
 static int FN(load_triangle)(int64_t n, const T *x, bool upper, T *a, int64_t ld)
 {
   T most = 0, tile[TILE][TILE];
-  memset(a, 0, sizeof(T) * (size_t)(whole(n, VN) * ld));
+  memset(a, 0, sizeof(T) * (size_t)(whole(n, SQUARE) * ld));
   for (int64_t i = 0; i < n; i++) {
     const T size = FN(largest)(upper ? n - i : i + 1, x + i * n + (upper ? i : 0));
     most = size > most ? size : most;
@@ -492,7 +492,7 @@ static int FN(load_triangle)(int64_t n, const T *x, bool upper, T *a, int64_t ld
       }
     }
   for (int64_t i = 0; i < n; i++) /* but for the squares on it */
-    for (int64_t j = i / VN * VN; j < i; j++) a[i * ld + j] = a[j * ld + i];
+    for (int64_t j = i / SQUARE * SQUARE; j < i; j++) a[i * ld + j] = a[j * ld + i];
   return scale.power;
 }
 
@@ -501,7 +501,7 @@ static bool FN(symmetric)(int64_t n, const void *matrix, bool upper, void *value
 {
   const int64_t ld = FN(padded)(n), m = n - 1;
   T *const d = values, *const e = couplings, *const q = vectors, *const a = memory;
-  T *const panel = a + whole(n, VN) * ld, *const tau = panel + (3 * TB + PARTS) * ld;
+  T *const panel = a + whole(n, SQUARE) * ld, *const tau = panel + (3 * TB + PARTS) * ld;
   char *const behind = (char *)memory + FN(tridiagonal_bytes)(n);
   T *const z = (T *)behind, *const rest = z + n * n;
   void *const room = behind + (q ? FN(vectors_bytes)(n) : 0);

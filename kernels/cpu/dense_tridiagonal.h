@@ -2,9 +2,10 @@
  * at a time (Dongarra, Hammarling and Sorensen 1989).  Half of the operations are products of the
  * matrix with one vector; the other half updates what TB rows leave, as one product.
  *
- * The upper triangle is read and written.  The squares of VN on the diagonal are whole, so that
- * loops begin at multiples of VN; what is below them is never read.  Rows are `ld` apart, a
- * multiple of VN, with zeros behind column n; there are whole(n, VN) of them. */
+ * The upper triangle is read and written.  The squares of SQUARE on the diagonal are whole, so that
+ * loops begin at multiples of it; what is below them is never read.  Rows are `ld` apart, a
+ * multiple of SQUARE, with zeros behind column n; there are whole(n, SQUARE) of them. */
+#define SQUARE (VN < 4 ? 4 : VN) /* symv_rows takes four rows together, also of shorter vectors */
 
 typedef struct FN(panel) {
   int64_t n, ld;
@@ -48,11 +49,14 @@ static void FN(symv_rows)(const FN(panel) * p, int64_t from, int64_t to, T *y)
   const T *const x = p->x;
   for (int64_t i = from; i < to; i += 4) {
     const T *const a = p->a + i * ld, x0 = x[i], x1 = x[i + 1], x2 = x[i + 2], x3 = x[i + 3];
-    const int64_t square = i / VN * VN;
-    const V first = *(const V *)(x + square);
-    V s0 = *(const V *)(a + square) * first, s1 = *(const V *)(a + ld + square) * first,
-      s2 = *(const V *)(a + 2 * ld + square) * first, s3 = *(const V *)(a + 3 * ld + square) * first;
-    for (int64_t c = square + VN; c < n; c += VN) {
+    const int64_t square = i / SQUARE * SQUARE;
+    V s0 = { 0 }, s1 = s0, s2 = s0, s3 = s0;
+    for (int64_t c = square; c < square + SQUARE; c += VN) {
+      const V v = *(const V *)(x + c);
+      s0 += *(const V *)(a + c) * v, s1 += *(const V *)(a + ld + c) * v;
+      s2 += *(const V *)(a + 2 * ld + c) * v, s3 += *(const V *)(a + 3 * ld + c) * v;
+    }
+    for (int64_t c = square + SQUARE; c < n; c += VN) {
       const V v = *(const V *)(x + c), a0 = *(const V *)(a + c), a1 = *(const V *)(a + ld + c),
               a2 = *(const V *)(a + 2 * ld + c), a3 = *(const V *)(a + 3 * ld + c);
       s0 += a0 * v, s1 += a1 * v, s2 += a2 * v, s3 += a3 * v;
@@ -78,11 +82,12 @@ static void FN(symv_parts)(int64_t lo, int64_t hi, void *ud)
  * parts of equal size, the same ones for any number of threads. */
 static void FN(symv)(FN(panel) * p, int64_t at, const T *x, T *y)
 {
-  const int64_t begin = at / VN * VN, m = whole(p->n, VN) - begin, parts = m >= PARTED ? PARTS : 1;
+  const int64_t begin = at / SQUARE * SQUARE, m = whole(p->n, SQUARE) - begin,
+                parts = m >= PARTED ? PARTS : 1;
   p->x = x;
   for (int64_t q = 0; q < parts; q++) {
     const double share = 1 - sqrt(1 - (double)q / (double)parts);
-    p->cut[q] = begin + (int64_t)((double)m * share) / VN * VN;
+    p->cut[q] = begin + (int64_t)((double)m * share) / SQUARE * SQUARE;
   }
   p->cut[parts] = begin + m;
   ax_cpu_for(parts, m * m / 4, FN(symv_parts), p);
@@ -129,7 +134,7 @@ static void FN(tridiagonal_row)(FN(panel) * p, int64_t j, int64_t t, T *d, T *e,
   }
   FN(subtract_rows)(j + 1, n, t, f[0], p->v, ld, w);
   FN(subtract_rows)(j + 1, n, t, f[1], p->w, ld, w);
-  for (int64_t c = j / VN * VN; c <= j; c++) w[c] = 0;
+  for (int64_t c = j / SQUARE * SQUARE; c <= j; c++) w[c] = 0;
   /* w = tau A v - (tau / 2) (v^T tau A v) v */
   const T half = -tau[j] * tau[j] / 2 * FN(dot_from)(j + 1, n, w, v);
   for (int64_t c = (j + 1) / VN * VN; c < n; c += VN)

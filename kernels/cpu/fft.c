@@ -99,7 +99,7 @@ static inline __attribute__((always_inline)) void fft_fetch_far(const void *p)
 {
   __builtin_prefetch(p, 0, 2);
 }
-/* The same where vectors have at most 32 bytes.  With those of 64 the loops are shorter, so that
+/* Fetches far where vectors have at most 32 bytes.  With those of 64 the loops are shorter, so that
  * the processor's own fetching keeps up, and the instructions cost more than they gain. */
 static inline __attribute__((always_inline)) void fft_fetch_narrow(const void *p)
 {

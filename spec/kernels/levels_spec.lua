@@ -1,6 +1,6 @@
 --- Every pointwise, reducing and loss row at every processor level that this machine runs
 --- (ACCEL_CPU_LEVEL), in every floating type, within the one table of tolerances
---- (spec/support/tolerances.lua); and float64 the same on all levels.
+--- (spec/support/tolerances.lua); float64 the same on all levels; and factorisations of matrices.
 local host = require "spec.support.host"
 local tolerances = require "spec.support.tolerances"
 
@@ -45,6 +45,14 @@ describe("processor levels", function()
           end
         end
       end
+    end)
+  end
+
+  for _, level in ipairs { "v2", "v3", "v4" } do
+    it(level .. " factorises matrices", function()
+      local out = host.at_level(level, { "spec/support/level_linalg.lua" })
+      if not out then return pending("this processor does not run " .. level) end
+      assert.are.equal("checks\t168\n", out)
     end)
   end
 end)
