@@ -213,11 +213,11 @@ int ax_lua_out_of_memory(lua_State *L)
 }
 
 /* Returns the message without the names of inner ops at its beginning, such as "mm: " where the op
- * that the user called runs a product inside. */
+ * that the user called runs a product inside, or "copy_: " where zero_ does. */
 static const char *without_inner_name(const char *message, const char *where)
 {
   const size_t called = strlen(where);
-  if (!names_op(where, called)) return message;
+  if (!names_op(where, called) && where[called - 1] != '_') return message;
   for (;;) {
     const size_t n = strcspn(message, ":");
     if (strncmp(message + n, ": ", 2) != 0 || (n == called && strncmp(message, where, n) == 0) ||
