@@ -136,7 +136,11 @@ static int op_named(const char *name, size_t n)
   }
   return AX_OP_COUNT;
 }
-static bool names_op(const char *name, size_t n) { return op_named(name, n) < AX_OP_COUNT; }
+/* copy_: what messages call the op _copy, which fill_ and zero_ run too. */
+static bool names_op(const char *name, size_t n)
+{
+  return op_named(name, n) < AX_OP_COUNT || (n == 5 && strncmp(name, "copy_", 5) == 0);
+}
 
 /* Whether fn, where it is an op, has a type among its arguments. */
 static bool takes_dtype(const char *fn)

@@ -124,6 +124,11 @@ describe("a recorded in-place op on a view", function()
   it("is refused for a leaf, a view of a leaf, and views that cannot pass it on", function()
     local x, w = leaf { { 1, 2 }, { 3, 4 } }, leaf { 2, 2 }
     raises("mul_: a leaf that requires a gradient cannot be changed in place", function() x:mul_(2) end)
+    for name, write in pairs {
+      zero_ = function() x:zero_() end, fill_ = function() x:fill_(1) end, copy_ = function() x:copy_(1) end,
+    } do
+      raises(": " .. name .. ": a leaf that requires a gradient cannot be changed in place", write)
+    end
     raises("mul_: a view of a leaf that requires a gradient cannot be changed in place",
       function() x[1]:mul_(2) end)
     raises("a view of a leaf that requires a gradient", function() x:view(4):narrow(1, 1, 2):zero_() end)
