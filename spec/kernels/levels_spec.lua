@@ -1,7 +1,9 @@
 --- Every pointwise, reducing and loss row at every processor level that this machine runs
 --- (ACCEL_CPU_LEVEL), in every floating type, within the one table of tolerances
---- (spec/support/tolerances.lua); float64 the same on all levels; and factorisations of matrices.
+--- (spec/support/tolerances.lua); float64 the same on all levels; every row of any kind, with its
+--- gradients, as at the lowest level; and factorisations of matrices.
 local host = require "spec.support.host"
+local runs = require "spec.support.op_runs"
 local tolerances = require "spec.support.tolerances"
 
 local function number(word)
@@ -44,6 +46,37 @@ describe("processor levels", function()
               first.level))
           end
         end
+      end
+    end)
+  end
+
+  -- What a row computes, as lists by "row/layout/dtype/result".
+  local function rows_at(level)
+    local out = host.at_level(level, { "spec/support/level_rows.lua" })
+    if not out then return end
+    local found, count = {}, 0
+    for name, words in out:gmatch("VALUES\t(%S+)\t([^\n]*)") do
+      local list = {}
+      for word in words:gmatch("%S+") do list[#list + 1] = number(word) or word end
+      found[name], count = list, count + 1
+    end
+    return found, count
+  end
+
+  local lowest, rows
+  for _, level in ipairs { "v3", "v4" } do
+    it(level .. " computes every row as v2 does", function()
+      if not lowest then lowest, rows = rows_at "v2" end
+      assert.is_true(rows > 8000)
+      local found, count = rows_at(level)
+      if not found then return pending("this processor does not run " .. level) end
+      assert.are.equal(rows, count)
+      for name, list in pairs(found) do
+        local dtype, part = name:match("/(%w+)/(g?)%d+$")
+        local tolerance = runs.tolerance[dtype] * (part == "g" and 4 or 1)
+        assert.are.equal(#lowest[name], #list, name)
+        local at, x, y = runs.difference(list, lowest[name], tolerance)
+        if at then error(("%s: element %d is %s, at v2 %s"):format(name, at, tostring(x), tostring(y))) end
       end
     end)
   end
