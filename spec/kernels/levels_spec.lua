@@ -1,7 +1,7 @@
 --- Every pointwise, reducing and loss row at every processor level that this machine runs
 --- (ACCEL_CPU_LEVEL), in every floating type, within the one table of tolerances
 --- (spec/support/tolerances.lua); float64 the same on all levels; every row of any kind, with its
---- gradients, as at the lowest level; and factorisations of matrices.
+--- gradients, as at the lowest level; and kernels that take another way for other sizes.
 local host = require "spec.support.host"
 local runs = require "spec.support.op_runs"
 local tolerances = require "spec.support.tolerances"
@@ -82,10 +82,10 @@ describe("processor levels", function()
   end
 
   for _, level in ipairs { "v2", "v3", "v4" } do
-    it(level .. " factorises matrices", function()
-      local out = host.at_level(level, { "spec/support/level_linalg.lua" })
+    it(level .. " is right for sizes around vectors and blocks", function()
+      local out = host.at_level(level, { "spec/support/level_sizes.lua" })
       if not out then return pending("this processor does not run " .. level) end
-      assert.are.equal("checks\t168\n", out)
+      assert.are.equal("checks\t1000\n", out)
     end)
   end
 end)
