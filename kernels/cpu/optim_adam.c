@@ -53,7 +53,7 @@ typedef struct adam_16 {
   __m512 l2, w1, beta2, w2, keep, step, root, eps;
 } adam_16;
 
-enum { WITH_L2 = 1, WITH_TOP = 2, WITH_WORK = 4 };
+enum { WITH_L2 = 1, WITH_TOP = 2, WITH_WORK = 4, AHEAD = 512, FAR = 1 << 21 };
 
 static inline __attribute__((always_inline)) void adam_some(float *p, float *m, float *v, float *top,
                                                             uint16_t *work, const float *grad,
@@ -102,8 +102,19 @@ static inline __attribute__((always_inline)) void adam_all(const ax_segment *s, 
   float *top = with & WITH_TOP ? (float *)s->state[2] + at : p; /* p as a placeholder: not read */
   uint16_t *work = with & WITH_WORK ? (uint16_t *)s->work + at : (uint16_t *)p;
   const float *grad = (const float *)s->grad + at;
+  /* what is in no cache: a core waits for less of memory where lines are asked for 2 KB before */
+  const bool far = s->n >= FAR;
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) adam_some(p + i, m + i, v + i, top + i, work + i, grad + i, c, with, 0xffff);
+  for (; i + 16 <= n; i += 16) {
+    if (far) {
+      __builtin_prefetch(p + i + AHEAD, 1);
+      __builtin_prefetch(m + i + AHEAD, 1);
+      __builtin_prefetch(v + i + AHEAD, 1);
+      if (with & WITH_TOP) __builtin_prefetch(top + i + AHEAD, 1);
+      __builtin_prefetch(grad + i + AHEAD);
+    }
+    adam_some(p + i, m + i, v + i, top + i, work + i, grad + i, c, with, 0xffff);
+  }
   if (i < n)
     adam_some(p + i, m + i, v + i, top + i, work + i, grad + i, c, with, (__mmask16)((1u << (n - i)) - 1));
 }
