@@ -102,7 +102,7 @@ static inline __attribute__((always_inline)) void adam_all(const ax_segment *s, 
   float *top = with & WITH_TOP ? (float *)s->state[2] + at : p; /* p as a placeholder: not read */
   uint16_t *work = with & WITH_WORK ? (uint16_t *)s->work + at : (uint16_t *)p;
   const float *grad = (const float *)s->grad + at;
-  /* what is in no cache: a core waits for less of memory where lines are asked for 2 KB before */
+  /* what is in no cache: a core waits for less of memory where lines are fetched 2 KB ahead */
   const bool far = s->n >= FAR;
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
