@@ -268,11 +268,20 @@ static bool overlaps_itself(const place *p)
   return false;
 }
 
+/* ax_run for an op of one result: *out alone is written. */
+static ax_status run_one(ax_op op, const ax_args *args, ax_tensor **out)
+{
+  ax_tensor *all[AX_MAX_OUT];
+  const ax_status st = ax_run(op, args, all);
+  *out = all[0];
+  return st;
+}
+
 static ax_status reshaped(ax_tensor *x, int ndim, const int64_t *shape, ax_tensor **out)
 {
   ax_args a = { .n_in = 1, .in = &x, .a = { .n_list = ndim } };
   memcpy(a.a.list, shape, sizeof *shape * (size_t)ndim);
-  return ax_run(AX_OP_RESHAPE, &a, out);
+  return run_one(AX_OP_RESHAPE, &a, out);
 }
 
 /* For each position of the place, in order, the number of the base's element there. */
@@ -306,11 +315,11 @@ static ax_status overlapping_backward(const place *p, ax_tensor *grad, ax_tensor
   AX_TRY(reshaped(grad, 1, &at->shape[0], &flat));
   AX_TRY(ax_tensor_new_on(p->device, p->dtype, 1, &n, &zeros));
   AX_TRY(fill(zeros, 0));
-  AX_TRY(ax_run(AX_OP_INDEX_ADD,
-                &(ax_args){ .n_in = 3,
-                            .in = (ax_tensor *[]){ zeros, at, flat },
-                            .a = AX_ATTRS(index_add, .dim = 0, .alpha = 1) },
-                &sums));
+  AX_TRY(run_one(AX_OP_INDEX_ADD,
+                 &(ax_args){ .n_in = 3,
+                             .in = (ax_tensor *[]){ zeros, at, flat },
+                             .a = AX_ATTRS(index_add, .dim = 0, .alpha = 1) },
+                 &sums));
   AX_TRY(reshaped(sums, p->base_ndim, p->base_shape, result));
 out:
   ax_tensor_release(sums);
