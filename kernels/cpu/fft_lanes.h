@@ -1,6 +1,6 @@
 /* Fourier transforms of as many lines at once as a vector has lanes, for one element type.  The
- * file that includes this defines T and its vector V, FN(name), FMA(a, b, c) and MASK, the vector
- * of integers that shuffles V.
+ * file that includes this defines T and its vector V of FN(LANES), FN(name) and FMA(a, b, c), and
+ * includes fft_moves.h before.
  *
  * Real and imaginary parts stand apart: re[j] holds position j of all lanes.  Every pass reads one
  * buffer and writes the other (Stockham's order, so nothing is permuted at the end).  Only the

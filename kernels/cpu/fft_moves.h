@@ -1,4 +1,5 @@
-/* Complex numbers between memory and the lanes of fft_lanes.h, for one element type. */
+/* Complex numbers between memory and the lanes of fft_lanes.h, for one element type.  MASK is the
+ * vector of integers that shuffles V. */
 
 /* LANES pairs (re, im) to two vectors, and back.  Lane l has pair `lane_of(l)`, so that no number
  * leaves its 16 bytes, which takes one instruction for each vector. */

@@ -149,7 +149,7 @@ static void FN(blocks)(int64_t lo, int64_t hi, FN(job) * j, fft_what what)
   T *z = (T *)(memory + lanes), *x = (T *)(memory + lanes + work), *y = x + B * j->in_step;
   ax_status st = memory ? AX_OK : AX_ENOMEM;
 
-  if (st == AX_OK && B == 1 && !apart && work == 0) { /* no line needs a place for others of its block */
+  if (st == AX_OK && B == 1 && !apart && work == 0) { /* one by one, without z: all in one call */
     st = FN(some_lines)(j, what, hi - lo, j->from + lo * j->in_step, j->to + lo * j->out_step, z, room);
     lo = hi;
   }

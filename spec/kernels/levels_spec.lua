@@ -85,7 +85,7 @@ describe("processor levels", function()
     it(level .. " is right for sizes around vectors and blocks", function()
       local out = host.at_level(level, { "spec/support/level_sizes.lua" })
       if not out then return pending("this processor does not run " .. level) end
-      assert.are.equal("checks\t1000\n", out)
+      assert.are.equal("checks\t1060\n", out)
     end)
   end
 end)

@@ -48,7 +48,7 @@ end
 -- transform in float64; the bound is one of the size of a sum.
 for _, dtype in ipairs { "float32", "float64" } do
   local times = dtype == "float64" and 64 or 16
-  for _, n in ipairs { 1, 2, 7, 16, 30, 64, 97, 128, 200, 256, 288, 400, 512, 600, 768, 1024 } do
+  for _, n in ipairs { 1, 2, 7, 16, 30, 64, 97, 101, 128, 200, 256, 288, 400, 509, 512, 600, 768, 1024 } do
     local k = tensor.arange(0, n, { dtype = "float64" })
     local angle = tensor.outer(k, k):remainder(n) * (2 * math.pi / n)
     local sums = tensor.complex(angle:cos(), -angle:sin())
