@@ -78,8 +78,7 @@ function M.note_misspelt(where, given, schema)
 end
 
 -- Keys that Transformers wants as floats, which Lua does not distinguish from integers.
-local FLOATS = { rope_theta = true, factor = true, low_freq_factor = true, high_freq_factor = true,
-  temperature = true, top_p = true, repetition_penalty = true, length_penalty = true }
+local FLOATS = { rope_theta = true, factor = true, low_freq_factor = true, high_freq_factor = true }
 
 --- Returns the table of a JSON file, the keys whose numbers are written as floats, and those whose
 --- value is null; or raises, naming the file.
@@ -92,7 +91,7 @@ function M.read(where, path)
   local text, why = fs.read(path)
   if not text then fail("%s: %s", where, why) end
   local value, problem = json.decode(text)
-  if type(value) ~= "table" then
+  if type(value) ~= "table" or value[1] ~= nil then
     fail("%s: %s: %s", where, path, problem or "expected an object")
   end
   local floats = {}
@@ -113,15 +112,14 @@ function M.keep_nulls(given, nulls, schema)
   end
 end
 
---- Writes a table as JSON with a line for each key. Python keeps floats and integers apart: numbers
---- of the schema's type "number" and under the keys in `floats` are written as floats; false is
---- null where the schema says so.
----@param where string
----@param path string
+--- Returns a table as JSON with a line for each key. Python keeps floats and integers apart:
+--- numbers of the schema's type "number" and under the keys in `floats` are written as floats;
+--- false is null where the schema says so.
 ---@param value table
 ---@param schema table<string, table>
 ---@param floats table<string, boolean>?
-function M.write(where, path, value, schema, floats)
+---@return string
+function M.text(value, schema, floats)
   local text = json.encode(value, 2):gsub('"([%w_]+)": (%-?%d+)([,\n])', function(key, number, rest)
     local entry = schema[key]
     if FLOATS[key] or floats and floats[key] or entry and entry[1] == "number" then
@@ -131,7 +129,17 @@ function M.write(where, path, value, schema, floats)
   text = text:gsub('"([%w_]+)": false([,\n])', function(key, rest)
     if schema[key] and schema[key].null then return ('"%s": null%s'):format(key, rest) end
   end)
-  local ok, why = fs.write(path, text .. "\n", true)
+  return text .. "\n"
+end
+
+--- Writes what `text` returns.
+---@param where string
+---@param path string
+---@param value table
+---@param schema table<string, table>
+---@param floats table<string, boolean>?
+function M.write(where, path, value, schema, floats)
+  local ok, why = fs.write(path, M.text(value, schema, floats), true)
   if not ok then fail("%s: %s", where, tostring(why)) end
 end
 

@@ -116,23 +116,29 @@ function M.causal_lm(Class, base, scores_of)
 
   -- What generate calls for one batch: scores of the token after the given ones, and reordering of
   -- its rows; scores behind each of several tokens, as if they came one by one, and taking back the
-  -- last ones. padding: (N, T) of the prompt, or nil.
-  function Class:_stepper(prompt, padding, capacity)
+  -- last ones. padding: (N, T) of the prompt, or nil; opts.use_cache: false computes all positions
+  -- at each call.
+  function Class:_stepper(prompt, padding, capacity, _, opts)
     local cache, renew_at, seen = KeyValueCache { capacity = capacity }, self.renew_at, nil
-    local inputs = { cache = cache }
+    local cached = not opts or opts.use_cache ~= false
+    local inputs = { cache = cached and cache or nil }
     local step = { ids = prompt, padding = padding }
-    -- The ids to compute: the new ones, or all where the cache ends with the call that goes beyond
-    -- renew_at.
+    local function has_crossed(length)
+      return renew_at and cache.length <= renew_at and length > renew_at
+    end
+    -- The ids to compute: the new ones, or all without a cache and where it ends with the call that
+    -- goes beyond renew_at.
     local function renewed(ids)
+      local first = not seen
       seen = seen and core.cat({ seen, ids }, 2) or ids
-      if cache.length == 0 or cache.length > renew_at or seen:size(2) <= renew_at then return ids end
-      cache = KeyValueCache { capacity = capacity }
-      inputs.cache = cache
+      if first or cached and not has_crossed(seen:size(2)) then return ids end
+      if cached then cache = KeyValueCache { capacity = capacity } end
+      inputs.cache = cached and cache or nil
       if padding then padding = core.cat({ padding, core.ones_like(ids):to(padding.dtype) }, 2) end
       return seen
     end
     function step.scores(ids)
-      if renew_at then ids = renewed(ids) end
+      if renew_at or not cached then ids = renewed(ids) end
       if padding then
         if cache.length > 0 then
           padding = core.cat({ padding, core.ones_like(padding:narrow(2, 1, 1)) }, 2)
@@ -144,7 +150,7 @@ function M.causal_lm(Class, base, scores_of)
       return self:_next_scores(inputs)
     end
     function step.reorder(index)
-      cache:reorder(index)
+      if cached then cache:reorder(index) end
       if seen then seen = seen:index_select(1, index) end
       if padding then padding = padding:index_select(1, index) end
     end

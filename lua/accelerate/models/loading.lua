@@ -171,8 +171,7 @@ function M.load(choose, name, opts)
   init_missing(model, info.missing_keys)
   info.missing_keys, info.mismatched_keys = without(info.missing_keys, mismatched), mismatched
   report(where, name, info)
-  local generation = fs.join(folder, "generation_config.json")
-  if fs.exists(generation) then model.generation_config = config.read(where, generation) end
+  model.generation_config = require("accelerate.models.generation_options").of_folder(where, folder)
   if o.device then model:to(o.device) end
   return model:eval(), info
 end

@@ -8,7 +8,6 @@
 
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local sampling = require "accelerate.models.sampling"
 
 local fail = options.fail
 
@@ -29,6 +28,8 @@ function M.check(step, o)
     fail("generate: prompt_lookup_num_tokens is for one row of tokens, got %d", rows)
   elseif step.padding then
     fail("generate: prompt_lookup_num_tokens needs a prompt without padding")
+  elseif not o.use_cache then
+    fail("generate: prompt_lookup_num_tokens needs use_cache = true")
   elseif not step.verify then
     fail("generate: prompt_lookup_num_tokens is for decoders whose positions do not turn by the length " ..
       "of the "
@@ -67,22 +68,22 @@ end
 ---@param step table
 ---@param o table options of generate
 ---@param limit integer
----@param process fun(scores: accelerate.Tensor, count: integer): accelerate.Tensor
----@param saw fun(ids: accelerate.Tensor) is given each new token
----@return accelerate.Tensor
-function M.generate(step, o, limit, process, saw)
+---@param process accelerate.models.Processor
+---@param stop accelerate.models.Stopping
+---@return { sequences: accelerate.Tensor }
+function M.generate(step, o, limit, process, stop)
   local device = step.ids.device
   local function ids_of(tokens) return core.tensor({ tokens }, { dtype = "int64", device = device }) end
   local list, count, done = step.ids:totable()[1], 0, false
 
   -- Adds the token that scores (1, V) give.
   local function add(scores)
-    scores = process(scores, count)
-    local token = (o.do_sample and sampling.sample(scores, o, o.generator) or scores:argmax(2)):item()
+    local token = process:pick(process:process(scores)):item()
+    local ended = stop:ends(token, list)
     list[#list + 1], count = token, count + 1
-    if o.repetition_penalty ~= 1 then saw(ids_of { token }) end
-    local stop = o.stream and o.stream({ token }, count)
-    done = stop or o.ends[token] or count == limit
+    process:saw(ids_of { token }, { token })
+    local enough = o.stream and o.stream({ token }, count)
+    done = enough or ended or count == limit or stop:late()
     return token
   end
 
@@ -97,7 +98,7 @@ function M.generate(step, o, limit, process, saw)
     until done or token ~= drafts[kept]
     step.rewind(#drafts + 1 - kept)
   end
-  return ids_of(list)
+  return { sequences = ids_of(list) }
 end
 
 return M

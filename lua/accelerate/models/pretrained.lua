@@ -105,7 +105,8 @@ function PreTrainedModel:save_pretrained(directory, opts)
   config.write("save_pretrained", fs.join(directory, "config.json"), written, self.traits.config,
     self._float_keys)
   if self.generation_config then
-    config.write("save_pretrained", fs.join(directory, "generation_config.json"), self.generation_config, {})
+    require("accelerate.models.generation_options").write("save_pretrained", directory,
+      self.generation_config)
   end
   require("accelerate.weights").save_model(self, directory, opts)
 end

@@ -41,11 +41,83 @@ local function keep_nucleus(scores, p)
   return scores:masked_fill(core.zeros_like(out):scatter(2, order, out), -math.huge)
 end
 
--- The scores with -inf for tokens that are left out.
-local function warped(scores, o)
+-- The scores with -inf for tokens that top_k and top_p leave out.
+local function truncated(scores, o)
   if o.top_k > 0 then scores = keep_largest(scores, o.top_k) end
   if o.top_p < 1 then scores = keep_nucleus(scores, o.top_p) end
   return scores
+end
+
+-- x * y, with 0 where x is 0: chances and their logarithms.
+local function product(x, y) return (x * y):masked_fill(x:eq(0), 0) end
+
+-- Entropies (N, 1) of scores.
+local function entropy(scores)
+  local logs = scores:log_softmax(2)
+  return -product(logs:exp(), logs):sum(2, true)
+end
+
+-- Of the 100 likeliest tokens, the first ones whose share of the entropy is at most top_h.
+local function keep_entropy(scores, top_h)
+  local values, order = scores:topk(math.min(100, scores:size(2)), 2)
+  local logs = values:log_softmax(2)
+  local chances = logs:exp()
+  local kept = (-product(chances, logs)):cumsum(2):le(entropy(values) * top_h):logical_and(chances:gt(0))
+  kept:narrow(2, 1, 1):fill_(true)
+  local out = core.ones_like(scores):ne(0):scatter(2, order, kept:logical_not())
+  return scores:masked_fill(out, -math.huge)
+end
+
+-- Tokens at least min_p times as likely as the likeliest.
+local function keep_near(scores, min_p)
+  local chances = scores:softmax(2)
+  return scores:masked_fill(chances:lt(chances:amax(2, true) * min_p), -math.huge)
+end
+
+-- The tokens whose surprise is nearest to the entropy, until their chances sum to `mass`.
+local function keep_typical(scores, mass)
+  local distance = (-scores:log_softmax(2) - entropy(scores)):abs()
+  local sorted, order = distance:sort(2)
+  local below = scores:gather(2, order):softmax(2):cumsum(2):lt(mass):long():sum(2, true)
+  local out = sorted:gt(sorted:gather(2, below:clamp({ max = scores:size(2) - 1 })))
+  out:narrow(2, 1, 1):fill_(false)
+  return scores:masked_fill(core.zeros_like(out):scatter(2, order, out), -math.huge)
+end
+
+-- Tokens at least as likely as `least`, a number or (N, 1), and the likeliest.
+local function keep_likely(scores, least)
+  local out = scores:softmax(2):lt(least):logical_and(scores:lt(scores:amax(2, true)))
+  return scores:masked_fill(out, -math.huge)
+end
+
+--- Returns whether draws depend on temperature, top_k and top_p alone.
+---@param o table generate's options
+---@return boolean
+function M.is_quick(o)
+  return not o.top_h and o.min_p == 0 and o.typical_p == 1 and o.epsilon_cutoff == 0 and o.eta_cutoff == 0
+end
+
+--- Returns the scores divided by the temperature, with -inf for tokens that are not drawn.
+---@param scores accelerate.Tensor
+---@param o table generate's options
+---@return accelerate.Tensor
+function M.warped(scores, o)
+  if o.temperature ~= 1 then scores = scores / o.temperature end
+  if o.top_h then scores = keep_entropy(scores, o.top_h) end
+  scores = truncated(scores, o)
+  if o.min_p > 0 then scores = keep_near(scores, o.min_p) end
+  if o.typical_p < 1 then scores = keep_typical(scores, o.typical_p) end
+  if o.epsilon_cutoff > 0 then scores = keep_likely(scores, o.epsilon_cutoff) end
+  local eta = o.eta_cutoff
+  if eta > 0 then
+    scores = keep_likely(scores, ((-entropy(scores)):exp() * math.sqrt(eta)):clamp({ max = eta }))
+  end
+  return scores
+end
+
+-- A uniform number for each row, (N, 1).
+local function uniform(scores, generator)
+  return core.rand({ scores:size(1), 1 }, { dtype = "float64", generator = generator })
 end
 
 -- A token of each row, int64 (N): the first whose running sum of chances, in the order of the
@@ -63,6 +135,13 @@ local function draw(scores, u)
   local target = (u:to(sums.device) * total):minimum(total * (1 - 2 ^ -52))
   return core.searchsorted(sums, target, true):squeeze(2)
 end
+
+--- Draws a token of each row out of all whose scores are not -inf: the first whose running sum of
+--- chances, in the order of the vocabulary, is above a uniform number of float64.
+---@param scores accelerate.Tensor
+---@param generator accelerate.Generator?
+---@return accelerate.Tensor int64 (N)
+function M.draw(scores, generator) return draw(scores, uniform(scores, generator)) end
 
 -- ---- without sorting the vocabulary -------------------------------------------------------------
 --
@@ -152,21 +231,20 @@ local function draw_few(scores, o, u, n)
   return core.tensor(picked, { dtype = "int64", device = scores.device })
 end
 
---- Draws a token of each row, out of those that top_k and top_p leave: the first whose running sum
---- of chances, in the order of the vocabulary, is above a uniform number of float64.
+--- Draws a token of each row, out of those that top_k and top_p leave, as `draw` does.
 ---@param scores accelerate.Tensor
 ---@param o { temperature: number, top_k: integer, top_p: number }
 ---@param generator accelerate.Generator?
 ---@return accelerate.Tensor int64 (N)
 function M.sample(scores, o, generator)
-  local u = core.rand({ scores:size(1), 1 }, { dtype = "float64", generator = generator })
+  local u = uniform(scores, generator)
   if o.temperature ~= 1 then scores = scores / o.temperature end
   for _, n in ipairs(attempts(o, scores:size(2))) do
     local picked, hope = draw_few(scores, o, u, n)
     if picked then return picked end
     if not hope then break end
   end
-  return draw(warped(scores, o), u)
+  return draw(truncated(scores, o), u)
 end
 
 return M

@@ -316,24 +316,46 @@ function T5ForConditionalGeneration:forward(inputs, opts)
   end)
 end
 
--- The prompt is the encoder's; the decoder begins with its start token.
-function T5ForConditionalGeneration:_stepper(prompt, padding, _, limit)
+-- The decoder's first tokens, (N, 1): one for all, or one for each row of the batch.
+local function first_tokens(self, prompt, opts)
+  local start = opts.decoder_start_token_id or opts.bos_token_id or self.config.decoder_start_token_id
+  local rows = prompt:size(1)
+  if type(start) == "number" then
+    return core.full({ rows, 1 }, start, { dtype = "int64", device = prompt.device })
+  end
+  local times = math.max(opts.num_beams, opts.num_return_sequences)
+  if #start * times ~= rows then
+    options.fail("generate: decoder_start_token_id must be one id, or one for each of %d rows, got %d",
+      rows / times, #start)
+  end
+  local ids = core.tensor(start, { dtype = "int64", device = prompt.device })
+  return ids:repeat_interleave(times, 1):view(rows, 1)
+end
+
+-- The prompt is the encoder's; the decoder begins with its start token. opts.use_cache: false
+-- computes all positions of the decoder at each call.
+function T5ForConditionalGeneration:_stepper(prompt, padding, _, limit, opts)
   local memory = core.scope(function()
     return encode(self, { input_ids = prompt, attention_mask = padding })
   end)
-  local start = self.config.decoder_start_token_id
-  local o = { cache = cached.KeyValueCache { capacity = limit + 1 }, attention_mask = padding }
+  opts = opts or {}
+  local with_cache, seen = opts.use_cache ~= false, nil
+  local o = { attention_mask = padding }
+  if with_cache then o.cache = cached.KeyValueCache { capacity = limit + 1 } end
   return {
-    ids = core.full({ prompt:size(1), 1 }, start, { dtype = "int64", device = prompt.device }),
+    ids = first_tokens(self, prompt, opts), encoded = prompt,
     scores = function(ids)
-      o.decoder_input_ids = ids
+      seen = not with_cache and seen and core.cat({ seen, ids }, 2) or ids
+      o.decoder_input_ids = seen
       return core.scope(function()
         local x = decode(self, o, memory)
         return scores(self, x:select(2, x:size(2))):float()
       end)
     end,
     -- rows change places within a prompt alone, where what comes from the encoder is alike
-    reorder = function(index) o.cache:reorder(index) end,
+    reorder = function(index)
+      if with_cache then o.cache:reorder(index) else seen = seen:index_select(1, index) end
+    end,
   }
 end
 
