@@ -5,9 +5,11 @@ local core = require "accelerate.core"
 local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
+local lists = require "accelerate.utils.lists"
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local prefixes = require "accelerate.utils.prefixes"
 
 local fail = options.fail
 
@@ -363,6 +365,9 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
   local faults = {}
   if #missing > 0 then faults[#faults + 1] = "missing keys: " .. table.concat(missing, ", ") end
   if #unexpected > 0 then faults[#faults + 1] = "unexpected keys: " .. table.concat(unexpected, ", ") end
+  local wanted = lists.set(missing)
+  local prefix = prefixes.surplus(unexpected, function(name) return wanted[name] end)
+  if prefix then faults[#faults + 1] = prefixes.remedy(prefix) end
   if #faults > 0 then
     local text = ("load_checkpoint_in_model: %s does not fit the model: %s"):format(checkpoint,
       table.concat(faults, "; "))

@@ -3,6 +3,7 @@
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local disk = require "spec.support.disk"
+local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local tensor = require "accelerate.tensor"
 local raises = require("spec.support.messages").raises
@@ -342,6 +343,10 @@ describe("a tokenizer", function()
     os.remove(path)
     raises("no tokenizer", tokenizers.from_pretrained, "spec")
     raises("hf download", tokenizers.from_pretrained, "nobody/nothing")
+    host.in_folder(function(folder)
+      disk.write(folder .. "/tokenizer.model", "")
+      raises("; tokenizer.model is not read: ", tokenizers.from_pretrained, folder)
+    end)
   end)
 
   it("says what was wrong in a call", function()

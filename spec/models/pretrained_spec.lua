@@ -188,6 +188,98 @@ describe("from_pretrained", function()
   end)
 end)
 
+describe("weights that are not plain numbers", function()
+  it("are refused where config.json describes them, by the key", function()
+    for key, value in pairs { quantization_config = { quant_method = "gptq", bits = 4 },
+      compression_config = { format = "pack-quantized" }, quantization = { group_size = 64, bits = 4 } } do
+      with_config(LLAMA, { [key] = value }, function(copy)
+        raises("config." .. key .. " (", models.from_pretrained, copy)
+        assert.truthy(models.from_pretrained(copy, { config = { [key] = false } }))
+      end)
+    end
+    with_config(LLAMA, { quantization_config = { quant_method = "gptq", bits = 4 } }, function(copy)
+      raises("config.quantization_config (quant_method 'gptq', 4 bits): quantized weights are not read",
+        models.LlamaForCausalLM.from_pretrained, copy)
+    end)
+    with_config(BERT, { pruned_heads = { ["0"] = { 1 } } }, function(copy)
+      raises("config.pruned_heads", models.from_pretrained, copy)
+    end)
+    with_config(BERT, { pruned_heads = {} }, function(copy) assert.truthy(models.from_pretrained(copy)) end)
+  end)
+
+  -- The folder of a model with its weights changed by change(name, t), which returns both.
+  local function with_weights(folder, change, fn)
+    with_config(folder, {}, function(copy)
+      local dict = {}
+      for name, t in pairs(models.from_pretrained(folder):state_dict()) do
+        local new, value = change(name, t:detach():clone())
+        dict[new] = value
+      end
+      os.execute(("rm -f '%s'/model*"):format(copy))
+      weights.save(dict, copy .. "/model.safetensors", true)
+      fn(copy)
+    end)
+  end
+
+  it("are refused by their names and types", function()
+    with_weights(LLAMA, function(name, t)
+      if name:find "proj" then return name, t:to("uint8") end
+      return name, t
+    end, function(copy)
+      raises("_proj.weight' is uint8, and the model's is float32: quantized weights, which config.json's "
+        .. "quantization_config describes", models.from_pretrained, copy)
+    end)
+    with_weights(LLAMA, function(name, t)
+      if name:find "proj" then return (name:gsub("weight$", "qweight")), t:to("int32") end
+      return name, t
+    end, function(copy) raises("_proj.qweight': quantized weights", models.from_pretrained, copy) end)
+    with_weights(LLAMA, function(name, t)
+      if name:find "q_proj" then return "base_model." .. name:gsub("weight$", "lora_A.weight"), t end
+      return name, t
+    end, function(copy) raises("weights of an adapter (LoRA) are not read", models.from_pretrained, copy) end)
+  end)
+
+  it("are refused where safetensors has no such type here", function()
+    with_config(LLAMA, {}, function(copy)
+      os.execute(("rm -f '%s'/model*"):format(copy))
+      local header = '{"lm_head.weight":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}}'
+      assert(fs.write(copy .. "/model.safetensors",
+        string.char(#header, 0, 0, 0, 0, 0, 0, 0) .. header .. "abcd"))
+      raises("quantization_config", models.from_pretrained, copy)
+    end)
+  end)
+
+  it("say which prefix to take off, and have the names of the file", function()
+    for _, prefix in ipairs { "module.", "_orig_mod.", "module._orig_mod." } do
+      for _, class in ipairs { "BertForSequenceClassification", "BertModel" } do
+        with_weights(BERT, function(name, t) return prefix .. name, t end, function(copy)
+          local model, info, said = quietly(models[class].from_pretrained, copy)
+          assert.truthy(said:find(("the names begin with '%s'"):format(prefix), 1, true), said)
+          for _, name in ipairs(info.unexpected_keys) do assert.equal(prefix, name:sub(1, #prefix)) end
+          local _, _, loaded = quietly(weights.load_checkpoint_in_model, model, copy)
+          if class ~= "BertModel" then
+            assert.truthy(loaded:find(("the names begin with '%s'"):format(prefix), 1, true), loaded)
+          end
+        end)
+      end
+    end
+    local _, _, said = quietly(models.BertModel.from_pretrained, BERT)
+    assert.is_nil(said:find("begin with", 1, true))
+  end)
+
+  it("in other files are named where there are no others", function()
+    for name, words in pairs { ["adapter_model.safetensors"] = "is an adapter's",
+      ["m-q4.gguf"] = "is llama.cpp's",
+      ["tf_model.h5"] = "is TensorFlow's", ["consolidated.00.pth"] = "has Mistral's or Meta's own" } do
+      with_config(BERT, {}, function(copy)
+        os.execute(("rm -f '%s'/model*"):format(copy))
+        assert(fs.write(copy .. "/" .. name, ""))
+        raises(name .. " " .. words, models.from_pretrained, copy)
+      end)
+    end
+  end)
+end)
+
 describe("models", function()
   it("start as Transformers' do", function()
     core.manual_seed(0)

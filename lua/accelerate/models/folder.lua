@@ -69,7 +69,8 @@ function M.weights(where, folder)
     local path = fs.join(folder, name)
     if fs.exists(path) then return path end
   end
-  fail("%s: %s has no weights; expected one of %s", where, folder, table.concat(WEIGHTS, ", "))
+  fail("%s: %s has no weights; expected one of %s%s", where, folder, table.concat(WEIGHTS, ", "),
+    require("accelerate.models.foreign").other_weights(folder))
 end
 
 return M

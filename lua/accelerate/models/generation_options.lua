@@ -5,6 +5,7 @@
 local config = require "accelerate.models.config"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
+local lists = require "accelerate.utils.lists"
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -262,8 +263,7 @@ local function check_together(o)
       fail("generate: %s = true needs return_dict_in_generate = true", key)
     end
   end
-  local suppressed = {}
-  for _, id in ipairs(o.suppress_tokens or {}) do suppressed[id] = true end
+  local suppressed = lists.set(o.suppress_tokens or {})
   for _, key in ipairs { "forced_bos_token_id", "forced_eos_token_id" } do
     local forced, open = as_list(o[key]), false
     for _, id in ipairs(forced) do open = open or not suppressed[id] end

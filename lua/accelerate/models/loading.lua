@@ -3,12 +3,14 @@
 local config = require "accelerate.models.config"
 local core = require "accelerate.core"
 local folders = require "accelerate.models.folder"
+local foreign = require "accelerate.models.foreign"
 local fs = require "accelerate.utils.fs"
 local nn = require "accelerate.nn"
 local notice = require "accelerate.utils.notice"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local prefixes = require "accelerate.utils.prefixes"
 local weights = require "accelerate.weights"
 
 local fail = options.fail
@@ -25,17 +27,14 @@ local function any_begins(names, prefix)
   return false
 end
 
--- The tensors of a file under the model's names: old names of norms, and the base model's prefix
--- added or taken away where only one side has it.
-local function renamed(model, dict)
-  local traits, own = model.traits, ordered.keys(model:state_dict())
+-- A function that gives the model's name for a name of a file with `names`, or nil for what is left
+-- out: old names of norms, and the base model's prefix added or taken away where only one side has
+-- it.
+local function namer(traits, known, own, names)
   local prefix = traits.prefix
-  local theirs = prefix and any_begins(ordered.keys(dict), prefix)
+  local theirs = prefix and any_begins(names, prefix)
   local mine = prefix and any_begins(own, prefix)
-  local known = {}
-  for _, name in ipairs(own) do known[name] = true end
-  local result = ordered.new()
-  for name, t in ordered.pairs(dict) do
+  return function(name)
     local new = name:gsub("LayerNorm%.gamma$", "LayerNorm.weight"):gsub("LayerNorm%.beta$", "LayerNorm.bias")
     if theirs and not mine and new:sub(1, #prefix + 1) == prefix .. "." then
       new = new:sub(#prefix + 2)
@@ -43,9 +42,29 @@ local function renamed(model, dict)
       new = prefix .. "." .. new
     end
     if traits.rename and not known[new] then new = traits.rename(new) end
-    if new then result[new] = t end
+    return new
   end
-  return result
+end
+
+-- The tensors of a file under the model's names, and the file's name of each.
+local function renamed(model, dict)
+  local own = ordered.keys(model:state_dict())
+  local new_name = namer(model.traits, lists.set(own), own, ordered.keys(dict))
+  local result, originals = ordered.new(), {}
+  for name, t in ordered.pairs(dict) do
+    local new = new_name(name)
+    if new then result[new], originals[new] = t, name end
+  end
+  return result, originals
+end
+
+-- The prefix of the file's unexpected names without which the model would have them, or nil.
+local function surplus(model, unexpected)
+  local own = ordered.keys(model:state_dict())
+  local known = lists.set(own)
+  return prefixes.surplus(unexpected, function(rest)
+    return known[namer(model.traits, known, own, { rest })(rest)]
+  end)
 end
 
 -- ---- values -------------------------------------------------------------------------------------
@@ -89,8 +108,7 @@ end
 
 -- Draws the parameters under the given names anew, those that the files lack.
 local function init_missing(model, names)
-  local wanted = {}
-  for _, name in ipairs(names) do wanted[name] = true end
+  local wanted = lists.set(names)
   for path, module in model:named_modules() do
     for name, p in module:named_parameters { recurse = false } do
       if wanted[path == "" and name or path .. "." .. name] then model:_init_parameter(module, name, p) end
@@ -98,10 +116,11 @@ local function init_missing(model, names)
   end
 end
 
-local function report(where, name, info)
+local function report(where, name, model, info)
   if #info.unexpected_keys > 0 then
-    notice.main("%s: these weights of %s are not used: %s", where, name,
-      table.concat(info.unexpected_keys, ", "))
+    local prefix = #info.missing_keys > 0 and surplus(model, info.unexpected_keys)
+    notice.main("%s: these weights of %s are not used: %s%s", where, name,
+      table.concat(info.unexpected_keys, ", "), prefix and "; " .. prefixes.remedy(prefix) or "")
   end
   if #info.missing_keys + #info.mismatched_keys > 0 then
     local list = {}
@@ -154,13 +173,17 @@ function M.load(choose, name, opts)
     fail("%s: %s holds a model of type '%s'; %s is of type '%s'", where, folder, given.model_type,
       Class.__name, Class.traits.model_type)
   end
+  foreign.check_config(where, folder, given)
   config.keep_nulls(given, nulls, Class.traits.config)
-  local dict = weights.read_checkpoint(folders.weights(where, folder))
+  local file = folders.weights(where, folder)
+  local dict = foreign.reading(where, file, function() return weights.read_checkpoint(file) end)
   local dtype = o.dtype == "auto" and first_float(dict) or o.dtype
   local model = nn.init._skip(Class, given)
   model._float_keys = floats
   if dtype ~= "float32" then model:to(dtype) end
-  dict = renamed(model, dict)
+  local originals
+  dict, originals = renamed(model, dict)
+  foreign.check_weights(where, file, model:state_dict(), dict)
   in_dtype(dict, dtype)
   local mismatched = take_mismatched(model, dict)
   if #mismatched > 0 and not o.ignore_mismatched_sizes then
@@ -170,7 +193,8 @@ function M.load(choose, name, opts)
   local info = model:load_state_dict(dict, { strict = false, assign = true })
   init_missing(model, info.missing_keys)
   info.missing_keys, info.mismatched_keys = without(info.missing_keys, mismatched), mismatched
-  report(where, name, info)
+  for i, key in ipairs(info.unexpected_keys) do info.unexpected_keys[i] = originals[key] or key end
+  report(where, name, model, info)
   model.generation_config = require("accelerate.models.generation_options").of_folder(where, folder)
   if o.device then model:to(o.device) end
   return model:eval(), info

@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local prefixes = require "accelerate.utils.prefixes"
 local lists = require "accelerate.utils.lists"
 local positions = require "accelerate.utils.positions"
 local hooks = require "accelerate.nn.hooks"
@@ -208,8 +209,7 @@ local function elsewhere(dict, report)
     end
     local prefix = text:sub(1, -#missing[1] - 1)
     if text == prefix .. missing[1] and holds(dict, missing, prefix) then
-      return ("the names begin with '%s': nn.utils.consume_prefix_in_state_dict_if_present("
-        .. "state_dict, '%s') takes it off"):format(prefix, prefix)
+      return prefixes.remedy(prefix)
     end
   end
 end

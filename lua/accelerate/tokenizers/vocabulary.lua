@@ -98,6 +98,21 @@ local function gpt2(where, path, merges_path, settings)
   }
 end
 
+-- Files that are not read: SentencePiece's and Mistral's.
+local OTHERS = { "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json",
+  "tokenizer.model.v3" }
+
+-- What a message says of a tokenizer of another kind in the folder, or "".
+local function other_tokenizer(folder)
+  for _, name in ipairs(OTHERS) do
+    if fs.exists(fs.join(folder, name)) then
+      return ("; %s is not read: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)` of "
+        .. "Transformers writes a tokenizer.json from it"):format(name)
+    end
+  end
+  return ""
+end
+
 --- Reads what a folder has.
 ---@param where string what messages begin with
 ---@param folder string
@@ -109,8 +124,8 @@ function M.read(where, folder, settings)
     fs.join(folder, "merges.txt")
   if fs.exists(map) and fs.exists(merges) then return map, gpt2(where, map, merges, settings) end
   if fs.exists(txt) then return txt, bert(where, txt, settings) end
-  fail("%s: %s has no tokenizer; expected tokenizer.json, vocab.txt, or vocab.json with merges.txt", where,
-    folder)
+  fail("%s: %s has no tokenizer; expected tokenizer.json, vocab.txt, or vocab.json with merges.txt%s", where,
+    folder, other_tokenizer(folder))
 end
 
 return M

@@ -28,6 +28,15 @@ function M.range(from, to)
   return list
 end
 
+--- Returns a table with true under each entry.
+---@param list any[]
+---@return table<any, true>
+function M.set(list)
+  local set = {}
+  for _, value in ipairs(list) do set[value] = true end
+  return set
+end
+
 --- Returns what fn makes of each entry.
 ---@param list any[]
 ---@param fn fun(value: any): any
