@@ -4,13 +4,13 @@
 local M = {}
 
 --- Returns the prefix without which most of the names are wanted ones, or nil.
----@param names string[] none is wanted as it is
+---@param names any[] none is wanted as it is; those that are no texts do not count
 ---@param wanted fun(name: string): any
 ---@return string?
 function M.surplus(names, wanted)
   local counts, best = {}, nil
   for _, name in ipairs(names) do
-    local at = name:find(".", 1, true)
+    local at = type(name) == "string" and name:find(".", 1, true)
     while at and not wanted(name:sub(at + 1)) do at = name:find(".", at + 1, true) end
     if at then
       local prefix = name:sub(1, at)
