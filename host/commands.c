@@ -67,7 +67,7 @@ static int use_test_script(ax_plan *plan)
   int status;
 
   if (plan->script) {
-    fprintf(stderr, "accel-run test: takes launch options only, got '%s'\n", plan->argv[plan->script]);
+    ax_print(stderr, "accel-run test: takes launch options only, got '%s'\n", plan->argv[plan->script]);
     return AX_EXIT_USAGE;
   }
   snprintf(path, sizeof path, "%s/accelerate/commands/test_ranks.lua", ax_interp_lua_dir());
@@ -84,23 +84,23 @@ int ax_command_check(ax_plan *plan)
   if (plan->testing) return use_test_script(plan);
   if (!name) return 0;
   if (plan->mode == AX_MODE_ENV) {
-    fprintf(stderr, "accel-run env: takes no arguments, got '%s'  (a script called env: accel-run ./env)\n",
-            name);
+    ax_print(stderr, "accel-run env: takes no arguments, got '%s'  (a script called env: accel-run ./env)\n",
+             name);
     return AX_EXIT_USAGE;
   }
   if (plan->set[AX_SET_module].number || plan->set[AX_SET_no_python].number || strpbrk(name, "./") ||
       strcmp(name, "-") == 0 || access(name, F_OK) == 0)
     return 0;
   if (is_command(name)) {
-    fprintf(stderr, "accel-run: a command comes before the options: accel-run %s", name);
-    for (int i = 1 + is_command(plan->argv[1]); i < plan->script; i++) fprintf(stderr, " %s", plan->argv[i]);
-    fprintf(stderr, "  (a script called %s: ./%s)\n", name, name);
+    ax_print(stderr, "accel-run: a command comes before the options: accel-run %s", name);
+    for (int i = 1 + is_command(plan->argv[1]); i < plan->script; i++) ax_print(stderr, " %s", plan->argv[i]);
+    ax_print(stderr, "  (a script called %s: ./%s)\n", name, name);
     return AX_EXIT_USAGE;
   }
   if (strcmp(name, "tpu-config") == 0) return ax_engine_refuse(AX_ENGINE_TPU, name);
   near = ax_word_nearest(name, command_at, (int)(sizeof ax_commands / sizeof *ax_commands) - 1);
-  fprintf(stderr, "accel-run: '%s' is neither a file nor a command%s%s%s\n\n", name,
-          near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+  ax_print(stderr, "accel-run: '%s' is neither a file nor a command%s%s%s\n\n", name,
+           near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
   ax_config_usage(stderr);
   fputs("\naccel-run --help lists the options.\n", stderr);
   return AX_EXIT_FAILED;

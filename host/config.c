@@ -79,19 +79,19 @@ int ax_setting_assign(ax_plan *plan, int id, const char *text, const char *origi
     /* computed later */
   } else if (r->kind == AX_KIND_SWITCH) {
     if (!truth(text, &v)) {
-      fprintf(stderr, "accel-run: %s: expected true or false, got '%s'\n", origin, text);
+      ax_print(stderr, "accel-run: %s: expected true or false, got '%s'\n", origin, text);
       return AX_EXIT_USAGE;
     }
   } else if (r->kind == AX_KIND_TEXT) {
     v = strcmp(text, r->standard) != 0;
   } else if (r->kind == AX_KIND_WORD) {
     if (!is_word(r->argument, text)) {
-      fprintf(stderr, "accel-run: %s: expected %s, got '%s'\n", origin, r->argument, text);
+      ax_print(stderr, "accel-run: %s: expected %s, got '%s'\n", origin, r->argument, text);
       return AX_EXIT_USAGE;
     }
   } else if (r->kind == AX_KIND_LIST) {
     if (strcmp(text, r->standard) != 0 && (v = count_list(r, text)) == 0) {
-      fprintf(
+      ax_print(
           stderr,
           "accel-run: %s: expected different whole numbers, divided by commas (\"0,2\"), or %s; got '%s'\n",
           origin, r->standard, text);
@@ -100,12 +100,12 @@ int ax_setting_assign(ax_plan *plan, int id, const char *text, const char *origi
   } else {
     v = strtod(text, &end);
     if (end == text || *end || isnan(v) || (r->kind == AX_KIND_COUNT && v != floor(v))) {
-      fprintf(stderr, "accel-run: %s: expected %s, got '%s'\n", origin,
-              r->kind == AX_KIND_COUNT ? "a whole number" : "a number of seconds", text);
+      ax_print(stderr, "accel-run: %s: expected %s, got '%s'\n", origin,
+               r->kind == AX_KIND_COUNT ? "a whole number" : "a number of seconds", text);
       return AX_EXIT_USAGE;
     }
     if (v < r->least || v > r->most) {
-      fprintf(stderr, "accel-run: %s: expected %g to %g, got %s\n", origin, r->least, r->most, text);
+      ax_print(stderr, "accel-run: %s: expected %g to %g, got %s\n", origin, r->least, r->most, text);
       return AX_EXIT_USAGE;
     }
   }
@@ -221,28 +221,28 @@ static int check_machines(const ax_plan *plan)
   const int n = (int)machines->number, ranks = (int)all->number;
 
   if (ranks % n != 0) {
-    fprintf(stderr,
-            "accel-run: %d ranks (%s) cannot be divided among %d machines (%s): num_processes counts the "
-            "ranks of all machines, which have equally many\n",
-            ranks, all->origin, n, machines->origin);
+    ax_print(stderr,
+             "accel-run: %d ranks (%s) cannot be divided among %d machines (%s): num_processes counts the "
+             "ranks of all machines, which have equally many\n",
+             ranks, all->origin, n, machines->origin);
     return AX_EXIT_USAGE;
   }
   if ((int)mine->number >= n) {
-    fprintf(stderr, "accel-run: %s: expected 0 to %d, for there %s %d machine%s (%s); got %s\n", mine->origin,
-            n - 1, n == 1 ? "is" : "are", n, n == 1 ? "" : "s", machines->origin, mine->text);
+    ax_print(stderr, "accel-run: %s: expected 0 to %d, for there %s %d machine%s (%s); got %s\n",
+             mine->origin, n - 1, n == 1 ? "is" : "are", n, n == 1 ? "" : "s", machines->origin, mine->text);
     return AX_EXIT_USAGE;
   }
   if (n > 1 && !plan->mpi && !ax_joins_wants_mpirun(plan) && !plan->set[AX_SET_main_process_ip].number) {
-    fprintf(stderr,
-            "accel-run: %s: %d machines need the address of machine 0, the same on each: --main_process_ip "
-            "ADDRESS\n",
-            machines->origin, n);
+    ax_print(stderr,
+             "accel-run: %s: %d machines need the address of machine 0, the same on each: --main_process_ip "
+             "ADDRESS\n",
+             machines->origin, n);
     return AX_EXIT_USAGE;
   }
   if (n > 1 && plan->set[AX_SET_main_process_port].number == 0) {
-    fprintf(stderr,
-            "accel-run: %s: %d machines need a port that all of them know; expected 1 to 65535, got 0\n",
-            plan->set[AX_SET_main_process_port].origin, n);
+    ax_print(stderr,
+             "accel-run: %s: %d machines need a port that all of them know; expected 1 to 65535, got 0\n",
+             plan->set[AX_SET_main_process_port].origin, n);
     return AX_EXIT_USAGE;
   }
   return 0;
@@ -263,8 +263,8 @@ static int check_devices(const ax_plan *plan)
   }
   if (several && !isnan(gpus->number) && (int)gpus->number < 2 &&
       plan->set[AX_SET_num_machines].number == 1) {
-    fprintf(stderr, "accel-run: %s: %s names one GPU, and %s needs at least two\n", gpus->origin, gpus->text,
-            multi->origin);
+    ax_print(stderr, "accel-run: %s: %s names one GPU, and %s needs at least two\n", gpus->origin, gpus->text,
+             multi->origin);
     return AX_EXIT_USAGE;
   }
   if (several && ax_setting_is_option(plan, AX_SET_multi_gpu) && plan->script && !plan->gpus &&
@@ -275,15 +275,15 @@ static int check_devices(const ax_plan *plan)
     return AX_EXIT_USAGE;
   }
   if (several && ax_setting_is_option(plan, AX_SET_multi_gpu) && !plan->gpus && ranks->number < 2) {
-    fprintf(stderr, "accel-run: --multi_gpu: expected at least 2 ranks, got %s (%s)\n", ranks->text,
-            ranks->origin);
+    ax_print(stderr, "accel-run: --multi_gpu: expected at least 2 ranks, got %s (%s)\n", ranks->text,
+             ranks->origin);
     return AX_EXIT_USAGE;
   }
   if (!isnan(gpus->number) && !cpu && here > (int)gpus->number) {
-    fprintf(stderr,
-            "accel-run: %s: %s names %d GPU%s, and %d ranks need one each (--num_processes %d, or --cpu)\n",
-            gpus->origin, gpus->text, (int)gpus->number, gpus->number == 1 ? "" : "s", here,
-            (int)gpus->number);
+    ax_print(stderr,
+             "accel-run: %s: %s names %d GPU%s, and %d ranks need one each (--num_processes %d, or --cpu)\n",
+             gpus->origin, gpus->text, (int)gpus->number, gpus->number == 1 ? "" : "s", here,
+             (int)gpus->number);
     return AX_EXIT_USAGE;
   }
   return 0;
@@ -300,13 +300,13 @@ static int check_plan(const ax_plan *plan)
     return AX_EXIT_USAGE;
   }
   if ((module->number || program->number) && !plan->script && plan->mode == AX_MODE_SCRIPT) {
-    fprintf(stderr, "accel-run: %s needs a name after it\n",
-            module->number ? module->origin : program->origin);
+    ax_print(stderr, "accel-run: %s needs a name after it\n",
+             module->number ? module->origin : program->origin);
     return AX_EXIT_USAGE;
   }
   if (plan->set[AX_SET_max_restarts].number > 0 && plan->join.who) {
-    fprintf(stderr, "accel-run: %s: %s started the ranks, and it alone can start them again\n",
-            plan->set[AX_SET_max_restarts].origin, plan->join.who);
+    ax_print(stderr, "accel-run: %s: %s started the ranks, and it alone can start them again\n",
+             plan->set[AX_SET_max_restarts].origin, plan->join.who);
     return AX_EXIT_USAGE;
   }
   return ax_output_check(plan);
@@ -362,14 +362,14 @@ void ax_config_explain(const ax_plan *plan, FILE *f)
     if (i == AX_SET_num_cpu_threads_per_process && isnan(s->number)) {
       bool given;
       int threads = ax_config_threads(plan, ranks, &given);
-      if (given) fprintf(f, "%-28s %-8d environment variable OMP_NUM_THREADS\n", name, threads);
+      if (given) ax_print(f, "%-28s %-8d environment variable OMP_NUM_THREADS\n", name, threads);
       else
-        fprintf(f, "%-28s %-8d default (%d cores for %d %s)\n", name, threads, ax_config_cores(), ranks,
-                ranks == 1 ? "rank" : "ranks");
+        ax_print(f, "%-28s %-8d default (%d cores for %d %s)\n", name, threads, ax_config_cores(), ranks,
+                 ranks == 1 ? "rank" : "ranks");
       continue;
     }
-    fprintf(f, "%-28s %-8s %s\n", name,
-            ax_settings[i].kind == AX_KIND_SWITCH ? (s->number ? "true" : "false") : s->text, s->origin);
+    ax_print(f, "%-28s %-8s %s\n", name,
+             ax_settings[i].kind == AX_KIND_SWITCH ? (s->number ? "true" : "false") : s->text, s->origin);
   }
 }
 

@@ -46,13 +46,13 @@ static int slurp(const char *path, char **text, size_t *size)
 
   *text = NULL;
   if (!f || !(*text = malloc(AX_YAML_SIZE + 1))) {
-    fprintf(stderr, "accel-run: cannot read the configuration %s: %s\n", path, strerror(errno));
+    ax_print(stderr, "accel-run: cannot read the configuration %s: %s\n", path, strerror(errno));
     if (f) fclose(f);
     return AX_EXIT_USAGE;
   }
   *size = fread(*text, 1, AX_YAML_SIZE + 1, f);
   if (ferror(f)) {
-    fprintf(stderr, "accel-run: cannot read the configuration %s: %s\n", path, strerror(errno));
+    ax_print(stderr, "accel-run: cannot read the configuration %s: %s\n", path, strerror(errno));
     free(*text);
     *text = NULL;
   }
@@ -127,11 +127,11 @@ static int check_keys(const config_file *c)
     const char *near;
     if (k->kind == AX_YAML_TEXT && is_known(k->text)) continue;
     if (unknown++ == 0)
-      fprintf(stderr, "accel-run: %s has keys that are not known (take them out, or correct them):\n",
-              c->path);
+      ax_print(stderr, "accel-run: %s has keys that are not known (take them out, or correct them):\n",
+               c->path);
     near = ax_word_nearest(k->text, key_at, AX_SET_COUNT + (int)N_OTHER_KEYS);
-    fprintf(stderr, "  line %d: %s%s%s%s\n", k->line, k->text, near ? "; did you mean " : "",
-            near ? near : "", near ? "?" : "");
+    ax_print(stderr, "  line %d: %s%s%s%s\n", k->line, k->text, near ? "; did you mean " : "",
+             near ? near : "", near ? "?" : "");
   }
   return unknown ? AX_EXIT_USAGE : 0;
 }
@@ -157,8 +157,8 @@ static int set(const config_file *c, int id, const char *key, const ax_yaml_node
 {
   if (!v || !ax_setting_is_default(c->plan, id)) return 0;
   if (v->kind == AX_YAML_LIST || v->kind == AX_YAML_MAP || strlen(v->text) != v->size) {
-    fprintf(stderr, "accel-run: %s:%d: %s: expected one value, got %s\n", c->path, v->line, key,
-            ax_yaml_kind_name(v->kind));
+    ax_print(stderr, "accel-run: %s:%d: %s: expected one value, got %s\n", c->path, v->line, key,
+             ax_yaml_kind_name(v->kind));
     return AX_EXIT_USAGE;
   }
   return ax_setting_assign(c->plan, id, text_of(c, v, ax_settings[id].kind), origin_of(c, v, key));
@@ -186,8 +186,8 @@ static int check_environment(const config_file *c)
   if (!v || !v->text || strcmp(v->text, "LOCAL_MACHINE") == 0) return 0;
   if (strcmp(v->text, "AMAZON_SAGEMAKER") == 0)
     return refuse(c, v, "compute_environment", AX_ENGINE_SAGEMAKER);
-  fprintf(stderr, "accel-run: %s:%d: compute_environment: expected LOCAL_MACHINE, got '%s'\n", c->path,
-          v->line, v->text);
+  ax_print(stderr, "accel-run: %s:%d: compute_environment: expected LOCAL_MACHINE, got '%s'\n", c->path,
+           v->line, v->text);
   return AX_EXIT_USAGE;
 }
 
@@ -200,9 +200,9 @@ static int not_distributed(const config_file *c, const ax_yaml_node *type)
       strncmp(s->origin, c->path, strlen(c->path)) != 0)
     return 0;
   if (s->number > 1)
-    fprintf(stderr,
-            "accel-run: %s:%d: distributed_type NO starts one rank, and num_processes %s is not used\n",
-            c->path, type->line, s->text);
+    ax_print(stderr,
+             "accel-run: %s:%d: distributed_type NO starts one rank, and num_processes %s is not used\n",
+             c->path, type->line, s->text);
   return ax_setting_assign(c->plan, AX_SET_num_processes, "1", origin_of(c, type, "distributed_type"));
 }
 
@@ -211,7 +211,7 @@ static int distributed(const config_file *c, const ax_yaml_node *type)
   const ax_yaml_node *n = value_of(c->root, "num_processes");
 
   if (!ax_setting_is_default(c->plan, AX_SET_num_processes)) return 0;
-  fprintf(
+  ax_print(
       stderr,
       "accel-run: %s:%d: distributed_type %s, and num_processes %s; give it there, or as --num_processes N\n",
       c->path, n ? n->line : type->line, type->text, n ? "is -1" : "is missing");
@@ -232,9 +232,9 @@ static int set_type(const config_file *c)
   int status;
 
   if (!v || !v->text) {
-    fprintf(stderr,
-            "accel-run: %s: the key distributed_type is missing; expected NO, MULTI_CPU or MULTI_GPU\n",
-            c->path);
+    ax_print(stderr,
+             "accel-run: %s: the key distributed_type is missing; expected NO, MULTI_CPU or MULTI_GPU\n",
+             c->path);
     return AX_EXIT_USAGE;
   }
   if (strcasecmp(v->text, "NO") == 0) return not_distributed(c, v);
@@ -244,9 +244,9 @@ static int set_type(const config_file *c)
   else if (strcmp(v->text, "MULTI_GPU") == 0)
     status = imply(c, AX_SET_multi_gpu, "true", v, "distributed_type");
   else {
-    fprintf(stderr, "accel-run: %s:%d: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got '%s'%s\n",
-            c->path, v->line, v->text,
-            strncmp(v->text, "MULTI_", 6) == 0 ? "; there is no backend for such devices" : "");
+    ax_print(stderr, "accel-run: %s:%d: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got '%s'%s\n",
+             c->path, v->line, v->text,
+             strncmp(v->text, "MULTI_", 6) == 0 ? "; there is no backend for such devices" : "");
     return AX_EXIT_USAGE;
   }
   return status ? status : distributed(c, v);
@@ -297,8 +297,8 @@ static int read_map(const config_file *c)
   int status;
 
   if (c->root->kind != AX_YAML_MAP) {
-    fprintf(stderr, "accel-run: %s: expected keys with values, got %s\n", c->path,
-            ax_yaml_kind_name(c->root->kind));
+    ax_print(stderr, "accel-run: %s: expected keys with values, got %s\n", c->path,
+             ax_yaml_kind_name(c->root->kind));
     return AX_EXIT_USAGE;
   }
   if ((status = check_environment(c)) != 0 || (status = check_keys(c)) != 0 || (status = set_rows(c)) != 0 ||
@@ -321,7 +321,7 @@ int ax_config_file_read(ax_plan *plan)
   if ((status = slurp(c.path, &text, &size)) != 0) return status;
   n = strlen(c.path);
   if (ax_yaml_parse(c.path, text, size, n > 5 && strcmp(c.path + n - 5, ".json") == 0, &tree) != AX_OK) {
-    fprintf(stderr, "accel-run: %s\n", ax_last_error());
+    ax_print(stderr, "accel-run: %s\n", ax_last_error());
     status = AX_EXIT_USAGE;
   } else {
     c.root = ax_yaml_root(tree);

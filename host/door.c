@@ -43,19 +43,19 @@ static int read_file(ax_secret *s, const ax_setting *file)
   ssize_t n = fd < 0 ? -1 : read(fd, s->bytes, sizeof s->bytes);
 
   if (n < 0) {
-    fprintf(stderr, "accel-run: %s: %s cannot be read: %s\n", file->origin, file->text, strerror(errno));
+    ax_print(stderr, "accel-run: %s: %s cannot be read: %s\n", file->origin, file->text, strerror(errno));
     if (fd >= 0) close(fd);
     return AX_EXIT_USAGE;
   }
   if (fstat(fd, &info) == 0 && (info.st_mode & 077) != 0)
-    fprintf(stderr, "accel-run: %s: others may read %s (chmod 600 helps)\n", file->origin, file->text);
+    ax_print(stderr, "accel-run: %s: others may read %s (chmod 600 helps)\n", file->origin, file->text);
   close(fd);
   while (n > 0 && (s->bytes[n - 1] == '\n' || s->bytes[n - 1] == '\r')) n--;
   s->n = (size_t)n;
   s->origin = file->origin;
   if (n >= 8 && (size_t)n < sizeof s->bytes) return 0;
-  fprintf(stderr, "accel-run: %s: %s holds %zd bytes; expected a secret of 8 to %zu\n", file->origin,
-          file->text, n, sizeof s->bytes - 1);
+  ax_print(stderr, "accel-run: %s: %s holds %zd bytes; expected a secret of 8 to %zu\n", file->origin,
+           file->text, n, sizeof s->bytes - 1);
   return AX_EXIT_USAGE;
 }
 
@@ -73,8 +73,8 @@ int ax_secret_read(ax_secret *s, const ax_plan *plan)
     memcpy(s->bytes, text, s->n);
     return 0;
   }
-  fprintf(stderr, "accel-run: ACCELERATE_SECRET has %zu characters; expected 8 to %zu\n", s->n,
-          sizeof s->bytes - 1);
+  ax_print(stderr, "accel-run: ACCELERATE_SECRET has %zu characters; expected 8 to %zu\n", s->n,
+           sizeof s->bytes - 1);
   return AX_EXIT_USAGE;
 }
 
@@ -143,10 +143,10 @@ static void send_away(ax_door *d, int i, const char *why)
   ax_guest *g = &d->guest[i];
 
   if (++d->strangers <= NAMED)
-    fprintf(stderr, "accel-run: a connection from %s to %s is none of accel-run's: %s; it was closed\n",
-            g->from, d->address, why);
+    ax_print(stderr, "accel-run: a connection from %s to %s is none of accel-run's: %s; it was closed\n",
+             g->from, d->address, why);
   else if (d->strangers == NAMED + 1)
-    fprintf(stderr, "accel-run: more such connections to %s are closed without a line\n", d->address);
+    ax_print(stderr, "accel-run: more such connections to %s are closed without a line\n", d->address);
   close(g->fd);
   memmove(g, g + 1, (size_t)(--d->guests - i) * sizeof *g);
 }

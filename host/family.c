@@ -3,7 +3,7 @@
  * Every program that a rank starts inherits an environment variable whose value is unique to the
  * run.  When a run fails, the launcher searches /proc for it and ends the processes that have it.
  * Parents and process groups would not identify them: the children of a killed rank get another
- * parent at once.  A guard, a process that only waits for the end of a pipe, does the search when
+ * parent at once.  A guard, a process that only waits for the end of a socket, does the search when
  * the launcher itself is killed.
  *
  * A run of one process has no launcher.  It gets a mark and a guard with the first program that its
@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -36,8 +37,8 @@
 #define KILL_AFTER 0.6
 #define GIVE_UP_AFTER 5.0 /* a process that SIGKILL does not end hangs in the kernel */
 
-static char mark[64]; /* "ACCEL_RUN_ID=..." */
-static int guard_pipe = -1;
+static char mark[64];         /* "ACCEL_RUN_ID=..." */
+static int guard_socket = -1; /* a socket, because a write to a pipe without a reader is a SIGPIPE */
 static pid_t guard;
 
 /* ---- finding the programs */
@@ -143,32 +144,32 @@ void ax_family_begin(void)
 
   make_mark();
   /* without a guard: it is only needed when the launcher is killed */
-  if (pipe2(pair, O_CLOEXEC) != 0) return;
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return;
   guard = fork();
   if (guard == 0) {
     close(pair[1]);
     be_guard(pair[0]);
   }
   close(pair[0]);
-  guard_pipe = pair[1];
+  guard_socket = pair[1];
 }
 
 void ax_family_join(void)
 {
   setenv(NAME, mark + sizeof NAME, 1); /* behind the '=' */
-  if (guard_pipe >= 0) close(guard_pipe);
-  guard_pipe = -1;
+  if (guard_socket >= 0) close(guard_socket);
+  guard_socket = -1;
 }
 
 void ax_family_end(bool failed)
 {
   if (failed) end_programs();
-  if (guard_pipe >= 0) {
-    (void)!write(guard_pipe, "e", 1);
-    close(guard_pipe);
+  if (guard_socket >= 0) {
+    (void)!send(guard_socket, "e", 1, MSG_NOSIGNAL); /* the guard may have been killed */
+    close(guard_socket);
     while (guard > 0 && waitpid(guard, NULL, 0) < 0 && errno == EINTR) {}
   }
-  guard_pipe = -1;
+  guard_socket = -1;
 }
 
 /* ---- a run without a launcher ---------------------------------------------------------------- */
@@ -232,9 +233,9 @@ static void before_program(void)
   if (tried || alone != getpid()) return;
   tried = true;
   make_mark();
-  if (pipe2(pair, O_CLOEXEC) != 0) return;
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return;
   if (spawn_guard(pair[0])) {
-    guard_pipe = pair[1];
+    guard_socket = pair[1];
     setenv(NAME, mark + sizeof NAME, 1);
     atexit(leave_alone);
   } else close(pair[1]);

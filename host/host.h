@@ -128,6 +128,9 @@ void ax_streams_by_line(void);
 /* Returns whether a write to stdout has failed, and writes the reason into `text`.  Returns true
  * once for a failure. */
 bool ax_streams_lost(char *text, size_t size);
+/* Prints with question marks for control characters other than line ends and tabs: messages quote
+ * options, variables, files and names, which may hold what moves a terminal's cursor, or worse. */
+void ax_print(FILE *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Makes io.stderr:write(...) one write. */
 void ax_streams_join_stderr(lua_State *L);
 /* Puts `require` in place. */
@@ -219,8 +222,9 @@ void ax_output_join(ax_output *o, int rank, bool watches);
 /* In the launcher, when all ranks are forked: writes what they print, whole lines, until they
  * end. */
 void ax_output_run(ax_output *o);
-/* When no rank is left: writes the rest and frees. */
-void ax_output_end(ax_output *o);
+/* When no rank is left: writes the rest and frees.  false: some of the text is lost, which a
+ * message has reported. */
+bool ax_output_end(ax_output *o);
 /* In rank 0 of a prompt: waits, for a moment at most, until the launcher has written what the other
  * ranks have printed so far. */
 void ax_output_settle(ax_output *o);

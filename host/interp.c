@@ -96,7 +96,7 @@ void ax_interp_report(lua_State *L)
     failed_fn(text ? text : "the script ended with error()", failed_at);
   } else if (text) {
     fflush(stdout);
-    fprintf(stderr, "accel-run: %s\n", text);
+    ax_print(stderr, "accel-run: %s\n", text);
   }
   lua_pop(L, 1);
   free_collector(L);
@@ -112,7 +112,7 @@ static bool save_ended(void)
   if (ax_save_wait() == AX_OK) return true;
   snprintf(text, sizeof text, "save_state: the last checkpoint was not written: %s", ax_last_error());
   if (failed_fn) failed_fn(text, "");
-  else fprintf(stderr, "accel-run: %s\n", text);
+  else ax_print(stderr, "accel-run: %s\n", text);
   return false;
 }
 
@@ -123,7 +123,7 @@ static bool output_whole(void)
 
   if (!ax_streams_lost(text, sizeof text)) return true;
   if (failed_fn) failed_fn(text, "");
-  else fprintf(stderr, "accel-run: %s\n", text);
+  else ax_print(stderr, "accel-run: %s\n", text);
   return false;
 }
 

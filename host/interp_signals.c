@@ -154,7 +154,7 @@ static void write_trace(lua_State *L)
     snprintf(me->trace, sizeof me->trace, "%s", lua_tostring(L, -1) + (*lua_tostring(L, -1) == '\n'));
     atomic_store(&me->looked, atomic_load(&me->looks));
   } else {
-    fprintf(stderr, "accel-run: SIGUSR1:%s\n", lua_tostring(L, -1));
+    ax_print(stderr, "accel-run: SIGUSR1:%s\n", lua_tostring(L, -1));
   }
   lua_pop(L, 1);
 }

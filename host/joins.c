@@ -191,10 +191,10 @@ static bool has_mpi(const launcher *l)
   snprintf(path, sizeof path, "%s/" AX_MPI_FILE, ax_interp_plugin_dir());
   if (access(path, R_OK) == 0) return true;
   if (number_of(l->rank) == 0)
-    fprintf(stderr,
-            "accel-run: %s could start MPI, but there is no %s: the ranks of several machines exchange no "
-            "tensors of the CPU (install libopenmpi-dev, and run make again)\n",
-            l->who, path);
+    ax_print(stderr,
+             "accel-run: %s could start MPI, but there is no %s: the ranks of several machines exchange no "
+             "tensors of the CPU (install libopenmpi-dev, and run make again)\n",
+             l->who, path);
   return false;
 }
 
@@ -206,18 +206,18 @@ static int join_as_machine(ax_plan *plan, int machines, const launcher *l)
   const long processes = number_of(l->size), mine = number_of(l->rank);
 
   if (processes != machines) {
-    fprintf(stderr,
-            "accel-run: %s: %d machines, and %s=%ld says that %s started %ld processes; it must start one on "
-            "each machine (%s), which then starts that machine's ranks\n",
-            plan->set[AX_SET_num_machines].origin, machines, l->size, processes, l->who, processes, l->once);
+    ax_print(stderr,
+             "accel-run: %s: %d machines, and %s=%ld says that %s started %ld processes; it must start one "
+             "on each machine (%s), which then starts that machine's ranks\n",
+             plan->set[AX_SET_num_machines].origin, machines, l->size, processes, l->who, processes, l->once);
     return AX_EXIT_USAGE;
   }
   find_address(plan, l);
   plan->mpi = has_mpi(l);
   if (ax_setting_is_default(plan, AX_SET_machine_rank)) set_number(plan, AX_SET_machine_rank, mine, l->rank);
   if ((int)rank->number == mine) return 0;
-  fprintf(stderr, "accel-run: %s is %s, and %s=%ld; leave --machine_rank out: it follows from %s\n",
-          rank->origin, rank->text, l->rank, mine, l->rank);
+  ax_print(stderr, "accel-run: %s is %s, and %s=%ld; leave --machine_rank out: it follows from %s\n",
+           rank->origin, rank->text, l->rank, mine, l->rank);
   return AX_EXIT_USAGE;
 }
 
@@ -225,11 +225,11 @@ static int join_as_machine(ax_plan *plan, int machines, const launcher *l)
 
 static int misfit(const launcher *l, const char *what)
 {
-  fprintf(stderr,
-          "accel-run: %s=%s and %s=%s say that %s started this process as one of %s ranks; %s.\nTo start "
-          "them from here: accel-run --num_processes %s script.lua   (or unset %s to run alone)\n",
-          l->size, text_of(l->size), l->rank, text_of(l->rank), l->who, text_of(l->size), what,
-          text_of(l->size), l->size);
+  ax_print(stderr,
+           "accel-run: %s=%s and %s=%s say that %s started this process as one of %s ranks; %s.\nTo start "
+           "them from here: accel-run --num_processes %s script.lua   (or unset %s to run alone)\n",
+           l->size, text_of(l->size), l->rank, text_of(l->rank), l->who, text_of(l->size), what,
+           text_of(l->size), l->size);
   return AX_EXIT_USAGE;
 }
 
@@ -345,7 +345,7 @@ int ax_joins_start_mpirun(const ax_plan *plan)
 
   if (!argv) return AX_EXIT_FAILED;
   if (n < 0 || access(hosts->text, R_OK) != 0) {
-    fprintf(stderr, "accel-run: %s: %s cannot be read: %s\n", hosts->origin, hosts->text, strerror(errno));
+    ax_print(stderr, "accel-run: %s: %s cannot be read: %s\n", hosts->origin, hosts->text, strerror(errno));
     free(argv);
     return AX_EXIT_USAGE;
   }
@@ -358,8 +358,8 @@ int ax_joins_start_mpirun(const ax_plan *plan)
   for (int i = 1; i < plan->argc; i++) argv[k++] = plan->argv[i];
   argv[k] = NULL;
   execvp(program, argv);
-  fprintf(stderr, "accel-run: %s: mpirun cannot be started: %s (package openmpi-bin)\n", hosts->origin,
-          strerror(errno));
+  ax_print(stderr, "accel-run: %s: mpirun cannot be started: %s (package openmpi-bin)\n", hosts->origin,
+           strerror(errno));
   free(argv);
   return AX_EXIT_FAILED;
 }

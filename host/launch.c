@@ -36,9 +36,11 @@ void ax_launched_set_number(const char *name, int value)
 }
 
 /* The signals that the launcher waits for.  A signal that was ignored when it started (nohup) stays
- * ignored. */
+ * ignored.  SIGPIPE is blocked to the end: a run does not end because nobody reads the launcher's
+ * lines any more. */
 static void block_signals(sigset_t *signals, sigset_t *former)
 {
+  sigset_t all;
   static const int list[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
   struct sigaction a;
   size_t i;
@@ -48,7 +50,9 @@ static void block_signals(sigset_t *signals, sigset_t *former)
     if (list[i] == SIGCHLD || sigaction(list[i], NULL, &a) != 0 || a.sa_handler != SIG_IGN)
       sigaddset(signals, list[i]);
   signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would lose the exit statuses */
-  sigprocmask(SIG_BLOCK, signals, former);
+  all = *signals;
+  sigaddset(&all, SIGPIPE);
+  sigprocmask(SIG_BLOCK, &all, former);
 }
 
 /* A port that nothing uses now; 0: none. */
@@ -84,7 +88,7 @@ static int check_script(const ax_plan *plan)
   if (plan->stdin_text || strcmp(name, "-") == 0 || plan->set[AX_SET_module].number ||
       plan->set[AX_SET_no_python].number || access(name, R_OK) == 0)
     return 0;
-  fprintf(stderr, "accel-run: cannot open %s: %s\n", name, strerror(errno));
+  ax_print(stderr, "accel-run: cannot open %s: %s\n", name, strerror(errno));
   return AX_EXIT_FAILED;
 }
 
@@ -100,7 +104,7 @@ typedef struct launching {
 
 static int abandon(ax_launched *r, int rank)
 {
-  fprintf(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, r->ranks, strerror(errno));
+  ax_print(stderr, "accel-run: rank %d of %d could not be started: %s\n", rank, r->ranks, strerror(errno));
   if (r->machines) {
     ax_machines_tell(r->machines, "a rank could not be started");
     ax_machines_close(r->machines);
@@ -118,7 +122,7 @@ static int run_ranks(launching *l, ax_launched *r)
 {
   ax_output *output = NULL;
   int rank, status, lines;
-  bool failed;
+  bool failed, lost;
 
   if ((status = ax_output_begin(l->plan, r->from, r->to, r->machines ? r->machines->first : 0, l->attempt,
                                 &output)) != 0)
@@ -143,10 +147,11 @@ static int run_ranks(launching *l, ax_launched *r)
   lines = ax_launched_wait(r, &l->signals);
   failed = atomic_load(&r->control->abort) != AX_ABORT_NONE;
   ax_family_end(failed);
-  ax_output_end(output);
+  lost = !ax_output_end(output);
   if (r->prompt) ax_session_close();
   if (r->machines) ax_machines_tell(r->machines, failed ? "a rank failed" : NULL);
   status = ax_launched_report(r, lines);
+  if (lost && status == 0) status = AX_EXIT_FAILED;
   if (r->local) ax_local_end(r->local);
   return status;
 }
@@ -160,18 +165,18 @@ static bool may_start_again(const launching *l, const ax_launched *r)
 
   if (most == 0 || atomic_load(&r->control->ended) || r->prompt) return false;
   if (l->attempt == most) {
-    fprintf(stderr, "accel-run: not started again: that was restart %d of %d\n", l->attempt, most);
+    ax_print(stderr, "accel-run: not started again: that was restart %d of %d\n", l->attempt, most);
     return false;
   }
   if (l->attempt > 0 && saved == 0) {
-    fprintf(stderr, "accel-run: not started again: restart %d saved no checkpoint before it failed\n",
-            l->attempt);
+    ax_print(stderr, "accel-run: not started again: restart %d saved no checkpoint before it failed\n",
+             l->attempt);
     return false;
   }
   if (saved > 0) setenv("ACCELERATE_NEWEST_CHECKPOINT", r->control->newest, 1);
-  fprintf(stderr, "accel-run: restart %d of %d%s%s\n", l->attempt + 1, most,
-          getenv("ACCELERATE_NEWEST_CHECKPOINT") ? "; the newest checkpoint is " : "",
-          getenv("ACCELERATE_NEWEST_CHECKPOINT") ? getenv("ACCELERATE_NEWEST_CHECKPOINT") : "");
+  ax_print(stderr, "accel-run: restart %d of %d%s%s\n", l->attempt + 1, most,
+           getenv("ACCELERATE_NEWEST_CHECKPOINT") ? "; the newest checkpoint is " : "",
+           getenv("ACCELERATE_NEWEST_CHECKPOINT") ? getenv("ACCELERATE_NEWEST_CHECKPOINT") : "");
   return true;
 }
 
@@ -187,8 +192,8 @@ static bool starts_again(const launching *l, const ax_launched *r)
   again = ax_machines_again(r->machines, r->control, !follows && may_start_again(l, r),
                             set[AX_SET_timeout].number);
   if (follows && again)
-    fprintf(stderr, "accel-run: restart %d of %d with the other machines\n", l->attempt + 1,
-            (int)set[AX_SET_max_restarts].number);
+    ax_print(stderr, "accel-run: restart %d of %d with the other machines\n", l->attempt + 1,
+             (int)set[AX_SET_max_restarts].number);
   return again;
 }
 
@@ -215,7 +220,7 @@ static int share_memory(const launching *l, ax_launched *r)
   const double timeout = l->plan->set[AX_SET_timeout].number;
 
   if (ax_shm_create(l->ranks, timeout, !l->crowded, NULL, &r->control) == AX_OK) return 0;
-  fprintf(stderr, "accel-run: %s\n", ax_last_error());
+  ax_print(stderr, "accel-run: %s\n", ax_last_error());
   return AX_EXIT_FAILED;
 }
 
@@ -264,7 +269,7 @@ static int start_again(launching *l, ax_launched *r)
 
   ax_shm_free(r->control);
   l->attempt++;
-  sigprocmask(SIG_SETMASK, &l->former, NULL);
+  sigprocmask(SIG_UNBLOCK, &l->signals, NULL);
   status = start(l, r);
   sigprocmask(SIG_BLOCK, &l->signals, NULL);
   return status;

@@ -47,7 +47,7 @@ static _Noreturn void become_program(const ax_plan *plan)
   char **argv = plan->argv + plan->script;
 
   execvp(*argv, argv);
-  fprintf(stderr, "accel-run: cannot run %s: %s\n", *argv, strerror(errno));
+  ax_print(stderr, "accel-run: cannot run %s: %s\n", *argv, strerror(errno));
   _exit(errno == ENOENT ? 127 : 126);
 }
 

@@ -138,12 +138,12 @@ void ax_launched_end_look(ax_launched *r, int64_t now)
     const bool has = atomic_load(&rec->looks) == atomic_load(&rec->looked);
     char text[520];
     ax_launched_doing(r, rank, now, text, sizeof text);
-    fprintf(stderr, "accel-run: SIGUSR1: %s is %s\n%.*s%s", ax_launched_name(r->machines, rank), text,
-            has ? (int)sizeof rec->trace : 0, rec->trace,
-            has ? "\n"
-            : atomic_load(&rec->state) == AX_RANK_FINISHED
-                ? ""
-                : "(no Lua traceback within a second: it is inside one long call of C)\n");
+    ax_print(stderr, "accel-run: SIGUSR1: %s is %s\n%.*s%s", ax_launched_name(r->machines, rank), text,
+             has ? (int)sizeof rec->trace : 0, rec->trace,
+             has ? "\n"
+             : atomic_load(&rec->state) == AX_RANK_FINISHED
+                 ? ""
+                 : "(no Lua traceback within a second: it is inside one long call of C)\n");
   }
 }
 
@@ -156,12 +156,12 @@ void ax_launched_write_flights(const ax_launched *r)
   if (!ax_launched_leads(r) || !atomic_load(&r->control->timed_out) || strcmp(r->flights, "none") == 0)
     return;
   if (ax_flight_write(r->control, r->machines ? r->machines->first : 0, r->flights, path, sizeof path))
-    fprintf(stderr, "accel-run: the last collectives of each rank%s, with their times, are in %s\n",
-            r->machines ? " of this machine" : "", path);
+    ax_print(stderr, "accel-run: the last collectives of each rank%s, with their times, are in %s\n",
+             r->machines ? " of this machine" : "", path);
   else
-    fprintf(stderr,
-            "accel-run: the ranks' last collectives cannot be written to %s: %s (--flight_recorder)\n", path,
-            strerror(errno));
+    ax_print(stderr,
+             "accel-run: the ranks' last collectives cannot be written to %s: %s (--flight_recorder)\n", path,
+             strerror(errno));
 }
 
 void ax_launched_watch_stragglers(ax_launched *r)
@@ -169,17 +169,17 @@ void ax_launched_watch_stragglers(ax_launched *r)
   const ax_straggler *s = &r->straggler;
 
   if (!ax_straggler_look(&r->straggler, r->control)) return;
-  fprintf(stderr,
-          "accel-run: %s is late: between collectives it takes %.1f times as long as the others, which have "
-          "waited for it %.1f of the last %.1f s (%d collectives, the last at %.*s)\n",
-          ax_launched_name(r->machines, s->rank), s->factor, s->waited, s->of, s->collectives, AX_WHERE_TEXT,
-          s->where);
+  ax_print(stderr,
+           "accel-run: %s is late: between collectives it takes %.1f times as long as the others, which have "
+           "waited for it %.1f of the last %.1f s (%d collectives, the last at %.*s)\n",
+           ax_launched_name(r->machines, s->rank), s->factor, s->waited, s->of, s->collectives, AX_WHERE_TEXT,
+           s->where);
 }
 
 void ax_launched_print_table(ax_launched *r, int lines)
 {
   int i;
-  for (i = 0; i < lines; i++) fprintf(stderr, "%s\n", r->table[i]);
+  for (i = 0; i < lines; i++) ax_print(stderr, "%s\n", r->table[i]);
 }
 
 /* Reports, at growing intervals, that ranks have been waiting for long. */
@@ -205,7 +205,7 @@ void ax_launched_watch_stalls(ax_launched *r, int64_t now)
   }
   if (longest < r->next_stall) return;
   r->next_stall = longest < r->stall_report * 100 ? longest * 2 : longest + r->stall_report * 100;
-  fprintf(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, limit);
+  ax_print(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, limit);
   ax_launched_print_table(r, ax_launched_fill_table(r, -1, now));
 }
 
@@ -265,8 +265,8 @@ int ax_launched_report(ax_launched *r, int lines)
   if (r->local && r->local->rank != (rank < 0 ? 0 : rank)) /* another launcher reports */
     return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
   if (rank < 0) {
-    fprintf(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason,
-            r->machines ? "of this machine " : "");
+    ax_print(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason,
+             r->machines ? "of this machine " : "");
     ax_launched_print_table(r, lines);
     ax_launched_write_flights(r);
     return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
@@ -274,23 +274,23 @@ int ax_launched_report(ax_launched *r, int lines)
   rec = &r->control->rank[rank];
   status = how_it_failed(r, rank, how, sizeof how);
   if (rec->failure[0]) {
-    fprintf(stderr, "accel-run: %s of %d failed: %s\n", ax_launched_name(r->machines, rank), total,
-            rec->failure);
+    ax_print(stderr, "accel-run: %s of %d failed: %s\n", ax_launched_name(r->machines, rank), total,
+             rec->failure);
   } else {
     ax_launched_doing(r, rank, r->ending_at, was, sizeof was);
-    fprintf(stderr, "accel-run: %s of %d %s; it was %s\n", ax_launched_name(r->machines, rank), total, how,
-            was);
+    ax_print(stderr, "accel-run: %s of %d %s; it was %s\n", ax_launched_name(r->machines, rank), total, how,
+             was);
   }
   ax_launched_write_flights(r);
   if (r->quiet) return status;
   if (lines > 0) {
-    fprintf(stderr, "accel-run: the other ranks %swere\n", r->machines ? "of this machine " : "");
+    ax_print(stderr, "accel-run: the other ranks %swere\n", r->machines ? "of this machine " : "");
     ax_launched_print_table(r, lines);
   }
-  fprintf(stderr, "accel-run: %s %s", ax_launched_name(r->machines, rank), how);
-  if (rec->failed_at[0]) fprintf(stderr, " at %s", rec->failed_at);
+  ax_print(stderr, "accel-run: %s %s", ax_launched_name(r->machines, rank), how);
+  if (rec->failed_at[0]) ax_print(stderr, " at %s", rec->failed_at);
   else if (rec->where[0] && !rec->failure[0])
-    fprintf(stderr, ", last seen at %.*s", AX_WHERE_TEXT, rec->where);
-  fprintf(stderr, " (exit status %d)\n", status);
+    ax_print(stderr, ", last seen at %.*s", AX_WHERE_TEXT, rec->where);
+  ax_print(stderr, " (exit status %d)\n", status);
   return status;
 }

@@ -53,7 +53,7 @@ static void reap(ax_launched *r, int64_t now)
       r->child[rank].stop_reported = false;
     } else if (WIFCONTINUED(status)) {
       if (r->child[rank].stop_reported && r->ending_at == 0)
-        fprintf(stderr, "accel-run: %s goes on\n", ax_launched_name(r->machines, rank));
+        ax_print(stderr, "accel-run: %s goes on\n", ax_launched_name(r->machines, rank));
       r->child[rank].stop_signal = 0;
     } else {
       rank_ended(r, rank, status);
@@ -73,11 +73,11 @@ static void watch_stopped(ax_launched *r, int64_t now)
     if (!c->stop_reported && ax_launched_seconds(r, c->stopped_at, now) >= STOP_NOTICE) {
       c->stop_reported = true;
       ax_launched_doing(r, rank, now, text, sizeof text);
-      fprintf(stderr,
-              "accel-run: %s (process %d) was stopped by %s; it was %s. The run ends unless it goes on "
-              "within %g s (--stall_timeout)\n",
-              ax_launched_name(r->machines, rank), (int)c->pid, ax_launched_signal(c->stop_signal), text,
-              r->stall_timeout);
+      ax_print(stderr,
+               "accel-run: %s (process %d) was stopped by %s; it was %s. The run ends unless it goes on "
+               "within %g s (--stall_timeout)\n",
+               ax_launched_name(r->machines, rank), (int)c->pid, ax_launched_signal(c->stop_signal), text,
+               r->stall_timeout);
     }
     if (ax_launched_seconds(r, c->stopped_at, now) >= r->stall_timeout) {
       snprintf(reason, sizeof reason, "%s was stopped by %s and did not go on within %g s",
@@ -134,9 +134,10 @@ static bool hand_on(ax_launched *r, int sig)
   if (r->handed || r->ending_at || !(atomic_load(&r->control->handled) & 1u << sig)) return false;
   atomic_store(&r->control->signal, (uint32_t)sig);
   if (ax_launched_leads(r))
-    fprintf(stderr,
-            "accel-run: %s: the script's function runs before the next batch; a second signal ends the run\n",
-            ax_launched_signal(sig));
+    ax_print(
+        stderr,
+        "accel-run: %s: the script's function runs before the next batch; a second signal ends the run\n",
+        ax_launched_signal(sig));
   return true;
 }
 

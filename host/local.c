@@ -153,8 +153,8 @@ static int gather(ax_local *l, const ax_plan *plan, ax_control **control)
   l->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (l->listener < 0 || bind(l->listener, (struct sockaddr *)&a, length) != 0 ||
       listen(l->listener, AX_MAX_RANKS) != 0) {
-    fprintf(stderr, "accel-run: local rank 0 cannot listen for the other ranks that %s starts: %s\n",
-            plan->join.who, strerror(errno));
+    ax_print(stderr, "accel-run: local rank 0 cannot listen for the other ranks that %s starts: %s\n",
+             plan->join.who, strerror(errno));
     return AX_EXIT_FAILED;
   }
   for (int there = 1; there < l->size;) {
@@ -162,16 +162,16 @@ static int gather(ax_local *l, const ax_plan *plan, ax_control **control)
     if (poll(&p, 1, 100) > 0) there += take(l, all);
     if ((double)(ax_monotonic_ns() - since) * 1e-9 < limit || there == l->size) continue;
     list_missing(l, who, sizeof who);
-    fprintf(stderr,
-            "accel-run: waited %g s for local rank %s of %d, which %s should have started on this machine "
-            "(--timeout sets the limit)\n",
-            limit, who, l->size, plan->join.who);
+    ax_print(stderr,
+             "accel-run: waited %g s for local rank %s of %d, which %s should have started on this machine "
+             "(--timeout sets the limit)\n",
+             limit, who, l->size, plan->join.who);
     return AX_EXIT_FAILED;
   }
   close(l->listener);
   l->listener = -1;
   if (ax_shm_create(l->size, limit, !share_processors(l, all), &l->memory, control) == AX_OK) return 0;
-  fprintf(stderr, "accel-run: %s\n", ax_last_error());
+  ax_print(stderr, "accel-run: %s\n", ax_last_error());
   return AX_EXIT_FAILED;
 }
 
@@ -196,8 +196,8 @@ int ax_local_release(ax_local *l, const int *hand_on)
     c->cmsg_len = CMSG_LEN((size_t)n * sizeof *files);
     memcpy(CMSG_DATA(c), files, (size_t)n * sizeof *files);
     if (sendmsg(l->fd[r], &m, MSG_NOSIGNAL) != (ssize_t)sizeof w) {
-      fprintf(stderr, "accel-run: the launcher of local rank %d (process %d) is gone: %s\n", r, l->pid[r],
-              strerror(errno));
+      ax_print(stderr, "accel-run: the launcher of local rank %d (process %d) is gone: %s\n", r, l->pid[r],
+               strerror(errno));
       status = AX_EXIT_FAILED;
     }
   }
@@ -224,10 +224,10 @@ static int reach(const ax_plan *plan)
     if ((double)(ax_monotonic_ns() - since) * 1e-9 >= limit) break;
     usleep(AGAIN_MS * 1000);
   }
-  fprintf(stderr,
-          "accel-run: rank %d, local rank %d: waited %g s for local rank 0, which %s should have started on "
-          "this machine (--timeout sets the limit): %s\n",
-          plan->join.rank, plan->join.local_rank, limit, plan->join.who, strerror(errno));
+  ax_print(stderr,
+           "accel-run: rank %d, local rank %d: waited %g s for local rank 0, which %s should have started on "
+           "this machine (--timeout sets the limit): %s\n",
+           plan->join.rank, plan->join.local_rank, limit, plan->join.who, strerror(errno));
   return -1;
 }
 
@@ -258,12 +258,12 @@ static int join(ax_local *l, const ax_plan *plan, ax_control **control, int *inh
   introduce(plan, &h);
   if ((l->fd[0] = reach(plan)) < 0) return AX_EXIT_FAILED;
   if (!same_user(l->fd[0]) || !move_all(l->fd[0], &h, sizeof h, true) || !receive(l->fd[0], &w, files)) {
-    fprintf(stderr, "accel-run: rank %d: local rank 0 did not take it, or has ended\n", plan->join.rank);
+    ax_print(stderr, "accel-run: rank %d: local rank 0 did not take it, or has ended\n", plan->join.rank);
     return AX_EXIT_FAILED;
   }
   fcntl(l->fd[0], F_SETFL, O_NONBLOCK);
   if (ax_shm_map(files[0], l->size, control) != AX_OK) {
-    fprintf(stderr, "accel-run: %s\n", ax_last_error());
+    ax_print(stderr, "accel-run: %s\n", ax_last_error());
     status = AX_EXIT_FAILED;
   }
   close(files[0]);

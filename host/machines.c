@@ -41,8 +41,8 @@ struct addrinfo *ax_machines_resolve(const ax_plan *plan)
   int e = getaddrinfo(ip->text, plan->set[AX_SET_main_process_port].text, &want, &list);
 
   if (e != 0)
-    fprintf(stderr, "accel-run: %s: the address of machine 0, '%s', cannot be resolved: %s\n", ip->origin,
-            ip->text, gai_strerror(e));
+    ax_print(stderr, "accel-run: %s: the address of machine 0, '%s', cannot be resolved: %s\n", ip->origin,
+             ip->text, gai_strerror(e));
   return e == 0 ? list : NULL;
 }
 
@@ -112,7 +112,7 @@ int ax_machines_meet(ax_machines *m, const ax_plan *plan, int attempt, ax_contro
   if (m->mine != 0) return ax_machines_join_first(m, plan);
   for (int k = 1; k < m->here; k++) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-      fprintf(stderr, "accel-run: a connection between ranks 0 and %d: %s\n", k, strerror(errno));
+      ax_print(stderr, "accel-run: a connection between ranks 0 and %d: %s\n", k, strerror(errno));
       return AX_EXIT_FAILED;
     }
     m->data[k] = pair[0];
@@ -191,8 +191,8 @@ static void take_late(ax_machines *m, const ax_guest *g)
            m->count);
   ax_door_reply(&m->door, g, 0, text);
   close(g->fd);
-  fprintf(stderr, "accel-run: machine %d of another run (%s) was refused at %s\n", (int)g->hello.machine,
-          g->from, m->address);
+  ax_print(stderr, "accel-run: machine %d of another run (%s) was refused at %s\n", (int)g->hello.machine,
+           g->from, m->address);
 }
 
 void ax_machines_look(ax_machines *m, int but)
@@ -287,8 +287,8 @@ bool ax_machines_again(ax_machines *m, ax_control *c, bool again, double seconds
     hear(m, c, 0);
   }
   if (!m->verdict)
-    fprintf(stderr, "accel-run: not started again: %s\n",
-            m->control[0] < 0 ? "machine 0 is gone" : "machine 0 does not say that it starts again");
+    ax_print(stderr, "accel-run: not started again: %s\n",
+             m->control[0] < 0 ? "machine 0 is gone" : "machine 0 does not say that it starts again");
   return m->verdict == NOTE_AGAIN;
 }
 

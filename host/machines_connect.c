@@ -67,15 +67,15 @@ static int introduce(ax_machines *m, int fd, int rank, uint64_t *run, int64_t de
   close(fd);
   if (*error > 0) return -1;
   if (*error == AX_DOOR_STRANGE)
-    fprintf(stderr,
-            "accel-run: what answers at %s is no accel-run of this version; --main_process_ip and "
-            "--main_process_port must be those of machine 0\n",
-            m->address);
+    ax_print(stderr,
+             "accel-run: what answers at %s is no accel-run of this version; --main_process_ip and "
+             "--main_process_port must be those of machine 0\n",
+             m->address);
   else if (*error == AX_DOOR_LIAR)
-    fprintf(stderr,
-            "accel-run: machine 0 at %s and machine %d do not have the same secret (here it is from %s)\n",
-            m->address, m->mine, m->door.secret.n ? m->door.secret.origin : "nowhere: there is none");
-  else fprintf(stderr, "accel-run: machine 0 at %s refuses machine %d: %s\n", m->address, m->mine, w.text);
+    ax_print(stderr,
+             "accel-run: machine 0 at %s and machine %d do not have the same secret (here it is from %s)\n",
+             m->address, m->mine, m->door.secret.n ? m->door.secret.origin : "nowhere: there is none");
+  else ax_print(stderr, "accel-run: machine 0 at %s refuses machine %d: %s\n", m->address, m->mine, w.text);
   return -2;
 }
 
@@ -99,17 +99,17 @@ static int reach(ax_machines *m, const struct addrinfo *list, const ax_plan *pla
       if (met == -2) return -1;
     }
     if ((double)(ax_monotonic_ns() - since) * 1e-9 >= next) {
-      fprintf(stderr, "accel-run: machine %d waits for machine 0 at %s, for %.0f s so far: %s\n", m->mine,
-              m->address, (double)(ax_monotonic_ns() - since) * 1e-9, strerror(error));
+      ax_print(stderr, "accel-run: machine %d waits for machine 0 at %s, for %.0f s so far: %s\n", m->mine,
+               m->address, (double)(ax_monotonic_ns() - since) * 1e-9, strerror(error));
       next *= 2;
     }
     if (word.fd < 0) usleep(AGAIN_MS * 1000);
     else if (poll(&word, 1, AGAIN_MS) > 0) return HAS_WORD;
   } while (ax_monotonic_ns() < deadline);
-  fprintf(stderr,
-          "accel-run: machine %d could not reach machine 0 at %s: %s; tried %d times in %g s (--timeout); is "
-          "it running there, with --machine_rank 0?\n",
-          m->mine, m->address, strerror(error), tries, seconds);
+  ax_print(stderr,
+           "accel-run: machine %d could not reach machine 0 at %s: %s; tried %d times in %g s (--timeout); "
+           "is it running there, with --machine_rank 0?\n",
+           m->mine, m->address, strerror(error), tries, seconds);
   return -1;
 }
 
@@ -146,15 +146,15 @@ int ax_machines_join_first(ax_machines *m, const ax_plan *plan)
     take_start(m, n.text);
     return 0;
   }
-  if (e == 0) fprintf(stderr, "accel-run: machine 0 at %s: %s\n", m->address, n.text);
+  if (e == 0) ax_print(stderr, "accel-run: machine 0 at %s: %s\n", m->address, n.text);
   else if (e == ETIMEDOUT)
-    fprintf(stderr,
-            "accel-run: machine %d waited %g s for machine 0 at %s, which waits for other machines "
-            "(--timeout sets the limit)\n",
-            m->mine, limit, m->address);
+    ax_print(stderr,
+             "accel-run: machine %d waited %g s for machine 0 at %s, which waits for other machines "
+             "(--timeout sets the limit)\n",
+             m->mine, limit, m->address);
   else
-    fprintf(stderr, "accel-run: machine 0 at %s went away before the run began: %s\n", m->address,
-            strerror(e));
+    ax_print(stderr, "accel-run: machine 0 at %s went away before the run began: %s\n", m->address,
+             strerror(e));
   return AX_EXIT_FAILED;
 }
 
@@ -196,10 +196,10 @@ void ax_machines_find_point(ax_machines *m, ax_control *c)
     usleep(POINT_AGAIN_MS * 1000);
   }
   if (m->control[0] == -1 && !atomic_load(&c->may_end))
-    fprintf(stderr,
-            "accel-run: machine %d cannot reach machine 0's launcher at %s(port %s): %s; the run goes on, "
-            "and a failure there may be reported late\n",
-            m->mine, point->addresses, port, strerror(error > 0 ? error : ECONNREFUSED));
+    ax_print(stderr,
+             "accel-run: machine %d cannot reach machine 0's launcher at %s(port %s): %s; the run goes on, "
+             "and a failure there may be reported late\n",
+             m->mine, point->addresses, port, strerror(error > 0 ? error : ECONNREFUSED));
   if (m->control[0] < 0) m->control[0] = -1; /* refused: the reason is printed */
   snprintf(m->from[0], sizeof m->from[0], "%.63s", m->address);
   m->tried = true;

@@ -30,10 +30,10 @@ static void check_own(const ax_machines *m, struct addrinfo *a)
   if (a->ai_family == AF_INET) ((struct sockaddr_in *)a->ai_addr)->sin_port = 0;
   else if (a->ai_family == AF_INET6) ((struct sockaddr_in6 *)a->ai_addr)->sin6_port = 0;
   if (fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) != 0 && errno == EADDRNOTAVAIL)
-    fprintf(stderr,
-            "accel-run: machine 0 has no address of %s; it listens at all that it has (--main_process_ip is "
-            "an address of the machine with --machine_rank 0)\n",
-            m->address);
+    ax_print(stderr,
+             "accel-run: machine 0 has no address of %s; it listens at all that it has (--main_process_ip is "
+             "an address of the machine with --machine_rank 0)\n",
+             m->address);
   if (fd >= 0) close(fd);
 }
 
@@ -82,15 +82,15 @@ static int listen_here(ax_machines *m, const ax_plan *plan)
   freeaddrinfo(named);
   if (error == 0) {
     if (!inside && !m->door.secret.n)
-      fprintf(stderr,
-              "accel-run: the machines have no secret: whoever can reach %s is trusted (--secret_file, or "
-              "the variable ACCELERATE_SECRET, on each machine)\n",
-              m->address);
+      ax_print(stderr,
+               "accel-run: the machines have no secret: whoever can reach %s is trusted (--secret_file, or "
+               "the variable ACCELERATE_SECRET, on each machine)\n",
+               m->address);
     return 0;
   }
-  fprintf(stderr, "accel-run: machine 0 cannot listen at %s: %s%s\n", m->address, strerror(error),
-          error == EADDRINUSE ? "; another program, or another run, has that port (--main_process_port)"
-                              : "");
+  ax_print(stderr, "accel-run: machine 0 cannot listen at %s: %s%s\n", m->address, strerror(error),
+           error == EADDRINUSE ? "; another program, or another run, has that port (--main_process_port)"
+                               : "");
   return AX_EXIT_FAILED;
 }
 
@@ -149,9 +149,9 @@ static int forget_gone(ax_machines *m)
 
   for (k = 1; k < m->count; k++) {
     if (m->control[k] < 0 || !ax_machines_has_left(m->control[k])) continue;
-    fprintf(stderr,
-            "accel-run: machine %d (%s) went away before the run began; machine 0 waits for it again\n", k,
-            m->from[k]);
+    ax_print(stderr,
+             "accel-run: machine %d (%s) went away before the run began; machine 0 waits for it again\n", k,
+             m->from[k]);
     ax_machines_put_away(&m->control[k]);
     for (r = k * m->here; r < (k + 1) * m->here; r++) {
       wanted += m->data[r] >= 0;
@@ -192,8 +192,8 @@ int ax_machines_gather(ax_machines *m, const ax_plan *plan)
     }
     if (waited >= next) {
       next *= 2;
-      fprintf(stderr, "accel-run: machine 0 waits at %s for machine %s, for %.0f s so far\n", m->address, who,
-              waited);
+      ax_print(stderr, "accel-run: machine 0 waits at %s for machine %s, for %.0f s so far\n", m->address,
+               who, waited);
     }
     wanted += forget_gone(m);
     while (!text[0] && wanted > 0 && ax_door_hear(&m->door, 100, &g)) {
@@ -213,7 +213,7 @@ int ax_machines_gather(ax_machines *m, const ax_plan *plan)
   if (!text[0] && notify_start(m)) return 0;
   if (!text[0]) snprintf(text, sizeof text, "a machine went away before the run began");
   ax_machines_notify(m, NOTE_ABORT, text);
-  fprintf(stderr, "accel-run: %s\n", text);
+  ax_print(stderr, "accel-run: %s\n", text);
   return AX_EXIT_FAILED;
 }
 
@@ -251,8 +251,8 @@ int ax_machines_open_point(ax_machines *m, const ax_plan *plan, ax_point *point)
   const int error = listen_everywhere(m, wanted);
 
   if (error != 0 || getsockname(m->door.listener, (struct sockaddr *)&a, &length) != 0) {
-    fprintf(stderr, "accel-run: machine 0 cannot listen at port %d: %s\n", wanted,
-            strerror(error ? error : errno));
+    ax_print(stderr, "accel-run: machine 0 cannot listen at port %d: %s\n", wanted,
+             strerror(error ? error : errno));
     return AX_EXIT_FAILED;
   }
   point->port = ntohs(a.sin6_port); /* at the same place in an address of IPv4 */

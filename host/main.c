@@ -28,7 +28,7 @@ static int read_stdin(ax_plan *plan)
     plan->stdin_size += got;
   } while (got > 0);
   if (!ferror(stdin)) return 0;
-  fprintf(stderr, "accel-run: cannot read the script from stdin: %s\n", strerror(errno));
+  ax_print(stderr, "accel-run: cannot read the script from stdin: %s\n", strerror(errno));
   return AX_EXIT_FAILED;
 }
 
@@ -36,10 +36,10 @@ static int read_stdin(ax_plan *plan)
 static void report_ranks(const ax_plan *plan)
 {
   if (plan->gpus > 1 && !plan->set[AX_SET_quiet].number && plan->set[AX_SET_machine_rank].number == 0)
-    fprintf(stderr,
-            "accel-run: %d ranks, one for each of the %d visible GPUs%s (--num_processes N sets it)\n",
-            (int)plan->set[AX_SET_num_processes].number, plan->gpus,
-            plan->set[AX_SET_num_machines].number > 1 ? " of each machine" : "");
+    ax_print(stderr,
+             "accel-run: %d ranks, one for each of the %d visible GPUs%s (--num_processes N sets it)\n",
+             (int)plan->set[AX_SET_num_processes].number, plan->gpus,
+             plan->set[AX_SET_num_machines].number > 1 ? " of each machine" : "");
 }
 
 /* One rank has a launcher only where something must watch it. */
@@ -57,15 +57,15 @@ static int run(ax_plan *plan)
        prompt = plan->interactive || (!script && plan->n_actions == 0 && isatty(STDIN_FILENO));
 
   if (prompt && plan->join.who) {
-    fprintf(stderr,
-            "accel-run: a prompt starts its ranks itself (accel-run --num_processes 2 -i), and %s has "
-            "started this one\n",
-            plan->join.who);
+    ax_print(stderr,
+             "accel-run: a prompt starts its ranks itself (accel-run --num_processes 2 -i), and %s has "
+             "started this one\n",
+             plan->join.who);
     return AX_EXIT_USAGE;
   }
   if (prompt && plan->set[AX_SET_num_machines].number > 1) {
-    fprintf(stderr, "accel-run: %s: a prompt's ranks are all on one machine; give a script for several\n",
-            plan->set[AX_SET_num_machines].origin);
+    ax_print(stderr, "accel-run: %s: a prompt's ranks are all on one machine; give a script for several\n",
+             plan->set[AX_SET_num_machines].origin);
     return AX_EXIT_USAGE;
   }
   if (ax_joins_wants_mpirun(plan)) return ax_joins_start_mpirun(plan);
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
     }
   ax_config_free(&plan);
   if (status == 0 && ax_streams_lost(lost, sizeof lost)) {
-    fprintf(stderr, "accel-run: %s\n", lost);
+    ax_print(stderr, "accel-run: %s\n", lost);
     status = AX_EXIT_FAILED;
   }
   return status;

@@ -124,9 +124,9 @@ static int unknown_option(const char *name)
 {
   const char *near = nearest_option(name);
 
-  fprintf(stderr, "accel-run: there is no option --%s", name);
-  if (near) fprintf(stderr, "; the nearest is --%s (accel-run --help lists them)\n", near);
-  else fprintf(stderr, " (accel-run --help lists them)\n");
+  ax_print(stderr, "accel-run: there is no option --%s", name);
+  if (near) ax_print(stderr, "; the nearest is --%s (accel-run --help lists them)\n", near);
+  else ax_print(stderr, " (accel-run --help lists them)\n");
   return AX_EXIT_USAGE;
 }
 
@@ -185,9 +185,9 @@ static void report_misspelt(const char *name, size_t length)
     }
   }
   if (nearest)
-    fprintf(stderr,
-            "accel-run: environment variable %s%s is not known and has no effect; the nearest is %s%s\n",
-            prefix, word, prefix, nearest);
+    ax_print(stderr,
+             "accel-run: environment variable %s%s is not known and has no effect; the nearest is %s%s\n",
+             prefix, word, prefix, nearest);
 }
 
 void ax_environment_check(void)
@@ -201,7 +201,7 @@ void ax_environment_check(void)
 
 int ax_engine_refuse(ax_engine engine, const char *origin)
 {
-  fprintf(stderr, "accel-run: %s: %s\n", origin, ax_engines[engine].reason);
+  ax_print(stderr, "accel-run: %s: %s\n", origin, ax_engines[engine].reason);
   return AX_EXIT_USAGE;
 }
 
@@ -218,13 +218,13 @@ static int foreign_option(ax_plan *plan, int *at, int i, const char *value)
   const ax_engine_row *e = &ax_engines[f->engine];
 
   if (f->takes_value && !value && ++*at >= plan->argc) {
-    fprintf(stderr, "accel-run: --%s needs a value\n", f->name);
+    ax_print(stderr, "accel-run: --%s needs a value\n", f->name);
     return AX_EXIT_USAGE;
   }
   if (e->option && strcmp(e->option, f->name) == 0)
     return ax_engine_refuse(f->engine, ax_plan_text(plan, "--%s", f->name));
-  if (e->option) fprintf(stderr, "accel-run: --%s has no effect without --%s\n", f->name, e->option);
-  else fprintf(stderr, "accel-run: --%s has no effect: %s\n", f->name, e->reason);
+  if (e->option) ax_print(stderr, "accel-run: --%s has no effect without --%s\n", f->name, e->option);
+  else ax_print(stderr, "accel-run: --%s has no effect: %s\n", f->name, e->reason);
   return 0;
 }
 
@@ -247,7 +247,7 @@ static int take_value(ax_plan *plan, int *at, int id, const char *value)
   if (r->kind == AX_KIND_SWITCH) return ax_setting_assign(plan, id, value ? value : "true", origin);
   if (!value) {
     if (*at + 1 >= plan->argc) {
-      fprintf(stderr, "accel-run: --%s needs a value: --%s %s\n", r->name, r->name, r->argument);
+      ax_print(stderr, "accel-run: --%s needs a value: --%s %s\n", r->name, r->name, r->argument);
       return AX_EXIT_USAGE;
     }
     value = plan->argv[++*at];
@@ -288,8 +288,8 @@ static int lua_option(ax_plan *plan, int *at)
   plan->actions[plan->n_actions++] = *at;
   if (word[2] || word[1] == 'j') return 0;
   if (*at + 1 >= plan->argc) {
-    fprintf(stderr, "accel-run: %s needs %s after it\n", word,
-            word[1] == 'e' ? "a piece of Lua code" : "the name of a module");
+    ax_print(stderr, "accel-run: %s needs %s after it\n", word,
+             word[1] == 'e' ? "a piece of Lua code" : "the name of a module");
     return AX_EXIT_USAGE;
   }
   ++*at;
@@ -310,9 +310,9 @@ static int short_option(ax_plan *plan, int *at)
     case 'm': return take_value(plan, at, AX_SET_module, NULL);
     default: break;
     }
-  fprintf(stderr,
-          "accel-run: there is no option %s (long options begin with --; accel-run --help lists them)\n",
-          word);
+  ax_print(stderr,
+           "accel-run: there is no option %s (long options begin with --; accel-run --help lists them)\n",
+           word);
   return AX_EXIT_USAGE;
 }
 
@@ -381,11 +381,11 @@ void ax_options_check_script(const ax_plan *plan)
     snprintf(dashed, sizeof dashed, "%s", name);
     for (char *c = dashed; *c; c++) *c = *c == '_' ? '-' : *c;
     if (is_declared(text, name) || is_declared(text, dashed)) continue;
-    fprintf(stderr,
-            "accel-run: --%s after %s is an argument of the script, which does not mention it; as an option "
-            "it comes before: accel-run --%s%s%s %s\n",
-            name, plan->argv[plan->script], name, ax_settings[id].argument ? " " : "",
-            ax_settings[id].argument ? ax_settings[id].argument : "", plan->argv[plan->script]);
+    ax_print(stderr,
+             "accel-run: --%s after %s is an argument of the script, which does not mention it; as an option "
+             "it comes before: accel-run --%s%s%s %s\n",
+             name, plan->argv[plan->script], name, ax_settings[id].argument ? " " : "",
+             ax_settings[id].argument ? ax_settings[id].argument : "", plan->argv[plan->script]);
   }
   free(text);
 }

@@ -37,6 +37,7 @@ struct ax_output {
   bool running;
   _Atomic int *writing; /* shared with the ranks: text is between a pipe and the console */
   int stop[2];          /* [1] is closed when no rank is left */
+  bool lost;            /* the console or a file did not take what ranks printed */
   stream stream[];
 };
 
@@ -65,14 +66,14 @@ int ax_output_check(const ax_plan *plan)
   const ax_setting *tee = &plan->set[AX_SET_tee], *folder = &plan->set[AX_SET_log_dir];
 
   if (streams_of(tee->text, 0) < 0) {
-    fprintf(stderr,
-            "accel-run: %s: expected 0, 1 (stdout), 2 (stderr), 3 (both), or ranks with theirs (0:3,1:1); "
-            "got '%s'\n",
-            tee->origin, tee->text);
+    ax_print(stderr,
+             "accel-run: %s: expected 0, 1 (stdout), 2 (stderr), 3 (both), or ranks with theirs (0:3,1:1); "
+             "got '%s'\n",
+             tee->origin, tee->text);
     return AX_EXIT_USAGE;
   }
   if (folder->number && !tee->number)
-    fprintf(stderr, "accel-run: %s: no file is written without --tee\n", folder->origin);
+    ax_print(stderr, "accel-run: %s: no file is written without --tee\n", folder->origin);
   return 0;
 }
 
@@ -115,13 +116,13 @@ static bool open_stream(ax_output *o, const ax_plan *plan, int attempt, int rank
 
   *s = (stream){ .rank = rank, .target = target, .from = -1, .to = -1, .file = -1 };
   if (folder->number && (s->file = open_file(folder->text, attempt, s)) < 0) {
-    fprintf(stderr, "accel-run: %s %s: no file can be made there: %s\n", folder->origin, folder->text,
-            strerror(errno));
+    ax_print(stderr, "accel-run: %s %s: no file can be made there: %s\n", folder->origin, folder->text,
+             strerror(errno));
     return false;
   }
   o->n++;
   if (pipe2(pair, O_CLOEXEC) != 0) {
-    fprintf(stderr, "accel-run: --tee: no pipe for rank %d: %s\n", rank, strerror(errno));
+    ax_print(stderr, "accel-run: --tee: no pipe for rank %d: %s\n", rank, strerror(errno));
     return false;
   }
   s->from = pair[0];
@@ -204,7 +205,8 @@ void ax_output_join(ax_output *o, int rank, bool watches)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void write_all(int fd, const char *text, size_t n)
+/* Whether all was written.  Not when nobody reads, or the disk is full: the run goes on. */
+static bool write_all(int fd, const char *text, size_t n)
 {
   while (n > 0) {
     const ssize_t wrote = write(fd, text, n);
@@ -213,14 +215,26 @@ static void write_all(int fd, const char *text, size_t n)
       poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, -1);
       continue;
     }
-    if (wrote <= 0) return; /* nobody reads, or the disk is full: the run goes on */
+    if (wrote <= 0) return false;
     text += wrote;
     n -= (size_t)wrote;
   }
+  return true;
+}
+
+/* Says so once for a run; the launcher has SIGPIPE blocked. */
+static void note_loss(ax_output *o, const stream *s, const char *place)
+{
+  const int error = errno;
+
+  if (!o->lost)
+    ax_print(stderr, "accel-run: %s could not be written: %s: some of what rank %d printed is lost\n", place,
+             strerror(error), o->first + s->rank);
+  o->lost = true;
 }
 
 /* One line, with its end, to the console: one write, so that it stays whole. */
-static void write_line(const ax_output *o, const stream *s, const char *text, size_t n)
+static void write_line(ax_output *o, const stream *s, const char *text, size_t n)
 {
   char head[96], *whole;
   const int length = snprintf(head, sizeof head, "[%.60s%d]:", o->role, o->first + s->rank);
@@ -228,11 +242,12 @@ static void write_line(const ax_output *o, const stream *s, const char *text, si
   if (!(whole = malloc((size_t)length + n))) return;
   memcpy(whole, head, (size_t)length);
   memcpy(whole + length, text, n);
-  write_all(s->target, whole, (size_t)length + n);
+  if (!write_all(s->target, whole, (size_t)length + n))
+    note_loss(o, s, s->target == STDOUT_FILENO ? "stdout" : "stderr");
   free(whole);
 }
 
-static void write_lines(const ax_output *o, stream *s)
+static void write_lines(ax_output *o, stream *s)
 {
   size_t from = 0;
   char *end;
@@ -246,7 +261,7 @@ static void write_lines(const ax_output *o, stream *s)
 }
 
 /* What is left of a line, with an end of its own. */
-static void flush(const ax_output *o, stream *s)
+static void flush(ax_output *o, stream *s)
 {
   if (s->size == 0) return;
   s->line[s->size++] = '\n'; /* there is room for it */
@@ -255,7 +270,7 @@ static void flush(const ax_output *o, stream *s)
 }
 
 /* Reads what is there; closes the pipe at its end. */
-static void take(const ax_output *o, stream *s)
+static void take(ax_output *o, stream *s)
 {
   enum { PIECE = 1 << 16 };
   ssize_t n = -1;
@@ -273,7 +288,8 @@ static void take(const ax_output *o, stream *s)
     s->from = -1;
     return;
   }
-  if (s->file >= 0) write_all(s->file, s->line + s->size, (size_t)n);
+  if (s->file >= 0 && !write_all(s->file, s->line + s->size, (size_t)n))
+    note_loss(o, s, "its file of --log_dir");
   s->size += (size_t)n;
   write_lines(o, s);
   if (s->size > LONGEST) flush(o, s);
@@ -320,15 +336,19 @@ void ax_output_run(ax_output *o)
   if (!o->running) fputs("accel-run: --tee: no thread can be started; the ranks' output is lost\n", stderr);
 }
 
-void ax_output_end(ax_output *o)
+bool ax_output_end(ax_output *o)
 {
-  if (!o) return;
+  bool whole;
+
+  if (!o) return true;
   if (o->running) {
     close(o->stop[1]);
     o->stop[1] = -1;
     pthread_join(o->thread, NULL);
   }
+  whole = !o->lost;
   free_output(o);
+  return whole;
 }
 
 static bool settled(const ax_output *o)

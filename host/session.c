@@ -49,7 +49,7 @@ bool ax_session_open(ax_control *c, ax_output *output)
   for (int r = 1; r < s.size; r++) {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-      fprintf(stderr, "accel-run: no socket for rank %d: %s\n", r, strerror(errno));
+      ax_print(stderr, "accel-run: no socket for rank %d: %s\n", r, strerror(errno));
       return false;
     }
     s.front[r] = pair[0];
@@ -154,7 +154,7 @@ static void wait_for(int fd, int rank)
   struct pollfd in = { .fd = fd, .events = POLLIN };
 
   if (s.rank != 0 || poll(&in, 1, NOTICE_MS) != 0 || !isatty(STDERR_FILENO)) return;
-  fprintf(stderr, "accel-run: rank %d still runs the chunk; Ctrl-C stops it\n", rank);
+  ax_print(stderr, "accel-run: rank %d still runs the chunk; Ctrl-C stops it\n", rank);
 }
 
 /* receive(rank) -> the strings of the next message; nothing when the rank is gone */

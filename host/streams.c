@@ -2,12 +2,15 @@
  * write, and output that is lost is a failure. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
 #include <lua.h>
 
+#include "ax.h"
 #include "host.h"
 
 #define LINE_ROOM 65536 /* a longer line is several writes */
@@ -35,6 +38,26 @@ bool ax_streams_lost(char *text, size_t size)
            error ? ": " : " to its end", error ? strerror(error) : "");
   clearerr(stdout); /* reported once */
   return true;
+}
+
+void ax_print(FILE *f, const char *fmt, ...)
+{
+  char room[2048], *text = room;
+  va_list ap;
+  int n;
+
+  va_start(ap, fmt);
+  n = vsnprintf(room, sizeof room, fmt, ap);
+  va_end(ap);
+  if (n >= (int)sizeof room && (text = malloc((size_t)n + 1))) {
+    va_start(ap, fmt);
+    vsnprintf(text, (size_t)n + 1, fmt, ap);
+    va_end(ap);
+  }
+  if (!text) text = room; /* without memory the message is cut */
+  ax_text_clean(text);
+  fputs(text, f);
+  if (text != room) free(text);
 }
 
 /* ---- io.stderr ------------------------------------------------------------------------------- */

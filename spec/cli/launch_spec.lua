@@ -3,6 +3,7 @@
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local has = require("spec.support.messages").has
+local processes = require "spec.support.processes"
 
 -- Runs words with a script in a fresh folder; body(out, err, folder) looks at what is there.
 local function run(status, text, words, body)
@@ -20,6 +21,20 @@ local function lines(text)
   table.sort(list)
   return list
 end
+
+describe("a launcher whose lines nobody reads", function()
+  it("ends with the run's own status", function()
+    host.in_folder(function(folder)
+      assert(fs.write(folder .. "/x.lua", "os.execute 'sleep 0.3' os.exit(tonumber(arg[1]))"))
+      for _, status in ipairs { 0, 3 } do
+        processes.output(
+          ("cd '%s'; { '%s' --num_processes 2 x.lua %d; echo $? >status; } 2>&1 | true"):format(
+          folder, host.path, status))
+        assert.are.equal(status .. "\n", fs.read(folder .. "/status"))
+      end
+    end)
+  end)
+end)
 
 describe("--tee", function()
   -- One text a write: stderr is not buffered, and two ranks share it where no --tee splits it.
@@ -40,6 +55,18 @@ describe("--tee", function()
       assert.is_nil(out:find("[default0]", 1, true))
       assert.are.same({ "e0\n", "e1\n" }, lines(err))
     end)
+  end)
+
+  it("says what is lost when the console takes no more, and the run goes on to its end", function()
+    local text = "for i = 1, 100 do print(i) end io.stdout:flush() io.stderr:write('to the end\\n')"
+    local started = processes.start({ "--num_processes", "2", "--tee", "1", processes.script(text) },
+      { closed_stdout = true })
+    local status, _, err = started:wait(20)
+    assert.are.equal(1, status)
+    assert.are.equal(2, select(2, err:gsub("to the end\n", "")), err)
+    has(err, "accel-run: stdout could not be written: Broken pipe: some of what rank ")
+    assert.are.equal(1, select(2, err:gsub("could not be written", "")), err)
+    processes.clean()
   end)
 
   it("writes a file for each stream of each rank below --log_dir", function()

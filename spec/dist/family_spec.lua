@@ -129,6 +129,22 @@ describe("programs that a script started", function()
     assert.is_false(processes.alive(guard))
     assert.equal(-1, ffi.C.kill(guard, 0))
   end)
+
+  it("are no reason to fail when the guard was killed", function()
+    for _, ranks in ipairs { 1, 2 } do
+      local sign = processes.script("")
+      os.remove(sign)
+      local run = processes.start { "--num_processes", tostring(ranks), processes.script(([[
+        os.execute("true")
+        io.write("ready\n") io.stdout:flush()
+        repeat until io.open("%s")]]):format(sign)) }
+      run:expect("ready\n", 20)
+      local guard = tonumber(processes.output("pgrep -P " .. run.pid .. " accel-guard"))
+      processes.kill(guard, processes.SIGKILL)
+      io.open(sign, "w"):close()
+      assert.equal(0, (run:wait(20)), run:stderr())
+    end
+  end)
 end)
 
 describe("programs that a script started in a run of one process", function()

@@ -139,7 +139,7 @@ local function ask(words)
   if not found then return end
   local path = path_of(found)
   M.write(path, M.questions())
-  print("accel-run: the configuration is in " .. path)
+  commands.say("accel-run: the configuration is in %s", path)
 end
 
 local function default(words)
@@ -152,7 +152,7 @@ local function default(words)
   if not found then return end
   local fine, path = pcall(machine.write_basic_config, found.mixed_precision or "no", path_of(found))
   if not fine then commands.fail("%s", (path:gsub("^.-write_basic_config: ", ""))) end
-  if path then print("accel-run: the configuration is in " .. path) end
+  if path then commands.say("accel-run: the configuration is in %s", path) end
 end
 
 local function check_keys(path, config)
@@ -202,7 +202,7 @@ local function update(words)
   M.bring_up_to_date(config)
   check_keys(path, config)
   M.write(path, config)
-  print("accel-run: the configuration is up to date: " .. path)
+  commands.say("accel-run: the configuration is up to date: %s", path)
 end
 
 --- Runs the command.

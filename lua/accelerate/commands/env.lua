@@ -4,6 +4,7 @@ local env = require "accelerate.utils.environment"
 local ffi = require "ffi"
 local fs = require "accelerate.utils.fs"
 local lists = require "accelerate.utils.lists"
+local options = require "accelerate.utils.options"
 
 ffi.cdef [[
 char *realpath(const char *path, char *resolved);
@@ -155,7 +156,7 @@ end
 --- Prints the report.
 function M.run()
   for _, line in ipairs(M.collect()) do
-    print(line[1] and ("- %s: %s"):format(line[1], line[2]) or line[2])
+    print(options.clean(line[1] and ("- %s: %s"):format(line[1], line[2]) or line[2]))
   end
 end
 

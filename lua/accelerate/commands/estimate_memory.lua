@@ -81,8 +81,8 @@ function M.run(words)
     rows[#rows + 1] = { dtype, bytes(m.largest * BYTES[dtype]), bytes(m.elements * BYTES[dtype]),
       TRAINING[dtype] and bytes(m.elements * TRAINING[dtype]) or "not trained" }
   end
-  print(("%s: %d tensors, %.0f parameters; the largest layer is %s"):format(found.PATH, m.tensors, m.elements,
-    m.layer))
+  commands.say("%s: %d tensors, %.0f parameters; the largest layer is %s", found.PATH, m.tensors, m.elements,
+    m.layer)
   print_table(rows)
   print(("memory for tensors of a process here: %s"):format(bytes(core.memory_stats().limit_bytes)))
 end

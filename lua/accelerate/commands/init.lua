@@ -1,4 +1,6 @@
 --- `accel-run COMMAND`: finds the command and reports what is wrong with its arguments.
+local clean = require("accelerate.utils.options").clean
+
 local M = {}
 
 -- The module of each command that C hands over.
@@ -8,6 +10,10 @@ local MODULES = {
 }
 
 local Wrong = {} -- errors of these tables are the user's, and show no stack
+
+--- Prints a line, without control characters that a path or a file has.
+---@param message string a format, with its arguments
+function M.say(message, ...) print(clean(message:format(...))) end
 
 --- Ends the command with a message.
 ---@param message string a format, with its arguments
@@ -103,7 +109,7 @@ function M.main(name)
   if ok then return end
   if getmetatable(err) ~= Wrong then error(err, 0) end
   io.stdout:flush()
-  io.stderr:write(("accel-run %s: %s\n"):format(name, err.text))
+  io.stderr:write(clean(("accel-run %s: %s\n"):format(name, err.text)))
   os.exit(err.status)
 end
 

@@ -61,9 +61,9 @@ local function install(words)
     display_name = found.display_name or "Lua (accel)", language = "lua", interrupt_mode = "message" }, 2),
     "\n")
   file:close()
-  print("accel-run: the kernel is in " .. folder)
+  commands.say("accel-run: the kernel is in %s", folder)
   local opened, missing = require("accelerate.kernel.zmq").open()
-  if not opened then print("accel-run: notebooks need another package: " .. missing) end
+  if not opened then commands.say("accel-run: notebooks need another package: %s", missing) end
 end
 
 -- The connection file, checked.

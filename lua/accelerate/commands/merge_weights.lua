@@ -31,7 +31,7 @@ function M.run(words)
     to = fs.join(to, safe and "model.safetensors" or "pytorch_model.bin")
   end
   weights.save(dict, to, safe)
-  print("accel-run: the weights are in " .. to)
+  commands.say("accel-run: the weights are in %s", to)
   if found.remove_checkpoint_dir and fs.is_dir(found.FOLDER) then
     if (to .. "/"):sub(1, #found.FOLDER + 1) == found.FOLDER:gsub("/+$", "") .. "/" then
       commands.fail("%s is not removed: the merged weights are in it", found.FOLDER)

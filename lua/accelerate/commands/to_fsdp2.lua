@@ -2,6 +2,7 @@
 local commands = require "accelerate.commands"
 local config_file = require "accelerate.commands.config"
 local fs = require "accelerate.utils.fs"
+local options = require "accelerate.utils.options"
 
 local M = {}
 
@@ -68,10 +69,10 @@ function M.run(words)
   end
   local converted, notes = M.convert(config_file.read(found.config_file))
   for _, note in ipairs(notes) do
-    io.stderr:write(("accel-run to-fsdp2: %s: %s\n"):format(found.config_file, note))
+    io.stderr:write(options.clean(("accel-run to-fsdp2: %s: %s\n"):format(found.config_file, note)))
   end
   config_file.write(to, converted)
-  print("accel-run: the configuration is in " .. to)
+  commands.say("accel-run: the configuration is in %s", to)
 end
 
 return M

@@ -9,7 +9,7 @@ int pipe2(int *pair, int flags);
 int dup2(int from, int to);
 int close(int fd);
 long read(int fd, void *to, size_t n);
-long write(int fd, const void *from, size_t n);
+long send(int fd, const void *from, size_t n, int flags);
 int fcntl(int fd, int command, ...);
 int fflush(void *file);
 ]]
@@ -19,6 +19,7 @@ local M = {}
 local AF_UNIX, SOCK_STREAM, SOCK_CLOEXEC, O_CLOEXEC = 1, 1, 524288, 524288
 local F_SETFL, O_NONBLOCK = 4, 2048
 local EINTR = 4
+local MSG_NOSIGNAL = 16384 -- the other process may be gone
 local ROOM = 65536
 
 local room = ffi.new("char[?]", ROOM)
@@ -93,7 +94,8 @@ function M.send(fd, value)
   local bytes = ffi.string(ffi.new("uint32_t[1]", #text), 4) .. text
   local at = 0
   while at < #bytes do
-    local wrote = tonumber(ffi.C.write(fd, ffi.cast("const char *", bytes) + at, #bytes - at))
+    local rest = ffi.cast("const char *", bytes) + at
+    local wrote = tonumber(ffi.C.send(fd, rest, #bytes - at, MSG_NOSIGNAL))
     if wrote >= 0 then at = at + wrote
     elseif ffi.errno() ~= EINTR then return false end
   end

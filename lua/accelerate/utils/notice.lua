@@ -15,7 +15,7 @@ local seen = {}
 ---@param ... any its arguments; none: `message` is taken as it is
 function M.here(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
-  io.stderr:write("accelerate: " .. message .. "\n")
+  io.stderr:write(options.clean("accelerate: " .. message .. "\n"))
 end
 
 --- Writes a line on rank 0.

@@ -37,14 +37,19 @@ function options.caller_level()
   end
 end
 
+--- Returns the text with question marks for control characters other than line ends and tabs: a
+--- quoted file, name or variable may hold what moves a terminal's cursor, or worse.
+---@param text string
+---@return string
+function options.clean(text) return (text:gsub("[%z\1-\8\11-\31\127]", "?")) end
+
 --- Raises `message` (a format with its arguments) with the position of the innermost caller outside
---- this library. Control characters, which a quoted file may hold, become question marks.
+--- this library, without control characters.
 ---@param message string
 function options.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
-  message = message:gsub("[%z\1-\8\11-\31\127]", "?")
   local level = options.caller_level()
-  error(message, level)
+  error(options.clean(message), level)
 end
 local fail = options.fail
 
