@@ -23,7 +23,7 @@ MAKEFLAGS += -j$(shell nproc)
 endif
 
 OPT_release := -O2
-OPT_asan    := -O1 -fsanitize=address -fno-omit-frame-pointer
+OPT_asan    := -O1 -fsanitize=address -fno-omit-frame-pointer -DAX_CHECK_CLAIMS
 OPT_ubsan   := -O1 -fsanitize=undefined -fno-sanitize-recover=undefined
 OPT_tsan    := -O1 -fsanitize=thread
 OPT_fuzz    := -O1 -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined \

@@ -98,6 +98,28 @@ AX_API bool ax_storage_is_pinned(const ax_storage *s);
 AX_API ax_storage *ax_storage_retain(ax_storage *s);
 AX_API void ax_storage_release(ax_storage *s);
 
+/* ---- claims (plugin.h) ----------------------------------------------------------------------- */
+
+AX_API void ax_claim_put(ax_storage *s, ax_claim *c);
+AX_API void ax_claim_take_off(ax_claim *c); /* one that is off already is left alone */
+/* The claim of this kind on s; NULL: there is none. */
+static inline ax_claim *ax_claim_of(const ax_storage *s, const ax_claim_kind *kind)
+{
+  ax_claim *c = s->claims;
+  while (__builtin_expect(c != NULL, 0) && c->kind != kind) c = c->next;
+  return c;
+}
+/* Has every claim done that this use must wait for.  On failure the one that failed is left, and
+ * can be tried again. */
+AX_API AX_COLD ax_status ax_storage_ready(ax_storage *s, ax_use use);
+/* Comes before t's memory is read (AX_READ) or written in place (AX_WRITE). */
+static inline ax_status ax_tensor_ready(const ax_tensor *t, ax_use use)
+{
+  return __builtin_expect(t->storage->claims == NULL, 1) ? AX_OK : ax_storage_ready(t->storage, use);
+}
+/* Sanitized builds: how often memory was used that a claim stood before; 0 in others. */
+AX_API int64_t ax_claims_missed(void);
+
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 AX_API ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
@@ -311,13 +333,9 @@ typedef ax_status (*ax_custom_fn)(void *ud, int n_out, ax_tensor *const *grads, 
 AX_API ax_status ax_custom_record(const char *name, int n_in, ax_tensor *const *inputs, int n_out,
                                   ax_tensor *const *outputs, ax_custom_fn backward, void (*drop)(void *),
                                   void *ud);
-/* Gives a view whose base was changed by a recorded in-place op its new history.  Call ax_history
- * before reading a tensor's history from outside. */
-AX_API ax_status ax_history_renew(ax_tensor *t);
-static inline ax_status ax_history(ax_tensor *t)
-{
-  return t->base && t->base->rewrites != t->rewrites ? ax_history_renew(t) : AX_OK;
-}
+/* Gives a view whose base was changed by a recorded in-place op its new history.  Comes before
+ * reading a tensor's history from outside. */
+AX_API ax_status ax_history(ax_tensor *t);
 /* Gives the fresh alias `t` the place of result `out` of node `n` in the graph (a custom function's
  * saved result). */
 AX_API void ax_tensor_join(ax_tensor *t, ax_node *n, int out);
@@ -325,16 +343,8 @@ AX_API void ax_tensor_join(ax_tensor *t, ax_node *n, int out);
 AX_API bool ax_would_record(int n, ax_tensor *const *inputs);
 /* The name of the op that made t ("add"), or NULL for a leaf. */
 AX_API const char *ax_grad_fn_name(const ax_tensor *t);
-/* Copies what the save that a thread is writing (io.h) has not read yet. */
-AX_API void ax_save_settle(void);
 /* Counts a write from outside (data_ptr, a collective). */
 static inline void ax_touch(ax_tensor *t) { t->version->edits++; }
-/* Comes before t's memory is written in place: a save that is under way has the state before it. */
-static inline void ax_will_write(const ax_tensor *t)
-{
-  if (__builtin_expect(t->storage->awaited, 0)) ax_save_settle();
-  if (__builtin_expect(t->storage->later || t->storage->later_reads, 0)) ax_storage_settle(t->storage, true);
-}
 
 /* ---- optimizers: one pass over a segment table ----------------------------------------------- */
 

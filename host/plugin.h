@@ -13,7 +13,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_COLD __attribute__((cold)) /* calls lie apart from the code that runs at every op */
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 11       /* the version of the structures here */
+#define AX_ABI 12       /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -147,23 +147,39 @@ typedef struct ax_version {
   uint32_t edits;
 } ax_version;
 
-typedef struct ax_later ax_later;
+/* A claim stands between a storage and its use: a call that has not run and writes it or reads it
+ * (ops/later.c), a save by a thread that has still to read it (io/content.c).  Who is about to use
+ * the memory asks ax_tensor_ready (ax.h); `before` then does the work that the claim waits for and
+ * takes the claim off, or fails and leaves it.  ax_data runs nothing. */
+typedef enum { AX_READ = 1, AX_WRITE = 2 } ax_use;
+typedef struct ax_claim ax_claim;
+typedef struct ax_storage ax_storage;
 
-typedef struct ax_storage {
+typedef struct ax_claim_kind {
+  uint8_t uses; /* AX_READ | AX_WRITE: the uses that ask it */
+  ax_status (*before)(ax_claim *c);
+  void (*gone)(ax_claim *c); /* the storage is being freed; NULL: the claimant holds the storage */
+} ax_claim_kind;
+
+struct ax_claim {
+  ax_claim *next, **at; /* at: the pointer that leads here; NULL: the claim is off */
+  const ax_claim_kind *kind;
+  void *owner; /* for the kind */
+};
+
+struct ax_storage {
   int32_t refs; /* atomic */
   ax_device device;
   uint16_t group; /* the group of ax_memory_groups that counts it; 0: none */
-  bool awaited;   /* a save by a thread has still to read it: ax_will_write comes before a write */
   bool exposed;   /* a script has got a pointer to it, and writes when it likes */
   void *data;
   size_t bytes;
-  void (*release)(struct ax_storage *); /* frees `data` only; NULL: the data is not freed */
-  void *owner;                          /* for `release` */
-  ax_later *later;                      /* the call that writes it and has not run (ops/later.c); or NULL */
-  uint32_t later_reads;                 /* calls that have not run and read it */
-  uint64_t made;                        /* the call that made it, for ops/join.c; 0: another one */
-  ax_version version;                   /* shared by the tensors that have no cell of their own */
-} ax_storage;
+  void (*release)(ax_storage *); /* frees `data` only; NULL: the data is not freed */
+  void *owner;                   /* for `release` */
+  ax_claim *claims;              /* NULL: it may be read and written */
+  uint64_t made;                 /* number of the call that wrote it, for ops/join.c; 0: not fusable */
+  ax_version version;            /* shared by the tensors that have no cell of their own */
+};
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -212,11 +228,15 @@ AX_API ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, a
 AX_API void ax_tensor_release(ax_tensor *t); /* NULL is fine */
 
 static inline size_t ax_itemsize(const ax_tensor *t) { return ax_dtype_size((ax_dtype)t->dtype); }
-/* Runs the call that waits and writes the storage; write: also those that read it. */
-AX_API void ax_storage_settle(ax_storage *s, bool write);
+#ifdef AX_CHECK_CLAIMS /* sanitized builds count the readers that did not ask (ax_claims_missed) */
+AX_API void ax_claims_check(const ax_storage *s);
+#else
+static inline void ax_claims_check(const ax_storage *s) {}
+#endif
+/* Where t's elements begin.  Whoever reads or writes them has asked ax_tensor_ready before. */
 static inline void *ax_data(const ax_tensor *t)
 {
-  if (__builtin_expect(t->storage->later != NULL, 0)) ax_storage_settle(t->storage, false);
+  ax_claims_check(t->storage);
   return (char *)t->storage->data + (size_t)t->offset * ax_dtype_size((ax_dtype)t->dtype);
 }
 

@@ -107,6 +107,14 @@ describe("lint", function()
       "host/tools/lua_lines.lua" })
   end)
 
+  it("keeps the ground floor of the core below all else", function()
+    finds("ground", { "host/core/storage.c:3", "host/plugin.h:4" }, {
+      ["host/plugin.h"] = "void ax_far(int n);\nstatic inline void ax_near(int n)\n{\n  ax_far(n);\n}\n",
+      ["host/core/storage.c"] = "void ax_own(void)\n{\n  ax_far(1);\n  ax_near(2);\n  ax_own();\n}\n",
+      ["host/core/tensor.c"] = "void ax_far(int n)\n{\n  ax_far(n);\n}\n",
+    }, "calls ax_far, which is above the ground floor")
+  end)
+
   it("keeps the rooms of C apart", function()
     local files = {
       ["host/ax.h"] = "", ["host/plugin.h"] = "", ["host/dist.h"] = "", ["host/core/core.h"] = "",

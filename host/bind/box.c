@@ -89,6 +89,7 @@ ax_tensor *ax_lua_push_on_cpu(lua_State *L, int idx, const char *fn)
 {
   ax_tensor *t = ax_lua_check_tensor(L, idx, fn, NULL), **box;
   if (t->device.kind == AX_CPU) {
+    if (ax_tensor_ready(t, AX_READ) != AX_OK) ax_lua_raise(L, fn);
     lua_pushvalue(L, idx);
     return t;
   }

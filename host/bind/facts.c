@@ -122,7 +122,8 @@ static int version(lua_State *L)
  * of the same memory.  Does not count as an edit. */
 static int address(lua_State *L)
 {
-  lua_pushnumber(L, (double)(uintptr_t)ax_data(ax_lua_self(L, "_address", 0)));
+  const ax_tensor *t = ax_lua_self(L, "_address", 0);
+  lua_pushnumber(L, (double)((uintptr_t)t->storage->data + (size_t)t->offset * ax_itemsize(t)));
   return 1;
 }
 
@@ -151,7 +152,7 @@ static int data_ptr(lua_State *L)
     lua_call(L, 0, 1);
     lua_replace(L, lua_upvalueindex(1));
   }
-  ax_will_write(t);
+  if (ax_tensor_ready(t, AX_WRITE) != AX_OK) return ax_lua_raise(L, "data_ptr");
   ax_touch(t);
   t->storage->exposed = true;
   lua_pushvalue(L, lua_upvalueindex(1));

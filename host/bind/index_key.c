@@ -80,6 +80,7 @@ static ax_tensor *on_device(ax_lua_work *w, ax_tensor *t, ax_device device)
 static int64_t value_of(ax_lua_work *w, ax_tensor *t)
 {
   t = on_device(w, t, (ax_device){ AX_CPU, 0 });
+  if (ax_tensor_ready(t, AX_READ) != AX_OK) ax_lua_raise(w->L, "index");
   return ax_load_int((ax_dtype)t->dtype, ax_data(t), 0);
 }
 
@@ -181,7 +182,7 @@ static void check_mask(reader *r, const ax_tensor *mask)
 static bool may_be_negative(const ax_tensor *index)
 {
   int64_t any = 0;
-  if (index->device.kind != AX_CPU || !ax_tensor_is_contiguous(index)) return true;
+  if (index->device.kind != AX_CPU || !ax_tensor_is_contiguous(index) || index->storage->claims) return true;
   const int64_t *at = ax_data(index);
   for (int64_t i = 0; i < index->numel; i++) any |= at[i];
   return any < 0;
@@ -434,6 +435,7 @@ void ax_lua_explain_picks(ax_lua_work *w, const ax_lua_key *k)
     ax_tensor *t = k->pick[i].given;
     if (t->dtype == AX_BOOL) continue;
     t = flattened(w, on_device(w, t, (ax_device){ AX_CPU, 0 }));
+    if (ax_tensor_ready(t, AX_READ) != AX_OK) ax_lua_raise(w->L, "index");
     for (int64_t at = 0; at < t->numel; at++) {
       const int64_t v = ax_load_int(AX_I64, ax_data(t), at * t->strides[0]);
       if (v < -k->pick[i].size || v >= k->pick[i].size)

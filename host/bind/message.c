@@ -88,7 +88,7 @@ static void put_tensor(lua_State *L, ax_lua_message *b, ax_tensor *t)
   if (t->device.kind != AX_CPU)
     luaL_error(L, "a tensor on a GPU cannot go to another process: move it to the CPU first");
   const bool grad = ax_grad_set_enabled(false);
-  const ax_status st = ax_contiguous(t, &whole);
+  const ax_status st = ax_tensor_bring(t, &whole);
   ax_grad_set_enabled(grad);
   if (st != AX_OK) ax_lua_raise(L, "worker");
   b->tensors[b->n_tensors++] = whole;

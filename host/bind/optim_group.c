@@ -278,10 +278,8 @@ static void *device_arg(lua_State *L, int idx, const char *fn, const char *name,
   if (!ax_same_device(t->device, device))
     ax_lua_error(L, fn, "device_args: %s lies on %s and the parameters on %s", name,
                  ax_device_text(t->device, a, sizeof a), ax_device_text(device, b, sizeof b));
-  if (written) {
-    ax_will_write(t);
-    ax_touch(t);
-  }
+  if (ax_tensor_ready(t, written ? AX_WRITE : AX_READ) != AX_OK) ax_lua_raise(L, fn);
+  if (written) ax_touch(t);
   lua_pop(L, 1); /* the table holds it */
   return ax_data(t);
 }

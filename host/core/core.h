@@ -40,6 +40,10 @@ ax_status ax_tensor_new_pinned(ax_dtype dtype, int ndim, const int64_t *shape, a
 ax_status ax_tensor_new_padded(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
                                ax_tensor **out);
 
+/* ---- memory/claim.c */
+/* The storage is being freed: nobody asks its claims any more. */
+void ax_claims_drop(ax_storage *s);
+
 /* ---- storage.c */
 /* As ax_storage_new; *zeros says whether all bytes are known to be 0. */
 ax_status ax_storage_new_fresh(ax_device device, size_t bytes, bool *zeros, ax_storage **out);

@@ -1,5 +1,5 @@
 /* Storages: counted device bytes. */
-#include "core/ops/infer.h"
+#include "core/core.h"
 #include "core/device/meta.h"
 
 static void release_cpu(ax_storage *s) { ax_free(s->data, s->bytes); }
@@ -116,7 +116,7 @@ ax_storage *ax_storage_retain(ax_storage *s)
 void ax_storage_release(ax_storage *s)
 {
   if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
-  if (__builtin_expect(s->later != NULL, 0)) ax_later_gone(s);
+  if (__builtin_expect(s->claims != NULL, 0)) ax_claims_drop(s);
   if (__builtin_expect(s->group, 0)) ax_memory_untrack(s);
   if (s->release) s->release(s);
   ax_spare_free(s, sizeof *s);

@@ -31,6 +31,8 @@ local RULES = {
   { "format", true, part "format", "C is as `make fmt` writes it" },
   { "layers", true, layers.layers, "a room of C includes what it may" },
   { "core-private", true, layers.core_is_private, "core/*.h is included by the core alone" },
+  { "ground", true, part "ground",
+    "memory, storages and inline functions of ax.h and plugin.h call nothing above" },
   { "requires", true, requires.requires, "a room of Lua requires what it may" },
   { "circles", true, requires.circles, "no circle of requires between rooms" },
   { "names", true, part "names", "files that comments and pages name are there" },

@@ -2,7 +2,13 @@
 --- travel in a half type: whoever looks sees what a cast at once gives.
 local device = require "spec.support.device"
 local tensor = require "accelerate.tensor"
+local core = require "accelerate.core"
+local ffi = require "ffi"
+local nn = require "accelerate.nn"
+local utils = require("accelerate").utils
 local F = require "accelerate.nn.functional"
+
+ffi.cdef "void fake_device_fail(int n);"
 
 if not device.name then
   describe("casts that wait", function() it("need a device", function() pending(device.reason) end) end)
@@ -122,7 +128,6 @@ describe(("casts that wait on %s (%s)"):format(device.name, device.kind), functi
   end)
 
   it("are done before a step is captured, and not put off in one", function()
-    local utils = require("accelerate").utils
     if device.fake then return pending "the fake device records nothing" end
     local x = tensor.randn(ROWS, CLASSES):to(device.name)
     local leaf = tensor.randn(ROWS, CLASSES):to(device.name):requires_grad_()
@@ -136,6 +141,49 @@ describe(("casts that wait on %s (%s)"):format(device.name, device.kind), functi
       same(wide, ((leaf * (x * k)):to("bfloat16") * 0.5):float())
     end
   end)
+end)
+
+-- Each reads the wide logits, or writes what they wait to read.
+local USES = {
+  item = function(wide) return wide[2][5]:item() end,
+  totable = function(wide) return wide:totable() end,
+  print = function(wide) return tostring(wide) end,
+  ["to the CPU"] = function(wide) return wide:to "cpu" end,
+  ["an op"] = function(wide) return wide + 1 end,
+  ["an op on a view"] = function(wide) return wide:narrow(1, 2, 3):exp() end,
+  ["a write to it"] = function(wide) tensor.no_grad(function() wide:narrow(1, 1, 2):zero_() end) end,
+  ["a write to its source"] = function(_, half) tensor.no_grad(function() half:mul_(2) end) end,
+  all_reduce = function(wide) core.dist.all_reduce(wide:detach(), "sum") end,
+  ["all_reduce without waiting"] = function(wide)
+    core.dist.all_reduce(wide:detach(), "sum", 0, true):wait()
+  end,
+  broadcast = function(wide) core.dist.broadcast(wide:detach(), 0) end,
+  all_gather = function(wide) core.dist.all_gather(wide:detach()) end,
+  save = function(wide)
+    local path = os.tmpname()
+    local ok, why = pcall(utils.save, { wide:detach() }, path)
+    os.remove(path)
+    if not ok then error(why, 0) end
+  end,
+  ["a norm of many"] = function(wide) nn.utils.get_total_norm { wide:detach() } end,
+}
+
+describe(("calls that wait and fail on %s (%s)"):format(device.name, device.kind), function()
+  for name, use in pairs(USES) do
+    it("give their error to " .. name .. ", and compute when they are tried again", function()
+      if not device.fake then return pending "only the fake device fails on request" end
+      local fake = ffi.load(os.getenv "ACCEL_CUDA_PLUGIN")
+      local _, half, wide = logits(device.name, "bfloat16")
+      local expected = select(3, logits("cpu", "bfloat16"))
+      fake.fake_device_fail(1)
+      local ok, why = pcall(use, wide, half)
+      fake.fake_device_fail(0)
+      assert.is_false(ok)
+      assert.is_truthy(tostring(why):find("no workspace", 1, true), why)
+      same(wide, expected)
+      assert(pcall(use, wide, half))
+    end)
+  end
 end)
 
 describe(("gradients of norms in a half type on %s (%s)"):format(device.name, device.kind), function()

@@ -152,8 +152,13 @@ static void fake_stats(int device, ax_memory_stats *out)
 static const ax_backend *cpu;
 static ax_kernel kernels[AX_OP_COUNT];
 
+/* For specs: the next n kernels fail, as for lack of a workspace. */
+static int failing;
+AX_API void fake_device_fail(int n) { failing = n; }
+
 static ax_status run(const ax_call *call)
 {
+  if (failing && failing--) return ax_fail(AX_ENOMEM, "fake device: no workspace");
   for (int k = 0; k < call->n_in; k++)
     if (call->in && call->in[k] &&
         (!ax_same_device(call->in[k]->device, call->out[0]->device) ||

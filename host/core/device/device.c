@@ -1,5 +1,5 @@
 /* Devices: their names and numbers, and moving elements between them. */
-#include "core/ops/infer.h"
+#include "core/core.h"
 #include "core/device/meta.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
@@ -67,7 +67,8 @@ ax_status ax_transfer(ax_tensor *dst, ax_tensor *src, bool later)
   ax_tensor *packed = NULL, *landed = NULL;
   ax_status st = AX_OK;
 
-  AX_TRY(ax_later_now(src->storage, false)); /* before its place among the work of the device is fixed */
+  AX_TRY(ax_tensor_ready(src, AX_READ)); /* before its place among the work of the device is fixed */
+  AX_TRY(ax_tensor_ready(dst, AX_WRITE));
   if (src->dtype != dst->dtype || !ax_tensor_is_contiguous(src)) {
     AX_TRY(ax_tensor_new_on(src->device, (ax_dtype)dst->dtype, src->ndim, src->shape, &packed));
     AX_TRY(ax_copy(packed, src));
@@ -128,7 +129,8 @@ ax_status ax_tensor_bring(ax_tensor *t, ax_tensor **out)
 {
   ax_status st;
 
-  if (t->device.kind == AX_CPU) return ax_contiguous(t, out);
+  if (t->device.kind == AX_CPU)
+    return (st = ax_tensor_ready(t, AX_READ)) == AX_OK ? ax_contiguous(t, out) : st;
   if ((st = ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, out)) != AX_OK ||
       (st = ax_transfer(*out, t, false)) == AX_OK)
     return st;
@@ -149,7 +151,7 @@ ax_status ax_tensor_send(ax_tensor *t, ax_device to, ax_tensor **out, uint64_t *
   if ((st = ax_backend_of(to, &backend)) != AX_OK || t->device.kind != AX_CPU || to.kind == AX_CPU ||
       !backend->memory->send || t->requires_grad || t->numel == 0)
     return st;
-  if ((st = ax_contiguous(t, &packed)) != AX_OK) return st;
+  if ((st = ax_tensor_ready(t, AX_READ)) != AX_OK || (st = ax_contiguous(t, &packed)) != AX_OK) return st;
   const size_t bytes = (size_t)packed->numel * ax_itemsize(packed);
   st = backend->memory->send(to.index, ax_data(packed), bytes, &data, ticket);
   if (st == AX_ENOMEM) st = AX_OK; /* the ordinary path makes room, or reports what is live */
@@ -182,8 +184,10 @@ ax_status ax_item(ax_tensor *t, double *out)
   if (t->numel != 1)
     return ax_fail(AX_ESHAPE, "item: expected a tensor of one element, got %s",
                    ax_shape_text(t->ndim, t->shape, (char[AX_SHAPE_TEXT]){ 0 }, AX_SHAPE_TEXT));
-  if (t->device.kind == AX_CPU) here = ax_tensor_retain(t);
-  else {
+  if (t->device.kind == AX_CPU) {
+    AX_TRY(ax_tensor_ready(t, AX_READ));
+    here = ax_tensor_retain(t);
+  } else {
     AX_TRY(ax_tensor_new((ax_dtype)t->dtype, t->ndim, t->shape, &here));
     AX_TRY(ax_transfer(here, t, false));
   }

@@ -154,7 +154,7 @@ static ax_status in_place(ax_tensor *t, ax_collective *c)
   ax_tensor *flat = NULL;
   ax_status st;
 
-  ax_will_write(t);
+  AX_TRY(ax_tensor_ready(t, AX_WRITE));
   AX_TRY(ax_contiguous(t, &flat));
   c->count = t->numel;
   take_tensor(c, t);
@@ -181,8 +181,8 @@ ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_w
   *work = NULL;
   if (!ax_tensor_is_contiguous(t))
     return ax_fail(AX_EINVAL, "all_reduce: a tensor that is reduced without waiting must be contiguous");
+  if ((st = ax_tensor_ready(t, AX_WRITE)) != AX_OK) return st;
   take_tensor(&c, t);
-  ax_will_write(t);
   c.in = c.out = ax_data(t);
   if ((st = ax_dist_run(&c, work)) == AX_OK) ax_touch(t);
   return st;
@@ -210,7 +210,7 @@ ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root)
   }
   if (!(all = ax_calloc((size_t)n, sizeof *all))) return AX_ENOMEM;
   for (int k = 0; k < n; k++) {
-    ax_will_write(list[k]);
+    AX_TRY(ax_tensor_ready(list[k], AX_WRITE));
     all[k] = (ax_collective){ .op = AX_BROADCAST,
                               .root = root,
                               .count = list[k]->numel,
@@ -240,6 +240,7 @@ static ax_status into_new(ax_tensor *t, ax_collective *c, int64_t first, int64_t
   ax_status st;
 
   *out = NULL;
+  AX_TRY(ax_tensor_ready(t, AX_READ));
   AX_TRY(ax_contiguous(t, &flat));
   if (t->ndim > 1) memcpy(shape + 1, t->shape + 1, (size_t)(t->ndim - 1) * sizeof *shape);
   if (wanted)

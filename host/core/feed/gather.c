@@ -224,8 +224,9 @@ static ax_status prepare(ax_gather *g)
   for (int k = 0; k < g->n; k++) {
     const ax_tensor *t = g->source[k];
     int64_t shape[AX_MAX_DIMS];
-    ax_status st;
+    ax_status st = ax_tensor_ready(t, AX_READ);
 
+    if (st != AX_OK) return st;
     memcpy(shape, t->shape, sizeof shape);
     shape[0] = g->count;
     if ((st = ax_tensor_new((ax_dtype)t->dtype, t->ndim, shape, &g->result[k])) != AX_OK) return st;

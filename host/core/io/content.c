@@ -31,7 +31,7 @@ ax_status ax_content_new(const char *fn, const char *path, ax_content **out)
 
 static void clear_piece(ax_piece *p)
 {
-  if (p->live) p->storage->awaited = false;
+  ax_claim_take_off(&p->unread);
   ax_tensor_release(p->tensor);
   if (p->storage) ax_storage_release(p->storage);
   else if (p->release) p->release((void *)p->at);
@@ -161,7 +161,8 @@ static ax_status settle_piece(ax_piece *p)
 
   if (!p->live) return AX_OK;
   if (left > 0 && (st = ax_storage_new((ax_device){ AX_CPU, 0 }, (size_t)left, &copy)) != AX_OK) return st;
-  p->storage->awaited = p->live = false;
+  ax_claim_take_off(&p->unread);
+  p->live = false;
   if (left == 0) return AX_OK;
   memcpy(copy->data, p->at + (p->taken - p->skipped), (size_t)left);
   ax_storage_release(p->storage);
@@ -179,22 +180,27 @@ ax_status ax_content_settle(ax_content *c, bool all)
   return st;
 }
 
-void ax_content_await(ax_content *c)
+void ax_content_await(ax_content *c, const ax_claim_kind *kind)
 {
-  for (int i = 0; i < c->n; i++)
-    if (c->pieces[i].live) c->pieces[i].storage->awaited = true;
+  for (int i = 0; i < c->n; i++) {
+    ax_piece *const p = &c->pieces[i];
+    p->unread.kind = kind;
+    if (p->live) ax_claim_put(p->storage, &p->unread);
+  }
 }
 
 void ax_content_taken(ax_content *c)
 {
-  for (int i = 0; i < c->n; i++)
-    if (c->pieces[i].live) c->pieces[i].storage->awaited = c->pieces[i].live = false;
+  for (int i = 0; i < c->n; i++) {
+    ax_claim_take_off(&c->pieces[i].unread);
+    c->pieces[i].live = false;
+  }
 }
 
 /* ---- writing */
 
-/* Where the next bytes of a piece are.  A live one is read until `pass` is called. */
-static const char *claim(ax_content *c, ax_piece *p, int64_t from)
+/* Where the next bytes of a piece are.  A live one is read until end_reading. */
+static const char *begin_reading(ax_content *c, ax_piece *p, int64_t from)
 {
   const char *at;
 
@@ -206,7 +212,7 @@ static const char *claim(ax_content *c, ax_piece *p, int64_t from)
   return at;
 }
 
-static void pass(ax_content *c, ax_piece *p, int64_t taken)
+static void end_reading(ax_content *c, ax_piece *p, int64_t taken)
 {
   if (!c->snapshot) return;
   pthread_mutex_lock(&c->snapshot->lock);
@@ -224,11 +230,11 @@ static ax_status put_piece(ax_content *c, ax_piece *p)
   for (int64_t from = 0, n; from < p->n && st == AX_OK; from += n) {
     const int64_t room = CHUNK - c->to.written % CHUNK;
     n = p->n - from < room ? p->n - from : room;
-    const char *at = claim(c, p, from);
+    const char *at = begin_reading(c, p, from);
     p->crc = ax_crc32c(p->crc, at, (size_t)n);
     if (p->sum >= 0) c->sums[p->sum] = ax_crc32(c->sums[p->sum], at, (size_t)n);
     st = ax_replace_write(&c->to, at, n);
-    pass(c, p, from + n);
+    end_reading(c, p, from + n);
   }
   return st;
 }

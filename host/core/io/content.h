@@ -26,6 +26,7 @@ typedef struct ax_piece {
   ax_storage *storage; /* counted: what `at` points into; NULL: `release` frees it */
   void (*release)(void *p);
   bool live;       /* a script can write to it while it is being written */
+  ax_claim unread; /* on `storage`, while the writing thread has still to read it */
   int64_t taken;   /* bytes that the writer no longer needs; under the snapshot's lock */
   int64_t skipped; /* bytes in front of `at`: those taken before the rest was copied */
   uint32_t crc;    /* CRC-32C, when it was written */
@@ -70,8 +71,8 @@ ax_status ax_content_freeze(ax_content *c);
  * lock, while the writer reads nothing.  all: false: only of pieces that scripts have pointers
  * to. */
 ax_status ax_content_settle(ax_content *c, bool all);
-/* ax_content_await makes ax_will_write settle first, until ax_content_taken: all has been read. */
-void ax_content_await(ax_content *c);
+/* Puts a claim of this kind on live pieces until ax_content_taken: all has been read. */
+void ax_content_await(ax_content *c, const ax_claim_kind *kind);
 void ax_content_taken(ax_content *c);
 /* Writes all pieces to c->to, which is open. */
 ax_status ax_content_put(ax_content *c);

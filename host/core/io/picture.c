@@ -180,7 +180,7 @@ ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width, bool 
       h > AX_IMAGE_MOST / width)
     AX_TRY(ax_fail(AX_ESHAPE, "resize: from %lld x %lld to %lld x %lld pixels cannot be done", (long long)h,
                    (long long)w, (long long)height, (long long)width));
-  AX_TRY(ax_contiguous(image, &whole));
+  AX_TRY(ax_tensor_bring(image, &whole));
   AX_TRY(ax_tensor_new((ax_dtype)image->dtype, 3, shape, &result));
   ty = make_taps(h, height, antialias);
   tx = make_taps(w, width, antialias);
@@ -245,7 +245,7 @@ ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t hei
       left > far)
     return ax_fail(AX_ESHAPE, "crop: %lld x %lld pixels at (%lld, %lld) cannot be had", (long long)height,
                    (long long)width, (long long)top, (long long)left);
-  if ((st = ax_contiguous(image, &whole)) != AX_OK) return st;
+  if ((st = ax_tensor_bring(image, &whole)) != AX_OK) return st;
   if ((st = ax_tensor_new((ax_dtype)image->dtype, 3, shape, out)) == AX_OK)
     for (int64_t k = 0; k < c; k++) {
       if (image->dtype == AX_U8) CROP(uint8_t);

@@ -2,8 +2,8 @@
  *
  * A save is filled by ax_safetensors_write and ax_zip_write, and written now or by a thread.  The
  * thread reads the tensors' memory where it is: handing it to the kernel costs no more than copying
- * it, and a step's forward and backward pass leave parameters and states alone.  What writes to
- * such memory calls ax_will_write before, and then what the thread has not read yet is copied.
+ * it, and a step's forward and backward pass leave parameters and states alone.  Such
+ * memory has a claim: before a write to it, the bytes that the thread has not read yet are copied.
  * Memory that scripts have pointers to is copied at once.  One save at a time is written by a
  * thread.
  *
@@ -206,18 +206,23 @@ static ax_status settle(ax_save *s, bool all)
   return st;
 }
 
-void ax_save_settle(void)
+/* Before memory is written that the thread has still to read. */
+static ax_status before_write(ax_claim *claim)
 {
   ax_save *s = under_way;
 
-  if (!s) return;
+  ax_claim_take_off(claim);
+  if (!s) return AX_OK; /* a child's copy of it */
   pthread_mutex_lock(&s->snapshot.lock);
   while (s->snapshot.reading) pthread_cond_wait(&s->snapshot.moved, &s->snapshot.lock);
   if (settle(s, true) != AX_OK) /* no memory for copies: waiting needs none */
     while (!s->taken) pthread_cond_wait(&s->snapshot.moved, &s->snapshot.lock);
   for (int i = 0; i < s->n; i++) ax_content_taken(s->files[i]);
   pthread_mutex_unlock(&s->snapshot.lock);
+  return AX_OK;
 }
+
+static const ax_claim_kind unread = { .uses = AX_WRITE, .before = before_write };
 
 void ax_save_hold(bool on) { held = on; }
 
@@ -244,7 +249,7 @@ ax_status ax_save_start(ax_save *s, const ax_commit *commit)
   AX_TRY(freeze(s));
   AX_TRY(settle(s, false));
   AX_TRY(start_thread(s));
-  for (int i = 0; i < s->n; i++) ax_content_await(s->files[i]);
+  for (int i = 0; i < s->n; i++) ax_content_await(s->files[i], &unread);
 out:
   if (st != AX_OK) ax_dist_lose_save(s->number);
   return st;

@@ -133,7 +133,7 @@ static ax_status from_norm(ax_tensor *t, ax_dtype to, ax_tensor **out)
 
 static ax_status cast_now(ax_tensor *t, ax_dtype to, ax_tensor **out)
 {
-  if (__builtin_expect(t->storage->later != NULL, 0)) {
+  if (__builtin_expect(ax_is_later(t), 0)) {
     const ax_status st = from_norm(t, to, out);
     if (st != AX_OK || *out) return st;
   }

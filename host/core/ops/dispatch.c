@@ -79,12 +79,14 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
     const ax_status noted = ax_capture_kernel(ax_ops[op].name, n_in, in, n_out, out);
     if (noted != AX_OK) return noted;
   }
-  /* Into a gradient's slot, say: calls that wait read what was there before. */
-  for (int k = 0; k < n_out; k++)
-    if (out[k] && __builtin_expect(out[k]->storage->later_reads, 0)) {
-      const ax_status settled = ax_later_now(out[k]->storage, true);
-      if (settled != AX_OK) return settled;
-    }
+  for (int k = 0; k < n_in; k++) {
+    const ax_status ready = in[k] ? ax_tensor_ready(in[k], AX_READ) : AX_OK;
+    if (ready != AX_OK) return ready;
+  }
+  for (int k = 0; k < n_out; k++) { /* into a gradient's slot, say, which a call that waits reads */
+    const ax_status ready = out[k] ? ax_tensor_ready(out[k], AX_WRITE) : AX_OK;
+    if (ready != AX_OK) return ready;
+  }
   const ax_call call = { .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it };
   ax_launch_begin(out[0]->device, ax_ops[op].name);
   const ax_status run = kernel(&call);
@@ -159,7 +161,7 @@ static ax_status take_narrow(ax_op op, const ax_args *args, ax_tensor **in, ax_t
   ax_status st;
 
   *narrow = NULL;
-  if (k < 0 || k >= args->n_in || !args->in[k] || !args->in[k]->storage->later) return AX_OK;
+  if (k < 0 || k >= args->n_in || !args->in[k] || !ax_is_later(args->in[k])) return AX_OK;
   if ((st = ax_later_source(args->in[k], narrow)) != AX_OK || !*narrow) return st;
   for (int i = 0; i < args->n_in; i++) in[i] = args->in[i];
   in[k] = *narrow;
@@ -280,10 +282,10 @@ ax_status ax_dispatch_check_inputs(ax_op op, const ax_args *args)
       return ax_fail(AX_EINVAL, "%s: tensors lie on different devices: %s and %s", ax_ops[op].name,
                      AX_DEVICE_TEXT(device), AX_DEVICE_TEXT(t->device));
     }
-    ax_status st = ax_grad_enabled() ? ax_history(t) : AX_OK;
-    if (__builtin_expect(t->storage->later != NULL, 0) && st == AX_OK && !ax_joins(op, k) &&
+    ax_status st = t->base && ax_grad_enabled() ? ax_history(t) : AX_OK;
+    if (__builtin_expect(t->storage->claims != NULL, 0) && st == AX_OK && !ax_joins(op, k) &&
         ax_ops[op].form != AX_FORM_VIEW && ax_ops[op].form != AX_FORM_COMPOSITE)
-      st = ax_later_now(t->storage, false);
+      st = ax_storage_ready(t->storage, AX_READ);
     if (st == AX_OK && __builtin_expect(ax_recording != NULL, 0)) st = ax_capture_input(ax_ops[op].name, t);
     if (st != AX_OK) return st;
   }

@@ -40,16 +40,15 @@ extern const ax_op_impl ax_op_impls[AX_OP_COUNT];
 /* ---- later.c */
 /* Whether the cast of x, of a half type, into the fresh float32 y may wait; it does then. */
 bool ax_later_cast(const ax_tensor *x, const ax_tensor *y);
-/* Runs the call that writes s, if one waits; write: also those that read s. */
-ax_status ax_later_now(ax_storage *s, bool write);
+/* Whether a call waits that writes t's memory. */
+extern const ax_claim_kind ax_later_writes;
+static inline bool ax_is_later(const ax_tensor *t) { return ax_claim_of(t->storage, &ax_later_writes); }
 /* Runs all calls of this thread that wait: before a recording, whose replays must not repeat
  * them. */
 ax_status ax_later_all(void);
-/* The storage is being freed; a call that writes it never runs. */
-void ax_later_gone(ax_storage *s);
 /* The gradient t is about to be dropped, which `holders` references of the core's lead to: what
- * waits to clip it leaves it out, or clips now where a script holds it too. */
-ax_status ax_later_drop(const ax_tensor *t, int holders);
+ * waits to clip it leaves it out, unless a script holds it too. */
+void ax_later_drop(const ax_tensor *t, int holders);
 /* The half numbers that the float32 tensor t will get, with t's shape and no history; NULL where no
  * cast into t waits. */
 ax_status ax_later_source(const ax_tensor *t, ax_tensor **out);

@@ -149,7 +149,7 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
     if (way == AX_COMPLEX_OTHERS) return run_then_copy(op, args, dst);
   }
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
-  ax_will_write(dst);
+  AX_TRY(ax_tensor_ready(dst, AX_WRITE));
   ax_view_check(dst);
   if (ax_grad_enabled()) AX_TRY(ax_history(dst));
   const bool recording = impl->gradient && ax_grad_enabled() && ax_has_gradient((ax_dtype)dst->dtype) &&
@@ -204,7 +204,7 @@ static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
   ax_status st = AX_OK;
 
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
-  ax_will_write(dst);
+  AX_TRY(ax_tensor_ready(dst, AX_WRITE));
   if (impl->infer == ax_infer_into_only) {
     if (ax_dispatch_is_random(op)) ax_random_draw(args->a.gen, false, &q.a);
     q.n_out = 1;

@@ -59,7 +59,7 @@ static ax_status settle(int n, ax_tensor *const *in)
 {
   ax_status st = AX_OK;
   for (int k = 0; k < n && st == AX_OK; k++)
-    if (in[k] && in[k]->storage->later) st = ax_later_now(in[k]->storage, false);
+    if (in[k]) st = ax_tensor_ready(in[k], AX_READ);
   return st;
 }
 
@@ -157,18 +157,15 @@ ax_status ax_batch_norm_backward_results(ax_tensor *const *in, ax_tensor **out)
  * holds it. */
 static ax_status with_mask(ax_later *l, ax_tensor *const *in, ax_tensor **out)
 {
-  ax_tensor *const x = in[1], *const w = in[2], *const b = in[3];
-  ax_tensor *const given = ax_tensor_retain(l->in[0]), *const y = ax_tensor_retain(l->in[1]);
   const ax_attrs a = AX_ATTRS(batch_norm_backward, .relu = false);
-  ax_status st;
+  const ax_status st = ax_batch_norm_backward_results(in, out);
 
-  AX_TRY(ax_batch_norm_backward_results(in, out));
-  ax_later_done(l);
-  st = ax_kernel_call(AX_OP_BATCH_NORM_BACKWARD, &a, 7, (ax_tensor *[]){ given, x, w, b, in[4], in[5], y }, 4,
-                      (ax_tensor *[]){ out[0], out[1], out[2], in[0] }, NULL);
-out:
-  ax_tensor_release(given), ax_tensor_release(y);
-  return st;
+  if (st != AX_OK) return st;
+  ax_later_take(l);
+  return ax_later_taken(l, ax_kernel_call(AX_OP_BATCH_NORM_BACKWARD, &a, 7,
+                                          (ax_tensor *[]){ l->in[0], in[1], in[2], in[3], in[4], in[5],
+                                                           l->in[1] },
+                                          4, (ax_tensor *[]){ out[0], out[1], out[2], in[0] }, NULL));
 }
 
 ax_status ax_join_batch_norm_backward(ax_tensor **in, bool *relu, ax_tensor **out, bool *done)
@@ -184,7 +181,7 @@ ax_status ax_join_batch_norm_backward(ax_tensor **in, bool *relu, ax_tensor **ou
   }
   if (!joins_norms(in[1])) return AX_OK;
   for (int k = 2; k < 6; k++)
-    if (in[k] && (in[k]->storage->later || !ax_tensor_is_contiguous(in[k]))) return AX_OK;
+    if (in[k] && (ax_is_later(in[k]) || !ax_tensor_is_contiguous(in[k]))) return AX_OK;
   *done = true;
   return with_mask(l, in, out);
 }
@@ -250,20 +247,21 @@ static ax_status sum(const ax_infer *q, ax_tensor **out, bool *done)
   return AX_OK;
 }
 
-/* The two terms of the sum l that a norm over x takes over, in x's type and in `other`, and what it
- * has to know of them; none where their types are others. */
-static void take_terms(ax_later *l, const ax_tensor *x, ax_dtype other, ax_tensor **terms, ax_attrs *a)
+/* The two terms (borrowed) of the sum l that a norm over x takes over, in x's type and in `other`,
+ * and the dropout's attributes; false where their types are others. */
+static bool take_terms(ax_later *l, const ax_tensor *x, ax_dtype other, ax_tensor **terms, ax_attrs *a)
 {
   const bool drops = l->op == AX_OP_DROPOUT_APPLY;
   const int first = drops ? 1 : l->in[0]->dtype != x->dtype;
 
-  if (l->in[first]->dtype != x->dtype || (ax_dtype)l->in[1 - first]->dtype != other) return;
-  for (int k = 0; k < 2; k++) terms[k] = ax_tensor_retain(l->in[k ? 1 - first : first]);
+  if (l->in[first]->dtype != x->dtype || (ax_dtype)l->in[1 - first]->dtype != other) return false;
+  for (int k = 0; k < 2; k++) terms[k] = l->in[k ? 1 - first : first];
   if (drops) {
     a->dropped = l->a.dropout_apply.p;
     a->rng = l->a.rng;
   }
-  ax_later_done(l);
+  ax_later_take(l);
+  return true;
 }
 
 /* Whether weight k of a norm is as the kernel reads it. */
@@ -271,7 +269,7 @@ static bool plain(const ax_infer *q, int k)
 {
   const ax_tensor *t = k < q->args->n_in ? q->args->in[k] : NULL;
   return !t || (t->dtype == q->args->in[0]->dtype && ax_tensor_is_contiguous(t) && on_16_bytes(t) &&
-                !t->storage->later);
+                !ax_is_later(t));
 }
 
 static ax_status norm(const ax_infer *q, ax_tensor **out, bool *done)
@@ -280,7 +278,7 @@ static ax_status norm(const ax_infer *q, ax_tensor **out, bool *done)
   const bool rounds = ax_autocast_now.enabled && x->dtype == AX_F32 && ax_is_half(ax_autocast_now.dtype) &&
                       ax_later_possible(x);
   const ax_dtype other = rounds ? ax_autocast_now.dtype : (ax_dtype)x->dtype;
-  ax_later *l = ax_later_of(x);
+  ax_later *l = ax_later_of(x), *rounded;
   ax_attrs a = q->a;
   ax_status st = AX_OK;
 
@@ -288,24 +286,27 @@ static ax_status norm(const ax_infer *q, ax_tensor **out, bool *done)
   if ((!l && !rounds) || !joins_norms(x) || x->dtype == AX_F64 || !held(x, q->a.n_list) || !plain(q, 1) ||
       !plain(q, 2))
     return AX_OK;
-  if (l) take_terms(l, x, other, terms, &a);
-  if (!terms[0]) {
+  if (l && !take_terms(l, x, other, terms, &a)) l = NULL;
+  if (!l) {
     if (!rounds) return AX_OK;
     AX_TRY(settle(1, in));
   }
   *done = true;
   if (rounds) AX_TRY(ax_tensor_new_on(x->device, other, x->ndim, x->shape, &half));
-  AX_TRY(ax_kernel_call(q->op, &a, terms[0] ? 5 : q->args->n_in,
-                        (ax_tensor *[]){ x, q->args->n_in > 1 ? in[1] : NULL,
-                                         q->args->n_in > 2 ? in[2] : NULL, terms[0], terms[1] },
-                        q->n_out, (ax_tensor *[]){ half ? half : out[0], out[1], out[2] }, NULL));
-  if (!rounds) goto out;
-  if (ax_later_add(q->op, &q->a, q->args->n_in, in, out[0], &l)) {
-    l->half = ax_tensor_retain(half);
-    for (int k = 1; k < q->n_out; k++) l->more[k - 1] = ax_tensor_retain(out[k]);
+  st = ax_kernel_call(q->op, &a, l ? 5 : q->args->n_in,
+                      (ax_tensor *[]){ x, q->args->n_in > 1 ? in[1] : NULL, q->args->n_in > 2 ? in[2] : NULL,
+                                       terms[0], terms[1] },
+                      q->n_out, (ax_tensor *[]){ half ? half : out[0], out[1], out[2] }, NULL);
+  if (l) ax_later_taken(l, st);
+  l = NULL;
+  if (st != AX_OK || !rounds) goto out;
+  if (ax_later_add(q->op, &q->a, q->args->n_in, in, out[0], &rounded)) {
+    rounded->half = ax_tensor_retain(half);
+    for (int k = 1; k < q->n_out; k++) rounded->more[k - 1] = ax_tensor_retain(out[k]);
   } else st = ax_kernel_call(q->op, &q->a, q->args->n_in, in, q->n_out, out, NULL);
 out:
-  ax_tensor_release(terms[0]), ax_tensor_release(terms[1]), ax_tensor_release(half);
+  if (l) ax_later_taken(l, st); /* no memory for `half` */
+  ax_tensor_release(half);
   return st;
 }
 

@@ -3,15 +3,17 @@
  * Memory bounds a step, and most passes over a tensor exist because its reader is another call: the
  * cast of a model's logits to float32 and their loss; batch norm and relu; a residual sum and its
  * norm.  Such a call on a device only takes its result's memory.  A row that can do its work on the
- * way takes it over (join.c) or reads what it would have been made of (cross_entropy).  Everything
- * else that reads the result has the call run first: at the dispatcher, where a failure is an
- * error, and in ax_data, which no reader goes around.  What nobody reads never runs.
+ * way takes it over (join.c) or reads what it would have been made of (cross_entropy).  What nobody
+ * reads never runs.
+ *
+ * Who talks to whom: join.c adds calls (ax_later_add), and finds the one that a result waits for
+ * (ax_later_of).  A call puts a claim on its result's memory and on that of its inputs; so
+ * everybody else (dispatcher, collectives, files, bindings) only knows ax_tensor_ready, which has
+ * the call run, and fails where it fails.  A call that failed waits on, and can be tried again.
  *
  * The graph knows nothing of this: nodes, hooks and saved tensors are those of calls at once, and
  * so are the bits.
- *
- * Writes: ax_kernel_call, and before any other write ax_will_write, have those calls run that read
- * the memory. */
+ */
 #include "capture.h"
 #include "core/ops/later.h"
 
@@ -20,19 +22,62 @@
 
 static _Thread_local ax_later *all;
 
-static void forget(ax_later *l)
+static ax_status run(ax_later *l);
+static ax_status before(ax_claim *c) { return run(c->owner); }
+static void forget(ax_later *l);
+static void gone(ax_claim *c) { forget(c->owner); }
+
+const ax_claim_kind ax_later_writes = { .uses = AX_READ | AX_WRITE, .before = before, .gone = gone };
+static const ax_claim_kind later_reads = { .uses = AX_WRITE, .before = before };
+
+static ax_later *writer(const ax_storage *s)
 {
+  ax_claim *const c = ax_claim_of(s, &ax_later_writes);
+  return c ? c->owner : NULL;
+}
+
+/* Lets it wait. */
+static void put(ax_later *l)
+{
+  l->writes = (ax_claim){ .kind = &ax_later_writes, .owner = l };
+  ax_claim_put(l->to, &l->writes);
+  for (int k = 0; k < l->n_in; k++) {
+    l->reads[k] = (ax_claim){ .kind = &later_reads, .owner = l };
+    if (l->in[k]) ax_claim_put(l->in[k]->storage, &l->reads[k]);
+  }
+  l->former = NULL;
+  l->next = all;
+  if (all) all->former = l;
+  all = l;
+}
+
+void ax_later_take(ax_later *l)
+{
+  ax_claim_take_off(&l->writes);
+  for (int k = 0; k < l->n_in; k++) ax_claim_take_off(&l->reads[k]);
   *(l->former ? &l->former->next : &all) = l->next;
   if (l->next) l->next->former = l->former;
-  l->to->later = NULL;
-  for (int k = 0; k < l->n_in; k++)
-    if (l->in[k]) {
-      l->in[k]->storage->later_reads--;
-      ax_tensor_release(l->in[k]);
-    }
+}
+
+static void end(ax_later *l)
+{
+  for (int k = 0; k < l->n_in; k++) ax_tensor_release(l->in[k]);
   ax_tensor_release(l->more[0]), ax_tensor_release(l->more[1]), ax_tensor_release(l->half);
   ax_mfree(l->clipping);
   ax_mfree(l);
+}
+
+ax_status ax_later_taken(ax_later *l, ax_status st)
+{
+  if (st == AX_OK) end(l);
+  else put(l);
+  return st;
+}
+
+static void forget(ax_later *l)
+{
+  ax_later_take(l);
+  end(l);
 }
 
 bool ax_later_possible(const ax_tensor *t)
@@ -45,25 +90,15 @@ static ax_status without_history(const ax_tensor *t, ax_tensor **out)
   return ax_tensor_over(t->storage, (ax_dtype)t->dtype, t->ndim, t->shape, t->strides, t->offset, out);
 }
 
-static void add(ax_later *l, ax_storage *to)
-{
-  for (int k = 0; k < l->n_in; k++)
-    if (l->in[k]) l->in[k]->storage->later_reads++;
-  l->to = to;
-  l->next = all;
-  if (all) all->former = l;
-  all = l->to->later = l;
-}
-
 bool ax_later_add(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, const ax_tensor *out,
                   ax_later **made)
 {
   ax_later *l;
 
   if (made) *made = NULL;
-  if (!ax_later_possible(out) || out->offset || out->storage->later || n_in > AX_LATER_INPUTS) return false;
+  if (!ax_later_possible(out) || out->offset || ax_is_later(out) || n_in > AX_LATER_INPUTS) return false;
   for (int k = 0; k < n_in; k++)
-    if (in[k] && (in[k]->storage->later || in[k]->storage->exposed)) return false;
+    if (in[k] && (ax_is_later(in[k]) || in[k]->storage->exposed)) return false;
   if (!(l = ax_calloc(1, sizeof *l))) return false;
   for (int k = 0; k < n_in; k++)
     if (in[k] && without_history(in[k], &l->in[k]) != AX_OK) {
@@ -78,14 +113,15 @@ bool ax_later_add(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, c
   l->ndim = out->ndim;
   memcpy(l->shape, out->shape, sizeof l->shape);
   memcpy(l->strides, out->strides, sizeof l->strides);
-  add(l, out->storage);
+  l->to = out->storage;
+  put(l);
   if (made) *made = l;
   return true;
 }
 
 ax_later *ax_later_of(const ax_tensor *t)
 {
-  ax_later *const l = t->storage->later;
+  ax_later *const l = writer(t->storage);
   if (!l || l->clipping || t->offset || (ax_dtype)t->dtype != l->dtype ||
       !ax_same_shape(t, l->ndim, l->shape))
     return NULL;
@@ -93,8 +129,6 @@ ax_later *ax_later_of(const ax_tensor *t)
     if (t->shape[d] > 1 && t->strides[d] != l->strides[d]) return NULL;
   return l;
 }
-
-void ax_later_done(ax_later *l) { forget(l); }
 
 /* ---- clipping
  *
@@ -112,7 +146,7 @@ bool ax_later_clip(ax_storage *to, ax_dtype dtype, int n, ax_span *runs, double 
 {
   ax_later *l = NULL;
 
-  if (ax_recording || ax_comparing || to->later || to->later_reads || to->exposed || norm->storage->later ||
+  if (ax_recording || ax_comparing || to->claims || to->exposed || ax_is_later(norm) ||
       norm->storage->exposed)
     return false;
   qsort(runs, (size_t)n, sizeof *runs, by_offset);
@@ -130,7 +164,8 @@ bool ax_later_clip(ax_storage *to, ax_dtype dtype, int n, ax_span *runs, double 
   l->op = AX_OP_COUNT;
   l->n_in = 1;
   l->dtype = dtype;
-  add(l, to);
+  l->to = to;
+  put(l);
   return true;
 }
 
@@ -144,45 +179,45 @@ static ax_span *run_of(const ax_later *l, const ax_tensor *t)
 
 ax_later *ax_later_clip_of(const ax_tensor *t)
 {
-  ax_later *const l = t->storage->later;
+  ax_later *const l = writer(t->storage);
   return l && l->clipping && run_of(l, t) ? l : NULL;
 }
 
 static ax_status clip(ax_later *l)
 {
-  const double max_norm = l->clipping->max_norm;
   const ax_device d = l->to->device;
-  const ax_dtype dtype = l->dtype;
-  char *const data = l->to->data;
-  ax_segment *segs = ax_calloc((size_t)l->clipping->n, sizeof *segs);
-  ax_tensor *norm = ax_tensor_retain(l->in[0]);
+  const ax_clipping *const c = l->clipping;
+  ax_segment *segs;
   const ax_backend *backend;
   int n = 0;
-  ax_status st = segs ? ax_backend_of(d, &backend) : AX_ENOMEM;
+  ax_status st = ax_backend_of(d, &backend);
 
-  for (int k = 0; st == AX_OK && k < l->clipping->n; k++) {
-    const ax_span *r = &l->clipping->runs[k];
-    if (r->n) segs[n++] = (ax_segment){ .grad = data + (size_t)r->offset * ax_dtype_size(dtype), .n = r->n };
+  if (c->broken)
+    return ax_fail(AX_EINVAL,
+                   "clip: these gradients are lost: clipping them failed half-way; call zero_grad");
+  if (st != AX_OK) return st;
+  if (!(segs = ax_calloc((size_t)c->n, sizeof *segs))) return AX_ENOMEM;
+  for (int k = 0; k < c->n; k++) {
+    const ax_span *r = &c->runs[k];
+    char *const at = (char *)l->to->data + (size_t)r->offset * ax_dtype_size(l->dtype);
+    if (r->n) segs[n++] = (ax_segment){ .grad = at, .n = r->n };
   }
-  if (st == AX_OK) {
-    forget(l);
-    st = backend->clip(d, dtype, segs, n, max_norm, ax_data(norm));
-  }
-  ax_tensor_release(norm);
+  ax_later_take(l);
+  st = backend->clip(d, l->dtype, segs, n, c->max_norm, ax_data(l->in[0]));
+  l->clipping->broken = st != AX_OK;
   ax_mfree(segs);
-  return st;
+  return ax_later_taken(l, st);
 }
 
-ax_status ax_later_drop(const ax_tensor *t, int holders)
+void ax_later_drop(const ax_tensor *t, int holders)
 {
-  ax_later *const l = t->storage->later;
+  ax_later *const l = writer(t->storage);
   ax_span *r;
 
-  if (!l->clipping || !(r = run_of(l, t))) return AX_OK;
-  if (t->refs != holders || t->shared || t->grad_fn) return clip(l); /* a script may read it yet */
+  if (!l || !l->clipping || !(r = run_of(l, t))) return;
+  if (t->refs != holders || t->shared || t->grad_fn) return; /* a script may read it yet */
   r->n = 0;
   if (--l->clipping->left == 0) forget(l);
-  return AX_OK;
 }
 
 /* ---- running */
@@ -191,49 +226,24 @@ ax_status ax_later_drop(const ax_tensor *t, int holders)
  * before. */
 static ax_status run(ax_later *l)
 {
-  ax_tensor *in[AX_LATER_INPUTS] = { 0 }, *out[3] = { 0 };
-  const int n_in = l->n_in, n_out = l->more[1] ? 3 : l->more[0] ? 2 : 1;
-  const ax_op op = l->op;
-  const ax_attrs a = l->a;
+  const int n_out = l->more[1] ? 3 : l->more[0] ? 2 : 1;
+  ax_tensor *out[3] = { NULL, l->more[0], l->more[1] };
+  const bool pointwise = ax_ops[l->op].form == AX_FORM_POINTWISE;
   ax_iter it;
   ax_status st;
 
   if (l->clipping) return clip(l);
-  AX_TRY(ax_tensor_over(l->to, l->dtype, l->ndim, l->shape, l->strides, 0, &out[0]));
-  for (int k = 0; k < n_in; k++) in[k] = l->in[k] ? ax_tensor_retain(l->in[k]) : NULL;
-  for (int k = 1; k < n_out; k++) out[k] = ax_tensor_retain(l->more[k - 1]);
-  forget(l);
-  if (ax_ops[op].form == AX_FORM_POINTWISE)
-    ax_iter_pointwise(&it, out[0], n_in, in, NULL, op == AX_OP_COPY ? (ax_dtype)in[0]->dtype : AX_F32);
-  st = ax_kernel_call(op, &a, n_in, in, n_out, out, ax_ops[op].form == AX_FORM_POINTWISE ? &it : NULL);
-out:
-  for (int k = 0; k < n_in; k++) ax_tensor_release(in[k]);
-  for (int k = 0; k < n_out; k++) ax_tensor_release(out[k]);
+  st = ax_tensor_over(l->to, l->dtype, l->ndim, l->shape, l->strides, 0, &out[0]);
+  if (st != AX_OK) return st;
+  ax_later_take(l);
+  if (pointwise)
+    ax_iter_pointwise(&it, out[0], l->n_in, l->in, NULL,
+                      l->op == AX_OP_COPY ? (ax_dtype)l->in[0]->dtype : AX_F32);
+  st = ax_kernel_call(l->op, &l->a, l->n_in, l->in, n_out, out, pointwise ? &it : NULL);
+  ax_later_taken(l, st);
+  ax_tensor_release(out[0]);
   return st;
 }
-
-/* Those that read s. */
-static ax_status run_readers(const ax_storage *s)
-{
-  ax_status st = AX_OK;
-  for (ax_later *l = all; l && st == AX_OK && s->later_reads;) {
-    bool reads = false;
-    for (int k = 0; k < l->n_in; k++) reads = reads || (l->in[k] && l->in[k]->storage == s);
-    if (reads) st = run(l);
-    l = reads ? all : l->next; /* a run may have freed others */
-  }
-  return st;
-}
-
-ax_status ax_later_now(ax_storage *s, bool write)
-{
-  const ax_status st = s->later ? run(s->later) : AX_OK;
-  return st == AX_OK && write && s->later_reads ? run_readers(s) : st;
-}
-
-void ax_storage_settle(ax_storage *s, bool write) { (void)ax_later_now(s, write); }
-
-void ax_later_gone(ax_storage *s) { forget(s->later); }
 
 ax_status ax_later_all(void)
 {
@@ -246,7 +256,7 @@ ax_status ax_later_all(void)
 bool ax_later_cast(const ax_tensor *x, const ax_tensor *y)
 {
   if (!ax_is_half((ax_dtype)x->dtype) || y->dtype != AX_F32 || !x->grad_fn || x->view || x->shared ||
-      x->storage->refs != 1 || x->storage->later_reads ||
+      x->storage->refs != 1 || x->storage->claims ||
       !(ax_tensor_is_contiguous(x) || ax_strides_are_padded(x->ndim, x->shape, x->strides)) ||
       !ax_tensor_is_contiguous(y))
     return false;
@@ -278,14 +288,14 @@ static ax_status shown_as(const ax_tensor *t, const ax_tensor *half, ax_tensor *
 
 ax_status ax_later_source(const ax_tensor *t, ax_tensor **out)
 {
-  const ax_later *l = t->storage->later;
+  const ax_later *l = writer(t->storage);
   *out = NULL;
   return l && l->op == AX_OP_COPY && t->dtype == AX_F32 ? shown_as(t, l->in[0], out) : AX_OK;
 }
 
 ax_status ax_later_rounded(const ax_tensor *t, ax_dtype dtype, ax_tensor **out)
 {
-  const ax_later *l = t->storage->later;
+  const ax_later *l = writer(t->storage);
   *out = NULL;
   return l && l->half && t->dtype == AX_F32 && (ax_dtype)l->half->dtype == dtype ? shown_as(t, l->half, out)
                                                                                  : AX_OK;

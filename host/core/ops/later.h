@@ -9,8 +9,10 @@ enum { AX_LATER_INPUTS = 4, AX_LATER_LEAST = 4096 /* elements; fewer cost no mor
 
 /* A kernel call that has not run.  Its inputs are tensors without a history, and wait for nothing
  * themselves. */
-struct ax_later {
-  ax_later *next, *former;
+typedef struct ax_later {
+  struct ax_later *next, *former;
+  ax_claim writes;                 /* on `to`: comes before any use */
+  ax_claim reads[AX_LATER_INPUTS]; /* on the inputs' memory: comes before a write */
   ax_op op;
   ax_attrs a;
   int n_in;
@@ -24,7 +26,7 @@ struct ax_later {
   ax_tensor *half;
   /* not NULL: no row's call, but gradients that are to be clipped in place; in[0] is their norm */
   struct ax_clipping *clipping;
-};
+} ax_later;
 
 /* Some elements of a storage. */
 typedef struct ax_span {
@@ -35,6 +37,7 @@ typedef struct ax_span {
 typedef struct ax_clipping {
   double max_norm;
   int n, left;    /* runs; those that a reader may still come for */
+  bool broken;    /* it failed half-way: some are clipped, and nobody knows which */
   ax_span runs[]; /* in order; n 0: nobody reads it any more */
 } ax_clipping;
 
@@ -49,8 +52,10 @@ bool ax_later_add(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, c
                   ax_later **l);
 /* The call that waits and gives exactly t; NULL: none does. */
 ax_later *ax_later_of(const ax_tensor *t);
-/* Its result has been written by other means. */
-void ax_later_done(ax_later *l);
+/* For a call whose result another kernel writes: takes its claims off before that kernel runs. */
+void ax_later_take(ax_later *l);
+/* Afterwards: ends the call, or (st an error) lets it wait again.  Returns st. */
+ax_status ax_later_taken(ax_later *l, ax_status st);
 /* Whether results of this size may wait on t's device now. */
 bool ax_later_possible(const ax_tensor *t);
 

@@ -45,7 +45,7 @@ ax_status ax_infer_batch_norm_train(ax_infer *q)
     if (in[k]) {
       if (!ax_tensor_is_contiguous(in[k]))
         return ax_fail(AX_EINVAL, "batch_norm: %s must be contiguous", names[k]);
-      ax_will_write(in[k]);
+      if ((st = ax_tensor_ready(in[k], AX_WRITE)) != AX_OK) return st;
       ax_touch(in[k]);
     }
   q->contiguous = 2 | 4;
@@ -214,7 +214,7 @@ static bool as_kernel_needs(ax_tensor *const *in)
   for (int k = 0; k < 6; k++) {
     const ax_tensor *t = in[k];
     if (!t) continue;
-    if (t->storage->later) return false;
+    if (ax_is_later(t)) return false;
     if (!(k < 2 ? ax_strides_are_channels_last(t->ndim, t->shape, t->strides) : ax_tensor_is_contiguous(t)))
       return false;
   }

@@ -108,6 +108,8 @@ ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *out)
   else st = check_all_float("norm", n, list);
   if (st != AX_OK) goto out;
   AX_TRY(new_segments(n, &segs));
+  for (int k = 0; k < n; k++)
+    if (list[k]) AX_TRY(ax_tensor_ready(list[k], AX_READ));
   while (next_device(n, list, &at, &device)) {
     AX_TRY(ax_backend_of(device, &backend));
     for (int d = 0; d < 2; d++) {
@@ -142,7 +144,7 @@ static ax_status rewrite_all(const char *what, int n, ax_tensor *const *list, do
   AX_TRY(check_all_float(what, n, list));
   AX_TRY(new_segments(n, &segs));
   for (int k = 0; k < n; k++)
-    if (list[k]) ax_will_write(list[k]);
+    if (list[k]) AX_TRY(ax_tensor_ready(list[k], AX_WRITE));
   while (next_device(n, list, &at, &device)) {
     AX_TRY(ax_backend_of(device, &backend));
     for (int d = 0; d < 2; d++) {
@@ -233,6 +235,7 @@ ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **ou
   AX_TRY(new_segments(n, &segs));
   AX_TRY(ax_tensor_new_on(device, AX_F64, 0, NULL, &total));
   for (int k = 0; k < n; k++) {
+    if (list[k]) AX_TRY(ax_tensor_ready(list[k], AX_READ));
     if (list[k]) elements += list[k]->numel;
     alone += stands_alone(list[k]);
   }
@@ -290,7 +293,7 @@ static ax_status change_all(const char *what, int n, ax_tensor *const *list, cha
   AX_TRY(ax_backend_of(device, &backend));
   AX_TRY(new_segments(n, &segs));
   for (int k = 0; k < n; k++) {
-    if (list[k]) ax_will_write(list[k]);
+    if (list[k]) AX_TRY(ax_tensor_ready(list[k], AX_WRITE));
     if (list[k] && !stands_alone(list[k])) ax_touch(list[k]);
   }
   for (int d = 0; d < 2; d++) {
@@ -368,6 +371,7 @@ static ax_status clip_later(int n, ax_tensor *const *list, double max_norm, ax_t
   const ax_tensor *first[FEW];
   const int m = storages_of(n, list, first);
   ax_span *runs = ax_malloc((size_t)(n ? n : 1) * sizeof *runs);
+  ax_status st = AX_OK;
 
   if (!runs) return AX_ENOMEM;
   memcpy(rest, list, (size_t)n * sizeof *rest);
@@ -382,7 +386,7 @@ static ax_status clip_later(int n, ax_tensor *const *list, double max_norm, ax_t
     }
     if (elements < AX_LATER_LEAST) continue;
     for (int k = 0; k < n; k++)
-      if (list[k] && list[k]->storage == s) ax_will_write(list[k]);
+      if (list[k] && list[k]->storage == s) AX_TRY(ax_tensor_ready(list[k], AX_WRITE));
     if (!ax_later_clip(s, (ax_dtype)first[i]->dtype, count, runs, max_norm, norm)) continue;
     for (int k = 0; k < n; k++)
       if (list[k] && list[k]->storage == s) {
@@ -390,8 +394,9 @@ static ax_status clip_later(int n, ax_tensor *const *list, double max_norm, ax_t
         rest[k] = NULL;
       }
   }
+out:
   ax_mfree(runs);
-  return AX_OK;
+  return st;
 }
 
 ax_status ax_clip_all(int n, ax_tensor *const *list, double max_norm, ax_tensor *norm)
@@ -405,6 +410,7 @@ ax_status ax_clip_all(int n, ax_tensor *const *list, double max_norm, ax_tensor 
   AX_TRY(one_device("clip", n, list, &device));
   rest = ax_malloc((size_t)(n ? n : 1) * sizeof *rest);
   if (!rest) return AX_ENOMEM;
+  AX_TRY(ax_tensor_ready(norm, AX_READ));
   AX_TRY(clip_later(n, list, max_norm, norm, rest));
   st = change_all("clip", n, rest, clip, &numbers);
 out:
@@ -427,6 +433,8 @@ ax_status ax_unscale_all(int n, ax_tensor *const *list, ax_tensor *scale, ax_ten
 {
   ax_status st = check_number("unscale", "scale", scale, AX_F32, n, list);
   if (st == AX_OK) st = check_number("unscale", "found", found, AX_F32, n, list);
+  if (st == AX_OK) st = ax_tensor_ready(scale, AX_READ);
+  if (st == AX_OK) st = ax_tensor_ready(found, AX_WRITE);
   if (st != AX_OK) return st;
   ax_touch(found);
   return change_all("unscale", n, list, unscale, &(struct scale_numbers){ ax_data(scale), ax_data(found) });
@@ -443,7 +451,8 @@ ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double growth, dou
                    (long long)state->numel, ax_dtype_name((ax_dtype)state->dtype));
   if ((st = ax_backend_of(state->device, &backend)) != AX_OK) return st;
   if (ax_recording) ax_capture_hold(state->storage);
-  ax_will_write(state);
+  if ((st = ax_tensor_ready(state, AX_WRITE)) != AX_OK || (st = ax_tensor_ready(found, AX_READ)) != AX_OK)
+    return st;
   ax_touch(state);
   return backend->scale_update(state->device, ax_data(state), ax_data(found), growth, backoff, interval);
 }

@@ -128,9 +128,23 @@ static const ax_later *clip_of(const ax_optim_group *g, const batch *b)
 }
 
 /* The memory of a gradient, clipped or to be clipped on the way. */
-static const void *gradient_data(const step *s, const ax_tensor *t)
+static const void *gradient_data(const ax_tensor *t)
 {
-  return s->clip ? (char *)t->storage->data + (size_t)t->offset * ax_itemsize(t) : ax_data(t);
+  return (char *)t->storage->data + (size_t)t->offset * ax_itemsize(t);
+}
+
+/* Has the claims done on all that the kernels read and write of this member, but for the clipping
+ * that they do on the way. */
+static ax_status make_ready(const step *s, const member *m)
+{
+  ax_tensor *const p = m->param;
+  ax_status st = ax_tensor_ready(p, AX_WRITE);
+
+  if (st == AX_OK && !s->clip) st = ax_tensor_ready(p->grad, AX_READ);
+  if (st == AX_OK && p->work) st = ax_tensor_ready(p->work, AX_WRITE);
+  for (int k = 0; k < ax_optims[s->g->kind].n_states && st == AX_OK; k++)
+    if (s->needs >> k & 1 && m->state[k]) st = ax_tensor_ready(m->state[k], AX_WRITE);
+  return st;
 }
 
 static ax_status fill_segment(const step *s, int number, ax_segment *seg)
@@ -138,12 +152,11 @@ static ax_status fill_segment(const step *s, int number, ax_segment *seg)
   member *m = &s->g->members[number];
   const ax_optim_row *row = &ax_optims[s->g->kind];
   ax_tensor *p = m->param, *grad;
-  ax_status st = plain_gradient(s, number, &grad);
+  ax_status st = make_ready(s, m);
 
-  if (st != AX_OK) return st;
+  if (st != AX_OK || (st = plain_gradient(s, number, &grad)) != AX_OK) return st;
   m->work = work_of(p, s->skippable);
-  *seg =
-      (ax_segment){ .param = ax_data(p), .grad = gradient_data(s, grad), .n = p->numel, .step = m->step + 1 };
+  *seg = (ax_segment){ .param = ax_data(p), .grad = gradient_data(grad), .n = p->numel, .step = m->step + 1 };
   if (row->by_matrix && p->ndim >= 2) {
     seg->rows = p->shape[p->ndim - 2];
     seg->cols = p->shape[p->ndim - 1];
@@ -303,14 +316,10 @@ static void touch(const step *s)
   for (int k = 0; k < s->b->n; k++) {
     const member *m = &s->g->members[s->g->order[s->b->first + k]];
     if (!m->param->grad) continue;
-    ax_will_write(m->param);
     ax_touch(m->param);
     if (m->work) ax_touch(m->work);
     for (int i = 0; i < AX_MAX_STATES; i++)
-      if (s->needs >> i & 1 && m->state[i]) {
-        ax_will_write(m->state[i]);
-        ax_touch(m->state[i]);
-      }
+      if (s->needs >> i & 1 && m->state[i]) ax_touch(m->state[i]);
   }
 }
 
@@ -347,7 +356,10 @@ static ax_status run_batch(const step *s, const ax_optim_call *call)
   int n;
   ax_status st = AX_OK;
 
-  if (call->skip) AX_TRY(check_skip(call->skip, s->b->device));
+  if (call->skip) {
+    AX_TRY(check_skip(call->skip, s->b->device));
+    AX_TRY(ax_tensor_ready(call->skip, AX_READ));
+  }
   AX_TRY(device_args_of(s, call, &device_args, &any));
   if (s->clip) {
     device_args.norm = ax_data(s->clip->in[0]);

@@ -314,8 +314,8 @@ ax_status ax_set_requires_grad(ax_tensor *t, bool on)
 void ax_zero_grad(ax_tensor *t)
 {
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(t);
-  if (t->grad && __builtin_expect(t->grad->storage->later != NULL, 0))
-    (void)ax_later_drop(t->grad, t->grad == t->grad_slot ? 2 : 1);
+  if (t->grad && __builtin_expect(ax_is_later(t->grad), 0))
+    ax_later_drop(t->grad, t->grad == t->grad_slot ? 2 : 1);
   ax_tensor_release(t->grad);
   t->grad = NULL;
 }

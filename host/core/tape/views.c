@@ -158,8 +158,9 @@ static ax_status join_base(ax_tensor *t)
   return AX_OK;
 }
 
-ax_status ax_history_renew(ax_tensor *t)
+ax_status ax_history(ax_tensor *t)
 {
+  if (!t->base || t->base->rewrites == t->rewrites) return AX_OK;
   ax_view_check(t);
   if (!t->base) return AX_OK;
   const ax_status st = t->base->requires_grad ? join_base(t) : AX_OK;
