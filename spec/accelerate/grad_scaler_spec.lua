@@ -74,6 +74,175 @@ describe("GradScaler", function()
   end)
 end)
 
+describe("programs around a GradScaler", function()
+  for number, program in ipairs(require "spec.support.scaler_reference") do
+    it(("do as PyTorch, number %d"):format(number), function()
+      require("spec.support.scaler_programs").check(program)
+    end)
+  end
+
+  it("may leave out a step after unscale_, and update counts what was found", function()
+    local scaler, p = GradScaler { init_scale = 4 }, core.ones(1, { requires_grad = true })
+    local optimizer = optim.SGD({ p }, { lr = 0.5 })
+    scaler:scale((p * math.huge):sum()):backward()
+    scaler:unscale_(optimizer)
+    scaler:update()
+    assert.are.equal(2, scaler:get_scale())
+    optimizer:zero_grad()
+    scaler:scale(p:sum()):backward()
+    scaler:unscale_(optimizer)
+    scaler:step(optimizer)
+    assert.are.equal(0.5, p:item())
+  end)
+
+  it("that call it out of order are refused by name", function()
+    local scaler, p = GradScaler { init_scale = 4 }, core.ones(1, { requires_grad = true })
+    local optimizer = optim.SGD({ p }, { lr = 1 })
+    assert.error_matches(function() scaler:update() end,
+      "update: no gradients were unscaled and no optimizer")
+    scaler:scale(p:sum()):backward()
+    scaler:step(optimizer)
+    assert.error_matches(function() scaler:step(optimizer) end, "this SGD has stepped already since")
+    assert.error_matches(function() scaler:unscale_(optimizer) end, "has stepped with its gradients already")
+  end)
+end)
+
+-- The CPU has no scaler of its own, so that one is put in place by hand.
+describe("an Accelerator's gradients under a loss scale", function()
+  local nn = require "accelerate.nn"
+  after_each(function() accelerate.state.AcceleratorState._reset_state(true) end)
+
+  local function prepared(scale, weights, make)
+    local accelerator = accelerate.Accelerator()
+    accelerator._scaler = scale and GradScaler { init_scale = scale, growth_interval = 3 } or nil
+    local models, optimizers = {}, {}
+    for i, weight in ipairs(weights) do
+      models[i] = nn.Linear(1, 1)
+      core.no_grad(function()
+        models[i].weight:fill_(weight)
+        models[i].bias:fill_(0)
+      end)
+      optimizers[i] = (make or optim.SGD)(models[i]:parameters(), { lr = 0.1 })
+      models[i], optimizers[i] = accelerator:prepare(models[i], optimizers[i])
+    end
+    return accelerator, models, optimizers
+  end
+
+  local function adversaries(scale)
+    local accelerator, models, optimizers = prepared(scale, { 1, 2 })
+    local D, G, norms = models[1], models[2], {}
+    for step = 1, 3 do
+      local fake = G(core.ones(1, 1))
+      optimizers[1]:zero_grad()
+      accelerator:backward(D(fake:detach()):square():mean())
+      accelerator:clip_grad_norm_(D:parameters(), 1)
+      optimizers[1]:step()
+      optimizers[2]:zero_grad()
+      accelerator:backward(D(fake):square():mean() * 0.1)
+      norms[step] = ("%.3f"):format(accelerator:clip_grad_norm_(G:parameters(), 1):item())
+      optimizers[2]:step()
+    end
+    return norms, ("%.4f %.4f"):format(G.weight:item(), G.bias:item())
+  end
+
+  it("are unscaled for each optimizer, clipped in turn", function()
+    for _, scale in ipairs { false, 1024 } do
+      local norms, values = adversaries(scale)
+      assert.are.same({ "0.458", "0.349", "0.258" }, norms) -- PyTorch, with its scaler and without
+      assert.are.equal("1.9247 -0.0753", values)
+    end
+  end)
+
+  -- Five passes; the second has a gradient of factor, and steps of a norm above 10 are left out.
+  local function guarded(factor, clear)
+    local accelerator, models, optimizers = prepared(1024, { 1 })
+    local norms = {}
+    for i = 1, 5 do
+      clear(optimizers[1], models[1])
+      accelerator:backward(models[1](core.ones(1, 1) * (i == 2 and factor or 1)):sum())
+      norms[i] = accelerator:clip_grad_norm_(models[1]:parameters(), 1e9):item()
+      if norms[i] < 10 then optimizers[1]:step() end
+    end
+    return norms, models[1].weight:item(), accelerator
+  end
+
+  it("are unscaled anew after a step that was left out, however they were cleared", function()
+    for _, clear in ipairs {
+      function(optimizer) optimizer:zero_grad() end,
+      function(optimizer) optimizer:zero_grad(false) end,
+      function(_, model) model:zero_grad() end,
+      function(optimizer) optimizer.optimizer:zero_grad() end,
+    } do
+      local norms, weight = guarded(50, clear)
+      for i, wanted in ipairs { 2 ^ 0.5, 2501 ^ 0.5, 2 ^ 0.5, 2 ^ 0.5, 2 ^ 0.5 } do
+        assert.near(wanted, norms[i], 1e-4)
+      end
+      assert.near(0.6, weight, 1e-6)
+    end
+  end)
+
+  it("shrink the scale when they overflow, also where the step is left out", function()
+    local _, weight, accelerator = guarded(math.huge, function(optimizer) optimizer:zero_grad() end)
+    assert.near(0.6, weight, 1e-6)
+    assert.are.equal(1024, accelerator.scaler:get_scale()) -- halved in the 2nd pass; 3 clean steps double it
+  end)
+
+  it("have one scale when a step between two losses has changed it", function()
+    local accelerator, models, optimizers = prepared(1024, { 1, 1 })
+    accelerator:backward(models[2](core.ones(1, 1)):sum())
+    accelerator:backward(models[1](core.ones(1, 1)):sum() * math.huge)
+    optimizers[1]:step()
+    assert.are.equal(512, accelerator.scaler:get_scale())
+    accelerator:backward(models[2](core.ones(1, 1)):sum())
+    assert.near(8 ^ 0.5, accelerator:clip_grad_norm_(models[2]:parameters(), 100):item(), 1e-5)
+  end)
+
+  it("can be applied twice", function()
+    local accelerator, models, optimizers = prepared(1024, { 1 })
+    accelerator:backward(models[1](core.ones(1, 1)):sum())
+    optimizers[1]:step()
+    accelerator:unscale_gradients() -- they are unscaled: nothing to do
+    optimizers[1]:step()
+    assert.near(0.8, models[1].weight:item(), 1e-6)
+  end)
+
+  -- One of a loop's calls, drawn by `pick`; the same calls with and without a scaler.
+  local function act(accelerator, models, optimizers, pick)
+    local i = 1 + pick(#models)
+    local kind = pick(12)
+    if kind < 5 then
+      local loss = models[i](core.full({ 1, 1 }, 1 + pick(3))):square():sum()
+      if pick(2) == 0 then loss = loss + models[1](models[#models](core.ones(1, 1))):sum() end
+      accelerator:backward(loss)
+    elseif kind < 7 then accelerator:clip_grad_norm_(models[i]:parameters(), 0.5 + pick(4))
+    elseif kind < 8 then accelerator:clip_grad_value_(models[i]:parameters(), 0.5)
+    elseif kind < 10 then optimizers[i]:step()
+    elseif kind < 11 then optimizers[i]:zero_grad(pick(2) == 0)
+    else models[i]:zero_grad() end
+  end
+
+  local function train(scale, seed)
+    local accelerator, models, optimizers = prepared(scale, { 0.5, -0.25, 0.75 }, optim.Adam)
+    local function pick(n) -- numbers below n, the same for each seed
+      seed = (seed * 1103515245 + 12345) % 2 ^ 31
+      return math.floor(seed / 2 ^ 16) % n
+    end
+    for _ = 1, 60 do act(accelerator, models, optimizers, pick) end
+    local values = {}
+    for i, model in ipairs(models) do
+      values[2 * i - 1], values[2 * i] = model.weight:item(), model.bias:item()
+    end
+    return values
+  end
+
+  it("give what they give without one, in any order of calls", function()
+    for seed = 1, 60 do
+      local plain, scaled = train(nil, seed), train(2 ^ 12, seed)
+      for k, value in ipairs(plain) do assert.near(value, scaled[k], 1e-4, "seed " .. seed) end
+    end
+  end)
+end)
+
 describe("fp16", function()
   -- The CPU's kernels behind a device's memory: what a GPU does, slowly.
   it("on a device scales the loss, skips steps that overflow, and lets the schedule wait for them", function()

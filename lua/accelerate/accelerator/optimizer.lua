@@ -66,7 +66,9 @@ end
 function Accelerated:zero_grad(set_to_none)
   if not gradient_state.sync_gradients then return end
   if set_to_none == nil then set_to_none = true end
-  return self.optimizer:zero_grad(set_to_none)
+  local inner, owner = self.optimizer, self._owner
+  inner:zero_grad(set_to_none)
+  if owner and owner._scaler then owner._scaler:_drop(inner) end
 end
 
 --- Adds parameters. Parameters added later to a prepared model join its flat buffers.

@@ -97,6 +97,11 @@ function Accelerator:lomo_backward(loss, learning_rate)
   run_backward(self, "lomo_backward", loss, learning_rate)
 end
 
+local function scaled(self, loss)
+  for _, optimizer in ipairs(self._optimizers) do self._scaler:_watch(optimizer.optimizer) end
+  return self._scaler:scale(loss)
+end
+
 --- Runs backward from `loss`, divided by gradient_accumulation_steps. Averages the gradients over
 --- all ranks when they are to be synchronised. With `weight` (how many items the loss is a sum of)
 --- the loss is not divided. At the sync, gradients are then the sum over the window and all ranks,
@@ -129,7 +134,7 @@ function Accelerator:backward(loss, opts)
     local steps = gradient_state.num_steps
     if steps > 1 then loss = loss / steps end
   end
-  if self._scaler then loss = self._scaler:scale(loss) end
+  if self._scaler then loss = scaled(self, loss) end
   run_backward(self, "backward", loss, rate, weight, graph)
 end
 

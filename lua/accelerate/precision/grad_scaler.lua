@@ -68,15 +68,121 @@ local function expect(self, live)
   end
 end
 
--- Returns what happened to an optimizer since its last step: whether its gradients were unscaled,
--- and whether they overflowed.
-local function stage_of(self, optimizer)
-  local stage = self._stages[optimizer]
-  if not stage then
-    stage = {}
-    self._stages[optimizer] = stage
+-- ---- marks --------------------------------------------------------------------------------------
+-- A mark says what was done to the gradients of an optimizer. Its `state` is
+--   "unscaled"  they were divided by the scale;
+--   "stepped"   the optimizer stepped with them, and `update` has not been called since;
+--   "spent"     it was, and they are still there, without the scale;
+--   "dropped"   zero_grad has ended them.
+-- Gradients without a mark have the scale of their loss. `found` or `overflow` say whether one of
+-- them is infinite or NaN; `counted`: an update has heard of it.
+--
+-- A mark ends with its gradients. The scaler alone cannot see them end, and all marks end at
+-- `update`, as in PyTorch. Of optimizers that it watches, an Accelerator's, it sees zero_grad and
+-- the
+-- next loss; their marks outlast `update`, because one optimizer's update comes between the
+-- clipping and the step of another.
+
+-- Remembers for the next update whether the gradients overflowed.
+local function count(self, mark)
+  if mark.counted then return end
+  mark.counted, self._checked = true, true
+  if mark.found then self._found[#self._found + 1] = mark.found end
+  self._overflows = self._overflows or mark.overflow
+end
+
+local function divide_here(params, divisor)
+  core.scale_grads_(params, 1 / (type(divisor) == "number" and divisor or divisor:item()))
+end
+
+-- Divides gradients on a device. Returns a float32 on the device that is not 0 if one is infinite
+-- or NaN.
+local function divide_there(params, divisor, device)
+  if type(divisor) == "number" then divisor = core.full({}, divisor, { device = device }) end
+  local found = core.keep(core.zeros({ 1 }, { device = device }))
+  core.unscale_grads_(params, divisor:to(device), found)
+  return found
+end
+
+-- Divides gradients; those on the CPU or on several devices (device is nil) by a number.
+local function divide(params, divisor, device)
+  if device and device ~= "cpu" then return core.no_grad(divide_there, params, divisor, device) end
+  core.no_grad(divide_here, params, divisor)
+end
+
+-- Gradients that are not there get no mark: those that come later have the scale.
+local function unscale(self, optimizer)
+  local params = params_of(optimizer)
+  local present, device = core.gradients(params)
+  if present == 0 then return end
+  local mark = { state = "unscaled", overflow = false, found = divide(params, self._used, device) }
+  if not mark.found then
+    mark.overflow = not (core.no_grad(core.grad_norm, params, math.huge) < math.huge)
   end
-  return stage
+  self._marks[optimizer] = mark
+end
+
+local function state_of(self, optimizer)
+  local mark = self._marks[optimizer]
+  return mark and mark.state ~= "dropped" and mark.state or nil
+end
+
+-- Ends the marks of watched optimizers before the next loss. Returns what their gradients, those
+-- that are still there, lack: "scale", or "move" (they have a scale from before an update).
+local function end_marks(self)
+  local lacking = {}
+  for optimizer in pairs(self._watched) do
+    local mark = self._marks[optimizer]
+    if mark then count(self, mark) end
+    if not mark and self._moved then lacking[optimizer] = "move"
+    elseif mark and mark.state ~= "dropped" then lacking[optimizer] = "scale" end
+    self._marks[optimizer] = nil
+  end
+  -- a step that was left out changes the scale, or a scale that is too large would stay
+  if self._checked then self:update() end
+  return lacking
+end
+
+local function ratio(former, used)
+  if core.is_tensor(former) and core.is_tensor(used) then former = former:to(used.device) end
+  return former / used
+end
+
+-- Brings gradients that are there to the scale `used`, so that the next ones can be added to them.
+local function bring(lacking, former, used)
+  for optimizer, what in pairs(lacking) do
+    local params = params_of(optimizer)
+    local present, device = core.gradients(params)
+    if present > 0 and not (what == "move" and former == used) then
+      divide(params, ratio(what == "scale" and 1 or former, used), device)
+    end
+  end
+end
+
+--- Ends marks at the next loss and at `_drop`, and keeps them through `update`.
+---@param optimizer accelerate.optim.Optimizer
+function methods:_watch(optimizer) self._watched[optimizer] = true end
+
+--- Ends the mark of an optimizer whose gradients were cleared.
+---@param optimizer accelerate.optim.Optimizer
+function methods:_drop(optimizer)
+  local mark = self._marks[optimizer]
+  if mark then count(self, mark) end
+  self._marks[optimizer] = { state = "dropped", counted = true }
+end
+
+-- ---- a step -------------------------------------------------------------------------------------
+
+-- Takes the scale that the next losses get.
+local function use(self, device)
+  if device == "cpu" then
+    to_host(self)
+    self._used = self._scale
+    return
+  end
+  to_device(self, device)
+  self._used = core.no_grad(copied_scale, self._live)
+  if recording.active then expect(self, self._live) end
 end
 
 --- Returns the loss times the scale.
@@ -85,14 +191,10 @@ end
 function methods:scale(loss)
   if not self._enabled then return loss end
   if core.is_tensor(loss) then
-    if loss.device == "cpu" then
-      to_host(self)
-      self._used = self._scale
-    else
-      to_device(self, loss.device)
-      self._used = core.no_grad(copied_scale, self._live)
-      if recording.active then expect(self, self._live) end
-    end
+    local lacking, former = end_marks(self), self._used
+    use(self, loss.device)
+    core.no_grad(bring, lacking, former, self._used)
+    self._moved = false
     return loss * self._used
   end
   if type(loss) ~= "table" then
@@ -103,52 +205,36 @@ function methods:scale(loss)
   return list
 end
 
--- Divides gradients by the scale and returns whether one is infinite or NaN. Used for gradients on
--- the CPU or on several devices.
-local function divide(params, scale)
-  core.scale_grads_(params, 1 / scale)
-  return not (core.grad_norm(params, math.huge) < math.huge)
-end
-
--- Divides gradients on a device by the scale. Returns a float32 on the device that is not 0 if one
--- is infinite or NaN.
-local function divide_there(params, scale, device)
-  if type(scale) == "number" then scale = core.full({}, scale, { device = device }) end
-  local found = core.keep(core.zeros({ 1 }, { device = device }))
-  core.unscale_grads_(params, scale:to(device), found)
-  return found
-end
-
-local function unscale(self, optimizer, stage)
-  local params = params_of(optimizer)
-  local present, device = core.gradients(params)
-  stage.unscaled, stage.overflow, stage.found = true, false, nil
-  if present == 0 then return end
-  if device and device ~= "cpu" then
-    stage.found = core.no_grad(divide_there, params, self._used, device)
-  else
-    local scale = self._used
-    stage.overflow = core.no_grad(divide, params, type(scale) == "number" and scale or scale:item())
-  end
-end
-
---- Divides an optimizer's gradients by the scale. Call it at most once before each of its steps.
+--- Divides an optimizer's gradients by the scale. Call it at most once before each of its steps,
+--- and not between its step and `update`.
 ---@param optimizer accelerate.optim.Optimizer
 function methods:unscale_(optimizer)
   if not self._enabled then return end
-  local stage = stage_of(self, optimizer)
-  if stage.unscaled then
-    fail("GradScaler: unscale_: the gradients of this %s were unscaled already since its last step",
-      optimizer.__name or "optimizer")
+  local state, name = state_of(self, optimizer), optimizer.__name or "optimizer"
+  if state == "unscaled" then
+    fail("GradScaler: unscale_: the gradients of this %s were unscaled already since the last update", name)
+  elseif state == "stepped" then
+    fail("GradScaler: unscale_: this %s has stepped with its gradients already; call update first", name)
+  elseif not state then
+    unscale(self, optimizer)
   end
-  unscale(self, optimizer, stage)
 end
 
---- Divides an optimizer's gradients by the scale, unless that was done since its last step.
+--- Divides an optimizer's gradients by the scale, unless that was done.
 function methods:unscale_once_(optimizer)
-  if self._enabled and not stage_of(self, optimizer).unscaled then
-    unscale(self, optimizer, stage_of(self, optimizer))
+  if self._enabled and not state_of(self, optimizer) then unscale(self, optimizer) end
+end
+
+-- Returns the mark of an optimizer that is to step now.
+local function stepping(self, optimizer)
+  if state_of(self, optimizer) == "stepped" then
+    fail("GradScaler: step: this %s has stepped already since the last update",
+      optimizer.__name or "optimizer")
   end
+  self:unscale_once_(optimizer)
+  local mark = state_of(self, optimizer) and self._marks[optimizer] or { overflow = false }
+  mark.state, self._marks[optimizer], self._checked = "stepped", mark, true
+  return mark
 end
 
 --- Calls optimizer:step(), unless a gradient is infinite or NaN. Unscales the gradients first if
@@ -166,18 +252,14 @@ function methods:step(optimizer, closure)
     fail("GradScaler: step: a closure cannot be used with loss scaling; compute the loss and run " ..
       "backward before")
   end
-  self:unscale_once_(optimizer)
-  local stage = stage_of(self, optimizer)
-  self._stages[optimizer] = nil
-  local found, overflow = stage.found, stage.overflow
-  if found and optimizer._skips_on_device and optimizer:_skips_on_device() then
-    self._found[#self._found + 1] = found
-    optimizer:_step_unless(found)
-    return nil, found
+  local mark = stepping(self, optimizer)
+  if mark.found and optimizer._skips_on_device and optimizer:_skips_on_device() then
+    optimizer:_step_unless(mark.found)
+    return nil, mark.found
   end
-  if found then overflow = found:item() ~= 0 end
-  self._overflows = self._overflows or overflow
-  if overflow then return nil, false end
+  -- the host knows now, and can update the scale itself
+  if mark.found then mark.overflow, mark.found = mark.found:item() ~= 0, nil end
+  if mark.overflow then return nil, false end
   return optimizer:step(), true
 end
 
@@ -219,18 +301,34 @@ local function update_here(self)
   end
 end
 
---- Updates the scale after the steps: shrinks it when a step was skipped, grows it after
---- growth_interval updates without a skip.
+-- Hears of all gradients that were unscaled since the last update, those of a step that was left
+-- out among them.
+local function count_all(self)
+  for optimizer, mark in pairs(self._marks) do
+    count(self, mark)
+    if not self._watched[optimizer] then self._marks[optimizer] = nil
+    elseif mark.state == "stepped" then mark.state = "spent" end
+  end
+end
+
+--- Updates the scale after the steps: shrinks it when gradients overflowed, grows it after
+--- growth_interval updates without that. A step that the script leaves out after `unscale_` counts.
+--- Call it after `step` or `unscale_`.
 ---@param new_scale number? sets the scale to this instead
 function methods:update(new_scale)
   if not self._enabled then return end
   if new_scale ~= nil then
     new_scale = options.value("GradScaler: update", "new_scale", new_scale, { "number", above = 0 })
+  end
+  count_all(self)
+  if new_scale ~= nil then
     to_host(self)
     self._scale = new_scale
+  elseif not self._checked then
+    fail("GradScaler: update: no gradients were unscaled and no optimizer stepped since the last update")
   elseif follows(self) then core.no_grad(follow, self)
   else update_here(self) end
-  self._overflows, self._found = false, {}
+  self._overflows, self._found, self._checked, self._moved = false, {}, false, true
 end
 
 --- Returns the scale. Waits for the device when the scale is there.
@@ -279,7 +377,7 @@ function methods:load_state_dict(dict)
     fail("GradScaler: load_state_dict: the state is empty: it was saved with scaling off")
   end
   local state = options.check("GradScaler: load_state_dict", dict, STATE)
-  self._live = nil
+  self._live, self._moved = nil, true
   for name, value in pairs(state) do self[name:sub(1, 1) == "_" and name or "_" .. name] = value end
 end
 
@@ -293,9 +391,11 @@ M.GradScaler = properties.callable("GradScaler", function(opts)
   local self = Class.new()
   for name, value in pairs(o) do self["_" .. name] = value end
   self._scale, self._used, self._growth_tracker, self._overflows = o.init_scale, o.init_scale, 0, false
-  self._found = {}  -- overflow flags of the optimizers stepped since the last update
+  self._found = {}  -- overflow flags that the next update hears of
+  self._checked = false  -- whether it hears of any gradients
+  self._moved = false  -- whether the scale may have changed since the last loss
   self._init_scale = nil
-  self._stages = setmetatable({}, { __mode = "k" })
+  self._marks, self._watched = setmetatable({}, { __mode = "k" }), setmetatable({}, { __mode = "k" })
   return self
 end)
 
