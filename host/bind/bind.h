@@ -40,6 +40,7 @@ typedef struct ax_lua_globals {
   int ref_tensor_mt;    /* in the registry */
   int ref_methods;      /* name -> method, number of a field, or a table with a field's function */
   int ref_require;
+  int ref_public;        /* the names of functions that scripts call: see bind/named.c */
   int ref_row_gradients; /* the function behind core._row_gradients; 0: none */
   /* weak: light userdata of a box -> the userdata (only boxes that C must find again) */
   int ref_handles;
@@ -123,6 +124,11 @@ const char *ax_lua_uncalled(lua_State *L, const char *expected, int idx);
 int ax_lua_arg_error(lua_State *L, const char *fn, int arg, const char *name, const char *expected, int idx);
 /* Raises "fn: ..." with the caller's position. */
 int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...) AX_PRINTF(3, 4);
+/* Pushes upvalues 2 and 3 of a closure that scripts call by this name; its own are 1, and 4 on. */
+void ax_lua_push_name(lua_State *L, const char *name);
+/* The name of the function that the script called, where `fn` fails inside one; or fn.  Borrowed
+ * from the stack. */
+const char *ax_lua_called(lua_State *L, const char *fn);
 /* Pushes a short text about the value and returns it: string "a", number 1.5, tensor float32 [2,
  * 3], nil. */
 const char *ax_lua_describe(lua_State *L, int idx);
@@ -273,8 +279,8 @@ static inline int64_t ax_lua_position(int64_t p, int64_t size) { return p < 0 ? 
 /* Runs op and pushes its visible results.  A result that is input k itself is pushed as the Lua
  * value at r->at[k]. */
 int ax_lua_run_push(lua_State *L, ax_op op, const char *shown, const ax_lua_read_result *r);
-/* A row as a Lua function, and as a method that writes into its tensor.  Upvalues: the op; of the
- * second also the name that messages use. */
+/* A row as a Lua function, and as a method that writes into its tensor.  Upvalues: the op, and what
+ * ax_lua_push_name pushes. */
 int ax_lua_op_call(lua_State *L);
 int ax_lua_op_inplace(lua_State *L);
 /* One of these two, or what reads calls of its own before them (other_calls.c). */
@@ -288,6 +294,7 @@ void ax_lua_open_convert(lua_State *L);
 void ax_lua_open_values(lua_State *L);
 void ax_lua_open_index(lua_State *L);
 void ax_lua_open_create(lua_State *L);
+void ax_lua_open_named(lua_State *L);
 void ax_lua_open_ops(lua_State *L);
 void ax_lua_open_composed(lua_State *L);
 void ax_lua_open_split(lua_State *L);

@@ -122,7 +122,7 @@ int ax_lua_error(lua_State *L, const char *fn, const char *fmt, ...)
   va_end(ap);
   ax_text_clean(text);
   push_where(L);
-  lua_pushfstring(L, "%s: %s", fn, text);
+  lua_pushfstring(L, "%s: %s", ax_lua_called(L, fn), text);
   lua_concat(L, 2);
   return lua_error(L);
 }
@@ -217,11 +217,14 @@ int ax_lua_out_of_memory(lua_State *L)
 }
 
 /* Returns the message without the names of inner ops at its beginning, such as "mm: " where the op
- * that the user called runs a product inside, or "copy_: " where zero_ does. */
-static const char *without_inner_name(const char *message, const char *where)
+ * that the user called runs a product inside, or "copy_: " where zero_ does.  inner: what the
+ * function itself is called. */
+static const char *without_inner_name(const char *message, const char *where, const char *inner)
 {
-  const size_t called = strlen(where);
-  if (!names_op(where, called) && where[called - 1] != '_') return message;
+  const size_t called = strlen(where), own = strlen(inner);
+  if (strcmp(where, inner) != 0) {
+    if (strncmp(message, inner, own) == 0 && strncmp(message + own, ": ", 2) == 0) message += own + 2;
+  } else if (!names_op(where, called) && where[called - 1] != '_') return message;
   for (;;) {
     const size_t n = strcspn(message, ":");
     if (strncmp(message + n, ": ", 2) != 0 || (n == called && strncmp(message, where, n) == 0) ||
@@ -233,8 +236,8 @@ static const char *without_inner_name(const char *message, const char *where)
 
 int ax_lua_raise(lua_State *L, const char *where)
 {
-  const char *message = ax_last_error();
-  const size_t n = where ? strlen(where) : 0;
+  const char *message = ax_last_error(), *const inner = where;
+  size_t n;
 
   if (ax_lua.raised) { /* a Lua hook or gradient function raised: pass its error on unchanged */
     ax_lua.raised = false;
@@ -246,7 +249,9 @@ int ax_lua_raise(lua_State *L, const char *where)
   /* a wait that an interrupt ended: this error is the interrupt's */
   if (ax_last_status() == AX_EABORTED && &ax_interrupted) ax_interrupted = 0;
   push_where(L);
-  if (n) message = without_inner_name(message, where);
+  if (where) where = ax_lua_called(L, where);
+  n = where ? strlen(where) : 0;
+  if (n) message = without_inner_name(message, where, inner);
   if (ax_last_status() == AX_ENOMEM) remember_full(message);
   if (n && !(strncmp(message, where, n) == 0 && message[n] == ':'))
     lua_pushfstring(L, "%s: %s", where, message);

@@ -81,7 +81,7 @@ void ax_lua_push_arguments(lua_State *L, const ax_signature *sig, const ax_lua_r
   for (int i = 0; i < sig->n; i++) push_param(L, &sig->param[i], &r->args.a, r->where[i]);
 }
 
-/* Upvalues: the composed, the Lua function. */
+/* Upvalues: the composed, its name (bind/named.c), the Lua function. */
 static int composed_call(lua_State *L)
 {
   const composed *c = lua_touserdata(L, lua_upvalueindex(1));
@@ -92,7 +92,7 @@ static int composed_call(lua_State *L)
   ax_lua_read_params(L, &c->sig, c->name, &r);
   base = lua_gettop(L);
   luaL_checkstack(L, c->sig.n + 1, c->name);
-  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_pushvalue(L, lua_upvalueindex(4));
   ax_lua_push_arguments(L, &c->sig, &r);
   lua_call(L, c->sig.n, LUA_MULTRET);
   return lua_gettop(L) - base;
@@ -110,8 +110,9 @@ static int make_composed(lua_State *L)
   memset(c, 0, sizeof *c);
   memcpy(c->name, name, size + 1);
   ax_signature_parse(&c->sig, signature);
+  ax_lua_push_name(L, name);
   lua_pushvalue(L, 3);
-  lua_pushcclosure(L, composed_call, 2);
+  lua_pushcclosure(L, composed_call, 4);
   return 1;
 }
 

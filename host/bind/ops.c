@@ -258,7 +258,8 @@ static int row_function(lua_State *L)
   for (int op = 0; op < AX_OP_COUNT; op++)
     if (strcmp(ax_ops[op].name, name) == 0) {
       lua_pushinteger(L, op);
-      lua_pushcclosure(L, ax_lua_op_call, 1);
+      ax_lua_push_name(L, name);
+      lua_pushcclosure(L, ax_lua_op_call, 3);
       return 1;
     }
   return luaL_error(L, "there is no row %s", name);
@@ -280,8 +281,9 @@ static void add_parts(lua_State *L, const char *of)
   for (int op = 0; op < AX_OP_COUNT; op++) {
     if (strncmp(ax_ops[op].name, prefix, n) != 0) continue;
     lua_pushinteger(L, op);
-    lua_pushfstring(L, "%s.%s", of, ax_ops[op].name + n);
-    lua_pushcclosure(L, part_call, 2);
+    ax_lua_push_name(L, lua_pushfstring(L, "%s.%s", of, ax_ops[op].name + n));
+    lua_remove(L, -3);
+    lua_pushcclosure(L, part_call, 3);
     lua_setfield(L, -2, ax_ops[op].name + n);
   }
   lua_pushfstring(L, "_%s", of);
@@ -303,15 +305,16 @@ void ax_lua_open_ops(lua_State *L)
     const ax_op_row *row = &ax_ops[op];
     if (row->name[0] == '_') continue;
     lua_pushinteger(L, op);
-    lua_pushcclosure(L, ax_lua_function_of((ax_op)op, false), 1);
+    ax_lua_push_name(L, row->name);
+    lua_pushcclosure(L, ax_lua_function_of((ax_op)op, false), 3);
     lua_pushvalue(L, -1);
     lua_setfield(L, -3, row->name); /* the method */
     lua_setfield(L, -3, row->name); /* the function */
     if (!row->inplace) continue;
     lua_pushfstring(L, "%s_", row->name);
     lua_pushinteger(L, op);
-    lua_pushvalue(L, -2);
-    lua_pushcclosure(L, ax_lua_function_of((ax_op)op, true), 2);
+    ax_lua_push_name(L, lua_tostring(L, -2));
+    lua_pushcclosure(L, ax_lua_function_of((ax_op)op, true), 3);
     lua_rawset(L, -3);
   }
   lua_pop(L, 1);

@@ -435,6 +435,49 @@ describe("results that are left out", function()
     assert.matches("^[^ ]* new_tensor: ragged table", message(x.new_tensor, x, { { 1 }, { 2, 3 } }))
   end)
 
+  it("errors name the function that was called, whatever it is made of", function()
+    local F = require "accelerate.nn.functional"
+    local x = core.randn(2, 3)
+    local seven, mask = core.ones(7), core.tensor(1.5)
+    for name, call in next, {
+      div = function() x:div(seven, { rounding_mode = "floor" }) end,
+      div_ = function() x:div_(seven, { rounding_mode = "trunc" }) end,
+      masked_fill = function() x:masked_fill(x, mask) end,
+      masked_fill_ = function() x:masked_fill_(x, mask) end,
+      scatter = function() x:scatter(1, core.full({ 2, 3 }, 9):long(), 2, { reduce = "multiply" }) end,
+      softmin = function() F.softmin(x, 9) end,
+      normalize = function() F.normalize(x, { dim = 9 }) end,
+      lp_pool2d = function() F.lp_pool2d(core.randn(1, 1, 4, 4), 2, 5) end,
+      lp_pool3d = function() F.lp_pool3d(core.randn(1, 1, 4, 4, 4), 2, 5) end,
+      max_unpool2d = function()
+        F.max_unpool2d(core.randn(1, 1, 1, 1), core.full({ 1, 1, 1, 1 }, 9):long(), 2)
+      end,
+      margin_ranking_loss = function() F.margin_ranking_loss(x, seven, x) end,
+      hinge_embedding_loss = function() F.hinge_embedding_loss(x, seven) end,
+      std_mean = function() tensor.std_mean(x, 7) end,
+      inverse = function() x:inverse() end,
+    } do
+      local said = message(call)
+      assert.matches("^[^ ]* " .. name .. ": ", said)
+      assert.is_nil(said:find("stack traceback", 1, true), said)
+    end
+    -- a truth value is the number 1 or 0, with a gradient and without one
+    assert.same(x:floor():totable(),
+      x:clone():requires_grad_():div(true, { rounding_mode = "floor" }):totable())
+  end)
+
+  it("a function of the script inside one keeps its own errors", function()
+    local F = require "accelerate.nn.functional"
+    local x = core.randn(2, 3)
+    local said = message(F.triplet_margin_with_distance_loss, x, x, x, {
+      distance_function = function(a)
+        local sum = a:sum(9) -- (a tail call would leave no trace of this function)
+        return sum
+      end,
+    })
+    assert.matches("^[^ ]* sum: dim 9 is out of range", said)
+  end)
+
   it("full_like, randperm and normal take what PyTorch's take", function()
     local x = tensor { { 1, 2 }, { 3, 4 } }
     assert.matches("full_like: argument 2 %(value%): expected a number or a tensor of 0 dims without " ..

@@ -39,12 +39,14 @@ describe("tensor.linalg raises", function()
     assert.matches("linalg.cholesky: matrix 3 of the batch is not positive%-definite: its leading minor " ..
       "of order 1",
       message(linalg.cholesky, batch))
-    assert.matches("linalg.inv: matrix 3 of the batch",
+    assert.matches("linalg.inv_ex: matrix 3 of the batch",
       message(linalg.inv_ex, batch, { check_errors = true }))
-    assert.matches("linalg.solve: matrix 3 of the batch", message(linalg.solve_ex, batch, random(3, 3), {
+    assert.matches("linalg.solve_ex: matrix 3 of the batch", message(linalg.solve_ex, batch, random(3, 3), {
       check_errors = true }))
-    assert.matches("linalg.cholesky: matrix 3", message(linalg.cholesky_ex, batch, { check_errors = true }))
-    assert.matches("linalg.lu_factor: matrix 3", message(linalg.lu_factor_ex, batch, { check_errors = true }))
+    assert.matches("linalg.cholesky_ex: matrix 3",
+      message(linalg.cholesky_ex, batch, { check_errors = true }))
+    assert.matches("linalg.lu_factor_ex: matrix 3",
+      message(linalg.lu_factor_ex, batch, { check_errors = true }))
   end)
 
   it("not where the caller looks at the numbers", function()

@@ -1,7 +1,6 @@
 --- Tensors like other tensors, and what types can hold.
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
-local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 -- The arguments of a constructor with x's type and device where the options do not say others.
@@ -25,12 +24,12 @@ for _, name in ipairs { "zeros", "ones", "empty" } do
   define.plain("new_" .. name, ("x:new_%s(sizes..., { dtype, device, requires_grad })"):format(name),
     ("`%s` with the element type and device of x"):format(name), "method",
     function(x, ...)
-      return named.call("new_" .. name, { name }, core[name], like("new_" .. name, x, ...))
+      return core[name](like("new_" .. name, x, ...))
     end)
 end
 define.plain("new_full", "x:new_full(shape, value, { dtype, device, requires_grad })",
   "`full` with the element type and device of x", "method",
-  function(x, ...) return named.call("new_full", { "full" }, core.full, like("new_full", x, ...)) end)
+  function(x, ...) return core.full(like("new_full", x, ...)) end)
 define.plain("new_tensor", "x:new_tensor(value, { dtype, device, requires_grad })",
   "`tensor` with the element type and device of x", "method",
   function(x, value, ...)
@@ -38,7 +37,7 @@ define.plain("new_tensor", "x:new_tensor(value, { dtype, device, requires_grad }
       options.fail("new_tensor: argument 2 (value): expected a list, a number, a boolean or a tensor, "
         .. "got nil")
     end
-    return named.call("new_tensor", { "tensor" }, core.tensor, like("new_tensor", x, value, ...))
+    return core.tensor(like("new_tensor", x, value, ...))
   end)
 
 local AS_TENSOR = { dtype = { "string", optional = true }, device = { "string", optional = true } }

@@ -52,7 +52,7 @@ end
 function M.prepared(name, signature, summary, prepare, fn, form)
   local read = core._composed(name, signature, fn)
   add({ name = name, signature = signature, summary = summary, form = form or "both" },
-    function(...) return read(prepare(...)) end)
+    core._named(name, function(...) return read(prepare(...)) end))
 end
 
 --- For M.prepared: PyTorch takes the tensors of some functions one by one; a list will do, too.
@@ -68,7 +68,7 @@ end
 ---@param form "both"|"method"|"function"|"field"
 ---@param fn function
 function M.plain(name, usage, summary, form, fn)
-  add({ name = name, usage = usage, summary = summary, form = form }, fn)
+  add({ name = name, usage = usage, summary = summary, form = form }, core._named(name, fn))
 end
 
 --- A function of a table of functions: tensor.special.name. It is no method.

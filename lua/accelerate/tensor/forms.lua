@@ -10,14 +10,10 @@ local options = require "accelerate.utils.options"
 local M = {}
 
 -- The result, or x with the result written into it.
-local function place(name, inplace, x, result)
+local function place(inplace, x, result)
   if not inplace then return result end
-  local ok, message = pcall(x.copy_, x, result)
-  if not ok then options.fail("%s_: %s", name, (tostring(message):gsub("^.*copy_: ", ""))) end
-  return x
+  return x:copy_(result)
 end
-
-local in_name = require("accelerate.utils.named").call
 
 -- x, or a copy of it where the gradient needs x as it was.
 local function kept(inplace, x)
@@ -102,29 +98,31 @@ local function truncated(a, b)
   end
   return core.floor_divide(core.sub(a, core.fmod(a, b)), b)
 end
+local function unrecorded(x) return core.is_tensor(x) and x:detach() or x end
 function M.div(inplace, x, b, mode)
   if is_bool(x) and is_bool(b) then
     options.fail("div: rounding_mode: not defined for bool, got %s", options.show(mode))
   end
+  if type(b) == "boolean" then b = b and 1 or 0 end
   local a = kept(inplace, x)
-  local result = in_name("div", { "floor_divide", "fmod", "sub", "div" }, core.no_grad,
-    mode == "trunc" and truncated or core.floor_divide, a, b)
+  local rounded = mode == "trunc" and truncated or core.floor_divide
+  local result = rounded(unrecorded(a), unrecorded(b))
   local recorded = core.is_grad_enabled()
     and (is_float(a) and a.requires_grad or is_float(b) and b.requires_grad)
   if recorded then -- steps have no slope: a result with a record whose gradients are 0
     result = core.where(core.zeros({}, { dtype = "bool", device = result.device }), a + b, result)
   end
-  return place("div", inplace, x, result)
+  return place(inplace, x, result)
 end
 
 function M.round(inplace, x, decimals)
-  if decimals == 0 then return place("round", inplace, x, x:round()) end
+  if decimals == 0 then return place(inplace, x, x:round()) end
   if not is_float(x) then
     options.fail("round: decimals: expected 0 for a tensor of %s, got %d", x.dtype, decimals)
   end
   local scale = 10 ^ math.abs(decimals)
-  if decimals > 0 then return place("round", inplace, x, (x * scale):round() / scale) end
-  return place("round", inplace, x, (x / scale):round() * scale)
+  if decimals > 0 then return place(inplace, x, (x * scale):round() / scale) end
+  return place(inplace, x, (x / scale):round() * scale)
 end
 
 for _, entry in ipairs { { "max", "maximum" }, { "min", "minimum" } } do
@@ -157,24 +155,25 @@ local function check_value(name, place_of, x, value)
 end
 
 function M.masked_fill(inplace, x, mask, _, value)
-  return place("masked_fill", inplace, x, core.where(mask, check_value("masked_fill", 3, x, value), x))
+  if mask.dtype ~= "bool" then options.fail("masked_fill: mask must be bool, got %s", mask.dtype) end
+  return place(inplace, x, core.where(mask, check_value("masked_fill", 3, x, value), x))
 end
 
 function M.index_fill(inplace, x, dim, index, _, value)
   value = check_value("index_fill", 4, x, value)
   -- a place that is listed twice is written once
   local mask = core.zeros(x.shape, { dtype = "uint8", device = x.device }):index_fill(dim, index, 1):eq(1)
-  return place("index_fill", inplace, x, core.where(mask, value, x))
+  return place(inplace, x, core.where(mask, value, x))
 end
 
 -- ---- positions
 
 function M.scatter(inplace, x, dim, index, src, reduce)
   if not core.is_tensor(src) then
-    src = in_name("scatter", { "full" }, core.full, index.shape, src, { dtype = x.dtype, device = x.device })
+    src = core.full(index.shape, src, { dtype = x.dtype, device = x.device })
   end
   if reduce == "add" then return x[inplace and "scatter_add_" or "scatter_add"](x, dim, index, src) end
-  return place("scatter", inplace, x, define.functions.scatter_reduce(kept(inplace, x), dim, index, src,
+  return place(inplace, x, define.functions.scatter_reduce(kept(inplace, x), dim, index, src,
     "prod"))
 end
 

@@ -2,7 +2,6 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 local reduce_into = core._row "_scatter_reduce"
@@ -29,8 +28,7 @@ end
 local function kept(x) return core.is_grad_enabled() and x:clone() or x end
 
 local REDUCTIONS = "sum|prod|mean|amax|amin"
-local scatter_reduce
-function scatter_reduce(x, dim, index, src, reduce, include_self)
+local function scatter_reduce(x, dim, index, src, reduce, include_self)
   if x.dtype == "bool" and src.dtype == "bool" and reduce ~= "sum" and reduce ~= "mean" then
     return scatter_reduce(x:byte(), dim, index, src:byte(), reduce, include_self):bool()
   end
@@ -45,8 +43,6 @@ function scatter_reduce(x, dim, index, src, reduce, include_self)
   end
   return reduce_into(x, dim, index, src, reduce)
 end
-scatter_reduce = named.wrap("scatter_reduce", { "scatter_reduce", "scatter_add", "scatter",
-  "_scatter_reduce" }, scatter_reduce)
 define("scatter_reduce", ("x:T dim:dim index:T src:T reduce:%s include_self:bool=true"):format(REDUCTIONS),
   "x reduced with src at the positions of dim that index gives; include_self = false: without the " ..
   "elements of x "
@@ -54,8 +50,7 @@ define("scatter_reduce", ("x:T dim:dim index:T src:T reduce:%s include_self:bool
 define("scatter_reduce_", ("x:T dim:dim index:T src:T reduce:%s include_self:bool=true"):format(REDUCTIONS),
   "scatter_reduce in place", function(x, ...) return x:copy_(scatter_reduce(kept(x), ...)) end, "method")
 
-local index_reduce = named.wrap("index_reduce", { "scatter_reduce" },
-  function(x, dim, index, source, reduce, include_self)
+local function index_reduce(x, dim, index, source, reduce, include_self)
   if index.ndim > 1 or source.ndim ~= x.ndim or x.ndim > 0 and source.shape[dim] ~= index:numel() then
     options.fail("index_reduce: source %s does not fit dim %d of %s and index %s", lists.shape_text(source),
       dim,
@@ -64,7 +59,7 @@ local index_reduce = named.wrap("index_reduce", { "scatter_reduce" },
   local shape = {}
   for d = 1, x.ndim do shape[d] = d == dim and index:numel() or 1 end
   return scatter_reduce(x, dim, index:reshape(shape):expand(source.shape), source, reduce, include_self)
-end)
+end
 define("index_reduce", "x:T dim:dim index:T source:T reduce:prod|mean|amax|amin include_self:bool=true",
   "x reduced with slices of source at the positions of dim in index", index_reduce)
 define("index_reduce_", "x:T dim:dim index:T source:T reduce:prod|mean|amax|amin include_self:bool=true",

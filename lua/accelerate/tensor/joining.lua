@@ -2,7 +2,6 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 -- Each with at least n dims: PyTorch puts new dims in front, and the third one behind.
@@ -20,10 +19,8 @@ for n = 1, 3 do
     end, "function")
 end
 
--- A function of a list that core.cat joins, whose errors name it.
-local function join(name, summary, fn)
-  define(name, "tensors:T*", summary, named.wrap(name, { "cat" }, fn), "function")
-end
+-- A function of a list that core.cat joins.
+local function join(name, summary, fn) define(name, "tensors:T*", summary, fn, "function") end
 join("hstack", "joined along dim 2; vectors along dim 1", function(list)
   list = lists.map(list, function(x) return at_least(1, x) end)
   return core.cat(list, list[1].ndim == 1 and 1 or 2)

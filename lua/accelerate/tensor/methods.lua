@@ -3,7 +3,6 @@ local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local kinds = require "accelerate.tensor.kinds"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 
@@ -93,7 +92,7 @@ define.plain("randint_like", "tensor.randint_like(x, low, high, { dtype, device 
       device = { "string", default = x.device }, generator = { "Generator", optional = true } }, ...)
     if o.high == nil and type((...)) == "number" then o.low, o.high = nil, o.low end
     if o.high == nil then options.fail("randint_like: high is missing (expected an integer)") end
-    return named.call("randint_like", { "randint" }, core.randint, o.low or 0, o.high, x.shape,
+    return core.randint(o.low or 0, o.high, x.shape,
       { device = o.device, generator = o.generator }):to(o.dtype)
   end)
 define.plain("scalar_tensor", "tensor.scalar_tensor(value, { dtype, device })", "a tensor of 0 dims",

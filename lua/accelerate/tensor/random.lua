@@ -3,7 +3,6 @@
 local core = require "accelerate.core"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 -- Numbers like x from core.rand or core.randn; float32 where x is of a half or an integer type.
@@ -183,7 +182,7 @@ define.plain("normal", "tensor.normal(mean, [std], [shape], { dtype, device, gen
       return core.no_grad(function() return core.randn(like.shape, o) * std + mean end)
     end
     if shape == nil then options.fail("normal: expected a shape beside two numbers, got none") end
-    return named.call(where, { "randn" }, core.randn, shape, opts or {}) * std + mean
+    return core.randn(shape, opts or {}) * std + mean
   end)
 
 -- Draws without replacement: the k largest of weight / exponential draws are distributed as k draws

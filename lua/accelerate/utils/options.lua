@@ -43,13 +43,22 @@ end
 ---@return string
 function options.clean(text) return (text:gsub("[%z\1-\8\11-\31\127]", "?")) end
 
+-- The message by the name of the function that the script called, where it begins with that of one
+-- inside.
+local function by_called_name(message)
+  local core = package.loaded["accelerate.core"]
+  local inner = type(core) == "table" and message:match("^([%w_%.]+): ")
+  local called = inner and core._called(inner)
+  return called and called .. message:sub(#inner + 1) or message
+end
+
 --- Raises `message` (a format with its arguments) with the position of the innermost caller outside
 --- this library, without control characters.
 ---@param message string
 function options.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
   local level = options.caller_level()
-  error(options.clean(message), level)
+  error(options.clean(by_called_name(message)), level)
 end
 local fail = options.fail
 

@@ -2,7 +2,6 @@
 
 local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 
 local M = {}
@@ -194,7 +193,7 @@ function M.pairwise_distance(x1, x2, opts)
   local o = options.check("pairwise_distance", opts, PAIRWISE)
   check("pairwise_distance", "x1", x1)
   check("pairwise_distance", "x2", x2)
-  local difference = named.call("pairwise_distance", { "sub" }, core.sub, x1, x2)
+  local difference = x1 - x2
   if not core._is_float(difference) and not difference:is_complex() then difference = difference:float() end
   return core.norm(difference + o.eps, o.p, -1, o.keepdim)
 end

@@ -2,7 +2,6 @@
 
 local core = require "accelerate.core"
 local methods = require "accelerate.utils.methods"
-local naming = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
 local reduction = require "accelerate.nn.reduction"
@@ -31,12 +30,19 @@ local F = {
   pad = core.pad,
 }
 
+-- fn, whose errors name it whatever it is made of.
+local function called_by(name, fn)
+  local outer = core._named(name, fn)
+  methods.stands_for(outer, fn)
+  return outer
+end
+
 for _, part in ipairs { "distance", "dropout", "embedding", "fractional", "image", "loss", "norm", "others",
   "pooling", "resampling",
   "windows" } do
   for name, fn in next, require("accelerate.nn.functional." .. part) do
     assert(F[name] == nil, name)
-    F[name] = fn
+    F[name] = called_by(name, fn)
   end
 end
 
@@ -160,8 +166,9 @@ end
 ---@return accelerate.Tensor
 function F.softmin(x, dim, ...)
   if not core.is_tensor(x) then options.fail("softmin: x must be a tensor, got %s", options.show(x)) end
-  return naming.call("softmin", { "softmax" }, F.softmax, -x, dim, ...)
+  return F.softmax(-x, dim, ...)
 end
+F.softmin = called_by("softmin", F.softmin)
 
 --- Returns softmax of (logits + Gumbel draws) / tau: see the op of this name.
 ---@param logits accelerate.Tensor

@@ -4,7 +4,6 @@ local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local distance = require "accelerate.nn.functional.distance"
-local naming = require "accelerate.utils.named"
 
 local F = {}
 
@@ -15,12 +14,6 @@ local function reduce(x, how)
   if how == "none" then return x end
   return how == "sum" and x:sum() or x:mean()
 end
-
--- a * b and a - b of what a caller gave: an error of shapes that do not go together names the loss.
-local function times(a, b) return a * b end
-local function minus(a, b) return a - b end
-local function product(where, a, b) return naming.call(where, { "mul" }, times, a, b) end
-local function difference(where, a, b) return naming.call(where, { "sub" }, minus, a, b) end
 
 local SWAP = { "boolean", default = false }
 
@@ -43,8 +36,7 @@ end
 ---@return accelerate.Tensor
 function F.hinge_embedding_loss(input, target, opts)
   local o = options.check("hinge_embedding_loss", opts, { margin = num(1), reduction = REDUCTION })
-  local far = naming.call("hinge_embedding_loss", { "where" }, core.where, target:ne(1),
-    (o.margin - input):clamp { min = 0 }, 0)
+  local far = core.where(target:ne(1), (o.margin - input):clamp { min = 0 }, 0)
   local near = core.where(target:ne(-1), input, 0)
   return reduce(far + near, o.reduction)
 end
@@ -56,7 +48,7 @@ end
 ---@return accelerate.Tensor
 function F.soft_margin_loss(input, target, opts)
   local o = options.check("soft_margin_loss", opts, { reduction = REDUCTION })
-  return reduce(-core.logsigmoid(product("soft_margin_loss", target, input)), o.reduction)
+  return reduce(-core.logsigmoid(target * input), o.reduction)
 end
 
 --- Computes max(0, -target (input1 - input2) + margin).
@@ -67,7 +59,7 @@ end
 ---@return accelerate.Tensor
 function F.margin_ranking_loss(input1, input2, target, opts)
   local o = options.check("margin_ranking_loss", opts, { margin = num(0), reduction = REDUCTION })
-  local ahead = product("margin_ranking_loss", target, difference("margin_ranking_loss", input2, input1))
+  local ahead = target * (input2 - input1)
   return reduce((of_float(ahead) + o.margin):clamp { min = 0 }, o.reduction)
 end
 
@@ -78,8 +70,7 @@ local function cosine(a, b)
   local alike = wide(a) and wide(b) and a.ndim > 0 and table.concat(a.shape, ",") == table.concat(b.shape,
     ",")
   if not alike then
-    return naming.call("cosine_embedding_loss", { "cosine_similarity" }, distance.cosine_similarity, a, b,
-      { dim = -1, eps = 1e-12 })
+    return distance.cosine_similarity(a, b, { dim = -1, eps = 1e-12 })
   end
   local function length(x) return (x:square():sum(-1) + 1e-12):sqrt() end
   return (a * b):sum(-1) / (length(a) * length(b))
@@ -94,8 +85,7 @@ end
 function F.cosine_embedding_loss(input1, input2, target, opts)
   local o = options.check("cosine_embedding_loss", opts, { margin = num(0), reduction = REDUCTION })
   local cos = cosine(of_float(input1), of_float(input2))
-  local each = naming.call("cosine_embedding_loss", { "where" }, core.where, target:eq(1), 1 - cos,
-    (cos - o.margin):clamp { min = 0 })
+  local each = core.where(target:eq(1), 1 - cos, (cos - o.margin):clamp { min = 0 })
   return reduce(each, o.reduction)
 end
 
@@ -111,9 +101,7 @@ function F.triplet_margin_loss(anchor, positive, negative, opts)
   local o = options.check("triplet_margin_loss", opts,
     { margin = num(1), p = num(2), eps = num(1e-6), swap = SWAP, reduction = REDUCTION })
   local by = { p = o.p, eps = o.eps }
-  local function between(a, b)
-    return naming.call("triplet_margin_loss", { "pairwise_distance" }, distance.pairwise_distance, a, b, by)
-  end
+  local function between(a, b) return distance.pairwise_distance(a, b, by) end
   return triplet("triplet_margin_loss", between, anchor, positive, negative, o)
 end
 
@@ -201,7 +189,7 @@ end
 function F.multilabel_soft_margin_loss(input, target, opts)
   local o = options.check("multilabel_soft_margin_loss", opts, { weight = { "tensor", optional = true },
     reduction = REDUCTION })
-  local positive = product("multilabel_soft_margin_loss", target, core.logsigmoid(input))
+  local positive = target * core.logsigmoid(input)
   local each = -(positive + (1 - target) * core.logsigmoid(-input))
   if o.weight then each = each * o.weight end
   return reduce(each:mean(-1), o.reduction)
@@ -218,7 +206,7 @@ function F.poisson_nll_loss(input, target, opts)
     log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8),
       reduction = REDUCTION,
   })
-  local seen = product("poisson_nll_loss", target, o.log_input and input or (input + o.eps):log())
+  local seen = target * (o.log_input and input or (input + o.eps):log())
   local x = (o.log_input and input:exp() or input) - seen
   if o.full then
     local many = target:clamp { min = 1 }  -- keeps the logarithm of unused elements finite
@@ -264,7 +252,7 @@ function F.gaussian_nll_loss(input, target, var, opts)
     options.fail("gaussian_nll_loss: var has entries below 0")
   end
   local floor = var + (fixed:clamp { min = o.eps } - fixed)  -- the gradient ignores the limit
-  local miss = difference("gaussian_nll_loss", input, target)
+  local miss = input - target
   local x = 0.5 * (floor:log() + miss:square() / floor)
   if o.full then x = x + 0.5 * math.log(2 * math.pi) end
   return reduce(x, o.reduction)

@@ -1,7 +1,6 @@
 --- nn.functional: the windows of images as columns, and back.
 
 local core = require "accelerate.core"
-local named = require "accelerate.utils.named"
 local options = require "accelerate.utils.options"
 local sizes = require "accelerate.nn.sizes"
 
@@ -36,7 +35,7 @@ end
 ---@return accelerate.Tensor (n, c kh kw, windows), or without n
 function M.unfold(x, kernel_size, ...)
   local o = read("unfold", kernel_size, ...)
-  return named.call("unfold", { "im2col" }, columns, x, o.kernel, o.dilation, o.padding, o.stride)
+  return columns(x, o.kernel, o.dilation, o.padding, o.stride)
 end
 
 --- Adds columns up to an image: what overlaps is summed. The reverse of unfold where windows do not
@@ -49,7 +48,7 @@ end
 function M.fold(x, output_size, kernel_size, ...)
   local o = read("fold", kernel_size, ...)
   local size = sizes.tuple("fold", "output_size", output_size, 2, 1)
-  return named.call("fold", { "col2im" }, core.col2im, x, size, o.kernel, o.dilation, o.padding, o.stride)
+  return core.col2im(x, size, o.kernel, o.dilation, o.padding, o.stride)
 end
 
 return M

@@ -2,7 +2,6 @@
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local lists = require "accelerate.utils.lists"
-local named = require "accelerate.utils.named"
 
 local M = {}
 
@@ -11,10 +10,8 @@ local M = {}
 ---@param name string
 ---@param signature string
 ---@param fn function
----@param inside? string[] functions that it calls, whose errors are to name it
 ---@return function
-function M.reads(name, signature, fn, inside)
-  if inside then fn = named.wrap("linalg." .. name, inside, fn) end
+function M.reads(name, signature, fn)
   return core._composed("linalg." .. name, signature, fn)
 end
 

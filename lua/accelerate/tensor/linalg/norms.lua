@@ -132,7 +132,7 @@ end
 M.matrix_norm = reads("matrix_norm", "x:T ord:any? dim:dims? keepdim:bool=false dtype:dtype?",
   function(x, ord, dim, keepdim, dtype)
     return matrix_norm("matrix_norm", cast("matrix_norm", x, dtype), ord or "fro", dim, keepdim)
-  end, { "linalg.svd", "norm" })
+  end)
 
 --- Returns a norm of vectors or matrices. Without `ord` the root of the sum of squares over `dim`
 --- (default all). With `ord` and one dim, or a tensor of one dim, vector_norm; else matrix_norm.
@@ -155,6 +155,6 @@ M.norm = reads("norm", "x:T ord:any? dim:dims? keepdim:bool=false dtype:dtype?",
   local n = dim and #dim or x.ndim
   if n == 1 and type(ord) ~= "string" then return vector_norm("norm", x, ord, dim, keepdim) end
   return matrix_norm("norm", x, ord, dim, keepdim)
-end, { "linalg.svd" })
+end)
 
 return M

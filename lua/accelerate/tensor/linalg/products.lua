@@ -3,7 +3,6 @@ local core = require "accelerate.core"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local matrix = require "accelerate.tensor.linalg.matrix"
-local named = require "accelerate.utils.named"
 
 local reads = matrix.reads
 
@@ -131,7 +130,7 @@ local function dotted(a, b, dim) return (a:conj() * b):sum(dim) end
 ---@return accelerate.Tensor
 M.vecdot = reads("vecdot", "a:T b:T dim:int=-1", function(a, b, dim)
   matrix.check_float("vecdot", a)
-  return named.call("linalg.vecdot", { "mul", "sum" }, dotted, a, b, dim)
+  return dotted(a, b, dim)
 end)
 
 --- Returns the powers 0 to N - 1 of each element, as a last dim.

@@ -101,7 +101,7 @@ M.ldl_factor = reads("ldl_factor", "x:T hermitian:bool=false", function(x, hermi
       x.ndim == 2 and "the matrix" or "a matrix of the batch")
   end
   return LD, pivots
-end, { "linalg.ldl" })
+end)
 
 --- Returns what ldl_factor returns, and for each matrix the position of the zero on D's diagonal, 0
 --- where there is none (int32). Does not raise unless `check_errors`.
@@ -114,7 +114,7 @@ M.ldl_factor_ex = reads("ldl_factor_ex", "x:T hermitian:bool=false check_errors:
   function(x, hermitian, check)
     if check then M.ldl_factor(x:detach(), { hermitian = hermitian }) end
     return core._linalg.ldl(x, hermitian)
-  end, { "linalg.ldl" })
+  end)
 
 --- Returns x with a x = b from ldl_factor's results for a. Has no gradient.
 ---@param LD accelerate.Tensor (.., n, n)

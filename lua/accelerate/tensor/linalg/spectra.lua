@@ -81,7 +81,7 @@ M.eig = reads("eig", "x:T", function(x) return core._linalg.eig(x) end)
 ---@return accelerate.Tensor L (.., n)
 M.eigvals = reads("eigvals", "x:T", function(x)
   return (core._linalg.eig(x, records(x)))
-end, { "linalg.eig" })
+end)
 
 --- Returns X, symmetric and positive-definite, with X X = x for symmetric positive-definite x,
 --- whose lower triangle alone is read. The gradient is finite only where all eigenvalues differ.
@@ -279,6 +279,6 @@ M.cond = reads("cond", "x:T p:any?", function(x, p)
   end
   local inverse, info = core._linalg.inv(x, false)
   return (norms.matrix_norm(x, p) * norms.matrix_norm(inverse, p)):masked_fill(info:ne(0), math.huge)
-end, { "linalg.svd", "linalg.inv", "linalg.matrix_norm" })
+end)
 
 return M
