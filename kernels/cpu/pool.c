@@ -33,11 +33,12 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
       const ax_window y = ax_pool_window(&j->p, 0, j->h, row % j->oh); \
       for (int64_t o = 0; o < j->ow; o++) { \
         const ax_window x = ax_pool_window(&j->p, 1, j->w, o); \
+        const int32_t first = ax_pool_first(y, x, j->w); \
         T *best = (T *)j->to + (row * j->ow + o) * j->c; \
         int32_t *at = j->index + (row * j->ow + o) * j->c; \
         for (int64_t c = 0; c < j->c; c++) { \
           best[c] = -INFINITY; \
-          at[c] = (int32_t)(y.lo * j->w + x.lo); \
+          at[c] = first; \
         } \
         for (int64_t iy = y.lo; iy < y.hi; iy += y.step) \
           for (int64_t ix = x.lo; ix < x.hi; ix += x.step) { \
@@ -105,7 +106,8 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
       T *image = (T *)j->to + p / plane * j->h * j->w * j->c; \
       const T *g = (const T *)j->from + p * j->c; \
       const int32_t *at = j->index + p * j->c; \
-      for (int64_t c = 0; c < j->c; c++) image[at[c] * j->c + c] += g[c]; \
+      for (int64_t c = 0; c < j->c; c++) \
+        if (at[c] != AX_POOL_NOWHERE) image[at[c] * j->c + c] += g[c]; \
     } \
   } \
   static void take_##S(int64_t lo, int64_t hi, void *ud) /* positions of the result */ \
@@ -116,7 +118,7 @@ static inline double divisor(const job *j, ax_window y, ax_window x)
       const T *image = (const T *)j->from + p / plane * j->h * j->w * j->c; \
       T *to = (T *)j->to + p * j->c; \
       const int32_t *at = j->index + p * j->c; \
-      for (int64_t c = 0; c < j->c; c++) to[c] = image[at[c] * j->c + c]; \
+      for (int64_t c = 0; c < j->c; c++) to[c] = at[c] == AX_POOL_NOWHERE ? 0 : image[at[c] * j->c + c]; \
     } \
   }
 POOL(f32, float)

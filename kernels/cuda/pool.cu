@@ -62,12 +62,13 @@ template <class S, int V> static __global__ void largest(job j, S *to, int32_t *
   for (int64_t p = AX_FIRST * V; p < j.n * j.oh * j.ow * j.c; p += AX_STEP * V) {
     const place o = place_of(p, j.oh, j.ow, j.c);
     const ax_window y = ax_pool_window(&j.p, 0, j.h, o.a), x = ax_pool_window(&j.p, 1, j.w, o.b);
+    const int32_t first = ax_pool_first(y, x, j.w);
     const S *image = from + o.image * j.h * j.w * j.c + o.c;
     T best[V];
     int32_t at[V];
     for (int k = 0; k < V; k++) {
       best[k] = -(T)INFINITY;
-      at[k] = (int32_t)(y.lo * j.w + x.lo);
+      at[k] = first;
     }
     for (int64_t iy = y.lo; iy < y.hi; iy += y.step)
       for (int64_t ix = x.lo; ix < x.hi; ix += x.step) {
@@ -187,7 +188,7 @@ static __global__ void scatter(job j, S *to, const S *g, const int32_t *index, c
     T *sums = wide + image * size * j.c + c;
     for (int64_t k = 0; k < plane; k++) {
       const int64_t at = (image * plane + k) * j.c + c;
-      sums[index[at] * j.c] += ax_cuda_load(g[at]);
+      if (index[at] != AX_POOL_NOWHERE) sums[index[at] * j.c] += ax_cuda_load(g[at]);
     }
     if ((void *)wide != (void *)to)
       for (int64_t k = 0; k < size; k++) to[(image * size + k) * j.c + c] = ax_cuda_store<S>(sums[k * j.c]);
@@ -197,8 +198,10 @@ static __global__ void scatter(job j, S *to, const S *g, const int32_t *index, c
 template <class S> static __global__ void take(job j, S *to, const S *from, const int32_t *index)
 {
   const int64_t plane = j.oh * j.ow;
-  for (int64_t p = AX_FIRST; p < j.n * plane * j.c; p += AX_STEP)
-    to[p] = from[(p / j.c / plane * j.h * j.w + index[p]) * j.c + p % j.c];
+  for (int64_t p = AX_FIRST; p < j.n * plane * j.c; p += AX_STEP) {
+    const int32_t at = index[p];
+    to[p] = at == AX_POOL_NOWHERE ? (S)0 : from[(p / j.c / plane * j.h * j.w + at) * j.c + p % j.c];
+  }
 }
 
 /* Whether channels, and their indices, can be accessed in runs of 16 bytes. */

@@ -525,6 +525,31 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     end
   end)
 
+  it("pools with windows in the padding alone have nothing of them, neither way", function()
+    local options = { stride = 3, padding = 1, dilation = 2, return_indices = true }
+    for _, case in ipairs { { "max_pool1d", { 3, 8, 1 } }, { "max_pool2d", { 3, 8, 1, 9 } },
+      { "max_pool2d", { 2, 3, 9, 1 } }, { "max_pool2d", { 2, 8, 4, 5 } },
+      { "max_pool3d", { 2, 4, 4, 1, 9 } } } do
+      local pool, shape = unpack(case)
+      for _, dtype in ipairs { "float32", "bfloat16" } do
+        local x = tensor.randn(shape):to(dtype)
+        against(pool, function(v)
+          local y, at = F[pool](v, 2, options)
+          return y:masked_fill(at:lt(0), 7) -- of -inf no difference can be taken
+        end, { x }, 0)
+        local _, want = F[pool](x, 2, options)
+        local _, at = F[pool](x:to(D), 2, options)
+        assert.are.same(want:totable(), at:to("cpu"):totable())
+      end
+    end
+    -- the gradient's gradient takes what was chosen, and adds it to where it was
+    against("max_pool2d, twice", function(v)
+      local y, at = F.max_pool2d(v, 2, options)
+      local g = tensor.grad(y:masked_fill(at:lt(0), 0):square():sum(), v, { create_graph = true })
+      return (type(g) == "table" and g[1] or g) * 1
+    end, { tensor.randn(2, 3, 1, 9) }, 0)
+  end)
+
   it("says what was wrong in a kernel's data when the host next waits, and goes on", function()
     local x = tensor.randn(4, 5, { device = D })
     local function told(pattern, fn)

@@ -63,4 +63,15 @@ static inline ax_window ax_pool_window(const ax_pool *p, int d, int64_t size, in
   return (ax_window){ lo, hi, step, full };
 }
 
+/* A window whose places are all in the padding has no element: its largest is -inf, from nowhere.
+ * Only a dilated window can be such a one, since padding is at most half of the kernel. */
+enum { AX_POOL_NOWHERE = -1 };
+
+/* The place in a plane of `width` columns of a window's first element, with which the search for
+ * the largest begins. */
+static inline int32_t ax_pool_first(ax_window y, ax_window x, int64_t width)
+{
+  return y.lo < y.hi && x.lo < x.hi ? (int32_t)(y.lo * width + x.lo) : AX_POOL_NOWHERE;
+}
+
 #endif

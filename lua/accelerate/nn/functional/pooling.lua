@@ -48,10 +48,11 @@ local function in_two_steps(x, plane, column)
   local second, at = column(columns_of(first, n, d))
   local values = volume_of(second, h, w)
   if not at then return values end
-  -- at: depth * (h w) + column, from 0
+  -- at: depth * (h w) + column, from 0; -1 in either step where a window is in the padding alone
   local rows = at:flatten(3)
   local depth = rows:floor_divide(h * w)
-  local places = columns_of(inside, n, d):flatten(3):gather(3, rows) + depth * (x.shape[4] * x.shape[5])
+  local planar = columns_of(inside, n, d):flatten(3):gather(3, rows:clamp { min = 0 })
+  local places = (planar + depth * (x.shape[4] * x.shape[5])):masked_fill(planar:minimum(rows):lt(0), -1)
   return values, volume_of(places:view(at.shape), h, w)
 end
 
@@ -255,7 +256,7 @@ local UNPOOL = { stride = ANY, padding = { "integer|table", default = 0 },
 
 -- The sizes of the result: output_size, whose last entries must be near what the windows give.
 local function unpooled_size(where, dims, x, o)
-  local shape, size = x.shape, {}
+  local shape, size, count = x.shape, {}, 1
   local given = o.output_size
   if given and #given ~= dims and #given ~= #shape then
     options.fail("%s: output_size: expected %d or %d sizes, got %s", where, dims, #shape,
@@ -274,6 +275,11 @@ local function unpooled_size(where, dims, x, o)
     if size[d] < 1 then
       options.fail("%s: input %s gives a result with dim %d of %d", where, options.show(x), d, size[d])
     end
+    count = count * size[d]
+  end
+  if count > 2 ^ 53 then
+    options.fail("%s: windows of %s at steps of %s give input %s a result of %g elements", where,
+      lists.shape_text(o.kernel_size), lists.shape_text(o.stride), options.show(x), count)
   end
   return size
 end
