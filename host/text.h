@@ -52,6 +52,9 @@ enum {
   AX_ADDED_NORMALIZED = 16
 };
 AX_API ax_status ax_tokenizer_add(ax_tokenizer *t, ax_text content, int64_t id, int flags);
+/* Gives the i-th added token other flags.  ERANGE when there are fewer. */
+AX_API ax_status ax_tokenizer_reflag(ax_tokenizer *t, int64_t i, int flags);
+AX_API int64_t ax_tokenizer_added(const ax_tokenizer *t); /* how many were added */
 /* Offsets of byte-level tokens leave out the spaces around them; prefix: the splitter adds one. */
 AX_API void ax_tokenizer_trim(ax_tokenizer *t, bool trim, bool prefix);
 

@@ -146,7 +146,8 @@ static int tokenizer_merges(lua_State *L)
   return 0;
 }
 
-/* tokenizer:add(content, id, flags); flags as in text.h */
+/* tokenizer:add(content, id, flags, place) -> place; flags as in text.h.  With a place that add has
+ * returned, the token there gets the flags. */
 static int tokenizer_add(lua_State *L)
 {
   ax_tokenizer *t = ax_lua_check_tokenizer(L, 1);
@@ -154,9 +155,14 @@ static int tokenizer_add(lua_State *L)
   const int64_t id = ax_lua_check_integer(L, 3, "add", "id", 0, INT32_MAX);
 
   ax_lua_enter(L);
-  if (ax_tokenizer_add(t, content, id, (int)ax_lua_check_integer(L, 4, "add", "flags", 0, 31)) != AX_OK)
+  const int flags = (int)ax_lua_check_integer(L, 4, "add", "flags", 0, 31);
+  const bool old = !lua_isnoneornil(L, 5);
+  const int64_t place =
+      old ? ax_lua_check_integer(L, 5, "add", "place", 0, INT32_MAX) : ax_tokenizer_added(t);
+  if ((old ? ax_tokenizer_reflag(t, place, flags) : ax_tokenizer_add(t, content, id, flags)) != AX_OK)
     return ax_lua_raise(L, "tokenizer");
-  return 0;
+  lua_pushnumber(L, (double)place);
+  return 1;
 }
 
 /* tokenizer:trim(trim, prefix) */

@@ -150,6 +150,16 @@ ax_status ax_tokenizer_add(ax_tokenizer *t, ax_text content, int64_t id, int fla
   return AX_OK;
 }
 
+ax_status ax_tokenizer_reflag(ax_tokenizer *t, int64_t i, int flags)
+{
+  if (i < 0 || i >= t->n_added) return ax_fail(AX_ERANGE, "there is no added token %lld", (long long)i);
+  t->added[i].flags = flags;
+  t->matchers_stale = true;
+  return AX_OK;
+}
+
+int64_t ax_tokenizer_added(const ax_tokenizer *t) { return t->n_added; }
+
 void ax_tokenizer_trim(ax_tokenizer *t, bool trim, bool prefix)
 {
   t->trim = trim;

@@ -4,11 +4,11 @@ local class = require "accelerate.utils.class"
 local decoder = require "accelerate.tokenizers.decoder"
 local options = require "accelerate.utils.options"
 local pipeline = require "accelerate.tokenizers.pipeline"
+local specials = require "accelerate.tokenizers.specials"
 
 local fail, show = options.fail, options.show
 
--- The roles of special tokens, as tokenizer_config.json names them.
-local ROLES = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" }
+local ROLES = specials.ROLES
 
 --- Texts to token ids and back, with the ids of Hugging Face's `tokenizers`.
 ---
@@ -31,12 +31,16 @@ for _, role in ipairs(ROLES) do
   ROLE_OF[role], ROLE_OF[role .. "_id"], IS_ID[role .. "_id"] = role, role, true
 end
 
+-- Roles, also those of a model's own tokens ("image_token"), and their ids.
 function Tokenizer.__index(self, key)
   local value = Tokenizer[key]
-  if value ~= nil or not ROLE_OF[key] then return value end
-  local token = self._roles[ROLE_OF[key]]
-  if IS_ID[key] then return token and self._vocab[token] end
-  return token
+  if value ~= nil or type(key) ~= "string" then return value end
+  local roles = rawget(self, "_roles")
+  if not roles then return nil end
+  local token = roles[key]
+  if token then return token end
+  token = roles[key:match "^(.*_token)_id$"]
+  return token and self._vocab[token]
 end
 
 -- Assignment of a role, as a token of the vocabulary or as its id.
@@ -55,12 +59,6 @@ function Tokenizer.__newindex(self, key, value)
     end
   end
   self._roles[role], self._settings[role] = token, token
-end
-
--- A special token in a configuration is a text or an object with one.
-local function content_of(value)
-  if type(value) == "table" then value = value.content end
-  return type(value) == "string" and value or nil
 end
 
 local function side(file, config, name)
@@ -95,9 +93,11 @@ end
 ---@param config table a decoded tokenizer.json
 ---@param settings table? a decoded tokenizer_config.json
 ---@param text string? the text of tokenizer.json, for save_pretrained
-function Tokenizer:init(file, config, settings, text)
+---@param more table? a decoded added_tokens.json
+function Tokenizer:init(file, config, settings, text, more)
   settings = settings or {}
   self._file, self._text, self._settings, self._added, self._roles = file, text, settings, {}, {}
+  self._places, self._literals, self._unwritten = {}, {}, {}
   self._core, self._tokens, self._vocab = pipeline.build(file, config)
   self._decode = decoder.build(file, config.decoder)
   self._special = {}
@@ -116,19 +116,46 @@ function Tokenizer:init(file, config, settings, text)
     "clean_up_tokenization_spaces", "boolean", false)
   self.chat_template = template_of(settings.chat_template)
   self.model_input_names = names_of(file, settings, config)
-  for _, role in ipairs(ROLES) do
-    self._roles[role] = content_of(settings[role])
+  for _, token in ipairs(specials.missing(file, settings, more, added)) do self:_add(token) end
+  for _, role in ipairs(specials.roles_of(settings)) do
+    self._roles[role] = specials.content_of(settings[role])
   end
 end
 
--- Takes an added token into the lists and the C tokenizer.
+-- Takes an added token into the lists and the C tokenizer. The last flags of a token count, but one
+-- that was special stays so.
 function Tokenizer:_take(token)
-  pipeline.add_token(self._file, self._core, token)
   local id, content = token.id, token.content
+  token.special = token.special or self._special[id] or false
+  self._places[content] = pipeline.add_token(self._file, self._core, token, self._places[content])
   for i = #self._tokens + 1, id do self._tokens[i] = false end
+  -- one of the model's own tokens may be a part of a word, too: Gemma's "▁▁"
+  if token.special or not self._vocab[content] or self._literals[id] or self._unwritten[id] then
+    self._literals[id], self._unwritten[id] = nil, token
+  end
   self._tokens[id + 1] = content
   self._vocab[content] = id
   self._special[id] = token.special or nil
+end
+
+-- The token of an id as decoders take it, or nil.
+function Tokenizer:_written(id)
+  local token = self._unwritten[id]
+  if token then
+    local text = token.normalized and self._core:normalize(token.content)[1] or token.content
+    self._literals[id], self._unwritten[id] = decoder.literal(text, text ~= token.content), nil
+  end
+  return self._literals[id] or self._tokens[id + 1]
+end
+
+-- Adds a token of one's own: with the id that the vocabulary has of it, or the next free one.
+-- Returns whether it is new.
+function Tokenizer:_add(token)
+  local known = self._vocab[token.content]
+  token.id = known or self:len()
+  self:_take(token)
+  self._added[#self._added + 1] = token
+  return known == nil
 end
 
 function Tokenizer:__tostring()

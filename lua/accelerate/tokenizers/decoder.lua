@@ -67,18 +67,44 @@ local function make(file, where, config)
   return checks.kind(file, where, config, DECODERS)(file, where, config)
 end
 
-local function each(fn)
+-- Calls fn for each token; added tokens stay as they are, or are what fn_literal makes of them. One
+-- that the normalizer changed has the marks of the vocabulary's tokens.
+local function each(fn, fn_literal)
   return function(tokens)
-    for i = 1, #tokens do tokens[i] = fn(tokens[i], i, #tokens) end
+    for i = 1, #tokens do
+      local token = tokens[i]
+      if type(token) ~= "string" and token.normalized then token = token[1] end
+      if type(token) == "string" then tokens[i] = fn(token, i, #tokens)
+      elseif fn_literal then tokens[i] = fn_literal(token, i) end
+    end
     return tokens
   end
 end
 
-function DECODERS.ByteLevel()
+-- Makes one token of neighbouring ones that take_in(token) keeps as a list of texts; join(list)
+-- gives their text. Added tokens stay between them.
+local function in_runs(take_in, join)
   return function(tokens)
-    for i = 1, #tokens do tokens[i] = from_alphabet(tokens[i]) end
-    return { core._utf8_repair(table.concat(tokens)) }
+    local out, run = {}, {}
+    local function flush()
+      if run[1] then out[#out + 1] = join(run) end
+      run = {}
+    end
+    for i = 1, #tokens do
+      local text = type(tokens[i]) == "string" and take_in(tokens[i])
+      if text then run[#run + 1] = text
+      else
+        flush()
+        out[#out + 1] = tokens[i]
+      end
+    end
+    flush()
+    return out
   end
+end
+
+function DECODERS.ByteLevel()
+  return in_runs(from_alphabet, function(run) return core._utf8_repair(table.concat(run)) end)
 end
 
 function DECODERS.WordPiece(file, where, config)
@@ -90,6 +116,10 @@ function DECODERS.WordPiece(file, where, config)
       else token = " " .. token end
     end
     return cleanup and M.clean_up(token, true) or token
+  end, function(literal, i)
+    local apart = " " .. literal[1]
+    local joins = i == 1 or cleanup and M.clean_up(apart, true) == literal[1]
+    return joins and literal or M.literal(apart)
   end)
 end
 
@@ -108,29 +138,24 @@ function DECODERS.BPEDecoder(file, where, config)
 end
 
 function DECODERS.ByteFallback()
-  return function(tokens)
-    local out, bytes = {}, {}
-    local function flush()
-      if #bytes == 0 then return end
-      local text = table.concat(bytes)
-      out[#out + 1] = core._utf8_repair(text) == text and text or ("\239\191\189"):rep(#bytes)
-      bytes = {}
-    end
-    for i = 1, #tokens do
-      local hex = tokens[i]:match("^<0x(%x%x)>$")
-      if hex then
-        bytes[#bytes + 1] = string.char(tonumber(hex, 16))
-      else
-        flush()
-        out[#out + 1] = tokens[i]
-      end
-    end
-    flush()
-    return out
+  local function byte_of_token(token)
+    local hex = token:match("^<0x(%x%x)>$")
+    return hex and string.char(tonumber(hex, 16))
   end
+  return in_runs(byte_of_token, function(bytes)
+    local text = table.concat(bytes)
+    return core._utf8_repair(text) == text and text or ("\239\191\189"):rep(#bytes)
+  end)
 end
 
-function DECODERS.Fuse() return function(tokens) return { table.concat(tokens) } end end
+local function fused(tokens, between)
+  for i = 1, #tokens do
+    if type(tokens[i]) ~= "string" then tokens[i] = tokens[i][1] end
+  end
+  return table.concat(tokens, between)
+end
+
+function DECODERS.Fuse() return function(tokens) return { fused(tokens) } end end
 
 function DECODERS.Strip(file, where, config)
   local content = field(file, where, config, "content", "string")
@@ -177,19 +202,26 @@ function DECODERS.Sequence(file, where, config)
   end
 end
 
---- Returns a function that makes a text of a list of tokens (which it may change).
+--- Returns an added token, as the decoders take it: they write it as it is.
+---@param content string
+---@param normalized boolean? the normalizer has changed it
+---@return { [1]: string, normalized: boolean? }
+function M.literal(content, normalized) return { content, normalized = normalized } end
+
+--- Returns a function that makes a text of a list of tokens (which it may change): texts, and added
+--- tokens as `literal` has them.
 ---@param file string for messages
 ---@param config table? the file's `decoder`; nil: tokens are joined with spaces
----@return fun(tokens: string[]): string
+---@return fun(tokens: (string|string[])[]): string
 function M.build(file, config)
   if config == nil then
-    return function(tokens) return table.concat(tokens, " ") end
+    return function(tokens) return fused(tokens, " ") end
   end
   if type(config) ~= "table" then
     checks.fail(file, "decoder: expected an object, got %s", options.show(config))
   end
   local fn = make(file, "decoder", config)
-  return function(tokens) return table.concat(fn(tokens)) end
+  return function(tokens) return fused(fn(tokens)) end
 end
 
 return M

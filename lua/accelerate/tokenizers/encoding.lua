@@ -77,7 +77,8 @@ function Tokenizer:_fields(o)
   return fields
 end
 
--- The width that rows are padded to; nil: each keeps its length.
+-- The width that rows are padded to; nil: each keeps its length. With "max_length" a row may be
+-- longer, and keeps its length.
 function Tokenizer:_width(where, o, longest)
   if o.padding == false or o.padding == "do_not_pad" then return nil end
   if not self.pad_token_id then
@@ -85,7 +86,7 @@ function Tokenizer:_width(where, o, longest)
   end
   local width = longest
   if o.padding == "max_length" then
-    width = math.max(longest, o.max_length or self.model_max_length)
+    width = o.max_length or self.model_max_length
     if width == math.huge then fail("%s: padding 'max_length' needs option 'max_length'", where) end
   end
   return padding.rounded(width, o.pad_to_multiple_of)
@@ -116,17 +117,14 @@ end
 
 local function as_tensors(encodings, fields, o, width, left, where)
   local rows, longest = encodings:size()
-  if not width then
-    for i = 1, rows do
-      if #encodings:row(i, "ids") ~= longest then
-        fail("%s: rows of %d and %d tokens make no tensor; use padding = true and truncation = true", where,
-          #encodings:row(i, "ids"), longest)
-      end
-    end
+  local wide, result = width, {}
+  if not width or longest > width then
+    local lengths = {}
+    for i = 1, rows do lengths[i] = #encodings:row(i, "ids") end
+    wide = padding.tensor_width(where, width, lengths)
   end
-  local result = {}
   for _, entry in ipairs(fields) do
-    result[entry[1]] = encodings:tensor(entry[2], width or longest, entry[3], left)
+    result[entry[1]] = encodings:tensor(entry[2], wide, entry[3], left)
   end
   for _, name in ipairs { "offset_mapping", "word_ids", "length" } do
     local list = {}
@@ -240,8 +238,9 @@ local PAD = {
 ---@return table<string, accelerate.Tensor>
 function Tokenizer:pad(rows, opts)
   local o = options.check("pad", opts, PAD)
-  local longest = padding.longest("pad", rows)
-  local width = self:_width("pad", o, longest)
+  local longest, lengths = padding.longest("pad", rows), {}
+  for i, row in ipairs(rows) do lengths[i] = #row.input_ids end
+  local width = padding.tensor_width("pad", self:_width("pad", o, longest), lengths)
   return padding.join(rows, width, self.pad_token_id, (o.padding_side or self.padding_side) == "left")
 end
 

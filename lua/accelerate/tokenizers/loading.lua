@@ -2,6 +2,7 @@
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
 local options = require "accelerate.utils.options"
+local specials = require "accelerate.tokenizers.specials"
 
 local fail = options.fail
 
@@ -13,16 +14,16 @@ local function read_json(where, path)
   if not text then fail("%s: %s", where, why) end
   local value
   value, why = json.decode(text)
-  if type(value) ~= "table" then
+  if type(value) ~= "table" or value[1] ~= nil then
     fail("%s: '%s': %s", where, path, why or "expected an object, got " .. options.show(value))
   end
   return value, text
 end
 
 -- Makes a tokenizer; errors of the C part get the file's name.
-local function make(file, config, settings, text)
+local function make(file, config, settings, text, added)
   local Tokenizer = require "accelerate.tokenizers.tokenizer"
-  local ok, result = pcall(Tokenizer, file, config, settings, text)
+  local ok, result = pcall(Tokenizer, file, config, settings, text, added)
   if ok then return result end
   result = tostring(result)
   if result:find("tokenizers: '" .. file, 1, true) then error(result, 0) end
@@ -42,7 +43,9 @@ end
 local FIND = { revision = { "string", default = "main" }, cache_dir = { "string", optional = true } }
 
 --- Reads the tokenizer of a folder: tokenizer.json, or BERT's vocab.txt, or GPT-2's vocab.json with
---- merges.txt; and tokenizer_config.json and chat_template.jinja where they are.
+--- merges.txt; and tokenizer_config.json, special_tokens_map.json, added_tokens.json and
+--- chat_template.jinja where they are. Tokens that these name and the vocabulary lacks get the next
+--- free ids.
 ---@param name string the folder, or a name in the local Hugging Face cache (nothing is downloaded)
 ---@param opts { revision: string?, cache_dir: string? }?
 ---@return accelerate.Tokenizer
@@ -51,25 +54,23 @@ function M.from_pretrained(name, opts)
   local folder = require("accelerate.models.folder").find("from_pretrained", name,
     options.check("from_pretrained", opts, FIND))
   local function path_of(file) return fs.join(folder, file) end
-  local settings = fs.exists(path_of "tokenizer_config.json")
-    and read_json("from_pretrained", path_of "tokenizer_config.json") or {}
-  if fs.exists(path_of "special_tokens_map.json") then
-    for role, token in pairs(read_json("from_pretrained", path_of "special_tokens_map.json")) do
-      if settings[role] == nil then settings[role] = token end
-    end
+  local function read_if_there(file)
+    return fs.exists(path_of(file)) and read_json("from_pretrained", path_of(file)) or nil
   end
+  local settings, added = read_if_there "tokenizer_config.json" or {}, read_if_there "added_tokens.json"
+  specials.merge(settings, read_if_there "special_tokens_map.json")
   if fs.exists(path_of "chat_template.jinja") then
     settings.chat_template = fs.read(path_of "chat_template.jinja") or settings.chat_template
   end
   local path = path_of "tokenizer.json"
   if fs.exists(path) then
     local config, text = read_json("from_pretrained", path)
-    return make(path, config, settings, text)
+    return make(path, config, settings, text, added)
   end
   local vocabulary = require "accelerate.tokenizers.vocabulary"
   local config
   path, config = vocabulary.read("from_pretrained", folder, settings)
-  return make(path, config, settings, json.encode(config))
+  return make(path, config, settings, json.encode(config), added)
 end
 
 --- Trains a byte-level BPE: the merges that Hugging Face's trainer finds in the same texts.

@@ -56,6 +56,25 @@ function M.longest(where, rows)
   return longest
 end
 
+--- Returns the width of a tensor of rows, which are padded to `width` (nil: not at all) and where
+--- they are longer keep their length. Raises where they have several lengths then.
+---@param where string
+---@param width integer?
+---@param lengths integer[] of the rows
+---@return integer
+function M.tensor_width(where, width, lengths)
+  local longest = width or 0
+  for _, n in ipairs(lengths) do longest = math.max(longest, n) end
+  for _, n in ipairs(lengths) do
+    n = math.max(n, width or 0)
+    if n ~= longest then
+      fail("%s: rows of %d and %d tokens make no tensor; use padding = true and truncation = true", where, n,
+        longest)
+    end
+  end
+  return longest
+end
+
 local PADS = { labels = -100, special_tokens_mask = 1 }
 
 --- Joins rows to tensors, lists padded to `width`.

@@ -350,18 +350,20 @@ end
 
 M.ADDED = { { "special", 1 }, { "single_word", 2 }, { "lstrip", 4 }, { "rstrip", 8 }, { "normalized", 16 } }
 
---- Adds a token to the C tokenizer.
+--- Adds a token to the C tokenizer, or gives the one at `place` other flags.
 ---@param file string for messages
 ---@param t userdata
 ---@param token { content: string, id: integer }
-function M.add_token(file, t, token)
+---@param place integer?
+---@return integer place
+function M.add_token(file, t, token, place)
   local bits = 0
   for _, entry in ipairs(M.ADDED) do
     if field(file, "added_tokens", token, entry[1], "boolean", false) then bits = bits + entry[2] end
   end
   local id = field(file, "added_tokens", token, "id", "integer")
   if id < 0 or id >= MOST_IDS then checks.fail(file, "added_tokens: %g is no id", id) end
-  t:add(field(file, "added_tokens", token, "content", "string"), id, bits)
+  return t:add(field(file, "added_tokens", token, "content", "string"), id, bits, place)
 end
 
 --- Builds a tokenizer from a decoded tokenizer.json.

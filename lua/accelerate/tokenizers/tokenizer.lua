@@ -7,6 +7,7 @@ local decoder = require "accelerate.tokenizers.decoder"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
 local options = require "accelerate.utils.options"
+local specials = require "accelerate.tokenizers.specials"
 local Tokenizer = require "accelerate.tokenizers.encoding"
 
 local fail, show = options.fail, options.show
@@ -83,7 +84,7 @@ function Tokenizer:decode(ids, opts)
   local o = options.check("decode", opts, DECODE)
   local tokens = {}
   for _, id in ipairs(ids_of("decode", ids)) do
-    local token = self._tokens[id + 1]
+    local token = self:_written(id)
     if token and not (o.skip_special_tokens and self._special[id]) then tokens[#tokens + 1] = token end
   end
   local text = self._decode(tokens)
@@ -117,15 +118,9 @@ function Tokenizer:add_tokens(tokens, special)
   local new = 0
   for i, token in ipairs(checks.texts("add_tokens", "tokens", tokens)) do
     if token == "" then fail("add_tokens: tokens[%d] is empty", i) end
-    local id = self._vocab[token]
-    if not id then
-      id = self:len()
-      new = new + 1
-    end
-    local entry = { id = id, content = token, special = special == true, normalized = not special,
+    local is_new = self:_add { content = token, special = special == true, normalized = not special,
       single_word = false, lstrip = false, rstrip = false }
-    self:_take(entry)
-    self._added[#self._added + 1] = entry
+    if is_new then new = new + 1 end
   end
   return new
 end
@@ -191,18 +186,46 @@ end
 
 -- ---- saving
 
--- tokenizer.json with tokens added behind those that it lists.
+-- Where the string that begins at `at` of a JSON text ends.
+local function string_end(text, at)
+  while true do
+    at = text:find('["\\]', at + 1)
+    if text:sub(at, at) == '"' then return at end
+    at = at + 1
+  end
+end
+
+-- Where the list that begins at `from` of a JSON text ends.
+local function list_end(text, from)
+  local depth, at = 0, from - 1
+  repeat
+    at = text:find('[%[%]"]', at + 1)
+    local char = text:sub(at, at)
+    if char == '"' then at = string_end(text, at)
+    else depth = depth + (char == "[" and 1 or -1) end
+  until depth == 0
+  return at
+end
+
+-- tokenizer.json with tokens added, in place of those of its list that are the same text.
 local function with_added(text, added)
   if #added == 0 then return text end
-  local _, at = text:find('"added_tokens"%s*:%s*%[')
-  local entries = {}
-  for i, entry in ipairs(added) do entries[i] = json.encode(entry) end
-  local list = table.concat(entries, ", ")
-  if not at then
-    return (text:gsub("^%s*{", function(brace) return brace .. '"added_tokens": [' .. list .. "]," end))
+  local from, to = text:match '"added_tokens"%s*:%s*()%['
+  local entries, place = {}, {}
+  if from then
+    to = list_end(text, from)
+    entries = json.decode(text:sub(from, to))
   end
-  local empty = text:find("^%s*%]", at + 1)
-  return text:sub(1, at) .. list .. (empty and "" or ", ") .. text:sub(at + 1)
+  for i, entry in ipairs(entries) do place[entry.content] = i end
+  for _, entry in ipairs(added) do
+    place[entry.content] = place[entry.content] or #entries + 1
+    entries[place[entry.content]] = { id = entry.id, content = entry.content, special = entry.special,
+      normalized = entry.normalized, single_word = entry.single_word, lstrip = entry.lstrip,
+      rstrip = entry.rstrip }
+  end
+  local list = json.encode(entries)
+  if from then return text:sub(1, from - 1) .. list .. text:sub(to + 1) end
+  return (text:gsub("^%s*{", function(brace) return brace .. '"added_tokens": ' .. list .. "," end))
 end
 
 --- Writes tokenizer.json and tokenizer_config.json, which Transformers reads, to a folder.
@@ -211,8 +234,7 @@ function Tokenizer:save_pretrained(folder)
   options.value("save_pretrained", "folder", folder, { "string" })
   local ok, why = fs.make_dirs(folder)
   if not ok then fail("save_pretrained: %s", why) end
-  local settings = {}
-  for name, value in pairs(self._settings) do settings[name] = value end
+  local settings = specials.written(self._settings)
   settings.tokenizer_class = settings.tokenizer_class or "PreTrainedTokenizerFast"
   for name, text in pairs { ["tokenizer.json"] = with_added(self._text, self._added),
     ["tokenizer_config.json"] = json.encode(settings, 2) .. "\n" } do
