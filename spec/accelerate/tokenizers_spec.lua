@@ -407,10 +407,10 @@ describe("a chat template", function()
 
   it("refuses what it does not understand by name and line", function()
     for template, words in pairs {
-      ["a\n{% macro f() %}{% endmacro %}"] = "line 2: the statement 'macro'",
-      ["{{ messages | sort }}"] = "line 1: the filter 'sort'",
+      ["a\n{% include 'f' %}"] = "line 2: the statement 'include'",
+      ["{{ messages | pprint }}"] = "line 1: the filter 'pprint'",
       ["{{ messages.pop() }}"] = "the method 'pop'",
-      ["{{ strftime_now('%Y') }}"] = "the function 'strftime_now'",
+      ["{{ lipsum() }}"] = "the function 'lipsum'",
       ["\n\n{% if x %}"] = "line 3: 'if' without its end",
       ["{{ x is divisibleby }}"] = "the test 'divisibleby'",
       ["{{ 'a"] = "without its end",
@@ -419,7 +419,7 @@ describe("a chat template", function()
       ["{% for i in range(1000) %}{% for j in range(1000) %}{% for k in range(9) %}{% endfor %}{% endfor " ..
         "%}{% endfor %}"]
         = "too long",
-      ["{{ messages }}"] = "tojson",
+      ["{{ messages | map('string') }}"] = "use the filter list",
       ["{{ " .. ("("):rep(500) .. " }}"] = "too deep",
     } do
       raises(words, t.apply_chat_template, t, { { role = "user", content = "a" } },

@@ -54,7 +54,7 @@ local MAY = {
 }
 
 local BELOW = { core = true, host = true, utils = true, bit = true, ffi = true, ["jit.util"] = true,
-  ["table.new"] = true }
+  ["table.new"] = true, ["string.buffer"] = true }
 
 local M = {}
 

@@ -17,6 +17,11 @@ local List = {}
 ---@return any[] values
 function M.list(values) return setmetatable(values or {}, List) end
 
+--- Returns whether a table was marked by json.list.
+---@param value table
+---@return boolean
+function M.is_list(value) return getmetatable(value) == List end
+
 --- The shortest text that reads back as the same number.
 local function number_text(value)
   if value % 1 == 0 and math.abs(value) < 2 ^ 53 then return ("%.0f"):format(value) end

@@ -1,341 +1,261 @@
---- Makes a tree of a Jinja template. A node is a table with `kind`, `line` and what its kind needs.
-local lexer = require "accelerate.tokenizers.chat.lexer"
+--- Makes a tree of a Jinja template: its texts, expressions and statements.
+local expressions = require "accelerate.tokenizers.chat.expressions"
+local run = require "accelerate.tokenizers.chat.run"
 
-local fail = lexer.fail
+local fail_at = run.fail_at
+local expression, disjunction = expressions.expression, expressions.disjunction
 
 local M = {}
 
-local MOST_DEPTH = 100
+local STATEMENTS = {}
 
--- ---- expressions, by falling depth of binding
-
-local Words = {}
-Words.__index = Words
-
-local function words_of(block)
-  return setmetatable({ list = lexer.words(block), at = 1, line = block.line, depth = 0 }, Words)
+local function at_close(w)
+  local token = w:token()
+  return not token or token.kind == "close"
 end
 
-function Words:peek(value)
-  local word = self.list[self.at]
-  if not word or word.kind == "string" then return nil end
-  if value == nil then return word end
-  return word.value == value and word or nil
+local function set_of(...)
+  local set = {}
+  for _, name in ipairs { ... } do set[name] = true end
+  return set
 end
 
-function Words:accept(value)
-  local word = self:peek(value)
-  if word then self.at = self.at + 1 end
-  return word
-end
-
-function Words:where()
-  local word = self.list[self.at] or self.list[#self.list]
-  return word and word.line or self.line
-end
-
-function Words:shown()
-  local word = self.list[self.at]
-  return word and ("'%s'"):format(tostring(word.value):sub(1, 40)) or "the end of the block"
-end
-
-function Words:expect(value)
-  return self:accept(value) or fail(self:where(), "expected '%s', got %s", value, self:shown())
-end
-
-function Words:name()
-  local word = self.list[self.at]
-  if not word or word.kind ~= "name" then fail(self:where(), "expected a name, got %s", self:shown()) end
-  self.at = self.at + 1
-  return word.value
-end
-
-function Words:finish()
-  if self.list[self.at] then fail(self:where(), "%s is not understood here", self:shown()) end
-end
-
-local expression
-
-local LITERALS = { ["true"] = { true }, ["True"] = { true }, ["false"] = { false }, ["False"] = { false },
-  ["none"] = {}, ["None"] = {} }
-
--- Entries up to `close`; map: pairs of a key and a value.
-local function entries(w, close, map)
-  local list = {}
-  while not w:accept(close) do
-    local entry = expression(w)
-    if map then
-      w:expect ":"
-      entry = { entry, expression(w) }
-    end
-    list[#list + 1] = entry
-    if not w:peek(close) then w:expect "," end
+-- The node of one block, or the name of the statement that ends the body.
+local function block(w, ends)
+  local open = w:accept_kind "open"
+  if open.value == "{{" then
+    local node = { kind = "print", of = expressions.tuple(w, expression, at_close), line = open.line }
+    w:finish()
+    return node
   end
-  return list
+  local name = w:name()
+  if ends and ends[name] then return nil, name end
+  local statement = STATEMENTS[name]
+  if not statement then fail_at(open.line, "the statement '%s' is not supported", name) end
+  return statement(w, open.line)
 end
 
-local function primary(w)
-  local word, line = w.list[w.at], w:where()
-  if not word then fail(line, "an expression ends too early") end
-  w.at = w.at + 1
-  if word.kind == "string" or word.kind == "number" then
-    return { kind = "value", value = word.value, line = line }
-  end
-  if word.kind == "name" then
-    local literal = LITERALS[word.value]
-    if literal then
-      return { kind = literal[1] == nil and "none" or "value", value = literal[1], line = line }
-    end
-    return { kind = "name", name = word.value, line = line }
-  end
-  if word.value == "(" then
-    local inner = expression(w)
-    w:expect ")"
-    return inner
-  elseif word.value == "[" then
-    return { kind = "list", entries = entries(w, "]"), line = line }
-  elseif word.value == "{" then
-    return { kind = "map", entries = entries(w, "}", true), line = line }
-  end
-  w.at = w.at - 1
-  fail(line, "%s is not understood in an expression", w:shown())
-end
-
--- Arguments up to ")"; names with a value go to `named`.
-local function arguments(w)
-  local list, named = {}, {}
-  while not w:accept ")" do
-    local after = w.list[w.at + 1]
-    if w:peek() and w:peek().kind == "name" and after and after.kind == "sign" and after.value == "=" then
-      local name = w:name()
-      w:expect "="
-      named[name] = expression(w)
-    else
-      list[#list + 1] = expression(w)
-    end
-    if not w:peek ")" then w:expect "," end
-  end
-  return list, named
-end
-
--- What stands in brackets behind a value: an index or a slice.
-local function subscript(w, of, line)
-  local from
-  if not w:peek ":" then from = expression(w) end
-  if w:accept "]" then return { kind = "index", of = of, index = from, line = line } end
-  w:expect ":"
-  local to, step
-  if not w:peek "]" and not w:peek ":" then to = expression(w) end
-  if w:accept ":" and not w:peek "]" then step = expression(w) end
-  w:expect "]"
-  return { kind = "slice", of = of, from = from, to = to, step = step, line = line }
-end
-
-local function postfix(w)
-  local node = primary(w)
+-- Nodes up to a statement whose name is in `ends`; returns them and that name.
+local function nodes_up_to(w, ends, opener, line)
+  local nodes = {}
   while true do
-    local line = w:where()
-    if w:accept "." then
-      node = { kind = "index", of = node, index = { kind = "value", value = w:name(), line = line },
-        line = line }
-    elseif w:accept "[" then
-      node = subscript(w, node, line)
-    elseif w:accept "(" then
-      local list, named = arguments(w)
-      node = { kind = "call", of = node, arguments = list, named = named, line = line }
-    elseif w:accept "|" then
-      local name, list, named = w:name(), {}, {}
-      if w:accept "(" then list, named = arguments(w) end
-      node = { kind = "filter", of = node, name = name, arguments = list, named = named, line = line }
+    local text = w:accept_kind "text"
+    if text then
+      nodes[#nodes + 1] = text
+    elseif not w:token() then
+      if opener then fail_at(line, "'%s' without its end", opener) end
+      return nodes
     else
+      local node, name = block(w, ends)
+      if name then return nodes, name end
+      nodes[#nodes + 1] = node
+    end
+  end
+end
+
+-- The body of a statement: what is behind the end of its block.
+local function body(w, ends, opener, line)
+  w:accept ":"
+  w:finish()
+  local name
+  local nodes = w:nested(function()
+    local list
+    list, name = nodes_up_to(w, ends, opener, line)
+    return list
+  end)
+  return nodes, name
+end
+
+-- The body of a statement that has one end.
+local function whole_body(w, opener, line)
+  local nodes = body(w, { ["end" .. opener] = true }, opener, line)
+  w:finish()
+  return nodes
+end
+
+-- ---- what is assigned to
+
+local RESERVED = set_of("true", "false", "none", "True", "False", "None")
+
+local function assigned_name(w)
+  local line, name = w:line(), w:name()
+  if RESERVED[name] then fail_at(line, "'%s' cannot be assigned to", name) end
+  return name
+end
+
+local function target(w, ends, member)
+  local function one(words)
+    local line = words:line()
+    if words:accept "(" then
+      local node = target(words, function(inner) return inner:peek ")" ~= nil end, member)
+      words:expect ")"
       return node
     end
-  end
-end
-
-local function unary(w)
-  local line = w:where()
-  if w:accept "-" then return { kind = "minus", of = unary(w), line = line } end
-  return postfix(w)
-end
-
--- Operators of one level, from left to right.
-local function level(next_level, signs)
-  return function(w)
-    local node = next_level(w)
-    while true do
-      local word = w:peek()
-      if not word or word.kind ~= "sign" or not signs[word.value] then return node end
-      w.at = w.at + 1
-      node = { kind = "binary", sign = word.value, left = node, right = next_level(w), line = word.line }
+    local name = assigned_name(words)
+    if member and words:accept "." then
+      return { kind = "member", name = name, member = words:name(), line = line }
     end
+    return { kind = "name", name = name, line = line }
   end
-end
-
-local product = level(unary, { ["*"] = true, ["/"] = true, ["//"] = true, ["%"] = true })
-local sum = level(product, { ["+"] = true, ["-"] = true })
-local joined = level(sum, { ["~"] = true })
-
-local COMPARISONS = { ["=="] = true, ["!="] = true, ["<"] = true, [">"] = true, ["<="] = true, [">="] = true,
-  ["in"] = true }
-
-local function comparison(w)
-  local node = joined(w)
-  while true do
-    local word = w:peek()
-    local after = w.list[w.at + 1]
-    if not word then return node end
-    if word.value == "is" then
-      w.at = w.at + 1
-      local negated = w:accept "not" ~= nil
-      node = { kind = "test", of = node, name = w:name(), line = word.line }
-      if negated then node = { kind = "not", of = node, line = word.line } end
-    elseif COMPARISONS[word.value] then
-      w.at = w.at + 1
-      node = { kind = "binary", sign = word.value, left = node, right = joined(w), line = word.line }
-    elseif word.value == "not" and after and after.value == "in" then
-      w.at = w.at + 2
-      node = { kind = "not", line = word.line,
-        of = { kind = "binary", sign = "in", left = node, right = joined(w), line = word.line } }
-    else
-      return node
-    end
-  end
-end
-
-local function negation(w)
-  local line = w:where()
-  if w:accept "not" then return { kind = "not", of = negation(w), line = line } end
-  return comparison(w)
-end
-
-local function connected(next_level, word)
-  return function(w)
-    local node = next_level(w)
-    while true do
-      local found = w:accept(word)
-      if not found then return node end
-      node = { kind = word, left = node, right = next_level(w), line = found.line }
-    end
-  end
-end
-
-local conjunction = connected(negation, "and")
-local disjunction = connected(conjunction, "or")
-
-function expression(w)
-  w.depth = w.depth + 1
-  if w.depth > MOST_DEPTH then fail(w:where(), "an expression is nested too deep") end
-  local node = disjunction(w)
-  local found = w:accept "if"
-  if found then
-    local condition = disjunction(w)
-    local otherwise
-    if w:accept "else" then otherwise = expression(w) end
-    node = { kind = "choice", condition = condition, yes = node, no = otherwise, line = found.line }
-  end
-  w.depth = w.depth - 1
-  return node
+  return expressions.tuple(w, one, ends)
 end
 
 -- ---- statements
 
-local Reader = {}
-Reader.__index = Reader
+local IF_ENDS = set_of("elif", "else", "endif")
 
-local STATEMENTS = {}
-
--- Nodes up to a statement whose name is in `ends`; returns them and its words.
-function Reader:body(ends, opener)
-  local nodes = {}
-  self.depth = self.depth + 1
-  if self.depth > MOST_DEPTH then fail(opener and opener.line or 1, "blocks are nested too deep") end
-  while true do
-    local block = self.list[self.at]
-    if not block then
-      if opener then fail(opener.line, "'%s' without its end", opener.name) end
-      break
-    end
-    self.at = self.at + 1
-    if block.kind == "text" then
-      nodes[#nodes + 1] = block
-    else
-      local w = words_of(block)
-      if block.kind == "{{" then
-        nodes[#nodes + 1] = { kind = "print", of = expression(w), line = block.line }
-        w:finish()
-      else
-        local name = w:name()
-        if ends and ends[name] then
-          self.depth = self.depth - 1
-          return nodes, name, w
-        end
-        local statement = STATEMENTS[name]
-        if not statement then fail(block.line, "the statement '%s' is not supported", name) end
-        nodes[#nodes + 1] = statement(self, w, block.line)
-      end
-    end
+STATEMENTS["if"] = function(w, line)
+  local node, name = { kind = "if", branches = {}, line = line }, "elif"
+  while name == "elif" do
+    local branch = { condition = expressions.tuple(w, disjunction, at_close) }
+    branch.body, name = body(w, IF_ENDS, "if", line)
+    node.branches[#node.branches + 1] = branch
   end
-  self.depth = self.depth - 1
-  return nodes
+  if name == "endif" then
+    w:finish()
+  else
+    node.branches[#node.branches + 1] = { body = whole_body(w, "if", line) }
+  end
+  return node
 end
 
-STATEMENTS["if"] = function(reader, w, line)
-  local node, opener = { kind = "if", branches = {}, line = line }, { name = "if", line = line }
-  local condition = expression(w)
-  w:finish()
-  while true do
-    local nodes, name, words = reader:body({ ["elif"] = true, ["else"] = true, ["endif"] = true }, opener)
-    node.branches[#node.branches + 1] = { condition = condition, body = nodes }
-    if name == "endif" then
-      words:finish()
-      return node
-    end
-    if node.ended then fail(words:where(), "'%s' behind 'else'", name) end
-    condition = nil
-    if name == "elif" then condition = expression(words) else node.ended = true end
-    words:finish()
-  end
-end
-
-STATEMENTS["for"] = function(reader, w, line)
-  local names = { w:name() }
-  while w:accept "," do names[#names + 1] = w:name() end
+STATEMENTS["for"] = function(w, line)
+  local node = { kind = "for", line = line }
+  node.target = target(w, function(words) return words:peek "in" ~= nil end)
+  if node.target.name == "loop" then fail_at(line, "'loop' cannot be assigned to by a 'for'") end
   w:expect "in"
-  local over, only = disjunction(w), nil
-  if w:accept "if" then only = expression(w) end
-  w:finish()
-  local body, name, words = reader:body({ ["endfor"] = true, ["else"] = true }, { name = "for", line = line })
-  if name == "else" then fail(words:where(), "'else' of a 'for' is not supported") end
-  words:finish()
-  return { kind = "for", names = names, over = over, only = only, body = body, line = line }
+  node.over = expressions.tuple(w, disjunction,
+    function(words) return at_close(words) or words:peek "recursive" ~= nil end)
+  if w:accept "if" then node.only = expression(w) end
+  node.recursive = w:accept "recursive" ~= nil
+  local name
+  w.loops = w.loops + 1
+  node.body, name = body(w, set_of("else", "endfor"), "for", line)
+  w.loops = w.loops - 1
+  if name == "else" then node.otherwise = whole_body(w, "for", line) else w:finish() end
+  return node
 end
 
-STATEMENTS["set"] = function(_, w, line)
-  local name, member = w:name(), nil
-  if w:accept "." then member = w:name() end
-  if not w:peek "=" then fail(line, "'set' without a value (a block) is not supported") end
-  w:expect "="
-  local value = expression(w)
-  w:finish()
-  return { kind = "set", name = name, member = member, value = value, line = line }
+local function leaving(kind)
+  return function(w, line)
+    if w.loops == 0 then fail_at(line, "'%s' outside of a 'for'", kind) end
+    w:finish()
+    return { kind = kind, line = line }
+  end
+end
+STATEMENTS["break"], STATEMENTS["continue"] = leaving "break", leaving "continue"
+
+-- Filters with '|' between them, over what a block's body gives.
+local function body_filters(w, node)
+  while w:accept "|" do node = expressions.filter(w, node) end
+  return node
 end
 
-STATEMENTS["break"] = function(_, w, line)
-  w:finish()
-  return { kind = "break", line = line }
+STATEMENTS["set"] = function(w, line)
+  local node = { kind = "set", line = line }
+  node.target = target(w, function(words)
+    return at_close(words) or words:peek "=" ~= nil or words:peek "|" ~= nil
+  end, true)
+  if w:accept "=" then
+    node.value = expressions.tuple(w, expression, at_close)
+    w:finish()
+    return node
+  end
+  local captured = { kind = "captured", line = line }
+  node.value = body_filters(w, captured)
+  captured.body = whole_body(w, "set", line)
+  return node
 end
 
-STATEMENTS["continue"] = function(_, w, line)
+-- The names, and the values that they have without an argument, of a macro or a caller.
+local function signature(w)
+  local names, defaults = {}, {}
+  w:expect "("
+  while not w:accept ")" do
+    if #names > 0 then w:expect "," end
+    local line = w:line()
+    names[#names + 1] = assigned_name(w)
+    if w:accept "=" then
+      defaults[#names] = expression(w)
+    elseif next(defaults) then
+      fail_at(line, "an argument without a default behind one with a default")
+    end
+  end
+  return names, defaults
+end
+
+-- The body of a macro is no part of the loop around it. Returns its nodes and the names it uses.
+local function macro_body(w, opener, line)
+  local loops, used = w.loops, w.used
+  w.loops, w.used = 0, {}
+  local nodes, inside = whole_body(w, opener, line), w.used
+  w.loops, w.used = loops, used
+  for name in pairs(inside) do used[name] = true end
+  return nodes, inside
+end
+
+STATEMENTS.macro = function(w, line)
+  local node = { kind = "macro", name = assigned_name(w), line = line }
+  node.names, node.defaults = signature(w)
+  node.body, node.used = macro_body(w, "macro", line)
+  return node
+end
+
+STATEMENTS.call = function(w, line)
+  local caller = { kind = "macro", name = "caller", names = {}, defaults = {}, line = line }
+  if w:peek "(" then caller.names, caller.defaults = signature(w) end
+  local call = expression(w)
+  if call.kind ~= "call" then fail_at(line, "'call' needs a call") end
+  caller.body, caller.used = macro_body(w, "call", line)
+  return { kind = "call block", call = call, caller = caller, line = line }
+end
+
+STATEMENTS.filter = function(w, line)
+  local captured = { kind = "captured", line = line }
+  local node = { kind = "filter block", line = line }
+  node.of = body_filters(w, expressions.filter(w, captured))
+  captured.body = (macro_body(w, "filter", line))
+  return node
+end
+
+STATEMENTS.with = function(w, line)
+  local node = { kind = "with", targets = {}, values = {}, line = line }
+  while not at_close(w) and not w:peek ":" do
+    if #node.targets > 0 then w:expect "," end
+    node.targets[#node.targets + 1] = target(w, function(words) return words:peek "=" ~= nil end)
+    w:expect "="
+    node.values[#node.values + 1] = expression(w)
+  end
+  node.body = whole_body(w, "with", line)
+  return node
+end
+
+STATEMENTS.generation = function(w, line)
+  return { kind = "generation", body = (macro_body(w, "generation", line)), line = line }
+end
+
+STATEMENTS.print = function(w, line)
+  local nodes = {}
+  while not at_close(w) do
+    if #nodes > 0 then w:expect "," end
+    nodes[#nodes + 1] = { kind = "print", of = expression(w), line = line }
+  end
   w:finish()
-  return { kind = "continue", line = line }
+  return { kind = "block", body = nodes, line = line }
+end
+
+for _, name in ipairs { "include", "import", "from", "extends", "block", "autoescape" } do
+  STATEMENTS[name] = function(_, line)
+    local why = name == "autoescape" and "texts are not escaped here" or "a chat template is one text"
+    fail_at(line, "the statement '%s' is not supported: %s", name, why)
+  end
 end
 
 --- Returns the nodes of a template.
----@param template string
+---@param template string well-formed UTF-8
 ---@return table[]
 function M.parse(template)
-  return (setmetatable({ list = lexer.blocks(template), at = 1, depth = 0 }, Reader):body())
+  return (nodes_up_to(expressions.Words.of(template)))
 end
 
 return M

@@ -1,279 +1,291 @@
---- Runs the tree of a chat template.
-local lexer = require "accelerate.tokenizers.chat.lexer"
+--- Runs the statements of a chat template.
+local buffer = require "string.buffer"
+local calls = require "accelerate.tokenizers.chat.calls"
+local functions = require "accelerate.tokenizers.chat.functions"
+local evaluation = require "accelerate.tokenizers.chat.evaluate"
+local run = require "accelerate.tokenizers.chat.run"
 local values = require "accelerate.tokenizers.chat.values"
 
-local fail, NONE = lexer.fail, values.NONE
+local fail, evaluate = run.fail, evaluation.evaluate
 
 local M = {}
 
-local MOST_STEPS = 1e6  -- of loops: a template does not run for ever
-local MOST_TEXT = 2 ^ 28
+-- ---- what is written
 
-local evaluate, execute
+-- `root` is the text of the template; `out` is `root` or what a block is captured in.
+local Output = {}
+Output.__index = Output
 
-local FUNCTIONS = {
-  raise_exception = function(state, line, message) fail(line, "%s", values.text(message, line)) end,
-  namespace = function(_, _, _, named)
-    local copy = {}
-    for name, value in pairs(named) do copy[name] = value end
-    return copy
-  end,
-  range = function(state, line, from, named, to, step)
-    if to == nil then from, to = 0, from end
-    for _, bound in pairs { from, to, step } do
-      if type(bound) ~= "number" then fail(line, "range needs numbers, got %s", values.kind(bound)) end
-    end
-    step = step or 1
-    if step == 0 or math.abs((to - from) / step) > MOST_STEPS then
-      fail(line, "a range of too many numbers")
-    end
-    local list = {}
-    for i = from, to - (step > 0 and 1 or -1), step do list[#list + 1] = i end
-    return list
-  end,
-}
-
-local function lookup(scope, name)
-  while scope do
-    local value = scope.names[name]
-    if value ~= nil then return value end
-    scope = scope.parent
-  end
+function Output:put(text)
+  run.made(#text)
+  self.out:put(text)
 end
 
-local function numbers(node, left, right)
-  if type(left) ~= "number" or type(right) ~= "number" then
-    fail(node.line, "'%s' of %s and %s", node.sign, values.kind(left), values.kind(right))
-  end
-  return left, right
+-- Returns the text that fn writes.
+function Output:captured(fn)
+  local outer = self.out
+  self.out = buffer.new()
+  fn()
+  local text = self.out:get()
+  self.out = outer
+  return text
 end
 
-local function nonzero(node, left, right)
-  left, right = numbers(node, left, right)
-  if right == 0 then fail(node.line, "'%s' by 0", node.sign) end
-  return left, right
-end
+local output
 
-local function ordered(node, left, right)
-  if type(left) ~= type(right) or type(left) ~= "number" and type(left) ~= "string" then
-    fail(node.line, "'%s' of %s and %s", node.sign, values.kind(left), values.kind(right))
-  end
-  return left, right
-end
+local EXECUTE = {}
 
-local BINARY = {
-  ["=="] = function(_, a, b) return values.equal(a, b) end,
-  ["!="] = function(_, a, b) return not values.equal(a, b) end,
-  ["<"] = function(node, a, b) a, b = ordered(node, a, b) return a < b end,
-  [">"] = function(node, a, b) a, b = ordered(node, a, b) return a > b end,
-  ["<="] = function(node, a, b) a, b = ordered(node, a, b) return a <= b end,
-  [">="] = function(node, a, b) a, b = ordered(node, a, b) return a >= b end,
-  ["in"] = function(node, a, b) return values.contains(b, a, node.line) end,
-  ["~"] = function(node, a, b) return values.text(a, node.line) .. values.text(b, node.line) end,
-  ["-"] = function(node, a, b) a, b = numbers(node, a, b) return a - b end,
-  ["/"] = function(node, a, b) a, b = nonzero(node, a, b) return a / b end,
-  ["//"] = function(node, a, b) a, b = nonzero(node, a, b) return math.floor(a / b) end,
-  ["%"] = function(node, a, b) a, b = nonzero(node, a, b) return a % b end,
-  ["*"] = function(node, a, b) a, b = numbers(node, a, b) return a * b end,
-  ["+"] = function(node, a, b)
-    if type(a) == "string" and type(b) == "string" then return a .. b end
-    if type(a) == "table" and type(b) == "table" and a ~= NONE and b ~= NONE then
-      local both = {}
-      for _, list in ipairs { a, b } do
-        for _, value in ipairs(list) do both[#both + 1] = value end
-      end
-      return both
-    end
-    a, b = numbers(node, a, b)
-    return a + b
-  end,
-}
-
-local function evaluated(state, scope, nodes, named)
-  local list, by_name = {}, {}
-  for i, node in ipairs(nodes) do
-    list[i] = evaluate(state, scope, node)
-    if list[i] == nil then list[i] = NONE end
-  end
-  for name, node in pairs(named) do by_name[name] = evaluate(state, scope, node) end
-  return list, by_name
-end
-
-local EVALUATE = {
-  value = function(_, _, node) return node.value end,
-  none = function() return NONE end,
-  name = function(_, scope, node) return lookup(scope, node.name) end,
-  ["not"] = function(state, scope, node) return not values.truth(evaluate(state, scope, node.of)) end,
-  ["and"] = function(state, scope, node)
-    local left = evaluate(state, scope, node.left)
-    if not values.truth(left) then return left end
-    return evaluate(state, scope, node.right)
-  end,
-  ["or"] = function(state, scope, node)
-    local left = evaluate(state, scope, node.left)
-    if values.truth(left) then return left end
-    return evaluate(state, scope, node.right)
-  end,
-  choice = function(state, scope, node)
-    if values.truth(evaluate(state, scope, node.condition)) then return evaluate(state, scope, node.yes) end
-    return node.no and evaluate(state, scope, node.no)
-  end,
-  minus = function(state, scope, node)
-    local value = evaluate(state, scope, node.of)
-    if type(value) ~= "number" then fail(node.line, "'-' of %s", values.kind(value)) end
-    return -value
-  end,
-  binary = function(state, scope, node)
-    return BINARY[node.sign](node, evaluate(state, scope, node.left), evaluate(state, scope, node.right))
-  end,
-  test = function(state, scope, node)
-    local test = values.TESTS[node.name]
-    if not test then fail(node.line, "the test '%s' is not supported", node.name) end
-    return test(evaluate(state, scope, node.of))
-  end,
-  index = function(state, scope, node)
-    return values.index(evaluate(state, scope, node.of), evaluate(state, scope, node.index), node.line)
-  end,
-  slice = function(state, scope, node)
-    local function bound(part)
-      local value = part and evaluate(state, scope, part)
-      if value == NONE then value = nil end
-      return value
-    end
-    return values.slice(evaluate(state, scope, node.of), bound(node.from), bound(node.to), bound(node.step),
-      node.line)
-  end,
-  filter = function(state, scope, node)
-    local filter = values.FILTERS[node.name]
-    if not filter then fail(node.line, "the filter '%s' is not supported", node.name) end
-    local list, named = evaluated(state, scope, node.arguments, node.named)
-    for name, value in pairs(named) do
-      if name ~= "indent" and name ~= "ensure_ascii" then
-        fail(node.line, "the filter '%s' has no argument '%s' here", node.name, name)
-      end
-      if name == "indent" then list[1] = value end
-    end
-    return filter(evaluate(state, scope, node.of), node.line, unpack(list))
-  end,
-  call = function(state, scope, node)
-    local list, named = evaluated(state, scope, node.arguments, node.named)
-    if node.of.kind == "name" then
-      local fn = FUNCTIONS[node.of.name]
-      if not fn then fail(node.line, "the function '%s' is not supported", node.of.name) end
-      return fn(state, node.line, list[1], named, list[2], list[3])
-    end
-    local name = node.of.kind == "index" and node.of.index.kind == "value" and node.of.index.value
-    local method = values.METHODS[name]
-    if not method then fail(node.line, "the method '%s' is not supported", tostring(name)) end
-    return method(evaluate(state, scope, node.of.of), node.line, unpack(list))
-  end,
-  list = function(state, scope, node) return (evaluated(state, scope, node.entries, {})) end,
-  map = function(state, scope, node)
-    local map = {}
-    for _, entry in ipairs(node.entries) do
-      local key = evaluate(state, scope, entry[1])
-      if type(key) ~= "string" then fail(node.line, "a map's keys are texts, got %s", values.kind(key)) end
-      map[key] = evaluate(state, scope, entry[2])
-    end
-    return map
-  end,
-}
-
-function evaluate(state, scope, node) return EVALUATE[node.kind](state, scope, node) end
-
--- ---- statements: each returns "break" or "continue", or nothing
-
-local function put(state, text, line)
-  state.out[#state.out + 1] = text
-  state.bytes = state.bytes + #text
-  if state.bytes > MOST_TEXT then fail(line, "the text is too long") end
-end
-
-local function body(state, scope, nodes)
-  for _, node in ipairs(nodes) do
-    local signal = execute(state, scope, node)
+-- Runs nodes; returns "break" or "continue" where one of them says so.
+local function body(scope, nodes)
+  for i = 1, #nodes do
+    local node = nodes[i]
+    run.step()
+    run.line = node.line
+    local signal = EXECUTE[node.kind](scope, node)
     if signal then return signal end
   end
 end
 
--- The entries that a loop goes over.
-local function entries_of(state, scope, node)
-  local over = evaluate(state, scope, node.over)
-  if type(over) == "string" then over = values.FILTERS.list(over, node.line) end
-  if type(over) ~= "table" or over == NONE then fail(node.line, "'for' over %s", values.kind(over)) end
-  if over[1] == nil and next(over) ~= nil then over = values.METHODS.keys(over, node.line) end
-  return over
+local function inner(scope) return { names = {}, parent = scope } end
+
+local function captured(scope, nodes)
+  return output:captured(function() body(inner(scope), nodes) end)
 end
 
-local function bind(node, inner, entry)
-  if #node.names == 1 then
-    inner[node.names[1]] = entry
-    return
+evaluation.define("captured", function(scope, node) return captured(scope, node.body) end)
+
+-- ---- assigning
+
+local function assign_member(scope, target, value)
+  local holder = evaluation.lookup(scope, target.name)
+  if values.kind(holder) ~= "namespace" then
+    fail("'%s.%s' cannot be set: only what namespace() made can be changed, '%s' is %s", target.name,
+      target.member, target.name, values.shown(holder))
   end
-  for i, name in ipairs(node.names) do inner[name] = values.index(entry, i - 1, node.line) end
+  functions.check_member(target.member)
+  values.put(holder, target.member, value)
 end
 
-local function kept(state, scope, node, list)
+local function assign(scope, target, value)
+  if target.kind == "name" then
+    scope.names[target.name] = value
+  elseif target.kind == "member" then
+    assign_member(scope, target, value)
+  else
+    local list = values.walk("an assignment to several names", value)
+    if #list ~= #target.entries then
+      fail("%d values for %d names", #list, #target.entries)
+    end
+    for i, entry in ipairs(target.entries) do assign(scope, entry, list[i]) end
+  end
+end
+
+-- ---- macros
+
+local MOST_CALLS = 150 -- of macros inside of one another
+local depth = 0
+
+-- What a macro gets beside the arguments that it names; raises for those that it does not take.
+local function take_rest(names, node, args, named)
+  local what = ("the macro '%s'"):format(node.name)
+  local more, extra = {}, values.map()
+  for i = #node.names + 1, #args do more[#more + 1] = args[i] end
+  for key, value in values.each(named) do
+    local known = key == "caller" and node.used.caller
+    for i, name in ipairs(node.names) do
+      known = known or name == key
+      if name == key and i <= #args then fail("%s got the argument '%s' twice", what, key) end
+    end
+    if known then names[key] = value else values.put(extra, key, value) end
+  end
+  if node.used.varargs then
+    names.varargs = values.list(more, "tuple")
+  elseif #more > 0 then
+    fail("%s takes at most %d argument%s, got %d", what, #node.names, #node.names == 1 and "" or "s", #args)
+  end
+  if node.used.kwargs then
+    names.kwargs = extra
+  elseif #extra.keys > 0 then
+    fail("%s has no argument '%s'", what, values.text(extra.keys[1]))
+  end
+end
+
+local function call_macro(scope, node, args, named)
+  depth = depth + 1
+  if depth > MOST_CALLS then fail("macros call one another more than %d deep", MOST_CALLS) end
+  run.step()
+  local own = inner(scope)
+  take_rest(own.names, node, args, named)
+  for i, name in ipairs(node.names) do
+    if i <= #args then own.names[name] = args[i] end
+    if own.names[name] == nil then
+      if node.defaults[i] then
+        own.names[name] = evaluate(own, node.defaults[i])
+      else
+        own.names[name] = values.undefined("the macro '%s' got no argument '%s'", node.name, name)
+      end
+    end
+  end
+  if node.used.caller and own.names.caller == nil then
+    own.names.caller = values.undefined("'%s' was not called by a 'call' block", node.name)
+  end
+  local text = output:captured(function() body(own, node.body) end)
+  depth = depth - 1
+  return text
+end
+
+local function macro(scope, node)
+  local made = values.callable(("the macro '%s'"):format(node.name),
+    function(args, named) return call_macro(scope, node, args, named) end)
+  made.fields = { name = node.name, arguments = values.list({ unpack(node.names) }, "tuple"),
+    catch_kwargs = node.used.kwargs == true, catch_varargs = node.used.varargs == true,
+    caller = node.used.caller == true }
+  return made
+end
+
+-- ---- loops
+
+local function neighbour(distance, why)
+  return function(loop)
+    local entry = loop.list[loop.index + distance]
+    if entry == nil then return values.undefined("%s", why) end
+    return entry
+  end
+end
+
+local LOOP = {
+  index = function(loop) return loop.index end,
+  index0 = function(loop) return loop.index - 1 end,
+  revindex = function(loop) return loop.length - loop.index + 1 end,
+  revindex0 = function(loop) return loop.length - loop.index end,
+  first = function(loop) return loop.index == 1 end,
+  last = function(loop) return loop.index == loop.length end,
+  length = function(loop) return loop.length end,
+  depth = function(loop) return loop.depth end,
+  depth0 = function(loop) return loop.depth - 1 end,
+  previtem = neighbour(-1, "there is no item before the first one"),
+  nextitem = neighbour(1, "there is no item behind the last one"),
+  cycle = function(loop)
+    return values.callable("the method 'cycle' of loop", function(args, named)
+      calls.take("the method 'cycle' of loop", "", {}, named)
+      if #args == 0 then fail "the method 'cycle' of loop needs a value" end
+      return args[(loop.index - 1) % #args + 1]
+    end)
+  end,
+  changed = function(loop)
+    return values.callable("the method 'changed' of loop", function(args)
+      local now = values.list({ unpack(args) }, "tuple")
+      local same = loop.seen ~= nil and values.equal(loop.seen, now)
+      loop.seen = now
+      return not same
+    end)
+  end,
+}
+
+local Loop = { kind = "loop" }
+
+local function kept(scope, node, list)
   if not node.only then return list end
   local only = {}
-  for _, entry in ipairs(list) do
-    local inner = { names = {}, parent = scope }
-    bind(node, inner.names, entry)
-    if values.truth(evaluate(state, inner, node.only)) then only[#only + 1] = entry end
+  for i = 1, #list do
+    local own = inner(scope)
+    assign(own, node.target, list[i])
+    if values.truth(evaluate(own, node.only)) then only[#only + 1] = list[i] end
   end
   return only
 end
 
-local EXECUTE = {
-  text = function(state, _, node) put(state, node.text, node.line) end,
-  print = function(state, scope, node)
-    put(state, values.text(evaluate(state, scope, node.of), node.line), node.line)
-  end,
-  ["break"] = function() return "break" end,
-  ["continue"] = function() return "continue" end,
-  set = function(state, scope, node)
-    local value = evaluate(state, scope, node.value)
-    if value == nil then value = NONE end
-    if not node.member then
-      scope.names[node.name] = value
-      return
-    end
-    local holder = lookup(scope, node.name)
-    if type(holder) ~= "table" or holder == NONE then
-      fail(node.line, "'%s' is %s, not a namespace", node.name, values.kind(holder))
-    end
-    holder[node.member] = value
-  end,
-  ["if"] = function(state, scope, node)
-    for _, branch in ipairs(node.branches) do
-      if not branch.condition or values.truth(evaluate(state, scope, branch.condition)) then
-        return body(state, scope, branch.body)
-      end
-    end
-  end,
-  ["for"] = function(state, scope, node)
-    local list = kept(state, scope, node, entries_of(state, scope, node))
-    for i = 1, #list do
-      state.steps = state.steps + 1
-      if state.steps > MOST_STEPS then fail(node.line, "the loops take too long") end
-      local names = { loop = { index = i, index0 = i - 1, first = i == 1, last = i == #list, length = #list,
-        revindex = #list - i + 1, revindex0 = #list - i, previtem = list[i - 1], nextitem = list[i + 1] } }
-      bind(node, names, list[i])
-      if body(state, { names = names, parent = scope }, node.body) == "break" then return end
-    end
-  end,
-}
-
-function execute(state, scope, node) return EXECUTE[node.kind](state, scope, node) end
-
---- Returns the text that nodes make of variables.
----@param nodes table[]
----@param variables table<string, any>
----@return string
-function M.run(nodes, variables)
-  local state = { out = {}, bytes = 0, steps = 0 }
-  body(state, { names = {}, parent = { names = variables } }, nodes)
-  return table.concat(state.out)
+local function loop_over(scope, node, over, level)
+  local list = values.entries(over)
+  if not list then fail("'for' needs what can be walked over, got %s", values.shown(over)) end
+  list = kept(scope, node, list)
+  local n = #list
+  local loop = setmetatable({ list = list, length = n, depth = level, fields = LOOP }, Loop)
+  function loop.recurse(args, named)
+    if not node.recursive then fail "'loop' is called in a 'for' that is not recursive" end
+    local inside = calls.take("loop", "/iterable", args, named)
+    if level >= MOST_CALLS then fail("loops call themselves more than %d deep", MOST_CALLS) end
+    return output:captured(function() loop_over(scope, node, inside, level + 1) end)
+  end
+  for i = 1, n do
+    run.step()
+    loop.index = i
+    local own = { names = { loop = loop }, parent = scope }
+    assign(own, node.target, list[i])
+    if body(own, node.body) == "break" then return end
+  end
+  if n == 0 and node.otherwise then body(inner(scope), node.otherwise) end
 end
+
+-- ---- kinds of statements
+
+EXECUTE.text = function(_, node) output:put(node.value) end
+
+EXECUTE.print = function(scope, node) output:put(values.text(evaluate(scope, node.of))) end
+
+EXECUTE["filter block"] = function(scope, node)
+  local made = evaluate(scope, node.of)
+  output:put(values.text_of(made) or fail("a 'filter' block gives a text, got %s", values.shown(made)))
+end
+
+EXECUTE.block = function(scope, node) return body(scope, node.body) end
+
+EXECUTE["break"] = function() return "break" end
+EXECUTE["continue"] = function() return "continue" end
+
+EXECUTE.set = function(scope, node) assign(scope, node.target, evaluate(scope, node.value)) end
+
+EXECUTE["if"] = function(scope, node)
+  for _, branch in ipairs(node.branches) do
+    if not branch.condition or values.truth(evaluate(scope, branch.condition)) then
+      return body(scope, branch.body)
+    end
+  end
+end
+
+EXECUTE["for"] = function(scope, node) loop_over(scope, node, evaluate(scope, node.over), 1) end
+
+EXECUTE.macro = function(scope, node) scope.names[node.name] = macro(scope, node) end
+
+EXECUTE["call block"] = function(scope, node)
+  local call = node.call
+  local of = evaluate(scope, call.of)
+  local args, named = evaluation.arguments(scope, call.arguments)
+  local with_caller = values.map()
+  for key, value in values.each(named) do values.put(with_caller, key, value) end
+  values.put(with_caller, "caller", macro(scope, node.caller))
+  output:put(values.text(evaluation.call(of, args, with_caller)))
+end
+
+EXECUTE.with = function(scope, node)
+  local own, list = inner(scope), {}
+  for i, value in ipairs(node.values) do list[i] = evaluate(scope, value) end
+  for i, target in ipairs(node.targets) do assign(own, target, list[i]) end
+  return body(own, node.body)
+end
+
+-- Where the text of an assistant begins is counted in the template's text, as Transformers has it.
+EXECUTE.generation = function(scope, node)
+  local from = #output.root
+  local text = captured(scope, node.body)
+  output.spans[#output.spans + 1] = { from, from + #text }
+  output:put(text)
+end
+
+--- Returns the text that nodes make of variables, and where `generation` blocks are in it.
+---@param nodes table[]
+---@param variables table<string, any> values of templates
+---@return string
+---@return integer[][] spans {from, to} in bytes, from 0
+function M.run(nodes, variables)
+  local root = buffer.new()
+  output = setmetatable({ root = root, out = root, spans = {} }, Output)
+  depth = 0
+  body({ names = {}, parent = { names = variables, parent = { names = functions.all() } } }, nodes)
+  return root:get(), output.spans
+end
+
+--- Lets go of what the last rendering wrote.
+function M.finish() output = nil end
 
 return M

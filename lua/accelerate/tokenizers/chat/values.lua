@@ -1,270 +1,384 @@
---- The values of chat templates: Python's texts, tests, filters and methods, as far as templates
---- use them. None is M.NONE; undefined is nil. A table with [1], and an empty one, is a list.
-local json = require "accelerate.utils.json"
-local lexer = require "accelerate.tokenizers.chat.lexer"
+--- The values of chat templates, as Python has them. Texts, booleans and integers are Lua's; None,
+--- undefined, floats, lists, maps and what can be called are tables whose metatable has `kind`.
+local numbers = require "accelerate.tokenizers.chat.numbers"
+local run = require "accelerate.tokenizers.chat.run"
+local texts = require "accelerate.tokenizers.chat.texts"
 
-local fail = lexer.fail
+local fail = run.fail
 
-local M = { NONE = setmetatable({}, { __tostring = function() return "None" end }) }
+local M = {}
 
-local function is_table(value) return type(value) == "table" and value ~= M.NONE end
-local function is_list(value) return is_table(value) and (value[1] ~= nil or next(value) == nil) end
+local None = { kind = "none" }
+local Undefined = { kind = "undefined" }
+local Sequence = { kind = "sequence" }
+local Map = { kind = "map" }
+local Namespace = { kind = "namespace" }
+local Callable = { kind = "callable" }
+local Markup = { kind = "markup" }
 
---- Returns the word for a value's kind in messages.
-function M.kind(value)
-  if value == nil then return "undefined" end
-  if value == M.NONE then return "none" end
-  if is_table(value) then return is_list(value) and "a list" or "a map" end
-  return type(value) == "string" and "a text" or "a " .. type(value)
+M.NONE = setmetatable({}, None)
+
+--- Returns a value that is not there; `hint` says why.
+function M.undefined(format, ...) return setmetatable({ hint = format:format(...) }, Undefined) end
+
+--- Makes a sequence of a Lua list, which it takes.
+---@param list any[]
+---@param kind "list"|"tuple"|"range"|"dict_keys"|"dict_values"|"dict_items"|nil default "list"
+function M.list(list, kind)
+  list.kind = kind or "list"
+  return setmetatable(list, Sequence)
 end
 
-local CHARACTER = "[%z\1-\127\194-\244][\128-\191]*"
+--- Returns a sequence that can be walked over once.
+---@param make fun(): any[] called when it is walked over
+function M.iterator(make) return setmetatable({ kind = "iterator", make = make }, Sequence) end
 
-local function characters(text)
+--- Returns a text that is marked as HTML.
+function M.markup(text) return setmetatable({ text = text }, Markup) end
+
+--- Returns a value that templates can call.
+---@param name string for messages: "the function 'range'"
+---@param call fun(args: any[], named: table): any
+function M.callable(name, call) return setmetatable({ name = name, call = call }, Callable) end
+
+--- Returns an empty map; its keys are walked in the order in which they come.
+function M.map() return setmetatable({ keys = {}, values = {} }, Map) end
+
+--- Returns an empty namespace.
+function M.namespace() return setmetatable({ keys = {}, values = {} }, Namespace) end
+
+--- Returns "text", "integer", "boolean", "float", "none", "undefined", "map", "namespace",
+--- "markup", "callable", "loop", or the kind of a sequence.
+---@return string
+function M.kind(value)
+  local kind = type(value)
+  if kind == "string" then return "text" end
+  if kind == "number" then return "integer" end
+  if kind == "boolean" then return "boolean" end
+  kind = getmetatable(value).kind
+  return kind == "sequence" and value.kind or kind
+end
+local kind_of = M.kind
+
+local SHOWN = { integer = "an integer", iterator = "an iterator", none = "none", undefined = "undefined",
+  markup = "a text", dict_keys = "a map's keys", dict_values = "a map's values",
+  dict_items = "a map's items", callable = "a function" }
+
+--- Returns the words for a value's kind in messages.
+---@return string
+function M.shown(value)
+  local kind = kind_of(value)
+  if kind == "undefined" then return value.hint end
+  return SHOWN[kind] or "a " .. kind
+end
+
+--- Raises for an undefined value.
+function M.defined(value)
+  if type(value) == "table" and getmetatable(value) == Undefined then fail("%s", value.hint) end
+  return value
+end
+
+--- Returns the text of a text or of a marked one, or nil.
+function M.text_of(value)
+  if type(value) == "string" then return value end
+  return type(value) == "table" and getmetatable(value) == Markup and value.text or nil
+end
+
+local IS_SEQUENCE = { list = true, tuple = true, range = true }
+
+--- Returns whether a value is a list, a tuple or a range.
+function M.is_sequence(value) return IS_SEQUENCE[kind_of(value)] == true end
+
+-- ---- maps
+
+-- What a key is found by: 1, 1.0 and True are one key.
+local function hash(key)
+  local kind = kind_of(key)
+  if kind == "text" or kind == "integer" or kind == "none" then return key end
+  local number = numbers.of(key)
+  if number and number == number then return number end
+  if kind == "markup" then return key.text end
+  if kind == "undefined" then return Undefined end
+  if kind == "tuple" or kind == "range" then return "\0" .. M.repr(key) end
+  if kind ~= "list" and kind ~= "map" then return key end -- itself
+end
+
+function M.refuse_key(key)
+  fail("a list or a map cannot be a key, got %s", M.shown(key))
+end
+
+--- Sets a key of a map.
+function M.put(map, key, value)
+  local h = hash(key)
+  if h == nil then M.refuse_key(key) end
+  if map.values[h] == nil then map.keys[#map.keys + 1] = key end
+  map.values[h] = value
+  run.step()
+end
+
+--- Returns the value of a key of a map, or nil.
+function M.get(map, key)
+  local h = hash(key)
+  if h ~= nil then return map.values[h] end
+end
+
+--- Returns the value of a key of a map, or nil. Raises for what cannot be a key.
+function M.find(map, key)
+  if hash(key) == nil then M.refuse_key(key) end
+  return M.get(map, key)
+end
+
+--- Iterates over the keys and values of a map.
+function M.each(map)
+  local i = 0
+  return function()
+    i = i + 1
+    local key = map.keys[i]
+    if key == nil then return nil end
+    run.step()
+    return key, map.values[hash(key)]
+  end
+end
+
+local function pairs_of(map)
   local list = {}
-  for char in text:gmatch(CHARACTER) do list[#list + 1] = char end
+  for key, value in M.each(map) do list[#list + 1] = M.list({ key, value }, "tuple") end
   return list
 end
 
---- Returns the text that a value prints as.
-function M.text(value, line)
-  if value == nil then return "" end
-  if type(value) == "string" then return value end
-  if type(value) == "boolean" then return value and "True" or "False" end
-  if value == M.NONE then return "None" end
-  if type(value) == "number" then
-    return value % 1 == 0 and ("%d"):format(value) or ("%.17g"):format(value):gsub("0+$", "")
+--- Returns the list of a map's keys, values or items.
+---@param map table
+---@param kind "dict_keys"|"dict_values"|"dict_items"
+function M.view(map, kind)
+  local list = {}
+  if kind == "dict_items" then
+    list = pairs_of(map)
+  else
+    for key, value in M.each(map) do list[#list + 1] = kind == "dict_keys" and key or value end
   end
-  fail(line, "%s has no text here; use the filter tojson", M.kind(value))
+  return M.list(list, kind)
+end
+
+-- ---- walking
+
+--- Returns the entries of what can be walked over, or nil. The list is not to be changed.
+---@return any[]?
+function M.entries(value)
+  local kind = kind_of(value)
+  if kind == "text" or kind == "markup" then return texts.characters(M.text_of(value)) end
+  if kind == "map" then return value.keys end
+  if kind == "undefined" then return {} end
+  if kind == "iterator" then
+    local make = value.make
+    value.make = function() return {} end
+    return make()
+  end
+  return getmetatable(value) == Sequence and value or nil
+end
+
+--- Returns the entries of what can be walked over, or raises.
+---@param what string for the message: "the filter 'join'"
+---@return any[]
+function M.walk(what, value)
+  local list = M.entries(value)
+  if not list then fail("%s needs what can be walked over, got %s", what, M.shown(value)) end
+  run.step(#list)
+  return list
+end
+
+--- Returns the number of entries, or nil for what has none.
+---@return integer?
+function M.length(value)
+  local kind = kind_of(value)
+  local text = M.text_of(value)
+  if text then return texts.length(text) end
+  if kind == "map" then return #value.keys end
+  if kind == "undefined" then return 0 end
+  if kind == "loop" then return value.length end
+  return kind ~= "iterator" and getmetatable(value) == Sequence and #value or nil
 end
 
 function M.truth(value)
-  if value == nil or value == M.NONE or value == false or value == 0 or value == "" then return false end
-  return not is_table(value) or next(value) ~= nil
+  if value == true or value == false then return value end
+  local number = numbers.of(value)
+  if number then return number ~= 0 end
+  if value == M.NONE then return false end
+  local text = M.text_of(value)
+  if text then return text ~= "" end
+  return M.length(value) ~= 0
 end
 
-function M.equal(a, b)
-  if not is_table(a) or not is_table(b) then return a == b end
-  for key, value in pairs(a) do
-    if not M.equal(value, b[key]) then return false end
-  end
-  for key in pairs(b) do
-    if a[key] == nil then return false end
+-- ---- comparing
+
+local SAME_KIND = { markup = "text", dict_keys = "dict_keys" }
+
+local function equal_maps(a, b)
+  if #a.keys ~= #b.keys then return false end
+  for key, value in M.each(a) do
+    local other = M.get(b, key)
+    if other == nil or not M.equal(value, other) then return false end
   end
   return true
 end
 
---- Returns whether a list, a text or a map's keys have a value.
-function M.contains(holder, value, line)
-  if type(holder) == "string" then return holder:find(M.text(value, line), 1, true) ~= nil end
-  if is_list(holder) then
-    for _, entry in ipairs(holder) do
-      if M.equal(entry, value) then return true end
-    end
-    return false
+local function equal_lists(a, b)
+  if #a ~= #b then return false end
+  for i = 1, #a do
+    if not M.equal(a[i], b[i]) then return false end
   end
-  if is_table(holder) then return holder[value] ~= nil end
-  fail(line, "'in' needs a list, a text or a map, got %s", M.kind(holder))
+  return true
 end
 
---- Returns value[index]; nil where there is none.
-function M.index(value, index, line)
-  if type(index) == "number" and (is_list(value) or type(value) == "string") then
-    if type(value) == "string" then value = characters(value) end
-    return value[index < 0 and #value + index + 1 or index + 1]
-  end
-  if is_table(value) then
-    if index == M.NONE or index == nil then return nil end
-    return value[index]
-  end
-  if value == nil then fail(line, "'%s' of something undefined", tostring(index)) end
-  return nil
+--- Returns whether two values are equal, as Python has it.
+---@return boolean
+function M.equal(a, b)
+  run.step()
+  if rawequal(a, b) then return true end
+  local x, y = numbers.of(a), numbers.of(b)
+  if x or y then return x == y end
+  local kind, other = kind_of(a), kind_of(b)
+  if kind == "text" and other == "text" then return a == b end
+  kind, other = SAME_KIND[kind] or kind, SAME_KIND[other] or other
+  if kind ~= other then return false end
+  if kind == "text" then return M.text_of(a) == M.text_of(b) end
+  if kind == "undefined" then return true end
+  if kind == "map" then return equal_maps(a, b) end
+  return (IS_SEQUENCE[kind] or kind == "dict_keys") and equal_lists(a, b) or false
 end
 
-function M.slice(value, from, to, step, line)
-  local text = type(value) == "string"
-  local list = text and characters(value) or value
-  if not is_list(list) then fail(line, "a slice needs a list or a text, got %s", M.kind(value)) end
-  for _, bound in pairs { from, to, step } do
-    if type(bound) ~= "number" then fail(line, "a slice's bounds are numbers, got %s", M.kind(bound)) end
+--- Returns whether one value comes before another one; raises for those that have no order.
+---@return boolean
+function M.less(a, b, sign)
+  run.step()
+  local x, y = numbers.of(a), numbers.of(b)
+  if x and y then return x < y end
+  x, y = M.text_of(a), M.text_of(b)
+  if x and y then return x < y end
+  M.defined(a)
+  M.defined(b)
+  local kind = kind_of(a)
+  if kind ~= kind_of(b) or kind ~= "list" and kind ~= "tuple" then
+    fail("'%s' of %s and %s", sign or "<", M.shown(a), M.shown(b))
   end
-  local n, out = #list, {}
-  step = step or 1
-  if step == 0 then fail(line, "a slice's step is 0") end
-  local function clamp(at, least, most)
-    if at < 0 then at = at + n end
-    return math.min(math.max(at, least), most)
+  for i = 1, math.min(#a, #b) do
+    if not M.equal(a[i], b[i]) then return M.less(a[i], b[i], sign) end
   end
-  if step > 0 then
-    for i = clamp(from or 0, 0, n), clamp(to or n, 0, n) - 1, step do out[#out + 1] = list[i + 1] end
-  else
-    for i = clamp(from or n - 1, -1, n - 1), (to and clamp(to, -1, n - 1) or -1) + 1, step do
-      out[#out + 1] = list[i + 1]
-    end
+  return #a < #b
+end
+
+--- Returns whether a list, a text or a map's keys hold a value.
+---@return boolean
+function M.contains(holder, value)
+  local text = M.text_of(holder)
+  if text then
+    local wanted = M.text_of(M.defined(value))
+    if not wanted then fail("'in' of a text needs a text, got %s", M.shown(value)) end
+    return texts.find(text, wanted, 1) ~= nil
   end
-  return text and table.concat(out) or out
+  if kind_of(holder) == "map" then return M.find(holder, value) ~= nil end
+  for _, entry in ipairs(M.walk("'in'", holder)) do
+    if M.equal(entry, value) then return true end
+  end
+  return false
 end
 
-local function length(value, line)
-  if type(value) == "string" then return #characters(value) end
-  if is_list(value) then return #value end
-  if not is_table(value) then fail(line, "length needs a list, a map or a text, got %s", M.kind(value)) end
-  local n = 0
-  for _ in pairs(value) do n = n + 1 end
-  return n
+-- ---- texts of values
+
+local HTML = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;", ['"'] = "&#34;" }
+
+--- Returns the text of a value with the signs of HTML escaped; texts marked as HTML stay.
+---@return string
+function M.html(value)
+  if kind_of(value) == "markup" then return value.text end
+  local text = M.text(value)
+  run.step(#text / 16)
+  run.made(#text * 5)
+  return (text:gsub("[&<>'\"]", HTML))
 end
 
-local function sorted_keys(map)
-  local keys = {}
-  for key in pairs(map) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  return keys
+local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\" }
+
+-- Whether Python shows a character beyond ASCII as an escape: blanks and what is not seen.
+local function is_hidden(char)
+  local code = texts.code(char)
+  return code < 0xA1 or texts.is_space(char) or code == 0xAD or code == 0x61C or code == 0x180E
+    or code >= 0x200B and code <= 0x200F or code >= 0x202A and code <= 0x202E
+    or code >= 0x2060 and code <= 0x206F or code >= 0xE000 and code <= 0xF8FF or code == 0xFEFF
+    or code >= 0xFFF0 and code <= 0xFFFB or code % 0x10000 >= 0xFFFE or code >= 0xE0000
 end
 
-local function items(map, line)
-  if not is_table(map) then fail(line, "items needs a map, got %s", M.kind(map)) end
-  local list = {}
-  for i, key in ipairs(sorted_keys(map)) do list[i] = { key, map[key] } end
-  return list
+local function escaped(char)
+  if ESCAPES[char] then return ESCAPES[char] end
+  if #char == 1 then return ("\\x%02x"):format(char:byte()) end
+  if not is_hidden(char) then return char end
+  local code = texts.code(char)
+  if code < 0x100 then return ("\\x%02x"):format(code) end
+  return (code < 0x10000 and "\\u%04x" or "\\U%08x"):format(code)
 end
 
--- ---- tests: `value is NAME`
+--- Returns a text in quotes, as Python writes it.
+---@param text string
+---@return string
+function M.quote(text)
+  run.step(1 + #text / 8)
+  run.made(#text * 2)
+  local mark = "'"
+  if text:find("'", 1, true) and not text:find('"', 1, true) then mark = '"' end
+  local out = text:gsub("[%c\\\127]", escaped):gsub("[\194-\244][\128-\191]*", escaped)
+  if mark == "'" then out = out:gsub("'", "\\'") end
+  return mark .. out .. mark
+end
 
-M.TESTS = {
-  defined = function(v) return v ~= nil end,
-  undefined = function(v) return v == nil end,
-  none = function(v) return v == M.NONE end,
-  string = function(v) return type(v) == "string" end,
-  number = function(v) return type(v) == "number" end,
-  integer = function(v) return type(v) == "number" and v % 1 == 0 end,
-  boolean = function(v) return type(v) == "boolean" end,
-  mapping = function(v) return is_table(v) and (not is_list(v) or next(v) == nil) end,
-  sequence = function(v) return is_list(v) or type(v) == "string" end,
-  iterable = function(v) return is_table(v) or type(v) == "string" end,
-  ["true"] = function(v) return v == true end,
-  ["false"] = function(v) return v == false end,
-  even = function(v) return type(v) == "number" and v % 2 == 0 end,
-  odd = function(v) return type(v) == "number" and v % 2 == 1 end,
+local function repr_map(map)
+  local out = {}
+  for key, value in M.each(map) do out[#out + 1] = M.repr(key) .. ": " .. M.repr(value) end
+  return "{" .. texts.join(out, ", ") .. "}"
+end
+
+local function repr_sequence(list)
+  local kind, out = list.kind, {}
+  if kind == "range" then
+    local step = list.step ~= 1 and ", " .. list.step or ""
+    return ("range(%d, %d%s)"):format(list.from, list.to, step)
+  end
+  if kind == "iterator" then fail("an iterator has no text; use the filter list or join") end
+  for i = 1, #list do out[i] = M.repr(list[i]) end
+  local text = texts.join(out, ", ")
+  if kind == "tuple" then return "(" .. text .. (#out == 1 and ",)" or ")") end
+  return kind == "list" and "[" .. text .. "]" or ("%s([%s])"):format(kind, text)
+end
+
+local REPR = {
+  none = function() return "None" end,
+  undefined = function() return "Undefined" end,
+  boolean = function(value) return value and "True" or "False" end,
+  integer = numbers.text,
+  float = numbers.text,
+  text = M.quote,
+  map = repr_map,
+  namespace = function(value) return "<Namespace " .. repr_map(value) .. ">" end,
+  markup = function(value) return "Markup(" .. M.quote(value.text) .. ")" end,
+  callable = function(value) fail("%s has no text; it is to be called", value.name) end,
+  loop = function(value) return ("<LoopContext %d/%d>"):format(value.index, value.length) end,
 }
 
--- ---- methods and filters: function(value, line, ...)
-
-local function need_text(name, value, line)
-  if type(value) ~= "string" then fail(line, "%s needs a text, got %s", name, M.kind(value)) end
-  return value
+--- Returns the text of a value inside of a list: texts stand in quotes.
+---@return string
+function M.repr(value)
+  run.step()
+  local repr = REPR[kind_of(value)]
+  if repr then return repr(value) end
+  return repr_sequence(value)
 end
 
--- Characters to strip: white space, or those of a text.
-local function set_of(chars) return chars and "[" .. chars:gsub("%W", "%%%0") .. "]" or "%s" end
-
-local function strip(left, right)
-  return function(value, line, chars)
-    value = need_text("strip", value, line)
-    if type(chars) ~= "string" then chars = nil end
-    if chars == "" then return value end
-    if left then value = value:gsub("^" .. set_of(chars) .. "+", "") end
-    if right then
-      local n = #value
-      while n > 0 and value:find("^" .. set_of(chars), n) do n = n - 1 end
-      value = value:sub(1, n)
-    end
-    return value
-  end
+--- Returns the text that a value prints as.
+---@return string
+function M.text(value)
+  if type(value) == "string" then return value end
+  local kind = kind_of(value)
+  if kind == "undefined" then return "" end
+  if kind == "markup" then return value.text end
+  return M.repr(value)
 end
-
-local function replace(value, line, old, new)
-  value, old, new = need_text("replace", value, line), need_text("replace", old, line),
-    need_text("replace", new, line)
-  if old == "" then fail(line, "replace of an empty text") end
-  return (value:gsub(old:gsub("%W", "%%%0"), (new:gsub("%%", "%%%%"))))
-end
-
-local function capitalize(value, line)
-  value = need_text("capitalize", value, line)
-  return value:sub(1, 1):upper() .. value:sub(2):lower()
-end
-
-local function split(value, line, separator, most)
-  local out, at = {}, 1
-  value = need_text("split", value, line)
-  if separator == nil or separator == M.NONE then
-    for word in value:gmatch("%S+") do out[#out + 1] = word end
-    return out
-  end
-  separator = need_text("split", separator, line)
-  if separator == "" then fail(line, "split at an empty text") end
-  most = type(most) == "number" and most or math.huge
-  while #out < most do
-    local from, to = value:find(separator, at, true)
-    if not from then break end
-    out[#out + 1] = value:sub(at, from - 1)
-    at = to + 1
-  end
-  out[#out + 1] = value:sub(at)
-  return out
-end
-
-M.METHODS = {
-  strip = strip(true, true), lstrip = strip(true, false), rstrip = strip(false, true), replace = replace,
-  split = split, capitalize = capitalize, items = items,
-  upper = function(v, line) return need_text("upper", v, line):upper() end,
-  lower = function(v, line) return need_text("lower", v, line):lower() end,
-  title = function(v, line)
-    return (need_text("title", v, line):lower():gsub("%f[%a]%a", string.upper))
-  end,
-  startswith = function(v, line, with)
-    return need_text("startswith", v, line):sub(1, #need_text("startswith", with, line)) == with
-  end,
-  endswith = function(v, line, with)
-    with = need_text("endswith", with, line)
-    return with == "" or need_text("endswith", v, line):sub(-#with) == with
-  end,
-  keys = function(v, line)
-    if not is_table(v) then fail(line, "keys needs a map, got %s", M.kind(v)) end
-    return sorted_keys(v)
-  end,
-  values = function(v, line)
-    local list = items(v, line)
-    for i = 1, #list do list[i] = list[i][2] end
-    return list
-  end,
-  get = function(v, line, key, otherwise)
-    local found = M.index(v, key, line)
-    if found == nil then return otherwise == nil and M.NONE or otherwise end
-    return found
-  end,
-}
-
-M.FILTERS = {
-  trim = M.METHODS.strip, upper = M.METHODS.upper, lower = M.METHODS.lower, title = M.METHODS.title,
-  capitalize = capitalize, replace = replace, items = items, length = length, count = length,
-  string = M.text and function(v, line) return M.text(v, line) end,
-  list = function(v, line)
-    if type(v) == "string" then return characters(v) end
-    return is_list(v) and v or fail(line, "list needs a list or a text, got %s", M.kind(v))
-  end,
-  first = function(v, line) return M.index(v, 0, line) end,
-  last = function(v, line) return M.index(v, -1, line) end,
-  int = function(v) return math.floor(tonumber(v) or 0) end,
-  abs = function(v, line)
-    return type(v) == "number" and math.abs(v) or fail(line, "abs needs a number, got %s", M.kind(v))
-  end,
-  default = function(v, _, otherwise, also_false)
-    if v == nil or (also_false == true and not M.truth(v)) then
-      return otherwise == nil and "" or otherwise
-    end
-    return v
-  end,
-  join = function(v, line, separator)
-    if not is_list(v) then fail(line, "join needs a list, got %s", M.kind(v)) end
-    local out = {}
-    for i = 1, #v do out[i] = M.text(v[i], line) end
-    return table.concat(out, separator == nil and "" or need_text("join", separator, line))
-  end,
-  tojson = function(v, line, indent)
-    local ok, text = pcall(json.encode, v == M.NONE and {} or v, type(indent) == "number" and indent or 0)
-    return ok and text or fail(line, "tojson: %s", tostring(text))
-  end,
-}
 
 return M
