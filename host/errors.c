@@ -3,6 +3,7 @@
  *
  * lua/accelerate/utils/explain.lua makes the hints; the first error loads it.  Where it cannot run
  * (stack or memory exhausted) the error stays as Lua raised it. */
+#include "bind/group.h"
 #include "host.h"
 
 #include <lauxlib.h>
@@ -74,9 +75,28 @@ int ax_errors_handler(lua_State *L)
   }
   text = lua_tostring(L, 1);
   if (strstr(text, "\nstack traceback:")) return 1;
+  if (!strstr(text, LOST_STACK) && !strstr(text, LOST_MEMORY)) ax_lua_keep_stack(L);
   explain_top(L, "raised");
   ax_errors_add_stack(L, 1);
   return 1;
+}
+
+/* The stack of an error, for the debugger: what it shows afterwards. */
+static int keep_stack(lua_State *L)
+{
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "accelerate.prompt.frames");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "keep");
+  lua_pushvalue(L, 1);
+  lua_call(L, 1, 0);
+  return 0;
+}
+
+void ax_errors_keep(lua_State *L)
+{
+  lua_pushcfunction(L, keep_stack);
+  lua_setfield(L, LUA_REGISTRYINDEX, AX_ON_ERROR);
 }
 
 /* Message handler of pcall.  Calls of nil alone are explained: scripts use pcall to try whether a

@@ -172,6 +172,8 @@ int ax_gpus_visible(void);
 
 /* Message handler: returns the error as text, with the stack once. */
 int ax_errors_handler(lua_State *L);
+/* From here on the stack of each error that nothing catches is kept for the debugger. */
+void ax_errors_keep(lua_State *L);
 /* Message handler: returns the error; for a call of nil, with the name that may have been meant. */
 int ax_errors_explain_call(lua_State *L);
 /* Adds the stack from `level` on to the text on the stack top. */
@@ -184,6 +186,19 @@ void ax_errors_finish(lua_State *L);
 
 /* Adds a searcher to package.loaders, where there is an archive. */
 void ax_modules_install(lua_State *L);
+
+/* ---- editor.c: lines that a person types ----------------------------------------------------- */
+
+/* In a rank, before its stdin becomes another file: keeps the terminal for ax_editor_open. */
+void ax_editor_keep_terminal(void);
+/* Opens the line editor where there is a terminal; once. */
+void ax_editor_open(void);
+void ax_editor_close(void);
+/* Pushes a table: read, write, add, on_complete, on_first; edits: lines are edited; terminal: a
+ * person types them. */
+void ax_editor_push(lua_State *L);
+/* A handler of SIGINT: the line that is being typed is dropped. */
+void ax_editor_cancel(int sig);
 
 /* ---- repl.c ---------------------------------------------------------------------------------- */
 

@@ -376,6 +376,7 @@ static int protected_main(lua_State *L)
   ax_interp_set_paths(L, plan);
   set_arg(L, plan);
   watch_exit(L);
+  if (plan->interactive) ax_errors_keep(L);
   if (!failed_fn) ax_interp_catch_interrupts(L, plan->interactive ? AX_INTERRUPTS_ASK : AX_INTERRUPTS_END);
   ax_interp_catch_looks(L, failed_fn != NULL);
   failed_at[0] = '\0';

@@ -1,6 +1,7 @@
 /* interp_signals.c: what SIGINT and SIGUSR1 do to a running script. */
 #define _GNU_SOURCE
 #include "ax.h"
+#include "bind/group.h"
 #include "dist.h"
 #include "host.h"
 #include "interp.h"
@@ -59,6 +60,7 @@ static void on_interrupt(int sig, siginfo_t *info, void *context)
   const int64_t now = ax_monotonic_ns();
 
   (void)context;
+  if (ax_hold_elsewhere()) return; /* it is for the rank that a person debugs */
   ax_session_interrupt(info->si_code != SI_KERNEL);
   if (interrupts_are == AX_INTERRUPTS_END) signal(sig, SIG_DFL);
   else if (interrupts_are == AX_INTERRUPTS_ASK && ax_session_rank() <= 0 && /* rank 0 asks */
@@ -90,6 +92,67 @@ bool ax_interp_take_interrupt(void)
 }
 
 static void go_on(int sig) { (void)sig; }
+
+/* accelerate.host.evaluate(fn) -> as pcall(fn).  SIGINT raises an error in fn, and does afterwards
+ * what it did before. */
+static int host_evaluate(lua_State *L)
+{
+  const ax_interrupts were = interrupts_are;
+  lua_State *const former_state = interrupted_state;
+  struct sigaction former;
+  int status;
+
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  sigaction(SIGINT, NULL, &former);
+  ax_interp_catch_interrupts(L, AX_INTERRUPTS_ASK);
+  lua_pushcfunction(L, ax_errors_explain_call);
+  lua_insert(L, 1);
+  status = lua_pcall(L, 0, LUA_MULTRET, 1);
+  ax_interp_take_interrupt();
+  interrupts_are = were;
+  interrupted_state = former_state;
+  sigaction(SIGINT, &former, NULL);
+  lua_pushboolean(L, status == 0);
+  lua_replace(L, 1);
+  return lua_gettop(L);
+}
+
+/* accelerate.host.hold() waits until this rank has the terminal; raises when the run is being
+ * ended.  let_go(steps): see ax_hold_end. */
+static int host_hold(lua_State *L)
+{
+  if (ax_hold_begin() != AX_OK) return luaL_error(L, "breakpoint: %s", ax_last_error());
+  return 0;
+}
+
+static int host_let_go(lua_State *L)
+{
+  ax_hold_end(lua_toboolean(L, 1));
+  return 0;
+}
+
+/* accelerate.host.editor() -> the line editor, opened; see ax_editor_push. */
+static int host_editor(lua_State *L)
+{
+  ax_editor_open();
+  ax_editor_push(L);
+  return 1;
+}
+
+/* accelerate.host.is_interactive() -> whether a prompt follows the script, or runs. */
+static int host_is_interactive(lua_State *L)
+{
+  lua_getfield(L, LUA_REGISTRYINDEX, AX_ON_ERROR);
+  lua_pushboolean(L, !lua_isnil(L, -1));
+  return 1;
+}
+
+static int host_keep_errors(lua_State *L)
+{
+  ax_errors_keep(L);
+  return 0;
+}
 
 /* accelerate.host.call(fn) -> true, or false and the error as the prompt shows it.  Meanwhile
  * SIGINT raises an error in fn; afterwards it does nothing. */
@@ -130,7 +193,16 @@ static int host_hf_home(lua_State *L)
 int ax_interp_open_host(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "call", host_call }, { "home", host_home }, { "hf_home", host_hf_home }, { NULL, NULL }
+    { "call", host_call },
+    { "evaluate", host_evaluate },
+    { "hold", host_hold },
+    { "let_go", host_let_go },
+    { "editor", host_editor },
+    { "is_interactive", host_is_interactive },
+    { "keep_errors", host_keep_errors },
+    { "home", host_home },
+    { "hf_home", host_hf_home },
+    { NULL, NULL },
   };
 
   lua_newtable(L);

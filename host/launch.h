@@ -49,6 +49,7 @@ typedef struct ax_launched {
   int64_t look_until; /* 0: no tracebacks are awaited */
   bool looks;         /* this launcher prints them */
   bool handed;        /* a signal went to the script's function */
+  int64_t held_from;  /* since when a rank stands at a breakpoint; 0: none does */
   ax_straggler straggler;
   char flights[200];             /* the folder for the ranks' last collectives */
   char table[AX_SHOWN + 1][600]; /* where the ranks were when the run began to end */

@@ -83,6 +83,7 @@ int ax_launched_rank(const ax_plan *plan, ax_control *c, ax_machines *machines, 
   sigaction(SIGINT, &on_interrupt, NULL);
   sigprocmask(SIG_SETMASK, mask, NULL);
   /* only rank 0 reads stdin: ranks must not compete for lines of input */
+  if (number > 0) ax_editor_keep_terminal();
   if (number > 0 && (null = open("/dev/null", O_RDONLY)) >= 0) {
     dup2(null, STDIN_FILENO);
     close(null);

@@ -141,14 +141,30 @@ static bool hand_on(ax_launched *r, int sig)
   return true;
 }
 
+static void add_pause(ax_launched *r, int64_t from, int64_t to)
+{
+  const unsigned i = r->pauses++ % AX_PAUSES;
+
+  r->pause[i].from = from;
+  r->pause[i].to = to;
+}
+
+/* Time in which a rank stands at a breakpoint is a pause. */
+static void note_hold(ax_launched *r, int64_t now)
+{
+  const bool stands = ax_hold_stands(r->control);
+
+  if (stands && !r->held_from) r->held_from = now;
+  if (!stands && r->held_from) {
+    add_pause(r, r->held_from, now);
+    r->held_from = 0;
+  }
+}
+
 /* Remembers the time between two checks that a tick of `tick` nanoseconds does not explain. */
 static void note_pause(ax_launched *r, int64_t now, int64_t tick)
 {
-  if (now - r->last_tick > tick + LATE_NS) {
-    const unsigned i = r->pauses++ % AX_PAUSES;
-    r->pause[i].from = r->last_tick + tick;
-    r->pause[i].to = now;
-  }
+  if (now - r->last_tick > tick + LATE_NS) add_pause(r, r->last_tick + tick, now);
   r->last_tick = now;
 }
 
@@ -166,7 +182,10 @@ int ax_launched_wait(ax_launched *r, const sigset_t *signals)
     int64_t now = ax_monotonic_ns();
 
     note_pause(r, now, ns);
-    if (sig == SIGINT && r->prompt) {
+    note_hold(r, now);
+    if (sig == SIGINT && r->held_from && info.si_code == SI_KERNEL) {
+      /* the terminal's, for the rank that stands */
+    } else if (sig == SIGINT && r->prompt) {
       if (info.si_code != SI_KERNEL && r->child[0].alive) kill(r->child[0].pid, SIGINT);
     } else if (sig == SIGUSR1) {
       ax_launched_begin_look(r, now);
@@ -197,7 +216,7 @@ int ax_launched_wait(ax_launched *r, const sigset_t *signals)
     others = (r->local && ax_local_watch(r->local, r->control)) || others;
     if (r->ending_at == 0) {
       watch_stopped(r, now);
-      if (ax_launched_leads(r)) {
+      if (ax_launched_leads(r) && !r->held_from) {
         ax_launched_watch_stalls(r, now);
         ax_launched_watch_stragglers(r);
       }

@@ -111,6 +111,9 @@ typedef struct ax_control {
   ax_point point;
   _Atomic uint32_t has_point, may_end; /* the point has come; all machines have ended well */
 
+  _Atomic uint32_t holder;    /* the rank that has the terminal, at a breakpoint: see hold.c */
+  _Atomic int64_t held_until; /* when one last went on from there; 0: never */
+
   bool spin;   /* every thread of every rank has a core of its own: waiting may keep it busy */
   bool prompt; /* the run is a row of chunks (see ax_shm_gather) */
   _Atomic uint32_t chunk, interrupted; /* the current one, from 1; the last one that was interrupted */
@@ -142,6 +145,20 @@ void ax_shm_saved(const char *path);
 void ax_shm_free(ax_control *c);
 /* Marks that `rank` will join no more collectives, and wakes those that wait for it. */
 void ax_shm_finished(ax_control *c, int rank);
+
+/* ---- hold.c: ranks that stop for a person, at a breakpoint.  While one stands, no wait for it
+ * counts, and the launcher reports none. */
+
+/* In a rank: waits for the terminal, and stands.  AX_OK too where this process has no other ranks;
+ * EABORTED when the run is being ended. */
+ax_status ax_hold_begin(void);
+/* Goes on.  steps: it keeps the terminal, unless it waits for others meanwhile. */
+void ax_hold_end(bool steps);
+/* Whether a rank stands; in a rank, whether another one does. */
+bool ax_hold_stands(const ax_control *c);
+bool ax_hold_elsewhere(void);
+/* In a rank: nanoseconds from `since` to `now`; those before the last rank went on do not count. */
+int64_t ax_hold_waited(int64_t since, int64_t now);
 
 /* ---- a prompt of several ranks: the run is a row of chunks, between which all ranks are idle.  A
  * rank that has ended its chunk is awaited no more, and a collective that failed is forgotten with

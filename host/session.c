@@ -153,7 +153,7 @@ static void wait_for(int fd, int rank)
 {
   struct pollfd in = { .fd = fd, .events = POLLIN };
 
-  if (s.rank != 0 || poll(&in, 1, NOTICE_MS) != 0 || !isatty(STDERR_FILENO)) return;
+  if (s.rank != 0 || poll(&in, 1, NOTICE_MS) != 0 || !isatty(STDERR_FILENO) || ax_hold_elsewhere()) return;
   ax_print(stderr, "accel-run: rank %d still runs the chunk; Ctrl-C stops it\n", rank);
 }
 

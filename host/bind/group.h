@@ -19,6 +19,10 @@ const char *ax_lua_core_chunk(char *buf, size_t size);
 const char *ax_lua_where(lua_State *L, char *buf, size_t size);
 /* The innermost frame outside the library, with its source and line; false: there is none. */
 bool ax_lua_script_frame(lua_State *L, lua_Debug *ar);
+/* In a message handler, with the error at index 1: hands it to the function that the registry has
+ * as AX_ON_ERROR, where it has one. */
+#define AX_ON_ERROR "accel.on_error"
+void ax_lua_keep_stack(lua_State *L);
 /* Expects the table of accelerate.core on the stack top; sets its field `dist`. */
 void ax_lua_open_dist(lua_State *L);
 

@@ -55,6 +55,18 @@ static bool script_inside(lua_State *L)
   return false;
 }
 
+void ax_lua_keep_stack(lua_State *L)
+{
+  if (!lua_checkstack(L, LUA_MINSTACK)) return;
+  lua_getfield(L, LUA_REGISTRYINDEX, AX_ON_ERROR);
+  if (!lua_isfunction(L, -1)) {
+    lua_pop(L, 1);
+    return;
+  }
+  lua_pushvalue(L, 1);
+  if (lua_pcall(L, 1, 0, 0) != 0) lua_pop(L, 1);
+}
+
 /* core._traced(e) -> e with the stack of the place that raised: the message handler of contexts.
  * The stack is added once, however deep contexts nest, and where it shows lines of the script's:
  * of what the library runs in a context of its own, the message says what there is to know. */
@@ -64,6 +76,7 @@ static int traced(lua_State *L)
 
   lua_settop(L, 1);
   if (!text || strstr(text, "\nstack traceback:")) return 1;
+  ax_lua_keep_stack(L);
   if (strstr(text, "(a nil value)")) {
     lua_getglobal(L, "require");
     lua_pushliteral(L, "accelerate.utils.explain");

@@ -113,7 +113,8 @@ ax_status ax_mpi_wait(ax_mpi_request *r, int machine)
     if (ended) return AX_OK;
     /* at every look: on a busy core one yield takes as long as all others' slices together */
     now = ax_monotonic_ns();
-    if (before) waited += now - before < 2 * SLICE_NS ? now - before : SLICE_NS;
+    if (before && !ax_hold_stands(ax_shm.control))
+      waited += now - before < 2 * SLICE_NS ? now - before : SLICE_NS;
     before = now;
     if (looks < YIELDS && looks % 64 != 0) {
       sched_yield();

@@ -135,7 +135,7 @@ ax_status ax_ring_look(ax_group *g, int64_t since, ax_status result)
     return ax_ring_differs();
   if ((r = gone(atomic_load_explicit(&me->posted, memory_order_relaxed))) >= 0) return ax_shm_gone(r);
   if (ax_shm_interrupted() != AX_OK) return AX_EABORTED;
-  if (now - since > limit) {
+  if (ax_hold_waited(since, now) > limit) {
     r = slowest();
     return ax_fail(AX_ETIMEOUT, "waited %g s for the ranks' devices; rank %d %s (%s sets the limit)",
                    (double)limit * 1e-9, r, ax_shm_doing(r, text, sizeof text), ax_shm_limit_source(limit));
@@ -177,7 +177,7 @@ ax_status ax_ring_watch(ax_group *g, const ax_collective_call *p, int64_t waited
   if (p->facts.op != AX_JOIN && (r = gone(p->number)) >= 0)
     return ax_fail(AX_EABORTED, "%s waits for rank %d, which has finished and will not take part (it %s)",
                    ax_watch_text(p, what, sizeof what), r, ax_shm_doing(r, text, sizeof text));
-  if (waited <= limit) return AX_OK;
+  if (ax_hold_waited(ax_monotonic_ns() - waited, ax_monotonic_ns()) <= limit) return AX_OK;
   if (p->facts.op != AX_JOIN) absent(p->number, missing, sizeof missing);
   else snprintf(missing, sizeof missing, "the other ranks (NCCL_DEBUG=INFO shows where)");
   return ax_fail(AX_ETIMEOUT, "%s has waited %.1f s for %s (%s sets the limit)",

@@ -130,7 +130,7 @@ ax_status ax_dist_patience(int64_t since)
   if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
     return ax_shm_aborted();
   limit = atomic_load(&record(ax_shm.rank)->timeout);
-  if (ax_monotonic_ns() - since <= limit) return AX_OK;
+  if (ax_hold_waited(since, ax_monotonic_ns()) <= limit) return AX_OK;
   return ax_fail(AX_ETIMEOUT, "waited %g s (%s sets the limit)", (double)limit * 1e-9,
                  ax_shm_limit_source(limit));
 }
@@ -193,7 +193,8 @@ static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
     atomic_fetch_sub(&r->sleepers, 1);
     now = ax_monotonic_ns();
     /* A slice that took much longer was spent stopped (Ctrl-Z, a debugger), not waiting. */
-    waited += now - before < 2 * (int64_t)SLICE_NS ? now - before : SLICE_NS;
+    if (!ax_hold_stands(ax_shm.control))
+      waited += now - before < 2 * (int64_t)SLICE_NS ? now - before : SLICE_NS;
     before = now;
   }
 }

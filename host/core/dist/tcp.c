@@ -114,7 +114,8 @@ static ax_status move(int rank, void *buf, size_t n, bool sends)
          limit - waited < SLICE_MS * (int64_t)1000000 ? (int)((limit - waited) / 1000000) + 1 : SLICE_MS);
     now = ax_monotonic_ns();
     /* A slice that took much longer was spent stopped (Ctrl-Z, a debugger), not waiting. */
-    waited += now - before < 2 * SLICE_MS * (int64_t)1000000 ? now - before : SLICE_MS * (int64_t)1000000;
+    if (!ax_hold_stands(ax_shm.control))
+      waited += now - before < 2 * SLICE_MS * (int64_t)1000000 ? now - before : SLICE_MS * (int64_t)1000000;
     before = now;
   }
   return AX_OK;

@@ -131,6 +131,7 @@ end
 function M.serve(fd)
   socket = fd
   globals.install()
+  host.keep_errors()
   rawset(_G, "display", display)
   rawset(_G, "clear_output", clear_output)
   io.read = input.reader(ask_line) -- luacheck: ignore 122

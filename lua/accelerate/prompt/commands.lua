@@ -13,6 +13,7 @@ _1, _2, ... A top-level `local` stays. Modules are there without require: nn, op
   :mem chunk       the memory of tensors and of Lua that it takes
   :profile chunk   the ops that it calls, the longest first
   :ranks chunk     its values in all ranks, of a prompt of several (accel-run --num_processes 4 -i)
+  :debug           the functions of the last error, with their locals; :debug 1: in rank 1
   :help, :quit
 
 Tab completes names, methods, options within { }, modules after require, and file names in strings.
@@ -78,9 +79,17 @@ function around.ranks(held, chunk)
   return held[1]
 end
 
-local function alone(run) return { run = run, alone = true } end
+local function alone(run) return { run = run, alone = true }, false end
+
+-- The rank that looks at its last error; the others have nothing to do meanwhile.
+local function debug_chunk(rest, name)
+  local rank = rest:match("^%s*(%d*)%s*$")
+  if not rank then return nil, (":debug takes the number of a rank, got '%s'"):format(rest:match("%S.*")) end
+  return chunks.compile(('require("accelerate.prompt.debugger").look_back(%s);'):format(rank), name)
+end
 
 local plain = {
+  debug = debug_chunk,
   help = function() return alone(function() print(M.HELP) end) end,
   quit = function() return alone(function() os.exit(0) end) end,
 }
@@ -111,11 +120,11 @@ function M.compile(text, name)
   local asked = text:match("^%s*%?%s*(.-)%s*$") or text:match("^%s*([%a_][%w_.:]*)%s*%?%s*$")
   if asked then
     local help = require "accelerate.prompt.help"
-    return alone(function() help.show(asked ~= "" and asked or nil) end), false
+    return alone(function() help.show(asked ~= "" and asked or nil) end)
   end
   local word, rest = text:match("^%s*:(%a+)(.*)$")
   if not word then return chunks.compile(text, name) end
-  if plain[word] then return plain[word](), false end
+  if plain[word] then return plain[word](rest, name) end
   if not around[word] then return nil, unknown(word) end
   if word == "ranks" and require("accelerate.core").dist.world_size() == 1 then
     return nil, ":ranks needs several: accel-run --num_processes 4 -i"

@@ -37,8 +37,15 @@ function M.next()
   return running and running.run or refuse(problem)
 end
 
+-- A step that has not ended does not go on in the next chunk.
+local function leave_debugger()
+  local debugger = package.loaded["accelerate.prompt.debugger"]
+  if debugger then debugger.leave() end
+end
+
 --- Answers that the chunk has ended.
 function M.done()
+  leave_debugger()
   local given = running and running.results
   if given then results.keep(given) end
   io.stdout:flush()
@@ -48,6 +55,7 @@ end
 --- Answers with the error that ended the chunk.
 ---@param text string?
 function M.failed(text)
+  leave_debugger()
   io.stdout:flush()
   answer("failed", text or ("[%s]: error() without a message"):format(number))
 end

@@ -165,8 +165,25 @@ end
 
 local function is_shared() return ranks and not (running and running.alone) end
 
+-- A step that has not ended does not go on in the next chunk.
+local function leave_debugger()
+  local debugger = package.loaded["accelerate.prompt.debugger"]
+  if debugger then debugger.leave() end
+end
+
+local told -- of :debug
+
+local function write_hint()
+  if told or not editor.edits then return end
+  local frames = package.loaded["accelerate.prompt.frames"]
+  if not (frames and frames.last) then return end
+  told = true
+  io.stderr:write(painted(":debug looks at the functions where this was raised", "2", terminal.STDERR), "\n")
+end
+
 --- Shows what the last chunk gave.
 function M.done()
+  leave_debugger()
   if not is_shared() then return show_results() end
   local given = running and running.ranks and running.results
   show_outcomes { text = given and require("accelerate.prompt.results").text(given, {}) or "" }
@@ -175,8 +192,10 @@ end
 --- Shows the error that ended a chunk.
 ---@param text string?
 function M.failed(text)
+  leave_debugger()
   text = text or ("[%d]: error() without a message"):format(number)
   if is_shared() then show_outcomes { error = text } else write_error(text) end
+  write_hint()
 end
 
 return M

@@ -9,11 +9,21 @@ local function index(value, name)
   if fine then return found end
 end
 
+--- Gives the function that the debugger looks at; nil: none is.
+---@type (fun(): accelerate.prompt.Frame)?
+M.frame = nil
+
+-- Whether a local has this name, and its value.
+local function local_value(name)
+  if M.frame then return M.frame():get(name) end
+  return chunks.value(name)
+end
+
 --- The value of "model.fc.weight"; nil where there is none.
 ---@param path string[]
 ---@return any
 function M.value(path)
-  local here, value = chunks.value(path[1])
+  local here, value = local_value(path[1])
   if not here then value = index(_G, path[1]) end
   for i = 2, #path do
     if value == nil then return nil end
@@ -79,7 +89,10 @@ end
 function M.roots()
   local set = {}
   add(set, _G)
-  for _, name in ipairs(chunks.names()) do set[name] = true end
+  for _, name in ipairs(M.frame and {} or chunks.names()) do set[name] = true end
+  for _, list in ipairs(M.frame and { M.frame():upvalues(), M.frame():locals() } or {}) do
+    for _, one in ipairs(list) do set[one.name] = true end
+  end
   for _, name in ipairs(require("accelerate.prompt.globals").names()) do set[name] = true end
   for word in next, require("accelerate.prompt.lexer").KEYWORDS do set[word] = true end
   return set
