@@ -392,12 +392,16 @@ EMULATED := $(OUT)/libax_cuda_emulated.so $(OUT)/libax_cuda_traffic.so
 test-emulated: all $(EMULATED) fakes  ## run spec/gpu on an emulated device (MODES=, SEED=, ALL=1)
 	@$(RUN) EMULATE_FMA=$(EMULATE_FMA) ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' spec/support/test_emulated $(MODES)
 
-# The kernels are those of the ordinary build, as fast as they are there.
-fuzz: all  ## fuzz the readers, the command line and the meeting (SECONDS=60 for each, ONLY=npy; needs clang)
+# The kernels are those of the ordinary build, as fast as they are there.  The target ops needs the
+# host alone, of any MODE.
+fuzz: all  ## fuzz the readers, the command line, the meeting, the ops (SECONDS=60 for each, ONLY=npy; needs clang)
+	@test '$(ONLY)' = ops || $(MAKE) --no-print-directory fuzz-host
+	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' spec/fuzz/run '$(SECONDS)' $(ONLY)
+
+fuzz-host:
 	@$(call MISSING,$(FUZZ_DEPS)); test -z "$$want" || { echo "make fuzz: please install$$want" >&2; exit 1; }
 	@$(MAKE) --no-print-directory MODE=fuzz CC=clang build/fuzz/fuzz build/fuzz/libax_image.so
 	@for file in $(OUT)/libax_cpu_*.so; do ln -sf ../$${file##*/} build/fuzz/; done
-	@spec/fuzz/run '$(SECONDS)' $(ONLY)
 
 traffic: all $(OUT)/libax_cuda_traffic.so fakes  ## bytes that the kernels of training steps move (ONLY=GPT)
 	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' $(OUT)/accel-run bench/traffic.lua $(ONLY)
@@ -490,6 +494,6 @@ help:  ## this list
 
 always:
 
-.PHONY: all modules mpi fakes fuzz plan-cudnn image cuda check-cuda release features demo test test-faults test-gpu \
-        test-emulated check-torch traffic bench bench-calls bench-gpu bench-collectives \
+.PHONY: all modules mpi fakes fuzz fuzz-host plan-cudnn image cuda check-cuda release features demo test test-faults \
+        test-gpu test-emulated check-torch traffic bench bench-calls bench-gpu bench-collectives \
         gpu-report bundle deps build-deps install docs fmt lint clean help always

@@ -257,60 +257,6 @@ function A._einsum(c)
   return equation, unpack(operands)
 end
 
--- ---- images: input and weight that fit, and small numbers in the options
-
-local HALVES = { "float32", "float32", "bfloat16", "float16", "float64" }
-
-local function image(c, channels, dims, dtype)
-  local shape = { c:int(3) - (c:once_in(10) and 1 or 0), channels }
-  for _ = 1, dims do shape[#shape + 1] = c:int(9) end
-  if c:once_in(5) then table.remove(shape, 1) end
-  local x = tensor.randn(shape):to(dtype)
-  if c:once_in(2) then x.requires_grad = true end
-  return x
-end
-
-local function sizes(c, dims, least, most)
-  if dims == 1 or c:once_in(2) then return least - 1 + c:int(most - least + 1) end
-  return { least - 1 + c:int(most - least + 1), least - 1 + c:int(most - least + 1) }
-end
-
-for dims = 1, 2 do
-  for _, transposed in ipairs { false, true } do
-    A[("conv%s%dd"):format(transposed and "_transpose" or "", dims)] = function(c)
-      local dtype, groups = c:of(HALVES), c:of { 1, 1, 2 }
-      local ins, outs = groups * c:of { 1, 2, 8 }, groups * c:of { 1, 3, 8 }
-      local shape = transposed and { ins, outs / groups } or { outs, ins / groups }
-      for _ = 1, dims do shape[#shape + 1] = c:of { 1, 2, 3, 3 } end
-      local w = tensor.randn(shape):to(dtype)
-      if c:once_in(2) then w.requires_grad = true end
-      return image(c, ins, dims, dtype), w, c:once_in(2) and tensor.randn(outs):to(dtype) or nil,
-        { stride = sizes(c, dims, 1, 3), padding = sizes(c, dims, 0, 2), dilation = sizes(c, dims, 1, 2),
-        groups = groups }
-    end
-  end
-  for _, kind in ipairs { "max", "avg" } do
-    A[("%s_pool%dd"):format(kind, dims)] = function(c)
-      return image(c, c:int(4), dims, c:of(HALVES)), sizes(c, dims, 2, 4), sizes(c, dims, 1, 3),
-        sizes(c, dims, 0, 1),
-        kind == "max" and { dilation = sizes(c, dims, 1, 2), ceil_mode = c:once_in(2) }
-        or { ceil_mode = c:once_in(2), count_include_pad = c:once_in(2) }
-    end
-    A[("adaptive_%s_pool%dd"):format(kind, dims)] = function(c)
-      return image(c, c:int(4), dims, c:of(HALVES)), sizes(c, dims, 1, 12)
-    end
-  end
-end
-
-function A.interpolate(c)
-  local dims = c:int(2)
-  local x = image(c, c:int(4), dims, c:of(HALVES))
-  while x.ndim < dims + 2 do x = x:unsqueeze(1) end
-  local to = { c:int(12), dims == 2 and c:int(12) or nil }
-  local linear = c:once_in(2)
-  return x, { size = to, mode = linear and (dims == 1 and "linear" or "bilinear") or "nearest",
-    align_corners = linear and c:once_in(2),
-    scale_h = c:once_in(4) and 1.7 or nil }
-end
+for name, fitting in next, require "spec.support.fuzz_layers" do A[name] = fitting end
 
 return A

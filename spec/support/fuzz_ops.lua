@@ -439,4 +439,21 @@ function M.run(seed, steps, faults)
   return p.hash, p.passed, p.step
 end
 
+--- Returns how many of `rounds` calls of each row succeed.
+---@param seed integer
+---@param rounds integer
+---@return table<string, integer> by the names of rows
+function M.passes(seed, rounds)
+  local p, passes = M.program(seed, { short = true }), {}
+  for _, op in ipairs(core.ops()) do
+    for _ = 1, op.hidden and 0 or rounds do
+      local args, n = p:arguments(op, p:pick())
+      local before = p.passed
+      p:try(op.name, { op.name }, core[op.name], n, unpack(args, 1, n))
+      passes[op.name] = (passes[op.name] or 0) + p.passed - before
+    end
+  end
+  return passes
+end
+
 return M

@@ -141,6 +141,10 @@ static ax_status run_pool_with(ax_infer *q, ax_op op, int dims, const ax_pool *p
   }
   st = run_narrow_as(x, dims, results[0], &q->result[0]);
   results[0] = NULL;
+  if (st != AX_OK) {
+    ax_tensor_release(q->result[1]);
+    q->result[1] = NULL;
+  }
 out:
   ax_tensor_release(tall), ax_tensor_release(batch);
   ax_tensor_release(results[0]), ax_tensor_release(results[1]);
