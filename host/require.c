@@ -1,7 +1,10 @@
 /* require.c: `require`, which tries a module again whose loading has failed.  LuaJIT's own refuses
  * it for good ("loop or previous error"), also where memory ran out for a moment. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lauxlib.h>
 #include <lua.h>
@@ -45,6 +48,18 @@ static void refuse_loop(lua_State *L, const char *name, int self, int threads)
   if (loop) luaL_error(L, "loop of requires: module '%s' is required again while it is being loaded", name);
 }
 
+/* Raises for a module that no loader has found.  They take a file that cannot be opened for one
+ * that is not there. */
+static void not_found(lua_State *L, const char *name, const char *tried)
+{
+  const int fd = open("/", O_RDONLY | O_CLOEXEC);
+
+  if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+    luaL_error(L, "module '%s' cannot be read: %s", name, strerror(errno));
+  if (fd >= 0) close(fd);
+  luaL_error(L, "module '%s' not found:%s", name, tried);
+}
+
 /* Leaves the module's loader on the stack. */
 static void find_loader(lua_State *L, const char *name)
 {
@@ -54,7 +69,7 @@ static void find_loader(lua_State *L, const char *name)
   lua_pushliteral(L, ""); /* what the loaders say */
   for (int i = 1;; i++) {
     lua_rawgeti(L, -2, i);
-    if (lua_isnil(L, -1)) luaL_error(L, "module '%s' not found:%s", name, lua_tostring(L, -2));
+    if (lua_isnil(L, -1)) not_found(L, name, lua_tostring(L, -2));
     lua_pushstring(L, name);
     lua_call(L, 1, 1);
     if (lua_isfunction(L, -1)) return;

@@ -98,7 +98,38 @@ describe("a kernel without libzmq", function()
   it("names the package", function()
     local _, out = host.run { "-e", "require('ffi').load = function() error('none') end " ..
       "print(require('accelerate.kernel.zmq').open())" }
-    assert.equal("nil\tlibzmq is not installed (Debian's and Ubuntu's package is libzmq5)\n", out)
+    assert.matches("^nil\tlibzmq cannot be loaded %(Debian's and Ubuntu's package is libzmq5, pip's is " ..
+      "pyzmq%): .*none",
+      out)
+  end)
+
+  -- A library that a process has mapped; what is opened by its name alone is not there.
+  it("takes the one that Jupyter's process has loaded", function()
+    host.in_folder(function(inside)
+      local _, out, err = host.run { "-e", ([[
+        local ffi, folder = require "ffi", "%s"
+        ffi.cdef "int setenv(const char *, const char *, int); int getpid(void);"
+        local libc = io.open("/proc/self/maps"):read("*a"):match("(/%%S*libm%%.so%%S*)")
+        local path = folder .. "/libzmq-915944f4.so.5.2.5"
+        os.execute(("cp '%%s' '%%s'"):format(libc, path))
+        held = ffi.load(path)
+        ffi.C.setenv("JPY_PARENT_PID", tostring(ffi.C.getpid()), 1)
+        local load = ffi.load
+        ffi.load = function(name) return name:find "/" and load(name) or error "none" end
+        assert(require("accelerate.kernel.zmq").open())
+        print "opened"]]):format(inside) }
+      assert.equal("opened\n", out, err)
+    end)
+  end)
+
+  it("says what the loader says of one that cannot be loaded", function()
+    host.in_folder(function(inside)
+      os.execute(("echo nonsense >'%s/libzmq.so.5'"):format(inside))
+      local _, out = host.run({ "-e",
+        "io.popen = function() end print(require('accelerate.kernel.zmq').open())" },
+        { env = { LD_LIBRARY_PATH = inside }, unset = { "JPY_PARENT_PID" } })
+      assert.matches("libzmq%.so%.5: file too short", out)
+    end)
   end)
 end)
 
@@ -265,6 +296,42 @@ describe("a Jupyter kernel", function()
       reply = ask("history_request", { hist_access_type = "tail", n = 1, output = false, raw = true })
       assert.same({ { 2, 1, "first = 1" } }, reply.history)
     end)
+  end)
+
+  with_zmq("searches its history in time that any pattern and cell leaves short", function()
+    in_kernel(function()
+      run("second = 2")
+      run("--" .. ("a"):rep(3000))
+      run("--" .. ("b"):rep(2 ^ 20))
+      local took = processes.stopwatch()
+      local function search(pattern)
+        return ask("history_request", { hist_access_type = "search", n = 10, output = false, raw = true,
+          pattern = pattern })
+      end
+      assert.same({}, search(("*a"):rep(60) .. "b").history)
+      assert.same({ { 2, 1, "second = 2" } }, search("sec?nd*").history)
+      assert.equal(2, #search("*").history)
+      assert.equal("error", search(("*a"):rep(1000)).status)
+      assert(took() < 5)
+    end)
+  end)
+
+  with_zmq("ends with the process that started it", function()
+    local client = processes.start({ "1000" }, { path = "/bin/sleep" })
+    ffi.C.setenv("JPY_PARENT_PID", tostring(client.pid), 1)
+    start()
+    ffi.C.setenv("JPY_PARENT_PID", "", 1)
+    processes.sleep(0.1)
+    local ended = kernel:ended()
+    client:destroy()
+    local gone = ended or processes.wait_until(10, function()
+      ended = kernel:ended()
+      return ended
+    end)
+    if not gone then kernel:destroy() end
+    zmq.close(sockets)
+    os.execute(("rm -rf '%s'"):format(folder))
+    assert.equal(0, ended)
   end)
 
   with_zmq("stops a compiled loop when it is interrupted, by a message and by a signal, and beats meanwhile",

@@ -63,7 +63,9 @@ local function install(words)
   file:close()
   commands.say("accel-run: the kernel is in %s", folder)
   local opened, missing = require("accelerate.kernel.zmq").open()
-  if not opened then commands.say("accel-run: notebooks need another package: %s", missing) end
+  if not opened then
+    commands.say("accel-run: it finds libzmq in pip's pyzmq once Jupyter starts it; here %s", missing)
+  end
 end
 
 -- The connection file, checked.

@@ -104,6 +104,41 @@ local function read_files(kind, files, given)
   return require("accelerate.data.table").concatenate(parts)
 end
 
+local HUB = "load_dataset: nothing is downloaded, so %s needs a folder: "
+
+-- A task of GLUE: its name stands where options stand for other kinds.
+local function load_glue(task, given)
+  if type(task) ~= "string" then
+    fail(HUB .. 'load_dataset("glue", "sst2", { data_dir = "FOLDER" })', "'glue'")
+  end
+  local glue = require "accelerate.data.glue"
+  local folder = glue.folder_of(task)
+  if not given.data_dir then
+    fail(HUB .. "unpack %s.zip of gluebenchmark.com/tasks into FOLDER, so that " ..
+      'FOLDER/%s/train.tsv is there, and write load_dataset("glue", "%s", { data_dir = "FOLDER" })',
+      ("'glue', '%s'"):format(task), folder,
+      folder, task)
+  end
+  options.check("load_dataset", given, { data_dir = { "string" }, split = { "string", optional = true } })
+  return glue.load_glue(task, given.data_dir, { split = given.split })
+end
+
+local KINDS = { "csv", "tsv", "json", "imagefolder", "glue" }
+local CLASSES = { fashion_mnist = "FashionMNIST", cifar10 = "CIFAR10",
+  cifar100 = "CIFAR100" }
+
+-- A name that is no kind: that of a dataset at Hugging Face, or a misspelt kind.
+local function refuse_kind(kind)
+  if CLASSES[kind] then
+    fail('load_dataset: nothing is downloaded, and %s is a class of its own: data.%s { root = "FOLDER" }',
+      show(kind), CLASSES[kind])
+  end
+  fail("load_dataset: there is no kind %s of files%s (nothing is downloaded: where " ..
+    "Python's datasets has it, load_dataset(...)[\"train\"].to_json(\"train.jsonl\") writes a file, and " ..
+    'load_dataset("json", { data_files = { train = "train.jsonl" } }) reads it)', show(kind),
+    options.hint(kind, KINDS))
+end
+
 --- Reads a dataset from local files; nothing is downloaded.
 ---
 ---   local dict = data.load_dataset("csv",     -- a DatasetDict
@@ -111,15 +146,24 @@ end
 ---   local train = data.load_dataset("csv",    -- one dataset
 ---     { data_files = "all.csv", split = "train" })
 ---   local pictures = data.load_dataset("imagefolder", { data_dir = "pictures" })
+---   local sst2 = data.load_dataset("glue", "sst2", { data_dir = "glue_data" })
 ---
 --- Kinds: csv, tsv, json (JSON Lines or a list), imagefolder (with its folders train, test, … if
---- it has them). Further options go to the reader.
----@param kind "csv"|"tsv"|"json"|"imagefolder"
+--- it has them), glue (with the task's name, as data.load_glue). Further options go to the reader.
+---@param kind "csv"|"tsv"|"json"|"imagefolder"|"glue"
 ---@param opts { data_files: string|string[]|table<string, string|string[]>|nil, data_dir: string?,
----  split: string? }
+---  split: string? }|string|nil glue: the task's name
+---@param glue_opts { data_dir: string, split: string? }?
 ---@return accelerate.DatasetDict|table
-function M.load_dataset(kind, opts)
+function M.load_dataset(kind, opts, glue_opts)
   local given = {}
+  if kind == "glue" then return load_glue(opts, glue_opts or {}) end
+  if type(opts) == "string" then
+    if READERS[kind] then
+      fail('load_dataset: write load_dataset("%s", { data_files = "%s" })', kind, opts)
+    end
+    refuse_kind(kind)
+  end
   for name, value in pairs(opts or {}) do given[name] = value end
   local files, dir, split = given.data_files, given.data_dir, given.split
   given.data_files, given.data_dir, given.split = nil, nil, nil
@@ -140,9 +184,7 @@ function M.load_dataset(kind, opts)
     fail("load_dataset: parquet files are not supported; write them as JSON Lines or CSV, with pandas: " ..
       "read_parquet(path).to_json(path, orient='records', lines=True)")
   else
-    fail("load_dataset: there is no kind %s of files%s (nothing is downloaded: save the dataset as " ..
-      "files, and name their kind)",
-      show(kind), options.hint(kind, { "csv", "tsv", "json", "imagefolder" }))
+    refuse_kind(kind)
   end
   local dict = DatasetDict(found)
   if not split then return dict end

@@ -2,6 +2,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local dataset = require "accelerate.data.dataset"
+local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
@@ -26,12 +27,6 @@ FashionMNIST.classes = {
   "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 }
 
-local function readable(path)
-  local f = io.open(path, "rb")
-  if f then f:close() end
-  return f ~= nil
-end
-
 -- Returns the folders to search for the four files; torchvision puts them two levels down.
 local function folders(root)
   local env = os.getenv("FASHION_MNIST_DIR")
@@ -49,7 +44,7 @@ local function find(name, root)
   for _, folder in ipairs(tried) do
     for _, suffix in ipairs { ".gz", "" } do
       local path = folder .. "/" .. name .. suffix
-      if readable(path) then return path end
+      if fs.exists(path) then return path end
     end
   end
   fail("FashionMNIST: no %s (or .gz) in %s; install the package dataset-fashion-mnist, or say where it " ..

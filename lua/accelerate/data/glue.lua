@@ -97,6 +97,14 @@ end
 
 local OPTIONS = { split = { "string", optional = true } }
 
+--- Returns the folder that GLUE has for a task: "SST-2".
+---@param task string
+---@return string
+function M.folder_of(task)
+  options.value("load_glue", "task", task, { "string", one_of = ordered.sorted_keys(TASKS) })
+  return TASKS[task].folder
+end
+
 --- Reads a task of GLUE from the folder with its TSV files, as gluebenchmark.com packs them: one
 --- dataset for each of train, validation and test that is there (MNLI: validation_matched and so
 --- on). Samples have the fields of Hugging Face's `glue`: sentence, or a pair such as sentence1 and

@@ -5,6 +5,7 @@
 --- output that C libraries print is the cell's too.
 local core = require "accelerate.core"
 local ffi = require "ffi"
+local glob = require "accelerate.kernel.glob"
 local history = require "accelerate.prompt.history"
 local json = require "accelerate.utils.json"
 local parser = require "accelerate.prompt.parser"
@@ -29,6 +30,7 @@ local SIG_BLOCK, SIG_SETMASK, SFD_CLOEXEC, SFD_NONBLOCK = 0, 2, 524288, 2048
 local STDOUT, STDERR = 1, 2
 local UNDER_WAY_MS = 20
 local INPUT_TRIES, INPUT_AGAIN_MS = 100, 20
+local REPLY_BYTES = 4 * 2 ^ 20 -- of the cells in a reply with the history
 local PATIENCE = 1 -- seconds for a cell to end with the kernel
 
 local sockets, connection   -- by name; the wire's keys
@@ -133,11 +135,6 @@ function shell.is_complete_request(request)
   finish(request, "is_complete_reply", { status = state, indent = incomplete and "  " or "" })
 end
 
--- "*" and "?" stand for characters, as in the names of files.
-local function glob(pattern)
-  return "^" .. pattern:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0"):gsub("%*", ".*"):gsub("%?", ".") .. "$"
-end
-
 -- Entries of former sessions count as session 1, this one's as session 2.
 local function past()
   local list = {}
@@ -147,9 +144,15 @@ local function past()
   return list
 end
 
+-- The last n entries, and of these the last ones whose texts fit into a reply.
 local function limited(list, n)
-  local out = {}
-  for i = math.max(1, #list - (tonumber(n) or #list) + 1), #list do out[#out + 1] = list[i] end
+  local out, from, bytes = {}, #list + 1, 0
+  local first = math.max(1, #list - (tonumber(n) or #list) + 1)
+  while from > first and bytes + #list[from - 1][3] <= REPLY_BYTES do
+    from = from - 1
+    bytes = bytes + #list[from][3]
+  end
+  for i = from, #list do out[#out + 1] = list[i] end
   return out
 end
 
@@ -157,21 +160,25 @@ local function history_of(content)
   local out, kind = {}, content.hist_access_type
   local number = tonumber(content.session) or 0
   local start, stop = tonumber(content.start) or 0, tonumber(content.stop) or math.huge
-  local pattern = kind == "search" and glob(tostring(content.pattern or "*"))
+  local fits = kind == "search" and glob.matcher(tostring(content.pattern or "*"))
   for _, entry in ipairs(past()) do
     if kind == "range" then
       local mine = (number == 0 or number == 2) and entry[1] == 2 or (number == -1 or number == 1)
         and entry[1] == 1
       if mine and entry[2] >= start and entry[2] < stop then out[#out + 1] = entry end
-    elseif not pattern or entry[3]:find(pattern) then
+    elseif not fits or fits(entry[3]) then
       out[#out + 1] = entry
     end
   end
-  return kind == "range" and out or limited(out, content.n)
+  return limited(out, kind ~= "range" and content.n)
 end
 
 function shell.history_request(request)
   local list = json.list()
+  if #tostring(request.content.pattern or "") > glob.LONGEST then
+    return finish(request, "history_reply", { status = "error", ename = "PatternTooLong", history = list,
+      evalue = ("a pattern has at most %d bytes"):format(glob.LONGEST), traceback = list })
+  end
   for i, entry in ipairs(history_of(request.content)) do
     list[i] = request.content.output and { entry[1], entry[2], json.list { entry[3] } } or entry
   end
@@ -221,7 +228,7 @@ function shell.execute_request(request)
   request.number = count + (request.stores and 1 or 0)
   if request.stores then
     count = request.number
-    session[#session + 1] = { count, code }
+    if history.keeps(code) then session[#session + 1] = { count, code } end
     history.add(code)
   end
   if not content.silent then
@@ -398,13 +405,21 @@ local function beat()
   end
 end
 
+-- A file that can be read when the process that started the kernel has ended; nil: none is named.
+local function client()
+  local pid = tonumber(os.getenv "JPY_PARENT_PID")
+  return pid and pid > 1 and pipe.process(pid) or nil
+end
+
 local function loop(signals)
+  local ends = client()
   local list = { sockets.shell, sockets.control, sockets.stdin, sockets.hb, worker.socket, worker.out,
-    worker.err, signals }
+    worker.err, signals, ends }
   while not ended do
     local ready = zmq.poll(list, -1)
     if ready[sockets.hb] then beat() end
     if ready[signals] and pipe.take(signals) then interrupt() end
+    if ready[ends] then ended = 0 end
     if ready[sockets.control] then read_control() end
     if ready[sockets.stdin] then read_stdin() end
     if ready[sockets.shell] then read_shell() end

@@ -12,6 +12,7 @@ long read(int fd, void *to, size_t n);
 long send(int fd, const void *from, size_t n, int flags);
 int fcntl(int fd, int command, ...);
 int fflush(void *file);
+long syscall(long number, ...);
 ]]
 
 local M = {}
@@ -19,6 +20,7 @@ local M = {}
 local AF_UNIX, SOCK_STREAM, SOCK_CLOEXEC, O_CLOEXEC = 1, 1, 524288, 524288
 local F_SETFL, O_NONBLOCK = 4, 2048
 local EINTR = 4
+local SYS_pidfd_open = ffi.cast("long", 434)
 local MSG_NOSIGNAL = 16384 -- the other process may be gone
 local ROOM = 65536
 
@@ -45,6 +47,15 @@ function M.pipe()
   local from, to = pair_of(ffi.C.pipe2(pair, O_CLOEXEC), pair)
   ffi.C.fcntl(from, F_SETFL, ffi.cast("int", O_NONBLOCK))
   return from, to
+end
+
+--- Returns a file that can be read when the process has ended; nil: there is no such process, or
+--- the kernel of this system is older than Linux 5.3.
+---@param pid integer
+---@return integer?
+function M.process(pid)
+  local fd = tonumber(ffi.C.syscall(SYS_pidfd_open, ffi.cast("int", pid), ffi.cast("int", 0)))
+  return fd >= 0 and fd or nil
 end
 
 --- Makes `to` another name of a file.

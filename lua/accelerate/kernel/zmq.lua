@@ -21,6 +21,7 @@ int zmq_msg_more(const accelerate_zmq_msg *m);
 int zmq_msg_close(accelerate_zmq_msg *m);
 int zmq_errno(void);
 const char *zmq_strerror(int number);
+int getppid(void);
 ]]
 
 local M = { PUB = 1, SUB = 2, REQ = 3, REP = 4, DEALER = 5, ROUTER = 6 }
@@ -33,19 +34,60 @@ local MOST = 256 * 2 ^ 20 -- bytes of a frame that is received
 
 local lib, context
 
---- Opens the library.
----@return boolean? opened nil where it is not installed
----@return string? problem
+-- ---- the library
+
+-- The library that a process has loaded: Jupyter's has the one inside pyzmq's wheel.
+local function mapped(pid)
+  local file = pid and io.open(("/proc/%d/maps"):format(pid))
+  local found
+  for line in file and file:lines() or function() end do
+    found = found or line:match("%s(/.*/libzmq[^/]*%.so[^/]*)$")
+  end
+  if file then file:close() end
+  return found
+end
+
+-- Where pip has put pyzmq, its folder pyzmq.libs is beside it.
+local PYZMQ = [[python3 -c '
+import glob, importlib.util, os
+origin = importlib.util.find_spec("zmq").origin
+for path in glob.glob(os.path.join(os.path.dirname(origin), "..", "pyzmq.libs", "libzmq*")):
+    print(path)' 2>/dev/null]]
+
+local function of_python()
+  local pipe = io.popen(PYZMQ)
+  local path = pipe and pipe:read "*l"
+  if pipe then pipe:close() end
+  return path
+end
+
+local places = {
+  function() return "libzmq.so.5" end,
+  function() return "libzmq.so" end,
+  function() return mapped(tonumber(os.getenv "JPY_PARENT_PID")) end,
+  function() return mapped(ffi.C.getppid()) end,
+  of_python,
+}
+
+--- Opens the library: the system's, else the one that Jupyter's own process has loaded, else the
+--- one of python3's package pyzmq.
+---@return boolean? opened nil where none can be loaded
+---@return string? problem with the loader's words
 function M.open()
+  local words = {}
   if lib then return true end
-  for _, name in ipairs { "libzmq.so.5", "libzmq.so" } do
-    local fine, found = pcall(ffi.load, name)
-    if fine then
+  for _, place in ipairs(places) do
+    local name = place()
+    local fine, found = pcall(ffi.load, name or "")
+    if name and fine then
       lib = found
       return true
     end
+    if name then words[#words + 1] = tostring(found) end
   end
-  return nil, "libzmq is not installed (Debian's and Ubuntu's package is libzmq5)"
+  return nil, (
+    "libzmq cannot be loaded (Debian's and Ubuntu's package is libzmq5, pip's is pyzmq): %s"):format(
+    table.concat(words, "; "))
 end
 
 local function reason() return ffi.string(lib.zmq_strerror(lib.zmq_errno())) end

@@ -15,6 +15,7 @@ local O_WRONLY, O_CREAT, O_APPEND, O_CLOEXEC, LOCK_EX = 1, 64, 1024, 524288, 2
 local MODE = 384 -- 0600: what one types may hold passwords
 
 local MOST = 10000 -- entries; a file with a tenth more is cut
+local LONGEST = 65536 -- bytes of an entry: nobody looks for pasted data again
 
 local M = {}
 
@@ -52,7 +53,7 @@ local function read_lines(path)
   local file, lines = io.open(path, "rb"), {}
   if not file then return lines end
   for line in file:lines() do
-    if line ~= "" then lines[#lines + 1] = line end
+    if line ~= "" and #line <= 2 * LONGEST then lines[#lines + 1] = line end
   end
   file:close()
   return lines
@@ -87,11 +88,17 @@ function M.load()
   return list
 end
 
---- Adds an entry to the file. A file that cannot be written is left alone.
+--- Returns whether an entry is kept: it has text, and not too much.
+---@param entry string
+---@return boolean
+function M.keeps(entry) return #entry <= LONGEST and entry:find("%S") ~= nil end
+
+--- Adds an entry to the file, if it is one that is kept. A file that cannot be written is left
+--- alone.
 ---@param entry string
 function M.add(entry)
   local path = M.path()
-  if not path or not entry:find("%S") then return end
+  if not path or not M.keeps(entry) then return end
   if not os.getenv("ACCELERATE_HISTORY") then
     pcall(require("accelerate.utils.fs").make_dirs, path:match("^(.*)/"))
   end
