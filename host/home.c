@@ -2,6 +2,7 @@
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "host.h"
@@ -14,6 +15,23 @@ const char *ax_home(void)
   if (home && *home) return home;
   user = getpwuid(getuid());
   return user && user->pw_dir && *user->pw_dir ? user->pw_dir : NULL;
+}
+
+bool ax_expand_user(const char *path, char *to, size_t size)
+{
+  const char *rest = path + strcspn(path, "/"), *home = NULL;
+  char name[256];
+  const struct passwd *user;
+  int n;
+
+  if (*path == '~' && rest == path + 1) home = ax_home();
+  else if (*path == '~' && (size_t)(rest - path) < sizeof name) {
+    snprintf(name, sizeof name, "%.*s", (int)(rest - path - 1), path + 1);
+    user = getpwnam(name);
+    home = user ? user->pw_dir : NULL;
+  }
+  n = home ? snprintf(to, size, "%s%s", home, rest) : snprintf(to, size, "%s", path);
+  return n >= 0 && (size_t)n < size;
 }
 
 bool ax_hf_home(char *path, size_t size)

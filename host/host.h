@@ -98,6 +98,9 @@ void ax_config_export(const ax_plan *plan, int ranks);
 /* HOME, or where that is unset or empty the folder in the password database; NULL: there is
  * none. */
 const char *ax_home(void);
+/* Writes the path with the user's home folder for a leading "~", and that of another user for
+ * "~name"; where there is none, the path stays as it is.  False: it is too long. */
+bool ax_expand_user(const char *path, char *to, size_t size);
 /* Writes the folder in which Hugging Face's tools keep what is theirs: $HF_HOME, else
  * $XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface.  False: there is none. */
 bool ax_hf_home(char *path, size_t size);

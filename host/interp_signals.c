@@ -190,6 +190,16 @@ static int host_hf_home(lua_State *L)
   return 1;
 }
 
+/* accelerate.host.expand_user(path) -> the path with the user's home folder for a leading "~" */
+static int host_expand_user(lua_State *L)
+{
+  char path[PATH_MAX];
+
+  if (!ax_expand_user(luaL_checkstring(L, 1), path, sizeof path)) luaL_error(L, "the path is too long");
+  lua_pushstring(L, path);
+  return 1;
+}
+
 int ax_interp_open_host(lua_State *L)
 {
   static const luaL_Reg functions[] = {
@@ -202,6 +212,7 @@ int ax_interp_open_host(lua_State *L)
     { "keep_errors", host_keep_errors },
     { "home", host_home },
     { "hf_home", host_hf_home },
+    { "expand_user", host_expand_user },
     { NULL, NULL },
   };
 

@@ -53,15 +53,18 @@ typedef struct ax_save ax_save;
 AX_API ax_status ax_save_new(const char *folder, int rank, ax_save **out);
 AX_API void ax_save_free(ax_save *s); /* NULL is fine; not for one that was started */
 
+/* Writes the path of the folder into which a checkpoint at `path`, which is no link, is written:
+ * beside it, or in it where no folder can take its place.  EIO: too long. */
+AX_API ax_status ax_commit_draft(const char *path, char *draft, size_t size);
 /* What the leading rank does when all have written: it writes the manifest, renames the folder and
  * removes older checkpoints.  Lists are lines, each with a line feed at its end. */
 typedef struct ax_commit {
   int first, ranks;   /* the ranks that write into the draft */
-  const char *draft;  /* the folder beside `path` */
+  const char *draft;  /* as ax_commit_draft says */
   const char *path;   /* the name that it gets */
   const char *facts;  /* members of the manifest's JSON besides `files` */
   const char *former; /* names of the files of the checkpoint at `path` now; NULL: none */
-  const char *old;    /* paths of the checkpoints to remove; NULL: none */
+  const char *old;    /* names of the checkpoints beside `path` to remove; NULL: none */
   uint32_t number;    /* of the save that threads write; 0: no thread writes it */
 } ax_commit;
 #define AX_NOTE 1024 /* bytes of a text that says what went wrong after the commit */
@@ -208,9 +211,12 @@ AX_API ax_status ax_image_resize(ax_tensor *image, int64_t height, int64_t width
 AX_API ax_status ax_image_crop(ax_tensor *image, int64_t top, int64_t left, int64_t height, int64_t width,
                                bool flip, double fill, ax_tensor **out);
 
-/* Texts.  Reads the whole of a regular file, also of one without a size (/proc).  *data: for
+/* Texts.  Reads the whole of a regular file, also of one without a size (/proc), of at most `most`
+ * bytes.  *data: for free().  EIO, ENOMEM: "PATH: reason". */
+AX_API ax_status ax_file_slurp(const char *path, size_t most, char **data, size_t *n);
+/* Reads the first *n bytes of a regular file; *n: how many there are, at most as many.  *data: for
  * free().  EIO, ENOMEM: "PATH: reason". */
-AX_API ax_status ax_file_slurp(const char *path, char **data, size_t *n);
+AX_API ax_status ax_file_head(const char *path, char **data, size_t *n);
 /* The file appears whole or not at all; unless it is synced, a power cut may lose it.  EIO: "cannot
  * write PATH: why". */
 AX_API ax_status ax_file_put(const char *path, const char *text, size_t n, bool synced);

@@ -1,6 +1,6 @@
-/* bind/io.c: plain files, checksums and codes: core.read_idx, core._read_file, core._write_file,
- * core._file_digest, core._crc32c, core._checksum, core._sha256, core._hmac_sha256,
- * core._same_text. */
+/* bind/io.c: plain files, checksums and codes: core.read_idx, core._read_file, core._file_head,
+ * core._write_file, core._file_digest, core._crc32c, core._checksum, core._sha256,
+ * core._hmac_sha256, core._same_text. */
 #include "bind/bind.h"
 #include "io.h"
 #include "sha256.h"
@@ -30,20 +30,14 @@ static void clear_text(lua_State *L, void *object)
   *text = NULL;
 }
 
+#define MOST_TEXT 0x7fffff00 /* LJ_MAX_STR */
+
 static const ax_lua_class text_class = { "the text of a file", sizeof(char *), clear_text, NULL };
 
-/* core._read_file(path) -> text, or nil and the reason why it cannot be read.  Regular files
- * only. */
-static int read_file(lua_State *L)
+/* Pushes the text, or nil and the reason. */
+static int push_text(lua_State *L, ax_status st, char **text, size_t n)
 {
-  const char *path;
-  char **text;
-  size_t n;
-
-  ax_lua_enter(L);
-  path = ax_lua_check_path(L, "read_file");
-  text = ax_lua_push_object(L, &text_class);
-  if (ax_file_slurp(path, text, &n) == AX_OK) {
+  if (st == AX_OK) {
     lua_pushlstring(L, *text, n);
     clear_text(L, text);
     return 1;
@@ -51,6 +45,41 @@ static int read_file(lua_State *L)
   lua_pushnil(L);
   lua_pushstring(L, ax_last_error());
   return 2;
+}
+
+/* core._read_file(path, most?) -> text, or nil and the reason why it cannot be read.  Regular files
+ * only.  most: bytes that it may have; default: as many as a string of LuaJIT holds. */
+static int read_file(lua_State *L)
+{
+  const char *path;
+  char **text;
+  size_t n, most;
+  ax_status st;
+
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "read_file");
+  most = lua_isnoneornil(L, 2) ? MOST_TEXT
+                               : (size_t)ax_lua_check_integer(L, 2, "read_file", "most", 0, MOST_TEXT);
+  text = ax_lua_push_object(L, &text_class);
+  st = ax_file_slurp(path, most, text, &n);
+  return push_text(L, st, text, n);
+}
+
+/* core._file_head(path, n) -> the first n bytes, fewer where the file ends; or nil and the reason
+ * why it cannot be read.  Regular files only. */
+static int file_head(lua_State *L)
+{
+  const char *path;
+  char **text;
+  size_t n;
+  ax_status st;
+
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "file_head");
+  n = (size_t)ax_lua_check_integer(L, 2, "file_head", "n", 1, 1 << 20);
+  text = ax_lua_push_object(L, &text_class);
+  st = ax_file_head(path, text, &n);
+  return push_text(L, st, text, n);
 }
 
 /* core._write_file(path, text, synced) -> true, or nil and the reason why it was not written.  The
@@ -186,17 +215,12 @@ static int same_text(lua_State *L)
 void ax_lua_open_io(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "read_idx", read_idx },
-    { "_read_file", read_file },
-    { "_write_file", write_file },
-    { "_file_digest", file_digest },
-    { "_forget_kept_files", forget_kept_files },
-    { "_crc32c", crc32c },
-    { "_checksum", checksum },
-    { "_sha256", sha256 },
-    { "_hmac_sha256", hmac_sha256 },
-    { "_same_text", same_text },
-    { NULL, NULL },
+    { "read_idx", read_idx },        { "_read_file", read_file },
+    { "_file_head", file_head },     { "_write_file", write_file },
+    { "_file_digest", file_digest }, { "_forget_kept_files", forget_kept_files },
+    { "_crc32c", crc32c },           { "_checksum", checksum },
+    { "_sha256", sha256 },           { "_hmac_sha256", hmac_sha256 },
+    { "_same_text", same_text },     { NULL, NULL },
   };
 
   ax_lua_open_class(L, &text_class);

@@ -3,6 +3,8 @@
 #include "bind/bind.h"
 #include "io.h"
 
+#include <limits.h>
+
 static void clear_save(lua_State *L, void *object)
 {
   ax_save **s = object;
@@ -110,6 +112,19 @@ static int save_commit(lua_State *L)
   return push_note(L, note);
 }
 
+/* core._save_draft(path) -> the folder that ranks write a checkpoint at `path` into */
+static int save_draft(lua_State *L)
+{
+  char draft[PATH_MAX];
+  const char *path;
+
+  ax_lua_enter(L);
+  path = ax_lua_check_path(L, "save_draft");
+  if (ax_commit_draft(path, draft, sizeof draft) != AX_OK) return ax_lua_raise(L, "save_state");
+  lua_pushstring(L, draft);
+  return 1;
+}
+
 /* core._save_under_way() -> whether a thread writes */
 static int save_under_way(lua_State *L)
 {
@@ -145,8 +160,13 @@ static const ax_lua_class save_class = { "a save", sizeof(ax_save *), clear_save
 void ax_lua_open_save(lua_State *L)
 {
   static const luaL_Reg functions[] = {
-    { "_save_new", save_new },   { "_save_commit", save_commit }, { "_save_under_way", save_under_way },
-    { "_save_hold", save_hold }, { "_save_wait", save_wait },     { NULL, NULL },
+    { "_save_new", save_new },
+    { "_save_commit", save_commit },
+    { "_save_under_way", save_under_way },
+    { "_save_draft", save_draft },
+    { "_save_hold", save_hold },
+    { "_save_wait", save_wait },
+    { NULL, NULL },
   };
 
   ax_lua_open_class(L, &save_class);

@@ -226,7 +226,7 @@ local function read_index(path)
   local folder = path:match("^(.*)/[^/]*$") or "."
   local parts, names, seen = {}, {}, {}
   for name, file in ordered.pairs(map) do
-    if type(file) ~= "string" or file:find("/", 1, true) then
+    if not fs.is_plain_name(file) then
       fail("load_checkpoint_in_model: %s: '%s' must name a file beside it, got %s", path, tostring(name),
         options.show(file))
     end

@@ -201,6 +201,29 @@ describe("weights in files", function()
     end)
   end)
 
+  it("are saved by Accelerator:save as any other object, in PyTorch's format", function()
+    host.in_folder(function(folder)
+      local accelerator = accelerate.Accelerator {}
+      local utils = require "accelerate.utils"
+      local object = { epoch = 3, name = "run", weights = { w = core.ones(2) }, flags = { true, false } }
+      for _, name in ipairs { "a.pt", "a.safetensors", "a" } do
+        accelerator:save(object, folder .. "/" .. name)
+        assert.equal("PK", fs.head(folder .. "/" .. name, 2))
+        local found = utils.load(folder .. "/" .. name)
+        assert.same({ 3, "run", { 1, 1 }, { true, false } },
+          { found.epoch, found.name, found.weights.w:totable(), found.flags })
+      end
+      for _, last in ipairs { true, { safe_serialization = true } } do
+        accelerator:save({ w = core.ones(2) }, folder .. "/b", last)
+        assert.same({ 1, 1 }, utils.load_safetensors(folder .. "/b").w:totable())
+      end
+      assert.error_matches(function() accelerator:save(object, folder .. "/c", true) end,
+        "save: 'epoch' must be a tensor, got 3")
+      assert.error_matches(function() accelerator:save({ print }, folder .. "/c") end, "function")
+      assert.is_false(fs.exists(folder .. "/c"))
+    end)
+  end)
+
   it("are written by the main process", function()
     host.in_folder(function(folder)
       ranks.ok(2, [[

@@ -289,7 +289,7 @@ describe("tied weights", function()
     host.in_folder(function(folder)
       local m = tied()
       local accelerator = accelerate.Accelerator {}
-      accelerator:save(m:state_dict(), folder .. "/a.safetensors")
+      accelerator:save(m:state_dict(), folder .. "/a.safetensors", { safe_serialization = true })
       local list = core.safetensors_load(folder .. "/a.safetensors")
       local found = {}
       for _, item in ipairs(list) do found[#found + 1] = item[1] end

@@ -43,7 +43,9 @@ return {
     spec = "accelerate/checkpoint_spec: goes through hooks, which may take weights and models over" },
   { "register_load_state_pre_hook(hook(models, dir))",
     spec = "accelerate/checkpoint_spec: goes through hooks, which may take weights and models over" },
-  { "save_on_each_node", spec = "accelerate/accelerator_weights_spec: are written by the main process" },
+  { "save_on_each_node",
+    spec = "accelerate/checkpoint_paths_spec: lets the main process of every machine write a checkpoint " ..
+    "with its own ranks in it" },
   { "utils.load",
     spec = {
       "accelerate/saving_spec: keep every kind of plain value",

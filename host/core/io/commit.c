@@ -24,6 +24,7 @@
 #include "ranks.h"
 
 #define MANIFEST "accelerate_manifest.json"
+#define MOST_REPORT ((size_t)1 << 30)
 
 /* ---- reports */
 
@@ -126,6 +127,37 @@ static ax_status move(const char *from, const char *to)
   return ax_fail(AX_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
 }
 
+/* Writes the part of a path before its last name: it ends with a slash, or is empty. */
+static void folder_above(const char *path, char to[PATH_MAX])
+{
+  const char *slash = strrchr(path, '/');
+  snprintf(to, PATH_MAX, "%.*s", slash ? (int)(slash + 1 - path) : 0, path);
+}
+
+/* Can another folder take the place of this one?  Not where its parent is on another disk or takes
+ * no new names, and not where this process, which would lose its place, is in it. */
+static bool can_change_places(const char *path, const char *parent)
+{
+  struct stat own, above, here;
+
+  if (stat(path, &own) != 0) return true; /* nothing is there */
+  return path[1] && stat(parent, &above) == 0 && own.st_dev == above.st_dev && access(parent, W_OK) == 0 &&
+         (stat(".", &here) != 0 || own.st_ino != here.st_ino || own.st_dev != here.st_dev);
+}
+
+ax_status ax_commit_draft(const char *path, char *draft, size_t size)
+{
+  char parent[PATH_MAX];
+  int n;
+
+  folder_above(path, parent);
+  if (can_change_places(path, *parent ? parent : "."))
+    n = snprintf(draft, size, "%s.%s.saving", parent, path + strlen(parent));
+  else n = snprintf(draft, size, "%s/.accelerate.saving", path);
+  return n >= 0 && (size_t)n < size ? AX_OK
+                                    : ax_fail(AX_EIO, "cannot save to %s: its path is too long", path);
+}
+
 static bool listed(const char *lines, const char *name)
 {
   const size_t n = strlen(name);
@@ -134,7 +166,14 @@ static bool listed(const char *lines, const char *name)
   return false;
 }
 
-/* How many names a folder has besides those in `lines`; -1: it cannot be read. */
+static bool is_folder(DIR *parent, const char *name)
+{
+  struct stat s;
+  return fstatat(dirfd(parent), name, &s, AT_SYMLINK_NOFOLLOW) != 0 || S_ISDIR(s.st_mode);
+}
+
+/* How many names a folder has besides those in `lines`; -1: it cannot be read.  A checkpoint has no
+ * folders, so each one counts. */
 static int others_in(const char *path, const char *lines)
 {
   DIR *d = opendir(path);
@@ -142,9 +181,49 @@ static int others_in(const char *path, const char *lines)
 
   if (!d) return -1;
   for (const struct dirent *e; (e = readdir(d));)
-    n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && !listed(lines, e->d_name);
+    n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+         (!listed(lines, e->d_name) || is_folder(d, e->d_name));
   closedir(d);
   return n;
+}
+
+/* Can this line be a file's name in a folder? */
+static bool is_plain(const char *line, size_t n)
+{
+  if (n == 0 || n > NAME_MAX || (line[0] == '.' && (n == 1 || (n == 2 && line[1] == '.')))) return false;
+  for (size_t i = 0; i < n; i++)
+    if (line[i] == '/' || (unsigned char)line[i] < 32 || line[i] == 127) return false;
+  return true;
+}
+
+/* The names come from a manifest, which anybody can have written: none may lead out of the
+ * folder. */
+static ax_status check_names(const char *path, const char *lines)
+{
+  for (const char *at = lines; at && *at; at = strchr(at, '\n') + 1) {
+    const size_t n = (size_t)(strchr(at, '\n') - at);
+    if (!is_plain(at, n))
+      return ax_fail(AX_EIO,
+                     "the manifest of %s lists '%.*s', which is no name of a file in it; nothing was removed",
+                     path, n > 200 ? 200 : (int)n, at);
+  }
+  return AX_OK;
+}
+
+/* Removes the files of a former checkpoint; what is a folder now is none of them. */
+static ax_status remove_listed(const char *path, const char *lines)
+{
+  const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  char name[NAME_MAX + 1];
+  ax_status st = folder < 0 ? failed("open", path) : AX_OK;
+
+  for (const char *at = lines; st == AX_OK && at && *at; at = strchr(at, '\n') + 1) {
+    snprintf(name, sizeof name, "%.*s", (int)(strchr(at, '\n') - at), at);
+    if (unlinkat(folder, name, 0) != 0 && errno != ENOENT && errno != EISDIR)
+      st = ax_fail(AX_EIO, "cannot remove %s/%s: %s", path, name, strerror(errno));
+  }
+  if (folder >= 0) close(folder);
+  return st;
 }
 
 /* ---- the manifest */
@@ -186,7 +265,7 @@ static ax_status read_report(const char *path, entries *all)
 {
   char *text, *rest, *last = NULL;
   size_t n;
-  ax_status st = ax_file_slurp(path, &text, &n);
+  ax_status st = ax_file_slurp(path, MOST_REPORT, &text, &n);
 
   if (st != AX_OK || n == 0) {
     free(text);
@@ -257,13 +336,9 @@ static ax_status move_into(const ax_commit *c, const entries *all)
   char from[PATH_MAX], to[PATH_MAX];
   ax_status st;
 
-  snprintf(to, sizeof to, "%s/" MANIFEST, c->path);
-  AX_TRY(remove_tree(to));
+  AX_TRY(remove_listed(c->path, MANIFEST "\n"));
   AX_TRY(ax_folder_sync(c->path));
-  for (const char *at = c->former; at && *at; at = strchr(at, '\n') + 1) {
-    snprintf(to, sizeof to, "%s/%.*s", c->path, (int)(strchr(at, '\n') - at), at);
-    AX_TRY(remove_tree(to));
-  }
+  AX_TRY(remove_listed(c->path, c->former));
   for (int i = 0; i < all->n; i++) {
     snprintf(from, sizeof from, "%s/%s", c->draft, all->list[i].name);
     snprintf(to, sizeof to, "%s/%s", c->path, all->list[i].name);
@@ -306,23 +381,23 @@ static void take_back(const ax_commit *c, manner how)
 
 static ax_status sync_parent(const char *path)
 {
-  char parent[PATH_MAX], *slash;
+  char parent[PATH_MAX];
 
-  snprintf(parent, sizeof parent, "%s", path);
-  slash = strrchr(parent, '/');
-  if (slash) slash[slash == parent] = '\0';
-  return ax_folder_sync(slash ? parent : ".");
+  folder_above(path, parent);
+  return ax_folder_sync(*parent ? parent : ".");
 }
 
-/* A checkpoint loses its name first: one that is half removed is none. */
-static ax_status remove_checkpoint(const char *path)
+/* A checkpoint loses its name first: one that is half removed is none.  `parent` ends with a slash,
+ * or is empty. */
+static ax_status remove_checkpoint(const char *parent, const char *name, size_t n)
 {
-  char doomed[PATH_MAX + 16];
-  const char *slash = strrchr(path, '/');
-  const int parent = slash ? (int)(slash + 1 - path) : 0;
+  char path[PATH_MAX], doomed[PATH_MAX];
   ax_status st;
 
-  snprintf(doomed, sizeof doomed, "%.*s.%s.removed", parent, path, path + parent);
+  if (!is_plain(name, n)) return ax_fail(AX_EIO, "'%.*s' is no name of a checkpoint", (int)n, name);
+  if (snprintf(path, sizeof path, "%s%.*s", parent, (int)n, name) >= PATH_MAX ||
+      snprintf(doomed, sizeof doomed, "%s.%.*s.removed", parent, (int)n, name) >= PATH_MAX)
+    return ax_fail(AX_EIO, "cannot remove %s%.*s: its path is too long", parent, (int)n, name);
   AX_TRY(remove_tree(doomed));
   AX_TRY(move(path, doomed));
   AX_TRY(remove_tree(doomed));
@@ -333,13 +408,12 @@ out:
 /* The new checkpoint is there by now: an older one that stays is no failure. */
 static void prune(const ax_commit *c, char *note)
 {
-  char path[PATH_MAX];
+  char parent[PATH_MAX];
 
-  for (const char *at = c->old; at && *at; at = strchr(at, '\n') + 1) {
-    snprintf(path, sizeof path, "%.*s", (int)(strchr(at, '\n') - at), at);
-    if (remove_checkpoint(path) != AX_OK && !*note)
+  folder_above(c->path, parent);
+  for (const char *at = c->old; at && *at; at = strchr(at, '\n') + 1)
+    if (remove_checkpoint(parent, at, (size_t)(strchr(at, '\n') - at)) != AX_OK && !*note)
       snprintf(note, AX_NOTE, "%s is saved, but an older one stays: %s", c->path, ax_last_error());
-  }
 }
 
 static ax_status finish(const ax_commit *c, entries *all, char *note)
@@ -347,6 +421,7 @@ static ax_status finish(const ax_commit *c, entries *all, char *note)
   manner how;
   ax_status st;
 
+  AX_TRY(check_names(c->path, c->former));
   AX_TRY(read_reports(c, all));
   AX_TRY(write_manifest(c, all));
   AX_TRY(ax_folder_sync(c->draft));

@@ -142,16 +142,15 @@ ax_status ax_file_read(const char *fn, const char *path, size_t most, ax_bytes *
   return st;
 }
 
-ax_status ax_file_slurp(const char *path, char **data, size_t *n)
+/* Reads up to the end, or until `most` bytes are there; *n: how many.  Takes fd. */
+static ax_status read_open(const char *path, int fd, size_t room, size_t most, char **data, size_t *n)
 {
-  size_t room, got = 0;
+  size_t got = 0;
   char *text = NULL;
   ssize_t k = 1;
-  int fd, error;
+  int error;
 
-  *data = NULL;
-  if (ax_file_open(NULL, path, &fd, &room) != AX_OK) return AX_EIO;
-  for (room += 1; k > 0 || (k < 0 && errno == EINTR);) {
+  for (room = room < most ? room + 1 : most; got < most && (k > 0 || (k < 0 && errno == EINTR));) {
     char *grown = got < room && text ? text : realloc(text, got < room ? room : (room *= 2));
     if (!grown) {
       free(text);
@@ -169,8 +168,43 @@ ax_status ax_file_slurp(const char *path, char **data, size_t *n)
     return ax_fail(AX_EIO, "%s: %s", path, strerror(error));
   }
   *data = text;
-  *n = got;
+  *n = got < most ? got : most;
   return AX_OK;
+}
+
+static ax_status too_large(const char *path, size_t n, size_t most)
+{
+  return ax_fail(AX_EIO, "%s: has %s%zu bytes; expected at most %zu", path, n > most ? "" : "more than ",
+                 n > most ? n : most, most);
+}
+
+ax_status ax_file_slurp(const char *path, size_t most, char **data, size_t *n)
+{
+  size_t size;
+  ax_status st;
+  int fd;
+
+  *data = NULL;
+  if (ax_file_open(NULL, path, &fd, &size) != AX_OK) return AX_EIO;
+  if (size > most) {
+    close(fd);
+    return too_large(path, size, most);
+  }
+  st = read_open(path, fd, size, most + 1, data, n); /* one byte more shows that it has grown */
+  if (st != AX_OK || *n <= most) return st;
+  free(*data);
+  *data = NULL;
+  return too_large(path, 0, most);
+}
+
+ax_status ax_file_head(const char *path, char **data, size_t *n)
+{
+  size_t size;
+  int fd;
+
+  *data = NULL;
+  if (ax_file_open(NULL, path, &fd, &size) != AX_OK) return AX_EIO;
+  return read_open(path, fd, *n, *n, data, n);
 }
 
 ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,

@@ -9,8 +9,9 @@ local fail = options.fail
 ---@class accelerate.Accelerator
 local Accelerator = {}
 
-local SAVE = { safe_serialization = { "boolean", default = true } }
-local SAVE_STATE = { safe_serialization = SAVE.safe_serialization, async = { "boolean", default = false },
+local SAFE = { "boolean", default = true }
+local SAVE = { safe_serialization = { "boolean", default = false } }
+local SAVE_STATE = { safe_serialization = SAFE, async = { "boolean", default = false },
   max_shard_size = { "number|string", default = "10GB" } }
 
 -- Does this process write files?
@@ -19,13 +20,22 @@ function Accelerator:_writes()
   return self.is_main_process
 end
 
---- Writes a table of tensors as a safetensors file, or with safe_serialization = false any nested
---- value as PyTorch's. Only the main process writes, or with
---- save_on_each_node the main process of every machine.
----@param object table<string, accelerate.Tensor>
+-- The rank that writes for this one.
+function Accelerator:_writer()
+  if not self._project_configuration.save_on_each_node then return 0 end
+  return self.process_index - self.local_process_index
+end
+
+--- Writes an object to a file: any nested value in PyTorch's format, which `torch.load` and
+--- `utils.load` read, whatever the path's ending; or with safe_serialization = true a table of
+--- tensors by name as a safetensors file. Only the main process writes, or with save_on_each_node
+--- the main process of every machine. Raises for what has no form in the file, naming where it is.
+---@param object any
 ---@param path string
-function Accelerator:save(object, path, opts)
-  opts = options.check("save", opts, SAVE)
+---@param ... any safe_serialization = false, or a table with it
+function Accelerator:save(object, path, ...)
+  local opts = options.read("save", { "safe_serialization" }, SAVE, ...)
+  options.value("save", "path", path, { "string" })
   if self:_writes() then require("accelerate.weights").save(object, path, opts.safe_serialization) end
 end
 
@@ -37,7 +47,7 @@ end
 ---  units are decimal
 function Accelerator:save_model(model, directory, opts)
   opts = options.check("save_model", opts, {
-    max_shard_size = { "number|string", default = "10GB" }, safe_serialization = SAVE.safe_serialization,
+    max_shard_size = { "number|string", default = "10GB" }, safe_serialization = SAFE,
   })
   if not kinds.is_model(model) then fail("save_model: expected a module, got %s", options.show(model)) end
   options.value("save_model", "directory", directory, { "string" })

@@ -1,10 +1,12 @@
 --- Automatic naming: <project_dir>/checkpoints/checkpoint_<iteration>.
 local fs = require "accelerate.utils.fs"
 local manifest = require "accelerate.checkpoint.manifest"
+local notice = require "accelerate.utils.notice"
 
 local M = {}
 
 local superseded = setmetatable({}, { __mode = "k" }) -- project -> set of paths
+local warned_of = setmetatable({}, { __mode = "k" }) -- project -> path
 
 ---@param project accelerate.ProjectConfiguration
 ---@return string
@@ -12,18 +14,25 @@ function M.root(project) return fs.join(project.project_dir, "checkpoints") end
 
 ---@return string
 function M.path(project, iteration)
-  return fs.join(M.root(project), ("checkpoint_%d"):format(iteration))
+  return fs.join(M.root(project), ("checkpoint_%.0f"):format(iteration))
 end
 
---- Returns the numbers of the checkpoints that there are, the lowest first.
----@return integer[]
-function M.numbers(project)
-  local found = {}
-  for _, name in ipairs(fs.list(M.root(project)) or {}) do
-    local number = tonumber(name:match "^checkpoint_(%d+)$")
-    if number then found[#found + 1] = number end
+---@class accelerate.checkpoint.Numbered
+---@field number number beyond 2^53 not exact, so `path` says which folder it is
+---@field path string
+
+--- Returns the checkpoints that there are, the lowest number first.
+---@return accelerate.checkpoint.Numbered[]
+local function numbered(project)
+  local found, root = {}, M.root(project)
+  for _, name in ipairs(fs.list(root) or {}) do
+    local number = tonumber(name:match "^checkpoint_(%d+)$", 10)
+    if number then found[#found + 1] = { number = number, path = fs.join(root, name) } end
   end
-  table.sort(found)
+  table.sort(found, function(a, b)
+    if a.number ~= b.number then return a.number < b.number end
+    return a.path < b.path
+  end)
   return found
 end
 
@@ -43,9 +52,9 @@ end
 ---@return string? path
 ---@return { path: string, why: string }[] passed_over
 function M.newest(project)
-  local numbers, passed_over = M.numbers(project), {}
-  for i = #numbers, 1, -1 do
-    local path = M.path(project, numbers[i])
+  local found, passed_over = numbered(project), {}
+  for i = #found, 1, -1 do
+    local path = found[i].path
     local whole, why = manifest.verify(path)
     if whole then return path, passed_over end
     passed_over[#passed_over + 1] = { path = path, why = why }
@@ -53,16 +62,33 @@ function M.newest(project)
   return nil, passed_over
 end
 
---- Returns the paths of the oldest checkpoints that are one too many when the one of this iteration
+--- Returns the names of the oldest checkpoints that are one too many when the one of this iteration
 --- is there, too.
 ---@return string[]
 function M.surplus(project, limit)
-  local others, paths = {}, {}
-  for _, number in ipairs(M.numbers(project)) do
-    if number ~= project.iteration then others[#others + 1] = number end
+  local others, names = {}, {}
+  for _, one in ipairs(numbered(project)) do
+    if one.number ~= project.iteration then others[#others + 1] = one.path:match "[^/]+$" end
   end
-  for i = 1, #others + 1 - limit do paths[i] = M.path(project, others[i]) end
-  return paths
+  for i = 1, #others + 1 - limit do names[i] = others[i] end
+  return names
+end
+
+--- Says that a checkpoint with a higher number than the next one's is there: load_state() goes on
+--- taking the higher one, and total_limit removes the lower ones first. Once for each such one.
+---@param project accelerate.ProjectConfiguration
+function M.warn_of_higher(project)
+  local found = numbered(project)
+  local highest = found[#found]
+  if not highest or highest.number <= project.iteration or M.is_superseded(project, highest.path)
+    or warned_of[project] == highest.path then return end
+  warned_of[project] = highest.path
+  local name = highest.path:match "[^/]+$"
+  notice.main("save_state: %s is there; this is checkpoint_%.0f: load_state() without a folder takes %s%s; "
+    .. "set project_configuration.iteration to %.0f, as after load_state() of %s, to go on behind it", name,
+    project.iteration, name, project.total_limit and ", and total_limit removes the lowest numbers first"
+      or "",
+    highest.number + 1, name)
 end
 
 -- Calls fn with the path of each name that has the pattern.

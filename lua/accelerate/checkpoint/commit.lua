@@ -4,6 +4,7 @@
 --- adds the manifest, gives the directory its name in one step and syncs the parent
 --- (host/core/io/commit.c). A process that is killed at any moment leaves the former checkpoint, or
 --- the new one.
+local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local manifest = require "accelerate.checkpoint.manifest"
 local operations = require "accelerate.collectives.operations"
@@ -40,32 +41,41 @@ function M.together(where, fn)
   return results
 end
 
---- Runs fn() on the ranks that lead: rank 0, or one of each machine. Returns rank 0's result on
---- every rank, and raises on every rank where it failed on any.
+--- Runs fn() on the ranks that lead: rank 0, or one of each machine. Raises on every rank where it
+--- failed on any.
 ---@param where string
----@param leads boolean whether this rank does
+---@param accelerator accelerate.Accelerator
 ---@param fn fun(): any
----@return any
-function M.on_leaders(where, leads, fn)
-  return M.together(where, function() return leads and fn() or nil end)[1]
-end
-
--- The directory in which a checkpoint is written before it has its name.
-local function draft_of(path)
-  path = path:gsub("/+$", "")
-  local parent, name = path:match "^(.*/)([^/]+)$"
-  return (parent or "./") .. "." .. (name or path) .. ".saving"
+---@return any own the result of the rank that leads this one
+---@return any first rank 0's
+function M.on_leaders(where, accelerator, fn)
+  local results = M.together(where, function() return accelerator:_writes() and fn() or nil end)
+  return results[accelerator:_writer() + 1], results[1]
 end
 
 local function must(ok, why)
   if not ok then error(why, 0) end
+  return ok
+end
+
+--- Returns the path of the folder itself where a script names it by a link or by dots: it is the
+--- folder that changes places with its successor.
+---@param path string
+---@return string
+function M.place_of(path)
+  local plain = path:gsub("(.)/+$", "%1")
+  local last = plain:match "[^/]*$"
+  if last == "." or last == ".." then must(fs.make_dirs(plain)) end
+  if fs.exists(plain) then return must(fs.real(plain)) end
+  if fs.is_link(plain) then error(("%s is a link to what is not there"):format(plain), 0) end
+  return plain
 end
 
 --- Begins a checkpoint at `path`: returns the directory to write into. On ranks that lead.
----@param path string
+---@param path string as place_of gives it
 ---@return string draft
 function M.begin(path)
-  local draft = draft_of(path)
+  local draft = core._save_draft(path)
   must(fs.remove_tree(draft)) -- of a save that was killed
   must(fs.make_dirs(draft))
   return draft
@@ -81,17 +91,17 @@ end
 ---@param facts table<string, any> what the manifest says besides the files
 ---@param first integer the first rank that writes into the draft
 ---@param ranks integer how many there are from it on
----@param old string[] checkpoints to remove afterwards
+---@param old string[] names of checkpoints beside it, to remove afterwards
 ---@return table
 function M.plan(draft, path, facts, first, ranks, old)
   local former = manifest.read(path)
   local names = former and ordered.sorted_keys(former.files)
   if names then names[#names + 1] = manifest.NAME end
-  return { draft = draft, path = (path:gsub("(.)/+$", "%1")), facts = manifest.facts(facts),
+  return { draft = draft, path = path, facts = manifest.facts(facts),
     first = first, ranks = ranks, former = names and lines(names), old = lines(old) }
 end
 
 --- Removes what a save that failed has written. On ranks that lead.
-function M.abandon(path) fs.remove_tree(draft_of(path)) end
+function M.abandon(path) fs.remove_tree(core._save_draft(path)) end
 
 return M

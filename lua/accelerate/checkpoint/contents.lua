@@ -8,6 +8,7 @@
 ---   random_states_<rank>.pkl     generators, step, open accumulation window, the rank's loaders
 ---   gradients_<rank>.safetensors gradients of an open accumulation window
 ---   custom_checkpoint_<i>.pkl    registered objects
+local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
@@ -26,6 +27,17 @@ local M = {}
 
 local function numbered(stem, i, ending)
   return ("%s%s.%s"):format(stem, i > 1 and "_" .. (i - 1) or "", ending)
+end
+
+-- Runs fn(...), and names the file of the checkpoint in its error: a state can be whole and still
+-- not be one that this object takes.
+local function with_file(source, name, fn, ...)
+  local ok, why = pcall(fn, ...)
+  if ok then return end
+  local path = fs.join(source.path, name)
+  why = tostring(why):gsub("^[^:\n]*:%d+: ", "")
+  if why:find(path, 1, true) then fail("%s", why) end
+  fail("load_state: %s: %s", path, why)
 end
 
 -- ---- models -------------------------------------------------------------------------------------
@@ -59,20 +71,20 @@ function M.save_weights(list, save, opts)
   for i, dict in ipairs(list) do weights.add(dict, i, save, opts) end
 end
 
+local function load_model(model, path, strict)
+  if not path:match "%.bin$" then return weights.load_checkpoint_in_model(model, path, strict) end
+  local dict, check = files.lend(path)
+  model:load_state_dict(dict, strict)
+  check()
+end
+
 local function load_weights(models, source, opts)
   for i, model in ipairs(models) do
     local name, strict = weights.listed(i, source.files), { strict = opts.strict ~= false }
     if not name then
       fail("load_state: %s has no weights for model %d of this Accelerator", source.path, i)
     end
-    local path = fs.join(source.path, name)
-    if path:match "%.bin$" then
-      local dict, check = files.lend(path)
-      model:load_state_dict(dict, strict)
-      check()
-    else
-      weights.load_checkpoint_in_model(model, path, strict)
-    end
+    with_file(source, name, load_model, model, fs.join(source.path, name), strict)
   end
 end
 
@@ -85,24 +97,37 @@ local function order_of(loader)
   return found
 end
 
+local function custom_file(i) return ("custom_checkpoint_%d.pkl"):format(i - 1) end
+
+-- The state of the i-th object of a kind. A file holds no nil, and without a file the checkpoint
+-- could not be loaded.
+local function state_of(object, what, i)
+  local found = object:state_dict()
+  if found ~= nil then return found end
+  local Class = class.of(object)
+  fail("save_state: state_dict() of %s %d%s returned nil; expected a table, a tensor, a number, a text or a "
+    .. "boolean", what, i, Class and (" (%s)"):format(Class.__name) or "")
+end
+
 -- File name -> what it holds, for the objects that are alike on all ranks.
 local function shared_values(accelerator)
   local values = ordered.new()
+  local function add(name, ...) values[name] = state_of(...) end
   for i, optimizer in ipairs(accelerator._optimizers) do
-    values[numbered("optimizer", i, "bin")] = optimizer:state_dict()
+    add(numbered("optimizer", i, "bin"), optimizer, "optimizer", i)
   end
   for i, scheduler in ipairs(accelerator._schedulers) do
-    values[numbered("scheduler", i, "bin")] = scheduler:state_dict()
+    add(numbered("scheduler", i, "bin"), scheduler, "scheduler", i)
   end
   for i, loader in ipairs(accelerator._dataloaders) do
     values[numbered("sampler", i, "bin")] = order_of(loader)
     if accelerator.use_stateful_dataloader then
-      values[numbered("dl_state_dict", i, "bin")] = loader:state_dict()
+      add(numbered("dl_state_dict", i, "bin"), loader, "loader", i)
     end
   end
-  if accelerator._scaler then values["scaler.pt"] = accelerator._scaler:state_dict() end
+  if accelerator._scaler then add("scaler.pt", accelerator._scaler, "scaler", 1) end
   for i, object in ipairs(accelerator._custom_objects) do
-    values[("custom_checkpoint_%d.pkl"):format(i - 1)] = object:state_dict()
+    add(custom_file(i), object, "registered object", i)
   end
   return values
 end
@@ -228,14 +253,44 @@ local function read_custom(source, objects)
     fail("load_state: %s has %d custom_checkpoint files, and %d objects are registered for checkpointing",
       source.path, count, #objects)
   end
-  for i = 1, count do found[i] = read(source, ("custom_checkpoint_%d.pkl"):format(i - 1)) end
+  for i = 1, count do found[i] = read(source, custom_file(i)) end
   return found
+end
+
+-- What random_states_<rank>.pkl says, with its types.
+local OWN = { { "step", "number" }, { "num_processes", "number" }, { "sync_gradients", "boolean" },
+  { "windows", "table" }, { "loaders", "table" }, { "buffers", "table" }, { "random", "table" } }
+
+local function check_own(own)
+  if type(own) ~= "table" then fail("expected a rank's own state, got %s", options.show(own)) end
+  for _, field in ipairs(OWN) do
+    if type(own[field[1]]) ~= field[2] then
+      fail("'%s' must be a %s, got %s", field[1], field[2], options.show(own[field[1]]))
+    end
+  end
+  for i, window in pairs(own.windows) do
+    if type(window) ~= "table" then
+      fail("windows[%s] must be a table, got %s", tostring(i), options.show(window))
+    end
+  end
+  for name, buffer in pairs(own.buffers) do
+    if not core.is_tensor(buffer) then
+      fail("the buffer %s must be a tensor, got %s", tostring(name), options.show(buffer))
+    end
+  end
+end
+
+local function read_own_of(source, rank)
+  local own = read(source, own_file(rank))
+  with_file(source, own_file(rank), check_own, own)
+  own.file = own_file(rank)
+  return own
 end
 
 -- A rank that the saving run did not have takes the step, which is the same on all, from rank 0.
 local function read_own(source, rank, ranks)
-  if source.files[own_file(rank)] then return read(source, own_file(rank)) end
-  local own = read(source, own_file(0))
+  if source.files[own_file(rank)] then return read_own_of(source, rank) end
+  local own = read_own_of(source, 0)
   if own.num_processes == ranks then read(source, own_file(rank)) end -- raises
   own.random = nil
   return own
@@ -309,12 +364,15 @@ local function drop_window(accelerator, own)
   accelerator.step = own.step - own.step % gradient_state.num_steps
 end
 
-local function restore_loaders(accelerator, found)
+local function restore_loaders(accelerator, source, found)
   local own = found.own.num_processes == accelerator.num_processes and found.own.loaders
   for i, loader in ipairs(accelerator._dataloaders) do
-    local place = found.samplers[i]
-    if found.loaders then place = own and own[i] or found.loaders[i] end
-    loader:load_state_dict(place)
+    local place, file = found.samplers[i], numbered("sampler", i, "bin")
+    if found.loaders then
+      if own and own[i] then place, file = own[i], found.own.file
+      else place, file = found.loaders[i], numbered("dl_state_dict", i, "bin") end
+    end
+    with_file(source, file, loader.load_state_dict, loader, place)
   end
 end
 
@@ -346,20 +404,36 @@ local function on_all_cores(fn)
   if not ok then error(why, 0) end
 end
 
+-- Hands the objects of a kind their states.
+local function restore_each(source, objects, states, file_of)
+  for i, object in ipairs(objects) do
+    with_file(source, file_of(i), object.load_state_dict, object, states[i])
+  end
+end
+
+local function restore_optimizers(accelerator, source, found)
+  for i, optimizer in ipairs(accelerator._optimizers) do
+    with_file(source, numbered("optimizer", i, "bin"), function()
+      optimizer:load_state_dict(found.optimizers[i].dict)
+      found.optimizers[i].check()
+    end)
+  end
+end
+
 --- Puts what `read` found, and the weights, into the prepared objects.
 function M.restore(accelerator, source, found, opts, models)
   on_all_cores(function()
     load_weights(models, source, opts)
-    for i, optimizer in ipairs(accelerator._optimizers) do
-      optimizer:load_state_dict(found.optimizers[i].dict)
-      found.optimizers[i].check()
-    end
+    restore_optimizers(accelerator, source, found)
   end)
-  for i, scheduler in ipairs(accelerator._schedulers) do scheduler:load_state_dict(found.schedulers[i]) end
-  if found.scaler then accelerator._scaler:load_state_dict(found.scaler) end
-  for i, object in ipairs(accelerator._custom_objects) do object:load_state_dict(found.custom[i]) end
-  restore_loaders(accelerator, found)
-  restore_own(accelerator, source, found)
+  restore_each(source, accelerator._schedulers, found.schedulers,
+    function(i) return numbered("scheduler", i, "bin") end)
+  if found.scaler then
+    restore_each(source, { accelerator._scaler }, { found.scaler }, function() return "scaler.pt" end)
+  end
+  restore_each(source, accelerator._custom_objects, found.custom, custom_file)
+  restore_loaders(accelerator, source, found)
+  with_file(source, found.own.file, restore_own, accelerator, source, found)
 end
 
 return M

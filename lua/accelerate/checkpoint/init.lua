@@ -7,6 +7,7 @@ local commit = require "accelerate.checkpoint.commit"
 local contents = require "accelerate.checkpoint.contents"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
+local host = require "accelerate.host"
 local manifest = require "accelerate.checkpoint.manifest"
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
@@ -18,12 +19,18 @@ local M = {}
 
 -- ---- saving -------------------------------------------------------------------------------------
 
+-- A folder as the script names it, "~" being the user's home.
+local function folder_of(where, what, given)
+  options.value(where, what, given, { "string" })
+  if given == "" or given:find "%z" then
+    fail("%s: %s must be the path of a folder, got %s", where, what, options.show(given))
+  end
+  return host.expand_user(given)
+end
+
 -- Where the next checkpoint goes.
 local function destination(project, given)
-  if not project.automatic_checkpoint_naming then
-    options.value("save_state", "output_dir", given, { "string" })
-    return given
-  end
+  if not project.automatic_checkpoint_naming then return folder_of("save_state", "output_dir", given) end
   if not project.project_dir then
     fail("save_state: automatic_checkpoint_naming needs a project_dir; give the Accelerator one")
   end
@@ -32,6 +39,7 @@ local function destination(project, given)
     fail("save_state: %s is there already; set the ProjectConfiguration's iteration to a number that is " ..
       "free, as after load_state() of an earlier checkpoint", path)
   end
+  automatic.warn_of_higher(project)
   return path
 end
 
@@ -53,10 +61,8 @@ end
 
 -- What the rank that leads does when all files are written.
 local function commit_of(accelerator, draft, path)
-  local project, first, ranks = accelerator._project_configuration, 0, accelerator.num_processes
-  if project.save_on_each_node then
-    first, ranks = accelerator.process_index - accelerator.local_process_index, core.dist.local_size()
-  end
+  local project, first = accelerator._project_configuration, accelerator:_writer()
+  local ranks = project.save_on_each_node and core.dist.local_world_size() or accelerator.num_processes
   local automatic_names = project.automatic_checkpoint_naming and project.total_limit
   return commit.plan(draft, path, manifest.circumstances(accelerator.state), first, ranks,
     automatic_names and automatic.surplus(project, project.total_limit) or {})
@@ -73,9 +79,9 @@ local function write(accelerator, draft, path, weights, opts)
   if opts.async then
     commit.together("save_state", function() save.files:start(plan or nil) end)
   else
-    note = commit.on_leaders("save_state", first, function() return core._save_commit(plan) end)
+    note = commit.on_leaders("save_state", accelerator, function() return core._save_commit(plan) end)
   end
-  if note then notice.main("save_state: %s", note) end
+  if note and first then notice.here("save_state: %s", note) end
 end
 
 --- Waits until the checkpoint that is being written is whole. On all ranks; raises what went wrong
@@ -91,17 +97,19 @@ end
 function M.save(accelerator, output_dir, opts)
   M.wait()
   local project, first = accelerator._project_configuration, accelerator:_writes()
-  local path = commit.on_leaders("save_state", true, function() return destination(project, output_dir) end)
+  local path = commit.on_leaders("save_state", accelerator,
+    function() return destination(project, output_dir) end)
+  local place = commit.on_leaders("save_state", accelerator, function() return commit.place_of(path) end)
   local weights = contents.weights_of(accelerator._models)
   contents.note_local(accelerator._models)
   for _, hook in ipairs(accelerator._save_state_pre_hooks) do hook[1](accelerator._models, weights, path) end
-  local draft = commit.on_leaders("save_state", first, function()
+  local draft = commit.on_leaders("save_state", accelerator, function()
     if project.automatic_checkpoint_naming then automatic.sweep(project) end
-    return commit.begin(path)
+    return commit.begin(place)
   end)
-  local ok, why = pcall(write, accelerator, draft, path, weights, opts)
+  local ok, why = pcall(write, accelerator, draft, place, weights, opts)
   if not ok then
-    if first then commit.abandon(path) end
+    if first then commit.abandon(place) end
     automatic.supersede(project, path)
     error(why, 0)
   end
@@ -162,11 +170,12 @@ end
 function M.load(accelerator, input_dir, opts)
   M.wait()
   local project = accelerator._project_configuration
-  local found = commit.on_leaders("load_state", accelerator:_writes(), function()
+  local own, first = commit.on_leaders("load_state", accelerator, function()
     if project.automatic_checkpoint_naming then automatic.finish_removals(project) end
     if input_dir == nil then return find_newest(project) end
-    return check_given(options.value("load_state", "input_dir", input_dir, { "string" }))
+    return check_given(folder_of("load_state", "input_dir", input_dir))
   end)
+  local found = input_dir and own or first -- all machines go on from one checkpoint
   for _, one in ipairs(found.passed_over or {}) do
     automatic.supersede(project, one.path)
     notice.main("load_state: passed over %s: %s", one.path, one.why)

@@ -4,12 +4,14 @@
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
+local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 
 local M = {}
 
 M.NAME = "accelerate_manifest.json"
 local FORMAT = 2
+local MOST = 2 ^ 26 -- bytes of a manifest that is read: a line of a file has about 80
 
 --- Returns what the bits of this run depend on besides the script.
 ---@param state accelerate.PartialState
@@ -28,6 +30,41 @@ end
 ---@return string
 function M.facts(facts) return ('"format": %d,\n "saved_by": %s'):format(FORMAT, json.encode(facts)) end
 
+local function damaged(why, ...)
+  return nil, ("its %s is damaged%s"):format(M.NAME, why and ": " .. why:format(...) or "")
+end
+
+-- The names become paths that are read, and removed when the folder is saved into again, so each
+-- one stays in the folder.
+local function check_files(files)
+  for name, entry in pairs(files) do
+    if not fs.is_plain_name(name) or name == M.NAME then
+      return damaged("it lists %s, which is no name of a file of a checkpoint", options.show(name))
+    end
+    if type(entry) ~= "table" or type(entry.bytes) ~= "number" or type(entry.crc32c) ~= "number" then
+      return damaged("it does not say the bytes and the CRC-32C of %s", name)
+    end
+  end
+  return true
+end
+
+-- The value of a manifest's text, or nil and what is wrong with it.
+local function decode(text)
+  local ok, manifest = pcall(json.decode, text)
+  if not ok or type(manifest) ~= "table" or type(manifest.files) ~= "table" then return damaged() end
+  if manifest.format ~= FORMAT then
+    return nil, ("its %s has format %s, and this accel reads %d"):format(M.NAME,
+      options.show(manifest.format), FORMAT)
+  end
+  local lines, crc = text:match('^(.*\n) "crc32c": (%d+)\n}\n$')
+  if not lines or core._crc32c(lines) ~= tonumber(crc) then
+    return damaged "its bytes are not those that were saved"
+  end
+  if type(manifest.saved_by) ~= "table" then return damaged "it does not say what saved it" end
+  local fine, why = check_files(manifest.files)
+  return fine and manifest, why
+end
+
 --- Returns the manifest of a directory, or nil and why there is none that can be used.
 ---@param directory string
 ---@return table?
@@ -35,21 +72,9 @@ function M.facts(facts) return ('"format": %d,\n "saved_by": %s'):format(FORMAT,
 function M.read(directory)
   local path = fs.join(directory, M.NAME)
   if not fs.exists(path) then return nil, ("it has no %s: the save did not end"):format(M.NAME) end
-  local text, why = fs.read(path)
+  local text, why = fs.read(path, MOST)
   if not text then return nil, why end
-  local ok, manifest = pcall(json.decode, text)
-  if not ok or type(manifest) ~= "table" or type(manifest.files) ~= "table" then
-    return nil, ("its %s is damaged"):format(M.NAME)
-  end
-  if manifest.format ~= FORMAT then
-    return nil, ("its %s has format %s, and this accel reads %d"):format(M.NAME, tostring(manifest.format),
-      FORMAT)
-  end
-  local lines, crc = text:match('^(.*\n) "crc32c": (%d+)\n}\n$')
-  if not lines or core._crc32c(lines) ~= tonumber(crc) then
-    return nil, ("its %s is damaged: its bytes are not those that were saved"):format(M.NAME)
-  end
-  return manifest
+  return decode(text)
 end
 
 --- Compares a directory's files with its manifest. Returns the manifest, or nil and the first
@@ -64,9 +89,6 @@ function M.verify(directory)
   local threads = core._cores() -- all of them: the ranks wait meanwhile
   for _, name in ipairs(ordered.sorted_keys(manifest.files)) do
     local expected = manifest.files[name]
-    if type(expected) ~= "table" or type(expected.bytes) ~= "number" or type(expected.crc32c) ~= "number" then
-      return nil, ("its %s is damaged"):format(M.NAME)
-    end
     local bytes, crc = fs.digest(fs.join(directory, name), threads, true)
     if not bytes then return nil, ("%s lists %s: %s"):format(M.NAME, name, crc) end
     if bytes ~= expected.bytes then

@@ -33,7 +33,8 @@ function M.run(words)
   weights.save(dict, to, safe)
   commands.say("accel-run: the weights are in %s", to)
   if found.remove_checkpoint_dir and fs.is_dir(found.FOLDER) then
-    if (to .. "/"):sub(1, #found.FOLDER + 1) == found.FOLDER:gsub("/+$", "") .. "/" then
+    local inside, folder = assert(fs.real(to)), assert(fs.real(found.FOLDER))
+    if inside:sub(1, #folder + 1) == folder .. "/" then
       commands.fail("%s is not removed: the merged weights are in it", found.FOLDER)
     end
     local removed, why = fs.remove_tree(found.FOLDER)

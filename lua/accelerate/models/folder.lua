@@ -18,9 +18,11 @@ function M.cache()
   return set "HF_HUB_CACHE" or set "HUGGINGFACE_HUB_CACHE" or home and fs.join(home, "hub")
 end
 
-local function first_line(path)
+-- The commit that a file of refs/ says; nil where it is no name of a folder.
+local function commit_in(path)
   local text = fs.read(path)
-  return text and text:match("^%s*(%S+)")
+  local commit = text and text:match("^%s*(%S+)")
+  return fs.is_plain_name(commit) and commit or nil
 end
 
 -- The snapshot of a repository that a revision (a branch, a tag or a commit) names, or nil and
@@ -28,7 +30,7 @@ end
 local function snapshot(cache, name, revision)
   local repository = fs.join(cache, "models--" .. name:gsub("/", "--"))
   if not fs.is_dir(repository) then return nil, repository end
-  local commit = first_line(fs.join(fs.join(repository, "refs"), revision)) or revision
+  local commit = commit_in(fs.join(fs.join(repository, "refs"), revision)) or revision
   local path = fs.join(fs.join(repository, "snapshots"), commit)
   if fs.is_dir(path) then return path end
   return nil, path

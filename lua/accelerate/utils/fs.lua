@@ -19,6 +19,9 @@ int close(int fd);
 int unlink(const char *path);
 int rmdir(const char *path);
 int rename(const char *from, const char *to);
+char *realpath(const char *path, char *to);
+long readlink(const char *path, char *to, size_t size);
+void free(void *memory);
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned int flags);
 ]]
 local C = ffi.C
@@ -69,10 +72,16 @@ function M.list(path)
   return names
 end
 
---- The whole of a regular file as a string; nil and the reason when it cannot be read. What is no
---- regular file (a pipe, a device) is refused without waiting for it.
----@type fun(path: string): string?, string?
+--- The whole of a regular file as a string; nil and the reason when it cannot be read, or has more
+--- than `most` bytes (default: as many as a string can have). What is no regular file (a pipe, a
+--- device) is refused without waiting for it.
+---@type fun(path: string, most: integer?): string?, string?
 M.read = core._read_file
+
+--- The first `n` bytes of a regular file, or all where there are fewer; nil and the reason as with
+--- read.
+---@type fun(path: string, n: integer): string?, string?
+M.head = core._file_head
 
 --- Writes a file beside its place and renames it, so that a reader never sees half of it. `synced`:
 --- it also survives a power cut. True, or nil and the reason; then nothing of it is left.
@@ -124,6 +133,31 @@ M.digest = core._file_digest
 --- Unmaps the files that digest has kept and that no reader has taken over.
 ---@type fun()
 M.forget_kept = core._forget_kept_files
+
+--- Returns whether `name` can be the name of a file in a folder: not empty, not "." or "..",
+--- without "/" and control characters. A name that a file says passes this before it becomes part
+--- of a path.
+---@return boolean
+function M.is_plain_name(name)
+  return type(name) == "string" and name ~= "" and name ~= "." and name ~= ".."
+    and not name:find "[/%z\1-\31\127]"
+end
+
+--- Returns the path without links, of what is there; or nil and the reason.
+---@param path string
+---@return string?
+---@return string? why
+function M.real(path)
+  local found = C.realpath(path, nil)
+  if found == nil then return nil, ("cannot follow %s: %s"):format(path, reason()) end
+  local text = ffi.string(found)
+  C.free(found)
+  return text
+end
+
+--- Returns whether a path is a link, also when what it points to is not there.
+---@return boolean
+function M.is_link(path) return C.readlink(path, ffi.new "char[1]", 1) >= 0 end
 
 function M.join(dir, name) return (dir:gsub("/+$", "")) .. "/" .. name end
 

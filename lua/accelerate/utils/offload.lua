@@ -23,7 +23,17 @@ local function check_tensor(what, name, value)
   return value
 end
 
---- Writes a tensor to `<weight_name>.dat` in a folder.
+-- The file of a weight. Names come from files of weights and from an index, so none leads out of
+-- the folder.
+local function file_of(what, folder, name)
+  if not fs.is_plain_name(name) then
+    fail("%s: the weight %s has no name for a file in %s: it must not be empty, and not hold '/' or control "
+      .. "characters", what, options.show(name), folder)
+  end
+  return fs.join(folder, name .. ".dat")
+end
+
+--- Writes a tensor to `<weight_name>.dat` in a folder. Raises for a name with "/" in it.
 ---@param weight accelerate.Tensor
 ---@param weight_name string
 ---@param offload_folder string is there
@@ -33,7 +43,7 @@ function M.offload_weight(weight, weight_name, offload_folder, index)
   check_tensor("offload_weight", "weight", weight)
   check("offload_weight", "weight_name", weight_name, "string")
   check("offload_weight", "offload_folder", offload_folder, "string")
-  core._parts_write(fs.join(offload_folder, weight_name .. ".dat"), { weight:detach():contiguous() },
+  core._parts_write(file_of("offload_weight", offload_folder, weight_name), { weight:detach():contiguous() },
     "offload_weight")
   if index then index[weight_name] = { dtype = weight.dtype, shape = json.list(weight.shape) } end
   return index
@@ -203,7 +213,7 @@ local Loader = map_class("OffloadedWeightsLoader", function(self, name)
   if not of.save_folder then
     fail("OffloadedWeightsLoader: '%s' is in a file of save_folder, which was not given", name)
   end
-  return M.load_offloaded_weight(fs.join(of.save_folder, name .. ".dat"), info)
+  return M.load_offloaded_weight(file_of("OffloadedWeightsLoader", of.save_folder, name), info)
 end, loader_keys)
 
 local LOADER = { state_dict = { "table", optional = true }, save_folder = { "string", optional = true },
