@@ -203,7 +203,6 @@ describe("weights in files", function()
 
   it("are saved by Accelerator:save as any other object, in PyTorch's format", function()
     host.in_folder(function(folder)
-      local accelerator = accelerate.Accelerator {}
       local utils = require "accelerate.utils"
       local object = { epoch = 3, name = "run", weights = { w = core.ones(2) }, flags = { true, false } }
       for _, name in ipairs { "a.pt", "a.safetensors", "a" } do
