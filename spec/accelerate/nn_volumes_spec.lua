@@ -88,6 +88,72 @@ describe("resampling", function()
       { 1, 1, 2, 2 })
   end)
 
+  it("refuses absurd sizes at once, in every mode", function()
+    local modes = {
+      [3] = { "nearest", "linear", "nearest-exact", "area" },
+      [4] = { "nearest", "bilinear", "bicubic", "nearest-exact", "area" },
+      [5] = { "nearest", "trilinear", "nearest-exact", "area" },
+    }
+    core.set_memory_limit(2 ^ 28)
+    local began = os.clock()
+    for ndim, names in next, modes do
+      local x = core.ones { 1, 1, unpack({ 2, 2, 2 }, 1, ndim - 2) }
+      for _, mode in ipairs(names) do
+        for _, factor in ipairs { 1e-300, 2 ^ 29, 1e9, 1e15, 1e300, math.huge, 0 / 0, -1 } do
+          raises("interpolate: ", F.interpolate, x, { scale_factor = factor, mode = mode })
+        end
+        for _, size in ipairs { 2 ^ 30, 2 ^ 31 - 1, 2 ^ 53, -1 } do
+          raises("interpolate: ", F.interpolate, x, { size = size, mode = mode })
+        end
+      end
+    end
+    for _, mode in ipairs { "bilinear", "bicubic" } do
+      raises("interpolate: ", F.interpolate, core.ones(1, 1, 2, 2), { scale_factor = 2 ^ 28, mode = mode,
+        antialias = true })
+    end
+    for _, size in ipairs { { 1, 1, 2 ^ 31 - 1, 2 ^ 31 - 1 }, { 1, 1, 2, 2 ^ 30 }, { 1, 1, 2 ^ 53, 1 } } do
+      raises("affine_grid: ", F.affine_grid, core.ones(1, 2, 3), size)
+    end
+    core.set_memory_limit(0)
+    assert.is_true(os.clock() - began < 5)
+    raises("scale_factor 1e+15 makes dim 3 of a float32 tensor of shape [1, 1, 4] 4e+15 elements long",
+      F.interpolate, core.ones(1, 1, 4), { scale_factor = 1e15, mode = "nearest-exact" })
+    raises("interpolate: a result of [2147483647, 2147483647] has too many elements to count", F.interpolate,
+      core.ones(1, 1, 1, 1), { size = 2 ^ 31 - 1 })
+  end)
+
+  it("by a filter of many taps takes time in proportion to the image", function()
+    local x = core.randn(1, 1, 1, 400000)
+    local began = os.clock()
+    local y = F.interpolate(x, { size = { 1, 1 }, mode = "bilinear", antialias = true })
+    assert.is_true(os.clock() - began < 5)
+    -- a tent over all elements, highest at the middle
+    local tent = 1 - (core.arange(400000):double() - 199999.5):abs() / 400000
+    local want = (x:double():flatten() * tent / tent:sum()):sum()
+    assert.is_true(numbers.largest(y:double():flatten(), want:view(1)) < 1e-6)
+  end)
+
+  it("of bytes rounds after the width and after the height", function()
+    local function bytes(t) return core.tensor(t, { dtype = "uint8" }) end
+    local x = bytes { { { { 0, 255, 3 }, { 17, 128, 200 } } } }
+    local function resized(options)
+      local y = F.interpolate(x, options)
+      assert.are.equal("uint8", y.dtype)
+      return y[{ 1, 1 }]:totable()
+    end
+    -- PyTorch's values
+    assert.are.same({ { 0, 159, 161, 3 }, { 9, 123, 158, 102 }, { 17, 86, 155, 200 } },
+      resized { size = { 3, 4 }, mode = "bilinear" })
+    assert.are.same({ { 78, 136 } }, resized { size = { 1, 2 }, mode = "bilinear", antialias = true })
+    assert.are.same({ { 0, 201, 194, 0 }, { 5, 136, 179, 103 }, { 10, 70, 164, 223 } },
+      resized { size = { 3, 4 }, mode = "bicubic" })
+    assert.are.same({ { 0, 0, 255, 3 }, { 0, 0, 255, 3 }, { 17, 17, 128, 200 } },
+      resized { size = { 3, 4 }, mode = "nearest" })
+    assert.are.same({ { 0, 255, 255, 3 }, { 17, 128, 128, 200 }, { 17, 128, 128, 200 } },
+      resized { size = { 3, 4 }, mode = "nearest-exact" })
+    raises("interpolate: expected a floating-point tensor", F.interpolate, x, { size = 2, mode = "area" })
+  end)
+
   it("is the same whether channels or columns are innermost, also outside and at no number", function()
     local inf, nan = math.huge, 0 / 0
     local places = { { nan, 0 }, { inf, 0 }, { 0, -inf }, { -1, 1 }, { 1e30, 0.5 }, { 0, 0 }, { 1, -1 } }

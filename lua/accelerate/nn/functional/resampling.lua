@@ -5,6 +5,7 @@
 --- bilinear in one pass; the other modes are sums of index_select.
 
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local M = {}
@@ -17,102 +18,113 @@ local function step_of(size_in, size_out, align, factor)
   return factor and 1 / factor or size_in / size_out
 end
 
-local function limit(i, size) return math.max(0, math.min(i, size - 1)) end
+-- The numbers 0 to n - 1, in float64 as all places and weights are until they are used.
+local function counted(n) return core.arange(n, { dtype = "float64" }) end
 
--- Keys' cubic at distance x.
+local function limit(places, size) return places:clamp(0, size - 1) end
+
+-- Keys' cubic at distances x.
 local function cubic(x, a)
-  x = math.abs(x)
-  if x < 1 then return ((a + 2) * x - (a + 3)) * x * x + 1 end
-  return x < 2 and ((a * x - 5 * a) * x + 8 * a) * x - 4 * a or 0
+  x = x:abs()
+  local near, far = ((x * (a + 2) - (a + 3)) * x * x) + 1, ((x * a - 5 * a) * x + 8 * a) * x - 4 * a
+  return core.where(x:lt(1), near, core.where(x:lt(2), far, 0))
 end
 
--- Lists of neighbours: taps[k].at[i] (from 0) and taps[k].weight[i] for result i.
-local function empty_taps(count)
-  local taps = {}
-  for k = 1, count do taps[k] = { at = {}, weight = {} } end
-  return taps
-end
-
+-- What gives the neighbours of each result: their places, (taps, results), and their weights; no
+-- weights: of one tap, as it is.
 local taps_of = {}
 
 taps_of["nearest"] = function(size_in, size_out, step)
-  local taps = empty_taps(1)
-  for i = 0, size_out - 1 do taps[1].at[i + 1] = limit(math.floor(i * step), size_in) end
-  return taps
+  return limit((counted(size_out) * step):floor(), size_in):unsqueeze(1)
 end
 taps_of["nearest-exact"] = function(size_in, size_out, step)
-  local taps = empty_taps(1)
-  for i = 0, size_out - 1 do taps[1].at[i + 1] = limit(math.floor((i + 0.5) * step), size_in) end
-  return taps
+  return limit(((counted(size_out) + 0.5) * step):floor(), size_in):unsqueeze(1)
 end
 taps_of.linear = function(size_in, size_out, step, align)
-  local taps = empty_taps(2)
-  for i = 0, size_out - 1 do
-    local at = align and i * step or math.max(0, (i + 0.5) * step - 0.5)
-    local low = limit(math.floor(at), size_in)
-    taps[1].at[i + 1], taps[1].weight[i + 1] = low, 1 - (at - low)
-    taps[2].at[i + 1], taps[2].weight[i + 1] = limit(low + 1, size_in), at - low
-  end
-  return taps
+  local at = align and counted(size_out) * step or ((counted(size_out) + 0.5) * step - 0.5):clamp { min = 0 }
+  local low = limit(at:floor(), size_in)
+  return core.stack({ low, limit(low + 1, size_in) }), core.stack({ (at - low):neg() + 1, at - low })
 end
 taps_of.cubic = function(size_in, size_out, step, align)
-  local taps = empty_taps(4)
-  for i = 0, size_out - 1 do
-    local at = align and i * step or (i + 0.5) * step - 0.5
-    local low = math.floor(at)
-    for k = 1, 4 do
-      taps[k].at[i + 1] = limit(low + k - 2, size_in)
-      taps[k].weight[i + 1] = cubic(at - (low + k - 2), -0.75)
-    end
-  end
-  return taps
+  local at = align and counted(size_out) * step or (counted(size_out) + 0.5) * step - 0.5
+  local places = at:floor() + (counted(4) - 1):unsqueeze(2)
+  return limit(places, size_in), cubic(at - places, -0.75)
 end
 
 -- A filter as wide as the step: all elements under it count, and their weights add up to 1.
 local function filtered(reach, filter)
   return function(size_in, size_out, step)
     local wide = math.max(step, 1)
-    local support, most = reach * wide, 0
-    local windows = {}
-    for i = 0, size_out - 1 do
-      local center = step * (i + 0.5)
-      local from = math.max(math.floor(math.max(center - support + 0.5, 0)), 0)
-      local to = math.min(math.floor(center + support + 0.5), size_in)
-      local window, total = { from = from }, 0
-      for j = from, to - 1 do
-        local w = filter((j - center + 0.5) / wide)
-        window[#window + 1], total = w, total + w
-      end
-      for k = 1, #window do window[k] = total ~= 0 and window[k] / total or window[k] end
-      windows[i + 1], most = window, math.max(most, #window)
-    end
-    local taps = empty_taps(most)
-    for i, window in ipairs(windows) do
-      for k = 1, most do
-        taps[k].at[i] = limit(window.from + math.min(k, #window) - 1, size_in)
-        taps[k].weight[i] = window[k] or 0
-      end
-    end
-    return taps
+    local center = (counted(size_out) + 0.5) * step
+    local from = (center - reach * wide + 0.5):clamp { min = 0 }:floor()
+    local to = (center + reach * wide + 0.5):floor():clamp { max = size_in }
+    local places = from + counted((to - from):max():item()):unsqueeze(2)
+    local weights = filter((places - center + 0.5) / wide):masked_fill(places:ge(to), 0)
+    local total = weights:sum(1)
+    return limit(places, size_in), weights / total:masked_fill(total:eq(0), 1)
   end
 end
-taps_of["smooth linear"] = filtered(1, function(x) return math.max(0, 1 - math.abs(x)) end)
+taps_of["smooth linear"] = filtered(1, function(x) return (x:abs():neg() + 1):clamp { min = 0 } end)
 taps_of["smooth cubic"] = filtered(2, function(x) return cubic(x, -0.5) end)
 
--- x with dim resampled: the sum over taps of weight * x at the tap's places.
-local function along(x, dim, kind, size, align, factor)
-  local size_in = x.shape[dim]
-  local taps = taps_of[kind](size_in, size, step_of(size_in, size, align, factor), align)
-  local shape, sum = {}, nil
-  for d = 1, x.ndim do shape[d] = d == dim and size or 1 end
-  for _, tap in ipairs(taps) do
-    local part = x:index_select(dim, core.tensor(tap.at, { dtype = "int64", device = x.device }))
-    if tap.weight[1] then
-      part = part * core.tensor(tap.weight, { dtype = x.dtype, device = x.device }):view(shape)
-    end
+local FEW = 16 -- taps up to which a sum of selections is cheaper than one selection of all
+
+-- The sum over taps of weight * x at the tap's places along dim.
+local function weighted(x, dim, places, weights)
+  local size = places.shape[2]
+  places = places:long():to(x.device)
+  if not weights then return x:index_select(dim, places[1]) end
+  weights = weights:to(x.dtype):to(x.device)
+  local shape = {}
+  for d = 1, x.ndim + 1 do shape[d] = d == dim and places.shape[1] or d == dim + 1 and size or 1 end
+  weights = weights:view(shape)
+  if places.shape[1] > FEW then
+    local all = x:index_select(dim, places:flatten()):unflatten(dim, places.shape)
+    return (all * weights):sum(dim)
+  end
+  local sum
+  for k = 1, places.shape[1] do
+    local part = x:index_select(dim, places[k]) * weights:select(dim, k)
     sum = sum and sum + part or part
   end
   return sum
+end
+
+-- x with dim resampled.
+local function along(x, dim, kind, size, align, factor)
+  local size_in = x.shape[dim]
+  return weighted(x, dim, taps_of[kind](size_in, size, step_of(size_in, size, align, factor), align))
+end
+
+-- ---- bytes
+
+-- How many binary digits behind the point weights have, as PyTorch resamples bytes: the largest of
+-- them fills 16 bits with its sign.
+local function digits_of(weights)
+  local most, digits = weights:max():item(), 0
+  while digits < 22 and math.floor(0.5 + most * 2 ^ (digits + 1)) < 2 ^ 15 do digits = digits + 1 end
+  return digits
+end
+
+-- The weights with those of one place, at an edge, added up in the first of its taps.
+local function merged(places, weights)
+  local rows = { weights:unbind(1) }
+  for k = #rows - 1, 1, -1 do
+    local same = places[k]:eq(places[k + 1])
+    rows[k] = rows[k] + rows[k + 1]:masked_fill(same:logical_not(), 0)
+    rows[k + 1] = rows[k + 1]:masked_fill(same, 0)
+  end
+  return core.stack(rows)
+end
+
+-- x, of bytes in float64, with dim resampled: sums of weights of so many digits, rounded to bytes.
+local function along_bytes(x, dim, kind, size, align, factor)
+  local size_in = x.shape[dim]
+  local places, weights = taps_of[kind](size_in, size, step_of(size_in, size, align, factor), align)
+  weights = merged(places, weights)
+  local scale = 2 ^ digits_of(weights)
+  weights = (weights:abs() * scale + 0.5):floor() * weights:sign()
+  return ((weighted(x, dim, places, weights) + scale / 2) / scale):floor():clamp(0, 255)
 end
 
 -- ---- interpolate
@@ -128,6 +140,7 @@ local INTERPOLATE = {
 }
 -- the input that a mode needs, and what it does along each dim
 local DIMS = { linear = 1, bilinear = 2, bicubic = 2, trilinear = 3 }
+local BYTES = { nearest = true, ["nearest-exact"] = true, bilinear = true, bicubic = true }
 local KIND = { nearest = "nearest", ["nearest-exact"] = "nearest-exact", linear = "linear",
   bilinear = "linear",
   trilinear = "linear", bicubic = "cubic" }
@@ -145,6 +158,17 @@ local function list_of(name, value, dims)
   return value
 end
 
+local MOST = 2 ^ 31 - 1 -- elements of a dim
+
+-- Raises where the elements of a result, which is made dim by dim, cannot be counted.
+local function check_count(where, lead, size)
+  local count = lead
+  for _, n in ipairs(size) do count = count * n end
+  if count > 2 ^ 53 then
+    options.fail("%s: a result of %s has too many elements to count", where, lists.shape_text(size))
+  end
+end
+
 -- The sizes of the result, and the factors where positions follow from them.
 local function target(x, o)
   local dims, shape, size = x.ndim - 2, x.shape, {}
@@ -153,7 +177,7 @@ local function target(x, o)
       options.fail("interpolate: recompute_scale_factor goes with scale_factor, not with size")
     end
     for d, v in ipairs(list_of("size", o.size, dims)) do
-      size[d] = options.value("interpolate", "size", v, { "integer", min = 1, max = 2 ^ 31 - 1 })
+      size[d] = options.value("interpolate", "size", v, { "integer", min = 1, max = MOST })
     end
     return size, {}
   end
@@ -163,6 +187,10 @@ local function target(x, o)
       options.fail("interpolate: scale_factor must be above 0, got %s", options.show(factors[d]))
     end
     size[d] = math.floor(shape[d + 2] * factors[d])
+    if size[d] > MOST then
+      options.fail("interpolate: scale_factor %.14g makes dim %d of %s %.14g elements long; at most %d are "
+        .. "available", factors[d], d + 2, options.show(x), size[d], MOST)
+    end
     if size[d] < 1 then
       options.fail("interpolate: scale_factor %.14g makes dim %d of %s empty", factors[d], d + 2,
         options.show(x))
@@ -175,10 +203,10 @@ local function check(x, o)
   if (o.size == nil) == (o.scale_factor == nil) then
     options.fail("interpolate: give either size or scale_factor")
   end
-  if not core.is_tensor(x) or x.ndim < 3 or x.ndim > 5 or not core._is_float(x) then
+  local bytes = core.is_tensor(x) and x.dtype == "uint8" and BYTES[o.mode]
+  if not core.is_tensor(x) or x.ndim < 3 or x.ndim > 5 or not (bytes or core._is_float(x)) then
     options.fail("interpolate: expected a floating-point tensor (n, c, l), (n, c, h, w) or (n, c, d, h, w), "
-      .. "got %s",
-      options.show(x))
+      .. "or one of uint8 for nearest, nearest-exact, bilinear and bicubic, got %s", options.show(x))
   end
   local wanted = DIMS[o.mode]
   if wanted and x.ndim ~= wanted + 2 then
@@ -203,7 +231,8 @@ local function area(x, size)
 end
 
 --- Resamples (n, c, l), (n, c, h, w) or (n, c, d, h, w) to a size or by a factor.
----@param x accelerate.Tensor
+---@param x accelerate.Tensor floating-point; of uint8 for nearest, nearest-exact, bilinear,
+---  bicubic, which are rounded after the width and after the height, as PyTorch does
 ---@param opts { size: integer|integer[], scale_factor: number|number[], mode:
 ---  "nearest"|"linear"|"bilinear"|"bicubic"|"trilinear"|"area"|"nearest-exact", align_corners:
 ---  boolean, recompute_scale_factor: boolean, antialias: boolean } area: the mean of what a new
@@ -214,15 +243,22 @@ function M.interpolate(x, opts)
   local o = options.check("interpolate", opts, INTERPOLATE)
   check(x, o)
   local size, factor = target(x, o)
+  check_count("interpolate", x.shape[1] * x.shape[2], size)
   if o.mode == "area" then return area(x, size) end
-  local plain = (o.mode == "nearest" or o.mode == "linear" or o.mode == "bilinear") and not o.antialias
+  local kind = o.antialias and "smooth " .. KIND[o.mode] or KIND[o.mode]
+  if x.dtype == "uint8" and DIMS[o.mode] then
+    local y = x:double()
+    for d = 2, 1, -1 do y = along_bytes(y, d + 2, kind, size[d], o.align_corners, factor[d]) end
+    return y:byte()
+  end
+  local plain = x.dtype ~= "uint8" and (o.mode == "nearest" or o.mode == "linear" or o.mode == "bilinear")
+    and not o.antialias
   if plain and x.ndim < 5 then
     return core.interpolate(x, { size = size, mode = o.mode, align_corners = o.align_corners,
       scale_h = factor[1], scale_w = factor[2] })
   end
   local half = x.dtype == "float16" or x.dtype == "bfloat16"
   local y = half and x:float() or x
-  local kind = o.antialias and "smooth " .. KIND[o.mode] or KIND[o.mode]
   for d = 1, x.ndim - 2 do y = along(y, d + 2, kind, size[d], o.align_corners, factor[d]) end
   return y:to(x.dtype)
 end
@@ -238,12 +274,9 @@ function M.upsample(x, opts) return M.interpolate(x, opts) end
 -- n positions from -1 to 1: of the outermost elements' centers, or of the corners.
 local function positions(n, align, like)
   if n == 1 then return core.zeros({ 1 }, { dtype = like.dtype, device = like.device }) end
-  local list = {}
-  for i = 0, n - 1 do
-    local at = -1 + 2 * i / (n - 1)
-    list[i + 1] = align and at or at * (n - 1) / n
-  end
-  return core.tensor(list, { dtype = like.dtype, device = like.device })
+  local at = counted(n) * 2 / (n - 1) - 1
+  if not align then at = at * (n - 1) / n end
+  return at:to(like.dtype):to(like.device)
 end
 
 local ALIGN = { align_corners = { "boolean", default = false } }
@@ -261,7 +294,8 @@ function M.affine_grid(theta, size, ...)
   if dims ~= 2 and dims ~= 3 then
     options.fail("affine_grid: size: expected {n, c, h, w} or {n, c, d, h, w}, got %s", options.show(size))
   end
-  for i = 1, #size do options.value("affine_grid", "size", size[i], { "integer", min = 1 }) end
+  for i = 1, #size do options.value("affine_grid", "size", size[i], { "integer", min = 1, max = MOST }) end
+  check_count("affine_grid", size[1], { unpack(size, 3) })
   if not core.is_tensor(theta) or theta.ndim ~= 3 or not core._is_float(theta)
     or theta.shape[1] ~= size[1] or theta.shape[2] ~= dims or theta.shape[3] ~= dims + 1 then
     options.fail("affine_grid: theta: expected a floating-point tensor [%d, %d, %d], got %s", size[1], dims,
