@@ -68,29 +68,27 @@ typedef struct config_file {
   const ax_yaml_node *root;
 } config_file;
 
-/* Keys that are no settings of this program. */
-static const char *const other_keys[] = { "compute_environment",
-                                          "distributed_type",
-                                          "use_cpu",
-                                          "fp16",
-                                          "main_training_function",
-                                          "downcast_bf16",
-                                          "fp8_config",
-                                          "deepspeed_config",
-                                          "fsdp_config",
-                                          "parallelism_config",
-                                          "megatron_lm_config",
-                                          "mpirun_config",
-                                          "dynamo_config",
-                                          "tpu_name",
-                                          "tpu_zone",
-                                          "tpu_use_cluster",
-                                          "tpu_use_sudo",
-                                          "command_file",
-                                          "commands",
-                                          "tpu_vm",
-                                          "tpu_env" };
-#define N_OTHER_KEYS (sizeof other_keys / sizeof *other_keys)
+typedef enum { KEY_DONE, KEY_REFUSED, KEY_ABOVE_1, KEY_NOTED, KEY_UNUSED } key_use;
+
+/* Keys that Accelerate has written. */
+static const struct {
+  const char *map, *name;
+  key_use use;
+  const char *why;
+} keys[] = {
+#define KEY(map, name, use, why) { #map, #name, KEY_##use, why },
+#include "config_keys.def"
+#undef KEY
+};
+#define N_KEYS ((int)(sizeof keys / sizeof *keys))
+
+/* The row of a key in a map, or -1. */
+static int find_key(const char *map, const char *name)
+{
+  for (int i = 0; i < N_KEYS; i++)
+    if (strcmp(keys[i].map, map) == 0 && strcmp(keys[i].name, name) == 0) return i;
+  return -1;
+}
 
 static const ax_yaml_node *value_of(const ax_yaml_node *map, const char *key)
 {
@@ -105,17 +103,13 @@ static const ax_yaml_node *value_of(const ax_yaml_node *map, const char *key)
 static bool is_known(const char *key)
 {
   const int id = ax_setting_find(key);
-  size_t i;
-
-  if (id >= 0) return id != AX_SET_config_file;
-  for (i = 0; i < N_OTHER_KEYS; i++)
-    if (strcmp(key, other_keys[i]) == 0) return true;
-  return false;
+  return id >= 0 ? id != AX_SET_config_file : find_key("top", key) >= 0;
 }
 
 static const char *key_at(int i)
 {
-  return i < AX_SET_COUNT ? ax_settings[i].name : other_keys[i - AX_SET_COUNT];
+  if (i < AX_SET_COUNT) return ax_settings[i].name;
+  return strcmp(keys[i - AX_SET_COUNT].map, "top") == 0 ? keys[i - AX_SET_COUNT].name : "";
 }
 
 static int check_keys(const config_file *c)
@@ -129,7 +123,7 @@ static int check_keys(const config_file *c)
     if (unknown++ == 0)
       ax_print(stderr, "accel-run: %s has keys that are not known (take them out, or correct them):\n",
                c->path);
-    near = ax_word_nearest(k->text, key_at, AX_SET_COUNT + (int)N_OTHER_KEYS);
+    near = ax_word_nearest(k->text, key_at, AX_SET_COUNT + N_KEYS);
     ax_print(stderr, "  line %d: %s%s%s%s\n", k->line, k->text, near ? "; did you mean " : "",
              near ? near : "", near ? "?" : "");
   }
@@ -226,6 +220,7 @@ static int set_type(const config_file *c)
   } engines[] = { { "FSDP", AX_ENGINE_FSDP },
                   { "DEEPSPEED", AX_ENGINE_DEEPSPEED },
                   { "MEGATRON_LM", AX_ENGINE_MEGATRON_LM },
+                  { "TP", AX_ENGINE_PARALLELISM },
                   { "XLA", AX_ENGINE_TPU },
                   { "TPU", AX_ENGINE_TPU } };
   const ax_yaml_node *v = value_of(c->root, "distributed_type");
@@ -246,7 +241,9 @@ static int set_type(const config_file *c)
   else {
     ax_print(stderr, "accel-run: %s:%d: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got '%s'%s\n",
              c->path, v->line, v->text,
-             strncmp(v->text, "MULTI_", 6) == 0 ? "; there is no backend for such devices" : "");
+             strncmp(v->text, "MULTI_", 6) == 0 || strcmp(v->text, "MPS") == 0
+                 ? "; there is no backend for such devices"
+                 : "");
     return AX_EXIT_USAGE;
   }
   return status ? status : distributed(c, v);
@@ -271,10 +268,68 @@ static int set_rows(const config_file *c)
   return 0;
 }
 
+/* Whether a value asks for something: not false, 0, null, "no" or nothing. */
+static bool asks(const ax_yaml_node *v)
+{
+  if (v->kind == AX_YAML_NULL || (v->kind == AX_YAML_BOOL && !v->truth)) return false;
+  if (v->kind == AX_YAML_INT) return v->number != 0;
+  return !v->text || (*v->text && strcasecmp(v->text, "no") != 0 && strcasecmp(v->text, "false") != 0 &&
+                      strcasecmp(v->text, "default") != 0);
+}
+
+/* A key of a map whose prefix may be left out: Accelerate writes dynamo_backend in
+ * dynamo_config. */
+static int find_nested(const char *map, const char *name)
+{
+  static const char *const prefixes[] = { "dynamo_", "parallelism_config_" };
+  int row = find_key(map, name);
+
+  for (size_t i = 0; row < 0 && i < sizeof prefixes / sizeof *prefixes; i++)
+    if (strncmp(map, prefixes[i], strlen(prefixes[i]) - 1) == 0 &&
+        strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+      row = find_key(map, name + strlen(prefixes[i]));
+  return row;
+}
+
+static int check_nested(const config_file *c, const char *map, const ax_yaml_node *key)
+{
+  const ax_yaml_node *v = key->next;
+  const int row = key->text ? find_nested(map, key->text) : -1;
+
+  if (row < 0)
+    ax_print(stderr, "accel-run: %s:%d: %s: the key %s is not known, and has no effect\n", c->path, key->line,
+             map, key->text ? key->text : ax_yaml_kind_name(key->kind));
+  else if (keys[row].use == KEY_ABOVE_1 && v->kind == AX_YAML_INT && v->number > 1)
+    return refuse(c, v, key->text, AX_ENGINE_PARALLELISM);
+  else if (keys[row].use == KEY_NOTED && asks(v))
+    ax_print(stderr, "accel-run: %s:%d: %s has no effect: %s\n", c->path, v->line, key->text, keys[row].why);
+  return 0;
+}
+
+/* The maps that are read here; those of engines are left alone, unless the file chooses one. */
+static int check_maps(const config_file *c)
+{
+  static const char *const maps[] = { "dynamo_config", "mpirun_config", "ipex_config", "tp_config",
+                                      "parallelism_config" };
+  int status = 0;
+
+  for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
+    const ax_yaml_node *map = value_of(c->root, maps[i]);
+    if (map && map->kind != AX_YAML_MAP) {
+      ax_print(stderr, "accel-run: %s:%d: %s: expected keys with values, got %s\n", c->path, map->line,
+               maps[i], ax_yaml_kind_name(map->kind));
+      return AX_EXIT_USAGE;
+    }
+    for (const ax_yaml_node *k = map ? map->first : NULL; k && status == 0; k = k->next->next)
+      status = check_nested(c, maps[i], k);
+  }
+  return status;
+}
+
 /* Keys of earlier versions, and those of nested maps; in a map the prefix may be left out. */
 static int set_others(const config_file *c)
 {
-  const ax_yaml_node *v, *map = value_of(c->root, "dynamo_config"), *k;
+  const ax_yaml_node *v, *map = value_of(c->root, "dynamo_config");
   int status;
 
   if ((v = value_of(c->root, "fp16")) && v->kind == AX_YAML_BOOL && v->truth &&
@@ -285,11 +340,7 @@ static int set_others(const config_file *c)
   if ((status = set(c, AX_SET_dynamo_backend, "dynamo_backend", v)) != 0) return status;
   v = value_of(value_of(c->root, "mpirun_config"), "mpirun_hostfile");
   if ((status = set(c, AX_SET_mpirun_hostfile, "mpirun_hostfile", v)) != 0) return status;
-  if ((map = value_of(c->root, "parallelism_config")) && map->kind == AX_YAML_MAP)
-    for (k = map->first; k; k = k->next->next)
-      if (k->next->kind == AX_YAML_INT && k->next->number > 1)
-        return refuse(c, k->next, k->text, AX_ENGINE_PARALLELISM);
-  return 0;
+  return check_maps(c);
 }
 
 static int read_map(const config_file *c)

@@ -193,6 +193,122 @@ describe("a configuration file", function()
   end)
 end)
 
+-- The rows of host/config_keys.def: { map, name, use, why }.
+local function rows()
+  local list = {}
+  local ROW = 'KEY%(([%w_]+),%s*([%w_]+),%s*([%u_1]+),%s*"([^"\n]*)"%)'
+  for map, name, use, why in fs.read("host/config_keys.def"):gmatch(ROW) do
+    list[#list + 1] = { map = map, name = name, use = use, why = why }
+  end
+  return list
+end
+
+local PREFIXES = { dynamo_config = "dynamo_", parallelism_config = "parallelism_config_" }
+local VALUES = { distributed_type = "MULTI_CPU", num_processes = 2, compute_environment = "LOCAL_MACHINE",
+  rdzv_backend = "static", mixed_precision = "bf16", fp16 = "true", gpu_ids = "all", num_machines = 1,
+  machine_rank = 0, main_process_port = 29501, main_process_ip = "127.0.0.1", backend = "CUDAGRAPHS",
+  dynamo_backend = "'no'", mpirun_hostfile = "null", same_network = "true", debug = "true",
+  use_cpu = "true", enable_cpu_affinity = "true" }
+
+-- A file with the key, and what `more` has.
+local function file_with(row, more)
+  local lines = { more or "" }
+  for _, line in ipairs { "distributed_type: MULTI_CPU", "num_processes: 2" } do
+    local key = line:match "^[%w_]+"
+    if row.name ~= key and not (more or ""):find(key, 1, true) then lines[#lines + 1] = line end
+  end
+  local value = VALUES[row.name] or (row.name:find "_config$" and "{}") or 2
+  if row.map == "top" or row.map == "sagemaker" then
+    if not (more or ""):find(row.name .. ":", 1, true) then lines[#lines + 1] = row.name .. ": " .. value end
+  else
+    lines[#lines + 1] = ("%s:\n  %s%s: %s"):format(row.map, PREFIXES[row.map] or "", row.name, value)
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+describe("each key that Accelerate has written", function()
+  local WORDS = { "--config_file", "c.yaml", "-e", "print 'runs'" }
+
+  it("has its row once", function()
+    local seen, uses = {}, {}
+    for _, row in ipairs(rows()) do
+      local key = row.map .. "." .. row.name
+      assert.is_nil(seen[key], key)
+      seen[key], uses[row.use] = true, true
+    end
+    for _, key in ipairs { "top.ipex_config", "ipex_config.ipex_enabled", "deepspeed_config.zero_stage",
+      "fsdp_config.state_dict_type", "tp_config.tp_size", "fp8_config.margin", "sagemaker.region" } do
+      assert.is_true(seen[key], key)
+    end
+    for _, use in ipairs { "DONE", "REFUSED", "ABOVE_1", "NOTED", "UNUSED" } do
+      assert.is_true(uses[use], use)
+    end
+  end)
+
+  for _, row in ipairs(rows()) do
+    local name = row.map .. "." .. row.name
+    if row.use == "DONE" or row.use == "UNUSED" then
+      it(name .. " is read without a word", function()
+        local out, err = run(0, config(file_with(row)), WORDS)
+        assert.same({ "runs\n", "" }, { out, err })
+      end)
+    elseif row.use == "NOTED" then
+      it(name .. " has no effect, which a line says", function()
+        local out, err = run(0, config(file_with(row)), WORDS)
+        assert.equal("runs\n", out)
+        has(err, row.name .. " has no effect: " .. row.why .. "\n")
+      end)
+    elseif row.use == "ABOVE_1" then
+      it(name .. " is refused above 1", function()
+        local _, err = run(2, config(file_with(row)), WORDS)
+        has(err, row.name .. ": 2: tensor, context and sequence parallelism are not there yet")
+        run(0, config((file_with(row):gsub(": 2\n$", ": 1\n"))), WORDS)
+      end)
+    else
+      it(name .. " is left alone, and what chooses it is refused", function()
+        if row.map ~= "sagemaker" then
+          local out, err = run(0, config(file_with(row)), WORDS)
+          assert.same({ "runs\n", "" }, { out, err })
+        end
+        local chosen = config(file_with(row, row.why))
+        if row.why == "mixed_precision: fp8" then
+          chosen["x.lua"] = "require('accelerate').Accelerator()"
+          local _, err = run(1, chosen, { "--config_file", "c.yaml", "x.lua" })
+          has(err, "no FP8 backend is there")
+        else
+          local _, err = run(2, chosen, WORDS)
+          has(err, row.why)
+        end
+      end)
+    end
+  end
+
+  it("is known to config update, which takes out what newer versions have no more", function()
+    local text = "distributed_type: MULTI_CPU\nipex_config:\n  ipex: true\ntp_config:\n  tp_size: 2\n"
+    host.in_folder(function(folder)
+      assert(fs.write(folder .. "/c.yaml", text))
+      assert.equal(0, (host.run({ "config", "update", "--config_file", folder .. "/c.yaml" })))
+      local written = fs.read(folder .. "/c.yaml")
+      assert.is_nil(written:find("ipex", 1, true))
+      has(written, "parallelism_config_tp_size: 2")
+    end)
+  end)
+
+  it("distributed_type must be one that there is, in config update, too", function()
+    local _, err = run(1, config "distributed_type: MULTI_CPUS\n",
+      { "config", "update", "--config_file", "c.yaml" })
+    has(err, "c.yaml: distributed_type: expected NO, MULTI_CPU, ")
+    has(err, "got 'MULTI_CPUS'; did you mean MULTI_CPU?")
+  end)
+
+  it("in a map, unknown ones bring a line, and a map is expected", function()
+    local _, err = run(0, config "distributed_type: 'NO'\ndynamo_config:\n  dynamo_bakend: INDUCTOR\n", WORDS)
+    has(err, "c.yaml:3: dynamo_config: the key dynamo_bakend is not known, and has no effect\n")
+    _, err = run(2, config "distributed_type: 'NO'\nmpirun_config: hosts\n", WORDS)
+    has(err, "c.yaml:2: mpirun_config: expected keys with values, got ")
+  end)
+end)
+
 describe("launch options of Accelerate", function()
   it("for what is not there are refused with the reason, or have no effect, which a line says", function()
     for word, message in pairs { ["--use_fsdp"] = "sharded parameters (FSDP) are not there yet",

@@ -24,6 +24,10 @@ for name in ([[distributed_type mixed_precision num_processes gpu_ids main_proce
   megatron_lm_config mpirun_config dynamo_config tpu_name tpu_zone command_file commands
   tpu_vm tpu_env]]):gmatch "%S+" do OTHERS[name] = true end
 
+-- What Accelerate has had as distributed_type, on local machines.
+local TYPES = { "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_MUSA",
+  "MULTI_SDAA", "MULTI_HPU", "MULTI_NEURON", "MPS", "TPU", "XLA", "TP", "FSDP", "DEEPSPEED", "MEGATRON_LM" }
+
 -- ---- reading and writing ------------------------------------------------------------------------
 
 --- Reads a file into a map; JSON by the ending, else YAML.
@@ -173,6 +177,16 @@ local function check_keys(path, config)
   end
 end
 
+local function check_type(path, config)
+  local given = config.distributed_type
+  for _, name in ipairs(TYPES) do
+    if given == name then return end
+  end
+  local near = options.nearest(tostring(given), TYPES)
+  commands.fail("%s: distributed_type: expected %s, got '%s'%s", path, table.concat(TYPES, ", "),
+    tostring(given), near and ("; did you mean %s?"):format(near) or "")
+end
+
 --- Replaces keys of earlier versions, and adds the defaults of what is missing.
 ---@param config table changed in place
 function M.bring_up_to_date(config)
@@ -180,6 +194,11 @@ function M.bring_up_to_date(config)
   if config.mixed_precision == false then config.mixed_precision = "no" end -- an unquoted no
   if config.distributed_type == false then config.distributed_type = "NO" end
   config.fp16 = nil
+  config.ipex_config = nil -- it is gone from Accelerate, too
+  if type(config.tp_config) == "table" and config.parallelism_config == nil then
+    config.parallelism_config = { parallelism_config_tp_size = config.tp_config.tp_size }
+  end
+  config.tp_config = nil
   if config.dynamo_backend ~= nil then
     local backend = config.dynamo_backend
     config.dynamo_config = (backend == "NO" or backend == false) and {} or { dynamo_backend = backend }
@@ -201,6 +220,7 @@ local function update(words)
   if config.distributed_type == nil then commands.fail("%s: the key distributed_type is missing", path) end
   M.bring_up_to_date(config)
   check_keys(path, config)
+  check_type(path, config)
   M.write(path, config)
   commands.say("accel-run: the configuration is up to date: %s", path)
 end
