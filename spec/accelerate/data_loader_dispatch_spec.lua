@@ -212,6 +212,93 @@ describe("a dispatching loader", function()
     ]])
   end)
 
+  it("cuts by utils.slice_tensors", function()
+    ranks.ok(2, SCRIPT .. [[
+      local set = data.TensorDataset(core.arange(8))
+      local loader = accelerator { dispatch_batches = true }:prepare_data_loader(
+        data.DataLoader(set, { batch_size = 2 }),
+        { slice_fn_for_dispatch = accelerate.utils.slice_tensors })
+      local list = {}
+      for x in loader:iter() do list[#list + 1] = table.concat(x:totable(), ",") end
+      check(table.concat(list, " ") == (rank == 0 and "0,1 4,5" or "2,3 6,7"), table.concat(list, " "))
+    ]])
+  end)
+
+  -- Batches of 2 of the numbers 1 to 5; names and weights have any number of entries.
+  local CONSTANTS = SCRIPT .. [[
+    local function loader_of(config, extra)
+      return config:prepare(data.DataLoader(stream_of(5), { batch_size = 2, collate_fn = function(list)
+        local batch = extra(list)
+        batch.column, batch.x = {}, core.tensor(list)
+        for i, v in ipairs(list) do batch.column[i] = "item " .. v end
+        return batch
+      end }))
+    end
+    local function check_column(batch)
+      check(#batch.column == batch.x:size(1))
+      for i, v in ipairs(batch.x:totable()) do check(batch.column[i] == "item " .. v) end
+    end
+  ]]
+
+  it("gives each rank all of a list or tensor that is equal in all batches, whatever its length", function()
+    for n = 2, 3 do
+      ranks.ok(n, CONSTANTS .. [[
+        for count = 1, 6 do
+          local names = {}
+          for k = 1, count do names[k] = "c" .. k end
+          local function extra()
+            return { names = { unpack(names) }, y = { z = core.arange(count) }, deep = { a = { names, names } } }
+          end
+          for batch in loader_of(accelerator { dispatch_batches = true }, extra):iter() do
+            check(table.concat(batch.names) == table.concat(names), ("%d names"):format(count))
+            check(batch.y.z:size(1) == count)
+            check(#batch.deep.a == 2 and #batch.deep.a[2] == count)
+            check_column(batch)
+          end
+        end
+      ]])
+    end
+  end)
+
+  it("does so where one batch is cut for all, and says where that turns out wrong", function()
+    ranks.ok(2, CONSTANTS .. [[
+      local config = accelerator { dispatch_batches = true, split_batches = true }
+      for count = 1, 5 do
+        local names = {}
+        for k = 1, count do names[k] = "c" .. k end
+        for batch in loader_of(config, function() return { names = { unpack(names) } } end):iter() do
+          check(table.concat(batch.names) == table.concat(names), ("%d names"):format(count))
+          check_column(batch)
+        end
+      end
+      local function run(loader)
+        for _ in loader:iter() do end
+      end
+      local made = 0
+      local function late()
+        made = made + 1
+        return { names = made < 3 and { "a", "b" } or { "c" } }
+      end
+      local ok, why = pcall(run, loader_of(config, late))
+      check(not ok and why:find("the batch.names was equal in the batches before", 1, true), tostring(why))
+      ok, why = pcall(run, loader_of(config, function() return { flags = { "same", "same" } } end))
+      check(not ok and why:find("the batch.flags had as many entries as there are items", 1, true),
+        tostring(why))
+    ]])
+  end)
+
+  it("takes columns that are equal in some batches for columns", function()
+    ranks.ok(2, SCRIPT .. [[
+      local words = { "p", "q", "p", "q", "p", "p", "q", "q", "q" }
+      local set = { len = function() return #words end, get = function(_, i) return { w = words[i], i = i } end }
+      local config = accelerator { dispatch_batches = true }
+      for batch in config:prepare(data.DataLoader(set, { batch_size = 2 })):iter() do
+        check(#batch.w == batch.i:size(1))
+        for k, i in ipairs(batch.i:totable()) do check(batch.w[k] == words[i]) end
+      end
+    ]])
+  end)
+
   it("says on every rank what cannot be joined, with advice", function()
     ranks.ok(2, SCRIPT .. [[
       local config = accelerator { dispatch_batches = true }

@@ -112,6 +112,25 @@ describe("SubsetRandomSampler", function()
 end)
 
 describe("DistributedSampler", function()
+  it("is refused by prepare on several ranks, which would share its share out", function()
+    require("spec.support.ranks").ok(2, [[
+      local data = require "accelerate.data"
+      local accelerator = accelerate.Accelerator()
+      local function refused(sampler, opts)
+        local set = data.TensorDataset(core.arange(10))
+        opts = opts or { batch_size = 2, sampler = sampler }
+        local ok, why = pcall(accelerator.prepare, accelerator, data.DataLoader(set, opts))
+        return not ok and why
+      end
+      local sampler = data.DistributedSampler(10, { shuffle = false })
+      local why = refused(sampler)
+      check(why and why:find("every rank would see 1 of 4 samples", 1, true), tostring(why))
+      check(why:find("shuffle = false", 1, true), why)
+      check(refused(nil, { batch_sampler = data.BatchSampler(sampler, 2, false) }))
+      check(not refused(data.DistributedSampler(10, { num_replicas = 1, rank = 0 })), "the whole order")
+    ]])
+  end)
+
   it("shares positions out, equally many for each rank", function()
     for _, case in ipairs { { 10, false, 4 }, { 10, true, 3 }, { 12, false, 4 }, { 2, false, 1 } } do
       local n, drop_last, share = unpack(case)

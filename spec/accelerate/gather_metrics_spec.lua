@@ -116,6 +116,39 @@ describe("gather_for_metrics", function()
     ranks.ok(2, script("{}", body))
   end)
 
+  it("cuts lists of columns inside, as tensors and as objects", function()
+    for n = 1, 3 do
+      for _, config in ipairs { "{}", "{ split_batches = true }", "{ dispatch_batches = true }" } do
+        ranks.ok(n, script(config, [[
+          for _, length in ipairs { 24, 25, 29, 31 } do
+            local words, tensors = {}, {}
+            for x in loader(length, { batch_size = 12 }):iter() do
+              local column = {}
+              for i, v in ipairs(x:totable()) do column[i] = ("%03d"):format(v) end
+              local all = accelerator:gather_for_metrics({ column, x }, { use_gather_object = true })
+              check(#all == 2 * ranks)
+              for k = 1, #all, 2 do
+                for _, word in ipairs(all[k]) do words[#words + 1] = tonumber(word) end
+                for _, v in ipairs(all[k + 1]:totable()) do tensors[#tensors + 1] = v end
+              end
+            end
+            check(sorted(words) == numbers(length), sorted(words))
+            check(sorted(tensors) == numbers(length), sorted(tensors))
+          end
+        ]]))
+      end
+    end
+  end)
+
+  it("names the list that takes several values", function()
+    local accelerator = accelerate.Accelerator()
+    for _, name in ipairs { "gather_for_metrics", "gather" } do
+      assert.error_matches(function() accelerator[name](accelerator, core.ones(2), core.ones(2)) end,
+        name .. ": takes one value, .*p, y = unpack%(accelerator:" .. name .. " { p, y }%)")
+      assert.error_matches(function() accelerator[name](accelerator, { 1 }, { 2 }) end, "takes one value")
+    end
+  end)
+
   it("says, when asked for such lines, that a length is not known", function()
     local body = script("{}", [[
       for x in loader(5, { batch_size = 2, drop_last = true }):iter() do accelerator:gather_for_metrics(x) end

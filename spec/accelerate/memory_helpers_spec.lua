@@ -129,7 +129,8 @@ describe("memory helpers", function()
     assert.is_true(ok or reduce(message) or message:find("overflow") ~= nil)
     for _, text in ipairs { "CUDA out of memory.", "not enough memory",
       "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
-      "DefaultCPUAllocator: can't allocate memory", "PT_DEVMEM Allocation failed" } do
+      "DefaultCPUAllocator: can't allocate memory", "PT_DEVMEM Allocation failed",
+      "HIP out of memory. Tried to allocate 2.00 GiB", "XPU out of memory.", "MPS backend out of memory" } do
       assert.is_true(reduce(text))
     end
     for _, other in ipairs { "shapes do not fit", "", 3, true, {}, print,

@@ -13,12 +13,22 @@ local gradient_state = state.GradientState()
 ---@class accelerate.Accelerator
 local Accelerator = {}
 
+-- Refuses a second value; results of two would be lost without a word.
+local function refuse_more(where, second)
+  if not core.is_tensor(second) and not (type(second) == "table" and second[1] ~= nil) then return end
+  fail("%s: takes one value, and argument 2 is %s; give both in a list: p, y = unpack(accelerator:%s " ..
+    "{ p, y })", where, options.show(second), where)
+end
+
 --- Joins tensors of all ranks along dim 1, in rank order, on every rank; see utils.gather.  One
 --- process: `data` itself.
 ---@generic T
 ---@param data T nested tensors; a leaf of another kind is an error that names its place
 ---@return T
-function Accelerator:gather(data) return operations.gather(data) end
+function Accelerator:gather(data, ...)
+  refuse_more("gather", ...)
+  return operations.gather(data)
+end
 
 local METRICS = { use_gather_object = { "boolean", default = false } }
 
@@ -29,9 +39,52 @@ local function log_unknown()
     "batch yourself")
 end
 
+local function length_of(value)
+  if core.is_tensor(value) then return value:dim() > 0 and value:size(1) or nil end
+  return nested.is_container(value) and ordered.is_list(value) and #value or nil
+end
+
+-- The number of items that each rank has in the last round; nil when unknown.
+local function share_of(remainder)
+  local ranks, active = state.PartialState().num_processes, gradient_state.active_dataloader
+  if require("accelerate.data_loader.prepare").is_dispatched(active) then
+    return math.ceil(remainder / ranks)
+  end
+  return active and active.total_batch_size and active.total_batch_size / ranks
+end
+
+-- Whether the entries of a rank's list are columns: lists or tensors with an entry for each item.
+local function are_columns(data, share)
+  if #data == share then return false end
+  for _, column in ipairs(data) do
+    if length_of(column) ~= share then return false end
+  end
+  return #data > 0 and share ~= nil
+end
+
+local function first_of(value, count)
+  if core.is_tensor(value) then return value:narrow(1, 1, count) end
+  local cut = {}
+  for i = 1, math.min(count, #value) do cut[i] = value[i] end
+  return cut
+end
+
+-- Cuts gathered objects to the real items. Of columns, rank after rank, each rank's are cut.
+local function cut_objects(data, gathered, remainder)
+  if state.PartialState().num_processes == 1 then return gathered end -- nothing was added
+  if not are_columns(data, share_of(remainder)) then return first_of(gathered, remainder) end
+  local cut = {}
+  for i, column in ipairs(gathered) do
+    local rank, length = math.floor((i - 1) / #data), length_of(column)
+    cut[i] = first_of(column, math.max(0, math.min(length, remainder - rank * length)))
+  end
+  return cut
+end
+
 --- Gathers values of all ranks. On a loader's last batch (only there) it cuts the samples that were
 --- added to fill the batch, so that every sample counts once. Values that are not tensors are
---- gathered as objects, into one flat list. If a loader's length is not known
+--- gathered as objects, into one flat list. Where its entries are no items but columns of them,
+--- such as { masks, classes }, each is cut inside. If a loader's length is not known
 --- (GradientState().remainder is -1) nothing is cut, and ACCELERATE_LOG_LEVEL=info reports it.
 ---@param data any nested tensors, or a list of booleans, numbers, strings, tensors and tables of
 ---  them
@@ -39,6 +92,7 @@ end
 ---  which may differ in shape
 ---@return any
 function Accelerator:gather_for_metrics(data, opts)
+  refuse_more("gather_for_metrics", opts)
   opts = options.check("gather_for_metrics", opts, METRICS)
   local objects = opts.use_gather_object or not operations.all_tensors(data)
   if objects and not (nested.is_container(data) and ordered.is_list(data)) then
@@ -55,11 +109,7 @@ function Accelerator:gather_for_metrics(data, opts)
   local remainder = gradient_state.remainder
   if remainder == -1 then log_unknown() end
   if remainder <= 0 then return gathered end
-  if objects then
-    local cut = {}
-    for i = 1, math.min(remainder, #gathered) do cut[i] = gathered[i] end
-    return cut
-  end
+  if objects then return cut_objects(data, gathered, remainder) end
   return operations.recursively_apply(function(t)
     if t:dim() == 0 or t:size(1) <= remainder then return t end
     return t:narrow(1, 1, remainder)

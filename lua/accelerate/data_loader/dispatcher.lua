@@ -38,10 +38,12 @@ local function batches_in_step(self) return self._split_batches and 1 or self._n
 ---@field value any all items
 ---@field n integer parts of the batch
 ---@field items integer
+---@field whole table? which fields do not count items, where that is known (see batches.whole_of)
 
 --- Joins batches that were read in a row into one step.
+---@param fields table what the pass's batches have shown about their fields
 ---@return accelerate.DispatchedStep
-local function joined(self, list)
+local function joined(self, list, fields)
   local values, counts, n = {}, {}, list[1].n
   for i, batch in ipairs(list) do
     if batch.n ~= n then fail("dispatch_batches: one batch has %d parts, another one %d", n, batch.n) end
@@ -54,12 +56,22 @@ local function joined(self, list)
         .. "pass dispatch_batches = false, so that every process reads its own")
     end
   end
-  local value = batches.join(values, counts)
-  return { value = value, n = n, items = batches.count(value, n) }
+  local items = 0
+  for _, count in ipairs(counts) do items = items + count end
+  batches.weigh(fields, values, counts, n)
+  -- what is joined must be cut alike; one batch alone may wait for what the next one shows
+  local whole = #list > 1 and batches.whole_of(fields) or nil
+  return { value = batches.join(values, counts, whole), n = n, items = items, whole = whole }
+end
+
+-- The first items of a step, one for each rank.
+local function first_of(self, made, whole)
+  local count = math.min(self._num_processes, made.items)
+  return { value = batches.slice(made.value, 1, count, made.items, made.whole or whole), items = count }
 end
 
 --- Returns a function for the steps of a pass, and one for the first items of its first step.
-local function reader(self, pass)
+local function reader(self, pass, fields)
   local base, per_step = self._base, batches_in_step(self)
   local source, skip, head = self._batch_sampler or self._sampler, pass.taken * per_step, nil
   local seed = self:_seed_pass(pass, self._process_index)
@@ -85,12 +97,8 @@ local function reader(self, pass)
       list[#list + 1] = batch
     end
     if #list == 0 or self._drop_last and #list < per_step then return nil end
-    local made = joined(self, list)
-    if not first and not self._drop_last then
-      first = { value = batches.slice(made.value, 1, math.min(self._num_processes, made.items), made.items),
-        n = made.n,
-        items = math.min(self._num_processes, made.items) }
-    end
+    local made = joined(self, list, fields)
+    if not first and not self._drop_last then first = made end
     return made
   end
 
@@ -99,8 +107,8 @@ local function reader(self, pass)
       if not step() then break end
     end
   end
-  return step, function()
-    if first and (not head or skip == 0) then return first end
+  return step, function(whole)
+    if first and (not head or skip == 0) then return first_of(self, first, whole) end
     -- The pass began in the middle. Its first items are read now, with the random numbers that they
     -- had.
     local list = {}
@@ -109,9 +117,7 @@ local function reader(self, pass)
       list[i] = scope.pack(seeding.run(seed, number,
         base._fetch, base, task))
     end
-    local made = joined(self, list)
-    local count = math.min(self._num_processes, made.items)
-    return { value = batches.slice(made.value, 1, count, made.items), n = made.n, items = count }
+    return first_of(self, joined(self, list, fields), whole)
   end
 end
 
@@ -124,31 +130,36 @@ local function evened(self, step, first_items)
   if over == 0 then return step end
   if self._drop_last then
     local count = step.items - over
-    return { value = batches.slice(step.value, 1, count, step.items), n = step.n, items = count }
+    return { value = batches.slice(step.value, 1, count, step.items, step.whole), n = step.n, items = count,
+      whole = step.whole }
   end
-  local first, missing = first_items(), ranks - over
+  local first, missing = first_items(step.whole), ranks - over
   local values, counts, have = { step.value }, { step.items }, 0
   while have < missing do
     local count = math.min(first.items, missing - have)
-    values[#values + 1], counts[#counts + 1] = batches.slice(first.value, 1, count, first.items), count
+    values[#values + 1], counts[#counts + 1] = batches.slice(first.value, 1, count, first.items, step.whole),
+      count
     have = have + count
   end
-  return { value = batches.join(values, counts), n = step.n, items = step.items + missing }
+  return { value = batches.join(values, counts, step.whole), n = step.n, items = step.items + missing,
+    whole = step.whole }
 end
 
 --- Returns rank 0's side of a pass: a function that returns the next message and its tensors.
 local function producer(self, pass)
   local ranks = self._num_processes
   local next_step, first_items, ahead, number
+  local fields = { alone = batches_in_step(self) == 1 }
   return function()
     if not next_step then
-      next_step, first_items = reader(self, pass)
+      next_step, first_items = reader(self, pass, fields)
       ahead, number = next_step(), pass.taken
     end
     local step = ahead
     if not step then return { over = true }, {} end
     ahead, number = next_step(), number + 1
     local items, is_last = step.items, ahead == nil
+    step.whole = step.whole or batches.whole_of(fields)
     if is_last then
       step = evened(self, step, first_items)
     elseif items % ranks ~= 0 then
@@ -161,7 +172,7 @@ local function producer(self, pass)
     local forms = {}
     for i, t in ipairs(tensors) do forms[i] = { t.dtype, t.shape } end
     return { is_last = is_last, real = items, items = step.items, n = step.n, batch = skeleton, forms = forms,
-      orders = orders }, tensors
+      orders = orders, whole = step.whole }, tensors
   end
 end
 
@@ -203,7 +214,7 @@ local function part_of(self, message, tensors)
     value = self._slice_fn(value, { first, last }, self._process_index, self._num_processes)
     if value == nil then fail("slice_fn_for_dispatch: returned nothing for items %d to %d", first, last) end
   else
-    value = batches.slice(value, first, last, message.items)
+    value = batches.slice(value, first, last, message.items, message.whole)
   end
   return batches.parts(value, message.n)
 end

@@ -81,6 +81,18 @@ local function dispatches(loader, o)
   return asked
 end
 
+-- A sampler that gives each rank its share already would be shared out once more, and most samples
+-- would never be read.
+local function check_not_shared(loader, ranks)
+  local batch_sampler = loader.batch_sampler
+  local sampler = loader.sampler or type(batch_sampler) == "table" and batch_sampler.sampler
+  if ranks == 1 or not class.is(sampler, require("accelerate.data").DistributedSampler) then return end
+  if sampler.num_replicas == 1 then return end
+  fail("prepare: the loader's DistributedSampler gives each rank its share, and a prepared loader shares " ..
+    "out what it reads: every rank would see 1 of %d samples; leave the sampler out and give the " ..
+    "loader shuffle = %s, or do not prepare it", ranks * sampler.num_replicas, tostring(sampler.shuffle))
+end
+
 --- Makes a prepared loader: a DataLoaderShard or a DataLoaderDispatcher. Returns a prepared loader
 --- as it is.
 ---@param loader accelerate.DataLoader
@@ -112,6 +124,7 @@ function M.prepare_data_loader(loader, opts)
     fail("prepare_data_loader: option 'process_index' must be 0 to %d, got %d", o.num_processes - 1,
       o.process_index)
   end
+  check_not_shared(loader, o.num_processes)
   local dispatched = dispatches(loader, o)
   if o.config.split_batches then check_split(loader, o.num_processes, dispatched) end
   if not dispatched then return shard.make(loader, o) end

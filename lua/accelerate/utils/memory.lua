@@ -36,9 +36,10 @@ function M.release_memory(...)
 end
 
 -- What other libraries say when memory is short, in their own words: PyTorch's allocators, cuDNN,
--- cuBLAS, TPUs.
+-- cuBLAS, Habana's devices.
 local TEXTS = {
-  "CUDA out of memory.", "CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_ALLOC_FAILED",
+  "CUDA out of memory.", "HIP out of memory.", "XPU out of memory.", "MPS backend out of memory",
+    "CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_ALLOC_FAILED",
   "DefaultCPUAllocator: can't allocate memory", "PT_DEVMEM Allocation failed",
 }

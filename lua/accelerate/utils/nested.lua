@@ -294,10 +294,12 @@ end
 
 --- Returns positions first..last of dim 1 of every tensor, as views.
 ---@param data any nested tensors; other leaves stay as they are
----@param first integer counts from 1
----@param last integer inclusive; ends at the tensor's last
+---@param first integer|integer[] counts from 1; { first, last } for both, as slice_fn_for_dispatch
+---  gets them
+---@param last integer? inclusive; ends at the tensor's last
 ---@return any
 function M.slice_tensors(data, first, last)
+  if type(first) == "table" and getmetatable(first) == nil then first, last = first[1], first[2] end
   options.value("slice_tensors", "first", first, { "integer", min = 1 })
   options.value("slice_tensors", "last", last, { "integer", min = 0 })
   return M.recursively_apply(function(t, path)
