@@ -113,11 +113,24 @@ describe("the constructor", function()
     assert.matches("ACCELERATE_DYNAMO_BACKEND = 'INDUCTOR': graph compilation is not there yet", err)
   end)
 
-  it("says what is not there yet", function()
+  it("runs maybe_context_parallel's block with whole sequences, and says so once", function()
     local a = accelerate.Accelerator { log_with = {}, kwargs_handlers = {}, dynamo_backend = "no",
       mixed_precision = "no", cpu = true }
-    assert.error_matches(function() a:maybe_context_parallel() end,
-      "accelerator:maybe_context_parallel: .* is not there yet")
+    local x = core.ones(2, 4)
+    local _, out, err = host.run({ "-" }, { stdin = [[
+      local a, tensor = require("accelerate").Accelerator(), require "accelerate.tensor"
+      local x = tensor.ones(2, 4)
+      for _ = 1, 2 do
+        print(a:maybe_context_parallel({ buffers = { x }, buffer_seq_dims = { 2 } },
+          function(y) return y, x:size(2) end, "seen"))
+      end
+    ]] })
+    assert.are.equal("seen\t4\nseen\t4\n", out)
+    assert.matches("^accelerate: maybe_context_parallel: context parallelism is not there yet[^\n]*\n$", err)
+    assert.error_matches(function() a:maybe_context_parallel { buffers = { x } } end,
+      "maybe_context_parallel: expected a function")
+    assert.error_matches(function() a:maybe_context_parallel({ bufers = { x } }, print) end,
+      "did you mean 'buffers'")
   end)
 
   it("refuses wrong values", function()
@@ -127,7 +140,7 @@ describe("the constructor", function()
       "at least 1")
     assert.error_matches(function() accelerate.Accelerator { rng_types = { "torsh" } } end,
       "did you mean 'torch'")
-    assert.error_matches(function() accelerate.Accelerator { rng_types = { "cuda" } } end, "not there yet")
+    assert.error_matches(function() accelerate.Accelerator { rng_types = { "xpu" } } end, "not there yet")
     assert.error_matches(function()
       accelerate.Accelerator { gradient_accumulation_steps = 2,
         gradient_accumulation_plugin = accelerate.GradientAccumulationPlugin { num_steps = 2 } }

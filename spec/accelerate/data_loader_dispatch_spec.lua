@@ -247,7 +247,8 @@ describe("a dispatching loader", function()
           local names = {}
           for k = 1, count do names[k] = "c" .. k end
           local function extra()
-            return { names = { unpack(names) }, y = { z = core.arange(count) }, deep = { a = { names, names } } }
+            return { names = { unpack(names) }, y = { z = core.arange(count) },
+              deep = { a = { names, names } } }
           end
           for batch in loader_of(accelerator { dispatch_batches = true }, extra):iter() do
             check(table.concat(batch.names) == table.concat(names), ("%d names"):format(count))
@@ -290,7 +291,8 @@ describe("a dispatching loader", function()
   it("takes columns that are equal in some batches for columns", function()
     ranks.ok(2, SCRIPT .. [[
       local words = { "p", "q", "p", "q", "p", "p", "q", "q", "q" }
-      local set = { len = function() return #words end, get = function(_, i) return { w = words[i], i = i } end }
+      local set = { len = function() return #words end,
+        get = function(_, i) return { w = words[i], i = i } end }
       local config = accelerator { dispatch_batches = true }
       for batch in config:prepare(data.DataLoader(set, { batch_size = 2 })):iter() do
         check(#batch.w == batch.i:size(1))

@@ -79,18 +79,29 @@ describe("synchronize_rng_state", function()
       "synchronize_rng_state: generator is missing")
     assert.error_matches(function() utils.synchronize_rng_state("generator", core.ones(1)) end,
       "generator must be a Generator")
-    assert.error_matches(function() utils.synchronize_rng_state("cuda") end,
-      "'cuda' generators are not there yet, only the CPU's")
+    assert.error_matches(function() utils.synchronize_rng_state("xpu") end,
+      "'xpu' generators are not there yet, only the CPU's")
     assert.error_matches(function() utils.synchronize_rng_state("generater") end, "did you mean 'generator'")
     assert.error_matches(function() accelerate.Accelerator { rng_types = { "tosch" } } end,
       "did you mean 'torch'")
     utils.synchronize_rng_states({ "torch", "generator" }, core.Generator()) -- nothing to do on one process
   end)
 
+  it("makes the one generator of the CPU and of GPUs equal for 'cuda'", function()
+    require("spec.support.ranks").ok(2, [[
+      accelerate.Accelerator { rng_types = { "cuda" } }
+      core.manual_seed(rank)
+      accelerate.utils.synchronize_rng_states { "cuda" }
+      local mine = core.rand(1)
+      check(core.dist.all_gather(mine):reshape(-1):unique():numel() == 1)
+    ]])
+    assert.are.equal("cuda", utils.RNGType.CUDA)
+  end)
+
   it("knows the names of all kinds", function()
     assert.are.equal("torch", utils.RNGType.TORCH)
     assert.are.equal("generator", utils.RNGType.GENERATOR)
-    for _, name in ipairs { "cuda", "mlu", "sdaa", "musa", "npu", "xla", "xpu", "hpu", "neuron" } do
+    for _, name in ipairs { "mlu", "sdaa", "musa", "npu", "xla", "xpu", "hpu", "neuron" } do
       assert.are.equal(name, utils.RNGType[name:upper()])
       assert.error_matches(function() accelerate.Accelerator { rng_types = { name } } end, "not there yet")
     end

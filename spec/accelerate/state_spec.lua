@@ -31,6 +31,7 @@ describe("PartialState", function()
     assert.error_matches(function() return here.num_proceses end,
       "PartialState has no 'num_proceses'; did you mean 'num_processes'%?")
     assert.error_matches(function() here.num_processes = 3 end, "cannot be assigned")
+    assert.are.equal("XLA", accelerate.DistributedType.TPU)
     assert.error_matches(function() return accelerate.DistributedType.MULTI_CPUS end,
       "did you mean 'MULTI_CPU'")
   end)

@@ -108,9 +108,24 @@ describe("nested values", function()
     raises("concatenate: dim must be an integer, got 'x'", utils.concatenate, { core.ones(1) }, "x")
   end)
 
+  it("names files as Accelerate", function()
+    for name, value in pairs { MODEL_NAME = "pytorch_model", WEIGHTS_NAME = "pytorch_model.bin",
+      WEIGHTS_PATTERN_NAME = "pytorch_model{suffix}.bin", WEIGHTS_INDEX_NAME = "pytorch_model.bin.index.json",
+      SAFE_MODEL_NAME = "model", SAFE_WEIGHTS_NAME = "model.safetensors",
+      SAFE_WEIGHTS_PATTERN_NAME = "model{suffix}.safetensors",
+      SAFE_WEIGHTS_INDEX_NAME = "model.safetensors.index.json", FSDP_MODEL_NAME = "pytorch_model_fsdp",
+      OPTIMIZER_NAME = "optimizer", SCHEDULER_NAME = "scheduler", SAMPLER_NAME = "sampler",
+      SCALER_NAME = "scaler.pt", RNG_STATE_NAME = "random_states",
+      PROFILE_PATTERN_NAME = "profile_{suffix}.json" } do
+      assert.are.equal(value, utils[name])
+      assert.are.equal(value, utils.constants[name])
+    end
+  end)
+
   it("slice_tensors takes positions, pad_input_tensors fills with zeros", function()
     local x = core.arange(5)
     assert.are.same({ 1, 2 }, utils.slice_tensors({ x }, 2, 3)[1]:totable())
+    assert.are.same({ 1, 2 }, utils.slice_tensors(x, { 2, 3 }, 0, 2):totable())
     assert.are.same({ 3, 4 }, utils.slice_tensors(x, 4, 9):totable())
     assert.are.same({}, utils.slice_tensors(x, 6, 9):totable())
     raises("slice_tensors: a tensor without dims at a", utils.slice_tensors, { a = core.tensor(1) }, 1, 1)

@@ -87,6 +87,36 @@ describe("notebook_launcher", function()
     assert.matches("rank 0 failed: .*rank 1 has finished and will not take part", problem)
   end)
 
+  it("starts all ranks again as often as max_restarts says", function()
+    local function train(last)
+      local state, attempt = accelerate.PartialState(), tonumber(os.getenv "ACCELERATE_RESTART_COUNT")
+      if state.process_index == 1 and attempt < last then error("attempt " .. attempt) end
+      state:wait_for_everyone()
+      return attempt
+    end
+    local function run(last)
+      return pcall(notebook_launcher, train, { last },
+        { num_processes = 2, max_restarts = 2, monitor_interval = 0.02 })
+    end
+    local former, written = io.stderr, {}
+    io.stderr = { write = function(_, text) written[#written + 1] = text end } -- luacheck: ignore 122
+    local fine, attempt = run(2)
+    local failed, problem = run(3)
+    io.stderr = former -- luacheck: ignore 122
+    assert.is_true(fine)
+    assert.equal(2, attempt)
+    assert.matches("notebook_launcher: rank 1 failed: .*attempt 0; restart 1 of 2\n$", written[1])
+    assert.is_false(failed)
+    assert.matches("^notebook_launcher: rank 1 failed: .*attempt 2", problem)
+    assert.equal(4, #written)
+  end)
+
+  it("marks its ranks as forked", function()
+    assert.is_true((notebook_launcher(function() return accelerate.PartialState().fork_launched end, {},
+      { num_processes = 2 })))
+    assert.is_false(accelerate.PartialState().fork_launched)
+  end)
+
   it("runs in place with one process", function()
     local here = {}
     assert.equal(here, (notebook_launcher(function() return here end, nil, { num_processes = 1 })))
@@ -103,6 +133,11 @@ describe("notebook_launcher", function()
     refused("argument 2 %(args%): expected a list", notebook_launcher, print, 5, { num_processes = 2 })
     refused("unknown option 'num_proceses'; did you mean 'num_processes'", notebook_launcher, print, {},
       { num_proceses = 2 })
+    for name, value in pairs { num_nodes = 2, use_port = "29501", rdzv_backend = "c10d" } do
+      refused("option '" .. name .. "': the ranks are forks .* accel%-run %-%-num_machines",
+        notebook_launcher, print, {}, { num_processes = 2, [name] = value })
+    end
+    assert.equal(3, (notebook_launcher(function() return 3 end, {}, { num_processes = 2, num_nodes = 1 })))
     refused("rank 0 failed: .*function", notebook_launcher, function() return print end, {},
       { num_processes = 2 })
     accelerate.PartialState()

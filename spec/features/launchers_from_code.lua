@@ -4,6 +4,7 @@ return {
     "master_addr, " ..
     "node_rank, num_nodes, rdzv_*, max_restarts=0, monitor_interval=0.1, log_line_prefix_template)", spec = {
     "dist/launchers_spec: returns what rank 0 returns, tensors and nil too",
+    "dist/launchers_spec: starts all ranks again as often as max_restarts says",
     "dist/launchers_spec: runs in place with one process", "dist/launchers_spec: says what it cannot do" } },
   { "debug_launcher(function, args, num_processes=2)",
     spec = "dist/launchers_spec: has a sister for two ranks of the CPU" },

@@ -28,8 +28,7 @@ return {
         "its own forward",
       "dist/loops_spec: of deferred execution wait for the main process, and save what all have trained" } },
   { "checkpoints in the same script",
-    later = "saving the state of a run is not there yet",
-    spec = "accelerate/accelerator_spec: says what is not there yet" },
+    spec = "accelerate/checkpoint_runs_spec: at any moment goes on with the same bits" },
   { "skip the scheduler by hand",
     spec = {
       "dist/loops_spec: of mixed precision compute in bfloat16 and agree as well",

@@ -2,7 +2,9 @@
 local class = require "accelerate.utils.class"
 local data_loader = require "accelerate.data_loader"
 local kinds = require "accelerate.accelerator.types"
+local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -190,9 +192,25 @@ function Accelerator:load_state(input_dir, opts)
   return require("accelerate.checkpoint").load(self, input_dir, opts)
 end
 
---- Not there yet: raises.
-function Accelerator.maybe_context_parallel()
-  fail("accelerator:maybe_context_parallel: context parallelism is not there yet")
+local CONTEXT = { buffers = { "list", optional = true }, buffer_seq_dims = { "list", optional = true },
+  no_restore_buffers = { "list", optional = true } }
+
+local function alone(opts, fn, ...)
+  options.check("maybe_context_parallel", opts, CONTEXT)
+  notice.main_once("maybe_context_parallel: context parallelism is not there yet; each rank computes " ..
+    "with whole sequences")
+  return fn(...)
+end
+
+--- Runs fn(...) and returns what it returns. There is no context parallelism, so that the buffers
+--- stay whole, as in Accelerate without a parallelism_config; a line says so once.
+---@param opts { buffers: accelerate.Tensor[]?, buffer_seq_dims: integer[]?, no_restore_buffers:
+---  accelerate.Tensor[]? }?
+---@param fn function
+---@param ... any what fn gets
+---@return any ... what fn returns
+function Accelerator:maybe_context_parallel(...) -- luacheck: ignore 212/self
+  return alone(scope.arguments("maybe_context_parallel", CONTEXT, ...))
 end
 
 return Accelerator

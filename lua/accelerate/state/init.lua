@@ -11,12 +11,12 @@ local fail = options.fail
 
 local M = {}
 
---- How the run is distributed; `NO` for one process.
+--- How the run is distributed; `NO` for one process. TPU is another name of XLA.
 M.DistributedType = properties.enum("DistributedType", {
   "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU",
     "MULTI_HPU", "MULTI_NEURON",
   "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM",
-})
+}, { TPU = "XLA" })
 
 -- ---- PartialState -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ local members = {
   LoggerType = "accelerate.tracking:LoggerType",
   options = "accelerate.utils.options",
   class = "accelerate.utils.class",
+  constants = "accelerate.utils.constants",
   scope = "accelerate.utils.scope",
   json = "accelerate.utils.json",
   operations = "accelerate.collectives.operations",
@@ -97,6 +98,9 @@ add("accelerate.utils.models", [[extract_model_from_parallel get_module_children
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])
 add("accelerate.utils.machine", [[is_port_in_use get_free_port get_gpu_info get_driver_version
   check_cuda_p2p_ib_support check_cuda_fp8_capability get_current_device_type write_basic_config]])
+add("accelerate.utils.constants", [[MODEL_NAME WEIGHTS_NAME WEIGHTS_PATTERN_NAME WEIGHTS_INDEX_NAME
+  SAFE_MODEL_NAME SAFE_WEIGHTS_NAME SAFE_WEIGHTS_PATTERN_NAME SAFE_WEIGHTS_INDEX_NAME FSDP_MODEL_NAME
+  OPTIMIZER_NAME SCHEDULER_NAME SAMPLER_NAME SCALER_NAME RNG_STATE_NAME PROFILE_PATTERN_NAME]])
 add("accelerate.utils.available", "compare_versions is_torch_version is_habana_gaudi1")
 for name in ([[cuda fp16 bf16 fp8 torch_distributed weights_only tqdm lomo schedulefree torchdata
   torchdata_stateful_dataloader tensorboard wandb comet_ml aim mlflow clearml dvclive swanlab trackio

@@ -160,8 +160,9 @@ end
 --- A table of names whose values are their own text: `DistributedType.MULTI_CPU == "MULTI_CPU"`.
 ---@param name string
 ---@param values string[]
-function M.enum(name, values)
-  local map = {}
+---@param aliases table<string, string>? further names, and the values that they stand for
+function M.enum(name, values, aliases)
+  local map = M.merge(aliases or {}, {})
   for _, value in ipairs(values) do map[value:upper()] = value end
   return setmetatable(map, {
     __index = function(_, key) error(unknown(name, key, names_of(map)), 2) end,

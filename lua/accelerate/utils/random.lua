@@ -24,12 +24,13 @@ function M.set_seed(seed, opts)
   core.manual_seed(seed)
 end
 
---- Which generators there can be: `torch` is the default one of tensors, `generator` a loader's
---- own, the others those of devices.
+--- Which generators there can be: `torch` is the default one of tensors, and `cuda` too, because
+--- one generator draws for the CPU and for GPUs; `generator` is a loader's own, the others those of
+--- other devices.
 M.RNGType = properties.enum("RNGType", { "torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla", "xpu", "hpu",
   "neuron", "generator" })
 
-local TYPES = { "torch", "generator" }
+local TYPES = { "torch", "cuda", "generator" }
 
 --- Raises unless `kind` names generators that there are here.
 ---@param kind string
@@ -45,18 +46,19 @@ function M.check_rng_type(kind, where)
   end
   local near = options.nearest(kind, TYPES)
   fail("%s: '%s' is not a kind of generator%s", where, kind, near and (", did you mean '" .. near .. "'?") or
-    "; there are 'torch' (the default generator) and 'generator' (a loader's own)")
+    "; there are 'torch' and 'cuda' (the default generator) and 'generator' (a loader's own)")
 end
 
 ---@return boolean
 function M.is_generator(value) return type(value) == "userdata" and getmetatable(value) == "generator" end
 
 --- Gives every rank the state of rank 0's generator.
----@param kind "torch"|"generator" the default generator, or `generator`
+---@param kind "torch"|"cuda"|"generator" the default generator, which draws for the CPU and for
+---  GPUs, or `generator`
 ---@param generator accelerate.Generator? for the kind "generator"
 function M.synchronize_rng_state(kind, generator)
   M.check_rng_type(kind, "synchronize_rng_state")
-  if kind == "torch" then generator = core.default_generator() end
+  if kind ~= "generator" then generator = core.default_generator() end
   options.value("synchronize_rng_state", "generator", generator, { "Generator" })
   local here = state.PartialState()
   if here.num_processes == 1 then return end
