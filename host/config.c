@@ -379,8 +379,8 @@ void ax_config_explain(const ax_plan *plan, FILE *f)
  * them. */
 static void export_settings(const ax_plan *plan)
 {
-  static const int ids[] = { AX_SET_cpu, AX_SET_mixed_precision, AX_SET_dynamo_backend, AX_SET_debug,
-                             AX_SET_enable_cpu_affinity };
+  static const int ids[] = { AX_SET_cpu,   AX_SET_mixed_precision,     AX_SET_dynamo_backend,
+                             AX_SET_debug, AX_SET_enable_cpu_affinity, AX_SET_strict };
 
   for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
     const ax_setting_row *r = &ax_settings[ids[i]];

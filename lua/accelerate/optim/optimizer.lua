@@ -36,9 +36,8 @@ local Optimizer = class("Optimizer")
 
 -- `state` is made when it is read.
 function Optimizer.__index(self, key)
-  local value = getmetatable(self)[key]
-  if value == nil and key == "state" then return states.view(self) end
-  return value
+  if key == "state" then return states.view(self) end
+  return getmetatable(self)[key]
 end
 
 function Optimizer.__newindex(self, key, value)

@@ -20,7 +20,7 @@ local function lazy_global(globals, name)
     value = require("accelerate.prompt.help").show
   else
     local module = type(name) == "string" and is_module(name)
-    if not module then return nil end
+    if not module then return require("accelerate.utils.strictness").missed_global(name) end
     value = require(module)
   end
   rawset(globals, name, value)

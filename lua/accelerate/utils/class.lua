@@ -11,6 +11,7 @@
 --- '_') refuse to be called with '.' in place of ':'. Classes of scripts, made by `class.open`,
 --- take their methods as they are.
 local methods = require "accelerate.utils.methods"
+local strictness = require "accelerate.utils.strictness"
 
 local class = {}
 
@@ -78,6 +79,9 @@ local function define(Class, key, value)
   rawset(Class, key, value)
 end
 
+-- Where a name is in no class.
+local function lacks(Class, key) strictness.missed_field(Class, key) end
+
 local function make_class(name, base, on_assign)
   if type(name) ~= "string" or name == "" then
     error(("class: the name must be a string that is not empty, got %s"):format(tostring(name)), 3)
@@ -93,7 +97,7 @@ local function make_class(name, base, on_assign)
     end
     if base.__index ~= base then Class.__index = base.__index end  -- a base that looks attributes up itself
   end
-  return setmetatable(Class, { __index = base, __newindex = on_assign, __call = construct,
+  return setmetatable(Class, { __index = base or lacks, __newindex = on_assign, __call = construct,
     __tostring = describe })
 end
 

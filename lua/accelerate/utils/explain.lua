@@ -22,9 +22,11 @@ local function add_names(list, seen, map)
   end
 end
 
---- The public names of a table and, for an object, of its class: fields, methods, and what a module
---- has registered.
-local function names_of(value)
+--- Returns the public names of a table and, for an object, of its class: fields, methods, and what
+--- a module has registered.
+---@param value table
+---@return string[]
+function M.names_of(value)
   local list, seen = {}, {}
   add_names(list, seen, value)
   if type(rawget(value, "_values")) == "table" then add_names(list, seen, rawget(value, "_values")) end
@@ -37,7 +39,10 @@ local function names_of(value)
   return list
 end
 
-local function title(value)
+--- Returns what messages call an object of a class, or a class; nil for any other value.
+---@param value any
+---@return string?
+function M.title(value)
   local Class = class.of(value)
   if Class then return Class.__name end
   if class.itself(value) then return "class " .. value.__name end
@@ -65,7 +70,7 @@ local function about(value, name)
   if type(value) ~= "table" then return nil end
   local instead = MAKERS[name] and class.itself(value) and making(value, name)
   if instead then return instead, true end
-  local near, what = options.nearest(name, names_of(value)), title(value)
+  local near, what = options.nearest(name, M.names_of(value)), M.title(value)
   if not near and not what then return nil end
   return ("%s has no '%s'%s"):format(what or "the table", name, near and ("; did you mean '%s'?"):format(near)
     or ""), near ~= nil
@@ -87,7 +92,7 @@ local function tables_at(level)
     if not name then break end
     if type(value) == "table" then list[#list + 1] = value end
   end
-  for _, name in ipairs(names_of(_G)) do
+  for _, name in ipairs(M.names_of(_G)) do
     if type(_G[name]) == "table" and _G[name] ~= _G then list[#list + 1] = _G[name] end
   end
   return list
@@ -174,7 +179,7 @@ local TEXT = { split = 'a text is taken apart by for word in s:gmatch "[^,]+" do
 -- Python's.
 local function of_python(name, known, value)
   if type(value) == "string" then return TEXT[name] end
-  if not known or type(value) == "table" and not title(value) then return PLAIN[name] end
+  if not known or type(value) == "table" and not M.title(value) then return PLAIN[name] end
 end
 
 -- The fields of tensors that may be nil.
@@ -194,7 +199,7 @@ local function lacking(kind, name, level)
     if rawget(candidate, name) == nil then
       local text, near = about(candidate, name)
       if near then return text end
-      if kind == "method" and title(candidate) then first = first or text end
+      if kind == "method" and M.title(candidate) then first = first or text end
     end
   end
   return first
@@ -315,7 +320,7 @@ local function with_self(value, method, fn, of)
   local name = debug.getlocal(methods.plain(fn), 1)
   if name == nil or name == "self" or name == "_" or (of and of ~= name) then return nil end
   return ("'%s' is the %s itself: a method is written with a colon, function %s:%s(...)"):format(name,
-    title(value), title(value), method)
+    M.title(value), M.title(value), method)
 end
 
 -- The same for an error about an object where something else was expected, or about a table. A
@@ -374,7 +379,7 @@ function M.raised(message)
     local fine, own = pcall(function() return visible("self", level + 2)[name] ~= nil end)
     if fine and own then return ("%s; did you mean self.%s?"):format(message, name) end
     if hints.knows(name) then return message end -- the report says what Lua has instead
-    local near = options.nearest(name, names_of(_G))
+    local near = options.nearest(name, M.names_of(_G))
     hint = near and ("did you mean '%s'?"):format(near)
   elseif kind == "field" or kind == "method" then
     hint = lacking(kind, name, level)
