@@ -91,11 +91,21 @@ typedef struct ax_encode_options {
   bool overflow;      /* what is cut off makes further rows */
   int64_t stride;     /* tokens of a text that neighbouring rows share */
 } ax_encode_options;
-/* Appends a row, or several with `overflow`.  second: s NULL: there is no second text.  EINVAL for
+/* One text; or, split, the words of one: each is a text by itself and counts as one piece.
+ * Offsets are then those within the word. */
+typedef struct ax_words {
+  const ax_text *list;
+  int64_t n;
+  bool split;
+} ax_words;
+/* Appends a row, or several with `overflow`.  second: NULL: there is no second text.  EINVAL for
  * a text of 4 GiB or more, a pair that cannot be cut as the options say, or a stride that is not
- * below the tokens of a text in a row; then `e` is as it was. */
-AX_API ax_status ax_tokenizer_encode(ax_tokenizer *t, ax_text first, ax_text second,
+ * below the tokens of a text in a row; ERANGE where the steps make more of a text than 64 times its
+ * length and 1 MB; EABORTED when it was interrupted.  Then `e` is as it was. */
+AX_API ax_status ax_tokenizer_encode(ax_tokenizer *t, const ax_words *first, const ax_words *second,
                                      const ax_encode_options *o, ax_encodings *e);
+/* The steps end where *flag is not 0; NULL: they do not look. */
+AX_API void ax_tokenizer_interrupts(ax_tokenizer *t, volatile const int *flag);
 /* Copies a field of the rows into [rows, width] from `to` on, padded with `pad` behind the tokens,
  * or before them (left).  what: "ids", "types", "special", "mask" (1 where there is a token). */
 AX_API ax_status ax_encodings_pad(const ax_encodings *e, const char *what, int64_t width, int64_t pad,

@@ -14,6 +14,7 @@ static int tokenizer_new(lua_State *L)
   ax_lua_enter(L);
   box = ax_lua_push_object(L, &ax_lua_tokenizer_class);
   if (ax_tokenizer_new(box) != AX_OK) return ax_lua_raise(L, "tokenizer");
+  if (&ax_interrupted) ax_tokenizer_interrupts(*box, &ax_interrupted);
   return 1;
 }
 
@@ -197,9 +198,33 @@ static int tokenizer_template(lua_State *L)
   return 0;
 }
 
+/* Entry i of a list of texts: a text, or a list of words, which a userdata on the stack then
+ * holds. */
+static ax_words words_at(lua_State *L, int idx, int64_t i, ax_text *one)
+{
+  ax_words w = { one, 1, false };
+  ax_text *list;
+
+  lua_rawgeti(L, idx, (int)i);
+  if (!lua_istable(L, -1)) {
+    lua_pop(L, 1);
+    *one = ax_lua_text_at(L, idx, i, "tokenizer", "text");
+    if (!one->s) ax_lua_error(L, "tokenizer", "text %lld: expected a string, got false", (long long)i);
+    return w;
+  }
+  w.n = (int64_t)lua_objlen(L, -1);
+  w.split = true;
+  w.list = list = lua_newuserdata(L, (size_t)w.n * sizeof *list + 1);
+  for (int64_t k = 0; k < w.n; k++) {
+    list[k] = ax_lua_text_at(L, lua_gettop(L) - 1, k + 1, "tokenizer", "word");
+    if (!list[k].s) ax_lua_error(L, "tokenizer", "word %lld: expected a string, got false", (long long)k + 1);
+  }
+  return w;
+}
+
 /* tokenizer:encode(texts, pairs, add_special, offsets, split_special, truncation, left, max_length,
- * overflow, stride) -> encodings, and with `overflow` the number of each row's text; pairs: a list
- * of the second texts, or nil */
+ * overflow, stride) -> encodings, and with `overflow` the number of each row's text; texts:
+ * strings, or lists of words; pairs: the second ones, or nil */
 static int tokenizer_encode(lua_State *L)
 {
   static const char *const cuts[] = { "do_not_truncate", "longest_first", "only_first", "only_second", NULL };
@@ -224,13 +249,15 @@ static int tokenizer_encode(lua_State *L)
   e = ax_lua_push_object(L, &ax_lua_encodings_class);
   lua_createtable(L, o.overflow ? (int)n : 0, 0);
   for (int64_t i = 1; i <= n; i++) {
-    const ax_text first = ax_lua_text_at(L, 2, i, "tokenizer", "text");
-    ax_text second = { NULL, 0 };
-    if (lua_istable(L, 3)) second = ax_lua_text_at(L, 3, i, "tokenizer", "second text");
-    if (!first.s)
-      return ax_lua_error(L, "tokenizer", "text %lld: expected a string, got false", (long long)i);
     const int64_t before = e->rows;
-    if (ax_tokenizer_encode(t, first, second, &o, e) != AX_OK) return ax_lua_raise(L, "tokenizer");
+    const int top = lua_gettop(L);
+    const bool pair = lua_istable(L, 3);
+    ax_text one[2];
+    const ax_words first = words_at(L, 2, i, one);
+    const ax_words second = pair ? words_at(L, 3, i, one + 1) : (ax_words){ 0 };
+    if (ax_tokenizer_encode(t, &first, pair ? &second : NULL, &o, e) != AX_OK)
+      return ax_lua_raise(L, "tokenizer");
+    lua_settop(L, top);
     for (int64_t row = before + 1; o.overflow && row <= e->rows; row++) {
       lua_pushnumber(L, (double)i);
       lua_rawseti(L, -2, (int)row);

@@ -3,6 +3,7 @@
 local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
+local processes = require "spec.support.processes"
 local raises = require("spec.support.messages").raises
 local tokenizers = require "accelerate.tokenizers"
 
@@ -145,5 +146,178 @@ describe("padding to a length that a row is beyond", function()
       { padding = "max_length", max_length = 20 })
     assert.same({ 2, n },
       t:pad({ rows[1], rows[1] }, { padding = "max_length", max_length = 20 }).input_ids.shape)
+  end)
+end)
+
+describe("texts that are lists of words", function()
+  local function options_of(case)
+    local o = { is_split_into_words = true, return_word_ids = true, return_offsets_mapping = true }
+    for key, value in pairs(case.options or {}) do o[key] = value end
+    return o
+  end
+
+  -- Numbers of words as Python has them.
+  local function numbers(list)
+    local got = {}
+    for i, word in ipairs(list) do got[i] = word and word - 1 or -1 end
+    return got
+  end
+
+  local function check_words(t, case, what)
+    local out = t(case.batch or case.text, case.pair, options_of(case))
+    same_list(case.ids, out.input_ids, what)
+    local words = case.batch and {} or numbers(out.word_ids)
+    for i, list in ipairs(case.batch and out.word_ids or {}) do words[i] = numbers(list) end
+    same_list(case.words, words, what)
+    if case.offsets then same_list(case.offsets, out.offset_mapping, what) end
+  end
+
+  for number, case in ipairs(reference.words) do
+    it("have Transformers' ids, words and offsets, " .. number .. " (" .. case.kind .. ")", function()
+      with(case.kind,
+        { ["tokenizer_config.json"] = { pad_token = case.kind == "bert" and "[PAD]" or "<pad>" } },
+        function(t) check_words(t, case, json.encode(case)) end)
+    end)
+  end
+
+  it("are encoded by all calls, and what is none is named", function()
+    local t = tokenizers.from_file(FOLDER .. "bert.json")
+    local o = { is_split_into_words = true }
+    local ids = t({ "Hello", "world" }, o).input_ids
+    assert.same(ids, t:encode({ "Hello", "world" }, o))
+    assert.same({ ids, ids }, t:encode_batch({ { "Hello", "world" }, { "Hello", "world" } }, nil,
+      o).input_ids)
+    raises("text must be a list of words or a list of such lists, got 'Hello'", t.__call, t, "Hello", nil, o)
+    raises("text[2][1] must be a string, got 5", t.__call, t, { { "a" }, { 5 } }, nil, o)
+    raises("text is one list of words, and pair is a list of texts", t.__call, t, { "a" }, { { "a" } }, o)
+    raises("text must be a list, got 'a'", t.encode, t, "a", nil, o)
+  end)
+end)
+
+describe("a tokenizer.json whose steps make much of little", function()
+  local function made(normalizer, pre_tokenizer)
+    local path = os.tmpname()
+    disk.write(path, json.encode { version = "1.0", normalizer = normalizer, pre_tokenizer = pre_tokenizer,
+      model = { type = "WordLevel", vocab = { a = 0, u = 1 }, unk_token = "u" } })
+    local t = tokenizers.from_file(path)
+    os.remove(path)
+    return t
+  end
+  local function sequence(count, part)
+    local list = {}
+    for i = 1, count do list[i] = part end
+    return { type = "Sequence", normalizers = list }
+  end
+  local SAYS = "more than 1048704 bytes of a text; it may become 64 times as long and 1048576 bytes"
+
+  for what, normalizer in pairs {
+    ["replacements"] = sequence(12,
+      { type = "Replace", pattern = { String = "a" }, content = ("a"):rep(10) }),
+    ["texts in front"] = sequence(400, { type = "Prepend", prepend = ("c"):rep(10000) }),
+    ["spaces"] = sequence(30, { type = "Replace", pattern = { Regex = " +" }, content = "  " }),
+  } do
+    it("is bounded: " .. what, function()
+      local t = made(normalizer)
+      if what == "spaces" then return assert.equal(1, #t:encode "a ") end
+      raises(SAYS, t.encode, t, "ab")
+      raises(SAYS, t.normalize, t, "ab")
+    end)
+  end
+
+  it("is ended by Ctrl-C between two steps", function()
+    host.in_folder(function(folder)
+      local list = {}
+      for i = 1, 2000 do
+        list[i] = { type = "Replace", pattern = { String = i % 2 == 1 and "a" or "b" }, content = i % 2 == 1
+          and "b"
+          or "a" }
+      end
+      disk.write(folder .. "/tokenizer.json", json.encode { version = "1.0",
+        normalizer = { type = "Sequence", normalizers = list },
+        model = { type = "WordLevel", vocab = { a = 0, u = 1 }, unk_token = "u" } })
+      disk.write(folder .. "/run.lua", ("local t = require('accelerate.tokenizers').from_pretrained(%q)\n"
+        .. "local text = ('a'):rep(1e6)\nprint 'ready'\nio.flush()\nt:encode(text)\n"):format(folder))
+      local run = processes.start { folder .. "/run.lua" }
+      run:expect("ready", 20)
+      processes.sleep(0.2)
+      run:signal(processes.SIGINT)
+      local status, _, err = run:wait(10)
+      run:forget()
+      assert.equal(130, status)
+      assert(err:find(":5: tokenizer: interrupted", 1, true), err)
+    end)
+  end)
+
+  it("is bounded in the parts between added tokens together", function()
+    local t = made({ type = "Prepend", prepend = ("c"):rep(1000) })
+    t:add_tokens({ "zz" }, true)
+    raises("more than 1560576 bytes of a text", t.encode, t, ("bbzz"):rep(2000))
+    assert.equal(20, #t:encode(("bbzz"):rep(10)))
+  end)
+
+  it("is bounded in its pre-tokenizer and its added tokens", function()
+    local t = made(nil, { type = "Metaspace", replacement = ("c"):rep(65536), prepend_scheme = "always" })
+    raises("bytes of a text", t.encode, t, ("b "):rep(100))
+    t = made { type = "Prepend", prepend = ("c"):rep(65536) }
+    local tokens = {}
+    for i = 1, 100 do tokens[i] = "t" .. i end
+    t:add_tokens(tokens)
+    raises("bytes of a text", t.encode, t, "a")
+  end)
+end)
+
+describe("many added tokens", function()
+  -- The longest token at each place, from left to right, in plain Lua.
+  local function cut(text, tokens)
+    local longest, is_token, parts, at, plain = 0, {}, {}, 1, ""
+    for _, token in ipairs(tokens) do is_token[token], longest = true, math.max(longest, #token) end
+    while at <= #text do
+      local n = math.min(longest, #text - at + 1)
+      while n > 0 and not is_token[text:sub(at, at + n - 1)] do n = n - 1 end
+      if n > 0 then
+        if plain ~= "" then parts[#parts + 1] = "?" end
+        parts[#parts + 1], plain = text:sub(at, at + n - 1), ""
+      else plain = plain .. text:sub(at, at) end
+      at = at + math.max(n, 1)
+    end
+    if plain ~= "" then parts[#parts + 1] = "?" end
+    return parts
+  end
+
+  it("are found as the definition says, short and long ones", function()
+    local random = math.random
+    for round = 1, 60 do
+      math.randomseed(round)
+      local tokens, text = {}, {}
+      for i = 1, 30 do
+        local piece = {}
+        for k = 1, random(1, round % 2 == 0 and 60 or 6) do piece[k] = random() < 0.8 and "Q" or "Z" end
+        tokens[i] = table.concat(piece)
+      end
+      for i = 1, 400 do text[i] = random() < 0.8 and "Q" or random() < 0.7 and "Z" or "c" end
+      text = table.concat(text) .. tokens[1] .. tokens[2]
+      local t = tokenizers.from_file(FOLDER .. "bert.json")
+      local got, plain, first = {}, false, t:len()
+      t:add_tokens(tokens, true)
+      for _, id in ipairs(t:encode(text, nil, { add_special_tokens = false })) do
+        local added = id >= first -- all of them are new
+        if added then got[#got + 1] = t:convert_ids_to_tokens(id)
+        elseif not plain then got[#got + 1] = "?" end
+        plain = not added
+      end
+      same_list(cut(text, tokens), got, "round " .. round)
+    end
+  end)
+
+  it("are found in time in proportion to the text", function()
+    local t = tokenizers.from_file(FOLDER .. "gpt2.json")
+    local tokens = {}
+    for i = 1, 5000 do tokens[i] = ("a"):rep(i % 1000) .. "b" .. i end
+    t:add_tokens(tokens)
+    t:encode "a"
+    local began = os.clock()
+    t:encode(("a"):rep(2e6))
+    local seconds = os.clock() - began -- more than 20 when each place is looked at by itself
+    assert(seconds < 5, seconds)
   end)
 end)

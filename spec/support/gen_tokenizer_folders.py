@@ -114,7 +114,9 @@ def words():
             if not one:  # an empty list alone is an empty batch
                 continue
             got = t(one, is_split_into_words=True, return_offsets_mapping=True)
-            found.append({"kind": kind, "text": one, "ids": got["input_ids"], "offsets": got["offset_mapping"],
+            offsets = [[0 if w is None else len(one[w][:i].encode()) for i in span]  # bytes, not characters
+                for w, span in zip(got.word_ids(), got["offset_mapping"])]
+            found.append({"kind": kind, "text": one, "ids": got["input_ids"], "offsets": offsets,
                 "words": [-1 if w is None else w for w in got.word_ids()]})
         for options in ({"padding": True}, {"truncation": True, "max_length": 6}, {"add_special_tokens": False}):
             got = t(WORDS, is_split_into_words=True, **options)

@@ -16,6 +16,14 @@ ax_status ax_grow(void **list, int64_t *room, int64_t used, int64_t n, size_t si
   return AX_OK;
 }
 
+ax_status ax_text_too_long(int64_t most)
+{
+  return ax_fail(AX_ERANGE,
+                 "the tokenizer's steps make more than %lld bytes of a text; it may become %d times as long "
+                 "and %d bytes",
+                 (long long)most, AX_GROWTH, AX_GROWTH_LEAST);
+}
+
 void ax_flow_free(ax_flow *f)
 {
   ax_mfree(f->s);
@@ -34,6 +42,7 @@ ax_status ax_flow_reserve(ax_flow *f, int64_t more)
 {
   const int64_t want = f->n + more;
 
+  if (f->most && want > f->most) return ax_text_too_long(f->most);
   if (want > f->room) {
     const ax_status st = ax_grow((void **)&f->s, &f->room, f->n, want, 1);
     if (st != AX_OK) return st;

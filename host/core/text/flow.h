@@ -15,11 +15,15 @@ typedef struct ax_flow {
   int64_t n, room;
   uint32_t *from, *to; /* NULL: not followed */
   int64_t span_room;
-  bool spans; /* follow */
+  bool spans;   /* follow */
+  int64_t most; /* bytes that it may become; 0: any number */
 } ax_flow;
 void ax_flow_free(ax_flow *f);
+/* What a tokenizer's steps may make of n bytes: AX_GROWTH * n + AX_GROWTH_LEAST. */
+enum { AX_GROWTH = 64, AX_GROWTH_LEAST = 1 << 20 };
+ax_status ax_text_too_long(int64_t most); /* fails with ERANGE */
 void ax_flow_clear(ax_flow *f, bool spans);
-/* Makes room for `more` bytes behind the text. */
+/* Makes room for `more` bytes behind the text.  ERANGE beyond f->most. */
 ax_status ax_flow_reserve(ax_flow *f, int64_t more);
 /* Appends bytes that come from [from, to); there is room. */
 static inline void ax_flow_add(ax_flow *f, const char *s, int n, uint32_t from, uint32_t to)

@@ -196,6 +196,7 @@ static ax_status viterbi(ax_model *m, const char *s, int64_t n)
     const double here = best[at].score;
     bool alone = false;
     uint32_t node = 0;
+    if (m->interrupted && *m->interrupted) return ax_fail(AX_EABORTED, "interrupted");
     ax_utf8_next(s + at, &size);
     for (int64_t end = at; end < n && (node = ax_trie_child(&m->trie, node, (uint8_t)s[end])) != 0;) {
       const int32_t id = m->trie.value[node];

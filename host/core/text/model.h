@@ -47,6 +47,7 @@ typedef struct ax_best { /* Unigram: the best way to a byte */
 
 typedef struct ax_model {
   ax_model_options o;
+  volatile const int *interrupted; /* or NULL */
   char *prefix, *suffix;
   char *texts;
   ax_text *tokens; /* as they are looked up; s NULL: never */
@@ -73,6 +74,7 @@ ax_status ax_model_set(ax_model *m, const ax_model_options *o, int64_t n, const 
                        const double *scores);
 ax_status ax_model_merges(ax_model *m, int64_t n, const ax_text *pairs);
 /* Appends the tokens of a piece. */
+/* EABORTED when *m->interrupted is not 0. */
 ax_status ax_model_run(ax_model *m, const char *s, int64_t n, ax_tokens_out *out);
 ax_status ax_bpe_run(ax_model *m, const char *s, int64_t n, ax_tokens_out *out);
 

@@ -175,17 +175,24 @@ static ax_status make_plan(ax_tokenizer *t, bool pair, const ax_encode_options *
   return open_windows(o, pair ? t->sides[1].n : 0, n[1], p->sides + 1);
 }
 
-ax_status ax_tokenizer_encode(ax_tokenizer *t, ax_text first, ax_text second, const ax_encode_options *o,
-                              ax_encodings *e)
+static ax_status check_size(const ax_words *text)
 {
-  const bool pair = second.s != NULL;
+  size_t total = 0;
+  for (int64_t i = 0; i < text->n; i++) total += text->list[i].n;
+  return total >= UINT32_MAX || text->n >= INT32_MAX ? ax_fail(AX_EINVAL, "a text of 4 GiB or more") : AX_OK;
+}
+
+ax_status ax_tokenizer_encode(ax_tokenizer *t, const ax_words *first, const ax_words *second,
+                              const ax_encode_options *o, ax_encodings *e)
+{
+  const bool pair = second != NULL;
   const int64_t tokens = e->n, rows = e->rows;
   plan p;
   ax_status st;
 
   if (!t->has_model) return ax_fail(AX_EINVAL, "the tokenizer has no vocabulary");
-  if (first.n >= UINT32_MAX || (pair && second.n >= UINT32_MAX))
-    return ax_fail(AX_EINVAL, "a text of 4 GiB or more");
+  if ((st = check_size(first)) != AX_OK || (pair && (st = check_size(second)) != AX_OK)) return st;
+  if ((st = ax_text_goes_on(t)) != AX_OK) return st;
   if (t->matchers_stale && (st = ax_added_build(t)) != AX_OK) return st;
   for (int i = 0; i < 1 + pair; i++)
     if ((st = ax_text_tokens(t, i ? second : first, o, t->sides + i)) != AX_OK) return st;

@@ -1,20 +1,36 @@
 /* stages.c: the stages in front of the model: a text is repaired, normalized and split. */
 #include "core/text/tokenizer.h"
 
+void ax_text_begin(ax_tokenizer *t, size_t n)
+{
+  t->most = (int64_t)n * AX_GROWTH + AX_GROWTH_LEAST;
+  t->made = 0;
+  for (int i = 0; i < 4; i++) t->flows[i].most = t->most;
+}
+
+/* Counts what was made of a part of a text, so that many parts are bounded as one is. */
+static ax_status count_made(ax_tokenizer *t, int64_t longest)
+{
+  t->made += longest;
+  return t->made > t->most ? ax_text_too_long(t->most) : AX_OK;
+}
+
 ax_status ax_text_normalize(ax_tokenizer *t, ax_flow *view, ax_flow **text)
 {
+  int64_t longest = 0;
   int turn = 0;
 
   *text = view;
   for (int64_t i = 0; i < t->normalizer.n; i++) {
     bool same;
-    const ax_status st = ax_normalize(t->normalizer.list + i, *text, t->flows + turn, &same);
-    if (st != AX_OK) return st;
+    ax_status st = ax_normalize(t->normalizer.list + i, *text, t->flows + turn, &same);
+    if (st != AX_OK || (st = ax_text_goes_on(t)) != AX_OK) return st;
     if (same) continue;
     *text = t->flows + turn;
+    if ((*text)->n > longest) longest = (*text)->n;
     turn = !turn;
   }
-  return AX_OK;
+  return count_made(t, longest);
 }
 
 /* The beginning of the text as a flow.  Ill-formed sequences become U+FFFD. */
@@ -66,12 +82,12 @@ ax_status ax_text_split(ax_tokenizer *t, ax_flow *view, bool first, ax_flow **te
   if ((st = ax_pieces_add(t->pieces, 0, view->n)) != AX_OK) return st;
   for (int64_t i = 0; i < t->splitter.n; i++) {
     st = ax_split(t->splitter.list + i, text, &spare, first, t->pieces + which, t->pieces + !which);
-    if (st != AX_OK) return st;
+    if (st != AX_OK || (st = ax_text_goes_on(t)) != AX_OK) return st;
     if (spare == view) spare = t->flows + 3; /* what it shows is not ours to write */
     which = !which;
   }
   *pieces = t->pieces + which;
-  return AX_OK;
+  return *text == view ? AX_OK : count_made(t, (*text)->n);
 }
 
 /* ---- stages alone */
@@ -82,6 +98,7 @@ ax_status ax_tokenizer_normalize(ax_tokenizer *t, ax_text text, ax_text_fn fn, v
   ax_status st;
 
   if (text.n >= UINT32_MAX) return ax_fail(AX_EINVAL, "a text of 4 GiB or more");
+  ax_text_begin(t, text.n);
   if ((st = ax_text_open(t, text, false, &view)) != AX_OK) return st;
   if ((st = ax_text_normalize(t, &view, &out)) != AX_OK) return st;
   return fn(p, out->s, (size_t)out->n);
@@ -94,6 +111,7 @@ ax_status ax_tokenizer_pieces(ax_tokenizer *t, ax_text text, ax_text_fn fn, void
   ax_status st;
 
   if (text.n >= UINT32_MAX) return ax_fail(AX_EINVAL, "a text of 4 GiB or more");
+  ax_text_begin(t, text.n);
   if ((st = ax_text_open(t, text, false, &view)) != AX_OK) return st;
   if ((st = ax_text_normalize(t, &view, &out)) != AX_OK) return st;
   view = ax_flow_part(out, 0, out->n);

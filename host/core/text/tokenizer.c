@@ -7,6 +7,8 @@ ax_status ax_tokenizer_new(ax_tokenizer **out)
   return (*out = ax_calloc(1, sizeof **out)) ? AX_OK : AX_ENOMEM;
 }
 
+void ax_tokenizer_interrupts(ax_tokenizer *t, volatile const int *flag) { t->interrupted = flag; }
+
 static void free_steps(ax_steps *s)
 {
   for (int64_t i = 0; i < s->n; i++) {
@@ -25,8 +27,8 @@ void ax_tokenizer_free(ax_tokenizer *t)
   ax_model_free(&t->model);
   for (int64_t i = 0; i < t->n_added; i++) ax_mfree(t->added[i].content);
   ax_mfree(t->added);
-  ax_trie_free(&t->raw);
-  ax_trie_free(&t->normal);
+  ax_matcher_free(&t->raw);
+  ax_matcher_free(&t->normal);
   for (int i = 0; i < 2; i++) {
     ax_mfree(t->parts[i]);
     ax_mfree(t->pieces[i].list);

@@ -23,6 +23,24 @@ typedef struct ax_added {
   int flags;
 } ax_added;
 
+/* Texts that are looked for in others (matcher.c). */
+typedef struct ax_matcher {
+  ax_trie trie;      /* with their places in the list; backward: of the texts turned around */
+  uint32_t *lengths; /* by place */
+  bool backward;     /* some are long */
+  uint32_t *back;    /* node: that of the longest end of its text that the trie has, too */
+  uint32_t *found;   /* node: the first one on the way back, itself included, where a text ends; or 0 */
+  int32_t *places;   /* of the opened text: the longest text that begins at each byte, or -1 */
+  int64_t room;
+} ax_matcher;
+/* s NULL: left out. */
+ax_status ax_matcher_build(ax_matcher *m, int64_t n, const ax_text *texts);
+void ax_matcher_free(ax_matcher *m);
+/* Prepares the search in a text, in time and memory in proportion to it. */
+ax_status ax_matcher_open(ax_matcher *m, const char *s, int64_t n);
+/* The place of the longest text that begins at s[at], or -1. */
+int32_t ax_matcher_at(const ax_matcher *m, const char *s, int64_t n, int64_t at);
+
 typedef struct ax_steps {
   ax_step *list;
   int64_t n, room;
@@ -34,7 +52,7 @@ struct ax_tokenizer {
   bool has_model, trim, trim_prefix;
   ax_added *added;
   int64_t n_added, added_room;
-  ax_trie raw, normal; /* of added tokens, with their places in the list */
+  ax_matcher raw, normal; /* of added tokens */
   bool matchers_stale;
   ax_template_part *parts[2];
   int n_parts[2];
@@ -44,9 +62,20 @@ struct ax_tokenizer {
   ax_pieces pieces[2];
   ax_tokens_out tokens;
   ax_encodings sides[2];
+  int64_t most, made; /* bytes that the steps may make of a text, and have made */
+  volatile const int *interrupted;
 };
 
+/* EABORTED when the user has interrupted the program. */
+static inline ax_status ax_text_goes_on(const ax_tokenizer *t)
+{
+  return t->interrupted && *t->interrupted ? ax_fail(AX_EABORTED, "interrupted") : AX_OK;
+}
+
 /* ---- stages.c */
+
+/* Begins with a text of n bytes, or with several of as many. */
+void ax_text_begin(ax_tokenizer *t, size_t n);
 
 /* A view of a text: the bytes themselves where they are valid and nobody asks where they come
  * from. */
@@ -65,8 +94,9 @@ typedef struct ax_found {
 } ax_found;
 /* Makes t->raw and t->normal of the list of added tokens. */
 ax_status ax_added_build(ax_tokenizer *t);
-/* The next added token of *f from `at` on that counts; done: where the last one ended. */
-bool ax_added_find(const ax_tokenizer *t, const ax_trie *trie, const ax_flow *f, int64_t at, int64_t done,
+/* The next added token of *f, which `m` was opened for, from `at` on that counts; done: where the
+ * last one ended. */
+bool ax_added_find(const ax_tokenizer *t, const ax_matcher *m, const ax_flow *f, int64_t at, int64_t done,
                    bool split_special, ax_found *out);
 
 /* ---- tokens.c */
@@ -74,6 +104,7 @@ bool ax_added_find(const ax_tokenizer *t, const ax_trie *trie, const ax_flow *f,
 /* Makes room for `more` tokens. */
 ax_status ax_encodings_reserve(ax_encodings *e, int64_t more, bool offsets);
 /* Puts the tokens of a text into *out, in place of what is there. */
-ax_status ax_text_tokens(ax_tokenizer *t, ax_text text, const ax_encode_options *o, ax_encodings *out);
+ax_status ax_text_tokens(ax_tokenizer *t, const ax_words *text, const ax_encode_options *o,
+                         ax_encodings *out);
 
 #endif

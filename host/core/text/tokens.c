@@ -55,6 +55,7 @@ typedef struct run {
   ax_encodings *out;
   const ax_encode_options *o;
   int32_t word;
+  bool split; /* words are given, and not counted here */
 } run;
 
 /* Byte-level tokens: the range [*from, *to) without the spaces around the token.  first: a single
@@ -90,7 +91,8 @@ static ax_status put_added(run *r, const ax_flow *f, const ax_found *a)
 
   if (st != AX_OK) return st;
   e->ids[e->n] = a->token->id;
-  e->words[e->n] = r->word++;
+  e->words[e->n] = r->word;
+  r->word += !r->split;
   if (f->spans) fill_offsets(r, f, a->from, a->to - a->from, e->n);
   e->n++;
   return AX_OK;
@@ -136,7 +138,7 @@ static ax_status put_kept(run *r, const ax_flow *f, int64_t at, const ax_slot *s
     if (f->spans) fill_offsets(r, f, at + s->at[i], s->length[i], e->n);
     e->n++;
   }
-  r->word++;
+  r->word += !r->split;
   return AX_OK;
 }
 
@@ -153,6 +155,8 @@ static ax_status put_piece(run *r, const ax_flow *f, ax_piece p)
     if (s->n && same_key(s->key, key)) return put_kept(r, f, p.at, s);
   }
   t->tokens.n = 0;
+  t->model.interrupted = t->interrupted;
+  if ((st = ax_text_goes_on(t)) != AX_OK) return st;
   if ((st = ax_model_run(&t->model, f->s + p.at, p.n, &t->tokens)) != AX_OK) return st;
   if ((st = ax_encodings_reserve(e, t->tokens.n, f->spans)) != AX_OK) return st;
   for (int64_t i = 0; i < t->tokens.n; i++) {
@@ -162,7 +166,7 @@ static ax_status put_piece(run *r, const ax_flow *f, ax_piece p)
     if (f->spans) fill_offsets(r, f, p.at + k->at, k->n, e->n);
     e->n++;
   }
-  r->word++;
+  r->word += !r->split;
   if (s) keep(s, key, &t->tokens);
   return AX_OK;
 }
@@ -181,19 +185,20 @@ static ax_status put_text(run *r, ax_flow *view, bool first)
 
 typedef ax_status (*on_text)(run *r, ax_flow *view, bool first);
 
-/* Cuts a text at the added tokens of `trie` and passes on what is between them. */
-static ax_status at_added(run *r, const ax_trie *trie, ax_flow *f, bool first, on_text then)
+/* Cuts a text at the added tokens of `m` and passes on what is between them. */
+static ax_status at_added(run *r, ax_matcher *m, ax_flow *f, bool first, on_text then)
 {
   ax_found a;
   int64_t done = 0, next = 0;
-  ax_status st = AX_OK;
+  ax_status st = ax_matcher_open(m, f->s, f->n);
 
-  while (st == AX_OK && ax_added_find(r->t, trie, f, next, done, r->o->split_special, &a)) {
+  while (st == AX_OK && ax_added_find(r->t, m, f, next, done, r->o->split_special, &a)) {
     if (a.from > done) {
       ax_flow part = ax_flow_part(f, done, a.from - done);
       st = then(r, &part, first && done == 0);
     }
     if (st == AX_OK) st = put_added(r, f, &a);
+    if (st == AX_OK) st = ax_text_goes_on(r->t);
     done = a.to;
     next = a.next > done ? a.next : done;
   }
@@ -211,13 +216,25 @@ static ax_status put_raw(run *r, ax_flow *view, bool first)
   return st == AX_OK ? at_added(r, &r->t->normal, text, first, put_text) : st;
 }
 
-ax_status ax_text_tokens(ax_tokenizer *t, ax_text text, const ax_encode_options *o, ax_encodings *out)
+static ax_status put_word(run *r, ax_text text)
 {
-  run r = { t, out, o, 0 };
   ax_flow view;
-  ax_status st;
+  const ax_status st = ax_text_open(r->t, text, r->o->offsets, &view);
+  return st == AX_OK ? at_added(r, &r->t->raw, &view, true, put_raw) : st;
+}
+
+ax_status ax_text_tokens(ax_tokenizer *t, const ax_words *text, const ax_encode_options *o, ax_encodings *out)
+{
+  run r = { t, out, o, 0, text->split };
+  size_t total = 0;
+  ax_status st = AX_OK;
 
   out->n = 0;
-  if ((st = ax_text_open(t, text, o->offsets, &view)) != AX_OK) return st;
-  return at_added(&r, &t->raw, &view, true, put_raw);
+  for (int64_t i = 0; i < text->n; i++) total += text->list[i].n;
+  ax_text_begin(t, total);
+  for (int64_t i = 0; i < text->n && st == AX_OK; i++) {
+    if (text->split) r.word = (int32_t)i;
+    st = put_word(&r, text->list[i]);
+  }
+  return st;
 }

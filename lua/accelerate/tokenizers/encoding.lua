@@ -24,19 +24,53 @@ local CALL = {
   return_word_ids = { "boolean", default = false },
   return_length = { "boolean", default = false },
   split_special_tokens = { "boolean", default = false },
+  is_split_into_words = { "boolean", default = false },
   return_overflowing_tokens = { "boolean", default = false },
   stride = { "integer", default = 0, min = 0 },
 }
 
+-- A list of texts that are lists of words; `single` says that one was given.
+local function words_of(where, what, texts)
+  if type(texts) ~= "table" or getmetatable(texts) then
+    fail("%s: with is_split_into_words, %s must be a list of words or a list of such lists, got %s", where,
+      what,
+      options.show(texts))
+  end
+  local single = type(texts[1]) ~= "table"
+  if single then texts = { texts } end
+  for i, words in ipairs(texts) do
+    checks.texts(where, single and what or ("%s[%d]"):format(what, i), words)
+  end
+  return texts, single
+end
+
+local function check_pairs(where, text, pair)
+  if #pair ~= #text then fail("%s: %d texts, but %d second ones", where, #text, #pair) end
+end
+
+local function split_texts_of(where, text, pair)
+  local single, also_single
+  text, single = words_of(where, "text", text)
+  if pair == nil then return text, nil, single end
+  pair, also_single = words_of(where, "pair", pair)
+  if single ~= also_single then
+    fail("%s: text is %s, and pair is %s", where, single and "one list of words" or "a list of texts",
+      also_single and "one list of words" or "a list of texts")
+  end
+  check_pairs(where, text, pair)
+  return text, pair, single
+end
+
 -- Arguments of a call as lists; `single` says that one text was given.
-local function texts_of(where, text, pair)
+local function texts_of(where, text, pair, split)
+  if split then return split_texts_of(where, text, pair) end
   local single = type(text) == "string"
   if single then text = { text } end
   checks.texts(where, "text", text)
   if pair == nil then return text, nil, single end
   if type(pair) == "string" and single then pair = { pair } end
   checks.texts(where, "pair", pair)
-  if #pair ~= #text then fail("%s: %d texts, but %d second ones", where, #text, #pair) end
+  check_pairs(where, text, pair)
   return text, pair, single
 end
 
@@ -169,42 +203,47 @@ end
 --- lists; for a list of texts, lists of lists; with return_tensors, int64 tensors [texts, tokens].
 --- offset_mapping holds {from, to} for each token: `text:sub(from + 1, to)` is its text, and {0, 0}
 --- stands for special tokens. word_ids holds the number of each token's word, from 1, and false for
---- special tokens. special_tokens_mask is 1 for the tokens that the post-processor added.
+--- special tokens. With is_split_into_words a text is a list of words: word_ids are their places in
+--- it, and offsets those within the word. special_tokens_mask is 1 for the tokens that the
+--- post-processor added.
 ---
 --- With truncation and return_overflowing_tokens, what does not fit makes further rows, and
 --- overflow_to_sample_mapping holds the number of each row's text, from 1. Results are then lists
 --- of lists for a single text too. Neighbouring rows of a text share `stride` tokens. Where both
 --- texts of a pair are cut (longest_first), there is a row for each part of the one with each of
 --- the other.
----@param text string|string[]
----@param pair string|string[]|nil second texts
+---@param text string|string[]|string[][]
+---@param pair string|string[]|string[][]|nil second texts
 ---@param opts { add_special_tokens: boolean?, padding: boolean|"longest"|"max_length"|nil,
 ---  truncation: boolean|"longest_first"|"only_first"|"only_second"|nil, max_length: integer?,
 ---  pad_to_multiple_of: integer?, padding_side: string?, return_tensors: boolean|"pt"|nil,
 ---  return_attention_mask: boolean?, return_token_type_ids: boolean?, return_special_tokens_mask:
 ---  boolean?, return_offsets_mapping: boolean?, return_word_ids: boolean?, return_length: boolean?,
----  split_special_tokens: boolean?, return_overflowing_tokens: boolean?, stride: integer? }?
+---  split_special_tokens: boolean?, is_split_into_words: boolean?, return_overflowing_tokens:
+---  boolean?, stride: integer? }?
 ---  max_length counts special tokens, default the model's; stride: default 0
 ---@return table<string, any>
 function Tokenizer:__call(text, pair, opts)
   if opts == nil and is_options(pair) then pair, opts = nil, pair end
   local single
   local o = options.check("tokenizer", opts, CALL)
-  text, pair, single = texts_of("tokenizer", text, pair)
+  text, pair, single = texts_of("tokenizer", text, pair, o.is_split_into_words)
   return self:_batch("tokenizer", text, pair, o, single)
 end
 
 --- Encodes one text, or a pair, and returns the ids. Options as in a call.
----@param text string
----@param pair string?
+---@param text string|string[]
+---@param pair string|string[]|nil
 ---@param opts table?
 ---@return integer[]
 function Tokenizer:encode(text, pair, opts)
   if opts == nil and is_options(pair) then pair, opts = nil, pair end
-  options.value("encode", "text", text, { "string" })
-  options.value("encode", "pair", pair, { "string", optional = true })
   local o = options.check("encode", opts, CALL)
-  return self:_batch("encode", { text }, pair and { pair }, o, not o.return_tensors).input_ids
+  local kind = o.is_split_into_words and "list" or "string"
+  options.value("encode", "text", text, { kind })
+  options.value("encode", "pair", pair, { kind, optional = true })
+  local texts, pairs_of = texts_of("encode", text, pair, o.is_split_into_words)
+  return self:_batch("encode", texts, pairs_of, o, not o.return_tensors).input_ids
 end
 
 --- Encodes lists of texts: a call for which `texts` is a list.
@@ -215,8 +254,8 @@ end
 function Tokenizer:encode_batch(texts, pairs, opts)
   if opts == nil and is_options(pairs) then pairs, opts = nil, pairs end
   local o = options.check("encode_batch", opts, CALL)
-  checks.texts("encode_batch", "texts", texts)
-  local text, pair = texts_of("encode_batch", texts, pairs)
+  if not o.is_split_into_words then checks.texts("encode_batch", "texts", texts) end
+  local text, pair = texts_of("encode_batch", texts, pairs, o.is_split_into_words)
   return self:_batch("encode_batch", text, pair, o, false)
 end
 
