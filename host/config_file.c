@@ -268,8 +268,8 @@ static int set_rows(const config_file *c)
   return 0;
 }
 
-/* Whether a value asks for something: not false, 0, null, "no" or nothing. */
-static bool asks(const ax_yaml_node *v)
+/* Whether a value has an effect in Accelerate: not false, 0, null, "no" or nothing. */
+static bool is_chosen(const ax_yaml_node *v)
 {
   if (v->kind == AX_YAML_NULL || (v->kind == AX_YAML_BOOL && !v->truth)) return false;
   if (v->kind == AX_YAML_INT) return v->number != 0;
@@ -301,7 +301,7 @@ static int check_nested(const config_file *c, const char *map, const ax_yaml_nod
              map, key->text ? key->text : ax_yaml_kind_name(key->kind));
   else if (keys[row].use == KEY_ABOVE_1 && v->kind == AX_YAML_INT && v->number > 1)
     return refuse(c, v, key->text, AX_ENGINE_PARALLELISM);
-  else if (keys[row].use == KEY_NOTED && asks(v))
+  else if (keys[row].use == KEY_NOTED && is_chosen(v))
     ax_print(stderr, "accel-run: %s:%d: %s has no effect: %s\n", c->path, v->line, key->text, keys[row].why);
   return 0;
 }

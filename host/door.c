@@ -53,6 +53,11 @@ static int read_file(ax_secret *s, const ax_setting *file)
   while (n > 0 && (s->bytes[n - 1] == '\n' || s->bytes[n - 1] == '\r')) n--;
   s->n = (size_t)n;
   s->origin = file->origin;
+  if (n > 0 && memchr(s->bytes, 0, s->n)) { /* HMAC fills a key up with NULs: "x" would be as good as "x\0" */
+    ax_print(stderr, "accel-run: %s: %s has a NUL among its bytes; expected a secret without\n", file->origin,
+             file->text);
+    return AX_EXIT_USAGE;
+  }
   if (n >= 8 && (size_t)n < sizeof s->bytes) return 0;
   ax_print(stderr, "accel-run: %s: %s holds %zd bytes; expected a secret of 8 to %zu\n", file->origin,
            file->text, n, sizeof s->bytes - 1);
@@ -228,8 +233,10 @@ bool ax_door_hear(ax_door *d, int ms, ax_guest *out)
     if (state == 0) i++;
     if (state != 1) continue;
     if (!knows_secret(d, &d->guest[i])) {
+      snprintf(d->liar, sizeof d->liar, "%s", d->guest[i].from);
+      d->liars++;
       refuse(d, i, d->secret.n ? "machine 0 has another secret" : "machine 0 has no secret",
-             "it does not know the secret");
+             d->secret.n ? "it does not know the secret" : "it has a secret, and machine 0 has none");
       continue;
     }
     *out = d->guest[i];

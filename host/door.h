@@ -57,6 +57,8 @@ typedef struct ax_door {
   ax_secret secret;
   ax_guest guest[AX_GUESTS];
   int guests, strangers;
+  int liars; /* of the strangers: those that did not know the secret */
+  char liar[AX_FROM];
 } ax_door;
 
 /* TCP options: a machine that vanishes is noticed within half a minute. */

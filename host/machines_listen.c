@@ -161,6 +161,19 @@ static int forget_gone(ax_machines *m)
   return wanted;
 }
 
+/* "; 2 connections, the last one from 10.0.0.2, had another secret (here it is from
+ * --secret_file)", or "".  They do not end the wait: whoever reaches the port could end a run
+ * so. */
+static const char *tell_liars(const ax_door *d, char *buf, size_t size)
+{
+  buf[0] = '\0';
+  if (d->liars)
+    snprintf(buf, size, "; %d connection%s, the last one from %s, had another secret (here %s%s)", d->liars,
+             d->liars == 1 ? "" : "s", d->liar, d->secret.n ? "it is from " : "there is none",
+             d->secret.n ? d->secret.origin : "");
+  return buf;
+}
+
 static bool notify_start(ax_machines *m)
 {
   const char *newest = getenv("ACCELERATE_NEWEST_CHECKPOINT");
@@ -176,7 +189,7 @@ int ax_machines_gather(ax_machines *m, const ax_plan *plan)
   const int64_t since = ax_monotonic_ns();
   int status = listen_here(m, plan), wanted = m->ranks - m->here;
   double next = report;
-  char text[600] = "", who[200];
+  char text[600] = "", who[200], liars[200];
   uint64_t run = 0;
 
   if (status != 0) return status;
@@ -186,14 +199,14 @@ int ax_machines_gather(ax_machines *m, const ax_plan *plan)
     ax_guest g;
     missing(m, who, sizeof who);
     if (waited >= limit) {
-      snprintf(text, sizeof text, "waited %g s at %s for machine %s of %d (--timeout sets the limit)", limit,
-               m->address, who, m->count);
+      snprintf(text, sizeof text, "waited %g s at %s for machine %s of %d (--timeout sets the limit)%s",
+               limit, m->address, who, m->count, tell_liars(&m->door, liars, sizeof liars));
       break;
     }
     if (waited >= next) {
       next *= 2;
-      ax_print(stderr, "accel-run: machine 0 waits at %s for machine %s, for %.0f s so far\n", m->address,
-               who, waited);
+      ax_print(stderr, "accel-run: machine 0 waits at %s for machine %s, for %.0f s so far%s\n", m->address,
+               who, waited, tell_liars(&m->door, liars, sizeof liars));
     }
     wanted += forget_gone(m);
     while (!text[0] && wanted > 0 && ax_door_hear(&m->door, 100, &g)) {

@@ -8,7 +8,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#define LEAST_STACK (128 << 10)
+#define USUAL_STACK (8 << 20)
 
 /* Reads the whole of stdin, so that every rank can run the script that is there. */
 static int read_stdin(ax_plan *plan)
@@ -106,6 +110,28 @@ static void survive_file_limit(void)
   sigaction(SIGXFSZ, &a, NULL);
 }
 
+/* A thread gets as much stack as the limit that its process began with, and kernels need some of
+ * it: below LEAST_STACK a thread ends with SIGSEGV.  Where the limit may be raised the program
+ * begins again.  Returns false after printing that it may not. */
+static bool ensure_stack(char **argv)
+{
+  struct rlimit l;
+  char self[4200];
+  const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+
+  if (getrlimit(RLIMIT_STACK, &l) != 0 || l.rlim_cur >= LEAST_STACK) return true;
+  if (l.rlim_max < LEAST_STACK) {
+    ax_print(stderr, "accel-run: the limit of the stack is %llu KiB (ulimit -s); expected at least %d\n",
+             (unsigned long long)l.rlim_max >> 10, LEAST_STACK >> 10);
+    return false;
+  }
+  l.rlim_cur = l.rlim_max < USUAL_STACK ? l.rlim_max : USUAL_STACK;
+  if (setrlimit(RLIMIT_STACK, &l) != 0 || n <= 0) return true;
+  self[n] = '\0';
+  execv(self, argv);
+  return true; /* it may work all the same */
+}
+
 int main(int argc, char **argv)
 {
   ax_plan plan;
@@ -115,6 +141,7 @@ int main(int argc, char **argv)
   if (argc == 2 && strcmp(argv[0], AX_GUARD_NAME) == 0) ax_family_guard(argv[1]);
   ax_streams_open();
   survive_file_limit();
+  if (!ensure_stack(argv)) return AX_EXIT_FAILED;
   status = ax_config_parse(argc, argv, &plan);
   if (status == 0) switch (plan.mode) {
     case AX_MODE_HELP: ax_config_help(stdout); break;

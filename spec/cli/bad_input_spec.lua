@@ -43,6 +43,18 @@ describe("the command line", function()
   usage("names a script that is not there", { "nowhere/train.lua" }, 1, "nowhere/train.lua", "No such file")
   usage("names a script that is not there on two ranks", { "--num_processes", "2", "nowhere/train.lua" }, 1,
     "nowhere/train.lua", "No such file")
+  it("names a stack that is too small, and takes a larger one where it may", function()
+    for limit, expected in pairs {
+      ["-s 64"] = "the limit of the stack is 64 KiB %(ulimit %-s%); expected at least 128",
+      ["-S -s 64"] = "^8192$" } do
+      local pipe = io.popen(("ulimit -H -s 8192; ulimit %s; '%s' -e 'os.execute [[ulimit -s]]' 2>&1"):format(
+        limit,
+        host.path))
+      local said = pipe:read "*a"
+      pipe:close()
+      assert(said:gsub("%s+$", ""):find(expected), said)
+    end
+  end)
   usage("names a script that is a folder", { "spec" }, 1, "spec", "directory")
   usage("refuses 0 processes", { "--num_processes", "0", "-e", "" }, 2, "--num_processes", "got 0")
   usage("refuses 1000 processes", { "--num_processes", "1000", "-e", "" }, 2, "--num_processes", "got 1000")

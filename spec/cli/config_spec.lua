@@ -309,6 +309,21 @@ describe("each key that Accelerate has written", function()
   end)
 end)
 
+describe("a configuration whose aliases stand for very many values", function()
+  local LAUGHS = { "distributed_type: FSDP", "fsdp_config: { a0: &a0 [x, x, x, x, x, x, x, x, x, x]" }
+  for k = 1, 9 do LAUGHS[#LAUGHS + 1] = (", a%d: &a%d [" .. ("*a%d, "):rep(9) .. "*a%d]"):format(k, k, k - 1,
+    k - 1, k - 1, k - 1, k - 1, k - 1, k - 1, k - 1, k - 1, k - 1) end
+  local text = LAUGHS[1] .. "\n" .. table.concat(LAUGHS, "", 2) .. "}\n"
+
+  for _, words in ipairs { { "to-fsdp2", "--overwrite" }, { "config", "update" } } do
+    it("is refused by " .. table.concat(words, " "), function()
+      words[#words + 1], words[#words + 2] = "--config_file", "c.yaml"
+      local _, err = run(1, config(text), words)
+      has(err, "c.yaml: it stands for more than 10000 values, with its aliases written out\n")
+    end)
+  end
+end)
+
 describe("launch options of Accelerate", function()
   it("for what is not there are refused with the reason, or have no effect, which a line says", function()
     for word, message in pairs { ["--use_fsdp"] = "sharded parameters (FSDP) are not there yet",

@@ -159,7 +159,8 @@ describe("machines with a secret", function()
   it("do not meet one that has another or none; machine 0 waits on", function()
     local port, path = machines.free_port(), processes.script(SCRIPT)
     local env = { ACCELERATE_SECRET = "the secret of this run" }
-    local first = machines.start(0, port, path, { ranks = 2, env = env })
+    local first = machines.start(0, port, path,
+      { ranks = 2, env = env, launch = { "--stall_report", "0.3" } })
     for _, given in ipairs { "another secret", false } do
       local status, _, err = machines.start(1, port, path, { ranks = 2,
         env = given and { ACCELERATE_SECRET = given } or nil }):wait(10)
@@ -168,6 +169,9 @@ describe("machines with a secret", function()
         "is from " ..
         (given and "ACCELERATE_SECRET" or "nowhere"))
     end
+    first:expect("so far; 2 connections, the last one from 127%.0%.0%.1, had another secret %(here it " ..
+      "is from " ..
+      "ACCELERATE_SECRET%)", 10)
     local second = machines.start(1, port, path, { ranks = 2, env = env })
     assert.are.equal(0, (second:wait(10)))
     local status, _, err = first:wait(10)
@@ -183,6 +187,16 @@ describe("machines with a secret", function()
         "127.0.0.1", "--main_process_port", tostring(machines.free_port()), "-e", "" }, { env = env })
       assert.are.equal(2, status)
       matches(err, text)
+    end
+  end)
+
+  it("refuse one with a NUL, which HMAC takes for another", function()
+    for _, secret in ipairs { ("\0"):rep(20), "x23456789\0" } do
+      local path = processes.script(secret)
+      local status, _, err = host.run { "--num_machines", "2", "--num_processes", "2", "--main_process_ip",
+        "127.0.0.1", "--main_process_port", tostring(machines.free_port()), "--secret_file", path, "-e", "" }
+      assert.are.equal(2, status)
+      has(err, path .. " has a NUL among its bytes; expected a secret without\n")
     end
   end)
 end)

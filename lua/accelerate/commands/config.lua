@@ -10,6 +10,8 @@ local yaml = require "accelerate.utils.yaml"
 
 local M = {}
 
+local MOST_VALUES = 10000 -- of a configuration
+
 -- What Accelerate writes for every configuration.
 local DEFAULTS = {
   compute_environment = "LOCAL_MACHINE", debug = false, downcast_bf16 = false, enable_cpu_affinity = false,
@@ -30,6 +32,17 @@ local TYPES = { "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI
 
 -- ---- reading and writing ------------------------------------------------------------------------
 
+-- What is left of a number of values after those of a map or list. Aliases make a few lines stand
+-- for any number of values, and each would be written.
+local function spend(value, left)
+  if type(value) ~= "table" then return left - 1 end
+  for _, item in pairs(value) do
+    left = spend(item, left)
+    if left < 0 then return left end
+  end
+  return left
+end
+
 --- Reads a file into a map; JSON by the ending, else YAML.
 ---@param path string
 ---@return table
@@ -39,6 +52,9 @@ function M.read(path)
   local ok, value = pcall(yaml.decode, text, path, path:match "%.json$" ~= nil)
   if not ok then commands.fail("%s", value) end
   if type(value) ~= "table" or value[1] ~= nil then commands.fail("%s: expected keys with values", path) end
+  if spend(value, MOST_VALUES) < 0 then
+    commands.fail("%s: it stands for more than %d values, with its aliases written out", path, MOST_VALUES)
+  end
   return value
 end
 
