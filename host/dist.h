@@ -1,11 +1,12 @@
 /* dist.h: process groups.
  *
- * A group is a rank, a size and a transport.  A transport is a table of functions that carries
- * collectives over one kind of memory: `shm` (host memory, the ranks of one machine), `tcp` (host
- * memory, several machines), `nccl` (the CUDA backend's: GPU memory).  They are peers.  A
- * transport whose collectives run beside the computation returns a ticket for their end; one that
- * finishes them before it returns gives none.  A process has at most two groups: the world, for
- * host memory, and the devices' group, which is made through the world when it is first needed.
+ * A group is some ranks of the world, in an order, and a transport.  A transport is a table of
+ * functions that carries collectives over one kind of memory: `shm` (host memory, the ranks of one
+ * machine), `tcp` (host memory, several machines), `nccl` (the CUDA backend's: GPU memory).  They
+ * are peers.  A transport whose collectives run beside the computation returns a ticket for their
+ * end; one that finishes them before it returns gives none.  The world is the group of all ranks;
+ * ax_group_split makes others, for host memory.  The devices' group is that of all ranks, and is
+ * made through the world when it is first needed.
  *
  * Collectives of a group are issued in the same order on every rank.  Each rank's arguments (op,
  * dtype, count, shape, root, reduction, model) are compared before data moves: a difference is an
@@ -20,6 +21,7 @@
 #include "plugin.h"
 
 #define AX_WHERE_TEXT 128 /* bytes of a script line's name */
+#define AX_GROUP_TEXT 32  /* bytes of a group's name */
 
 typedef enum {
   AX_ALL_REDUCE,
@@ -27,6 +29,11 @@ typedef enum {
   AX_ALL_GATHER,
   AX_REDUCE_SCATTER,
   AX_GATHER,
+  AX_REDUCE,
+  AX_SCATTER,
+  AX_ALL_TO_ALL,
+  AX_SEND,
+  AX_RECV,
   AX_BARRIER,
   AX_JOIN,
   AX_RECORDING,
@@ -37,11 +44,11 @@ typedef enum { AX_SUM, AX_MEAN, AX_MAX, AX_MIN, AX_PROD, AX_REDUCTIONS } ax_redu
 
 static inline bool ax_collective_reduces(ax_collective_op op)
 {
-  return op == AX_ALL_REDUCE || op == AX_REDUCE_SCATTER;
+  return op == AX_ALL_REDUCE || op == AX_REDUCE_SCATTER || op == AX_REDUCE;
 }
 static inline bool ax_collective_has_root(ax_collective_op op)
 {
-  return op == AX_BROADCAST || op == AX_GATHER;
+  return op == AX_BROADCAST || op == AX_GATHER || op == AX_REDUCE || op == AX_SCATTER;
 }
 
 AX_API const char *ax_collective_name(ax_collective_op op);
@@ -58,6 +65,11 @@ AX_API ax_status ax_reduction_parse(const char *name, ax_reduction *out);
  *                   overlap out
  *   GATHER          in[count] of each -> out[n * count] on root, in rank order; out may be NULL
  *                   elsewhere
+ *   REDUCE          in[count] of all ranks reduced -> out[count] on root; out may be NULL elsewhere
+ *   SCATTER         in[n * count] of root, part r -> out[count] on rank r; in may be NULL elsewhere
+ *   ALL_TO_ALL      part k of in, splits[k] elements, -> place r of rank k's out, which has room
+ *                   for splits[n + r] elements there; `count` is 0
+ *   SEND, RECV      in[count] -> out[count] of one other rank, `root`, which calls the opposite
  *   BARRIER         no rank leaves before all have entered
  *   JOIN            ALL_GATHER of facts about the ranks' devices, before the devices join a
  *                   group
@@ -68,7 +80,7 @@ typedef struct ax_collective {
   ax_collective_op op;
   ax_dtype dtype;
   ax_reduction reduction; /* for the ops that reduce, else AX_SUM */
-  int root;               /* for BROADCAST and GATHER, else 0 */
+  int root;               /* for ops with a root; the other rank of SEND and RECV; else 0 */
   /* for gradients: the number of their prepared model, from 1; 0: none.  It separates buffers of
    * equal size that belong to two models */
   int model;
@@ -79,6 +91,8 @@ typedef struct ax_collective {
   int64_t shape[AX_MAX_DIMS];
   const void *in;
   void *out;
+  const int64_t *splits;     /* ALL_TO_ALL: elements to each rank, then from each */
+  char group[AX_GROUP_TEXT]; /* "tp[0,1]"; "": the world */
 } ax_collective;
 
 typedef struct ax_group ax_group;
@@ -126,6 +140,11 @@ typedef struct ax_transport {
    * once; else waits for them.  (optional) NULL: there is nothing to leave. */
   void (*leave)(ax_group *g, bool abort);
 
+  /* Gives g, a new group of some ranks of `from` (its rank, size and members are set; rank -1: this
+   * rank is in none), its state.  A collective of `from`.  (optional) NULL: groups cannot be
+   * divided. */
+  ax_status (*split)(ax_group *from, ax_group *g);
+
   /* ---- for worlds: what waiting ranks know of each other */
 
   /* Sets how long this rank waits in one collective.  (optional) NULL: it never waits. */
@@ -152,16 +171,29 @@ struct ax_group {
   int rank, size, local_rank, local_size;
   int device;  /* in the devices' group: this rank's device */
   bool closed; /* this rank has left it */
+  /* of a group that ax_group_split made: */
+  int32_t refs;
+  int *members; /* [size] each one's rank in the world; NULL: the world itself */
+  char name[AX_GROUP_TEXT];
 };
 
 /* The group of all ranks; borrowed.  A group of one until a transport is joined. */
 AX_API ax_group *ax_dist_world(void);
+/* Divides a group: ranks that give the same `colour` (0 or more) make a new group, ordered by
+ * `key`, then by rank; a rank that gives -1 is in none, and *out is NULL there.  A collective of
+ * `from`.  *out: a new reference.  `name` is the beginning of its name in messages: "tp" becomes
+ * "tp[0,1]".  ENOIMPL where the ranks are on several machines. */
+AX_API ax_status ax_group_split(ax_group *from, int colour, int key, const char *name, ax_group **out);
+AX_API ax_group *ax_group_retain(ax_group *g);
+/* Leaves the group with the last reference; not a collective. */
+AX_API void ax_group_release(ax_group *g);
+AX_API int ax_group_world_rank(const ax_group *g, int rank);
 
-/* Checks `c` against the group and the dtype, and starts it in the group that carries its memory.
+/* Checks `c` against the group and the dtype, and starts it where its memory is carried.
  * *work: for waiting until it ends; NULL: it has ended.  work NULL: also waits for the end.  For a
  * collective of a device, that wait is the device's: work queued from now on runs after the end,
  * and the host goes on. */
-AX_API ax_status ax_dist_run(const ax_collective *c, ax_work **work);
+AX_API ax_status ax_dist_run(ax_group *g, const ax_collective *c, ax_work **work);
 /* Orders work queued on the device from now on after the end of `work` (NULL: does nothing).  Takes
  * it. */
 AX_API ax_status ax_work_wait(ax_work *work);
@@ -188,22 +220,34 @@ AX_API void ax_dist_set_where(const char *where);
 /* ---- tensors.  None of these is recorded by autograd. ---------------------------------------- */
 
 /* In place; t may have any strides. */
-AX_API ax_status ax_dist_all_reduce(ax_tensor *t, ax_reduction r, int model);
+AX_API ax_status ax_dist_all_reduce(ax_group *g, ax_tensor *t, ax_reduction r, int model);
 /* Starts an all_reduce of a contiguous tensor without waiting.  t's elements may not be read or
  * written before ax_work_wait(*work), and t must live until then.  *work NULL: it has ended. */
-AX_API ax_status ax_dist_all_reduce_begin(ax_tensor *t, ax_reduction r, int model, ax_work **work);
-AX_API ax_status ax_dist_broadcast(ax_tensor *t, int root);
+AX_API ax_status ax_dist_all_reduce_begin(ax_group *g, ax_tensor *t, ax_reduction r, int model,
+                                          ax_work **work);
+AX_API ax_status ax_dist_broadcast(ax_group *g, ax_tensor *t, int root);
+/* Reduces into root's t; the others' keep their elements. */
+AX_API ax_status ax_dist_reduce_to(ax_group *g, ax_tensor *t, ax_reduction r, int root);
+/* t's elements to rank `to`, which calls ax_dist_recv with a tensor of the same shape and type. */
+AX_API ax_status ax_dist_send(ax_group *g, ax_tensor *t, int to);
+AX_API ax_status ax_dist_recv(ax_group *g, ax_tensor *t, int from);
 /* Broadcasts many tensors, on a device as one collective. */
-AX_API ax_status ax_dist_broadcast_all(int n, ax_tensor *const *list, int root);
+AX_API ax_status ax_dist_broadcast_all(ax_group *g, int n, ax_tensor *const *list, int root);
 /* New reference: the ranks' tensors, which have one shape, joined along dim 0 in rank order; a 0-d
  * tensor counts as [1]. */
-AX_API ax_status ax_dist_all_gather(ax_tensor *t, ax_tensor **out);
+AX_API ax_status ax_dist_all_gather(ax_group *g, ax_tensor *t, ax_tensor **out);
 /* Gathers as ax_dist_all_gather does, on root alone; *out is NULL elsewhere. */
-AX_API ax_status ax_dist_gather(ax_tensor *t, int root, ax_tensor **out);
+AX_API ax_status ax_dist_gather(ax_group *g, ax_tensor *t, int root, ax_tensor **out);
+/* New reference: part `rank` of dim 0 of root's t.  `like`: on the other ranks, a tensor with the
+ * part's shape and type (its elements do not matter); on root NULL. */
+AX_API ax_status ax_dist_scatter(ax_group *g, ax_tensor *t, ax_tensor *like, int root, ax_tensor **out);
+/* New reference: rows of dim 0 of every rank's t, those for this rank, in rank order.  splits: size
+ * rows to each rank, then size rows from each; they must fit those of the other ranks. */
+AX_API ax_status ax_dist_all_to_all(ax_group *g, ax_tensor *t, const int64_t *splits, ax_tensor **out);
 /* New reference: part `rank` of dim 0 of the reduced tensor.  ESHAPE when the size of dim 0 is no
  * multiple of the group's. */
-AX_API ax_status ax_dist_reduce_scatter(ax_tensor *t, ax_reduction r, ax_tensor **out);
-AX_API ax_status ax_dist_barrier(void);
+AX_API ax_status ax_dist_reduce_scatter(ax_group *g, ax_tensor *t, ax_reduction r, ax_tensor **out);
+AX_API ax_status ax_dist_barrier(ax_group *g);
 
 /* ---- devices: collectives over their memory, which a backend's library (NCCL) runs beside the
  * computation */

@@ -45,6 +45,10 @@ static void write_one(FILE *file, int rank, const ax_flight *f, int64_t now)
           (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count);
   if (ax_collective_reduces(c->op)) fprintf(file, ", \"reduction\": \"%s\"", ax_reduction_name(c->reduction));
   if (ax_collective_has_root(c->op)) fprintf(file, ", \"root\": %d", c->root);
+  if (c->group[0]) {
+    fputs(", \"group\": ", file);
+    write_text(file, c->group);
+  }
   fputs(", \"where\": ", file);
   write_text(file, f->where);
   fprintf(file, ", \"entered\": %.6f, \"seconds\": %.6f, \"ended\": \"%s\"}\n",
@@ -68,7 +72,7 @@ bool ax_flight_write(const ax_control *c, int first, const char *folder, char *p
     const uint64_t last = atomic_load(&c->rank[r].collectives);
     for (uint64_t n = last > AX_FLIGHT ? last - AX_FLIGHT + 1 : 1; n <= last; n++) {
       const ax_flight *f = &c->rank[r].flight[n % AX_FLIGHT];
-      if (f->number == n) write_one(file, first + r, f, now);
+      if (f->entry == n) write_one(file, first + r, f, now);
     }
   }
   return fclose(file) == 0;
@@ -76,11 +80,12 @@ bool ax_flight_write(const ax_control *c, int first, const char *folder, char *p
 
 /* ---- stragglers ------------------------------------------------------------------------------ */
 
-/* The entry of collective n; NULL: it is overwritten, or a device's. */
+/* The entry of collective n; NULL: it is overwritten, a device's, or that of a part of the
+ * ranks. */
 static const ax_flight *entry(const ax_control *c, int rank, uint64_t n)
 {
   const ax_flight *f = &c->rank[rank].flight[n % AX_FLIGHT];
-  return f->number == n && f->left != 0 && !f->posted ? f : NULL;
+  return f->entry == n && f->left != 0 && !f->posted && !f->facts.group[0] ? f : NULL;
 }
 
 /* Who came last to collective n, and how much later than the last but one. */

@@ -61,12 +61,12 @@ void ax_launched_doing(const ax_launched *r, int rank, int64_t now, char *buf, s
   const uint64_t n = atomic_load(&rec->collectives);
   const double s = ax_launched_seconds(r, atomic_load(&rec->since), now);
   const int64_t blocked = atomic_load_explicit(&rec->launch_since, memory_order_acquire);
-  char text[96], last[300] = "";
+  char text[160], last[360] = "";
 
   if (n > 0) {
     ax_collective_text(&rec->last, text, sizeof text);
-    snprintf(last, sizeof last, "#%llu, %s%s%.*s", (unsigned long long)n, text, rec->where[0] ? " at " : "",
-             AX_WHERE_TEXT, rec->where);
+    snprintf(last, sizeof last, "#%llu, %s%s%.*s", (unsigned long long)rec->number, text,
+             rec->where[0] ? " at " : "", AX_WHERE_TEXT, rec->where);
   }
   const int64_t busy = atomic_load_explicit(&rec->busy_since, memory_order_acquire);
 

@@ -12,6 +12,7 @@
 #include "dist.h"
 
 #define AX_MAX_RANKS 256
+#define AX_MAX_GROUPS 128 /* of one machine at a time, the world among them */
 
 typedef enum {
   AX_RANK_STARTING,
@@ -25,29 +26,39 @@ typedef enum {
 
 /* A collective that a rank has entered.  Times are CLOCK_MONOTONIC nanoseconds. */
 typedef struct ax_flight {
-  uint64_t number;
-  int64_t entered, left; /* left 0: the rank is still in it */
-  int32_t status;        /* ax_status, when it has left */
-  bool posted;           /* a device carries it: the rank does not wait there */
+  uint64_t entry, number; /* of all groups' collectives; of its group's */
+  int64_t entered, left;  /* left 0: the rank is still in it */
+  int32_t status;         /* ax_status, when it has left */
+  bool posted;            /* a device carries it: the rank does not wait there */
   ax_collective facts;
   char where[AX_WHERE_TEXT];
 } ax_flight;
 
-/* One rank as the others see it.  Only the rank itself writes, except for the last state, which the
- * launcher may write for it.  `filled`, `reduced` and `done` count steps of collectives
- * (core/dist/shm.c); they are futexes. */
-typedef struct ax_rank_record {
+/* The steps of one rank in one group's collectives (core/dist/steps.h).  The first three are
+ * futexes. */
+typedef struct ax_counters {
   _Alignas(64) _Atomic uint32_t filled;
   _Atomic uint32_t reduced, done;
   _Atomic uint32_t sleepers; /* ranks asleep on one of the three */
+} ax_counters;
 
+/* One rank as the others see it.  Only the rank itself writes, except for the last state, which the
+ * launcher may write for it. */
+typedef struct ax_rank_record {
   _Alignas(64) _Atomic uint32_t state; /* ax_rank_state */
   int32_t pid;
   _Atomic int64_t timeout;      /* the longest wait in one collective, in nanoseconds */
-  _Atomic uint64_t collectives; /* entered so far: the number of the last one */
-  _Atomic int64_t since;        /* CLOCK_MONOTONIC nanoseconds, when `state` last changed */
-  ax_collective last;           /* the last one entered; its buffers mean nothing here */
-  char where[AX_WHERE_TEXT];    /* its script line */
+  _Atomic uint64_t collectives; /* entered so far, of all groups */
+  _Atomic uint64_t world_calls; /* those of the world: the number of the last one */
+  uint64_t number;              /* of the last one in its group */
+  /* The counter that it sleeps for, counted in 32-bit words from the control block, the value that
+   * it waits for, and whose counter it is; waits_for -1: it does not sleep. */
+  _Atomic int32_t waits_for;
+  _Atomic uint32_t wanted;
+  _Atomic int64_t waits_word;
+  _Atomic int64_t since;     /* CLOCK_MONOTONIC nanoseconds, when `state` last changed */
+  ax_collective last;        /* the last one entered; its buffers mean nothing here */
+  char where[AX_WHERE_TEXT]; /* its script line */
 
   _Atomic uint32_t lost_save; /* number of the last save whose files it could not write; 0: none */
 
@@ -61,7 +72,7 @@ typedef struct ax_rank_record {
   _Atomic int64_t overdue; /* when the launcher ends the run; 0: never */
   char stuck[2048];        /* why it does; set before `overdue` */
 
-  ax_flight flight[AX_FLIGHT]; /* by number */
+  ax_flight flight[AX_FLIGHT]; /* by ax_flight.entry */
 
   /* Where the rank is blocked outside of collectives.  The text is set before `busy_since`. */
   _Atomic int64_t busy_since; /* 0: it is not blocked */
@@ -116,7 +127,8 @@ typedef struct ax_control {
 
   bool spin;   /* every thread of every rank has a core of its own: waiting may keep it busy */
   bool prompt; /* the run is a row of chunks (see ax_shm_gather) */
-  _Atomic uint32_t chunk, interrupted; /* the current one, from 1; the last one that was interrupted */
+  _Atomic uint32_t members[AX_MAX_GROUPS]; /* how many ranks have not left the group; 0: it is free */
+  _Atomic uint32_t chunk, interrupted;     /* the current one, from 1; the last one that was interrupted */
   ax_rank_record rank[];
 } ax_control;
 

@@ -74,10 +74,71 @@ static ax_reduction check_reduction(lua_State *L, int idx, const char *fn)
   return r;
 }
 
-static int check_rank(lua_State *L, int idx, const char *fn, const char *name)
+static int check_rank(lua_State *L, int idx, const char *fn, const char *name, const ax_group *g)
 {
-  return lua_isnoneornil(L, idx) ? 0
-                                 : (int)ax_lua_check_integer(L, idx, fn, name, 0, ax_dist_world()->size - 1);
+  return lua_isnoneornil(L, idx) ? 0 : (int)ax_lua_check_integer(L, idx, fn, name, 0, g->size - 1);
+}
+
+/* ---- groups: userdata that hold a reference; where a function takes one, nil is the world ---- */
+
+static void clear_group(lua_State *L, void *object)
+{
+  ax_group **g = object;
+
+  (void)L;
+  ax_group_release(*g);
+  *g = NULL;
+}
+
+static const ax_lua_class group_class = { "a process group", sizeof(ax_group *), clear_group, NULL };
+
+static ax_group *group_at(lua_State *L, int idx, const char *fn)
+{
+  return lua_isnoneornil(L, idx) ? ax_dist_world() : ax_lua_check_pointer(L, idx, &group_class, fn);
+}
+
+/* (group, colour, key, name) -> the new group of the ranks with this colour, or nil for colour
+ * -1 */
+static int dist_group_split(lua_State *L)
+{
+  static const char fn[] = "new_group";
+  ax_group *from, **g;
+  int colour, key;
+
+  enter(L);
+  lua_settop(L, 4);
+  from = group_at(L, 1, fn);
+  colour = (int)ax_lua_check_integer(L, 2, fn, "colour", -1, INT32_MAX);
+  key = (int)ax_lua_check_integer(L, 3, fn, "key", INT32_MIN, INT32_MAX);
+  g = ax_lua_push_object(L, &group_class);
+  if (ax_group_split(from, colour, key, luaL_checkstring(L, 4), g) != AX_OK) return ax_lua_raise(L, fn);
+  if (!*g) lua_pushnil(L);
+  return 1;
+}
+
+/* (group) -> its rank, size, name, and the list of its ranks in the world */
+static int dist_group_facts(lua_State *L)
+{
+  const ax_group *g = group_at(L, 1, "group");
+
+  lua_pushinteger(L, g->rank);
+  lua_pushinteger(L, g->size);
+  lua_pushstring(L, g->name);
+  lua_createtable(L, g->size, 0);
+  for (int k = 0; k < g->size; k++) {
+    lua_pushinteger(L, ax_group_world_rank(g, k));
+    lua_rawseti(L, -2, k + 1);
+  }
+  return 4;
+}
+
+static int dist_group_release(lua_State *L)
+{
+  ax_group **g = ax_lua_check_object(L, 1, &group_class, "destroy_process_group");
+
+  ax_group_release(*g);
+  *g = NULL;
+  return 0;
 }
 
 static int dist_rank(lua_State *L)
@@ -129,7 +190,7 @@ static const ax_lua_class work_class = { "a collective under way", sizeof(ax_wor
                                          work_methods };
 
 /* (tensor at 1) -> the work */
-static int begin_all_reduce(lua_State *L, ax_tensor *t, ax_reduction r, int model)
+static int begin_all_reduce(lua_State *L, ax_group *g, ax_tensor *t, ax_reduction r, int model)
 {
   ax_work **w = ax_lua_push_object(L, &work_class);
 
@@ -137,24 +198,27 @@ static int begin_all_reduce(lua_State *L, ax_tensor *t, ax_reduction r, int mode
   lua_pushvalue(L, 1);
   lua_rawseti(L, -2, 1);
   lua_setfenv(L, -2);
-  if (ax_dist_all_reduce_begin(t, r, model, w) != AX_OK) return ax_lua_raise(L, "all_reduce");
+  if (ax_dist_all_reduce_begin(g, t, r, model, w) != AX_OK) return ax_lua_raise(L, "all_reduce");
   return 1;
 }
 
-/* (tensor, reduction, model, begin).  begin true: returns work; work:wait() queues what follows on
- * the device behind the end of the collective, and the tensor must not be used before. */
+/* (tensor, reduction, model, begin, group).  begin true: returns work; work:wait() queues what
+ * follows on the device behind the end of the collective, and the tensor must not be used
+ * before. */
 static int dist_all_reduce(lua_State *L)
 {
   ax_tensor *t;
   ax_reduction r;
+  ax_group *g;
   int model;
 
   enter(L);
   t = ax_lua_check_tensor(L, 1, "all_reduce", "tensor");
+  g = group_at(L, 5, "all_reduce");
   r = check_reduction(L, 2, "all_reduce");
   model = lua_isnoneornil(L, 3) ? 0 : (int)ax_lua_check_integer(L, 3, "all_reduce", "model", 0, INT32_MAX);
-  if (lua_toboolean(L, 4)) return begin_all_reduce(L, t, r, model);
-  if (ax_dist_all_reduce(t, r, model) != AX_OK) return ax_lua_raise(L, "all_reduce");
+  if (lua_toboolean(L, 4)) return begin_all_reduce(L, g, t, r, model);
+  if (ax_dist_all_reduce(g, t, r, model) != AX_OK) return ax_lua_raise(L, "all_reduce");
   lua_settop(L, 1);
   return 1;
 }
@@ -162,25 +226,29 @@ static int dist_all_reduce(lua_State *L)
 static int dist_broadcast(lua_State *L)
 {
   ax_tensor *t;
+  ax_group *g;
   int root;
 
   enter(L);
   t = ax_lua_check_tensor(L, 1, "broadcast", "tensor");
-  root = check_rank(L, 2, "broadcast", "src");
-  if (ax_dist_broadcast(t, root) != AX_OK) return ax_lua_raise(L, "broadcast");
+  g = group_at(L, 3, "broadcast");
+  root = check_rank(L, 2, "broadcast", "src", g);
+  if (ax_dist_broadcast(g, t, root) != AX_OK) return ax_lua_raise(L, "broadcast");
   lua_settop(L, 1);
   return 1;
 }
 
-/* (tensors, root): each tensor gets root's elements. */
+/* (tensors, root, group): each tensor gets root's elements. */
 static int dist_broadcast_all(lua_State *L)
 {
   ax_tensor **list;
+  ax_group *g;
   int n, root;
 
   enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
-  root = check_rank(L, 2, "broadcast_all", "src");
+  g = group_at(L, 3, "broadcast_all");
+  root = check_rank(L, 2, "broadcast_all", "src", g);
   n = (int)lua_objlen(L, 1);
   list = lua_newuserdata(L, (size_t)(n + 1) * sizeof *list);
   for (int k = 0; k < n; k++) {
@@ -188,7 +256,7 @@ static int dist_broadcast_all(lua_State *L)
     list[k] = ax_lua_check_tensor(L, -1, "broadcast_all", "tensor");
     lua_pop(L, 1); /* the table holds it */
   }
-  if (ax_dist_broadcast_all(n, list, root) != AX_OK) return ax_lua_raise(L, "broadcast");
+  if (ax_dist_broadcast_all(g, n, list, root) != AX_OK) return ax_lua_raise(L, "broadcast");
   return 0;
 }
 
@@ -197,9 +265,10 @@ static int dist_all_gather(lua_State *L)
   ax_tensor *t, **out;
 
   enter(L);
+  lua_settop(L, 2);
   t = ax_lua_check_tensor(L, 1, "all_gather", "tensor");
   out = ax_lua_push_box(L);
-  if (ax_dist_all_gather(t, out) != AX_OK) return ax_lua_raise(L, "all_gather");
+  if (ax_dist_all_gather(group_at(L, 2, "all_gather"), t, out) != AX_OK) return ax_lua_raise(L, "all_gather");
   return 1;
 }
 
@@ -209,24 +278,117 @@ static int dist_reduce_scatter(lua_State *L)
   ax_reduction r;
 
   enter(L);
+  lua_settop(L, 3);
   t = ax_lua_check_tensor(L, 1, "reduce_scatter", "tensor");
   r = check_reduction(L, 2, "reduce_scatter");
   out = ax_lua_push_box(L);
-  if (ax_dist_reduce_scatter(t, r, out) != AX_OK) return ax_lua_raise(L, "reduce_scatter");
+  if (ax_dist_reduce_scatter(group_at(L, 3, "reduce_scatter"), t, r, out) != AX_OK)
+    return ax_lua_raise(L, "reduce_scatter");
   return 1;
 }
 
 static int dist_gather(lua_State *L)
 {
   ax_tensor *t, **out;
+  ax_group *g;
   int root;
 
   enter(L);
+  lua_settop(L, 3);
   t = ax_lua_check_tensor(L, 1, "gather", "tensor");
-  root = check_rank(L, 2, "gather", "dst");
+  g = group_at(L, 3, "gather");
+  root = check_rank(L, 2, "gather", "dst", g);
   out = ax_lua_push_box(L);
-  if (ax_dist_gather(t, root, out) != AX_OK) return ax_lua_raise(L, "gather");
+  if (ax_dist_gather(g, t, root, out) != AX_OK) return ax_lua_raise(L, "gather");
   if (!*out) lua_pushnil(L);
+  return 1;
+}
+
+/* (tensor, dst, reduction, group): in place on dst */
+static int dist_reduce(lua_State *L)
+{
+  static const char fn[] = "reduce";
+  ax_group *g;
+  ax_tensor *t;
+  int root;
+
+  enter(L);
+  t = ax_lua_check_tensor(L, 1, fn, "tensor");
+  g = group_at(L, 4, fn);
+  root = check_rank(L, 2, fn, "dst", g);
+  if (ax_dist_reduce_to(g, t, check_reduction(L, 3, fn), root) != AX_OK) return ax_lua_raise(L, fn);
+  lua_settop(L, 1);
+  return 1;
+}
+
+/* (tensor on src, else nil; nil on src, else a tensor like the part; src, group) -> this rank's
+ * part */
+static int dist_scatter(lua_State *L)
+{
+  static const char fn[] = "scatter";
+  ax_tensor *t = NULL, *like = NULL, **out;
+  ax_group *g;
+  int root;
+
+  enter(L);
+  lua_settop(L, 4);
+  g = group_at(L, 4, fn);
+  root = check_rank(L, 3, fn, "src", g);
+  if (g->rank == root) t = ax_lua_check_tensor(L, 1, fn, "tensor");
+  else like = ax_lua_check_tensor(L, 2, fn, "like");
+  out = ax_lua_push_box(L);
+  if (ax_dist_scatter(g, t, like, root, out) != AX_OK) return ax_lua_raise(L, fn);
+  return 1;
+}
+
+/* (tensor, { rows to each rank .., rows from each .. }, group) */
+static int dist_all_to_all(lua_State *L)
+{
+  static const char fn[] = "all_to_all";
+  ax_tensor *t, **out;
+  ax_group *g;
+  int64_t *splits;
+
+  enter(L);
+  lua_settop(L, 3);
+  t = ax_lua_check_tensor(L, 1, fn, "tensor");
+  luaL_checktype(L, 2, LUA_TTABLE);
+  g = group_at(L, 3, fn);
+  splits = lua_newuserdata(L, 2 * (size_t)g->size * sizeof *splits);
+  for (int k = 0; k < 2 * g->size; k++) {
+    lua_rawgeti(L, 2, k + 1);
+    splits[k] = ax_lua_check_integer(L, -1, fn, k < g->size ? "input_split_sizes" : "output_split_sizes", 0,
+                                     INT64_C(1) << 40);
+    lua_pop(L, 1);
+  }
+  out = ax_lua_push_box(L);
+  if (ax_dist_all_to_all(g, t, splits, out) != AX_OK) return ax_lua_raise(L, fn);
+  return 1;
+}
+
+/* (tensor, other rank, group) */
+static int dist_send(lua_State *L)
+{
+  ax_tensor *t;
+  ax_group *g;
+
+  enter(L);
+  t = ax_lua_check_tensor(L, 1, "send", "tensor");
+  g = group_at(L, 3, "send");
+  if (ax_dist_send(g, t, check_rank(L, 2, "send", "dst", g)) != AX_OK) return ax_lua_raise(L, "send");
+  return 0;
+}
+
+static int dist_recv(lua_State *L)
+{
+  ax_tensor *t;
+  ax_group *g;
+
+  enter(L);
+  t = ax_lua_check_tensor(L, 1, "recv", "tensor");
+  g = group_at(L, 3, "recv");
+  if (ax_dist_recv(g, t, check_rank(L, 2, "recv", "src", g)) != AX_OK) return ax_lua_raise(L, "recv");
+  lua_settop(L, 1);
   return 1;
 }
 
@@ -314,15 +476,15 @@ static int dist_touch(lua_State *L)
 static int dist_barrier(lua_State *L)
 {
   enter(L);
-  if (ax_dist_barrier() != AX_OK) return ax_lua_raise(L, "barrier");
+  if (ax_dist_barrier(group_at(L, 1, "barrier")) != AX_OK) return ax_lua_raise(L, "barrier");
   return 0;
 }
 
 /* ---- byte strings.  Their buffers are userdata, so that an error frees them. ----------------- */
 
-static void run(lua_State *L, const char *fn, ax_collective c)
+static void run(lua_State *L, const char *fn, ax_group *g, ax_collective c)
 {
-  if (ax_dist_run(&c, NULL) != AX_OK) ax_lua_raise(L, fn);
+  if (ax_dist_run(g, &c, NULL) != AX_OK) ax_lua_raise(L, fn);
 }
 
 /* Strings may differ in length: the lengths are gathered first, then every string padded to the
@@ -330,7 +492,8 @@ static void run(lua_State *L, const char *fn, ax_collective c)
 static int dist_all_gather_bytes(lua_State *L)
 {
   static const char fn[] = "all_gather_bytes";
-  const int n = ax_dist_world()->size;
+  ax_group *const g = group_at(L, 2, fn);
+  const int n = g->size;
   int64_t *lengths, mine, longest = 0;
   const char *text;
   char *in, *all;
@@ -342,7 +505,7 @@ static int dist_all_gather_bytes(lua_State *L)
   text = lua_tolstring(L, 1, &size);
   mine = (int64_t)size;
   lengths = lua_newuserdata(L, (size_t)n * sizeof *lengths);
-  run(L, fn,
+  run(L, fn, g,
       (ax_collective){ .op = AX_ALL_GATHER, .dtype = AX_I64, .count = 1, .in = &mine, .out = lengths });
   for (r = 0; r < n; r++)
     if (lengths[r] > longest) longest = lengths[r];
@@ -350,7 +513,8 @@ static int dist_all_gather_bytes(lua_State *L)
   memcpy(in, text, size);
   memset(in + size, 0, (size_t)longest - size);
   all = lua_newuserdata(L, (size_t)longest * (size_t)n + 1);
-  run(L, fn, (ax_collective){ .op = AX_ALL_GATHER, .dtype = AX_U8, .count = longest, .in = in, .out = all });
+  run(L, fn, g,
+      (ax_collective){ .op = AX_ALL_GATHER, .dtype = AX_U8, .count = longest, .in = in, .out = all });
   lua_createtable(L, n, 0);
   for (r = 0; r < n; r++) {
     lua_pushlstring(L, all + (size_t)r * (size_t)longest, (size_t)lengths[r]);
@@ -362,7 +526,7 @@ static int dist_all_gather_bytes(lua_State *L)
 static int dist_broadcast_bytes(lua_State *L)
 {
   static const char fn[] = "broadcast_bytes";
-  const ax_group *g = ax_dist_world();
+  ax_group *const g = group_at(L, 3, fn);
   const char *text = NULL;
   int64_t length = 0;
   size_t size;
@@ -370,19 +534,19 @@ static int dist_broadcast_bytes(lua_State *L)
   int root;
 
   enter(L);
-  root = check_rank(L, 2, fn, "src");
+  root = check_rank(L, 2, fn, "src", g);
   if (g->rank == root) {
     if (lua_type(L, 1) != LUA_TSTRING)
       return ax_lua_arg_error(L, fn, 1, "bytes", "a string (on the rank that sends)", 1);
     text = lua_tolstring(L, 1, &size);
     length = (int64_t)size;
   }
-  run(L, fn,
+  run(L, fn, g,
       (ax_collective){
           .op = AX_BROADCAST, .dtype = AX_I64, .root = root, .count = 1, .in = &length, .out = &length });
   buf = lua_newuserdata(L, (size_t)length + 1);
   if (text) memcpy(buf, text, (size_t)length);
-  run(L, fn,
+  run(L, fn, g,
       (ax_collective){
           .op = AX_BROADCAST, .dtype = AX_U8, .root = root, .count = length, .in = buf, .out = buf });
   lua_pushlstring(L, buf, (size_t)length);
@@ -403,6 +567,14 @@ void ax_lua_open_dist(lua_State *L)
     { "reduce_scatter", dist_reduce_scatter },
     { "gather", dist_gather },
     { "barrier", dist_barrier },
+    { "reduce", dist_reduce },
+    { "scatter", dist_scatter },
+    { "all_to_all", dist_all_to_all },
+    { "send", dist_send },
+    { "recv", dist_recv },
+    { "group_split", dist_group_split },
+    { "group_facts", dist_group_facts },
+    { "group_release", dist_group_release },
     { "set_timeout", dist_set_timeout },
     { "leave", dist_leave },
     { "join_device", dist_join_device },
@@ -417,6 +589,7 @@ void ax_lua_open_dist(lua_State *L)
   };
 
   ax_lua_open_class(L, &work_class);
+  ax_lua_open_class(L, &group_class);
   lua_newtable(L);
   ax_lua_add_functions(L, functions);
   lua_setfield(L, -2, "dist");

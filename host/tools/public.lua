@@ -36,6 +36,7 @@ M.PAGES = {
   { "func", "accelerate.func", "func", { "lua/accelerate/func.lua", "lua/accelerate/func" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
   { "models", "accelerate.models", "models", { "lua/accelerate/models" } },
+  { "distributed", "accelerate.distributed", "distributed", { "lua/accelerate/distributed" } },
   { "distributions", "accelerate.distributions", "distributions", { "lua/accelerate/distributions" } },
   { "tokenizers", "accelerate.tokenizers", "tokenizers", { "lua/accelerate/tokenizers" } },
   { "tracking", "accelerate.tracking", "tracking", { "lua/accelerate/tracking" } },

@@ -43,6 +43,7 @@ return properties.lazy("accelerate", {
   cuda = "accelerate.cuda",
   data = "accelerate.data",
   data_loader = "accelerate.data_loader",
+  distributed = "accelerate.distributed",
   distributions = "accelerate.distributions",
   func = "accelerate.func",
   local_sgd = "accelerate.local_sgd",

@@ -41,7 +41,7 @@ ax_status ax_apart_post(ax_group *g, const ax_collective *c)
   ax_status st = ax_shm_refuse_broken();
 
   if (st != AX_OK) return st;
-  ax_shm_enter(c);
+  ax_shm_enter(c, 0);
   st = ax_apart_aborted() ? ax_shm_aborted() : AX_OK;
   ax_shm_leave(st);
   return st;

@@ -12,6 +12,11 @@ static const char *const op_names[AX_COLLECTIVES] = {
   [AX_ALL_GATHER] = "all_gather",
   [AX_REDUCE_SCATTER] = "reduce_scatter",
   [AX_GATHER] = "gather",
+  [AX_REDUCE] = "reduce",
+  [AX_SCATTER] = "scatter",
+  [AX_ALL_TO_ALL] = "all_to_all",
+  [AX_SEND] = "send",
+  [AX_RECV] = "recv",
   [AX_BARRIER] = "barrier",
   [AX_JOIN] = "joining of the ranks' GPUs",
   [AX_RECORDING] = "a captured step",
@@ -25,28 +30,37 @@ const char *ax_collective_name(ax_collective_op op)
 
 bool ax_collective_same(const ax_collective *a, const ax_collective *b)
 {
-  return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
-         a->count == b->count && a->model == b->model && a->kind == b->kind && a->ndim == b->ndim &&
+  const bool pair = (a->op == AX_SEND && b->op == AX_RECV) || (a->op == AX_RECV && b->op == AX_SEND);
+  return (pair || (a->op == b->op && a->op != AX_SEND && a->op != AX_RECV && a->root == b->root)) &&
+         a->dtype == b->dtype && a->reduction == b->reduction && a->count == b->count &&
+         a->model == b->model && a->kind == b->kind && a->ndim == b->ndim &&
          memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 }
 
 const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
 {
-  char extra[48] = "", model[24] = "";
+  const bool to = c->op == AX_GATHER || c->op == AX_REDUCE || c->op == AX_SEND;
+  char extra[64] = "", model[24] = "", in[AX_GROUP_TEXT + 4] = "";
+  size_t n = 0;
 
-  if (ax_collective_reduces(c->op)) snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
-  else if (ax_collective_has_root(c->op))
-    snprintf(extra, sizeof extra, ", %s rank %d", c->op == AX_GATHER ? "to" : "from", c->root);
+  if (ax_collective_reduces(c->op))
+    n = (size_t)snprintf(extra, sizeof extra, ", %s", ax_reduction_name(c->reduction));
+  if (ax_collective_has_root(c->op) || c->op == AX_SEND || c->op == AX_RECV)
+    snprintf(extra + n, sizeof extra - n, ", %s rank %d", to ? "to" : "from", c->root);
+  if (c->group[0]) snprintf(in, sizeof in, " in %.*s", AX_GROUP_TEXT, c->group);
   if (c->model) snprintf(model, sizeof model, ", model %d", c->model);
-  if (c->op == AX_BARRIER) snprintf(buf, size, "barrier()");
+  if (c->op == AX_BARRIER) snprintf(buf, size, "barrier()%s", in);
   else if (c->op == AX_RECORDING || c->op == AX_REPLAY)
     snprintf(buf, size, "%s with %lld collective%s (digest %x)", ax_collective_name(c->op),
              (long long)c->count, c->count == 1 ? "" : "s", (unsigned)c->model);
   else if (c->op == AX_JOIN) snprintf(buf, size, "the %s()", ax_collective_name(c->op));
+  else if (c->op == AX_ALL_TO_ALL)
+    snprintf(buf, size, "all_to_all(%s)%s",
+             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", in);
   else
-    snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)", ax_collective_name(c->op),
+    snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)%s", ax_collective_name(c->op),
              (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count,
-             c->count == 1 ? "" : "s", extra, model, c->kind == AX_CUDA ? ", on the GPU" : "");
+             c->count == 1 ? "" : "s", extra, model, c->kind == AX_CUDA ? ", on the GPU" : "", in);
   return buf;
 }
 

@@ -101,7 +101,7 @@ out:
 static ax_status compare(const ax_collective_call *zero)
 {
   for (int r = 0; r < ax_shm.size; r++) {
-    const ax_collective_call *theirs = ax_step_call(r);
+    const ax_collective_call *theirs = ax_step_call(&ax_shm.world, r);
     if (!ax_collective_same(&zero->facts, &theirs->facts))
       return ax_calls_differ(0, zero, ax_chain.first + r, theirs);
   }
@@ -131,7 +131,7 @@ static ax_status agree(ax_status st)
   if (ax_chain_has(BEFORE)) ax_apart_signal(chain.in[BEFORE].signal, chain.in[BEFORE].signal_from);
   chain.out.signal = atomic_load(&ax_shm.control->signal);
   chain.out.signal_from = atomic_load(&ax_shm.control->signal_from);
-  chain.out.call = ax_chain_has(BEFORE) ? chain.in[BEFORE].call : *ax_step_call(0);
+  chain.out.call = ax_chain_has(BEFORE) ? chain.in[BEFORE].call : *ax_step_call(&ax_shm.world, 0);
   chain.out.call.facts.in = chain.out.call.facts.out = NULL;
   AX_TRY(compare(&chain.out.call));
   AX_TRY(say(&chain.out, BEHIND));
@@ -152,25 +152,26 @@ static ax_status meet(const ax_collective *c)
   verdict v = { AX_OK, "" };
   ax_status st;
 
-  AX_TRY(ax_step_begin());
-  ax_step_header(c);
-  st = ax_step_meet(false, ax_chain_leads() ? AX_FROM_ALL : ax_shm.rank);
+  AX_TRY(ax_step_begin(&ax_shm.world));
+  ax_step_header(&ax_shm.world, c);
+  st = ax_step_meet(&ax_shm.world, false, ax_chain_leads() ? AX_FROM_ALL : ax_shm.rank);
   if (ax_chain_leads()) {
     v.status = (int32_t)(st = agree(st));
     if (st != AX_OK) snprintf(v.text, sizeof v.text, "%s", ax_last_error());
   } else if (st != AX_OK) {
     return st;
   }
-  ax_step_end();
+  ax_step_end(&ax_shm.world);
   if (ax_shm.size == 1) return st;
-  AX_TRY(ax_step_begin());
-  if (ax_chain_leads()) ax_step_put(0, &v, sizeof v.status + strlen(v.text) + 1);
-  AX_TRY(ax_step_meet(false, ax_chain_leads() ? ax_shm.rank : 0));
+  AX_TRY(ax_step_begin(&ax_shm.world));
+  if (ax_chain_leads()) ax_step_put(&ax_shm.world, 0, &v, sizeof v.status + strlen(v.text) + 1);
+  AX_TRY(ax_step_meet(&ax_shm.world, false, ax_chain_leads() ? ax_shm.rank : 0));
   if (!ax_chain_leads()) {
-    memcpy(&v.status, ax_step_slot(0), sizeof v.status);
-    if (v.status != AX_OK) snprintf(v.text, sizeof v.text, "%s", ax_step_slot(0) + sizeof v.status);
+    memcpy(&v.status, ax_step_slot(&ax_shm.world, 0), sizeof v.status);
+    if (v.status != AX_OK)
+      snprintf(v.text, sizeof v.text, "%s", ax_step_slot(&ax_shm.world, 0) + sizeof v.status);
   }
-  ax_step_end();
+  ax_step_end(&ax_shm.world);
   return v.status == AX_OK ? AX_OK : ax_fail((ax_status)v.status, "%s", v.text);
 out:
   return st;
@@ -211,7 +212,7 @@ static ax_status run(const ax_collective *given)
 
   if (st != AX_OK) return st;
   if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
-  ax_shm_enter(&c);
+  ax_shm_enter(&c, 0);
   st = ax_apart_aborted() ? ax_shm_aborted() : meet(&c);
   if (st == AX_OK) st = carry(&c);
   ax_shm_leave(st);

@@ -60,7 +60,8 @@ static ax_status relay(const flow *f, buffer *b, size_t len)
   } else {
     for (int s = 0; s < 2; s++) AX_TRY(ax_chain_settle(&b->is_sent[s], &b->out[s], ax_chain_neighbour(s)));
     if (!passes(f, BEFORE) && !passes(f, BEHIND)) return AX_OK;
-    for (int k = 0; k < f->n; k++) memcpy(b->at + (size_t)k * len, ax_step_slot(f->first + k), len);
+    for (int k = 0; k < f->n; k++)
+      memcpy(b->at + (size_t)k * len, ax_step_slot(&ax_shm.world, f->first + k), len);
   }
   for (int s = 0; s < 2; s++) {
     if (!passes(f, s)) continue;
@@ -75,8 +76,8 @@ out:
 static void copy_out(const flow *f, size_t at, size_t len)
 {
   for (int k = 0; f->out && k < f->n; k++) {
-    const char *from =
-        f->machine == ax_chain.machine ? ax_step_slot(f->first + k) : ax_step_slot(0) + (size_t)k * len;
+    const char *from = f->machine == ax_chain.machine ? ax_step_slot(&ax_shm.world, f->first + k)
+                                                      : ax_step_slot(&ax_shm.world, 0) + (size_t)k * len;
     memcpy(f->out + (size_t)k * f->stride + at, from, len);
   }
 }
@@ -92,16 +93,16 @@ static ax_status walk(const flow *f, buffer *ring)
   for (size_t at = 0, k = 0; at < f->bytes; at += f->most, k++) {
     const size_t len = f->bytes - at < f->most ? f->bytes - at : f->most;
     buffer *b = ax_chain_leads() ? &ring[k % AX_CHAIN_AHEAD] : NULL;
-    AX_TRY(ax_step_begin());
-    if (gives) ax_step_put(0, f->in + at, len);
+    AX_TRY(ax_step_begin(&ax_shm.world));
+    if (gives) ax_step_put(&ax_shm.world, 0, f->in + at, len);
     if (b && !home) {
       AX_TRY(relay(f, b, len));
-      ax_step_put(0, b->at, len * (size_t)f->n);
+      ax_step_put(&ax_shm.world, 0, b->at, len * (size_t)f->n);
     }
-    AX_TRY(ax_step_meet(false, !home ? 0 : f->n > 1 ? AX_FROM_ALL : f->first));
+    AX_TRY(ax_step_meet(&ax_shm.world, false, !home ? 0 : f->n > 1 ? AX_FROM_ALL : f->first));
     copy_out(f, at, len);
     if (b && home) AX_TRY(relay(f, b, len));
-    ax_step_end();
+    ax_step_end(&ax_shm.world);
     if (b) AX_TRY(expect(f, b, at + AX_CHAIN_AHEAD * f->most));
   }
   for (int k = 0; ax_chain_leads() && k < AX_CHAIN_AHEAD; k++)

@@ -69,7 +69,7 @@ static ax_status exchange(const card *mine, card *all)
   const ax_collective c = {
     .op = AX_JOIN, .dtype = AX_U8, .count = (int64_t)sizeof *mine, .in = mine, .out = all
   };
-  return ax_dist_run(&c, NULL);
+  return ax_dist_run(ax_dist_world(), &c, NULL);
 }
 
 static ax_status check_cards(const ax_group *world, const card *all)

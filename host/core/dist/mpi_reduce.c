@@ -135,7 +135,7 @@ static ax_status add_up(reduction *r, int chunk)
   ax_status st = AX_OK;
 
   parts[0] = (const char *)c->in + (size_t)chunk * r->most * r->item;
-  for (int n = 1; n < ax_shm.size; n++) parts[n] = ax_step_slot(n);
+  for (int n = 1; n < ax_shm.size; n++) parts[n] = ax_step_slot(&ax_shm.world, n);
   if (chunk >= r->cells) AX_TRY(empty(k, owner_of(chunk - r->cells)));
   ax_dist_accumulate(c->dtype, c->reduction, k->sum, parts, ax_shm.size, len);
   if (is_own(chunk)) return AX_OK;
@@ -190,17 +190,18 @@ static ax_status lead(reduction *r, int t, size_t from, size_t to)
   const int done = t - r->lag, own = t - r->delay;
   ax_status st;
 
-  AX_TRY(ax_step_begin());
+  AX_TRY(ax_step_begin(&ax_shm.world));
   if (is_chunk(r, done)) {
     if (!is_own(done)) AX_TRY(ax_mpi_wait(&cell_of(r, done)->result_in, owner_of(done)));
-    if (ax_shm.size > 1) ax_step_put(0, cell_of(r, done)->result, length_of(r, done) * r->item);
+    if (ax_shm.size > 1)
+      ax_step_put(&ax_shm.world, 0, cell_of(r, done)->result, length_of(r, done) * r->item);
   }
-  ax_step_fill();
+  ax_step_fill(&ax_shm.world);
   if (is_chunk(r, done)) keep(r, done, cell_of(r, done)->result, from, to);
-  for (int n = 1; n < ax_shm.size && t < r->chunks; n++) AX_TRY(ax_step_wait_filled(n, 0));
+  for (int n = 1; n < ax_shm.size && t < r->chunks; n++) AX_TRY(ax_step_wait_filled(&ax_shm.world, n, 0));
   if (t < r->chunks) AX_TRY(add_up(r, t));
   if (is_chunk(r, own) && is_own(own)) AX_TRY(make_result(r, own));
-  ax_step_end();
+  ax_step_end(&ax_shm.world);
 out:
   return st;
 }
@@ -212,15 +213,16 @@ static ax_status follow(const reduction *r, int t, bool last, size_t from, size_
   const int done = t - r->lag - BACK;
   ax_status st;
 
-  AX_TRY(ax_step_begin());
+  AX_TRY(ax_step_begin(&ax_shm.world));
   if (t < r->chunks)
-    ax_step_put(0, (const char *)r->c->in + (size_t)t * r->most * r->item, length_of(r, t) * r->item);
-  ax_step_fill();
+    ax_step_put(&ax_shm.world, 0, (const char *)r->c->in + (size_t)t * r->most * r->item,
+                length_of(r, t) * r->item);
+  ax_step_fill(&ax_shm.world);
   if (is_chunk(r, done)) {
-    AX_TRY(ax_step_wait_filled(0, BACK));
-    keep(r, done, ax_step_slot_back(0, BACK), from, to);
+    AX_TRY(ax_step_wait_filled(&ax_shm.world, 0, BACK));
+    keep(r, done, ax_step_slot_back(&ax_shm.world, 0, BACK), from, to);
   }
-  ax_step_end_back(last ? 0 : BACK);
+  ax_step_end_back(&ax_shm.world, last ? 0 : BACK);
 out:
   return st;
 }

@@ -63,7 +63,7 @@ static ax_status make_room(uint64_t number)
 ax_status ax_ring_post(const ax_collective *c)
 {
   ax_rank_record *me = &ax_shm.control->rank[ax_shm.rank];
-  const uint64_t number = atomic_load_explicit(&me->collectives, memory_order_relaxed);
+  const uint64_t number = atomic_load_explicit(&me->world_calls, memory_order_relaxed);
   ax_collective_call *mine = posted_call(ax_shm.rank, number);
   ax_status st;
 
@@ -105,8 +105,8 @@ static int slowest(void)
 {
   int least = 0;
   for (int r = 1; r < ax_shm.size; r++)
-    if (atomic_load(&ax_shm.control->rank[r].collectives) <
-        atomic_load(&ax_shm.control->rank[least].collectives))
+    if (atomic_load(&ax_shm.control->rank[r].world_calls) <
+        atomic_load(&ax_shm.control->rank[least].world_calls))
       least = r;
   return least;
 }

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/core.h"
 #include "core/dist/steps.h"
 
 #define WINDOWS_BYTES ((size_t)32 << 20) /* that all windows together may take, about */
@@ -79,7 +80,7 @@ int ax_signal_due(void)
 
   if (!c || acted || atomic_load_explicit(&c->signal, memory_order_relaxed) == 0) return 0;
   from = atomic_load(&c->signal_from);
-  acted = ax_dist_world()->size == 1 || (from != 0 && atomic_load(&own_record()->collectives) >= from);
+  acted = ax_dist_world()->size == 1 || (from != 0 && atomic_load(&own_record()->world_calls) >= from);
   return acted ? (int)atomic_load(&c->signal) : 0;
 }
 
@@ -91,17 +92,23 @@ static ax_flight *flight_of(ax_rank_record *me)
 /* ---- the transport --------------------------------------------------------------------------- */
 
 /* Order matters to the launcher, which reads at any time: what happens, then that it does. */
-void ax_shm_enter(const ax_collective *c)
+void ax_shm_enter(const ax_collective *c, uint64_t number)
 {
   ax_rank_record *me = own_record();
-  const uint64_t number = atomic_load_explicit(&me->collectives, memory_order_relaxed) + 1;
+  const uint64_t entry = atomic_load_explicit(&me->collectives, memory_order_relaxed) + 1;
   const int64_t now = ax_monotonic_ns();
-  ax_flight *f = &me->flight[number % AX_FLIGHT];
+  ax_flight *f = &me->flight[entry % AX_FLIGHT];
 
-  choose_signal(number);
+  if (number == 0) {
+    number = atomic_load_explicit(&me->world_calls, memory_order_relaxed) + 1;
+    choose_signal(number);
+    atomic_store_explicit(&me->world_calls, number, memory_order_relaxed);
+  }
   me->last = *c;
+  me->number = number;
   memcpy(me->where, ax_dist_where(), sizeof me->where);
   atomic_store_explicit(&me->since, now, memory_order_relaxed);
+  f->entry = entry;
   f->number = number;
   f->entered = now;
   f->left = 0;
@@ -109,7 +116,7 @@ void ax_shm_enter(const ax_collective *c)
   f->posted = c->kind != AX_CPU;
   f->facts = *c;
   memcpy(f->where, me->where, sizeof f->where);
-  atomic_store_explicit(&me->collectives, number, memory_order_relaxed);
+  atomic_store_explicit(&me->collectives, entry, memory_order_relaxed);
   atomic_store_explicit(&me->state, AX_RANK_WAITING, memory_order_release);
 }
 
@@ -142,7 +149,7 @@ static ax_status shm_post(ax_group *g, const ax_collective *c)
   ax_status st = ax_shm_refuse_broken();
 
   if (st != AX_OK) return st;
-  ax_shm_enter(c);
+  ax_shm_enter(c, 0);
   st = atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE ? ax_shm_aborted()
                                                                                            : ax_ring_post(c);
   ax_shm_leave(st);
@@ -161,23 +168,61 @@ static ax_status shm_look(ax_group *g, int64_t since, ax_status given)
 static void shm_post_all(ax_group *g)
 {
   ax_shm.posts = true;
-  atomic_store(&own_record()->posted, atomic_load(&own_record()->collectives));
+  atomic_store(&own_record()->posted, atomic_load(&own_record()->world_calls));
 }
 
-static ax_status carry(const ax_collective *given)
+/* A walk that has no more than two ranks: the one that sends, and the one that receives. */
+typedef struct pair {
+  ax_walk walk;
+  int local[2];
+  ax_counters *counters[2];
+} pair;
+
+/* The steps between this rank and another one, in each direction; made when they are first
+ * needed. */
+static ax_status pair_of(ax_walk *g, const ax_collective *c, ax_walk **out)
+{
+  static pair *made[2][AX_MAX_RANKS]; /* this rank sends; it receives */
+  const bool sends = c->op == AX_SEND;
+  const int me = ax_shm.rank, other = g->local[c->root];
+  pair **p = &made[!sends][other];
+
+  *out = NULL;
+  if (!*p) {
+    if (!(*p = ax_calloc(1, sizeof **p))) return AX_ENOMEM;
+    const int from = sends ? me : other, to = sends ? other : me;
+    (*p)->local[0] = from;
+    (*p)->local[1] = to;
+    for (int k = 0; k < 2; k++) (*p)->counters[k] = ax_pair_counters(from, to, (*p)->local[k]);
+    (*p)->walk = (ax_walk){ .rank = !sends, .size = 2, .set = -1 };
+    (*p)->walk.local = (*p)->local;
+    (*p)->walk.counters = (*p)->counters;
+    (*p)->walk.next = ax_shm.walks;
+    ax_shm.walks = &(*p)->walk;
+  }
+  *out = &(*p)->walk;
+  return AX_OK;
+}
+
+static ax_status carry(ax_walk *g, const ax_collective *given)
 {
   ax_collective c = *given;
   ax_status st;
 
   if ((st = ax_shm_refuse_broken()) != AX_OK) return st;
+  if (c.op == AX_SEND || c.op == AX_RECV) AX_TRY(pair_of(g, given, &g));
+  const bool of_world = g == &ax_shm.world;
   if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
-  ax_shm_enter(&c);
+  memcpy(c.group, given->group, sizeof c.group);
+  ax_shm_enter(&c, of_world ? 0 : ++g->calls);
   if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE) {
     st = ax_shm_aborted();
-  } else if (!ax_shm.posts || (st = ax_ring_post(&c)) == AX_OK) {
-    st = ax_shm_collective(&c);
+  } else if ((!ax_shm.posts || !of_world || (st = ax_ring_post(&c)) == AX_OK) &&
+             (st = ax_step_turn_to(g)) == AX_OK) {
+    st = ax_shm_collective(g, &c);
   }
   ax_shm_leave(st);
+out:
   return st;
 }
 
@@ -185,11 +230,90 @@ static ax_status shm_issue(ax_group *g, const ax_collective *c, int n, uint64_t 
 {
   ax_status st = AX_OK;
 
-  (void)g;
   *ticket = 0; /* they are over before this returns */
-  for (int k = 0; k < n && st == AX_OK; k++) st = carry(&c[k]);
+  for (int k = 0; k < n && st == AX_OK; k++) st = carry(g->state, &c[k]);
   return st;
 }
+
+/* ---- groups of some ranks -------------------------------------------------------------------- */
+
+/* A set of counters that nobody uses, for `n` ranks; -1: there is none. */
+static int take_set(int n)
+{
+  ax_control *const c = ax_shm.control;
+
+  for (int set = 1; set < AX_MAX_GROUPS; set++) {
+    uint32_t free = 0;
+    if (!atomic_compare_exchange_strong(&c->members[set], &free, (uint32_t)n)) continue;
+    memset((void *)ax_set_counters(set, 0), 0, (size_t)c->ranks * sizeof(ax_counters));
+    return set;
+  }
+  return -1;
+}
+
+static const ax_transport shm_part;
+
+static ax_status new_walk(ax_group *g, int set)
+{
+  ax_walk *w = ax_calloc(1, sizeof *w);
+
+  if (w) w->local = ax_calloc((size_t)g->size, sizeof *w->local);
+  if (w) w->counters = ax_calloc((size_t)g->size, sizeof *w->counters);
+  if (!w || !w->local || !w->counters) {
+    if (w) ax_mfree(w->local), ax_mfree(w->counters), ax_mfree(w);
+    return AX_ENOMEM;
+  }
+  w->rank = g->rank;
+  w->size = g->size;
+  w->set = set;
+  for (int k = 0; k < g->size; k++) {
+    w->local[k] = g->members[k];
+    w->counters[k] = ax_set_counters(set, w->local[k]);
+  }
+  w->next = ax_shm.walks;
+  ax_shm.walks = g->state = w;
+  g->transport = &shm_part;
+  return AX_OK;
+}
+
+/* The first rank of each new group takes a set of counters for it, and all learn which. */
+static ax_status shm_split(ax_group *from, ax_group *g)
+{
+  ax_walk *const w = from->state;
+  int64_t mine = g->rank == 0 && g->size > 1 ? take_set(g->size) : 0, *all;
+  ax_collective c = { .op = AX_ALL_GATHER, .dtype = AX_I64, .count = 1, .in = &mine };
+  ax_status st;
+  int first = 0;
+
+  if (!(all = ax_malloc((size_t)from->size * sizeof *all))) return AX_ENOMEM;
+  memcpy(c.group, from->name, sizeof c.group);
+  c.out = all;
+  AX_TRY(carry(w, &c));
+  if (g->size <= 1) goto out;
+  while (first < from->size && ax_group_world_rank(from, first) != g->members[0]) first++;
+  if (all[first] < 0)
+    st = ax_fail(AX_ENOMEM, "%s: %d groups are open at once, which is the most: release some", g->name,
+                 AX_MAX_GROUPS);
+  else if ((st = new_walk(g, (int)all[first])) != AX_OK) /* the others go on without us, and will miss us */
+    atomic_fetch_sub(&ax_shm.control->members[all[first]], 1);
+out:
+  ax_mfree(all);
+  return st;
+}
+
+static void part_leave(ax_group *g, bool abort)
+{
+  (void)abort;
+  ax_walk_free(g->state);
+  g->state = NULL;
+}
+
+static const ax_transport shm_part = {
+  .name = "shm",
+  .issue = shm_issue,
+  .leave = part_leave,
+  .split = shm_split,
+};
 
 static void shm_leave(ax_group *g, bool abort)
 {
@@ -207,6 +331,7 @@ static const ax_transport shm = {
   .issue = shm_issue,
   .leave = shm_leave,
   .set_timeout = shm_set_timeout,
+  .split = shm_split,
   .post = shm_post,
   .look = shm_look,
   .post_all = shm_post_all,
@@ -234,9 +359,16 @@ static size_t chunk_of(int ranks)
   return chunk;
 }
 
+/* Of groups, and of pairs of ranks; nearly all of these pages are never touched. */
+static size_t counters_bytes(int ranks)
+{
+  const size_t n = (size_t)ranks, page = 4096;
+  return ((AX_MAX_GROUPS * n + 2 * n * n) * sizeof(ax_counters) + page - 1) / page * page;
+}
+
 static size_t bytes_of(int ranks)
 {
-  return records_bytes(ranks) + rings_bytes(ranks) +
+  return records_bytes(ranks) + rings_bytes(ranks) + counters_bytes(ranks) +
          (size_t)ranks * AX_SLOTS * (AX_SLOT_HEADER + chunk_of(ranks));
 }
 
@@ -255,7 +387,8 @@ void ax_shm_saved(const char *path)
 static ax_status map(int file, int ranks, ax_control **out)
 {
   const size_t bytes = bytes_of(ranks);
-  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (file < 0 ? MAP_ANONYMOUS : 0), file, 0);
+  const int flags = MAP_SHARED | MAP_NORESERVE | (file < 0 ? MAP_ANONYMOUS : 0);
+  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
 
   *out = p == MAP_FAILED ? NULL : p;
   if (*out) return AX_OK;
@@ -301,23 +434,41 @@ ax_status ax_shm_map(int file, int ranks, ax_control **out)
   return st;
 }
 
+/* The ranks of this machine, in their order. */
+static void walk_of_all(ax_walk *w, int rank, int ranks)
+{
+  static int local[AX_MAX_RANKS];
+  static ax_counters *counters[AX_MAX_RANKS];
+
+  for (int r = 0; r < ranks; r++) {
+    local[r] = r;
+    counters[r] = ax_set_counters(0, r);
+  }
+  *w = (ax_walk){ .rank = rank, .size = ranks, .local = local, .counters = counters };
+}
+
 ax_status ax_shm_join(ax_control *c, int rank)
 {
+  char *const rings = (char *)c + records_bytes(c->ranks), *const counters = rings + rings_bytes(c->ranks);
+
   ax_shm = (ax_steps){
     .control = c,
-    .rings = (ax_collective_call *)((char *)c + records_bytes(c->ranks)),
-    .windows = (char *)c + records_bytes(c->ranks) + rings_bytes(c->ranks),
+    .rings = (ax_collective_call *)rings,
+    .counters = (ax_counters *)counters,
+    .windows = counters + counters_bytes(c->ranks),
     .chunk = chunk_of(c->ranks),
     .rank = rank,
     .size = c->ranks,
   };
+  walk_of_all(&ax_shm.world, rank, c->ranks);
   group = (ax_group){ .transport = &shm,
-                      .state = &ax_shm,
+                      .state = &ax_shm.world,
                       .rank = rank,
                       .size = c->ranks,
                       .local_rank = rank,
                       .local_size = c->ranks };
   shm_set_timeout(&group, c->timeout);
+  atomic_store(&c->rank[rank].waits_for, -1);
   c->rank[rank].pid = (int32_t)getpid();
   atomic_store(&c->rank[rank].since, ax_monotonic_ns());
   atomic_store(&c->rank[rank].state, AX_RANK_RUNNING);
@@ -325,11 +476,24 @@ ax_status ax_shm_join(ax_control *c, int rank)
   return AX_OK;
 }
 
-static void wake_waiters_of(ax_rank_record *r)
+static ax_counters *counters_of(ax_control *c)
 {
-  ax_futex_wake(&r->filled);
-  ax_futex_wake(&r->reduced);
-  ax_futex_wake(&r->done);
+  return (ax_counters *)((char *)c + records_bytes(c->ranks) + rings_bytes(c->ranks));
+}
+
+static void wake(ax_counters *k)
+{
+  ax_futex_wake(&k->filled);
+  ax_futex_wake(&k->reduced);
+  ax_futex_wake(&k->done);
+}
+
+/* In the world and in its other groups; who waits in a pair looks up ten times a second. */
+static void wake_waiters_of(ax_control *c, int rank)
+{
+  for (int set = 0; set < AX_MAX_GROUPS; set++)
+    if (set == 0 || atomic_load(&c->members[set]) != 0)
+      wake(&counters_of(c)[(size_t)set * (size_t)c->ranks + (size_t)rank]);
 }
 
 bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason)
@@ -341,30 +505,29 @@ bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason)
   c->failed_rank = failed_rank;
   snprintf(c->reason, sizeof c->reason, "%s", reason);
   atomic_store(&c->abort, AX_ABORT_PUBLISHED);
-  for (r = 0; r < c->ranks; r++) wake_waiters_of(&c->rank[r]);
+  for (r = 0; r < c->ranks; r++) wake_waiters_of(c, r);
   return true;
 }
 
 void ax_shm_finished(ax_control *c, int rank)
 {
   atomic_store(&c->rank[rank].state, AX_RANK_FINISHED);
-  wake_waiters_of(&c->rank[rank]);
+  wake_waiters_of(c, rank);
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
+/* Groups begin at their first step, too: each rank's walks do so when it begins the chunk. */
 static void begin_afresh(ax_control *c)
 {
   uint64_t most = 0;
 
   for (int r = 0; r < c->ranks; r++)
-    if (atomic_load(&c->rank[r].collectives) > most) most = atomic_load(&c->rank[r].collectives);
+    if (atomic_load(&c->rank[r].world_calls) > most) most = atomic_load(&c->rank[r].world_calls);
+  memset((void *)counters_of(c), 0, counters_bytes(c->ranks));
   for (int r = 0; r < c->ranks; r++) {
     ax_rank_record *rec = &c->rank[r];
-    atomic_store(&rec->filled, 0);
-    atomic_store(&rec->reduced, 0);
-    atomic_store(&rec->done, 0);
-    atomic_store(&rec->collectives, most);
+    atomic_store(&rec->world_calls, most);
     atomic_store(&rec->posted, most);
   }
   atomic_store(&c->mismatch, AX_ABORT_NONE);
@@ -379,7 +542,7 @@ void ax_shm_gather(ax_control *c, bool afresh)
 
 void ax_shm_begin_chunk(bool afresh)
 {
-  if (afresh) ax_shm.step = 0;
+  if (afresh) ax_walks_afresh();
   broken = false;
   atomic_store(&own_record()->since, ax_monotonic_ns());
 }

@@ -61,9 +61,22 @@ static inline bool reached(_Atomic uint32_t *word, uint32_t want)
   return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - want) >= 0;
 }
 
-static void publish(_Atomic uint32_t *word, uint32_t value)
+ax_counters *ax_set_counters(int set, int local)
 {
-  ax_rank_record *me = record(ax_shm.rank);
+  return &ax_shm.counters[(size_t)set * (size_t)ax_shm.control->ranks + (size_t)local];
+}
+
+ax_counters *ax_pair_counters(int from, int to, int local)
+{
+  const size_t n = (size_t)ax_shm.control->ranks;
+  return &ax_shm.counters[AX_MAX_GROUPS * n + ((size_t)from * n + (size_t)to) * 2 + (local == to)];
+}
+
+static ax_counters *own(const ax_walk *g) { return g->counters[g->rank]; }
+
+static void publish(ax_walk *g, _Atomic uint32_t *word, uint32_t value)
+{
+  ax_counters *me = own(g);
 
   atomic_store_explicit(word, value, memory_order_release);
   atomic_thread_fence(memory_order_seq_cst); /* against the sleeper's: one of the two sees the other */
@@ -78,12 +91,11 @@ const char *ax_shm_limit_source(int64_t limit)
 const char *ax_shm_doing(int rank, char *buf, size_t size)
 {
   ax_rank_record *r = record(rank);
-  char text[96];
-  uint64_t n = atomic_load(&r->collectives);
+  char text[160];
 
-  if (n == 0) snprintf(buf, size, "has called none yet");
+  if (atomic_load(&r->collectives) == 0) snprintf(buf, size, "has called none yet");
   else
-    snprintf(buf, size, "last called #%llu, %s at %.*s", (unsigned long long)n,
+    snprintf(buf, size, "last called #%llu, %s at %.*s", (unsigned long long)r->number,
              ax_collective_text(&r->last, text, sizeof text), AX_WHERE_TEXT, r->where);
   return buf;
 }
@@ -154,52 +166,124 @@ bool ax_dist_save_lost(int rank, uint32_t number)
 static bool gave_up(ax_rank_record *r)
 {
   return ax_shm.machines > 1 && atomic_load_explicit(&r->state, memory_order_acquire) == AX_RANK_GIVEN_UP &&
-         atomic_load(&r->collectives) >= atomic_load(&record(ax_shm.rank)->collectives);
+         atomic_load(&r->world_calls) >= atomic_load(&record(ax_shm.rank)->world_calls);
+}
+
+/* ---- ranks that wait for each other in different groups */
+
+static void note_wait(int local, _Atomic uint32_t *word, uint32_t want)
+{
+  ax_rank_record *me = record(ax_shm.rank);
+
+  atomic_store(&me->waits_for, -1); /* readers take the three together, or none */
+  atomic_store(&me->waits_word, (_Atomic uint32_t *)word - (_Atomic uint32_t *)ax_shm.control);
+  atomic_store(&me->wanted, want);
+  atomic_store(&me->waits_for, local);
+}
+
+/* The rank that `local` sleeps for in vain so far; -1: it does not sleep. */
+static int awaited_by(int local)
+{
+  ax_rank_record *r = record(local);
+  const int other = atomic_load(&r->waits_for);
+  _Atomic uint32_t *word = (_Atomic uint32_t *)ax_shm.control + atomic_load(&r->waits_word);
+
+  return other < 0 || reached(word, atomic_load(&r->wanted)) ? -1 : other;
+}
+
+/* "rank 0 calls ... at train.lua:3 and waits for rank 1", for each rank of the circle. */
+static ax_status circle(int n, const int *in)
+{
+  char text[900], call[200];
+  size_t used = 0;
+
+  for (int k = 0; k < n && used < sizeof text; k++) {
+    ax_rank_record *r = record(in[k]);
+    used +=
+        (size_t)snprintf(text + used, sizeof text - used, "%srank %d calls %s at %.*s and waits for rank %d",
+                         k ? "; " : "", in[k], ax_collective_text(&r->last, call, sizeof call), AX_WHERE_TEXT,
+                         r->where, in[(k + 1) % n]);
+  }
+  return ax_fail(AX_EMISMATCH, "ranks wait for each other: %s", text);
+}
+
+/* EMISMATCH where this rank's wait leads back to itself.  *seen: how many looks in a row have found
+ * so: one rank may just be waking up. */
+static ax_status look_for_circle(int *seen)
+{
+  int in[AX_MAX_RANKS], n = 0, least = 0;
+
+  for (int r = ax_shm.rank; n < AX_MAX_RANKS;) {
+    in[n++] = r;
+    r = awaited_by(r);
+    if (r < 0) break;
+    if (r != ax_shm.rank) continue;
+    if (++*seen < 3) return AX_OK;
+    for (int k = 1; k < n; k++) /* all begin with the lowest rank */
+      if (in[k] < in[least]) least = k;
+    int turned[AX_MAX_RANKS];
+    for (int k = 0; k < n; k++) turned[k] = in[(least + k) % n];
+    return circle(n, turned);
+  }
+  *seen = 0;
+  return AX_OK;
 }
 
 /* The slow end of a wait: asleep, looking up in every slice. */
-static ax_status sleep_for(int rank, _Atomic uint32_t *word, uint32_t want)
+static ax_status sleep_for(ax_walk *g, int member, _Atomic uint32_t *word, uint32_t want)
 {
+  const int rank = g->local[member];
   ax_rank_record *r = record(rank);
+  ax_counters *counters = g->counters[member];
   const int64_t given = atomic_load(&record(ax_shm.rank)->timeout);
   /* it may wait for ranks of other machines, and then says for which */
   const int64_t limit = given + (ax_shm.machines > 1 && rank == 0 ? 2 * (int64_t)1000000000 : 0);
   int64_t waited = 0, before = ax_monotonic_ns();
+  const char *in = record(ax_shm.rank)->last.group;
   char text[400], name[48];
+  int seen_circles = 0;
+  ax_status st = AX_OK;
 
+  note_wait(rank, word, want);
   for (;;) {
     uint32_t seen;
     int64_t now, left = limit - waited;
     bool finished;
 
-    if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
-      return reached(word, want) ? AX_OK : ax_shm_aborted();
+    if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE) {
+      st = reached(word, want) ? AX_OK : ax_shm_aborted();
+      goto out;
+    }
     if (atomic_load_explicit(&ax_shm.control->mismatch, memory_order_acquire) == AX_ABORT_PUBLISHED)
-      return ax_ring_differs();
+      AX_TRY(ax_ring_differs());
     finished = atomic_load_explicit(&r->state, memory_order_acquire) == AX_RANK_FINISHED;
-    if (reached(word, want)) return AX_OK;
-    if (finished) return ax_shm_gone(rank);
-    if (ax_shm_interrupted() != AX_OK) return AX_EABORTED;
+    if (reached(word, want)) break;
+    if (finished) AX_TRY(ax_shm_gone(rank));
+    AX_TRY(ax_shm_interrupted());
     ax_shm_look();
     if (gave_up(r))
-      return ax_fail(AX_EABORTED, "%s has left this with an error", ax_shm_name(rank, name, sizeof name));
+      AX_TRY(ax_fail(AX_EABORTED, "%s has left this with an error", ax_shm_name(rank, name, sizeof name)));
+    AX_TRY(look_for_circle(&seen_circles));
     if (left <= 0)
-      return ax_fail(AX_ETIMEOUT, "waited %g s for %s, which %s (%s sets the limit)", (double)limit * 1e-9,
-                     ax_shm_name(rank, name, sizeof name), ax_shm_doing(rank, text, sizeof text),
-                     ax_shm_limit_source(given));
-    atomic_fetch_add(&r->sleepers, 1);
+      AX_TRY(ax_fail(AX_ETIMEOUT, "waited %g s%s%s for %s, which %s (%s sets the limit)",
+                     (double)limit * 1e-9, *in ? " in " : "", in, ax_shm_name(rank, name, sizeof name),
+                     ax_shm_doing(rank, text, sizeof text), ax_shm_limit_source(given)));
+    atomic_fetch_add(&counters->sleepers, 1);
     seen = atomic_load(word);
     if ((int32_t)(seen - want) < 0) futex_wait(word, seen, left < SLICE_NS ? left : SLICE_NS);
-    atomic_fetch_sub(&r->sleepers, 1);
+    atomic_fetch_sub(&counters->sleepers, 1);
     now = ax_monotonic_ns();
     /* A slice that took much longer was spent stopped (Ctrl-Z, a debugger), not waiting. */
     if (!ax_hold_stands(ax_shm.control))
       waited += now - before < 2 * (int64_t)SLICE_NS ? now - before : SLICE_NS;
     before = now;
   }
+out:
+  atomic_store(&record(ax_shm.rank)->waits_for, -1);
+  return st;
 }
 
-static ax_status wait_for(int rank, _Atomic uint32_t *word, uint32_t want)
+static ax_status wait_for(ax_walk *g, int member, _Atomic uint32_t *word, uint32_t want)
 {
   int i;
 
@@ -222,100 +306,140 @@ static ax_status wait_for(int rank, _Atomic uint32_t *word, uint32_t want)
     sched_yield();
     if (reached(word, want)) return AX_OK;
   }
-  return sleep_for(rank, word, want);
+  return sleep_for(g, member, word, want);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static slot_header *slot(int rank, uint32_t step)
+static slot_header *slot(const ax_walk *g, int rank, uint32_t step)
 {
-  return (slot_header *)(ax_shm.windows +
-                         ((size_t)rank * AX_SLOTS + step % AX_SLOTS) * (AX_SLOT_HEADER + ax_shm.chunk));
+  return (slot_header *)(ax_shm.windows + ((size_t)g->local[rank] * AX_SLOTS + step % AX_SLOTS) *
+                                              (AX_SLOT_HEADER + ax_shm.chunk));
 }
-const ax_collective_call *ax_step_call(int rank) { return slot(rank, ax_shm.step); }
-char *ax_step_slot(int rank) { return (char *)slot(rank, ax_shm.step) + AX_SLOT_HEADER; }
+const ax_collective_call *ax_step_call(ax_walk *g, int rank) { return slot(g, rank, g->step); }
+char *ax_step_slot(ax_walk *g, int rank) { return (char *)slot(g, rank, g->step) + AX_SLOT_HEADER; }
 
-ax_status ax_step_begin(void)
+/* Waits until the others have read the own slots of all steps before `until`. */
+static ax_status wait_read(ax_walk *g, uint32_t until)
 {
   ax_status st = AX_OK;
-  int r;
 
-  for (r = 0; r < ax_shm.size; r++)
-    if (r != ax_shm.rank) AX_TRY(wait_for(r, &record(r)->done, ax_shm.step + 1 - AX_SLOTS));
+  for (int r = 0; r < g->size; r++)
+    if (r != g->rank) AX_TRY(wait_for(g, r, &g->counters[r]->done, until));
 out:
   return st;
 }
 
-static void step_filled(void) { publish(&record(ax_shm.rank)->filled, ax_shm.step + 1); }
-
-void ax_step_fill(void) { step_filled(); }
-
-char *ax_step_slot_back(int rank, int back)
+void ax_walk_free(ax_walk *g)
 {
-  return (char *)slot(rank, ax_shm.step - (uint32_t)back) + AX_SLOT_HEADER;
+  ax_walk **at = &ax_shm.walks;
+
+  g->left = true;
+  if (ax_shm.last == g) return; /* others may be reading its slots */
+  while (*at != g) at = &(*at)->next;
+  *at = g->next;
+  atomic_fetch_sub(&ax_shm.control->members[g->set], 1);
+  ax_mfree(g->local);
+  ax_mfree(g->counters);
+  ax_mfree(g);
 }
 
-ax_status ax_step_wait_filled(int rank, int back)
+ax_status ax_step_turn_to(ax_walk *g)
 {
-  return wait_for(rank, &record(rank)->filled, ax_shm.step + 1 - (uint32_t)back);
+  ax_walk *const last = ax_shm.last;
+  ax_status st;
+
+  if (last == g) return AX_OK;
+  if (last && (st = wait_read(last, last->step)) != AX_OK) return st;
+  ax_shm.last = g;
+  if (last && last->left) ax_walk_free(last);
+  return AX_OK;
 }
 
-void ax_step_end_back(int back)
+void ax_walks_afresh(void)
 {
-  const uint32_t read = ax_shm.step + 1 - (uint32_t)back;
-
-  atomic_store_explicit(&record(ax_shm.rank)->reduced, ax_shm.step + 1, memory_order_release);
-  if (!reached(&record(ax_shm.rank)->done, read)) publish(&record(ax_shm.rank)->done, read);
-  ax_shm.step++;
+  ax_shm.world.step = 0;
+  for (ax_walk *w = ax_shm.walks; w; w = w->next) {
+    w->step = 0;
+    w->calls = 0;
+  }
 }
 
-void ax_step_end(void)
+ax_status ax_step_begin(ax_walk *g) { return wait_read(g, g->step + 1 - AX_SLOTS); }
+
+static void step_filled(ax_walk *g) { publish(g, &own(g)->filled, g->step + 1); }
+
+void ax_step_fill(ax_walk *g) { step_filled(g); }
+
+char *ax_step_slot_back(ax_walk *g, int rank, int back)
+{
+  return (char *)slot(g, rank, g->step - (uint32_t)back) + AX_SLOT_HEADER;
+}
+
+ax_status ax_step_wait_filled(ax_walk *g, int rank, int back)
+{
+  return wait_for(g, rank, &g->counters[rank]->filled, g->step + 1 - (uint32_t)back);
+}
+
+void ax_step_end_back(ax_walk *g, int back)
+{
+  const uint32_t read = g->step + 1 - (uint32_t)back;
+
+  atomic_store_explicit(&own(g)->reduced, g->step + 1, memory_order_release);
+  if (!reached(&own(g)->done, read)) publish(g, &own(g)->done, read);
+  g->step++;
+}
+
+void ax_step_end(ax_walk *g)
 {
   /* The three counters stay level: one that lagged by more than half their range would look like
    * one that is ahead. */
-  atomic_store_explicit(&record(ax_shm.rank)->reduced, ax_shm.step + 1, memory_order_release);
-  publish(&record(ax_shm.rank)->done, ax_shm.step + 1);
-  ax_shm.step++;
+  atomic_store_explicit(&own(g)->reduced, g->step + 1, memory_order_release);
+  publish(g, &own(g)->done, g->step + 1);
+  g->step++;
 }
 
-void ax_step_reduced(void) { publish(&record(ax_shm.rank)->reduced, ax_shm.step + 1); }
-ax_status ax_step_wait_reduced(int rank) { return wait_for(rank, &record(rank)->reduced, ax_shm.step + 1); }
-static ax_status wait_filled(int rank) { return wait_for(rank, &record(rank)->filled, ax_shm.step + 1); }
+void ax_step_reduced(ax_walk *g) { publish(g, &own(g)->reduced, g->step + 1); }
+ax_status ax_step_wait_reduced(ax_walk *g, int rank)
+{
+  return wait_for(g, rank, &g->counters[rank]->reduced, g->step + 1);
+}
+static ax_status wait_filled(ax_walk *g, int rank) { return ax_step_wait_filled(g, rank, 0); }
 
-/* Waits until all ranks have entered the collective, and compares their calls with rank 0's.  The
- * error names the first rank that differs, so that all ranks raise the same message, and is raised
- * as soon as rank 0 and that rank have entered. */
-static ax_status agree(void)
+/* Waits until all ranks have entered the collective, and compares their calls with the first
+ * rank's.  The error names the first rank that differs, so that all ranks raise the same message,
+ * and is raised as soon as both ranks have entered. */
+static ax_status agree(ax_walk *g)
 {
   ax_status st = AX_OK;
   int r;
 
-  for (r = 0; r < ax_shm.size; r++) {
-    if (r != ax_shm.rank) AX_TRY(wait_filled(r));
-    if (!ax_collective_same(&slot(0, ax_shm.step)->facts, &slot(r, ax_shm.step)->facts))
-      return ax_calls_differ(0, slot(0, ax_shm.step), r, slot(r, ax_shm.step));
+  for (r = 0; r < g->size; r++) {
+    if (r != g->rank) AX_TRY(wait_filled(g, r));
+    if (r > 0 && !ax_collective_same(&slot(g, 0, g->step)->facts, &slot(g, r, g->step)->facts))
+      return ax_calls_differ(g->local[0], slot(g, 0, g->step), g->local[r], slot(g, r, g->step));
   }
 out:
   return st;
 }
 
-ax_status ax_step_meet(bool first, int from)
+ax_status ax_step_meet(ax_walk *g, bool first, int from)
 {
   ax_status st = AX_OK;
   int r;
 
-  step_filled();
-  if (first) return agree();
-  for (r = 0; r < ax_shm.size; r++)
-    if (r != ax_shm.rank && (from < 0 || from == r)) AX_TRY(wait_filled(r));
+  step_filled(g);
+  if (first) return agree(g);
+  for (r = 0; r < g->size; r++)
+    if (r != g->rank && (from < 0 || from == r)) AX_TRY(wait_filled(g, r));
 out:
   return st;
 }
-void ax_step_header(const ax_collective *c)
+void ax_step_header(ax_walk *g, const ax_collective *c)
 {
-  slot_header *h = slot(ax_shm.rank, ax_shm.step);
+  slot_header *h = slot(g, g->rank, g->step);
 
-  h->number = atomic_load_explicit(&record(ax_shm.rank)->collectives, memory_order_relaxed);
+  h->number = record(ax_shm.rank)->number;
   h->facts = *c;
   memcpy(h->where, record(ax_shm.rank)->where, sizeof h->where);
 }
@@ -360,14 +484,14 @@ static void rate(double bytes_per_ns)
   ax_shm.rated = 0;
 }
 
-void ax_step_put(size_t at, const void *from, size_t n)
+void ax_step_put(ax_walk *g, size_t at, const void *from, size_t n)
 {
-  char *to = ax_step_slot(ax_shm.rank) + at;
+  char *to = ax_step_slot(g, g->rank) + at;
   int64_t began;
 
   if (n < BULK) {
     if (n > 0) memcpy(to, from, n);
-  } else if (ax_shm.slow_writes && at % 64 == 0 && (ax_shm.step & PROBE_EVERY) >= PROBES) {
+  } else if (ax_shm.slow_writes && at % 64 == 0 && (g->step & PROBE_EVERY) >= PROBES) {
     stream(to, from, n);
   } else {
     began = ax_monotonic_ns();

@@ -8,6 +8,11 @@
  * use; with several slots that wait is almost always over before it starts, so a step costs one
  * meeting of the ranks.
  *
+ * Each group of ranks has counters and steps of its own; a rank's window serves all its groups, one
+ * at a time: before the first step in another group than the last one, a rank waits until nobody
+ * reads its slots in that group any more.  All of them are in that collective already, so it is no
+ * wait for what they do elsewhere.
+ *
  * The first slot of a collective carries its owner's arguments.  Every rank compares all ranks'
  * with rank 0's, so that all ranks detect a mismatch, before any data is used. */
 #ifndef AX_DIST_STEPS_H
@@ -34,18 +39,33 @@ const char *ax_watch_text(const ax_collective_call *p, char *buf, size_t size);
 /* ---- steps.c, shm.c */
 
 #define AX_SLOTS 8
-#define AX_SLOT_HEADER 256 /* bytes in front of a slot's data */
+#define AX_SLOT_HEADER 320 /* bytes in front of a slot's data */
 #define AX_FROM_ALL (-1)
+
+/* A group of ranks of this machine, as one of them walks its steps. */
+typedef struct ax_walk {
+  struct ax_walk *next;   /* all walks of this process but the world's */
+  int rank, size;         /* in the group */
+  uint32_t step;          /* walked since the start; the same on all its ranks */
+  int *local;             /* [size] each one's rank on this machine */
+  ax_counters **counters; /* [size] */
+  uint64_t calls;         /* collectives entered; of the world: ax_rank_record.world_calls */
+  int set;                /* the number of its counters in the shared memory; -1: those of a pair */
+  bool left;              /* freed when the window turns to another one */
+} ax_walk;
 
 typedef struct ax_steps {
   ax_control *control;
   char *windows;
+  ax_counters *counters;     /* sets of the groups, then of pairs of ranks */
+  ax_walk world;             /* of this machine's ranks */
+  ax_walk *last;             /* the one whose slots are in the window */
+  ax_walk *walks;            /* the others */
   ax_collective_call *rings; /* AX_RING for each rank */
   bool posts;                /* every collective goes through the ring */
   size_t chunk;              /* bytes of a slot's data */
   int rank, size;
   int first, machines; /* of this machine's ranks the first one; 0 machines: this is the only one */
-  uint32_t step;       /* walked since the start; the same on all ranks */
   double best_rate;    /* the best of the last few bulk writes, bytes per ns */
   int rated;
   bool slow_writes;
@@ -55,30 +75,30 @@ typedef struct ax_steps {
 extern ax_steps ax_shm;
 
 /* The data of a rank's slot of this step. */
-char *ax_step_slot(int rank);
+char *ax_step_slot(ax_walk *g, int rank);
 /* What that rank has called, once it has filled the first slot of a collective. */
-const ax_collective_call *ax_step_call(int rank);
+const ax_collective_call *ax_step_call(ax_walk *g, int rank);
 /* Waits until nobody reads the own slot of this step any more. */
-ax_status ax_step_begin(void);
+ax_status ax_step_begin(ax_walk *g);
 /* Writes this rank's arguments in front of the first slot of a collective. */
-void ax_step_header(const ax_collective *c);
+void ax_step_header(ax_walk *g, const ax_collective *c);
 /* Copies into the own slot, `at` bytes behind its beginning. */
-void ax_step_put(size_t at, const void *from, size_t n);
+void ax_step_put(ax_walk *g, size_t at, const void *from, size_t n);
 /* Publishes the filled slot and waits for the slots that this rank is going to read: those of all
  * ranks (AX_FROM_ALL) or of one rank (its own number: none).  In the first step of a collective it
  * waits for all ranks, and fails with EMISMATCH when their arguments differ. */
-ax_status ax_step_meet(bool first, int from);
+ax_status ax_step_meet(ax_walk *g, bool first, int from);
 /* In parts, for ranks that run ahead of each other by some steps.  The slot of `back` steps ago;
  * publishes the own slot of this step; waits for that rank's slot of `back` steps ago; ends the
  * step where the slots of the last `back` steps are still to be read. */
-char *ax_step_slot_back(int rank, int back);
-void ax_step_fill(void);
-ax_status ax_step_wait_filled(int rank, int back);
-void ax_step_end_back(int back);
+char *ax_step_slot_back(ax_walk *g, int rank, int back);
+void ax_step_fill(ax_walk *g);
+ax_status ax_step_wait_filled(ax_walk *g, int rank, int back);
+void ax_step_end_back(ax_walk *g, int back);
 /* The second phase of a step that has two. */
-void ax_step_reduced(void);
-ax_status ax_step_wait_reduced(int rank);
-void ax_step_end(void);
+void ax_step_reduced(ax_walk *g);
+ax_status ax_step_wait_reduced(ax_walk *g, int rank);
+void ax_step_end(ax_walk *g);
 
 /* "rank 3", or "rank 3 (machine 1)", of a rank of this machine. */
 const char *ax_shm_name(int rank, char *buf, size_t size);
@@ -92,11 +112,21 @@ ax_status ax_shm_aborted(void);
 ax_status ax_shm_gone(int rank);
 /* EABORTED when this rank was interrupted. */
 ax_status ax_shm_interrupted(void);
+/* Before the first step in g: the window is free for it. */
+ax_status ax_step_turn_to(ax_walk *g);
+void ax_walk_free(ax_walk *g); /* at once, or when the window turns to another one */
+/* All groups begin at their first step: see ax_shm_begin_chunk. */
+void ax_walks_afresh(void);
+/* The counters of `set` of this machine's rank `local`; ax_pair_counters: those of rank `local` (of
+ * the two) for what `from` sends to `to`. */
+ax_counters *ax_set_counters(int set, int local);
+ax_counters *ax_pair_counters(int from, int to, int local);
 /* shm_collectives.c: moves the data of one collective. */
-ax_status ax_shm_collective(const ax_collective *c);
-/* Around a collective: what this rank does, for the launcher's reports.  After one that failed
- * ranks may be at different steps, and the next is refused. */
-void ax_shm_enter(const ax_collective *c);
+ax_status ax_shm_collective(ax_walk *g, const ax_collective *c);
+/* Around a collective: what this rank does, for the launcher's reports.  number: which one of its
+ * group it is; 0: the world's next.  After one that failed ranks may be at different steps, and the
+ * next is refused. */
+void ax_shm_enter(const ax_collective *c, uint64_t number);
 void ax_shm_leave(ax_status st);
 ax_status ax_shm_refuse_broken(void);
 void ax_futex_wake(_Atomic uint32_t *word);

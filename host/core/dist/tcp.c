@@ -296,7 +296,7 @@ static ax_status carry(const ax_collective *c)
 static ax_status run(const ax_collective *c)
 {
   const ax_rank_record *me = &ax_shm.control->rank[ax_shm.rank];
-  ax_collective_call mine = { .number = atomic_load(&me->collectives), .facts = *c };
+  ax_collective_call mine = { .number = atomic_load(&me->world_calls), .facts = *c };
   ax_status st;
 
   memcpy(mine.where, me->where, sizeof mine.where);
@@ -328,7 +328,7 @@ static ax_status enter_and_run(const ax_collective *given)
 
   if (st != AX_OK || (st = refuse_tensors(given)) != AX_OK) return st;
   if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
-  ax_shm_enter(&c);
+  ax_shm_enter(&c, 0);
   st = ax_apart_aborted() ? ax_shm_aborted() : run(&c);
   ax_shm_leave(st);
   return st;

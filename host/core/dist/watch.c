@@ -76,7 +76,7 @@ static void note(uint64_t ticket, const ax_collective *c)
 
   pthread_mutex_lock(&lock);
   ax_collective_call *p = &open_ones[ticket % OPEN];
-  *p = (ax_collective_call){ .number = me ? atomic_load(&me->collectives) : ticket, .facts = *c };
+  *p = (ax_collective_call){ .number = me ? atomic_load(&me->world_calls) : ticket, .facts = *c };
   snprintf(p->where, sizeof p->where, "%s", ax_dist_where());
   issued = ticket;
   pthread_mutex_unlock(&lock);

@@ -56,7 +56,7 @@ end
 
 --- In debug mode, checks that tensors are on the run's kind of device and that shapes agree between
 --- ranks. `shape_text` returns the part of a shape that must agree.
-local function verify(what, data, shape_text)
+local function verify(what, data, shape_text, handle)
   local here = state.PartialState()
   if not here.debug or here.num_processes == 1 then return end
   local device = here.device:match("^%a+")
@@ -66,7 +66,8 @@ local function verify(what, data, shape_text)
     if t.device:match("^%a+") ~= device then astray = astray or ("%s%s"):format(t.device, at(path)) end
   end, data, nil, what)
   -- Raising before the comparison would leave the other ranks waiting in it.
-  local all = core.dist.all_gather_bytes(table.concat(shapes, " ") .. (astray and " on " .. astray or ""))
+  local all = core.dist.all_gather_bytes(table.concat(shapes, " ") .. (astray and " on " .. astray or ""),
+    handle)
   if astray then
     fail("DistributedOperationException: %s: a tensor lies on %s, but this run's processes are on %s; " ..
       "move it there first", what,
@@ -79,12 +80,19 @@ end
 
 -- ---- arguments ----------------------------------------------------------------------------------
 
---- Reads a rank: a number or { from_process = number }.
-local function rank_of(what, from)
+-- Reads a rank: a number or { from_process = number }; `group`: returns its rank there.
+local function rank_of(what, from, group)
   local count = state.PartialState().num_processes
-  local entry = { "integer", default = 0, min = 0, max = count - 1 }
-  if type(from) == "table" then return options.check(what, from, { from_process = entry }).from_process end
-  return options.value(what, "from_process", from, entry)
+  local entry = { "integer", default = group and group.ranks[1] or 0, min = 0, max = count - 1 }
+  if type(from) == "table" then
+    from = options.check(what, from, { from_process = entry, group = group and { "any" } }).from_process
+  end
+  from = options.value(what, "from_process", from, entry)
+  if not group then return from end
+  for k, rank in ipairs(group.ranks) do
+    if rank == from then return k - 1 end
+  end
+  fail("%s: from_process is rank %d, which is not in %s", what, from, group.name)
 end
 
 local function check_list(what, list)
@@ -104,35 +112,49 @@ end
 
 -- ---- collectives --------------------------------------------------------------------------------
 
-local function gather_one(t)
+local GROUP = { group = { "any", optional = true } }
+
+-- The core's group of an option `group` (nil: the world), and whether this rank is alone in it.
+local function group_of(what, opts)
+  opts = options.check(what, opts, GROUP)
+  if opts.group == nil then return nil, state.PartialState().num_processes == 1 end
+  local handle, group = require("accelerate.distributed.group").handle_of(what, opts.group)
+  return handle, group.size == 1, group
+end
+
+local function gather_one(t, handle)
   t = t:detach()
   if t:dim() == 0 then t = t:reshape(1) end
-  return core.dist.all_gather(t:contiguous())
+  return core.dist.all_gather(t:contiguous(), handle)
 end
 
 --- Concatenates every tensor of all ranks along dim 1, in rank order, on every rank. A 0-d tensor
 --- counts as one element. A single process gets `data` itself.
 ---@generic T
 ---@param data T nested tensors; shapes must agree between ranks
+---@param opts { group: accelerate.ProcessGroup? }? group: over its ranks alone
 ---@return T
-function M.gather(data)
-  if state.PartialState().num_processes == 1 then
+function M.gather(data, opts)
+  local handle, alone = group_of("gather", opts)
+  if alone then
     recursively_apply(function() end, data, nil, "gather")  -- raises for the same mistakes on one process
     return data
   end
-  verify("gather", data)
-  return recursively_apply(gather_one, data, nil, "gather")
+  verify("gather", data, nil, handle)
+  return recursively_apply(function(t) return gather_one(t, handle) end, data, nil, "gather")
 end
 
 --- Concatenates the lists of all ranks in rank order. Lengths may differ. A single process gets the
 --- list itself.
 ---@param list any[] booleans, numbers, strings, tensors, and tables of them
+---@param opts { group: accelerate.ProcessGroup? }? group: over its ranks alone
 ---@return any[]
-function M.gather_object(list)
+function M.gather_object(list, opts)
+  local handle, alone = group_of("gather_object", opts)
   check_list("gather_object", list)
   local mine = M.serialize(list, "gather_object: list")
-  if state.PartialState().num_processes == 1 then return list end
-  local all, result = core.dist.all_gather_bytes(mine), {}
+  if alone then return list end
+  local all, result = core.dist.all_gather_bytes(mine, handle), {}
   for _, bytes in ipairs(all) do
     local part = M.deserialize(bytes)
     for i = 1, #part do result[#result + 1] = part[i] end
@@ -141,7 +163,9 @@ function M.gather_object(list)
 end
 
 local REDUCTIONS = { "sum", "mean", "max", "min", "prod", "none" }
-local REDUCE = { reduction = { "string", optional = true }, scale = { "number", default = 1 } }
+local REDUCE = {
+  reduction = { "string", optional = true }, scale = { "number", default = 1 }, group = GROUP.group,
+}
 local REDUCTION = { "string" }
 
 local function check_reduction(name)
@@ -165,11 +189,11 @@ local function reduce_options(default, reduction, opts)
   if opts.reduction then
     fail("reduce: the reduction comes by position: write reduce(data, \"%s\")", opts.reduction)
   end
-  return check_reduction(reduction == nil and default or reduction), opts.scale
+  return check_reduction(reduction == nil and default or reduction), opts.scale, opts.group
 end
 
-local function reduce(data, reduction, scale)
-  local alone = state.PartialState().num_processes == 1
+local function reduce(data, reduction, scale, group)
+  local handle, alone = group_of("reduce", { group = group })
   recursively_apply(function(t, path)
     if reduction == "mean" and not core._is_float(t) then
       fail("reduce: the mean of %s tensors is not defined; use \"sum\", or convert them with :float()%s",
@@ -182,10 +206,10 @@ local function reduce(data, reduction, scale)
     end
   end, data, nil, "reduce")
   local exchange = not alone and reduction ~= "none"
-  if exchange then verify("reduce", data) end
+  if exchange then verify("reduce", data, nil, handle) end
   return recursively_apply(function(t)
     local copy = t:detach():clone()
-    if exchange then core.dist.all_reduce(copy, reduction) end
+    if exchange then core.dist.all_reduce(copy, reduction, 0, false, handle) end
     return scale ~= 1 and copy * scale or copy
   end, data)
 end
@@ -195,7 +219,8 @@ end
 ---@generic T
 ---@param data T nested tensors
 ---@param reduction ("mean"|"sum"|"max"|"min"|"prod"|"none")? default "mean"
----@param opts { scale: number? }? scale: factor for the result (default 1)
+---@param opts { scale: number?, group: accelerate.ProcessGroup? }? scale: factor for the result
+---  (default 1); group: over its ranks alone
 ---@return T
 function M.reduce(data, reduction, opts) return reduce(data, reduce_options("mean", reduction, opts)) end
 
@@ -205,14 +230,17 @@ function M.reduce_sum(data, reduction, opts) return reduce(data, reduce_options(
 --- Overwrites every tensor with one rank's, and returns `data`.
 ---@generic T
 ---@param data T nested tensors
----@param from_process integer|{ from_process: integer }|nil a rank; default 0
+---@param from_process integer|{ from_process: integer?, group: accelerate.ProcessGroup? }|nil a
+---  rank of the world; default 0. group: over its ranks alone, from_process is one of them
 ---@return T
 function M.broadcast(data, from_process)
-  local from = rank_of("broadcast", from_process)
+  local given = type(from_process) == "table" and from_process.group
+  local handle, alone, group = group_of("broadcast", given and { group = given } or nil)
+  local from = rank_of("broadcast", from_process, group)
   recursively_apply(function() end, data, nil, "broadcast")
-  if state.PartialState().num_processes == 1 then return data end
-  verify("broadcast", data)
-  recursively_apply(function(t) core.dist.broadcast(t, from) end, data)
+  if alone then return data end
+  verify("broadcast", data, nil, handle)
+  recursively_apply(function(t) core.dist.broadcast(t, from, handle) end, data)
   return data
 end
 

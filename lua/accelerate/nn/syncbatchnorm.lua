@@ -4,20 +4,10 @@ local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local Module = require "accelerate.nn.module"
+local functional = require "accelerate.distributed.functional"
+local groups = require "accelerate.distributed.group"
 local batchnorm = require "accelerate.nn.batchnorm"
 local running_stats = require "accelerate.nn.running_stats"
-
--- The sum over all ranks; so is its gradient.
-local over_ranks
-over_ranks = core.Function {
-  name = "SumOverRanks",
-  forward = function(_, x)
-    local sum = x:clone()
-    core.dist.all_reduce(sum, "sum")
-    return sum
-  end,
-  backward = function(_, g) return over_ranks(g:contiguous()) end,
-}
 
 local OPTIONS = {
   eps = { "number", default = 1e-5, min = 0 },
@@ -25,6 +15,7 @@ local OPTIONS = {
   affine = { "boolean", default = true },
   bias = { "boolean", default = true },
   track_running_stats = { "boolean", default = true },
+  process_group = { "any", optional = true },
   dtype = { "string", optional = true },
   device = { "string", optional = true },
 }
@@ -40,25 +31,29 @@ SyncBatchNorm._builtin = true
 SyncBatchNorm.reset_running_stats = running_stats.reset_running_stats
 SyncBatchNorm.reset_parameters = running_stats.reset_parameters
 
---- Normalises each channel of (n, c, ..) over the batches of all ranks together; every rank must
---- call it. In evaluation, or with one rank, it is BatchNorm.
+--- Normalises each channel of (n, c, ..) over the batches of all ranks together, or of those of
+--- process_group; each of them must call it. In evaluation, or with one rank, it is BatchNorm.
 ---@param num_features integer
 ---@param opts? { eps: number, momentum: number|false, affine: boolean, bias: boolean,
----  track_running_stats: boolean, dtype: string, device: string } as BatchNorm2d's
+---  track_running_stats: boolean, process_group: accelerate.ProcessGroup?, dtype: string,
+---  device: string } as BatchNorm2d's; process_group: default the world
 function SyncBatchNorm:init(num_features, opts)
   local o = options.check("SyncBatchNorm", opts, OPTIONS)
   if o.momentum == true then
     options.fail("SyncBatchNorm: momentum: expected a number, or false for a cumulative average")
   end
+  if o.process_group then groups.handle_of("SyncBatchNorm", o.process_group) end
   running_stats.fill(self, "SyncBatchNorm", num_features, o)
+  self._group = o.process_group
 end
 
 local function over_batch(x) -- sums of each channel
   return x:transpose(1, 2):flatten(2):sum(2)
 end
 
--- Mean and variance of each channel over all ranks, and how many elements they are of.
-local function statistics(x)
+-- Mean and variance of each channel over the group's ranks, and the number of elements.
+local function statistics(x, group)
+  local function over_ranks(t) return functional.all_reduce(t, { group = group }) end
   local channels = x.shape[2]
   local count = core.full({ 1 }, x:numel() / channels, { dtype = x.dtype, device = x.device })
   local sums = over_ranks(core.cat({ over_batch(x), count }))
@@ -87,7 +82,7 @@ local function normalized(self, given)
   local v = self._values
   local half = given.dtype == "float16" or given.dtype == "bfloat16"
   local x = half and given:float() or given
-  local mean, var, total, centered, shape = statistics(x)
+  local mean, var, total, centered, shape = statistics(x, self._group)
   if total <= 1 then
     options.fail("SyncBatchNorm: expected more than one value for each channel over all ranks, got shape %s",
       Module._tuple(given.shape))
@@ -106,7 +101,7 @@ function SyncBatchNorm:forward(x)
       options.show(x), self:_brief())
   end
   local training = self.training or not v.track_running_stats
-  if training and core.dist.world_size() > 1 then return self:_run(normalized, self, x) end
+  if training and (self._group or groups.world()).size > 1 then return self:_run(normalized, self, x) end
   local momentum = v.momentum
   if self.training and v.track_running_stats then
     v.num_batches_tracked:add_(1)
@@ -127,13 +122,13 @@ local KINDS = { [batchnorm.BatchNorm1d] = true, [batchnorm.BatchNorm2d] = true,
   [batchnorm.BatchNorm3d] = true }
 
 -- The SyncBatchNorm that takes a BatchNorm's place, with its tensors.
-local function converted(module)
+local function converted(module, process_group)
   local v = module._values
   if v.activation ~= "none" then
     options.fail("convert_sync_batchnorm: a BatchNorm with activation = %q cannot be converted", v.activation)
   end
   local made = SyncBatchNorm(v.num_features, { eps = v.eps, momentum = v.momentum, affine = v.affine,
-    bias = v.bias ~= nil, track_running_stats = v.track_running_stats })
+    bias = v.bias ~= nil, track_running_stats = v.track_running_stats, process_group = process_group })
   for _, name in ipairs { "weight", "bias", "running_mean", "running_var", "num_batches_tracked" } do
     if v[name] then made[name] = v[name] end
   end
@@ -143,14 +138,15 @@ end
 
 --- Replaces all BatchNorms in a module by SyncBatchNorms, which take over their tensors.
 ---@param module accelerate.nn.Module changed in place, unless it is a BatchNorm itself
+---@param process_group accelerate.ProcessGroup? default the world
 ---@return accelerate.nn.Module module, or the SyncBatchNorm in its place
-function SyncBatchNorm.convert_sync_batchnorm(module)
+function SyncBatchNorm.convert_sync_batchnorm(module, process_group)
   if not Module._is_module(module) then
     options.fail("convert_sync_batchnorm: expected a module, got %s", options.show(module))
   end
-  if KINDS[class.of(module)] then return converted(module) end
+  if KINDS[class.of(module)] then return converted(module, process_group) end
   for name, child in module:named_children() do
-    local new = SyncBatchNorm.convert_sync_batchnorm(child)
+    local new = SyncBatchNorm.convert_sync_batchnorm(child, process_group)
     if new ~= child then module[name] = new end
   end
   return module

@@ -3,7 +3,7 @@
 local M = {}
 
 local MODULES = { "accelerate", "tensor", "nn", "optim", "data", "metrics", "models", "tokenizers",
-  "distributions", "tracking" }
+  "distributed", "distributions", "tracking" }
 
 local function is_module(name)
   for _, module in ipairs(MODULES) do
