@@ -10,7 +10,7 @@
 #include "core/ops/grid_sample.h"
 
 enum { BORDER = 1, REFLECTION = 2 };    /* padding_mode; 0 is zeros */
-enum { MOST_DIMS = 3, MOST_TAPS = 16 }; /* 4 x 4 bicubic ones, or 2 x 2 x 2 */
+enum { MOST_DIMS = 3, MOST_TAPS = 64 }; /* bicubic: 4 x 4 x 4 */
 
 typedef struct job {
   int dims;

@@ -8,9 +8,9 @@
 #include "rows.cuh"
 #include "sort.cuh"
 
-enum { NEAREST = 1, BICUBIC = 2 };      /* mode; 0 is linear */
-enum { BORDER = 1, REFLECTION = 2 };    /* padding_mode; 0 is zeros */
-enum { MOST_DIMS = 3, MOST_TAPS = 16 }; /* 4 x 4 bicubic ones, or 2 x 2 x 2 */
+enum { NEAREST = 1, BICUBIC = 2 };   /* mode; 0 is linear */
+enum { BORDER = 1, REFLECTION = 2 }; /* padding_mode; 0 is zeros */
+enum { MOST_DIMS = 3 };
 
 struct job {
   int dims, taps, mode, padding; /* taps: of a position, those outside too */

@@ -18,8 +18,6 @@ static ax_status check(const ax_infer *q, const ax_tensor *x, const ax_tensor *g
   if (grid->ndim != x->ndim || grid->shape[0] != x->shape[0] || grid->shape[dims + 1] != dims)
     AX_TRY(ax_fail(AX_ESHAPE, "%s: for input %s the grid must be (%lld, %s, %d), got %s", q->name, TEXT(x),
                    (long long)x->shape[0], dims == 2 ? "h', w'" : "d', h', w'", dims, TEXT(grid)));
-  if (q->a.grid_sample.mode == AX_GRID_BICUBIC && dims == 3)
-    AX_TRY(ax_fail(AX_ESHAPE, "%s: mode \"bicubic\" is for (n, c, h, w), got %s", q->name, TEXT(x)));
   for (int d = 0; d < dims; d++)
     if (x->shape[2 + d] < 1 || x->shape[2 + d] > INT32_MAX)
       AX_TRY(ax_fail(AX_ESHAPE, "%s: dim %d of the input must be from 1 to 2^31 - 1, got %s", q->name, 3 + d,
