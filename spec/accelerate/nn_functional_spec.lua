@@ -5,6 +5,16 @@ local close = require("spec.support.nets").close
 local raises = require("spec.support.messages").raises
 local F = nn.functional
 
+describe("local_response_norm", function()
+  it("of integers cuts the means of their squares to integers, as PyTorch does", function()
+    local x = core.arange(12):view(1, 4, 3) * 7 - 30
+    local y = F.local_response_norm(x, 3, { alpha = 0.1, beta = 0.5, k = 2 })
+    close({ -5.092798709869385, -5.181967735290527, -4.759713172912598, -1.432003140449524,
+      -0.3546634316444397, 0.8587566614151001, 1.7731623649597168, 2.3126063346862793, 2.613098382949829,
+      5.026611328125, 4.875873565673828, 4.745296955108643 }, y:flatten())
+  end)
+end)
+
 describe("cosine_similarity", function()
   it("broadcasts before it takes norms", function()
     close({ 1 }, F.cosine_similarity(core.tensor { 1, 1 }, core.tensor { 1 }, { dim = 1 }))

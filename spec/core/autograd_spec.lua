@@ -16,6 +16,19 @@ describe("backward", function()
     assert.same({ 4, 8 }, x.grad:totable())
   end)
 
+  it("of a variance that nothing is left to divide by has PyTorch's infinite slopes", function()
+    for _, correction in ipairs { 3, 5 } do
+      local x = leaf { 0.25, 1.75, 3.25 }
+      x:var({ correction = correction }):backward()
+      local slopes = x.grad:totable()
+      assert.same({ math.huge, math.huge }, { slopes[1], slopes[3] })
+      assert.is_true(slopes[2] ~= slopes[2], "at the mean it is no number")
+    end
+    local x = leaf { 0.25, 1, 2.5 }
+    x:var({ correction = 2 }):backward()
+    assert.same({ -2, -0.5, 2.5 }, x.grad:totable()) -- 2 (x - 1.25)
+  end)
+
   it("takes a gradient and options, in any usual form", function()
     local x = leaf { 1, 2 }
     local y = x * x

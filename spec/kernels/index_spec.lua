@@ -267,6 +267,25 @@ describe("messages of the shape family", function()
   end
 end)
 
+describe("bincount", function()
+  it("of more elements than it takes at a time counts them all", function()
+    local x = core.randint(0, 200, { 3 * 2 ^ 20 + 17 }):to("uint8")
+    local counts = x:bincount()
+    assert.are.equal(x:numel(), counts:sum():item())
+    for _, v in ipairs { 0, 7, 199 } do assert.are.equal(x:eq(v):sum():item(), counts[v + 1]:item()) end
+    assert.are.same({ 0, 0, 0 }, int64({}):bincount({ minlength = 3 }):totable())
+  end)
+
+  it("of bytes takes no place of eight bytes for each", function()
+    local x = core.full({ 2 ^ 26 }, 3, { dtype = "uint8" })
+    core.set_memory_limit(2 ^ 26 + 2 ^ 25)
+    local ok, counts = pcall(x.bincount, x)
+    core.set_memory_limit(0)
+    assert(ok, counts)
+    assert.are.same({ 0, 0, 0, 2 ^ 26 }, counts:totable())
+  end)
+end)
+
 describe("at the edges", function()
   it("remainder has PyTorch's gradients at zero, infinite and NaN divisors and dividends", function()
     local inf, nan = 1 / 0, 0 / 0

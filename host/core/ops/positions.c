@@ -84,10 +84,56 @@ out:
   return st;
 }
 
+/* *out: a new tensor of `size` elements, to which values are added at the places that x lists. */
+static ax_status add_at(ax_tensor *x, ax_tensor *values, int64_t size, ax_tensor **out)
+{
+  ax_tensor *index = NULL, *results[AX_MAX_OUT] = { 0 };
+  ax_status st;
+
+  AX_TRY(ax_cast(x, AX_I64, &index));
+  AX_TRY(ax_run(AX_OP_INDEX_SELECT_BACKWARD,
+                &(ax_args){ .n_in = 2,
+                            .in = (ax_tensor *[]){ values, index },
+                            .a = AX_ATTRS(index_select_backward, .dim = 0, .size = size) },
+                results));
+  *out = results[0];
+out:
+  ax_tensor_release(index);
+  return st;
+}
+
+/* Counts x piece by piece: a place and a one for each element of a small type would take many times
+ * x's memory.  Pieces are at least as long as the result, which each adds to. */
+static ax_status count(ax_tensor *x, int64_t size, ax_tensor **out)
+{
+  const int64_t least = (int64_t)1 << 20, piece = size > least ? size : least;
+  const int64_t most = x->numel < piece ? x->numel : piece;
+  ax_tensor *ones = NULL, *part = NULL, *one = NULL, *sum = NULL, *more = NULL;
+  ax_status st;
+
+  AX_TRY(ax_tensor_new_on(x->device, AX_I64, 1, &most, &ones));
+  AX_TRY(ax_fill(ones, 1));
+  for (int64_t at = 0; at == 0 || at < x->numel; at += piece) {
+    const int64_t n = x->numel - at < piece ? x->numel - at : piece;
+    AX_TRY(run_narrow(x, 0, at, n, &part));
+    AX_TRY(run_narrow(ones, 0, 0, n, &one));
+    AX_TRY(add_at(part, one, size, at ? &more : &sum));
+    if (at)
+      AX_TRY(ax_run_inplace(AX_OP_ADD, &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ sum, more } }, sum));
+    ax_tensor_release(part), ax_tensor_release(one), ax_tensor_release(more);
+    part = one = more = NULL;
+  }
+  *out = sum;
+  sum = NULL;
+out:
+  ax_tensor_release(ones), ax_tensor_release(part), ax_tensor_release(one);
+  ax_tensor_release(sum), ax_tensor_release(more);
+  return st;
+}
+
 ax_status ax_infer_bincount(ax_infer *q)
 {
-  ax_tensor *weights = q->args->n_in > 1 ? INPUT(1) : NULL, *own = NULL, *index = NULL,
-            *results[AX_MAX_OUT] = { 0 };
+  ax_tensor *weights = q->args->n_in > 1 ? INPUT(1) : NULL, *own = NULL;
   int64_t size = q->a.bincount.minlength;
   double least = 0, most = -1;
   ax_status st = AX_OK;
@@ -107,19 +153,10 @@ ax_status ax_infer_bincount(ax_infer *q)
     goto out;
   }
   if (most + 1 > (double)size) size = (int64_t)most + 1;
-  AX_TRY(ax_cast(X, AX_I64, &index));
-  if (weights) AX_TRY(ax_cast(weights, weights->dtype == AX_F32 ? AX_F32 : AX_F64, &own));
-  else {
-    AX_TRY(ax_tensor_new_on(X->device, AX_I64, 1, X->shape, &own));
-    AX_TRY(ax_fill(own, 1));
-  }
-  AX_TRY(ax_run(AX_OP_INDEX_SELECT_BACKWARD,
-                &(ax_args){ .n_in = 2,
-                            .in = (ax_tensor *[]){ own, index },
-                            .a = AX_ATTRS(index_select_backward, .dim = 0, .size = size) },
-                results));
-  q->result[0] = results[0];
+  if (!weights) return count(X, size, &q->result[0]);
+  AX_TRY(ax_cast(weights, weights->dtype == AX_F32 ? AX_F32 : AX_F64, &own));
+  st = add_at(X, own, size, &q->result[0]);
 out:
-  ax_tensor_release(own), ax_tensor_release(index);
+  ax_tensor_release(own);
   return st;
 }

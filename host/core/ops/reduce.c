@@ -345,7 +345,8 @@ RULE(minmax_over)
   give(c, 0, where(c, chosen, over(c, spread_like(c, G), kept(c, AX_OP_SUM, chosen)), NUM(0)));
 }
 
-/* g 2 (x - mean) / (n - correction) */
+/* g 2 (x - mean) / (n - correction).  Where nothing is left to divide by, the variance is infinite;
+ * PyTorch gives all elements but those at the mean the same infinite slope. */
 static void grad_var(ax_grad *c, ax_arg g)
 {
   const double kept_n = c->node->out_meta[0].ndim
@@ -353,7 +354,9 @@ static void grad_var(ax_grad *c, ax_arg g)
                             : 1;
   const double n = (double)ax_shape_numel(META(0)->ndim, META(0)->shape) / kept_n - A->deviation.correction;
   const ax_arg off = sub(c, IN(0), kept(c, AX_OP_MEAN, IN(0)));
-  give(c, 0, mul(c, spread_like(c, mul(c, g, NUM(2 / (n > 0 ? n : 0)))), off));
+  give(c, 0,
+       n > 0 ? mul(c, spread_like(c, mul(c, g, NUM(2 / n))), off)
+             : mul(c, spread_like(c, g), mul(c, un(c, AX_OP_ABS, off), NUM(INFINITY))));
 }
 RULE(var) { grad_var(c, G); }
 RULE(std)

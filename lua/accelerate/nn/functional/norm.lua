@@ -77,9 +77,12 @@ function M.local_response_norm(x, size, ...)
   local shape = x.shape
   -- windows over the channels, as rows of images whose channels are the positions: those lie side
   -- by side
-  local rows = x:square():reshape(shape[1], shape[2], -1):transpose(2, 3):unsqueeze(4)
+  local whole = x.dtype == "int64" -- PyTorch cuts means of integers to integers
+  local squares = whole and x:square():double() or x:square()
+  local rows = squares:reshape(shape[1], shape[2], -1):transpose(2, 3):unsqueeze(4)
   local mean = core.avg_pool2d(rows, { size, 1 }, 1, { math.floor(size / 2), 0 })
   mean = mean:narrow(3, 1, shape[2]):squeeze(4):transpose(2, 3):reshape(shape)
+  if whole then mean = mean:long() end
   return x / (mean * o.alpha + o.k) ^ o.beta
 end
 
