@@ -321,3 +321,15 @@ describe("many added tokens", function()
     assert(seconds < 5, seconds)
   end)
 end)
+
+describe("vocab_size", function()
+  it("is a field: the tokens of the model's vocabulary, without added ones", function()
+    for _, kind in ipairs { "bert", "gpt2", "unigram" } do
+      local t = tokenizers.from_file(FOLDER .. kind .. ".json")
+      local before = t.vocab_size
+      assert.equal(kind == "bert" and 500 or 420, before)
+      t:add_tokens { "<new one>" }
+      assert.equal(before, t.vocab_size)
+    end
+  end)
+end)

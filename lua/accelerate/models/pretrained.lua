@@ -17,9 +17,30 @@ local M = { classes = {} }
 
 ---@class accelerate.models.PreTrainedModel : accelerate.nn.Module
 ---@field config table what config.json holds, with defaults
+---@field device string of the first parameter
+---@field dtype string of the first parameter of floating numbers
 ---@field generation_config table? what generation_config.json holds
 local PreTrainedModel = nn.class("PreTrainedModel")
 M.PreTrainedModel = PreTrainedModel
+
+local FIELDS = {}
+
+function FIELDS.device(self)
+  local p = self:parameters()[1]
+  return p and p.device
+end
+
+function FIELDS.dtype(self)
+  for _, p in ipairs(self:parameters()) do
+    if core._is_float(p) then return p.dtype end
+  end
+end
+
+function PreTrainedModel.__index(self, key)
+  local read = FIELDS[key]
+  if read then return read(self) end
+  return nn.Module.__index(self, key)
+end
 
 --- Makes a model with new weights.
 ---@param opts? table the configuration: keys of config.json; the others get Transformers' defaults

@@ -14,6 +14,7 @@ local ROLES = specials.ROLES
 ---
 --- Texts are UTF-8; each ill-formed sequence counts as U+FFFD. Ids count from 0.
 ---@class accelerate.Tokenizer
+---@field vocab_size integer tokens of the model's vocabulary, without those that were added
 ---@field model_max_length integer most tokens that the model takes; math.huge where no file says
 ---@field padding_side "right"|"left"
 ---@field truncation_side "right"|"left"
@@ -99,6 +100,10 @@ function Tokenizer:init(file, config, settings, text, more)
   self._file, self._text, self._settings, self._added, self._roles = file, text, settings, {}, {}
   self._places, self._literals, self._unwritten = {}, {}, {}
   self._core, self._tokens, self._vocab = pipeline.build(file, config)
+  self.vocab_size = 0
+  for _, token in ipairs(self._tokens) do
+    if token then self.vocab_size = self.vocab_size + 1 end
+  end
   self._decode = decoder.build(file, config.decoder)
   self._special = {}
   local added = checks.field(file, "the file", config, "added_tokens", "list", {})
