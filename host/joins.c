@@ -159,7 +159,7 @@ static void set_number(ax_plan *plan, int id, long number, const char *origin)
 
 /* torchrun's own store may listen at MASTER_PORT: the machines then meet at the port behind it.
  * Runs of Slurm that share a machine get ports of their own. */
-static void find_address(ax_plan *plan, const launcher *l)
+static void find_address(ax_plan *plan, const launcher *l, bool mpi)
 {
   const bool slurm = strncmp(l->rank, "SLURM", 5) == 0;
   const char *list = text_of("SLURM_STEP_NODELIST"), *store = text_of("TORCHELASTIC_USE_AGENT_STORE");
@@ -173,7 +173,7 @@ static void find_address(ax_plan *plan, const launcher *l)
     if (ax_setting_is_default(plan, AX_SET_main_process_port) && job >= 0)
       set_number(plan, AX_SET_main_process_port, 20000 + (job * 8 + (step > 0 ? step : 0)) % 10000,
                  "SLURM_JOB_ID");
-  } else if (text_of("MASTER_ADDR") && strstr(l->rank, "_COMM_WORLD_") == NULL) {
+  } else if (text_of("MASTER_ADDR") && !mpi) {
     set_text(plan, AX_SET_main_process_ip, text_of("MASTER_ADDR"), "MASTER_ADDR");
     if (ax_setting_is_default(plan, AX_SET_main_process_port) && port > 0)
       set_number(plan, AX_SET_main_process_port, port + (store && strcasecmp(store, "true") == 0),
@@ -212,8 +212,8 @@ static int join_as_machine(ax_plan *plan, int machines, const launcher *l)
              plan->set[AX_SET_num_machines].origin, machines, l->size, processes, l->who, processes, l->once);
     return AX_EXIT_USAGE;
   }
-  find_address(plan, l);
   plan->mpi = has_mpi(l);
+  find_address(plan, l, plan->mpi);
   if (ax_setting_is_default(plan, AX_SET_machine_rank)) set_number(plan, AX_SET_machine_rank, mine, l->rank);
   if ((int)rank->number == mine) return 0;
   ax_print(stderr, "accel-run: %s is %s, and %s=%ld; leave --machine_rank out: it follows from %s\n",
@@ -233,6 +233,47 @@ static int misfit(const launcher *l, const char *what)
   return AX_EXIT_USAGE;
 }
 
+/* Whether the environment that process `pid` began with has "name=text". */
+static bool began_with(int pid, const char *name, const char *text)
+{
+  char path[64], *line = NULL;
+  const size_t n = strlen(name);
+  size_t room = 0;
+  bool found = false;
+  FILE *f;
+
+  snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  if (!(f = fopen(path, "re"))) return false;
+  while (!found && getdelim(&line, &room, '\0', f) > 0)
+    found = strncmp(line, name, n) == 0 && line[n] == '=' && strcmp(line + n + 1, text) == 0;
+  free(line);
+  fclose(f);
+  return found;
+}
+
+static int parent_of(int pid)
+{
+  char path[64];
+  int parent = 0;
+  FILE *f;
+
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  if (!(f = fopen(path, "re"))) return 0;
+  if (fscanf(f, "%*d (%*[^)]) %*c %d", &parent) != 1) parent = 0;
+  fclose(f);
+  return parent;
+}
+
+/* The process of the other launcher that has started all ranks of this machine: the nearest
+ * ancestor that does not have this rank's number, as scripts around accel-run do. */
+static int starter(const launcher *l)
+{
+  int pid = (int)getppid(), next;
+
+  while (began_with(pid, l->rank, text_of(l->rank)) && (next = parent_of(pid)) > 1) pid = next;
+  return pid;
+}
+
 static void name_job(const launcher *l, int machine, char *buf, size_t size)
 {
   size_t n = (size_t)snprintf(buf, size, "%s %d", l->rank, machine);
@@ -243,8 +284,7 @@ static void name_job(const launcher *l, int machine, char *buf, size_t size)
       n += (size_t)snprintf(buf + n, size - n, "/%s", text_of(l->job[i]));
       named = true;
     }
-  /* one process of the other launcher has started all ranks of this machine */
-  if (!named && n < size) snprintf(buf + n, size - n, "/parent %d", (int)getppid());
+  if (!named && n < size) snprintf(buf + n, size - n, "/parent %d", starter(l));
 }
 
 static int join_as_rank(ax_plan *plan, const launcher *l)
@@ -280,10 +320,11 @@ static int join_as_rank(ax_plan *plan, const launcher *l)
   set_number(plan, AX_SET_num_machines, size / here, l->local_size);
   set_number(plan, AX_SET_machine_rank, rank / here, l->rank);
   if (size > here) {
-    find_address(plan, l);
     plan->mpi = has_mpi(l);
+    find_address(plan, l, plan->mpi);
     if (!plan->mpi && !plan->set[AX_SET_main_process_ip].number)
-      return misfit(l, "the machines need an address to meet at: MASTER_ADDR, or --main_process_ip");
+      return misfit(l, "the machines need an address to meet at: MASTER_ADDR in each rank, or "
+                       "--main_process_ip, with the address of machine 0");
   }
   plan->gpus = 0;
   plan->join =

@@ -140,10 +140,20 @@ static int take(ax_local *l, hello *all)
   return 1;
 }
 
+/* Whether a wait has come to the next line about it, after --stall_report and then twice as long
+ * each time. */
+static bool reports(double waited, double *next)
+{
+  if (waited < *next) return false;
+  *next *= 2;
+  return true;
+}
+
 static int gather(ax_local *l, const ax_plan *plan, ax_control **control)
 {
   const double limit = plan->set[AX_SET_timeout].number;
   const int64_t since = ax_monotonic_ns();
+  double next = plan->set[AX_SET_stall_report].number, waited;
   static hello all[AX_MAX_RANKS];
   struct sockaddr_un a;
   const socklen_t length = name_of(plan, &a);
@@ -160,8 +170,14 @@ static int gather(ax_local *l, const ax_plan *plan, ax_control **control)
   for (int there = 1; there < l->size;) {
     struct pollfd p = { .fd = l->listener, .events = POLLIN };
     if (poll(&p, 1, 100) > 0) there += take(l, all);
-    if ((double)(ax_monotonic_ns() - since) * 1e-9 < limit || there == l->size) continue;
+    waited = (double)(ax_monotonic_ns() - since) * 1e-9;
     list_missing(l, who, sizeof who);
+    if (there < l->size && reports(waited, &next))
+      ax_print(stderr,
+               "accel-run: local rank 0 waits for local rank %s of %d, which %s should start on this "
+               "machine, for %.0f s so far\n",
+               who, l->size, plan->join.who, waited);
+    if (waited < limit || there == l->size) continue;
     ax_print(stderr,
              "accel-run: waited %g s for local rank %s of %d, which %s should have started on this machine "
              "(--timeout sets the limit)\n",
@@ -212,6 +228,7 @@ static int reach(const ax_plan *plan)
 {
   const double limit = plan->set[AX_SET_timeout].number;
   const int64_t since = ax_monotonic_ns();
+  double next = plan->set[AX_SET_stall_report].number, waited;
   struct sockaddr_un a;
   const socklen_t length = name_of(plan, &a);
   int fd;
@@ -221,7 +238,12 @@ static int reach(const ax_plan *plan)
     if (fd < 0) break;
     if (connect(fd, (struct sockaddr *)&a, length) == 0) return fd;
     close(fd);
-    if ((double)(ax_monotonic_ns() - since) * 1e-9 >= limit) break;
+    if ((waited = (double)(ax_monotonic_ns() - since) * 1e-9) >= limit) break;
+    if (reports(waited, &next))
+      ax_print(stderr,
+               "accel-run: rank %d, local rank %d, waits for local rank 0, which %s should start on this "
+               "machine, for %.0f s so far\n",
+               plan->join.rank, plan->join.local_rank, plan->join.who, waited);
     usleep(AGAIN_MS * 1000);
   }
   ax_print(stderr,

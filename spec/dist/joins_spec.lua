@@ -82,6 +82,48 @@ describe("a process that another launcher started", function()
     for _, pattern in ipairs { ... } do matches(err, pattern) end
   end
 
+  -- Of a launcher that names no job: MVAPICH's variables.
+  local function ranks_behind(wrapper, words)
+    local lines = {}
+    for rank = 0, 1 do
+      lines[#lines + 1] = ("MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_RANK=%d MV2_COMM_WORLD_LOCAL_SIZE=2 " ..
+        "MV2_COMM_WORLD_LOCAL_RANK=%d %s & "):format(rank, rank, wrapper:format(words))
+    end
+    return processes.output("{ " .. table.concat(lines) .. "wait; } 2>&1")
+  end
+
+  it("meets the others of its run also behind scripts, where the launcher names no job", function()
+    local path = processes.script "print(('rank %s of %s'):format(os.getenv 'RANK', os.getenv 'WORLD_SIZE'))"
+    local words = ("'%s' --timeout 20 '%s'"):format(host.path, path)
+    for _, wrapper in ipairs { "%s", "sh -c \"%s; true\"", "sh -c \"sh -c \\\"%s; true\\\"; true\"" } do
+      local said = ranks_behind(wrapper, words)
+      has(said, "rank 0 of 2")
+      has(said, "rank 1 of 2")
+    end
+  end)
+
+  it("says that it waits for the others of its machine", function()
+    for rank, text in pairs {
+      [0] = "local rank 0 waits for local rank 1 of 2, which mpirun (MVAPICH) should start",
+      "rank 1, local rank 1, waits for local rank 0, which mpirun (MVAPICH) should start" } do
+      local _, _, err = host.run({ "--timeout", "1", "--stall_report", "0.3", processes.script "" },
+        { env = { MV2_COMM_WORLD_SIZE = "2", MV2_COMM_WORLD_RANK = tostring(rank),
+          MV2_COMM_WORLD_LOCAL_SIZE = "2", MV2_COMM_WORLD_LOCAL_RANK = tostring(rank) } })
+      has(err, text)
+    end
+  end)
+
+  it("on several machines without MPI meets at MASTER_ADDR, whoever started it", function()
+    for _, prefix in ipairs { "OMPI", "MV2" } do
+      local _, _, err = host.run({ "--timeout", "0.5", "--main_process_port", tostring(machines.free_port()),
+        processes.script "" },
+        { env = { [prefix .. "_COMM_WORLD_SIZE"] = "2", [prefix .. "_COMM_WORLD_RANK"] = "1",
+        [prefix .. "_COMM_WORLD_LOCAL_SIZE"] = "1", [prefix .. "_COMM_WORLD_LOCAL_RANK"] = "0",
+        MASTER_ADDR = "127.0.0.1" } })
+      matches(err, "machine 0 at 127%.0%.0%.1")
+    end
+  end)
+
   it("is refused when what it says does not fit, with what was said", function()
     local mpi = { OMPI_COMM_WORLD_SIZE = "4", OMPI_COMM_WORLD_RANK = "1", OMPI_COMM_WORLD_LOCAL_SIZE = "2",
       OMPI_COMM_WORLD_LOCAL_RANK = "0" }
