@@ -114,6 +114,62 @@ describe("a chat template refuses by name and line", function()
   end)
 end)
 
+describe("a chat template ends", function()
+  -- A namespace's value x, changed 60 times.
+  local function grown(first, change, name)
+    return ("{%% set n = namespace(x=%s) %%}{%% for i in range(60) %%}{%% set n.x = %s %%}{%% endfor %%}")
+      :format(first, change) .. ("{%% set %s = n.x %%}"):format(name or "kept")
+  end
+
+  it("when it goes on for too long", function()
+    local nested = grown("[1]", "[n.x, n.x]")
+    for _, template in ipairs {
+      "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+      "{% for i in range(99999) %}{{ range(99999) | length }}{% endfor %}",
+      "{% for i in range(99999) if range(99999) | sum < 0 %}{% endfor %}",
+      "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(100) }}",
+      nested .. grown("[1]", "[n.x, n.x]", "other") .. "{{ kept == other }}",
+      nested .. "{{ n.x | tojson }}", nested .. "{{ n.x }}", grown("[1]", "n.x + n.x"),
+        "{{ [1] * 10 ** 12 }}",
+      "{{ [1] | batch(1000000000, 1) | list }}", "{{ [1] | slice(1000000000) | list }}",
+      "{% set x = big ~ 'b' %}{% set y = big ~ 'c' %}{% for i in range(99999) %}{% set q = x < y " ..
+        "%}{% endfor %}",
+      "{{ ('a' * 30000000) | list }}", "{{ ('a' * 30000000).replace('a', 'b') }}",
+    } do
+      raises("the template takes too long", template, { big = ("a"):rep(1e6) })
+    end
+    raises("takes too long", "{{ ('a' * 16000000).find('a' * 8000000 ~ 'b') }}")
+    raises("a range of more than 100000 numbers", "{{ range(1, 2 ** 52) }}")
+  end)
+
+  it("when a text becomes too long", function()
+    for _, template in ipairs { grown("'a'", "n.x ~ n.x"), grown("'a'", "n.x + n.x"), "{{ 'a' * 10 ** 12 }}",
+      grown("'ab'", "[n.x, n.x] | join(n.x)"), "{{ [[1]] | tojson(indent=1000000000) }}",
+      "{{ 'a\nb' | indent(1000000000) }}", "{{ 'a' | center(1000000000) }}", "{{ 'a'.ljust(1000000000) }}",
+      "{{ '1'.zfill(1000000000) }}", "{{ '%1000000000s' % 'a' }}", "{{ '%.1000000000d' % 1 }}",
+      "{{ '{:1000000000}'.format(1) }}", "{{ '\t'.expandtabs(1000000000) }}",
+    } do
+      raises("a text is too long", template)
+    end
+    raises("the texts are too long", grown("'aaaa'", "n.x.replace('aa', n.x)"))
+    raises("the texts are too long", "{% for i in range(99999) %}{{ big }}{% endfor %}",
+      { big = ("a"):rep(1e6) })
+    raises("the texts are too long", "{% for i in range(99999) %}{% set x = big[1:] %}{% endfor %}",
+      { big = ("a"):rep(1e6) })
+  end)
+
+  it("when it is nested too deep, with the line", function()
+    for _, words in ipairs { ("not "):rep(1e5) .. "1", ("-"):rep(1e5) .. "1", "1" .. ("|abs"):rep(1e5),
+      "1" .. ("+1"):rep(1e5), "x" .. ("[0]"):rep(1e5), ("("):rep(500) .. ")" } do
+      raises("line 2: ", "x\n{{ " .. words .. " }}")
+      raises("too deep", "x\n{{ " .. words .. " }}")
+    end
+    raises("macros call one another more than 150 deep", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
+    raises("too deep", grown("[1]", "[n.x]"):gsub("60", "99999") .. "{{ n.x }}")
+    assert.equal("x\n1", render("x\n{{ 1" .. ("~''"):rep(1e4) .. " }}"))
+  end)
+end)
+
 describe("the values that a chat template is given", function()
   it("are never changed by it", function()
     local messages = { { role = "user", content = "hi" } }

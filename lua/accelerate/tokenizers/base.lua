@@ -18,7 +18,7 @@ local ROLES = specials.ROLES
 ---@field model_max_length integer most tokens that the model takes; math.huge where no file says
 ---@field padding_side "right"|"left"
 ---@field truncation_side "right"|"left"
----@field chat_template string? Jinja
+---@field chat_template string|table<string, string>|nil Jinja; where there are several, by name
 ---@field model_input_names string[] what a call returns by default
 ---@field bos_token string? and so on: eos_token, unk_token, sep_token, pad_token, cls_token,
 ---  mask_token; a token of the vocabulary can be assigned
@@ -78,15 +78,21 @@ local function names_of(file, settings, config)
   return { "input_ids", "attention_mask" }
 end
 
--- Texts of a configuration's templates by name, or the one.
-local function template_of(value)
-  if type(value) == "string" then return value end
-  if type(value) ~= "table" then return nil end
-  for _, entry in ipairs(value) do
-    if type(entry) == "table" and entry.name == "default" and type(entry.template) == "string" then
-      return entry.template
-    end
+-- The chat template of a configuration, or its templates by name: a list of { name, template }.
+local function template_of(file, value)
+  if type(value) == "string" or value == nil then return value end
+  if type(value) ~= "table" then
+    checks.fail(file, "tokenizer_config.json: chat_template must be a text or a list, got %s", show(value))
   end
+  local templates = {}
+  for i, entry in ipairs(value) do
+    if type(entry) ~= "table" or type(entry.name) ~= "string" or type(entry.template) ~= "string" then
+      checks.fail(file, "tokenizer_config.json: chat_template[%d] must have a name and a template, got %s", i,
+        show(entry))
+    end
+    templates[entry.name] = entry.template
+  end
+  return next(templates) and templates
 end
 
 --- `accelerate.tokenizers.from_pretrained` and its neighbours make tokenizers.
@@ -119,7 +125,7 @@ function Tokenizer:init(file, config, settings, text, more)
   self.model_max_length = most > 1e12 and math.huge or most
   self.clean_up_tokenization_spaces = checks.field(file, "tokenizer_config.json", settings,
     "clean_up_tokenization_spaces", "boolean", false)
-  self.chat_template = template_of(settings.chat_template)
+  self.chat_template = template_of(file, settings.chat_template)
   self.model_input_names = names_of(file, settings, config)
   for _, token in ipairs(specials.missing(file, settings, more, added)) do self:_add(token) end
   for _, role in ipairs(specials.roles_of(settings)) do

@@ -40,12 +40,32 @@ function M.from_file(path)
   return make(path, config, nil, text)
 end
 
+local TEMPLATES = "additional_chat_templates"
+
+local function read_template(name, path)
+  local text, why = fs.read(path)
+  return { name = name, template = text or fail("from_pretrained: %s", why) }
+end
+
+-- The chat templates that stand in files of their own, or nil: one text, or a list with names.
+local function templates_of(folder)
+  local list, path = {}, fs.join(folder, "chat_template.jinja")
+  if fs.exists(path) then list[1] = read_template("default", path) end
+  local more = fs.join(folder, TEMPLATES)
+  for _, name in ipairs(fs.is_dir(more) and fs.list(more) or {}) do
+    local stem = name:match "^(.*)%.jinja$"
+    if stem then list[#list + 1] = read_template(stem, fs.join(more, name)) end
+  end
+  if #list == 1 and list[1].name == "default" then return list[1].template end
+  return #list > 0 and list or nil
+end
+
 local FIND = { revision = { "string", default = "main" }, cache_dir = { "string", optional = true } }
 
 --- Reads the tokenizer of a folder: tokenizer.json, or BERT's vocab.txt, or GPT-2's vocab.json with
---- merges.txt; and tokenizer_config.json, special_tokens_map.json, added_tokens.json and
---- chat_template.jinja where they are. Tokens that these name and the vocabulary lacks get the next
---- free ids.
+--- merges.txt; and tokenizer_config.json, special_tokens_map.json, added_tokens.json,
+--- chat_template.jinja and additional_chat_templates/NAME.jinja where they are. Tokens that these
+--- name and the vocabulary lacks get the next free ids.
 ---@param name string the folder, or a name in the local Hugging Face cache (nothing is downloaded)
 ---@param opts { revision: string?, cache_dir: string? }?
 ---@return accelerate.Tokenizer
@@ -59,9 +79,7 @@ function M.from_pretrained(name, opts)
   end
   local settings, added = read_if_there "tokenizer_config.json" or {}, read_if_there "added_tokens.json"
   specials.merge(settings, read_if_there "special_tokens_map.json")
-  if fs.exists(path_of "chat_template.jinja") then
-    settings.chat_template = fs.read(path_of "chat_template.jinja") or settings.chat_template
-  end
+  settings.chat_template = templates_of(folder) or settings.chat_template
   local path = path_of "tokenizer.json"
   if fs.exists(path) then
     local config, text = read_json("from_pretrained", path)

@@ -1,6 +1,5 @@
---- The tokenizer that scripts use: ids to texts, added tokens, chats and saving, beside what
---- base.lua and encoding.lua have.
-local chat = require "accelerate.tokenizers.chat"
+--- The tokenizer that scripts use: ids to texts, added tokens and saving, beside what base.lua,
+--- encoding.lua and chats.lua have.
 local checks = require "accelerate.tokenizers.checks"
 local core = require "accelerate.core"
 local decoder = require "accelerate.tokenizers.decoder"
@@ -8,7 +7,7 @@ local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
 local options = require "accelerate.utils.options"
 local specials = require "accelerate.tokenizers.specials"
-local Tokenizer = require "accelerate.tokenizers.encoding"
+local Tokenizer = require "accelerate.tokenizers.chats"
 
 local fail, show = options.fail, options.show
 local ROLES = Tokenizer._ROLES
@@ -151,39 +150,6 @@ function Tokenizer:add_special_tokens(tokens)
   return new
 end
 
--- ---- chats
-
-local CHAT = {
-  add_generation_prompt = { "boolean", default = false },
-  tokenize = { "boolean", default = true },
-  return_tensors = { "boolean|string", default = false, one_of = { true, false, "pt" } },
-  chat_template = { "string", optional = true },
-  variables = { "table", optional = true },
-}
-
---- Writes a conversation as the model was trained to see it, by the template of its folder.
---- Templates are Jinja; docs/tokenizers.md lists what is understood, and the rest raises with its
---- line.
----@param messages { role: string, content: string }[]
----@param opts { add_generation_prompt: boolean?, tokenize: boolean?, return_tensors:
----  boolean|"pt"|nil, chat_template: string?, variables: table? }? tokenize: false returns the
----  text; variables: more names for the template
----@return integer[]|accelerate.Tensor|string
-function Tokenizer:apply_chat_template(messages, opts)
-  local o = options.check("apply_chat_template", opts, CHAT)
-  local template = o.chat_template or self.chat_template
-  if not template then
-    fail("apply_chat_template: the tokenizer has no chat template; give one as option 'chat_template'")
-  end
-  options.value("apply_chat_template", "messages", messages, { "table" })
-  local variables = { messages = messages, add_generation_prompt = o.add_generation_prompt }
-  for _, role in ipairs(ROLES) do variables[role] = self[role] end
-  for name, value in pairs(o.variables or {}) do variables[name] = value end
-  local text = chat.render(template, variables)
-  if not o.tokenize then return text end
-  return self:encode(text, { add_special_tokens = false, return_tensors = o.return_tensors })
-end
-
 -- ---- saving
 
 -- Where the string that begins at `at` of a JSON text ends.
@@ -235,6 +201,7 @@ function Tokenizer:save_pretrained(folder)
   local ok, why = fs.make_dirs(folder)
   if not ok then fail("save_pretrained: %s", why) end
   local settings = specials.written(self._settings)
+  settings.chat_template = self:_written_templates()
   settings.tokenizer_class = settings.tokenizer_class or "PreTrainedTokenizerFast"
   for name, text in pairs { ["tokenizer.json"] = with_added(self._text, self._added),
     ["tokenizer_config.json"] = json.encode(settings, 2) .. "\n" } do

@@ -68,16 +68,20 @@ end)
 
 define("wordcount", "", function(value)
   local text = values.text(value)
-  run.step(#text / 4)
-  return select(2, text:gsub("[%w_\128-\255]+", ""))
+  local n, at = 0, 1
+  while true do
+    local _, to = text:find("[%w_\128-\255]+", at)
+    if not to then return n end
+    run.step(1 + (to - at) / 64)
+    n, at = n + 1, to + 1
+  end
 end)
 
 define("urlencode", "", function(value, what)
   local text = values.text_of(value)
   if not text then fail("%s needs a text, got %s", what, values.shown(value)) end
-  run.step(#text / 4)
   run.made(#text * 3)
-  return (text:gsub("[^%w_.~/-]", function(c) return ("%%%02X"):format(c:byte()) end))
+  return texts.gsub(text, "[^%w_.~/-]", function(c) return ("%%%02X"):format(c:byte()) end)
 end)
 
 FILTERS.format = { free = true, fn = function(value, what, args, named)

@@ -32,10 +32,9 @@ function Writer:put(text)
 end
 
 function Writer:string(text)
-  run.step(1 + #text / 16)
   run.made(#text)
-  text = text:gsub('[%z\1-\31"\\]', escape)
-  if self.ensure_ascii then text = text:gsub("[\127\194-\244][\128-\191]*", ascii) end
+  text = texts.gsub(text, '[%z\1-\31"\\]', escape)
+  if self.ensure_ascii then text = texts.gsub(text, "[\127\194-\244][\128-\191]*", ascii) end
   self:put('"' .. text .. '"')
 end
 

@@ -22,10 +22,9 @@ end
 
 -- Moves on to a place, and counts the lines on the way.
 function Lexer:move(to)
-  local from = self.text:find("\n", self.at, true)
-  while from and from < to do
+  while self.newline < to do
     self.line = self.line + 1
-    from = self.text:find("\n", from + 1, true)
+    self.newline = self.text:find("\n", self.newline + 1, true) or math.huge
   end
   self.at = to
 end
@@ -202,7 +201,8 @@ end
 ---@return table[]
 function M.tokens(text)
   text = text:gsub("\r\n?", "\n"):gsub("\n$", "", 1)
-  local lexer = setmetatable({ text = text, at = 1, line = 1, list = {} }, Lexer)
+  local newline = text:find("\n", 1, true) or math.huge -- the first one at or behind the place
+  local lexer = setmetatable({ text = text, at = 1, line = 1, newline = newline, list = {} }, Lexer)
   while lexer.at <= #text do
     local open, kind, sign = lexer:next_open()
     local plain = open and lexer:plain(open, sign, kind ~= "{{") or text:sub(lexer.at)

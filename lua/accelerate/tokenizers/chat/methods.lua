@@ -119,6 +119,7 @@ local function partition(last)
   return method("/sep", function(text, what, separator)
     separator = text_of(what, separator)
     if separator == "" then fail("%s: an empty separator", what) end
+    run.made(#text)
     local from, to
     if last then from, to = texts.rfind(text, separator, #text)
     else from, to = texts.find(text, separator, 1) end
@@ -131,8 +132,9 @@ end
 -- Whether a text is not empty and each of its characters fits.
 local function all(pattern, what_for)
   return method("/", function(text, what)
-    run.look(#text)
-    if text:gsub("[\128-\255]+", ""):find("[^" .. pattern .. "]") then return false end
+    for piece in texts.pieces(text) do
+      if piece:find("[^" .. pattern .. "\128-\255]") then return false end
+    end
     if text:find "[\128-\255]" then fail("%s: %s beyond ASCII are not supported", what, what_for) end
     return text ~= ''
   end)
@@ -190,9 +192,11 @@ local TEXT = {
     return texts.replace(text, text_of(what, old), text_of(what, new), integer(what, most, -1))
   end),
   removeprefix = method("/prefix", function(text, what, prefix)
+    run.made(#text)
     return begins(text, text_of(what, prefix)) and text:sub(#text_of(what, prefix) + 1) or text
   end),
   removesuffix = method("/suffix", function(text, what, suffix)
+    run.made(#text)
     return ends(text, text_of(what, suffix)) and text:sub(1, #text - #text_of(what, suffix)) or text
   end),
   upper = plain(texts.upper), lower = plain(texts.lower), title = plain(texts.title),

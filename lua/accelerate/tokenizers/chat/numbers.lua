@@ -1,5 +1,6 @@
 --- Python's numbers: integers are Lua numbers, floats are boxes, so that 6 / 3 stays 2.0.
 local run = require "accelerate.tokenizers.chat.run"
+local texts = require "accelerate.tokenizers.chat.texts"
 
 local fail = run.fail
 
@@ -156,7 +157,7 @@ local PREFIXES = { [2] = "0[bB]", [8] = "0[oO]", [16] = "0[xX]" }
 ---@param base integer 0: as its prefix says
 ---@return number?
 function M.parse_integer(text, base)
-  local sign, digits = text:match "^%s*([-+]?)(.-)%s*$"
+  local sign, digits = texts.strip(text, nil, true, true):match "^([-+]?)(.*)$"
   for prefixed, prefix in pairs(PREFIXES) do
     if (base == prefixed or base == 0) and digits:find("^" .. prefix .. "_?%w") then
       digits, base = digits:gsub("^" .. prefix .. "_?", ""), prefixed
@@ -164,7 +165,8 @@ function M.parse_integer(text, base)
     end
   end
   if base == 0 then base = 10 end
-  if #digits > 64 or not digits:find "^%w[%w_]*$" or digits:find "__" or digits:find "_$" then return nil end
+  if #digits > 64 and not digits:find "%D" then M.integer(math.huge) end
+  if not digits:find "^%w[%w_]*$" or digits:find "__" or digits:find "_$" then return nil end
   digits = digits:gsub("_", "")
   for digit in digits:gmatch "." do
     if tonumber(digit, 36) >= base then return nil end
@@ -179,7 +181,7 @@ local WORDS = { inf = math.huge, infinity = math.huge, nan = 0 / 0 }
 ---@param text string
 ---@return number?
 function M.parse_float(text)
-  local sign, rest = text:match "^%s*([-+]?)(.-)%s*$"
+  local sign, rest = texts.strip(text, nil, true, true):match "^([-+]?)(.*)$"
   local value = WORDS[rest:lower()]
   if not value and rest:find "^[%d.]" and not rest:find "^0[xXbB]" and not rest:find "[^%d]_"
     and not rest:find "_[^%d]" and not rest:find "_$" then

@@ -5,8 +5,8 @@
 --- Ctrl-C is heeded between calls.
 local M = { line = 1 }
 
-local MOST_STEPS = 1e7     -- of the interpreter, of entries and of 64 bytes that are looked at
-local MOST_SEARCH = 1e6    -- of one search for a text in a text
+local MOST_STEPS = 5e6     -- of the interpreter, of entries and of 16 bytes that are looked at
+local MOST_SEARCH = 2e6    -- of one search for a text in a text
 local MOST_TEXT = 2 ^ 25   -- bytes of one text
 local MOST_BYTES = 2 ^ 28  -- of all texts together
 
@@ -29,11 +29,11 @@ function M.step(n)
 end
 
 --- Counts a look at `n` bytes.
-function M.look(n) M.step(n / 64) end
+function M.look(n) M.step(n / 16) end
 
 --- Counts a search for `m` bytes in `n` bytes.
 function M.search(n, m)
-  local cost = n / 64 + math.max(0, n - m) * m / 4096
+  local cost = n / 32 + math.max(0, n - m) * m / 4096
   if cost > MOST_SEARCH then
     M.fail("a search for a text of %d bytes in one of %d bytes takes too long", m, n)
   end

@@ -32,12 +32,54 @@ function M.code(char)
   return (a - 0xF0) * 262144 + (b - 0x80) * 4096 + (c - 0x80) * 64 + d - 0x80
 end
 
-local function is_ascii(text)
-  run.look(#text)
-  return not text:find "[\128-\255]"
+local PIECE = 2 ^ 16 -- bytes that one call of C looks at, so that Ctrl-C is heeded between calls
+
+--- Iterates over pieces of a text, cut between characters.
+---@param text string
+function M.pieces(text)
+  local at = 1
+  return function()
+    if at > #text then return nil end
+    local to = at + PIECE - 1
+    while text:find("^[\128-\191]", to + 1) do to = to - 1 end
+    local piece = text:sub(at, to)
+    run.look(#piece)
+    at = to + 1
+    return piece
+  end
 end
 
--- The characters of the text that was looked at last: templates walk over a text by its places.
+--- Returns a text with the matches of a pattern replaced. A match is never longer than a character.
+---@param text string
+---@param pattern string
+---@param by table|fun(match: string): string
+---@return string
+function M.gsub(text, pattern, by)
+  local out = buffer.new()
+  for piece in M.pieces(text) do
+    local changed, n = piece:gsub(pattern, by)
+    run.step(n)
+    if #piece == #text then return changed end
+    out:put(changed)
+  end
+  return out:get()
+end
+
+-- The text that was looked at last: templates walk over a text by its places.
+local seen_text, seen_ascii
+
+local function is_ascii(text)
+  if seen_text == text then return seen_ascii end
+  local ascii = true
+  for piece in M.pieces(text) do
+    ascii = not piece:find "[\128-\255]"
+    if not ascii then break end
+  end
+  seen_text, seen_ascii = text, ascii
+  return ascii
+end
+
+-- The characters of the text that was cut up last.
 local cached_text, cached_list
 
 --- Returns the characters of a text. The list is not to be changed.
@@ -60,13 +102,17 @@ end
 ---@return integer
 function M.length(text)
   if is_ascii(text) then return #text end
-  return #text:gsub("[\128-\191]+", "")
+  if #text < 2 ^ 20 then return #M.characters(text) end
+  local n = 0
+  for piece in M.pieces(text) do n = n + #piece:gsub("[\128-\191]+", "") end
+  return n
 end
 
 --- Returns characters `from` to `to`, which count from 1 and lie inside the text.
 ---@return string
 function M.sub(text, from, to)
   if from > to then return "" end
+  run.made(to - from + 1)
   if is_ascii(text) then return text:sub(from, to) end
   run.step(to - from + 1)
   return table.concat(M.characters(text), "", from, to)
@@ -125,6 +171,7 @@ function M.strip(text, chars, left, right)
   end
   local from = left and skip(text, 1, set) or 1
   local to = right and skip_back(text, #text, set) or #text
+  run.made(#text)
   return text:sub(from, to)
 end
 
@@ -149,10 +196,10 @@ local ASCII = { lower = string.lower, upper = string.upper, title = string.upper
 local function changed(text, name)
   run.made(#text)
   local ascii = is_ascii(text)
+  run.look(#text / 8)
   text = ASCII[name](text)
   if ascii then return text end
-  run.step(#text)
-  return (text:gsub(BEYOND, map_of(name)))
+  return M.gsub(text, BEYOND, map_of(name))
 end
 
 --- Returns whether a character has an upper, lower or title case.
@@ -380,6 +427,7 @@ end
 ---@param most integer of cuts; negative: all
 ---@return string[]
 function M.split(text, separator, most)
+  run.made(#text)
   if not separator then return split_at_space(text, most) end
   if separator == "" then fail("split: an empty separator") end
   run.search(#text, #separator)
@@ -398,6 +446,7 @@ end
 --- Returns the pieces of a text between separators; those at the end are cut first.
 ---@return string[]
 function M.rsplit(text, separator, most)
+  run.made(#text)
   if not separator then return rsplit_at_space(text, most) end
   if separator == "" then fail("rsplit: an empty separator") end
   if most < 0 then return M.split(text, separator, most) end
@@ -419,6 +468,7 @@ local BREAKS = { ["\194\133"] = true, ["\226\128\168"] = true, ["\226\128\169"] 
 ---@return string[]
 function M.lines(text, keep)
   local out, from, at = {}, 1, 1
+  run.made(#text)
   run.look(#text)
   while true do
     local to = text:find("[\10-\13\28-\30\194\226]", at)

@@ -25,6 +25,7 @@ function M.undefined(format, ...) return setmetatable({ hint = format:format(...
 ---@param list any[]
 ---@param kind "list"|"tuple"|"range"|"dict_keys"|"dict_values"|"dict_items"|nil default "list"
 function M.list(list, kind)
+  run.step(4)
   list.kind = kind or "list"
   return setmetatable(list, Sequence)
 end
@@ -42,7 +43,10 @@ function M.markup(text) return setmetatable({ text = text }, Markup) end
 function M.callable(name, call) return setmetatable({ name = name, call = call }, Callable) end
 
 --- Returns an empty map; its keys are walked in the order in which they come.
-function M.map() return setmetatable({ keys = {}, values = {} }, Map) end
+function M.map()
+  run.step(8)
+  return setmetatable({ keys = {}, values = {} }, Map)
+end
 
 --- Returns an empty namespace.
 function M.namespace() return setmetatable({ keys = {}, values = {} }, Namespace) end
@@ -253,7 +257,10 @@ function M.less(a, b, sign)
   local x, y = numbers.of(a), numbers.of(b)
   if x and y then return x < y end
   x, y = M.text_of(a), M.text_of(b)
-  if x and y then return x < y end
+  if x and y then
+    run.look(math.min(#x, #y) / 4)
+    return x < y
+  end
   M.defined(a)
   M.defined(b)
   local kind = kind_of(a)
@@ -291,9 +298,8 @@ local HTML = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;",
 function M.html(value)
   if kind_of(value) == "markup" then return value.text end
   local text = M.text(value)
-  run.step(#text / 16)
   run.made(#text * 5)
-  return (text:gsub("[&<>'\"]", HTML))
+  return texts.gsub(text, "[&<>'\"]", HTML)
 end
 
 local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\" }
@@ -320,12 +326,11 @@ end
 ---@param text string
 ---@return string
 function M.quote(text)
-  run.step(1 + #text / 8)
   run.made(#text * 2)
   local mark = "'"
   if text:find("'", 1, true) and not text:find('"', 1, true) then mark = '"' end
-  local out = text:gsub("[%c\\\127]", escaped):gsub("[\194-\244][\128-\191]*", escaped)
-  if mark == "'" then out = out:gsub("'", "\\'") end
+  local out = texts.gsub(texts.gsub(text, "[%c\\\127]", escaped), "[\194-\244][\128-\191]*", escaped)
+  if mark == "'" then out = texts.gsub(out, "'", "\\'") end
   return mark .. out .. mark
 end
 
