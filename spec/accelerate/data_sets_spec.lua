@@ -1,5 +1,7 @@
 local core = require "accelerate.core"
 local data = require "accelerate.data"
+local disk = require "spec.support.disk"
+local host = require "spec.support.host"
 local raises = require("spec.support.messages").raises
 
 local function drain(set)
@@ -439,5 +441,34 @@ describe("first + second", function()
     local seen = {}
     for i in (Count() + Count()):iter() do seen[#seen + 1] = i end
     assert.same({ 1, 2, 1, 2 }, seen)
+  end)
+end)
+
+describe("a column of a table", function()
+  it("is a tensor where its values are numbers, and a list of the rest", function()
+    local set = words()
+    assert.same({ "a", "bb", "ccc", "dddd", "eeeee" }, set.text)
+    assert.equal("int64", set["label"].dtype)
+    assert.same({ 1, 0, 1, 0, 1 }, set.label:tolist())
+    local some = set:select { 5, 2 }
+    assert.same({ "eeeee", "bb" }, some.text)
+    assert.same({ 1, 0 }, some.label:tolist())
+    assert.is_nil(set.lable)
+  end)
+
+  it("stands behind a method or a field of its name", function()
+    local set = data.Dataset.from_table { len = { 1, 2 }, num_rows = { 5, 6 }, x = { 0.5, 1 } }
+    assert.equal(2, set:len())
+    assert.equal(2, set.num_rows)
+    assert.equal(0.5, set.x[1]:item())
+  end)
+
+  it("is there in what read_csv gives", function()
+    host.in_folder(function(folder)
+      disk.write(folder .. "/t.csv", "name,price\nx,1.5\ny,2.5\n")
+      local set = data.read_csv(folder .. "/t.csv")
+      assert.same({ "x", "y" }, set.name)
+      assert.equal(4, set["price"]:sum():item())
+    end)
   end)
 end)

@@ -27,10 +27,38 @@ local rows_in, value_at, torch_column =
 ---@field num_rows integer
 ---@field num_columns integer
 ---@field format "torch"|nil
+---@field [string] accelerate.Tensor|any[] a column by its name, in whatever format: a tensor, or a
+---  list where its values are no numbers; a method or field of the same name comes first
 local Table = class("TableDataset", dataset.Dataset)
 
 -- A column is a list of values or a tensor (data/columns.lua). `_rows` maps rows to places in the
 -- columns; nil: place i is row i.
+
+-- Whether the class or one of its bases has a member.
+local function has_member(Class, name)
+  while Class do
+    if rawget(Class, name) ~= nil then return true end
+    Class = rawget(Class, "__base")
+  end
+  return false
+end
+
+-- A column, or its rows in order: a tensor where it can be one, else a list.
+local function column(self, values)
+  local rows, made = self._rows, columnar.torch_column(values).tensor
+  if made then return rows and made:index_select(1, core.tensor(rows, { dtype = "int64" }) - 1) or made end
+  local list = {}
+  for i = 1, rows and #rows or #values do list[i] = values[rows and rows[i] or i] end
+  return list
+end
+
+local of_dataset = Table.__index
+
+function Table.__index(self, key)
+  local columns = type(key) == "string" and rawget(self, "_columns")
+  if columns and columns[key] ~= nil and not has_member(Table, key) then return column(self, columns[key]) end
+  return of_dataset(self, key)
+end
 
 -- ---- making one ---------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ local M = {}
 
 M.HELP = [[
 Type Lua. The value of the last statement is shown, unless a ";" ends it; it is _, and several are
-_1, _2, ... A top-level `local` stays. Modules are there without require: nn, optim, data, tensor, ...
+_1, _2, ... A top-level `local` stays. Modules are there without require: nn, F, optim, data, tensor, ...
 
   ?name            signature and documentation: ?nn.Linear, ?x.add, ?accelerator.backward, ?nn
   help(value)      the same for a value
@@ -14,7 +14,7 @@ _1, _2, ... A top-level `local` stays. Modules are there without require: nn, op
   :profile chunk   the ops that it calls, the longest first
   :ranks chunk     its values in all ranks, of a prompt of several (accel-run --num_processes 4 -i)
   :debug           the functions of the last error, with their locals; :debug 1: in rank 1
-  :help, :quit
+  help, exit, quit    also :help, :quit
 
 Tab completes names, methods, options within { }, modules after require, and file names in strings.
 Ctrl-R searches what was typed before; Ctrl-C stops what runs; Ctrl-D leaves.]]
@@ -122,6 +122,9 @@ function M.compile(text, name)
     local help = require "accelerate.prompt.help"
     return alone(function() help.show(asked ~= "" and asked or nil) end)
   end
+  local called, status = text:match("^%s*(%l+)%s*%(?%s*(%d*)%s*%)?%s*$")
+  local own = called and require("accelerate.prompt.globals").own(called)
+  if own then return alone(function() own(tonumber(status)) end) end
   local word, rest = text:match("^%s*:(%a+)(.*)$")
   if not word then return chunks.compile(text, name) end
   if plain[word] then return plain[word](rest, name) end

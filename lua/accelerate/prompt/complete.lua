@@ -6,10 +6,25 @@ local M = {}
 
 -- ---- where the cursor is
 
--- The names before a "." or ":" at `at`: { "model", "fc" }; nil where it follows something else.
+-- What stands in the brackets that end at `at`: a number or a string; nil elsewhere.
+local function index_at(list, at)
+  local t, inner, open = list[at], list[at - 1], list[at - 2]
+  if not open or t.text ~= "]" or open.text ~= "[" then return nil end
+  if inner.kind == "number" then return tonumber(inner.text) end
+  if inner.kind == "string" then return inner.text:match("^[\"'](.*)[\"']$") end
+end
+
+-- The names before a "." or ":" at `at`, and what stands in brackets behind them: { "model", 1, "fc"
+-- }; nil where it follows something else.
 local function path_before(list, at)
   local path = {}
   while true do
+    local index = list[at] and index_at(list, at)
+    while index do
+      table.insert(path, 1, index)
+      at = at - 3
+      index = list[at] and index_at(list, at)
+    end
     local t = list[at]
     if not t or t.kind ~= "name" then return nil end
     table.insert(path, 1, t.text)

@@ -311,8 +311,11 @@ function M.options(callee)
     local listed = line:match("^%* `[%w_]+`[^:]*: `table%??`%. (.*)$")
     if listed then keys_of_text(set, listed) end
   end
-  local list = entry.signature:match("^tensor%.[%w_]+%((.*)%)$") -- an op: all arguments but the first
+  local list = entry.signature:match("^[%w_.:]+%((.*)%)$") -- arguments that may be left out
   for name in (list or ""):gmatch("%[([%a_][%w_]*)") do set[name] = true end
+  local call = text:match("`" .. entry.name:gsub("%p", "%%%0") .. "(%b())") -- "stride?, padding?"
+  for name in (call or ""):gmatch("([%a_][%w_]*)%?") do set[name] = true end
+  set.opts = nil
   return set
 end
 

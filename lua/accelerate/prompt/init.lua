@@ -60,9 +60,11 @@ local function remember(text)
   history.add(text)
 end
 
+local WORDS = { exit = true, quit = true, help = true }
+
 -- Most chunks are no commands, and need not load them.
 local function compile(text, name)
-  if text:find("^%s*[:?]") or text:find("%?%s*$") then
+  if text:find("^%s*[:?]") or text:find("%?%s*$") or WORDS[text:match("^%s*(%l+)")] then
     return require("accelerate.prompt.commands").compile(text, name)
   end
   return chunks.compile(text, name)

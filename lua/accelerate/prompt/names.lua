@@ -20,7 +20,7 @@ local function local_value(name)
 end
 
 --- The value of "model.fc.weight"; nil where there is none.
----@param path string[]
+---@param path (string|number)[] { "model", 1, "weight" }: of model[1].weight
 ---@return any
 function M.value(path)
   local here, value = local_value(path[1])

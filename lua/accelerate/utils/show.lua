@@ -165,6 +165,12 @@ local function module_leaf(reader, value, name, top)
   return leaf(top and #names > 0 and title .. "\n" .. filled(names, reader.width) or title, "module")
 end
 
+-- Whole numbers print whole as far as they are exact; Lua's own text has 14 digits.
+local function number_text(value)
+  local exact = value % 1 == 0 and math.abs(value) <= 2 ^ 53
+  return exact and ("%.0f"):format(value) or tostring(value)
+end
+
 local KIND_ORDER = { number = 1, string = 2, boolean = 3 }
 
 local function before(a, b)
@@ -206,7 +212,8 @@ local function key_node(key)
     if key:find("^[%a_][%w_]*$") then return leaf(key, "key") end
     return leaf(("[%s]"):format(M.quoted(key, 100)), "key")
   end
-  if type(key) == "number" or type(key) == "boolean" then
+  if type(key) == "number" then return leaf(("[%s]"):format(number_text(key)), "key") end
+  if type(key) == "boolean" then
     return leaf(("[%s]"):format(tostring(key)), "key")
   end
   return leaf(("[<%s>]"):format(type(key)), "key")
@@ -285,7 +292,7 @@ function node(reader, value, depth)
   if kind == "string" then
     return leaf(M.quoted(value, depth == 1 and LONGEST or LONGEST / 10), "string")
   end
-  if kind == "number" then return leaf(tostring(value), "number") end
+  if kind == "number" then return leaf(number_text(value), "number") end
   if kind == "nil" or kind == "boolean" then return leaf(tostring(value), "word") end
   if kind == "function" then return function_leaf(value) end
   if kind == "thread" then return leaf(("coroutine (%s)"):format(coroutine.status(value)), "function") end
