@@ -16,6 +16,19 @@ describe("what is written as in Python", function()
   it("is named with what Lua has instead", function()
     host.in_folder(function(folder)
       for text, pattern in pairs {
+        ["for i = 1, 2 do if i == 1 then continue end end"] =
+          "; a loop goes on by: goto continue, with ::continue:: before its end$",
+        ["for i = 1, 2 do\ncontinue\nend"] = "; a loop goes on by: goto continue, ",
+        ["if x then pass end"] = "; an empty block needs nothing$",
+        ["local x = 1 x++"] = "; there is no %+%+: x = x %+ 1$",
+        ["local t = {'a': 1}"] = "; a table is written { name = 1 }, or { %[\"a name\"%] = 1 }$",
+        ['local s = "a" "b"'] = '; texts are joined by "%.%.": "a" %.%. "b"$',
+        ["local list = {} list.append(1)"] = "'append' %(a nil value%); a list grows by table.insert%(list, x%)$",
+        ["require 'nn'"] = "module 'nn' not found; its name is 'accelerate.nn'$",
+        ["local x = require 'accelerate.tensor'.ones(2) print(x.shape[2] + 1)"] =
+          "a nil value; shape%[2%] is nil where there are fewer dims: shape%[1%] is the first size, #x.shape",
+        ["local t = require 'accelerate.tensor' local x = t.zeros(t.ones(2).shape[0], 2)"] =
+          "got nil; shape%[0%] is nil where there are fewer dims",
         ["local x = a @ b"] = "unexpected symbol near '@'; a product of matrices is written x:matmul%(y%)$",
         ["if x != 3 then end"] = "; unequal is written ~=$",
         ["x += 1"] = "; there is no %+= and the like: x = x %+ y$",
@@ -66,6 +79,13 @@ describe("what is written as in Python", function()
       assert.matches(":1: unexpected symbol near '='$", first(folder, "x = = 1"))
       assert.matches(":1: no place near 'x'$", first(folder, "error \"no place near 'x'\" -- a != b"))
     end)
+  end)
+
+  it("is the object's own name, also where the line cannot be read", function()
+    local _, out = host.run { "-e", [[local nn, F = require "accelerate.nn", require "accelerate.nn.functional"
+local N = nn.class "Net" function N:init() self.fc = nn.Linear(2, 2) end
+local m = N() print(pcall(function() local y = m.head(F.relu) return y end))]] }
+    assert.is_nil(out:find("multi_head", 1, true), out)
   end)
 
   it("is a function of a module with a colon", function()

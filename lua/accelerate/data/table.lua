@@ -44,7 +44,7 @@ local function has_member(Class, name)
 end
 
 -- A column, or its rows in order: a tensor where it can be one, else a list.
-local function column(self, values)
+local function column_of(self, values)
   local rows, made = self._rows, columnar.torch_column(values).tensor
   if made then return rows and made:index_select(1, core.tensor(rows, { dtype = "int64" }) - 1) or made end
   local list = {}
@@ -56,7 +56,7 @@ local of_dataset = Table.__index
 
 function Table.__index(self, key)
   local columns = type(key) == "string" and rawget(self, "_columns")
-  if columns and columns[key] ~= nil and not has_member(Table, key) then return column(self, columns[key]) end
+  if columns and columns[key] ~= nil and not has_member(Table, key) then return column_of(self, columns[key]) end
   return of_dataset(self, key)
 end
 

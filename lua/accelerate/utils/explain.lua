@@ -185,9 +185,18 @@ end
 -- The fields of tensors that may be nil.
 local EMPTY = { grad = true, grad_fn = true }
 
+local function is_module(value)
+  if type(value) ~= "table" then return false end
+  for name, loaded in next, package.loaded do
+    if loaded == value and name:find "^accelerate" then return true end
+  end
+  return false
+end
+
 local function lacking(kind, name, level)
   local path, value = before(name, level + 1, function(_, held) return held == nil end)
-  local python = kind == "method" and of_python(name, path ~= nil, value)
+  local is_plain = type(value) == "table" and not M.title(value)
+  local python = (kind == "method" or is_plain) and of_python(name, path ~= nil, value)
   if python then return python end
   if type(value) == "table" then return (about(value, name)) end
   if kind == "method" and EMPTY[name] and (path == nil or type(value) == "userdata") then
@@ -196,21 +205,15 @@ local function lacking(kind, name, level)
   if path then return nil end
   local first
   for _, candidate in ipairs(tables_at(level + 1)) do
-    if rawget(candidate, name) == nil then
+    -- modules refuse by themselves a name that they do not have
+    local refuses = is_module(candidate) and not class.itself(candidate)
+    if rawget(candidate, name) == nil and not refuses then
       local text, near = about(candidate, name)
       if near then return text end
       if kind == "method" and M.title(candidate) then first = first or text end
     end
   end
   return first
-end
-
-local function is_module(value)
-  if type(value) ~= "table" then return false end
-  for name, loaded in next, package.loaded do
-    if loaded == value and name:find "^accelerate" then return true end
-  end
-  return false
 end
 
 -- What is called with a dot, where "nn" or "nn.init" is a module, or a table of functions in one,

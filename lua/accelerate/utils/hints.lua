@@ -83,6 +83,16 @@ local function of_loop(message)
     "the rows of a tensor are walked by ipairs: for i, row in ipairs(x) do ... end"
 end
 
+-- For a size that a shape does not have: the position that the line has in brackets.
+local function of_shape(message)
+  if not message:find "a nil value" and not message:find "got nil" then return nil end
+  local path, number = message:match "^(.-):(%d+): "
+  local line = path and source.line(path, tonumber(number))
+  local at = line and line:match "%f[%w_]shape%s*%[%s*(%-?%d+)%s*%]"
+  return at and ("shape[%s] is nil where there are fewer dims: shape[1] is the first size, #x.shape counts them, " ..
+    "x:size(-1) is the last"):format(at)
+end
+
 -- Python's packages, by their first names.
 local PACKAGES = { torch = TORCH, numpy = "arrays are tensors, of the module accelerate.tensor",
   transformers = "models are in the module accelerate.models",
@@ -94,6 +104,7 @@ local function of_module(message)
   if not name then return nil end
   local package = PACKAGES[name:match "^[^.]+"]
   if package then return package end
+  if USUAL[name] then return ("its name is '%s'"):format(USUAL[name]) end
   local list = {}
   for _, module in pairs(USUAL) do list[#list + 1] = module end
   table.sort(list)
@@ -121,6 +132,13 @@ local SYNTAX = {
   { "^%s*#", "a comment begins with --" },
   { "[{%[].-%sfor%s+[%w_, ]+%sin%s",
     "a list is filled in a loop: for i, x in ipairs(list) do out[i] = f(x) end" },
+  { "%f[%w_]continue%s*$", "a loop goes on by: goto continue, with ::continue:: before its end" },
+  { "%f[%w_]continue%s+e[nl][ds]", "a loop goes on by: goto continue, with ::continue:: before its end" },
+  { "%f[%w_]pass%s*$", "an empty block needs nothing" },
+  { "%f[%w_]pass%s+e[nl][ds]", "an empty block needs nothing" },
+  { "[%w_%]]%s*%+%+", "there is no ++: x = x + 1" },
+  { "{%s*[\"'][^\"']*[\"']%s*:", 'a table is written { name = 1 }, or { ["a name"] = 1 }' },
+  { "[\"'][^\"',]*[\"']%s+[\"']", 'texts are joined by "..": "a" .. "b"' },
   { "%f[%w]lambda%f[%W]", "a function is written: function(x) return ... end" },
   { "!=", "unequal is written ~=" },
   { "[%w_%]%)]%s*[-+*/]=", "there is no += and the like: x = x + y" },
@@ -177,8 +195,11 @@ local function of_syntax(message)
     return ("a field is read with a dot, x.%s, and a method is called, x:%s()"):format(name, name)
   end
   local hint = line and of_line(line)
+  local late = message:find "'=' expected near" -- a word that is no statement may be the line before
   for k = number - 1, math.max(number - 3, 1), -1 do
-    if hint or (line and line:find "%S") then break end
+    local has_code = line and line:find "%S"
+    if hint or has_code and not late then break end
+    late = late and not has_code
     line = source.line(path, k)
     hint = line and of_line(line)
   end
@@ -215,7 +236,7 @@ end
 ---@param compiling boolean? it is about a text that could not be compiled
 ---@return string
 function M.add(message, compiling)
-  local hint = of_name(message) or of_module(message) or of_loop(message) or
+  local hint = of_name(message) or of_module(message) or of_loop(message) or of_shape(message) or
     (compiling and of_syntax(message) or nil)
   for _, one in ipairs(RAISED) do
     if hint then break end
