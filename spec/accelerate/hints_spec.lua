@@ -23,7 +23,8 @@ describe("what is written as in Python", function()
         ["local x = 1 x++"] = "; there is no %+%+: x = x %+ 1$",
         ["local t = {'a': 1}"] = "; a table is written { name = 1 }, or { %[\"a name\"%] = 1 }$",
         ['local s = "a" "b"'] = '; texts are joined by "%.%.": "a" %.%. "b"$',
-        ["local list = {} list.append(1)"] = "'append' %(a nil value%); a list grows by table.insert%(list, x%)$",
+        ["local list = {} list.append(1)"] =
+          "'append' %(a nil value%); a list grows by table.insert%(list, x%)$",
         ["require 'nn'"] = "module 'nn' not found; its name is 'accelerate.nn'$",
         ["local x = require 'accelerate.tensor'.ones(2) print(x.shape[2] + 1)"] =
           "a nil value; shape%[2%] is nil where there are fewer dims: shape%[1%] is the first size, #x.shape",
@@ -82,7 +83,8 @@ describe("what is written as in Python", function()
   end)
 
   it("is the object's own name, also where the line cannot be read", function()
-    local _, out = host.run { "-e", [[local nn, F = require "accelerate.nn", require "accelerate.nn.functional"
+    local _, out = host.run { "-e", [[local nn = require "accelerate.nn"
+local F = require "accelerate.nn.functional"
 local N = nn.class "Net" function N:init() self.fc = nn.Linear(2, 2) end
 local m = N() print(pcall(function() local y = m.head(F.relu) return y end))]] }
     assert.is_nil(out:find("multi_head", 1, true), out)

@@ -388,6 +388,29 @@ describe("a Jupyter kernel", function()
     end)
   end)
 
+  with_zmq("stops at a breakpoint, and looks at the functions of an error", function()
+    in_kernel(function()
+      local function answer(value)
+        assert.equal("input_request", (receive "stdin"))
+        send("stdin", "input_reply", { value = value })
+      end
+      send("shell", "execute_request",
+        { code = "local function f(n) accelerate.breakpoint() return n end; kept = f(4)" })
+      answer "n = n + 1"
+      answer "c"
+      assert.equal("ok", (select(2, receive "shell")).status)
+      local _, seen = run "kept"
+      assert.equal("5", of(seen, "execute_result").data["text/plain"])
+      assert.equal("error", run("local function g(v) error('odd') end; g(7)").status)
+      send("shell", "execute_request", { code = ":debug" })
+      answer "found = v"
+      answer "q"
+      assert.equal("ok", (select(2, receive "shell")).status)
+      _, seen = run "found"
+      assert.equal("7", of(seen, "execute_result").data["text/plain"])
+    end)
+  end)
+
   with_zmq("drops messages that are not signed, and goes on", function()
     in_kernel(function()
       local frames = wire.write(wire.new("another key", "stranger"), {}, "execute_request",

@@ -56,7 +56,9 @@ local of_dataset = Table.__index
 
 function Table.__index(self, key)
   local columns = type(key) == "string" and rawget(self, "_columns")
-  if columns and columns[key] ~= nil and not has_member(Table, key) then return column_of(self, columns[key]) end
+  if columns and columns[key] ~= nil and not has_member(Table, key) then
+    return column_of(self, columns[key])
+  end
   return of_dataset(self, key)
 end
 

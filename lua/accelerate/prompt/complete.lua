@@ -14,8 +14,8 @@ local function index_at(list, at)
   if inner.kind == "string" then return inner.text:match("^[\"'](.*)[\"']$") end
 end
 
--- The names before a "." or ":" at `at`, and what stands in brackets behind them: { "model", 1, "fc"
--- }; nil where it follows something else.
+-- The names before a "." or ":" at `at`, and what stands in brackets behind them: { "model", 1,
+-- "fc" }; nil where it follows something else.
 local function path_before(list, at)
   local path = {}
   while true do

@@ -34,7 +34,9 @@ end }
 ---@return function?
 function M.own(name)
   local fn, value = FUNCTIONS[name], rawget(_G, name)
-  if fn and (value == nil or value == fn) and not require("accelerate.prompt.chunk").value(name) then return fn end
+  if fn and (value == nil or value == fn) and not require("accelerate.prompt.chunk").value(name) then
+    return fn
+  end
 end
 
 local function lazy_global(globals, name)

@@ -89,7 +89,8 @@ local function of_shape(message)
   local path, number = message:match "^(.-):(%d+): "
   local line = path and source.line(path, tonumber(number))
   local at = line and line:match "%f[%w_]shape%s*%[%s*(%-?%d+)%s*%]"
-  return at and ("shape[%s] is nil where there are fewer dims: shape[1] is the first size, #x.shape counts them, " ..
+  return at and ("shape[%s] is nil where there are fewer dims: shape[1] is the first size, #x.shape " ..
+    "counts them, " ..
     "x:size(-1) is the last"):format(at)
 end
 
