@@ -30,7 +30,11 @@ AX_API const char *ax_safetensors_path(const ax_safetensors *f);
 /* The tensors, from 0, in the header's order.  Texts and shapes are borrowed from f. */
 AX_API int ax_safetensors_count(const ax_safetensors *f);
 AX_API const char *ax_safetensors_name(const ax_safetensors *f, int i);
-AX_API ax_dtype ax_safetensors_form(const ax_safetensors *f, int i, int *ndim, const int64_t **shape);
+AX_API const int64_t *ax_safetensors_shape(const ax_safetensors *f, int i, int *ndim);
+/* The type's name, also of one that tensors here have not: such a tensor can be listed, and not be
+ * read: EDTYPE.  The name of a type that is not known is as the file has it. */
+AX_API const char *ax_safetensors_type(const ax_safetensors *f, int i);
+AX_API bool ax_safetensors_readable(const ax_safetensors *f, int i);
 AX_API int ax_safetensors_find(const ax_safetensors *f, const char *name); /* -1: there is none */
 /* [2 * *n]: key, value, key, value ... */
 AX_API const char *const *ax_safetensors_metadata(const ax_safetensors *f, int *n);

@@ -88,7 +88,7 @@ static int zip_text(lua_State *L)
   char **text = ax_lua_push_object(L, &text_class);
   size_t n;
 
-  if (ax_zip_text(z, i, text, &n) != AX_OK) return ax_lua_raise(L, "text");
+  if (ax_zip_text(z, i, text, &n) != AX_OK) return ax_lua_raise(L, "load");
   lua_pushlstring(L, *text, n);
   clear_text(L, text);
   return 1;

@@ -219,10 +219,17 @@ static int file_check(lua_State *L)
 static int file_get_dtype(lua_State *L)
 {
   const ax_safetensors *f = check_file(L, "get_dtype");
-  const int64_t *shape;
-  int ndim;
 
-  lua_pushstring(L, ax_dtype_name(ax_safetensors_form(f, check_name(L, f, "get_dtype"), &ndim, &shape)));
+  lua_pushstring(L, ax_safetensors_type(f, check_name(L, f, "get_dtype")));
+  return 1;
+}
+
+/* file:_readable(name) -> whether tensors can have its type */
+static int file_readable(lua_State *L)
+{
+  const ax_safetensors *f = check_file(L, "_readable");
+
+  lua_pushboolean(L, ax_safetensors_readable(f, check_name(L, f, "_readable")));
   return 1;
 }
 
@@ -233,7 +240,7 @@ static int file_get_shape(lua_State *L)
   const int64_t *shape;
   int ndim;
 
-  ax_safetensors_form(f, check_name(L, f, "get_shape"), &ndim, &shape);
+  shape = ax_safetensors_shape(f, check_name(L, f, "get_shape"), &ndim);
   lua_createtable(L, ndim, 0);
   for (int d = 0; d < ndim; d++) {
     lua_pushnumber(L, (double)shape[d]);
@@ -251,9 +258,16 @@ static int file_close(lua_State *L)
 }
 
 static const luaL_Reg file_methods[] = {
-  { "keys", file_keys },           { "metadata", file_metadata }, { "get_tensor", file_get_tensor },
-  { "_lend", file_lend },          { "_check", file_check },      { "get_dtype", file_get_dtype },
-  { "get_shape", file_get_shape }, { "close", file_close },       { NULL, NULL },
+  { "keys", file_keys },
+  { "metadata", file_metadata },
+  { "get_tensor", file_get_tensor },
+  { "_lend", file_lend },
+  { "_check", file_check },
+  { "get_dtype", file_get_dtype },
+  { "get_shape", file_get_shape },
+  { "_readable", file_readable },
+  { "close", file_close },
+  { NULL, NULL },
 };
 static const ax_lua_class file_class = { "a safetensors file", sizeof(ax_safetensors *), close_file,
                                          file_methods };

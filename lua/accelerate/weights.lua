@@ -285,16 +285,22 @@ local function read_file(path)
 end
 
 -- For tensors that are copied into a model at once: see files.lend. PyTorch's files are read, as
--- their checksums are compared then.
-local function lend_file(path)
-  if files.is_torch(path) then return read_torch(path), function() end end
+-- their checksums are compared then. Of a type that there is not here only those of `wanted` names
+-- raise. Returns them, what is called after the copying, and all names.
+local function lend_file(path, wanted)
+  if files.is_torch(path) then
+    local dict = read_torch(path)
+    return dict, function() end, ordered.keys(dict)
+  end
   local file, dict = core.safetensors_open(path), ordered.new()
   check_form(path, file:metadata().format)
-  for _, name in ipairs(file:keys()) do dict[name] = file:_lend(name) end
+  for _, name in ipairs(file:keys()) do
+    if wanted[name] or file:_readable(name) then dict[name] = file:_lend(name) end
+  end
   return dict, function()
     file:_check()
     file:close()
-  end
+  end, file:keys()
 end
 
 --- Returns all tensors of a checkpoint by name.
@@ -313,11 +319,25 @@ function M.read_checkpoint(checkpoint)
   return dict
 end
 
-local LOAD = { strict = { "boolean", default = false } }
-for _, name in ipairs { "device_map", "offload_folder", "dtype", "offload_state_dict", "offload_buffers",
+local LOAD = { strict = { "boolean", default = false }, device_map = { "any", optional = true } }
+local LATER = {}
+for _, name in ipairs { "offload_folder", "dtype", "offload_state_dict", "offload_buffers",
   "keep_in_fp32_modules",
   "offload_8bit_bnb" } do
-  LOAD[name] = { "any", optional = true }
+  LOAD[name], LATER[#LATER + 1] = { "any", optional = true }, name
+end
+
+-- The device of a map that names one for the whole model: { [""] = "cuda:0" }.
+local function whole_device(map)
+  local device = type(map) == "table" and next(map) == "" and next(map, "") == nil and map[""]
+  if type(device) == "number" then device = ("cuda:%d"):format(device) end
+  if type(device) == "string" and device ~= "disk" then
+    local fine, why = pcall(core.empty, 0, { device = device })
+    if fine then return device end
+    fail("load_checkpoint_in_model: option 'device_map': %s", (tostring(why):gsub("^%S-:%d+: ", "")))
+  end
+  fail("load_checkpoint_in_model: option 'device_map': places for parts of a model are not there yet; "
+    .. 'expected { [""] = device }, the device of the whole model, got %s', options.show(map))
 end
 
 --- Returns the names that a checkpoint lacks, and those that the model does not have. A tensor of
@@ -342,12 +362,13 @@ end
 --- Loads weights that save_model (or PyTorch) wrote.
 ---@param model accelerate.nn.Module
 ---@param checkpoint string a safetensors file, an index, or a directory with either
----@param opts { strict: boolean? }? strict: raise for missing or unknown names, which otherwise
----  give a notice on stderr
+---@param opts { strict: boolean?, device_map: table<string, string|integer>? }? strict: raise for
+---  missing or unknown names, which otherwise give a notice on stderr; device_map: { [""] = device
+---  } moves the model there
 function M.load_checkpoint_in_model(model, checkpoint, opts)
   opts = options.check("load_checkpoint_in_model", opts, LOAD)
-  for name in pairs(opts) do
-    if name ~= "strict" then
+  for _, name in ipairs(LATER) do
+    if opts[name] ~= nil then
       fail("load_checkpoint_in_model: %s is not there yet; leave the option out", name)
     end
   end
@@ -355,12 +376,10 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
     fail("load_checkpoint_in_model: model must be a module, got %s", options.show(model))
   end
   options.value("load_checkpoint_in_model", "checkpoint", checkpoint, { "string" })
+  local device = opts.device_map ~= nil and whole_device(opts.device_map)
   local parts, names = find_files(checkpoint)
-  local first, check
-  if not names then
-    first, check = lend_file(parts[1])
-    names = ordered.keys(first)
-  end
+  local own, first, check = model:state_dict { keep_vars = true }, nil, nil
+  if not names then first, check, names = lend_file(parts[1], own) end
   local missing, unexpected = compare(model, names)
   local faults = {}
   if #missing > 0 then faults[#faults + 1] = "missing keys: " .. table.concat(missing, ", ") end
@@ -374,8 +393,9 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
     if opts.strict then fail("%s", text) end
     notice.main("%s", text)
   end
+  if device then model:to(device) end
   for i, file in ipairs(parts) do
-    if i > 1 or not first then first, check = lend_file(file) end
+    if i > 1 or not first then first, check = lend_file(file, own) end
     model:load_state_dict(first, { strict = false })
     check()
   end

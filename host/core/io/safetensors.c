@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define FN "safetensors"
+#define LFS "version https://git-lfs" /* what a pointer begins with */
 /* Fails with a message that names the file. */
 #define FAIL(st, fmt, ...) AX_FILE_FAIL(st, FN, f->path, fmt, ##__VA_ARGS__)
 
@@ -20,6 +21,9 @@ static ax_status read_header(ax_safetensors *f)
 
   if (bytes < 8)
     return FAIL(AX_EIO, "the file has %zu bytes; expected at least the 8 of the header's size", bytes);
+  if (bytes >= sizeof LFS - 1 && memcmp(b, LFS, sizeof LFS - 1) == 0)
+    return FAIL(AX_EIO,
+                "it is a Git LFS pointer, not the file that it stands for; `git lfs pull` fetches that");
   for (int i = 7; i >= 0; i--) size = size << 8 | b[i];
   if (size > AX_SAFETENSORS_HEADER_LIMIT)
     return FAIL(AX_EIO,
@@ -72,11 +76,10 @@ int ax_safetensors_count(const ax_safetensors *f) { return f->n; }
 const char *ax_safetensors_path(const ax_safetensors *f) { return f->path; }
 const char *ax_safetensors_name(const ax_safetensors *f, int i) { return f->entries[i].name; }
 
-ax_dtype ax_safetensors_form(const ax_safetensors *f, int i, int *ndim, const int64_t **shape)
+const int64_t *ax_safetensors_shape(const ax_safetensors *f, int i, int *ndim)
 {
   *ndim = f->entries[i].ndim;
-  *shape = f->entries[i].shape;
-  return (ax_dtype)f->entries[i].dtype;
+  return f->entries[i].shape;
 }
 
 const char *const *ax_safetensors_metadata(const ax_safetensors *f, int *n)
@@ -97,11 +100,28 @@ int ax_safetensors_find(const ax_safetensors *f, const char *name)
   return -1;
 }
 
+bool ax_safetensors_readable(const ax_safetensors *f, int i) { return !f->entries[i].other; }
+
+static ax_status check_type(const ax_safetensors *f, int i)
+{
+  const char *other = f->entries[i].other;
+
+  if (!other) return AX_OK;
+  return FAIL(AX_EDTYPE,
+              "tensor '%.100s' has dtype '%.20s'; known are F64 F32 F16 BF16 I64 I32 U8 BOOL C64 (weights of "
+              "8 bits and fewer, as a quantization_config announces them, are not read)",
+              f->entries[i].name, other);
+}
+
 ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor **out)
 {
   const ax_safetensors_entry *e = &f->entries[i];
   const uint8_t *data = f->file.data + 8 + f->header_bytes + e->begin;
-  const ax_status st = ax_bytes_lend(&f->file, data, (ax_dtype)e->dtype, e->ndim, e->shape, out);
+  ax_status st;
+
+  *out = NULL;
+  if ((st = check_type(f, i)) != AX_OK) return st;
+  st = ax_bytes_lend(&f->file, data, (ax_dtype)e->dtype, e->ndim, e->shape, out);
   return st == AX_OK && !*out ? ax_safetensors_get(f, i, out) : st;
 }
 
@@ -110,7 +130,11 @@ ax_status ax_safetensors_check(const ax_safetensors *f) { return ax_bytes_check(
 ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out)
 {
   const ax_safetensors_entry *e = &f->entries[i];
-  ax_status st = ax_file_tensor(FN, f->path, (ax_dtype)e->dtype, e->ndim, e->shape, out);
+  ax_status st;
+
+  *out = NULL;
+  if ((st = check_type(f, i)) != AX_OK) return st;
+  st = ax_file_tensor(FN, f->path, (ax_dtype)e->dtype, e->ndim, e->shape, out);
 
   if (st != AX_OK) return st;
   if (e->end > e->begin)

@@ -44,6 +44,7 @@ typedef struct ax_safetensors_entry {
   int64_t begin, end;
   int64_t shape[AX_MAX_DIMS];
   uint8_t dtype, ndim;
+  const char *other; /* the format's name of a type that tensors here have not; NULL: dtype is it */
 } ax_safetensors_entry;
 
 struct ax_safetensors {

@@ -265,28 +265,73 @@ static ax_status read_dtype(cursor *c, ax_safetensors_entry *e)
       e->dtype = (uint8_t)d;
       return AX_OK;
     }
-  return FAIL(AX_EDTYPE, "tensor '%.100s' has dtype '%.20s'; known are F64 F32 F16 BF16 I64 I32 U8 BOOL C64",
-              e->name, text);
+  e->other = text;
+  return AX_OK;
+}
+
+/* Types of elements that tensors here have not: such a tensor can be listed, and not be read. */
+static const struct {
+  const char *name, *shown;
+  int bits;
+} others[] = {
+  { "I8", "int8", 8 },
+  { "I16", "int16", 16 },
+  { "U16", "uint16", 16 },
+  { "U32", "uint32", 32 },
+  { "U64", "uint64", 64 },
+  { "F8_E4M3", "float8_e4m3fn", 8 },
+  { "F8_E5M2", "float8_e5m2", 8 },
+  { "F8_E8M0", "float8_e8m0fnu", 8 },
+  { "F4", "float4", 4 },
+  { "F6_E2M3", "float6_e2m3", 6 },
+  { "F6_E3M2", "float6_e3m2", 6 },
+};
+
+/* The place in `others`, or -1 for a name that is not known either. */
+static int find_other(const char *name)
+{
+  for (int i = 0; i < (int)(sizeof others / sizeof *others); i++)
+    if (strcmp(others[i].name, name) == 0) return i;
+  return -1;
+}
+
+const char *ax_safetensors_type(const ax_safetensors *f, int i)
+{
+  const ax_safetensors_entry *e = &f->entries[i];
+  const int k = e->other ? find_other(e->other) : -1;
+
+  return !e->other ? ax_dtype_name((ax_dtype)e->dtype) : k >= 0 ? others[k].shown : e->other;
+}
+
+/* The bits of an element; 0: not known. */
+static int bits_of(const ax_safetensors_entry *e)
+{
+  const int k = e->other ? find_other(e->other) : -1;
+
+  if (!e->other) return 8 * (int)ax_dtype_size((ax_dtype)e->dtype);
+  return k >= 0 ? others[k].bits : 0;
 }
 
 /* Do the sizes fit the type, the offsets and the file? */
 static ax_status check_sizes(const ax_safetensors *f, const ax_safetensors_entry *e)
 {
-  const ax_dtype dtype = (ax_dtype)e->dtype;
-  int64_t bytes = (int64_t)ax_dtype_size(dtype);
+  const int bits = bits_of(e);
+  const char *type = e->other ? e->other : ax_dtype_name((ax_dtype)e->dtype);
+  int64_t count = bits ? bits : 8, bytes;
   char text[192];
 
   for (int d = 0; d < e->ndim; d++)
-    if (__builtin_mul_overflow(bytes, e->shape[d], &bytes))
+    if (__builtin_mul_overflow(count, e->shape[d], &count))
       return FAIL(AX_EIO, "the shape of tensor '%.100s' is too large to be true", e->name);
+  bytes = count / 8;
   if (e->begin > e->end || e->end > f->data_bytes)
     return FAIL(
         AX_EIO,
         "tensor '%.100s' lies at bytes %lld to %lld of the data, which has %lld (is the file truncated?)",
         e->name, (long long)e->begin, (long long)e->end, (long long)f->data_bytes);
-  if (e->end - e->begin != bytes)
-    return FAIL(AX_EIO, "tensor '%.100s' is %s %s, which takes %lld bytes; its offsets give it %lld", e->name,
-                ax_dtype_name(dtype), ax_shape_text(e->ndim, e->shape, text, sizeof text), (long long)bytes,
+  if (bits && (count % 8 != 0 || e->end - e->begin != bytes))
+    return FAIL(AX_EIO, "tensor '%.100s' is %.20s %s, which takes %lld bytes; its offsets give it %lld",
+                e->name, type, ax_shape_text(e->ndim, e->shape, text, sizeof text), (long long)bytes,
                 (long long)(e->end - e->begin));
   return AX_OK;
 }

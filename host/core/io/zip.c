@@ -18,6 +18,8 @@
 enum { STORED = 0, DEFLATED = 8 };
 enum { END_SIZE = 22, END64_SIZE = 56, LOCATOR_SIZE = 20, ENTRY_SIZE = 46, LOCAL_SIZE = 30 };
 #define DEFLATE_MAX_RATIO 1032
+#define TEXT_RATIO 16
+#define MOST_TEXT ((uint64_t)1 << 26)
 
 typedef struct entry {
   const char *name; /* in the mapped file */
@@ -275,12 +277,17 @@ ax_status ax_zip_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, 
 
 ax_status ax_zip_text(const ax_zip *z, int i, char **out, size_t *n)
 {
+  const entry *e = &z->entries[i];
   const uint8_t *data;
   void *owned;
-  ax_status st = ax_zip_bytes(z, i, &data, n, &owned);
+  ax_status st;
 
   *out = NULL;
-  if (st != AX_OK) return st;
+  if (e->size > MOST_TEXT && (e->size - MOST_TEXT) / TEXT_RATIO > e->packed)
+    return FAIL(AX_EIO,
+                "'%.*s' in it has %llu bytes, packed into %llu; a text may have %d times as many and 64 MB",
+                SHOWN(e), (unsigned long long)e->size, (unsigned long long)e->packed, TEXT_RATIO);
+  if ((st = ax_zip_bytes(z, i, &data, n, &owned)) != AX_OK) return st;
   if (!owned && !(owned = malloc(*n ? *n : 1))) return FAIL(AX_ENOMEM, "no memory for %zu bytes", *n);
   if (owned != data) memcpy(owned, data, *n);
   if ((st = ax_zip_check(z, AX_OK)) == AX_OK) *out = owned;

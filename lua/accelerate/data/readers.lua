@@ -106,14 +106,20 @@ end
 ---@return accelerate.TableDataset
 function M.read_csv(path, opts) return require("accelerate.data.table").from_csv(path, opts) end
 
---- Returns the rows of a file with one JSON object on each line, or with one list of objects.
+--- Returns the rows of a file with one JSON object on each line, or with one list of objects. NaN,
+--- Infinity and -Infinity are read as Python writes them. Raises for integers that Lua's numbers do
+--- not hold exactly.
 ---@param path string
 ---@return table[]
 function M.read_json(path)
   local text, problem = fs.read(path)
   if not text then fail("read_json: '%s': cannot be read: %s", path, problem) end
   local function decode(part, where)
-    local value, why = json.decode(part)
+    local value, why = json.decode(part, true)
+    if why and where == "line 1: " and type((json.decode(text, true))) == "table" then
+      fail("read_json: '%s': one object over several lines; expected one on each line, or a list of objects",
+        path)
+    end
     if why then
       why = why:gsub("^json: ", "")
       if where ~= "" then why = why:gsub(" at line 1$", "") end

@@ -1,5 +1,6 @@
 --- Values in files: nested tables with tensors, as safetensors or as PyTorch has them.
 local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
 local ordered = require "accelerate.utils.ordered"
@@ -56,11 +57,9 @@ local LOAD = { map_location = { "string", default = "cpu" },
 
 local function first_bytes(path)
   options.value("load", "f", path, { "string" })
-  local f, why = io.open(path, "rb")
-  if not f then fail("load: %s", why) end
-  local bytes = f:read(32)
-  f:close()
-  return bytes or ""
+  local bytes, why = fs.head(path, 32)
+  if not bytes then fail("load: %s", why) end
+  return bytes
 end
 
 -- A pickle begins with 128 and its protocol, as does the header of a safetensors file when its size
@@ -75,12 +74,17 @@ function M.is_torch(path)
   return bytes:sub(1, 2) == "PK" or is_pickle(bytes)
 end
 
-local function tensors_by_name(file, names, get, device)
+-- Tensors of a type that there is not here raise, or are noted in `left`.
+local function tensors_by_name(file, names, get, device, left)
   local tensors = ordered.new()
   for i, name in ipairs(names) do
     options.value("load_safetensors", ("keys[%d]"):format(i), name, { "string" })
-    local t = get(file, name)
-    tensors[name] = device and t:to(device) or t
+    if left and not file:_readable(name) then
+      left[#left + 1] = ("%s: a tensor of %s"):format(name, file:get_dtype(name))
+    else
+      local t = get(file, name)
+      tensors[name] = device and t:to(device) or t
+    end
   end
   return tensors
 end
@@ -97,15 +101,24 @@ local function read(path, device, lent, left)
   local file = core.safetensors_open(path)
   local value = require("accelerate.files.structure").load(file, path, device, lent)
   if value == nil then
-    value = tensors_by_name(file, file:keys(), lent and file._lend or file.get_tensor, device)
+    value = tensors_by_name(file, file:keys(), lent and file._lend or file.get_tensor, device, left)
   end
   return value, file
 end
 
+-- Errors that do not name the file, as that memory is used up, get its name.
+local function read_named(path, ...)
+  local ok, value, file = pcall(read, path, ...)
+  if ok then return value, file end
+  if type(value) ~= "string" or value:find(path, 1, true) then error(value, 0) end
+  fail("load: '%s': %s", path, (value:gsub("^[^:\n]*:%d+: ", "")))
+end
+
 --- Returns the value of a file that `save` or torch.save wrote; of another safetensors file, its
 --- tensors by name. Reads data only: what a file says is never run. Of Python's values, tuples,
---- sets and torch.Size become lists, a Counter a table of counts, dtypes, devices and layouts
---- strings, a complex number { re, im }; None is left out of dicts and is false in lists. Raises
+--- sets, deques and torch.Size become lists, a Counter a table of counts, dtypes, devices and
+--- layouts strings, a complex number { re, im }; of NumPy's, scalars become numbers and arrays
+--- tensors; None is left out of dicts and is false in lists. Raises
 --- for a damaged file, and for other objects of Python's, tensors of other types and integers that
 --- are not exact here: the message names where they are.
 ---@param f string
@@ -121,7 +134,7 @@ function M.load(f, ...)
     if not fine then fail("load: option 'map_location': %s", (tostring(err):gsub("^%S-:%d+: ", ""))) end
   end
   local left = not opts.strict and {} or nil
-  local value, file = read(f, opts.map_location ~= "cpu" and opts.map_location or nil, nil, left)
+  local value, file = read_named(f, opts.map_location ~= "cpu" and opts.map_location or nil, nil, left)
   file:close()
   return value, left
 end
@@ -134,7 +147,7 @@ end
 ---@return fun() check raises when the file was truncated meanwhile, so that what was copied is not
 ---  true; closes it
 function M.lend(path)
-  local value, file = read(path, nil, true)
+  local value, file = read_named(path, nil, true)
   return value, function()
     file:_check()
     file:close()
@@ -159,23 +172,26 @@ function M.safe_open(path)
   return core.safetensors_open(path)
 end
 
-local SAFETENSORS = { keys = { "list", optional = true }, device = { "string", default = "cpu" } }
+local SAFETENSORS = { keys = { "list", optional = true }, device = { "string", default = "cpu" },
+  strict = { "boolean", default = true } }
 
---- Returns the tensors of a safetensors file by name, in the file's order, and its metadata.
+--- Returns the tensors of a safetensors file by name, in the file's order, and its metadata. Raises
+--- for a tensor of a type that there is not here; it does not matter to `keys` that leave it out.
 ---@param path string
----@param opts { keys: string[]?, device: string? }? keys: only these are read; device: default
----  "cpu"
+---@param opts { keys: string[]?, device: string?, strict: boolean? }? keys: only these are read;
+---  device: default "cpu"; strict: default true; false leaves out tensors of other types
 ---@return table<string, accelerate.Tensor> tensors
 ---@return table<string, string> metadata
+---@return string[]? left_out with strict = false: the names and types of what was left out
 function M.load_safetensors(path, opts)
   options.value("load_safetensors", "path", path, { "string" })
   opts = options.check("load_safetensors", opts, SAFETENSORS)
-  local file = core.safetensors_open(path)
+  local file, left = core.safetensors_open(path), not opts.strict and {} or nil
   local device = opts.device ~= "cpu" and opts.device or nil
-  local tensors = tensors_by_name(file, opts.keys or file:keys(), file.get_tensor, device)
+  local tensors = tensors_by_name(file, opts.keys or file:keys(), file.get_tensor, device, left)
   local metadata = file:metadata()
   file:close()
-  return tensors, metadata
+  return tensors, metadata, left
 end
 
 positions.functions(M, { save = "obj f [save_on_each_node] [safe_serialization]", load = "f ..." })

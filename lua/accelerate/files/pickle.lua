@@ -6,6 +6,7 @@ local ffi = require "ffi"
 local flat = require "accelerate.files.nested"
 local names = require "accelerate.files.pickle_names"
 local nested = require "accelerate.utils.nested"
+local numpy = require "accelerate.files.pickle_numpy"
 local options = require "accelerate.utils.options"
 local python = require "accelerate.utils.python"
 
@@ -13,6 +14,8 @@ local fail = options.fail
 local stand_in, kind_of, lost = names.stand_in, names.kind_of, names.lost
 
 local M = {}
+
+local PIECE = 2 ^ 16 -- bytes of a file that are read at first
 
 local NONE, MARK = stand_in("None"), stand_in("mark")
 
@@ -27,9 +30,10 @@ function Reader:bad(message, ...)
 end
 local bad = Reader.bad
 
--- Whether another piece of a file was added to the text.
+-- Whether another piece of a file was added to the text. Each one is as long as the text so far, so
+-- that joining them takes time in proportion to the file.
 local function grown(self)
-  local piece = self.more and self.more()
+  local piece = self.more and self.more(math.max(PIECE, #self.text))
   if piece then self.text = self.text .. piece end
   return piece
 end
@@ -229,7 +233,22 @@ end
 
 local RUN = {}
 
-local function put(self, at) self.memo[at] = self:top() end
+local function put(self, at)
+  local v = self:top()
+  self.memo[at] = v
+  if kind_of(v) == "numpy.ndarray" then v.places = { at, v.places } end
+end
+
+-- Puts what an array has become in its stand-in's place, on the stack and in the memo.
+function Reader:exchange(stand, value)
+  self.stack[self.n] = value
+  local places = stand ~= value and stand.places
+  while places do
+    self.memo[places[1]] = value
+    places = places[2]
+  end
+end
+
 local function get(self, at)
   local v = self.memo[at]
   if v == nil then bad(self, "the memo has no entry %d", at) end
@@ -307,10 +326,13 @@ RUN["\146"] = function(self)
   self:call()
 end
 RUN["Q"] = function(self) self:persistent() end
--- What a module's state dict remembers of versions, beside its entries.
+-- A NumPy array is made of its state. What a module's state dict remembers of versions, beside its
+-- entries, is left out.
 RUN["b"] = function(self)
-  self:pop()
+  local state = self:pop()
   local t = self:top()
+  local built = numpy.build(self, t, state)
+  if built ~= nil then return self:exchange(t, built) end
   if kind_of(t) ~= "lost" and not self.plain[t] then
     bad(self, "the state of an object of kind %s", kind_of(t))
   end
@@ -329,8 +351,8 @@ local NAMES = { I = "INT", L = "LONG", F = "FLOAT", S = "STRING", V = "UNICODE",
   p = "PUT", i = "INST", o = "OBJ", ["\130"] = "EXT1", ["\131"] = "EXT2", ["\132"] = "EXT4",
   ["\151"] = "NEXT_BUFFER", ["\152"] = "READONLY_BUFFER" }
 
-local function reader(text, where, more)
-  return setmetatable({ text = text, where = where, more = more, at = 1 }, Reader)
+local function reader(text, where, more, most)
+  return setmetatable({ text = text, where = where, more = more, most = most or math.huge, at = 1 }, Reader)
 end
 
 -- Refuses what has no form in Lua, or leaves it out and notes it in `left`.
@@ -357,8 +379,13 @@ function Reader:value(hooks, left)
   self.stack, self.n, self.marks, self.memo, self.memoized = {}, 0, {}, {}, 0
   self.plain, self.n_lost = {}, 0
   self.storage, self.tensor, self.parameter = hooks.storage, hooks.tensor, hooks.parameter
+  local left_over = self.most
   while true do
     local code = self:take(1)
+    left_over = left_over - 1
+    if left_over < 0 then
+      bad(self, "more than %.0f opcodes, which is too much for a file of its size", self.most)
+    end
     if code == "." then break end
     local run = RUN[code]
     if not run then
@@ -383,11 +410,12 @@ end
 ---  boolean): accelerate.Tensor), parameter: fun(t: accelerate.Tensor, requires_grad: boolean):
 ---  accelerate.Tensor } storage: nil for elements that there are no tensors of
 ---@param left string[]?
-function M.read(text, where, hooks, left) return reader(text, where):value(hooks, left) end
+---@param most integer? opcodes that it may have
+function M.read(text, where, hooks, left, most) return reader(text, where, nil, most):value(hooks, left) end
 
 --- Returns a reader of pickles that follow each other in a file: `r:value(hooks, left)` is that of
 --- the one at `r.at`, a place counted from 1, which is behind the pickle afterwards.
----@param more fun(): string? the next piece of the file
+---@param more fun(bytes: integer): string? the next piece of the file, of at most as many bytes
 ---@param where string what messages begin with
 ---@return { at: integer, value: fun(self: table, hooks: table, left: string[]?): any }
 function M.stream(more, where) return reader("", where, more) end

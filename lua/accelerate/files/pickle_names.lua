@@ -2,40 +2,16 @@
 --- imported or called: each name has a function here, and all others give a stand-in, which says
 --- what Python has in its place.
 local core = require "accelerate.core"
+local numpy = require "accelerate.files.pickle_numpy"
 local ordered = require "accelerate.utils.ordered"
 local python = require "accelerate.utils.python"
+local stand_ins = require "accelerate.files.pickle_stand_ins"
 
 local M = {}
 
--- ---- values that Lua has not --------------------------------------------------------------------
-
---- Returns a table that stands for what Lua has not: a name, a storage, what is lost. Its metatable
---- lets the last check of a value find it.
----@param kind "None"|"mark"|"name"|"storage"|"lost"
----@param name any of a lost one: what messages call it
----@return table
-function M.stand_in(kind, name) return setmetatable({ name = name }, { __name = kind }) end
-local stand_in = M.stand_in
-
---- Returns the kind of a stand-in, or the type of a value.
----@param v any
----@return string
-function M.kind_of(v)
-  local meta = type(v) == "table" and getmetatable(v)
-  return meta and rawget(meta, "__name") or type(v)
-end
-local kind_of = M.kind_of
-
---- Returns what messages call a stand-in, or another value that is no data.
----@param v any
----@return string
-function M.describe(v)
-  local kind = kind_of(v)
-  if kind == "lost" then return v.name end
-  return kind == "name" and "Python's " .. v.name or "a " .. kind
-end
-
-local function lost(text, ...) return stand_in("lost", text:format(...)) end
+M.stand_in, M.kind_of, M.describe, M.lost = stand_ins.stand_in, stand_ins.kind_of, stand_ins.describe,
+  stand_ins.lost
+local stand_in, kind_of, lost = M.stand_in, M.kind_of, M.lost
 
 -- ---- tensors ------------------------------------------------------------------------------------
 
@@ -72,13 +48,32 @@ local TENSOR, PARAMETER = "torch._utils._rebuild_tensor_v2", "torch._utils._rebu
 -- Name -> fn(reader, arguments): what a call gives.
 local CALLS = {}
 
+-- PyTorch's marks of a tensor whose elements are conjugated or negated when they are read; nil for
+-- none.
+local function marks_of(self, marks)
+  if marks == nil or kind_of(marks) == "None" then return nil end
+  if type(marks) ~= "table" then self:bad("the marks of %s are none", TENSOR) end
+  for name, on in ordered.pairs(marks) do
+    if name ~= "conj" and name ~= "neg" or type(on) ~= "boolean" then
+      self:bad("a tensor with the mark %s, which is not known", tostring(name))
+    end
+  end
+  return (marks.conj or marks.neg) and marks or nil
+end
+
 CALLS[TENSOR] = function(self, a)
   if kind_of(a[1]) == "lost" then return lost_tensor(a[1].name) end
   if kind_of(a[1]) ~= "storage" or type(a[2]) ~= "number" or not whole_list(a[3]) or not whole_list(a[4])
     or type(a[5]) ~= "boolean" then
     self:bad("the arguments of %s are none", TENSOR)
   end
-  return self.tensor(a[1].name, a[2], a[3], a[4], a[5])
+  local marks = marks_of(self, a[7])
+  if not marks then return self.tensor(a[1].name, a[2], a[3], a[4], a[5]) end
+  local t = self.tensor(a[1].name, a[2], a[3], a[4], false)
+  if marks.conj then t = core.conj(t) end
+  if marks.neg then t = core.neg(t) end
+  if a[5] then t.requires_grad = true end
+  return t
 end
 
 -- Tensors of types that came later than storages of their own: uint16, float8_e4m3fn and others.
@@ -158,6 +153,13 @@ local function list_of(kind)
 end
 CALLS["builtins.set"], CALLS["builtins.frozenset"] = list_of "set", list_of "frozenset"
 
+-- A list; how long it may become is left out.
+CALLS["collections.deque"] = function(self, arguments)
+  local list = arguments[1] or {}
+  if type(list) ~= "table" or getmetatable(list) then self:bad("a deque of no list") end
+  return { unpack(list) }
+end
+
 -- As z:totable() has a complex number.
 CALLS["builtins.complex"] = function(self, arguments)
   if type(arguments[1]) ~= "number" or type(arguments[2]) ~= "number" then
@@ -177,10 +179,26 @@ CALLS["_codecs.encode"] = function(self, arguments)
   return bytes
 end
 
+-- Protocol 2 has no bytes of its own, and writes none of them as a call.
+CALLS["builtins.bytes"] = function(self, arguments)
+  if arguments[1] ~= nil then self:bad("bytes with arguments") end
+  return ""
+end
+
 CALLS["builtins.bytearray"] = function(self, arguments)
   if arguments[2] then return CALLS["_codecs.encode"](self, arguments) end
   if arguments[1] and type(arguments[1]) ~= "string" then self:bad("a bytearray of no bytes") end
   return arguments[1] or ""
+end
+
+-- ---- NumPy's ------------------------------------------------------------------------------------
+
+CALLS["numpy.dtype"] = numpy.dtype
+for _, room in ipairs { "numpy.core.", "numpy._core." } do
+  CALLS[room .. "multiarray.scalar"], CALLS[room .. "multiarray._reconstruct"] = numpy.scalar, numpy.array
+  CALLS[room .. "numeric._frombuffer"] = function(self, a)
+    return numpy.tensor(self, a[2], a[3], a[4] == "F", a[1])
+  end
 end
 
 -- ---- names --------------------------------------------------------------------------------------
@@ -196,8 +214,7 @@ end
 local MODULES = { __builtin__ = "builtins", copy_reg = "copyreg" }
 
 -- Functions that make an object of the class that is their first argument.
-local MAKERS = { ["copyreg._reconstructor"] = true, ["numpy.core.multiarray._reconstruct"] = true,
-  ["numpy._core.multiarray._reconstruct"] = true }
+local MAKERS = { ["copyreg._reconstructor"] = true }
 
 --- Returns what a name stands for: a string for a dtype, else a stand-in; nil when it is no name.
 ---@param module string
@@ -225,7 +242,5 @@ function M.call(reader, fn, arguments)
   local class = MAKERS[fn.name] and kind_of(arguments[1]) == "name" and arguments[1] or fn
   return lost("Python's %s", class.name)
 end
-
-M.lost = lost
 
 return M

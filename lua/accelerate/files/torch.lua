@@ -66,6 +66,11 @@ local function entries_of(archive, path)
   for i, name in ipairs(archive:names()) do
     local above, rest = name:match("^([^/]+)/(.+)$")
     if above then
+      if rest == "data.pkl" and folder and folder ~= above then
+        fail("load: '%s': it has two entries data.pkl, in the folders '%s' and '%s'", path,
+          folder:sub(1, 100),
+          above:sub(1, 100))
+      end
       if rest == "data.pkl" then folder = above end
       if entries[name] then fail("load: '%s': two entries are called '%s'", path, name:sub(1, 100)) end
       entries[name] = i
@@ -126,6 +131,14 @@ function M.hooks(path, storage)
   }
 end
 
+-- An archive can pack a thousand times as many opcodes as it has bytes, and each may make a table.
+local function most_opcodes(path)
+  local f = assert(io.open(path, "rb"))
+  local bytes = f:seek "end"
+  f:close()
+  return 8 * bytes + 1e6
+end
+
 --- Returns the value of a file that torch.save wrote. Raises for values that are no plain data, or
 --- leaves them out and notes them in `left`.
 ---@param path string
@@ -142,7 +155,7 @@ function M.load(path, device, lent, left)
     fail("load: '%s': its elements are in big-endian order; expected little-endian", path)
   end
   local value = pickle.read(archive:text(entry("data.pkl")), ("load: '%s'"):format(path),
-    M.hooks(path, storages_of(archive, entry, path, device, lent)), left)
+    M.hooks(path, storages_of(archive, entry, path, device, lent)), left, most_opcodes(path))
   return value, archive
 end
 

@@ -111,7 +111,7 @@ local function storages(f, at, path, keys, needed, device)
 end
 
 local function value_of(f, path, device, left)
-  local r = pickle.stream(function() return f:read(PIECE) end, ("load: '%s'"):format(path))
+  local r = pickle.stream(function(bytes) return f:read(bytes) end, ("load: '%s'"):format(path))
   local needed, hooks = {}, plain(path)
   r.at = f:read(32):find(MAGIC, 1, true) + #MAGIC
   f:seek("set", 0)

@@ -135,6 +135,14 @@ local function number_of(word)
   return (rest == "" or rest and rest:find("^[eE][+-]?%d+$")) and tonumber(word)
 end
 
+-- What Python writes where JSON has no number.
+local NO_NUMBERS = { NaN = 0 / 0, Infinity = 1 / 0, ["-Infinity"] = -1 / 0 }
+
+-- Whether a number is the one that the word says: above 2^53 a double leaves integers out.
+local function is_exact(word, number)
+  return #word < 16 or not word:find("^%-?%d+$") or ("%.0f"):format(number) == word
+end
+
 local MAX_DEPTH = 200
 local read
 
@@ -157,7 +165,7 @@ local function read_items(text, at, depth, close, item)
   end
 end
 
-function read(text, at, depth)
+function read(text, at, depth, exact)
   if depth > MAX_DEPTH then fail(text, at, "nested too deep") end
   local c = text:sub(at, at)
   if c == '"' then return read_string(text, at) end
@@ -168,7 +176,7 @@ function read(text, at, depth)
       local key, stop = read_string(text, from)
       stop = skip(text, stop)
       if text:byte(stop) ~= COLON then fail(text, stop, "expected ':'") end
-      result[key], stop = read(text, skip(text, stop + 1), depth + 1)
+      result[key], stop = read(text, skip(text, stop + 1), depth + 1, exact)
       return stop
     end)
     return result, at
@@ -177,12 +185,13 @@ function read(text, at, depth)
     at = read_items(text, at, depth, "]", function(from)
       n = n + 1
       local stop
-      result[n], stop = read(text, from, depth + 1)
+      result[n], stop = read(text, from, depth + 1, exact)
       return stop
     end)
     return result, at
   end
   local word = text:match("^[%w%.%+%-]+", at)
+  if word and NO_NUMBERS[word] then return NO_NUMBERS[word], at + #word end
   if word == "true" then return true, at + 4 end
   if word == "false" then return false, at + 5 end
   if word == "null" then return nil, at + 4 end
@@ -191,16 +200,24 @@ function read(text, at, depth)
   if number == math.huge or number == -math.huge then
     fail(text, at, "a number beyond 1.8e308")
   end
+  if exact and not is_exact(word, number) then
+    fail(text, at, ("%s, an integer that Lua's numbers do not hold exactly; write it as a text"):format(word))
+  end
   return number, at + #word
 end
 
---- Returns the value of `text` (null becomes nil), or nil and the reason.
+--- Returns the value of `text` (null becomes nil), or nil and the reason. Reads NaN, Infinity and
+--- -Infinity, which Python's json writes.
 ---@param text string
-function M.decode(text)
+---@param exact boolean? true: an integer that a double does not hold is an error
+function M.decode(text, exact)
   local ok, value, at = pcall(function()
     local from = skip(text, 1)
-    return read(text, from, 0)
+    return read(text, from, 0, exact)
   end)
+  if not ok and text:find("^version https://git%-lfs") then
+    value = "json: it is a Git LFS pointer, not the file that it stands for; `git lfs pull` fetches that"
+  end
   if not ok then return nil, value end
   if skip(text, at) <= #text then return nil, "json: text after the value" end
   return value
