@@ -85,6 +85,9 @@ void ax_cpu_set_threads(int n);
 typedef void (*ax_loop)(char *const *data, const int64_t *stride, int64_t n, const void *ctx);
 /* Walks `it` in the order that suits memory best; operands may overlap only exactly. */
 void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx);
+void ax_cpu_swap_dims(ax_iter *it, int a, int b);
+/* Joins neighbouring dims that all operands go through as through one. */
+void ax_cpu_merge_dims(ax_iter *it);
 /* Runs the loop for the type of operand `key` from `loops` [AX_DTYPE_COUNT].  float16 and bfloat16
  * run through the float32 loop in blocks, or through their own loop (AX_BF16_LOOP1, 2 in simd.h)
  * where there is one and all operands are contiguous and of that type.  EDTYPE naming the op where

@@ -106,7 +106,7 @@ static bool outside(const ax_iter *it, int a, int b)
   return true;
 }
 
-static void swap_dims(ax_iter *it, int a, int b)
+void ax_cpu_swap_dims(ax_iter *it, int a, int b)
 {
   const int64_t s = it->shape[a];
   it->shape[a] = it->shape[b];
@@ -118,7 +118,7 @@ static void swap_dims(ax_iter *it, int a, int b)
   }
 }
 
-static void merge_dims(ax_iter *it)
+void ax_cpu_merge_dims(ax_iter *it)
 {
   int last = 0;
   for (int d = 1; d < it->ndim; d++) {
@@ -154,8 +154,8 @@ void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx)
     if (!sorted) {
       own = *it;
       for (int d = 1; d < own.ndim; d++)
-        for (int e = d; e > 0 && !outside(&own, e - 1, e); e--) swap_dims(&own, e - 1, e);
-      merge_dims(&own);
+        for (int e = d; e > 0 && !outside(&own, e - 1, e); e--) ax_cpu_swap_dims(&own, e - 1, e);
+      ax_cpu_merge_dims(&own);
       w.it = &own;
     }
   }

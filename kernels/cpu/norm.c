@@ -24,6 +24,8 @@
 #define LONG 2048 /* shorter rows are computed one by one, in the order in which the processor prefetches */
 #define MAX_CHUNKS 64
 #define CHUNK 16384 /* the least number of elements of a chunk */
+#define PIECE 8192  /* elements of a piece of an image with the channels innermost, or MIN_PIXELS */
+#define MIN_PIXELS 16
 
 typedef struct job {
   ax_dtype dtype, compute;
@@ -39,9 +41,14 @@ typedef struct job {
   const void *w, *b; /* in the compute type; never NULL */
   char *y;           /* the result, or dx */
   void *mean, *rstd;
-  char *scratch; /* half types: three rows in float32 for each thread */
+  char *scratch; /* half types: three rows (or pieces) in float32 for each thread */
   void *sums;    /* gradients: two sums for each chunk (rows) or channel of a row (groups) */
   int64_t chunks;
+  /* groups of images with the channels innermost: pieces of an image, pixels of a piece, and for
+   * each image four coefficients and for each of its pieces two numbers, by channel */
+  bool innermost;
+  int64_t pieces, per;
+  char *parts;
 } job;
 
 /* The rows that are computed together follow from the sizes, never from the threads: pieces of work
@@ -303,6 +310,25 @@ NORM(f32, float, sqrtf, AX_FMAF, ax_vec_put)
 #define PLAIN(a, b, c) ((a) * (b) + (c))
 NORM(f64, double, sqrt, PLAIN, PUT_F64)
 
+#define T float
+#define NAME(f) f##_f32
+#define SQRT sqrtf
+#define FMA AX_FMAF
+#include "norm_channels.h"
+#undef T
+#undef NAME
+#undef SQRT
+#undef FMA
+#define T double
+#define NAME(f) f##_f64
+#define SQRT sqrt
+#define FMA PLAIN
+#include "norm_channels.h"
+#undef T
+#undef NAME
+#undef SQRT
+#undef FMA
+
 /* ---- drivers */
 
 /* A parameter of n elements in the compute type: the tensor itself, a converted copy, or
@@ -339,6 +365,10 @@ static job plan(const ax_tensor *x, int last, int64_t groups)
     for (int d = 2; d < x->ndim; d++) j.n *= x->shape[d];
     j.rows = x->shape[0] * groups;
     j.channels = x->shape[1] / groups;
+    j.innermost = j.n > 1 && x->shape[1] > 1 && x->strides[1] == 1;
+    j.per = PIECE / x->shape[1] > MIN_PIXELS ? PIECE / x->shape[1] : MIN_PIXELS;
+    if (j.per > j.n) j.per = j.n;
+    j.pieces = (j.n + j.per - 1) / j.per;
   } else
     for (int d = 0; d < x->ndim; d++) *(d < x->ndim - last ? &j.rows : &j.n) *= x->shape[d];
   return j;
@@ -346,18 +376,40 @@ static job plan(const ax_tensor *x, int last, int64_t groups)
 
 static int64_t parameter_count(const job *j) { return j->groups ? j->groups * j->channels : j->n; }
 
-static ax_status scratch_for(job *j, size_t *bytes)
+static size_t parts_bytes(const job *j)
 {
-  *bytes =
-      j->dtype == j->compute ? 0 : (size_t)(3 * j->n * j->channels * omp_get_max_threads()) * sizeof(float);
-  return *bytes ? ax_alloc(*bytes, (void **)&j->scratch) : AX_OK;
+  return j->innermost ? (size_t)(j->rows * j->channels * (2 * j->pieces + 4)) * ax_dtype_size(j->compute) : 0;
+}
+
+/* Three rows, or pieces, in float32 for each thread. */
+static size_t scratch_bytes(const job *j)
+{
+  const int64_t row = j->innermost ? j->per * j->groups * j->channels : j->n * j->channels;
+  return j->dtype == j->compute ? 0 : (size_t)(3 * row * omp_get_max_threads()) * sizeof(float);
+}
+
+static ax_status memory_for(job *j)
+{
+  const size_t parts = parts_bytes(j), scratch = scratch_bytes(j);
+  ax_status st = AX_OK;
+  if (parts) st = ax_alloc(parts, (void **)&j->parts);
+  if (scratch && st == AX_OK) st = ax_alloc(scratch, (void **)&j->scratch);
+  return st;
+}
+
+static void give_memory_back(job *j)
+{
+  if (j->parts) ax_free(j->parts, parts_bytes(j));
+  if (j->scratch) ax_free(j->scratch, scratch_bytes(j));
 }
 
 static void run_rows(job *j, int64_t pieces, int64_t work)
 {
   j->stream = j->dtype == AX_F32 && !j->groups && j->n % 16 == 0 && ((uintptr_t)j->y & 63) == 0 &&
               ax_cpu_streams(j->rows * j->n * (int64_t)sizeof(float));
-  ax_cpu_for(pieces, work, j->compute == AX_F64 ? f64_range : f32_range, j);
+  if (j->innermost && j->compute == AX_F64) run_images_f64(j, work);
+  else if (j->innermost) run_images_f32(j, work);
+  else ax_cpu_for(pieces, work, j->compute == AX_F64 ? f64_range : f32_range, j);
 }
 
 static ax_status forward(const ax_call *call, int64_t groups, bool centred)
@@ -366,7 +418,6 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
   job j = plan(x, call->a->n_list, groups);
   const size_t bytes = (size_t)parameter_count(&j) * ax_dtype_size(j.compute);
   void *own[2] = { NULL, NULL };
-  size_t scratch = 0;
   ax_status st = AX_OK;
 
   if (x->numel == 0) { /* no rows, or rows without elements: statistics as in PyTorch */
@@ -383,12 +434,12 @@ static ax_status forward(const ax_call *call, int64_t groups, bool centred)
   AX_TRY(parameter(&j, call->n_in > 1 ? call->in[1] : NULL, parameter_count(&j), 1, &own[0], bytes, &j.w));
   AX_TRY(parameter(&j, centred && call->n_in > 2 ? call->in[2] : NULL, parameter_count(&j), 0, &own[1], bytes,
                    &j.b));
-  AX_TRY(scratch_for(&j, &scratch));
+  AX_TRY(memory_for(&j));
   run_rows(&j, groups ? j.rows : (j.rows + 63) / 64, x->numel * 2);
 out:
   for (int k = 0; k < 2; k++)
     if (own[k]) ax_free(own[k], bytes);
-  if (j.scratch) ax_free(j.scratch, scratch);
+  give_memory_back(&j);
   return st;
 }
 
@@ -424,7 +475,7 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
   job j = plan(x, call->a->n_list, groups);
   const int64_t n = parameter_count(&j);
   const size_t bytes = (size_t)n * ax_dtype_size(j.compute);
-  size_t scratch = 0, sums = 0;
+  size_t sums = 0;
   void *own = NULL;
   ax_status st = AX_OK;
 
@@ -444,14 +495,14 @@ static ax_status backward(const ax_call *call, int64_t groups, bool centred, boo
   AX_TRY(parameter(&j, call->in[4], n, 1, &own, bytes, &j.w));
   sums = (size_t)(2 * (groups ? j.rows * j.channels : j.chunks * n)) * ax_dtype_size(j.compute);
   AX_TRY(ax_alloc(sums, &j.sums));
-  AX_TRY(scratch_for(&j, &scratch));
+  AX_TRY(memory_for(&j));
   run_rows(&j, groups ? j.rows : j.chunks, x->numel * 3);
   AX_TRY(give(&j, 0, add_weight, call->out[1]));
   AX_TRY(give(&j, 1, add_bias, call->out[2]));
 out:
   if (own) ax_free(own, bytes);
   if (j.sums) ax_free(j.sums, sums);
-  if (j.scratch) ax_free(j.scratch, scratch);
+  give_memory_back(&j);
   return st;
 }
 

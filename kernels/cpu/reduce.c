@@ -386,12 +386,42 @@ static void reduce_range(int64_t lo, int64_t hi, void *ud)
 
 static const adder counts[AX_DTYPE_COUNT];
 
+#define LEAST_RUN 16 /* elements side by side, from which on their dim is worth being the innermost */
+
+/* Whether the input's innermost dim strides over a longer run of neighbours, as in an image whose
+ * channels are innermost. */
+static bool out_of_order(const ax_iter *it)
+{
+  const ax_operand *x = &it->op[1];
+  const int64_t size = (int64_t)ax_dtype_size(x->dtype);
+  bool run = false;
+  for (int d = 0; d < it->ndim; d++) {
+    if (x->stride[d] <= 0) return false;
+    run |= d < it->ndim - 1 && x->stride[d] == size && it->shape[d] >= LEAST_RUN;
+  }
+  return run && x->stride[it->ndim - 1] > size;
+}
+
+/* Divides the loop nest in the order of the input's memory: totals do not depend on which of the
+ * reduced positions is which. */
+static void split_by_memory(const ax_iter *it, ax_split *s)
+{
+  ax_iter own = *it;
+  if (out_of_order(it)) {
+    for (int d = 1; d < own.ndim; d++)
+      for (int e = d; e > 0 && own.op[1].stride[e - 1] < own.op[1].stride[e]; e--)
+        ax_cpu_swap_dims(&own, e - 1, e);
+    ax_cpu_merge_dims(&own);
+  }
+  ax_cpu_split(&own, s);
+}
+
 static ax_status reduce(const ax_call *call, const adder *adders, finish what)
 {
   job j = { .what = what, .accumulate = call->a->accumulate };
   total few[256];
 
-  ax_cpu_split(call->iter, &j.s);
+  split_by_memory(call->iter, &j.s);
   j.add = adders[j.s.from];
   if (!j.add.row) return ax_cpu_no_dtype(call->op, j.s.from);
   j.integral = what == ANY || what == ALL || adders == counts || !ax_is_float(j.s.from);

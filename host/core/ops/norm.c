@@ -67,6 +67,17 @@ ax_status ax_infer_rms_norm(ax_infer *q)
   return last_dims(q);
 }
 
+/* Images with fewer channels do not fill a vector of the processor. */
+#define LEAST_INNERMOST 16
+
+/* Whether group_norm computes x as it is, with the channels innermost, which is how convolutions
+ * leave their results; the result is laid out likewise. */
+static bool stays_innermost(const ax_tensor *x)
+{
+  return x->device.kind == AX_CPU && x->ndim > 2 && x->shape[1] >= LEAST_INNERMOST &&
+         !ax_tensor_is_contiguous(x) && ax_strides_are_channels_last(x->ndim, x->shape, x->strides);
+}
+
 ax_status ax_infer_group_norm(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0);
@@ -79,7 +90,8 @@ ax_status ax_infer_group_norm(ax_infer *q)
     return ax_fail(AX_ESHAPE, "group_norm: %lld channels (input %s) do not divide into %lld groups",
                    (long long)x->shape[1], TEXT(x), (long long)groups);
   q->compute = (ax_dtype)x->dtype;
-  q->contiguous = ~0u;
+  if (stays_innermost(x)) q->channels_last = 1 | 1 << 8;
+  q->contiguous = q->channels_last ? ~1u : ~0u;
   AX_TRY(check_affine(q, 1, "weight", 1, &x->shape[1]));
   AX_TRY(check_affine(q, 2, "bias", 1, &x->shape[1]));
   out_like(q, 0, (ax_dtype)x->dtype, x->ndim, x->shape);
@@ -115,14 +127,25 @@ static ax_tensor *parameter_place(ax_grad *c, int k, ax_dtype dtype, bool *in_sl
   return keep(c, st, t).t;
 }
 
-static ax_tensor *plain(ax_grad *c, ax_tensor *t, ax_dtype dtype)
+/* A new tensor of t's shape, contiguous or with the channels innermost. */
+static ax_status new_like(const ax_tensor *t, ax_dtype dtype, bool innermost, ax_tensor **out)
+{
+  const ax_status st = ax_tensor_new_on(t->device, dtype, t->ndim, t->shape, out);
+  if (st == AX_OK && innermost) ax_strides_channels_last(t->ndim, t->shape, (*out)->strides);
+  return st;
+}
+
+/* t as `dtype`, contiguous or with the channels innermost. */
+static ax_tensor *laid(ax_grad *c, ax_tensor *t, ax_dtype dtype, bool innermost)
 {
   ax_tensor *cast = NULL, *order = NULL;
   ax_status st;
   if (!t || c->st != AX_OK) return NULL;
   st = ax_cast(t, dtype, &cast);
   if (!(t = keep(c, st, cast).t)) return NULL;
-  st = ax_contiguous(t, &order);
+  if (innermost && ax_strides_are_channels_last(t->ndim, t->shape, t->strides)) return t;
+  if (!innermost) st = ax_contiguous(t, &order);
+  else if ((st = new_like(t, dtype, true, &order)) == AX_OK) st = ax_copy(order, t);
   return keep(c, st, order).t;
 }
 
@@ -147,8 +170,10 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
                  *const add_bias =
                      grouped ? &a.group_norm_backward.add_bias : &a.layer_norm_backward.add_bias;
   int64_t *const add_input = biased ? &a.layer_norm_backward.add_input : &a.rms_norm_backward.add_input;
-  ax_tensor *x = plain(c, IN(0).t, d), *g = plain(c, c->g[0], joins ? (ax_dtype)c->g[0]->dtype : d),
-            *w = plain(c, c->in[1], d), *dx = joins ? ax_grad_arrived(c, 0) : NULL;
+  const bool innermost = grouped && c->st == AX_OK && stays_innermost(IN(0).t);
+  ax_tensor *x = laid(c, IN(0).t, d, innermost),
+            *g = laid(c, c->g[0], joins ? (ax_dtype)c->g[0]->dtype : d, innermost),
+            *w = laid(c, c->in[1], d, false), *dx = joins ? ax_grad_arrived(c, 0) : NULL;
   const bool arrived = dx != NULL;
 
   memcpy(a.list, A->list, sizeof a.list);
@@ -156,7 +181,7 @@ static void fused(ax_grad *c, ax_op op, ax_tensor *mean, ax_tensor *rstd, int64_
   if (c->st != AX_OK) return;
   if (arrived) *add_input = true;
   else {
-    const ax_status st = ax_tensor_new_on(g->device, d, x->ndim, x->shape, &dx);
+    const ax_status st = new_like(x, d, innermost, &dx);
     if (!keep(c, st, dx).t) return;
   }
   ax_tensor *dw = parameter_place(c, 1, d, &slot[1], add_weight),

@@ -54,6 +54,22 @@ ax_status ax_infer_t(ax_infer *q)
 
 /* ---- joining */
 
+/* Whether images are joined, by batch or by channels, that all have the channels innermost; the
+ * result has, too, as the convolution that reads it needs.  Empty ones do not count.  Other dims
+ * may not be an image's: the parts of complex numbers are joined along the last. */
+static bool all_innermost(const ax_args *args, int64_t dim)
+{
+  bool any = false;
+  if (dim > 1) return false;
+  for (int k = 0; k < args->n_in; k++) {
+    const ax_tensor *t = args->in[k];
+    if (t->numel == 0) continue;
+    if (t->ndim < 4 || !ax_strides_are_channels_last(t->ndim, t->shape, t->strides)) return false;
+    any |= !ax_tensor_is_contiguous(t);
+  }
+  return any;
+}
+
 ax_status ax_infer_cat(ax_infer *q)
 {
   const int n = q->args->n_in;
@@ -90,6 +106,7 @@ ax_status ax_infer_cat(ax_infer *q)
   memcpy(shape, first->shape, sizeof shape);
   shape[dim] = total;
   AX_TRY(ax_tensor_new_on(first->device, dtype, first->ndim, shape, &joined));
+  if (all_innermost(q->args, dim)) ax_strides_channels_last(joined->ndim, shape, joined->strides);
   for (int k = 0; k < n; k++) {
     ax_tensor *t = q->args->in[k];
     if (t->numel == 0) continue;
