@@ -63,8 +63,8 @@ describe("docs", function()
     local pages = dofile("host/tools/reference.lua").pages()
     for name, headings in pairs {
       ["nn.md"] = { "### nn.Embedding.from_pretrained(",
-        "### nn.SyncBatchNorm.convert_sync_batchnorm(module, [process_group])", "### embedding:reset_parameters()",
-          "### lazylinear:reset_parameters()" },
+        "### nn.SyncBatchNorm.convert_sync_batchnorm(module, [process_group])",
+        "### embedding:reset_parameters()", "### lazylinear:reset_parameters()" },
       ["data.md"] = { "### data.Dataset.from_list(rows)", "### dataset:map(" },
       ["models.md"] = { "### models.BertModel.from_pretrained(folder, [opts])" },
     } do

@@ -82,7 +82,7 @@ local ACCELERATOR = {
     { "scale|options", always(nil) } },
   pad_across_processes = { { "tensor|a list", tensor }, opts("dim", "pad_index", "pad_first") },
   set_trigger = {}, check_trigger = {}, wait_for_everyone = {}, print = { ANY },
-  save = { { "must be a tensor|tensors by name", function() return { x = tensor() } end },
+  save = { { "the value is", function() return { x = tensor() } end },
     { "path", always("saved") }, opts("safe_serialization") },
   save_model = { { "module", model }, { "directory", always("out") },
     opts("max_shard_size", "safe_serialization") },
@@ -226,11 +226,12 @@ local function class_methods(class, known, object_of)
 end
 
 -- Functions that would change the machine or wait for a terminal.
-local UNTOUCHED = { set_memory_limit = true, tqdm = true }
+local UNTOUCHED = { set_memory_limit = true, tqdm = true, breakpoint = true }
 
 -- What messages call some functions' arguments: a size, a kind of generator, a truth word (whose
--- second argument is its name).
-local OTHER_NAMES = "|log_with|DataLoader:|max_shard_size|synchronize_rng_state|expected one of y yes"
+-- second argument is its name), the file "text", which save has written by then.
+local OTHER_NAMES = "|log_with|DataLoader:|max_shard_size|synchronize_rng_state|expected one of y yes" ..
+  "|safetensors: 'text'"
 
 --- The functions of a module, as methods without an object.
 local function functions(module, name)

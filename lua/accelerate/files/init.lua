@@ -128,6 +128,7 @@ end
 ---@return any value
 ---@return string[]? left_out with strict = false: where what was left out stood, and what it was
 function M.load(f, ...)
+  options.value("load", "f", f, { "string" })
   local opts = options.read("load", { "map_location" }, LOAD, ...)
   if opts.map_location ~= "cpu" then
     local fine, err = pcall(core.empty, 0, { device = opts.map_location })

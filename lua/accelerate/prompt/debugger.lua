@@ -224,8 +224,9 @@ end
 -- At the end of input: a person has left; a file that commands came from has no more of them.
 local function at_end()
   if now.editor.terminal then return "quit" end
-  error("breakpoint: stdin has ended, which is no terminal: commands come from it. " ..
-    "ACCELERATE_BREAKPOINT=0 passes over breakpoints", 0)
+  require("accelerate.utils.options").fail(
+    "breakpoint: stdin has ended, which is no terminal: commands come from it. " ..
+    "ACCELERATE_BREAKPOINT=0 passes over breakpoints")
 end
 
 -- Reads and does one line. Returns how the script goes on, or nil.
