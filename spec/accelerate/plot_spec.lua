@@ -36,10 +36,41 @@ describe("plot", function()
   it("names several curves, and leaves gaps where numbers are none", function()
     local figure = plot.curves({ b = { 1, 0 / 0, 2 }, a = { x = { 5, 6 }, y = tensor({ 3, 4 }) } },
       { title = "T", x_label = "step" })
-    local first, rest = text(figure, 40, 8):match("^([^\n]*)\n(.*)$")
-    assert.matches("^T +a  b", first)
+    local first, second, rest = text(figure, 40, 8):match("^([^\n]*)\n([^\n]*)\n(.*)$")
+    assert.matches("^ +T$", first)
+    assert.matches("^ +a  b$", second)
     assert.matches("step$", rest)
     assert.matches("\27%[36m", figure:text { colours = true })
+  end)
+
+  it("writes long titles, labels and legends in several lines", function()
+    local curves = {}
+    for i = 1, 6 do curves["a long name " .. i] = { i, 2 * i } end
+    local label = "one two three four five six seven eight nine"
+    local lines = text(plot.curves(curves, { title = label, x_label = label, y_label = label }), 30, 30)
+    local words = lines:gsub("%s+", " ")
+    for i = 1, 6 do assert.is_truthy(lines:find("a long name " .. i, 1, true)) end
+    assert.equal(3, select(2, words:gsub(label, "")))
+    assert.matches("seven eight", text(plot.bars { { label, 1 }, { "b", 2 } }, 30, 12))
+  end)
+
+  it("turns the label of y where the picture can", function()
+    local svg = plot.curves({ 1, 2 }, { y_label = "loss" }):svg()
+    assert.matches('rotate%(%-90 [%d. ]+%)" fill="#333333">loss</text>', svg)
+  end)
+
+  it("keeps the highest tick's text within the picture", function()
+    local svg = plot.curves({ 0, 10 }):svg { width = 200, height = 100 }
+    assert.is_true(tonumber(svg:match('y="([%d.-]+)" fill="#333333">10<')) >= 11)
+  end)
+
+  it("has room for all bars, and says how many a given height leaves out", function()
+    local values = {}
+    for i = 1, 30 do values[i] = i end
+    assert.matches("\n30 [^\n]+ 30$", text(plot.bars(values), 40))
+    assert.matches(">30</text>", plot.bars(values):svg())
+    assert.matches("\n3 [^\n]+\nand 27 more$", text(plot.bars(values), 40, 4))
+    assert.matches("\n4 [^\n]+$", text(plot.bars { 1, 2, 3, 4 }, 40, 4))
   end)
 
   it("takes any numbers", function()

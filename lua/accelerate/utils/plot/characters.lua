@@ -19,9 +19,11 @@ local SHADES, PLAIN = { " ", "░", "▒", "▓", "█" }, { " ", ".", "+", "%",
 ---@param colours boolean
 function M.new(width, height, colours)
   return setmetatable({ columns = width, rows = height, width = 2 * width, height = 4 * height, cw = 2,
-    ch = 4,
+    ch = 4, pad = 0, swatch = 0, turns = false,
     colours = colours, utf8 = terminal.has_utf8(), dots = {}, paint = {}, written = {} }, Canvas)
 end
+
+function Canvas:measure(text) return 2 * terminal.width(text) end
 
 function Canvas:dot(x, y, colour)
   x, y = math.floor(x), math.floor(y)

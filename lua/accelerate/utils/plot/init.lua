@@ -26,37 +26,46 @@ local SIZE = { width = { "integer", min = 20, max = 10000, optional = true },
   height = { "integer", min = 4, max = 10000, optional = true } }
 local TEXT = { width = SIZE.width, height = SIZE.height, colours = { "boolean", optional = true } }
 local PIXELS = { width = { "integer", min = 100, max = 10000, default = 640 },
-  height = { "integer", min = 60, max = 10000, default = 360 } }
+  height = { "integer", min = 60, max = 10000, optional = true } }
+local LINES, PIXELS_HIGH, PIXELS_A_LINE = 16, 360, 18
+
+-- The height in pixels: room for the lines that the figure needs.
+local function pixels_high(self)
+  return math.max(PIXELS_HIGH, math.min(self._lines * PIXELS_A_LINE, PIXELS.height.max))
+end
 
 --- Returns the figure as text.
 ---@param opts { width: integer?, height: integer?, colours: boolean? }? in characters; default the
----  terminal's width, 16 lines, and colours where the terminal has them
+---  terminal's width, 16 lines (more for many bars), and colours where the terminal has them
 ---@return string
 function Figure:text(opts)
   local o = options.check("Figure:text", opts, TEXT)
   if o.colours == nil then o.colours = terminal.has_colours(terminal.STDOUT) end
   local width = o.width or math.max(20, math.min(terminal.columns(terminal.STDOUT), 100))
-  local canvas = require("accelerate.utils.plot.characters").new(width, o.height or 16, o.colours)
+  local canvas = require("accelerate.utils.plot.characters").new(width, o.height
+    or math.max(LINES, self._lines), o.colours)
   self:_draw(canvas)
   return canvas:result()
 end
 
 --- Returns the figure as SVG.
----@param opts { width: integer?, height: integer? }? in pixels, default 640 and 360
+---@param opts { width: integer?, height: integer? }? in pixels, default 640 and 360 (more for many
+---  bars)
 ---@return string
 function Figure:svg(opts)
   local o = options.check("Figure:svg", opts, PIXELS)
-  local canvas = require("accelerate.utils.plot.svg").new(o.width, o.height)
+  local canvas = require("accelerate.utils.plot.svg").new(o.width, o.height or pixels_high(self))
   self:_draw(canvas)
   return canvas:result()
 end
 
 --- Returns the figure as a PNG file.
----@param opts { width: integer?, height: integer? }? in pixels, default 640 and 360
+---@param opts { width: integer?, height: integer? }? in pixels, default 640 and 360 (more for many
+---  bars)
 ---@return string
 function Figure:png(opts)
   local o = options.check("Figure:png", opts, PIXELS)
-  local canvas = require("accelerate.utils.plot.pixels").new(o.width, o.height)
+  local canvas = require("accelerate.utils.plot.pixels").new(o.width, o.height or pixels_high(self))
   self:_draw(canvas)
   return canvas:result()
 end
@@ -92,7 +101,10 @@ function Figure:__mime()
   return { ["image/svg+xml"] = self:svg(), ["image/png"] = base64.encode(self:png()) }
 end
 
-local function figure(draw) return setmetatable({ _draw = function(_, canvas) draw(canvas) end }, Figure) end
+-- `lines`: how many lines of text the figure needs, where that depends on what it shows.
+local function figure(draw, lines)
+  return setmetatable({ _draw = function(_, canvas) draw(canvas) end, _lines = lines or 0 }, Figure)
+end
 
 -- ---- what is given
 
@@ -176,16 +188,17 @@ function M.bars(values, opts)
   else
     numbers("plot.bars", "values", values)
   end
-  return figure(function(canvas) layout.bars(canvas, list, o) end)
+  return figure(function(canvas) layout.bars(canvas, list, o) end, #list + 2)
 end
 
 --- Returns a figure of how often values occur.
 ---@param values any a list or a tensor; NaN and the infinities are left out
----@param opts { title: string?, bins: integer? }? bins: default 20
+---@param opts { title: string?, x_label: string?, y_label: string?, bins: integer? }? bins: default
+---  20
 ---@return accelerate.Figure
 function M.histogram(values, opts)
-  local o = options.check("plot.histogram", opts,
-    { title = LABELS.title, bins = { "integer", min = 1, max = 1000, default = 20 } })
+  local o = options.check("plot.histogram", opts, { title = LABELS.title, x_label = LABELS.x_label,
+    y_label = LABELS.y_label, bins = { "integer", min = 1, max = 1000, default = 20 } })
   local finite, least, most = {}, math.huge, -math.huge
   for _, value in ipairs(numbers("plot.histogram", "values", values)) do
     if value == value and math.abs(value) <= 1e300 then

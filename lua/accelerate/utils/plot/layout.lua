@@ -1,8 +1,11 @@
---- Where the parts of a figure go, for any canvas: it has width, height, the size of a character
---- (cw, ch), and draws line, box and text.
+--- Where the parts of a figure go, for any canvas. A canvas has width and height, a space's width
+--- and a line's height (cw, ch), the room at its edges (pad), the width of a legend's sample line
+--- (swatch), whether texts can run upwards (turns); it measures texts, and draws line, box and
+--- text.
 local M = {}
 
 local COLOURS = 6
+local CHARACTER = "[%z\1-\127\194-\244][\128-\191]*"
 
 local LARGEST = 1e300 -- what is beyond is left out: differences stay finite
 
@@ -61,40 +64,131 @@ local function range_of(list, key, scale)
   return M.widened(least, most)
 end
 
--- Draws title, axes and ticks; returns the functions from values to places.
-local function frame(canvas, x, y, o, legend)
-  local cw, ch = canvas.cw, canvas.ch
-  local top = (o.title or #legend > 0 or o.y_label) and ch or 0
-  local bottom = canvas.height - ch - (o.x_label and ch or 0) - 1
-  local y_ticks = y.ticks or ticks(y.least, y.most, math.max(2, math.floor((bottom - top) / (2.5 * ch))))
-  local widest = 0
-  for _, value in ipairs(y_ticks) do widest = math.max(widest, #M.number(y.shown(value))) end
-  local left, right = (widest + 1) * cw, canvas.width - cw - 1
-  local function place_x(v) return left + (v - x.least) / (x.most - x.least) * (right - left) end
-  local function place_y(v) return bottom - (v - y.least) / (y.most - y.least) * (bottom - top) end
+-- A text as lines no wider than `width`, broken between words; within a word that is wider itself.
+local function wrapped(canvas, text, width)
+  local lines, line = {}, ""
+  local function add(piece, between)
+    local longer = line == "" and piece or line .. between .. piece
+    if line ~= "" and canvas:measure(longer) > width then
+      lines[#lines + 1], line = line, piece
+    else
+      line = longer
+    end
+  end
+  for word in text:gmatch("%S+") do
+    if canvas:measure(word) <= width then
+      add(word, " ")
+    else
+      local between = " "
+      for character in word:gmatch(CHARACTER) do
+        add(character, between)
+        between = ""
+      end
+    end
+  end
+  if line ~= "" then lines[#lines + 1] = line end
+  return lines
+end
+
+-- Draws the title, alone in its lines; returns where the rest begins.
+local function titled(canvas, title)
+  local y = canvas.pad
+  for _, line in ipairs(wrapped(canvas, title or "", canvas.width)) do
+    canvas:text((canvas.width - canvas:measure(line)) / 2, y, line)
+    y = y + canvas.ch
+  end
+  return y > canvas.pad and y + canvas.pad / 2 or y
+end
+
+-- Draws the names of the curves, from the right, in as many lines as they need.
+local function legend_below(canvas, y, names)
+  local rows, row, used = {}, {}, 0
+  for i, name in ipairs(names) do
+    local width = canvas.swatch + canvas:measure(name) + 2 * canvas.cw
+    if #row > 0 and used + width > canvas.width then
+      rows[#rows + 1], row, used = { row, used }, {}, 0
+    end
+    row[#row + 1], used = { name = name, at = used, colour = (i - 1) % COLOURS + 1 }, used + width
+  end
+  if #row > 0 then rows[#rows + 1] = { row, used } end
+  for _, pair in ipairs(rows) do
+    local left = math.max(0, canvas.width - canvas.pad - pair[2] + canvas.cw)
+    for _, one in ipairs(pair[1]) do
+      local middle = y + canvas.ch / 2
+      if canvas.swatch > 0 then
+        canvas:line(left + one.at, middle, left + one.at + canvas.swatch - canvas.cw, middle, one.colour)
+      end
+      canvas:text(left + one.at + canvas.swatch, y, one.name, one.colour)
+    end
+    y = y + canvas.ch
+  end
+  return y
+end
+
+-- Draws the label of y: upwards at the left where the canvas can turn texts, else in lines above
+-- the axis. Returns how far each moves the axes.
+local function label_of_y(canvas, text, top, bottom)
+  local lines = wrapped(canvas, text or "", canvas.turns and bottom - top or canvas.width)
+  for i, line in ipairs(lines) do
+    if canvas.turns then
+      canvas:text(canvas.pad + (i - 1) * canvas.ch, (top + bottom + canvas:measure(line)) / 2, line, nil,
+        true)
+    else
+      canvas:text(0, top + (i - 1) * canvas.ch, line)
+    end
+  end
+  local size = #lines * canvas.ch + (#lines > 0 and canvas.pad / 2 or 0)
+  return canvas.turns and size or 0, canvas.turns and 0 or size
+end
+
+local function y_axis(canvas, y, left, top, bottom)
+  local list, texts, widest = {}, {}, 0
+  list = ticks(y.least, y.most, math.max(2, math.floor((bottom - top) / (2.5 * canvas.ch))))
+  for i, value in ipairs(list) do
+    texts[i] = M.number(y.shown(value))
+    widest = math.max(widest, canvas:measure(texts[i]))
+  end
+  left = left + widest + canvas.cw
+  local function place(v) return bottom - (v - y.least) / (y.most - y.least) * (bottom - top) end
   canvas:line(left, top, left, bottom, 0)
+  for i, value in ipairs(list) do
+    canvas:text(left - canvas:measure(texts[i]) - canvas.cw, place(value) - canvas.ch / 2, texts[i])
+  end
+  return place, left
+end
+
+local function x_axis(canvas, x, left, right, bottom)
+  local function place(v) return left + (v - x.least) / (x.most - x.least) * (right - left) end
   canvas:line(left, bottom, right, bottom, 0)
-  for _, value in ipairs(y_ticks) do
-    local text = M.number(y.shown(value))
-    canvas:text(left - (#text + 1) * cw, place_y(value) - ch / 2, text)
-  end
   local last = -math.huge
-  for _, value in ipairs(x.ticks or ticks(x.least, x.most, math.floor((right - left) / (10 * cw)))) do
+  for _, value in ipairs(ticks(x.least, x.most, math.floor((right - left) / (10 * canvas.cw)))) do
     local text = M.number(value)
-    local at = math.min(place_x(value) - #text * cw / 2, canvas.width - #text * cw)
-    if at > last then canvas:text(at, bottom + 1, text) end
-    last = math.max(last, at + (#text + 1) * cw)
+    local width = canvas:measure(text)
+    local at = math.min(place(value) - width / 2, canvas.width - width)
+    if at > last then
+      canvas:text(at, bottom + 1 + canvas.pad / 2, text)
+      last = at + width + canvas.cw
+    end
   end
-  if o.x_label then canvas:text((left + right - #o.x_label * cw) / 2, canvas.height - ch, o.x_label) end
-  local at = 0
-  for _, text in ipairs { o.y_label or "", o.title or "" } do
-    canvas:text(at, 0, text)
-    if text ~= "" then at = at + (#text + 2) * cw end
-  end
-  at = canvas.width
-  for i = #legend, 1, -1 do
-    at = at - (#legend[i] + 2) * cw
-    canvas:text(at, 0, legend[i], (i - 1) % COLOURS + 1)
+  return place
+end
+
+-- Draws title, legend, labels, axes and ticks; returns the functions from values to places.
+local function frame(canvas, x, y, o, legend)
+  local ch, pad = canvas.ch, canvas.pad
+  local below = wrapped(canvas, o.x_label or "", canvas.width)
+  local bottom = canvas.height - ch * (1 + #below) - 1 - 2 * pad
+  local top = legend_below(canvas, titled(canvas, o.title), legend)
+  if canvas.turns then top = top + ch / 2 end -- half of the highest tick's text
+  top = math.min(top, bottom - 1)
+  local right_by, down_by = label_of_y(canvas, o.y_label, top, bottom)
+  local place_y, left = y_axis(canvas, y, pad + right_by, math.min(top + down_by, bottom - 1), bottom)
+  local right = canvas.width - canvas.cw - 1
+  local place_x = x_axis(canvas, x, left, right, bottom)
+  for i, line in ipairs(below) do
+    local at = (left + right - canvas:measure(line)) / 2
+    canvas:text(math.max(0, math.min(at, canvas.width - canvas:measure(line))),
+      canvas.height - pad / 2 - (#below - i + 1) * ch, line)
   end
   return place_x, place_y, bottom
 end
@@ -127,31 +221,51 @@ function M.curves(canvas, list, o)
   end
 end
 
---- Draws bars, each with its name and value.
+-- How the bars stand: names beside them, or above where a name takes more than half the width.
+local function bars_in(canvas, list)
+  local names, texts, least, most = 0, 0, 0, 0
+  for _, pair in ipairs(list) do
+    local v = is_finite(pair[2]) and pair[2] or 0
+    names, texts = math.max(names, canvas:measure(pair[1])),
+      math.max(texts, canvas:measure(M.number(pair[2])))
+    least, most = math.min(least, v), math.max(most, v)
+  end
+  local above = names > canvas.width / 2
+  local left = canvas.pad + (above and 0 or names + canvas.cw)
+  local right = canvas.width - texts - 2 * canvas.cw - canvas.pad
+  local function place(v) return left + (v - least) / math.max(most - least, 1e-300) * (right - left) end
+  return place, above
+end
+
+--- Draws bars, each with its name and value; says how many have no room.
 ---@param canvas table
 ---@param list { [1]: string, [2]: number }[]
 ---@param o table options of plot.bars
 function M.bars(canvas, list, o)
-  local cw, ch = canvas.cw, canvas.ch
-  local top, names, texts, most, least = o.title and ch or 0, 0, 0, 0, 0
-  for _, pair in ipairs(list) do
-    local v = is_finite(pair[2]) and pair[2] or 0
-    names, texts = math.max(names, #pair[1]), math.max(texts, #M.number(pair[2]))
-    least, most = math.min(least, v), math.max(most, v)
-  end
-  if o.title then canvas:text(0, 0, o.title) end
-  names = math.min(names, math.floor(canvas.width / cw / 3))
-  local left, right = (names + 1) * cw, canvas.width - (texts + 2) * cw
-  local per = math.max(1, math.min(2 * ch, math.floor((canvas.height - top) / math.max(#list, 1) / ch) * ch))
-  if per < ch then per = ch end
-  local function place(v) return left + (v - least) / math.max(most - least, 1e-300) * (right - left) end
+  local ch = canvas.ch
+  local at = titled(canvas, o.title)
+  local place, above = bars_in(canvas, list)
+  local names, needed = {}, 0
   for i, pair in ipairs(list) do
-    local at, v = top + (i - 1) * per, is_finite(pair[2]) and pair[2] or 0
-    if at + ch > canvas.height then return end
+    names[i] = above and wrapped(canvas, pair[1], canvas.width) or {}
+    needed = needed + #names[i] * ch
+  end
+  local room = math.floor((canvas.height - at - needed) / math.max(#list, 1) / ch) * ch
+  local per = math.max(ch, math.min((canvas.turns and 4 or 2) * ch, room))
+  local thick = math.max(1, per - (per > ch and ch / 2 or ch / 4))
+  for i, pair in ipairs(list) do
+    local v, size = is_finite(pair[2]) and pair[2] or 0, #names[i] * ch + per
+    if at + size + (i < #list and ch or 0) > canvas.height + per - ch then
+      return canvas:text(canvas.pad, math.min(at, canvas.height - ch), ("and %d more"):format(#list - i + 1))
+    end
+    for k, line in ipairs(names[i]) do canvas:text(canvas.pad, at + (k - 1) * ch, line) end
+    at = at + #names[i] * ch
     local from, to = place(math.min(v, 0)), place(math.max(v, 0))
-    canvas:text(0, at, pair[1]:sub(1, names))
-    canvas:box(from, at, to - from, math.max(1, per - (per > ch and ch / 2 or ch / 4)), (i - 1) % COLOURS + 1)
-    canvas:text(to + cw, at, M.number(pair[2]))
+    local beside = at + (canvas.turns and (thick - ch) / 2 or 0)
+    if not above then canvas:text(canvas.pad, beside, pair[1]) end
+    canvas:box(from, at, to - from, thick, (i - 1) % COLOURS + 1)
+    canvas:text(to + canvas.cw, beside, M.number(pair[2]))
+    at = at + per
   end
 end
 

@@ -20,6 +20,7 @@ local LETTERS = { ["0"] = "75557", ["1"] = "26227", ["2"] = "71747", ["3"] = "71
   ["%"] = "51245", ["("] = "12221", [")"] = "42224", [","] = "00024", ["="] = "07070", ["["] = "64446",
   ["]"] = "31113", ["*"] = "05250", ["<"] = "12421", [">"] = "42124", [" "] = "00000" }
 local UNKNOWN, DOT = "77777", 2
+local CHARACTER = "[%z\1-\127\194-\244][\128-\191]*"
 
 local RGB = {}
 for i, text in next, colours do
@@ -31,8 +32,8 @@ local INK = { 51, 51, 51 }
 ---@param height integer
 function M.new(width, height)
   local tensor = core.full({ height, width, 3 }, 255, { dtype = "uint8" })
-  return setmetatable({ width = width, height = height, cw = 4 * DOT, ch = 7 * DOT, tensor = tensor,
-    data = ffi.cast("uint8_t *", tensor:data_ptr()) }, Canvas)
+  return setmetatable({ width = width, height = height, cw = 4 * DOT, ch = 7 * DOT, pad = 6,
+    swatch = 24, turns = true, tensor = tensor, data = ffi.cast("uint8_t *", tensor:data_ptr()) }, Canvas)
 end
 
 local function fill(self, x, y, w, h, colour)
@@ -54,18 +55,29 @@ end
 
 function Canvas:box(x, y, w, h, colour) fill(self, x, y, math.max(w - 1, 1), h, RGB[colour]) end
 
-function Canvas:text(x, y, text, colour)
-  for character in text:gmatch("[%z\1-\127\194-\244][\128-\191]*") do
-    local rows = LETTERS[character:upper()] or UNKNOWN
-    for row = 1, 5 do
-      local bits = tonumber(rows:sub(row, row))
-      for column = 0, 2 do
-        if math.floor(bits / 2 ^ (2 - column)) % 2 == 1 then
-          fill(self, x + column * DOT, y + DOT + (row - 1) * DOT, DOT, DOT, colour and RGB[colour] or INK)
-        end
+function Canvas:measure(text)
+  local _, characters = text:gsub(CHARACTER, "")
+  return characters * self.cw
+end
+
+local function letter(self, x, y, rows, colour, upwards)
+  for row = 1, 5 do
+    local bits = tonumber(rows:sub(row, row))
+    for column = 0, 2 do
+      if math.floor(bits / 2 ^ (2 - column)) % 2 == 1 then
+        local along, down = column * DOT, row * DOT
+        if upwards then fill(self, x + down, y - along - DOT, DOT, DOT, colour)
+        else fill(self, x + along, y + down, DOT, DOT, colour) end
       end
     end
-    x = x + self.cw
+  end
+end
+
+--- Draws a text whose corner at the top left is at x, y; `upwards`: turned, with its start there.
+function Canvas:text(x, y, text, colour, upwards)
+  for character in text:gmatch(CHARACTER) do
+    letter(self, x, y, LETTERS[character:upper()] or UNKNOWN, colour and RGB[colour] or INK, upwards)
+    if upwards then y = y - self.cw else x = x + self.cw end
   end
 end
 

@@ -1,5 +1,6 @@
 --- A canvas that is an SVG file (w3.org/TR/SVG11).
 local base64 = require "accelerate.utils.base64"
+local terminal = require "accelerate.utils.terminal"
 
 local M = {}
 
@@ -14,8 +15,12 @@ local ESCAPES = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quo
 ---@param width integer in pixels
 ---@param height integer
 function M.new(width, height)
-  return setmetatable({ width = width, height = height, cw = 7, ch = 14, parts = {} }, Canvas)
+  return setmetatable({ width = width, height = height, cw = 7, ch = 14, pad = 6, swatch = 24,
+    turns = true, parts = {} }, Canvas)
 end
+
+-- A viewer's monospace letters are about this wide.
+function Canvas:measure(text) return self.cw * terminal.width(text) end
 
 local function add(self, format, ...) self.parts[#self.parts + 1] = format:format(...) end
 
@@ -37,8 +42,10 @@ function Canvas:box(x, y, w, h, colour)
     M.COLOURS[colour])
 end
 
-function Canvas:text(x, y, text, colour)
-  add(self, '<text x="%.1f" y="%.1f" fill="%s">%s</text>', x, y + 11, colour and M.COLOURS[colour]
+--- Draws a text whose corner at the top left is at x, y; `upwards`: turned, with its start there.
+function Canvas:text(x, y, text, colour, upwards)
+  local turn = upwards and (' transform="rotate(-90 %.1f %.1f)"'):format(x, y) or ""
+  add(self, '<text x="%.1f" y="%.1f"%s fill="%s">%s</text>', x, y + 11, turn, colour and M.COLOURS[colour]
     or "#333333",
     (text:gsub("%c", " "):gsub('[&<>"]', ESCAPES)))
 end
