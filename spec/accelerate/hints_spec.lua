@@ -68,6 +68,21 @@ describe("what is written as in Python", function()
         ["local x = y is not None"] = "; it is written: x ~= nil$",
         ["print(f\"{x}\")"] = "global 'f' %(a nil value%); in Lua: a text with values is made by ",
         ["print(max(1, 2))"] = "; in Lua: math.max%(a, b%) is of numbers",
+        ["for b in loader:\n  print(b)\nprint(2)"] = ":3: .*; it is written: for ... do ... end %(line 1%)$",
+        ["for b in loader:\n  y = b"] = ":2: .*; it is written: for ... do ... end %(line 1%)$",
+        ["if x:\n  print(x)\nprint(3)"] = "; it is written: if ... then ... else ... end %(line 1%)$",
+        ["while True:\n  break"] = "; it is written: while ... do ... end %(line 1%)$",
+        ["try:\n  f(1)\nexcept ValueError as e:\n  f(2)"] = ":3: .*; errors are caught by pcall: ",
+        ["local d = {\n  'a': 1,\n}"] = ":2: .*; a table is written { name = 1 }, or ",
+        ["let y = 3"] = "; a variable is made by: local x = 1$",
+        ["global y"] = "; a name without `local` is global: nothing declares it$",
+        ["local s = \"\"\"doc\"\"\""] = "; a text of several lines is written %[%[ ... %]%]$",
+        ["print(x[1, 2])"] = "; positions in several dims are a list: x%[{ 1, 2 }%]$",
+        ["require 'accelerate.torch'"] = "; PyTorch's names are in the modules accelerate.tensor, ",
+        ["local y = require 'accelerate.tensor'.ones(2)[{ { -3, -1 } }]"] =
+          "; Python cuts a range at the start: write %-math.min%(n, x:size%(1%)%)$",
+        ["local y = require 'accelerate.tensor'.ones(2):len()"] = '"len"; instead: #x, the size of dim 1; ',
+        ["local y = require 'accelerate.tensor'.ones(2):float16()"] = '"float16"; instead: x:half%(%), or ',
         ["print('a' + 1)"] = "on a string value; texts are joined by \"..\"",
       } do
         assert.matches(pattern, first(folder, text))
@@ -78,6 +93,8 @@ describe("what is written as in Python", function()
   it("is not seen where nothing of it is there, nor in errors of a running script", function()
     host.in_folder(function(folder)
       assert.matches(":1: unexpected symbol near '='$", first(folder, "x = = 1"))
+      assert.matches(":3: '=' expected near '<eof>'$", first(folder, "local continue = 1\nx"))
+      assert.matches(":3: 'do' expected near 'y'$", first(folder, "print 'for a:'\nfor x in pairs {}\ny = 1"))
       assert.matches(":1: no place near 'x'$", first(folder, "error \"no place near 'x'\" -- a != b"))
     end)
   end)

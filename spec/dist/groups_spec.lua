@@ -390,6 +390,40 @@ for _, name in ipairs(names) do
 end
 ]]
 
+describe("distributed, written as torch.distributed is", function()
+  after_each(processes.clean)
+
+  it("takes arguments in PyTorch's order", function()
+    works(2, [[
+      local x = tensor.ones(2) * (rank + 1)
+      assert(dist.broadcast(x, 1)[1]:item() == 2)
+      assert(dist.all_reduce(x, "sum")[1]:item() == 4)
+      local group = dist.new_group({ 0, 1 })
+      x = tensor.ones(2) * (rank + 1)
+      assert(dist.all_reduce(x, "max", group)[1]:item() == 2)
+      dist.reduce(x, 1, "sum", { group = group })
+      assert(x[1]:item() == (rank == 1 and 4 or 2))
+      if rank == 0 then dist.send(x, 1) else assert(dist.recv(x, 0)[1]:item() == 2) end
+    ]])
+  end)
+
+  it("refuses names that it lacks, with what to write", function()
+    works(1, [[
+      local function says(words, fn, ...)
+        local message = select(2, pcall(fn, ...))
+        assert(message:find(words, 1, true), message)
+      end
+      local function read(name) return dist[name] end
+      says("'init_process_group'; instead: nothing: ranks that accel-run has", read, "init_process_group")
+      says('\'ReduceOp\'; instead: a text, as { op = "sum" }', read, "ReduceOp")
+      says("'all_gather_object'; instead: accelerate.utils.gather_object", read, "all_gather_object")
+      says("has no 'brodcast'; did you mean 'broadcast'?", read, "brodcast")
+      says("no list is filled: what comes is returned", dist.all_gather, { tensor.ones(1) }, tensor.ones(1))
+      assert(dist.world.size == 1 and dist.functional.all_reduce)
+    ]])
+  end)
+end)
+
 describe("collectives with gradients", function()
   after_each(processes.clean)
   for _, n in ipairs { 2, 3 } do

@@ -4,6 +4,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local groups = require "accelerate.distributed.group"
 local options = require "accelerate.utils.options"
+local positions = require "accelerate.utils.positions"
 
 local fail, handle_of = options.fail, groups.handle_of
 local dist = core.dist
@@ -18,7 +19,8 @@ local ROOT = { src = RANK, group_src = RANK, dst = RANK, group_dst = RANK, group
 
 local function check_tensor(what, x)
   if core.is_tensor(x) then return x end
-  fail("%s: expected a tensor, got %s", what, options.show(x))
+  local returned = type(x) == "table" and "; no list is filled: what comes is returned" or ""
+  fail("%s: expected a tensor, got %s%s", what, options.show(x), returned)
 end
 
 -- Reads options of the names in `known` alone.
@@ -226,5 +228,11 @@ function M.barrier(opts)
   if class.is(opts, groups.ProcessGroup) then opts = { group = opts } end
   dist.barrier((handle_of("barrier", read("barrier", opts, "group").group)))
 end
+
+-- PyTorch's order; functions that it gives a list to fill have none.
+positions.functions(M, {
+  all_reduce = "x [op] [group] [async_op]", reduce = "x [dst] [op] [group]",
+  broadcast = "x [src] [group]", send = "x [dst] [group]", recv = "x [src] [group]",
+})
 
 return M

@@ -11,6 +11,7 @@ local core = require "accelerate.core"
 local collectives = require "accelerate.distributed.collectives"
 local groups = require "accelerate.distributed.group"
 local mesh = require "accelerate.distributed.mesh"
+local properties = require "accelerate.utils.properties"
 
 local M = {
   new_group = groups.new_group, destroy_process_group = groups.destroy_process_group, mesh = mesh.mesh,
@@ -48,14 +49,7 @@ end
 ---@return string
 function M.get_backend() return core.dist.transport() end
 
-return setmetatable(M, {
-  __index = function(_, name)
-    if name == "functional" then
-      local module = require "accelerate.distributed.functional"
-      rawset(M, "functional", module)
-      return module
-    elseif name == "world" then
-      return groups.world()
-    end
-  end,
+return properties.strict("accelerate.distributed", M, nil, {
+  functional = function() return require "accelerate.distributed.functional" end,
+  world = groups.world,
 })

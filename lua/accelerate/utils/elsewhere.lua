@@ -21,6 +21,9 @@ local FLAT = "PyTorch's submodules are flat here: %s"
 local UNCONSTRAINED = "transforms as distributions.ExpTransform() and distributions.SigmoidTransform(); "
   .. "distributions have no constraints"
 
+local RUNNING = "nothing: ranks that accel-run has started are connected already"
+local JOINED = "y = distributed.all_gather(x), joined along dim 1; { y:chunk(n) } has the parts"
+
 local STRIDED = "x:unfold(dim, size, step), x:expand(sizes) or ranges, which are views; "
   .. "x:as_strided_copy(size, stride) is a copy"
 
@@ -75,6 +78,20 @@ M.OTHERS = {
   amp = 'accelerate.Accelerator { mixed_precision = "fp16" } (or "bf16"), and tensor.autocast(fn)',
   GradScaler = 'accelerate.Accelerator { mixed_precision = "fp16" }, which scales losses',
   channels_last = LAYOUT, channels_last_3d = LAYOUT, contiguous_format = LAYOUT, preserve_format = LAYOUT,
+  ["accelerate.distributed.init_process_group"] = RUNNING,
+    ["accelerate.distributed.is_initialized"] = RUNNING,
+  ["accelerate.distributed.is_available"] = RUNNING,
+  ["accelerate.distributed.ReduceOp"] = 'a text, as { op = "sum" }',
+  ["accelerate.distributed.all_gather_into_tensor"] = JOINED,
+  ["accelerate.distributed.reduce_scatter_tensor"] = "y = distributed.reduce_scatter(x)",
+  ["accelerate.distributed.all_to_all_single"] = "y = distributed.all_to_all(x)",
+  ["accelerate.distributed.all_gather_object"] = "accelerate.utils.gather_object(values)",
+  ["accelerate.distributed.gather_object"] = "accelerate.utils.gather_object(values)",
+  ["accelerate.distributed.broadcast_object_list"] = "accelerate.utils.broadcast_object_list(values)",
+  ["accelerate.distributed.isend"] = "distributed.send(x, { dst = 1 }), which waits",
+  ["accelerate.distributed.irecv"] = "distributed.recv(x, { src = 0 }), which waits",
+  ["accelerate.distributed.monitored_barrier"] = "distributed.barrier(), which names the rank that is late",
+  ["accelerate.distributed.init_device_mesh"] = "distributed.mesh { dp_shard = 2, tp = 2 }",
   AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
   SummaryWriter = WRITER, ["accelerate.utils.tensorboard"] = WRITER,
   ["accelerate.utils.ffi"] = 'require "ffi", which is LuaJIT\'s',
@@ -105,7 +122,9 @@ M.METHODS = {
   untyped_storage = "x:data_ptr() and x:stride()",
   register_backward_hook = "x:register_hook(hook)",
   numpy = "x:tolist(), or accelerate.data.write_npy(path, x)",
-  __getitem__ = "x[i]", __len__ = "#x",
+  __getitem__ = "x[i]", __len__ = "#x", len = "#x, the size of dim 1; x:numel() counts the elements",
+  float16 = 'x:half(), or x:to("float16")', float32 = 'x:float(), or x:to("float32")',
+  float64 = 'x:double(), or x:to("float64")',
   storage = "x:data_ptr() and x:stride()",
   share_memory_ = "accelerate.notebook_launcher's function sees tensors of the script",
   apply_ = "x:tolist(), or ops on the whole tensor",

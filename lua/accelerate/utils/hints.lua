@@ -58,6 +58,8 @@ local RAISED = {
   { "attempt to compare number with userdata$", NO_ORDER },
   { "attempt to compare userdata with number$", NO_ORDER },
   { "%(number expected, got userdata%)$", NO_NUMBER },
+  { "the range {%-[^}]*} does not fit a dim of size %d+",
+    "Python cuts a range at the start: write -math.min(n, x:size(1))" },
   { "the range %b{} does not fit a dim of size %d+",
     "Python cuts a range at the end: write math.min(last, x:size(1)), or x:split(n) for parts of n" },
   { "'for' %a+ must be a number$", "if it is a tensor, x:item() is its number and x:size(1) its length" },
@@ -103,7 +105,7 @@ local PACKAGES = { torch = TORCH, numpy = "arrays are tensors, of the module acc
 local function of_module(message)
   local name = message:match "module '([^']+)' not found:"
   if not name then return nil end
-  local package = PACKAGES[name:match "^[^.]+"]
+  local package = PACKAGES[name:gsub("^accelerate%.", ""):match "^[^.]+"]
   if package then return package end
   if USUAL[name] then return ("its name is '%s'"):format(USUAL[name]) end
   local list = {}
@@ -115,6 +117,10 @@ end
 
 -- ---- errors before the script runs: what Python writes so ---------------------------------------
 
+local CAUGHT = "errors are caught by pcall: local ok, message = pcall(fn, ...)"
+local NAMED = 'a table is written { name = 1 }, or { ["a name"] = 1 }'
+local VARIABLE = "a variable is made by: local x = 1"
+
 -- A pattern of the line, and what Lua has instead.
 local SYNTAX = {
   { "^%s*import%s", REQUIRE },
@@ -123,7 +129,13 @@ local SYNTAX = {
   { "^%s*class%s", 'a class of modules is written: local Net = nn.class("Net")' },
   { "^%s*elif%s", "it is written: elseif ... then" },
   { "^%s*print%s+[^%s(\"'{%[]", "a call has parentheses: print(x)" },
-  { "^%s*try%s*:", "errors are caught by pcall: local ok, message = pcall(fn, ...)" },
+  { "^%s*try%s*:", CAUGHT },
+  { "^%s*except%f[^%w_]", CAUGHT },
+  { "^%s*let%s+[%a_]", VARIABLE },
+  { "^%s*const%s+[%a_]", VARIABLE },
+  { "^%s*var%s+[%a_]", VARIABLE },
+  { "^%s*global%s+[%a_]", "a name without `local` is global: nothing declares it" },
+  { "^%s*nonlocal%s+[%a_]", "a function sees the locals around it: nothing declares them" },
   { "^%s*with%s.*:%s*$", "a context takes a function: tensor.no_grad(function() ... end)" },
   { "^%s*for%s+.-%s+in%s+range%s*%(", "it is written: for i = 1, n do ... end" },
   { "^%s*for%s.*:%s*[^%s:]*$", "it is written: for ... do ... end" },
@@ -138,11 +150,13 @@ local SYNTAX = {
   { "%f[%w_]pass%s*$", "an empty block needs nothing" },
   { "%f[%w_]pass%s+e[nl][ds]", "an empty block needs nothing" },
   { "[%w_%]]%s*%+%+", "there is no ++: x = x + 1" },
-  { "{%s*[\"'][^\"']*[\"']%s*:", 'a table is written { name = 1 }, or { ["a name"] = 1 }' },
+  { "{%s*[\"'][^\"']*[\"']%s*:", NAMED },
+  { "^%s*[\"'][%w_.]+[\"']%s*:", NAMED },
   { "[\"'][^\"',]*[\"']%s+[\"']", 'texts are joined by "..": "a" .. "b"' },
   { "%f[%w]lambda%f[%W]", "a function is written: function(x) return ... end" },
   { "!=", "unequal is written ~=" },
   { "[%w_%]%)]%s*[-+*/]=", "there is no += and the like: x = x + y" },
+  { '"""', "a text of several lines is written [[ ... ]]" },
   { "[%w_%]%)]%s*//", "there is no //: math.floor(x / y); a comment begins with --" },
   { "[%w_%]%)]%s*%*%*", "a power is written x ^ y" },
   { "[(,]%s*%*%*[%a_{]", "options by name are a table at the end: f(x, options)" },
@@ -162,6 +176,7 @@ local SYNTAX = {
   { "[%w_%]%)]%s*|", "of tensors of booleans: x:logical_or(y)" },
   { "%?.*:", "a choice is written: condition and x or y" },
   { "%[[^%[%]\"']*:[^%[%]]*%]", "a range of positions is a list, both ends included: x[{ { 1, 3 } }]" },
+  { "[%w_%]%)]%[[^%[%]\"']*,", "positions in several dims are a list: x[{ 1, 2 }]" },
   { "[=(,]%s*%[[^%[=]", "a list is written { 1, 2, 3 }" },
 }
 
@@ -181,6 +196,26 @@ local function of_line(line)
   end
 end
 
+-- The parser takes the colon of Python's "for x in loader:" for that of a method, and notices
+-- later, where the header should have ended or where the method's arguments should be. How many
+-- lines with code there may be between, by what it expected.
+local HEADERS = { ["'do' expected"] = 10, ["'then' expected"] = 10, ["'<name>' expected"] = 1,
+  ["function arguments expected"] = 1 }
+
+-- For a header with a colon, in a line before the one that a syntax error names.
+local function of_header(message, path, number)
+  local expected = message:match ":%d+: ('[^']+' expected)"
+    or message:match ":%d+: (function arguments expected)"
+  local left = HEADERS[expected] or 0
+  for k = number - 1, math.max(number - 20, 1), -1 do
+    local line = source.line(path, k)
+    if left == 0 or not line then return nil end
+    local hint = line:find "^%s*%l.*:%s*$" and of_line(line)
+    if hint then return ("%s (line %d)"):format(hint, k) end
+    if line:find "%S" then left = left - 1 end
+  end
+end
+
 -- The line that a syntax error names, or the last one with code before it: the parser may notice
 -- later.
 local function of_syntax(message)
@@ -195,7 +230,7 @@ local function of_syntax(message)
   if name then
     return ("a field is read with a dot, x.%s, and a method is called, x:%s()"):format(name, name)
   end
-  local hint = line and of_line(line)
+  local hint = of_header(message, path, number) or (line and of_line(line))
   local late = message:find "'=' expected near" -- a word that is no statement may be the line before
   for k = number - 1, math.max(number - 3, 1), -1 do
     local has_code = line and line:find "%S"

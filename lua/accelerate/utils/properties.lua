@@ -178,11 +178,16 @@ end
 ---@param module T
 ---@param public? string[] the names that scripts use, for the reference pages and for messages;
 ---  default: all
+---@param computed? table<string, function> names whose values are made at each reading
 ---@return T module
-function M.strict(name, module, public)
+function M.strict(name, module, public, computed)
   return setmetatable(module, {
     __members = public,
-    __index = function(self, key) error(unknown_member(name, key, public or names_of(self)), 2) end,
+    __index = function(self, key)
+      local make = computed and computed[key]
+      if make then return make() end
+      error(unknown_member(name, key, public or names_of(self, computed or {})), 2)
+    end,
   })
 end
 
