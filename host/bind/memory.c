@@ -293,6 +293,14 @@ static int debug_fail_alloc(lua_State *L)
   return 0;
 }
 
+/* core.debug_claims_missed(): how often memory was used that a claim stood before; sanitized builds
+ * count it */
+static int debug_claims_missed(lua_State *L)
+{
+  lua_pushnumber(L, (double)ax_claims_missed());
+  return 1;
+}
+
 /* ---- the backend */
 
 static int get_num_threads(lua_State *L)
@@ -478,6 +486,7 @@ void ax_lua_open_memory(lua_State *L)
     { "empty_cache", empty_cache },
     { "reset_peak_memory_stats", reset_peak_memory_stats },
     { "debug_fail_alloc", debug_fail_alloc },
+    { "debug_claims_missed", debug_claims_missed },
     { "get_num_threads", get_num_threads },
     { "set_num_threads", set_num_threads },
     { "backend_info", backend_info },

@@ -1,5 +1,6 @@
 --- Clipping by the norm waits until a gradient is read, and an optimizer's pass does it on the way.
 --- What a script sees is that of clipping at once, bit for bit; on the CPU and on the device.
+local core = require "accelerate.core"
 local device = require "spec.support.device"
 local accelerate = require "accelerate"
 local emulator = require "spec.support.emulator"
@@ -202,5 +203,11 @@ describe("a step that clips", function()
       return n
     end
     assert.are.equal(launches(false), launches(true))
+  end)
+end)
+
+describe("claims", function()
+  it("were asked for by all who used the memory (counted in sanitized builds)", function()
+    assert.are.equal(0, core.debug_claims_missed())
   end)
 end)

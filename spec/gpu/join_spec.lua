@@ -1,5 +1,6 @@
 --- Calls that wait and are taken over by the row that reads them (host/core/ops/join.c): values and
 --- gradients have the bits of calls one by one, and nothing is hidden from a script that looks.
+local core = require "accelerate.core"
 local device = require "spec.support.device"
 local tensor = require "accelerate.tensor"
 local F = require "accelerate.nn.functional"
@@ -359,5 +360,11 @@ describe(("joined calls on %s (%s): norms"):format(D, device.kind), function()
     w.grad = tensor.ones(64, { device = D })
     optimizer:step()
     same(y, expected, 1e-5)
+  end)
+end)
+
+describe("claims", function()
+  it("were asked for by all who used the memory (counted in sanitized builds)", function()
+    assert.are.equal(0, core.debug_claims_missed())
   end)
 end)

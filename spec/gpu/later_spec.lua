@@ -213,3 +213,9 @@ describe(("gradients of norms in a half type on %s (%s)"):format(device.name, de
     end
   end
 end)
+
+describe("claims", function()
+  it("were asked for by all who used the memory (counted in sanitized builds)", function()
+    assert.are.equal(0, core.debug_claims_missed())
+  end)
+end)

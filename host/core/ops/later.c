@@ -228,11 +228,11 @@ static ax_status run(ax_later *l)
 {
   const int n_out = l->more[1] ? 3 : l->more[0] ? 2 : 1;
   ax_tensor *out[3] = { NULL, l->more[0], l->more[1] };
-  const bool pointwise = ax_ops[l->op].form == AX_FORM_POINTWISE;
   ax_iter it;
   ax_status st;
 
-  if (l->clipping) return clip(l);
+  if (l->clipping) return clip(l); /* no row's call */
+  const bool pointwise = ax_ops[l->op].form == AX_FORM_POINTWISE;
   st = ax_tensor_over(l->to, l->dtype, l->ndim, l->shape, l->strides, 0, &out[0]);
   if (st != AX_OK) return st;
   ax_later_take(l);
