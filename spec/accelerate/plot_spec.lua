@@ -73,6 +73,34 @@ describe("plot", function()
     assert.matches("\n4 [^\n]+$", text(plot.bars { 1, 2, 3, 4 }, 40, 4))
   end)
 
+  it("puts several figures into one picture", function()
+    local grid = plot.grid({ plot.curves({ 1, 2 }, { title = "left" }), plot.bars({ a = 1 }),
+      plot.image(tensor.zeros(1, 4, 4), { title = "below" }) }, { title = "all" })
+    local lines = text(grid, 60)
+    assert.matches("^ +all\n +left +a [^\n]+ 1\n", lines)
+    assert.matches("\n +below\n", lines)
+    local svg = grid:svg()
+    assert.matches('<image x="[%d.]+" y="[%d.]+" width="%d+" height="%d+"', svg)
+    assert.matches('height="594"', svg)
+  end)
+
+  it("draws a picture in a grid into its own place", function()
+    local black, white = tensor.zeros(2, 2), tensor.ones(2, 2)
+    local grid = plot.grid({ plot.image(white), plot.image(black) })
+    assert.equal("████████", (text(grid, 20, 4):match("^[^ \n]+")))
+    local colours = grid:text { width = 20, height = 4, colours = true }
+    assert.is_truthy(colours:find("38;2;255;255;255", 1, true) < colours:find("38;2;0;0;0", 1, true))
+    assert.equal("\0\0\0\100\0\0\0\60", grid:png({ width = 100, height = 60 }):sub(17, 24))
+  end)
+
+  it("nests grids, in pictures too small for them", function()
+    local one = plot.curves({ 1, 2 }, { title = "a title", x_label = "x", y_label = "y" })
+    local grid = plot.grid({ one, plot.grid({ one, one, one }) }, { columns = 1 })
+    assert.matches("</svg>", grid:svg { width = 100, height = 60 })
+    assert.equal("\137PNG", grid:png({ width = 100, height = 60 }):sub(1, 4))
+    assert.is_true(#text(grid, 20, 4) > 0)
+  end)
+
   it("takes any numbers", function()
     for _, list in ipairs { {}, { 0 / 0 }, { 1 / 0, -1 / 0 }, { 1e308, -1e308 }, { 5e-324, 0 },
       { 1e17, 1e17 }, { 7 }, { -1, -2 } } do
@@ -136,6 +164,8 @@ describe("plot", function()
       { function() plot.curves { x = { 1 }, y = { 1, 2 } } end, "has 1 x and 2 y" },
       { function() plot.curves({ 1 }, { titel = "x" }) end, "did you mean 'title'" },
       { function() plot.curves({ 1 }):save("a.gif") end, "a name that ends in .png, .svg or .txt" },
+      { function() plot.grid {} end, "plot.grid: expected a list of figures" },
+      { function() plot.grid { plot.curves { 1 }, 2 } end, "plot.grid: entry 2 must be a figure, got 2" },
       { function() plot.image(tensor.zeros(2)) end, "plot.image: a picture has 2 dims" } } do
       local fine, message = pcall(case[1])
       assert.is_false(fine)

@@ -19,7 +19,7 @@ local SHADES, PLAIN = { " ", "░", "▒", "▓", "█" }, { " ", ".", "+", "%",
 ---@param colours boolean
 function M.new(width, height, colours)
   return setmetatable({ columns = width, rows = height, width = 2 * width, height = 4 * height, cw = 2,
-    ch = 4, pad = 0, swatch = 0, turns = false,
+    ch = 4, pad = 0, swatch = 0, turns = false, kept = 0,
     colours = colours, utf8 = terminal.has_utf8(), dots = {}, paint = {}, written = {} }, Canvas)
 end
 
@@ -86,34 +86,38 @@ end
 
 local function luminance(r, g, b) return (0.299 * r + 0.587 * g + 0.114 * b) / 255 end
 
---- Draws a uint8 tensor [H, W, C] over the whole canvas, its proportions kept.
-function Canvas:picture(picture)
+-- Two pixels of a picture, one above the other, as one character.
+local function cell(self, x, columns, rows, column, row)
+  local r, g, b = sample(x, columns, 2 * rows, column, 2 * row)
+  local r2, g2, b2 = sample(x, columns, 2 * rows, column, 2 * row + 1)
+  if self.colours and self.utf8 then
+    return ("\27[38;2;%d;%d;%d;48;2;%d;%d;%dm▀\27[0m"):format(r, g, b, r2, g2, b2)
+  end
+  local shade = (luminance(r, g, b) + luminance(r2, g2, b2)) / 2
+  return (self.utf8 and SHADES or PLAIN)[math.min(5, math.floor(shade * 5) + 1)]
+end
+
+--- Draws a uint8 tensor [H, W, C] into a rectangle (default: the whole canvas), its proportions
+--- kept.
+function Canvas:picture(picture, left, top, w, h)
   local ffi = require "ffi"
   local x = { h = picture:size(1), w = picture:size(2), channels = picture:size(3),
     data = ffi.cast("const uint8_t *", picture:data_ptr()), keep = picture }
-  local scale = math.min(self.columns / x.w, 2 * self.rows / x.h)
+  local most, high = math.floor((w or self.width) / self.cw), math.floor((h or self.height) / self.ch)
+  local scale = math.min(most / x.w, 2 * high / x.h)
   local columns, rows = math.max(1, math.floor(x.w * scale)), math.max(1, math.floor(x.h * scale / 2))
-  local lines = {}
-  for row = 0, rows - 1 do
-    local out = {}
-    for column = 0, columns - 1 do
-      local r, g, b = sample(x, columns, 2 * rows, column, 2 * row)
-      local r2, g2, b2 = sample(x, columns, 2 * rows, column, 2 * row + 1)
-      if self.colours and self.utf8 then
-        out[#out + 1] = ("\27[38;2;%d;%d;%d;48;2;%d;%d;%dm▀"):format(r, g, b, r2, g2, b2)
-      else
-        local shade = (luminance(r, g, b) + luminance(r2, g2, b2)) / 2
-        out[#out + 1] = (self.utf8 and SHADES or PLAIN)[math.min(5, math.floor(shade * 5) + 1)]
-      end
+  local from = math.floor((left or 0) / self.cw)
+  local first = math.floor((top or 0) / self.ch)
+  self.kept = math.max(self.kept, math.min(first + rows, self.rows)) -- dark lines are blank
+  for row = 0, math.min(rows, self.rows - first) - 1 do
+    for column = 0, math.min(columns, self.columns - from) - 1 do
+      self.written[(first + row) * self.columns + from + column] = cell(self, x, columns, rows, column, row)
     end
-    lines[#lines + 1] = table.concat(out) .. (self.colours and self.utf8 and "\27[0m" or "")
   end
-  self.lines = lines
 end
 
 --- Returns the lines.
 function Canvas:result()
-  if self.lines then return table.concat(self.lines, "\n") end
   local lines = {}
   for row = 0, self.rows - 1 do
     local out = {}
@@ -123,7 +127,7 @@ function Canvas:result()
     end
     lines[#lines + 1] = (table.concat(out):gsub(" +$", ""))
   end
-  while lines[#lines] == "" do lines[#lines] = nil end
+  while #lines > self.kept and lines[#lines] == "" do lines[#lines] = nil end
   return table.concat(lines, "\n")
 end
 

@@ -3,6 +3,7 @@
 ---   local plot = require("accelerate.utils").plot
 ---   plot.curves({ loss = losses, accuracy = { x = steps, y = accuracies } }):show()
 ---   plot.histogram(model.weight, { bins = 40 }):save("weights.svg")
+---   plot.grid({ plot.curves(losses), plot.image(sample) }, { title = "a run" }):save("run.png")
 ---
 --- A figure prints as text; a notebook shows it as a picture.
 local base64 = require "accelerate.utils.base64"
@@ -25,13 +26,15 @@ Figure.__name = "Figure"
 local SIZE = { width = { "integer", min = 20, max = 10000, optional = true },
   height = { "integer", min = 4, max = 10000, optional = true } }
 local TEXT = { width = SIZE.width, height = SIZE.height, colours = { "boolean", optional = true } }
-local PIXELS = { width = { "integer", min = 100, max = 10000, default = 640 },
+local PIXELS = { width = { "integer", min = 100, max = 10000, optional = true },
   height = { "integer", min = 60, max = 10000, optional = true } }
-local LINES, PIXELS_HIGH, PIXELS_A_LINE = 16, 360, 18
+local LINES, PIXELS_WIDE, PIXELS_HIGH, PIXELS_A_LINE = 16, 640, 360, 18
 
--- The height in pixels: room for the lines that the figure needs.
-local function pixels_high(self)
-  return math.max(PIXELS_HIGH, math.min(self._lines * PIXELS_A_LINE, PIXELS.height.max))
+-- A canvas of pixels, of the size given or of the one that the figure needs.
+local function canvas_of(self, where, kind, opts)
+  local o = options.check(where, opts, PIXELS)
+  local needed = math.max(PIXELS_HIGH, math.min(self._lines * PIXELS_A_LINE, PIXELS.height.max))
+  return require("accelerate.utils.plot." .. kind).new(o.width or PIXELS_WIDE, o.height or needed)
 end
 
 --- Returns the figure as text.
@@ -50,22 +53,20 @@ end
 
 --- Returns the figure as SVG.
 ---@param opts { width: integer?, height: integer? }? in pixels, default 640 and 360 (more for many
----  bars)
+---  bars, and for rows of a grid)
 ---@return string
 function Figure:svg(opts)
-  local o = options.check("Figure:svg", opts, PIXELS)
-  local canvas = require("accelerate.utils.plot.svg").new(o.width, o.height or pixels_high(self))
+  local canvas = canvas_of(self, "Figure:svg", "svg", opts)
   self:_draw(canvas)
   return canvas:result()
 end
 
 --- Returns the figure as a PNG file.
 ---@param opts { width: integer?, height: integer? }? in pixels, default 640 and 360 (more for many
----  bars)
+---  bars, and for rows of a grid)
 ---@return string
 function Figure:png(opts)
-  local o = options.check("Figure:png", opts, PIXELS)
-  local canvas = require("accelerate.utils.plot.pixels").new(o.width, o.height or pixels_high(self))
+  local canvas = canvas_of(self, "Figure:png", "pixels", opts)
   self:_draw(canvas)
   return canvas:result()
 end
@@ -219,11 +220,35 @@ end
 
 --- Returns a figure of a picture.
 ---@param x accelerate.Tensor [H, W] or [C, H, W]: floating-point values 0 to 1, integers 0 to 255
+---@param opts { title: string? }? without a title the PNG file has the picture's own pixels
 ---@return accelerate.Figure
-function M.image(x)
+function M.image(x, opts)
+  local o = options.check("plot.image", opts, { title = LABELS.title })
   local list = require("accelerate.utils.png").pictures("plot.image", x)
   if #list > 1 then fail("plot.image: expected one picture, got %d", #list) end
-  return figure(function(canvas) canvas:picture(list[1]) end)
+  return figure(function(canvas) layout.image(canvas, list[1], o) end)
+end
+
+--- Returns a figure of several figures, side by side and row after row.
+---@param figures accelerate.Figure[]
+---@param opts { columns: integer?, title: string? }? columns: default 2, or 1 for one figure
+---@return accelerate.Figure
+function M.grid(figures, opts)
+  local o = options.check("plot.grid", opts,
+    { title = LABELS.title, columns = { "integer", min = 1, max = 100, optional = true } })
+  if type(figures) ~= "table" or getmetatable(figures) or #figures == 0 then
+    fail("plot.grid: expected a list of figures, got %s", options.show(figures))
+  end
+  local list, lines = {}, LINES
+  for i, one in ipairs(figures) do
+    if getmetatable(one) ~= Figure then
+      fail("plot.grid: entry %d must be a figure, got %s", i, options.show(one))
+    end
+    list[i], lines = one, math.max(lines, one._lines)
+  end
+  o.columns = o.columns or math.min(2, #list)
+  local rows = math.ceil(#list / o.columns)
+  return figure(function(canvas) layout.grid(canvas, list, o) end, rows * lines + 1)
 end
 
 return M

@@ -2,6 +2,8 @@
 --- and a line's height (cw, ch), the room at its edges (pad), the width of a legend's sample line
 --- (swatch), whether texts can run upwards (turns); it measures texts, and draws line, box and
 --- text.
+local panel = require "accelerate.utils.plot.panel"
+
 local M = {}
 
 local COLOURS = 6
@@ -142,8 +144,8 @@ local function label_of_y(canvas, text, top, bottom)
 end
 
 local function y_axis(canvas, y, left, top, bottom)
-  local list, texts, widest = {}, {}, 0
-  list = ticks(y.least, y.most, math.max(2, math.floor((bottom - top) / (2.5 * canvas.ch))))
+  local texts, widest = {}, 0
+  local list = ticks(y.least, y.most, math.max(2, math.floor((bottom - top) / (2.5 * canvas.ch))))
   for i, value in ipairs(list) do
     texts[i] = M.number(y.shown(value))
     widest = math.max(widest, canvas:measure(texts[i]))
@@ -284,6 +286,31 @@ function M.histogram(canvas, counts, least, most, o)
   for i, count in ipairs(counts) do
     local from, to = place_x(least + (i - 1) * width), place_x(least + i * width)
     if count > 0 then canvas:box(from, place_y(count), to - from, bottom - place_y(count), 1) end
+  end
+end
+
+--- Draws a picture below its title.
+---@param canvas table
+---@param picture accelerate.Tensor uint8 [H, W, C]
+---@param o table options of plot.image
+function M.image(canvas, picture, o)
+  if not o.title then return canvas:picture(picture) end
+  local top = titled(canvas, o.title)
+  canvas:picture(picture, 0, top, canvas.width, math.max(canvas.ch, canvas.height - top))
+end
+
+--- Draws figures side by side, row after row, below the title.
+---@param canvas table
+---@param figures accelerate.Figure[]
+---@param o table options of plot.grid
+function M.grid(canvas, figures, o)
+  local top, gap = titled(canvas, o.title), 2 * canvas.cw
+  local rows = math.ceil(#figures / o.columns)
+  local width = math.floor((canvas.width + gap) / o.columns / canvas.cw) * canvas.cw
+  local height = math.floor((canvas.height - top) / rows / canvas.ch) * canvas.ch
+  for i, figure in ipairs(figures) do
+    local column, row = (i - 1) % o.columns, math.floor((i - 1) / o.columns)
+    figure:_draw(panel.new(canvas, column * width, top + row * height, width - gap, height))
   end
 end
 

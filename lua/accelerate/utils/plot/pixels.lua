@@ -81,8 +81,35 @@ function Canvas:text(x, y, text, colour, upwards)
   end
 end
 
---- A picture keeps its own pixels: the file has its size.
-function Canvas:picture(picture) self.tensor = picture end
+-- One pixel of a picture, on white where it is transparent.
+local function blended(pixel, channels)
+  local alpha = channels % 2 == 0 and pixel[channels - 1] / 255 or 1
+  local function on_white(v) return 255 + (v - 255) * alpha end
+  local grey = on_white(pixel[0])
+  if channels < 3 then return grey, grey, grey end
+  return grey, on_white(pixel[1]), on_white(pixel[2])
+end
+
+--- Draws a uint8 tensor [H, W, C] into a rectangle, its proportions kept. Without a rectangle it is
+--- the whole file, with its own pixels.
+function Canvas:picture(picture, x, y, w, h)
+  if not x then
+    self.tensor = picture
+    return
+  end
+  local rows, columns, channels = picture:size(1), picture:size(2), picture:size(3)
+  local scale = math.min(w / columns, h / rows)
+  local width, height = math.max(1, math.floor(columns * scale)), math.max(1, math.floor(rows * scale))
+  local pixels = ffi.cast("const uint8_t *", picture:data_ptr())
+  local left, top = x + math.floor((w - width) / 2), y
+  for row = 0, height - 1 do
+    local line = pixels + math.min(rows - 1, math.floor((row + 0.5) / scale)) * columns * channels
+    for column = 0, width - 1 do
+      local from = line + math.min(columns - 1, math.floor((column + 0.5) / scale)) * channels
+      fill(self, left + column, top + row, 1, 1, { blended(from, channels) })
+    end
+  end
+end
 
 --- Returns the file.
 function Canvas:result() return (png.encode(self.tensor)) end

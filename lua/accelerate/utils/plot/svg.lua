@@ -50,13 +50,16 @@ function Canvas:text(x, y, text, colour, upwards)
     (text:gsub("%c", " "):gsub('[&<>"]', ESCAPES)))
 end
 
-function Canvas:picture(picture)
-  local h, w = picture:size(1), picture:size(2)
-  local scale = math.min(self.width / w, self.height / h)
-  self.width, self.height = math.max(1, math.floor(w * scale)), math.max(1, math.floor(h * scale))
-  add(self, '<image width="%d" height="%d" style="image-rendering: pixelated" ' ..
-    'href="data:image/png;base64,%s"/>',
-    self.width, self.height, base64.encode((require("accelerate.utils.png").encode(picture))))
+--- Draws a uint8 tensor [H, W, C] into a rectangle, its proportions kept; without a rectangle it is
+--- the whole file.
+function Canvas:picture(picture, x, y, w, h)
+  local rows, columns = picture:size(1), picture:size(2)
+  local scale = math.min((w or self.width) / columns, (h or self.height) / rows)
+  local width, height = math.max(1, math.floor(columns * scale)), math.max(1, math.floor(rows * scale))
+  if not x then self.width, self.height = width, height end
+  add(self, '<image x="%.1f" y="%.1f" width="%d" height="%d" style="image-rendering: pixelated" ' ..
+    'href="data:image/png;base64,%s"/>', x and x + (w - width) / 2 or 0, y or 0, width, height,
+    base64.encode((require("accelerate.utils.png").encode(picture))))
 end
 
 --- Returns the file.
