@@ -51,6 +51,12 @@ describe("FashionMNIST", function()
     assert.equal(2, set:len())
     assert.equal(1, set.tensors[1]:min():item())
     assert.same({ 3, 9 }, set.tensors[2]:totable())
+    local turned = data.FashionMNIST { root = base, target_transform = function(y) return y + 1 end,
+      transform = data.transforms.Compose { data.transforms.Normalize(0.5, 0.25) } }
+    local x, y = turned:get(2)
+    assert.same({ 2, 10 }, { x:max():item(), y:item() })
+    x, y = data.DataLoader(turned, { batch_size = 2 }):iter()()
+    assert.same({ { 2, 1, 28, 28 }, 2, { 4, 10 } }, { x.shape, x:min():item(), y:totable() })
     os.execute(("mkdir -p '%s/up/FashionMNIST/raw' && cp '%s'/train-* '%s/up/FashionMNIST/raw'"):format(base,
       base, base))
     assert.equal(2, data.FashionMNIST({ root = base .. "/up" }):len())

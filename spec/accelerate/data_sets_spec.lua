@@ -342,6 +342,21 @@ describe("padding", function()
     raises("entry 2 of sequence 1 must be a number, got 'x'", data.pad_sequence, { { 1, "x" } })
   end)
 
+  it("collates with what a tokenizer pads with", function()
+    local tokenizer = require "accelerate.tokenizers".train_bpe({ "a b" }, { vocab_size = 257 })
+    raises("the tokenizer has no pad_token; set tokenizer.pad_token_id", data.DataCollatorWithPadding,
+      tokenizer)
+    raises("tokenizer must be a tokenizer, got 3", data.DataCollatorWithPadding, { tokenizer = 3 })
+    tokenizer.pad_token_id, tokenizer.padding_side = 9, "left"
+    local samples = { { input_ids = { 1, 2 } }, { input_ids = { 3 } } }
+    local batch = data.DataCollatorWithPadding(tokenizer)(samples)
+    assert.same({ { 1, 2 }, { 9, 3 } }, batch.input_ids:totable())
+    assert.same({ { 1, 1 }, { 0, 1 } }, batch.attention_mask:totable())
+    batch = data.DataCollatorWithPadding { tokenizer = tokenizer, padding_side = "right", max_length = 3 } (
+      samples)
+    assert.same({ { 1, 2, 9 }, { 3, 9, 9 } }, batch.input_ids:totable())
+  end)
+
   it("collates samples of tables", function()
     local collate = data.DataCollatorWithPadding { padding_value = 7, pad_to_multiple_of = 4 }
     local batch = collate { { input_ids = { 1, 2, 3, 4, 5 }, labels = { 1, 1 }, y = 3, name = "a" },

@@ -71,6 +71,8 @@ end
 --- CIFAR-10's binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin, in `root` or
 --- in its folder cifar-10-batches-bin. Sample i is a picture, uint8 [3, 32, 32] or the result of
 --- `transform`, and its label, int64 from 0 to 9. Nothing is downloaded.
+---
+---   data.CIFAR10 { root = "cifar", split = "test", transform = fn }   -- split: default "train"
 ---@class accelerate.CIFAR10: accelerate.Dataset
 ---@field images accelerate.Tensor uint8 [n, 3, 32, 32]
 ---@field targets accelerate.Tensor int64 [n]

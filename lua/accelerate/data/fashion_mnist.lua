@@ -14,6 +14,8 @@ local OPTIONS = {
   root = { "string", optional = true },
   mean = { "number", default = 0 },
   std = { "number", default = 1, above = 0 },
+  transform = { "function", optional = true },
+  target_transform = { "function", optional = true },
 }
 
 --- Images are float32 {1, 28, 28} from 0 to 1, or (x - mean) / std of that; labels are int64 from 0
@@ -61,11 +63,22 @@ local function check(path, t, dims, what)
   end
 end
 
+-- Sample i, transformed.
+local function transformed(self, i)
+  local image, label = dataset.TensorDataset.get(self, i)
+  if self.transform then image = self.transform(image) end
+  if self.target_transform then label = self.target_transform(label) end
+  return image, label
+end
+
 --- Reads the files (IDX, gzip or plain) from `root`, else $FASHION_MNIST_DIR, else the folder of
 --- the Debian package. Raises when they are damaged, or missing in all of these folders. Downloads
 --- nothing.
----@param opts? { split: "train"|"test"|nil, root: string?, mean: number?, std: number? } default:
----  train, 0, 1
+---
+--- `transform` is called with an image and `target_transform` with a label (a tensor of 0 dims),
+--- each time that a sample is read.
+---@param opts? { split: "train"|"test"|nil, root: string?, mean: number?, std: number?, transform:
+---  function?, target_transform: function? } default: train, 0, 1
 function FashionMNIST:init(opts)
   opts = options.check("FashionMNIST", opts, OPTIONS)
   local images_path = find(PREFIX[opts.split] .. "-images-idx3-ubyte", opts.root)
@@ -85,6 +98,8 @@ function FashionMNIST:init(opts)
   if opts.std ~= 1 then images:div_(opts.std) end
   self.split = opts.split
   dataset.TensorDataset.init(self, images:unsqueeze(2), classes:to("int64"))
+  self.transform, self.target_transform = opts.transform, opts.target_transform
+  if self.transform or self.target_transform then self.get = transformed end -- else whole batches are read
   core.release(bytes)
   core.release(classes)
 end

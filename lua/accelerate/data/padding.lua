@@ -105,9 +105,10 @@ function M.pad_sequence(sequences, ...)
 end
 
 local COLLATOR = {
+  tokenizer = { "any", optional = true },
   padding_value = { "number", default = 0 },
   padding_values = { "table", optional = true },
-  padding_side = { "string", default = "right", one_of = { "right", "left" } },
+  padding_side = { "string", optional = true, one_of = { "right", "left" } },
   max_length = { "integer", optional = true, min = 1 },
   pad_to_multiple_of = { "integer", optional = true, min = 1 },
   attention_mask = { "boolean", default = true },
@@ -135,18 +136,39 @@ end
 --- the field input_ids, or else the first padded field: 1 for the field's own entries, 0 for
 --- padding. An attention_mask of the samples is padded with 0. `labels` are padded with -100, which
 --- cross_entropy ignores, unless padding_values sets another value.
+---
+--- With a tokenizer, `data.DataCollatorWithPadding(tokenizer)`, input_ids are padded with its
+--- pad_token_id, and at its padding_side.
 ---@class accelerate.DataCollatorWithPadding
----@overload fun(opts?: { padding_value: number?, padding_values: table<string, number>?,
----  padding_side: "right"|"left"|nil, max_length: integer?, pad_to_multiple_of: integer?,
----  attention_mask: boolean?, fields: string[]? }): accelerate.DataCollatorWithPadding
+---@overload fun(tokenizer: accelerate.Tokenizer): accelerate.DataCollatorWithPadding
+---@overload fun(opts?: { tokenizer: accelerate.Tokenizer?, padding_value: number?, padding_values:
+---  table<string, number>?, padding_side: "right"|"left"|nil, max_length: integer?,
+---  pad_to_multiple_of: integer?, attention_mask: boolean?, fields: string[]? }):
+---  accelerate.DataCollatorWithPadding
 local Collator = class("DataCollatorWithPadding")
 M.DataCollatorWithPadding = Collator
+
+-- The side at which a tokenizer pads. Raises for what cannot pad.
+local function side_of(tokenizer)
+  if tokenizer == nil then return "right" end
+  if not class.of(tokenizer) or not class.of(tokenizer).apply_chat_template then
+    fail("DataCollatorWithPadding: tokenizer must be a tokenizer, got %s", show(tokenizer))
+  end
+  if not tokenizer.pad_token_id then
+    fail("DataCollatorWithPadding: the tokenizer has no pad_token; set tokenizer.pad_token_id")
+  end
+  return tokenizer.padding_side
+end
 
 --- max_length: pad to this length, and refuse longer sequences; fields: names of those to pad
 --- (default: all sequences).
 function Collator:init(opts)
+  if class.of(opts) then opts = { tokenizer = opts } end
   self.options = options.check("DataCollatorWithPadding", opts, COLLATOR)
   self.values = { labels = -100, label_ids = -100, attention_mask = 0, token_type_ids = 0 }
+  local tokenizer = self.options.tokenizer
+  self.options.padding_side = self.options.padding_side or side_of(tokenizer)
+  if tokenizer then self.values.input_ids = tokenizer.pad_token_id end
   for name, value in pairs(self.options.padding_values or {}) do
     options.value("DataCollatorWithPadding", ("padding_values '%s'"):format(tostring(name)), value,
       { "number" })
