@@ -1,5 +1,6 @@
 -- lua/accelerate/utils/plot and `accel-run plot`.
 local core = require "accelerate.core"
+local font = require "accelerate.utils.plot.font"
 local host = require "spec.support.host"
 local plot = require "accelerate.utils.plot"
 local tensor = require "accelerate.tensor"
@@ -52,6 +53,12 @@ describe("plot", function()
     for i = 1, 6 do assert.is_truthy(lines:find("a long name " .. i, 1, true)) end
     assert.equal(3, select(2, words:gsub(label, "")))
     assert.matches("seven eight", text(plot.bars { { label, 1 }, { "b", 2 } }, 30, 12))
+  end)
+
+  it("writes a name wider than the picture in several lines, beside a curve without a name", function()
+    local lines = text(plot.curves { [""] = { 1, 2 }, ["one two three four five six seven"] = { 2, 1 } }, 24,
+      12)
+    assert.matches("one two three.*five six seven", lines)
   end)
 
   it("turns the label of y where the picture can", function()
@@ -172,6 +179,67 @@ describe("plot", function()
       assert.is_truthy(tostring(message):find(case[2], 1, true), message)
     end
     assert.is_true(core.is_tensor(tensor.zeros(1)))
+  end)
+end)
+
+describe("plot's letters", function()
+  local pixels = require "accelerate.utils.plot.pixels"
+  local is_there = font.is_there
+
+  after_each(function() font.is_there = is_there end)
+
+  -- How many pixels of a canvas are neither white nor of the text's own colour, and how many are
+  -- not white.
+  local function shades(canvas)
+    local mixed, dark = 0, 0
+    for _, row in ipairs(canvas.tensor:totable()) do
+      for _, pixel in ipairs(row) do
+        if pixel[1] < 255 then dark = dark + 1 end
+        if pixel[1] < 255 and pixel[1] ~= 51 then mixed = mixed + 1 end
+      end
+    end
+    return mixed, dark
+  end
+
+  local function written(text, upwards)
+    local canvas = pixels.new(100, 100)
+    canvas:text(10, 60, text, nil, upwards)
+    return canvas
+  end
+
+  it("are dots where the system has no letters", function()
+    font.is_there = function() return false end
+    local canvas = written("Abc")
+    local mixed, dark = shades(canvas)
+    assert.equal(0, mixed)
+    assert.is_true(dark > 0)
+    assert.equal(3 * canvas.cw, canvas:measure("Abc"))
+    assert.equal(canvas:measure("abc"), canvas:measure("iii"))
+  end)
+
+  it("turn without a change, dots too", function()
+    for _, there in ipairs { false, is_there() } do
+      font.is_there = function() return there end
+      local across, upwards = select(2, shades(written("Abc"))), select(2, shades(written("Abc", true)))
+      assert.is_true(across > 0)
+      assert.equal(across, upwards)
+    end
+  end)
+
+  it("are smooth and as wide as they need, where the system has them", function()
+    if not font.is_there() then return pending("no Cairo here") end
+    assert.is_true(font.measure("WWW") > 2 * font.measure("iii"))
+    assert.is_true(shades(written("Abc")) > 0)
+  end)
+
+  it("take any text", function()
+    if not font.is_there() then return pending("no Cairo here") end
+    for _, text in ipairs { "", "\0", "\255", "a\226", "\237\160\128", "\n\t", "é日", ("x"):rep(1e5) } do
+      written(text)
+      written(text, true)
+    end
+    assert.equal(font.measure("a?"), font.measure("a\226"))
+    assert.equal(font.measure("a b"), font.measure("a\0b"))
   end)
 end)
 

@@ -102,18 +102,25 @@ local function titled(canvas, title)
   return y > canvas.pad and y + canvas.pad / 2 or y
 end
 
--- Draws the names of the curves, from the right, in as many lines as they need.
-local function legend_below(canvas, y, names)
+-- The rows of a legend: { entries, width } each. A name wider than the canvas takes several.
+local function legend_rows(canvas, names)
   local rows, row, used = {}, {}, 0
   for i, name in ipairs(names) do
-    local width = canvas.swatch + canvas:measure(name) + 2 * canvas.cw
-    if #row > 0 and used + width > canvas.width then
-      rows[#rows + 1], row, used = { row, used }, {}, 0
+    for _, line in ipairs(wrapped(canvas, name, canvas.width - canvas.swatch - 2 * canvas.cw)) do
+      local width = canvas.swatch + canvas:measure(line) + 2 * canvas.cw
+      if #row > 0 and used + width > canvas.width then
+        rows[#rows + 1], row, used = { row, used }, {}, 0
+      end
+      row[#row + 1], used = { name = line, at = used, colour = (i - 1) % COLOURS + 1 }, used + width
     end
-    row[#row + 1], used = { name = name, at = used, colour = (i - 1) % COLOURS + 1 }, used + width
   end
   if #row > 0 then rows[#rows + 1] = { row, used } end
-  for _, pair in ipairs(rows) do
+  return rows
+end
+
+-- Draws the names of the curves, from the right, in as many lines as they need.
+local function legend_below(canvas, y, names)
+  for _, pair in ipairs(legend_rows(canvas, names)) do
     local left = math.max(0, canvas.width - canvas.pad - pair[2] + canvas.cw)
     for _, one in ipairs(pair[1]) do
       local middle = y + canvas.ch / 2
@@ -207,9 +214,7 @@ function M.curves(canvas, list, o)
   x.least, x.most = range_of(list, "x", same)
   y.least, y.most = range_of(list, "y", scale)
   local legend = {}
-  for i, one in ipairs(list) do
-    if one.name ~= "" then legend[i] = one.name end
-  end
+  for i, one in ipairs(list) do legend[i] = one.name end
   local place_x, place_y = frame(canvas, x, y, o, legend)
   for i, one in ipairs(list) do
     local px, py

@@ -1,7 +1,9 @@
---- A canvas of pixels, written as PNG. Letters are three by five dots, each of two by two pixels.
+--- A canvas of pixels, written as PNG. Letters are smooth where the system has them; else three by
+--- five dots, each of two by two pixels.
 local colours = require("accelerate.utils.plot.svg").COLOURS
 local core = require "accelerate.core"
 local ffi = require "ffi"
+local font = require "accelerate.utils.plot.font"
 local png = require "accelerate.utils.png"
 
 local M = {}
@@ -31,8 +33,10 @@ local INK = { 51, 51, 51 }
 ---@param width integer
 ---@param height integer
 function M.new(width, height)
+  local smooth = font.is_there()
   local tensor = core.full({ height, width, 3 }, 255, { dtype = "uint8" })
-  return setmetatable({ width = width, height = height, cw = 4 * DOT, ch = 7 * DOT, pad = 6,
+  return setmetatable({ width = width, height = height, smooth = smooth, cw = smooth and font.CW or 4 * DOT,
+    ch = smooth and font.CH or 7 * DOT, pad = 6,
     swatch = 24, turns = true, tensor = tensor, data = ffi.cast("uint8_t *", tensor:data_ptr()) }, Canvas)
 end
 
@@ -56,6 +60,7 @@ end
 function Canvas:box(x, y, w, h, colour) fill(self, x, y, math.max(w - 1, 1), h, RGB[colour]) end
 
 function Canvas:measure(text)
+  if self.smooth then return font.measure(text) end
   local _, characters = text:gsub(CHARACTER, "")
   return characters * self.cw
 end
@@ -73,10 +78,30 @@ local function letter(self, x, y, rows, colour, upwards)
   end
 end
 
+-- Mixes a colour into one pixel.
+local function mix(self, x, y, colour, coverage)
+  if x < 0 or y < 0 or x >= self.width or y >= self.height then return end
+  local at = (y * self.width + x) * 3
+  for i = 0, 2 do
+    local old = self.data[at + i]
+    self.data[at + i] = math.floor(old + (colour[i + 1] - old) * coverage + 0.5)
+  end
+end
+
+local function smooth_text(self, x, y, text, colour, upwards)
+  x, y = math.floor(x + 0.5), math.floor(y + 0.5)
+  font.draw(text, math.max(self.width, self.height), function(along, down, coverage)
+    if upwards then mix(self, x + down, y - along - 1, colour, coverage)
+    else mix(self, x + along, y + down, colour, coverage) end
+  end)
+end
+
 --- Draws a text whose corner at the top left is at x, y; `upwards`: turned, with its start there.
 function Canvas:text(x, y, text, colour, upwards)
+  local ink = colour and RGB[colour] or INK
+  if self.smooth then return smooth_text(self, x, y, text, ink, upwards) end
   for character in text:gmatch(CHARACTER) do
-    letter(self, x, y, LETTERS[character:upper()] or UNKNOWN, colour and RGB[colour] or INK, upwards)
+    letter(self, x, y, LETTERS[character:upper()] or UNKNOWN, ink, upwards)
     if upwards then y = y - self.cw else x = x + self.cw end
   end
 end
