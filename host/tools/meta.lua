@@ -88,7 +88,9 @@ local function write_class(out, call, name, Class, files)
   add(out, "do")
   describe(out, block and block.text)
   begin_class(out, full, base_of(Class))
-  if full == "accelerate.nn.Module" then add(out, "---@operator call(any): accelerate.Tensor") end
+  if Class.__call then -- layers give a tensor first; models of Transformers give records
+    pieces.write_call(out, full:find("^accelerate%.nn%.") and TENSOR .. ", any" or "any")
+  end
   write_fields(out, block, {})
   add(out, "local ", local_name(full), " = {}")
   add(out, "")
@@ -137,6 +139,7 @@ local function write_object(out, call, full, name, made, files)
   add(out, "do")
   describe(out, block and block.text)
   begin_class(out, full)
+  if made.call then pieces.write_call(out, "any") end
   write_fields(out, block, seen)
   for _, field in ipairs(public.sorted_names(made.get)) do
     if not seen[field] then add(out, "---@field ", field, " any") end

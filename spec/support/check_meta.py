@@ -7,81 +7,20 @@ emmylua_ls) and prints what it completes, describes and complains of.
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 
-folder, server = os.path.abspath(sys.argv[1]), sys.argv[2:]
+from lua_server import Server
+
+folder, command = os.path.abspath(sys.argv[1]), sys.argv[2:]
 work = tempfile.mkdtemp()
 shutil.copytree(folder, os.path.join(work, "meta"))
 os.mkdir(os.path.join(work, "plain"))  # definition files are not checked themselves: the same without the mark
 for name in os.listdir(folder):
     with open(os.path.join(folder, name)) as f, open(os.path.join(work, "plain", name), "w") as to:
         to.write(f.read().replace("---@meta", "--- was meta"))
-for name in (".luarc.json", ".emmyrc.json"):
-    with open(os.path.join(work, name), "w") as f:
-        json.dump({"runtime": {"version": "LuaJIT"}}, f)
-
-process = subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=work)
-answers, complaints, number = {}, {}, 0
-
-
-def send(message):
-    text = json.dumps({"jsonrpc": "2.0", **message}).encode()
-    process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
-    process.stdin.flush()
-
-
-def read():
-    while True:
-        length = 0
-        while True:
-            line = process.stdout.readline()
-            if not line:
-                return
-            if line == b"\r\n":
-                break
-            if line.lower().startswith(b"content-length:"):
-                length = int(line.split(b":")[1])
-        message = json.loads(process.stdout.read(length))
-        if "method" in message and "id" in message:  # the server asks
-            config = {"Lua": {"runtime": {"version": "LuaJIT"}}}
-            result = [config.get("Lua") for _ in message["params"].get("items", [])] \
-                if message["method"] == "workspace/configuration" else None
-            send({"id": message["id"], "result": result})
-        elif message.get("method") == "textDocument/publishDiagnostics":
-            complaints[message["params"]["uri"]] = message["params"]["diagnostics"]
-        elif "id" in message:
-            answers[message["id"]] = message.get("result")
-
-
-def ask(method, params, patience=60):
-    global number
-    number += 1
-    mine = number
-    send({"id": mine, "method": method, "params": params})
-    end = time.time() + patience
-    while mine not in answers and time.time() < end:
-        time.sleep(0.02)
-    return answers.get(mine)
-
-
-threading.Thread(target=read, daemon=True).start()
-uri = "file://" + work
-ask("initialize", {"processId": os.getpid(), "rootUri": uri, "workspaceFolders": [{"uri": uri, "name": "work"}],
-                   "capabilities": {"workspace": {"configuration": True},
-                                    "textDocument": {"completion": {}, "hover": {}}}})
-send({"method": "initialized", "params": {}})
-
-
-def opened(name, text):
-    path = "file://%s/%s" % (work, name)
-    send({"method": "textDocument/didOpen",
-          "params": {"textDocument": {"uri": path, "languageId": "lua", "version": 1, "text": text}}})
-    return path
-
+server = Server(command, work)
 
 HEAD = """local accelerate = require "accelerate"
 local nn, tensor, optim = require "accelerate.nn", require "accelerate.tensor", require "accelerate.optim"
@@ -97,11 +36,11 @@ CASES = [("nn.Lin", "Linear"), ("x:su", "sum"), ("x.sha", "shape"), ("x:sum():me
 time.sleep(3)
 failed = 0
 for i, (typed, expected) in enumerate(CASES):
-    path = opened("case%d.lua" % i, HEAD + typed)
+    path = server.opened("case%d.lua" % i, HEAD + typed)
     at = {"line": HEAD.count("\n"), "character": len(typed)}
     found, words = None, []
     for _ in range(10):
-        found = ask("textDocument/completion", {"textDocument": {"uri": path}, "position": at})
+        found = server.ask("textDocument/completion", {"textDocument": {"uri": path}, "position": at})
         items = found["items"] if isinstance(found, dict) else found or []
         words = [item["label"].split("(")[0].strip("?= ") for item in items]
         if expected in words:
@@ -111,20 +50,18 @@ for i, (typed, expected) in enumerate(CASES):
     failed += not ok
     print("%-40s %s" % (typed, expected if ok else "MISSING %s: %s" % (expected, words[:8])))
 for typed, expected in (("nn.Linear", "in_features"), ("x:sum", "dim"), ("accelerator:backward", "loss")):
-    path = opened("hover_%s.lua" % typed.replace(":", "_").replace(".", "_"), HEAD + typed + "()")
-    found = ask("textDocument/hover", {"textDocument": {"uri": path},
+    path = server.opened("hover_%s.lua" % typed.replace(":", "_").replace(".", "_"), HEAD + typed + "()")
+    found = server.ask("textDocument/hover", {"textDocument": {"uri": path},
                                        "position": {"line": HEAD.count("\n"), "character": len(typed) - 1}})
     text = json.dumps(found)
     failed += expected not in text
     print("hover %-34s %s %s" % (typed, "describes" if expected in text else "LACKS", expected))
+complaints = {}
 for name in sorted(os.listdir(folder)):  # the files themselves
     path = "file://" + os.path.join(work, "plain", name)
-    found = ask("textDocument/diagnostic", {"textDocument": {"uri": path}}, 5)
-    complaints[path] = (found or {}).get("items", []) + complaints.get(path, [])
+    complaints[path] = server.complaints(path, 5) or []
 kinds = {}
 for path, list_ in complaints.items():
-    if "/plain/" not in path:
-        continue
     for d in list_:
         kinds.setdefault(str(d.get("code")), []).append("%s:%d: %s" % (os.path.basename(path),
                                                                        d["range"]["start"]["line"] + 1, d["message"]))
@@ -135,5 +72,5 @@ for kind, list_ in sorted(kinds.items()):
         print("%s: %s" % (kind, text))
 failed += len(kinds)
 print("%d failed" % failed)
-process.kill()
+server.process.kill()
 sys.exit(failed > 0)

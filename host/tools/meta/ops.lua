@@ -33,7 +33,7 @@ local function parse_signature(signature)
     local kind, default = rest:match("^([^=]+)=(.+)$")
     kind = kind or rest
     arguments[#arguments + 1] = { name = is_name(name) and name or name .. "_",
-      type = kind_type((kind:gsub("%?$", ""))),
+      type = kind_type((kind:gsub("%?$", ""))), sizes = kind == "ints" or kind == "dims",
       default = default, optional = default ~= nil or kind:sub(-1) == "?" }
   end
   return arguments, results
@@ -41,7 +41,9 @@ end
 
 local function result_types(results, fallback)
   local list = {}
-  for name in (results or ""):gmatch("[%w_]+") do list[#list + 1] = { type = TENSOR, text = name } end
+  for name in (results or ""):gmatch("[%w_]+") do
+    list[#list + 1] = { type = TENSOR, text = name, several = name == "parts" }
+  end
   if #list == 0 then list[1] = { type = fallback, text = "" } end
   return list
 end
@@ -56,9 +58,9 @@ local function write_overload(out, arguments, first, returns)
   end
   if #options == 0 then return end
   if first == 2 then table.insert(positions, 1, "self: " .. TENSOR) end
-  positions[#positions + 1] = ("options: { %s }"):format(table.concat(options, ", "))
+  positions[#positions + 1] = ("options?: { %s }"):format(table.concat(options, ", "))
   local types = {}
-  for i, r in ipairs(returns) do types[i] = r.type end
+  for i, r in ipairs(returns) do types[i] = r.type .. (r.several and "..." or "") end
   add(out, ("---@overload fun(%s): %s"):format(table.concat(positions, ", "), table.concat(types, ", ")))
 end
 
@@ -75,7 +77,13 @@ function M.write_op(out, call, entry)
       and remark("default " .. a.default) or "")
     names[#names + 1] = a.name
   end
-  for _, r in ipairs(returns) do add(out, "---@return ", r.type, remark(r.text)) end
+  if #names > 0 and arguments[#arguments].sizes then -- view(2, 3) and view({ 2, 3 }) are one
+    add(out, "---@param ... any # further sizes or dims, and options")
+    names[#names + 1] = "..."
+  end
+  for _, r in ipairs(returns) do
+    add(out, "---@return ", r.type, r.several and " ..." or "", remark(r.text))
+  end
   write_overload(out, arguments, first, returns)
   add(out, ("function %s(%s) end"):format(call, table.concat(names, ", ")))
   add(out, "")
@@ -128,6 +136,7 @@ function M.write_tensor(out, ops)
     if op and op.signature and op.form ~= "field" then M.write_op(out, "Tensor:" .. name, op)
     elseif op and op.form ~= "field" then
       describe(out, { op.summary })
+      add(out, "---@return any ...")
       add(out, ("function Tensor:%s(...) end"):format(name))
       add(out, "")
     end

@@ -24,23 +24,46 @@ local function uses_generic(block)
   end
 end
 
+-- A table of options: each may be left out, whatever the annotation marks. Types with functions
+-- stay, for a function's own arguments look the same.
+local function options_type(p)
+  if p.name ~= "opts" and p.name ~= "options" or p.type:find("fun(", 1, true) then return p.type end
+  return (p.type:gsub("([{,]%s*[%a_][%w_]*):", "%1?:"))
+end
+
+-- The result of a function whose annotations name none may be anything: without the line a server
+-- takes the empty body's nil.
+local ANY_RESULTS = "---@return any ..."
+
+function M.write_returns(out, returns)
+  for _, r in ipairs(returns) do
+    if r.type == "any" and r.text:find("^%.%.%.") then M.add(out, ANY_RESULTS)
+    else M.add(out, "---@return ", r.type == "table" and "any" or r.type, M.remark(r.text)) end
+  end
+  if #returns == 0 then M.add(out, ANY_RESULTS) end
+end
+
+-- What a class that can be called gives: a server does not inherit the line, so each class has it.
+function M.write_call(out, result)
+  M.add(out, "---@overload fun(...: any): ", result)
+end
+
 function M.write_params(out, block)
   local names = {}
   if uses_generic(block) then M.add(out, "---@generic T") end
   for _, p in ipairs(block and block.params or {}) do
     if M.is_name(p.name) or p.name == "..." then
-      M.add(out, "---@param ", p.name, p.optional and p.name ~= "..." and "? " or " ", p.type ~= "" and p.type
-        or "any",
-        M.remark(p.text))
+      M.add(out, "---@param ", p.name, p.optional and p.name ~= "..." and "? " or " ", p.type ~= ""
+        and options_type(p) or "any", M.remark(p.text))
       names[#names + 1] = p.name
     end
   end
-  for _, r in ipairs(block and block.returns or {}) do M.add(out, "---@return ", r.type, M.remark(r.text)) end
   return names
 end
 
 -- The arguments of a definition: as they are written in the source, else those that are described.
 function M.argument_list(written_ones, described)
+  if not written_ones and #described == 0 then return "..." end -- nobody says
   local list, there = {}, {}
   for name in (written_ones or ""):gmatch("[%w_.]+") do
     if name ~= "self" and (M.is_name(name) or name == "...") then list[#list + 1] = name end
@@ -55,6 +78,7 @@ end
 function M.write_function(out, call, block, arguments)
   M.describe(out, block and block.text)
   local names = M.write_params(out, block)
+  M.write_returns(out, block and block.returns or {})
   M.add(out, ("function %s(%s) end"):format(call, M.argument_list(arguments, names)))
   M.add(out, "")
 end
