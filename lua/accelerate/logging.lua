@@ -11,6 +11,7 @@
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
+local terminal = require "accelerate.utils.terminal"
 
 local fail = options.fail
 
@@ -143,7 +144,9 @@ local function emit(self, level, text, rank, extra)
       lineno = line, created = os.time(),
   }
   local shown = formatted(record)
-  for _, handler in ipairs(handlers) do handler(shown, record) end
+  terminal.beside_bars(function()
+    for _, handler in ipairs(handlers) do handler(shown, record) end
+  end)
 end
 
 --- Splits `text, values..., options`; formats the text when there are values.

@@ -394,6 +394,68 @@ describe("the constructor", function()
 end)
 
 describe("tqdm", function()
+  local quiet = { disable = true }
+  local function walked(...)
+    local list = {}
+    for x in accelerate.utils.tqdm(...):iter() do list[#list + 1] = x end
+    return list
+  end
+
+  it("iterates over loaders, data sets, lists, iterator functions and numbers of steps", function()
+    local tqdm, set = accelerate.utils.tqdm, data.TensorDataset(core.arange(6))
+    local i = 0
+    local function count()
+      i = i + 1
+      return i <= 3 and i or nil
+    end
+    assert.are.equal(3, #walked(data.DataLoader(set, { batch_size = 2 }), quiet))
+    assert.are.equal(6, #walked(set, quiet))
+    assert.are.same({ "a", false, "c" }, walked({ "a", false, "c" }, quiet))
+    assert.are.same({ 1, 2, 3 }, walked(count, quiet))
+    assert.are.same({ 1, 2, 3, 4 }, walked(4, quiet))
+    assert.are.same({}, walked({}, quiet))
+    assert.are.same({ 5, 6 }, walked({ len = function() return 2 end,
+      get = function(_, k) return 4 + k end }, quiet))
+    assert.are.equal(3, tqdm(data.DataLoader(set, { batch_size = 2 }), quiet).total)
+    assert.is_nil(tqdm(count, quiet).total)
+    local bar = tqdm { total = 7, disable = true }
+    bar:update(3)
+    assert.are.same({ 7, 3 }, { bar.total, bar.n })
+  end)
+
+  it("counts items in ipairs and pairs, and has a length", function()
+    for _, walk in ipairs { ipairs, pairs } do
+      local bar, seen = accelerate.utils.tqdm({ "a", "b" }, quiet), {}
+      for i, x in walk(bar) do seen[i] = x end
+      assert.are.same({ "a", "b" }, seen)
+      assert.are.same({ 2, 2 }, { bar.n, #bar })
+    end
+  end)
+
+  it("says what it cannot iterate over, and what its methods take", function()
+    local tqdm = accelerate.utils.tqdm
+    assert.error_matches(function() tqdm(nil, quiet):iter() end, "made without anything to iterate over")
+    assert.error_matches(function() tqdm("abc") end, "an iterator function or a number of steps, got 'abc'")
+    assert.error_matches(function() tqdm({ a = 1 }) end, "tqdm: expected a loader, a data set, a list")
+    assert.error_matches(function() tqdm(-1) end, "the number of steps must be at least 0, got %-1")
+    assert.error_matches(function() tqdm(2, quiet):update("x") end, "tqdm: update: n must be a number")
+    assert.error_matches(function() tqdm(2, quiet):set_postfix(3) end, "set_postfix: notes must be a table")
+    assert.error_matches(function() tqdm(2, quiet):set_description({}) end, "text must be a string")
+  end)
+
+  it("leaves the map given to set_postfix as it was", function()
+    local notes = { loss = core.ones(1, { requires_grad = true }) * 2 }
+    accelerate.utils.tqdm(2, quiet):set_postfix(notes)
+    assert.is_true(notes.loss.requires_grad)
+  end)
+
+  it("makes no PartialState, so that notebook_launcher can fork", function()
+    accelerate.state.reset()
+    accelerate.utils.tqdm(2, quiet):update(2)
+    assert.are.equal(2, (accelerate.notebook_launcher(function() return 2 end, {}, { num_processes = 2 })))
+    assert.is_false(accelerate.state.initialized())
+  end)
+
   after_each(function() state.reset() end)
 
   it("goes through a loader and refuses a boolean", function()

@@ -86,6 +86,28 @@ describe("a progress bar on a terminal", function()
     assert.is_nil((lines[5] or ""):find("%S"))
   end)
 
+  at_terminal("makes room for what is printed and logged meanwhile, and leaves no remains", function()
+    local lines = shown(80, [[
+      local accelerate = require "accelerate"
+      local accelerator = accelerate.Accelerator()
+      local log = accelerate.logging.get_logger("train")
+      local outer = utils.tqdm(2, { desc = "outer bar" })
+      local inner = utils.tqdm(2, { desc = "inner bar", leave = false })
+      accelerator:print("a")
+      log:warning("b\nc")
+      inner:write("d\ne")
+      require("accelerate.utils.notice").here("f")
+      inner:close()
+      outer:update(2)
+      outer:close()
+    ]])
+    assert.equal("a", lines[1])
+    assert.matches("^WARNING:train:.*b$", lines[2])
+    assert.same({ "c", "d", "e", "accelerate: f" }, { unpack(lines, 3, 6) })
+    assert.matches("^outer bar: 100%%|.* 2/2 ", lines[7])
+    assert.is_nil(table.concat(lines, "", 8):find("%S"))
+  end)
+
   at_terminal("counts without a total, with texts after the rate", function()
     local lines = shown(80, [[
       local bar = utils.tqdm(nil, { desc = "all" })

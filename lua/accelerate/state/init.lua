@@ -6,6 +6,7 @@ local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
+local terminal = require "accelerate.utils.terminal"
 
 local fail = options.fail
 
@@ -29,7 +30,7 @@ end
 
 --- Prints on each machine's main process only.
 function process:print(...)
-  if self.is_local_main_process then print(...) end
+  if self.is_local_main_process then terminal.beside_bars(print, ...) end
 end
 
 local function first_of(self, name, is_first, fn, ...)

@@ -5,6 +5,7 @@
 --- forms write a text once in a process. `trap` is for what a script hardly ever means.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local terminal = require "accelerate.utils.terminal"
 
 local M = {}
 
@@ -15,7 +16,8 @@ local seen = {}
 ---@param ... any its arguments; none: `message` is taken as it is
 function M.here(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
-  io.stderr:write(options.clean("accelerate: " .. message .. "\n"))
+  local text = options.clean("accelerate: " .. message .. "\n")
+  terminal.beside_bars(function() io.stderr:write(text) end)
 end
 
 --- Writes a line on rank 0.

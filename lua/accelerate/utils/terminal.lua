@@ -9,8 +9,21 @@ int ioctl(int fd, unsigned long request, ...);
 
 local TIOCGWINSZ = 0x5413
 
---- `notebook`: what is written goes into a notebook's cell, which knows "\r".
-local M = { STDIN = 0, STDOUT = 1, STDERR = 2, notebook = false }
+--- `notebook`: what is written goes into a notebook's cell, which knows "\r". `bars`: the progress
+--- bars that are drawn, { open = list, hide = function, show = function }; nil before the first
+--- one.
+local M = { STDIN = 0, STDOUT = 1, STDERR = 2, notebook = false, bars = nil }
+
+--- Calls write(...), which writes whole lines, with the progress bars off the terminal meanwhile.
+---@param write function
+function M.beside_bars(write, ...)
+  local bars = M.bars
+  if not bars or #bars.open == 0 or M.notebook then return write(...) end
+  bars.hide()
+  write(...)
+  io.stdout:flush()
+  bars.show()
+end
 
 --- Returns whether the file is a terminal.
 ---@param fd integer
