@@ -90,8 +90,8 @@ describe("the definition files for editors", function()
   end)
 
   -- A ceiling: some of those left are the server's own (numbers that it takes for integers, list
-  -- literals that it does not let grow), others are gaps of the definitions. A larger count is a new
-  -- false warning.
+  -- literals that it does not let grow), others are gaps of the definitions. A larger count is a
+  -- new false warning.
   it("draw few complaints about the examples, which are correct", function()
     local out = served("check_programs.py", "$(find examples -name '*.lua')")
     if not out then return pending(NO_SERVER) end
