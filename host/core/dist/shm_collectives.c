@@ -242,7 +242,7 @@ out:
   return st;
 }
 
-/* A slot holds a piece of what goes to each rank. */
+/* A slot holds one piece for each rank. */
 static ax_status all_to_all(ax_walk *g, const ax_collective *c)
 {
   const size_t item = ax_dtype_size(c->dtype), room = piece_of(g), per = room / item;

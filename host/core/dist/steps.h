@@ -10,8 +10,8 @@
  *
  * Each group of ranks has counters and steps of its own; a rank's window serves all its groups, one
  * at a time: before the first step in another group than the last one, a rank waits until nobody
- * reads its slots in that group any more.  All of them are in that collective already, so it is no
- * wait for what they do elsewhere.
+ * reads its slots in that group any more.  Those ranks are in that collective already, so the
+ * wait is short, whatever they call next.
  *
  * The first slot of a collective carries its owner's arguments.  Every rank compares all ranks'
  * with rank 0's, so that all ranks detect a mismatch, before any data is used. */

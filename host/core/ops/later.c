@@ -3,8 +3,8 @@
  * Memory bounds a step, and most passes over a tensor exist because its reader is another call: the
  * cast of a model's logits to float32 and their loss; batch norm and relu; a residual sum and its
  * norm.  Such a call on a device only takes its result's memory.  A row that can do its work on the
- * way takes it over (join.c) or reads what it would have been made of (cross_entropy).  What nobody
- * reads never runs.
+ * way takes it over (join.c) or reads what it would have been made of (cross_entropy).  A call
+ * whose result nobody reads never runs.
  *
  * Who talks to whom: join.c adds calls (ax_later_add), and finds the one that a result waits for
  * (ax_later_of).  A call puts a claim on its result's memory and on that of its inputs; so
