@@ -49,7 +49,7 @@ HOST_LIBS   := -Wl,--whole-archive $(LUAJIT)/src/libluajit.a -Wl,--no-whole-arch
 # In a bundle the libraries lie beside the plugins.  DT_RPATH, which counts for what those libraries
 # need in turn, and for plugins; elsewhere the folder does not exist and says nothing.
 HOST_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/accel/deps'
-HOST_SRC   := $(wildcard host/*.c host/core/*.c host/core/*/*.c host/bind/*.c)
+HOST_SRC   := $(wildcard $(patsubst %,host/%/*.c,launch settings script bind core core/*))
 HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
 
 # Members of ax_attrs (plugin.h), written from the op table by a program that runs here; HOST_CC
@@ -121,7 +121,7 @@ $(OUT)/accel-run: $(HOST_OBJ) $(LUAJIT)/src/libluajit.a
 
 modules: $(OUT)/accelerate.modules
 
-# What LuaJIT makes of the library's files, so that scripts start at once: see host/modules.c.
+# What LuaJIT makes of the library's files, so that scripts start at once: host/script/modules.c.
 $(OUT)/accelerate.modules: $(OUT)/accel-run host/tools/modules.lua $(shell find lua -name '*.lua')
 	$(call say,write $@)
 	$(Q)$(OUT)/accel-run host/tools/modules.lua lua $@.new

@@ -1,7 +1,7 @@
 /* bind.c: opens accelerate.core part by part, keeps the Lua values that C refers to, and calls Lua
  * functions from C. */
 #include "bind/bind.h"
-#include "host.h"
+#include "settings/plan.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
--- Writes the archive of compiled modules that host/modules.c reads.
+-- Writes the archive of compiled modules that host/script/modules.c reads.
 --
 --   accel-run host/tools/modules.lua FOLDER OUTPUT     FOLDER: lua
 local folder, output = arg[1], arg[2]

@@ -1,4 +1,4 @@
--- host/commands.c and lua/accelerate/commands: accel-run config, test, estimate-memory,
+-- host/settings/commands.c and lua/accelerate/commands: accel-run config, test, estimate-memory,
 -- merge-weights, to-fsdp2.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"

@@ -1,4 +1,5 @@
--- host/config_file.c, options.c, config.c: the configuration file, and launch options beside it.
+-- host/settings/config_file.c, options.c, config.c: the configuration file, and launch options
+-- beside it.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local messages = require "spec.support.messages"
@@ -193,11 +194,11 @@ describe("a configuration file", function()
   end)
 end)
 
--- The rows of host/config_keys.def: { map, name, use, why }.
+-- The rows of host/settings/config_keys.def: { map, name, use, why }.
 local function rows()
   local list = {}
   local ROW = 'KEY%(([%w_]+),%s*([%w_]+),%s*([%u_1]+),%s*"([^"\n]*)"%)'
-  for map, name, use, why in fs.read("host/config_keys.def"):gmatch(ROW) do
+  for map, name, use, why in fs.read("host/settings/config_keys.def"):gmatch(ROW) do
     list[#list + 1] = { map = map, name = name, use = use, why = why }
   end
   return list
@@ -352,7 +353,7 @@ describe("launch options of Accelerate", function()
 
   it("of engines that are not there are each known, and a line says that they have no effect", function()
     local words, names = {}, {}
-    for line in io.lines "host/foreign.def" do
+    for line in io.lines "host/settings/foreign.def" do
       local name, value, engine = line:match "^FOREIGN%(([%w_]+), (%a+), ([%w_]+)%)"
       if name and name:find "^use_" == nil and name ~= "tpu" then
         names[#names + 1] = name

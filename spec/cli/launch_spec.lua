@@ -1,4 +1,5 @@
--- host/output.c and the restarts of host/launch.c: --tee, --log_dir, --role, --max_restarts,
+-- host/launch/output.c and the restarts of host/launch/launch.c: --tee, --log_dir, --role,
+-- --max_restarts,
 -- --quiet.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"

@@ -1,5 +1,5 @@
---- The archive of compiled modules (host/modules.c): used while the files are those that it was
---- made from, and never seen.
+--- The archive of compiled modules (host/script/modules.c): used while the files are those that it
+--- was made from, and never seen.
 local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 

@@ -1,5 +1,5 @@
--- host/main.c, config.c, interp.c, interp_folders.c, interp_signals.c: the command line, where
--- files are found, exit statuses, errors.
+-- host/script/main.c, config.c, interp.c, interp_folders.c, interp_signals.c: the command line,
+-- where files are found, exit statuses, errors.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 local messages = require "spec.support.messages"

@@ -1,5 +1,5 @@
--- host/session.c and lua/accelerate/prompt/ranks.lua: a prompt of several ranks, on a real (pseudo)
--- terminal.
+-- host/launch/session.c and lua/accelerate/prompt/ranks.lua: a prompt of several ranks, on a real
+-- (pseudo) terminal.
 local Session = require "spec.support.session"
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"

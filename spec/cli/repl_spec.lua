@@ -1,4 +1,4 @@
--- host/repl.c and lua/accelerate/prompt: the prompt, on a real (pseudo) terminal.
+-- host/script/repl.c and lua/accelerate/prompt: the prompt, on a real (pseudo) terminal.
 local Session = require "spec.support.session"
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"

@@ -1,4 +1,4 @@
--- host/streams.c: what is written to stdout and stderr.
+-- host/script/streams.c: what is written to stdout and stderr.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 local messages = require "spec.support.messages"

@@ -1,5 +1,5 @@
--- host/launch.c and the failing side of host/core/dist/shm.c: who is named, what the others see,
--- how soon, and what is left.
+-- host/launch/launch.c and the failing side of host/core/dist/shm.c: who is named, what the others
+-- see, how soon, and what is left.
 local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 local messages = require "spec.support.messages"

@@ -1,4 +1,4 @@
--- host/joins.c, host/local.c: ranks that other launchers start.
+-- host/launch/joins.c, host/launch/local.c: ranks that other launchers start.
 local clusters = require "spec.support.clusters"
 local host = require "spec.support.host"
 local machines = require "spec.support.machines"

@@ -1,5 +1,5 @@
--- host/launch.c, host/flight.c, lua/accelerate/utils/signals.lua: what a launcher shows of its
--- ranks while they run, and what signals do.
+-- host/launch/launch.c, host/launch/flight.c, lua/accelerate/utils/signals.lua: what a launcher
+-- shows of its ranks while they run, and what signals do.
 local clusters = require "spec.support.clusters"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"

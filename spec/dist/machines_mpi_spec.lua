@@ -1,5 +1,5 @@
--- host/core/dist/mpi.c, mpi_reduce.c, host/joins.c: ranks of several machines that mpirun starts,
--- here on one that stands for several.
+-- host/core/dist/mpi.c, mpi_reduce.c, host/launch/joins.c: ranks of several machines that mpirun
+-- starts, here on one that stands for several.
 local clusters = require "spec.support.clusters"
 local disk = require "spec.support.disk"
 local host = require "spec.support.host"

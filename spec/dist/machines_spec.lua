@@ -1,5 +1,6 @@
--- host/machines.c, host/door.c, host/core/dist/tcp.c, chain.c: ranks of several machines, which
--- here are launches side by side on one. Those that mpirun starts: machines_mpi_spec.
+-- host/launch/machines.c, host/launch/door.c, host/core/dist/tcp.c, chain.c: ranks of several
+-- machines, which here are launches side by side on one. Those that mpirun starts:
+-- machines_mpi_spec.
 local host = require "spec.support.host"
 local machines = require "spec.support.machines"
 local processes = require "spec.support.processes"

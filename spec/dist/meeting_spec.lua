@@ -1,4 +1,4 @@
--- host/door.c: machine 0's port, and who knocks there.
+-- host/launch/door.c: machine 0's port, and who knocks there.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local host = require "spec.support.host"
@@ -38,7 +38,7 @@ local function int32(n) return ffi.string(ffi.new("int32_t[1]", n), 4) end
 local MAGIC = int32(0x6c636361)
 
 -- What a machine's launcher says, but for its nonce and code.
-local VERSION = 3 -- AX_DOOR_VERSION of host/door.h
+local VERSION = 3 -- AX_DOOR_VERSION of host/launch/door.h
 
 local function hello(version, layout)
   return MAGIC .. int32(version) .. int32(layout) .. int32(2) .. int32(1) .. int32(2) .. int32(-1) .. int32(0)

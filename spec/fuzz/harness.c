@@ -7,7 +7,7 @@
 
 #include "ax.h"
 #include "bind/group.h"
-#include "host.h"
+#include "script/script.h"
 
 #include <lauxlib.h>
 #include <luajit.h>

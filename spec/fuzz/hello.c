@@ -12,7 +12,7 @@
 #define _GNU_SOURCE
 #include "fuzz.h"
 
-#include "machines.h"
+#include "launch/machines.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -5,8 +5,8 @@
  * message; what is taken can be explained and exported. */
 #define _GNU_SOURCE
 #include "fuzz.h"
-
-#include "host.h"
+#include "launch/launch.h"
+#include "settings/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

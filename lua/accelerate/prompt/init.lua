@@ -1,5 +1,6 @@
---- The prompt: reads a chunk, runs it, shows what its last statement gave. The host (host/repl.c)
---- owns the terminal and the loop: `next` gives it a function to run, then it calls `done` or
+--- The prompt: reads a chunk, runs it, shows what its last statement gave. The host
+--- (host/script/repl.c) owns the terminal and the loop: `next` gives it a function to run, then it
+--- calls `done` or
 --- `failed`.
 local chunks = require "accelerate.prompt.chunk"
 local globals = require "accelerate.prompt.globals"

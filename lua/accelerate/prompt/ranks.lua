@@ -2,7 +2,7 @@
 --- ended.
 local M = {}
 
----@class accelerate.prompt.Session the host's functions (host/session.c)
+---@class accelerate.prompt.Session the host's functions (host/launch/session.c)
 ---@field rank integer
 ---@field size integer
 ---@field send fun(rank: integer, ...: string): boolean
