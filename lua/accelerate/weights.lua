@@ -29,18 +29,20 @@ local UNITS = { KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^
 
 --- Converts a size such as "5MB" to a number of bytes. KB, MB, GB and TB are decimal, KiB, MiB, GiB
 --- and TiB binary.
+--- A decimal unit that ends in a small b counts bits: "8Mb" is 1 MB.
 ---@param size integer|string
+---@param what? string what messages call it; default "max_shard_size"
 ---@return integer
-function M.convert_file_size_to_int(size)
+function M.convert_file_size_to_int(size, what)
   if type(size) == "number" then return size end
   local number, unit = tostring(size):match("^%s*([%d%.]+)%s*(%a+)%s*$")
   local factor = unit and UNITS[unit:upper()]
   if not factor or not tonumber(number) then
-    fail("max_shard_size: expected a number of bytes or text such as \"5MB\" (KB, MB, GB, TB, KiB, MiB, " ..
-      "GiB, TiB), got %s",
-      options.show(size))
+    fail("%s: expected a number of bytes or text such as \"5MB\" (KB, MB, GB, TB, KiB, MiB, GiB, TiB), " ..
+      "got %s", what or "max_shard_size", options.show(size))
   end
-  return math.floor(tonumber(number) * factor)
+  local bytes = math.floor(tonumber(number) * factor)
+  return unit:find "^%a[bB]$" and unit:find "b$" and math.floor(bytes / 8) or bytes
 end
 
 -- Returns a key that is equal for tensors over one memory with one layout, also for different

@@ -8,6 +8,17 @@ function M.message(fn, ...)
   return err
 end
 
+--- Returns the notices that fn(...) writes, a line each.
+function M.said(fn, ...)
+  local notice = require "accelerate.utils.notice"
+  local lines, say = {}, notice.here
+  notice.here = function(text, ...) lines[#lines + 1] = select("#", ...) > 0 and text:format(...) or text end
+  local fine, why = pcall(fn, ...)
+  notice.here = say
+  if not fine then error(why, 0) end
+  return table.concat(lines, "\n")
+end
+
 --- Fails unless `text` has `part` in it.
 function M.has(text, part)
   if not text:find(part, 1, true) then error(("%q is not in:\n%s"):format(part, text), 2) end

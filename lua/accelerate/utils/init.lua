@@ -93,6 +93,14 @@ add("accelerate.utils.objects",
   "get_pretty_name merge_dicts convert_bytes hasattr isinstance recursive_getattr")
 add("accelerate.utils.offload", [[offload_state_dict offload_weight load_offloaded_weight
   save_offload_index OffloadedWeightsLoader PrefixedDataset extract_submodules_state_dict]])
+add("accelerate.big_modeling.sizes", [[compute_module_sizes calculate_maximum_sizes dtype_byte_size
+  get_max_layer_size named_module_tensors]])
+add("accelerate.big_modeling.ties", [[find_tied_parameters retie_parameters
+  check_tied_parameters_in_config check_tied_parameters_on_same_device]])
+add("accelerate.big_modeling.limits", "get_max_memory get_balanced_memory")
+add("accelerate.big_modeling.device_map", "check_device_map clean_device_map")
+add("accelerate.big_modeling.allocation",
+  "infer_auto_device_map compute_module_total_buffer_size fallback_allocate")
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])

@@ -1,0 +1,115 @@
+-- Sizes, limits and device maps beside Accelerate's, for random models and limits
+-- (support/gen_device_maps_reference.py wrote them down).
+local json = require "accelerate.utils.json"
+local nn = require "accelerate.nn"
+local ordered = require "accelerate.utils.ordered"
+local tensor = require "accelerate.tensor"
+local utils = require "accelerate.utils"
+
+local PATH = "spec/support/device_maps_reference.json"
+
+local function build(tree)
+  local module = nn.class(tree[1])()
+  for _, of in ipairs(tree[2]) do
+    module[of[1]] = nn.Parameter(tensor.zeros(of[2], { dtype = of[3] }), { requires_grad = false })
+  end
+  for _, of in ipairs(tree[3]) do
+    module:register_buffer(of[1], tensor.zeros(of[2], { dtype = of[3] }), { persistent = of[4] })
+  end
+  for _, child in ipairs(tree[4]) do module:add_module(child[1], build(child[2])) end
+  return module
+end
+
+local function at(model, name)
+  local path, last = name:match "^(.*)%.([^.]*)$"
+  if not path then return model, name end
+  return model:get_submodule(path), last
+end
+
+local function model_of(entry)
+  local model = build(entry.model)
+  for _, pair in ipairs(entry.ties) do
+    local from, a = at(model, pair[1])
+    local to, b = at(model, pair[2])
+    to[b] = from[a]
+  end
+  return model
+end
+
+-- Keys of JSON are texts; the numbers among them are GPUs.
+local function keyed(map)
+  local result = {}
+  for key, value in ordered.pairs(map) do result[tonumber(key) or key] = value end
+  return result
+end
+
+local function plain(map)
+  local result = {}
+  for key, value in ordered.pairs(map) do result[key] = value end
+  return result
+end
+
+local function options_of(given)
+  local o = plain(given)
+  o.max_memory = keyed(given.max_memory)
+  return o
+end
+
+local notice = require "accelerate.utils.notice"
+
+describe("device maps beside Accelerate's", function()
+  local entries, say
+  setup(function()
+    local file = assert(io.open(PATH))
+    entries = json.decode(file:read "*a")
+    file:close()
+    say, notice.here = notice.here, function() end -- GPUs of the limits are not there
+  end)
+  teardown(function() notice.here = say end)
+
+  it("counts the bytes of modules, of halves, of buffers and of the largest layers alike", function()
+    for i, entry in ipairs(entries) do
+      local model = model_of(entry)
+      assert.same(plain(entry.sizes), plain(utils.compute_module_sizes(model)), "model " .. i)
+      assert.equal(entry.halves, utils.compute_module_sizes(model, { dtype = "float16" })[""])
+      assert.equal(entry.buffers, utils.compute_module_total_buffer_size(model))
+      local total, largest = utils.calculate_maximum_sizes(model)
+      assert.equal(entry.sizes[""], total)
+      assert.same(entry.largest, largest, "model " .. i)
+    end
+  end)
+
+  it("finds the same tied parameters", function()
+    for i, entry in ipairs(entries) do
+      local tied = utils.find_tied_parameters(model_of(entry))
+      table.sort(tied, function(a, b) return a[1] < b[1] end)
+      assert.same(entry.tied, tied, "model " .. i)
+    end
+  end)
+
+  it("infers the same map for the same limits", function()
+    local count = 0
+    for i, entry in ipairs(entries) do
+      local model = model_of(entry)
+      for k, case in ipairs(entry.cases) do
+        local found = utils.infer_auto_device_map(model, options_of(case.options))
+        assert.same(plain(case.map), plain(found), ("model %d, case %d"):format(i, k))
+        count = count + 1
+      end
+    end
+    assert.is_true(count > 250)
+  end)
+
+  it("balances the limits alike", function()
+    for i, entry in ipairs(entries) do
+      local model = model_of(entry)
+      for k, case in ipairs(entry.cases) do
+        local given = options_of(case.options)
+        given.max_memory.disk = nil
+        local found = utils.get_balanced_memory(model, { max_memory = given.max_memory, dtype = given.dtype,
+          no_split_module_classes = given.no_split_module_classes, low_zero = case.low_zero })
+        assert.same(keyed(case.balanced), plain(found), ("model %d, case %d"):format(i, k))
+      end
+    end
+  end)
+end)
