@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
 local terminal = require "accelerate.utils.terminal"
@@ -342,11 +343,16 @@ local function setting(name)
   return function() return (settings or state_gone(name))[name] end
 end
 
-local function no_deepspeed(name)
-  return function(_, key)
-    options.value(name, "name", key, { "string" })
-    fail("%s: DeepSpeed is not there yet, so there is no plugin '%s'", name, key)
+-- The DeepSpeed plugin of a name. One that was given without a name has none.
+local function deepspeed_plugin(where, name)
+  options.value(where, "name", name, { "string" })
+  local plugins = (settings or state_gone "deepspeed_plugins").engines.deepspeed_plugins
+  if not plugins then fail("%s: the Accelerator was made without deepspeed_plugin", where) end
+  local known = rawget(plugins, "_values") and {} or plugins
+  if not known[name] then
+    fail("%s: there is no plugin '%s'%s", where, name, options.hint(name, ordered.sorted_keys(known)))
   end
+  return known[name], known
 end
 
 --- Forgets the settings; `reset_partial_state` true: PartialState, too.
@@ -355,30 +361,47 @@ local function reset_state(reset_partial_state)
   if reset_partial_state then shared = nil end
 end
 
--- Engines of Accelerate that are not implemented.
+-- Plugins that an Accelerator was given, by the name of its argument; others are nil.
 local ENGINES = {}
-for _, name in ipairs { "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin",
-  "dynamo_plugin", "torch_tp_plugin",
-  "parallelism_config", "device_mesh" } do
-  ENGINES[name] = function() return nil end
+for _, name in ipairs { "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin", "dynamo_plugin",
+  "torch_tp_plugin", "parallelism_config", "device_mesh" } do
+  ENGINES[name] = function() return settings and settings.engines[name] end
 end
 
 ---@class accelerate.AcceleratorState: accelerate.PartialState
 ---@field mixed_precision "no"|"fp16"|"bf16" compute type of prepared models
+---@field deepspeed_plugins accelerate.DeepSpeedPlugin|table<string, accelerate.DeepSpeedPlugin>|nil
+---  as given to the Accelerator
+---@field deepspeed_plugin accelerate.DeepSpeedPlugin? the one in force
 ---@field initialized boolean false after a reset
 ---@field is_fsdp2 boolean always false: there is no sharded data parallelism
 local State = properties.define("AcceleratorState", {
   get = properties.merge(properties.merge(facts(function() return settings and settings.facts end,
     state_gone), ENGINES), {
     mixed_precision = setting "mixed_precision",
+    distributed_type = function()
+      local known = settings or state_gone "distributed_type"
+      return known.distributed_type or known.facts.distributed_type
+    end,
+    --- The DeepSpeed plugin in force; nil without DeepSpeed.
+    deepspeed_plugin = function() return settings and settings.engines.deepspeed_plugin end,
     initialized = function() return settings ~= nil end,
     is_fsdp2 = function() return false end,
   }),
   methods = properties.merge(process, {
     _reset_state = function(_, reset_partial_state) reset_state(reset_partial_state) end,
     destroy_process_group = destroy_process_group,
-    get_deepspeed_plugin = no_deepspeed "get_deepspeed_plugin",
-    select_deepspeed_plugin = no_deepspeed "select_deepspeed_plugin",
+    --- Returns the DeepSpeed plugin that was given under a name.
+    ---@param name string
+    ---@return accelerate.DeepSpeedPlugin
+    get_deepspeed_plugin = function(_, name) return (deepspeed_plugin("get_deepspeed_plugin", name)) end,
+    --- Puts the DeepSpeed plugin of a name in force, for what is prepared from now on.
+    ---@param name string
+    select_deepspeed_plugin = function(_, name)
+      local chosen, all = deepspeed_plugin("select_deepspeed_plugin", name)
+      for _, plugin in pairs(all) do plugin:_set_selected(plugin == chosen) end
+      settings.engines.deepspeed_plugin = chosen
+    end,
   }),
   tostring = function(self)
     if not settings then return "AcceleratorState, reset" end
@@ -440,8 +463,9 @@ function M.lower_type()
 end
 
 --- Sets up or joins the shared state, for Accelerator.
----@param wanted { mixed_precision: string?, cpu: boolean, group: table? } group: PartialState's
----  options but cpu
+---@param wanted { mixed_precision: string?, cpu: boolean, group: table?, distributed_type: string?,
+---  engines: table? } group: PartialState's options but cpu; distributed_type: in place of
+---  PartialState's; engines: the plugins, by the names of Accelerator's arguments
 ---@return accelerate.AcceleratorState
 function M.set_up(wanted)
   local given, from = wanted.mixed_precision, "mixed_precision"
@@ -465,7 +489,8 @@ function M.set_up(wanted)
       fail("cpu = true: PartialState() was called before, and settled on %s; give cpu there", shared.device)
     end
     check_precision(from, given, shared.device)
-    settings = { mixed_precision = given, facts = shared }
+    settings = { mixed_precision = given, facts = shared, distributed_type = wanted.distributed_type,
+      engines = wanted.engines or {} }
   end
   return accelerator_state
 end
