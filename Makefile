@@ -49,7 +49,7 @@ HOST_LIBS   := -Wl,--whole-archive $(LUAJIT)/src/libluajit.a -Wl,--no-whole-arch
 # In a bundle the libraries lie beside the plugins.  DT_RPATH, which counts for what those libraries
 # need in turn, and for plugins; elsewhere the folder does not exist and says nothing.
 HOST_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/accel/deps'
-HOST_SRC   := $(wildcard $(patsubst %,host/%/*.c,launch settings script bind core core/*))
+HOST_SRC   := $(wildcard $(patsubst %,host/%/*.c,launch settings script text bind core core/*))
 HOST_OBJ   := $(HOST_SRC:%.c=$(OUT)/%.o)
 
 # Members of ax_attrs (plugin.h), written from the op table by a program that runs here; HOST_CC

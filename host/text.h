@@ -17,7 +17,7 @@ AX_API ax_status ax_tokenizer_new(ax_tokenizer **out);
 AX_API void ax_tokenizer_free(ax_tokenizer *t); /* NULL is fine */
 
 /* Appends a step to the normalizer, or to what splits into pieces.  kind: a name of
- * core/text/steps.def, which says what a, b and flags are; both texts are copied.  EINVAL for
+ * text/steps.def, which says what a, b and flags are; both texts are copied.  EINVAL for
  * another kind, or an `a` that the step cannot use. */
 AX_API ax_status ax_tokenizer_normalizer(ax_tokenizer *t, const char *kind, ax_text a, ax_text b, int flags);
 AX_API ax_status ax_tokenizer_splitter(ax_tokenizer *t, const char *kind, ax_text a, ax_text b, int flags);

@@ -119,7 +119,8 @@ describe("lint", function()
     local files = {
       ["host/ax.h"] = "", ["host/plugin.h"] = "", ["host/dist.h"] = "", ["host/core/core.h"] = "",
         ["host/core/ops/a.def"] = "",
-      ["host/core/ops/pool.h"] = "", ["kernels/order.h"] = "", ["kernels/cpu/cpu.h"] = "",
+      ["host/core/ops/pool.h"] = "", ["host/text/a.h"] = "",
+      ["kernels/order.h"] = "", ["kernels/cpu/cpu.h"] = "",
     }
     local function with(path, text)
       local all = { [path] = text }
@@ -140,6 +141,10 @@ describe("lint", function()
     finds("layers", { "host/bind/a.c:1" }, with("host/bind/a.c", '#include "order.h"\n'), "vtable")
     finds("core-private", { "host/bind/a.c:1" },
       with("host/bind/a.c", '#include "core/core.h"\n#include "core/ops/a.def"\n'), "the core's own")
+    finds("layers", { "host/text/a.c:1" },
+      with("host/text/a.c", '#include <lua.h>\n#include "ax.h"\n'), "the core's insides")
+    finds("core-private", { "host/bind/a.c:1" },
+      with("host/bind/a.c", '#include "text/a.h"\n'), "the tokenizers' own")
   end)
 
   it("keeps the rooms of Lua apart", function()

@@ -40,7 +40,7 @@ static int add_step(lua_State *L, step_fn add)
 }
 
 /* tokenizer:normalizer(kind, a, b, flags), tokenizer:splitter(...): appends a step of
- * core/text/steps.def */
+ * text/steps.def */
 static int tokenizer_normalizer(lua_State *L) { return add_step(L, ax_tokenizer_normalizer); }
 static int tokenizer_splitter(lua_State *L) { return add_step(L, ax_tokenizer_splitter); }
 

@@ -1,6 +1,6 @@
--- Writes host/core/text/unicode_data.h from the Unicode Character Database.
+-- Writes host/text/unicode_data.h from the Unicode Character Database.
 --
---   accel-run host/tools/unicode.lua [FOLDER] > host/core/text/unicode_data.h
+--   accel-run host/tools/unicode.lua [FOLDER] > host/text/unicode_data.h
 --
 -- FOLDER is /usr/share/unicode, where Debian's package unicode-data has the files, unless given.
 local folder = arg[1] or "/usr/share/unicode"

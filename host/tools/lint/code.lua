@@ -12,7 +12,7 @@ local NEVER = { abort = true, assert = true, exit = true, quick_exit = true, lon
 local STAND_IN = "^kernels/cuda/emulate/"
 
 function M.calls(tree, report)
-  for path in tree:each({ c = true }, { "host/core/", "host/bind/", "kernels/" }) do
+  for path in tree:each({ c = true }, { "host/core/", "host/text/", "host/bind/", "kernels/" }) do
     if not path:find(STAND_IN) then
       for number, line in source.lines(tree:apart(path).bare) do
         for before, name in line:gmatch("(.?.?)%f[%w_]([%w_]+)%s*%(") do

@@ -27,6 +27,12 @@ local ROOMS = {
     why = "the core knows the public headers in host/ and its own: neither Lua nor a backend",
   },
   {
+    room = "^host/text/",
+    may = { "^host/text/", "^host/[^/]+%.h$" },
+    not_system = { "^lua", "^lauxlib" },
+    why = "tokenizers know the public headers in host/ and their own: neither Lua nor the core's insides",
+  },
+  {
     room = "^host/",
     may = { "^host/" },
     why = "the host reaches a backend through its vtable",
@@ -102,12 +108,15 @@ function M.layers(tree, report)
   end)
 end
 
---- core/*.h is the core's own; only its tables (.def) are read elsewhere.
+--- core/*.h is the core's own, and text/*.h the tokenizers'; only their tables (.def) are read
+--- elsewhere.
 function M.core_is_private(tree, report)
   each_include(tree, function(path, number, _, target)
-    if not target or path:find("^host/core/") or not target:find("^host/core/.*%.h$") then return end
+    local room = target and (target:match "^(host/core/).*%.h$" or target:match "^(host/text/).*%.h$")
+    if not room or path:sub(1, #room) == room then return end
     if path:find("^kernels/") and target:find("^host/core/ops/[%w_]+%.h$") then return end
-    report(path, number, ("includes %s, which is the core's own; public headers are in host/"):format(target))
+    report(path, number, ("includes %s, which is %s own; public headers are in host/"):format(target,
+      room == "host/core/" and "the core's" or "the tokenizers'"))
   end)
 end
 

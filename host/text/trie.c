@@ -1,6 +1,6 @@
 /* trie.c: finds texts by their beginnings.  Nodes are made along the sorted texts and then sorted
  * by depth, so that the children of a node are neighbours. */
-#include "core/text/flow.h"
+#include "text/flow.h"
 
 typedef struct entry {
   const char *s;

@@ -1,5 +1,5 @@
 /* rows.c: rows of tokens: what is cut off, special tokens, padding. */
-#include "core/text/tokenizer.h"
+#include "text/tokenizer.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

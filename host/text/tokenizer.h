@@ -4,7 +4,7 @@
 #ifndef AX_TOKENIZER_H
 #define AX_TOKENIZER_H
 
-#include "core/text/model.h"
+#include "text/model.h"
 
 enum { AX_SLOTS = 1 << 14, AX_KEY = 23, AX_HELD = 6 };
 

@@ -1,7 +1,7 @@
 /* patterns.c: the regular expressions by which models' tokenizers split texts, each as a scanner:
  * where the match at a place ends.  `?` and `+` take as much as they can; where an alternative of
  * the expression could give characters back, the scanner says what that comes to. */
-#include "core/text/flow.h"
+#include "text/flow.h"
 
 enum { L = AX_UC_LETTER, N = AX_UC_NUMBER, S = AX_UC_SPACE };
 

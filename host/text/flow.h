@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "text.h"
-#include "core/text/unicode.h"
+#include "text/unicode.h"
 
 /* A text, and for each byte the range of the original text that its character comes from. */
 typedef struct ax_flow {
@@ -80,7 +80,7 @@ typedef struct ax_step {
 enum {
 #define NORMALIZER(ID, name, summary) AX_NORM_##ID,
 #define SPLITTER(ID, name, summary)
-#include "core/text/steps.def"
+#include "text/steps.def"
 #undef NORMALIZER
 #undef SPLITTER
   AX_NORM_COUNT
@@ -88,7 +88,7 @@ enum {
 enum {
 #define NORMALIZER(ID, name, summary)
 #define SPLITTER(ID, name, summary) AX_SPLIT_##ID,
-#include "core/text/steps.def"
+#include "text/steps.def"
 #undef NORMALIZER
 #undef SPLITTER
   AX_SPLIT_COUNT
@@ -97,7 +97,7 @@ enum {
 /* Runs a step from `in` into `out`, which is cleared.  *same: the text is unchanged, and out is not
  * written. */
 ax_status ax_normalize(const ax_step *step, const ax_flow *in, ax_flow *out, bool *same);
-/* core/text/charsmap.c: SentencePiece's compiled table of replacements */
+/* text/charsmap.c: SentencePiece's compiled table of replacements */
 ax_status ax_charsmap_new(const char *bytes, size_t n, struct ax_charsmap **out);
 void ax_charsmap_free(struct ax_charsmap *m);
 ax_status ax_charsmap_run(const struct ax_charsmap *m, const ax_flow *in, ax_flow *out);
@@ -106,7 +106,7 @@ ax_status ax_charsmap_run(const struct ax_charsmap *m, const ax_flow *in, ax_flo
  * first: the text begins where the original text does. */
 ax_status ax_split(const ax_step *step, ax_flow **text, ax_flow **spare, bool first, const ax_pieces *in,
                    ax_pieces *out);
-/* core/text/patterns.c: where the match of pattern `number` at `at` ends; 0 or less: none is
+/* text/patterns.c: where the match of pattern `number` at `at` ends; 0 or less: none is
  * there. */
 typedef int64_t (*ax_pattern_fn)(const char *s, int64_t at, int64_t n);
 ax_pattern_fn ax_pattern_of(int number);

@@ -1,5 +1,5 @@
 /* stages.c: the stages in front of the model: a text is repaired, normalized and split. */
-#include "core/text/tokenizer.h"
+#include "text/tokenizer.h"
 
 void ax_text_begin(ax_tokenizer *t, size_t n)
 {

@@ -1,7 +1,7 @@
 /* normalize.c: the steps of a normalizer.  Each reads one text and writes the next, character by
  * character, and carries along which range of the original each character comes from. */
 #define _GNU_SOURCE /* memmem */
-#include "core/text/flow.h"
+#include "text/flow.h"
 
 static bool is_ascii(const ax_flow *in)
 {

@@ -1,11 +1,11 @@
 /* unicode.c: properties, case, normal forms and grapheme clusters of Unicode's characters. */
-#include "core/text/unicode.h"
+#include "text/unicode.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/text/unicode_data.h"
+#include "text/unicode_data.h"
 
 uint32_t ax_unicode_bits[AX_UC_LAST + 1];
 

@@ -3,7 +3,7 @@
  *
  * A grapheme cluster of fewer than six bytes is looked up whole; the shortest text of the table
  * that it begins with stands for it.  Else its characters are looked up one by one. */
-#include "core/text/flow.h"
+#include "text/flow.h"
 
 typedef struct ax_charsmap {
   uint32_t *units;

@@ -5,7 +5,7 @@
  * meanwhile; an entry whose count is out of date goes back with the right one.  When a token can be
  * made in two ways a pair may wait twice, each entry with its own words, and is then merged twice:
  * Hugging Face's trainer does so, and its merges are the reference. */
-#include "core/text/model.h"
+#include "text/model.h"
 
 typedef struct word {
   int64_t count;

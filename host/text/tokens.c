@@ -1,5 +1,5 @@
 /* tokens.c: the tokens of a text. */
-#include "core/text/tokenizer.h"
+#include "text/tokenizer.h"
 
 void ax_encodings_free(ax_encodings *e)
 {

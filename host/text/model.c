@@ -1,5 +1,5 @@
 /* model.c: vocabularies, and the models WordPiece, Unigram and WordLevel.  bpe.c has BPE. */
-#include "core/text/model.h"
+#include "text/model.h"
 
 #include <stdio.h>
 

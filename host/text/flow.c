@@ -1,5 +1,5 @@
 /* flow.c: growing arrays, and a text with the ranges that its characters come from. */
-#include "core/text/flow.h"
+#include "text/flow.h"
 
 ax_status ax_grow(void **list, int64_t *room, int64_t used, int64_t n, size_t size)
 {

@@ -1,5 +1,5 @@
 /* tokenizer.c: what a tokenizer is made of: its steps, vocabulary, added tokens and templates. */
-#include "core/text/tokenizer.h"
+#include "text/tokenizer.h"
 
 ax_status ax_tokenizer_new(ax_tokenizer **out)
 {
@@ -86,7 +86,7 @@ ax_status ax_tokenizer_normalizer(ax_tokenizer *t, const char *kind, ax_text a, 
   static const char *const names[] = {
 #define NORMALIZER(ID, name, summary) name,
 #define SPLITTER(ID, name, summary)
-#include "core/text/steps.def"
+#include "text/steps.def"
 #undef NORMALIZER
 #undef SPLITTER
   };
@@ -100,7 +100,7 @@ ax_status ax_tokenizer_splitter(ax_tokenizer *t, const char *kind, ax_text a, ax
   static const char *const names[] = {
 #define NORMALIZER(ID, name, summary)
 #define SPLITTER(ID, name, summary) name,
-#include "core/text/steps.def"
+#include "text/steps.def"
 #undef NORMALIZER
 #undef SPLITTER
   };

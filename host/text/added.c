@@ -1,5 +1,5 @@
 /* added.c: added tokens, found in a text before and after it is normalized. */
-#include "core/text/tokenizer.h"
+#include "text/tokenizer.h"
 
 ax_status ax_added_build(ax_tokenizer *t)
 {

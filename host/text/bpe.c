@@ -1,6 +1,6 @@
 /* bpe.c: byte-pair encoding.  A piece begins as its characters (or bytes); the neighbours whose
  * merge ranks first are joined, the leftmost first, until no merge fits. */
-#include "core/text/model.h"
+#include "text/model.h"
 
 enum { FEW = 48 }; /* up to here each step looks at all pairs; beyond, candidates stand in a heap */
 

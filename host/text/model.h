@@ -2,7 +2,7 @@
 #ifndef AX_MODEL_H
 #define AX_MODEL_H
 
-#include "core/text/flow.h"
+#include "text/flow.h"
 
 /* A token of a piece: its id, and which bytes of the piece it stands for. */
 typedef struct ax_token {

@@ -1,7 +1,7 @@
 /* split.c: the steps that cut a text into pieces.  Most leave the text as it is and cut its pieces
  * further; "metaspace" and "byte_level" may write a new text. */
 #define _GNU_SOURCE /* memmem */
-#include "core/text/flow.h"
+#include "text/flow.h"
 
 typedef enum { REMOVED, ISOLATED, WITH_PREVIOUS, WITH_NEXT, CONTIGUOUS } behaviour;
 

@@ -4,7 +4,7 @@
  * for from the end of the text back, by the automaton of Aho and Corasick for the texts turned
  * around: its node stands for the longest end of one of them that begins at the place, and the way
  * back leads to whole ones.  Each byte is looked at once, and each step back undoes one forward. */
-#include "core/text/tokenizer.h"
+#include "text/tokenizer.h"
 
 enum { SHORT = 32 }; /* bytes */
 
