@@ -1,10 +1,10 @@
--- Trackers: a run whose numbers TensorBoard, a spreadsheet, wandb or Comet can show, and a tracker
--- of one's own beside them.
+-- Trackers: a run whose numbers TensorBoard, a spreadsheet, wandb, MLflow and others can show, and
+-- a tracker of one's own beside them.
 --
 --   accel-run examples/by_feature/tracking.lua
 --   accel-run --num_processes 2 examples/by_feature/tracking.lua --log_with
---     tensorboard,jsonl,csv,wandb,comet_ml --project_dir runs
---   tensorboard --logdir runs          (wandb sync and comet upload take the other two)
+--     tensorboard,jsonl,csv,wandb,comet_ml,mlflow,dvclive,clearml --project_dir runs
+--   tensorboard --logdir runs          (each of the others has a tool of its own)
 --
 -- Learns which quarter of the plane a noisy point came from: the loss falls from about 1.5 to below
 -- 0.4 in 300 steps, in a second or two. Options, with their defaults:
@@ -44,7 +44,11 @@ names[#names + 1] = Best()
 
 local accelerator = accelerate.Accelerator { log_with = names, project_dir = folder }
 local logger = accelerate.logging.get_logger("tracking.lua", "INFO")
-local given = { wandb = { dir = folder }, comet_ml = { offline_directory = folder .. "/comet" } }
+local given = {
+  wandb = { dir = folder }, comet_ml = { offline_directory = folder .. "/comet" },
+  mlflow = { tracking_uri = folder .. "/mlruns" }, clearml = { dir = folder .. "/clearml" },
+  dvclive = { dir = folder .. "/dvclive", dvcyaml = folder .. "/dvc.yaml" },
+}
 for name in pairs(given) do
   if not (options.log_with .. ","):find(name .. ",", 1, true) then given[name] = nil end
 end

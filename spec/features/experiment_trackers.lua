@@ -21,6 +21,9 @@ return {
     "accelerate/tracking_files_spec: tell of hyper-parameters as TensorBoard's plugin does",
     "accelerate/tracking_offline_spec: is the log that wandb sync reads",
     "accelerate/tracking_offline_spec: is the archive that comet upload takes",
+    "accelerate/tracking_folders_spec: has a file for each metric, param and tag",
+    "accelerate/tracking_folders_spec: has a table for each metric, the last values, and the settings",
+    "accelerate/tracking_folders_spec: is what Task.import_offline_session takes",
     "accelerate/tracking_files_spec: jsonl: one object a line, values that JSON lacks as texts",
     "accelerate/tracking_files_spec: csv: columns as they come up, also in a file that is there already",
     "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, and wants a " ..

@@ -30,8 +30,9 @@ local STEP = { step = { "integer", optional = true } }
 --- Makes a class of built-in trackers. Its methods are guarded: a failure turns the tracker off.
 ---@param label string the class name
 ---@param fields { name: string, requires_logging_directory: boolean, main_process_only: boolean? }
----@param accepts table<string, table> schemas (utils.options) by method: the options besides
----  `step`; `init`: those of the constructor
+---@param accepts table<string, table|function> schemas (utils.options) by method: the options
+---  besides `step`; `init`: those of the constructor; `check`: a function that gets the tracker and
+---  raises for options of the constructor that no run can have
 ---@param methods table<string, function> start, log and so on
 function M.class(label, fields, accepts, methods)
   local Class = tracker.class(label)
@@ -58,6 +59,7 @@ function M.class(label, fields, accepts, methods)
     options.value(label, "run_name", run_name, { "string" })
     self.run_name = run_name
     self.init_kwargs = options.check(label, opts, accepts.init or {})
+    if accepts.check then accepts.check(self) end
   end
 
   if fields.requires_logging_directory then

@@ -92,6 +92,26 @@ function M.save(path, text)
   if not ok then fail("%s", tostring(why)) end
 end
 
+--- Copies a file of any size, replacing what is at `to`. Fails if it cannot.
+function M.copy(from, to)
+  local source, why = io.open(from, "rb")
+  if not source then fail("cannot open %s", why) end
+  local beside = to .. "." .. M.random_hex(4)
+  local out = M.open(beside, { new = true })
+  local ok, err = pcall(function()
+    for piece in function() return source:read(1048576) end do out:write(piece) end
+    out:close()
+  end)
+  source:close()
+  if ok then
+    ok, err = fs.rename(beside, to)
+    if ok then return end
+    err = Failure(err)
+  end
+  os.remove(beside)
+  error(err, 0)
+end
+
 local tv = ffi.new("struct accelerate_timeval")
 
 --- Returns the seconds since 1970, to the microsecond.

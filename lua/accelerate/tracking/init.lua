@@ -6,8 +6,10 @@
 ---   accelerator:log({ loss = loss }, { step = 1 })
 ---   accelerator:end_training()
 ---
---- Built in are tensorboard, jsonl and csv, and wandb and comet_ml in offline forms that their own
---- tools upload later.
+--- Built in are tensorboard, jsonl and csv, the folders of mlflow and dvclive, and wandb, comet_ml
+--- and clearml in offline forms that their own tools upload later. trackio, swanlab and aim keep
+--- databases and logs that change with their versions: they are left out with a notice, and read
+--- what tensorboard wrote.
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -25,6 +27,17 @@ local MODULES = {
   tensorboard = "accelerate.tracking.tensorboard", wandb = "accelerate.tracking.wandb",
     comet_ml = "accelerate.tracking.comet_ml",
   jsonl = "accelerate.tracking.jsonl", csv = "accelerate.tracking.csv",
+  mlflow = "accelerate.tracking.mlflow", clearml = "accelerate.tracking.clearml",
+    dvclive = "accelerate.tracking.dvclive",
+}
+-- Why a tracker's own files are not written, and how it reads those of another.
+local INSTEAD = {
+  trackio = "its files are an SQLite database that changes with its version; use tensorboard, " ..
+    "and read the files with trackio.import_tf_events(folder, project)",
+  swanlab = "its files are a binary log that changes with its version; use tensorboard, " ..
+    "and read the files, less its histograms, with `swanlab convert -t tensorboard --tb-log-dir FOLDER`",
+  aim = "its files are a RocksDB database; use tensorboard, " ..
+    "and read the files with `aim convert tensorboard --logdir FOLDER`",
 }
 local AVAILABLE = {}
 for _, name in ipairs(NAMES) do
@@ -139,7 +152,7 @@ function M.filter_trackers(log_with, logging_dir)
     if type(entry) == "string" then
       local Class = M.class_of(entry)
       if not Class then
-        notice.main("log_with: the tracker '%s' is not available here and is left out; there are %s", entry,
+        notice.main("log_with: the tracker '%s' is left out, because %s. There are %s", entry, INSTEAD[entry],
           table.concat(AVAILABLE, ", "))
         return
       end
@@ -167,7 +180,8 @@ end
 -- Classes of available trackers, loaded at first use.
 local LAZY = {
   TensorBoardTracker = "tensorboard", WandBTracker = "wandb", CometMLTracker = "comet_ml",
-    JSONLTracker = "jsonl", CSVTracker = "csv",
+    JSONLTracker = "jsonl", CSVTracker = "csv", MLflowTracker = "mlflow", DVCLiveTracker = "dvclive",
+    ClearMLTracker = "clearml",
   SummaryWriter = "summary_writer",
 }
 local MEMBERS = { "GeneralTracker", "LoggerType", "class", "filter_trackers", "get_available_trackers",
