@@ -1,24 +1,15 @@
 --- Bytes of models: of each module, of the largest layer, of a type's element.
 local class = require "accelerate.utils.class"
-local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local tensors = require "accelerate.hooks.tensors"
 local Module = require("accelerate.nn").Module
 
 local fail = options.fail
 
 local M = {}
 
---- Returns the model, or raises where it is none.
----@param where string what messages begin with
----@param model any
----@return accelerate.nn.Module
-function M.check_model(where, model)
-  if not class.is(model, Module) then
-    fail("%s: model must be a module, got %s", where, options.show(model))
-  end
-  return model
-end
+M.check_model = tensors.check_model
 
 -- Types that are no types of tensors here, and bool, which counts as one bit.
 local BYTES = { bool = 1 / 8, int2 = 1 / 4, int4 = 1 / 2, fp8 = 1 }
@@ -51,44 +42,6 @@ function M.class_set(where, classes)
     set[options.value(where, ("no_split_module_classes[%d]"):format(i), name, { "string" })] = true
   end
   return set
-end
-
-local NAMED = { include_buffers = { "boolean", default = true }, recurse = { "boolean", default = false },
-  remove_non_persistent = { "boolean", default = false } }
-
--- The buffers, by tensor, that state_dict leaves out.
-local function transient_buffers(module, recurse)
-  local set = {}
-  for _, m in ipairs(recurse and module:modules() or { module }) do
-    for _, item in ipairs(m:_own("buffer")) do
-      if m:_is_transient(item[1]) then set[item[2]] = true end
-    end
-  end
-  return set
-end
-
---- Iterates over a module's parameters, then its buffers, by name.
----@param module accelerate.nn.Module
----@param ... any include_buffers = true, recurse = false (true: those of the modules below, too),
----  remove_non_persistent = false (true: without the buffers that state_dict leaves out), or a
----  table
----@return fun(): string, accelerate.Tensor
-function M.named_module_tensors(module, ...)
-  M.check_model("named_module_tensors", module)
-  local o = options.read("named_module_tensors", { "include_buffers", "recurse", "remove_non_persistent" },
-    NAMED, ...)
-  local list, i = {}, 0
-  for name, t in module:named_parameters { recurse = o.recurse } do list[#list + 1] = { name, t } end
-  local skipped = o.remove_non_persistent and transient_buffers(module, o.recurse) or {}
-  if o.include_buffers then
-    for name, t in module:named_buffers { recurse = o.recurse } do
-      if not skipped[t] then list[#list + 1] = { name, t } end
-    end
-  end
-  return function()
-    i = i + 1
-    if list[i] then return list[i][1], list[i][2] end
-  end
 end
 
 M.SIZES = { dtype = { "string", optional = true }, special_dtypes = { "table", optional = true },
@@ -124,7 +77,8 @@ function M.compute_module_sizes(model, opts)
       sizes[prefix] = (sizes[prefix] or 0) + bytes
     end
   end
-  local each = o.buffers_only and model:named_buffers() or M.named_module_tensors(model, { recurse = true })
+  local each = o.buffers_only and model:named_buffers()
+    or tensors.named_module_tensors(model, { recurse = true })
   for name, t in each do add(name, t) end
   return sizes
 end
@@ -205,8 +159,7 @@ end
 function M.calculate_maximum_sizes(model)
   M.check_model("calculate_maximum_sizes", model)
   local sizes = M.compute_module_sizes(model)
-  local classes = M.class_set("calculate_maximum_sizes", core.is_tensor(model) and {}
-    or model._no_split_modules)
+  local classes = M.class_set("calculate_maximum_sizes", model._no_split_modules)
   local most, names = M.largest(M.direct(model), sizes, classes)
   return sizes[""] or 0, { most, names }
 end

@@ -2,6 +2,7 @@
 local notice = require "accelerate.utils.notice"
 local options = require "accelerate.utils.options"
 local sizes = require "accelerate.big_modeling.sizes"
+local tensors = require "accelerate.hooks.tensors"
 
 local M = {}
 
@@ -26,19 +27,8 @@ function M.find_tied_parameters(model)
   return tied
 end
 
---- Returns the module that has a tensor of this name, and the name's last part.
----@param model accelerate.nn.Module
----@param name string
----@return accelerate.nn.Module
----@return string
-function M.owner(model, name)
-  local path, last = name:match "^(.*)%.([^.]*)$"
-  if not path then return model, name end
-  return model:get_submodule(path), last
-end
-
 local function value_of(model, name)
-  local module, last = M.owner(model, name)
+  local module, last = tensors.owner(model, name)
   return module[last]
 end
 
@@ -59,7 +49,7 @@ function M.retie_parameters(model, tied_params)
       end
     end
     for _, name in ipairs(kept and group or {}) do
-      local module, last = M.owner(model, name)
+      local module, last = tensors.owner(model, name)
       if not rawequal(module[last], kept) then module[last] = kept end
     end
   end

@@ -14,11 +14,6 @@ local GROUPS = {
     avg_losses_across_data_parallel_group]],
   ["tensor and context parallelism"] = [[ParallelismConfig TorchTensorParallelPlugin
     TorchTensorParallelConfig TorchContextParallelConfig get_model_tp_size]],
-  ["models spread over devices, or with weights on the disk"] = [[cpu_offload cpu_offload_with_hook
-    disk_offload dispatch_model infer_auto_device_map load_checkpoint_and_dispatch align_module_device
-    check_device_map compute_module_sizes get_balanced_memory get_max_layer_size get_max_memory
-    has_offloaded_params load_offloaded_weights set_module_tensor_to_device
-    check_tied_parameters_on_same_device check_tied_parameters_in_config]],
   ["quantisation of weights"] = [[BnbQuantizationConfig load_and_quantize_model has_4bit_bnb_layers
     CustomDtype torchao_required has_ao_layers]],
   ["FP8"] = [[apply_fp8_autowrap contextual_fp8_autocast convert_model convert_model_to_fp8_ao

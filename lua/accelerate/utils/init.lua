@@ -94,7 +94,10 @@ add("accelerate.utils.objects",
 add("accelerate.utils.offload", [[offload_state_dict offload_weight load_offloaded_weight
   save_offload_index OffloadedWeightsLoader PrefixedDataset extract_submodules_state_dict]])
 add("accelerate.big_modeling.sizes", [[compute_module_sizes calculate_maximum_sizes dtype_byte_size
-  get_max_layer_size named_module_tensors]])
+  get_max_layer_size]])
+add("accelerate.hooks.tensors", "named_module_tensors set_module_tensor_to_device")
+add("accelerate.hooks.align", [[has_offloaded_params align_module_device get_state_dict_offloaded_model
+  get_state_dict_from_offload]])
 add("accelerate.big_modeling.ties", [[find_tied_parameters retie_parameters
   check_tied_parameters_in_config check_tied_parameters_on_same_device]])
 add("accelerate.big_modeling.limits", "get_max_memory get_balanced_memory")
