@@ -67,7 +67,7 @@ MARCH_v3     := -march=x86-64-v3
 MARCH_v4     := -march=x86-64-v4 -mprefer-vector-width=512
 CPU_OPT      := $(if $(filter release,$(MODE)),-O3) $(if $(filter tsan,$(MODE)),-fno-sanitize=all)
 CPU_CFLAGS   := $(CPU_OPT) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off
-CPU_SRC      := $(wildcard kernels/cpu/*.c)
+CPU_SRC      := $(wildcard kernels/cpu/*.c kernels/cpu/*/*.c)
 CPU_PLUGINS  := $(LEVELS:%=$(OUT)/libax_cpu_%.so)
 IMAGE_PLUGIN := $(OUT)/libax_image.so
 MPI_PLUGIN   := $(OUT)/libax_mpi.so

@@ -227,6 +227,14 @@ describe("lint", function()
     }, "calls abort")
   end)
 
+  it("tells headers from template bodies", function()
+    local guarded = "/* a */\n#ifndef AX_A_H\n#define AX_A_H\nint a;\n#endif\n"
+    finds("guards", { "kernels/cpu/b.h:1", "kernels/cpu/d.inc:1" }, {
+      ["kernels/cpu/a.h"] = guarded, ["kernels/cpu/b.h"] = "int b;\n", ["kernels/cpu/c.inc"] = "int c;\n",
+      ["kernels/cpu/d.inc"] = guarded,
+    }, "a template body ends in .inc")
+  end)
+
   it("finds attributes of ops that are read by place", function()
     finds("attributes", { "host/core/ops/a.c:1", "host/core/ops/a.c:2", "host/core/ops/a.c:3" }, {
       ["host/core/ops/a.c"] =

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/unicode_data.h"
+#include "text/unicode_data.inc"
 
 uint32_t ax_unicode_bits[AX_UC_LAST + 1];
 

@@ -1,4 +1,4 @@
-/* unicode.h: UTF-8 and what Unicode says of a code point.  The tables are unicode_data.h's,
+/* unicode.h: UTF-8 and what Unicode says of a code point.  The tables are unicode_data.inc's,
  * unpacked once by ax_unicode_open. */
 #ifndef AX_UNICODE_H
 #define AX_UNICODE_H

@@ -40,6 +40,7 @@ local RULES = {
   { "twins", true, part "twins", "no function is defined alike in two files" },
   { "globals", true, part "globals", "Lua sets no globals and reads Lua's own" },
   { "calls", true, code.calls, "the library never aborts, exits or jumps" },
+  { "guards", true, code.guards, "a header has an include guard, a template body (.inc) none" },
   { "attributes", true, code.attributes, "attributes of ops are read by name" },
   { "size", true, code.size, "files have at most 800 lines, specs 1000 (a warning above 500)" },
   { "same", true, words.same, 'no description begins with "The same"' },

@@ -1,6 +1,6 @@
--- Writes host/text/unicode_data.h from the Unicode Character Database.
+-- Writes host/text/unicode_data.inc from the Unicode Character Database.
 --
---   accel-run host/tools/unicode.lua [FOLDER] > host/text/unicode_data.h
+--   accel-run host/tools/unicode.lua [FOLDER] > host/text/unicode_data.inc
 --
 -- FOLDER is /usr/share/unicode, where Debian's package unicode-data has the files, unless given.
 local folder = arg[1] or "/usr/share/unicode"
@@ -135,7 +135,7 @@ for c = 0, LAST do
   end
 end
 
-print("/* unicode_data.h: Unicode " .. version .. ", written by host/tools/unicode.lua. */")
+print("/* unicode_data.inc: Unicode " .. version .. ", written by host/tools/unicode.lua. */")
 print("/* clang-format off */\n")
 print("enum {")
 for _, name in ipairs(CATEGORIES) do print(("  UC_%s,"):format(name)) end

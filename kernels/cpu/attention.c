@@ -76,8 +76,8 @@ AX_FN float exp_below_f32(float x)
 #define EXP exp_below_f32
 #define LOG ax_log_f32
 #define FMA AX_VFMA_f32
-#include "attention_tile.h"
-#include "attention_pass.h"
+#include "attention_tile.inc"
+#include "attention_pass.inc"
 #undef T
 #undef N
 #undef EXP
@@ -91,8 +91,8 @@ AX_FN float exp_below_f32(float x)
 #define EXP exp
 #define LOG log
 #define FMA AX_VFMA_f64
-#include "attention_tile.h"
-#include "attention_pass.h"
+#include "attention_tile.inc"
+#include "attention_pass.inc"
 #undef T
 #undef N
 #undef EXP
@@ -100,7 +100,7 @@ AX_FN float exp_below_f32(float x)
 #undef FMA
 #undef VEC
 
-#include "attention_few.h"
+#include "attention_few.inc"
 
 static side side_of(const ax_tensor *t)
 {

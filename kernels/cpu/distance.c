@@ -3,7 +3,7 @@
  * Distances are computed in double in both types: the differences of float32 rows are exact
  * there, so that rows near each other have a distance as exact as any, which a product of
  * matrices has not.  A vector holds the distances of a row of x to neighbouring rows of y, which
- * are turned for it.  The gradient is in the tensors' own type (distance_gradient.h); there, a
+ * are turned for it.  The gradient is in the tensors' own type (distance_gradient.inc); there, a
  * vector holds neighbouring numbers of a row.  A row of a result is one thread's, and its sums
  * have one order. */
 #include "cpu.h"
@@ -171,7 +171,7 @@ static void widen_numbers(int64_t lo, int64_t hi, void *ctx)
 #define MASK mask_f64
 #define FN(name) name##_of_doubles
 enum { FN(LANES) = LANES };
-#include "turn.h"
+#include "turn.inc"
 #undef T
 #undef V
 #undef MASK
@@ -271,7 +271,7 @@ enum { SLICE = 128, ROWS = 16 }; /* rows of y, and of x, whose pairs are weighed
 #define FMA AX_VFMA_f32
 #define POW powf
 #define STRANGE(v) (!((v) >= 0x1p-90f && (v) <= 0x1p100f)) /* also 0 and what is not finite */
-#include "distance_gradient.h"
+#include "distance_gradient.inc"
 #undef T
 #undef V
 #undef MASK
@@ -286,7 +286,7 @@ enum { SLICE = 128, ROWS = 16 }; /* rows of y, and of x, whose pairs are weighed
 #define FMA AX_VFMA_f64
 #define POW pow
 #define STRANGE(v) ((v) == 0)
-#include "distance_gradient.h"
+#include "distance_gradient.inc"
 
 ax_status ax_cpu__distance_cdist_backward(const ax_call *call)
 {

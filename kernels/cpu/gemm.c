@@ -4,7 +4,7 @@
  * multiplications bound it.  The order of additions depends on the sizes only. */
 #include "gemm.h"
 
-#include "dense.h"
+#include "cpu/linalg/dense.h"
 
 #include <string.h>
 

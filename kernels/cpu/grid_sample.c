@@ -1,6 +1,6 @@
 /* Images at given positions: each result is a sum of neighbours (1, 2 or 4 along each dim), whose
  * places and weights follow from the position.  Where channels are innermost the inner loops run
- * along them; where planes follow each other, along positions (grid_sample_planes.h).  Half types
+ * along them; where planes follow each other, along positions (grid_sample_planes.inc).  Half types
  * are converted to float32.  Threads share positions (forward) or whole images (gradients, since
  * positions may fall together); memory bounds the kernel. */
 #include "cpu.h"
@@ -33,9 +33,9 @@ static inline double nearbyint_f64(double x) { return nearbyint(x); }
 #ifdef __AVX512F__
 #define MIX_VECTORS 16
 #endif
-#include "grid_sample_of.h"
+#include "grid_sample_of.inc"
 
-#include "grid_sample_planes.h"
+#include "grid_sample_planes.inc"
 #undef MIX_VECTORS
 #undef T
 #undef I
@@ -43,9 +43,9 @@ static inline double nearbyint_f64(double x) { return nearbyint(x); }
 #define T double
 #define I int64_t
 #define NAME(name) name##_f64
-#include "grid_sample_of.h"
+#include "grid_sample_of.inc"
 
-#include "grid_sample_planes.h"
+#include "grid_sample_planes.inc"
 #undef T
 #undef I
 #undef NAME

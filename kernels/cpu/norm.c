@@ -314,7 +314,7 @@ NORM(f64, double, sqrt, PLAIN, PUT_F64)
 #define NAME(f) f##_f32
 #define SQRT sqrtf
 #define FMA AX_FMAF
-#include "norm_channels.h"
+#include "norm_channels.inc"
 #undef T
 #undef NAME
 #undef SQRT
@@ -323,7 +323,7 @@ NORM(f64, double, sqrt, PLAIN, PUT_F64)
 #define NAME(f) f##_f64
 #define SQRT sqrt
 #define FMA PLAIN
-#include "norm_channels.h"
+#include "norm_channels.inc"
 #undef T
 #undef NAME
 #undef SQRT

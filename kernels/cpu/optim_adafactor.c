@@ -51,7 +51,7 @@ static void bounds(const factor_job *j, int64_t c, int64_t *first, int64_t *last
 #define T float
 #define S f32
 #define SQRT sqrtf
-#include "optim_adafactor.h"
+#include "optim_adafactor.inc"
 #undef SQRT
 #undef S
 #undef T
@@ -59,7 +59,7 @@ static void bounds(const factor_job *j, int64_t c, int64_t *first, int64_t *last
 #define T double
 #define S f64
 #define SQRT sqrt
-#include "optim_adafactor.h"
+#include "optim_adafactor.inc"
 
 static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
 {

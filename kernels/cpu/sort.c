@@ -4,8 +4,8 @@
  * are equal, and all bits are inverted for a descending order.  Keys of up to 32 bits are sorted
  * together with the position in one 64-bit word, longer keys in a pair.  A stable radix sort takes
  * short lines byte by byte, and of long lines the highest bits in which they differ; few results of
- * a long line, or one, are selected by counting the same bits (sort_radix.h).  Threads share lines;
- * memory bounds long lines. */
+ * a long line, or one, are selected by counting the same bits (sort_radix.inc).  Threads share
+ * lines; memory bounds long lines. */
 #include "cpu.h"
 
 #include <omp.h>
@@ -78,7 +78,7 @@ enum {
 #define RANK(e) (e)
 #define BYTE(e, b) ((e) >> (32 + 8 * (b)) & 255)
 #define MAKE(key, at) ((uint64_t)(key) << 32 | (uint64_t)(at))
-#include "sort_radix.h"
+#include "sort_radix.inc"
 
 #define NAME(name) name##_pairs
 #define E pair
@@ -88,7 +88,7 @@ enum {
 #define BYTE(e, b) ((e).key >> 8 * (b)&255)
 #define MAKE(key, at) \
   (pair) { key, (uint64_t)(at) }
-#include "sort_radix.h"
+#include "sort_radix.inc"
 
 /* ---- one line */
 

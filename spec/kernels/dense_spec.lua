@@ -1,6 +1,6 @@
---- The dense factorisations of kernels/cpu/dense.c: backward errors of blocked and small sizes in
---- units of the type's precision, graded and singular matrices, elements that are not finite, and
---- the same bits for any number of threads.
+--- The dense factorisations of kernels/cpu/linalg/dense.c: backward errors of blocked and small
+--- sizes in units of the type's precision, graded and singular matrices, elements that are not
+--- finite, and the same bits for any number of threads.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 

@@ -1,6 +1,7 @@
---- Eigenvalues of any real matrix, by the Schur form of kernels/cpu/dense_schur.h: residuals in
---- units of the type's precision for sizes around vectors and squares, and matrices that are hard
---- for QR steps: orthogonal, defective, badly scaled ones, and those that fall into blocks.
+--- Eigenvalues of any real matrix, by the Schur form of kernels/cpu/linalg/dense_schur.inc:
+--- residuals in units of the type's precision for sizes around vectors and squares, and matrices
+--- that are hard for QR steps: orthogonal, defective, badly scaled ones, and those that fall into
+--- blocks.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 

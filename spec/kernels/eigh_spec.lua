@@ -1,6 +1,7 @@
---- Symmetric eigenvalues of kernels/cpu/dense_tridiagonal.h and dense_conquer.h: residual and
---- orthogonality in units of the type's precision, for sizes around blocks and leaves, and for the
---- matrices that such methods find hard: equal and clustered values, blocks, graded matrices.
+--- Symmetric eigenvalues of kernels/cpu/linalg/dense_tridiagonal.inc and dense_conquer.inc:
+--- residual and orthogonality in units of the type's precision, for sizes around blocks and leaves,
+--- and for the matrices that such methods find hard: equal and clustered values, blocks, graded
+--- matrices.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 

@@ -1,5 +1,6 @@
---- Singular values of real matrices by kernels/cpu/dense_bidiagonal.h and LAPACK's bdsdc: residual
---- and orthogonality in units of the type's precision, tall and wide, and matrices that are hard.
+--- Singular values of real matrices by kernels/cpu/linalg/dense_bidiagonal.inc and LAPACK's bdsdc:
+--- residual and orthogonality in units of the type's precision, tall and wide, and matrices that
+--- are hard.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 

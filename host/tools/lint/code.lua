@@ -43,6 +43,20 @@ function M.attributes(tree, report)
   end
 end
 
+--- A header can be included anywhere, any number of times; what another file includes for its text,
+--- once for each element type perhaps, ends in .inc.
+function M.guards(tree, report)
+  for path in tree:each { c = true } do
+    local extension = path:match "%.(%a+)$"
+    local guard = tree:apart(path).bare:match "^%s*#ifndef ([%w_]+)\n#define"
+    if (extension == "h" or extension == "cuh") and not guard then
+      report(path, 1, "has no include guard; a header has one, and a template body ends in .inc")
+    elseif extension == "inc" and guard then
+      report(path, 1, ("has the include guard %s; a header ends in .h"):format(guard))
+    end
+  end
+end
+
 -- Lines of a file; a spec is a list of cases and may be longer.
 local MOST, MOST_OF_SPECS, MANY = 800, 1000, 500
 

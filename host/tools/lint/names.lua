@@ -11,7 +11,8 @@ local FOREIGN = {
 local FOREIGN_FOLDERS = { "^build/", "^tensorflow/", "^src/", "^/" }
 
 local NAME = "[%w_%./%-]*[%w_]%.%l+"
-local EXTENSIONS = { c = true, h = true, cu = true, cuh = true, cpp = true, def = true, lua = true }
+local EXTENSIONS = { c = true, h = true, inc = true, cu = true, cuh = true, cpp = true, def = true,
+  lua = true }
 
 -- The set of names by which a file may be called: its path and each end of it (io/csv.c, csv.c).
 local function known(tree)

@@ -6,7 +6,8 @@ local Tree = {}
 Tree.__index = Tree
 
 local KINDS = {
-  c = "c", h = "c", cu = "c", cuh = "c", cpp = "c", def = "def", lua = "lua", py = "python", sh = "shell",
+  c = "c", h = "c", inc = "c", cu = "c", cuh = "c", cpp = "c", def = "def", lua = "lua", py = "python",
+    sh = "shell",
     md = "text",
 }
 

@@ -5,7 +5,7 @@
 #ifndef AX_CPU_LAPACK_H
 #define AX_CPU_LAPACK_H
 
-#include "cpu.h"
+#include "cpu/cpu.h"
 
 typedef struct ax_lapack {
   void (*potrf)(const char *uplo, const int *n, void *a, const int *lda, int *info, size_t);

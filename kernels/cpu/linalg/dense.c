@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "lapack.h"
-#include "vector.h"
+#include "cpu/vector.h"
 
 /* MR: rows of a tile; with AVX-512, 24 of 32 registers hold its sums.  KC: depth of a slice; one of
  * each matrix fits the first-level cache beside the other. */
@@ -53,7 +53,7 @@ size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
 }
 
 /* Fused where the processor has an instruction for it, whatever the compiler makes of the loop:
- * dense_few.h and the functions for one matrix have the same bits. */
+ * dense_few.inc and the functions for one matrix have the same bits. */
 #ifdef __FMA__
 #define FUSED_WITH(fma, a, b, c) fma(a, b, c)
 #else
@@ -71,21 +71,21 @@ size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
 #define MASK mask_f32
 #define FUSED(a, b, c) FUSED_WITH(__builtin_fmaf, a, b, c)
 #define VFUSED AX_VFMA_f32
-#include "dense_product.h"
+#include "dense_product.inc"
 
-#include "dense_lu.h"
+#include "dense_lu.inc"
 
-#include "dense_few.h"
+#include "dense_few.inc"
 
-#include "dense_qr.h"
+#include "dense_qr.inc"
 
-#include "dense_tridiagonal.h"
+#include "dense_tridiagonal.inc"
 
-#include "dense_conquer.h"
+#include "dense_conquer.inc"
 
-#include "dense_schur.h"
+#include "dense_schur.inc"
 
-#include "dense_bidiagonal.h"
+#include "dense_bidiagonal.inc"
 #undef VN
 #undef SQUARE
 #undef T
@@ -111,21 +111,21 @@ size_t ax_dense_room(ax_dtype dtype, int64_t rows, int64_t cols)
 #define MASK mask_f64
 #define FUSED(a, b, c) FUSED_WITH(__builtin_fma, a, b, c)
 #define VFUSED AX_VFMA_f64
-#include "dense_product.h"
+#include "dense_product.inc"
 
-#include "dense_lu.h"
+#include "dense_lu.inc"
 
-#include "dense_few.h"
+#include "dense_few.inc"
 
-#include "dense_qr.h"
+#include "dense_qr.inc"
 
-#include "dense_tridiagonal.h"
+#include "dense_tridiagonal.inc"
 
-#include "dense_conquer.h"
+#include "dense_conquer.inc"
 
-#include "dense_schur.h"
+#include "dense_schur.inc"
 
-#include "dense_bidiagonal.h"
+#include "dense_bidiagonal.inc"
 
 #define FUNCTIONS(type, item) \
   { \

@@ -2,12 +2,12 @@
  *
  * None of the usual libraries fits: FFTW is under the GPL, KISS FFT needs time that grows with the
  * square of a large prime factor and has one type for each build, and pocketfft is C++.  What is
- * here is a transform of factors 2, 3, 4, 5, 8 and other odd numbers (fft_lanes.h), which reads and
- * writes through fft_moves.h, lines put together of it (fft_lines.h, fft_split.h), Rader's and
- * Bluestein's methods for large primes (fft_primes.h), plans (fft_plans.h) and their use on tensors
- * (fft_tensors.h).  The work is divided by lines, or by parts of a line, so that results do not
- * depend on the number of threads. */
-#include "complex.h"
+ * here is a transform of factors 2, 3, 4, 5, 8 and other odd numbers (fft_lanes.inc), which reads
+ * and writes through fft_moves.inc, lines put together of it (fft_lines.inc, fft_split.inc),
+ * Rader's and Bluestein's methods for large primes (fft_primes.inc), plans (fft_plans.inc) and
+ * their use on tensors (fft_tensors.inc).  The work is divided by lines, or by parts of a line, so
+ * that results do not depend on the number of threads. */
+#include "cpu/complex.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -165,21 +165,21 @@ typedef int64_t ax_mask_f64 __attribute__((vector_size(AX_BYTES)));
 #define FN(name) fft_##name##_f64
 #define FMA(a, b, c) AX_VFMA_f64(a, b, c)
 enum { FN(LANES) = AX_BYTES / sizeof(T) };
-#include "turn.h"
+#include "cpu/turn.inc"
 
-#include "fft_moves.h"
+#include "fft_moves.inc"
 
-#include "fft_lanes.h"
+#include "fft_lanes.inc"
 
-#include "fft_lines.h"
+#include "fft_lines.inc"
 
-#include "fft_split.h"
+#include "fft_split.inc"
 
-#include "fft_plans.h"
+#include "fft_plans.inc"
 
-#include "fft_primes.h"
+#include "fft_primes.inc"
 
-#include "fft_tensors.h"
+#include "fft_tensors.inc"
 #undef T
 #undef V
 #undef MASK
@@ -192,21 +192,21 @@ enum { FN(LANES) = AX_BYTES / sizeof(T) };
 #define FN(name) fft_##name##_f32
 #define FMA(a, b, c) AX_VFMA_f32(a, b, c)
 enum { FN(LANES) = AX_BYTES / sizeof(T) };
-#include "turn.h"
+#include "cpu/turn.inc"
 
-#include "fft_moves.h"
+#include "fft_moves.inc"
 
-#include "fft_lanes.h"
+#include "fft_lanes.inc"
 
-#include "fft_lines.h"
+#include "fft_lines.inc"
 
-#include "fft_split.h"
+#include "fft_split.inc"
 
-#include "fft_plans.h"
+#include "fft_plans.inc"
 
-#include "fft_primes.h"
+#include "fft_primes.inc"
 
-#include "fft_tensors.h"
+#include "fft_tensors.inc"
 #undef T
 #undef V
 #undef MASK

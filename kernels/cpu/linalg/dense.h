@@ -7,7 +7,7 @@
 #ifndef AX_CPU_DENSE_H
 #define AX_CPU_DENSE_H
 
-#include "cpu.h"
+#include "cpu/cpu.h"
 
 #include <math.h>
 
