@@ -1,13 +1,13 @@
--- lua/accelerate/kernel: the kernel for Jupyter, driven over ZeroMQ as a notebook drives it.
+-- lua/accelerate/jupyter: the kernel for Jupyter, driven over ZeroMQ as a notebook drives it.
 -- Jupyter's own client drives it in spec/support/jupyter/check.py.
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local processes = require "spec.support.processes"
-local text = require "accelerate.kernel.text"
-local wire = require "accelerate.kernel.wire"
-local zmq = require "accelerate.kernel.zmq"
+local text = require "accelerate.jupyter.text"
+local wire = require "accelerate.jupyter.wire"
+local zmq = require "accelerate.jupyter.zmq"
 
 -- ---- without a library
 
@@ -97,7 +97,7 @@ end)
 describe("a kernel without libzmq", function()
   it("names the package", function()
     local _, out = host.run { "-e", "require('ffi').load = function() error('none') end " ..
-      "print(require('accelerate.kernel.zmq').open())" }
+      "print(require('accelerate.jupyter.zmq').open())" }
     assert.matches("^nil\tlibzmq cannot be loaded %(Debian's and Ubuntu's package is libzmq5, pip's is " ..
       "pyzmq%): .*none",
       out)
@@ -116,7 +116,7 @@ describe("a kernel without libzmq", function()
         ffi.C.setenv("JPY_PARENT_PID", tostring(ffi.C.getpid()), 1)
         local load = ffi.load
         ffi.load = function(name) return name:find "/" and load(name) or error "none" end
-        assert(require("accelerate.kernel.zmq").open())
+        assert(require("accelerate.jupyter.zmq").open())
         print "opened"]]):format(inside) }
       assert.equal("opened\n", out, err)
     end)
@@ -126,7 +126,7 @@ describe("a kernel without libzmq", function()
     host.in_folder(function(inside)
       os.execute(("echo nonsense >'%s/libzmq.so.5'"):format(inside))
       local _, out = host.run({ "-e",
-        "io.popen = function() end print(require('accelerate.kernel.zmq').open())" },
+        "io.popen = function() end print(require('accelerate.jupyter.zmq').open())" },
         { env = { LD_LIBRARY_PATH = inside }, unset = { "JPY_PARENT_PID" } })
       assert.matches("libzmq%.so%.5: file too short", out)
     end)

@@ -21,9 +21,9 @@ local MAY = {
   autograd = "func",
   metrics = "",
   prompt = "helpers profiler state tensor",
-  kernel = "prompt",
+  jupyter = "prompt",
   -- its scripts stand on everything
-  commands = "kernel helpers weights files accelerate data nn optim tensor",
+  commands = "jupyter helpers weights files accelerate data nn optim tensor",
   config = "parallel",
   state = "config collectives helpers",
   collectives = "state data distributed",

@@ -62,7 +62,7 @@ local function install(words)
     "\n")
   file:close()
   commands.say("accel-run: the kernel is in %s", folder)
-  local opened, missing = require("accelerate.kernel.zmq").open()
+  local opened, missing = require("accelerate.jupyter.zmq").open()
   if not opened then
     commands.say("accel-run: it finds libzmq in pip's pyzmq once Jupyter starts it; here %s", missing)
   end
@@ -90,9 +90,9 @@ local function start(words)
   local name = words[2] and (words[2]:match("^%-f(.+)$") or words[2]:match("^%-%-connection_file=(.+)$"))
   if words[2] == "-f" or words[2] == "--connection_file" then name = words[3] end
   if not name then commands.usage("start needs Jupyter's connection file: accel-run kernel start -f FILE") end
-  local opened, missing = require("accelerate.kernel.zmq").open()
+  local opened, missing = require("accelerate.jupyter.zmq").open()
   if not opened then commands.fail("%s", missing) end
-  os.exit(require("accelerate.kernel").run(read_connection(name)))
+  os.exit(require("accelerate.jupyter").run(read_connection(name)))
 end
 
 --- Runs the command.

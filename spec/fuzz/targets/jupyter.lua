@@ -1,6 +1,6 @@
 --- Messages of the Jupyter protocol: frames between zero bytes, signed and not; the texts in them.
-local text = require "accelerate.kernel.text"
-local wire = require "accelerate.kernel.wire"
+local text = require "accelerate.jupyter.text"
+local wire = require "accelerate.jupyter.wire"
 
 local function frames_of(bytes)
   local frames = {}

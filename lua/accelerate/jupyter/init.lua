@@ -1,18 +1,18 @@
 --- A kernel for Jupyter: the process that speaks its protocol over ZeroMQ.
 ---
---- Cells run in another process, a fork that is made first (kernel/cells.lua). So the sockets are
+--- Cells run in another process, a fork that is made first (jupyter/cells.lua). So the sockets are
 --- served while a cell runs: heartbeats, interrupts and the end reach the kernel at any time, and
 --- output that C libraries print is the cell's too.
 local core = require "accelerate.core"
 local ffi = require "ffi"
-local glob = require "accelerate.kernel.glob"
+local glob = require "accelerate.jupyter.glob"
 local history = require "accelerate.prompt.history"
 local json = require "accelerate.utils.json"
 local parser = require "accelerate.prompt.parser"
-local pipe = require "accelerate.kernel.pipe"
-local text = require "accelerate.kernel.text"
-local wire = require "accelerate.kernel.wire"
-local zmq = require "accelerate.kernel.zmq"
+local pipe = require "accelerate.jupyter.pipe"
+local text = require "accelerate.jupyter.text"
+local wire = require "accelerate.jupyter.wire"
+local zmq = require "accelerate.jupyter.zmq"
 
 ffi.cdef [[
 int kill(int pid, int signal);
@@ -449,7 +449,7 @@ local function become_worker(mine, out, err, ranks)
   pipe.redirect(out, STDOUT)
   pipe.redirect(err, STDERR)
   os.exit = core._worker_exit -- luacheck: ignore 122
-  require("accelerate.kernel.cells").serve(mine)
+  require("accelerate.jupyter.cells").serve(mine)
 end
 
 local function start_worker()

@@ -3,11 +3,11 @@
 local commands = require "accelerate.prompt.commands"
 local globals = require "accelerate.prompt.globals"
 local host = require "accelerate.host"
-local input = require "accelerate.kernel.input"
+local input = require "accelerate.jupyter.input"
 local json = require "accelerate.utils.json"
-local pipe = require "accelerate.kernel.pipe"
+local pipe = require "accelerate.jupyter.pipe"
 local results = require "accelerate.prompt.results"
-local text = require "accelerate.kernel.text"
+local text = require "accelerate.jupyter.text"
 
 local M = {}
 
@@ -31,7 +31,7 @@ end
 --- Shows a value as a cell's last one is shown.
 ---@param value any
 local function display(value)
-  send_at_once { kind = "display", data = require("accelerate.kernel.display").bundle(value) }
+  send_at_once { kind = "display", data = require("accelerate.jupyter.display").bundle(value) }
 end
 
 --- Empties the cell's output. wait: when the next output comes.
@@ -77,7 +77,7 @@ local function run(code, name)
 end
 
 local function bundle_of(given)
-  if given.n == 1 then return require("accelerate.kernel.display").bundle(given[1]) end
+  if given.n == 1 then return require("accelerate.jupyter.display").bundle(given[1]) end
   return { ["text/plain"] = results.text(given, {}) }
 end
 

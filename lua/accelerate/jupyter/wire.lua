@@ -5,7 +5,7 @@
 ---   content | buffers ...
 local core = require "accelerate.core"
 local json = require "accelerate.utils.json"
-local text = require "accelerate.kernel.text"
+local text = require "accelerate.jupyter.text"
 
 local M = {}
 
@@ -15,14 +15,14 @@ local DELIMITER = "<IDS|MSG>"
 local FRAMES_MOST = 64 -- of identities, and of buffers
 local REMEMBERED = 65536 -- signatures that are not taken again
 
----@class accelerate.kernel.Message
+---@class accelerate.jupyter.Message
 ---@field ids string[] what a reply begins with
 ---@field kind string "execute_request"
 ---@field session string the client's
 ---@field header string as it came, for the replies' parent header
 ---@field content table
 
----@class accelerate.kernel.Wire
+---@class accelerate.jupyter.Wire
 ---@field key string
 ---@field session string this kernel's
 ---@field seen table<string, true> signatures
@@ -30,7 +30,7 @@ local REMEMBERED = 65536 -- signatures that are not taken again
 --- Makes what signs and checks messages.
 ---@param key string "": messages are not signed
 ---@param session string
----@return accelerate.kernel.Wire
+---@return accelerate.jupyter.Wire
 function M.new(key, session) return { key = key, session = session, seen = {}, n = 0, sent = 0 } end
 
 local function object(name, frame)
@@ -56,9 +56,9 @@ local function check_signature(wire, frames, at)
 end
 
 --- Reads a message.
----@param wire accelerate.kernel.Wire
+---@param wire accelerate.jupyter.Wire
 ---@param frames string[]
----@return accelerate.kernel.Message?
+---@return accelerate.jupyter.Message?
 ---@return string? problem
 function M.read(wire, frames)
   local ids, at = {}, 1
@@ -85,11 +85,11 @@ end
 local function stamp() return os.date("!%Y-%m-%dT%H:%M:%SZ") end
 
 --- Returns the frames of a message of this kernel.
----@param wire accelerate.kernel.Wire
+---@param wire accelerate.jupyter.Wire
 ---@param ids string[]
 ---@param kind string "execute_reply"
 ---@param content table
----@param parent accelerate.kernel.Message?
+---@param parent accelerate.jupyter.Message?
 ---@return string[]
 function M.write(wire, ids, kind, content, parent)
   wire.sent = wire.sent + 1
