@@ -5,6 +5,7 @@
 --- `_build(config)`, which assigns the submodules under Transformers' names, and `forward`.
 
 local core = require "accelerate.core"
+local blocks = require "accelerate.models.blocks"
 local options = require "accelerate.utils.options"
 local nn = require "accelerate.nn"
 local config = require "accelerate.models.config"
@@ -35,6 +36,12 @@ function FIELDS.dtype(self)
     if core._is_float(p) then return p.dtype end
   end
 end
+
+-- Classes of modules that are not divided, by their names here.
+function FIELDS._no_split_modules(self) return (blocks.of(self.traits.model_type)) end
+
+-- Their names here, by those of Transformers.
+function FIELDS._transformers_names(self) return select(2, blocks.of(self.traits.model_type)) end
 
 function PreTrainedModel.__index(self, key)
   local read = FIELDS[key]

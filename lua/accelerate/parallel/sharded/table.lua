@@ -1,0 +1,211 @@
+--- A sharding plan as a table in text: settings, bytes of a rank, and what a step moves.
+---
+--- The bytes are those of the plan's formula: each unit's buffers are padded to multiples of 256
+--- bytes for each rank that they are cut over; activations come on top.
+local class = require "accelerate.utils.class"
+local convert_bytes = require("accelerate.utils.objects").convert_bytes
+
+local M = {}
+
+local SIZES = { float64 = 8, float32 = 4, float16 = 2, bfloat16 = 2, complex64 = 8, complex128 = 16 }
+local PAD = 256  -- bytes
+
+-- ---- bytes --------------------------------------------------------------------------------------
+
+-- Elements by type, of all parameters and of those that are trained, of a list.
+local function count(params, seen, ignored)
+  local unit = { values = {}, trained = {} }
+  for _, p in ipairs(params) do
+    if not seen[p] and not ignored[p] and SIZES[p.dtype] then
+      seen[p] = true
+      unit.values[p.dtype] = (unit.values[p.dtype] or 0) + p:numel()
+      if p.requires_grad then unit.trained[p.dtype] = (unit.trained[p.dtype] or 0) + p:numel() end
+    end
+  end
+  return unit
+end
+
+--- Returns the elements of each unit: the model's own first, then those that the plan chooses.
+---@param plan accelerate.ShardingPlan
+---@param model accelerate.nn.Module
+---@return { values: table<string, integer>, trained: table<string, integer> }[]
+function M.units(plan, model)
+  local ignored, chosen, seen, list = plan.ignored(model), plan.units(model), {}, {}
+  -- units inside others come behind them in the model's order, and take their parameters first
+  for i = #chosen, 1, -1 do table.insert(list, 1, count(chosen[i]:parameters(), seen, ignored)) end
+  table.insert(list, 1, count(model:parameters(), seen, ignored))
+  return list
+end
+
+-- The bytes of elements by type. `size`: of an element; nil: the type's own.
+local function bytes_of(elements, size, parts)
+  local sum = 0
+  for dtype, n in pairs(elements) do
+    local each = size or SIZES[dtype]
+    sum = sum + (parts and math.ceil(n * each / (parts * PAD)) * PAD or n * each)
+  end
+  return sum
+end
+
+--- Returns a rank's bytes under a plan.
+---@param plan accelerate.ShardingPlan
+---@param units { values: table, trained: table }[] what `units` returned
+---@param states integer states of a parameter's size that the optimizer keeps
+---@return { values: number, gradients: number, states: number, working: number, unit_values:
+---  number, unit_gradients: number, buffers: integer, total: number, whole: table } buffers: units
+---  in memory at a time
+function M.bytes(plan, units, states)
+  local sum = { values = 0, gradients = 0, states = 0, working = 0, unit_values = 0, unit_gradients = 0 }
+  local whole = { values = 0, gradients = 0, states = 0 }
+  local computed, reduced = SIZES[plan.param_dtype], SIZES[plan.reduce_dtype]
+  local function parts(home) return home == "cut" and plan.shard or 1 end
+  for _, unit in ipairs(units) do
+    sum.values = sum.values + bytes_of(unit.values, nil, parts(plan.values))
+    sum.gradients = sum.gradients + bytes_of(unit.trained, nil, parts(plan.gradients))
+    sum.states = sum.states + states * bytes_of(unit.trained, nil, parts(plan.states))
+    whole.values = whole.values + bytes_of(unit.values)
+    whole.gradients = whole.gradients + bytes_of(unit.trained)
+    whole.states = whole.states + states * bytes_of(unit.trained)
+    if plan.values == "cut" then
+      sum.unit_values = math.max(sum.unit_values, bytes_of(unit.values, computed))
+    elseif computed and computed < 4 then
+      sum.working = sum.working + bytes_of(unit.values, computed)
+    end
+    if plan.gradients == "cut" then
+      sum.unit_gradients = math.max(sum.unit_gradients, bytes_of(unit.trained, reduced))
+    end
+  end
+  sum.buffers = math.min(#units, 2)  -- one unit computes while the next is acquired
+  sum.whole, sum.total = whole, sum.values + sum.gradients + sum.states + sum.working
+    + sum.buffers * (sum.unit_values + sum.unit_gradients)
+  return sum
+end
+
+-- What a rank sends in a forward and backward pass, and at an optimizer step.
+local function traffic(plan, units)
+  local values, gradients = 0, 0
+  for _, unit in ipairs(units) do
+    values = values + bytes_of(unit.values, SIZES[plan.param_dtype])
+    gradients = gradients + bytes_of(unit.trained, SIZES[plan.reduce_dtype])
+  end
+  local function share(n) return (n - 1) / n end
+  local acquired = plan.values == "cut" and (plan.reshard_after_forward and 2 or 1) * values or 0
+  -- values that are whole while their states are cut come back after the step
+  local returned = plan.values == "whole" and plan.states == "cut" and values or 0
+  local reductions = plan.gradients == "cut" and 1 or 2
+  return {
+    pass = acquired * share(plan.shard) + reductions * gradients * share(plan.shard),
+    step = returned * share(plan.shard) + 2 * gradients / plan.shard * share(plan.replicate),
+  }
+end
+
+-- ---- text ---------------------------------------------------------------------------------------
+
+local function aligned(out, rows)
+  local widths = {}
+  for _, row in ipairs(rows) do
+    for k, text in ipairs(row) do widths[k] = math.max(widths[k] or 0, #text) end
+  end
+  for _, row in ipairs(rows) do
+    local cells = {}
+    for k, text in ipairs(row) do cells[k] = text .. (" "):rep(widths[k] - #text) end
+    out[#out + 1] = "  " .. (table.concat(cells, "  "):gsub("%s+$", ""))
+  end
+end
+
+local function offload_text(offload)
+  local parts = {}
+  for _, name in ipairs { "values", "gradients", "states" } do
+    if offload[name] then parts[#parts + 1] = ("%s: %s"):format(name, offload[name]) end
+  end
+  return #parts > 0 and table.concat(parts, ", ") or "none"
+end
+
+local function yes(value) return value and "yes" or "no" end
+
+-- The settings of a plan: name, field of the plan, text of its value.
+local SETTINGS = {
+  { "strategy", "name", function(plan) return plan.name end },
+  { "dp_replicate", "replicate", function(plan) return ("%d"):format(plan.replicate) end },
+  { "dp_shard", "shard", function(plan) return ("%d"):format(plan.shard) end },
+  { "reshard after forward", "reshard_after_forward",
+    function(plan)
+      return plan.values == "cut" and yes(plan.reshard_after_forward) or "values are whole"
+    end },
+  { "units", "units", function(_, units)
+    return #units == 1 and "1, the whole model" or ("%d, and the rest of the model"):format(#units - 1)
+  end },
+  { "parameters compute in", "param_dtype",
+    function(plan) return plan.param_dtype or "the type they rest in" end },
+  { "gradients are reduced in", "reduce_dtype",
+    function(plan) return plan.reduce_dtype or "their own type" end },
+  { "buffers", "buffer_dtype", function(plan) return plan.buffer_dtype or "their own type" end },
+  { "outputs", "output_dtype", function(plan) return plan.output_dtype or "as computed" end },
+  { "offload", "offload", function(plan) return offload_text(plan.offload) end },
+  { "activation checkpointing", "activation_checkpointing",
+    function(plan) return yes(plan.activation_checkpointing) end },
+  { "whole gradients in no_sync", "whole_in_no_sync", function(plan) return yes(plan.whole_in_no_sync) end },
+  { "state dicts", "state_dict_type", function(plan) return plan.state_dict_type end },
+}
+
+local function settings(plan, units)
+  local rows = { { "setting", "value", "from" } }
+  for _, setting in ipairs(SETTINGS) do
+    local name, field, text = unpack(setting)
+    rows[#rows + 1] = { name, text(plan, units), plan.origin[field] or "default" }
+  end
+  return rows
+end
+
+local function bytes_rows(plan, sum)
+  local rows = { { "bytes of a rank", "whole model", "this plan", "" } }
+  for _, name in ipairs { "values", "gradients", "states" } do
+    rows[#rows + 1] = { name, convert_bytes(sum.whole[name]), convert_bytes(sum[name]),
+      plan[name] == "cut" and ("one of %d parts"):format(plan.shard) or "whole" }
+  end
+  if sum.working > 0 then rows[#rows + 1] = { "working copies", "", convert_bytes(sum.working), "whole" } end
+  for _, name in ipairs { "values", "gradients" } do
+    local bytes = sum["unit_" .. name]
+    if bytes > 0 then
+      rows[#rows + 1] = { (sum.buffers == 1 and "the unit's %s" or "two units' %s"):format(name), "",
+        convert_bytes(sum.buffers * bytes), sum.buffers == 2 and "the largest unit's" or "" }
+    end
+  end
+  rows[#rows + 1] = { "together", convert_bytes(sum.whole.values + sum.whole.gradients + sum.whole.states),
+    convert_bytes(sum.total), "activations come on top" }
+  return rows
+end
+
+-- How many states of a parameter's size an optimizer keeps, and what it is called.
+local function states_of(optimizer)
+  if not optimizer then return 2, "Adam" end
+  optimizer = rawget(optimizer, "optimizer") or optimizer
+  local n, hyper = 0, {}
+  optimizer:_hyper(optimizer.param_groups[1], hyper)
+  local needed = optimizer:_needs(hyper)
+  for i, state in ipairs(optimizer._row.states) do
+    if state.form == "each" and bit.band(needed, bit.lshift(1, i - 1)) ~= 0 then n = n + 1 end
+  end
+  return n, class.of(optimizer).__name
+end
+
+--- Returns the plan of a model in text.
+---@param plan accelerate.ShardingPlan
+---@param model accelerate.nn.Module
+---@param opts { optimizer: accelerate.optim.Optimizer? }?
+---@return string
+function M.show(plan, model, opts)
+  local units = M.units(plan, model)
+  local states, optimizer = states_of(opts and opts.optimizer)
+  local moved, out = traffic(plan, units), {}
+  out[1] = ("sharding plan of %s with %s: %s on %d rank%s"):format(class.of(model).__name, optimizer,
+    plan.name,
+    plan.replicate * plan.shard, plan.replicate * plan.shard == 1 and "" or "s")
+  aligned(out, settings(plan, units))
+  aligned(out, bytes_rows(plan, M.bytes(plan, units, states)))
+  aligned(out, { { "a rank sends", "in each forward and backward pass", convert_bytes(moved.pass) },
+    { "", "at each optimizer step", convert_bytes(moved.step) } })
+  return table.concat(out, "\n")
+end
+
+return M
