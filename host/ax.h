@@ -95,6 +95,9 @@ AX_API ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_st
  * write by themselves.  ENOIMPL, with the reason, where there is no such device. */
 AX_API ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out);
 AX_API bool ax_storage_is_pinned(const ax_storage *s);
+/* Exchanges the memory of two storages of one size and device: their tensors look at the
+ * other's. */
+AX_API void ax_storage_trade(ax_storage *a, ax_storage *b);
 AX_API ax_storage *ax_storage_retain(ax_storage *s);
 AX_API void ax_storage_release(ax_storage *s);
 
@@ -109,13 +112,14 @@ static inline ax_claim *ax_claim_of(const ax_storage *s, const ax_claim_kind *ki
   while (__builtin_expect(c != NULL, 0) && c->kind != kind) c = c->next;
   return c;
 }
-/* Has every claim done that this use must wait for.  On failure the one that failed is left, and
- * can be tried again. */
-AX_API AX_COLD ax_status ax_storage_ready(ax_storage *s, ax_use use);
+/* Has every claim done that this use must wait for; at: see ax_claim_kind.  On failure the one that
+ * failed is left, and can be tried again. */
+AX_API AX_COLD ax_status ax_storage_ready(ax_storage *s, ax_use use, int64_t at);
 /* Comes before t's memory is read (AX_READ) or written in place (AX_WRITE). */
 static inline ax_status ax_tensor_ready(const ax_tensor *t, ax_use use)
 {
-  return __builtin_expect(t->storage->claims == NULL, 1) ? AX_OK : ax_storage_ready(t->storage, use);
+  return __builtin_expect(t->storage->claims == NULL, 1) ? AX_OK
+                                                         : ax_storage_ready(t->storage, use, t->offset);
 }
 /* Sanitized builds: how often memory was used that a claim stood before; 0 in others. */
 AX_API int64_t ax_claims_missed(void);
@@ -279,6 +283,8 @@ AX_API ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *se
 /* Whether the backward pass under way (the innermost) is one of ax_grad_of: leaves get nothing from
  * it. */
 AX_API bool ax_backward_collects(void);
+/* Whether a backward pass is under way. */
+AX_API bool ax_backward_runs(void);
 /* Whether a backward pass of this thread fails at the first NaN; returns the former setting. */
 AX_API bool ax_detect_anomaly(bool on);
 /* Sets requires_grad on a leaf; EGRAD for an integer tensor, or for false on a non-leaf. */

@@ -14,9 +14,37 @@
 #ifndef AX_FLAT_H
 #define AX_FLAT_H
 
+#include "dist.h"
 #include "ax.h"
 
 enum { AX_SLOT_BYTES = 256 };
+
+/* Which buffers of a layout are cut: of these each rank of a group keeps one part. */
+enum { AX_CUT_VALUES = 1, AX_CUT_GRADS = 2, AX_CUT_STATES = 4 };
+
+/* Where the buffers of a layout rest (core/params/home.c).
+ *
+ * A layout that is cut over a group has as many parts of equal size as the group has ranks, and
+ * `first` to `last` are this rank's elements; a boundary may cut a parameter in two.  The whole
+ * buffer of a kind that is cut has memory only while a model computes with it.  Parameters and
+ * gradients are views of the whole buffers, with their whole shapes, at all times; while a buffer
+ * has no memory, a claim answers whoever reads it: inside a forward or backward pass it gathers the
+ * parts, elsewhere it fails and names the parameter. */
+typedef struct ax_home {
+  ax_group *group;     /* counted; NULL: all buffers are whole on each rank */
+  ax_group *copies;    /* counted: the ranks that have the same part; NULL: no other rank has it */
+  uint8_t cut;         /* AX_CUT_* */
+  int64_t first, last; /* elements [first, last) of the layout */
+  ax_tensor *values;   /* AX_CUT_VALUES: [last - first] the parameters' part that rests here */
+  ax_tensor *grads;    /* AX_CUT_GRADS: likewise of the gradients, summed up over passes */
+  /* [n] views of what this rank has and steps of each parameter and its gradient, one dim; NULL:
+   * nothing */
+  ax_tensor **value_piece, **grad_piece;
+  ax_claim no_values, no_grads; /* on the whole buffers, while they have no memory */
+  int users;                    /* those who have acquired the values */
+  bool computes;                /* the model's forward pass is under way */
+  bool *had;                    /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
+} ax_home;
 
 typedef struct ax_flat ax_flat;
 struct ax_capture; /* capture.h */
@@ -37,7 +65,7 @@ struct ax_flat {
   ax_device device;
   uint64_t number;    /* rises with creation */
   int n;              /* parameters */
-  int64_t size;       /* elements of all slots */
+  int64_t size;       /* elements of all slots, and of the padding that makes parts equal */
   ax_tensor **params; /* [n], counted */
   int64_t *offsets;   /* [n + 1], in elements; offsets[n] is size */
   ax_tensor *values;  /* [size] the parameters */
@@ -45,6 +73,9 @@ struct ax_flat {
    * NULL: no buffer of gradients */
   ax_tensor *grads;
   ax_tensor *work; /* [size] the working copies, in a half type; NULL: none */
+  ax_home home;
+  char *name;   /* of the unit, for messages: "h.3 (GPTBlock)"; NULL: none */
+  char **names; /* [n] of the parameters; NULL: none */
 
   uint64_t reached; /* gradients that backward passes have written so far */
   int missing;      /* parameters without a gradient in the buckets collected since the first one */
@@ -58,10 +89,11 @@ struct ax_flat {
 };
 
 /* New: lays out leaves of one floating-point type on one device, in the order of the list.  The
- * tensor objects stay; they become views, with version cells of their own, and lose their former
- * gradient slots.  Either all move or none.  EINVAL for a list that mixes types or devices, or
- * contains a parameter twice or one of another ax_flat; EGRAD for results of ops. */
-AX_API ax_status ax_flat_new(int n, ax_tensor *const *params, ax_flat **out);
+ * buffers' size is a multiple of `parts` slots' units.  The tensor objects stay; they become views,
+ * with version cells of their own, and lose their former gradient slots.  Either all move or none.
+ * EINVAL for a list that mixes types or devices, or contains a parameter twice or one of another
+ * ax_flat; EGRAD for results of ops. */
+AX_API ax_status ax_flat_new(int n, ax_tensor *const *params, int parts, ax_flat **out);
 AX_API ax_flat *ax_flat_retain(ax_flat *f);
 /* The last release ends the layout: the parameters stay where they are and belong to no ax_flat. */
 AX_API void ax_flat_release(ax_flat *f); /* NULL is fine */
@@ -81,6 +113,43 @@ AX_API bool ax_flat_has_grad(const ax_flat *f);
 AX_API ax_status ax_flat_scale_grads(ax_flat *f, double factor);
 /* Counts one write of all values (by a collective). */
 AX_API void ax_flat_touch(ax_flat *f);
+
+/* Names the layout and its parameters, for messages; copies the texts.  names: [n] */
+AX_API ax_status ax_flat_set_names(ax_flat *f, const char *name, const char *const *names);
+
+/* ---- homes */
+
+/* Cuts the buffers over a group, whose size the layout was made for; `copies`: see ax_home.  The
+ * ranks have the same values.  What rests elsewhere is freed.  Not for working copies: a layout
+ * that is cut has none. */
+AX_API ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_t cut);
+/* Makes the values whole (a collective of the group, where they are cut and nobody has acquired
+ * them), and holds them until ax_flat_let_go. */
+AX_API ax_status ax_flat_acquire(ax_flat *f);
+/* Ends a use.  The whole buffer is freed with the last one, unless `keep`. */
+AX_API void ax_flat_let_go(ax_flat *f, bool keep);
+/* Frees the whole buffer of values, whoever holds it. */
+AX_API void ax_flat_drop_values(ax_flat *f);
+/* Whether the whole values can be read now. */
+AX_API bool ax_flat_has_values(const ax_flat *f);
+/* Brings the gradients of all slots home: the parts of the group's ranks are averaged, over the
+ * copies as well, and added to what rests here of earlier passes; the whole buffer is freed.  A
+ * collective.  Parameters keep their gradients, which have no memory. */
+AX_API ax_status ax_flat_deliver(ax_flat *f);
+/* After an optimizer stepped this rank's part of values that are whole: gathers the others'. */
+AX_API ax_status ax_flat_spread(ax_flat *f);
+/* Takes the whole values, as a script has edited them, into the part that rests here. */
+AX_API ax_status ax_flat_take_back(ax_flat *f);
+/* What this rank steps of slot k: elements [*from, *from + n) of the parameter; returns n. */
+AX_API int64_t ax_flat_piece(const ax_flat *f, int slot, int64_t *from);
+/* Presence of the parameters of `n` layouts that are cut, one after the other in one tensor on
+ * their device: 1 where this rank has a gradient.  New reference. */
+AX_API ax_status ax_flat_presence(int n, ax_flat *const *list, ax_tensor **out);
+/* After its reduction: parameters with a gradient on another rank alone have one here, too. */
+AX_API ax_status ax_flat_adopt_presence(int n, ax_flat *const *list, ax_tensor *presence);
+/* The piece in place of a gradient that is cut: borrowed; t itself where it is whole here.  NULL:
+ * this rank has nothing of it.  *group: over whose ranks it is cut, or NULL. */
+AX_API ax_tensor *ax_flat_own_grad(ax_tensor *param, ax_group **group);
 
 /* ---- reductions */
 

@@ -13,7 +13,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_COLD __attribute__((cold)) /* calls lie apart from the code that runs at every op */
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 13       /* the version of the structures here */
+#define AX_ABI 14       /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -157,7 +157,8 @@ typedef struct ax_storage ax_storage;
 
 typedef struct ax_claim_kind {
   uint8_t uses; /* AX_READ | AX_WRITE: the uses that ask it */
-  ax_status (*before)(ax_claim *c);
+  /* at: the element of the storage, of its user's type, where the use begins; -1: not known */
+  ax_status (*before)(ax_claim *c, int64_t at);
   void (*gone)(ax_claim *c); /* the storage is being freed; NULL: the claimant holds the storage */
 } ax_claim_kind;
 

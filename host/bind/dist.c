@@ -54,7 +54,7 @@ const char *ax_lua_where(lua_State *L, char *buf, size_t size)
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-static void enter(lua_State *L)
+void ax_lua_enter_collective(lua_State *L)
 {
   char where[128];
 
@@ -92,7 +92,7 @@ static void clear_group(lua_State *L, void *object)
 
 static const ax_lua_class group_class = { "a process group", sizeof(ax_group *), clear_group, NULL };
 
-static ax_group *group_at(lua_State *L, int idx, const char *fn)
+ax_group *ax_lua_group_at(lua_State *L, int idx, const char *fn)
 {
   return lua_isnoneornil(L, idx) ? ax_dist_world() : ax_lua_check_pointer(L, idx, &group_class, fn);
 }
@@ -105,9 +105,9 @@ static int dist_group_split(lua_State *L)
   ax_group *from, **g;
   int colour, key;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   lua_settop(L, 4);
-  from = group_at(L, 1, fn);
+  from = ax_lua_group_at(L, 1, fn);
   colour = (int)ax_lua_check_integer(L, 2, fn, "colour", -1, INT32_MAX);
   key = (int)ax_lua_check_integer(L, 3, fn, "key", INT32_MIN, INT32_MAX);
   g = ax_lua_push_object(L, &group_class);
@@ -119,7 +119,7 @@ static int dist_group_split(lua_State *L)
 /* (group) -> its rank, size, name, and the list of its ranks in the world */
 static int dist_group_facts(lua_State *L)
 {
-  const ax_group *g = group_at(L, 1, "group");
+  const ax_group *g = ax_lua_group_at(L, 1, "group");
 
   lua_pushinteger(L, g->rank);
   lua_pushinteger(L, g->size);
@@ -212,9 +212,9 @@ static int dist_all_reduce(lua_State *L)
   ax_group *g;
   int model;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   t = ax_lua_check_tensor(L, 1, "all_reduce", "tensor");
-  g = group_at(L, 5, "all_reduce");
+  g = ax_lua_group_at(L, 5, "all_reduce");
   r = check_reduction(L, 2, "all_reduce");
   model = lua_isnoneornil(L, 3) ? 0 : (int)ax_lua_check_integer(L, 3, "all_reduce", "model", 0, INT32_MAX);
   if (lua_toboolean(L, 4)) return begin_all_reduce(L, g, t, r, model);
@@ -229,9 +229,9 @@ static int dist_broadcast(lua_State *L)
   ax_group *g;
   int root;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   t = ax_lua_check_tensor(L, 1, "broadcast", "tensor");
-  g = group_at(L, 3, "broadcast");
+  g = ax_lua_group_at(L, 3, "broadcast");
   root = check_rank(L, 2, "broadcast", "src", g);
   if (ax_dist_broadcast(g, t, root) != AX_OK) return ax_lua_raise(L, "broadcast");
   lua_settop(L, 1);
@@ -245,9 +245,9 @@ static int dist_broadcast_all(lua_State *L)
   ax_group *g;
   int n, root;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   luaL_checktype(L, 1, LUA_TTABLE);
-  g = group_at(L, 3, "broadcast_all");
+  g = ax_lua_group_at(L, 3, "broadcast_all");
   root = check_rank(L, 2, "broadcast_all", "src", g);
   n = (int)lua_objlen(L, 1);
   list = lua_newuserdata(L, (size_t)(n + 1) * sizeof *list);
@@ -264,11 +264,12 @@ static int dist_all_gather(lua_State *L)
 {
   ax_tensor *t, **out;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   lua_settop(L, 2);
   t = ax_lua_check_tensor(L, 1, "all_gather", "tensor");
   out = ax_lua_push_box(L);
-  if (ax_dist_all_gather(group_at(L, 2, "all_gather"), t, out) != AX_OK) return ax_lua_raise(L, "all_gather");
+  if (ax_dist_all_gather(ax_lua_group_at(L, 2, "all_gather"), t, out) != AX_OK)
+    return ax_lua_raise(L, "all_gather");
   return 1;
 }
 
@@ -277,12 +278,12 @@ static int dist_reduce_scatter(lua_State *L)
   ax_tensor *t, **out;
   ax_reduction r;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   lua_settop(L, 3);
   t = ax_lua_check_tensor(L, 1, "reduce_scatter", "tensor");
   r = check_reduction(L, 2, "reduce_scatter");
   out = ax_lua_push_box(L);
-  if (ax_dist_reduce_scatter(group_at(L, 3, "reduce_scatter"), t, r, out) != AX_OK)
+  if (ax_dist_reduce_scatter(ax_lua_group_at(L, 3, "reduce_scatter"), t, r, out) != AX_OK)
     return ax_lua_raise(L, "reduce_scatter");
   return 1;
 }
@@ -293,10 +294,10 @@ static int dist_gather(lua_State *L)
   ax_group *g;
   int root;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   lua_settop(L, 3);
   t = ax_lua_check_tensor(L, 1, "gather", "tensor");
-  g = group_at(L, 3, "gather");
+  g = ax_lua_group_at(L, 3, "gather");
   root = check_rank(L, 2, "gather", "dst", g);
   out = ax_lua_push_box(L);
   if (ax_dist_gather(g, t, root, out) != AX_OK) return ax_lua_raise(L, "gather");
@@ -312,9 +313,9 @@ static int dist_reduce(lua_State *L)
   ax_tensor *t;
   int root;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   t = ax_lua_check_tensor(L, 1, fn, "tensor");
-  g = group_at(L, 4, fn);
+  g = ax_lua_group_at(L, 4, fn);
   root = check_rank(L, 2, fn, "dst", g);
   if (ax_dist_reduce_to(g, t, check_reduction(L, 3, fn), root) != AX_OK) return ax_lua_raise(L, fn);
   lua_settop(L, 1);
@@ -330,9 +331,9 @@ static int dist_scatter(lua_State *L)
   ax_group *g;
   int root;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   lua_settop(L, 4);
-  g = group_at(L, 4, fn);
+  g = ax_lua_group_at(L, 4, fn);
   root = check_rank(L, 3, fn, "src", g);
   if (g->rank == root) t = ax_lua_check_tensor(L, 1, fn, "tensor");
   else like = ax_lua_check_tensor(L, 2, fn, "like");
@@ -349,11 +350,11 @@ static int dist_all_to_all(lua_State *L)
   ax_group *g;
   int64_t *splits;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   lua_settop(L, 3);
   t = ax_lua_check_tensor(L, 1, fn, "tensor");
   luaL_checktype(L, 2, LUA_TTABLE);
-  g = group_at(L, 3, fn);
+  g = ax_lua_group_at(L, 3, fn);
   splits = lua_newuserdata(L, 2 * (size_t)g->size * sizeof *splits);
   for (int k = 0; k < 2 * g->size; k++) {
     lua_rawgeti(L, 2, k + 1);
@@ -372,9 +373,9 @@ static int dist_send(lua_State *L)
   ax_tensor *t;
   ax_group *g;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   t = ax_lua_check_tensor(L, 1, "send", "tensor");
-  g = group_at(L, 3, "send");
+  g = ax_lua_group_at(L, 3, "send");
   if (ax_dist_send(g, t, check_rank(L, 2, "send", "dst", g)) != AX_OK) return ax_lua_raise(L, "send");
   return 0;
 }
@@ -384,9 +385,9 @@ static int dist_recv(lua_State *L)
   ax_tensor *t;
   ax_group *g;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   t = ax_lua_check_tensor(L, 1, "recv", "tensor");
-  g = group_at(L, 3, "recv");
+  g = ax_lua_group_at(L, 3, "recv");
   if (ax_dist_recv(g, t, check_rank(L, 2, "recv", "src", g)) != AX_OK) return ax_lua_raise(L, "recv");
   lua_settop(L, 1);
   return 1;
@@ -409,7 +410,7 @@ static int dist_leave(lua_State *L)
 /* (index): this rank's collectives of CUDA tensors run on cuda:index.  All ranks call it. */
 static int dist_join_device(lua_State *L)
 {
-  enter(L);
+  ax_lua_enter_collective(L);
   if (ax_dist_join_device((int)ax_lua_check_integer(L, 1, "join_device", "index", 0, 255)) != AX_OK)
     return ax_lua_raise(L, "joining the GPUs");
   return 0;
@@ -475,8 +476,8 @@ static int dist_touch(lua_State *L)
 
 static int dist_barrier(lua_State *L)
 {
-  enter(L);
-  if (ax_dist_barrier(group_at(L, 1, "barrier")) != AX_OK) return ax_lua_raise(L, "barrier");
+  ax_lua_enter_collective(L);
+  if (ax_dist_barrier(ax_lua_group_at(L, 1, "barrier")) != AX_OK) return ax_lua_raise(L, "barrier");
   return 0;
 }
 
@@ -492,7 +493,7 @@ static void run(lua_State *L, const char *fn, ax_group *g, ax_collective c)
 static int dist_all_gather_bytes(lua_State *L)
 {
   static const char fn[] = "all_gather_bytes";
-  ax_group *const g = group_at(L, 2, fn);
+  ax_group *const g = ax_lua_group_at(L, 2, fn);
   const int n = g->size;
   int64_t *lengths, mine, longest = 0;
   const char *text;
@@ -500,7 +501,7 @@ static int dist_all_gather_bytes(lua_State *L)
   size_t size;
   int r;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   if (lua_type(L, 1) != LUA_TSTRING) return ax_lua_arg_error(L, fn, 1, "bytes", "a string", 1);
   text = lua_tolstring(L, 1, &size);
   mine = (int64_t)size;
@@ -526,14 +527,14 @@ static int dist_all_gather_bytes(lua_State *L)
 static int dist_broadcast_bytes(lua_State *L)
 {
   static const char fn[] = "broadcast_bytes";
-  ax_group *const g = group_at(L, 3, fn);
+  ax_group *const g = ax_lua_group_at(L, 3, fn);
   const char *text = NULL;
   int64_t length = 0;
   size_t size;
   char *buf;
   int root;
 
-  enter(L);
+  ax_lua_enter_collective(L);
   root = check_rank(L, 2, fn, "src", g);
   if (g->rank == root) {
     if (lua_type(L, 1) != LUA_TSTRING)

@@ -1,5 +1,6 @@
 /* flat.c: layouts of parameters in flat buffers, for lua/accelerate/parallel. */
 #include "bind/bind.h"
+#include "bind/group.h"
 #include "bind/hyper.h"
 #include "flat.h"
 
@@ -25,8 +26,8 @@ static int check_bucket(lua_State *L, const ax_flat *f, const char *fn)
   return (int)ax_lua_check_integer(L, 2, fn, "bucket", 1, f->n_buckets) - 1;
 }
 
-/* core.flat(params) -> a layout, its number, the parameters' offsets in elements counted from 0,
- * and the number of elements of all slots */
+/* core.flat(params, parts) -> a layout, its number, the parameters' offsets in elements counted
+ * from 0, and the number of elements of all slots */
 static int new_layout(lua_State *L)
 {
   ax_tensor **params;
@@ -34,7 +35,8 @@ static int new_layout(lua_State *L)
   int n;
 
   ax_lua_enter(L);
-  lua_settop(L, 1);
+  lua_settop(L, 2);
+  const int parts = lua_isnil(L, 2) ? 1 : (int)ax_lua_check_integer(L, 2, "flat", "parts", 1, 1 << 20);
   params = ax_lua_push_params(L, 1, "flat", &n);
   for (int k = 0; k < n; k++) { /* so that ax_flat.params lead back to the script's own objects */
     lua_rawgeti(L, 1, k + 1);
@@ -42,7 +44,7 @@ static int new_layout(lua_State *L)
     lua_pop(L, 1);
   }
   f = ax_lua_push_object(L, &layout_class);
-  if (ax_flat_new(n, params, f) != AX_OK) return ax_lua_raise(L, "flat");
+  if (ax_flat_new(n, params, parts, f) != AX_OK) return ax_lua_raise(L, "flat");
   lua_pushnumber(L, (double)(*f)->number);
   lua_createtable(L, n, 0);
   for (int k = 0; k < n; k++) {
@@ -134,6 +136,139 @@ static int dissolve(lua_State *L)
 {
   ax_flat_dissolve(check_layout(L, "dissolve"));
   return 0;
+}
+
+/* ---- homes */
+
+/* layout:set_names(unit, names): for messages */
+static int set_names(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "set_names");
+  const char **names;
+
+  lua_settop(L, 3);
+  luaL_checkstring(L, 2);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  names = lua_newuserdata(L, sizeof *names * (size_t)f->n);
+  for (int k = 0; k < f->n; k++) {
+    lua_rawgeti(L, 3, k + 1); /* the table holds it */
+    if (!(names[k] = lua_tostring(L, -1))) return ax_lua_error(L, "set_names", "a name is missing");
+    lua_pop(L, 1);
+  }
+  return done(L, ax_flat_set_names(f, lua_tostring(L, 2), names), "set_names");
+}
+
+/* layout:cut_over(group, copies, values, grads): cuts states, and values and gradients where these
+ * are true; see ax_flat_cut_over */
+static int cut_over(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "cut_over");
+  lua_settop(L, 5);
+  ax_group *const group = ax_lua_group_at(L, 2, "cut_over"), *const copies =
+                                                                 lua_isnil(L, 3)
+                                                                     ? NULL
+                                                                     : ax_lua_group_at(L, 3, "cut_over");
+  const uint8_t cut =
+      AX_CUT_STATES | (lua_toboolean(L, 4) ? AX_CUT_VALUES : 0) | (lua_toboolean(L, 5) ? AX_CUT_GRADS : 0);
+  return done(L, ax_flat_cut_over(f, group, copies, cut), "prepare");
+}
+
+static int acquire(lua_State *L)
+{
+  ax_lua_enter_collective(L);
+  return done(L, ax_flat_acquire(check_layout(L, "acquire")), "gather");
+}
+
+/* layout:let_go(keep) */
+static int let_go(lua_State *L)
+{
+  ax_flat_let_go(check_layout(L, "let_go"), lua_toboolean(L, 2));
+  return 0;
+}
+
+static int drop_values(lua_State *L)
+{
+  ax_flat_drop_values(check_layout(L, "drop_values"));
+  return 0;
+}
+
+static int has_values(lua_State *L)
+{
+  return push_flag(L, ax_flat_has_values(check_layout(L, "has_values")));
+}
+
+/* layout:computes(on): whether the model's forward is under way, so that whoever needs the values
+ * gathers them */
+static int computes(lua_State *L)
+{
+  check_layout(L, "computes")->home.computes = lua_toboolean(L, 2);
+  return 0;
+}
+
+static int deliver(lua_State *L)
+{
+  ax_lua_enter_collective(L);
+  return done(L, ax_flat_deliver(check_layout(L, "deliver")), "gradients");
+}
+
+static int spread(lua_State *L)
+{
+  ax_lua_enter_collective(L);
+  return done(L, ax_flat_spread(check_layout(L, "spread")), "step");
+}
+
+static int take_back(lua_State *L)
+{
+  return done(L, ax_flat_take_back(check_layout(L, "take_back")), "summon_full_params");
+}
+
+/* layout:piece(slot) -> where this rank's elements of the parameter begin, counted from 0, how many
+ * there are, and a view of them in the memory where they rest (nil: there are none) */
+static int piece(lua_State *L)
+{
+  const ax_flat *f = check_layout(L, "piece");
+  const int k = (int)ax_lua_check_integer(L, 2, "piece", "slot", 1, f->n) - 1;
+  int64_t from;
+  const int64_t n = ax_flat_piece(f, k, &from);
+
+  lua_pushnumber(L, (double)from);
+  lua_pushnumber(L, (double)n);
+  return 2 + push_buffer(L, f->home.value_piece ? f->home.value_piece[k] : NULL);
+}
+
+/* The layouts in the list at idx. */
+static ax_flat **push_layouts(lua_State *L, int idx, const char *fn, int *n)
+{
+  ax_flat **list;
+
+  luaL_checktype(L, idx, LUA_TTABLE);
+  *n = (int)lua_objlen(L, idx);
+  list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
+  for (int k = 0; k < *n; k++) {
+    lua_rawgeti(L, idx, k + 1);
+    list[k] = ax_lua_check_pointer(L, -1, &layout_class, fn);
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+/* core.flat_presence(layouts) -> see ax_flat_presence */
+static int flat_presence(lua_State *L)
+{
+  int n;
+  ax_lua_enter(L);
+  ax_flat **list = push_layouts(L, 1, "flat_presence", &n);
+  return done(L, ax_flat_presence(n, list, ax_lua_push_box(L)), "gradients"), 1;
+}
+
+/* core.flat_adopt(layouts, presence): see ax_flat_adopt_presence */
+static int flat_adopt(lua_State *L)
+{
+  int n;
+  ax_lua_enter(L);
+  ax_flat **list = push_layouts(L, 1, "flat_adopt", &n);
+  return done(L, ax_flat_adopt_presence(n, list, ax_lua_check_tensor(L, 2, "flat_adopt", "presence")),
+              "gradients");
 }
 
 /* ---- reductions */
@@ -250,20 +385,33 @@ static int adopt(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-  { "values", layout_values },  { "grads", layout_grads },    { "work", layout_work },
-  { "give_grads", give_grads }, { "give_work", give_work },   { "is_current", is_current },
-  { "has_grad", has_grad },     { "wants_grad", wants_grad }, { "scale_grads", scale_grads },
-  { "touch", touch },           { "dissolve", dissolve },     { "cut", cut },
-  { "expect", expect },         { "ignore", ignore },         { "remember", remember },
-  { "reached", reached },       { "pending", pending },       { "is_watched", is_watched },
-  { "collect", collect },       { "adopt", adopt },           { NULL, NULL },
+  { "values", layout_values },    { "grads", layout_grads },
+  { "work", layout_work },        { "give_grads", give_grads },
+  { "give_work", give_work },     { "is_current", is_current },
+  { "has_grad", has_grad },       { "wants_grad", wants_grad },
+  { "scale_grads", scale_grads }, { "touch", touch },
+  { "dissolve", dissolve },       { "cut", cut },
+  { "expect", expect },           { "ignore", ignore },
+  { "remember", remember },       { "reached", reached },
+  { "pending", pending },         { "is_watched", is_watched },
+  { "collect", collect },         { "adopt", adopt },
+  { "set_names", set_names },     { "cut_over", cut_over },
+  { "acquire", acquire },         { "let_go", let_go },
+  { "computes", computes },       { "deliver", deliver },
+  { "spread", spread },           { "piece", piece },
+  { "take_back", take_back },     { "has_values", has_values },
+  { "drop_values", drop_values }, { NULL, NULL },
 };
 static const ax_lua_class layout_class = { "a layout of parameters", sizeof(ax_flat *), clear_layout,
                                            methods };
 
 void ax_lua_open_flat(lua_State *L)
 {
-  static const luaL_Reg functions[] = { { "flat", new_layout }, { "flat_of", flat_of }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "flat", new_layout },
+                                        { "flat_of", flat_of },
+                                        { "flat_presence", flat_presence },
+                                        { "flat_adopt", flat_adopt },
+                                        { NULL, NULL } };
   ax_lua_open_class(L, &layout_class);
   ax_lua_add_functions(L, functions);
 }

@@ -1,7 +1,9 @@
 /* gradients.c: norms of gradients over lists of parameters; clipping, scaling and unscaling of
  * gradients. */
+#include "bind/group.h"
 #include "bind/hyper.h"
 #include "capture.h"
+#include "flat.h"
 
 #include <math.h>
 
@@ -28,6 +30,29 @@ static ax_tensor **push_grads(lua_State *L, int idx, const char *fn, int *n)
 {
   ax_tensor **list = ax_lua_push_params(L, idx, fn, n);
   for (int k = 0; k < *n; k++) list[k] = list[k]->grad;
+  return list;
+}
+
+/* As push_grads, but of gradients that are cut over ranks the piece that rests here.  The list has
+ * n entries for gradients that are whole, and n for the pieces, which *group is for (NULL: there
+ * are none); an entry is NULL in one of them at least. */
+static ax_tensor **push_own_grads(lua_State *L, int idx, const char *fn, int *n, ax_group **group)
+{
+  ax_lua_enter_collective(L);
+  ax_tensor **params = ax_lua_push_params(L, idx, fn, n);
+  ax_tensor **list = lua_newuserdata(L, sizeof *list * 2 * (size_t)(*n ? *n : 1));
+
+  *group = NULL;
+  for (int k = 0; k < *n; k++) {
+    ax_group *over;
+    ax_tensor *const g = ax_flat_own_grad(params[k], &over);
+    list[k] = over ? NULL : g;
+    list[*n + k] = over ? g : NULL;
+    if (over && *group && *group != over)
+      ax_lua_error(L, fn,
+                   "the gradients are cut over two groups of ranks; give those of one model at a time");
+    if (over) *group = over;
+  }
   return list;
 }
 
@@ -81,6 +106,60 @@ out:
   return st;
 }
 
+/* x ^ p, in a new tensor. */
+static ax_status raised(ax_tensor *x, double p, ax_tensor **out)
+{
+  ax_tensor *results[AX_MAX_OUT];
+  const ax_args args = {
+    .n_in = 2, .in = (ax_tensor *[]){ x, NULL }, .scalars = 2, .num = { 0, p }, .a = { .n_list = -1 }
+  };
+  const ax_status st = ax_run(AX_OP_POW, &args, results);
+  if (st == AX_OK) *out = results[0];
+  return st;
+}
+
+/* The norm of the gradients that are whole here and of those that are cut over a group's ranks:
+ * each rank sums up its pieces, and one number is reduced.  *out: 0-d, float64. */
+static ax_status joint_norm(int n, ax_tensor *const *whole, ax_tensor *const *pieces, ax_group *group,
+                            double p, ax_tensor **out)
+{
+  ax_tensor *a = NULL, *b = NULL, *t = NULL, *results[AX_MAX_OUT] = { 0 };
+  const bool extreme = isinf(p), recording = ax_grad_set_enabled(false);
+  ax_status st;
+
+  AX_TRY(ax_norm_tensor(n, pieces, p, &a));
+  if (!extreme) {
+    AX_TRY(raised(a, p, &t));
+    ax_tensor_release(a);
+    a = t;
+  }
+  AX_TRY(ax_dist_all_reduce(group, a, !extreme ? AX_SUM : p > 0 ? AX_MAX : AX_MIN, 0));
+  AX_TRY(ax_norm_tensor(n, whole, p, &b));
+  if (!extreme) {
+    AX_TRY(raised(b, p, &t));
+    ax_tensor_release(b);
+    b = t;
+  }
+  AX_TRY(ax_cast(b, AX_F64, &t));
+  ax_tensor_release(b);
+  b = t;
+  if (!ax_same_device(a->device, b->device)) { /* no whole gradients: a zero of the CPU */
+    AX_TRY(ax_tensor_new_on(a->device, AX_F64, 0, NULL, &t));
+    ax_tensor_release(b);
+    b = t;
+    AX_TRY(ax_fill(b, extreme && p < 0 ? INFINITY : 0));
+  }
+  AX_TRY(ax_run2(extreme ? p > 0 ? AX_OP_MAXIMUM : AX_OP_MINIMUM : AX_OP_ADD, a, b, &results[0]));
+  if (extreme) {
+    *out = results[0];
+    results[0] = NULL;
+  } else st = raised(results[0], 1 / p, out);
+out:
+  ax_grad_set_enabled(recording);
+  ax_tensor_release(a), ax_tensor_release(b), ax_tensor_release(results[0]);
+  return st;
+}
+
 /* core.clip_grad_norm_(params, max_norm, { norm_type = 2, error_if_nonfinite = false }) -> 0-d
  * tensor: the norm before clipping, on the gradients' device where they share one.  The host does
  * not wait for that device unless error_if_nonfinite requires the norm's value. */
@@ -93,6 +172,7 @@ static int clip_grad_norm_(lua_State *L)
   ax_device device;
   int n;
   ax_tensor **grads, **box, **wide;
+  ax_group *group;
   ax_status st;
 
   ax_lua_enter(L);
@@ -108,12 +188,17 @@ static int clip_grad_norm_(lua_State *L)
     if (!lua_isnil(L, -1)) strict = ax_lua_check_boolean(L, -1, fn, "error_if_nonfinite");
     lua_pop(L, 2);
   }
-  grads = push_grads(L, 1, fn, &n);
-  one = on_one_device(n, grads, &device);
+  grads = push_own_grads(L, 1, fn, &n, &group);
+  one = on_one_device(2 * n, grads, &device);
   there = one && device.kind != AX_CPU;
   wide = ax_lua_push_box(L);
   box = ax_lua_push_box(L);
-  if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_lua_raise(L, fn);
+  if (group) {
+    if (joint_norm(n, grads, grads + n, group, p, wide) != AX_OK ||
+        ax_cast(*wide, norm_dtype(2 * n, grads), box) != AX_OK)
+      return ax_lua_raise(L, fn);
+  } else if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_lua_raise(L, fn);
+  n *= 2;
   if (strict || !there) {
     if (ax_item(*wide, &norm) != AX_OK) return ax_lua_raise(L, fn);
     if (strict && !isfinite(norm))
@@ -160,14 +245,18 @@ static int unscale_grads_(lua_State *L)
 {
   static const char fn[] = "unscale_grads_";
   ax_tensor **grads, *scale, *found;
+  ax_group *group;
   int n;
 
   ax_lua_enter(L);
   lua_settop(L, 3);
   scale = ax_lua_check_tensor(L, 2, fn, "scale");
   found = ax_lua_check_tensor(L, 3, fn, "found");
-  grads = push_grads(L, 1, fn, &n);
-  return ax_unscale_all(n, grads, scale, found) == AX_OK ? 0 : ax_lua_raise(L, fn);
+  grads = push_own_grads(L, 1, fn, &n, &group);
+  if (ax_unscale_all(2 * n, grads, scale, found) != AX_OK ||
+      (group && ax_dist_all_reduce(group, found, AX_MAX, 0) != AX_OK))
+    return ax_lua_raise(L, fn);
+  return 0;
 }
 
 /* core.scale_update_(state, found, growth_factor, backoff_factor, growth_interval): see
@@ -192,11 +281,12 @@ static int scale_grads_(lua_State *L)
   static const char fn[] = "scale_grads_";
   int n;
   ax_tensor **grads;
+  ax_group *group;
   ax_lua_enter(L);
   lua_settop(L, 2);
   const double factor = ax_lua_check_number(L, 2, fn, "factor");
-  grads = push_grads(L, 1, fn, &n);
-  return ax_scale_all(n, grads, factor) == AX_OK ? 0 : ax_lua_raise(L, fn);
+  grads = push_own_grads(L, 1, fn, &n, &group);
+  return ax_scale_all(2 * n, grads, factor) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
 /* core.clip_grad_value_(params, limit) */
@@ -205,12 +295,13 @@ static int clip_grad_value_(lua_State *L)
   static const char fn[] = "clip_grad_value_";
   int n;
   ax_tensor **grads;
+  ax_group *group;
   ax_lua_enter(L);
   lua_settop(L, 2);
   const double limit = ax_lua_check_number(L, 2, fn, "clip_value");
   if (!(limit >= 0)) return ax_lua_error(L, fn, "clip_value must be at least 0, got %g", limit);
-  grads = push_grads(L, 1, fn, &n);
-  return ax_clamp_all(n, grads, limit) == AX_OK ? 0 : ax_lua_raise(L, fn);
+  grads = push_own_grads(L, 1, fn, &n, &group);
+  return ax_clamp_all(2 * n, grads, limit) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
 /* core.grad_norm(params, p) -> number */
@@ -218,12 +309,19 @@ static int grad_norm(lua_State *L)
 {
   double p, norm;
   int n;
-  ax_tensor **grads;
+  ax_tensor **grads, *joint;
+  ax_group *group;
+  ax_status st;
 
   ax_lua_enter(L);
   p = lua_isnoneornil(L, 2) ? 2 : ax_lua_check_number(L, 2, "grad_norm", "p");
-  grads = push_grads(L, 1, "grad_norm", &n);
-  if (ax_norm_all(n, grads, p, &norm) != AX_OK) return ax_lua_raise(L, "grad_norm");
+  grads = push_own_grads(L, 1, "grad_norm", &n, &group);
+  if (!group) st = ax_norm_all(n, grads, p, &norm);
+  else if ((st = joint_norm(n, grads, grads + n, group, p, &joint)) == AX_OK) {
+    st = ax_item(joint, &norm);
+    ax_tensor_release(joint);
+  }
+  if (st != AX_OK) return ax_lua_raise(L, "grad_norm");
   lua_pushnumber(L, norm);
   return 1;
 }

@@ -23,6 +23,10 @@ bool ax_lua_script_frame(lua_State *L, lua_Debug *ar);
  * as AX_ON_ERROR, where it has one. */
 #define AX_ON_ERROR "accel.on_error"
 void ax_lua_keep_stack(lua_State *L);
+/* The group at idx; nil: the world. */
+struct ax_group *ax_lua_group_at(lua_State *L, int idx, const char *fn);
+/* Every function that runs collectives begins with this: they come from the script's line. */
+void ax_lua_enter_collective(lua_State *L);
 /* Expects the table of accelerate.core on the stack top; sets its field `dist`. */
 void ax_lua_open_dist(lua_State *L);
 

@@ -105,6 +105,14 @@ ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out)
   return st;
 }
 
+void ax_storage_trade(ax_storage *a, ax_storage *b)
+{
+  const ax_storage former = *a;
+
+  a->data = b->data, a->release = b->release, a->owner = b->owner, a->group = b->group;
+  b->data = former.data, b->release = former.release, b->owner = former.owner, b->group = former.group;
+}
+
 bool ax_storage_is_pinned(const ax_storage *s) { return s->release == release_pinned; }
 
 ax_storage *ax_storage_retain(ax_storage *s)

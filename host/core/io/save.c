@@ -207,10 +207,11 @@ static ax_status settle(ax_save *s, bool all)
 }
 
 /* Before memory is written that the thread has still to read. */
-static ax_status before_write(ax_claim *claim)
+static ax_status before_write(ax_claim *claim, int64_t at)
 {
   ax_save *s = under_way;
 
+  (void)at;
   ax_claim_take_off(claim);
   if (!s) return AX_OK; /* a child's copy of it */
   pthread_mutex_lock(&s->snapshot.lock);

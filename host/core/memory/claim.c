@@ -17,11 +17,11 @@ void ax_claim_take_off(ax_claim *c)
   c->at = NULL;
 }
 
-ax_status ax_storage_ready(ax_storage *s, ax_use use)
+ax_status ax_storage_ready(ax_storage *s, ax_use use, int64_t at)
 {
   for (ax_claim *c = s->claims; c;) {
     if (c->kind->uses & use) {
-      const ax_status st = c->kind->before(c);
+      const ax_status st = c->kind->before(c, at);
       if (st != AX_OK) return st;
       c = s->claims; /* that one is off now, and others may be */
     } else c = c->next;

@@ -285,7 +285,7 @@ ax_status ax_dispatch_check_inputs(ax_op op, const ax_args *args)
     ax_status st = t->base && ax_grad_enabled() ? ax_history(t) : AX_OK;
     if (__builtin_expect(t->storage->claims != NULL, 0) && st == AX_OK && !ax_joins(op, k) &&
         ax_ops[op].form != AX_FORM_VIEW && ax_ops[op].form != AX_FORM_COMPOSITE)
-      st = ax_storage_ready(t->storage, AX_READ);
+      st = ax_storage_ready(t->storage, AX_READ, t->offset);
     if (st == AX_OK && __builtin_expect(ax_recording != NULL, 0)) st = ax_capture_input(ax_ops[op].name, t);
     if (st != AX_OK) return st;
   }

@@ -23,7 +23,11 @@
 static _Thread_local ax_later *all;
 
 static ax_status run(ax_later *l);
-static ax_status before(ax_claim *c) { return run(c->owner); }
+static ax_status before(ax_claim *c, int64_t at)
+{
+  (void)at;
+  return run(c->owner);
+}
 static void forget(ax_later *l);
 static void gone(ax_claim *c) { forget(c->owner); }
 

@@ -132,12 +132,38 @@ static bool follows(const ax_tensor *a, const ax_tensor *b)
          a->numel > 0 && ax_tensor_is_contiguous(a) && ax_tensor_is_contiguous(b);
 }
 
-/* The first element behind p: in its ax_flat with its padding, else in its storage. */
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The first element behind what this rank steps of p: in its ax_flat with its padding, else in its
+ * storage. */
 static int64_t end_of(const ax_tensor *p)
 {
-  return p->flat ? p->flat->offsets[p->slot + 1] : p->offset + p->numel;
+  const ax_flat *f = p->flat;
+  if (!f) return p->offset + p->numel;
+  if (!f->home.group) return f->offsets[p->slot + 1];
+  return least(f->offsets[p->slot + 1], f->home.last);
 }
-static int64_t start_of(const ax_tensor *p) { return p->flat ? p->flat->offsets[p->slot] : p->offset; }
+
+/* Finds what this rank steps of the member's parameter, and returns where it begins: in its
+ * ax_flat, else in its storage. */
+static int64_t take_piece(member *m)
+{
+  const ax_tensor *p = m->param;
+  const ax_flat *f = p->flat;
+
+  m->flat = f;
+  m->slot = p->slot;
+  m->numel = m->count = p->numel;
+  m->from = 0;
+  m->value = m->grad = NULL;
+  if (!f) return p->offset;
+  if (f->home.group) {
+    m->count = ax_flat_piece(f, p->slot, &m->from);
+    m->value = f->home.value_piece[p->slot];
+    m->grad = f->home.grad_piece[p->slot];
+  }
+  return f->offsets[p->slot] + m->from;
+}
 
 static void find_runs(ax_optim_group *g, const int *order, const batch *batches, int n_batches, run *runs,
                       int *n_runs)
@@ -146,16 +172,18 @@ static void find_runs(ax_optim_group *g, const int *order, const batch *batches,
     for (int o = batches[b].first; o < batches[b].first + batches[b].n; o++) {
       member *m = &g->members[order[o]];
       const ax_tensor *before = o > batches[b].first ? g->members[order[o - 1]].param : NULL;
+      const int64_t start = take_piece(m);
       if (!before || !follows(before, m->param)) {
         runs[(*n_runs)++] = (run){ .flat = m->param->flat ? ax_flat_retain(m->param->flat) : NULL,
-                                   .start = start_of(m->param) };
+                                   .start = start,
+                                   .empty = true };
       }
       m->run = *n_runs - 1;
-      m->flat = m->param->flat;
-      m->slot = m->param->slot;
-      m->at = start_of(m->param) - runs[m->run].start;
-      m->numel = m->param->numel;
-      runs[m->run].size = end_of(m->param) - runs[m->run].start;
+      if (!m->count && m->numel) continue; /* nothing of it is stepped here */
+      run *r = &runs[m->run];
+      if (r->empty) r->start = start, r->empty = false;
+      m->at = start - r->start;
+      r->size = end_of(m->param) - r->start;
     }
 }
 
@@ -240,6 +268,15 @@ int64_t ax_optim_state_shape(const ax_tensor *p, ax_state_form form, int64_t *sh
   return numel;
 }
 
+/* The shape of the state of form `form` of what this rank steps. */
+static int own_state_shape(const member *m, ax_state_form form, int64_t *shape)
+{
+  ax_optim_state_shape(m->param, form, shape);
+  if (!ax_optim_is_cut(m)) return m->param->ndim;
+  *shape = m->count;
+  return 1;
+}
+
 static ax_status new_buffer(const ax_tensor *p, int ndim, const int64_t *shape, ax_tensor **out)
 {
   return ax_tensor_zeros_on(p->device, (ax_dtype)p->dtype, ndim, shape, out);
@@ -255,11 +292,11 @@ static ax_status new_state(ax_optim_group *g, const member *m, int k, ax_tensor 
   ax_status st;
 
   *out = NULL;
-  ax_optim_state_shape(p, form, shape);
-  if (form != AX_STATE_EACH || r->size == p->numel) return new_buffer(p, p->ndim, shape, out);
+  const int ndim = own_state_shape(m, form, shape);
+  if (form != AX_STATE_EACH || r->size == m->count || !m->count) return new_buffer(p, ndim, shape, out);
   if (!r->buffer[k] && (st = new_buffer(p, 1, &r->size, &r->buffer[k])) != AX_OK) return st;
-  ax_strides_contiguous(p->ndim, p->shape, strides);
-  return ax_tensor_over(r->buffer[k]->storage, (ax_dtype)p->dtype, p->ndim, p->shape, strides, m->at, out);
+  ax_strides_contiguous(ndim, shape, strides);
+  return ax_tensor_over(r->buffer[k]->storage, (ax_dtype)p->dtype, ndim, shape, strides, m->at, out);
 }
 
 static bool is_in_place(const ax_optim_group *g, const member *m, int k)
@@ -268,7 +305,7 @@ static bool is_in_place(const ax_optim_group *g, const member *m, int k)
   const run *r = &g->runs[m->run];
 
   if (t->dtype != p->dtype || !ax_same_device(t->device, p->device)) return false;
-  if (ax_optims[g->kind].states[k].form != AX_STATE_EACH || r->size == p->numel) return true;
+  if (ax_optims[g->kind].states[k].form != AX_STATE_EACH || r->size == m->count || !m->count) return true;
   return r->buffer[k] && t->storage == r->buffer[k]->storage && t->offset == m->at;
 }
 
@@ -332,9 +369,11 @@ bool ax_optim_group_get(const ax_optim_group *g, int i, ax_optim_kept *out)
 ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_tensor *t)
 {
   const ax_optim_state *state = &ax_optims[g->kind].states[k];
-  const ax_tensor *p = g->members[i].param;
+  const member *m = &g->members[i];
+  const ax_tensor *p = m->param;
   int64_t shape[AX_MAX_DIMS];
-  const int64_t numel = ax_optim_state_shape(p, state->form, shape);
+  const int64_t whole = ax_optim_state_shape(p, state->form, shape);
+  const int64_t numel = ax_optim_is_cut(m) && state->form == AX_STATE_EACH ? m->count : whole;
 
   if (!ax_optim_has_state(p, state->form))
     return ax_fail(AX_EINVAL, "states: entry %d: its parameter has %d dims and keeps no %s", i + 1, p->ndim,

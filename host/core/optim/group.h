@@ -16,7 +16,12 @@ typedef struct member {
   const ax_flat *flat;
   int32_t slot;
   int run;
-  int64_t at, numel; /* elements: the place from the start of the run; the parameter's size */
+  int64_t numel; /* elements of the parameter */
+  /* what this rank steps: elements [from, from + count) of the parameter, at `at` from the start of
+   * the run; all of it where the layout's states are not cut */
+  int64_t from, count, at;
+  /* borrowed: views of these elements and of their gradient; NULL: those of the parameter itself */
+  ax_tensor *value, *grad;
 } member;
 
 /* Members that are neighbours: in an ax_flat, or where the script laid them out so.  Their states
@@ -26,6 +31,7 @@ typedef struct run {
   ax_flat *flat;
   /* elements: the first member's place in its buffer or storage; the size of all, with padding */
   int64_t start, size;
+  bool empty;                       /* this rank steps nothing of it */
   ax_tensor *buffer[AX_MAX_STATES]; /* made when a state is */
 } run;
 
@@ -84,5 +90,7 @@ ax_optim_record *ax_optim_record_new(ax_optim_group *g, const batch *b, uint32_t
 ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_tensor *t);
 /* Has the parameter a state of this form? */
 bool ax_optim_has_state(const ax_tensor *p, ax_state_form form);
+/* Does this rank have a part of the parameter alone? */
+static inline bool ax_optim_is_cut(const member *m) { return m->value || m->count != m->numel; }
 
 #endif

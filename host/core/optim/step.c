@@ -32,6 +32,9 @@ typedef struct step {
   const ax_later *clip; /* what waits to clip all of the batch's gradients, or NULL */
 } step;
 
+/* Has this rank a part of the parameter to step? */
+static bool is_here(const member *m) { return m->count || !m->numel; }
+
 /* ---- before it */
 
 static bool is_present(const ax_optim_group *g, const batch *b, int at)
@@ -46,6 +49,16 @@ static bool any_present(const ax_optim_group *g, const batch *b)
   return false;
 }
 
+/* Does a step read more of a parameter than the element that it writes? */
+static bool needs_whole(const ax_optim_row *row)
+{
+  for (int k = 0; k < row->n_states; k++)
+    if (row->states[k].form == AX_STATE_ROWS || row->states[k].form == AX_STATE_COLS ||
+        row->states[k].form == AX_STATE_SMALL)
+      return true;
+  return row->by_matrix;
+}
+
 /* Makes the states that members with a gradient lack. */
 static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t needs)
 {
@@ -54,6 +67,12 @@ static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t need
   for (int i = 0; i < g->n; i++) {
     member *m = &g->members[i];
     if (!m->param->grad) continue;
+    if (ax_optim_is_cut(m) && needs_whole(row))
+      return ax_fail(
+          AX_ENOIMPL,
+          "%s: its steps need whole matrices, and parameter %d is cut over %d ranks: use an optimizer that "
+          "steps each element by itself, such as AdamW, or a strategy that keeps optimizer states whole",
+          row->name, i + 1, m->flat->home.group->size);
     if (m->param->dtype != AX_F32 && m->param->dtype != AX_F64)
       return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s",
                      ax_dtype_name((ax_dtype)m->param->dtype));
@@ -90,14 +109,18 @@ static ax_status check_gradient(const member *m, int number)
   return AX_OK;
 }
 
+/* Is the gradient of a member that is cut where its layout has it? */
+static bool is_delivered(const member *m) { return m->grad && m->param->grad == m->param->grad_slot; }
+
 /* The member's gradient, or a contiguous copy (of one that the script made itself), which g->copies
- * holds. */
-static ax_status plain_gradient(const step *s, int number, ax_tensor **out)
+ * holds; *from: where what this rank steps begins in it. */
+static ax_status plain_gradient(const step *s, int number, ax_tensor **out, int64_t *from)
 {
   const member *m = &s->g->members[number];
   ax_status st = check_gradient(m, number);
 
-  *out = m->param->grad;
+  *from = is_delivered(m) ? 0 : m->from;
+  *out = is_delivered(m) ? m->grad : m->param->grad;
   if (st != AX_OK || ax_tensor_is_contiguous(*out)) return st;
   if ((st = ax_tensor_new_on((*out)->device, (ax_dtype)(*out)->dtype, (*out)->ndim, (*out)->shape,
                              &s->g->copies[number])) != AX_OK)
@@ -116,8 +139,8 @@ static const ax_later *clip_of(const ax_optim_group *g, const batch *b)
   if (ax_optims[g->kind].by_matrix) return NULL;
   for (int k = 0; k < b->n; k++) {
     const member *m = &g->members[g->order[b->first + k]];
-    if (!m->param->grad || !m->param->grad->numel) continue;
-    const ax_later *const l = ax_later_clip_of(m->param->grad);
+    if (!m->param->grad || !m->param->grad->numel || !is_here(m)) continue;
+    const ax_later *const l = ax_later_clip_of(is_delivered(m) ? m->grad : m->param->grad);
     if (!l) return NULL;
     if (!first) first = l;
     if (l->in[0]->storage != first->in[0]->storage || l->in[0]->offset != first->in[0]->offset ||
@@ -128,9 +151,9 @@ static const ax_later *clip_of(const ax_optim_group *g, const batch *b)
 }
 
 /* The memory of a gradient, clipped or to be clipped on the way. */
-static const void *gradient_data(const ax_tensor *t)
+static const void *gradient_data(const ax_tensor *t, int64_t from)
 {
-  return (char *)t->storage->data + (size_t)t->offset * ax_itemsize(t);
+  return (char *)t->storage->data + (size_t)(t->offset + from) * ax_itemsize(t);
 }
 
 /* Has the claims done on all that the kernels read and write of this member, but for the clipping
@@ -138,9 +161,9 @@ static const void *gradient_data(const ax_tensor *t)
 static ax_status make_ready(const step *s, const member *m)
 {
   ax_tensor *const p = m->param;
-  ax_status st = ax_tensor_ready(p, AX_WRITE);
+  ax_status st = ax_tensor_ready(m->value ? m->value : p, AX_WRITE);
 
-  if (st == AX_OK && !s->clip) st = ax_tensor_ready(p->grad, AX_READ);
+  if (st == AX_OK && !s->clip) st = ax_tensor_ready(is_delivered(m) ? m->grad : p->grad, AX_READ);
   if (st == AX_OK && p->work) st = ax_tensor_ready(p->work, AX_WRITE);
   for (int k = 0; k < ax_optims[s->g->kind].n_states && st == AX_OK; k++)
     if (s->needs >> k & 1 && m->state[k]) st = ax_tensor_ready(m->state[k], AX_WRITE);
@@ -152,11 +175,15 @@ static ax_status fill_segment(const step *s, int number, ax_segment *seg)
   member *m = &s->g->members[number];
   const ax_optim_row *row = &ax_optims[s->g->kind];
   ax_tensor *p = m->param, *grad;
+  int64_t from;
   ax_status st = make_ready(s, m);
 
-  if (st != AX_OK || (st = plain_gradient(s, number, &grad)) != AX_OK) return st;
-  m->work = work_of(p, s->skippable);
-  *seg = (ax_segment){ .param = ax_data(p), .grad = gradient_data(grad), .n = p->numel, .step = m->step + 1 };
+  if (st != AX_OK || (st = plain_gradient(s, number, &grad, &from)) != AX_OK) return st;
+  m->work = m->value ? NULL : work_of(p, s->skippable);
+  *seg = (ax_segment){ .param = ax_data(m->value ? m->value : p),
+                       .grad = gradient_data(grad, from),
+                       .n = m->count,
+                       .step = m->step + 1 };
   if (row->by_matrix && p->ndim >= 2) {
     seg->rows = p->shape[p->ndim - 2];
     seg->cols = p->shape[p->ndim - 1];
@@ -184,6 +211,7 @@ static bool is_ours(const step *s, const member *m)
   const run *r = &s->g->runs[m->run];
 
   if (!f || m->param->flat != f || !f->grads || m->param->grad->storage != f->grads->storage) return false;
+  if (!m->value != !m->grad) return false;
   if (m->work && (!f->work || m->work->storage != f->work->storage)) return false;
   for (int k = 0; k < ax_optims[s->g->kind].n_states; k++)
     if (s->needs >> k & 1 && m->state[k] && !(r->buffer[k] && m->state[k]->storage == r->buffer[k]->storage))
@@ -227,7 +255,7 @@ static ax_status fill_segments(const step *s, int *n)
   for (int k = 0; k < s->b->n; k++) {
     const int number = s->g->order[s->b->first + k];
     const member *m = &s->g->members[number];
-    if (!m->param->grad) continue;
+    if (!m->param->grad || !is_here(m)) continue;
     if ((st = fill_segment(s, number, &next)) != AX_OK) return st;
     if (!last || !join(s, &segs[*n - 1], last, &next, m)) segs[(*n)++] = next;
     last = m;
@@ -317,6 +345,7 @@ static void touch(const step *s)
     const member *m = &s->g->members[s->g->order[s->b->first + k]];
     if (!m->param->grad) continue;
     ax_touch(m->param);
+    if (m->value) ax_touch(m->value);
     if (m->work) ax_touch(m->work);
     for (int i = 0; i < AX_MAX_STATES; i++)
       if (s->needs >> i & 1 && m->state[i]) ax_touch(m->state[i]);

@@ -2,6 +2,7 @@
  * hooks.c.  Releasing does not recurse along the graph: a chain of a million nodes takes no
  * stack. */
 #include "capture.h"
+#include "flat.h"
 #include "core/ops/infer.h"
 #include "profile.h"
 #include "core/ops/rules.h"
@@ -318,6 +319,7 @@ void ax_zero_grad(ax_tensor *t)
     ax_later_drop(t->grad, t->grad == t->grad_slot ? 2 : 1);
   ax_tensor_release(t->grad);
   t->grad = NULL;
+  if (t->flat && t->flat->home.had) t->flat->home.had[t->slot] = false; /* what was summed up is over */
 }
 
 void ax_detach_inplace(ax_tensor *t)

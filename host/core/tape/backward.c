@@ -14,6 +14,8 @@
 
 static _Thread_local const ax_walk *innermost;
 
+bool ax_backward_runs(void) { return innermost != NULL; }
+
 bool ax_backward_collects(void) { return innermost && innermost->collect; }
 
 /* Can g come from broadcasting something of m's shape? */

@@ -81,7 +81,7 @@ function Accelerator:prepare_model(model, opts)
   if not opts.evaluation_mode then check_sparse(self, model) end
   if opts.device_placement then model:to(self.device) end
   mixed_precision.wrap(model, self._autocast_handler)
-  if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler) end
+  if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
     require("accelerate.capture.model").wrap(model, self.device,
       self._ranks > 1 and parallel.recorded_reduction(model) or nil)

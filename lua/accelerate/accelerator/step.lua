@@ -156,7 +156,10 @@ end
 
 --- Called by a prepared optimizer after a real step.
 function Accelerator:_after_step(optimizer)
-  if self._check_replicas and self._ranks > 1 then check_replicas(self) end
+  if self._ranks > 1 then
+    parallel.stepped(self._models, optimizer.param_groups)
+    if self._check_replicas then check_replicas(self) end
+  end
   local former = self._window
   if former == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end
   self._window = nil

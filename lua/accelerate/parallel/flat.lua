@@ -62,10 +62,12 @@ local function give_work(flat, dtype)
   flat.work = flat.layout:work()
 end
 
+---@param params accelerate.Tensor[]
+---@param parts integer number of equal parts that it can be cut into
 ---@return accelerate.Flat
-local function new(params)
+local function new(params, parts)
   local first = params[1]
-  local layout, number, offsets, size = core.flat(params)
+  local layout, number, offsets, size = core.flat(params, parts)
   local flat = { layout = layout, number = number, offsets = offsets, size = size, params = params,
     dtype = first.dtype, device = first.device,
     values = layout:values(), fused = fused[first] or false }
@@ -73,21 +75,23 @@ local function new(params)
   flat.trainable = first.requires_grad and not flat.fused
   if flat.trainable then M.give_grads(flat) end
   local lower = state.lower_type()
-  if lower and flat.dtype == "float32" then give_work(flat, lower) end
+  if lower and flat.dtype == "float32" and parts == 1 then give_work(flat, lower) end
   M.count = M.count + 1
   return flat
 end
 
 --- Groups parameters that are in no flat yet by dtype, device and kind of training (trained,
 --- frozen, fused), each group in reverse order of registration.
-function M.groups_of(params)
+---@param params accelerate.Tensor[]
+---@param key_of? fun(p: accelerate.Tensor): string a further key, of a unit
+function M.groups_of(params, key_of)
   local groups, order, seen = {}, {}, {}
   for i = #params, 1, -1 do
     local p = params[i]
     if not seen[p] and not core.flat_of(p) and floating(p) then
       seen[p] = true
-      local key = ("%s %s %s"):format(p.dtype, p.device, fused[p] and "fused" or p.requires_grad and "trained"
-        or "frozen")
+      local key = ("%s %s %s%s"):format(p.dtype, p.device,
+        fused[p] and "fused" or p.requires_grad and "trained" or "frozen", key_of and key_of(p) or "")
       if not groups[key] then
         groups[key] = {}
         order[#order + 1] = key
@@ -102,12 +106,13 @@ end
 ---@param flats accelerate.Flat[] gets the new flats appended, and other models' flats that hold
 ---  some of the parameters
 ---@param params accelerate.Tensor[]
+---@param units? { key: fun(p: accelerate.Tensor): string, parts: integer } of a model that is cut
 ---@return accelerate.Flat[] made
-function M.lay_out(flats, params)
+function M.lay_out(flats, params, units)
   local made = {}
-  local groups, order = M.groups_of(params)
+  local groups, order = M.groups_of(params, units and units.key)
   for _, key in ipairs(order) do
-    made[#made + 1] = new(groups[key])
+    made[#made + 1] = new(groups[key], units and units.parts or 1)
     flats[#flats + 1] = made[#made]
   end
   -- A parameter shared with another prepared model is in that model's buffers, which must then be

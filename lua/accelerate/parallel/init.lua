@@ -6,6 +6,7 @@ local buckets = require "accelerate.parallel.buckets"
 local core = require "accelerate.core"
 local identical = require "accelerate.parallel.identical"
 local replica = require "accelerate.parallel.replica"
+local sharded = require "accelerate.parallel.sharded"
 local state = require "accelerate.state"
 local windows = require "accelerate.parallel.windows"
 
@@ -30,6 +31,11 @@ local function may_overlap(one)
   return true
 end
 
+--- Returns whether gradients that are cut are delivered in a pass.
+local function delivers_now(one, due)
+  return one.delivers and (due and one.no_sync_depth == 0 or not one.plan.whole_in_no_sync)
+end
+
 --- Prepares a backward pass of Accelerator:backward.
 ---@param models accelerate.nn.Module[]
 ---@param due boolean whether the gradients are reduced in this pass or after it
@@ -37,7 +43,9 @@ function M.begin(models, due)
   for _, model in ipairs(models) do
     local one = replica.of(model)
     one.begun_at, one.overlapping, one.records, one.reduced_at = replica.reached(one), false, false, nil
-    if due and #models == 1 and state.PartialState().num_processes > 1 and may_overlap(one) then
+    if one.delivers then sharded.expect(one, #models == 1 and delivers_now(one, due)) end
+    if due and #models == 1 and not one.plan and state.PartialState().num_processes > 1
+      and may_overlap(one) then
       if one.recorded and not one.hook and not core.is_recording() then
         one.records = true
         return
@@ -88,6 +96,9 @@ function M.finish(models, sync, weight)
     local due = sync or not weight
     if due and one.local_only then
       if weight then windows.divide(model) end
+    elseif delivers_now(one, due) and reached then
+      replica.reduce(model)
+      if due and weight then windows.divide(model) end
     elseif due and one.no_sync_depth == 0 and (replica.is_touched(one) or (single and one.watched)) then
       -- A replay has reduced what had arrived until then. What came behind it is each rank's own,
       -- and the mean of a mean stays what it is.
@@ -95,7 +106,23 @@ function M.finish(models, sync, weight)
       replica.drop_touched(one)
       if weight then windows.divide(model) end
     end
+    sharded.finish(one)
   end
+end
+
+--- After an optimizer's step: see accelerate.parallel.sharded.
+---@param models accelerate.nn.Module[]
+---@param groups table[] its param_groups
+function M.stepped(models, groups)
+  for _, model in ipairs(models) do sharded.stepped(replica.of(model), groups) end
+end
+
+--- Runs fn(...) with the whole values of a prepared model; see accelerate.parallel.sharded.
+---@param model accelerate.nn.Module
+function M.summon(model, write, from, fn, ...)
+  local one = replica.of(model)
+  if not one or not one.plan then return fn(...) end
+  return sharded.summon(one, write, from, fn, ...)
 end
 
 return M

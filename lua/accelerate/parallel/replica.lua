@@ -17,6 +17,7 @@ local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
+local sharded = require "accelerate.parallel.sharded"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -55,6 +56,10 @@ local prepared = 0  -- models on ranks so far; equal on all ranks, since prepari
 ---@field replays integer number of replayed backward passes
 ---@field reduced_at integer? how many gradients had arrived when a replay reduced them
 ---@field counted boolean? static_graph: whether a pass has counted
+---@field plan accelerate.ShardingPlan? how its buffers are cut over ranks; nil: they are whole
+---@field shards accelerate.Shards? the groups of ranks that they are cut over
+---@field units accelerate.ShardedUnit[]?
+---@field delivers boolean? whether gradients are cut: every pass is reduced
 ---@field unreached string? static_graph: names of the parameters without a gradient at the first
 ---  reduction
 
@@ -157,8 +162,9 @@ end
 ---@param model accelerate.Module
 ---@param handler accelerate.DistributedDataParallelKwargs? how to reduce gradients; read at the
 ---  first call
+---@param plan accelerate.ShardingPlan? how to cut its buffers over ranks; read at the first call
 ---@return accelerate.Replica
-function M.prepare(model, handler)
+function M.prepare(model, handler, plan)
   local replica = replicas[model]
   local params = model:parameters()
   if replica then
@@ -166,6 +172,7 @@ function M.prepare(model, handler)
     if #fresh == 0 then return replica end
   else
     replica = new(handler)
+    if sharded.applies(plan) then sharded.begin(replica, model, plan, handler) end
   end
   -- As in DDP, a model without a parameter to train is each rank's own.
   local trained = false
@@ -179,12 +186,13 @@ function M.prepare(model, handler)
     end
   end
   local touched = M.is_touched(replica)
-  local made = flat_buffers.lay_out(replica.flats, params)
+  local made = flat_buffers.lay_out(replica.flats, params, replica.plan and sharded.units_of(replica))
   replica.touched, replica.mark = touched, M.reached(replica)
   if distributed then
     share_values(model, made)
     M.watch(replica)
   end
+  if replica.plan then sharded.cut(replica, model, made) end
   replica.has_buffers = #model:buffers() > 0
   replicas[model] = replica
   return replica
@@ -260,7 +268,8 @@ function M.reduce(model)
   if M.uneven_inputs then M.uneven_inputs:announce("reduce", model) end
   untouch(replica)
   if not M.uneven_inputs then check_reached(model, replica) end
-  if not buckets.reduce(replica) then
+  if replica.delivers then sharded.reduce(replica)
+  elseif not buckets.reduce(replica) then
     lay_out_again(model, replica)
     buckets.reduce(replica)  -- buckets that were reduced already are means, and stay unchanged
   end
@@ -279,7 +288,10 @@ function M.drop_touched(replica) untouch(replica) end
 function M.flush(models)
   for _, model in ipairs(models) do
     local replica = replicas[model]
-    if replica.no_sync_depth == 0 and M.is_touched(replica) then M.reduce(model) end
+    if replica.no_sync_depth == 0 and M.is_touched(replica) then
+      M.reduce(model)
+      sharded.finish(replica)
+    end
   end
 end
 

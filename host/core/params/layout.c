@@ -1,6 +1,6 @@
 /* ax_flat: many parameters in one buffer, with their gradients and working copies in buffers of the
  * same layout. */
-#include "flat.h"
+#include "core/params/home.h"
 #include "core/core.h"
 
 #include <string.h>
@@ -30,8 +30,9 @@ static ax_status check_param(const ax_flat *f, const ax_tensor *p, int k)
   return AX_OK;
 }
 
-/* Takes the parameters in, and gives each its offset. */
-static ax_status enlist(ax_flat *f, int n, ax_tensor *const *params)
+/* Takes the parameters in, and gives each its offset; the size becomes a multiple of `parts`
+ * units. */
+static ax_status enlist(ax_flat *f, int n, ax_tensor *const *params, int parts)
 {
   const int64_t unit = AX_SLOT_BYTES / (int64_t)ax_dtype_size((ax_dtype)f->dtype);
 
@@ -45,6 +46,7 @@ static ax_status enlist(ax_flat *f, int n, ax_tensor *const *params)
     params[k]->flat = f;
     params[k]->slot = k;
   }
+  f->size = (f->size + parts * unit - 1) / (parts * unit) * (parts * unit);
   f->offsets[n] = f->size;
   return AX_OK;
 }
@@ -76,7 +78,7 @@ static ax_status move_in(ax_flat *f)
   return st;
 }
 
-ax_status ax_flat_new(int n, ax_tensor *const *params, ax_flat **out)
+ax_status ax_flat_new(int n, ax_tensor *const *params, int parts, ax_flat **out)
 {
   ax_flat *f = NULL;
   ax_status st;
@@ -95,7 +97,7 @@ ax_status ax_flat_new(int n, ax_tensor *const *params, ax_flat **out)
     st = AX_ENOMEM;
     goto out;
   }
-  AX_TRY(enlist(f, n, params));
+  AX_TRY(enlist(f, n, params, parts));
   AX_TRY(new_buffer(f, (ax_dtype)f->dtype, f->size, &f->values));
   AX_TRY(move_in(f));
   for (int k = 0; k < n; k++) ax_tensor_set_grad_slot(params[k], NULL, 0); /* the slots of a former layout */
@@ -119,6 +121,22 @@ void ax_flat_dissolve(ax_flat *f)
     if (f->params[k]->flat == f) f->params[k]->flat = NULL;
 }
 
+static char *copied(const char *text)
+{
+  const size_t n = strlen(text) + 1;
+  char *copy = ax_malloc(n);
+  return copy ? memcpy(copy, text, n) : NULL;
+}
+
+ax_status ax_flat_set_names(ax_flat *f, const char *name, const char *const *names)
+{
+  if (f->names || f->name) return ax_fail(AX_EINVAL, "flat: the layout has names already");
+  if (!(f->name = copied(name)) || !(f->names = ax_calloc((size_t)f->n, sizeof *f->names))) return AX_ENOMEM;
+  for (int k = 0; k < f->n; k++)
+    if (!(f->names[k] = copied(names[k]))) return AX_ENOMEM;
+  return AX_OK;
+}
+
 void ax_flat_release(ax_flat *f)
 {
   if (!f || --f->refs > 0) return;
@@ -126,6 +144,10 @@ void ax_flat_release(ax_flat *f)
   for (int k = 0; k < f->n; k++) ax_tensor_release(f->params[k]);
   ax_tensor_release(f->values), ax_tensor_release(f->grads), ax_tensor_release(f->work),
       ax_tensor_release(f->presence);
+  ax_flat_free_home(f);
+  if (f->names)
+    for (int k = 0; k < f->n; k++) ax_mfree(f->names[k]);
+  ax_mfree(f->names), ax_mfree(f->name);
   ax_mfree(f->params), ax_mfree(f->offsets), ax_mfree(f->arrivals), ax_mfree(f->expected),
       ax_mfree(f->buckets), ax_mfree(f->bucket_of);
   ax_mfree(f);
@@ -185,10 +207,11 @@ bool ax_flat_has_grad(const ax_flat *f)
 ax_status ax_flat_scale_grads(ax_flat *f, double factor)
 {
   ax_tensor **grads = ax_calloc((size_t)f->n, sizeof *grads);
+  ax_group *over;
   ax_status st;
 
   if (!grads) return AX_ENOMEM;
-  for (int k = 0; k < f->n; k++) grads[k] = f->params[k]->grad;
+  for (int k = 0; k < f->n; k++) grads[k] = ax_flat_own_grad(f->params[k], &over);
   st = ax_scale_all(f->n, grads, factor);
   ax_mfree(grads);
   return st;

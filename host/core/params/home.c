@@ -1,0 +1,434 @@
+/* Homes: where the buffers of a layout rest when it is cut over a group of ranks (flat.h).
+ *
+ * A parameter is a view of its layout's whole buffer of values, and its gradient one of the whole
+ * buffer of gradients, for as long as they live.  Of a buffer that is cut this rank keeps one part;
+ * the whole buffer's storage has no memory then, and carries a claim.  Memory comes to it
+ *   values     by ax_flat_acquire, which a unit's forward hooks call, or by the claim, when a
+ *              kernel of the model's forward or of a backward pass asks: the parts are gathered
+ *   gradients  by the claim, when a backward pass writes the first one: zeros
+ * and goes when the use ends, or when ax_flat_deliver has reduced the gradients into the parts.
+ * The optimizer never needs the whole buffers: it steps pieces, views of the parts. */
+#include "core/params/home.h"
+#include "core/core.h"
+#include "core/dist/watch.h"
+#include "core/tape/graph.h"
+
+#include <string.h>
+
+static ax_status gather(ax_flat *f);
+
+/* ---- memory that comes and goes */
+
+static int slot_at(const ax_flat *f, int64_t element)
+{
+  int k = 0;
+  while (k + 1 < f->n && f->offsets[k + 1] <= element) k++;
+  return k;
+}
+
+/* Fails for a use outside of what brings the memory here. */
+static ax_status refuse(const ax_flat *f, int64_t at, const char *what, const char *when)
+{
+  const int k = at < 0 ? -1 : slot_at(f, at);
+  const ax_group *g = f->home.group;
+
+  return ax_fail(AX_EINVAL,
+                 "%s%s%s%s is cut over %d ranks, and this rank has its part alone: the whole is here %s, and "
+                 "inside accelerate.utils.summon_full_params(model, fn)",
+                 what,
+                 k >= 0 && f->names ? f->names[k]
+                 : f->name          ? f->name
+                                    : "a parameter",
+                 k >= 0 && f->names && f->name && *f->name ? " of unit " : "",
+                 k >= 0 && f->names && f->name ? f->name : "", g->size, when);
+}
+
+static ax_status before_values(ax_claim *c, int64_t at)
+{
+  ax_flat *f = c->owner;
+  if (!f->home.computes && !ax_backward_runs())
+    return refuse(f, at, "", "while the model's forward and backward run");
+  return gather(f);
+}
+
+/* The whole gradients begin as zeros: to kernels that add to those of an earlier pass, whose sum is
+ * in the part, zeros are what is there. */
+static ax_status give_zeros(ax_flat *f)
+{
+  ax_tensor *fresh = NULL;
+  ax_status st;
+
+  AX_TRY(ax_tensor_zeros_on(f->device, (ax_dtype)f->dtype, 1, &f->grads->numel, &fresh));
+  ax_storage_trade(f->grads->storage, fresh->storage);
+  ax_claim_take_off(&f->home.no_grads);
+  for (int k = 0; k < f->n; k++) f->home.had[k] = f->params[k]->grad == f->params[k]->grad_slot;
+out:
+  ax_tensor_release(fresh);
+  return st;
+}
+
+static ax_status before_grads(ax_claim *c, int64_t at)
+{
+  ax_flat *f = c->owner;
+  return ax_backward_runs() ? give_zeros(f) : refuse(f, at, "the gradient of ", "while backward runs");
+}
+
+static const ax_claim_kind no_values = { .uses = AX_READ | AX_WRITE, .before = before_values },
+                           no_grads = { .uses = AX_READ | AX_WRITE, .before = before_grads };
+
+/* Frees the memory of a whole buffer. */
+static ax_status take_memory(ax_tensor *whole, ax_claim *c)
+{
+  ax_storage *none;
+  const ax_status st = ax_storage_wrap(NULL, whole->storage->bytes, NULL, NULL, &none);
+
+  if (st != AX_OK) return st;
+  none->device = whole->storage->device;
+  ax_storage_trade(whole->storage, none);
+  ax_storage_release(none);
+  ax_claim_put(whole->storage, c);
+  return AX_OK;
+}
+
+/* ---- cutting */
+
+/* A view of [from, to) of a buffer that begins at element `begins` of the layout. */
+static ax_status view(const ax_flat *f, ax_tensor *buffer, int64_t begins, int64_t from, int64_t to,
+                      ax_tensor **out)
+{
+  const int64_t n = to - from, one = 1;
+  return ax_tensor_over(buffer->storage, (ax_dtype)f->dtype, 1, &n, &one, buffer->offset + from - begins,
+                        out);
+}
+
+int64_t ax_flat_piece(const ax_flat *f, int k, int64_t *from)
+{
+  const int64_t at = f->offsets[k], end = at + f->params[k]->numel;
+  const int64_t a = at > f->home.first ? at : f->home.first, b = end < f->home.last ? end : f->home.last;
+
+  if (!f->home.group) {
+    *from = 0;
+    return f->params[k]->numel;
+  }
+  *from = a < b ? a - at : 0;
+  return a < b ? b - a : 0;
+}
+
+/* Views of this rank's elements of each parameter, in the buffer where they rest. */
+static ax_status make_pieces(ax_flat *f, ax_tensor *part, ax_tensor *whole, ax_tensor **pieces)
+{
+  ax_status st = AX_OK;
+
+  for (int k = 0; k < f->n && st == AX_OK; k++) {
+    int64_t from;
+    const int64_t n = ax_flat_piece(f, k, &from), at = f->offsets[k] + from;
+    if (n) st = view(f, part ? part : whole, part ? f->home.first : 0, at, at + n, &pieces[k]);
+  }
+  return st;
+}
+
+/* A copy of this rank's part of a buffer. */
+static ax_status copy_part(const ax_flat *f, ax_tensor *whole, ax_tensor **out)
+{
+  ax_tensor *there = NULL;
+  ax_status st;
+
+  AX_TRY(view(f, whole, 0, f->home.first, f->home.last, &there));
+  st = ax_run1(AX_OP_CLONE, there, out);
+out:
+  ax_tensor_release(there);
+  return st;
+}
+
+ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_t cut)
+{
+  ax_home *h = &f->home;
+  const int64_t part = f->size / group->size;
+  ax_status st = AX_ENOMEM;
+
+  if (h->group) return ax_fail(AX_EINVAL, "flat: the layout is cut already");
+  if (f->work) return ax_fail(AX_EINVAL, "flat: a layout with working copies cannot be cut");
+  if (f->size % group->size || part % (AX_SLOT_BYTES / (int64_t)ax_dtype_size((ax_dtype)f->dtype)))
+    return ax_fail(AX_EINVAL, "flat: %lld elements do not make %d equal parts", (long long)f->size,
+                   group->size);
+  h->group = ax_group_retain(group);
+  h->copies = copies ? ax_group_retain(copies) : NULL;
+  h->first = part * group->rank;
+  h->last = h->first + part;
+  h->no_values = (ax_claim){ .kind = &no_values, .owner = f };
+  h->no_grads = (ax_claim){ .kind = &no_grads, .owner = f };
+  h->had = ax_calloc((size_t)f->n, sizeof *h->had);
+  h->value_piece = ax_calloc((size_t)f->n, sizeof *h->value_piece);
+  h->grad_piece = ax_calloc((size_t)f->n, sizeof *h->grad_piece);
+  if (!h->had || !h->value_piece || !h->grad_piece) goto out;
+  if (cut & AX_CUT_VALUES) AX_TRY(copy_part(f, f->values, &h->values));
+  AX_TRY(make_pieces(f, h->values, f->values, h->value_piece));
+  if (f->grads) {
+    if (cut & AX_CUT_GRADS) AX_TRY(copy_part(f, f->grads, &h->grads));
+    AX_TRY(make_pieces(f, h->grads, f->grads, h->grad_piece));
+  }
+  h->cut = cut;
+  if (h->grads) AX_TRY(take_memory(f->grads, &h->no_grads));
+  if (h->values) AX_TRY(take_memory(f->values, &h->no_values));
+out:
+  return st;
+}
+
+void ax_flat_free_home(ax_flat *f)
+{
+  ax_home *h = &f->home;
+
+  ax_claim_take_off(&h->no_values), ax_claim_take_off(&h->no_grads);
+  for (int k = 0; k < f->n; k++) {
+    if (h->value_piece) ax_tensor_release(h->value_piece[k]);
+    if (h->grad_piece) ax_tensor_release(h->grad_piece[k]);
+  }
+  ax_tensor_release(h->values), ax_tensor_release(h->grads);
+  if (h->group) ax_group_release(h->group);
+  if (h->copies) ax_group_release(h->copies);
+  ax_mfree(h->had), ax_mfree(h->value_piece), ax_mfree(h->grad_piece);
+}
+
+/* ---- values */
+
+static ax_status all_gather(const ax_flat *f, const void *in, void *out)
+{
+  const ax_collective c = { .op = AX_ALL_GATHER,
+                            .dtype = (ax_dtype)f->dtype,
+                            .kind = f->device.kind,
+                            .index = f->device.index,
+                            .count = f->home.last - f->home.first,
+                            .in = in,
+                            .out = out };
+  return ax_dist_run(f->home.group, &c, NULL);
+}
+
+static ax_status gather(ax_flat *f)
+{
+  ax_storage *fresh = NULL;
+  ax_status st;
+
+  AX_TRY(ax_tensor_ready(f->home.values, AX_READ));
+  AX_TRY(ax_storage_new(f->device, f->values->storage->bytes, &fresh));
+  AX_TRY(all_gather(f, ax_data(f->home.values), fresh->data));
+  ax_storage_trade(f->values->storage, fresh);
+  ax_claim_take_off(&f->home.no_values);
+out:
+  ax_storage_release(fresh);
+  return st;
+}
+
+bool ax_flat_has_values(const ax_flat *f) { return !(f->home.cut & AX_CUT_VALUES) || !f->home.no_values.at; }
+
+ax_status ax_flat_acquire(ax_flat *f)
+{
+  const ax_status st = ax_flat_has_values(f) ? AX_OK : gather(f);
+  if (st == AX_OK) f->home.users++;
+  return st;
+}
+
+void ax_flat_drop_values(ax_flat *f)
+{
+  f->home.users = 0;
+  if ((f->home.cut & AX_CUT_VALUES) && ax_flat_has_values(f))
+    (void)take_memory(f->values, &f->home.no_values);
+}
+
+void ax_flat_let_go(ax_flat *f, bool keep)
+{
+  if (f->home.users > 0) f->home.users--;
+  if (!keep && f->home.users == 0) ax_flat_drop_values(f);
+}
+
+ax_status ax_flat_spread(ax_flat *f)
+{
+  ax_tensor *mine = NULL;
+  ax_status st = AX_OK;
+
+  if (!f->home.group || f->home.cut & AX_CUT_VALUES) return AX_OK;
+  AX_TRY(ax_tensor_ready(f->values, AX_WRITE));
+  AX_TRY(copy_part(f, f->values, &mine));
+  AX_TRY(all_gather(f, ax_data(mine), ax_data(f->values)));
+  ax_flat_touch(f);
+out:
+  ax_tensor_release(mine);
+  return st;
+}
+
+ax_status ax_flat_take_back(ax_flat *f)
+{
+  ax_tensor *there = NULL;
+  ax_status st = AX_OK;
+
+  if (!(f->home.cut & AX_CUT_VALUES) || !ax_flat_has_values(f)) return AX_OK;
+  AX_TRY(view(f, f->values, 0, f->home.first, f->home.last, &there));
+  AX_TRY(ax_copy(f->home.values, there));
+  ax_flat_touch(f);
+out:
+  ax_tensor_release(there);
+  return st;
+}
+
+/* ---- gradients */
+
+/* The mean of the ranks' gradients -> this rank's part, `to`. */
+static ax_status reduce(const ax_flat *f, ax_tensor *to)
+{
+  const ax_home *h = &f->home;
+  ax_collective c = { .op = AX_REDUCE_SCATTER,
+                      .dtype = (ax_dtype)f->dtype,
+                      .reduction = AX_MEAN,
+                      .kind = f->device.kind,
+                      .index = f->device.index,
+                      .count = h->last - h->first,
+                      .in = ax_data(f->grads),
+                      .out = ax_data(to) };
+  ax_status st = ax_dist_run(h->group, &c, NULL);
+
+  if (st != AX_OK || !h->copies) return st;
+  c.op = AX_ALL_REDUCE;
+  c.in = c.out;
+  return ax_dist_run(h->copies, &c, NULL);
+}
+
+/* Adds `from`, where the parameter had a gradient, or else copies it. */
+static ax_status merge(ax_tensor *to, ax_tensor *from, bool had)
+{
+  if (!had) return ax_copy(to, from);
+  return ax_run_inplace(AX_OP_ADD,
+                        &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ to, from }, .a = { .n_list = -1 } },
+                        to);
+}
+
+static ax_status merge_part(ax_flat *f, ax_tensor *arrived, int had)
+{
+  ax_home *h = &f->home;
+  ax_tensor *piece = NULL;
+  ax_status st = AX_OK;
+
+  if (had == f->n) return merge(h->grads, arrived, true);
+  for (int k = 0; k < f->n; k++) {
+    int64_t from;
+    const int64_t n = ax_flat_piece(f, k, &from), at = f->offsets[k] + from;
+    if (!n) continue;
+    AX_TRY(view(f, arrived, h->first, at, at + n, &piece));
+    AX_TRY(merge(h->grad_piece[k], piece, h->had[k]));
+    ax_tensor_release(piece);
+    piece = NULL;
+  }
+out:
+  ax_tensor_release(piece);
+  return st;
+}
+
+/* A gradient that the script or a hook has put elsewhere is all there is of it. */
+static ax_status bring(ax_flat *f, int k)
+{
+  ax_tensor *p = f->params[k];
+  ax_status st;
+
+  if (!p->grad) {
+    f->missing++;
+    f->home.had[k] = false;
+    return ax_fill(p->grad_slot, 0);
+  }
+  if (p->grad == p->grad_slot) return AX_OK;
+  if ((st = ax_copy(p->grad_slot, p->grad)) != AX_OK) return st;
+  ax_tensor_release(p->grad);
+  p->grad = ax_tensor_retain(p->grad_slot);
+  f->home.had[k] = false;
+  return AX_OK;
+}
+
+ax_status ax_flat_deliver(ax_flat *f)
+{
+  ax_home *h = &f->home;
+  const bool recording = ax_grad_set_enabled(false);
+  ax_tensor *arrived = NULL;
+  int had = 0;
+  ax_status st;
+
+  f->missing = 0;
+  if (h->no_grads.at) AX_TRY(give_zeros(f));
+  for (int k = 0; k < f->n; k++) AX_TRY(bring(f, k));
+  for (int k = 0; k < f->n; k++) had += h->had[k];
+  AX_TRY(ax_tensor_ready(f->grads, AX_READ));
+  AX_TRY(ax_tensor_ready(h->grads, AX_WRITE));
+  if (!had) {
+    AX_TRY(reduce(f, h->grads));
+    ax_touch(h->grads);
+  } else {
+    AX_TRY(ax_tensor_new_on(f->device, (ax_dtype)f->dtype, 1, &h->grads->numel, &arrived));
+    AX_TRY(reduce(f, arrived));
+    AX_TRY(merge_part(f, arrived, had));
+  }
+  AX_TRY(take_memory(f->grads, &h->no_grads));
+out:
+  ax_grad_set_enabled(recording);
+  ax_tensor_release(arrived);
+  return st;
+}
+
+ax_tensor *ax_flat_own_grad(ax_tensor *p, ax_group **group)
+{
+  ax_flat *f = p->flat;
+
+  *group = NULL;
+  if (!f || !(f->home.cut & AX_CUT_GRADS) || !p->grad || p->grad != p->grad_slot) return p->grad;
+  *group = f->home.group;
+  return f->home.grad_piece[p->slot];
+}
+
+/* ---- presence */
+
+ax_status ax_flat_presence(int n, ax_flat *const *list, ax_tensor **out)
+{
+  int64_t count = 0, at = 0;
+  int missing = 0;
+  ax_tensor *here = NULL, *there = NULL;
+  ax_status st;
+
+  *out = NULL;
+  for (int i = 0; i < n; i++) {
+    count += list[i]->n;
+    for (int k = 0; k < list[i]->n; k++) missing += !list[i]->params[k]->grad;
+  }
+  AX_TRY(ax_tensor_new_on(list[0]->device, AX_F32, 1, &count, &there));
+  if (!missing) AX_TRY(ax_fill(there, 1));
+  else {
+    AX_TRY(ax_tensor_new(AX_F32, 1, &count, &here));
+    for (int i = 0; i < n; i++)
+      for (int k = 0; k < list[i]->n; k++) ((float *)ax_data(here))[at++] = list[i]->params[k]->grad ? 1 : 0;
+    AX_TRY(ax_copy(there, here));
+  }
+  *out = there;
+  there = NULL;
+out:
+  ax_tensor_release(here);
+  ax_tensor_release(there);
+  return st;
+}
+
+ax_status ax_flat_adopt_presence(int n, ax_flat *const *list, ax_tensor *presence)
+{
+  ax_tensor *here = NULL;
+  int64_t at = 0;
+  bool missing = false;
+  ax_status st = AX_OK;
+
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < list[i]->n; k++)
+      missing |= !list[i]->params[k]->grad && list[i]->params[k]->requires_grad;
+  if (!missing) return AX_OK; /* and no wait for the device */
+  AX_TRY(ax_tensor_new(AX_F32, 1, &presence->numel, &here));
+  AX_TRY(ax_copy(here, presence));
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < list[i]->n; k++, at++) {
+      ax_tensor *p = list[i]->params[k];
+      if (!p->grad && p->grad_slot && p->requires_grad && ((float *)ax_data(here))[at] > 0)
+        p->grad = ax_tensor_retain(p->grad_slot);
+    }
+out:
+  ax_tensor_release(here);
+  return st;
+}

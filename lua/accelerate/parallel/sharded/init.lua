@@ -1,0 +1,234 @@
+--- Sharded training: buffers of a model's layouts are cut over ranks (host/flat.h, ax_home).
+---
+--- A replica (accelerate.parallel.replica) whose `plan` cuts something follows its backward passes
+--- as any other does. It differs in
+---   layouts      one for each unit (division.lua), cut over the ranks of `shards.group` after all
+---                ranks
+---                have rank 0's values
+---   reductions   of gradients that are cut: each unit's are delivered to the ranks' parts as soon
+---                as
+---                the unit has all of a pass, in the order of the layouts; also inside no_sync
+---   steps        an optimizer steps this rank's pieces; then parts of whole values are exchanged,
+---                and
+---                whole copies of values that are cut are out of date and freed
+--- The model's parameters stay the objects they were, with their names and whole shapes.
+local core = require "accelerate.core"
+local distributed = require "accelerate.distributed"
+local flat_buffers = require "accelerate.parallel.flat"
+local options = require "accelerate.utils.options"
+local state = require "accelerate.state"
+local division = require "accelerate.parallel.sharded.division"
+
+local fail = options.fail
+
+local M = {}
+
+---@class accelerate.Shards the groups of a sharded model
+---@field group accelerate.ProcessGroup the ranks that values are cut over
+---@field copies accelerate.ProcessGroup? the ranks with the same part; nil: there is one copy
+
+local known = {}  -- the groups by their sizes: making them is collective
+
+local function groups_of(plan)
+  local key = plan.replicate .. " x " .. plan.shard
+  if not known[key] then
+    local mesh = distributed.mesh { dp_replicate = plan.replicate, dp_shard = plan.shard }
+    known[key] = { group = plan.replicate > 1 and mesh.dp_shard
+      or require("accelerate.distributed.group").world(),
+      copies = plan.replicate > 1 and mesh.dp_replicate or nil }
+  end
+  return known[key]
+end
+
+--- Returns whether a plan cuts anything on this run.
+---@param plan accelerate.ShardingPlan?
+function M.applies(plan)
+  return plan ~= nil and state.PartialState().num_processes > 1
+    and (plan.values == "cut" or plan.gradients == "cut" or plan.states == "cut") and plan.shard > 1
+end
+
+--- Refuses the parts of a plan that are not there.
+local function check(plan, handler)
+  local offload = plan.offload or {}
+  for _, what in ipairs { "values", "gradients", "states" } do
+    if offload[what] then
+      fail("prepare: %s requests offload of %s to %s, which is not there yet", plan.name, what, offload[what])
+    end
+  end
+  if plan.values == "cut" and plan.gradients ~= "cut" then
+    fail("prepare: %s: values that are cut need gradients that are cut", plan.name)
+  end
+  if handler and (handler.comm_hook or "no") ~= "no" then
+    fail("prepare: %s: a communication hook is for replicated gradients; leave comm_hook out", plan.name)
+  end
+  if handler and handler.static_graph then
+    fail("prepare: %s: static_graph is for replicated gradients; leave it out", plan.name)
+  end
+end
+
+--- Prepares a replica for its layouts. Called once, before they are made.
+---@param replica accelerate.Replica
+---@param model accelerate.nn.Module
+---@param plan accelerate.ShardingPlan
+---@param handler accelerate.DistributedDataParallelKwargs?
+function M.begin(replica, model, plan, handler)
+  check(plan, handler)
+  replica.plan, replica.shards = plan, groups_of(plan)
+  replica.delivers = plan.gradients == "cut"
+  replica.units, replica.unit_of = division.divide(model, plan.units and plan.units(model) or {})
+  replica.ignored = plan.ignored and plan.ignored(model) or {}
+end
+
+--- Cuts layouts that were made, and whose values are rank 0's on all ranks.
+---@param replica accelerate.Replica
+---@param model accelerate.nn.Module
+---@param made accelerate.Flat[]
+function M.cut(replica, model, made)
+  local plan, names = replica.plan, {}
+  for name, p in model:named_parameters() do names[p] = name end
+  for _, flat in ipairs(made) do
+    local unit = replica.unit_of[flat.params[1]] or replica.units[1]
+    if not flat.whole then
+      division.name(unit, flat, names)
+      flat.layout:cut_over(replica.shards.group._handle, replica.shards.copies
+        and replica.shards.copies._handle,
+        plan.values == "cut", plan.gradients == "cut" and flat.trainable)
+      flat.cut_values = plan.values == "cut"
+      unit.flats[#unit.flats + 1] = flat
+    end
+  end
+  if plan.values == "cut" and not replica.installed then
+    replica.installed = true
+    division.install(replica.units, plan.reshard_after_forward)
+  end
+end
+
+--- Returns how the parameters of a replica are divided into layouts.
+---@param replica accelerate.Replica
+function M.units_of(replica)
+  return { parts = replica.shards.group.size, key = function(p)
+    if replica.ignored[p] then return " ignored" end
+    return " " .. (replica.unit_of[p] or replica.units[1]).name
+  end }
+end
+
+-- ---- gradients ----------------------------------------------------------------------------------
+
+local function trained(replica)
+  local list = {}
+  for _, flat in ipairs(replica.flats) do
+    if flat.trainable and not flat.whole then list[#list + 1] = flat end
+  end
+  return list
+end
+
+local function deliver(flat)
+  flat.layout:deliver()
+  if flat.cut_values then flat.layout:drop_values() end
+end
+
+--- Prepares a backward pass: with `overlapping`, units that have all gradients of the pass are
+--- delivered inside it.
+---@param replica accelerate.Replica
+---@param overlapping boolean
+function M.expect(replica, overlapping)
+  local list, full = trained(replica), {}
+  replica.delivered, replica.late = 0, {}
+  local function arrived(i, late)
+    full[i] = true
+    if late and i <= replica.delivered then replica.late[i] = true end
+    while full[replica.delivered + 1] do
+      local flat = list[replica.delivered + 1]
+      if flat.layout:is_watched(1) then return end
+      deliver(flat)
+      replica.delivered = replica.delivered + 1
+    end
+  end
+  for i, flat in ipairs(list) do
+    if flat.cutter ~= replica then
+      flat.layout:cut { #flat.params }
+      flat.cutter = replica
+    end
+    flat.full = function(_, late) arrived(i, late) end
+    flat.layout:expect(overlapping and flat.full or nil)
+    full[i] = flat.layout:pending(1) == 0
+  end
+end
+
+--- Delivers what has not been yet, and makes ranks agree about parameters without a gradient. A
+--- collective.
+---@param replica accelerate.Replica
+function M.reduce(replica)
+  local list, layouts = trained(replica), {}
+  for i, flat in ipairs(list) do
+    flat.layout:ignore()
+    layouts[i] = flat.layout
+  end
+  if #list == 0 then return end
+  for i = 1, #list do
+    if i > (replica.delivered or 0) or replica.late[i] then deliver(list[i]) end
+  end
+  replica.delivered, replica.late = 0, {}
+  local presence = core.flat_presence(layouts)
+  core.dist.all_reduce(presence, "max")
+  core.flat_adopt(layouts, presence)
+end
+
+--- Ends a backward pass: whole copies of values are freed.
+---@param replica accelerate.Replica
+function M.finish(replica)
+  if not replica.plan then return end
+  for _, flat in ipairs(replica.flats) do
+    if flat.cut_values then flat.layout:drop_values() end
+  end
+end
+
+--- After an optimizer's step: gives all ranks the values that each has stepped.
+---@param replica accelerate.Replica
+---@param groups table[] the optimizer's param_groups
+function M.stepped(replica, groups)
+  if not replica.plan then return end
+  local moved = {}
+  for _, group in ipairs(groups) do
+    for _, p in ipairs(group.params) do
+      local flat = flat_buffers.of(p)
+      if flat then moved[flat] = true end
+    end
+  end
+  for _, flat in ipairs(replica.flats) do
+    if flat.cut_values then flat.layout:drop_values()
+    elseif moved[flat] and not flat.whole then flat.layout:spread() end
+  end
+end
+
+-- ---- the whole model ----------------------------------------------------------------------------
+
+--- Runs fn(...) with the model's values whole on every rank, and returns what it returns. A
+--- collective, also inside: no rank may leave early.
+---@param replica accelerate.Replica
+---@param write boolean whether edits are taken back; ranks must have made the same ones, or give
+---  `from`
+---@param from integer? the rank whose values all ranks take before
+---@param fn function
+---@return any ...
+function M.summon(replica, write, from, fn, ...)
+  local flats = {}
+  for _, flat in ipairs(replica.flats) do
+    if flat.cut_values then
+      flats[#flats + 1] = flat
+      flat.layout:acquire()
+    end
+  end
+  local results = { n = select("#", ...), pcall(fn, ...) }
+  for _, flat in ipairs(flats) do
+    if write and results[1] then
+      if from then core.dist.broadcast(flat.values, from) end
+      flat.layout:take_back()
+    end
+    flat.layout:let_go(false)
+  end
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, table.maxn(results))
+end
+
+return M
