@@ -167,7 +167,7 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
     if (cut & AX_CUT_GRADS) AX_TRY(copy_part(f, f->grads, &h->grads));
     AX_TRY(make_pieces(f, h->grads, f->grads, h->grad_piece));
   }
-  h->cut = cut;
+  h->cut = h->grads ? cut : cut & ~AX_CUT_GRADS;
   if (h->grads) AX_TRY(take_memory(f->grads, &h->no_grads));
   if (h->values) AX_TRY(take_memory(f->values, &h->no_values));
 out:
@@ -348,6 +348,10 @@ ax_status ax_flat_deliver(ax_flat *f)
   int had = 0;
   ax_status st;
 
+  if (!h->grads) {
+    st = ax_fail(AX_EINVAL, "flat: the layout's gradients are not cut");
+    goto out;
+  }
   f->missing = 0;
   if (h->no_grads.at) AX_TRY(give_zeros(f));
   for (int k = 0; k < f->n; k++) AX_TRY(bring(f, k));
@@ -389,6 +393,7 @@ ax_status ax_flat_presence(int n, ax_flat *const *list, ax_tensor **out)
   ax_status st;
 
   *out = NULL;
+  if (n < 1) return ax_fail(AX_EINVAL, "presence: there are no layouts");
   for (int i = 0; i < n; i++) {
     count += list[i]->n;
     for (int k = 0; k < list[i]->n; k++) missing += !list[i]->params[k]->grad;
@@ -412,13 +417,18 @@ out:
 ax_status ax_flat_adopt_presence(int n, ax_flat *const *list, ax_tensor *presence)
 {
   ax_tensor *here = NULL;
-  int64_t at = 0;
+  int64_t at = 0, count = 0;
   bool missing = false;
   ax_status st = AX_OK;
 
-  for (int i = 0; i < n; i++)
+  for (int i = 0; i < n; i++) {
+    count += list[i]->n;
     for (int k = 0; k < list[i]->n; k++)
       missing |= !list[i]->params[k]->grad && list[i]->params[k]->requires_grad;
+  }
+  if (presence->dtype != AX_F32 || presence->numel != count)
+    return ax_fail(AX_EINVAL, "presence: expected %lld elements of float32, got %lld of %s", (long long)count,
+                   (long long)presence->numel, ax_dtype_name((ax_dtype)presence->dtype));
   if (!missing) return AX_OK; /* and no wait for the device */
   AX_TRY(ax_tensor_new(AX_F32, 1, &presence->numel, &here));
   AX_TRY(ax_copy(here, presence));
