@@ -15,7 +15,7 @@ local state = require "accelerate.state"
 local gradient_state = state.GradientState()
 
 local methods = state.process_methods
-for _, room in ipairs { "prepare", "step", "collectives", "saving", "trackers", "profiling" } do
+for _, room in ipairs { "prepare", "step", "collectives", "saving", "trackers", "profiling", "sharding" } do
   methods = properties.merge(methods, require("accelerate.accelerator." .. room))
 end
 
@@ -24,13 +24,20 @@ local function of_config(name) return function(self) return self._dataloader_con
 local function of_project(name) return function(self) return self._project_configuration[name] end end
 local function constant(value) return function() return value end end
 
---- Ranks in a mesh, which only a parallelism configuration makes.
-local function no_mesh(name, what)
-  return function()
-    options.fail(
-      "%s: %s parallelism is not configured: it needs a parallelism_config, which is not there yet", name,
-      what)
+-- This rank's place along a dim of the mesh; 0 where the dim has one rank.
+local function rank_along(name, what, dim)
+  return function(self)
+    if not self.parallelism_config then
+      options.fail("%s: %s parallelism is not configured: give the Accelerator a parallelism_config", name,
+        what)
+    end
+    local mesh = self.torch_device_mesh
+    return mesh and mesh:get_local_rank(dim) or 0
   end
+end
+
+local function never(name, what)
+  return function() options.fail("%s: %s parallelism is not there yet", name, what) end
 end
 
 local GET = {
@@ -46,7 +53,9 @@ local GET = {
   rng_types = function(self) return self._rng_types end,
   save_iteration = of_project "iteration",
   multi_device = constant(false),
-  should_save_model = function(self) return self.is_local_main_process end,
+  should_save_model = function(self)
+    return self.parallelism_config ~= nil or self.is_local_main_process
+  end,
   --- Whether any prepared optimizer's last real step was skipped.
   optimizer_step_was_skipped = function(self)
     for _, optimizer in ipairs(self._optimizers) do
@@ -66,16 +75,17 @@ local GET = {
       env.text("ACCELERATE_FP8_BACKEND", "NO"):upper(),
       { "string", one_of = { "NO", "TE", "MSAMP", "AO" } })
   end,
-  fp8_enabled = constant(false), is_fsdp2 = constant(false),
-  is_composable_parallelism_enabled = constant(false),
-  tensor_parallel_rank = no_mesh("tensor_parallel_rank", "tensor"),
-    data_parallel_rank = no_mesh("data_parallel_rank", "replicated data"),
-  data_parallel_shard_rank = no_mesh("data_parallel_shard_rank", "sharded data"),
-  pipeline_parallel_rank = no_mesh("pipeline_parallel_rank", "pipeline"),
-    context_parallel_rank = no_mesh("context_parallel_rank", "context"),
+  fp8_enabled = constant(false),
+  is_fsdp2 = of_state "is_fsdp2", is_composable_parallelism_enabled = of_state "is_fsdp2",
+  parallelism_config = of_state "parallelism_config", torch_device_mesh = of_state "device_mesh",
+  tensor_parallel_rank = rank_along("tensor_parallel_rank", "tensor", "tp"),
+  data_parallel_rank = rank_along("data_parallel_rank", "replicated data", "dp_replicate"),
+  data_parallel_shard_rank = rank_along("data_parallel_shard_rank", "sharded data", "dp_shard"),
+  pipeline_parallel_rank = never("pipeline_parallel_rank", "pipeline"),
+  context_parallel_rank = never("context_parallel_rank", "context"),
   --- The loss scaler. Only fp16 on a device has one.
   scaler = function(self) return self._scaler end,
-  deepspeed_plugin = constant(nil), parallelism_config = constant(nil), torch_device_mesh = constant(nil),
+  deepspeed_plugin = constant(nil),
   trackers = function(self) return self:_live_trackers() end,
   log_with = function(self) return { unpack(self._log_with) } end,
 }
@@ -145,15 +155,17 @@ local SET = {
 ---@field log_with any[] what to write values to
 ---@field trackers table[] live trackers
 ---@field deepspeed_plugin nil there is no DeepSpeed
----@field parallelism_config nil there is no mesh of ranks
----@field torch_device_mesh nil there is no mesh of ranks
----@field is_fsdp2 boolean false: there is no sharded data parallel
----@field is_composable_parallelism_enabled boolean false
----@field tensor_parallel_rank integer raises: there is no mesh of ranks
----@field data_parallel_rank integer raises
----@field data_parallel_shard_rank integer raises
----@field pipeline_parallel_rank integer raises
----@field context_parallel_rank integer raises
+---@field parallelism_config accelerate.ParallelismConfig? as given
+---@field torch_device_mesh accelerate.Mesh? what it makes of the ranks: `[dim].mesh` are the ranks
+---  of this rank's group along a dim
+---@field is_fsdp2 boolean whether there is an fsdp_plugin with fsdp_version = 2
+---@field is_composable_parallelism_enabled boolean the same as is_fsdp2
+---@field tensor_parallel_rank integer this rank's place along tp; raises without a
+---  parallelism_config
+---@field data_parallel_rank integer its place along dp_replicate
+---@field data_parallel_shard_rank integer its place along dp_shard
+---@field pipeline_parallel_rank integer raises: there is no pipeline
+---@field context_parallel_rank integer raises: there is no context parallelism
 local Class = properties.define("Accelerator", {
   get = GET, set = SET, methods = methods,
   tostring = function(self) return "Accelerator\n" .. tostring(self._state) end,
@@ -171,9 +183,10 @@ local M = {}
 ---  step_scheduler_with_optimizer, kwargs_handlers, dynamo_backend ("no", or "cudagraphs": forward
 ---  and backward of prepared models are recorded for each set of shapes and replayed on a GPU),
 ---  check_replicas (a number n: after every n optimizer steps the ranks compare checksums of their
----  parameters, and all raise, naming the odd rank out, when they differ); and, for what is not
----  there yet (they raise), deepspeed_plugin, deepspeed_plugins, fsdp_plugin, torch_tp_plugin,
----  megatron_lm_plugin, dynamo_plugin, parallelism_config
+---  parameters, and all raise, naming the odd rank out, when they differ), fsdp_plugin
+---  (FullyShardedDataParallelPlugin), parallelism_config (ParallelismConfig), either as a plain
+---  table too; and, for what is not there yet (they raise), deepspeed_plugin, deepspeed_plugins,
+---  torch_tp_plugin, megatron_lm_plugin, dynamo_plugin
 ---@return accelerate.Accelerator
 M.Accelerator = properties.callable("Accelerator", function(opts)
   local self = Class.new()

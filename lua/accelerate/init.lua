@@ -19,6 +19,8 @@ return properties.lazy("accelerate", {
   GradScalerKwargs = "accelerate.config.dataclasses:GradScalerKwargs",
   InitProcessGroupKwargs = "accelerate.config.dataclasses:InitProcessGroupKwargs",
   ProfileKwargs = "accelerate.config.dataclasses:ProfileKwargs",
+  FullyShardedDataParallelPlugin = "accelerate.config.fsdp:FullyShardedDataParallelPlugin",
+  ParallelismConfig = "accelerate.config.parallelism:ParallelismConfig",
   LocalSGD = "accelerate.local_sgd:LocalSGD",
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
   init_empty_weights = "accelerate.big_modeling:init_empty_weights",

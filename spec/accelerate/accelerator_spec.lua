@@ -87,9 +87,9 @@ describe("the constructor", function()
   end)
 
   it("says which engines are not there yet", function()
-    for option, value in pairs { deepspeed_plugin = {}, deepspeed_plugins = {}, fsdp_plugin = {},
+    for option, value in pairs { deepspeed_plugin = {}, deepspeed_plugins = {},
       megatron_lm_plugin = {}, dynamo_plugin = {},
-      dynamo_backend = "inductor", parallelism_config = {}, torch_tp_plugin = {} } do
+      dynamo_backend = "inductor", torch_tp_plugin = {} } do
       assert.error_matches(function() accelerate.Accelerator { [option] = value } end, "Accelerator: " ..
         option .. ".*not there yet")
     end
@@ -101,7 +101,7 @@ describe("the constructor", function()
       "give dynamo_plugin or dynamo_backend, not both")
     assert.error_matches(function() accelerate.Accelerator { dynamo_backend = "inducter" } end,
       "did you mean 'inductor'")
-    for variable in ("DEEPSPEED FSDP MEGATRON_LM PARALLELISM_CONFIG"):gmatch("%S+") do
+    for variable in ("DEEPSPEED MEGATRON_LM"):gmatch("%S+") do
       variable = "ACCELERATE_USE_" .. variable
       local status, _, err = run_with({ [variable] = "true" }, [[require("accelerate").Accelerator()]])
       assert.are.equal(1, status)
@@ -365,11 +365,6 @@ describe("the constructor", function()
     assert.is_false(a.is_fsdp2 or a.is_composable_parallelism_enabled or a.fp8_enabled or a.native_amp
       or a.multi_device)
     assert.are.equal("NO", a.fp8_backend)
-    for _, name in ipairs { "tensor_parallel_rank", "data_parallel_rank", "data_parallel_shard_rank",
-      "pipeline_parallel_rank",
-      "context_parallel_rank" } do
-      assert.error_matches(function() return a[name] end, name .. ": .* parallelism is not configured")
-    end
     local _, out = run_with({ ACCELERATE_FP8_BACKEND = "te" },
       [[print(require("accelerate").Accelerator().fp8_backend)]])
     assert.are.equal("TE\n", out)

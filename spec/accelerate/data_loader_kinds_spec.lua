@@ -450,8 +450,6 @@ describe("prepare_data_loader", function()
     local raw = data.DataLoader(set_of(7), { batch_size = 2 })
     assert.error_matches(function() data_loader.prepare_data_loader(raw, { torch_device_mesh = {} }) end,
       "torch_device_mesh: tensor, context and sequence parallelism are not there yet")
-    assert.error_matches(function() accelerate.Accelerator { parallelism_config = {} } end,
-      "parallelism_config: .* not there yet")
     assert.error_matches(function() return data_loader.MpDeviceLoaderWrapper end,
       "MpDeviceLoaderWrapper is not there yet: it is for XLA devices")
     assert.error_matches(function() accelerate.Accelerator { rng_types = { "xla" } } end,

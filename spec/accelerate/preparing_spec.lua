@@ -134,7 +134,7 @@ describe("preparing", function()
   end)
 
   it("says which engines would refuse what", function()
-    for option, what in pairs { fsdp_plugin = "fully sharded", deepspeed_plugin = "DeepSpeed",
+    for option, what in pairs { deepspeed_plugin = "DeepSpeed",
       megatron_lm_plugin = "Megatron" } do
       assert.error_matches(function() accelerate.Accelerator { [option] = {} } end, what .. ".*not there yet")
     end
@@ -145,8 +145,8 @@ describe("preparing", function()
     end
     assert.error_matches(function() return accelerate.cpu_offload end,
       "accelerate.cpu_offload is not there yet: it belongs to models spread over devices")
-    assert.error_matches(function() return accelerate.utils.FullyShardedDataParallelPlugin end,
-      "FullyShardedDataParallelPlugin is not there yet: it belongs to fully sharded data parallel")
+    assert.error_matches(function() return accelerate.utils.save_fsdp_model end,
+      "save_fsdp_model is not there yet: it belongs to fully sharded data parallel")
     local status, _, err = host.run { "--tpu", "-e", "print(1)" }
     assert.are_not.equal(0, status)
     assert.matches("%-%-tpu: there is no backend for TPUs", err)

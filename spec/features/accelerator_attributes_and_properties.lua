@@ -49,12 +49,15 @@ return {
       "accelerate/grad_scaler_spec: on a device scales the loss, skips steps that overflow, and lets the " ..
         "schedule wait for them" } },
   { "is_fsdp2, is_composable_parallelism_enabled",
-    spec = "accelerate/accelerator_spec: has fields for what other engines would have" },
+    spec = "sharded/fsdp_plugin_spec: is of the type FSDP, and has the plugin in its state" },
   { "parallelism_config, torch_device_mesh, tensor_parallel_rank, data_parallel_rank, " ..
     "data_parallel_shard_rank",
-    later = "tensor parallelism is not configured: it needs a parallelism_config, which is not there yet",
-    spec = "accelerate/accelerator_spec: has fields for what other engines would have" },
-  { "should_save_model", spec = "accelerate/accelerator_spec: takes nothing, and has Accelerate's defaults" },
+    spec = {
+      "sharded/parallelism_spec: gives each rank its place in the mesh",
+      "sharded/parallelism_spec: needs a config for the places" } },
+  { "should_save_model", spec = {
+    "accelerate/accelerator_spec: takes nothing, and has Accelerate's defaults",
+    "sharded/parallelism_spec: gives each rank its place in the mesh" } },
   { "deepspeed_plugin",
     later = "nil: there is no DeepSpeed",
     spec = "accelerate/accelerator_spec: has fields for what other engines would have" },

@@ -27,8 +27,9 @@ return {
     later = "DeepSpeed is not there yet; leave the option out",
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },
   { "fsdp_plugin",
-    later = "fully sharded data parallel is not there yet; leave the option out",
-    spec = "accelerate/accelerator_spec: says which engines are not there yet" },
+    spec = {
+      "sharded/fsdp_plugin_spec: is of the type FSDP, and has the plugin in its state",
+      "sharded/fsdp_plugin_spec: takes a plain table, and the environment's wish" } },
   { "torch_tp_plugin",
     later = "tensor parallelism is not there yet; leave the option out",
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },
@@ -60,6 +61,7 @@ return {
     later = "graph compilation is not there yet; use 'no'",
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },
   { "parallelism_config",
-    later = "tensor, context and sequence parallelism is not there yet; leave the option out",
-    spec = "accelerate/accelerator_spec: says which engines are not there yet" },
+    spec = {
+      "sharded/parallelism_spec: gives each rank its place in the mesh",
+      "sharded/parallelism_spec: checks the sizes against the run" } },
 }

@@ -24,7 +24,7 @@ local MAY = {
   jupyter = "prompt",
   -- its scripts stand on everything
   commands = "jupyter helpers weights files accelerate data nn optim tensor",
-  config = "parallel",
+  config = "parallel distributed",
   state = "config collectives helpers",
   collectives = "state data distributed",
   distributed = "",

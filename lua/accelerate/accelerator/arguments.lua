@@ -4,6 +4,7 @@ local dataclasses = require "accelerate.config.dataclasses"
 local env = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local plan = require "accelerate.accelerator.plan"
 local random = require "accelerate.utils.random"
 local state = require "accelerate.state"
 local system = require "accelerate.utils.system"
@@ -44,10 +45,8 @@ M.OPTIONS = {
 local ENGINES = {
   { "deepspeed_plugin", "DeepSpeed", "ACCELERATE_USE_DEEPSPEED" },
   { "deepspeed_plugins", "DeepSpeed" },
-  { "fsdp_plugin", "fully sharded data parallel", "ACCELERATE_USE_FSDP" },
   { "megatron_lm_plugin", "Megatron-LM parallelism", "ACCELERATE_USE_MEGATRON_LM" },
   { "torch_tp_plugin", "tensor parallelism" },
-  { "parallelism_config", "tensor, context and sequence parallelism", "ACCELERATE_USE_PARALLELISM_CONFIG" },
   { "dynamo_plugin", "graph compilation" },
 }
 
@@ -178,7 +177,10 @@ function M.read(given)
   local group = parts.init_handler and parts.init_handler:to_kwargs() or {}
   -- the launcher's --timeout holds
   if parts.init_handler and not parts.init_handler._given.timeout then group.timeout = nil end
-  parts.state = state.set_up { mixed_precision = o.mixed_precision, cpu = o.cpu, group = group }
+  local engines = plan.engines(o)
+  parts.state = state.set_up { mixed_precision = o.mixed_precision, cpu = o.cpu, group = group,
+    engines = engines, distributed_type = engines.fsdp_plugin and state.DistributedType.FSDP or nil }
+  parts.plan = plan.make(engines, parts.state)
   state.GradientState(plugin)
   system.check_os_kernel()
   return parts

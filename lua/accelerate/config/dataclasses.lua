@@ -32,23 +32,41 @@ local function checked(name, spec, field, value)
   return value
 end
 
+-- A field's value in an object's text; plain tables with what is in them.
+local function shown(value)
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return tostring(value) end
+  local parts = {}
+  for i, item in ipairs(value) do parts[i] = tostring(item) end
+  for _, key in ipairs(#value == 0 and ordered.sorted_keys(value) or {}) do
+    parts[#parts + 1] = ("%s=%s"):format(key, tostring(value[key]))
+  end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+
 --- Makes a record class. The fields of its objects can be read and assigned. An unknown name and an
 --- unfit value raise.
 ---@param spec { fields: table, checks: table<string, fun(value: any): any>?, init: fun(self:
----  table)?, methods: table? } fields: a schema of utils.options; checks: conditions of single
----  fields beyond the schema; init: conditions of several fields
+---  table)?, methods: table?, get: table?, assign: (fun(self: table, field: string, value: any))? }
+---  fields: a schema of utils.options; checks: conditions of single fields beyond the schema; init:
+---  conditions of several fields; get: computed fields; assign: what an assignment does after the
+---  schema's check, instead of storing the value
 local function record(name, spec)
   local get, set = {}, {}
   local names = ordered.sorted_keys(spec.fields)
   for _, field in ipairs(names) do
     get[field] = function(self) return self._values[field] end
-    set[field] = function(self, value) self._values[field] = checked(name, spec, field, value) end
+    set[field] = function(self, value)
+      value = checked(name, spec, field, value)
+      if spec.assign then return spec.assign(self, field, value) end
+      self._values[field] = value
+    end
   end
+  for field, read in pairs(spec.get or {}) do get[field] = read end
   local class = properties.define(name, {
     get = get, set = set, methods = spec.methods,
     tostring = function(self)
       local parts = {}
-      for i, field in ipairs(names) do parts[i] = field .. "=" .. tostring(self._values[field]) end
+      for i, field in ipairs(names) do parts[i] = field .. "=" .. shown(self._values[field]) end
       return ("%s(%s)"):format(name, table.concat(parts, ", "))
     end,
   })
@@ -148,6 +166,9 @@ M.GradientAccumulationPlugin = handler("GradientAccumulationPlugin", { fields = 
   -- reduce after every batch, although steps wait for the window's end
   sync_each_batch = { "boolean", default = false },
 } })
+
+-- For the files of plugins.
+M._record = record
 
 --- For kwargs_handlers.lua: makes a class with `to_kwargs`.
 M._handler = handler

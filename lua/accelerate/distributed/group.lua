@@ -12,6 +12,7 @@ local fail = options.fail
 ---@field size integer how many ranks it has
 ---@field ranks integer[] each one's rank in the world, in the group's order
 ---@field name string "tp[0,1]"; "world" for the group of all ranks
+---@field mesh integer[]? of a mesh's group: its ranks
 local ProcessGroup = class("ProcessGroup")
 
 -- `handle`: the core's group; nil: the world, or (rank -1) none.

@@ -39,6 +39,7 @@ local function make_group(mesh, name, dims)
   for _, dim in ipairs(dims) do set[dim] = true end
   local colour, key = place(mesh, set)
   mesh[name] = groups.split(nil, colour, key, name)
+  mesh[name].mesh = mesh[name].ranks
 end
 
 function Mesh:init(sizes)
@@ -64,6 +65,17 @@ function Mesh:init(sizes)
       if self[dim] and not self[name] then make_group(self, name, JOINT[name]) end
     end
   end
+end
+
+--- Returns this rank's place along a dim, from 0; 0 where the mesh has not the dim.
+---@param dim string
+---@return integer
+function Mesh:get_local_rank(dim)
+  options.value("get_local_rank", "dim", dim, { "string", one_of = ORDER })
+  for k, name in ipairs(self.dim_names) do
+    if name == dim then return self.coordinate[k] end
+  end
+  return 0
 end
 
 function Mesh:_text()

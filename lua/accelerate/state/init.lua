@@ -374,7 +374,10 @@ end
 ---  as given to the Accelerator
 ---@field deepspeed_plugin accelerate.DeepSpeedPlugin? the one in force
 ---@field initialized boolean false after a reset
----@field is_fsdp2 boolean always false: there is no sharded data parallelism
+---@field fsdp_plugin accelerate.FullyShardedDataParallelPlugin? the first Accelerator's
+---@field parallelism_config accelerate.ParallelismConfig? the first Accelerator's
+---@field device_mesh accelerate.Mesh? what parallelism_config makes of the ranks
+---@field is_fsdp2 boolean whether the plugin is there, with fsdp_version = 2
 local State = properties.define("AcceleratorState", {
   get = properties.merge(properties.merge(facts(function() return settings and settings.facts end,
     state_gone), ENGINES), {
@@ -386,7 +389,10 @@ local State = properties.define("AcceleratorState", {
     --- The DeepSpeed plugin in force; nil without DeepSpeed.
     deepspeed_plugin = function() return settings and settings.engines.deepspeed_plugin end,
     initialized = function() return settings ~= nil end,
-    is_fsdp2 = function() return false end,
+    is_fsdp2 = function()
+      local plugin = settings and settings.engines.fsdp_plugin
+      return plugin ~= nil and plugin.fsdp_version == 2
+    end,
   }),
   methods = properties.merge(process, {
     _reset_state = function(_, reset_partial_state) reset_state(reset_partial_state) end,
@@ -461,6 +467,10 @@ function M.lower_type()
   if mode == "bf16" then return "bfloat16" end
   if mode == "fp16" and settings.facts.device ~= "cpu" then return "float16" end
 end
+
+--- Returns the first Accelerator's engines, by the names of its arguments; nil before there is one.
+---@return table<string, any>?
+function M.engines() return settings and settings.engines end
 
 --- Sets up or joins the shared state, for Accelerator.
 ---@param wanted { mixed_precision: string?, cpu: boolean, group: table?, distributed_type: string?,

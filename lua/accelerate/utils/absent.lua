@@ -1,10 +1,9 @@
 --- Names that Accelerate has and this library does not have yet, by what they belong to: what the
 --- message about one says.
 local GROUPS = {
-  ["fully sharded data parallel"] = [[FullyShardedDataParallelPlugin save_fsdp_model load_fsdp_model
-    save_fsdp_optimizer load_fsdp_optimizer merge_fsdp_weights enable_fsdp_ram_efficient_loading
-    disable_fsdp_ram_efficient_loading fsdp2_prepare_model fsdp2_load_full_state_dict fsdp2_apply_ac
-    fsdp2_canonicalize_names fsdp2_switch_optimizer_parameters get_fsdp2_grad_scaler
+  ["fully sharded data parallel"] = [[save_fsdp_model load_fsdp_model save_fsdp_optimizer
+    load_fsdp_optimizer merge_fsdp_weights fsdp2_prepare_model fsdp2_load_full_state_dict
+    fsdp2_apply_ac fsdp2_canonicalize_names fsdp2_switch_optimizer_parameters get_fsdp2_grad_scaler
     compile_regions_fsdp2 ensure_weights_retied]],
   ["DeepSpeed; give prepare the optimizer and the scheduler themselves"] = [[DeepSpeedPlugin DummyOptim
     DummyScheduler DeepSpeedOptimizerWrapper DeepSpeedSchedulerWrapper DeepSpeedSequenceParallelConfig
@@ -12,7 +11,7 @@ local GROUPS = {
   ["Megatron-LM"] = [[MegatronLMPlugin MegatronLMDummyDataLoader MegatronLMDummyScheduler
     AbstractTrainStep BertTrainStep GPTTrainStep T5TrainStep add_model_config_to_megatron_parser
     avg_losses_across_data_parallel_group]],
-  ["tensor and context parallelism"] = [[ParallelismConfig TorchTensorParallelPlugin
+  ["tensor and context parallelism"] = [[TorchTensorParallelPlugin
     TorchTensorParallelConfig TorchContextParallelConfig get_model_tp_size]],
   ["quantisation of weights"] = [[BnbQuantizationConfig load_and_quantize_model has_4bit_bnb_layers
     CustomDtype torchao_required has_ao_layers]],

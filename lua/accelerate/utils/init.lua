@@ -104,6 +104,9 @@ add("accelerate.big_modeling.limits", "get_max_memory get_balanced_memory")
 add("accelerate.big_modeling.device_map", "check_device_map clean_device_map")
 add("accelerate.big_modeling.allocation",
   "infer_auto_device_map compute_module_total_buffer_size fallback_allocate")
+add("accelerate.config.fsdp", [[FullyShardedDataParallelPlugin enable_fsdp_ram_efficient_loading
+  disable_fsdp_ram_efficient_loading]])
+add("accelerate.config.parallelism", "ParallelismConfig")
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])

@@ -1,0 +1,80 @@
+--- The sharding plan of an Accelerator, from its arguments fsdp_plugin and parallelism_config or
+--- the variables that request them.
+local core = require "accelerate.core"
+local dataclasses = require "accelerate.config.dataclasses"
+local env = require "accelerate.utils.environment"
+local options = require "accelerate.utils.options"
+local plans = require "accelerate.parallel.sharded.plan"
+local state = require "accelerate.state"
+
+local fail = options.fail
+
+local M = {}
+
+-- An object of a class: as given, made of a plain table, or made where a variable requests it.
+local function object_of(o, name, class, variable)
+  local given = o[name]
+  if given == nil then return env.flag(variable, false) and class() or nil end
+  if type(given) == "table" and getmetatable(given) == nil then given = class(given) end
+  if not dataclasses.is(given, class) then
+    fail("Accelerator: %s must be a %s, got %s", name, getmetatable(class).__name, options.show(given))
+  end
+  env.set(variable, "true")
+  return given
+end
+
+-- A later Accelerator shares the first one's engines.
+local function check_shared(o, engines)
+  for _, name in ipairs { "fsdp_plugin", "parallelism_config" } do
+    if o[name] ~= nil and o[name] ~= engines[name] then
+      fail("Accelerator: %s: the first Accelerator of this process was made with %s, and the state is " ..
+        "shared; give the same object or none", name, engines[name] and "another one" or "none")
+    end
+  end
+  return engines
+end
+
+--- Returns the plugin and the config that an Accelerator was given, checked against the run; those
+--- of the first Accelerator, where there is one.
+---@param o table the constructor's arguments
+---@return { fsdp_plugin: accelerate.FullyShardedDataParallelPlugin?, parallelism_config:
+---  accelerate.ParallelismConfig? } engines
+function M.engines(o)
+  local engines = state.engines()
+  if engines then return check_shared(o, engines) end
+  engines = {
+    fsdp_plugin = object_of(o, "fsdp_plugin",
+      require("accelerate.config.fsdp").FullyShardedDataParallelPlugin,
+      "ACCELERATE_USE_FSDP"),
+    parallelism_config = object_of(o, "parallelism_config",
+      require("accelerate.config.parallelism").ParallelismConfig, "ACCELERATE_USE_PARALLELISM_CONFIG"),
+  }
+  if engines.parallelism_config then
+    engines.parallelism_config:_validate {
+      num_processes = core.dist.world_size(), fsdp_plugin = engines.fsdp_plugin }
+  end
+  return engines
+end
+
+--- Returns the plan of the engines, and makes their mesh; both are kept with them. Every rank calls
+--- it at the same point.
+---@param engines table what `engines` returned
+---@param shared accelerate.AcceleratorState
+---@return accelerate.ShardingPlan? nil: every rank holds all
+function M.make(engines, shared)
+  local plugin, config = engines.fsdp_plugin, engines.parallelism_config
+  if engines.plan or not (plugin or config) then return engines.plan end
+  local context = { num_processes = shared.num_processes, local_processes = core.dist.local_world_size(),
+    device = shared.device, parallelism = config }
+  if plugin then
+    if state.lower_type() then plugin:_follow(shared.mixed_precision) end
+    engines.plan = plans.from_fsdp(plugin, context)
+    plugin:_bind(engines.plan)
+  else
+    engines.plan = plans.from_parallelism(config, context)
+  end
+  engines.device_mesh = config and config:get_device_mesh()
+  return engines.plan
+end
+
+return M

@@ -1,0 +1,47 @@
+--- What an Accelerator says about its sharding plan. Methods of accelerate.Accelerator.
+local kinds = require "accelerate.accelerator.types"
+local options = require "accelerate.utils.options"
+local plans = require "accelerate.parallel.sharded.plan"
+
+local fail = options.fail
+
+---@class accelerate.Accelerator
+local Accelerator = {}
+
+-- The prepared optimizer that has a parameter of the model.
+local function optimizer_of(self, model)
+  local first = model:parameters()[1]
+  for _, optimizer in ipairs(self._optimizers) do
+    for _, group in ipairs(optimizer.param_groups) do
+      for _, p in ipairs(group.params) do
+        if rawequal(p, first) then return optimizer end
+      end
+    end
+  end
+end
+
+local EXPLAIN = { optimizer = { "any", optional = true } }
+
+--- Prints, on each machine's main process, how a model is or will be sharded: each setting with
+--- where it came from, the bytes of a rank, and what a step moves. Exchanges nothing.
+---@param model accelerate.nn.Module
+---@param opts { optimizer: accelerate.optim.Optimizer? }? whose states are counted; default: the
+---  prepared one of the model, else Adam
+---@return string text what was printed
+function Accelerator:explain_sharding(model, opts)
+  local o = options.check("explain_sharding", opts, EXPLAIN)
+  if not kinds.is_model(model) then
+    fail("explain_sharding: expected a module, got %s", options.show(model))
+  end
+  local optimizer = o.optimizer or optimizer_of(self, model)
+  if optimizer and not kinds.is_optimizer(optimizer) then
+    fail("explain_sharding: option 'optimizer' must be an optimizer, got %s", options.show(optimizer))
+  end
+  local plan = self._plan or plans.new("NO_SHARD", { name = "none: every rank holds the whole model",
+    replicate = self.num_processes }, self.num_processes)
+  local text = plans.show(plan, model, { optimizer = optimizer })
+  self:print(text)
+  return text
+end
+
+return Accelerator
