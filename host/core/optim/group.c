@@ -319,7 +319,6 @@ ax_status ax_optim_make_state(ax_optim_group *g, member *m, int k, double first)
   return st;
 }
 
-/* Puts a copy of `from` where state k of the member belongs. */
 /* Whether state k can be written over with `from`: memory of two kinds is never the same memory. */
 static bool is_overwritten(const ax_optim_group *g, const member *m, int k, const ax_tensor *from)
 {
@@ -328,18 +327,43 @@ static bool is_overwritten(const ax_optim_group *g, const member *m, int k, cons
          from->storage->release != to->storage->release;
 }
 
-static ax_status copy_state(ax_optim_group *g, member *m, int k, ax_tensor *from)
+/* Of a whole state the part that this rank keeps; others as they are. */
+static ax_status own_part(const ax_optim_group *g, const member *m, int k, ax_tensor *from, ax_tensor **out)
 {
-  ax_tensor *made;
+  const int64_t one = 1;
+  ax_tensor *plain;
   ax_status st;
 
-  if (is_overwritten(g, m, k, from)) return ax_copy(m->state[k], from);
-  st = new_state(g, m, k, &made);
+  if (!ax_optim_is_cut(m) || ax_optims[g->kind].states[k].form != AX_STATE_EACH || from->numel != m->numel) {
+    *out = ax_tensor_retain(from);
+    return AX_OK;
+  }
+  if ((st = ax_contiguous(from, &plain)) != AX_OK) return st;
+  st = ax_tensor_over(plain->storage, (ax_dtype)plain->dtype, 1, &m->count, &one, plain->offset + m->from,
+                      out);
+  ax_tensor_release(plain);
+  return st;
+}
 
-  if (st == AX_OK && (st = ax_copy(made, from)) == AX_OK) {
-    ax_tensor_release(m->state[k]);
-    m->state[k] = made;
-  } else ax_tensor_release(made);
+/* Puts a copy of `from`, or of this rank's part of it, where state k of the member belongs. */
+static ax_status copy_state(ax_optim_group *g, member *m, int k, ax_tensor *from)
+{
+  ax_tensor *made = NULL, *part;
+  ax_status st;
+
+  if ((st = own_part(g, m, k, from, &part)) != AX_OK) return st;
+  if (is_overwritten(g, m, k, part)) {
+    st = ax_copy(m->state[k], part);
+    goto out;
+  }
+  AX_TRY(new_state(g, m, k, &made));
+  AX_TRY(ax_copy(made, part));
+  ax_tensor_release(m->state[k]);
+  m->state[k] = made;
+  made = NULL;
+out:
+  ax_tensor_release(made);
+  ax_tensor_release(part);
   return st;
 }
 

@@ -24,6 +24,9 @@ local M = {}
 ---@field trainable boolean whether its parameters required gradients when it was made
 ---@field fused boolean whether an optimizer applies its gradients inside backward; it has no
 ---  gradient buffer then
+---@field cut boolean? whether optimizer states are cut over ranks
+---@field cut_values boolean? whether the parameters are
+---@field whole boolean? of a sharded model: its parameters are left as they are, and not managed
 ---@field cutter accelerate.Replica? the replica that cut it into buckets
 ---@field full function? the core calls it when a bucket is full
 

@@ -6,6 +6,7 @@ local buckets = require "accelerate.parallel.buckets"
 local core = require "accelerate.core"
 local identical = require "accelerate.parallel.identical"
 local replica = require "accelerate.parallel.replica"
+local pieces = require "accelerate.parallel.sharded.pieces"
 local sharded = require "accelerate.parallel.sharded"
 local state = require "accelerate.state"
 local windows = require "accelerate.parallel.windows"
@@ -116,6 +117,21 @@ end
 function M.stepped(models, groups)
   for _, model in ipairs(models) do sharded.stepped(replica.of(model), groups) end
 end
+
+--- Returns this rank's pieces of a prepared model's parameters; see
+--- accelerate.parallel.sharded.pieces.
+---@param model accelerate.nn.Module
+---@return accelerate.Piece[]
+function M.pieces_of(model) return pieces.of_model(model, replica.of(model)) end
+
+--- After pieces of a prepared model were written.
+---@param model accelerate.nn.Module
+function M.pieces_changed(model) pieces.changed(replica.of(model)) end
+
+--- Returns this rank's pieces of an optimizer's states.
+---@param optimizer accelerate.optim.Optimizer
+---@return accelerate.StatePiece[]
+function M.state_pieces(optimizer) return pieces.of_optimizer(optimizer) end
 
 --- Runs fn(...) with the whole values of a prepared model; see accelerate.parallel.sharded.
 ---@param model accelerate.nn.Module

@@ -88,12 +88,13 @@ function M.cut(replica, model, made)
   for name, p in model:named_parameters() do names[p] = name end
   for _, flat in ipairs(made) do
     local unit = replica.unit_of[flat.params[1]] or replica.units[1]
+    flat.whole = replica.ignored[flat.params[1]] or false
     if not flat.whole then
       division.name(unit, flat, names)
       flat.layout:cut_over(replica.shards.group._handle, replica.shards.copies
         and replica.shards.copies._handle,
         plan.values == "cut", plan.gradients == "cut" and flat.trainable)
-      flat.cut_values = plan.values == "cut"
+      flat.cut, flat.cut_values = true, plan.values == "cut"
       unit.flats[#unit.flats + 1] = flat
     end
   end

@@ -1,0 +1,103 @@
+--- What this rank keeps of a prepared model and its optimizers: named runs of elements of whole
+--- values. Files of sharded checkpoints hold them.
+local core = require "accelerate.core"
+local flat_buffers = require "accelerate.parallel.flat"
+local states = require "accelerate.optim.states"
+
+local M = {}
+
+---@class accelerate.Piece
+---@field name string the parameter's name in the model
+---@field names string[] all its names: a tied parameter has several
+---@field param accelerate.Tensor
+---@field shape integer[] of the whole value
+---@field dtype string
+---@field from integer where the piece begins in the flattened value, from 0
+---@field n integer elements of the piece; 0: this rank has nothing of the value
+---@field cut boolean whether other ranks have other pieces; else every rank has the whole value
+---@field copy integer which of several equal copies of the piece this rank has, from 0
+---@field tensor accelerate.Tensor? the piece itself, one dim, in the memory where it rests; what is
+---  copied into it changes the model (call M.changed afterwards). nil where n is 0
+
+--- Returns what this rank has of a parameter: where it begins in the flattened value (from 0), how
+--- many elements, whether the value is cut over ranks, and whether these rest here alone.
+---@param p accelerate.Tensor
+---@return integer from
+---@return integer n
+---@return boolean cut whether values are cut
+---@return accelerate.Tensor? piece of values that are cut
+function M.of(p)
+  local flat = flat_buffers.of(p)
+  if not flat or not flat.cut_values then return 0, p:numel(), false end
+  local _, slot = core.flat_of(p)
+  local from, n, piece = flat.layout:piece(slot)
+  return from, n, true, piece
+end
+
+--- Returns this rank's pieces of a prepared model's parameters, in the order of the model.
+---@param model accelerate.nn.Module
+---@param replica accelerate.Replica
+---@return accelerate.Piece[]
+function M.of_model(model, replica)
+  local list, known = {}, {}
+  local copies = replica.shards and replica.shards.copies
+  for name, p in model:named_parameters { remove_duplicate = false } do
+    local piece = known[p]
+    if piece then piece.names[#piece.names + 1] = name
+    else
+      local from, n, cut, tensor = M.of(p)
+      if not cut then tensor = n > 0 and p:detach():reshape(-1) or nil end
+      piece = { name = name, names = { name }, param = p, shape = p.shape, dtype = p.dtype, from = from,
+        n = n,
+        cut = cut, copy = cut and copies and copies.rank or 0, tensor = tensor }
+      known[p], list[#list + 1] = piece, piece
+    end
+  end
+  return list
+end
+
+--- After pieces were written: edits of the parameters are counted, and whole copies are freed.
+---@param replica accelerate.Replica
+function M.changed(replica)
+  for _, flat in ipairs(replica.flats) do
+    if flat.cut_values then flat.layout:drop_values() end
+    flat.layout:touch()
+  end
+end
+
+---@class accelerate.StatePiece
+---@field group table the optimizer's group
+---@field index integer the parameter's place in the group
+---@field param accelerate.Tensor
+---@field from integer where the piece of a state of the parameter's shape begins, from 0
+---@field n integer
+---@field cut boolean
+---@field kept table? the step count and the states by name: one dim of n elements where the states
+---  are cut, else the parameter's shape; nil: the parameter was never stepped
+
+--- Returns this rank's pieces of an optimizer's states, group by group. To load one:
+--- `optim.states.core_of(optimizer, piece.group):load(piece.index, kept)` with states of the same
+--- form, or with whole ones, of which the piece is taken.
+---@param optimizer accelerate.optim.Optimizer
+---@return accelerate.StatePiece[]
+function M.of_optimizer(optimizer)
+  local list = {}
+  states.take(optimizer)
+  states.settle(optimizer)
+  for _, group in ipairs(optimizer.param_groups) do
+    local object = states.core_of(optimizer, group)
+    for index, p in ipairs(group.params) do
+      local flat = flat_buffers.of(p)
+      local from, n = 0, p:numel()
+      if flat and flat.cut then
+        local _, slot = core.flat_of(p)
+        from, n = flat.layout:piece(slot)
+      end
+      list[#list + 1] = { group = group, index = index, param = p, from = from, n = n,
+        cut = flat and flat.cut or false, kept = object:get(index) }
+    end
+  end
+  return list
+end
+
+return M
