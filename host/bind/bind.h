@@ -316,6 +316,10 @@ void ax_lua_open_flat(lua_State *L);
 void ax_lua_open_autocast(lua_State *L);
 void ax_lua_open_worker(lua_State *L);
 void ax_lua_open_ranks(lua_State *L);
+/* The memory of the ranks at idx, which core._ranks_create made. */
+struct ax_control *ax_lua_ranks(lua_State *L, int idx, const char *fn);
+/* defined by the host; another program that embeds the binding may lack it */
+void ax_lua_open_machines(lua_State *L) __attribute__((weak));
 void ax_lua_open_gather(lua_State *L);
 void ax_lua_open_data(lua_State *L);
 void ax_lua_open_net(lua_State *L);

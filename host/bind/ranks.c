@@ -27,6 +27,11 @@ static int ranks_create(lua_State *L)
   return 1;
 }
 
+ax_control *ax_lua_ranks(lua_State *L, int idx, const char *fn)
+{
+  return ax_lua_check_pointer(L, idx, &ranks_class, fn);
+}
+
 static ax_control *check_rank(lua_State *L, const char *fn, int *rank)
 {
   ax_control *c = ax_lua_check_pointer(L, 1, &ranks_class, fn);
@@ -56,14 +61,16 @@ static int ranks_abort(lua_State *L)
   return 0;
 }
 
-/* ranks:failed() -> the rank that failed first, or nil */
+/* ranks:failed() -> the rank of this machine that failed first (-1: none in particular) and the
+ * reason; nothing where all goes well */
 static int ranks_failed(lua_State *L)
 {
   ax_control *c = ax_lua_check_pointer(L, 1, &ranks_class, "failed");
 
-  if (atomic_load(&c->abort) == AX_ABORT_NONE) lua_pushnil(L);
-  else lua_pushinteger(L, c->failed_rank);
-  return 1;
+  if (atomic_load(&c->abort) != AX_ABORT_PUBLISHED) return 0;
+  lua_pushinteger(L, c->failed_rank);
+  lua_pushstring(L, c->reason);
+  return 2;
 }
 
 /* ranks:finished(rank): it joins no more collectives. */
@@ -88,4 +95,5 @@ void ax_lua_open_ranks(lua_State *L)
 
   ax_lua_open_class(L, &ranks_class);
   ax_lua_add_functions(L, functions);
+  if (&ax_lua_open_machines) ax_lua_open_machines(L);
 }

@@ -128,6 +128,7 @@ int ax_door_move(int fd, void *buf, size_t n, bool sends, int64_t deadline)
     }
     if (k == 0) return ECONNRESET;
     if (errno != EAGAIN && errno != EINTR) return errno;
+    if (ax_interrupted) return EINTR;
     if ((left = deadline - ax_monotonic_ns()) <= 0) return ETIMEDOUT;
     poll(&p, 1, left > 1000000000 ? 1000 : (int)(left / 1000000) + 1);
   }

@@ -20,7 +20,7 @@ typedef struct ax_hello {
   uint32_t magic, version, layout;        /* layout: the size of a rank's record of a collective */
   int32_t machines, machine, ranks, rank; /* rank -1: a launcher */
   uint32_t mpi;                           /* tensors travel by MPI */
-  uint64_t run;                           /* 0 from a launcher, which gets it in the reply */
+  uint64_t run; /* from a launcher: which job it starts, 0 for accel-run's; it gets this in the reply */
   uint8_t nonce[16];
   uint8_t code[AX_SHA256_BYTES]; /* of the challenge's nonce and what stands before, by the secret */
 } ax_hello;
@@ -64,7 +64,8 @@ typedef struct ax_door {
 /* TCP options: a machine that vanishes is noticed within half a minute. */
 void ax_door_prepare(int fd);
 void ax_door_close(ax_door *d);
-/* Sends or receives n bytes until `deadline`; 0, or an errno (ECONNRESET: the other end closed). */
+/* Sends or receives n bytes until `deadline`; 0, or an errno (ECONNRESET: the other end closed;
+ * EINTR: the prompt was interrupted). */
 int ax_door_move(int fd, void *buf, size_t n, bool sends, int64_t deadline);
 /* Reads from all connections for at most `ms` milliseconds, and closes those of strangers.  Returns
  * true for a guest that has introduced itself and knows the secret: *out, whose connection is the

@@ -21,6 +21,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -34,7 +35,20 @@ void ax_machines_put_away(int *fd)
   *fd = -1;
 }
 
-struct addrinfo *ax_machines_resolve(const ax_plan *plan)
+int ax_machines_wrong(const ax_machines *m, const char *fmt, ...)
+{
+  char text[1200];
+  va_list ap;
+
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  if (m->script) ax_fail(AX_EIO, "%s", text);
+  else ax_print(stderr, "accel-run: %s\n", text);
+  return AX_EXIT_FAILED;
+}
+
+struct addrinfo *ax_machines_resolve(const ax_machines *m, const ax_plan *plan)
 {
   const struct addrinfo want = { .ai_socktype = SOCK_STREAM };
   const ax_setting *ip = &plan->set[AX_SET_main_process_ip];
@@ -42,8 +56,8 @@ struct addrinfo *ax_machines_resolve(const ax_plan *plan)
   int e = getaddrinfo(ip->text, plan->set[AX_SET_main_process_port].text, &want, &list);
 
   if (e != 0)
-    ax_print(stderr, "accel-run: %s: the address of machine 0, '%s', cannot be resolved: %s\n", ip->origin,
-             ip->text, gai_strerror(e));
+    ax_machines_wrong(m, "%s: the address of machine 0, '%s', cannot be resolved: %s", ip->origin, ip->text,
+                      gai_strerror(e));
   return e == 0 ? list : NULL;
 }
 
@@ -78,6 +92,21 @@ void ax_machines_take_secret(ax_machines *m, const ax_point *point)
 
 /* ---- meeting --------------------------------------------------------------------------------- */
 
+/* The number that stands for the id of a script's run; 0: accel-run has started this one. */
+static uint64_t job_number(const char *id)
+{
+  unsigned char digest[AX_SHA256_BYTES];
+  uint64_t number;
+  ax_sha256 h;
+
+  if (!id) return 0;
+  ax_sha256_begin(&h);
+  ax_sha256_add(&h, id, strlen(id));
+  ax_sha256_end(&h, digest);
+  memcpy(&number, digest, sizeof number);
+  return number ? number : 1;
+}
+
 void ax_machines_number(ax_machines *m, const ax_plan *plan)
 {
   memset(m, 0, sizeof *m);
@@ -88,6 +117,8 @@ void ax_machines_number(ax_machines *m, const ax_plan *plan)
   m->first = m->mine * m->here;
   m->door.listener = -1;
   m->mpi = plan->mpi;
+  m->script = plan->run_id != NULL;
+  m->job = job_number(plan->run_id);
   snprintf(m->address, sizeof m->address, "%s:%s", plan->set[AX_SET_main_process_ip].text,
            plan->set[AX_SET_main_process_port].text);
   for (int k = 0; k < AX_MAX_RANKS; k++) m->control[k] = m->data[k] = m->local[k] = -1;
@@ -113,8 +144,7 @@ int ax_machines_meet(ax_machines *m, const ax_plan *plan, int attempt, ax_contro
   if (m->mine != 0) return ax_machines_join_first(m, plan);
   for (int k = 1; k < m->here; k++) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-      ax_print(stderr, "accel-run: a connection between ranks 0 and %d: %s\n", k, strerror(errno));
-      return AX_EXIT_FAILED;
+      return ax_machines_wrong(m, "a connection between ranks 0 and %d: %s", k, strerror(errno));
     }
     m->data[k] = pair[0];
     m->local[k] = pair[1];
@@ -282,12 +312,12 @@ bool ax_machines_again(ax_machines *m, ax_control *c, bool again, double seconds
     ax_machines_notify(m, again ? NOTE_AGAIN : NOTE_OVER, "");
     return again;
   }
-  while (!m->verdict && m->control[0] >= 0 && ax_monotonic_ns() < deadline) {
+  while (!m->verdict && m->control[0] >= 0 && ax_monotonic_ns() < deadline && !ax_interrupted) {
     struct pollfd p = { .fd = m->control[0], .events = POLLIN };
     poll(&p, 1, 100);
     hear(m, c, 0);
   }
-  if (!m->verdict)
+  if (!m->verdict && !ax_interrupted)
     ax_print(stderr, "accel-run: not started again: %s\n",
              m->control[0] < 0 ? "machine 0 is gone" : "machine 0 does not say that it starts again");
   return m->verdict == NOTE_AGAIN;

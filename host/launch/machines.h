@@ -18,6 +18,8 @@ typedef struct ax_machines {
   int count, mine;           /* machines; the number of this one */
   int ranks, here, first;    /* ranks in all, on each machine, and the first one here */
   char address[300];         /* "10.0.0.1:29500" of machine 0 */
+  bool script;               /* a script has started the run: what is wrong becomes its error */
+  uint64_t job;              /* of a script's run: stands for its id; 0: accel-run has started it */
   bool mpi, tried;           /* MPI carries the tensors; this launcher has looked for machine 0 */
   ax_door door;              /* machine 0's, open as long as the run lasts: it keeps the port */
   int control[AX_MAX_RANKS]; /* by machine: to the other launchers in machine 0, elsewhere only [0] */
@@ -36,6 +38,9 @@ typedef struct ax_machines {
 
 /* Numbers machines and ranks by the plan, and makes no connection. */
 void ax_machines_number(ax_machines *m, const ax_plan *plan);
+/* Writes to stderr why the machines do not meet, or keeps it as the error of a script's run.
+ * Returns AX_EXIT_FAILED. */
+int ax_machines_wrong(const ax_machines *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Finds the other launchers and connects all ranks to rank 0; with MPI, writes into `c` where they
  * will find machine 0.  attempt: which start of the ranks this is; elsewhere than on machine 0,
  * m->attempt and ACCELERATE_NEWEST_CHECKPOINT become what machine 0 says.  Returns 0, or the exit

@@ -53,7 +53,7 @@ static int connect_to(const struct sockaddr *a, socklen_t size, int64_t deadline
 }
 
 /* Introduces itself on a fresh connection.  Takes it.  Returns it; -1 with *error, an errno; -2
- * after printing to stderr why this is final. */
+ * after ax_machines_wrong when this is final. */
 static int introduce(ax_machines *m, int fd, int rank, uint64_t *run, int64_t deadline, int *error)
 {
   ax_welcome w;
@@ -68,20 +68,21 @@ static int introduce(ax_machines *m, int fd, int rank, uint64_t *run, int64_t de
   close(fd);
   if (*error > 0) return -1;
   if (*error == AX_DOOR_STRANGE)
-    ax_print(stderr,
-             "accel-run: what answers at %s is no accel-run of this version; --main_process_ip and "
-             "--main_process_port must be those of machine 0\n",
-             m->address);
+    ax_machines_wrong(m,
+                      "what answers at %s is no accel-run of this version; --main_process_ip and "
+                      "--main_process_port must be those of machine 0",
+                      m->address);
   else if (*error == AX_DOOR_LIAR)
-    ax_print(stderr,
-             "accel-run: machine 0 at %s and machine %d do not have the same secret (here it is from %s)\n",
-             m->address, m->mine, m->door.secret.n ? m->door.secret.origin : "nowhere: there is none");
-  else ax_print(stderr, "accel-run: machine 0 at %s refuses machine %d: %s\n", m->address, m->mine, w.text);
+    ax_machines_wrong(m, "machine 0 at %s and machine %d do not have the same secret (here it is from %s)",
+                      m->address, m->mine,
+                      m->door.secret.n ? m->door.secret.origin : "nowhere: there is none");
+  else ax_machines_wrong(m, "machine 0 at %s refuses machine %d: %s", m->address, m->mine, w.text);
   return -2;
 }
 
-/* Connects to machine 0 and exchanges hellos.  Returns the connection; -1 after printing to stderr
- * what is wrong; HAS_WORD when machine 0 has sent a message on the first connection meanwhile. */
+/* Connects to machine 0 and exchanges hellos.  Returns the connection; -1 after
+ * ax_machines_wrong; HAS_WORD when machine 0 has sent a message on the first connection
+ * meanwhile. */
 enum { HAS_WORD = -2 };
 static int reach(ax_machines *m, const struct addrinfo *list, const ax_plan *plan, int rank, uint64_t *run)
 {
@@ -106,11 +107,11 @@ static int reach(ax_machines *m, const struct addrinfo *list, const ax_plan *pla
     }
     if (word.fd < 0) usleep(AGAIN_MS * 1000);
     else if (poll(&word, 1, AGAIN_MS) > 0) return HAS_WORD;
-  } while (ax_monotonic_ns() < deadline);
-  ax_print(stderr,
-           "accel-run: machine %d could not reach machine 0 at %s: %s; tried %d times in %g s (--timeout); "
-           "is it running there, with --machine_rank 0?\n",
-           m->mine, m->address, strerror(error), tries, seconds);
+  } while (ax_monotonic_ns() < deadline && !ax_interrupted);
+  ax_machines_wrong(m,
+                    "machine %d could not reach machine 0 at %s: %s; tried %d times in %g s (--timeout); is "
+                    "it running there, with --machine_rank 0?",
+                    m->mine, m->address, strerror(error), tries, seconds);
   return -1;
 }
 
@@ -125,9 +126,9 @@ static void take_start(ax_machines *m, const char *text)
 int ax_machines_join_first(ax_machines *m, const ax_plan *plan)
 {
   const double limit = plan->set[AX_SET_timeout].number;
-  struct addrinfo *list = ax_machines_resolve(plan);
+  struct addrinfo *list = ax_machines_resolve(m, plan);
   int status = list ? 0 : AX_EXIT_FAILED, e, fd = 0;
-  uint64_t run = 0;
+  uint64_t run = m->job;
   ax_note n;
 
   if (status == 0 && (m->control[0] = reach(m, list, plan, -1, &run)) < 0) status = AX_EXIT_FAILED;
@@ -147,16 +148,13 @@ int ax_machines_join_first(ax_machines *m, const ax_plan *plan)
     take_start(m, n.text);
     return 0;
   }
-  if (e == 0) ax_print(stderr, "accel-run: machine 0 at %s: %s\n", m->address, n.text);
-  else if (e == ETIMEDOUT)
-    ax_print(stderr,
-             "accel-run: machine %d waited %g s for machine 0 at %s, which waits for other machines "
-             "(--timeout sets the limit)\n",
-             m->mine, limit, m->address);
-  else
-    ax_print(stderr, "accel-run: machine 0 at %s went away before the run began: %s\n", m->address,
-             strerror(e));
-  return AX_EXIT_FAILED;
+  if (e == 0) return ax_machines_wrong(m, "machine 0 at %s: %s", m->address, n.text);
+  if (e == ETIMEDOUT)
+    return ax_machines_wrong(m,
+                             "machine %d waited %g s for machine 0 at %s, which waits for other machines "
+                             "(--timeout sets the limit)",
+                             m->mine, limit, m->address);
+  return ax_machines_wrong(m, "machine 0 at %s went away before the run began: %s", m->address, strerror(e));
 }
 
 /* ---- where MPI starts the ranks -------------------------------------------------------------- */

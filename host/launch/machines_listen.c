@@ -70,7 +70,7 @@ static int listen_everywhere(ax_machines *m, int port)
 static int listen_here(ax_machines *m, const ax_plan *plan)
 {
   const bool inside = is_loopback(plan->set[AX_SET_main_process_ip].text);
-  struct addrinfo *named = ax_machines_resolve(plan);
+  struct addrinfo *named = ax_machines_resolve(m, plan);
   int error;
 
   if (!named) return AX_EXIT_FAILED;
@@ -89,10 +89,10 @@ static int listen_here(ax_machines *m, const ax_plan *plan)
                m->address);
     return 0;
   }
-  ax_print(stderr, "accel-run: machine 0 cannot listen at %s: %s%s\n", m->address, strerror(error),
-           error == EADDRINUSE ? "; another program, or another run, has that port (--main_process_port)"
+  return ax_machines_wrong(m, "machine 0 cannot listen at %s: %s%s", m->address, strerror(error),
+                           error == EADDRINUSE
+                               ? "; another program, or another run, has that port (--main_process_port)"
                                : "");
-  return AX_EXIT_FAILED;
 }
 
 /* ---- who comes ------------------------------------------------------------------------------- */
@@ -114,6 +114,10 @@ void ax_machines_judge(const ax_machines *m, const ax_hello *h, uint64_t run, co
              "machine %d (%s) was given --num_machines %d --num_processes %d, and machine 0 --num_machines "
              "%d --num_processes %d",
              machine, from, h->machines, h->ranks, m->count, m->ranks);
+  else if (h->rank < 0 && h->run != m->job)
+    snprintf(text, size, "machine %d (%s) is of another run than machine 0: %s", machine, from,
+             h->run && m->job ? "its rdzv_id differs"
+                              : "accel-run has started one of them, and notebook_launcher the other");
   else if (machine <= 0 || machine >= m->count)
     snprintf(text, size, "%s says that it is machine %d; the others than machine 0 are 1 to %d", from,
              machine, m->count - 1);
@@ -199,6 +203,10 @@ int ax_machines_gather(ax_machines *m, const ax_plan *plan)
     const double waited = (double)(ax_monotonic_ns() - since) * 1e-9;
     ax_guest g;
     missing(m, who, sizeof who);
+    if (ax_interrupted) {
+      snprintf(text, sizeof text, "machine 0 was interrupted");
+      break;
+    }
     if (waited >= limit) {
       snprintf(text, sizeof text, "waited %g s at %s for machine %s of %d (--timeout sets the limit)%s",
                limit, m->address, who, m->count, tell_liars(&m->door, liars, sizeof liars));
@@ -227,8 +235,7 @@ int ax_machines_gather(ax_machines *m, const ax_plan *plan)
   if (!text[0] && notify_start(m)) return 0;
   if (!text[0]) snprintf(text, sizeof text, "a machine went away before the run began");
   ax_machines_notify(m, NOTE_ABORT, text);
-  ax_print(stderr, "accel-run: %s\n", text);
-  return AX_EXIT_FAILED;
+  return ax_machines_wrong(m, "%s", text);
 }
 
 /* ---- where MPI starts the ranks -------------------------------------------------------------- */

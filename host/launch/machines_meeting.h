@@ -21,8 +21,8 @@ typedef enum {
 
 /* Closes a descriptor unless it is closed, and marks it so. */
 void ax_machines_put_away(int *fd);
-/* The addresses of main_process_ip; NULL after printing why there are none. */
-struct addrinfo *ax_machines_resolve(const ax_plan *plan);
+/* The addresses of main_process_ip; NULL after ax_machines_wrong. */
+struct addrinfo *ax_machines_resolve(const ax_machines *m, const ax_plan *plan);
 /* Sends all launchers that are connected a note.  Returns whether each has got it. */
 bool ax_machines_notify(ax_machines *m, ax_note_kind kind, const char *text);
 /* Whether the other end of a connection has closed it. */

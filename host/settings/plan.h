@@ -67,8 +67,9 @@ typedef struct ax_plan {
   char *stdin_text; /* the script read from stdin, once, before ranks are forked; NULL if there is none */
   size_t stdin_size;
   ax_join join;
-  bool mpi;       /* several machines, whose tensors travel by MPI */
-  int rank_cores; /* cores for each rank, where the launchers of a machine have counted them; else 0 */
+  bool mpi;           /* several machines, whose tensors travel by MPI */
+  const char *run_id; /* of a run that a script starts on several machines; NULL: accel-run starts it */
+  int rank_cores;     /* cores for each rank, where the launchers of a machine have counted them; else 0 */
 } ax_plan;
 
 /* Fills `plan`.  Returns 0, or the exit status after printing to stderr what is wrong. */

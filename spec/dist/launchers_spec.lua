@@ -3,6 +3,8 @@ local Session = require "spec.support.session"
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local host = require "spec.support.host"
+local machines = require "spec.support.machines"
+local processes = require "spec.support.processes"
 local tensor = require "accelerate.tensor"
 
 local at_terminal = Session.specs(it, pending)
@@ -133,16 +135,34 @@ describe("notebook_launcher", function()
     refused("argument 2 %(args%): expected a list", notebook_launcher, print, 5, { num_processes = 2 })
     refused("unknown option 'num_proceses'; did you mean 'num_processes'", notebook_launcher, print, {},
       { num_proceses = 2 })
-    for name, value in pairs { num_nodes = 2, use_port = "29501", rdzv_backend = "c10d" } do
-      refused("option '" .. name .. "': the ranks are forks .* accel%-run %-%-num_machines",
-        notebook_launcher, print, {}, { num_processes = 2, [name] = value })
+    for message, given in pairs {
+      ["'rdzv_backend' must be 'static', got 'c10d': torch's elastic rendezvous"] = { rdzv_backend = "c10d" },
+      ["'rdzv_conf' has 'join_timeout', which belongs to torch's elastic"] = {
+        rdzv_conf = { join_timeout = 1 } },
+      ["'rdzv_conf' has rank = 1, and node_rank is 0"] = { rdzv_conf = { rank = 1 } },
+      ["'rdzv_endpoint' must be 'host:port' of machine 0, got 'host'"] = { rdzv_endpoint = "host" },
+      ["'use_port' must be a number from 1 to 65535, got 'x'"] = { use_port = "x" },
+      ["'node_rank' must be less than num_nodes, got 1 of 1"] = { node_rank = 1 },
+      ["'log_line_prefix_template': the ranks print to"] = { log_line_prefix_template = "[${rank}]" },
+      ["200 machines with 2 ranks each are 400 ranks; there can be 256"] = { num_nodes = 200 },
+    } do
+      given.num_processes = 2
+      refused(message, notebook_launcher, print, {}, given)
     end
+    refused("its ranks are on one machine", debug_launcher, print, {}, { num_nodes = 2 })
     assert.equal(3, (notebook_launcher(function() return 3 end, {}, { num_processes = 2, num_nodes = 1 })))
     refused("rank 0 failed: .*function", notebook_launcher, function() return print end, {},
       { num_processes = 2 })
     accelerate.PartialState()
     refused("an Accelerator %(or PartialState%) was made in this process", notebook_launcher, print, {},
       { num_processes = 2 })
+  end)
+
+  it("gives its ranks the address and the id of the run", function()
+    assert.same({ "10.0.0.1", "29501", "job", "0" }, (notebook_launcher(function()
+      return { os.getenv "MASTER_ADDR", os.getenv "MASTER_PORT", os.getenv "TORCHELASTIC_RUN_ID",
+        os.getenv "GROUP_RANK" }
+    end, {}, { num_processes = 2, rdzv_endpoint = "10.0.0.1:29501", rdzv_id = "job" })))
   end)
 
   it("has a sister for two ranks of the CPU", function()
@@ -160,6 +180,93 @@ describe("notebook_launcher", function()
     s:send("\3")
     s:expect("interrupted\n")
     s:ask("accelerate.debug_launcher(function() return 7 end)", "^7\n")
+    s:send(("accelerate.notebook_launcher(print, {}, { num_processes = 1, num_nodes = 2, use_port = %d })\r")
+      :format(machines.free_port()))
+    s:expect "use_port = %d+ }%)"
+    processes.sleep(0.3)
+    s:send("\3")
+    s:expect("interrupted\n")
+    s:ask("1 + 1", "^2\n")
     s:stop()
+  end)
+end)
+
+describe("notebook_launcher on several machines", function()
+  after_each(processes.clean)
+
+  -- What machine arg[1] runs: TRAIN gets the Accelerator and the attempt.
+  local SCRIPT = [[
+    local accelerate = require "accelerate"
+    local machine = tonumber(arg[1])
+    local options = { num_processes = 2, num_nodes = 2, node_rank = machine, use_port = arg[2], timeout = 20,
+      rdzv_conf = { timeout = 5 } }
+    OPTIONS
+    print(pcall(accelerate.notebook_launcher, function(given)
+      local accelerator = accelerate.Accelerator { cpu = true }
+      local attempt, rank = tonumber(os.getenv "ACCELERATE_RESTART_COUNT"), accelerator.process_index
+      TRAIN
+      local all = accelerator:gather(accelerate.tensor.tensor { rank + 0.5 })
+      return ("%s %d %d %s"):format(given, accelerator.num_processes, attempt,
+        table.concat(all:totable(), " "))
+    end, { "hello" }, options))
+  ]]
+
+  -- Runs both machines; returns what each printed, and what each wrote to stderr.
+  local function run(train, options, killed)
+    local parts = { TRAIN = train, OPTIONS = options or "" }
+    local path = processes.script((SCRIPT:gsub("%u%u%u%u%u+", parts)))
+    local port, runs, out, err = machines.free_port(), {}, {}, {}
+    for i = 1, 0, -1 do runs[i] = processes.start({ path, tostring(i), tostring(port) }) end
+    for i = 0, 1 do
+      local status
+      status, out[i], err[i] = runs[i]:wait(40)
+      assert.equal(i == killed and 137 or 0, status, err[i])
+    end
+    return out, err
+  end
+
+  it("makes one world of all ranks, whose rank 0 returns", function()
+    local out = run("assert(tonumber(os.getenv 'GROUP_RANK') == machine and " ..
+      "tonumber(os.getenv 'LOCAL_RANK') == rank % 2)")
+    assert.equal("true\thello 4 0 0.5 1.5 2.5 3.5\n", out[0])
+    assert.equal("true\n", out[1])
+  end)
+
+  it("ends on all machines when a rank fails", function()
+    local out = run("if rank == 3 then error 'bad rank' end")
+    for i = 0, 1 do
+      assert.matches("^false\tnotebook_launcher: rank 3 %(machine 1%) failed: [^\n]*: bad rank\n", out[i])
+    end
+  end)
+
+  it("ends when a machine is gone", function()
+    local out = run("if rank == 2 then os.execute('kill -9 $(ps -o ppid= -p $PPID)') end", nil, 1)
+    assert.matches("machine 1 %(127%.0%.0%.1%) is gone", out[0])
+  end)
+
+  it("starts again on all machines, as machine 0 counts", function()
+    local out, err = run("if rank == 3 and attempt < 2 then error('bad ' .. attempt) end",
+      "options.max_restarts = machine == 0 and 2 or 9")
+    assert.equal("true\thello 4 2 0.5 1.5 2.5 3.5\n", out[0])
+    assert.equal("true\n", out[1])
+    assert.matches("rank 3 %(machine 1%) failed: [^\n]*bad 1; restart 2 of 2\n$", err[0])
+    out = run("if rank == 0 then error 'bad' end", "options.max_restarts = machine")
+    assert.matches("^false", out[0])
+    assert.matches("^false", out[1])
+  end)
+
+  it("does not meet a machine with another rdzv_id", function()
+    local out = run("", "options.rdzv_id = 'job ' .. machine")
+    assert.matches("is of another run than machine 0: its rdzv_id differs", out[0])
+    assert.matches("is of another run than machine 0: its rdzv_id differs", out[1])
+  end)
+
+  it("says which machine did not come, in the words of its options", function()
+    local out = run("", "if machine == 1 then options.num_nodes, options.node_rank = 1, 0 end " ..
+      "options.rdzv_conf.timeout = 1")
+    assert.matches("^false\t.*notebook_launcher: waited 1 s at 127%.0%.0%.1:%d+ for machine 1 of 2 " ..
+      "%(rdzv_conf%.timeout sets the limit%)\n$", out[0])
+    out = run("", "if machine == 0 then os.exit(0) end options.rdzv_conf.timeout = 1")
+    assert.matches("machine 1 could not reach machine 0 .*is it running there, with node_rank 0%?\n$", out[1])
   end)
 end)
