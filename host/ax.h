@@ -41,6 +41,7 @@ AX_API int ax_device_count(ax_device_kind kind);
 /* From now on d is the process's own device: what names none is made with it (pinned memory).  Does
  * not touch the device. */
 AX_API ax_status ax_device_choose(ax_device d);
+AX_API int ax_device_chosen(void); /* the number of the GPU that was chosen; -1: none */
 /* The device's address on the PCI bus, "0000:1b:00.0"; "" where it has none. */
 AX_API ax_status ax_device_bus(ax_device d, char id[32]);
 /* Waits until all work queued on the device so far is done.  Returns at once on the CPU. */

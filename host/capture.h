@@ -87,10 +87,11 @@ AX_API void ax_capture_hold(ax_storage *s); /* its memory is read or written */
 ax_status ax_capture_input(const char *name, ax_tensor *t);
 ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out,
                             ax_tensor *const *out);
-/* A collective of the recording's device: ranks compare `c`, which may stand for several that run
- * as one. */
+/* A collective of the recording's device in g: its ranks compare `c`, which may stand for several
+ * that run as one.  The recording retains g. */
 struct ax_collective;
-void ax_capture_collective(const struct ax_collective *c);
+struct ax_group;
+ax_status ax_capture_collective(struct ax_group *g, const struct ax_collective *c);
 ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a);
 /* A place in the block of device arguments for an optimizer's hyperparameters; *hyper and *ran are
  * device addresses. */

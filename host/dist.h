@@ -5,8 +5,8 @@
  * machine), `tcp` (host memory, several machines), `nccl` (the CUDA backend's: GPU memory).  They
  * are peers.  A transport whose collectives run beside the computation returns a ticket for their
  * end; one that finishes them before it returns gives none.  The world is the group of all ranks;
- * ax_group_split makes others, for host memory.  The devices' group is that of all ranks, and is
- * made through the world when it is first needed.
+ * ax_group_split makes others.  The devices of a group's ranks join when that is first needed, or
+ * with the group where its parent's devices have joined: the group's link.
  *
  * Collectives of a group are issued in the same order on every rank.  Each rank's arguments (op,
  * dtype, count, shape, root, reduction, model) are compared before data moves: a difference is an
@@ -112,17 +112,21 @@ typedef struct ax_collective_call {
 typedef struct ax_transport {
   const char *name; /* "shm", "tcp", "nccl" */
 
-  /* ---- joining (transports of devices): ranks exchange names and an id through the world, then
-   * join */
+  /* ---- joining (transports of devices): a group's ranks exchange names and an id through its host
+   * memory, then join */
 
   /* Names the device on its machine, with the library's version: "0000:1b:00.0, NCCL 2.28.9".  Two
-   * ranks must not have the same name. */
+   * ranks must not have the same name, unless they share a device on purpose (ax_gpu_shared). */
   ax_status (*identity)(int device, char name[AX_DEVICE_NAME]);
   /* Makes the id with which all ranks join. */
   ax_status (*make_id)(char id[AX_GROUP_ID]);
-  /* Joins; g has its rank, size and device, and gets its state.  Returns when all have joined, or
+  /* Joins; g has its rank, size and device, and gets its link.  Returns when all have joined, or
    * with the error of ax_dist_look. */
   ax_status (*join)(ax_group *g, const char id[AX_GROUP_ID]);
+  /* Whether all collectives of g that this rank has issued have ended; frees g's link, which then
+   * no rank uses any more. */
+  bool (*idle)(ax_group *g);
+  void (*drop)(ax_group *g);
 
   /* ---- collectives */
 
@@ -137,42 +141,49 @@ typedef struct ax_transport {
    * (optional) NULL: collectives cannot be recorded. */
   ax_status (*replay)(ax_group *g, bool begins);
   /* Leaves the group and frees what it holds; not a collective.  abort: ends running collectives at
-   * once; else waits for them.  (optional) NULL: there is nothing to leave. */
+   * once, those of a device in all of its groups; else waits for them.  (optional) NULL: there is
+   * nothing to leave. */
   void (*leave)(ax_group *g, bool abort);
 
   /* Gives g, a new group of some ranks of `from` (its rank, size and members are set; rank -1: this
-   * rank is in none), its state.  A collective of `from`.  (optional) NULL: groups cannot be
-   * divided. */
+   * rank is in none), its state; a transport of devices its link.  A collective of `from`.
+   * (optional) NULL: groups cannot be divided. */
   ax_status (*split)(ax_group *from, ax_group *g);
 
-  /* ---- for worlds: what waiting ranks know of each other */
+  /* ---- of host memory: what ranks that wait for devices know of each other */
 
-  /* Sets how long this rank waits in one collective.  (optional) NULL: it never waits. */
+  /* Sets how long this rank waits in one collective.  Of worlds.  (optional) NULL: it never
+   * waits. */
   void (*set_timeout)(ax_group *g, double seconds);
-  /* Publishes a collective that the devices' group carries, and compares it with the other ranks'
-   * collectives without waiting for them.  EMISMATCH, on all ranks, when they differ.  (optional)
-   * NULL: there is no rank to compare with. */
-  ax_status (*post)(ax_group *g, const ax_collective *c);
-  /* Called repeatedly inside a wait for the devices' group that began at `since`.  AX_OK: wait on;
-   * else the error that makes the wait pointless.  since 0: the wait has ended, with `st`.
+  /* Publishes a collective that the group's devices carry, and compares it with the other ranks'
+   * collectives without waiting for them.  EMISMATCH, on all ranks, when they differ.  *number:
+   * which one of the group's it is.  (optional) NULL: there is no rank to compare with. */
+  ax_status (*post)(ax_group *g, const ax_collective *c, uint64_t *number);
+  /* Called repeatedly inside a wait for the devices, which began at `since`.  AX_OK: wait on; else
+   * the error that makes the wait pointless.  since 0: the wait has ended, with `st`.  Of worlds.
    * (optional) */
   ax_status (*look)(ax_group *g, int64_t since, ax_status st);
-  /* From now on this rank posts its collectives of host memory too, because devices have joined.
-   * All ranks call it at the same point.  (optional) */
+  /* From now on this rank posts the group's collectives of host memory too, because its devices
+   * have joined.  All its ranks call it at the same point.  (optional) */
   void (*post_all)(ax_group *g);
   /* For the watchdog's thread: whether waiting for `p`, which has lasted `waited` nanoseconds, is
    * pointless, and why.  Changes nothing.  (optional) NULL: nobody is waited for. */
   ax_status (*watch)(ax_group *g, const ax_collective_call *p, int64_t waited);
+  /* This rank needs g no more, and its devices' collectives have ended.  Returns whether that holds
+   * for all of g's ranks.  (optional) NULL: nobody knows. */
+  bool (*retire)(ax_group *g);
 } ax_transport;
 
 struct ax_group {
   const ax_transport *transport;
   void *state; /* the transport's */
   int rank, size, local_rank, local_size;
-  int device;  /* in the devices' group: this rank's device */
-  bool closed; /* this rank has left it */
+  bool closed;           /* this rank has left it */
+  void *link;            /* the devices' transport's; NULL: they have not joined */
+  int device;            /* where they have: this rank's */
+  ax_group *next_linked; /* the group whose devices joined next */
   /* of a group that ax_group_split made: */
-  int32_t refs;
+  int32_t refs; /* 0: it waits until its link may be freed */
   int *members; /* [size] each one's rank in the world; NULL: the world itself */
   char name[AX_GROUP_TEXT];
 };
@@ -252,29 +263,31 @@ AX_API ax_status ax_dist_barrier(ax_group *g);
 /* ---- devices: collectives over their memory, which a backend's library (NCCL) runs beside the
  * computation */
 
-/* From now on devices[index] carries this rank's collectives of device memory.  All ranks call it,
- * at the same point; the first collective of a device's tensor does so too.  A group of one may
- * have it. */
-AX_API ax_status ax_dist_join_device(int index);
-/* "nccl" when a device has joined, else NULL. */
-AX_API const char *ax_dist_device_name(void);
-/* Leaves the devices' group at the end of this rank. */
+/* From now on devices[index] carries this rank's collectives of device memory.  All ranks of g call
+ * it, at the same point; the first collective of a device's tensor does so too.  A world of one may
+ * have a link. */
+AX_API ax_status ax_dist_join_device(ax_group *g, int index);
+/* "nccl" when a device has joined, else NULL.  *index: which one. */
+AX_API const char *ax_dist_device_name(int *index);
+/* Leaves all links at the end of this rank. */
 AX_API void ax_dist_leave_device(void);
+/* Whether ranks take one device together, which slows all of them: $ACCEL_SHARE_GPU is 1. */
+AX_API bool ax_gpu_shared(void);
 /* For backends: called repeatedly inside a wait for the device that began at `since`
  * (ax_monotonic_ns).  See ax_transport.look. */
 AX_API ax_status ax_dist_look(int64_t since, ax_status st);
-/* Called in a forked child: it has no part in the devices' group. */
+/* Called in a forked child: it has no part in the devices' links. */
 void ax_dist_forget_device(void);
 
-/* ---- for a watchdog: a thread of a backend that watches the devices' group.
+/* ---- for a watchdog: a thread of a backend that watches the devices' collectives.
  * The rank's own thread may be blocked inside the driver or the library.
  * See core/dist/watch.c. */
 
 /* Before the thread starts, and after it has ended. */
 AX_API void ax_dist_watch_begin(void);
 AX_API void ax_dist_watch_end(void);
-/* The rest is called by that thread.  `ticket`: the group's collective, counted from 1 in the order
- * of ax_transport.issue; 0: the joining. */
+/* The rest is called by that thread.  `ticket`: the devices' collective, counted from 1 in the
+ * order of ax_transport.issue over all groups; 0: the joining of one. */
 
 /* AX_OK: wait on; else the error that makes waiting for it pointless after `waited` nanoseconds. */
 AX_API ax_status ax_dist_watch(uint64_t ticket, int64_t waited);
@@ -283,7 +296,7 @@ AX_API ax_status ax_dist_watch_failed(uint64_t ticket, const char *why);
 /* Notes for the launcher's reports whether the rank's own thread is blocked in a launch.  Returns
  * whether it has been in one launch since the last call. */
 AX_API bool ax_dist_watch_launch(int device, int64_t now);
-/* The group was aborted because of `reason`, and the rank's own thread is blocked: the launcher
+/* The links were aborted because of `reason`, and the rank's own thread is blocked: the launcher
  * ends the run unless ax_dist_watch_free follows within a few seconds. */
 AX_API void ax_dist_watch_stuck(const char *reason);
 AX_API void ax_dist_watch_free(void);
@@ -313,6 +326,10 @@ AX_API const char *ax_dist_where(void);
 /* Whether two ranks' collectives agree in op, dtype, reduction, root, count, shape and kind of
  * device. */
 AX_API bool ax_collective_same(const ax_collective *a, const ax_collective *b);
+/* EMISMATCH where one of n ranks sends another, in an all_to_all, more or fewer elements than it
+ * expects.  splits[r]: rank r's, as in ax_collective; names[r]: its name in the message, NULL:
+ * r. */
+AX_API ax_status ax_splits_fit(int n, const int64_t *const *splits, const int *names);
 /* Fails with EMISMATCH: "ranks disagree in collective #3: rank 0 calls ...; rank 1 calls ...". */
 AX_API ax_status ax_calls_differ(int a, const ax_collective_call *wa, int b, const ax_collective_call *wb);
 /* "all_reduce(float32, 10 elements, sum)" into buf. */
@@ -325,19 +342,34 @@ ax_status ax_dist_alone(const ax_collective *c, int n);
 /* Issues n collectives of a device as one; `compared` is the call that ranks compare. */
 ax_status ax_device_issue(ax_group *g, const ax_collective *compared, const ax_collective *c, int n,
                           ax_work **work);
+/* Collectives of `from`: the world's devices join before its division, where this process has
+ * chosen one (ax_device_choose); those of g, a part of `from`, join where those of `from` have. */
+ax_status ax_device_before_split(ax_group *from);
+ax_status ax_device_split(ax_group *from, ax_group *g);
+/* g, to which nobody refers any more, has a link: it is freed (ax_group_free) when no rank needs
+ * the link, and the links of others that wait for that. */
+void ax_device_retire(ax_group *g);
+void ax_group_free(ax_group *g);
+/* All collectives of a group in a captured step as one, for its ranks to compare. */
+typedef struct ax_recorded {
+  ax_group *group;
+  ax_collective as_one;
+} ax_recorded;
 /* Called when the recording of a step with collectives of the device ends (ranks compare them),
- * before a launch of that step, and after it. */
-ax_status ax_device_recorded(const ax_collective *as_one);
-ax_status ax_device_replay(const ax_collective *as_one);
-ax_status ax_device_replayed(void);
+ * before a launch of that step, and after it.  n: groups. */
+ax_status ax_device_recorded(const ax_recorded *r, int n);
+ax_status ax_device_replay(const ax_recorded *r, int n);
+ax_status ax_device_replayed(const ax_recorded *r);
 /* *out: a new work for `ticket`; NULL when the ticket is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
 
 /* ---- between device_group.c and watch.c */
 
-/* Called before the devices' group joins by `c`, and before it issues `c`. */
-void ax_watch_joining(const ax_collective *c);
-void ax_watch_issuing(const ax_collective *c);
-void ax_watch_forget(void); /* in a forked child: nobody watches */
+/* Called before the devices of g join by `c`, and before they issue `c`, its collective
+ * `number`. */
+void ax_watch_joining(ax_group *g, const ax_collective *c);
+void ax_watch_issuing(ax_group *g, const ax_collective *c, uint64_t number);
+void ax_watch_drop(const ax_group *g); /* g is about to be freed */
+void ax_watch_forget(void);            /* in a forked child: nobody watches */
 
 #endif

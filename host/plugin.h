@@ -13,7 +13,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_COLD __attribute__((cold)) /* calls lie apart from the code that runs at every op */
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 14       /* the version of the structures here */
+#define AX_ABI 15       /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */

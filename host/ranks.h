@@ -34,12 +34,13 @@ typedef struct ax_flight {
   char where[AX_WHERE_TEXT];
 } ax_flight;
 
-/* The steps of one rank in one group's collectives (core/dist/steps.h).  The first three are
- * futexes. */
+/* One rank in one group's collectives (core/dist/steps.h).  The first three are futexes. */
 typedef struct ax_counters {
   _Alignas(64) _Atomic uint32_t filled;
   _Atomic uint32_t reduced, done;
   _Atomic uint32_t sleepers; /* ranks asleep on one of the three */
+  _Atomic uint32_t left;     /* 1: the rank needs the group no more, nor its device's link */
+  _Atomic uint64_t posted;   /* number of its last collective in the ring (core/dist/ring.c) */
 } ax_counters;
 
 /* One rank as the others see it.  Only the rank itself writes, except for the last state, which the
@@ -61,8 +62,6 @@ typedef struct ax_rank_record {
   char where[AX_WHERE_TEXT]; /* its script line */
 
   _Atomic uint32_t lost_save; /* number of the last save whose files it could not write; 0: none */
-
-  _Atomic uint64_t posted; /* number of the last collective in the ring (core/dist/ring.c) */
 
   /* Written by the rank's watchdog (dist/watch.c): the launch in which the rank is blocked.  The
    * texts are set before launch_since, and change only while it is 0. */

@@ -407,11 +407,14 @@ static int dist_leave(lua_State *L)
   return 0;
 }
 
-/* (index): this rank's collectives of CUDA tensors run on cuda:index.  All ranks call it. */
+/* (index, group): this rank's collectives of CUDA tensors run on cuda:index.  All ranks of the
+ * group call it. */
 static int dist_join_device(lua_State *L)
 {
+  const int index = (int)ax_lua_check_integer(L, 1, "join_device", "index", 0, 255);
+
   ax_lua_enter_collective(L);
-  if (ax_dist_join_device((int)ax_lua_check_integer(L, 1, "join_device", "index", 0, 255)) != AX_OK)
+  if (ax_dist_join_device(ax_lua_group_at(L, 2, "join_device"), index) != AX_OK)
     return ax_lua_raise(L, "joining the GPUs");
   return 0;
 }
@@ -453,11 +456,14 @@ static int dist_transport(lua_State *L)
   return 1;
 }
 
-/* -> "nccl", or nil while no device has joined */
+/* -> "nccl" and the number of this rank's device, or nil while no device has joined */
 static int dist_device_group(lua_State *L)
 {
-  lua_pushstring(L, ax_dist_device_name()); /* NULL: nil */
-  return 1;
+  int index;
+
+  lua_pushstring(L, ax_dist_device_name(&index)); /* NULL: nil */
+  lua_pushinteger(L, index);
+  return lua_isnil(L, -2) ? (lua_pop(L, 1), 1) : 2;
 }
 
 /* (tensors): counts one write of each, after a collective wrote the buffer that they are views

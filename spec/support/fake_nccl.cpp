@@ -4,15 +4,17 @@
  * It is compiled against NVIDIA's header, where that is.  Strict where NCCL's documentation forbids
  * something: a call while the communicator is in progress, on another device than the
  * communicator's, with memory that is not the device's, with buffers that overlap, or after the end
- * of the communicator, is an error here; so are collectives that differ between ranks, which hang
- * or go wrong in NCCL.  A communicator that does not block puts an operation into its stream only
- * after it was asked a few times whether it is done, as NCCL may.
+ * of the communicator, is an error here; so is a division of a communicator whose operations run,
+ * and so are collectives that differ between ranks, which hang or go wrong in NCCL.  A communicator
+ * that does not block puts an operation into its stream only after it was asked a few times whether
+ * it is done, as NCCL may.
  *
  * $ACCEL_FAKE_NCCL = "KIND:RANK:K,..." lets operation K (from 0) of a rank go wrong: "hang", it
  * never goes on; "stuck", its call does not return before the communicator is aborted; "deaf", nor
  * then; "slow", its call takes half a second; "error", the communicator fails; "die", the process
- * is killed; "corrupt", a bit of its result's last element is wrong.  "numb": the rank's abort of
- * the communicator ends what is under way and does not return, K is 0.
+ * is killed; "corrupt", a bit of its result's last element is wrong.  "split", the process is
+ * killed in the communicator's division K.  "numb": the rank's abort of the communicator ends what
+ * is under way and does not return, K is 0.
  *
  * The id names a memfd of the process that made it.  Each rank has two slots in it, used in turn;
  * operation k (from 0, of a communicator) may fill its slot when all ranks are done with operation
@@ -21,7 +23,9 @@
 
 #ifdef AX_FAKE_NCCL
 
+#include <algorithm>
 #include <fcntl.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -57,8 +61,8 @@ size_t size_of(int type)
   }
 }
 
-static int depth;
-static std::vector<operation> grouped;
+static thread_local int depth;
+static thread_local std::vector<operation> grouped;
 
 static ncclResult_t state_of(ncclComm *c);
 
@@ -89,7 +93,7 @@ static ncclResult_t take(const facts &what, const void *in, void *out, ncclComm 
   const size_t in_bytes = what.kind == REDUCE_SCATTER ? bytes * n : bytes,
                out_bytes = what.kind == ALL_GATHER ? bytes * n : bytes;
   const bool reads = what.kind != RECV && !(what.kind == BROADCAST && n && c->rank != what.root),
-             writes = what.kind != SEND;
+             writes = what.kind != SEND && !(what.kind == REDUCE && n && c->rank != what.root);
 
   if (st != ncclSuccess) return st;
   if (size_of(what.type) == 0)
@@ -150,21 +154,23 @@ SHOWN const char *ncclGetLastError(ncclComm_t c)
   return c && c->magic == LIVE && c->wrong ? c->error.c_str() : last_error.c_str();
 }
 
-SHOWN ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+/* Memory for a communicator, open as long as the process lives. */
+static ncclResult_t make_area(char *path, size_t size)
 {
-  const int fd = memfd_create("fake nccl", 0); /* open as long as the process lives */
+  const int fd = memfd_create("fake nccl", 0);
   if (fd < 0 || ftruncate(fd, (off_t)ALL) != 0) return no(ncclSystemError, "fake NCCL: no shared memory");
-  memset(id, 0, sizeof *id);
-  snprintf(id->internal, sizeof id->internal, "/proc/%d/fd/%d", (int)getpid(), fd);
+  snprintf(path, size, "/proc/%d/fd/%d", (int)getpid(), fd);
   return ncclSuccess;
 }
 
-SHOWN ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank,
-                                          ncclConfig_t *config)
+SHOWN ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
-  *out = NULL;
-  if (size < 1 || size > MOST_RANKS || rank < 0 || rank >= size)
-    return no(ncclInvalidArgument, "fake NCCL: invalid rank or number of ranks");
+  memset(id, 0, sizeof *id);
+  return make_area(id->internal, sizeof id->internal);
+}
+
+static ncclResult_t check_config(const ncclConfig_t *config)
+{
   if (config &&
       (config->magic != 0xcafebeef || config->version < 21400 || config->size > sizeof(ncclConfig_t)))
     return no(ncclInvalidArgument, "fake NCCL: the configuration was not initialized");
@@ -173,7 +179,13 @@ SHOWN ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueI
   if (config && config->size > offsetof(ncclConfig_t, splitShare) &&
       config->splitShare != NCCL_CONFIG_UNDEF_INT && config->splitShare != 0 && config->splitShare != 1)
     return no(ncclInvalidArgument, "fake NCCL: invalid config splitShare");
-  const int fd = open(id.internal, O_RDWR | O_CLOEXEC);
+  return ncclSuccess;
+}
+
+/* Joins the ranks that have the memory at `path`. */
+static ncclResult_t enter(ncclComm_t *out, const char *path, int size, int rank, bool blocking)
+{
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) return no(ncclSystemError, "fake NCCL: the process that made the id is gone");
   void *area = mmap(NULL, ALL, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   close(fd);
@@ -184,13 +196,81 @@ SHOWN ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueI
   c->rank = rank;
   c->size = size;
   c->device = emulator->device();
-  c->blocking = !config || config->blocking != 0;
+  c->blocking = blocking;
   c->looks = 3;
   c->joining = true;
   c->area->of[rank].joined = 1;
   *out = c;
   while (c->blocking && state_of(c) == ncclInProgress) usleep(100);
   return c->blocking ? ncclSuccess : ncclInProgress;
+}
+
+SHOWN ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank,
+                                          ncclConfig_t *config)
+{
+  *out = NULL;
+  if (size < 1 || size > MOST_RANKS || rank < 0 || rank >= size)
+    return no(ncclInvalidArgument, "fake NCCL: invalid rank or number of ranks");
+  const ncclResult_t st = check_config(config);
+  return st == ncclSuccess ? enter(out, id.internal, size, rank, !config || config->blocking != 0) : st;
+}
+
+/* False: the communicator was aborted meanwhile. */
+template <class Fn> static bool until(ncclComm *c, Fn there)
+{
+  while (!there() && !c->aborted) usleep(100);
+  return !c->aborted;
+}
+
+/* Ranks of a communicator that give one colour, by key and then by rank. */
+static std::vector<int> part_of(const ncclComm *c, int colour)
+{
+  std::vector<int> part;
+  for (int r = 0; r < c->size; r++)
+    if (c->area->of[r].colour == colour) part.push_back(r);
+  std::stable_sort(part.begin(), part.end(),
+                   [c](int a, int b) { return c->area->of[a].key < c->area->of[b].key; });
+  return part;
+}
+
+/* Every rank of the communicator calls it; operations under way are not allowed. */
+SHOWN ncclResult_t ncclCommSplit(ncclComm_t c, int colour, int key, ncclComm_t *out, ncclConfig_t *config)
+{
+  ncclResult_t st = usable(c);
+
+  *out = NULL;
+  if (st != ncclSuccess || (st = check_config(config)) != ncclSuccess) return st;
+  if (!c->blocking) return no(ncclInvalidUsage, "fake NCCL: only blocking communicators are divided");
+  member *of = c->area->of, &me = of[c->rank];
+  if (me.done < c->issued)
+    return no(ncclInvalidUsage, "fake NCCL: a communicator is divided while its operations run");
+  const uint64_t k = ++c->divisions;
+  const auto all = [&](std::atomic<uint64_t> member::*count, uint64_t n) {
+    return until(c, [&]() {
+      for (int r = 0; r < c->size; r++)
+        if (of[r].*count < n) return false;
+      return true;
+    });
+  };
+  if (goes_wrong("split", c, k - 1)) kill(getpid(), SIGKILL);
+  if (!all(&member::divided, k - 1)) return no(ncclInternalError, "fake NCCL: aborted meanwhile");
+  me.colour = colour;
+  me.key = key;
+  me.divides = k;
+  if (!all(&member::divides, k)) return no(ncclInternalError, "fake NCCL: aborted meanwhile");
+  const std::vector<int> part = part_of(c, colour);
+  if (colour >= 0 && part[0] == c->rank) {
+    if ((st = make_area(me.path, sizeof me.path)) != ncclSuccess) return st;
+    me.has_path = k;
+  }
+  if (colour >= 0) {
+    const int first = part[0], rank = (int)(std::find(part.begin(), part.end(), c->rank) - part.begin());
+    if (!until(c, [&]() { return of[first].has_path >= k; }))
+      return no(ncclInternalError, "fake NCCL: aborted meanwhile");
+    st = enter(out, of[first].path, (int)part.size(), rank, true);
+  }
+  me.divided = k;
+  return st;
 }
 
 static ncclResult_t state_of(ncclComm *c)
@@ -266,6 +346,11 @@ SHOWN ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, nc
                                      ncclRedOp_t op, ncclComm_t c, cudaStream_t stream)
 {
   return take({ REDUCE_SCATTER, type, op, 0, count }, in, out, c, stream);
+}
+SHOWN ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                              int root, ncclComm_t c, cudaStream_t stream)
+{
+  return take({ REDUCE, type, op, root, count }, in, out, c, stream);
 }
 SHOWN ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
                             cudaStream_t stream)

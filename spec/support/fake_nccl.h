@@ -20,7 +20,7 @@ static const size_t SLOT = (size_t)64 << 20, MAIL = (size_t)16 << 20;
 
 extern const ax_emulator *emulator;
 
-enum kind { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV };
+enum kind { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, REDUCE, SEND, RECV };
 struct facts {
   int kind, type, op, root;
   size_t count;
@@ -30,6 +30,10 @@ struct member {
   std::atomic<int> joined, finalized;
   std::atomic<uint64_t> ready, done; /* operations whose input is in the slot; that are over */
   facts asked[2];
+  /* divisions of the communicator: begun; with the path of the new part; over */
+  std::atomic<uint64_t> divides, has_path, divided;
+  int colour, key;
+  char path[64];
 };
 struct mailbox {
   std::atomic<uint64_t> sent, taken;
@@ -62,7 +66,7 @@ struct ncclComm {
   bool joining, finalizing;
   /* what a communicator that does not block has not yet put into streams */
   std::vector<std::function<void()>> later;
-  uint64_t issued;
+  uint64_t issued, divisions;
 };
 static const unsigned LIVE = 0x4e43434c;
 

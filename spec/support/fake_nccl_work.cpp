@@ -11,8 +11,8 @@
 
 #include "half.h"
 
-static const char *const kind_names[] = { "AllReduce",     "Broadcast", "AllGather",
-                                          "ReduceScatter", "Send",      "Recv" };
+static const char *const kind_names[] = { "AllReduce", "Broadcast", "AllGather", "ReduceScatter",
+                                          "Reduce",    "Send",      "Recv" };
 
 static char *slot_of(shared *s, int rank, uint64_t k)
 {
@@ -152,9 +152,12 @@ struct collective {
     case ALL_GATHER:
       for (size_t r = 0; r < n; r++) memcpy((char *)o.out + r * bytes, in[r], bytes);
       break;
+    case REDUCE:
+      if (o.what.root == c->rank) reduce(o.what.type, o.what.op, c->size, o.out, in, o.what.count);
+      break;
     default: reduce(o.what.type, o.what.op, c->size, o.out, in, o.what.count);
     }
-    if (goes_wrong("corrupt", c, k) && bytes)
+    if (goes_wrong("corrupt", c, k) && bytes && o.out)
       ((char *)o.out)[(o.what.kind == ALL_GATHER ? bytes * n : bytes) - 1] ^= 1;
     me.done = k + 1;
     return true;

@@ -110,7 +110,7 @@ ax_status ax_capture_end(ax_capture *c)
   if (ax_recording != c) return ax_fail(AX_EINVAL, "this step is not being recorded");
   if (st != AX_OK)
     return ax_fail(st, "out of memory while a step was captured: no room for what it refers to");
-  if (c->collectives.count && (st = ax_device_recorded(&c->collectives)) != AX_OK) return st;
+  if (c->n_groups && (st = ax_device_recorded(c->groups, c->n_groups)) != AX_OK) return st;
   ax_recording = NULL;
   ax_autocast_forget();
   void *graph = c->graph;
@@ -159,6 +159,8 @@ void ax_capture_free(ax_capture *c)
   }
   for (int k = 0; k < c->n_storages; k++) ax_storage_release(c->storages[k]);
   for (int k = 0; k < c->n_generators; k++) ax_generator_release(c->generators[k].g);
+  for (int k = 0; k < c->n_groups; k++) ax_group_release(c->groups[k].group);
+  ax_mfree(c->groups);
   ax_mfree(c->leaves), ax_mfree(c->storages), ax_mfree(c->generators), ax_mfree(c->optims);
   ax_mfree(c->met.place), ax_mfree(c->held.place), ax_mfree(c->here);
   ax_mfree(c);
@@ -245,11 +247,24 @@ static uint32_t mixed(uint32_t digest, uint64_t v)
   return (uint32_t)(((digest ^ v) * 0x9e3779b97f4a7c15u) >> 32);
 }
 
-void ax_capture_collective(const ax_collective *c)
+/* The record of g's collectives, a new one at the first; NULL: there is no memory. */
+static ax_recorded *recorded_of(ax_capture *c, ax_group *g)
 {
-  ax_collective *all = &ax_recording->collectives;
-  uint32_t digest = (uint32_t)all->model;
+  for (int k = 0; k < c->n_groups; k++)
+    if (c->groups[k].group == g) return &c->groups[k];
+  if (grow(&c->groups, c->n_groups, &c->most_groups, sizeof *c->groups) != AX_OK) return NULL;
+  c->groups[c->n_groups] = (ax_recorded){ .group = ax_group_retain(g) };
+  return &c->groups[c->n_groups++];
+}
 
+ax_status ax_capture_collective(ax_group *g, const ax_collective *c)
+{
+  ax_recorded *r = recorded_of(ax_recording, g);
+  ax_collective *all = r ? &r->as_one : NULL;
+  uint32_t digest;
+
+  if (!r) return AX_ENOMEM;
+  digest = (uint32_t)all->model;
   digest = mixed(digest, (uint64_t)c->op | (uint64_t)c->dtype << 8 | (uint64_t)c->reduction << 16 |
                              (uint64_t)c->root << 24);
   digest = mixed(mixed(digest, (uint64_t)c->count), (uint64_t)c->model);
@@ -260,6 +275,8 @@ void ax_capture_collective(const ax_collective *c)
                           .index = c->index,
                           .count = all->count + 1,
                           .model = (int)(digest & 0x7fffffff) };
+  memcpy(all->group, c->group, sizeof all->group);
+  return AX_OK;
 }
 
 ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
@@ -374,11 +391,11 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   }
   if (c->used)
     AX_TRY(c->backend->memory->copy(c->device, c->there, (ax_device){ AX_CPU, 0 }, c->here, c->used));
-  if (c->collectives.count) AX_TRY(ax_device_replay(&c->collectives));
+  if (c->n_groups) AX_TRY(ax_device_replay(c->groups, c->n_groups));
   ax_launch_begin(c->device, "a captured step");
   st = c->backend->capture->replay(c->graph);
   ax_launch_end();
-  if (st == AX_OK && c->collectives.count) st = ax_device_replayed();
+  if (st == AX_OK && c->n_groups) st = ax_device_replayed(c->groups);
   if (st != AX_OK) goto out;
   for (int k = 0; k < c->n_leaves && !first; k++) conclude(&c->leaves[k], c->leaves_gradients);
 out:

@@ -21,13 +21,18 @@ int ax_device_count(ax_device_kind kind)
   return backend->memory ? backend->memory->count() : 1;
 }
 
+static int chosen = -1;
+
 ax_status ax_device_choose(ax_device d)
 {
   const ax_backend *backend;
   const ax_status st = ax_backend_of(d, &backend);
   if (st == AX_OK && backend->memory && backend->memory->choose) backend->memory->choose(d.index);
+  if (st == AX_OK && d.kind == AX_CUDA) chosen = d.index;
   return st;
 }
+
+int ax_device_chosen(void) { return chosen; }
 
 ax_status ax_device_bus(ax_device d, char id[32])
 {

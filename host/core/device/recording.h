@@ -43,8 +43,9 @@ struct ax_capture {
   size_t *optims; /* places in the block of device arguments */
   int n_leaves, n_storages, n_generators, n_optims;
   int most_leaves, most_storages, most_generators, most_optims;
-  uint64_t first;            /* the number of the first node made inside */
-  ax_collective collectives; /* all of them as one, for the ranks to compare; count 0: there are none */
+  uint64_t first;      /* the number of the first node made inside */
+  ax_recorded *groups; /* those that it has collectives of; retained */
+  int n_groups, most_groups;
   ax_status failed;
 };
 

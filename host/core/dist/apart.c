@@ -36,12 +36,13 @@ void ax_apart_set_timeout(ax_group *g, double seconds)
   atomic_store(&ax_shm.control->rank[g->local_rank].timeout, (int64_t)(seconds * 1e9));
 }
 
-ax_status ax_apart_post(ax_group *g, const ax_collective *c)
+ax_status ax_apart_post(ax_group *g, const ax_collective *c, uint64_t *number)
 {
   ax_status st = ax_shm_refuse_broken();
 
   if (st != AX_OK) return st;
   ax_shm_enter(c, 0);
+  *number = ax_shm.control->rank[ax_shm.rank].number;
   st = ax_apart_aborted() ? ax_shm_aborted() : AX_OK;
   ax_shm_leave(st);
   return st;

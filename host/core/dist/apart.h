@@ -19,7 +19,7 @@ ax_status ax_apart_signal(uint32_t sig, uint64_t from);
 void ax_apart_set_timeout(ax_group *g, double seconds);
 /* Records a device's collective for the launcher's reports.  It is not compared: that needs memory
  * that all ranks share. */
-ax_status ax_apart_post(ax_group *g, const ax_collective *c);
+ax_status ax_apart_post(ax_group *g, const ax_collective *c, uint64_t *number);
 ax_status ax_apart_look(ax_group *g, int64_t since, ax_status given);
 ax_status ax_apart_watch(ax_group *g, const ax_collective_call *p, int64_t waited);
 

@@ -51,17 +51,31 @@ const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
   if (c->model) snprintf(model, sizeof model, ", model %d", c->model);
   if (c->op == AX_BARRIER) snprintf(buf, size, "barrier()%s", in);
   else if (c->op == AX_RECORDING || c->op == AX_REPLAY)
-    snprintf(buf, size, "%s with %lld collective%s (digest %x)", ax_collective_name(c->op),
-             (long long)c->count, c->count == 1 ? "" : "s", (unsigned)c->model);
-  else if (c->op == AX_JOIN) snprintf(buf, size, "the %s()", ax_collective_name(c->op));
+    snprintf(buf, size, "%s with %lld collective%s (digest %x)%s", ax_collective_name(c->op),
+             (long long)c->count, c->count == 1 ? "" : "s", (unsigned)c->model, in);
+  else if (c->op == AX_JOIN) snprintf(buf, size, "the %s()%s", ax_collective_name(c->op), in);
   else if (c->op == AX_ALL_TO_ALL)
-    snprintf(buf, size, "all_to_all(%s)%s",
-             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", in);
+    snprintf(buf, size, "all_to_all(%s%s)%s",
+             (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?",
+             c->kind == AX_CUDA ? ", on the GPU" : "", in);
   else
     snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)%s", ax_collective_name(c->op),
              (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count,
              c->count == 1 ? "" : "s", extra, model, c->kind == AX_CUDA ? ", on the GPU" : "", in);
   return buf;
+}
+
+ax_status ax_splits_fit(int n, const int64_t *const *splits, const int *names)
+{
+  for (int a = 0; a < n; a++)
+    for (int b = 0; b < n; b++)
+      if (splits[a][b] != splits[b][n + a])
+        return ax_fail(AX_EMISMATCH,
+                       "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld "
+                       "(input_split_sizes, output_split_sizes)",
+                       names ? names[a] : a, (long long)splits[a][b], names ? names[b] : b,
+                       (long long)splits[b][n + a]);
+  return AX_OK;
 }
 
 /* " of shape [2, 3]": added to the message where only the shape differs. */

@@ -87,6 +87,12 @@ ax_group *ax_group_retain(ax_group *g)
 void ax_group_release(ax_group *g)
 {
   if (!g || !g->members || --g->refs > 0) return;
+  if (g->link) ax_device_retire(g);
+  else ax_group_free(g);
+}
+
+void ax_group_free(ax_group *g)
+{
   if (g->state && g->transport->leave) g->transport->leave(g, false);
   ax_mfree(g->members);
   ax_mfree(g);
@@ -154,19 +160,21 @@ ax_status ax_group_split(ax_group *from, int colour, int key, const char *name, 
     .refs = 1, .members = g->members, .rank = -1, .local_rank = from->local_rank, .transport = &alone
   };
   c.out = all;
+  AX_TRY(ax_device_before_split(from));
   AX_TRY(ax_dist_run(from, &c, NULL));
   choose_members(from, all, g);
   g->local_size = g->size;
   name_group(g, name);
   if (from->size > 1) AX_TRY(from->transport->split(from, g));
+  AX_TRY(ax_device_split(from, g));
   if (g->rank >= 0) {
     *out = g;
     g = NULL;
   }
 out:
   ax_mfree(all);
-  if (g) ax_mfree(g->members);
-  ax_mfree(g);
+  if (g && g->members) ax_group_free(g);
+  else ax_mfree(g);
   return st;
 }
 
@@ -189,7 +197,7 @@ void ax_dist_leave(void)
  * about this call alone. */
 static ax_status check(const ax_group *g, const ax_collective *c)
 {
-  if (g->closed)
+  if (g->closed || world->closed)
     return ax_fail(AX_EINVAL,
                    "this rank has left the process group (end_training or destroy_process_group was called)");
   if (ax_collective_reduces(c->op) && c->dtype == AX_BOOL && c->reduction != AX_MAX && c->reduction != AX_MIN)
@@ -221,16 +229,29 @@ static ax_status issue_on_host(ax_group *g, const ax_collective *c, ax_work **wo
   return st != AX_OK ? st : ax_work_new(g, ticket, work);
 }
 
+/* EMISMATCH, on all ranks, where a rank of an all_to_all sends more or less than another
+ * expects. */
+static ax_status compare_splits(ax_group *g, const ax_collective *c)
+{
+  const size_t n = (size_t)g->size;
+  int64_t *all = ax_malloc(2 * n * n * sizeof *all);
+  const int64_t **rows = ax_malloc(n * sizeof *rows);
+  const ax_collective tell = {
+    .op = AX_ALL_GATHER, .dtype = AX_I64, .count = (int64_t)(2 * n), .in = c->splits, .out = all
+  };
+  ax_status st = all && rows ? ax_dist_run(g, &tell, NULL) : AX_ENOMEM;
+
+  for (size_t r = 0; st == AX_OK && r < n; r++) rows[r] = all + 2 * n * r;
+  if (st == AX_OK) st = ax_splits_fit(g->size, rows, g->members);
+  ax_mfree(rows);
+  ax_mfree(all);
+  return st;
+}
+
 static ax_status issue_on_device(ax_group *g, const ax_collective *c, ax_work **work)
 {
-  char text[160];
-
-  if (g != world && g->size > 1)
-    return ax_fail(
-        AX_ENOIMPL,
-        "%s: collectives of GPU memory among some of the ranks are not there yet: x:to(\"cpu\") before",
-        ax_collective_text(c, text, sizeof text));
-  return ax_device_issue(g, c, c, 1, work);
+  ax_status st = c->op == AX_ALL_TO_ALL && g->size > 1 ? compare_splits(g, c) : AX_OK;
+  return st == AX_OK ? ax_device_issue(g, c, c, 1, work) : st;
 }
 
 ax_status ax_dist_run(ax_group *g, const ax_collective *given, ax_work **work)
@@ -313,7 +334,7 @@ ax_status ax_dist_broadcast_all(ax_group *g, int n, ax_tensor *const *list, int 
   ax_collective as_one = { .op = AX_BROADCAST, .dtype = AX_U8, .root = root }, *all = NULL;
   ax_work *work = NULL;
   ax_status st = AX_OK;
-  bool together = n > 1 && g == world;
+  bool together = n > 1;
 
   for (int k = 0; k < n; k++)
     together = together && list[k]->device.kind == AX_CUDA &&
@@ -336,6 +357,7 @@ ax_status ax_dist_broadcast_all(ax_group *g, int n, ax_tensor *const *list, int 
   }
   as_one.kind = AX_CUDA;
   as_one.index = list[0]->device.index;
+  memcpy(as_one.group, g->name, sizeof as_one.group);
   AX_TRY(ax_device_issue(g, &as_one, all, n, &work));
   AX_TRY(ax_work_wait(work));
   for (int k = 0; k < n; k++) ax_touch(list[k]);

@@ -63,7 +63,7 @@ static void choose_signal(uint64_t number)
   if (atomic_load_explicit(&c->signal, memory_order_relaxed) == 0 || ax_dist_world()->rank != 0 ||
       atomic_load(&c->signal_from) != 0)
     return;
-  atomic_store(&c->signal_from, number + (ax_shm.posts ? AX_RING + 1 : 2));
+  atomic_store(&c->signal_from, number + (ax_shm.world.posts ? AX_RING + 1 : 2));
 }
 
 bool ax_signal_handle(int sig)
@@ -144,18 +144,6 @@ ax_status ax_shm_refuse_broken(void)
   return broken ? ax_fail(AX_EABORTED, "an earlier collective failed: %s", why) : AX_OK;
 }
 
-static ax_status shm_post(ax_group *g, const ax_collective *c)
-{
-  ax_status st = ax_shm_refuse_broken();
-
-  if (st != AX_OK) return st;
-  ax_shm_enter(c, 0);
-  st = atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE ? ax_shm_aborted()
-                                                                                           : ax_ring_post(c);
-  ax_shm_leave(st);
-  return st;
-}
-
 static ax_status shm_look(ax_group *g, int64_t since, ax_status given)
 {
   const ax_status st = ax_ring_look(g, since, given);
@@ -167,8 +155,16 @@ static ax_status shm_look(ax_group *g, int64_t since, ax_status given)
 /* The collectives until now count as posted: no rank will compare them. */
 static void shm_post_all(ax_group *g)
 {
-  ax_shm.posts = true;
-  atomic_store(&own_record()->posted, atomic_load(&own_record()->world_calls));
+  ax_walk *const w = g->state;
+  const uint64_t calls = w == &ax_shm.world ? atomic_load(&own_record()->world_calls) : w->calls;
+
+  w->posts = true;
+  atomic_store(&w->counters[w->rank]->posted, calls);
+}
+
+static ax_status shm_watch(ax_group *g, const ax_collective_call *p, int64_t waited)
+{
+  return ax_ring_watch(g->state, p, waited);
 }
 
 /* A walk that has no more than two ranks: the one that sends, and the one that receives. */
@@ -194,14 +190,40 @@ static ax_status pair_of(ax_walk *g, const ax_collective *c, ax_walk **out)
     (*p)->local[0] = from;
     (*p)->local[1] = to;
     for (int k = 0; k < 2; k++) (*p)->counters[k] = ax_pair_counters(from, to, (*p)->local[k]);
-    (*p)->walk = (ax_walk){ .rank = !sends, .size = 2, .set = -1 };
+    (*p)->walk =
+        (ax_walk){ .rank = !sends, .size = 2, .set = -1, .posts = true, .ring_length = AX_PAIR_RING };
     (*p)->walk.local = (*p)->local;
     (*p)->walk.counters = (*p)->counters;
+    (*p)->walk.ring = ax_pair_ring(from, to);
     (*p)->walk.next = ax_shm.walks;
     ax_shm.walks = &(*p)->walk;
   }
   *out = &(*p)->walk;
   return AX_OK;
+}
+
+/* Enters a collective of g and compares it where ranks may not meet in it: before they do, or where
+ * a device carries it. */
+static ax_status enter(ax_walk *g, const ax_collective *c)
+{
+  ax_shm_enter(c, g == &ax_shm.world ? 0 : ++g->calls);
+  if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
+    return ax_shm_aborted();
+  return g->posts ? ax_ring_post(g, c) : AX_OK;
+}
+
+static ax_status shm_post(ax_group *group, const ax_collective *c, uint64_t *number)
+{
+  ax_walk *g = group->state;
+  ax_status st;
+
+  if ((st = ax_shm_refuse_broken()) != AX_OK) return st;
+  if (c->op == AX_SEND || c->op == AX_RECV) AX_TRY(pair_of(g, c, &g));
+  st = enter(g, c);
+  *number = own_record()->number;
+  ax_shm_leave(st);
+out:
+  return st;
 }
 
 static ax_status carry(ax_walk *g, const ax_collective *given)
@@ -211,16 +233,9 @@ static ax_status carry(ax_walk *g, const ax_collective *given)
 
   if ((st = ax_shm_refuse_broken()) != AX_OK) return st;
   if (c.op == AX_SEND || c.op == AX_RECV) AX_TRY(pair_of(g, given, &g));
-  const bool of_world = g == &ax_shm.world;
   if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
   memcpy(c.group, given->group, sizeof c.group);
-  ax_shm_enter(&c, of_world ? 0 : ++g->calls);
-  if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE) {
-    st = ax_shm_aborted();
-  } else if ((!ax_shm.posts || !of_world || (st = ax_ring_post(&c)) == AX_OK) &&
-             (st = ax_step_turn_to(g)) == AX_OK) {
-    st = ax_shm_collective(g, &c);
-  }
+  if ((st = enter(g, &c)) == AX_OK && (st = ax_step_turn_to(g)) == AX_OK) st = ax_shm_collective(g, &c);
   ax_shm_leave(st);
 out:
   return st;
@@ -266,6 +281,8 @@ static ax_status new_walk(ax_group *g, int set)
   w->rank = g->rank;
   w->size = g->size;
   w->set = set;
+  w->ring = ax_set_ring(set);
+  w->ring_length = AX_RING;
   for (int k = 0; k < g->size; k++) {
     w->local[k] = g->members[k];
     w->counters[k] = ax_set_counters(set, w->local[k]);
@@ -308,11 +325,25 @@ static void part_leave(ax_group *g, bool abort)
   g->state = NULL;
 }
 
+static bool part_retire(ax_group *g)
+{
+  const ax_walk *w = g->state;
+  bool all = true;
+
+  atomic_store(&w->counters[w->rank]->left, 1);
+  for (int k = 0; k < w->size; k++) all = all && atomic_load(&w->counters[k]->left);
+  return all;
+}
+
 static const ax_transport shm_part = {
   .name = "shm",
   .issue = shm_issue,
   .leave = part_leave,
   .split = shm_split,
+  .post = shm_post,
+  .post_all = shm_post_all,
+  .watch = shm_watch,
+  .retire = part_retire,
 };
 
 static void shm_leave(ax_group *g, bool abort)
@@ -335,7 +366,7 @@ static const ax_transport shm = {
   .post = shm_post,
   .look = shm_look,
   .post_all = shm_post_all,
-  .watch = ax_ring_watch,
+  .watch = shm_watch,
 };
 
 static size_t records_bytes(int ranks)
@@ -344,11 +375,11 @@ static size_t records_bytes(int ranks)
   return (sizeof(ax_control) + (size_t)ranks * sizeof(ax_rank_record) + page - 1) / page * page;
 }
 
-/* Pages that nobody touches where there are no devices. */
+/* Of groups, and of pairs of ranks; pages that nobody touches where there are no devices. */
 static size_t rings_bytes(int ranks)
 {
-  const size_t page = 4096;
-  return ((size_t)ranks * AX_RING * sizeof(ax_collective_call) + page - 1) / page * page;
+  const size_t n = (size_t)ranks, page = 4096, calls = AX_MAX_GROUPS * n * AX_RING + 2 * n * n * AX_PAIR_RING;
+  return (calls * sizeof(ax_collective_call) + page - 1) / page * page;
 }
 
 /* Smaller for many ranks, to the same sum. */
@@ -444,7 +475,12 @@ static void walk_of_all(ax_walk *w, int rank, int ranks)
     local[r] = r;
     counters[r] = ax_set_counters(0, r);
   }
-  *w = (ax_walk){ .rank = rank, .size = ranks, .local = local, .counters = counters };
+  *w = (ax_walk){ .rank = rank,
+                  .size = ranks,
+                  .local = local,
+                  .counters = counters,
+                  .ring = ax_set_ring(0),
+                  .ring_length = AX_RING };
 }
 
 ax_status ax_shm_join(ax_control *c, int rank)
@@ -528,7 +564,7 @@ static void begin_afresh(ax_control *c)
   for (int r = 0; r < c->ranks; r++) {
     ax_rank_record *rec = &c->rank[r];
     atomic_store(&rec->world_calls, most);
-    atomic_store(&rec->posted, most);
+    atomic_store(&counters_of(c)[r].posted, most);
   }
   atomic_store(&c->mismatch, AX_ABORT_NONE);
 }

@@ -218,6 +218,7 @@ out:
 static ax_status tell_splits(ax_walk *g, const ax_collective *c, int64_t *most)
 {
   const size_t n = (size_t)g->size;
+  const int64_t *rows[AX_MAX_RANKS];
   ax_status st;
 
   *most = 0;
@@ -226,17 +227,11 @@ static ax_status tell_splits(ax_walk *g, const ax_collective *c, int64_t *most)
   ax_step_put(g, 0, c->splits, 2 * n * sizeof *c->splits);
   AX_TRY(ax_step_meet(g, true, AX_FROM_ALL));
   for (int a = 0; a < g->size; a++) {
-    const int64_t *gives = (const int64_t *)ax_step_slot(g, a);
-    for (int b = 0; b < g->size; b++) {
-      const int64_t wants = ((const int64_t *)ax_step_slot(g, b))[n + (size_t)a];
-      if (gives[b] != wants && st == AX_OK)
-        st = ax_fail(AX_EMISMATCH,
-                     "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld "
-                     "(input_split_sizes, output_split_sizes)",
-                     g->local[a], (long long)gives[b], g->local[b], (long long)wants);
-      if (gives[b] > *most) *most = gives[b];
-    }
+    rows[a] = (const int64_t *)ax_step_slot(g, a);
+    for (int b = 0; b < g->size; b++)
+      if (rows[a][b] > *most) *most = rows[a][b];
   }
+  st = ax_splits_fit(g->size, rows, g->local);
   ax_step_end(g);
 out:
   return st;

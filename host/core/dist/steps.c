@@ -72,6 +72,17 @@ ax_counters *ax_pair_counters(int from, int to, int local)
   return &ax_shm.counters[AX_MAX_GROUPS * n + ((size_t)from * n + (size_t)to) * 2 + (local == to)];
 }
 
+ax_collective_call *ax_set_ring(int set)
+{
+  return &ax_shm.rings[(size_t)set * (size_t)ax_shm.control->ranks * AX_RING];
+}
+
+ax_collective_call *ax_pair_ring(int from, int to)
+{
+  const size_t n = (size_t)ax_shm.control->ranks;
+  return &ax_shm.rings[AX_MAX_GROUPS * n * AX_RING + ((size_t)from * n + (size_t)to) * 2 * AX_PAIR_RING];
+}
+
 static ax_counters *own(const ax_walk *g) { return g->counters[g->rank]; }
 
 static void publish(ax_walk *g, _Atomic uint32_t *word, uint32_t value)
@@ -99,6 +110,8 @@ const char *ax_shm_doing(int rank, char *buf, size_t size)
              ax_collective_text(&r->last, text, sizeof text), AX_WHERE_TEXT, r->where);
   return buf;
 }
+
+int ax_shm_world_rank(int local) { return ax_shm.first + local; }
 
 const char *ax_shm_name(int rank, char *buf, size_t size)
 {
@@ -417,7 +430,8 @@ static ax_status agree(ax_walk *g)
   for (r = 0; r < g->size; r++) {
     if (r != g->rank) AX_TRY(wait_filled(g, r));
     if (r > 0 && !ax_collective_same(&slot(g, 0, g->step)->facts, &slot(g, r, g->step)->facts))
-      return ax_calls_differ(g->local[0], slot(g, 0, g->step), g->local[r], slot(g, r, g->step));
+      return ax_calls_differ(ax_shm_world_rank(g->local[0]), slot(g, 0, g->step),
+                             ax_shm_world_rank(g->local[r]), slot(g, r, g->step));
   }
 out:
   return st;

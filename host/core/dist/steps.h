@@ -22,16 +22,19 @@
 
 /* ---- ring.c: collectives that are compared without a meeting of the ranks */
 
-#define AX_RING 64 /* calls of a rank that the others can read */
+#define AX_RING 64     /* calls of a rank in a group that the others can read */
+#define AX_PAIR_RING 4 /* of what a rank sends to another one, and of what that one receives */
 
-/* Posts this rank's collective and compares it with those of the ranks that have posted theirs. */
-ax_status ax_ring_post(const ax_collective *c);
+typedef struct ax_walk ax_walk;
+/* Posts this rank's collective of g and compares it with those of the ranks that have posted
+ * theirs. */
+ax_status ax_ring_post(ax_walk *g, const ax_collective *c);
 /* EMISMATCH when ranks were found to differ. */
 ax_status ax_ring_differs(void);
 /* See ax_transport.look. */
 ax_status ax_ring_look(ax_group *g, int64_t since, ax_status st);
 /* See ax_transport.watch. */
-ax_status ax_ring_watch(ax_group *g, const ax_collective_call *p, int64_t waited);
+ax_status ax_ring_watch(const ax_walk *g, const ax_collective_call *p, int64_t waited);
 /* watch.c: "collective #3, all_reduce(float32, 10 elements, sum, on the GPU) at train.lua:9," into
  * buf. */
 const char *ax_watch_text(const ax_collective_call *p, char *buf, size_t size);
@@ -43,7 +46,7 @@ const char *ax_watch_text(const ax_collective_call *p, char *buf, size_t size);
 #define AX_FROM_ALL (-1)
 
 /* A group of ranks of this machine, as one of them walks its steps. */
-typedef struct ax_walk {
+struct ax_walk {
   struct ax_walk *next;   /* all walks of this process but the world's */
   int rank, size;         /* in the group */
   uint32_t step;          /* walked since the start; the same on all its ranks */
@@ -52,7 +55,10 @@ typedef struct ax_walk {
   uint64_t calls;         /* collectives entered; of the world: ax_rank_record.world_calls */
   int set;                /* the number of its counters in the shared memory; -1: those of a pair */
   bool left;              /* freed when the window turns to another one */
-} ax_walk;
+  bool posts;             /* every collective goes through the ring */
+  int ring_length;        /* calls of each member */
+  ax_collective_call *ring;
+};
 
 typedef struct ax_steps {
   ax_control *control;
@@ -61,8 +67,7 @@ typedef struct ax_steps {
   ax_walk world;             /* of this machine's ranks */
   ax_walk *last;             /* the one whose slots are in the window */
   ax_walk *walks;            /* the others */
-  ax_collective_call *rings; /* AX_RING for each rank */
-  bool posts;                /* every collective goes through the ring */
+  ax_collective_call *rings; /* of each set of counters, then of pairs of ranks */
   size_t chunk;              /* bytes of a slot's data */
   int rank, size;
   int first, machines; /* of this machine's ranks the first one; 0 machines: this is the only one */
@@ -100,6 +105,7 @@ void ax_step_reduced(ax_walk *g);
 ax_status ax_step_wait_reduced(ax_walk *g, int rank);
 void ax_step_end(ax_walk *g);
 
+int ax_shm_world_rank(int local);
 /* "rank 3", or "rank 3 (machine 1)", of a rank of this machine. */
 const char *ax_shm_name(int rank, char *buf, size_t size);
 /* "has called none yet", or what it was. */
@@ -121,6 +127,9 @@ void ax_walks_afresh(void);
  * the two) for what `from` sends to `to`. */
 ax_counters *ax_set_counters(int set, int local);
 ax_counters *ax_pair_counters(int from, int to, int local);
+/* The rings of a set, and of what `from` sends to `to`. */
+ax_collective_call *ax_set_ring(int set);
+ax_collective_call *ax_pair_ring(int from, int to);
 /* shm_collectives.c: moves the data of one collective. */
 ax_status ax_shm_collective(ax_walk *g, const ax_collective *c);
 /* Around a collective: what this rank does, for the launcher's reports.  number: which one of its

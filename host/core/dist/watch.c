@@ -8,8 +8,10 @@
  * so.
  *
  * Shared between the two threads, and nothing else:
- *   - the open collectives and the script line: under `lock`, which is held for a copy of some
- *     hundred bytes, never across a call that may block;
+ *   - the open collectives, their groups and the script line: under `lock`, which is held for a
+ *   copy
+ *     of some hundred bytes or for a look at the other ranks' records, never across a call that may
+ *     block;
  *   - the mark of the launch under way and the switch: atomics.  The rank's own thread writes the
  *     mark; the watchdog counts a launch as blocked when it has seen the same one twice.
  * The rank's record in shared memory is read by others at any time; see ax_rank_record.  No Lua
@@ -39,7 +41,11 @@ static struct {
 } mark;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static ax_collective_call open_ones[OPEN]; /* by ticket; 0: the joining */
+typedef struct open_one {
+  ax_group *group; /* NULL: it was freed, and so all its collectives have ended */
+  ax_collective_call call;
+} open_one;
+static open_one open_ones[OPEN + 1]; /* by ticket; the last: the joining under way, ticket 0 */
 static uint64_t issued;
 static char line[AX_WHERE_TEXT]; /* of one of the last launches */
 
@@ -70,23 +76,36 @@ void ax_launch_leave(void) { atomic_store_explicit(&mark.what, NULL, memory_orde
 /* The record of this rank; NULL: no launcher has made one. */
 static ax_rank_record *own_record(void) { return ax_shm.control ? &ax_shm.control->rank[ax_shm.rank] : NULL; }
 
-static void note(uint64_t ticket, const ax_collective *c)
+static open_one *open_of(uint64_t ticket) { return &open_ones[ticket ? ticket % OPEN : OPEN]; }
+
+static void note(uint64_t ticket, ax_group *g, const ax_collective *c, uint64_t number)
 {
-  const ax_rank_record *me = own_record();
+  open_one *p = open_of(ticket);
 
   pthread_mutex_lock(&lock);
-  ax_collective_call *p = &open_ones[ticket % OPEN];
-  *p = (ax_collective_call){ .number = me ? atomic_load(&me->world_calls) : ticket, .facts = *c };
-  snprintf(p->where, sizeof p->where, "%s", ax_dist_where());
-  issued = ticket;
+  *p = (open_one){ g, { .number = number, .facts = *c } };
+  memcpy(p->call.facts.group, g->name, sizeof g->name);
+  snprintf(p->call.where, sizeof p->call.where, "%s", ax_dist_where());
+  if (ticket) issued = ticket;
   pthread_mutex_unlock(&lock);
 }
 
-void ax_watch_joining(const ax_collective *c) { note(0, c); }
-void ax_watch_issuing(const ax_collective *c)
+void ax_watch_joining(ax_group *g, const ax_collective *c)
 {
-  note(issued + 1, c);
+  const ax_rank_record *me = own_record();
+  note(0, g, c, me ? me->number : 0);
+}
+void ax_watch_issuing(ax_group *g, const ax_collective *c, uint64_t number)
+{
+  note(issued + 1, g, c, number ? number : issued + 1);
   atomic_store_explicit(&mark.wants_line, true, memory_order_relaxed);
+}
+void ax_watch_drop(const ax_group *g)
+{
+  pthread_mutex_lock(&lock);
+  for (int k = 0; k <= OPEN; k++)
+    if (open_ones[k].group == g) open_ones[k].group = NULL;
+  pthread_mutex_unlock(&lock);
 }
 void ax_watch_forget(void) { atomic_store(&ax_watched, false); }
 
@@ -121,30 +140,26 @@ const char *ax_watch_text(const ax_collective_call *p, char *buf, size_t size)
   return buf;
 }
 
-static void look_up(uint64_t ticket, ax_collective_call *out)
-{
-  pthread_mutex_lock(&lock);
-  *out = open_ones[ticket % OPEN];
-  pthread_mutex_unlock(&lock);
-}
-
+/* The lock keeps the group from being freed meanwhile. */
 ax_status ax_dist_watch(uint64_t ticket, int64_t waited)
 {
-  ax_group *world = ax_dist_world();
-  ax_collective_call p;
+  const open_one *p = open_of(ticket);
+  ax_status st = AX_OK;
 
-  if (!world->transport->watch) return AX_OK;
-  look_up(ticket, &p);
-  return world->transport->watch(world, &p, waited);
+  pthread_mutex_lock(&lock);
+  if (p->group && p->group->transport->watch) st = p->group->transport->watch(p->group, &p->call, waited);
+  pthread_mutex_unlock(&lock);
+  return st;
 }
 
 ax_status ax_dist_watch_failed(uint64_t ticket, const char *why)
 {
   char text[400];
-  ax_collective_call p;
 
-  look_up(ticket, &p);
-  return ax_fail(AX_EABORTED, "%s failed: %s", ax_watch_text(&p, text, sizeof text), why);
+  pthread_mutex_lock(&lock);
+  ax_watch_text(&open_of(ticket)->call, text, sizeof text);
+  pthread_mutex_unlock(&lock);
+  return ax_fail(AX_EABORTED, "%s failed: %s", text, why);
 }
 
 /* Writes into the record which launch it is. */

@@ -1,9 +1,10 @@
 /* Collectives between the GPUs of several ranks by NCCL, which is opened when the first rank joins
  * (nccl_group.cu).
  *
- * Collectives run in a stream of their own.  An event orders each behind the work that was queued
- * on the device before it.  The computing stream waits for a collective only when `order` requests
- * it, and the host does not wait at all.  So gradients are reduced while backward continues.
+ * Collectives run in a stream of their own, which all groups share (nccl.h).  An event orders each
+ * behind the work that was queued on the device before it.  The computing stream waits for a
+ * collective only when `order` requests it, and the host does not wait at all.  So gradients are
+ * reduced while backward continues.
  *
  * Every wait of the host checks the other ranks (ax_dist_look).  When a rank has failed, the
  * communicator is aborted, which ends the kernels that wait for that rank, and the wait ends with
@@ -16,8 +17,6 @@
  * rounds half types at each addition, computes the mean by multiplying by 1 / ranks, and prefers a
  * number to a NaN in max and min; the CPU's collectives prefer the NaN. */
 #include "nccl.h"
-
-typedef ax_nccl_communicator communicator;
 
 /* ---- collectives */
 
@@ -40,37 +39,87 @@ static int dtype_of(ax_dtype d)
 /* in the order of ax_reduction */
 static const int reductions[AX_REDUCTIONS] = { NCCL_SUM, NCCL_AVG, NCCL_MAX, NCCL_MIN, NCCL_PROD };
 
-static int start(communicator *g, const ax_collective *c, int type)
+/* Sends and receives of one collective go on side by side, as one of NCCL's groups.  Ranks without
+ * elements for each other exchange nothing. */
+struct exchange {
+  const ax_nccl_link *l;
+  int type, result;
+  size_t item;
+
+  void send(const void *from, size_t at, size_t n, int to)
+  {
+    if (n > 0 && result == NCCL_OK)
+      result = ax_nccl.Send((const char *)from + at * item, n, type, to, l->comm, ax_nccl_here->stream);
+  }
+  void receive(void *to, size_t at, size_t n, int from)
+  {
+    if (n > 0 && result == NCCL_OK)
+      result = ax_nccl.Recv((char *)to + at * item, n, type, from, l->comm, ax_nccl_here->stream);
+  }
+};
+
+static void exchange_splits(exchange *e, const ax_collective *c)
 {
-  const size_t n = (size_t)c->count, bytes = n * ax_dtype_size(c->dtype);
-  int result = NCCL_OK, ended;
+  const int64_t *gives = c->splits, *gets = c->splits + e->l->size;
+  size_t in = 0, out = 0;
+
+  for (int r = 0; r < e->l->size; r++) {
+    e->send(c->in, in, (size_t)gives[r], r);
+    e->receive(c->out, out, (size_t)gets[r], r);
+    in += (size_t)gives[r];
+    out += (size_t)gets[r];
+  }
+}
+
+static int start_exchange(const ax_nccl_link *l, const ax_collective *c, int type)
+{
+  exchange e = { l, type, ax_nccl.GroupStart(), ax_dtype_size(c->dtype) };
+  const size_t n = (size_t)c->count;
+  const bool root = l->rank == c->root;
+  int ended;
+
+  if (e.result != NCCL_OK) return e.result;
+  switch (c->op) {
+  case AX_GATHER:
+    for (int r = 0; root && r < l->size; r++) e.receive(c->out, (size_t)r * n, n, r);
+    e.send(c->in, 0, n, c->root);
+    break;
+  case AX_SCATTER:
+    for (int r = 0; root && r < l->size; r++) e.send(c->in, (size_t)r * n, n, r);
+    e.receive(c->out, 0, n, c->root);
+    break;
+  case AX_SEND: e.send(c->in, 0, n, c->root); break;
+  case AX_RECV: e.receive(c->out, 0, n, c->root); break;
+  default: exchange_splits(&e, c);
+  }
+  ended = ax_nccl.GroupEnd();
+  return e.result == NCCL_OK ? ended : e.result;
+}
+
+static int start(const ax_nccl_link *l, const ax_collective *c)
+{
+  const size_t n = (size_t)c->count;
+  const int type = dtype_of(c->dtype), op = reductions[c->reduction];
+  cudaStream_t stream = ax_nccl_here->stream;
 
   switch (c->op) {
-  case AX_ALL_REDUCE:
-    return ax_nccl.AllReduce(c->in, c->out, n, type, reductions[c->reduction], g->comm, g->stream);
-  case AX_REDUCE_SCATTER:
-    return ax_nccl.ReduceScatter(c->in, c->out, n, type, reductions[c->reduction], g->comm, g->stream);
-  case AX_BROADCAST: return ax_nccl.Broadcast(c->in, c->out, n, type, c->root, g->comm, g->stream);
-  case AX_ALL_GATHER: return ax_nccl.AllGather(c->in, c->out, n, type, g->comm, g->stream);
-  case AX_GATHER:
-    if ((result = ax_nccl.GroupStart()) != NCCL_OK) return result;
-    for (int r = 0; g->rank == c->root && r < g->size && result == NCCL_OK; r++)
-      result = ax_nccl.Recv((char *)c->out + (size_t)r * bytes, n, type, r, g->comm, g->stream);
-    if (result == NCCL_OK) result = ax_nccl.Send(c->in, n, type, c->root, g->comm, g->stream);
-    ended = ax_nccl.GroupEnd();
-    return result == NCCL_OK ? ended : result;
-  default: return NCCL_OK;
+  case AX_ALL_REDUCE: return ax_nccl.AllReduce(c->in, c->out, n, type, op, l->comm, stream);
+  case AX_REDUCE_SCATTER: return ax_nccl.ReduceScatter(c->in, c->out, n, type, op, l->comm, stream);
+  case AX_REDUCE: return ax_nccl.Reduce(c->in, c->out, n, type, op, c->root, l->comm, stream);
+  case AX_BROADCAST: return ax_nccl.Broadcast(c->in, c->out, n, type, c->root, l->comm, stream);
+  case AX_ALL_GATHER: return ax_nccl.AllGather(c->in, c->out, n, type, l->comm, stream);
+  default: return start_exchange(l, c, type);
   }
 }
 
 /* All of them, as one of NCCL's groups. */
-static int start_all(communicator *g, const ax_collective *c, int n)
+static int start_all(const ax_nccl_link *l, const ax_collective *c, int n)
 {
   int result = NCCL_OK, ended;
 
   if (n > 1 && (result = ax_nccl.GroupStart()) != NCCL_OK) return result;
   for (int i = 0; i < n && result == NCCL_OK; i++)
-    if (c[i].count > 0) result = start(g, &c[i], dtype_of(c[i].dtype));
+    if (c[i].count > 0 || c[i].op == AX_ALL_TO_ALL) result = start(l, &c[i]);
   if (n <= 1) return result;
   ended = ax_nccl.GroupEnd();
   return result == NCCL_OK ? ended : result;
@@ -84,12 +133,12 @@ static int start_all(communicator *g, const ax_collective *c, int n)
 
 static const uint64_t RECORDED = (uint64_t)1 << 63;
 
-static uint64_t recorded_ticket(const communicator *g)
+static uint64_t recorded_ticket(const ax_nccl_rank *g)
 {
   return RECORDED | (uint64_t)g->recordings << 24 | (uint64_t)g->n_recorded;
 }
 
-static ax_status new_recorded(communicator *g)
+static ax_status new_recorded(ax_nccl_rank *g)
 {
   const size_t n = g->recorded.size();
   ax_nccl_events r = {};
@@ -103,9 +152,10 @@ out:
   return st;
 }
 
-static ax_status record(communicator *g, cudaStream_t computing, const ax_collective *c, int n,
+static ax_status record(const ax_nccl_link *l, cudaStream_t computing, const ax_collective *c, int n,
                         uint64_t *ticket)
 {
+  ax_nccl_rank *g = ax_nccl_here;
   const char *name = ax_collective_name(c->op);
   ax_status st;
 
@@ -115,7 +165,7 @@ static ax_status record(communicator *g, cudaStream_t computing, const ax_collec
     AX_TRY(ax_cuda_status(name, cudaEventRecord(r.ready, computing)));
     AX_TRY(ax_cuda_status(name, cudaStreamWaitEvent(g->stream, r.ready, 0)));
     AX_TRY(ax_nccl_enter_call(g));
-    AX_TRY(ax_nccl_leave_call(g, name, start_all(g, c, n)));
+    AX_TRY(ax_nccl_leave_call(g, name, l->comm, start_all(l, c, n)));
     AX_TRY(ax_cuda_status(name, cudaEventRecord(r.done, g->stream)));
   }
   g->n_recorded++;
@@ -127,7 +177,7 @@ out:
 /* The recording ends: brings NCCL's stream back, whose work is in order. */
 ax_status ax_nccl_end_recording(int device, cudaStream_t computing)
 {
-  communicator *g = ax_nccl_group;
+  ax_nccl_rank *g = ax_nccl_here;
   ax_status st = AX_OK;
 
   if (!g || g->device != device || !g->n_recorded) return AX_OK;
@@ -141,7 +191,7 @@ ax_status ax_nccl_end_recording(int device, cudaStream_t computing)
 /* A launch counts as one collective, from the end of the work before it to its own end. */
 static ax_status replay(ax_group *group, bool begins)
 {
-  communicator *g = ax_nccl_of(group);
+  ax_nccl_rank *g = ax_nccl_here;
   const uint64_t former = g->issued.load(), number = former + 1;
   const int k = ax_nccl_slot(number);
   cudaStream_t computing;
@@ -166,7 +216,8 @@ out:
 
 static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t *ticket)
 {
-  communicator *g = ax_nccl_of(group);
+  ax_nccl_rank *g = ax_nccl_here;
+  ax_nccl_link *l = ax_nccl_of(group);
   const uint64_t number = g->issued.load() + 1;
   const int k = ax_nccl_slot(number);
   const char *name = ax_collective_name(c->op);
@@ -177,16 +228,17 @@ static ax_status issue(ax_group *group, const ax_collective *c, int n, uint64_t 
     if (dtype_of(c[i].dtype) < 0)
       return ax_fail(AX_EDTYPE, "%s: NCCL has no type for %s", name, ax_dtype_name(c[i].dtype));
   AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
-  if (ax_cuda_devices[g->device].recording) return record(g, computing, c, n, ticket);
+  if (ax_cuda_devices[g->device].recording) return record(l, computing, c, n, ticket);
   /* a rank that is so far ahead would wait for its device just as long */
   if (number > AX_NCCL_EVENTS) AX_TRY(ax_nccl_wait(name, NULL, g->done[k]));
   g->begun.store(number);
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->ready[k], computing)));
   AX_TRY(ax_cuda_status(name, cudaStreamWaitEvent(g->stream, g->ready[k], 0)));
   AX_TRY(ax_nccl_enter_call(g));
-  AX_TRY(ax_nccl_leave_call(g, name, start_all(g, c, n)));
+  AX_TRY(ax_nccl_leave_call(g, name, l->comm, start_all(l, c, n)));
   AX_TRY(ax_cuda_status(name, cudaEventRecord(g->done[k], g->stream)));
   g->issued.store(number);
+  l->last = number;
   *ticket = number;
 out:
   return st;
@@ -195,7 +247,7 @@ out:
 /* The event of an old ticket may belong to a later collective by now, whose end comes later. */
 static ax_status order(ax_group *group, uint64_t ticket)
 {
-  communicator *g = ax_nccl_of(group);
+  ax_nccl_rank *g = ax_nccl_here;
   cudaStream_t computing;
   const ax_status st = ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing);
   cudaEvent_t end = g->done[(ticket - 1) % AX_NCCL_EVENTS];
@@ -210,16 +262,8 @@ static ax_status order(ax_group *group, uint64_t ticket)
   return ax_cuda_status("collective", cudaStreamWaitEvent(computing, end, 0));
 }
 
-extern "C" const ax_transport ax_cuda_nccl = { "nccl",
-                                               ax_nccl_identity,
-                                               ax_nccl_make_id,
-                                               ax_nccl_join,
-                                               issue,
-                                               order,
-                                               replay,
-                                               ax_nccl_leave,
-                                               NULL,
-                                               NULL,
-                                               NULL,
-                                               NULL,
-                                               NULL };
+extern "C" const ax_transport ax_cuda_nccl = {
+  "nccl", ax_nccl_identity, ax_nccl_make_id, ax_nccl_join, ax_nccl_idle, ax_nccl_drop, issue, order,
+  replay, ax_nccl_leave,    ax_nccl_split,   NULL,         NULL,         NULL,         NULL,  NULL,
+  NULL
+};

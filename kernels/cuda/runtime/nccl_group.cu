@@ -1,7 +1,7 @@
-/* Joining and leaving the group of GPUs: NCCL's library, opened when the first rank joins, and the
- * communicator.
+/* Joining and leaving other ranks' GPUs: NCCL's library, opened when the first rank joins, and the
+ * communicators.
  *
- * The communicator is blocking: for non-blocking ones NCCL, since 2.23, makes a thread for every
+ * Communicators are blocking: for non-blocking ones NCCL, since 2.23, makes a thread for every
  * call. */
 #include "library.h"
 #include "nccl.h"
@@ -12,13 +12,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-typedef ax_nccl_communicator communicator;
-
-static const unsigned CONFIG_MAGIC = 0xcafebeef, CONFIG_VERSION = 21700;
+static const unsigned CONFIG_MAGIC = 0xcafebeef, CONFIG_VERSION = 21800;
 static const int UNDEFINED = INT32_MIN;
 
 ax_nccl_functions ax_nccl;
-communicator *ax_nccl_group;
+ax_nccl_rank *ax_nccl_here;
+static uint64_t last_ticket; /* of a former record */
 
 static const char FILE_NAME[] = "libnccl.so.2";
 
@@ -39,7 +38,7 @@ static ax_status open_library(void)
   if (ax_nccl.GetVersion(&ax_nccl.version) != NCCL_OK || ax_nccl.version < (int)CONFIG_VERSION)
     return ax_fail(
         AX_ENOIMPL,
-        "%s is version %d.%d; 2.17 or later is needed (ACCEL_CUDA_LIBRARIES names the folder of another)",
+        "%s is version %d.%d; 2.18 or later is needed (ACCEL_CUDA_LIBRARIES names the folder of another)",
         FILE_NAME, ax_nccl.version / (ax_nccl.version < 10000 ? 1000 : 10000),
         ax_nccl.version / 100 % (ax_nccl.version < 10000 ? 10 : 100));
   ax_nccl.library = library;
@@ -55,16 +54,20 @@ ax_status ax_nccl_failed(const char *what, nccl_comm comm, int result)
                  last && *last ? ": " : "", last && *last ? last : "");
 }
 
-/* ---- the group */
+/* ---- this rank's record, which the first link makes and the last one takes away */
 
 /* Before what the thread uses is torn down with the process: a script that ends by os.exit. */
 static void at_exit(void)
 {
-  if (ax_nccl_group && !ax_cuda_forked()) ax_nccl_watch_stop(ax_nccl_group);
+  if (ax_nccl_here && !ax_cuda_forked()) ax_nccl_watch_stop(ax_nccl_here);
 }
 
-static void free_group(communicator *g)
+static void free_record(ax_nccl_rank *g)
 {
+  ax_nccl_here = NULL;
+  ax_cuda_watch = NULL;
+  ax_cuda_recording_ends = NULL;
+  last_ticket = g->begun.load();
   for (int k = 0; k < AX_NCCL_EVENTS; k++) {
     if (g->ready[k]) cudaEventDestroy(g->ready[k]);
     if (g->done[k]) cudaEventDestroy(g->done[k]);
@@ -77,23 +80,52 @@ static void free_group(communicator *g)
   delete g;
 }
 
-static communicator *new_group(const ax_group *group)
+static void init_locks(ax_nccl_rank *g)
 {
-  communicator *g = new (std::nothrow) communicator();
   pthread_condattr_t monotonic;
 
-  if (!g) return NULL;
-  g->device = group->device;
-  g->rank = group->rank;
-  g->size = group->size;
   pthread_mutex_init(&g->calls, NULL);
   pthread_mutex_init(&g->lock, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&g->wake, &monotonic);
   pthread_condattr_destroy(&monotonic);
-  return g;
 }
+
+static ax_status make_record(int device)
+{
+  static bool registered;
+  ax_nccl_rank *g = new (std::nothrow) ax_nccl_rank();
+  ax_status st = AX_OK;
+
+  if (!g) return ax_fail(AX_ENOMEM, "out of memory: the record of a rank's links with other GPUs");
+  g->device = device;
+  g->begun.store(last_ticket);
+  g->issued.store(last_ticket);
+  init_locks(g);
+  AX_TRY(ax_cuda_status("cudaStreamCreate", cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)));
+  for (int k = 0; k < AX_NCCL_EVENTS; k++) {
+    AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&g->ready[k], cudaEventDisableTiming)));
+    AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&g->done[k], cudaEventDisableTiming)));
+  }
+  if (!registered) registered = atexit(at_exit) == 0;
+  AX_TRY(ax_nccl_watch_start(g));
+  ax_nccl_here = g;
+  return AX_OK;
+out:
+  free_record(g);
+  return st;
+}
+
+/* Waits for the device are watched once the first ranks have joined. */
+static void watch_waits(void)
+{
+  ax_cuda_watch = ax_nccl_wait;
+  ax_cuda_stopped = ax_nccl_stop_owner;
+  ax_cuda_recording_ends = ax_nccl_end_recording;
+}
+
+/* ---- joining */
 
 ax_status ax_nccl_identity(int device, char name[AX_DEVICE_NAME])
 {
@@ -121,28 +153,62 @@ ax_status ax_nccl_make_id(char id[AX_GROUP_ID])
   return AX_OK;
 }
 
-/* NCCL returns when all ranks have joined.  Nothing ends that from here: the watchdog has the
- * launcher end a run whose ranks do not come. */
-static ax_status join_nccl(communicator *g, const char id[AX_GROUP_ID])
+static nccl_config config_of(void)
 {
-  nccl_config config = { sizeof config, CONFIG_MAGIC, CONFIG_VERSION, 1,        UNDEFINED,
-                         UNDEFINED,     UNDEFINED,    NULL,           UNDEFINED };
+  return { sizeof(nccl_config), CONFIG_MAGIC, CONFIG_VERSION, 1,        UNDEFINED,
+           UNDEFINED,           UNDEFINED,    NULL,           UNDEFINED };
+}
+
+/* The owner's call of NCCL that makes `comm` has ended with `result`.  NULL: this rank is in no
+ * part of a division. */
+static ax_status take_link(ax_group *group, nccl_comm comm, int result)
+{
+  ax_nccl_rank *g = ax_nccl_here;
+  ax_nccl_link *l;
+
+  g->joining.store(false);
+  if (result != NCCL_OK || !comm) return AX_OK;
+  if (!(l = new (std::nothrow) ax_nccl_link())) {
+    ax_nccl.CommAbort(comm);
+    return ax_fail(AX_ENOMEM, "out of memory: the record of a link with other GPUs");
+  }
+  *l = { comm, group->rank, group->size, 0, false };
+  pthread_mutex_lock(&g->lock);
+  g->links.push_back(l);
+  pthread_mutex_unlock(&g->lock);
+  group->link = l;
+  return AX_OK;
+}
+
+static void drop_link(ax_nccl_link *l)
+{
+  ax_nccl_rank *g = ax_nccl_here;
+
+  for (size_t k = 0; k < g->links.size(); k++)
+    if (g->links[k] == l) g->links.erase(g->links.begin() + (long)k);
+  delete l;
+}
+
+/* NCCL returns when all ranks have joined.  Nothing ends the first joining from here: the watchdog
+ * has the launcher end a run whose ranks do not come. */
+static ax_status join_nccl(ax_group *group, const char id[AX_GROUP_ID])
+{
+  static const char what[] = "joining the GPUs' group";
+  nccl_config config = config_of();
+  nccl_comm comm = NULL;
   nccl_id shared;
-  ax_status st = AX_OK;
+  int result;
+  ax_status st;
 
   memcpy(shared.internal, id, sizeof shared.internal);
-  AX_TRY(ax_nccl_watch_start(g));
-  g->inside.store(ax_monotonic_ns());
+  AX_TRY(ax_nccl_enter_call(ax_nccl_here));
+  ax_nccl_here->joining.store(true);
+  result = ax_nccl.CommInitRankConfig(&comm, group->size, shared, group->rank, &config);
+  st = take_link(group, comm, result);
   {
-    const int result = ax_nccl.CommInitRankConfig(&g->comm, g->size, shared, g->rank, &config);
-    g->inside.store(0);
-    if (result != NCCL_OK) {
-      st = ax_nccl_failed("joining the GPUs' group", NULL, result);
-      g->comm = NULL;
-      goto out;
-    }
+    const ax_status left = ax_nccl_leave_call(ax_nccl_here, what, NULL, result);
+    AX_TRY(st == AX_OK ? left : st);
   }
-  g->joined.store(true);
   AX_TRY(ax_dist_look(0, AX_OK));
 out:
   return st;
@@ -150,38 +216,69 @@ out:
 
 ax_status ax_nccl_join(ax_group *group, const char id[AX_GROUP_ID])
 {
-  static bool registered;
-  communicator *g = new_group(group);
+  const bool first = !ax_nccl_here;
   cudaStream_t computing;
   ax_status st = AX_OK;
 
-  if (!g) return ax_fail(AX_ENOMEM, "out of memory: the record of a group of GPUs");
-  AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing));
-  AX_TRY(ax_cuda_status("cudaStreamCreate", cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)));
-  for (int k = 0; k < AX_NCCL_EVENTS; k++) {
-    AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&g->ready[k], cudaEventDisableTiming)));
-    AX_TRY(ax_cuda_status("cudaEventCreate", cudaEventCreateWithFlags(&g->done[k], cudaEventDisableTiming)));
-  }
-  if (!registered) registered = atexit(at_exit) == 0;
-  AX_TRY(join_nccl(g, id));
-  ax_nccl_group = g;
-  ax_cuda_watch = ax_nccl_wait;
-  ax_cuda_stopped = ax_nccl_stop_owner;
-  ax_cuda_recording_ends = ax_nccl_end_recording;
-  group->state = g;
-  g = NULL;
+  AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)group->device }, &computing));
+  if (first) AX_TRY(make_record(group->device));
+  AX_TRY(join_nccl(group, id));
+  watch_waits();
+  return AX_OK;
 out:
-  if (g && ax_nccl_watch_stop(g)) {
-    if (g->comm && !g->ended.load()) ax_nccl.CommAbort(g->comm);
-    free_group(g);
+  if (group->link) ax_nccl_leave(group, true);
+  else if (first && ax_nccl_here && ax_nccl_watch_stop(ax_nccl_here)) free_record(ax_nccl_here);
+  return st;
+}
+
+/* Ranks of the same new group give its first one's number as colour. */
+ax_status ax_nccl_split(ax_group *from, ax_group *group)
+{
+  static const char what[] = "dividing the GPUs' group";
+  const bool alone = group->rank < 0 || group->size == 1;
+  const int colour = alone ? NCCL_NO_COLOUR : ax_group_world_rank(group, 0);
+  nccl_config config = config_of();
+  nccl_comm comm = NULL, parent = ax_nccl_of(from)->comm;
+  cudaStream_t computing;
+  int result;
+  ax_status st;
+
+  AX_TRY(ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)ax_nccl_here->device }, &computing));
+  /* NCCL divides no communicator whose collectives run */
+  AX_TRY(ax_nccl_wait(what, ax_nccl_here->stream, NULL));
+  AX_TRY(ax_nccl_enter_call(ax_nccl_here));
+  ax_nccl_here->joining.store(true);
+  result = ax_nccl.CommSplit(parent, colour, alone ? 0 : group->rank, &comm, &config);
+  st = take_link(group, comm, result);
+  {
+    const ax_status left = ax_nccl_leave_call(ax_nccl_here, what, parent, result);
+    AX_TRY(st == AX_OK ? left : st);
+  }
+out:
+  if (st != AX_OK && group->link) {
+    drop_link(ax_nccl_of(group));
+    group->link = NULL;
   }
   return st;
 }
 
+/* ---- leaving */
+
+bool ax_nccl_idle(ax_group *group)
+{
+  const uint64_t last = ax_nccl_of(group)->last;
+  const bool old = last + AX_NCCL_EVENTS <= ax_nccl_here->begun.load();
+  const bool idle = last == 0 || old || cudaEventQuery(ax_nccl_here->done[ax_nccl_slot(last)]) == cudaSuccess;
+
+  cudaGetLastError(); /* "not ready" would be reported again by the next launch */
+  return idle;
+}
+
 /* Finalizing announces to NCCL's other ranks that nothing more comes, and waits for what they still
  * read.  The watchdog ends it after a few seconds. */
-static void finalize(communicator *g)
+static void finalize(ax_nccl_link *l)
 {
+  ax_nccl_rank *g = ax_nccl_here;
   const int64_t since = ax_monotonic_ns();
 
   while (cudaStreamQuery(g->stream) == cudaErrorNotReady) {
@@ -191,26 +288,55 @@ static void finalize(communicator *g)
   cudaGetLastError();
   g->leaving.store(true);
   if (!ax_nccl_take_calls(g)) return;
-  g->finalized = ax_nccl.CommFinalize(g->comm) == NCCL_OK;
+  l->finalized = ax_nccl.CommFinalize(l->comm) == NCCL_OK;
   g->inside.store(0);
   pthread_mutex_unlock(&g->calls);
 }
 
-void ax_nccl_leave(ax_group *group, bool abort)
+/* Stops the thread, so that what it may use can be freed.  False: it goes on using the record,
+ * which is left to it. */
+static bool stop_watching(void)
 {
-  communicator *g = ax_nccl_of(group);
-  cudaStream_t computing;
-
+  if (ax_nccl_watch_stop(ax_nccl_here)) return true;
+  ax_nccl_here = NULL;
   ax_cuda_watch = NULL;
   ax_cuda_recording_ends = NULL;
-  ax_nccl_group = NULL;
+  return false;
+}
+
+/* The link's communicator is gone. */
+static void free_link(ax_group *group)
+{
+  drop_link(ax_nccl_of(group));
+  group->link = NULL;
+  ax_nccl_here->leaving.store(false);
+  if (ax_nccl_here->links.empty()) free_record(ax_nccl_here);
+  else ax_nccl_watch_start(ax_nccl_here);
+}
+
+void ax_nccl_drop(ax_group *group)
+{
+  if (!ax_nccl_here || !stop_watching()) return;
+  if (!ax_nccl_here->ended.load()) ax_nccl.CommAbort(ax_nccl_of(group)->comm); /* concerns no other rank */
+  free_link(group);
+}
+
+void ax_nccl_leave(ax_group *group, bool abort)
+{
+  ax_nccl_rank *g = ax_nccl_here;
+  ax_nccl_link *l = ax_nccl_of(group);
+  cudaStream_t computing;
+
+  if (!g) return;
   ax_cuda_stop.store(false);
   ax_cuda_use((ax_device){ AX_CUDA, (uint8_t)g->device }, &computing);
-  if (!abort) finalize(g);
-  if (!ax_nccl_watch_stop(g)) return; /* it goes on using g */
-  if (!g->ended.load()) {
-    if (g->finalized) ax_nccl.CommDestroy(g->comm);
-    else ax_nccl.CommAbort(g->comm);
+  if (!abort) finalize(l);
+  if (!stop_watching()) return;
+  if (!g->ended.load() && l->finalized) {
+    ax_nccl.CommDestroy(l->comm);
+  } else if (!g->ended.load()) {
+    g->ended.store(true);
+    ax_nccl_abort_all(g->links);
   }
-  free_group(g);
+  free_link(group);
 }

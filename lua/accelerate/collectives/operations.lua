@@ -122,6 +122,12 @@ local function group_of(what, opts)
   return handle, group.size == 1, group
 end
 
+-- Likewise of a rank that may be { from_process = .., group = .. }.
+local function group_given(what, from_process)
+  local given = type(from_process) == "table" and from_process.group
+  return group_of(what, given and { group = given } or nil)
+end
+
 local function gather_one(t, handle)
   t = t:detach()
   if t:dim() == 0 then t = t:reshape(1) end
@@ -234,8 +240,7 @@ function M.reduce_sum(data, reduction, opts) return reduce(data, reduce_options(
 ---  rank of the world; default 0. group: over its ranks alone, from_process is one of them
 ---@return T
 function M.broadcast(data, from_process)
-  local given = type(from_process) == "table" and from_process.group
-  local handle, alone, group = group_of("broadcast", given and { group = given } or nil)
+  local handle, alone, group = group_given("broadcast", from_process)
   local from = rank_of("broadcast", from_process, group)
   recursively_apply(function() end, data, nil, "broadcast")
   if alone then return data end
@@ -247,15 +252,17 @@ end
 --- Replaces the entries of `list` by those of one rank, and returns it. That rank's own list is
 --- unchanged.
 ---@param list any[] its length does not matter on the other ranks
----@param from_process integer|{ from_process: integer }|nil a rank; default 0
+---@param from_process integer|{ from_process: integer?, group: accelerate.ProcessGroup? }|nil a
+---  rank of the world; default 0. group: over its ranks alone, from_process is one of them
 ---@return any[] list
 function M.broadcast_object_list(list, from_process)
   check_list("broadcast_object_list", list)
-  local here, from = state.PartialState(), rank_of("broadcast_object_list", from_process)
-  local sends = here.process_index == from
+  local handle, alone, group = group_given("broadcast_object_list", from_process)
+  local from = rank_of("broadcast_object_list", from_process, group)
+  local sends = (group and group.rank or state.PartialState().process_index) == from
   local mine = sends and M.serialize(list, "broadcast_object_list: list") or nil
-  if here.num_processes == 1 then return list end
-  local bytes = core.dist.broadcast_bytes(mine, from)
+  if alone then return list end
+  local bytes = core.dist.broadcast_bytes(mine, from, handle)
   if sends then return list end
   for i = #list, 1, -1 do list[i] = nil end
   for i, value in ipairs(M.deserialize(bytes)) do list[i] = value end
@@ -293,21 +300,23 @@ local PAD = {
   dim = { "integer", default = 1 },
   pad_index = { "number|boolean", default = 0 },
   pad_first = { "boolean", default = false },
+  group = GROUP.group,
 }
 
 --- Pads tensors to the size of the longest rank's, so that they can be gathered. A tensor without
 --- that dim is returned as it is.
 ---@generic T
 ---@param data T nested tensors
----@param opts { dim: integer?, pad_index: number|boolean|nil, pad_first: boolean? }? `dim` counts
----  from 1, -1 is the last; default 1. pad_index: the fill value; default 0. pad_first: pad at the
----  beginning
+---@param opts { dim: integer?, pad_index: number|boolean|nil, pad_first: boolean?, group:
+---  accelerate.ProcessGroup? }? `dim` counts from 1, -1 is the last; default 1. pad_index: the fill
+---  value; default 0. pad_first: pad at the beginning. group: the longest of its ranks
 ---@return T
 function M.pad_across_processes(data, opts)
   opts = options.check("pad_across_processes", opts, PAD)
   if opts.dim == 0 then fail("pad_across_processes: dim counts from 1 (-1 is the last), got 0") end
   recursively_apply(function() end, data, nil, "pad_across_processes")
-  if state.PartialState().num_processes == 1 then return data end
+  local handle, alone = group_of("pad_across_processes", { group = opts.group })
+  if alone then return data end
   local function padded_dim(t)
     local dim = opts.dim < 0 and opts.dim + t:dim() + 1 or opts.dim
     return dim >= 1 and dim <= t:dim() and dim or nil
@@ -316,12 +325,13 @@ function M.pad_across_processes(data, opts)
     local shape, dim = t.shape, padded_dim(t)
     if dim then shape[dim] = "any" end
     return "[" .. table.concat(shape, ", ") .. "]"
-  end)
+  end, handle)
   return recursively_apply(function(t)
     local shape, dim = t.shape, padded_dim(t)
     if not dim then return t end
     local size = shape[dim]
-    local longest = core.dist.all_reduce(core.tensor({ size }, { dtype = "int64" }), "max"):totable()[1]
+    local sizes = core.tensor({ size }, { dtype = "int64" })
+    local longest = core.dist.all_reduce(sizes, "max", 0, false, handle):totable()[1]
     if longest == size then return t end
     shape[dim] = longest
     local padded = core.full(shape, opts.pad_index, { dtype = t.dtype, device = t.device })

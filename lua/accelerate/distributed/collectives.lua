@@ -134,6 +134,12 @@ function M.reduce_scatter(x, opts)
   return dist.reduce_scatter(x:detach(), o.op, (handle_of("reduce_scatter", o.group)))
 end
 
+-- The GPU that carries this rank's collectives.
+local function own_gpu()
+  local joined, index = dist.device_group()
+  return joined and "cuda:" .. index or "cuda"
+end
+
 --- Gives every rank its part of dim 1 of one rank's tensor.
 ---@param x accelerate.Tensor? on the rank that sends; the others need not pass one
 ---@param opts { src: integer?, group_src: integer?, group: accelerate.ProcessGroup? }?
@@ -144,7 +150,7 @@ function M.scatter(x, opts)
   local root = root_of("scatter", group, o, "src")
   local sends = group.rank == root
   if sends then x = check_tensor("scatter", x):detach() end
-  local facts = sends and { shape = x.shape, dtype = x.dtype } or nil
+  local facts = sends and { shape = x.shape, dtype = x.dtype, gpu = x.device ~= "cpu" } or nil
   if sends and (x:dim() == 0 or x.shape[1] % group.size ~= 0) then facts = { bad = true } end
   facts = core._deserialize(dist.broadcast_bytes(facts and core._serialize(facts), root, handle))
   if facts.bad and not sends then
@@ -153,7 +159,7 @@ function M.scatter(x, opts)
   local like
   if not sends then
     facts.shape[1] = facts.shape[1] / group.size
-    like = core.empty(facts.shape, { dtype = facts.dtype })
+    like = core.empty(facts.shape, { dtype = facts.dtype, device = facts.gpu and own_gpu() or "cpu" })
   end
   return dist.scatter(sends and x or nil, like, root, handle)
 end

@@ -5,8 +5,9 @@
 ---   dist.all_reduce(x, { op = "sum", group = mesh.tp })
 ---
 --- Ranks are names and count from 0; `src` and `dst` are ranks of the world, also in a group. Every
---- rank of a group calls its collectives in the same order. CPU tensors go between the ranks of one
---- machine; of GPU tensors, and of ranks on several machines, only the world has collectives yet.
+--- rank of a group calls its collectives in the same order. The tensors of all ranks are on the
+--- CPU, or each on its rank's GPU. Collectives of GPU tensors run in the order of their calls, in
+--- all groups together. Of ranks on several machines only the world has collectives yet.
 local core = require "accelerate.core"
 local collectives = require "accelerate.distributed.collectives"
 local groups = require "accelerate.distributed.group"
