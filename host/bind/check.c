@@ -410,7 +410,7 @@ int ax_lua_refuse_self(lua_State *L, const char *what, const char *noun, const c
 {
   const int count = lua_gettop(L);
   lua_getglobal(L, "require");
-  lua_pushliteral(L, "accelerate.utils.methods");
+  lua_pushliteral(L, "accelerate.messages.methods");
   lua_call(L, 1, 1);
   lua_getfield(L, -1, "refuse");
   lua_pushstring(L, what);
@@ -452,7 +452,7 @@ bool ax_lua_is_options(lua_State *L, int idx, bool empty_counts)
 static const char *push_instead(lua_State *L, const char *option)
 {
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_require);
-  lua_pushliteral(L, "accelerate.utils.elsewhere");
+  lua_pushliteral(L, "accelerate.messages.elsewhere");
   lua_call(L, 1, 1);
   lua_getfield(L, -1, "OPTIONS");
   lua_getfield(L, -1, option);

@@ -79,7 +79,7 @@ static int traced(lua_State *L)
   ax_lua_keep_stack(L);
   if (strstr(text, "(a nil value)")) {
     lua_getglobal(L, "require");
-    lua_pushliteral(L, "accelerate.utils.explain");
+    lua_pushliteral(L, "accelerate.messages.explain");
     lua_call(L, 1, 1);
     lua_getfield(L, -1, "raised");
     lua_pushvalue(L, 1);

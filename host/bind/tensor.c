@@ -84,7 +84,7 @@ static int push_field(lua_State *L, ax_tensor *t, field id)
 static const char *push_elsewhere(lua_State *L)
 {
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_require);
-  lua_pushliteral(L, "accelerate.utils.elsewhere");
+  lua_pushliteral(L, "accelerate.messages.elsewhere");
   lua_call(L, 1, 1);
   lua_getfield(L, -1, "METHODS");
   lua_pushvalue(L, 2);

@@ -1,8 +1,8 @@
 /* errors.c: errors as users see them: with the hints that Lua's messages lack, and with the
  * script's frames first.
  *
- * lua/accelerate/utils/explain.lua makes the hints; the first error loads it.  Where it cannot run
- * (stack or memory exhausted) the error stays as Lua raised it. */
+ * lua/accelerate/messages/explain.lua makes the hints; the first error loads it.  Where it cannot
+ * run (stack or memory exhausted) the error stays as Lua raised it. */
 #include "bind/group.h"
 #include "script.h"
 
@@ -19,7 +19,7 @@ static bool push_explainer(lua_State *L, const char *name)
   if (!lua_checkstack(L, 20)) return false;
   lua_pushliteral(L, "require"); /* a metatable that the script gave _G could raise */
   lua_rawget(L, LUA_GLOBALSINDEX);
-  lua_pushliteral(L, "accelerate.utils.explain");
+  lua_pushliteral(L, "accelerate.messages.explain");
   if (lua_pcall(L, 1, 1, 0) != 0 || !lua_istable(L, -1)) {
     lua_pop(L, 1);
     return false;

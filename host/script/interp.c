@@ -210,7 +210,7 @@ static void set_arg(lua_State *L, const ax_plan *plan)
   lua_setglobal(L, "arg");
 }
 
-/* The __index of _G until the first missing global; accelerate.utils.globals takes over then.
+/* The __index of _G until the first missing global; accelerate.messages.globals takes over then.
  * Upvalue: the script. */
 static int miss_global(lua_State *L)
 {
@@ -219,7 +219,7 @@ static int miss_global(lua_State *L)
   lua_pushnil(L); /* the code below may read globals too */
   lua_setfield(L, 3, "__index");
   lua_getglobal(L, "require");
-  lua_pushliteral(L, "accelerate.utils.globals");
+  lua_pushliteral(L, "accelerate.messages.globals");
   if (lua_pcall(L, 1, 1, 0) != 0) return 0;
   lua_pushvalue(L, lua_upvalueindex(1));
   if (lua_pcall(L, 1, 1, 0) != 0) return 0;

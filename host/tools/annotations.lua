@@ -3,7 +3,7 @@
 -- A function's block is found through its line in the source, which LuaJIT keeps; where a function
 -- was made by another (`M.Tanh = simple("Tanh", …)`), through the line that gives it its name.
 
-local methods = require "accelerate.utils.methods"
+local methods = require "accelerate.messages.methods"
 
 local M = {}
 

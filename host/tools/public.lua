@@ -3,7 +3,7 @@
 local annotations = require "host.tools.annotations"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
-local methods = require "accelerate.utils.methods"
+local methods = require "accelerate.messages.methods"
 
 local M = {}
 
@@ -86,7 +86,7 @@ for _, row in ipairs(core.ops()) do
 end
 -- A function that stands for an op, as nn.functional has some, is that op.
 setmetatable(M.ops, { __index = function(list, value)
-  local plain = require("accelerate.utils.methods").plain(value)
+  local plain = require("accelerate.messages.methods").plain(value)
   return plain ~= value and plain ~= nil and rawget(list, plain) or nil
 end })
 

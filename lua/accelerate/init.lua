@@ -30,7 +30,7 @@ return properties.lazy("accelerate", {
   launchers = "accelerate.launchers",
   notebook_launcher = "accelerate.launchers:notebook_launcher",
   debug_launcher = "accelerate.launchers:debug_launcher",
-  strict = "accelerate.utils.strictness:strict",
+  strict = "accelerate.messages.strictness:strict",
   breakpoint = "accelerate.prompt.debugger:breakpoint",
   on_signal = "accelerate.utils.signals:on_signal",
   check_signal = "accelerate.utils.signals:check_signal",

@@ -8,7 +8,7 @@
 local core = require "accelerate.core"
 local ffi = require "ffi"
 local launch_options = require "accelerate.launchers.options"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 
@@ -68,7 +68,7 @@ local function serve(job, rank, channel)
     if job.machines then job.machines:finished() end
     return job.ranks:finished(rank)
   end
-  text = type(text) == "string" and text or require("accelerate.utils.explain").value(text)
+  text = type(text) == "string" and text or require("accelerate.messages.explain").value(text)
   job.ranks:abort(rank, ("%s failed: %s"):format(name_of(job, rank), text:match("^[^\n]*")))
   channel:reply(0, FAILED, text)
 end

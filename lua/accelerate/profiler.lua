@@ -10,7 +10,7 @@
 --- waits for each op, so that its time includes the device's work.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"

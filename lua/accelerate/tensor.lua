@@ -315,6 +315,6 @@ return setmetatable(M, {
     table.sort(names)
     local near = type(key) == "string" and core._nearest(key, names)
     error(("tensor: there is no function %s%s"):format(tostring(key),
-      require("accelerate.utils.elsewhere").hint(key, near or nil, "accelerate.tensor")), 2)
+      require("accelerate.messages.elsewhere").hint(key, near or nil, "accelerate.tensor")), 2)
   end,
 })

@@ -1,4 +1,4 @@
--- lua/accelerate/utils/hints.lua: what to write instead.
+-- lua/accelerate/messages/hints.lua: what to write instead.
 local host = require "spec.support.host"
 
 describe("what is written as in Python", function()

@@ -160,7 +160,7 @@ describe("a name that is not there", function()
   end)
 
   it("and what is there in place of PyTorch's names exists", function()
-    local elsewhere, paths = require "accelerate.utils.elsewhere", 0
+    local elsewhere, paths = require "accelerate.messages.elsewhere", 0
     for _, map in ipairs { elsewhere.OTHERS, elsewhere.METHODS } do
       for name, text in pairs(map) do
         for path in text:gmatch "accelerate[%w_.]*" do

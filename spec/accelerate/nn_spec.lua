@@ -194,7 +194,7 @@ describe("hooks", function()
   end)
 
   it("with always_call do not hide an error by their own", function()
-    local notice, said = require "accelerate.utils.notice", nil
+    local notice, said = require "accelerate.messages.notice", nil
     local here = notice.here
     notice.here = function(text, ...) said = text:format(...) end
     local layer = nn.Linear(2, 2)

@@ -1,7 +1,7 @@
 -- What MLflow's file store, DVCLive's folder and ClearML's offline task hold.
 local accelerate = require "accelerate"
 local json = require "accelerate.utils.json"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local trackers = require "spec.support.trackers"
 local yaml = require "accelerate.utils.yaml"
 local tensor = accelerate.tensor

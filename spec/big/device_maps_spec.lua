@@ -55,7 +55,7 @@ local function options_of(given)
   return o
 end
 
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 
 describe("device maps beside Accelerate's", function()
   local entries, say

@@ -1,4 +1,4 @@
--- lua/accelerate/utils/strictness.lua: names that nothing has, in a strict run and in others.
+-- lua/accelerate/messages/strictness.lua: names that nothing has, in a strict run and in others.
 local host = require "spec.support.host"
 
 -- Runs a script with options, in a folder with `other.lua`. Returns the status, stdout and stderr.

@@ -5,7 +5,7 @@ local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local models = require "accelerate.models"
 local nn = require "accelerate.nn"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local weights = require "accelerate.weights"
 local raises = require("spec.support.messages").raises
 

@@ -4,7 +4,7 @@ local accelerate = require "accelerate"
 local env = require "accelerate.utils.environment"
 local messages = require "spec.support.messages"
 local nn = require "accelerate.nn"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local state = require "accelerate.state"
 
 local Plugin = accelerate.FullyShardedDataParallelPlugin

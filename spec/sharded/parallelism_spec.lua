@@ -2,7 +2,7 @@
 local accelerate = require "accelerate"
 local env = require "accelerate.utils.environment"
 local messages = require "spec.support.messages"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
 

@@ -10,7 +10,7 @@ end
 
 --- Returns the notices that fn(...) writes, a line each.
 function M.said(fn, ...)
-  local notice = require "accelerate.utils.notice"
+  local notice = require "accelerate.messages.notice"
   local lines, say = {}, notice.here
   notice.here = function(text, ...) lines[#lines + 1] = select("#", ...) > 0 and text:format(...) or text end
   local fine, why = pcall(fn, ...)

@@ -2,7 +2,8 @@
 -- between files of two rooms.
 --
 -- A room is a file or folder right below lua/accelerate; `helpers` are those files of utils that
--- stand on the rooms above it.
+-- stand on the rooms above it.  The rest of utils and messages are the ground floor: two rooms by
+-- subject, one layer (a class says what it lacks, and a message asks what a class is).
 -- `accelerate` (init.lua) and utils/init.lua name their members and load each at its first use, so
 -- they stand on everything.
 
@@ -13,9 +14,11 @@ local HELPERS = {
     ["accelerate.utils.machine"] = true, ["accelerate.utils.models"] = true,
 }
 
--- From the bottom up: a room and what it may require, besides utils, core, bit, ffi and itself.
+-- From the bottom up: a room and what it may require, besides utils, messages, core, bit, ffi and
+-- itself.
 local MAY = {
   utils = "",
+  messages = "",
   cuda = "",
   func = "",
   autograd = "func",
@@ -55,14 +58,22 @@ local MAY = {
     .. "profiler state tracking weights helpers",
 }
 
-local BELOW = { core = true, host = true, utils = true, bit = true, ffi = true, ["jit.util"] = true,
+local BELOW = { core = true, host = true, utils = true, messages = true, bit = true, ffi = true,
+  ["jit.util"] = true,
   ["table.new"] = true, ["string.buffer"] = true }
 
 local M = {}
 
+local GROUND = { utils = true, messages = true }
+
 local function room_of(module)
   if HELPERS[module] then return "helpers" end
   return module:match("^accelerate%.([%w_]+)") or module
+end
+
+local function layer_of(module)
+  local room = room_of(module)
+  return GROUND[room] and "the ground floor" or room
 end
 
 -- Modules of the tree, each with its requires: { [module] = { path = , list of { line, module } }
@@ -103,7 +114,8 @@ function M.requires(tree, report)
       local target = room_of(edge.module)
       if MAY[room] and target ~= room and not BELOW[target] and not may[target] then
         report(node.path, edge.line, ("%s requires %s; it may require %s"):format(room, edge.module,
-          MAY[room] == "" and "utils and core only" or MAY[room]:gsub("%s+", ", ") .. ", utils and core"))
+          MAY[room] == "" and "utils, messages and core only" or MAY[room]:gsub("%s+", ", ") ..
+          ", utils, messages and core"))
       elseif not MAY[room] and room ~= "accelerate" then
         report(node.path, edge.line,
           ("the room %s is new: write down in host/tools/lint/requires.lua what it may require"):format(room))
@@ -112,12 +124,12 @@ function M.requires(tree, report)
   end
 end
 
---- No module requires, by way of others, itself, unless all of them are of one folder.
+--- No module requires, by way of others, itself, unless all of them are of one layer.
 function M.circles(tree, report)
   local all = graph(tree)
   for _, from in ipairs(sorted(all)) do
     for _, edge in ipairs(all[from]) do
-      if all[edge.module] and room_of(edge.module) ~= room_of(from) then
+      if all[edge.module] and layer_of(edge.module) ~= layer_of(from) then
         -- the shortest way back
         local before, queue, at = { [edge.module] = from }, { edge.module }, 1
         while queue[at] and not before[from] do

@@ -2,7 +2,7 @@
 local class = require "accelerate.utils.class"
 local data_loader = require "accelerate.data_loader"
 local kinds = require "accelerate.accelerator.types"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 

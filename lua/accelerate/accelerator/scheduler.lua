@@ -1,6 +1,6 @@
 --- The scheduler that `prepare` returns: it follows the optimizer's real steps.
 local first_step = require "accelerate.optim.first_step"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local properties = require "accelerate.utils.properties"
 local recording = require "accelerate.capture.recording"
 local state = require "accelerate.state"

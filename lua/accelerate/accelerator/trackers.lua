@@ -5,7 +5,7 @@
 --- tracker is not used any more. Mistakes in a call (a misspelt option, values that are not a
 --- table) raise.
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 

@@ -6,7 +6,7 @@
 local class = require "accelerate.utils.class"
 local device_map = require "accelerate.big_modeling.device_map"
 local limits = require "accelerate.big_modeling.limits"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local sizes = require "accelerate.big_modeling.sizes"

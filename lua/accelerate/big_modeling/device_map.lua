@@ -1,7 +1,7 @@
 --- Device maps: which module goes where. Keys are names of modules ("" is the whole model) or of
 --- parameters; values are numbers of GPUs, "cuda:N", "cpu" or "disk".
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local sizes = require "accelerate.big_modeling.sizes"

@@ -1,7 +1,7 @@
 --- How much each device may hold.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local sizes = require "accelerate.big_modeling.sizes"

@@ -1,5 +1,5 @@
 --- Parameters of several names.
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local sizes = require "accelerate.big_modeling.sizes"
 local tensors = require "accelerate.hooks.tensors"

@@ -1,7 +1,7 @@
 --- Automatic naming: <project_dir>/checkpoints/checkpoint_<iteration>.
 local fs = require "accelerate.utils.fs"
 local manifest = require "accelerate.checkpoint.manifest"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 
 local M = {}
 

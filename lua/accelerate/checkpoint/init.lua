@@ -9,7 +9,7 @@ local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local host = require "accelerate.host"
 local manifest = require "accelerate.checkpoint.manifest"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 

@@ -8,7 +8,7 @@
 --- What is not given comes from FSDP_ variables, as the launcher sets them.
 local dataclasses = require "accelerate.config.dataclasses"
 local env = require "accelerate.utils.environment"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 

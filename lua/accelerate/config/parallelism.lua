@@ -7,7 +7,7 @@
 --- Sizes that are not given come from PARALLELISM_CONFIG_ variables, as the launcher sets them.
 local dataclasses = require "accelerate.config.dataclasses"
 local env = require "accelerate.utils.environment"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail

@@ -6,7 +6,7 @@
 --- after another pass has used the workers.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"

@@ -363,7 +363,7 @@ function M.get_state_dict_offloaded_model(model)
     end)
   end
   if #empty > 0 then
-    require("accelerate.utils.notice").main("get_state_dict_offloaded_model: these are on the device "
+    require("accelerate.messages.notice").main("get_state_dict_offloaded_model: these are on the device "
       .. "\"meta\" and were left out: %s", table.concat(empty, ", "))
   end
   return dict

@@ -6,7 +6,7 @@
 
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"

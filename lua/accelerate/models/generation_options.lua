@@ -6,7 +6,7 @@ local config = require "accelerate.models.config"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local lists = require "accelerate.utils.lists"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 

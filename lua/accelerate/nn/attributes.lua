@@ -6,7 +6,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local parameter = require "accelerate.nn.parameter"
 local positions = require "accelerate.utils.positions"
-local strictness = require "accelerate.utils.strictness"
+local strictness = require "accelerate.messages.strictness"
 
 local fail, is_parameter = options.fail, parameter.is
 

@@ -10,7 +10,7 @@
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local scope = require "accelerate.utils.scope"
 
 local fail = options.fail

@@ -1,7 +1,7 @@
 --- What a module lists: its parameters, buffers and submodules, its own and those below it, by name
 --- and by path.
 
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local parameter = require "accelerate.nn.parameter"
 local Module = require "accelerate.nn.attributes"

@@ -2,7 +2,7 @@
 --- stand before reduction. Either of them decides the reduction in its place: reduce = false is
 --- "none", size_average = false is "sum", and what else is "mean".
 
-local methods = require "accelerate.utils.methods"
+local methods = require "accelerate.messages.methods"
 local options = require "accelerate.utils.options"
 
 local M = {}

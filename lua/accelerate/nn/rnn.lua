@@ -11,7 +11,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"

@@ -2,7 +2,7 @@
 --- were prepared and are not used. Each is a notice, once; nothing is looked at any more when a
 --- step has found a gradient.
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 
 local M = {}
 

@@ -23,7 +23,7 @@ local saving = require "accelerate.optim.saving"
 local states = require "accelerate.optim.states"
 local step_hooks = require "accelerate.optim.step_hooks"
 
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 
 local fail = options.fail
 

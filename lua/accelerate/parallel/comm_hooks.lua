@@ -9,7 +9,7 @@
 --- On a GPU a hook is a coroutine that yields at each exchange and is resumed at its end, so that
 --- the exchanges of all buckets overlap with one another and with backward.
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail

@@ -10,7 +10,7 @@
 --- them. Other ops take inputs as they are. The reference page of the ops gives each op's policy.
 --- float64 tensors and in-place ops are not cast.
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 

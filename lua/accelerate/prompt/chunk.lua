@@ -6,8 +6,8 @@
 --- functions of both chunks share one variable, and a second `local` of one name makes another one,
 --- as in one long chunk. The closures assign to their variable (they never run): LuaJIT may take an
 --- upvalue that nothing assigns for a constant.
-local explain = require "accelerate.utils.explain"
-local hints = require "accelerate.utils.hints"
+local explain = require "accelerate.messages.explain"
+local hints = require "accelerate.messages.hints"
 local parser = require "accelerate.prompt.parser"
 
 local M = {}

@@ -5,7 +5,7 @@
 --- compiled dropped, until the script goes on. The library's own lines are passed over.
 local frames = require "accelerate.prompt.frames"
 local host = require "accelerate.host"
-local source = require "accelerate.utils.source"
+local source = require "accelerate.messages.source"
 local terminal = require "accelerate.utils.terminal"
 
 local M = {}
@@ -87,7 +87,9 @@ end
 
 local function evaluate(text)
   local fn, problem = compile(text)
-  if not fn then return write(("*** %s\n"):format(require("accelerate.utils.hints").add(problem, true))) end
+  if not fn then
+    return write(("*** %s\n"):format(require("accelerate.messages.hints").add(problem, true)))
+  end
   local f = frame()
   setfenv(fn, f:environment())
   local extra = f:arguments()
@@ -97,8 +99,8 @@ local function evaluate(text)
     return require("accelerate.prompt.results").text(given, { colours = now.coloured }) .. "\n"
   end)
   if fine then return write(shown) end
-  shown = type(shown) == "string" and shown or require("accelerate.utils.explain").value(shown)
-  write(("*** %s\n"):format(require("accelerate.utils.hints").add(shown)))
+  shown = type(shown) == "string" and shown or require("accelerate.messages.explain").value(shown)
+  write(("*** %s\n"):format(require("accelerate.messages.hints").add(shown)))
 end
 
 -- ---- commands

@@ -2,7 +2,7 @@
 --- script that stands, which are read and set where they are, and those of an error, which are kept
 --- as they were when it was raised.
 local environment = require "accelerate.utils.environment"
-local source = require "accelerate.utils.source"
+local source = require "accelerate.messages.source"
 
 local M = {}
 
@@ -14,7 +14,7 @@ local INNERMOST, OUTERMOST = 180, 20 -- frames of an error that are kept
 
 ---@class accelerate.prompt.Frame
 ---@field fn function
----@field path string the source's name, as utils.source takes it
+---@field path string the source's name, as messages.source takes it
 ---@field place string "train.lua:12"
 ---@field line integer
 ---@field label string "function 'step'"

@@ -45,7 +45,7 @@ local function lazy_global(globals, name)
     value = FUNCTIONS[name]
   else
     local module = type(name) == "string" and is_module(name)
-    if not module then return require("accelerate.utils.strictness").missed_global(name) end
+    if not module then return require("accelerate.messages.strictness").missed_global(name) end
     value = require(module)
   end
   rawset(globals, name, value)

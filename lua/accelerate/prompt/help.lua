@@ -99,7 +99,7 @@ end
 local function of_op(fn)
   if type(fn) ~= "function" then return nil end
   local core = require "accelerate.core"
-  fn = require("accelerate.utils.methods").plain(fn)
+  fn = require("accelerate.messages.methods").plain(fn)
   for _, row in ipairs(core.ops()) do
     if core[row.name] == fn then return index["tensor." .. row.name] end
   end
@@ -168,7 +168,7 @@ local function comment_above(fn)
 end
 
 local function describe_function(text, fn)
-  fn = require("accelerate.utils.methods").plain(fn)
+  fn = require("accelerate.messages.methods").plain(fn)
   local show = require "accelerate.utils.show"
   local place = show.place(fn)
   if not place then return ("%s: a function in C"):format(text) end

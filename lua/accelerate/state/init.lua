@@ -2,7 +2,7 @@
 --- object for the process; calling the class returns it.
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"

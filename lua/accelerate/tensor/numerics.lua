@@ -1,7 +1,7 @@
 --- How GPUs may compute: results that are equal in every run, float32 rounded to TF32. For the
 --- whole process, under PyTorch's names.
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 

@@ -1,6 +1,6 @@
 --- Conversations written by a tokenizer's chat template, as Transformers' apply_chat_template does.
 local chat = require "accelerate.tokenizers.chat"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local padding = require "accelerate.tokenizers.padding"

@@ -4,7 +4,7 @@
 local file = require "accelerate.tracking.file"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local tracker = require "accelerate.tracking.tracker"
 local values = require "accelerate.tracking.values"
 

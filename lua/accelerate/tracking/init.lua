@@ -14,7 +14,7 @@ local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local tracker = require "accelerate.tracking.tracker"
 
 local fail = options.fail

@@ -2,7 +2,7 @@
 --- sorted.
 local core = require "accelerate.core"
 local json = require "accelerate.utils.json"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local ordered = require "accelerate.utils.ordered"
 
 local M = {}

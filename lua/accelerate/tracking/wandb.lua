@@ -15,7 +15,7 @@ local json = require "accelerate.utils.json"
 local ordered = require "accelerate.utils.ordered"
 local pb = require "accelerate.tracking.protobuf"
 local png = require "accelerate.utils.png"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local values = require "accelerate.tracking.values"
 
 local Class

@@ -10,8 +10,8 @@
 --- Public methods (functions whose first parameter is `self` and whose name does not begin with
 --- '_') refuse to be called with '.' in place of ':'. Classes of scripts, made by `class.open`,
 --- take their methods as they are.
-local methods = require "accelerate.utils.methods"
-local strictness = require "accelerate.utils.strictness"
+local methods = require "accelerate.messages.methods"
+local strictness = require "accelerate.messages.strictness"
 
 local class = {}
 

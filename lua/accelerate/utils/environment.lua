@@ -1,5 +1,5 @@
 --- Reading environment variables, and setting them for the time of a call.
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local ffi = require "ffi"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"

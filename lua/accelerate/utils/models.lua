@@ -1,7 +1,7 @@
 --- Helpers for models: the model behind a prepared one, its modules, its state dict for files.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local scope = require "accelerate.utils.scope"

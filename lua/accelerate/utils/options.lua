@@ -272,7 +272,7 @@ local ALIASES = { axis = "dim", keepdims = "keepdim" }
 -- What is written in place of an option that functions of PyTorch's have, and none here; nil for
 -- other names. Options of classes, whose names begin with a capital, are none of these.
 local function instead_of(where, key)
-  return not where:find "^%u" and require("accelerate.utils.elsewhere").OPTIONS[key] or nil
+  return not where:find "^%u" and require("accelerate.messages.elsewhere").OPTIONS[key] or nil
 end
 
 -- The options with their names in the schema. Raises for those that are not in it.

@@ -9,7 +9,7 @@
 ---
 ---   Linear.init = positions.arrange("Linear", "in_features out_features [bias]", Linear.init,
 ---     true)
-local methods = require "accelerate.utils.methods"
+local methods = require "accelerate.messages.methods"
 local options = require "accelerate.utils.options"
 
 local M = {}

@@ -1,7 +1,7 @@
 --- Objects with computed fields that refuse names they do not have: `accelerator.sync_gradient`
 --- raises and names
 --- `sync_gradients`, where a plain table would return nil.
-local methods = require "accelerate.utils.methods"
+local methods = require "accelerate.messages.methods"
 local options = require "accelerate.utils.options"
 
 local M = {}
@@ -31,7 +31,7 @@ end
 local function unknown_member(module, name, list)
   local near = type(name) == "string" and options.nearest(name, list)
   return ("%s has no %s%s"):format(module, type(name) == "string" and ("'" .. name .. "'") or tostring(name),
-    require("accelerate.utils.elsewhere").hint(name, near or nil, module, "'"))
+    require("accelerate.messages.elsewhere").hint(name, near or nil, module, "'"))
 end
 
 --- Returns the methods, wrapped to refuse calls with '.' in place of ':'.
@@ -196,7 +196,7 @@ end
 ---@param members table<string, string|function> member name -> module that is the member,
 ---  "module:field", or a loader
 ---@param absent table<string, string>? names that upstream has here alone and we do not have yet ->
----  what to say; utils.absent has those of several modules
+---  what to say; messages.absent has those of several modules
 function M.lazy(name, members, absent)
   local meta = {
     __index = function(self, key)
@@ -205,7 +205,7 @@ function M.lazy(name, members, absent)
         if absent and absent[key] then
           error(("%s.%s is not there yet: %s"):format(name, key, absent[key]), 2)
         end
-        local part_of = require("accelerate.utils.absent")[key]
+        local part_of = require("accelerate.messages.absent")[key]
         if part_of then error(("%s.%s is not there yet: it belongs to %s"):format(name, key, part_of), 2) end
         error(unknown_member(name, key, names_of(members)), 2)
       end

@@ -113,7 +113,7 @@ function M.parameters(fn)
 end
 
 local function function_leaf(fn)
-  local plain = require("accelerate.utils.methods").plain(fn)
+  local plain = require("accelerate.messages.methods").plain(fn)
   local place = M.place(plain)
   if not place then return leaf("function in C", "function") end
   return leaf(("function(%s) at %s"):format(M.parameters(plain), place), "function")

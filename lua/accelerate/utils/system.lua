@@ -2,7 +2,7 @@
 local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
 local fs = require "accelerate.utils.fs"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 
 local M = {}

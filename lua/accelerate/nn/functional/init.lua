@@ -1,7 +1,7 @@
 --- nn.functional: the modules' computations as functions. Many of them are ops.
 
 local core = require "accelerate.core"
-local methods = require "accelerate.utils.methods"
+local methods = require "accelerate.messages.methods"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
 local reduction = require "accelerate.nn.reduction"

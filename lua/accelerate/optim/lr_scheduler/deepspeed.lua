@@ -20,7 +20,7 @@
 --- LRRangeTest have min there, WarmupCosineLR 0.
 
 local class = require "accelerate.utils.class"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local base = require "accelerate.optim.lr_scheduler.base"
 

@@ -1,7 +1,7 @@
 --- Which modules of a model are units of their own: a unit's values are acquired together before it
 --- computes, and its gradients are reduced together. What no unit has belongs to the model itself.
 local class = require "accelerate.utils.class"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local regex = require "accelerate.utils.regex"
 

@@ -3,11 +3,11 @@
 --- reading one raises; otherwise some are pointed out, once.
 ---
 --- Reads of this library and of modules outside the script's folder are left alone.
-local bytecode = require "accelerate.utils.bytecode"
+local bytecode = require "accelerate.messages.bytecode"
 
 local M = {}
 
-local LIBRARY = debug.getinfo(1, "S").source:match("^(@.*[/\\])utils[/\\]strictness%.lua$")
+local LIBRARY = debug.getinfo(1, "S").source:match("^(@.*[/\\])messages[/\\]strictness%.lua$")
 local LOOKS = 16 -- so often a name is looked at; then it costs no more than a lookup in a table
 local SHORT = 4 -- letters of a field that is not pointed out: too many names are near it
 
@@ -97,7 +97,7 @@ function M.watcher(script)
     local level, info = reader()
     if level and info.source == source and bytecode.uses_global(info.func, info.currentline, name) then
       looks[name] = LOOKS
-      require("accelerate.utils.notice").main("%s:%d: the global '%s' is nil: nothing has set it%s",
+      require("accelerate.messages.notice").main("%s:%d: the global '%s' is nil: nothing has set it%s",
         info.short_src, info.currentline, name, meant(near_global(name, level)))
     end
     return nil
@@ -117,7 +117,7 @@ local function owner(level, info, key)
 end
 
 local function about_field(object, key)
-  local explain, options = require "accelerate.utils.explain", require "accelerate.utils.options"
+  local explain, options = require "accelerate.messages.explain", require "accelerate.utils.options"
   local near = options.misspelt(key, explain.names_of(object))
   return ("%s has no '%s'"):format(explain.title(object) or "the object", key), near
 end
@@ -131,7 +131,8 @@ local function look(Class, key)
   if strict then fail(info, message .. meant(near)) end
   if not near or #key < SHORT then return end
   looks[key] = LOOKS
-  require("accelerate.utils.notice").main("%s:%d: %s: it is nil%s", info.short_src, info.currentline, message,
+  require("accelerate.messages.notice").main("%s:%d: %s: it is nil%s", info.short_src, info.currentline,
+    message,
     meant(near))
 end
 

@@ -2,14 +2,14 @@
 --- table holds, and stacks that begin where the script was. The host calls it when something has
 --- gone wrong; it must not raise.
 local class = require "accelerate.utils.class"
-local hints = require "accelerate.utils.hints"
-local methods = require "accelerate.utils.methods"
+local hints = require "accelerate.messages.hints"
+local methods = require "accelerate.messages.methods"
 local options = require "accelerate.utils.options"
-local source = require "accelerate.utils.source"
+local source = require "accelerate.messages.source"
 
 local M = {}
 
-local LIBRARY = debug.getinfo(1, "S").source:match("^@(.*[/\\])utils[/\\]explain%.lua$") or "/accelerate/"
+local LIBRARY = debug.getinfo(1, "S").source:match("^@(.*[/\\])messages[/\\]explain%.lua$") or "/accelerate/"
 
 -- ---- names --------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ local function origin()
   for level = 2, 20 do
     local info = debug.getinfo(level, "S")
     if not info then return nil end
-    if info.what ~= "C" and not info.source:find("utils/explain.lua", 1, true)
+    if info.what ~= "C" and not info.source:find("messages/explain.lua", 1, true)
       and not info.source:find("utils/scope.lua", 1, true) and
       not info.source:find("/accelerate/core", 1, true) and info.source ~= "=pcall" then
       return level - 1

@@ -1,7 +1,7 @@
 --- What to write instead, for errors whose words do not say it: tensors where Lua wants numbers,
 --- methods without their object, modules that were not required, and Python's syntax.
 local options = require "accelerate.utils.options"
-local source = require "accelerate.utils.source"
+local source = require "accelerate.messages.source"
 
 local M = {}
 

@@ -4,7 +4,7 @@
 ---   parameters: expected the Linear before its arguments, got nil; write object:parameters(...),
 ---     with a colon: did you mean
 ---   model:parameters()?
-local source = require "accelerate.utils.source"
+local source = require "accelerate.messages.source"
 
 local M = {}
 
