@@ -98,7 +98,7 @@ int ax_command_check(ax_plan *plan)
     ax_print(stderr, "  (a script called %s: ./%s)\n", name, name);
     return AX_EXIT_USAGE;
   }
-  if (strcmp(name, "tpu-config") == 0) return ax_engine_refuse(AX_ENGINE_TPU, name);
+  if (strcmp(name, "tpu-config") == 0) return ax_engine_refuse(AX_ENGINE_TPU, name, NULL);
   near = ax_word_nearest(name, command_at, (int)(sizeof ax_commands / sizeof *ax_commands) - 1);
   ax_print(stderr, "accel-run: '%s' is neither a file nor a command%s%s%s\n\n", name,
            near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");

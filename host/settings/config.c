@@ -16,10 +16,13 @@
 #include <unistd.h>
 
 const ax_setting_row ax_settings[AX_SET_COUNT] = {
-#define SETTING(ID, kind, env, standard, least, most, argument, help) \
-  { #ID, AX_KIND_##kind, env, standard, least, most, argument, help },
+#define ROW(engine, ID, kind, env, standard, least, most, argument, help) \
+  { #ID, AX_KIND_##kind, env, standard, least, most, argument, help, engine },
+#define SETTING(...) ROW(-1, __VA_ARGS__)
+#define ENGINE_SETTING(engine, ...) ROW(AX_SET_##engine, __VA_ARGS__)
 #include "config.def"
 #undef SETTING
+#undef ROW
 };
 
 /* ---- one setting ----------------------------------------------------------------------------- */
@@ -38,8 +41,7 @@ static bool truth(const char *text, double *out)
   return false;
 }
 
-/* Whether `text` is one of "a|b|c"; case is ignored. */
-static bool is_word(const char *words, const char *text)
+bool ax_setting_is_word(const char *words, const char *text)
 {
   const size_t n = strlen(text);
   for (;; words++) {
@@ -79,15 +81,16 @@ int ax_setting_assign(ax_plan *plan, int id, const char *text, const char *origi
 
   if (strcmp(text, "auto") == 0 && strcmp(r->standard, "auto") == 0) {
     /* computed later */
-  } else if (r->kind == AX_KIND_SWITCH) {
+  } else if (r->kind == AX_KIND_SWITCH || r->kind == AX_KIND_FLAG) {
     if (!truth(text, &v)) {
       ax_print(stderr, "accel-run: %s: expected true or false, got '%s'\n", origin, text);
       return AX_EXIT_USAGE;
     }
+    if (r->kind == AX_KIND_FLAG) text = v ? "true" : "false";
   } else if (r->kind == AX_KIND_TEXT) {
     v = strcmp(text, r->standard) != 0;
   } else if (r->kind == AX_KIND_WORD) {
-    if (!is_word(r->argument, text)) {
+    if (strcmp(text, r->standard) != 0 && !ax_setting_is_word(r->argument, text)) {
       ax_print(stderr, "accel-run: %s: expected %s, got '%s'\n", origin, r->argument, text);
       return AX_EXIT_USAGE;
     }
@@ -171,6 +174,10 @@ static int read_environment(ax_plan *plan)
     const char *text = r->env ? getenv(r->env) : NULL;
     if ((status = ax_setting_assign(plan, i, r->standard, "default")) != 0) return status;
     if (!text || (!*text && r->kind != AX_KIND_SWITCH) || is_librarys(i)) continue;
+    if (r->engine >= 0) { /* ax_engines_check reads it, if the engine is on */
+      plan->set[i] = (ax_setting){ NAN, text, ax_plan_text(plan, "environment variable %s", r->env) };
+      continue;
+    }
     if ((status = ax_setting_assign(plan, i, text, ax_plan_text(plan, "environment variable %s", r->env))) !=
         0)
       return status;
@@ -334,6 +341,7 @@ int ax_config_parse(int argc, char **argv, ax_plan *plan)
     return status;
   if ((status = ax_command_check(plan)) != 0 || (status = ax_config_file_read(plan)) != 0) return status;
   if (!plan->set[AX_SET_quiet].number && !getenv("ACCEL_RUN_RANK")) ax_environment_check();
+  if ((status = ax_engines_check(plan)) != 0) return status;
   settle_ranks(plan);
   if ((status = ax_joins_read(plan)) != 0) return status;
   return check_plan(plan);
@@ -361,6 +369,8 @@ void ax_config_explain(const ax_plan *plan, FILE *f)
   for (i = 0; i < AX_SET_COUNT; i++) {
     const ax_setting *s = &plan->set[i];
     const char *name = ax_settings[i].name;
+    const int width = ax_settings[i].engine >= 0 ? 38 : 28;
+    if (ax_settings[i].engine >= 0 && !plan->set[ax_settings[i].engine].number) continue;
     if (i == AX_SET_num_cpu_threads_per_process && isnan(s->number)) {
       bool given;
       int threads = ax_config_threads(plan, ranks, &given);
@@ -370,7 +380,7 @@ void ax_config_explain(const ax_plan *plan, FILE *f)
                  ranks == 1 ? "rank" : "ranks");
       continue;
     }
-    ax_print(f, "%-28s %-8s %s\n", name,
+    ax_print(f, "%-*s %-8s %s\n", width, name,
              ax_settings[i].kind == AX_KIND_SWITCH ? (s->number ? "true" : "false") : s->text, s->origin);
   }
 }
@@ -381,8 +391,9 @@ void ax_config_explain(const ax_plan *plan, FILE *f)
  * them. */
 static void export_settings(const ax_plan *plan)
 {
-  static const int ids[] = { AX_SET_cpu,   AX_SET_mixed_precision,     AX_SET_dynamo_backend,
-                             AX_SET_debug, AX_SET_enable_cpu_affinity, AX_SET_strict };
+  static const int ids[] = { AX_SET_cpu,      AX_SET_mixed_precision,       AX_SET_dynamo_backend,
+                             AX_SET_debug,    AX_SET_enable_cpu_affinity,   AX_SET_strict,
+                             AX_SET_use_fsdp, AX_SET_use_parallelism_config };
 
   for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
     const ax_setting_row *r = &ax_settings[ids[i]];
@@ -390,6 +401,7 @@ static void export_settings(const ax_plan *plan)
     if (ax_setting_is_default(plan, ids[i]) || strstr(s->origin, r->env)) continue;
     setenv(r->env, r->kind == AX_KIND_SWITCH ? (s->number ? "true" : "false") : s->text, 1);
   }
+  ax_engines_export(plan);
 }
 
 /* How many tasks run or wait for a core now; 0: not known. */

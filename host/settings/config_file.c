@@ -104,7 +104,7 @@ static const ax_yaml_node *value_of(const ax_yaml_node *map, const char *key)
 static bool is_known(const char *key)
 {
   const int id = ax_setting_find(key);
-  return id >= 0 ? id != AX_SET_config_file : find_key("top", key) >= 0;
+  return id >= 0 ? id != AX_SET_config_file && ax_settings[id].engine < 0 : find_key("top", key) >= 0;
 }
 
 static const char *key_at(int i)
@@ -139,10 +139,14 @@ static const char *origin_of(const config_file *c, const ax_yaml_node *v, const 
 }
 
 /* The value as an option has it: a word keeps its letters, so that an unquoted no is "no" where
- * words are expected and false where a switch is. */
-static const char *text_of(const config_file *c, const ax_yaml_node *v, ax_setting_kind kind)
+ * words are expected and false where a switch is, or true and false are among the words. */
+static const char *text_of(const config_file *c, const ax_yaml_node *v, const ax_setting_row *row)
 {
-  if (v->kind == AX_YAML_BOOL && kind == AX_KIND_SWITCH) return v->truth ? "true" : "false";
+  const ax_setting_kind kind = row->kind;
+
+  if (v->kind == AX_YAML_BOOL && (kind == AX_KIND_SWITCH || kind == AX_KIND_FLAG ||
+                                  (kind == AX_KIND_WORD && ax_setting_is_word(row->argument, "true"))))
+    return v->truth ? "true" : "false";
   if (v->kind == AX_YAML_INT && kind != AX_KIND_LIST && kind != AX_KIND_TEXT)
     return ax_plan_text(c->plan, "%.17g", v->number);
   return ax_plan_text(c->plan, "%s", v->text);
@@ -156,7 +160,7 @@ static int set(const config_file *c, int id, const char *key, const ax_yaml_node
              ax_yaml_kind_name(v->kind));
     return AX_EXIT_USAGE;
   }
-  return ax_setting_assign(c->plan, id, text_of(c, v, ax_settings[id].kind), origin_of(c, v, key));
+  return ax_setting_assign(c->plan, id, text_of(c, v, &ax_settings[id]), origin_of(c, v, key));
 }
 
 /* A value that this file alone makes. */
@@ -168,8 +172,7 @@ static int imply(const config_file *c, int id, const char *value, const ax_yaml_
 
 static int refuse(const config_file *c, const ax_yaml_node *v, const char *key, ax_engine engine)
 {
-  return ax_engine_refuse(engine, ax_plan_text(c->plan, "%s:%d: %s: %s", c->path, v->line, key,
-                                               v->text ? v->text : "a map"));
+  return ax_engine_refuse(engine, origin_of(c, v, key), v->text ? v->text : "a map");
 }
 
 /* ---- what the file chooses ------------------------------------------------------------------- */
@@ -218,8 +221,7 @@ static int set_type(const config_file *c)
   static const struct {
     const char *name;
     ax_engine engine;
-  } engines[] = { { "FSDP", AX_ENGINE_FSDP },
-                  { "DEEPSPEED", AX_ENGINE_DEEPSPEED },
+  } engines[] = { { "DEEPSPEED", AX_ENGINE_DEEPSPEED },
                   { "MEGATRON_LM", AX_ENGINE_MEGATRON_LM },
                   { "TP", AX_ENGINE_PARALLELISM },
                   { "XLA", AX_ENGINE_TPU },
@@ -228,19 +230,25 @@ static int set_type(const config_file *c)
   int status;
 
   if (!v || !v->text) {
-    ax_print(stderr,
-             "accel-run: %s: the key distributed_type is missing; expected NO, MULTI_CPU or MULTI_GPU\n",
-             c->path);
+    ax_print(
+        stderr,
+        "accel-run: %s: the key distributed_type is missing; expected NO, MULTI_CPU, MULTI_GPU or FSDP\n",
+        c->path);
     return AX_EXIT_USAGE;
   }
   if (strcasecmp(v->text, "NO") == 0) return not_distributed(c, v);
   for (size_t i = 0; i < sizeof engines / sizeof *engines; i++)
     if (strcmp(v->text, engines[i].name) == 0) return refuse(c, v, "distributed_type", engines[i].engine);
-  if (strcmp(v->text, "MULTI_CPU") == 0) status = imply(c, AX_SET_cpu, "true", v, "distributed_type");
+  if (strcmp(v->text, "FSDP") == 0)
+    status = ax_setting_is_option(c->plan, AX_SET_multi_gpu)
+                 ? 0
+                 : imply(c, AX_SET_use_fsdp, "true", v, "distributed_type");
+  else if (strcmp(v->text, "MULTI_CPU") == 0) status = imply(c, AX_SET_cpu, "true", v, "distributed_type");
   else if (strcmp(v->text, "MULTI_GPU") == 0)
     status = imply(c, AX_SET_multi_gpu, "true", v, "distributed_type");
   else {
-    ax_print(stderr, "accel-run: %s:%d: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got '%s'%s\n",
+    ax_print(stderr,
+             "accel-run: %s:%d: distributed_type: expected NO, MULTI_CPU, MULTI_GPU or FSDP, got '%s'%s\n",
              c->path, v->line, v->text,
              strncmp(v->text, "MULTI_", 6) == 0 || strcmp(v->text, "MPS") == 0
                  ? "; there is no backend for such devices"
@@ -292,6 +300,29 @@ static int find_nested(const char *map, const char *name)
   return row;
 }
 
+/* A map of an engine, whose keys are its settings. */
+typedef struct engine_map {
+  const char *name, *prefix; /* the prefix may be left out in the file */
+  int engine;
+} engine_map;
+static const engine_map engine_maps[] = {
+  { "fsdp_config", "fsdp_", AX_SET_use_fsdp },
+  { "parallelism_config", "parallelism_config_", AX_SET_use_parallelism_config },
+};
+#define N_ENGINE_MAPS ((int)(sizeof engine_maps / sizeof *engine_maps))
+
+/* The setting of a key in an engine's map, or -1. */
+static int find_engine_setting(const config_file *c, const engine_map *m, const char *name)
+{
+  const bool whole = strncmp(name, m->prefix, strlen(m->prefix)) == 0;
+  int id = ax_setting_find(whole ? name : ax_plan_text(c->plan, "%s%s", m->prefix, name));
+
+  /* as early versions called it */
+  if (strcmp(name + (whole ? strlen(m->prefix) : 0), "backward_prefetch_policy") == 0)
+    id = AX_SET_fsdp_backward_prefetch;
+  return id >= 0 && ax_settings[id].engine == m->engine ? id : -1;
+}
+
 static int check_nested(const config_file *c, const char *map, const ax_yaml_node *key)
 {
   const ax_yaml_node *v = key->next;
@@ -307,20 +338,54 @@ static int check_nested(const config_file *c, const char *map, const ax_yaml_nod
   return 0;
 }
 
+/* Finds the map of a name; *map NULL: the file has none. */
+static int find_map(const config_file *c, const char *name, const ax_yaml_node **map)
+{
+  *map = value_of(c->root, name);
+  if (!*map || (*map)->kind == AX_YAML_MAP) return 0;
+  ax_print(stderr, "accel-run: %s:%d: %s: expected keys with values, got %s\n", c->path, (*map)->line, name,
+           ax_yaml_kind_name((*map)->kind));
+  return AX_EXIT_USAGE;
+}
+
+static int set_engine(const config_file *c, const engine_map *m, const ax_yaml_node *map)
+{
+  int status = 0;
+
+  for (const ax_yaml_node *k = map->first; k && status == 0; k = k->next->next) {
+    const int id = k->text ? find_engine_setting(c, m, k->text) : -1;
+    if (id < 0) status = check_nested(c, m->name, k);
+    else if (k->next->kind != AX_YAML_NULL) status = set(c, id, k->text, k->next);
+  }
+  return status;
+}
+
+/* The maps of engines that the file, or what came before it, chooses; others are left alone. */
+static int set_engines(const config_file *c)
+{
+  const ax_yaml_node *map;
+  int status = 0;
+
+  if ((status = find_map(c, "parallelism_config", &map)) != 0) return status;
+  if (map && map->first && c->plan->set[AX_SET_num_processes].number != 1)
+    status = imply(c, AX_SET_use_parallelism_config, "true", map, "parallelism_config");
+  for (int i = 0; i < N_ENGINE_MAPS && status == 0; i++) {
+    if (!c->plan->set[engine_maps[i].engine].number) continue;
+    if ((status = find_map(c, engine_maps[i].name, &map)) == 0 && map)
+      status = set_engine(c, &engine_maps[i], map);
+  }
+  return status;
+}
+
 /* The maps that are read here; those of engines are left alone, unless the file chooses one. */
 static int check_maps(const config_file *c)
 {
-  static const char *const maps[] = { "dynamo_config", "mpirun_config", "ipex_config", "tp_config",
-                                      "parallelism_config" };
+  static const char *const maps[] = { "dynamo_config", "mpirun_config", "ipex_config", "tp_config" };
   int status = 0;
 
-  for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
-    const ax_yaml_node *map = value_of(c->root, maps[i]);
-    if (map && map->kind != AX_YAML_MAP) {
-      ax_print(stderr, "accel-run: %s:%d: %s: expected keys with values, got %s\n", c->path, map->line,
-               maps[i], ax_yaml_kind_name(map->kind));
-      return AX_EXIT_USAGE;
-    }
+  for (size_t i = 0; i < sizeof maps / sizeof *maps && status == 0; i++) {
+    const ax_yaml_node *map;
+    if ((status = find_map(c, maps[i], &map)) != 0) return status;
     for (const ax_yaml_node *k = map ? map->first : NULL; k && status == 0; k = k->next->next)
       status = check_nested(c, maps[i], k);
   }
@@ -356,7 +421,8 @@ static int read_map(const config_file *c)
   if ((status = check_environment(c)) != 0 || (status = check_keys(c)) != 0 || (status = set_rows(c)) != 0 ||
       (status = set_others(c)) != 0)
     return status;
-  return set_type(c);
+  status = set_type(c);
+  return status ? status : set_engines(c);
 }
 
 int ax_config_file_read(ax_plan *plan)

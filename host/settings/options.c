@@ -142,7 +142,6 @@ static const char *const variables[] = {
   "BYPASS_DEVICE_MAP",
   "ENABLE_RICH",
   "FP8_BACKEND",
-  "USE_FSDP",
   "INIT_INCLUDE_BUFFERS",
   "USE_DEEPSPEED",
   "USE_XPU",
@@ -151,7 +150,6 @@ static const char *const variables[] = {
   "USE_TPU",
   "USE_MEGATRON_LM",
   "USE_SAGEMAKER",
-  "USE_PARALLELISM_CONFIG",
   "DYNAMO_MODE",
   "DOWNCAST_BF16",
   "DEBUG_RDV_FILE",
@@ -159,16 +157,21 @@ static const char *const variables[] = {
   "NEWEST_CHECKPOINT",
 };
 #define N_VARIABLES ((int)(sizeof variables / sizeof *variables))
-static const char prefix[] = "ACCELERATE_";
+static const char *const prefixes[] = { "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_" };
 
-static const char *variable_at(int i)
+/* What follows the prefix in the i-th variable; "": it has another prefix. */
+static const char *variable_at(const char *prefix, int i)
 {
-  if (i < N_VARIABLES) return variables[i];
-  return ax_settings[i - N_VARIABLES].env ? ax_settings[i - N_VARIABLES].env + sizeof prefix - 1 : "";
+  const size_t n = strlen(prefix);
+
+  if (i < N_VARIABLES) return prefix == prefixes[0] ? variables[i] : "";
+  if (!ax_settings[i - N_VARIABLES].env || strncmp(ax_settings[i - N_VARIABLES].env, prefix, n) != 0)
+    return "";
+  return ax_settings[i - N_VARIABLES].env + n;
 }
 
 /* A misspelt variable would have no effect, and nobody would know. */
-static void report_misspelt(const char *name, size_t length)
+static void report_misspelt(const char *prefix, const char *name, size_t length)
 {
   char word[64];
   const char *nearest = NULL;
@@ -178,11 +181,12 @@ static void report_misspelt(const char *name, size_t length)
   memcpy(word, name, length);
   word[length] = 0;
   for (int i = 0; i < N_VARIABLES + AX_SET_COUNT; i++) {
-    const int d = ax_word_distance(word, variable_at(i));
+    const char *known = variable_at(prefix, i);
+    const int d = *known ? ax_word_distance(word, known) : 99;
     if (d == 0) return;
     if (d < least) {
       least = d;
-      nearest = variable_at(i);
+      nearest = known;
     }
   }
   if (nearest)
@@ -194,15 +198,18 @@ static void report_misspelt(const char *name, size_t length)
 void ax_environment_check(void)
 {
   for (char **v = environ; *v; v++)
-    if (strncmp(*v, prefix, sizeof prefix - 1) == 0)
-      report_misspelt(*v + sizeof prefix - 1, strcspn(*v + sizeof prefix - 1, "="));
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+      const size_t n = strlen(prefixes[i]);
+      if (strncmp(*v, prefixes[i], n) == 0) report_misspelt(prefixes[i], *v + n, strcspn(*v + n, "="));
+    }
 }
 
 /* ---- options of what is not here ------------------------------------------------------------- */
 
-int ax_engine_refuse(ax_engine engine, const char *origin)
+int ax_engine_refuse(ax_engine engine, const char *origin, const char *value)
 {
-  ax_print(stderr, "accel-run: %s: %s\n", origin, ax_engines[engine].reason);
+  ax_print(stderr, "accel-run: %s: %s%s%s\n", origin, value ? value : "", value ? ": " : "",
+           ax_engines[engine].reason);
   return AX_EXIT_USAGE;
 }
 
@@ -223,7 +230,7 @@ static int foreign_option(ax_plan *plan, int *at, int i, const char *value)
     return AX_EXIT_USAGE;
   }
   if (e->option && strcmp(e->option, f->name) == 0)
-    return ax_engine_refuse(f->engine, ax_plan_text(plan, "--%s", f->name));
+    return ax_engine_refuse(f->engine, ax_plan_text(plan, "--%s", f->name), NULL);
   if (e->option) ax_print(stderr, "accel-run: --%s has no effect without --%s\n", f->name, e->option);
   else ax_print(stderr, "accel-run: --%s has no effect: %s\n", f->name, e->reason);
   return 0;
@@ -425,9 +432,12 @@ void ax_config_help(FILE *f)
         f);
   for (i = 0; i < AX_SET_COUNT; i++) {
     const ax_setting_row *r = &ax_settings[i];
+    if (r->engine >= 0 && r->engine != ax_settings[i - 1].engine)
+      fprintf(f, "\n with --%s\n", ax_settings[r->engine].name);
     fprintf(f, "  --%s%s%s\n      %s\n      (%s%sdefault %s)\n", r->name, r->argument ? " " : "",
             r->argument ? r->argument : "", r->help, r->env ? r->env : "", r->env ? "; " : "", r->standard);
   }
+  fputs("\n", f);
   for (i = 0; i < N_OTHERS; i++) fprintf(f, "  --%s\n      %s\n", others[i].name, others[i].help);
   fputs("\nAn option beats its environment variable, and that beats the configuration file.  "
         "ACCELERATE_HISTORY names the prompt's\n"

@@ -9,6 +9,7 @@ typedef enum {
   AX_KIND_COUNT,
   AX_KIND_SECONDS,
   AX_KIND_SWITCH,
+  AX_KIND_FLAG,
   AX_KIND_TEXT,
   AX_KIND_WORD,
   AX_KIND_LIST
@@ -20,6 +21,7 @@ typedef struct ax_setting_row {
   const char *env, *standard; /* env NULL: no variable sets it */
   double least, most;
   const char *argument, *help;
+  int engine; /* the switch that it has no effect without; -1: none */
 } ax_setting_row;
 extern const ax_setting_row ax_settings[AX_SET_COUNT];
 
@@ -57,8 +59,16 @@ bool ax_setting_is_default(const ax_plan *plan, int id);
 bool ax_setting_is_option(const ax_plan *plan, int id);
 /* A text that lives as long as the plan.  Never NULL: "" without memory. */
 const char *ax_plan_text(ax_plan *plan, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Prints why the engine is not there; returns AX_EXIT_USAGE. */
-int ax_engine_refuse(ax_engine engine, const char *origin);
+/* Prints why the engine is not there; returns AX_EXIT_USAGE.  `value`: what chose it, or NULL. */
+int ax_engine_refuse(ax_engine engine, const char *origin, const char *value);
+/* Whether `text` is one of "a|b|c"; case is ignored. */
+bool ax_setting_is_word(const char *words, const char *text);
+
+/* engines.c: checks the settings of engines, with each other and with the others.  0 or the exit
+ * status. */
+int ax_engines_check(ax_plan *plan);
+/* Sets the variables of the engines that are on. */
+void ax_engines_export(const ax_plan *plan);
 
 /* options.c: reads the words from argv[first] on, up to the script.  0 or the exit status. */
 int ax_options_read(ax_plan *plan, int first);

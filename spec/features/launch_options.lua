@@ -9,6 +9,7 @@ return {
     "cli/options_spec: are listed by --help, each with its variable", "cli/config_spec: reach the ranks" } },
   { "--cpu, --multi_gpu, --tpu, --use_deepspeed, --use_fsdp (exclusive), --use_megatron_lm, " ..
     "--use_parallelism_config", spec = { "cli/config_spec: exclude one another where they must",
+    "cli/engines_spec: go with --cpu, for ranks on CPUs cut models, too",
     "cli/config_spec: for what is not there are refused with the reason, or have no effect, which a line " ..
     "says" } },
   { "--mixed_precision, --num_processes (total), --num_machines, --num_cpu_threads_per_process, " ..
@@ -42,13 +43,16 @@ return {
     "--fsdp_reshard_after_forward, --fsdp_auto_wrap_policy, --fsdp_transformer_layer_cls_to_wrap, " ..
     "--fsdp_backward_prefetch, --fsdp_state_dict_type, --fsdp_forward_prefetch, " ..
     "--fsdp_use_orig_params true, --fsdp_cpu_ram_efficient_loading true, --fsdp_sync_module_states true, " ..
-    "--fsdp_activation_checkpointing", spec = NO_ENGINE },
+    "--fsdp_activation_checkpointing", spec = {
+    "cli/engines_spec: travel to the ranks as variables, with Accelerate's defaults",
+    "cli/engines_spec: are checked, and name what was expected" } },
   { "Megatron: --megatron_lm_* (27 options)", spec = NO_ENGINE },
   { "FP8: --fp8_backend and --fp8_* (12 options)", spec = NO_ENGINE },
   { "--aws_access_key_id, --aws_secret_access_key", spec = NO_ENGINE },
   { "--mpirun_hostfile",
     spec = "dist/machines_mpi_spec: which --mpirun_hostfile names are started by mpirun" },
-  { "--parallelism_config_* (11 options)", spec = NO_ENGINE },
+  { "--parallelism_config_* (11 options)", spec = { "cli/engines_spec: as an option needs FSDP2",
+    "cli/engines_spec: refuses dims that are not there, with their place" } },
   { "launchers", spec = { "cli/options_spec: is run in this process unless several are asked for",
     "dist/failure_spec: that exits behind Lua's back is named with its status" } },
   { "defaults used", spec = { "cli/options_spec: are explained with their origin",

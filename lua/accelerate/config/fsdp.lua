@@ -399,7 +399,10 @@ function methods.set_cpu_offload(self)
 end
 
 -- Where a field's value came from.
-function methods._origin(self, field) return self._from[field] or "default" end
+function methods._origin(self, field)
+  local from = self._from[field]
+  return from and env.origin(from) or "default"
+end
 
 -- FSDP1's strategy.
 function methods._strategy(self) return self._values.sharding_strategy end

@@ -144,7 +144,10 @@ function methods.get_device_mesh(self)
 end
 
 -- Where a field's value came from.
-function methods._origin(self, field) return self._from[field] or "default" end
+function methods._origin(self, field)
+  local from = self._from[field]
+  return from and env.origin(from) or "default"
+end
 
 -- Checks the sizes against the run. All sizes 1 means copies on all ranks.
 function methods._validate(self, facts)

@@ -58,6 +58,18 @@ function M.integer(name, min)
   return number
 end
 
+--- Returns where a variable's value came from: the option or the line of a configuration file that
+--- the launcher made the variable of, "default" for a default of the launcher, else the variable
+--- itself.
+---@param name string
+---@return string
+function M.origin(name)
+  for variable, origin in M.text("ACCEL_SETTING_ORIGINS", ""):gmatch "([^\t\n]+)\t([^\n]+)\n" do
+    if variable == name then return origin end
+  end
+  return name
+end
+
 -- ---- reading, under upstream's names ------------------------------------------------------------
 
 --- Returns the first of several variables that holds a whole number of at least 0, else `default`.

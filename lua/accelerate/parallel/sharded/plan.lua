@@ -29,7 +29,7 @@ local M = {}
 ---@field buffer_dtype string? what floating buffers of modules are converted to
 ---@field output_dtype string? what a model's floating outputs are converted to
 ---@field offload { values: "cpu"|"disk"|nil, states: "cpu"|"disk"|nil, gradients: "cpu"|nil, path:
----  string? }
+---  string?, note: string? } note: why nothing is offloaded that was to be
 ---@field whole_in_no_sync boolean whether gradients stay whole in no_sync, as Accelerate keeps
 ---  them; else each pass is reduced into the own part
 ---@field activation_checkpointing boolean whether units recompute their activations in backward
@@ -143,13 +143,15 @@ function M.from_fsdp(plugin, context)
   local policy = plugin.mixed_precision_policy or {}
   local function ignored(model) return units.parameters_of(model, plugin.ignored_modules) end
   -- a CPU's memory is the host's, so that all is offloaded there from the start
-  local away = plugin.cpu_offload and context.device ~= "cpu" and "cpu" or nil
+  local on_host = context.device == "cpu"
+  local away = plugin.cpu_offload and not on_host and "cpu" or nil
   return M.new(strategy, {
     replicate = replicate, shard = shard, reshard_after_forward = reshard ~= false,
     units = chooser(plugin, ignored), ignored = ignored,
     param_dtype = policy.param_dtype, reduce_dtype = policy.reduce_dtype,
     buffer_dtype = policy.buffer_dtype, output_dtype = policy.output_dtype,
-    offload = { values = away, gradients = away, states = away },
+    offload = { values = away, gradients = away, states = away,
+      note = plugin.cpu_offload and on_host and "none: a CPU's memory is the host's" or nil },
     whole_in_no_sync = plugin.whole_in_no_sync,
     activation_checkpointing = plugin.activation_checkpointing,
     state_dict_type = plugin.state_dict_type:match("^%a+"):lower(), origin = origins(plugin, context),

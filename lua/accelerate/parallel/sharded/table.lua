@@ -4,6 +4,7 @@
 --- bytes for each rank that they are cut over; activations come on top.
 local class = require "accelerate.utils.class"
 local convert_bytes = require("accelerate.utils.objects").convert_bytes
+local division = require "accelerate.parallel.sharded.division"
 
 local M = {}
 
@@ -12,28 +13,26 @@ local PAD = 256  -- bytes
 
 -- ---- bytes --------------------------------------------------------------------------------------
 
--- Elements by type, of all parameters and of those that are trained, of a list.
-local function count(params, seen, ignored)
-  local unit = { values = {}, trained = {} }
-  for _, p in ipairs(params) do
-    if not seen[p] and not ignored[p] and SIZES[p.dtype] then
-      seen[p] = true
-      unit.values[p.dtype] = (unit.values[p.dtype] or 0) + p:numel()
-      if p.requires_grad then unit.trained[p.dtype] = (unit.trained[p.dtype] or 0) + p:numel() end
-    end
-  end
-  return unit
-end
-
---- Returns the elements of each unit: the model's own first, then those that the plan chooses.
+--- Returns the elements of each unit by type, of all parameters and of those that are trained: the
+--- model's own unit first.
 ---@param plan accelerate.ShardingPlan
 ---@param model accelerate.nn.Module
 ---@return { values: table<string, integer>, trained: table<string, integer> }[]
 function M.units(plan, model)
-  local ignored, chosen, seen, list = plan.ignored(model), plan.units(model), {}, {}
-  -- units inside others come behind them in the model's order, and take their parameters first
-  for i = #chosen, 1, -1 do table.insert(list, 1, count(chosen[i]:parameters(), seen, ignored)) end
-  table.insert(list, 1, count(model:parameters(), seen, ignored))
+  local ignored = plan.ignored(model)
+  local units, unit_of = division.divide(model, plan.units(model))
+  local list, counts = {}, {}
+  for i, unit in ipairs(units) do
+    list[i] = { values = {}, trained = {} }
+    counts[unit] = list[i]
+  end
+  for _, p in ipairs(model:parameters()) do
+    local count = counts[unit_of[p]]
+    if not ignored[p] and SIZES[p.dtype] then
+      count.values[p.dtype] = (count.values[p.dtype] or 0) + p:numel()
+      if p.requires_grad then count.trained[p.dtype] = (count.trained[p.dtype] or 0) + p:numel() end
+    end
+  end
   return list
 end
 
@@ -118,7 +117,7 @@ local function offload_text(offload)
   for _, name in ipairs { "values", "gradients", "states" } do
     if offload[name] then parts[#parts + 1] = ("%s: %s"):format(name, offload[name]) end
   end
-  return #parts > 0 and table.concat(parts, ", ") or "none"
+  return #parts > 0 and table.concat(parts, ", ") or offload.note or "none"
 end
 
 local function yes(value) return value and "yes" or "no" end
