@@ -85,7 +85,7 @@ local GET = {
   context_parallel_rank = never("context_parallel_rank", "context"),
   --- The loss scaler. Only fp16 on a device has one.
   scaler = function(self) return self._scaler end,
-  deepspeed_plugin = constant(nil),
+  deepspeed_plugin = of_state "deepspeed_plugin",
   trackers = function(self) return self:_live_trackers() end,
   log_with = function(self) return { unpack(self._log_with) } end,
 }
@@ -154,7 +154,7 @@ local SET = {
 ---@field should_save_model boolean whether this rank is one that writes models
 ---@field log_with any[] what to write values to
 ---@field trackers table[] live trackers
----@field deepspeed_plugin nil there is no DeepSpeed
+---@field deepspeed_plugin accelerate.DeepSpeedPlugin? the one in force; nil without DeepSpeed
 ---@field parallelism_config accelerate.ParallelismConfig? as given
 ---@field torch_device_mesh accelerate.Mesh? what it makes of the ranks: `[dim].mesh` are the ranks
 ---  of this rank's group along a dim
@@ -170,6 +170,14 @@ local Class = properties.define("Accelerator", {
   get = GET, set = SET, methods = methods,
   tostring = function(self) return "Accelerator\n" .. tostring(self._state) end,
 })
+
+local function make_scaler(self)
+  local GradScaler = require("accelerate.precision.grad_scaler").GradScaler
+  if self.deepspeed_plugin then
+    return require("accelerate.accelerator.deepspeed").scaler(self.deepspeed_plugin, self._scaler_handler)
+  end
+  return GradScaler(self._scaler_handler and self._scaler_handler:to_kwargs())
+end
 
 local M = {}
 
@@ -197,10 +205,8 @@ M.Accelerator = properties.callable("Accelerator", function(opts)
   self._step, self._steps, self._trigger, self._has_lomo_optimizer = 0, 0, false, false
   self._ranks = self._state.num_processes
   self._trackers = {}
-  if state.lower_type() == "float16" then
-    local handler = self._scaler_handler
-    self._scaler = require("accelerate.precision.grad_scaler").GradScaler(handler and handler:to_kwargs())
-  end
+  self._engine_schedules = setmetatable({}, { __mode = "k" })
+  if state.lower_type() == "float16" then self._scaler = make_scaler(self) end
   return self
 end)
 

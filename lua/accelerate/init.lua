@@ -21,6 +21,7 @@ return properties.lazy("accelerate", {
   ProfileKwargs = "accelerate.config.dataclasses:ProfileKwargs",
   FullyShardedDataParallelPlugin = "accelerate.config.fsdp:FullyShardedDataParallelPlugin",
   ParallelismConfig = "accelerate.config.parallelism:ParallelismConfig",
+  DeepSpeedPlugin = "accelerate.config.deepspeed.plugin:DeepSpeedPlugin",
   LocalSGD = "accelerate.local_sgd:LocalSGD",
   skip_first_batches = "accelerate.data_loader:skip_first_batches",
   init_empty_weights = "accelerate.big_modeling:init_empty_weights",

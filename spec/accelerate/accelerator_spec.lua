@@ -87,7 +87,7 @@ describe("the constructor", function()
   end)
 
   it("says which engines are not there yet", function()
-    for option, value in pairs { deepspeed_plugin = {}, deepspeed_plugins = {},
+    for option, value in pairs {
       megatron_lm_plugin = {}, dynamo_plugin = {},
       dynamo_backend = "inductor", torch_tp_plugin = {} } do
       assert.error_matches(function() accelerate.Accelerator { [option] = value } end, "Accelerator: " ..
@@ -101,7 +101,7 @@ describe("the constructor", function()
       "give dynamo_plugin or dynamo_backend, not both")
     assert.error_matches(function() accelerate.Accelerator { dynamo_backend = "inducter" } end,
       "did you mean 'inductor'")
-    for variable in ("DEEPSPEED MEGATRON_LM"):gmatch("%S+") do
+    for variable in ("MEGATRON_LM"):gmatch("%S+") do
       variable = "ACCELERATE_USE_" .. variable
       local status, _, err = run_with({ [variable] = "true" }, [[require("accelerate").Accelerator()]])
       assert.are.equal(1, status)

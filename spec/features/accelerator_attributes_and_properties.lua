@@ -58,9 +58,9 @@ return {
   { "should_save_model", spec = {
     "accelerate/accelerator_spec: takes nothing, and has Accelerate's defaults",
     "sharded/parallelism_spec: gives each rank its place in the mesh" } },
-  { "deepspeed_plugin",
-    later = "nil: there is no DeepSpeed",
-    spec = "accelerate/accelerator_spec: has fields for what other engines would have" },
+  { "deepspeed_plugin", spec = {
+    "deepspeed/accelerator_spec: is of the type DEEPSPEED, and has its plugin",
+    "accelerate/accelerator_spec: has fields for what other engines would have" } },
   { "_models, _optimizers, _schedulers, _dataloaders, _custom_objects", spec = {
     "accelerate/accelerator_steps_spec: returns objects in the order given, whatever that is",
     "accelerate/accelerator_weights_spec: is registered in order, and only what can be saved" } },

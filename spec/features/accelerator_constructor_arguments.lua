@@ -24,8 +24,8 @@ return {
       "started" } },
   { "dataloader_config", spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
   { "deepspeed_plugin / deepspeed_plugins",
-    later = "DeepSpeed is not there yet; leave the option out",
-    spec = "accelerate/accelerator_spec: says which engines are not there yet" },
+    spec = { "deepspeed/accelerator_spec: takes the plugin's fields as a table, and ACCELERATE_USE_DEEPSPEED",
+      "deepspeed/accelerator_spec: has several plugins by name, of which one is in force" } },
   { "fsdp_plugin",
     spec = {
       "sharded/fsdp_plugin_spec: is of the type FSDP, and has the plugin in its state",

@@ -24,8 +24,10 @@ return {
   { "pass-through",
     spec = "accelerate/preparing_spec: pass on what they do not have themselves" },
   { "DeepSpeed wrappers",
-    later = "DeepSpeed is not there yet",
-    spec = "accelerate/preparing_spec: says which engines would refuse what" },
+    spec = {
+      "deepspeed/accelerator_spec: moves the schedule of the configuration once, and the schedule's own " ..
+    "step does nothing", "deepspeed/accelerator_spec: moves what lr_scheduler_callable makes, and " ..
+    "DeepSpeed's own classes" } },
   { "when to prepare a scheduler",
     spec = {
       "dist/loops_spec: of mixed precision compute in bfloat16 and agree as well",

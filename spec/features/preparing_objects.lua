@@ -23,10 +23,11 @@ return {
       "accelerate/preparing_spec: says which engines would refuse what",
       "accelerate/accelerator_spec: says which engines are not there yet" } },
   { "prepare under DeepSpeed",
-    later = "DeepSpeed is not there yet; leave the option out",
     spec = {
-      "accelerate/preparing_spec: says which engines would refuse what",
-      "accelerate/accelerator_spec: says which engines are not there yet" } },
+      "deepspeed/accelerator_spec: fills 'auto' from the run",
+      "deepspeed/accelerator_spec: chooses the smaller or the larger of several loaders' batch sizes",
+      "deepspeed/accelerator_spec: needs a loader's batch_size for 'auto'",
+      "deepspeed/accelerator_spec: refuses what only goes together, and two models" } },
   { "prepare_model(model, device_placement, evaluation_mode=false)",
     spec = {
       "accelerate/preparing_spec: with evaluation_mode leaves a model out of everything that trains",

@@ -43,8 +43,6 @@ M.OPTIONS = {
 
 -- Argument, its engine, and the environment variable that requests it.
 local ENGINES = {
-  { "deepspeed_plugin", "DeepSpeed", "ACCELERATE_USE_DEEPSPEED" },
-  { "deepspeed_plugins", "DeepSpeed" },
   { "megatron_lm_plugin", "Megatron-LM parallelism", "ACCELERATE_USE_MEGATRON_LM" },
   { "torch_tp_plugin", "tensor parallelism" },
   { "dynamo_plugin", "graph compilation" },
@@ -177,9 +175,10 @@ function M.read(given)
   local group = parts.init_handler and parts.init_handler:to_kwargs() or {}
   -- the launcher's --timeout holds
   if parts.init_handler and not parts.init_handler._given.timeout then group.timeout = nil end
-  local engines = plan.engines(o)
-  parts.state = state.set_up { mixed_precision = o.mixed_precision, cpu = o.cpu, group = group,
-    engines = engines, distributed_type = engines.fsdp_plugin and state.DistributedType.FSDP or nil }
+  local engines, mixed_precision = plan.engines(o)
+  parts.state = state.set_up { mixed_precision = mixed_precision, cpu = o.cpu, group = group,
+    engines = engines, distributed_type = engines.deepspeed_plugin and state.DistributedType.DEEPSPEED
+      or engines.fsdp_plugin and state.DistributedType.FSDP or nil }
   parts.plan = plan.make(engines, parts.state)
   state.GradientState(plugin)
   system.check_os_kernel()

@@ -55,8 +55,15 @@ function Accelerated:step(closure)
     end
     closure = reduced(closure, owner)
   end
-  local result = apply(self, inner, owner._scaler, closure)
+  local result
+  if owner:_engine_before_step(inner, closure) then
+    if not owner._scaler then self._skipped = false end
+    result = apply(self, inner, owner._scaler, closure)
+  else
+    self._skipped = true
+  end
   owner:_after_step(inner)
+  owner:_engine_after_step(self)
   return result
 end
 

@@ -34,14 +34,42 @@ local function check_shared(o, engines)
   return engines
 end
 
---- Returns the plugin and the config that an Accelerator was given, checked against the run; those
+-- DeepSpeed's plugins, and the type that they compute in; nil without them.
+local function deepspeed(o)
+  if o.deepspeed_plugin == nil and o.deepspeed_plugins == nil
+    and not env.flag("ACCELERATE_USE_DEEPSPEED", false) then
+    return nil
+  end
+  local engines, precision = require("accelerate.accelerator.deepspeed").engines(o)
+  for _, other in ipairs { { "fsdp_plugin", "ACCELERATE_USE_FSDP" },
+    { "parallelism_config", "ACCELERATE_USE_PARALLELISM_CONFIG" } } do
+    if o[other[1]] ~= nil or env.flag(other[2], false) then
+      fail("Accelerator: %s (or %s) and DeepSpeed (deepspeed_plugin, ACCELERATE_USE_DEEPSPEED) both say " ..
+        "how the model is cut; give one of them", other[1], other[2])
+    end
+  end
+  return engines, precision
+end
+
+--- Returns the plugins and the config that an Accelerator was given, checked against the run; those
 --- of the first Accelerator, where there is one.
 ---@param o table the constructor's arguments
 ---@return { fsdp_plugin: accelerate.FullyShardedDataParallelPlugin?, parallelism_config:
----  accelerate.ParallelismConfig? } engines
+---  accelerate.ParallelismConfig?, deepspeed_plugin: accelerate.DeepSpeedPlugin? } engines
+---@return string? mixed_precision o's, or what DeepSpeed's configuration computes in
 function M.engines(o)
   local engines = state.engines()
-  if engines then return check_shared(o, engines) end
+  if engines then
+    if o.deepspeed_plugin ~= nil or o.deepspeed_plugins ~= nil then
+      fail("Accelerator: deepspeed_plugin: the first Accelerator of this process was made %s, and the " ..
+        "state is " ..
+        "shared; give all plugins to the first one, by name",
+        engines.deepspeed_plugin and "with its own" or "without one")
+    end
+    return check_shared(o, engines), o.mixed_precision
+  end
+  local given, precision = deepspeed(o)
+  if given then return given, precision end
   engines = {
     fsdp_plugin = object_of(o, "fsdp_plugin",
       require("accelerate.config.fsdp").FullyShardedDataParallelPlugin,
@@ -53,7 +81,7 @@ function M.engines(o)
     engines.parallelism_config:_validate {
       num_processes = core.dist.world_size(), fsdp_plugin = engines.fsdp_plugin }
   end
-  return engines
+  return engines, o.mixed_precision
 end
 
 --- Returns the plan of the engines, and makes their mesh; both are kept with them. Every rank calls
@@ -62,6 +90,10 @@ end
 ---@param shared accelerate.AcceleratorState
 ---@return accelerate.ShardingPlan? nil: every rank holds all
 function M.make(engines, shared)
+  if engines.deepspeed_plugin then
+    return require("accelerate.config.deepspeed.plan").from_deepspeed(engines.deepspeed_plugin,
+      { num_processes = shared.num_processes, device = shared.device })
+  end
   local plugin, config = engines.fsdp_plugin, engines.parallelism_config
   if engines.plan or not (plugin or config) then return engines.plan end
   local context = { num_processes = shared.num_processes, local_processes = core.dist.local_world_size(),

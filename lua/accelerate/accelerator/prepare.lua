@@ -153,6 +153,11 @@ function Accelerator:prepare_data_loader(loader, opts)
   return enlist(self._dataloaders, prepared)
 end
 
+local function moved_by_engine(self, scheduler)
+  if not self._state.deepspeed_plugin then return false end
+  return require("accelerate.accelerator.deepspeed.step").moves(self, scheduler)
+end
+
 --- Wraps a scheduler so that it steps with the optimizer that it was made for, or else with all
 --- prepared optimizers.
 ---@param scheduler table
@@ -173,7 +178,7 @@ function Accelerator:prepare_scheduler(scheduler)
   end
   local config = self._dataloader_config
   return enlist(self._schedulers, schedulers.AcceleratedScheduler {
-    scheduler = scheduler, optimizers = followed,
+    scheduler = scheduler, optimizers = followed, by_engine = moved_by_engine(self, scheduler),
     step_with_optimizer = self._step_scheduler_with_optimizer,
     split_batches = function() return config.split_batches end,
   })
@@ -191,6 +196,18 @@ local function prepare_one(self, object, first_pass, placement)
   return object
 end
 
+-- Makes what a DeepSpeed configuration describes, in the places of what stands for it.
+local function replace_dummies(self, objects, n, placement)
+  if not self._state.deepspeed_plugin then
+    local dummies = package.loaded["accelerate.config.deepspeed.dummies"] -- else there can be none
+    return dummies and dummies.refuse("prepare", objects, n)
+  end
+  if #placement > 0 then
+    fail("prepare: device_placement cannot be given under DeepSpeed: all objects go to the rank's device")
+  end
+  require("accelerate.accelerator.deepspeed.prepare").prepare(self, objects, n)
+end
+
 local PREPARE = { device_placement = { "list" } }
 
 --- Prepares models, optimizers, loaders and schedulers, in any order and more than once. Returns
@@ -206,6 +223,7 @@ function Accelerator:prepare(...)
     n = n - 1
     if #placement ~= n then fail("prepare: device_placement has %d entries for %d objects", #placement, n) end
   end
+  replace_dummies(self, objects, n, placement)
   local layouts = flat.count
   for _, first_pass in ipairs { true, false } do
     for i = 1, n do objects[i] = prepare_one(self, objects[i], first_pass, placement[i]) end

@@ -22,9 +22,12 @@ end
 ---@class accelerate.AcceleratedScheduler
 ---@field scheduler table the scheduler that it wraps; every other field and method is that one's
 ---@field optimizers table[] the prepared optimizers that it follows
+---@field by_engine boolean whether it moves with each of their steps, by itself, as DeepSpeed moves
+---  its schedules
 local Accelerated = {}
 
 local function move(self, ...)
+  if self.by_engine then return end
   local inner = self.scheduler
   if not first_step.seen[inner] and gradient_state.sync_gradients then first_step.scheduler(inner, true) end
   if not self.step_with_optimizer then return inner:step(...) end
@@ -47,7 +50,8 @@ local function move(self, ...)
   end
 end
 
---- Steps the schedule. Does nothing while gradients are accumulated or after a skipped step.
+--- Steps the schedule. Does nothing while gradients are accumulated or after a skipped step, and
+--- nothing where DeepSpeed's engine moves it.
 --- Otherwise it steps once under split_batches and num_processes times without. With
 --- step_scheduler_with_optimizer = false it always steps once.
 function Accelerated:step(...) return recording.schedule(self, move, ...) end
@@ -58,9 +62,9 @@ local Wrapper = properties.wrapper("AcceleratedScheduler", "scheduler", {
 })
 
 --- Wraps a scheduler.
----@param fields { scheduler: table, optimizers: table[], step_with_optimizer: boolean,
----  split_batches: fun(): boolean } optimizers: prepared ones; split_batches: called at each step,
----  because the configuration may change
+---@param fields { scheduler: table, optimizers: table[], step_with_optimizer: boolean, by_engine:
+---  boolean, split_batches: fun(): boolean } optimizers: prepared ones; split_batches: called at
+---  each step, because the configuration may change
 function M.AcceleratedScheduler(fields)
   first_step.prepared(fields.scheduler)
   return Wrapper.new(fields)

@@ -326,13 +326,30 @@ local function ready_gradients(self)
   end
 end
 
+--- Called by a prepared optimizer before a real step. Returns false where it is to be left out.
+function Accelerator:_engine_before_step(optimizer, closure)
+  if not self._state.deepspeed_plugin then return true end
+  return require("accelerate.accelerator.deepspeed.step").before_step(self, optimizer, closure,
+    ready_gradients)
+end
+
+--- Called by a prepared optimizer after a real step.
+function Accelerator:_engine_after_step(optimizer)
+  if not self._state.deepspeed_plugin then return end
+  require("accelerate.accelerator.deepspeed.step").after_step(self, optimizer)
+end
+
 --- Scales gradients in place so that their joint norm is at most `max_norm`. Call it only when
---- `sync_gradients` is true.
+--- `sync_gradients` is true. Under DeepSpeed it only returns the joint norm of all gradients: its
+--- configuration's gradient_clipping clips in the optimizer's step.
 ---@param parameters accelerate.Tensor[]|accelerate.Tensor
 ---@param max_norm number
 ---@param ... any norm_type = 2 (math.huge: the largest element), or a table with it
 ---@return accelerate.Tensor norm 0-d, before clipping, the same on every rank
 function Accelerator:clip_grad_norm_(parameters, max_norm, ...)
+  if self._state.deepspeed_plugin then
+    return require("accelerate.accelerator.deepspeed.step").clip(self, max_norm, ready_gradients)
+  end
   ready_gradients(self)
   return require("accelerate.nn").utils.clip_grad_norm_(parameters, max_norm, ...)
 end

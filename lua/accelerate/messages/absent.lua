@@ -5,9 +5,10 @@ local GROUPS = {
     load_fsdp_optimizer merge_fsdp_weights fsdp2_prepare_model fsdp2_load_full_state_dict
     fsdp2_apply_ac fsdp2_canonicalize_names fsdp2_switch_optimizer_parameters get_fsdp2_grad_scaler
     compile_regions_fsdp2 ensure_weights_retied]],
-  ["DeepSpeed; give prepare the optimizer and the scheduler themselves"] = [[DeepSpeedPlugin DummyOptim
-    DummyScheduler DeepSpeedOptimizerWrapper DeepSpeedSchedulerWrapper DeepSpeedSequenceParallelConfig
-    deepspeed_required compile_regions_deepspeed]],
+  ["DeepSpeed's engine; under a DeepSpeedPlugin prepare's own objects step as it does"] = [[
+    DeepSpeedOptimizerWrapper DeepSpeedSchedulerWrapper DeepSpeedEngineWrapper
+    DeepSpeedSequenceParallelConfig deepspeed_required compile_regions_deepspeed
+    map_pytorch_optim_to_deepspeed]],
   ["Megatron-LM"] = [[MegatronLMPlugin MegatronLMDummyDataLoader MegatronLMDummyScheduler
     AbstractTrainStep BertTrainStep GPTTrainStep T5TrainStep add_model_config_to_megatron_parser
     avg_losses_across_data_parallel_group]],

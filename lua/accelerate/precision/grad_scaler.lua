@@ -271,7 +271,7 @@ end
 
 -- Returns whether the device can update the scale without the host.
 local function follows(self)
-  if not self._live or self._overflows then return false end
+  if not self._live or self._overflows or self._rules then return false end
   local device = self._live.device
   for _, found in ipairs(self._found) do
     if found.device ~= device then return false end
@@ -284,10 +284,40 @@ local function follow(self)
     self._backoff_factor, self._growth_interval)
 end
 
+-- DeepSpeed's rules: of `hysteresis` overflows only the last one lowers the scale, never below
+-- min_scale. The scale grows after growth_interval clean steps beyond the first, and that, or each
+-- clean step with `consecutive`, allows as many overflows again.
+local function update_by_rules(self, overflows)
+  local rules = self._rules
+  if overflows then
+    self._growth_tracker = 0
+    if self._hysteresis_left > 1 then
+      self._hysteresis_left = self._hysteresis_left - 1
+    elseif self._scale <= rules.min_scale then
+      fail("GradScaler: gradients overflow although the loss scale is at fp16.min_loss_scale = %g",
+        rules.min_scale)
+    else
+      self._scale = math.max(self._scale * self._backoff_factor, rules.min_scale)
+    end
+    return
+  end
+  self._growth_tracker = self._growth_tracker + 1
+  if rules.consecutive then self._hysteresis_left = rules.hysteresis end
+  local beyond = self._growth_tracker - 1
+  if beyond > 0 and beyond % self._growth_interval == 0 then
+    self._hysteresis_left = rules.hysteresis
+    if self._scale * self._growth_factor < 3.4e38 then self._scale = self._scale * self._growth_factor end
+  end
+end
+
 local function update_here(self)
   local overflows = self._overflows
   for _, found in ipairs(self._found) do overflows = overflows or found:item() ~= 0 end
   to_host(self)
+  if self._rules then
+    if not self._rules.static then update_by_rules(self, overflows) end
+    return
+  end
   if overflows then
     self._scale, self._growth_tracker = self._scale * self._backoff_factor, 0
     return
@@ -351,6 +381,14 @@ for _, name in ipairs { "growth_factor", "backoff_factor", "growth_interval" } d
   end
 end
 
+--- Follows DeepSpeed's rules in place of PyTorch's from now on. The host applies them, and waits
+--- for the device at each update.
+---@param rules { static: boolean, hysteresis: integer, min_scale: number, consecutive: boolean }
+---  static: the scale stays what it is
+function methods:_follow(rules)
+  self._rules, self._hysteresis_left = rules, rules.hysteresis
+end
+
 --- Returns the state for a checkpoint; empty when scaling is off.
 ---@return { scale: number, growth_factor: number, backoff_factor: number, growth_interval: integer,
 ---  _growth_tracker: integer }|table
@@ -358,13 +396,15 @@ function methods:state_dict()
   if not self._enabled then return {} end
   pull(self)
   return { scale = self._scale, growth_factor = self._growth_factor, backoff_factor = self._backoff_factor,
-    growth_interval = self._growth_interval, _growth_tracker = self._growth_tracker }
+    growth_interval = self._growth_interval, _growth_tracker = self._growth_tracker,
+    _hysteresis_left = self._hysteresis_left }
 end
 
 local STATE = {
   scale = { "number", above = 0 }, growth_factor = OPTIONS.growth_factor,
     backoff_factor = OPTIONS.backoff_factor,
   growth_interval = OPTIONS.growth_interval, _growth_tracker = { "integer", min = 0 },
+  _hysteresis_left = { "integer", optional = true, min = 1 },
 }
 
 ---@param dict table from state_dict

@@ -107,6 +107,9 @@ add("accelerate.big_modeling.allocation",
 add("accelerate.config.fsdp", [[FullyShardedDataParallelPlugin enable_fsdp_ram_efficient_loading
   disable_fsdp_ram_efficient_loading]])
 add("accelerate.config.parallelism", "ParallelismConfig")
+add("accelerate.config.deepspeed.plugin", "DeepSpeedPlugin get_active_deepspeed_plugin")
+add("accelerate.config.deepspeed.hf_config", "HfDeepSpeedConfig")
+add("accelerate.config.deepspeed.dummies", "DummyOptim DummyScheduler")
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])
