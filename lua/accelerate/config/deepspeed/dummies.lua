@@ -26,7 +26,18 @@ local function read(where, given, schema)
   return own
 end
 
+---@class accelerate.DummyOptim
+---@field params accelerate.Tensor[]|table[] as given
+---@field lr number
+---@field weight_decay number
+---@field kwargs table the other options
 local Optim = define("DummyOptim", { "params", "lr", "weight_decay", "kwargs" })
+---@class accelerate.DummyScheduler
+---@field optimizer table as given
+---@field total_num_steps integer? of all ranks together
+---@field warmup_num_steps integer
+---@field lr_scheduler_callable function? makes the schedule, from the optimizer
+---@field kwargs table the other options
 local Scheduler = define("DummyScheduler",
   { "optimizer", "total_num_steps", "warmup_num_steps", "lr_scheduler_callable", "kwargs" })
 
@@ -47,7 +58,7 @@ function M.is_scheduler(value) return type(value) == "table" and getmetatable(va
 --- and weight_decay fill 'auto' there, and so do its other options under their names.
 ---@param params accelerate.Tensor[]|table[] parameters, or groups of them
 ---@param opts { lr: number?, weight_decay: number? }? 1e-3, 0
----@return table
+---@return accelerate.DummyOptim
 M.DummyOptim = properties.callable("DummyOptim", function(params, opts)
   local self = Optim.new()
   self._given = opts or {} -- what the script wrote, apart from the defaults
@@ -63,7 +74,7 @@ end, { _class = Optim })
 ---@param opts { total_num_steps: integer?, warmup_num_steps: integer?, lr_scheduler_callable:
 ---  function? }? total_num_steps: of all ranks together, as Accelerate counts them; they fill
 ---  'auto'
----@return table
+---@return accelerate.DummyScheduler
 M.DummyScheduler = properties.callable("DummyScheduler", function(optimizer, opts)
   local self = Scheduler.new()
   self._values = read("DummyScheduler", opts, SCHEDULER)
