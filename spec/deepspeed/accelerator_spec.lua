@@ -3,7 +3,7 @@ local accelerate = require "accelerate"
 local data, nn, optim, tensor, utils = accelerate.data, accelerate.nn, accelerate.optim, accelerate.tensor,
   accelerate.utils
 local messages = require "spec.support.messages"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local state = require "accelerate.state"
 
 local function plugin_of(more, options)

@@ -1,7 +1,7 @@
 --- What DeepSpeed's engine does in a step: clipping, overflow, schedules.
 local core = require "accelerate.core"
 local first_step = require "accelerate.optim.first_step"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local state = require "accelerate.state"

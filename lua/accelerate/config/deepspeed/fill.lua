@@ -2,7 +2,7 @@
 --- schedule. What the run and the configuration say differently is added to a list of problems, one
 --- line for each, with the origin of both values.
 local lists = require "accelerate.utils.lists"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 

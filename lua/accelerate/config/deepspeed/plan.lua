@@ -2,7 +2,7 @@
 local check = require "accelerate.config.deepspeed.check"
 local class = require "accelerate.utils.class"
 local lists = require "accelerate.utils.lists"
-local notice = require "accelerate.utils.notice"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local plans = require "accelerate.parallel.sharded.plan"
 
