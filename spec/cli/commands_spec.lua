@@ -55,6 +55,36 @@ describe("accel-run config", function()
     end)
   end)
 
+  it("asks about sharding, and writes what runs take", function()
+    host.in_folder(function(folder)
+      local function config(answers)
+        run(0, folder, { "config" }, { stdin = "multi-CPU\n1\nno\n4\nno\n" .. answers })
+        return read(folder .. "/hf/accelerate/default_config.yaml")
+      end
+      local one = config "yes\n1\nHYBRID_SHARD\nno\n1\nno\nA,B\nSHARDED_STATE_DICT\nyes\nyes\n"
+      assert.are.equal("FSDP", one.distributed_type)
+      assert.are.same({ fsdp_version = 1, fsdp_reshard_after_forward = "HYBRID_SHARD",
+        fsdp_offload_params = false,
+        fsdp_auto_wrap_policy = "TRANSFORMER_BASED_WRAP", fsdp_transformer_layer_cls_to_wrap = "A,B",
+        fsdp_state_dict_type = "SHARDED_STATE_DICT", fsdp_cpu_ram_efficient_loading = true,
+        fsdp_sync_module_states = true, fsdp_activation_checkpointing = true }, one.fsdp_config)
+      assert.is_nil(one.parallelism_config)
+      local two = config "yes\n2\nno\nyes\n2\n500\n1\nno\nno\nyes\n2\n\n"
+      assert.are.same({ fsdp_version = 2, fsdp_reshard_after_forward = false, fsdp_offload_params = true,
+        fsdp_auto_wrap_policy = "SIZE_BASED_WRAP", fsdp_min_num_params = 500,
+        fsdp_state_dict_type = "SHARDED_STATE_DICT", fsdp_cpu_ram_efficient_loading = false,
+        fsdp_activation_checkpointing = false }, two.fsdp_config)
+      assert.are.same({ parallelism_config_dp_replicate_size = 2, parallelism_config_dp_shard_size = 2 },
+        two.parallelism_config)
+      local out = run(0, folder, { "--explain" })
+      for _, pattern in ipairs { "use_fsdp +true ", "fsdp_min_num_params +500 ",
+        "use_parallelism_config +true ",
+        "parallelism_config_dp_shard_size +2 " } do
+        assert.is_truthy(out:find(pattern), out)
+      end
+    end)
+  end)
+
   it("has a menu with arrow keys on a terminal", function()
     if os.execute "command -v script >/dev/null 2>&1" ~= true then
       return pending("needs script (bsdutils)")
@@ -172,7 +202,30 @@ describe("accel-run estimate-memory", function()
       out = run(0, folder, { "estimate-memory", "b.safetensors", "--dtypes", "float16", "int8" })
       has(out, "b.safetensors: 1 tensors, 8192 parameters; the largest layer is l2\n")
       assert.is_nil(out:find("float32", 1, true))
+      -- of several ranks
+      core.safetensors_save(folder .. "/c.safetensors", { { "emb.weight", tensor.zeros(64, 64) },
+        { "h.0.fc.weight", tensor.zeros(128, 64) }, { "h.1.fc.weight", tensor.zeros(128, 64) } })
+      out = run(0, folder, { "estimate-memory", "c.safetensors", "--num_processes", "4", "--strategy",
+        "zero-0",
+        "ZeRO_1", "FULL_SHARD", "--dtypes", "float32" })
+      has(out, "\ntraining with Adam on 4 ranks, computing in float32\n")
+      for _, line in ipairs { "NO_SHARD +80.0 KB +80.0 KB +160.0 KB +0 bytes +320.0 KB +1.25 MB\n",
+        "ZeRO%-1 +80.0 KB +80.0 KB +40.0 KB +0 bytes +200.0 KB +800.0 KB\n",
+        "FULL_SHARD +20.0 KB +20.0 KB +40.0 KB +128.0 KB +208.0 KB +832.0 KB\n" } do
+        assert.is_truthy(out:find("\n" .. line), out)
+      end
+      has(out, "units: 2 blocks, and the rest of the model; activations come on top\n")
+      out = run(0, folder, { "estimate-memory", "c.safetensors", "--num_processes=4",
+        "--dp_replicate_size=2" })
+      assert.is_truthy(
+        out:find "computing in bfloat16\n.*\nHYBRID_SHARD +40.0 KB +40.0 KB +80.0 KB +96.0 KB ", out)
       for words, message in pairs { [{ "none" }] = "there is no file or folder none",
+        [{ ".", "--strategy", "FULL" }] = "got 'FULL'; did you mean 'FULL_SHARD'?",
+        [{ ".", "--strategy",
+        "HYBRID_SHARD" }] = "--strategy HYBRID_SHARD: it needs --dp_replicate_size above 1",
+        [{ ".", "--num_processes", "0" }] = "--num_processes: expected a whole number of at least 1, got '0'",
+        [{ ".", "--num_processes=3", "--dp_replicate_size=2" }] =
+          "--dp_replicate_size 2 does not divide --num_processes 3",
         [{}] = "PATH is missing",
         [{ "a.safetensors", "b" }] = "'b' is an argument too many",
         [{ ".", "--dtype", "int8" }] = "the nearest is --dtypes",

@@ -26,7 +26,7 @@ local MAY = {
   prompt = "helpers profiler state tensor",
   jupyter = "prompt",
   -- its scripts stand on everything
-  commands = "jupyter helpers weights files accelerate data nn optim tensor",
+  commands = "jupyter helpers weights files accelerate data nn optim tensor parallel",
   config = "parallel distributed",
   state = "config collectives helpers",
   collectives = "state data distributed",

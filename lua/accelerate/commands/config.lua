@@ -141,6 +141,7 @@ function M.questions()
   local precisions = { "no", "fp16", "bf16" }
   config.mixed_precision = precisions[menu.choose("Which type should prepared models compute in?", precisions,
     1)]
+  if kind ~= 1 then require("accelerate.commands.config_fsdp").ask(config) end
   return config
 end
 

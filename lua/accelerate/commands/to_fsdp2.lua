@@ -53,7 +53,7 @@ end
 function M.run(words)
   local found = commands.arguments(words, {
     usage = "to-fsdp2 --config_file FILE [--output_file FILE] [--overwrite]",
-    summary = "Converts a configuration file of Accelerate from FSDP1 to FSDP2, for use with Accelerate.",
+    summary = "Converts a configuration file of Accelerate, or of accel-run, from FSDP1 to FSDP2.",
     options = {
       config_file = { argument = "FILE", help = "the file to convert" },
       output_file = { argument = "FILE",
