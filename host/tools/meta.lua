@@ -218,16 +218,15 @@ local function write_member(out, page, name, value, files, ops)
   end
 end
 
-local function linked_page(page, name)
-  if page[1] == "nn" and name == "init" then return "accelerate.nn.init" end
-  local module = page[2] .. "." .. name
-  return public.page_of[module] and module
-end
-
 -- The name under which a class in a file of its own is required: "accelerate.data_loader" is
 -- public, "accelerate.nn.initializers" is nn.init to scripts.
 local function module_class(page)
   return page[2] == "accelerate.nn.initializers" and "accelerate.nn.init" or page[2]
+end
+
+local function linked_page(value)
+  local page = public.page_of(value)
+  return page and module_class(page)
 end
 
 local function write_page(page, ops)
@@ -246,7 +245,7 @@ local function write_page(page, ops)
   end
   write_fields(out, class, seen)
   for _, name in ipairs(public.members(module)) do
-    local linked = linked_page(page, name)
+    local linked = linked_page(module[name])
     if linked and not seen[name] then
       add(out, "---@field ", name, " ", linked)
       seen[name] = true

@@ -43,11 +43,18 @@ M.PAGES = {
   { "logging", "accelerate.logging", "logging", { "lua/accelerate/logging.lua" } },
   { "profiler", "accelerate.profiler", "profiler", { "lua/accelerate/profiler.lua" } },
   { "utils", "accelerate.utils", "utils", { "lua/accelerate" } },
-  { "plot", "accelerate.utils.plot", "plot", { "lua/accelerate/utils/plot/init.lua" } },
+  { "plot", "accelerate.plot", "plot", { "lua/accelerate/plot/init.lua" } },
 }
 
-M.page_of = {}
-for _, page in ipairs(M.PAGES) do M.page_of[page[2]] = page[1] end
+--- Returns the page that a member of a module has for itself: it is the page's module.  nil: none.
+---@param value any the member
+---@return table?
+function M.page_of(value)
+  if type(value) ~= "table" then return nil end
+  for _, page in ipairs(M.PAGES) do
+    if rawequal(package.loaded[page[2]], value) then return page end
+  end
+end
 
 -- ---- what there is ------------------------------------------------------------------------------
 

@@ -336,10 +336,9 @@ local function write_page(page)
   for _, field in ipairs(class and class.fields or {}) do fields[field.name] = field end
   for _, name in ipairs(names_of(page, module, fields)) do
     local value = module[name]
-    local linked = public.page_of["accelerate." .. (page[1] == "accelerate" and "" or page[1] .. ".") .. name]
-      or (page[1] == "nn" and name == "init" and "nn.init")
-    if linked then
-      later[#later + 1] = ("[%s](%s.md)"):format(name, linked)
+    local own = public.page_of(value)
+    if own then
+      later[#later + 1] = ("[%s](%s.md)"):format(name, own[1])
     elseif public.ops[value] then
       op_names[#op_names + 1] = ("[%s](ops.md#%s)"):format(name, public.ops[value])
     elseif name:find("^is_.*_available$") then

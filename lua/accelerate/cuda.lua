@@ -4,7 +4,7 @@
 --- GPU. `allocated` memory is in tensors; `reserved` memory is what the allocator has taken from
 --- the driver, for present and later tensors.
 local core = require "accelerate.core"
-local driver = require "accelerate.utils.driver"
+local driver = require "accelerate.machine.driver"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 

@@ -1,8 +1,8 @@
--- lua/accelerate/utils/plot and `accel-run plot`.
+-- lua/accelerate/plot and `accel-run plot`.
 local core = require "accelerate.core"
-local font = require "accelerate.utils.plot.font"
+local font = require "accelerate.plot.font"
 local host = require "spec.support.host"
-local plot = require "accelerate.utils.plot"
+local plot = require "accelerate.plot"
 local tensor = require "accelerate.tensor"
 local terminal = require "accelerate.utils.terminal"
 
@@ -183,7 +183,7 @@ describe("plot", function()
 end)
 
 describe("plot's letters", function()
-  local pixels = require "accelerate.utils.plot.pixels"
+  local pixels = require "accelerate.plot.pixels"
   local is_there = font.is_there
 
   after_each(function() font.is_there = is_there end)

@@ -407,7 +407,7 @@ describe("process control", function()
 end)
 
 describe("the machine", function()
-  local system = require "accelerate.utils.system"
+  local system = require "accelerate.machine.system"
 
   it("shares its processors between ranks, unless OMP_NUM_THREADS says", function()
     local cores = core._cores()

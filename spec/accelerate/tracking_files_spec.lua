@@ -123,7 +123,7 @@ describe("TensorBoard's event files", function()
       assert.are.same((x * 255):round():to("uint8"):totable(),
         accelerate.data.decode_image(image[4][1]):totable())
       local grey = fields(list[4].value[4][1])[4][1]
-      local png = require "accelerate.utils.png"
+      local png = require "accelerate.plot.png"
       assert.are.equal(grey,
         (png.encode(tensor.tensor({ { { 0 }, { 255 } }, { { 0 }, { 0 } } }, { dtype = "uint8" }))))
     end)

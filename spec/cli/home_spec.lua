@@ -18,7 +18,7 @@ local function output(command)
 end
 
 local PLACES = [[
-  print(require("accelerate.utils.machine").default_config_file())
+  print(require("accelerate.machine").default_config_file())
   print(require("accelerate.prompt.history").path())
   print(require("accelerate.models.folder").cache())]]
 

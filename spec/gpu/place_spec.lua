@@ -1,9 +1,9 @@
 -- Where a rank with a GPU runs and what it touches: the device that its state chose
 -- (kernels/cuda/runtime/device.cu, pinned.cu), and the processors and memory near it
--- (lua/accelerate/utils/system.lua), by a folder that stands in for the kernel's /sys.
+-- (lua/accelerate/machine/system.lua), by a folder that stands in for the kernel's /sys.
 local gpu_ranks = require "spec.support.gpu_ranks"
 local host = require "spec.support.host"
-local system = require "accelerate.utils.system"
+local system = require "accelerate.machine.system"
 
 local function write(path, text)
   assert(require("accelerate.utils.fs").make_dirs((path:match("^(.*)/"))))
@@ -65,7 +65,7 @@ describe("a rank's place", function()
 
   local SHOW = [[
     accelerate.PartialState()
-    local cpus = table.concat(require("accelerate.utils.system").cpu_affinity(), ",")
+    local cpus = table.concat(require("accelerate.machine.system").cpu_affinity(), ",")
     io.write(("%d: %s; %d threads\n"):format(rank, cpus, core.get_num_threads()))
   ]]
   local mine = system.cpu_affinity()

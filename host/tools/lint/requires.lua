@@ -9,9 +9,8 @@
 
 local HELPERS = {
   ["accelerate.utils"] = true, ["accelerate.utils.available"] = true, ["accelerate.utils.random"] = true,
-  ["accelerate.utils.tqdm"] = true, ["accelerate.utils.system"] = true,
-  ["accelerate.utils.memory"] = true, ["accelerate.utils.offload"] = true,
-    ["accelerate.utils.machine"] = true, ["accelerate.utils.models"] = true,
+  ["accelerate.utils.tqdm"] = true, ["accelerate.utils.memory"] = true, ["accelerate.utils.offload"] = true,
+  ["accelerate.utils.models"] = true,
 }
 
 -- From the bottom up: a room and what it may require, besides utils, messages, core, bit, ffi and
@@ -19,19 +18,21 @@ local HELPERS = {
 local MAY = {
   utils = "",
   messages = "",
-  cuda = "",
+  plot = "",
+  machine = "helpers",
+  cuda = "machine",
   func = "",
   autograd = "func",
   metrics = "",
   prompt = "helpers profiler state tensor",
   jupyter = "prompt",
   -- its scripts stand on everything
-  commands = "jupyter helpers weights files accelerate data nn optim tensor parallel",
+  commands = "jupyter plot machine helpers weights files accelerate data nn optim tensor parallel",
   config = "parallel distributed",
-  state = "config collectives helpers",
+  state = "machine config collectives helpers",
   collectives = "state data distributed",
   distributed = "",
-  data = "state helpers",
+  data = "state plot helpers",
   parallel = "state collectives distributed data_loader accelerator",
   precision = "state collectives capture",
   capture = "state precision optim",
@@ -45,7 +46,7 @@ local MAY = {
   tokenizers = "models",
   distributions = "tensor",
   logging = "state",
-  tracking = "state helpers",
+  tracking = "state plot helpers",
   profiler = "nn tracking",
   helpers = "config state cuda files nn precision weights",
   data_loader = "data state collectives config helpers",
@@ -55,7 +56,7 @@ local MAY = {
   local_sgd = "accelerator parallel",
   checkpoint = "collectives files parallel state weights",
   accelerator = "capture checkpoint collectives config data_loader logging nn optim parallel precision "
-    .. "profiler state tracking weights helpers",
+    .. "profiler state tracking weights machine helpers",
 }
 
 local BELOW = { core = true, host = true, utils = true, messages = true, bit = true, ffi = true,

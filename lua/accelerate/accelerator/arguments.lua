@@ -7,7 +7,7 @@ local ordered = require "accelerate.utils.ordered"
 local plan = require "accelerate.accelerator.plan"
 local random = require "accelerate.utils.random"
 local state = require "accelerate.state"
-local system = require "accelerate.utils.system"
+local system = require "accelerate.machine.system"
 
 local fail = options.fail
 

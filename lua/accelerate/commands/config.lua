@@ -3,7 +3,7 @@
 local commands = require "accelerate.commands"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
-local machine = require "accelerate.utils.machine"
+local machine = require "accelerate.machine"
 local menu = require "accelerate.commands.menu"
 local options = require "accelerate.utils.options"
 local yaml = require "accelerate.utils.yaml"

@@ -115,7 +115,7 @@ local function cuda()
       d[6]) .. (d[7] ~= "" and "; " .. d[7] or ""))
   end
   for index = 0, count - 1 do
-    local place, why = require("accelerate.utils.system").gpu_place(index)
+    local place, why = require("accelerate.machine.system").gpu_place(index)
     add(("Near cuda:%d"):format(index), place
       and ("processors %s, NUMA node %s, PCI bus %s"):format(place.cpus, place.node or "unknown", place.bus)
       or "not known: " .. why)
@@ -130,7 +130,7 @@ end
 -- ---- all of it ----------------------------------------------------------------------------------
 
 local function configuration()
-  local path = env.text("ACCELERATE_CONFIG_FILE") or require("accelerate.utils.machine").default_config_file()
+  local path = env.text("ACCELERATE_CONFIG_FILE") or require("accelerate.machine").default_config_file()
   if not path then return { { "Default config", "none: you have no home folder" } } end
   local text = fs.read(path)
   if not text then return { { "Default config", "not found: " .. path } } end

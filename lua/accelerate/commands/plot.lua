@@ -80,7 +80,7 @@ function M.run(words)
     if not series[name] then commands.fail("%s has no numbers called '%s'", found.FILE, name) end
   end
   if not next(series) then commands.fail("%s has no numbers", found.FILE) end
-  local figure = require("accelerate.utils.plot").curves(series,
+  local figure = require("accelerate.plot").curves(series,
     { log = found.log or false, x_label = "step" })
   local size = { width = size_of(found, "width"), height = size_of(found, "height") }
   local fine, problem = pcall(function()

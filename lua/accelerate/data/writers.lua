@@ -5,7 +5,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local png = require "accelerate.utils.png"
+local png = require "accelerate.plot.png"
 
 local fail, show = options.fail, options.show
 

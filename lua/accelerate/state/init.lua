@@ -322,7 +322,7 @@ M.PartialState = properties.callable("PartialState", function(opts)
     }
     -- a rank's own GPU; alone, a process may want all processors
     if gpu and env.flag("ACCELERATE_CPU_AFFINITY", core.dist.local_world_size() > 1) then
-      require("accelerate.utils.system").set_numa_affinity(gpu)
+      require("accelerate.machine.system").set_numa_affinity(gpu)
     end
   end
   return partial

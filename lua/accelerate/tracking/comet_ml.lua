@@ -12,7 +12,7 @@ local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local png = require "accelerate.utils.png"
+local png = require "accelerate.plot.png"
 local values = require "accelerate.tracking.values"
 local zip = require "accelerate.tracking.zip"
 

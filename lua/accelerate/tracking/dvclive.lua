@@ -11,7 +11,7 @@ local json = require "accelerate.utils.json"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local png = require "accelerate.utils.png"
+local png = require "accelerate.plot.png"
 local values = require "accelerate.tracking.values"
 local yaml = require "accelerate.utils.yaml"
 

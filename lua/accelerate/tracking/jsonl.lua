@@ -11,7 +11,7 @@
 --- "-Infinity".
 local builtin = require "accelerate.tracking.builtin"
 local file = require "accelerate.tracking.file"
-local png = require "accelerate.utils.png"
+local png = require "accelerate.plot.png"
 local values = require "accelerate.tracking.values"
 
 local Class

@@ -13,7 +13,7 @@ local json = require "accelerate.utils.json"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local png = require "accelerate.utils.png"
+local png = require "accelerate.plot.png"
 local store = require "accelerate.tracking.mlflow_store"
 local values = require "accelerate.tracking.values"
 

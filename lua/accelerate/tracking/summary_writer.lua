@@ -15,7 +15,7 @@ local file = require "accelerate.tracking.file"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local pb = require "accelerate.tracking.protobuf"
-local png = require "accelerate.utils.png"
+local png = require "accelerate.plot.png"
 local class = require "accelerate.utils.class"
 local values = require "accelerate.tracking.values"
 

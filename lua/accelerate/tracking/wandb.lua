@@ -14,7 +14,7 @@ local file = require "accelerate.tracking.file"
 local json = require "accelerate.utils.json"
 local ordered = require "accelerate.utils.ordered"
 local pb = require "accelerate.tracking.protobuf"
-local png = require "accelerate.utils.png"
+local png = require "accelerate.plot.png"
 local notice = require "accelerate.messages.notice"
 local values = require "accelerate.tracking.values"
 

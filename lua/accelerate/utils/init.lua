@@ -7,7 +7,7 @@ local state, dataclasses, checkpoint =
 
 local members = {
   tqdm = "accelerate.utils.tqdm",
-  plot = "accelerate.utils.plot",
+  plot = "accelerate.plot",
   show = "accelerate.utils.show:show",
   pformat = "accelerate.utils.show:pformat",
   LoggerType = "accelerate.tracking:LoggerType",
@@ -53,9 +53,9 @@ local members = {
   load_checkpoint_in_model = checkpoint .. "load_checkpoint_in_model",
   convert_file_size_to_int = checkpoint .. "convert_file_size_to_int",
 
-  check_os_kernel = "accelerate.utils.system:check_os_kernel",
-  set_numa_affinity = "accelerate.utils.system:set_numa_affinity",
-  override_numa_affinity = "accelerate.utils.system:override_numa_affinity",
+  check_os_kernel = "accelerate.machine.system:check_os_kernel",
+  set_numa_affinity = "accelerate.machine.system:set_numa_affinity",
+  override_numa_affinity = "accelerate.machine.system:override_numa_affinity",
 
   --- Returns bytes and blocks in use, their peak and the limit, by allocation size and script line.
   memory_stats = function() return require("accelerate.core").memory_stats end,
@@ -113,7 +113,7 @@ add("accelerate.config.deepspeed.dummies", "DummyOptim DummyScheduler")
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])
-add("accelerate.utils.machine", [[is_port_in_use get_free_port get_gpu_info get_driver_version
+add("accelerate.machine", [[is_port_in_use get_free_port get_gpu_info get_driver_version
   check_cuda_p2p_ib_support check_cuda_fp8_capability get_current_device_type write_basic_config]])
 add("accelerate.utils.constants", [[MODEL_NAME WEIGHTS_NAME WEIGHTS_PATTERN_NAME WEIGHTS_INDEX_NAME
   SAFE_MODEL_NAME SAFE_WEIGHTS_NAME SAFE_WEIGHTS_PATTERN_NAME SAFE_WEIGHTS_INDEX_NAME FSDP_MODEL_NAME

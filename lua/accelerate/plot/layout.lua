@@ -2,7 +2,7 @@
 --- and a line's height (cw, ch), the room at its edges (pad), the width of a legend's sample line
 --- (swatch), whether texts can run upwards (turns); it measures texts, and draws line, box and
 --- text.
-local panel = require "accelerate.utils.plot.panel"
+local panel = require "accelerate.plot.panel"
 
 local M = {}
 

@@ -1,10 +1,10 @@
 --- A canvas of pixels, written as PNG. Letters are smooth where the system has them; else three by
 --- five dots, each of two by two pixels.
-local colours = require("accelerate.utils.plot.svg").COLOURS
+local colours = require("accelerate.plot.svg").COLOURS
 local core = require "accelerate.core"
 local ffi = require "ffi"
-local font = require "accelerate.utils.plot.font"
-local png = require "accelerate.utils.png"
+local font = require "accelerate.plot.font"
+local png = require "accelerate.plot.png"
 
 local M = {}
 

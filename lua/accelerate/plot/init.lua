@@ -8,7 +8,7 @@
 --- A figure prints as text; a notebook shows it as a picture.
 local base64 = require "accelerate.utils.base64"
 local core = require "accelerate.core"
-local layout = require "accelerate.utils.plot.layout"
+local layout = require "accelerate.plot.layout"
 local options = require "accelerate.utils.options"
 local terminal = require "accelerate.utils.terminal"
 
@@ -34,7 +34,7 @@ local LINES, PIXELS_WIDE, PIXELS_HIGH, PIXELS_A_LINE = 16, 640, 360, 18
 local function canvas_of(self, where, kind, opts)
   local o = options.check(where, opts, PIXELS)
   local needed = math.max(PIXELS_HIGH, math.min(self._lines * PIXELS_A_LINE, PIXELS.height.max))
-  return require("accelerate.utils.plot." .. kind).new(o.width or PIXELS_WIDE, o.height or needed)
+  return require("accelerate.plot." .. kind).new(o.width or PIXELS_WIDE, o.height or needed)
 end
 
 --- Returns the figure as text.
@@ -45,7 +45,7 @@ function Figure:text(opts)
   local o = options.check("Figure:text", opts, TEXT)
   if o.colours == nil then o.colours = terminal.has_colours(terminal.STDOUT) end
   local width = o.width or math.max(20, math.min(terminal.columns(terminal.STDOUT), 100))
-  local canvas = require("accelerate.utils.plot.characters").new(width, o.height
+  local canvas = require("accelerate.plot.characters").new(width, o.height
     or math.max(LINES, self._lines), o.colours)
   self:_draw(canvas)
   return canvas:result()
@@ -224,7 +224,7 @@ end
 ---@return accelerate.Figure
 function M.image(x, opts)
   local o = options.check("plot.image", opts, { title = LABELS.title })
-  local list = require("accelerate.utils.png").pictures("plot.image", x)
+  local list = require("accelerate.plot.png").pictures("plot.image", x)
   if #list > 1 then fail("plot.image: expected one picture, got %d", #list) end
   return figure(function(canvas) layout.image(canvas, list[1], o) end)
 end

@@ -59,7 +59,7 @@ function Canvas:picture(picture, x, y, w, h)
   if not x then self.width, self.height = width, height end
   add(self, '<image x="%.1f" y="%.1f" width="%d" height="%d" style="image-rendering: pixelated" ' ..
     'href="data:image/png;base64,%s"/>', x and x + (w - width) / 2 or 0, y or 0, width, height,
-    base64.encode((require("accelerate.utils.png").encode(picture))))
+    base64.encode((require("accelerate.plot.png").encode(picture))))
 end
 
 --- Returns the file.

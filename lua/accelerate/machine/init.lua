@@ -1,7 +1,7 @@
 --- The machine: ports, GPUs (queried from the driver, without touching a device), and a basic
 --- configuration file.
 local core = require "accelerate.core"
-local driver = require "accelerate.utils.driver"
+local driver = require "accelerate.machine.driver"
 local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
 
