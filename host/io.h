@@ -116,6 +116,9 @@ AX_API ax_status ax_npz_read(const char *path, ax_tensor_file **out);
 typedef struct ax_zip ax_zip;
 /* fn: static text that messages begin with.  EIO. */
 AX_API ax_status ax_zip_open(const char *fn, const char *path, ax_zip **out);
+/* An archive that is n bytes of a file from byte `at` on; n -1: all of it.  EIO where the file ends
+ * before them. */
+AX_API ax_status ax_zip_open_part(const char *fn, const char *path, int64_t at, int64_t n, ax_zip **out);
 AX_API void ax_zip_close(ax_zip *z); /* NULL is fine */
 /* The entries, from 0, in the directory's order.  Names are borrowed from z and have no NUL behind
  * them. */
@@ -145,11 +148,22 @@ typedef struct ax_zip_member {
   int n;
   const ax_part *parts;
 } ax_zip_member;
-/* Files of these pieces one after the other; a zip archive of stored entries.  Both appear whole or
- * not at all.  save: NULL, or the file is added to it.  EIO. */
+typedef struct ax_zip_archive {
+  int n;
+  const ax_zip_member *members;
+} ax_zip_archive;
+/* Files of these pieces one after the other; a zip archive of stored entries; several archives,
+ * each at the next multiple of AX_ZIP_ALIGNMENT bytes.  They appear whole or not at all.  save:
+ * NULL, or the file is added to it.  EIO. */
 AX_API ax_status ax_parts_write(const char *fn, ax_save *save, const char *path, int n, const ax_part *parts);
 AX_API ax_status ax_zip_write(const char *fn, ax_save *save, const char *path, int n,
                               const ax_zip_member *members);
+enum { AX_ZIP_ALIGNMENT = 64 };
+AX_API ax_status ax_zips_write(const char *fn, ax_save *save, const char *path, int n,
+                               const ax_zip_archive *archives);
+/* The bytes that an archive will have; a part without text and tensor counts as n bytes.
+ * ENOMEM. */
+AX_API ax_status ax_zip_length(const ax_zip_archive *a, uint64_t *bytes);
 
 typedef struct ax_digest {
   int64_t bytes;

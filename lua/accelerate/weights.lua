@@ -217,19 +217,19 @@ end
 
 -- ---- loading ------------------------------------------------------------------------------------
 
-local function read_index(path)
+local function read_index(path, where)
   local text, why = fs.read(path)
-  if not text then fail("load_checkpoint_in_model: %s", why) end
+  if not text then fail("%s: %s", where, why) end
   local index, problem = json.decode(text)
   local map = type(index) == "table" and (index.weight_map or index)
   if type(map) ~= "table" then
-    fail("load_checkpoint_in_model: %s: %s", path, problem or "there is no weight_map in it")
+    fail("%s: %s: %s", where, path, problem or "there is no weight_map in it")
   end
   local folder = path:match("^(.*)/[^/]*$") or "."
   local parts, names, seen = {}, {}, {}
   for name, file in ordered.pairs(map) do
     if not fs.is_plain_name(file) then
-      fail("load_checkpoint_in_model: %s: '%s' must name a file beside it, got %s", path, tostring(name),
+      fail("%s: %s: '%s' must name a file beside it, got %s", where, path, tostring(name),
         options.show(file))
     end
     names[#names + 1] = name
@@ -243,10 +243,15 @@ local function read_index(path)
 end
 
 --- Returns the files of a checkpoint, and the names of its tensors if it has an index.
-local function find_files(path)
-  if not fs.exists(path) then fail("load_checkpoint_in_model: there is no file or directory %s", path) end
+---@param path string a file, an index, or a folder with either
+---@param where string? what messages begin with; default "load_checkpoint_in_model"
+---@return string[] files
+---@return string[]? names
+function M.find_files(path, where)
+  where = where or "load_checkpoint_in_model"
+  if not fs.exists(path) then fail("%s: there is no file or directory %s", where, path) end
   if not fs.is_dir(path) then
-    if path:match("%.json$") then return read_index(path) end
+    if path:match("%.json$") then return read_index(path, where) end
     return { path }
   end
   local safe, pickled = fs.join(path, NAMES[true].whole), fs.join(path, NAMES[false].whole)
@@ -255,13 +260,13 @@ local function find_files(path)
   for _, name in ipairs(assert(fs.list(path))) do
     if name:match("%.index%.json$") then found[#found + 1] = name end
   end
-  if #found == 1 then return read_index(fs.join(path, found[1])) end
+  if #found == 1 then return read_index(fs.join(path, found[1]), where) end
   if #found > 1 then
-    fail("load_checkpoint_in_model: %s holds several index files (%s); name the one to load", path,
+    fail("%s: %s holds several index files (%s); name the one to load", where, path,
       table.concat(found, ", "))
   end
   if fs.exists(pickled) then return { pickled } end
-  fail("load_checkpoint_in_model: %s holds neither %s nor an index (*.index.json) nor %s", path,
+  fail("%s: %s holds neither %s nor an index (*.index.json) nor %s", where, path,
     NAMES[true].whole, NAMES[false].whole)
 end
 
@@ -310,7 +315,7 @@ end
 ---@return table<string, accelerate.Tensor> ordered
 function M.read_checkpoint(checkpoint)
   local dict = ordered.new()
-  for _, path in ipairs((find_files(checkpoint))) do
+  for _, path in ipairs((M.find_files(checkpoint))) do
     for name, t in ordered.pairs(read_file(path)) do
       if dict[name] ~= nil then
         fail("load_checkpoint_in_model: %s: '%s' is in another file of %s, too", path, name, checkpoint)
@@ -379,7 +384,7 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
   end
   options.value("load_checkpoint_in_model", "checkpoint", checkpoint, { "string" })
   local device = opts.device_map ~= nil and whole_device(opts.device_map)
-  local parts, names = find_files(checkpoint)
+  local parts, names = M.find_files(checkpoint)
   local own, first, check = model:state_dict { keep_vars = true }, nil, nil
   if not names then first, check, names = lend_file(parts[1], own) end
   local missing, unexpected = compare(model, names)

@@ -33,6 +33,8 @@ struct ax_zip {
   const char *fn; /* static text: what messages begin with */
   char *path;
   ax_bytes file;
+  const uint8_t *data; /* [bytes]: the archive, all of the file or a part of it */
+  size_t bytes;
   int n;
   entry *entries;
 };
@@ -49,8 +51,8 @@ static uint64_t le(const uint8_t *p, int bytes)
 /* Where the directory lies and how many entries it has. */
 static ax_status find_directory(const ax_zip *z, uint64_t *at, uint64_t *size, uint64_t *count)
 {
-  const uint8_t *const start = z->file.data, *p;
-  const size_t n = z->file.n, most = n < END_SIZE + 65535 ? n : END_SIZE + 65535;
+  const uint8_t *const start = z->data, *p;
+  const size_t n = z->bytes, most = n < END_SIZE + 65535 ? n : END_SIZE + 65535;
   size_t k;
 
   for (k = END_SIZE; k <= most; k++)
@@ -91,7 +93,7 @@ static void read_large_sizes(const uint8_t *at, size_t n, entry *e)
 /* The entry of the directory at *at; moves *at on. */
 static ax_status read_entry(const ax_zip *z, uint64_t *at, uint64_t end, entry *e)
 {
-  const uint8_t *p = z->file.data + *at;
+  const uint8_t *p = z->data + *at;
   size_t name, extra, comment;
 
   if (end - *at < ENTRY_SIZE || memcmp(p, "PK\1\2", 4) != 0) return FAIL(AX_EIO, "its directory is damaged");
@@ -129,14 +131,30 @@ static ax_status read_directory(ax_zip *z)
     entry *e = &z->entries[z->n];
     if ((st = read_entry(z, &at, end, e)) != AX_OK) return st;
     z->n++;
-    if (__builtin_add_overflow(packed, e->packed, &packed) || packed > z->file.n)
+    if (__builtin_add_overflow(packed, e->packed, &packed) || packed > z->bytes)
       return FAIL(AX_EIO, "its entries would take more than the %zu bytes that it has: they overlap",
-                  z->file.n);
+                  z->bytes);
   }
   return AX_OK;
 }
 
+/* Where in the file the archive lies. */
+static ax_status find_part(ax_zip *z, int64_t at, int64_t n)
+{
+  if (n >= 0 && ((uint64_t)at > z->file.n || (uint64_t)n > z->file.n - (uint64_t)at))
+    return FAIL(AX_EIO, "it has %zu bytes; an archive of %lld bytes is expected from byte %lld on", z->file.n,
+                (long long)n, (long long)at);
+  z->data = z->file.data ? z->file.data + at : NULL;
+  z->bytes = n >= 0 ? (size_t)n : z->file.n;
+  return AX_OK;
+}
+
 ax_status ax_zip_open(const char *fn, const char *path, ax_zip **out)
+{
+  return ax_zip_open_part(fn, path, 0, -1, out);
+}
+
+ax_status ax_zip_open_part(const char *fn, const char *path, int64_t at, int64_t n, ax_zip **out)
 {
   const size_t length = strlen(path) + 1;
   ax_status st = AX_ENOMEM;
@@ -148,6 +166,7 @@ ax_status ax_zip_open(const char *fn, const char *path, ax_zip **out)
   if (!(z->path = ax_malloc(length))) goto out;
   memcpy(z->path, path, length);
   AX_TRY(ax_file_map(fn, path, &z->file));
+  AX_TRY(find_part(z, at, n));
   AX_TRY(ax_zip_check(z, read_directory(z)));
   *out = z;
   z = NULL;
@@ -186,8 +205,8 @@ const char *ax_zip_name(const ax_zip *z, int i, size_t *n)
 /* Where an entry's bytes begin, behind its local header. */
 static ax_status find_bytes(const ax_zip *z, const entry *e, const uint8_t **data)
 {
-  const uint8_t *const file = z->file.data;
-  const size_t n = z->file.n;
+  const uint8_t *const file = z->data;
+  const size_t n = z->bytes;
   uint64_t start;
 
   if (e->at > n || n - e->at < LOCAL_SIZE || memcmp(file + e->at, "PK\3\4", 4) != 0)

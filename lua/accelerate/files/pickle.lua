@@ -154,7 +154,7 @@ end
 function Reader:container(kind)
   local t = self:top()
   if kind_of(t) == "lost" then return nil end
-  if type(t) ~= "table" or not nested.is_container(t) then
+  if type(t) ~= "table" or not nested.is_container(t) or self.objects[t] then
     bad(self, "items for a %s, which is no %s", kind_of(t), kind)
   end
   return t
@@ -180,7 +180,7 @@ function Reader:set_items(items)
   if not t then return end
   for i = 1, #items, 2 do
     local key, v = items[i], items[i + 1]
-    local wrong = no_key(key)
+    local wrong = not self.objects[key] and no_key(key)
     if wrong then self:lose(t, wrong)
     elseif v ~= NONE then t[key] = v
     else
@@ -205,19 +205,30 @@ function Reader:name(module, name)
   self:push(found)
 end
 
+-- What a call makes where the caller says which classes there are.
+function Reader:made(name, arguments)
+  local make = self.classes[name]
+  if not make then return lost("Python's %s", name) end
+  if make ~= true then return make(arguments) end
+  local object = { class = name }
+  self.objects[object] = true
+  return object
+end
+
 function Reader:call()
   local arguments, fn = self:pop(), self:pop()
   local kind = kind_of(fn)
   if kind == "lost" then return self:push(fn) end
   if kind ~= "name" then bad(self, "a call of %s", kind) end
   if type(arguments) ~= "table" or getmetatable(arguments) then bad(self, "a call without a tuple") end
-  self:push(names.call(self, fn, arguments))
+  self:push(self.classes and self:made(fn.name, arguments) or names.call(self, fn, arguments))
 end
 
 -- ('storage', type, key, device, number of elements), and in files that are no archive a part of
 -- another storage that it is, or None.
 function Reader:persistent()
   local id = self:pop()
+  if not self.storage then bad(self, "a reference, where no tensor is expected") end
   if type(id) ~= "table" or getmetatable(id) or id[1] ~= "storage" or kind_of(id[2]) ~= "name"
     or type(id[3]) ~= "string" or type(id[5]) ~= "number" then
     bad(self, "a reference that is no storage")
@@ -331,6 +342,10 @@ RUN["Q"] = function(self) self:persistent() end
 RUN["b"] = function(self)
   local state = self:pop()
   local t = self:top()
+  if self.objects[t] then
+    t.state = state
+    return
+  end
   local built = numpy.build(self, t, state)
   if built ~= nil then return self:exchange(t, built) end
   if kind_of(t) ~= "lost" and not self.plain[t] then
@@ -377,7 +392,7 @@ end
 -- The value that begins at self.at; self.at is behind it then.
 function Reader:value(hooks, left)
   self.stack, self.n, self.marks, self.memo, self.memoized = {}, 0, {}, {}, 0
-  self.plain, self.n_lost = {}, 0
+  self.plain, self.n_lost, self.objects, self.classes = {}, 0, {}, hooks.classes
   self.storage, self.tensor, self.parameter = hooks.storage, hooks.tensor, hooks.parameter
   local left_over = self.most
   while true do
@@ -396,7 +411,7 @@ function Reader:value(hooks, left)
   end
   local value = self:pop()
   if value == NONE then return nil end
-  self:check(value, left)
+  if not self.classes then self:check(value, left) end
   return value
 end
 
@@ -408,7 +423,10 @@ end
 ---@param hooks { storage: (fun(kind: string, key: string, count: number): any?), tensor:
 ---  (fun(storage: any, offset: number, shape: integer[], strides: integer[], requires_grad:
 ---  boolean): accelerate.Tensor), parameter: fun(t: accelerate.Tensor, requires_grad: boolean):
----  accelerate.Tensor } storage: nil for elements that there are no tensors of
+---  accelerate.Tensor } | { classes: table<string, true|fun(arguments: any[]): any> } storage: nil
+---  for elements that there are no tensors of; classes: what alone is made of calls, by Python's
+---  name: true for { class = NAME, state = ANY }, which may be a key of a table. With them the
+---  caller checks the value, in which stand-ins are what has no form in Lua
 ---@param left string[]?
 ---@param most integer? opcodes that it may have
 function M.read(text, where, hooks, left, most) return reader(text, where, nil, most):value(hooks, left) end

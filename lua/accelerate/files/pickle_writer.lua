@@ -21,21 +21,28 @@ local function double(v)
   return ffi.string(box, 8):reverse()
 end
 
--- An integral number of at most 2^53 as Python's int.
-local function integer(v)
+--- Returns an integral number of at most 2^53 as Python's int.
+---@param v number
+---@return string
+function M.integer(v)
   if v >= 0 and v < 256 then return "K" .. char(v) end
   if v >= 0 and v < 65536 then return "M" .. little(v, 2) end
   if v >= -2 ^ 31 and v < 2 ^ 31 then return "J" .. little(v % 2 ^ 32, 4) end
   local box = ffi.new("int64_t[1]", v)
   return "\138\8" .. ffi.string(box, 8)
 end
+local integer = M.integer
 
 local function number(v)
   if v % 1 == 0 and math.abs(v) <= 2 ^ 53 and not (v == 0 and 1 / v < 0) then return integer(v) end
   return "G" .. double(v)
 end
 
-local function text(s) return "X" .. little(#s, 4) .. s end
+--- Returns a text, which is UTF-8, as Python's str.
+---@param s string
+---@return string
+function M.text(s) return "X" .. little(#s, 4) .. s end
+local text = M.text
 
 -- Texts are str, other strings bytes: protocol 2 has them as the latin1 of a text.
 local function bytes(s)

@@ -34,15 +34,24 @@ local function contiguous_strides(shape)
   return strides
 end
 
---- Writes a nested value to a file that `torch.load(path, weights_only=True)` reads.
+-- The members of an archive with this pickle and the elements of its storages.
+local function members_with(pickled, storages)
+  local members = { { "archive/data.pkl", pickled }, { "archive/byteorder", "little" } }
+  for i, elements in ipairs(storages) do
+    members[#members + 1] = { ("archive/data/%d"):format(i - 1), elements }
+  end
+  members[#members + 1] = { "archive/version", "3\n" }
+  return members
+end
+
+--- Returns the members (core._zip_write) of the archive that holds a nested value.
 ---@param value any
----@param path string
 ---@param where string what messages begin with
----@param save userdata? a save that the file is added to; nil: it is written
-function M.save(value, path, where, save)
-  local flat = nested.flatten(value, ("%s: '%s'"):format(where, path))
+---@return table[]
+function M.members(value, where)
+  local flat = nested.flatten(value, where)
   local pieces, views = layout.of(flat.tensors)
-  local tensors = {}
+  local tensors, storages = {}, {}
   for i, view in ipairs(views) do
     local t, piece = flat.tensors[i], pieces[view.piece].tensor
     local shape = view.shape or piece.shape
@@ -50,12 +59,34 @@ function M.save(value, path, where, save)
       offset = view.offset or 0, shape = shape, strides = view.strides or contiguous_strides(shape),
       requires_grad = t.requires_grad and t.is_leaf, parameter = parameter.is(t) }
   end
-  local members = { { "archive/data.pkl", writer.write(flat, tensors) }, { "archive/byteorder", "little" } }
-  for i, piece in ipairs(pieces) do
-    members[#members + 1] = { ("archive/data/%d"):format(i - 1), piece.tensor }
-  end
-  members[#members + 1] = { "archive/version", "3\n" }
-  core._zip_write(path, members, "save", save)
+  for i, piece in ipairs(pieces) do storages[i] = piece.tensor end
+  return members_with(writer.write(flat, tensors), storages)
+end
+
+--- Returns the members of the archive that holds None.
+---@return table[]
+function M.members_of_none() return members_with("\128\2N.", {}) end
+
+--- Returns the members of the archive that holds one contiguous tensor.
+---@param dtype string
+---@param shape integer[]
+---@param count integer its elements
+---@param elements accelerate.Tensor|integer 1-d; or their bytes, where the archive is only measured
+---@return table[]
+function M.members_of_tensor(dtype, shape, count, elements)
+  local flat = { value = { tensor = 1 }, tables = {} }
+  return members_with(writer.write(flat, { { storage = STORAGES[dtype], key = "0", count = count, offset = 0,
+    shape = shape, strides = contiguous_strides(shape), requires_grad = false, parameter = false } }),
+    { elements })
+end
+
+--- Writes a nested value to a file that `torch.load(path, weights_only=True)` reads.
+---@param value any
+---@param path string
+---@param where string what messages begin with
+---@param save userdata? a save that the file is added to; nil: it is written
+function M.save(value, path, where, save)
+  core._zip_write(path, M.members(value, ("%s: '%s'"):format(where, path)), "save", save)
 end
 
 -- ---- reading ------------------------------------------------------------------------------------
@@ -132,7 +163,8 @@ function M.hooks(path, storage)
 end
 
 -- An archive can pack a thousand times as many opcodes as it has bytes, and each may make a table.
-local function most_opcodes(path)
+local function most_opcodes(path, n)
+  if n then return 8 * n + 1e6 end
   local f = assert(io.open(path, "rb"))
   local bytes = f:seek "end"
   f:close()
@@ -145,17 +177,19 @@ end
 ---@param device string? where tensors go; default: the CPU
 ---@param lent boolean? tensors are over the mapped file, and their checksums are not compared
 ---@param left string[]?
+---@param at integer? the archive is `n` bytes of the file from byte `at` (from 0) on; default: all
+---@param n integer?
 ---@return any value
 ---@return table archive open
-function M.load(path, device, lent, left)
-  local archive = core._zip_open(path, "load")
+function M.load(path, device, lent, left, at, n)
+  local archive = core._zip_open(path, "load", at, n)
   local entry = entries_of(archive, path)
   local order = entry("byteorder")
   if order and archive:text(order) ~= "little" then
     fail("load: '%s': its elements are in big-endian order; expected little-endian", path)
   end
   local value = pickle.read(archive:text(entry("data.pkl")), ("load: '%s'"):format(path),
-    M.hooks(path, storages_of(archive, entry, path, device, lent)), left, most_opcodes(path))
+    M.hooks(path, storages_of(archive, entry, path, device, lent)), left, most_opcodes(path, n))
   return value, archive
 end
 
