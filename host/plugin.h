@@ -125,8 +125,8 @@ AX_API void ax_memory_count_foreign(int64_t bytes);
  * made), smaller ones are counted by size. */
 
 enum { AX_MEMORY_TRACKED = 1 << 20, AX_SMALL_CLASSES = 5 };
-/* The number of smaller blocks and their bytes, in the classes up to 1 KB, 8 KB, 64 KB, 256 KB, 1
- * MB. */
+/* The number of smaller blocks and their bytes, in the classes up to 1 KiB, 8 KiB, 64 KiB, 256 KiB,
+ * 1 MiB. */
 typedef struct ax_memory_small {
   int64_t blocks[AX_SMALL_CLASSES], bytes[AX_SMALL_CLASSES];
 } ax_memory_small;
@@ -138,6 +138,10 @@ static inline void ax_memory_small_add(ax_memory_small *s, size_t bytes)
   s->bytes[k] += (int64_t)bytes;
 }
 AX_API const char *ax_memory_where(void);
+/* A number of bytes as messages have it: "512 bytes", "52.4 MB" (10^6 bytes), "1.07 GB".  Returns
+ * `text`. */
+typedef char ax_size_buffer[32];
+AX_API const char *ax_size_text(int64_t bytes, ax_size_buffer text);
 /* Writes a few lines for a message, each after a line feed: the eight largest groups, the rest of
  * them, and `small`. */
 AX_API void ax_memory_report(ax_device d, const ax_memory_small *small, char *buf, size_t size);

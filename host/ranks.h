@@ -200,7 +200,7 @@ void ax_mpi_finished(void);
 
 /* core/dist/tcp.c: without MPI, barriers, texts and the id by which GPUs join travel over sockets
  * to rank 0.  The launchers make these before they fork (machines.c); on rank 0's own machine they
- * are pairs of local sockets.  They carry no tensors of more than 64 KB. */
+ * are pairs of local sockets.  They carry no tensors of more than 64 KiB. */
 
 /* In a rank, after ax_shm_join of its machine's memory: makes the connections the world group.
  * fd[r] leads to rank r: in rank 0 to all others, elsewhere only fd[0] counts. */

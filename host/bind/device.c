@@ -124,7 +124,7 @@ static const char *where(void)
 
 /* core._memory_groups(device, most) -> a list of { where, bytes, live }, the tensors of 1 MB and
  * more by line and size, largest first; and a list of { blocks, bytes }, the smaller ones in the
- * classes up to 1 KB, 8 KB, 64 KB, 256 KB and 1 MB */
+ * classes up to 1 KiB, 8 KiB, 64 KiB, 256 KiB and 1 MiB */
 static int memory_groups(lua_State *L)
 {
   ax_memory_group list[64];

@@ -327,7 +327,7 @@ static void check_build(lua_State *L)
 
   if (luaL_loadbuffer(L, "", 0, "=check_build") != 0 || lua_dump(L, keep_header, &h) != 0) lua_error(L);
   lua_getglobal(L, "rawlen");
-  if (!(h.bytes[4] & TWO_SLOTS)) lacks = "without GC64: it can address only 2 GB of Lua data";
+  if (!(h.bytes[4] & TWO_SLOTS)) lacks = "without GC64: it can address only 2 GiB of Lua data";
   else if (lua_isnil(L, -1)) lacks = "without LUAJIT_ENABLE_LUA52COMPAT";
   if (lacks)
     luaL_error(L, "the LuaJIT in this program was built %s; build the program again, with make", lacks);

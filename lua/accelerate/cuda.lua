@@ -7,6 +7,7 @@ local core = require "accelerate.core"
 local driver = require "accelerate.machine.driver"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
+local sizes = require "accelerate.utils.sizes"
 
 local M = {}
 
@@ -167,9 +168,7 @@ function M.empty_cache()
   for k = 0, (core.device_count("cuda")) - 1 do core.empty_cache("cuda:" .. k) end
 end
 
-local SMALL = { "1 KB", "8 KB", "64 KB", "256 KB", "1 MB" }
-
-local function megabytes(bytes) return ("%.1f MB"):format(bytes / 1e6) end
+local SMALL = { "1 KiB", "8 KiB", "64 KiB", "256 KiB", "1 MiB" }
 
 --- Returns a report on a GPU's memory as text: allocated and reserved bytes, and live memory by
 --- size and script line.
@@ -180,20 +179,20 @@ function M.memory_summary(device)
   local s, out = core.memory_stats(device), {}
   local function add(fmt, ...) out[#out + 1] = fmt:format(...) end
   add("%s, memory of this process", device)
-  add("  allocated %12s, at most %12s, in %d blocks", megabytes(s.live_bytes), megabytes(s.peak_bytes),
+  add("  allocated %12s, at most %12s, in %d blocks", sizes.text(s.live_bytes), sizes.text(s.peak_bytes),
     s.live_blocks)
-  add("  reserved  %12s, at most %12s, in %d segments", megabytes(s.reserved_bytes),
-    megabytes(s.peak_reserved_bytes), s.segments)
-  add("  free on the device %s of %s", megabytes(s.available_bytes), megabytes(s.limit_bytes))
+  add("  reserved  %12s, at most %12s, in %d segments", sizes.text(s.reserved_bytes),
+    sizes.text(s.peak_reserved_bytes), s.segments)
+  add("  free on the device %s of %s", sizes.text(s.available_bytes), sizes.text(s.limit_bytes))
   add("  requests %d, %d of them out of what was cached, %d made room first, %d failed", s.allocations,
     s.cache_hits, s.retries, s.failures)
   local groups, small = core._memory_groups(device, 32)
   if groups[1] then add("  live, largest first:") end
-  for _, g in ipairs(groups) do add("    %d x %s at %s", g.live, megabytes(g.bytes), g.where) end
+  for _, g in ipairs(groups) do add("    %d x %s at %s", g.live, sizes.text(g.bytes), g.where) end
   local parts = {}
   for k, class in ipairs(small) do
     if class.blocks > 0 then
-      parts[#parts + 1] = ("%d up to %s (%s)"):format(class.blocks, SMALL[k], megabytes(class.bytes))
+      parts[#parts + 1] = ("%d up to %s (%s)"):format(class.blocks, SMALL[k], sizes.text(class.bytes))
     end
   end
   if parts[1] then add("  smaller ones: %s", table.concat(parts, ", ")) end

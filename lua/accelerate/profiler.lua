@@ -14,6 +14,7 @@ local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local scope = require "accelerate.utils.scope"
+local sizes = require "accelerate.utils.sizes"
 
 local fail = options.fail
 
@@ -56,14 +57,6 @@ local function time_text(us)
   if us >= 1e6 then return ("%.3fs"):format(us / 1e6) end
   if us >= 1e3 then return ("%.3fms"):format(us / 1e3) end
   return ("%.3fus"):format(us)
-end
-
-local function memory_text(bytes)
-  local size = math.abs(bytes)
-  if size >= 2 ^ 30 then return ("%.2f Gb"):format(bytes / 2 ^ 30) end
-  if size >= 2 ^ 20 then return ("%.2f Mb"):format(bytes / 2 ^ 20) end
-  if size >= 2 ^ 10 then return ("%.2f Kb"):format(bytes / 2 ^ 10) end
-  return ("%d b"):format(bytes)
 end
 
 local SORTS = { "self_cpu_time_total", "cpu_time_total", "cpu_time", "self_cpu_time", "count", "flops",
@@ -117,8 +110,8 @@ function Averages:table(opts)
     { "CPU time avg", function(r) return time_text(r.cpu_time) end },
   }
   if self._memory then
-    columns[#columns + 1] = { "CPU Mem", function(r) return memory_text(r.cpu_memory_usage) end }
-    columns[#columns + 1] = { "Self CPU Mem", function(r) return memory_text(r.self_cpu_memory_usage) end }
+    columns[#columns + 1] = { "CPU Mem", function(r) return sizes.text(r.cpu_memory_usage) end }
+    columns[#columns + 1] = { "Self CPU Mem", function(r) return sizes.text(r.self_cpu_memory_usage) end }
   end
   columns[#columns + 1] = { "# of Calls", function(r) return ("%d"):format(r.count) end }
   if self._shapes then

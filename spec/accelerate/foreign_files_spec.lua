@@ -124,7 +124,7 @@ describe("a torch file that unpacks to much more than it is", function()
       bytes:sub(at + 28)
     disk.write(path, bytes)
     has(raises("'a/data.pkl' in it has 70000000 bytes, packed into 1000; a text may have 16 times as " ..
-      "many and 64 MB",
+      "many and 64 MiB",
       utils.load, path), path)
   end)
 

@@ -194,9 +194,9 @@ describe("accel-run estimate-memory", function()
       core.safetensors_save(folder .. "/b.safetensors", { { "l2.weight", tensor.zeros(128, 64) } })
       local out = run(0, folder, { "estimate-memory", "." })
       has(out, ".: 3 tensors, 16448 parameters; the largest layer is l1\n")
-      for _, line in ipairs { "float32 +32.25 KB +64.25 KB +257.0 KB\n",
-        "bfloat16 +16.13 KB +32.13 KB +289.13 KB\n",
-        "int8 +8.06 KB +16.06 KB +not trained\n", "int4 +4.03 KB +8.03 KB +not trained\n" } do
+      for _, line in ipairs { "float32 +33.0 KB +65.8 KB +263.2 KB\n",
+        "bfloat16 +16.5 KB +32.9 KB +296.1 KB\n",
+        "int8 +8.3 KB +16.4 KB +not trained\n", "int4 +4.1 KB +8.2 KB +not trained\n" } do
         assert.is_truthy(out:find("\n" .. line), out)
       end
       out = run(0, folder, { "estimate-memory", "b.safetensors", "--dtypes", "float16", "int8" })
@@ -209,16 +209,16 @@ describe("accel-run estimate-memory", function()
         "zero-0",
         "ZeRO_1", "FULL_SHARD", "--dtypes", "float32" })
       has(out, "\ntraining with Adam on 4 ranks, computing in float32\n")
-      for _, line in ipairs { "NO_SHARD +80.0 KB +80.0 KB +160.0 KB +0 bytes +320.0 KB +1.25 MB\n",
-        "ZeRO%-1 +80.0 KB +80.0 KB +40.0 KB +0 bytes +200.0 KB +800.0 KB\n",
-        "FULL_SHARD +20.0 KB +20.0 KB +40.0 KB +128.0 KB +208.0 KB +832.0 KB\n" } do
+      for _, line in ipairs { "NO_SHARD +81.9 KB +81.9 KB +163.8 KB +0 bytes +327.7 KB +1.3 MB\n",
+        "ZeRO%-1 +81.9 KB +81.9 KB +41.0 KB +0 bytes +204.8 KB +819.2 KB\n",
+        "FULL_SHARD +20.5 KB +20.5 KB +41.0 KB +131.1 KB +213.0 KB +852.0 KB\n" } do
         assert.is_truthy(out:find("\n" .. line), out)
       end
       has(out, "units: 2 blocks, and the rest of the model; activations come on top\n")
       out = run(0, folder, { "estimate-memory", "c.safetensors", "--num_processes=4",
         "--dp_replicate_size=2" })
       assert.is_truthy(
-        out:find "computing in bfloat16\n.*\nHYBRID_SHARD +40.0 KB +40.0 KB +80.0 KB +96.0 KB ", out)
+        out:find "computing in bfloat16\n.*\nHYBRID_SHARD +41.0 KB +41.0 KB +81.9 KB +98.3 KB ", out)
       for words, message in pairs { [{ "none" }] = "there is no file or folder none",
         [{ ".", "--strategy", "FULL" }] = "got 'FULL'; did you mean 'FULL_SHARD'?",
         [{ ".", "--strategy",

@@ -253,7 +253,7 @@ describe("the prompt", function()
     s:ask("help 'tensor.add'", "^tensor%.add%(a, b, %[alpha = 1%]%)\n")
     s:ask(":time 6 * 7", "^[%d.]+ %a+ %([^\n]*%)\n42\n")
     s:ask(":mem kept = tensor.ones(1024, 256)",
-      "^tensors: 1%.00 MiB more in use, 1%.00 MiB at the peak; Lua: ")
+      "^tensors: 1%.0 MB more in use, 1%.0 MB at the peak; Lua: ")
     s:ask(":profile tensor.ones(4):exp():sum()", "Self CPU")
     s:expect("exp +%[6%]:1 ")
     s:ask(":tiem 1", "accel%-run: :tiem is no command; did you mean 'time'%?\n")

@@ -53,7 +53,7 @@ describe("several machines", function()
       dist.barrier()
       print(a.process_index, table.concat(dist.all_gather_bytes(("x"):rep(rank)), ","))
     ]])
-    matches(out, "false\t[^\n]*all_reduce%(float32, 20000 elements, sum%): tensors of more than 64 KB in " ..
+    matches(out, "false\t[^\n]*all_reduce%(float32, 20000 elements, sum%): tensors of more than 64 KiB in " ..
       "the CPU's memory travel " ..
       "between " ..
       "machines through MPI, [^\n]*mpirun %-n 2 %-%-map%-by ppr:1:node accel%-run %-%-num_machines 2 " ..

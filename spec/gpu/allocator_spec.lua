@@ -72,7 +72,7 @@ describe("memory of a device", function()
     local x, small = bytes(3 * MB), bytes(100)
     local text = cuda.memory_summary()
     has(text, ("1 x 3.1 MB at spec/gpu/allocator_spec.lua:%d (empty)"):format(LINE))
-    if not device.fake then has(text, "up to 1 KB") end
+    if not device.fake then has(text, "up to 1 KiB") end
     tensor.release(x, small)
     assert.is_nil(cuda.memory_summary():find("1 x 3.1 MB", 1, true))
   end)

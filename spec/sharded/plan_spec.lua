@@ -237,8 +237,8 @@ describe("explain_sharding", function()
       "\n +strategy +FULL_SHARD +default\n",
       "\n +units +2, and the rest of the model +fsdp_plugin.auto_wrap_policy\n",
       "\n +activation checkpointing +yes +FSDP_ACTIVATION_CHECKPOINTING\n",
-      "\n +values +9.13 KB +4.75 KB +one of 2 parts\n", "\n +states +9.13 KB +",
-      "\n +two units' values +6.81 KB",
+      "\n +values +9.3 KB +4.9 KB +one of 2 parts\n", "\n +states +9.3 KB +",
+      "\n +two units' values +7.0 KB",
       "\n +a rank sends +in each forward and backward pass +" } do
       messages.matches(out, line)
     end

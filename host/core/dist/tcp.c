@@ -315,7 +315,7 @@ static ax_status refuse_tensors(const ax_collective *c)
 
   if (c->ndim == 0 || bytes_of(c) <= SMALL) return AX_OK;
   return ax_fail(AX_ENOIMPL,
-                 "%s: tensors of more than 64 KB in the CPU's memory travel between machines through MPI, "
+                 "%s: tensors of more than 64 KiB in the CPU's memory travel between machines through MPI, "
                  "and this run was started without it; start it with: mpirun -n %d --map-by ppr:1:node "
                  "accel-run --num_machines %d --num_processes %d script.lua   (or srun --mpi=pmix)",
                  ax_collective_text(c, text, sizeof text), machines, machines, tcp.size);

@@ -304,7 +304,7 @@ ax_status ax_zip_text(const ax_zip *z, int i, char **out, size_t *n)
   *out = NULL;
   if (e->size > MOST_TEXT && (e->size - MOST_TEXT) / TEXT_RATIO > e->packed)
     return FAIL(AX_EIO,
-                "'%.*s' in it has %llu bytes, packed into %llu; a text may have %d times as many and 64 MB",
+                "'%.*s' in it has %llu bytes, packed into %llu; a text may have %d times as many and 64 MiB",
                 SHOWN(e), (unsigned long long)e->size, (unsigned long long)e->packed, TEXT_RATIO);
   if ((st = ax_zip_bytes(z, i, &data, n, &owned)) != AX_OK) return st;
   if (!owned && !(owned = malloc(*n ? *n : 1))) return FAIL(AX_ENOMEM, "no memory for %zu bytes", *n);

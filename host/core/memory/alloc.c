@@ -196,12 +196,14 @@ void ax_memory_small_get(ax_memory_small *out)
 static ax_status out_of_memory(size_t bytes)
 {
   ax_memory_small small;
+  ax_size_buffer wanted, held, limit;
   char live[1400];
 
   ax_memory_small_get(&small);
   ax_memory_report((ax_device){ AX_CPU, 0 }, &small, live, sizeof live);
-  return ax_fail(AX_ENOMEM, "out of memory: %.1f MB asked for, %.1f MB in live tensors, limit %.1f MB%s",
-                 (double)bytes / 1e6, (double)stats.live_bytes / 1e6, (double)stats.limit_bytes / 1e6, live);
+  return ax_fail(AX_ENOMEM, "out of memory: %s asked for, %s in live tensors, limit %s%s",
+                 ax_size_text((int64_t)bytes, wanted), ax_size_text(stats.live_bytes, held),
+                 ax_size_text(stats.limit_bytes, limit), live);
 }
 
 ax_status ax_alloc(size_t bytes, void **out)

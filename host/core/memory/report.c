@@ -154,11 +154,23 @@ static int AX_PRINTF(4, 5) say(char *buf, size_t size, int used, const char *fmt
   return n < 0 ? used : used + n;
 }
 
+const char *ax_size_text(int64_t bytes, ax_size_buffer text)
+{
+  const double size = bytes < 0 ? -(double)bytes : (double)bytes;
+
+  if (size < 1e3) snprintf(text, sizeof(ax_size_buffer), "%lld bytes", (long long)bytes);
+  else if (size < 1e6) snprintf(text, sizeof(ax_size_buffer), "%.1f KB", (double)bytes / 1e3);
+  else if (size < 1e9) snprintf(text, sizeof(ax_size_buffer), "%.1f MB", (double)bytes / 1e6);
+  else snprintf(text, sizeof(ax_size_buffer), "%.2f GB", (double)bytes / 1e9);
+  return text;
+}
+
 void ax_memory_report(ax_device d, const ax_memory_small *small, char *buf, size_t size)
 {
-  static const char *const upto[AX_SMALL_CLASSES] = { "1 KB", "8 KB", "64 KB", "256 KB", "1 MB" };
+  static const char *const upto[AX_SMALL_CLASSES] = { "1 KiB", "8 KiB", "64 KiB", "256 KiB", "1 MiB" };
   const group *list[SHOWN];
   int64_t rest, rest_count;
+  ax_size_buffer text;
   int used = 0, n;
 
   buf[0] = '\0';
@@ -167,21 +179,22 @@ void ax_memory_report(ax_device d, const ax_memory_small *small, char *buf, size
   if (n > 0) used = say(buf, size, used, "\n  live, largest first:");
   for (int k = 0; k < n; k++) {
     if (list[k]->bytes)
-      used = say(buf, size, used, "\n    %lld x %.1f MB at %s", (long long)list[k]->live,
-                 (double)list[k]->bytes / 1e6, list[k]->where);
+      used = say(buf, size, used, "\n    %lld x %s at %s", (long long)list[k]->live,
+                 ax_size_text(list[k]->bytes, text), list[k]->where);
     else
-      used = say(buf, size, used, "\n    %lld of several sizes, %.1f MB in all, at %s",
-                 (long long)list[k]->live, (double)list[k]->total / 1e6, list[k]->where);
+      used = say(buf, size, used, "\n    %lld of several sizes, %s in all, at %s", (long long)list[k]->live,
+                 ax_size_text(list[k]->total, text), list[k]->where);
   }
   if (rest_count)
-    used = say(buf, size, used, "\n    %lld more, %.1f MB in all", (long long)rest_count, (double)rest / 1e6);
+    used =
+        say(buf, size, used, "\n    %lld more, %s in all", (long long)rest_count, ax_size_text(rest, text));
   pthread_mutex_unlock(&lock);
   bool any = false;
   for (int k = 0; small && k < AX_SMALL_CLASSES; k++) {
     if (!small->blocks[k]) continue;
-    used = say(buf, size, used, "%s %lld up to %s (%.1f MB)",
+    used = say(buf, size, used, "%s %lld up to %s (%s)",
                any ? "," : "\n    smaller ones:", (long long)small->blocks[k], upto[k],
-               (double)small->bytes[k] / 1e6);
+               ax_size_text(small->bytes[k], text));
     any = true;
   }
 }

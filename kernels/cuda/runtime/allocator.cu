@@ -242,18 +242,19 @@ static ax_status out_of_memory(ax_cuda_device *dev, int index, size_t bytes)
 {
   size_t available = 0, total = 0;
   ax_memory_small small;
+  ax_size_buffer text[5];
   char live[1400];
 
   dev->stats.failures++;
   cudaMemGetInfo(&available, &total);
   small_live(dev, &small);
   ax_memory_report((ax_device){ AX_CUDA, (uint8_t)index }, &small, live, sizeof live);
-  return ax_fail(AX_ENOMEM,
-                 "cuda:%d: out of memory: %.1f MB asked for, %.1f MB in live tensors, %.1f MB cached, %.1f "
-                 "of the device's %.1f MB free%s",
-                 index, (double)bytes / 1e6, (double)dev->stats.live_bytes / 1e6,
-                 (double)(dev->stats.reserved_bytes - dev->stats.live_bytes) / 1e6, (double)available / 1e6,
-                 (double)total / 1e6, live);
+  return ax_fail(
+      AX_ENOMEM,
+      "cuda:%d: out of memory: %s asked for, %s in live tensors, %s cached, %s of the device's %s free%s",
+      index, ax_size_text((int64_t)bytes, text[0]), ax_size_text(dev->stats.live_bytes, text[1]),
+      ax_size_text(dev->stats.reserved_bytes - dev->stats.live_bytes, text[2]),
+      ax_size_text((int64_t)available, text[3]), ax_size_text((int64_t)total, text[4]), live);
 }
 
 ax_status ax_cuda_alloc(int index, size_t bytes, void **out)

@@ -80,6 +80,7 @@ static bool idle(pinned *b)
 static ax_status add_block(void *p, size_t bytes, pinned **out)
 {
   const bool lent = p != NULL;
+  ax_size_buffer text;
   pinned *b;
 
   if (n_blocks == room) {
@@ -94,8 +95,8 @@ static ax_status add_block(void *p, size_t bytes, pinned **out)
             : cudaHostAlloc(&p, bytes, cudaHostAllocPortable)) != cudaSuccess) {
     cudaGetLastError(); /* it would be reported again by the next launch */
     free(b);
-    return ax_fail(AX_ENOMEM, "out of memory: the driver cannot pin %.1f MB of the host's memory",
-                   (double)bytes / 1e6);
+    return ax_fail(AX_ENOMEM, "out of memory: the driver cannot pin %s of the host's memory",
+                   ax_size_text((int64_t)bytes, text));
   }
   b->data = (char *)p;
   b->bytes = bytes;

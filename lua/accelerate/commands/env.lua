@@ -5,6 +5,7 @@ local ffi = require "ffi"
 local fs = require "accelerate.utils.fs"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
+local sizes = require "accelerate.utils.sizes"
 
 ffi.cdef [[
 char *realpath(const char *path, char *resolved);
@@ -31,8 +32,6 @@ local function field_of(path, pattern)
   return found
 end
 
-local function gigabytes(bytes) return ("%.2f GB"):format(bytes / 1e9) end
-
 -- ---- this machine -------------------------------------------------------------------------------
 
 local function executable()
@@ -53,15 +52,15 @@ end
 local function memory()
   local lines, total = {}, tonumber(field_of("/proc/meminfo", "^MemTotal:%s*(%d+)"))
   local available = tonumber(field_of("/proc/meminfo", "^MemAvailable:%s*(%d+)"))
-  lines[#lines + 1] = { "System memory", total and ("%s, %s available"):format(gigabytes(total * 1024),
-    gigabytes((available or 0) * 1024)) or "unknown" }
+  lines[#lines + 1] = { "System memory", total and ("%s, %s available"):format(sizes.text(total * 1024),
+    sizes.text((available or 0) * 1024)) or "unknown" }
   local limit = first_line("/sys/fs/cgroup/memory.max")
     or first_line("/sys/fs/cgroup/memory/memory.limit_in_bytes")
   local bytes = limit and tonumber(limit)
   if bytes and bytes < 2 ^ 60 then
-    lines[#lines + 1] = { "Control group's memory limit", gigabytes(bytes) }
+    lines[#lines + 1] = { "Control group's memory limit", sizes.text(bytes) }
   end
-  lines[#lines + 1] = { "Memory for tensors of a process", gigabytes(core.memory_stats().limit_bytes) }
+  lines[#lines + 1] = { "Memory for tensors of a process", sizes.text(core.memory_stats().limit_bytes) }
   return lines
 end
 
@@ -111,7 +110,7 @@ local function cuda()
     return version and (" (driver %s)"):format(version) or ""
   end)())
   for _, d in ipairs(report.device) do
-    add("cuda:" .. d[2], ("%s, %s, %s, %s multiprocessors"):format(d[3], d[4], gigabytes(tonumber(d[5])),
+    add("cuda:" .. d[2], ("%s, %s, %s, %s multiprocessors"):format(d[3], d[4], sizes.text(tonumber(d[5])),
       d[6]) .. (d[7] ~= "" and "; " .. d[7] or ""))
   end
   for index = 0, count - 1 do

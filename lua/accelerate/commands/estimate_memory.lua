@@ -7,6 +7,7 @@ local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
 local plans = require "accelerate.parallel.sharded.plan"
 local sharding = require "accelerate.parallel.sharded.table"
+local sizes = require "accelerate.utils.sizes"
 
 local M = {}
 
@@ -120,7 +121,7 @@ end
 ---@param dtype string what units compute in; values rest in float32
 ---@return string[][]
 function M.sharded(m, strategies, ranks, copies, dtype)
-  local bytes, units = files.convert_bytes, {}
+  local bytes, units = sizes.text, {}
   for i, n in ipairs(m.blocks) do units[i] = { values = { float32 = n }, trained = { float32 = n } } end
   local rows = { { "strategy", "values", "gradients", "states", "units' buffers", "a rank", "all ranks" } }
   for _, strategy in ipairs(strategies) do
@@ -186,7 +187,7 @@ function M.run(words)
     positions = { "PATH" } })
   if not found then return end
   local sharded = sharding_of(found)
-  local m, bytes = M.measure(found.PATH), files.convert_bytes
+  local m, bytes = M.measure(found.PATH), sizes.text
   local rows = { { "dtype", "largest layer", "total size", "training with Adam" } }
   for _, dtype in ipairs(found.dtypes or { "float32", "float16", "bfloat16", "int8", "int4" }) do
     rows[#rows + 1] = { dtype, bytes(m.largest * BYTES[dtype]), bytes(m.elements * BYTES[dtype]),

@@ -1,5 +1,6 @@
 --- What begins with ":" at the prompt.
 local chunks = require "accelerate.prompt.chunk"
+local sizes = require "accelerate.utils.sizes"
 
 local M = {}
 
@@ -22,14 +23,6 @@ Ctrl-R searches what was typed before; Ctrl-C stops what runs; Ctrl-D leaves.]]
 local function seconds_text(s)
   if s >= 1 then return ("%.3f s"):format(s) end
   return s >= 1e-3 and ("%.3f ms"):format(s * 1e3) or ("%.1f us"):format(s * 1e6)
-end
-
-local function bytes_text(n)
-  local sign, size = n < 0 and "-" or "", math.abs(n)
-  for _, unit in ipairs { { 2 ^ 30, "GiB" }, { 2 ^ 20, "MiB" }, { 2 ^ 10, "KiB" } } do
-    if size >= unit[1] then return ("%s%.2f %s"):format(sign, size / unit[1], unit[2]) end
-  end
-  return ("%s%d bytes"):format(sign, size)
 end
 
 local around = {}
@@ -56,7 +49,7 @@ function around.mem(held)
     held[1]()
     local stats, made = core.memory_stats(), collectgarbage("count") - lua
     io.stdout:write(("tensors: %s more in use, %s at the peak; Lua: %s made\n"):format(
-      bytes_text(stats.live_bytes - live), bytes_text(stats.peak_bytes - live), bytes_text(made * 1024)))
+      sizes.text(stats.live_bytes - live), sizes.text(stats.peak_bytes - live), sizes.text(made * 1024)))
   end
 end
 

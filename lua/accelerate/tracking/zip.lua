@@ -47,7 +47,7 @@ function M.archive(entries)
       name
     at = at + #head + #packed
     if at >= 2 ^ 32 or #text >= 2 ^ 32 or i >= 65535 then
-      file.fail("the archive would be larger than the 4 GB that a zip file without extensions holds")
+      file.fail("the archive would be larger than the 4 GiB that a zip file without extensions holds")
     end
   end
   local list = table.concat(directory)

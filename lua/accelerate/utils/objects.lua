@@ -47,7 +47,8 @@ function M.merge_dicts(source, destination)
   return destination
 end
 
---- "1.5 KB": a number of bytes for people, in units of 1024.
+--- Returns a number of bytes as Accelerate's convert_bytes writes it: "1.5 KB" are 1536 bytes,
+--- because its units go by 1024. Messages of accel use decimal units.
 ---@param size number
 ---@return string
 function M.convert_bytes(size)

@@ -3,8 +3,8 @@
 --- The bytes are those of the plan's formula: each unit's buffers are padded to multiples of 256
 --- bytes for each rank that they are cut over; activations come on top.
 local class = require "accelerate.utils.class"
-local convert_bytes = require("accelerate.utils.objects").convert_bytes
 local division = require "accelerate.parallel.sharded.division"
+local size_text = require("accelerate.utils.sizes").text
 
 local M = {}
 
@@ -159,19 +159,19 @@ end
 local function bytes_rows(plan, sum)
   local rows = { { "bytes of a rank", "whole model", "this plan", "" } }
   for _, name in ipairs { "values", "gradients", "states" } do
-    rows[#rows + 1] = { name, convert_bytes(sum.whole[name]), convert_bytes(sum[name]),
+    rows[#rows + 1] = { name, size_text(sum.whole[name]), size_text(sum[name]),
       plan[name] == "cut" and ("one of %d parts"):format(plan.shard) or "whole" }
   end
-  if sum.working > 0 then rows[#rows + 1] = { "working copies", "", convert_bytes(sum.working), "whole" } end
+  if sum.working > 0 then rows[#rows + 1] = { "working copies", "", size_text(sum.working), "whole" } end
   for _, name in ipairs { "values", "gradients" } do
     local bytes = sum["unit_" .. name]
     if bytes > 0 then
       rows[#rows + 1] = { (sum.buffers == 1 and "the unit's %s" or "two units' %s"):format(name), "",
-        convert_bytes(sum.buffers * bytes), sum.buffers == 2 and "the largest unit's" or "" }
+        size_text(sum.buffers * bytes), sum.buffers == 2 and "the largest unit's" or "" }
     end
   end
-  rows[#rows + 1] = { "together", convert_bytes(sum.whole.values + sum.whole.gradients + sum.whole.states),
-    convert_bytes(sum.total), "activations come on top" }
+  rows[#rows + 1] = { "together", size_text(sum.whole.values + sum.whole.gradients + sum.whole.states),
+    size_text(sum.total), "activations come on top" }
   return rows
 end
 
@@ -202,8 +202,8 @@ function M.show(plan, model, opts)
     plan.replicate * plan.shard, plan.replicate * plan.shard == 1 and "" or "s")
   aligned(out, settings(plan, units))
   aligned(out, bytes_rows(plan, M.bytes(plan, units, states)))
-  aligned(out, { { "a rank sends", "in each forward and backward pass", convert_bytes(moved.pass) },
-    { "", "at each optimizer step", convert_bytes(moved.step) } })
+  aligned(out, { { "a rank sends", "in each forward and backward pass", size_text(moved.pass) },
+    { "", "at each optimizer step", size_text(moved.step) } })
   return table.concat(out, "\n")
 end
 
