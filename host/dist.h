@@ -2,11 +2,11 @@
  *
  * A group is some ranks of the world, in an order, and a transport.  A transport is a table of
  * functions that carries collectives over one kind of memory: `shm` (host memory, the ranks of one
- * machine), `tcp` (host memory, several machines), `nccl` (the CUDA backend's: GPU memory).  They
- * are peers.  A transport whose collectives run beside the computation returns a ticket for their
- * end; one that finishes them before it returns gives none.  The world is the group of all ranks;
- * ax_group_split makes others.  The devices of a group's ranks join when that is first needed, or
- * with the group where its parent's devices have joined: the group's link.
+ * machine), `tcp` and `mpi` (host memory, several machines), `nccl` (the CUDA backend's: GPU
+ * memory).  They are peers.  A transport whose collectives run beside the computation returns a
+ * ticket for their end; one that finishes them before it returns gives none.  The world is the
+ * group of all ranks; ax_group_split makes others.  The devices of a group's ranks join when that
+ * is first needed, or with the group where its parent's devices have joined: the group's link.
  *
  * Collectives of a group are issued in the same order on every rank.  Each rank's arguments (op,
  * dtype, count, shape, root, reduction, model) are compared before data moves: a difference is an
@@ -193,7 +193,7 @@ AX_API ax_group *ax_dist_world(void);
 /* Divides a group: ranks that give the same `colour` (0 or more) make a new group, ordered by
  * `key`, then by rank; a rank that gives -1 is in none, and *out is NULL there.  A collective of
  * `from`.  *out: a new reference.  `name` is the beginning of its name in messages: "tp" becomes
- * "tp[0,1]".  ENOIMPL where the ranks are on several machines. */
+ * "tp[0,1]". */
 AX_API ax_status ax_group_split(ax_group *from, int colour, int key, const char *name, ax_group **out);
 AX_API ax_group *ax_group_retain(ax_group *g);
 /* Leaves the group with the last reference; not a collective. */

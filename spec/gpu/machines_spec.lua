@@ -1,6 +1,7 @@
 -- Ranks on GPUs of several machines: the group of the GPUs (kernels/cuda/runtime/nccl_group.cu) is
 -- joined through host/core/dist/tcp.c.  On the emulated device the machines are two launches on
 -- this one, and a stand-in joins them; with one real machine there is nothing to join.
+local EVERY = require "spec.support.every_collective"
 local device = require "spec.support.device"
 local machines = require "spec.support.machines"
 local processes = require "spec.support.processes"
@@ -75,5 +76,39 @@ describe("GPUs of several machines", function()
     assert.matches("rank 1 %(machine 1%) failed: [^\n]*out of luck", ended[0].err)
     assert.are.equal(1, ended[0].status)
     assert.are.equal(1, ended[1].status)
+  end)
+
+  local GROUPS = [[
+    local accelerate, core = require "accelerate", require "accelerate.core"
+    local dist, tensor = require "accelerate.distributed", require "accelerate.tensor"
+    local rank, n, gpu = dist.get_rank(), 4, accelerate.PartialState().device
+    local mesh = dist.mesh { dp_replicate = 2, dp_shard = 2 }
+  ]]
+
+  it("carry every collective in groups of one machine and of both", function()
+    local out = machines.ok(GROUPS .. EVERY .. [[
+      where = gpu
+      every(mesh.dp_shard, 3)
+      every(mesh.dp_replicate, 5)
+      local g = dist.new_group { 0, 1, 3 }
+      if g.rank >= 0 then every(g, 4) end
+      every(dist.world, 2)
+      io.write("done " .. rank .. "\n")
+    ]], { ranks = 4, env = ENV, seconds = 60 })
+    for r = 0, 3 do assert.is_truthy(out:find("done " .. r .. "\n", 1, true), out) end
+  end)
+
+  it("are told at once that they differ in a group of one machine", function()
+    local ended = machines.run(GROUPS .. [[
+      local x = tensor.ones(4):to(gpu)
+      if rank == 3 then x = x:narrow(1, 1, 3) end
+      dist.all_reduce(x, { group = mesh.dp_shard })
+      x:sum():item()
+      dist.barrier()
+    ]], { ranks = 4, env = ENV, seconds = 30 })
+    assert.matches("rank 2 calls all_reduce%(float32, 4 elements, sum, on the GPU%) in dp_shard%[2,3%] at " ..
+      "[^\n]*; rank 3 calls all_reduce%(float32, 3 elements, sum, on the GPU%) in dp_shard%[2,3%]",
+      ended[1].err)
+    assert.are.equal(1, ended[0].status)
   end)
 end)

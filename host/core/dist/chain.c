@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "core/dist/chain.h"
+#include "core/dist/links.h"
 
 #define TEXT 1100
 
@@ -201,7 +202,7 @@ static ax_status carry(const ax_collective *c)
   case AX_JOIN: return ax_chain_gather(c, -1);
   case AX_GATHER: return ax_chain_gather(c, c->root);
   case AX_BARRIER: return AX_OK; /* the meeting was it */
-  default: return ax_fail(AX_ENOIMPL, "the mpi group has no collective number %d", (int)c->op);
+  default: return ax_across_world(c);
   }
 }
 
@@ -210,7 +211,7 @@ static ax_status run(const ax_collective *given)
   ax_collective c = *given;
   ax_status st = ax_shm_refuse_broken();
 
-  if (st != AX_OK) return st;
+  if (st != AX_OK || (st = ax_across_refuse_pairs(given)) != AX_OK) return st;
   if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
   ax_shm_enter(&c, 0);
   st = ax_apart_aborted() ? ax_shm_aborted() : meet(&c);
@@ -250,6 +251,7 @@ static const ax_transport transport = {
   .name = "mpi",
   .issue = mpi_issue,
   .leave = mpi_leave,
+  .split = ax_across_split,
   .set_timeout = ax_apart_set_timeout,
   .post = ax_apart_post,
   .look = ax_apart_look,

@@ -149,10 +149,7 @@ ax_status ax_group_split(ax_group *from, int colour, int key, const char *name, 
 
   *out = NULL;
   if (from->size > 1 && !from->transport->split)
-    return ax_fail(
-        AX_ENOIMPL,
-        "groups of ranks of several machines are not there yet (the ranks' memory is carried by %s)",
-        from->transport->name);
+    return ax_fail(AX_ENOIMPL, "ranks whose memory is carried by %s make no groups", from->transport->name);
   if (!(all = ax_malloc((size_t)from->size * sizeof *all)) || !(g = ax_calloc(1, sizeof *g)) ||
       !(g->members = ax_calloc((size_t)from->size, sizeof *g->members)))
     goto out;

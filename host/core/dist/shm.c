@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/core.h"
-#include "core/dist/steps.h"
+#include "core/dist/links.h"
 
 #define WINDOWS_BYTES ((size_t)32 << 20) /* that all windows together may take, about */
 #define CHUNK_MOST (256 << 10)
@@ -252,8 +252,7 @@ static ax_status shm_issue(ax_group *g, const ax_collective *c, int n, uint64_t 
 
 /* ---- groups of some ranks -------------------------------------------------------------------- */
 
-/* A set of counters that nobody uses, for `n` ranks; -1: there is none. */
-static int take_set(int n)
+int ax_shm_take_set(int n)
 {
   ax_control *const c = ax_shm.control;
 
@@ -284,7 +283,7 @@ static ax_status new_walk(ax_group *g, int set)
   w->ring = ax_set_ring(set);
   w->ring_length = AX_RING;
   for (int k = 0; k < g->size; k++) {
-    w->local[k] = g->members[k];
+    w->local[k] = g->members[k] - ax_shm.first;
     w->counters[k] = ax_set_counters(set, w->local[k]);
   }
   w->next = ax_shm.walks;
@@ -293,11 +292,23 @@ static ax_status new_walk(ax_group *g, int set)
   return AX_OK;
 }
 
+ax_status ax_shm_part(ax_group *g, int set)
+{
+  ax_status st;
+
+  if (set < 0)
+    return ax_fail(AX_ENOMEM, "%s: %d groups are open at once, which is the most: release some", g->name,
+                   AX_MAX_GROUPS);
+  st = new_walk(g, set);
+  /* the others go on without us, and will miss us */
+  if (st != AX_OK) atomic_fetch_sub(&ax_shm.control->members[set], 1);
+  return st;
+}
+
 /* The first rank of each new group takes a set of counters for it, and all learn which. */
 static ax_status shm_split(ax_group *from, ax_group *g)
 {
-  ax_walk *const w = from->state;
-  int64_t mine = g->rank == 0 && g->size > 1 ? take_set(g->size) : 0, *all;
+  int64_t mine = g->rank == 0 && g->size > 1 ? ax_shm_take_set(g->size) : 0, *all;
   ax_collective c = { .op = AX_ALL_GATHER, .dtype = AX_I64, .count = 1, .in = &mine };
   ax_status st;
   int first = 0;
@@ -305,14 +316,10 @@ static ax_status shm_split(ax_group *from, ax_group *g)
   if (!(all = ax_malloc((size_t)from->size * sizeof *all))) return AX_ENOMEM;
   memcpy(c.group, from->name, sizeof c.group);
   c.out = all;
-  AX_TRY(carry(w, &c));
+  AX_TRY(carry(from->state, &c));
   if (g->size <= 1) goto out;
   while (first < from->size && ax_group_world_rank(from, first) != g->members[0]) first++;
-  if (all[first] < 0)
-    st = ax_fail(AX_ENOMEM, "%s: %d groups are open at once, which is the most: release some", g->name,
-                 AX_MAX_GROUPS);
-  else if ((st = new_walk(g, (int)all[first])) != AX_OK) /* the others go on without us, and will miss us */
-    atomic_fetch_sub(&ax_shm.control->members[all[first]], 1);
+  st = ax_shm_part(g, (int)all[first]);
 out:
   ax_mfree(all);
   return st;

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "core/core.h"
-#include "core/dist/apart.h"
+#include "core/dist/links.h"
 
 #define SMALL ((size_t)64 << 10)      /* bytes of a tensor that go this way: flags, sizes, sums of metrics */
 #define PIECE ((size_t)256 << 10)     /* bytes of a rank that are sent at a time */
@@ -287,7 +287,7 @@ static ax_status carry(const ax_collective *c)
   case AX_REDUCE_SCATTER:
   case AX_GATHER: return exchange(c);
   case AX_BARRIER: return AX_OK; /* the meeting was it */
-  default: return ax_fail(AX_ENOIMPL, "the tcp group has no collective number %d", (int)c->op);
+  default: return ax_across_world(c);
   }
 }
 
@@ -326,7 +326,8 @@ static ax_status enter_and_run(const ax_collective *given)
   ax_collective c = *given;
   ax_status st = ax_shm_refuse_broken();
 
-  if (st != AX_OK || (st = refuse_tensors(given)) != AX_OK) return st;
+  if (st != AX_OK || (st = ax_across_refuse_pairs(given)) != AX_OK) return st;
+  if ((st = refuse_tensors(given)) != AX_OK) return st;
   if (c.op == AX_BARRIER) c = (ax_collective){ .op = AX_BARRIER };
   ax_shm_enter(&c, 0);
   st = ax_apart_aborted() ? ax_shm_aborted() : run(&c);
@@ -369,6 +370,7 @@ static const ax_transport transport = {
   .name = "tcp",
   .issue = tcp_issue,
   .leave = tcp_leave,
+  .split = ax_across_split,
   .set_timeout = ax_apart_set_timeout,
   .post = ax_apart_post,
   .look = ax_apart_look,
@@ -382,6 +384,8 @@ void ax_tcp_join(int rank, int size, int local_size, const int *fd)
   tcp.per_machine = local_size;
   for (int r = 0; r < size; r++) tcp.fd[r] = rank == 0 || r == 0 ? fd[r] : -1;
   tcp.fd[rank] = -1;
+  ax_shm.first = rank / local_size * local_size;
+  ax_shm.machines = size / local_size;
   group = (ax_group){
     .transport = &transport,
     .state = &tcp,

@@ -7,7 +7,8 @@
 --- Ranks are names and count from 0; `src` and `dst` are ranks of the world, also in a group. Every
 --- rank of a group calls its collectives in the same order. The tensors of all ranks are on the
 --- CPU, or each on its rank's GPU. Collectives of GPU tensors run in the order of their calls, in
---- all groups together. Of ranks on several machines only the world has collectives yet.
+--- all groups together. Of ranks on several machines those of a group meet in shared memory where
+--- they are on one machine, else through connections that they open when the group is made.
 local core = require "accelerate.core"
 local collectives = require "accelerate.distributed.collectives"
 local groups = require "accelerate.distributed.group"
