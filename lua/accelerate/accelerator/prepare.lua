@@ -9,6 +9,7 @@ local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local flat = require "accelerate.parallel.flat"
 local parallel = require "accelerate.parallel"
+local policy = require "accelerate.accelerator.policy"
 local schedulers = require "accelerate.accelerator.scheduler"
 
 local fail = options.fail
@@ -81,6 +82,7 @@ function Accelerator:prepare_model(model, opts)
   if not opts.evaluation_mode then check_sparse(self, model) end
   if opts.device_placement then model:to(self.device) end
   mixed_precision.wrap(model, self._autocast_handler)
+  policy.apply(model, self._plan)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
     require("accelerate.capture.model").wrap(model, self.device,

@@ -123,7 +123,11 @@ local function trained(replica)
   return list
 end
 
-local function deliver(flat)
+-- Gradients that are reduced in a lower type are rounded to it before they are summed.
+local function deliver(flat, dtype)
+  if dtype and dtype ~= flat.dtype then
+    core.no_grad(function() flat.grads:copy_(flat.grads:to(dtype)) end)
+  end
   flat.layout:deliver()
   if flat.cut_values then flat.layout:drop_values() end
 end
@@ -141,7 +145,7 @@ function M.expect(replica, overlapping)
     while full[replica.delivered + 1] do
       local flat = list[replica.delivered + 1]
       if flat.layout:is_watched(1) then return end
-      deliver(flat)
+      deliver(flat, replica.plan.reduce_dtype)
       replica.delivered = replica.delivered + 1
     end
   end
@@ -167,7 +171,9 @@ function M.reduce(replica)
   end
   if #list == 0 then return end
   for i = 1, #list do
-    if i > (replica.delivered or 0) or replica.late[i] then deliver(list[i]) end
+    if i > (replica.delivered or 0) or replica.late[i] then
+      deliver(list[i], replica.plan.reduce_dtype)
+    end
   end
   replica.delivered, replica.late = 0, {}
   local presence = core.flat_presence(layouts)

@@ -2,6 +2,7 @@
 --- many ranks they are cut, and which modules are acquired and reduced together. The plugins of
 --- Accelerate, its ParallelismConfig and DeepSpeed's JSON become plans; the engine reads nothing
 --- else.
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local units = require "accelerate.parallel.sharded.units"
 
@@ -76,6 +77,27 @@ end
 
 -- ---- FullyShardedDataParallelPlugin -------------------------------------------------------------
 
+-- The types of a plugin's own policy. One that follows the Accelerator's mixed precision says what
+-- is computed in alone: gradients are reduced in float32, and the Accelerator casts outputs.
+local function policy_of(plugin, strategy)
+  local policy = plugin.mixed_precision_policy or {}
+  if plugin:_origin "mixed_precision_policy" == "mixed_precision" then
+    return { param_dtype = policy.param_dtype }
+  end
+  if strategy == "NO_SHARD" and (policy.reduce_dtype or "float32") ~= "float32" then
+    fail("NO_SHARD: reduce_dtype = %s: whole gradients are reduced in a lower type by a hook; give the " ..
+      "Accelerator DistributedDataParallelKwargs { comm_hook = %s }", policy.reduce_dtype,
+      policy.reduce_dtype == "float16" and "'fp16'" or "'bf16'")
+  end
+  if (policy.buffer_dtype or "float32") ~= "float32" then
+    notice.main_once(
+      "%s: buffer_dtype = %s has no effect: buffers stay in their own types, in which norms " ..
+      "keep their statistics", strategy, policy.buffer_dtype)
+  end
+  return { param_dtype = policy.param_dtype, reduce_dtype = policy.reduce_dtype,
+    output_dtype = policy.output_dtype }
+end
+
 -- How many copies there are, and over how many ranks each is cut.
 local function sizes(strategy, context)
   local mesh = context.parallelism
@@ -140,7 +162,7 @@ end
 function M.from_fsdp(plugin, context)
   local strategy, reshard = strategy_of(plugin, context)
   local replicate, shard = sizes(strategy, context)
-  local policy = plugin.mixed_precision_policy or {}
+  local policy = policy_of(plugin, strategy)
   local function ignored(model) return units.parameters_of(model, plugin.ignored_modules) end
   -- a CPU's memory is the host's, so that all is offloaded there from the start
   local on_host = context.device == "cpu"
@@ -148,8 +170,7 @@ function M.from_fsdp(plugin, context)
   return M.new(strategy, {
     replicate = replicate, shard = shard, reshard_after_forward = reshard ~= false,
     units = chooser(plugin, ignored), ignored = ignored,
-    param_dtype = policy.param_dtype, reduce_dtype = policy.reduce_dtype,
-    buffer_dtype = policy.buffer_dtype, output_dtype = policy.output_dtype,
+    param_dtype = policy.param_dtype, reduce_dtype = policy.reduce_dtype, output_dtype = policy.output_dtype,
     offload = { values = away, gradients = away, states = away,
       note = plugin.cpu_offload and on_host and "none: a CPU's memory is the host's" or nil },
     whole_in_no_sync = plugin.whole_in_no_sync,
