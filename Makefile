@@ -302,7 +302,7 @@ $(OUT)/libax_cuda_traffic.so: $(TRAFFIC_OBJ) $(EMULATE_SRC:kernels/cuda/%.cpp=$(
 # loops, strict about what it refuses.
 FAKE_OF  := cublasLt cudnn nccl cufft cublas cusolver
 FAKES    := $(if $(CUDA_HOME),$(FAKE_OF:%=$(OUT)/fakes/lib%.so))
-FAKE_PARTS = $(wildcard spec/support/fake_$(1).* spec/support/fake_$(1)_*)
+FAKE_PARTS = $(wildcard spec/fakes/fake_$(1).* spec/fakes/fake_$(1)_*)
 SONAME_cublasLt := 13
 SONAME_cudnn    := 9
 SONAME_nccl     := 2
@@ -316,28 +316,28 @@ $(OUT)/fakes/lib%.so: kernels/cuda/vendor/vendor.h kernels/cuda/emulate/emulate.
 	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -O2 -shared -o $@.$(SONAME_$*) $(filter %.cpp,$^) -ldl
 	@ln -sf $(@F).$(SONAME_$*) $@
 $(foreach f,$(FAKE_OF),$(eval $(OUT)/fakes/lib$(f).so: $(call FAKE_PARTS,$(f))))
-$(OUT)/fakes/libcublas.so $(OUT)/fakes/libcusolver.so: spec/support/fake_lapack.h
+$(OUT)/fakes/libcublas.so $(OUT)/fakes/libcusolver.so: spec/fakes/fake_lapack.h
 
 # Which plans NVIDIA's own cuDNN has for our graphs, asked without a GPU.
 plan-cudnn: $(OUT)/plan/plan_cudnn $(OUT)/plan/libcuda.so.1  ## ask cuDNN which plans it has for an H200 (CUDNN=folder)
 	@LD_LIBRARY_PATH='$(CURDIR)/$(OUT)/plan' $(OUT)/plan/plan_cudnn $(or $(CUDNN),$(CUDA_HOME)/lib64) "$(PART)"
-$(OUT)/plan/plan_cudnn: spec/support/plan_cudnn.cpp $(wildcard kernels/cuda/vendor/cudnn*)
+$(OUT)/plan/plan_cudnn: spec/fakes/plan_cudnn.cpp $(wildcard kernels/cuda/vendor/cudnn*)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -o $@ $< -ldl
-$(OUT)/plan/libcuda.so.1: spec/support/plan_cudnn.cpp
+$(OUT)/plan/libcuda.so.1: spec/fakes/plan_cudnn.cpp
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -DAS_DRIVER -shared -fPIC -o $@ $<
 
 -include $(wildcard $(foreach kind,cuda emulated traffic,$(OUT)/$(kind)/*.d $(OUT)/$(kind)/*/*.d))
 
 # For the specs: a device without a GPU.
-$(OUT)/libax_fake_device.so: spec/support/fake_device.c host/ax.h $(ATTRS) Makefile
+$(OUT)/libax_fake_device.so: spec/fakes/fake_device.c host/ax.h $(ATTRS) Makefile
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) -shared -o $@.new $<
 	@mv $@.new $@
 
 # For the specs: preloaded, it makes calls of the file system fail.
-$(OUT)/libax_disk_faults.so: spec/support/disk_faults.c Makefile
+$(OUT)/libax_disk_faults.so: spec/fakes/disk_faults.c Makefile
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) -fno-sanitize=all -shared -o $@.new $< -ldl
 	@mv $@.new $@

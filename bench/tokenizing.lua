@@ -31,5 +31,5 @@ local began = common.now()
 local bpe = tokenizers.train_bpe(lines, { vocab_size = 8000 })
 local train_ms = (common.now() - began) * 1e3
 common.emit { bpe_ms = median_ms(bpe), train_ms = train_ms,
-  wordpiece_ms = median_ms(tokenizers.from_file(root .. "spec/support/tokenizers/bert.json")),
-  unigram_ms = median_ms(tokenizers.from_file(root .. "spec/support/tokenizers/unigram.json")) }
+  wordpiece_ms = median_ms(tokenizers.from_file(root .. "spec/reference/tokenizers/bert.json")),
+  unigram_ms = median_ms(tokenizers.from_file(root .. "spec/reference/tokenizers/unigram.json")) }

@@ -2,7 +2,7 @@
 local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local example_checks = require "spec.support.example_checks"
-local pictures = require("spec.support.files_reference").pictures
+local pictures = require("spec.reference.files_reference").pictures
 
 local check, run = example_checks.check, example_checks.runner
 

@@ -48,7 +48,7 @@ train_ms = (time.perf_counter() - began) * 1e3
 
 
 def small(name):
-    return Tokenizer.from_file(os.path.join(ROOT, f"spec/support/tokenizers/{name}.json"))
+    return Tokenizer.from_file(os.path.join(ROOT, f"spec/reference/tokenizers/{name}.json"))
 
 
 peer.emit(args, bpe_ms=median_ms(bpe, lines), train_ms=train_ms, wordpiece_ms=median_ms(small("bert"), lines),

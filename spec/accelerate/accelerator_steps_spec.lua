@@ -5,7 +5,7 @@ local data = require "accelerate.data"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local ranks = require "spec.support.ranks"
-local reference = require "spec.support.sharding_reference"
+local reference = require "spec.reference.sharding_reference"
 local state = require "accelerate.state"
 
 local function parts(n)

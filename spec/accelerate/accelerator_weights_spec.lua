@@ -6,7 +6,7 @@ local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local nn = require "accelerate.nn"
 local ranks = require "spec.support.ranks"
-local reference = require "spec.support.sharding_reference"
+local reference = require "spec.reference.sharding_reference"
 local state = require "accelerate.state"
 
 describe("what save_state will take along", function()

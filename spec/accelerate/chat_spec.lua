@@ -1,11 +1,11 @@
 -- lua/accelerate/tokenizers/chat: the language of chat templates. The texts that are wanted are
--- Jinja's, from spec/support/gen_chat_reference.py.
+-- Jinja's, from spec/generators/gen_chat_reference.py.
 local chat = require "accelerate.tokenizers.chat"
 local disk = require "spec.support.disk"
 local json = require "accelerate.utils.json"
 local ordered = require "accelerate.utils.ordered"
 
-local reference = assert(json.decode(disk.read "spec/support/tokenizers/chat.json"))
+local reference = assert(json.decode(disk.read "spec/reference/tokenizers/chat.json"))
 
 -- What a template gives, or nil and the message.
 local function render(template, variables)

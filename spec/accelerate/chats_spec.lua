@@ -4,7 +4,7 @@ local json = require "accelerate.utils.json"
 local raises = require("spec.support.messages").raises
 local tokenizers = require "accelerate.tokenizers"
 
-local t = tokenizers.from_file "spec/support/tokenizers/gpt2.json"
+local t = tokenizers.from_file "spec/reference/tokenizers/gpt2.json"
 local HI = { { role = "user", content = "hi" } }
 local PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if " ..
   "add_generation_prompt %}<a>{% endif %}"
@@ -19,7 +19,7 @@ local function with_folder(files, fn)
   local folder = os.tmpname()
   os.remove(folder)
   os.execute(("mkdir -p '%s/additional_chat_templates'"):format(folder))
-  files["tokenizer.json"] = disk.read "spec/support/tokenizers/gpt2.json"
+  files["tokenizer.json"] = disk.read "spec/reference/tokenizers/gpt2.json"
   for name, text in pairs(files) do
     local file = assert(io.open(folder .. "/" .. name, "w"))
     file:write(text)

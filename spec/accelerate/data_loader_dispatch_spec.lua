@@ -8,7 +8,7 @@ local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
 
 local REFERENCE = debug.getinfo(1, "S").source:match("^@(.*)accelerate/[^/]*$") ..
-  "support/loader_reference.txt"
+  "reference/loader_reference.txt"
 
 local SCRIPT = [[
   local data = require "accelerate.data"

@@ -4,7 +4,7 @@ local data = require "accelerate.data"
 local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local readers = require "accelerate.data.readers"
-local reference = require "spec.support.files_reference"
+local reference = require "spec.reference.files_reference"
 
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool",
   "complex64", "complex128" }

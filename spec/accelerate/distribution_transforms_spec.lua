@@ -1,5 +1,5 @@
 --- Transforms of accelerate.distributions beside PyTorch's values
---- (spec/support/gen_distributions_reference.py).
+--- (spec/generators/gen_distributions_reference.py).
 local accelerate = require "accelerate"
 local tensor = require "accelerate.tensor"
 local raises = require("spec.support.messages").raises

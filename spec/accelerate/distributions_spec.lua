@@ -1,4 +1,5 @@
---- accelerate.distributions beside PyTorch's values (spec/support/gen_distributions_reference.py).
+--- accelerate.distributions beside PyTorch's values
+--- (spec/generators/gen_distributions_reference.py).
 local accelerate = require "accelerate"
 local tensor = require "accelerate.tensor"
 local raises = require("spec.support.messages").raises
@@ -24,7 +25,7 @@ local POSITIONAL = { Normal = { "loc", "scale" }, LogNormal = { "loc", "scale" }
 local FIRST = { NegativeBinomial = "total_count", Binomial = "total_count", RelaxedBernoulli = "temperature",
   ExpRelaxedCategorical = "temperature", RelaxedOneHotCategorical = "temperature",
   MultivariateNormal = "loc", Wishart = "df" }
--- Of several parts, as spec/support/gen_distributions_reference.py builds them.
+-- Of several parts, as spec/generators/gen_distributions_reference.py builds them.
 local function transformed(of)
   return function(t) return D.TransformedDistribution(D.Normal(t.loc, t.scale), of()) end
 end

@@ -9,7 +9,7 @@ local host = require "spec.support.host"
 local messages = require "spec.support.messages"
 local nn = require "accelerate.nn"
 local pickle = require "accelerate.files.pickle"
-local reference = require "spec.support.numpy_reference"
+local reference = require "spec.reference.numpy_reference"
 local utils = require "accelerate.utils"
 
 local has, raises = messages.has, messages.raises

@@ -75,7 +75,7 @@ describe("GradScaler", function()
 end)
 
 describe("programs around a GradScaler", function()
-  for number, program in ipairs(require "spec.support.scaler_reference") do
+  for number, program in ipairs(require "spec.reference.scaler_reference") do
     it(("do as PyTorch, number %d"):format(number), function()
       require("spec.support.scaler_programs").check(program)
     end)

@@ -5,7 +5,7 @@ local nn = require "accelerate.nn"
 local near = require("spec.support.numbers").lists_near
 local optim = require "accelerate.optim"
 local ranks = require "spec.support.ranks"
-local reference = require "spec.support.lomo_reference"
+local reference = require "spec.reference.lomo_reference"
 local state = require "accelerate.state"
 
 local function wave(shape, start)

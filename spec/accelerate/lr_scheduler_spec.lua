@@ -6,10 +6,10 @@ local disk = require "spec.support.disk"
 local ordered = require "accelerate.utils.ordered"
 local json = require "accelerate.utils.json"
 local message = require("spec.support.messages").message
-local saved = require "spec.support.saving_reference"
+local saved = require "spec.reference.saving_reference"
 local utils = require "accelerate.utils"
 local lr_scheduler = optim.lr_scheduler
-local reference = dofile("spec/support/optim_reference.lua").schedules
+local reference = dofile("spec/reference/optim_reference.lua").schedules
 
 local function two_groups(Class, opts)
   opts = opts or {}

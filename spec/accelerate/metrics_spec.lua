@@ -1,7 +1,7 @@
 local core = require "accelerate.core"
 local metrics = require "accelerate.metrics"
 local ranks = require "spec.support.ranks"
-local reference = require "spec.support.metrics_reference"
+local reference = require "spec.reference.metrics_reference"
 local raises = require("spec.support.messages").raises
 
 local function near(expected, got, what)

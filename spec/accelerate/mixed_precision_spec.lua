@@ -270,7 +270,7 @@ describe("mixed_precision", function()
   end)
 
   it("trains as PyTorch's autocast does", function()
-    local reference = dofile("spec/support/autocast_reference.lua")
+    local reference = dofile("spec/reference/autocast_reference.lua")
     local sizes = reference.sizes
     local function wave(rows, cols, phase, scale)
       local values = {}

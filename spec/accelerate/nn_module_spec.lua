@@ -20,7 +20,7 @@ end
 function Net:extra_repr() return "one\ntwo" end
 
 describe("print(module)", function()
-  for _, case in ipairs(require "spec.support.torch.module_prints") do
+  for _, case in ipairs(require "spec.reference.torch.module_prints") do
     it(case[1] .. " is as PyTorch's", function()
       local chunk = assert(loadstring("local nn, Net = ... return " .. case[1]))
       assert.equal(case[2], tostring(chunk(nn, Net)))

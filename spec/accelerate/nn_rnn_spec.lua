@@ -1,11 +1,11 @@
---- Recurrent modules against PyTorch's (values written by spec/support/torch/rnn_modules.py),
+--- Recurrent modules against PyTorch's (values written by spec/reference/torch/rnn_modules.py),
 --- packed batches, and what they refuse.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local gradcheck = require "spec.support.gradcheck"
-local reference = require "spec.support.torch.rnn_modules"
+local reference = require "spec.reference.torch.rnn_modules"
 local message = require("spec.support.messages").message
 local rnn = nn.utils.rnn
 

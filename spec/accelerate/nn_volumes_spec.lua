@@ -1,5 +1,5 @@
 --- Layers of volumes, windows and positions: what they refuse, half types, and the modules over
---- nn.functional. Values and gradients stand in spec/support/torch.
+--- nn.functional. Values and gradients stand in spec/reference/torch.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local numbers = require "spec.support.numbers"

@@ -5,7 +5,7 @@ local optim = require "accelerate.optim"
 local lay_out = require("spec.support.trajectories").lay_out
 local disk = require "spec.support.disk"
 local message = require("spec.support.messages").message
-local saved = require "spec.support.saving_reference"
+local saved = require "spec.reference.saving_reference"
 local utils = require "accelerate.utils"
 
 describe("state as a script sees it", function()

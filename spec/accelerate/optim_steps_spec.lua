@@ -1,10 +1,11 @@
 -- Optimizers beyond those of optim_trajectories_spec.lua: 20 steps equal PyTorch's and
--- schedulefree's (spec/support/optim_steps_reference.lua), resumed in the middle to the same bits.
+-- schedulefree's (spec/reference/optim_steps_reference.lua), resumed in the middle to the same
+-- bits.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local message = require("spec.support.messages").message
-local reference = dofile("spec/support/optim_steps_reference.lua")
+local reference = dofile("spec/reference/optim_steps_reference.lua")
 local ordered = require "accelerate.utils.ordered"
 local trajectories = require "spec.support.trajectories"
 

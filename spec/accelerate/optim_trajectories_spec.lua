@@ -1,10 +1,10 @@
--- Optimizers follow PyTorch's trajectories (spec/support/optim_reference.lua), with parameters on
+-- Optimizers follow PyTorch's trajectories (spec/reference/optim_reference.lua), with parameters on
 -- their own and in flat buffers; their states, and what is saved of them.
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local message = require("spec.support.messages").message
-local reference = dofile("spec/support/optim_reference.lua").optim
+local reference = dofile("spec/reference/optim_reference.lua").optim
 local trajectories = require "spec.support.trajectories"
 
 local Net, params_of = trajectories.Net, trajectories.params_of

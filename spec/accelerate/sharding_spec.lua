@@ -1,5 +1,5 @@
 -- Which rank gets which samples, against tables made with Accelerate.
-local reference = require "spec.support.sharding_reference"
+local reference = require "spec.reference.sharding_reference"
 local sharding = require "accelerate.data_loader.shard_samplers"
 
 local function sampler(n, size, drop_last)

@@ -4,7 +4,7 @@ local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local ranks = require "spec.support.ranks"
-local reference = require "spec.support.sharding_reference"
+local reference = require "spec.reference.sharding_reference"
 local state = require "accelerate.state"
 
 describe("PartialState", function()

@@ -1,9 +1,9 @@
--- optim.swa_utils beside PyTorch's (spec/support/gen_swa_reference.py has the scenarios).
+-- optim.swa_utils beside PyTorch's (spec/generators/gen_swa_reference.py has the scenarios).
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local ordered = require "accelerate.utils.ordered"
-local reference = require "spec.support.swa_reference"
+local reference = require "spec.reference.swa_reference"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
 

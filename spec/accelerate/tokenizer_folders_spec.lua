@@ -1,5 +1,5 @@
--- Folders of tokenizers beside Transformers' (spec/support/gen_tokenizer_folders.py): tokens that
--- tokenizer.json does not list, and texts that are given as lists of words.
+-- Folders of tokenizers beside Transformers' (spec/generators/gen_tokenizer_folders.py): tokens
+-- that tokenizer.json does not list, and texts that are given as lists of words.
 local disk = require "spec.support.disk"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
@@ -7,7 +7,7 @@ local processes = require "spec.support.processes"
 local raises = require("spec.support.messages").raises
 local tokenizers = require "accelerate.tokenizers"
 
-local FOLDER = "spec/support/tokenizers/"
+local FOLDER = "spec/reference/tokenizers/"
 local reference = assert(json.decode(disk.read(FOLDER .. "folders.json")))
 
 -- Calls fn(t) with the tokenizer of a folder that has tokenizer.json of a kind, and other files.

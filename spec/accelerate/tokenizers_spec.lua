@@ -1,5 +1,5 @@
 --- accelerate.tokenizers beside what Hugging Face's tokenizers and Transformers gave
---- (spec/support/gen_tokenizers_reference.py).
+--- (spec/generators/gen_tokenizers_reference.py).
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local disk = require "spec.support.disk"
@@ -15,7 +15,7 @@ local function same_list(wanted, got, what)
   assert.equal(json.encode(wanted), json.encode(got), what)
 end
 
-local FOLDER = "spec/support/tokenizers/"
+local FOLDER = "spec/reference/tokenizers/"
 local KINDS = { "bert", "gpt2", "llama3", "roberta", "unigram", "fallback", "pieces" }
 
 local function reference(name) return assert(json.decode(disk.read(FOLDER .. name .. ".json"))) end
@@ -173,7 +173,7 @@ describe("a tokenizer", function()
   end)
 
   it("cuts texts as the patterns of o200k and CLIP do", function()
-    local f = assert(io.open "spec/support/tokenizers/patterns.json")
+    local f = assert(io.open "spec/reference/tokenizers/patterns.json")
     local cases = assert(require("accelerate.utils.json").decode(f:read "*a"))
     f:close()
     assert.equal(2, #cases)

@@ -6,7 +6,7 @@ local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local ordered = require "accelerate.utils.ordered"
 local pickle = require "accelerate.files.pickle"
-local reference = require "spec.support.saving_reference"
+local reference = require "spec.reference.saving_reference"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
 

@@ -1,12 +1,12 @@
 -- Sizes, limits and device maps beside Accelerate's, for random models and limits
--- (support/gen_device_maps_reference.py wrote them down).
+-- (generators/gen_device_maps_reference.py wrote them down).
 local json = require "accelerate.utils.json"
 local nn = require "accelerate.nn"
 local ordered = require "accelerate.utils.ordered"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
 
-local PATH = "spec/support/device_maps_reference.json"
+local PATH = "spec/reference/device_maps_reference.json"
 
 local function build(tree)
   local module = nn.class(tree[1])()

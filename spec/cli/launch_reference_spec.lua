@@ -1,5 +1,5 @@
 -- Configurations and launch lines of Accelerate's documentation start the ranks that Accelerate
--- starts, with the settings that it gives them (spec/support/launch_reference.lua).
+-- starts, with the settings that it gives them (spec/reference/launch_reference.lua).
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 
@@ -20,7 +20,7 @@ local function meaning(value)
 end
 
 describe("accel-run starts what Accelerate starts", function()
-  for _, case in ipairs(require "spec.support.launch_reference") do
+  for _, case in ipairs(require "spec.reference.launch_reference") do
     it("for " .. case.name, function()
       host.in_folder(function(folder)
         local names, words = {}, { "launch" }

@@ -1,5 +1,5 @@
 --- Forms of ops (what stands after `+` in a row): what is refused, and where they differ from the
---- row. Their values are compared with PyTorch's in spec/support/torch/forms.py.
+--- row. Their values are compared with PyTorch's in spec/reference/torch/forms.py.
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local F = require "accelerate.nn.functional"

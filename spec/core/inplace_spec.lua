@@ -1,5 +1,5 @@
 --- In-place ops on views while gradients are recorded.  (Values and gradients against PyTorch's:
---- spec/support/torch/inplace.py.)
+--- spec/reference/torch/inplace.py.)
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local gradcheck = require "spec.support.gradcheck"

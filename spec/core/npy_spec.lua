@@ -1,7 +1,7 @@
 local core = require "accelerate.core"
 local disk = require "spec.support.disk"
 local fuzz = require "spec.support.fuzz_files"
-local reference = require "spec.support.files_reference"
+local reference = require "spec.reference.files_reference"
 
 local path = os.tmpname()
 local function write(bytes) disk.write(path, bytes) end

@@ -3,7 +3,7 @@ local data = require "accelerate.data"
 local disk = require "spec.support.disk"
 local fuzz = require "spec.support.fuzz_files"
 local host = require "spec.support.host"
-local reference = require "spec.support.files_reference"
+local reference = require "spec.reference.files_reference"
 local raises = require("spec.support.messages").raises
 
 local T = data.transforms

@@ -1,6 +1,6 @@
 -- Tensors as text, against what PyTorch prints for the same values.
 local tensor = require "accelerate.tensor"
-local reference = require "spec.support.print_reference"
+local reference = require "spec.reference.print_reference"
 
 local environment = setmetatable({
   tensor = tensor,

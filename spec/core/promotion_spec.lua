@@ -1,7 +1,7 @@
 --- Result types are PyTorch's: for every pair of types, with tensors, 0-d tensors and numbers on
 --- the right.
 local core = require "accelerate.core"
-local reference = require "spec.support.promotion_reference"
+local reference = require "spec.reference.promotion_reference"
 
 local NUMBERS = { integral = 2, fractional = 2.5 }
 

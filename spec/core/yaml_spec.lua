@@ -5,7 +5,7 @@ local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local yaml = require "accelerate.utils.yaml"
 
--- A value in the form of spec/support/yaml_reference.lua.
+-- A value in the form of spec/reference/yaml_reference.lua.
 local function plain(value)
   if value == yaml.null then return { null = true } end
   if type(value) == "number" then return { number = value } end
@@ -46,7 +46,7 @@ end
 
 describe("a YAML text", function()
   it("has the values that PyYAML reads", function()
-    local cases = require "spec.support.yaml_reference"
+    local cases = require "spec.reference.yaml_reference"
     assert.is_true(#cases > 150)
     for _, case in ipairs(cases) do
       local text, wanted = case[1], json.decode(case[2])

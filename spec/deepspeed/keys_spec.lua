@@ -1,4 +1,4 @@
--- Every key of DeepSpeed's JSON (support/gen_deepspeed_keys.py) is done, refused by name, or
+-- Every key of DeepSpeed's JSON (generators/gen_deepspeed_keys.py) is done, refused by name, or
 -- without effect for a reason that a line gives.
 local keys = require "accelerate.config.deepspeed.keys"
 local hf_config = require "accelerate.config.deepspeed.hf_config"
@@ -34,7 +34,7 @@ end
 describe("a key of DeepSpeed's JSON", function()
   it("is in the table if the documentation or the package has it", function()
     local missing = {}
-    for key in io.lines "spec/support/deepspeed_keys.txt" do
+    for key in io.lines "spec/reference/deepspeed_keys.txt" do
       local node, found = key, keys.all[key] ~= nil or keys.maps[key]
       while not found and node:find "%." do
         local inside = node:match "[^.]*$"

@@ -1,4 +1,5 @@
--- DeepSpeed's schedules beside those of the package (support/gen_deepspeed_schedules_reference.py).
+-- DeepSpeed's schedules beside those of the package
+-- (generators/gen_deepspeed_schedules_reference.py).
 local accelerate = require "accelerate"
 local optim, tensor = accelerate.optim, accelerate.tensor
 
@@ -8,7 +9,7 @@ local function optimizer()
 end
 
 describe("DeepSpeed's schedules", function()
-  for i, case in ipairs(require "spec.support.deepspeed_schedules_reference") do
+  for i, case in ipairs(require "spec.reference.deepspeed_schedules_reference") do
     it(("have the package's learning rates and momenta: %s, case %d"):format(case[1], i), function()
       local adam = optimizer()
       local schedule = optim.lr_scheduler[case[1]](adam, case[2])

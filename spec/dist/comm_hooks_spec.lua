@@ -1,8 +1,8 @@
 -- How gradients are reduced when the script says so: DistributedDataParallelKwargs and its
--- communication hooks, against PyTorch's on gloo (support/gen_ddp_hooks_reference.py).
+-- communication hooks, against PyTorch's on gloo (generators/gen_ddp_hooks_reference.py).
 local json = require "accelerate.utils.json"
 local ranks = require "spec.support.ranks"
-local reference = require "spec.support.ddp_hooks_reference"
+local reference = require "spec.reference.ddp_hooks_reference"
 
 -- The training of the generator, with its formula for numbers.
 local TRAIN = [[

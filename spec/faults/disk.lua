@@ -1,4 +1,4 @@
---- Faults of a run's file system: plans for spec/support/disk_faults.c.
+--- Faults of a run's file system: plans for spec/fakes/disk_faults.c.
 local ffi = require "ffi"
 local host = require "spec.support.host"
 

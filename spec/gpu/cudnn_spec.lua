@@ -1,5 +1,5 @@
 --- Convolutions and attention through cuDNN, against the CPU.  On the emulated device cuDNN is a
---- strict stand-in (spec/support/fake_cudnn.cpp), which refuses on request; our own kernels
+--- strict stand-in (spec/fakes/fake_cudnn.cpp), which refuses on request; our own kernels
 --- must do what it refuses.
 local device = require "spec.support.device"
 local core = require "accelerate.core"

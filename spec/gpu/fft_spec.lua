@@ -1,5 +1,5 @@
 --- tensor.fft on the device, through cuFFT, against the CPU: values and gradients, types, lengths,
---- layouts.  On the emulated device cuFFT is a strict stand-in (spec/support/fake_cufft.cpp), which
+--- layouts.  On the emulated device cuFFT is a strict stand-in (spec/fakes/fake_cufft.cpp), which
 --- refuses a length on request.
 local device = require "spec.support.device"
 local capture = require "accelerate.capture.step".capture

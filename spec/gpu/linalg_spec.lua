@@ -1,6 +1,6 @@
 --- tensor.linalg on the device, through cuSOLVER and cuBLAS, against the CPU: values, gradients,
 --- batches, layouts, matrices that have no factorisation.  On the emulated device the libraries are
---- strict stand-ins (spec/support/fake_cusolver.cpp, fake_cublas.cpp).
+--- strict stand-ins (spec/fakes/fake_cusolver.cpp, fake_cublas.cpp).
 local device = require "spec.support.device"
 local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"

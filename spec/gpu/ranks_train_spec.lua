@@ -261,7 +261,7 @@ describe("training on GPUs of several ranks", function()
 
   it("compresses gradients as PyTorch's hooks do", function()
     if most < 2 then return pending("needs 2 GPUs") end
-    local reference = require "spec.support.ddp_hooks_reference"
+    local reference = require "spec.reference.ddp_hooks_reference"
     local out = on(2, [[
       local nn, optim = require "accelerate.nn", require "accelerate.optim"
       local parallel, state = require "accelerate.parallel", require "accelerate.state"

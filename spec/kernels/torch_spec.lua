@@ -1,4 +1,4 @@
---- Every row against PyTorch: values and gradients written by spec/support/torch/<family>.py, in
+--- Every row against PyTorch: values and gradients written by spec/reference/torch/<family>.py, in
 --- float64.
 local core = require "accelerate.core"
 local env = { core = core, tensor = require "accelerate.tensor", nn = require "accelerate.nn",
@@ -80,7 +80,7 @@ end
 describe("against PyTorch", function()
   local covered = {}
   for _, family in ipairs(FAMILIES) do
-    local reference = require("spec.support.torch." .. family)
+    local reference = require("spec.reference.torch." .. family)
     for _, row in ipairs(reference.absent) do covered[row] = true end
     for _, case in ipairs(reference.cases) do
       covered[case.row] = true

@@ -1,4 +1,4 @@
--- Models of small folders that Transformers wrote (spec/support/gen_model_folders.py) have its
+-- Models of small folders that Transformers wrote (spec/generators/gen_model_folders.py) have its
 -- results, gradients and generated tokens, and write what they have read.
 local core = require "accelerate.core"
 local folders = require "spec.support.model_folders"

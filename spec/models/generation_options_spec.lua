@@ -1,4 +1,4 @@
--- generate's options beside Transformers' (spec/support/gen_generation_reference.py): tokens,
+-- generate's options beside Transformers' (spec/generators/gen_generation_reference.py): tokens,
 -- scores and what else comes back, from a call and from generation_config.json alike; and the table
 -- of all keys.
 local core = require "accelerate.core"

@@ -1,6 +1,6 @@
 --- The device that device specs run on, by ACCEL_TEST_DEVICE.  Required before anything uses CUDA.
 ---   (nothing)   the CPU's kernels over memory that the host cannot touch
----               (spec/support/fake_device.c)
+---               (spec/fakes/fake_device.c)
 ---   emulated    the CUDA kernels, run on the host (make test-emulated)
 ---   cuda        a GPU (make test-gpu)
 local ffi = require "ffi"

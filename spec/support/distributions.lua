@@ -4,9 +4,9 @@ local tensor = require "accelerate.tensor"
 
 local M = {}
 
---- Returns what spec/support/gen_distributions_reference.py wrote.
+--- Returns what spec/generators/gen_distributions_reference.py wrote.
 function M.reference()
-  local f = assert(io.open("spec/support/distributions_reference.json"))
+  local f = assert(io.open("spec/reference/distributions_reference.json"))
   local text = f:read "*a"
   f:close()
   return assert(json.decode(text))

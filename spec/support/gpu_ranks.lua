@@ -1,5 +1,5 @@
 --- Ranks on GPUs, for specs.  On the emulated device the ranks are real processes, each with
---- devices of its own, joined by a stand-in for NCCL (support/fake_nccl.cpp); on a real machine as
+--- devices of its own, joined by a stand-in for NCCL (fakes/fake_nccl.cpp); on a real machine as
 --- many ranks as it has GPUs take part.
 local device = require "spec.support.device"
 local core = require "accelerate.core"

@@ -378,7 +378,7 @@ void ax_emulated_mode(int mode, unsigned value);
 const char *ax_emulated_traffic(void);
 }
 
-/* ---- for the stand-ins of NVIDIA's libraries (spec/support/fake_*.cpp)
+/* ---- for the stand-ins of NVIDIA's libraries (spec/fakes)
  *
  * A stand-in computes on device memory, which it can touch only in the work that it queues here.
  * It exports

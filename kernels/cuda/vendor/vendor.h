@@ -1,6 +1,6 @@
 /* Included before the header of one of NVIDIA's libraries (cublasLt.h, cudnn_graph.h, nccl.h).
  *
- * The emulated build calls these libraries too, as fakes from the specs (spec/support/fake_*).
+ * The emulated build calls these libraries too, as fakes from the specs (spec/fakes).
  * There the headers must not include CUDA's own runtime, which emulate.h replaces.  The definitions
  * that they need from it are here, and their includes of it are disabled. */
 #ifndef AX_CUDA_VENDOR_H

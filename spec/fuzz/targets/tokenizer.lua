@@ -59,7 +59,7 @@ return {
   read = function(path, bytes)
     local kind, rest = (bytes or ""):match("^=== (%l+%d?)\n(.*)$")
     if kind and not kind:find("^others") then
-      local file = "spec/support/tokenizers/" .. kind .. ".json"
+      local file = "spec/reference/tokenizers/" .. kind .. ".json"
       -- made anew for each input: what one keeps between texts counts as memory that is held
       local ok, t = pcall(made, file)
       if ok then texts_of(t, { rest }) end

@@ -17,7 +17,7 @@ def filled(module):
 
 
 def case(row, made, call, module, fn, *inputs):
-    f.case(row, '(require "spec.support.torch.filled")(nn.%s)(%s)' % (made, call), lambda *x: fn(filled(module), *x),
+    f.case(row, '(require "spec.reference.torch.filled")(nn.%s)(%s)' % (made, call), lambda *x: fn(filled(module), *x),
         *inputs)
 
 

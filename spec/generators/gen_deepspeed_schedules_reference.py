@@ -1,8 +1,8 @@
 """Writes deepspeed_schedules_reference.lua: learning rates of DeepSpeed's own schedules.
 
     pip download --no-deps --no-binary :all: deepspeed==0.19.8 && tar xf deepspeed-0.19.8.tar.gz
-    python3 spec/support/gen_deepspeed_schedules_reference.py \
-        deepspeed-0.19.8/deepspeed/runtime/lr_schedules.py > spec/support/deepspeed_schedules_reference.lua
+    python3 spec/generators/gen_deepspeed_schedules_reference.py \
+        deepspeed-0.19.8/deepspeed/runtime/lr_schedules.py > spec/reference/deepspeed_schedules_reference.lua
 """
 import importlib.util
 import logging

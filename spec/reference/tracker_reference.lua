@@ -1,4 +1,4 @@
--- Written by spec/support/gen_tracker_reference.py from TensorBoard's and wandb's own code; in
+-- Written by spec/generators/gen_tracker_reference.py from TensorBoard's and wandb's own code; in
 -- hexadecimal.
 return {
   version = "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c",

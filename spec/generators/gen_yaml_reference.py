@@ -1,6 +1,6 @@
 """Writes yaml_reference.lua: what PyYAML's safe loader makes of texts, as JSON; false where it refuses them.
 
-    python3 spec/support/gen_yaml_reference.py > spec/support/yaml_reference.lua
+    python3 spec/generators/gen_yaml_reference.py > spec/reference/yaml_reference.lua
 """
 import datetime
 import itertools

@@ -117,7 +117,7 @@ def main():
             "halves": m.compute_module_sizes(model, dtype="float16")[""],
             "buffers": m.compute_module_total_buffer_size(model), "largest": [largest, layers], "cases": cases,
         })
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "device_maps_reference.json")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../reference/device_maps_reference.json")
     with open(path, "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in models) + "\n]\n")
     print(len(models), "models,", sum(len(entry["cases"]) for entry in models), "cases")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes spec/support/loader_reference.txt: what Accelerate's prepared loaders give, for the specs to compare with.
+"""Writes spec/reference/loader_reference.txt: what Accelerate's prepared loaders give, for the specs to compare with.
 
     pip install torch accelerate torchdata       # made with torch 2.15, accelerate 1.15, torchdata 0.11
-    python3 spec/support/gen_loader_reference.py > spec/support/loader_reference.txt
+    python3 spec/generators/gen_loader_reference.py > spec/reference/loader_reference.txt
 
 One case a line, fields separated by '|'; items count from 0, batches are separated by blanks and ranks by ';'.
     dispatch  kind N batch_size ranks split drop_last | len | remainder in the last batch | batches

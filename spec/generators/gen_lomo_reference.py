@@ -1,6 +1,6 @@
 """Writes lomo_reference.lua: trajectories of the authors' LOMO and AdaLOMO (PyPI package lomo-optim) on a CPU.
 
-    python3 spec/support/gen_lomo_reference.py > spec/support/lomo_reference.lua
+    python3 spec/generators/gen_lomo_reference.py > spec/reference/lomo_reference.lua
 """
 import importlib.machinery
 import math

@@ -1,8 +1,8 @@
-"""Writes spec/support/tokenizers: small tokenizer.json files of each kind, and what Hugging Face's
+"""Writes spec/reference/tokenizers: small tokenizer.json files of each kind, and what Hugging Face's
 `tokenizers` and `transformers` make of some texts with them.
 
-    python3 spec/support/gen_tokenizers_reference.py
-    python3 spec/support/gen_tokenizers_reference.py windows
+    python3 spec/generators/gen_tokenizers_reference.py
+    python3 spec/generators/gen_tokenizers_reference.py windows
 
 The second line writes windows.json alone, with the tokenizers that are there.  Needs tokenizers 0.23
 and transformers 5.
@@ -13,12 +13,13 @@ from tokenizers import processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OUT = os.path.join(HERE, "tokenizers")
+OUT = os.path.join(HERE, "../reference/tokenizers")
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
           r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
-with open(os.path.join(HERE, "../../CONTRIBUTING.md"), encoding="utf-8") as f:
-    ENGLISH = [line.strip("\n") for line in f if line.strip()][:120]
+# A text of its own: one that somebody edits would change the reference.
+with open(os.path.join(HERE, "english.txt"), encoding="utf-8") as f:
+    ENGLISH = [line.strip("\n") for line in f]
 OTHERS = ["Die Würde des Menschen ist unantastbar.", "Все люди рождаются свободными и равными.",
           "人人生而自由,在尊严和权利上一律平等。", "すべての人間は、生まれながらにして自由である。",
           "모든 인간은 태어날 때부터 자유로우며", "كل الناس يولدون أحرارا", "כל בני האדם נולדו בני חורין",

@@ -1,7 +1,7 @@
-"""Writes spec/support/optim_reference.lua: what PyTorch's optimizers and schedulers do in the
+"""Writes spec/reference/optim_reference.lua: what PyTorch's optimizers and schedulers do in the
 scenarios of spec/accelerate/optim_trajectories_spec.lua and lr_scheduler_spec.lua. Both sides build
 the same small network out of the same formulas, in float64. Run:
-python3 spec/support/gen_optim_reference.py > spec/support/optim_reference.lua"""
+python3 spec/generators/gen_optim_reference.py > spec/reference/optim_reference.lua"""
 
 import torch
 from torch.optim import SGD, Adafactor, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop

@@ -1,6 +1,6 @@
 """What the generators of PyTorch reference values share: each family file beside this one writes <family>.lua.
 
-    python3 spec/support/torch/pointwise.py        (needs PyTorch; the suite needs only the values)
+    python3 spec/reference/torch/pointwise.py        (needs PyTorch; the suite needs only the values)
 
 A case names the row, gives the Lua expression that spec/kernels/torch_spec.lua evaluates (x1, x2 ..
 are the inputs; core, tensor, nn and F are there) and the PyTorch function that says what must come

@@ -1,7 +1,7 @@
 """Writes launch_reference.lua: what `accelerate launch` starts for configurations and launch lines of its
 documentation: how many processes, and the settings that their environment has.
 
-    python3 spec/support/gen_launch_reference.py > spec/support/launch_reference.lua
+    python3 spec/generators/gen_launch_reference.py > spec/reference/launch_reference.lua
 """
 import os
 import sys

@@ -1,7 +1,8 @@
-"""Writes spec/support/tracker_reference.lua: what TensorBoard's and wandb's own code makes of the
+"""Writes spec/reference/tracker_reference.lua: what TensorBoard's and wandb's own code makes of the
 events that tracking_files_spec writes.
 
-    pip install tensorboard wandb && python spec/support/gen_tracker_reference.py > spec/support/tracker_reference.lua
+    pip install tensorboard wandb
+    python spec/generators/gen_tracker_reference.py > spec/reference/tracker_reference.lua
 """
 import io, struct, zlib
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
@@ -64,7 +65,7 @@ record._info.stream_id = "abcd1234"
 rows["wandb_history"] = record.SerializeToString(deterministic=True)
 rows["wandb_head"] = struct.pack("<4sHB", b":W&B", zlib.crc32(b"Weights & Biases") & 0xFFFF, 0)
 
-print("-- Written by spec/support/gen_tracker_reference.py from TensorBoard's and wandb's own code; in hexadecimal.")
+print("-- Written by spec/generators/gen_tracker_reference.py from TensorBoard's and wandb's own code; in hexadecimal.")
 print("return {")
 for name in rows:
     print('  %s = "%s",' % (name, rows[name].hex()))

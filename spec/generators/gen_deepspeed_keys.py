@@ -2,7 +2,7 @@
 
     pip download --no-deps --no-binary :all: deepspeed==0.19.8 && tar xf deepspeed-0.19.8.tar.gz
     curl -O https://raw.githubusercontent.com/deepspeedai/DeepSpeed/master/docs/_pages/config-json.md
-    python3 spec/support/gen_deepspeed_keys.py config-json.md deepspeed-0.19.8 > spec/support/deepspeed_keys.txt
+    python3 spec/generators/gen_deepspeed_keys.py config-json.md deepspeed-0.19.8 > spec/reference/deepspeed_keys.txt
 
 A key is a path: the page's examples nest them, and the classes of the package have the fields of a
 block.

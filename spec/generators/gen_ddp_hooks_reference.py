@@ -1,7 +1,7 @@
 """Writes ddp_hooks_reference.lua: what PyTorch's DistributedDataParallel trains with its
 communication hooks on two ranks (gloo).
 
-    python3 spec/support/gen_ddp_hooks_reference.py > spec/support/ddp_hooks_reference.lua
+    python3 spec/generators/gen_ddp_hooks_reference.py > spec/reference/ddp_hooks_reference.lua
 """
 import math
 import os

@@ -1,6 +1,6 @@
-"""Writes spec/support/tokenizers/chat.json: chat templates, and what Transformers' Jinja makes of them.
+"""Writes spec/reference/tokenizers/chat.json: chat templates, and what Transformers' Jinja makes of them.
 
-  python3 spec/support/gen_chat_reference.py [RANDOM [SEED]] > spec/support/tokenizers/chat.json
+  python3 spec/generators/gen_chat_reference.py [RANDOM [SEED]] > spec/reference/tokenizers/chat.json
 
 RANDOM is how many templates chat_grammar.py makes beside those of chat_cases.py; default 400.
 """

@@ -1,6 +1,6 @@
-"""Writes spec/support/autocast_reference.lua: losses of an MLP that PyTorch trains under bfloat16 autocast on a CPU.
+"""Writes spec/reference/autocast_reference.lua: losses of an MLP that PyTorch trains under bfloat16 autocast on a CPU.
 
-    python3 spec/support/gen_autocast_reference.py
+    python3 spec/generators/gen_autocast_reference.py
 
 Weights and data come from a formula that spec/accelerate/mixed_precision_spec.lua repeats, so that
 only losses are stored.
@@ -57,7 +57,7 @@ def lua(name, values):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "autocast_reference.lua")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../reference/autocast_reference.lua")
     with open(path, "w") as f:
         f.write("-- Written by gen_autocast_reference.py: the loss of each step, without and with bfloat16 autocast.\n"
             "return {\n")

@@ -1,7 +1,7 @@
 """Writes spec/models/folders: small models with random weights as Transformers saves them, each with the results that
 Transformers has for given inputs (expected.json): logits, the loss, gradients, generated tokens.
 
-    python3 spec/support/gen_model_folders.py spec/models/folders [NAME ...]
+    python3 spec/generators/gen_model_folders.py spec/models/folders [NAME ...]
 """
 import copy
 import json

@@ -1,8 +1,8 @@
 """Writes random programs around PyTorch's GradScaler and what they give: several optimizers, accumulation, clipping,
 overflow in one of two, steps that are left out, calls that are refused.
 
-    python3 spec/support/gen_scaler_reference.py > spec/support/scaler_reference.lua
-    python3 spec/support/gen_scaler_reference.py 2000 7 > more.lua       # other programs: their number, a seed
+    python3 spec/generators/gen_scaler_reference.py > spec/reference/scaler_reference.lua
+    python3 spec/generators/gen_scaler_reference.py 2000 7 > more.lua       # other programs: their number, a seed
     build/accel-run spec/support/scaler_programs.lua more.lua            # compares
 """
 import random

@@ -1,8 +1,8 @@
-"""Writes spec/support/tokenizers/folders.json: folders with tokens that tokenizer.json does not list, in
+"""Writes spec/reference/tokenizers/folders.json: folders with tokens that tokenizer.json does not list, in
 tokenizer_config.json, special_tokens_map.json and added_tokens.json, and what Transformers makes of them; and
 texts that are given as lists of words.
 
-    python3 spec/support/gen_tokenizer_folders.py
+    python3 spec/generators/gen_tokenizer_folders.py
 
 Needs transformers 5 and the tokenizers that gen_tokenizers_reference.py has written.
 """
@@ -16,7 +16,7 @@ import transformers
 from transformers import PreTrainedTokenizerFast
 
 transformers.logging.set_verbosity_error()
-OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tokenizers")
+OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../reference/tokenizers")
 ROLES = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"]
 TEXT = "a <q1> b<q2>c <q3> <r1>  <r2> x <Q1> </s> <pad> the<r1>."
 NEW = ["<q1>", "<q2>", "<q3>", "<r1>", "<r2>", "<pad>", "</s>", "<unk>", "the"]

@@ -1,7 +1,7 @@
 """Writes spec/models/generation_reference.json: what Transformers' generate gives for the small models of
 spec/models/folders under each of its options, and the keys of its GenerationConfig.
 
-    python3 spec/support/gen_generation_reference.py spec/models
+    python3 spec/generators/gen_generation_reference.py spec/models
 """
 import json
 import logging

@@ -1,6 +1,6 @@
-"""Writes spec/support/optim_steps_reference.lua: 20 steps of PyTorch's and schedulefree's optimizers
+"""Writes spec/reference/optim_steps_reference.lua: 20 steps of PyTorch's and schedulefree's optimizers
 on the network of gen_optim_reference.py, for spec/accelerate/optim_steps_spec.lua. Run: python3
-spec/support/gen_optim_steps_reference.py > spec/support/optim_steps_reference.lua"""
+spec/generators/gen_optim_steps_reference.py > spec/reference/optim_steps_reference.lua"""
 
 import schedulefree
 import torch

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes spec/support/sharding_reference.txt: what Accelerate does, for the specs to compare with.
+"""Writes spec/reference/sharding_reference.txt: what Accelerate does, for the specs to compare with.
 
     pip install torch accelerate        # made with torch 2.15, accelerate 1.15
-    python3 spec/support/gen_sharding_reference.py > spec/support/sharding_reference.txt
+    python3 spec/generators/gen_sharding_reference.py > spec/reference/sharding_reference.txt
 
 One case a line, fields separated by '|'; indices count from 0, batches are separated by blanks and ranks by ';'.
     batches   N batch_size ranks split even drop_last | lengths | batches

@@ -1,5 +1,5 @@
-"""Writes spec/support/promotion_reference.lua: PyTorch's result types.  Run: python3
-spec/support/gen_promotion_reference.py"""
+"""Writes spec/reference/promotion_reference.lua: PyTorch's result types.  Run: python3
+spec/generators/gen_promotion_reference.py"""
 import os
 
 import torch
@@ -29,5 +29,5 @@ for op in ("sum", "mean", "exp", "abs"):
             got = "error"
         lines.append(f'  {{ op = "{op}", a = "{a}", result = "{got}" }},')
 lines.append("}")
-with open(os.path.join(os.path.dirname(__file__), "promotion_reference.lua"), "w") as out:
+with open(os.path.join(os.path.dirname(__file__), "../reference/promotion_reference.lua"), "w") as out:
     out.write("\n".join(lines) + "\n")

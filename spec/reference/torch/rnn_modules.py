@@ -3,7 +3,7 @@ inputs come from a formula that spec/accelerate/nn_rnn_spec.lua knows too (eleme
 tensor, both from 0: sin(0.7 i + 1.3 k) / 2), so only results are stored: y, the states, the
 gradient of x, and for each parameter the sum of its gradient times 0.5 + (i % 7) / 8.
 
-    python3 spec/support/torch/rnn_modules.py        (needs PyTorch)
+    python3 spec/reference/torch/rnn_modules.py        (needs PyTorch)
 """
 import os
 import torch

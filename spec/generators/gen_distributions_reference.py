@@ -1,6 +1,6 @@
-"""Writes spec/support/distributions_reference.json: PyTorch's values of distributions.
+"""Writes spec/reference/distributions_reference.json: PyTorch's values of distributions.
 
-    python3 spec/support/gen_distributions_reference.py > spec/support/distributions_reference.json
+    python3 spec/generators/gen_distributions_reference.py > spec/reference/distributions_reference.json
 """
 import json
 

@@ -1,5 +1,5 @@
 # Writes print_reference.lua: what PyTorch prints.  Run it where torch is installed:
-#   python3 spec/support/gen_print_reference.py > spec/support/print_reference.lua
+#   python3 spec/generators/gen_print_reference.py > spec/reference/print_reference.lua
 import math
 
 import torch
