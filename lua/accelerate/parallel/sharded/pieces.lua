@@ -77,7 +77,7 @@ end
 
 --- Returns this rank's pieces of an optimizer's states, group by group. To load one:
 --- `optim.states.core_of(optimizer, piece.group):load(piece.index, kept)` with states of the same
---- form, or with whole ones, of which the piece is taken.
+--- form, or with whole ones: the piece is taken from those.
 ---@param optimizer accelerate.optim.Optimizer
 ---@return accelerate.StatePiece[]
 function M.of_optimizer(optimizer)
