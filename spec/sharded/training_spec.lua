@@ -1,0 +1,118 @@
+-- Models whose values, gradients and optimizer states are cut over ranks train as whole ones do:
+-- host/core/params/home.c, host/core/optim, lua/accelerate/parallel/sharded.
+local json = require "accelerate.utils.json"
+local programs = require "spec.support.sharded_programs"
+local ranks = require "spec.support.ranks"
+
+local worst = programs.worst
+local CPU = { launch = { "--cpu" } }
+
+-- The numbers that train(...) gives on n ranks.
+local function train(n, call)
+  return json.decode(ranks.ok(n, programs.TRAIN .. "give((train(" .. call .. ")))", CPU))
+end
+
+describe("sharded training", function()
+  local STRATEGIES = { "ZeRO-1", "ZeRO-2", "ZeRO-3" }
+
+  for _, model in ipairs { "gpt", "odd" } do
+    for _, strategy in ipairs(STRATEGIES) do
+      it(("gives a %s under %s on 2, 3 and 4 ranks the losses, norms and parameters of one rank")
+        :format(model, strategy), function()
+        local one = train(1, ("%q, 'DDP'"):format(model))
+        for n = 2, 4 do
+          local there = train(n, ("%q, %q"):format(model, strategy))
+          assert.is_true(worst(one, there) <= 1e-5, ("%d ranks: %g"):format(n, worst(one, there)))
+        end
+      end)
+    end
+  end
+
+  it("gives the bits of replicas, but for the order in which a norm is summed up", function()
+    for _, strategy in ipairs(STRATEGIES) do
+      for _, model in ipairs { "gpt", "odd", "net" } do
+        local plain = train(2,
+          ("%q, 'DDP', { clip = false, optimizer = 'AdamW', options = {} }"):format(model))
+        local there = train(2, ("%q, %q, { clip = false, optimizer = 'AdamW', options = {} }"):format(model,
+          strategy))
+        assert.are.equal(0, worst(plain, there), strategy .. " " .. model)
+      end
+    end
+  end)
+
+  it("accumulates into the parts, or keeps whole gradients until the window ends", function()
+    local plain = train(2, "'gpt', 'DDP', { accumulate = 3 }")
+    for _, opts in ipairs { "{ accumulate = 3 }", "{ accumulate = 3, whole_in_no_sync = true }" } do
+      for _, strategy in ipairs { "ZeRO-2", "ZeRO-3" } do
+        local there = train(2, ("'gpt', %q, %s"):format(strategy, opts))
+        assert.is_true(worst(plain, there) <= 1e-5, ("%s %s: %g"):format(strategy, opts, worst(plain, there)))
+      end
+    end
+  end)
+
+  it("cuts over some ranks and has copies of the parts on others", function()
+    local plain = train(4, "'gpt', 'DDP', { accumulate = 2 }")
+    for _, strategy in ipairs { "HYBRID_SHARD", "HYBRID_SHARD_ZERO2" } do
+      local there = train(4, ("'gpt', %q, { accumulate = 2, replicate = 2 }"):format(strategy))
+      assert.is_true(worst(plain, there) <= 1e-5, ("%s: %g"):format(strategy, worst(plain, there)))
+    end
+  end)
+
+  it("clips by value, steps with other optimizers, keeps values after forward, and does without units",
+    function()
+    for _, opts in ipairs { "{ value = 0.01 }", "{ optimizer = 'Adagrad', options = { lr = 0.01 } }",
+      "{ optimizer = 'Lion', options = { lr = 0.001 } }", "{ reshard = false }", "{ units = false }" } do
+      local plain = train(2, ("'odd', 'DDP', %s"):format(opts))
+      local there = train(2, ("'odd', 'ZeRO-3', %s"):format(opts))
+      assert.is_true(worst(plain, there) <= 1e-5, ("%s: %g"):format(opts, worst(plain, there)))
+    end
+  end)
+
+  it("trains in bfloat16 as replicas do", function()
+    local plain = train(2, "'gpt', 'DDP', { precision = 'bf16' }")
+    local there = train(2, "'gpt', 'ZeRO-3', { precision = 'bf16' }")
+    assert.is_true(worst(plain, there) <= 1e-2, ("%g"):format(worst(plain, there)))
+  end)
+
+  it("gives the same bits twice", function()
+    local call = "'gpt', 'ZeRO-3', { accumulate = 2 }"
+    assert.are.equal(0, worst(train(3, call), train(3, call)))
+  end)
+
+  it("names a parameter that is read where it is not whole", function()
+    local out = ranks.ok(2, programs.TRAIN .. [[
+      local _, model = train("gpt", "ZeRO-3", { steps = 1 })
+      local ok, err = pcall(function() return model.h[2].up.weight:sum() end)
+      assert(not ok and tostring(err):find("h.1.up.weight of unit h.1 (Block) is cut over 2 ranks", 1, true), err)
+      assert(model.h[2].up.weight.shape[1] == 32 and model.tokens.weight.shape[1] == 19)
+      if rank == 0 then print "named" end
+    ]], CPU)
+    assert.matches("named", out)
+  end)
+
+  it("keeps 1/n of what is cut on each rank", function()
+    local out = ranks.ok(4, programs.TRAIN .. [[
+      local wide = nn.class "Wide"
+      function wide:init() self.h = nn.ModuleList {}; for _ = 1, 8 do self.h:append(nn.Linear(256, 256)) end end
+      function wide:forward(x) for _, l in ipairs(self.h) do x = F.relu(l(x)) end return x end
+      function models.wide() return wide(), core.randn(BATCH, 256), function(m, x) return m(x):square():mean() end end
+      train("wide", "ZeRO-3", { steps = 2 })
+      collectgarbage() collectgarbage()
+      local psi = 8 * (256 * 256 + 256) * 4
+      local live = core.memory_stats().live_bytes
+      -- values, gradients and two states
+      assert(live < 4 * psi / 4 * 1.1 + 300000, ("%d bytes for %d"):format(live, psi))
+      if rank == 0 then print "kept" end
+    ]], CPU)
+    assert.matches("kept", out)
+  end)
+
+  it("refuses optimizers that need whole matrices, by name", function()
+    local out = ranks.ok(2, programs.TRAIN .. [[
+      local ok, err = pcall(train, "gpt", "ZeRO-3", { optimizer = "Adafactor", options = {} })
+      assert(not ok and tostring(err):find("whole matrices", 1, true), err)
+      if rank == 0 then print "refused" end
+    ]], CPU)
+    assert.matches("refused", out)
+  end)
+end)

@@ -1,0 +1,130 @@
+--- Programs that train small models under a sharding plan, for specs: each rank takes its part of a
+--- batch. They print the losses, norms and parameters after some steps, from rank 0.
+local M = {}
+
+--- Defines `train(name, plan, opts)`, which returns the numbers and the prepared model, and
+--- `give(t)`, which prints them. plan: "DDP", or a key of the plan's HOMES; opts: { steps,
+--- accumulate,
+--- replicate, clip, value, optimizer, whole_in_no_sync, reshard, units = false, precision }.
+M.TRAIN = [[
+local accelerate = require "accelerate"
+local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
+local F, state, parallel = require "accelerate.nn.functional", require "accelerate.state", require "accelerate.parallel"
+local plans = require "accelerate.parallel.sharded.plan"
+local ranks, rank = state.PartialState().num_processes, state.PartialState().process_index
+local models, BATCH = {}, 12
+local Block = nn.class "Block"
+function Block:init(width)
+  self.norm, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+  self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+end
+function Block:forward(x)
+  local q, k, v = self.qkv(self.norm(x)):split_heads(2)
+  local seen = F.scaled_dot_product_attention(q, k, v, { is_causal = true })
+  x = x + self.out(seen:transpose(2, 3):reshape(x:size(1), x:size(2), x:size(3)))
+  return x + self.down(F.gelu(self.up(x)))
+end
+local GPT = nn.class "GPT" -- its head is tied to its embedding
+function GPT:init()
+  self.tokens, self.h = nn.Embedding(19, 16), nn.ModuleList { Block(16), Block(16), Block(16) }
+  self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 19, { bias = false })
+  self.head.weight = self.tokens.weight
+end
+function GPT:forward(ids)
+  local x = self.tokens(ids)
+  for _, block in ipairs(self.h) do x = block(x) end
+  return self.head(self.norm(x))
+end
+function models.gpt()
+  return GPT(), core.randint(0, 19, { BATCH, 6 }), function(m, x)
+    return F.cross_entropy(m(x):narrow(2, 1, 5):reshape(-1, 19), x:narrow(2, 2, 5):reshape(-1))
+  end
+end
+local Odd = nn.class "Odd" -- a frozen part, one that no loss reaches, and one that some ranks use alone
+function Odd:init()
+  self.first, self.h = nn.Linear(7, 13), nn.ModuleList { Block(10), Block(10) }
+  self.frozen, self.unused, self.some = nn.Linear(13, 10), nn.Linear(3, 5), nn.Linear(10, 10)
+  for _, p in ipairs(self.frozen:parameters()) do p.requires_grad = false end
+  self.last = nn.Linear(10, 3)
+end
+function Odd:forward(x)
+  x = self.frozen(F.relu(self.first(x))):reshape(-1, 1, 10)
+  for _, block in ipairs(self.h) do x = block(x) end
+  return self.last(x:reshape(-1, 10))
+end
+function models.odd()
+  return Odd(), core.randn(BATCH, 7), function(m, x) return (m(x) - x:narrow(2, 1, 3)):square():mean() end
+end
+local Net = nn.class "Net" -- with running statistics
+function Net:init()
+  self.conv, self.bn, self.h = nn.Conv2d(2, 6, 3, { padding = 1 }), nn.BatchNorm2d(6), nn.ModuleList {}
+  self.h:append(nn.Linear(96, 16))
+  self.last = nn.Linear(16, 5)
+end
+function Net:forward(x)
+  x = F.max_pool2d(F.relu(self.bn(self.conv(x))), 2)
+  return self.last(F.relu(self.h[1](x:reshape(x:size(1), -1))))
+end
+function models.net()
+  return Net(), core.randn(BATCH, 2, 8, 8), function(m, x) return m(x):square():mean() end
+end
+local function plan_of(name, opts)
+  if name == "DDP" then return nil end
+  local replicate = opts.replicate or 1
+  return plans.new(name, { replicate = replicate, shard = ranks / replicate,
+    reshard_after_forward = opts.reshard ~= false, whole_in_no_sync = opts.whole_in_no_sync or false,
+    units = function(m)
+      local list = {}
+      for _, block in ipairs(opts.units ~= false and m.h or {}) do list[#list + 1] = block end
+      return list
+    end }, ranks)
+end
+local function train(name, plan, opts)
+  opts = opts or {}
+  state.reset()
+  core.manual_seed(4)
+  local accelerator = accelerate.Accelerator { cpu = opts.cpu, gradient_accumulation_steps = opts.accumulate,
+    mixed_precision = opts.precision }
+  accelerator._plan = plan_of(plan, opts)
+  local model, x, loss_of = models[name]()
+  -- not AdamW: a key's bias has no gradient but rounding, which AdamW makes large
+  local optimizer = optim[opts.optimizer or "SGD"](model:parameters(), opts.options or { lr = 0.1, momentum = 0.9 })
+  model, optimizer = accelerator:prepare(model, optimizer)
+  local rows, all = BATCH / ranks, {}
+  local part = x:narrow(1, 1 + rank * rows, rows):to(accelerator.device)
+  for step = 1, opts.steps or 6 do
+    for micro = 1, opts.accumulate or 1 do
+      accelerator:accumulate(model, function()
+        local loss = loss_of(model, part)
+        accelerator:backward(loss)
+        if accelerator.sync_gradients and opts.value then
+          accelerator:clip_grad_value_(model:parameters(), opts.value)
+        elseif accelerator.sync_gradients and opts.clip ~= false then
+          all[#all + 1] = accelerator:clip_grad_norm_(model:parameters(), opts.clip or 0.5):item()
+        end
+        optimizer:step()
+        optimizer:zero_grad()
+        if micro == 1 then all[#all + 1] = accelerate.utils.reduce(loss:detach(), "mean"):item() end
+      end)
+    end
+    if step == 2 then core.no_grad(function() loss_of(model, part) end) end -- an evaluation in between
+  end
+  parallel.summon(model, false, nil, function()
+    for _, p in ipairs(model:parameters()) do
+      for _, v in ipairs(p:detach():reshape(-1):totable()) do all[#all + 1] = v end
+    end
+  end)
+  return all, model, optimizer, accelerator
+end
+local function give(t) if rank == 0 then print(accelerate.utils.json.encode(t)) end end
+]]
+
+--- The largest difference of two lists of numbers.
+function M.worst(a, b)
+  assert(#a == #b, ("%d numbers beside %d"):format(#a, #b))
+  local w = 0
+  for i = 1, #a do w = math.max(w, math.abs(a[i] - b[i])) end
+  return w
+end
+
+return M
