@@ -341,7 +341,7 @@ int ax_config_parse(int argc, char **argv, ax_plan *plan)
     return status;
   if ((status = ax_command_check(plan)) != 0 || (status = ax_config_file_read(plan)) != 0) return status;
   if (!plan->set[AX_SET_quiet].number && !getenv("ACCEL_RUN_RANK")) ax_environment_check();
-  if ((status = ax_engines_check(plan)) != 0) return status;
+  if ((status = ax_engines_check(plan)) != 0 || (status = ax_hostfile_read(plan)) != 0) return status;
   settle_ranks(plan);
   if ((status = ax_joins_read(plan)) != 0) return status;
   return check_plan(plan);
@@ -391,9 +391,9 @@ void ax_config_explain(const ax_plan *plan, FILE *f)
  * them. */
 static void export_settings(const ax_plan *plan)
 {
-  static const int ids[] = { AX_SET_cpu,      AX_SET_mixed_precision,       AX_SET_dynamo_backend,
-                             AX_SET_debug,    AX_SET_enable_cpu_affinity,   AX_SET_strict,
-                             AX_SET_use_fsdp, AX_SET_use_parallelism_config };
+  static const int ids[] = { AX_SET_cpu,      AX_SET_mixed_precision,        AX_SET_dynamo_backend,
+                             AX_SET_debug,    AX_SET_enable_cpu_affinity,    AX_SET_strict,
+                             AX_SET_use_fsdp, AX_SET_use_parallelism_config, AX_SET_use_deepspeed };
 
   for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
     const ax_setting_row *r = &ax_settings[ids[i]];

@@ -216,13 +216,23 @@ static int distributed(const config_file *c, const ax_yaml_node *type)
   return AX_EXIT_USAGE;
 }
 
+/* An engine by the file, unless the command line chose otherwise. */
+static int imply_engine(const config_file *c, int id, const ax_yaml_node *type)
+{
+  static const int others[] = { AX_SET_multi_gpu, AX_SET_use_fsdp, AX_SET_use_deepspeed };
+
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (others[i] != id && ax_setting_is_option(c->plan, others[i])) return 0;
+  return imply(c, id, "true", type, "distributed_type");
+}
+
 static int set_type(const config_file *c)
 {
+  static const char types[] = "NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED";
   static const struct {
     const char *name;
     ax_engine engine;
-  } engines[] = { { "DEEPSPEED", AX_ENGINE_DEEPSPEED },
-                  { "MEGATRON_LM", AX_ENGINE_MEGATRON_LM },
+  } engines[] = { { "MEGATRON_LM", AX_ENGINE_MEGATRON_LM },
                   { "TP", AX_ENGINE_PARALLELISM },
                   { "XLA", AX_ENGINE_TPU },
                   { "TPU", AX_ENGINE_TPU } };
@@ -230,26 +240,20 @@ static int set_type(const config_file *c)
   int status;
 
   if (!v || !v->text) {
-    ax_print(
-        stderr,
-        "accel-run: %s: the key distributed_type is missing; expected NO, MULTI_CPU, MULTI_GPU or FSDP\n",
-        c->path);
+    ax_print(stderr, "accel-run: %s: the key distributed_type is missing; expected %s\n", c->path, types);
     return AX_EXIT_USAGE;
   }
   if (strcasecmp(v->text, "NO") == 0) return not_distributed(c, v);
   for (size_t i = 0; i < sizeof engines / sizeof *engines; i++)
     if (strcmp(v->text, engines[i].name) == 0) return refuse(c, v, "distributed_type", engines[i].engine);
-  if (strcmp(v->text, "FSDP") == 0)
-    status = ax_setting_is_option(c->plan, AX_SET_multi_gpu)
-                 ? 0
-                 : imply(c, AX_SET_use_fsdp, "true", v, "distributed_type");
+  if (strcmp(v->text, "FSDP") == 0) status = imply_engine(c, AX_SET_use_fsdp, v);
+  else if (strcmp(v->text, "DEEPSPEED") == 0) status = imply_engine(c, AX_SET_use_deepspeed, v);
   else if (strcmp(v->text, "MULTI_CPU") == 0) status = imply(c, AX_SET_cpu, "true", v, "distributed_type");
   else if (strcmp(v->text, "MULTI_GPU") == 0)
     status = imply(c, AX_SET_multi_gpu, "true", v, "distributed_type");
   else {
-    ax_print(stderr,
-             "accel-run: %s:%d: distributed_type: expected NO, MULTI_CPU, MULTI_GPU or FSDP, got '%s'%s\n",
-             c->path, v->line, v->text,
+    ax_print(stderr, "accel-run: %s:%d: distributed_type: expected %s, got '%s'%s\n", c->path, v->line, types,
+             v->text,
              strncmp(v->text, "MULTI_", 6) == 0 || strcmp(v->text, "MPS") == 0
                  ? "; there is no backend for such devices"
                  : "");
@@ -308,6 +312,7 @@ typedef struct engine_map {
 static const engine_map engine_maps[] = {
   { "fsdp_config", "fsdp_", AX_SET_use_fsdp },
   { "parallelism_config", "parallelism_config_", AX_SET_use_parallelism_config },
+  { "deepspeed_config", "", AX_SET_use_deepspeed }, /* Accelerate names its keys as the options */
 };
 #define N_ENGINE_MAPS ((int)(sizeof engine_maps / sizeof *engine_maps))
 

@@ -1,5 +1,5 @@
-/* engines.c: the settings of an engine (FSDP, ParallelismConfig): they have an effect only with its
- * switch, and travel to the ranks as the variables of Accelerate's launcher.
+/* engines.c: the settings of an engine (FSDP, ParallelismConfig, DeepSpeed): they have an effect
+ * only with its switch, and travel to the ranks as the variables of Accelerate's launcher.
  *
  * A variable of an engine that is not switched on may hold anything: other programs read it. */
 #define _GNU_SOURCE
@@ -73,12 +73,26 @@ static int check_parallelism(const ax_plan *plan)
   return 0;
 }
 
+static int check_deepspeed(const ax_plan *plan)
+{
+  static const int others[] = { AX_SET_multi_gpu, AX_SET_use_fsdp };
+
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (ax_setting_is_option(plan, AX_SET_use_deepspeed) && ax_setting_is_option(plan, others[i])) {
+      ax_print(stderr, "accel-run: --%s and --use_deepspeed: give one of them\n",
+               ax_settings[others[i]].name);
+      return AX_EXIT_USAGE;
+    }
+  return 0;
+}
+
 int ax_engines_check(ax_plan *plan)
 {
   int status;
 
   if ((status = check_values(plan)) != 0) return status;
   if (plan->set[AX_SET_use_fsdp].number && (status = check_fsdp(plan)) != 0) return status;
+  if (plan->set[AX_SET_use_deepspeed].number && (status = check_deepspeed(plan)) != 0) return status;
   return plan->set[AX_SET_use_parallelism_config].number ? check_parallelism(plan) : 0;
 }
 
@@ -86,6 +100,22 @@ int ax_engines_check(ax_plan *plan)
 
 /* Where the values of the variables came from, a line each: "FSDP_VERSION\tc.yaml:3: version". */
 #define ORIGINS "ACCEL_SETTING_ORIGINS"
+
+/* The DeepSpeed settings that the configuration file gives: beside a DeepSpeed configuration, which
+ * has them, the library refuses some. */
+static void export_fields(const ax_plan *plan)
+{
+  const ax_setting *file = &plan->set[AX_SET_config_file];
+  char text[1024] = "";
+  size_t at = 0;
+
+  if (!plan->set[AX_SET_use_deepspeed].number || !file->number) return;
+  for (int i = 0; i < AX_SET_COUNT; i++)
+    if ((ax_settings[i].engine == AX_SET_use_deepspeed || i == AX_SET_mixed_precision) &&
+        strncmp(plan->set[i].origin, file->text, strlen(file->text)) == 0 && at < sizeof text)
+      at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", at ? "," : "", ax_settings[i].name);
+  setenv("ACCELERATE_CONFIG_DS_FIELDS", text, 1);
+}
 
 void ax_engines_export(const ax_plan *plan)
 {
@@ -96,11 +126,13 @@ void ax_engines_export(const ax_plan *plan)
   for (int i = 0; i < AX_SET_COUNT; i++) {
     const ax_setting_row *r = &ax_settings[i];
     const ax_setting *s = &plan->set[i];
-    if (r->engine < 0 || !is_on(plan, i) || strcmp(s->text, "none") == 0 || strstr(s->origin, r->env))
+    if (r->engine < 0 || !r->env || !is_on(plan, i) || strcmp(s->text, "none") == 0 ||
+        strstr(s->origin, r->env))
       continue;
     setenv(r->env, s->text, 1);
     if (origins && !strpbrk(s->origin, "\t\n")) fprintf(origins, "%s\t%s\n", r->env, s->origin);
   }
   if (origins && fclose(origins) == 0 && size > 0) setenv(ORIGINS, text, 1);
   free(text);
+  export_fields(plan);
 }

@@ -70,6 +70,10 @@ int ax_engines_check(ax_plan *plan);
 /* Sets the variables of the engines that are on. */
 void ax_engines_export(const ax_plan *plan);
 
+/* hostfile.c: settles the machines by DeepSpeed's hostfile, where it is given.  0 or the exit
+ * status. */
+int ax_hostfile_read(ax_plan *plan);
+
 /* options.c: reads the words from argv[first] on, up to the script.  0 or the exit status. */
 int ax_options_read(ax_plan *plan, int first);
 /* The number of edits between two words; 99 for long ones. */

@@ -91,7 +91,8 @@ describe("accel-run config", function()
     end
     host.in_folder(function(folder)
       assert(fs.write(folder .. "/keys", [[
-        for keys in '\033[B\n' '\n' 'no\n' '2\n' '\033[A\n'; do sleep 0.4; printf "$keys"; done; sleep 1]]))
+        for keys in '\033[B\n' '\n' 'no\n' '2\n' '\033[A\n' 'no\n' 'no\n'; do
+          sleep 0.4; printf "$keys"; done; sleep 1]]))
       local pipe = io.popen(("cd '%s' && sh keys | HF_HOME=hf timeout 30 script -qec \"'%s' config\" " ..
         "/dev/null"):format(folder,
         host.path))

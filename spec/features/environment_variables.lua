@@ -17,11 +17,14 @@ return {
       "cli/options_spec: in variables that are nearly ours are named, once, and those of " ..
     "Accelerate are not" } },
   { "ACCELERATE_USE_{FSDP, DEEPSPEED, MEGATRON_LM, PARALLELISM_CONFIG, SAGEMAKER}", spec = { NO_ENGINE,
-    "sharded/fsdp_plugin_spec: takes a plain table, and the environment's wish" } },
+    "sharded/fsdp_plugin_spec: takes a plain table, and the environment's wish",
+    "deepspeed/accelerator_spec: takes the plugin's fields as a table, and ACCELERATE_USE_DEEPSPEED" } },
   { "FSDP_*, PARALLELISM_CONFIG_*, MEGATRON_LM_*, ACCELERATE_DEEPSPEED_*, ACCELERATE_GRADIENT_CLIPPING, " ..
     "ACCELERATE_CONFIG_DS_FIELDS", spec = { NO_ENGINE,
     "sharded/fsdp_plugin_spec: takes what is not given from FSDP_ variables",
-    "sharded/parallelism_spec: takes sizes from PARALLELISM_CONFIG_ variables" } },
+    "sharded/parallelism_spec: takes sizes from PARALLELISM_CONFIG_ variables",
+    "deepspeed/plugin_spec: reads its variables, where no argument is given",
+    "deepspeed/plugin_spec: refuses settings of the accelerate config beside deepspeed_config_file" } },
   { "ACCELERATE_FP8_{BACKEND, MARGIN, INTERVAL, FORMAT, AMAX_HISTORY_LEN, AMAX_COMPUTE_ALGO, " ..
     "OVERRIDE_FPROP/DGRAD/WGRAD, USE_AUTOCAST_DURING_EVAL, USE_MXFP8_BLOCK_SCALING, OPT_LEVEL, " ..
     "PAD_INNER_DIM, ENABLE_FSDP_FLOAT8_ALL_GATHER}",

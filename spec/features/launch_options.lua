@@ -38,7 +38,11 @@ return {
   { "DeepSpeed: --deepspeed_config_file, --zero_stage, --offload_*_device, --offload_*_nvme_path, " ..
     "--gradient_accumulation_steps, --gradient_clipping, --zero3_init_flag, --zero3_save_16bit_model, " ..
     "--deepspeed_hostfile, --deepspeed_exclusion_filter, --deepspeed_inclusion_filter, " ..
-    "--deepspeed_multinode_launcher, --deepspeed_moe_layer_cls_names", spec = NO_ENGINE },
+    "--deepspeed_multinode_launcher, --deepspeed_moe_layer_cls_names", spec = {
+    "deepspeed/launch_spec: travel to the ranks as Accelerate's variables",
+    "deepspeed/launch_spec: says how many machines and ranks there are, where machine 0 is, and which one " ..
+      "this is", "deepspeed/launch_spec: goes to mpirun with openmpi, and launchers that are not ours are " ..
+      "refused by name" } },
   { "FSDP: --fsdp_version 1, --fsdp_offload_params, --fsdp_min_num_params 1e8, --fsdp_sharding_strategy, " ..
     "--fsdp_reshard_after_forward, --fsdp_auto_wrap_policy, --fsdp_transformer_layer_cls_to_wrap, " ..
     "--fsdp_backward_prefetch, --fsdp_state_dict_type, --fsdp_forward_prefetch, " ..

@@ -14,6 +14,7 @@ M.GROUPS = {
   "accelerator_constructor_arguments",
   "accelerator_attributes_and_properties",
   "preparing_objects",
+  "parallel_modes_and_plugins",
   "backward_accumulation_synchronisation",
   "mixed_precision",
   "collectives_and_metrics",

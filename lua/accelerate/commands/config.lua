@@ -142,6 +142,9 @@ function M.questions()
   config.mixed_precision = precisions[menu.choose("Which type should prepared models compute in?", precisions,
     1)]
   if kind ~= 1 then require("accelerate.commands.config_fsdp").ask(config) end
+  if kind ~= 1 and config.distributed_type ~= "FSDP" then
+    require("accelerate.commands.config_deepspeed").ask(config)
+  end
   return config
 end
 

@@ -79,7 +79,7 @@ local function read_fields(given)
     if type(value) == "string" and OPTIONS[name][1]:find "|" and value ~= "auto" then
       fail("DeepSpeedPlugin: %s must be a number or 'auto', got %s", name, options.show(value))
     end
-    if value == nil then value, origin = from_variable(variable, name), variable end
+    if value == nil then value, origin = from_variable(variable, name), env.origin(variable) end
     if value == nil then value, origin = field[3], nil end
     values[name], origins[name] = value, origin
   end
