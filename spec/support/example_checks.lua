@@ -16,6 +16,15 @@ local function falls(run, ranks, steps)
   return out
 end
 
+CHECKS["by_feature/fsdp.lua"] = function(run, ranks)
+  local cut = falls(run, ranks)
+  local whole = run(ranks, "--max_steps", "60", "--strategy", "NO_SHARD")
+  assert(cut:find("^sharding plan of GPT2LMHeadModel with AdamW: FULL_SHARD on " .. ranks .. " rank"), cut)
+  assert(cut:match "step 60: [^\n]*" == whole:match "step 60: [^\n]*", cut .. whole)
+  local function peak(out) return tonumber(out:match "at most (%d+%.%d) MB of tensors on rank 0") end
+  assert(ranks == 1 or peak(cut) < peak(whole), cut .. whole)
+end
+
 CHECKS["fashion_mnist.lua"] = function(run, ranks)
   local function accuracy(steps)
     local out = run(ranks, "--epochs", "1", "--steps", tostring(steps))

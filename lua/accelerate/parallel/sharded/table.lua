@@ -11,6 +11,9 @@ local M = {}
 local SIZES = { float64 = 8, float32 = 4, float16 = 2, bfloat16 = 2, complex64 = 8, complex128 = 16 }
 local PAD = 256  -- bytes
 
+-- Whether values, gradients or states are cut: over one rank nothing is.
+local function is_cut(plan, what) return plan[what] == "cut" and plan.shard > 1 end
+
 -- ---- bytes --------------------------------------------------------------------------------------
 
 --- Returns the elements of each unit by type, of all parameters and of those that are trained: the
@@ -57,20 +60,20 @@ function M.bytes(plan, units, states)
   local sum = { values = 0, gradients = 0, states = 0, working = 0, unit_values = 0, unit_gradients = 0 }
   local whole = { values = 0, gradients = 0, states = 0 }
   local computed, reduced = SIZES[plan.param_dtype], SIZES[plan.reduce_dtype]
-  local function parts(home) return home == "cut" and plan.shard or 1 end
+  local function parts(what) return is_cut(plan, what) and plan.shard or 1 end
   for _, unit in ipairs(units) do
-    sum.values = sum.values + bytes_of(unit.values, nil, parts(plan.values))
-    sum.gradients = sum.gradients + bytes_of(unit.trained, nil, parts(plan.gradients))
-    sum.states = sum.states + states * bytes_of(unit.trained, nil, parts(plan.states))
+    sum.values = sum.values + bytes_of(unit.values, nil, parts "values")
+    sum.gradients = sum.gradients + bytes_of(unit.trained, nil, parts "gradients")
+    sum.states = sum.states + states * bytes_of(unit.trained, nil, parts "states")
     whole.values = whole.values + bytes_of(unit.values)
     whole.gradients = whole.gradients + bytes_of(unit.trained)
     whole.states = whole.states + states * bytes_of(unit.trained)
-    if plan.values == "cut" then
+    if is_cut(plan, "values") then
       sum.unit_values = math.max(sum.unit_values, bytes_of(unit.values, computed))
     elseif computed and computed < 4 then
       sum.working = sum.working + bytes_of(unit.values, computed)
     end
-    if plan.gradients == "cut" then
+    if is_cut(plan, "gradients") then
       sum.unit_gradients = math.max(sum.unit_gradients, bytes_of(unit.trained, reduced))
     end
   end
@@ -88,10 +91,10 @@ local function traffic(plan, units)
     gradients = gradients + bytes_of(unit.trained, SIZES[plan.reduce_dtype])
   end
   local function share(n) return (n - 1) / n end
-  local acquired = plan.values == "cut" and (plan.reshard_after_forward and 2 or 1) * values or 0
+  local acquired = is_cut(plan, "values") and (plan.reshard_after_forward and 2 or 1) * values or 0
   -- values that are whole while their states are cut come back after the step
-  local returned = plan.values == "whole" and plan.states == "cut" and values or 0
-  local reductions = plan.gradients == "cut" and 1 or 2
+  local returned = not is_cut(plan, "values") and is_cut(plan, "states") and values or 0
+  local reductions = is_cut(plan, "gradients") and 1 or 2
   return {
     pass = acquired * share(plan.shard) + reductions * gradients * share(plan.shard),
     step = returned * share(plan.shard) + 2 * gradients / plan.shard * share(plan.replicate),
@@ -129,7 +132,7 @@ local SETTINGS = {
   { "dp_shard", "shard", function(plan) return ("%d"):format(plan.shard) end },
   { "reshard after forward", "reshard_after_forward",
     function(plan)
-      return plan.values == "cut" and yes(plan.reshard_after_forward) or "values are whole"
+      return is_cut(plan, "values") and yes(plan.reshard_after_forward) or "values are whole"
     end },
   { "units", "units", function(_, units)
     return #units == 1 and "1, the whole model" or ("%d, and the rest of the model"):format(#units - 1)
@@ -160,7 +163,7 @@ local function bytes_rows(plan, sum)
   local rows = { { "bytes of a rank", "whole model", "this plan", "" } }
   for _, name in ipairs { "values", "gradients", "states" } do
     rows[#rows + 1] = { name, size_text(sum.whole[name]), size_text(sum[name]),
-      plan[name] == "cut" and ("one of %d parts"):format(plan.shard) or "whole" }
+      is_cut(plan, name) and ("one of %d parts"):format(plan.shard) or "whole" }
   end
   if sum.working > 0 then rows[#rows + 1] = { "working copies", "", size_text(sum.working), "whole" } end
   for _, name in ipairs { "values", "gradients" } do
