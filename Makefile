@@ -191,8 +191,7 @@ endef
 $(foreach l,$(LEVELS),$(eval $(call cpu_level,$(l))))
 $(CPU_OBJ): | $(ATTRS)
 
-# The CUDA backend: where nvcc is, or as CUDA_HOME says.  The emulated one runs the same kernels on
-# the host, for the specs.
+# The CUDA backend: where nvcc is, or as CUDA_HOME says.
 CUDA_HOME    ?= $(patsubst %/bin/,%,$(dir $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)))
 # Machine code to build: `make cuda CUDA_ARCH="sm_80 sm_90"`; compute_100 is PTX, which later GPUs'
 # drivers compile.
@@ -201,13 +200,9 @@ RELEASE_ARCH := sm_80 sm_90 sm_100 compute_100
 CUDA_EXTRA   ?=# more flags for nvcc
 NVCC         := $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc)
 CUDA_SRC     := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
-EMULATE_SRC  := $(wildcard kernels/cuda/emulate/*.cpp)
 CUDA_FLAGS   := -std=c++17 -O3 --extended-lambda -Ihost -Ikernels -I$(OUT)/include \
                 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-parameter \
                 $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) $(CUDA_EXTRA)
-EMULATE_FLAGS = -std=c++17 $(if $(filter release,$(MODE)),-O1,-g $(OPT)) -x c++ -DAX_EMULATE \
-                $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -Ihost -Ikernels -I$(OUT)/include \
-                -fPIC -fvisibility=hidden -Wall -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off
 
 # What nvcc made of each file: registers, stack, shared memory, and accesses to global memory.
 CUOBJDUMP ?= $(or $(wildcard $(CUDA_HOME)/bin/cuobjdump),cuobjdump)
@@ -220,12 +215,6 @@ $(OUT)/cuda/%.made: $(OUT)/cuda/%.o
 	@mv $@.new $@
 check-cuda: all $(MADE)  ## hold kernels/cuda/budgets.txt: registers, stack, accesses (CUDA_ARCH=, CUOBJDUMP=)
 	@$(OUT)/accel-run spec/support/check_cuda.lua $(BUDGETS) $(OUT)/cuda
-
-# The emulated kernels as nvcc makes them: products and sums contracted (EMULATE_FMA=off: not).
-# A misaligned access of theirs is reported (emulate.h).
-EMULATE_FMA  ?= $(if $(shell grep -m 1 -w fma /proc/cpuinfo 2>/dev/null),on,off)
-KERNEL_FLAGS  = $(if $(filter on,$(EMULATE_FMA)),-mfma -fexpensive-optimizations -ffp-contract=fast) \
-                $(if $(filter ubsan,$(MODE)),,-fsanitize=alignment)
 
 cuda: $(OUT)/libax_cuda.so  ## build the CUDA backend (CUDA_HOME=..., CUDA_ARCH="sm_80 sm_90")
 
@@ -244,11 +233,8 @@ $(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile $(OUT)/cuda/flags
 # Private: build/cuda/flags, which these need too, has the flags of all.
 AX_ARCHS := $(subst $() ,:,$(strip $(CUDA_ARCH)))
 $(OUT)/cuda/runtime/device.o: private CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
-$(OUT)/emulated/runtime/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
 # Their bits are the CPU's; centred RMSprop subtracts two numbers that are nearly equal.
 $(OUT)/cuda/random.o $(OUT)/cuda/optim.o: private CUDA_FLAGS += -fmad=false
-$(OUT)/emulated/random.o $(OUT)/emulated/optim.o: KERNEL_FLAGS += -ffp-contract=off
-$(OUT)/emulated/emulate/trial.o: EMULATE_FLAGS += $(KERNEL_FLAGS)
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP -c -o $@ $<
@@ -267,101 +253,9 @@ $(BENCH_CUDA): bench/bare_launch.cu Makefile $(OUT)/cuda/flags
 	$(Q)$(NVCC) $(CUDA_FLAGS) -shared -o $@.new $<
 	@mv $@.new $@
 
-# ThreadSanitizer watches runtime/ and vendor/, which several threads are in; a kernel's threads are
-# fibers of one.
-WATCHED    = runtime/% vendor/% emulate/traffic
-one_thread = $(if $(filter tsan,$(MODE)),$(if $(filter $(WATCHED),$(1)),,-fno-sanitize=thread))
-$(OUT)/emulated/%.o: kernels/cuda/%.cu Makefile
-	@mkdir -p $(@D)
-	$(call say,c++ $< (emulated))
-	$(Q)$(CXX) $(EMULATE_FLAGS) $(KERNEL_FLAGS) $(call one_thread,$*) -MMD -MP -c -o $@ $<
-$(OUT)/emulated/%.o: kernels/cuda/%.cpp Makefile
-	@mkdir -p $(@D)
-	$(Q)$(CXX) $(EMULATE_FLAGS) $(call one_thread,$*) -MMD -MP -c -o $@ $<
-EMULATE_OBJ := $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/emulated/%.o) $(EMULATE_SRC:kernels/cuda/%.cpp=$(OUT)/emulated/%.o)
-$(EMULATE_OBJ): | $(ATTRS)
-$(OUT)/libax_cuda_emulated.so: $(EMULATE_OBJ) $(OUT)/cuda/backend.o
-	$(call say,link $@)
-	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
-	@mv $@.new $@
-
-# Its kernels with every access to memory counted (emulate/traffic.cpp).
-TRAFFIC_OBJ := $(CUDA_SRC:kernels/cuda/%.cu=$(OUT)/traffic/%.o)
-$(TRAFFIC_OBJ): | $(ATTRS)
-$(OUT)/traffic/runtime/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
-$(OUT)/traffic/%.o: kernels/cuda/%.cu Makefile
-	@mkdir -p $(@D)
-	$(call say,c++ $< (counting))
-	$(Q)$(CXX) $(EMULATE_FLAGS) -fsanitize=thread -MMD -MP -c -o $@ $<
-$(OUT)/libax_cuda_traffic.so: $(TRAFFIC_OBJ) $(EMULATE_SRC:kernels/cuda/%.cpp=$(OUT)/emulated/%.o) $(OUT)/cuda/backend.o
-	$(call say,link $@)
-	$(Q)$(CXX) $(OPT) -shared -o $@.new $^
-	@mv $@.new $@
-
-# NVIDIA's libraries as the emulated device meets them: what their documentation says, in plain
-# loops, strict about what it refuses.
-FAKE_OF  := cublasLt cudnn nccl cufft cublas cusolver
-FAKES    := $(if $(CUDA_HOME),$(FAKE_OF:%=$(OUT)/fakes/lib%.so))
-FAKE_PARTS = $(wildcard spec/fakes/fake_$(1).* spec/fakes/fake_$(1)_*)
-SONAME_cublasLt := 13
-SONAME_cudnn    := 9
-SONAME_nccl     := 2
-SONAME_cufft    := 12
-SONAME_cublas   := 13
-SONAME_cusolver := 12
-fakes: $(FAKES)
-$(OUT)/fakes/lib%.so: kernels/cuda/vendor/vendor.h kernels/cuda/emulate/emulate.h Makefile
-	@mkdir -p $(@D)
-	$(call say,c++ $(filter %.cpp,$^))
-	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -O2 -shared -o $@.$(SONAME_$*) $(filter %.cpp,$^) -ldl
-	@ln -sf $(@F).$(SONAME_$*) $@
-$(foreach f,$(FAKE_OF),$(eval $(OUT)/fakes/lib$(f).so: $(call FAKE_PARTS,$(f))))
-$(OUT)/fakes/libcublas.so $(OUT)/fakes/libcusolver.so: spec/fakes/fake_lapack.h
-
-# Which plans NVIDIA's own cuDNN has for our graphs, asked without a GPU.
-plan-cudnn: $(OUT)/plan/plan_cudnn $(OUT)/plan/libcuda.so.1  ## ask cuDNN which plans it has for an H200 (CUDNN=folder)
-	@LD_LIBRARY_PATH='$(CURDIR)/$(OUT)/plan' $(OUT)/plan/plan_cudnn $(or $(CUDNN),$(CUDA_HOME)/lib64) "$(PART)"
-$(OUT)/plan/plan_cudnn: spec/fakes/plan_cudnn.cpp $(wildcard kernels/cuda/vendor/cudnn*)
-	@mkdir -p $(@D)
-	$(Q)$(CXX) $(EMULATE_FLAGS) -DAX_EMULATED_LIBRARY -o $@ $< -ldl
-$(OUT)/plan/libcuda.so.1: spec/fakes/plan_cudnn.cpp
-	@mkdir -p $(@D)
-	$(Q)$(CXX) -DAS_DRIVER -shared -fPIC -o $@ $<
+include spec/devices.mk  # devices without a GPU, stand-ins of libraries, fuzzers: for the specs
 
 -include $(wildcard $(foreach kind,cuda emulated traffic,$(OUT)/$(kind)/*.d $(OUT)/$(kind)/*/*.d))
-
-# For the specs: a device without a GPU.
-$(OUT)/libax_fake_device.so: spec/fakes/fake_device.c host/ax.h $(ATTRS) Makefile
-	$(call say,cc $<)
-	$(Q)$(CC) $(BASE_CFLAGS) -shared -o $@.new $<
-	@mv $@.new $@
-
-# For the specs: preloaded, it makes calls of the file system fail.
-$(OUT)/libax_disk_faults.so: spec/fakes/disk_faults.c Makefile
-	$(call say,cc $<)
-	$(Q)$(CC) $(BASE_CFLAGS) -fno-sanitize=all -shared -o $@.new $< -ldl
-	@mv $@.new $@
-
-# Fuzzers: MODE=fuzz is the host in clang's libFuzzer with both sanitizers; fuzz-replay runs the
-# targets over files, in any build.
-LIBFUZZER    = $(shell clang --print-resource-dir 2>/dev/null)/lib/linux/libclang_rt.fuzzer-$(shell uname -m).a
-FUZZ_DEPS    = clang:clang libclang-rt-dev:$(LIBFUZZER)
-FUZZ_OBJ    := $(patsubst %.c,$(OUT)/%.o,$(wildcard spec/fuzz/*.c))
-FUZZ_HOST   := $(filter-out %/main.o,$(HOST_OBJ))
-FUZZ_LINK    = -rdynamic -Wl,--wrap=popen,--wrap=system -o $@.new $(filter %.o,$^) $(LDFLAGS) $(HOST_LIBS)
-$(FUZZ_OBJ): $(OUT)/%.o: %.c Makefile | $(LUAJIT)/src/libluajit.a $(ATTRS)
-	@mkdir -p $(@D)
-	$(call say,cc $<)
-	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP $(HOST_CFLAGS) $(CFLAGS) -c -o $@ $<
-$(OUT)/fuzz-replay: $(filter-out %/engine.o,$(FUZZ_OBJ)) $(FUZZ_HOST) $(LUAJIT)/src/libluajit.a
-	$(call say,link $@)
-	$(Q)$(CC) $(OPT) $(FUZZ_LINK)
-	@mv $@.new $@
-$(OUT)/fuzz: $(filter-out %/replay.o,$(FUZZ_OBJ)) $(FUZZ_HOST) $(LUAJIT)/src/libluajit.a
-	$(call say,link $@)
-	$(Q)$(CC) $(OPT:%fuzzer-no-link=%fuzzer) -Wl,--wrap=mmap,--wrap=munmap,--wrap=poll,--wrap=usleep $(FUZZ_LINK)
-	@mv $@.new $@
-
 -include $(HOST_OBJ:.o=.d) $(CPU_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)
 
 # ---- run

@@ -47,7 +47,7 @@ function Tree:text(path) return self.texts[path] end
 --- "c" (CUDA and C++ too), "def", "lua", "python", "shell", "make", "text", or nil for what lint
 --- leaves alone.
 function Tree:kind(path)
-  if path:find("Makefile$") then return "make" end
+  if path:find("Makefile$") or path:find("%.mk$") then return "make" end
   local extension = path:match("%.(%w+)$")
   if extension then return KINDS[extension] end
   return self.texts[path]:find("^#!.-sh\n") and "shell" or nil
