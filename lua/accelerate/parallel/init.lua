@@ -4,6 +4,7 @@
 --- different numbers of batches (uneven_inputs). This file runs one backward pass.
 local buckets = require "accelerate.parallel.buckets"
 local core = require "accelerate.core"
+local flat_buffers = require "accelerate.parallel.flat"
 local identical = require "accelerate.parallel.identical"
 local replica = require "accelerate.parallel.replica"
 local pieces = require "accelerate.parallel.sharded.pieces"
@@ -140,5 +141,17 @@ function M.summon(model, write, from, fn, ...)
   if not one or not one.plan then return fn(...) end
   return sharded.summon(one, write, from, fn, ...)
 end
+
+--- Returns whether a parameter's values are cut over ranks.
+---@param p accelerate.Tensor
+---@return boolean
+function M.is_cut(p)
+  local flat = flat_buffers.of(p)
+  return flat ~= nil and flat.cut_values or false
+end
+
+--- Runs fn(...) with the whole values of some parameters; see accelerate.parallel.sharded.
+---@param params accelerate.Tensor[]
+function M.gather(params, write, from, fn, ...) return sharded.gather(params, write, from, fn, ...) end
 
 return M

@@ -112,7 +112,8 @@ add("accelerate.config.deepspeed.hf_config", "HfDeepSpeedConfig")
 add("accelerate.config.deepspeed.dummies", "DummyOptim DummyScheduler")
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
-  clean_state_dict_for_safetensors model_has_dtensor is_peft_model GatheredParameters install_xla]])
+  clean_state_dict_for_safetensors model_has_dtensor is_peft_model install_xla]])
+add("accelerate.parallel.sharded.scopes", "GatheredParameters summon_full_params")
 add("accelerate.machine", [[is_port_in_use get_free_port get_gpu_info get_driver_version
   check_cuda_p2p_ib_support check_cuda_fp8_capability get_current_device_type write_basic_config]])
 add("accelerate.utils.constants", [[MODEL_NAME WEIGHTS_NAME WEIGHTS_PATTERN_NAME WEIGHTS_INDEX_NAME

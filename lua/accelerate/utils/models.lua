@@ -4,7 +4,6 @@ local core = require "accelerate.core"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -104,29 +103,6 @@ end
 function M.is_peft_model(model)
   check_model("is_peft_model", model)
   return false
-end
-
-local GATHERED = { modifier_rank = { "integer", optional = true, min = 0 },
-  fwd_module = { "any", optional = true },
-  enabled = { "boolean", default = true } }
-
-local function gathered(params, opts, fn, ...)
-  options.value("GatheredParameters", "params", params, { "tensor|list" })
-  options.check("GatheredParameters", opts, GATHERED)
-  return fn(...)
-end
-
---- Runs fn(...) with whole parameters available. They always are: nothing is partitioned before
---- ZeRO-3 exists.
----@param params accelerate.Tensor|accelerate.Tensor[]
----@param opts { modifier_rank: integer?, fwd_module: table?, enabled: boolean? }?
----@param fn function
----@param ... any what fn gets
----@return any ... what fn returns
-function M.GatheredParameters(params, ...)
-  local opts, fn = ...
-  if not scope.callable(opts) then options.value("GatheredParameters", "fn", fn, { "function" }) end
-  return gathered(params, scope.arguments("GatheredParameters", GATHERED, ...))
 end
 
 --- Raises: there are no TPUs here. Upstream installs torch_xla.

@@ -16,6 +16,7 @@ local core = require "accelerate.core"
 local distributed = require "accelerate.distributed"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
 local division = require "accelerate.parallel.sharded.division"
 
@@ -210,6 +211,21 @@ end
 
 -- ---- the whole model ----------------------------------------------------------------------------
 
+-- Runs fn(...) with the values of flats whole.
+local function with_whole(flats, write, from, fn, ...)
+  for _, flat in ipairs(flats) do flat.layout:acquire() end
+  local results = scope.pack(xpcall(fn, scope.traced, ...))
+  for _, flat in ipairs(flats) do
+    if write and results[1] then
+      if from then core.dist.broadcast(flat.values, from) end
+      flat.layout:take_back()
+    end
+    flat.layout:let_go(false)
+  end
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
+end
+
 --- Runs fn(...) with the model's values whole on every rank, and returns what it returns. A
 --- collective, also inside: no rank may leave early.
 ---@param replica accelerate.Replica
@@ -221,21 +237,23 @@ end
 function M.summon(replica, write, from, fn, ...)
   local flats = {}
   for _, flat in ipairs(replica.flats) do
-    if flat.cut_values then
-      flats[#flats + 1] = flat
-      flat.layout:acquire()
+    if flat.cut_values then flats[#flats + 1] = flat end
+  end
+  return with_whole(flats, write, from, fn, ...)
+end
+
+--- Runs fn(...) as `summon` does, with the units alone that have some of these parameters.
+---@param params accelerate.Tensor[]
+---@return any ...
+function M.gather(params, write, from, fn, ...)
+  local flats, seen = {}, {}
+  for _, p in ipairs(params) do
+    local flat = flat_buffers.of(p)
+    if flat and flat.cut_values and not seen[flat] then
+      seen[flat], flats[#flats + 1] = true, flat
     end
   end
-  local results = { n = select("#", ...), pcall(fn, ...) }
-  for _, flat in ipairs(flats) do
-    if write and results[1] then
-      if from then core.dist.broadcast(flat.values, from) end
-      flat.layout:take_back()
-    end
-    flat.layout:let_go(false)
-  end
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
+  return with_whole(flats, write, from, fn, ...)
 end
 
 return M
