@@ -97,7 +97,8 @@ describe("GatheredParameters and summon_full_params", function()
 
   it("gather no more than the units of what is named, and release them after an error", function()
     ranks.ok(2, SCOPES .. [[
-      local inside = utils.GatheredParameters(w, function() return (pcall(function() return b:sum():item() end)) end)
+      local function other() return b:sum():item() end
+      local inside = utils.GatheredParameters(w, function() return (pcall(other)) end)
       check(not inside, "the other unit is not gathered")
       local fine, message = pcall(utils.GatheredParameters, w, function() error "inside" end)
       check(not fine and message:find "inside")

@@ -1,7 +1,7 @@
 --- Scopes in which values that are cut over ranks are whole: summon_full_params and
 --- GatheredParameters, under the names of FSDP and DeepSpeed.
 local core = require "accelerate.core"
-local class = require "accelerate.utils.class"
+local kinds = require "accelerate.accelerator.types"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
 local scope = require "accelerate.utils.scope"
@@ -26,7 +26,7 @@ end
 ---@param ... any what fn gets
 ---@return any ...
 function M.summon_full_params(model, ...)
-  if not class.is(model, require("accelerate.nn").Module) then
+  if not kinds.is_model(model) then
     fail("summon_full_params: expected a module, got %s", options.show(model))
   end
   return summoned(model, scope.arguments("summon_full_params", SUMMON, ...))
