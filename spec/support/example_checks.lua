@@ -25,6 +25,13 @@ CHECKS["by_feature/fsdp.lua"] = function(run, ranks)
   assert(ranks == 1 or peak(cut) < peak(whole), cut .. whole)
 end
 
+CHECKS["by_feature/deepspeed.lua"] = function(run, ranks)
+  local cut, whole = falls(run, ranks), run(ranks, "--max_steps", "60", "--stage", "0")
+  assert(cut:match "step 60: [^\n]*" == whole:match "step 60: [^\n]*", cut .. whole)
+  local function peak(out) return tonumber(out:match "at most (%d+%.%d) MB of tensors on rank 0") end
+  assert(ranks == 1 or peak(cut) < peak(whole), cut .. whole)
+end
+
 CHECKS["fashion_mnist.lua"] = function(run, ranks)
   local function accuracy(steps)
     local out = run(ranks, "--epochs", "1", "--steps", tostring(steps))

@@ -66,10 +66,15 @@ local function batch_sizes(self, loaders)
   return sizes
 end
 
+-- What configurations of models call their width.
+local WIDTHS = { "hidden_size", "n_embd", "d_model", "dim" }
+
 local function hidden_size(model)
   local config = rawget(model, "config") or model._values and model._values.config
   if type(config) ~= "table" then return nil end
-  if config.hidden_size then return config.hidden_size end
+  for _, name in ipairs(WIDTHS) do
+    if type(config[name]) == "number" then return config[name] end
+  end
   return type(config.hidden_sizes) == "table" and math.max(unpack(config.hidden_sizes)) or nil
 end
 

@@ -103,7 +103,7 @@ end
 local function check_value(found, path, entry, value)
   local fault = M.fault(entry, value)
   if fault then return found.problem(path, fault) end
-  if entry.use == "done" or value == entry.harmless then return end
+  if entry.use == "done" or value == entry.harmless or value == "auto" then return end
   if entry.use == "idle" then return found.idle(path, entry.why) end
   found.problem(path, ("%s is not there: %s"):format(type(value) == "table" and "it" or options.show(value),
     entry.why))
