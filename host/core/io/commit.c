@@ -166,25 +166,59 @@ static bool listed(const char *lines, const char *name)
   return false;
 }
 
+/* Does a line begin with `start`? */
+static bool holds(const char *lines, const char *start)
+{
+  const size_t n = strlen(start);
+  for (const char *at = lines; at && *at; at = strchr(at, '\n') + 1)
+    if (strncmp(at, start, n) == 0) return true;
+  return false;
+}
+
 static bool is_folder(DIR *parent, const char *name)
 {
   struct stat s;
   return fstatat(dirfd(parent), name, &s, AT_SYMLINK_NOFOLLOW) != 0 || S_ISDIR(s.st_mode);
 }
 
-/* How many names a folder has besides those in `lines`; -1: it cannot be read.  A checkpoint has no
- * folders, so each one counts. */
+/* A folder in another one, behind no link; NULL: it cannot be read. */
+static DIR *open_below(DIR *parent, const char *name)
+{
+  const int fd = openat(dirfd(parent), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+
+  if (fd >= 0 && !d) close(fd);
+  return d;
+}
+
+/* Counts the names in a folder that are no lines behind `prefix`: "", or the folder's name and a
+ * slash.  Folders count, but for those in the checkpoint's folder whose files are all listed.
+ * Takes d. */
+static int count_others(DIR *d, const char *prefix, const char *lines)
+{
+  char name[2 * NAME_MAX + 2];
+  int n = 0;
+
+  for (const struct dirent *e; (e = readdir(d));) {
+    if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+    snprintf(name, sizeof name, "%s%s", prefix, e->d_name);
+    if (!is_folder(d, e->d_name)) {
+      n += !listed(lines, name);
+      continue;
+    }
+    strcat(name, "/");
+    DIR *below = !*prefix && holds(lines, name) ? open_below(d, e->d_name) : NULL;
+    n += below ? count_others(below, name, lines) : 1;
+  }
+  closedir(d);
+  return n;
+}
+
+/* How many names a folder has besides those in `lines`; -1: it cannot be read. */
 static int others_in(const char *path, const char *lines)
 {
   DIR *d = opendir(path);
-  int n = 0;
-
-  if (!d) return -1;
-  for (const struct dirent *e; (e = readdir(d));)
-    n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
-         (!listed(lines, e->d_name) || is_folder(d, e->d_name));
-  closedir(d);
-  return n;
+  return d ? count_others(d, "", lines) : -1;
 }
 
 /* Can this line be a file's name in a folder? */
@@ -196,13 +230,22 @@ static bool is_plain(const char *line, size_t n)
   return true;
 }
 
+/* Is it a file's name, or that of a file in a folder of the checkpoint's? */
+static bool is_name(const char *line, size_t n)
+{
+  const char *slash = memchr(line, '/', n);
+
+  if (!slash) return is_plain(line, n);
+  return is_plain(line, (size_t)(slash - line)) && is_plain(slash + 1, n - (size_t)(slash + 1 - line));
+}
+
 /* The names come from a manifest, which anybody can have written: none may lead out of the
  * folder. */
 static ax_status check_names(const char *path, const char *lines)
 {
   for (const char *at = lines; at && *at; at = strchr(at, '\n') + 1) {
     const size_t n = (size_t)(strchr(at, '\n') - at);
-    if (!is_plain(at, n))
+    if (!is_name(at, n))
       return ax_fail(AX_EIO,
                      "the manifest of %s lists '%.*s', which is no name of a file in it; nothing was removed",
                      path, n > 200 ? 200 : (int)n, at);
@@ -210,16 +253,39 @@ static ax_status check_names(const char *path, const char *lines)
   return AX_OK;
 }
 
+/* Removes a file of a folder, or of a folder in it, which goes when it is empty.  What is a folder,
+ * or behind a link, is left alone. */
+static bool remove_name(int folder, char *name)
+{
+  char *slash = strchr(name, '/');
+  int below;
+  bool ok;
+
+  if (!slash) return unlinkat(folder, name, 0) == 0 || errno == ENOENT || errno == EISDIR;
+  *slash = '\0';
+  below = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (below < 0) {
+    ok = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+    *slash = '/';
+    return ok;
+  }
+  ok = remove_name(below, slash + 1);
+  close(below);
+  if (ok) (void)unlinkat(folder, name, AT_REMOVEDIR);
+  *slash = '/';
+  return ok;
+}
+
 /* Removes the files of a former checkpoint; what is a folder now is none of them. */
 static ax_status remove_listed(const char *path, const char *lines)
 {
   const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  char name[NAME_MAX + 1];
+  char name[2 * NAME_MAX + 2];
   ax_status st = folder < 0 ? failed("open", path) : AX_OK;
 
   for (const char *at = lines; st == AX_OK && at && *at; at = strchr(at, '\n') + 1) {
     snprintf(name, sizeof name, "%.*s", (int)(strchr(at, '\n') - at), at);
-    if (unlinkat(folder, name, 0) != 0 && errno != ENOENT && errno != EISDIR)
+    if (!remove_name(folder, name))
       st = ax_fail(AX_EIO, "cannot remove %s/%s: %s", path, name, strerror(errno));
   }
   if (folder >= 0) close(folder);
@@ -329,6 +395,29 @@ static ax_status write_manifest(const ax_commit *c, const entries *all)
 
 /* ---- the place */
 
+/* Calls fn(path of a folder) for each folder that files of the checkpoint are in. */
+static ax_status each_folder(const char *path, const entries *all, ax_status (*fn)(const char *path))
+{
+  const char *last = NULL, *slash;
+  char folder[PATH_MAX];
+  ax_status st;
+
+  for (int i = 0; i < all->n; i++) {
+    const char *name = all->list[i].name;
+    if (!(slash = strchr(name, '/'))) continue;
+    if (last && strncmp(last, name, (size_t)(slash + 1 - name)) == 0) continue; /* they are sorted */
+    last = name;
+    snprintf(folder, sizeof folder, "%s/%.*s", path, (int)(slash - name), name);
+    if ((st = fn(folder)) != AX_OK) return st;
+  }
+  return AX_OK;
+}
+
+static ax_status make_folder(const char *path)
+{
+  return mkdir(path, 0777) == 0 || errno == EEXIST ? AX_OK : failed("make", path);
+}
+
 /* Into a folder that has other files, too, a checkpoint's are moved one by one, and those of the
  * former checkpoint go.  Without the manifest, which comes last, nobody takes it for whole. */
 static ax_status move_into(const ax_commit *c, const entries *all)
@@ -339,11 +428,13 @@ static ax_status move_into(const ax_commit *c, const entries *all)
   AX_TRY(remove_listed(c->path, MANIFEST "\n"));
   AX_TRY(ax_folder_sync(c->path));
   AX_TRY(remove_listed(c->path, c->former));
+  AX_TRY(each_folder(c->path, all, make_folder));
   for (int i = 0; i < all->n; i++) {
     snprintf(from, sizeof from, "%s/%s", c->draft, all->list[i].name);
     snprintf(to, sizeof to, "%s/%s", c->path, all->list[i].name);
     AX_TRY(move(from, to));
   }
+  AX_TRY(each_folder(c->path, all, ax_folder_sync));
   AX_TRY(ax_folder_sync(c->path));
   snprintf(from, sizeof from, "%s/" MANIFEST, c->draft);
   snprintf(to, sizeof to, "%s/" MANIFEST, c->path);
@@ -424,6 +515,7 @@ static ax_status finish(const ax_commit *c, entries *all, char *note)
   AX_TRY(check_names(c->path, c->former));
   AX_TRY(read_reports(c, all));
   AX_TRY(write_manifest(c, all));
+  AX_TRY(each_folder(c->draft, all, ax_folder_sync));
   AX_TRY(ax_folder_sync(c->draft));
   AX_TRY(put_in_place(c, all, &how));
   if ((st = sync_parent(c->path)) != AX_OK) {

@@ -106,9 +106,13 @@ ax_status ax_save_add(ax_save *s, ax_content *c)
 
 /* ---- writing */
 
-static const char *name_of(const ax_content *c)
+/* The name of a file in the save's folder; it may be in a folder of its own there. */
+static const char *name_of(const ax_save *s, const ax_content *c)
 {
+  const size_t n = strlen(s->folder);
   const char *slash = strrchr(c->path, '/');
+
+  if (strncmp(c->path, s->folder, n) == 0 && c->path[n] == '/') return c->path + n + 1;
   return slash ? slash + 1 : c->path;
 }
 
@@ -116,7 +120,7 @@ static const char *name_of(const ax_content *c)
 static ax_status prepare_report(ax_save *s)
 {
   s->report_room = 1;
-  for (int i = 0; i < s->n; i++) s->report_room += strlen(name_of(s->files[i])) + 48;
+  for (int i = 0; i < s->n; i++) s->report_room += strlen(name_of(s, s->files[i])) + 48;
   return (s->report = ax_malloc(s->report_room)) ? AX_OK : AX_ENOMEM;
 }
 
@@ -156,7 +160,7 @@ static ax_status write_all(ax_save *s)
 
   if (st == AX_OK) st = write_files(s);
   for (int i = 0; i < s->n && st == AX_OK; i++)
-    at += snprintf(at, s->report_room - (size_t)(at - s->report), "%s\t%lld\t%u\n", name_of(s->files[i]),
+    at += snprintf(at, s->report_room - (size_t)(at - s->report), "%s\t%lld\t%u\n", name_of(s, s->files[i]),
                    (long long)s->files[i]->bytes, ax_content_crc32c(s->files[i]));
   return ax_report_end(&r, st, s->report, (size_t)(at - s->report));
 }

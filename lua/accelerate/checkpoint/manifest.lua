@@ -34,11 +34,18 @@ local function damaged(why, ...)
   return nil, ("its %s is damaged%s"):format(M.NAME, why and ": " .. why:format(...) or "")
 end
 
+-- Is it a file of the folder, or of a folder in it?
+local function is_name(name)
+  local above, below = tostring(name):match "^([^/]*)/([^/]*)$"
+  if above then return fs.is_plain_name(above) and fs.is_plain_name(below) end
+  return fs.is_plain_name(name)
+end
+
 -- The names become paths that are read, and removed when the folder is saved into again, so each
 -- one stays in the folder.
 local function check_files(files)
   for name, entry in pairs(files) do
-    if not fs.is_plain_name(name) or name == M.NAME then
+    if not is_name(name) or name == M.NAME then
       return damaged("it lists %s, which is no name of a file of a checkpoint", options.show(name))
     end
     if type(entry) ~= "table" or type(entry.bytes) ~= "number" or type(entry.crc32c) ~= "number" then
