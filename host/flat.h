@@ -142,6 +142,8 @@ AX_API ax_status ax_flat_spread(ax_flat *f);
 AX_API ax_status ax_flat_take_back(ax_flat *f);
 /* What this rank steps of slot k: elements [*from, *from + n) of the parameter; returns n. */
 AX_API int64_t ax_flat_piece(const ax_flat *f, int slot, int64_t *from);
+/* What another rank of the group steps of slot k. */
+AX_API int64_t ax_flat_piece_of(const ax_flat *f, int slot, int rank, int64_t *from);
 /* Presence of the parameters of `n` layouts that are cut, one after the other in one tensor on
  * their device: 1 where this rank has a gradient.  New reference. */
 AX_API ax_status ax_flat_presence(int n, ax_flat *const *list, ax_tensor **out);

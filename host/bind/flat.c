@@ -222,18 +222,37 @@ static int take_back(lua_State *L)
   return done(L, ax_flat_take_back(check_layout(L, "take_back")), "summon_full_params");
 }
 
-/* layout:piece(slot) -> where this rank's elements of the parameter begin, counted from 0, how many
- * there are, and a view of them in the memory where they rest (nil: there are none) */
+/* layout:piece(slot, rank?) -> where this rank's elements of the parameter begin, counted from 0,
+ * how many there are, and a view of them in the memory where they rest (nil: there are none);
+ * with a rank of the group that the layout is cut over, where its elements begin and how many
+ * there are */
 static int piece(lua_State *L)
 {
   const ax_flat *f = check_layout(L, "piece");
   const int k = (int)ax_lua_check_integer(L, 2, "piece", "slot", 1, f->n) - 1;
   int64_t from;
-  const int64_t n = ax_flat_piece(f, k, &from);
+  const bool other = !lua_isnoneornil(L, 3);
+  const int rank = other ? (int)ax_lua_check_integer(L, 3, "piece", "rank", 0, 1 << 24) : 0;
+  const int64_t n = other ? ax_flat_piece_of(f, k, rank, &from) : ax_flat_piece(f, k, &from);
 
   lua_pushnumber(L, (double)from);
   lua_pushnumber(L, (double)n);
+  if (other) return 2;
   return 2 + push_buffer(L, f->home.value_piece ? f->home.value_piece[k] : NULL);
+}
+
+/* layout:own_grad(slot, make?) -> whether the parameter has a gradient, and what of it rests on
+ * this rank (nil: nothing); make: a parameter whose gradient is cut gets one, whose piece is to be
+ * written */
+static int own_grad(lua_State *L)
+{
+  const ax_flat *f = check_layout(L, "own_grad");
+  ax_tensor *p = f->params[ax_lua_check_integer(L, 2, "own_grad", "slot", 1, f->n) - 1];
+  ax_group *group;
+
+  if (lua_toboolean(L, 3) && !p->grad && f->home.grads) p->grad = ax_tensor_retain(p->grad_slot);
+  lua_pushboolean(L, p->grad != NULL);
+  return 1 + push_buffer(L, p->grad ? ax_flat_own_grad(p, &group) : NULL);
 }
 
 /* The layouts in the list at idx. */
@@ -385,22 +404,39 @@ static int adopt(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-  { "values", layout_values },    { "grads", layout_grads },
-  { "work", layout_work },        { "give_grads", give_grads },
-  { "give_work", give_work },     { "is_current", is_current },
-  { "has_grad", has_grad },       { "wants_grad", wants_grad },
-  { "scale_grads", scale_grads }, { "touch", touch },
-  { "dissolve", dissolve },       { "cut", cut },
-  { "expect", expect },           { "ignore", ignore },
-  { "remember", remember },       { "reached", reached },
-  { "pending", pending },         { "is_watched", is_watched },
-  { "collect", collect },         { "adopt", adopt },
-  { "set_names", set_names },     { "cut_over", cut_over },
-  { "acquire", acquire },         { "let_go", let_go },
-  { "computes", computes },       { "deliver", deliver },
-  { "spread", spread },           { "piece", piece },
-  { "take_back", take_back },     { "has_values", has_values },
-  { "drop_values", drop_values }, { NULL, NULL },
+  { "values", layout_values },
+  { "grads", layout_grads },
+  { "work", layout_work },
+  { "give_grads", give_grads },
+  { "give_work", give_work },
+  { "is_current", is_current },
+  { "has_grad", has_grad },
+  { "wants_grad", wants_grad },
+  { "scale_grads", scale_grads },
+  { "touch", touch },
+  { "dissolve", dissolve },
+  { "cut", cut },
+  { "expect", expect },
+  { "ignore", ignore },
+  { "remember", remember },
+  { "reached", reached },
+  { "pending", pending },
+  { "is_watched", is_watched },
+  { "collect", collect },
+  { "adopt", adopt },
+  { "set_names", set_names },
+  { "cut_over", cut_over },
+  { "acquire", acquire },
+  { "let_go", let_go },
+  { "computes", computes },
+  { "deliver", deliver },
+  { "spread", spread },
+  { "piece", piece },
+  { "take_back", take_back },
+  { "has_values", has_values },
+  { "drop_values", drop_values },
+  { "own_grad", own_grad },
+  { NULL, NULL },
 };
 static const ax_lua_class layout_class = { "a layout of parameters", sizeof(ax_flat *), clear_layout,
                                            methods };

@@ -30,7 +30,7 @@ describe("a run that was killed", function()
   after_each(processes.clean)
 
   for _, variant in ipairs { "plain", "weighted", "two_loaders", "norm", "bf16", "stream", "skip",
-    "async" } do
+    "async", "sharded", "sharded_async", "full", "local" } do
     it("goes on with the same bits: " .. variant, function()
       for n = 1, 2 do
         local expected

@@ -6,7 +6,8 @@
 -- (windows of weighted backward passes), two_loaders, norm (convolution, batch norm, SGD with
 -- momentum), bf16, fp16 (its scale grows, on a GPU), captured (forward and backward recorded, on a
 -- GPU), stream (an iterable data set), skip (skip_first_batches in place of stateful loaders),
--- async (plain, and checkpoints are written while the run goes on).
+-- async (plain, and checkpoints are written while the run goes on), sharded, sharded_async, full
+-- and local (plain, cut over the ranks by FSDP, with its kinds of state dicts).
 local ffi = require "ffi"
 local accelerate = require "accelerate"
 local data = require "accelerate.data"
@@ -19,7 +20,12 @@ ffi.cdef "int getpid(void); int kill(int pid, int sig);"
 local folder, variant, kill_at = arg[1], arg[2], tonumber(arg[3] or math.huge)
 tensor.manual_seed(3)
 
+local STATE_DICTS = { sharded = "SHARDED_STATE_DICT", sharded_async = "SHARDED_STATE_DICT",
+  full = "FULL_STATE_DICT", ["local"] = "LOCAL_STATE_DICT" }
+
 local accelerator = accelerate.Accelerator {
+  fsdp_plugin = STATE_DICTS[variant] and accelerate.FullyShardedDataParallelPlugin {
+    fsdp_version = variant == "local" and 1 or 2, state_dict_type = STATE_DICTS[variant] } or nil,
   gradient_accumulation_steps = 3,
   mixed_precision = (variant == "bf16" or variant == "fp16") and variant or "no",
   dynamo_backend = variant == "captured" and "cudagraphs" or "no",
@@ -113,14 +119,19 @@ while progress.epoch < 3 do
       if ox then step(ox, oy) end
     end
     progress.seen, progress.batch = progress.seen + 1, progress.batch + 1
-    if progress.seen % 4 == 0 then accelerator:save_state { async = variant == "async" } end
+    if progress.seen % 4 == 0 then accelerator:save_state { async = variant:find "async" ~= nil } end
     if progress.seen == kill_at and accelerator.is_main_process then ffi.C.kill(ffi.C.getpid(), 9) end
   end
   progress.epoch, progress.batch = progress.epoch + 1, 0
 end
 
 local sum = 0
-for _, p in ipairs(model:parameters()) do sum = sum + (p:to("float64") * p:to("float64")):sum():item() end
+local function add_parameters()
+  for _, p in ipairs(model:parameters()) do sum = sum + (p:to("float64") * p:to("float64")):sum():item() end
+end
+local replica = require("accelerate.parallel.replica").of(model)
+if replica.plan then require("accelerate.parallel.sharded").summon(replica, false, nil, add_parameters)
+else add_parameters() end
 for _, b in ipairs(model:buffers()) do sum = sum + b:to("float64"):sum():item() end
 io.write(("rank %d: %.17g %.17g %.17g %.17g %g\n"):format(accelerator.process_index, sum,
   optimizer.param_groups[1].lr, tensor.rand(1):item(), math.random(),

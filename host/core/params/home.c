@@ -103,8 +103,15 @@ static ax_status view(const ax_flat *f, ax_tensor *buffer, int64_t begins, int64
 
 int64_t ax_flat_piece(const ax_flat *f, int k, int64_t *from)
 {
+  const int64_t part = f->home.last - f->home.first;
+  return ax_flat_piece_of(f, k, f->home.group ? (int)(f->home.first / part) : 0, from);
+}
+
+int64_t ax_flat_piece_of(const ax_flat *f, int k, int rank, int64_t *from)
+{
+  const int64_t part = f->home.last - f->home.first, first = rank * part, last = first + part;
   const int64_t at = f->offsets[k], end = at + f->params[k]->numel;
-  const int64_t a = at > f->home.first ? at : f->home.first, b = end < f->home.last ? end : f->home.last;
+  const int64_t a = at > first ? at : first, b = end < last ? end : last;
 
   if (!f->home.group) {
     *from = 0;

@@ -54,7 +54,7 @@ local MAY = {
   big_modeling = "nn weights files helpers hooks state",
   hooks = "nn helpers state",
   local_sgd = "accelerator parallel",
-  checkpoint = "collectives files parallel state weights",
+  checkpoint = "collectives distributed files parallel state weights",
   accelerator = "capture checkpoint collectives config data_loader logging nn optim parallel precision "
     .. "profiler state tracking weights machine helpers",
 }

@@ -16,7 +16,10 @@ local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parallel = require "accelerate.parallel"
+local pieces = require "accelerate.parallel.sharded.pieces"
 local replicas = require "accelerate.parallel.replica"
+local resharded = require "accelerate.checkpoint.resharded"
+local sharded = require "accelerate.checkpoint.sharded"
 local state = require "accelerate.state"
 local weights = require "accelerate.weights"
 
@@ -81,10 +84,11 @@ end
 local function load_weights(models, source, opts)
   for i, model in ipairs(models) do
     local name, strict = weights.listed(i, source.files), { strict = opts.strict ~= false }
-    if not name then
+    if name and not replicas.of(model).shards then
+      with_file(source, name, load_model, model, fs.join(source.path, name), strict)
+    elseif not resharded.load_model(model, source, i, strict.strict) then
       fail("load_state: %s has no weights for model %d of this Accelerator", source.path, i)
     end
-    with_file(source, name, load_model, model, fs.join(source.path, name), strict)
   end
 end
 
@@ -110,10 +114,10 @@ local function state_of(object, what, i)
 end
 
 -- File name -> what it holds, for the objects that are alike on all ranks.
-local function shared_values(accelerator)
+local function shared_values(accelerator, without_optimizers)
   local values = ordered.new()
   local function add(name, ...) values[name] = state_of(...) end
-  for i, optimizer in ipairs(accelerator._optimizers) do
+  for i, optimizer in ipairs(without_optimizers and {} or accelerator._optimizers) do
     add(numbered("optimizer", i, "bin"), optimizer, "optimizer", i)
   end
   for i, scheduler in ipairs(accelerator._schedulers) do
@@ -134,8 +138,9 @@ end
 
 --- Adds what is alike on all ranks, but for the weights, to a save.
 ---@param save accelerate.checkpoint.Save
-function M.save_shared(accelerator, save)
-  for name, value in ordered.pairs(shared_values(accelerator)) do
+---@param without_optimizers boolean
+function M.save_shared(accelerator, save, without_optimizers)
+  for name, value in ordered.pairs(shared_values(accelerator, without_optimizers)) do
     files.write(value, fs.join(save.draft, name), nil, "save_state", save.files)
   end
 end
@@ -148,7 +153,7 @@ local function gradients_of(models)
   local list = {}
   for i, model in ipairs(models) do
     for name, p in model:named_parameters() do
-      if p.grad then list[("%d.%s"):format(i - 1, name)] = p.grad end
+      list[("%d.%s"):format(i - 1, name)] = pieces.gradient_of(p)
     end
   end
   return list
@@ -223,10 +228,10 @@ end
 
 local function read(source, name, what) return files.load(path_of(source, name, what)) end
 
-local function read_each(source, objects, stem, what, read_one)
+local function read_each(source, objects, stem, what)
   local found = {}
   for i in ipairs(objects) do
-    found[i] = (read_one or read)(source, numbered(stem, i, "bin"),
+    found[i] = read(source, numbered(stem, i, "bin"),
       (" for %s %d of this Accelerator"):format(what, i))
   end
   return found
@@ -237,6 +242,18 @@ end
 local function lend(source, name, what)
   local dict, check = files.lend(path_of(source, name, what))
   return { dict = dict, check = check }
+end
+
+-- Those that are in a folder are read when the models have been.
+local function read_optimizers(source, optimizers)
+  local found = {}
+  for i in ipairs(optimizers) do
+    if not source.files[sharded.names.optimizer_folder(i) .. "/.metadata"] then
+      found[i] = lend(source, numbered("optimizer", i, "bin"),
+        (" for optimizer %d of this Accelerator"):format(i))
+    end
+  end
+  return found
 end
 
 local function count_listed(source, pattern)
@@ -301,7 +318,7 @@ end
 ---@return table
 function M.read(accelerator, source)
   local rank, found = accelerator.process_index, {
-    optimizers = read_each(source, accelerator._optimizers, "optimizer", "optimizer", lend),
+    optimizers = read_optimizers(source, accelerator._optimizers),
     schedulers = read_each(source, accelerator._schedulers, "scheduler", "scheduler"),
     samplers = read_each(source, accelerator._dataloaders, "sampler", "loader"),
     custom = read_custom(source, accelerator._custom_objects),
@@ -324,7 +341,7 @@ local function restore_gradients(models, gradients)
   for i, model in ipairs(models) do
     for name, p in model:named_parameters() do
       local g = gradients[("%d.%s"):format(i - 1, name)]
-      p.grad = g and g:to(p.device) or nil
+      pieces.set_gradient(p, g and g:to(p.device) or nil)
     end
   end
 end
@@ -412,11 +429,16 @@ local function restore_each(source, objects, states, file_of)
 end
 
 local function restore_optimizers(accelerator, source, found)
+  local names = sharded.parameter_names(accelerator._models)
   for i, optimizer in ipairs(accelerator._optimizers) do
-    with_file(source, numbered("optimizer", i, "bin"), function()
-      optimizer:load_state_dict(found.optimizers[i].dict)
-      found.optimizers[i].check()
-    end)
+    local file = numbered("optimizer", i, "bin")
+    if not resharded.load_optimizer(optimizer.optimizer, source, i, names) then
+      with_file(source, file, function()
+        local state = resharded.with_numbers(found.optimizers[i].dict, optimizer.optimizer, names, file)
+        optimizer:load_state_dict(state)
+        found.optimizers[i].check()
+      end)
+    end
   end
 end
 

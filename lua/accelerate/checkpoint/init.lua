@@ -1,7 +1,9 @@
 --- Checkpoints: the whole state of a run in a directory, from which it goes on with the same bits.
 ---
----   manifest   what makes a checkpoint whole    commit    how it appears in one step
----   contents   what is in it                    automatic checkpoint_<iteration>
+---   manifest   what makes a checkpoint whole    commit     how it appears in one step
+---   contents   what is in it                    automatic  checkpoint_<iteration>
+---   sharded    models that are cut over ranks   resharded  how any number of ranks loads them
+---   intervals  files of pieces                  dcp        PyTorch's distributed checkpoints
 local automatic = require "accelerate.checkpoint.automatic"
 local commit = require "accelerate.checkpoint.commit"
 local contents = require "accelerate.checkpoint.contents"
@@ -12,6 +14,7 @@ local manifest = require "accelerate.checkpoint.manifest"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local sharded = require "accelerate.checkpoint.sharded"
 
 local fail = options.fail
 
@@ -51,9 +54,11 @@ end
 -- Collects all that this rank writes.
 local function collect(accelerator, draft, weights, opts)
   local save = { draft = draft, files = core._save_new(draft, accelerator.process_index), async = opts.async }
+  local is_sharded = sharded.applies(accelerator)
+  if is_sharded then sharded.save(accelerator, save, weights) end
   if accelerator:_writes() then
-    contents.save_weights(weights, save, opts)
-    contents.save_shared(accelerator, save)
+    if not is_sharded then contents.save_weights(weights, save, opts) end
+    contents.save_shared(accelerator, save, is_sharded)
   end
   contents.save_own(accelerator, save)
   return save

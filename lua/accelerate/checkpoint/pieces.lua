@@ -155,6 +155,10 @@ function Reader:object_names() return ordered.keys(self._objects) end
 ---@return boolean
 function Reader:has(name) return self._values[name] ~= nil end
 
+---@param name string
+---@return boolean
+function Reader:has_object(name) return self._objects[name] ~= nil end
+
 local function near(name, list)
   local found = options.nearest(tostring(name), ordered.keys(list))
   return found and ("; did you mean '%s'?"):format(found) or ""

@@ -126,8 +126,9 @@ local function entry_of(dict, number)
   return entry
 end
 
---- Raises unless a saved entry fits parameter p.
-function Saving:_check_entry(entry, p, number)
+--- Raises unless a saved entry fits parameter p, or the piece of it that this rank steps, of
+--- `piece` elements.
+function Saving:_check_entry(entry, p, number, piece)
   local rows = {}
   for _, row in ipairs(self._row.states) do rows[row.name] = row end
   for _, name in ipairs(ordered.sorted_keys(entry)) do
@@ -145,7 +146,8 @@ function Saving:_check_entry(entry, p, number)
     elseif not core.is_tensor(value) then
       fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number,
         options.show(value))
-    elseif not lists.same(value.shape, shape) then
+    elseif not lists.same(value.shape, shape)
+      and not (piece and row.form == "each" and lists.same(value.shape, { piece })) then
       fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]%s", self.__name,
         name, number,
         table.concat(value.shape, ", "), table.concat(p.shape, ", "),
@@ -168,7 +170,9 @@ end
 --- Loads groups' options and state from a state_dict, PyTorch's included. Casts state to the
 --- parameters' types. Raises if groups, counts or shapes differ, and then changes nothing.
 ---@param dict { state: table, param_groups: table[] }
-function Saving:load_state_dict(dict)
+---@param cut table<accelerate.Tensor, integer>? of parameters whose states are cut over ranks: how
+---  many elements of them the dict has, this rank's
+function Saving:load_state_dict(dict, cut)
   check_groups(self, dict)
   local groups, work = {}, {}
   for g, saved in ipairs(dict.param_groups) do
@@ -183,7 +187,7 @@ function Saving:load_state_dict(dict)
       if entry ~= nil then
         local of = self:_real(p)
         if not rawequal(of, p) then p, entry = of, parts.split(entry) end
-        self:_check_entry(entry, p, number)
+        self:_check_entry(entry, p, number, cut and cut[p])
         self:_check_saved(entry, p, number, kept)
         work[#work + 1] = { group = group, index = i, p = p, entry = entry }
       end

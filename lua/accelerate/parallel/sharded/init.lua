@@ -96,6 +96,7 @@ function M.cut(replica, model, made)
         and replica.shards.copies._handle,
         plan.values == "cut", plan.gradients == "cut" and flat.trainable)
       flat.cut, flat.cut_values = true, plan.values == "cut"
+      flat.delivers = plan.gradients == "cut" and flat.trainable
       unit.flats[#unit.flats + 1] = flat
     end
   end

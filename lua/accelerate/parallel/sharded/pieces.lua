@@ -2,7 +2,11 @@
 --- values. Files of sharded checkpoints hold them.
 local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
+local lists = require "accelerate.utils.lists"
+local options = require "accelerate.utils.options"
 local states = require "accelerate.optim.states"
+
+local fail = options.fail
 
 local M = {}
 
@@ -63,6 +67,44 @@ function M.changed(replica)
     if flat.cut_values then flat.layout:drop_values() end
     flat.layout:touch()
   end
+end
+
+-- The layout and the slot of a parameter whose gradient is cut; nil of others.
+local function cut_gradient(p)
+  local flat = flat_buffers.of(p)
+  if not flat or not flat.cut or not flat.delivers then return nil end
+  local _, slot = core.flat_of(p)
+  return flat.layout, slot
+end
+
+--- Returns what this rank has of a parameter's gradient: one dim where it is cut; nil where there
+--- is none.
+---@param p accelerate.Tensor
+---@return accelerate.Tensor?
+function M.gradient_of(p)
+  local layout, slot = cut_gradient(p)
+  if not layout then return p.grad end
+  local has, piece = layout:own_grad(slot)
+  return has and (piece or core.zeros({ 0 }, { dtype = p.dtype, device = p.device })) or nil
+end
+
+--- Gives a parameter a gradient, or takes it away (nil). Raises where the gradient is cut and `g`
+--- is not this rank's piece of it.
+---@param p accelerate.Tensor
+---@param g accelerate.Tensor? as gradient_of returned it
+function M.set_gradient(p, g)
+  local layout, slot = cut_gradient(p)
+  if not layout or not g then
+    p.grad = g
+    return
+  end
+  local _, n = layout:piece(slot)
+  if g:dim() ~= 1 or g:numel() ~= n then
+    fail("this rank has %d elements of a gradient of shape %s, and %d were saved: the model was cut in " ..
+      "another way", n, lists.shape_text(p), g:numel())
+  end
+  local _, piece = layout:own_grad(slot, true)
+  if piece then core.no_grad(function() piece:copy_(g) end) end
 end
 
 ---@class accelerate.StatePiece
