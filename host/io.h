@@ -165,6 +165,9 @@ AX_API ax_status ax_zips_write(const char *fn, ax_save *save, const char *path, 
  * ENOMEM. */
 AX_API ax_status ax_zip_length(const ax_zip_archive *a, uint64_t *bytes);
 
+/* *flag not 0: a read of a large file ends with EABORTED at the next piece.  NULL: nothing ends
+ * it. */
+AX_API void ax_file_interrupts(volatile const int *flag);
 typedef struct ax_digest {
   int64_t bytes;
   uint32_t crc32c;

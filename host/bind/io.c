@@ -223,6 +223,7 @@ void ax_lua_open_io(lua_State *L)
     { "_same_text", same_text },     { NULL, NULL },
   };
 
+  if (&ax_interrupted) ax_file_interrupts(&ax_interrupted);
   ax_lua_open_class(L, &text_class);
   ax_lua_add_functions(L, functions);
 }

@@ -10,6 +10,7 @@ local messages = require "spec.support.messages"
 local nn = require "accelerate.nn"
 local pickle = require "accelerate.files.pickle"
 local reference = require "spec.reference.numpy_reference"
+local torch_files = require "spec.reference.saving_reference"
 local utils = require "accelerate.utils"
 
 local has, raises = messages.has, messages.raises
@@ -148,6 +149,41 @@ describe("a torch file that unpacks to much more than it is", function()
     end, "where")
     assert.equal(2 ^ 22, #r:value {})
     assert.is_true(#asked < 12, #asked .. " pieces")
+  end)
+
+  it("is read once where it is no archive", function()
+    local stream, values = pickle.stream, {}
+    pickle.stream = function(...) -- luacheck: ignore 122
+      local r = stream(...)
+      local value = r.value
+      r.value = function(...)
+        values[#values + 1] = value(...)
+        return values[#values]
+      end
+      return r
+    end
+    disk.write(path, disk.from_hex(torch_files.legacy))
+    local ok, found = pcall(utils.load, path)
+    pickle.stream = stream -- luacheck: ignore 122
+    assert.is_true(ok, found)
+    assert.same({ 1 }, found.x:totable())
+    assert.equal(4, #values) -- protocol, machine, value, keys
+    assert.equal(found, values[3])
+  end)
+
+  it("leaves no garbage for the lengths of its texts", function()
+    local n = 20000
+    local text = "\128\2](" .. ("X\1\0\0\0a"):rep(n) .. "e."
+    jit.off()
+    collectgarbage()
+    collectgarbage "stop"
+    local before = collectgarbage "count"
+    local list = pickle.read(text, "where", {})
+    local made = (collectgarbage "count" - before) * 1024
+    collectgarbage "restart"
+    jit.on()
+    assert.equal(n, #list)
+    assert.is_true(made < 100 * n, made / n .. " bytes for each text")
   end)
 end)
 

@@ -26,10 +26,17 @@ typedef struct part {
   uint32_t crc;
 } part;
 
+/* Stops early when the caller is interrupted, who looks at that flag himself. */
 static void *read_part(void *arg)
 {
   part *p = arg;
-  p->crc = p->to ? ax_crc32_copy(p->to, p->at, p->n) : ax_crc32c(0, p->at, p->n);
+
+  p->crc = 0;
+  for (size_t at = 0; at < p->n && !ax_file_interrupted(); at += AX_FILE_PIECE) {
+    const size_t n = p->n - at < AX_FILE_PIECE ? p->n - at : AX_FILE_PIECE;
+    if (p->to) p->crc = (uint32_t)crc32_combine(p->crc, ax_crc32_copy(p->to + at, p->at + at, n), (z_off_t)n);
+    else p->crc = ax_crc32c(p->crc, p->at + at, n);
+  }
   return NULL;
 }
 
@@ -93,9 +100,11 @@ static ax_status read_all(int fd, const char *path, const struct stat *info, int
   if (st == AX_EIO) return ax_fail(AX_EIO, "cannot read %s: %s", path, strerror(errno));
   if (st != AX_OK) return st;
   out->crc32c = checksum(data, (size_t)info->st_size, threads);
-  whole = ax_mapping_whole(m, path);
+  st = ax_file_go_on();
+  whole = st == AX_OK && ax_mapping_whole(m, path);
   if (keep && whole) ax_mapping_keep(m);
   else ax_mapping_release(m);
+  if (st != AX_OK) return st;
   return whole ? AX_OK
                : ax_fail(AX_EIO, "cannot read %s: it was truncated meanwhile, or its disk fails", path);
 }

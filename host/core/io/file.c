@@ -207,6 +207,23 @@ ax_status ax_file_head(const char *path, char **data, size_t *n)
   return read_open(path, fd, *n, *n, data, n);
 }
 
+static volatile const int *interrupts; /* NULL: nothing interrupts */
+
+void ax_file_interrupts(volatile const int *flag) { interrupts = flag; }
+
+bool ax_file_interrupted(void) { return interrupts && *interrupts; }
+
+ax_status ax_file_go_on(void) { return ax_file_interrupted() ? ax_fail(AX_EABORTED, "interrupted") : AX_OK; }
+
+ax_status ax_file_copy(void *to, const void *from, size_t n)
+{
+  for (size_t at = 0; at < n; at += AX_FILE_PIECE) {
+    if (ax_file_interrupted()) return ax_file_go_on();
+    memcpy((char *)to + at, (const char *)from + at, n - at < AX_FILE_PIECE ? n - at : AX_FILE_PIECE);
+  }
+  return AX_OK;
+}
+
 ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,
                          ax_tensor **out)
 {

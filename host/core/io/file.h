@@ -32,6 +32,16 @@ ax_status ax_bytes_lend(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, 
  * path. */
 ax_status ax_file_open(const char *fn, const char *path, int *fd, size_t *size);
 
+/* Bytes of a file are copied, unpacked and summed in pieces of this size; between two of them
+ * Ctrl-C is noticed. */
+#define AX_FILE_PIECE ((size_t)1 << 24)
+/* Whether the flag of ax_file_interrupts (io.h) is set. */
+bool ax_file_interrupted(void);
+/* EABORTED when it is. */
+ax_status ax_file_go_on(void);
+/* memcpy in pieces; EABORTED. */
+ax_status ax_file_copy(void *to, const void *from, size_t n);
+
 /* ax_tensor_new, with errors that name the file. */
 ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,
                          ax_tensor **out);

@@ -222,20 +222,19 @@ static ax_status convert(const source *s, const header *h, const void *from, voi
   case 'b' * 16 + 1:
     for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = ((const uint8_t *)from)[i] != 0;
     break;
-  default: memcpy(to, from, (size_t)n * (size_t)h->item);
+  default: return ax_file_copy(to, from, (size_t)n * (size_t)h->item);
   }
-  return AX_OK;
+  return ax_file_go_on();
 }
 
 /* Copies items, swapping their bytes where the file's byte order is not this machine's. */
-static void copy_ordered(void *to, const uint8_t *from, int64_t n, int item, bool big)
+static ax_status copy_ordered(void *to, const uint8_t *from, int64_t n, int item, bool big)
 {
-  if (big == (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || item == 1) {
-    memcpy(to, from, (size_t)n * (size_t)item);
-    return;
-  }
+  if (big == (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || item == 1)
+    return ax_file_copy(to, from, (size_t)n * (size_t)item);
   for (int64_t i = 0; i < n; i++)
     for (int b = 0; b < item; b++) ((uint8_t *)to)[i * item + b] = from[i * item + item - 1 - b];
+  return ax_file_go_on();
 }
 
 /* Reads one .npy file that is in memory. */
@@ -255,7 +254,7 @@ static ax_status read_npy(const source *s, const uint8_t *p, size_t n, ax_tensor
     if (!(copy = malloc((size_t)h.numel * (size_t)h.item)))
       AX_TRY(FAIL(AX_ENOMEM, "no memory for its elements"));
     const int parts = h.kind == 'c' ? 2 : 1; /* each part of a complex number has its own order */
-    copy_ordered(copy, p + h.at, h.numel * parts, h.item / parts, h.big);
+    AX_TRY(copy_ordered(copy, p + h.at, h.numel * parts, h.item / parts, h.big));
     AX_TRY(convert(s, &h, copy, ax_data(t)));
   }
   /* the dims are stored in reverse: make a view with them in order, then copy it */

@@ -18,7 +18,7 @@ static ax_status copy_out(const char *fn, const char *path, const ax_bytes *file
     return AX_FILE_FAIL(AX_EIO, fn, path, "it has %zu bytes; %lld elements of %s have %zu", file->n,
                         (long long)numel, ax_dtype_name(dtype), bytes);
   if ((st = ax_file_tensor(fn, path, dtype, ndim, shape, out)) != AX_OK) return st;
-  if (bytes) memcpy(ax_data(*out), file->data, bytes);
+  if ((st = ax_file_copy(ax_data(*out), file->data, bytes)) != AX_OK) return st;
   if (dtype == AX_BOOL) ax_bools_tidy(*out);
   return ax_bytes_check(fn, path, file);
 }

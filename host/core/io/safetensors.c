@@ -137,10 +137,10 @@ ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out)
   st = ax_file_tensor(FN, f->path, (ax_dtype)e->dtype, e->ndim, e->shape, out);
 
   if (st != AX_OK) return st;
-  if (e->end > e->begin)
-    memcpy(ax_data(*out), f->file.data + 8 + f->header_bytes + e->begin, (size_t)(e->end - e->begin));
+  st =
+      ax_file_copy(ax_data(*out), f->file.data + 8 + f->header_bytes + e->begin, (size_t)(e->end - e->begin));
   if (e->dtype == AX_BOOL) ax_bools_tidy(*out);
-  if ((st = ax_bytes_check(FN, f->path, &f->file)) == AX_OK) return AX_OK;
+  if (st == AX_OK && (st = ax_bytes_check(FN, f->path, &f->file)) == AX_OK) return AX_OK;
   ax_tensor_release(*out);
   *out = NULL;
   return st;

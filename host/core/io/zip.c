@@ -218,16 +218,16 @@ static ax_status find_bytes(const ax_zip *z, const entry *e, const uint8_t **dat
   return AX_OK;
 }
 
-/* Unpacks all of an entry into `to`; zlib counts in 32 bits. */
+/* Unpacks all of an entry into `to`, a piece at a time. */
 static bool inflate_all(z_stream *s, const entry *e, const uint8_t *from, uint8_t *to)
 {
   int code = Z_OK;
 
   s->next_in = (uint8_t *)from;
   s->next_out = to;
-  for (uint64_t in = e->packed, out = e->size; code == Z_OK;) {
-    const unsigned give = in > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)in,
-                   take = out > UINT_MAX / 2 ? UINT_MAX / 2 : (unsigned)out;
+  for (uint64_t in = e->packed, out = e->size; code == Z_OK && !ax_file_interrupted();) {
+    const unsigned give = in > AX_FILE_PIECE ? (unsigned)AX_FILE_PIECE : (unsigned)in,
+                   take = out > AX_FILE_PIECE ? (unsigned)AX_FILE_PIECE : (unsigned)out;
     s->avail_in = give;
     s->avail_out = take;
     code = inflate(s, Z_NO_FLUSH);
@@ -250,6 +250,7 @@ static ax_status unpack(const ax_zip *z, const entry *e, const uint8_t *from, vo
     return FAIL(AX_ENOMEM, "no memory to unpack '%.*s'", SHOWN(e));
   whole = inflate_all(&s, e, from, *owned);
   inflateEnd(&s);
+  if (ax_file_interrupted()) return ax_file_go_on();
   return whole ? AX_OK : FAIL(AX_EIO, "'%.*s' in it cannot be unpacked: its data is damaged", SHOWN(e));
 }
 
@@ -287,8 +288,12 @@ ax_status ax_zip_bytes(const ax_zip *z, int i, const uint8_t **data, size_t *n, 
 {
   ax_status st = unchecked_bytes(z, i, data, n, owned);
 
+  uint32_t crc = 0;
+
   if (st != AX_OK) return st;
-  if ((st = check_sum(z, &z->entries[i], ax_crc32(0, *data, *n))) == AX_OK) return AX_OK;
+  for (size_t at = 0; at < *n && !ax_file_interrupted(); at += AX_FILE_PIECE)
+    crc = ax_crc32(crc, *data + at, *n - at < AX_FILE_PIECE ? *n - at : AX_FILE_PIECE);
+  if ((st = ax_file_go_on()) == AX_OK && (st = check_sum(z, &z->entries[i], crc)) == AX_OK) return AX_OK;
   free(*owned);
   *owned = NULL;
   return st;
@@ -352,7 +357,8 @@ ax_status ax_zip_tensor(const ax_zip *z, int i, ax_dtype dtype, int threads, ax_
   if ((st = unchecked_bytes(z, i, &data, &n, &owned)) != AX_OK) return st;
   if ((st = ax_file_tensor(z->fn, z->path, dtype, 1, &count, out)) == AX_OK) {
     const uint32_t crc = ax_crc32_copy_by(threads, ax_data(*out), data, n);
-    if ((st = ax_zip_check(z, AX_OK)) == AX_OK) st = check_sum(z, &z->entries[i], crc);
+    if ((st = ax_file_go_on()) == AX_OK && (st = ax_zip_check(z, AX_OK)) == AX_OK)
+      st = check_sum(z, &z->entries[i], crc);
   }
   free(owned);
   if (st == AX_OK && dtype == AX_BOOL) ax_bools_tidy(*out);

@@ -38,21 +38,25 @@ local function grown(self)
   return piece
 end
 
-function Reader:take(n)
-  while n > #self.text - self.at + 1 do
+-- Passes over n bytes. Returns the place of the first one.
+function Reader:pass(n)
+  local at = self.at
+  while n > #self.text - at + 1 do
     if not grown(self) then bad(self, "the pickle ends inside a value") end
   end
-  local part = self.text:sub(self.at, self.at + n - 1)
-  self.at = self.at + n
-  return part
+  self.at = at + n
+  return at
+end
+
+function Reader:take(n)
+  local at = self:pass(n)
+  return self.text:sub(at, at + n - 1)
 end
 
 -- A number of n bytes, lowest first.
 function Reader:unsigned(n)
-  local v, scale = 0, 1
-  for _, byte in ipairs { self:take(n):byte(1, n) } do
-    v, scale = v + byte * scale, scale * 256
-  end
+  local at, v = self:pass(n), 0
+  for i = at + n - 1, at, -1 do v = v * 256 + self.text:byte(i) end
   return v
 end
 
@@ -361,6 +365,9 @@ RUN["\145"] = function(self)
 end
 RUN["\150"] = function(self) self:push(self:take(self:unsigned(8))) end
 
+local STOP, BY_BYTE = ("."):byte(), {}
+for code, run in pairs(RUN) do BY_BYTE[code:byte()] = run end -- each by itself
+
 -- Of the others: what they are called, for messages.
 local NAMES = { I = "INT", L = "LONG", F = "FLOAT", S = "STRING", V = "UNICODE", P = "PERSID", g = "GET",
   p = "PUT", i = "INST", o = "OBJ", ["\130"] = "EXT1", ["\131"] = "EXT2", ["\132"] = "EXT4",
@@ -394,18 +401,20 @@ function Reader:value(hooks, left)
   self.stack, self.n, self.marks, self.memo, self.memoized = {}, 0, {}, {}, 0
   self.plain, self.n_lost, self.objects, self.classes = {}, 0, {}, hooks.classes
   self.storage, self.tensor, self.parameter = hooks.storage, hooks.tensor, hooks.parameter
+  self.later = hooks.later
   local left_over = self.most
   while true do
-    local code = self:take(1)
+    local at = self:pass(1)
+    local code = self.text:byte(at)
     left_over = left_over - 1
     if left_over < 0 then
       bad(self, "more than %.0f opcodes, which is too much for a file of its size", self.most)
     end
-    if code == "." then break end
-    local run = RUN[code]
+    if code == STOP then break end
+    local run = BY_BYTE[code]
     if not run then
-      bad(self, "the opcode %s, which plain values do not need", NAMES[code]
-        or ("0x%02x"):format(code:byte()))
+      bad(self, "the opcode %s, which plain values do not need", NAMES[string.char(code)]
+        or ("0x%02x"):format(code))
     end
     run(self)
   end
@@ -423,10 +432,12 @@ end
 ---@param hooks { storage: (fun(kind: string, key: string, count: number): any?), tensor:
 ---  (fun(storage: any, offset: number, shape: integer[], strides: integer[], requires_grad:
 ---  boolean): accelerate.Tensor), parameter: fun(t: accelerate.Tensor, requires_grad: boolean):
----  accelerate.Tensor } | { classes: table<string, true|fun(arguments: any[]): any> } storage: nil
----  for elements that there are no tensors of; classes: what alone is made of calls, by Python's
----  name: true for { class = NAME, state = ANY }, which may be a key of a table. With them the
----  caller checks the value, in which stand-ins are what has no form in Lua
+---  accelerate.Tensor, later: (fun(fn: fun()))? } | { classes: table<string, true|fun(arguments:
+---  any[]): any> } storage: nil for elements that there are no tensors of; later: notes what is
+---  done when storages have their elements, where they get these after the call; classes: what
+---  alone is made of calls, by Python's name: true for { class = NAME, state = ANY }, which may be
+---  a key of a table. With them the caller checks the value, in which stand-ins are what has no
+---  form in Lua
 ---@param left string[]?
 ---@param most integer? opcodes that it may have
 function M.read(text, where, hooks, left, most) return reader(text, where, nil, most):value(hooks, left) end

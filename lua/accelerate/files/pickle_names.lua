@@ -69,9 +69,13 @@ CALLS[TENSOR] = function(self, a)
   end
   local marks = marks_of(self, a[7])
   if not marks then return self.tensor(a[1].name, a[2], a[3], a[4], a[5]) end
-  local t = self.tensor(a[1].name, a[2], a[3], a[4], false)
-  if marks.conj then t = core.conj(t) end
-  if marks.neg then t = core.neg(t) end
+  local over = self.tensor(a[1].name, a[2], a[3], a[4], false)
+  local function resolved()
+    local t = marks.conj and core.conj(over) or over
+    return marks.neg and core.neg(t) or t
+  end
+  local t = self.later and core.empty(over.shape, { dtype = over.dtype, device = over.device }) or resolved()
+  if self.later then self.later(function() t:detach():copy_(resolved()) end) end
   if a[5] then t.requires_grad = true end
   return t
 end

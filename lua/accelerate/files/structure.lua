@@ -236,6 +236,7 @@ local function tensors_of(bad, file, entries, device, lent)
     end
     local ok, t = pcall(find, { piece = numbers[e.name], shape = e.shape, strides = e.strides,
       offset = e.offset })
+    if not ok and tostring(t):find "interrupted$" then error(t, 0) end
     if not ok then bad("tensor %d ('%s'): %s", i - 1, e.name, tostring(t)) end
     local float = core._is_float(t)
     if e.parameter then

@@ -4,6 +4,7 @@
 local ffi = require "ffi"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 local names = require "accelerate.files.pickle_names"
 local pickle = require "accelerate.files.pickle"
 local torch = require "accelerate.files.torch"
@@ -20,22 +21,39 @@ local PROTOCOL, PIECE = 1001, 2 ^ 16
 ---@return boolean
 function M.begins(bytes) return (bytes:find(MAGIC, 1, true) or 99) < 16 end
 
--- Makes values without their tensors, and notes the storages that they need.
-local function survey(path, needed)
-  local none = core.zeros(1)
-  return {
-    storage = function(kind, key, count)
-      local dtype, other, size = torch.dtype_of(kind), names.other_storage(kind)
-      if not dtype and not other then
-        fail("load: '%s': a tensor of %s, whose size is not known", path, kind)
-      end
-      size = size or core.empty({ 0 }, { dtype = dtype }):element_size()
-      needed[key] = needed[key] or { dtype = dtype, size = size, count = count }
-      return dtype and none
-    end,
-    tensor = function() return none:detach() end,
-    parameter = function(t) return t end,
-  }
+-- The storages of a file, by key, which are made while its value is read and filled afterwards:
+-- their bytes come behind the value. They are no larger than the file.
+local Storages = {}
+Storages.__index = Storages
+
+local function storages_of(path, bytes, device)
+  return setmetatable({ path = path, left = bytes, device = device, found = {} }, Storages)
+end
+
+function Storages:fail(message, ...) fail("load: '%s': " .. message, self.path, ...) end
+
+function Storages:make(key, kind, count)
+  local dtype, other, size = torch.dtype_of(kind), names.other_storage(kind)
+  if not dtype and not other then self:fail("a tensor of %s, whose size is not known", kind) end
+  size = size or core.empty({ 0 }, { dtype = dtype }):element_size()
+  self.left = self.left - count * size
+  if count < 0 or count % 1 ~= 0 or self.left < 0 then
+    self:fail("the bytes of storage '%s' are missing", key)
+  end
+  local made = { dtype = dtype, size = size, count = count }
+  made.tensor = dtype and core.empty({ count }, { dtype = dtype, device = self.device })
+  self.found[key] = made
+  return made
+end
+
+-- The tensor over a storage's elements; nil where there are no tensors of their type.
+function Storages:get(kind, key, count)
+  local made = self.found[key] or self:make(key, kind, count)
+  if made.dtype ~= torch.dtype_of(kind) then self:fail("storage '%s' has two types", key) end
+  if made.count ~= count then
+    self:fail("storage '%s' has %d elements; expected %s", key, made.count, options.show(count))
+  end
+  return made.tensor
 end
 
 -- Nothing in these pickles is a tensor.
@@ -56,72 +74,58 @@ end
 
 local int64 = ffi.new("int64_t[1]")
 
--- The elements of the storage that begins at the file's place, a 1-d tensor; nil, behind them,
--- where there are no tensors of their type.
-local function elements(f, path, key, entry)
-  local count = f:read(8)
-  if not count or #count < 8 then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
+-- Reads the elements of a storage, which begin at the file's place.
+local function fill(self, f, key)
+  local made, count = self.found[key], f:read(8)
+  if not count or #count < 8 then self:fail("the bytes of storage '%s' are missing", key) end
   ffi.copy(int64, count, 8)
-  if tonumber(int64[0]) ~= entry.count then
-    fail("load: '%s': storage '%s' has %.0f elements; expected %s", path, key, tonumber(int64[0]),
-      options.show(entry.count))
+  if tonumber(int64[0]) ~= made.count then
+    self:fail("storage '%s' has %.0f elements; expected %s", key, tonumber(int64[0]),
+      options.show(made.count))
   end
-  local left = entry.count * entry.size
-  local here = f:seek()
-  if entry.count < 0 or entry.count % 1 ~= 0 or left > f:seek("end") - here then
-    fail("load: '%s': the bytes of storage '%s' are missing", path, key)
-  end
-  if not entry.dtype then return f:seek("set", here + left) and nil end
+  local left, here = made.count * made.size, f:seek()
+  if left > f:seek "end" - here then self:fail("the bytes of storage '%s' are missing", key) end
+  made.filled = true
+  if not made.tensor then return f:seek("set", here + left) end
   f:seek("set", here)
-  local t = core.empty({ entry.count }, { dtype = entry.dtype })
+  local t = made.tensor.device == "cpu" and made.tensor or core.empty({ made.count }, { dtype = made.dtype })
   local to = ffi.cast("char *", t:data_ptr())
   while left > 0 do
     local piece = f:read(math.min(left, PIECE))
-    if not piece then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
+    if not piece then self:fail("the bytes of storage '%s' are missing", key) end
     ffi.copy(to, piece, #piece)
     to, left = to + #piece, left - #piece
   end
-  return t
+  if t ~= made.tensor then made.tensor:copy_(t) end
 end
 
--- All storages by key, from the place `at` of the file on.
-local function storages(f, at, path, keys, needed, device)
-  if type(keys) ~= "table" then fail("load: '%s': the keys of its storages are no list", path) end
-  local found = {}
+-- Reads all storages, in the order of their keys, from the place `at` of the file on.
+function Storages:fill(f, at, keys)
+  if type(keys) ~= "table" then self:fail("the keys of its storages are no list") end
   f:seek("set", at)
   for _, key in ipairs(keys) do
-    if not needed[key] then
-      fail("load: '%s': nothing uses its storage %s", path, options.show(key))
-    end
-    local t = elements(f, path, key, needed[key])
-    found[key] = t and device and t:to(device) or t
+    if not self.found[key] then self:fail("nothing uses its storage %s", options.show(key)) end
+    fill(self, f, key)
   end
-  return function(kind, key, count)
-    local t = found[key]
-    if not torch.dtype_of(kind) then return nil end
-    if not t then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
-    if t.dtype ~= torch.dtype_of(kind) then
-      fail("load: '%s': storage '%s' has two types", path, key)
-    end
-    if t:numel() ~= count then
-      fail("load: '%s': storage '%s' has %d elements; expected %s", path, key, t:numel(), options.show(count))
-    end
-    return t
+  for _, key in ipairs(ordered.keys(self.found)) do
+    if not self.found[key].filled then self:fail("the bytes of storage '%s' are missing", key) end
   end
 end
 
 local function value_of(f, path, device, left)
   local r = pickle.stream(function(bytes) return f:read(bytes) end, ("load: '%s'"):format(path))
-  local needed, hooks = {}, plain(path)
+  local hooks, storages = plain(path), storages_of(path, f:seek "end", device)
+  f:seek("set", 0)
   r.at = f:read(32):find(MAGIC, 1, true) + #MAGIC
   f:seek("set", 0)
   check_header(r, path, hooks)
-  local start = r.at
-  r:value(survey(path, needed), left and {})
+  local over, waiting = torch.hooks(path, function(...) return storages:get(...) end), {}
+  over.later = function(fn) waiting[#waiting + 1] = fn end
+  local value = r:value(over, left)
   local keys = r:value(hooks)
-  local read = storages(f, r.at - 1, path, keys or {}, needed, device)
-  r.at = start
-  return r:value(torch.hooks(path, read), left)
+  storages:fill(f, r.at - 1, keys or {})
+  for _, fn in ipairs(waiting) do fn() end
+  return value
 end
 
 --- Returns the value of such a file, and the file. Raises for values that are no plain data, or
