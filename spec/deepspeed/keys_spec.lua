@@ -19,10 +19,11 @@ end
 -- Values that fit a type.
 local FITTING = { count = { 1, 7 }, size = { 0, 7 }, stage = { 0, 3 }, least0 = { 0, 2.5 },
   number = { -1, 1, 0.25 }, boolean = { true, false }, text = { "mean", "some" }, list = { { "a" }, {} },
-  open = { { a = 1 } }, any = { 1, "some" }, device = { "none", "cpu", "nvme" },
+  open = { { a = 1 } }, map = { { a = 1 }, {} }, any = { 1, "some" }, device = { "none", "cpu", "nvme" },
   dtype = { "fp32", "fp16", "bf16" } }
 -- One that does not.
-local UNFIT = { count = 0, size = -1, stage = 4, least0 = -1, number = "1", boolean = 1, text = 1, list = "a",
+local UNFIT = { count = 0, size = -1, stage = 4, least0 = -1, number = "1", boolean = 1, map = 3, text = 1,
+  list = "a",
   device = "gpu", dtype = "fp8" }
 
 local function each(use, fn)

@@ -91,6 +91,9 @@ describe("HfDeepSpeedConfig", function()
       "list.json: expected a map in braces", 1, true)
     assert.error_matches(function() HfDeepSpeedConfig "no/such.json" end,
       "a file that exists, JSON, or JSON in base64; got 'no/such.json'", 1, true)
+    local circle = {}
+    circle.zero_optimization = circle
+    assert.error_matches(function() HfDeepSpeedConfig(circle) end, "nested deeper than 20 maps", 1, true)
     assert.error_matches(function() HfDeepSpeedConfig(3) end,
       "expected a table or the name of a JSON file, got 3",
       1, true)
@@ -197,7 +200,9 @@ describe("DeepSpeedPlugin", function()
 
   it("needs the block zero_optimization, as Accelerate does", function()
     assert.error_matches(function() DeepSpeedPlugin { hf_ds_config = { fp16 = { enabled = true } } } end,
-      "the map zero_optimization is missing", 1, true)
+      "the map zero_optimization, which has the stage, is missing", 1, true)
+    assert.error_matches(function() DeepSpeedPlugin { hf_ds_config = { zero_optimization = true } } end,
+      "the map zero_optimization, which has the stage, is expected, got true", 1, true)
   end)
 
   it("knows keys of earlier versions by their present names", function()

@@ -27,6 +27,12 @@ function M.moves(self, schedule)
   return self._engine_schedules[schedule] or schedule._by_engine == true
 end
 
+-- The norm that gradients are clipped to; 0: none. 'auto' is 1, as Accelerate fills it.
+local function clipping(plugin)
+  local norm = plugin:get_value("gradient_clipping", 0)
+  return norm == "auto" and 1 or norm
+end
+
 --- Returns the joint norm of all prepared optimizers' gradients; while they are accumulated, that
 --- of the last step.
 ---@param self accelerate.Accelerator
@@ -34,7 +40,7 @@ end
 ---@param ready fun(self: accelerate.Accelerator) unscales gradients
 ---@return accelerate.Tensor? norm 0-d; nil before the first step
 function M.clip(self, max_norm, ready)
-  local most = self._state.deepspeed_plugin:get_value("gradient_clipping", 0)
+  local most = clipping(self._state.deepspeed_plugin)
   if type(max_norm) == "number" and max_norm ~= most then
     notice.main_once("clip_grad_norm_: max_norm = %g has no effect under DeepSpeed: gradient_clipping = " ..
       "%s (%s) " ..
@@ -61,8 +67,8 @@ end
 ---@return boolean
 function M.before_step(self, optimizer, closure, ready)
   local plugin = self._state.deepspeed_plugin
-  local most = plugin:get_value "gradient_clipping"
-  local clips = type(most) == "number" and most > 0
+  local most = clipping(plugin)
+  local clips = most > 0
   local checks = plugin:get_value "bf16.check_grad_overflow" == true and self.mixed_precision == "bf16"
   if not (clips or checks) then return true end
   if optimizer.fuses_backward then

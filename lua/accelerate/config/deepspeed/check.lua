@@ -36,6 +36,7 @@ local KINDS = {
   list = { function(value) return type(value) == "table" and (value[1] ~= nil or next(value) == nil) end,
     "a list" },
   open = { function() return true end, "a value" },
+  map = { function(value) return type(value) == "table" and value[1] == nil end, "a map of keys" },
   any = { function(value) return type(value) ~= "table" or value[1] ~= nil end, "a value" },
   device = { one_of("none", "cpu", "nvme"), "none, cpu or nvme" },
   dtype = { function(value) return M.DTYPES[value] ~= nil end, "fp32, fp16 or bf16" },

@@ -46,7 +46,8 @@ local function loaders_batch(plugin, run, problems)
 end
 
 local function fill_micro(plugin, run, problems)
-  local size, before = loaders_batch(plugin, run, problems), #problems
+  local before = #problems
+  local size = loaders_batch(plugin, run, problems)
   if plugin:is_auto(MICRO) or plugin:get_value(MICRO) == nil and size and plugin:is_auto(TRAIN) then
     if size then set(plugin, MICRO, size, "the loader's batch_size")
     elseif before == #problems and plugin:is_auto(MICRO) and not tonumber(plugin:get_value(TRAIN)) then

@@ -2,7 +2,6 @@
 --- written with dots: "zero_optimization.offload_param.device".
 local base64 = require "accelerate.utils.base64"
 local fs = require "accelerate.utils.fs"
-local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local yaml = require "accelerate.utils.yaml"
@@ -51,6 +50,16 @@ local function read_text(text)
   return config, "hf_ds_config", lines
 end
 
+local DEEPEST = 20
+
+local function copied(value, depth)
+  if type(value) ~= "table" then return value end
+  if depth > DEEPEST then fail("HfDeepSpeedConfig: the table is nested deeper than %d maps", DEEPEST) end
+  local copy = {}
+  for key, item in next, value do copy[key] = copied(item, depth + 1) end
+  return copy
+end
+
 local function read(given)
   if type(given) == "string" then
     if fs.is_file(given) then return read_file(given) end
@@ -59,7 +68,7 @@ local function read(given)
   if type(given) ~= "table" or getmetatable(given) ~= nil then
     fail("HfDeepSpeedConfig: expected a table or the name of a JSON file, got %s", options.show(given))
   end
-  return lists.copied(given), "hf_ds_config", {} -- 'auto' is replaced in the copy
+  return copied(given, 1), "hf_ds_config", {} -- 'auto' is replaced in the copy
 end
 
 ---@class accelerate.HfDeepSpeedConfig

@@ -12,9 +12,9 @@ gradient_accumulation_steps                          count auto
 gradient_clipping                                    least0 auto
 communication_data_type                              dtype
 optimizer.type                                       text
-optimizer.params                                     open
+optimizer.params                                     map
 scheduler.type                                       text
-scheduler.params                                     open
+scheduler.params                                     map
 fp16.enabled                                         boolean auto
 fp16.loss_scale                                      least0
 fp16.initial_scale_power                             size

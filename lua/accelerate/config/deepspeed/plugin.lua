@@ -166,7 +166,9 @@ local function take_config(self, given, values, origins)
   local hf = hf_config.is(given) and given or hf_config.HfDeepSpeedConfig(given)
   self._hf = hf
   if type(hf.config.zero_optimization) ~= "table" then
-    fail("DeepSpeedPlugin: %s: the map zero_optimization is missing, which has the stage", hf._name)
+    fail("DeepSpeedPlugin: %s: the map zero_optimization, which has the stage, %s", hf._name,
+      hf.config.zero_optimization == nil and "is missing"
+      or "is expected, got " .. options.show(hf.config.zero_optimization))
   end
   check_config_fields(hf)
   local problems, idle = check.walk(hf)
