@@ -48,6 +48,10 @@ describe("an Accelerator under DeepSpeed", function()
     assert.are.equal(plugin, accelerate.Accelerator().deepspeed_plugin)
   end)
 
+  it("is printed with its configuration", function()
+    assert.matches("Mixed precision type: no\nds_config: {.*stage = 2", tostring(accelerator_of().state))
+  end)
+
   it("takes the plugin's fields as a table, and ACCELERATE_USE_DEEPSPEED", function()
     assert.are.equal(3,
       accelerate.Accelerator { deepspeed_plugin = { zero_stage = 3 } }.deepspeed_plugin.zero_stage)
@@ -78,6 +82,15 @@ describe("an Accelerator under DeepSpeed", function()
     assert.error_matches(function()
       accelerate.Accelerator { deepspeed_plugin = {}, fsdp_plugin = {} }
     end, "both say how the model is cut; give one of them", 1, true)
+    utils.patch_environment({ ACCELERATE_USE_DEEPSPEED = "true", ACCELERATE_USE_FSDP = "true" }, function()
+      assert.error_matches(accelerate.Accelerator,
+        "ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED both say how the model is cut", 1, true)
+      assert.matches("deepspeed_plugin holds, and ACCELERATE_USE_FSDP has no effect",
+        messages.said(accelerator_of))
+      state.reset()
+    end)
+    assert.error_matches(function() accelerate.Accelerator { deepspeed_plugin = false } end,
+      "deepspeed_plugin must be a DeepSpeedPlugin, or a map of them by name, got false", 1, true)
     assert.error_matches(function() accelerate.Accelerator { deepspeed_plugin = 3 } end,
       "deepspeed_plugin must be a DeepSpeedPlugin, or a map of them by name, got 3", 1, true)
     assert.error_matches(function()

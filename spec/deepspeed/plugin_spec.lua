@@ -101,6 +101,8 @@ describe("HfDeepSpeedConfig", function()
 end)
 
 describe("DeepSpeedPlugin", function()
+  before_each(require("accelerate.messages.notice").reset)
+
   it("makes a configuration of its arguments, as Accelerate does", function()
     local plugin = DeepSpeedPlugin { gradient_accumulation_steps = 2, gradient_clipping = 0.5, zero_stage = 3,
       offload_optimizer_device = "cpu", offload_param_device = "nvme", offload_param_nvme_path = "/nvme",
@@ -252,7 +254,13 @@ describe("DeepSpeedPlugin", function()
   end)
 
   it("turns zero3_init_flag off without stage 3, and for the time of a call", function()
-    assert.is_false(DeepSpeedPlugin { zero_stage = 2, zero3_init_flag = true }.zero3_init_flag)
+    local said = require("spec.support.messages").said
+    assert.matches("zero3_init_flag has no effect with zero_stage 2", said(function()
+      assert.is_false(DeepSpeedPlugin { zero_stage = 2, zero3_init_flag = true }.zero3_init_flag)
+    end))
+    assert.matches("zero3_init_flag has no effect yet",
+      said(DeepSpeedPlugin, { zero_stage = 3, zero3_init_flag = true }))
+    assert.are.equal("", said(DeepSpeedPlugin, { zero_stage = 3 }))
     local plugin = DeepSpeedPlugin { zero_stage = 3 }
     local inside = plugin:zero3_init_context_manager({ enable = false }, function(x)
       return { x, plugin:is_zero3_init_enabled() }

@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local dataclasses = require "accelerate.config.dataclasses"
 local env = require "accelerate.utils.environment"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local plans = require "accelerate.parallel.sharded.plan"
 local state = require "accelerate.state"
@@ -34,21 +35,24 @@ local function check_shared(o, engines)
   return engines
 end
 
+-- Other engines that cut the model, and the variables that request them.
+local OTHERS = { fsdp_plugin = "ACCELERATE_USE_FSDP",
+  parallelism_config = "ACCELERATE_USE_PARALLELISM_CONFIG" }
+
 -- DeepSpeed's plugins, and the type that they compute in; nil without them.
 local function deepspeed(o)
-  if o.deepspeed_plugin == nil and o.deepspeed_plugins == nil
-    and not env.flag("ACCELERATE_USE_DEEPSPEED", false) then
-    return nil
-  end
-  local engines, precision = require("accelerate.accelerator.deepspeed").engines(o)
-  for _, other in ipairs { { "fsdp_plugin", "ACCELERATE_USE_FSDP" },
-    { "parallelism_config", "ACCELERATE_USE_PARALLELISM_CONFIG" } } do
-    if o[other[1]] ~= nil or env.flag(other[2], false) then
-      fail("Accelerator: %s (or %s) and DeepSpeed (deepspeed_plugin, ACCELERATE_USE_DEEPSPEED) both say " ..
-        "how the model is cut; give one of them", other[1], other[2])
+  local argument = o.deepspeed_plugin ~= nil and "deepspeed_plugin" or o.deepspeed_plugins ~= nil
+    and "deepspeed_plugins" or nil
+  if not argument and not env.flag("ACCELERATE_USE_DEEPSPEED", false) then return nil end
+  for other, variable in pairs(OTHERS) do
+    if o[other] ~= nil or not argument and env.flag(variable, false) then
+      fail("Accelerator: %s and %s both say how the model is cut; give one of them",
+        o[other] ~= nil and other or variable, argument or "ACCELERATE_USE_DEEPSPEED")
+    elseif env.flag(variable, false) then
+      notice.main_once("Accelerator: %s holds, and %s has no effect beside it", argument, variable)
     end
   end
-  return engines, precision
+  return require("accelerate.accelerator.deepspeed").engines(o, argument)
 end
 
 --- Returns the plugins and the config that an Accelerator was given, checked against the run; those

@@ -411,7 +411,11 @@ local State = properties.define("AcceleratorState", {
   }),
   tostring = function(self)
     if not settings then return "AcceleratorState, reset" end
-    return tostring(M.PartialState()) .. "\nMixed precision type: " .. self.mixed_precision .. "\n"
+    local text = tostring(M.PartialState()) .. "\nMixed precision type: " .. self.mixed_precision .. "\n"
+    local plugin = self.deepspeed_plugin
+    if not plugin then return text end
+    return ("%sds_config: %s\n"):format(text,
+      require("accelerate.utils.show").pformat(plugin.deepspeed_config))
   end,
 })
 local accelerator_state = State.new()

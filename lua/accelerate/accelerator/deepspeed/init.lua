@@ -11,10 +11,10 @@ local fail = options.fail
 local M = {}
 
 -- What the argument is: a plugin, a map of plugins by name, or the fields of a plugin.
-local function read_plugins(given)
+local function read_plugins(argument, given)
   if plugins.is(given) then return given, { given } end
   if type(given) ~= "table" or getmetatable(given) ~= nil then
-    fail("Accelerator: deepspeed_plugin must be a DeepSpeedPlugin, or a map of them by name, got %s",
+    fail("Accelerator: %s must be a DeepSpeedPlugin, or a map of them by name, got %s", argument,
       options.show(given))
   end
   local list = {}
@@ -27,7 +27,7 @@ local function read_plugins(given)
   end
   for _, name in ipairs(ordered.sorted_keys(given)) do
     if type(name) ~= "string" or not plugins.is(given[name]) then
-      fail("Accelerator: deepspeed_plugin: entry %s of the map must be a DeepSpeedPlugin by name, got %s",
+      fail("Accelerator: %s: entry %s of the map must be a DeepSpeedPlugin by name, got %s", argument,
         tostring(name), options.show(given[name]))
     end
   end
@@ -46,8 +46,7 @@ local function precision_of(list, wanted)
     first = first or own
     if own ~= first then
       fail("Accelerator: the DeepSpeed configurations compute in different types, '%s' (%s) and '%s' " ..
-        "(%s), and " ..
-        "an Accelerator has one", first, list[1].hf_ds_config._name, own, plugin.hf_ds_config._name)
+        "(%s), and an Accelerator has one", first, list[1].hf_ds_config._name, own, plugin.hf_ds_config._name)
     end
   end
   return first
@@ -56,11 +55,13 @@ end
 --- Returns the plugins that the arguments give, or one that the environment describes, and the type
 --- that they compute in. Of several by name the one that was made first is in force.
 ---@param o table the Accelerator's arguments
+---@param argument "deepspeed_plugin"|"deepspeed_plugins"|nil the one that is given
 ---@return { deepspeed_plugins: any, deepspeed_plugin: accelerate.DeepSpeedPlugin } engines
 ---@return string mixed_precision
-function M.engines(o)
-  local given = o.deepspeed_plugin or o.deepspeed_plugins
-  local all, list = read_plugins(given or {})
+function M.engines(o, argument)
+  local given = {}
+  if argument then given = o[argument] end
+  local all, list = read_plugins(argument, given)
   local wanted = o.mixed_precision or env.text("ACCELERATE_MIXED_PRECISION", "no"):lower()
   if PRECISIONS[wanted] then wanted = precision_of(list, wanted) end
   list[1]:_set_selected(true)
