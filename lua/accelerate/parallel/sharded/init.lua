@@ -117,11 +117,16 @@ end
 
 -- ---- gradients ----------------------------------------------------------------------------------
 
+-- In the order of delivery. The model's own unit has what comes first and last in a forward pass,
+-- so that its gradients are the last to be complete: the others must not wait for it.
 local function trained(replica)
-  local list = {}
+  local list, own = {}, {}
   for _, flat in ipairs(replica.flats) do
-    if flat.trainable and not flat.whole then list[#list + 1] = flat end
+    local unit = replica.unit_of[flat.params[1]] or replica.units[1]
+    local into = unit.root and own or list
+    if flat.trainable and not flat.whole then into[#into + 1] = flat end
   end
+  for _, flat in ipairs(own) do list[#list + 1] = flat end
   return list
 end
 
