@@ -59,6 +59,48 @@ describe("training under DeepSpeed", function()
   end)
 end)
 
+describe("a run under DeepSpeed that was saved", function()
+  local RESUME = [[
+    local nn, data, tensor, utils = accelerate.nn, accelerate.data, accelerate.tensor, accelerate.utils
+    utils.set_seed(0)
+    local accelerator = accelerate.Accelerator { deepspeed_plugin = { hf_ds_config = {
+      zero_optimization = { stage = tonumber(arg[1]) }, gradient_clipping = 0.5,
+      optimizer = { type = "AdamW", params = { lr = 0.01 } },
+      scheduler = { type = "WarmupLR", params = { warmup_num_steps = 6 } } } } }
+    local model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+    local optimizer = utils.DummyOptim(model:parameters())
+    local schedule = utils.DummyScheduler(optimizer)
+    model, optimizer, schedule = accelerator:prepare(model, optimizer, schedule)
+    local x, y = tensor.randn({ 4, 4 }) + rank, tensor.randn({ 4, 2 })
+    local function train(steps)
+      for _ = 1, steps do
+        accelerator:backward(nn.functional.mse_loss(model(x), y))
+        optimizer:step()
+        schedule:step()
+        optimizer:zero_grad()
+      end
+    end
+    if arg[3] then accelerator:load_state(arg[2]) else train(2) accelerator:save_state(arg[2]) end
+    train(2)
+    local function sum()
+      local all = 0
+      for _, p in ipairs(model:parameters()) do all = all + p:detach():double():abs():sum():item() end
+      return all
+    end
+    accelerator:print(("%.14g %.14g"):format(utils.summon_full_params(model, sum), schedule:get_last_lr()[1]))
+  ]]
+
+  it("goes on with the same bits, its schedule too, at every stage", function()
+    for stage = 0, 3 do
+      require("spec.support.host").in_folder(function(folder)
+        local whole = ranks.ok(2, RESUME, { arguments = { tostring(stage), folder .. "/state" } })
+        assert.matches("^%d+%.%d+ 0%.0077%d+\n$", whole)
+        assert.are.equal(whole, (ranks.ok(2, RESUME, { arguments = { tostring(stage), folder .. "/state", "x" } })))
+      end)
+    end
+  end)
+end)
+
 describe("GatheredParameters and summon_full_params", function()
   local SCOPES = [[
     local nn, utils = accelerate.nn, accelerate.utils
