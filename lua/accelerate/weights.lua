@@ -189,13 +189,14 @@ end
 ---@param model accelerate.nn.Module
 ---@param directory string
 ---@param opts { max_shard_size: integer|string, safe_serialization: boolean }
-function M.save_model(model, directory, opts)
+---@param dict table<string, accelerate.Tensor>? its state dict, where the model's own is not whole
+function M.save_model(model, directory, opts, dict)
   local limit, names = M.convert_file_size_to_int(opts.max_shard_size), NAMES[opts.safe_serialization]
   if fs.is_file(directory) then
     notice.here("save_model: %s should be a directory, not a file; nothing was saved", directory)
     return
   end
-  local state = model:state_dict()
+  local state = dict or model:state_dict()
   for name, value in ordered.pairs(state) do
     if value.device == "meta" then
       fail("save_model: '%s' is on the meta device, without values to save", name)

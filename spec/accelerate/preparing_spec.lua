@@ -144,8 +144,8 @@ describe("preparing", function()
     end
     assert.error_matches(function() return accelerate.cpu_offload end,
       "accelerate.cpu_offload is not there yet: it belongs to models spread over devices")
-    assert.error_matches(function() return accelerate.utils.save_fsdp_model end,
-      "save_fsdp_model is not there yet: it belongs to fully sharded data parallel")
+    assert.error_matches(function() return accelerate.utils.fsdp2_prepare_model end,
+      "fsdp2_prepare_model is not there yet: it belongs to fully sharded data parallel")
     local status, _, err = host.run { "--tpu", "-e", "print(1)" }
     assert.are_not.equal(0, status)
     assert.matches("%-%-tpu: there is no backend for TPUs", err)

@@ -276,6 +276,56 @@ describe("accel-run merge-weights", function()
   end)
 end)
 
+describe("accel-run merge-weights of a distributed checkpoint", function()
+  local FROM_TORCH = "spec/sharded_files/from_torch"
+  local here = assert(fs.real(FROM_TORCH))
+
+  it("writes its weights under the model's names", function()
+    host.in_folder(function(folder)
+      run(0, folder, { "merge-weights", here .. "/pytorch_model_fsdp_0", "out" })
+      local expected, seen = core.safetensors_open(FROM_TORCH .. "/expected.safetensors"), 0
+      for _, item in ipairs(core.safetensors_load(folder .. "/out/model.safetensors")) do
+        assert.same(expected:get_tensor("model." .. item[1]):totable(), item[2]:totable())
+        seen = seen + 1
+      end
+      assert.equal(7, seen)
+    end)
+  end)
+
+  it("writes what is no tensor in PyTorch's format only", function()
+    host.in_folder(function(folder)
+      local _, err = run(1, folder, { "merge-weights", here .. "/optimizer_0", "out" })
+      has(err, "merge-weights: 'param_groups' is a list of 1, which a safetensors file does not hold")
+      run(0, folder, { "merge-weights", here .. "/optimizer_0", "out", "--unsafe_serialization" })
+      local merged = require("accelerate.files").load(folder .. "/out/pytorch_model.bin")
+      assert.equal(0.01, merged.param_groups[1].lr)
+      assert.same({ 3, 5 }, merged.state["0.weight"].exp_avg.shape)
+    end)
+  end)
+
+  it("names the folders of a checkpoint that is given in their place", function()
+    host.in_folder(function(folder)
+      local _, err = run(1, folder, { "merge-weights", here, "out" })
+      has(err, here .. "/pytorch_model_fsdp_0")
+    end)
+  end)
+
+  it("reads files of pieces", function()
+    host.in_folder(function(folder)
+      local intervals = require "accelerate.checkpoint.intervals"
+      assert(fs.make_dirs(folder .. "/cut"))
+      for rank = 0, 1 do
+        intervals.write(folder .. "/cut", rank, { { name = "w", shape = { 2, 3 }, from = rank * 3,
+          tensor = core.arange(3) } })
+      end
+      run(0, folder, { "merge-weights", "cut", "w.safetensors", "--remove_checkpoint_dir" })
+      assert.same({ { 0, 1, 2 }, { 0, 1, 2 } },
+        core.safetensors_load(folder .. "/w.safetensors")[1][2]:totable())
+      assert.is_false(fs.exists(folder .. "/cut"))
+    end)
+  end)
+end)
+
 describe("accel-run to-fsdp2", function()
   it("converts a file of Accelerate, as Accelerate does", function()
     host.in_folder(function(folder)

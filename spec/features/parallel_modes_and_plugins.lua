@@ -36,6 +36,10 @@ return {
     "sharded/fsdp_plugin_spec: refuses by name what is not there" } },
   { "FSDP: state_dict_type", spec = {
     "sharded/fsdp_plugin_spec: changes the form of state dicts at the end of training" } },
+  { "FSDP checkpoint files", spec = {
+    "sharded_files/states_spec: that Accelerate saved is loaded by its functions, on any number of ranks",
+    "sharded_files/states_spec: of one rank is one of several, and a plain one of a sharded run",
+    "sharded_files/dcp_spec: that Accelerate saved on two ranks of FSDP2 is read by any number" } },
   { "ParallelismConfig", spec = {
     "sharded/parallelism_spec: says what follows from the sizes",
     "sharded/parallelism_spec: takes sizes from PARALLELISM_CONFIG_ variables",

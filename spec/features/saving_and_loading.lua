@@ -56,8 +56,10 @@ return {
       "accelerate/accelerator_weights_spec: come back from one file",
       "accelerate/accelerator_weights_spec: say what is wrong with a checkpoint" } },
   { "merge_fsdp_weights(dir, out, safe=true, remove=false)",
-    later = "fully sharded data parallel is not there yet; leave the option out",
-    spec = "accelerate/accelerator_spec: says which engines are not there yet" },
+    spec = {
+      "cli/commands_spec: writes its weights under the model's names",
+      "cli/commands_spec: writes what is no tensor in PyTorch's format only",
+      "cli/commands_spec: names the folders of a checkpoint that is given in their place" } },
   { "DeepSpeed and Megatron checkpoints", later = "DeepSpeed is not there yet; leave the option out",
     spec = "accelerate/accelerator_spec: says which engines are not there yet" },
   { "offload_state_dict, offload_weight, load_offloaded_weight, save_offload_index, " ..

@@ -149,6 +149,40 @@ describe("a checkpoint of a sharded run", function()
     end)
   end)
 
+  it("that Accelerate saved is loaded by its functions, on any number of ranks", function()
+    local script = [[
+local nn, optim, utils = require "accelerate.nn", require "accelerate.optim", require "accelerate.utils"
+local plugin = accelerate.FullyShardedDataParallelPlugin { fsdp_version = 2 }
+local accelerator = accelerate.Accelerator { cpu = true, fsdp_plugin = plugin }
+local model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+local optimizer = optim.AdamW(model:parameters(), { lr = 0.5 })
+model, optimizer = accelerator:prepare(model, optimizer)
+utils.load_fsdp_model(plugin, accelerator, model, arg[1])
+utils.load_fsdp_optimizer(plugin, accelerator, optimizer, model, arg[1] .. "/optimizer_0")
+check(optimizer.param_groups[1].lr == 0.01)
+utils.save_fsdp_model(plugin, accelerator, model, arg[2])
+utils.save_fsdp_optimizer(plugin, accelerator, optimizer, model, arg[2])
+local dict = accelerator:get_state_dict(model)
+check(rank == 0 and dict["0.weight"].shape[1] == 3 or rank > 0 and next(dict) == nil)
+accelerator:save_model(model, arg[2] .. "/plain")
+]]
+    local from = "spec/sharded_files/from_torch"
+    local expected = core.safetensors_open(from .. "/expected.safetensors")
+    for n = 1, 3 do
+      host.in_folder(function(folder)
+        ranks.ok(n, script, { launch = { "--cpu" }, arguments = { fs.real(from), folder } })
+        for _, name in ipairs { "pytorch_model_fsdp_0", "optimizer_0" } do
+          local reader = intervals.open(folder .. "/" .. name)
+          for _, key in ipairs(reader:names()) do
+            assert.same(expected:get_tensor(key):totable(), reader:tensor(key):totable())
+          end
+        end
+        local plain = core.safetensors_open(folder .. "/plain/model.safetensors")
+        assert.same(expected:get_tensor("model.0.weight"):totable(), plain:get_tensor("0.weight"):totable())
+      end)
+    end
+  end)
+
   it("is refused with save_on_each_node", function()
     host.in_folder(function(folder)
       local status, _, err = ranks.run(2, (SCRIPT:gsub("fsdp_plugin = plugin",

@@ -27,7 +27,7 @@ local MAY = {
   prompt = "helpers profiler state tensor",
   jupyter = "prompt",
   -- its scripts stand on everything
-  commands = "jupyter plot machine helpers weights files accelerate data nn optim tensor parallel",
+  commands = "checkpoint jupyter plot machine helpers weights files accelerate data nn optim tensor parallel",
   config = "parallel distributed",
   state = "machine config collectives helpers",
   collectives = "state data distributed",

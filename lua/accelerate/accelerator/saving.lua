@@ -4,6 +4,7 @@ local data_loader = require "accelerate.data_loader"
 local kinds = require "accelerate.accelerator.types"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
+local replicas = require "accelerate.parallel.replica"
 local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
@@ -41,8 +42,15 @@ function Accelerator:save(object, path, ...)
   if self:_writes() then require("accelerate.weights").save(object, path, opts.safe_serialization) end
 end
 
+-- Whether a prepared model's values are cut over ranks.
+local function is_cut(model)
+  local replica = replicas.of(model)
+  return replica ~= nil and replica.shards ~= nil and replica.plan.values == "cut"
+end
+
 --- Writes the model's weights to model.safetensors, or to shards with an index if they are larger
---- than max_shard_size.
+--- than max_shard_size. All ranks call it where the model's values are cut over them: rank 0
+--- receives them.
 ---@param model accelerate.nn.Module
 ---@param directory string made if need be
 ---@param opts { max_shard_size: integer|string?, safe_serialization: boolean? }? default "10GB";
@@ -53,16 +61,19 @@ function Accelerator:save_model(model, directory, opts)
   })
   if not kinds.is_model(model) then fail("save_model: expected a module, got %s", options.show(model)) end
   options.value("save_model", "directory", directory, { "string" })
-  if self:_writes() then require("accelerate.weights").save_model(model, directory, opts) end
+  local dict = is_cut(model) and require("accelerate.checkpoint.sharded").whole_state_dict(self, model) or nil
+  if self:_writes() then require("accelerate.weights").save_model(model, directory, opts, dict) end
 end
 
---- Returns the weights of a model by name.
+--- Returns the weights of a model by name. Those of a model whose values are cut over ranks come to
+--- rank 0, on the CPU; all ranks call it, and the others get an empty table.
 ---@param model accelerate.nn.Module
 ---@param opts { unwrap: boolean? }? prepare does not wrap models, so both say the same
 ---@return table<string, accelerate.Tensor>
 function Accelerator:get_state_dict(model, opts)
   options.check("get_state_dict", opts, { unwrap = { "boolean", default = true } })
   if not kinds.is_model(model) then fail("get_state_dict: expected a module, got %s", options.show(model)) end
+  if is_cut(model) then return require("accelerate.checkpoint.sharded").whole_state_dict(self, model) end
   return model:state_dict()
 end
 

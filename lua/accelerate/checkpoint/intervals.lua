@@ -206,6 +206,11 @@ local function interval_files(folder)
   return found
 end
 
+--- Returns whether a folder holds pieces of values: ours, or a distributed checkpoint of PyTorch's.
+---@param path string
+---@return boolean
+function M.is_sharded(path) return fs.exists(fs.join(path, ".metadata")) or #interval_files(path) > 0 end
+
 --- Returns a reader of what `path` holds: a folder of pieces, PyTorch's distributed checkpoint, or
 --- whole values in a file, an index (*.index.json) or a folder with either. Only headers
 --- are read at once. Close it when all is read.

@@ -238,7 +238,7 @@ function M.load_optimizer(optimizer, source, i, names)
     if param then entry_of(param)[key] = reader:object(name) end
   end
   reader:close()
-  optimizer:load_state_dict(M.with_numbers(dict, optimizer, names, reader.path), cut)
+  optimizer:_load_pieces(M.with_numbers(dict, optimizer, names, reader.path), cut)
   return true
 end
 

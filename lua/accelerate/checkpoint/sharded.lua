@@ -78,7 +78,7 @@ end
 
 local function values_for(accelerator)
   return { ranks = accelerator.num_processes, rank = accelerator.process_index,
-    parts = accelerator._plan.shard, list = {}, bytes = {} }
+    parts = accelerator._plan and accelerator._plan.shard or 1, list = {}, bytes = {} }
 end
 
 -- Adds a value that all ranks have whole. One of them writes it, the one with the least so far.
@@ -245,6 +245,33 @@ local function save_full(save, name, to)
   files.write(value, fs.join(save.draft, name), false, "save_state", save.files)
 end
 
+--- Adds the weights of the i-th model to a save, on all ranks.
+---@param accelerator accelerate.Accelerator
+---@param save accelerate.checkpoint.Save
+---@param kind "full"|"sharded"|"local"
+---@param i integer from 1
+---@param model accelerate.nn.Module
+---@param dict table<string, accelerate.Tensor> its state dict
+function M.save_model(accelerator, save, kind, i, model, dict)
+  local to = model_values(accelerator, model, dict)
+  if kind == "full" then save_full(save, M.names.model(i), to)
+  elseif kind == "local" then save_rank(save, M.names.model_of_rank(i, to.rank), to)
+  else save_folder(save, M.names.model_folder(i), to) end
+end
+
+--- Adds the i-th optimizer to a save, on all ranks.
+---@param accelerator accelerate.Accelerator
+---@param save accelerate.checkpoint.Save
+---@param kind "full"|"sharded"|"local"
+---@param i integer from 1
+---@param optimizer accelerate.optim.Optimizer
+---@param names table<accelerate.Tensor, string> of its parameters
+function M.save_optimizer(accelerator, save, kind, i, optimizer, names)
+  local to = optimizer_values(accelerator, optimizer, names)
+  if kind == "full" then save_full(save, M.names.optimizer(i), to)
+  else save_folder(save, M.names.optimizer_folder(i), to) end
+end
+
 --- Adds models and optimizers to a save, on all ranks. A collective only for "full".
 ---@param accelerator accelerate.Accelerator
 ---@param save accelerate.checkpoint.Save
@@ -256,16 +283,22 @@ function M.save(accelerator, save, weights)
   end
   local kind, names = kind_of(accelerator), M.parameter_names(accelerator._models)
   for i, dict in ipairs(weights) do
-    local to = model_values(accelerator, accelerator._models[i], dict)
-    if kind == "full" then save_full(save, M.names.model(i), to)
-    elseif kind == "local" then save_rank(save, M.names.model_of_rank(i, to.rank), to)
-    else save_folder(save, M.names.model_folder(i), to) end
+    M.save_model(accelerator, save, kind, i, accelerator._models[i], dict)
   end
   for i, optimizer in ipairs(accelerator._optimizers) do
-    local to = optimizer_values(accelerator, optimizer.optimizer, names)
-    if kind == "full" then save_full(save, M.names.optimizer(i), to)
-    else save_folder(save, M.names.optimizer_folder(i), to) end
+    M.save_optimizer(accelerator, save, kind, i, optimizer.optimizer, names)
   end
+end
+
+--- Returns the weights of a model whole: by name, on the CPU of rank 0; an empty table elsewhere. A
+--- collective.
+---@param accelerator accelerate.Accelerator
+---@param model accelerate.nn.Module
+---@return table<string, accelerate.Tensor>
+function M.whole_state_dict(accelerator, model)
+  local to = model_values(accelerator, model, model:state_dict { keep_vars = true })
+  local dict = nested(to)
+  return to.rank == 0 and dict or ordered.new()
 end
 
 return M

@@ -1,8 +1,7 @@
 --- Names that Accelerate has and this library does not have yet, by what they belong to: what the
 --- message about one says.
 local GROUPS = {
-  ["fully sharded data parallel"] = [[save_fsdp_model load_fsdp_model save_fsdp_optimizer
-    load_fsdp_optimizer merge_fsdp_weights fsdp2_prepare_model fsdp2_load_full_state_dict
+  ["fully sharded data parallel"] = [[fsdp2_prepare_model fsdp2_load_full_state_dict
     fsdp2_apply_ac fsdp2_canonicalize_names fsdp2_switch_optimizer_parameters get_fsdp2_grad_scaler
     compile_regions_fsdp2 ensure_weights_retied]],
   ["DeepSpeed's engine; under a DeepSpeedPlugin prepare's own objects step as it does"] = [[

@@ -167,12 +167,20 @@ function Saving:_check_saved(entry, p, number, kept)
   if missing then fail("%s:load_state_dict: parameter %d has no %s", self.__name, number, missing) end
 end
 
+--- Loads a state dict that has, of parameters whose states are cut over ranks, this rank's pieces.
+---@param dict { state: table, param_groups: table[] }
+---@param pieces table<accelerate.Tensor, integer> how many elements
+function Saving:_load_pieces(dict, pieces)
+  self._pieces = pieces
+  local ok, why = pcall(self.load_state_dict, self, dict)
+  self._pieces = nil
+  if not ok then error(why, 0) end
+end
+
 --- Loads groups' options and state from a state_dict, PyTorch's included. Casts state to the
 --- parameters' types. Raises if groups, counts or shapes differ, and then changes nothing.
 ---@param dict { state: table, param_groups: table[] }
----@param cut table<accelerate.Tensor, integer>? of parameters whose states are cut over ranks: how
----  many elements of them the dict has, this rank's
-function Saving:load_state_dict(dict, cut)
+function Saving:load_state_dict(dict)
   check_groups(self, dict)
   local groups, work = {}, {}
   for g, saved in ipairs(dict.param_groups) do
@@ -187,7 +195,7 @@ function Saving:load_state_dict(dict, cut)
       if entry ~= nil then
         local of = self:_real(p)
         if not rawequal(of, p) then p, entry = of, parts.split(entry) end
-        self:_check_entry(entry, p, number, cut and cut[p])
+        self:_check_entry(entry, p, number, self._pieces and self._pieces[p])
         self:_check_saved(entry, p, number, kept)
         work[#work + 1] = { group = group, index = i, p = p, entry = entry }
       end

@@ -106,6 +106,8 @@ add("accelerate.big_modeling.allocation",
   "infer_auto_device_map compute_module_total_buffer_size fallback_allocate")
 add("accelerate.config.fsdp", [[FullyShardedDataParallelPlugin enable_fsdp_ram_efficient_loading
   disable_fsdp_ram_efficient_loading]])
+add("accelerate.checkpoint.fsdp_files", [[save_fsdp_model load_fsdp_model save_fsdp_optimizer
+  load_fsdp_optimizer merge_fsdp_weights]])
 add("accelerate.config.parallelism", "ParallelismConfig")
 add("accelerate.config.deepspeed.plugin", "DeepSpeedPlugin get_active_deepspeed_plugin")
 add("accelerate.config.deepspeed.hf_config", "HfDeepSpeedConfig")
