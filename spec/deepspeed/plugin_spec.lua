@@ -190,6 +190,14 @@ describe("DeepSpeedPlugin", function()
     assert.are.equal(6, select(2, message:gsub("\n", "")))
   end))
 
+  it("keeps a message short, however much is wrong", function()
+    local all = config()
+    for i = 1, 500 do all[("key%d"):format(i) .. ("x"):rep(1000)] = i end
+    local message = message_of(DeepSpeedPlugin, { hf_ds_config = all })
+    assert.matches("\n  and 488 more$", message)
+    assert.is_true(#message < 4000)
+  end)
+
   it("refuses settings of the accelerate config beside deepspeed_config_file", function()
     utils.patch_environment(
       { ACCELERATE_CONFIG_DS_FIELDS = "deepspeed_config_file,zero_stage,mixed_precision" },

@@ -24,6 +24,7 @@ extern void (*fuzz_count)(uint32_t place);
 
 void fuzz_options(const uint8_t *data, size_t size);  /* options.c: the command line */
 void fuzz_settings(const uint8_t *data, size_t size); /* options.c: a configuration file */
+void fuzz_hostfile(const uint8_t *data, size_t size); /* options.c: DeepSpeed's hostfile */
 void fuzz_hello(const uint8_t *data, size_t size);    /* hello.c: the meeting of machines */
 
 #endif

@@ -24,7 +24,10 @@ void (*fuzz_count)(uint32_t place);
 static const struct {
   const char *name;
   void (*run)(const uint8_t *data, size_t size);
-} in_c[] = { { "options", fuzz_options }, { "settings", fuzz_settings }, { "hello", fuzz_hello } };
+} in_c[] = { { "options", fuzz_options },
+             { "settings", fuzz_settings },
+             { "hostfile", fuzz_hostfile },
+             { "hello", fuzz_hello } };
 
 static void (*run_c)(const uint8_t *data, size_t size);
 static lua_State *state; /* on its stack: the functions run and repair (or nil) */

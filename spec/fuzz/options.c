@@ -1,4 +1,4 @@
-/* options.c: fuzz targets of the command line and of the configuration file.
+/* options.c: fuzz targets of the command line, of the configuration file and of the hostfile.
  *
  * An input of the first is lines.  NAME=VALUE lines at the beginning set environment variables of
  * ours; each further line is a word after "accel-run".  What is refused ends with status 2 and a
@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include "fuzz.h"
 #include "launch/launch.h"
-#include "settings/plan.h"
+#include "settings/settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,10 +72,12 @@ static void use(const ax_plan *plan, FILE *f)
 /* Parses a command line and uses what it says; restores the environment, apart from `names`. */
 static void parse(int argc, char **argv)
 {
-  static const char *const exported[] = { "OMP_NUM_THREADS",      "ACCEL_RUN_THREADS",
-                                          "GOMP_SPINCOUNT",       "ACCELERATE_USE_CPU",
-                                          "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
-                                          "ACCELERATE_GPU_IDS",   "ACCELERATE_MIXED_PRECISION" };
+  static const char *const exported[] = {
+    "OMP_NUM_THREADS",      "ACCEL_RUN_THREADS",          "GOMP_SPINCOUNT",
+    "ACCELERATE_USE_CPU",   "CUDA_VISIBLE_DEVICES",       "CUDA_DEVICE_ORDER",
+    "ACCELERATE_GPU_IDS",   "ACCELERATE_MIXED_PRECISION", "ACCELERATE_CONFIG_DS_FIELDS",
+    "ACCEL_SETTING_ORIGINS"
+  };
   FILE *const before = stderr;
   char *said = NULL;
   size_t length;
@@ -91,6 +93,9 @@ static void parse(int argc, char **argv)
   stderr = before;
   if (status != 0) check_refusal(status, said);
   for (size_t i = 0; i < sizeof exported / sizeof *exported; i++) unsetenv(exported[i]);
+  for (int i = 0; i < AX_SET_COUNT; i++) /* what engines export */
+    if (ax_settings[i].env && (ax_settings[i].engine >= 0 || strstr(ax_settings[i].env, "_USE_")))
+      unsetenv(ax_settings[i].env);
   free(said);
 }
 
@@ -114,4 +119,32 @@ void fuzz_settings(const uint8_t *data, size_t size)
   if (fd < 0 || write(fd, data, size) != (ssize_t)size) fuzz_violation("no memory for a file");
   parse(3, argv);
   close(fd);
+}
+
+/* The first line is the filter of what takes part, the second the filter of what does not; the file
+ * is the rest. */
+void fuzz_hostfile(const uint8_t *data, size_t size)
+{
+  char *text = strndup((const char *)data, size), *rest = text, *in = strsep(&rest, "\n"),
+       *out = rest ? strsep(&rest, "\n") : NULL;
+  const size_t n = rest ? strlen(rest) : 0;
+  const int fd = memfd_create("hosts", MFD_CLOEXEC);
+  char file[64];
+  char *argv[] = { (char *)"accel-run",
+                   (char *)"--use_deepspeed",
+                   (char *)"--machine_rank=0",
+                   (char *)"--deepspeed_hostfile",
+                   file,
+                   (char *)"--deepspeed_inclusion_filter",
+                   *in ? in : (char *)"none",
+                   (char *)"--deepspeed_exclusion_filter",
+                   out && *out ? out : (char *)"none",
+                   (char *)"--explain",
+                   NULL };
+
+  snprintf(file, sizeof file, "/proc/self/fd/%d", fd);
+  if (fd < 0 || (n && write(fd, rest, n) != (ssize_t)n)) fuzz_violation("no memory for a file");
+  parse((int)(sizeof argv / sizeof *argv) - 1, argv);
+  close(fd);
+  free(text);
 }

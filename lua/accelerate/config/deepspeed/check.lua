@@ -139,12 +139,20 @@ function M.walk(hf)
   return problems, idle
 end
 
+local MOST_LINES, MOST_LETTERS = 12, 240 -- of a message, for files that are none of DeepSpeed's
+
 --- Returns the text of a message with one line for each problem.
 ---@param head string
 ---@param problems string[]
 ---@return string
 function M.message(head, problems)
-  return ("%s:\n  %s"):format(head, table.concat(problems, "\n  "))
+  local lines = { head .. ":" }
+  for i = 1, math.min(#problems, MOST_LINES) do
+    local line = problems[i]
+    lines[i + 1] = "  " .. (#line > MOST_LETTERS and line:sub(1, MOST_LETTERS) .. " ..." or line)
+  end
+  if #problems > MOST_LINES then lines[#lines + 1] = ("  and %d more"):format(#problems - MOST_LINES) end
+  return table.concat(lines, "\n")
 end
 
 --- Returns one line that names keys without effect, those with one reason together.
