@@ -417,6 +417,16 @@ describe("a checkpoint", function()
       "has no optimizer_1.bin for optimizer 2 of this Accelerator")
   end)
 
+  it("is loaded with load_kwargs, as Accelerate hands them on", function()
+    local w = world {}
+    w.accelerator:save_state(folder)
+    for _, value in ipairs { true, false } do
+      assert.are.equal(folder, w.accelerator:load_state(folder, { load_kwargs = { weights_only = value } }))
+    end
+    assert.error_matches(function() w.accelerator:load_state(folder, { load_kwargs = { mmap = true } }) end,
+      "load_state: load_kwargs: unknown option 'mmap'")
+  end)
+
   it("may have its weights in PyTorch's format", function()
     local w = world {}
     w.accelerator:save_state(folder, { safe_serialization = false })

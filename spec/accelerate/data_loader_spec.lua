@@ -168,6 +168,11 @@ describe("a prepared loader on one process", function()
     assert.are.equal("0,1 2,3 4,5 6", batches(loader))
     assert.are.equal("6", batches(accelerate.skip_first_batches(loader_of(7, { batch_size = 2 }), 3)))
     assert.are.equal("", batches(accelerator:skip_first_batches(loader, 9)))
+    assert.are.equal("6", batches(accelerator:skip_first_batches(loader, { num_batches = 3 })))
+    assert.are.equal("6", batches(accelerate.skip_first_batches(loader_of(7, { batch_size = 2 }),
+      { num_batches = 3 })))
+    assert.error_matches(function() accelerator:skip_first_batches(loader, { batches = 3 }) end,
+      "skip_first_batches: unknown option 'batches'")
     local stream = data.DataLoader({ iter = function()
       local i = 0
       return function()

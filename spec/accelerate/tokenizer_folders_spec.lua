@@ -50,6 +50,48 @@ describe("a tokenizer of a folder", function()
   end
 end)
 
+-- The ids beside the cases are Transformers 5.24's, from GPT2Tokenizer over these two files.
+describe("a folder with vocab.json and merges.txt", function()
+  local function load(settings, fn)
+    host.in_folder(function(folder)
+      disk.write(folder .. "/vocab.json", '{"<|endoftext|>": 0, "</s>": 1, "h": 2, "e": 3, "he": 4, "l": 5}')
+      disk.write(folder .. "/merges.txt", "#version: 0.2\nh e\n")
+      disk.write(folder .. "/tokenizer_config.json", json.encode(settings))
+      fn(tokenizers.from_pretrained(folder), folder)
+    end)
+  end
+
+  it("adds the tokens that add_bos_token and add_eos_token name, also when it is saved", function()
+    for _, case in ipairs {
+      { {}, { 4, 5 }, { 4, 5, 2 } },
+      { { add_bos_token = false }, { 4, 5 }, { 4, 5, 2 } },
+      { { add_bos_token = true }, { 0, 4, 5 }, { 0, 4, 5, 0, 2 } },
+      { { add_eos_token = true }, { 4, 5, 0 }, { 4, 5, 0, 2, 0 } },
+      { { add_bos_token = true, add_eos_token = true, bos_token = "</s>" }, { 1, 4, 5, 0 },
+        { 1, 4, 5, 0, 1, 2, 0 } },
+    } do
+      load(case[1], function(t, folder)
+        t:save_pretrained(folder .. "/saved")
+        for _, each in ipairs { t, tokenizers.from_pretrained(folder .. "/saved") } do
+          same_list(case[2], each("hel").input_ids)
+          same_list(case[3], each("hel", "h").input_ids)
+          same_list({ 4, 5 }, each("hel", { add_special_tokens = false }).input_ids)
+        end
+      end)
+    end
+  end)
+
+  it("names a token to add that there is not, and an assignment that would change nothing", function()
+    raises("vocab.json' has, and bos_token is '<s>'", load, { add_bos_token = true, bos_token = "<s>" },
+      print)
+    load({}, function(t)
+      raises("tokenizer.add_bos_token cannot be changed: the post_processor of", function()
+        t.add_bos_token = true
+      end)
+    end)
+  end)
+end)
+
 describe("special tokens of a folder", function()
   local function case(files, fn) with("gpt2", files, fn) end
 

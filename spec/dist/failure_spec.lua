@@ -258,6 +258,17 @@ end)
 describe("a wait", function()
   after_each(processes.clean)
 
+  it("is looked at as often as --monitor_interval says", function()
+    for interval, reported in pairs { ["0.1"] = true, ["30"] = false } do
+      local status, err = run(2,
+        "dist.barrier()\nif rank == 1 then local t = os.time() while os.time() < t + 2 do end " ..
+        "end\ndist.barrier()",
+        { "--stall_report", "0.3", "--monitor_interval", interval })
+      assert.equal(0, status)
+      assert.equal(reported, err:find("no progress for", 1, true) ~= nil, err)
+    end
+  end)
+
   it("is reported while it lasts, and ends after the timeout with an error that names who was missing",
     function()
     local status, err, seconds = run(2,

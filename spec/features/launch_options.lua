@@ -19,22 +19,22 @@ return {
     "cli/options_spec: reach the script where it is the script's business",
     "dist/machines_spec: number their ranks through, and each from 0" } },
   { "--dynamo_backend, --dynamo_mode, --dynamo_use_fullgraph, --dynamo_use_dynamic, " ..
-    "--dynamo_use_regional_compilation", spec = { "cli/config_spec: reach the ranks",
-    "cli/config_spec: for what is not there are refused with the reason, or have no effect, which a line " ..
-    "says" } },
+    "--dynamo_use_regional_compilation", spec = { "cli/config_spec: reach the ranks", NO_ENGINE } },
   { "--gpu_ids, --same_network, --machine_rank, --main_process_ip, --main_process_port (0 = free port; " ..
     "default 29500)", spec = { "cli/config_spec: exclude one another where they must",
     "cli/config_spec: reach the ranks" } },
   { "-t/--tee, --log_dir, --role, --rdzv_backend, --rdzv_conf, --max_restarts, --monitor_interval", spec = {
     "cli/launch_spec: puts the rank in front of each line, of stdout, stderr or both",
     "cli/launch_spec: writes a file for each stream of each rank below --log_dir",
-    "cli/launch_spec: starts all ranks again, from the newest checkpoint, until they end well" } },
+    "cli/launch_spec: starts all ranks again, from the newest checkpoint, until they end well",
+    "cli/config_spec: reach the ranks",
+    "cli/config_spec: for what is not there are refused with the reason, or have no effect, which a line " ..
+    "says",
+    "dist/failure_spec: is looked at as often as --monitor_interval says" } },
   { "-m/--module, --no_python", spec = { "cli/config_spec: run a module, or another program in each rank",
     "cli/config_spec: exclude one another where they must" } },
   { "--tpu_cluster, --no_tpu_cluster, --tpu_use_sudo, --vm, --env, --main_training_function, " ..
-    "--downcast_bf16",
-    spec = "cli/config_spec: for what is not there are refused with the reason, or have no " ..
-      "effect, which a line says" },
+    "--downcast_bf16", spec = NO_ENGINE },
   { "DeepSpeed: --deepspeed_config_file, --zero_stage, --offload_*_device, --offload_*_nvme_path, " ..
     "--gradient_accumulation_steps, --gradient_clipping, --zero3_init_flag, --zero3_save_16bit_model, " ..
     "--deepspeed_hostfile, --deepspeed_exclusion_filter, --deepspeed_inclusion_filter, " ..

@@ -31,6 +31,8 @@ return {
   { "prepare_model(model, device_placement, evaluation_mode=false)",
     spec = {
       "accelerate/preparing_spec: with evaluation_mode leaves a model out of everything that trains",
+      "accelerate/preparing_spec: places each object as its entry of device_placement says, state of " ..
+        "optimizers included",
       "accelerate/accelerator_steps_spec: refuses the wrong kind in its single forms",
       "accelerate/mixed_precision_spec: runs a prepared model's forward in bfloat16 and returns float32",
       "accelerate/parallel_spec: start from rank 0's parameters and buffers" } },

@@ -33,6 +33,7 @@ return {
   { "load_state(input_dir=None, load_kwargs=None, **kwargs)",
     spec = {
       "accelerate/checkpoint_runs_spec: at any moment goes on with the same bits",
+      "accelerate/checkpoint_spec: is loaded with load_kwargs, as Accelerate hands them on",
       "accelerate/checkpoint_spec: fits the objects that are there" } },
   { "load_state: random states", spec = "accelerate/checkpoint_spec: brings back optimizers and generators" },
   { "load_state: loader position",

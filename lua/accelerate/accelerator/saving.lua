@@ -79,8 +79,10 @@ end
 
 --- Returns a loader without the first `num_batches` batches of this rank. The original does not
 --- change.
-function Accelerator:skip_first_batches(loader, num_batches)
-  return data_loader.skip_first_batches(loader, num_batches)
+---@param loader table
+---@param num_batches integer|{ num_batches: integer }|nil default 0
+function Accelerator:skip_first_batches(loader, num_batches, ...)
+  return data_loader.skip_first_batches(loader, num_batches, ...)
 end
 
 --- Returns how messages show an object: by its class if it has one.
@@ -181,7 +183,9 @@ function Accelerator.wait_for_checkpoint() require("accelerate.checkpoint").wait
 local LOAD_STATE = {
   strict = { "boolean", default = true },
   map_location = { "string", one_of = { "cpu", "on_device" }, optional = true },
+  load_kwargs = { "table", optional = true },
 }
+local LOAD_KWARGS = { weights_only = { "boolean", default = true } }
 
 --- Puts the state that save_state wrote into the prepared objects and returns the directory. All
 --- ranks call it, after prepare. Files are compared with the manifest's checksums first, and a
@@ -193,13 +197,15 @@ local LOAD_STATE = {
 --- ranks, generators of new ranks and gradients of an open window do not carry over; a line says
 --- so.
 ---@param input_dir string?
----@param opts { strict: boolean?, map_location: "cpu"|"on_device"|nil }? strict: false takes
----  weights that do not fit by name as far as they do; map_location: accepted, for tensors go where
----  the prepared objects are
+---@param opts { strict: boolean?, map_location: "cpu"|"on_device"|nil, load_kwargs: { weights_only:
+---  boolean? }? }? strict: false takes weights that do not fit by name as far as they do;
+---  map_location: accepted, for tensors go where the prepared objects are; load_kwargs:
+---  weights_only is accepted, for reading a file runs nothing of the file's, whatever it says
 ---@return string path
 function Accelerator:load_state(input_dir, opts)
   input_dir, opts = path_and_options(input_dir, opts)
   opts = options.check("load_state", opts, LOAD_STATE)
+  options.check("load_state: load_kwargs", opts.load_kwargs, LOAD_KWARGS)
   return require("accelerate.checkpoint").load(self, input_dir, opts)
 end
 

@@ -184,17 +184,17 @@ function M.override_even_batches(loaders, even)
   end, refused
 end
 
+local SKIP = { num_batches = { "integer", default = 0, min = 0 } }
+
 --- Returns a loader that skips the first `num_batches` batches (of this rank) of each pass. The
 --- original is unchanged and keeps its own count of passes. Samples of a data set with get(i) are
 --- skipped without reading them; a stream is read and dropped. When the original has just loaded a
 --- state, the copy skips from the beginning of that pass, and the original's next pass starts at
 --- its beginning.
 ---@param loader table
----@param num_batches integer? default 0
----@param num_batches integer? default 0
-function M.skip_first_batches(loader, num_batches)
-  num_batches = options.value("skip_first_batches", "num_batches", num_batches,
-    { "integer", default = 0, min = 0 })
+---@param num_batches integer|{ num_batches: integer }|nil default 0
+function M.skip_first_batches(loader, num_batches, ...)
+  num_batches = options.read("skip_first_batches", { "num_batches" }, SKIP, num_batches, ...).num_batches
   if M.is_prepared(loader) then return loader:_without(num_batches) end
   if not M.is_loader(loader) then
     fail("skip_first_batches: expected a loader, got %s", options.show(loader))

@@ -47,6 +47,12 @@ end
 -- Assignment of a role, as a token of the vocabulary or as its id.
 function Tokenizer.__newindex(self, key, value)
   local role = ROLE_OF[key]
+  if key == "add_bos_token" or key == "add_eos_token" then
+    fail("tokenizer.%s cannot be changed: the post_processor of tokenizer.json, or %s in " ..
+      "tokenizer_config.json " ..
+      "beside vocab.json, says which tokens a call adds; { add_special_tokens = false } leaves them out", key,
+      key)
+  end
   if not role then return rawset(self, key, value) end
   local where, token = "tokenizer." .. key, value
   if IS_ID[key] and value ~= nil then

@@ -71,6 +71,34 @@ local function bert(where, path, settings)
   }
 end
 
+-- The tokens that a call adds around a text, by add_bos_token and add_eos_token (OPT's tokenizer is
+-- GPT-2's with the first one); nil for none. With a tokenizer.json its post_processor says so, as
+-- in Transformers.
+local function template_of(where, path, vocab, settings)
+  local tokens, first, second = {}, {}, {}
+  local function add(role, type_id, list)
+    if settings["add_" .. role] ~= true then return end
+    local name = settings[role]
+    if type(name) == "table" then name = name.content end
+    if not vocab[name] then
+      fail("%s: add_%s of tokenizer_config.json needs a token that '%s' has, and %s is '%s'", where, role,
+        path,
+        role, tostring(name))
+    end
+    tokens[name] = { id = name, ids = { vocab[name] }, tokens = { name } }
+    list[#list + 1] = { SpecialToken = { id = name, type_id = type_id } }
+  end
+  for type_id, list in pairs { [0] = first, second } do -- each by itself
+    add("bos_token", type_id, list)
+    list[#list + 1] = { Sequence = { id = type_id == 0 and "A" or "B", type_id = type_id } }
+    add("eos_token", type_id, list)
+  end
+  if next(tokens) == nil then return nil end
+  local pair = { unpack(first) }
+  for _, part in ipairs(second) do pair[#pair + 1] = part end
+  return { type = "TemplateProcessing", single = first, pair = pair, special_tokens = tokens }
+end
+
 local function gpt2(where, path, merges_path, settings)
   local vocab, why = json.decode(text_of(where, path))
   if type(vocab) ~= "table" then fail("%s: '%s': %s", where, path, why or "expected an object") end
@@ -92,7 +120,8 @@ local function gpt2(where, path, merges_path, settings)
   return {
     version = "1.0", added_tokens = added[1] and added or nil,
     pre_tokenizer = { type = "ByteLevel", add_prefix_space = prefix, trim_offsets = true, use_regex = true },
-    post_processor = { type = "ByteLevel", add_prefix_space = true, trim_offsets = false, use_regex = true },
+    post_processor = template_of(where, path, vocab, settings)
+      or { type = "ByteLevel", add_prefix_space = true, trim_offsets = false, use_regex = true },
     decoder = { type = "ByteLevel", add_prefix_space = true, trim_offsets = true, use_regex = true },
     model = { type = "BPE", vocab = vocab, merges = merges },
   }
