@@ -34,6 +34,7 @@ AX_API const int64_t *ax_safetensors_shape(const ax_safetensors *f, int i, int *
 /* The type's name, also of one that tensors here have not: such a tensor can be listed, and not be
  * read: EDTYPE.  The name of a type that is not known is as the file has it. */
 AX_API const char *ax_safetensors_type(const ax_safetensors *f, int i);
+AX_API ax_dtype ax_safetensors_dtype(const ax_safetensors *f, int i); /* of one that can be read */
 AX_API bool ax_safetensors_readable(const ax_safetensors *f, int i);
 AX_API int ax_safetensors_find(const ax_safetensors *f, const char *name); /* -1: there is none */
 /* [2 * *n]: key, value, key, value ... */

@@ -10,6 +10,7 @@
 #define AX_BIND_H
 
 #include "ax.h"
+#include "offload.h"
 #include "signature.h"
 
 #include <lauxlib.h>
@@ -84,7 +85,7 @@ static inline void ax_lua_enter(lua_State *L)
     ax_lua_context_switch(L);
     ax_lua.L = L;
   }
-  if (__builtin_expect(ax_memory_pressure() > ax_lua.mark || ax_lua.dead != NULL ||
+  if (__builtin_expect(ax_memory_pressure() > ax_lua.mark || ax_lua.dead != NULL || ax_offload_over ||
                            (&ax_interrupted && ax_interrupted),
                        0))
     ax_lua_slow(L);
@@ -310,6 +311,9 @@ void ax_lua_open_random(lua_State *L);
 void ax_lua_open_dist(lua_State *L);
 void ax_lua_open_io(lua_State *L);
 void ax_lua_open_safetensors(lua_State *L);
+void ax_lua_open_offload(lua_State *L);
+/* The open schedule at idx. */
+ax_offload *ax_lua_check_offload(lua_State *L, int idx, const char *fn);
 void ax_lua_open_archive(lua_State *L);
 void ax_lua_open_save(lua_State *L);
 void ax_lua_open_flat(lua_State *L);

@@ -116,6 +116,7 @@ void ax_lua_slow(lua_State *L)
   const int64_t pressure = ax_memory_pressure(), most = last.left + PATIENCE * growth_allowed();
 
   if (ax_lua.collecting) return; /* a finaliser written in Lua uses tensors */
+  if (ax_offload_over && ax_offload_trim() != AX_OK) ax_lua_raise(L, "offload");
   if (&ax_interrupted && ax_interrupted) {
     ax_interrupted = 0;
     luaL_error(L, "interrupted");

@@ -208,6 +208,20 @@ static int file_lend(lua_State *L)
   return 1;
 }
 
+/* file:_offload(name, schedule, dtype?) -> tensor whose home is the file */
+static int file_offload(lua_State *L)
+{
+  const ax_safetensors *f = check_file(L, "_offload");
+  const int i = check_name(L, f, "_offload");
+  ax_offload *const o = ax_lua_check_offload(L, 3, "_offload");
+  const ax_dtype dtype =
+      lua_isnoneornil(L, 4) ? ax_safetensors_dtype(f, i) : ax_lua_check_dtype(L, 4, "_offload", "dtype");
+  ax_tensor **box = ax_lua_push_result(L);
+
+  if (ax_offload_add_file(o, f, i, dtype, box) != AX_OK) return ax_lua_raise(L, "safetensors");
+  return 1;
+}
+
 /* file:_check(): raises when the file was truncated since it was opened */
 static int file_check(lua_State *L)
 {
@@ -262,6 +276,7 @@ static const luaL_Reg file_methods[] = {
   { "metadata", file_metadata },
   { "get_tensor", file_get_tensor },
   { "_lend", file_lend },
+  { "_offload", file_offload },
   { "_check", file_check },
   { "get_dtype", file_get_dtype },
   { "get_shape", file_get_shape },

@@ -244,8 +244,10 @@ void ax_bytes_free(ax_bytes *b)
   *b = (ax_bytes){ 0 };
 }
 
-ax_status ax_bytes_lend(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
-                        const int64_t *shape, ax_tensor **out)
+typedef ax_status (*show)(struct ax_mapping *m, const void *data, size_t n, struct ax_storage **out);
+
+static ax_status over_mapping(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
+                              const int64_t *shape, show storage, ax_tensor **out)
 {
   int64_t numel, strides[AX_MAX_DIMS];
   ax_storage *s;
@@ -255,9 +257,21 @@ ax_status ax_bytes_lend(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, 
   *out = NULL;
   if ((st = ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes)) != AX_OK) return st;
   if (!b->mapping || bytes == 0 || dtype == AX_BOOL || (uintptr_t)data % ax_dtype_size(dtype)) return AX_OK;
-  if ((st = ax_mapping_lend(b->mapping, data, bytes, &s)) != AX_OK) return st == AX_EIO ? AX_OK : st;
+  if ((st = storage(b->mapping, data, bytes, &s)) != AX_OK) return st == AX_EIO ? AX_OK : st;
   ax_strides_contiguous(ndim, shape, strides);
   st = ax_tensor_over(s, dtype, ndim, shape, strides, 0, out);
   ax_storage_release(s);
   return st;
+}
+
+ax_status ax_bytes_lend(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
+                        const int64_t *shape, ax_tensor **out)
+{
+  return over_mapping(b, data, dtype, ndim, shape, ax_mapping_lend, out);
+}
+
+ax_status ax_bytes_show(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
+                        const int64_t *shape, ax_tensor **out)
+{
+  return over_mapping(b, data, dtype, ndim, shape, ax_mapping_show, out);
 }

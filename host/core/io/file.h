@@ -26,6 +26,9 @@ void ax_bytes_free(ax_bytes *b);
  * true as ax_bytes_check, after it was read, says.  ENOMEM. */
 ax_status ax_bytes_lend(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
                         const int64_t *shape, ax_tensor **out);
+/* Likewise to be read alone (ax_mapping_show): for offloaded weights. */
+ax_status ax_bytes_show(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
+                        const int64_t *shape, ax_tensor **out);
 
 /* Opens a regular file for reading; refuses anything else (a pipe, a device) without waiting for
  * it. EIO.  *fd: the caller closes it; -1 on failure.  fn NULL: the message begins with the
@@ -45,6 +48,11 @@ ax_status ax_file_copy(void *to, const void *from, size_t n);
 /* ax_tensor_new, with errors that name the file. */
 ax_status ax_file_tensor(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,
                          ax_tensor **out);
+
+/* raw.c: a tensor over the mapped file, to be read alone; *out is NULL where that cannot be.
+ * Otherwise as ax_raw_read. */
+ax_status ax_raw_show(const char *fn, const char *path, ax_dtype dtype, int ndim, const int64_t *shape,
+                      ax_tensor **out);
 
 /* Makes every nonzero byte 1: kernels rely on bools being 0 or 1, and a file may hold other
  * bytes. */
@@ -95,6 +103,14 @@ void ax_mapping_forget_kept(void);
  * are written to, ENOMEM. */
 struct ax_storage;
 ax_status ax_mapping_lend(struct ax_mapping *m, const void *data, size_t n, struct ax_storage **out);
+/* Likewise to be read alone: a write ends the process, until ax_mapping_open has let it through.
+ * Takes no room of what the system promises to programs, however large the file is.  ENOMEM. */
+ax_status ax_mapping_show(struct ax_mapping *m, const void *data, size_t n, struct ax_storage **out);
+/* Of a storage that ax_mapping_show made: lets writes through; they stay in this process.  EIO. */
+ax_status ax_mapping_open(const struct ax_storage *s);
+/* Of such a storage: whether a read has found pages missing; whether the file has all of them. */
+bool ax_mapping_is_cut(const struct ax_storage *s);
+bool ax_mapping_holds(const struct ax_storage *s, const char *path);
 /* Whether the file at `path`, if it is still the one that was mapped, has all of its pages. */
 bool ax_mapping_whole(const struct ax_mapping *m, const char *path);
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/io/file.h"
+#include "offload.h"
 
 struct ax_mapping {
   _Atomic uintptr_t begin; /* 0: free */
@@ -52,6 +53,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
       const uintptr_t begin = atomic_load(&m->begin);
       if (!begin || at < begin || at >= begin + m->n) continue;
       atomic_store(&m->cut, true);
+      ax_offload_over = true; /* so that the next call looks for weights that were lost */
       if (mmap((void *)page, begin + m->n - page, PROT_READ | PROT_WRITE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
         return;
@@ -168,19 +170,35 @@ void ax_mapping_release(struct ax_mapping *m)
 
 static void release_lent(ax_storage *s) { ax_mapping_release(s->owner); }
 
-/* The mapping is private: what is written into a lent tensor stays in this process. */
-ax_status ax_mapping_lend(struct ax_mapping *m, const void *data, size_t n, ax_storage **out)
+/* The pages that hold n bytes at `data` can be written from now on.  The mapping is private: what
+ * is written stays in this process. */
+static ax_status open_pages(const struct ax_mapping *m, const void *data, size_t n)
 {
-  const long page = sysconf(_SC_PAGESIZE);
-  const uintptr_t at = (uintptr_t)data & ~((uintptr_t)page - 1);
-  ax_status st;
+  const uintptr_t at = (uintptr_t)data & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+  if (m->writable || mprotect((void *)at, (uintptr_t)data + n - at, PROT_READ | PROT_WRITE) == 0)
+    return AX_OK;
+  return AX_EIO;
+}
 
-  *out = NULL;
-  if (!m->writable && mprotect((void *)at, (uintptr_t)data + n - at, PROT_READ | PROT_WRITE) != 0)
-    return AX_EIO;
-  if ((st = ax_storage_wrap((void *)data, n, release_lent, m, out)) == AX_OK) atomic_fetch_add(&m->refs, 1);
+ax_status ax_mapping_show(struct ax_mapping *m, const void *data, size_t n, ax_storage **out)
+{
+  const ax_status st = ax_storage_wrap((void *)data, n, release_lent, m, out);
+  if (st == AX_OK) atomic_fetch_add(&m->refs, 1);
   return st;
 }
+
+ax_status ax_mapping_lend(struct ax_mapping *m, const void *data, size_t n, ax_storage **out)
+{
+  const ax_status st = open_pages(m, data, n);
+  *out = NULL;
+  return st == AX_OK ? ax_mapping_show(m, data, n, out) : st;
+}
+
+ax_status ax_mapping_open(const ax_storage *s) { return open_pages(s->owner, s->data, s->bytes); }
+
+bool ax_mapping_is_cut(const ax_storage *s) { return atomic_load(&((struct ax_mapping *)s->owner)->cut); }
+
+bool ax_mapping_holds(const ax_storage *s, const char *path) { return ax_mapping_whole(s->owner, path); }
 
 /* The rest of a file's last page reads as zeros without a signal, so the size is compared too. */
 bool ax_mapping_whole(const struct ax_mapping *m, const char *path)

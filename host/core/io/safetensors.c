@@ -100,6 +100,8 @@ int ax_safetensors_find(const ax_safetensors *f, const char *name)
   return -1;
 }
 
+ax_dtype ax_safetensors_dtype(const ax_safetensors *f, int i) { return (ax_dtype)f->entries[i].dtype; }
+
 bool ax_safetensors_readable(const ax_safetensors *f, int i) { return !f->entries[i].other; }
 
 static ax_status check_type(const ax_safetensors *f, int i)
@@ -113,16 +115,30 @@ static ax_status check_type(const ax_safetensors *f, int i)
               f->entries[i].name, other);
 }
 
-ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor **out)
+typedef ax_status (*over)(const ax_bytes *b, const uint8_t *data, ax_dtype dtype, int ndim,
+                          const int64_t *shape, ax_tensor **out);
+
+/* *out is NULL where only a copy can be. */
+static ax_status over_file(const ax_safetensors *f, int i, over bytes, ax_tensor **out)
 {
   const ax_safetensors_entry *e = &f->entries[i];
-  const uint8_t *data = f->file.data + 8 + f->header_bytes + e->begin;
-  ax_status st;
+  const ax_status st = check_type(f, i);
 
   *out = NULL;
-  if ((st = check_type(f, i)) != AX_OK) return st;
-  st = ax_bytes_lend(&f->file, data, (ax_dtype)e->dtype, e->ndim, e->shape, out);
+  if (st != AX_OK) return st;
+  return bytes(&f->file, f->file.data + 8 + f->header_bytes + e->begin, (ax_dtype)e->dtype, e->ndim, e->shape,
+               out);
+}
+
+ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor **out)
+{
+  const ax_status st = over_file(f, i, ax_bytes_lend, out);
   return st == AX_OK && !*out ? ax_safetensors_get(f, i, out) : st;
+}
+
+ax_status ax_safetensors_show(const ax_safetensors *f, int i, ax_tensor **out)
+{
+  return over_file(f, i, ax_bytes_show, out);
 }
 
 ax_status ax_safetensors_check(const ax_safetensors *f) { return ax_bytes_check(FN, f->path, &f->file); }

@@ -63,4 +63,8 @@ struct ax_safetensors {
  * free, also on failure. */
 ax_status ax_safetensors_parse(ax_safetensors *f);
 
+/* *out: a tensor over the mapped file, to be read alone (ax_mapping_show); NULL where only a copy
+ * can be: bools, and what is not aligned to its elements. */
+ax_status ax_safetensors_show(const ax_safetensors *f, int i, ax_tensor **out);
+
 #endif

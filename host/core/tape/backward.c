@@ -2,6 +2,7 @@
  * recurses along the graph. */
 #include "capture.h"
 #include "flat.h"
+#include "offload.h"
 #include "core/ops/complex.h"
 #include "profile.h"
 #include "core/ops/rules.h"
@@ -459,6 +460,7 @@ ax_status ax_walk_run(ax_walk *r, int n, ax_tensor *const *roots, ax_tensor *con
 
   for (int k = 0; st == AX_OK && k < n; k++) st = seed_root(r, roots[k], seeds ? seeds[k] : NULL);
   while (st == AX_OK && r->n > 0) {
+    if (__builtin_expect(ax_offload_over, 0) && (st = ax_offload_trim()) != AX_OK) break;
     ax_node *node = ax_walk_pop(r);
     node->run = r; /* still ours while it runs: a backward pass from inside it is refused */
     r->current = node;
