@@ -18,9 +18,10 @@ AX_API void ax_offload_limit(ax_offload *o, int64_t keep, int64_t ahead);
  * written into *out stays there, and it leaves the schedule.  EINVAL, ENOMEM. */
 AX_API ax_status ax_offload_add(ax_offload *o, ax_tensor *home, ax_dtype dtype, ax_tensor **out);
 /* Likewise of a tensor in a safetensors file, and of a file that holds a tensor's elements and
- * nothing else.  On the CPU, in its own type, it is computed on where the file is mapped. */
+ * nothing else.  On the CPU, in its own type, it is computed on where the file is mapped.
+ * turned: *out has the two dims of a matrix swapped; it is copied when it is used. */
 AX_API ax_status ax_offload_add_file(ax_offload *o, const ax_safetensors *f, int i, ax_dtype dtype,
-                                     ax_tensor **out);
+                                     bool turned, ax_tensor **out);
 AX_API ax_status ax_offload_add_raw(ax_offload *o, const char *path, ax_dtype stored, int ndim,
                                     const int64_t *shape, ax_dtype dtype, ax_tensor **out);
 /* The home of an offloaded weight, borrowed; NULL: `t` is none, or its memory is its home. */

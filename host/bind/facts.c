@@ -123,7 +123,8 @@ static int version(lua_State *L)
 static int address(lua_State *L)
 {
   const ax_tensor *t = ax_lua_self(L, "_address", 0);
-  lua_pushnumber(L, (double)((uintptr_t)t->storage->data + (size_t)t->offset * ax_itemsize(t)));
+  const void *const base = t->storage->data ? t->storage->data : t->storage; /* its memory may be away */
+  lua_pushnumber(L, (double)((uintptr_t)base + (size_t)t->offset * ax_itemsize(t)));
   return 1;
 }
 

@@ -208,7 +208,7 @@ static int file_lend(lua_State *L)
   return 1;
 }
 
-/* file:_offload(name, schedule, dtype?) -> tensor whose home is the file */
+/* file:_offload(name, schedule, dtype?, turned?) -> tensor whose home is the file */
 static int file_offload(lua_State *L)
 {
   const ax_safetensors *f = check_file(L, "_offload");
@@ -218,7 +218,8 @@ static int file_offload(lua_State *L)
       lua_isnoneornil(L, 4) ? ax_safetensors_dtype(f, i) : ax_lua_check_dtype(L, 4, "_offload", "dtype");
   ax_tensor **box = ax_lua_push_result(L);
 
-  if (ax_offload_add_file(o, f, i, dtype, box) != AX_OK) return ax_lua_raise(L, "safetensors");
+  if (ax_offload_add_file(o, f, i, dtype, lua_toboolean(L, 5), box) != AX_OK)
+    return ax_lua_raise(L, "safetensors");
   return 1;
 }
 

@@ -53,6 +53,12 @@ function M.identity(t)
     table.concat(t:stride(), ","))
 end
 
+-- An offloaded weight where it rests, unless it has another type there: so it is not brought.
+local function at_home(t)
+  local home = core._offload_home(t)
+  return home and home.dtype == t.dtype and lists.same(home.shape, t.shape) and home or t
+end
+
 --- The tensors of a state dict, each once, under its first name, with the other names that it has.
 ---@return { [1]: string, [2]: accelerate.Tensor, others: string[] }[]
 local function without_shared(dict)
@@ -62,6 +68,7 @@ local function without_shared(dict)
       fail("save: '%s' must be a tensor, got %s", tostring(name), options.show(t))
     end
     local id = M.identity(t)
+    t = at_home(t)
     if seen[id] then
       table.insert(seen[id].others, name)
     else
@@ -327,26 +334,57 @@ function M.read_checkpoint(checkpoint)
   return dict
 end
 
-local LOAD = { strict = { "boolean", default = false }, device_map = { "any", optional = true } }
-local LATER = {}
-for _, name in ipairs { "offload_folder", "dtype", "offload_state_dict", "offload_buffers",
-  "keep_in_fp32_modules",
-  "offload_8bit_bnb" } do
-  LOAD[name], LATER[#LATER + 1] = { "any", optional = true }, name
+---@class accelerate.WeightSource
+---@field path string
+---@field name string in the file
+---@field file userdata? the open safetensors file
+---@field tensor accelerate.Tensor? what was read of another file
+
+--- Returns where each tensor of a checkpoint is, in order. Those of safetensors files are not read;
+--- PyTorch's files are, as their checksums are compared then.
+---@param checkpoint string as read_checkpoint takes it
+---@return table<string, accelerate.WeightSource> ordered
+function M.sources(checkpoint)
+  local all = ordered.new()
+  local function put(name, source)
+    if all[name] ~= nil then
+      fail("load_checkpoint_in_model: %s: '%s' is in another file of %s, too", source.path, name, checkpoint)
+    end
+    all[name] = source
+  end
+  for _, path in ipairs((M.find_files(checkpoint))) do
+    if files.is_torch(path) then
+      for name, t in ordered.pairs(read_torch(path)) do
+        put(name, { path = path, name = name, tensor = t })
+      end
+    else
+      local file = core.safetensors_open(path)
+      check_form(path, file:metadata().format)
+      for _, name in ipairs(file:keys()) do put(name, { path = path, name = name, file = file }) end
+    end
+  end
+  return all
 end
 
--- The device of a map that names one for the whole model: { [""] = "cuda:0" }.
-local function whole_device(map)
-  local device = type(map) == "table" and next(map) == "" and next(map, "") == nil and map[""]
-  if type(device) == "number" then device = ("cuda:%d"):format(device) end
-  if type(device) == "string" and device ~= "disk" then
-    local fine, why = pcall(core.empty, 0, { device = device })
-    if fine then return device end
-    fail("load_checkpoint_in_model: option 'device_map': %s", (tostring(why):gsub("^%S-:%d+: ", "")))
+--- Returns the tensor of a source for a caller that copies it: of a safetensors file over the
+--- mapped file, which costs no memory. check_source says afterwards whether the file was whole.
+---@param source accelerate.WeightSource
+---@return accelerate.Tensor
+function M.lend(source) return source.tensor or source.file:_lend(source.name) end
+
+--- Raises when the files of sources were truncated since they were opened.
+---@param sources table<string, accelerate.WeightSource>
+function M.check_sources(sources)
+  local seen = {}
+  for _, source in ordered.pairs(sources) do
+    if source.file and not seen[source.file] then
+      seen[source.file] = true
+      source.file:_check()
+    end
   end
-  fail("load_checkpoint_in_model: option 'device_map': places for parts of a model are not there yet; "
-    .. 'expected { [""] = device }, the device of the whole model, got %s', options.show(map))
 end
+
+local LOAD = { strict = { "boolean", default = false } }
 
 --- Returns the names that a checkpoint lacks, and those that the model does not have. A tensor of
 --- several names may be under any of them.
@@ -367,27 +405,12 @@ local function compare(model, names)
   return missing, unexpected
 end
 
---- Loads weights that save_model (or PyTorch) wrote.
+--- Raises, or with `strict = false` says in a notice, what of a checkpoint does not fit a model.
 ---@param model accelerate.nn.Module
----@param checkpoint string a safetensors file, an index, or a directory with either
----@param opts { strict: boolean?, device_map: table<string, string|integer>? }? strict: raise for
----  missing or unknown names, which otherwise give a notice on stderr; device_map: { [""] = device
----  } moves the model there
-function M.load_checkpoint_in_model(model, checkpoint, opts)
-  opts = options.check("load_checkpoint_in_model", opts, LOAD)
-  for _, name in ipairs(LATER) do
-    if opts[name] ~= nil then
-      fail("load_checkpoint_in_model: %s is not there yet; leave the option out", name)
-    end
-  end
-  if not class.is(model, require("accelerate.nn").Module) then
-    fail("load_checkpoint_in_model: model must be a module, got %s", options.show(model))
-  end
-  options.value("load_checkpoint_in_model", "checkpoint", checkpoint, { "string" })
-  local device = opts.device_map ~= nil and whole_device(opts.device_map)
-  local parts, names = M.find_files(checkpoint)
-  local own, first, check = model:state_dict { keep_vars = true }, nil, nil
-  if not names then first, check, names = lend_file(parts[1], own) end
+---@param checkpoint string
+---@param names string[] the checkpoint's
+---@param strict boolean
+function M.report(model, checkpoint, names, strict)
   local missing, unexpected = compare(model, names)
   local faults = {}
   if #missing > 0 then faults[#faults + 1] = "missing keys: " .. table.concat(missing, ", ") end
@@ -395,13 +418,29 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
   local wanted = lists.set(missing)
   local prefix = prefixes.surplus(unexpected, function(name) return wanted[name] end)
   if prefix then faults[#faults + 1] = prefixes.remedy(prefix) end
-  if #faults > 0 then
-    local text = ("load_checkpoint_in_model: %s does not fit the model: %s"):format(checkpoint,
-      table.concat(faults, "; "))
-    if opts.strict then fail("%s", text) end
-    notice.main("%s", text)
+  if #faults == 0 then return end
+  local text = ("load_checkpoint_in_model: %s does not fit the model: %s"):format(checkpoint,
+    table.concat(faults, "; "))
+  if strict then fail("%s", text) end
+  notice.main("%s", text)
+end
+
+--- Copies weights that save_model (or PyTorch) wrote into a model, whose tensors stay where they
+--- are.
+---@param model accelerate.nn.Module
+---@param checkpoint string a safetensors file, an index, or a directory with either
+---@param opts { strict: boolean? }? strict: raise for missing or unknown names, which otherwise
+---  give a notice on stderr
+function M.load_checkpoint_in_model(model, checkpoint, opts)
+  opts = options.check("load_checkpoint_in_model", opts, LOAD)
+  if not class.is(model, require("accelerate.nn").Module) then
+    fail("load_checkpoint_in_model: model must be a module, got %s", options.show(model))
   end
-  if device then model:to(device) end
+  options.value("load_checkpoint_in_model", "checkpoint", checkpoint, { "string" })
+  local parts, names = M.find_files(checkpoint)
+  local own, first, check = model:state_dict { keep_vars = true }, nil, nil
+  if not names then first, check, names = lend_file(parts[1], own) end
+  M.report(model, checkpoint, names, opts.strict)
   for i, file in ipairs(parts) do
     if i > 1 or not first then first, check = lend_file(file, own) end
     model:load_state_dict(first, { strict = false })

@@ -142,8 +142,8 @@ describe("preparing", function()
       assert.error_matches(function() return accelerate.utils[name] end, name ..
         " is not there yet: it belongs to DeepSpeed")
     end
-    assert.error_matches(function() return accelerate.cpu_offload end,
-      "accelerate.cpu_offload is not there yet: it belongs to models spread over devices")
+    assert.error_matches(function() return accelerate.load_and_quantize_model end,
+      "accelerate.load_and_quantize_model is not there yet: it belongs to quantisation of weights")
     assert.error_matches(function() return accelerate.utils.fsdp2_prepare_model end,
       "fsdp2_prepare_model is not there yet: it belongs to fully sharded data parallel")
     local status, _, err = host.run { "--tpu", "-e", "print(1)" }

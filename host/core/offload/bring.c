@@ -7,7 +7,7 @@
 #include "core/offload/read_ahead.h"
 #include "core/ops/dispatch.h"
 
-enum { STEPS = 512, BEGUN_AT_ONCE = 32 };
+enum { STEPS = 512, BEGUN_AT_ONCE = 32, PATIENCE = 8 };
 
 /* Requests the pages of a page's home. */
 static void touch(ax_page *p)
@@ -182,7 +182,8 @@ static ax_status before_use(ax_claim *c, int64_t at)
                               "bring it; call the model outside the step");
   if (p->at && !ax_mapping_holds(mapped(p), p->file)) return lost(p);
   const bool guessed = p->place == AX_COMING;
-  if (!guessed && o->on_the_way.first) turn_back(o);
+  o->missed = guessed ? 0 : o->missed + 1;
+  if (o->missed > PATIENCE) turn_back(o); /* what was fetched belongs to another order */
   if (!guessed) touch(p);
   ax_claim_take_off(c);
   if (p->home && (st = bring(p)) != AX_OK) {

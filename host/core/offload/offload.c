@@ -10,9 +10,8 @@
  * ax_offload_trim runs between two.
  *
  * The order in which weights are requested is recorded by pairs: what came after `p`, where
- * `before` came before it.  So the two uses of a
- * weight that a model's first and last layers share are told apart.
- * Until an order is known that of registration stands for it.
+ * `before` came before it.  A weight that a model's first and last layers share has two places in
+ * it so.  Until an order is known, the order of registration stands for it.
  *
  * A weight of a file that is computed on by the CPU, in the file's type, is never copied: it is
  * HERE when its pages were requested, and leaving gives the mapped pages back.  A thread reads
@@ -151,16 +150,37 @@ static ax_status add_mapped(ax_offload *o, ax_tensor *t, ax_dtype dtype, const c
   return st;
 }
 
-ax_status ax_offload_add_file(ax_offload *o, const ax_safetensors *f, int i, ax_dtype dtype, ax_tensor **out)
+/* *t becomes a view of it with its two dims swapped. */
+static ax_status turn(ax_tensor **t)
 {
+  ax_tensor *const from = *t;
+  ax_status st;
+
+  if (from->ndim != 2) return ax_fail(AX_ESHAPE, "offload: a matrix was expected, got %d dims", from->ndim);
+  st = ax_tensor_over(from->storage, (ax_dtype)from->dtype, 2, (int64_t[]){ from->shape[1], from->shape[0] },
+                      (int64_t[]){ from->strides[1], from->strides[0] }, 0, t);
+  if (st == AX_OK) ax_tensor_release(from);
+  else *t = from;
+  return st;
+}
+
+ax_status ax_offload_add_file(ax_offload *o, const ax_safetensors *f, int i, ax_dtype dtype, bool turned,
+                              ax_tensor **out)
+{
+  const char *file = f->path;
   ax_tensor *t;
   ax_status st;
 
   *out = NULL;
-  if ((st = ax_safetensors_show(f, i, &t)) != AX_OK) return st;
-  if (t) return add_mapped(o, t, dtype, f->path, out);
-  if ((st = ax_safetensors_get(f, i, &t)) != AX_OK) return st; /* bools, and what is not aligned */
-  st = add(o, t, dtype, NULL, out);
+  AX_TRY(ax_safetensors_show(f, i, &t));
+  if (!t) { /* bools, and what is not aligned */
+    file = NULL;
+    AX_TRY(ax_safetensors_get(f, i, &t));
+  }
+  if (!turned && file) return add_mapped(o, t, dtype, file, out);
+  if (turned) AX_TRY(turn(&t));
+  st = add(o, t, dtype, file, out);
+out:
   ax_tensor_release(t);
   return st;
 }

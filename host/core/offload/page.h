@@ -42,6 +42,7 @@ struct ax_offload {
   ax_device device;
   int64_t keep, ahead, coming;
   ax_page_list here, on_the_way;
+  int missed; /* requests one after the other that were not guessed */
   ax_page *last_added, *first_added;
   ax_page *now, *before_now; /* the two that were requested last */
   ax_offload_stats stats;

@@ -80,7 +80,7 @@ function Accelerator:prepare_model(model, opts)
       .. "%d ranks; ACCELERATE_BYPASS_DEVICE_MAP=true takes it as it is", self.num_processes)
   end
   if not opts.evaluation_mode then check_sparse(self, model) end
-  if opts.device_placement then model:to(self.device) end
+  if opts.device_placement and not model._values.hf_device_map then model:to(self.device) end
   mixed_precision.wrap(model, self._autocast_handler)
   policy.apply(model, self._plan)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end

@@ -69,6 +69,18 @@ function M.owner(model, name)
   return model:get_submodule(path), last
 end
 
+--- Returns whether a name is that of a parameter or a buffer.
+---@param model accelerate.nn.Module
+---@param name string
+---@return boolean
+function M.is_tensor_of(model, name)
+  local path, last = name:match "^(.*)%.([^.]*)$"
+  local fine, module = true, model
+  if path then fine, module = pcall(model.get_submodule, model, path) end
+  local kind = fine and module:_kind_of(last or name)
+  return kind == "parameter" or kind == "buffer"
+end
+
 --- Returns a device as tensors name it: "cuda:0" for 0 and for "cuda".
 ---@param device string|integer
 ---@return string

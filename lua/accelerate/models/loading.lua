@@ -1,16 +1,20 @@
 --- from_pretrained: a model of a folder in Hugging Face's layout.
 
+local big_modeling = require "accelerate.big_modeling"
 local config = require "accelerate.models.config"
 local core = require "accelerate.core"
 local folders = require "accelerate.models.folder"
 local foreign = require "accelerate.models.foreign"
 local fs = require "accelerate.utils.fs"
-local nn = require "accelerate.nn"
 local notice = require "accelerate.messages.notice"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local parameter = require "accelerate.nn.parameter"
 local prefixes = require "accelerate.utils.prefixes"
+local dispatching = require "accelerate.big_modeling.dispatch"
+local placing = require "accelerate.big_modeling.loading"
+local tensors = require "accelerate.hooks.tensors"
 local weights = require "accelerate.weights"
 
 local fail = options.fail
@@ -46,16 +50,23 @@ local function namer(traits, known, own, names)
   end
 end
 
--- The tensors of a file under the model's names, and the file's name of each.
-local function renamed(model, dict)
+-- The sources of a checkpoint under the model's names.
+local function renamed(model, sources)
   local own = ordered.keys(model:state_dict())
-  local new_name = namer(model.traits, lists.set(own), own, ordered.keys(dict))
-  local result, originals = ordered.new(), {}
-  for name, t in ordered.pairs(dict) do
+  local new_name = namer(model.traits, lists.set(own), own, ordered.keys(sources))
+  local result = ordered.new()
+  for name, source in ordered.pairs(sources) do
     local new = new_name(name)
-    if new then result[new], originals[new] = t, name end
+    if new then result[new] = source end
   end
-  return result, originals
+  return result
+end
+
+-- The sources' tensors, which take no memory where they are in safetensors files.
+local function lent(sources)
+  local dict = ordered.new()
+  for name, source in ordered.pairs(sources) do dict[name] = weights.lend(source) end
+  return dict
 end
 
 -- The prefix of the file's unexpected names without which the model would have them, or nil.
@@ -93,12 +104,6 @@ local function without(names, lines)
   return rest
 end
 
-local function in_dtype(dict, dtype)
-  for name, t in ordered.pairs(dict) do
-    if core._is_float(t) and t.dtype ~= dtype then dict[name] = t:to(dtype) end
-  end
-end
-
 local function first_float(dict)
   for _, t in ordered.pairs(dict) do
     if core._is_float(t) then return t.dtype end
@@ -106,9 +111,28 @@ local function first_float(dict)
   return "float32"
 end
 
--- Draws the parameters under the given names anew, those that the files lack.
-local function init_missing(model, names)
+-- The names of the model that no source has, and those of sources that the model has not. A tensor
+-- of several names is found under any of them.
+local function compare(own, names, sources)
+  local found, missing, unexpected = {}, {}, {}
+  for name in ordered.pairs(sources) do
+    if own[name] then found[own[name].t] = true else unexpected[#unexpected + 1] = sources[name].name end
+  end
+  for _, name in ipairs(names) do
+    if own[name] and not found[own[name].t] then missing[#missing + 1] = name end
+  end
+  return missing, unexpected
+end
+
+-- Makes the parameters under the given names, which the files lack, and draws them.
+local function init_missing(model, own, names, dtype)
   local wanted = lists.set(names)
+  for _, name in ipairs(names) do
+    local t = own[name].t
+    if t.device == "meta" then
+      tensors.adopt(t, core.empty(t.shape, { dtype = core._is_float(t) and dtype or t.dtype }))
+    end
+  end
   for path, module in model:named_modules() do
     for name, p in module:named_parameters { recurse = false } do
       if wanted[path == "" and name or path .. "." .. name] then model:_init_parameter(module, name, p) end
@@ -141,7 +165,39 @@ local OPTIONS = {
   revision = { "string", default = "main" },
   cache_dir = { "string", optional = true },
   ignore_mismatched_sizes = { "boolean", default = false },
+  device_map = { "string|table", optional = true },
+  max_memory = { "table", optional = true },
+  offload_folder = { "string", optional = true },
+  offload_state_dict = { "boolean", optional = true },
+  offload_buffers = { "boolean", default = false },
 }
+
+-- What goes with a device map alone.
+local function check_map(where, o)
+  if o.device_map then
+    if o.device then fail("%s: give device_map or device, not both", where) end
+    return
+  end
+  for _, name in ipairs { "max_memory", "offload_folder", "offload_state_dict" } do
+    if o[name] ~= nil then fail("%s: %s goes with a device_map", where, name) end
+  end
+end
+
+-- Fills the model from the sources, one tensor at a time, so that each is in memory once.
+local function fill(where, model, own, sources, map, dtype, o)
+  local main, done = placing.main_device(where, map), {}
+  local how = { where = where, dtype = dtype, offload_folder = o.offload_folder,
+    offload_buffers = o.offload_buffers }
+  if o.offload_folder then assert(fs.make_dirs(o.offload_folder)) end
+  for name, entry in ordered.pairs(own) do -- the order of the model is about that of its use
+    local source = not done[entry.t] and sources[name]
+    if source then
+      placing.place(model, entry, name, source, map, main, how)
+      done[entry.t], source.tensor = true, nil
+    end
+  end
+  weights.check_sources(sources)
+end
 
 -- config.json with what the call says instead, the keys of floats and those of nulls.
 local function configuration(where, folder, o)
@@ -165,6 +221,7 @@ end
 function M.load(choose, name, opts)
   local where = type(choose) == "table" and choose.__name .. ".from_pretrained" or "from_pretrained"
   local o = options.check(where, opts, OPTIONS)
+  check_map(where, o)
   options.value(where, "name", name, { "string" })
   local folder = folders.find(where, name, o)
   local given, floats, nulls = configuration(where, folder, o)
@@ -176,27 +233,38 @@ function M.load(choose, name, opts)
   foreign.check_config(where, folder, given)
   config.keep_nulls(given, nulls, Class.traits.config)
   local file = folders.weights(where, folder)
-  local dict = foreign.reading(where, file, function() return weights.read_checkpoint(file) end)
-  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype
-  local model = nn.init._skip(Class, given)
+  local model = big_modeling.init_empty_weights(Class, given)
   model._float_keys = floats
-  if dtype ~= "float32" then model:to(dtype) end
-  local originals
-  dict, originals = renamed(model, dict)
+  local sources = renamed(model, weights.sources(file))
+  local dict = foreign.reading(where, file, function() return lent(sources) end)
+  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype
   foreign.check_weights(where, file, model:state_dict(), dict)
-  in_dtype(dict, dtype)
   local mismatched = take_mismatched(model, dict)
   if #mismatched > 0 and not o.ignore_mismatched_sizes then
     fail("%s: weights of %s do not fit %s (ignore_mismatched_sizes = true starts them new):\n  %s", where,
       name, Class.__name, table.concat(mismatched, "\n  "))
   end
-  local info = model:load_state_dict(dict, { strict = false, assign = true })
-  init_missing(model, info.missing_keys)
-  info.missing_keys, info.mismatched_keys = without(info.missing_keys, mismatched), mismatched
-  for i, key in ipairs(info.unexpected_keys) do info.unexpected_keys[i] = originals[key] or key end
+  for key in ordered.pairs(sources) do
+    if dict[key] == nil then sources[key] = nil end
+  end
+  dict = nil -- luacheck: ignore 311
+  local own = placing.own_tensors(model)
+  local missing, unexpected = compare(own, ordered.keys(model:state_dict()), sources)
+  local map = o.device_map and dispatching.resolve_map(where, model, o.device_map,
+    { max_memory = o.max_memory,
+    dtype = dtype, offload_buffers = o.offload_buffers })
+  fill(where, model, own, sources, map or { [""] = "cpu" }, dtype, o)
+  init_missing(model, own, missing, dtype)
+  for _, b in ipairs(model:buffers()) do parameter.convert(b, dtype) end
+  local info = { missing_keys = without(missing, mismatched), unexpected_keys = unexpected,
+    mismatched_keys = mismatched }
   report(where, name, model, info)
   model.generation_config = require("accelerate.models.generation_options").of_folder(where, folder)
   if o.device then model:to(o.device) end
+  if map then
+    dispatching.dispatch_model(model, map, { offload_dir = o.offload_folder,
+      offload_buffers = o.offload_buffers })
+  end
   return model:eval(), info
 end
 

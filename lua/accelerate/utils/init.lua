@@ -50,7 +50,7 @@ local members = {
   convert_to_fp32 = "accelerate.precision.mixed_precision:convert_to_fp32",
   convert_outputs_to_fp32 = "accelerate.precision.mixed_precision:convert_outputs_to_fp32",
 
-  load_checkpoint_in_model = checkpoint .. "load_checkpoint_in_model",
+  load_checkpoint_in_model = "accelerate.big_modeling.loading:load_checkpoint_in_model",
   convert_file_size_to_int = checkpoint .. "convert_file_size_to_int",
 
   check_os_kernel = "accelerate.machine.system:check_os_kernel",
@@ -112,6 +112,8 @@ add("accelerate.config.parallelism", "ParallelismConfig")
 add("accelerate.config.deepspeed.plugin", "DeepSpeedPlugin get_active_deepspeed_plugin")
 add("accelerate.config.deepspeed.hf_config", "HfDeepSpeedConfig")
 add("accelerate.config.deepspeed.dummies", "DummyOptim DummyScheduler")
+add("accelerate.big_modeling.dispatch", [[cpu_offload cpu_offload_with_hook disk_offload dispatch_model
+  load_checkpoint_and_dispatch]])
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model install_xla]])
