@@ -24,8 +24,9 @@ local function run(status, words, files, env)
     assert(fs.write(folder .. "/print.lua", PRINT))
     assert(fs.write(folder .. "/hosts", HOSTS))
     for name, text in pairs(files or {}) do assert(fs.write(folder .. "/" .. name, text)) end
-    local variables, got = { HF_HOME = folder }, nil
+    local variables = { HF_HOME = folder }
     for name, value in pairs(env or {}) do variables[name] = value end
+    local got
     got, out, err = host.run(words, { env = variables, folder = folder })
     assert(got == status, ("status %d, expected %d\nstdout: %s\nstderr: %s"):format(got, status, out, err))
   end)

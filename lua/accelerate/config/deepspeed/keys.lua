@@ -67,7 +67,7 @@ bf16.immediate_grad_update            boolean -      gradients are added where t
 bfloat16.immediate_grad_update        boolean -      gradients are added where they stay
 zero_optimization.allgather_partitions           boolean true   a unit is gathered by one collective
 zero_optimization.allgather_bucket_size          size auto -    a unit is gathered by one collective
-zero_optimization.overlap_comm                   boolean auto true gradients are reduced while backward goes on
+zero_optimization.overlap_comm                   boolean auto true gradients are reduced during backward
 zero_optimization.reduce_scatter                 boolean true   each rank gets the sum of its own part
 zero_optimization.reduce_bucket_size             size auto -    gradients are reduced as units end
 zero_optimization.use_multi_rank_bucket_allreduce  boolean -    gradients are reduced as units end

@@ -6,7 +6,6 @@
 local check = require "accelerate.config.deepspeed.check"
 local env = require "accelerate.utils.environment"
 local hf_config = require "accelerate.config.deepspeed.hf_config"
-local keys = require "accelerate.config.deepspeed.keys"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
