@@ -62,6 +62,20 @@ describe("an Accelerator under DeepSpeed", function()
     end)
   end)
 
+  it("reduces in communication_data_type, where gradients are cut", function()
+    local accelerator = accelerator_of { communication_data_type = "bf16" }
+    assert.are.equal("bfloat16", accelerator._plan.reduce_dtype)
+    for stage, text in pairs { [0] = "with stage 0 leave it out, or give the Accelerator " ..
+      "DistributedDataParallelKwargs { comm_hook = 'bf16' }", [1] = "with stage 1 leave it out" } do
+      state.reset()
+      assert.error_matches(function()
+        accelerator_of { communication_data_type = "bf16", zero_optimization = { stage = stage } }
+      end, text, 1, true)
+      state.reset()
+      accelerator_of { communication_data_type = "fp32", zero_optimization = { stage = stage } }
+    end
+  end)
+
   it("has several plugins by name, of which one is in force", function()
     local student, teacher = plugin_of(), plugin_of { zero_optimization = { stage = 3 } }
     local accelerator = accelerate.Accelerator { deepspeed_plugins = { teacher = teacher,

@@ -42,6 +42,8 @@ local KINDS = {
   dtype = { function(value) return M.DTYPES[value] ~= nil end, "fp32, fp16 or bf16" },
 }
 
+local MOST_NAME = 64 -- letters of a key that may be a misspelt one
+
 -- The names that can stand in a map, for suggestions.
 local function siblings(prefix)
   local list = {}
@@ -57,7 +59,7 @@ local function siblings(prefix)
 end
 
 local function unknown(prefix, key)
-  local near = options.nearest(tostring(key), siblings(prefix))
+  local near = #tostring(key) < MOST_NAME and options.nearest(tostring(key), siblings(prefix))
   return ("there is no such key%s"):format(near and ("; did you mean %s%s?"):format(prefix, near) or "")
 end
 
@@ -87,7 +89,7 @@ local function check_keys(found, path, block, value)
   local known = lists.set(block.keys)
   for _, key in ipairs(ordered.sorted_keys(value)) do
     if not known[key] then
-      local near = options.nearest(tostring(key), block.keys)
+      local near = #tostring(key) < MOST_NAME and options.nearest(tostring(key), block.keys)
       found.problem(path .. "." .. tostring(key), ("there is no such key%s"):format(near
         and ("; did you mean %s.%s?"):format(path, near) or ""))
     end

@@ -38,7 +38,6 @@ zero_optimization.cpu_offload_param                  boolean
 zero_optimization.leaf_module.classes                list
 zero_optimization.leaf_module.names                  list
 zero_optimization.leaf_module.name_suffixes          list
-data_types.buffer_dtype                              dtype
 ]]
 
 -- ---- without effect -----------------------------------------------------------------------------
@@ -126,6 +125,7 @@ checkpoint.tag_validation             text -         the ranks write into one fo
 checkpoint.load_universal             boolean -      a checkpoint loads on any number of ranks
 checkpoint.use_node_local_storage     boolean false  project_config.save_on_each_node is the setting
 checkpoint.parallel_write.pipeline_stage  boolean -  each rank writes its own file
+data_types.buffer_dtype               dtype -        buffers keep their own types, as norms need them
 data_types.keep_in_fp32_modules       any auto -     the weights and buffers at rest are float32
 pipeline                              open -         it is for deepspeed.PipelineModule
 timers                                open -         accelerator:profile measures where time goes

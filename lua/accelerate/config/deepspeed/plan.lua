@@ -128,7 +128,19 @@ local function offload(plugin, stage, on_cpu)
 end
 
 local FROM = { name = "zero_optimization.stage", offload = "zero_optimization.offload_optimizer.device",
-  reduce_dtype = "communication_data_type", buffer_dtype = "data_types.buffer_dtype" }
+  reduce_dtype = "communication_data_type" }
+
+-- The type that gradients are reduced in; nil: their own. Whole gradients are reduced in float32.
+local function reduced(plugin, stage)
+  local dtype = check.DTYPES[plugin:get_value "communication_data_type"]
+  if stage > 1 or dtype == nil or dtype == "float32" then return dtype end
+  fail("DeepSpeedPlugin: communication_data_type = %s (%s) is for stages 2 and 3, which cut gradients; " ..
+    "with stage " ..
+    "%d leave it out%s", plugin:get_value "communication_data_type", plugin:_origin "communication_data_type",
+    stage,
+    stage == 0 and (", or give the Accelerator DistributedDataParallelKwargs { comm_hook = '%s' }"):format(
+      dtype == "float16" and "fp16" or "bf16") or "")
+end
 
 --- Returns the plan of a plugin.
 ---@param plugin accelerate.DeepSpeedPlugin
@@ -141,8 +153,7 @@ function M.from_deepspeed(plugin, context)
   return plans.new("ZeRO-" .. stage, {
     replicate = stage == 0 and ranks or 1, shard = stage == 0 and 1 or ranks,
     units = function(model) return M.units(plugin, model) end,
-    reduce_dtype = check.DTYPES[plugin:get_value "communication_data_type"],
-    buffer_dtype = check.DTYPES[plugin:get_value "data_types.buffer_dtype"],
+    reduce_dtype = reduced(plugin, stage),
     offload = offload(plugin, stage, context.device == "cpu"), origin = origin,
   }, ranks)
 end
