@@ -34,6 +34,12 @@ AX_API bool ax_number_fits(ax_dtype d, double v);
 /* PyTorch's promotion of two tensor types (both with at least one dim). */
 AX_API ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b);
 
+/* ---- words (words.c) ------------------------------------------------------------------------- */
+
+/* The number of edits (insert, drop, replace, swap neighbours) between two names; case is ignored.
+ * INT_MAX where one has more than 63 letters. */
+AX_API int ax_word_distance(const char *a, const char *b);
+
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /* How many devices of a kind can be used; 0 with the reason as the thread's message. */

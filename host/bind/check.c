@@ -13,30 +13,6 @@
 
 /* ---- messages */
 
-static int lesser(int a, int b) { return a < b ? a : b; }
-
-/* The number of edits (insert, drop, replace, swap neighbours) between two short names; case is
- * ignored. */
-static int edit_distance(const char *a, const char *b)
-{
-  enum { MOST = 40 };
-  int row[3][MOST + 1];
-  const int na = (int)strnlen(a, MOST), nb = (int)strnlen(b, MOST);
-
-  for (int j = 0; j <= nb; j++) row[0][j] = j;
-  for (int i = 1; i <= na; i++) {
-    int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
-    now[0] = i;
-    for (int j = 1; j <= nb; j++) {
-      const int differs = (a[i - 1] | 32) != (b[j - 1] | 32);
-      now[j] = lesser(lesser(last[j], now[j - 1]) + 1, last[j - 1] + differs);
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        now[j] = lesser(now[j], before[j - 2] + 1);
-    }
-  }
-  return row[na % 3][nb];
-}
-
 /* Chooses between two equally near names: the one that begins with the given letter, else the later
  * in the alphabet ("Conv2d" for "Conv3d").  The order of the list does not matter. */
 static bool better(const char *given, const char *a, const char *b)
@@ -52,7 +28,7 @@ const char *ax_lua_nearest(const char *given, const char *const *names, int n)
   int least = length < 5 ? 1 : (length + 1) / 3; /* longer names may have more wrong letters */
 
   for (int i = 0; i < n; i++) {
-    const int d = edit_distance(given, names[i]);
+    const int d = ax_word_distance(given, names[i]);
     if (d >= length || d > least || (d == least && best && !better(given, names[i], best))) continue;
     least = d;
     best = names[i];

@@ -3,6 +3,7 @@
  * start a Lua interpreter can start this one. */
 #define _GNU_SOURCE
 #include "script/script.h"
+#include "ax.h"
 #include "settings.h"
 
 #include <ctype.h>
@@ -37,28 +38,6 @@ static const struct {
 #define N_OTHERS ((int)(sizeof others / sizeof *others))
 
 /* ---- names that are not known ---------------------------------------------------------------- */
-
-/* Words of more than 63 letters count as far apart; swapping neighbours is one edit. */
-int ax_word_distance(const char *a, const char *b)
-{
-  int d[3][65], na = (int)strlen(a), nb = (int)strlen(b), i, j;
-
-  if (na > 63 || nb > 63) return 99;
-  for (j = 0; j <= nb; j++) d[0][j] = j;
-  for (i = 1; i <= na; i++) {
-    int *now = d[i % 3], *up = d[(i - 1) % 3], *up2 = d[(i + 1) % 3];
-    now[0] = i;
-    for (j = 1; j <= nb; j++) {
-      int best = up[j - 1] + (a[i - 1] != b[j - 1]);
-      if (up[j] + 1 < best) best = up[j] + 1;
-      if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
-        best = up2[j - 2] + 1;
-      now[j] = best;
-    }
-  }
-  return d[na % 3][nb];
-}
 
 /* What torchrun, mpirun and others call our settings. */
 static const char *other_name_of(const char *given)
@@ -180,8 +159,9 @@ static void report_misspelt(const char *prefix, const char *name, size_t length)
   word[length] = 0;
   for (int i = 0; i < N_VARIABLES + AX_SET_COUNT; i++) {
     const char *known = variable_at(prefix, i);
-    const int d = *known ? ax_word_distance(word, known) : 99;
-    if (d == 0) return;
+    if (!*known) continue;
+    if (strcmp(word, known) == 0) return;
+    const int d = ax_word_distance(word, known); /* 0: case is all that differs */
     if (d < least) {
       least = d;
       nearest = known;

@@ -76,8 +76,6 @@ int ax_hostfile_read(ax_plan *plan);
 
 /* options.c: reads the words from argv[first] on, up to the script.  0 or the exit status. */
 int ax_options_read(ax_plan *plan, int first);
-/* The number of edits between two words; 99 for long ones. */
-int ax_word_distance(const char *a, const char *b);
 /* The one of n names that was probably meant, or NULL: at most half of the letters may differ, and
  * a word of few letters is not turned into another. */
 const char *ax_word_nearest(const char *given, const char *(*name_at)(int), int n);

@@ -224,6 +224,18 @@ describe("launch options", function()
     assert.equal("", err)
   end)
 
+  it("in capitals, or variables in small letters, are named as they are written", function()
+    has(select(2, run(2, { "--NUM_PROCESSES", "2" })),
+      "there is no option --NUM_PROCESSES; the nearest is " ..
+      "--num_processes")
+    local _, err = run(0, { "-e", "" }, { env = { ACCELERATE_mixed_precision = "bf16" } })
+    has(err, "ACCELERATE_mixed_precision is not known and has no effect; the nearest is " ..
+      "ACCELERATE_MIXED_PRECISION")
+    local _, long = run(2, { "--" .. ("x"):rep(400) })
+    has(long, "there is no option --xxx")
+    assert.is_nil(long:find("the nearest", 1, true))
+  end)
+
   it("may be a word out of a few, which reaches the script's Accelerator", function()
     local code = { "-e", 'print(require("accelerate").Accelerator().mixed_precision)' }
     assert.equal("bf16\n", (run(0, { "--mixed_precision", "bf16", unpack(code) })))

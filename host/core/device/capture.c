@@ -2,6 +2,7 @@
 #include "core/core.h"
 #include "core/device/recording.h"
 #include "core/dist/watch.h"
+#include "core/grow.h"
 #include "core/ops/infer.h"
 #include "core/tape/graph.h"
 
@@ -11,52 +12,6 @@ _Thread_local ax_capture *ax_recording;
 _Thread_local bool ax_comparing;
 
 enum { LIVE_BYTES = 64 << 10 };
-
-/* ---- lists and sets */
-
-static const void **find(const void **place, int bits, const void *p)
-{
-  const size_t mask = ((size_t)1 << bits) - 1;
-  size_t at = (size_t)(((uint64_t)(uintptr_t)p >> 4) * 0x9e3779b97f4a7c15u >> (64 - bits));
-  while (place[at] && place[at] != p) at = (at + 1) & mask;
-  return &place[at];
-}
-
-/* Puts p in; *is_new: it was not there. */
-static ax_status put(ax_address_set *s, const void *p, bool *is_new)
-{
-  *is_new = false;
-  if (2 * (s->n + 1) > (s->bits ? 1 << s->bits : 0)) {
-    const int bits = s->bits ? s->bits + 1 : 7;
-    const void **place = ax_calloc((size_t)1 << bits, sizeof *place);
-    if (!place) return AX_ENOMEM;
-    for (size_t i = 0; s->bits && i < (size_t)1 << s->bits; i++)
-      if (s->place[i]) *find(place, bits, s->place[i]) = s->place[i];
-    ax_mfree(s->place);
-    s->place = place;
-    s->bits = bits;
-  }
-  const void **at = find(s->place, s->bits, p);
-  if (*at) return AX_OK;
-  *at = p;
-  s->n++;
-  *is_new = true;
-  return AX_OK;
-}
-
-/* Room for one more entry behind `n`. */
-static ax_status grow(void *list, int n, int *most, size_t size)
-{
-  void **at = list, *more;
-  if (n < *most) return AX_OK;
-  const int wanted = *most ? 2 * *most : 32;
-  if (!(more = ax_malloc((size_t)wanted * size))) return AX_ENOMEM;
-  if (n) memcpy(more, *at, (size_t)n * size);
-  ax_mfree(*at);
-  *at = more;
-  *most = wanted;
-  return AX_OK;
-}
 
 /* A place in the block of device arguments. */
 static ax_status take_device_args(ax_capture *c, size_t bytes, size_t *at)
@@ -182,8 +137,8 @@ void ax_capture_hold(ax_storage *s)
   bool is_new;
 
   if (!s || s->device.kind == AX_CPU || c->backend->capture->inside(c->graph, s->data)) return;
-  if (put(&c->held, s, &is_new) != AX_OK ||
-      (is_new && grow(&c->storages, c->n_storages, &c->most_storages, sizeof *c->storages) != AX_OK))
+  if (!ax_pointer_map_add(&c->held, sizeof(void *), s, &is_new) ||
+      (is_new && ax_grow(&c->storages, c->n_storages, &c->most_storages, sizeof *c->storages) != AX_OK))
     c->failed = AX_ENOMEM;
   else if (is_new) c->storages[c->n_storages++] = ax_storage_retain(s);
 }
@@ -195,8 +150,8 @@ void ax_capture_note(ax_tensor *t)
 
   if (t->grad_fn || t->device.kind == AX_CPU || c->backend->capture->inside(c->graph, t->storage->data))
     return;
-  if (put(&c->met, t, &is_new) != AX_OK ||
-      (is_new && grow(&c->leaves, c->n_leaves, &c->most_leaves, sizeof *c->leaves) != AX_OK))
+  if (!ax_pointer_map_add(&c->met, sizeof(void *), t, &is_new) ||
+      (is_new && ax_grow(&c->leaves, c->n_leaves, &c->most_leaves, sizeof *c->leaves) != AX_OK))
     c->failed = AX_ENOMEM;
   else if (is_new) {
     c->leaves[c->n_leaves++] =
@@ -252,7 +207,7 @@ static ax_recorded *recorded_of(ax_capture *c, ax_group *g)
 {
   for (int k = 0; k < c->n_groups; k++)
     if (c->groups[k].group == g) return &c->groups[k];
-  if (grow(&c->groups, c->n_groups, &c->most_groups, sizeof *c->groups) != AX_OK) return NULL;
+  if (ax_grow(&c->groups, c->n_groups, &c->most_groups, sizeof *c->groups) != AX_OK) return NULL;
   c->groups[c->n_groups] = (ax_recorded){ .group = ax_group_retain(g) };
   return &c->groups[c->n_groups++];
 }
@@ -288,7 +243,7 @@ ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
   while (k < c->n_generators && c->generators[k].g != gen) k++;
   if (k == c->n_generators) {
     size_t at;
-    if ((st = grow(&c->generators, k, &c->most_generators, sizeof *c->generators)) != AX_OK ||
+    if ((st = ax_grow(&c->generators, k, &c->most_generators, sizeof *c->generators)) != AX_OK ||
         (st = take_device_args(c, sizeof(ax_draw_args), &at)) != AX_OK)
       return st;
     gen->refs++;
@@ -308,7 +263,7 @@ ax_status ax_capture_optim(const ax_hyper *h, const ax_hyper **hyper, const int6
   size_t at;
   ax_status st;
 
-  if ((st = grow(&c->optims, c->n_optims, &c->most_optims, sizeof *c->optims)) != AX_OK ||
+  if ((st = ax_grow(&c->optims, c->n_optims, &c->most_optims, sizeof *c->optims)) != AX_OK ||
       (st = take_device_args(c, sizeof *h + sizeof **ran, &at)) != AX_OK)
     return st;
   c->optims[c->n_optims++] = at;

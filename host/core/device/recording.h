@@ -6,6 +6,7 @@
 #include "dist.h"
 
 #include "core/core.h"
+#include "core/pointer_map.h"
 
 /* A leaf that the recording met. */
 typedef struct ax_noted {
@@ -22,12 +23,6 @@ typedef struct ax_drawn {
   size_t at;             /* in the block of device arguments */
 } ax_drawn;
 
-/* A set of pointers: a table of 2^bits places, at most half of them taken. */
-typedef struct ax_address_set {
-  const void **place;
-  int bits, n;
-} ax_address_set;
-
 struct ax_capture {
   ax_device device;
   const ax_backend *backend;
@@ -36,7 +31,7 @@ struct ax_capture {
   char *here; /* the block of device arguments */
   void *there;
   size_t used;
-  ax_address_set met, held;
+  ax_pointer_map met, held; /* entries of an address alone */
   ax_noted *leaves;
   ax_storage **storages; /* counted */
   ax_drawn *generators;

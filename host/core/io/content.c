@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/core.h"
+#include "core/grow.h"
 #include "core/io/crc.h"
 
 /* Bytes that are written at a time.  Chunks end where those of the file end, so that the page cache
@@ -51,23 +52,9 @@ void ax_content_free(ax_content *c)
   ax_mfree(c);
 }
 
-/* Makes room for one more of a list's entries. */
-static ax_status grow(void **list, int n, int *room, size_t size)
-{
-  void *grown;
-
-  if (n < *room) return AX_OK;
-  if (!(grown = ax_calloc((size_t)(n ? 2 * n : 8), size))) return AX_ENOMEM;
-  if (n) memcpy(grown, *list, (size_t)n * size);
-  ax_mfree(*list);
-  *list = grown;
-  *room = n ? 2 * n : 8;
-  return AX_OK;
-}
-
 static ax_status add(ax_content *c, ax_piece p)
 {
-  const ax_status st = grow((void **)&c->pieces, c->n, &c->room, sizeof *c->pieces);
+  const ax_status st = ax_grow(&c->pieces, c->n, &c->room, sizeof *c->pieces);
 
   if (st != AX_OK) {
     clear_piece(&p);
@@ -97,7 +84,7 @@ ax_status ax_content_part(ax_content *c, const ax_part *part)
 
 ax_status ax_content_fill(ax_content *c, int at, int sum)
 {
-  const ax_status st = grow((void **)&c->fills, c->n_fills, &c->fill_room, sizeof *c->fills);
+  const ax_status st = ax_grow(&c->fills, c->n_fills, &c->fill_room, sizeof *c->fills);
   if (st == AX_OK) c->fills[c->n_fills++] = (ax_sum_place){ c->n - 1, at, sum };
   return st;
 }

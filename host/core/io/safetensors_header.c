@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/grow.h"
 #include "core/io/safetensors.h"
 
 /* Fails with a message that names the file. */
@@ -20,7 +21,7 @@ enum { DEEPEST = 64 }; /* values inside each other where the format expects none
 typedef struct cursor {
   ax_safetensors *f;
   char *at, *end;
-  int64_t room, room_meta; /* entries that there is memory for */
+  int room, room_meta; /* entries that there is memory for */
 } cursor;
 
 /* ---- the small parts of JSON */
@@ -371,21 +372,6 @@ static ax_status read_entry(cursor *c, const char *name, ax_safetensors_entry *e
   return check_sizes(f, e);
 }
 
-/* Memory for one more of the n elements of an array; it grows by half. */
-static bool grow(void **list, int64_t *room, int n, size_t size)
-{
-  const int64_t more = *room + *room / 2 + 4;
-  void *grown;
-
-  if (n < *room) return true;
-  if (!(grown = ax_malloc((size_t)more * size))) return false;
-  if (n > 0) memcpy(grown, *list, (size_t)n * size);
-  ax_mfree(*list);
-  *list = grown;
-  *room = more;
-  return true;
-}
-
 static ax_status read_metadata(cursor *c)
 {
   ax_safetensors *f = c->f;
@@ -393,7 +379,7 @@ static ax_status read_metadata(cursor *c)
   ax_status st;
 
   if (f->meta) return FAIL(AX_EIO, "the file has \"__metadata__\" twice");
-  if (!grow((void **)&f->meta, &c->room_meta, 0, 2 * sizeof *f->meta)) return AX_ENOMEM;
+  if ((st = ax_grow(&f->meta, 0, &c->room_meta, 2 * sizeof *f->meta)) != AX_OK) return st;
   skip_space(c);
   if (accept_word(c, "null")) return AX_OK;
   if (!accept(c, '{')) return FAIL(AX_EIO, "\"__metadata__\" is not an object");
@@ -404,7 +390,7 @@ static ax_status read_metadata(cursor *c)
     skip_space(c);
     if (c->at < c->end && *c->at != '"') return FAIL(AX_EIO, "the metadata '%.100s' is not a text", key);
     if ((st = read_text(c, &value)) != AX_OK) return st;
-    if (!grow((void **)&f->meta, &c->room_meta, f->n_meta, 2 * sizeof *f->meta)) return AX_ENOMEM;
+    if ((st = ax_grow(&f->meta, f->n_meta, &c->room_meta, 2 * sizeof *f->meta)) != AX_OK) return st;
     f->meta[2 * f->n_meta] = key;
     f->meta[2 * f->n_meta++ + 1] = value;
   } while (accept(c, ','));
@@ -425,7 +411,7 @@ static ax_status read_entries(cursor *c)
       if ((st = read_metadata(c)) != AX_OK) return st;
       continue;
     }
-    if (!grow((void **)&f->entries, &c->room, f->n, sizeof *f->entries)) return AX_ENOMEM;
+    if ((st = ax_grow(&f->entries, f->n, &c->room, sizeof *f->entries)) != AX_OK) return st;
     if ((st = read_entry(c, name, &f->entries[f->n])) != AX_OK) return st;
     f->n++;
   } while (accept(c, ','));

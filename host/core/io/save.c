@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/core.h"
+#include "core/grow.h"
 #include "core/io/content.h"
 #include "dist.h"
 
@@ -81,23 +82,9 @@ void ax_save_free(ax_save *s)
   ax_mfree(s);
 }
 
-static ax_status make_room(ax_save *s)
-{
-  const int room = s->n ? 2 * s->n : 16;
-  ax_content **grown;
-
-  if (s->n < s->room) return AX_OK;
-  if (!(grown = ax_malloc((size_t)room * sizeof *grown))) return AX_ENOMEM;
-  if (s->n) memcpy(grown, s->files, (size_t)s->n * sizeof *grown);
-  ax_mfree(s->files);
-  s->files = grown;
-  s->room = room;
-  return AX_OK;
-}
-
 ax_status ax_save_add(ax_save *s, ax_content *c)
 {
-  const ax_status st = make_room(s);
+  const ax_status st = ax_grow(&s->files, s->n, &s->room, sizeof *s->files);
 
   if (st == AX_OK) s->files[s->n++] = c;
   else ax_content_free(c);

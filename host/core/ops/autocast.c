@@ -7,6 +7,7 @@
 #include "capture.h"
 #include "core/ops/infer.h"
 #include "core/ops/rules.h"
+#include "core/pointer_map.h"
 
 #include <string.h>
 
@@ -15,45 +16,19 @@ _Thread_local ax_autocast ax_autocast_now = { .cache = true, .dtype = AX_BF16 };
 /* ---- the casts that are kept */
 
 typedef struct kept {
-  ax_tensor *leaf, *cast; /* counted; leaf NULL: a free place */
+  ax_tensor *leaf, *cast; /* counted; cast NULL: there is none yet */
   uint32_t edits;         /* the leaf's version when it was cast */
 } kept;
 
-/* A hash table of 2^bits places, at most half of them taken. */
-static _Thread_local struct {
-  kept *place;
-  int bits, n;
-} cache;
-static _Thread_local int depth; /* regions that this thread is in */
-
-static kept *find(kept *place, int bits, const ax_tensor *leaf)
-{
-  const size_t mask = ((size_t)1 << bits) - 1;
-  size_t at = (size_t)(((uint64_t)(uintptr_t)leaf >> 4) * 0x9e3779b97f4a7c15u >> (64 - bits));
-  while (place[at].leaf && place[at].leaf != leaf) at = (at + 1) & mask;
-  return &place[at];
-}
-
-static ax_status grow(void)
-{
-  const int bits = cache.bits ? cache.bits + 1 : 6;
-  kept *place = ax_calloc((size_t)1 << bits, sizeof *place);
-  if (!place) return AX_ENOMEM;
-  for (size_t i = 0; cache.bits && i < (size_t)1 << cache.bits; i++)
-    if (cache.place[i].leaf) *find(place, bits, cache.place[i].leaf) = cache.place[i];
-  ax_mfree(cache.place);
-  cache.place = place;
-  cache.bits = bits;
-  return AX_OK;
-}
+static _Thread_local ax_pointer_map cache; /* of `kept` */
+static _Thread_local int depth;            /* regions that this thread is in */
 
 static void forget_all(void)
 {
-  kept *place = cache.place;
+  kept *place = (kept *)cache.place;
   const size_t n = place ? (size_t)1 << cache.bits : 0;
 
-  cache.place = NULL; /* first: what is released may run Lua, and that may begin a region */
-  cache.bits = cache.n = 0;
+  cache = (ax_pointer_map){ 0 }; /* first: what is released may run Lua, and that may begin a region */
   for (size_t i = 0; i < n; i++) {
     ax_tensor_release(place[i].cast);
     ax_tensor_release(place[i].leaf);
@@ -145,27 +120,23 @@ static ax_status cast(ax_tensor *t, ax_dtype to, ax_tensor **out)
 {
   const bool keeps = ax_autocast_now.cache && depth > 0 && t->requires_grad && !t->grad_fn &&
                      t->dtype == AX_F32 && ax_is_half(to);
+  bool is_new;
   kept *k;
-  ax_status st = AX_OK;
+  ax_status st;
 
   if (!keeps) return cast_now(t, to, out);
   *out = NULL;
-  if (2 * (cache.n + 1) > (cache.bits ? 1 << cache.bits : 0)) AX_TRY(grow());
-  k = find(cache.place, cache.bits, t);
-  if (k->leaf && current(k, to)) {
+  if (!(k = ax_pointer_map_add(&cache, sizeof *k, t, &is_new))) return AX_ENOMEM;
+  if (is_new) ax_tensor_retain(t);
+  if (k->cast && current(k, to)) {
     *out = ax_tensor_retain(k->cast);
     return AX_OK;
   }
-  AX_TRY(cast_now(t, to, out));
-  if (k->leaf) ax_tensor_release(k->cast);
-  else {
-    k->leaf = ax_tensor_retain(t);
-    cache.n++;
-  }
+  if ((st = cast_now(t, to, out)) != AX_OK) return st;
+  ax_tensor_release(k->cast);
   k->cast = ax_tensor_retain(*out);
   k->edits = t->version->edits;
-out:
-  return st;
+  return AX_OK;
 }
 
 /* ---- one op */
