@@ -78,6 +78,16 @@ ACCELERATE_USE_DEEPSPEED=true
     end
   end)
 
+  it("of other kinds are named by the script as they were given", function()
+    local files = { ["a.lua"] = "print(require('accelerate').Accelerator().gradient_accumulation_steps)" }
+    local _, err = run(1, { "--use_deepspeed", "--gradient_clipping", "much", "a.lua" }, files)
+    has(err, "DeepSpeedPlugin: --gradient_clipping: expected a number or 'auto', got 'much'")
+    _, err = run(1, { "--use_deepspeed", "--gradient_clipping=-1", "a.lua" }, files)
+    has(err, "DeepSpeedPlugin: --gradient_clipping must be at least 0, got -1")
+    assert.are.equal("1\n",
+      (run(0, { "--use_deepspeed", "--gradient_accumulation_steps", "auto", "a.lua" }, files)))
+  end)
+
   it("stand in the help under their switch", function()
     messages.matches(run(0, { "--help" }), "\n with %-%-use_deepspeed\n  %-%-deepspeed_config_file FILE\n")
   end)

@@ -143,7 +143,7 @@ describe("DeepSpeedPlugin", function()
           plugin.zero3_init_flag, plugin.zero3_save_16bit_model, plugin.transformer_moe_cls_names })
     end)
     utils.patch_environment({ ACCELERATE_DEEPSPEED_ZERO_STAGE = "four" }, function()
-      assert.error_matches(DeepSpeedPlugin, "ACCELERATE_DEEPSPEED_ZERO_STAGE must be an integer, got 'four'",
+      assert.error_matches(DeepSpeedPlugin, "ACCELERATE_DEEPSPEED_ZERO_STAGE: expected a number, got 'four'",
         1, true)
     end)
     utils.patch_environment({ ACCELERATE_DEEPSPEED_CONFIG_FILE = workspace.file("env.json",

@@ -61,8 +61,9 @@ return {
       "cli/commands_spec: writes its weights under the model's names",
       "cli/commands_spec: writes what is no tensor in PyTorch's format only",
       "cli/commands_spec: names the folders of a checkpoint that is given in their place" } },
-  { "DeepSpeed and Megatron checkpoints", later = "DeepSpeed is not there yet; leave the option out",
-    spec = "accelerate/accelerator_spec: says which engines are not there yet" },
+  { "DeepSpeed and Megatron checkpoints", spec = {
+    "deepspeed/ranks_spec: goes on with the same bits, its schedule too, at every stage",
+    "accelerate/accelerator_spec: says which engines are not there yet" } },
   { "offload_state_dict, offload_weight, load_offloaded_weight, save_offload_index, " ..
       "OffloadedWeightsLoader, PrefixedDataset, extract_submodules_state_dict",
     spec = {

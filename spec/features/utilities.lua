@@ -40,6 +40,7 @@ return {
     "file that is there" },
   { "install_xla, GatheredParameters, is_peft_model",
     spec = { "accelerate/utilities_spec: what needs other libraries says so",
+      "deepspeed/ranks_spec: give the whole values, and take one rank's changes for all",
       "accelerate/utilities_spec: modules from the inside out, and the model behind a prepared one" } },
   { "prepare_pippy(model, split_points='auto', no_split_module_classes, example_args, example_kwargs, " ..
     "num_chunks, gather_output=false)",

@@ -151,7 +151,8 @@ local function accumulation_plugin(o)
     end
     return object("gradient_accumulation_plugin", o.gradient_accumulation_plugin, Plugin)
   end
-  return Plugin { num_steps = env.integer(STEPS, 1) or o.gradient_accumulation_steps }
+  local given = env.text(STEPS) ~= "auto" and env.integer(STEPS, 1) -- 'auto': DeepSpeed's, for the script's
+  return Plugin { num_steps = given or o.gradient_accumulation_steps }
 end
 
 --- Returns the parts of an Accelerator for the arguments of its constructor.

@@ -54,19 +54,20 @@ local OPTIONS = {
   msamp_opt_level = { "string", optional = true, one_of = { "O1", "O2" } },
 }
 
--- The value in a variable, as the argument has it.
+-- The value in a variable, as the argument has it; and where the variable's value came from.
 local function from_variable(name, field)
-  local text = env.text(name)
+  local text, origin = env.text(name), env.origin(name)
   if text == nil then return nil end
   local entry = OPTIONS[field]
-  if entry[1] == "boolean" then return env.str_to_bool(text, name) end
+  if entry[1] == "boolean" then return env.str_to_bool(text, origin), origin end
   local value = entry[1] == "string" and text or tonumber(text) or text:lower()
-  if value == "auto" then return value end
-  if entry[1]:find "number" or entry[1]:find "integer" then
-    options.value("DeepSpeedPlugin", name, value, { entry[1]:match "^%a+", min = entry.min,
-      one_of = entry.one_of })
+  if value == "auto" then return value, origin end
+  if type(value) == "string" and entry[1] ~= "string" then
+    fail("DeepSpeedPlugin: %s: expected a number%s, got '%s'", origin, entry[1]:find "|" and " or 'auto'"
+      or "",
+      text)
   end
-  return options.value("DeepSpeedPlugin", name, value, entry)
+  return options.value("DeepSpeedPlugin", origin, value, entry), origin
 end
 
 -- The values of FIELDS, with where each came from; what nobody gave is a default.
@@ -78,7 +79,7 @@ local function read_fields(given)
     if type(value) == "string" and OPTIONS[name][1]:find "|" and value ~= "auto" then
       fail("DeepSpeedPlugin: %s must be a number or 'auto', got %s", name, options.show(value))
     end
-    if value == nil then value, origin = from_variable(variable, name), env.origin(variable) end
+    if value == nil then value, origin = from_variable(variable, name) end
     if value == nil then value, origin = field[3], nil end
     values[name], origins[name] = value, origin
   end
