@@ -284,8 +284,23 @@ static const char *const dtype_names[] = {
 #undef DTYPE
 };
 
+/* PyTorch's other names of types: torch.float is float32. */
+static const struct {
+  const char *name;
+  ax_dtype dtype;
+} other_names[] = {
+  { "float", AX_F32 }, { "double", AX_F64 }, { "half", AX_F16 },   { "long", AX_I64 },
+  { "int", AX_I32 },   { "byte", AX_U8 },    { "cfloat", AX_C64 }, { "cdouble", AX_C128 },
+};
+
 const char *ax_lua_nearest_dtype(const char *given)
 {
+  const char *name = strncmp(given, "torch.", 6) == 0 ? given + 6 : given;
+
+  for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+    if (strcmp(other_names[i].name, name) == 0) return ax_dtype_name(other_names[i].dtype);
+  for (int d = 0; d < AX_DTYPE_COUNT; d++)
+    if (strcmp(dtype_names[d], name) == 0) return dtype_names[d];
   return ax_lua_nearest(given, dtype_names, AX_DTYPE_COUNT);
 }
 
@@ -304,7 +319,7 @@ ax_dtype ax_lua_check_dtype(lua_State *L, int idx, const char *fn, const char *n
   if (lua_type(L, idx) != LUA_TSTRING)
     return ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "the name of an element type", idx), d;
   if (ax_dtype_parse(lua_tostring(L, idx), &d) != AX_OK) {
-    const char *near = ax_lua_nearest(lua_tostring(L, idx), dtype_names, AX_DTYPE_COUNT);
+    const char *near = ax_lua_nearest_dtype(lua_tostring(L, idx));
     if (near)
       ax_lua_error(L, fn, "%s: there is no element type \"%s\"; did you mean \"%s\"?", name,
                    lua_tostring(L, idx), near);

@@ -193,8 +193,8 @@ local M = {}
 ---  check_replicas (a number n: after every n optimizer steps the ranks compare checksums of their
 ---  parameters, and all raise, naming the odd rank out, when they differ), fsdp_plugin
 ---  (FullyShardedDataParallelPlugin), parallelism_config (ParallelismConfig), either as a plain
----  table too, deepspeed_plugin or deepspeed_plugins (DeepSpeedPlugin, or several by name); and, for
----  what is not there yet (they raise), torch_tp_plugin, megatron_lm_plugin, dynamo_plugin
+---  table too, deepspeed_plugin or deepspeed_plugins (DeepSpeedPlugin, or several by name); and,
+---  for what is not there yet (they raise), torch_tp_plugin, megatron_lm_plugin, dynamo_plugin
 ---@return accelerate.Accelerator
 M.Accelerator = properties.callable("Accelerator", function(opts)
   local self = Class.new()

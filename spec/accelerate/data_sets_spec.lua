@@ -357,6 +357,19 @@ describe("padding", function()
     assert.same({ { 1, 2, 9 }, { 3, 9, 9 } }, batch.input_ids:totable())
   end)
 
+  it("calls a field label, or label_ids, labels, as Transformers' models do", function()
+    local tokenizer = require "accelerate.tokenizers".train_bpe({ "a b" }, { vocab_size = 257 })
+    tokenizer.pad_token_id = 9
+    local collate = data.DataCollatorWithPadding(tokenizer)
+    local batch = collate { { input_ids = { 1, 2 }, label = 3 }, { input_ids = { 4 }, label = 5 } }
+    assert.same({ 3, 5 }, batch.labels:totable())
+    assert.is_nil(batch.label)
+    batch = collate { { input_ids = { 1, 2 }, label_ids = { 3, 4 } },
+      { input_ids = { 4 }, label_ids = { 5 } } }
+    assert.same({ { 3, 4 }, { 5, -100 } }, batch.labels:totable())
+    assert.is_nil(batch.label_ids)
+  end)
+
   it("collates samples of tables", function()
     local collate = data.DataCollatorWithPadding { padding_value = 7, pad_to_multiple_of = 4 }
     local batch = collate { { input_ids = { 1, 2, 3, 4, 5 }, labels = { 1, 1 }, y = 3, name = "a" },

@@ -19,6 +19,8 @@ describe("what is written as in Python", function()
         ["for i = 1, 2 do if i == 1 then continue end end"] =
           "; a loop goes on by: goto continue, with ::continue:: before its end$",
         ["for i = 1, 2 do\ncontinue\nend"] = "; a loop goes on by: goto continue, ",
+        ["local x if x then\nx = 1\nelse if x == nil then\nx = 2\nend"] =
+          "'end' expected .*; `else if` begins an if of its own, .*: elseif %(line 3%)$",
         ["if x then pass end"] = "; an empty block needs nothing$",
         ["local x = 1 x++"] = "; there is no %+%+: x = x %+ 1$",
         ["local t = {'a': 1}"] = "; a table is written { name = 1 }, or { %[\"a name\"%] = 1 }$",

@@ -236,6 +236,9 @@ describe("a field that is called, and a method that is not,", function()
       for code, text in pairs {
         ["print(x:T())"] = read:format("T", "x", "T"),
         ["print(x:shape()[1])"] = read:format("shape", "x", "shape"),
+        ["print(x.shape())"] = read:format("shape", "x", "shape"),
+        ["print(model.weight.dtype())"] = read:format("dtype", "model.weight", "dtype"),
+        ["list.x = 1 print(list.x())"] = "attempt to call field 'x' (a number value)\n",
         ["print(x:grad())"] = read:format("grad", "x", "grad"),
         ["print(model.weight:grad())"] = read:format("grad", "model.weight", "grad"),
         ["print(x:abs():grad())"] = read:format("grad", "x", "grad"),

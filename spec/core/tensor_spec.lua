@@ -123,6 +123,11 @@ describe("tensor(value)", function()
     raises("there is no option \"dytpe\"; did you mean \"dtype\"?", tensor, { 1 }, { dytpe = "int64" })
     raises("there is no element type \"flaot32\"; did you mean \"float32\"?", tensor, { 1 },
       { dtype = "flaot32" })
+    for theirs, ours in pairs { float = "float32", double = "float64", half = "float16", long = "int64",
+      int = "int32", ["torch.float"] = "float32", ["torch.int64"] = "int64" } do
+      local message = ("there is no element type \"%s\"; did you mean \"%s\"?"):format(theirs, ours)
+      raises(message, tensor, { 1 }, { dtype = theirs })
+    end
     raises("only floating-point tensors can require a gradient", tensor, { 1 },
       { dtype = "int64", requires_grad = true })
     local deep = 1

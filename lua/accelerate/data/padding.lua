@@ -138,7 +138,8 @@ end
 --- cross_entropy ignores, unless padding_values sets another value.
 ---
 --- With a tokenizer, `data.DataCollatorWithPadding(tokenizer)`, input_ids are padded with its
---- pad_token_id, and at its padding_side.
+--- pad_token_id, and at its padding_side, and a field `label` or `label_ids` is called `labels` in
+--- the batch, as Transformers' collator has it.
 ---@class accelerate.DataCollatorWithPadding
 ---@overload fun(tokenizer: accelerate.Tokenizer): accelerate.DataCollatorWithPadding
 ---@overload fun(opts?: { tokenizer: accelerate.Tokenizer?, padding_value: number?, padding_values:
@@ -203,6 +204,9 @@ local function mask(samples, name, length, left)
   return pad_lists(ones, length, 0, left)
 end
 
+-- Transformers' models take the field labels: one called label, or label_ids, becomes it.
+local LABELS = { "label", "label_ids" }
+
 ---@param samples table[]
 ---@return table batch
 function Collator:__call(samples)
@@ -239,6 +243,9 @@ function Collator:__call(samples)
   local of = is_padded.input_ids and "input_ids" or padded[1]
   if o.attention_mask and of ~= nil and batch.attention_mask == nil and type(of) == "string" then
     batch.attention_mask = mask(samples, of, self:length(samples, of), o.padding_side == "left")
+  end
+  for _, name in ipairs(o.tokenizer and LABELS or {}) do
+    if batch[name] ~= nil then batch.labels, batch[name] = batch[name], nil end
   end
   return batch
 end

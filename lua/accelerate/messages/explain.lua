@@ -308,10 +308,13 @@ local function confused(message)
   local act, kind, name, held_type =
     message:match "attempt to ([%l ]+) (%l+) '([%w_]+)' %(a (%l+) value%)$"
   local method = kind == "field" and held_type == "function" and act ~= "call"
-  if not method and not (kind == "method" and act == "call" and held_type ~= "nil") then return nil end
+  if not method and (act ~= "call" or held_type == "nil" or kind ~= "method" and kind ~= "field") then
+    return nil
+  end
   local level = origin()
   if not level then return nil end
   local path, value = before(name, level, function(_, held) return type(held) == held_type end)
+  if kind == "field" and not method and type(value) ~= "userdata" then return nil end -- no tensor's
   if not method then return read_only(name, path) end
   local mark = type(value) == "table" and class.of(value) == nil and "." or ":"
   return ("'%s' is a function, which is called: %s%s%s(...)"):format(name, path or "x", mark, name)

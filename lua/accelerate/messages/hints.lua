@@ -183,6 +183,19 @@ local SYNTAX = {
 -- An argument by name, at the "=" that the parser does not expect.
 local BY_NAME = "arguments by name are a table at the end: x:sum(1, { keepdim = true })"
 
+-- For a block that is not closed: Lua takes "else if" for an else with an if of its own.
+local function of_else_if(message)
+  local path, number = message:match "^(.-):(%d+): 'end' expected"
+  if not path then return nil end
+  for k = tonumber(message:match "at line (%d+)" or 1), tonumber(number) do
+    local line = source.line(path, k)
+    local code = line and line:gsub("%-%-.*", "")
+    if code and code:find "%f[%w_]else%s+if%f[^%w_]" and not code:find "%f[%w_]end%f[^%w_]" then
+      return ("`else if` begins an if of its own, with an end of its own; it is written: elseif (line %d)"):format(k)
+    end
+  end
+end
+
 -- The name of "x:shape", which is not called.
 local function of_colon(line)
   for name, behind in line:gmatch "[%w_%]%)]:([%a_][%w_]*)%s*(.?)" do
@@ -273,7 +286,7 @@ end
 ---@return string
 function M.add(message, compiling)
   local hint = of_name(message) or of_module(message) or of_loop(message) or of_shape(message) or
-    (compiling and of_syntax(message) or nil)
+    (compiling and (of_else_if(message) or of_syntax(message)) or nil)
   for _, one in ipairs(RAISED) do
     if hint then break end
     if message:find(one[1]) then hint = one[2] end
