@@ -404,9 +404,9 @@ local State = properties.define("AcceleratorState", {
     --- Puts the DeepSpeed plugin of a name in force, for what is prepared from now on.
     ---@param name string
     select_deepspeed_plugin = function(_, name)
-      local chosen, all = deepspeed_plugin("select_deepspeed_plugin", name)
-      for _, plugin in pairs(all) do plugin:_set_selected(plugin == chosen) end
-      settings.engines.deepspeed_plugin = chosen
+      local wanted, all = deepspeed_plugin("select_deepspeed_plugin", name)
+      for _, plugin in pairs(all) do plugin:_set_selected(plugin == wanted) end
+      settings.engines.deepspeed_plugin = wanted
     end,
   }),
   tostring = function(self)
