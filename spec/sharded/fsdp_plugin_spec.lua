@@ -227,7 +227,7 @@ describe("FullyShardedDataParallelPlugin", function()
     raises("option 'reduce_dtype' must be one of float32, bfloat16, float16, got 'int8'", plugin,
       { mixed_precision_policy = { param_dtype = "bfloat16", reduce_dtype = "int8",
       buffer_dtype = "float32" } })
-    raises("set_mixed_precision: expected bf16, fp16, fp32, fp8, or a dtype of them, got 'bf61'", plugin,
+    raises("mixed_precision_policy: expected bf16, fp16, fp32, fp8, or a dtype of them, got 'bf61'", plugin,
       { mixed_precision_policy = "bf61" })
   end)
 

@@ -111,7 +111,7 @@ describe("an Accelerator with parallelism_config", function()
       messages.has(err, text)
     end
     refused("fsdp_plugin = {}, parallelism_config = { dp_shard_size = 2 }",
-      "ParallelismConfig goes with FSDP2")
+      "ParallelismConfig: it goes with FSDP2")
     refused("fsdp_plugin = { fsdp_version = 2 }, parallelism_config = { dp_replicate_size = 2 }",
       "FSDP has no dim to cut over: dp_shard_size is 1 (default)")
   end)

@@ -7,6 +7,7 @@ require "accelerate.accelerator"
 local core = require "accelerate.core"
 local data, nn, optim = require "accelerate.data", require "accelerate.nn", require "accelerate.optim"
 local dataclasses = require "accelerate.config.dataclasses"
+local environment = require "accelerate.utils.environment"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
@@ -34,9 +35,18 @@ local VALUES = {
   { "object", function() return setmetatable({}, { __index = function() error "no such field" end }) end },
 }
 
+-- Engines leave a wish in the environment, which later Accelerators would follow.
+local WISHES = { "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_PARALLELISM_CONFIG",
+  "FSDP_CPU_RAM_EFFICIENT_LOADING" }
+
+local function reset()
+  state.reset()
+  for _, name in ipairs(WISHES) do environment.set(name, nil) end
+end
+
 --- What a fresh Accelerator has at hand.
 local function make_world()
-  state.reset()
+  reset()
   local w = { accelerator = accelerate.Accelerator() }
   w.model = nn.Linear(2, 1)
   w.optimizer = optim.SGD(w.model:parameters(), { lr = 0.1 })
@@ -256,13 +266,14 @@ end
 --- A class' options, each with each value; and each value in place of the table.
 local function constructor(name, Class, fields)
   for _, value in ipairs(VALUES) do
-    state.reset()
+    reset()
     try(("%s(%s)"):format(name, value[1]), { name, "nonsense" }, Class, value[2]())
     for _, field in ipairs(fields) do
-      state.reset()
+      reset()
       -- a plain table is taken for a configuration's fields
-      local words = { field .. "|Configuration:|Plugin:" }
+      local words = { field .. "|Configuration:|Config:|Plugin:" }
       try(("%s { %s = %s }"):format(name, field, value[1]), words, Class, { [field] = value[2]() })
+      reset()
       try(("%s { %s = { %s } }"):format(name, field, value[1]), words, Class, { [field] = { value[2]() } })
     end
   end
@@ -301,8 +312,12 @@ for _, value in ipairs(VALUES) do
   try(("GradientState(%s)"):format(value[1]), { "GradientState" }, state.GradientState, value[2]())
 end
 assert(dataclasses.HANDLERS)  -- loads the handlers
-for _, name in ipairs(ordered.sorted_keys(dataclasses)) do
-  local Class = dataclasses[name]
+local classes = properties.merge(dataclasses, {
+  FullyShardedDataParallelPlugin = accelerate.FullyShardedDataParallelPlugin,
+  ParallelismConfig = accelerate.ParallelismConfig,
+})
+for _, name in ipairs(ordered.sorted_keys(classes)) do
+  local Class = classes[name]
   if type(Class) == "table" and rawget(Class, "_fields") then
     constructor(name, Class, Class._fields)
     for _, field in ipairs(Class._fields) do
@@ -313,10 +328,10 @@ for _, name in ipairs(ordered.sorted_keys(dataclasses)) do
       end
     end
     for _, member in ipairs(ordered.sorted_keys(properties.defined[name].methods)) do
-      for _, value in ipairs(VALUES) do
+      for _, value in ipairs(member:sub(1, 1) ~= "_" and VALUES or {}) do
         local object = Class {}
-        try(("%s:%s(%s)"):format(name, member, value[1]), { member, "project_dir" }, object[member], object,
-          value[2]())
+        try(("%s:%s(%s)"):format(name, member, value[1]), { member, "project_dir|state_dict_type" },
+          object[member], object, value[2]())
       end
     end
   end

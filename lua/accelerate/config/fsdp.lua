@@ -356,18 +356,25 @@ local function check_policy(self, policy)
   return options.check(NAME .. ": mixed_precision_policy", policy, schema)
 end
 
+-- The dtype of a mixed precision mode, or of a dtype's name.
+local function dtype_of(where, word)
+  local dtype = type(word) == "string" and DTYPES[word] or nil
+  for _, known in pairs(DTYPES) do dtype = dtype or word == known and known or nil end
+  if not dtype then
+    fail("%s: expected %s, or a dtype of them, got %s", where,
+      table.concat(ordered.sorted_keys(DTYPES), ", "),
+      options.show(word))
+  end
+  return dtype
+end
+
 --- Sets what units compute in, what gradients are reduced in, and what buffers (FSDP1) or outputs
 --- (FSDP2) become. A policy that was given stays, unless `override` is true.
 ---@param mixed_precision string "fp8", "fp16", "bf16", "fp32", or a dtype
 ---@param buffer_autocast boolean? buffers stay float32; default false
 ---@param override boolean? replace the policy; default false
 function methods.set_mixed_precision(self, mixed_precision, buffer_autocast, override)
-  local dtype = DTYPES[mixed_precision]
-  for _, known in pairs(DTYPES) do dtype = dtype or mixed_precision == known and known end
-  if not dtype then
-    fail("set_mixed_precision: expected %s, or a dtype of them, got %s",
-      table.concat(ordered.sorted_keys(DTYPES), ", "), options.show(mixed_precision))
-  end
+  local dtype = dtype_of("set_mixed_precision", mixed_precision)
   if self._values.mixed_precision_policy ~= nil and not override then return end
   local keys = keys_of_policy(self)
   local policy = { param_dtype = dtype, reduce_dtype = dtype }
@@ -467,7 +474,8 @@ M.FullyShardedDataParallelPlugin = dataclasses._record(NAME, {
     if values.mixed_precision_policy ~= nil then
       self._from.mixed_precision_policy = "fsdp_plugin.mixed_precision_policy"
       if type(values.mixed_precision_policy) == "string" then
-        self:set_mixed_precision(values.mixed_precision_policy, false, true)
+        local dtype = dtype_of(NAME .. ": mixed_precision_policy", values.mixed_precision_policy)
+        self:set_mixed_precision(dtype, false, true)
       else
         values.mixed_precision_policy = check_policy(self, values.mixed_precision_policy)
       end

@@ -163,7 +163,7 @@ function methods._validate(self, facts)
   local plugin = facts.fsdp_plugin
   if not plugin or facts.num_processes == 1 then return end
   if plugin.fsdp_version == 1 then
-    fail("%s goes with FSDP2: give the plugin fsdp_version = 2 (%s), or leave the config out", NAME,
+    fail("%s: it goes with FSDP2: give the plugin fsdp_version = 2 (%s), or leave the config out", NAME,
       plugin:_origin "fsdp_version")
   end
   if size(self, "dp_shard") == 1 then
