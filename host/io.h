@@ -46,6 +46,9 @@ AX_API ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **
  * outlive f.  For what is copied elsewhere at once: ax_safetensors_check says afterwards whether
  * the file was whole.  ENOMEM. */
 AX_API ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor **out);
+/* Gives the mapped pages of a lent tensor back, which was copied and not written: a process that
+ * loads a file then holds it once. */
+AX_API void ax_safetensors_drop(const ax_safetensors *f, int i);
 /* EIO when the file was truncated since it was opened. */
 AX_API ax_status ax_safetensors_check(const ax_safetensors *f);
 

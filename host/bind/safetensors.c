@@ -223,6 +223,15 @@ static int file_offload(lua_State *L)
   return 1;
 }
 
+/* file:_drop(name): gives back the pages of a tensor that was lent and has been copied; what was
+ * written into it is lost */
+static int file_drop(lua_State *L)
+{
+  const ax_safetensors *f = check_file(L, "_drop");
+  ax_safetensors_drop(f, check_name(L, f, "_drop"));
+  return 0;
+}
+
 /* file:_check(): raises when the file was truncated since it was opened */
 static int file_check(lua_State *L)
 {
@@ -273,17 +282,10 @@ static int file_close(lua_State *L)
 }
 
 static const luaL_Reg file_methods[] = {
-  { "keys", file_keys },
-  { "metadata", file_metadata },
-  { "get_tensor", file_get_tensor },
-  { "_lend", file_lend },
-  { "_offload", file_offload },
-  { "_check", file_check },
-  { "get_dtype", file_get_dtype },
-  { "get_shape", file_get_shape },
-  { "_readable", file_readable },
-  { "close", file_close },
-  { NULL, NULL },
+  { "keys", file_keys },          { "metadata", file_metadata },   { "get_tensor", file_get_tensor },
+  { "_lend", file_lend },         { "_offload", file_offload },    { "_drop", file_drop },
+  { "_check", file_check },       { "get_dtype", file_get_dtype }, { "get_shape", file_get_shape },
+  { "_readable", file_readable }, { "close", file_close },         { NULL, NULL },
 };
 static const ax_lua_class file_class = { "a safetensors file", sizeof(ax_safetensors *), close_file,
                                          file_methods };

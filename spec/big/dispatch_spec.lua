@@ -3,6 +3,7 @@ local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local homes = require "accelerate.big_modeling.homes"
 local hooks = require "accelerate.hooks"
+local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local messages = require "spec.support.messages"
 local models, nn, tensor, utils = accelerate.models, accelerate.nn, accelerate.tensor, accelerate.utils
@@ -188,6 +189,68 @@ describe("a model with weights on disk", function()
     assert.error_matches(function() load { [""] = "gpu" } end, "device_map: expected the number of a GPU")
     assert.error_matches(function() models.from_pretrained(folder .. "/model", { max_memory = {} }) end,
       "max_memory goes with a device_map")
+  end)
+end)
+
+describe("memory beyond the weights' homes", function()
+  local folder
+  setup(function()
+    folder = new_folder()
+    models.LlamaForCausalLM { hidden_size = 256, intermediate_size = 1024, num_hidden_layers = 14,
+      num_attention_heads = 4, num_key_value_heads = 4, vocab_size = 500,
+      max_position_embeddings = 32 }:save_pretrained(folder)
+  end)
+  teardown(function() remove(folder) end)
+
+  -- Runs a program over the folder; returns the words that it prints.
+  local function words(program)
+    local status, out, err = host.run { "-e", ("local folder = %q\n"):format(folder) .. program }
+    assert(status == 0, err)
+    local list = {}
+    for word in out:gmatch "%S+" do list[#list + 1] = word end
+    return list
+  end
+
+  local START = [[
+    local models = require("accelerate").models
+    local function private()
+      local sum = 0
+      for kb in io.open("/proc/self/smaps_rollup"):read("*a"):gmatch "Private_%a+:%s*(%d+) kB" do
+        sum = sum + kb * 1024
+      end
+      return sum
+    end
+    models.LlamaForCausalLM { hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
+      num_attention_heads = 1, num_key_value_heads = 1, vocab_size = 8 }
+    local before = private()
+  ]]
+
+  it("is little: from_pretrained holds a model once", function()
+    local found = words(START .. [[
+      local model = models.from_pretrained(folder)
+      print(private() - before, require("accelerate.utils").compute_module_sizes(model)[""])
+    ]])
+    assert.is_true(tonumber(found[1]) < 1.2 * found[2], table.concat(found, " of "))
+  end)
+
+  it("is a block and what is fetched ahead, and generates the same bits", function()
+    local program = START .. [[
+      local tensor = require "accelerate.tensor"
+      local core, homes = require "accelerate.core", require "accelerate.big_modeling.homes"
+      if limit then core.set_memory_limit(limit) end
+      local model = models.from_pretrained(folder, { device_map = { [""] = limit and "disk" or "cpu" } })
+      if limit then homes.tighten(model) end
+      local ids = tensor({ { 1, 2, 3 } }):long()
+      for _, token in ipairs(model:generate(ids, { max_new_tokens = 6, eos_token_id = -1 }):tolist()[1]) do
+        print(token)
+      end
+      print(("%.17g"):format(model(ids).logits:double():square():sum():item()))
+      print(private() - before)
+    ]]
+    local unlimited, limited = words("local limit\n" .. program), words("local limit = 24e6\n" .. program)
+    assert.is_true(tonumber(table.remove(unlimited)) > 55e6)
+    assert.is_true(tonumber(table.remove(limited)) < 30e6)
+    assert.same(unlimited, limited)
   end)
 end)
 

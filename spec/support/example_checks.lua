@@ -139,6 +139,12 @@ CHECKS["inference/embeddings.lua"] = function(run, ranks)
   assert(tonumber(all) > 200 and right / all > 0.5, ("%s of %s"):format(right, all))
 end
 
+CHECKS["inference/offload.lua"] = function(run, ranks)
+  local out = run(ranks, "--max_new_tokens", "8")
+  assert(out:find("disk", 1, true), out)
+  assert(out:find("the tokens are those of the whole model", 1, true), out)
+end
+
 -- The first games last 20 steps.
 CHECKS["reinforce.lua"] = function(run, ranks)
   local out = run(ranks, "--games", "50")

@@ -3,6 +3,7 @@
  *
  * The file is mapped.  A tensor's bytes are read when the tensor is requested. */
 #include "core/io/safetensors.h"
+#include "core/offload/read_ahead.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,13 @@ ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor **out)
 ax_status ax_safetensors_show(const ax_safetensors *f, int i, ax_tensor **out)
 {
   return over_file(f, i, ax_bytes_show, out);
+}
+
+void ax_safetensors_drop(const ax_safetensors *f, int i)
+{
+  const ax_safetensors_entry *e = &f->entries[i];
+  const uint8_t *data = f->file.data + 8 + f->header_bytes;
+  if (f->file.mapping) ax_pages_drop(data + e->begin, (size_t)(e->end - e->begin));
 }
 
 ax_status ax_safetensors_check(const ax_safetensors *f) { return ax_bytes_check(FN, f->path, &f->file); }

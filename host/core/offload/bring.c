@@ -48,17 +48,18 @@ static void begin(ax_page *p)
   pthread_mutex_unlock(&ax_pages_lock);
 }
 
-/* Fetches what will be requested next, and has the thread read as much behind that. */
+/* Fetches what will be requested next.  For a device, which gets copies, the thread reads as much
+ * behind that. */
 static void look_ahead(ax_offload *o)
 {
   ax_page *chosen[BEGUN_AT_ONCE], *before, *p;
   int n = 0, begun = 0;
 
   pthread_mutex_lock(&ax_pages_lock);
-  int64_t fetched = o->coming;
+  int64_t fetched = o->coming, wanted = o->device.kind == AX_CPU ? o->ahead : 2 * o->ahead;
   before = o->before_now;
   p = o->now;
-  for (int k = 0; p && k < STEPS && n < BEGUN_AT_ONCE && fetched < 2 * o->ahead; k++) {
+  for (int k = 0; p && k < STEPS && n < BEGUN_AT_ONCE && fetched < wanted; k++) {
     ax_page *const q = ax_page_guess(before, p);
     before = p;
     p = q;

@@ -132,6 +132,7 @@ function M.place(model, entry, name, source, map, main, o)
   local moved = value:to({ device = device, dtype = dtype })
   moved = moved:contiguous()
   tensors.adopt(entry.t, source.file and moved:_address() == value:_address() and moved:clone() or moved)
+  if source.file then source.file:_drop(source.name) end
 end
 
 local function load_placed(model, checkpoint, map, o)
