@@ -164,9 +164,20 @@ static int apply_filters(hosts *h, const ax_plan *plan)
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
+/* Whether the hostfile says what a setting is: nothing else does, or the configuration file alone
+ * does and the hostfile is an option, which beats it. */
+static bool is_open(const ax_plan *plan, int id)
+{
+  const ax_setting *file = &plan->set[AX_SET_config_file];
+
+  if (ax_setting_is_default(plan, id)) return true;
+  return file->number && ax_setting_is_option(plan, AX_SET_deepspeed_hostfile) &&
+         strncmp(plan->set[id].origin, file->text, strlen(file->text)) == 0;
+}
+
 static int settle(ax_plan *plan, int id, const char *value, const char *origin)
 {
-  return ax_setting_is_default(plan, id) ? ax_setting_assign(plan, id, value, origin) : 0;
+  return is_open(plan, id) ? ax_setting_assign(plan, id, value, origin) : 0;
 }
 
 static int settle_counts(ax_plan *plan, const hosts *h, const char *origin)
@@ -174,12 +185,12 @@ static int settle_counts(ax_plan *plan, const hosts *h, const char *origin)
   const ax_setting *machines = &plan->set[AX_SET_num_machines], *ranks = &plan->set[AX_SET_num_processes];
   int status;
 
-  if (!ax_setting_is_default(plan, AX_SET_num_machines) && machines->number != h->n) {
+  if (!is_open(plan, AX_SET_num_machines) && machines->number != h->n) {
     ax_print(stderr, "accel-run: %s: %s machines, and %s has %d\n", machines->origin, machines->text, h->path,
              h->n);
     return AX_EXIT_USAGE;
   }
-  if (!ax_setting_is_default(plan, AX_SET_num_processes) && ranks->number > h->n * h->list[0].chosen) {
+  if (!is_open(plan, AX_SET_num_processes) && ranks->number > h->n * h->list[0].chosen) {
     ax_print(stderr, "accel-run: %s: %s ranks, and %s has room for %d\n", ranks->origin, ranks->text, h->path,
              h->n * h->list[0].chosen);
     return AX_EXIT_USAGE;
@@ -207,7 +218,7 @@ static int settle_place(ax_plan *plan, const hosts *h, const char *origin)
 {
   int mine = h->n == 1 ? 0 : own_place(h), status;
 
-  if (!ax_setting_is_default(plan, AX_SET_machine_rank)) mine = (int)plan->set[AX_SET_machine_rank].number;
+  if (!is_open(plan, AX_SET_machine_rank)) mine = (int)plan->set[AX_SET_machine_rank].number;
   if (mine < 0) {
     ax_print(stderr, "accel-run: %s: none of the machines has this one's name; give --machine_rank N\n",
              origin);

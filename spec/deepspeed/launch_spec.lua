@@ -183,6 +183,17 @@ describe("a hostfile of DeepSpeed", function()
     end
   end)
 
+  it("as an option beats the configuration file, and must agree with it inside", function()
+    local yaml = "distributed_type: DEEPSPEED\nnum_processes: 1\nnum_machines: 1\nmachine_rank: 0\n" ..
+      "deepspeed_config: {zero_stage: 1}\n"
+    local words = { "--config_file", "c.yaml", "--deepspeed_exclusion_filter", "b", "--explain" }
+    local out = run(0, { "--deepspeed_hostfile", "hosts", unpack(words) }, { ["c.yaml"] = yaml })
+    messages.matches(explained(out, "num_machines"), "^2 +%-%-deepspeed_hostfile hosts$")
+    messages.matches(explained(out, "num_processes"), "^4 ")
+    local _, err = run(2, words, { ["c.yaml"] = yaml:gsub("{zero", "{deepspeed_hostfile: hosts, zero") })
+    has(err, "c.yaml:3: num_machines: 1 machines, and hosts has 2")
+  end)
+
   it("that is wrong is named with its line", function()
     for text, message in pairs { ["a slots=2\na slots=1\n"] = "hosts:2: the machine a is there twice",
       ["a slot=2\n"] = "hosts:1: expected NAME slots=N with 1 to 256 ranks, got 'a slot=2'",
