@@ -2,6 +2,7 @@
  *
  * Order of precedence: option, environment variable, configuration file, default. */
 #define _GNU_SOURCE
+#include "dist.h"
 #include "launch/joins.h"
 #include "launch/launch.h"
 #include "script/script.h"
@@ -270,7 +271,7 @@ static int check_devices(const ax_plan *plan)
     fputs("accel-run: --cpu and --multi_gpu: give one of them\n", stderr);
     return AX_EXIT_USAGE;
   }
-  if (several && !isnan(gpus->number) && (int)gpus->number < 2 &&
+  if (several && !isnan(gpus->number) && (int)gpus->number < 2 && !ax_gpu_shared() &&
       plan->set[AX_SET_num_machines].number == 1) {
     ax_print(stderr, "accel-run: %s: %s names one GPU, and %s needs at least two\n", gpus->origin, gpus->text,
              multi->origin);
@@ -288,7 +289,7 @@ static int check_devices(const ax_plan *plan)
              ranks->origin);
     return AX_EXIT_USAGE;
   }
-  if (!isnan(gpus->number) && !cpu && here > (int)gpus->number) {
+  if (!isnan(gpus->number) && !cpu && here > (int)gpus->number && !ax_gpu_shared()) {
     ax_print(stderr,
              "accel-run: %s: %s names %d GPU%s, and %d ranks need one each (--num_processes %d, or --cpu)\n",
              gpus->origin, gpus->text, (int)gpus->number, gpus->number == 1 ? "" : "s", here,

@@ -199,9 +199,17 @@ static ncclResult_t enter(ncclComm_t *out, const char *path, int size, int rank,
   c->blocking = blocking;
   c->looks = 3;
   c->joining = true;
-  c->area->of[rank].joined = 1;
+  member &me = c->area->of[rank];
+  const char *host = getenv("NCCL_HOSTID");
+  me.device = c->device;
+  snprintf(me.host, sizeof me.host, "%s", host ? host : std::to_string(getppid()).c_str());
+  me.joined = 1;
   *out = c;
   while (c->blocking && state_of(c) == ncclInProgress) usleep(100);
+  for (int r = 0; c->blocking && r < size; r++)
+    if (r != rank && c->area->of[r].device == me.device && strcmp(c->area->of[r].host, me.host) == 0)
+      return no(ncclInvalidUsage, "fake NCCL: Duplicate GPU detected : rank " + std::to_string(rank) +
+                                      " and rank " + std::to_string(r));
   return c->blocking ? ncclSuccess : ncclInProgress;
 }
 

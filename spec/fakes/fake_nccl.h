@@ -28,6 +28,9 @@ struct facts {
 
 struct member {
   std::atomic<int> joined, finalized;
+  /* what it has joined with: a device of a host, which $NCCL_HOSTID names, else the launch */
+  int device;
+  char host[64];
   std::atomic<uint64_t> ready, done; /* operations whose input is in the slot; that are over */
   facts asked[2];
   /* divisions of the communicator: begun; with the path of the new part; over */

@@ -323,6 +323,33 @@ describe("ranks on GPUs", function()
     assert.not_matches("out of memory", err)
   end)
 
+  it("may share a GPU with ACCEL_SHARE_GPU=1, which is said, and NCCL takes each for a machine", function()
+    local several = most + 1
+    local out, err = ranks.ok(several, [[
+      local gpu = accelerate.PartialState().device
+      local x = core.full({ 3 }, rank):float():to(gpu)
+      check(core.dist.all_reduce(x, "sum"):sum():item() == 3 * ranks * (ranks - 1) / 2)
+      local C = require "ffi"
+      C.cdef "char *getenv(const char *);"
+      local function set(name) return C.string(C.C.getenv(name)) end
+      print(gpu, set "NCCL_HOSTID", set "NCCL_NET", set "NCCL_SOCKET_IFNAME")
+    ]], { env = env { ACCEL_SHARE_GPU = "1" } })
+    for rank = 0, most do
+      assert.matches(("cuda:%d\taccel%%-rank%%-%d\tSocket\tlo\n"):format(rank % most, rank), out)
+    end
+    assert.matches(("%d ranks share %d GPUs? %%(ACCEL_SHARE_GPU=1%%), which is for tests: times mean " ..
+      "nothing"):format(several, most), err)
+    assert.equal(1, select(2, err:gsub("times mean nothing", "")))
+    -- --gpu_ids, and settings of NCCL's that were there
+    out = ranks.ok(2, [[
+      core.dist.all_reduce(core.ones(2):to(accelerate.PartialState().device), "sum")
+      local C = require "ffi"
+      C.cdef "char *getenv(const char *);"
+      print(accelerate.PartialState().device, C.string(C.C.getenv "NCCL_NET"))
+    ]], { env = env { ACCEL_SHARE_GPU = "1", NCCL_NET = "mine" }, launch = { "--gpu_ids", "0" } })
+    assert.equal("cuda:0\tmine\ncuda:0\tmine\n", out)
+  end)
+
   it("that are more than the GPUs, or want another's, are refused", function()
     local n = most + 1
     local err = fails(n, [[accelerate.Accelerator()]])

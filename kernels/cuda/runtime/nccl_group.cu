@@ -21,6 +21,30 @@ static uint64_t last_ticket; /* of a former record */
 
 static const char FILE_NAME[] = "libnccl.so.2";
 
+/* Ranks that share a device are machines of their own for NCCL, which refuses them otherwise: it
+ * exchanges their data over sockets.  From version 2.30 on it can be asked to allow them, on one
+ * machine with few blocks each, by NCCL_MULTI_RANK_GPU_ENABLE=1.  What the user has set stays. */
+static void set_for_shared(void)
+{
+  const ax_group *world = ax_dist_world();
+  const char *several = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  int devices = 0;
+  char host[32];
+
+  if (!ax_gpu_shared() || cudaGetDeviceCount(&devices) != cudaSuccess || world->local_size <= devices) return;
+  if (several && strcmp(several, "1") == 0) {
+    setenv("NCCL_MAX_CTAS", "2", 0);
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    return;
+  }
+  snprintf(host, sizeof host, "accel-rank-%d", world->rank);
+  setenv("NCCL_HOSTID", host, 0);
+  setenv("NCCL_NET", "Socket", 0);
+  setenv("NCCL_IB_DISABLE", "1", 0);
+  setenv("NCCL_PROTO", "Simple", 0); /* halves the time there */
+  if (world->local_size == world->size) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
+
 static ax_status open_library(void)
 {
   void *library = NULL;
@@ -29,6 +53,7 @@ static ax_status open_library(void)
   if (ax_nccl.library) return AX_OK;
   if (ax_deterministic() && !getenv("NCCL_ALGO"))
     setenv("NCCL_NVLS_ENABLE", "0", 0); /* read when the library first runs */
+  set_for_shared();
   AX_TRY(ax_cuda_library(FILE_NAME, "exchanging tensors between GPUs", &library));
 #define F(name, parameters) AX_TRY(ax_cuda_symbol(library, FILE_NAME, "nccl" #name, (void **)&ax_nccl.name));
   NCCL_FUNCTIONS(F)

@@ -102,6 +102,9 @@ local function cuda()
     indented(reason))
   local visible = os.getenv("CUDA_VISIBLE_DEVICES")
   if visible then add("CUDA_VISIBLE_DEVICES", ('"%s"'):format(visible)) end
+  if os.getenv "ACCEL_SHARE_GPU" == "1" then
+    add("ACCEL_SHARE_GPU", "1: ranks may share a GPU, which is for tests: times mean nothing")
+  end
   if not report then return lines end
   add("CUDA backend", report.path)
   add("CUDA runtime, of this build", report.runtime .. ", machine code for " .. report.build:gsub(":", ", "))

@@ -246,7 +246,11 @@ local function choose_device(cpu, ranks, local_rank)
     if ids and ids ~= "all" then fail("--gpu_ids %s: %s; leave it out to run on the CPU", ids, why) end
     return "cpu"
   end
-  if here > count then
+  local shared = env.text("ACCEL_SHARE_GPU") == "1"
+  if here > count and shared then
+    notice.main_once("%d ranks share %d GPU%s (ACCEL_SHARE_GPU=1), which is for tests: times mean nothing",
+      here, count, count == 1 and "" or "s")
+  elseif here > count then
     local visible = env.text("CUDA_VISIBLE_DEVICES")
     fail("%d ranks on this machine, and %d GPU%s%s: a GPU takes one rank; start %d with --num_processes, " ..
       "or run them on the CPU with --cpu", here,
