@@ -279,7 +279,7 @@ bench-gpu: $(ON_GPU)  ## measure against PyTorch on a GPU; six minutes (ROUNDS=3
 bench-collectives: $(ON_GPU)  ## check and time collectives between the GPUs here (RANKS=2, ARGS="--max 1G")
 	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' RANKS='$(RANKS)' spec/support/on_gpu bench-collectives $(ARGS)
 
-gpu-report: $(ON_GPU)  ## test-gpu, bench-collectives, bench-gpu in ten minutes; logs and tables in $OUT or ./gpu-report
+gpu-report: $(ON_GPU)  ## ranks on one GPU, bench-gpu, test-gpu, bench-collectives: ten minutes; logs in $OUT
 	@ACCEL_RUN='$(CURDIR)/$(OUT)/accel-run' OUT='$(REPORT)' spec/support/on_gpu report
 
 EMULATED := $(OUT)/libax_cuda_emulated.so $(OUT)/libax_cuda_traffic.so

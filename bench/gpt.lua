@@ -6,8 +6,8 @@
 --
 -- The same work as peer/gpt.py: the text is words drawn by a linear congruential generator, or
 -- FILE; each batch is rows from random places of it, and each rank has its own; preset 124m
--- (GPT-2's size) reads random ids instead.  A step is: batch fetch, forward, zero_grad, backward,
--- optimizer.
+-- (GPT-2's size), and 774m (that of its large model), read random ids instead.  A step is: batch
+-- fetch, forward, zero_grad, backward, optimizer.
 local ffi = require "ffi"
 local tensor, nn, optim = require "accelerate.tensor", require "accelerate.nn", require "accelerate.optim"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
@@ -15,7 +15,7 @@ local F = nn.functional
 
 --               layers width heads  T  vocab batch
 local PRESETS = { tiny = { 4, 128, 4, 128, 96, 8 }, small = { 6, 384, 6, 256, 96, 8 },
-  ["124m"] = { 12, 768, 12, 1024, 50257, 4 },
+  ["124m"] = { 12, 768, 12, 1024, 50257, 4 }, ["774m"] = { 36, 1280, 20, 1024, 50257, 4 },
   smoke = { 1, 32, 2, 16, 96, 2 } }
 
 local Block = nn.class("Block")

@@ -11,7 +11,7 @@
 --   COMPILE        no: without torch.compile; all: for every row (default: where it counts, since
 --                  compiling takes half a minute)
 --   BENCH_SECONDS  no row is begun after so many seconds (default 340); the rows stand in the order
---                  of what matters most
+--                  of what matters most: first what has not been measured on the present code
 --   BENCH_OUT      folder for bench-gpu.md and bench-gpu.jsonl (default bench/results-gpu)
 --   BENCH_SMOKE    cpu or cuda: tiny sizes, ours on that device (cuda: the emulated one counts),
 --                  PyTorch's on the CPU; the figures mean nothing
@@ -37,26 +37,40 @@ local PEAK = 989e12 -- an H100's or H200's dense bf16 products, without sparsity
 -- captured steps.  free: also without deterministic algorithms, which are our default.  compile: by
 -- default also compiled.  smoke: other arguments, ours and theirs.
 local ROWS = {
+  { "GPT-2 774M, T 1024, batch 8, bf16", "gpt", "774m 10 4 --batch 8 --dtype bf16",
+    "gpt --preset 774m --batch 8 --dtype bf16 --steps 10", "tokens",
+    compile = true, mfu = true,
+    smoke = { "smoke 2 1 --dtype bf16", "gpt --preset smoke --steps 2 --dtype bf16" } },
+  { "ResNet-50, 224 x 224, batch 64, fp32", "resnet50", "--batch 64 --steps 20 --warmup 5",
+    "resnet50 --batch 64 --steps 20", "samples" },
   { "GPT-2 124M, T 1024, batch 8, bf16", "gpt", "124m 20 5 --batch 8 --dtype bf16",
     "gpt --preset 124m --batch 8 --dtype bf16 --steps 20", "tokens",
     compile = true, mfu = true, free = true,
     smoke = { "smoke 2 1 --dtype bf16", "gpt --preset smoke --steps 2 --dtype bf16" } },
-  { "BERT base, seq 128, batch 8, bf16", "bert", "base 40 5 --dtype bf16",
-    "bert --preset base --batch 8 --dtype bf16 --steps 40", "samples",
-    compile = true, smoke = { "smoke 1 1 --batch 1", "bert --preset smoke --batch 1 --steps 1" } },
   { "MLP, batch 64, fp32", "mlp", "64 400 50", "mlp --batch 64 --steps 400 --warmup 50", "samples",
     capture = true,
     smoke = { "4 2 1", "mlp --batch 4 --steps 2" } },
+  { "GPT-2 124M, T 1024, batch 8, tf32", "gpt", "124m 15 4 --batch 8 --tf32",
+    "gpt --preset 124m --batch 8 --tf32 --steps 15", "tokens",
+    smoke = { "smoke 2 1 --tf32", "gpt --preset smoke --steps 2 --tf32" } },
+  { "ResNet-50, 224 x 224, batch 64, fp16", "resnet50", "--batch 64 --dtype fp16 --steps 20 --warmup 5",
+    "resnet50 --batch 64 --dtype fp16 --steps 20", "samples" },
+  { "ResNet-50, 224 x 224, batch 64, fp32, convolutions in TF32", "resnet50",
+    "--batch 64 --steps 20 --warmup 5 --conv-tf32", "resnet50 --batch 64 --steps 20 --conv-tf32", "samples",
+    smoke = { "--batch 2 --side 32 --width 2 --steps 1 --warmup 1 --conv-tf32",
+      "resnet50 --batch 2 --side 64 --steps 1 --conv-tf32" } },
+  { "GPT 6 x 384, T 256, batch 64, fp32", "gpt", "small 30 5 --batch 64",
+    "gpt --preset small --batch 64 --steps 30", "tokens" },
   { "GPT 4 x 128, T 128, batch 8, bf16", "gpt", "tiny 150 20 --dtype bf16",
     "gpt --preset tiny --batch 8 --dtype bf16 --steps 150 --warmup 20", "tokens",
     capture = true, smoke = { "smoke 2 1", "gpt --preset smoke --steps 2" } },
+  { "BERT base, seq 128, batch 8, bf16", "bert", "base 40 5 --dtype bf16",
+    "bert --preset base --batch 8 --dtype bf16 --steps 40", "samples",
+    compile = true, smoke = { "smoke 1 1 --batch 1", "bert --preset smoke --batch 1 --steps 1" } },
   { "ResNet-50, 224 x 224, batch 64, bf16", "resnet50", "--batch 64 --dtype bf16 --steps 30 --warmup 5",
     "resnet50 --batch 64 --dtype bf16 --steps 30",
     "samples", compile = true, free = true,
     smoke = { "--batch 2 --side 32 --steps 1 --warmup 1", "resnet50 --batch 2 --side 64 --steps 1" } },
-  { "GPT-2 124M, T 1024, batch 8, tf32", "gpt", "124m 15 4 --batch 8 --tf32",
-    "gpt --preset 124m --batch 8 --tf32 --steps 15", "tokens",
-    smoke = { "smoke 2 1 --tf32", "gpt --preset smoke --steps 2 --tf32" } },
   { "BERT base, seq 128, batch 8, fp32", "bert", "base 30 5", "bert --preset base --batch 8 --steps 30",
     "samples" },
   { "MLP, batch 512, fp32", "mlp", "512 300 50", "mlp --batch 512 --steps 300 --warmup 50", "samples",
@@ -68,18 +82,8 @@ local ROWS = {
   { "CNN, batch 64, fp32", "cnn", "64 100 20", "cnn --batch 64 --steps 100", "samples" },
   { "CNN, batch 64, fp32, convolutions in TF32", "cnn", "64 100 20 --conv-tf32",
     "cnn --batch 64 --steps 100 --conv-tf32", "samples" },
-  { "ResNet-50, 224 x 224, batch 64, fp16", "resnet50", "--batch 64 --dtype fp16 --steps 20 --warmup 5",
-    "resnet50 --batch 64 --dtype fp16 --steps 20", "samples" },
   { "GPT 4 x 128, T 128, batch 8, fp32", "gpt", "tiny 150 20",
     "gpt --preset tiny --batch 8 --steps 150 --warmup 20", "tokens", capture = true },
-  { "GPT 6 x 384, T 256, batch 64, fp32", "gpt", "small 30 5 --batch 64",
-    "gpt --preset small --batch 64 --steps 30", "tokens" },
-  { "ResNet-50, 224 x 224, batch 64, fp32", "resnet50", "--batch 64 --steps 20 --warmup 5",
-    "resnet50 --batch 64 --steps 20", "samples" },
-  { "ResNet-50, 224 x 224, batch 64, fp32, convolutions in TF32", "resnet50",
-    "--batch 64 --steps 20 --warmup 5 --conv-tf32", "resnet50 --batch 64 --steps 20 --conv-tf32", "samples",
-    smoke = { "--batch 2 --side 32 --width 2 --steps 1 --warmup 1 --conv-tf32",
-      "resnet50 --batch 2 --side 64 --steps 1 --conv-tf32" } },
 }
 -- After so many of them come the single kernels.
 local KERNELS_AFTER = 4

@@ -87,7 +87,9 @@ def job(args, device):
                 lambda m, x, y: F.cross_entropy(m(x), y), sgd(0.05), args.batch)
     if args.workload == "gpt":
         import gpt
-        presets = dict(gpt.PRESETS, **{"124m": (12, 768, 12, 1024, 50257, 4), "smoke": (1, 32, 2, 16, 96, 2)})
+        presets = dict(gpt.PRESETS, **{
+            "124m": (12, 768, 12, 1024, 50257, 4), "774m": (36, 1280, 20, 1024, 50257, 4),
+            "smoke": (1, 32, 2, 16, 96, 2)})
         layers, width, heads, seq, vocab, batch = presets[args.preset]
         batch = args.batch or batch
         ids = gpt.text_ids("") if vocab == 96 else torch.randint(vocab, (1 << 20,), generator=generator)
