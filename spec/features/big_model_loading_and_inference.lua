@@ -29,7 +29,8 @@ return {
     spec = "big/dispatch_spec: with a hook brings a model back on request" },
   { "set_module_tensor_to_device",
     spec = "big/hooks_spec: keeps the object, and gives it a value, a type or no elements" },
-  { "get_state_dict_offloaded_model, get_state_dict_from_offload, align_module_device, has_offloaded_params",
+  { "get_state_dict_offloaded_model, get_state_dict_from_offload, align_module_device, "
+    .. "has_offloaded_params",
     spec = "big/hooks_spec: gives offloaded weights for a moment, and in a state dict" },
   { "attach_layerwise_casting_hooks",
     spec = "big/hooks_spec: keeps linear layers in the small type between calls, but the skipped ones" },

@@ -98,9 +98,12 @@ end
 ---@param name string a folder with config.json and model.safetensors (or its shards with their
 ---  index, or pytorch_model.bin), or the name of a repository in the local Hugging Face cache
 ---@param opts? { dtype: string, device: string, num_labels: integer, config: table, revision:
----  string, cache_dir: string, ignore_mismatched_sizes: boolean } dtype: default "float32", "auto"
----  for the files' own; config: values that replace those of config.json; ignore_mismatched_sizes:
----  weights of other shapes start new
+---  string, cache_dir: string, ignore_mismatched_sizes: boolean, device_map: string|table,
+---  max_memory: table, offload_folder: string, offload_state_dict: boolean, offload_buffers:
+---  boolean } dtype: default "float32", "auto" for the files' own; config: values that replace
+---  those of config.json; ignore_mismatched_sizes: weights of other shapes start new; device_map:
+---  where the parts rest, a map or a word, as load_checkpoint_and_dispatch has it, with max_memory,
+---  offload_folder, offload_state_dict and offload_buffers; the model then has hf_device_map
 ---@return accelerate.models.PreTrainedModel
 ---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
 function members.from_pretrained()
