@@ -171,6 +171,21 @@ describe("an Accelerator under DeepSpeed", function()
     end
   end)
 
+  it("looks again at a configuration that the script has changed", function()
+    local accelerator = accelerator_of()
+    local config = accelerator.deepspeed_plugin.deepspeed_config
+    config.train_batch_size, config.optimizer = "8", print
+    assert.error_matches(function() accelerator:prepare(nn.Linear(4, 2)) end,
+      "optimizer: expected a map of keys, got a function\n  hf_ds_config: train_batch_size: expected", 1,
+      true)
+    config.train_batch_size, config.optimizer = 8, nil
+    local model = nn.Linear(4, 2)
+    local _, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 1 }))
+    config.gradient_clipping = "much"
+    assert.error_matches(function() optimizer:step() end,
+      "gradient_clipping of the DeepSpeed configuration must be a number, got 'much'", 1, true)
+  end)
+
   it("infers the third of the batch's numbers", function()
     for _, case in ipairs {
       { { train_batch_size = 24, train_micro_batch_size_per_gpu = 4 }, 6 },

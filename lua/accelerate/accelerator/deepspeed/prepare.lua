@@ -1,5 +1,6 @@
 --- What `prepare` makes of a DeepSpeed configuration: 'auto' is filled from the objects, and
 --- DummyOptim and DummyScheduler become what the configuration describes.
+local check = require "accelerate.config.deepspeed.check"
 local dummies = require "accelerate.config.deepspeed.dummies"
 local fill = require "accelerate.config.deepspeed.fill"
 local kinds = require "accelerate.accelerator.types"
@@ -182,7 +183,9 @@ end
 ---@param objects any[] changed in place
 ---@param n integer
 function M.prepare(self, objects, n)
-  local plugin, found, problems = self._state.deepspeed_plugin, sorted(objects, n), {}
+  local plugin, found = self._state.deepspeed_plugin, sorted(objects, n)
+  local problems = check.walk(plugin.hf_ds_config) -- the script may have changed it
+  fill.raise(plugin, "prepare", problems)
   self._plan = plans.from_deepspeed(plugin, { num_processes = self._ranks, device = self.device })
   if #found.models > 1 then
     fail("prepare: %d models, and a DeepSpeed configuration is for one; make an Accelerator for each",

@@ -30,7 +30,9 @@ end
 -- The norm that gradients are clipped to; 0: none. 'auto' is 1, as Accelerate fills it.
 local function clipping(plugin)
   local norm = plugin:get_value("gradient_clipping", 0)
-  return norm == "auto" and 1 or norm
+  if norm == "auto" then return 1 end
+  return options.value("step", "gradient_clipping of the DeepSpeed configuration", norm,
+    { "number", min = 0 })
 end
 
 --- Returns the joint norm of all prepared optimizers' gradients; while they are accumulated, that

@@ -18,6 +18,9 @@ local function one_of(...)
   return function(value) return set[value] == true end
 end
 
+-- A table, and no object.
+local function is_plain(value) return type(value) == "table" and getmetatable(value) == nil end
+
 -- DeepSpeed's names of types, and ours.
 M.DTYPES = { fp32 = "float32", float32 = "float32", float = "float32", ["torch.float32"] = "float32",
   fp16 = "float16", float16 = "float16", half = "float16", ["torch.float16"] = "float16",
@@ -33,10 +36,10 @@ local KINDS = {
   number = { of_type "number", "a number" },
   boolean = { of_type "boolean", "true or false" },
   text = { of_type "string", "a text" },
-  list = { function(value) return type(value) == "table" and (value[1] ~= nil or next(value) == nil) end,
+  list = { function(value) return is_plain(value) and (value[1] ~= nil or next(value) == nil) end,
     "a list" },
   open = { function() return true end, "a value" },
-  map = { function(value) return type(value) == "table" and value[1] == nil end, "a map of keys" },
+  map = { function(value) return is_plain(value) and value[1] == nil end, "a map of keys" },
   any = { function(value) return type(value) ~= "table" or value[1] ~= nil end, "a value" },
   device = { one_of("none", "cpu", "nvme"), "none, cpu or nvme" },
   dtype = { function(value) return M.DTYPES[value] ~= nil end, "fp32, fp16 or bf16" },
@@ -119,7 +122,7 @@ local function walk(found, map, prefix)
     if entry and entry.kind == "block" then check_block(found, path, entry, value)
     elseif entry then check_value(found, path, entry, value)
     elseif not keys.maps[path] then found.problem(path, unknown(prefix, key))
-    elseif type(value) ~= "table" then
+    elseif not is_plain(value) then
       found.problem(path, "expected a map of keys, got " .. options.show(value))
     else walk(found, value, path .. ".") end
   end

@@ -215,7 +215,9 @@ local methods = {}
 -- The options that are no keys of the configuration, and those that are.
 local function split(where, given)
   given = given or {}
-  options.value(where, "options", given, { "table" })
+  if type(given) ~= "table" or getmetatable(given) ~= nil then
+    fail("%s: options must be a table, got %s", where, options.show(given))
+  end
   local values, mismatches, must = {}, given.mismatches or {}, given.must_match
   for key, value in pairs(given) do
     if key ~= "mismatches" and key ~= "must_match" then values[key] = value end
