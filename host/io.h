@@ -123,6 +123,8 @@ AX_API ax_status ax_zip_open(const char *fn, const char *path, ax_zip **out);
 /* An archive that is n bytes of a file from byte `at` on; n -1: all of it.  EIO where the file ends
  * before them. */
 AX_API ax_status ax_zip_open_part(const char *fn, const char *path, int64_t at, int64_t n, ax_zip **out);
+/* Another archive of z's file, which is not mapped again. */
+AX_API ax_status ax_zip_open_other(const ax_zip *z, int64_t at, int64_t n, ax_zip **out);
 AX_API void ax_zip_close(ax_zip *z); /* NULL is fine */
 /* The entries, from 0, in the directory's order.  Names are borrowed from z and have no NUL behind
  * them. */

@@ -54,6 +54,18 @@ static int zip_open(lua_State *L)
   return 1;
 }
 
+/* archive:_other(at, n) -> another archive of the same file, which is not mapped again */
+static int zip_other(lua_State *L)
+{
+  const ax_zip *z = check_zip(L, "_other");
+  const int64_t at = ax_lua_check_integer(L, 2, "_other", "at", 0, (int64_t)1 << 53);
+  const int64_t n = ax_lua_check_integer(L, 3, "_other", "n", 0, (int64_t)1 << 53);
+  ax_zip **other = ax_lua_push_object(L, &zip_class);
+
+  if (ax_zip_open_other(z, at, n, other) != AX_OK) return ax_lua_raise(L, "load");
+  return 1;
+}
+
 /* archive:names() -> list */
 static int zip_names(lua_State *L)
 {
@@ -142,8 +154,9 @@ static int zip_close(lua_State *L)
 }
 
 static const luaL_Reg zip_methods[] = {
-  { "names", zip_names }, { "size", zip_size },  { "text", zip_text },    { "tensor", zip_tensor },
-  { "close", zip_close }, { "_lend", zip_lend }, { "_check", zip_check }, { NULL, NULL },
+  { "names", zip_names },   { "size", zip_size },    { "text", zip_text },
+  { "tensor", zip_tensor }, { "close", zip_close },  { "_lend", zip_lend },
+  { "_check", zip_check },  { "_other", zip_other }, { NULL, NULL },
 };
 static const ax_lua_class zip_class = { "a zip archive", sizeof(ax_zip *), clear_zip, zip_methods };
 

@@ -47,13 +47,14 @@ describe("a run that was killed", function()
     end)
   end
 
-  it("at any moment goes on with the same bits", function()
+  -- What goes on has the bits of a run that was not killed, whichever variant of the list it was.
+  local function killed_at_any_moment(variants, rounds)
     local expected
-    host.in_folder(function(folder) expected = finish(folder, "plain", 2) end)
-    for round = 1, tonumber(os.getenv "ACCEL_STRESS" or 3) do
+    host.in_folder(function(folder) expected = finish(folder, variants[1], 2) end)
+    for round = 1, rounds do
       host.in_folder(function(folder)
         local got
-        local variant = round % 2 == 0 and "async" or "plain"
+        local variant = variants[round % #variants + 1]
         for _ = 1, 3 do -- killed up to three times
           local run = processes.start { "--num_processes", "2", "--cpu", SCRIPT, folder, variant }
           processes.sleep(math.random() * 0.6)
@@ -67,6 +68,15 @@ describe("a run that was killed", function()
         end
       end)
     end
+  end
+
+  it("at any moment goes on with the same bits", function()
+    killed_at_any_moment({ "plain", "async" }, tonumber(os.getenv "ACCEL_STRESS" or 3))
+  end)
+
+  it("at any moment goes on with the same bits when it was sharded", function()
+    killed_at_any_moment({ "sharded", "sharded_async", "full", "local" },
+      tonumber(os.getenv "ACCEL_STRESS" or 4))
   end)
 end)
 

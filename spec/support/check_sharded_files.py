@@ -137,6 +137,36 @@ end
 part("optimizer.", arg[2] .. "/optimizer_0", objects)
 """
 
+# A training run of two ranks, saved by save_state; and what PyTorch should find, from one rank's whole model.
+TRAIN = """
+local accelerate, core = require "accelerate", require "accelerate.core"
+local nn, optim, files = require "accelerate.nn", require "accelerate.optim", require "accelerate.files"
+local plugin = accelerate.FullyShardedDataParallelPlugin { fsdp_version = 2 }
+local accelerator = accelerate.Accelerator { cpu = true, fsdp_plugin = plugin }
+accelerate.utils.set_seed(1)
+local model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+local optimizer = optim.AdamW(model:parameters(), { lr = 0.01 })
+model, optimizer = accelerator:prepare(model, optimizer)
+local x = core.arange(20):to("float32"):view(4, 5):div(10)
+for _ = 1, 3 do
+  accelerator:backward(model(x):pow(2):mean())
+  optimizer:step()
+  optimizer:zero_grad()
+end
+accelerator:save_state(arg[1])
+plugin.state_dict_type = "FULL_STATE_DICT"
+accelerate.utils.save_fsdp_optimizer(plugin, accelerator, optimizer, model, arg[1] .. "_full")
+local dict = accelerator:get_state_dict(model)
+if accelerator.is_main_process then
+  local list = {}
+  for name, t in pairs(dict) do list[#list + 1] = { "model." .. name, t } end
+  for name, state in pairs(files.load(arg[1] .. "_full/optimizer.bin").state) do
+    for key, t in pairs(state) do list[#list + 1] = { ("optimizer.state.%s.%s"):format(name, key), t } end
+  end
+  core.safetensors_save(arg[1] .. ".safetensors", list, {})
+end
+"""
+
 
 def load_ours(folder, expected):
     from accelerate.utils import load_fsdp_model, load_fsdp_optimizer
@@ -164,6 +194,12 @@ def check(host):
             subprocess.run([host, f"{folder}/write.lua", folder, ours, str(writers)], check=True)
             run(readers, load_ours, ours, folder + "/expected.safetensors")
             print(f"written by {writers} ranks of accel-run, loaded by Accelerate on {readers}: equal", flush=True)
+        with open(f"{folder}/train.lua", "w") as f:
+            f.write(TRAIN)
+        subprocess.run([host, "--num_processes", "2", "--cpu", f"{folder}/train.lua", f"{folder}/run"], check=True)
+        for readers in 1, 2, 3:
+            run(readers, load_ours, f"{folder}/run", f"{folder}/run.safetensors")
+            print(f"save_state of 2 ranks of accel-run, loaded by Accelerate on {readers}: equal", flush=True)
 
 
 if __name__ == "__main__":

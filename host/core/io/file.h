@@ -93,6 +93,7 @@ struct stat;
  * been read costs a sixth of reading them. */
 ax_status ax_mapping_new(int fd, const struct stat *info, bool to_write, struct ax_mapping **out,
                          void **data);
+void ax_mapping_retain(struct ax_mapping *m);
 void ax_mapping_release(struct ax_mapping *m);
 /* In place of ax_mapping_release by its only holder: the next ax_mapping_new of the file takes it
  * over.  Nothing may have been lent from it. */

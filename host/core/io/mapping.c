@@ -163,6 +163,8 @@ ax_status ax_mapping_new(int fd, const struct stat *info, bool to_write, struct 
   return AX_OK;
 }
 
+void ax_mapping_retain(struct ax_mapping *m) { atomic_fetch_add(&m->refs, 1); }
+
 void ax_mapping_release(struct ax_mapping *m)
 {
   if (atomic_fetch_sub(&m->refs, 1) == 1) end(m);

@@ -154,7 +154,9 @@ ax_status ax_zip_open(const char *fn, const char *path, ax_zip **out)
   return ax_zip_open_part(fn, path, 0, -1, out);
 }
 
-ax_status ax_zip_open_part(const char *fn, const char *path, int64_t at, int64_t n, ax_zip **out)
+/* file: mapped, borrowed; NULL: it is mapped anew. */
+static ax_status open_part(const char *fn, const char *path, const ax_bytes *file, int64_t at, int64_t n,
+                           ax_zip **out)
 {
   const size_t length = strlen(path) + 1;
   ax_status st = AX_ENOMEM;
@@ -165,7 +167,10 @@ ax_status ax_zip_open_part(const char *fn, const char *path, int64_t at, int64_t
   z->fn = fn;
   if (!(z->path = ax_malloc(length))) goto out;
   memcpy(z->path, path, length);
-  AX_TRY(ax_file_map(fn, path, &z->file));
+  if (file && file->mapping) {
+    ax_mapping_retain(file->mapping);
+    z->file = *file;
+  } else AX_TRY(ax_file_map(fn, path, &z->file));
   AX_TRY(find_part(z, at, n));
   AX_TRY(ax_zip_check(z, read_directory(z)));
   *out = z;
@@ -173,6 +178,16 @@ ax_status ax_zip_open_part(const char *fn, const char *path, int64_t at, int64_t
 out:
   ax_zip_close(z);
   return st;
+}
+
+ax_status ax_zip_open_part(const char *fn, const char *path, int64_t at, int64_t n, ax_zip **out)
+{
+  return open_part(fn, path, NULL, at, n, out);
+}
+
+ax_status ax_zip_open_other(const ax_zip *z, int64_t at, int64_t n, ax_zip **out)
+{
+  return open_part(z->fn, z->path, &z->file, at, n, out);
 }
 
 void ax_zip_close(ax_zip *z)

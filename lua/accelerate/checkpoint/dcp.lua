@@ -22,13 +22,22 @@ local ALIGNMENT = 64 -- of the archives in a file
 
 -- ---- reading ------------------------------------------------------------------------------------
 
--- The value of the archive at a place.
-local function load(folder, place, lent)
-  return torch.load(fs.join(folder, place.file), nil, lent, nil, place.at, place.n)
+-- A function that gives the value and the archive at a place. The first archive of each file stays
+-- open, and the file mapped, until the reader is closed.
+local function loader(folder, reader)
+  local first = {}
+  reader:holds(function()
+    for _, archive in pairs(first) do archive:close() end
+  end)
+  return function(place, lent)
+    local path = fs.join(folder, place.file)
+    first[path] = first[path] or core._zip_open(path, "load", place.at, place.n)
+    return torch.load(path, nil, lent, nil, place.at, place.n, first[path])
+  end
 end
 
-local function lend_chunk(folder, entry, chunk)
-  local t, archive = load(folder, chunk.place, true)
+local function lend_chunk(load, entry, chunk)
+  local t, archive = load(chunk.place, true)
   if not core.is_tensor(t) or t.dtype ~= entry.dtype or not lists.same(t.shape, chunk.sizes) then
     fail("byte %.0f holds %s; %s says %s %s", chunk.place.at, core.is_tensor(t)
       and t.dtype .. " " .. lists.shape_text(t) or options.show(t), metadata.NAME, entry.dtype,
@@ -40,8 +49,8 @@ local function lend_chunk(folder, entry, chunk)
   end
 end
 
-local function object_at(folder, place)
-  local value, archive = load(folder, place)
+local function object_at(load, place)
+  local value, archive = load(place)
   archive:close()
   return value
 end
@@ -52,17 +61,18 @@ end
 ---@return accelerate.IntervalReader
 function M.open(folder, where)
   local reader = pieces.new(where or "load", folder)
+  local load = loader(folder, reader)
   for _, entry in ipairs(metadata.read(fs.join(folder, metadata.NAME), reader.where)) do
     reader:set_path(entry.name, entry.path)
     if entry.place then
-      reader:add_object(entry.name, function() return object_at(folder, entry.place) end)
+      reader:add_object(entry.name, function() return object_at(load, entry.place) end)
     else
       reader:add_name(entry.name, entry.dtype, entry.shape, fs.join(folder, metadata.NAME))
     end
     for _, chunk in ipairs(entry.chunks or {}) do
       reader:add(entry.name, entry.dtype, entry.shape, { file = fs.join(folder, chunk.place.file),
         offsets = chunk.offsets, sizes = chunk.sizes,
-        lend = function() return lend_chunk(folder, entry, chunk) end })
+        lend = function() return lend_chunk(load, entry, chunk) end })
     end
   end
   return reader

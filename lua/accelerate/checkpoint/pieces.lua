@@ -33,7 +33,8 @@ local Reader = class("IntervalReader")
 
 function Reader:init(where, path)
   self.where, self.path = where, path
-  self._values, self._objects, self._paths, self._open = ordered.new(), ordered.new(), {}, {}
+  self._values, self._objects, self._paths = ordered.new(), ordered.new(), {}
+  self._open, self._lent = {}, {}
 end
 
 --- Raises an error that begins with the path. A name is shown with at most 100 bytes.
@@ -198,12 +199,13 @@ end
 
 -- ---- reading ------------------------------------------------------------------------------------
 
--- Calls fn with the elements of a piece, whose errors get the value's name.
-local function with_piece(self, name, piece, fn)
+-- Calls fn with the elements of a piece, whose errors get the value's name; then the check that
+-- they were whole, or later(check).
+local function with_piece(self, name, piece, fn, later)
   local ok, why = pcall(function()
     local t, check = piece.lend()
     fn(t)
-    if check then check() end
+    if check and later then later(check) elseif check then check() end
   end)
   if ok then return end
   why = tostring(why):gsub("^[^:\n]*:%d+: ", "")
@@ -355,6 +357,40 @@ function Reader:read(name, from, n, into)
     read(self, name, value, from, n, into)
   end)
   return into
+end
+
+-- The only piece that has all elements of a run, or nil.
+local function only_piece(value, from, n)
+  local found
+  for _, piece in ipairs(#value.boxes == 0 and sorted_runs(value) or {}) do
+    if piece.from < from + n and from < piece.from + piece.n then
+      if found then return nil end
+      found = piece
+    end
+  end
+  return found and found.from <= from and from + n <= found.from + found.n and found or nil
+end
+
+--- Returns the same elements for a caller that copies them elsewhere at once: over the mapped file
+--- where one piece has them all. Call check() after the copying, and close() then.
+---@param name string
+---@param from integer
+---@param n integer
+---@return accelerate.Tensor
+function Reader:lend(name, from, n)
+  local value = self:_value(name)
+  local piece = from >= 0 and n > 0 and only_piece(value, from, n)
+  if not piece then return self:read(name, from, n) end
+  local result
+  with_piece(self, name, piece, function(t) result = part_of_run(t, piece, from, from + n) end,
+    function(check) self._lent[#self._lent + 1] = check end)
+  return result
+end
+
+--- Raises when a file was truncated while lent elements were copied.
+function Reader:check()
+  for _, check in ipairs(self._lent) do check() end
+  self._lent = {}
 end
 
 --- Returns a whole value in its shape.

@@ -1,5 +1,6 @@
 --- Loading what accelerate.checkpoint.sharded has saved, on any number of ranks, sharded or not:
 --- each rank reads its own elements from the mapped files.
+local boxes = require "accelerate.checkpoint.boxes"
 local core = require "accelerate.core"
 local dcp = require "accelerate.checkpoint.dcp"
 local fs = require "accelerate.utils.fs"
@@ -205,9 +206,9 @@ local function read_state(reader, name, piece)
   local shape = reader:shape(name)
   if #shape == 0 then return reader:tensor(name):item() end
   if piece and piece.cut and lists.same(shape, piece.param.shape) then
-    return reader:read(name, piece.from, piece.n)
+    return reader:lend(name, piece.from, piece.n)
   end
-  return reader:tensor(name)
+  return reader:lend(name, 0, boxes.count(shape)):view(shape)
 end
 
 --- Loads the i-th optimizer's state from its folder. Returns whether the checkpoint has one.
@@ -237,8 +238,9 @@ function M.load_optimizer(optimizer, source, i, names)
     local param, key = state_of(reader, name)
     if param then entry_of(param)[key] = reader:object(name) end
   end
-  reader:close()
   optimizer:_load_pieces(M.with_numbers(dict, optimizer, names, reader.path), cut)
+  reader:check()
+  reader:close()
   return true
 end
 

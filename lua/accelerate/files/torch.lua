@@ -179,10 +179,11 @@ end
 ---@param left string[]?
 ---@param at integer? the archive is `n` bytes of the file from byte `at` (from 0) on; default: all
 ---@param n integer?
+---@param beside table? an open archive of the same file
 ---@return any value
 ---@return table archive open
-function M.load(path, device, lent, left, at, n)
-  local archive = core._zip_open(path, "load", at, n)
+function M.load(path, device, lent, left, at, n, beside)
+  local archive = beside and beside:_other(at, n) or core._zip_open(path, "load", at, n)
   local entry = entries_of(archive, path)
   local order = entry("byteorder")
   if order and archive:text(order) ~= "little" then
