@@ -101,7 +101,11 @@ function M.load_model(model, source, i, strict)
   if not reader then return false end
   local dict, piece_of, objects = model:state_dict { keep_vars = true }, {}, ordered.new()
   local replica = replicas.of(model)
-  for _, piece in ipairs(pieces.of_model(model, replica)) do piece_of[piece.param] = piece end
+  local named = {}
+  for _, piece in ipairs(pieces.of_model(model, replica)) do
+    piece_of[piece.param] = piece
+    for _, name in ipairs(piece.names) do named[name] = piece end
+  end
   check_model(reader, prefix, dict, piece_of, strict)
   core.no_grad(function()
     for name, t in ordered.pairs(dict) do
@@ -111,6 +115,8 @@ function M.load_model(model, source, i, strict)
         if reader:has_object(prefix .. name) then objects[name] = reader:object(prefix .. name) end
       elseif key and piece and piece.cut then
         if piece.n > 0 then reader:read(key, piece.from, piece.n, piece.tensor) end
+      elseif key and not piece and pieces.is_formed(named[name], t) then
+        pieces.take_formed(named[name], reader:tensor(key))
       elseif key then read_whole(reader, key, t) end
     end
   end)

@@ -109,14 +109,29 @@ local function add_object(to, name, path, value)
   to.list[#to.list + 1] = { name = name, path = path, value = value }
 end
 
+-- Adds what a parameter that is cut has another form of in the state dict: a transposed weight of
+-- GPT-2. One rank writes it, from the whole value. A collective.
+local function add_formed(to, name, path, p, t)
+  local layout = flat_buffers.of(p).layout
+  layout:acquire()
+  local fine, why = pcall(function() add_whole(to, name, path, t:detach():clone()) end)
+  layout:let_go(false)
+  if not fine then error(why, 0) end
+end
+
 -- The values of a model, of whose state dict hooks may have replaced some.
 local function model_values(accelerator, model, dict)
-  local to, piece_of = values_for(accelerator), {}
-  for _, piece in ipairs(pieces.of_model(model, replicas.of(model))) do piece_of[piece.param] = piece end
+  local to, piece_of, named = values_for(accelerator), {}, {}
+  for _, piece in ipairs(pieces.of_model(model, replicas.of(model))) do
+    piece_of[piece.param] = piece
+    for _, name in ipairs(piece.names) do named[name] = piece end
+  end
   for name, t in ordered.pairs(dict) do
     local piece, path = piece_of[t], { "model", name }
     if not core.is_tensor(t) then add_object(to, "model." .. name, path, t)
     elseif piece and piece.cut then add_cut(to, "model." .. name, path, t, t.dtype, piece.tensor)
+    elseif not piece and pieces.is_formed(named[name], t) then
+      add_formed(to, "model." .. name, path, named[name].param, t)
     else add_whole(to, "model." .. name, path, t) end
   end
   return to

@@ -60,6 +60,25 @@ function M.of_model(model, replica)
   return list
 end
 
+--- Returns whether a tensor is a transposed view of a piece's parameter, which is cut: what state
+--- dicts have of GPT-2's weights.
+---@param piece accelerate.Piece? of the parameter with the tensor's name
+---@param t accelerate.Tensor
+---@return boolean
+function M.is_formed(piece, t)
+  return piece ~= nil and piece.cut and not rawequal(piece.param, t) and t:dim() == 2
+    and t:size(1) == piece.shape[2] and t:size(2) == piece.shape[1]
+    and t:stride(1) == 1 and t:stride(2) == piece.shape[2]
+end
+
+--- Copies this rank's elements of a parameter from its transposed whole value.
+---@param piece accelerate.Piece
+---@param whole accelerate.Tensor
+function M.take_formed(piece, whole)
+  if piece.n == 0 then return end
+  piece.tensor:copy_(whole:t():contiguous():reshape(-1):narrow(1, piece.from + 1, piece.n))
+end
+
 --- After pieces were written: edits of the parameters are counted, and whole copies are freed.
 ---@param replica accelerate.Replica
 function M.changed(replica)
