@@ -335,7 +335,7 @@ bool ax_lua_device_parse(const char *text, ax_device *out)
   *out = (ax_device){ AX_CPU, 0 };
   if (strcmp(text, "cpu") == 0) return true;
   if (strcmp(text, "meta") == 0) {
-    out->kind = AX_DEVICE_KINDS; /* behind the kinds that backends are for: core/device/meta.h */
+    out->kind = AX_DEVICE_KINDS; /* AX_META (core/device/meta.h) */
     return true;
   }
   if (strncmp(text, "cuda", 4) != 0) return false;

@@ -208,7 +208,7 @@ static void write_picks(ax_lua_work *w, const ax_lua_key *k, const value *v, boo
   in[1] = p.index;
   in[2] = v->t || accumulate ? source_of(w, &p, v, place) : NULL;
   if (p.dims > 1) {
-    /* what no view can show as one dim is changed in a copy */
+    /* the indexed dims cannot be merged into one: work on a copy */
     if (!is_mergeable(place, p.dim, p.dims)) {
       whole = place;
       place = ax_lua_apply1(w, AX_OP_CLONE, place, (ax_attrs){ .n_list = -1 });

@@ -1,4 +1,4 @@
-/* bind/other_calls.c: calls that PyTorch has and the signature of a row does not say. */
+/* bind/other_calls.c: PyTorch's second signatures of one op. */
 #include "bind/bind.h"
 
 #include <math.h>

@@ -27,7 +27,7 @@ static ax_status cut_rows(const ax_encode_options *o, int64_t specials, bool pai
     n[0] = room;
     return AX_OK;
   }
-  const int shorter = n[0] > n[1]; /* the shorter one keeps its length while the other can give */
+  const int shorter = n[0] > n[1]; /* cut the longer text first */
   int64_t a = n[shorter], b;
   b = a > room ? a : most(a, room - a);
   if (a + b > room) {

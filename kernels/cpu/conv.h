@@ -48,7 +48,8 @@ bool ax_dnnl_conv_divides_sums(const ax_conv *v);
 bool ax_wino_fits(const ax_conv *v);
 ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate);
 
-/* conv_plain.c: float32 and float64, any case.  WEIGHT adds to w when `accumulate`. */
+/* conv_plain.c: float32 and float64, any case.  In pass WEIGHT,
+ * `accumulate` adds to w instead of overwriting it. */
 ax_status ax_conv_plain(const ax_conv *v, const ax_conv_data *d, bool accumulate);
 
 #endif

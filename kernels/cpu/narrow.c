@@ -53,7 +53,7 @@ static inline __attribute__((always_inline)) ax_vec_f32 part_f16(const uint16_t 
   return ax_vec_from_f16(p + part * LANES);
 }
 
-/* What a reads at a time: its last block has zeros behind its last element. */
+/* Row length of a, rounded up to a whole block (zeros behind). */
 static int64_t whole_blocks(int64_t k) { return (k + BLOCK - 1) / BLOCK * BLOCK; }
 
 static void arrange(float *row)

@@ -347,7 +347,8 @@ static void join(const job *j, total *to, total with)
   else to->u = j->what == PROD ? to->u * with.u : to->u + with.u;
 }
 
-/* Rows of one dim, each with a result: what is around the loop along a short row counts. */
+/* Rows of one dim, each with a result.  Short rows: the loop's overhead dominates, so take several
+ * rows at once. */
 static void reduce_rows(const job *j, int64_t lo, int64_t hi)
 {
   const ax_dims *kept = &j->s.kept, *r = &j->s.reduced;

@@ -31,7 +31,7 @@ template <class From> struct convert<uint8_t, From> {
   static __host__ __device__ __forceinline__ uint8_t of(From v) { return (uint8_t)whole(ax_cuda_load(v)); }
 };
 
-/* Items that a thread moves, of so many bytes: all of them are in flight at a time. */
+/* Loads in flight per thread, by element size. */
 static __host__ __device__ constexpr int items_of(int bytes) { return bytes >= 16 ? 2 : bytes >= 4 ? 4 : 8; }
 enum { THREADS = 256 };
 

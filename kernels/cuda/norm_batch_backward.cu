@@ -14,7 +14,7 @@ template <class T> struct results {
   T *p;
 };
 
-/* MASK: g counts where y is above 0 alone, and is written like that; without relu. */
+/* MASK: fused relu; g is zeroed where y <= 0, and stored. */
 template <class S, int V, bool MASK> struct product {
   typedef compute<S> T;
   static constexpr bool SHIFTED = false;

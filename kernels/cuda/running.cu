@@ -104,7 +104,7 @@ template <class S> struct slope {
   const S *g, *x, *y;
   S *d;
   int64_t n, inner;
-  /* the element that is as far from the end as `at`, the i-th of its line, is from the beginning */
+  /* index of element i counted from the end of the line */
   __device__ __forceinline__ int64_t turned(int64_t at, int64_t i) const
   {
     return at + (n - 1 - 2 * i) * inner;

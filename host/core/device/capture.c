@@ -1,4 +1,15 @@
-/* Captured steps: what the core keeps of one beside the backend's graph.  See capture.h. */
+/* Captured steps: what the core keeps of one beside the backend's graph.  See capture.h.
+ *
+ * Who talks to whom: bind/capture.c begins and ends a recording for lua/accelerate/capture, which
+ * owns the policy (what a step's inputs are, when it is recorded anew).  While ax_recording is set,
+ * the core reports to it: the dispatcher each kernel (ax_capture_kernel), random draws
+ * their generator, optimizers their hyperparameters, dist/ each collective.  From these it learns
+ * which storages to keep alive, which leaves the step reads and writes, and which numbers change
+ * from replay to replay.  The backend (kernels/cuda/runtime/capture.cu) keeps the graph itself.
+ *
+ * A replay: ax_capture_fits looks whether leaves and groups are as they were; the numbers go into
+ * the block of device arguments; the graph runs; the leaves get the gradients and versions that the
+ * step leaves behind. */
 #include "core/core.h"
 #include "core/device/recording.h"
 #include "core/dist/watch.h"

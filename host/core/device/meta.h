@@ -5,6 +5,6 @@
 
 #include "plugin.h"
 
-enum { AX_META = AX_DEVICE_KINDS }; /* behind the kinds that backends are for */
+enum { AX_META = AX_DEVICE_KINDS }; /* not a backend's kind: tensors without data */
 
 #endif

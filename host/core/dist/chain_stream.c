@@ -7,11 +7,11 @@
 /* `bytes` of each of `n` local ranks, from `first` on, of `machine`. */
 typedef struct flow {
   int machine, first, n;
-  int to; /* the machine that gets them; -1: all */
+  int to; /* the machine that gets the data; -1: all */
   size_t bytes, most;
-  const char *in; /* in such a rank: its own */
-  char *out;      /* where the first one's go, in a rank that keeps them, else NULL */
-  size_t stride;  /* from one rank's to the next one's */
+  const char *in; /* on a rank that sends: its data */
+  char *out;      /* on a rank that receives: where the data of rank `first` goes; else NULL */
+  size_t stride;  /* between the data of one rank and of the next */
 } flow;
 
 typedef struct buffer {
@@ -28,7 +28,7 @@ static bool passes(const flow *f, int side)
   return ax_chain.machine >= f->machine && (f->to < 0 || f->to > ax_chain.machine);
 }
 
-/* Whether it comes by here at all. */
+/* Does the stream pass through this machine? */
 static bool crosses(const flow *f)
 {
   const int a = f->machine < f->to ? f->machine : f->to, b = f->machine < f->to ? f->to : f->machine;

@@ -58,7 +58,7 @@ ax_status ax_report_end(ax_report *r, ax_status st, const char *text, size_t n)
   r->fd = -1;
   if (st == AX_OK) return AX_OK;
   snprintf(failed, sizeof failed, "%s.failed", r->path);
-  (void)rename(r->part, failed); /* the one who waits sees it; the reason is in the message */
+  (void)rename(r->part, failed); /* the waiting rank finds this name; our own error says why */
   return st;
 }
 

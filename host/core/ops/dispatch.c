@@ -1,4 +1,19 @@
-/* The op table and its one dispatcher: infer, allocate, run the kernel, record. */
+/* The op table and its one dispatcher: infer, allocate, run the kernel, record.
+ *
+ * Everybody who runs a row comes here: the binding (bind/ops.c), gradients, composite rows and C
+ * callers, through ax_run.  Where autocast is on, ax_run asks autocast.c, which casts the inputs
+ * and comes back to ax_run_plain.
+ *
+ *   ax_run_plain   the row's rule (ax_infer_...)  shapes and types of the results, what the kernel
+ *                                                 needs of its inputs; complex.c first, if complex
+ *                  ax_join (join.c)               may leave the call for later or take over another
+ *                  ax_dispatch_kernel             copies inputs that are not as needed, and calls
+ *                  ax_kernel_call                 has the memory ready, notes it in a recording,
+ *                    launches
+ *                  ax_record (tape/autograd.c)    a node, where an input requires a gradient
+ *
+ * A view shares memory and has no kernel; a host row computes in its rule; a composite row calls
+ * other rows, which record themselves.  inplace.c goes the same way into a tensor that is there. */
 #include "capture.h"
 #include "core/device/meta.h"
 #include "core/dist/watch.h"

@@ -8,7 +8,13 @@
  *   norm(x + y), y may be a dropout   reads x and y, writes the sum and the norm
  *   autocast's cast of a norm         the norm writes the half type; float32 when a script reads it
  *
- * Each gives the bits of the calls one by one: numbers are rounded where those would round. */
+ * Each gives the bits of the calls one by one: numbers are rounded where those would round.
+ *
+ * Who talks to whom: the dispatcher offers each call to ax_join before its kernel runs.  ax_join
+ * does nothing, or leaves the call for later (ax_later_add), or finds that an input waits
+ * (ax_later_of) and runs one kernel for both.  The gradients of batch norm ask here too
+ * (ax_join_batch_norm_backward).  ax_joins says which inputs a row takes while they
+ * wait.  Calls of GPUs alone wait; on the CPU nothing does. */
 #include "core/ops/join.h"
 #include "core/ops/later.h"
 

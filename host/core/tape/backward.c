@@ -1,5 +1,18 @@
-/* Walking the tape backward: order, gradients on their way, accumulating into leaves.  Nothing
- * recurses along the graph. */
+/* Walking the tape backward: order, gradients on their way, accumulating into leaves.
+ *
+ * bind/grad.c calls ax_backward (or tensor.grad's search).  seed_root puts the first gradients into
+ * the nodes of the roots; ax_walk_run takes the node with the highest sequence number from a queue
+ * (queue.c) until there is none.  Sequence numbers grow as nodes are made, so a node comes when all
+ * that use its results have been visited: the reason is in graph.h.  Nothing recurses along the
+ * graph, however long it is.
+ *
+ *   visit -> run_op    hooks, then the row's gradient (ax_grad_..., in ops/<family>.c) with the
+ *                      saved tensors; its results are delivered: fitted to an argument's shape and
+ *                      type, and added to what its node has already
+ *         -> run_leaf  accumulates into the leaf, or into its slot of a flat buffer, and counts it
+ *                      in the buckets (params/buckets.c), which call Lua when one is full
+ *
+ * A rule may write its result into a leaf's slot itself (slot_written), which saves a pass. */
 #include "capture.h"
 #include "flat.h"
 #include "offload.h"

@@ -156,7 +156,7 @@ ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_re
 void ax_rewrite_finish(ax_rewrite *r, ax_tensor *view);
 void ax_rewrite_drop(ax_rewrite *r);
 
-/* ---- what a gradient rule works with (grad.c) */
+/* ---- helpers for gradient rules (for_rules.c) */
 
 /* A tensor or a number; what rules compute with. */
 typedef struct ax_arg {

@@ -31,8 +31,8 @@ void ax_walk_give_back(ax_walk *r);
 /* ---- for_rules.c */
 
 /* The node that adds into a leaf for this edge: the edge's own, or the one behind the cast of a
- * leaf, through which a rule may add in the leaf's type.  NULL where there is none, or where a hook
- * is to see what comes by. */
+ * leaf, through which a rule may add in the leaf's type.  NULL where there is none, or if a hook
+ * must see the gradient first. */
 ax_node *ax_leaf_node(ax_node *to);
 
 /* ---- backward.c */

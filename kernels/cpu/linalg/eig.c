@@ -141,7 +141,7 @@ static int decompose(int64_t i, char *scratch, const void *ud)
 
 enum { OWN_LEAST = 48 }; /* rows; smaller matrices are faster in geev */
 
-/* From a column to the next: no power of 2, so that neighbours are not in each other's way. */
+/* Column stride; never a power of 2, to avoid cache conflicts. */
 static int64_t padded(int64_t n) { return (n + 2 * AX_DENSE_WIDE - 1) / AX_DENSE_WIDE * AX_DENSE_WIDE; }
 
 /* a (n, n), row by row, as columns `ld` apart, times a power of 2 that keeps squares in range.

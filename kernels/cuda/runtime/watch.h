@@ -15,8 +15,8 @@ extern ax_status (*ax_cuda_watch)(const char *what, cudaStream_t stream, cudaEve
  * of the rank's own thread clears it, and ends with the error of ax_cuda_stopped. */
 extern std::atomic<bool> ax_cuda_stop;
 extern ax_status (*ax_cuda_stopped)(void);
-/* Before a recording of the device's computing stream ends: brings the stream of the collectives
- * back that the recording has taken in.  NULL: there is none. */
+/* Joins the collectives' stream to the capture of the device's computing stream before it ends.
+ * NULL: there is no such stream. */
 extern ax_status (*ax_cuda_recording_ends)(int device, cudaStream_t computing);
 
 static inline ax_status ax_cuda_wait_stream(const char *what, cudaStream_t stream)

@@ -98,8 +98,7 @@ local function fuse(self, optimizer)
   if self._ranks > 1 then optimizer._reduce = parallel.mean_gradient end
 end
 
--- State that an optimizer has from before lies where, and on the device where, the parameters lay
--- then.
+-- Optimizer state made before prepare is still on the old device, in the old layout.
 local function move_state(inner)
   if inner._relayout then inner:_relayout() end
 end

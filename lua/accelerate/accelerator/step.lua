@@ -1,5 +1,17 @@
 --- What an Accelerator does in a step: backward, accumulation, synchronisation, casting, clipping.
 --- Methods of accelerate.Accelerator.
+---
+---   accumulate(model, fn)   decides whether this pass is the window's last (sync_gradients), and
+---                           runs fn; else without reducing gradients (no_sync)
+---   backward(loss)          divides the loss by the number of passes, scales it for fp16, and
+---                           walks
+---                           the tape; full buckets are reduced meanwhile (lua/accelerate/parallel)
+---   clip_grad_norm_         waits for the reductions (ready_gradients), unscales, then clips
+---   optimizer:step()        accelerator/optimizer.lua skips it inside a window; else _before_step
+---                           waits for the reductions, and _after_step ends the window
+---
+--- The order of these does not depend on the kind of training: parallel says what a window, a
+--- reduction and a norm over ranks are.
 local core = require "accelerate.core"
 local dataclasses = require "accelerate.config.dataclasses"
 local kinds = require "accelerate.accelerator.types"

@@ -1,5 +1,23 @@
 --- The common part of prepared loaders: their fields, their position in a pass, and their state for
 --- resuming.
+---
+--- Two kinds stand on it: shard.lua (each rank reads its share) and dispatcher.lua (rank 0 reads
+--- for all). Each has its own `iter`, which goes through a pass so:
+---
+---   _start_pass   makes the ranks' generators alike, passes the epoch on to the samplers, and
+---                 takes up
+---                 the
+---                 position that load_state_dict has left
+---   _seed_pass    the seed of the random numbers that reading draws
+---   _sent         starts a batch's copy to the device while the batch before it is in use
+---   _placed       waits for that copy
+---   _give         counts the batch, and says whether it is the last one: `end_of_dataloader`,
+---                 which
+---                 the Accelerator reads through GradientState
+---   _finish       ends the pass
+---
+--- `capture` and `restore` keep what decides the order of a pass (generators, samplers, the epoch);
+--- state_dict adds the number of batches given.
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"

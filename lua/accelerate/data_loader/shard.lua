@@ -1,4 +1,12 @@
 --- DataLoaderShard: each rank reads its share.
+---
+--- Accelerator:prepare calls `make`, which puts a sampler of shard_samplers.lua before the loader's
+--- own (or shards a stream), so that the loader reads this rank's batches alone. `iter` runs one
+--- batch ahead of the script: only who has looked for the next batch knows that this one is the
+--- last. The steps of a pass are prepared.lua's, which explains them.
+---
+--- What is left over on the last round is `remainder`: gather_for_metrics cuts off the items that
+--- were repeated to make the ranks even.
 local prepared = require "accelerate.data_loader.prepared"
 local sharding = require "accelerate.data_loader.shard_samplers"
 local signals = require "accelerate.utils.signals"

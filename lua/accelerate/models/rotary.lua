@@ -28,9 +28,10 @@ local function llama3(where, scaling)
   end
 end
 
--- YaRN (Peng et al., 2023): a dim that turns often within the original length keeps its angle, one
--- that hardly turns gets it by a factor, those between partly. Returns a function of the angle and
--- the number of the dim, and what cosines and sines are multiplied by.
+-- YaRN (Peng et al., 2023). A dim that makes many turns within the original length keeps its angle;
+-- the angle of one that makes less than a turn is divided by the factor; between them the two are
+-- blended. Returns a function of the angle and the dim's number, and the factor of cosines and
+-- sines.
 local function yarn(where, scaling, config, size, theta)
   local function given(name, default)
     return scaling[name] == nil and default or number(where, scaling, name)

@@ -107,7 +107,7 @@ function Dense:forward(x)
   return v.wo(self.training and dropout(h, v.drop) or h)
 end
 
--- A norm and a part under the name that files have for it.
+-- A norm and one sublayer, named as in the checkpoint.
 local function sublayer(config, name, part)
   local module = nn.Module()
   module[name] = part

@@ -9,7 +9,8 @@ local M = {}
 
 local FLAG = { "boolean", optional = true }
 
---- Returns options without size_average and reduce; anything but a table that has one as it is.
+--- Returns the options with `reduction` in place of PyTorch's old size_average and reduce. A value
+--- that is no table, or has neither, is returned unchanged.
 ---@param where string
 ---@param given any
 ---@return any

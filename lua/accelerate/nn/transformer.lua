@@ -65,7 +65,7 @@ local function build(self, where, d_model, nhead, opts, attentions)
   for i = 1, #attentions + 1 do self["dropout" .. i] = Dropout(o.dropout) end
 end
 
--- Nobody but the layer itself sees what it is given and what it makes.
+-- No hook or method of the script sees the inputs and outputs of the module.
 local function plain(module)
   return module._builtin and not hooks.watch_forward(module)
 end
@@ -80,7 +80,7 @@ local function private(self)
   return activation == nil or activation == ACTIVATIONS.relu or activation == ACTIVATIONS.gelu
 end
 
--- y, which was made out of x: x is of no more use.
+-- Returns y. Where `free`, frees x: y was made of it.
 local function instead(free, x, y)
   if free and not rawequal(x, y) then core.release(x) end
   return y

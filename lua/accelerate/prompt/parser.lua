@@ -256,7 +256,7 @@ local function assignment(p)
   return "other"
 end
 
---- One statement; its ";" too. Returns its kind, and the names that it makes.
+--- Reads one statement and the ";" behind it. Returns its kind, and the names that it declares.
 function Parser:statement()
   if self:accept(";") then return "other" end
   if self:is("goto") and self.list[self.at + 1].kind == "name" then

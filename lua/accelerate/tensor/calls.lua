@@ -1,4 +1,4 @@
---- Calls of functions of C that PyTorch has, and that C does not read.
+--- PyTorch's second ways to call functions that are written in C, which reads only one.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
 

@@ -49,7 +49,8 @@ M.dropout3d = channel_dropout("dropout3d", 3)
 -- SELU's scale times its alpha: minus the value of a dropped element
 local ALPHA_PRIME = 1.7580993408473766
 
--- Where dropout drops elements of `ones`, broadcast to x, x becomes SELU's lowest value.
+-- Alpha dropout: sets x to SELU's lowest value where dropout has dropped an element of `ones`,
+-- which is broadcast to x; then restores mean and variance.
 local function with_lowest(x, ones, o)
   local a = ((ALPHA_PRIME ^ 2 * o.p + 1) * (1 - o.p)) ^ -0.5
   local kept = core.dropout(ones, o.p, true, o.generator) * (1 - o.p)
