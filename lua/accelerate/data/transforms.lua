@@ -8,6 +8,7 @@
 ---
 --- Random transforms draw from the default generator. While a loader reads, its state depends on
 --- the batch only, so they do not depend on the number of workers.
+local augment = require "accelerate.data.augment"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
@@ -16,12 +17,7 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
-local function check_image(where, image)
-  if not core.is_tensor(image) or image.ndim ~= 3 then
-    fail("%s: expected a picture [channels, height, width], got %s", where, show(image))
-  end
-  return image
-end
+local check_image = augment.check_image
 
 -- Returns a uniform number in 0 to 1 from the default generator.
 local function uniform()
@@ -187,6 +183,18 @@ function RandomHorizontalFlip:__call(image)
   return core._image_crop(image, 0, 0, image:size(2), image:size(3), true)
 end
 
+--- Mirrors top and bottom with probability p.
+---@param p? number default 0.5
+local RandomVerticalFlip = class("RandomVerticalFlip")
+M.RandomVerticalFlip = RandomVerticalFlip
+function RandomVerticalFlip:init(p)
+  self.p = options.value("RandomVerticalFlip", "p", p, { "number", default = 0.5, min = 0, max = 1 })
+end
+function RandomVerticalFlip:__call(image)
+  check_image("RandomVerticalFlip", image)
+  return uniform() < self.p and image:flip(2) or image
+end
+
 --- Cuts out a window of random size and aspect ratio, and resizes it.
 ---@param size integer|{ [1]: integer, [2]: integer }
 ---@param opts? { scale: number[]?, ratio: number[]? } shares of the area, ratios of width to
@@ -231,5 +239,7 @@ end
 --- Applies a function of the script.
 ---@param fn function
 function M.Lambda(fn) return options.value("Lambda", "the transform", fn, { "function" }) end
+
+M.RandomRotation, M.ColorJitter = augment.RandomRotation, augment.ColorJitter
 
 return require("accelerate.utils.properties").strict("accelerate.data.transforms", M)

@@ -191,7 +191,8 @@ local function of_else_if(message)
     local line = source.line(path, k)
     local code = line and line:gsub("%-%-.*", "")
     if code and code:find "%f[%w_]else%s+if%f[^%w_]" and not code:find "%f[%w_]end%f[^%w_]" then
-      return ("`else if` begins an if of its own, with an end of its own; it is written: elseif (line %d)"):format(k)
+      return ("`else if` begins an if of its own, with an end of its own; it is written: elseif (line %d)")
+        :format(k)
     end
   end
 end
