@@ -332,6 +332,37 @@ describe("distributed, written as torch.distributed is", function()
     ]])
   end)
 
+  it("begins sends and receives that both sides begin first, and runs them in one order", function()
+    works(3, [[
+      local to, from = (rank + 1) % n, (rank + n - 1) % n
+      local out, got = tensor.full({ 300000 }, rank), tensor.zeros(300000)
+      local sent, received = dist.isend(out, { dst = to }), dist.irecv(got, { src = from })
+      assert(not sent:is_completed() and not received:is_completed())
+      assert(received:wait() and sent:is_completed() and sent:wait())
+      assert(got:min():item() == from and got:max():item() == from)
+      -- several between two ranks keep their order; the next collective runs them
+      local g = dist.new_group({ 0, 1 })
+      if g.rank >= 0 then
+        local other, gets, works = 1 - rank, {}, {}
+        for k = 1, 4 do
+          gets[k] = tensor.zeros(2)
+          works[k] = dist.recv(gets[k], { src = other, group = g, async_op = true })
+          dist.send(tensor.full({ 2 }, 10 * k + rank):float(), { dst = other, group = g, async_op = true })
+        end
+        dist.barrier(g)
+        for k = 1, 4 do
+          assert(works[k]:is_completed() and gets[k][2]:item() == 10 * k + other)
+        end
+      end
+      if rank == 0 then dist.isend(out, 1) else got = rank == 1 and dist.irecv(got, 0) end
+      dist.barrier()
+      local ok, why = pcall(dist.isend, out, { dst = rank })
+      assert(not ok and why:find("send: rank " .. rank .. " is this rank itself", 1, true), why)
+      ok, why = pcall(dist.irecv, out, {})
+      assert(not ok and why:find("recv: src is missing: from which rank?", 1, true), why)
+    ]])
+  end)
+
   it("refuses names that it lacks, with what to write", function()
     works(1, [[
       local function says(words, fn, ...)

@@ -135,6 +135,14 @@ describe("groups of ranks on GPUs", function()
       if rank == 0 then dist.send(x, { dst = 2 }) end
       if rank == 2 then assert(dist.recv(x, { src = 0 }):max():item() == 0) end
       dist.barrier()
+      -- each to the next one, all of them first
+      local got = tensor.zeros(70000):to(gpu)
+      x = tensor.full({ 70000 }, rank):float():to(gpu)
+      local sent = dist.isend(x, { dst = (rank + 1) % 3 })
+      local received = dist.irecv(got, { src = (rank + 2) % 3 })
+      received:wait()
+      sent:wait()
+      assert(got:min():item() == (rank + 2) % 3)
     ]])
     local err = fails(3, [[
       dist.all_reduce(tensor.ones(1):to(gpu))

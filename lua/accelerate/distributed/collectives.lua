@@ -4,6 +4,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local groups = require "accelerate.distributed.group"
 local options = require "accelerate.utils.options"
+local pending = require "accelerate.distributed.pending"
 local positions = require "accelerate.utils.positions"
 
 local fail, handle_of = options.fail, groups.handle_of
@@ -23,8 +24,9 @@ local function check_tensor(what, x)
   fail("%s: expected a tensor, got %s%s", what, options.show(x), returned)
 end
 
--- Reads options of the names in `known` alone.
-local function read(what, opts, known)
+-- Runs what was put off, unless `put_off`, and reads options of the names in `known` alone.
+local function read(what, opts, known, put_off)
+  if not put_off then pending.flush() end
   local schema = {}
   for name in known:gmatch "%S+" do schema[name] = ROOT[name] or IN_PLACE[name] end
   return options.check(what, opts, schema)
@@ -50,21 +52,26 @@ end
 ---@class accelerate.Work
 local Work = class("Work")
 
-function Work:init(work) self._work = work end
+-- work: the core's; or an entry of pending.
+function Work:init(work, entry) self._work, self._entry = work, entry end
 
 --- Waits until the collective has ended. On a GPU the work queued from now on waits, and this
 --- function returns at once.
 ---@return boolean true
 function Work:wait()
-  local work = self._work
+  local work, entry = self._work, self._entry
   self._work = nil
   if work then work:wait() end
+  if entry and not entry.over then pending.flush() end
   return true
 end
 
 --- Returns whether the collective has ended, as far as this rank knows without waiting.
 ---@return boolean
-function Work:is_completed() return self._work == nil end
+function Work:is_completed()
+  if self._entry then return self._entry.over end
+  return self._work == nil
+end
 
 --- Reduces x over the ranks of a group, in place.
 ---@param x accelerate.Tensor the same shape and type on every rank
@@ -193,6 +200,7 @@ local ALL_TO_ALL = {
 ---@return accelerate.Tensor
 function M.all_to_all(x, opts)
   check_tensor("all_to_all", x)
+  pending.flush()
   local o = options.check("all_to_all", opts, ALL_TO_ALL)
   local handle, group = handle_of("all_to_all", o.group)
   if x:dim() == 0 then fail("all_to_all: a 0-d tensor has no rows to divide") end
@@ -203,29 +211,69 @@ function M.all_to_all(x, opts)
   return dist.all_to_all(x:detach(), splits, handle)
 end
 
+-- The root's handle, rank in the group and rank in the world.
+local function other_of(what, group, o, name)
+  local root = root_of(what, group, o, name)
+  if root == group.rank then fail("%s: rank %d is this rank itself", what, group.ranks[root + 1]) end
+  return root, group.ranks[root + 1]
+end
+
+-- Runs `run` now, or with async_op later.
+local function now_or_later(o, group, other, sends, run)
+  if not o.async_op then return run() end
+  return Work(nil, pending.add(group.ranks[group.rank + 1], other, sends, run))
+end
+
 --- Sends x to another rank, which calls recv with a tensor of the same shape and type.
----@param x accelerate.Tensor
----@param opts { dst: integer?, group_dst: integer?, group: accelerate.ProcessGroup? } dst: a rank
----  of the world
+---@param x accelerate.Tensor with async_op it may not be written before the work's wait
+---@param opts { dst: integer?, group_dst: integer?, group: accelerate.ProcessGroup?, async_op:
+---  boolean? } dst: a rank of the world. async_op: what is begun goes at the first wait or the next
+---  collective of this module, whichever order two ranks begin it in
+---@return accelerate.Work? work with async_op
 function M.send(x, opts)
   check_tensor("send", x)
-  local o = read("send", opts, "dst group_dst group")
+  local o = read("send", opts, "dst group_dst group async_op", type(opts) == "table" and opts.async_op)
   if not o.dst and not o.group_dst then fail("send: dst is missing: to which rank?") end
   local handle, group = handle_of("send", o.group)
-  dist.send(x:detach(), root_of("send", group, o, "dst"), handle)
+  local root, other = other_of("send", group, o, "dst")
+  return now_or_later(o, group, other, true, function() dist.send(x:detach(), root, handle) end)
 end
 
 --- Overwrites x with what another rank sends.
----@param x accelerate.Tensor
----@param opts { src: integer?, group_src: integer?, group: accelerate.ProcessGroup? } src: a rank
----  of the world
----@return accelerate.Tensor x
+---@param x accelerate.Tensor with async_op it may not be read before the work's wait
+---@param opts { src: integer?, group_src: integer?, group: accelerate.ProcessGroup?, async_op:
+---  boolean? } src: a rank of the world. async_op: see `send`
+---@return accelerate.Tensor|accelerate.Work x; with async_op the work to wait for
 function M.recv(x, opts)
   check_tensor("recv", x)
-  local o = read("recv", opts, "src group_src group")
+  local o = read("recv", opts, "src group_src group async_op", type(opts) == "table" and opts.async_op)
   if not o.src and not o.group_src then fail("recv: src is missing: from which rank?") end
   local handle, group = handle_of("recv", o.group)
-  return dist.recv(x, root_of("recv", group, o, "src"), handle)
+  local root, other = other_of("recv", group, o, "src")
+  return now_or_later(o, group, other, false, function() return dist.recv(x, root, handle) end)
+end
+
+-- Options of a send or receive that is begun.
+local function begun(what, opts, known)
+  local o = read(what, opts, known, true)
+  return { dst = o.dst, group_dst = o.group_dst, src = o.src, group_src = o.group_src, group = o.group,
+    async_op = true }
+end
+
+--- Begins to send x, as `send` with async_op does.
+---@param x accelerate.Tensor
+---@param opts { dst: integer?, group_dst: integer?, group: accelerate.ProcessGroup? }
+---@return accelerate.Work
+function M.isend(x, opts)
+  return M.send(x, begun("isend", opts, "dst group_dst group"))
+end
+
+--- Begins to receive into x, as `recv` with async_op does.
+---@param x accelerate.Tensor
+---@param opts { src: integer?, group_src: integer?, group: accelerate.ProcessGroup? }
+---@return accelerate.Work
+function M.irecv(x, opts)
+  return M.recv(x, begun("irecv", opts, "src group_src group"))
 end
 
 --- Returns when all ranks of the group have come here.
@@ -239,6 +287,7 @@ end
 positions.functions(M, {
   all_reduce = "x [op] [group] [async_op]", reduce = "x [dst] [op] [group]",
   broadcast = "x [src] [group]", send = "x [dst] [group]", recv = "x [src] [group]",
+  isend = "x [dst] [group]", irecv = "x [src] [group]",
 })
 
 return M

@@ -88,8 +88,6 @@ M.OTHERS = {
   ["accelerate.distributed.all_gather_object"] = "accelerate.utils.gather_object(values)",
   ["accelerate.distributed.gather_object"] = "accelerate.utils.gather_object(values)",
   ["accelerate.distributed.broadcast_object_list"] = "accelerate.utils.broadcast_object_list(values)",
-  ["accelerate.distributed.isend"] = "distributed.send(x, { dst = 1 }), which waits",
-  ["accelerate.distributed.irecv"] = "distributed.recv(x, { src = 0 }), which waits",
   ["accelerate.distributed.monitored_barrier"] = "distributed.barrier(), which names the rank that is late",
   ["accelerate.distributed.init_device_mesh"] = "distributed.mesh { dp_shard = 2, tp = 2 }",
   AutoTokenizer = "accelerate.tokenizers.from_pretrained(folder)",
