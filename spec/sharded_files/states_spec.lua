@@ -82,6 +82,69 @@ describe("a checkpoint of a sharded run", function()
     end)
   end)
 
+  -- A model with a tied and frozen parameters; arg: strategy, "save" or "load", folder
+  local STRATEGIES = [[
+local nn, optim = require "accelerate.nn", require "accelerate.optim"
+local strategy, action, folder = arg[1], arg[2], arg[3]
+local o = { cpu = true }
+if strategy == "HYBRID" then
+  o.parallelism_config = accelerate.ParallelismConfig { dp_replicate_size = 2, dp_shard_size = 2 }
+  o.fsdp_plugin = accelerate.FullyShardedDataParallelPlugin { fsdp_version = 2 }
+elseif strategy:match "^ZeRO" then
+  o.deepspeed_plugin = accelerate.DeepSpeedPlugin { zero_stage = tonumber(strategy:match "%d") }
+elseif strategy ~= "none" then
+  o.fsdp_plugin = accelerate.FullyShardedDataParallelPlugin { sharding_strategy = strategy,
+    state_dict_type = "SHARDED_STATE_DICT" }
+end
+local accelerator = accelerate.Accelerator(o)
+accelerate.utils.set_seed(action == "load" and 5 or 1)
+local Net = nn.class "Net"
+function Net:init()
+  self.embed, self.inner, self.fixed = nn.Embedding(6, 5), nn.Linear(5, 5), nn.Linear(5, 5)
+  self.out = nn.Linear(5, 6, { bias = false })
+  self.out.weight = self.embed.weight
+  for _, p in ipairs(self.fixed:parameters()) do p.requires_grad = false end
+end
+function Net:forward(x) return self.out(self.fixed(self.inner(self.embed(x)))) end
+local model = Net()
+local optimizer = optim.AdamW(model:parameters(), { lr = 0.01 })
+local loader = require("accelerate.data").DataLoader(core.arange(8), { batch_size = 1 })
+model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
+local x = core.tensor({ 0, 3, 5 }, { dtype = "int64" })
+local function steps(n)
+  for _ = 1, n do
+    accelerator:backward(model(x):pow(2):mean())
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+end
+if action == "save" then
+  steps(2)
+  accelerator:save_state(folder)
+else
+  accelerator:load_state(folder)
+end
+steps(3)
+local y = model(x)
+accelerator:print(("%.5g %.5g"):format(y:sum():item(), y:pow(2):sum():item()))
+]]
+
+  for strategy, n in pairs { FULL_SHARD = 2, SHARD_GRAD_OP = 3, HYBRID = 4, ["ZeRO-1"] = 2,
+    ["ZeRO-3"] = 3 } do
+    it("is the same for every strategy, with tied and frozen parameters: " .. strategy, function()
+      host.in_folder(function(folder)
+        folder = folder .. "/state"
+        local function go(ranks_n, how, action)
+          return (ranks.ok(ranks_n, STRATEGIES,
+            { launch = { "--cpu" }, arguments = { how, action, folder } }))
+        end
+        local out = go(n, strategy, "save")
+        assert.equal(out, go(n, strategy, "load"))
+        assert.equal(out, go(1, "none", "load"))
+      end)
+    end)
+  end
+
   it("keeps the states of other optimizers", function()
     for _, name in ipairs { "SGD", "NAdam", "RMSprop" } do
       host.in_folder(function(folder)
