@@ -35,14 +35,14 @@ static ax_tensor *run(ax_lua_work *w, ax_op op, const ax_args *a)
   return *box;
 }
 
-ax_tensor *ax_lua_apply(ax_lua_work *w, ax_op op, int n, ax_tensor *const *in, const ax_attrs *attrs)
+static ax_tensor *apply(ax_lua_work *w, ax_op op, int n, ax_tensor *const *in, const ax_attrs *attrs)
 {
   return run(w, op, &(ax_args){ .n_in = n, .in = in, .a = *attrs });
 }
 
 ax_tensor *ax_lua_apply1(ax_lua_work *w, ax_op op, ax_tensor *x, ax_attrs attrs)
 {
-  return ax_lua_apply(w, op, 1, &x, &attrs);
+  return apply(w, op, 1, &x, &attrs);
 }
 
 ax_tensor *ax_lua_apply_list(ax_lua_work *w, ax_op op, ax_tensor *x, int n, const int64_t *list)
@@ -194,9 +194,8 @@ static ax_tensor *from_start(ax_lua_work *w, ax_tensor *index, int64_t size)
   if (!may_be_negative(index)) return index;
   ax_tensor *behind =
       ax_lua_apply1(w, AX_OP_CAST, with_number(w, AX_OP_LT, index, 0), AX_ATTRS(cast, .dtype = AX_I64));
-  return ax_lua_apply(w, AX_OP_ADD, 2,
-                      (ax_tensor *[]){ index, with_number(w, AX_OP_MUL, behind, (double)size) },
-                      &(ax_attrs){ .n_list = -1 });
+  return apply(w, AX_OP_ADD, 2, (ax_tensor *[]){ index, with_number(w, AX_OP_MUL, behind, (double)size) },
+               &(ax_attrs){ .n_list = -1 });
 }
 
 static void pick(reader *r, ax_tensor *index)
@@ -362,12 +361,10 @@ static ax_tensor *join(ax_lua_work *w, ax_tensor *a, ax_tensor *b, int64_t size)
 {
   ax_tensor *near =
       ax_lua_apply1(w, AX_OP_CLAMP, b, AX_ATTRS(clamp, .min = 0, .max = (double)(size > 0 ? size - 1 : 0)));
-  ax_tensor *bad = ax_lua_apply(w, AX_OP_NE, 2, (ax_tensor *[]){ near, b }, &(ax_attrs){ .n_list = -1 });
-  ax_tensor *sum =
-      ax_lua_apply(w, AX_OP_ADD, 2, (ax_tensor *[]){ with_number(w, AX_OP_MUL, a, (double)size), b },
-                   &(ax_attrs){ .n_list = -1 });
-  return ax_lua_apply(w, AX_OP_MASKED_FILL, 2, (ax_tensor *[]){ sum, bad },
-                      &AX_ATTRS(masked_fill, .value = -1));
+  ax_tensor *bad = apply(w, AX_OP_NE, 2, (ax_tensor *[]){ near, b }, &(ax_attrs){ .n_list = -1 });
+  ax_tensor *sum = apply(w, AX_OP_ADD, 2, (ax_tensor *[]){ with_number(w, AX_OP_MUL, a, (double)size), b },
+                         &(ax_attrs){ .n_list = -1 });
+  return apply(w, AX_OP_MASKED_FILL, 2, (ax_tensor *[]){ sum, bad }, &AX_ATTRS(masked_fill, .value = -1));
 }
 
 static void joint_shape(ax_lua_work *w, const ax_lua_key *k, ax_tensor *const *index)

@@ -19,8 +19,7 @@ typedef struct ax_lua_work {
 ax_tensor **ax_lua_push_temp(ax_lua_work *w);
 /* Frees all temporaries but `keep`. */
 void ax_lua_drop_temps(ax_lua_work *w, const ax_tensor *keep);
-/* Run an op; the result is borrowed, its box is on the stack. */
-ax_tensor *ax_lua_apply(ax_lua_work *w, ax_op op, int n, ax_tensor *const *in, const ax_attrs *attrs);
+/* Runs an op on x; the result is borrowed, its box is on the stack. */
 ax_tensor *ax_lua_apply1(ax_lua_work *w, ax_op op, ax_tensor *x, ax_attrs attrs);
 /* op (RESHAPE, VIEW, EXPAND, PERMUTE) with one list. */
 ax_tensor *ax_lua_apply_list(ax_lua_work *w, ax_op op, ax_tensor *x, int n, const int64_t *list);

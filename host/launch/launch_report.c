@@ -150,7 +150,8 @@ void ax_launched_end_look(ax_launched *r, int64_t now)
 
 /* ---- the ranks' last collectives ------------------------------------------------------------- */
 
-void ax_launched_write_flights(const ax_launched *r)
+/* Writes the ranks' last collectives, when one has waited too long. */
+static void write_flights(const ax_launched *r)
 {
   char path[300];
 
@@ -177,7 +178,7 @@ void ax_launched_watch_stragglers(ax_launched *r)
            s->where);
 }
 
-void ax_launched_print_table(ax_launched *r, int lines)
+static void print_table(ax_launched *r, int lines)
 {
   int i;
   for (i = 0; i < lines; i++) ax_print(stderr, "%s\n", r->table[i]);
@@ -207,7 +208,7 @@ void ax_launched_watch_stalls(ax_launched *r, int64_t now)
   if (longest < r->next_stall) return;
   r->next_stall = longest < r->stall_report * 100 ? longest * 2 : longest + r->stall_report * 100;
   ax_print(stderr, "accel-run: no progress for %.0f s; waits end after %g s (--timeout)\n", longest, limit);
-  ax_launched_print_table(r, ax_launched_fill_table(r, -1, now));
+  print_table(r, ax_launched_fill_table(r, -1, now));
 }
 
 /* ---- the end of the run ---------------------------------------------------------------------- */
@@ -268,8 +269,8 @@ int ax_launched_report(ax_launched *r, int lines)
   if (rank < 0) {
     ax_print(stderr, "accel-run: %s; the ranks %swere\n", r->control->reason,
              r->machines ? "of this machine " : "");
-    ax_launched_print_table(r, lines);
-    ax_launched_write_flights(r);
+    print_table(r, lines);
+    write_flights(r);
     return r->ending_signal ? 128 + r->ending_signal : AX_EXIT_FAILED;
   }
   rec = &r->control->rank[rank];
@@ -282,11 +283,11 @@ int ax_launched_report(ax_launched *r, int lines)
     ax_print(stderr, "accel-run: %s of %d %s; it was %s\n", ax_launched_name(r->machines, rank), total, how,
              was);
   }
-  ax_launched_write_flights(r);
+  write_flights(r);
   if (r->quiet) return status;
   if (lines > 0) {
     ax_print(stderr, "accel-run: the other ranks %swere\n", r->machines ? "of this machine " : "");
-    ax_launched_print_table(r, lines);
+    print_table(r, lines);
   }
   ax_print(stderr, "accel-run: %s %s", ax_launched_name(r->machines, rank), how);
   if (rec->failed_at[0]) ax_print(stderr, " at %s", rec->failed_at);

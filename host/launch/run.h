@@ -88,14 +88,11 @@ double ax_launched_seconds(const ax_launched *r, int64_t then, int64_t now);
 void ax_launched_doing(const ax_launched *r, int rank, int64_t now, char *buf, size_t size);
 /* One line for each rank but `except`, up to AX_SHOWN of them; how many. */
 int ax_launched_fill_table(ax_launched *r, int except, int64_t now);
-void ax_launched_print_table(ax_launched *r, int lines);
 /* Reports, at growing intervals, ranks that have waited for long. */
 void ax_launched_watch_stalls(ax_launched *r, int64_t now);
 /* SIGUSR1: asks the ranks of this machine where they are, and prints what they say. */
 void ax_launched_begin_look(ax_launched *r, int64_t now);
 void ax_launched_end_look(ax_launched *r, int64_t now);
-/* Writes the ranks' last collectives, when one has waited too long. */
-void ax_launched_write_flights(const ax_launched *r);
 void ax_launched_watch_stragglers(ax_launched *r);
 
 #endif

@@ -272,7 +272,8 @@ uint32_t ax_content_crc32c(const ax_content *c)
   return crc;
 }
 
-ax_status ax_content_write(ax_content *c)
+/* Writes the file beside its path, syncs it and renames it. */
+static ax_status write_whole(ax_content *c)
 {
   const ax_status st = ax_replace_begin(c->fn, c->path, &c->to);
   return ax_replace_end(&c->to, st == AX_OK ? ax_content_put(c) : st);
@@ -281,7 +282,7 @@ ax_status ax_content_write(ax_content *c)
 ax_status ax_content_done(ax_content *c, ax_save *save, ax_status st)
 {
   if (st == AX_OK && save && (st = copy_texts(c)) == AX_OK) return ax_save_add(save, c);
-  if (st == AX_OK) st = ax_content_write(c);
+  if (st == AX_OK) st = write_whole(c);
   ax_content_free(c);
   return st;
 }

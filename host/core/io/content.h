@@ -79,8 +79,6 @@ ax_status ax_content_put(ax_content *c);
 /* The CRC-32C of all bytes, after they were written. */
 uint32_t ax_content_crc32c(const ax_content *c);
 
-/* Writes the file beside its path, syncs it and renames it. */
-ax_status ax_content_write(ax_content *c);
 /* Ends the making of a content: adds it to `save`, or writes and frees it (save NULL).  Takes c,
  * whatever `st` is, which it returns when it is an error. */
 ax_status ax_content_done(ax_content *c, ax_save *save, ax_status st);
