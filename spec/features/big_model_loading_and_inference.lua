@@ -22,7 +22,8 @@ return {
   { "dispatch_model",
     spec = "big/dispatch_spec: is written by dispatch_model for what lies in memory" },
   { "load_checkpoint_and_dispatch",
-    spec = "big/dispatch_spec: computes the same bits from the file, whole or with what memory has not kept" },
+    spec = "big/dispatch_spec: computes the same bits from the file, whole or with what memory has not "
+      .. "kept" },
   { "cpu_offload, disk_offload",
     spec = "big/dispatch_spec: is written by disk_offload in Accelerate's form, and read again" },
   { "cpu_offload_with_hook",
