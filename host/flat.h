@@ -132,10 +132,10 @@ AX_API void ax_flat_let_go(ax_flat *f, bool keep);
 AX_API void ax_flat_drop_values(ax_flat *f);
 /* Whether the whole values can be read now. */
 AX_API bool ax_flat_has_values(const ax_flat *f);
-/* Brings the gradients of all slots home: the parts of the group's ranks are averaged, over the
+/* Brings the gradients of all slots home: they are rounded to `as`, the parts of the group's ranks are averaged, over the
  * copies as well, and added to what rests here of earlier passes; the whole buffer is freed.  A
  * collective.  Parameters keep their gradients, which have no memory. */
-AX_API ax_status ax_flat_deliver(ax_flat *f);
+AX_API ax_status ax_flat_deliver(ax_flat *f, ax_dtype as);
 /* After an optimizer stepped this rank's part of values that are whole: gathers the others'. */
 AX_API ax_status ax_flat_spread(ax_flat *f);
 /* Takes the whole values, as a script has edited them, into the part that rests here. */

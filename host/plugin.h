@@ -159,10 +159,15 @@ typedef enum { AX_READ = 1, AX_WRITE = 2 } ax_use;
 typedef struct ax_claim ax_claim;
 typedef struct ax_storage ax_storage;
 
+struct ax_tensor;
 typedef struct ax_claim_kind {
   uint8_t uses; /* AX_READ | AX_WRITE: the uses that ask it */
   /* at: the element of the storage, of its user's type, where the use begins; -1: not known */
   ax_status (*before)(ax_claim *c, int64_t at);
+  /* Of memory that rests in parts: *piece: this rank's elements of t, one dim, which begin at
+   * element *from of it and on which elementwise edits of t act; NULL: it has none.  False: t is
+   * not one of the tensors that are known.  NULL: the memory is elsewhere, or not written yet */
+  bool (*piece_of)(ax_claim *c, const struct ax_tensor *t, struct ax_tensor **piece, int64_t *from);
   void (*gone)(ax_claim *c); /* the storage is being freed; NULL: the claimant holds the storage */
 } ax_claim_kind;
 

@@ -205,10 +205,15 @@ static int computes(lua_State *L)
   return 0;
 }
 
+/* layout:deliver(dtype): dtype: what the gradients are rounded to before they are reduced; nil:
+ * nothing */
 static int deliver(lua_State *L)
 {
+  ax_flat *f = check_layout(L, "deliver");
+  const ax_dtype as = lua_isnoneornil(L, 2) ? (ax_dtype)f->dtype : ax_lua_check_dtype(L, 2, "deliver", "dtype");
+
   ax_lua_enter_collective(L);
-  return done(L, ax_flat_deliver(check_layout(L, "deliver")), "gradients");
+  return done(L, ax_flat_deliver(f, as), "gradients");
 }
 
 static int spread(lua_State *L)

@@ -89,6 +89,10 @@ M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_
   if self._enabled and not parallel.replica_of(model) then
     fail("LocalSGD: the model was not prepared; give it to accelerator:prepare first")
   end
+  if self._enabled and parallel.replica_of(model).plan then
+    fail("LocalSGD: each rank must hold the whole model, and this one is cut over ranks (%s)",
+      parallel.replica_of(model).plan.name)
+  end
   self._model, self._every, self._steps, self._inside = model, local_sgd_steps, 0, false
   if fn then return self:run(select(scope.callable((...)) and 1 or 2, ...)) end
   return self

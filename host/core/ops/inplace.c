@@ -123,9 +123,68 @@ static ax_status run_then_copy(ax_op op, const ax_args *args, ax_tensor *dst)
   return st;
 }
 
+/* ---- tensors that rest in parts: elementwise edits act on this rank's part */
+
+/* Is t's memory not here, but a part of it? */
+static bool in_parts(const ax_tensor *t, ax_tensor **piece, int64_t *from)
+{
+  for (ax_claim *c = t->storage->claims; __builtin_expect(c != NULL, 0); c = c->next)
+    if (c->kind->piece_of && c->kind->piece_of(c, t, piece, from)) return true;
+  return false;
+}
+
+/* The elements of an input that stand beside those of the piece of dst: n from element `from` on. */
+static ax_status beside(ax_op op, ax_tensor *in, const ax_tensor *dst, int64_t from, int64_t n,
+                        ax_tensor **out)
+{
+  char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
+  const int64_t one = 1;
+  ax_tensor *own, *plain;
+  int64_t at;
+  ax_status st;
+
+  if (in_parts(in, &own, &at) && at == from && in->numel == dst->numel) {
+    *out = ax_tensor_retain(own);
+    return AX_OK;
+  }
+  if (in->numel == 1) {
+    *out = ax_tensor_retain(in);
+    return AX_OK;
+  }
+  if (!ax_same_shape(in, dst->ndim, dst->shape))
+    return ax_fail(AX_ESHAPE,
+                   "%s_: the tensor being changed, %s, is cut over ranks, and an argument of shape %s cannot be "
+                   "cut alike; inside accelerate.utils.summon_full_params(model, fn) it is whole",
+                   ax_ops[op].name + (ax_ops[op].name[0] == '_'),
+                   ax_shape_text(dst->ndim, dst->shape, a, sizeof a),
+                   ax_shape_text(in->ndim, in->shape, b, sizeof b));
+  if ((st = ax_contiguous(in, &plain)) != AX_OK) return st;
+  st = ax_tensor_over(plain->storage, (ax_dtype)plain->dtype, 1, &n, &one, plain->offset + from, out);
+  ax_tensor_release(plain);
+  return st;
+}
+
+static ax_status edit_piece(ax_op op, const ax_args *args, ax_tensor *dst, ax_tensor *piece, int64_t from)
+{
+  ax_tensor *in[AX_MAX_INPUTS] = { 0 };
+  ax_args own = *args;
+  ax_status st = AX_OK;
+
+  if (ax_ops[op].form != AX_FORM_POINTWISE) return ax_tensor_ready(dst, AX_WRITE); /* its error */
+  own.in = in;
+  for (int k = 0; k < args->n_in && piece; k++)
+    if (args->in[k]) AX_TRY(beside(op, args->in[k], dst, from, piece->numel, &in[k]));
+  if (piece) AX_TRY(ax_run_inplace(op, &own, piece));
+  dst->version->edits++;
+out:
+  for (int k = 0; k < args->n_in && k < AX_MAX_INPUTS; k++) ax_tensor_release(in[k]);
+  return st;
+}
+
 static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
 {
-  ax_tensor *dst = *at;
+  ax_tensor *dst = *at, *piece;
+  int64_t from;
   const ax_op_impl *impl = &ax_op_impls[op];
   ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
   ax_tensor *temp = NULL;
@@ -136,6 +195,9 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
 
   if (ax_ops[op].form != AX_FORM_POINTWISE && !ax_ops[op].inplace)
     return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
+  if (!(ax_grad_enabled() && dst->requires_grad) && !ax_would_record(args->n_in, args->in) &&
+      in_parts(dst, &piece, &from))
+    return edit_piece(op, args, dst, piece, from);
   for (int k = 0; k < args->n_in; k++)
     if (args->in[k] && !ax_same_device(args->in[k]->device, dst->device)) {
       if (op == AX_OP_COPY) return copy_across(args, dst);
@@ -194,9 +256,24 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
   return run_inplace(op, args, &dst);
 }
 
+/* Draws and other fills of a tensor that rests in parts: all of it is made, as on one rank, and this
+ * rank takes its part. */
+static ax_status fill_whole(ax_op op, const ax_args *args, ax_tensor *dst)
+{
+  const bool former = ax_grad_set_enabled(false);
+  ax_tensor *whole;
+  ax_status st = ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &whole);
+
+  if (st == AX_OK && (st = ax_run_into(op, args, whole)) == AX_OK) st = ax_copy(dst, whole);
+  ax_grad_set_enabled(former);
+  ax_tensor_release(whole);
+  return st;
+}
+
 static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
 {
-  ax_tensor *dst = *at;
+  ax_tensor *dst = *at, *piece;
+  int64_t from;
   const ax_op_impl *impl = &ax_op_impls[op];
   ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
@@ -204,6 +281,7 @@ static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
   ax_status st = AX_OK;
 
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
+  if (in_parts(dst, &piece, &from)) return fill_whole(op, args, dst);
   AX_TRY(ax_tensor_ready(dst, AX_WRITE));
   if (impl->infer == ax_infer_into_only) {
     if (ax_dispatch_is_random(op)) ax_random_draw(args->a.gen, false, &q.a);

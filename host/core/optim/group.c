@@ -187,6 +187,14 @@ static void find_runs(ax_optim_group *g, const int *order, const batch *batches,
     }
 }
 
+/* Has the member other pieces than when the group was arranged? */
+static bool is_cut_anew(const member *m)
+{
+  const ax_flat *f = m->param->flat;
+  return f && f->home.group &&
+         (m->value != f->home.value_piece[m->slot] || m->grad != f->home.grad_piece[m->slot]);
+}
+
 static bool has_moved(const ax_optim_group *g)
 {
   for (int b = 0; b < g->n_batches; b++)
@@ -194,7 +202,7 @@ static bool has_moved(const ax_optim_group *g)
       const member *m = &g->members[g->order[o]];
       const ax_tensor *p = m->param;
       if (p->flat != m->flat || (p->flat && p->slot != m->slot) || p->numel != m->numel ||
-          (ax_dtype)p->dtype != g->batches[b].dtype || !ax_same_device(p->device, g->batches[b].device))
+          is_cut_anew(m) || (ax_dtype)p->dtype != g->batches[b].dtype || !ax_same_device(p->device, g->batches[b].device))
         return true;
     }
   return !g->order;

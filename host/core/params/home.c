@@ -9,6 +9,7 @@
  * and goes when the use ends, or when ax_flat_deliver has reduced the gradients into the parts.
  * The optimizer never needs the whole buffers: it steps pieces, views of the parts. */
 #include "core/params/home.h"
+#include "capture.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
 #include "core/tape/graph.h"
@@ -16,6 +17,16 @@
 #include <string.h>
 
 static ax_status gather(ax_flat *f);
+
+/* A recording would keep the addresses of memory that comes and goes. */
+static ax_status refuse_recording(const ax_flat *f)
+{
+  if (!ax_recording) return AX_OK;
+  return ax_fail(AX_ENOIMPL,
+                 "%s is cut over %d ranks, and a step over it cannot be captured yet: call the step without "
+                 "capture",
+                 f->name ? f->name : "the model", f->home.group->size);
+}
 
 /* ---- memory that comes and goes */
 
@@ -58,6 +69,7 @@ static ax_status give_zeros(ax_flat *f)
   ax_tensor *fresh = NULL;
   ax_status st;
 
+  AX_TRY(refuse_recording(f));
   AX_TRY(ax_tensor_zeros_on(f->device, (ax_dtype)f->dtype, 1, &f->grads->numel, &fresh));
   ax_storage_trade(f->grads->storage, fresh->storage);
   ax_claim_take_off(&f->home.no_grads);
@@ -73,8 +85,46 @@ static ax_status before_grads(ax_claim *c, int64_t at)
   return ax_backward_runs() ? give_zeros(f) : refuse(f, at, "the gradient of ", "while backward runs");
 }
 
-static const ax_claim_kind no_values = { .uses = AX_READ | AX_WRITE, .before = before_values },
-                           no_grads = { .uses = AX_READ | AX_WRITE, .before = before_grads };
+/* The slot that t is all of; -1: none. */
+static int slot_of(const ax_flat *f, const ax_tensor *t)
+{
+  const int k = slot_at(f, t->offset);
+  return f->offsets[k] == t->offset && f->params[k]->numel == t->numel && t->dtype == f->dtype &&
+                 ax_tensor_is_contiguous(t)
+             ? k
+             : -1;
+}
+
+static bool piece_in(const ax_flat *f, ax_tensor **pieces, const ax_tensor *t, ax_tensor **piece,
+                     int64_t *from)
+{
+  const int k = slot_of(f, t);
+
+  if (k < 0) return false;
+  ax_flat_piece(f, k, from);
+  *piece = pieces[k];
+  return true;
+}
+
+/* While a pass runs whoever edits a whole buffer brings it here. */
+static bool value_piece(ax_claim *c, const ax_tensor *t, ax_tensor **piece, int64_t *from)
+{
+  const ax_flat *f = c->owner;
+  return !f->home.computes && !ax_backward_runs() && piece_in(f, f->home.value_piece, t, piece, from);
+}
+
+static bool grad_piece(ax_claim *c, const ax_tensor *t, ax_tensor **piece, int64_t *from)
+{
+  const ax_flat *f = c->owner;
+  return !ax_backward_runs() && piece_in(f, f->home.grad_piece, t, piece, from);
+}
+
+static const ax_claim_kind no_values = { .uses = AX_READ | AX_WRITE,
+                                         .before = before_values,
+                                         .piece_of = value_piece },
+                           no_grads = { .uses = AX_READ | AX_WRITE,
+                                        .before = before_grads,
+                                        .piece_of = grad_piece };
 
 /* Frees the memory of a whole buffer. */
 static ax_status take_memory(ax_tensor *whole, ax_claim *c)
@@ -147,6 +197,19 @@ out:
   return st;
 }
 
+ax_status ax_flat_cut_grads(ax_flat *f)
+{
+  ax_home *h = &f->home;
+  ax_status st = AX_OK;
+
+  if (!h->group) return AX_OK;
+  if (h->cut & AX_CUT_GRADS) AX_TRY(copy_part(f, f->grads, &h->grads));
+  AX_TRY(make_pieces(f, h->grads, f->grads, h->grad_piece));
+  if (h->grads) AX_TRY(take_memory(f->grads, &h->no_grads));
+out:
+  return st;
+}
+
 ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_t cut)
 {
   ax_home *h = &f->home;
@@ -170,12 +233,8 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   if (!h->had || !h->value_piece || !h->grad_piece) goto out;
   if (cut & AX_CUT_VALUES) AX_TRY(copy_part(f, f->values, &h->values));
   AX_TRY(make_pieces(f, h->values, f->values, h->value_piece));
-  if (f->grads) {
-    if (cut & AX_CUT_GRADS) AX_TRY(copy_part(f, f->grads, &h->grads));
-    AX_TRY(make_pieces(f, h->grads, f->grads, h->grad_piece));
-  }
-  h->cut = h->grads ? cut : cut & ~AX_CUT_GRADS;
-  if (h->grads) AX_TRY(take_memory(f->grads, &h->no_grads));
+  h->cut = cut;
+  if (f->grads) AX_TRY(ax_flat_cut_grads(f));
   if (h->values) AX_TRY(take_memory(f->values, &h->no_values));
 out:
   return st;
@@ -215,6 +274,7 @@ static ax_status gather(ax_flat *f)
   ax_storage *fresh = NULL;
   ax_status st;
 
+  AX_TRY(refuse_recording(f));
   AX_TRY(ax_tensor_ready(f->home.values, AX_READ));
   AX_TRY(ax_storage_new(f->device, f->values->storage->bytes, &fresh));
   AX_TRY(all_gather(f, ax_data(f->home.values), fresh->data));
@@ -253,6 +313,7 @@ ax_status ax_flat_spread(ax_flat *f)
   ax_status st = AX_OK;
 
   if (!f->home.group || f->home.cut & AX_CUT_VALUES) return AX_OK;
+  AX_TRY(refuse_recording(f));
   AX_TRY(ax_tensor_ready(f->values, AX_WRITE));
   AX_TRY(copy_part(f, f->values, &mine));
   AX_TRY(all_gather(f, ax_data(mine), ax_data(f->values)));
@@ -347,10 +408,32 @@ static ax_status bring(ax_flat *f, int k)
   return AX_OK;
 }
 
-ax_status ax_flat_deliver(ax_flat *f)
+/* Rounds the whole gradients to the type that they are reduced in. */
+static ax_status round_to(const ax_flat *f, ax_dtype as)
+{
+  ax_tensor *rounded;
+  ax_status st;
+
+  if (as == (ax_dtype)f->dtype) return AX_OK;
+  if ((st = ax_cast(f->grads, as, &rounded)) != AX_OK) return st;
+  st = ax_copy(f->grads, rounded);
+  ax_tensor_release(rounded);
+  return st;
+}
+
+/* The first parameter that was given other memory since it was laid out; NULL: there is none. */
+static const char *moved_away(const ax_flat *f)
+{
+  for (int k = 0; k < f->n; k++)
+    if (f->params[k]->flat != f) return f->names ? f->names[k] : "a parameter";
+  return NULL;
+}
+
+ax_status ax_flat_deliver(ax_flat *f, ax_dtype as)
 {
   ax_home *h = &f->home;
   const bool recording = ax_grad_set_enabled(false);
+  const char *const moved = moved_away(f);
   ax_tensor *arrived = NULL;
   int had = 0;
   ax_status st;
@@ -359,10 +442,18 @@ ax_status ax_flat_deliver(ax_flat *f)
     st = ax_fail(AX_EINVAL, "flat: the layout's gradients are not cut");
     goto out;
   }
+  if (moved) {
+    st = ax_fail(AX_EINVAL,
+                 "%s was given other memory (its data was set, or it was converted) after prepare had cut the "
+                 "model over %d ranks; convert the model before prepare",
+                 moved, h->group->size);
+    goto out;
+  }
   f->missing = 0;
   if (h->no_grads.at) AX_TRY(give_zeros(f));
   for (int k = 0; k < f->n; k++) AX_TRY(bring(f, k));
   for (int k = 0; k < f->n; k++) had += h->had[k];
+  AX_TRY(round_to(f, as));
   AX_TRY(ax_tensor_ready(f->grads, AX_READ));
   AX_TRY(ax_tensor_ready(h->grads, AX_WRITE));
   if (!had) {
@@ -385,7 +476,7 @@ ax_tensor *ax_flat_own_grad(ax_tensor *p, ax_group **group)
   ax_flat *f = p->flat;
 
   *group = NULL;
-  if (!f || !(f->home.cut & AX_CUT_GRADS) || !p->grad || p->grad != p->grad_slot) return p->grad;
+  if (!f || !f->home.grads || !p->grad || p->grad != p->grad_slot) return p->grad;
   *group = f->home.group;
   return f->home.grad_piece[p->slot];
 }

@@ -172,7 +172,7 @@ ax_status ax_flat_give_grads(ax_flat *f)
   if (st == AX_OK) {
     ax_tensor_release(f->grads);
     f->grads = grads;
-    return AX_OK;
+    return ax_flat_cut_grads(f);
   }
   /* their gradients stay where they have moved */
   while (grads && --k > 0) ax_tensor_set_grad_slot(f->params[k - 1], NULL, 0);

@@ -9,6 +9,7 @@ local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local flat = require "accelerate.parallel.flat"
 local parallel = require "accelerate.parallel"
+local sharded = require "accelerate.parallel.sharded"
 local policy = require "accelerate.accelerator.policy"
 local schedulers = require "accelerate.accelerator.scheduler"
 
@@ -85,6 +86,10 @@ function Accelerator:prepare_model(model, opts)
   policy.apply(model, self._plan)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
+    if sharded.applies(self._plan) then
+      fail("prepare_model: dynamo_backend = 'cudagraphs' records steps over memory that stays where it is, and "
+        .. "under %s the model's values come and go: this is not there yet", self._plan.name)
+    end
     require("accelerate.capture.model").wrap(model, self.device,
       self._ranks > 1 and parallel.recorded_reduction(model) or nil)
   end
@@ -93,6 +98,10 @@ end
 
 --- Sets up an optimizer that updates inside backward: it reduces its gradients itself, one by one.
 local function fuse(self, optimizer)
+  if sharded.applies(self._plan) then
+    fail("prepare_optimizer: %s reduces and applies whole gradients inside backward, which the ranks do not "
+      .. "have under %s; use another optimizer", optimizer.__name, self._plan.name)
+  end
   self._has_lomo_optimizer = true
   for _, group in ipairs(optimizer.param_groups) do parallel.fuse(self._models, group.params) end
   if self._ranks > 1 then optimizer._reduce = parallel.mean_gradient end

@@ -143,11 +143,23 @@ local function run(accelerator, models, fn, ...)
   end, ...)
 end
 
+-- Parts of a cut model are on ranks that would be done: no rank can go on without them.
+local function refuse_cut(models)
+  for _, model in ipairs(models) do
+    local one = replica.of(model)
+    if one.plan then
+      fail("join_uneven_inputs: the model is cut over ranks (%s), and no rank can train it without the others; "
+        .. "use even_batches = true", one.plan.name)
+    end
+  end
+end
+
 --- See Accelerator:join_uneven_inputs.
 ---@param accelerator accelerate.Accelerator
 ---@param even boolean?
 function M.join(accelerator, joinables, even, fn, ...)
   local models = check_models(joinables)
+  refuse_cut(models)
   local undo = function() end
   if even ~= nil then
     local refused

@@ -94,7 +94,7 @@ function M.cut(replica, model, made)
       division.name(unit, flat, names)
       flat.layout:cut_over(replica.shards.group._handle, replica.shards.copies
         and replica.shards.copies._handle,
-        plan.values == "cut", plan.gradients == "cut" and flat.trainable)
+        plan.values == "cut", plan.gradients == "cut")
       flat.cut, flat.cut_values = true, plan.values == "cut"
       flat.delivers = plan.gradients == "cut" and flat.trainable
       unit.flats[#unit.flats + 1] = flat
@@ -124,7 +124,7 @@ local function trained(replica)
   for _, flat in ipairs(replica.flats) do
     local unit = replica.unit_of[flat.params[1]] or replica.units[1]
     local into = unit.root and own or list
-    if flat.trainable and not flat.whole then into[#into + 1] = flat end
+    if not flat.whole and (flat.trainable or flat_buffers.has_thawed(flat)) then into[#into + 1] = flat end
   end
   for _, flat in ipairs(own) do list[#list + 1] = flat end
   return list
@@ -132,10 +132,7 @@ end
 
 -- Gradients that are reduced in a lower type are rounded to it before they are summed.
 local function deliver(flat, dtype)
-  if dtype and dtype ~= flat.dtype then
-    core.no_grad(function() flat.grads:copy_(flat.grads:to(dtype)) end)
-  end
-  flat.layout:deliver()
+  flat.layout:deliver(dtype)
   if flat.cut_values then flat.layout:drop_values() end
 end
 
