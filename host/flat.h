@@ -27,9 +27,10 @@ enum { AX_CUT_VALUES = 1, AX_CUT_GRADS = 2, AX_CUT_STATES = 4 };
  * A layout that is cut over a group has as many parts of equal size as the group has ranks, and
  * `first` to `last` are this rank's elements; a boundary may cut a parameter in two.  The whole
  * buffer of a kind that is cut has memory only while a model computes with it.  Parameters and
- * gradients are views of the whole buffers, with their whole shapes, at all times; while a buffer
- * has no memory, a claim answers whoever reads it: inside a forward or backward pass it gathers the
- * parts, elsewhere it fails and names the parameter. */
+ * gradients are views of the whole buffers, with their whole shapes, at all times.  Where the ranks
+ * share memory, the whole values are there once for all of them.  While a buffer has no memory, a
+ * claim answers whoever reads it: inside a forward or backward pass it gathers the parts, elsewhere
+ * it fails and names the parameter. */
 typedef struct ax_home {
   ax_group *group;     /* counted; NULL: all buffers are whole on each rank */
   ax_group *copies;    /* counted: the ranks that have the same part; NULL: no other rank has it */
@@ -41,9 +42,13 @@ typedef struct ax_home {
    * nothing */
   ax_tensor **value_piece, **grad_piece;
   ax_claim no_values, no_grads; /* on the whole buffers, while they have no memory */
-  int users;                    /* those who have acquired the values */
-  bool computes;                /* the model's forward pass is under way */
-  bool *had;                    /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
+  /* the whole values are memory that all ranks of the group have, each writing its part: they are
+   * always here, and none may be written but by pieces */
+  bool shared;
+  ax_storage *mapping; /* that memory, while ax_flat_acquire has put a private copy in its place */
+  int users;           /* those who have acquired the values */
+  bool computes;       /* the model's forward pass is under way */
+  bool *had;           /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
 } ax_home;
 
 typedef struct ax_flat ax_flat;
@@ -126,15 +131,17 @@ AX_API ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies,
 /* Makes the values whole (a collective of the group, where they are cut and nobody has acquired
  * them), and holds them until ax_flat_let_go. */
 AX_API ax_status ax_flat_acquire(ax_flat *f);
+/* As ax_flat_acquire, for whoever writes the values: they are this rank's own copy. */
+AX_API ax_status ax_flat_acquire_own(ax_flat *f);
 /* Ends a use.  The whole buffer is freed with the last one, unless `keep`. */
 AX_API void ax_flat_let_go(ax_flat *f, bool keep);
 /* Frees the whole buffer of values, whoever holds it. */
 AX_API void ax_flat_drop_values(ax_flat *f);
 /* Whether the whole values can be read now. */
 AX_API bool ax_flat_has_values(const ax_flat *f);
-/* Brings the gradients of all slots home: they are rounded to `as`, the parts of the group's ranks are averaged, over the
- * copies as well, and added to what rests here of earlier passes; the whole buffer is freed.  A
- * collective.  Parameters keep their gradients, which have no memory. */
+/* Brings the gradients of all slots home: they are rounded to `as`, the parts of the group's ranks
+ * are averaged, over the copies as well, and added to what rests here of earlier passes; the whole
+ * buffer is freed.  A collective.  Parameters keep their gradients, which have no memory. */
 AX_API ax_status ax_flat_deliver(ax_flat *f, ax_dtype as);
 /* After an optimizer stepped this rank's part of values that are whole: gathers the others'. */
 AX_API ax_status ax_flat_spread(ax_flat *f);

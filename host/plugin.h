@@ -168,6 +168,8 @@ typedef struct ax_claim_kind {
    * element *from of it and on which elementwise edits of t act; NULL: it has none.  False: t is
    * not one of the tensors that are known.  NULL: the memory is elsewhere, or not written yet */
   bool (*piece_of)(ax_claim *c, const struct ax_tensor *t, struct ax_tensor **piece, int64_t *from);
+  /* Comes before and after such an edit; NULL: nothing is to be done */
+  ax_status (*edits)(ax_claim *c, bool begins);
   void (*gone)(ax_claim *c); /* the storage is being freed; NULL: the claimant holds the storage */
 } ax_claim_kind;
 

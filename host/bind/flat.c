@@ -173,11 +173,16 @@ static int cut_over(lua_State *L)
   return done(L, ax_flat_cut_over(f, group, copies, cut), "prepare");
 }
 
+/* layout:acquire(own): own: for a caller that writes the values */
 static int acquire(lua_State *L)
 {
+  ax_flat *f = check_layout(L, "acquire");
   ax_lua_enter_collective(L);
-  return done(L, ax_flat_acquire(check_layout(L, "acquire")), "gather");
+  return done(L, lua_toboolean(L, 2) ? ax_flat_acquire_own(f) : ax_flat_acquire(f), "gather");
 }
+
+/* layout:is_shared() -> whether the whole values are memory of all ranks */
+static int is_shared(lua_State *L) { return push_flag(L, check_layout(L, "is_shared")->home.shared); }
 
 /* layout:let_go(keep) */
 static int let_go(lua_State *L)
@@ -210,7 +215,8 @@ static int computes(lua_State *L)
 static int deliver(lua_State *L)
 {
   ax_flat *f = check_layout(L, "deliver");
-  const ax_dtype as = lua_isnoneornil(L, 2) ? (ax_dtype)f->dtype : ax_lua_check_dtype(L, 2, "deliver", "dtype");
+  const ax_dtype as =
+      lua_isnoneornil(L, 2) ? (ax_dtype)f->dtype : ax_lua_check_dtype(L, 2, "deliver", "dtype");
 
   ax_lua_enter_collective(L);
   return done(L, ax_flat_deliver(f, as), "gradients");
@@ -409,39 +415,23 @@ static int adopt(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-  { "values", layout_values },
-  { "grads", layout_grads },
-  { "work", layout_work },
-  { "give_grads", give_grads },
-  { "give_work", give_work },
-  { "is_current", is_current },
-  { "has_grad", has_grad },
-  { "wants_grad", wants_grad },
-  { "scale_grads", scale_grads },
-  { "touch", touch },
-  { "dissolve", dissolve },
-  { "cut", cut },
-  { "expect", expect },
-  { "ignore", ignore },
-  { "remember", remember },
-  { "reached", reached },
-  { "pending", pending },
-  { "is_watched", is_watched },
-  { "collect", collect },
-  { "adopt", adopt },
-  { "set_names", set_names },
-  { "cut_over", cut_over },
-  { "acquire", acquire },
-  { "let_go", let_go },
-  { "computes", computes },
-  { "deliver", deliver },
-  { "spread", spread },
-  { "piece", piece },
-  { "take_back", take_back },
-  { "has_values", has_values },
-  { "drop_values", drop_values },
-  { "own_grad", own_grad },
-  { NULL, NULL },
+  { "values", layout_values },    { "grads", layout_grads },
+  { "work", layout_work },        { "give_grads", give_grads },
+  { "give_work", give_work },     { "is_current", is_current },
+  { "has_grad", has_grad },       { "wants_grad", wants_grad },
+  { "scale_grads", scale_grads }, { "touch", touch },
+  { "dissolve", dissolve },       { "cut", cut },
+  { "expect", expect },           { "ignore", ignore },
+  { "remember", remember },       { "reached", reached },
+  { "pending", pending },         { "is_watched", is_watched },
+  { "collect", collect },         { "adopt", adopt },
+  { "set_names", set_names },     { "cut_over", cut_over },
+  { "acquire", acquire },         { "let_go", let_go },
+  { "computes", computes },       { "deliver", deliver },
+  { "spread", spread },           { "piece", piece },
+  { "take_back", take_back },     { "has_values", has_values },
+  { "is_shared", is_shared },     { "drop_values", drop_values },
+  { "own_grad", own_grad },       { NULL, NULL },
 };
 static const ax_lua_class layout_class = { "a layout of parameters", sizeof(ax_flat *), clear_layout,
                                            methods };

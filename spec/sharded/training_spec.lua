@@ -6,10 +6,13 @@ local ranks = require "spec.support.ranks"
 
 local worst = programs.worst
 local CPU = { launch = { "--cpu" } }
+-- Ranks of one machine share the values' memory unless this is set; they gather them then, as ranks
+-- on GPUs and on several machines do.
+local GATHERING = { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "0" } }
 
 -- The numbers that train(...) gives on n ranks.
-local function train(n, call)
-  return json.decode(ranks.ok(n, programs.TRAIN .. "give((train(" .. call .. ")))", CPU))
+local function train(n, call, opts)
+  return json.decode(ranks.ok(n, programs.TRAIN .. "give((train(" .. call .. ")))", opts or CPU))
 end
 
 describe("sharded training", function()
@@ -23,6 +26,9 @@ describe("sharded training", function()
         for n = 2, 4 do
           local there = train(n, ("%q, %q"):format(model, strategy))
           assert.is_true(worst(one, there) <= 1e-5, ("%d ranks: %g"):format(n, worst(one, there)))
+          if strategy == "ZeRO-3" then
+            assert.are.equal(0, worst(there, train(n, ("%q, %q"):format(model, strategy), GATHERING)))
+          end
         end
       end)
     end
@@ -79,6 +85,113 @@ describe("sharded training", function()
     assert.are.equal(0, worst(train(3, call), train(3, call)))
   end)
 
+  -- Edits and freezing between steps; no difference from replicas.
+  local EDITED = [[
+    local function run(plan)
+      state.reset()
+      local accelerator = accelerate.Accelerator { cpu = true }
+      accelerator._plan = plan_of(plan, {})
+      core.manual_seed(7)
+      local model = nn.Sequential(nn.Linear(10, 21), nn.Tanh(), nn.Linear(21, 21), nn.Linear(21, 5))
+      for _, p in ipairs(model[3]:parameters()) do p.requires_grad = false end
+      local optimizer = optim.AdamW(model:parameters(), { lr = 0.01 })
+      model, optimizer = accelerator:prepare(model, optimizer)
+      core.manual_seed(5)
+      local x = core.randn(12, 10):narrow(1, rank * 12 / ranks + 1, 12 / ranks)
+      local function step()
+        accelerator:backward(model(x):square():mean())
+        optimizer:step()
+        optimizer:zero_grad(false)
+      end
+      step()
+      core.no_grad(function()
+        model[1].weight:mul_(0.5)
+        model[1].weight:add_(core.ones(21, 10), { alpha = 0.1 })
+        model[4].bias:fill_(0.25)
+        model[4].weight:copy_(core.ones(5, 21))
+        model[1].bias:uniform_(-1, 1)
+        model[4].weight:clamp_(0.2, 0.9)
+      end)
+      step()
+      for _, p in ipairs(model[3]:parameters()) do p.requires_grad = true end
+      step() step()
+      accelerate.utils.summon_full_params(model, function()
+        core.no_grad(function() for _, p in ipairs(model:parameters()) do p:narrow(1, 1, 2):mul_(2) end end)
+      end)
+      if plan ~= "DDP" then
+        accelerate.utils.summon_full_params(model, { writeback = false }, function()
+          core.no_grad(function() for _, p in ipairs(model:parameters()) do p:mul_(100) end end)
+        end)
+      end
+      step()
+      local all = {}
+      accelerate.utils.summon_full_params(model, function()
+        for _, p in ipairs(model:parameters()) do
+          for _, v in ipairs(p:detach():reshape(-1):totable()) do all[#all + 1] = v end
+        end
+      end)
+      return all, model
+    end
+    local a, b, model = run "DDP", run "ZeRO-3"
+    for i = 1, #a do check(a[i] == b[i], ("element %d: %g beside %g"):format(i, a[i], b[i])) end
+    if rank == 0 then print "edited" end
+  ]]
+
+  it("takes elementwise edits, draws and copies into its parts, and edits of a whole copy", function()
+    for n = 2, 3 do
+      for _, opts in ipairs { CPU, GATHERING } do
+        assert.matches("edited", ranks.ok(n, programs.TRAIN .. EDITED, opts))
+      end
+    end
+  end)
+
+  it("refuses edits that parts cannot take, by name", function()
+    local out = ranks.ok(2, programs.TRAIN .. [[
+      local _, model = train("gpt", "ZeRO-3", { steps = 1 })
+      local ok, err = pcall(core.no_grad, function() model.h[1].up.weight:narrow(1, 1, 2):mul_(2) end)
+      assert(not ok and tostring(err):find("h.0.up.weight", 1, true)
+        and tostring(err):find("summon_full_params", 1, true), err)
+      ok, err = pcall(core.no_grad, function() model.h[1].up.weight:add_(core.ones(16)) end)
+      assert(not ok and tostring(err):find("[32, 16]", 1, true), err)
+      if rank == 0 then print "refused" end
+    ]], CPU)
+    assert.matches("refused", out)
+  end)
+
+  it("lets ranks of one machine run different numbers of forward passes, over one copy", function()
+    local out = ranks.ok(3, programs.TRAIN .. [[
+      local _, model, optimizer, accelerator = train("gpt", "ZeRO-3", { steps = 2, cpu = true })
+      local x = core.randint(0, 19, { 2, 6 })
+      for round = 1, 3 do
+        for _ = 1, rank * 3 do core.no_grad(function() model(x) end) end -- evaluation
+        accelerator:backward(F.cross_entropy(model(x):reshape(-1, 19), x:reshape(-1)))
+        if rank == 1 then core.no_grad(function() model(x) end) end
+        optimizer:step()
+        optimizer:zero_grad()
+      end
+      local sums = accelerate.utils.gather(model.h[1].up.weight:detach():double():sum())
+      check(sums:eq(sums[1]):all():item(), tostring(sums))
+      if rank == 0 then print "apart" end
+    ]], CPU)
+    assert.matches("apart", out)
+  end)
+
+  it("refuses what needs whole models on each rank, by name", function()
+    local out = ranks.ok(2, programs.TRAIN .. [[
+      local _, model, optimizer, accelerator = train("gpt", "ZeRO-3", { steps = 1 })
+      local function refused(what, fn, ...)
+        local ok, err = pcall(fn, ...)
+        assert(not ok and tostring(err):find("ZeRO-3", 1, true), what .. ": " .. tostring(err))
+      end
+      refused("LocalSGD", accelerate.utils.LocalSGD, accelerator, model, 2)
+      refused("uneven inputs", accelerator.join_uneven_inputs, accelerator, { model }, { even_batches = false },
+        print)
+      refused("LOMO", accelerator.prepare, accelerator, optim.LOMO(model, { lr = 0.1 }))
+      if rank == 0 then print "refused" end
+    ]], CPU)
+    assert.matches("refused", out)
+  end)
+
   it("names a parameter that is read where it is not whole", function()
     local out = ranks.ok(2, programs.TRAIN .. [[
       local _, model = train("gpt", "ZeRO-3", { steps = 1 })
@@ -86,7 +199,7 @@ describe("sharded training", function()
       assert(not ok and tostring(err):find("h.1.up.weight of unit h.1 (Block) is cut over 2 ranks", 1, true), err)
       assert(model.h[2].up.weight.shape[1] == 32 and model.tokens.weight.shape[1] == 19)
       if rank == 0 then print "named" end
-    ]], CPU)
+    ]], GATHERING)
     assert.matches("named", out)
   end)
 

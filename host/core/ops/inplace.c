@@ -125,15 +125,18 @@ static ax_status run_then_copy(ax_op op, const ax_args *args, ax_tensor *dst)
 
 /* ---- tensors that rest in parts: elementwise edits act on this rank's part */
 
-/* Is t's memory not here, but a part of it? */
-static bool in_parts(const ax_tensor *t, ax_tensor **piece, int64_t *from)
+/* The claim on t's memory, of which a part is this rank's; NULL: all of it is. */
+static ax_claim *in_parts(const ax_tensor *t, ax_tensor **piece, int64_t *from)
 {
-  for (ax_claim *c = t->storage->claims; __builtin_expect(c != NULL, 0); c = c->next)
-    if (c->kind->piece_of && c->kind->piece_of(c, t, piece, from)) return true;
-  return false;
+  ax_claim *c = t->storage->claims;
+
+  while (__builtin_expect(c != NULL, 0) && !(c->kind->piece_of && c->kind->piece_of(c, t, piece, from)))
+    c = c->next;
+  return c;
 }
 
-/* The elements of an input that stand beside those of the piece of dst: n from element `from` on. */
+/* The elements of an input that stand beside those of the piece of dst: n from element `from`
+ * on. */
 static ax_status beside(ax_op op, ax_tensor *in, const ax_tensor *dst, int64_t from, int64_t n,
                         ax_tensor **out)
 {
@@ -144,7 +147,7 @@ static ax_status beside(ax_op op, ax_tensor *in, const ax_tensor *dst, int64_t f
   ax_status st;
 
   if (in_parts(in, &own, &at) && at == from && in->numel == dst->numel) {
-    *out = ax_tensor_retain(own);
+    *out = own ? ax_tensor_retain(own) : NULL;
     return AX_OK;
   }
   if (in->numel == 1) {
@@ -153,8 +156,8 @@ static ax_status beside(ax_op op, ax_tensor *in, const ax_tensor *dst, int64_t f
   }
   if (!ax_same_shape(in, dst->ndim, dst->shape))
     return ax_fail(AX_ESHAPE,
-                   "%s_: the tensor being changed, %s, is cut over ranks, and an argument of shape %s cannot be "
-                   "cut alike; inside accelerate.utils.summon_full_params(model, fn) it is whole",
+                   "%s_: the tensor being changed, %s, is cut over ranks, and an argument of shape %s cannot "
+                   "be cut alike; inside accelerate.utils.summon_full_params(model, fn) it is whole",
                    ax_ops[op].name + (ax_ops[op].name[0] == '_'),
                    ax_shape_text(dst->ndim, dst->shape, a, sizeof a),
                    ax_shape_text(in->ndim, in->shape, b, sizeof b));
@@ -164,7 +167,8 @@ static ax_status beside(ax_op op, ax_tensor *in, const ax_tensor *dst, int64_t f
   return st;
 }
 
-static ax_status edit_piece(ax_op op, const ax_args *args, ax_tensor *dst, ax_tensor *piece, int64_t from)
+static ax_status edit_piece(ax_claim *c, ax_op op, const ax_args *args, ax_tensor *dst, ax_tensor *piece,
+                            int64_t from)
 {
   ax_tensor *in[AX_MAX_INPUTS] = { 0 };
   ax_args own = *args;
@@ -172,9 +176,11 @@ static ax_status edit_piece(ax_op op, const ax_args *args, ax_tensor *dst, ax_te
 
   if (ax_ops[op].form != AX_FORM_POINTWISE) return ax_tensor_ready(dst, AX_WRITE); /* its error */
   own.in = in;
-  for (int k = 0; k < args->n_in && piece; k++)
-    if (args->in[k]) AX_TRY(beside(op, args->in[k], dst, from, piece->numel, &in[k]));
+  for (int k = 0; k < args->n_in; k++) /* ranks without a part refuse what the others do */
+    if (args->in[k]) AX_TRY(beside(op, args->in[k], dst, from, piece ? piece->numel : 0, &in[k]));
+  if (c->kind->edits) AX_TRY(c->kind->edits(c, true));
   if (piece) AX_TRY(ax_run_inplace(op, &own, piece));
+  if (c->kind->edits) AX_TRY(c->kind->edits(c, false));
   dst->version->edits++;
 out:
   for (int k = 0; k < args->n_in && k < AX_MAX_INPUTS; k++) ax_tensor_release(in[k]);
@@ -184,6 +190,7 @@ out:
 static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
 {
   ax_tensor *dst = *at, *piece;
+  ax_claim *parts;
   int64_t from;
   const ax_op_impl *impl = &ax_op_impls[op];
   ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
@@ -196,8 +203,8 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
   if (ax_ops[op].form != AX_FORM_POINTWISE && !ax_ops[op].inplace)
     return ax_fail(AX_EINVAL, "%s: has no in-place form", q.name);
   if (!(ax_grad_enabled() && dst->requires_grad) && !ax_would_record(args->n_in, args->in) &&
-      in_parts(dst, &piece, &from))
-    return edit_piece(op, args, dst, piece, from);
+      (parts = in_parts(dst, &piece, &from)))
+    return edit_piece(parts, op, args, dst, piece, from);
   for (int k = 0; k < args->n_in; k++)
     if (args->in[k] && !ax_same_device(args->in[k]->device, dst->device)) {
       if (op == AX_OP_COPY) return copy_across(args, dst);
@@ -256,8 +263,8 @@ ax_status ax_run_inplace(ax_op op, const ax_args *args, ax_tensor *dst)
   return run_inplace(op, args, &dst);
 }
 
-/* Draws and other fills of a tensor that rests in parts: all of it is made, as on one rank, and this
- * rank takes its part. */
+/* Draws and other fills of a tensor that rests in parts: all of it is made, as on one rank, and
+ * this rank takes its part. */
 static ax_status fill_whole(ax_op op, const ax_args *args, ax_tensor *dst)
 {
   const bool former = ax_grad_set_enabled(false);

@@ -201,8 +201,8 @@ static bool has_moved(const ax_optim_group *g)
     for (int o = g->batches[b].first; o < g->batches[b].first + g->batches[b].n; o++) {
       const member *m = &g->members[g->order[o]];
       const ax_tensor *p = m->param;
-      if (p->flat != m->flat || (p->flat && p->slot != m->slot) || p->numel != m->numel ||
-          is_cut_anew(m) || (ax_dtype)p->dtype != g->batches[b].dtype || !ax_same_device(p->device, g->batches[b].device))
+      if (p->flat != m->flat || (p->flat && p->slot != m->slot) || p->numel != m->numel || is_cut_anew(m) ||
+          (ax_dtype)p->dtype != g->batches[b].dtype || !ax_same_device(p->device, g->batches[b].device))
         return true;
     }
   return !g->order;

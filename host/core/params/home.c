@@ -22,10 +22,10 @@ static ax_status gather(ax_flat *f);
 static ax_status refuse_recording(const ax_flat *f)
 {
   if (!ax_recording) return AX_OK;
-  return ax_fail(AX_ENOIMPL,
-                 "%s is cut over %d ranks, and a step over it cannot be captured yet: call the step without "
-                 "capture",
-                 f->name ? f->name : "the model", f->home.group->size);
+  return ax_fail(
+      AX_ENOIMPL,
+      "%s is cut over %d ranks, and a step over it cannot be captured yet: call the step without capture",
+      f->name ? f->name : "the model", f->home.group->size);
 }
 
 /* ---- memory that comes and goes */
@@ -126,6 +126,40 @@ static const ax_claim_kind no_values = { .uses = AX_READ | AX_WRITE,
                                         .before = before_grads,
                                         .piece_of = grad_piece };
 
+static ax_status before_shared(ax_claim *c, int64_t at)
+{
+  const ax_flat *f = c->owner;
+  const int k = at < 0 ? -1 : slot_at(f, at);
+
+  return ax_fail(AX_EINVAL,
+                 "%s: its memory belongs to %d ranks, and this call may write elements of others' parts: "
+                 "elementwise edits of the whole parameter inside tensor.no_grad are fine, others go inside "
+                 "accelerate.utils.summon_full_params(model, { writeback = true }, fn)",
+                 k >= 0 && f->names ? f->names[k] : "a parameter", f->home.group->size);
+}
+
+static bool shared_piece(ax_claim *c, const ax_tensor *t, ax_tensor **piece, int64_t *from)
+{
+  const ax_flat *f = c->owner;
+  return piece_in(f, f->home.value_piece, t, piece, from);
+}
+
+static ax_status wait_for_all(const ax_flat *f)
+{
+  return ax_dist_run(f->home.group, &(ax_collective){ .op = AX_BARRIER }, NULL);
+}
+
+/* Nobody reads while parts are written. */
+static ax_status shared_edits(ax_claim *c, bool begins)
+{
+  (void)begins;
+  return wait_for_all(c->owner);
+}
+
+static const ax_claim_kind shared_values = {
+  .uses = AX_WRITE, .before = before_shared, .piece_of = shared_piece, .edits = shared_edits
+};
+
 /* Frees the memory of a whole buffer. */
 static ax_status take_memory(ax_tensor *whole, ax_claim *c)
 {
@@ -197,6 +231,36 @@ out:
   return st;
 }
 
+/* Puts the values into memory that all ranks have, where they can. */
+static ax_status share_values(ax_flat *f)
+{
+  ax_home *h = &f->home;
+  const size_t item = ax_dtype_size((ax_dtype)f->dtype), own = (size_t)(h->last - h->first) * item;
+  const int64_t n = h->last - h->first, one = 1;
+  ax_storage *whole = NULL, *part = NULL;
+  ax_tensor *there = NULL;
+  ax_status st;
+
+  if (!ax_shared_possible(h->group, f->device)) return AX_OK;
+  AX_TRY(ax_shared_new(h->group, f->values->storage->bytes, (size_t)h->first * item, own, &whole, &part));
+  if (!whole) goto out;
+  AX_TRY(ax_tensor_over(part, (ax_dtype)f->dtype, 1, &n, &one, 0, &there));
+  AX_TRY(ax_copy(there, h->values));
+  ax_tensor_release(h->values);
+  h->values = there;
+  there = NULL;
+  h->shared = true;
+  h->no_values.kind = &shared_values;
+  st = wait_for_all(f);
+  ax_storage_trade(f->values->storage, whole);
+  ax_claim_put(f->values->storage, &h->no_values);
+out:
+  ax_tensor_release(there);
+  ax_storage_release(whole);
+  ax_storage_release(part);
+  return st;
+}
+
 ax_status ax_flat_cut_grads(ax_flat *f)
 {
   ax_home *h = &f->home;
@@ -231,11 +295,14 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   h->value_piece = ax_calloc((size_t)f->n, sizeof *h->value_piece);
   h->grad_piece = ax_calloc((size_t)f->n, sizeof *h->grad_piece);
   if (!h->had || !h->value_piece || !h->grad_piece) goto out;
-  if (cut & AX_CUT_VALUES) AX_TRY(copy_part(f, f->values, &h->values));
+  if (cut & AX_CUT_VALUES) {
+    AX_TRY(copy_part(f, f->values, &h->values));
+    AX_TRY(share_values(f));
+  }
   AX_TRY(make_pieces(f, h->values, f->values, h->value_piece));
   h->cut = cut;
   if (f->grads) AX_TRY(ax_flat_cut_grads(f));
-  if (h->values) AX_TRY(take_memory(f->values, &h->no_values));
+  if (h->values && !h->shared) AX_TRY(take_memory(f->values, &h->no_values));
 out:
   return st;
 }
@@ -250,6 +317,7 @@ void ax_flat_free_home(ax_flat *f)
     if (h->grad_piece) ax_tensor_release(h->grad_piece[k]);
   }
   ax_tensor_release(h->values), ax_tensor_release(h->grads);
+  ax_storage_release(h->mapping);
   if (h->group) ax_group_release(h->group);
   if (h->copies) ax_group_release(h->copies);
   ax_mfree(h->had), ax_mfree(h->value_piece), ax_mfree(h->grad_piece);
@@ -285,7 +353,10 @@ out:
   return st;
 }
 
-bool ax_flat_has_values(const ax_flat *f) { return !(f->home.cut & AX_CUT_VALUES) || !f->home.no_values.at; }
+bool ax_flat_has_values(const ax_flat *f)
+{
+  return !(f->home.cut & AX_CUT_VALUES) || f->home.shared || !f->home.no_values.at;
+}
 
 ax_status ax_flat_acquire(ax_flat *f)
 {
@@ -294,9 +365,42 @@ ax_status ax_flat_acquire(ax_flat *f)
   return st;
 }
 
+ax_status ax_flat_acquire_own(ax_flat *f)
+{
+  ax_home *h = &f->home;
+  ax_storage *own = NULL;
+  ax_status st;
+
+  if (!h->shared || h->mapping) return ax_flat_acquire(f);
+  AX_TRY(ax_storage_new(f->device, f->values->storage->bytes, &own));
+  memcpy(own->data, f->values->storage->data, own->bytes);
+  ax_storage_trade(f->values->storage, own);
+  ax_claim_take_off(&h->no_values);
+  h->mapping = own;
+  own = NULL;
+  h->users++;
+out:
+  ax_storage_release(own);
+  return st;
+}
+
+/* Puts the memory of all ranks back in the place of the private copy. */
+static void share_again(ax_flat *f)
+{
+  ax_home *h = &f->home;
+
+  if (!h->mapping) return;
+  ax_storage_trade(f->values->storage, h->mapping);
+  ax_claim_put(f->values->storage, &h->no_values);
+  ax_storage_release(h->mapping);
+  h->mapping = NULL;
+}
+
 void ax_flat_drop_values(ax_flat *f)
 {
   f->home.users = 0;
+  share_again(f);
+  if (f->home.shared) return;
   if ((f->home.cut & AX_CUT_VALUES) && ax_flat_has_values(f))
     (void)take_memory(f->values, &f->home.no_values);
 }
@@ -328,7 +432,8 @@ ax_status ax_flat_take_back(ax_flat *f)
   ax_tensor *there = NULL;
   ax_status st = AX_OK;
 
-  if (!(f->home.cut & AX_CUT_VALUES) || !ax_flat_has_values(f)) return AX_OK;
+  if (!(f->home.cut & AX_CUT_VALUES) || !ax_flat_has_values(f) || (f->home.shared && !f->home.mapping))
+    return AX_OK;
   AX_TRY(view(f, f->values, 0, f->home.first, f->home.last, &there));
   AX_TRY(ax_copy(f->home.values, there));
   ax_flat_touch(f);
@@ -444,8 +549,8 @@ ax_status ax_flat_deliver(ax_flat *f, ax_dtype as)
   }
   if (moved) {
     st = ax_fail(AX_EINVAL,
-                 "%s was given other memory (its data was set, or it was converted) after prepare had cut the "
-                 "model over %d ranks; convert the model before prepare",
+                 "%s was given other memory (its data was set, or it was converted) after prepare had cut "
+                 "the model over %d ranks; convert the model before prepare",
                  moved, h->group->size);
     goto out;
   }

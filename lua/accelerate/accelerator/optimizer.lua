@@ -28,6 +28,7 @@ local function reduced(closure, owner)
 end
 
 local function apply(self, inner, scaler, closure)
+  self._owner:_before_update()
   if not scaler then return inner:step(closure) end
   local result, stepped = scaler:step(inner, closure)
   scaler:update()

@@ -87,7 +87,8 @@ function Accelerator:prepare_model(model, opts)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
     if sharded.applies(self._plan) then
-      fail("prepare_model: dynamo_backend = 'cudagraphs' records steps over memory that stays where it is, and "
+      fail("prepare_model: dynamo_backend = 'cudagraphs' records steps over memory that stays where it " ..
+        "is, and "
         .. "under %s the model's values come and go: this is not there yet", self._plan.name)
     end
     require("accelerate.capture.model").wrap(model, self.device,

@@ -166,6 +166,11 @@ local function check_replicas(self)
   end
 end
 
+--- Called by a prepared optimizer when nothing comes before its real step any more.
+function Accelerator:_before_update()
+  if self._ranks > 1 then parallel.steps(self._models) end
+end
+
 --- Called by a prepared optimizer after a real step.
 function Accelerator:_after_step(optimizer)
   if self._ranks > 1 then

@@ -112,6 +112,12 @@ function M.finish(models, sync, weight)
   end
 end
 
+--- Before an optimizer's step: see accelerate.parallel.sharded.
+---@param models accelerate.nn.Module[]
+function M.steps(models)
+  for _, model in ipairs(models) do sharded.steps(replica.of(model)) end
+end
+
 --- After an optimizer's step: see accelerate.parallel.sharded.
 ---@param models accelerate.nn.Module[]
 ---@param groups table[] its param_groups

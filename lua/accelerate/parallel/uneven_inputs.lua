@@ -148,7 +148,8 @@ local function refuse_cut(models)
   for _, model in ipairs(models) do
     local one = replica.of(model)
     if one.plan then
-      fail("join_uneven_inputs: the model is cut over ranks (%s), and no rank can train it without the others; "
+      fail("join_uneven_inputs: the model is cut over ranks (%s), and no rank can train it without the " ..
+        "others; "
         .. "use even_batches = true", one.plan.name)
     end
   end

@@ -96,11 +96,13 @@ function M.cut(replica, model, made)
         and replica.shards.copies._handle,
         plan.values == "cut", plan.gradients == "cut")
       flat.cut, flat.cut_values = true, plan.values == "cut"
+      flat.shared, flat.group = flat.layout:is_shared(), replica.shards.group
+      replica.shared = replica.shared or flat.shared
       flat.delivers = plan.gradients == "cut" and flat.trainable
       unit.flats[#unit.flats + 1] = flat
     end
   end
-  if plan.values == "cut" and not replica.installed then
+  if plan.values == "cut" and not replica.shared and not replica.installed then
     replica.installed = true
     division.install(replica.units, plan.reshard_after_forward)
   end
@@ -194,6 +196,17 @@ function M.finish(replica)
   end
 end
 
+-- Where ranks share the values' memory, none reads them while another one writes its part.
+local function meet(replica)
+  if replica.shared then core.dist.barrier(replica.shards.group._handle) end
+end
+
+--- Before an optimizer's step.
+---@param replica accelerate.Replica
+function M.steps(replica)
+  if replica.plan then meet(replica) end
+end
+
 --- After an optimizer's step: gives all ranks the values that each has stepped.
 ---@param replica accelerate.Replica
 ---@param groups table[] the optimizer's param_groups
@@ -210,14 +223,20 @@ function M.stepped(replica, groups)
     if flat.cut_values then flat.layout:drop_values()
     elseif moved[flat] and not flat.whole then flat.layout:spread() end
   end
+  meet(replica)
 end
 
 -- ---- the whole model ----------------------------------------------------------------------------
 
 -- Runs fn(...) with the values of flats whole.
 local function with_whole(flats, write, from, fn, ...)
-  for _, flat in ipairs(flats) do flat.layout:acquire() end
+  local group
+  for _, flat in ipairs(flats) do
+    flat.layout:acquire(write ~= nil)
+    if flat.shared then group = flat.group end
+  end
   local results = scope.pack(xpcall(fn, scope.traced, ...))
+  if group and write then core.dist.barrier(group._handle) end -- all ranks have their copies
   for _, flat in ipairs(flats) do
     if write and results[1] then
       if from then core.dist.broadcast(flat.values, from) end
@@ -225,6 +244,7 @@ local function with_whole(flats, write, from, fn, ...)
     end
     flat.layout:let_go(false)
   end
+  if group and write then core.dist.barrier(group._handle) end -- and all parts are written
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, results.n)
 end
@@ -232,8 +252,8 @@ end
 --- Runs fn(...) with the model's values whole on every rank, and returns what it returns. A
 --- collective, also inside: no rank may leave early.
 ---@param replica accelerate.Replica
----@param write boolean whether edits are taken back; ranks must have made the same ones, or give
----  `from`
+---@param write boolean? whether edits are taken back; nil: there are none; ranks must have made the
+---  same ones, or give `from`
 ---@param from integer? the rank whose values all ranks take before
 ---@param fn function
 ---@return any ...
