@@ -20,14 +20,15 @@ local options = utils.options.arguments("offload.lua", arg, {
   max_new_tokens = { "integer", default = 16, min = 1 },
 })
 
+local state = accelerate.PartialState {}
 local folder = options.model_dir
-if not folder then
-  folder = os.tmpname()
-  os.remove(folder)
+if not folder then -- on several ranks the first one writes it
+  folder = utils.broadcast_object_list({ os.tmpname() })[1] .. ".llama"
   utils.set_seed(0)
   models.LlamaForCausalLM { hidden_size = 128, intermediate_size = 256, num_hidden_layers = 8,
     num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 500,
     max_position_embeddings = 128 }:save_pretrained(folder)
+  state:wait_for_everyone()
 end
 
 -- What the weights need, from a model that takes no memory.
@@ -39,9 +40,9 @@ local bytes = utils.compute_module_sizes(empty)[""]
 local limit = options.max_memory or math.floor(0.6 * bytes)
 
 local model = models.from_pretrained(folder, { device_map = "auto", max_memory = { cpu = limit } })
-print(("%.1f MB of weights, at most %s bytes of them in memory"):format(bytes / 1e6, tostring(limit)))
+state:print(("%.1f MB of weights, at most %s bytes of them in memory"):format(bytes / 1e6, tostring(limit)))
 for name, place in ordered.pairs(model.hf_device_map) do
-  print(("  %-30s %s"):format(name == "" and "(all)" or name, tostring(place)))
+  state:print(("  %-30s %s"):format(name == "" and "(all)" or name, tostring(place)))
 end
 
 local prompt = tensor({ { 5, 17, 42 } }):long()
@@ -49,11 +50,12 @@ local how = { max_new_tokens = options.max_new_tokens, do_sample = false, eos_to
 model(prompt) -- records the order in which weights are used
 local began = utils.time()
 local tokens = model:generate(prompt, how)
-print(("%.1f ms a token"):format((utils.time() - began) / options.max_new_tokens * 1e3))
+state:print(("%.1f ms a token"):format((utils.time() - began) / options.max_new_tokens * 1e3))
 
 if not options.model_dir then
   local whole = models.from_pretrained(folder)
   local same = whole:generate(prompt, how):eq(tokens):all():item()
-  os.execute(("rm -r '%s'"):format(folder))
-  print(same and "the tokens are those of the whole model" or "the tokens differ")
+  state:wait_for_everyone()
+  if state.is_main_process then os.execute(("rm -r '%s'"):format(folder)) end
+  state:print(same and "the tokens are those of the whole model" or "the tokens differ")
 end
