@@ -71,6 +71,17 @@ static inline bool ax_has_gradient(ax_dtype d) { return ax_is_float(d) || ax_is_
 static inline ax_dtype ax_part_dtype(ax_dtype d) { return d == AX_C128 ? AX_F64 : AX_F32; }
 static inline bool ax_is_half(ax_dtype d) { return d == AX_F16 || d == AX_BF16; }
 
+/* How a matrix may rest in fewer bits than a type has (core/encodings.def); op attribute
+ * `encoding`. */
+typedef enum {
+#define ENCODING(ID, name, block, bytes) AX_ENC_##ID,
+#include "core/encodings.def"
+#undef ENCODING
+  AX_ENCODING_COUNT
+} ax_encoding;
+/* Scales in dynamic8 begin with its 256 numbers and the one that is added; float32. */
+enum { AX_DYNAMIC_SCALES = 257 };
+
 /* ---- devices --------------------------------------------------------------------------------- */
 
 typedef enum { AX_CPU, AX_CUDA, AX_DEVICE_KINDS } ax_device_kind;

@@ -104,7 +104,8 @@ static const opener openers[] = { ax_lua_open_tensor,    ax_lua_open_facts,
                                   ax_lua_open_save,      ax_lua_open_yaml,
                                   ax_lua_open_composed,  ax_lua_open_ranks,
                                   ax_lua_open_text,      ax_lua_open_tokenizer,
-                                  ax_lua_open_named,     NULL };
+                                  ax_lua_open_named,     ax_lua_open_encoded,
+                                  NULL };
 
 static int open_core(lua_State *L)
 {

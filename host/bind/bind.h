@@ -314,6 +314,7 @@ void ax_lua_open_safetensors(lua_State *L);
 void ax_lua_open_offload(lua_State *L);
 /* The open schedule at idx. */
 ax_offload *ax_lua_check_offload(lua_State *L, int idx, const char *fn);
+void ax_lua_open_encoded(lua_State *L);
 void ax_lua_open_archive(lua_State *L);
 void ax_lua_open_save(lua_State *L);
 void ax_lua_open_flat(lua_State *L);
