@@ -49,6 +49,8 @@ AX_API ax_status ax_safetensors_lend(const ax_safetensors *f, int i, ax_tensor *
 /* Gives the mapped pages of a lent tensor back, which was copied and not written: a process that
  * loads a file then holds it once. */
 AX_API void ax_safetensors_drop(const ax_safetensors *f, int i);
+/* Likewise; elements of eight bits whose type tensors have not (int8, float8) come as uint8. */
+AX_API ax_status ax_safetensors_lend_bytes(const ax_safetensors *f, int i, ax_tensor **out);
 /* EIO when the file was truncated since it was opened. */
 AX_API ax_status ax_safetensors_check(const ax_safetensors *f);
 
@@ -100,9 +102,11 @@ AX_API const char *ax_save_note(void);
  * meta as above.  Tensors of a device are copied one by one.  The file appears whole or not at all:
  * it is written beside `path`, synced and renamed, and what was there before stays until then.
  * save: NULL, or the file is added to it.  EINVAL for a name that is given twice, reserved or not
- * UTF-8. */
+ * UTF-8.  types[i]: NULL, or the format's name of the eight bits that the uint8 tensor holds, such
+ * as "I8". */
 AX_API ax_status ax_safetensors_write(ax_save *save, const char *path, int n, const char *const *names,
-                                      ax_tensor *const *tensors, int n_meta, const char *const *meta);
+                                      ax_tensor *const *tensors, const char *const *types, int n_meta,
+                                      const char *const *meta);
 
 /* Reads a file that holds a tensor's elements and nothing else.  *out: a new reference to a
  * contiguous tensor, or NULL.  EIO, also when the file has another size than these elements. */

@@ -19,7 +19,7 @@ typedef struct ax_encoded {
   const float *scales;
   const uint8_t *scale_codes; /* nf4, fp4: scales in dynamic8, whose own are `more` */
   const float *more;
-  const uint8_t *zeros;       /* affine4 */
+  const uint8_t *zeros; /* affine4 */
 } ax_encoded;
 
 /* The matrix of a call whose inputs from `first` on are codes, scales and more. */
@@ -68,7 +68,8 @@ AX_FN void ax_nf4_table(float scale, float t[16])
 /* a sign, two bits of exponent and one of mantissa; the largest number is 1 */
 AX_FN void ax_fp4_table(float scale, float t[16])
 {
-  const float v[8] = { 0.0f / 12, 0.0625f / 12, 8.0f / 12, 12.0f / 12, 4.0f / 12, 6.0f / 12, 2.0f / 12, 3.0f / 12 };
+  const float v[8] = { 0.0f / 12, 0.0625f / 12, 8.0f / 12, 12.0f / 12,
+                       4.0f / 12, 6.0f / 12,    2.0f / 12, 3.0f / 12 };
   for (int i = 0; i < 8; i++) {
     t[i] = v[i] * scale;
     t[8 + i] = -v[i] * scale;
@@ -128,7 +129,7 @@ AX_FN void ax_look_up_nibbles(const float t[16], const uint8_t *p, bool pairs, b
     }
   }
 }
-/* 32 bytes, of which each has a code in its low half, or in its high one */
+/* 32 bytes with a code each, in the low halves or (shift 4) in the high ones */
 AX_FN void ax_look_up_half(const float t[16], const uint8_t *p, int shift, float *out)
 {
   for (int i = 0; i < 32; i++) out[i] = t[p[i] >> shift & 15];
@@ -138,7 +139,10 @@ AX_FN void ax_look_up_half(const float t[16], const uint8_t *p, int shift, float
 /* ---- scales that are tensors */
 
 /* Groups of values that share a scale in a row. */
-AX_FN int64_t ax_groups_of(const ax_encoded *e) { return (e->cols + ((int64_t)1 << e->shift) - 1) >> e->shift; }
+AX_FN int64_t ax_groups_of(const ax_encoded *e)
+{
+  return (e->cols + ((int64_t)1 << e->shift) - 1) >> e->shift;
+}
 
 /* Scale number b of nf4 and fp4. */
 AX_FN float ax_scale_at(const ax_encoded *e, int64_t b)
@@ -180,8 +184,8 @@ AX_FN void ax_k_scale(const uint8_t *s, int j, float *scale, float *least)
   *least = (float)(j < 4 ? s[4 + j] & 63 : s[4 + j] >> 4 | (s[j] >> 2 & 48));
 }
 
-/* Scale of group j of 16 of a Q3_K: six bits, of which 12 bytes have four in front and two behind;
- * less 32. */
+/* Scale of group j of 16 of a Q3_K, less 32: six bits, the low four in the first 8 bytes and the high
+ * two in the next 4. */
 AX_FN float ax_q3_scale(const uint8_t *s, int j)
 {
   const int low = s[j & 7] >> (j < 8 ? 0 : 4) & 15, high = s[8 + (j & 3)] >> 2 * (j >> 2) & 3;
@@ -191,7 +195,8 @@ AX_FN float ax_q3_scale(const uint8_t *s, int j)
 /* Codes of five bits: the fifth of each is in a word. */
 AX_FN void ax_codes_5(const uint8_t *qh, const uint8_t *qs, int out[32])
 {
-  const uint32_t high = (uint32_t)qh[0] | (uint32_t)qh[1] << 8 | (uint32_t)qh[2] << 16 | (uint32_t)qh[3] << 24;
+  const uint32_t high =
+      (uint32_t)qh[0] | (uint32_t)qh[1] << 8 | (uint32_t)qh[2] << 16 | (uint32_t)qh[3] << 24;
   for (int i = 0; i < 16; i++) {
     out[i] = (qs[i] & 15) | (int)(high >> i & 1) << 4;
     out[16 + i] = qs[i] >> 4 | (int)(high >> (16 + i) & 1) << 4;
@@ -221,8 +226,7 @@ AX_FN void ax_decode_q2_k(const uint8_t *b, int g, float *out)
   for (int k = 0; k < 2; k++) {
     const uint8_t s = b[2 * g + k];
     const float scale = d * (float)(s & 15), least = dmin * (float)(s >> 4);
-    for (int i = 0; i < 16; i++)
-      out[16 * k + i] = scale * (float)(qs[16 * k + i] >> 2 * (g & 3) & 3) - least;
+    for (int i = 0; i < 16; i++) out[16 * k + i] = scale * (float)(qs[16 * k + i] >> 2 * (g & 3) & 3) - least;
   }
 }
 

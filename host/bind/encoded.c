@@ -6,8 +6,8 @@ typedef struct encoding {
   int block, bytes;
 } encoding;
 
-/* core._encodings() -> name -> { number =, block =, bytes = }: a table of each encoding's number for
- * the rows that take one, and how many neighbouring values rest in how many bytes */
+/* core._encodings() -> name -> { number =, block =, bytes = }: a table of each encoding's number
+ * for the rows that take one, and how many neighbouring values rest in how many bytes */
 static int encodings(lua_State *L)
 {
   static const encoding list[] = {

@@ -18,9 +18,10 @@ static const char *check_text(lua_State *L, int idx, const char *what)
   return s;
 }
 
-/* Reads the list { { name, tensor }, ... } at idx into two arrays; the list keeps what they point
- * to. */
-static void read_entries(lua_State *L, int idx, int n, const char **names, ax_tensor **tensors)
+/* Reads the list { { name, tensor, type? }, ... } at idx into arrays; the list keeps what they
+ * point to. */
+static void read_entries(lua_State *L, int idx, int n, const char **names, ax_tensor **tensors,
+                         const char **types)
 {
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, idx, i + 1);
@@ -38,7 +39,9 @@ static void read_entries(lua_State *L, int idx, int n, const char **names, ax_te
       lua_pushfstring(L, "tensor '%s'", names[i]);
       ax_lua_arg_error(L, "safetensors_save", 0, lua_tostring(L, -1), "a tensor", lua_gettop(L) - 2);
     }
-    lua_pop(L, 4);
+    lua_rawgeti(L, -4, 3);
+    types[i] = lua_isnil(L, -1) ? NULL : check_text(L, lua_gettop(L), "the type of an entry");
+    lua_pop(L, 5);
   }
 }
 
@@ -75,12 +78,12 @@ static const char *const *read_metadata(lua_State *L, int idx, int *n)
   return (const char *const *)pairs;
 }
 
-/* safetensors_save(path, { { name, tensor }, ... }, metadata?, save?): written, or added to the
- * save */
+/* safetensors_save(path, { { name, tensor, type? }, ... }, metadata?, save?): written, or added to
+ * the save; type: "I8" and the like for the bits in a uint8 tensor */
 static int safetensors_save(lua_State *L)
 {
   const char *path, *const *meta;
-  const char **names;
+  const char **names, **types;
   ax_tensor **tensors;
   ax_save *save;
   int n, n_meta;
@@ -97,9 +100,10 @@ static int safetensors_save(lua_State *L)
                  "tensors: expected a list of pairs { name, tensor }, got a table with other keys");
   names = lua_newuserdata(L, sizeof *names * (size_t)(n + 1));
   tensors = lua_newuserdata(L, sizeof *tensors * (size_t)(n + 1));
-  read_entries(L, 2, n, names, tensors);
+  types = lua_newuserdata(L, sizeof *types * (size_t)(n + 1));
+  read_entries(L, 2, n, names, tensors, types);
   meta = read_metadata(L, 3, &n_meta);
-  if (ax_safetensors_write(save, path, n, names, tensors, n_meta, meta) != AX_OK)
+  if (ax_safetensors_write(save, path, n, names, tensors, types, n_meta, meta) != AX_OK)
     return ax_lua_raise(L, "safetensors");
   return 0;
 }
@@ -197,14 +201,17 @@ static int file_get_tensor(lua_State *L)
   return 1;
 }
 
-/* file:_lend(name) -> tensor over the mapped file; check after it was read */
+/* file:_lend(name, bytes?) -> tensor over the mapped file; check after it was read.  bytes: int8
+ * and float8 as uint8 */
 static int file_lend(lua_State *L)
 {
   const ax_safetensors *f = check_file(L, "_lend");
   const int i = check_name(L, f, "_lend");
+  const bool bytes = lua_toboolean(L, 3);
   ax_tensor **box = ax_lua_push_result(L);
 
-  if (ax_safetensors_lend(f, i, box) != AX_OK) return ax_lua_raise(L, "safetensors");
+  if ((bytes ? ax_safetensors_lend_bytes : ax_safetensors_lend)(f, i, box) != AX_OK)
+    return ax_lua_raise(L, "safetensors");
   return 1;
 }
 

@@ -1,6 +1,6 @@
-/* Encoded matrices (core/encodings.def).  A thread decodes 32 neighbouring values.  A few rows of x:
- * a warp has a row of the matrix, whose numbers stay in registers, so that memory gives the codes
- * alone.  More rows: the matrix is decoded into scratch memory for the ordinary product.  The
+/* Encoded matrices (core/encodings.def).  A thread decodes 32 neighbouring values.  A few rows of
+ * x: a warp has a row of the matrix, whose numbers stay in registers, so that memory gives the
+ * codes alone.  More rows: the matrix is decoded into scratch memory for the ordinary product.  The
  * formulas of kernels/decode.h are compiled without contraction, as on the CPU; sums are fused. */
 #include "gemm.cuh"
 #include "rows.cuh"
@@ -130,11 +130,13 @@ static __device__ __forceinline__ float half_at(int type, const void *x, int64_t
   return ax_half_to_float(ax_float_to_half((float)ax_cuda_number_at(type, x, i)));
 }
 
-static __global__ void find_large(int type, const void *x, int64_t m, int64_t cols, float threshold, uint8_t *large)
+static __global__ void find_large(int type, const void *x, int64_t m, int64_t cols, float threshold,
+                                  uint8_t *large)
 {
   for (int64_t c = AX_FIRST; c < cols; c += AX_STEP) {
     bool found = false;
-    for (int64_t i = 0; i < m && threshold > 0; i++) found |= fabsf(half_at(type, x, i * cols + c)) >= threshold;
+    for (int64_t i = 0; i < m && threshold > 0; i++)
+      found |= fabsf(half_at(type, x, i * cols + c)) >= threshold;
     large[c] = found;
   }
 }
@@ -148,7 +150,7 @@ static __global__ void encode_rows(int type, const void *x, int64_t m, int64_t c
     for (int64_t c = team::rank(); c < cols; c += team::size())
       if (!large[c]) most = fmaxf(most, fabsf(half_at(type, x, i * cols + c)));
     most = team::most(most, (float *)NULL);
-    const float scale = most > 0 ? 127.0f / most : 0;
+    const float scale = most > 0 ? 1.0f / most * 127.0f : 0; /* rounded twice, as in PyTorch */
     for (int64_t c = team::rank(); c < cols; c += team::size())
       codes[i * cols + c] = large[c] ? 0 : rintf(half_at(type, x, i * cols + c) * scale);
     if (team::rank() == 0) scales[i] = most;
@@ -157,7 +159,8 @@ static __global__ void encode_rows(int type, const void *x, int64_t m, int64_t c
 
 /* A warp has an element of y. */
 static __global__ void finish(ax_encoded e, int64_t m, int type, const void *x, const uint8_t *large,
-                              const float *scales, const float *product, int bias_type, const void *bias, void *y)
+                              const float *scales, const float *product, int bias_type, const void *bias,
+                              void *y)
 {
   typedef ax_cuda_team<false> team;
   for (int64_t k = team::first_row(); k < m * e.rows; k += team::row_step()) {

@@ -10,6 +10,7 @@ local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local prefixes = require "accelerate.utils.prefixes"
+local stored = require "accelerate.files.stored"
 
 local fail = options.fail
 
@@ -60,7 +61,8 @@ local function at_home(t)
 end
 
 --- The tensors of a state dict, each once, under its first name, with the other names that it has.
----@return { [1]: string, [2]: accelerate.Tensor, others: string[] }[]
+---@return { [1]: string, [2]: accelerate.Tensor, [3]: string?, others: string[] }[] third: the type
+---  in a file, of bytes that stand for another one
 local function without_shared(dict)
   local list, seen = {}, {}
   for name, t in ordered.pairs(dict) do
@@ -72,7 +74,7 @@ local function without_shared(dict)
     if seen[id] then
       table.insert(seen[id].others, name)
     else
-      seen[id] = { name, t, others = {} }
+      seen[id] = { name, t, stored.type_of(t), others = {} }
       list[#list + 1] = seen[id]
     end
   end
@@ -316,6 +318,28 @@ local function lend_file(path, wanted)
     file:_check()
     file:close()
   end, file:keys()
+end
+
+--- Returns all tensors of a checkpoint by name, over the mapped files where that can be, and the
+--- types of those whose bytes come as uint8: "int8", "float8_e4m3fn" and the like.
+---@param checkpoint string a safetensors or PyTorch file, an index, or a directory with either
+---@return table<string, accelerate.Tensor> ordered
+---@return table<string, string> types
+function M.lend_checkpoint(checkpoint)
+  local dict, types = ordered.new(), {}
+  for _, path in ipairs((find_files(checkpoint))) do
+    if files.is_torch(path) then
+      for name, t in ordered.pairs(read_torch(path)) do dict[name] = t end
+    else
+      local file = core.safetensors_open(path)
+      check_form(path, file:metadata().format)
+      for _, name in ipairs(file:keys()) do
+        dict[name] = file:_lend(name, true)
+        if not file:_readable(name) then types[name] = file:get_dtype(name) end
+      end
+    end
+  end
+  return dict, types
 end
 
 --- Returns all tensors of a checkpoint by name.

@@ -4,7 +4,7 @@ local host = require "spec.support.host"
 
 local FILES = "host/plugin.h host/optim_table.h host/signature.h host/core/ops/signature.c " ..
   "host/tools/attrs.c " ..
-  "host/core/status.def host/core/dtype.def host/core/optim.def"
+  "host/core/status.def host/core/dtype.def host/core/encodings.def host/core/optim.def"
 
 local function succeeded(status) return status == true or status == 0 end -- by the version of Lua
 

@@ -149,6 +149,24 @@ void ax_safetensors_drop(const ax_safetensors *f, int i)
   if (f->file.mapping) ax_pages_drop(data + e->begin, (size_t)(e->end - e->begin));
 }
 
+ax_status ax_safetensors_lend_bytes(const ax_safetensors *f, int i, ax_tensor **out)
+{
+  const ax_safetensors_entry *e = &f->entries[i];
+  const uint8_t *data = f->file.data + 8 + f->header_bytes + e->begin;
+  int64_t count = 1;
+  ax_status st;
+
+  if (!e->other) return ax_safetensors_lend(f, i, out);
+  for (int d = 0; d < e->ndim; d++) count *= e->shape[d];
+  if (count != e->end - e->begin) return check_type(f, i);
+  *out = NULL;
+  st = ax_bytes_lend(&f->file, data, AX_U8, e->ndim, e->shape, out);
+  if (st != AX_OK || *out) return st;
+  st = ax_file_tensor(FN, f->path, AX_U8, e->ndim, e->shape, out);
+  if (st == AX_OK && count) memcpy(ax_data(*out), data, (size_t)count);
+  return st;
+}
+
 ax_status ax_safetensors_check(const ax_safetensors *f) { return ax_bytes_check(FN, f->path, &f->file); }
 
 ax_status ax_safetensors_get(const ax_safetensors *f, int i, ax_tensor **out)

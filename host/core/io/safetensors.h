@@ -58,6 +58,9 @@ struct ax_safetensors {
   const char **meta;                   /* [2 * n_meta] */
 };
 
+/* Whether the format has a type of this name and of eight bits that tensors have not. */
+bool ax_safetensors_is_byte(const char *type);
+
 /* Reads the header of f, whose path, header and sizes are set, into the fields below them, and
  * checks it against the specification and the size of the data.  What f holds is the caller's to
  * free, also on failure. */

@@ -296,6 +296,12 @@ static int find_other(const char *name)
   return -1;
 }
 
+bool ax_safetensors_is_byte(const char *type)
+{
+  const int k = find_other(type);
+  return k >= 0 && others[k].bits == 8;
+}
+
 const char *ax_safetensors_type(const ax_safetensors *f, int i)
 {
   const ax_safetensors_entry *e = &f->entries[i];

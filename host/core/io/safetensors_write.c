@@ -59,10 +59,10 @@ static void print_quoted(FILE *to, const char *s)
   putc('"', to);
 }
 
-static void print_entry(FILE *to, const char *name, const ax_tensor *t, int64_t begin)
+static void print_entry(FILE *to, const char *name, const ax_tensor *t, const char *type, int64_t begin)
 {
   print_quoted(to, name);
-  fprintf(to, ":{\"dtype\":\"%s\",\"shape\":[", ax_safetensors_types[t->dtype]);
+  fprintf(to, ":{\"dtype\":\"%s\",\"shape\":[", type ? type : ax_safetensors_types[t->dtype]);
   for (int d = 0; d < t->ndim; d++) fprintf(to, d ? ",%lld" : "%lld", (long long)t->shape[d]);
   fprintf(to, "],\"data_offsets\":[%lld,%lld]}", (long long)begin,
           (long long)(begin + t->numel * (int64_t)ax_itemsize(t)));
@@ -84,8 +84,8 @@ static void place_tensors(int n, ax_tensor *const *tensors, int64_t *places)
 /* *text: the size and the JSON, padded with spaces so that the data begins aligned; the caller
  * frees it. */
 static ax_status make_header(int n, const char *const *names, ax_tensor *const *tensors,
-                             const int64_t *places, int n_meta, const char *const *meta, char **text,
-                             size_t *bytes)
+                             const char *const *types, const int64_t *places, int n_meta,
+                             const char *const *meta, char **text, size_t *bytes)
 {
   FILE *to = open_memstream(text, bytes);
   const char *comma = "";
@@ -107,7 +107,7 @@ static ax_status make_header(int n, const char *const *names, ax_tensor *const *
   }
   for (int i = 0; i < n; i++) {
     fputs(comma, to);
-    print_entry(to, names[i], tensors[i], places[i]);
+    print_entry(to, names[i], tensors[i], types[i], places[i]);
     comma = ",";
   }
   putc('}', to);
@@ -131,7 +131,8 @@ static ax_status add_data(ax_content *to, int n, ax_tensor *const *tensors)
 }
 
 ax_status ax_safetensors_write(ax_save *save, const char *path, int n, const char *const *names,
-                               ax_tensor *const *tensors, int n_meta, const char *const *meta)
+                               ax_tensor *const *tensors, const char *const *types, int n_meta,
+                               const char *const *meta)
 {
   ax_content *to = NULL;
   ax_status st;
@@ -144,6 +145,10 @@ ax_status ax_safetensors_write(ax_save *save, const char *path, int n, const cha
     if (!ax_safetensors_types[tensors[i]->dtype])
       AX_TRY(FAIL(AX_EDTYPE, "tensor '%.100s' is %s, which the format does not have; save its view_as_real",
                   names[i], ax_dtype_name((ax_dtype)tensors[i]->dtype)));
+  for (int i = 0; i < n; i++)
+    if (types[i] && (tensors[i]->dtype != AX_U8 || !ax_safetensors_is_byte(types[i])))
+      AX_TRY(FAIL(AX_EDTYPE, "tensor '%.100s': %s is written as itself, not as '%.20s'", names[i],
+                  ax_dtype_name((ax_dtype)tensors[i]->dtype), types[i]));
   for (int i = 0; i < 2 * n_meta; i++)
     if (!is_utf8(meta[i])) AX_TRY(FAIL(AX_EINVAL, "entry %d of the metadata is not UTF-8", i / 2 + 1));
   if (!(places = ax_malloc((size_t)n * sizeof *places))) {
@@ -151,7 +156,7 @@ ax_status ax_safetensors_write(ax_save *save, const char *path, int n, const cha
     goto out;
   }
   place_tensors(n, tensors, places);
-  AX_TRY(make_header(n, names, tensors, places, n_meta, meta, &header, &header_bytes));
+  AX_TRY(make_header(n, names, tensors, types, places, n_meta, meta, &header, &header_bytes));
 
   AX_TRY(ax_content_new("safetensors", path, &to));
   st = ax_content_text(to, header, header_bytes, free);

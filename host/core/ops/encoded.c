@@ -84,10 +84,11 @@ static ax_status check(const layout *l)
     return ax_fail(AX_ERANGE, "%s: size must be a power of two, got %lld", name, (long long)l->size);
   const bool whole = l->encoding != AX_ENC_NF4 && l->encoding != AX_ENC_FP4; /* a row begins with a byte */
   if (whole && l->cols % l->row->block)
-    return ax_fail(AX_ESHAPE, "%s: rows of %s must be multiples of %lld numbers, got %lld", name, l->row->name,
-                   (long long)l->row->block, (long long)l->cols);
-  AX_TRY(need_part(l, "codes", l->codes, AX_U8,
-                   whole ? l->rows * (l->cols / l->row->block) * l->row->bytes : groups(l->rows * l->cols, 2)));
+    return ax_fail(AX_ESHAPE, "%s: rows of %s must be multiples of %lld numbers, got %lld", name,
+                   l->row->name, (long long)l->row->block, (long long)l->cols);
+  AX_TRY(
+      need_part(l, "codes", l->codes, AX_U8,
+                whole ? l->rows * (l->cols / l->row->block) * l->row->bytes : groups(l->rows * l->cols, 2)));
   st = check_scales(l);
 out:
   return st;
@@ -103,9 +104,14 @@ static ax_status row_of(const ax_infer *q, int64_t encoding, const encoding_row 
 
 ax_status ax_infer_decode(ax_infer *q)
 {
-  layout l = { .q = q, .encoding = (int)q->a.decode.encoding, .rows = q->a.decode.rows,
-               .cols = q->a.decode.cols, .size = q->a.decode.size,
-               .codes = INPUT(0), .scales = INPUT(1), .more = INPUT(2) };
+  layout l = { .q = q,
+               .encoding = (int)q->a.decode.encoding,
+               .rows = q->a.decode.rows,
+               .cols = q->a.decode.cols,
+               .size = q->a.decode.size,
+               .codes = INPUT(0),
+               .scales = INPUT(1),
+               .more = INPUT(2) };
   const ax_dtype dtype = (ax_dtype)q->a.decode.dtype;
   ax_status st;
   AX_TRY(row_of(q, q->a.decode.encoding, &l.row));
@@ -130,9 +136,14 @@ ax_status ax_infer_linear_encoded(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0), *bias = INPUT(4);
   const double threshold = q->a.linear_encoded.threshold;
-  layout l = { .q = q, .encoding = (int)q->a.linear_encoded.encoding, .rows = q->a.linear_encoded.rows,
-               .cols = q->a.linear_encoded.cols, .size = q->a.linear_encoded.size,
-               .codes = INPUT(1), .scales = INPUT(2), .more = INPUT(3) };
+  layout l = { .q = q,
+               .encoding = (int)q->a.linear_encoded.encoding,
+               .rows = q->a.linear_encoded.rows,
+               .cols = q->a.linear_encoded.cols,
+               .size = q->a.linear_encoded.size,
+               .codes = INPUT(1),
+               .scales = INPUT(2),
+               .more = INPUT(3) };
   int64_t shape[AX_MAX_DIMS];
   ax_status st;
 
@@ -155,19 +166,30 @@ out:
   return st;
 }
 
+/* The matrix of the forward pass in the type of g. */
+static ax_arg decoded(ax_grad *c, const ax_tensor *g)
+{
+  ax_tensor *results[AX_MAX_OUT] = { NULL };
+  const ax_args args = { .n_in = 3,
+                         .in = (ax_tensor *[]){ c->in[1], c->in[2], c->in[3] },
+                         .a = AX_ATTRS(decode, .encoding = A->linear_encoded.encoding,
+                                       .rows = A->linear_encoded.rows, .cols = A->linear_encoded.cols,
+                                       .size = A->linear_encoded.size, .dtype = g->dtype) };
+  const ax_status st = ax_run(AX_OP_DECODE, &args, results);
+  return keep(c, st, results[0]);
+}
+
 /* x's gradient is that of the product with the decoded matrix. */
 RULE(linear_encoded)
 {
-  const int64_t rows = A->linear_encoded.rows, cols = A->linear_encoded.cols;
+  const ax_arg g =
+      with_list(c, AX_OP_RESHAPE, G, 2,
+                (int64_t[]){ ax_shape_numel(META(0)->ndim - 1, META(0)->shape), A->linear_encoded.rows });
   if (c->st != AX_OK) return;
-  const ax_arg g = with_list(c, AX_OP_RESHAPE, G, 2,
-                             (int64_t[]){ ax_shape_numel(META(0)->ndim - 1, META(0)->shape), rows });
   if (WANTS(4)) give_row_sum(c, 4, g);
-  if (!WANTS(0) || c->st != AX_OK) return;
-  const ax_arg weight = call(c, AX_OP_DECODE, 3, (ax_arg[]){ IN(1), IN(2), IN(3) },
-                             &AX_ATTRS(decode, .encoding = A->linear_encoded.encoding, .rows = rows,
-                                       .cols = cols, .size = A->linear_encoded.size, .dtype = g.t->dtype));
-  give(c, 0, with_list(c, AX_OP_RESHAPE, bin(c, AX_OP_MM, g, weight), META(0)->ndim, META(0)->shape));
+  if (!WANTS(0)) return;
+  const ax_arg dx = bin(c, AX_OP_MM, g, decoded(c, g.t));
+  give(c, 0, with_list(c, AX_OP_RESHAPE, dx, META(0)->ndim, META(0)->shape));
 }
 
 /* ---- encoding */
@@ -195,8 +217,8 @@ ax_status ax_infer_encode(ax_infer *q)
   else out_like(q, 0, AX_U8, x->ndim, x->shape);
   out_like(q, 1, AX_F32, 1,
            (int64_t[]){ encoding == AX_ENC_INT8 ? x->shape[0]
-                        : four              ? groups(x->numel, size)
-                                            : AX_DYNAMIC_SCALES + groups(x->numel, 256) });
+                        : four                  ? groups(x->numel, size)
+                                                : AX_DYNAMIC_SCALES + groups(x->numel, 256) });
 out:
   return st;
 }

@@ -15,9 +15,9 @@ static inline __attribute__((always_inline)) void look_up_16(const float t[16], 
   const __m256 low = _mm256_loadu_ps(t), high = _mm256_loadu_ps(t + 8);
   for (int k = 0; k < 2; k++) {
     const __m256i at = _mm256_cvtepu8_epi32(k ? _mm_srli_si128(codes, 8) : codes);
-    _mm256_storeu_ps(out + 8 * k, _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, at),
-                                                   _mm256_permutevar8x32_ps(high, at),
-                                                   (__m256)_mm256_slli_epi32(at, 28)));
+    _mm256_storeu_ps(out + 8 * k,
+                     _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, at), _mm256_permutevar8x32_ps(high, at),
+                                      (__m256)_mm256_slli_epi32(at, 28)));
   }
 #else
   uint8_t at[16];

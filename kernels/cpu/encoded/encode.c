@@ -86,7 +86,7 @@ static void eight_bits(int64_t lo, int64_t hi, void *ud)
       most = v > most ? v : most;
     }
     j->scales[r] = most;
-    const float scale = most > 0 ? 127.0f / most : 0;
+    const float scale = most > 0 ? 1.0f / most * 127.0f : 0; /* rounded twice, as in PyTorch */
     for (int64_t c = 0; c < j->size; c++) {
       const float v = rintf(ax_half_to_float(ax_float_to_half(x[c])) * scale);
       j->codes[r * j->size + c] = (uint8_t)(int8_t)(v == v ? v : 0);
@@ -216,7 +216,10 @@ ax_status ax_cpu__encode(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
   const int64_t encoding = call->a->encode.encoding, size = call->a->encode.size;
-  job j = { .x = ax_data(x), .n = x->numel, .size = size, .codes = ax_data(call->out[0]),
+  job j = { .x = ax_data(x),
+            .n = x->numel,
+            .size = size,
+            .codes = ax_data(call->out[0]),
             .scales = ax_data(call->out[1]) };
 
   if (encoding == AX_ENC_DYNAMIC8) return dynamic_bits(j.x, j.n, j.codes, j.scales);

@@ -146,13 +146,15 @@ static inline __attribute__((always_inline)) void rows_of(const job *j, int enco
       for (int k = 0; k < PARTS; k++) {
         ax_vec_f32 low, high;
         look_up(&t, at.codes + k * LANES, &low, &high);
-        AX_UNROLL for (int i = 0; i < m; i++) {
+        AX_UNROLL
+        for (int i = 0; i < m; i++) {
           const float *x = j->x + (i * steps + s) * 32 + k * LANES;
           part[i][0] = AX_VFMA_f32(low, *(const ax_vec_f32 *)x, part[i][0]);
           part[i][1] = AX_VFMA_f32(high, *(const ax_vec_f32 *)(x + 16), part[i][1]);
         }
       }
-      AX_UNROLL for (int i = 0; i < m; i++) {
+      AX_UNROLL
+      for (int i = 0; i < m; i++) {
         const float *sums = j->sums + (i * steps + s) * 2;
         for (int k = 0; k < 2; k++)
           sum[i][k] = AX_VFMA_f32(part[i][k], at.scale[k] - (ax_vec_f32){ 0 }, sum[i][k]);
@@ -182,8 +184,8 @@ FORMAT(MXFP4, false)
 #undef FORMAT
 
 static const ax_range_fn formats[AX_ENCODING_COUNT] = {
-  [AX_ENC_NF4] = rows_NF4,   [AX_ENC_FP4] = rows_FP4,   [AX_ENC_AFFINE4] = rows_AFFINE4,
-  [AX_ENC_Q4_0] = rows_Q4_0, [AX_ENC_Q4_1] = rows_Q4_1, [AX_ENC_Q4_K] = rows_Q4_K,
+  [AX_ENC_NF4] = rows_NF4,       [AX_ENC_FP4] = rows_FP4,     [AX_ENC_AFFINE4] = rows_AFFINE4,
+  [AX_ENC_Q4_0] = rows_Q4_0,     [AX_ENC_Q4_1] = rows_Q4_1,   [AX_ENC_Q4_K] = rows_Q4_K,
   [AX_ENC_IQ4_NL] = rows_IQ4_NL, [AX_ENC_MXFP4] = rows_MXFP4,
 };
 

@@ -25,7 +25,7 @@ static void encode_row(const float *x, int64_t i, ax_int8_rows *r)
   for (int64_t k = 0; k < r->n_large; k++) codes[r->large[k]] = 0;
   for (int64_t c = 0; c < r->cols; c++) most = fabsf(codes[c]) > most ? fabsf(codes[c]) : most;
   r->scales[i] = most;
-  const float scale = most > 0 ? 127.0f / most : 0;
+  const float scale = most > 0 ? 1.0f / most * 127.0f : 0; /* rounded twice, as in PyTorch */
   for (int64_t c = 0; c < r->cols; c++) codes[c] = rintf(codes[c] * scale);
 }
 

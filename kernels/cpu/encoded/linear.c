@@ -38,7 +38,8 @@ static inline ax_vec_f32 product_of(const float *a, const float *b, int64_t n)
   ax_vec_f32 sum[4] = { { 0 } };
   int64_t i = 0;
   for (; i + 4 * LANES <= n; i += 4 * LANES) {
-    AX_UNROLL for (int k = 0; k < 4; k++)
+    AX_UNROLL
+    for (int k = 0; k < 4; k++)
       sum[k] = AX_VFMA_f32(*(const ax_vec_f32 *)(a + i + k * LANES), *(const ax_vec_f32 *)(b + i + k * LANES),
                            sum[k]);
   }
@@ -95,8 +96,15 @@ static ax_status in_tiles(job *j)
   j->tile = tile;
   for (j->first = 0; j->first < rows; j->first += height) {
     const int64_t n = rows - j->first < height ? rows - j->first : height;
-    const ax_gemm g = { .dtype = AX_F32, .batch = 1, .m = j->m, .n = n, .k = cols, .a = { 0, cols, 1 },
-                        .b = { 0, 1, cols }, .c = { 0, rows }, .bias = j->bias != NULL };
+    const ax_gemm g = { .dtype = AX_F32,
+                        .batch = 1,
+                        .m = j->m,
+                        .n = n,
+                        .k = cols,
+                        .a = { 0, cols, 1 },
+                        .b = { 0, 1, cols },
+                        .c = { 0, rows },
+                        .bias = j->bias != NULL };
     ax_cpu_for(n, n * cols, fill_tile, j);
     AX_TRY(ax_cpu_product(&g, j->x, tile, j->bias ? j->bias + j->first : NULL, j->y + j->first));
   }
@@ -151,8 +159,15 @@ static ax_status in_doubles(const ax_call *call, const job *j)
 {
   const ax_tensor *bias = call->in[4];
   const int64_t rows = j->e.rows, cols = j->e.cols, n = rows * cols, one = 1;
-  const ax_gemm g = { .dtype = AX_F64, .batch = 1, .m = j->m, .n = rows, .k = cols, .a = { 0, cols, 1 },
-                      .b = { 0, 1, cols }, .c = { 0, rows }, .bias = bias != NULL };
+  const ax_gemm g = { .dtype = AX_F64,
+                      .batch = 1,
+                      .m = j->m,
+                      .n = rows,
+                      .k = cols,
+                      .a = { 0, cols, 1 },
+                      .b = { 0, 1, cols },
+                      .c = { 0, rows },
+                      .bias = bias != NULL };
   job all = *j;
   void *tile = NULL, *wide = NULL;
   ax_status st;

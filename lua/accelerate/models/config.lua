@@ -78,7 +78,8 @@ function M.note_misspelt(where, given, schema)
 end
 
 -- Keys that Transformers wants as floats, which Lua does not distinguish from integers.
-local FLOATS = { rope_theta = true, factor = true, low_freq_factor = true, high_freq_factor = true }
+local FLOATS = { rope_theta = true, factor = true, low_freq_factor = true, high_freq_factor = true,
+  llm_int8_threshold = true }
 
 --- Returns the table of a JSON file, the keys whose numbers are written as floats, and those whose
 --- value is null; or raises, naming the file.

@@ -101,7 +101,7 @@ end
 function MLP:forward(x)
   local v = self._values
   local up = v.c_fc
-  if v.fused and not up._hooked and not hooks.everywhere then
+  if v.fused and up.__name == "Conv1D" and not up._hooked and not hooks.everywhere then
     x = linear_gelu(x, up.weight, up.bias)
   else
     x = v.act(up(x))

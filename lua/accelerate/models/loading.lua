@@ -12,6 +12,7 @@ local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
 local prefixes = require "accelerate.utils.prefixes"
+local quantisation = require "accelerate.quantisation"
 local dispatching = require "accelerate.big_modeling.dispatch"
 local placing = require "accelerate.big_modeling.loading"
 local tensors = require "accelerate.hooks.tensors"
@@ -83,6 +84,9 @@ end
 -- Takes tensors of other shapes than the model's out of dict; returns them as lines.
 local function take_mismatched(model, dict)
   local lines, mine = {}, model:state_dict()
+  for name, t in model:named_parameters { remove_duplicate = false } do
+    if not core._is_float(t) then mine[name] = nil end -- a layer with codes looks at all of its parts
+  end
   for name, t in ordered.pairs(mine) do
     local value = dict[name]
     if value and not lists.same(value.shape, t.shape) then
@@ -102,6 +106,17 @@ local function without(names, lines)
     if not described[name] then rest[#rest + 1] = name end
   end
   return rest
+end
+
+-- What becomes codes (`mine`: the tensors of the model) is read once, by the layer, and stays as it
+-- is; of the rest the mapped files are left.
+local function in_dtype(dict, dtype, mine)
+  for name, t in ordered.pairs(dict) do
+    local own = mine[name]
+    if own and core._is_float(own) and core._is_float(t) then
+      dict[name] = t.dtype ~= dtype and t:to(dtype) or t:clone()
+    end
+  end
 end
 
 local function first_float(dict)
@@ -158,7 +173,7 @@ end
 -- ---- from_pretrained ----------------------------------------------------------------------------
 
 local OPTIONS = {
-  dtype = { "string", default = "float32", one_of = { "float32", "float64", "float16", "bfloat16", "auto" } },
+  dtype = { "string", optional = true, one_of = { "float32", "float64", "float16", "bfloat16", "auto" } },
   device = { "string", optional = true },
   num_labels = { "integer", optional = true, min = 1 },
   config = { "table", optional = true },
@@ -170,6 +185,7 @@ local OPTIONS = {
   offload_folder = { "string", optional = true },
   offload_state_dict = { "boolean", optional = true },
   offload_buffers = { "boolean", default = false },
+  quantization_config = { "table", optional = true },
 }
 
 -- What goes with a device map alone.
@@ -211,6 +227,41 @@ local function configuration(where, folder, o)
   return given, floats, nulls
 end
 
+-- The model as from_pretrained returns it, once it has its values.
+local function finished(where, folder, model, o, map)
+  model.generation_config = require("accelerate.models.generation_options").of_folder(where, folder)
+  if o.device then model:to(o.device) end
+  if map then
+    dispatching.dispatch_model(model, map, { offload_dir = o.offload_folder,
+      offload_buffers = o.offload_buffers })
+  end
+  return model:eval()
+end
+
+-- Fills a model without values whose linear layers rest in an encoding. Returns what did not fit.
+local function load_encoded(where, name, model, encoding, file, o)
+  if o.device_map then
+    fail("%s: device_map: parts of a model with a quantization_config on several devices are not there yet", where)
+  end
+  quantisation.replace(model, encoding)
+  local dict = renamed(model, foreign.reading(where, file, function() return (weights.lend_checkpoint(file)) end))
+  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or encoding.torch_dtype
+  in_dtype(dict, dtype, model:state_dict())
+  local mismatched = take_mismatched(model, dict)
+  if #mismatched > 0 and not o.ignore_mismatched_sizes then
+    fail("%s: weights of %s do not fit %s (ignore_mismatched_sizes = true starts them new):\n  %s", where,
+      name, model.__name, table.concat(mismatched, "\n  "))
+  end
+  local info = model:load_state_dict(dict, { strict = false, assign = true })
+  for _, b in ipairs(model:buffers()) do parameter.convert(b, dtype) end
+  quantisation.check_filled(where, file, model)
+  init_missing(model, placing.own_tensors(model), info.missing_keys, dtype)
+  quantisation.settle(model, encoding, dtype)
+  info.missing_keys, info.mismatched_keys = without(info.missing_keys, mismatched), mismatched
+  report(where, name, model, info)
+  return info
+end
+
 --- Returns a model in evaluation mode with the weights of a folder, and what did not fit by name.
 --- `Class.from_pretrained(name, opts)` and `models.from_pretrained(name, opts)` are this.
 ---@param choose table|fun(config: table, where: string): table the class, or what picks it
@@ -230,14 +281,19 @@ function M.load(choose, name, opts)
     fail("%s: %s holds a model of type '%s'; %s is of type '%s'", where, folder, given.model_type,
       Class.__name, Class.traits.model_type)
   end
-  foreign.check_config(where, folder, given)
+  local encoding = quantisation.of_model(where, folder, given, o.quantization_config)
+  if not encoding then foreign.check_config(where, folder, given) end
   config.keep_nulls(given, nulls, Class.traits.config)
   local file = folders.weights(where, folder)
   local model = big_modeling.init_empty_weights(Class, given)
   model._float_keys = floats
+  if encoding then
+    local info = load_encoded(where, name, model, encoding, file, o)
+    return finished(where, folder, model, o), info
+  end
   local sources = renamed(model, weights.sources(file))
   local dict = foreign.reading(where, file, function() return lent(sources) end)
-  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype
+  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or "float32"
   foreign.check_weights(where, file, model:state_dict(), dict)
   local mismatched = take_mismatched(model, dict)
   if #mismatched > 0 and not o.ignore_mismatched_sizes then
@@ -259,13 +315,7 @@ function M.load(choose, name, opts)
   local info = { missing_keys = without(missing, mismatched), unexpected_keys = unexpected,
     mismatched_keys = mismatched }
   report(where, name, model, info)
-  model.generation_config = require("accelerate.models.generation_options").of_folder(where, folder)
-  if o.device then model:to(o.device) end
-  if map then
-    dispatching.dispatch_model(model, map, { offload_dir = o.offload_folder,
-      offload_buffers = o.offload_buffers })
-  end
-  return model:eval(), info
+  return finished(where, folder, model, o, map), info
 end
 
 return M

@@ -127,9 +127,7 @@ function PreTrainedModel:save_pretrained(directory, opts)
   local written = {}
   for key, value in next, self.config do written[key] = value end
   written.architectures = { self.__name }
-  local dtype
-  for _, p in ipairs(self:parameters()) do dtype = dtype or p.dtype end
-  written.torch_dtype, written.dtype = dtype, nil
+  written.torch_dtype, written.dtype = self.dtype, nil
   config.write("save_pretrained", fs.join(directory, "config.json"), written, self.traits.config,
     self._float_keys)
   if self.generation_config then

@@ -17,6 +17,18 @@ function parameter.is(value)
   return value ~= nil and marked[value] == true
 end
 
+-- Tensors that keep their type in Module:to, whatever it converts.
+local of_one_type = setmetatable({}, { __mode = "k" })
+
+--- Marks a tensor of a module, such as the scales of encoded weights: Module:to moves it, and does
+--- not convert it.
+---@param t accelerate.Tensor
+---@return accelerate.Tensor t
+function parameter.keep_type(t)
+  of_one_type[t] = true
+  return t
+end
+
 -- Makes a tensor a parameter as it is: a copy of one.
 function parameter.mark(t) marked[t] = true end
 
@@ -164,6 +176,7 @@ end
 ---@param dtype string?
 ---@param device string?
 function parameter.convert(t, dtype, device)
+  if of_one_type[t] then dtype = nil end
   if dtype and not FLOATS[t.dtype] and not (COMPLEX[t.dtype] and COMPLEX[dtype]) then dtype = nil end
   local target = { dtype = dtype or t.dtype, device = device or t.device }
   if target.dtype == t.dtype and target.device == t.device then return end

@@ -115,6 +115,7 @@ add("accelerate.config.deepspeed.dummies", "DummyOptim DummyScheduler")
 add("accelerate.big_modeling.dispatch", [[cpu_offload cpu_offload_with_hook disk_offload dispatch_model
   load_checkpoint_and_dispatch]])
 add("accelerate.data.grid", "make_grid")
+add("accelerate.quantisation", "BnbQuantizationConfig load_and_quantize_model has_4bit_bnb_layers")
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model install_xla]])

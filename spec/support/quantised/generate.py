@@ -36,6 +36,7 @@ def four_bits(out):
 def eight_bits(out):
     x, a = torch.randn(40, 64) * 0.2, torch.randn(5, 64) * 2
     x[3] = 0
+    x[5, 0], x[5, 1:] = 0.0280303955078125, 0.042633056640625  # 127 / x and 127 * (1 / x) differ
     codes, scale, _ = F.int8_vectorwise_quant(x.half())
     out["int8.x"], out["int8.codes"], out["int8.scale"] = x, codes.view(torch.uint8), scale
     out["int8.values"] = F.int8_vectorwise_dequant(codes, scale)
@@ -46,7 +47,8 @@ def eight_bits(out):
         if threshold > 0:
             y, _ = torch.ops.bitsandbytes.int8_mixed_scaled_mm(a, ca, codes, sca, scale, large, out["int8.bias"])
         else:
-            y = torch.ops.bitsandbytes.int8_scaled_mm.default(ca, codes, sca, scale, bias=out["int8.bias"], dtype=a.dtype)
+            y = torch.ops.bitsandbytes.int8_scaled_mm.default(ca, codes, sca, scale, bias=out["int8.bias"],
+                                                               dtype=a.dtype)
         out["int8.y%d" % threshold] = y
     out["int8.a"] = a
 
