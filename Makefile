@@ -236,9 +236,6 @@ $(OUT)/cuda/runtime/device.o: private CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
 # Their bits are the CPU's, or those of a format's reference (encoded).  Centred RMSprop subtracts two
 # numbers that are nearly equal.
 $(OUT)/cuda/random.o $(OUT)/cuda/optim.o $(OUT)/cuda/encoded.o: private CUDA_FLAGS += -fmad=false
-# Their bits are the CPU's, or those of a format's reference (encoded).  Centred RMSprop subtracts two
-# numbers that are nearly equal.
-$(OUT)/cuda/random.o $(OUT)/cuda/optim.o $(OUT)/cuda/encoded.o: private CUDA_FLAGS += -fmad=false
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE_CFLAGS) -MMD -MP -c -o $@ $<

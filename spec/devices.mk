@@ -16,7 +16,7 @@ KERNEL_FLAGS  = $(if $(filter on,$(EMULATE_FMA)),-mfma -fexpensive-optimizations
                 $(if $(filter ubsan,$(MODE)),,-fsanitize=alignment)
 $(OUT)/emulated/runtime/device.o: EMULATE_FLAGS += -DAX_CUDA_ARCHS=sm_90
 # As in the Makefile, for build/cuda: their bits are the CPU's.
-$(OUT)/emulated/random.o $(OUT)/emulated/optim.o: KERNEL_FLAGS += -ffp-contract=off
+$(OUT)/emulated/random.o $(OUT)/emulated/optim.o $(OUT)/emulated/encoded.o: KERNEL_FLAGS += -ffp-contract=off
 $(OUT)/emulated/emulate/trial.o: EMULATE_FLAGS += $(KERNEL_FLAGS)
 
 # ThreadSanitizer watches runtime/ and vendor/, which several threads are in; a kernel's threads are

@@ -327,7 +327,7 @@ end
 ---@return table<string, string> types
 function M.lend_checkpoint(checkpoint)
   local dict, types = ordered.new(), {}
-  for _, path in ipairs((find_files(checkpoint))) do
+  for _, path in ipairs((M.find_files(checkpoint))) do
     if files.is_torch(path) then
       for name, t in ordered.pairs(read_torch(path)) do dict[name] = t end
     else

@@ -1,9 +1,9 @@
 --- Encoded matrices, beside what bitsandbytes and gguf make of the same ones
---- (spec/support/quantised/generate.py).
+--- (spec/reference/quantised/generate.py).
 local core = require "accelerate.core"
 local encodings = require "accelerate.quantisation.encodings"
 
-local file = core.safetensors_open "spec/support/quantised/reference.safetensors"
+local file = core.safetensors_open "spec/reference/quantised/reference.safetensors"
 local function get(name) return file:get_tensor(name) end
 
 local function assert_same(expected, got)

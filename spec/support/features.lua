@@ -30,6 +30,7 @@ M.GROUPS = {
   "memory_helpers",
   "local_sgd",
   "big_model_loading_and_inference",
+  "quantisation",
   "launchers_from_code",
   "commands",
   "launch_options",

@@ -42,6 +42,7 @@ local MAY = {
   tensor = "precision cuda nn autograd sparse",
   files = "nn state",
   weights = "nn files",
+  peft = "nn files config state quantisation",
   quantisation = "nn weights files config big_modeling messages state",
   models = "quantisation nn state tensor weights big_modeling hooks",
   tokenizers = "models",

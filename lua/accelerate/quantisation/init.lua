@@ -18,6 +18,7 @@ local fail = options.fail
 
 local M = {
   BnbQuantizationConfig = config.BnbQuantizationConfig,
+  EncodedLinear = layers.EncodedLinear,
   Linear4bit = layers.Linear4bit,
   Linear8bitLt = layers.Linear8bitLt,
 }

@@ -97,12 +97,12 @@ function M.model_has_dtensor(model)
   return false
 end
 
---- Returns whether a model belongs to the peft library. Always false: peft is Python's.
+--- Returns whether a model has adapters (accelerate.peft).
 ---@param model accelerate.nn.Module
 ---@return boolean
 function M.is_peft_model(model)
   check_model("is_peft_model", model)
-  return false
+  return model._is_peft == true
 end
 
 --- Raises: there are no TPUs here. Upstream installs torch_xla.

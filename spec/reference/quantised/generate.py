@@ -1,6 +1,6 @@
 """Writes the files of this folder: what bitsandbytes and gguf make of some weights.
 
-    python spec/support/quantised/generate.py      (with torch, bitsandbytes, gguf, safetensors)
+    python spec/reference/quantised/generate.py      (with torch, bitsandbytes, gguf, safetensors)
 """
 import os
 

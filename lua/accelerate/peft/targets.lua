@@ -1,0 +1,87 @@
+--- Which modules of a model get adapters.
+
+local class = require "accelerate.utils.class"
+local nn = require "accelerate.nn"
+local options = require "accelerate.utils.options"
+local regex = require "accelerate.utils.regex"
+
+local M = {}
+
+-- What PEFT takes where a configuration does not say.
+local DEFAULTS = {}
+for targets, types in pairs {
+  ["c_attn"] = "gpt2", ["q_proj v_proj"] = "llama mistral qwen2 qwen3 gemma gemma2 starcoder2 granite smollm3 olmo2",
+  ["query value"] = "bert roberta electra vit albert", ["q_lin v_lin"] = "distilbert", ["q v"] = "t5",
+  ["qkv_proj"] = "phi3",
+} do
+  for name in types:gmatch "%S+" do DEFAULTS[name] = targets end
+end
+
+local function ends_with(path, name) return path == name or path:sub(-#name - 1) == "." .. name end
+
+--- Returns a function that says whether a path is named: by a list of names and ends of paths, or by
+--- a regular expression for the whole path.
+---@param given string|string[]
+---@return fun(path: string): boolean
+function M.matcher(given)
+  if type(given) == "string" then return regex.full_match(given) end
+  return function(path)
+    for _, name in ipairs(given) do
+      if ends_with(path, name) then return true end
+    end
+    return false
+  end
+end
+
+-- The layers behind which scores come: "all-linear" leaves them out.
+local HEADS = { lm_head = true, score = true, classifier = true, cls = true, vocab_projector = true, qa_outputs = true }
+
+local function targets_of(model, config)
+  local given = config.target_modules
+  if given == "all-linear" then
+    return function(path, module) return class.is(module, nn.Linear) and not HEADS[path:match "^[^.]*"] end
+  elseif given ~= nil then
+    return M.matcher(given)
+  end
+  local kind = type(model.config) == "table" and model.config.model_type
+  local names = DEFAULTS[kind]
+  if not names then
+    options.fail("get_peft_model: LoraConfig.target_modules must name layers: there is no default for %s",
+      kind and ("models of type '%s'"):format(kind) or "this model")
+  end
+  local list = {}
+  for name in names:gmatch "%S+" do list[#list + 1] = name end
+  return M.matcher(list)
+end
+
+--- Returns the modules that get an adapter, as { parent, name, module, path }. Raises where one is no
+--- linear layer, or where there is none.
+---@param model accelerate.nn.Module
+---@param config accelerate.peft.LoraConfig
+---@param taken fun(module: accelerate.nn.Module): boolean modules that stand for a layer already
+---@return table[]
+function M.find(model, config, taken)
+  local wanted = targets_of(model, config)
+  local left_out = config.exclude_modules and M.matcher(config.exclude_modules)
+  local list, inside = {}, {}
+  for path, module in model:named_modules() do
+    for _, child in ipairs(module:_own("module")) do
+      local at = path == "" and child[1] or path .. "." .. child[1]
+      if inside[module] or taken(module) then
+        inside[child[2]] = true
+      elseif wanted(at, child[2]) and not (left_out and left_out(at)) then
+        if not taken(child[2]) and not class.is(child[2], nn.Linear) then
+          options.fail("get_peft_model: target_modules: '%s' is %s; adapters are for linear layers", at,
+            child[2].__name)
+        end
+        list[#list + 1] = { module, child[1], child[2], at }
+      end
+    end
+  end
+  if #list == 0 then
+    options.fail("get_peft_model: target_modules %s names no layer of the model", options.show(config.target_modules))
+  end
+  return list
+end
+
+return M

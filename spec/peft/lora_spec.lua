@@ -1,0 +1,185 @@
+--- accelerate.peft beside PEFT's folders and scores (spec/reference/peft/generate.py).
+local accelerate = require "accelerate"
+local core = require "accelerate.core"
+local host = require "spec.support.host"
+local models = require "accelerate.models"
+local nn = require "accelerate.nn"
+local optim = require "accelerate.optim"
+local peft = require "accelerate.peft"
+local quantisation = require "accelerate.quantisation"
+
+local ROOT = "spec/reference/peft/"
+local expected = core.safetensors_open(ROOT .. "scores.safetensors")
+
+local function base() return models.from_pretrained(ROOT .. "base") end
+local function scores(model)
+  return core.no_grad(function() return model(core.arange(8):view(2, 4)).logits end)
+end
+local function off(a, b) return (a - b):abs():max():item() end
+
+local function net()
+  core.manual_seed(0)
+  return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
+end
+local function config(fields)
+  local all = { r = 4, target_modules = { "0", "2" } }
+  for key, value in pairs(fields or {}) do all[key] = value end
+  return peft.LoraConfig(all)
+end
+-- Draws the second halves of updates, which are zero at first.
+local function drawn(model)
+  for path, p in model:named_parameters() do
+    if path:find "lora_B" then core.no_grad(function() nn.init.normal_(p) end) end
+  end
+  return model
+end
+
+describe("PeftModel", function()
+  for _, name in ipairs { "lora", "dora", "saved" } do
+    it("reads PEFT's folder and computes PEFT's scores: " .. name, function()
+      local model = peft.PeftModel.from_pretrained(base(), ROOT .. name)
+      assert.is_true(off(expected:get_tensor(name), scores(model)) < 1e-6)
+      assert.are.equal(0, (model:get_nb_trainable_parameters()))
+    end)
+
+    it("writes what it reads: " .. name, function()
+      host.in_folder(function(root)
+        peft.PeftModel.from_pretrained(base(), ROOT .. name):save_pretrained(root)
+        local model = peft.PeftModel.from_pretrained(base(), root)
+        assert.is_true(off(expected:get_tensor(name), scores(model)) < 1e-6)
+      end)
+    end)
+
+    it("merges and unmerges: " .. name, function()
+      local model = peft.PeftModel.from_pretrained(base(), ROOT .. name)
+      model:merge_adapter()
+      assert.is_true(off(expected:get_tensor(name), scores(model)) < 1e-6)
+      model:unmerge_adapter()
+      assert.is_true(off(expected:get_tensor(name), scores(model)) < 1e-6)
+      local plain = model:merge_and_unload()
+      assert.are.equal("GPT2LMHeadModel", plain.__name)
+      assert.is_true(off(expected:get_tensor(name), scores(plain)) < 1e-6)
+    end)
+  end
+
+  it("has PEFT's names of parameters", function()
+    local model = peft.get_peft_model(net(), config())
+    local names = {}
+    for name, p in model:named_parameters() do
+      if p.requires_grad then names[#names + 1] = name end
+    end
+    assert.are.same({ "base_model.model.0.lora_A.default.weight", "base_model.model.0.lora_B.default.weight",
+      "base_model.model.2.lora_A.default.weight", "base_model.model.2.lora_B.default.weight" }, names)
+  end)
+
+  it("changes nothing at first, and nothing while it is disabled", function()
+    local x, plain = core.randn(2, 64), net()
+    local y = plain(x)
+    for _, dora in ipairs { false, true } do
+      local model = peft.get_peft_model(net(), config { use_dora = dora })
+      assert.is_true(off(y, model(x)) < 1e-5)
+      drawn(model)
+      assert.is_true(off(y, model(x)) > 1e-2)
+      assert.are.equal(0, off(y, model:disable_adapter(function() return model(x) end)))
+      assert.is_true(off(y, model:unload()(x)) == 0)
+    end
+  end)
+
+  it("has several adapters, one or some of them active", function()
+    local x = core.randn(2, 64)
+    local model = drawn(peft.get_peft_model(net(), config(), { adapter_name = "one" }))
+    local first = model(x)
+    model:add_adapter("two", config { r = 2 })
+    assert.are.equal(0, off(first, model(x)))
+    model:set_adapter "two"
+    drawn(model)
+    local second = model(x)
+    assert.is_true(off(first, second) > 1e-2)
+    model:set_adapter { "one", "two" }
+    assert.is_true(off(first, model(x)) > 1e-2)
+    model:delete_adapter "two"
+    assert.are.equal("one", model.active_adapter)
+    assert.has_error(function() model:set_adapter "two" end, "set_adapter: there is no adapter 'two'; there are one")
+  end)
+
+  it("saves adapters that are not the default below", function()
+    host.in_folder(function(root)
+      local model = peft.get_peft_model(base(), peft.LoraConfig { r = 2 })
+      model:add_adapter("other", peft.LoraConfig { r = 3, target_modules = { "c_fc" } })
+      model:save_pretrained(root)
+      local again = peft.PeftModel.from_pretrained(base(), root)
+      again:load_adapter(root .. "/other", { adapter_name = "other" })
+      assert.are.equal(3, again.peft_config.other.r)
+    end)
+  end)
+
+  it("passes on to the model what it does not have", function()
+    local model = peft.PeftModel.from_pretrained(base(), ROOT .. "lora")
+    assert.are.equal("gpt2", model.config.model_type)
+    local ids = core.tensor({ { 1, 2 } }, { dtype = "int64" })
+    assert.are.same({ 1, 5 }, model:generate(ids, { max_new_tokens = 3, do_sample = false, eos_token_id = 11 }).shape)
+  end)
+
+  it("names what a configuration asks for and the model does not have", function()
+    assert.has_error(function() peft.get_peft_model(net(), config { target_modules = { "nine" } }) end)
+    assert.has_error(function() peft.get_peft_model(net(), config { target_modules = { "1" } }) end,
+      "get_peft_model: target_modules: '1' is ReLU; adapters are for linear layers")
+    assert.has_error(function() peft.get_peft_model(net(), peft.LoraConfig {}) end,
+      "get_peft_model: LoraConfig.target_modules must name layers: there is no default for this model")
+    assert.has_error(function() peft.LoraConfig { bias = "some" } end)
+  end)
+end)
+
+describe("adapters train", function()
+  local function trained(model, steps)
+    local accelerator = accelerate.Accelerator()
+    local x, y = core.randn(16, 64), core.randint(0, 3, { 16 })
+    local trainable = {}
+    for _, p in ipairs(model:parameters()) do
+      if p.requires_grad then trainable[#trainable + 1] = p end
+    end
+    local optimizer = optim.AdamW(trainable, { lr = 1e-2 })
+    model, optimizer = accelerator:prepare(model, optimizer)
+    local loss
+    for _ = 1, steps do
+      loss = core.cross_entropy(model(x), y)
+      accelerator:backward(loss)
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+    return loss:item()
+  end
+
+  it("alone, through prepare", function()
+    local model = peft.get_peft_model(net(), config { lora_dropout = 0.1 })
+    local before = model.base_model.model[1].base_layer.weight:clone()
+    core.manual_seed(5)
+    assert.is_true(trained(model, 30) < 0.3)
+    assert.are.equal(0, off(before, model.base_model.model[1].base_layer.weight))
+  end)
+
+  it("over nf4, near the loss over float32", function()
+    local losses = {}
+    for i, load_in_4bit in ipairs { false, true } do
+      local model = net()
+      if load_in_4bit then
+        model = quantisation.load_and_quantize_model(model, quantisation.BnbQuantizationConfig { load_in_4bit = true,
+          bnb_4bit_quant_type = "nf4", bnb_4bit_compute_dtype = "fp32", skip_modules = {} })
+      end
+      core.manual_seed(7)
+      losses[i] = trained(peft.get_peft_model(model, config()), 5)
+    end
+    assert.is_true(math.abs(losses[2] / losses[1] - 1) < 0.05)
+  end)
+
+  it("merges into codes by encoding anew", function()
+    local model = quantisation.load_and_quantize_model(net(), quantisation.BnbQuantizationConfig { load_in_4bit = true,
+      bnb_4bit_quant_type = "nf4", bnb_4bit_compute_dtype = "fp32", skip_modules = {} })
+    local with = drawn(peft.get_peft_model(model, config()))
+    local x = core.randn(2, 64)
+    local y = with(x)
+    local merged = with:merge_and_unload()
+    assert.are.equal("Linear4bit", merged[1].__name)
+    assert.is_true(off(y, merged(x)) < 0.2 * y:abs():max():item())
+  end)
+end)

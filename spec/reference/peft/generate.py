@@ -1,0 +1,34 @@
+"""Writes the folders beside this file: a small model, adapters that PEFT made for it, and the scores that it
+computes with each.
+
+    python spec/reference/peft/generate.py      (with torch, transformers, peft, safetensors)
+"""
+import os
+
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ADAPTERS = {
+    "lora": dict(r=2, lora_alpha=8, target_modules=["c_attn", "c_proj"], lora_dropout=0.1),
+    "dora": dict(r=2, use_dora=True, use_rslora=True, target_modules="all-linear"),
+    "saved": dict(r=2, bias="all", modules_to_save=["ln_f"], target_modules=r".*\.(c_attn|c_fc)"),
+}
+
+torch.manual_seed(0)
+base, ids, out = os.path.join(HERE, "base"), torch.arange(8).reshape(2, 4), {}
+GPT2LMHeadModel(GPT2Config(vocab_size=12, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0,
+                           eos_token_id=0)).save_pretrained(base)
+for name, settings in ADAPTERS.items():
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(task_type="CAUSAL_LM", **settings))
+    for _, p in model.named_parameters():
+        if p.requires_grad:
+            with torch.no_grad(): p.add_(torch.randn_like(p) * 0.2)
+    model.eval()
+    with torch.no_grad(): out[name] = model(ids).logits.contiguous()
+    model.peft_config["default"].base_model_name_or_path = None
+    model.save_pretrained(os.path.join(HERE, name))
+    os.remove(os.path.join(HERE, name, "README.md"))
+save_file(out, os.path.join(HERE, "scores.safetensors"))
