@@ -255,7 +255,10 @@ local function load_encoded(where, name, model, encoding, file, o)
   local info = model:load_state_dict(dict, { strict = false, assign = true })
   for _, b in ipairs(model:buffers()) do parameter.convert(b, dtype) end
   quantisation.check_filled(where, file, model)
-  init_missing(model, placing.own_tensors(model), info.missing_keys, dtype)
+  local own = {}
+  for path, t in model:named_parameters { remove_duplicate = false } do own[path] = { t = t } end
+  for path, t in model:named_buffers() do own[path] = { t = t } end
+  init_missing(model, own, info.missing_keys, dtype)
   quantisation.settle(model, encoding, dtype)
   info.missing_keys, info.mismatched_keys = without(info.missing_keys, mismatched), mismatched
   report(where, name, model, info)
