@@ -188,7 +188,7 @@ describe("from_pretrained in 4 and 8 bits", function()
       disk.write(path, json.encode(written))
       local ok, why = pcall(models.from_pretrained, root)
       assert.is_false(ok)
-      assert.matches("quantization_config: the method 'hqq' is not read", why, 1, true)
+      assert.matches("config.quantization_config (quant_method 'hqq')", why, 1, true)
     end)
   end)
 

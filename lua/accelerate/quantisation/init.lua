@@ -161,7 +161,7 @@ end
 local METHODS = { bitsandbytes = config.of_folder }
 
 --- Returns how the weights of a folder rest: what its quantization_config says, else what the call
---- requests; nil: as plain numbers. Raises for methods that are not known.
+--- requests; nil: as plain numbers, or by a method that is not known.
 ---@param where string
 ---@param folder string
 ---@param given table config.json
@@ -175,10 +175,7 @@ function M.of_model(where, folder, given, asked)
   end
   local method = type(written) == "table" and (written.quant_method
     or (written.load_in_4bit or written.load_in_8bit) and "bitsandbytes")
-  if not METHODS[method] then
-    fail("%s: %s: config.quantization_config: the method %s is not read; known are %s", where, folder,
-      options.show(method or written), table.concat(ordered.sorted_keys(METHODS), ", "))
-  end
+  if not METHODS[method] then return nil end -- models/foreign.lua refuses it by name
   if asked ~= nil then
     notice.main("%s: %s is encoded as its own quantization_config says; the option is left aside", where,
       folder)
