@@ -233,8 +233,8 @@ $(OUT)/cuda/%.o: kernels/cuda/%.cu Makefile $(OUT)/cuda/flags
 # Private: build/cuda/flags, which these need too, has the flags of all.
 AX_ARCHS := $(subst $() ,:,$(strip $(CUDA_ARCH)))
 $(OUT)/cuda/runtime/device.o: private CUDA_FLAGS += -DAX_CUDA_ARCHS=$(AX_ARCHS)
-# Their bits are the CPU's, or those of a format's reference (encoded).  Centred RMSprop subtracts two
-# numbers that are nearly equal.
+# Their bits are the CPU's, or those of a format's reference (encoded).  Centred RMSprop subtracts
+# two numbers that are nearly equal.
 $(OUT)/cuda/random.o $(OUT)/cuda/optim.o $(OUT)/cuda/encoded.o: private CUDA_FLAGS += -fmad=false
 $(OUT)/cuda/backend.o: kernels/cuda/backend.c Makefile
 	@mkdir -p $(@D)

@@ -1,5 +1,5 @@
--- QLoRA: the weights of a small GPT-2 rest in 4 bits and do not change, adapters (LoRA) learn another
--- text.
+-- QLoRA: the weights of a small GPT-2 rest in 4 bits and do not change, adapters (LoRA) learn
+-- another text.
 --
 --   accel-run examples/qlora.lua
 --   accel-run --num_processes 2 examples/qlora.lua --quantise none
@@ -48,7 +48,8 @@ local function train(model, name, steps, lr)
   for _, p in ipairs(model:parameters()) do
     if p.requires_grad then trained[#trained + 1] = p end
   end
-  local prepared, optimizer, loader = accelerator:prepare(model, optim.AdamW(trained, { lr = lr }), licence(name))
+  local prepared, optimizer, loader = accelerator:prepare(model, optim.AdamW(trained, { lr = lr }),
+    licence(name))
   prepared:train()
   local step, sum = 0, 0
   while step < steps do
@@ -69,7 +70,8 @@ end
 
 -- ---- a model, its encoding, its adapters --------------------------------------------------------
 
-local model = models.GPT2LMHeadModel { vocab_size = 256, n_positions = CONTEXT, n_embd = 128, n_layer = 2, n_head = 4,
+local model = models.GPT2LMHeadModel { vocab_size = 256, n_positions = CONTEXT, n_embd = 128, n_layer = 2,
+  n_head = 4,
   resid_pdrop = 0, embd_pdrop = 0, attn_pdrop = 0 }
 train(model, "Apache-2.0", options.base_steps, 1e-3)
 model = accelerator:unwrap_model(model)

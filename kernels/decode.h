@@ -184,8 +184,8 @@ AX_FN void ax_k_scale(const uint8_t *s, int j, float *scale, float *least)
   *least = (float)(j < 4 ? s[4 + j] & 63 : s[4 + j] >> 4 | (s[j] >> 2 & 48));
 }
 
-/* Scale of group j of 16 of a Q3_K, less 32: six bits, the low four in the first 8 bytes and the high
- * two in the next 4. */
+/* Scale of group j of 16 of a Q3_K, less 32: six bits, the low four in the first 8 bytes and the
+ * high two in the next 4. */
 AX_FN float ax_q3_scale(const uint8_t *s, int j)
 {
   const int low = s[j & 7] >> (j < 8 ? 0 : 4) & 15, high = s[8 + (j & 3)] >> 2 * (j >> 2) & 3;

@@ -34,6 +34,8 @@ M.PAGES = {
   { "cuda", "accelerate.cuda", "cuda", { "lua/accelerate/cuda.lua" } },
   { "autograd", "accelerate.autograd", "autograd", { "lua/accelerate/autograd.lua" } },
   { "func", "accelerate.func", "func", { "lua/accelerate/func.lua", "lua/accelerate/func" } },
+  { "peft", "accelerate.peft", "peft", { "lua/accelerate/peft" } },
+  { "quantisation", "accelerate.quantisation", "quantisation", { "lua/accelerate/quantisation" } },
   { "metrics", "accelerate.metrics", "metrics", { "lua/accelerate/metrics" } },
   { "models", "accelerate.models", "models", { "lua/accelerate/models" } },
   { "distributed", "accelerate.distributed", "distributed", { "lua/accelerate/distributed" } },

@@ -99,7 +99,8 @@ describe("PeftModel", function()
     assert.is_true(off(first, model(x)) > 1e-2)
     model:delete_adapter "two"
     assert.are.equal("one", model.active_adapter)
-    assert.has_error(function() model:set_adapter "two" end, "set_adapter: there is no adapter 'two'; there are one")
+    assert.has_error(function() model:set_adapter "two" end,
+      "set_adapter: there is no adapter 'two'; there are one")
   end)
 
   it("saves adapters that are not the default below", function()
@@ -117,7 +118,8 @@ describe("PeftModel", function()
     local model = peft.PeftModel.from_pretrained(base(), ROOT .. "lora")
     assert.are.equal("gpt2", model.config.model_type)
     local ids = core.tensor({ { 1, 2 } }, { dtype = "int64" })
-    assert.are.same({ 1, 5 }, model:generate(ids, { max_new_tokens = 3, do_sample = false, eos_token_id = 11 }).shape)
+    assert.are.same({ 1, 5 },
+      model:generate(ids, { max_new_tokens = 3, do_sample = false, eos_token_id = 11 }).shape)
   end)
 
   it("names what a configuration asks for and the model does not have", function()
@@ -163,7 +165,8 @@ describe("adapters train", function()
     for i, load_in_4bit in ipairs { false, true } do
       local model = net()
       if load_in_4bit then
-        model = quantisation.load_and_quantize_model(model, quantisation.BnbQuantizationConfig { load_in_4bit = true,
+        model = quantisation.load_and_quantize_model(model,
+          quantisation.BnbQuantizationConfig { load_in_4bit = true,
           bnb_4bit_quant_type = "nf4", bnb_4bit_compute_dtype = "fp32", skip_modules = {} })
       end
       core.manual_seed(7)
@@ -173,7 +176,8 @@ describe("adapters train", function()
   end)
 
   it("merges into codes by encoding anew", function()
-    local model = quantisation.load_and_quantize_model(net(), quantisation.BnbQuantizationConfig { load_in_4bit = true,
+    local model = quantisation.load_and_quantize_model(net(),
+      quantisation.BnbQuantizationConfig { load_in_4bit = true,
       bnb_4bit_quant_type = "nf4", bnb_4bit_compute_dtype = "fp32", skip_modules = {} })
     local with = drawn(peft.get_peft_model(model, config()))
     local x = core.randn(2, 64)

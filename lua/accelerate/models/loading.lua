@@ -241,10 +241,12 @@ end
 -- Fills a model without values whose linear layers rest in an encoding. Returns what did not fit.
 local function load_encoded(where, name, model, encoding, file, o)
   if o.device_map then
-    fail("%s: device_map: parts of a model with a quantization_config on several devices are not there yet", where)
+    fail("%s: device_map: parts of a model with a quantization_config on several devices are not there yet",
+      where)
   end
   quantisation.replace(model, encoding)
-  local dict = renamed(model, foreign.reading(where, file, function() return (weights.lend_checkpoint(file)) end))
+  local dict = renamed(model,
+    foreign.reading(where, file, function() return (weights.lend_checkpoint(file)) end))
   local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or encoding.torch_dtype
   in_dtype(dict, dtype, model:state_dict())
   local mismatched = take_mismatched(model, dict)

@@ -17,16 +17,18 @@ local NAMES = { "string|list", optional = true }
 ---@field r integer rank of the update, default 8
 ---@field lora_alpha number the update is multiplied by lora_alpha / r, default 8
 ---@field lora_dropout number of the update's input while training, default 0
----@field target_modules string|string[]? names of linear layers or ends of their paths; a text: a regular
----  expression of Python's for whole paths, or "all-linear"; nil: what PEFT takes for the type of model
+---@field target_modules string|string[]? names of linear layers or ends of their paths; a text: a
+---  regular expression of Python's for whole paths, or "all-linear"; nil: what PEFT takes for the
+---  type of model
 ---@field exclude_modules string|string[]? layers that are left out, likewise
 ---@field use_rslora boolean lora_alpha / sqrt(r) in place of lora_alpha / r
 ---@field use_dora boolean magnitudes of the weight's rows are trained apart (DoRA)
 ---@field bias string which biases are trained: "none", "all", "lora_only"
 ---@field modules_to_save string[]? modules that are trained and saved as a whole
----@field init_lora_weights boolean|string true: the update is zero at first; "gaussian": likewise, drawn from
----  a normal distribution; false: it is not zero
----@field fan_in_fan_out boolean what files say of layers whose weight is (in, out); layers know it themselves
+---@field init_lora_weights boolean|string true: the update is zero at first; "gaussian": likewise,
+---  drawn from a normal distribution; false: it is not zero
+---@field fan_in_fan_out boolean what files say of layers whose weight is (in, out); layers know it
+---  themselves
 ---@field task_type string?
 ---@field inference_mode boolean
 ---@field base_model_name_or_path string?
@@ -64,7 +66,8 @@ M._FIELDS = M.LoraConfig._fields
 -- ---- files --------------------------------------------------------------------------------------
 
 -- What files say beside the fields, where it says nothing: PEFT's defaults.
-local NEUTRAL = { lora_bias = false, megatron_core = "megatron.core", qalora_group_size = 16, use_qalora = false,
+local NEUTRAL = { lora_bias = false, megatron_core = "megatron.core", qalora_group_size = 16,
+  use_qalora = false,
   ensure_weight_tying = false, peft_type = "LORA" }
 local UNREAD = { peft_version = true, revision = true, auto_mapping = true }
 

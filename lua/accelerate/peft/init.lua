@@ -1,7 +1,8 @@
 --- Adapters, after Hugging Face's PEFT: LoRA with its variants, and its folders.
 ---
 ---   local peft = require "accelerate.peft"
----   local config = peft.LoraConfig { r = 8, lora_alpha = 16, target_modules = { "q_proj", "v_proj" } }
+---   local config = peft.LoraConfig { r = 8, lora_alpha = 16, target_modules = { "q_proj", "v_proj"
+---     } }
 ---   local model = peft.get_peft_model(model, config)
 
 local configs = require "accelerate.peft.config"
@@ -12,8 +13,8 @@ local M = { LoraConfig = configs.LoraConfig, PeftModel = model.PeftModel }
 
 local OPTIONS = { adapter_name = { "string", default = "default" } }
 
---- Returns a model with an adapter: its own weights do not change, and the adapter's parameters alone
---- require gradients.
+--- Returns a model with an adapter: its own weights do not change, and the adapter's parameters
+--- alone require gradients.
 ---@param base accelerate.nn.Module changed: layers get adapters around them
 ---@param config accelerate.peft.LoraConfig
 ---@param opts? { adapter_name: string } default "default"

@@ -86,7 +86,8 @@ local function is_dora(self, name) return self.lora_magnitude_vector._registered
 -- magnitudes; the lengths themselves have no gradient.
 local function dora(self, name, x, y, low)
   local factor = self.lora_magnitude_vector[name].weight / self:_norms(name)
-  local bias, plain = self.base_layer.bias, nil
+  local bias = self.base_layer.bias
+  local plain
   if self.training and self.dropouts[name] > 0 then
     plain = linear(x, self:base_weight():to(x.dtype))
   else
@@ -165,7 +166,8 @@ end
 --- Returns the module that is in use.
 function Wrapper:current()
   local name = not self.disabled and self.active[1]
-  return name and self.modules_to_save._registered.kinds[name] and self.modules_to_save[name] or self.original_module
+  return name and self.modules_to_save._registered.kinds[name] and self.modules_to_save[name]
+    or self.original_module
 end
 
 function Wrapper:forward(...) return self:current()(...) end

@@ -59,11 +59,14 @@ local function wrap_saved(model, config)
   for path, module in model:named_modules() do
     for _, child in ipairs(is_taken(module) and {} or module:_own("module")) do
       local at = path == "" and child[1] or path .. "." .. child[1]
-      if matches(at) and not class.is(child[2], layers.LoraLayer) then found[#found + 1] = { module, child[1], child[2] } end
+      if matches(at) and not class.is(child[2], layers.LoraLayer) then
+        found[#found + 1] = { module, child[1], child[2] }
+      end
     end
   end
   if config.modules_to_save and config.modules_to_save[1] and not found[1] then
-    fail("get_peft_model: modules_to_save %s names no module of the model", options.show(config.modules_to_save))
+    fail("get_peft_model: modules_to_save %s names no module of the model",
+      options.show(config.modules_to_save))
   end
   return found
 end
@@ -80,7 +83,9 @@ end
 ---@param adapter_name? string default "default"
 function PeftModel:init(model, config, adapter_name)
   check_config("PeftModel", config)
-  if not class.is(model, nn.Module) then fail("PeftModel: model must be a module, got %s", options.show(model)) end
+  if not class.is(model, nn.Module) then
+    fail("PeftModel: model must be a module, got %s", options.show(model))
+  end
   if class.is(model, PeftModel) then fail("PeftModel: the model has adapters already; use add_adapter") end
   self.peft_config = {}
   model:requires_grad_(false)
@@ -100,7 +105,9 @@ function PeftModel:add_adapter(adapter_name, config)
   if not adapter_name:match "^[%w_-]+$" then
     fail("add_adapter: a name is of letters, digits, _ and -, got %s", options.show(adapter_name))
   end
-  if self.peft_config[adapter_name] then fail("add_adapter: the adapter '%s' is there already", adapter_name) end
+  if self.peft_config[adapter_name] then
+    fail("add_adapter: the adapter '%s' is there already", adapter_name)
+  end
   for name, other in next, self.peft_config do
     if other.bias ~= "none" or config.bias ~= "none" then
       fail("add_adapter: with bias = \"%s\" there can be one adapter, and '%s' is there",
@@ -179,10 +186,14 @@ end
 --- Removes an adapter that is not the only one.
 ---@param adapter_name string
 function PeftModel:delete_adapter(adapter_name)
-  if not self.peft_config[adapter_name] then fail("delete_adapter: there is no adapter %s", options.show(adapter_name)) end
+  if not self.peft_config[adapter_name] then
+    fail("delete_adapter: there is no adapter %s", options.show(adapter_name))
+  end
   self.peft_config[adapter_name] = nil
   local rest = ordered.sorted_keys(self.peft_config)
-  if not rest[1] then fail("delete_adapter: '%s' is the only adapter; unload() gives the model back", adapter_name) end
+  if not rest[1] then
+    fail("delete_adapter: '%s' is the only adapter; unload() gives the model back", adapter_name)
+  end
   each(self, function(module)
     if module.delete_adapter then module:delete_adapter(adapter_name)
     else module.modules_to_save[adapter_name] = nil end
@@ -216,7 +227,8 @@ end
 --- Prints how many parameters require gradients.
 function PeftModel:print_trainable_parameters()
   local trainable, all = self:get_nb_trainable_parameters()
-  print(("trainable params: %d || all params: %d || trainable%%: %.4f"):format(trainable, all, 100 * trainable / all))
+  print(("trainable params: %d || all params: %d || trainable%%: %.4f"):format(trainable, all,
+    100 * trainable / all))
 end
 
 -- ---- merging ------------------------------------------------------------------------------------
@@ -306,7 +318,9 @@ function PeftModel:save_pretrained(directory, opts)
     if not made then fail("save_pretrained: %s", why) end
     configs.write("save_pretrained", folder, self.peft_config[name])
     local list = {}
-    for key, t in ordered.pairs(tensors_of(self, name)) do list[#list + 1] = { key, t:detach():contiguous() } end
+    for key, t in ordered.pairs(tensors_of(self, name)) do
+      list[#list + 1] = { key, t:detach():contiguous() }
+    end
     core.safetensors_save(fs.join(folder, "adapter_model.safetensors"), list, { format = "pt" })
   end
 end
@@ -332,7 +346,8 @@ local function load_tensors(self, where, folder, adapter)
   end
 end
 
-local LOAD = { adapter_name = { "string", default = "default" }, is_trainable = { "boolean", default = false } }
+local LOAD = { adapter_name = { "string", default = "default" },
+  is_trainable = { "boolean", default = false } }
 
 --- Adds an adapter of a folder in PEFT's layout.
 ---@param directory string

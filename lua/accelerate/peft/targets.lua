@@ -10,7 +10,8 @@ local M = {}
 -- What PEFT takes where a configuration does not say.
 local DEFAULTS = {}
 for targets, types in pairs {
-  ["c_attn"] = "gpt2", ["q_proj v_proj"] = "llama mistral qwen2 qwen3 gemma gemma2 starcoder2 granite smollm3 olmo2",
+  ["c_attn"] = "gpt2", ["q_proj v_proj"] = "llama mistral qwen2 qwen3 gemma gemma2 starcoder2 granite " ..
+    "smollm3 olmo2",
   ["query value"] = "bert roberta electra vit albert", ["q_lin v_lin"] = "distilbert", ["q v"] = "t5",
   ["qkv_proj"] = "phi3",
 } do
@@ -19,8 +20,8 @@ end
 
 local function ends_with(path, name) return path == name or path:sub(-#name - 1) == "." .. name end
 
---- Returns a function that says whether a path is named: by a list of names and ends of paths, or by
---- a regular expression for the whole path.
+--- Returns a function that says whether a path is named: by a list of names and ends of paths, or
+--- by a regular expression for the whole path.
 ---@param given string|string[]
 ---@return fun(path: string): boolean
 function M.matcher(given)
@@ -34,7 +35,8 @@ function M.matcher(given)
 end
 
 -- The layers behind which scores come: "all-linear" leaves them out.
-local HEADS = { lm_head = true, score = true, classifier = true, cls = true, vocab_projector = true, qa_outputs = true }
+local HEADS = { lm_head = true, score = true, classifier = true, cls = true, vocab_projector = true,
+  qa_outputs = true }
 
 local function targets_of(model, config)
   local given = config.target_modules
@@ -54,8 +56,8 @@ local function targets_of(model, config)
   return M.matcher(list)
 end
 
---- Returns the modules that get an adapter, as { parent, name, module, path }. Raises where one is no
---- linear layer, or where there is none.
+--- Returns the modules that get an adapter, as { parent, name, module, path }. Raises where one is
+--- no linear layer, or where there is none.
 ---@param model accelerate.nn.Module
 ---@param config accelerate.peft.LoraConfig
 ---@param taken fun(module: accelerate.nn.Module): boolean modules that stand for a layer already
@@ -79,7 +81,8 @@ function M.find(model, config, taken)
     end
   end
   if #list == 0 then
-    options.fail("get_peft_model: target_modules %s names no layer of the model", options.show(config.target_modules))
+    options.fail("get_peft_model: target_modules %s names no layer of the model",
+      options.show(config.target_modules))
   end
   return list
 end
