@@ -148,7 +148,7 @@ describe("GatheredParameters and summon_full_params", function()
       check(not fine and message:find "inside")
       fine, message = pcall(function() return w:sum():item() end)
       check(not fine and message:find "inside accelerate.utils.summon_full_params", message)
-    ]], { arguments = { "3" } })
+    ]], { arguments = { "3" }, env = { ACCEL_SHARED_PARAMETERS = "0" } })
   end)
 
   it("name wrong arguments", function()

@@ -9,7 +9,8 @@ local M = {}
 M.TRAIN = [[
 local accelerate = require "accelerate"
 local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
-local F, state, parallel = require "accelerate.nn.functional", require "accelerate.state", require "accelerate.parallel"
+local F, state = require "accelerate.nn.functional", require "accelerate.state"
+local parallel = require "accelerate.parallel"
 local plans = require "accelerate.parallel.sharded.plan"
 local ranks, rank = state.PartialState().num_processes, state.PartialState().process_index
 local models, BATCH = {}, 12
@@ -88,7 +89,8 @@ local function train(name, plan, opts)
   accelerator._plan = plan_of(plan, opts)
   local model, x, loss_of = models[name]()
   -- not AdamW: a key's bias has no gradient but rounding, which AdamW makes large
-  local optimizer = optim[opts.optimizer or "SGD"](model:parameters(), opts.options or { lr = 0.1, momentum = 0.9 })
+  local how = opts.options or { lr = 0.1, momentum = 0.9 }
+  local optimizer = optim[opts.optimizer or "SGD"](model:parameters(), how)
   model, optimizer = accelerator:prepare(model, optimizer)
   local rows, all = BATCH / ranks, {}
   local part = x:narrow(1, 1 + rank * rows, rows):to(accelerator.device)

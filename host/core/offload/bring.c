@@ -21,8 +21,8 @@ static void touch(ax_page *p)
 static void storage_gone(ax_claim *c) { ax_page_end(c->owner); }
 static ax_status before_use(ax_claim *c, int64_t at);
 static ax_status before_write(ax_claim *c, int64_t at);
-const ax_claim_kind ax_page_away = { AX_READ | AX_WRITE, before_use, storage_gone };
-const ax_claim_kind ax_page_here = { AX_WRITE, before_write, storage_gone };
+const ax_claim_kind ax_page_away = { .uses = AX_READ | AX_WRITE, .before = before_use, .gone = storage_gone };
+const ax_claim_kind ax_page_here = { .uses = AX_WRITE, .before = before_write, .gone = storage_gone };
 
 static void claim(ax_page *p, const ax_claim_kind *kind)
 {

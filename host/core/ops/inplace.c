@@ -125,7 +125,7 @@ static ax_status run_then_copy(ax_op op, const ax_args *args, ax_tensor *dst)
 
 /* ---- tensors that rest in parts: elementwise edits act on this rank's part */
 
-/* The claim on t's memory, of which a part is this rank's; NULL: all of it is. */
+/* The claim on t's memory where a part of it is this rank's; NULL: all of it is. */
 static ax_claim *in_parts(const ax_tensor *t, ax_tensor **piece, int64_t *from)
 {
   ax_claim *c = t->storage->claims;

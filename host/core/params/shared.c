@@ -32,7 +32,7 @@ static void release(ax_storage *s)
   ax_mfree(m);
 }
 
-/* What the first rank tells the others. */
+/* Where the first rank has its file. */
 typedef struct place {
   int32_t pid, fd;
 } place;
