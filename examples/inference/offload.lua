@@ -23,7 +23,9 @@ local options = utils.options.arguments("offload.lua", arg, {
 local state = accelerate.PartialState {}
 local folder = options.model_dir
 if not folder then -- on several ranks the first one writes it
-  folder = utils.broadcast_object_list({ os.tmpname() })[1] .. ".llama"
+  local name = os.tmpname()
+  os.remove(name) -- the name alone is needed
+  folder = utils.broadcast_object_list({ name })[1] .. ".llama"
   utils.set_seed(0)
   models.LlamaForCausalLM { hidden_size = 128, intermediate_size = 256, num_hidden_layers = 8,
     num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 500,

@@ -31,20 +31,25 @@ local UNITS = { KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^
 --- Converts a size such as "5MB" to a number of bytes. KB, MB, GB and TB are decimal, KiB, MiB, GiB
 --- and TiB binary.
 --- A decimal unit that ends in a small b counts bits: "8Mb" is 1 MB.
+---@param what string what messages call it
 ---@param size integer|string
----@param what? string what messages call it; default "max_shard_size"
 ---@return integer
-function M.convert_file_size_to_int(size, what)
+function M.bytes_of(what, size)
   if type(size) == "number" then return size end
   local number, unit = tostring(size):match("^%s*([%d%.]+)%s*(%a+)%s*$")
   local factor = unit and UNITS[unit:upper()]
   if not factor or not tonumber(number) then
     fail("%s: expected a number of bytes or text such as \"5MB\" (KB, MB, GB, TB, KiB, MiB, GiB, TiB), " ..
-      "got %s", what or "max_shard_size", options.show(size))
+      "got %s", what, options.show(size))
   end
   local bytes = math.floor(tonumber(number) * factor)
   return unit:find "^%a[bB]$" and unit:find "b$" and math.floor(bytes / 8) or bytes
 end
+
+--- Converts a size such as "5MB" to a number of bytes, as save_model's max_shard_size.
+---@param size integer|string
+---@return integer
+function M.convert_file_size_to_int(size) return M.bytes_of("max_shard_size", size) end
 
 -- Returns a key that is equal for tensors over one memory with one layout, also for different
 -- objects (state_dict makes new ones).
@@ -176,7 +181,7 @@ end
 ---@param opts { max_shard_size: integer|string, safe_serialization: boolean }
 function M.add(dict, i, save, opts)
   local safe = opts.safe_serialization
-  in_shards(dict, M.convert_file_size_to_int(opts.max_shard_size), names_of(i, safe), function(shard, file)
+  in_shards(dict, M.bytes_of("max_shard_size", opts.max_shard_size), names_of(i, safe), function(shard, file)
     return write(shard, fs.join(save.draft, file), safe, save.files)
   end, function(text, file) core._parts_write(fs.join(save.draft, file), { text }, "save", save.files) end)
 end
@@ -200,7 +205,7 @@ end
 ---@param opts { max_shard_size: integer|string, safe_serialization: boolean }
 ---@param dict table<string, accelerate.Tensor>? its state dict, where the model's own is not whole
 function M.save_model(model, directory, opts, dict)
-  local limit, names = M.convert_file_size_to_int(opts.max_shard_size), NAMES[opts.safe_serialization]
+  local limit, names = M.bytes_of("max_shard_size", opts.max_shard_size), NAMES[opts.safe_serialization]
   if fs.is_file(directory) then
     notice.here("save_model: %s should be a directory, not a file; nothing was saved", directory)
     return

@@ -143,7 +143,7 @@ describe("preparing", function()
         " is not there yet: it belongs to DeepSpeed")
     end
     assert.error_matches(function() return accelerate.load_and_quantize_model end,
-      "accelerate.load_and_quantize_model is not there yet: it belongs to quantisation of weights")
+      "it is accelerate.utils.load_and_quantize_model")
     assert.error_matches(function() return accelerate.utils.fsdp2_prepare_model end,
       "fsdp2_prepare_model is not there yet: it belongs to fully sharded data parallel")
     local status, _, err = host.run { "--tpu", "-e", "print(1)" }

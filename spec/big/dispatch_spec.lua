@@ -249,7 +249,7 @@ describe("memory beyond the weights' homes", function()
     ]]
     local unlimited, limited = words("local limit\n" .. program), words("local limit = 24e6\n" .. program)
     assert.is_true(tonumber(table.remove(unlimited)) > 55e6)
-    assert.is_true(tonumber(table.remove(limited)) < 30e6)
+    assert.is_true(tonumber(table.remove(limited)) < 40e6)
     assert.same(unlimited, limited)
   end)
 end)

@@ -226,6 +226,7 @@ local BUFFERS = { dtype = sizes.SIZES.dtype, special_dtypes = sizes.SIZES.specia
 ---  has them
 ---@return number
 function M.compute_module_total_buffer_size(model, opts)
+  sizes.check_model("compute_module_total_buffer_size", model)
   local o = options.check("compute_module_total_buffer_size", opts, BUFFERS)
   o.buffers_only = true
   return sizes.compute_module_sizes(model, o)[""] or 0
@@ -250,6 +251,11 @@ end
 ---@return table? found
 ---@return table[] rest
 function M.fallback_allocate(modules, module_sizes, limit, classes, tied_parameters)
+  sizes.check_entries("fallback_allocate", modules)
+  options.value("fallback_allocate", "module_sizes", module_sizes, { "table" })
+  options.value("fallback_allocate", "limit", limit, { "number" })
+  options.value("fallback_allocate", "classes", classes or {}, { "table" })
+  options.value("fallback_allocate", "tied_parameters", tied_parameters or {}, { "list" })
   local search, found = { unpack(modules) }, nil
   while search[1] and not found do
     local entry = table.remove(search, 1)

@@ -63,6 +63,9 @@ end
 ---@return table<string, string|integer> device_map
 function M.clean_device_map(device_map, module_name)
   options.value("clean_device_map", "device_map", device_map, { "table" })
+  for name in next, device_map do
+    options.value("clean_device_map", "a name in device_map", name, { "string" })
+  end
   return clean(device_map, options.value("clean_device_map", "module_name", module_name or "", { "string" }))
 end
 

@@ -11,6 +11,7 @@ local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
+local sizes = require "accelerate.big_modeling.sizes"
 local tensors = require "accelerate.hooks.tensors"
 local ties = require "accelerate.big_modeling.ties"
 
@@ -178,6 +179,8 @@ end
 ---  uses it; force_hooks: arguments are moved also where the map has one device
 ---@return accelerate.nn.Module model
 function M.dispatch_model(model, device_map, opts)
+  sizes.check_model("dispatch_model", model)
+  options.value("dispatch_model", "device_map", device_map, { "table" })
   local o = options.check("dispatch_model", opts, DISPATCH)
   device_maps.check_device_map(model, device_map)
   local places, devices, several = named_places(device_map)

@@ -64,7 +64,7 @@ function M.get_max_memory(max_memory)
     if given ~= nil then
       local what = ("max_memory[%s]"):format(tostring(key))
       options.value("get_max_memory", what, given, { "number|string" })
-      limits[key] = weights.convert_file_size_to_int(given, "get_max_memory: " .. what)
+      limits[key] = weights.bytes_of("get_max_memory: " .. what, given)
     end
   end
   return limits

@@ -11,6 +11,17 @@ local M = {}
 
 M.check_model = tensors.check_model
 
+--- Raises unless `modules` is a list of { name, module or tensor }.
+---@param where string
+function M.check_entries(where, modules)
+  options.value(where, "modules", modules, { "list" })
+  for i, entry in ipairs(modules) do
+    if type(entry) ~= "table" or type(entry[1]) ~= "string" or entry[2] == nil then
+      options.fail("%s: entry %d of modules must be { name, module }, got %s", where, i, options.show(entry))
+    end
+  end
+end
+
 -- Types that are no types of tensors here, and bool, which counts as one bit.
 local BYTES = { bool = 1 / 8, int2 = 1 / 4, int4 = 1 / 2, fp8 = 1 }
 
@@ -135,7 +146,7 @@ end
 ---@return number bytes
 ---@return string[] names
 function M.get_max_layer_size(modules, module_sizes, no_split_module_classes)
-  options.value("get_max_layer_size", "modules", modules, { "list" })
+  M.check_entries("get_max_layer_size", modules)
   options.value("get_max_layer_size", "module_sizes", module_sizes, { "table" })
   return M.largest(modules, module_sizes, M.class_set("get_max_layer_size", no_split_module_classes))
 end

@@ -76,7 +76,8 @@ end
 function M.check_tied_parameters_on_same_device(tied_params, device_map)
   options.value("check_tied_parameters_on_same_device", "tied_params", tied_params, { "list" })
   options.value("check_tied_parameters_on_same_device", "device_map", device_map, { "table" })
-  for _, group in ipairs(tied_params) do
+  for g, group in ipairs(tied_params) do
+    options.value("check_tied_parameters_on_same_device", ("tied_params[%d]"):format(g), group, { "list" })
     local parts, first, differ = {}, nil, false
     for i, name in ipairs(group) do
       local place = M.place_of(device_map, name)

@@ -434,8 +434,8 @@ local function restore_optimizers(accelerator, source, found)
     local file = numbered("optimizer", i, "bin")
     if not resharded.load_optimizer(optimizer.optimizer, source, i, names) then
       with_file(source, file, function()
-        local state = resharded.with_numbers(found.optimizers[i].dict, optimizer.optimizer, names, file)
-        optimizer:load_state_dict(state)
+        optimizer:load_state_dict(
+          resharded.with_numbers(found.optimizers[i].dict, optimizer.optimizer, names, file))
         found.optimizers[i].check()
       end)
     end

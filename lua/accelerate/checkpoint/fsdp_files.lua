@@ -8,6 +8,7 @@ local intervals = require "accelerate.checkpoint.intervals"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local resharded = require "accelerate.checkpoint.resharded"
+local scope = require "accelerate.utils.scope"
 local sharded = require "accelerate.checkpoint.sharded"
 local state = require "accelerate.state"
 local weights = require "accelerate.weights"
@@ -224,11 +225,17 @@ function M.merge_fsdp_weights(checkpoint_dir, output_path, ...)
   options.value("merge_fsdp_weights", "checkpoint_dir", checkpoint_dir, { "string" })
   options.value("merge_fsdp_weights", "output_path", output_path, { "string" })
   local partial = state.PartialState()
+  local fine, why = true, ""
   if partial.is_main_process then
-    local written = M.write_merged(M.read_sharded(checkpoint_dir), output_path, o.safe_serialization)
-    if o.remove_checkpoint_dir then M.remove_merged(checkpoint_dir, written) end
+    fine, why = xpcall(function()
+      local written = M.write_merged(M.read_sharded(checkpoint_dir), output_path, o.safe_serialization)
+      if o.remove_checkpoint_dir then M.remove_merged(checkpoint_dir, written) end
+    end, scope.traced)
   end
-  partial:wait_for_everyone()
+  -- the others learn of a failure in place of waiting
+  local said = core.dist.broadcast_bytes(partial.is_main_process and (fine and "" or tostring(why)) or nil, 0)
+  if not fine then fail("merge_fsdp_weights: %s", tostring(why):match "^[^\n]*") end
+  if said ~= "" then fail("merge_fsdp_weights: the main process could not merge: %s", said) end
 end
 
 return M

@@ -22,9 +22,9 @@ local M = {}
 
 -- The ranks' files of a model, from rank 0 on.
 local function rank_files(source, i)
-  local list, name = {}, nil
+  local list = {}
   for rank = 0, math.huge do
-    name = sharded.names.model_of_rank(i, rank)
+    local name = sharded.names.model_of_rank(i, rank)
     if not source.files[name] then return list end
     list[rank + 1] = fs.join(source.path, name)
   end

@@ -183,10 +183,13 @@ function M.of_model(where, folder, given, asked)
   return METHODS[method](where .. ": " .. folder, written)
 end
 
---- Returns whether a model has layers in 4 or 8 bits.
+--- Returns whether a model has layers in 4 bits.
 ---@param model accelerate.nn.Module
 ---@return boolean
 function M.has_4bit_bnb_layers(model)
+  if type(model) ~= "table" or type(model.modules) ~= "function" then
+    fail("has_4bit_bnb_layers: model must be a module, got %s", options.show(model))
+  end
   for _, module in ipairs(model:modules()) do
     if class.is(module, layers.Linear4bit) then return true end
   end

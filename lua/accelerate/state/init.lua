@@ -246,8 +246,7 @@ local function choose_device(cpu, ranks, local_rank)
     if ids and ids ~= "all" then fail("--gpu_ids %s: %s; leave it out to run on the CPU", ids, why) end
     return "cpu"
   end
-  local shared = env.text("ACCEL_SHARE_GPU") == "1"
-  if here > count and shared then
+  if here > count and env.text("ACCEL_SHARE_GPU") == "1" then
     notice.main_once("%d ranks share %d GPU%s (ACCEL_SHARE_GPU=1), which is for tests: times mean nothing",
       here, count, count == 1 and "" or "s")
   elseif here > count then
