@@ -57,7 +57,7 @@ function common.fashion_mnist(data, flags)
 end
 
 local SWITCHES = { capture = true, tf32 = true, ["conv-tf32"] = true, nondeterministic = true, serve = true,
-  fused = true, traffic = true }
+  fused = true, traffic = true, sharded = true }
 local VALUES = { device = true, dtype = true, batch = true, steps = true, warmup = true, mb = true,
   side = true, width = true, launches = true }
 local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
@@ -71,6 +71,8 @@ local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
 ---                        ten bits
 ---   --conv-tf32          likewise for convolutions alone, which is PyTorch's default
 ---   --nondeterministic   tensor.use_deterministic_algorithms(false), which is PyTorch's default
+---   --sharded            values, gradients and optimizer states are cut over the ranks
+---                        (FULL_SHARD)
 ---   --serve              measures once for each line that is read, until one says `stop`
 ---   --traffic            prints the bytes that the kernels of one step move, on a device that
 ---                        counts them (make traffic), and measures no time
@@ -124,7 +126,10 @@ function common.accelerator(flags)
   if flags.tf32 then tensor.set_float32_matmul_precision("high") end
   if flags["conv-tf32"] then tensor.backends.cudnn.allow_tf32 = true end
   if flags.nondeterministic then tensor.use_deterministic_algorithms(false) end
-  return accelerate.Accelerator { cpu = flags.device == "cpu", mixed_precision = flags.mixed_precision }
+  local plugin = flags.sharded and accelerate.FullyShardedDataParallelPlugin { fsdp_version = 2,
+    auto_wrap_policy = "transformer_based_wrap", transformer_cls_names_to_wrap = { "Block" } } or nil
+  return accelerate.Accelerator { cpu = flags.device == "cpu", mixed_precision = flags.mixed_precision,
+    fsdp_plugin = plugin }
 end
 
 --- Endless shuffled batches of a set on the accelerator's device, picked by a permutation; the

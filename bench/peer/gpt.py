@@ -2,8 +2,8 @@
 positions, tied embeddings, no dropout.
 
 --plain-attention 1: matmul, softmax, matmul in place of scaled_dot_product_attention.  --text FILE:
-train on a file's characters. With ranks: DistributedDataParallel over gloo, a batch of this size on
-every rank.
+train on a file's characters. With ranks: DistributedDataParallel over gloo, or with --sharded 1
+fully_shard of each block, a batch of this size on every rank.
 """
 import math
 
@@ -79,7 +79,8 @@ def model(layers, width, heads, seq, vocab, plain):
 
 
 def main():
-    args = peer.arguments(__doc__, preset="tiny", steps=30, warmup=5, dtype="fp32", plain_attention=0, text="")
+    args = peer.arguments(__doc__, preset="tiny", steps=30, warmup=5, dtype="fp32", plain_attention=0, text="",
+        sharded=0)
     import torch
     import torch.nn.functional as F
     before = peer.resident()
@@ -87,7 +88,15 @@ def main():
     net = model(layers, width, heads, seq, vocab, args.plain_attention)
     if args.ranks > 1:
         dist = peer.join()
-        net = torch.nn.parallel.DistributedDataParallel(net)
+        if args.sharded:
+            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.device_mesh import init_device_mesh
+            mesh = init_device_mesh("cpu", (args.ranks,))
+            for block in net.blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(net, mesh=mesh)
+        else:
+            net = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, weight_decay=0.1,
         **({"fused": True} if args.fused else {}))
     generator = torch.Generator().manual_seed(peer.rank())

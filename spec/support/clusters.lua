@@ -23,7 +23,9 @@ M.why = {
 }
 
 local MPI_ENV = { OMPI_ALLOW_RUN_AS_ROOT = "1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = "1",
-  OMPI_MCA_btl_base_warn_component_unused = "0" }
+  OMPI_MCA_btl_base_warn_component_unused = "0",
+  -- Open MPI leaves memory of its own behind
+  ASAN_OPTIONS = os.getenv "ASAN_OPTIONS" and os.getenv "ASAN_OPTIONS" .. ":detect_leaks=0" or nil }
 
 local function merged(a, b)
   local all = {}
