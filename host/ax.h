@@ -102,6 +102,8 @@ AX_API ax_status ax_storage_wrap(void *data, size_t bytes, void (*release)(ax_st
  * write by themselves.  ENOIMPL, with the reason, where there is no such device. */
 AX_API ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out);
 AX_API bool ax_storage_is_pinned(const ax_storage *s);
+/* Frees the memory of s, which keeps its size. */
+AX_API void ax_storage_empty(ax_storage *s);
 /* Exchanges the memory of two storages of one size and device: their tensors look at the
  * other's. */
 AX_API void ax_storage_trade(ax_storage *a, ax_storage *b);

@@ -42,6 +42,8 @@ typedef struct ax_home {
    * nothing */
   ax_tensor **value_piece, **grad_piece;
   ax_claim no_values, no_grads; /* on the whole buffers, while they have no memory */
+  /* take the place of those two when the layout ends before its tensors do; owned */
+  ax_claim *after_values, *after_grads;
   /* the whole values are memory that all ranks of the group have, each writing its part: they are
    * always here, and none may be written but by pieces */
   bool shared;

@@ -1,6 +1,6 @@
 /* check.c: messages, and checks of single values, options and sizes. */
 #include "bind/bind.h"
-#include "bind/group.h"
+#include "bind/where.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* bind/device.c: pinned memory, batches that are sent ahead, and the live tensors of each script
  * line. */
 #include "bind/bind.h"
-#include "bind/group.h"
+#include "bind/where.h"
 #include "feed.h"
 
 #include <stdio.h>

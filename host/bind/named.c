@@ -6,7 +6,7 @@
  * (composed.c) and those of core._named.  Of these, between an error and the script's own code, the
  * outermost one is what the script called.  Nothing but an error pays for the search. */
 #include "bind/bind.h"
-#include "bind/group.h"
+#include "bind/where.h"
 
 #include <string.h>
 

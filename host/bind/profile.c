@@ -1,7 +1,7 @@
 /* bind/profile.c: starts and stops the profiler, and returns its events with their places in the
  * script; lua/accelerate/profiler.lua does the rest. */
 #include "bind/bind.h"
-#include "bind/group.h"
+#include "bind/where.h"
 #include "profile.h"
 
 #include <stdio.h>

@@ -5,6 +5,7 @@
  * xpcall but not across a C function. */
 #include "bind/bind.h"
 #include "bind/group.h"
+#include "bind/where.h"
 
 static const char contexts[] =
     "local core, open_scope, close_scope, open_grad, close = ...\n"

@@ -105,6 +105,15 @@ ax_status ax_storage_new_pinned(size_t bytes, ax_storage **out)
   return st;
 }
 
+void ax_storage_empty(ax_storage *s)
+{
+  if (s->group) ax_memory_untrack(s);
+  if (s->release) s->release(s);
+  s->data = s->owner = NULL;
+  s->release = NULL;
+  s->group = 0;
+}
+
 void ax_storage_trade(ax_storage *a, ax_storage *b)
 {
   const ax_storage former = *a;

@@ -1,7 +1,7 @@
 /* interp.c: one Lua state, from opening to exit status (model: lua.c's pmain). */
 #define _GNU_SOURCE
 #include "ax.h"
-#include "bind/group.h"
+#include "bind/where.h"
 #include "dist.h"
 #include "interp.h"
 #include "io.h"

@@ -345,3 +345,51 @@ describe("optimizers", function()
     assert.is_true(flat:eq(1 - 0.5 - 0.75):all():item())
   end)
 end)
+
+describe("layouts that are cut over ranks", function()
+  local function cut(p)
+    local layout = core.flat(p, 1)
+    layout:give_grads()
+    return layout, pcall(layout.cut_over, layout, nil, nil, true, true)
+  end
+
+  it("leave an error behind where their tensors outlive them", function()
+    local p = core.ones(5, 7)
+    p.requires_grad = true
+    p.grad = core.ones(5, 7)
+    local layout = cut { p }
+    local grad = p.grad
+    assert.error_matches(function() return p:sum() end, "is cut over 1 rank")
+    layout = nil
+    collectgarbage()
+    collectgarbage()
+    for _, t in ipairs { p, grad } do
+      assert.error_matches(function() return t:sum() end, "is gone")
+      assert.error_matches(function() return t:clone() end, "is gone")
+    end
+    assert.is_nil(layout)
+  end)
+
+  it("stay whole where there is no memory for the cut", function()
+    local failed = 0
+    for n = 1, 60 do
+      local p, q = core.ones(5, 7), core.ones(3)
+      p.requires_grad, q.requires_grad = true, true
+      local layout = core.flat({ p, q }, 1)
+      layout:give_grads()
+      core.debug_fail_alloc(n)
+      local fine = pcall(layout.cut_over, layout, nil, nil, true, true)
+      core.debug_fail_alloc(0)
+      if not fine then
+        failed = failed + 1
+        assert.are.equal(35, p:sum():item())
+        p:sum():backward()
+        assert.are.equal(35, p.grad:sum():item())
+        core.optim_group("sgd", { p, q }):step { lr = 1, weight_decay = 0, maximize = false, momentum = 0,
+          dampening = 0, nesterov = false }
+        assert.are.equal(0, p:sum():item())
+      end
+    end
+    assert.is_true(failed > 5 and failed < 60, failed .. " of 60")
+  end)
+end)

@@ -6,7 +6,7 @@
 #include "fuzz.h"
 
 #include "ax.h"
-#include "bind/group.h"
+#include "bind/where.h"
 #include "script/script.h"
 
 #include <lauxlib.h>

@@ -176,6 +176,23 @@ describe("sharded training", function()
     assert.matches("apart", out)
   end)
 
+  it("refuses to train inside summon_full_params", function()
+    local out = ranks.ok(2, programs.TRAIN .. [[
+      local _, model, optimizer, accelerator = train("gpt", "ZeRO-3", { steps = 1 })
+      local x = core.randint(0, 19, { 2, 6 })
+      accelerate.utils.summon_full_params(model, function()
+        local loss = F.cross_entropy(model(x):reshape(-1, 19), x:reshape(-1))
+        for what, fn in pairs { backward = function() accelerator:backward(loss) end,
+          step = function() optimizer:step() end } do
+          local ok, err = pcall(fn)
+          assert(not ok and tostring(err):find(what .. ": the model's values are a copy", 1, true), err)
+        end
+      end)
+      if rank == 0 then print "refused" end
+    ]], CPU)
+    assert.matches("refused", out)
+  end)
+
   it("refuses what needs whole models on each rank, by name", function()
     local out = ranks.ok(2, programs.TRAIN .. [[
       local _, model, optimizer, accelerator = train("gpt", "ZeRO-3", { steps = 1 })

@@ -44,14 +44,14 @@ static ax_status refuse(const ax_flat *f, int64_t at, const char *what, const ch
   const ax_group *g = f->home.group;
 
   return ax_fail(AX_EINVAL,
-                 "%s%s%s%s is cut over %d ranks, and this rank has its part alone: the whole is here %s, and "
-                 "inside accelerate.utils.summon_full_params(model, fn)",
+                 "%s%s%s%s is cut over %d rank%s, and this rank has its part alone: the whole is here %s, "
+                 "and inside accelerate.utils.summon_full_params(model, fn)",
                  what,
                  k >= 0 && f->names ? f->names[k]
                  : f->name          ? f->name
                                     : "a parameter",
                  k >= 0 && f->names && f->name && *f->name ? " of unit " : "",
-                 k >= 0 && f->names && f->name ? f->name : "", g->size, when);
+                 k >= 0 && f->names && f->name ? f->name : "", g->size, g->size == 1 ? "" : "s", when);
 }
 
 static ax_status before_values(ax_claim *c, int64_t at)
@@ -161,17 +161,41 @@ static const ax_claim_kind shared_values = {
 };
 
 /* Frees the memory of a whole buffer. */
-static ax_status take_memory(ax_tensor *whole, ax_claim *c)
+static void take_memory(ax_tensor *whole, ax_claim *c)
 {
-  ax_storage *none;
-  const ax_status st = ax_storage_wrap(NULL, whole->storage->bytes, NULL, NULL, &none);
-
-  if (st != AX_OK) return st;
-  none->device = whole->storage->device;
-  ax_storage_trade(whole->storage, none);
-  ax_storage_release(none);
+  ax_storage_empty(whole->storage);
   ax_claim_put(whole->storage, c);
-  return AX_OK;
+}
+
+/* ---- tensors that outlive their layout */
+
+static ax_status before_lost(ax_claim *c, int64_t at)
+{
+  (void)c, (void)at;
+  return ax_fail(AX_EINVAL, "a parameter or gradient of a model that was cut over ranks and is gone: its "
+                            "elements are nowhere, or belong to other ranks, too");
+}
+static void free_claim(ax_claim *c) { ax_mfree(c); }
+
+static const ax_claim_kind lost = { .uses = AX_READ | AX_WRITE, .before = before_lost, .gone = free_claim },
+                           lost_shared = { .uses = AX_WRITE, .before = before_lost, .gone = free_claim };
+
+static ax_status new_claim(ax_claim **out)
+{
+  *out = ax_calloc(1, sizeof **out);
+  return *out ? AX_OK : AX_ENOMEM;
+}
+
+/* Puts `after` in the place of the layout's own claim, where that stands. */
+static void leave_claim(ax_tensor *whole, ax_claim *own, ax_claim **after)
+{
+  if (own->at) {
+    (*after)->kind = own->kind == &shared_values ? &lost_shared : &lost;
+    ax_claim_take_off(own);
+    ax_claim_put(whole->storage, *after);
+    *after = NULL;
+  }
+  ax_mfree(*after);
 }
 
 /* ---- cutting */
@@ -218,6 +242,14 @@ static ax_status make_pieces(ax_flat *f, ax_tensor *part, ax_tensor *whole, ax_t
   return st;
 }
 
+static void free_pieces(const ax_flat *f, ax_tensor **pieces)
+{
+  for (int k = 0; k < f->n && pieces; k++) {
+    ax_tensor_release(pieces[k]);
+    pieces[k] = NULL;
+  }
+}
+
 /* A copy of this rank's part of a buffer. */
 static ax_status copy_part(const ax_flat *f, ax_tensor *whole, ax_tensor **out)
 {
@@ -251,7 +283,7 @@ static ax_status share_values(ax_flat *f)
   there = NULL;
   h->shared = true;
   h->no_values.kind = &shared_values;
-  st = wait_for_all(f);
+  AX_TRY(wait_for_all(f));
   ax_storage_trade(f->values->storage, whole);
   ax_claim_put(f->values->storage, &h->no_values);
 out:
@@ -269,8 +301,12 @@ ax_status ax_flat_cut_grads(ax_flat *f)
   if (!h->group) return AX_OK;
   if (h->cut & AX_CUT_GRADS) AX_TRY(copy_part(f, f->grads, &h->grads));
   AX_TRY(make_pieces(f, h->grads, f->grads, h->grad_piece));
-  if (h->grads) AX_TRY(take_memory(f->grads, &h->no_grads));
-out:
+  if (h->grads) take_memory(f->grads, &h->no_grads);
+  return AX_OK;
+out: /* the gradients stay whole */
+  free_pieces(f, h->grad_piece);
+  ax_tensor_release(h->grads);
+  h->grads = NULL;
   return st;
 }
 
@@ -295,6 +331,8 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   h->value_piece = ax_calloc((size_t)f->n, sizeof *h->value_piece);
   h->grad_piece = ax_calloc((size_t)f->n, sizeof *h->grad_piece);
   if (!h->had || !h->value_piece || !h->grad_piece) goto out;
+  AX_TRY(new_claim(&h->after_values));
+  AX_TRY(new_claim(&h->after_grads));
   if (cut & AX_CUT_VALUES) {
     AX_TRY(copy_part(f, f->values, &h->values));
     AX_TRY(share_values(f));
@@ -302,8 +340,10 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   AX_TRY(make_pieces(f, h->values, f->values, h->value_piece));
   h->cut = cut;
   if (f->grads) AX_TRY(ax_flat_cut_grads(f));
-  if (h->values && !h->shared) AX_TRY(take_memory(f->values, &h->no_values));
-out:
+  if (h->values && !h->shared) take_memory(f->values, &h->no_values);
+  return AX_OK;
+out: /* all of it is whole */
+  ax_flat_free_home(f);
   return st;
 }
 
@@ -311,16 +351,16 @@ void ax_flat_free_home(ax_flat *f)
 {
   ax_home *h = &f->home;
 
-  ax_claim_take_off(&h->no_values), ax_claim_take_off(&h->no_grads);
-  for (int k = 0; k < f->n; k++) {
-    if (h->value_piece) ax_tensor_release(h->value_piece[k]);
-    if (h->grad_piece) ax_tensor_release(h->grad_piece[k]);
-  }
+  if (f->values) leave_claim(f->values, &h->no_values, &h->after_values);
+  if (f->grads) leave_claim(f->grads, &h->no_grads, &h->after_grads);
+  else ax_mfree(h->after_grads);
+  free_pieces(f, h->value_piece), free_pieces(f, h->grad_piece);
   ax_tensor_release(h->values), ax_tensor_release(h->grads);
   ax_storage_release(h->mapping);
   if (h->group) ax_group_release(h->group);
   if (h->copies) ax_group_release(h->copies);
   ax_mfree(h->had), ax_mfree(h->value_piece), ax_mfree(h->grad_piece);
+  *h = (ax_home){ 0 };
 }
 
 /* ---- values */
@@ -401,8 +441,7 @@ void ax_flat_drop_values(ax_flat *f)
   f->home.users = 0;
   share_again(f);
   if (f->home.shared) return;
-  if ((f->home.cut & AX_CUT_VALUES) && ax_flat_has_values(f))
-    (void)take_memory(f->values, &f->home.no_values);
+  if ((f->home.cut & AX_CUT_VALUES) && ax_flat_has_values(f)) take_memory(f->values, &f->home.no_values);
 }
 
 void ax_flat_let_go(ax_flat *f, bool keep)
@@ -569,7 +608,7 @@ ax_status ax_flat_deliver(ax_flat *f, ax_dtype as)
     AX_TRY(reduce(f, arrived));
     AX_TRY(merge_part(f, arrived, had));
   }
-  AX_TRY(take_memory(f->grads, &h->no_grads));
+  take_memory(f->grads, &h->no_grads);
 out:
   ax_grad_set_enabled(recording);
   ax_tensor_release(arrived);

@@ -141,10 +141,10 @@ void ax_flat_release(ax_flat *f)
 {
   if (!f || --f->refs > 0) return;
   ax_flat_dissolve(f);
+  ax_flat_free_home(f);
   for (int k = 0; k < f->n; k++) ax_tensor_release(f->params[k]);
   ax_tensor_release(f->values), ax_tensor_release(f->grads), ax_tensor_release(f->work),
       ax_tensor_release(f->presence);
-  ax_flat_free_home(f);
   if (f->names)
     for (int k = 0; k < f->n; k++) ax_mfree(f->names[k]);
   ax_mfree(f->names), ax_mfree(f->name);

@@ -107,6 +107,7 @@ function M.load_model(model, source, i, strict)
     for _, name in ipairs(piece.names) do named[name] = piece end
   end
   check_model(reader, prefix, dict, piece_of, strict)
+  pieces.meet(replica)
   core.no_grad(function()
     for name, t in ordered.pairs(dict) do
       local piece = piece_of[t]

@@ -28,6 +28,7 @@ local M = {}
 ---@field cut_values boolean? whether the parameters are
 ---@field shared boolean? whether the ranks of `group` have one copy of the parameters between them
 ---@field group accelerate.ProcessGroup? the ranks that it is cut over
+---@field summoned integer? open scopes of summon_full_params
 ---@field whole boolean? of a sharded model: its parameters are left as they are, and not managed
 ---@field cutter accelerate.Replica? the replica that cut it into buckets
 ---@field full function? the core calls it when a bucket is full

@@ -16,6 +16,7 @@ local core = require "accelerate.core"
 local distributed = require "accelerate.distributed"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
+local pieces = require "accelerate.parallel.sharded.pieces"
 local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
 local division = require "accelerate.parallel.sharded.division"
@@ -138,12 +139,24 @@ local function deliver(flat, dtype)
   if flat.cut_values then flat.layout:drop_values() end
 end
 
+-- Inside summon_full_params values are a copy, which is taken back at its end.
+local function refuse_summoned(flats, what)
+  for _, flat in ipairs(flats) do
+    if flat.summoned then
+      fail("%s: the model's values are a copy inside summon_full_params, which would take back what this " ..
+        "changes; "
+        .. "call it outside", what)
+    end
+  end
+end
+
 --- Prepares a backward pass: with `overlapping`, units that have all gradients of the pass are
 --- delivered inside it.
 ---@param replica accelerate.Replica
 ---@param overlapping boolean
 function M.expect(replica, overlapping)
   local list, full = trained(replica), {}
+  refuse_summoned(list, "backward")
   replica.delivered, replica.late = 0, {}
   local function arrived(i, late)
     full[i] = true
@@ -196,15 +209,12 @@ function M.finish(replica)
   end
 end
 
--- Where ranks share the values' memory, none reads them while another one writes its part.
-local function meet(replica)
-  if replica.shared then core.dist.barrier(replica.shards.group._handle) end
-end
-
 --- Before an optimizer's step.
 ---@param replica accelerate.Replica
 function M.steps(replica)
-  if replica.plan then meet(replica) end
+  if not replica.plan then return end
+  refuse_summoned(replica.flats, "step")
+  pieces.meet(replica)
 end
 
 --- After an optimizer's step: gives all ranks the values that each has stepped.
@@ -223,7 +233,7 @@ function M.stepped(replica, groups)
     if flat.cut_values then flat.layout:drop_values()
     elseif moved[flat] and not flat.whole then flat.layout:spread() end
   end
-  meet(replica)
+  pieces.meet(replica)
 end
 
 -- ---- the whole model ----------------------------------------------------------------------------
@@ -233,6 +243,7 @@ local function with_whole(flats, write, from, fn, ...)
   local group
   for _, flat in ipairs(flats) do
     flat.layout:acquire(write ~= nil)
+    flat.summoned = (flat.summoned or 0) + 1
     if flat.shared then group = flat.group end
   end
   local results = scope.pack(xpcall(fn, scope.traced, ...))
@@ -243,6 +254,7 @@ local function with_whole(flats, write, from, fn, ...)
       flat.layout:take_back()
     end
     flat.layout:let_go(false)
+    flat.summoned = flat.summoned > 1 and flat.summoned - 1 or nil
   end
   if group and write then core.dist.barrier(group._handle) end -- and all parts are written
   if not results[1] then error(results[2], 0) end

@@ -79,9 +79,18 @@ function M.take_formed(piece, whole)
   piece.tensor:copy_(whole:t():contiguous():reshape(-1):narrow(1, piece.from + 1, piece.n))
 end
 
---- After pieces were written: edits of the parameters are counted, and whole copies are freed.
+--- Waits for the ranks that have one copy of the values with this one, where there are such: none
+--- reads values while another one writes its part.
+---@param replica accelerate.Replica
+function M.meet(replica)
+  if replica.shared then core.dist.barrier(replica.shards.group._handle) end
+end
+
+--- After pieces were written on all ranks: edits of the parameters are counted, and whole copies
+--- are freed. `meet` comes before the first is written.
 ---@param replica accelerate.Replica
 function M.changed(replica)
+  M.meet(replica)
   for _, flat in ipairs(replica.flats) do
     if flat.cut_values then flat.layout:drop_values() end
     flat.layout:touch()
