@@ -61,7 +61,9 @@ local function train(model, name, steps, lr)
       optimizer:zero_grad()
       step = step + 1
       if step > steps - 10 then sum = sum + loss:item() end
-      if step % 40 == 0 then accelerator:print(("%s, step %d: loss %.4f"):format(name, step, loss:item())) end
+      if step == 1 or step % 40 == 0 then
+        accelerator:print(("%s, step %d: loss %.4f"):format(name, step, loss:item()))
+      end
       if step == steps then break end
     end
   end

@@ -156,7 +156,7 @@ local SET = {
 ---@field trackers table[] live trackers
 ---@field deepspeed_plugin accelerate.DeepSpeedPlugin? the one in force; nil without DeepSpeed
 ---@field parallelism_config accelerate.ParallelismConfig? as given
----@field torch_device_mesh accelerate.Mesh? what it makes of the ranks: `[dim].mesh` are the ranks
+---@field torch_device_mesh accelerate.Mesh? parallelism_config's mesh: `[dim].mesh` are the ranks
 ---  of this rank's group along a dim
 ---@field is_fsdp2 boolean whether there is an fsdp_plugin with fsdp_version = 2
 ---@field is_composable_parallelism_enabled boolean the same as is_fsdp2

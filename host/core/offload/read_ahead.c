@@ -19,10 +19,12 @@ static struct {
   pthread_cond_t wake, done;
   interval waiting[WAITING];
   unsigned first, n;
-  interval now; /* being read; n 0: none */
-  bool dropped; /* `now` is needed no longer */
+  interval now;  /* being read; n 0: none */
+  bool dropped;  /* `now` is needed no longer */
   pid_t process; /* whose thread it is; a forked process has none */
-} reader = { .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER };
+} reader = { .lock = PTHREAD_MUTEX_INITIALIZER,
+             .wake = PTHREAD_COND_INITIALIZER,
+             .done = PTHREAD_COND_INITIALIZER };
 
 static bool is_dropped(void)
 {

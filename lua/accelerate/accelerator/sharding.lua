@@ -27,7 +27,7 @@ local EXPLAIN = { optimizer = { "any", optional = true } }
 ---@param model accelerate.nn.Module
 ---@param opts { optimizer: accelerate.optim.Optimizer? }? whose states are counted; default: the
 ---  prepared one of the model, else Adam
----@return string text what was printed
+---@return string text the printed table
 function Accelerator:explain_sharding(model, opts)
   local o = options.check("explain_sharding", opts, EXPLAIN)
   if not kinds.is_model(model) then

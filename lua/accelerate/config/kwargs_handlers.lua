@@ -139,7 +139,7 @@ M.HANDLERS = {
 for name, library in pairs { AORecipeKwargs = "torchao", TERecipeKwargs = "transformer-engine",
   MSAMPRecipeKwargs = "ms-amp",
   FP8RecipeKwargs = "transformer-engine or ms-amp" } do
-  --- Raises: FP8 is not implemented yet.
+  --- Raises: there is no fp8 training yet.
   M[name] = properties.callable(name, function()
     fail("%s: FP8 is not there yet (upstream it is %s, a Python library for GPUs); use mixed_precision " ..
       "= 'bf16'", name, library)

@@ -126,7 +126,8 @@ end
 ---  false leaves out what has no form here and loads the rest; weights_only can be true only:
 ---  nothing else is read
 ---@return any value
----@return string[]? left_out with strict = false: where what was left out stood, and what it was
+---@return string[]? left_out with strict = false: the place and the type of each value that was not
+---  read
 function M.load(f, ...)
   options.value("load", "f", f, { "string" })
   local opts = options.read("load", { "map_location" }, LOAD, ...)
@@ -183,7 +184,8 @@ local SAFETENSORS = { keys = { "list", optional = true }, device = { "string", d
 ---  device: default "cpu"; strict: default true; false leaves out tensors of other types
 ---@return table<string, accelerate.Tensor> tensors
 ---@return table<string, string> metadata
----@return string[]? left_out with strict = false: the names and types of what was left out
+---@return string[]? left_out with strict = false: the names and types of the entries that were not
+---  read
 function M.load_safetensors(path, opts)
   options.value("load_safetensors", "path", path, { "string" })
   opts = options.check("load_safetensors", opts, SAFETENSORS)
