@@ -174,7 +174,7 @@ int ax_launched_wait(ax_launched *r, const sigset_t *signals)
   bool others = r->machines != NULL || r->local != NULL;
   int lines = 0;
 
-  r->last_tick = ax_monotonic_ns();
+  r->last_tick = r->last_look = ax_monotonic_ns();
   while (r->alive > 0 || (others && r->ending_at == 0)) {
     const int64_t ns = r->ending_at ? TICK_ENDING_NS : r->tick;
     const struct timespec tick = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
@@ -217,7 +217,9 @@ int ax_launched_wait(ax_launched *r, const sigset_t *signals)
     others = (r->local && ax_local_watch(r->local, r->control)) || others;
     if (r->ending_at == 0) {
       watch_stopped(r, now);
-      if (ax_launched_leads(r) && !r->held_from) {
+      /* not whenever a rank ends: the others' waits end then, too */
+      if (ax_launched_leads(r) && !r->held_from && now - r->last_look >= r->tick) {
+        r->last_look = now;
         ax_launched_watch_stalls(r, now);
         ax_launched_watch_stragglers(r);
       }

@@ -41,6 +41,7 @@ typedef struct ax_launched {
   } pause[AX_PAUSES];
   unsigned pauses;
   int64_t last_tick;
+  int64_t last_look; /* at which stalls were looked for */
   double next_stall;
   int ending_signal; /* a signal to the launcher ends the run */
   int lost_to;       /* the signal that stopped a rank for too long */
