@@ -1,11 +1,46 @@
-/* What layout.c needs of home.c. */
+/* What the files of core/params know of each other. */
 #ifndef AX_PARAMS_HOME_H
 #define AX_PARAMS_HOME_H
 
 #include "flat.h"
 
+/* ---- home.c */
+
 /* Cuts a buffer of gradients that was just made, where the layout's gradients are to be cut. */
 ax_status ax_flat_cut_grads(ax_flat *f);
+/* Frees what a layout that is cut has beside its buffers. */
+void ax_flat_free_home(ax_flat *f);
+/* A view of [from, to) of a buffer that begins at element `begins` of the layout. */
+ax_status ax_home_view(const ax_flat *f, ax_tensor *buffer, int64_t begins, int64_t from, int64_t to,
+                       ax_tensor **out);
+/* A copy of this rank's part of a whole buffer. */
+ax_status ax_home_copy_part(const ax_flat *f, ax_tensor *whole, ax_tensor **out);
+
+/* ---- home_claims.c */
+
+/* On a whole buffer that has no memory, and on values whose memory belongs to all ranks. */
+extern const ax_claim_kind ax_home_no_values, ax_home_no_grads, ax_home_shared_values;
+/* Fails during a recording, which would keep the addresses of memory that comes and goes. */
+ax_status ax_home_refuse_recording(const ax_flat *f);
+/* Memory for the whole gradients.  They begin as zeros: to kernels that add to those of an earlier
+ * pass, whose sum is in the part, zeros are what is there. */
+ax_status ax_home_give_zeros(ax_flat *f);
+/* Frees the memory of a whole buffer; the claim answers for it. */
+void ax_home_take_memory(ax_tensor *whole, ax_claim *c);
+/* A barrier of the group. */
+ax_status ax_home_wait_for_all(const ax_flat *f);
+/* A claim for a buffer that outlives its layout, made while memory is there. */
+ax_status ax_home_new_claim(ax_claim **out);
+/* Puts `after` in the place of the layout's own claim, where that stands. */
+void ax_home_leave_claim(ax_tensor *whole, ax_claim *own, ax_claim **after);
+
+/* ---- home_values.c */
+
+/* Memory for the whole values, and the parts of all ranks in it. */
+ax_status ax_home_gather(ax_flat *f);
+
+/* ---- shared.c */
+
 /* Can the ranks of a group share memory of `device`?  Alike on all of them. */
 bool ax_shared_possible(const ax_group *g, ax_device device);
 /* New references: `bytes` bytes that all ranks of the group have, zeros at first, and bytes [from,
@@ -13,7 +48,5 @@ bool ax_shared_possible(const ax_group *g, ax_device device);
  * collective. */
 ax_status ax_shared_new(ax_group *g, size_t bytes, size_t from, size_t own, ax_storage **whole,
                         ax_storage **part);
-/* Frees what a layout that is cut has beside its buffers. */
-void ax_flat_free_home(ax_flat *f);
 
 #endif

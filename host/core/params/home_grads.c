@@ -1,0 +1,146 @@
+/* Gradients of a layout that is cut: brought home, each rank its part (home.c has the tour). */
+#include "core/params/home.h"
+#include "core/core.h"
+#include "core/dist/watch.h"
+
+/* The mean of the ranks' gradients -> this rank's part, `to`. */
+static ax_status reduce(const ax_flat *f, ax_tensor *to)
+{
+  const ax_home *h = &f->home;
+  ax_collective c = { .op = AX_REDUCE_SCATTER,
+                      .dtype = (ax_dtype)f->dtype,
+                      .reduction = AX_MEAN,
+                      .kind = f->device.kind,
+                      .index = f->device.index,
+                      .count = h->last - h->first,
+                      .in = ax_data(f->grads),
+                      .out = ax_data(to) };
+  ax_status st = ax_dist_run(h->group, &c, NULL);
+
+  if (st != AX_OK || !h->copies) return st;
+  c.op = AX_ALL_REDUCE;
+  c.in = c.out;
+  return ax_dist_run(h->copies, &c, NULL);
+}
+
+/* Adds `from`, where the parameter had a gradient, or else copies it. */
+static ax_status merge(ax_tensor *to, ax_tensor *from, bool had)
+{
+  if (!had) return ax_copy(to, from);
+  return ax_run_inplace(AX_OP_ADD,
+                        &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ to, from }, .a = { .n_list = -1 } },
+                        to);
+}
+
+static ax_status merge_part(ax_flat *f, ax_tensor *arrived, int had)
+{
+  ax_home *h = &f->home;
+  ax_tensor *piece = NULL;
+  ax_status st = AX_OK;
+
+  if (had == f->n) return merge(h->grads, arrived, true);
+  for (int k = 0; k < f->n; k++) {
+    int64_t from;
+    const int64_t n = ax_flat_piece(f, k, &from), at = f->offsets[k] + from;
+    if (!n) continue;
+    AX_TRY(ax_home_view(f, arrived, h->first, at, at + n, &piece));
+    AX_TRY(merge(h->grad_piece[k], piece, h->had[k]));
+    ax_tensor_release(piece);
+    piece = NULL;
+  }
+out:
+  ax_tensor_release(piece);
+  return st;
+}
+
+/* A gradient that the script or a hook has put elsewhere is all there is of it. */
+static ax_status bring(ax_flat *f, int k)
+{
+  ax_tensor *p = f->params[k];
+  ax_status st;
+
+  if (!p->grad) {
+    f->missing++;
+    f->home.had[k] = false;
+    return ax_fill(p->grad_slot, 0);
+  }
+  if (p->grad == p->grad_slot) return AX_OK;
+  if ((st = ax_copy(p->grad_slot, p->grad)) != AX_OK) return st;
+  ax_tensor_release(p->grad);
+  p->grad = ax_tensor_retain(p->grad_slot);
+  f->home.had[k] = false;
+  return AX_OK;
+}
+
+/* Rounds the whole gradients to the type that they are reduced in. */
+static ax_status round_to(const ax_flat *f, ax_dtype as)
+{
+  ax_tensor *rounded;
+  ax_status st;
+
+  if (as == (ax_dtype)f->dtype) return AX_OK;
+  if ((st = ax_cast(f->grads, as, &rounded)) != AX_OK) return st;
+  st = ax_copy(f->grads, rounded);
+  ax_tensor_release(rounded);
+  return st;
+}
+
+/* The first parameter that was given other memory since it was laid out; NULL: there is none. */
+static const char *moved_away(const ax_flat *f)
+{
+  for (int k = 0; k < f->n; k++)
+    if (f->params[k]->flat != f) return f->names ? f->names[k] : "a parameter";
+  return NULL;
+}
+
+ax_status ax_flat_deliver(ax_flat *f, ax_dtype as)
+{
+  ax_home *h = &f->home;
+  const bool recording = ax_grad_set_enabled(false);
+  const char *const moved = moved_away(f);
+  ax_tensor *arrived = NULL;
+  int had = 0;
+  ax_status st;
+
+  if (!h->grads) {
+    st = ax_fail(AX_EINVAL, "flat: the layout's gradients are not cut");
+    goto out;
+  }
+  if (moved) {
+    st = ax_fail(AX_EINVAL,
+                 "%s was given other memory (its data was set, or it was converted) after prepare had cut "
+                 "the model over %d ranks; convert the model before prepare",
+                 moved, h->group->size);
+    goto out;
+  }
+  f->missing = 0;
+  if (h->no_grads.at) AX_TRY(ax_home_give_zeros(f));
+  for (int k = 0; k < f->n; k++) AX_TRY(bring(f, k));
+  for (int k = 0; k < f->n; k++) had += h->had[k];
+  AX_TRY(round_to(f, as));
+  AX_TRY(ax_tensor_ready(f->grads, AX_READ));
+  AX_TRY(ax_tensor_ready(h->grads, AX_WRITE));
+  if (!had) {
+    AX_TRY(reduce(f, h->grads));
+    ax_touch(h->grads);
+  } else {
+    AX_TRY(ax_tensor_new_on(f->device, (ax_dtype)f->dtype, 1, &h->grads->numel, &arrived));
+    AX_TRY(reduce(f, arrived));
+    AX_TRY(merge_part(f, arrived, had));
+  }
+  ax_home_take_memory(f->grads, &h->no_grads);
+out:
+  ax_grad_set_enabled(recording);
+  ax_tensor_release(arrived);
+  return st;
+}
+
+ax_tensor *ax_flat_own_grad(ax_tensor *p, ax_group **group)
+{
+  ax_flat *f = p->flat;
+
+  *group = NULL;
+  if (!f || !f->home.grads || !p->grad || p->grad != p->grad_slot) return p->grad;
+  *group = f->home.group;
+  return f->home.grad_piece[p->slot];
+}
